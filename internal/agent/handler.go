@@ -1,0 +1,20 @@
+// Package agent is the loop that node agents share: join, stream, fold changes into a full plan, apply, report.
+package agent
+
+import (
+	"context"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// Handler is what a node agent brings to the loop.
+type Handler interface {
+	// Apply makes the node obey the full wanted state. It is idempotent. An error leaves the node at the last good
+	// plan as far as possible and is reported to the manager; the next plan is tried afresh.
+	Apply(ctx context.Context, p plan.Plan) error
+	// Status fills the node's report: members, reasons, routes, peers. Name, role and revision are set by the loop.
+	Status() *apiv1.NodeStatus
+	// Trace answers a trace question; hosts answer with an error.
+	Trace(*apiv1.TraceRequest) *apiv1.TraceResult
+}

@@ -1,0 +1,36 @@
+package dataplane
+
+import (
+	"net/netip"
+
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// HostTables is the host's data plane as its agent sees it. *Host is the real one, *FakeHost the in-memory twin.
+type HostTables interface {
+	// Apply makes the tables equal to the full wanted state: adds, changes, then prunes.
+	Apply(HostState) error
+	// Counters sums over the CPUs: reasons by name, bindings by their plan key.
+	Counters() (HostCounters, error)
+	// Close lets go of the handles; the programs keep running from their pins.
+	Close() error
+}
+
+// HostState is the full wanted state of the host's tables.
+type HostState struct {
+	TunnelSources []netip.Prefix
+	MTU           uint32
+	Bindings      []plan.Binding
+}
+
+// HostCounters are totals since the maps were made.
+type HostCounters struct {
+	Reasons  map[string]uint64
+	Bindings []BindingCounter
+}
+
+// BindingCounter is what one binding received.
+type BindingCounter struct {
+	Binding plan.Binding
+	Counter
+}
