@@ -1,0 +1,130 @@
+// Package rules tests what the code of the whole repository must keep to.
+package rules
+
+import (
+	"bytes"
+	"encoding/json"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/shuntlb/shunt/"
+
+// goPackage is what `go list -json` says of a package.
+type goPackage struct {
+	ImportPath string
+	Imports    []string
+}
+
+// packages lists every package of the module, without test files.
+func packages(t *testing.T) []goPackage {
+	t.Helper()
+	command := exec.Command("go", "list", "-json=ImportPath,Imports", module+"...")
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	out, err := command.Output()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, stderr.String())
+	}
+	var all []goPackage
+	for decoder := json.NewDecoder(bytes.NewReader(out)); decoder.More(); {
+		var p goPackage
+		if err := decoder.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	if len(all) < 10 {
+		t.Fatalf("go list found %d packages: the rules would check nothing", len(all))
+	}
+	return all
+}
+
+// within tells whether path is dir or below it.
+func within(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
+
+// TestOnlyImporter keeps each outside world behind one door, so that it can be replaced and faked.
+func TestOnlyImporter(t *testing.T) {
+	rules := []struct {
+		library, reason string
+		rooms           []string
+	}{
+		{"github.com/cilium/ebpf", "maps, pins and programs have one owner; agents work with interfaces and their fakes", []string{"internal/dataplane"}},
+		{"github.com/osrg/gobgp", "the speaker can be replaced; agents know internal/bgp only", []string{"internal/bgp/gobgp"}},
+		{"go.etcd.io/etcd", "the store has a memory twin; nobody else may depend on etcd's types", []string{"internal/store/etcd"}},
+		{"go.etcd.io/bbolt", "the store has a memory twin; nobody else may depend on etcd's files", []string{"internal/store/etcd"}},
+		{"github.com/vishvananda/netlink", "netlink needs the right namespace and thread; one package knows how", []string{"internal/netdev"}},
+		{"github.com/vishvananda/netns", "netlink needs the right namespace and thread; one package knows how", []string{"internal/netdev"}},
+	}
+	for _, p := range packages(t) {
+		for _, rule := range rules {
+			for _, imported := range p.Imports {
+				if !within(imported, rule.library) {
+					continue
+				}
+				allowed := slices.ContainsFunc(rule.rooms, func(room string) bool { return within(p.ImportPath, module+room) })
+				if !allowed {
+					t.Errorf("%s imports %s, allowed only in %v: %s", p.ImportPath, imported, rule.rooms, rule.reason)
+				}
+			}
+		}
+	}
+}
+
+// TestPurePackages keeps decisions free of clocks, sockets, global randomness and logs, so that simulation and
+// property tests drive them.
+func TestPurePackages(t *testing.T) {
+	pure := []string{"internal/lb", "internal/ring", "internal/plan", "internal/wire", "internal/health", "internal/cookie", "internal/snat", "internal/place"}
+	forbidden := []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "math/rand", "crypto/rand", "sync", "context", "syscall", "golang.org/x/sys/unix"}
+	for _, p := range packages(t) {
+		if !slices.ContainsFunc(pure, func(room string) bool { return within(p.ImportPath, module+room) }) {
+			continue
+		}
+		for _, imported := range p.Imports {
+			if slices.Contains(forbidden, imported) {
+				t.Errorf("%s imports %s: a pure package has no clock, socket, goroutine, global randomness or log", p.ImportPath, imported)
+			}
+			if strings.HasPrefix(imported, module) && !slices.ContainsFunc(pure, func(room string) bool { return within(imported, module+room) }) {
+				t.Errorf("%s imports %s: pure packages import pure packages only", p.ImportPath, imported)
+			}
+		}
+	}
+}
+
+// TestLayers keeps imports pointing down: cmd, then managers, agents and lab, then shared loops and interfaces, then
+// pure packages; never sideways between agents, which meet in api/v1 only.
+func TestLayers(t *testing.T) {
+	top := []string{"internal/manager", "internal/mux", "internal/host", "internal/swagent", "internal/sim", "internal/lab", "internal/bench"}
+	// The lab and the benchmarks run the others; they are the reason for being the two exceptions.
+	runsOthers := []string{"internal/lab", "internal/bench"}
+	roomOf := func(path string) string {
+		for _, room := range top {
+			if within(path, module+room) {
+				return room
+			}
+		}
+		return ""
+	}
+	for _, p := range packages(t) {
+		if strings.HasPrefix(p.ImportPath, module+"cmd/") || strings.HasPrefix(p.ImportPath, module+"test/") {
+			continue
+		}
+		mine := roomOf(p.ImportPath)
+		for _, imported := range p.Imports {
+			if within(imported, module+"cmd") {
+				t.Errorf("%s imports %s: nothing imports commands", p.ImportPath, imported)
+			}
+			other := roomOf(imported)
+			if other == "" || other == mine || slices.Contains(runsOthers, mine) {
+				continue
+			}
+			if mine == "" {
+				t.Errorf("%s imports %s: lower layers do not know who uses them", p.ImportPath, imported)
+			} else {
+				t.Errorf("%s imports %s: agents and the manager meet only in api/v1", p.ImportPath, imported)
+			}
+		}
+	}
+}
