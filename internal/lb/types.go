@@ -51,6 +51,8 @@ type Service struct {
 	Tenant    string
 	VIPs      []netip.Addr
 	Endpoints []Endpoint
+	// SNAT: DIPs whose outbound connections leave with the VIP. Not supported by this version.
+	SNAT []netip.Addr
 }
 
 // Rewrite says who turns VIP:port into DIP:port.
