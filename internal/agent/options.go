@@ -1,0 +1,36 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/clock"
+)
+
+// Options say who the node is and where its manager is. Name, Role, Manager and StateDir are required.
+type Options struct {
+	// Name is the node's name: the name of its Node object and of its certificate.
+	Name string
+	// Role is "mux" or "host".
+	Role string
+	// Manager is the manager's address, host:port.
+	Manager string
+	// TokenFile holds a join token. It is read only while the node has no certificate of that token's manager.
+	TokenFile string
+	// StateDir keeps key, certificate, CA and the last good plan; it is created with mode 0700.
+	StateDir string
+	// Version is the program's version, reported to the manager.
+	Version string
+	// Notify makes the loop report the status at once. Nil: only at every StatusInterval.
+	Notify <-chan struct{}
+	// StatusInterval is the time between reports; 0 means one second.
+	StatusInterval time.Duration
+	// Clock is the time source; nil is the machine's.
+	Clock clock.Clock
+	// Log receives what an operator should know; nil discards it.
+	Log *slog.Logger
+	// Dial opens connections to the manager; nil is net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}

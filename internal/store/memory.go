@@ -1,0 +1,230 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Memory is a Store without a disk, for tests and simulations.
+type Memory struct {
+	mu sync.Mutex
+	// revision of the last change; a fresh store is at 1, as etcd is.
+	revision  int64
+	compacted int64
+	keys      map[string]KV
+	// log holds every batch after compacted, ordered.
+	log    []Batch
+	closed bool
+	// wake is closed and replaced at every change.
+	wake chan struct{}
+}
+
+// NewMemory makes an empty store.
+func NewMemory() *Memory {
+	return &Memory{revision: 1, keys: map[string]KV{}, wake: make(chan struct{})}
+}
+
+// Get implements Store.
+func (m *Memory) Get(ctx context.Context, key string) (KV, bool, int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.usableLocked(ctx); err != nil {
+		return KV{}, false, 0, err
+	}
+	kv, ok := m.keys[key]
+	kv.Value = slices.Clone(kv.Value)
+	return kv, ok, m.revision, nil
+}
+
+// List implements Store.
+func (m *Memory) List(ctx context.Context, prefix string) (Snapshot, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.usableLocked(ctx); err != nil {
+		return Snapshot{}, err
+	}
+	s := Snapshot{Revision: m.revision}
+	for key, kv := range m.keys {
+		if strings.HasPrefix(key, prefix) {
+			kv.Value = slices.Clone(kv.Value)
+			s.KVs = append(s.KVs, kv)
+		}
+	}
+	slices.SortFunc(s.KVs, func(a, b KV) int { return strings.Compare(a.Key, b.Key) })
+	return s, nil
+}
+
+// Txn implements Store.
+func (m *Memory) Txn(ctx context.Context, t Txn) (TxnResult, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.usableLocked(ctx); err != nil {
+		return TxnResult{}, err
+	}
+	if err := t.Check(); err != nil {
+		return TxnResult{}, err
+	}
+	for _, c := range t.Compares {
+		if m.keys[c.Key].ModRevision != c.ModRevision {
+			return TxnResult{Revision: m.revision}, nil
+		}
+	}
+	batch := Batch{Revision: m.revision + 1}
+	for _, op := range t.Ops {
+		if ev, changed := m.applyLocked(op, batch.Revision); changed {
+			batch.Events = append(batch.Events, ev)
+		}
+	}
+	if len(batch.Events) > 0 {
+		m.revision = batch.Revision
+		m.log = append(m.log, batch)
+		m.wakeLocked()
+	}
+	return TxnResult{Succeeded: true, Revision: m.revision}, nil
+}
+
+func (m *Memory) applyLocked(op Op, revision int64) (Event, bool) {
+	old, present := m.keys[op.Key]
+	if op.Delete {
+		delete(m.keys, op.Key)
+		return Event{KV: KV{Key: op.Key, ModRevision: revision}, Deleted: true}, present
+	}
+	kv := KV{Key: op.Key, Value: slices.Clone(op.Value), ModRevision: revision, CreateRevision: revision}
+	if present {
+		kv.CreateRevision = old.CreateRevision
+	}
+	m.keys[op.Key] = kv
+	return Event{KV: kv}, true
+}
+
+// Check tells what is wrong with the transaction itself.
+func (t Txn) Check() error {
+	seen := make(map[string]bool, len(t.Ops))
+	for _, op := range t.Ops {
+		if op.Key == "" {
+			return fmt.Errorf("transaction: key %q: must not be empty", op.Key)
+		}
+		if seen[op.Key] {
+			return fmt.Errorf("transaction: key %q: must appear in one operation only", op.Key)
+		}
+		seen[op.Key] = true
+	}
+	return nil
+}
+
+// Compact implements Store.
+func (m *Memory) Compact(ctx context.Context, revision int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.usableLocked(ctx); err != nil {
+		return err
+	}
+	if revision > m.revision {
+		return fmt.Errorf("compact: revision %d: must be at most %d", revision, m.revision)
+	}
+	if revision <= m.compacted {
+		return nil
+	}
+	m.compacted = revision
+	m.log = slices.DeleteFunc(m.log, func(b Batch) bool { return b.Revision < revision })
+	m.wakeLocked()
+	return nil
+}
+
+// Close implements Store.
+func (m *Memory) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.closed {
+		m.closed = true
+		m.wakeLocked()
+	}
+	return nil
+}
+
+func (m *Memory) usableLocked(ctx context.Context) error {
+	if m.closed {
+		return ErrClosed
+	}
+	return ctx.Err()
+}
+
+func (m *Memory) wakeLocked() {
+	close(m.wake)
+	m.wake = make(chan struct{})
+}
+
+// Watch implements Store.
+func (m *Memory) Watch(ctx context.Context, prefix string, from int64) (Watcher, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.usableLocked(ctx); err != nil {
+		return nil, err
+	}
+	return &memoryWatcher{m: m, prefix: prefix, next: from, done: make(chan struct{})}, nil
+}
+
+type memoryWatcher struct {
+	m      *Memory
+	prefix string
+	next   int64
+	once   sync.Once
+	done   chan struct{}
+}
+
+// Next implements Watcher.
+func (w *memoryWatcher) Next(ctx context.Context) (Batch, error) {
+	for {
+		batch, wake, err := w.poll()
+		if err != nil || batch.Revision != 0 {
+			return batch, err
+		}
+		select {
+		case <-wake:
+		case <-w.done:
+			return Batch{}, ErrClosed
+		case <-ctx.Done():
+			return Batch{}, ctx.Err()
+		}
+	}
+}
+
+// poll returns the next batch, or the channel that tells when to ask again.
+func (w *memoryWatcher) poll() (Batch, <-chan struct{}, error) {
+	m := w.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return Batch{}, nil, ErrClosed
+	}
+	if w.next < m.compacted {
+		return Batch{}, nil, ErrCompacted
+	}
+	i, _ := slices.BinarySearchFunc(m.log, w.next, func(b Batch, rev int64) int { return int(b.Revision - rev) })
+	for ; i < len(m.log); i++ {
+		w.next = m.log[i].Revision + 1
+		if b := m.log[i].under(w.prefix); len(b.Events) > 0 {
+			return b, nil, nil
+		}
+	}
+	w.next = max(w.next, m.revision+1)
+	return Batch{}, m.wake, nil
+}
+
+// under keeps the events of keys with the prefix.
+func (b Batch) under(prefix string) Batch {
+	out := Batch{Revision: b.Revision}
+	for _, ev := range b.Events {
+		if strings.HasPrefix(ev.KV.Key, prefix) {
+			ev.KV.Value = slices.Clone(ev.KV.Value)
+			out.Events = append(out.Events, ev)
+		}
+	}
+	return out
+}
+
+// Close implements Watcher.
+func (w *memoryWatcher) Close() { w.once.Do(func() { close(w.done) }) }

@@ -1,0 +1,98 @@
+// Package store is the revisioned key/value store that the manager keeps its state in, with a twin in memory.
+package store
+
+import (
+	"context"
+	"errors"
+)
+
+// Errors that callers may test for.
+var (
+	// ErrCompacted: the revisions asked for are gone; list again and watch from there.
+	ErrCompacted = errors.New("revision was compacted")
+	// ErrClosed: the store was closed.
+	ErrClosed = errors.New("store is closed")
+)
+
+// KV is a key as of some revision.
+type KV struct {
+	Key   string
+	Value []byte
+	// ModRevision is the revision of the last put.
+	ModRevision int64
+	// CreateRevision is the revision of the first put since the key was absent.
+	CreateRevision int64
+}
+
+// Snapshot is every key under a prefix at one revision, ordered by key.
+type Snapshot struct {
+	Revision int64
+	KVs      []KV
+}
+
+// Compare holds when the key's last change has the revision. 0 means that the key is absent.
+type Compare struct {
+	Key         string
+	ModRevision int64
+}
+
+// Op is a put, or a delete when Delete is set.
+type Op struct {
+	Key    string
+	Value  []byte
+	Delete bool
+}
+
+// Put makes a put.
+func Put(key string, value []byte) Op { return Op{Key: key, Value: value} }
+
+// Delete makes a delete. Deleting an absent key is no fault and no change.
+func Delete(key string) Op { return Op{Key: key, Delete: true} }
+
+// Txn does all Ops in one revision when every Compare holds, and else nothing. A key may appear in one Op only.
+type Txn struct {
+	Compares []Compare
+	Ops      []Op
+}
+
+// TxnResult tells whether the compares held, and the store's revision afterwards.
+type TxnResult struct {
+	Succeeded bool
+	Revision  int64
+}
+
+// Event is a change of one key.
+type Event struct {
+	KV      KV // for a delete only Key and ModRevision are set
+	Deleted bool
+}
+
+// Batch is every change of one revision under the watched prefix, whole.
+type Batch struct {
+	Revision int64
+	Events   []Event
+}
+
+// Watcher delivers batches in the order of revisions, without a gap.
+type Watcher interface {
+	// Next waits for the next batch. ErrCompacted: the watcher fell behind a compaction and is dead.
+	Next(ctx context.Context) (Batch, error)
+	// Close releases the watcher.
+	Close()
+}
+
+// Store is a revisioned key/value store. A Txn that was acknowledged survives any crash of the process.
+type Store interface {
+	// Get reads one key; absent keys give false. The revision is the store's.
+	Get(ctx context.Context, key string) (kv KV, ok bool, revision int64, err error)
+	// List reads every key that starts with prefix.
+	List(ctx context.Context, prefix string) (Snapshot, error)
+	// Txn commits atomically.
+	Txn(ctx context.Context, t Txn) (TxnResult, error)
+	// Watch delivers changes with a revision of at least from; from is at least 1.
+	Watch(ctx context.Context, prefix string, from int64) (Watcher, error)
+	// Compact drops the history before the revision; present keys stay.
+	Compact(ctx context.Context, revision int64) error
+	// Close releases everything; later calls return ErrClosed.
+	Close() error
+}
