@@ -1,0 +1,84 @@
+package bgp
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// Fake is the in-memory twin of a speaker: every peer is established at once.
+type Fake struct {
+	mu      sync.Mutex
+	state   State
+	history []State
+	err     error
+	closed  bool
+}
+
+var _ Speaker = (*Fake)(nil)
+
+// Set implements Speaker.
+func (f *Fake) Set(_ context.Context, want State) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return f.err
+	}
+	f.state = want.Clone()
+	f.history = append(f.history, f.state)
+	return nil
+}
+
+// Status implements Speaker.
+func (f *Fake) Status(context.Context) (Status, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return Status{}, f.err
+	}
+	s := Status{Routes: slices.Clone(f.state.Routes)}
+	for _, p := range f.state.Peers {
+		ps := PeerStatus{Address: p.Address, State: "established"}
+		if p.BFD != nil {
+			ps.BFD = "up"
+		}
+		s.Peers = append(s.Peers, ps)
+	}
+	return s, nil
+}
+
+// Close implements Speaker.
+func (f *Fake) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.state, f.closed = State{}, true
+	return nil
+}
+
+// Fail makes the following calls return err; nil mends the speaker.
+func (f *Fake) Fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
+// State returns what was set last.
+func (f *Fake) State() State {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.state.Clone()
+}
+
+// History returns every state that was set, in order.
+func (f *Fake) History() []State {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.history)
+}
+
+// Closed tells whether Close was called.
+func (f *Fake) Closed() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.closed
+}

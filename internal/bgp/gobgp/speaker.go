@@ -1,0 +1,186 @@
+// Package gobgp is the bgp.Speaker on an embedded GoBGP. It is the only importer of GoBGP.
+//
+// GoBGP opens sockets from goroutines of its own: a process that runs a Speaker belongs to one network namespace.
+package gobgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/server"
+
+	"github.com/shuntlb/shunt/internal/bgp"
+)
+
+// Options are what a Speaker needs beside its State.
+type Options struct {
+	// ListenPort is the TCP port for sessions that routers open; -1: only open sessions ourselves. When the port is
+	// taken the speaker goes on without listening.
+	ListenPort int
+	// Logger gets GoBGP's own words from warnings on.
+	Logger *slog.Logger
+}
+
+// Speaker is a bgp.Speaker. It is safe for concurrent use.
+type Speaker struct {
+	options Options
+
+	mu sync.Mutex
+	// server is nil while the wanted state has no AS number.
+	server *server.BgpServer
+	// have is what the server was made to do so far.
+	have   bgp.State
+	routes map[netip.Prefix]bgp.Route
+	peers  map[netip.Addr]bgp.Peer
+	closed bool
+}
+
+var _ bgp.Speaker = (*Speaker)(nil)
+
+// New makes a speaker that says nothing until Set.
+func New(o Options) *Speaker {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Speaker{options: o}
+}
+
+// Set implements bgp.Speaker. Withdrawals are sent before anything is added.
+func (s *Speaker) Set(ctx context.Context, want bgp.State) error {
+	if err := want.Validate(); err != nil {
+		return fmt.Errorf("set bgp state: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errors.New("set bgp state: the speaker is closed")
+	}
+	if want.ASN == 0 {
+		s.stopLocked()
+		return nil
+	}
+	if s.server != nil && (s.have.ASN != want.ASN || s.have.RouterID != want.RouterID) {
+		s.stopLocked()
+	}
+	if s.server == nil {
+		if err := s.startLocked(ctx, want); err != nil {
+			return err
+		}
+	}
+	return errors.Join(s.syncRoutesLocked(want.Routes), s.syncPeersLocked(ctx, want.Peers))
+}
+
+// Close implements bgp.Speaker: sessions end with a Cease, so routers drop the routes at once.
+func (s *Speaker) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	s.stopLocked()
+	return nil
+}
+
+func (s *Speaker) startLocked(ctx context.Context, want bgp.State) error {
+	global := &api.Global{Asn: want.ASN, RouterId: want.RouterID.String(), ListenPort: int32(s.options.ListenPort)}
+	srv, err := s.launch(ctx, global)
+	if errors.Is(err, syscall.EADDRINUSE) && global.ListenPort > 0 {
+		s.options.Logger.Warn("bgp port is taken; sessions are only opened from here", "port", global.ListenPort)
+		global.ListenPort = -1
+		srv, err = s.launch(ctx, global)
+	}
+	if err != nil {
+		return fmt.Errorf("start bgp: %w", err)
+	}
+	// Routers need not tell a mux anything.
+	err = srv.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+		Name:          "global",
+		Direction:     api.PolicyDirection_POLICY_DIRECTION_IMPORT,
+		DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT,
+	}})
+	if err != nil {
+		srv.Stop()
+		return fmt.Errorf("refuse routes of peers: %w", err)
+	}
+	s.server = srv
+	s.have = bgp.State{ASN: want.ASN, RouterID: want.RouterID}
+	s.routes, s.peers = map[netip.Prefix]bgp.Route{}, map[netip.Addr]bgp.Peer{}
+	return nil
+}
+
+func (s *Speaker) launch(ctx context.Context, global *api.Global) (*server.BgpServer, error) {
+	level := new(slog.LevelVar)
+	level.Set(slog.LevelWarn)
+	srv := server.NewBgpServer(server.LoggerOption(s.options.Logger, level))
+	go srv.Serve()
+	if err := srv.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
+		srv.Stop()
+		return nil, err
+	}
+	return srv, nil
+}
+
+func (s *Speaker) stopLocked() {
+	if s.server != nil {
+		s.server.Stop()
+	}
+	s.server, s.have, s.routes, s.peers = nil, bgp.State{}, nil, nil
+}
+
+func (s *Speaker) syncPeersLocked(ctx context.Context, want []bgp.Peer) error {
+	var errs []error
+	wanted := map[netip.Addr]bgp.Peer{}
+	for _, p := range want {
+		wanted[p.Address] = p
+	}
+	for a, p := range s.peers {
+		if w, keep := wanted[a]; keep && w.Equal(p) {
+			continue
+		}
+		if err := s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: a.String()}); err != nil {
+			errs = append(errs, fmt.Errorf("remove peer %v: %w", a, err))
+			continue
+		}
+		delete(s.peers, a)
+	}
+	for _, p := range want {
+		if _, have := s.peers[p.Address]; have {
+			continue
+		}
+		if err := s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: apiPeer(p)}); err != nil {
+			errs = append(errs, fmt.Errorf("add peer %v: %w", p.Address, err))
+			continue
+		}
+		s.peers[p.Address] = p
+	}
+	return errors.Join(errs...)
+}
+
+// Status implements bgp.Speaker.
+func (s *Speaker) Status(ctx context.Context) (bgp.Status, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out bgp.Status
+	if s.server == nil {
+		return out, nil
+	}
+	for _, r := range s.routes {
+		out.Routes = append(out.Routes, r)
+	}
+	slices.SortFunc(out.Routes, func(a, b bgp.Route) int { return a.Prefix.Compare(b.Prefix) })
+	err := s.server.ListPeer(ctx, &api.ListPeerRequest{}, func(p *api.Peer) {
+		if st, ok := peerStatus(p); ok {
+			out.Peers = append(out.Peers, st)
+		}
+	})
+	if err != nil {
+		return out, fmt.Errorf("list bgp peers: %w", err)
+	}
+	slices.SortFunc(out.Peers, func(a, b bgp.PeerStatus) int { return a.Address.Compare(b.Address) })
+	return out, nil
+}
