@@ -1,0 +1,185 @@
+package probe
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/clock"
+)
+
+// serve answers every connection on a loopback address with f.
+func serve(t *testing.T, f func(net.Conn)) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go f(c)
+		}
+	}()
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// answer reads a request, hands it to check and writes the status line.
+func answer(status int, seen chan<- *http.Request) func(net.Conn) {
+	return func(c net.Conn) {
+		defer c.Close()
+		r, err := http.ReadRequest(bufio.NewReader(c))
+		if err != nil {
+			return
+		}
+		if seen != nil {
+			seen <- r
+		}
+		fmt.Fprintf(c, "HTTP/1.1 %d X\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", status)
+	}
+}
+
+func start(t *testing.T, c clock.Clock) (*Engine, <-chan Result) {
+	t.Helper()
+	results := make(chan Result, 100)
+	e := New(Options{Clock: c, Random: func() float64 { return 0 }, Report: func(r Result) { results <- r }})
+	t.Cleanup(e.Close)
+	return e, results
+}
+
+func target(a netip.AddrPort, k Kind, timeout time.Duration) Target {
+	return Target{Address: a, Kind: k, Path: "/healthz?deep=1", Interval: time.Second, Timeout: timeout}
+}
+
+func TestWordsOfMisbehavingServers(t *testing.T) {
+	refused := func() netip.AddrPort {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		return l.Addr().(*net.TCPAddr).AddrPort()
+	}()
+	hang := serve(t, func(c net.Conn) { c.Read(make([]byte, 1<<16)); c.Read(make([]byte, 1)); c.Close() })
+	shut := serve(t, func(c net.Conn) { c.Read(make([]byte, 1<<16)); c.Close() })
+	noise := serve(t, func(c net.Conn) { c.Read(make([]byte, 1<<16)); fmt.Fprint(c, "SSH-2.0-x\r\n\r\n"); c.Close() })
+	flood := serve(t, func(c net.Conn) {
+		defer c.Close()
+		fmt.Fprint(c, "HTTP/1.1 200 OK\r\n")
+		for range 1 << 14 {
+			if _, err := fmt.Fprint(c, "X-Filler: 0123456789\r\n"); err != nil {
+				return
+			}
+		}
+	})
+	const long, short = 10 * time.Second, 50 * time.Millisecond
+	cases := []struct {
+		name   string
+		target Target
+		good   bool
+		words  string
+	}{
+		{"refuses", target(refused, TCP, long), false, "connection refused"},
+		{"accepts", target(hang, TCP, long), true, "connected"},
+		{"hangs", target(hang, HTTP, short), false, "connected, but no answer within 50 ms"},
+		{"closes", target(shut, HTTP, long), false, "connected, but closed without an answer"},
+		{"200", target(serve(t, answer(200, nil)), HTTP, long), true, "status 200"},
+		{"302", target(serve(t, answer(302, nil)), HTTP, long), true, "status 302"},
+		{"404", target(serve(t, answer(404, nil)), HTTP, long), false, "status 404"},
+		{"503", target(serve(t, answer(503, nil)), HTTP, long), false, "status 503"},
+		{"not http", target(noise, HTTP, long), false, `connected, but no HTTP answer: malformed HTTP response "SSH-2.0-x"`},
+		{"endless headers", target(flood, HTTP, long), false, "connected, but no HTTP answer: headers are longer than 65536 bytes"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			e, results := start(t, clock.NewFake(time.Unix(0, 0)))
+			if err := e.Set([]Target{c.target}); err != nil {
+				t.Fatal(err)
+			}
+			r := <-results
+			if r.Good != c.good || r.Words != c.words || r.Target != c.target {
+				t.Errorf("got %v %q, want %v %q", r.Good, r.Words, c.good, c.words)
+			}
+		})
+	}
+}
+
+func TestRequestSaysWhatWasConfigured(t *testing.T) {
+	seen := make(chan *http.Request, 2)
+	a := serve(t, answer(204, seen))
+	e, results := start(t, clock.NewFake(time.Unix(0, 0)))
+	want := target(a, HTTP, 10*time.Second)
+	want.Host = "www.example.com"
+	if err := e.Set([]Target{want}); err != nil {
+		t.Fatal(err)
+	}
+	r := <-seen
+	if r.Method != "GET" || r.RequestURI != "/healthz?deep=1" || r.Host != "www.example.com" || !r.Close {
+		t.Errorf("got %s %s host %s close %v", r.Method, r.RequestURI, r.Host, r.Close)
+	}
+	<-results
+}
+
+func TestEqualTargetsAreProbedOnceAndOnTime(t *testing.T) {
+	c := clock.NewFake(time.Unix(0, 0))
+	accepted := make(chan struct{}, 10)
+	a := serve(t, func(c net.Conn) { accepted <- struct{}{}; c.Close() })
+	e, results := start(t, c)
+	one := target(a, TCP, 10*time.Second)
+	if err := e.Set([]Target{one, one, one}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		<-accepted
+		<-results
+		for c.Waiting() == 0 { // the engine is between report and timer
+			runtime.Gosched()
+		}
+		if len(accepted) != 0 {
+			t.Fatal("probed more than once per interval")
+		}
+		c.Advance(2 * time.Second)
+	}
+	<-accepted
+	<-results
+	if err := e.Set(nil); err != nil {
+		t.Fatal(err)
+	}
+	c.Advance(time.Hour)
+	e.Close()
+	if len(results) != 0 {
+		t.Error("a removed target was reported")
+	}
+}
+
+func TestSetNamesWhatItCannotProbe(t *testing.T) {
+	e, _ := start(t, clock.NewFake(time.Unix(0, 0)))
+	err := e.Set([]Target{{Address: netip.MustParseAddrPort("10.0.0.1:80"), Kind: "icmp", Interval: 1, Timeout: 1}})
+	const want = `probe 10.0.0.1:80: kind: "icmp": must be tcp or http`
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestCloseDoesNotWaitForAHangingServer(t *testing.T) {
+	hanging := make(chan struct{})
+	a := serve(t, func(c net.Conn) { c.Read(make([]byte, 1<<16)); close(hanging); c.Read(make([]byte, 1)) })
+	e, results := start(t, clock.NewFake(time.Unix(0, 0)))
+	if err := e.Set([]Target{target(a, HTTP, time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	<-hanging
+	e.Close()
+	if len(results) != 0 {
+		t.Error("a cancelled probe was reported")
+	}
+}
