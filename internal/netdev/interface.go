@@ -1,0 +1,79 @@
+package netdev
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Interface is what an agent must know of the device it runs on.
+type Interface struct {
+	Name  string
+	Index int
+	// MAC is zero for devices without Ethernet addresses.
+	MAC [6]byte
+	// MTU in bytes, without the link layer header.
+	MTU int
+	// Driver as ethtool tells it, else the kernel's device type: "ixgbe", "veth".
+	Driver string
+	Up     bool
+	// Addresses of global scope.
+	Addresses []netip.Addr
+}
+
+// FindInterface reads an interface of the present namespace. The error for a missing one names those that are there.
+func FindInterface(name string) (Interface, error) {
+	link, err := netlink.LinkByName(name)
+	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) {
+		return Interface{}, fmt.Errorf("interface %s: there is none; this machine has %s", name, interfaceNames())
+	}
+	if err != nil {
+		return Interface{}, fmt.Errorf("read interface %s: %w", name, err)
+	}
+	a := link.Attrs()
+	out := Interface{
+		Name: a.Name, Index: a.Index, MTU: a.MTU, Driver: driver(link),
+		Up: a.Flags&unix.IFF_UP != 0,
+	}
+	copy(out.MAC[:], a.HardwareAddr)
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return Interface{}, fmt.Errorf("read addresses of interface %s: %w", name, err)
+	}
+	for _, addr := range addrs {
+		if ip, ok := netip.AddrFromSlice(addr.IP); ok && addr.Scope == unix.RT_SCOPE_UNIVERSE {
+			out.Addresses = append(out.Addresses, ip.Unmap())
+		}
+	}
+	return out, nil
+}
+
+func interfaceNames() string {
+	links, err := netlink.LinkList()
+	if err != nil || len(links) == 0 {
+		return "no interfaces"
+	}
+	var names []string
+	for _, l := range links {
+		names = append(names, l.Attrs().Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// driver asks by ioctl: /sys shows the namespace it was mounted in, which may be another.
+func driver(link netlink.Link) string {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return link.Type()
+	}
+	defer unix.Close(fd)
+	info, err := unix.IoctlGetEthtoolDrvinfo(fd, link.Attrs().Name)
+	if err != nil {
+		return link.Type()
+	}
+	return unix.ByteSliceToString(info.Driver[:])
+}

@@ -1,0 +1,116 @@
+package netdev
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// neighbour names an entry of the neighbour tables.
+type neighbour struct {
+	ifindex int
+	address netip.Addr
+}
+
+// link is what a neighbour entry says.
+type link struct {
+	mac      [6]byte
+	resolved bool
+	// kept: the kernel keeps it resolved by itself.
+	kept bool
+}
+
+// validStates are those in which the kernel sends to an entry's address (NUD_VALID).
+const validStates = unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_REACHABLE | unix.NUD_PROBE | unix.NUD_STALE | unix.NUD_DELAY
+
+// neighbours reads both families' tables.
+func neighbours() (map[neighbour]link, error) {
+	list, err := netlink.NeighList(0, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("read neighbours: %w", err)
+	}
+	out := make(map[neighbour]link, len(list))
+	for _, n := range list {
+		ip, ok := netip.AddrFromSlice(n.IP)
+		if !ok {
+			continue
+		}
+		l := link{
+			resolved: n.State&validStates != 0 && len(n.HardwareAddr) == 6,
+			kept:     n.State&unix.NUD_PERMANENT != 0 || n.FlagsExt&netlink.NTF_EXT_MANAGED != 0,
+		}
+		if l.resolved {
+			copy(l.mac[:], n.HardwareAddr)
+		}
+		out[neighbour{n.LinkIndex, ip.Unmap()}] = l
+	}
+	return out, nil
+}
+
+// keepResolved makes the kernel resolve a neighbour now and, from Linux 5.16 on, keep it resolved by itself
+// (NTF_EXT_MANAGED). Faults show as an unresolved neighbour.
+func keepResolved(way hop) {
+	family := unix.AF_INET
+	if way.gateway.Is6() {
+		family = unix.AF_INET6
+	}
+	n := &netlink.Neigh{
+		LinkIndex: way.ifindex, Family: family, IP: way.gateway.AsSlice(),
+		Flags: netlink.NTF_USE, FlagsExt: netlink.NTF_EXT_MANAGED,
+	}
+	if netlink.NeighSet(n) != nil {
+		n.FlagsExt = 0
+		_ = netlink.NeighSet(n)
+	}
+}
+
+// event is what a notification makes stale.
+type event int
+
+const (
+	neighbourEvent event = iota
+	routeEvent
+)
+
+// subscribe merges the notifications of routes, links and neighbours until ctx ends.
+func subscribe(ctx context.Context) (<-chan event, error) {
+	routes, links := make(chan netlink.RouteUpdate, 64), make(chan netlink.LinkUpdate, 64)
+	neighs := make(chan netlink.NeighUpdate, 64)
+	if err := netlink.RouteSubscribe(routes, ctx.Done()); err != nil {
+		return nil, fmt.Errorf("follow routes: %w", err)
+	}
+	if err := netlink.LinkSubscribe(links, ctx.Done()); err != nil {
+		return nil, fmt.Errorf("follow links: %w", err)
+	}
+	if err := netlink.NeighSubscribe(neighs, ctx.Done()); err != nil {
+		return nil, fmt.Errorf("follow neighbours: %w", err)
+	}
+	out := make(chan event, 64)
+	go func() {
+		defer close(out)
+		for {
+			e := routeEvent
+			open := true
+			select {
+			case _, open = <-routes:
+			case _, open = <-links:
+			case _, open = <-neighs:
+				e = neighbourEvent
+			case <-ctx.Done():
+				return
+			}
+			if !open {
+				return
+			}
+			select {
+			case out <- e:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}

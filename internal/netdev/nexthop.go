@@ -1,0 +1,186 @@
+package netdev
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// NextHop is how the kernel would send to a destination.
+type NextHop struct {
+	// MAC of the neighbour.
+	MAC     [6]byte
+	Ifindex int
+	// MTU of the path in bytes: the route's where it has one, else the device's.
+	MTU int
+	// Resolved: MAC is valid. Ifindex and MTU are known as soon as there is a route.
+	Resolved bool
+}
+
+// resync is how often everything is read afresh, should a notification have been lost.
+const resync = 15 * time.Second
+
+// NextHops follows routes, neighbours and links and tells how wanted destinations are reached. The kernel is made to
+// resolve their neighbours and to keep them resolved. It is safe for concurrent use.
+type NextHops struct {
+	poke chan struct{}
+
+	mu   sync.Mutex
+	want []netip.Addr
+}
+
+// NewNextHops makes a follower that wants nothing.
+func NewNextHops() *NextHops { return &NextHops{poke: make(chan struct{}, 1)} }
+
+// Want replaces the destinations.
+func (n *NextHops) Want(destinations []netip.Addr) {
+	sorted := slices.Clone(destinations)
+	slices.SortFunc(sorted, netip.Addr.Compare)
+	sorted = slices.Compact(sorted)
+	n.mu.Lock()
+	n.want = sorted
+	n.mu.Unlock()
+	select {
+	case n.poke <- struct{}{}:
+	default:
+	}
+}
+
+func (n *NextHops) wanted() []netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.want
+}
+
+// Run follows the present namespace until ctx ends. changed gets the full map, one entry for each wanted destination,
+// whenever it differs from the last; it is never called concurrently.
+func (n *NextHops) Run(ctx context.Context, changed func(map[netip.Addr]NextHop)) error {
+	events, err := subscribe(ctx)
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(resync)
+	defer tick.Stop()
+	var last map[netip.Addr]NextHop
+	hops := hopTable{}
+	// full: routes are read again, not only neighbours.
+	full := true
+	for {
+		now, err := hops.read(n.wanted(), full)
+		if err == nil && (last == nil || !maps.Equal(last, now)) {
+			last = now
+			changed(maps.Clone(now))
+		}
+		full = false
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-n.poke:
+			full = true
+		case <-tick.C:
+			full = true
+		case e, open := <-events:
+			if !open {
+				return fmt.Errorf("follow routes and neighbours: netlink closed the subscription")
+			}
+			full = e == routeEvent
+		}
+		full = drain(events) || full
+	}
+}
+
+// drain takes what is queued, so that a storm of notifications is one reading.
+func drain(events <-chan event) (routes bool) {
+	for {
+		select {
+		case e, open := <-events:
+			if !open {
+				return routes
+			}
+			routes = routes || e == routeEvent
+		default:
+			return routes
+		}
+	}
+}
+
+// hop is where a route points: the device and the neighbour on it.
+type hop struct {
+	ifindex int
+	gateway netip.Addr
+	mtu     int
+}
+
+// hopTable remembers the routes between readings.
+type hopTable struct{ routes map[netip.Addr]hop }
+
+func (h *hopTable) read(want []netip.Addr, full bool) (map[netip.Addr]NextHop, error) {
+	if full {
+		h.routes = lookupAll(want)
+	}
+	known, err := neighbours()
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[netip.Addr]NextHop, len(want))
+	asked := map[hop]bool{}
+	for _, dst := range want {
+		way, ok := h.routes[dst]
+		if !ok {
+			out[dst] = NextHop{}
+			continue
+		}
+		found := known[neighbour{way.ifindex, way.gateway}]
+		out[dst] = NextHop{MAC: found.mac, Ifindex: way.ifindex, MTU: way.mtu, Resolved: found.resolved}
+		way.mtu = 0
+		if !found.kept && !asked[way] {
+			asked[way] = true
+			keepResolved(way)
+		}
+	}
+	return out, nil
+}
+
+func lookupAll(want []netip.Addr) map[netip.Addr]hop {
+	mtus := map[int]int{}
+	if links, err := netlink.LinkList(); err == nil {
+		for _, l := range links {
+			mtus[l.Attrs().Index] = l.Attrs().MTU
+		}
+	}
+	out := make(map[netip.Addr]hop, len(want))
+	for _, dst := range want {
+		if way, ok := lookup(dst, mtus); ok {
+			out[dst] = way
+		}
+	}
+	return out
+}
+
+// lookup asks the kernel for the route of one destination; destinations of this machine itself have none.
+func lookup(dst netip.Addr, mtus map[int]int) (hop, bool) {
+	routes, err := netlink.RouteGet(dst.AsSlice())
+	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
+		return hop{}, false
+	}
+	r := routes[0]
+	way := hop{ifindex: r.LinkIndex, gateway: dst, mtu: mtus[r.LinkIndex]}
+	if r.MTU > 0 && r.MTU < way.mtu {
+		way.mtu = r.MTU
+	}
+	if gw, ok := netip.AddrFromSlice(r.Gw); ok {
+		way.gateway = gw.Unmap()
+	} else if via, ok := r.Via.(*netlink.Via); ok {
+		if gw, ok := netip.AddrFromSlice(via.Addr); ok {
+			way.gateway = gw.Unmap()
+		}
+	}
+	return way, true
+}
