@@ -1,0 +1,201 @@
+// Package convert turns the generated types of api/v1 into the domain's and back. It is the only place that does. It
+// is pure.
+package convert
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// reader collects the faults of one object; at is the path so far.
+type reader struct {
+	faults []lb.Violation
+	prefix string
+}
+
+func (r *reader) fault(path, value, allowed string) {
+	r.faults = append(r.faults, lb.Violation{Field: r.prefix + path, Value: value, Allowed: allowed})
+}
+
+// FromObject reads an object of the API. Defaults are filled in, so that an empty field of the message and its default
+// are one. It finds what the types cannot hold; lb.Validate finds the rest. index is the object's place in the request.
+func FromObject(o *apiv1.Object, index int) (lb.Object, []lb.Violation) {
+	var out lb.Object
+	r := &reader{}
+	switch kind := o.GetKind().(type) {
+	case *apiv1.Object_Service:
+		if kind.Service != nil {
+			r.prefix = "services/" + kind.Service.GetName() + ": "
+			out = r.service(kind.Service)
+		}
+	case *apiv1.Object_Node:
+		if kind.Node != nil {
+			r.prefix = "nodes/" + kind.Node.GetName() + ": "
+			out = r.node(kind.Node)
+		}
+	case *apiv1.Object_Network:
+		if kind.Network != nil {
+			r.prefix = "networks/" + kind.Network.GetName() + ": "
+			out = r.network(kind.Network)
+		}
+	}
+	if out == nil {
+		r.fault(fmt.Sprintf("objects[%d]", index), "", "must be one of service, node and network")
+		return nil, r.faults
+	}
+	if len(r.faults) > 0 {
+		return nil, r.faults
+	}
+	lb.SetDefaults(out)
+	return out, nil
+}
+
+func (r *reader) service(in *apiv1.Service) *lb.Service {
+	s := &lb.Service{Name: in.GetName(), Tenant: in.GetTenant(), VIPs: r.addrs("vip", in.GetVip())}
+	if len(in.GetSnat()) > 0 {
+		r.fault("snat", in.GetSnat()[0], lb.NotSupported)
+	}
+	for i, ep := range in.GetEndpoints() {
+		s.Endpoints = append(s.Endpoints, r.endpoint(fmt.Sprintf("endpoints[%d]", i), ep))
+	}
+	return s
+}
+
+func (r *reader) endpoint(path string, in *apiv1.Endpoint) lb.Endpoint {
+	ep := lb.Endpoint{
+		Path: in.GetPath(), Affinity: in.GetAffinity(), Scheduler: in.GetScheduler(), Rewrite: lb.Rewrite(in.GetRewrite()),
+		Health: r.health(path+".health", in.GetHealth()),
+	}
+	var allowed string
+	if ep.Protocol, allowed = lb.ParseProtocol(in.GetProtocol()); allowed != "" {
+		r.fault(path+".protocol", in.GetProtocol(), allowed)
+	}
+	if ep.Port, allowed = lb.ParsePort(in.GetPort()); allowed != "" {
+		r.fault(path+".port", in.GetPort(), allowed)
+	}
+	for i, b := range in.GetBackends() {
+		ep.Backends = append(ep.Backends, r.backend(fmt.Sprintf("%s.backends[%d]", path, i), b))
+	}
+	return ep
+}
+
+func (r *reader) backend(path string, in *apiv1.Backend) lb.Backend {
+	b := lb.Backend{
+		DIPs: r.addrs(path+".dip", in.GetDip()), Drain: in.GetDrain(), Weight: 1,
+		Port: r.uint16(path+".port", in.GetPort(), "must be 1 to 65535, or 0 for the endpoint's port"),
+		Host: r.addr(path+".host", in.GetHost()),
+	}
+	if in != nil && in.Weight != nil {
+		b.Weight = r.uint16(path+".weight", in.GetWeight(), "must be 0 to 1000")
+	}
+	return b
+}
+
+func (r *reader) health(path string, in *apiv1.Health) lb.Health {
+	h := lb.Health{
+		Interval: r.duration(path+".interval", in.GetInterval()), Timeout: r.duration(path+".timeout", in.GetTimeout()),
+		Rise: in.GetRise(), Fall: in.GetFall(), Port: r.uint16(path+".port", in.GetPort(), "must be 1 to 65535, or 0 for the backend's port"),
+	}
+	http, tcp := in.GetHttp(), in.GetTcp()
+	switch {
+	case http != nil && tcp != nil:
+		r.fault(path, "http and tcp", "must have at most one of http and tcp")
+	case http != nil:
+		h.Kind, h.Path, h.Host = "http", http.GetPath(), http.GetHost()
+	case tcp != nil:
+		h.Kind = "tcp"
+	}
+	return h
+}
+
+func (r *reader) node(in *apiv1.Node) *lb.Node {
+	return &lb.Node{
+		Name: in.GetName(), Role: lb.Role(in.GetRole()), Zone: in.GetZone(), Drain: in.GetDrain(),
+		Addresses: r.addrs("address", in.GetAddress()), BGP: r.bgp(in.GetBgp()),
+	}
+}
+
+func (r *reader) bgp(in *apiv1.BGP) *lb.BGP {
+	if in == nil {
+		return nil
+	}
+	out := &lb.BGP{ASN: in.GetAsn()}
+	if in.GetRouterId() != "" {
+		out.RouterID = r.addr("bgp.routerId", in.GetRouterId())
+	}
+	for i, p := range in.GetPeers() {
+		path := fmt.Sprintf("bgp.peers[%d]", i)
+		peer := lb.BGPPeer{Address: r.addr(path+".address", p.GetAddress()), ASN: p.GetAsn(), PasswordFile: p.GetPasswordFile()}
+		if bfd := p.GetBfd(); bfd != nil {
+			peer.BFD = &lb.BFD{
+				Transmit: r.duration(path+".bfd.transmit", bfd.GetTransmit()),
+				Receive:  r.duration(path+".bfd.receive", bfd.GetReceive()), Multiplier: bfd.GetMultiplier(),
+			}
+		}
+		out.Peers = append(out.Peers, peer)
+	}
+	return out
+}
+
+func (r *reader) network(in *apiv1.Network) *lb.Network {
+	return &lb.Network{
+		Name: in.GetName(), MTU: in.GetMtu(), VIPs: r.prefixes("vips", in.GetVips()),
+		Underlay: r.prefixes("underlay", in.GetUnderlay()), TunnelSources: r.prefixes("tunnelSources", in.GetTunnelSources()),
+	}
+}
+
+func (r *reader) addr(path, in string) netip.Addr {
+	a, allowed := lb.ParseAddr(in)
+	if allowed != "" {
+		r.fault(path, in, allowed)
+	}
+	return a
+}
+
+func (r *reader) addrs(path string, in []string) []netip.Addr {
+	var out []netip.Addr
+	for i, s := range in {
+		out = append(out, r.addr(fmt.Sprintf("%s[%d]", path, i), s))
+	}
+	return out
+}
+
+func (r *reader) prefixes(path string, in []string) []netip.Prefix {
+	var out []netip.Prefix
+	for i, s := range in {
+		p, allowed := lb.ParsePrefix(s)
+		if allowed != "" {
+			r.fault(fmt.Sprintf("%s[%d]", path, i), s, allowed)
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func (r *reader) uint16(path string, in uint32, allowed string) uint16 {
+	if in > math.MaxUint16 {
+		r.fault(path, strconv.FormatUint(uint64(in), 10), allowed)
+		return 0
+	}
+	return uint16(in)
+}
+
+func (r *reader) duration(path string, in *durationpb.Duration) time.Duration {
+	if in == nil {
+		return 0
+	}
+	d := in.AsDuration()
+	if in.CheckValid() != nil || d <= 0 {
+		r.fault(path, d.String(), "must be longer than 0s")
+		return 0
+	}
+	return d
+}

@@ -1,0 +1,106 @@
+package convert
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// ToObject writes an object for the API.
+func ToObject(o lb.Object) *apiv1.Object {
+	switch o := o.(type) {
+	case *lb.Service:
+		return &apiv1.Object{Kind: &apiv1.Object_Service{Service: ToService(o)}}
+	case *lb.Node:
+		return &apiv1.Object{Kind: &apiv1.Object_Node{Node: ToNode(o)}}
+	case *lb.Network:
+		return &apiv1.Object{Kind: &apiv1.Object_Network{Network: ToNetwork(o)}}
+	}
+	panic(fmt.Sprintf("convert: object of type %T", o))
+}
+
+// ToService writes a service.
+func ToService(s *lb.Service) *apiv1.Service {
+	out := &apiv1.Service{Name: s.Name, Tenant: s.Tenant, Vip: texts(s.VIPs)}
+	for i := range s.Endpoints {
+		out.Endpoints = append(out.Endpoints, toEndpoint(&s.Endpoints[i]))
+	}
+	return out
+}
+
+func toEndpoint(ep *lb.Endpoint) *apiv1.Endpoint {
+	out := &apiv1.Endpoint{
+		Protocol: ep.Protocol.String(), Port: strconv.Itoa(int(ep.Port)), Path: ep.Path, Affinity: ep.Affinity,
+		Scheduler: ep.Scheduler, Rewrite: string(ep.Rewrite), Health: toHealth(ep.Health),
+	}
+	for i := range ep.Backends {
+		b := &ep.Backends[i]
+		weight := uint32(b.Weight)
+		out.Backends = append(out.Backends, &apiv1.Backend{
+			Dip: texts(b.DIPs), Port: uint32(b.Port), Host: text(b.Host), Weight: &weight, Drain: b.Drain,
+		})
+	}
+	return out
+}
+
+func toHealth(h lb.Health) *apiv1.Health {
+	out := &apiv1.Health{Interval: duration(h.Interval), Timeout: duration(h.Timeout), Rise: h.Rise, Fall: h.Fall, Port: uint32(h.Port)}
+	switch h.Kind {
+	case "http":
+		out.Http = &apiv1.HTTPCheck{Path: h.Path, Host: h.Host}
+	case "tcp":
+		out.Tcp = &apiv1.TCPCheck{}
+	}
+	return out
+}
+
+// ToNode writes a node.
+func ToNode(n *lb.Node) *apiv1.Node {
+	out := &apiv1.Node{Name: n.Name, Role: string(n.Role), Zone: n.Zone, Address: texts(n.Addresses), Drain: n.Drain}
+	if n.BGP == nil {
+		return out
+	}
+	out.Bgp = &apiv1.BGP{Asn: n.BGP.ASN, RouterId: text(n.BGP.RouterID)}
+	for _, p := range n.BGP.Peers {
+		peer := &apiv1.BGPPeer{Address: text(p.Address), Asn: p.ASN, PasswordFile: p.PasswordFile}
+		if p.BFD != nil {
+			peer.Bfd = &apiv1.BFD{Transmit: duration(p.BFD.Transmit), Receive: duration(p.BFD.Receive), Multiplier: p.BFD.Multiplier}
+		}
+		out.Bgp.Peers = append(out.Bgp.Peers, peer)
+	}
+	return out
+}
+
+// ToNetwork writes a network.
+func ToNetwork(n *lb.Network) *apiv1.Network {
+	return &apiv1.Network{Name: n.Name, Mtu: n.MTU, Vips: texts(n.VIPs), Underlay: texts(n.Underlay), TunnelSources: texts(n.TunnelSources)}
+}
+
+// text writes an address; the zero address is empty.
+func text(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
+}
+
+func texts[T fmt.Stringer](in []T) []string {
+	out := make([]string, 0, len(in))
+	for _, v := range in {
+		out = append(out, v.String())
+	}
+	return out
+}
+
+func duration(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}

@@ -1,0 +1,148 @@
+package convert
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// FromItems reads a whole plan; Revision and Epoch are the caller's. Items with the same key must not occur twice.
+func FromItems(items []*apiv1.PlanItem) (plan.Plan, error) {
+	var p plan.Plan
+	for _, item := range items {
+		if err := addItem(&p, item); err != nil {
+			return plan.Plan{}, fmt.Errorf("plan item %q: %w", item.GetKey(), err)
+		}
+	}
+	slices.SortFunc(p.RingKeys, func(a, b plan.Key) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(p.Endpoints, func(a, b plan.Endpoint) int { return plan.CompareKeys(a.Key, b.Key) })
+	slices.SortFunc(p.Bindings, plan.CompareBindings)
+	return p, nil
+}
+
+func addItem(p *plan.Plan, item *apiv1.PlanItem) error {
+	switch it := item.GetItem().(type) {
+	case *apiv1.PlanItem_Node:
+		return FromPlanNode(p, it.Node)
+	case *apiv1.PlanItem_RingKey:
+		k, err := FromPlanKey(it.RingKey)
+		p.RingKeys = append(p.RingKeys, k)
+		return err
+	case *apiv1.PlanItem_Endpoint:
+		ep, err := FromPlanEndpoint(it.Endpoint)
+		p.Endpoints = append(p.Endpoints, ep)
+		return err
+	case *apiv1.PlanItem_Binding:
+		b, err := FromPlanBinding(it.Binding)
+		p.Bindings = append(p.Bindings, b)
+		return err
+	}
+	return fmt.Errorf("item: %T: must be node, ring_key, endpoint or binding", item.GetItem())
+}
+
+// FromPlanNode reads what a plan says of the node itself into p.
+func FromPlanNode(p *plan.Plan, in *apiv1.PlanNode) error {
+	r := &reader{}
+	node := r.node(in.GetNode())
+	sources := r.prefixes("tunnel_sources", in.GetTunnelSources())
+	if err := r.err(); err != nil {
+		return err
+	}
+	lb.SetDefaults(node)
+	p.Node, p.MTU, p.TunnelSources = *node, in.GetMtu(), sources
+	return nil
+}
+
+// FromPlanKey reads a ring hash key.
+func FromPlanKey(in *apiv1.PlanKey) (plan.Key, error) {
+	k := plan.Key{ID: in.GetId()}
+	if n := copy(k.Key[:], in.GetKey()); n != len(k.Key) || len(in.GetKey()) != n {
+		return k, fmt.Errorf("key: %d bytes: must be %d bytes", len(in.GetKey()), len(k.Key))
+	}
+	return k, nil
+}
+
+// FromPlanEndpoint reads an endpoint.
+func FromPlanEndpoint(in *apiv1.PlanEndpoint) (plan.Endpoint, error) {
+	r := &reader{}
+	ep := plan.Endpoint{
+		Key:     r.key(in.GetVni(), in.GetVip(), in.GetProtocol(), in.GetPort()),
+		Service: in.GetService(), Generation: in.GetGeneration(), RingCode: uint8(r.upTo("ring_code", in.GetRingCode(), 32)),
+		KeyID: in.GetKeyId(), Check: r.check(in.GetCheck()), Members: make([]plan.Member, 0, len(in.GetMembers())),
+	}
+	for i, m := range in.GetMembers() {
+		path := fmt.Sprintf("members[%d]", i)
+		ep.Members = append(ep.Members, plan.Member{
+			ID: r.word(path+".id", m.GetId()), DIP: r.addr(path+".dip", m.GetDip()), Port: r.word(path+".port", m.GetPort()),
+			Weight: r.word(path+".weight", m.GetWeight()), Outer: r.addr(path+".outer", m.GetOuter()),
+		})
+	}
+	slices.SortFunc(ep.Members, func(a, b plan.Member) int { return cmp.Compare(a.ID, b.ID) })
+	return ep, r.err()
+}
+
+// FromPlanBinding reads a binding.
+func FromPlanBinding(in *apiv1.PlanBinding) (plan.Binding, error) {
+	r := &reader{}
+	b := plan.Binding{
+		Key:     r.key(in.GetVni(), in.GetVip(), in.GetProtocol(), in.GetPort()),
+		Service: in.GetService(), Member: r.word("member", in.GetMember()), Outer: r.addr("outer", in.GetOuter()),
+		DIP: r.addr("dip", in.GetDip()), DIPPort: r.word("dip_port", in.GetDipPort()), Rewrite: in.GetRewrite(),
+	}
+	return b, r.err()
+}
+
+func (r *reader) check(in *apiv1.PlanCheck) lb.Health {
+	return lb.Health{
+		Kind: in.GetKind(), Path: in.GetPath(), Host: in.GetHost(), Interval: r.duration("check.interval", in.GetInterval()),
+		Timeout: r.duration("check.timeout", in.GetTimeout()), Rise: in.GetRise(), Fall: in.GetFall(), Port: r.word("check.port", in.GetPort()),
+	}
+}
+
+func (r *reader) key(vni uint32, vip, protocol string, port uint32) lb.EndpointKey {
+	return lb.EndpointKey{
+		VNI: r.upTo("vni", vni, 1<<24-1), VIP: r.addr("vip", vip), Protocol: r.protocol(protocol), Port: r.word("port", port),
+	}
+}
+
+func (r *reader) protocol(in string) lb.Protocol {
+	p, allowed := lb.ParseProtocol(in)
+	if allowed != "" {
+		r.fault("protocol", in, allowed)
+	}
+	return p
+}
+
+func (r *reader) word(path string, in uint32) uint16 { return uint16(r.upTo(path, in, math.MaxUint16)) }
+
+func (r *reader) upTo(path string, in, limit uint32) uint32 {
+	if in > limit {
+		r.fault(path, fmt.Sprint(in), fmt.Sprintf("must be at most %d", limit))
+		return 0
+	}
+	return in
+}
+
+func (r *reader) err() error {
+	if len(r.faults) == 0 {
+		return nil
+	}
+	lines := make([]string, len(r.faults))
+	for i, f := range r.faults {
+		lines[i] = f.String()
+	}
+	return fmt.Errorf("%s", strings.Join(lines, "; "))
+}
+
+// FromAddr reads an address of the API that is not part of an object.
+func FromAddr(field, in string) (netip.Addr, []lb.Violation) {
+	r := &reader{}
+	return r.addr(field, in), r.faults
+}

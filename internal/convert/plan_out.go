@@ -1,0 +1,68 @@
+package convert
+
+import (
+	"slices"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// ToItems writes a plan as items with distinct keys. A plan without a node has none.
+func ToItems(p *plan.Plan) []*apiv1.PlanItem {
+	var out []*apiv1.PlanItem
+	if p.Node.Name != "" {
+		out = append(out, NodeItem(p))
+	}
+	for _, k := range p.RingKeys {
+		out = append(out, KeyItem(k))
+	}
+	for i := range p.Endpoints {
+		out = append(out, EndpointItem(&p.Endpoints[i]))
+	}
+	for i := range p.Bindings {
+		out = append(out, BindingItem(&p.Bindings[i]))
+	}
+	return out
+}
+
+// NodeItem writes what a plan says of the node itself.
+func NodeItem(p *plan.Plan) *apiv1.PlanItem {
+	return &apiv1.PlanItem{Key: plan.NodeItem, Item: &apiv1.PlanItem_Node{Node: &apiv1.PlanNode{
+		Node: ToNode(&p.Node), Mtu: p.MTU, TunnelSources: texts(p.TunnelSources),
+	}}}
+}
+
+// KeyItem writes a ring hash key.
+func KeyItem(k plan.Key) *apiv1.PlanItem {
+	return &apiv1.PlanItem{Key: plan.KeyItem(k.ID), Item: &apiv1.PlanItem_RingKey{RingKey: &apiv1.PlanKey{Id: k.ID, Key: slices.Clone(k.Key[:])}}}
+}
+
+// EndpointItem writes an endpoint for muxes.
+func EndpointItem(ep *plan.Endpoint) *apiv1.PlanItem {
+	out := &apiv1.PlanEndpoint{
+		Service: ep.Service, Vni: ep.Key.VNI, Vip: text(ep.Key.VIP), Protocol: ep.Key.Protocol.String(), Port: uint32(ep.Key.Port),
+		Generation: ep.Generation, RingCode: uint32(ep.RingCode), KeyId: ep.KeyID, Check: toCheck(ep.Check),
+	}
+	for _, m := range ep.Members {
+		out.Members = append(out.Members, &apiv1.PlanMember{
+			Id: uint32(m.ID), Dip: text(m.DIP), Port: uint32(m.Port), Weight: uint32(m.Weight), Outer: text(m.Outer),
+		})
+	}
+	return &apiv1.PlanItem{Key: plan.EndpointItem(ep.Key), Item: &apiv1.PlanItem_Endpoint{Endpoint: out}}
+}
+
+func toCheck(h lb.Health) *apiv1.PlanCheck {
+	return &apiv1.PlanCheck{
+		Kind: h.Kind, Path: h.Path, Host: h.Host, Interval: duration(h.Interval), Timeout: duration(h.Timeout),
+		Rise: h.Rise, Fall: h.Fall, Port: uint32(h.Port),
+	}
+}
+
+// BindingItem writes a member of an endpoint for its host.
+func BindingItem(b *plan.Binding) *apiv1.PlanItem {
+	return &apiv1.PlanItem{Key: plan.BindingItem(b.Key, b.Outer), Item: &apiv1.PlanItem_Binding{Binding: &apiv1.PlanBinding{
+		Service: b.Service, Vni: b.Key.VNI, Vip: text(b.Key.VIP), Protocol: b.Key.Protocol.String(), Port: uint32(b.Key.Port),
+		Member: uint32(b.Member), Outer: text(b.Outer), Dip: text(b.DIP), DipPort: uint32(b.DIPPort), Rewrite: b.Rewrite,
+	}}}
+}

@@ -1,0 +1,72 @@
+package convert
+
+import (
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// ToStoredEndpoint writes an endpoint's state for the store.
+func ToStoredEndpoint(s *plan.EndpointState) *apiv1.StoredEndpoint {
+	out := &apiv1.StoredEndpoint{
+		Vni: s.Key.VNI, Vip: text(s.Key.VIP), Protocol: s.Key.Protocol.String(), Port: uint32(s.Key.Port),
+		Generation: s.Generation, RingCode: uint32(s.RingCode), KeyId: s.KeyID, Members: toStoredMembers(s.Members),
+	}
+	for _, q := range s.Quarantine {
+		out.Quarantine = append(out.Quarantine, &apiv1.StoredQuarantine{
+			Id: uint32(q.ID), Dip: text(q.Backend.DIP), Port: uint32(q.Backend.Port), Until: timestamppb.New(q.Until),
+		})
+	}
+	for _, m := range s.History {
+		out.History = append(out.History, &apiv1.StoredMembership{
+			Generation: m.Generation, RingCode: uint32(m.RingCode), KeyId: m.KeyID, Members: toStoredMembers(m.Members),
+		})
+	}
+	return out
+}
+
+func toStoredMembers(in []plan.MemberState) []*apiv1.StoredMember {
+	var out []*apiv1.StoredMember
+	for _, m := range in {
+		out = append(out, &apiv1.StoredMember{Id: uint32(m.ID), Dip: text(m.Backend.DIP), Port: uint32(m.Backend.Port), Weight: uint32(m.Weight)})
+	}
+	return out
+}
+
+// FromStoredEndpoint reads an endpoint's state from the store.
+func FromStoredEndpoint(in *apiv1.StoredEndpoint) (plan.EndpointState, error) {
+	r := &reader{}
+	s := plan.EndpointState{Key: r.key(in.GetVni(), in.GetVip(), in.GetProtocol(), in.GetPort())}
+	s.Membership = plan.Membership{
+		Generation: in.GetGeneration(), RingCode: uint8(r.upTo("ring_code", in.GetRingCode(), 32)), KeyID: in.GetKeyId(),
+		Members: r.storedMembers(in.GetMembers()),
+	}
+	for _, q := range in.GetQuarantine() {
+		s.Quarantine = append(s.Quarantine, plan.Quarantined{
+			ID: r.word("quarantine.id", q.GetId()), Backend: r.backendKey(q.GetDip(), q.GetPort()), Until: q.GetUntil().AsTime(),
+		})
+	}
+	for _, m := range in.GetHistory() {
+		s.History = append(s.History, plan.Membership{
+			Generation: m.GetGeneration(), RingCode: uint8(r.upTo("history.ring_code", m.GetRingCode(), 32)), KeyID: m.GetKeyId(),
+			Members: r.storedMembers(m.GetMembers()),
+		})
+	}
+	return s, r.err()
+}
+
+func (r *reader) storedMembers(in []*apiv1.StoredMember) []plan.MemberState {
+	var out []plan.MemberState
+	for _, m := range in {
+		out = append(out, plan.MemberState{
+			ID: r.word("members.id", m.GetId()), Backend: r.backendKey(m.GetDip(), m.GetPort()), Weight: r.word("members.weight", m.GetWeight()),
+		})
+	}
+	return out
+}
+
+func (r *reader) backendKey(dip string, port uint32) lb.BackendKey {
+	return lb.BackendKey{DIP: r.addr("dip", dip), Port: r.word("port", port)}
+}

@@ -1,0 +1,38 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// NodeItem is the key of the one item that tells a node about itself.
+const NodeItem = "node"
+
+// FormatKey writes an endpoint's key as "vni/vip/protocol/port".
+func FormatKey(k lb.EndpointKey) string {
+	return fmt.Sprintf("%d/%s/%s/%d", k.VNI, k.VIP, k.Protocol, k.Port)
+}
+
+// EndpointItem is the item key "endpoint/vni/vip/protocol/port".
+func EndpointItem(k lb.EndpointKey) string { return "endpoint/" + FormatKey(k) }
+
+// BindingItem is the item key "binding/vni/outer/vip/protocol/port".
+func BindingItem(k lb.EndpointKey, outer netip.Addr) string {
+	return fmt.Sprintf("binding/%d/%s/%s/%s/%d", k.VNI, outer, k.VIP, k.Protocol, k.Port)
+}
+
+// KeyItem is the item key "key/id".
+func KeyItem(id uint32) string { return fmt.Sprintf("key/%d", id) }
+
+// CompareKeys orders endpoints by VNI, VIP, protocol, port.
+func CompareKeys(a, b lb.EndpointKey) int {
+	return cmp.Or(cmp.Compare(a.VNI, b.VNI), a.VIP.Compare(b.VIP), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
+}
+
+// CompareBindings orders bindings by endpoint and outer destination.
+func CompareBindings(a, b Binding) int {
+	return cmp.Or(CompareKeys(a.Key, b.Key), a.Outer.Compare(b.Outer))
+}

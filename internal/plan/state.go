@@ -1,0 +1,161 @@
+package plan
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// DefaultMTU is the underlay's MTU when no Network says otherwise.
+const DefaultMTU = 1500
+
+// State is everything plans are made of, as of one revision. Objects in it have their defaults filled in.
+type State struct {
+	Revision  int64
+	Epoch     int64
+	Networks  map[string]*lb.Network
+	Nodes     map[string]*lb.Node
+	Services  map[string]*lb.Service
+	Endpoints map[lb.EndpointKey]EndpointState
+	RingKeys  []Key // ordered by ID
+}
+
+// HostBinding is a binding and the host address that decides which node gets it.
+type HostBinding struct {
+	Host    netip.Addr
+	Binding Binding
+}
+
+// EachEndpoint calls f for every endpoint of every VIP of the service. The VNI is 0 for all (the underlay).
+func EachEndpoint(s *lb.Service, f func(key lb.EndpointKey, ep *lb.Endpoint)) {
+	for i := range s.Endpoints {
+		ep := &s.Endpoints[i]
+		for _, vip := range s.VIPs {
+			f(lb.EndpointKey{VIP: vip, Protocol: ep.Protocol, Port: ep.Port}, ep)
+		}
+	}
+}
+
+// WantedMembers are the backends that serve the VIP, with weight 0 for those that drain.
+func WantedMembers(ep *lb.Endpoint, vip netip.Addr) []Wanted {
+	var out []Wanted
+	for i := range ep.Backends {
+		b := &ep.Backends[i]
+		if dip, ok := b.DIP(vip); ok {
+			out = append(out, Wanted{Backend: lb.BackendKey{DIP: dip, Port: b.Port}, Weight: effectiveWeight(b)})
+		}
+	}
+	return out
+}
+
+func effectiveWeight(b *lb.Backend) uint16 {
+	if b.Drain {
+		return 0
+	}
+	return b.Weight
+}
+
+// MakeEndpoint is the endpoint as muxes need it.
+func MakeEndpoint(s *lb.Service, ep *lb.Endpoint, st *EndpointState) Endpoint {
+	out := Endpoint{
+		Key: st.Key, Service: s.Name, Generation: st.Generation, RingCode: st.RingCode, KeyID: st.KeyID,
+		Check: ep.Health, Members: make([]Member, 0, len(st.Members)),
+	}
+	hosts := hostsOf(ep, st.Key.VIP)
+	for _, m := range st.Members {
+		out.Members = append(out.Members, Member{
+			ID: m.ID, DIP: m.Backend.DIP, Port: m.Backend.Port, Weight: m.Weight,
+			Outer: lb.Outer(m.Backend.DIP, hosts[m.Backend]),
+		})
+	}
+	return out
+}
+
+// MakeBindings are the endpoint's members as their hosts need them.
+func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState) []HostBinding {
+	out := make([]HostBinding, 0, len(st.Members))
+	hosts := hostsOf(ep, st.Key.VIP)
+	for _, m := range st.Members {
+		host := hosts[m.Backend]
+		out = append(out, HostBinding{Host: host, Binding: Binding{
+			Key: st.Key, Service: s.Name, Member: m.ID, Outer: lb.Outer(m.Backend.DIP, host),
+			DIP: m.Backend.DIP, DIPPort: m.Backend.Port, Rewrite: ep.Rewrite != lb.RewriteNone,
+		}})
+	}
+	return out
+}
+
+// hostsOf finds the host address of each backend that serves the VIP.
+func hostsOf(ep *lb.Endpoint, vip netip.Addr) map[lb.BackendKey]netip.Addr {
+	out := make(map[lb.BackendKey]netip.Addr, len(ep.Backends))
+	for i := range ep.Backends {
+		b := &ep.Backends[i]
+		if dip, ok := b.DIP(vip); ok {
+			out[lb.BackendKey{DIP: dip, Port: b.Port}] = b.Host
+		}
+	}
+	return out
+}
+
+// Surroundings are the MTU and the prefixes of outer sources for a node: those of the Network whose underlay contains
+// one of its addresses, else of the first Network by name.
+func (s *State) Surroundings(n *lb.Node) (mtu uint32, sources []netip.Prefix) {
+	var found *lb.Network
+	for _, name := range slices.Sorted(maps.Keys(s.Networks)) {
+		network := s.Networks[name]
+		if found == nil {
+			found = network
+		}
+		if holds(network.Underlay, n.Addresses) {
+			found = network
+			break
+		}
+	}
+	if found == nil {
+		return DefaultMTU, nil
+	}
+	return found.MTU, found.TunnelSources
+}
+
+func holds(prefixes []netip.Prefix, addrs []netip.Addr) bool {
+	return slices.ContainsFunc(addrs, func(a netip.Addr) bool {
+		return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+	})
+}
+
+// ForNode computes the plan of one node from scratch. A node without a Node object has an empty plan.
+func ForNode(s *State, name string) Plan {
+	p := Plan{Revision: s.Revision, Epoch: s.Epoch}
+	node, ok := s.Nodes[name]
+	if !ok {
+		return p
+	}
+	p.Node = *node
+	p.MTU, p.TunnelSources = s.Surroundings(node)
+	if node.Role == lb.RoleMux {
+		p.RingKeys = slices.Clone(s.RingKeys)
+	}
+	for _, svc := range s.Services {
+		EachEndpoint(svc, func(key lb.EndpointKey, ep *lb.Endpoint) {
+			st, ok := s.Endpoints[key]
+			if !ok {
+				return
+			}
+			switch node.Role {
+			case lb.RoleMux:
+				p.Endpoints = append(p.Endpoints, MakeEndpoint(svc, ep, &st))
+			case lb.RoleHost:
+				for _, hb := range MakeBindings(svc, ep, &st) {
+					if slices.Contains(node.Addresses, hb.Host) {
+						p.Bindings = append(p.Bindings, hb.Binding)
+					}
+				}
+			}
+		})
+	}
+	slices.SortFunc(p.Endpoints, func(a, b Endpoint) int { return CompareKeys(a.Key, b.Key) })
+	slices.SortFunc(p.Bindings, CompareBindings)
+	return p
+}
