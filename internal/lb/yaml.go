@@ -1,10 +1,152 @@
 package lb
 
-import "io"
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	yaml "github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
 
 // Parse reads strict YAML: any number of documents, one object each, with defaults filled in and validated by
-// themselves. The error is an *Error with every fault and its place; then no object is returned.
-func Parse(r io.Reader, filename string) ([]Object, error) { return nil, nil }
+// themselves. Faults are an *Error with every fault and its place; then no object is returned.
+func Parse(r io.Reader, filename string) ([]Object, error) {
+	text, err := io.ReadAll(io.LimitReader(r, MaxFileBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", filename, err)
+	}
+	if v := checkText(text); v != nil {
+		return nil, &Error{filename, []Violation{*v}}
+	}
+	var (
+		objects []Object
+		faulty  []Violation
+		seen    = map[string]int{}
+	)
+	for _, doc := range splitDocuments(text) {
+		if doc.blank() {
+			continue
+		}
+		o, at, faults := parseDocument(doc)
+		faulty = append(faulty, faults...)
+		if o == nil {
+			continue
+		}
+		ref := Ref(o.Kind(), o.ObjectName())
+		if first, twice := seen[ref]; twice {
+			faulty = append(faulty, Violation{Field: ref, Allowed: fmt.Sprintf("%s, first on line %d", allowedOnce, first), Line: at.line, Column: at.column})
+		} else {
+			seen[ref] = at.line
+		}
+		objects = append(objects, o)
+	}
+	if len(faulty) > 0 {
+		return nil, &Error{filename, faulty}
+	}
+	return objects, nil
+}
 
-// Marshal writes objects as canonical YAML: every field with its default, documents separated by "---".
-func Marshal(objects ...Object) []byte { return nil }
+// parseDocument reads one object and where it begins; nil when it has faults.
+func parseDocument(doc document) (o Object, at place, faulty []Violation) {
+	root, fault := parseTree(doc)
+	if fault != nil {
+		return nil, at, []Violation{*fault}
+	}
+	d := &decoder{lines: doc.lines, places: map[string]place{}}
+	o, ref := d.object(root)
+	if len(d.found) == 0 {
+		d.faults = *validate(o)
+	}
+	if len(d.found) == 0 {
+		return o, d.places[""], nil
+	}
+	for i, v := range d.found {
+		p := d.find(v.Field)
+		d.found[i].Line, d.found[i].Column = p.line, p.column
+	}
+	slices.SortStableFunc(d.found, func(a, b Violation) int {
+		if a.Line != b.Line {
+			return a.Line - b.Line
+		}
+		return a.Column - b.Column
+	})
+	if ref != "" {
+		d.prefixed(ref)
+	}
+	return nil, at, d.found
+}
+
+// find returns the place of a field, or of the nearest one that holds it.
+func (d *decoder) find(path string) place {
+	for path != "" {
+		if p, ok := d.places[path]; ok {
+			return p
+		}
+		end := len(path) - 1
+		for end > 0 && path[end] != '.' && path[end] != '[' {
+			end--
+		}
+		path = path[:end]
+	}
+	return d.places[""]
+}
+
+// parseTree reads the one document of doc. The library promises no panics; a panic becomes a fault all the same.
+func parseTree(doc document) (root ast.Node, fault *Violation) {
+	first := place{doc.lines + 1, 1}
+	defer func() {
+		if p := recover(); p != nil {
+			root, fault = nil, &Violation{Value: clip(fmt.Sprint(p)), Allowed: "must be YAML", Line: first.line, Column: first.column}
+		}
+	}()
+	if depth := flowDepth(doc.text); depth > maxDepth {
+		return nil, &Violation{Allowed: fmt.Sprintf("must not nest deeper than %d", maxDepth), Line: first.line, Column: first.column}
+	}
+	file, err := parser.ParseBytes(doc.text, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		return nil, syntaxFault(doc, err)
+	}
+	if len(file.Docs) != 1 || file.Docs[0].Body == nil {
+		return nil, &Violation{Allowed: "must be one YAML mapping per document", Line: first.line, Column: first.column}
+	}
+	return file.Docs[0].Body, nil
+}
+
+// syntaxFault turns an error of the library into a violation with its place.
+func syntaxFault(doc document, err error) *Violation {
+	v := &Violation{Allowed: "must be YAML: " + clip(err.Error()), Line: doc.lines + 1, Column: 1}
+	var at yaml.Error
+	if errors.As(err, &at) {
+		v.Allowed = "must be YAML: " + at.GetMessage()
+		if t := at.GetToken(); t != nil && t.Position != nil {
+			v.Line, v.Column = doc.lines+t.Position.Line, t.Position.Column
+		}
+	}
+	return v
+}
+
+// maxDepth bounds nesting; the schema needs 6.
+const maxDepth = 64
+
+// flowDepth is an upper bound of how deep brackets, list items and key marks nest.
+func flowDepth(text []byte) int {
+	deepest, depth := 0, 0
+	for line := range lines(text) {
+		marks := 0
+		for i, c := range line {
+			switch {
+			case c == '[' || c == '{':
+				depth++
+			case (c == ']' || c == '}') && depth > 0:
+				depth--
+			case (c == '-' || c == '?') && i+1 < len(line) && line[i+1] == ' ':
+				marks++
+			}
+			deepest = max(deepest, depth+marks)
+		}
+	}
+	return deepest
+}

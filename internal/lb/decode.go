@@ -1,0 +1,254 @@
+package lb
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// place is where a field is written; both count from 1.
+type place struct{ line, column int }
+
+// decoder turns one document's tree into an object and notes every fault and every field's place.
+type decoder struct {
+	faults
+	lines  int // before the document
+	places map[string]place
+}
+
+// field is one that a mapping may have. Without set it is known but not built.
+type field struct {
+	name string
+	set  func(path string, n ast.Node)
+}
+
+// note remembers where path is written.
+func (d *decoder) note(path string, n ast.Node) {
+	if at := n.GetToken(); at != nil && at.Position != nil {
+		d.places[path] = place{d.lines + at.Position.Line, at.Position.Column}
+	}
+}
+
+// mapping hands each field of n to its setter; the rest are faults. It returns the names that are there.
+func (d *decoder) mapping(path string, n ast.Node, fields ...field) map[string]bool {
+	entries, ok := n.(*ast.MappingNode)
+	if !ok {
+		d.wrongType(path, n, "must be a mapping")
+		return nil
+	}
+	seen := map[string]bool{}
+	for i, entry := range entries.Values {
+		key, ok := entry.Key.(*ast.StringNode)
+		if !ok {
+			d.note(join(path, "?"), entry.Key)
+			d.add(join(path, "?"), show(entry.Key), "must be a plain field name")
+			continue
+		}
+		if i == 0 {
+			if _, known := d.places[path]; !known || !entries.IsFlowStyle {
+				d.note(path, key)
+			}
+		}
+		at := join(path, clip(key.Value))
+		index := slices.IndexFunc(fields, func(f field) bool { return f.name == key.Value })
+		switch {
+		case seen[key.Value]:
+			d.note(at, key)
+			d.add(at, "", "must not be given twice")
+		case index < 0:
+			d.note(at, key)
+			d.add(at, "", "unknown field, "+anyOf(names(fields)...))
+		case fields[index].set == nil:
+			d.note(at, key)
+			d.add(at, "", NotSupported)
+		default:
+			d.note(at, entry.Value)
+			fields[index].set(at, entry.Value)
+		}
+		seen[key.Value] = true
+	}
+	return seen
+}
+
+// list hands each item of n to item, in order.
+func (d *decoder) list(path string, n ast.Node, item func(path string, n ast.Node)) {
+	items, ok := n.(*ast.SequenceNode)
+	if !ok {
+		d.wrongType(path, n, "must be a list")
+		return
+	}
+	for i, value := range items.Values {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		d.note(at, value)
+		item(at, value)
+	}
+}
+
+// listOrOne accepts a single item without its brackets.
+func (d *decoder) listOrOne(path string, n ast.Node, item func(path string, n ast.Node)) {
+	if _, ok := n.(*ast.SequenceNode); ok {
+		d.list(path, n, item)
+		return
+	}
+	at := path + "[0]"
+	d.note(at, n)
+	item(at, n)
+}
+
+// text reads a string of one line.
+func (d *decoder) text(path string, n ast.Node) string {
+	if s, ok := n.(*ast.StringNode); ok {
+		return s.Value
+	}
+	allowed := "must be a string"
+	switch n.(type) {
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		allowed = "must be a string, in quotes"
+	case *ast.LiteralNode:
+		allowed = "must be a string of one line"
+	}
+	d.wrongType(path, n, allowed)
+	return ""
+}
+
+// boolean reads true or false.
+func (d *decoder) boolean(path string, n ast.Node) bool {
+	if b, ok := n.(*ast.BoolNode); ok && (b.Token.Value == "true" || b.Token.Value == "false") {
+		return b.Value
+	}
+	d.wrongType(path, n, "must be true or false")
+	return false
+}
+
+// number reads a decimal number of at most the bits; allowed says more when it is not one.
+func (d *decoder) number(path string, n ast.Node, bits int, allowed string) uint64 {
+	if i, ok := n.(*ast.IntegerNode); ok && decimal.MatchString(i.Token.Value) {
+		if v, err := strconv.ParseUint(i.Token.Value, 10, bits); err == nil {
+			return v
+		}
+	}
+	d.wrongType(path, n, allowed)
+	return 0
+}
+
+// port reads a port; ranges and "*" are refused as not supported.
+func (d *decoder) port(path string, n ast.Node) uint16 {
+	s, quoted := n.(*ast.StringNode)
+	if !quoted {
+		v := d.number(path, n, 16, allowedPort)
+		if v == 0 && !d.has(path) {
+			d.add(path, show(n), allowedPort)
+		}
+		return uint16(v)
+	}
+	_, allowed := ParsePort(s.Value)
+	if allowed == "" {
+		allowed = allowedPort + ", without quotes"
+	}
+	d.add(path, s.Value, allowed)
+	return 0
+}
+
+// duration reads Go's form: 500ms, 1s, 1h.
+func (d *decoder) duration(path string, n ast.Node) time.Duration {
+	if s, ok := n.(*ast.StringNode); ok {
+		if v, err := time.ParseDuration(s.Value); err == nil {
+			return v
+		}
+	}
+	d.wrongType(path, n, "must be a duration such as 500ms or 1s")
+	return 0
+}
+
+// addr reads an address.
+func (d *decoder) addr(path string, n ast.Node) netip.Addr {
+	return parsed(d, path, n, ParseAddr)
+}
+
+// prefix reads a prefix.
+func (d *decoder) prefix(path string, n ast.Node) netip.Prefix {
+	return parsed(d, path, n, ParsePrefix)
+}
+
+// parsed reads a scalar with one of the functions of scalar.go.
+func parsed[T any](d *decoder, path string, n ast.Node, parse func(string) (T, string)) T {
+	s, ok := n.(*ast.StringNode)
+	if !ok {
+		_, allowed := parse("")
+		d.wrongType(path, n, allowed)
+		var zero T
+		return zero
+	}
+	v, allowed := parse(s.Value)
+	if allowed != "" {
+		d.add(path, s.Value, allowed)
+	}
+	return v
+}
+
+// wrongType notes a value of another type than is allowed.
+func (d *decoder) wrongType(path string, n ast.Node, allowed string) { d.add(path, show(n), allowed) }
+
+// show is a node in a message: a scalar's text, or what it is.
+func show(n ast.Node) string {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		return "a mapping"
+	case *ast.SequenceNode:
+		return "a list"
+	case *ast.NullNode, nil:
+		return "null"
+	case *ast.AliasNode, *ast.AnchorNode:
+		return "an anchor or alias"
+	case *ast.TagNode:
+		return "a tag"
+	case *ast.LiteralNode:
+		return "a block of text"
+	case *ast.MergeKeyNode:
+		return "<<"
+	case *ast.StringNode:
+		return n.Value
+	case ast.ScalarNode:
+		return n.GetToken().Value
+	}
+	return "something else"
+}
+
+// names lists the names of fields that are built.
+func names(fields []field) []string {
+	var out []string
+	for _, f := range fields {
+		if f.set != nil {
+			out = append(out, f.name)
+		}
+	}
+	return out
+}
+
+// join appends a field's name to a path.
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+// maxShown is how many bytes of a value a message shows.
+const maxShown = 80
+
+// clip makes a value of any origin fit to be shown on one line.
+func clip(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		s = strconv.Quote(s)
+	}
+	if len(s) > maxShown {
+		s = strings.ToValidUTF8(s[:maxShown], "") + "…"
+	}
+	return s
+}

@@ -1,0 +1,89 @@
+package lb
+
+import (
+	"bytes"
+	"fmt"
+	"unicode/utf8"
+)
+
+// MaxFileBytes bounds one YAML file: 4,095 backends on lines of 200 bytes, twenty times over.
+const MaxFileBytes = 16 << 20
+
+// document is one YAML document: its text, and how many lines come before it.
+type document struct {
+	text  []byte
+	lines int
+}
+
+// splitDocuments cuts text at the lines that begin a document ("---") or end one ("...") (YAML 1.2.2 section 9.2).
+// What follows "---" on its line stays, at its column. goccy/go-yaml loses the documents after an empty one.
+func splitDocuments(text []byte) []document {
+	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
+	var (
+		docs    []document
+		current document
+	)
+	for line, number := range lines(text) {
+		if !isMarker(line) {
+			current.text = append(current.text, line...)
+			continue
+		}
+		docs = append(docs, current)
+		current = document{lines: number, text: append([]byte("   "), line[3:]...)}
+	}
+	return append(docs, current)
+}
+
+// lines yields every line with its end, and the count of lines before it.
+func lines(text []byte) func(func([]byte, int) bool) {
+	return func(yield func([]byte, int) bool) {
+		for n := 0; len(text) > 0; n++ {
+			end := bytes.IndexByte(text, '\n') + 1
+			if end == 0 {
+				end = len(text)
+			}
+			if !yield(text[:end], n) {
+				return
+			}
+			text = text[end:]
+		}
+	}
+}
+
+// isMarker tells whether the line begins or ends a document.
+func isMarker(line []byte) bool {
+	if !bytes.HasPrefix(line, []byte("---")) && !bytes.HasPrefix(line, []byte("...")) {
+		return false
+	}
+	return len(line) == 3 || bytes.IndexByte([]byte(" \t\r\n"), line[3]) >= 0
+}
+
+// blank tells whether the document holds nothing but white space and comments.
+func (d document) blank() bool {
+	for line := range lines(d.text) {
+		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
+			return false
+		}
+	}
+	return true
+}
+
+// checkText refuses what YAML does not allow in any file, with the place of the first fault.
+func checkText(text []byte) *Violation {
+	if len(text) > MaxFileBytes {
+		return &Violation{Value: fmt.Sprintf("%d bytes", len(text)), Allowed: fmt.Sprintf("must be at most %d bytes", MaxFileBytes)}
+	}
+	for line, number := range lines(text) {
+		for column := 0; column < len(line); {
+			r, size := utf8.DecodeRune(line[column:])
+			switch {
+			case r == utf8.RuneError && size == 1:
+				return &Violation{Allowed: "must be UTF-8", Line: number + 1, Column: column + 1}
+			case r < ' ' && r != '\t' && r != '\n' && r != '\r', r == 0x7f:
+				return &Violation{Value: fmt.Sprintf("%U", r), Allowed: "must not hold control characters", Line: number + 1, Column: column + 1}
+			}
+			column += size
+		}
+	}
+	return nil
+}

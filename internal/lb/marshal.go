@@ -1,0 +1,152 @@
+package lb
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Marshal writes objects as canonical YAML: every field with its default, one backend a line, documents separated by
+// "---". Parse reads valid objects back as they were.
+func Marshal(objects ...Object) []byte {
+	var w writer
+	for i, o := range objects {
+		if i > 0 {
+			w.WriteString("---\n")
+		}
+		w.line("kind: %s", o.Kind())
+		w.line("name: %s", quote(o.ObjectName()))
+		switch o := o.(type) {
+		case *Service:
+			w.service(o)
+		case *Node:
+			w.node(o)
+		case *Network:
+			w.network(o)
+		}
+	}
+	return w.Bytes()
+}
+
+// Equal tells whether two objects with defaults filled in are the same.
+func Equal(a, b Object) bool {
+	return reflect.TypeOf(a) == reflect.TypeOf(b) && bytes.Equal(Marshal(a), Marshal(b))
+}
+
+type writer struct{ bytes.Buffer }
+
+func (w *writer) line(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
+
+func (w *writer) service(s *Service) {
+	w.line("tenant: %s", quote(s.Tenant))
+	w.line("vip: %s", flowList(s.VIPs))
+	if len(s.SNAT) > 0 {
+		w.line("snat: %s", flowList(s.SNAT))
+	}
+	w.line("endpoints:")
+	for _, e := range s.Endpoints {
+		w.line("- protocol: %s", e.Protocol)
+		w.line("  port: %d", e.Port)
+		w.line("  path: %s", quote(e.Path))
+		w.line("  affinity: %s", quote(e.Affinity))
+		w.line("  scheduler: %s", quote(e.Scheduler))
+		w.line("  rewrite: %s", quote(string(e.Rewrite)))
+		w.line("  backends:")
+		for _, b := range e.Backends {
+			w.line("  - %s", b.flow())
+		}
+		w.line("  health: %s", e.Health.flow())
+	}
+}
+
+// flow returns the backend on one line.
+func (b *Backend) flow() string {
+	drain := ""
+	if b.Drain {
+		drain = ", drain: true"
+	}
+	return fmt.Sprintf("{dip: %s, port: %d, host: %s, weight: %d%s}", flowList(b.DIPs), b.Port, quote(addrText(b.Host)), b.Weight, drain)
+}
+
+// flow returns the check on one line.
+func (h *Health) flow() string {
+	check := "tcp: {}"
+	if h.Kind == CheckHTTP {
+		check = fmt.Sprintf("http: {path: %s}", quote(h.Path))
+		if h.Host != "" {
+			check = fmt.Sprintf("http: {path: %s, host: %s}", quote(h.Path), quote(h.Host))
+		}
+	}
+	port := ""
+	if h.Port != 0 {
+		port = fmt.Sprintf(", port: %d", h.Port)
+	}
+	return fmt.Sprintf("{%s, interval: %s, timeout: %s, rise: %d, fall: %d%s}", check, durationText(h.Interval), durationText(h.Timeout), h.Rise, h.Fall, port)
+}
+
+func (w *writer) node(n *Node) {
+	w.line("role: %s", quote(string(n.Role)))
+	if n.Zone != "" {
+		w.line("zone: %s", quote(n.Zone))
+	}
+	w.line("address: %s", flowList(n.Addresses))
+	if n.Drain {
+		w.line("drain: true")
+	}
+	if n.BGP == nil {
+		return
+	}
+	w.line("bgp:")
+	w.line("  asn: %d", n.BGP.ASN)
+	if n.BGP.RouterID.IsValid() {
+		w.line("  routerId: %s", quote(n.BGP.RouterID.String()))
+	}
+	w.line("  peers:")
+	for _, p := range n.BGP.Peers {
+		w.line("  - address: %s", quote(addrText(p.Address)))
+		w.line("    asn: %d", p.ASN)
+		if p.PasswordFile != "" {
+			w.line("    passwordFile: %s", quote(p.PasswordFile))
+		}
+		if b := p.BFD; b != nil {
+			w.line("    bfd: {transmit: %s, receive: %s, multiplier: %d}", durationText(b.Transmit), durationText(b.Receive), b.Multiplier)
+		}
+	}
+}
+
+func (w *writer) network(n *Network) {
+	w.line("vips: %s", flowList(n.VIPs))
+	if len(n.Underlay) > 0 {
+		w.line("underlay: %s", flowList(n.Underlay))
+	}
+	w.line("mtu: %d", n.MTU)
+	w.line("tunnelSources: %s", flowList(n.TunnelSources))
+}
+
+// flowList writes addresses or prefixes in brackets.
+func flowList[T netip.Addr | netip.Prefix](items []T) string {
+	texts := make([]string, len(items))
+	for i, item := range items {
+		texts[i] = quote(fmt.Sprint(item))
+	}
+	return "[" + strings.Join(texts, ", ") + "]"
+}
+
+// Text that no YAML reader takes for anything but a string.
+var (
+	plainForm  = regexp.MustCompile(`^([A-Za-z/][A-Za-z0-9/._-]*|[0-9]{1,3}(\.[0-9]{1,3}){3}(/[0-9]+)?)$`)
+	reserved   = regexp.MustCompile(`^(?i:true|false|null|yes|no|on|off|y|n)$`)
+	stillPlain = func(s string) bool { return plainForm.MatchString(s) && !reserved.MatchString(s) }
+)
+
+// quote writes a string, in double quotes where it could be taken for something else.
+func quote(s string) string {
+	if stillPlain(s) {
+		return s
+	}
+	return strconv.Quote(s)
+}

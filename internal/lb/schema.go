@@ -1,0 +1,217 @@
+package lb
+
+import (
+	"net/netip"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// The functions of this file are the YAML schema: each names the fields of one mapping. Defaults are filled in before
+// the fields are read, so that an explicit zero is seen as such.
+
+const allowedWeight = "must be 0 to 1000"
+
+// object reads a whole document; nil when its kind is unknown.
+func (d *decoder) object(n ast.Node) (Object, string) {
+	kind, name := d.identity(n)
+	ref := Ref(kind, name)
+	switch kind {
+	case KindService:
+		return d.service(n), ref
+	case KindNode:
+		return d.node(n), ref
+	case KindNetwork:
+		return d.network(n), ref
+	}
+	return nil, ""
+}
+
+// identity finds kind and name before anything else is read, so that every message can name the object.
+func (d *decoder) identity(n ast.Node) (kind Kind, name string) {
+	allowed := anyOf(string(KindService), string(KindNode), string(KindNetwork))
+	m, ok := n.(*ast.MappingNode)
+	if !ok {
+		d.note("document", n)
+		d.add("document", show(n), "must be a mapping with a kind")
+		return "", ""
+	}
+	d.note("", m)
+	var at ast.Node
+	for _, entry := range m.Values {
+		switch show(entry.Key) {
+		case "kind":
+			at = entry.Value
+		case "name":
+			if s, ok := entry.Value.(*ast.StringNode); ok {
+				name = s.Value
+			}
+		}
+	}
+	if at == nil {
+		d.places["kind"] = d.places[""]
+		d.add("kind", "", "is missing, "+allowed)
+		return "", name
+	}
+	d.note("kind", at)
+	s, _ := at.(*ast.StringNode)
+	switch {
+	case s == nil:
+		d.add("kind", show(at), allowed)
+	case s.Value == "Tenant" || s.Value == "Policy":
+		d.add("kind", s.Value, NotSupported+", "+allowed)
+	case plurals[Kind(s.Value)] == "":
+		d.add("kind", s.Value, allowed)
+	default:
+		return Kind(s.Value), name
+	}
+	return "", name
+}
+
+func (d *decoder) ignore(string, ast.Node) {}
+
+func (d *decoder) service(n ast.Node) *Service {
+	s := &Service{Tenant: DefaultTenant}
+	d.mapping("", n,
+		field{"kind", d.ignore},
+		field{"name", func(p string, n ast.Node) { s.Name = d.text(p, n) }},
+		field{"tenant", func(p string, n ast.Node) { s.Tenant = d.text(p, n) }},
+		field{"vip", func(p string, n ast.Node) {
+			d.listOrOne(p, n, func(p string, n ast.Node) { s.VIPs = append(s.VIPs, d.addr(p, n)) })
+		}},
+		field{"endpoints", func(p string, n ast.Node) {
+			d.list(p, n, func(p string, n ast.Node) { s.Endpoints = append(s.Endpoints, d.endpoint(p, n)) })
+		}},
+		field{"snat", nil},
+	)
+	return s
+}
+
+func (d *decoder) endpoint(path string, n ast.Node) Endpoint {
+	e := Endpoint{Path: PathDSR, Affinity: AffinityHash, Scheduler: SchedulerMaglev, Rewrite: RewriteHost, Health: defaultHealth()}
+	d.mapping(path, n,
+		field{"protocol", func(p string, n ast.Node) { e.Protocol = parsed(d, p, n, ParseProtocol) }},
+		field{"port", func(p string, n ast.Node) { e.Port = d.port(p, n) }},
+		field{"path", func(p string, n ast.Node) { e.Path = d.text(p, n) }},
+		field{"affinity", func(p string, n ast.Node) { e.Affinity = d.text(p, n) }},
+		field{"scheduler", func(p string, n ast.Node) { e.Scheduler = d.text(p, n) }},
+		field{"rewrite", func(p string, n ast.Node) { e.Rewrite = Rewrite(d.text(p, n)) }},
+		field{"backends", func(p string, n ast.Node) {
+			d.list(p, n, func(p string, n ast.Node) { e.Backends = append(e.Backends, d.backend(p, n)) })
+		}},
+		field{"health", func(p string, n ast.Node) { d.health(p, n, &e.Health) }},
+	)
+	for i := range e.Backends {
+		setDefault(&e.Backends[i].Port, e.Port)
+	}
+	return e
+}
+
+func (d *decoder) backend(path string, n ast.Node) Backend {
+	b := Backend{Weight: DefaultWeight}
+	d.mapping(path, n,
+		field{"dip", func(p string, n ast.Node) {
+			d.listOrOne(p, n, func(p string, n ast.Node) { b.DIPs = append(b.DIPs, d.addr(p, n)) })
+		}},
+		field{"port", func(p string, n ast.Node) { b.Port = d.port(p, n) }},
+		field{"host", func(p string, n ast.Node) { b.Host = d.addr(p, n) }},
+		field{"weight", func(p string, n ast.Node) { b.Weight = uint16(d.number(p, n, 16, allowedWeight)) }},
+		field{"drain", func(p string, n ast.Node) { b.Drain = d.boolean(p, n) }},
+	)
+	return b
+}
+
+func (d *decoder) health(path string, n ast.Node, h *Health) {
+	seen := d.mapping(path, n,
+		field{"http", func(p string, n ast.Node) {
+			h.Kind, h.Path = CheckHTTP, DefaultHealthPath
+			d.mapping(p, n,
+				field{"path", func(p string, n ast.Node) { h.Path = d.text(p, n) }},
+				field{"host", func(p string, n ast.Node) { h.Host = d.text(p, n) }},
+			)
+		}},
+		field{"tcp", func(p string, n ast.Node) {
+			h.Kind = CheckTCP
+			d.mapping(p, n)
+		}},
+		field{"interval", func(p string, n ast.Node) { h.Interval = d.duration(p, n) }},
+		field{"timeout", func(p string, n ast.Node) { h.Timeout = d.duration(p, n) }},
+		field{"rise", func(p string, n ast.Node) { h.Rise = uint32(d.number(p, n, 32, allowedCount)) }},
+		field{"fall", func(p string, n ast.Node) { h.Fall = uint32(d.number(p, n, 32, allowedCount)) }},
+		field{"port", func(p string, n ast.Node) { h.Port = d.port(p, n) }},
+	)
+	if seen["http"] && seen["tcp"] {
+		d.add(path, "", "must have http or tcp, not both")
+	}
+	if seen["interval"] && !seen["timeout"] {
+		h.Timeout = min(h.Timeout, h.Interval)
+	}
+}
+
+func (d *decoder) node(n ast.Node) *Node {
+	o := &Node{}
+	d.mapping("", n,
+		field{"kind", d.ignore},
+		field{"name", func(p string, n ast.Node) { o.Name = d.text(p, n) }},
+		field{"role", func(p string, n ast.Node) { o.Role = Role(d.text(p, n)) }},
+		field{"zone", func(p string, n ast.Node) { o.Zone = d.text(p, n) }},
+		field{"address", func(p string, n ast.Node) {
+			d.listOrOne(p, n, func(p string, n ast.Node) { o.Addresses = append(o.Addresses, d.addr(p, n)) })
+		}},
+		field{"drain", func(p string, n ast.Node) { o.Drain = d.boolean(p, n) }},
+		field{"bgp", func(p string, n ast.Node) { o.BGP = d.bgp(p, n) }},
+		field{"capacity", nil},
+	)
+	return o
+}
+
+func (d *decoder) bgp(path string, n ast.Node) *BGP {
+	b := &BGP{}
+	d.mapping(path, n,
+		field{"asn", func(p string, n ast.Node) { b.ASN = uint32(d.number(p, n, 32, allowedASN)) }},
+		field{"routerId", func(p string, n ast.Node) { b.RouterID = d.addr(p, n) }},
+		field{"peers", func(p string, n ast.Node) {
+			d.list(p, n, func(p string, n ast.Node) { b.Peers = append(b.Peers, d.peer(p, n)) })
+		}},
+	)
+	return b
+}
+
+func (d *decoder) peer(path string, n ast.Node) BGPPeer {
+	var b BGPPeer
+	d.mapping(path, n,
+		field{"address", func(p string, n ast.Node) { b.Address = d.addr(p, n) }},
+		field{"asn", func(p string, n ast.Node) { b.ASN = uint32(d.number(p, n, 32, allowedASN)) }},
+		field{"passwordFile", func(p string, n ast.Node) { b.PasswordFile = d.text(p, n) }},
+		field{"bfd", func(p string, n ast.Node) { b.BFD = d.bfd(p, n) }},
+	)
+	return b
+}
+
+func (d *decoder) bfd(path string, n ast.Node) *BFD {
+	b := defaultBFD()
+	d.mapping(path, n,
+		field{"transmit", func(p string, n ast.Node) { b.Transmit = d.duration(p, n) }},
+		field{"receive", func(p string, n ast.Node) { b.Receive = d.duration(p, n) }},
+		field{"multiplier", func(p string, n ast.Node) { b.Multiplier = uint32(d.number(p, n, 32, allowedMultiplier)) }},
+	)
+	return &b
+}
+
+func (d *decoder) network(n ast.Node) *Network {
+	o := &Network{MTU: DefaultMTU, TunnelSources: defaultTunnelSources()}
+	prefixes := func(to *[]netip.Prefix) func(string, ast.Node) {
+		return func(p string, n ast.Node) {
+			*to = nil
+			d.listOrOne(p, n, func(p string, n ast.Node) { *to = append(*to, d.prefix(p, n)) })
+		}
+	}
+	d.mapping("", n,
+		field{"kind", d.ignore},
+		field{"name", func(p string, n ast.Node) { o.Name = d.text(p, n) }},
+		field{"vips", prefixes(&o.VIPs)},
+		field{"underlay", prefixes(&o.Underlay)},
+		field{"mtu", func(p string, n ast.Node) { o.MTU = uint32(d.number(p, n, 32, allowedMTU)) }},
+		field{"tunnelSources", prefixes(&o.TunnelSources)},
+	)
+	return o
+}
