@@ -22,8 +22,9 @@ enum limit {
 	/* Slots of the exact-match endpoint table; a power of two, twice the endpoints it may hold. */
 	LIMIT_ENDPOINT_SLOTS = 1 << 17,
 	LIMIT_ENDPOINTS = 1 << 16,
-	/* Slots inspected, from the home slot on, before a lookup gives up; the agent never places farther. */
-	LIMIT_ENDPOINT_PROBES = 16,
+	/* Slots inspected, from the home bucket on, before a lookup gives up; the agent never places farther. At the
+	 * highest load, one half, a placement then fails with a probability below 1e-7. */
+	LIMIT_ENDPOINT_PROBES = 32,
 	/* Member words of all endpoints together. */
 	LIMIT_MEMBERS = 1 << 20,
 	LIMIT_BACKENDS = 1 << 18,
@@ -73,6 +74,7 @@ enum mux_reason {
 	MUX_REASON_INTERNAL = 22,       /* a table refers to a record that is not there: a bug */
 	MUX_REASON_BAD_CHECKSUM = 23,   /* IPv4 header checksum, or checksum of an ICMP echo to a VIP, is wrong */
 	MUX_REASON_FIB_FALLBACK = 24,   /* forwarded, but through the kernel's FIB because the next hop record was empty */
+	MUX_REASON_BAD_VERSION = 25,    /* the IP version is not what the Ethernet type says */
 	MUX_REASON_MAX,
 };
 
@@ -94,7 +96,8 @@ enum endpoint_slot_value {
 	ENDPOINT_SLOT_FIRST = 2,
 };
 
-/* An endpoint: (VNI, VIP, protocol, port). Its index is also that of its counters. */
+/* An endpoint: (VNI, VIP, protocol, port). Its index is also that of its counters. Readers load ring before members;
+ * the agent publishes members before ring, so that a ring never names a member that is not there. */
 struct endpoint {
 	__u64 ring;    /* atomic: first ring word:32 | size code:8 | ring key:8 | zero:16, from bit 0 up. 0: no ring */
 	__u64 members; /* atomic: first member word:32 | number of member words:32, from bit 0 up */
@@ -157,7 +160,7 @@ struct mux_config {
 	__u32 outer4_base_be;  /* outer IPv4 source = base | (hash & mask) */
 	__u32 outer4_mask_be;  /* host bits of the tunnel source prefix */
 	__u32 rsv0;
-	__u8 outer6_base[16];  /* outer IPv6 source: the first 8 bytes, then 8 bytes that vary with the flow */
+	__u8 outer6_base[16];  /* outer IPv6 source: the first 8 bytes of it, 4 of zero, 4 that vary with the flow */
 	struct siphash_key ring_keys[LIMIT_RING_KEYS];
 };
 SHUNT_ASSERT_SIZE(struct mux_config, 64);
@@ -171,6 +174,16 @@ SHUNT_ASSERT_SIZE(struct counter, 16);
 
 /* --------------------------------------------------------------------------------------------- host */
 
+enum host_limit {
+	LIMIT_BINDINGS = 1 << 16,
+	/* Flows remembered for their answers: 144 bytes each with the kernel's overhead, 36 MiB. */
+	LIMIT_FLOWS = 1 << 18,
+	/* Flows that go by a substitute client port. */
+	LIMIT_SUBSTITUTES = 1 << 14,
+	/* Client ports tried before a colliding flow is refused. */
+	LIMIT_PORT_PROBES = 16,
+};
+
 /* What the host programs did with a packet. Counted per CPU in the map `host_reasons`. */
 enum host_reason {
 	HOST_REASON_PASS_NOT_OURS = 0,    /* neither a tunnel packet for a DIP here nor an answer of one */
@@ -183,13 +196,26 @@ enum host_reason {
 	HOST_REASON_IN_FRAGMENT = 7,      /* inner or outer fragments are not supported by this version */
 	HOST_REASON_IN_NO_PORT = 8,       /* two VIPs share a DIP:port and no substitute client port was free */
 	HOST_REASON_IN_STATE_FULL = 9,    /* flow state could not be stored */
-	HOST_REASON_IN_ADJUST_FAILED = 10,/* the kernel refused to shrink the packet */
-	HOST_REASON_OUT_REWRITE_FAILED = 11,
+	HOST_REASON_IN_ADJUST_FAILED = 10,/* the kernel refused to shrink or to rewrite the packet */
+	HOST_REASON_OUT_REWRITE_FAILED = 11, /* the kernel refused to rewrite an answer */
 	HOST_REASON_MSS_CLAMPED = 12,     /* counted beside the verdict of the same packet */
 	HOST_REASON_CLIENT_PORT_MAPPED = 13, /* counted beside: a client port was substituted (design section 9.8) */
-	HOST_REASON_IN_NO_ROUTE = 14,
+	HOST_REASON_IN_NO_ROUTE = 14,     /* no route to the DIP, or a VIP that its server does not own */
+	HOST_REASON_OUT_FRAGMENT = 15,    /* first fragment of an answer: the others could not follow it */
 	HOST_REASON_MAX,
 };
+
+/* The one element of the map `host_configs`. Prefixes are a value and a mask; a family without a prefix has a value
+ * that no address masked with it can have (value bits outside the mask). */
+struct host_config {
+	__u32 abi_version;
+	__u32 rsv;
+	__u32 source4_be;
+	__u32 source4_mask_be;
+	__u64 source6_be[2];
+	__u64 source6_mask_be[2];
+};
+SHUNT_ASSERT_SIZE(struct host_config, 48);
 
 /* Key of a binding: a member of an endpoint as the tunnel names it (design section 9.2). */
 struct binding_key {
@@ -206,14 +232,31 @@ SHUNT_ASSERT_SIZE(struct binding_key, 40);
 struct binding {
 	__u8 dip[16];
 	__u16 port_be; /* port at the DIP */
-	__u16 mss4;    /* largest TCP MSS to let through when the inner packet is IPv4; 0: leave it */
-	__u16 mss6;
+	__u16 mss;     /* largest TCP MSS to let through, host order; 0: leave it */
 	__u8 rewrite;  /* 1: VIP:port <-> DIP:port; 0: the server owns the VIP */
-	__u8 rsv;
+	__u8 rsv[3];
 	__u32 index;   /* of its counter */
 	__u32 rsv1;
 };
 SHUNT_ASSERT_SIZE(struct binding, 32);
+
+/* Key of a VIP that servers here own (rewrite none): its answers leave with the right source by themselves and only
+ * their SYN-ACK is looked at. */
+struct owned_key {
+	__u8 vip[16];
+	__u32 vni;
+	__u16 port_be;
+	__u8 protocol;
+	__u8 rsv;
+};
+SHUNT_ASSERT_SIZE(struct owned_key, 24);
+
+/* What is done to a SYN-ACK of an owned VIP. */
+struct owned {
+	__u16 mss; /* as in struct binding; of several bindings the least */
+	__u16 rsv;
+};
+SHUNT_ASSERT_SIZE(struct owned, 4);
 
 /* Key of an answer's flow: as the server sees it. */
 struct flow_key {
@@ -223,8 +266,7 @@ struct flow_key {
 	__u16 dip_port_be;
 	__u16 client_port_be; /* as the server sees it: possibly a substitute */
 	__u8 protocol;
-	__u8 rsv[3];
-	__u32 rsv1;
+	__u8 rsv[7];
 };
 SHUNT_ASSERT_SIZE(struct flow_key, 48);
 
@@ -233,10 +275,25 @@ struct flow {
 	__u8 vip[16];
 	__u16 vip_port_be;
 	__u16 client_port_be; /* as the client knows it */
-	__u16 mss;
+	__u16 mss;            /* as in struct binding */
 	__u16 rsv;
-	__u64 seen_ns;
 };
-SHUNT_ASSERT_SIZE(struct flow, 32);
+SHUNT_ASSERT_SIZE(struct flow, 24);
+
+/* Key of a flow whose client port was taken: the flow as the client knows it, and the VIP it came by. */
+struct substitute_key {
+	struct flow_key flow;
+	__u8 vip[16];
+	__u16 vip_port_be;
+	__u8 rsv[6];
+};
+SHUNT_ASSERT_SIZE(struct substitute_key, 72);
+
+/* The client port such a flow goes by. */
+struct substitute {
+	__u16 client_port_be;
+	__u16 rsv;
+};
+SHUNT_ASSERT_SIZE(struct substitute, 4);
 
 #endif

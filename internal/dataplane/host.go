@@ -1,0 +1,204 @@
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// Apply implements HostTables. Additions and changes come before removals, so that a binding that moves is never
+// missing; flow state of removed bindings stays, for answers under way. The tunnel sources are not changed in one step:
+// a packet that arrives in between may be judged by half of the old prefix.
+func (h *Host) Apply(s HostState) error {
+	want, err := wantedTables(s)
+	if err != nil {
+		return fmt.Errorf("apply host state: %w", err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.applyLocked(want); err != nil {
+		return fmt.Errorf("apply host state: %w", err)
+	}
+	h.state.plans = want.plans
+	return nil
+}
+
+func (h *Host) applyLocked(want hostTables) error {
+	if h.state.config != want.config {
+		if err := h.objects.HostConfigs.Put(uint32(0), want.config); err != nil {
+			return fmt.Errorf("write configuration: %w", err)
+		}
+		h.state.config = want.config
+	}
+	if err := h.numberLocked(want.bindings); err != nil {
+		return err
+	}
+	if err := putAll(h.objects.Outers, h.state.outers, want.outers); err != nil {
+		return err
+	}
+	if err := putAll(h.objects.OwnedVips, h.state.owned, want.owned); err != nil {
+		return err
+	}
+	if err := putAll(h.objects.Bindings, h.state.bindings, want.bindings); err != nil {
+		return err
+	}
+	return errors.Join(
+		prune(h.objects.Bindings, h.state.bindings, want.bindings),
+		prune(h.objects.OwnedVips, h.state.owned, want.owned),
+		prune(h.objects.Outers, h.state.outers, want.outers))
+}
+
+// numberLocked gives every wanted binding the index of its counter: the one it has, or a free one, set to zero.
+func (h *Host) numberLocked(want map[hostBindingKey]hostBinding) error {
+	used := make([]bool, h.objects.BindingCounts.MaxEntries())
+	for _, have := range h.state.bindings {
+		used[have.Index] = true
+	}
+	free := 0
+	for key, value := range want {
+		if have, ok := h.state.bindings[key]; ok {
+			value.Index = have.Index
+			want[key] = value
+			continue
+		}
+		for free < len(used) && used[free] {
+			free++
+		}
+		if free == len(used) {
+			return fmt.Errorf("no free counter: old and new bindings together are more than %d", len(used))
+		}
+		used[free] = true
+		value.Index = uint32(free)
+		want[key] = value
+		if err := h.objects.BindingCounts.Put(value.Index, make([]hostCounter, ebpf.MustPossibleCPU())); err != nil {
+			return fmt.Errorf("clear counter %d: %w", free, err)
+		}
+	}
+	return nil
+}
+
+// putAll writes what differs, into the map and into have.
+func putAll[K, V comparable](m *ebpf.Map, have, want map[K]V) error {
+	for k, v := range want {
+		if old, ok := have[k]; ok && old == v {
+			continue
+		}
+		if err := m.Put(k, v); err != nil {
+			return fmt.Errorf("write %s: %w", mapName(m), err)
+		}
+		have[k] = v
+	}
+	return nil
+}
+
+// prune removes what is not wanted, from the map and from have.
+func prune[K, V comparable](m *ebpf.Map, have, want map[K]V) error {
+	for k := range have {
+		if _, ok := want[k]; ok {
+			continue
+		}
+		if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("prune %s: %w", mapName(m), err)
+		}
+		delete(have, k)
+	}
+	return nil
+}
+
+func mapName(m *ebpf.Map) string {
+	info, err := m.Info()
+	if err != nil {
+		return "map"
+	}
+	return "map " + info.Name
+}
+
+// readTables learns what pinned maps hold, and writes the ABI version into new ones.
+func (h *Host) readTables() error {
+	if err := h.objects.HostConfigs.Lookup(uint32(0), &h.state.config); err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	if h.state.config.AbiVersion == 0 {
+		// No tunnel sources yet: nothing is accepted before the first plan.
+		c, err := hostConfig(nil)
+		if err != nil {
+			return err
+		}
+		if err := h.objects.HostConfigs.Put(uint32(0), c); err != nil {
+			return fmt.Errorf("write configuration: %w", err)
+		}
+		h.state.config = c
+	}
+	var err error
+	if h.state.bindings, err = readAll[hostBindingKey, hostBinding](h.objects.Bindings); err != nil {
+		return err
+	}
+	if h.state.outers, err = readAll[[16]byte, uint32](h.objects.Outers); err != nil {
+		return err
+	}
+	h.state.owned, err = readAll[hostOwnedKey, hostOwned](h.objects.OwnedVips)
+	return err
+}
+
+func readAll[K comparable, V any](m *ebpf.Map) (map[K]V, error) {
+	all := map[K]V{}
+	var k K
+	var v V
+	it := m.Iterate()
+	for it.Next(&k, &v) {
+		all[k] = v
+	}
+	if err := it.Err(); err != nil {
+		return nil, fmt.Errorf("read %s: %w", mapName(m), err)
+	}
+	return all, nil
+}
+
+// Counters implements HostTables. Bindings are those of the last Apply, ordered by key.
+func (h *Host) Counters() (HostCounters, error) {
+	out := HostCounters{Reasons: map[string]uint64{}}
+	for i, name := range h.reasons {
+		var perCPU []uint64
+		if err := h.objects.HostReasons.Lookup(uint32(i), &perCPU); err != nil {
+			return out, fmt.Errorf("read reason %s: %w", name, err)
+		}
+		for _, n := range perCPU {
+			out.Reasons[name] += n
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for key, b := range h.state.plans {
+		var perCPU []hostCounter
+		if err := h.objects.BindingCounts.Lookup(h.state.bindings[key].Index, &perCPU); err != nil {
+			return out, fmt.Errorf("read counter of binding %s: %w", bindingName(b), err)
+		}
+		c := BindingCounter{Binding: b}
+		for _, n := range perCPU {
+			c.Packets += n.Packets
+			c.Bytes += n.Bytes
+		}
+		out.Bindings = append(out.Bindings, c)
+	}
+	slices.SortFunc(out.Bindings, func(a, b BindingCounter) int { return compareBindings(a.Binding, b.Binding) })
+	return out, nil
+}
+
+// compareBindings orders by VIP, port, protocol, outer destination.
+func compareBindings(a, b plan.Binding) int {
+	if c := a.Key.VIP.Compare(b.Key.VIP); c != 0 {
+		return c
+	}
+	if c := int(a.Key.Port) - int(b.Key.Port); c != 0 {
+		return c
+	}
+	if c := strings.Compare(a.Key.Protocol.String(), b.Key.Protocol.String()); c != 0 {
+		return c
+	}
+	return a.Outer.Compare(b.Outer)
+}

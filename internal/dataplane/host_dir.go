@@ -1,0 +1,61 @@
+package dataplane
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// bpffsRoot is where the bpf file system belongs.
+const bpffsRoot = "/sys/fs/bpf"
+
+// hostDir makes dir, and mounts the bpf file system at its usual place when dir lies there and it is missing.
+func hostDir(dir string) error {
+	if strings.HasPrefix(filepath.Clean(dir)+"/", bpffsRoot+"/") {
+		if err := mountBPFFS(); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make pin directory: %w", err)
+	}
+	is, err := isBPFFS(dir)
+	if err != nil {
+		return err
+	}
+	if !is {
+		return fmt.Errorf("pin directory %s: it must lie on a bpf file system (mount -t bpf bpf %s)", dir, bpffsRoot)
+	}
+	return nil
+}
+
+func mountBPFFS() error {
+	parent, err := os.Open(filepath.Dir(bpffsRoot))
+	if err != nil {
+		return fmt.Errorf("mount bpf file system: %w", err)
+	}
+	defer parent.Close()
+	// Agents that start together must not mount twice: the upper mount would hide the pins in the lower one.
+	if err := unix.Flock(int(parent.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", parent.Name(), err)
+	}
+	is, err := isBPFFS(bpffsRoot)
+	if err != nil || is {
+		return err
+	}
+	if err := unix.Mount("bpf", bpffsRoot, "bpf", 0, "mode=0700"); err != nil {
+		return fmt.Errorf("mount bpf file system at %s: %w", bpffsRoot, err)
+	}
+	return nil
+}
+
+func isBPFFS(dir string) (bool, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return false, fmt.Errorf("look at the file system of %s: %w", dir, err)
+	}
+	return fs.Type == unix.BPF_FS_MAGIC, nil
+}

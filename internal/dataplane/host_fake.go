@@ -1,0 +1,65 @@
+package dataplane
+
+import (
+	"slices"
+	"sync"
+)
+
+// FakeHost is HostTables in memory: it checks and keeps what it is given and counts what it is told to.
+type FakeHost struct {
+	mu      sync.Mutex
+	state   HostState
+	applied int
+	err     error
+	counts  HostCounters
+}
+
+var _ HostTables = (*FakeHost)(nil)
+
+// Apply implements HostTables.
+func (f *FakeHost) Apply(s HostState) error {
+	if _, err := wantedTables(s); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return f.err
+	}
+	s.Bindings = slices.Clone(s.Bindings)
+	s.TunnelSources = slices.Clone(s.TunnelSources)
+	f.state = s
+	f.applied++
+	return nil
+}
+
+// State returns the last state applied, and how many were.
+func (f *FakeHost) State() (HostState, int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.state, f.applied
+}
+
+// FailApply makes Apply fail with err, or work again (nil).
+func (f *FakeHost) FailApply(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
+// SetCounters sets what Counters returns.
+func (f *FakeHost) SetCounters(c HostCounters) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.counts = c
+}
+
+// Counters implements HostTables.
+func (f *FakeHost) Counters() (HostCounters, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.counts, nil
+}
+
+// Close implements HostTables.
+func (f *FakeHost) Close() error { return nil }

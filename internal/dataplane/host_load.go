@@ -1,0 +1,238 @@
+package dataplane
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+)
+
+// HostOptions say where the host programs run and where they are pinned.
+type HostOptions struct {
+	// Ifindex of the uplink: tunnel packets come in and answers leave by it.
+	Ifindex int
+	// Dir is a directory on a bpf file system, used by nothing else. It is made when it is missing.
+	Dir string
+}
+
+// Host is the data plane of one host: two tcx programs on the uplink, and their pinned maps.
+type Host struct {
+	dir     string
+	objects hostObjects
+	links   []link.Link
+	reasons []string // by enum host_reason
+
+	mu    sync.Mutex
+	state hostTables // what the maps hold
+}
+
+var _ HostTables = (*Host)(nil)
+
+// hostHook is one of the two attachment points, and the name of its link's pin.
+type hostHook struct {
+	pin    string
+	attach ebpf.AttachType
+	prog   func(*hostObjects) *ebpf.Program
+}
+
+var hostHooks = []hostHook{
+	{"link_in", ebpf.AttachTCXIngress, func(o *hostObjects) *ebpf.Program { return o.HostIn }},
+	{"link_out", ebpf.AttachTCXEgress, func(o *hostObjects) *ebpf.Program { return o.HostOut }},
+}
+
+// OpenHost loads the programs around the pinned maps (flow state included), or around new ones, and attaches them.
+// Programs that are attached already are replaced in one step: no packet is lost.
+func OpenHost(o HostOptions) (*Host, error) {
+	if err := hostDir(o.Dir); err != nil {
+		return nil, err
+	}
+	spec, err := hostSpec()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkHostABI(o.Dir); err != nil {
+		return nil, err
+	}
+	h := &Host{dir: o.Dir}
+	if h.reasons, err = enumNames(spec, "host_reason", "HOST_REASON_"); err != nil {
+		return nil, err
+	}
+	opts := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: o.Dir}}
+	if err := spec.LoadAndAssign(&h.objects, opts); err != nil {
+		if errors.Is(err, ebpf.ErrMapIncompatible) {
+			return nil, fmt.Errorf("load host programs: pins in %s are of another version: stop the host agent with --stop first: %w", o.Dir, err)
+		}
+		return nil, fmt.Errorf("load host programs: %w", err)
+	}
+	if err := h.begin(o.Ifindex); err != nil {
+		h.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// begin reads what the maps hold and attaches the programs.
+func (h *Host) begin(ifindex int) error {
+	if err := h.readTables(); err != nil {
+		return err
+	}
+	for _, hook := range hostHooks {
+		l, err := attachHook(hook, &h.objects, h.dir, ifindex)
+		if err != nil {
+			return err
+		}
+		h.links = append(h.links, l)
+	}
+	return nil
+}
+
+// hostSpec is the embedded object with its maps pinned by name.
+func hostSpec() (*ebpf.CollectionSpec, error) {
+	spec, err := loadHost()
+	if err != nil {
+		return nil, fmt.Errorf("read host object: %w", err)
+	}
+	for _, m := range spec.Maps {
+		if m.Name[0] != '.' {
+			m.Pinning = ebpf.PinByName
+		}
+	}
+	version, err := features.LinuxVersionCode()
+	if err != nil {
+		return nil, fmt.Errorf("read kernel version: %w", err)
+	}
+	// BPF_F_IPV6 came with Linux 6.16.
+	if version >= 6<<16|16<<8 {
+		if err := spec.Variables[hostVarHostIpv6CsumFlag].Set(uint64(1 << 7)); err != nil {
+			return nil, fmt.Errorf("set %s: %w", hostVarHostIpv6CsumFlag, err)
+		}
+	}
+	return spec, nil
+}
+
+// checkHostABI compares the version that the pinned maps were made by with this binary's.
+func checkHostABI(dir string) error {
+	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, hostMapHostConfigs), nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open pinned map %s: %w", hostMapHostConfigs, err)
+	}
+	defer m.Close()
+	var c hostHostConfig
+	if err := m.Lookup(uint32(0), &c); err != nil {
+		return fmt.Errorf("read ABI version of pins in %s: %w; stop the host agent with --stop first", dir, err)
+	}
+	// 0: the maps were made, but their maker died before it wrote the version.
+	if c.AbiVersion != 0 && c.AbiVersion != uint32(hostLimitLIMIT_ABI_VERSION) {
+		return fmt.Errorf("pins in %s have ABI version %d, this binary has %d: stop the host agent with --stop first",
+			dir, c.AbiVersion, hostLimitLIMIT_ABI_VERSION)
+	}
+	return nil
+}
+
+// attachHook puts the new program into the pinned link when that is on the wanted interface, else attaches it anew and
+// takes the old link away afterwards.
+func attachHook(hook hostHook, o *hostObjects, dir string, ifindex int) (link.Link, error) {
+	pin := filepath.Join(dir, hook.pin)
+	old, err := link.LoadPinnedLink(pin, nil)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("open pinned link %s: %w", pin, err)
+	}
+	if old != nil {
+		if linkIfindex(old) == ifindex {
+			if err := old.Update(hook.prog(o)); err != nil {
+				old.Close()
+				return nil, fmt.Errorf("replace program of %s: %w", pin, err)
+			}
+			return old, nil
+		}
+		defer old.Close()
+	}
+	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: hook.prog(o), Attach: hook.attach})
+	if err != nil {
+		return nil, fmt.Errorf("attach %s to interface %d: %w", hook.attach, ifindex, err)
+	}
+	if old != nil {
+		if err := old.Unpin(); err != nil {
+			l.Close()
+			return nil, fmt.Errorf("remove pin %s: %w", pin, err)
+		}
+	}
+	if err := l.Pin(pin); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("pin link %s: %w", pin, err)
+	}
+	return l, nil
+}
+
+// linkIfindex is the interface of a tcx link, 0 when that is gone.
+func linkIfindex(l link.Link) int {
+	info, err := l.Info()
+	if err != nil || info.TCX() == nil {
+		return 0
+	}
+	return int(info.TCX().Ifindex)
+}
+
+// HostAttached tells whether programs pinned in dir are attached to a living interface, both of them.
+func HostAttached(dir string) (bool, error) {
+	for _, hook := range hostHooks {
+		l, err := link.LoadPinnedLink(filepath.Join(dir, hook.pin), nil)
+		if errors.Is(err, os.ErrNotExist) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("open pinned link %s: %w", hook.pin, err)
+		}
+		ifindex := linkIfindex(l)
+		l.Close()
+		if ifindex == 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// DetachHost detaches the programs pinned in dir and removes the pins, flow state included. Nothing pinned is no error.
+func DetachHost(dir string) error {
+	for _, hook := range hostHooks {
+		l, err := link.LoadPinnedLink(filepath.Join(dir, hook.pin), nil)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("open pinned link %s: %w", hook.pin, err)
+		}
+		// An interface that is gone took its link along: detaching then has nothing left to do.
+		if linkIfindex(l) != 0 {
+			err = l.Detach()
+		}
+		if err == nil {
+			err = l.Unpin()
+		}
+		l.Close()
+		if err != nil {
+			return fmt.Errorf("detach %s: %w", hook.pin, err)
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove pins: %w", err)
+	}
+	return nil
+}
+
+// Close implements HostTables.
+func (h *Host) Close() error {
+	var errs []error
+	for _, l := range h.links {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(append(errs, h.objects.Close())...)
+}
