@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Echo replies (RFC 792, RFC 4443 section 4.2): the request, turned round in place. */
+#ifndef SHUNT_ICMP_H
+#define SHUNT_ICMP_H
+
+#include <linux/types.h>
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+#include "abi.h"
+#include "csum.h"
+#include "encap.h"
+#include "parse.h"
+
+enum icmp {
+	ICMP_HEADER = 8,
+	ICMP_TYPE_REPLY4 = 0,
+	ICMP_TYPE_REQUEST4 = 8,
+	ICMP_TYPE_REQUEST6 = 128,
+	ICMP_TYPE_REPLY6 = 129,
+	/* Largest message answered: an IPv4 packet of 1500 bytes. */
+	ICMP_MAX = 1480,
+};
+
+/* icmp_sum sums `len` bytes at `data` + `at`. The result is below 1 << 48. */
+static __always_inline __u64 icmp_sum(const void *data, __u32 at, __u32 len, const void *end)
+{
+	const __u8 *p = data + (at & 0x7fff);
+	__u64 sum = 0;
+
+	for (__u32 i = 0; i < ICMP_MAX / 4; i++) {
+		if (len < 4 || p + 4 > (const __u8 *)end)
+			break;
+		sum += *(const __u32 *)p;
+		p += 4;
+		len -= 4;
+	}
+	if (len & 2 && p + 2 <= (const __u8 *)end) {
+		sum += *(const __u16 *)p;
+		p += 2;
+	}
+	if (len & 1 && p + 1 <= (const __u8 *)end)
+		sum += *p;
+	return sum;
+}
+
+/* icmp_source_ok refuses sources that no reply may go to (RFC 1122 section 3.2.1.3, RFC 4291 section 2.7). */
+static __always_inline int icmp_source_ok(const struct packet *p)
+{
+	__u8 first = p->family == 4 ? p->src_lo >> 32 : p->src_hi;
+
+	if (p->family == 4)
+		return first != 0 && first != 127 && first < 224;
+	return first != 0xff && (p->src_hi || p->src_lo);
+}
+
+/* icmp_check says why an ICMP message to a VIP is not answered, 0 when it is. */
+static __always_inline int icmp_check(const void *data, const void *end, const struct packet *p)
+{
+	const __u8 *icmp = data + (p->l4 & 0x7fff);
+	__u32 len = ETH_HLEN + p->l3_len - p->l4;
+	__u8 request = p->family == 4 ? ICMP_TYPE_REQUEST4 : ICMP_TYPE_REQUEST6;
+	__u32 plain = p->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	__u64 sum = 0;
+
+	if (len < ICMP_HEADER || icmp + ICMP_HEADER > (const __u8 *)end || data + ETH_HLEN + plain > end)
+		return MUX_REASON_TRUNCATED;
+	if (icmp[0] != request || icmp[1] != 0 || len > ICMP_MAX || p->l4 != ETH_HLEN + plain || !icmp_source_ok(p))
+		return MUX_REASON_ICMP_IGNORED;
+	if (p->family == 6)
+		sum = csum_pseudo6(data + ETH_HLEN + 8, bpf_htonl(len), bpf_htonl(PROTOCOL_ICMPV6));
+	return csum_fold(sum + icmp_sum(data, p->l4, len, end)) == 0xffff ? 0 : MUX_REASON_BAD_CHECKSUM;
+}
+
+/* icmp_turn makes the reply of a request that icmp_check accepted: addresses swapped, TTL 64, everything else kept.
+ * False when the frame is too short, which icmp_check has excluded. */
+static __always_inline int icmp_turn(void *data, const void *end, const struct packet *p)
+{
+	__u8 mac[ETH_ALEN];
+	struct ethhdr *eth = data;
+	__u16 *icmp;
+
+	if (p->family == 4) {
+		struct iphdr *ip = data + ETH_HLEN;
+		__u32 addr;
+		__u16 ttl;
+
+		icmp = (__u16 *)(ip + 1);
+		if ((const void *)(icmp + 4) > end)
+			return 0;
+		addr = ip->saddr;
+		ip->saddr = ip->daddr;
+		ip->daddr = addr;
+		ttl = *(__u16 *)&ip->ttl;
+		ip->ttl = ENCAP_TTL;
+		ip->check = csum_replace(ip->check, ttl, *(__u16 *)&ip->ttl);
+		icmp[1] = csum_replace(icmp[1], ICMP_TYPE_REQUEST4, ICMP_TYPE_REPLY4);
+		*(__u8 *)icmp = ICMP_TYPE_REPLY4;
+	} else {
+		struct ipv6hdr *ip = data + ETH_HLEN;
+		struct in6_addr addr;
+
+		icmp = (__u16 *)(ip + 1);
+		if ((const void *)(icmp + 4) > end)
+			return 0;
+		addr = ip->saddr;
+		ip->saddr = ip->daddr;
+		ip->daddr = addr;
+		ip->hop_limit = ENCAP_TTL;
+		icmp[1] = csum_replace(icmp[1], ICMP_TYPE_REQUEST6, ICMP_TYPE_REPLY6);
+		*(__u8 *)icmp = ICMP_TYPE_REPLY6;
+	}
+	__builtin_memcpy(mac, eth->h_source, ETH_ALEN);
+	__builtin_memcpy(eth->h_source, eth->h_dest, ETH_ALEN);
+	__builtin_memcpy(eth->h_dest, mac, ETH_ALEN);
+	return 1;
+}
+
+#endif
