@@ -40,6 +40,10 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitOK
 	}
+	var code exitCode
+	if errors.As(err, &code) {
+		return int(code)
+	}
 	fmt.Fprintf(stderr, "%s: %v\n", cmd.CommandPath(), err)
 	var usage usageError
 	if errors.As(err, &usage) {
@@ -58,6 +62,6 @@ func newRoot() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	// One line per subcommand, each made in its own file.
-	root.AddCommand()
+	root.AddCommand(newLabCommand(), newLabServer())
 	return root
 }

@@ -40,12 +40,13 @@ func AddVeth(a, b VethEnd, mtu int) error {
 	return nil
 }
 
-// AddBridge makes a bridge without spanning tree, up.
+// AddBridge makes a bridge without spanning tree and multicast snooping, up.
 func (n *Namespace) AddBridge(name string, mtu int) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
 	attrs.MTU = mtu
-	if err := n.nl.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+	snooping := false
+	if err := n.nl.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping}); err != nil {
 		return fmt.Errorf("add bridge %s/%s: %w", n.Name, name, err)
 	}
 	return n.SetUp(name, true)

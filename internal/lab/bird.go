@@ -1,0 +1,115 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// birdRouter is BIRD 2.
+type birdRouter struct{ dir string }
+
+const birdConf = `log stderr all;
+router id {{.RouterID}};
+
+protocol device { scan time 5; }
+protocol bfd {
+	interface "*" { min rx interval 100 ms; min tx interval 100 ms; idle tx interval 300 ms; multiplier 3; };
+}
+protocol kernel kernel4 { ipv4 { import none; export filter { if source = RTS_BGP then accept; reject; }; }; merge paths on limit {{.MaxPaths}}; }
+protocol kernel kernel6 { ipv6 { import none; export filter { if source = RTS_BGP then accept; reject; }; }; merge paths on limit {{.MaxPaths}}; }
+
+# GRACEFUL_SHUTDOWN (RFC 8326): prefer any other path.
+filter vips4 {
+	if (65535, 0) ~ bgp_community then bgp_local_pref = 0;
+	if net ~ [ {{.VIPs4}}{32,32} ] then accept;
+	reject;
+}
+filter vips6 {
+	if (65535, 0) ~ bgp_community then bgp_local_pref = 0;
+	if net ~ [ {{.VIPs6}}{128,128} ] then accept;
+	reject;
+}
+{{range .Muxes}}
+protocol bgp {{.Name}}_v4 {
+	local {{$.Local4}} as {{$.ASN}};
+	neighbor {{.V4}} as {{$.MuxASN}};
+	password "{{$.Password}}";
+	direct; bfd on; hold time 9; keepalive time 3; connect delay time 1; connect retry time 1; error wait time 1, 2;
+	graceful restart off;
+	ipv4 { import filter vips4; export none; };
+}
+protocol bgp {{.Name}}_v6 {
+	local {{$.Local6}} as {{$.ASN}};
+	neighbor {{.V6}} as {{$.MuxASN}};
+	password "{{$.Password}}";
+	direct; bfd on; hold time 9; keepalive time 3; connect delay time 1; connect retry time 1; error wait time 1, 2;
+	graceful restart off;
+	ipv6 { import filter vips6; export none; };
+}
+{{end}}`
+
+func (r *birdRouter) start(_ context.Context, l *Lab, c routerConfig) error {
+	path, err := exec.LookPath("bird")
+	if err != nil {
+		if path = "/usr/sbin/bird"; exists(path) != nil {
+			return fmt.Errorf("start router1: bird is not installed: install it (apt install bird2) or use --daemon frr")
+		}
+	}
+	if err := os.MkdirAll(r.dir, 0o700); err != nil {
+		return err
+	}
+	conf, err := c.render(birdConf)
+	if err != nil {
+		return err
+	}
+	if err := writeFile(filepath.Join(r.dir, "bird.conf"), []byte(conf), 0o600); err != nil {
+		return err
+	}
+	_, err = l.start(command{
+		node: Node{Name: "router1", Kind: KindRouter, Index: 1}, name: "bird", path: path,
+		args: []string{"-f", "-c", filepath.Join(r.dir, "bird.conf"), "-s", r.socket()},
+	})
+	return err
+}
+
+func (r *birdRouter) socket() string { return filepath.Join(r.dir, "bird.ctl") }
+
+func (r *birdRouter) ready(ctx context.Context) error {
+	_, err := r.sessions(ctx)
+	return err
+}
+
+func (r *birdRouter) sessions(ctx context.Context) (map[netip.Addr]string, error) {
+	if err := exists(r.socket()); err != nil {
+		return nil, err
+	}
+	out, err := exec.CommandContext(ctx, "birdc", "-s", r.socket(), "show", "protocols", "all").Output()
+	if err != nil {
+		return nil, fmt.Errorf("birdc show protocols all: %w", err)
+	}
+	return birdSessions(string(out)), nil
+}
+
+// birdSessions reads the states of BGP sessions from the text of `show protocols all`.
+func birdSessions(text string) map[netip.Addr]string {
+	states := map[netip.Addr]string{}
+	state := ""
+	for line := range strings.Lines(text) {
+		key, value, ok := strings.Cut(strings.TrimSpace(line), ":")
+		value = strings.TrimSpace(value)
+		switch {
+		case ok && key == "BGP state":
+			state = strings.ToLower(value)
+		case ok && key == "Neighbor address":
+			if a, err := netip.ParseAddr(value); err == nil {
+				states[a] = state
+			}
+		}
+	}
+	return states
+}

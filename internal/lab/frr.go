@@ -1,0 +1,163 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// frrRouter is FRR: zebra, bgpd and bfdd with sockets and files in a folder of their own.
+type frrRouter struct{ dir string }
+
+const frrZebra = `hostname {{.Name}}
+`
+
+const frrBFD = `hostname {{.Name}}
+`
+
+// GRACEFUL_SHUTDOWN (RFC 8326) is honoured by FRR without configuration: local preference 0.
+const frrBGP = `hostname {{.Name}}
+ip prefix-list VIPS4 seq 5 permit {{.VIPs4}} ge 32
+ipv6 prefix-list VIPS6 seq 5 permit {{.VIPs6}} ge 128
+ip prefix-list NONE4 seq 5 deny any
+ipv6 prefix-list NONE6 seq 5 deny any
+router bgp {{.ASN}}
+ bgp router-id {{.RouterID}}
+ no bgp ebgp-requires-policy
+ no bgp default ipv4-unicast
+ bgp graceful-restart-disable
+ timers bgp 3 9
+{{- range .Muxes}}
+ neighbor {{.V4}} remote-as {{$.MuxASN}}
+ neighbor {{.V4}} description {{.Name}}
+ neighbor {{.V4}} password {{$.Password}}
+ neighbor {{.V4}} bfd 3 100 100
+ neighbor {{.V4}} timers connect 1
+ neighbor {{.V4}} advertisement-interval 0
+ neighbor {{.V6}} remote-as {{$.MuxASN}}
+ neighbor {{.V6}} description {{.Name}}
+ neighbor {{.V6}} password {{$.Password}}
+ neighbor {{.V6}} bfd 3 100 100
+ neighbor {{.V6}} timers connect 1
+ neighbor {{.V6}} advertisement-interval 0
+{{- end}}
+ address-family ipv4 unicast
+  maximum-paths {{.MaxPaths}}
+{{- range .Muxes}}
+  neighbor {{.V4}} activate
+  neighbor {{.V4}} prefix-list VIPS4 in
+  neighbor {{.V4}} prefix-list NONE4 out
+{{- end}}
+ exit-address-family
+ address-family ipv6 unicast
+  maximum-paths {{.MaxPaths}}
+{{- range .Muxes}}
+  neighbor {{.V6}} activate
+  neighbor {{.V6}} prefix-list VIPS6 in
+  neighbor {{.V6}} prefix-list NONE6 out
+{{- end}}
+ exit-address-family
+`
+
+// frrFolders are where distributions keep FRR's daemons.
+var frrFolders = []string{"/usr/lib/frr", "/usr/libexec/frr", "/usr/sbin"}
+
+func (r *frrRouter) start(ctx context.Context, l *Lab, c routerConfig) error {
+	folder := ""
+	for _, f := range frrFolders {
+		if _, err := os.Stat(filepath.Join(f, "bgpd")); err == nil {
+			folder = f
+			break
+		}
+	}
+	if folder == "" {
+		return fmt.Errorf("start router1: FRR's bgpd is in none of %s: install it (apt install frr) or use --daemon bird", strings.Join(frrFolders, ", "))
+	}
+	if err := os.MkdirAll(r.dir, 0o755); err != nil {
+		return err
+	}
+	for daemon, text := range map[string]string{"zebra": frrZebra, "bfdd": frrBFD, "bgpd": frrBGP} {
+		conf, err := c.render(text)
+		if err != nil {
+			return err
+		}
+		if err := writeFile(r.path(daemon+".conf"), []byte(conf), 0o600); err != nil {
+			return err
+		}
+	}
+	if out, err := exec.CommandContext(ctx, "chown", "-R", "frr:frr", r.dir).CombinedOutput(); err != nil {
+		return fmt.Errorf("give %s to user frr: %w: %s", r.dir, err, strings.TrimSpace(string(out)))
+	}
+	node := Node{Name: "router1", Kind: KindRouter, Index: 1}
+	for _, daemon := range []string{"zebra", "bfdd", "bgpd"} {
+		args := []string{"-u", "frr", "-g", "frr", "-z", r.path("zserv.sock"), "--vty_socket", r.dir,
+			"-f", r.path(daemon + ".conf"), "-i", r.path(daemon + ".pid"), "-P", "0", "--log", "stdout"}
+		switch daemon {
+		case "zebra":
+			args = append(args, "-s", "90000000")
+		case "bfdd":
+			args = append(args, "--bfdctl", r.path("bfdd.sock"))
+		}
+		if _, err := l.start(command{node: node, name: daemon, path: filepath.Join(folder, daemon), args: args}); err != nil {
+			return err
+		}
+		if daemon == "zebra" { // the others look for it once a second only
+			if err := waitFor(ctx, "zebra's socket", func(context.Context) error { return exists(r.path("zserv.sock")) }); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r *frrRouter) path(name string) string { return filepath.Join(r.dir, name) }
+
+func (r *frrRouter) ready(ctx context.Context) error {
+	_, err := r.sessions(ctx)
+	return err
+}
+
+// vtysh runs one command of FRR's shell.
+func (r *frrRouter) vtysh(ctx context.Context, daemon, command string) ([]byte, error) {
+	if err := exists(r.path(daemon + ".vty")); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, "vtysh", "--vty_socket", r.dir, "-d", daemon, "-c", command)
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("vtysh -d %s -c %q: %w", daemon, command, err)
+	}
+	return out, nil
+}
+
+func (r *frrRouter) sessions(ctx context.Context) (map[netip.Addr]string, error) {
+	out, err := r.vtysh(ctx, "bgpd", "show bgp summary json")
+	if err != nil {
+		return nil, err
+	}
+	// By address family.
+	var families map[string]json.RawMessage
+	if err := json.Unmarshal(out, &families); err != nil {
+		return nil, fmt.Errorf("read FRR's BGP summary: %w", err)
+	}
+	states := map[netip.Addr]string{}
+	for _, raw := range families {
+		var family struct {
+			Peers map[netip.Addr]struct {
+				State string `json:"state"`
+			} `json:"peers"`
+		}
+		if json.Unmarshal(raw, &family) != nil {
+			continue
+		}
+		for peer, s := range family.Peers {
+			states[peer] = strings.ToLower(s.State)
+		}
+	}
+	return states, nil
+}

@@ -1,0 +1,265 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/netdev"
+)
+
+// Lab is a lab that exists.
+type Lab struct {
+	Topology Topology
+	// Binary is the shunt program that the lab's daemons run.
+	Binary   string
+	progress func(string)
+	// FabricOnly: no manager and no agents.
+	FabricOnly bool
+}
+
+// Options of Up and Open.
+type Options struct {
+	// Binary is the shunt program to run; this program when empty.
+	Binary string
+	// Progress is told each step in one line; may be nil. It is called from one goroutine at a time.
+	Progress func(string)
+	// FabricOnly builds the network, the router and the servers, but starts no manager and no agents.
+	FabricOnly bool
+}
+
+// readyWithin is how long any one part of a lab may take to get ready.
+const readyWithin = 30 * time.Second
+
+// Up brings a lab up and returns when all nodes are synced and all BGP sessions established. A lab that is up already
+// is left as it is; a half-made or half-dead one is removed and built anew.
+func Up(ctx context.Context, t Topology, o Options) (*Lab, error) {
+	if err := t.Validate(); err != nil {
+		return nil, err
+	}
+	if err := needRoot(); err != nil {
+		return nil, err
+	}
+	unlock, err := lock(t.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock(false)
+	l, err := newLab(t, o)
+	if err != nil {
+		return nil, err
+	}
+	switch present, err := loadState(t.Name); {
+	case err == nil && present.Complete && l.intact():
+		if present.Topology != t || present.FabricOnly != o.FabricOnly {
+			return nil, fmt.Errorf("lab %s is up with another topology: `shunt lab down --name %s` first", t.Name, t.Name)
+		}
+		l.say("lab %s is up already", t.Name)
+		return l, nil
+	case exists(Dir(t.Name)) == nil:
+		l.say("lab %s is not whole: building it anew", t.Name)
+		if err := l.remove(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return l, l.build(ctx)
+}
+
+// Open returns a lab that is up.
+func Open(name string, o Options) (*Lab, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	s, err := loadState(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("lab %s: there is no such lab; `shunt lab up --name %s` makes it", name, name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	o.FabricOnly = s.FabricOnly
+	return newLab(s.Topology, o)
+}
+
+// Down removes a lab: its processes, namespaces, pins and files. A lab that does not exist is no error.
+func Down(ctx context.Context, name string) error {
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	if err := needRoot(); err != nil {
+		return err
+	}
+	unlock, err := lock(name)
+	if err != nil {
+		return err
+	}
+	l := &Lab{Topology: Topology{Name: name}}
+	if s, err := loadState(name); err == nil {
+		l.Topology = s.Topology
+	}
+	err = l.remove(ctx)
+	unlock(err == nil)
+	return err
+}
+
+func newLab(t Topology, o Options) (*Lab, error) {
+	l := &Lab{Topology: t, Binary: o.Binary, progress: o.Progress, FabricOnly: o.FabricOnly}
+	if l.Binary == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("find the shunt program: %w", err)
+		}
+		l.Binary = self
+	}
+	return l, nil
+}
+
+func needRoot() error {
+	if os.Geteuid() != 0 {
+		return errors.New("the lab makes network namespaces: it must be run as root")
+	}
+	return nil
+}
+
+func (l *Lab) say(format string, args ...any) {
+	if l.progress != nil {
+		l.progress(fmt.Sprintf(format, args...))
+	}
+}
+
+func (l *Lab) nodeDir(node string) string { return filepath.Join(Dir(l.Topology.Name), node) }
+
+// LogPath is the log of everything that runs on a node.
+func (l *Lab) LogPath(node string) string { return filepath.Join(l.nodeDir(node), "log") }
+
+// intact tells whether all namespaces exist and all recorded processes live.
+func (l *Lab) intact() bool {
+	for _, n := range l.Topology.Nodes() {
+		if !netdev.Exists(n.Namespace(l.Topology.Name)) {
+			return false
+		}
+	}
+	processes, err := l.Processes()
+	if err != nil || len(processes) == 0 {
+		return false
+	}
+	for _, p := range processes {
+		if !p.Alive() {
+			return false
+		}
+	}
+	return true
+}
+
+// build makes everything from nothing. After an error the lab is left for inspection; the next Up removes it.
+func (l *Lab) build(ctx context.Context) error {
+	s := state{Topology: l.Topology, FabricOnly: l.FabricOnly}
+	if err := os.MkdirAll(Dir(l.Topology.Name), 0o755); err != nil {
+		return err
+	}
+	if err := s.save(); err != nil {
+		return err
+	}
+	if err := l.makePassword(); err != nil {
+		return err
+	}
+	if err := mountBPF(); err != nil {
+		return err
+	}
+	if err := buildNetwork(l.Topology); err != nil {
+		return err
+	}
+	l.say("network: %d namespaces", len(l.Topology.Nodes()))
+	steps := []func(context.Context) error{l.startRouter, l.startServers}
+	if !l.FabricOnly {
+		steps = append(steps, l.startShunt)
+	}
+	if err := together(ctx, steps...); err != nil {
+		return err
+	}
+	s.Complete = true
+	return s.save()
+}
+
+// remove takes everything of the lab away, whatever of it exists.
+func (l *Lab) remove(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	nodes := l.Topology.Nodes()
+	if err := l.killAll(ctx, nodes); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(filepath.Join(bpfRoot, l.Topology.Name)); err != nil {
+		return fmt.Errorf("remove pins of lab %s: %w", l.Topology.Name, err)
+	}
+	_ = os.Remove(bpfRoot) // stays while other labs have pins
+	for _, n := range nodes {
+		if err := netdev.DeleteNamespace(n.Namespace(l.Topology.Name)); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(Dir(l.Topology.Name)); err != nil {
+		return fmt.Errorf("remove files of lab %s: %w", l.Topology.Name, err)
+	}
+	return nil
+}
+
+// startRouter starts the routing daemons and waits until they accept sessions.
+func (l *Lab) startRouter(ctx context.Context) error {
+	password, err := l.password()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	r := l.router()
+	if err := r.start(ctx, l, newRouterConfig(l.Topology, password)); err != nil {
+		return err
+	}
+	if err := waitFor(ctx, "router1 to be ready", r.ready); err != nil {
+		return l.withLog("router1", err)
+	}
+	l.say("router1: %s is ready", l.Topology.Routers.Daemon)
+	return nil
+}
+
+func (l *Lab) router() router { return newRouter(l.Topology.Routers.Daemon, l.nodeDir("router1")) }
+
+// startServers starts the server of every VM and waits until each answers.
+func (l *Lab) startServers(ctx context.Context) error {
+	var steps []func(context.Context) error
+	for _, n := range l.Topology.Nodes() {
+		if n.Kind == KindVM {
+			steps = append(steps, func(ctx context.Context) error { return l.StartServer(ctx, n.Name) })
+		}
+	}
+	if err := together(ctx, steps...); err != nil {
+		return err
+	}
+	l.say("servers: %d answer", len(steps))
+	return nil
+}
+
+// together runs steps side by side and returns the first error; the others are then told to stop, and waited for.
+func together(ctx context.Context, steps ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for _, step := range steps {
+		wg.Go(func() {
+			if err := step(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	if ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(ctx)
+}

@@ -1,0 +1,265 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shuntlb/shunt/internal/netdev"
+)
+
+// labVariable is in the environment of every process of a lab. Together with the namespace it tells a lab's processes
+// from all others, also those that no record was written of.
+const labVariable = "SHUNT_LAB"
+
+// Process is a process as it is recorded. Pid and Start together are never reused before the next boot.
+type Process struct {
+	Node string `json:"node"`
+	// Name of the process within its node: "manager", "mux", "bgpd".
+	Name string `json:"name"`
+	Pid  int    `json:"pid"`
+	// Start is in clock ticks since boot (proc_pid_stat(5), field 22).
+	Start uint64 `json:"start"`
+}
+
+// command is a process to start.
+type command struct {
+	node Node
+	name string
+	path string
+	args []string
+}
+
+// start runs a command in its node's namespace with its output appended to the node's log, and records it.
+func (l *Lab) start(c command) (Process, error) {
+	dir := l.nodeDir(c.node.Name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return Process{}, err
+	}
+	log, err := os.OpenFile(l.LogPath(c.node.Name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return Process{}, fmt.Errorf("start %s on %s: %w", c.name, c.node.Name, err)
+	}
+	defer log.Close()
+	cmd := exec.Command(c.path, c.args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), labVariable+"="+l.Topology.Name)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // outlives this command and its terminal
+	if err := netdev.In(c.node.Namespace(l.Topology.Name), cmd.Start); err != nil {
+		return Process{}, fmt.Errorf("start %s on %s: %w", c.name, c.node.Name, err)
+	}
+	p := Process{Node: c.node.Name, Name: c.name, Pid: cmd.Process.Pid}
+	p.Start, _, err = procStat(p.Pid)
+	go cmd.Wait() // reaps it while this command lives
+	if err != nil {
+		return Process{}, fmt.Errorf("start %s on %s: %w", c.name, c.node.Name, err)
+	}
+	b, err := json.Marshal(p)
+	if err != nil {
+		return Process{}, err
+	}
+	return p, writeFile(filepath.Join(dir, c.name+".pid"), b, 0o644)
+}
+
+// Processes lists the recorded processes, alive or not.
+func (l *Lab) Processes() ([]Process, error) {
+	paths, err := filepath.Glob(filepath.Join(Dir(l.Topology.Name), "*", "*.pid"))
+	if err != nil {
+		return nil, err
+	}
+	var all []Process
+	for _, path := range paths {
+		b, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		var p Process
+		if json.Unmarshal(b, &p) == nil && p.Pid > 0 && p.Start > 0 { // other programs' pid files are not ours
+			all = append(all, p)
+		}
+	}
+	return all, nil
+}
+
+// Alive tells whether the very process that was recorded still runs.
+func (p Process) Alive() bool {
+	start, status, err := procStat(p.Pid)
+	return err == nil && start == p.Start && status != 'Z' && status != 'X'
+}
+
+// kill ends exactly this process and waits until it is gone.
+func (p Process) kill(ctx context.Context, signal unix.Signal) error {
+	fd, err := unix.PidfdOpen(p.Pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("kill %s on %s: open pid %d: %w", p.Name, p.Node, p.Pid, err)
+	}
+	defer unix.Close(fd)
+	if !p.Alive() { // the number was reused, or the process is dead already
+		return nil
+	}
+	if err := unix.PidfdSendSignal(fd, signal, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill %s on %s: signal pid %d: %w", p.Name, p.Node, p.Pid, err)
+	}
+	for {
+		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 100)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("kill %s on %s: wait for pid %d: %w", p.Name, p.Node, p.Pid, err)
+		}
+		if ready > 0 {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("kill %s on %s: pid %d still runs: %w", p.Name, p.Node, p.Pid, ctx.Err())
+		}
+	}
+}
+
+// killAll ends every process of the nodes: the recorded ones and those found in the nodes' namespaces with the lab's
+// mark, until none is left. Nothing of a lab needs a clean end: its data go with it.
+func (l *Lab) killAll(ctx context.Context, nodes []Node) error {
+	for {
+		left := l.present(nodes)
+		if len(left) == 0 {
+			return nil
+		}
+		errs := make(chan error, len(left))
+		for _, p := range left {
+			go func() { errs <- p.kill(ctx, unix.SIGKILL) }()
+		}
+		for range left {
+			if err := <-errs; err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// present finds the living processes of the nodes, never this one or its ancestors.
+func (l *Lab) present(nodes []Node) []Process {
+	spare := ancestors()
+	byID := map[netdev.NamespaceID]string{}
+	wanted := map[string]bool{}
+	for _, n := range nodes {
+		wanted[n.Name] = true
+		if id, err := netdev.IDOf(n.Namespace(l.Topology.Name)); err == nil {
+			byID[id] = n.Name
+		}
+	}
+	found := map[int]Process{}
+	for _, pid := range pids() {
+		id, err := netdev.IDOfProcess(pid)
+		if err != nil || byID[id] == "" || !marked(pid, l.Topology.Name) {
+			continue
+		}
+		if start, _, err := procStat(pid); err == nil {
+			found[pid] = Process{Node: byID[id], Name: "process", Pid: pid, Start: start}
+		}
+	}
+	recorded, _ := l.Processes()
+	for _, p := range recorded {
+		if wanted[p.Node] {
+			found[p.Pid] = p
+		}
+	}
+	var alive []Process
+	for pid, p := range found {
+		if !spare[pid] && p.Alive() {
+			alive = append(alive, p)
+		}
+	}
+	sort.Slice(alive, func(i, j int) bool { return alive[i].Pid < alive[j].Pid })
+	return alive
+}
+
+// marked tells whether the process was started by the named lab, or by a process of it.
+func marked(pid int, lab string) bool {
+	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil {
+		return false
+	}
+	for _, v := range strings.Split(string(env), "\x00") {
+		if v == labVariable+"="+lab {
+			return true
+		}
+	}
+	return false
+}
+
+func pids() []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var all []int
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			all = append(all, pid)
+		}
+	}
+	return all
+}
+
+// ancestors are this process and those it descends from.
+func ancestors() map[int]bool {
+	set := map[int]bool{}
+	for pid := os.Getpid(); pid > 1 && !set[pid]; {
+		set[pid] = true
+		stat, err := statFields(pid)
+		if err != nil {
+			break
+		}
+		pid, _ = strconv.Atoi(stat[1])
+	}
+	return set
+}
+
+// procStat reads a process's start time and status letter.
+func procStat(pid int) (start uint64, status byte, err error) {
+	fields, err := statFields(pid)
+	if err != nil {
+		return 0, 0, err
+	}
+	start, err = strconv.ParseUint(fields[19], 10, 64)
+	return start, fields[0][0], err
+}
+
+// statFields are the fields of /proc/PID/stat after the command's name, from field 3 (state) on.
+func statFields(pid int) ([]string, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil, err
+	}
+	// The name stands in parentheses and may contain anything.
+	text := string(b)
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	if len(fields) < 20 {
+		return nil, fmt.Errorf("read stat of pid %d: %d fields after the name, want 20 or more", pid, len(fields))
+	}
+	return fields, nil
+}
+
+// signalOf is the signal that ended a process.
+func signalOf(e *exec.ExitError) int {
+	if ws, ok := e.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return int(ws.Signal())
+	}
+	return 0
+}

@@ -1,0 +1,130 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// MaxBytes is the longest body GET /bytes/N sends.
+const MaxBytes = 1 << 40
+
+// pattern is what bodies of /bytes/N repeat: byte i of a body is i modulo 251. Its length is a multiple of 251 near
+// 256 KiB, so that one write fills a socket buffer.
+var pattern = func() []byte {
+	p := make([]byte, 251*1044)
+	for i := range p {
+		p[i] = PatternByte(int64(i))
+	}
+	return p
+}()
+
+// PatternByte is byte i of the body of /bytes/N.
+func PatternByte(i int64) byte { return byte(i % 251) }
+
+// Serve runs a lab server until the context ends: HTTP on ServerPort and echo on EchoPort over TCP and UDP, on every
+// address of the machine. Answers leave from the address that was asked, so a VIP on the loopback works.
+func Serve(ctx context.Context, name string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	web, err := net.Listen("tcp", fmt.Sprintf(":%d", ServerPort))
+	if err != nil {
+		return fmt.Errorf("serve http: %w", err)
+	}
+	echo, err := net.Listen("tcp", fmt.Sprintf(":%d", EchoPort))
+	if err != nil {
+		return fmt.Errorf("serve echo over tcp: %w", err)
+	}
+	errs := make(chan error, 4)
+	var datagrams []*net.UDPConn
+	for _, network := range []string{"udp4", "udp6"} {
+		conn, err := listenUDP(network, EchoPort)
+		if err != nil {
+			return fmt.Errorf("serve echo over %s: %w", network, err)
+		}
+		datagrams = append(datagrams, conn)
+		go func() { errs <- echoUDP(conn) }()
+	}
+	server := &http.Server{Handler: webHandler(name), ReadHeaderTimeout: 10 * time.Second}
+	go func() { errs <- server.Serve(web) }()
+	go func() { errs <- echoTCP(echo) }()
+	select {
+	case <-ctx.Done():
+		err = nil
+	case err = <-errs:
+	}
+	echo.Close()
+	server.Close()
+	for _, conn := range datagrams {
+		conn.Close()
+	}
+	return err
+}
+
+// webHandler answers / with the server's name, /healthz, and /bytes/N with N bytes.
+func webHandler(name string) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, name+"\n") })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /bytes/{n}", func(w http.ResponseWriter, r *http.Request) {
+		n, err := strconv.ParseInt(r.PathValue("n"), 10, 64)
+		if err != nil || n < 0 || n > MaxBytes {
+			http.Error(w, fmt.Sprintf("bytes: %q: must be 0 to %d", r.PathValue("n"), int64(MaxBytes)), http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
+		for n > 0 {
+			chunk := pattern[:min(n, int64(len(pattern)))]
+			if _, err := w.Write(chunk); err != nil {
+				return
+			}
+			n -= int64(len(chunk))
+		}
+	})
+	return mux
+}
+
+func echoTCP(l net.Listener) error {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return fmt.Errorf("serve echo over tcp: %w", err)
+		}
+		go func() {
+			defer conn.Close()
+			io.Copy(conn, conn)
+		}()
+	}
+}
+
+// echoUDP sends every datagram back from the address it came to: the packet information that was received is handed
+// back as it is, and its address becomes the source.
+func echoUDP(conn *net.UDPConn) error {
+	buf, oob := make([]byte, 64<<10), make([]byte, 128)
+	for {
+		n, oobn, _, from, err := conn.ReadMsgUDPAddrPort(buf, oob)
+		if errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		if err != nil {
+			if isTemporary(err) {
+				continue
+			}
+			return fmt.Errorf("serve echo over udp: %w", err)
+		}
+		// A client that is gone is its own trouble.
+		_, _, _ = conn.WriteMsgUDPAddrPort(buf[:n], oob[:oobn], from)
+	}
+}
+
+// isTemporary tells errors that ICMP messages of earlier answers cause.
+func isTemporary(err error) bool {
+	return strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "unreachable")
+}

@@ -1,0 +1,73 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shuntlb/shunt/internal/netdev"
+)
+
+const serverProcess = "server"
+
+// StartServer starts the server of a VM and returns when it accepts connections.
+func (l *Lab) StartServer(ctx context.Context, vm string) error {
+	node, err := l.vm(vm)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	_, err = l.start(command{node: node, name: serverProcess, path: l.Binary, args: []string{"lab-server", "--name", vm}})
+	if err != nil {
+		return err
+	}
+	address := netip.AddrPortFrom(node.Addresses().V4.Addr(), ServerPort).String()
+	err = waitFor(ctx, vm+" to answer", func(ctx context.Context) error {
+		conn, err := netdev.Dialer(node.Namespace(l.Topology.Name))(ctx, "tcp", address)
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	})
+	if err != nil {
+		return l.withLog(vm, err)
+	}
+	return nil
+}
+
+// StopServer kills the server of a VM; the VM itself stays.
+func (l *Lab) StopServer(ctx context.Context, vm string) error {
+	node, err := l.vm(vm)
+	if err != nil {
+		return err
+	}
+	return l.killNamed(ctx, node.Name, serverProcess)
+}
+
+func (l *Lab) vm(name string) (Node, error) {
+	node, err := l.Topology.Find(name)
+	if err != nil {
+		return node, err
+	}
+	if node.Kind != KindVM {
+		return node, fmt.Errorf("node: %q: must be a virtual machine, such as host1-vm1", name)
+	}
+	return node, nil
+}
+
+// killNamed kills one recorded process of a node by SIGKILL.
+func (l *Lab) killNamed(ctx context.Context, node, name string) error {
+	processes, err := l.Processes()
+	if err != nil {
+		return err
+	}
+	for _, p := range processes {
+		if p.Node == node && p.Name == name {
+			return p.kill(ctx, unix.SIGKILL)
+		}
+	}
+	return fmt.Errorf("kill %s on %s: no such process is recorded", name, node)
+}

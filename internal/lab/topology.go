@@ -1,0 +1,179 @@
+// Package lab builds a whole Shunt network in namespaces of one machine: clients, a real router, muxes, hosts with
+// virtual machines and a manager, and runs everything in them. Names and addresses are fixed, so that others can script
+// against them.
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// Topology says what a lab consists of.
+type Topology struct {
+	// Name is the prefix of every namespace: NAME-client1.
+	Name     string  `yaml:"name" json:"name"`
+	Clients  int     `yaml:"clients" json:"clients"`
+	Routers  Routers `yaml:"routers" json:"routers"`
+	Muxes    int     `yaml:"muxes" json:"muxes"`
+	Hosts    Hosts   `yaml:"hosts" json:"hosts"`
+	Managers int     `yaml:"managers" json:"managers"`
+	// MTU of every link, IP header included.
+	MTU int `yaml:"mtu" json:"mtu"`
+}
+
+// Routers are the routers between all nodes.
+type Routers struct {
+	Count  int    `yaml:"count" json:"count"`
+	Daemon Daemon `yaml:"daemon" json:"daemon"`
+}
+
+// Hosts are the server machines, with VMs virtual machines on each.
+type Hosts struct {
+	Count int `yaml:"count" json:"count"`
+	VMs   int `yaml:"vms" json:"vms"`
+}
+
+// Daemon is the routing software of the routers.
+type Daemon string
+
+// The routing daemons.
+const (
+	FRR  Daemon = "frr"
+	BIRD Daemon = "bird"
+)
+
+// Limits of a topology. MaxMuxes is the router's maximum-paths. The others keep 10+i below the router's addresses .254
+// and ::254 in every subnet.
+const (
+	MaxClients = 200
+	MaxMuxes   = 16
+	MaxHosts   = 200
+	MaxVMs     = 200
+	MinMTU     = 1280 // RFC 8200 section 5
+	MaxMTU     = 3498 // above, XDP on veth needs programs with multi-buffer support
+)
+
+var nameForm = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,22}[a-z0-9])?$`)
+
+// CheckName refuses what cannot be a lab's name.
+func CheckName(name string) error {
+	if !nameForm.MatchString(name) {
+		return fmt.Errorf("name: %q: must be %s", name, allowedName)
+	}
+	return nil
+}
+
+const allowedName = "1 to 24 letters a to z, digits and hyphens, beginning with a letter, not ending with a hyphen"
+
+// DefaultTopology is what `shunt lab up` builds without a file.
+func DefaultTopology() Topology {
+	return Topology{
+		Name:     "demo",
+		Clients:  1,
+		Routers:  Routers{Count: 1, Daemon: FRR},
+		Muxes:    2,
+		Hosts:    Hosts{Count: 3, VMs: 1},
+		Managers: 1,
+		MTU:      1500,
+	}
+}
+
+// ParseTopology reads strict YAML; fields that are not written have their defaults. The error is an *lb.Error with
+// every fault and its place.
+func ParseTopology(r io.Reader, filename string) (Topology, error) {
+	text, err := io.ReadAll(r)
+	if err != nil {
+		return Topology{}, fmt.Errorf("read %s: %w", filename, err)
+	}
+	t := DefaultTopology()
+	if err := yaml.UnmarshalWithOptions(text, &t, yaml.Strict()); err != nil && !errors.Is(err, io.EOF) {
+		return Topology{}, &lb.Error{Filename: filename, Violations: []lb.Violation{yamlViolation(err)}}
+	}
+	faults := t.violations()
+	if len(faults) == 0 {
+		return t, nil
+	}
+	for i := range faults {
+		faults[i].Line, faults[i].Column = position(text, faults[i].Field)
+	}
+	return Topology{}, &lb.Error{Filename: filename, Violations: faults}
+}
+
+// Validate refuses what cannot be built.
+func (t Topology) Validate() error {
+	if faults := t.violations(); len(faults) > 0 {
+		return &lb.Error{Violations: faults}
+	}
+	return nil
+}
+
+func (t Topology) violations() []lb.Violation {
+	var faults []lb.Violation
+	refuse := func(field, value, allowed string) {
+		faults = append(faults, lb.Violation{Field: field, Value: value, Allowed: allowed})
+	}
+	number := func(field string, value, low, high int) {
+		if value < low || value > high {
+			refuse(field, strconv.Itoa(value), fmt.Sprintf("must be %d to %d", low, high))
+		}
+	}
+	only := func(field string, value, allowed int) {
+		if value != allowed {
+			refuse(field, strconv.Itoa(value), fmt.Sprintf("%s; must be %d", lb.NotSupported, allowed))
+		}
+	}
+	if !nameForm.MatchString(t.Name) {
+		refuse("name", strconv.Quote(t.Name), "must be "+allowedName)
+	}
+	number("clients", t.Clients, 1, MaxClients)
+	only("routers.count", t.Routers.Count, 1)
+	if t.Routers.Daemon != FRR && t.Routers.Daemon != BIRD {
+		refuse("routers.daemon", strconv.Quote(string(t.Routers.Daemon)), "must be frr or bird")
+	}
+	number("muxes", t.Muxes, 1, MaxMuxes)
+	number("hosts.count", t.Hosts.Count, 1, MaxHosts)
+	number("hosts.vms", t.Hosts.VMs, 1, MaxVMs)
+	only("managers", t.Managers, 1)
+	number("mtu", t.MTU, MinMTU, MaxMTU)
+	return faults
+}
+
+// yamlViolation turns a parser's error into one line with its place.
+func yamlViolation(err error) lb.Violation {
+	v := lb.Violation{Allowed: err.Error()}
+	var fault yaml.Error
+	if !errors.As(err, &fault) {
+		return v
+	}
+	v.Allowed = strings.TrimSpace(fault.GetMessage())
+	if tok := fault.GetToken(); tok != nil && tok.Position != nil {
+		v.Line, v.Column = tok.Position.Line, tok.Position.Column
+	}
+	var unknown *yaml.UnknownFieldError
+	if errors.As(err, &unknown) && fault.GetToken() != nil {
+		v.Field = fault.GetToken().Value
+		v.Allowed = "unknown field; a topology has name, clients, routers {count, daemon}, muxes, hosts {count, vms}, managers, mtu"
+	}
+	return v
+}
+
+// position finds where the value of a dotted field stands; zeros when it was not written.
+func position(text []byte, field string) (line, column int) {
+	path, err := yaml.PathString("$." + field)
+	if err != nil {
+		return 0, 0
+	}
+	node, err := path.ReadNode(strings.NewReader(string(text)))
+	if err != nil || node.GetToken() == nil || node.GetToken().Position == nil {
+		return 0, 0
+	}
+	return node.GetToken().Position.Line, node.GetToken().Position.Column
+}
