@@ -1,0 +1,12 @@
+// Package ring makes Maglev rings (Eisenbud et al., NSDI 2016, section 3.4), hashes flows and walks rings. It is pure:
+// the same members give the same ring on every node, whatever their order and whatever was before.
+package ring
+
+// Limits of bpf/abi.h; a test in internal/dataplane compares them.
+const (
+	// CodeMin and CodeMax bound the size code: a ring has 1<<code slots.
+	CodeMin = 6
+	CodeMax = 17
+	// FallbackProbes is the number of slots tried after a dead member before the members are scanned.
+	FallbackProbes = 8
+)
