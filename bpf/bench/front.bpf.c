@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* The front of the data-plane benchmark. One prog-run repeat is one packet: undo what the program under test did to
+ * the frame in the repeat before, write the header of the next flow, let the stores retire, tail-call the program.
+ * Time is stamped every 1 << stamp_shift packets, so that the harness can tell quiet stretches from disturbed ones. */
+#include <linux/bpf.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "flow.h"
+
+enum front_limit {
+	FRAME_MAX = 96,
+	STAMPS = 1024,
+};
+
+/* Offsets from the start of the Ethernet frame; the frame has no VLAN tag, no IP options. */
+enum frame_offset {
+	IP4_CHECKSUM = 24,
+	IP4_SOURCE = 26,
+	IP4_DESTINATION = 30,
+	IP4_PORTS = 34,
+	IP4_FRAME = 64,
+	IP6_SOURCE_LOW = 30,
+	IP6_DESTINATION_LOW = 46,
+	IP6_PORTS = 54,
+	IP6_FRAME = 80,
+};
+
+/* Written by the harness before a run. */
+struct front_config {
+	__u8 frame[FRAME_MAX]; /* IPv4: addresses and header checksum zero; IPv6: low halves of the addresses zero */
+	__u32 frame_len;
+	__u32 family;       /* 4 or 6 */
+	__u32 flows;        /* flow numbers are below this */
+	__u32 vips;
+	__u32 first;        /* the flow when flows is 1 */
+	__u32 sum4;         /* IPv4: folded ones' complement sum of the header as in `frame`, words as stored */
+	__u32 client4;      /* IPv4: base of the client addresses, host order */
+	__u32 vip4;         /* IPv4: address of VIP 0, host order */
+	__u32 stamp_shift;  /* time is stamped every 1 << stamp_shift packets */
+	__u16 port_be;      /* destination port */
+	__u16 rsv;
+};
+
+/* Written here, read by the harness after a run. */
+struct front_state {
+	__u64 random;       /* xorshift64 state; not 0 */
+	__u64 packets;
+	__u64 undo_failed;
+	__u64 fence;
+	__u32 flow;         /* number of the last flow */
+	__u32 rsv;
+	__u64 stamps[STAMPS]; /* ns at packet i << stamp_shift */
+};
+
+struct front_config config;
+struct front_state state;
+
+/* The program under test. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} targets SEC(".maps");
+
+/* next_flow returns the number of the next flow: uniform below config.flows. */
+static __always_inline __u32 next_flow(void)
+{
+	__u64 r = state.random;
+
+	if (config.flows == 1)
+		return config.first;
+	r ^= r << 13;
+	r ^= r >> 7;
+	r ^= r << 17;
+	state.random = r;
+	return (__u32)(((r >> 32) * config.flows) >> 32);
+}
+
+/* copy copies a field of the template; volatile, so that stores have the sizes that readers load. */
+#define copy(type, at) (*(volatile type *)(data + (at)) = *(type *)(config.frame + (at)))
+
+/* write4 writes a whole IPv4 frame. */
+static __always_inline void write4(void *data, const struct flow_ids *ids)
+{
+	__u32 source = bpf_htonl(config.client4 | ids->client), vip = bpf_htonl(config.vip4 + ids->vip);
+	__u32 sum = config.sum4 + (source & 0xffff) + (source >> 16) + (vip & 0xffff) + (vip >> 16);
+
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum += sum >> 16;
+	copy(__u64, 0);
+	copy(__u32, 8);
+	copy(__u16, 12);
+	copy(__u32, 14);
+	copy(__u32, 18);
+	copy(__u16, 22);
+	*(volatile __u16 *)(data + IP4_CHECKSUM) = ~sum;
+	*(volatile __u64 *)(data + IP4_SOURCE) = source | (__u64)vip << 32;
+	*(volatile __u32 *)(data + IP4_PORTS) = bpf_htons(ids->port) | (__u32)config.port_be << 16;
+	copy(__u64, 38);
+	copy(__u64, 46);
+	copy(__u64, 54);
+	copy(__u16, 62);
+}
+
+/* write6 writes a whole IPv6 frame. */
+static __always_inline void write6(void *data, const struct flow_ids *ids)
+{
+	copy(__u64, 0);
+	copy(__u32, 8);
+	copy(__u16, 12);
+	copy(__u64, 14);
+	copy(__u64, 22);
+	*(volatile __u64 *)(data + IP6_SOURCE_LOW) = bpf_cpu_to_be64((__u64)ids->spread << 32 | ids->client);
+	copy(__u64, 38);
+	*(volatile __u64 *)(data + IP6_DESTINATION_LOW) = bpf_cpu_to_be64((__u64)ids->vip + 1);
+	*(volatile __u32 *)(data + IP6_PORTS) = bpf_htons(ids->port) | (__u32)config.port_be << 16;
+	copy(__u64, 58);
+	copy(__u64, 66);
+	copy(__u32, 74);
+	copy(__u16, 78);
+}
+
+SEC("xdp")
+int front(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u64 n = state.packets++, len = end - data;
+	struct flow_ids ids;
+
+	/* Keeps the compiler from subtracting the halves: "32-bit pointer arithmetic prohibited" (Linux 6.18). */
+	asm volatile("" : "+r"(len));
+
+	if (!(n & ((1ULL << config.stamp_shift) - 1)))
+		state.stamps[n >> config.stamp_shift & (STAMPS - 1)] = bpf_ktime_get_ns();
+	if (bpf_xdp_adjust_head(ctx, (int)len - (int)config.frame_len)) {
+		state.undo_failed++;
+		return XDP_ABORTED;
+	}
+	data = (void *)(long)ctx->data;
+	end = (void *)(long)ctx->data_end;
+	state.flow = next_flow();
+	flow_ids_of(state.flow, config.vips, &ids);
+	if (config.family == 4) {
+		if (data + IP4_FRAME > end)
+			return XDP_ABORTED;
+		write4(data, &ids);
+	} else {
+		if (data + IP6_FRAME > end)
+			return XDP_ABORTED;
+		write6(data, &ids);
+	}
+	/* A locked instruction: the frame is in the cache, not in the store buffer, and the packet before is finished,
+	 * as with a frame that a device wrote. */
+	__sync_fetch_and_add(&state.fence, 1);
+	bpf_tail_call_static(ctx, &targets, 0);
+	return XDP_ABORTED;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,84 @@
+package benchrun
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// Port is the destination port of every packet.
+const Port = 80
+
+// Bases of the addresses, as the front program writes them: clients in the benchmarking prefixes of RFC 2544 and
+// RFC 5180, VIPs counted up from a base.
+var (
+	client4 = netip.MustParseAddr("198.18.0.0")
+	client6 = netip.MustParseAddr("2001:2::")
+	vip4    = netip.MustParseAddr("10.200.0.0")
+	vip6    = netip.MustParseAddr("2001:db8:f::")
+)
+
+// Family is the IP version of the packets.
+type Family uint32
+
+// The two families.
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+// VIP returns the address of VIP number i.
+func (f Family) VIP(i uint32) netip.Addr {
+	if f == IPv4 {
+		return add4(vip4, i)
+	}
+	return low6(vip6, uint64(i)+1)
+}
+
+// flowIDs is struct flow_ids of bpf/bench/flow.h.
+type flowIDs struct {
+	client, spread, vip uint32
+	port                uint16
+}
+
+// flowIDsOf is flow_ids_of of bpf/bench/flow.h.
+func flowIDsOf(n, vips uint32) flowIDs {
+	mixed := n * 0x2c1b3c6d
+	mixed ^= mixed >> 15
+	mixed *= 0x297a2d39
+	client := (n * 0x1d8af) & 0x1ffff
+	return flowIDs{
+		client: client,
+		spread: mixed,
+		vip:    uint32(uint64(mixed) * uint64(vips) >> 32),
+		port:   uint16(1024 + (((n>>17)*0x4d35 + client) & 0x7fff)),
+	}
+}
+
+// packet returns flow number n of the traffic as the tables see it.
+func (t Traffic) packet(n uint32) dataplane.Packet {
+	ids := flowIDsOf(n, t.VIPs)
+	p := dataplane.Packet{VIP: t.Family.VIP(ids.vip), Protocol: lb.TCP, ClientPort: ids.port, Port: Port}
+	if t.Family == IPv4 {
+		p.Client = add4(client4, ids.client)
+	} else {
+		p.Client = low6(client6, uint64(ids.spread)<<32|uint64(ids.client))
+	}
+	return p
+}
+
+// add4 returns the IPv4 address n after a.
+func add4(a netip.Addr, n uint32) netip.Addr {
+	b := a.As4()
+	binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])+n)
+	return netip.AddrFrom4(b)
+}
+
+// low6 returns the IPv6 address with the high half of a and the given low half.
+func low6(a netip.Addr, low uint64) netip.Addr {
+	b := a.As16()
+	binary.BigEndian.PutUint64(b[8:], low)
+	return netip.AddrFrom16(b)
+}

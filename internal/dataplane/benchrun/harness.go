@@ -1,0 +1,205 @@
+// Package benchrun runs data-plane programs in the kernel's test runner and times them, by the bench rules of the
+// design: a front program makes every repeat a fresh packet of a random flow and calls the program under test; the
+// front with an empty target is measured beside it and subtracted.
+package benchrun
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+)
+
+// xdpHasFrags is BPF_F_XDP_HAS_FRAGS: a program can only tail-call one that was loaded with the same flag.
+const xdpHasFrags = unix.BPF_F_XDP_HAS_FRAGS
+
+// stampPackets is the number of packets between two time stamps: long enough to hide the 30 ns that reading the clock
+// takes, short enough that most stretches see no interrupt.
+const (
+	stampShift   = 12
+	stampPackets = 1 << stampShift
+)
+
+// maxStretches and MaxPackets bound a run; runs are rounded up to a multiple of stampPackets.
+const (
+	maxStretches = len(frontFrontState{}.Stamps) - 1
+	MaxPackets   = maxStretches * stampPackets
+)
+
+// Traffic says which packets a run is made of.
+type Traffic struct {
+	Family Family
+	Flows  uint32 // flow numbers are below this, each equally likely
+	VIPs   uint32
+}
+
+// Target is a program that can be measured.
+type Target struct {
+	name    string
+	program *ebpf.Program
+}
+
+// String returns the target's name.
+func (t Target) String() string { return t.name }
+
+// Harness holds the front program and the floor programs.
+type Harness struct {
+	front   frontObjects
+	floor   floorObjects
+	traffic Traffic
+	frame   []byte
+}
+
+// Open loads the programs. Every target must have been loaded with the same setting of fragments (multi-buffer XDP).
+func Open(traffic Traffic, frags bool) (*Harness, error) {
+	h := &Harness{traffic: traffic, frame: template(traffic.Family)}
+	if err := load(loadFront, &h.front, frags); err != nil {
+		return nil, fmt.Errorf("load front program: %w", err)
+	}
+	if err := load(loadFloor, &h.floor, frags); err != nil {
+		h.front.Close()
+		return nil, fmt.Errorf("load floor programs: %w", err)
+	}
+	return h, nil
+}
+
+// load loads the objects of one source, with or without the fragments flag.
+func load(read func() (*ebpf.CollectionSpec, error), objects any, frags bool) error {
+	spec, err := read()
+	if err != nil {
+		return err
+	}
+	for _, p := range spec.Programs {
+		if frags {
+			p.Flags |= xdpHasFrags
+		}
+	}
+	return spec.LoadAndAssign(objects, nil)
+}
+
+// Close frees the programs.
+func (h *Harness) Close() error { return errors.Join(h.front.Close(), h.floor.Close()) }
+
+// Null is the empty target.
+func (h *Harness) Null() Target { return Target{"null", h.floor.FloorNull} }
+
+// Floor is the target that only encapsulates, in the family of the traffic.
+func (h *Harness) Floor() Target {
+	if h.traffic.Family == IPv4 {
+		return Target{"floor", h.floor.FloorIp4}
+	}
+	return Target{"floor", h.floor.FloorIp6}
+}
+
+// Run is what one run of a target gave.
+type Run struct {
+	// Stretches are the times per packet, in ns, of the consecutive stretches of stampPackets packets.
+	Stretches []float64
+	Packets   uint64 // that went through the target, those of interrupted attempts included
+	Verdict   uint32 // of the last packet
+	Last      dataplane.Packet
+	Frame     []byte // the last packet as the target left it
+}
+
+// Run sends at least the given number of packets (at most MaxPackets) through the target.
+func (h *Harness) Run(t Target, packets int, seed uint64) (Run, error) {
+	stretches := (packets + stampPackets - 1) / stampPackets
+	if stretches < 1 || stretches > maxStretches {
+		return Run{}, fmt.Errorf("run %s: %d packets: must be 1 to %d", t, packets, MaxPackets)
+	}
+	// One packet more than the stretches: it makes the last stamp.
+	run, state, err := h.run(t, uint32(stretches*stampPackets+1), h.config(0), seed)
+	if err != nil {
+		return Run{}, err
+	}
+	for i := range stretches {
+		run.Stretches = append(run.Stretches, float64(state.Stamps[i+1]-state.Stamps[i])/stampPackets)
+	}
+	return run, nil
+}
+
+// One sends a single packet, of the given flow, through the target.
+func (h *Harness) One(t Target, flow uint32) (Run, error) {
+	config := h.config(flow)
+	config.Flows = 1
+	run, _, err := h.run(t, 1, config, 1)
+	return run, err
+}
+
+// run points the front at the target and starts the kernel's test runner.
+func (h *Harness) run(t Target, repeat uint32, config frontFrontConfig, seed uint64) (Run, frontFrontState, error) {
+	var state frontFrontState
+	fail := func(step string, err error) (Run, frontFrontState, error) {
+		return Run{}, state, fmt.Errorf("run %s: %s: %w", t, step, err)
+	}
+	if err := h.front.Targets.Put(uint32(0), t.program); err != nil {
+		return fail("set the tail call", err)
+	}
+	if err := h.front.Config.Set(&config); err != nil {
+		return fail("write the configuration", err)
+	}
+	start := frontFrontState{Random: seed | 1<<63}
+	if err := h.front.State.Set(&start); err != nil {
+		return fail("write the state", err)
+	}
+	var run Run
+	// The runner gives up on a signal and is called again: what ran until then is thrown away but counted.
+	again := func() {
+		if err := h.front.State.Get(&state); err == nil {
+			run.Packets += state.Packets
+		}
+		_ = h.front.State.Set(&start)
+	}
+	options := ebpf.RunOptions{Data: h.frame, DataOut: make([]byte, 2*len(config.Frame)), Repeat: repeat, Reset: again}
+	verdict, err := h.front.Front.Run(&options)
+	if err != nil {
+		return fail("test run", err)
+	}
+	if err := h.front.State.Get(&state); err != nil {
+		return fail("read the state", err)
+	}
+	if state.UndoFailed != 0 || state.Packets != uint64(repeat) {
+		return fail("check", fmt.Errorf("%d packets instead of %d, %d of them not undone", state.Packets, repeat, state.UndoFailed))
+	}
+	run.Packets += state.Packets
+	run.Verdict, run.Frame, run.Last = verdict, options.DataOut, h.traffic.packet(state.Flow)
+	return run, state, nil
+}
+
+// config describes the traffic to the front program.
+func (h *Harness) config(first uint32) frontFrontConfig {
+	c := frontFrontConfig{
+		FrameLen: uint32(len(h.frame)),
+		Family:   uint32(h.traffic.Family),
+		Flows:    h.traffic.Flows,
+		Vips:     h.traffic.VIPs,
+		First:    first,
+
+		StampShift: stampShift,
+		PortBe:     bits.ReverseBytes16(Port),
+	}
+	copy(c.Frame[:], h.frame)
+	if h.traffic.Family == IPv4 {
+		client, vip := client4.As4(), vip4.As4()
+		c.Client4, c.Vip4 = binary.BigEndian.Uint32(client[:]), binary.BigEndian.Uint32(vip[:])
+		c.Sum4 = storedSum(h.frame[ethLen : ethLen+ip4Len])
+	}
+	return c
+}
+
+// Middle is the median of the stretches, in ns per packet: stretches that an interrupt or another task lengthened do
+// not move it.
+func (r Run) Middle() float64 {
+	sorted := slices.Sorted(slices.Values(r.Stretches))
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// Outer reads the outer header of the last packet.
+func (r Run) Outer(inner Family) (Outer, error) { return parseOuter(r.Frame, inner) }

@@ -1,0 +1,140 @@
+package benchrun
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// frameAddresses reads the addresses and ports of an unencapsulated frame.
+func frameAddresses(frame []byte) (client, vip netip.Addr, source, destination uint16) {
+	ip := frame[ethLen:]
+	ports := ip[ip6Len:]
+	if ip[0]>>4 == 4 {
+		client, vip = netip.AddrFrom4([4]byte(ip[12:16])), netip.AddrFrom4([4]byte(ip[16:20]))
+		ports = ip[ip4Len:]
+	} else {
+		client, vip = netip.AddrFrom16([16]byte(ip[8:24])), netip.AddrFrom16([16]byte(ip[24:40]))
+	}
+	return client, vip, binary.BigEndian.Uint16(ports), binary.BigEndian.Uint16(ports[2:])
+}
+
+func open(t *testing.T, traffic Traffic) *Harness {
+	t.Helper()
+	h, err := Open(traffic, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.Close() })
+	return h
+}
+
+// The front program writes the flow that packet describes, with a right header checksum.
+func TestFrontWritesTheFlow(t *testing.T) {
+	for _, family := range []Family{IPv4, IPv6} {
+		h := open(t, Traffic{Family: family, Flows: 1 << 20, VIPs: 20000})
+		for _, flow := range []uint32{0, 1, 0x1ffff, 0x20000, 0xfffff, 1<<32 - 1} {
+			run, err := h.One(h.Null(), flow)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := h.traffic.packet(flow)
+			client, vip, source, destination := frameAddresses(run.Frame)
+			if client != want.Client || vip != want.VIP || source != want.ClientPort || destination != want.Port {
+				t.Errorf("flow %d: frame has %s:%d to %s:%d, want %+v", flow, client, source, vip, destination, want)
+			}
+			if family == IPv4 && storedSum(run.Frame[ethLen:ethLen+ip4Len]) != 0xffff {
+				t.Errorf("flow %d: bad header checksum: % x", flow, run.Frame)
+			}
+		}
+	}
+}
+
+// The floor puts a complete outer header before the packet, and every repeat starts from the packet without it.
+func TestFloorEncapsulatesOnce(t *testing.T) {
+	for _, family := range []Family{IPv4, IPv6} {
+		h := open(t, Traffic{Family: family, Flows: 1000, VIPs: 1})
+		run, err := h.Run(h.Floor(), 10000, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := run.Outer(family); err != nil {
+			t.Errorf("IPv%d: %v", family, err)
+		}
+		header := ip4Len
+		if family == IPv6 {
+			header = ip6Len
+		}
+		client, vip, _, _ := frameAddresses(append(make([]byte, ethLen), run.Frame[ethLen+header:]...))
+		if client != run.Last.Client || vip != run.Last.VIP {
+			t.Errorf("IPv%d: inner packet is %s to %s, want %+v", family, client, vip, run.Last)
+		}
+		if want := 3 * stampPackets; run.Packets < uint64(want) || len(run.Stretches) != 3 {
+			t.Errorf("IPv%d: %d packets in %d stretches, want at least %d in 3", family, run.Packets, len(run.Stretches), want)
+		}
+		if !bytes.Equal(run.Frame[:ethLen-2], []byte{0x02, 0, 0, 0, 0, 1, 0x02, 0, 0, 0, 0, 2}) {
+			t.Errorf("IPv%d: MACs % x", family, run.Frame[:ethLen-2])
+		}
+	}
+}
+
+// Compare gives every target its turn in every round.
+func TestCompareCounts(t *testing.T) {
+	h := open(t, Traffic{Family: IPv4, Flows: 16, VIPs: 1})
+	var seen []int
+	c, err := h.Compare(t.Context(), h.Floor(), 4, 8*stampPackets, func(i int) { seen = append(seen, i) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Rounds) != 4 || len(seen) != 4 || c.Packets < 4*8*stampPackets {
+		t.Errorf("%d rounds, %d announced, %d packets", len(c.Rounds), len(seen), c.Packets)
+	}
+	for _, r := range c.Rounds {
+		if r.Null <= 0 || r.Floor <= 0 || r.Program <= 0 {
+			t.Errorf("round without time: %+v", r)
+		}
+	}
+}
+
+func TestRunRefusesPackets(t *testing.T) {
+	h := open(t, Traffic{Family: IPv4, Flows: 1, VIPs: 1})
+	for _, n := range []int{0, -1, MaxPackets + 1} {
+		if _, err := h.Run(h.Floor(), n, 1); err == nil {
+			t.Errorf("%d packets: no error", n)
+		}
+	}
+}
+
+// Two flows below 2^32 never share client address and port: the map is a bijection onto 17 + 15 bits.
+func TestFlowsAreDistinct(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := rapid.Uint32().Draw(t, "a"), rapid.Uint32().Draw(t, "b")
+		x, y := flowIDsOf(a, 1), flowIDsOf(b, 1)
+		if a != b && x.client == y.client && x.port == y.port {
+			t.Fatalf("flows %d and %d are the same: %+v", a, b, x)
+		}
+	})
+	seen := map[uint64]bool{}
+	for n := range uint32(1 << 20) {
+		ids := flowIDsOf(n, 20000)
+		key := uint64(ids.client)<<16 | uint64(ids.port)
+		if seen[key] || ids.vip >= 20000 || ids.port < 1024 {
+			t.Fatalf("flow %d: %+v", n, ids)
+		}
+		seen[key] = true
+	}
+}
+
+func TestMiddle(t *testing.T) {
+	for _, c := range []struct {
+		in   []float64
+		want float64
+	}{{[]float64{3}, 3}, {[]float64{4, 2}, 3}, {[]float64{9, 1, 2}, 2}} {
+		if got := (Run{Stretches: c.in}).Middle(); got != c.want {
+			t.Errorf("median of %v is %v, want %v", c.in, got, c.want)
+		}
+	}
+}
