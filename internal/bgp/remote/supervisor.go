@@ -36,6 +36,9 @@ func (s *Supervisor) Ensure(ctx context.Context) (started bool, err error) {
 	if _, err := s.Client.Status(ctx); err == nil {
 		return false, nil
 	}
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
 	if wait := time.Until(s.last.Add(restartWait)); wait > 0 {
 		select {
 		case <-time.After(wait):

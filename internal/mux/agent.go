@@ -1,0 +1,319 @@
+// Package mux is the mux's agent: it turns a plan into tables, health into alive bits, and both into routes.
+//
+// Order of publication: a VIP is withdrawn before the tables forget it and announced after they know it; a flip of
+// health reaches the tables before the routers. An agent that restarts disturbs nothing: tables and routes outlive
+// it, and the last known health is taken over until probes say otherwise.
+package mux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/agent"
+	"github.com/shuntlb/shunt/internal/bgp"
+	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/probe"
+)
+
+// Prober probes the wanted targets; *probe.Engine is the real one.
+type Prober interface {
+	// Set replaces the targets. Results come through the callback the prober was made with.
+	Set([]probe.Target) error
+}
+
+// Hops follows the way to destinations; *netdev.NextHops is the real one.
+type Hops interface {
+	// Want replaces the destinations. Answers come through Agent.HopsChanged.
+	Want([]netip.Addr)
+}
+
+// Options are what an Agent works with. All but Addresses and Log are required.
+type Options struct {
+	Tables  dataplane.MuxTables
+	Ring    RingBuilder
+	Prober  Prober
+	Hops    Hops
+	Speaker bgp.Speaker
+	// Ensure makes sure that a speaker is there to take a state; started tells that it is new and knows nothing.
+	Ensure func(context.Context) (started bool, err error)
+	Clock  clock.Clock
+	// StateDir keeps the last health over restarts, RunDir local decisions until the next boot.
+	StateDir, RunDir string
+	// DrainWait is how long routers get to move the traffic away.
+	DrainWait time.Duration
+	// Addresses of the interface, used as next hops for a family the Node object has no address of.
+	Addresses []netip.Addr
+	// ReadFile reads password files.
+	ReadFile func(string) ([]byte, error)
+	Log      *slog.Logger
+}
+
+// Agent is the mux's agent.Handler. Lock order: applying, then speaking, then mu.
+type Agent struct {
+	o Options
+	// changed is poked when the status is worth a report, speak when routers may have to be told something, save when
+	// health has to be written.
+	changed, speak, save chan struct{}
+
+	// applying is held while tables are made to follow a plan.
+	applying sync.Mutex
+	rings    rings
+
+	// speaking is held while the speaker is made to follow.
+	speaking sync.Mutex
+
+	mu     sync.Mutex
+	plan   plan.Plan
+	roster *roster
+	drain  drain
+	peers  []bgp.Peer
+	hops   map[netip.Addr]netdev.NextHop
+	// mtus are the path MTUs that the tables were given.
+	mtus map[netip.Addr]uint32
+	// inTables are the VIPs that the data plane knows, as far as is known.
+	inTables map[netip.Addr]bool
+	// ready: a plan was applied, so that the speaker may be told.
+	ready bool
+	// left: the mux was taken out of service for good; nothing is said any more.
+	left bool
+	// status is the speaker's, read at the last word to it.
+	status bgp.Status
+	// speakerFault is why the last word did not reach it.
+	speakerFault error
+}
+
+var _ agent.Handler = (*Agent)(nil)
+
+// drainFile marks a local drain in the run directory.
+const drainFile = "drain"
+
+// New makes an agent with the health that was saved. Run must be running for it to announce anything.
+func New(o Options) (*Agent, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	for _, dir := range []string{o.StateDir, o.RunDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("make directory: %w", err)
+		}
+	}
+	saved, err := loadHealth(o.StateDir)
+	if err != nil {
+		o.Log.Warn("members begin as unknown", "error", err)
+	}
+	a := &Agent{
+		o: o, roster: newRoster(saved),
+		rings:    rings{build: o.Ring, made: map[lb.EndpointKey]madeRing{}},
+		hops:     map[netip.Addr]netdev.NextHop{},
+		mtus:     map[netip.Addr]uint32{},
+		inTables: map[netip.Addr]bool{},
+		changed:  make(chan struct{}, 1), speak: make(chan struct{}, 1), save: make(chan struct{}, 1),
+	}
+	if _, err := os.Stat(filepath.Join(o.RunDir, drainFile)); err == nil {
+		// The way out was taken before this agent started.
+		a.drain = drain{local: true}
+	}
+	return a, nil
+}
+
+// Changed is poked when the status is worth a report.
+func (a *Agent) Changed() <-chan struct{} { return a.changed }
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Apply implements agent.Handler.
+func (a *Agent) Apply(ctx context.Context, p plan.Plan) error {
+	a.applying.Lock()
+	defer a.applying.Unlock()
+	first := a.adoptRoutes(ctx)
+	peers, peersErr := peersOf(p.Node.BGP, a.o.ReadFile)
+
+	a.mu.Lock()
+	before, known := a.plan, a.inTables
+	a.roster.apply(p.Endpoints)
+	a.inTables = intersect(known, vips(p))
+	leaving := len(a.inTables) < len(known)
+	a.mu.Unlock()
+	if leaving {
+		a.withdrawFirst(ctx, p, peers)
+	}
+	a.o.Hops.Want(append(outers(p), outers(before)...))
+
+	if err := a.applyTables(p); err != nil {
+		a.mu.Lock()
+		a.roster.apply(before.Endpoints)
+		a.inTables = known
+		a.mu.Unlock()
+		poke(a.speak)
+		return err
+	}
+
+	a.mu.Lock()
+	a.plan, a.peers, a.ready = p, peers, true
+	a.inTables = vips(p)
+	a.roster.prune()
+	a.drain.set(a.o.Clock.Now(), func(d *drain) { d.plan = p.Node.Drain })
+	if first && p.Node.Drain {
+		a.drain.since = time.Time{}
+	}
+	targets := a.roster.targets()
+	_, stateErr := a.announcementLocked().state()
+	a.mu.Unlock()
+	a.rings.prune(p.Endpoints)
+	a.o.Hops.Want(outers(p))
+	probesErr := a.o.Prober.Set(targets)
+	poke(a.speak)
+	poke(a.changed)
+	return errors.Join(peersErr, stateErr, probesErr)
+}
+
+// adoptRoutes takes over, once, what a speaker that outlived the agent before announces: those VIPs are in the tables.
+func (a *Agent) adoptRoutes(ctx context.Context) (first bool) {
+	a.mu.Lock()
+	first = !a.ready
+	a.mu.Unlock()
+	if !first {
+		return false
+	}
+	status, err := a.o.Speaker.Status(ctx)
+	if err != nil {
+		return true // none runs: nothing is announced
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range status.Routes {
+		a.inTables[r.Prefix.Addr()] = true
+	}
+	return true
+}
+
+// withdrawFirst takes back the routes of VIPs that the tables are about to forget. A speaker that does not answer must
+// not stop the plan.
+func (a *Agent) withdrawFirst(ctx context.Context, p plan.Plan, peers []bgp.Peer) {
+	a.speaking.Lock()
+	defer a.speaking.Unlock()
+	a.mu.Lock()
+	next := a.announcementLocked()
+	if !a.ready {
+		next.node, next.peers = p.Node, peers
+		next.served = a.roster.served(p.Endpoints)
+	}
+	a.mu.Unlock()
+	want, _ := next.state()
+	if err := a.o.Speaker.Set(ctx, want); err != nil {
+		a.o.Log.Warn("withdraw before the tables change", "error", err)
+	}
+}
+
+// applyTables makes the tables follow a plan under the present health and path MTUs.
+func (a *Agent) applyTables(p plan.Plan) error {
+	a.mu.Lock()
+	mtus := make(map[netip.Addr]uint32, len(a.hops))
+	for _, outer := range outers(p) {
+		mtus[outer] = pathMTU(p.MTU, a.hops[outer])
+	}
+	want := wantedTables(p, &a.rings, a.roster.alive, func(outer netip.Addr) uint32 { return mtus[outer] })
+	a.mu.Unlock()
+	if err := a.o.Tables.Apply(want); err != nil {
+		return fmt.Errorf("apply tables: %w", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.mtus = mtus
+	// Tables that outlived an agent keep their bits, and health may have changed since `want` was made.
+	var bits []dataplane.MemberAlive
+	for _, e := range p.Endpoints {
+		for _, m := range e.Members {
+			bits = append(bits, dataplane.MemberAlive{Endpoint: e.Key, Member: m.ID, Alive: a.roster.alive(e.Key, m)})
+		}
+	}
+	a.o.Tables.SetAlive(bits)
+	if err := a.o.Tables.SetNextHops(nextHops(a.hops)); err != nil {
+		return fmt.Errorf("set next hops: %w", err)
+	}
+	return nil
+}
+
+// Probed takes a probe's result.
+func (a *Agent) Probed(result probe.Result) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	flips := a.roster.observe(result)
+	if len(flips) == 0 {
+		return
+	}
+	// Under the lock, so that two flips of one member reach the tables in order.
+	a.o.Tables.SetAlive(flips)
+	for _, f := range flips {
+		a.o.Log.Info("health", "vip", f.Endpoint.VIP, "protocol", f.Endpoint.Protocol, "port", f.Endpoint.Port,
+			"backend", result.Target.Address, "alive", f.Alive, "because", result.Words)
+	}
+	poke(a.speak)
+	poke(a.changed)
+	poke(a.save)
+}
+
+// HopsChanged takes the full map of ways to the wanted destinations.
+func (a *Agent) HopsChanged(hops map[netip.Addr]netdev.NextHop) {
+	a.mu.Lock()
+	a.hops = hops
+	err := a.o.Tables.SetNextHops(nextHops(hops))
+	stale := false
+	for outer, mtu := range a.mtus {
+		stale = stale || pathMTU(a.plan.MTU, hops[outer]) != mtu
+	}
+	a.mu.Unlock()
+	if err != nil {
+		a.o.Log.Error("set next hops", "error", err)
+	}
+	if stale {
+		a.reapply()
+	}
+}
+
+// reapply makes the tables follow the present plan under new path MTUs.
+func (a *Agent) reapply() {
+	a.applying.Lock()
+	defer a.applying.Unlock()
+	a.mu.Lock()
+	p := a.plan
+	a.mu.Unlock()
+	if err := a.applyTables(p); err != nil {
+		a.o.Log.Error("follow path MTUs", "error", err)
+	}
+}
+
+// announcementLocked is what routers should hear under the present plan.
+func (a *Agent) announcementLocked() announcement {
+	return announcement{
+		node: a.plan.Node, fallback: a.o.Addresses, peers: a.peers,
+		served: a.roster.served(a.plan.Endpoints), inTables: a.inTables,
+		phase: a.drain.phase(a.o.Clock.Now(), a.o.DrainWait),
+	}
+}
+
+func intersect(a, b map[netip.Addr]bool) map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for k := range a {
+		if b[k] {
+			out[k] = true
+		}
+	}
+	return out
+}

@@ -1,0 +1,169 @@
+package mux
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// controlSocket is the agent's socket in the run directory; agentLock keeps a second agent out.
+const (
+	controlSocket = "agent.sock"
+	agentLock     = "agent.lock"
+)
+
+// SetDrain begins or ends a local drain; it is remembered until the next boot.
+func (a *Agent) SetDrain(on bool) error {
+	path := filepath.Join(a.o.RunDir, drainFile)
+	if on {
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			return fmt.Errorf("remember drain: %w", err)
+		}
+	} else if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("forget drain: %w", err)
+	}
+	a.mu.Lock()
+	a.drain.set(a.o.Clock.Now(), func(d *drain) { d.local = on })
+	a.mu.Unlock()
+	a.Speak(context.Background())
+	return nil
+}
+
+// Leave drains for good and returns when the routes are withdrawn.
+func (a *Agent) Leave(ctx context.Context) error {
+	a.mu.Lock()
+	a.drain.set(a.o.Clock.Now(), func(d *drain) { d.last = true })
+	a.mu.Unlock()
+	if err := a.awaitGone(ctx); err != nil {
+		return err
+	}
+	a.speaking.Lock()
+	defer a.speaking.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.left = true
+	return nil
+}
+
+// awaitGone speaks until no route is announced.
+func (a *Agent) awaitGone(ctx context.Context) error {
+	for {
+		a.Speak(ctx)
+		a.mu.Lock()
+		phase := a.drain.phase(a.o.Clock.Now(), a.o.DrainWait)
+		routes, fault, ready := len(a.status.Routes), a.speakerFault, a.ready
+		left := a.drain.since.Add(a.o.DrainWait).Sub(a.o.Clock.Now())
+		a.mu.Unlock()
+		switch {
+		case phase == serving:
+			return errors.New("drain: undone meanwhile")
+		case phase == gone && fault != nil:
+			return fmt.Errorf("drain: %w", fault)
+		case phase == gone && (routes == 0 || !ready):
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("drain: %w", ctx.Err())
+		case <-a.o.Clock.After(max(left, 10*time.Millisecond)):
+		}
+	}
+}
+
+// Control serves the agent's socket until ctx ends. stop takes everything down; it is called once routes are gone.
+func (a *Agent) Control(ctx context.Context, stop func() error) error {
+	unlock, err := lockFile(filepath.Join(a.o.RunDir, agentLock))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	path := filepath.Join(a.o.RunDir, controlSocket)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove old socket: %w", err)
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return fmt.Errorf("protect socket: %w", err)
+	}
+	routes := http.NewServeMux()
+	reply := func(f func(*http.Request) error) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if err := f(r); err != nil {
+				http.Error(w, err.Error(), http.StatusConflict)
+			}
+		}
+	}
+	routes.HandleFunc("POST /v1/drain", reply(func(r *http.Request) error {
+		if err := a.SetDrain(true); err != nil {
+			return err
+		}
+		return a.awaitGone(r.Context())
+	}))
+	routes.HandleFunc("POST /v1/undrain", reply(func(*http.Request) error { return a.SetDrain(false) }))
+	routes.HandleFunc("POST /v1/stop", reply(func(r *http.Request) error {
+		if err := a.Leave(r.Context()); err != nil {
+			return err
+		}
+		return stop()
+	}))
+	routes.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(a.Status())
+	})
+	server := &http.Server{Handler: routes, ReadHeaderTimeout: 5 * time.Second}
+	context.AfterFunc(ctx, func() {
+		// A stop request in flight gets its answer.
+		grace, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = server.Shutdown(grace)
+	})
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve control socket: %w", err)
+	}
+	return nil
+}
+
+// ErrNoAgent tells that no agent listens in the run directory.
+var ErrNoAgent = errors.New("no agent is running")
+
+// Ask sends a request, "drain", "undrain" or "stop", to the agent of a run directory and waits until it is done.
+func Ask(ctx context.Context, runDir, what string) error {
+	path := filepath.Join(runDir, controlSocket)
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+			if err != nil {
+				return nil, fmt.Errorf("%w with run directory %s: %v", ErrNoAgent, runDir, err)
+			}
+			return conn, nil
+		},
+	}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/v1/"+what, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if errors.Is(err, ErrNoAgent) {
+		return fmt.Errorf("%w with run directory %s", ErrNoAgent, runDir)
+	}
+	if err != nil {
+		return fmt.Errorf("ask the agent to %s: %w", what, err)
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(strings.TrimSpace(string(text)))
+	}
+	return nil
+}

@@ -1,0 +1,246 @@
+package mux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/bgp"
+	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/probe"
+)
+
+// journal is the order in which the parts around the agent were called.
+type journal struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (j *journal) add(format string, args ...any) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.lines = append(j.lines, fmt.Sprintf(format, args...))
+}
+
+func (j *journal) take() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	out := j.lines
+	j.lines = nil
+	return out
+}
+
+// tables is a data plane that remembers.
+type tables struct {
+	journal *journal
+	mu      sync.Mutex
+	state   dataplane.MuxState
+	alive   map[dataplane.MemberKey]bool
+	hops    map[netip.Addr]dataplane.NextHop
+	fail    error
+	// during runs in the middle of Apply.
+	during func()
+}
+
+func (f *tables) Apply(s dataplane.MuxState) error {
+	if f.during != nil {
+		f.during()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return f.fail
+	}
+	f.state = s
+	old := f.alive
+	f.alive = map[dataplane.MemberKey]bool{}
+	var vips []string
+	for _, e := range s.Endpoints {
+		vips = append(vips, e.Key.VIP.String())
+		for _, m := range e.Members {
+			k := dataplane.MemberKey{Endpoint: e.Key, Member: m.ID}
+			f.alive[k] = m.Alive
+			if was, kept := old[k]; kept {
+				f.alive[k] = was
+			}
+		}
+	}
+	f.journal.add("tables %v", vips)
+	return nil
+}
+
+func (f *tables) SetAlive(list []dataplane.MemberAlive) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, a := range list {
+		k := dataplane.MemberKey{Endpoint: a.Endpoint, Member: a.Member}
+		if was, known := f.alive[k]; known && was != a.Alive {
+			f.alive[k] = a.Alive
+			f.journal.add("alive %v/%d %v", a.Endpoint.VIP, a.Member, a.Alive)
+		}
+	}
+}
+
+func (f *tables) SetNextHops(h map[netip.Addr]dataplane.NextHop) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hops = h
+	return nil
+}
+
+func (f *tables) Trace(p dataplane.Packet) (dataplane.Trace, error) {
+	if len(f.state.Endpoints) == 0 {
+		return dataplane.Trace{Verdict: "no_endpoint"}, nil
+	}
+	e := f.state.Endpoints[0]
+	return dataplane.Trace{Verdict: "forwarded", Endpoint: e.Key, Member: e.Members[0].ID, Outer: e.Members[0].Outer}, nil
+}
+
+func (f *tables) Counters() (dataplane.MuxCounters, error) { return dataplane.MuxCounters{}, nil }
+func (f *tables) Close() error                             { return nil }
+
+// speaker is a fake that writes what it says into the journal.
+type speaker struct {
+	bgp.Fake
+	journal *journal
+}
+
+func (s *speaker) Set(ctx context.Context, want bgp.State) error {
+	before := s.State()
+	err := s.Fake.Set(ctx, want)
+	if err == nil && !slices.Equal(before.Routes, want.Routes) {
+		var words []string
+		for _, r := range want.Routes {
+			word := r.Prefix.Addr().String()
+			if r.Graceful {
+				word += " graceful"
+			}
+			words = append(words, word)
+		}
+		s.journal.add("routes %v", words)
+	}
+	return err
+}
+
+type prober struct{ targets []probe.Target }
+
+func (p *prober) Set(t []probe.Target) error { p.targets = t; return nil }
+
+type hops struct{ want []netip.Addr }
+
+func (h *hops) Want(w []netip.Addr) { h.want = w }
+
+// world is an agent with everything around it.
+type world struct {
+	*journal
+	t       *testing.T
+	clock   *clock.Fake
+	tables  *tables
+	speaker *speaker
+	prober  *prober
+	hops    *hops
+	agent   *Agent
+	built   []string
+	files   map[string]string
+	state   string
+	run     string
+}
+
+func newWorld(t *testing.T) *world {
+	j := &journal{}
+	w := &world{
+		journal: j, t: t, clock: clock.NewFake(time.Unix(1000, 0)),
+		tables: &tables{journal: j}, speaker: &speaker{journal: j}, prober: &prober{}, hops: &hops{},
+		files: map[string]string{"/etc/md5": "secret\nmore\n"}, state: t.TempDir(), run: t.TempDir(),
+	}
+	w.restart()
+	return w
+}
+
+// restart replaces the agent; tables, routes and files stay.
+func (w *world) restart() {
+	w.t.Helper()
+	a, err := New(Options{
+		Tables: w.tables, Prober: w.prober, Hops: w.hops, Speaker: w.speaker, Clock: w.clock,
+		Ensure:   func(context.Context) (bool, error) { return false, nil },
+		StateDir: w.state, RunDir: w.run, DrainWait: 2 * time.Second,
+		Ring: func(code uint8, members []plan.Member) []uint16 {
+			w.built = append(w.built, fmt.Sprintf("%d of %d", 1<<code, len(members)))
+			return make([]uint16, 1<<code)
+		},
+		ReadFile: func(name string) ([]byte, error) {
+			if data, ok := w.files[name]; ok {
+				return []byte(data), nil
+			}
+			return nil, errors.New("no such file")
+		},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.agent = a
+}
+
+func (w *world) apply(p plan.Plan) {
+	w.t.Helper()
+	if err := w.agent.Apply(context.Background(), p); err != nil {
+		w.t.Fatal(err)
+	}
+	w.agent.Speak(context.Background())
+}
+
+// probe reports one result for a backend.
+func (w *world) probe(dip string, good bool, words string) {
+	w.t.Helper()
+	for _, target := range w.prober.targets {
+		if target.Address.Addr() == netip.MustParseAddr(dip) {
+			w.agent.Probed(probe.Result{Target: target, Good: good, Words: words})
+			w.agent.Speak(context.Background())
+			return
+		}
+	}
+	w.t.Fatalf("nobody probes %s", dip)
+}
+
+func (w *world) expect(what string, lines ...string) {
+	w.t.Helper()
+	if got := w.take(); !slices.Equal(got, lines) {
+		w.t.Fatalf("%s:\n got %q\nwant %q", what, got, lines)
+	}
+}
+
+// planOf is a plan with one TCP endpoint on port 80 for each VIP, all with the same backends.
+func planOf(vips []string, dips ...string) plan.Plan {
+	p := plan.Plan{
+		Revision: 1, MTU: 1500,
+		Node: lb.Node{
+			Name: "mux1", Role: lb.RoleMux,
+			Addresses: []netip.Addr{netip.MustParseAddr("10.10.0.11"), netip.MustParseAddr("2001:db8:10::11")},
+			BGP: &lb.BGP{ASN: 65010, Peers: []lb.BGPPeer{
+				{Address: netip.MustParseAddr("10.10.0.1"), ASN: 65000, PasswordFile: "/etc/md5", BFD: &lb.BFD{Multiplier: 3}},
+			}},
+		},
+		RingKeys: []plan.Key{{ID: 3, Key: [16]byte{1}}},
+	}
+	for _, v := range vips {
+		e := plan.Endpoint{
+			Key:     lb.EndpointKey{VIP: netip.MustParseAddr(v), Protocol: lb.TCP, Port: 80},
+			Service: "web", Generation: 1, RingCode: 6, KeyID: 3,
+			Check: lb.Health{Kind: "tcp", Interval: time.Second, Timeout: time.Second, Rise: 2, Fall: 2},
+		}
+		for i, d := range dips {
+			a := netip.MustParseAddr(d)
+			e.Members = append(e.Members, plan.Member{ID: uint16(i + 1), DIP: a, Port: 8080, Weight: 1, Outer: a})
+		}
+		p.Endpoints = append(p.Endpoints, e)
+	}
+	return p
+}

@@ -1,0 +1,155 @@
+package mux
+
+import (
+	"net/netip"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/health"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/probe"
+)
+
+// backend names a member by what it is, not by its id: an id may come to stand for another backend.
+type backend struct {
+	Endpoint lb.EndpointKey
+	Backend  lb.BackendKey
+}
+
+// member is a member of an endpoint with its health.
+type member struct {
+	plan.Member
+	service    string
+	rise, fall uint32
+	target     probe.Target
+	state      health.Member
+	// words of the last probe.
+	words string
+}
+
+// roster is the health of all members. It has no lock and no clock: its owner serialises.
+type roster struct {
+	// members of the plan, and of the plan before until prune.
+	members map[backend]*member
+	// byTarget are the members of the plan by what is probed for them.
+	byTarget map[probe.Target][]backend
+	// saved is what an agent before this one knew.
+	saved map[backend]bool
+}
+
+func newRoster(saved map[backend]bool) *roster {
+	return &roster{members: map[backend]*member{}, byTarget: map[probe.Target][]backend{}, saved: saved}
+}
+
+// apply takes over the plan's members. Those that stay keep their health; new ones take the health of an equal target
+// that is already probed, else what was saved, else they begin anew. Members that are gone stay until prune, so that a
+// plan which could not be obeyed can be taken back by applying the old one again.
+func (r *roster) apply(endpoints []plan.Endpoint) {
+	before := r.byTarget
+	r.byTarget = map[probe.Target][]backend{}
+	for _, e := range endpoints {
+		for _, pm := range e.Members {
+			key := backend{e.Key, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}
+			target := targetOf(pm, e.Check)
+			m, have := r.members[key]
+			if !have {
+				m = &member{state: r.begin(key, before[target])}
+				r.members[key] = m
+			} else if m.target != target {
+				m.state = health.Adopt(m.state.Alive())
+			}
+			m.Member, m.service, m.target = pm, e.Service, target
+			m.rise, m.fall = e.Check.Rise, e.Check.Fall
+			r.byTarget[target] = append(r.byTarget[target], key)
+		}
+	}
+}
+
+func (r *roster) begin(key backend, equals []backend) health.Member {
+	for _, e := range equals {
+		if m := r.members[e]; m != nil && m.state.Alive() {
+			return health.Adopt(true)
+		}
+	}
+	if alive, known := r.saved[key]; known {
+		return health.Adopt(alive)
+	}
+	return health.New()
+}
+
+// prune forgets what is not in the plan that was applied last.
+func (r *roster) prune() {
+	keep := map[backend]bool{}
+	for _, keys := range r.byTarget {
+		for _, k := range keys {
+			keep[k] = true
+		}
+	}
+	for k := range r.members {
+		if !keep[k] {
+			delete(r.members, k)
+		}
+	}
+	r.saved = nil
+}
+
+// targets is everything that has to be probed.
+func (r *roster) targets() []probe.Target {
+	out := make([]probe.Target, 0, len(r.byTarget))
+	for t := range r.byTarget {
+		out = append(out, t)
+	}
+	return out
+}
+
+// observe folds a probe's result in and returns the flips.
+func (r *roster) observe(result probe.Result) []dataplane.MemberAlive {
+	var flips []dataplane.MemberAlive
+	for _, key := range r.byTarget[result.Target] {
+		m := r.members[key]
+		m.words = result.Words
+		if m.state.Observe(result.Good, m.rise, m.fall) {
+			flips = append(flips, dataplane.MemberAlive{Endpoint: key.Endpoint, Member: m.ID, Alive: m.state.Alive()})
+		}
+	}
+	return flips
+}
+
+// alive tells the health of one member; unknown ones are dead.
+func (r *roster) alive(e lb.EndpointKey, pm plan.Member) bool {
+	m := r.members[backend{e, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}]
+	return m != nil && m.state.Alive()
+}
+
+// served are the VIPs of the endpoints that have a member which is alive and takes new flows.
+func (r *roster) served(endpoints []plan.Endpoint) map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for _, e := range endpoints {
+		if out[e.Key.VIP] {
+			continue
+		}
+		for _, pm := range e.Members {
+			if pm.Weight > 0 && r.alive(e.Key, pm) {
+				out[e.Key.VIP] = true
+				break
+			}
+		}
+	}
+	return out
+}
+
+// targetOf is what a member's check probes.
+func targetOf(m plan.Member, check lb.Health) probe.Target {
+	port := check.Port
+	if port == 0 {
+		port = m.Port
+	}
+	t := probe.Target{
+		Address: netip.AddrPortFrom(m.DIP, port), Kind: probe.Kind(check.Kind),
+		Interval: check.Interval, Timeout: check.Timeout,
+	}
+	if t.Kind == probe.HTTP {
+		t.Path, t.Host = check.Path, check.Host
+	}
+	return t
+}

@@ -1,0 +1,136 @@
+package mux
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/bgp"
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// sameStatus tells whether two states of the speaker read the same.
+func sameStatus(a, b bgp.Status) bool {
+	return slices.Equal(a.Routes, b.Routes) && slices.Equal(a.Peers, b.Peers)
+}
+
+// Status implements agent.Handler.
+func (a *Agent) Status() *apiv1.NodeStatus {
+	counters, err := a.o.Tables.Counters()
+	if err != nil {
+		a.o.Log.Error("read counters", "error", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := &apiv1.NodeStatus{Members: a.memberStatusLocked(counters), Routes: a.routeStatusLocked()}
+	for name, n := range counters.Reasons {
+		out.Reasons = append(out.Reasons, &apiv1.ReasonCount{Reason: name, Packets: n})
+	}
+	slices.SortFunc(out.Reasons, func(x, y *apiv1.ReasonCount) int { return strings.Compare(x.Reason, y.Reason) })
+	for _, p := range a.status.Peers {
+		out.Peers = append(out.Peers, &apiv1.PeerStatus{Address: p.Address.String(), State: p.State, Bfd: p.BFD})
+	}
+	if a.speakerFault != nil {
+		out.Error = fmt.Sprintf("bgp speaker: %v", a.speakerFault)
+	}
+	return out
+}
+
+func (a *Agent) memberStatusLocked(counters dataplane.MuxCounters) []*apiv1.MemberStatus {
+	var out []*apiv1.MemberStatus
+	for _, e := range a.plan.Endpoints {
+		for _, pm := range e.Members {
+			m := a.roster.members[backend{e.Key, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}]
+			if m == nil {
+				continue
+			}
+			words := m.words
+			if words == "" {
+				words = "not checked yet"
+			}
+			n := counters.Members[dataplane.MemberKey{Endpoint: e.Key, Member: pm.ID}]
+			out = append(out, &apiv1.MemberStatus{
+				Vip: e.Key.VIP.String(), Protocol: e.Key.Protocol.String(), Port: uint32(e.Key.Port),
+				Dip: pm.DIP.String(), DipPort: uint32(pm.Port), Member: uint32(pm.ID), Service: e.Service,
+				Alive: m.state.Alive(), LastCheck: words, Packets: n.Packets, Bytes: n.Bytes,
+			})
+		}
+	}
+	return out
+}
+
+// routeStatusLocked lists every VIP of the plan, announced or not, and what is announced beside.
+func (a *Agent) routeStatusLocked() []*apiv1.RouteStatus {
+	announced := map[netip.Prefix]bool{}
+	for vip := range vips(a.plan) {
+		announced[netip.PrefixFrom(vip, vip.BitLen())] = false
+	}
+	for _, r := range a.status.Routes {
+		announced[r.Prefix] = true
+	}
+	var out []*apiv1.RouteStatus
+	for prefix, yes := range announced {
+		out = append(out, &apiv1.RouteStatus{Prefix: prefix.String(), Advertised: yes})
+	}
+	slices.SortFunc(out, func(x, y *apiv1.RouteStatus) int { return strings.Compare(x.Prefix, y.Prefix) })
+	return out
+}
+
+// Trace implements agent.Handler.
+func (a *Agent) Trace(q *apiv1.TraceRequest) *apiv1.TraceResult {
+	packet, err := tracePacket(q)
+	if err != nil {
+		return &apiv1.TraceResult{Error: err.Error()}
+	}
+	walk, err := a.o.Tables.Trace(packet)
+	if err != nil {
+		return &apiv1.TraceResult{Error: fmt.Sprintf("trace: %v", err)}
+	}
+	out := &apiv1.TraceResult{Verdict: walk.Verdict, Steps: walk.Steps}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, e := range a.plan.Endpoints {
+		if e.Key != walk.Endpoint {
+			continue
+		}
+		out.Service = e.Service
+		for _, m := range e.Members {
+			if walk.Outer.IsValid() && m.ID == walk.Member {
+				out.Dip, out.DipPort, out.Member = m.DIP.String(), uint32(m.Port), uint32(m.ID)
+				out.OuterDestination = walk.Outer.String()
+			}
+		}
+	}
+	return out
+}
+
+// tracePacket reads the question; errors name the field.
+func tracePacket(q *apiv1.TraceRequest) (dataplane.Packet, error) {
+	p := dataplane.Packet{VNI: q.Vni, ClientPort: uint16(q.ClientPort), Port: uint16(q.Port)}
+	var err error
+	if p.Client, err = netip.ParseAddr(q.Client); err != nil {
+		return p, fmt.Errorf("trace: client: %q: must be an IP address", q.Client)
+	}
+	if p.VIP, err = netip.ParseAddr(q.Vip); err != nil {
+		return p, fmt.Errorf("trace: vip: %q: must be an IP address", q.Vip)
+	}
+	p.Client, p.VIP = p.Client.Unmap(), p.VIP.Unmap()
+	if p.Client.Is4() != p.VIP.Is4() {
+		return p, fmt.Errorf("trace: client: %v: must be of the VIP's family", p.Client)
+	}
+	switch q.Protocol {
+	case "tcp", "":
+		p.Protocol = lb.TCP
+	case "udp":
+		p.Protocol = lb.UDP
+	default:
+		return p, fmt.Errorf("trace: protocol: %q: must be tcp or udp", q.Protocol)
+	}
+	if q.ClientPort > 65535 || q.Port > 65535 {
+		return p, fmt.Errorf("trace: port: %d: must be 0 to 65535", max(q.ClientPort, q.Port))
+	}
+	return p, nil
+}
