@@ -25,33 +25,38 @@ struct tcp_options {
 	__u32 len;
 };
 
-/* mss_find returns the index of the MSS value in the options, 0 when there is none, -1 when they are broken. */
-static __always_inline int mss_find(const struct tcp_options *o)
+/* Where a walk through options stands. */
+struct mss_walk {
+	struct tcp_options options;
+	__u32 at;     /* of the next option */
+	__s32 found;  /* 0: no MSS yet, -1: broken, else index of the MSS value */
+};
+
+/* mss_step looks at one option; 1 ends the walk. */
+static long mss_step(__u32 n, void *context)
 {
-	__u32 i = 0;
+	struct mss_walk *w = context;
+	const struct tcp_options *o = &w->options;
+	__u32 i = w->at, kind, len;
 
-	for (int n = 0; n < LIMIT_TCP_OPTIONS; n++) {
-		__u32 kind, len;
-
-		if (i >= o->len || i >= LIMIT_TCP_OPTIONS)
-			return 0;
-		kind = o->bytes[i];
-		if (kind == TCP_OPTION_END)
-			return 0;
-		if (kind == TCP_OPTION_NOP) {
-			i++;
-			continue;
-		}
-		if (i + 1 >= o->len || i + 1 >= LIMIT_TCP_OPTIONS)
-			return -1;
-		len = o->bytes[i + 1];
-		if (len < 2 || i + len > o->len)
-			return -1;
-		if (kind == TCP_OPTION_MSS)
-			return len == 4 ? (int)i + 2 : -1;
-		i += len;
-	}
-	return 0;
+	(void)n;
+	if (i >= o->len || i >= LIMIT_TCP_OPTIONS)
+		return 1;
+	kind = o->bytes[i];
+	if (kind == TCP_OPTION_END)
+		return 1;
+	w->at = i + 1;
+	if (kind == TCP_OPTION_NOP)
+		return 0;
+	w->found = -1;
+	if (i + 1 >= o->len || i + 1 >= LIMIT_TCP_OPTIONS)
+		return 1;
+	len = o->bytes[i + 1];
+	if (len < 2 || i + len > o->len || (kind == TCP_OPTION_MSS && len != 4))
+		return 1;
+	w->found = kind == TCP_OPTION_MSS ? (__s32)i + 2 : 0;
+	w->at = i + len;
+	return w->found != 0;
 }
 
 /* mss_store writes a new MSS, `at` bytes into the options. A word at an odd offset counts byte-swapped in the
@@ -77,21 +82,24 @@ static __always_inline int mss_read(struct __sk_buff *skb, const struct transpor
 	return bpf_skb_load_bytes(skb, t->offset + sizeof(struct tcphdr), o->bytes, o->len);
 }
 
-/* mss_clamp lowers the MSS option of the SYN at t to `mss` (host order); it never raises it and adds none. */
-static __noinline int mss_clamp(struct __sk_buff *skb, const struct transport_view *t, __u32 mss)
+/* mss_clamp lowers the MSS option of the SYN at t to `mss` (host order); it never raises it and adds none. Global, so
+ * that the verifier looks at it once, on its own. */
+__noinline int mss_clamp(struct __sk_buff *skb, const struct transport_view *t, __u32 mss)
 {
-	struct tcp_options options;
+	struct mss_walk w = {};
 	__be16 from;
-	int at;
+	__u32 at;
 
-	if (!t || mss_read(skb, t, &options))
+	if (!t || mss_read(skb, t, &w.options))
 		return MSS_FAILED;
-	at = mss_find(&options);
-	if (at < 0)
+	/* bpf_loop came with Linux 5.17; an unrolled walk costs the verifier hundreds of thousands of steps. */
+	bpf_loop(LIMIT_TCP_OPTIONS, mss_step, &w, 0);
+	if (w.found < 0)
 		return MSS_MALFORMED;
+	at = w.found;
 	if (at == 0 || !mss || at > LIMIT_TCP_OPTIONS - 2)
 		return MSS_LEFT;
-	from = options.bytes[at] | (__u16)options.bytes[at + 1] << 8;
+	from = w.options.bytes[at] | (__u16)w.options.bytes[at + 1] << 8;
 	if (bpf_ntohs(from) <= mss)
 		return MSS_LEFT;
 	return mss_store(skb, t, at, from, bpf_htons(mss));

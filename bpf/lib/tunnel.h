@@ -104,9 +104,12 @@ static __always_inline int ip4_view(struct __sk_buff *skb, __u32 at, __u32 end, 
 	return PARSE_OK;
 }
 
-/* ip6_extensions moves v->payload behind the extension headers (RFC 8200 section 4). */
-static __always_inline int ip6_extensions(struct __sk_buff *skb, struct ip_view *v)
+/* ip6_extensions moves v->payload behind the extension headers (RFC 8200 section 4). Global, so that the verifier
+ * looks at it once, on its own. */
+__noinline int ip6_extensions(struct __sk_buff *skb, struct ip_view *v)
 {
+	if (!v)
+		return PARSE_MALFORMED;
 	for (int i = 0; i <= LIMIT_IP6_EXTENSIONS; i++) {
 		struct { __u8 next, len; __be16 more; } ext; /* `more`: of a fragment header; of a routing header its type and segments left */
 		__u32 len;

@@ -1,0 +1,153 @@
+package dataplane
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// Addresses of the packet tests. host is the machine itself, dip a server behind it, lost an unreachable DIP.
+const (
+	client4, client6 = "198.51.100.11", "2001:db8:100::11"
+	vip4, vip6       = "203.0.113.10", "2001:db8:f::10"
+	host4, host6     = "10.20.1.1", "2001:db8:20:1::1"
+	dip4, dip6       = "10.20.1.11", "2001:db8:20:1::11"
+	lost4            = "10.66.0.1"
+	source4, source6 = "100.64.3.7", "fd53:6875:6e74::a:b"
+)
+
+var tunnelSources = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16"), netip.MustParsePrefix("fd53:6875:6e74::/64")}
+
+var hostEnvs atomic.Int32
+
+// hostEnv is a Host on a veth of a namespace of its own.
+type hostEnv struct {
+	t         *testing.T
+	namespace string
+	dir       string
+	ifindex   int
+	host      *Host
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newHostEnv makes the namespace: uplink up0 with the host's addresses, vm0 towards the DIPs, forwarding on.
+func newHostEnv(t *testing.T) *hostEnv {
+	t.Helper()
+	e := &hostEnv{t: t, namespace: fmt.Sprintf("hostbpf-%d-%d", os.Getpid(), hostEnvs.Add(1))}
+	must(t, netdev.CreateNamespace(e.namespace))
+	t.Cleanup(func() { netdev.DeleteNamespace(e.namespace) })
+	n, err := netdev.OpenNamespace(e.namespace)
+	must(t, err)
+	defer n.Close()
+	must(t, n.SetUp("lo", true))
+	for _, dev := range []string{"up", "vm"} {
+		must(t, netdev.AddVeth(netdev.VethEnd{Namespace: n, Name: dev + "0"}, netdev.VethEnd{Namespace: n, Name: dev + "1"}, 1500))
+	}
+	for _, a := range []string{host4 + "/32", host6 + "/128"} {
+		must(t, n.AddAddress("up0", netip.MustParsePrefix(a)))
+	}
+	for _, a := range []string{dip4 + "/32", dip6 + "/128"} {
+		must(t, n.AddRoute(netdev.Route{Destination: netip.MustParsePrefix(a), Device: "vm0"}))
+	}
+	for _, a := range []string{"198.51.100.0/24", "203.0.113.0/24", "2001:db8:100::/64", "2001:db8:f::/64"} {
+		must(t, n.AddRoute(netdev.Route{Destination: netip.MustParsePrefix(a), Device: "up0"}))
+	}
+	must(t, netdev.SetSysctls(e.namespace, []netdev.Sysctl{
+		{Key: "net/ipv4/ip_forward", Value: "1"}, {Key: "net/ipv6/conf/all/forwarding", Value: "1"},
+	}))
+	must(t, netdev.In(e.namespace, func() error {
+		if out, err := exec.Command("ip", "route", "add", "unreachable", lost4).CombinedOutput(); err != nil {
+			return fmt.Errorf("add unreachable route: %w: %s", err, out)
+		}
+		i, err := net.InterfaceByName("up0")
+		e.ifindex = i.Index
+		return err
+	}))
+	e.dir = filepath.Join(bpffsRoot, "test-"+e.namespace)
+	t.Cleanup(func() { must(t, DetachHost(e.dir)) })
+	e.open()
+	return e
+}
+
+// open loads and attaches, as an agent does that starts.
+func (e *hostEnv) open() {
+	e.t.Helper()
+	var err error
+	must(e.t, netdev.In(e.namespace, func() error {
+		e.host, err = OpenHost(HostOptions{Ifindex: e.ifindex, Dir: e.dir})
+		return err
+	}))
+	h := e.host
+	e.t.Cleanup(func() { h.Close() })
+}
+
+func (e *hostEnv) apply(bindings ...plan.Binding) {
+	e.t.Helper()
+	must(e.t, e.host.Apply(HostState{TunnelSources: tunnelSources, MTU: 1500, Bindings: bindings}))
+}
+
+// skbContext is the beginning of struct __sk_buff.
+type skbContext struct {
+	_       [10]uint32
+	Ifindex uint32
+}
+
+// run gives a frame to a program and returns verdict and frame.
+func (e *hostEnv) run(p *ebpf.Program, frame []byte) (int32, []byte) {
+	e.t.Helper()
+	opts := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: skbContext{Ifindex: uint32(e.ifindex)}}
+	var verdict uint32
+	must(e.t, netdev.In(e.namespace, func() (err error) {
+		verdict, err = p.Run(opts)
+		return err
+	}))
+	return int32(verdict), opts.DataOut
+}
+
+// reasons are the counters that changed since the snapshot before.
+func (e *hostEnv) reasons(before map[string]uint64) map[string]uint64 {
+	e.t.Helper()
+	c, err := e.host.Counters()
+	must(e.t, err)
+	diff := map[string]uint64{}
+	for name, n := range c.Reasons {
+		if d := n - before[name]; d != 0 {
+			diff[name] = d
+		}
+	}
+	return diff
+}
+
+// bind makes a binding VIP:80 (TCP) or VIP:53 (UDP) to port 8080 or 5353 of the DIP.
+func bind(protocol lb.Protocol, vip, outer, dip string, rewrite bool) plan.Binding {
+	b := plan.Binding{
+		Key:   lb.EndpointKey{VIP: netip.MustParseAddr(vip), Protocol: protocol, Port: 80},
+		Outer: netip.MustParseAddr(outer), DIP: netip.MustParseAddr(dip), DIPPort: 8080, Rewrite: rewrite,
+	}
+	if protocol == lb.UDP {
+		b.Key.Port, b.DIPPort = 53, 5353
+	}
+	if !rewrite {
+		b.DIPPort = b.Key.Port
+	}
+	return b
+}
+
+func mustPrefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
