@@ -97,15 +97,9 @@ func (s *Speaker) startLocked(ctx context.Context, want bgp.State) error {
 	if err != nil {
 		return fmt.Errorf("start bgp: %w", err)
 	}
-	// Routers need not tell a mux anything.
-	err = srv.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
-		Name:          "global",
-		Direction:     api.PolicyDirection_POLICY_DIRECTION_IMPORT,
-		DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT,
-	}})
-	if err != nil {
+	if err := refuseForeignRoutes(ctx, srv); err != nil {
 		srv.Stop()
-		return fmt.Errorf("refuse routes of peers: %w", err)
+		return err
 	}
 	s.server = srv
 	s.have = bgp.State{ASN: want.ASN, RouterID: want.RouterID}
@@ -123,6 +117,28 @@ func (s *Speaker) launch(ctx context.Context, global *api.Global) (*server.BgpSe
 		return nil, err
 	}
 	return srv, nil
+}
+
+// refuseForeignRoutes lets only our own routes into the table: routers need not tell a mux anything.
+func refuseForeignRoutes(ctx context.Context, srv *server.BgpServer) error {
+	own := &api.Policy{Name: "own", Statements: []*api.Statement{{
+		Name:       "own",
+		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
+		Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT},
+	}}}
+	if err := srv.AddPolicy(ctx, &api.AddPolicyRequest{Policy: own}); err != nil {
+		return fmt.Errorf("add policy for own routes: %w", err)
+	}
+	err := srv.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+		Name:          "global",
+		Direction:     api.PolicyDirection_POLICY_DIRECTION_IMPORT,
+		Policies:      []*api.Policy{own},
+		DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT,
+	}})
+	if err != nil {
+		return fmt.Errorf("refuse routes of peers: %w", err)
+	}
+	return nil
 }
 
 func (s *Speaker) stopLocked() {
