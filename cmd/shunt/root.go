@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -27,7 +28,10 @@ func (e usageError) Unwrap() error { return e.err }
 // usagef makes a usageError.
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// run executes one command line and returns the exit code.
+// errSilent is a failure that has been told already: exit code 1 and no message.
+var errSilent = errors.New("failed")
+
+// run executes one command line and returns the exit code. Every line of an error begins with the command.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -40,11 +44,11 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitOK
 	}
-	var code exitCode
-	if errors.As(err, &code) {
-		return int(code)
+	if !errors.Is(err, errSilent) {
+		for line := range strings.Lines(err.Error()) {
+			fmt.Fprintf(stderr, "%s: %s\n", cmd.CommandPath(), strings.TrimSuffix(line, "\n"))
+		}
 	}
-	fmt.Fprintf(stderr, "%s: %v\n", cmd.CommandPath(), err)
 	var usage usageError
 	if errors.As(err, &usage) {
 		return exitUsage
@@ -54,14 +58,81 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 // newRoot builds the command tree afresh, so that tests can run commands side by side.
 func newRoot() *cobra.Command {
+	g := &globals{format: formatTable}
 	root := &cobra.Command{
-		Use:           "shunt",
-		Short:         "A cloud-scale, multi-tenant layer-4 load balancer for Linux",
+		Use:   "shunt",
+		Short: "A cloud-scale, multi-tenant layer-4 load balancer for Linux",
+		Long: "Shunt is a layer-4 load balancer: a manager keeps the wanted state, muxes spread connections by XDP,\n" +
+			"hosts deliver them and answer directly. This one binary is all of them, and their command line.\n\n" +
+			"Exit codes: 0 done, 1 failed, 2 wrong usage.",
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		// Runs after the arguments were checked, before cobra checks flags with errors of its own kind.
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cmd.ValidateRequiredFlags(); err != nil {
+				return usageError{err}
+			}
+			if err := cmd.ValidateFlagGroups(); err != nil {
+				return usageError{err}
+			}
+			return nil
+		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	g.register(root.PersistentFlags())
 	// One line per subcommand, each made in its own file.
-	root.AddCommand(newLabCommand(), newLabServer())
+	root.AddCommand(newApply(g))
+	root.AddCommand(newDiff(g))
+	root.AddCommand(newDelete(g))
+	root.AddCommand(newGet(g))
+	root.AddCommand(newDescribe(g))
+	root.AddCommand(newDrain(g, true))
+	root.AddCommand(newDrain(g, false))
+	root.AddCommand(newTrace(g))
+	root.AddCommand(newToken(g))
+	root.AddCommand(newVersion(g))
+	checkArguments(root)
 	return root
+}
+
+// checkArguments makes wrong arguments of every command a usageError, missing subcommands too.
+func checkArguments(cmd *cobra.Command) {
+	for _, child := range cmd.Commands() {
+		checkArguments(child)
+	}
+	check := cmd.Args
+	switch {
+	case cmd.HasSubCommands() && !cmd.Runnable():
+		check = subcommand
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	case check == nil:
+		check = cobra.NoArgs
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		err := check(cmd, args)
+		if err == nil || errors.As(err, new(usageError)) {
+			return err
+		}
+		return usageError{err}
+	}
+}
+
+// subcommand refuses a group of commands without a known one. The bare root prints its help.
+func subcommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 && !cmd.HasParent() {
+		return nil
+	}
+	var names []string
+	for _, child := range cmd.Commands() {
+		if child.IsAvailableCommand() {
+			names = append(names, child.Name())
+		}
+	}
+	if len(args) == 0 {
+		return usagef("needs a subcommand: %s", strings.Join(names, ", "))
+	}
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return usagef("unknown command %q, did you mean %s?", args[0], strings.Join(near, " or "))
+	}
+	return usagef("unknown command %q, must be one of %s", args[0], strings.Join(names, ", "))
 }

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+	"github.com/shuntlb/shunt/internal/netdev"
+)
+
+// callTimeout bounds every call but watches.
+const callTimeout = 30 * time.Second
+
+// client speaks with one manager.
+type client struct {
+	shuntv1connect.ManagerClient
+	server string
+}
+
+// connect makes a client of the configured manager. It does not dial yet.
+func (g *globals) connect() (*client, error) {
+	c, err := g.load()
+	if err != nil {
+		return nil, err
+	}
+	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool()}
+	if !tlsConfig.RootCAs.AppendCertsFromPEM([]byte(c.CA)) {
+		return nil, fmt.Errorf("%s: ca: must be a certificate in PEM", c.file)
+	}
+	if c.Cert != "" || c.Key != "" {
+		pair, err := tls.X509KeyPair([]byte(c.Cert), []byte(c.Key))
+		if err != nil {
+			return nil, fmt.Errorf("%s: cert and key: %w", c.file, err)
+		}
+		tlsConfig.Certificates = []tls.Certificate{pair}
+	}
+	transport := &http.Transport{
+		TLSClientConfig:     tlsConfig,
+		ForceAttemptHTTP2:   true,
+		DialContext:         netdev.Dialer(c.namespace),
+		TLSHandshakeTimeout: 10 * time.Second,
+	}
+	server := strings.TrimSuffix(c.Server, "/")
+	return &client{shuntv1connect.NewManagerClient(&http.Client{Transport: transport}, server), server}, nil
+}
+
+// call makes a client and bounds what is done with it.
+func (g *globals) call(ctx context.Context, do func(context.Context, *client) error) error {
+	c, err := g.connect()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return c.explain(do(ctx, c))
+}
+
+// explain turns an error of a call into what a person can act on: one line per violation, or who said what.
+func (c *client) explain(err error) error {
+	var call *connect.Error
+	if !errors.As(err, &call) {
+		return err
+	}
+	if lines := violations(call); len(lines) > 0 {
+		return errors.New(strings.Join(lines, "\n"))
+	}
+	switch call.Code() {
+	case connect.CodeUnavailable:
+		return fmt.Errorf("manager %s: cannot be reached: %s", c.server, call.Message())
+	case connect.CodeDeadlineExceeded:
+		return fmt.Errorf("manager %s: no answer within %s", c.server, callTimeout)
+	case connect.CodeInvalidArgument, connect.CodeNotFound, connect.CodeFailedPrecondition, connect.CodeAborted:
+		return errors.New(call.Message())
+	}
+	return fmt.Errorf("manager %s: %s: %s", c.server, strings.ReplaceAll(call.Code().String(), "_", " "), call.Message())
+}
+
+// violations are the faults that the manager found, one per line.
+func violations(err *connect.Error) []string {
+	var lines []string
+	for _, detail := range err.Details() {
+		value, decode := detail.Value()
+		if v, ok := value.(*apiv1.Violation); decode == nil && ok {
+			lines = append(lines, violationText(v))
+		}
+	}
+	return lines
+}

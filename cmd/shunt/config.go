@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	yaml "github.com/goccy/go-yaml"
+
+	"github.com/shuntlb/shunt/internal/netdev"
+)
+
+// configVariable names the environment variable that names the client configuration.
+const configVariable = "SHUNT_CONFIG"
+
+// Where a manager and a lab leave the configuration of their admin.
+const (
+	adminConfig = "/var/lib/shunt/manager/admin.yaml"
+	labConfig   = "/run/shunt/lab/%s/manager1/data/admin.yaml"
+	labManager  = "%s-manager1"
+)
+
+// clientConfig is how to reach a manager and as whom; the PEM texts are inline.
+type clientConfig struct {
+	// Server is the URL of the manager, https://address:port.
+	Server string `yaml:"server"`
+	// CA is the certificate that the manager's must be signed with.
+	CA string `yaml:"ca"`
+	// Cert and Key are the client's own.
+	Cert string `yaml:"cert"`
+	Key  string `yaml:"key"`
+
+	file      string
+	namespace string // network namespace to dial from; empty is the present one
+}
+
+// errNoConfig says that there is no client configuration to be found.
+var errNoConfig = errors.New("no client configuration: give --config FILE or --lab NAME, or set $" + configVariable)
+
+// load finds and reads the client configuration.
+func (g *globals) load() (*clientConfig, error) {
+	if g.lab != "" {
+		return g.loadLab()
+	}
+	for _, file := range g.candidates() {
+		c, err := readConfig(file)
+		if errors.Is(err, fs.ErrNotExist) && !g.named(file) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return c, c.override(g.server)
+	}
+	return nil, errNoConfig
+}
+
+// named tells whether somebody asked for the file, so that it must be there.
+func (g *globals) named(file string) bool {
+	return file == g.config || file == os.Getenv(configVariable)
+}
+
+// candidates are the files to look for, in order; a named one is the only one.
+func (g *globals) candidates() []string {
+	if g.config != "" {
+		return []string{g.config}
+	}
+	if file := os.Getenv(configVariable); file != "" {
+		return []string{file}
+	}
+	var files []string
+	if dir, err := os.UserConfigDir(); err == nil {
+		files = append(files, filepath.Join(dir, "shunt", "config.yaml"))
+	}
+	return append(files, adminConfig)
+}
+
+func (g *globals) loadLab() (*clientConfig, error) {
+	if g.config != "" {
+		return nil, usagef("--lab and --config exclude each other")
+	}
+	c, err := readConfig(fmt.Sprintf(labConfig, g.lab))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("lab %s: is not up, see shunt lab status", g.lab)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.namespace = fmt.Sprintf(labManager, g.lab)
+	if !netdev.Exists(c.namespace) {
+		return nil, fmt.Errorf("lab %s: namespace %s: does not exist, see shunt lab status", g.lab, c.namespace)
+	}
+	return c, c.override(g.server)
+}
+
+// readConfig reads one file, strictly.
+func readConfig(file string) (*clientConfig, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read client configuration: %w", err)
+	}
+	c := clientConfig{file: file}
+	if err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(&c); err != nil {
+		return nil, fmt.Errorf("client configuration %s: %s", file, yaml.FormatError(err, false, false))
+	}
+	return &c, nil
+}
+
+// override puts another server in place of the file's, unless it is empty.
+func (c *clientConfig) override(server string) error {
+	where := c.file + ": server"
+	if server != "" {
+		c.Server, where = server, "--server"
+	}
+	u, err := url.Parse(c.Server)
+	if err == nil && u.Scheme == "https" && u.Host != "" && (u.Path == "" || u.Path == "/") {
+		return nil
+	}
+	err = fmt.Errorf("%s: %q: must be a URL such as https://10.99.0.11:8443", where, c.Server)
+	if server != "" {
+		return usageError{err}
+	}
+	return err
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+)
+
+func newDelete(g *globals) *cobra.Command {
+	var (
+		files           []string
+		dryRun, missing bool
+	)
+	cmd := &cobra.Command{
+		Use:   "delete KIND NAME... | delete -f FILE|DIR|-",
+		Short: "Delete objects",
+		Long:  "Delete removes the named objects, or those of the files by kind and name: all of them, or none when there is\nany fault, for instance one that does not exist.",
+		Example: "  shunt delete service web\n" +
+			"  shunt delete -f services/ --dry-run",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(files) > 0 && len(args) > 0 {
+				return usagef("-f and KIND NAME exclude each other")
+			}
+			if len(files) == 0 && len(args) < 2 {
+				return usagef("needs KIND NAME, or -f FILE")
+			}
+			return nil
+		},
+		ValidArgsFunction: g.completeNames(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			refs, err := deleteRefs(cmd, files, args)
+			if err != nil {
+				return err
+			}
+			return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+				if missing {
+					if refs, err = c.existing(ctx, refs); err != nil {
+						return err
+					}
+					if len(refs) == 0 {
+						return g.printChanges(cmd.OutOrStdout(), 0, nil, dryRun)
+					}
+				}
+				response, err := c.Delete(ctx, connect.NewRequest(&apiv1.DeleteRequest{Objects: refs, DryRun: dryRun}))
+				if err != nil {
+					return err
+				}
+				return g.printChanges(cmd.OutOrStdout(), response.Msg.GetRevision(), response.Msg.GetChanges(), dryRun)
+			})
+		},
+	}
+	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "file, directory of .yaml files, or - for standard input (repeatable)")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only tell what would be deleted")
+	cmd.Flags().BoolVar(&missing, "ignore-not-found", false, "objects that do not exist are no fault")
+	return cmd
+}
+
+// deleteRefs are the objects that the command line names.
+func deleteRefs(cmd *cobra.Command, files, args []string) ([]*apiv1.ObjectRef, error) {
+	var refs []*apiv1.ObjectRef
+	if len(files) > 0 {
+		objects, err := readObjects(cmd.InOrStdin(), files)
+		for _, o := range objects {
+			refs = append(refs, &apiv1.ObjectRef{Kind: string(o.Kind()), Name: o.ObjectName()})
+		}
+		return refs, err
+	}
+	kind, err := parseKind(args[0])
+	if err != nil {
+		return nil, err
+	}
+	names := slices.Clone(args[1:])
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		refs = append(refs, &apiv1.ObjectRef{Kind: string(kind), Name: name})
+	}
+	return refs, nil
+}
+
+// existing returns those of refs that are stored.
+func (c *client) existing(ctx context.Context, refs []*apiv1.ObjectRef) ([]*apiv1.ObjectRef, error) {
+	var out []*apiv1.ObjectRef
+	for _, ref := range refs {
+		response, err := c.Get(ctx, connect.NewRequest(&apiv1.GetRequest{Kind: ref.GetKind(), Name: ref.GetName()}))
+		var call *connect.Error
+		if errors.As(err, &call) && call.Code() == connect.CodeNotFound {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(response.Msg.GetObjects()) > 0 {
+			out = append(out, ref)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,296 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+func newDescribe(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:   "describe KIND NAME",
+		Short: "Tell everything about one object, and what the nodes report of it",
+		Long:  "Describe tells an object in words: of a service its endpoints, their members with ids, health by mux and routes;\nof a node what it obeys, its BGP peers, routes and counted reasons. With -o json or yaml it prints the object and\nthe reports as records.",
+		Example: "  shunt describe service web\n" +
+			"  shunt describe node mux1",
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: g.completeNames(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			kind, err := parseKind(args[0])
+			if err != nil {
+				return err
+			}
+			return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+				return c.describe(ctx, g, cmd.OutOrStdout(), kind, args[1])
+			})
+		},
+	}
+}
+
+func (c *client) describe(ctx context.Context, g *globals, w io.Writer, kind lb.Kind, name string) error {
+	objects, err := c.fetch(ctx, kind, name)
+	if err != nil {
+		return err
+	}
+	status, err := c.status(ctx, "")
+	if err != nil {
+		return err
+	}
+	if g.format != formatTable {
+		return describeRecords(g, w, kind, objects[0], status)
+	}
+	object, err := domainObject(objects[0])
+	if err != nil {
+		return err
+	}
+	d := &description{w: w, stored: objects[0], status: status}
+	switch o := object.(type) {
+	case *lb.Service:
+		d.service(o)
+	case *lb.Node:
+		d.node(o)
+	case *lb.Network:
+		d.network(o)
+	}
+	return d.err
+}
+
+// describeRecords prints the object and what was reported of it.
+func describeRecords(g *globals, w io.Writer, kind lb.Kind, o *apiv1.Object, status *apiv1.StatusResponse) error {
+	text, err := rawJSON(o)
+	if err != nil {
+		return err
+	}
+	out := map[string]any{"object": text}
+	switch kind {
+	case lb.KindService:
+		out["backends"] = backendView(status, objectName(o)).records
+		out["endpoints"] = endpointView(status, objectName(o)).records
+	case lb.KindNode:
+		if n := nodeStatus(status, objectName(o)); n != nil {
+			if out["status"], err = rawJSON(n); err != nil {
+				return err
+			}
+		}
+	}
+	return g.format.encode(w, out)
+}
+
+// description writes an object in words; the first error of the writer stays.
+type description struct {
+	w      io.Writer
+	stored *apiv1.Object
+	status *apiv1.StatusResponse
+	err    error
+}
+
+func (d *description) printf(format string, args ...any) {
+	if d.err == nil {
+		_, d.err = fmt.Fprintf(d.w, format, args...)
+	}
+}
+
+// field writes a name and its value, aligned.
+func (d *description) field(name, value string) {
+	if value == "" {
+		value = "-"
+	}
+	d.printf("%-14s %s\n", name+":", value)
+}
+
+// table writes rows, indented; nothing when there is only the heading.
+func (d *description) table(rows [][]string) {
+	if d.err != nil || len(rows) < 2 {
+		return
+	}
+	for i := range rows {
+		rows[i][0] = "  " + rows[i][0]
+	}
+	d.err = table(d.w, rows)
+}
+
+func (d *description) stamp() {
+	d.field("Revision", fmt.Sprintf("%d, generation %d", d.stored.GetRevision(), d.stored.GetGeneration()))
+}
+
+func (d *description) service(s *lb.Service) {
+	d.field("Service", s.Name)
+	d.field("Tenant", s.Tenant)
+	d.field("VIPs", strings.ReplaceAll(commas(s.VIPs), ",", ", "))
+	d.stamp()
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		for _, vip := range s.VIPs {
+			d.endpoint(s.Name, e, lb.EndpointKey{VIP: vip, Protocol: e.Protocol, Port: e.Port})
+		}
+	}
+}
+
+// endpoint writes the members of one endpoint as the muxes see them.
+func (d *description) endpoint(service string, e *lb.Endpoint, key lb.EndpointKey) {
+	name := endpointKey{service, key.VIP.String(), key.Protocol.String(), uint32(key.Port)}
+	d.printf("\nEndpoint %s\n", name)
+	d.printf("  path %s, affinity %s, scheduler %s, rewrite %s\n", e.Path, e.Affinity, e.Scheduler, e.Rewrite)
+	d.printf("  check: %s\n", checkText(&e.Health))
+	rows := [][]string{{"MEMBER", "BACKEND", "HOST", "WEIGHT", "PACKETS", "HEALTH"}}
+	for i := range e.Backends {
+		b := &e.Backends[i]
+		if dip, ok := b.DIP(key.VIP); ok {
+			rows = append(rows, d.member(name, b, lb.BackendKey{DIP: dip, Port: b.Port}))
+		}
+	}
+	d.table(rows)
+	d.printf("  route: %s\n", d.route(name.VIP))
+}
+
+// member is one backend's row: who calls it up, who down and why.
+func (d *description) member(name endpointKey, b *lb.Backend, key lb.BackendKey) []string {
+	id, packets := "", uint64(0)
+	var words []string
+	for _, m := range reports(d.status, name.Service) {
+		if keyOf(m.MemberStatus) != name || m.GetDip() != key.DIP.String() || m.GetDipPort() != uint32(key.Port) {
+			continue
+		}
+		id = fmt.Sprint(m.GetMember())
+		packets += m.GetPackets()
+		word := healthWord(m) + " at " + m.mux.GetName()
+		if m.GetLastCheck() != "" {
+			word += " (" + m.GetLastCheck() + ")"
+		}
+		words = append(words, word)
+	}
+	if len(words) == 0 {
+		words = []string{"no mux reports it"}
+	}
+	weight := fmt.Sprint(b.Weight)
+	if b.Drain {
+		weight += " draining"
+	}
+	return []string{id, hostPort(key.DIP.String(), uint32(key.Port)), b.Host.String(), weight, fmt.Sprint(packets), strings.Join(words, "; ")}
+}
+
+// route says which muxes advertise a VIP.
+func (d *description) route(vip string) string {
+	var by, not []string
+	for _, n := range d.status.GetNodes() {
+		switch {
+		case n.GetRole() != string(lb.RoleMux):
+		case advertises(n, vip):
+			by = append(by, n.GetName())
+		default:
+			not = append(not, n.GetName())
+		}
+	}
+	switch {
+	case len(by) == 0:
+		return "advertised by no mux"
+	case len(not) == 0:
+		return "advertised by " + strings.Join(by, ", ")
+	}
+	return "advertised by " + strings.Join(by, ", ") + "; not by " + strings.Join(not, ", ")
+}
+
+// checkText is a health check in words.
+func checkText(h *lb.Health) string {
+	what := "TCP connect"
+	if h.Kind == lb.CheckHTTP {
+		what = "HTTP GET " + h.Path
+		if h.Host != "" {
+			what += " with host " + h.Host
+		}
+	}
+	if h.Port != 0 {
+		what += fmt.Sprintf(" at port %d", h.Port)
+	}
+	return fmt.Sprintf("%s every %s, timeout %s; up after %d good, down after %d bad", what, h.Interval, h.Timeout, h.Rise, h.Fall)
+}
+
+func (d *description) network(n *lb.Network) {
+	d.field("Network", n.Name)
+	d.field("VIPs", strings.ReplaceAll(commas(n.VIPs), ",", ", "))
+	d.field("Underlay", strings.ReplaceAll(commas(n.Underlay), ",", ", "))
+	d.field("MTU", fmt.Sprint(n.MTU))
+	d.field("Tunnel sources", strings.ReplaceAll(commas(n.TunnelSources), ",", ", "))
+	d.stamp()
+}
+
+func (d *description) node(o *lb.Node) {
+	d.field("Node", o.Name)
+	d.field("Role", string(o.Role))
+	d.field("Zone", o.Zone)
+	d.field("Addresses", strings.ReplaceAll(commas(o.Addresses), ",", ", "))
+	d.stamp()
+	n := nodeStatus(d.status, o.Name)
+	state, _ := nodeState(o, n)
+	d.field("State", state)
+	if n == nil {
+		return
+	}
+	d.field("Synced", fmt.Sprintf("revision %d of %d", n.GetSyncedRevision(), d.status.GetRevision()))
+	d.field("Last report", n.GetLastSeen().AsTime().Format(time.RFC3339))
+	d.field("Version", n.GetVersion())
+	if n.GetError() != "" {
+		d.field("Error", n.GetError())
+	}
+	d.peers(o, n)
+	routes := [][]string{{"PREFIX", "ADVERTISED"}}
+	for _, r := range n.GetRoutes() {
+		routes = append(routes, []string{r.GetPrefix(), yesNo(r.GetAdvertised())})
+	}
+	d.section("Routes", routes)
+	members := [][]string{{"SERVICE", "ENDPOINT", "BACKEND", "MEMBER", "HEALTH", "PACKETS", "LAST-CHECK"}}
+	for _, m := range reports(&apiv1.StatusResponse{Nodes: []*apiv1.NodeStatus{n}}, "") {
+		members = append(members, []string{
+			m.GetService(), keyOf(m.MemberStatus).String(), hostPort(m.GetDip(), m.GetDipPort()), fmt.Sprint(m.GetMember()),
+			healthWord(m), fmt.Sprint(m.GetPackets()), m.GetLastCheck(),
+		})
+	}
+	d.section("Members", members)
+	reasons := [][]string{{"REASON", "PACKETS"}}
+	for _, r := range n.GetReasons() {
+		if r.GetPackets() > 0 {
+			reasons = append(reasons, []string{r.GetReason(), fmt.Sprint(r.GetPackets())})
+		}
+	}
+	d.section("Reasons", reasons)
+}
+
+// peers writes the BGP peers of a mux, wanted ones that were not reported too.
+func (d *description) peers(o *lb.Node, n *apiv1.NodeStatus) {
+	rows := [][]string{{"PEER", "ASN", "STATE", "BFD"}}
+	if o.BGP == nil {
+		return
+	}
+	for _, p := range o.BGP.Peers {
+		row := []string{p.Address.String(), fmt.Sprint(p.ASN), "unknown", ""}
+		for _, s := range n.GetPeers() {
+			if s.GetAddress() == p.Address.String() {
+				row[2], row[3] = s.GetState(), s.GetBfd()
+			}
+		}
+		rows = append(rows, row)
+	}
+	d.section("BGP peers", rows)
+}
+
+// section writes a titled table, nothing when it is empty.
+func (d *description) section(title string, rows [][]string) {
+	if len(rows) > 1 {
+		d.printf("\n%s\n", title)
+		d.table(rows)
+	}
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}

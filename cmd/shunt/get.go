@@ -1,0 +1,245 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// viewKinds are read-only: what the nodes reported, put together.
+var viewKinds = map[string]func(*apiv1.StatusResponse, string) view{
+	"backend": backendView, "backends": backendView,
+	"endpoint": endpointView, "endpoints": endpointView,
+}
+
+func newGet(g *globals) *cobra.Command {
+	var watch bool
+	cmd := &cobra.Command{
+		Use:   "get KIND [NAME]",
+		Short: "List objects, or what the nodes report of backends and endpoints",
+		Long: "Get lists services, nodes or networks. With -o yaml these can be applied again.\n\n" +
+			"The kinds backend and endpoint are views of what the muxes reported: health and packets of each; NAME is then\n" +
+			"a service.",
+		Example: "  shunt get services\n" +
+			"  shunt get service web -o yaml\n" +
+			"  shunt get nodes --watch\n" +
+			"  shunt get backends web",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 1 || len(args) > 2 {
+				return usagef("needs KIND and at most one NAME; KIND is service, node, network, backend or endpoint")
+			}
+			return nil
+		},
+		ValidArgsFunction: g.completeNames("backends", "endpoints"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := ""
+			if len(args) > 1 {
+				name = args[1]
+			}
+			if makeView, ok := viewKinds[strings.ToLower(args[0])]; ok {
+				if watch {
+					return usagef("--watch: must be used with service, node or network")
+				}
+				return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+					return c.getView(ctx, g, cmd.OutOrStdout(), makeView, name)
+				})
+			}
+			kind, err := parseKind(args[0])
+			if err != nil {
+				return usagef("kind: %q: must be service, node, network, backend or endpoint", args[0])
+			}
+			if watch {
+				return g.watch(cmd.Context(), cmd.OutOrStdout(), kind, name)
+			}
+			return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+				return c.get(ctx, g, cmd.OutOrStdout(), kind, name)
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on with every change until interrupted")
+	return cmd
+}
+
+// get prints objects of one kind.
+func (c *client) get(ctx context.Context, g *globals, w io.Writer, kind lb.Kind, name string) error {
+	objects, err := c.fetch(ctx, kind, name)
+	if err != nil {
+		return err
+	}
+	switch {
+	case g.format == formatYAML:
+		return printYAML(w, objects)
+	case g.format == formatJSON && name != "":
+		text, err := rawJSON(objects[0])
+		if err != nil {
+			return err
+		}
+		return g.format.encode(w, text)
+	case g.format == formatJSON:
+		texts, err := rawJSONs(objects)
+		if err != nil {
+			return err
+		}
+		return g.format.encode(w, texts)
+	}
+	status, err := c.status(ctx, "")
+	if err != nil {
+		return err
+	}
+	rows, err := objectRows(kind, objects, status)
+	if err != nil {
+		return err
+	}
+	return table(w, rows)
+}
+
+// printYAML prints objects in canonical YAML.
+func printYAML(w io.Writer, objects []*apiv1.Object) error {
+	var list []lb.Object
+	for _, o := range objects {
+		object, err := domainObject(o)
+		if err != nil {
+			return err
+		}
+		list = append(list, object)
+	}
+	_, err := w.Write(lb.Marshal(list...))
+	return err
+}
+
+// objectRows is the table of objects of one kind, with what the nodes reported.
+func objectRows(kind lb.Kind, objects []*apiv1.Object, status *apiv1.StatusResponse) ([][]string, error) {
+	rows := [][]string{headings[kind]}
+	for _, o := range objects {
+		object, err := domainObject(o)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, objectRow(object, status))
+	}
+	return rows, nil
+}
+
+// headings of the tables of stored objects.
+var headings = map[lb.Kind][]string{
+	lb.KindService: {"NAME", "TENANT", "VIP", "ENDPOINTS", "BACKENDS", "HEALTHY"},
+	lb.KindNode:    {"NAME", "ROLE", "ZONE", "ADDRESS", "STATE", "SYNCED"},
+	lb.KindNetwork: {"NAME", "VIPS", "UNDERLAY", "MTU", "TUNNEL-SOURCES"},
+}
+
+func objectRow(object lb.Object, status *apiv1.StatusResponse) []string {
+	switch o := object.(type) {
+	case *lb.Service:
+		var endpoints []string
+		backends := 0
+		for _, e := range o.Endpoints {
+			endpoints = append(endpoints, fmt.Sprintf("%s/%d", e.Protocol, e.Port))
+			backends += len(e.Backends)
+		}
+		healthy, reported := health(status, o.Name)
+		return []string{o.Name, o.Tenant, commas(o.VIPs), strings.Join(endpoints, ","), fmt.Sprint(backends), fmt.Sprintf("%d/%d", healthy, reported)}
+	case *lb.Node:
+		state, synced := nodeState(o, nodeStatus(status, o.Name))
+		return []string{o.Name, string(o.Role), o.Zone, commas(o.Addresses), state, synced}
+	case *lb.Network:
+		return []string{o.Name, commas(o.VIPs), commas(o.Underlay), fmt.Sprint(o.MTU), commas(o.TunnelSources)}
+	}
+	return nil
+}
+
+// nodeState is a node's state in one word, and the revision it obeys.
+func nodeState(o *lb.Node, status *apiv1.NodeStatus) (state, synced string) {
+	switch {
+	case status == nil:
+		return "never seen", ""
+	case !status.GetConnected():
+		state = "away"
+	case status.GetError() != "":
+		state = "error"
+	case o.Drain:
+		state = "drained"
+	default:
+		state = "ready"
+	}
+	return state, fmt.Sprint(status.GetSyncedRevision())
+}
+
+// commas joins items by commas without spaces, so that columns stay columns.
+func commas[T fmt.Stringer](items []T) string {
+	texts := make([]string, len(items))
+	for i, item := range items {
+		texts[i] = item.String()
+	}
+	return strings.Join(texts, ",")
+}
+
+// nodeStatus finds what a node reported; nil when it never did.
+func nodeStatus(status *apiv1.StatusResponse, name string) *apiv1.NodeStatus {
+	for _, n := range status.GetNodes() {
+		if n.GetName() == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// health counts a service's members that some connected mux reports, and those that all of these call alive.
+func health(status *apiv1.StatusResponse, service string) (healthy, reported int) {
+	alive := map[string]bool{}
+	for _, n := range status.GetNodes() {
+		if !n.GetConnected() {
+			continue
+		}
+		for _, m := range n.GetMembers() {
+			if m.GetService() != service {
+				continue
+			}
+			key := memberKey(m)
+			before, seen := alive[key]
+			alive[key] = m.GetAlive() && (before || !seen)
+		}
+	}
+	for _, ok := range alive {
+		if ok {
+			healthy++
+		}
+	}
+	return healthy, len(alive)
+}
+
+// completeNames completes KIND, then names of that kind as the manager has them.
+func (g *globals) completeNames(extraKinds ...string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return append([]string{"services", "nodes", "networks"}, extraKinds...), cobra.ShellCompDirectiveNoFileComp
+		}
+		if slices.Contains(extraKinds, args[0]) {
+			args = []string{"services"}
+		}
+		kind, err := parseKind(args[0])
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return g.names(cmd.Context(), kind), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// names lists the names of a kind for completion; none when the manager cannot be asked.
+func (g *globals) names(ctx context.Context, kind lb.Kind) []string {
+	var names []string
+	_ = g.call(ctx, func(ctx context.Context, c *client) error {
+		objects, err := c.fetch(ctx, kind, "")
+		for _, o := range objects {
+			names = append(names, objectName(o))
+		}
+		return err
+	})
+	return names
+}

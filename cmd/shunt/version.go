@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+)
+
+// version is set by the build: -ldflags "-X main.version=…".
+var version = "dev"
+
+// versions are what version prints; Server is absent when none is configured.
+type versions struct {
+	Client build  `json:"client"`
+	Server *build `json:"server,omitempty"`
+}
+
+type build struct {
+	Version string `json:"version"`
+	Commit  string `json:"commit"`
+	Go      string `json:"go,omitempty"`
+}
+
+func newVersion(g *globals) *cobra.Command {
+	var clientOnly bool
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Tell the versions of this binary and of the manager",
+		Long:    "Version prints the version of this binary and, when a manager is configured, the manager's. The exit code is 1 when\nthat one cannot be asked.",
+		Example: "  shunt version\n  shunt version --client -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := versions{Client: build{version, commit(), runtime.Version()}}
+			var failed error
+			if !clientOnly {
+				v.Server, failed = g.serverVersion(cmd.Context())
+			}
+			if errors.Is(failed, errNoConfig) {
+				failed = nil
+			}
+			if err := g.printVersions(cmd.OutOrStdout(), v); err != nil {
+				return err
+			}
+			return failed
+		},
+	}
+	cmd.Flags().BoolVar(&clientOnly, "client", false, "only this binary's")
+	return cmd
+}
+
+func (g *globals) serverVersion(ctx context.Context) (*build, error) {
+	var b *build
+	err := g.call(ctx, func(ctx context.Context, c *client) error {
+		response, err := c.Version(ctx, connect.NewRequest(&apiv1.VersionRequest{}))
+		if err == nil {
+			b = &build{Version: response.Msg.GetVersion(), Commit: response.Msg.GetCommit()}
+		}
+		return err
+	})
+	return b, err
+}
+
+func (g *globals) printVersions(w io.Writer, v versions) error {
+	if g.format != formatTable {
+		return g.format.encode(w, v)
+	}
+	rows := [][]string{{"PART", "VERSION", "COMMIT"}, {"client", v.Client.Version, v.Client.Commit}}
+	if v.Server != nil {
+		rows = append(rows, []string{"server", v.Server.Version, v.Server.Commit})
+	}
+	if err := table(w, rows); err != nil {
+		return fmt.Errorf("print versions: %w", err)
+	}
+	return nil
+}
+
+// commit is the commit that this binary was built from; empty when the build does not know.
+func commit() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return s.Value
+		}
+	}
+	return ""
+}

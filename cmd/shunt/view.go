@@ -1,0 +1,202 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+)
+
+// view is something to list that is not stored: rows for a table, records for JSON and YAML, in one order.
+type view struct {
+	rows    [][]string
+	records any
+}
+
+// status reads what the nodes reported, nodes in order of name.
+func (c *client) status(ctx context.Context, node string) (*apiv1.StatusResponse, error) {
+	response, err := c.Status(ctx, connect.NewRequest(&apiv1.StatusRequest{Node: node}))
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(response.Msg.GetNodes(), func(a, b *apiv1.NodeStatus) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	return response.Msg, nil
+}
+
+// getView prints a view of one service, or of all when service is empty.
+func (c *client) getView(ctx context.Context, g *globals, w io.Writer, makeView func(*apiv1.StatusResponse, string) view, service string) error {
+	if service != "" {
+		if _, err := c.fetch(ctx, "Service", service); err != nil {
+			return err
+		}
+	}
+	status, err := c.status(ctx, "")
+	if err != nil {
+		return err
+	}
+	v := makeView(status, service)
+	if g.format != formatTable {
+		return g.format.encode(w, v.records)
+	}
+	return table(w, v.rows)
+}
+
+// memberReport is a member as one mux reported it.
+type memberReport struct {
+	mux *apiv1.NodeStatus
+	*apiv1.MemberStatus
+}
+
+// reports are all members of a service (all services when empty) as the muxes see them, in natural order.
+func reports(status *apiv1.StatusResponse, service string) []memberReport {
+	var out []memberReport
+	for _, n := range status.GetNodes() {
+		for _, m := range n.GetMembers() {
+			if service == "" || m.GetService() == service {
+				out = append(out, memberReport{n, m})
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b memberReport) int {
+		return cmp.Or(
+			cmp.Compare(a.GetService(), b.GetService()), cmp.Compare(a.GetVip(), b.GetVip()),
+			cmp.Compare(a.GetProtocol(), b.GetProtocol()), cmp.Compare(a.GetPort(), b.GetPort()),
+			cmp.Compare(a.GetMember(), b.GetMember()), cmp.Compare(a.mux.GetName(), b.mux.GetName()),
+		)
+	})
+	return out
+}
+
+// endpointKey is an endpoint's natural key in text.
+type endpointKey struct {
+	Service  string `json:"service"`
+	VIP      string `json:"vip"`
+	Protocol string `json:"protocol"`
+	Port     uint32 `json:"port"`
+}
+
+func keyOf(m *apiv1.MemberStatus) endpointKey {
+	return endpointKey{m.GetService(), m.GetVip(), m.GetProtocol(), m.GetPort()}
+}
+
+// memberKey tells members of all endpoints apart.
+func memberKey(m *apiv1.MemberStatus) string {
+	return fmt.Sprintf("%v %s %d", keyOf(m), m.GetDip(), m.GetDipPort())
+}
+
+// backendRecord is a row of the backend view.
+type backendRecord struct {
+	endpointKey
+	DIP       string `json:"dip"`
+	DIPPort   uint32 `json:"dipPort"`
+	Member    uint32 `json:"member"`
+	Mux       string `json:"mux"`
+	Health    string `json:"health"`
+	LastCheck string `json:"lastCheck"`
+	Packets   uint64 `json:"packets"`
+	Bytes     uint64 `json:"bytes"`
+}
+
+// backendView has one row per member and mux.
+func backendView(status *apiv1.StatusResponse, service string) view {
+	records := []backendRecord{}
+	rows := [][]string{{"SERVICE", "ENDPOINT", "BACKEND", "MEMBER", "MUX", "HEALTH", "PACKETS", "BYTES", "LAST-CHECK"}}
+	for _, m := range reports(status, service) {
+		r := backendRecord{keyOf(m.MemberStatus), m.GetDip(), m.GetDipPort(), m.GetMember(), m.mux.GetName(), healthWord(m), m.GetLastCheck(), m.GetPackets(), m.GetBytes()}
+		records = append(records, r)
+		rows = append(rows, []string{
+			r.Service, r.endpointKey.String(), hostPort(r.DIP, r.DIPPort), fmt.Sprint(r.Member), r.Mux, r.Health,
+			fmt.Sprint(r.Packets), fmt.Sprint(r.Bytes), r.LastCheck,
+		})
+	}
+	return view{rows, records}
+}
+
+// String returns "tcp 203.0.113.10:80" without the service, as one word.
+func (k endpointKey) String() string { return k.Protocol + "/" + hostPort(k.VIP, k.Port) }
+
+// healthWord is what a mux thinks of a member; a mux that is away has no opinion that counts.
+func healthWord(m memberReport) string {
+	switch {
+	case !m.mux.GetConnected():
+		return "unknown"
+	case m.GetAlive():
+		return "up"
+	}
+	return "down"
+}
+
+func hostPort(host string, port uint32) string {
+	return net.JoinHostPort(host, strconv.FormatUint(uint64(port), 10))
+}
+
+// endpointRecord is a row of the endpoint view.
+type endpointRecord struct {
+	endpointKey
+	Members int `json:"members"`
+	// Healthy members are up at every connected mux.
+	Healthy int `json:"healthy"`
+	// Muxes that report the endpoint; Advertised are those whose speaker advertises the VIP.
+	Muxes      int    `json:"muxes"`
+	Advertised int    `json:"advertised"`
+	Packets    uint64 `json:"packets"`
+	Bytes      uint64 `json:"bytes"`
+}
+
+// endpointView has one row per endpoint.
+func endpointView(status *apiv1.StatusResponse, service string) view {
+	records := []endpointRecord{}
+	rows := [][]string{{"SERVICE", "ENDPOINT", "MEMBERS", "HEALTHY", "ADVERTISED", "PACKETS", "BYTES"}}
+	all := reports(status, service)
+	for len(all) > 0 {
+		end := slices.IndexFunc(all, func(m memberReport) bool { return keyOf(m.MemberStatus) != keyOf(all[0].MemberStatus) })
+		if end < 0 {
+			end = len(all)
+		}
+		r := summarize(all[:end])
+		all = all[end:]
+		records = append(records, r)
+		rows = append(rows, []string{
+			r.Service, r.endpointKey.String(), fmt.Sprint(r.Members), fmt.Sprintf("%d/%d", r.Healthy, r.Members),
+			fmt.Sprintf("%d/%d", r.Advertised, r.Muxes), fmt.Sprint(r.Packets), fmt.Sprint(r.Bytes),
+		})
+	}
+	return view{rows, records}
+}
+
+// summarize adds up the members of one endpoint; there is at least one.
+func summarize(members []memberReport) endpointRecord {
+	r := endpointRecord{endpointKey: keyOf(members[0].MemberStatus)}
+	muxes, ids, down, up := map[string]bool{}, map[uint32]bool{}, map[uint32]bool{}, map[uint32]bool{}
+	for _, m := range members {
+		r.Packets += m.GetPackets()
+		r.Bytes += m.GetBytes()
+		if !muxes[m.mux.GetName()] {
+			muxes[m.mux.GetName()] = true
+			if advertises(m.mux, r.VIP) {
+				r.Advertised++
+			}
+		}
+		ids[m.GetMember()] = true
+		switch healthWord(m) {
+		case "up":
+			up[m.GetMember()] = true
+		case "down":
+			down[m.GetMember()] = true
+		}
+	}
+	r.Muxes, r.Members = len(muxes), len(ids)
+	for id := range up {
+		if !down[id] {
+			r.Healthy++
+		}
+	}
+	return r
+}
