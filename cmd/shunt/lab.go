@@ -10,18 +10,16 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// newLabCommand is `shunt lab`.
-func newLabCommand() *cobra.Command {
+// newLab is `shunt lab`.
+func newLab(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lab",
 		Short: "Run a whole network of clients, router, muxes and hosts in namespaces of this machine",
 		Long: "Run a whole network of clients, router, muxes and hosts in namespaces of this machine.\n\n" +
 			"Namespaces are called NAME-client1, NAME-router1, NAME-mux1, NAME-host1, NAME-host1-vm1, NAME-manager1.\n" +
 			"All of a lab's files, logs too, are under " + lab.Root + "/NAME. Root only.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newLabUp(), newLabDown(), newLabExec())
+	cmd.AddCommand(newLabUp(), newLabStatus(g), newLabExec(), newLabDown(), newLabDemo())
 	return cmd
 }
 
@@ -39,9 +37,9 @@ func newLabUp() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Bring a lab up; one that is up already is left as it is",
-		Args:  labArgs(cobra.NoArgs),
+		Args:  cobra.NoArgs,
 	}
-	file := cmd.Flags().StringP("file", "f", "", "topology file; without it: "+describeDefault())
+	file := cmd.Flags().StringP("file", "f", "", "topology file (default: "+describeTopology(lab.DefaultTopology())+")")
 	name := labName(cmd)
 	daemon := cmd.Flags().String("daemon", "", "routing daemon, frr or bird, instead of the topology's")
 	fabric := cmd.Flags().Bool("fabric", false, "only network, router and servers: no manager and no agents")
@@ -53,7 +51,7 @@ func newLabUp() *cobra.Command {
 		if cmd.Flags().Changed("name") {
 			t.Name = *name
 		}
-		if *daemon != "" {
+		if cmd.Flags().Changed("daemon") {
 			t.Routers.Daemon = lab.Daemon(*daemon)
 		}
 		if err := t.Validate(); err != nil {
@@ -65,8 +63,8 @@ func newLabUp() *cobra.Command {
 	return cmd
 }
 
-func describeDefault() string {
-	t := lab.DefaultTopology()
+// describeTopology is a topology in one line.
+func describeTopology(t lab.Topology) string {
 	return fmt.Sprintf("%d client, %d router (%s), %d muxes, %d hosts with %d virtual machine each, %d manager",
 		t.Clients, t.Routers.Count, t.Routers.Daemon, t.Muxes, t.Hosts.Count, t.Hosts.VMs, t.Managers)
 }
@@ -88,20 +86,18 @@ func newLabDown() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Remove a lab with its processes, namespaces, pins and files",
-		Args:  labArgs(cobra.NoArgs),
+		Args:  cobra.NoArgs,
 	}
 	name := labName(cmd)
 	all := cmd.Flags().Bool("all", false, "remove every lab, half-made ones too")
+	cmd.MarkFlagsMutuallyExclusive("name", "all")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if !*all {
-			return lab.Down(cmd.Context(), *name)
-		}
-		if cmd.Flags().Changed("name") {
-			return usagef("--all and --name exclude each other")
-		}
-		names, err := lab.Names()
-		if err != nil {
-			return err
+		names := []string{*name}
+		if *all {
+			var err error
+			if names, err = lab.Names(); err != nil {
+				return err
+			}
 		}
 		var errs []error
 		for _, n := range names {
@@ -117,12 +113,12 @@ func newLabExec() *cobra.Command {
 		Use:   "exec NODE -- COMMAND [ARG…]",
 		Short: "Run a command on a node of a lab",
 		Long: "Run a command on a node of a lab: client1, router1, mux1, host1, host1-vm1, manager1.\n" +
-			"The exit code is the command's.",
-		Args: labArgs(cobra.MinimumNArgs(2)),
+			"Flags stand before NODE. The exit code is the command's.",
+		Args: cobra.MinimumNArgs(2),
 	}
 	name := labName(cmd)
 	cmd.Flags().SetInterspersed(false)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		l, err := lab.Open(*name, lab.Options{})
 		if err != nil {
 			return err
@@ -131,42 +127,7 @@ func newLabExec() *cobra.Command {
 		if argv[0] == "--" {
 			argv = argv[1:]
 		}
-		code, err := l.Exec(cmd.Context(), args[0], argv, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
-		if err != nil {
-			return err
-		}
-		if code != 0 {
-			return exitCode(code)
-		}
-		return nil
+		return l.Replace(args[0], argv)
 	}
 	return cmd
-}
-
-// newLabServer is the hidden command that runs in a lab's virtual machines.
-func newLabServer() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:    "lab-server",
-		Short:  "Serve HTTP and echo as the servers of a lab do",
-		Hidden: true,
-		Args:   labArgs(cobra.NoArgs),
-	}
-	name := cmd.Flags().String("name", "", "name to answer with")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return lab.Serve(cmd.Context(), *name) }
-	return cmd
-}
-
-// exitCode is the exit code of a command that was run for the user: nothing is printed about it.
-type exitCode int
-
-func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
-
-// labArgs makes faults of positional arguments usage errors.
-func labArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return usageError{err}
-		}
-		return nil
-	}
 }

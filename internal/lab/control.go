@@ -1,6 +1,179 @@
 package lab
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
 
-// startShunt starts the manager and the agents.
-func (l *Lab) startShunt(context.Context) error { return nil }
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+)
+
+// startShunt starts the manager, tells it of the network and the nodes, starts the agents and waits until each obeys
+// the newest plan and every BGP session is established.
+func (l *Lab) startShunt(ctx context.Context) error {
+	if err := l.startManager(ctx); err != nil {
+		return err
+	}
+	client, err := l.Client()
+	if err != nil {
+		return err
+	}
+	if _, err := client.Apply(ctx, connect.NewRequest(&apiv1.ApplyRequest{Objects: l.objects()})); err != nil {
+		return l.withLog("manager1", fmt.Errorf("apply network and nodes: %w", err))
+	}
+	var steps []func(context.Context) error
+	for _, n := range l.Topology.Nodes() {
+		if n.Kind == KindMux || n.Kind == KindHost {
+			steps = append(steps, func(ctx context.Context) error { return l.join(ctx, client, n) })
+		}
+	}
+	if err := together(ctx, steps...); err != nil {
+		return err
+	}
+	l.say("agents: %d muxes and %d hosts started", l.Topology.Muxes, l.Topology.Hosts.Count)
+	if err := l.WaitReady(ctx); err != nil {
+		return err
+	}
+	l.say("agents: all synced, all BGP sessions established")
+	return nil
+}
+
+// managerAddress is where the lab's manager listens.
+func managerAddress() string {
+	return netip.AddrPortFrom(ManagerAddress(1).V4.Addr(), ManagerPort).String()
+}
+
+const managerProcess = "manager"
+
+// startManager starts the manager and returns when it answers.
+func (l *Lab) startManager(ctx context.Context) error {
+	node := Node{Name: "manager1", Kind: KindManager, Index: 1}
+	args := []string{"manager", "--name", node.Name, "--data", filepath.Join(l.nodeDir(node.Name), "data"), "--listen", managerAddress()}
+	if _, err := l.start(command{node: node, name: managerProcess, path: l.Binary, args: args}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	err := waitFor(ctx, "manager1 to answer", func(ctx context.Context) error {
+		if err := l.died(node.Name, managerProcess); err != nil {
+			return stop{err}
+		}
+		client, err := l.Client()
+		if err != nil {
+			return err
+		}
+		_, err = client.Version(ctx, connect.NewRequest(&apiv1.VersionRequest{}))
+		return err
+	})
+	if err != nil {
+		return l.withLog(node.Name, err)
+	}
+	l.say("manager1: answers")
+	return nil
+}
+
+// died returns an error when the recorded process of a node no longer runs.
+func (l *Lab) died(node, name string) error {
+	processes, err := l.Processes()
+	if err != nil {
+		return err
+	}
+	for _, p := range processes {
+		if p.Node == node && p.Name == name && !p.Alive() {
+			return fmt.Errorf("%s on %s ended", name, node)
+		}
+	}
+	return nil
+}
+
+// objects are the Network and the Nodes of the topology.
+func (l *Lab) objects() []*apiv1.Object {
+	objects := []*apiv1.Object{{Kind: &apiv1.Object_Network{Network: &apiv1.Network{
+		Name:     "lab",
+		Vips:     []string{VIPs4.String(), VIPs6.String()},
+		Underlay: []string{Muxes4.String(), Muxes6.String(), Hosts4.String(), Hosts6.String()},
+		Mtu:      uint32(l.Topology.MTU),
+	}}}}
+	for _, n := range l.Topology.Nodes() {
+		if n.Kind != KindMux && n.Kind != KindHost {
+			continue
+		}
+		a := n.Addresses()
+		node := &apiv1.Node{
+			Name:    n.Name,
+			Role:    string(n.Kind),
+			Address: []string{a.V4.Addr().String(), a.V6.Addr().String()},
+		}
+		if n.Kind == KindMux {
+			node.Bgp = l.bgp()
+		}
+		objects = append(objects, &apiv1.Object{Kind: &apiv1.Object_Node{Node: node}})
+	}
+	return objects
+}
+
+// bgp is how every mux of the lab speaks to the router: a session for each family.
+func (l *Lab) bgp() *apiv1.BGP {
+	router := routerOnMuxes()
+	b := &apiv1.BGP{Asn: MuxASN}
+	for _, address := range []netip.Prefix{router.V4, router.V6} {
+		b.Peers = append(b.Peers, &apiv1.BGPPeer{
+			Address:      address.Addr().String(),
+			Asn:          RouterASN,
+			PasswordFile: l.passwordPath(),
+			Bfd:          &apiv1.BFD{},
+		})
+	}
+	return b
+}
+
+// join makes a join token for a node and starts its agent.
+func (l *Lab) join(ctx context.Context, client shuntv1connect.ManagerClient, n Node) error {
+	answer, err := client.CreateToken(ctx, connect.NewRequest(&apiv1.CreateTokenRequest{Node: n.Name, Role: string(n.Kind)}))
+	if err != nil {
+		return l.withLog("manager1", fmt.Errorf("create token for %s: %w", n.Name, err))
+	}
+	if err := os.MkdirAll(l.nodeDir(n.Name), 0o755); err != nil {
+		return err
+	}
+	if err := writeFile(l.tokenPath(n.Name), []byte(answer.Msg.GetToken()+"\n"), 0o600); err != nil {
+		return fmt.Errorf("write token of %s: %w", n.Name, err)
+	}
+	return l.StartAgent(n.Name)
+}
+
+func (l *Lab) tokenPath(node string) string { return filepath.Join(l.nodeDir(node), "token") }
+
+const agentProcess = "agent"
+
+// StartAgent starts the agent of a mux or host; it does not wait.
+func (l *Lab) StartAgent(name string) error {
+	n, err := l.Topology.Find(name)
+	if err != nil {
+		return err
+	}
+	if n.Kind != KindMux && n.Kind != KindHost {
+		return fmt.Errorf("node: %q: must be a mux or a host", name)
+	}
+	_, err = l.start(command{node: n, name: agentProcess, path: l.Binary, args: l.agentArgs(n)})
+	return err
+}
+
+func (l *Lab) agentArgs(n Node) []string {
+	dir := l.nodeDir(n.Name)
+	return []string{
+		string(n.Kind),
+		"--name", n.Name,
+		"--interface", Uplink,
+		"--manager", managerAddress(),
+		"--token-file", l.tokenPath(n.Name),
+		"--state", filepath.Join(dir, "state"),
+		"--run", filepath.Join(dir, "run"),
+		"--bpffs", filepath.Join(bpfRoot, l.Topology.Name, n.Name),
+	}
+}

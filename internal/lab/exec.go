@@ -1,42 +1,55 @@
 package lab
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
+	"syscall"
 
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// Exec runs a command on a node as `nsenter --net` does, so that the bpf file system stays visible, and returns its
-// exit code. An error means that it did not run.
-func (l *Lab) Exec(ctx context.Context, node string, argv []string, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
+// Replace turns this process into a command on a node, as `nsenter --net` does: the terminal, signals and the exit code
+// are the command's own, and the bpf file system stays visible. It returns only when that failed.
+func (l *Lab) Replace(node string, argv []string) error {
 	n, err := l.Topology.Find(node)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if len(argv) == 0 {
-		return 0, errors.New("command: none given")
+		return errors.New("command: none given")
 	}
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
-	cmd.Env = append(os.Environ(), labVariable+"="+l.Topology.Name)
-	if err := netdev.In(n.Namespace(l.Topology.Name), cmd.Start); err != nil {
-		return 0, fmt.Errorf("run %s on %s: %w", argv[0], node, err)
-	}
-	err = cmd.Wait()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && ctx.Err() == nil {
-		if code := exit.ExitCode(); code >= 0 {
-			return code, nil
-		}
-		return 128 + signalOf(exit), nil // as shells do
-	}
+	path, err := exec.LookPath(argv[0])
 	if err != nil {
-		return 0, fmt.Errorf("run %s on %s: %w", argv[0], node, err)
+		return fmt.Errorf("run on %s: %w", node, err)
 	}
-	return 0, nil
+	err = netdev.In(n.Namespace(l.Topology.Name), func() error {
+		return syscall.Exec(path, argv, l.environment())
+	})
+	return fmt.Errorf("run %s on %s: %w", argv[0], node, err)
+}
+
+// Command prepares a command that StartOn runs on a node.
+func (l *Lab) Command(argv ...string) *exec.Cmd {
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = l.environment()
+	return cmd
+}
+
+// StartOn starts a command in a node's namespace.
+func (l *Lab) StartOn(node string, cmd *exec.Cmd) error {
+	n, err := l.Topology.Find(node)
+	if err != nil {
+		return err
+	}
+	if err := netdev.In(n.Namespace(l.Topology.Name), cmd.Start); err != nil {
+		return fmt.Errorf("run %s on %s: %w", cmd.Path, node, err)
+	}
+	return nil
+}
+
+// environment is this process's, with the lab's mark.
+func (l *Lab) environment() []string {
+	return append(os.Environ(), labVariable+"="+l.Topology.Name)
 }

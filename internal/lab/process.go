@@ -55,7 +55,7 @@ func (l *Lab) start(c command) (Process, error) {
 	cmd := exec.Command(c.path, c.args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), labVariable+"="+l.Topology.Name)
+	cmd.Env = l.environment()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // outlives this command and its terminal
 	if err := netdev.In(c.node.Namespace(l.Topology.Name), cmd.Start); err != nil {
 		return Process{}, fmt.Errorf("start %s on %s: %w", c.name, c.node.Name, err)
@@ -254,12 +254,4 @@ func statFields(pid int) ([]string, error) {
 		return nil, fmt.Errorf("read stat of pid %d: %d fields after the name, want 20 or more", pid, len(fields))
 	}
 	return fields, nil
-}
-
-// signalOf is the signal that ended a process.
-func signalOf(e *exec.ExitError) int {
-	if ws, ok := e.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return int(ws.Signal())
-	}
-	return 0
 }

@@ -1,0 +1,100 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Bounds of the verdict.
+const (
+	// A machine that vanishes is noticed after three lost BFD packets of 100 ms.
+	maxGapMuxLoss = 400 * time.Millisecond
+	// A dead server: two checks of 100 ms with a timeout of 100 ms, and the walk past it.
+	maxGapServer = 600 * time.Millisecond
+	// Without failures, answers come every 5 ms; a fifth of a second is a machine that is busy with other things.
+	maxGapQuiet = 200 * time.Millisecond
+	// maxMoved are requests that may be under way at the very moment a ring changes: hash affinity remembers no flows,
+	// so one whose slot moves between its packets is lost.
+	maxMoved = 2
+)
+
+// events are the demo's story.
+func (d *demo) events(ctx context.Context) error {
+	lost, restarted := "mux3", "mux1"
+	stopped, added, drained := VMName(1, 1), VMName(1, 2), VMName(2, 1)
+	quiet := fmt.Sprintf("0 failed, gap < %d ms", maxGapQuiet.Milliseconds())
+	moved := fmt.Sprintf("at most %d failed", maxMoved)
+	for _, step := range []struct {
+		name, rule string
+		do         func(context.Context) error
+		judge      func(Report) string
+	}{
+		{"steady traffic", quiet, func(context.Context) error { return nil }, judge(0, maxGapQuiet)},
+		{"kill " + lost + " (link and processes)", fmt.Sprintf("gap < %d ms", maxGapMuxLoss.Milliseconds()),
+			func(ctx context.Context) error { return d.lab.LoseMux(ctx, lost) }, judge(-1, maxGapMuxLoss)},
+		{"restart agent of " + restarted + " (kill -9)", quiet,
+			func(ctx context.Context) error { return d.lab.RestartAgent(ctx, restarted) }, judge(0, maxGapQuiet)},
+		{"bring " + lost + " back", quiet,
+			func(context.Context) error { return d.lab.ReviveMux(lost) }, judge(0, maxGapQuiet)},
+		{"stop server " + stopped, fmt.Sprintf("gap < %d ms", maxGapServer.Milliseconds()),
+			func(ctx context.Context) error { return d.lab.StopServer(ctx, stopped) }, judge(-1, maxGapServer)},
+		{"add server " + added, moved + ", it serves",
+			func(ctx context.Context) error {
+				d.web.VMs = append(d.web.VMs, added)
+				return d.apply(ctx)
+			}, all(judge(maxMoved, maxGapServer), serves(added, true))},
+		{"drain " + drained, moved + ", others serve",
+			func(ctx context.Context) error {
+				d.web.Draining[drained] = true
+				return d.apply(ctx)
+			}, all(judge(maxMoved, maxGapServer), serves(added, true))},
+		{"after the drain", quiet + ", " + drained + " rests", func(context.Context) error { return nil },
+			all(judge(0, maxGapQuiet), serves(drained, false))},
+	} {
+		if err := d.event(ctx, step.name, step.rule, step.do, step.judge); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// judge holds a report against the most failures (any number when negative) and the longest gap allowed.
+func judge(failed int, gap time.Duration) func(Report) string {
+	return func(r Report) string {
+		switch {
+		case r.Sent == 0:
+			return "nothing was sent"
+		case failed >= 0 && r.Failed > failed:
+			return fmt.Sprintf("%d failed", r.Failed)
+		case r.Gap >= gap:
+			return fmt.Sprintf("gap %d ms", r.Gap.Milliseconds())
+		}
+		return ""
+	}
+}
+
+// serves demands that a server answered, or did not.
+func serves(vm string, want bool) func(Report) string {
+	return func(r Report) string {
+		switch n := r.Servers[vm]; {
+		case want && n == 0:
+			return vm + " answered nothing"
+		case !want && n > 0:
+			return fmt.Sprintf("%s answered %d", vm, n)
+		}
+		return ""
+	}
+}
+
+// all demands every rule and reports the first that is broken.
+func all(rules ...func(Report) string) func(Report) string {
+	return func(r Report) string {
+		for _, rule := range rules {
+			if broken := rule(r); broken != "" {
+				return broken
+			}
+		}
+		return ""
+	}
+}

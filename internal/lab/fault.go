@@ -1,0 +1,104 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/netdev"
+)
+
+// LoseMux is the loss of a machine: first its link goes down, so that nothing it says is heard any more, then every
+// process on it is killed. Only BFD can tell the router.
+func (l *Lab) LoseMux(ctx context.Context, name string) error {
+	n, err := l.mux(name)
+	if err != nil {
+		return err
+	}
+	if err := l.setLink(n, false); err != nil {
+		return err
+	}
+	return l.killAll(ctx, []Node{n})
+}
+
+// ReviveMux brings a lost mux back; it does not wait for its routes.
+func (l *Lab) ReviveMux(name string) error {
+	n, err := l.mux(name)
+	if err != nil {
+		return err
+	}
+	if err := l.setLink(n, true); err != nil {
+		return err
+	}
+	return l.StartAgent(name)
+}
+
+// setLink sets the router's end of a mux's link: the mux loses or regains its carrier, and keeps its addresses.
+func (l *Lab) setLink(n Node, up bool) error {
+	router, err := netdev.OpenNamespace(Node{Name: "router1"}.Namespace(l.Topology.Name))
+	if err != nil {
+		return err
+	}
+	defer router.Close()
+	return router.SetUp(n.Name, up)
+}
+
+// RestartAgent kills exactly the agent of a mux or host by SIGKILL, starts it again, and returns when the new one has
+// reported to the manager. The mux's speaker is not touched.
+func (l *Lab) RestartAgent(ctx context.Context, name string) error {
+	if err := l.killNamed(ctx, name, agentProcess); err != nil {
+		return err
+	}
+	since := time.Now()
+	if err := l.StartAgent(name); err != nil {
+		return err
+	}
+	return l.waitReported(ctx, name, since)
+}
+
+// waitReported waits until the manager has heard of a node after the given time that it obeys the newest plan.
+func (l *Lab) waitReported(ctx context.Context, name string, since time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	client, err := l.Client()
+	if err != nil {
+		return err
+	}
+	err = waitFor(ctx, name+" to report", func(ctx context.Context) error {
+		if err := l.died(name, agentProcess); err != nil {
+			return stop{err}
+		}
+		answer, err := client.Status(ctx, connect.NewRequest(&apiv1.StatusRequest{Node: name}))
+		if err != nil {
+			return err
+		}
+		for _, n := range answer.Msg.GetNodes() {
+			if n.GetName() != name || !n.GetConnected() || !n.GetLastSeen().AsTime().After(since) {
+				continue
+			}
+			if n.GetSyncedRevision() >= answer.Msg.GetRevision() {
+				return nil
+			}
+		}
+		return errors.New("no report since its start")
+	})
+	if err != nil {
+		return l.withLog(name, err)
+	}
+	return nil
+}
+
+func (l *Lab) mux(name string) (Node, error) {
+	n, err := l.Topology.Find(name)
+	if err != nil {
+		return n, err
+	}
+	if n.Kind != KindMux {
+		return n, fmt.Errorf("node: %q: must be a mux, such as mux1", name)
+	}
+	return n, nil
+}
