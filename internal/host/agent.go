@@ -1,0 +1,112 @@
+// Package host is the agent of servers: it keeps the decapsulating, translating programs of this machine at the plan,
+// and says what of the machine's settings keeps packets from the servers.
+package host
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/agent"
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// Agent is the host's agent.Handler.
+type Agent struct {
+	tables  dataplane.HostTables
+	machine Machine
+	log     *slog.Logger
+
+	// mu guards what follows.
+	mu       sync.Mutex
+	bindings []plan.Binding // obeyed by the tables
+	problems []Problem      // logged already
+}
+
+var _ agent.Handler = (*Agent)(nil)
+
+// New makes an agent around the tables. It checks the machine as it goes; log receives what changes.
+func New(tables dataplane.HostTables, machine Machine, log *slog.Logger) *Agent {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Agent{tables: tables, machine: machine, log: log}
+}
+
+// Apply implements agent.Handler. Problems of the machine do not fail it: the tables are as wanted, and Status tells.
+func (a *Agent) Apply(_ context.Context, p plan.Plan) error {
+	err := a.tables.Apply(dataplane.HostState{TunnelSources: p.TunnelSources, MTU: p.MTU, Bindings: p.Bindings})
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.bindings = slices.Clone(p.Bindings)
+	a.mu.Unlock()
+	a.log.Info("plan applied", "revision", p.Revision, "bindings", len(p.Bindings))
+	a.checkMachine()
+	return nil
+}
+
+// checkMachine looks at the machine's settings with the present bindings in mind and logs what became wrong or right.
+func (a *Agent) checkMachine() []Problem {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.machine.Problems(a.bindings)
+	for _, p := range now {
+		if !slices.Contains(a.problems, p) {
+			a.log.Warn(p.Text, "cure", p.Cure)
+		}
+	}
+	for _, p := range a.problems {
+		if !slices.Contains(now, p) {
+			a.log.Info("cured: " + p.Text)
+		}
+	}
+	a.problems = now
+	return now
+}
+
+// Status implements agent.Handler: a member per binding with what it received, all reasons, and in Error what keeps
+// packets from the servers.
+func (a *Agent) Status() *apiv1.NodeStatus {
+	s := &apiv1.NodeStatus{}
+	var faults []string
+	for _, p := range a.checkMachine() {
+		if p.Fatal {
+			faults = append(faults, fmt.Sprintf("%s (%s)", p.Text, p.Cure))
+		}
+	}
+	counters, err := a.tables.Counters()
+	if err != nil {
+		faults = append(faults, err.Error())
+	}
+	s.Error = strings.Join(faults, "; ")
+	for _, b := range counters.Bindings {
+		s.Members = append(s.Members, memberStatus(b))
+	}
+	for reason, n := range counters.Reasons {
+		s.Reasons = append(s.Reasons, &apiv1.ReasonCount{Reason: reason, Packets: n})
+	}
+	slices.SortFunc(s.Reasons, func(a, b *apiv1.ReasonCount) int { return strings.Compare(a.Reason, b.Reason) })
+	return s
+}
+
+// memberStatus is one binding in the manager's words. Hosts do not check health: alive says that the binding is there.
+func memberStatus(c dataplane.BindingCounter) *apiv1.MemberStatus {
+	b := c.Binding
+	return &apiv1.MemberStatus{
+		Vip: b.Key.VIP.String(), Protocol: b.Key.Protocol.String(), Port: uint32(b.Key.Port),
+		Dip: b.DIP.String(), DipPort: uint32(b.DIPPort), Member: uint32(b.Member), Service: b.Service,
+		Alive: true, Packets: c.Packets, Bytes: c.Bytes,
+	}
+}
+
+// Trace implements agent.Handler: only muxes choose.
+func (a *Agent) Trace(*apiv1.TraceRequest) *apiv1.TraceResult {
+	return &apiv1.TraceResult{Error: "hosts do not choose a backend: ask a mux"}
+}

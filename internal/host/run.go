@@ -1,0 +1,101 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/shuntlb/shunt/internal/agent"
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/netdev"
+)
+
+// Options are what Run needs.
+type Options struct {
+	// Node says who the node is; Role is set by Run.
+	Node agent.Options
+	// Interface is the uplink: tunnel packets come in and answers leave by it.
+	Interface string
+	// BPFFS is the directory of the pins, on a bpf file system, used by nothing else.
+	BPFFS string
+	// RunDir keeps a second agent out.
+	RunDir string
+}
+
+// lockName is the file in the run directory that a running agent holds.
+const lockName = "agent.lock"
+
+// Run attaches the programs and keeps them at the plan until ctx ends. They stay attached, with their flow state: the
+// next Run takes them over without losing a packet.
+func Run(ctx context.Context, o Options) error {
+	unlock, err := lock(o.RunDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	dev, err := netdev.FindInterface(o.Interface)
+	if err != nil {
+		return err
+	}
+	tables, err := dataplane.OpenHost(dataplane.HostOptions{Ifindex: dev.Index, Dir: o.BPFFS})
+	if err != nil {
+		return err
+	}
+	o.Node.Role = "host"
+	h := New(tables, thisMachine(o.Interface), o.Node.Log)
+	return errors.Join(agent.Run(ctx, o.Node, h), tables.Close())
+}
+
+// Stop detaches the programs and removes their pins, flow state included. The agent must not be running.
+func Stop(bpffs, runDir string) error {
+	unlock, err := lock(runDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return dataplane.DetachHost(bpffs)
+}
+
+// thisMachine is the machine, and network namespace, that the process is in.
+func thisMachine(uplink string) Machine {
+	return Machine{
+		Interface: uplink,
+		Sysctl:    func(key string) (string, error) { return netdev.ReadSysctl("", key) },
+		Addresses: ownAddresses,
+	}
+}
+
+func ownAddresses() ([]netip.Addr, error) {
+	nets, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	var addrs []netip.Addr
+	for _, n := range nets {
+		if p, err := netip.ParsePrefix(n.String()); err == nil {
+			addrs = append(addrs, p.Addr().Unmap())
+		}
+	}
+	return addrs, nil
+}
+
+// lock keeps a second agent out; the kernel lets go of it with the process.
+func lock(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make run directory: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open lock: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: a host agent runs with this directory: %w", f.Name(), err)
+	}
+	return func() { f.Close() }, nil
+}
