@@ -48,8 +48,8 @@ type Options struct {
 	// Ensure makes sure that a speaker is there to take a state; started tells that it is new and knows nothing.
 	Ensure func(context.Context) (started bool, err error)
 	Clock  clock.Clock
-	// StateDir keeps the last health over restarts, RunDir local decisions until the next boot.
-	StateDir, RunDir string
+	// RunDir keeps the last health and local decisions until the next boot.
+	RunDir string
 	// DrainWait is how long routers get to move the traffic away.
 	DrainWait time.Duration
 	// Addresses of the interface, used as next hops for a family the Node object has no address of.
@@ -103,12 +103,10 @@ func New(o Options) (*Agent, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	for _, dir := range []string{o.StateDir, o.RunDir} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("make directory: %w", err)
-		}
+	if err := os.MkdirAll(o.RunDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make run directory: %w", err)
 	}
-	saved, err := loadHealth(o.StateDir)
+	saved, err := loadHealth(o.RunDir)
 	if err != nil {
 		o.Log.Warn("members begin as unknown", "error", err)
 	}

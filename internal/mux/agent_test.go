@@ -72,7 +72,7 @@ func TestRestartDisturbsNothing(t *testing.T) {
 	w.apply(p)
 	w.probe("10.20.1.11", true, "connected")
 	w.probe("10.20.2.11", false, "connection refused")
-	if err := saveHealth(w.state, w.agent.roster.list()); err != nil {
+	if err := saveHealth(w.run, w.agent.roster.list()); err != nil {
 		t.Fatal(err)
 	}
 	w.take()

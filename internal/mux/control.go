@@ -14,11 +14,8 @@ import (
 	"time"
 )
 
-// controlSocket is the agent's socket in the run directory; agentLock keeps a second agent out.
-const (
-	controlSocket = "agent.sock"
-	agentLock     = "agent.lock"
-)
+// controlSocket is the agent's socket in the run directory.
+const controlSocket = "agent.sock"
 
 // SetDrain begins or ends a local drain; it is remembered until the next boot.
 func (a *Agent) SetDrain(on bool) error {
@@ -78,13 +75,8 @@ func (a *Agent) awaitGone(ctx context.Context) error {
 	}
 }
 
-// Control serves the agent's socket until ctx ends. stop takes everything down; it is called once routes are gone.
+// Control serves the agent's socket until ctx ends; the run directory must be locked. stop takes everything down; it is called once routes are gone.
 func (a *Agent) Control(ctx context.Context, stop func() error) error {
-	unlock, err := lockFile(filepath.Join(a.o.RunDir, agentLock))
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	path := filepath.Join(a.o.RunDir, controlSocket)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove old socket: %w", err)

@@ -150,7 +150,6 @@ type world struct {
 	agent   *Agent
 	built   []string
 	files   map[string]string
-	state   string
 	run     string
 }
 
@@ -159,7 +158,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{
 		journal: j, t: t, clock: clock.NewFake(time.Unix(1000, 0)),
 		tables: &tables{journal: j}, speaker: &speaker{journal: j}, prober: &prober{}, hops: &hops{},
-		files: map[string]string{"/etc/md5": "secret\nmore\n"}, state: t.TempDir(), run: t.TempDir(),
+		files: map[string]string{"/etc/md5": "secret\nmore\n"}, run: t.TempDir(),
 	}
 	w.restart()
 	return w
@@ -170,8 +169,8 @@ func (w *world) restart() {
 	w.t.Helper()
 	a, err := New(Options{
 		Tables: w.tables, Prober: w.prober, Hops: w.hops, Speaker: w.speaker, Clock: w.clock,
-		Ensure:   func(context.Context) (bool, error) { return false, nil },
-		StateDir: w.state, RunDir: w.run, DrainWait: 2 * time.Second,
+		Ensure: func(context.Context) (bool, error) { return false, nil },
+		RunDir: w.run, DrainWait: 2 * time.Second,
 		Ring: func(code uint8, members []plan.Member) []uint16 {
 			w.built = append(w.built, fmt.Sprintf("%d of %d", 1<<code, len(members)))
 			return make([]uint16, 1<<code)

@@ -11,7 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// savedName is the file in the state directory that holds the last health of every member.
+// savedName is the file in the run directory that holds the last health of every member. It does not outlive a boot:
+// neither do the tables.
 const savedName = "health.json"
 
 // savedMember is one line of the file.
@@ -25,8 +26,8 @@ type savedMember struct {
 }
 
 // loadHealth reads what the agent before this one knew; a file that is not there or broken is as good as none.
-func loadHealth(stateDir string) (map[backend]bool, error) {
-	data, err := os.ReadFile(filepath.Join(stateDir, savedName))
+func loadHealth(runDir string) (map[backend]bool, error) {
+	data, err := os.ReadFile(filepath.Join(runDir, savedName))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -49,12 +50,12 @@ func loadHealth(stateDir string) (map[backend]bool, error) {
 }
 
 // saveHealth replaces the file.
-func saveHealth(stateDir string, list []savedMember) error {
+func saveHealth(runDir string, list []savedMember) error {
 	data, err := json.Marshal(list)
 	if err != nil {
 		return fmt.Errorf("save health: %w", err)
 	}
-	path := filepath.Join(stateDir, savedName)
+	path := filepath.Join(runDir, savedName)
 	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
 		return fmt.Errorf("save health: %w", err)
 	}

@@ -83,7 +83,7 @@ func (a *Agent) saveLoop(ctx context.Context) {
 		a.mu.Lock()
 		list := a.roster.list()
 		a.mu.Unlock()
-		if err := saveHealth(a.o.StateDir, list); err != nil {
+		if err := saveHealth(a.o.RunDir, list); err != nil {
 			a.o.Log.Error("save health", "error", err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/netdev"
 	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/ring"
 )
 
 // RingBuilder makes an endpoint's ring: 1<<code member ids, nil when no member has weight. It depends on nothing but
@@ -110,4 +111,13 @@ func vips(p plan.Plan) map[netip.Addr]bool {
 		out[e.Key.VIP] = true
 	}
 	return out
+}
+
+// BuildRing is the RingBuilder that every mux uses.
+func BuildRing(code uint8, members []plan.Member) []uint16 {
+	in := make([]ring.Member, len(members))
+	for i, m := range members {
+		in[i] = ring.Member{ID: m.ID, DIP: m.DIP, Port: m.Port, Weight: m.Weight}
+	}
+	return ring.Build(code, in)
 }

@@ -2,7 +2,6 @@ package netdev
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -62,20 +61,32 @@ func (n *NextHops) wanted() []netip.Addr {
 // Run follows the present namespace until ctx ends. changed gets the full map, one entry for each wanted destination,
 // whenever it differs from the last; it is never called concurrently.
 func (n *NextHops) Run(ctx context.Context, changed func(map[netip.Addr]NextHop)) error {
+	var last map[netip.Addr]NextHop
+	for ctx.Err() == nil {
+		if err := n.follow(ctx, &last, changed); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// follow runs until ctx ends or the kernel drops the subscription, as it does when notifications overflow.
+func (n *NextHops) follow(ctx context.Context, last *map[netip.Addr]NextHop, changed func(map[netip.Addr]NextHop)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	events, err := subscribe(ctx)
 	if err != nil {
 		return err
 	}
 	tick := time.NewTicker(resync)
 	defer tick.Stop()
-	var last map[netip.Addr]NextHop
 	hops := hopTable{}
 	// full: routes are read again, not only neighbours.
 	full := true
 	for {
 		now, err := hops.read(n.wanted(), full)
-		if err == nil && (last == nil || !maps.Equal(last, now)) {
-			last = now
+		if err == nil && (*last == nil || !maps.Equal(*last, now)) {
+			*last = now
 			changed(maps.Clone(now))
 		}
 		full = false
@@ -88,7 +99,7 @@ func (n *NextHops) Run(ctx context.Context, changed func(map[netip.Addr]NextHop)
 			full = true
 		case e, open := <-events:
 			if !open {
-				return fmt.Errorf("follow routes and neighbours: netlink closed the subscription")
+				return nil
 			}
 			full = e == routeEvent
 		}
