@@ -242,6 +242,17 @@ func (a *Agent) applyTables(p plan.Plan) error {
 		}
 	}
 	a.o.Tables.SetAlive(bits)
+	return a.setHopsLocked(p)
+}
+
+// setHopsLocked gives the tables the ways to a plan's destinations. A map from before these destinations were asked
+// for is held back: it would take away the ways that the tables of an agent before this one have.
+func (a *Agent) setHopsLocked(p plan.Plan) error {
+	for _, outer := range outers(p) {
+		if _, answered := a.hops[outer]; !answered {
+			return nil
+		}
+	}
 	if err := a.o.Tables.SetNextHops(nextHops(a.hops)); err != nil {
 		return fmt.Errorf("set next hops: %w", err)
 	}
@@ -271,14 +282,17 @@ func (a *Agent) Probed(result probe.Result) {
 func (a *Agent) HopsChanged(hops map[netip.Addr]netdev.NextHop) {
 	a.mu.Lock()
 	a.hops = hops
-	err := a.o.Tables.SetNextHops(nextHops(hops))
+	var err error
+	if a.ready {
+		err = a.setHopsLocked(a.plan)
+	}
 	stale := false
 	for outer, mtu := range a.mtus {
 		stale = stale || pathMTU(a.plan.MTU, hops[outer]) != mtu
 	}
 	a.mu.Unlock()
 	if err != nil {
-		a.o.Log.Error("set next hops", "error", err)
+		a.o.Log.Error("follow next hops", "error", err)
 	}
 	if stale {
 		a.reapply()

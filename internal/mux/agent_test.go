@@ -249,6 +249,27 @@ func TestNextHopsAndPathMTUReachTheTables(t *testing.T) {
 	}
 }
 
+func TestRestartKeepsNextHopsUntilAllAreKnownAgain(t *testing.T) {
+	w := newWorld(t)
+	p := planOf([]string{"203.0.113.10"}, "10.20.1.11")
+	one := netip.MustParseAddr("10.20.1.11")
+	way := netdev.NextHop{MAC: [6]byte{2}, Ifindex: 4, MTU: 1500, Resolved: true}
+	w.apply(p)
+	w.agent.HopsChanged(map[netip.Addr]netdev.NextHop{one: way})
+	kept := w.tables.hops
+	w.restart()
+	w.agent.HopsChanged(map[netip.Addr]netdev.NextHop{})
+	w.apply(p)
+	w.agent.HopsChanged(map[netip.Addr]netdev.NextHop{netip.MustParseAddr("10.20.9.9"): way})
+	if len(kept) != 1 || w.tables.hops[one] != kept[one] {
+		t.Errorf("next hops %v, want %v", w.tables.hops, kept)
+	}
+	w.agent.HopsChanged(map[netip.Addr]netdev.NextHop{one: {}})
+	if w.tables.hops[one] != (dataplane.NextHop{}) {
+		t.Errorf("next hops %v, want an unresolved one", w.tables.hops)
+	}
+}
+
 func TestUnreadablePasswordLeavesThePeerOut(t *testing.T) {
 	w := newWorld(t)
 	delete(w.files, "/etc/md5")
