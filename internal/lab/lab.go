@@ -36,8 +36,8 @@ type Options struct {
 // readyWithin is how long any one part of a lab may take to get ready.
 const readyWithin = 30 * time.Second
 
-// Up brings a lab up and returns when all nodes are synced and all BGP sessions established. A lab that is up already
-// is left as it is; a half-made or half-dead one is removed and built anew.
+// Up brings a lab up and returns when all nodes are synced and all BGP sessions established. Of a lab that is up already
+// only what is missing is started again; one that is half made, or whose router is dead, is removed and built anew.
 func Up(ctx context.Context, t Topology, o Options) (*Lab, error) {
 	if err := t.Validate(); err != nil {
 		return nil, err
@@ -55,12 +55,12 @@ func Up(ctx context.Context, t Topology, o Options) (*Lab, error) {
 		return nil, err
 	}
 	switch present, err := loadState(t.Name); {
-	case err == nil && present.Complete && l.intact():
+	case err == nil && present.Complete && l.standing():
 		if present.Topology != t || present.FabricOnly != o.FabricOnly {
 			return nil, fmt.Errorf("lab %s is up with another topology: `shunt lab down --name %s` first", t.Name, t.Name)
 		}
 		l.say("lab %s is up already", t.Name)
-		return l, nil
+		return l, l.repair(ctx)
 	case exists(Dir(t.Name)) == nil:
 		l.say("lab %s is not whole: building it anew", t.Name)
 		if err := l.remove(ctx); err != nil {
@@ -136,25 +136,6 @@ func (l *Lab) nodeDir(node string) string { return filepath.Join(Dir(l.Topology.
 
 // LogPath is the log of everything that runs on a node.
 func (l *Lab) LogPath(node string) string { return filepath.Join(l.nodeDir(node), "log") }
-
-// intact tells whether all namespaces exist and all recorded processes live.
-func (l *Lab) intact() bool {
-	for _, n := range l.Topology.Nodes() {
-		if !netdev.Exists(n.Namespace(l.Topology.Name)) {
-			return false
-		}
-	}
-	processes, err := l.Processes()
-	if err != nil || len(processes) == 0 {
-		return false
-	}
-	for _, p := range processes {
-		if !p.Alive() {
-			return false
-		}
-	}
-	return true
-}
 
 // build makes everything from nothing. After an error the lab is left for inspection; the next Up removes it.
 func (l *Lab) build(ctx context.Context) error {

@@ -4,6 +4,7 @@
 package lab
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -93,9 +94,16 @@ func ParseTopology(r io.Reader, filename string) (Topology, error) {
 	if err != nil {
 		return Topology{}, fmt.Errorf("read %s: %w", filename, err)
 	}
-	t := DefaultTopology()
-	if err := yaml.UnmarshalWithOptions(text, &t, yaml.Strict()); err != nil && !errors.Is(err, io.EOF) {
+	t, decoder := DefaultTopology(), yaml.NewDecoder(bytes.NewReader(text), yaml.Strict())
+	err = decoder.Decode(&t)
+	if err != nil && !errors.Is(err, io.EOF) {
 		return Topology{}, &lb.Error{Filename: filename, Violations: []lb.Violation{yamlViolation(err)}}
+	}
+	if t == (Topology{}) { // an empty document
+		t = DefaultTopology()
+	}
+	if err == nil && !errors.Is(decoder.Decode(new(Topology)), io.EOF) {
+		return Topology{}, &lb.Error{Filename: filename, Violations: []lb.Violation{{Field: "topology", Allowed: "must be one document"}}}
 	}
 	faults := t.violations()
 	if len(faults) == 0 {
@@ -171,7 +179,7 @@ func position(text []byte, field string) (line, column int) {
 	if err != nil {
 		return 0, 0
 	}
-	node, err := path.ReadNode(strings.NewReader(string(text)))
+	node, err := path.ReadNode(bytes.NewReader(text))
 	if err != nil || node.GetToken() == nil || node.GetToken().Position == nil {
 		return 0, 0
 	}

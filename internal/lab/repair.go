@@ -1,0 +1,75 @@
+package lab
+
+import (
+	"context"
+
+	"github.com/shuntlb/shunt/internal/netdev"
+)
+
+// standing tells whether the lab's namespaces exist and its router runs: then the rest can be repaired.
+func (l *Lab) standing() bool {
+	for _, n := range l.Topology.Nodes() {
+		if !netdev.Exists(n.Namespace(l.Topology.Name)) {
+			return false
+		}
+	}
+	processes, err := l.Processes()
+	if err != nil {
+		return false
+	}
+	routers := 0
+	for _, p := range processes {
+		if p.Node != "router1" {
+			continue
+		}
+		if !p.Alive() {
+			return false
+		}
+		routers++
+	}
+	return routers > 0
+}
+
+// repair starts whatever of a standing lab does not run, plugs the muxes in, and waits until all is ready. The objects
+// that were applied stay.
+func (l *Lab) repair(ctx context.Context) error {
+	running := map[string]bool{}
+	processes, err := l.Processes()
+	if err != nil {
+		return err
+	}
+	for _, p := range processes {
+		running[p.Node+"/"+p.Name] = p.Alive()
+	}
+	for _, n := range l.Topology.Nodes() {
+		if n.Kind == KindVM && !running[n.Name+"/"+serverProcess] {
+			l.say("%s: starting its server again", n.Name)
+			if err := l.StartServer(ctx, n.Name); err != nil {
+				return err
+			}
+		}
+	}
+	if l.FabricOnly {
+		return nil
+	}
+	if !running["manager1/"+managerProcess] {
+		l.say("manager1: starting again")
+		if err := l.startManager(ctx); err != nil {
+			return err
+		}
+	}
+	for _, n := range l.Topology.Nodes() {
+		if n.Kind == KindMux {
+			if err := l.setLink(n, true); err != nil {
+				return err
+			}
+		}
+		if (n.Kind == KindMux || n.Kind == KindHost) && !running[n.Name+"/"+agentProcess] {
+			l.say("%s: starting its agent again", n.Name)
+			if err := l.StartAgent(n.Name); err != nil {
+				return err
+			}
+		}
+	}
+	return l.WaitReady(ctx)
+}

@@ -1,0 +1,63 @@
+package lab
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+)
+
+func TestWebServer(t *testing.T) {
+	server := httptest.NewServer(webHandler("host1-vm1"))
+	defer server.Close()
+	for path, want := range map[string]struct {
+		status int
+		body   string
+	}{
+		"/":         {200, "host1-vm1\n"},
+		"/healthz":  {200, "ok\n"},
+		"/bytes/0":  {200, ""},
+		"/bytes/-1": {400, "bytes: \"-1\": must be 0 to 1099511627776\n"},
+		"/bytes/x":  {400, "bytes: \"x\": must be 0 to 1099511627776\n"},
+		"/nothing":  {404, "404 page not found\n"},
+	} {
+		response, err := http.Get(server.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		if err != nil || response.StatusCode != want.status || string(body) != want.body {
+			t.Errorf("GET %s = %d %q, %v; want %d %q", path, response.StatusCode, body, err, want.status, want.body)
+		}
+	}
+}
+
+// Lengths around the block that is written at once.
+func TestBytesFollowThePattern(t *testing.T) {
+	server := httptest.NewServer(webHandler("vm"))
+	defer server.Close()
+	for _, n := range []string{"1", "250", "251", "252", "262043", "262044", "262045", "1000000"} {
+		response, err := http.Get(server.URL + "/bytes/" + n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := response.Header.Get("Content-Length"); got != n {
+			t.Errorf("/bytes/%s: content length %s", n, got)
+		}
+		for i, b := range body {
+			if b != PatternByte(int64(i)) {
+				t.Fatalf("/bytes/%s: byte %d is %d, want %d", n, i, b, PatternByte(int64(i)))
+			}
+		}
+		if got := len(body); strconv.Itoa(got) != n {
+			t.Errorf("/bytes/%s: %d bytes", n, got)
+		}
+	}
+}
