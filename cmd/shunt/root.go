@@ -78,7 +78,7 @@ func newRoot() *cobra.Command {
 			return nil
 		},
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(flagError)
 	g.register(root.PersistentFlags())
 	// One line per subcommand, each made in its own file.
 	root.AddCommand(newApply(g))
@@ -90,7 +90,13 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newDrain(g, false))
 	root.AddCommand(newTrace(g))
 	root.AddCommand(newToken(g))
+	root.AddCommand(newHost())
+	root.AddCommand(newDoctor(g))
 	root.AddCommand(newVersion(g))
+	root.AddCommand(newLab(g))
+	root.AddCommand(newLabServer(), newLabLoad())
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
 	checkArguments(root)
 	return root
 }
@@ -105,6 +111,8 @@ func checkArguments(cmd *cobra.Command) {
 	case cmd.HasSubCommands() && !cmd.Runnable():
 		check = subcommand
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	case cmd.Name() == "help":
+		check = helpTopic
 	case check == nil:
 		check = cobra.NoArgs
 	}
@@ -115,6 +123,23 @@ func checkArguments(cmd *cobra.Command) {
 		}
 		return usageError{err}
 	}
+}
+
+// flagError makes a wrong flag a usageError. A flag that the root does not know may come after a misspelt command.
+func flagError(cmd *cobra.Command, err error) error {
+	if !cmd.HasParent() && cmd.Flags().NArg() > 0 {
+		return subcommand(cmd, cmd.Flags().Args())
+	}
+	return usageError{err}
+}
+
+// helpTopic refuses help on what is no command.
+func helpTopic(cmd *cobra.Command, args []string) error {
+	_, rest, err := cmd.Root().Find(args)
+	if err != nil || len(rest) > 0 {
+		return usagef("%q: must be a command", strings.Join(args, " "))
+	}
+	return nil
 }
 
 // subcommand refuses a group of commands without a known one. The bare root prints its help.

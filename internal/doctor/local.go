@@ -1,0 +1,121 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/netdev"
+)
+
+// Local is this machine, in the present network namespace.
+type Local struct{}
+
+// Kernel implements Machine.
+func (Local) Kernel() (string, error) {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return "", fmt.Errorf("uname: %w", err)
+	}
+	return unix.ByteSliceToString(name.Release[:]), nil
+}
+
+// Capabilities implements Machine.
+func (Local) Capabilities() (uint64, error) {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, fmt.Errorf("read capabilities: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "CapEff:"); ok {
+			return strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+		}
+	}
+	return 0, errors.New("read capabilities: no CapEff in /proc/self/status")
+}
+
+// BTF implements Machine.
+func (Local) BTF() (bool, error) {
+	_, err := os.Stat("/sys/kernel/btf/vmlinux")
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// BPFFS implements Machine.
+func (Local) BPFFS(path string) (bool, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(path, &s); err != nil {
+		return false, fmt.Errorf("statfs %s: %w", path, err)
+	}
+	return uint32(s.Type) == unix.BPF_FS_MAGIC, nil
+}
+
+// Sysctl implements Machine.
+func (Local) Sysctl(key string) (string, error) { return netdev.ReadSysctl("", key) }
+
+// Interface implements Machine.
+func (Local) Interface(name string) (Interface, error) {
+	i, err := netdev.FindInterface(name)
+	return Interface{Up: i.Up, MTU: i.MTU, Driver: i.Driver, Index: i.Index}, err
+}
+
+// XDP implements Machine.
+func (Local) XDP(name string) (XDP, error) {
+	support, err := netdev.ReadXDPSupport(name)
+	if err != nil {
+		return XDP{}, err
+	}
+	out := XDP{Native: support.Native}
+	if support.Attached != 0 {
+		program, err := dataplane.ProgramName(support.Attached)
+		if err != nil || program == "" {
+			program = fmt.Sprintf("id %d", support.Attached)
+		}
+		out.Attached = program
+	}
+	return out, nil
+}
+
+// LRO implements Machine.
+func (Local) LRO(name string) (bool, error) { return netdev.ReadLRO("", name) }
+
+// VethPeer implements Machine.
+func (Local) VethPeer(name string) (VethPeer, bool, error) {
+	peer, found, err := netdev.FindPeer(name)
+	if err != nil || !found {
+		return VethPeer{}, false, err
+	}
+	out := VethPeer{Name: peer.Name}
+	if peer.Namespace != "" {
+		out.Command = "ip netns exec " + peer.Namespace + " "
+	}
+	if out.TxChecksum, err = netdev.ReadOffload(peer.Namespace, peer.Name, netdev.OffloadTxChecksum); err != nil {
+		return VethPeer{}, false, err
+	}
+	if out.GRO, err = netdev.ReadOffload(peer.Namespace, peer.Name, netdev.OffloadGRO); err != nil {
+		return VethPeer{}, false, err
+	}
+	err = netdev.In(peer.Namespace, func() error {
+		i, err := netdev.FindInterface(peer.Name)
+		out.MTU = i.MTU
+		return err
+	})
+	return out, err == nil, err
+}
+
+// ProbeXDP implements Machine.
+func (Local) ProbeXDP() error { return dataplane.ProbeXDP() }
+
+// ProbeTCX implements Machine.
+func (Local) ProbeTCX(device int) error { return dataplane.ProbeTCX(device) }
+
+// ProbeArray implements Machine.
+func (Local) ProbeArray() error { return dataplane.ProbeMmapableArray() }

@@ -1,0 +1,104 @@
+package netdev
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// The netdev family of generic netlink (linux/netdev.h, Linux 6.3).
+const (
+	netdevFamily          = "netdev"
+	netdevCmdDevGet       = 1
+	netdevAttrIfindex     = 1
+	netdevAttrXDPFeatures = 3
+
+	// NETDEV_XDP_ACT_BASIC and NETDEV_XDP_ACT_REDIRECT.
+	xdpBasic    = 1 << 0
+	xdpRedirect = 1 << 1
+)
+
+// XDPSupport is what the driver of an interface says of native XDP.
+type XDPSupport struct {
+	// Native: drop, pass and transmit. Redirect: to other devices.
+	Native, Redirect bool
+	// Attached is the id of the program that is attached now, 0 for none.
+	Attached uint32
+}
+
+// ReadXDPSupport asks the kernel what the driver can do, without attaching anything.
+func ReadXDPSupport(name string) (XDPSupport, error) {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return XDPSupport{}, fmt.Errorf("read interface %s: %w", name, err)
+	}
+	family, err := netlink.GenlFamilyGet(netdevFamily)
+	if err != nil {
+		return XDPSupport{}, fmt.Errorf("find netlink family %s: %w", netdevFamily, err)
+	}
+	request := nl.NewNetlinkRequest(int(family.ID), 0)
+	request.AddData(&nl.Genlmsg{Command: netdevCmdDevGet, Version: 1})
+	request.AddData(nl.NewRtAttr(netdevAttrIfindex, nl.Uint32Attr(uint32(link.Attrs().Index))))
+	messages, err := request.Execute(unix.NETLINK_GENERIC, 0)
+	if err != nil {
+		return XDPSupport{}, fmt.Errorf("read XDP features of %s: %w", name, err)
+	}
+	var out XDPSupport
+	for _, m := range messages {
+		attrs, err := nl.ParseRouteAttr(m[nl.SizeofGenlmsg:])
+		if err != nil {
+			return XDPSupport{}, fmt.Errorf("read XDP features of %s: %w", name, err)
+		}
+		for _, a := range attrs {
+			if a.Attr.Type == netdevAttrXDPFeatures && len(a.Value) >= 8 {
+				features := binary.NativeEndian.Uint64(a.Value)
+				out.Native, out.Redirect = features&xdpBasic != 0, features&xdpRedirect != 0
+			}
+		}
+	}
+	if x := link.Attrs().Xdp; x != nil && x.Attached {
+		out.Attached = x.ProgId
+	}
+	return out, nil
+}
+
+// ReadOffload tells whether a feature of a device is on.
+func ReadOffload(namespace, dev string, o Offload) (bool, error) {
+	// Every "set" command of ethtool follows its "get".
+	value, err := readEthtool(namespace, dev, uint32(o)-1)
+	return value != 0, err
+}
+
+// flagLRO is ETH_FLAG_LRO (linux/ethtool.h).
+const flagLRO = 1 << 15
+
+// ReadLRO tells whether large receive offload is on; native XDP refuses it.
+func ReadLRO(namespace, dev string) (bool, error) {
+	flags, err := readEthtool(namespace, dev, unix.ETHTOOL_GFLAGS)
+	return flags&flagLRO != 0, err
+}
+
+func readEthtool(namespace, dev string, command uint32) (uint32, error) {
+	value := ethtoolValue{cmd: command}
+	req := ifreqData{data: unsafe.Pointer(&value)}
+	if len(dev) >= len(req.name) {
+		return 0, fmt.Errorf("read features of %s: device name longer than %d bytes", dev, len(req.name)-1)
+	}
+	copy(req.name[:], dev)
+	err := In(namespace, func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open socket: %w", err)
+		}
+		defer unix.Close(fd)
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req))); errno != 0 {
+			return fmt.Errorf("read feature %#x of %s: %w", command, dev, errno)
+		}
+		return nil
+	})
+	return value.data, err
+}
