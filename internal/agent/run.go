@@ -1,6 +1,35 @@
 package agent
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/clock"
+)
+
+// loop is the state of a running agent.
+type loop struct {
+	o       Options
+	h       Handler
+	creds   *credentials
+	backoff backoff
+
+	mu sync.Mutex
+	// wanted is the newest plan received; applied the newest the data plane obeys.
+	wanted, applied *folded
+	// fault is why wanted is not applied, or why an update was refused.
+	fault string
+	// work wakes the applying goroutine, report the reporting one; both have room for one.
+	work, report chan struct{}
+}
 
 // Run keeps the node's handler at the newest plan until ctx ends, and then returns nil. It returns an error only when
 // it cannot go on: wrong options, a state directory that cannot be used, or a join that is refused while there is no
@@ -8,6 +37,226 @@ import "context"
 //
 // Apply is never called concurrently with itself; Status and Trace may be called at any time.
 func Run(ctx context.Context, o Options, h Handler) error {
-	<-ctx.Done()
+	if err := o.fill(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.StateDir, 0o700); err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	creds, err := loadCredentials(&o)
+	if err != nil {
+		return err
+	}
+	l := &loop{o: o, h: h, creds: creds, wanted: &folded{}, applied: &folded{}, work: make(chan struct{}, 1), report: make(chan struct{}, 1)}
+	l.restore(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { l.applyAll(ctx) })
+	wg.Go(func() { l.forwardNotify(ctx) })
+	return l.connectAll(ctx)
+}
+
+func (o *Options) fill() error {
+	for field, value := range map[string]string{"name": o.Name, "role": o.Role, "manager": o.Manager, "state directory": o.StateDir} {
+		if value == "" {
+			return fmt.Errorf("agent: %s: %q: must not be empty", field, value)
+		}
+	}
+	if o.StatusInterval == 0 {
+		o.StatusInterval = time.Second
+	}
+	if o.Clock == nil {
+		o.Clock = clock.System{}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
 	return nil
+}
+
+// restore starts from the last good plan. A plan that cannot be read is no reason not to run.
+func (l *loop) restore(ctx context.Context) {
+	up, err := loadPlan(l.o.StateDir)
+	if err == nil && up != nil {
+		var f *folded
+		if f, _, err = l.wanted.with(up); err == nil {
+			l.wanted = f
+			err = l.h.Apply(ctx, f.plan)
+		}
+	}
+	if err != nil {
+		l.fault = "last good plan: " + err.Error()
+		l.o.Log.Error("cannot use the last good plan", "error", err)
+		return
+	}
+	if up != nil {
+		l.applied = l.wanted
+		l.o.Log.Info("works from the last good plan", "revision", up.GetRevision(), "epoch", up.GetEpoch())
+	}
+}
+
+// connectAll connects again and again until ctx ends.
+func (l *loop) connectAll(ctx context.Context) error {
+	for ctx.Err() == nil {
+		err := l.ensureCredentials(ctx)
+		if err == nil {
+			err = l.stream(ctx)
+		} else if l.hopeless(err) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		wait := l.backoff.wait()
+		l.o.Log.Warn("no manager", "manager", l.o.Manager, "error", err, "again_in", wait.Round(time.Millisecond))
+		select {
+		case <-l.o.Clock.After(wait):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// hopeless tells whether a failure to join cannot heal by waiting, and nothing can be done meanwhile.
+func (l *loop) hopeless(err error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.creds != nil || l.applied.revision > 0 {
+		return false
+	}
+	switch connect.CodeOf(err) {
+	case connect.CodePermissionDenied, connect.CodeInvalidArgument, connect.CodeUnauthenticated:
+		return true
+	case connect.CodeUnknown:
+		var ce *connect.Error
+		return !errors.As(err, &ce) // our own: no token, no right to write
+	}
+	return false
+}
+
+// ensureCredentials joins when there is no certificate, when the token is of another manager, or when the certificate
+// was refused; it renews the certificate when it gets old.
+func (l *loop) ensureCredentials(ctx context.Context) error {
+	if l.creds == nil || l.newCluster() {
+		t, err := readToken(l.o.TokenFile)
+		if err != nil {
+			return err
+		}
+		creds, err := join(ctx, &l.o, joinTLS(t), t.String())
+		if err != nil {
+			return err
+		}
+		if l.creds != nil && l.creds.caHash() != creds.caHash() {
+			l.forgetEpoch()
+		}
+		l.creds = creds
+		l.o.Log.Info("joined", "manager", l.o.Manager, "certificate_until", creds.cert.Leaf.NotAfter)
+		return nil
+	}
+	if l.o.Clock.Now().Before(l.creds.renewAt()) {
+		return nil
+	}
+	creds, err := join(ctx, &l.o, l.creds.clientTLS(), "")
+	if err != nil {
+		l.o.Log.Warn("cannot renew the certificate", "error", err)
+		return nil
+	}
+	l.creds = creds
+	return nil
+}
+
+// newCluster tells whether the token file names another CA than the stored one.
+func (l *loop) newCluster() bool {
+	if l.o.TokenFile == "" {
+		return false
+	}
+	t, err := readToken(l.o.TokenFile)
+	return err == nil && t.CA != l.creds.caHash()
+}
+
+// forgetEpoch makes the node obey the first epoch of another cluster.
+func (l *loop) forgetEpoch() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := *l.wanted
+	w.epoch = 0
+	l.wanted = &w
+}
+
+// applyAll applies the newest wanted plan, always only the newest.
+func (l *loop) applyAll(ctx context.Context) {
+	for {
+		select {
+		case <-l.work:
+		case <-ctx.Done():
+			return
+		}
+		l.mu.Lock()
+		f := l.wanted
+		l.mu.Unlock()
+		err := l.h.Apply(ctx, f.plan)
+		if ctx.Err() != nil {
+			return
+		}
+		l.mu.Lock()
+		l.fault = ""
+		if err != nil {
+			l.fault = err.Error()
+		} else {
+			l.applied = f
+		}
+		l.mu.Unlock()
+		signal(l.report)
+		if err != nil {
+			l.o.Log.Error("cannot apply the plan", "revision", f.revision, "error", err)
+			continue
+		}
+		if err := savePlan(l.o.StateDir, f.snapshot()); err != nil {
+			l.o.Log.Error("cannot keep the plan", "error", err)
+		}
+	}
+}
+
+// forwardNotify turns the handler's signals into reports.
+func (l *loop) forwardNotify(ctx context.Context) {
+	for {
+		select {
+		case _, ok := <-l.o.Notify:
+			if !ok {
+				return
+			}
+			signal(l.report)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// take folds an update; the error ends the stream.
+func (l *loop) take(up *apiv1.PlanUpdate) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	next, changed, err := l.wanted.with(up)
+	if err != nil {
+		l.fault = err.Error()
+		signal(l.report)
+		return err
+	}
+	if caughtUp := l.applied == l.wanted; !changed && caughtUp && l.wanted.epoch == next.epoch {
+		l.wanted, l.applied = next, next
+		signal(l.report)
+		return nil
+	}
+	l.wanted = next
+	signal(l.work)
+	return nil
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shuntlb/shunt/internal/manager"
+	"github.com/shuntlb/shunt/internal/store/etcd"
+)
+
+type managerFlags struct {
+	data, listen, advertise, name string
+	verbose                       bool
+}
+
+// newManager is the command `shunt manager`.
+func newManager() *cobra.Command {
+	var f managerFlags
+	cmd := &cobra.Command{
+		Use:   "manager",
+		Short: "Run the manager: API, objects, plans",
+		Long: `Run the manager: it keeps the objects, answers the API over TLS and streams every node its plan.
+
+The first start makes a certificate authority and DATA/admin.yaml, the client configuration of the administrator.
+Everything is kept in the data directory; back it up whole.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runManager(cmd.Context(), f, cmd.ErrOrStderr())
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.data, "data", "/var/lib/shunt/manager", "data directory")
+	fl.StringVar(&f.listen, "listen", ":8443", "`address:port` of the API")
+	fl.StringVar(&f.advertise, "advertise", "", "`address:port` that nodes and clients use, when it differs from --listen")
+	fl.StringVar(&f.name, "name", "", "name of this manager (default: the host's name)")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
+	return cmd
+}
+
+func (f *managerFlags) check() error {
+	if _, _, err := net.SplitHostPort(f.listen); err != nil {
+		return usagef("--listen: %q: must be ADDRESS:PORT or :PORT", f.listen)
+	}
+	if f.advertise != "" {
+		host, port, err := net.SplitHostPort(f.advertise)
+		if err != nil || host == "" || port == "" {
+			return usagef("--advertise: %q: must be ADDRESS:PORT", f.advertise)
+		}
+	}
+	if f.data == "" {
+		return usagef("--data: %q: must be a directory", f.data)
+	}
+	if f.name == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("--name: not given, and the host's name is unknown: %w", err)
+		}
+		f.name = name
+	}
+	return nil
+}
+
+func runManager(ctx context.Context, f managerFlags, stderr io.Writer) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	level := slog.LevelInfo
+	if f.verbose {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	// The port is taken first: its error is the most common one, and costs nothing.
+	listener, err := net.Listen("tcp", f.listen)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("--listen: %s: another process listens there", f.listen)
+	}
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	defer listener.Close()
+	dir, err := manager.OpenDataDir(f.data)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	kv, err := etcd.Open(ctx, etcd.Options{Dir: dir.Etcd()})
+	if err != nil {
+		return err
+	}
+	defer kv.Close()
+	m, err := manager.Open(ctx, manager.Options{
+		Dir: dir, Store: kv, Name: f.name, Listen: listener.Addr().String(), Advertise: f.advertise,
+		Version: version, Commit: commit(), Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	log.Info("manager is up", "listen", listener.Addr(), "data", f.data, "epoch", m.Epoch())
+	if m.FirstStart {
+		greet(stderr, dir)
+	}
+	err = m.Serve(ctx, listener)
+	log.Info("manager stops", "error", err)
+	return err
+}
+
+// greet tells an operator what to do after the first start.
+func greet(w io.Writer, dir *manager.DataDir) {
+	fmt.Fprintf(w, `
+This is the first start. The administrator's client configuration, good for everything, is
+    %[1]s
+Next:
+    shunt --config %[1]s apply -f FILE              # a Network, the Nodes, a Service
+    shunt --config %[1]s token create --node NAME --role mux > NAME.token
+and on the machine NAME:
+    shunt mux --interface eth0 --manager ADDRESS:PORT --token-file NAME.token
+
+`, dir.AdminConfig())
+}

@@ -1,0 +1,23 @@
+package agent
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// Waiting times between connections: short at first, since most interruptions are restarts of the manager.
+const (
+	firstWait = 50 * time.Millisecond
+	maxWait   = 5 * time.Second
+)
+
+// backoff gives waiting times: doubling, with a random half so that nodes do not come back in step.
+type backoff struct{ next time.Duration }
+
+func (b *backoff) wait() time.Duration {
+	d := max(b.next, firstWait)
+	b.next = min(2*d, maxWait)
+	return d/2 + rand.N(d/2)
+}
+
+func (b *backoff) reset() { b.next = 0 }

@@ -1,0 +1,145 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+)
+
+type syncStream = connect.BidiStreamForClient[apiv1.NodeReport, apiv1.PlanUpdate]
+
+// stream opens the node's stream and works it until it ends; the error says why.
+func (l *loop) stream(ctx context.Context) error {
+	client := newClient(&l.o, l.creds.clientTLS())
+	defer client.close()
+	sctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s := client.Sync(sctx)
+	if err := s.Send(&apiv1.NodeReport{Hello: l.hello(), Epoch: l.epoch()}); err != nil {
+		// The cause of a failed send is what Receive returns.
+		if _, cause := s.Receive(); cause != nil {
+			err = cause
+		}
+		return l.streamFault(ctx, fmt.Errorf("open stream: %w", err))
+	}
+	traces := make(chan *apiv1.TraceQuestion, 64)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { l.reportAll(sctx, s, traces) })
+	wg.Go(func() { l.endToRenew(sctx, cancel) })
+	err := l.listen(s, traces)
+	return l.streamFault(ctx, err)
+}
+
+// streamFault drops credentials that the manager refuses when there is a token to join afresh.
+func (l *loop) streamFault(ctx context.Context, err error) error {
+	code := connect.CodeOf(err)
+	if code != connect.CodePermissionDenied && code != connect.CodeUnauthenticated {
+		return err
+	}
+	if t, tokenErr := readToken(l.o.TokenFile); tokenErr == nil {
+		if creds, joinErr := join(ctx, &l.o, joinTLS(t), t.String()); joinErr == nil {
+			l.creds = creds
+		}
+	}
+	return err
+}
+
+// endToRenew ends the stream when the certificate is due for renewal; the next connection renews it.
+func (l *loop) endToRenew(ctx context.Context, end context.CancelFunc) {
+	left := l.creds.renewAt().Sub(l.o.Clock.Now())
+	if left <= 0 {
+		left = time.Hour // the last attempt failed
+	}
+	select {
+	case <-l.o.Clock.After(left):
+		end()
+	case <-ctx.Done():
+	}
+}
+
+func (l *loop) hello() *apiv1.Hello {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return &apiv1.Hello{Name: l.o.Name, Role: l.o.Role, Version: l.o.Version, HaveRevision: l.applied.revision, Epoch: l.wanted.epoch}
+}
+
+func (l *loop) epoch() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.wanted.epoch
+}
+
+// listen takes in updates and questions.
+func (l *loop) listen(s *syncStream, traces chan<- *apiv1.TraceQuestion) error {
+	for {
+		up, err := s.Receive()
+		if err != nil {
+			return fmt.Errorf("stream: %w", err)
+		}
+		if q := up.GetTrace(); q != nil {
+			select {
+			case traces <- q:
+			default: // the manager's timeout answers
+			}
+			continue
+		}
+		var stale staleEpoch
+		if err := l.take(up); errors.As(err, &stale) {
+			// The report tells the manager that its epoch is over; the stream stays up for its questions.
+			l.o.Log.Error("refuses a plan", "error", err)
+			continue
+		} else if err != nil {
+			return err
+		}
+		if up.GetSnapshot() {
+			l.backoff.reset()
+			l.o.Log.Info("has a plan from the manager", "manager", l.o.Manager, "revision", up.GetRevision(), "epoch", up.GetEpoch())
+		}
+	}
+}
+
+// reportAll sends reports and answers; it is the only sender while the stream is up.
+func (l *loop) reportAll(ctx context.Context, s *syncStream, traces <-chan *apiv1.TraceQuestion) {
+	tick := l.o.Clock.After(l.o.StatusInterval)
+	for {
+		var r *apiv1.NodeReport
+		select {
+		case <-l.report:
+			r = l.nodeReport()
+		case <-tick:
+			tick = l.o.Clock.After(l.o.StatusInterval)
+			r = l.nodeReport()
+		case q := <-traces:
+			r = l.nodeReport()
+			r.Trace = &apiv1.TraceReply{Id: q.GetId(), Result: l.h.Trace(q.GetRequest())}
+		case <-ctx.Done():
+			return
+		}
+		if s.Send(r) != nil {
+			return // Receive tells why
+		}
+	}
+}
+
+// nodeReport is the newest report.
+func (l *loop) nodeReport() *apiv1.NodeReport {
+	st := l.h.Status()
+	if st == nil {
+		st = &apiv1.NodeStatus{}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	st.Name, st.Role, st.Version, st.SyncedRevision = l.o.Name, l.o.Role, l.o.Version, l.applied.revision
+	if l.fault != "" {
+		st.Error = l.fault
+	}
+	return &apiv1.NodeReport{SyncedRevision: l.applied.revision, Epoch: l.wanted.epoch, Status: st}
+}

@@ -1,0 +1,76 @@
+package manager
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/pki"
+)
+
+// writeAdminConfig makes DATA/admin.yaml when it is absent, and anew when its certificate has lived two thirds of its
+// time.
+func (m *Manager) writeAdminConfig(now time.Time) error {
+	path := m.o.Dir.AdminConfig()
+	old, err := readFile(path)
+	if err != nil {
+		return fmt.Errorf("read admin configuration: %w", err)
+	}
+	m.FirstStart = old == nil
+	if old != nil && adminCertLasts(old, now) {
+		return nil
+	}
+	cert, key, err := m.secrets.ca.Client("admin", pki.RoleAdmin, pki.AdminLifetime, now)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Client configuration of an administrator: whoever reads this file may do everything.\n")
+	fmt.Fprintf(&b, "server: %s\n", serverURL(m.o))
+	for _, part := range []struct {
+		name string
+		pem  []byte
+	}{{"ca", m.secrets.ca.CertPEM()}, {"cert", cert}, {"key", key}} {
+		fmt.Fprintf(&b, "%s: |\n", part.name)
+		for line := range strings.Lines(string(part.pem)) {
+			b.WriteString("  " + line)
+		}
+	}
+	if err := writeFile(path, []byte(b.String())); err != nil {
+		return fmt.Errorf("write admin configuration: %w", err)
+	}
+	return nil
+}
+
+// adminCertLasts looks for the certificate after "cert:".
+func adminCertLasts(config []byte, now time.Time) bool {
+	_, rest, _ := strings.Cut(string(config), "\ncert:")
+	block, _ := pem.Decode([]byte(strings.ReplaceAll(rest, "\n  ", "\n")))
+	if block == nil {
+		return false
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	return err == nil && cert.NotAfter.Sub(now) > pki.AdminLifetime/3
+}
+
+// serverURL is how clients reach this manager.
+func serverURL(o Options) string {
+	addr := o.Advertise
+	if addr == "" {
+		addr = o.Listen
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		host, port = addr, "8443"
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+		if addrs := interfaceAddrs(); len(addrs) > 0 {
+			host = addrs[0].String()
+		}
+	}
+	return "https://" + net.JoinHostPort(host, port)
+}

@@ -1,0 +1,131 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// api serves the Manager service.
+type api struct{ m *Manager }
+
+// Apply implements the API.
+func (a api) Apply(ctx context.Context, req *connect.Request[apiv1.ApplyRequest]) (*connect.Response[apiv1.ApplyResponse], error) {
+	if len(req.Msg.GetObjects()) == 0 {
+		return nil, fault(invalid{[]lb.Violation{{Field: "objects", Allowed: "must not be empty"}}})
+	}
+	rev, changes, err := a.m.apply(ctx, req.Msg.GetObjects(), req.Msg.GetDryRun())
+	if err != nil {
+		return nil, fault(err)
+	}
+	a.m.logChanges(ctx, rev, changes, req.Msg.GetDryRun())
+	return connect.NewResponse(&apiv1.ApplyResponse{Revision: rev, Changes: changes}), nil
+}
+
+// Delete implements the API.
+func (a api) Delete(ctx context.Context, req *connect.Request[apiv1.DeleteRequest]) (*connect.Response[apiv1.DeleteResponse], error) {
+	if len(req.Msg.GetObjects()) == 0 {
+		return nil, fault(invalid{[]lb.Violation{{Field: "objects", Allowed: "must not be empty"}}})
+	}
+	var refs []ref
+	for i, o := range req.Msg.GetObjects() {
+		kind, err := parseKind(fmt.Sprintf("objects[%d].kind", i), o.GetKind())
+		if err != nil {
+			return nil, fault(err)
+		}
+		refs = append(refs, ref{kind, o.GetName()})
+	}
+	rev, changes, err := a.m.remove(ctx, refs, req.Msg.GetDryRun())
+	if err != nil {
+		return nil, fault(err)
+	}
+	a.m.logChanges(ctx, rev, changes, req.Msg.GetDryRun())
+	return connect.NewResponse(&apiv1.DeleteResponse{Revision: rev, Changes: changes}), nil
+}
+
+func (m *Manager) logChanges(ctx context.Context, rev int64, changes []*apiv1.Change, dryRun bool) {
+	if dryRun {
+		return
+	}
+	for _, ch := range changes {
+		if ch.Action != apiv1.Change_ACTION_UNCHANGED {
+			action := strings.ToLower(strings.TrimPrefix(ch.Action.String(), "ACTION_"))
+			m.o.Log.Info("object "+action, "object", lb.Ref(lb.Kind(ch.Kind), ch.Name), "revision", rev, "by", identityOf(ctx).name)
+		}
+	}
+}
+
+// Get implements the API.
+func (a api) Get(_ context.Context, req *connect.Request[apiv1.GetRequest]) (*connect.Response[apiv1.GetResponse], error) {
+	kind, err := parseKind("kind", req.Msg.GetKind())
+	if err != nil {
+		return nil, fault(err)
+	}
+	rev, objs := a.m.view.objects(kind, req.Msg.GetName())
+	if len(objs) == 0 && req.Msg.GetName() != "" {
+		return nil, fault(notFound{ref{kind, req.Msg.GetName()}})
+	}
+	return connect.NewResponse(&apiv1.GetResponse{Revision: rev, Objects: objs}), nil
+}
+
+// Version implements the API.
+func (a api) Version(context.Context, *connect.Request[apiv1.VersionRequest]) (*connect.Response[apiv1.VersionResponse], error) {
+	return connect.NewResponse(&apiv1.VersionResponse{Version: a.m.o.Version, Commit: a.m.o.Commit}), nil
+}
+
+// objects reads the objects of a kind, ordered by name; all of them when the name is empty.
+func (v *view) objects(kind lb.Kind, name string) (revision int64, out []*apiv1.Object) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	var refs []ref
+	for r := range v.records {
+		if r.kind == kind && (name == "" || r.name == name) {
+			refs = append(refs, r)
+		}
+	}
+	slices.SortFunc(refs, compareRefs)
+	for _, r := range refs {
+		out = append(out, v.records[r].api)
+	}
+	return v.planRev, out
+}
+
+// kinds that the API knows.
+var kinds = []lb.Kind{lb.KindService, lb.KindNode, lb.KindNetwork}
+
+func parseKind(field, s string) (lb.Kind, error) {
+	if !slices.Contains(kinds, lb.Kind(s)) {
+		return "", invalid{[]lb.Violation{{Field: field, Value: s, Allowed: "must be Service, Node or Network"}}}
+	}
+	return lb.Kind(s), nil
+}
+
+// fault gives an error its code, and its violations as details.
+func fault(err error) error {
+	var inv invalid
+	var nf notFound
+	switch {
+	case errors.As(err, &inv):
+		out := connect.NewError(connect.CodeInvalidArgument, err)
+		for _, f := range inv.faults {
+			if d, err := connect.NewErrorDetail(&apiv1.Violation{Field: f.Field, Value: f.Value, Allowed: f.Allowed}); err == nil {
+				out.AddDetail(d)
+			}
+		}
+		return out
+	case errors.As(err, &nf):
+		return connect.NewError(connect.CodeNotFound, err)
+	case errors.Is(err, context.Canceled):
+		return connect.NewError(connect.CodeCanceled, err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return connect.NewError(connect.CodeDeadlineExceeded, err)
+	}
+	return connect.NewError(connect.CodeUnavailable, err)
+}

@@ -1,0 +1,81 @@
+package manager
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// ErrLocked: another manager works in the data directory.
+var ErrLocked = errors.New("data directory is used by another process")
+
+// DataDir is a manager's data directory, locked for this process.
+type DataDir struct {
+	path string
+	lock *os.File
+}
+
+// OpenDataDir makes the directory when it is absent (mode 0700) and locks it.
+func OpenDataDir(path string) (*DataDir, error) {
+	if err := os.MkdirAll(filepath.Join(path, "pki"), 0o700); err != nil {
+		return nil, fmt.Errorf("open data directory: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open data directory: %w", err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		lock.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("open data directory %s: %w", path, ErrLocked)
+		}
+		return nil, fmt.Errorf("lock data directory %s: %w", path, err)
+	}
+	return &DataDir{path: path, lock: lock}, nil
+}
+
+// Close releases the lock.
+func (d *DataDir) Close() error { return d.lock.Close() }
+
+// Etcd is where the embedded store lives.
+func (d *DataDir) Etcd() string { return filepath.Join(d.path, "etcd") }
+
+// AdminConfig is the client configuration of the first administrator.
+func (d *DataDir) AdminConfig() string { return filepath.Join(d.path, "admin.yaml") }
+
+func (d *DataDir) pki(name string) string { return filepath.Join(d.path, "pki", name) }
+
+// readFile returns nil when the file is absent.
+func readFile(path string) ([]byte, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return b, err
+}
+
+// writeFile replaces the file atomically and durably, mode 0600.
+func writeFile(path string, content []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(content)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}

@@ -1,0 +1,42 @@
+package manager
+
+import (
+	"strings"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// Keys of the store. Everything is under root.
+const (
+	root        = "/shunt/"
+	keySchema   = root + "schema"
+	keyLeader   = root + "leader"
+	keySerial   = root + "serial" // put by every write, so that two writes never commit from one snapshot
+	dirObjects  = root + "objects/"
+	dirStates   = root + "endpoints/"
+	dirRingKeys = root + "keys/ring/"
+	dirTokens   = root + "tokens/"
+	dirRevoked  = root + "revoked/"
+)
+
+// schemaVersion is what keySchema holds. Another value means data of another version of the program.
+const schemaVersion = "1"
+
+// ref names an object.
+type ref struct {
+	kind lb.Kind
+	name string
+}
+
+func refOf(o lb.Object) ref { return ref{o.Kind(), o.ObjectName()} }
+
+// key is "objects/Kind/name". Names hold no slash: they were validated.
+func (r ref) key() string { return dirObjects + string(r.kind) + "/" + r.name }
+
+func parseObjectKey(key string) (ref, bool) {
+	kind, name, ok := strings.Cut(strings.TrimPrefix(key, dirObjects), "/")
+	return ref{lb.Kind(kind), name}, ok
+}
+
+func stateKey(k lb.EndpointKey) string { return dirStates + plan.FormatKey(k) }

@@ -1,0 +1,70 @@
+package manager_test
+
+import (
+	"errors"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+func asConnect(err error, out **connect.Error) bool { return errors.As(err, out) }
+
+func TestPlanReachesNodes(t *testing.T) {
+	r := newRig(t, store.NewMemory())
+	mux, host := r.join("mux1", "mux"), r.join("host1", "host")
+	mux.until("the empty plan", func(p plan.Plan) bool { return p.Node.Name == "" })
+	r.apply(network(), muxNode(1), hostNode(1), hostNode(2))
+	first := r.apply(web(1, 2))
+	p := mux.until("the service", func(p plan.Plan) bool { return len(p.Endpoints) == 1 })
+	if p.Revision != first.Revision || p.Epoch != 1 || len(p.Endpoints[0].Members) != 2 || len(p.RingKeys) != 1 || p.Node.Name != "mux1" {
+		t.Fatalf("mux's plan: %+v", p)
+	}
+	hp := host.until("the binding", func(p plan.Plan) bool { return len(p.Bindings) == 1 })
+	if hp.Bindings[0].DIP.String() != "10.20.1.11" || len(hp.RingKeys) != 0 || len(hp.Endpoints) != 0 {
+		t.Fatalf("host's plan: %+v", hp)
+	}
+	r.apply(web(2))
+	p = mux.until("the change", func(p plan.Plan) bool { return len(p.Endpoints[0].Members) == 1 })
+	if p.Endpoints[0].Generation != 2 {
+		t.Fatalf("generation %d, want 2", p.Endpoints[0].Generation)
+	}
+	host.until("the loss of the binding", func(p plan.Plan) bool { return len(p.Bindings) == 0 })
+	r.delete("Service", "web")
+	mux.until("the deletion", func(p plan.Plan) bool { return len(p.Endpoints) == 0 })
+}
+
+func TestStatusAndTrace(t *testing.T) {
+	r := newRig(t, store.NewMemory())
+	r.apply(network(), muxNode(1), hostNode(1))
+	mux := r.join("mux1", "mux")
+	rev := r.apply(web(1)).Revision
+	mux.until("the service", func(p plan.Plan) bool { return p.Revision == rev })
+	st := r.status("mux1", func(st *apiv1.NodeStatus) bool { return st.SyncedRevision == rev })
+	if !st.Connected || st.Role != "mux" || st.Version != "test" || len(st.Routes) != 1 {
+		t.Fatalf("status: %+v", st)
+	}
+	res, err := r.admin.Trace(t.Context(), connect.NewRequest(&apiv1.TraceRequest{
+		Client: "198.51.100.11", ClientPort: 40000, Vip: "203.0.113.10", Port: 80, Protocol: "tcp",
+	}))
+	if err != nil || len(res.Msg.Results) != 1 || res.Msg.Results[0].Node != "mux1" || res.Msg.Results[0].Verdict != "forwarded" {
+		t.Fatalf("trace: %v %v", res, err)
+	}
+}
+
+// status asks until the node's status fits.
+func (r *rig) status(node string, fits func(*apiv1.NodeStatus) bool) *apiv1.NodeStatus {
+	r.t.Helper()
+	for {
+		res, err := r.admin.Status(r.t.Context(), connect.NewRequest(&apiv1.StatusRequest{Node: node}))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if len(res.Msg.Nodes) == 1 && fits(res.Msg.Nodes[0]) {
+			return res.Msg.Nodes[0]
+		}
+	}
+}

@@ -1,0 +1,48 @@
+package manager
+
+import (
+	"cmp"
+	"crypto/x509"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/pki"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// revoke refuses the certificates that the node has so far and drops its tokens: it needs a new token to come back.
+func (w *write) revoke(node string, now time.Time) error {
+	value, err := proto.Marshal(&apiv1.StoredRevocation{Node: node, Before: timestamppb.New(now)})
+	if err != nil {
+		return err
+	}
+	w.txn.Ops = append(w.txn.Ops, store.Put(dirRevoked+node, value))
+	var drop []string
+	for id, t := range w.base.tokens {
+		if t.GetNode() == node {
+			drop = append(drop, id)
+		}
+	}
+	slices.Sort(drop)
+	for _, id := range drop {
+		w.txn.Ops = append(w.txn.Ops, store.Delete(dirTokens+id))
+	}
+	return nil
+}
+
+// revokedCert tells whether a node's certificate was issued before the node was deleted.
+func (v *view) revokedCert(cert *x509.Certificate) bool {
+	name, _ := pki.Identity(cert)
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	r := v.revoked[name]
+	return r != nil && !pki.IssuedAt(cert).After(r.GetBefore().AsTime())
+}
+
+func compareRefs(a, b ref) int {
+	return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name))
+}

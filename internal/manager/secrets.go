@@ -1,0 +1,105 @@
+package manager
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/pki"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// secrets are what the data directory holds beside the store.
+type secrets struct {
+	ca     *pki.CA
+	sealer cipher.AEAD
+}
+
+// loadSecrets reads the CA and the key that seals the store's secrets, and makes both at the first start.
+func loadSecrets(dir *DataDir, name string, now time.Time) (*secrets, error) {
+	ca, err := loadCA(dir, name, now)
+	if err != nil {
+		return nil, err
+	}
+	path := dir.pki("store.key")
+	key, err := readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read store key: %w", err)
+	}
+	if key == nil {
+		key = make([]byte, 32)
+		rand.Read(key)
+		if err := writeFile(path, key); err != nil {
+			return nil, fmt.Errorf("write store key: %w", err)
+		}
+	}
+	if len(key) != 32 {
+		return nil, fmt.Errorf("read store key %s: %d bytes: must be 32 bytes", path, len(key))
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	sealer, err := cipher.NewGCM(block)
+	return &secrets{ca: ca, sealer: sealer}, err
+}
+
+func loadCA(dir *DataDir, name string, now time.Time) (*pki.CA, error) {
+	key, err := readFile(dir.pki("ca.key"))
+	if err != nil {
+		return nil, fmt.Errorf("read CA key: %w", err)
+	}
+	cert, err := readFile(dir.pki("ca.crt"))
+	if err != nil {
+		return nil, fmt.Errorf("read CA certificate: %w", err)
+	}
+	if cert != nil {
+		ca, err := pki.ParseCA(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("read CA in %s: %w", dir.pki(""), err)
+		}
+		return ca, nil
+	}
+	ca, err := pki.NewCA(name, now)
+	if err != nil {
+		return nil, err
+	}
+	if key, err = ca.KeyPEM(); err != nil {
+		return nil, err
+	}
+	// The certificate is written last: while it is absent, the CA was never used.
+	if err := errors.Join(writeFile(dir.pki("ca.key"), key), writeFile(dir.pki("ca.crt"), ca.CertPEM())); err != nil {
+		return nil, fmt.Errorf("write CA: %w", err)
+	}
+	return ca, nil
+}
+
+// sealKey encrypts a ring key for the store, bound to its store key.
+func (s *secrets) sealKey(storeKey string, k plan.Key) ([]byte, error) {
+	nonce := make([]byte, s.sealer.NonceSize())
+	rand.Read(nonce)
+	return proto.Marshal(&apiv1.StoredKey{Id: k.ID, Nonce: nonce, Sealed: s.sealer.Seal(nil, nonce, k.Key[:], []byte(storeKey))})
+}
+
+// openKey decrypts what sealKey wrote.
+func (s *secrets) openKey(storeKey string, value []byte) (plan.Key, error) {
+	var stored apiv1.StoredKey
+	if err := proto.Unmarshal(value, &stored); err != nil {
+		return plan.Key{}, fmt.Errorf("read %s: %w", storeKey, err)
+	}
+	if len(stored.GetNonce()) != s.sealer.NonceSize() {
+		return plan.Key{}, fmt.Errorf("read %s: nonce: %d bytes: must be %d", storeKey, len(stored.GetNonce()), s.sealer.NonceSize())
+	}
+	plain, err := s.sealer.Open(nil, stored.GetNonce(), stored.GetSealed(), []byte(storeKey))
+	k := plan.Key{ID: stored.GetId()}
+	if err != nil || copy(k.Key[:], plain) != len(k.Key) {
+		return plan.Key{}, fmt.Errorf("read %s: it was sealed with another key than pki/store.key", storeKey)
+	}
+	return k, nil
+}

@@ -1,0 +1,82 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+)
+
+// Limits of the API.
+const (
+	// maxRequestBytes: a report of 20,000 endpoints with 10 members each at 100 bytes is 20 MB.
+	maxRequestBytes = 64 << 20
+	// pingAfter and pingTimeout find dead peers of streams.
+	pingAfter   = 3 * time.Second
+	pingTimeout = 5 * time.Second
+	// shutdownGrace is for unary calls; streams end at once.
+	shutdownGrace = 2 * time.Second
+)
+
+// Handler serves the API: gRPC, gRPC-Web and JSON. The requests must come over the TLS of Serve.
+func (m *Manager) Handler() http.Handler {
+	opts := []connect.HandlerOption{
+		connect.WithInterceptors(guard{m.view}),
+		connect.WithReadMaxBytes(maxRequestBytes),
+		connect.WithRecover(func(_ context.Context, spec connect.Spec, _ http.Header, r any) error {
+			m.o.Log.Error("panic in a call", "procedure", spec.Procedure, "panic", r)
+			return connect.NewError(connect.CodeInternal, errors.New("internal error"))
+		}),
+	}
+	mux := http.NewServeMux()
+	mux.Handle(shuntv1connect.NewManagerHandler(api{m}, opts...))
+	mux.Handle(shuntv1connect.NewNodeProtocolHandler(nodeAPI{m}, opts...))
+	return withIdentity(mux)
+}
+
+// Serve answers on the listener until ctx ends or the term does. It returns nil at the end of ctx and ErrFenced when
+// another manager took over.
+func (m *Manager) Serve(ctx context.Context, l net.Listener) error {
+	srv := &http.Server{
+		Handler:           m.Handler(),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		HTTP2:             &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout, MaxConcurrentStreams: 1000},
+		TLSConfig:         m.server.config(),
+		ErrorLog:          log.New(logWriter{m.o.Log}, "", 0),
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- srv.ServeTLS(l, "", "") }()
+	var cause error
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+		m.stop(net.ErrClosed)
+	case <-m.ctx.Done():
+		cause = context.Cause(m.ctx)
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+	defer cancel()
+	if srv.Shutdown(grace) != nil {
+		srv.Close()
+	}
+	return cause
+}
+
+// logWriter passes the HTTP server's complaints on, one a line.
+type logWriter struct{ log *slog.Logger }
+
+func (w logWriter) Write(p []byte) (int, error) {
+	w.log.Debug("http", "message", string(p))
+	return len(p), nil
+}

@@ -1,0 +1,173 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+)
+
+// Causes of the end of a node's stream.
+var (
+	errReplaced = errors.New("the node opened another stream")
+	errDeleted  = errors.New("the node was deleted: it needs a new join token")
+)
+
+// session is one node's stream. What the node must still hear is kept as a set of keys, so that a slow node holds up
+// nobody, costs no more memory than its plan, and gets only the newest of each item.
+type session struct {
+	name string
+	ctx  context.Context
+	end  context.CancelCauseFunc
+
+	mu sync.Mutex
+	// dirty are the items to look at; all means every item.
+	dirty map[string]bool
+	all   bool
+	// moved: there is a new revision.
+	moved     bool
+	questions []*apiv1.TraceQuestion
+	// wake has room for one.
+	wake chan struct{}
+
+	// The rest belongs to the sending goroutine.
+	sent     map[string]*apiv1.PlanItem
+	snapshot bool // the first update was made
+	existed  bool // a Node object was there
+}
+
+func newSession(ctx context.Context, name string) *session {
+	s := &session{name: name, dirty: map[string]bool{}, all: true, moved: true, wake: make(chan struct{}, 1), sent: map[string]*apiv1.PlanItem{}}
+	s.ctx, s.end = context.WithCancelCause(ctx)
+	s.signal()
+	return s
+}
+
+// note implements subscriber.
+func (s *session) note(c change) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = s.all || c.surroundings
+	s.moved = s.moved || len(c.items) > 0 || len(c.objects) > 0
+	for _, key := range c.items {
+		s.dirty[key] = true
+	}
+	s.signal()
+}
+
+// ask queues a trace question.
+func (s *session) ask(q *apiv1.TraceQuestion) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.questions = append(s.questions, q)
+	s.signal()
+}
+
+func (s *session) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take empties the mailbox.
+func (s *session) take() (dirty map[string]bool, all, moved bool, questions []*apiv1.TraceQuestion) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dirty, all, moved, questions = s.dirty, s.all, s.moved, s.questions
+	s.dirty, s.all, s.moved, s.questions = map[string]bool{}, false, false, nil
+	return dirty, all, moved, questions
+}
+
+// updates returns what the node must hear now. deleted tells that its Node object went away.
+func (s *session) updates(v *view) (out []*apiv1.PlanUpdate, deleted bool) {
+	dirty, all, moved, questions := s.take()
+	if moved {
+		var up *apiv1.PlanUpdate
+		up, deleted = s.update(v, dirty, all)
+		out = append(out, up)
+	}
+	for _, q := range questions {
+		out = append(out, &apiv1.PlanUpdate{Trace: q})
+	}
+	return out, deleted
+}
+
+// update is the difference between what the node has and what it must have.
+func (s *session) update(v *view, dirty map[string]bool, all bool) (up *apiv1.PlanUpdate, deleted bool) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	up = &apiv1.PlanUpdate{Revision: v.planRev, Epoch: v.state.Epoch, Snapshot: !s.snapshot}
+	node := v.state.Nodes[s.name]
+	want := map[string]*apiv1.PlanItem{}
+	switch {
+	case node != nil && all:
+		want = v.allLocked(node)
+	case node != nil:
+		for key := range dirty {
+			if item := v.itemLocked(node, key); item != nil {
+				want[key] = item
+			}
+		}
+	}
+	looked := func(key string) bool { return all || dirty[key] }
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		if item := want[key]; s.sent[key] != item && !proto.Equal(s.sent[key], item) {
+			up.Upsert = append(up.Upsert, item)
+		}
+		s.sent[key] = want[key]
+	}
+	for key := range s.sent {
+		if want[key] == nil && looked(key) {
+			delete(s.sent, key)
+			if s.snapshot {
+				up.Delete = append(up.Delete, key)
+			}
+		}
+	}
+	slices.Sort(up.Delete)
+	s.snapshot = true
+	deleted = s.existed && node == nil
+	s.existed = node != nil
+	return up, deleted
+}
+
+// sessions are the streams of all nodes.
+type sessions struct {
+	mu     sync.Mutex
+	byNode map[string]*session
+}
+
+func newSessions() *sessions { return &sessions{byNode: map[string]*session{}} }
+
+// add makes the session the node's only one.
+func (ss *sessions) add(s *session) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if old := ss.byNode[s.name]; old != nil {
+		old.end(errReplaced)
+	}
+	ss.byNode[s.name] = s
+}
+
+// remove reports whether the session still was the node's.
+func (ss *sessions) remove(s *session) bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ss.byNode[s.name] != s {
+		return false
+	}
+	delete(ss.byNode, s.name)
+	return true
+}
+
+func (ss *sessions) get(name string) *session {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return ss.byNode[name]
+}

@@ -1,0 +1,102 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+)
+
+// Sync implements the node protocol: the node's one stream.
+func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.NodeReport, apiv1.PlanUpdate]) error {
+	m := n.m
+	id := identityOf(ctx)
+	first, err := stream.Receive()
+	if err != nil {
+		return err
+	}
+	hello := first.GetHello()
+	if hello == nil {
+		return connect.NewError(connect.CodeInvalidArgument, errors.New("hello: is missing: must be in the first report of a stream"))
+	}
+	if hello.GetName() != id.name || hello.GetRole() != id.role {
+		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("%s %s may not speak as %s %s", id.role, id.name, hello.GetRole(), hello.GetName()))
+	}
+	s := newSession(ctx, id.name)
+	defer s.end(nil)
+	m.sessions.add(s)
+	m.view.subscribe(s)
+	m.reports.connected(id, hello, m.o.Clock.Now())
+	m.o.Log.Info("node is connected", "node", id.name, "role", id.role, "version", hello.GetVersion(), "has_revision", hello.GetHaveRevision())
+	m.checkEpoch(id.name, hello.GetEpoch())
+	defer n.goodbye(s)
+	go n.listen(s, stream)
+	return n.speak(s, stream)
+}
+
+func (n nodeAPI) goodbye(s *session) {
+	n.m.view.unsubscribe(s)
+	if n.m.sessions.remove(s) {
+		n.m.reports.disconnected(s.name, n.m.o.Clock.Now())
+		n.m.o.Log.Info("node is disconnected", "node", s.name, "cause", context.Cause(s.ctx))
+	}
+}
+
+// listen takes in reports until the stream ends.
+func (n nodeAPI) listen(s *session, stream *connect.BidiStream[apiv1.NodeReport, apiv1.PlanUpdate]) {
+	for {
+		report, err := stream.Receive()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = errors.New("the node closed its stream")
+			}
+			s.end(err)
+			return
+		}
+		n.m.reports.report(s.name, report, n.m.o.Clock.Now())
+		n.m.checkEpoch(s.name, report.GetEpoch())
+		if t := report.GetTrace(); t != nil {
+			n.m.reports.answer(s.name, t)
+		}
+	}
+}
+
+// speak sends updates until the stream ends.
+func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, apiv1.PlanUpdate]) error {
+	for {
+		select {
+		case <-s.wake:
+		case <-s.ctx.Done():
+			return connect.NewError(connect.CodeAborted, context.Cause(s.ctx))
+		case <-n.m.ctx.Done():
+			return connect.NewError(connect.CodeUnavailable, context.Cause(n.m.ctx))
+		}
+		ups, deleted := s.updates(n.m.view)
+		for _, up := range ups {
+			if err := stream.Send(up); err != nil {
+				return err
+			}
+		}
+		if deleted {
+			s.end(errDeleted)
+			return connect.NewError(connect.CodePermissionDenied, errDeleted)
+		}
+	}
+}
+
+// checkEpoch stops a manager whose nodes obey a later one: it proves its lease by reading the leader key.
+func (m *Manager) checkEpoch(node string, epoch int64) {
+	if epoch <= m.epoch {
+		return
+	}
+	kv, _, _, err := m.o.Store.Get(m.ctx, keyLeader)
+	if err == nil && kv.ModRevision != m.leaderMod {
+		m.stop(ErrFenced)
+		return
+	}
+	m.o.Log.Error("node obeys a later epoch than this manager's", "node", node, "epoch", epoch, "own_epoch", m.epoch)
+}

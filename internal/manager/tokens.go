@@ -1,0 +1,109 @@
+package manager
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/store"
+	"github.com/shuntlb/shunt/internal/token"
+)
+
+// Lifetimes of join tokens.
+const (
+	defaultTokenTTL = time.Hour
+	maxTokenTTL     = 30 * 24 * time.Hour
+)
+
+// nodeName is what a node may be called: it becomes part of store keys and certificates.
+var nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
+
+const allowedNodeName = "must be 1 to 63 of a-z, 0-9, - and ., beginning and ending with a letter or digit"
+
+// CreateToken implements the API.
+func (a api) CreateToken(ctx context.Context, req *connect.Request[apiv1.CreateTokenRequest]) (*connect.Response[apiv1.CreateTokenResponse], error) {
+	ttl := defaultTokenTTL
+	var faults []lb.Violation
+	if d := req.Msg.GetTtl(); d != nil {
+		ttl = d.AsDuration()
+		if d.CheckValid() != nil || ttl <= 0 || ttl > maxTokenTTL {
+			faults = append(faults, lb.Violation{Field: "ttl", Value: ttl.String(), Allowed: "must be longer than 0s and at most " + maxTokenTTL.String()})
+		}
+	}
+	if !nodeName.MatchString(req.Msg.GetNode()) {
+		faults = append(faults, lb.Violation{Field: "node", Value: req.Msg.GetNode(), Allowed: allowedNodeName})
+	}
+	if !isNodeRole(req.Msg.GetRole()) {
+		faults = append(faults, lb.Violation{Field: "role", Value: req.Msg.GetRole(), Allowed: "must be mux or host"})
+	}
+	if len(faults) > 0 {
+		return nil, fault(invalid{faults})
+	}
+	t, expires, err := a.m.createToken(ctx, req.Msg.GetNode(), req.Msg.GetRole(), ttl)
+	if err != nil {
+		return nil, fault(err)
+	}
+	return connect.NewResponse(&apiv1.CreateTokenResponse{Token: t.String(), Expires: timestamppb.New(expires)}), nil
+}
+
+func isNodeRole(s string) bool { return s == string(lb.RoleMux) || s == string(lb.RoleHost) }
+
+func (m *Manager) createToken(ctx context.Context, node, role string, ttl time.Duration) (token.Token, time.Time, error) {
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	random := make([]byte, token.RandomBytes)
+	rand.Read(random)
+	t := token.New(m.secrets.ca.Hash(), random)
+	hash := t.SecretHash()
+	now := m.o.Clock.Now()
+	expires := now.Add(ttl)
+	value, err := proto.Marshal(&apiv1.StoredToken{Id: t.ID, SecretSha256: hash[:], Node: node, Role: role, Expires: timestamppb.New(expires)})
+	if err != nil {
+		return t, expires, err
+	}
+	txn := store.Txn{Compares: []store.Compare{{Key: dirTokens + t.ID}}, Ops: []store.Op{store.Put(dirTokens+t.ID, value)}}
+	for _, id := range m.view.expiredTokens(now) {
+		txn.Ops = append(txn.Ops, store.Delete(dirTokens+id))
+	}
+	res, err := m.commit(ctx, txn)
+	if err != nil {
+		return t, expires, err
+	}
+	if !res.Succeeded {
+		return t, expires, errors.New("token id is taken, try again")
+	}
+	return t, expires, m.view.wait(ctx, res.Revision)
+}
+
+func (v *view) expiredTokens(now time.Time) []string {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	var out []string
+	for id, t := range v.tokens {
+		if !t.GetExpires().AsTime().After(now) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// admit checks a token for a node. Every refusal reads the same, so that nothing is learnt from it.
+func (v *view) admit(t token.Token, node, role string, now time.Time) error {
+	v.mu.RLock()
+	stored := v.tokens[t.ID]
+	v.mu.RUnlock()
+	ok := t.Matches(stored.GetSecretSha256())
+	if !ok || stored.GetNode() != node || stored.GetRole() != role || !stored.GetExpires().AsTime().After(now) {
+		return fmt.Errorf("join token for %s %s: it is unknown, expired or for another node", role, node)
+	}
+	return nil
+}

@@ -1,0 +1,298 @@
+package manager
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// record is an object as it is stored. It is never modified.
+type record struct {
+	obj lb.Object
+	// api is the object of the API with revision and generation.
+	api *apiv1.Object
+	mod int64
+}
+
+// owner is the endpoint that a key belongs to.
+type owner struct {
+	svc *lb.Service
+	ep  *lb.Endpoint
+}
+
+// hostItem is a binding's item and the host address that decides who gets it.
+type hostItem struct {
+	host netip.Addr
+	item *apiv1.PlanItem
+}
+
+// view is the store's content in memory, with the plan items made of it. It follows the store's watch; only fold
+// changes it. Values in its maps are never modified, so that readers may keep them.
+type view struct {
+	secrets *secrets
+
+	mu sync.RWMutex
+	// rev is the newest revision folded; planRev the newest that changed an object, a state or a key.
+	rev, planRev int64
+	records      map[ref]*record
+	state        plan.State
+	stateMod     map[lb.EndpointKey]int64
+	serialMod    int64
+	leader       store.KV
+	tokens       map[string]*apiv1.StoredToken
+	revoked      map[string]*apiv1.StoredRevocation
+	owners       map[lb.EndpointKey]owner
+	items        items
+	subscribers  map[subscriber]bool
+	// advanced is closed and replaced at every fold.
+	advanced chan struct{}
+}
+
+// subscriber is told of every fold while the view is locked; it must not block nor call the view.
+type subscriber interface{ note(c change) }
+
+// change is what a fold did.
+type change struct {
+	objects []ref
+	// items whose content may have changed, for muxes and hosts.
+	items []string
+	// surroundings: nodes or networks changed, every node's own items must be computed afresh.
+	surroundings bool
+	leader       bool
+}
+
+func newView(s *secrets) *view {
+	return &view{
+		secrets: s, records: map[ref]*record{}, stateMod: map[lb.EndpointKey]int64{},
+		state: plan.State{
+			Networks: map[string]*lb.Network{}, Nodes: map[string]*lb.Node{}, Services: map[string]*lb.Service{},
+			Endpoints: map[lb.EndpointKey]plan.EndpointState{},
+		},
+		tokens: map[string]*apiv1.StoredToken{}, revoked: map[string]*apiv1.StoredRevocation{},
+		owners: map[lb.EndpointKey]owner{}, items: newItems(),
+		subscribers: map[subscriber]bool{}, advanced: make(chan struct{}),
+	}
+}
+
+// load folds a whole snapshot into an empty view.
+func (v *view) load(snap store.Snapshot) error {
+	batch := store.Batch{Revision: snap.Revision}
+	for _, kv := range snap.KVs {
+		batch.Events = append(batch.Events, store.Event{KV: kv})
+	}
+	return v.fold(batch)
+}
+
+// fold takes in one revision.
+func (v *view) fold(b store.Batch) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var c change
+	touched := map[lb.EndpointKey]bool{}
+	for _, ev := range b.Events {
+		if err := v.foldEventLocked(ev, &c, touched); err != nil {
+			return fmt.Errorf("revision %d: key %s: %w", b.Revision, ev.KV.Key, err)
+		}
+		if planned(ev.KV.Key) {
+			v.planRev = max(v.planRev, ev.KV.ModRevision)
+		}
+	}
+	v.rev = b.Revision
+	v.state.Revision = v.planRev
+	for key := range touched {
+		c.items = append(c.items, v.rebuildLocked(key)...)
+	}
+	for s := range v.subscribers {
+		s.note(c)
+	}
+	close(v.advanced)
+	v.advanced = make(chan struct{})
+	return nil
+}
+
+// planned tells whether a key's change is a new revision for nodes and watchers.
+func planned(key string) bool {
+	return strings.HasPrefix(key, dirObjects) || strings.HasPrefix(key, dirStates) || strings.HasPrefix(key, dirRingKeys)
+}
+
+func (v *view) foldEventLocked(ev store.Event, c *change, touched map[lb.EndpointKey]bool) error {
+	key := ev.KV.Key
+	switch {
+	case strings.HasPrefix(key, dirObjects):
+		return v.foldObjectLocked(ev, c, touched)
+	case strings.HasPrefix(key, dirStates):
+		return v.foldStateLocked(ev, touched)
+	case strings.HasPrefix(key, dirTokens):
+		return foldMessage(ev, dirTokens, v.tokens, &apiv1.StoredToken{})
+	case strings.HasPrefix(key, dirRevoked):
+		return foldMessage(ev, dirRevoked, v.revoked, &apiv1.StoredRevocation{})
+	case strings.HasPrefix(key, dirRingKeys):
+		return v.foldRingKeyLocked(ev, c)
+	case key == keyLeader:
+		v.leader, c.leader = ev.KV, true
+	case key == keySerial:
+		v.serialMod = ev.KV.ModRevision
+	}
+	return nil
+}
+
+func foldMessage[M proto.Message](ev store.Event, dir string, into map[string]M, m M) error {
+	name := strings.TrimPrefix(ev.KV.Key, dir)
+	if ev.Deleted {
+		delete(into, name)
+		return nil
+	}
+	into[name] = m
+	return proto.Unmarshal(ev.KV.Value, m)
+}
+
+func (v *view) foldRingKeyLocked(ev store.Event, c *change) error {
+	if ev.Deleted {
+		return fmt.Errorf("ring key was deleted")
+	}
+	k, err := v.secrets.openKey(ev.KV.Key, ev.KV.Value)
+	if err != nil {
+		return err
+	}
+	keys := slices.DeleteFunc(slices.Clone(v.state.RingKeys), func(o plan.Key) bool { return o.ID == k.ID })
+	v.state.RingKeys = append(keys, k)
+	slices.SortFunc(v.state.RingKeys, func(a, b plan.Key) int { return cmp.Compare(a.ID, b.ID) })
+	v.items.ringKeys[plan.KeyItem(k.ID)] = convert.KeyItem(k)
+	c.items = append(c.items, plan.KeyItem(k.ID))
+	return nil
+}
+
+func (v *view) foldStateLocked(ev store.Event, touched map[lb.EndpointKey]bool) error {
+	if ev.Deleted {
+		for key := range v.stateMod {
+			if stateKey(key) == ev.KV.Key {
+				delete(v.stateMod, key)
+				delete(v.state.Endpoints, key)
+				touched[key] = true
+				break
+			}
+		}
+		return nil
+	}
+	var stored apiv1.StoredEndpoint
+	if err := proto.Unmarshal(ev.KV.Value, &stored); err != nil {
+		return err
+	}
+	st, err := convert.FromStoredEndpoint(&stored)
+	if err != nil {
+		return err
+	}
+	v.state.Endpoints[st.Key], v.stateMod[st.Key] = st, ev.KV.ModRevision
+	touched[st.Key] = true
+	return nil
+}
+
+func (v *view) foldObjectLocked(ev store.Event, c *change, touched map[lb.EndpointKey]bool) error {
+	r, ok := parseObjectKey(ev.KV.Key)
+	if !ok {
+		return fmt.Errorf("must be objects/KIND/NAME")
+	}
+	c.objects = append(c.objects, r)
+	old := v.records[r]
+	if old != nil {
+		v.forgetLocked(old.obj, touched)
+	}
+	if ev.Deleted {
+		delete(v.records, r)
+		c.surroundings = c.surroundings || r.kind != lb.KindService
+		return nil
+	}
+	rec, err := parseRecord(ev.KV)
+	if err != nil {
+		return err
+	}
+	v.records[r] = rec
+	switch o := rec.obj.(type) {
+	case *lb.Service:
+		v.state.Services[o.Name] = o
+		plan.EachEndpoint(o, func(key lb.EndpointKey, ep *lb.Endpoint) {
+			v.owners[key] = owner{o, ep}
+			touched[key] = true
+		})
+	case *lb.Node:
+		v.state.Nodes[o.Name] = o
+		c.surroundings = true
+	case *lb.Network:
+		v.state.Networks[o.Name] = o
+		c.surroundings = true
+	}
+	return nil
+}
+
+// forgetLocked takes an object out. Within one revision an endpoint may have moved to another service already: only
+// what still belongs to this object goes.
+func (v *view) forgetLocked(o lb.Object, touched map[lb.EndpointKey]bool) {
+	switch o := o.(type) {
+	case *lb.Service:
+		delete(v.state.Services, o.Name)
+		plan.EachEndpoint(o, func(key lb.EndpointKey, _ *lb.Endpoint) {
+			if v.owners[key].svc == o {
+				delete(v.owners, key)
+			}
+			touched[key] = true
+		})
+	case *lb.Node:
+		delete(v.state.Nodes, o.Name)
+	case *lb.Network:
+		delete(v.state.Networks, o.Name)
+	}
+}
+
+func parseRecord(kv store.KV) (*record, error) {
+	api := &apiv1.Object{}
+	if err := proto.Unmarshal(kv.Value, api); err != nil {
+		return nil, err
+	}
+	api.Revision = kv.ModRevision
+	obj, faults := convert.FromObject(api, 0)
+	if len(faults) > 0 {
+		return nil, fmt.Errorf("stored object: %s", faults[0])
+	}
+	return &record{obj: obj, api: api, mod: kv.ModRevision}, nil
+}
+
+// wait blocks until the view has folded the revision.
+func (v *view) wait(ctx context.Context, revision int64) error {
+	for {
+		v.mu.RLock()
+		rev, advanced := v.rev, v.advanced
+		v.mu.RUnlock()
+		if rev >= revision {
+			return nil
+		}
+		select {
+		case <-advanced:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (v *view) subscribe(s subscriber) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.subscribers[s] = true
+}
+
+func (v *view) unsubscribe(s subscriber) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.subscribers, s)
+}

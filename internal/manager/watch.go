@@ -1,0 +1,96 @@
+package manager
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// observer is one Watch call: the objects it must still hear of.
+type observer struct {
+	wants func(ref) bool
+	mu    sync.Mutex
+	dirty map[ref]bool
+	wake  chan struct{} // room for one
+}
+
+// note implements subscriber.
+func (o *observer) note(c change) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, r := range c.objects {
+		if o.wants(r) {
+			o.dirty[r] = true
+		}
+	}
+	if len(o.dirty) > 0 {
+		select {
+		case o.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// response is the newest of what changed. A slow reader misses states in between, never the last one.
+func (o *observer) response(v *view) *apiv1.WatchResponse {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	o.mu.Lock()
+	dirty := o.dirty
+	o.dirty = map[ref]bool{}
+	o.mu.Unlock()
+	out := &apiv1.WatchResponse{Revision: v.planRev, Synced: true}
+	for _, r := range slices.SortedFunc(maps.Keys(dirty), compareRefs) {
+		if rec := v.records[r]; rec != nil {
+			out.Upserted = append(out.Upserted, rec.api)
+		} else {
+			out.Deleted = append(out.Deleted, &apiv1.ObjectRef{Kind: string(r.kind), Name: r.name})
+		}
+	}
+	return out
+}
+
+// Watch implements the API. An empty kind watches all kinds. The first response is the present state.
+func (a api) Watch(ctx context.Context, req *connect.Request[apiv1.WatchRequest], stream *connect.ServerStream[apiv1.WatchResponse]) error {
+	kind, name := lb.Kind(req.Msg.GetKind()), req.Msg.GetName()
+	if kind != "" {
+		if _, err := parseKind("kind", string(kind)); err != nil {
+			return fault(err)
+		}
+	}
+	o := &observer{dirty: map[ref]bool{}, wake: make(chan struct{}, 1), wants: func(r ref) bool {
+		return (kind == "" || r.kind == kind) && (name == "" || r.name == name)
+	}}
+	a.m.view.subscribeAll(o)
+	defer a.m.view.unsubscribe(o)
+	for {
+		if err := stream.Send(o.response(a.m.view)); err != nil {
+			return err
+		}
+		select {
+		case <-o.wake:
+		case <-ctx.Done():
+			return nil
+		case <-a.m.ctx.Done():
+			return connect.NewError(connect.CodeUnavailable, context.Cause(a.m.ctx))
+		}
+	}
+}
+
+// subscribeAll subscribes and notes every present object.
+func (v *view) subscribeAll(o *observer) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.subscribers[o] = true
+	for r := range v.records {
+		if o.wants(r) {
+			o.dirty[r] = true
+		}
+	}
+}

@@ -1,0 +1,188 @@
+// Package pki makes and reads the certificates that managers, nodes and people know each other by.
+package pki
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/binary"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"time"
+)
+
+// Lifetimes of certificates, and the name every server certificate carries.
+const (
+	CALifetime     = 20 * 365 * 24 * time.Hour
+	ServerLifetime = 90 * 24 * time.Hour
+	AdminLifetime  = 365 * 24 * time.Hour
+	NodeLifetime   = 30 * 24 * time.Hour
+	// backdate tolerates clocks that are behind.
+	backdate = 5 * time.Minute
+	// ServerName is in every server certificate: a node checks it whatever address it dials.
+	ServerName = "manager.shunt.internal"
+)
+
+// Roles as they stand in a certificate's organizational unit.
+const (
+	RoleAdmin  = "admin"
+	RoleViewer = "viewer"
+)
+
+// CA signs. Its certificate's SHA-256 is what join tokens carry.
+type CA struct {
+	Cert *x509.Certificate
+	key  crypto.Signer
+}
+
+// NewCA makes a certificate authority.
+func NewCA(name string, now time.Time) (*CA, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make CA: %w", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial(now), Subject: pkix.Name{CommonName: "Shunt CA of " + name},
+		NotBefore: now.Add(-backdate), NotAfter: now.Add(CALifetime),
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("make CA: %w", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	return &CA{Cert: cert, key: key}, err
+}
+
+// ParseCA reads what CertPEM and KeyPEM wrote.
+func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, err
+	}
+	key, ok := pair.PrivateKey.(crypto.Signer)
+	if !ok || !pair.Leaf.IsCA {
+		return nil, errors.New("certificate is not one of a CA")
+	}
+	return &CA{Cert: pair.Leaf, key: key}, nil
+}
+
+// CertPEM is the CA's certificate.
+func (ca *CA) CertPEM() []byte { return certPEM(ca.Cert.Raw) }
+
+// KeyPEM is the CA's private key.
+func (ca *CA) KeyPEM() ([]byte, error) { return KeyPEM(ca.key) }
+
+// Hash is the SHA-256 of the CA's certificate.
+func (ca *CA) Hash() [sha256.Size]byte { return sha256.Sum256(ca.Cert.Raw) }
+
+// Pool holds the CA alone.
+func (ca *CA) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.Cert)
+	return pool
+}
+
+// Server makes a certificate for a server with the names, addresses and ServerName. The chain includes the CA, so that
+// a joining node can compare its hash.
+func (ca *CA) Server(names []string, addrs []net.IP, now time.Time) (*tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make server certificate: %w", err)
+	}
+	template := leaf("shunt manager", "manager", now, ServerLifetime, x509.ExtKeyUsageServerAuth)
+	template.DNSNames, template.IPAddresses = append([]string{ServerName}, names...), addrs
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.Cert, key.Public(), ca.key)
+	if err != nil {
+		return nil, fmt.Errorf("make server certificate: %w", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	return &tls.Certificate{Certificate: [][]byte{der, ca.Cert.Raw}, PrivateKey: key, Leaf: cert}, err
+}
+
+// Client makes a key and a client certificate, both PEM.
+func (ca *CA) Client(name, role string, lifetime time.Duration, now time.Time) (cert, key []byte, err error) {
+	priv, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make client certificate: %w", err)
+	}
+	if cert, err = ca.client(name, role, lifetime, now, priv.Public()); err != nil {
+		return nil, nil, err
+	}
+	key, err = KeyPEM(priv)
+	return cert, key, err
+}
+
+// SignNode makes a client certificate for the key of a request (PKCS #10, DER). Only the key is taken from it.
+func (ca *CA) SignNode(csr []byte, name, role string, now time.Time) ([]byte, error) {
+	req, err := x509.ParseCertificateRequest(csr)
+	if err != nil {
+		return nil, fmt.Errorf("certificate request: %w", err)
+	}
+	if err := req.CheckSignature(); err != nil {
+		return nil, fmt.Errorf("certificate request: signature: %w", err)
+	}
+	if _, ok := req.PublicKey.(*ecdsa.PublicKey); !ok {
+		return nil, fmt.Errorf("certificate request: key: %T: must be ECDSA", req.PublicKey)
+	}
+	return ca.client(name, role, NodeLifetime, now, req.PublicKey)
+}
+
+func (ca *CA) client(name, role string, lifetime time.Duration, now time.Time, pub crypto.PublicKey) ([]byte, error) {
+	template := leaf(name, role, now, lifetime, x509.ExtKeyUsageClientAuth)
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.Cert, pub, ca.key)
+	if err != nil {
+		return nil, fmt.Errorf("make client certificate: %w", err)
+	}
+	return certPEM(der), nil
+}
+
+func leaf(name, role string, now time.Time, lifetime time.Duration, use x509.ExtKeyUsage) *x509.Certificate {
+	return &x509.Certificate{
+		SerialNumber: serial(now), Subject: pkix.Name{CommonName: name, OrganizationalUnit: []string{role}},
+		NotBefore: now.Add(-backdate), NotAfter: now.Add(lifetime),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{use}, BasicConstraintsValid: true,
+	}
+}
+
+// serial is the time of issue in nanoseconds (64 bits), then 64 random bits.
+func serial(now time.Time) *big.Int {
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:8], uint64(now.UnixNano()))
+	rand.Read(b[8:])
+	return new(big.Int).SetBytes(b[:])
+}
+
+// IssuedAt is when this package made the certificate, exactly; NotBefore is earlier.
+func IssuedAt(cert *x509.Certificate) time.Time {
+	return time.Unix(0, new(big.Int).Rsh(cert.SerialNumber, 64).Int64())
+}
+
+// Identity is the name and role of a certificate's owner.
+func Identity(cert *x509.Certificate) (name, role string) {
+	if ou := cert.Subject.OrganizationalUnit; len(ou) == 1 {
+		role = ou[0]
+	}
+	return cert.Subject.CommonName, role
+}
+
+// KeyPEM writes a private key (PKCS #8).
+func KeyPEM(key crypto.Signer) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("write key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+}
+
+func certPEM(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
