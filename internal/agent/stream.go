@@ -21,6 +21,8 @@ func (l *loop) stream(ctx context.Context) error {
 	sctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := client.Sync(sctx)
+	// HTTP/2 does not look at the context while it waits for the next report; the end of the request wakes it.
+	defer context.AfterFunc(sctx, func() { s.CloseRequest() })()
 	if err := s.Send(&apiv1.NodeReport{Hello: l.hello(), Epoch: l.epoch()}); err != nil {
 		// The cause of a failed send is what Receive returns.
 		if _, cause := s.Receive(); cause != nil {

@@ -23,7 +23,7 @@ const (
 	pingAfter   = 3 * time.Second
 	pingTimeout = 5 * time.Second
 	// shutdownGrace is for unary calls; streams end at once.
-	shutdownGrace = 2 * time.Second
+	shutdownGrace = 250 * time.Millisecond
 )
 
 // Handler serves the API: gRPC, gRPC-Web and JSON. The requests must come over the TLS of Serve.
