@@ -93,6 +93,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newHost())
 	root.AddCommand(newDoctor(g))
 	root.AddCommand(newVersion(g))
+	root.AddCommand(newManager())
 	root.AddCommand(newLab(g))
 	root.AddCommand(newLabServer(), newLabLoad())
 	root.InitDefaultHelpCmd()
@@ -156,6 +157,7 @@ func subcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return usagef("needs a subcommand: %s", strings.Join(names, ", "))
 	}
+	cmd.SuggestionsMinimumDistance = 2
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		return usagef("unknown command %q, did you mean %s?", args[0], strings.Join(near, " or "))
 	}

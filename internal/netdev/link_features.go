@@ -41,7 +41,7 @@ func ReadXDPSupport(name string) (XDPSupport, error) {
 		return XDPSupport{}, fmt.Errorf("find netlink family %s: %w", netdevFamily, err)
 	}
 	request := nl.NewNetlinkRequest(int(family.ID), 0)
-	request.AddData(&nl.Genlmsg{Command: netdevCmdDevGet, Version: 1})
+	request.AddData(genericHeader{command: netdevCmdDevGet, version: 1})
 	request.AddData(nl.NewRtAttr(netdevAttrIfindex, nl.Uint32Attr(uint32(link.Attrs().Index))))
 	messages, err := request.Execute(unix.NETLINK_GENERIC, 0)
 	if err != nil {
@@ -65,6 +65,16 @@ func ReadXDPSupport(name string) (XDPSupport, error) {
 	}
 	return out, nil
 }
+
+// genericHeader is struct genlmsghdr (linux/genetlink.h). The library's own leaves the reserved bytes to chance, which this
+// family refuses.
+type genericHeader struct{ command, version uint8 }
+
+// Len implements nl.NetlinkRequestData.
+func (genericHeader) Len() int { return nl.SizeofGenlmsg }
+
+// Serialize implements nl.NetlinkRequestData.
+func (h genericHeader) Serialize() []byte { return []byte{h.command, h.version, 0, 0} }
 
 // ReadOffload tells whether a feature of a device is on.
 func ReadOffload(namespace, dev string, o Offload) (bool, error) {
