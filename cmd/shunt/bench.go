@@ -1,0 +1,152 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shuntlb/shunt/internal/bench"
+)
+
+// benchAll runs every suite.
+const benchAll = "all"
+
+// benchFlags are the flags of `shunt bench`.
+type benchFlags struct {
+	short bool
+	cases []string
+	write string
+	lab   string
+}
+
+// newBench is `shunt bench`.
+func newBench(g *globals) *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:   "bench SUITE",
+		Short: "Measure this machine's data plane, and a lab of its own",
+		Long: "Measure this machine's data plane, and a lab of its own. Root only.\n\n" + describeSuites() +
+			"\nWith -o json every finished case is one object on a line. Let nothing else run on the machine.",
+		Args:      cobra.ExactArgs(1),
+		RunE:      func(cmd *cobra.Command, args []string) error { return runBench(cmd, g, f, args[0]) },
+		ValidArgs: suiteNames(),
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&f.short, "short", false, "every step once, as a smoke test: the figures are worth nothing")
+	flags.StringSliceVar(&f.cases, "case", nil, "only these cases of the suite")
+	flags.StringVar(&f.write, "write", "", "also write the suite's section of benchmarks.md and its plot into this `directory`")
+	flags.StringVar(&f.lab, "name", "bench", "name of the lab that is made and removed")
+	return cmd
+}
+
+// suiteNames lists what can be run.
+func suiteNames() []string {
+	names := []string{benchAll}
+	for _, s := range bench.Suites() {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// describeSuites lists suites with their cases and how long they take.
+func describeSuites() string {
+	var b strings.Builder
+	for _, s := range bench.Suites() {
+		fmt.Fprintf(&b, "  %-10s %s; about %s, --short %s\n", s.Name, strings.Join(s.Cases, ", "), s.Takes, s.TakesShort)
+	}
+	fmt.Fprintf(&b, "  %-10s all of them\n", benchAll)
+	return b.String()
+}
+
+func runBench(cmd *cobra.Command, g *globals, f benchFlags, name string) error {
+	suites, err := benchSuites(f, name)
+	if err != nil {
+		return usageError{err}
+	}
+	if f.short && f.write != "" {
+		return usagef("--write: must not come with --short: its figures are worth nothing")
+	}
+	if g.format == formatYAML {
+		return usagef("-o yaml: must be table or json")
+	}
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("loading programs and making namespaces needs root: run it as root")
+	}
+	options := bench.Options{Short: f.short, Cases: f.cases, LabName: f.lab, Progress: benchProgress(cmd.ErrOrStderr())}
+	for _, s := range suites {
+		takes := s.Takes
+		if f.short {
+			takes = s.TakesShort
+		}
+		options.Progress(fmt.Sprintf("suite %s: about %s", s.Name, takes))
+		rows, err := benchSuite(cmd, g, s, options)
+		if err != nil {
+			return err
+		}
+		if err := benchWrite(f, s, rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// benchSuites finds what to run.
+func benchSuites(f benchFlags, name string) ([]bench.Suite, error) {
+	if name != benchAll {
+		s, err := bench.Find(name)
+		if err != nil {
+			return nil, err
+		}
+		return []bench.Suite{s}, s.Check(f.cases)
+	}
+	if len(f.cases) > 0 {
+		return nil, fmt.Errorf("--case: must come with one suite, not with %s", benchAll)
+	}
+	return bench.Suites(), nil
+}
+
+// benchSuite runs a suite and prints its rows: as JSON when they come, as a table at the end.
+func benchSuite(cmd *cobra.Command, g *globals, s bench.Suite, o bench.Options) ([]bench.Row, error) {
+	var rows []bench.Row
+	var printed error
+	err := s.Run(cmd.Context(), o, func(r bench.Row) {
+		rows = append(rows, r)
+		if g.format == formatJSON && printed == nil {
+			printed = json.NewEncoder(cmd.OutOrStdout()).Encode(r)
+		}
+	})
+	if err != nil {
+		return rows, err
+	}
+	if g.format == formatTable {
+		printed = bench.WriteTable(cmd.OutOrStdout(), rows)
+	}
+	return rows, printed
+}
+
+// benchWrite publishes a suite's rows when a directory was given.
+func benchWrite(f benchFlags, s bench.Suite, rows []bench.Row) error {
+	if f.write == "" {
+		return nil
+	}
+	machine, err := bench.ThisMachine()
+	if err != nil {
+		return err
+	}
+	return bench.NewPage(f.write).Write(s, rows, bench.Taken{At: time.Now(), Machine: machine, Version: version})
+}
+
+// benchProgress tells each step on a terminal; a log that nobody watches is spared.
+func benchProgress(w io.Writer) func(string) {
+	if f, ok := w.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+			return func(line string) { fmt.Fprintln(w, line) }
+		}
+	}
+	return func(string) {}
+}

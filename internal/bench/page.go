@@ -1,0 +1,126 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Page is docs/benchmarks.md: prose by hand, and a section per suite between markers, which is generated.
+type Page struct {
+	dir string // that holds benchmarks.md and benchmarks/
+}
+
+// NewPage names the page in a directory.
+func NewPage(dir string) Page { return Page{dir} }
+
+const (
+	pageName = "benchmarks.md"
+	plotDir  = "benchmarks"
+	pageHead = "# Benchmarks\n\nEvery section is written by the command in it; `make bench` runs them all.\n"
+)
+
+// Taken says when and on what a suite was run.
+type Taken struct {
+	At      time.Time
+	Machine Machine
+	Version string
+}
+
+// Write replaces the suite's section and its plot.
+func (p Page) Write(s Suite, rows []Row, taken Taken) error {
+	if len(rows) == 0 {
+		return fmt.Errorf("write section %s: no rows", s.Name)
+	}
+	plots := filepath.Join(p.dir, plotDir)
+	if err := os.MkdirAll(plots, 0o755); err != nil {
+		return fmt.Errorf("write plots: %w", err)
+	}
+	if err := writePlot(s, rows, filepath.Join(plots, s.Name+".svg")); err != nil {
+		return fmt.Errorf("write plot of %s: %w", s.Name, err)
+	}
+	path := filepath.Join(p.dir, pageName)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		text, err = []byte(pageHead), nil
+	}
+	if err != nil {
+		return fmt.Errorf("read page: %w", err)
+	}
+	page, err := replaceSection(string(text), s.Name, section(s, rows, taken))
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if err := os.WriteFile(path, []byte(page), 0o644); err != nil {
+		return fmt.Errorf("write page: %w", err)
+	}
+	return nil
+}
+
+// markers enclose the section of a suite.
+func markers(name string) (begin, end string) {
+	return "<!-- bench " + name + ": begin, generated -->", "<!-- bench " + name + ": end -->"
+}
+
+// replaceSection puts body between the suite's markers; a page without them gets them at its end.
+func replaceSection(page, name, body string) (string, error) {
+	begin, end := markers(name)
+	whole := begin + "\n" + body + end
+	from, to := strings.Index(page, begin), strings.Index(page, end)
+	switch {
+	case from < 0 && to < 0:
+		return strings.TrimRight(page, "\n") + "\n\n" + whole + "\n", nil
+	case from < 0 || to < from:
+		return "", fmt.Errorf("section %s: one of its two markers is missing or misplaced", name)
+	}
+	return page[:from] + whole + page[to+len(end):], nil
+}
+
+// section is the generated text of a suite.
+func section(s Suite, rows []Row, taken Taken) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "## %s\n\n%s\n\n", s.Title, s.About)
+	writeMarkdownTable(&b, rows)
+	for _, line := range verdicts(s, rows) {
+		fmt.Fprintf(&b, "\n- %s", line)
+	}
+	if len(s.Goals) > 0 {
+		b.WriteString("\n")
+	}
+	fmt.Fprintf(&b, "\n![%s](%s/%s.svg)\n\n", s.Title, plotDir, s.Name)
+	fmt.Fprintf(&b, "`shunt bench %s`, %s, %s; %s.\n", s.Name, taken.At.UTC().Format(time.DateOnly), taken.Version, taken.Machine)
+	return b.String()
+}
+
+// writeMarkdownTable writes rows with figures aligned right.
+func writeMarkdownTable(b *strings.Builder, rows []Row) {
+	names := columns(rows)
+	fmt.Fprintf(b, "| case | %s |\n|---|%s\n", strings.Join(names, " | "), strings.Repeat("--:|", len(names)))
+	for _, r := range rows {
+		cells := r.cells(names)
+		cells[0] = "`" + cells[0] + "`"
+		fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | "))
+	}
+}
+
+// verdicts say of every goal whether it was met.
+func verdicts(s Suite, rows []Row) []string {
+	var lines []string
+	for _, g := range s.Goals {
+		for _, r := range rows {
+			if r.Case != g.Case {
+				continue
+			}
+			verdict, got := "met", r.Get(g.Field)
+			if !(got <= g.Max) {
+				verdict = "not met"
+			}
+			lines = append(lines, fmt.Sprintf("goal `%s` %s at most %g: %s (%s)", g.Case, g.Field, g.Max, verdict, Field{Value: got}.text()))
+		}
+	}
+	return lines
+}

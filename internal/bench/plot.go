@@ -1,0 +1,80 @@
+package bench
+
+import (
+	"fmt"
+	"image/color"
+	"math"
+	"slices"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+)
+
+// palette are the colours of the series, distinguishable without colour vision too.
+var palette = []color.Color{
+	color.RGBA{0x1b, 0x6c, 0xa8, 0xff}, color.RGBA{0xe0, 0x8e, 0x45, 0xff}, color.RGBA{0x5b, 0x8c, 0x5a, 0xff},
+	color.RGBA{0x9a, 0x5c, 0x9e, 0xff},
+}
+
+// Sizes of a plot: one group of bars per case, one bar per series.
+const (
+	barWidth   = 18 * vg.Millimeter / 4
+	groupWidth = 28 * vg.Millimeter
+	plotMargin = 40 * vg.Millimeter
+	plotHeight = 80 * vg.Millimeter
+)
+
+// writePlot draws the suite's plotted fields as bars, and its goals as ticks above their bars.
+func writePlot(s Suite, rows []Row, path string) error {
+	p := plot.New()
+	p.Title.Text = s.Title
+	p.Y.Label.Text = s.Unit
+	p.Y.Min = 0
+	p.Legend.Top = true
+	p.Add(plotter.NewGrid())
+	var names []string
+	for _, r := range rows {
+		names = append(names, r.Case)
+	}
+	top := 0.0
+	for i, series := range s.Plotted {
+		values := make(plotter.Values, len(rows))
+		for j, r := range rows {
+			if v := r.Get(series); !math.IsNaN(v) {
+				values[j] = v
+			}
+		}
+		top = max(top, slices.Max(values))
+		bars, err := plotter.NewBarChart(values, barWidth)
+		if err != nil {
+			return fmt.Errorf("series %s: %w", series, err)
+		}
+		bars.Color = palette[i%len(palette)]
+		bars.LineStyle.Width = 0
+		bars.Offset = (vg.Length(i) - vg.Length(len(s.Plotted)-1)/2) * barWidth
+		p.Add(bars)
+		p.Legend.Add(series, bars)
+	}
+	for i, g := range s.Goals {
+		at := slices.Index(names, g.Case)
+		if at < 0 {
+			continue
+		}
+		top = max(top, g.Max)
+		line, err := plotter.NewLine(plotter.XYs{{X: float64(at) - 0.35, Y: g.Max}, {X: float64(at) + 0.35, Y: g.Max}})
+		if err != nil {
+			return fmt.Errorf("goal of %s: %w", g.Case, err)
+		}
+		line.Color = color.RGBA{0xb0, 0x20, 0x20, 0xff}
+		line.Width = vg.Points(1.5)
+		line.Dashes = []vg.Length{vg.Points(4), vg.Points(2)}
+		p.Add(line)
+		if i == 0 {
+			p.Legend.Add("goal", line)
+		}
+	}
+	p.Y.Max = top * 1.25 // room for the legend
+	p.NominalX(names...)
+	return p.Save(plotMargin+vg.Length(len(rows))*groupWidth, plotHeight, path)
+}

@@ -1,0 +1,154 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+	"github.com/shuntlb/shunt/internal/lab"
+	"github.com/shuntlb/shunt/internal/netdev"
+)
+
+// rig is a laboratory that one suite has to itself.
+type rig struct {
+	lab     *lab.Lab
+	manager shuntv1connect.ManagerClient
+}
+
+const (
+	// downWithin bounds the removal of the laboratory, which happens after an interrupt too.
+	downWithin = 30 * time.Second
+	// stepWithin bounds one apply, one recovery, one return.
+	stepWithin = 30 * time.Second
+	// pollEvery is how often a condition is looked at that nothing announces.
+	pollEvery = 20 * time.Millisecond
+	// servicePort is the port of the services that the suites make.
+	servicePort = 80
+)
+
+// withRig brings a laboratory up, runs f, and removes the laboratory whatever happened.
+func withRig(ctx context.Context, o Options, f func(context.Context, *rig) error) (err error) {
+	topology := lab.DefaultTopology()
+	topology.Name = o.LabName
+	o.progressf("lab %s: up", topology.Name)
+	defer func() {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), downWithin)
+		defer cancel()
+		o.progressf("lab %s: down", topology.Name)
+		err = errors.Join(err, lab.Down(clean, topology.Name))
+	}()
+	l, err := lab.Up(ctx, topology, lab.Options{Progress: o.Progress})
+	if err != nil {
+		return err
+	}
+	manager, err := l.Client()
+	if err != nil {
+		return err
+	}
+	return f(ctx, &rig{lab: l, manager: manager})
+}
+
+// clientNamespace is where the traffic comes from.
+func (r *rig) clientNamespace() string {
+	return lab.Node{Name: "client1"}.Namespace(r.lab.Topology.Name)
+}
+
+// clientAddress is the IPv4 address of client1.
+func (r *rig) clientAddress() netip.Addr { return lab.ClientAddresses(1).V4.Addr() }
+
+// dialer opens connections from client1.
+func (r *rig) dialer() dialFunc { return netdev.Dialer(r.clientNamespace()) }
+
+// backends are the first count servers of the laboratory, one on each host.
+func (r *rig) backends(count int) []*apiv1.Backend {
+	var all []*apiv1.Backend
+	for i := 1; i <= count; i++ {
+		all = append(all, &apiv1.Backend{
+			Dip:  []string{lab.VMAddresses(i, 1).V4.Addr().String()},
+			Port: lab.ServerPort,
+			Host: lab.HostAddresses(i).V4.Addr().String(),
+		})
+	}
+	return all
+}
+
+// service makes a web service on an IPv4 VIP with the given ports.
+func service(name string, vip netip.Addr, backends []*apiv1.Backend, ports ...int) *apiv1.Object {
+	s := &apiv1.Service{Name: name, Vip: []string{vip.String()}}
+	for _, port := range ports {
+		s.Endpoints = append(s.Endpoints, &apiv1.Endpoint{
+			Protocol: "tcp",
+			Port:     strconv.Itoa(port),
+			Backends: backends,
+			Health:   &apiv1.Health{Http: &apiv1.HTTPCheck{Path: "/healthz"}, Interval: durationpb.New(time.Second)},
+		})
+	}
+	return &apiv1.Object{Kind: &apiv1.Object_Service{Service: s}}
+}
+
+// apply stores objects.
+func (r *rig) apply(ctx context.Context, objects ...*apiv1.Object) error {
+	_, err := r.manager.Apply(ctx, connect.NewRequest(&apiv1.ApplyRequest{Objects: objects}))
+	return err
+}
+
+// remove deletes a service.
+func (r *rig) remove(ctx context.Context, name string) error {
+	ref := &apiv1.ObjectRef{Kind: "Service", Name: name}
+	_, err := r.manager.Delete(ctx, connect.NewRequest(&apiv1.DeleteRequest{Objects: []*apiv1.ObjectRef{ref}}))
+	return err
+}
+
+// waitRoutes waits until the router has the wanted number of next hops to a VIP.
+func (r *rig) waitRoutes(ctx context.Context, vip netip.Addr, hops int) error {
+	ctx, cancel := context.WithTimeout(ctx, stepWithin)
+	defer cancel()
+	ticker := time.NewTicker(pollEvery)
+	defer ticker.Stop()
+	for {
+		via, err := r.lab.RoutesAtRouter(netip.PrefixFrom(vip, vip.BitLen()))
+		if err == nil && len(via) == hops {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %d next hops to %s: have %v (%v): %w", hops, vip, via, err, ctx.Err())
+		case <-ticker.C:
+		}
+	}
+}
+
+// serve applies a service on the numbered VIP and waits until every mux carries it and each lane is answered.
+func (r *rig) serve(ctx context.Context, name string, n int, backends []*apiv1.Backend) (netip.Addr, error) {
+	vip, _ := lab.VIPAddresses(n)
+	if err := r.apply(ctx, service(name, vip, backends, servicePort)); err != nil {
+		return vip, err
+	}
+	if err := r.waitRoutes(ctx, vip, r.lab.Topology.Muxes); err != nil {
+		return vip, err
+	}
+	p, err := r.probe(vip, servicePort, time.Millisecond)
+	if err != nil {
+		return vip, err
+	}
+	defer p.close()
+	_, err = p.waitAll(ctx)
+	return vip, err
+}
+
+// laneCount is the number of flows that are probed side by side. With two muxes, the odds that all of them meet the
+// same one are 1 in 32,768.
+const laneCount = 16
+
+// probe starts probing a VIP's port from client1.
+func (r *rig) probe(vip netip.Addr, port uint16, tick time.Duration) (*prober, error) {
+	return startProber(r.clientNamespace(), r.clientAddress(), netip.AddrPortFrom(vip, port), laneCount, tick)
+}

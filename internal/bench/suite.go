@@ -1,0 +1,102 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Suite is a named set of cases that are measured together.
+type Suite struct {
+	Name  string
+	Title string // heading in the published page
+	About string // what is measured, for the published page; one paragraph
+	Cases []string
+	// Takes is about how long a full and a short run last.
+	Takes, TakesShort time.Duration
+	// Plotted are the fields that the plot shows, all in Unit.
+	Plotted []string
+	Unit    string
+	// Goals are upper limits by case and field, published beside the figures.
+	Goals []Goal
+	run   func(ctx context.Context, o Options, emit func(Row)) error
+}
+
+// Goal is an upper limit of a figure.
+type Goal struct {
+	Case, Field string
+	Max         float64
+}
+
+// Options say how a suite runs.
+type Options struct {
+	// Short runs a smoke test: every step once, figures without worth.
+	Short bool
+	// Cases restricts the run to these; empty: all of the suite.
+	Cases []string
+	// Progress gets a line of text, without newline, whenever something begins. Never nil.
+	Progress func(string)
+	// LabName names the laboratory of the suites that need one: theirs alone, made and removed by each.
+	LabName string
+}
+
+// progressf formats a line of progress.
+func (o Options) progressf(format string, args ...any) { o.Progress(fmt.Sprintf(format, args...)) }
+
+// wants tells whether the case was asked for.
+func (o Options) wants(name string) bool { return len(o.Cases) == 0 || slices.Contains(o.Cases, name) }
+
+// later names the suites and cases of the bench contract that this version does not have yet.
+var later = map[string][]string{
+	"dataplane": {
+		"flow/1", "flow/64Ki", "flow/1Mi", "flow/1Mi-20000ep", "flow/new", "flow6/1Mi", "cookie/1Mi", "cookie6/1Mi",
+		"quic-plain/1Mi", "quic-aes/1Mi", "host/in", "host/out", "host/repair",
+	},
+	"control": {"flips-2000", "flips-20000"},
+	"live":    nil, "rings": nil, "health": nil, "snat": nil, "place": nil, "memory": nil,
+}
+
+// Suites returns all suites, in the order in which "all" runs them.
+func Suites() []Suite { return []Suite{dataplaneSuite, httpSuite, controlSuite, failoverSuite} }
+
+// Find returns the named suite.
+func Find(name string) (Suite, error) {
+	var names []string
+	for _, s := range Suites() {
+		if s.Name == name {
+			return s, nil
+		}
+		names = append(names, s.Name)
+	}
+	if _, ok := later[name]; ok {
+		return Suite{}, fmt.Errorf("suite: %s: not supported by this version", name)
+	}
+	return Suite{}, fmt.Errorf("suite: %q: must be one of %s, all", name, strings.Join(names, ", "))
+}
+
+// Check says why the cases cannot be run, if they cannot.
+func (s Suite) Check(cases []string) error {
+	for _, c := range cases {
+		switch {
+		case slices.Contains(s.Cases, c):
+		case slices.Contains(later[s.Name], c):
+			return fmt.Errorf("case: %s: not supported by this version", c)
+		default:
+			return fmt.Errorf("case: %q: must be one of %s", c, strings.Join(s.Cases, ", "))
+		}
+	}
+	return nil
+}
+
+// Run measures and calls emit with every finished row.
+func (s Suite) Run(ctx context.Context, o Options, emit func(Row)) error {
+	if err := s.Check(o.Cases); err != nil {
+		return err
+	}
+	if err := s.run(ctx, o, emit); err != nil {
+		return fmt.Errorf("suite %s: %w", s.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package bench
+
+import (
+	"net/netip"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/dataplane/benchrun"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/ring"
+)
+
+// ringKey is the keyed hash's key in benchmarks; any will do.
+var ringKey = [16]byte{0x53, 0x68, 0x75, 0x6e, 0x74, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
+
+// Loopback: where encapsulated packets go to is nowhere, but the walk takes its usual way.
+const loopbackIndex = 1
+
+// backendAddress is the outer destination of backend i in a family.
+func backendAddress(f benchrun.Family, i int) netip.Addr {
+	if f == benchrun.IPv4 {
+		return netip.AddrFrom4([4]byte{10, 20, 1, byte(1 + i)})
+	}
+	a := netip.MustParseAddr("2001:db8:20:1::").As16()
+	a[15] = byte(1 + i)
+	return netip.AddrFrom16(a)
+}
+
+// tables are what a mux's agent would write for the case: every endpoint has `members` of the backends, all alive, and
+// a ring of the size that plans give it. Endpoints that share their members share their ring's contents.
+func (c muxCase) tables() (dataplane.MuxState, map[netip.Addr]dataplane.NextHop) {
+	state := dataplane.MuxState{
+		RingKeys:      map[uint8][16]byte{0: ringKey},
+		TunnelSources: []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16"), netip.MustParsePrefix("fd53:6875:6e74::/64")},
+	}
+	hops := map[netip.Addr]dataplane.NextHop{}
+	sets := benchBackends / c.members
+	weights := make([]uint16, c.members)
+	for i := range weights {
+		weights[i] = 1
+	}
+	code := ring.SizeCode(weights, 0)
+	members, rings := make([][]dataplane.MuxMember, sets), make([][]uint16, sets)
+	for s := range sets {
+		var wanted []ring.Member
+		for id := range c.members {
+			outer := backendAddress(c.traffic.Family, s*c.members+id)
+			hops[outer] = dataplane.NextHop{MAC: [6]byte{2, 0, 0, 0, 0, 1}, Ifindex: loopbackIndex}
+			wanted = append(wanted, ring.Member{ID: uint16(id), DIP: outer, Port: 8080, Weight: 1})
+			members[s] = append(members[s], dataplane.MuxMember{ID: uint16(id), Outer: outer, MTU: 1500, Choosable: true, Alive: true})
+		}
+		rings[s] = ring.Build(code, wanted)
+	}
+	for i := range c.traffic.VIPs {
+		s := int(i) % sets
+		state.Endpoints = append(state.Endpoints, dataplane.MuxEndpoint{
+			Key:      lb.EndpointKey{VIP: c.traffic.Family.VIP(i), Protocol: lb.TCP, Port: benchrun.Port},
+			RingCode: code, Ring: rings[s], Members: members[s],
+		})
+	}
+	return state, hops
+}
