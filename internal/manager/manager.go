@@ -20,6 +20,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/ring"
 	"github.com/shuntlb/shunt/internal/store"
 )
 
@@ -38,7 +39,7 @@ type Options struct {
 	Version, Commit string
 	Clock           clock.Clock
 	Log             *slog.Logger
-	// RingSize chooses ring sizes; nil is the default.
+	// RingSize chooses ring sizes; nil is ring.SizeCode.
 	RingSize plan.SizeCode
 	// TraceTimeout bounds a node's answer; 0 is DefaultTraceTimeout.
 	TraceTimeout time.Duration
@@ -79,7 +80,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.RingSize == nil {
-		o.RingSize = ringSize
+		o.RingSize = ring.SizeCode
 	}
 	if o.TraceTimeout == 0 {
 		o.TraceTimeout = DefaultTraceTimeout

@@ -76,7 +76,8 @@ func Advance(prev EndpointState, wanted []Wanted, keyID uint32, size SizeCode, n
 		return EndpointState{}, fmt.Errorf("endpoint %s: %w", FormatKey(prev.Key), err)
 	}
 	ring := Membership{Generation: prev.Generation, KeyID: keyID, Members: members, RingCode: prev.RingCode}
-	if w := weights(members); len(w) > 0 {
+	// A ring without weights keeps its size, so that draining everything and coming back moves nothing.
+	if w := weights(members); len(w) > 0 || prev.RingCode == 0 {
 		ring.RingCode = size(w, prev.RingCode)
 	}
 	if prev.Generation > 0 && prev.Membership.same(ring) {
