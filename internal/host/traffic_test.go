@@ -64,6 +64,7 @@ func TestTraffic(t *testing.T) {
 		name             string
 		c0, up0, vm0, v0 bool // transmit checksums
 		gro              bool
+		joined           bool // packets of several segments reach the programs
 		size             int
 	}{
 		{"GSO and partial checksums, finished behind the programs", true, false, false, true, false, true, large},
