@@ -24,7 +24,7 @@ type Options struct {
 	// ListenPort is the TCP port for sessions that routers open; -1: only open sessions ourselves. When the port is
 	// taken the speaker goes on without listening.
 	ListenPort int
-	// Logger gets GoBGP's own words from warnings on.
+	// Logger gets GoBGP's own words.
 	Logger *slog.Logger
 }
 
@@ -108,9 +108,7 @@ func (s *Speaker) startLocked(ctx context.Context, want bgp.State) error {
 }
 
 func (s *Speaker) launch(ctx context.Context, global *api.Global) (*server.BgpServer, error) {
-	level := new(slog.LevelVar)
-	level.Set(slog.LevelWarn)
-	srv := server.NewBgpServer(server.LoggerOption(s.options.Logger, level))
+	srv := server.NewBgpServer(server.LoggerOption(s.options.Logger, new(slog.LevelVar)))
 	go srv.Serve()
 	if err := srv.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
 		srv.Stop()

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -49,6 +50,8 @@ type ServerOptions struct {
 type server struct {
 	ServerOptions
 	stop context.CancelFunc
+	// fault of the last look at the data plane, so that it is told once.
+	fault atomic.Pointer[string]
 
 	mu     sync.Mutex
 	keeper *Keeper
@@ -103,9 +106,9 @@ func Serve(ctx context.Context, o ServerOptions) error {
 // beat watches heartbeat and hold time until ctx ends.
 func (s *server) beat(ctx context.Context) {
 	for {
-		attached, err := s.Attached()
+		attached := s.attached()
 		s.mu.Lock()
-		s.keeper.Heartbeat(attached && err == nil)
+		s.keeper.Heartbeat(attached)
 		sayErr := s.sayLocked(ctx)
 		s.mu.Unlock()
 		if sayErr != nil {
@@ -117,6 +120,19 @@ func (s *server) beat(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// attached looks at the data plane; one that cannot be looked at does not count as attached.
+func (s *server) attached() bool {
+	attached, err := s.Attached()
+	fault := ""
+	if err != nil {
+		fault = err.Error()
+	}
+	if before := s.fault.Swap(&fault); fault != "" && (before == nil || *before != fault) {
+		s.Log.Error("look at the data plane", "error", err)
+	}
+	return attached && err == nil
 }
 
 // sayLocked makes the speaker say what the keeper decided; a failed try is repeated at the next beat.
@@ -146,10 +162,10 @@ func (s *server) set(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// An agent that has just attached the program must not wait for the next beat.
-	attached, err := s.Attached()
+	attached := s.attached()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.keeper.Heartbeat(attached && err == nil)
+	s.keeper.Heartbeat(attached)
 	s.keeper.Set(s.Clock.Now(), want)
 	// The routes must not depend on the agent's patience.
 	s.replyLocked(w, r, s.sayLocked(context.WithoutCancel(r.Context())))
