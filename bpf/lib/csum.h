@@ -24,10 +24,13 @@ static __always_inline __u16 csum_ip4(const void *ip)
 	return csum_fold((__u64)w[0] + w[1] + w[2] + w[3] + w[4]);
 }
 
-/* csum_replace updates a checksum for one 16-bit word that changed (RFC 1624, equation 3). */
+/* csum_replace updates a checksum for one 16-bit word that changed (RFC 1624, equation 3). Of the two zeros it gives
+ * 0xffff, which is right even where everything else is zero. */
 static __always_inline __u16 csum_replace(__u16 check, __u16 from, __u16 to)
 {
-	return ~csum_fold((__u64)(__u16)~check + (__u16)~from + to);
+	__u16 sum = ~csum_fold((__u64)(__u16)~check + (__u16)~from + to);
+
+	return sum ? sum : 0xffff;
 }
 
 /* csum_pseudo6 sums the IPv6 pseudo header (RFC 8200 section 8.1): addresses, upper-layer length, next header. */

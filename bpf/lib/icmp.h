@@ -96,7 +96,7 @@ static __always_inline int icmp_turn(void *data, const void *end, const struct p
 		ip->daddr = addr;
 		ttl = *(__u16 *)&ip->ttl;
 		ip->ttl = ENCAP_TTL;
-		ip->check = csum_replace(ip->check, ttl, *(__u16 *)&ip->ttl);
+		ip->check = csum_replace(ip->check, ttl, (ttl & 0xff00) | ENCAP_TTL);
 		icmp[1] = csum_replace(icmp[1], ICMP_TYPE_REQUEST4, ICMP_TYPE_REPLY4);
 		*(__u8 *)icmp = ICMP_TYPE_REPLY4;
 	} else {

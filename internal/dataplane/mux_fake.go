@@ -1,0 +1,151 @@
+package dataplane
+
+import (
+	"maps"
+	"net/netip"
+	"sync"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/ring"
+)
+
+// FakeMux is the in-memory twin of *Mux: it keeps the wanted state and walks it as the program would.
+type FakeMux struct {
+	mu       sync.Mutex
+	state    MuxState
+	alive    map[MemberKey]bool
+	nextHops map[netip.Addr]NextHop
+	applied  int
+	fail     error
+	counters MuxCounters
+}
+
+var _ MuxTables = (*FakeMux)(nil)
+
+// Apply implements MuxTables.
+func (f *FakeMux) Apply(s MuxState) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return f.fail
+	}
+	if err := checkState(s); err != nil {
+		return err
+	}
+	alive := make(map[MemberKey]bool)
+	for _, e := range s.Endpoints {
+		for _, m := range e.Members {
+			key := MemberKey{e.Key, m.ID}
+			was, known := f.alive[key]
+			alive[key] = was || !known && m.Alive
+		}
+	}
+	f.state, f.alive = s, alive
+	f.applied++
+	return nil
+}
+
+// SetAlive implements MuxTables.
+func (f *FakeMux) SetAlive(flips []MemberAlive) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, a := range flips {
+		key := MemberKey{a.Endpoint, a.Member}
+		if _, known := f.alive[key]; known {
+			f.alive[key] = a.Alive
+		}
+	}
+}
+
+// Alive says whether a member is known and alive.
+func (f *FakeMux) Alive(e lb.EndpointKey, member uint16) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.alive[MemberKey{e, member}]
+}
+
+// SetNextHops implements MuxTables.
+func (f *FakeMux) SetNextHops(hops map[netip.Addr]NextHop) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nextHops = maps.Clone(hops)
+	return nil
+}
+
+// NextHops returns what was set last.
+func (f *FakeMux) NextHops() map[netip.Addr]NextHop {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.nextHops)
+}
+
+// State returns what was applied last, and how often something was.
+func (f *FakeMux) State() (MuxState, int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.state, f.applied
+}
+
+// FailApply makes Apply fail with err until it is nil.
+func (f *FakeMux) FailApply(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail = err
+}
+
+// SetCounters decides what Counters returns.
+func (f *FakeMux) SetCounters(c MuxCounters) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.counters = c
+}
+
+// Counters implements MuxTables.
+func (f *FakeMux) Counters() (MuxCounters, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.counters, nil
+}
+
+// Trace implements MuxTables.
+func (f *FakeMux) Trace(p Packet) (Trace, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return tracePacket(p, fakeView{f})
+}
+
+// Close implements MuxTables.
+func (*FakeMux) Close() error { return nil }
+
+// fakeView shows a FakeMux to tracePacket.
+type fakeView struct{ f *FakeMux }
+
+func (v fakeView) vip(vni uint32, a netip.Addr) bool {
+	for _, e := range v.f.state.Endpoints {
+		if e.Key.VNI == vni && e.Key.VIP == a {
+			return true
+		}
+	}
+	return false
+}
+
+func (v fakeView) endpoint(k lb.EndpointKey) (endpointView, bool) {
+	for _, e := range v.f.state.Endpoints {
+		if e.Key != k {
+			continue
+		}
+		view := endpointView{code: e.RingCode, ring: e.Ring, members: map[uint16]memberView{}}
+		view.key = ring.KeyOf(v.f.state.RingKeys[e.KeySlot])
+		for _, m := range e.Members {
+			view.count = max(view.count, int(m.ID)+1)
+			view.members[m.ID] = memberView{
+				outer: m.Outer, mtu: m.MTU, choosable: m.Choosable, alive: v.f.alive[MemberKey{k, m.ID}],
+				resolved: v.f.nextHops[m.Outer] != NextHop{},
+			}
+		}
+		return view, true
+	}
+	return endpointView{}, false
+}
+
+func (v fakeView) tunnelSources() []netip.Prefix { return v.f.state.TunnelSources }

@@ -1,0 +1,204 @@
+package dataplane
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/ring"
+)
+
+// tableView is what a trace reads: the memory-mapped tables, or the fake's state.
+type tableView interface {
+	vip(vni uint32, a netip.Addr) bool
+	endpoint(lb.EndpointKey) (endpointView, bool)
+	tunnelSources() []netip.Prefix
+}
+
+// endpointView is one endpoint as readers see it.
+type endpointView struct {
+	ring    []uint16
+	code    uint8
+	key     ring.Key
+	count   int // member ids lie below it
+	members map[uint16]memberView
+}
+
+type memberView struct {
+	outer     netip.Addr
+	mtu       uint32
+	choosable bool
+	alive     bool
+	resolved  bool
+}
+
+// The verdicts of a trace, named as the reasons are.
+const (
+	traceForwarded  = "forwarded"
+	traceNotOurs    = "pass_not_ours"
+	traceNoEndpoint = "no_endpoint"
+	traceNoBackend  = "no_backend"
+)
+
+// tracePacket walks a view as the program does, and says what it saw.
+func tracePacket(p Packet, view tableView) (Trace, error) {
+	p.VIP, p.Client = p.VIP.Unmap(), p.Client.Unmap()
+	key := lb.EndpointKey{VNI: p.VNI, VIP: p.VIP, Protocol: p.Protocol, Port: p.Port}
+	t := Trace{Endpoint: key}
+	if !p.VIP.IsValid() || p.VIP.Is4() != p.Client.Is4() || !p.Client.IsValid() {
+		return t, fmt.Errorf("trace: client %v and VIP %v: must be addresses of one family", p.Client, p.VIP)
+	}
+	e, ok := view.endpoint(key)
+	switch {
+	case !ok && !view.vip(p.VNI, p.VIP):
+		t.Verdict = traceNotOurs
+		t.step("%s is no VIP of this mux: the packet goes to the kernel", p.VIP)
+		return t, nil
+	case !ok:
+		t.Verdict = traceNoEndpoint
+		t.step("%s is a VIP, but no endpoint of it has %s port %d", p.VIP, p.Protocol, p.Port)
+		return t, nil
+	}
+	t.step("endpoint %s %s found", p.Protocol, netip.AddrPortFrom(p.VIP, p.Port))
+	if len(e.ring) == 0 {
+		t.Verdict = traceNoBackend
+		t.step("it has no ring: no member has weight")
+		return t, nil
+	}
+	hash := ring.FlowHash(e.key, p.VNI, p.Client, p.VIP, uint8(p.Protocol), p.ClientPort, p.Port)
+	t.choose(e, hash)
+	if t.Verdict == traceForwarded {
+		t.Source = outerSource(view.tunnelSources(), t.Outer.Is4(), hash)
+		t.step("encapsulated from %s to %s", t.Source, t.Outer)
+	}
+	return t, nil
+}
+
+// choose walks the ring and the fallback chain.
+func (t *Trace) choose(e endpointView, hash uint64) {
+	slot := ring.Slot(hash, e.code)
+	t.step("flow hash %#016x is slot %d of %d", hash, slot, len(e.ring))
+	seen := map[uint16]bool{}
+	c, ok := ring.Choose(e.ring, e.code, e.count, hash, func(id uint16) bool {
+		m, present := e.members[id]
+		if present && m.alive && m.choosable {
+			return true
+		}
+		if !seen[id] {
+			t.step("member %d is %s", id, unusable(m, present))
+		}
+		seen[id] = true
+		return false
+	})
+	if !ok {
+		t.Verdict = traceNoBackend
+		t.step("no member is usable")
+		return
+	}
+	m := e.members[c.Member]
+	t.Verdict, t.Member, t.Outer = traceForwarded, c.Member, m.outer
+	switch {
+	case c.Probes == 0:
+		t.step("the slot is member %d's", c.Member)
+	case c.Probes <= ring.FallbackProbes:
+		t.step("fallback %d, slot %d: member %d", c.Probes, ring.Fallback(slot, e.code, c.Probes), c.Member)
+	default:
+		t.step("the whole chain is down; the scan from member %d on finds member %d", ring.ScanStart(slot, e.count), c.Member)
+	}
+	if !m.resolved {
+		t.step("the next hop to %s is not resolved here: the kernel's routing table is asked", m.outer)
+	}
+}
+
+func unusable(m memberView, present bool) string {
+	switch {
+	case !present:
+		return "gone"
+	case !m.alive:
+		return "down"
+	}
+	return "without weight"
+}
+
+func (t *Trace) step(format string, args ...any) {
+	t.Steps = append(t.Steps, fmt.Sprintf(format, args...))
+}
+
+// outerSource is the outer source of a flow (bpf/lib/encap.h).
+func outerSource(sources []netip.Prefix, is4 bool, hash uint64) netip.Addr {
+	for _, p := range sources {
+		if p.Addr().Is4() != is4 {
+			continue
+		}
+		p = p.Masked()
+		if is4 {
+			a := p.Addr().As4()
+			host := uint32(hash) & uint32(uint64(1)<<(32-p.Bits())-1)
+			binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|host)
+			return netip.AddrFrom4(a)
+		}
+		a := p.Addr().As16()
+		binary.BigEndian.PutUint32(a[8:], 0)
+		binary.BigEndian.PutUint32(a[12:], uint32(hash))
+		return netip.AddrFrom16(a)
+	}
+	return netip.Addr{}
+}
+
+// tablesView shows the memory-mapped tables to tracePacket: what is read is what the program reads.
+type tablesView struct{ t *muxTables }
+
+func (v tablesView) vip(vni uint32, a netip.Addr) bool {
+	_, ok := v.t.slots.find(lb.EndpointKey{VNI: vni, VIP: a})
+	return ok
+}
+
+func (v tablesView) tunnelSources() []netip.Prefix { return v.t.tunnelSources() }
+
+func (v tablesView) endpoint(k lb.EndpointKey) (endpointView, bool) {
+	index, ok := v.t.slots.find(k)
+	if !ok || int(index) >= len(v.t.mem.endpoints) {
+		return endpointView{}, false
+	}
+	mem, record := v.t.mem, &v.t.mem.endpoints[index]
+	word, members := load(&record.Ring), load(&record.Members)
+	view := endpointView{count: int(members >> 32), members: map[uint16]memberView{}}
+	if word != 0 {
+		first := uint32(word)
+		view.code = uint8(word >> 32)
+		view.ring = unpackRing(mem.rings[first : first+1<<view.code/slotsPerWord])
+		key := &mem.config.RingKeys[uint8(word>>40)&uint8(muxLimitLIMIT_RING_KEYS-1)]
+		view.key = ring.Key{K0: key.K0, K1: key.K1}
+	}
+	for id := range view.count {
+		w := load(&mem.members[uint32(members)+uint32(id)])
+		if w&memberPresent == 0 {
+			continue
+		}
+		b := &mem.backends[uint32(w)]
+		view.members[uint16(id)] = memberView{
+			outer: netip.AddrFrom16(b.OuterDst).Unmap(), mtu: b.Mtu,
+			choosable: w&memberChoosable != 0, alive: w&memberAlive != 0,
+			resolved: mem.nexthops[b.Nexthop]>>muxNexthopBitNEXTHOP_VALID_SHIFT != 0,
+		}
+	}
+	return view, true
+}
+
+// find looks a key up as the program does.
+func (t *slotTable) find(k lb.EndpointKey) (uint32, bool) {
+	vip, word := k.VIP.As16(), endpointKeyWord(k)
+	for i := range t.probes(k) {
+		s := &t.mem[i]
+		value := load(&s.Value)
+		if value == uint64(muxEndpointSlotValueENDPOINT_SLOT_EMPTY) {
+			return 0, false
+		}
+		first := uint64(muxEndpointSlotValueENDPOINT_SLOT_FIRST)
+		if s.Vip == vip && s.Key == word && value >= first {
+			return uint32(value - first), true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,63 @@
+package dataplane
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+)
+
+// EnsureBPFFS makes the pin directory, mounts the bpf file system at /sys/fs/bpf when the directory lies there and it
+// is missing, and refuses directories that lie on another file system.
+func EnsureBPFFS(dir string) error { return hostDir(dir) }
+
+// pinMaps pins maps under dir/name all at once: into a temporary directory that is then renamed. What a process that
+// died in between left behind is removed. Names on a bpf file system have no dots.
+func pinMaps(dir, name string, maps map[string]*ebpf.Map) error {
+	temporary, final := filepath.Join(dir, name+"_new"), filepath.Join(dir, name)
+	if err := os.RemoveAll(temporary); err != nil {
+		return fmt.Errorf("remove old pins: %w", err)
+	}
+	if err := os.Mkdir(temporary, 0o700); err != nil {
+		return fmt.Errorf("make pin directory: %w", err)
+	}
+	for n, m := range maps {
+		if err := m.Pin(filepath.Join(temporary, n)); err != nil {
+			return fmt.Errorf("pin table %s: %w", n, err)
+		}
+	}
+	if err := os.Rename(temporary, final); err != nil {
+		return fmt.Errorf("pin tables: %w", err)
+	}
+	return nil
+}
+
+// openMaps opens the pinned maps of these names; nil when there is no such directory.
+func openMaps(dir string, names []string) (map[string]*ebpf.Map, error) {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	maps := make(map[string]*ebpf.Map, len(names))
+	for _, n := range names {
+		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, n), nil)
+		if err != nil {
+			closeMaps(maps)
+			return nil, fmt.Errorf("open pinned table %s: %w", n, err)
+		}
+		maps[n] = m
+	}
+	return maps, nil
+}
+
+func closeMaps(maps map[string]*ebpf.Map) {
+	for _, m := range maps {
+		m.Close()
+	}
+}
+
+// hostOrder32 reads the first word of a record.
+func hostOrder32(b []byte) uint32 { return binary.NativeEndian.Uint32(b) }
