@@ -28,8 +28,11 @@ type field struct {
 	set  func(path string, n ast.Node)
 }
 
-// note remembers where path is written.
+// note remembers where path is written: a mapping without braces begins at its first field.
 func (d *decoder) note(path string, n ast.Node) {
+	if m, ok := n.(*ast.MappingNode); ok && !m.IsFlowStyle && len(m.Values) > 0 {
+		n = m.Values[0].Key
+	}
 	if at := n.GetToken(); at != nil && at.Position != nil {
 		d.places[path] = place{d.lines + at.Position.Line, at.Position.Column}
 	}
@@ -43,17 +46,12 @@ func (d *decoder) mapping(path string, n ast.Node, fields ...field) map[string]b
 		return nil
 	}
 	seen := map[string]bool{}
-	for i, entry := range entries.Values {
+	for _, entry := range entries.Values {
 		key, ok := entry.Key.(*ast.StringNode)
 		if !ok {
 			d.note(join(path, "?"), entry.Key)
 			d.add(join(path, "?"), show(entry.Key), "must be a plain field name")
 			continue
-		}
-		if i == 0 {
-			if _, known := d.places[path]; !known || !entries.IsFlowStyle {
-				d.note(path, key)
-			}
 		}
 		at := join(path, clip(key.Value))
 		index := slices.IndexFunc(fields, func(f field) bool { return f.name == key.Value })

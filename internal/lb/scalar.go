@@ -92,7 +92,10 @@ const allowedPort = "must be 1 to 65535"
 
 // anyOf lists choices: "must be a, b or c".
 func anyOf(choices ...string) string {
-	if len(choices) == 1 {
+	switch len(choices) {
+	case 0:
+		return "must be left out"
+	case 1:
 		return "must be " + choices[0]
 	}
 	last := len(choices) - 1

@@ -46,10 +46,14 @@ func validate(o Object) *faults {
 var labelForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 func label(s string) string {
-	if labelForm.MatchString(s) {
-		return ""
+	const allowed = "must be a DNS label: 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"
+	switch {
+	case s == "":
+		return "is missing, " + allowed
+	case !labelForm.MatchString(s):
+		return allowed
 	}
-	return "must be a DNS label: 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"
+	return ""
 }
 
 // unicast says what is wrong with an address that a machine should have; empty when nothing is.
