@@ -118,8 +118,8 @@ func (f *faults) families(path string, list []netip.Addr) {
 	for i, a := range list {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		f.check(at, addrText(a), unicast(a))
-		for _, b := range list[:i] {
-			if a.Is4() == b.Is4() && !f.has(at) {
+		for j, b := range list[:i] {
+			if a.Is4() == b.Is4() && !f.has(at) && !f.has(fmt.Sprintf("%s[%d]", path, j)) {
 				f.add(at, a.String(), "must be at most one address of each family")
 			}
 		}

@@ -64,7 +64,7 @@ func tunnelSource(p netip.Prefix, before []netip.Prefix) string {
 // apart notes that p overlaps one of the others.
 func (f *faults) apart(at string, p netip.Prefix, name string, others []netip.Prefix) {
 	for i, o := range others {
-		if p.Overlaps(o) && !f.has(at) {
+		if p.Overlaps(o) && !f.has(at) && !f.has(fmt.Sprintf("%s[%d]", name, i)) {
 			f.add(at, p.String(), fmt.Sprintf("must not overlap %s[%d], %s", name, i, o))
 		}
 	}

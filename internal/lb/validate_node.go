@@ -46,7 +46,7 @@ func (f *faults) bgp(n *Node) {
 	f.check("bgp.asn", fmt.Sprint(b.ASN), asn(b.ASN))
 	switch {
 	case !b.RouterID.IsValid():
-		if !hasIPv4(n) {
+		if !hasIPv4(n) && !f.hasUnder("address") {
 			f.add("bgp.routerId", "", "is missing, must be in the form of an IPv4 address, because the node has none")
 		}
 	case !b.RouterID.Is4() || b.RouterID.IsUnspecified():

@@ -146,8 +146,11 @@ func (f *faults) members(path string, e *Endpoint, vips []netip.Addr) {
 			outers[outerKey(dip, outer)] = i
 		}
 	}
+	if len(e.Backends) == 0 || f.hasDIP(path) {
+		return
+	}
 	for i, vip := range vips {
-		if len(e.Backends) > 0 && !f.has(fmt.Sprintf("vip[%d]", i)) && !e.serves(vip) {
+		if !f.has(fmt.Sprintf("vip[%d]", i)) && !e.serves(vip) {
 			f.add(path+".backends", "", fmt.Sprintf("must have a backend with an %s address for the VIP %s", family(vip), vip))
 		}
 	}
@@ -193,6 +196,13 @@ func rooted(s string, max int) bool {
 func (f *faults) hasUnder(path string) bool {
 	return slices.ContainsFunc(f.found, func(v Violation) bool {
 		return v.Field == path || strings.HasPrefix(v.Field, path+"[")
+	})
+}
+
+// hasDIP tells whether a DIP of the endpoint has a fault already.
+func (f *faults) hasDIP(endpoint string) bool {
+	return slices.ContainsFunc(f.found, func(v Violation) bool {
+		return strings.HasPrefix(v.Field, endpoint+".backends[") && strings.Contains(v.Field, ".dip")
 	})
 }
 

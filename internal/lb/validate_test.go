@@ -1,0 +1,298 @@
+package lb_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// validService has two families, two endpoints, two backends.
+func validService() *lb.Service {
+	s := &lb.Service{Name: "web", VIPs: []netip.Addr{addr("203.0.113.10"), addr("2001:db8:f::10")}}
+	for _, port := range []uint16{80, 443} {
+		s.Endpoints = append(s.Endpoints, lb.Endpoint{Protocol: lb.TCP, Port: port, Backends: []lb.Backend{
+			{DIPs: []netip.Addr{addr("10.20.1.11"), addr("2001:db8:20:1::11")}, Host: addr("10.20.1.1"), Weight: 1},
+			{DIPs: []netip.Addr{addr("10.20.2.11")}, Host: addr("10.20.2.1"), Weight: 1},
+		}})
+	}
+	lb.SetDefaults(s)
+	return s
+}
+
+func validNode() *lb.Node {
+	n := &lb.Node{Name: "mux1", Role: lb.RoleMux, Addresses: []netip.Addr{addr("10.10.0.11"), addr("2001:db8:10::11")}}
+	n.BGP = &lb.BGP{ASN: 65010, Peers: []lb.BGPPeer{{Address: addr("10.10.0.1"), ASN: 65000, BFD: &lb.BFD{}}}}
+	lb.SetDefaults(n)
+	return n
+}
+
+func validNetwork() *lb.Network {
+	n := &lb.Network{
+		Name: "dc", VIPs: []netip.Prefix{prefix("203.0.113.0/24"), prefix("2001:db8:f::/64")},
+		Underlay: []netip.Prefix{prefix("10.0.0.0/8"), prefix("2001:db8::/32")},
+	}
+	lb.SetDefaults(n)
+	return n
+}
+
+func TestValidObjects(t *testing.T) {
+	all := []lb.Object{validService(), validNode(), validNetwork()}
+	if v := lb.Validate(all...); v != nil {
+		t.Errorf("Validate: %v", v)
+	}
+	if v := lb.ValidateState(all); v != nil {
+		t.Errorf("ValidateState: %v", v)
+	}
+}
+
+// first is the first endpoint, backend the first backend of it.
+func first(s *lb.Service) *lb.Endpoint  { return &s.Endpoints[0] }
+func backend(s *lb.Service) *lb.Backend { return &s.Endpoints[0].Backends[0] }
+
+func TestServiceRefusals(t *testing.T) {
+	const unicastDIP = "services/web: endpoints[0].backends[0].dip[0]: "
+	cases := []struct {
+		spoil func(*lb.Service)
+		want  string
+	}{
+		{func(s *lb.Service) { s.Name = "" }, "services: name: is missing, must be a DNS label: 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"},
+		{func(s *lb.Service) { s.Name = "Web" }, "services/Web: name: Web: must be a DNS label: 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"},
+		{func(s *lb.Service) { s.Tenant = "a.b" }, "services/web: tenant: a.b: must be a DNS label: 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"},
+		{func(s *lb.Service) { s.VIPs = nil }, "services/web: vip: is missing, must have at least one address"},
+		{func(s *lb.Service) { s.VIPs[1] = s.VIPs[0] }, "services/web: vip[1]: 203.0.113.10: must not be given twice"},
+		{func(s *lb.Service) { s.VIPs[0] = netip.Addr{} }, "services/web: vip[0]: is missing, must be an IPv4 or IPv6 address"},
+		{func(s *lb.Service) { s.VIPs[0] = addr("::ffff:203.0.113.10") }, "services/web: vip[0]: ::ffff:203.0.113.10: must not be IPv4-mapped, write 203.0.113.10"},
+		{func(s *lb.Service) { s.VIPs[1] = addr("2001:db8::1%eth0") }, "services/web: vip[1]: 2001:db8::1%eth0: must not have a zone"},
+		{func(s *lb.Service) { s.VIPs[0] = addr("224.0.0.1") }, "services/web: vip[0]: 224.0.0.1: must not be a multicast address"},
+		{func(s *lb.Service) { s.VIPs[1] = addr("ff02::1") }, "services/web: vip[1]: ff02::1: must not be a multicast address"},
+		{func(s *lb.Service) { s.VIPs[0] = addr("0.0.0.0") }, "services/web: vip[0]: 0.0.0.0: must not be the unspecified address"},
+		{func(s *lb.Service) { s.VIPs[1] = addr("::") }, "services/web: vip[1]: ::: must not be the unspecified address"},
+		{func(s *lb.Service) { s.VIPs[0] = addr("127.0.0.1") }, "services/web: vip[0]: 127.0.0.1: must not be a loopback address"},
+		{func(s *lb.Service) { s.VIPs[1] = addr("::1") }, "services/web: vip[1]: ::1: must not be a loopback address"},
+		{func(s *lb.Service) { s.VIPs[0] = addr("169.254.1.1") }, "services/web: vip[0]: 169.254.1.1: must not be a link-local address"},
+		{func(s *lb.Service) { s.VIPs[1] = addr("fe80::1") }, "services/web: vip[1]: fe80::1: must not be a link-local address"},
+		{func(s *lb.Service) { s.VIPs[0] = addr("255.255.255.255") }, "services/web: vip[0]: 255.255.255.255: must be a unicast address"},
+		{func(s *lb.Service) { s.VIPs[0] = addr("0.1.2.3") }, "services/web: vip[0]: 0.1.2.3: must be a unicast address"},
+		{func(s *lb.Service) { s.SNAT = []netip.Addr{addr("10.20.1.11")} }, "services/web: snat: not supported by this version"},
+		{func(s *lb.Service) { s.Endpoints = nil }, "services/web: endpoints: is missing, must have at least one endpoint"},
+		{func(s *lb.Service) { s.Endpoints[1].Port = 80 }, "services/web: endpoints[1]: tcp port 80: must differ from endpoints[0] in protocol or port"},
+
+		{func(s *lb.Service) { first(s).Protocol = 0 }, "services/web: endpoints[0].protocol: is missing, must be tcp or udp"},
+		{func(s *lb.Service) { first(s).Protocol = 132 }, "services/web: endpoints[0].protocol: 132: must be tcp or udp"},
+		{func(s *lb.Service) { first(s).Port = 0 }, "services/web: endpoints[0].port: 0: must be 1 to 65535"},
+		{func(s *lb.Service) { first(s).Path = "nat" }, "services/web: endpoints[0].path: nat: not supported by this version, must be dsr"},
+		{func(s *lb.Service) { first(s).Path = "bypass" }, "services/web: endpoints[0].path: bypass: not supported by this version, must be dsr"},
+		{func(s *lb.Service) { first(s).Path = "DSR" }, "services/web: endpoints[0].path: DSR: must be dsr"},
+		{func(s *lb.Service) { first(s).Affinity = "flow" }, "services/web: endpoints[0].affinity: flow: not supported by this version, must be hash"},
+		{func(s *lb.Service) { first(s).Affinity = "cookie" }, "services/web: endpoints[0].affinity: cookie: not supported by this version, must be hash"},
+		{func(s *lb.Service) { first(s).Scheduler = "p2c" }, "services/web: endpoints[0].scheduler: p2c: not supported by this version, must be maglev"},
+		{func(s *lb.Service) { first(s).Scheduler = "" }, "services/web: endpoints[0].scheduler: must be maglev"},
+		{func(s *lb.Service) { first(s).Rewrite = "mux" }, "services/web: endpoints[0].rewrite: mux: must be host or none"},
+		{func(s *lb.Service) { first(s).Backends = nil }, "services/web: endpoints[0].backends: is missing, must have at least one backend"},
+		{func(s *lb.Service) { backend(s).DIPs = backend(s).DIPs[:1] }, "services/web: endpoints[0].backends: must have a backend with an IPv6 address for the VIP 2001:db8:f::10"},
+
+		{func(s *lb.Service) { backend(s).DIPs = nil }, "services/web: endpoints[0].backends[0].dip: is missing, must be an address, or one of each family"},
+		{func(s *lb.Service) { backend(s).DIPs[1] = addr("10.20.1.12") }, "services/web: endpoints[0].backends[0].dip[1]: 10.20.1.12: must be at most one address of each family"},
+		{func(s *lb.Service) { backend(s).DIPs[0] = addr("239.1.1.1") }, unicastDIP + "239.1.1.1: must not be a multicast address"},
+		{func(s *lb.Service) { backend(s).DIPs[0] = addr("127.0.0.1") }, unicastDIP + "127.0.0.1: must not be a loopback address"},
+		{func(s *lb.Service) { backend(s).DIPs[0] = addr("::ffff:10.0.0.1") }, unicastDIP + "::ffff:10.0.0.1: must not be IPv4-mapped, write 10.0.0.1"},
+		{func(s *lb.Service) { backend(s).DIPs[0] = addr("203.0.113.10") }, unicastDIP + "203.0.113.10: must not be a VIP of the service"},
+		{func(s *lb.Service) { backend(s).Port = 0 }, "services/web: endpoints[0].backends[0].port: 0: must be 1 to 65535"},
+		{func(s *lb.Service) { first(s).Rewrite, backend(s).Port = lb.RewriteNone, 8080 }, "services/web: endpoints[0].backends[0].port: 8080: must be the endpoint's port 80, because rewrite is none"},
+		{func(s *lb.Service) { backend(s).Host = netip.Addr{} }, "services/web: endpoints[0].backends[0].host: is missing, must be an IPv4 or IPv6 address"},
+		{func(s *lb.Service) { backend(s).Host = addr("224.0.0.5") }, "services/web: endpoints[0].backends[0].host: 224.0.0.5: must not be a multicast address"},
+		{func(s *lb.Service) { backend(s).Host = addr("0.0.0.0") }, "services/web: endpoints[0].backends[0].host: 0.0.0.0: must not be the unspecified address"},
+		{func(s *lb.Service) { backend(s).Weight = 1001 }, "services/web: endpoints[0].backends[0].weight: 1001: must be 0 to 1000"},
+		{func(s *lb.Service) { first(s).Backends[1].DIPs[0] = addr("10.20.1.11") }, "services/web: endpoints[0].backends[1].dip[0]: 10.20.1.11:80: must differ from backends[0] in address or port"},
+		{func(s *lb.Service) { first(s).Backends[1].DIPs[0], first(s).Backends[1].Port = addr("10.20.1.11"), 81 }, "services/web: endpoints[0].backends[1].dip[0]: 10.20.1.11: must not share its outer destination 10.20.1.11 with backends[0]: that needs GUE, not supported by this version"},
+		{func(s *lb.Service) {
+			first(s).Backends[1].DIPs, first(s).Backends[1].Host = []netip.Addr{addr("2001:db8:20:2::11")}, addr("10.20.1.1")
+		}, "services/web: endpoints[0].backends[1].dip[0]: 2001:db8:20:2::11: must not share its outer destination 10.20.1.1 with backends[0]: that needs GUE, not supported by this version"},
+
+		{func(s *lb.Service) { first(s).Health.Kind = "icmp" }, "services/web: endpoints[0].health: icmp: must be tcp or http"},
+		{func(s *lb.Service) { first(s).Health.Path = "/" }, "services/web: endpoints[0].health.tcp: must have no path and no host"},
+		{func(s *lb.Service) { first(s).Health.Kind, first(s).Health.Path = "http", "healthz" }, "services/web: endpoints[0].health.http.path: healthz: must begin with / and hold printable ASCII without spaces, at most 1024 bytes"},
+		{func(s *lb.Service) { first(s).Health.Kind, first(s).Health.Path = "http", "/a b" }, "services/web: endpoints[0].health.http.path: /a b: must begin with / and hold printable ASCII without spaces, at most 1024 bytes"},
+		{func(s *lb.Service) { first(s).Health.Kind, first(s).Health.Path = "http", "/\r\nX: y" }, `services/web: endpoints[0].health.http.path: "/\r\nX: y": must begin with / and hold printable ASCII without spaces, at most 1024 bytes`},
+		{func(s *lb.Service) {
+			first(s).Health.Kind, first(s).Health.Path, first(s).Health.Host = "http", "/", "a\nb"
+		}, `services/web: endpoints[0].health.http.host: "a\nb": must be a host name or an address, with or without :port, at most 253 bytes`},
+		{func(s *lb.Service) { first(s).Health.Interval = 99 * time.Millisecond }, "services/web: endpoints[0].health.interval: 99ms: must be 100ms to 1h"},
+		{func(s *lb.Service) { first(s).Health.Interval = time.Hour + 1 }, "services/web: endpoints[0].health.interval: 1h0m0.000000001s: must be 100ms to 1h"},
+		{func(s *lb.Service) { first(s).Health.Timeout = time.Second + 1 }, "services/web: endpoints[0].health.timeout: 1.000000001s: must be 1ms to the interval, 1s"},
+		{func(s *lb.Service) { first(s).Health.Timeout = 0 }, "services/web: endpoints[0].health.timeout: 0s: must be 1ms to the interval, 1s"},
+		{func(s *lb.Service) { first(s).Health.Rise = 0 }, "services/web: endpoints[0].health.rise: 0: must be 1 to 100"},
+		{func(s *lb.Service) { first(s).Health.Fall = 101 }, "services/web: endpoints[0].health.fall: 101: must be 1 to 100"},
+	}
+	for _, c := range cases {
+		s := validService()
+		c.spoil(s)
+		expect(t, lb.Validate(s), c.want)
+	}
+}
+
+func TestManyBackends(t *testing.T) {
+	s := validService()
+	for i := range lb.MaxBackends {
+		s.Endpoints[0].Backends = append(s.Endpoints[0].Backends, lb.Backend{
+			DIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 100, byte(i >> 8), byte(i)})}, Port: 80, Host: addr("10.20.1.1"),
+		})
+	}
+	expect(t, lb.Validate(s), "services/web: endpoints[0].backends: 4097 backends: must be at most 4095")
+}
+
+func TestNodeRefusals(t *testing.T) {
+	cases := []struct {
+		spoil func(*lb.Node)
+		want  string
+	}{
+		{func(n *lb.Node) { n.Name = "-" }, "nodes/-: name: -: must be a DNS label: 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"},
+		{func(n *lb.Node) { n.Role = "" }, "nodes/mux1: role: is missing, must be mux or host"},
+		{func(n *lb.Node) { n.Role = "switch" }, "nodes/mux1: role: switch: not supported by this version, must be mux or host"},
+		{func(n *lb.Node) { n.Role = "client" }, "nodes/mux1: role: client: must be mux or host"},
+		{func(n *lb.Node) { n.Role = lb.RoleHost }, "nodes/mux1: bgp: must not be given for a host: only muxes speak BGP"},
+		{func(n *lb.Node) { n.Zone = "a b" }, "nodes/mux1: zone: a b: must be a DNS label: 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"},
+		{func(n *lb.Node) { n.Addresses = nil }, "nodes/mux1: address: is missing, must be an address, or one of each family"},
+		{func(n *lb.Node) { n.Addresses[1] = addr("10.10.0.12") }, "nodes/mux1: address[1]: 10.10.0.12: must be at most one address of each family"},
+		{func(n *lb.Node) { n.Addresses[0] = addr("127.0.0.1") }, "nodes/mux1: address[0]: 127.0.0.1: must not be a loopback address"},
+		{func(n *lb.Node) { n.BGP.ASN = 0 }, "nodes/mux1: bgp.asn: 0: must be 1 to 4294967294, but not 23456 or 65535"},
+		{func(n *lb.Node) { n.BGP.ASN = 23456 }, "nodes/mux1: bgp.asn: 23456: must be 1 to 4294967294, but not 23456 or 65535"},
+		{func(n *lb.Node) { n.BGP.RouterID = addr("2001:db8::1") }, "nodes/mux1: bgp.routerId: 2001:db8::1: must be in the form of an IPv4 address, and not 0.0.0.0"},
+		{func(n *lb.Node) { n.Addresses = n.Addresses[1:] }, "nodes/mux1: bgp.routerId: is missing, must be in the form of an IPv4 address, because the node has none"},
+		{func(n *lb.Node) { n.BGP.Peers = nil }, "nodes/mux1: bgp.peers: is missing, must have at least one peer"},
+		{func(n *lb.Node) { n.BGP.Peers = append(n.BGP.Peers, n.BGP.Peers[0]) }, "nodes/mux1: bgp.peers[1].address: 10.10.0.1: must differ from peers[0]"},
+		{func(n *lb.Node) { n.BGP.Peers[0].Address = addr("224.0.0.1") }, "nodes/mux1: bgp.peers[0].address: 224.0.0.1: must not be a multicast address"},
+		{func(n *lb.Node) { n.BGP.Peers[0].ASN = 4294967295 }, "nodes/mux1: bgp.peers[0].asn: 4294967295: must be 1 to 4294967294, but not 23456 or 65535"},
+		{func(n *lb.Node) { n.BGP.Peers[0].PasswordFile = "secret" }, "nodes/mux1: bgp.peers[0].passwordFile: secret: must be an absolute path of printable ASCII without spaces"},
+		{func(n *lb.Node) { n.BGP.Peers[0].BFD.Transmit = time.Millisecond }, "nodes/mux1: bgp.peers[0].bfd.transmit: 1ms: must be 10ms to 10s"},
+		{func(n *lb.Node) { n.BGP.Peers[0].BFD.Receive = time.Minute }, "nodes/mux1: bgp.peers[0].bfd.receive: 1m: must be 10ms to 10s"},
+		{func(n *lb.Node) { n.BGP.Peers[0].BFD.Multiplier = 256 }, "nodes/mux1: bgp.peers[0].bfd.multiplier: 256: must be 1 to 255"},
+	}
+	for _, c := range cases {
+		n := validNode()
+		c.spoil(n)
+		expect(t, lb.Validate(n), c.want)
+	}
+}
+
+func TestNetworkRefusals(t *testing.T) {
+	cases := []struct {
+		spoil func(*lb.Network)
+		want  string
+	}{
+		{func(n *lb.Network) { n.Name = strings.Repeat("a", 64) }, "networks/" + strings.Repeat("a", 64) + ": name: " + strings.Repeat("a", 64) + ": must be a DNS label: 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"},
+		{func(n *lb.Network) { n.VIPs = nil }, "networks/dc: vips: is missing, must have at least one prefix"},
+		{func(n *lb.Network) { n.VIPs[0] = prefix("203.0.113.1/24") }, "networks/dc: vips[0]: 203.0.113.1/24: must have no bits set after its length, write 203.0.113.0/24"},
+		{func(n *lb.Network) { n.VIPs[0] = prefix("0.0.0.0/0") }, "networks/dc: vips[0]: 0.0.0.0/0: must not hold every address"},
+		{func(n *lb.Network) { n.VIPs[0] = prefix("127.0.0.0/16") }, "networks/dc: vips[0]: 127.0.0.0/16: must not hold loopback addresses"},
+		{func(n *lb.Network) { n.VIPs[0] = prefix("224.0.0.0/8") }, "networks/dc: vips[0]: 224.0.0.0/8: must not hold multicast addresses"},
+		{func(n *lb.Network) { n.VIPs[1] = prefix("fe80::/64") }, "networks/dc: vips[1]: fe80::/64: must not hold link-local addresses"},
+		{func(n *lb.Network) { n.VIPs[1] = netip.PrefixFrom(addr("::ffff:10.0.0.0"), 120) }, "networks/dc: vips[1]: ::ffff:10.0.0.0/120: must not be IPv4-mapped"},
+		{func(n *lb.Network) { n.VIPs[1] = n.VIPs[0] }, "networks/dc: vips[1]: 203.0.113.0/24: must not be given twice"},
+		{func(n *lb.Network) { n.Underlay[0] = prefix("10.1.0.0/8") }, "networks/dc: underlay[0]: 10.1.0.0/8: must have no bits set after its length, write 10.0.0.0/8"},
+		{func(n *lb.Network) { n.MTU = 1279 }, "networks/dc: mtu: 1279: must be 1280 to 9216"},
+		{func(n *lb.Network) { n.MTU = 9217 }, "networks/dc: mtu: 9217: must be 1280 to 9216"},
+		{func(n *lb.Network) { n.TunnelSources = nil }, "networks/dc: tunnelSources: is empty, must have a prefix, or one of each family"},
+		{func(n *lb.Network) { n.TunnelSources[0] = prefix("100.64.0.0/25") }, "networks/dc: tunnelSources[0]: 100.64.0.0/25: must be /8 to /24"},
+		{func(n *lb.Network) { n.TunnelSources[0] = prefix("64.0.0.0/7") }, "networks/dc: tunnelSources[0]: 64.0.0.0/7: must be /8 to /24"},
+		{func(n *lb.Network) { n.TunnelSources[1] = prefix("fd00::/48") }, "networks/dc: tunnelSources[1]: fd00::/48: must be a /64"},
+		{func(n *lb.Network) { n.TunnelSources[1] = prefix("100.65.0.0/16") }, "networks/dc: tunnelSources[1]: 100.65.0.0/16: must be at most one prefix of each family"},
+		{func(n *lb.Network) { n.TunnelSources[0] = prefix("203.0.112.0/20") }, "networks/dc: tunnelSources[0]: 203.0.112.0/20: must not overlap vips[0], 203.0.113.0/24"},
+		{func(n *lb.Network) { n.TunnelSources[0] = prefix("10.9.0.0/16") }, "networks/dc: tunnelSources[0]: 10.9.0.0/16: must not overlap underlay[0], 10.0.0.0/8"},
+	}
+	for _, c := range cases {
+		n := validNetwork()
+		c.spoil(n)
+		expect(t, lb.Validate(n), c.want)
+	}
+}
+
+func TestStateRefusals(t *testing.T) {
+	cases := []struct {
+		spoil func(*lb.Service, *lb.Node, *lb.Network) []lb.Object
+		want  string
+	}{
+		{func(s *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			return []lb.Object{&lb.Service{Name: "a", VIPs: s.VIPs[:1]}}
+		},
+			"services/a: vip[0]: 203.0.113.10: must be inside the vips of a Network, and there is no Network"},
+		{func(s *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			s.VIPs[0] = addr("192.0.2.1")
+			return []lb.Object{s, n}
+		}, "services/web: vip[0]: 192.0.2.1: must be inside the vips of networks/dc: 203.0.113.0/24, 2001:db8:f::/64"},
+		{func(s *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			return []lb.Object{s, n, &lb.Service{Name: "api", VIPs: s.VIPs[1:]}}
+		}, "services/web: vip[1]: 2001:db8:f::10: must belong to one service, and services/api has it"},
+		{func(_ *lb.Service, m *lb.Node, n *lb.Network) []lb.Object {
+			return []lb.Object{m, &lb.Node{Name: "mux2", Addresses: m.Addresses[:1]}, n}
+		}, "nodes/mux2: address[0]: 10.10.0.11: must belong to one node, and nodes/mux1 has it"},
+		{func(_ *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			return []lb.Object{n, &lb.Network{Name: "other", VIPs: n.VIPs}}
+		}, "networks/other: name: other: must be dc, the Network there is: more than one is not supported by this version"},
+		{func(s *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			backend(s).Host = addr("192.0.2.1")
+			return []lb.Object{s, n}
+		}, "services/web: endpoints[0].backends[0].host: 192.0.2.1: must be inside the underlay of networks/dc: 10.0.0.0/8, 2001:db8::/32"},
+		{func(s *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			backend(s).DIPs[0] = addr("203.0.113.11")
+			return []lb.Object{s, n}
+		}, "services/web: endpoints[0].backends[0].dip[0]: 203.0.113.11: must not be inside the vips of networks/dc: 203.0.113.0/24"},
+		{func(_ *lb.Service, m *lb.Node, n *lb.Network) []lb.Object {
+			m.Addresses[0] = addr("100.64.1.1")
+			return []lb.Object{m, n}
+		}, "nodes/mux1: address[0]: 100.64.1.1: must not be inside the tunnelSources of networks/dc: 100.64.0.0/16"},
+		{func(s *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			n.TunnelSources = n.TunnelSources[:1]
+			first(s).Backends[1].Host = addr("2001:db8:20:2::1")
+			return []lb.Object{s, n}
+		}, "services/web: endpoints[0].backends[1].dip[0]: 10.20.2.11: needs an IPv6 prefix in the tunnelSources of networks/dc"},
+	}
+	for _, c := range cases {
+		s, m, n := validService(), validNode(), validNetwork()
+		expect(t, lb.ValidateState(c.spoil(s, m, n)), c.want)
+	}
+}
+
+// A host that no node has is allowed: servers that own the VIP decapsulate by themselves.
+func TestHostWithoutNode(t *testing.T) {
+	if v := lb.ValidateState([]lb.Object{validService(), validNetwork()}); v != nil {
+		t.Error(v)
+	}
+}
+
+// Without an underlay DIPs, hosts and nodes may be anywhere but in the VIPs and tunnel sources.
+func TestNoUnderlay(t *testing.T) {
+	s, n := validService(), validNetwork()
+	n.Underlay = nil
+	backend(s).Host = addr("192.0.2.77")
+	if v := lb.ValidateState([]lb.Object{s, n}); v != nil {
+		t.Error(v)
+	}
+}
+
+func TestObjectsTwice(t *testing.T) {
+	expect(t, lb.Validate(validService(), validNode(), validService()), "services/web: must not be given twice")
+}
+
+// expect wants one violation.
+func expect(t *testing.T, found []lb.Violation, want string) {
+	t.Helper()
+	if len(found) != 1 || found[0].String() != want {
+		t.Errorf("\n got: %v\nwant: %s", texts(found), want)
+	}
+}
+
+func texts(found []lb.Violation) string {
+	out := make([]string, len(found))
+	for i, v := range found {
+		out[i] = v.String()
+	}
+	return fmt.Sprint(strings.Join(out, "\n      "))
+}
