@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shuntlb/shunt/internal/agent"
+	"github.com/shuntlb/shunt/internal/bgp/remote"
+	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/mux"
+	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/probe"
+)
+
+// Defaults of the mux's flags.
+const (
+	defaultMuxState    = "/var/lib/shunt/mux"
+	defaultMuxRun      = "/run/shunt/mux"
+	defaultMuxPins     = "/sys/fs/bpf/shunt/mux"
+	defaultSpeakerHold = 30 * time.Second
+	defaultDrainWait   = 2 * time.Second
+)
+
+type muxFlags struct {
+	iface, manager, tokenFile, name string
+	state, run, bpffs, xdpMode      string
+	hold, drainWait                 time.Duration
+	drain, undrain, stop, verbose   bool
+}
+
+// newMux is the command `shunt mux`.
+func newMux() *cobra.Command {
+	var f muxFlags
+	cmd := &cobra.Command{
+		Use:   "mux",
+		Short: "Run a mux: spread connections by XDP, check backends, speak BGP",
+		Long: `Run a mux: it takes its plan from the manager, forwards by XDP, checks the backends and announces the VIPs.
+
+The agent may be restarted at any time: packets and routes do not notice. Routes are kept by a second process,
+which withdraws them when the program is detached or the agent stays away for longer than --speaker-hold; under
+systemd the agent's unit needs KillMode=process. To take a mux out of service use --drain or --stop.`,
+		Example: `  shunt mux --interface eth0 --manager 10.99.0.11:8443 --token-file /etc/shunt/mux1.token
+  shunt mux --drain      # withdraw the routes, gracefully, and wait
+  shunt mux --stop       # the same, then detach the program and end the agent`,
+		Args: cobra.NoArgs,
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.iface, "interface", "", "`device` that packets come in by")
+	fl.StringVar(&f.manager, "manager", "", "`address:port` of the manager")
+	fl.StringVar(&f.tokenFile, "token-file", "", "file with the join token; needed until the node has joined")
+	fl.StringVar(&f.name, "name", "", "name of this node (default: the host's name)")
+	fl.StringVar(&f.state, "state", defaultMuxState, "directory of certificate, last plan and last health")
+	fl.StringVar(&f.run, "run", defaultMuxRun, "directory of sockets, until the next boot")
+	fl.StringVar(&f.bpffs, "bpffs", defaultMuxPins, "directory for the program's pins, on a bpf file system")
+	fl.StringVar(&f.xdpMode, "xdp-mode", string(dataplane.XDPNative), "where the program runs: native (in the driver) or generic (any device, slow)")
+	fl.DurationVar(&f.hold, "speaker-hold", defaultSpeakerHold, "how long routes stay while the agent is away")
+	fl.DurationVar(&f.drainWait, "drain-wait", defaultDrainWait, "how long routers get to move the traffic away before routes are withdrawn")
+	fl.BoolVar(&f.drain, "drain", false, "ask the running agent to withdraw its routes, gracefully, and wait; it stays so until --undrain or the next boot")
+	fl.BoolVar(&f.undrain, "undrain", false, "ask the running agent to announce again")
+	fl.BoolVar(&f.stop, "stop", false, "ask the running agent to drain, detach the program, remove its pins and end")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
+	cmd.MarkFlagsMutuallyExclusive("drain", "undrain", "stop")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch {
+		case f.drain:
+			return mux.Ask(cmd.Context(), f.run, "drain")
+		case f.undrain:
+			return mux.Ask(cmd.Context(), f.run, "undrain")
+		case f.stop:
+			return stopMux(cmd.Context(), f)
+		}
+		return runMux(cmd.Context(), f, cmd.ErrOrStderr())
+	}
+	return cmd
+}
+
+func (f *muxFlags) check() error {
+	if f.iface == "" {
+		return usagef(`--interface: "": must be a device of this machine`)
+	}
+	if host, port, err := net.SplitHostPort(f.manager); err != nil || host == "" || port == "" {
+		return usagef("--manager: %q: must be ADDRESS:PORT", f.manager)
+	}
+	switch dataplane.XDPMode(f.xdpMode) {
+	case dataplane.XDPNative, dataplane.XDPGeneric:
+	default:
+		return usagef("--xdp-mode: %q: must be native or generic", f.xdpMode)
+	}
+	for flag, d := range map[string]time.Duration{"--speaker-hold": f.hold, "--drain-wait": f.drainWait} {
+		if d <= 0 {
+			return usagef("%s: %v: must be above 0", flag, d)
+		}
+	}
+	if f.name == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("--name: not given, and the host's name is unknown: %w", err)
+		}
+		f.name = name
+	}
+	return nil
+}
+
+// stopMux works without an agent too: what it left behind is taken down.
+func stopMux(ctx context.Context, f muxFlags) error {
+	err := mux.Ask(ctx, f.run, "stop")
+	if !errors.Is(err, mux.ErrNoAgent) {
+		return err
+	}
+	client := remote.NewClient(f.run)
+	if _, err := client.Status(ctx); err == nil {
+		if err := client.Stop(ctx); err != nil {
+			return err
+		}
+	}
+	return dataplane.DetachMux(f.bpffs)
+}
+
+func runMux(ctx context.Context, f muxFlags, stderr io.Writer) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	level := slog.LevelInfo
+	if f.verbose {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	device, err := netdev.FindInterface(f.iface)
+	if err != nil {
+		return fmt.Errorf("--interface: %w", err)
+	}
+	if !device.Up {
+		return fmt.Errorf("--interface: %s: is down; bring it up with: ip link set %s up", f.iface, f.iface)
+	}
+	unlock, err := mux.Lock(f.run)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	tables, err := dataplane.OpenMux(dataplane.MuxOptions{Ifindex: device.Index, BPFFS: f.bpffs, Mode: dataplane.XDPMode(f.xdpMode), Redirect: device.Driver == "veth"})
+	if err != nil {
+		return fmt.Errorf("--interface: %s, driver %s: %w", device.Name, device.Driver, err)
+	}
+	defer tables.Close()
+	return serveMux(ctx, f, device, tables, log)
+}
+
+// serveMux runs all parts of the agent until ctx ends, one of them fails, or --stop is asked for.
+func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *dataplane.Mux, log *slog.Logger) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find own program: %w", err)
+	}
+	client := remote.NewClient(f.run)
+	supervisor := &remote.Supervisor{
+		Client: client, Log: log,
+		Command: []string{self, "mux-speaker", "--run", f.run, "--bpffs", f.bpffs, "--hold", f.hold.String()},
+	}
+	var a *mux.Agent
+	prober := probe.New(probe.Options{
+		Clock: clock.System{}, Random: rand.Float64, Report: func(r probe.Result) { a.Probed(r) },
+	})
+	defer prober.Close()
+	hops := netdev.NewNextHops()
+	a, err = mux.New(mux.Options{
+		Tables: tables, Ring: mux.BuildRing, Prober: prober, Hops: hops, Speaker: client, Ensure: supervisor.Ensure,
+		Clock: clock.System{}, RunDir: f.run, DrainWait: f.drainWait,
+		Addresses: device.Addresses, ReadFile: os.ReadFile, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := func() error {
+		ending, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer done()
+		cancel()
+		return errors.Join(client.Stop(ending), dataplane.DetachMux(f.bpffs))
+	}
+	return together(cancel,
+		func() error { a.Run(ctx); return nil },
+		func() error { return hops.Run(ctx, a.HopsChanged) },
+		func() error { return a.Control(ctx, stop) },
+		func() error {
+			return agent.Run(ctx, agent.Options{
+				Name: f.name, Role: "mux", Manager: f.manager, TokenFile: f.tokenFile, StateDir: f.state,
+				Version: version, Notify: a.Changed(), Log: log,
+			}, a)
+		},
+	)
+}
+
+// together runs all parts, cancels them when one ends, and waits for the rest.
+func together(cancel func(), parts ...func() error) error {
+	var wait sync.WaitGroup
+	errs := make([]error, len(parts))
+	for i, part := range parts {
+		wait.Go(func() {
+			errs[i] = part()
+			cancel()
+		})
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
