@@ -111,6 +111,10 @@ struct {
 /* Slots of endpoint_slots, less one. */
 const volatile __u32 endpoint_mask = LIMIT_ENDPOINT_SLOTS - 1;
 
+/* 1: frames leave the interface they came in by as redirected ones. On veth XDP_TX reaches the peer only if that runs an
+ * XDP program too (veth_xdp_flush, Linux 6.18); a redirect needs no more than the peer's GRO. */
+const volatile __u32 bounce_redirects = 0;
+
 /* Carries the enumerations that Go needs, and that no map mentions, into BTF. */
 const struct {
 	enum limit limit;
@@ -134,6 +138,12 @@ static __always_inline int pass(enum mux_reason reason)
 	return XDP_PASS;
 }
 
+/* bounce sends the packet out of the interface it came in by. */
+static __always_inline int bounce(struct xdp_md *ctx)
+{
+	return bounce_redirects ? bpf_redirect(ctx->ingress_ifindex, 0) : XDP_TX;
+}
+
 /* echo answers an ICMP echo request to a VIP, or says why not. */
 static __noinline int echo(struct xdp_md *ctx, const struct packet *p)
 {
@@ -145,7 +155,7 @@ static __noinline int echo(struct xdp_md *ctx, const struct packet *p)
 	if (!icmp_turn(data, end, p))
 		return drop(MUX_REASON_TRUNCATED);
 	count_reason(&reasons, MUX_REASON_ECHO_REPLIED);
-	return XDP_TX;
+	return bounce(ctx);
 }
 
 /* settle ends a packet that is not forwarded: `reason` is why it could not be read, 0 when it could. */
@@ -250,7 +260,7 @@ static __always_inline int transmit(struct xdp_md *ctx, const struct packet *p, 
 		encap_ip6(data + ETH_HLEN, b, p, c, hash);
 	}
 	count_reason(&reasons, MUX_REASON_FORWARDED);
-	return w->ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(w->ifindex, 0);
+	return w->ifindex == ctx->ingress_ifindex ? bounce(ctx) : bpf_redirect(w->ifindex, 0);
 }
 
 /* hash_flow is the ring hash of a packet. */

@@ -153,20 +153,21 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	muxMapBackends       = "backends"
-	muxMapConfigs        = "configs"
-	muxMapDevices        = "devices"
-	muxMapEndpointCounts = "endpoint_counts"
-	muxMapEndpointSlots  = "endpoint_slots"
-	muxMapEndpoints      = "endpoints"
-	muxMapMemberCounts   = "member_counts"
-	muxMapMembers        = "members"
-	muxMapNexthops       = "nexthops"
-	muxMapReasons        = "reasons"
-	muxMapRings          = "rings"
-	muxProgMux           = "mux"
-	muxVarAbiEnums       = "abi_enums"
-	muxVarEndpointMask   = "endpoint_mask"
+	muxMapBackends        = "backends"
+	muxMapConfigs         = "configs"
+	muxMapDevices         = "devices"
+	muxMapEndpointCounts  = "endpoint_counts"
+	muxMapEndpointSlots   = "endpoint_slots"
+	muxMapEndpoints       = "endpoints"
+	muxMapMemberCounts    = "member_counts"
+	muxMapMembers         = "members"
+	muxMapNexthops        = "nexthops"
+	muxMapReasons         = "reasons"
+	muxMapRings           = "rings"
+	muxProgMux            = "mux"
+	muxVarAbiEnums        = "abi_enums"
+	muxVarBounceRedirects = "bounce_redirects"
+	muxVarEndpointMask    = "endpoint_mask"
 )
 
 // loadMux returns the embedded CollectionSpec for mux.
@@ -235,8 +236,9 @@ type muxMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type muxVariableSpecs struct {
-	AbiEnums     *ebpf.VariableSpec `ebpf:"abi_enums"`
-	EndpointMask *ebpf.VariableSpec `ebpf:"endpoint_mask"`
+	AbiEnums        *ebpf.VariableSpec `ebpf:"abi_enums"`
+	BounceRedirects *ebpf.VariableSpec `ebpf:"bounce_redirects"`
+	EndpointMask    *ebpf.VariableSpec `ebpf:"endpoint_mask"`
 }
 
 // muxObjects contains all objects after they have been loaded into the kernel.
@@ -292,8 +294,9 @@ func (m *muxMaps) Close() error {
 //
 // It can be passed to loadMuxObjects or ebpf.CollectionSpec.LoadAndAssign.
 type muxVariables struct {
-	AbiEnums     *ebpf.Variable `ebpf:"abi_enums"`
-	EndpointMask *ebpf.Variable `ebpf:"endpoint_mask"`
+	AbiEnums        *ebpf.Variable `ebpf:"abi_enums"`
+	BounceRedirects *ebpf.Variable `ebpf:"bounce_redirects"`
+	EndpointMask    *ebpf.Variable `ebpf:"endpoint_mask"`
 }
 
 // muxPrograms contains all programs after they have been loaded into the kernel.

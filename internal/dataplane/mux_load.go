@@ -20,6 +20,9 @@ type MuxOptions struct {
 	Ifindex int
 	// Mode is how the program is attached; empty: native.
 	Mode XDPMode
+	// Redirect makes frames leave the interface they came in by as redirected ones: XDP_TX on veth is lost unless the
+	// peer runs XDP too.
+	Redirect bool
 	// BPFFS is the directory of the pins; empty: nothing is pinned and all ends with the process.
 	BPFFS string
 	// Limits are the sizes of the tables; zero fields are bpf/abi.h's.
@@ -62,6 +65,11 @@ func (m *Mux) open(o MuxOptions) error {
 	spec, err := muxSpec(o.Limits)
 	if err != nil {
 		return err
+	}
+	if o.Redirect {
+		if err := spec.Variables[muxVarBounceRedirects].Set(uint32(1)); err != nil {
+			return fmt.Errorf("set %s: %w", muxVarBounceRedirects, err)
+		}
 	}
 	if m.reasons, err = enumNames(spec, "mux_reason", "MUX_REASON_"); err != nil {
 		return err
