@@ -1,0 +1,211 @@
+package ring
+
+import (
+	"encoding/binary"
+	"math"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// naive is the paper's pseudo-code: materialised preference lists, and turns counted with whole numbers.
+func naive(code uint8, members []Member) []uint16 {
+	size := 1 << code
+	type row struct {
+		m    Member
+		list []int
+		next int
+	}
+	var rows []row
+	heaviest := 0
+	for _, m := range members {
+		if m.Weight == 0 {
+			continue
+		}
+		heaviest = max(heaviest, int(m.Weight))
+		dip := m.DIP.As16()
+		h := mix64(binary.BigEndian.Uint64(dip[:8]))
+		h = mix64(h ^ binary.BigEndian.Uint64(dip[8:]))
+		h = mix64(h ^ uint64(m.Port))
+		offset, skip := int(mix64(h+1)>>(64-code)), int(mix64(h+2)>>(64-code)|1)
+		r := row{m: m}
+		for j := range size {
+			r.list = append(r.list, (offset+j*skip)%size)
+		}
+		rows = append(rows, r)
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	slices.SortFunc(rows, func(a, b row) int {
+		if c := a.m.DIP.As16(); c != b.m.DIP.As16() {
+			d := b.m.DIP.As16()
+			return slices.Compare(c[:], d[:])
+		}
+		return int(a.m.Port) - int(b.m.Port)
+	})
+	ring, filled := make([]int, size), 0
+	for i := range ring {
+		ring[i] = -1
+	}
+	for round := 1; filled < size; round++ {
+		for i := range rows {
+			r := &rows[i]
+			if round*int(r.m.Weight)/heaviest == (round-1)*int(r.m.Weight)/heaviest || filled == size {
+				continue
+			}
+			for ring[r.list[r.next]] >= 0 {
+				r.next++
+			}
+			ring[r.list[r.next]] = int(r.m.ID)
+			filled++
+		}
+	}
+	out := make([]uint16, size)
+	for i, id := range ring {
+		out[i] = uint16(id)
+	}
+	return out
+}
+
+func drawMembers(t *rapid.T, most int, weight *rapid.Generator[uint16]) []Member {
+	n := rapid.IntRange(0, most).Draw(t, "members")
+	ids := rapid.SliceOfNDistinct(rapid.Uint16(), n, n, rapid.ID).Draw(t, "ids")
+	hosts := rapid.SliceOfNDistinct(rapid.Uint32(), n, n, rapid.ID).Draw(t, "hosts")
+	members := make([]Member, n)
+	for i := range members {
+		members[i] = Member{ID: ids[i], DIP: address(hosts[i]), Port: rapid.Uint16Range(1, 3).Draw(t, "port"), Weight: weight.Draw(t, "weight")}
+	}
+	return members
+}
+
+// address makes odd numbers IPv6.
+func address(n uint32) netip.Addr {
+	b := [16]byte{0x20, 1, 0xd, 0xb8}
+	binary.BigEndian.PutUint32(b[12:], n)
+	if n&1 == 0 {
+		return netip.AddrFrom4([4]byte(b[12:]))
+	}
+	return netip.AddrFrom16(b)
+}
+
+func TestBuildEqualsNaive(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		code := rapid.Uint8Range(CodeMin, 10).Draw(t, "code")
+		members := drawMembers(t, 40, rapid.Uint16Range(0, 1000))
+		if got, want := Build(code, members), naive(code, members); !slices.Equal(got, want) {
+			t.Fatalf("ring differs from the paper's:\n%v\n%v", got, want)
+		}
+	})
+}
+
+func TestBuildIgnoresOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		members := drawMembers(t, 60, rapid.Uint16Range(0, 5))
+		shuffled := rapid.Permutation(members).Draw(t, "shuffled")
+		if !slices.Equal(Build(9, members), Build(9, shuffled)) {
+			t.Fatal("another order of members gave another ring")
+		}
+	})
+}
+
+// counts is how many slots each member has.
+func counts(ring []uint16) map[uint16]int {
+	c := map[uint16]int{}
+	for _, id := range ring {
+		c[id]++
+	}
+	return c
+}
+
+func TestBuildBalance(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		members := drawMembers(t, 50, rapid.Uint16Range(1, 20))
+		if len(members) == 0 {
+			return
+		}
+		code := uint8(12)
+		sum, heaviest := 0, 0
+		for _, m := range members {
+			sum, heaviest = sum+int(m.Weight), max(heaviest, int(m.Weight))
+		}
+		have := counts(Build(code, members))
+		for _, m := range members {
+			// Turns keep everyone within one slot of its share of the rounds, and rounds end within one of another.
+			share := float64(m.Weight) / float64(sum) * float64(int(1)<<code)
+			slack := 2 + float64(m.Weight)/float64(heaviest)
+			if d := math.Abs(float64(have[m.ID]) - share); d > slack {
+				t.Fatalf("member %d of weight %d of %d has %d slots, its share is %.1f", m.ID, m.Weight, sum, have[m.ID], share)
+			}
+		}
+	})
+}
+
+// TestBuildDisruption bounds the slots that move though they need not when one of equal members leaves. The worst of
+// many draws at 100 slots a member is near 6 %.
+func TestBuildDisruption(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		members := drawMembers(t, 40, rapid.Just(uint16(1)))
+		if len(members) < 2 {
+			return
+		}
+		before := Build(12, members)
+		gone := members[0].ID
+		after := Build(12, members[1:])
+		needless := 0
+		for i, id := range before {
+			if id != gone && after[i] != id {
+				needless++
+			}
+		}
+		if limit := len(before) / 10; needless > limit {
+			t.Fatalf("%d of %d slots moved needlessly, at most %d may", needless, len(before), limit)
+		}
+	})
+}
+
+func TestBuildWithoutWeight(t *testing.T) {
+	if r := Build(6, []Member{{ID: 1, DIP: address(2)}}); r != nil {
+		t.Errorf("a ring of nobody has %d slots", len(r))
+	}
+}
+
+func TestSizeCode(t *testing.T) {
+	equal := func(n int) []uint16 { return slices.Repeat([]uint16{7}, n) }
+	for _, c := range []struct {
+		name     string
+		weights  []uint16
+		previous uint8
+		want     uint8
+	}{
+		{"nobody", nil, 0, CodeMin},
+		{"only zero weights", []uint16{0, 0}, 0, CodeMin},
+		{"one", equal(1), 0, 7},
+		{"ten", equal(10), 0, 10},
+		{"eleven need more than 1024", equal(11), 10, 11},
+		{"back to ten stays", equal(10), 11, 11},
+		{"five stay", equal(5), 11, 11},
+		{"two are eight times fewer", equal(2), 11, 8},
+		{"a hundred", equal(100), 0, 14},
+		{"too many", equal(5000), 0, CodeMax},
+		{"one three times heavier", []uint16{1, 3}, 0, 9},
+		{"a light one costs at most 16 times", []uint16{1, 1000}, 0, 12},
+		{"previous out of range", equal(1), 31, 7},
+	} {
+		if got := SizeCode(c.weights, c.previous); got != c.want {
+			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+func BenchmarkBuild(b *testing.B) {
+	var members []Member
+	for i := range 100 {
+		members = append(members, Member{ID: uint16(i), DIP: address(uint32(i)), Port: 80, Weight: 1})
+	}
+	for b.Loop() {
+		Build(14, members)
+	}
+}
