@@ -176,14 +176,13 @@ func (v *view) foldRingKeyLocked(ev store.Event, c *change) error {
 
 func (v *view) foldStateLocked(ev store.Event, touched map[lb.EndpointKey]bool) error {
 	if ev.Deleted {
-		for key := range v.stateMod {
-			if stateKey(key) == ev.KV.Key {
-				delete(v.stateMod, key)
-				delete(v.state.Endpoints, key)
-				touched[key] = true
-				break
-			}
+		key, err := plan.ParseKey(strings.TrimPrefix(ev.KV.Key, dirStates))
+		if err != nil {
+			return err
 		}
+		delete(v.stateMod, key)
+		delete(v.state.Endpoints, key)
+		touched[key] = true
 		return nil
 	}
 	var stored apiv1.StoredEndpoint

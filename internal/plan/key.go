@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"strconv"
+	"strings"
 
 	"github.com/shuntlb/shunt/internal/lb"
 )
@@ -14,6 +16,23 @@ const NodeItem = "node"
 // FormatKey writes an endpoint's key as "vni/vip/protocol/port".
 func FormatKey(k lb.EndpointKey) string {
 	return fmt.Sprintf("%d/%s/%s/%d", k.VNI, k.VIP, k.Protocol, k.Port)
+}
+
+// ParseKey reads what FormatKey writes.
+func ParseKey(s string) (lb.EndpointKey, error) {
+	bad := fmt.Errorf("endpoint key: %q: must be VNI/VIP/PROTOCOL/PORT", s)
+	parts := strings.Split(s, "/")
+	if len(parts) != 4 {
+		return lb.EndpointKey{}, bad
+	}
+	vni, err := strconv.ParseUint(parts[0], 10, 24)
+	vip, vipErr := netip.ParseAddr(parts[1])
+	protocol, wrong := lb.ParseProtocol(parts[2])
+	port, portErr := strconv.ParseUint(parts[3], 10, 16)
+	if err != nil || vipErr != nil || wrong != "" || portErr != nil {
+		return lb.EndpointKey{}, bad
+	}
+	return lb.EndpointKey{VNI: uint32(vni), VIP: vip, Protocol: protocol, Port: uint16(port)}, nil
 }
 
 // EndpointItem is the item key "endpoint/vni/vip/protocol/port".

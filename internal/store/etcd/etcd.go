@@ -16,8 +16,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/shuntlb/shunt/internal/store"
 )
@@ -104,15 +102,7 @@ func config(o Options) (*embed.Config, error) {
 	// A member alone needs no patience with others: it elects itself after one election timeout.
 	cfg.TickMs, cfg.ElectionMs = 10, 100
 	cfg.WatchProgressNotifyInterval = time.Minute
-	zc := zap.NewProductionConfig()
-	zc.Level = zap.NewAtomicLevelAt(zapcore.ErrorLevel)
-	cfg.ZapLoggerBuilder = func(c *embed.Config) error {
-		logger, err := zc.Build()
-		if err != nil {
-			return err
-		}
-		return embed.NewZapLoggerBuilder(logger)(c)
-	}
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quietLogger(os.Stderr))
 	return cfg, nil
 }
 
