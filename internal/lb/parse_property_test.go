@@ -1,0 +1,219 @@
+package lb_test
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// TestRoundTrip: what Marshal writes, Parse reads back as it was.
+func TestRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		objects := rapid.SliceOfN(rapid.OneOf(service(), node(), network()), 1, 4).Draw(t, "objects")
+		for i, o := range objects {
+			rename(o, fmt.Sprintf("%s-%d", o.ObjectName()[:min(50, len(o.ObjectName()))], i))
+		}
+		if faults := lb.Validate(objects...); len(faults) > 0 {
+			t.Fatalf("generator made what is refused: %v", texts(faults))
+		}
+		text := lb.Marshal(objects...)
+		got, err := lb.Parse(bytes.NewReader(text), "generated")
+		if err != nil {
+			t.Fatalf("%v in:\n%s", err, text)
+		}
+		if !reflect.DeepEqual(got, objects) {
+			t.Fatalf("got %s\nwant %s", lb.Marshal(got...), text)
+		}
+		for i := range got {
+			if !lb.Equal(got[i], objects[i]) {
+				t.Fatal("not Equal")
+			}
+			lb.SetDefaults(got[i])
+		}
+		if !reflect.DeepEqual(got, objects) {
+			t.Fatal("SetDefaults changes what Parse has filled in")
+		}
+	})
+}
+
+// TestStateOrder: the order of the objects does not matter to ValidateState, and it panics for none.
+func TestStateOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		objects := rapid.SliceOfN(rapid.OneOf(service(), node(), network()), 0, 6).Draw(t, "objects")
+		for i, o := range objects {
+			rename(o, fmt.Sprintf("n%d", i))
+		}
+		shuffled := rapid.Permutation(objects).Draw(t, "shuffled")
+		if a, b := lb.ValidateState(objects), lb.ValidateState(shuffled); !reflect.DeepEqual(a, b) {
+			t.Fatalf("%v\nbut shuffled\n%v", a, b)
+		}
+	})
+}
+
+// FuzzParse: no text makes Parse panic, and what it accepts, Validate accepts, before and after another round.
+func FuzzParse(f *testing.F) {
+	for _, pattern := range []string{"testdata/golden/*.yaml", "testdata/refused/*.yaml"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			f.Fatalf("no seeds in %s: %v", pattern, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(text)
+		}
+	}
+	for _, text := range []string{"", "---", "...\n---\n", "{", "? ", "- - - -", "&a *a", "a: |\n", "!!map {}", "kind: Node\nname: \"\\x00\"", "[[[[[[[[", "\xef\xbb\xbf", "<<: *x", "kind:\n- Service"} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		objects, err := lb.Parse(bytes.NewReader(text), "fuzz")
+		if err != nil {
+			if len(objects) > 0 {
+				t.Fatal("objects beside an error")
+			}
+			return
+		}
+		if faults := lb.Validate(objects...); len(faults) > 0 {
+			t.Fatalf("accepted but invalid: %v", texts(faults))
+		}
+		canonical := lb.Marshal(objects...)
+		again, err := lb.Parse(bytes.NewReader(canonical), "canonical")
+		if err != nil {
+			t.Fatalf("canonical form refused: %v\n%s", err, canonical)
+		}
+		if !reflect.DeepEqual(again, objects) {
+			t.Fatalf("canonical form differs:\n%s", canonical)
+		}
+		lb.ValidateState(objects)
+	})
+}
+
+func rename(o lb.Object, name string) {
+	switch o := o.(type) {
+	case *lb.Service:
+		o.Name = name
+	case *lb.Node:
+		o.Name = name
+	case *lb.Network:
+		o.Name = name
+	}
+}
+
+// Generators of valid objects.
+
+func label() *rapid.Generator[string] {
+	return rapid.StringMatching(`[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?`)
+}
+
+// members numbers addresses of a family below a block, so that they differ.
+func v4(block byte, i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, block, byte(i >> 8), byte(i)})
+}
+func v6(block byte, i int) netip.Addr {
+	return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 4: block, 14: byte(i >> 8), 15: byte(i)})
+}
+
+func duration(low, high time.Duration) *rapid.Generator[time.Duration] {
+	return rapid.Custom(func(t *rapid.T) time.Duration {
+		return time.Duration(rapid.Int64Range(int64(low), int64(high)).Draw(t, "duration"))
+	})
+}
+
+func service() *rapid.Generator[lb.Object] {
+	return rapid.Custom(func(t *rapid.T) lb.Object {
+		s := &lb.Service{Name: label().Draw(t, "name"), Tenant: label().Draw(t, "tenant")}
+		both := rapid.Bool().Draw(t, "both families")
+		s.VIPs = []netip.Addr{v4(0, 1)}
+		if both {
+			s.VIPs = append(s.VIPs, v6(0, 1))
+		}
+		count := rapid.IntRange(1, 3).Draw(t, "endpoints")
+		for i := range count {
+			s.Endpoints = append(s.Endpoints, endpoint(t, uint16(i+1), both))
+		}
+		return s
+	})
+}
+
+func endpoint(t *rapid.T, port uint16, both bool) lb.Endpoint {
+	e := lb.Endpoint{
+		Protocol: rapid.SampledFrom([]lb.Protocol{lb.TCP, lb.UDP}).Draw(t, "protocol"),
+		Port:     port, Path: "dsr", Affinity: "hash", Scheduler: "maglev",
+		Rewrite: rapid.SampledFrom([]lb.Rewrite{lb.RewriteHost, lb.RewriteNone}).Draw(t, "rewrite"),
+	}
+	for i := range rapid.IntRange(1, 5).Draw(t, "backends") {
+		b := lb.Backend{DIPs: []netip.Addr{v4(1, i)}, Port: port, Host: v4(2, i), Weight: rapid.Uint16Range(0, 1000).Draw(t, "weight"), Drain: rapid.Bool().Draw(t, "drain")}
+		if e.Rewrite == lb.RewriteHost {
+			b.Port = rapid.Uint16Range(1, 65535).Draw(t, "port")
+		}
+		if both {
+			b.DIPs = append(b.DIPs, v6(1, i))
+		}
+		if rapid.Bool().Draw(t, "host of the other family") {
+			b.Host = v6(2, i)
+		}
+		e.Backends = append(e.Backends, b)
+	}
+	h := &e.Health
+	h.Kind = rapid.SampledFrom([]string{"tcp", "http"}).Draw(t, "check")
+	if h.Kind == "http" {
+		h.Path = "/" + rapid.StringMatching(`[!-~]{0,20}`).Draw(t, "path")
+		h.Host = rapid.StringMatching(`([A-Za-z0-9_.:\[\]-]{1,20})?`).Draw(t, "host")
+	}
+	h.Interval = duration(100*time.Millisecond, time.Hour).Draw(t, "interval")
+	h.Timeout = duration(time.Millisecond, h.Interval).Draw(t, "timeout")
+	h.Rise, h.Fall = rapid.Uint32Range(1, 100).Draw(t, "rise"), rapid.Uint32Range(1, 100).Draw(t, "fall")
+	h.Port = rapid.Uint16().Draw(t, "check port")
+	return e
+}
+
+func node() *rapid.Generator[lb.Object] {
+	return rapid.Custom(func(t *rapid.T) lb.Object {
+		n := &lb.Node{
+			Name: label().Draw(t, "name"), Role: rapid.SampledFrom([]lb.Role{lb.RoleMux, lb.RoleHost}).Draw(t, "role"),
+			Zone: rapid.StringMatching(`([a-z0-9]{1,8})?`).Draw(t, "zone"), Drain: rapid.Bool().Draw(t, "drain"),
+			Addresses: rapid.SampledFrom([][]netip.Addr{{v4(3, 1)}, {v6(3, 1)}, {v6(3, 1), v4(3, 1)}}).Draw(t, "addresses"),
+		}
+		if n.Role == lb.RoleHost || rapid.Bool().Draw(t, "without BGP") {
+			return n
+		}
+		n.BGP = &lb.BGP{ASN: rapid.Uint32Range(1, 20000).Draw(t, "asn"), RouterID: v4(4, rapid.IntRange(1, 9).Draw(t, "router id"))}
+		for i := range rapid.IntRange(1, 3).Draw(t, "peers") {
+			p := lb.BGPPeer{Address: v6(5, i), ASN: 4200000000, PasswordFile: rapid.StringMatching(`(/[!-~]{1,20})?`).Draw(t, "file")}
+			if rapid.Bool().Draw(t, "bfd") {
+				p.BFD = &lb.BFD{
+					Transmit: duration(10*time.Millisecond, 10*time.Second).Draw(t, "transmit"),
+					Receive:  duration(10*time.Millisecond, 10*time.Second).Draw(t, "receive"), Multiplier: rapid.Uint32Range(1, 255).Draw(t, "multiplier"),
+				}
+			}
+			n.BGP.Peers = append(n.BGP.Peers, p)
+		}
+		return n
+	})
+}
+
+func network() *rapid.Generator[lb.Object] {
+	return rapid.Custom(func(t *rapid.T) lb.Object {
+		n := &lb.Network{
+			Name: label().Draw(t, "name"), MTU: rapid.Uint32Range(lb.MinMTU, lb.MaxMTU).Draw(t, "mtu"),
+			VIPs:          rapid.SampledFrom([][]netip.Prefix{{prefix("10.0.0.0/24")}, {prefix("10.0.0.0/24"), prefix("2001:db8::/40")}}).Draw(t, "vips"),
+			TunnelSources: rapid.SampledFrom([][]netip.Prefix{{prefix("100.64.0.0/16")}, {prefix("fd00::/64"), prefix("100.0.0.0/8")}}).Draw(t, "tunnel sources"),
+		}
+		if rapid.Bool().Draw(t, "with underlay") {
+			n.Underlay = []netip.Prefix{prefix("10.0.0.0/8"), prefix("2001:db8::/32")}
+		}
+		return n
+	})
+}
