@@ -11,12 +11,11 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// DemoTopology is the demo's own: three muxes, so that traffic still spreads when one is lost, and a spare server on
-// each host.
+// DemoTopology is the demo's own: three muxes, so that traffic still spreads when one is lost, and a spare host.
 func DemoTopology() Topology {
 	t := DefaultTopology()
 	t.Muxes = 3
-	t.Hosts = Hosts{Count: 3, VMs: 2}
+	t.Hosts.Count = 4
 	return t
 }
 
@@ -184,6 +183,9 @@ func carried(before, after *apiv1.StatusResponse) map[string]uint64 {
 	sum := func(s *apiv1.StatusResponse) map[string]uint64 {
 		packets := map[string]uint64{}
 		for _, n := range s.GetNodes() {
+			if n.GetRole() != string(KindMux) {
+				continue
+			}
 			for _, m := range n.GetMembers() {
 				packets[n.GetName()] += m.GetPackets()
 			}

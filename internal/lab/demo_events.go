@@ -12,8 +12,9 @@ const (
 	maxGapMuxLoss = 400 * time.Millisecond
 	// A dead server: two checks of 100 ms with a timeout of 100 ms, and the walk past it.
 	maxGapServer = 600 * time.Millisecond
-	// Without failures, answers come every 5 ms; a fifth of a second is a machine that is busy with other things.
-	maxGapQuiet = 200 * time.Millisecond
+	// Without failures answers come every 5 ms; what is longer is a machine that is busy with other things, and must
+	// still be shorter than a loss.
+	maxGapQuiet = 400 * time.Millisecond
 	// maxMoved are requests that may be under way at the very moment a ring changes: hash affinity remembers no flows,
 	// so one whose slot moves between its packets is lost.
 	maxMoved = 2
@@ -22,7 +23,7 @@ const (
 // events are the demo's story.
 func (d *demo) events(ctx context.Context) error {
 	lost, restarted := "mux3", "mux1"
-	stopped, added, drained := VMName(1, 1), VMName(1, 2), VMName(2, 1)
+	stopped, added, drained := VMName(1, 1), VMName(4, 1), VMName(2, 1)
 	quiet := fmt.Sprintf("0 failed, gap < %d ms", maxGapQuiet.Milliseconds())
 	moved := fmt.Sprintf("at most %d failed", maxMoved)
 	for _, step := range []struct {

@@ -19,7 +19,10 @@ const (
 
 // gatewayVM6 is what VMs route IPv6 through: every host has it on each VM's link. IPv4 goes through the host's underlay
 // address, which the host answers ARP for on any link.
-var gatewayVM6 = netip.MustParsePrefix("fe80::1/64")
+var gatewayVM6 = linkLocal
+
+// linkLocal is the gateway's IPv6 address of its own on every link.
+var linkLocal = netip.MustParsePrefix("fe80::1/64")
 
 // network builds the links of one lab. It owns the open handles until close.
 type network struct {
@@ -82,6 +85,10 @@ func (n *network) buildBridges(router *netdev.Namespace) error {
 			return err
 		}
 		if err := addAddresses(router, bridge, addresses); err != nil {
+			return err
+		}
+		// FRR does not announce IPv6 from a device without a link-local address, and a bridge has none at first.
+		if err := router.AddAddress(bridge, linkLocal); err != nil {
 			return err
 		}
 	}

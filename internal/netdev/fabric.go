@@ -52,7 +52,8 @@ func (n *Namespace) AddBridge(name string, mtu int) error {
 	return n.SetUp(name, true)
 }
 
-// AddPort puts a device into a bridge.
+// AddPort puts a device into a bridge. Frames to addresses that the bridge has not learned are not flooded to it, as a
+// network card would not let them in: programs on a veth see every frame, whomever it is for.
 func (n *Namespace) AddPort(bridge, port string) error {
 	br, err := n.link(bridge)
 	if err != nil {
@@ -64,6 +65,9 @@ func (n *Namespace) AddPort(bridge, port string) error {
 	}
 	if err := n.nl.LinkSetMasterByIndex(dev, br.Attrs().Index); err != nil {
 		return fmt.Errorf("add port %s/%s to bridge %s: %w", n.Name, port, bridge, err)
+	}
+	if err := n.nl.LinkSetFlood(dev, false); err != nil {
+		return fmt.Errorf("stop flooding to port %s/%s: %w", n.Name, port, err)
 	}
 	return nil
 }

@@ -1,0 +1,70 @@
+// Package lab_test proves the whole system in network namespaces: real kernel, real router, real servers. It needs root,
+// FRR and BIRD. All tests but those of the lab itself share one lab.
+package lab_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/lab"
+)
+
+// shared is the lab of most tests; binary the program that it and all others run.
+var (
+	shared *lab.Lab
+	binary string
+)
+
+// eventually is how long a test waits for an event before it says that it does not come.
+const eventually = 20 * time.Second
+
+func TestMain(m *testing.M) {
+	code, err := runTests(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func runTests(m *testing.M) (code int, err error) {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "shunt-lab-test")
+	if err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "shunt")
+	build := exec.Command("go", "build", "-o", binary, "../../cmd/shunt")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return 1, fmt.Errorf("build shunt: %w\n%s", err, out)
+	}
+	t := lab.DefaultTopology()
+	t.Name = fmt.Sprintf("test%d", os.Getpid())
+	t.Hosts.VMs = 2
+	t.Routers.Daemon = daemon()
+	defer func() {
+		if down := lab.Down(ctx, t.Name); down != nil && err == nil {
+			code, err = 1, down
+		}
+	}()
+	shared, err = lab.Up(ctx, t, lab.Options{Binary: binary, Progress: func(line string) { fmt.Println(line) }})
+	if err != nil {
+		return 1, err
+	}
+	return m.Run(), nil
+}
+
+// daemon is the routing daemon of the shared lab: FRR, or what SHUNT_LAB_DAEMON says.
+func daemon() lab.Daemon {
+	if d := os.Getenv("SHUNT_LAB_DAEMON"); d != "" {
+		return lab.Daemon(d)
+	}
+	return lab.FRR
+}
