@@ -376,6 +376,8 @@ int host_in(struct __sk_buff *skb)
 	struct binding *b;
 	int r;
 
+	if (!tunnel_candidate(skb))
+		return not_ours();
 	r = frame_ip(skb, &outer);
 	if (r == PARSE_OTHER || !tunnel_is(outer.protocol))
 		return not_ours();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* What is inside an sk_buff that came through a tunnel, or that leaves towards a client.
  *
- * Headers are copied to the stack with bpf_skb_load_bytes: it reads paged data as well, and packets that are none of
- * ours are never unshared or linearised. Offsets count from the start of the frame; Ethernet is assumed.
+ * Headers are copied to the stack, also out of paged data, and nothing here writes: packets that are none of ours are
+ * never unshared or linearised. Offsets count from the start of the frame; Ethernet is assumed.
  */
 #ifndef SHUNT_TUNNEL_H
 #define SHUNT_TUNNEL_H
@@ -81,13 +81,34 @@ static __always_inline int tunnel_equal16(const void *a, const void *b)
 	return !((x[0] ^ y[0]) | (x[1] ^ y[1]) | (x[2] ^ y[2]) | (x[3] ^ y[3]));
 }
 
+/* tunnel_load copies `len` bytes (a constant) at `at`: directly when they lie in the linear part near the start, as
+ * nearly always, else by helper. */
+static __always_inline int tunnel_load(struct __sk_buff *skb, __u32 at, void *to, const __u32 len)
+{
+	const void *end = (const void *)(long)skb->data_end;
+	const void *from = (const void *)(long)skb->data;
+	__u64 offset = at;
+
+	if (at <= 255) {
+		/* The verifier wants the bound on the very register that is added (Linux 6.18: "math between pkt pointer and
+		 * register with unbounded min value is not allowed"). */
+		asm volatile("%0 &= 255" : "+r"(offset));
+		from += offset;
+		if (from + len <= end) {
+			__builtin_memcpy(to, from, len);
+			return 0;
+		}
+	}
+	return bpf_skb_load_bytes(skb, at, to, len);
+}
+
 /* ip4_view reads the IPv4 header at `at` (RFC 791); the packet must end at or before `end`. */
 static __always_inline int ip4_view(struct __sk_buff *skb, __u32 at, __u32 end, struct ip_view *v)
 {
 	struct iphdr ip;
 	__u32 header, total, frag;
 
-	if (bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)))
+	if (tunnel_load(skb, at, &ip, sizeof(ip)))
 		return PARSE_MALFORMED;
 	v->is6 = 0;
 	v->protocol = ip.protocol;
@@ -152,7 +173,7 @@ static __always_inline int ip6_view(struct __sk_buff *skb, __u32 at, __u32 end, 
 {
 	struct ipv6hdr ip;
 
-	if (bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)))
+	if (tunnel_load(skb, at, &ip, sizeof(ip)))
 		return PARSE_MALFORMED;
 	v->is6 = 1;
 	v->fragment = 0;
@@ -171,7 +192,7 @@ static __always_inline int tcp_view(struct __sk_buff *skb, const struct ip_view 
 {
 	struct tcphdr tcp;
 
-	if (v->payload + sizeof(tcp) > v->end || bpf_skb_load_bytes(skb, v->payload, &tcp, sizeof(tcp)))
+	if (v->payload + sizeof(tcp) > v->end || tunnel_load(skb, v->payload, &tcp, sizeof(tcp)))
 		return PARSE_MALFORMED;
 	t->header_len = tcp.doff * 4;
 	if (t->header_len < sizeof(tcp) || v->payload + t->header_len > v->end)
@@ -190,7 +211,7 @@ static __always_inline int udp_view(struct __sk_buff *skb, const struct ip_view 
 	struct udphdr udp;
 	__u32 len;
 
-	if (v->payload + sizeof(udp) > v->end || bpf_skb_load_bytes(skb, v->payload, &udp, sizeof(udp)))
+	if (v->payload + sizeof(udp) > v->end || tunnel_load(skb, v->payload, &udp, sizeof(udp)))
 		return PARSE_MALFORMED;
 	len = bpf_ntohs(udp.len);
 	if (len < sizeof(udp) || v->payload + len > v->end)
@@ -249,6 +270,23 @@ static __always_inline int frame_ip(struct __sk_buff *skb, struct ip_view *v)
 static __always_inline int tunnel_is(__u8 protocol)
 {
 	return protocol == IPPROTO_IPIP || protocol == IPPROTO_IPV6;
+}
+
+/* tunnel_candidate tells whether the frame can be a tunnel packet at all: nearly all frames of a server are not, and it
+ * costs them one comparison. */
+static __always_inline int tunnel_candidate(struct __sk_buff *skb)
+{
+	const void *end = (const void *)(long)skb->data_end;
+	const void *ip = (const void *)(long)skb->data + ETH_HLEN;
+	const struct iphdr *ip4 = ip;
+	const struct ipv6hdr *ip6 = ip;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		return (const void *)(ip4 + 1) > end || tunnel_is(ip4->protocol);
+	if (skb->protocol != bpf_htons(ETH_P_IPV6))
+		return 0;
+	return (const void *)(ip6 + 1) > end ||
+	       (ip6->nexthdr != IPPROTO_TCP && ip6->nexthdr != IPPROTO_UDP && ip6->nexthdr != IPPROTO_ICMPV6);
 }
 
 /* tunnel_inner reads the IP header inside a tunnel packet. */

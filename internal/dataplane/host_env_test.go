@@ -98,6 +98,15 @@ func (e *hostEnv) open() {
 	e.t.Cleanup(func() { h.Close() })
 }
 
+// quiet takes the programs off the device, so that they see and count only what run gives them.
+func (e *hostEnv) quiet() *hostEnv {
+	e.t.Helper()
+	for _, l := range e.host.links {
+		must(e.t, l.Detach())
+	}
+	return e
+}
+
 func (e *hostEnv) apply(bindings ...plan.Binding) {
 	e.t.Helper()
 	must(e.t, e.host.Apply(HostState{TunnelSources: tunnelSources, MTU: 1500, Bindings: bindings}))

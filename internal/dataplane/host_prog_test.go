@@ -38,7 +38,7 @@ func one(names ...string) map[string]uint64 {
 }
 
 func TestHostIn(t *testing.T) {
-	e := newHostEnv(t)
+	e := newHostEnv(t).quiet()
 	e.apply(
 		bind(lb.TCP, vip4, dip4, dip4, true), bind(lb.UDP, vip4, dip4, dip4, true),
 		bind(lb.TCP, vip6, dip6, dip6, true), bind(lb.UDP, vip6, dip6, dip6, true),
@@ -229,7 +229,7 @@ func TestHostInExtensions(t *testing.T) {
 }
 
 func TestHostOut(t *testing.T) {
-	e := newHostEnv(t)
+	e := newHostEnv(t).quiet()
 	e.apply(bind(lb.TCP, vip4, dip4, dip4, true), bind(lb.UDP, vip4, dip4, dip4, true),
 		bind(lb.TCP, vip6, host4, dip6, true), bind(lb.TCP, "203.0.113.12", dip4, dip4, false))
 	requests := []packet{
@@ -291,7 +291,7 @@ func TestHostOut(t *testing.T) {
 
 // TestHostCollision: two VIPs lead to one DIP:port, and a client uses one port for both (design section 9.8).
 func TestHostCollision(t *testing.T) {
-	e := newHostEnv(t)
+	e := newHostEnv(t).quiet()
 	second := "203.0.113.77"
 	e.apply(bind(lb.TCP, vip4, dip4, dip4, true), bind(lb.TCP, second, dip4, dip4, true))
 	send := func(vip string) (port uint16) {
@@ -352,7 +352,7 @@ func flowKeyOf(client, dip string, port uint16) hostFlowKey {
 
 // TestHostNoPort: every substitute port is taken.
 func TestHostNoPort(t *testing.T) {
-	e := newHostEnv(t)
+	e := newHostEnv(t).quiet()
 	e.apply(bind(lb.TCP, vip4, dip4, dip4, true))
 	taken := hostFlow{Vip: bind(lb.TCP, vip6, dip6, dip6, true).Key.VIP.As16()}
 	var keys []hostFlowKey
