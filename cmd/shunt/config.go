@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -104,7 +105,10 @@ func readConfig(file string) (*clientConfig, error) {
 		return nil, fmt.Errorf("read client configuration: %w", err)
 	}
 	c := clientConfig{file: file}
-	if err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(&c); err != nil {
+	switch err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(&c); {
+	case errors.Is(err, io.EOF):
+		return nil, fmt.Errorf("client configuration %s: is empty, must have server, ca, cert and key", file)
+	case err != nil:
 		return nil, fmt.Errorf("client configuration %s: %s", file, yaml.FormatError(err, false, false))
 	}
 	return &c, nil

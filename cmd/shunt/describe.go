@@ -20,7 +20,7 @@ func newDescribe(g *globals) *cobra.Command {
 		Long:  "Describe tells an object in words: of a service its endpoints, their members with ids, health by mux and routes;\nof a node what it obeys, its BGP peers, routes and counted reasons. With -o json or yaml it prints the object and\nthe reports as records.",
 		Example: "  shunt describe service web\n" +
 			"  shunt describe node mux1",
-		Args:              cobra.ExactArgs(2),
+		Args:              needs("KIND", "NAME"),
 		ValidArgsFunction: g.completeNames(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			kind, err := parseKind(args[0])
@@ -102,7 +102,7 @@ func (d *description) field(name, value string) {
 	if value == "" {
 		value = "-"
 	}
-	d.printf("%-14s %s\n", name+":", value)
+	d.printf("%-15s %s\n", name+":", value)
 }
 
 // table writes rows, indented; nothing when there is only the heading.
@@ -161,7 +161,7 @@ func (d *description) member(name endpointKey, b *lb.Backend, key lb.BackendKey)
 		id = fmt.Sprint(m.GetMember())
 		packets += m.GetPackets()
 		word := healthWord(m) + " at " + m.mux.GetName()
-		if m.GetLastCheck() != "" {
+		if m.GetLastCheck() != "" && m.mux.GetConnected() {
 			word += " (" + m.GetLastCheck() + ")"
 		}
 		words = append(words, word)

@@ -24,7 +24,7 @@ func newDrain(g *globals, on bool) *cobra.Command {
 		Example: fmt.Sprintf("  shunt %[1]s node mux1\n  shunt %[1]s backend web 10.20.1.11\n  shunt %[1]s backend web '[2001:db8:20:1::11]:8080'", verb),
 	}
 	cmd.AddCommand(&cobra.Command{
-		Use: "node NAME", Short: nodeShort, Args: cobra.ExactArgs(1),
+		Use: "node NAME", Short: nodeShort, Args: needs("NAME"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
@@ -39,7 +39,7 @@ func newDrain(g *globals, on bool) *cobra.Command {
 		},
 	})
 	cmd.AddCommand(&cobra.Command{
-		Use: "backend SERVICE DIP[:PORT]", Short: backendShort, Args: cobra.ExactArgs(2),
+		Use: "backend SERVICE DIP[:PORT]", Short: backendShort, Args: needs("SERVICE", "DIP[:PORT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			key, err := parseBackend(args[1])
 			if err != nil {

@@ -129,7 +129,7 @@ func objectRows(kind lb.Kind, objects []*apiv1.Object, status *apiv1.StatusRespo
 
 // headings of the tables of stored objects.
 var headings = map[lb.Kind][]string{
-	lb.KindService: {"NAME", "TENANT", "VIP", "ENDPOINTS", "BACKENDS", "HEALTHY"},
+	lb.KindService: {"NAME", "TENANT", "VIP", "ENDPOINTS", "HEALTHY"},
 	lb.KindNode:    {"NAME", "ROLE", "ZONE", "ADDRESS", "STATE", "SYNCED"},
 	lb.KindNetwork: {"NAME", "VIPS", "UNDERLAY", "MTU", "TUNNEL-SOURCES"},
 }
@@ -138,13 +138,18 @@ func objectRow(object lb.Object, status *apiv1.StatusResponse) []string {
 	switch o := object.(type) {
 	case *lb.Service:
 		var endpoints []string
-		backends := 0
+		members := 0
 		for _, e := range o.Endpoints {
 			endpoints = append(endpoints, fmt.Sprintf("%s/%d", e.Protocol, e.Port))
-			backends += len(e.Backends)
+			for _, vip := range o.VIPs {
+				for i := range e.Backends {
+					if _, ok := e.Backends[i].DIP(vip); ok {
+						members++
+					}
+				}
+			}
 		}
-		healthy, reported := health(status, o.Name)
-		return []string{o.Name, o.Tenant, commas(o.VIPs), strings.Join(endpoints, ","), fmt.Sprint(backends), fmt.Sprintf("%d/%d", healthy, reported)}
+		return []string{o.Name, o.Tenant, commas(o.VIPs), strings.Join(endpoints, ","), fmt.Sprintf("%d/%d", healthy(status, o.Name), members)}
 	case *lb.Node:
 		state, synced := nodeState(o, nodeStatus(status, o.Name))
 		return []string{o.Name, string(o.Role), o.Zone, commas(o.Addresses), state, synced}
@@ -190,28 +195,24 @@ func nodeStatus(status *apiv1.StatusResponse, name string) *apiv1.NodeStatus {
 	return nil
 }
 
-// health counts a service's members that some connected mux reports, and those that all of these call alive.
-func health(status *apiv1.StatusResponse, service string) (healthy, reported int) {
-	alive := map[string]bool{}
-	for _, n := range status.GetNodes() {
-		if !n.GetConnected() {
-			continue
-		}
-		for _, m := range n.GetMembers() {
-			if m.GetService() != service {
-				continue
-			}
-			key := memberKey(m)
-			before, seen := alive[key]
-			alive[key] = m.GetAlive() && (before || !seen)
+// healthy counts a service's members that every connected mux calls alive, and at least one.
+func healthy(status *apiv1.StatusResponse, service string) int {
+	up, down := map[string]bool{}, map[string]bool{}
+	for _, m := range reports(status, service) {
+		switch healthWord(m) {
+		case "up":
+			up[memberKey(m.MemberStatus)] = true
+		case "down":
+			down[memberKey(m.MemberStatus)] = true
 		}
 	}
-	for _, ok := range alive {
-		if ok {
-			healthy++
+	count := 0
+	for key := range up {
+		if !down[key] {
+			count++
 		}
 	}
-	return healthy, len(alive)
+	return count
 }
 
 // completeNames completes KIND, then names of that kind as the manager has them.

@@ -117,7 +117,7 @@ func checkArguments(cmd *cobra.Command) {
 	case cmd.Name() == "help":
 		check = helpTopic
 	case check == nil:
-		check = cobra.NoArgs
+		check = needs()
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		err := check(cmd, args)
@@ -125,6 +125,19 @@ func checkArguments(cmd *cobra.Command) {
 			return err
 		}
 		return usageError{err}
+	}
+}
+
+// needs wants one argument for each of names.
+func needs(names ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) > len(names) && len(names) == 0:
+			return usagef("takes no arguments, not %q", args[0])
+		case len(args) != len(names):
+			return usagef("needs %s, not %d arguments", strings.Join(names, " and "), len(args))
+		}
+		return nil
 	}
 }
 

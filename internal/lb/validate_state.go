@@ -58,7 +58,7 @@ func (s *state) service(f *faults, o *Service) {
 		at := fmt.Sprintf("vip[%d]", i)
 		f.check(at, vip.String(), s.vip(vip))
 		if owner, taken := s.vips[vip]; taken {
-			f.add(at, vip.String(), "must belong to one service, and "+owner+" has it")
+			f.add(at, vip.String(), "must belong to one service, and "+owner+" claims it too")
 			continue
 		}
 		s.vips[vip] = Ref(KindService, o.Name)
@@ -88,7 +88,7 @@ func (s *state) node(f *faults, o *Node) {
 			f.check(at, a.String(), s.underlay(a))
 		}
 		if owner, taken := s.nodes[a]; taken {
-			f.add(at, a.String(), "must belong to one node, and "+owner+" has it")
+			f.add(at, a.String(), "must belong to one node, and "+owner+" claims it too")
 			continue
 		}
 		s.nodes[a] = Ref(KindNode, o.Name)

@@ -229,10 +229,10 @@ func TestStateRefusals(t *testing.T) {
 		}, "services/web: vip[0]: 192.0.2.1: must be inside the vips of networks/dc: 203.0.113.0/24, 2001:db8:f::/64"},
 		{func(s *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
 			return []lb.Object{s, n, &lb.Service{Name: "api", VIPs: s.VIPs[1:]}}
-		}, "services/web: vip[1]: 2001:db8:f::10: must belong to one service, and services/api has it"},
+		}, "services/web: vip[1]: 2001:db8:f::10: must belong to one service, and services/api claims it too"},
 		{func(_ *lb.Service, m *lb.Node, n *lb.Network) []lb.Object {
 			return []lb.Object{m, &lb.Node{Name: "mux2", Addresses: m.Addresses[:1]}, n}
-		}, "nodes/mux2: address[0]: 10.10.0.11: must belong to one node, and nodes/mux1 has it"},
+		}, "nodes/mux2: address[0]: 10.10.0.11: must belong to one node, and nodes/mux1 claims it too"},
 		{func(_ *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
 			return []lb.Object{n, &lb.Network{Name: "other", VIPs: n.VIPs}}
 		}, "networks/other: name: other: must be dc, the Network there is: more than one is not supported by this version"},

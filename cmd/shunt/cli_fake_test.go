@@ -1,0 +1,245 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+	"github.com/shuntlb/shunt/internal/convert"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// fakeManager keeps objects in a map and reports what the test says.
+type fakeManager struct {
+	shuntv1connect.UnimplementedManagerHandler
+	revision int64
+	objects  map[string]*apiv1.Object // by lb.Ref
+	status   *apiv1.StatusResponse
+	traces   []*apiv1.TraceResult
+	fail     error // of every call
+	url      string
+}
+
+// startFake serves a fake manager over TLS and makes it the configured one.
+func startFake(t *testing.T) *fakeManager {
+	t.Helper()
+	fake := &fakeManager{objects: map[string]*apiv1.Object{}, status: &apiv1.StatusResponse{}}
+	mux := http.NewServeMux()
+	mux.Handle(shuntv1connect.NewManagerHandler(fake))
+	server := httptest.NewUnstartedServer(mux)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	var text strings.Builder
+	fmt.Fprintf(&text, "server: %s\nca: |\n", server.URL)
+	for line := range strings.Lines(string(ca)) {
+		text.WriteString("  " + line)
+	}
+	fake.url = server.URL
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(configVariable, file)
+	return fake
+}
+
+func (f *fakeManager) Apply(_ context.Context, r *connect.Request[apiv1.ApplyRequest]) (*connect.Response[apiv1.ApplyResponse], error) {
+	if f.fail != nil {
+		return nil, f.fail
+	}
+	next := maps.Clone(f.objects)
+	response := &apiv1.ApplyResponse{Revision: f.revision}
+	for _, o := range r.Msg.GetObjects() {
+		object, faults := convert.FromObject(o, 0)
+		if len(faults) > 0 {
+			return nil, refuse(faults)
+		}
+		ref := lb.Ref(object.Kind(), object.ObjectName())
+		change := &apiv1.Change{Kind: string(object.Kind()), Name: object.ObjectName(), Before: next[ref], After: convert.ToObject(object), Action: apiv1.Change_ACTION_CREATED}
+		if before := next[ref]; before != nil {
+			old, _ := convert.FromObject(before, 0)
+			change.Action = apiv1.Change_ACTION_UPDATED
+			change.After.Generation = before.GetGeneration()
+			if lb.Equal(old, object) {
+				change.Action, change.After = apiv1.Change_ACTION_UNCHANGED, before
+			}
+		}
+		response.Changes = append(response.Changes, change)
+		next[ref] = change.After
+	}
+	if faults := lb.ValidateState(domain(next)); len(faults) > 0 {
+		return nil, refuse(faults)
+	}
+	if !r.Msg.GetDryRun() {
+		f.commit(next, response.GetChanges())
+	}
+	response.Revision = f.revision
+	return connect.NewResponse(response), nil
+}
+
+// commit makes next the state and gives what changed its revision.
+func (f *fakeManager) commit(next map[string]*apiv1.Object, changes []*apiv1.Change) {
+	f.objects = next
+	f.revision++
+	for _, ch := range changes {
+		if ch.GetAction() != apiv1.Change_ACTION_UNCHANGED && ch.GetAfter() != nil {
+			ch.After.Revision, ch.After.Generation = f.revision, ch.After.GetGeneration()+1
+		}
+	}
+}
+
+func (f *fakeManager) Delete(_ context.Context, r *connect.Request[apiv1.DeleteRequest]) (*connect.Response[apiv1.DeleteResponse], error) {
+	next := maps.Clone(f.objects)
+	response := &apiv1.DeleteResponse{}
+	for _, ref := range r.Msg.GetObjects() {
+		key := lb.Ref(lb.Kind(ref.GetKind()), ref.GetName())
+		if next[key] == nil {
+			return nil, connect.NewError(connect.CodeNotFound, errors.New(key+": not found"))
+		}
+		response.Changes = append(response.Changes, &apiv1.Change{Kind: ref.GetKind(), Name: ref.GetName(), Action: apiv1.Change_ACTION_DELETED, Before: next[key]})
+		delete(next, key)
+	}
+	if faults := lb.ValidateState(domain(next)); len(faults) > 0 {
+		return nil, refuse(faults)
+	}
+	if !r.Msg.GetDryRun() {
+		f.commit(next, response.GetChanges())
+	}
+	response.Revision = f.revision
+	return connect.NewResponse(response), nil
+}
+
+func (f *fakeManager) Get(_ context.Context, r *connect.Request[apiv1.GetRequest]) (*connect.Response[apiv1.GetResponse], error) {
+	if f.fail != nil {
+		return nil, f.fail
+	}
+	kind := lb.Kind(r.Msg.GetKind())
+	response := &apiv1.GetResponse{Revision: f.revision}
+	for _, key := range slices.Backward(slices.Sorted(maps.Keys(f.objects))) {
+		if strings.HasPrefix(key, kind.Plural()+"/") && (r.Msg.GetName() == "" || key == lb.Ref(kind, r.Msg.GetName())) {
+			response.Objects = append(response.Objects, f.objects[key])
+		}
+	}
+	if r.Msg.GetName() != "" && len(response.GetObjects()) == 0 {
+		return nil, connect.NewError(connect.CodeNotFound, errors.New(lb.Ref(kind, r.Msg.GetName())+": not found"))
+	}
+	return connect.NewResponse(response), nil
+}
+
+// Watch sends what is there, a change of each sort, and ends.
+func (f *fakeManager) Watch(_ context.Context, r *connect.Request[apiv1.WatchRequest], s *connect.ServerStream[apiv1.WatchResponse]) error {
+	kind := lb.Kind(r.Msg.GetKind())
+	var present []*apiv1.Object
+	for _, key := range slices.Sorted(maps.Keys(f.objects)) {
+		if strings.HasPrefix(key, kind.Plural()+"/") {
+			present = append(present, f.objects[key])
+		}
+	}
+	if err := s.Send(&apiv1.WatchResponse{Revision: f.revision, Upserted: present, Synced: true}); err != nil {
+		return err
+	}
+	return s.Send(&apiv1.WatchResponse{Revision: f.revision + 1, Deleted: []*apiv1.ObjectRef{{Kind: r.Msg.GetKind(), Name: "old"}}})
+}
+
+func (f *fakeManager) Status(context.Context, *connect.Request[apiv1.StatusRequest]) (*connect.Response[apiv1.StatusResponse], error) {
+	f.status.Revision = f.revision
+	return connect.NewResponse(f.status), nil
+}
+
+func (f *fakeManager) Trace(_ context.Context, r *connect.Request[apiv1.TraceRequest]) (*connect.Response[apiv1.TraceResponse], error) {
+	response := &apiv1.TraceResponse{}
+	for _, result := range f.traces {
+		if r.Msg.GetNode() == "" || r.Msg.GetNode() == result.GetNode() {
+			result := proto.Clone(result).(*apiv1.TraceResult)
+			result.Steps = append([]string{fmt.Sprintf("%s %s to %s", r.Msg.GetProtocol(), hostPort(r.Msg.GetClient(), r.Msg.GetClientPort()), hostPort(r.Msg.GetVip(), r.Msg.GetPort()))}, result.GetSteps()...)
+			response.Results = append(response.Results, result)
+		}
+	}
+	return connect.NewResponse(response), nil
+}
+
+func (f *fakeManager) CreateToken(_ context.Context, r *connect.Request[apiv1.CreateTokenRequest]) (*connect.Response[apiv1.CreateTokenResponse], error) {
+	return connect.NewResponse(&apiv1.CreateTokenResponse{
+		Token:   fmt.Sprintf("shunt1.%s.%s.secret", r.Msg.GetNode(), r.Msg.GetRole()),
+		Expires: timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(r.Msg.GetTtl().AsDuration())),
+	}), nil
+}
+
+func (f *fakeManager) Version(context.Context, *connect.Request[apiv1.VersionRequest]) (*connect.Response[apiv1.VersionResponse], error) {
+	if f.fail != nil {
+		return nil, f.fail
+	}
+	return connect.NewResponse(&apiv1.VersionResponse{Version: "v1.2.3", Commit: "0123abcd"}), nil
+}
+
+// refuse is INVALID_ARGUMENT with a detail per fault, as a manager says it.
+func refuse(faults []lb.Violation) error {
+	err := connect.NewError(connect.CodeInvalidArgument, errors.New("invalid objects"))
+	for _, v := range faults {
+		detail, wrong := connect.NewErrorDetail(&apiv1.Violation{Field: v.Field, Value: v.Value, Allowed: v.Allowed})
+		if wrong != nil {
+			return wrong
+		}
+		err.AddDetail(detail)
+	}
+	return err
+}
+
+func domain(objects map[string]*apiv1.Object) []lb.Object {
+	var out []lb.Object
+	for _, o := range objects {
+		object, _ := convert.FromObject(o, 0)
+		out = append(out, object)
+	}
+	return out
+}
+
+// report makes three nodes report on the service of web.yaml: mux1 sees all up, mux2 one down, mux3 is away.
+func (f *fakeManager) report() {
+	seen := timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	member := func(vip, dip string, id uint32, alive bool, check string) *apiv1.MemberStatus {
+		return &apiv1.MemberStatus{Service: "web", Vip: vip, Protocol: "tcp", Port: 80, Dip: dip, DipPort: 8080, Member: id, Alive: alive, LastCheck: check, Packets: 100 * uint64(id), Bytes: 6000 * uint64(id)}
+	}
+	members := func(second bool, check string) []*apiv1.MemberStatus {
+		return []*apiv1.MemberStatus{
+			member("2001:db8:f::10", "2001:db8:20:1::11", 1, true, "200 OK"),
+			member("203.0.113.10", "10.20.2.11", 2, second, check),
+			member("203.0.113.10", "10.20.1.11", 1, true, "200 OK"),
+		}
+	}
+	routes := func(advertised bool) []*apiv1.RouteStatus {
+		return []*apiv1.RouteStatus{{Prefix: "203.0.113.10/32", Advertised: true}, {Prefix: "2001:db8:f::10/128", Advertised: advertised}}
+	}
+	f.status = &apiv1.StatusResponse{Epoch: 3, Nodes: []*apiv1.NodeStatus{
+		{Name: "mux2", Role: "mux", Connected: true, LastSeen: seen, SyncedRevision: 1, Error: "rings: table is full", Members: members(false, "connection refused"), Routes: routes(false), Version: "v1.2.3"},
+		{Name: "mux1", Role: "mux", Connected: true, LastSeen: seen, SyncedRevision: 2, Members: members(true, "200 OK"), Routes: routes(true), Version: "v1.2.3",
+			Peers:   []*apiv1.PeerStatus{{Address: "10.10.0.1", State: "established", Bfd: "up"}},
+			Reasons: []*apiv1.ReasonCount{{Reason: "forwarded", Packets: 300}, {Reason: "malformed", Packets: 0}, {Reason: "no_backend", Packets: 2}}},
+		{Name: "mux3", Role: "mux", LastSeen: seen, SyncedRevision: 1, Members: members(true, "200 OK")[:1], Routes: routes(true)},
+		{Name: "host1", Role: "host", Connected: true, LastSeen: seen, SyncedRevision: 2},
+	}}
+	slices.SortFunc(f.status.GetNodes()[0].GetMembers(), func(a, b *apiv1.MemberStatus) int { return cmp.Compare(a.GetDip(), b.GetDip()) })
+	f.traces = []*apiv1.TraceResult{
+		{Node: "mux1", Verdict: "forwarded", Service: "web", Dip: "10.20.1.11", DipPort: 8080, Member: 1, OuterDestination: "10.20.1.11", Steps: []string{"endpoint web", "slot 17: member 1, alive"}},
+		{Node: "mux2", Verdict: "no_backend", Steps: []string{"endpoint web"}},
+	}
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+)
+
+var update = flag.Bool("update", false, "write the expected output of scripts anew")
+
+// TestScripts runs the stories of testdata/cli. A story is a file of commands and what they print:
+//
+//	# a comment
+//	@ report           something happens at the manager
+//	$ shunt get nodes  a command line, split at spaces; "< FILE" at its end is standard input
+//	| …                a line on standard output
+//	! …                a line on standard error
+//	exit 1             the exit code, unless it is 0
+//
+// Every story has a manager of its own.
+func TestScripts(t *testing.T) {
+	stories, err := filepath.Glob("testdata/cli/*.txt")
+	if err != nil || len(stories) == 0 {
+		t.Fatalf("no stories: %v", err)
+	}
+	for _, story := range stories {
+		t.Run(strings.TrimSuffix(filepath.Base(story), ".txt"), func(t *testing.T) {
+			path, err := filepath.Abs(story)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Chdir("testdata/cli/files")
+			got := play(t, string(want))
+			if *update {
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if got != string(want) {
+				t.Errorf("got:\n%s\nwant:\n%s", got, want)
+			}
+		})
+	}
+}
+
+// play runs a story and returns it as it went.
+func play(t *testing.T, story string) string {
+	fake := startFake(t)
+	var out strings.Builder
+	for line := range strings.Lines(story) {
+		line = strings.TrimSuffix(line, "\n")
+		switch {
+		case line == "" || strings.HasPrefix(line, "#"):
+			fmt.Fprintln(&out, line)
+		case strings.HasPrefix(line, "@ "):
+			fmt.Fprintln(&out, line)
+			happen(t, fake, line[2:])
+		case strings.HasPrefix(line, "$ shunt"):
+			fmt.Fprintln(&out, line)
+			var printed strings.Builder
+			execute(t, &printed, strings.TrimPrefix(line, "$ shunt"))
+			out.WriteString(strings.ReplaceAll(printed.String(), fake.url, "https://MANAGER"))
+		}
+	}
+	return out.String()
+}
+
+// happen changes the manager.
+func happen(t *testing.T, fake *fakeManager, what string) {
+	switch what {
+	case "report":
+		fake.report()
+	case "denied":
+		fake.fail = connect.NewError(connect.CodePermissionDenied, errors.New("role viewer may not write"))
+	case "trace fails":
+		fake.traces[1].Error = "no answer within 1s"
+	case "no configuration":
+		t.Setenv(configVariable, "")
+		t.Setenv("HOME", t.TempDir())
+		t.Setenv("XDG_CONFIG_HOME", "")
+	default:
+		t.Fatalf("unknown event %q", what)
+	}
+}
+
+func execute(t *testing.T, out io.Writer, line string) {
+	args := strings.Fields(line)
+	var stdin io.Reader = strings.NewReader("")
+	if n := len(args); n > 1 && args[n-2] == "<" {
+		text, err := os.ReadFile(args[n-1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		stdin, args = bytes.NewReader(text), args[:n-2]
+	}
+	var stdout, stderr bytes.Buffer
+	code := run(args, stdin, &stdout, &stderr)
+	for line := range strings.Lines(stdout.String()) {
+		fmt.Fprintf(out, "| %s\n", strings.TrimSuffix(line, "\n"))
+	}
+	for line := range strings.Lines(stderr.String()) {
+		fmt.Fprintf(out, "! %s\n", strings.TrimSuffix(line, "\n"))
+	}
+	if code != exitOK {
+		fmt.Fprintf(out, "exit %d\n", code)
+	}
+}
