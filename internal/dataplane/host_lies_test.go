@@ -2,6 +2,8 @@ package dataplane
 
 import (
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -20,7 +22,12 @@ func TestHostLies(t *testing.T) {
 		bind(lb.TCP, vip6, dip6, dip6, true), bind(lb.UDP, vip6, dip6, dip6, true),
 		bind(lb.TCP, vip4, host6, dip4, true), bind(lb.TCP, vip6, host4, dip6, true))
 	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	if s := os.Getenv("SHUNT_TEST_SEED"); s != "" {
+		var err error
+		seed, err = strconv.ParseUint(s, 10, 64)
+		must(t, err)
+	}
+	t.Logf("SHUNT_TEST_SEED=%d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
 	given := uint64(0)
 	before := e.reasons(nil)

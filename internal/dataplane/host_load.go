@@ -48,7 +48,7 @@ var hostHooks = []hostHook{
 // OpenHost loads the programs around the pinned maps (flow state included), or around new ones, and attaches them.
 // Programs that are attached already are replaced in one step: no packet is lost.
 func OpenHost(o HostOptions) (*Host, error) {
-	if err := hostDir(o.Dir); err != nil {
+	if err := EnsureBPFFS(o.Dir); err != nil {
 		return nil, err
 	}
 	spec, err := hostSpec()
@@ -160,9 +160,9 @@ func attachHook(hook hostHook, o *hostObjects, dir string, ifindex int) (link.Li
 		return nil, fmt.Errorf("attach %s to interface %d: %w", hook.attach, ifindex, err)
 	}
 	if old != nil {
-		if err := old.Unpin(); err != nil {
+		if err := release(old); err != nil {
 			l.Close()
-			return nil, fmt.Errorf("remove pin %s: %w", pin, err)
+			return nil, fmt.Errorf("release %s: %w", pin, err)
 		}
 	}
 	if err := l.Pin(pin); err != nil {
@@ -170,6 +170,16 @@ func attachHook(hook hostHook, o *hostObjects, dir string, ifindex int) (link.Li
 		return nil, fmt.Errorf("pin link %s: %w", pin, err)
 	}
 	return l, nil
+}
+
+// release detaches a link and removes its pin. An interface that is gone took its link along.
+func release(l link.Link) error {
+	if linkIfindex(l) != 0 {
+		if err := l.Detach(); err != nil {
+			return err
+		}
+	}
+	return l.Unpin()
 }
 
 // linkIfindex is the interface of a tcx link, 0 when that is gone.
@@ -210,13 +220,7 @@ func DetachHost(dir string) error {
 		if err != nil {
 			return fmt.Errorf("open pinned link %s: %w", hook.pin, err)
 		}
-		// An interface that is gone took its link along: detaching then has nothing left to do.
-		if linkIfindex(l) != 0 {
-			err = l.Detach()
-		}
-		if err == nil {
-			err = l.Unpin()
-		}
+		err = release(l)
 		l.Close()
 		if err != nil {
 			return fmt.Errorf("detach %s: %w", hook.pin, err)

@@ -11,10 +11,6 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// EnsureBPFFS makes the pin directory, mounts the bpf file system at /sys/fs/bpf when the directory lies there and it
-// is missing, and refuses directories that lie on another file system.
-func EnsureBPFFS(dir string) error { return hostDir(dir) }
-
 // pinMaps pins maps under dir/name all at once: into a temporary directory that is then renamed. What a process that
 // died in between left behind is removed. Names on a bpf file system have no dots.
 func pinMaps(dir, name string, maps map[string]*ebpf.Map) error {

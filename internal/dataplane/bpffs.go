@@ -12,8 +12,9 @@ import (
 // bpffsRoot is where the bpf file system belongs.
 const bpffsRoot = "/sys/fs/bpf"
 
-// hostDir makes dir, and mounts the bpf file system at its usual place when dir lies there and it is missing.
-func hostDir(dir string) error {
+// EnsureBPFFS makes the pin directory, mounts the bpf file system at /sys/fs/bpf when the directory lies there and it
+// is missing, and refuses directories that lie on another file system.
+func EnsureBPFFS(dir string) error {
 	if strings.HasPrefix(filepath.Clean(dir)+"/", bpffsRoot+"/") {
 		if err := mountBPFFS(); err != nil {
 			return err
