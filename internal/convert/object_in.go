@@ -33,17 +33,17 @@ func FromObject(o *apiv1.Object, index int) (lb.Object, []lb.Violation) {
 	switch kind := o.GetKind().(type) {
 	case *apiv1.Object_Service:
 		if kind.Service != nil {
-			r.prefix = "services/" + kind.Service.GetName() + ": "
+			r.prefix = lb.Ref(lb.KindService, kind.Service.GetName()) + ": "
 			out = r.service(kind.Service)
 		}
 	case *apiv1.Object_Node:
 		if kind.Node != nil {
-			r.prefix = "nodes/" + kind.Node.GetName() + ": "
+			r.prefix = lb.Ref(lb.KindNode, kind.Node.GetName()) + ": "
 			out = r.node(kind.Node)
 		}
 	case *apiv1.Object_Network:
 		if kind.Network != nil {
-			r.prefix = "networks/" + kind.Network.GetName() + ": "
+			r.prefix = lb.Ref(lb.KindNetwork, kind.Network.GetName()) + ": "
 			out = r.network(kind.Network)
 		}
 	}

@@ -19,6 +19,8 @@ import (
 const (
 	// maxRequestBytes: a report of 20,000 endpoints with 10 members each at 100 bytes is 20 MB.
 	maxRequestBytes = 64 << 20
+	// compressFrom: below it compression costs more time than it saves, and changes are small.
+	compressFrom = 1 << 20
 	// pingAfter and pingTimeout find dead peers of streams.
 	pingAfter   = 3 * time.Second
 	pingTimeout = 5 * time.Second
@@ -31,6 +33,7 @@ func (m *Manager) Handler() http.Handler {
 	opts := []connect.HandlerOption{
 		connect.WithInterceptors(guard{m.view}),
 		connect.WithReadMaxBytes(maxRequestBytes),
+		connect.WithCompressMinBytes(compressFrom),
 		connect.WithRecover(func(_ context.Context, spec connect.Spec, _ http.Header, r any) error {
 			m.o.Log.Error("panic in a call", "procedure", spec.Procedure, "panic", r)
 			return connect.NewError(connect.CodeInternal, errors.New("internal error"))

@@ -24,10 +24,10 @@ const (
 	maxTokenTTL     = 30 * 24 * time.Hour
 )
 
-// nodeName is what a node may be called: it becomes part of store keys and certificates.
-var nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
+// nodeName is what a Node may be called; it becomes part of store keys and certificates.
+var nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-const allowedNodeName = "must be 1 to 63 of a-z, 0-9, - and ., beginning and ending with a letter or digit"
+const allowedNodeName = "must be a DNS label: 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"
 
 // CreateToken implements the API.
 func (a api) CreateToken(ctx context.Context, req *connect.Request[apiv1.CreateTokenRequest]) (*connect.Response[apiv1.CreateTokenResponse], error) {
