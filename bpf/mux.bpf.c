@@ -144,32 +144,67 @@ static __always_inline int bounce(struct xdp_md *ctx)
 	return bounce_redirects ? bpf_redirect(ctx->ingress_ifindex, 0) : XDP_TX;
 }
 
+/* Global functions below take what they need by value or as const struct packet *: the verifier looks at each once. */
+
+/* probe_on continues a search that the home bucket did not end. */
+__attribute__((noinline)) __u64 probe_on(__u64 vip_hi, __u64 vip_lo, __u64 key)
+{
+	return endpoint_search(&endpoint_slots, endpoint_mask, 2, vip_hi, vip_lo, key);
+}
+
+/* find_endpoint returns the value word of (vip, key), or 0. Usually it touches one cache line. */
+static __always_inline __u64 find_endpoint(__u64 vip_hi, __u64 vip_lo, __u64 key)
+{
+	__u64 hash = endpoint_hash(vip_hi, vip_lo, key), value;
+
+	value = endpoint_probe(&endpoint_slots, endpoint_mask, hash, 0, vip_hi, vip_lo, key);
+	if (value != ENDPOINT_GO_ON)
+		return value;
+	value = endpoint_probe(&endpoint_slots, endpoint_mask, hash, 1, vip_hi, vip_lo, key);
+	if (value != ENDPOINT_GO_ON)
+		return value;
+	return probe_on(vip_hi, vip_lo, key);
+}
+
+/* walk_on finds a member when the slot's own is not usable: probes:32 | member id:32, 0 when nothing is usable. */
+__attribute__((noinline)) __u64 walk_on(__u64 ring, __u64 range, __u32 slot)
+{
+	struct ring_choice c = ring_walk(&rings, &members, ring, range, slot);
+
+	return (__u64)c.probes << 32 | c.id;
+}
+
 /* echo answers an ICMP echo request to a VIP, or says why not. */
 static __noinline int echo(struct xdp_md *ctx, const struct packet *p)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	int reason = icmp_check(data, end, p);
+	int reason = icmp_check(ctx, data, end, p);
 
 	if (reason)
 		return drop(reason);
 	if (!icmp_turn(data, end, p))
 		return drop(MUX_REASON_TRUNCATED);
 	count_reason(&reasons, MUX_REASON_ECHO_REPLIED);
-	return bounce(ctx);
+	return XDP_TX;
 }
 
-/* settle ends a packet that is not forwarded: `reason` is why it could not be read, 0 when it could. */
-static __noinline int settle(struct xdp_md *ctx, const struct packet *p, int reason)
+/* settle ends a packet that is not forwarded. It reads the packet again, so that the walk of those that are need not
+ * keep anything for it. */
+__attribute__((noinline)) int settle(struct xdp_md *ctx)
 {
-	if (!p->family)
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct packet p = {};
+	int reason = parse_frame(ctx, data, end, &p);
+
+	if (!p.family)
 		return reason == MUX_REASON_TRUNCATED ? drop(reason) : pass(reason);
-	if (!endpoint_find(&endpoint_slots, endpoint_mask, p->dst_hi, p->dst_lo, endpoint_key(0, 0, 0)))
+	if (!find_endpoint(p.dst_hi, p.dst_lo, endpoint_key(0, 0, 0)))
 		return pass(MUX_REASON_PASS_NOT_OURS);
 	if (reason)
 		return drop(reason);
-	if (p->protocol == (p->family == 4 ? PROTOCOL_ICMP : PROTOCOL_ICMPV6))
-		return echo(ctx, p);
-	if (p->protocol == PROTOCOL_TCP || p->protocol == PROTOCOL_UDP)
+	if (p.protocol == (p.family == 4 ? PROTOCOL_ICMP : PROTOCOL_ICMPV6))
+		return echo(ctx, &p);
+	if (has_ports(&p))
 		return drop(MUX_REASON_NO_ENDPOINT);
 	return drop(MUX_REASON_PROTOCOL);
 }
@@ -273,17 +308,32 @@ static __always_inline __u64 hash_flow(const struct siphash_key *key, const stru
 	return flow_hash6(key, p->src_hi, p->src_lo, p->dst_hi, p->dst_lo, word);
 }
 
+/* choose picks the member of a flow: its word, or 0; its id. */
+static __always_inline __u64 choose(__u64 ring, __u64 range, __u64 hash, __u32 *id)
+{
+	__u32 slot = ring_slot(hash, ring >> 32 & 0x1f), first = (__u32)range, count = range >> 32;
+	__u64 word, found;
+
+	*id = ring_member(&rings, (__u32)ring, slot);
+	word = member_usable_word(&members, first, count, *id);
+	if (word)
+		return word;
+	found = walk_on(ring, range, slot);
+	*id = (__u32)found;
+	/* A member that died in between drops this packet: it would have been sent to a dead server. */
+	return found ? member_usable_word(&members, first, count, *id) : 0;
+}
+
 /* forward sends a packet to a member of the endpoint. */
 static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, __u32 index)
 {
 	struct endpoint *ep = bpf_map_lookup_elem(&endpoints, &index);
-	__u32 zero = 0, backend, outer, source4;
+	__u32 zero = 0, id, backend, outer, source4;
 	struct mux_config *c = bpf_map_lookup_elem(&configs, &zero);
-	struct ring_choice choice;
-	struct ring_view view;
+	struct siphash_key key;
 	struct backend *b;
 	struct way way;
-	__u64 ring, range, hash;
+	__u64 ring, range, hash, word;
 
 	if (!ep || !c)
 		return drop(MUX_REASON_INTERNAL);
@@ -294,17 +344,17 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, _
 	range = *(volatile __u64 *)&ep->members;
 	if (!ring)
 		return drop(MUX_REASON_NO_BACKEND);
-	view.rings = &rings;
-	view.members = &members;
-	view.ring_first = (__u32)ring;
-	view.member_first = (__u32)range;
-	view.member_count = range >> 32;
-	view.code = ring >> 32 & 0x1f;
-	hash = hash_flow(&c->ring_keys[ring >> 40 & (LIMIT_RING_KEYS - 1)], p);
-	ring_choose(&view, hash, &choice);
-	if (!choice.word)
+	_Static_assert(LIMIT_RING_KEYS == 2, "the branch below knows two keys");
+	/* A branch, not an index: the hash may then begin before the endpoint's record has come. */
+	if (ring >> 40 & 1)
+		key = c->ring_keys[1];
+	else
+		key = c->ring_keys[0];
+	hash = hash_flow(&key, p);
+	word = choose(ring, range, hash, &id);
+	if (!word)
 		return drop(MUX_REASON_NO_BACKEND);
-	backend = (__u32)choice.word;
+	backend = (__u32)word;
 	b = bpf_map_lookup_elem(&backends, &backend);
 	if (!b)
 		return drop(MUX_REASON_INTERNAL);
@@ -314,27 +364,36 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, _
 	source4 = encap_source4(c, hash);
 	if (!find_way(ctx, b, source4, &way))
 		return drop(MUX_REASON_NO_NEXTHOP);
-	count_packet(&member_counts, choice.index, p->l3_len);
+	count_packet(&member_counts, (__u32)range + id, p->l3_len);
 	return transmit(ctx, p, b, c, &way, hash, source4);
 }
 
-/* mux is the packet walk. */
+/* walk finds the endpoint of a packet that was read without a fault. */
+static __always_inline int walk(struct xdp_md *ctx, const struct packet *p)
+{
+	__u64 slot;
+
+	if (!has_ports(p))
+		return settle(ctx);
+	slot = find_endpoint(p->dst_hi, p->dst_lo, endpoint_key(0, p->protocol, p->dport));
+	return slot ? forward(ctx, p, slot - ENDPOINT_SLOT_FIRST) : settle(ctx);
+}
+
+/* mux is the packet walk. The two families are walked apart so that neither pays for the other's branches. */
 SEC("xdp")
 int mux(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct packet p = {}, cold;
-	int reason = parse_frame(ctx, data, end, &p);
+	const struct ethhdr *eth = data;
+	struct packet p;
 
-	if (!reason && (p.protocol == PROTOCOL_TCP || p.protocol == PROTOCOL_UDP)) {
-		__u64 slot = endpoint_find(&endpoint_slots, endpoint_mask, p.dst_hi, p.dst_lo,
-					   endpoint_key(0, p.protocol, p.dport));
-
-		if (slot)
-			return forward(ctx, &p, slot - ENDPOINT_SLOT_FIRST);
-	}
-	cold = p;
-	return settle(ctx, &cold, reason);
+	if ((void *)(eth + 1) > end)
+		return settle(ctx);
+	if (eth->h_proto == bpf_htons(ETH_P_IP) && !parse_ip4(ctx, data, end, &p))
+		return walk(ctx, &p);
+	if (eth->h_proto == bpf_htons(ETH_P_IPV6) && !parse_ip6(ctx, data, end, &p))
+		return walk(ctx, &p);
+	return settle(ctx);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

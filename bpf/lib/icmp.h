@@ -25,24 +25,25 @@ enum icmp {
 	ICMP_MAX = 1480,
 };
 
-/* icmp_sum sums `len` bytes at `data` + `at`. The result is below 1 << 48. */
-static __always_inline __u64 icmp_sum(const void *data, __u32 at, __u32 len, const void *end)
+/* icmp_sum sums `len` bytes, at most ICMP_MAX, at offset `at` of the frame. The result is below 1 << 48. Global for the
+ * verifier's sake, like parse_tcp_options. */
+__attribute__((noinline)) __u64 icmp_sum(struct xdp_md *ctx, __u32 at, __u32 len)
 {
-	const __u8 *p = data + (at & 0x7fff);
+	const __u8 *p = (const __u8 *)(long)ctx->data + (at & 0x7fff), *end = (const __u8 *)(long)ctx->data_end;
 	__u64 sum = 0;
 
 	for (__u32 i = 0; i < ICMP_MAX / 4; i++) {
-		if (len < 4 || p + 4 > (const __u8 *)end)
+		if (len < 4 || p + 4 > end)
 			break;
 		sum += *(const __u32 *)p;
 		p += 4;
 		len -= 4;
 	}
-	if (len & 2 && p + 2 <= (const __u8 *)end) {
+	if (len & 2 && p + 2 <= end) {
 		sum += *(const __u16 *)p;
 		p += 2;
 	}
-	if (len & 1 && p + 1 <= (const __u8 *)end)
+	if (len & 1 && p + 1 <= end)
 		sum += *p;
 	return sum;
 }
@@ -58,7 +59,7 @@ static __always_inline int icmp_source_ok(const struct packet *p)
 }
 
 /* icmp_check says why an ICMP message to a VIP is not answered, 0 when it is. */
-static __always_inline int icmp_check(const void *data, const void *end, const struct packet *p)
+static __always_inline int icmp_check(struct xdp_md *ctx, const void *data, const void *end, const struct packet *p)
 {
 	const __u8 *icmp = data + (p->l4 & 0x7fff);
 	__u32 len = ETH_HLEN + p->l3_len - p->l4;
@@ -72,7 +73,7 @@ static __always_inline int icmp_check(const void *data, const void *end, const s
 		return MUX_REASON_ICMP_IGNORED;
 	if (p->family == 6)
 		sum = csum_pseudo6(data + ETH_HLEN + 8, bpf_htonl(len), bpf_htonl(PROTOCOL_ICMPV6));
-	return csum_fold(sum + icmp_sum(data, p->l4, len, end)) == 0xffff ? 0 : MUX_REASON_BAD_CHECKSUM;
+	return csum_fold(sum + icmp_sum(ctx, p->l4, len)) == 0xffff ? 0 : MUX_REASON_BAD_CHECKSUM;
 }
 
 /* icmp_turn makes the reply of a request that icmp_check accepted: addresses swapped, TTL 64, everything else kept.

@@ -48,6 +48,12 @@ struct packet {
 	__u8 ttl;     /* or hop limit */
 };
 
+/* has_ports says whether sport and dport mean anything. */
+static __always_inline int has_ports(const struct packet *p)
+{
+	return p->protocol == PROTOCOL_TCP || p->protocol == PROTOCOL_UDP;
+}
+
 /* The second half of a v4-mapped address, as stored, before its IPv4 part. */
 #define V4_MAPPED 0xffff0000ULL
 
@@ -172,23 +178,26 @@ static __always_inline int parse_ip4(struct xdp_md *ctx, const void *data, const
 	return parse_l4(ctx, ip + 1, p->l3_len - sizeof(*ip), end, p);
 }
 
-/* parse_ip6_extensions follows hop-by-hop, routing and destination options (RFC 8200 section 4) from the fixed header
- * on; p->protocol and p->l4 move along. */
-static __always_inline int parse_ip6_extensions(const void *data, const void *end, struct packet *p)
+/* What parse_ip6_extensions returns: reason:8 | protocol:8 | offset of the transport header:16. */
+enum extensions_shift {
+	EXTENSIONS_PROTOCOL_SHIFT = 16,
+	EXTENSIONS_REASON_SHIFT = 24,
+};
+
+/* parse_ip6_extensions follows hop-by-hop, routing and destination options (RFC 8200 section 4) behind the fixed header
+ * of an IPv6 packet of `l3_len` bytes whose next header is `next`. Global for the verifier's sake, as above. */
+__attribute__((noinline)) __u32 parse_ip6_extensions(struct xdp_md *ctx, __u32 l3_len, __u32 next)
 {
-	__u32 at = p->l4, limit = ETH_HLEN + p->l3_len;
-	__u8 next = p->protocol;
+	const void *data = (const void *)(long)ctx->data, *end = (const void *)(long)ctx->data_end;
+	__u32 at = ETH_HLEN + sizeof(struct ipv6hdr), limit = ETH_HLEN + l3_len;
 
 	for (int i = 0; i <= LIMIT_IP6_EXTENSIONS; i++) {
 		const __u8 *h = data + (at & 0x7fff);
 
 		if (next == PROTOCOL_FRAGMENT)
-			return MUX_REASON_FRAGMENT;
-		if (next != PROTOCOL_HOPOPTS && next != PROTOCOL_ROUTING && next != PROTOCOL_DSTOPTS) {
-			p->protocol = next;
-			p->l4 = at;
-			return 0;
-		}
+			return MUX_REASON_FRAGMENT << EXTENSIONS_REASON_SHIFT;
+		if (next != PROTOCOL_HOPOPTS && next != PROTOCOL_ROUTING && next != PROTOCOL_DSTOPTS)
+			return (next & 0xff) << EXTENSIONS_PROTOCOL_SHIFT | (at & 0x7fff);
 		if (i == LIMIT_IP6_EXTENSIONS || (next == PROTOCOL_HOPOPTS && i > 0))
 			break;
 		if (at + 8 > limit || (const void *)(h + 8) > end)
@@ -201,7 +210,7 @@ static __always_inline int parse_ip6_extensions(const void *data, const void *en
 		if (at > limit)
 			break;
 	}
-	return MUX_REASON_IP6_EXTENSIONS;
+	return MUX_REASON_IP6_EXTENSIONS << EXTENSIONS_REASON_SHIFT;
 }
 
 /* parse_ip6 reads an IPv6 header (RFC 8200) and what follows. */
@@ -209,8 +218,7 @@ static __always_inline int parse_ip6(struct xdp_md *ctx, const void *data, const
 {
 	const struct ipv6hdr *ip = data + ETH_HLEN;
 	const __u64 *addr = (const __u64 *)&ip->saddr;
-	__u32 first, payload;
-	int reason;
+	__u32 first, payload, behind;
 
 	if ((const void *)(ip + 1) > end)
 		return MUX_REASON_TRUNCATED;
@@ -232,10 +240,12 @@ static __always_inline int parse_ip6(struct xdp_md *ctx, const void *data, const
 		return MUX_REASON_IP6_BAD_LENGTH;
 	if (p->protocol == PROTOCOL_TCP || p->protocol == PROTOCOL_UDP)
 		return parse_l4(ctx, ip + 1, payload, end, p);
-	reason = parse_ip6_extensions(data, end, p);
-	if (reason)
-		return reason;
-	return parse_l4(ctx, data + (p->l4 & 0x7fff), ETH_HLEN + p->l3_len - p->l4, end, p);
+	behind = parse_ip6_extensions(ctx, p->l3_len, p->protocol);
+	if (behind >> EXTENSIONS_REASON_SHIFT)
+		return behind >> EXTENSIONS_REASON_SHIFT;
+	p->protocol = behind >> EXTENSIONS_PROTOCOL_SHIFT;
+	p->l4 = behind & 0x7fff;
+	return parse_l4(ctx, data + p->l4, ETH_HLEN + p->l3_len - p->l4, end, p);
 }
 
 /* parse_frame reads a frame up to its ports. Reasons of frames that are not for us (PASS_…) are returned too. */

@@ -9,23 +9,6 @@
 #include "abi.h"
 #include "hash.h"
 
-/* What an endpoint's atomic words say. */
-struct ring_view {
-	void *rings;   /* map of 64-bit words, four slots each */
-	void *members; /* map of member words */
-	__u32 ring_first;
-	__u32 member_first;
-	__u32 member_count;
-	__u32 code; /* the ring has 1 << code slots */
-};
-
-/* A chosen member: its word and the word's index. word 0: none. */
-struct ring_choice {
-	__u64 word;
-	__u32 index;
-	__u32 probes; /* 0: the slot's own member */
-};
-
 /* member_usable says whether packets may go to a member. */
 static __always_inline int member_usable(__u64 word)
 {
@@ -64,26 +47,33 @@ static __always_inline __u32 ring_member(void *rings, __u32 first, __u32 slot)
 	return *(volatile __u64 *)word >> ((slot & 3) * 16) & 0xffff;
 }
 
-/* ring_try loads the word of a member; true when it is usable. */
-static __always_inline int ring_try(const struct ring_view *v, void *members, __u32 id, struct ring_choice *c)
+/* member_usable_word loads member word `id` of `count` from `first` on: 0 when it is not usable. */
+static __always_inline __u64 member_usable_word(void *members, __u32 first, __u32 count, __u32 id)
 {
-	__u64 *word;
+	__u32 index = first + id;
+	__u64 *word, value;
 
-	if (id >= v->member_count)
+	if (id >= count)
 		return 0;
-	c->index = v->member_first + id;
-	word = bpf_map_lookup_elem(members, &c->index);
+	word = bpf_map_lookup_elem(members, &index);
 	if (!word)
 		return 0;
-	c->word = *(volatile __u64 *)word;
-	return member_usable(c->word);
+	value = *(volatile __u64 *)word;
+	return member_usable(value) ? value : 0;
 }
 
+/* What ring_walk found. */
+struct ring_choice {
+	__u32 id;     /* member id */
+	__u32 probes; /* 1 to LIMIT_FALLBACK_PROBES along the chain, one more by the scan; 0: nothing is usable */
+};
+
 struct ring_scan {
-	const struct ring_view *view;
-	struct ring_choice *choice;
-	__u32 next; /* member id */
-	__u32 rsv;
+	void *members;
+	__u32 first;
+	__u32 count;
+	__u32 id; /* next member id */
+	__u32 found;
 };
 
 /* ring_scan_step is one step of the scan (bpf_loop): 1 ends it. */
@@ -92,39 +82,31 @@ static long ring_scan_step(__u64 i, void *arg)
 	struct ring_scan *s = arg;
 
 	(void)i;
-	if (ring_try(s->view, s->view->members, s->next, s->choice))
+	if (member_usable_word(s->members, s->first, s->count, s->id)) {
+		s->found = 1;
 		return 1;
-	s->next = s->next + 1 < s->view->member_count ? s->next + 1 : 0;
-	return 0;
-}
-
-/* ring_walk goes along the fallback chain of a slot whose own member is not usable, then scans the members. */
-static __noinline int ring_walk(const struct ring_view *v, __u32 slot, struct ring_choice *c)
-{
-	struct ring_scan scan = { .view = v, .choice = c };
-
-	for (__u32 probe = 1; probe <= LIMIT_FALLBACK_PROBES; probe++) {
-		c->probes = probe;
-		if (ring_try(v, v->members, ring_member(v->rings, v->ring_first, ring_fallback(slot, v->code, probe)), c))
-			return 0;
 	}
-	c->probes = LIMIT_FALLBACK_PROBES + 1;
-	scan.next = ring_scan_start(slot, v->member_count);
-	bpf_loop(v->member_count, ring_scan_step, &scan, 0);
-	if (!member_usable(c->word))
-		c->word = 0;
+	s->id = s->id + 1 < s->count ? s->id + 1 : 0;
 	return 0;
 }
 
-/* ring_choose picks the member of a flow. */
-static __always_inline void ring_choose(const struct ring_view *v, __u64 hash, struct ring_choice *c)
+/* ring_walk goes along the fallback chain of a slot whose own member is not usable, then scans the members in id order.
+ * `ring` and `range` are the words of struct endpoint. */
+static __always_inline struct ring_choice ring_walk(void *rings, void *members, __u64 ring, __u64 range, __u32 slot)
 {
-	__u32 slot = ring_slot(hash, v->code);
+	__u32 code = ring >> 32 & 0x1f, first = (__u32)range, count = range >> 32;
+	struct ring_choice none = {}, c;
+	struct ring_scan scan = { .members = members, .first = first, .count = count };
 
-	c->word = 0;
-	c->probes = 0;
-	if (!ring_try(v, v->members, ring_member(v->rings, v->ring_first, slot), c))
-		ring_walk(v, slot, c);
+	for (c.probes = 1; c.probes <= LIMIT_FALLBACK_PROBES; c.probes++) {
+		c.id = ring_member(rings, (__u32)ring, ring_fallback(slot, code, c.probes));
+		if (member_usable_word(members, first, count, c.id))
+			return c;
+	}
+	scan.id = ring_scan_start(slot, count);
+	bpf_loop(count, ring_scan_step, &scan, 0);
+	c.id = scan.id;
+	return scan.found ? c : none;
 }
 
 #endif
