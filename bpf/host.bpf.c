@@ -32,6 +32,11 @@ const volatile __u64 host_ipv6_csum_flag = 0;
 /* The version of abi.h that this object was built with. */
 const volatile enum limit host_abi_version = LIMIT_ABI_VERSION;
 
+/* What bpf_map_update_elem says of a key that is there (errno.h does not go with BPF). */
+enum map_error {
+	MAP_EXISTS = -17,
+};
+
 /* ---- maps */
 
 struct {
@@ -66,6 +71,8 @@ struct {
 	__uint(max_entries, LIMIT_BINDINGS);
 } owned_vips SEC(".maps");
 
+/* Flows by their answers. Least recently used ones make room: the next packet of the client brings such a flow back,
+ * but an answer that comes before it leaves with the DIP as its source. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__type(key, struct flow_key);
@@ -73,6 +80,7 @@ struct {
 	__uint(max_entries, LIMIT_FLOWS);
 } flows SEC(".maps");
 
+/* Flows whose client port was another's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__type(key, struct substitute_key);
@@ -163,20 +171,20 @@ static __always_inline int flow_same(const struct flow *f, const struct flow *wa
 	       f->client_port_be == want->client_port_be;
 }
 
-/* Makes `key` stand for `want`, or finds that it does. Returns 0, -EEXIST (another's), or another negative error. */
+/* Makes `key` stand for `want`, or finds that it does. Returns 0, MAP_EXISTS (another's), or another negative error. */
 static __always_inline int flow_take(const struct flow_key *key, const struct flow *want)
 {
 	struct flow *f = bpf_map_lookup_elem(&flows, key);
 	int err;
 
 	if (f)
-		return flow_same(f, want) ? 0 : -17;
+		return flow_same(f, want) ? 0 : MAP_EXISTS;
 	err = bpf_map_update_elem(&flows, key, want, BPF_NOEXIST);
-	if (err != -17)
+	if (err != MAP_EXISTS)
 		return err;
 	/* Another CPU was faster: with a packet of the same flow, or not. */
 	f = bpf_map_lookup_elem(&flows, key);
-	return f && flow_same(f, want) ? 0 : -17;
+	return f && flow_same(f, want) ? 0 : MAP_EXISTS;
 }
 
 /* Gives a flow whose tuple is another's a client port of its own, and remembers it. Sets key->client_port_be. Global, so
@@ -202,7 +210,7 @@ __noinline int flow_substitute(struct flow_key *key, const struct flow *want)
 		if (!flow_take(key, want))
 			return bpf_map_update_elem(&substitutes, &sub, &chosen, BPF_ANY);
 	}
-	return -17;
+	return MAP_EXISTS;
 }
 
 /* Finds or makes the state of the flow a packet belongs to; key->client_port_be becomes the port the server sees.
@@ -223,7 +231,7 @@ static __always_inline int flow_enter(struct flow_key *key, const struct flow *w
 	if (bpf_map_lookup_elem(&substitutes, &sub))
 		return flow_substitute(key, want);
 	err = flow_take(key, want);
-	return err == -17 ? flow_substitute(key, want) : err;
+	return err == MAP_EXISTS ? flow_substitute(key, want) : err;
 }
 
 /* ---- delivery */
@@ -235,17 +243,23 @@ static __always_inline int dip_is4(const __u8 *dip)
 	return !w[0] && !w[1] && w[2] == bpf_htonl(0xffff);
 }
 
+/* Address families (linux/socket.h does not have them). */
+enum family {
+	FAMILY_IP4 = 2,
+	FAMILY_IP6 = 10,
+};
+
 /* Looks up the way to dst as if a packet from src had come in by the uplink. */
 static __always_inline long route(struct __sk_buff *skb, struct bpf_fib_lookup *fib, const __u8 *src, const __u8 *dst)
 {
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->ifindex = skb->ifindex;
 	if (dip_is4(dst)) {
-		fib->family = 2; /* AF_INET */
+		fib->family = FAMILY_IP4;
 		fib->ipv4_src = ((const __u32 *)src)[3];
 		fib->ipv4_dst = ((const __u32 *)dst)[3];
 	} else {
-		fib->family = 10; /* AF_INET6 */
+		fib->family = FAMILY_IP6;
 		tunnel_copy16(fib->ipv6_src, src);
 		tunnel_copy16(fib->ipv6_dst, dst);
 	}
@@ -257,7 +271,7 @@ static __always_inline int forward(const struct bpf_fib_lookup *fib)
 	struct bpf_redir_neigh to = {};
 
 	to.nh_family = fib->family;
-	if (fib->family == 2)
+	if (fib->family == FAMILY_IP4)
 		to.ipv4_nh = fib->ipv4_dst;
 	else
 		tunnel_copy16(to.ipv6_nh, fib->ipv6_dst);
@@ -335,7 +349,7 @@ static __always_inline enum host_reason translate_in(struct __sk_buff *skb, cons
 	want.mss = b->mss;
 	err = flow_enter(&key, &want);
 	if (err)
-		return err == -17 ? HOST_REASON_IN_NO_PORT : HOST_REASON_IN_STATE_FULL;
+		return err == MAP_EXISTS ? HOST_REASON_IN_NO_PORT : HOST_REASON_IN_STATE_FULL;
 	if (key.client_port_be != t->sport_be)
 		count(HOST_REASON_CLIENT_PORT_MAPPED);
 	tunnel_copy16(n.addr, b->dip);
@@ -376,7 +390,8 @@ int host_in(struct __sk_buff *skb)
 	struct binding *b;
 	int r;
 
-	if (!tunnel_candidate(skb))
+	/* A tag that the device took off names another interface, whose route is not ours to look up. */
+	if (skb->vlan_present || !tunnel_candidate(skb))
 		return not_ours();
 	r = frame_ip(skb, &outer);
 	if (r == PARSE_OTHER || !tunnel_is(outer.protocol))
@@ -461,7 +476,7 @@ int host_out(struct __sk_buff *skb)
 	struct flow *f;
 	int r;
 
-	if (frame_ip(skb, &v))
+	if (skb->vlan_present || frame_ip(skb, &v))
 		return not_ours();
 	r = transport_view(skb, &v, &t);
 	if (r == PARSE_FRAGMENT && v.fragment == 1 && !ports_view(skb, &v, &t) && find_flow(&v, &t))

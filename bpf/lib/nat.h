@@ -18,7 +18,7 @@ struct nat {
 	__u8 rsv[3];
 };
 
-/* nat_sum16 is the one's complement difference that replacing one address by another makes to a checksum. */
+/* nat_diff16 is the one's complement difference that replacing one address by another makes to a checksum. */
 static __always_inline __u32 nat_diff16(const __u8 *from, const __u8 *to)
 {
 	const __u32 *f = (const __u32 *)from, *t = (const __u32 *)to;

@@ -24,6 +24,8 @@ const (
 	host4, host6     = "10.20.1.1", "2001:db8:20:1::1"
 	dip4, dip6       = "10.20.1.11", "2001:db8:20:1::11"
 	lost4            = "10.66.0.1"
+	narrow4          = "10.20.1.12"   // a server behind an MTU of 1280
+	owned4           = "203.0.113.15" // a VIP on the host's own loopback
 	source4, source6 = "100.64.3.7", "fd53:6875:6e74::a:b"
 )
 
@@ -57,9 +59,11 @@ func newHostEnv(t *testing.T) *hostEnv {
 	must(t, err)
 	defer n.Close()
 	must(t, n.SetUp("lo", true))
-	for _, dev := range []string{"up", "vm"} {
-		must(t, netdev.AddVeth(netdev.VethEnd{Namespace: n, Name: dev + "0"}, netdev.VethEnd{Namespace: n, Name: dev + "1"}, 1500))
+	for dev, mtu := range map[string]int{"up": 1500, "vm": 1500, "nm": 1280} {
+		must(t, netdev.AddVeth(netdev.VethEnd{Namespace: n, Name: dev + "0"}, netdev.VethEnd{Namespace: n, Name: dev + "1"}, mtu))
 	}
+	must(t, n.AddRoute(netdev.Route{Destination: netip.MustParsePrefix(narrow4 + "/32"), Device: "nm0"}))
+	must(t, n.AddAddress("lo", netip.MustParsePrefix(owned4+"/32")))
 	for _, a := range []string{host4 + "/32", host6 + "/128"} {
 		must(t, n.AddAddress("up0", netip.MustParsePrefix(a)))
 	}

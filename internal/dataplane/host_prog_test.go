@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/gopacket/gopacket/layers"
@@ -47,6 +48,7 @@ func TestHostIn(t *testing.T) {
 		bind(lb.TCP, "203.0.113.12", dip4, dip4, false), bind(lb.TCP, "2001:db8:f::12", dip6, dip6, false),
 		bind(lb.TCP, "203.0.113.13", host4, host4, false),
 		bind(lb.TCP, "203.0.113.14", lost4, lost4, true),
+		bind(lb.TCP, owned4, host4, host4, false), bind(lb.UDP, "203.0.113.16", narrow4, narrow4, true),
 	)
 	for _, c := range append(deliveredCases(t), refusedCases(t)...) {
 		t.Run(c.name, func(t *testing.T) {
@@ -128,6 +130,14 @@ func deliveredCases(t *testing.T) []hostCase {
 	add("rewrite none 4", source4, dip4, owned, owned, verdictRedirect, "in_untouched")
 	owned.src, owned.dst = client6, "2001:db8:f::12"
 	add("rewrite none 6", source6, dip6, owned, owned, verdictRedirect, "in_untouched")
+	owned = packet{protocol: lb.TCP, src: client4, dst: owned4, sport: 3, dport: 80, ack: true}
+	add("rewrite none, VIP of the host", source4, host4, owned, owned, verdictPass, "in_untouched")
+
+	// The stack cuts it, or says why not.
+	big := packet{protocol: lb.UDP, src: client4, dst: "203.0.113.16", sport: 4, dport: 53, payload: strings.Repeat("x", 1300)}
+	cut := big
+	cut.dst, cut.dport = narrow4, 5353
+	add("too big for the way to the DIP", source4, narrow4, big, cut, verdictPass, "in_delivered")
 	return cases
 }
 

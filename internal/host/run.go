@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -42,11 +43,18 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	if dev.MAC == [6]byte{} {
+		return fmt.Errorf("interface %s: it has no Ethernet address: not supported by this version", o.Interface)
+	}
 	tables, err := dataplane.OpenHost(dataplane.HostOptions{Ifindex: dev.Index, Dir: o.BPFFS})
 	if err != nil {
 		return err
 	}
 	o.Node.Role = "host"
+	if o.Node.Log == nil {
+		o.Node.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Node.Log.Info("programs attached", "interface", o.Interface, "pins", o.BPFFS)
 	h := New(tables, thisMachine(o.Interface), o.Node.Log)
 	return errors.Join(agent.Run(ctx, o.Node, h), tables.Close())
 }
