@@ -52,6 +52,8 @@ type Route struct {
 type Status struct {
 	Routes []Route
 	Peers  []PeerStatus
+	// Withheld says in words why routes that were asked for are not announced; empty when they are.
+	Withheld string
 }
 
 // PeerStatus is the state of one session.

@@ -243,3 +243,9 @@ func planOf(vips []string, dips ...string) plan.Plan {
 	}
 	return p
 }
+
+func compareTargets(a, b probe.Target) int { return a.Address.Compare(b.Address) }
+
+func result(t probe.Target, good bool) probe.Result {
+	return probe.Result{Target: t, Good: good, Words: "drawn"}
+}

@@ -14,7 +14,7 @@ import (
 
 // sameStatus tells whether two states of the speaker read the same.
 func sameStatus(a, b bgp.Status) bool {
-	return slices.Equal(a.Routes, b.Routes) && slices.Equal(a.Peers, b.Peers)
+	return a.Withheld == b.Withheld && slices.Equal(a.Routes, b.Routes) && slices.Equal(a.Peers, b.Peers)
 }
 
 // Status implements agent.Handler.
@@ -33,8 +33,11 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 	for _, p := range a.status.Peers {
 		out.Peers = append(out.Peers, &apiv1.PeerStatus{Address: p.Address.String(), State: p.State, Bfd: p.BFD})
 	}
-	if a.speakerFault != nil {
+	switch {
+	case a.speakerFault != nil:
 		out.Error = fmt.Sprintf("bgp speaker: %v", a.speakerFault)
+	case a.ready && a.status.Withheld != "":
+		out.Error = "routes are withheld: " + a.status.Withheld
 	}
 	return out
 }

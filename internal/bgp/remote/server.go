@@ -66,8 +66,6 @@ type answer struct {
 	Version string     `json:"version"`
 	PID     int        `json:"pid"`
 	Status  bgp.Status `json:"status"`
-	// Why no routes are announced, in words.
-	Why string `json:"why,omitempty"`
 	// Error of the speaker, in words.
 	Error string `json:"error,omitempty"`
 }
@@ -178,9 +176,10 @@ func (s *server) status(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *server) replyLocked(w http.ResponseWriter, r *http.Request, failure error) {
-	a := answer{Version: s.Version, PID: os.Getpid(), Why: s.keeper.Why(s.Clock.Now())}
+	a := answer{Version: s.Version, PID: os.Getpid()}
 	status, err := s.Speaker.Status(r.Context())
 	a.Status = status
+	a.Status.Withheld = s.keeper.Why(s.Clock.Now())
 	if err := errors.Join(failure, err); err != nil {
 		a.Error = err.Error()
 	}

@@ -98,6 +98,9 @@ func TestServerHoldsAndWithdraws(t *testing.T) {
 	if p.routes() != 0 || len(p.speaker.State().Peers) != 1 {
 		t.Fatalf("data plane gone: %d routes, %d peers", p.routes(), len(p.speaker.State().Peers))
 	}
+	if st, err := p.client.Status(ctx); err != nil || st.Withheld != "the data plane is not attached" {
+		t.Fatalf("status %+v, %v", st, err)
+	}
 	p.attached.Store(true)
 	p.beats(0)
 	if p.routes() != 0 {

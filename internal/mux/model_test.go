@@ -1,0 +1,166 @@
+package mux
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/shuntlb/shunt/internal/bgp"
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// careful is a speaker that checks, at the moment a state is set, that the data plane knows every announced VIP.
+type careful struct {
+	bgp.Fake
+	tables *tables
+	broken string
+}
+
+func (c *careful) Set(ctx context.Context, want bgp.State) error {
+	known := map[netip.Addr]bool{}
+	for _, e := range c.tables.state.Endpoints {
+		known[e.Key.VIP] = true
+	}
+	for _, r := range want.Routes {
+		if !known[r.Prefix.Addr()] {
+			c.broken = fmt.Sprintf("%v announced, tables know %v", r.Prefix, known)
+		}
+	}
+	return c.Fake.Set(ctx, want)
+}
+
+// guarded is a data plane that checks, at the moment it forgets a VIP, that nobody announces it.
+type guarded struct {
+	*tables
+	speaker *careful
+}
+
+func (g *guarded) Apply(s dataplane.MuxState) error {
+	known := map[netip.Addr]bool{}
+	for _, e := range s.Endpoints {
+		known[e.Key.VIP] = true
+	}
+	for _, r := range g.speaker.State().Routes {
+		if !known[r.Prefix.Addr()] {
+			g.speaker.broken = fmt.Sprintf("tables forget %v while it is announced", r.Prefix)
+		}
+	}
+	return g.tables.Apply(s)
+}
+
+// oracle is what must be announced: VIPs of the plan with a member that is alive in the tables and has weight.
+func oracle(p plan.Plan, alive map[dataplane.MemberKey]bool) []netip.Addr {
+	var out []netip.Addr
+	for _, e := range p.Endpoints {
+		for _, m := range e.Members {
+			if m.Weight > 0 && alive[dataplane.MemberKey{Endpoint: e.Key, Member: m.ID}] && !slices.Contains(out, e.Key.VIP) {
+				out = append(out, e.Key.VIP)
+			}
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out
+}
+
+// drawPlan picks VIPs, ports and backends from small pools, so that plans overlap.
+func drawPlan(t *rapid.T) plan.Plan {
+	p := planOf(nil)
+	p.Node.BGP.Peers = nil
+	for _, vip := range []string{"203.0.113.10", "203.0.113.11", "2001:db8:f::10"} {
+		for _, port := range []uint16{80, 443} {
+			if !rapid.Bool().Draw(t, "endpoint") {
+				continue
+			}
+			e := planOf([]string{vip}).Endpoints[0]
+			e.Key = lb.EndpointKey{VIP: netip.MustParseAddr(vip), Protocol: lb.TCP, Port: port}
+			e.Generation = rapid.Int64Range(1, 3).Draw(t, "generation")
+			for i := range 3 {
+				if !rapid.Bool().Draw(t, "member") {
+					continue
+				}
+				dip := netip.AddrFrom4([4]byte{10, 20, byte(i), 11})
+				e.Members = append(e.Members, plan.Member{
+					ID: uint16(i), DIP: dip, Port: 8080, Outer: dip, Weight: rapid.Uint16Range(0, 1).Draw(t, "weight"),
+				})
+			}
+			p.Endpoints = append(p.Endpoints, e)
+		}
+	}
+	return p
+}
+
+func TestRoutesFollowTablesUnderAnyEvents(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(t)
+		speaker := &careful{tables: w.tables}
+		start := func() {
+			a := w.agent.o
+			a.Speaker, a.Tables = speaker, &guarded{w.tables, speaker}
+			agent, err := New(a)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			w.agent = agent
+		}
+		start()
+		ctx := context.Background()
+		current, applied := planOf(nil), false
+		for range rapid.IntRange(1, 40).Draw(rt, "events") {
+			switch rapid.IntRange(0, 5).Draw(rt, "event") {
+			case 0:
+				next := drawPlan(rt)
+				fits := rapid.IntRange(0, 4).Draw(rt, "fits") > 0
+				w.tables.fail = nil
+				if !fits {
+					w.tables.fail = fmt.Errorf("does not fit")
+				}
+				if err := w.agent.Apply(ctx, next); (err == nil) != fits {
+					rt.Fatalf("apply: %v", err)
+				}
+				if w.tables.fail = nil; fits {
+					current, applied = next, true
+				}
+			case 1, 2, 3:
+				if len(w.prober.targets) == 0 {
+					continue
+				}
+				slices.SortFunc(w.prober.targets, compareTargets)
+				target := rapid.SampledFrom(w.prober.targets).Draw(rt, "target")
+				w.agent.Probed(result(target, rapid.Bool().Draw(rt, "good")))
+			case 4:
+				w.clock.Advance(time.Second)
+			case 5:
+				if err := saveHealth(w.run, w.agent.roster.list()); err != nil {
+					rt.Fatal(err)
+				}
+				start()
+				if applied {
+					if err := w.agent.Apply(ctx, current); err != nil {
+						rt.Fatal(err)
+					}
+				}
+			}
+			w.agent.Speak(ctx)
+			if speaker.broken != "" {
+				rt.Fatal(speaker.broken)
+			}
+			if !applied {
+				continue
+			}
+			var announced []netip.Addr
+			for _, r := range speaker.State().Routes {
+				announced = append(announced, r.Prefix.Addr())
+			}
+			if want := oracle(current, w.tables.alive); !slices.Equal(announced, want) {
+				rt.Fatalf("announced %v, want %v", announced, want)
+			}
+		}
+	})
+}
