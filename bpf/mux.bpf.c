@@ -185,7 +185,7 @@ static __noinline int echo(struct xdp_md *ctx, const struct packet *p)
 	if (!icmp_turn(data, end, p))
 		return drop(MUX_REASON_TRUNCATED);
 	count_reason(&reasons, MUX_REASON_ECHO_REPLIED);
-	return XDP_TX;
+	return bounce(ctx);
 }
 
 /* settle ends a packet that is not forwarded. It reads the packet again, so that the walk of those that are need not
