@@ -31,7 +31,7 @@ func logsOnFailure(t *testing.T, l *lab.Lab) {
 			return
 		}
 		for _, n := range l.Topology.Nodes() {
-			if tail := l.Tail(n.Name, 4<<10); tail != "" {
+			if tail := l.Tail(n.Name, 1<<10); tail != "" {
 				t.Logf("--- end of %s\n%s", l.LogPath(n.Name), tail)
 			}
 		}

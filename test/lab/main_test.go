@@ -14,10 +14,10 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// shared is the lab of most tests; binary the program that it and all others run.
+// shared is the lab of most tests; program is the shunt that it and all others run.
 var (
-	shared *lab.Lab
-	binary string
+	shared  *lab.Lab
+	program string
 )
 
 // eventually is how long a test waits for an event before it says that it does not come.
@@ -39,8 +39,8 @@ func runTests(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer os.RemoveAll(dir)
-	binary = filepath.Join(dir, "shunt")
-	build := exec.Command("go", "build", "-o", binary, "../../cmd/shunt")
+	program = filepath.Join(dir, "shunt")
+	build := exec.Command("go", "build", "-o", program, "../../cmd/shunt")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return 1, fmt.Errorf("build shunt: %w\n%s", err, out)
@@ -54,7 +54,7 @@ func runTests(m *testing.M) (code int, err error) {
 			code, err = 1, down
 		}
 	}()
-	shared, err = lab.Up(ctx, t, lab.Options{Binary: binary, Progress: func(line string) { fmt.Println(line) }})
+	shared, err = lab.Up(ctx, t, lab.Options{Binary: program, Progress: func(line string) { fmt.Println(line) }})
 	if err != nil {
 		return 1, err
 	}
