@@ -230,7 +230,7 @@ func (d *description) node(o *lb.Node) {
 	n := nodeStatus(d.status, o.Name)
 	state, _ := nodeState(o, n)
 	d.field("State", state)
-	if n == nil {
+	if state == neverSeen {
 		return
 	}
 	d.field("Synced", fmt.Sprintf("revision %d of %d", n.GetSyncedRevision(), d.status.GetRevision()))

@@ -13,7 +13,7 @@ import (
 // newDrain makes drain, or undrain when on is false.
 func newDrain(g *globals, on bool) *cobra.Command {
 	verb, short := "drain", "Take new traffic away from a node or a backend"
-	nodeShort, backendShort := "Withdraw a mux's routes, gracefully", "Give a backend no new flows; its old ones stay"
+	nodeShort, backendShort := "Withdraw a mux's routes, gracefully", "Give a backend no new flows"
 	if !on {
 		verb, short = "undrain", "Give new traffic to a drained node or backend again"
 		nodeShort, backendShort = "Let a mux advertise its routes again", "Give a backend new flows again"

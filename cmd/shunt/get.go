@@ -159,11 +159,14 @@ func objectRow(object lb.Object, status *apiv1.StatusResponse) []string {
 	return nil
 }
 
+// neverSeen is the state of a node that has not joined yet.
+const neverSeen = "never seen"
+
 // nodeState is a node's state in one word, and the revision it obeys.
 func nodeState(o *lb.Node, status *apiv1.NodeStatus) (state, synced string) {
 	switch {
-	case status == nil:
-		return "never seen", ""
+	case status.GetLastSeen() == nil && !status.GetConnected():
+		return neverSeen, ""
 	case !status.GetConnected():
 		state = "away"
 	case status.GetError() != "":
