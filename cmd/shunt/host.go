@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/host"
 )
 
@@ -16,11 +15,15 @@ func newHost() *cobra.Command {
 	var o host.Options
 	var stop bool
 	cmd := &cobra.Command{
-		Use:   "host --interface DEVICE --manager ADDRESS:PORT --token-file FILE",
+		Use:   "host",
 		Short: "Run the agent of a server: decapsulation, translation, direct return",
 		Long: "Run the agent of a server. It attaches two tcx programs to the interface by which tunnel packets come in and\n" +
 			"answers leave. They stay attached when the agent ends, and the next one takes them over without losing a\n" +
-			"packet; --stop takes them away.",
+			"packet; --stop takes them away.\n\n" +
+			"Servers behind this machine need its forwarding (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding); the agent\n" +
+			"tells what is missing and changes nothing.",
+		Example: "  shunt host --interface eth0 --manager 10.99.0.11:8443 --token-file /etc/shunt/host1.token\n" +
+			"  shunt host --stop      # detach the programs and forget all flows",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if stop {
@@ -34,19 +37,25 @@ func newHost() *cobra.Command {
 			return host.Run(cmd.Context(), o)
 		},
 	}
-	registerNode(cmd, &o.Node, "host", &o.RunDir, &o.BPFFS)
-	cmd.Flags().StringVar(&o.Interface, "interface", "", "uplink: where tunnel packets come in and answers leave")
-	cmd.Flags().BoolVar(&stop, "stop", false, "detach the programs and forget all flows; the agent must not be running")
+	f := cmd.Flags()
+	f.StringVar(&o.Interface, "interface", "", "uplink `device`: tunnel packets come in and answers leave by it")
+	f.StringVar(&o.Node.Manager, "manager", "", "`address:port` of the manager")
+	f.StringVar(&o.Node.TokenFile, "token-file", "", "file with the join token; needed until the node has joined")
+	f.StringVar(&o.Node.Name, "name", "", "name of this node (default: the host's name)")
+	f.StringVar(&o.Node.StateDir, "state", "/var/lib/shunt/host", "directory of key, certificate and last plan")
+	f.StringVar(&o.RunDir, "run", "/run/shunt/host", "directory of the lock that keeps a second agent out")
+	f.StringVar(&o.BPFFS, "bpffs", "/sys/fs/bpf/shunt/host", "directory for the pins of programs and maps, on a bpf file system")
+	f.BoolVar(&stop, "stop", false, "detach the programs and forget all flows; the agent must have ended")
 	return cmd
 }
 
 // hostFlags checks what is needed to run, and fills in the name.
 func hostFlags(o *host.Options) error {
 	if o.Interface == "" {
-		return usagef("--interface: must name the uplink, such as eth0")
+		return usagef(`--interface: "": must be a device of this machine`)
 	}
 	if o.Node.Manager == "" {
-		return usagef("--manager: must be the manager's address, such as 10.99.0.11:8443")
+		return usagef(`--manager: "": must be the manager's address and port`)
 	}
 	if o.Node.Name != "" {
 		return nil
@@ -57,15 +66,4 @@ func hostFlags(o *host.Options) error {
 	}
 	o.Node.Name = name
 	return nil
-}
-
-// registerNode adds the flags that every node agent has.
-func registerNode(cmd *cobra.Command, o *agent.Options, role string, runDir, bpffs *string) {
-	f := cmd.Flags()
-	f.StringVar(&o.Manager, "manager", "", "address of the manager, ADDRESS:PORT")
-	f.StringVar(&o.TokenFile, "token-file", "", "file with a join token; needed until the node has joined")
-	f.StringVar(&o.Name, "name", "", "name of the node (default: the hostname)")
-	f.StringVar(&o.StateDir, "state", "/var/lib/shunt/"+role, "directory of the node's key, certificate and last plan")
-	f.StringVar(runDir, "run", "/run/shunt/"+role, "directory of locks and sockets")
-	f.StringVar(bpffs, "bpffs", "/sys/fs/bpf/shunt/"+role, "directory of the pinned programs and maps, on a bpf file system")
 }

@@ -3,8 +3,11 @@ package host
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"os"
 	"reflect"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -108,4 +111,21 @@ func TestProblems(t *testing.T) {
 			t.Errorf("%s: cures %q, want %q", name, cures, c.cures)
 		}
 	}
+}
+
+func TestLock(t *testing.T) {
+	dir := t.TempDir()
+	unlock, err := lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("lock %s/agent.lock: a host agent runs with it (process %d): end it first: ", dir, os.Getpid())
+	if err := Stop("/nowhere", dir); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("error %v, want %s…", err, want)
+	}
+	unlock()
+	if unlock, err = lock(dir); err != nil {
+		t.Errorf("after unlocking: %v", err)
+	}
+	unlock()
 }

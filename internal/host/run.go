@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 
 	"github.com/shuntlb/shunt/internal/agent"
@@ -102,8 +104,19 @@ func lock(dir string) (unlock func(), err error) {
 		return nil, fmt.Errorf("open lock: %w", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		defer f.Close()
+		pid, _ := io.ReadAll(f)
+		return nil, fmt.Errorf("lock %s: a host agent runs with it (process %s): end it first: %w", f.Name(), pid, err)
+	}
+	if err := errors.Join(f.Truncate(0), writePID(f)); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("lock %s: a host agent runs with this directory: %w", f.Name(), err)
+		return nil, fmt.Errorf("write lock: %w", err)
 	}
 	return func() { f.Close() }, nil
+}
+
+// writePID leaves the process's id for those who find the lock taken.
+func writePID(f *os.File) error {
+	_, err := f.WriteString(strconv.Itoa(os.Getpid()))
+	return err
 }
