@@ -197,7 +197,7 @@ func (l *loop) applyAll(ctx context.Context) {
 		f := l.wanted
 		l.mu.Unlock()
 		err := l.h.Apply(ctx, f.plan)
-		if ctx.Err() != nil {
+		if err != nil && ctx.Err() != nil {
 			return
 		}
 		l.mu.Lock()

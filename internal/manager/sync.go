@@ -32,10 +32,14 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 	m.view.subscribe(s)
 	m.reports.connected(id, hello, m.o.Clock.Now())
 	m.o.Log.Info("node is connected", "node", id.name, "role", id.role, "version", hello.GetVersion(), "has_revision", hello.GetHaveRevision())
-	m.checkEpoch(id.name, hello.GetEpoch())
+	if hello.GetEpoch() > m.epoch && !m.checkEpoch(hello.GetEpoch()) {
+		m.o.Log.Error("node obeys a later epoch than this manager's and refuses its plans", "node", id.name, "epoch", hello.GetEpoch(), "own_epoch", m.epoch)
+	}
 	defer n.goodbye(s)
 	go n.listen(s, stream)
-	return n.speak(s, stream)
+	err = n.speak(s, stream)
+	s.end(err)
+	return err
 }
 
 func (n nodeAPI) goodbye(s *session) {
@@ -58,7 +62,7 @@ func (n nodeAPI) listen(s *session, stream *connect.BidiStream[apiv1.NodeReport,
 			return
 		}
 		n.m.reports.report(s.name, report, n.m.o.Clock.Now())
-		n.m.checkEpoch(s.name, report.GetEpoch())
+		n.m.checkEpoch(report.GetEpoch())
 		if t := report.GetTrace(); t != nil {
 			n.m.reports.answer(s.name, t)
 		}
@@ -88,15 +92,16 @@ func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, 
 	}
 }
 
-// checkEpoch stops a manager whose nodes obey a later one: it proves its lease by reading the leader key.
-func (m *Manager) checkEpoch(node string, epoch int64) {
+// checkEpoch proves this manager's lease when a node obeys a later epoch, by reading the leader key: a manager that was
+// replaced stops, and the result is true.
+func (m *Manager) checkEpoch(epoch int64) (fenced bool) {
 	if epoch <= m.epoch {
-		return
+		return false
 	}
 	kv, _, _, err := m.o.Store.Get(m.ctx, keyLeader)
-	if err == nil && kv.ModRevision != m.leaderMod {
-		m.stop(ErrFenced)
-		return
+	if err != nil || kv.ModRevision == m.leaderMod {
+		return false
 	}
-	m.o.Log.Error("node obeys a later epoch than this manager's", "node", node, "epoch", epoch, "own_epoch", m.epoch)
+	m.stop(ErrFenced)
+	return true
 }

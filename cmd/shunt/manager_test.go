@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// commandVariable makes the test binary be shunt itself: its arguments, separated by newlines.
+const commandVariable = "SHUNT_TEST_COMMAND"
+
+func init() {
+	if args := os.Getenv(commandVariable); args != "" {
+		os.Exit(run(strings.Split(args, "\n"), os.Stdin, os.Stdout, os.Stderr))
+	}
+}
+
+// managerProcess is `shunt manager` as a process of its own.
+type managerProcess struct {
+	t          *testing.T
+	data, addr string
+	cmd        *exec.Cmd
+	stderr     *bufio.Reader
+}
+
+func newManagerProcess(t *testing.T) *managerProcess {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return &managerProcess{t: t, data: filepath.Join(t.TempDir(), "data"), addr: l.Addr().String()}
+}
+
+// start returns when the manager is up, with the line that says so.
+func (p *managerProcess) start() string {
+	p.t.Helper()
+	p.cmd = exec.Command(os.Args[0])
+	p.cmd.Env = append(os.Environ(), commandVariable+"="+strings.Join([]string{"manager", "--data", p.data, "--listen", p.addr, "--name", "m1"}, "\n"))
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	pipe, err := p.cmd.StderrPipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { p.cmd.Process.Kill() })
+	p.stderr = bufio.NewReader(pipe)
+	var said strings.Builder
+	for {
+		line, err := p.stderr.ReadString('\n')
+		said.WriteString(line)
+		if strings.Contains(line, "manager is up") {
+			return line
+		}
+		if err != nil {
+			p.t.Fatalf("manager ended: %v: %s", p.cmd.Wait(), said.String())
+		}
+	}
+}
+
+// end sends the signal and returns what the manager still said, and its exit code.
+func (p *managerProcess) end(sig os.Signal) (string, int) {
+	p.cmd.Process.Signal(sig)
+	var rest bytes.Buffer
+	rest.ReadFrom(p.stderr)
+	p.cmd.Wait()
+	return rest.String(), p.cmd.ProcessState.ExitCode()
+}
+
+// shunt runs a command line against the manager.
+func (p *managerProcess) shunt(stdin string, args ...string) (string, int) {
+	var out, err bytes.Buffer
+	code := run(append([]string{"--config", filepath.Join(p.data, "admin.yaml")}, args...), strings.NewReader(stdin), &out, &err)
+	return out.String() + err.String(), code
+}
+
+const testNetwork = `
+kind: Network
+name: main
+vips: [203.0.0.0/8]
+underlay: [10.0.0.0/8]
+---
+kind: Node
+name: host1
+role: host
+address: 10.20.1.1
+`
+
+func testService(i int) string {
+	return fmt.Sprintf(`
+kind: Service
+name: s%d
+vip: 203.0.%d.%d
+endpoints:
+- protocol: tcp
+  port: 80
+  backends:
+  - {dip: 10.20.1.11, port: 8080, host: 10.20.1.1}
+`, i, i/250, 1+i%250)
+}
+
+// TestManagerLosesNothing kills the manager in the middle of writes, again and again: what was acknowledged is there.
+func TestManagerLosesNothing(t *testing.T) {
+	p := newManagerProcess(t)
+	p.start()
+	if out, code := p.shunt(testNetwork, "apply", "-f", "-"); code != exitOK {
+		t.Fatal(out)
+	}
+	acknowledged := 0
+	for round := 1; round <= 3; round++ {
+		enough, stopped := make(chan struct{}), make(chan int)
+		go func(n int) {
+			for i := n; ; i++ {
+				if _, code := p.shunt(testService(i), "apply", "-f", "-"); code != exitOK {
+					stopped <- i
+					return
+				}
+				if i == n+10 {
+					close(enough)
+				}
+			}
+		}(acknowledged)
+		<-enough
+		p.end(syscall.SIGKILL)
+		acknowledged = <-stopped
+		if line := p.start(); !strings.Contains(line, fmt.Sprintf("epoch=%d", round+1)) {
+			t.Errorf("after kill %d: %s", round, line)
+		}
+		out, code := p.shunt("", "get", "services", "-o", "json")
+		if code != exitOK {
+			t.Fatal(out)
+		}
+		for i := range acknowledged {
+			if !strings.Contains(out, fmt.Sprintf("%q", fmt.Sprintf("s%d", i))) {
+				t.Errorf("after kill %d: s%d of %d was acknowledged and is lost", round, i, acknowledged)
+			}
+		}
+	}
+	if rest, code := p.end(syscall.SIGTERM); code != exitOK || !strings.Contains(rest, "manager stops") {
+		t.Errorf("after SIGTERM: exit code %d: %s", code, rest)
+	}
+}
+
+func TestManagerSaysWhyItCannotStart(t *testing.T) {
+	p := newManagerProcess(t)
+	p.start()
+	for name, c := range map[string]struct {
+		args []string
+		want string
+		code int
+	}{
+		"port in use":    {[]string{"--data", t.TempDir(), "--listen", p.addr}, "another process listens there", exitFailed},
+		"data in use":    {[]string{"--data", p.data, "--listen", "127.0.0.1:0"}, "data directory is used by another process", exitFailed},
+		"bad listen":     {[]string{"--data", t.TempDir(), "--listen", "8443"}, `--listen: "8443": must be`, exitUsage},
+		"bad advertise":  {[]string{"--data", t.TempDir(), "--advertise", ":8443"}, "--advertise", exitUsage},
+		"unknown flag":   {[]string{"--nope"}, "nope", exitUsage},
+		"data is a file": {[]string{"--data", os.Args[0], "--listen", "127.0.0.1:0"}, "not a directory", exitFailed},
+	} {
+		var out bytes.Buffer
+		if code := run(append([]string{"manager"}, c.args...), nil, &out, &out); code != c.code || !strings.Contains(out.String(), c.want) {
+			t.Errorf("%s: exit code %d, %s", name, code, out.String())
+		}
+	}
+}
+
+func TestFirstStartTellsTheNextSteps(t *testing.T) {
+	p := newManagerProcess(t)
+	p.start()
+	rest, _ := p.end(syscall.SIGTERM)
+	if !strings.Contains(rest, filepath.Join(p.data, "admin.yaml")) || !strings.Contains(rest, "token create") {
+		t.Errorf("the first start said: %s", rest)
+	}
+	p.start()
+	if rest, _ := p.end(syscall.SIGTERM); strings.Contains(rest, "first start") {
+		t.Errorf("the second start said: %s", rest)
+	}
+}
