@@ -64,10 +64,10 @@ func printNext(w io.Writer, name string) {
 The lab is still up. Try:
   shunt lab status --name %[1]s
   shunt lab exec --name %[1]s client1 -- curl -s http://%[2]s/
-  shunt lab exec --name %[1]s client1 -- curl -s http://[%[3]s]/
-  shunt trace --lab %[1]s --client 198.51.100.11:40000 --vip %[2]s:80 --protocol tcp
-  shunt get service web --lab %[1]s -o yaml
+  shunt lab exec --name %[1]s client1 -- curl -s 'http://[%[3]s]/'
+  shunt trace --lab %[1]s --from 198.51.100.11:40000 --to %[2]s:80
   shunt describe service web --lab %[1]s
+  shunt describe node mux1 --lab %[1]s
   shunt apply --lab %[1]s -f %[4]s/web.yaml      # change it first: a weight, another backend
   shunt lab exec --name %[1]s router1 -- ip route show %[2]s
   shunt lab exec --name %[1]s mux1 -- tcpdump -ni eth0 -c 10

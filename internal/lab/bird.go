@@ -72,7 +72,8 @@ func (r *birdRouter) start(_ context.Context, l *Lab, c routerConfig) error {
 	}
 	_, err = l.start(command{
 		node: Node{Name: "router1", Kind: KindRouter, Index: 1}, name: "bird", path: path,
-		args: []string{"-f", "-c", filepath.Join(r.dir, "bird.conf"), "-s", r.socket()},
+		args:   []string{"-f", "-c", filepath.Join(r.dir, "bird.conf"), "-s", r.socket()},
+		urgent: true,
 	})
 	return err
 }

@@ -103,7 +103,7 @@ func (r *frrRouter) start(ctx context.Context, l *Lab, c routerConfig) error {
 		case "bfdd":
 			args = append(args, "--bfdctl", r.path("bfdd.sock"))
 		}
-		if _, err := l.start(command{node: node, name: daemon, path: filepath.Join(folder, daemon), args: args}); err != nil {
+		if _, err := l.start(command{node: node, name: daemon, path: filepath.Join(folder, daemon), args: args, urgent: true}); err != nil {
 			return err
 		}
 		if daemon == "zebra" { // the others look for it once a second only

@@ -75,6 +75,9 @@ func Open(name string, o Options) (*Lab, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
 	}
+	if err := needRoot(); err != nil {
+		return nil, err
+	}
 	s, err := loadState(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("lab %s: there is no such lab; `shunt lab up --name %s` makes it", name, name)
@@ -121,7 +124,7 @@ func newLab(t Topology, o Options) (*Lab, error) {
 
 func needRoot() error {
 	if os.Geteuid() != 0 {
-		return errors.New("the lab makes network namespaces: it must be run as root")
+		return errors.New("a lab consists of network namespaces: this must be run as root")
 	}
 	return nil
 }

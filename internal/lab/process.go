@@ -39,7 +39,12 @@ type command struct {
 	name string
 	path string
 	args []string
+	// urgent processes run before others: a router does not share its processor with the machines around it.
+	urgent bool
 }
+
+// urgentNice is the nice value of urgent processes.
+const urgentNice = -10
 
 // start runs a command in its node's namespace with its output appended to the node's log, and records it.
 func (l *Lab) start(c command) (Process, error) {
@@ -57,7 +62,11 @@ func (l *Lab) start(c command) (Process, error) {
 	cmd.Dir = dir
 	cmd.Env = l.environment()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // outlives this command and its terminal
-	if err := netdev.In(c.node.Namespace(l.Topology.Name), cmd.Start); err != nil {
+	begin := cmd.Start
+	if c.urgent {
+		begin = func() error { return startUrgent(cmd) }
+	}
+	if err := netdev.In(c.node.Namespace(l.Topology.Name), begin); err != nil {
 		return Process{}, fmt.Errorf("start %s on %s: %w", c.name, c.node.Name, err)
 	}
 	p := Process{Node: c.node.Name, Name: c.name, Pid: cmd.Process.Pid}
@@ -71,6 +80,16 @@ func (l *Lab) start(c command) (Process, error) {
 		return Process{}, err
 	}
 	return p, writeFile(filepath.Join(dir, c.name+".pid"), b, 0o644)
+}
+
+// startUrgent starts a process with the nice value of this thread lowered for the moment, which all of its threads
+// inherit. The thread must be locked.
+func startUrgent(cmd *exec.Cmd) error {
+	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, urgentNice); err != nil {
+		return fmt.Errorf("set nice value %d: %w", urgentNice, err)
+	}
+	err := cmd.Start()
+	return errors.Join(err, unix.Setpriority(unix.PRIO_PROCESS, 0, 0))
 }
 
 // Processes lists the recorded processes, alive or not.

@@ -13,16 +13,18 @@ import (
 
 // Screen prints a demo: with a live line on a terminal, plain lines elsewhere.
 type Screen struct {
-	out  io.Writer
-	live bool
+	out   io.Writer
+	live  bool
+	width int // of the terminal, in columns
 }
 
 // NewScreen prints to out.
 func NewScreen(out io.Writer) *Screen {
 	s := &Screen{out: out}
 	if f, ok := out.(*os.File); ok {
-		_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-		s.live = err == nil
+		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
+			s.live, s.width = true, int(size.Col)
+		}
 	}
 	return s
 }
@@ -49,8 +51,16 @@ func (s *Screen) Live(r Report, muxes map[string]uint64, last bool) {
 	case last:
 		s.Line("%s", text)
 	case s.live:
-		fmt.Fprint(s.out, eraseLine+text)
+		fmt.Fprint(s.out, eraseLine+s.fit(text))
 	}
+}
+
+// fit cuts a line that the terminal would break, and that could then not be painted over.
+func (s *Screen) fit(text string) string {
+	if runes := []rune(text); s.width > 0 && len(runes) >= s.width {
+		return string(runes[:s.width-1])
+	}
+	return text
 }
 
 // Row prints the result of one event.
