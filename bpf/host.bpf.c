@@ -4,6 +4,8 @@
  * host_in takes tunnel packets of the muxes out of their outer header, turns VIP:port into DIP:port and hands them to
  * the server; host_out turns the server's answers back, and they leave by the host's own route (direct return).
  * A packet that is none of ours is TCX_NEXT: the next program, then the kernel, untouched.
+ *
+ * Not here: ICMP errors about flows, fragments, and answers that do not leave by the uplink (a client on this machine).
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -219,7 +220,7 @@ func refusedCases(t *testing.T) []hostCase {
 	return cases
 }
 
-// TestHostInExtensions: a TCP segment behind destination options is translated like any other.
+// TestHostInExtensions: a TCP segment behind destination options, its own or the tunnel's, is translated like any other.
 func TestHostInExtensions(t *testing.T) {
 	e := newHostEnv(t)
 	e.apply(bind(lb.TCP, vip6, dip6, dip6, true))
@@ -232,9 +233,16 @@ func TestHostInExtensions(t *testing.T) {
 	in := packet{protocol: lb.TCP, src: client6, dst: vip6, sport: 7, dport: 80, syn: true, options: mssOption(1, 1460)}
 	out := in
 	out.dst, out.dport, out.options = dip6, 8080, mssOption(1, 1400)
-	verdict, got := e.run(e.host.objects.HostIn, tunnel(t, source6, dip6, with(in)))
-	if want := frame(with(out)); verdict != verdictRedirect || !bytes.Equal(got, want) {
-		t.Errorf("verdict %d, frame\n% x, want\n% x", verdict, got, want)
+	// The second tunnel has destination options of its own, as RFC 2473 section 5.1 has it.
+	limited := tunnel(t, source6, dip6, with(in))
+	limited[14+6] = byte(layers.IPProtocolIPv6Destination)
+	binary.BigEndian.PutUint16(limited[14+4:], binary.BigEndian.Uint16(limited[14+4:])+8)
+	limited = slices.Insert(limited, 14+40, byte(layers.IPProtocolIPv6), 0, 4, 1, 4, 1, 1, 0)
+	for _, f := range [][]byte{tunnel(t, source6, dip6, with(in)), limited} {
+		verdict, got := e.run(e.host.objects.HostIn, f)
+		if want := frame(with(out)); verdict != verdictRedirect || !bytes.Equal(got, want) {
+			t.Errorf("verdict %d, frame\n% x, want\n% x", verdict, got, want)
+		}
 	}
 }
 
