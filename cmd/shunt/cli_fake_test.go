@@ -235,7 +235,8 @@ func (f *fakeManager) report() {
 			Peers:   []*apiv1.PeerStatus{{Address: "10.10.0.1", State: "established", Bfd: "up"}},
 			Reasons: []*apiv1.ReasonCount{{Reason: "forwarded", Packets: 300}, {Reason: "malformed", Packets: 0}, {Reason: "no_backend", Packets: 2}}},
 		{Name: "mux3", Role: "mux", LastSeen: seen, SyncedRevision: 1, Members: members(true, "200 OK")[:1], Routes: routes(true)},
-		{Name: "host1", Role: "host", Connected: true, LastSeen: seen, SyncedRevision: 2},
+		{Name: "host1", Role: "host", Connected: true, LastSeen: seen, SyncedRevision: 2, Members: []*apiv1.MemberStatus{member("203.0.113.10", "10.20.1.11", 1, true, "")}},
+		{Name: "host2", Role: "host"},
 	}}
 	slices.SortFunc(f.status.GetNodes()[0].GetMembers(), func(a, b *apiv1.MemberStatus) int { return cmp.Compare(a.GetDip(), b.GetDip()) })
 	f.traces = []*apiv1.TraceResult{

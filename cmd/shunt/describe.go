@@ -160,8 +160,8 @@ func (d *description) member(name endpointKey, b *lb.Backend, key lb.BackendKey)
 		}
 		id = fmt.Sprint(m.GetMember())
 		packets += m.GetPackets()
-		word := healthWord(m) + " at " + m.mux.GetName()
-		if m.GetLastCheck() != "" && m.mux.GetConnected() {
+		word := healthWord(m) + " at " + m.node.GetName()
+		if m.GetLastCheck() != "" && m.node.GetConnected() {
 			word += " (" + m.GetLastCheck() + ")"
 		}
 		words = append(words, word)
@@ -246,7 +246,7 @@ func (d *description) node(o *lb.Node) {
 	}
 	d.section("Routes", routes)
 	members := [][]string{{"SERVICE", "ENDPOINT", "BACKEND", "MEMBER", "HEALTH", "PACKETS", "LAST-CHECK"}}
-	for _, m := range reports(&apiv1.StatusResponse{Nodes: []*apiv1.NodeStatus{n}}, "") {
+	for _, m := range membersOf([]*apiv1.NodeStatus{n}, "") {
 		members = append(members, []string{
 			m.GetService(), keyOf(m.MemberStatus).String(), hostPort(m.GetDip(), m.GetDipPort()), fmt.Sprint(m.GetMember()),
 			healthWord(m), fmt.Sprint(m.GetPackets()), m.GetLastCheck(),

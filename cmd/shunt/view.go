@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 // view is something to list that is not stored: rows for a table, records for JSON and YAML, in one order.
@@ -48,16 +49,28 @@ func (c *client) getView(ctx context.Context, g *globals, w io.Writer, makeView 
 	return table(w, v.rows)
 }
 
-// memberReport is a member as one mux reported it.
+// memberReport is a member as one node reported it.
 type memberReport struct {
-	mux *apiv1.NodeStatus
+	node *apiv1.NodeStatus
 	*apiv1.MemberStatus
 }
 
-// reports are all members of a service (all services when empty) as the muxes see them, in natural order.
+// reports are all members of a service (all services when empty) as the muxes see them, in natural order. Hosts report
+// members as well, but check none.
 func reports(status *apiv1.StatusResponse, service string) []memberReport {
-	var out []memberReport
+	var muxes []*apiv1.NodeStatus
 	for _, n := range status.GetNodes() {
+		if n.GetRole() == string(lb.RoleMux) {
+			muxes = append(muxes, n)
+		}
+	}
+	return membersOf(muxes, service)
+}
+
+// membersOf are the members that nodes report, of a service or of all, in natural order.
+func membersOf(nodes []*apiv1.NodeStatus, service string) []memberReport {
+	var out []memberReport
+	for _, n := range nodes {
 		for _, m := range n.GetMembers() {
 			if service == "" || m.GetService() == service {
 				out = append(out, memberReport{n, m})
@@ -68,7 +81,7 @@ func reports(status *apiv1.StatusResponse, service string) []memberReport {
 		return cmp.Or(
 			cmp.Compare(a.GetService(), b.GetService()), cmp.Compare(a.GetVip(), b.GetVip()),
 			cmp.Compare(a.GetProtocol(), b.GetProtocol()), cmp.Compare(a.GetPort(), b.GetPort()),
-			cmp.Compare(a.GetMember(), b.GetMember()), cmp.Compare(a.mux.GetName(), b.mux.GetName()),
+			cmp.Compare(a.GetMember(), b.GetMember()), cmp.Compare(a.node.GetName(), b.node.GetName()),
 		)
 	})
 	return out
@@ -109,7 +122,7 @@ func backendView(status *apiv1.StatusResponse, service string) view {
 	records := []backendRecord{}
 	rows := [][]string{{"SERVICE", "ENDPOINT", "BACKEND", "MEMBER", "MUX", "HEALTH", "PACKETS", "BYTES", "LAST-CHECK"}}
 	for _, m := range reports(status, service) {
-		r := backendRecord{keyOf(m.MemberStatus), m.GetDip(), m.GetDipPort(), m.GetMember(), m.mux.GetName(), healthWord(m), m.GetLastCheck(), m.GetPackets(), m.GetBytes()}
+		r := backendRecord{keyOf(m.MemberStatus), m.GetDip(), m.GetDipPort(), m.GetMember(), m.node.GetName(), healthWord(m), m.GetLastCheck(), m.GetPackets(), m.GetBytes()}
 		records = append(records, r)
 		rows = append(rows, []string{
 			r.Service, r.endpointKey.String(), hostPort(r.DIP, r.DIPPort), fmt.Sprint(r.Member), r.Mux, r.Health,
@@ -122,10 +135,12 @@ func backendView(status *apiv1.StatusResponse, service string) view {
 // String returns "tcp 203.0.113.10:80" without the service, as one word.
 func (k endpointKey) String() string { return k.Protocol + "/" + hostPort(k.VIP, k.Port) }
 
-// healthWord is what a mux thinks of a member; a mux that is away has no opinion that counts.
+// healthWord is what a node thinks of a member; one that is away has no opinion that counts, and hosts have none.
 func healthWord(m memberReport) string {
 	switch {
-	case !m.mux.GetConnected():
+	case m.node.GetRole() == string(lb.RoleHost):
+		return ""
+	case !m.node.GetConnected():
 		return "unknown"
 	case m.GetAlive():
 		return "up"
@@ -178,9 +193,9 @@ func summarize(members []memberReport) endpointRecord {
 	for _, m := range members {
 		r.Packets += m.GetPackets()
 		r.Bytes += m.GetBytes()
-		if !muxes[m.mux.GetName()] {
-			muxes[m.mux.GetName()] = true
-			if advertises(m.mux, r.VIP) {
+		if !muxes[m.node.GetName()] {
+			muxes[m.node.GetName()] = true
+			if advertises(m.node, r.VIP) {
 				r.Advertised++
 			}
 		}
