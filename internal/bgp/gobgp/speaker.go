@@ -35,6 +35,8 @@ type Speaker struct {
 	mu sync.Mutex
 	// server is nil while the wanted state has no AS number.
 	server *server.BgpServer
+	// unwatch ends the watch of the server's sessions.
+	unwatch context.CancelFunc
 	// have is what the server was made to do so far.
 	have   bgp.State
 	routes map[netip.Prefix]bgp.Route
@@ -97,11 +99,14 @@ func (s *Speaker) startLocked(ctx context.Context, want bgp.State) error {
 	if err != nil {
 		return fmt.Errorf("start bgp: %w", err)
 	}
-	if err := refuseForeignRoutes(ctx, srv); err != nil {
+	// The watch lasts as long as the server, not as long as the call that made it.
+	watch, unwatch := context.WithCancel(context.WithoutCancel(ctx))
+	if err := errors.Join(refuseForeignRoutes(ctx, srv), s.follow(watch, srv)); err != nil {
+		unwatch()
 		srv.Stop()
 		return err
 	}
-	s.server = srv
+	s.server, s.unwatch = srv, unwatch
 	s.have = bgp.State{ASN: want.ASN, RouterID: want.RouterID}
 	s.routes, s.peers = map[netip.Prefix]bgp.Route{}, map[netip.Addr]bgp.Peer{}
 	return nil
@@ -141,6 +146,7 @@ func refuseForeignRoutes(ctx context.Context, srv *server.BgpServer) error {
 
 func (s *Speaker) stopLocked() {
 	if s.server != nil {
+		s.unwatch()
 		s.server.Stop()
 	}
 	s.server, s.have, s.routes, s.peers = nil, bgp.State{}, nil, nil

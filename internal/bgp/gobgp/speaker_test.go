@@ -2,7 +2,9 @@ package gobgp
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +37,7 @@ func TestSpeakerWithFRR(t *testing.T) {
 	}
 	r := newRouter(t, "md5secret")
 	ctx := context.Background()
-	s := New(Options{ListenPort: 179})
+	s := New(Options{ListenPort: 179, Logger: slog.New(slog.NewTextHandler(os.Stdout, nil))})
 	defer s.Close()
 	set := func(want bgp.State) {
 		t.Helper()
@@ -81,6 +83,15 @@ func TestSpeakerWithFRR(t *testing.T) {
 	if text := r.ask("show bgp neighbors 10.10.0.11"); !strings.Contains(text, flaps) {
 		t.Errorf("want %q in\n%s", flaps, text)
 	}
+
+	set(wanted("md5secret", "203.0.113.10"))
+	r.until("route is back", hop(v4, "10.10.0.11"))
+	command(t, "ip", "link", "set", "eth0", "arp", "off")
+	command(t, "ip", "addr", "del", "10.10.0.11/24", "dev", "eth0")
+	r.until("BFD notices a cut", func() bool { return r.route(v4) == nil })
+	command(t, "ip", "addr", "add", "10.10.0.11/24", "dev", "eth0")
+	command(t, "ip", "link", "set", "eth0", "arp", "on")
+	r.until("the session is revived after a cut", hop(v4, "10.10.0.11"))
 
 	set(wanted("wrong", "203.0.113.10"))
 	r.until("a wrong password ends the session", func() bool {
