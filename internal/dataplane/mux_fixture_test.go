@@ -153,3 +153,8 @@ func hopsTo(s MuxState) map[netip.Addr]NextHop {
 	}
 	return hops
 }
+
+// runOptions is a run with a context.
+func runOptions(data []byte, context xdpContext) *ebpf.RunOptions {
+	return &ebpf.RunOptions{Data: data, DataOut: make([]byte, len(data)+256), Context: context}
+}
