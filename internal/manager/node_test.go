@@ -58,7 +58,7 @@ func TestStatusAndTrace(t *testing.T) {
 // status asks until the node's status fits.
 func (r *rig) status(node string, fits func(*apiv1.NodeStatus) bool) *apiv1.NodeStatus {
 	r.t.Helper()
-	for {
+	for tries := 0; ; tries++ {
 		res, err := r.admin.Status(r.t.Context(), connect.NewRequest(&apiv1.StatusRequest{Node: node}))
 		if err != nil {
 			r.t.Fatal(err)
@@ -66,5 +66,11 @@ func (r *rig) status(node string, fits func(*apiv1.NodeStatus) bool) *apiv1.Node
 		if len(res.Msg.Nodes) == 1 && fits(res.Msg.Nodes[0]) {
 			return res.Msg.Nodes[0]
 		}
+		if tries == maxTries {
+			r.t.Fatalf("status of %s is still %v", node, res.Msg)
+		}
 	}
 }
+
+// maxTries bounds polling: at 0.1 ms each it is longer than any backoff of an agent.
+const maxTries = 100_000

@@ -1,0 +1,196 @@
+package manager
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/ring"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// nodeNames are those whose plans the model follows; "ghost" never has an object.
+var nodeNames = []string{"mux1", "mux2", "host1", "host2", "ghost"}
+
+// TestStreamsEqualPlans applies random writes to a view. At random moments each node's session sends; what the node
+// has then, folded from its updates, must equal what plan.ForNode computes from scratch.
+func TestStreamsEqualPlans(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(rt)
+		for range rapid.IntRange(1, 25).Draw(rt, "steps") {
+			w.step(rt)
+			for _, name := range nodeNames {
+				if rapid.Bool().Draw(rt, "send") {
+					w.send(rt, name)
+				}
+			}
+		}
+		for _, name := range nodeNames {
+			w.send(rt, name)
+			w.check(rt, name)
+		}
+	})
+}
+
+// world is a view with sessions, and what each node has got.
+type world struct {
+	view     *view
+	now      time.Time
+	rev      int64
+	sessions map[string]*session
+	got      map[string]map[string]*apiv1.PlanItem
+	revision map[string]int64
+}
+
+func newWorld(rt *rapid.T) *world {
+	w := &world{
+		view: newView(nil), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+		sessions: map[string]*session{}, got: map[string]map[string]*apiv1.PlanItem{}, revision: map[string]int64{},
+	}
+	w.view.state.RingKeys = []plan.Key{{ID: 1}}
+	w.view.items.ringKeys[plan.KeyItem(1)] = convert.KeyItem(plan.Key{ID: 1})
+	for _, name := range nodeNames {
+		w.sessions[name] = newSession(rt.Context(), name)
+		w.view.subscribe(w.sessions[name])
+		w.got[name] = map[string]*apiv1.PlanItem{}
+	}
+	return w
+}
+
+// step commits a random write, computed as the manager does.
+func (w *world) step(rt *rapid.T) {
+	w.now = w.now.Add(time.Duration(rapid.IntRange(0, 13).Draw(rt, "hours")) * time.Hour)
+	wr := newWrite(w.view.snapshot())
+	if rapid.IntRange(0, 3).Draw(rt, "delete") == 0 {
+		for _, r := range slices.SortedFunc(maps.Keys(wr.base.records), compareRefs) {
+			if rapid.Bool().Draw(rt, "this") {
+				if err := wr.delete(r, w.now); err != nil {
+					rt.Fatal(err)
+				}
+			}
+		}
+	} else {
+		for _, o := range objects(rt) {
+			if err := wr.put(o); err != nil {
+				rt.Fatal(err)
+			}
+		}
+	}
+	if err := wr.finish(ring.SizeCode, w.now); err != nil {
+		return // the state would be invalid; nothing is committed
+	}
+	w.rev++
+	batch := store.Batch{Revision: w.rev}
+	ops := rapid.Permutation(wr.txn.Ops).Draw(rt, "order")
+	for _, op := range ops {
+		batch.Events = append(batch.Events, store.Event{KV: store.KV{Key: op.Key, Value: op.Value, ModRevision: w.rev}, Deleted: op.Delete})
+	}
+	if err := w.view.fold(batch); err != nil {
+		rt.Fatal(err)
+	}
+}
+
+// objects are a few random objects with distinct names.
+func objects(rt *rapid.T) []lb.Object {
+	network := &lb.Network{
+		Name: "main", VIPs: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}, Underlay: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+		MTU: uint32(rapid.SampledFrom([]int{1500, 9000}).Draw(rt, "mtu")),
+	}
+	out := []lb.Object{network}
+	for i, name := range []string{"mux1", "mux2", "host1", "host2"} {
+		if rapid.IntRange(0, 2).Draw(rt, name) > 0 {
+			n := &lb.Node{Name: name, Role: lb.Role(name[:len(name)-1]), Addresses: []netip.Addr{hostAddr(i)}, Drain: rapid.Bool().Draw(rt, "drain")}
+			if n.Role == lb.RoleHost && rapid.IntRange(0, 4).Draw(rt, "moved") == 0 {
+				n.Addresses[0] = netip.AddrFrom4([4]byte{10, 20, byte(7 + i), 1})
+			}
+			out = append(out, n)
+		}
+	}
+	for i := range 3 {
+		if rapid.Bool().Draw(rt, "service") {
+			out = append(out, randomService(rt, fmt.Sprintf("s%d", i)))
+		}
+	}
+	for _, o := range out {
+		lb.SetDefaults(o)
+	}
+	return out
+}
+
+func hostAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 20, byte(i), 1}) }
+
+// randomService takes its VIPs from a small pool, so that endpoints move between services.
+func randomService(rt *rapid.T, name string) *lb.Service {
+	s := &lb.Service{Name: name}
+	for _, v := range rapid.SliceOfNDistinct(rapid.IntRange(1, 4), 1, 2, rapid.ID).Draw(rt, "vips") {
+		s.VIPs = append(s.VIPs, netip.AddrFrom4([4]byte{203, 0, 113, byte(v)}))
+	}
+	for _, port := range rapid.SliceOfNDistinct(rapid.IntRange(80, 82), 1, 2, rapid.ID).Draw(rt, "ports") {
+		ep := lb.Endpoint{Protocol: lb.TCP, Port: uint16(port)}
+		for _, b := range rapid.SliceOfNDistinct(rapid.IntRange(1, 6), 1, 4, rapid.ID).Draw(rt, "backends") {
+			host := 2 + b%2
+			ep.Backends = append(ep.Backends, lb.Backend{
+				DIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 20, byte(host), byte(10 + b)})}, Host: hostAddr(host), Port: 8080,
+				Weight: uint16(rapid.IntRange(0, 2).Draw(rt, "weight")), Drain: rapid.IntRange(0, 5).Draw(rt, "drain") == 0,
+			})
+		}
+		s.Endpoints = append(s.Endpoints, ep)
+	}
+	return s
+}
+
+// send delivers what the session has for the node.
+func (w *world) send(rt *rapid.T, name string) {
+	ups, _ := w.sessions[name].updates(w.view)
+	for _, up := range ups {
+		if up.Snapshot {
+			w.got[name] = map[string]*apiv1.PlanItem{}
+		}
+		for _, key := range up.Delete {
+			if w.got[name][key] == nil {
+				rt.Fatalf("%s: delete of %s, which it does not have", name, key)
+			}
+			delete(w.got[name], key)
+		}
+		for _, item := range up.Upsert {
+			if proto.Equal(w.got[name][item.Key], item) {
+				rt.Fatalf("%s: %s was sent twice", name, item.Key)
+			}
+			w.got[name][item.Key] = item
+		}
+		w.revision[name] = up.Revision
+	}
+}
+
+func (w *world) check(rt *rapid.T, name string) {
+	want := plan.ForNode(&w.view.state, name)
+	if w.revision[name] != want.Revision {
+		rt.Fatalf("%s: revision %d, want %d", name, w.revision[name], want.Revision)
+	}
+	var items []*apiv1.PlanItem
+	for _, item := range w.got[name] {
+		items = append(items, item)
+	}
+	got, err := convert.FromItems(items)
+	if err != nil {
+		rt.Fatal(err)
+	}
+	got.Revision, got.Epoch = want.Revision, want.Epoch
+	if len(want.Endpoints) == 0 {
+		want.Endpoints = nil
+	}
+	if !reflect.DeepEqual(got, want) {
+		rt.Fatalf("%s has\n%+v\nwant\n%+v", name, got, want)
+	}
+}
