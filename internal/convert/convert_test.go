@@ -1,0 +1,265 @@
+package convert
+
+import (
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+func addr(rt *rapid.T, label string) netip.Addr {
+	if rapid.Bool().Draw(rt, label+" is v4") {
+		return netip.AddrFrom4([4]byte(rapid.SliceOfN(rapid.Byte(), 4, 4).Draw(rt, label)))
+	}
+	b := [16]byte(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(rt, label))
+	b[0] = 0x20 // never IPv4-mapped
+	return netip.AddrFrom16(b)
+}
+
+func some[T any](rt *rapid.T, label string, least, most int, f func(*rapid.T) T) []T {
+	var out []T
+	for range rapid.IntRange(least, most).Draw(rt, label) {
+		out = append(out, f(rt))
+	}
+	return out
+}
+
+func word(rt *rapid.T, label string) uint16 { return rapid.Uint16().Draw(rt, label) }
+
+func name(rt *rapid.T) string { return rapid.StringMatching(`[a-z]{1,8}`).Draw(rt, "name") }
+
+func randomDuration(rt *rapid.T, label string) time.Duration {
+	return time.Duration(rapid.Int64Range(1, 1<<40).Draw(rt, label))
+}
+
+func health(rt *rapid.T) lb.Health {
+	h := lb.Health{
+		Kind: rapid.SampledFrom([]string{"tcp", "http"}).Draw(rt, "check"), Interval: randomDuration(rt, "interval"), Timeout: randomDuration(rt, "timeout"),
+		Rise: rapid.Uint32Range(1, 9).Draw(rt, "rise"), Fall: rapid.Uint32Range(1, 9).Draw(rt, "fall"), Port: word(rt, "check port"),
+	}
+	if h.Kind == "http" {
+		h.Path, h.Host = "/"+name(rt), name(rt)
+	}
+	return h
+}
+
+func randomObject(rt *rapid.T) lb.Object {
+	var o lb.Object
+	switch rapid.IntRange(0, 2).Draw(rt, "kind") {
+	case 0:
+		o = &lb.Service{
+			Name: name(rt), Tenant: name(rt), VIPs: some(rt, "vips", 1, 3, func(rt *rapid.T) netip.Addr { return addr(rt, "vip") }),
+			Endpoints: some(rt, "endpoints", 1, 3, randomEndpoint),
+		}
+	case 1:
+		n := &lb.Node{
+			Name: name(rt), Role: rapid.SampledFrom([]lb.Role{lb.RoleMux, lb.RoleHost}).Draw(rt, "role"), Zone: name(rt),
+			Addresses: some(rt, "addresses", 1, 2, func(rt *rapid.T) netip.Addr { return addr(rt, "address") }), Drain: rapid.Bool().Draw(rt, "drain"),
+		}
+		if rapid.Bool().Draw(rt, "bgp") {
+			n.BGP = &lb.BGP{ASN: rapid.Uint32().Draw(rt, "asn"), RouterID: netip.MustParseAddr("10.0.0.1"), Peers: some(rt, "peers", 0, 2, randomPeer)}
+		}
+		o = n
+	default:
+		o = &lb.Network{
+			Name: name(rt), MTU: rapid.Uint32Range(1280, 9000).Draw(rt, "mtu"), VIPs: some(rt, "vips", 1, 2, prefix),
+			Underlay: some(rt, "underlay", 1, 2, prefix), TunnelSources: some(rt, "sources", 1, 2, prefix),
+		}
+	}
+	lb.SetDefaults(o)
+	return o
+}
+
+func prefix(rt *rapid.T) netip.Prefix {
+	a := addr(rt, "prefix")
+	return netip.PrefixFrom(a, rapid.IntRange(0, a.BitLen()).Draw(rt, "bits")).Masked()
+}
+
+func randomEndpoint(rt *rapid.T) lb.Endpoint {
+	return lb.Endpoint{
+		Protocol: rapid.SampledFrom([]lb.Protocol{lb.TCP, lb.UDP}).Draw(rt, "protocol"), Port: max(1, word(rt, "port")),
+		Rewrite: rapid.SampledFrom([]lb.Rewrite{lb.RewriteHost, lb.RewriteNone}).Draw(rt, "rewrite"), Health: health(rt),
+		Backends: some(rt, "backends", 1, 3, func(rt *rapid.T) lb.Backend {
+			return lb.Backend{
+				DIPs: some(rt, "dips", 1, 2, func(rt *rapid.T) netip.Addr { return addr(rt, "dip") }), Port: max(1, word(rt, "backend port")),
+				Host: addr(rt, "host"), Weight: word(rt, "weight"), Drain: rapid.Bool().Draw(rt, "drain"),
+			}
+		}),
+	}
+}
+
+func randomPeer(rt *rapid.T) lb.BGPPeer {
+	p := lb.BGPPeer{Address: addr(rt, "peer"), ASN: rapid.Uint32().Draw(rt, "peer asn"), PasswordFile: name(rt)}
+	if rapid.Bool().Draw(rt, "bfd") {
+		p.BFD = &lb.BFD{Transmit: randomDuration(rt, "transmit"), Receive: randomDuration(rt, "receive"), Multiplier: rapid.Uint32Range(1, 9).Draw(rt, "multiplier")}
+	}
+	return p
+}
+
+func TestObjectsComeBack(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		want := randomObject(rt)
+		msg := ToObject(want)
+		for _, pass := range []func(*apiv1.Object) *apiv1.Object{throughProto, throughJSON} {
+			got, faults := FromObject(pass(msg), 0)
+			if len(faults) > 0 || !reflect.DeepEqual(got, want) {
+				rt.Fatalf("came back as %+v %v, want %+v", got, faults, want)
+			}
+		}
+	})
+}
+
+func throughProto(o *apiv1.Object) *apiv1.Object {
+	b, err := proto.Marshal(o)
+	out := &apiv1.Object{}
+	if err != nil || proto.Unmarshal(b, out) != nil {
+		panic(err)
+	}
+	return out
+}
+
+func throughJSON(o *apiv1.Object) *apiv1.Object {
+	b, err := protojson.Marshal(o)
+	out := &apiv1.Object{}
+	if err != nil || protojson.Unmarshal(b, out) != nil {
+		panic(err)
+	}
+	return out
+}
+
+func endpointKey(rt *rapid.T) lb.EndpointKey {
+	return lb.EndpointKey{
+		VNI: rapid.Uint32Range(0, 1<<24-1).Draw(rt, "vni"), VIP: addr(rt, "vip"), Port: word(rt, "port"),
+		Protocol: rapid.SampledFrom([]lb.Protocol{lb.TCP, lb.UDP}).Draw(rt, "protocol"),
+	}
+}
+
+func TestPlansComeBack(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		want := plan.Plan{
+			Node: *nodeOf(rt), MTU: 1500, TunnelSources: []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16")},
+			RingKeys: []plan.Key{{ID: 1, Key: [16]byte(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(rt, "key"))}},
+		}
+		want.Endpoints = append(want.Endpoints, plan.Endpoint{
+			Key: endpointKey(rt), Service: name(rt), Generation: rapid.Int64().Draw(rt, "generation"), RingCode: 7, KeyID: 1, Check: health(rt),
+			Members: []plan.Member{
+				{ID: 3, DIP: addr(rt, "dip"), Port: word(rt, "dip port"), Weight: word(rt, "weight"), Outer: addr(rt, "outer")},
+				{ID: 65535, DIP: addr(rt, "dip"), Port: word(rt, "dip port"), Outer: addr(rt, "outer")},
+			},
+		})
+		want.Bindings = append(want.Bindings, plan.Binding{
+			Key: endpointKey(rt), Service: name(rt), Member: word(rt, "member"), Outer: addr(rt, "outer"), DIP: addr(rt, "dip"),
+			DIPPort: word(rt, "dip port"), Rewrite: rapid.Bool().Draw(rt, "rewrite"),
+		})
+		items := rapid.Permutation(ToItems(&want)).Draw(rt, "order")
+		got, err := FromItems(items)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			rt.Fatalf("came back as\n%+v %v, want\n%+v", got, err, want)
+		}
+	})
+}
+
+func nodeOf(rt *rapid.T) *lb.Node {
+	n := &lb.Node{Name: "n", Role: lb.RoleMux, Addresses: []netip.Addr{addr(rt, "address")}}
+	lb.SetDefaults(n)
+	return n
+}
+
+func TestStatesComeBack(t *testing.T) {
+	members := func(rt *rapid.T) []plan.MemberState {
+		return some(rt, "members", 1, 3, func(rt *rapid.T) plan.MemberState {
+			return plan.MemberState{ID: word(rt, "id"), Backend: lb.BackendKey{DIP: addr(rt, "dip"), Port: word(rt, "port")}, Weight: word(rt, "weight")}
+		})
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		want := plan.EndpointState{
+			Key: endpointKey(rt), Membership: plan.Membership{Generation: 9, RingCode: 7, KeyID: 2, Members: members(rt)},
+			Quarantine: some(rt, "quarantine", 0, 2, func(rt *rapid.T) plan.Quarantined {
+				return plan.Quarantined{ID: word(rt, "id"), Backend: lb.BackendKey{DIP: addr(rt, "dip"), Port: 1}, Until: time.Unix(rapid.Int64Range(0, 1<<32).Draw(rt, "until"), 5).UTC()}
+			}),
+			History: some(rt, "history", 0, 8, func(rt *rapid.T) plan.Membership {
+				return plan.Membership{Generation: 1, RingCode: 6, KeyID: 1, Members: members(rt)}
+			}),
+		}
+		got, err := FromStoredEndpoint(ToStoredEndpoint(&want))
+		if err != nil || !reflect.DeepEqual(got, want) {
+			rt.Fatalf("came back as %+v %v, want %+v", got, err, want)
+		}
+		key, err := plan.ParseKey(plan.FormatKey(want.Key))
+		if err != nil || key != want.Key {
+			rt.Fatalf("key came back as %+v %v, want %+v", key, err, want.Key)
+		}
+	})
+}
+
+func TestBadItemsAreRefused(t *testing.T) {
+	good := func() *apiv1.PlanEndpoint {
+		return &apiv1.PlanEndpoint{Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Members: []*apiv1.PlanMember{{Dip: "10.0.0.1", Outer: "10.0.0.1"}}}
+	}
+	for want, change := range map[string]func(*apiv1.PlanEndpoint){
+		"vip: ":                  func(ep *apiv1.PlanEndpoint) { ep.Vip = "" },
+		"protocol: icmp":         func(ep *apiv1.PlanEndpoint) { ep.Protocol = "icmp" },
+		"port: 65536":            func(ep *apiv1.PlanEndpoint) { ep.Port = 65536 },
+		"vni: 16777216":          func(ep *apiv1.PlanEndpoint) { ep.Vni = 1 << 24 },
+		"members[0].id: 65536":   func(ep *apiv1.PlanEndpoint) { ep.Members[0].Id = 65536 },
+		"members[0].outer: 10.0": func(ep *apiv1.PlanEndpoint) { ep.Members[0].Outer = "10.0" },
+		"members[0].dip":         func(ep *apiv1.PlanEndpoint) { ep.Members[0] = nil },
+	} {
+		ep := good()
+		change(ep)
+		_, err := FromItems([]*apiv1.PlanItem{{Key: "k", Item: &apiv1.PlanItem_Endpoint{Endpoint: ep}}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v: must tell of %q", err, want)
+		}
+	}
+	for _, item := range []*apiv1.PlanItem{nil, {Key: "k"}, {Item: &apiv1.PlanItem_RingKey{RingKey: &apiv1.PlanKey{Key: make([]byte, 15)}}}, {Item: &apiv1.PlanItem_Binding{}}} {
+		if _, err := FromItems([]*apiv1.PlanItem{item}); err == nil {
+			t.Errorf("item %v was accepted", item)
+		}
+	}
+}
+
+// FuzzFromObject feeds raw messages, as any client may send them: what is accepted and valid must come back the same.
+func FuzzFromObject(f *testing.F) {
+	seed := func(o *apiv1.Object) {
+		b, err := proto.Marshal(o)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	weight := uint32(7)
+	seed(&apiv1.Object{Kind: &apiv1.Object_Service{Service: &apiv1.Service{Name: "web", Vip: []string{"203.0.113.10"}, Endpoints: []*apiv1.Endpoint{{
+		Protocol: "tcp", Port: "80", Backends: []*apiv1.Backend{{Dip: []string{"10.20.1.11"}, Host: "10.20.1.1", Weight: &weight}},
+	}}}}})
+	seed(&apiv1.Object{Kind: &apiv1.Object_Node{Node: &apiv1.Node{Name: "mux1", Role: "mux", Address: []string{"10.10.0.11"}, Bgp: &apiv1.BGP{Asn: 1, Peers: []*apiv1.BGPPeer{{}}}}}})
+	seed(&apiv1.Object{Kind: &apiv1.Object_Network{Network: &apiv1.Network{Name: "main", Vips: []string{"203.0.113.0/24"}, Underlay: []string{"10.0.0.0/8"}}}})
+	seed(&apiv1.Object{})
+	f.Add([]byte{0x1a, 0x00})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		msg := &apiv1.Object{}
+		if proto.Unmarshal(b, msg) != nil {
+			return
+		}
+		obj, faults := FromObject(msg, 0)
+		if (obj == nil) != (len(faults) > 0) {
+			t.Fatalf("object %v with faults %v", obj, faults)
+		}
+		if obj == nil || len(lb.Validate(obj)) > 0 {
+			return
+		}
+		again, faults := FromObject(ToObject(obj), 0)
+		if len(faults) > 0 || !lb.Equal(obj, again) {
+			t.Fatalf("came back as %+v %v, want %+v", again, faults, obj)
+		}
+	})
+}
