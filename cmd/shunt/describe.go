@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -219,78 +218,4 @@ func (d *description) network(n *lb.Network) {
 	d.field("MTU", fmt.Sprint(n.MTU))
 	d.field("Tunnel sources", strings.ReplaceAll(commas(n.TunnelSources), ",", ", "))
 	d.stamp()
-}
-
-func (d *description) node(o *lb.Node) {
-	d.field("Node", o.Name)
-	d.field("Role", string(o.Role))
-	d.field("Zone", o.Zone)
-	d.field("Addresses", strings.ReplaceAll(commas(o.Addresses), ",", ", "))
-	d.stamp()
-	n := nodeStatus(d.status, o.Name)
-	state, _ := nodeState(o, n)
-	d.field("State", state)
-	if state == neverSeen {
-		return
-	}
-	d.field("Synced", fmt.Sprintf("revision %d of %d", n.GetSyncedRevision(), d.status.GetRevision()))
-	d.field("Last report", n.GetLastSeen().AsTime().Format(time.RFC3339))
-	d.field("Version", n.GetVersion())
-	if n.GetError() != "" {
-		d.field("Error", n.GetError())
-	}
-	d.peers(o, n)
-	routes := [][]string{{"PREFIX", "ADVERTISED"}}
-	for _, r := range n.GetRoutes() {
-		routes = append(routes, []string{r.GetPrefix(), yesNo(r.GetAdvertised())})
-	}
-	d.section("Routes", routes)
-	members := [][]string{{"SERVICE", "ENDPOINT", "BACKEND", "MEMBER", "HEALTH", "PACKETS", "LAST-CHECK"}}
-	for _, m := range membersOf([]*apiv1.NodeStatus{n}, "") {
-		members = append(members, []string{
-			m.GetService(), keyOf(m.MemberStatus).String(), hostPort(m.GetDip(), m.GetDipPort()), fmt.Sprint(m.GetMember()),
-			healthWord(m), fmt.Sprint(m.GetPackets()), m.GetLastCheck(),
-		})
-	}
-	d.section("Members", members)
-	reasons := [][]string{{"REASON", "PACKETS"}}
-	for _, r := range n.GetReasons() {
-		if r.GetPackets() > 0 {
-			reasons = append(reasons, []string{r.GetReason(), fmt.Sprint(r.GetPackets())})
-		}
-	}
-	d.section("Reasons", reasons)
-}
-
-// peers writes the BGP peers of a mux, wanted ones that were not reported too.
-func (d *description) peers(o *lb.Node, n *apiv1.NodeStatus) {
-	rows := [][]string{{"PEER", "ASN", "STATE", "BFD"}}
-	if o.BGP == nil {
-		return
-	}
-	for _, p := range o.BGP.Peers {
-		row := []string{p.Address.String(), fmt.Sprint(p.ASN), "unknown", ""}
-		for _, s := range n.GetPeers() {
-			if s.GetAddress() == p.Address.String() {
-				row[2], row[3] = s.GetState(), s.GetBfd()
-			}
-		}
-		rows = append(rows, row)
-	}
-	d.section("BGP peers", rows)
-}
-
-// section writes a titled table, nothing when it is empty.
-func (d *description) section(title string, rows [][]string) {
-	if len(rows) > 1 {
-		d.printf("\n%s\n", title)
-		d.table(rows)
-	}
-}
-
-func yesNo(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "no"
 }
