@@ -78,7 +78,7 @@ func (r *frrRouter) start(ctx context.Context, l *Lab, c routerConfig) error {
 	if folder == "" {
 		return fmt.Errorf("start router1: FRR's bgpd is in none of %s: install it (apt install frr) or use --daemon bird", strings.Join(frrFolders, ", "))
 	}
-	if err := os.MkdirAll(r.dir, 0o755); err != nil {
+	if err := makeOpenDir(r.dir); err != nil {
 		return err
 	}
 	for daemon, text := range map[string]string{"zebra": frrZebra, "bfdd": frrBFD, "bgpd": frrBGP} {

@@ -143,7 +143,7 @@ func (l *Lab) LogPath(node string) string { return filepath.Join(l.nodeDir(node)
 // build makes everything from nothing. After an error the lab is left for inspection; the next Up removes it.
 func (l *Lab) build(ctx context.Context) error {
 	s := state{Topology: l.Topology, FabricOnly: l.FabricOnly}
-	if err := os.MkdirAll(Dir(l.Topology.Name), 0o755); err != nil {
+	if err := makeOpenDir(Dir(l.Topology.Name)); err != nil {
 		return err
 	}
 	if err := s.save(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -189,7 +190,7 @@ func (l *Lab) present(nodes []Node) []Process {
 			continue
 		}
 		if start, _, err := procStat(pid); err == nil {
-			found[pid] = Process{Node: byID[id], Name: "process", Pid: pid, Start: start}
+			found[pid] = Process{Node: byID[id], Name: programName(pid), Pid: pid, Start: start}
 		}
 	}
 	recorded, _ := l.Processes()
@@ -206,6 +207,25 @@ func (l *Lab) present(nodes []Node) []Process {
 	}
 	sort.Slice(alive, func(i, j int) bool { return alive[i].Pid < alive[j].Pid })
 	return alive
+}
+
+// unrecorded finds the living processes of the lab that no record was written of: those that recorded ones started.
+func (l *Lab) unrecorded(recorded []Process) []Process {
+	known := map[int]bool{}
+	for _, p := range recorded {
+		known[p.Pid] = true
+	}
+	return slices.DeleteFunc(l.present(l.Topology.Nodes()), func(p Process) bool { return known[p.Pid] })
+}
+
+// programName is the program a process runs; of shunt itself the subcommand.
+func programName(pid int) string {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	argv := strings.Split(string(b), "\x00")
+	if self, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil && len(argv) > 1 && strings.HasPrefix(filepath.Base(self), "shunt") {
+		return argv[1]
+	}
+	return filepath.Base(argv[0])
 }
 
 // marked tells whether the process was started by the named lab, or by a process of it.

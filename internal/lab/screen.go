@@ -88,7 +88,7 @@ func (s *Screen) Table(rows []Outcome) {
 	s.Line("A request is a new TCP connection and one HTTP GET through the VIP; it fails without an answer within %d ms.", demoTimeout.Milliseconds())
 	s.Line("The gap is the longest time without service: silence, or from the first to the last failed request, if longer.")
 	if failed > 0 {
-		s.Line("\nVERDICT: FAIL (%d of %d rules broken)", failed, len(rows))
+		s.Line("\nVERDICT: FAIL (%d of %d rules broken); with --keep the lab stays up, and its logs", failed, len(rows))
 		return
 	}
 	s.Line("\nVERDICT: PASS (%d of %d rules held)", len(rows), len(rows))

@@ -65,6 +65,20 @@ func writeFile(path string, content []byte, mode os.FileMode) error {
 	return os.Rename(tmp, path)
 }
 
+// makeOpenDir makes a lab's directory or one in it such that daemons with a user of their own can pass, whatever the
+// umask is. Secrets have modes of their own.
+func makeOpenDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for ; len(dir) >= len(filepath.Dir(Root)); dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Names lists all labs, half-made ones too.
 func Names() ([]string, error) {
 	entries, err := os.ReadDir(Root)

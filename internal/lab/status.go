@@ -42,7 +42,7 @@ type NodeStatus struct {
 	Sessions []SessionStatus `json:"sessions"`
 }
 
-// ProcessStatus is one recorded process.
+// ProcessStatus is one process of a node: recorded, or found in its namespace, such as a mux's speaker.
 type ProcessStatus struct {
 	Name  string `json:"name"`
 	Pid   int    `json:"pid"`
@@ -81,6 +81,7 @@ func (l *Lab) Status(ctx context.Context) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
+	processes = append(processes, l.unrecorded(processes)...)
 	s := Status{Name: l.Topology.Name, Topology: l.Topology, Complete: saved.Complete, Routes: []RouteStatus{}}
 	answer := &apiv1.StatusResponse{}
 	if !l.FabricOnly {
