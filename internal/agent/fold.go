@@ -42,7 +42,12 @@ func (f *folded) with(up *apiv1.PlanUpdate) (next *folded, changed bool, err err
 		for _, item := range up.GetUpsert() {
 			next.items[item.GetKey()] = item
 		}
-		if next.plan, err = convert.FromItems(slices.Collect(maps.Values(next.items))); err != nil {
+		if up.GetSnapshot() {
+			next.plan, err = convert.FromItems(up.GetUpsert())
+		} else {
+			next.plan, err = patch(f.plan, up)
+		}
+		if err != nil {
 			return nil, false, err
 		}
 	}

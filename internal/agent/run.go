@@ -27,8 +27,11 @@ type loop struct {
 	wanted, applied *folded
 	// fault is why wanted is not applied, or why an update was refused.
 	fault string
-	// work wakes the applying goroutine, report the reporting one; both have room for one.
-	work, report chan struct{}
+	// work wakes the applying goroutine, report the reporting one, keep the writing one; each has room for one.
+	work, report, keep chan struct{}
+
+	// kept is the plan on disk; it belongs to the writing goroutine.
+	kept *folded
 }
 
 // Run keeps the node's handler at the newest plan until ctx ends, and then returns nil. It returns an error only when
@@ -47,14 +50,19 @@ func Run(ctx context.Context, o Options, h Handler) error {
 	if err != nil {
 		return err
 	}
-	l := &loop{o: o, h: h, creds: creds, wanted: &folded{}, applied: &folded{}, work: make(chan struct{}, 1), report: make(chan struct{}, 1)}
+	l := &loop{o: o, h: h, creds: creds, wanted: &folded{}, applied: &folded{}, work: make(chan struct{}, 1), report: make(chan struct{}, 1), keep: make(chan struct{}, 1)}
 	l.restore(ctx)
+	l.kept = l.applied
 	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	defer wg.Wait()
+	var workers, keeper sync.WaitGroup
+	kctx, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
+	keeper.Go(func() { l.keepAll(kctx) })
+	defer keeper.Wait()
+	defer stopKeeping()
+	defer workers.Wait()
 	defer cancel()
-	wg.Go(func() { l.applyAll(ctx) })
-	wg.Go(func() { l.forwardNotify(ctx) })
+	workers.Go(func() { l.applyAll(ctx) })
+	workers.Go(func() { l.forwardNotify(ctx) })
 	return l.connectAll(ctx)
 }
 
@@ -213,9 +221,29 @@ func (l *loop) applyAll(ctx context.Context) {
 			l.o.Log.Error("cannot apply the plan", "revision", f.revision, "error", err)
 			continue
 		}
+		signal(l.keep)
+	}
+}
+
+// keepAll writes the newest applied plan to disk, off the way of the next one. At the end it writes a last time.
+func (l *loop) keepAll(ctx context.Context) {
+	for last := false; !last; {
+		select {
+		case <-l.keep:
+		case <-ctx.Done():
+			last = true
+		}
+		l.mu.Lock()
+		f := l.applied
+		l.mu.Unlock()
+		if f == l.kept {
+			continue
+		}
 		if err := savePlan(l.o.StateDir, f.snapshot()); err != nil {
 			l.o.Log.Error("cannot keep the plan", "error", err)
+			continue
 		}
+		l.kept = f
 	}
 }
 

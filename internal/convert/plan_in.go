@@ -27,24 +27,32 @@ func FromItems(items []*apiv1.PlanItem) (plan.Plan, error) {
 	return p, nil
 }
 
+// addItem reads one item; its key must be the one that its content has.
 func addItem(p *plan.Plan, item *apiv1.PlanItem) error {
+	var key string
+	var err error
 	switch it := item.GetItem().(type) {
 	case *apiv1.PlanItem_Node:
-		return FromPlanNode(p, it.Node)
+		key, err = plan.NodeItem, FromPlanNode(p, it.Node)
 	case *apiv1.PlanItem_RingKey:
-		k, err := FromPlanKey(it.RingKey)
-		p.RingKeys = append(p.RingKeys, k)
-		return err
+		var k plan.Key
+		k, err = FromPlanKey(it.RingKey)
+		key, p.RingKeys = plan.KeyItem(k.ID), append(p.RingKeys, k)
 	case *apiv1.PlanItem_Endpoint:
-		ep, err := FromPlanEndpoint(it.Endpoint)
-		p.Endpoints = append(p.Endpoints, ep)
-		return err
+		var ep plan.Endpoint
+		ep, err = FromPlanEndpoint(it.Endpoint)
+		key, p.Endpoints = plan.EndpointItem(ep.Key), append(p.Endpoints, ep)
 	case *apiv1.PlanItem_Binding:
-		b, err := FromPlanBinding(it.Binding)
-		p.Bindings = append(p.Bindings, b)
-		return err
+		var b plan.Binding
+		b, err = FromPlanBinding(it.Binding)
+		key, p.Bindings = plan.BindingItem(b.Key, b.Outer), append(p.Bindings, b)
+	default:
+		err = fmt.Errorf("item: %T: must be node, ring_key, endpoint or binding", it)
 	}
-	return fmt.Errorf("item: %T: must be node, ring_key, endpoint or binding", item.GetItem())
+	if err == nil && key != item.GetKey() {
+		err = fmt.Errorf("key: %q: must be %q", item.GetKey(), key)
+	}
+	return err
 }
 
 // FromPlanNode reads what a plan says of the node itself into p.
