@@ -165,6 +165,16 @@ func (r *router) route(prefix string) *route {
 	return out
 }
 
+// connections is FRR's count of sessions: "Connections established 1; dropped 0".
+func (r *router) connections() string {
+	for line := range strings.Lines(r.ask("show bgp neighbors 10.10.0.11")) {
+		if strings.Contains(line, "Connections established") {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}
+
 // until asks again and again, until it holds.
 func (r *router) until(what string, ok func() bool) time.Duration {
 	r.t.Helper()

@@ -66,22 +66,30 @@ func TestSpeakerWithFRR(t *testing.T) {
 	})
 	r.until("BFD is up at the router", func() bool { return strings.Contains(r.ask("show bfd peers"), "Status: up") })
 
-	set(wanted("md5secret", "203.0.113.10"))
-	r.until("IPv6 route is withdrawn", func() bool { return r.route(v6) == nil })
-	graceful := wanted("md5secret", "203.0.113.10")
-	graceful.Routes[0].Graceful = true
-	set(graceful)
-	r.until("graceful shutdown arrives", func() bool { got := r.route(v4); return got != nil && got.Graceful })
-	set(wanted("md5secret", "203.0.113.10"))
-	r.until("and is taken back", func() bool { got := r.route(v4); return got != nil && !got.Graceful })
-	set(wanted("md5secret"))
-	r.until("withdrawal without ending the session", func() bool { return r.route(v4) == nil })
-	if p := peer(); p.State != "established" || p.BFD != "up" {
-		t.Errorf("session did not survive updates: %+v", p)
-	}
-	flaps := "Connections established 1; dropped 0"
-	if text := r.ask("show bgp neighbors 10.10.0.11"); !strings.Contains(text, flaps) {
-		t.Errorf("want %q in\n%s", flaps, text)
+	// FRR begins its BFD session anew when BGP comes up, which may end a session some time after it began. Updates that
+	// end sessions would do so every time.
+	const tries = 3
+	for try := 1; ; try++ {
+		before := r.connections()
+		set(wanted("md5secret", "203.0.113.10", "2001:db8:f::10"))
+		r.until("routes of both families", func() bool { return r.route(v4) != nil && r.route(v6) != nil })
+		set(wanted("md5secret", "203.0.113.10"))
+		r.until("IPv6 route is withdrawn", func() bool { return r.route(v6) == nil })
+		graceful := wanted("md5secret", "203.0.113.10")
+		graceful.Routes[0].Graceful = true
+		set(graceful)
+		r.until("graceful shutdown arrives", func() bool { got := r.route(v4); return got != nil && got.Graceful })
+		set(wanted("md5secret", "203.0.113.10"))
+		r.until("and is taken back", func() bool { got := r.route(v4); return got != nil && !got.Graceful })
+		set(wanted("md5secret"))
+		r.until("withdrawal without ending the session", func() bool { return r.route(v4) == nil })
+		now := r.connections()
+		if now == before && peer().State == "established" {
+			break
+		}
+		if try == tries {
+			t.Fatalf("updates ended a session: %q before, %q after", before, now)
+		}
 	}
 
 	set(wanted("md5secret", "203.0.113.10"))
