@@ -30,7 +30,6 @@ enum limit {
 	LIMIT_BACKENDS = 1 << 18,
 	/* 64-bit ring words; four 16-bit slots each: 32 MiB, 16 Mi slots. */
 	LIMIT_RING_WORDS = 1 << 22,
-	LIMIT_NEXTHOPS = 1 << 14,
 	LIMIT_DEVICES = 16,
 	/* Ring slots tried after a dead member before the members are scanned in id order. */
 	LIMIT_FALLBACK_PROBES = 8,
@@ -122,17 +121,16 @@ enum member_bit {
 /* Where the packets of a member go. Immutable but for `nexthop`. */
 struct backend {
 	__u8 outer_dst[16];
-	__u32 nexthop;   /* atomic 32-bit: index into nexthops */
+	__u64 nexthop;   /* atomic: enum nexthop_bit */
 	__u32 mtu;       /* of the path to outer_dst: the largest IP packet including the outer header */
 	__u32 outer4_be; /* outer_dst as IPv4, when it is one */
 	__u32 sum4;      /* folded sum of the constant parts of the outer IPv4 header, host order of 16-bit words as stored */
 	__u32 outer_v6;  /* 1: the outer header is IPv6 */
-	__u32 rsv0;
 	__u64 rsv[3];
 };
 SHUNT_ASSERT_SIZE(struct backend, 64);
 
-/* A next hop word, atomic: bits 0-47 destination MAC (first octet in the lowest bits), 48-55 device slot,
+/* A next hop word: bits 0-47 destination MAC (first octet in the lowest bits), 48-55 device slot,
  * bit 63 valid. 0: unresolved. */
 enum nexthop_bit {
 	NEXTHOP_DEVICE_SHIFT = 48,

@@ -60,15 +60,6 @@ struct {
 	__type(value, struct backend);
 } backends SEC(".maps");
 
-/* Next hop words (enum nexthop_bit). Element 0 is never valid. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, LIMIT_NEXTHOPS);
-	__type(key, __u32);
-	__type(value, __u64);
-} nexthops SEC(".maps");
-
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -249,11 +240,10 @@ static __noinline int ask_kernel(struct xdp_md *ctx, const struct backend *b, __
 /* find_way follows the backend's next hop word; an empty one asks the kernel. True when there is a way. */
 static __always_inline int find_way(struct xdp_md *ctx, const struct backend *b, __u32 source4, struct way *w)
 {
-	__u32 index = *(volatile __u32 *)&b->nexthop, slot;
-	__u64 *word = bpf_map_lookup_elem(&nexthops, &index);
+	__u32 slot;
 	struct device *dev;
 
-	w->nexthop = word ? *(volatile __u64 *)word : 0;
+	w->nexthop = *(volatile __u64 *)&b->nexthop;
 	if (!(w->nexthop >> NEXTHOP_VALID_SHIFT))
 		return ask_kernel(ctx, b, source4, w);
 	slot = w->nexthop >> NEXTHOP_DEVICE_SHIFT & (LIMIT_DEVICES - 1);

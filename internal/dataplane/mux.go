@@ -102,21 +102,8 @@ func (m *Mux) SetNextHops(hops map[netip.Addr]NextHop) error {
 	t := &m.tables.hops
 	t.wanted = maps.Clone(hops)
 	t.refreshDevices()
-	if err := m.resolveLocked(); err == nil || len(t.retired) == 0 {
-		return err
-	}
-	if err := m.grace.wait(); err != nil {
-		return fmt.Errorf("set next hops: %w", err)
-	}
-	t.release(t.retired)
-	t.retired = nil
-	return m.resolveLocked()
-}
-
-// resolveLocked points every backend at its next hop.
-func (m *Mux) resolveLocked() error {
 	for _, b := range m.tables.byIndex {
-		if err := m.tables.hops.resolve(b); err != nil {
+		if err := t.resolve(b); err != nil {
 			return fmt.Errorf("set next hops: %w", err)
 		}
 	}

@@ -27,9 +27,9 @@ func (t *muxTables) adopt() error {
 			return fmt.Errorf("adopt tables: endpoint %v: %w", key, err)
 		}
 	}
-	for _, b := range t.byIndex {
-		if b.hop != nil {
-			t.hops.wanted[b.outer] = b.hop.NextHop
+	for index, b := range t.byIndex {
+		if hop := t.hops.hop(t.mem.backends[index].Nexthop); hop != (NextHop{}) {
+			t.hops.wanted[b.outer] = hop
 		}
 	}
 	return nil
@@ -83,7 +83,6 @@ func (t *muxTables) adoptMembers(e *muxEntry) error {
 			if b.mtu == math.MaxUint32 {
 				b.mtu = 0
 			}
-			b.hop = t.hops.adopt(record.Nexthop)
 			t.byIndex[index], t.byOuter[b.backendKey] = b, b
 		}
 		b.refs++

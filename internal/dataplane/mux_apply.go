@@ -18,7 +18,6 @@ type change struct {
 	// Published in this order: members before rings before slots, then what is taken away.
 	members, rings, slots, gone []func()
 	released                    []func()
-	hopsRetired                 []uint32
 }
 
 func (c *change) undo() {
@@ -33,17 +32,15 @@ func (c *change) publish() {
 			f()
 		}
 	}
-	c.hopsRetired, c.t.hops.retired = c.t.hops.retired, nil
 }
 
 // needsGrace says whether anything that readers may hold is to be used again.
-func (c *change) needsGrace() bool { return len(c.released)+len(c.hopsRetired) > 0 }
+func (c *change) needsGrace() bool { return len(c.released) > 0 }
 
 func (c *change) release() {
 	for _, f := range c.released {
 		f()
 	}
-	c.t.hops.release(c.hopsRetired)
 }
 
 // checkState refuses states that could not be right.

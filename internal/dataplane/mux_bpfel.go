@@ -16,12 +16,11 @@ import (
 type muxBackend struct {
 	_        structs.HostLayout
 	OuterDst [16]uint8
-	Nexthop  uint32
+	Nexthop  uint64
 	Mtu      uint32
 	Outer4Be uint32
 	Sum4     uint32
 	OuterV6  uint32
-	Rsv0     uint32
 	Rsv      [3]uint64
 }
 
@@ -78,7 +77,6 @@ const (
 	muxLimitLIMIT_MEMBERS         muxLimit = 1048576
 	muxLimitLIMIT_BACKENDS        muxLimit = 262144
 	muxLimitLIMIT_RING_WORDS      muxLimit = 4194304
-	muxLimitLIMIT_NEXTHOPS        muxLimit = 16384
 	muxLimitLIMIT_DEVICES         muxLimit = 16
 	muxLimitLIMIT_FALLBACK_PROBES muxLimit = 8
 	muxLimitLIMIT_RING_CODE_MIN   muxLimit = 6
@@ -161,7 +159,6 @@ const (
 	muxMapEndpoints       = "endpoints"
 	muxMapMemberCounts    = "member_counts"
 	muxMapMembers         = "members"
-	muxMapNexthops        = "nexthops"
 	muxMapReasons         = "reasons"
 	muxMapRings           = "rings"
 	muxProgMux            = "mux"
@@ -227,7 +224,6 @@ type muxMapSpecs struct {
 	Endpoints      *ebpf.MapSpec `ebpf:"endpoints"`
 	MemberCounts   *ebpf.MapSpec `ebpf:"member_counts"`
 	Members        *ebpf.MapSpec `ebpf:"members"`
-	Nexthops       *ebpf.MapSpec `ebpf:"nexthops"`
 	Reasons        *ebpf.MapSpec `ebpf:"reasons"`
 	Rings          *ebpf.MapSpec `ebpf:"rings"`
 }
@@ -269,7 +265,6 @@ type muxMaps struct {
 	Endpoints      *ebpf.Map `ebpf:"endpoints"`
 	MemberCounts   *ebpf.Map `ebpf:"member_counts"`
 	Members        *ebpf.Map `ebpf:"members"`
-	Nexthops       *ebpf.Map `ebpf:"nexthops"`
 	Reasons        *ebpf.Map `ebpf:"reasons"`
 	Rings          *ebpf.Map `ebpf:"rings"`
 }
@@ -284,7 +279,6 @@ func (m *muxMaps) Close() error {
 		m.Endpoints,
 		m.MemberCounts,
 		m.Members,
-		m.Nexthops,
 		m.Reasons,
 		m.Rings,
 	)

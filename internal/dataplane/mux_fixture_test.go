@@ -14,7 +14,7 @@ import (
 
 // Small tables: they are made and emptied for every test.
 var testLimits = MuxLimits{
-	EndpointSlots: 256, Endpoints: 128, RingWords: 4096, Members: 1024, Backends: 256, NextHops: 64,
+	EndpointSlots: 256, Endpoints: 128, RingWords: 4096, Members: 1024, Backends: 256,
 }
 
 var (

@@ -33,7 +33,7 @@ type MuxOptions struct {
 
 // MuxLimits are table sizes, powers of two.
 type MuxLimits struct {
-	EndpointSlots, Endpoints, RingWords, Members, Backends, NextHops uint32
+	EndpointSlots, Endpoints, RingWords, Members, Backends uint32
 }
 
 // Names of pins under MuxOptions.BPFFS.
@@ -131,7 +131,7 @@ func muxSpec(l MuxLimits) (*ebpf.CollectionSpec, error) {
 	sizes := map[string]uint32{
 		muxMapEndpointSlots: l.EndpointSlots, muxMapEndpoints: l.Endpoints, muxMapEndpointCounts: l.Endpoints,
 		muxMapRings: l.RingWords, muxMapMembers: l.Members, muxMapMemberCounts: l.Members,
-		muxMapBackends: l.Backends, muxMapNexthops: l.NextHops,
+		muxMapBackends: l.Backends,
 	}
 	for name, n := range sizes {
 		if n == 0 {
@@ -199,7 +199,7 @@ func checkMuxABI(configs *ebpf.Map) error {
 func (m *muxMaps) byName() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		muxMapEndpointSlots: m.EndpointSlots, muxMapEndpoints: m.Endpoints, muxMapRings: m.Rings,
-		muxMapMembers: m.Members, muxMapBackends: m.Backends, muxMapNexthops: m.Nexthops, muxMapDevices: m.Devices,
+		muxMapMembers: m.Members, muxMapBackends: m.Backends, muxMapDevices: m.Devices,
 		muxMapConfigs: m.Configs, muxMapReasons: m.Reasons, muxMapEndpointCounts: m.EndpointCounts,
 		muxMapMemberCounts: m.MemberCounts,
 	}

@@ -155,7 +155,6 @@ func (t *muxTables) release(b *backendRef) {
 		delete(t.byOuter, b.backendKey)
 	}
 	delete(t.byIndex, b.index)
-	t.hops.put(b.hop)
 	t.backends.free(b.index)
 }
 

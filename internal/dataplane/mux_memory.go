@@ -16,7 +16,6 @@ type muxMemory struct {
 	rings     []uint64
 	members   []uint64
 	backends  []muxBackend
-	nexthops  []uint64
 	devices   []muxDevice
 	config    *muxMuxConfig
 
@@ -33,7 +32,6 @@ func mapMux(m *muxMaps) (*muxMemory, error) {
 		mapTable(mem, m.Rings, &mem.rings),
 		mapTable(mem, m.Members, &mem.members),
 		mapTable(mem, m.Backends, &mem.backends),
-		mapTable(mem, m.Nexthops, &mem.nexthops),
 		mapTable(mem, m.Devices, &mem.devices),
 		mapTable(mem, m.Configs, &configs),
 	} {

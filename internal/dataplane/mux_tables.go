@@ -20,7 +20,6 @@ type muxTables struct {
 	rings     *buddy
 	members   *buddy
 	backends  *pool
-	nexthops  *pool
 
 	entries map[lb.EndpointKey]*muxEntry
 	byOuter map[backendKey]*backendRef
@@ -53,7 +52,6 @@ type backendRef struct {
 	backendKey
 	index uint32
 	refs  int
-	hop   *hopRef // nil: unresolved
 }
 
 // Blocks are never smaller than this, in words.
@@ -78,7 +76,6 @@ func newMuxTables(mem *muxMemory, maps *muxMaps) *muxTables {
 		rings:     newBuddy(uint32(len(mem.rings)), ringBlockMin),
 		members:   newBuddy(uint32(len(mem.members)), memberBlockMin),
 		backends:  newPool(uint32(len(mem.backends))),
-		nexthops:  newPool(uint32(len(mem.nexthops))),
 		entries:   make(map[lb.EndpointKey]*muxEntry),
 		byOuter:   make(map[backendKey]*backendRef),
 		byIndex:   make(map[uint32]*backendRef),
@@ -86,8 +83,7 @@ func newMuxTables(mem *muxMemory, maps *muxMaps) *muxTables {
 		dirtyEndpoints: make([]bool, len(mem.endpoints)),
 		dirtyMembers:   make([]bool, len(mem.members)),
 	}
-	t.nexthops.reserve(0) // never valid: what unresolved backends refer to
-	t.hops = newHopTable(mem, t.nexthops)
+	t.hops = newHopTable(mem)
 	return t
 }
 

@@ -180,7 +180,7 @@ func (v tablesView) endpoint(k lb.EndpointKey) (endpointView, bool) {
 		view.members[uint16(id)] = memberView{
 			outer: netip.AddrFrom16(b.OuterDst).Unmap(), mtu: b.Mtu,
 			choosable: w&memberChoosable != 0, alive: w&memberAlive != 0,
-			resolved: mem.nexthops[b.Nexthop]>>muxNexthopBitNEXTHOP_VALID_SHIFT != 0,
+			resolved: load(&b.Nexthop)>>muxNexthopBitNEXTHOP_VALID_SHIFT != 0,
 		}
 	}
 	return view, true
