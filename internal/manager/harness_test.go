@@ -21,6 +21,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
 	"github.com/shuntlb/shunt/internal/agent"
+	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/manager"
@@ -32,6 +33,7 @@ import (
 type rig struct {
 	t     *testing.T
 	store store.Store
+	clock clock.Clock
 	path  string
 	addr  string
 	m     *manager.Manager
@@ -42,7 +44,13 @@ type rig struct {
 // newRig starts a manager on a new data directory.
 func newRig(t *testing.T, s store.Store) *rig {
 	t.Helper()
-	r := &rig{t: t, store: s, path: t.TempDir()}
+	return newRigAt(t, s, nil)
+}
+
+// newRigAt starts one with a clock.
+func newRigAt(t *testing.T, s store.Store, c clock.Clock) *rig {
+	t.Helper()
+	r := &rig{t: t, store: s, path: t.TempDir(), clock: c}
 	r.start()
 	t.Cleanup(func() { r.stop() })
 	return r
@@ -64,7 +72,7 @@ func (r *rig) start() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.m, err = manager.Open(r.t.Context(), manager.Options{Dir: dir, Store: r.store, Name: "m1", Listen: r.addr, Version: "test", Log: logger(r.t)})
+	r.m, err = manager.Open(r.t.Context(), manager.Options{Dir: dir, Store: r.store, Name: "m1", Listen: r.addr, Version: "test", Log: logger(r.t), Clock: r.clock})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -155,6 +163,7 @@ func (r *rig) token(node, role string) string {
 type node struct {
 	t      *testing.T
 	state  string
+	clock  clock.Clock
 	plans  chan plan.Plan
 	cancel context.CancelFunc
 	done   chan error
@@ -202,7 +211,7 @@ func (n *node) run(addr, name, role string) {
 	go func() {
 		n.done <- agent.Run(ctx, agent.Options{
 			Name: name, Role: role, Manager: addr, TokenFile: filepath.Join(n.state, "token"), StateDir: n.state,
-			Version: "test", Notify: n.notify, Log: logger(n.t),
+			Version: "test", Notify: n.notify, Log: logger(n.t), Clock: n.clock,
 		}, n)
 	}()
 	n.t.Cleanup(n.stop)

@@ -199,10 +199,15 @@ func (m *Manager) follow(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("load state: %w", err)
 	}
-	go func() {
-		defer close(m.done)
+	var workers sync.WaitGroup
+	workers.Go(func() {
 		defer watcher.Close()
 		m.stop(m.pump(watcher))
+	})
+	workers.Go(func() { m.sweepAll(m.ctx) })
+	go func() {
+		defer close(m.done)
+		workers.Wait()
 	}()
 	return nil
 }

@@ -1,0 +1,55 @@
+package manager
+
+import (
+	"context"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// sweepEvery is how often endpoints that nobody owns any more are looked at; their memory lasts plan.MemberQuarantine.
+const sweepEvery = time.Hour
+
+// sweepAll sweeps until ctx ends.
+func (m *Manager) sweepAll(ctx context.Context) {
+	for {
+		if n, err := m.sweep(ctx); err != nil && ctx.Err() == nil {
+			m.o.Log.Warn("cannot forget old endpoints", "error", err)
+		} else if n > 0 {
+			m.o.Log.Info("forgot old endpoints", "count", n)
+		}
+		select {
+		case <-m.o.Clock.After(sweepEvery):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sweep deletes the states of endpoints that were removed and whose member ids are out of quarantine.
+func (m *Manager) sweep(ctx context.Context) (int, error) {
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	w := newWrite(m.view.snapshot())
+	now := m.o.Clock.Now()
+	for key, st := range w.base.states {
+		if w.base.owners[key].svc == nil && st.Idle(now) {
+			w.forget(key)
+		}
+	}
+	if len(w.txn.Ops) == 0 {
+		return 0, nil
+	}
+	res, err := m.commit(ctx, w.fenced())
+	if err != nil || !res.Succeeded {
+		return 0, err
+	}
+	return len(w.txn.Ops), m.view.wait(ctx, res.Revision)
+}
+
+// forget deletes an endpoint's state.
+func (w *write) forget(key lb.EndpointKey) {
+	w.txn.Compares = append(w.txn.Compares, store.Compare{Key: stateKey(key), ModRevision: w.base.stateMod[key]})
+	w.txn.Ops = append(w.txn.Ops, store.Delete(stateKey(key)))
+}
