@@ -186,7 +186,6 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 	stop := func() error {
 		ending, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer done()
-		cancel()
 		return errors.Join(client.Stop(ending), dataplane.DetachMux(f.bpffs))
 	}
 	return together(cancel,

@@ -75,7 +75,8 @@ func (a *Agent) awaitGone(ctx context.Context) error {
 	}
 }
 
-// Control serves the agent's socket until ctx ends; the run directory must be locked. stop takes everything down; it is called once routes are gone.
+// Control serves the agent's socket until ctx ends or somebody asked to stop; the run directory must be locked. stop
+// takes everything down; it is called once routes are gone, and who asked has its answer when Control returns.
 func (a *Agent) Control(ctx context.Context, stop func() error) error {
 	path := filepath.Join(a.o.RunDir, controlSocket)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -88,6 +89,8 @@ func (a *Agent) Control(ctx context.Context, stop func() error) error {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return fmt.Errorf("protect socket: %w", err)
 	}
+	ctx, stopped := context.WithCancel(ctx)
+	defer stopped()
 	routes := http.NewServeMux()
 	reply := func(f func(*http.Request) error) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -107,14 +110,20 @@ func (a *Agent) Control(ctx context.Context, stop func() error) error {
 		if err := a.Leave(r.Context()); err != nil {
 			return err
 		}
-		return stop()
+		if err := stop(); err != nil {
+			return err
+		}
+		stopped()
+		return nil
 	}))
 	routes.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(a.Status())
 	})
 	server := &http.Server{Handler: routes, ReadHeaderTimeout: 5 * time.Second}
+	shut := make(chan struct{})
 	context.AfterFunc(ctx, func() {
-		// A stop request in flight gets its answer.
+		defer close(shut)
+		// Requests in flight get their answers.
 		grace, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_ = server.Shutdown(grace)
@@ -122,6 +131,7 @@ func (a *Agent) Control(ctx context.Context, stop func() error) error {
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve control socket: %w", err)
 	}
+	<-shut
 	return nil
 }
 

@@ -29,10 +29,11 @@ func TestControlSocket(t *testing.T) {
 		t.Fatalf("without an agent: %v", err)
 	}
 	ctx, cancel := context.WithCancel(bg)
+	defer cancel()
 	served := make(chan error)
 	stopped := false
 	go func() {
-		served <- w.agent.Control(ctx, func() error { stopped = true; cancel(); return nil })
+		served <- w.agent.Control(ctx, func() error { stopped = true; return nil })
 	}()
 	ask := func(what string) error {
 		t.Helper()
