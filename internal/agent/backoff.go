@@ -9,6 +9,8 @@ import (
 const (
 	firstWait = 50 * time.Millisecond
 	maxWait   = 5 * time.Second
+	// stable is how long a connection must have lived for the next one to be tried fast again.
+	stable = 10 * time.Second
 )
 
 // backoff gives waiting times: doubling, with a random half so that nodes do not come back in step.

@@ -108,6 +108,7 @@ func (l *loop) restore(ctx context.Context) {
 // connectAll connects again and again until ctx ends.
 func (l *loop) connectAll(ctx context.Context) error {
 	for ctx.Err() == nil {
+		began := l.o.Clock.Now()
 		err := l.ensureCredentials(ctx)
 		if err == nil {
 			err = l.stream(ctx)
@@ -116,6 +117,9 @@ func (l *loop) connectAll(ctx context.Context) error {
 		}
 		if ctx.Err() != nil {
 			return nil
+		}
+		if l.o.Clock.Now().Sub(began) > stable {
+			l.backoff.reset()
 		}
 		wait := l.backoff.wait()
 		l.o.Log.Warn("no manager", "manager", l.o.Manager, "error", err, "again_in", wait.Round(time.Millisecond))

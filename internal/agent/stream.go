@@ -102,7 +102,6 @@ func (l *loop) listen(s *syncStream, traces chan<- *apiv1.TraceQuestion) error {
 			return err
 		}
 		if up.GetSnapshot() {
-			l.backoff.reset()
 			l.o.Log.Info("has a plan from the manager", "manager", l.o.Manager, "revision", up.GetRevision(), "epoch", up.GetEpoch())
 		}
 	}

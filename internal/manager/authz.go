@@ -63,7 +63,7 @@ var (
 // guard is the interceptor that checks rights.
 type guard struct{ view *view }
 
-// check refuses callers without the right, and nodes that were deleted.
+// check refuses callers without the right, and certificates of deleted nodes.
 func (g guard) check(ctx context.Context, procedure string) error {
 	id := identityOf(ctx)
 	if !slices.Contains(rights[procedure], id.role) {
@@ -72,7 +72,9 @@ func (g guard) check(ctx context.Context, procedure string) error {
 		}
 		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("%s (role %q) may not call %s", id.name, id.role, procedure))
 	}
-	if id.cert != nil && g.view.revokedCert(id.cert) {
+	// Sync answers a deleted node itself; Join judges the token, which may be a new one.
+	own := procedure == shuntv1connect.NodeProtocolSyncProcedure || procedure == shuntv1connect.NodeProtocolJoinProcedure
+	if id.cert != nil && !own && g.view.revokedCert(id.cert) {
 		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("node %s was deleted: it needs a new join token", id.name))
 	}
 	return nil

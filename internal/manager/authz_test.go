@@ -207,6 +207,30 @@ func TestDeletedNodeIsOut(t *testing.T) {
 	mux.until("the plan after joining again", func(p plan.Plan) bool { return len(p.Endpoints) == 1 })
 }
 
+func TestNodeThatWasAwayWhenDeletedGetsAnEmptyPlan(t *testing.T) {
+	r := newRig(t, store.NewMemory())
+	r.apply(network(), hostNode(1), muxNode(1), web(1))
+	mux := r.join("mux1", "mux")
+	mux.until("its plan", func(p plan.Plan) bool { return len(p.Endpoints) == 1 })
+	mux.stop()
+	r.delete("Node", "mux1")
+	mux.run(r.addr, "mux1", "mux")
+	mux.until("the stored plan", func(p plan.Plan) bool { return len(p.Endpoints) == 1 })
+	mux.until("an empty plan", func(p plan.Plan) bool { return p.Node.Name == "" && len(p.Endpoints) == 0 && len(p.RingKeys) == 0 })
+}
+
+func TestCertificateOfAnotherRoleGivesNoPlan(t *testing.T) {
+	r := newRig(t, store.NewMemory())
+	r.apply(network(), hostNode(1), muxNode(1), web(1))
+	s := r.raw("mux1", "host")
+	if up := receive(t, s); !up.Snapshot || keys(up) != "" {
+		t.Errorf("a host's certificate got %v of a mux's plan", up)
+	}
+	if _, err := r.admin.CreateToken(t.Context(), connect.NewRequest(&apiv1.CreateTokenRequest{Node: "mux1", Role: "host"})); connect.CodeOf(err) != connect.CodeInvalidArgument {
+		t.Errorf("a host's token for a mux: %v", err)
+	}
+}
+
 // statusGone waits until the node has no status.
 func (r *rig) statusGone(node string) {
 	r.t.Helper()

@@ -50,6 +50,9 @@ func (n nodeAPI) admit(ctx context.Context, req *apiv1.JoinRequest) error {
 	if id.cert == nil {
 		return connect.NewError(connect.CodeUnauthenticated, errors.New("a join token or a client certificate is required"))
 	}
+	if n.m.view.revokedCert(id.cert) {
+		return connect.NewError(connect.CodePermissionDenied, errDeleted)
+	}
 	if id.name != req.GetName() || id.role != req.GetRole() {
 		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("%s %s may not join as %s %s", id.role, id.name, req.GetRole(), req.GetName()))
 	}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 // Causes of the end of a node's stream.
@@ -22,6 +23,7 @@ var (
 // nobody, costs no more memory than its plan, and gets only the newest of each item.
 type session struct {
 	name string
+	role lb.Role // the certificate's; a Node object of another role gives no plan
 	ctx  context.Context
 	end  context.CancelCauseFunc
 
@@ -41,8 +43,8 @@ type session struct {
 	existed  bool // a Node object was there
 }
 
-func newSession(ctx context.Context, name string) *session {
-	s := &session{name: name, dirty: map[string]bool{}, all: true, moved: true, wake: make(chan struct{}, 1), sent: map[string]*apiv1.PlanItem{}}
+func newSession(ctx context.Context, name string, role lb.Role) *session {
+	s := &session{name: name, role: role, dirty: map[string]bool{}, all: true, moved: true, wake: make(chan struct{}, 1), sent: map[string]*apiv1.PlanItem{}}
 	s.ctx, s.end = context.WithCancelCause(ctx)
 	s.signal()
 	return s
@@ -104,6 +106,12 @@ func (s *session) update(v *view, dirty map[string]bool, all bool) (up *apiv1.Pl
 	defer v.mu.RUnlock()
 	up = &apiv1.PlanUpdate{Revision: v.planRev, Epoch: v.state.Epoch, Snapshot: !s.snapshot}
 	node := v.state.Nodes[s.name]
+	deleted = s.existed && node == nil
+	s.existed = node != nil
+	if node != nil && node.Role != s.role {
+		node = nil
+	}
+	all = all || node == nil
 	want := map[string]*apiv1.PlanItem{}
 	switch {
 	case node != nil && all:
@@ -115,25 +123,23 @@ func (s *session) update(v *view, dirty map[string]bool, all bool) (up *apiv1.Pl
 			}
 		}
 	}
-	looked := func(key string) bool { return all || dirty[key] }
 	for _, key := range slices.Sorted(maps.Keys(want)) {
 		if item := want[key]; s.sent[key] != item && !proto.Equal(s.sent[key], item) {
 			up.Upsert = append(up.Upsert, item)
 		}
 		s.sent[key] = want[key]
 	}
-	for key := range s.sent {
-		if want[key] == nil && looked(key) {
+	looked := maps.Keys(dirty)
+	if all {
+		looked = maps.Keys(s.sent)
+	}
+	for _, key := range slices.Sorted(looked) {
+		if want[key] == nil && s.sent[key] != nil {
 			delete(s.sent, key)
-			if s.snapshot {
-				up.Delete = append(up.Delete, key)
-			}
+			up.Delete = append(up.Delete, key)
 		}
 	}
-	slices.Sort(up.Delete)
 	s.snapshot = true
-	deleted = s.existed && node == nil
-	s.existed = node != nil
 	return up, deleted
 }
 

@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 // Sync implements the node protocol: the node's one stream.
@@ -26,7 +27,16 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 	if hello.GetName() != id.name || hello.GetRole() != id.role {
 		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("%s %s may not speak as %s %s", id.role, id.name, hello.GetRole(), hello.GetName()))
 	}
-	s := newSession(ctx, id.name)
+	if m.view.revokedCert(id.cert) {
+		// It was away when it was deleted: an empty plan ends its work.
+		up := &apiv1.PlanUpdate{Epoch: m.epoch, Snapshot: true}
+		up.Revision, _ = m.view.objects(lb.KindNode, id.name)
+		if err := stream.Send(up); err != nil {
+			return err
+		}
+		return connect.NewError(connect.CodePermissionDenied, errDeleted)
+	}
+	s := newSession(ctx, id.name, lb.Role(id.role))
 	defer s.end(nil)
 	m.sessions.add(s)
 	m.view.subscribe(s)

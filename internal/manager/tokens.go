@@ -45,6 +45,9 @@ func (a api) CreateToken(ctx context.Context, req *connect.Request[apiv1.CreateT
 	if !isNodeRole(req.Msg.GetRole()) {
 		faults = append(faults, lb.Violation{Field: "role", Value: req.Msg.GetRole(), Allowed: "must be mux or host"})
 	}
+	if role, ok := a.m.view.roleOf(req.Msg.GetNode()); ok && isNodeRole(req.Msg.GetRole()) && string(role) != req.Msg.GetRole() {
+		faults = append(faults, lb.Violation{Field: "role", Value: req.Msg.GetRole(), Allowed: "must be " + string(role) + ", the role of " + lb.Ref(lb.KindNode, req.Msg.GetNode())})
+	}
 	if len(faults) > 0 {
 		return nil, fault(invalid{faults})
 	}
@@ -53,6 +56,17 @@ func (a api) CreateToken(ctx context.Context, req *connect.Request[apiv1.CreateT
 		return nil, fault(err)
 	}
 	return connect.NewResponse(&apiv1.CreateTokenResponse{Token: t.String(), Expires: timestamppb.New(expires)}), nil
+}
+
+// roleOf is the role of a Node object.
+func (v *view) roleOf(node string) (lb.Role, bool) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	n := v.state.Nodes[node]
+	if n == nil {
+		return "", false
+	}
+	return n.Role, true
 }
 
 func isNodeRole(s string) bool { return s == string(lb.RoleMux) || s == string(lb.RoleHost) }
