@@ -240,14 +240,15 @@ static __noinline int ask_kernel(struct xdp_md *ctx, const struct backend *b, __
 /* find_way follows the backend's next hop word; an empty one asks the kernel. True when there is a way. */
 static __always_inline int find_way(struct xdp_md *ctx, const struct backend *b, __u32 source4, struct way *w)
 {
-	__u32 slot;
+	__u32 slot, first = 0;
 	struct device *dev;
 
 	w->nexthop = *(volatile __u64 *)&b->nexthop;
 	if (!(w->nexthop >> NEXTHOP_VALID_SHIFT))
 		return ask_kernel(ctx, b, source4, w);
 	slot = w->nexthop >> NEXTHOP_DEVICE_SHIFT & (LIMIT_DEVICES - 1);
-	dev = bpf_map_lookup_elem(&devices, &slot);
+	/* A branch, not an index: the usual device is then known before the next hop word has come. */
+	dev = slot ? bpf_map_lookup_elem(&devices, &slot) : bpf_map_lookup_elem(&devices, &first);
 	if (!dev)
 		return 0;
 	w->mac = dev->mac;
@@ -374,14 +375,16 @@ SEC("xdp")
 int mux(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	const struct ethhdr *eth = data;
 	struct packet p;
+	__u16 type;
 
-	if ((void *)(eth + 1) > end)
+	if (data + ETH_HLEN > end)
 		return settle(ctx);
-	if (eth->h_proto == bpf_htons(ETH_P_IP) && !parse_ip4(ctx, data, end, &p))
+	/* In one load: struct ethhdr is packed, and clang would read it byte by byte. */
+	type = *(const __u16 *)(data + 2 * ETH_ALEN);
+	if (type == bpf_htons(ETH_P_IP) && !parse_ip4(ctx, data, end, &p))
 		return walk(ctx, &p);
-	if (eth->h_proto == bpf_htons(ETH_P_IPV6) && !parse_ip6(ctx, data, end, &p))
+	if (type == bpf_htons(ETH_P_IPV6) && !parse_ip6(ctx, data, end, &p))
 		return walk(ctx, &p);
 	return settle(ctx);
 }

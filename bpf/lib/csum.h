@@ -16,12 +16,23 @@ static __always_inline __u16 csum_fold(__u64 sum)
 	return (__u16)sum;
 }
 
-/* csum_ip4 sums an IPv4 header without options: 0xffff folded when its checksum is right. */
-static __always_inline __u16 csum_ip4(const void *ip)
+/* csum_fold_small folds a sum below 1 << 31. */
+static __always_inline __u16 csum_fold_small(__u32 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum + (sum >> 16);
+}
+
+/* csum_ip4_ok says whether the checksum of an IPv4 header without options is right. */
+static __always_inline int csum_ip4_ok(const void *ip)
 {
 	const __u32 *w = ip;
+	__u64 sum = (__u64)w[0] + w[1] + w[2] + w[3] + w[4];
 
-	return csum_fold((__u64)w[0] + w[1] + w[2] + w[3] + w[4]);
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	/* The sum is not 0, and folding it once more gives 0xffff just in these cases. */
+	return sum == 0xffff || sum == 0x1fffe;
 }
 
 /* csum_replace updates a checksum for one 16-bit word that changed (RFC 1624, equation 3). Of the two zeros it gives

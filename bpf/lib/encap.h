@@ -48,12 +48,12 @@ static __always_inline void encap_ip4(void *ip, const struct backend *b, const s
 {
 	__u32 protocol = p->family == 4 ? PROTOCOL_IPIP : PROTOCOL_IPV6;
 	__u32 first = 0x45 | (__u32)p->tos << 8 | (__u32)bpf_htons(p->l3_len + sizeof(struct iphdr)) << 16;
-	__u64 sum = (__u64)b->sum4 + (first & 0xffff) + (first >> 16) + (protocol << 8) + (source & 0xffff) + (source >> 16);
+	__u32 sum = b->sum4 + (first & 0xffff) + (first >> 16) + (protocol << 8) + (source & 0xffff) + (source >> 16);
 	__u32 *w = ip;
 
 	w[0] = first;
 	w[1] = (__u32)bpf_htons(ENCAP_DF) << 16;
-	w[2] = ENCAP_TTL | protocol << 8 | (__u32)(__u16)~csum_fold(sum) << 16;
+	w[2] = ENCAP_TTL | protocol << 8 | (__u32)(__u16)~csum_fold_small(sum) << 16;
 	w[3] = source;
 	w[4] = b->outer4_be;
 }

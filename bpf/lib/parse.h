@@ -171,7 +171,7 @@ static __always_inline int parse_ip4(struct xdp_md *ctx, const void *data, const
 	}
 	if (p->l3_len < sizeof(*ip) || p->l3_len > room)
 		return MUX_REASON_IP4_BAD_LENGTH;
-	if (csum_ip4(ip) != 0xffff)
+	if (!csum_ip4_ok(ip))
 		return MUX_REASON_BAD_CHECKSUM;
 	if (ip->frag_off & bpf_htons(0x3fff))
 		return MUX_REASON_FRAGMENT;

@@ -102,7 +102,6 @@ const (
 	hostLimitLIMIT_MEMBERS         hostLimit = 1048576
 	hostLimitLIMIT_BACKENDS        hostLimit = 262144
 	hostLimitLIMIT_RING_WORDS      hostLimit = 4194304
-	hostLimitLIMIT_NEXTHOPS        hostLimit = 16384
 	hostLimitLIMIT_DEVICES         hostLimit = 16
 	hostLimitLIMIT_FALLBACK_PROBES hostLimit = 8
 	hostLimitLIMIT_RING_CODE_MIN   hostLimit = 6
