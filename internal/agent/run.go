@@ -112,6 +112,7 @@ func (l *loop) connectAll(ctx context.Context) error {
 		err := l.ensureCredentials(ctx)
 		if err == nil {
 			err = l.stream(ctx)
+			l.joinAfresh(ctx, err)
 		} else if l.hopeless(err) {
 			return err
 		}

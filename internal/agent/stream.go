@@ -28,35 +28,38 @@ func (l *loop) stream(ctx context.Context) error {
 		if _, cause := s.Receive(); cause != nil {
 			err = cause
 		}
-		return l.streamFault(ctx, fmt.Errorf("open stream: %w", err))
+		return fmt.Errorf("open stream: %w", err)
 	}
 	traces := make(chan *apiv1.TraceQuestion, 64)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() { l.reportAll(sctx, s, traces) })
-	wg.Go(func() { l.endToRenew(sctx, cancel) })
-	err := l.listen(s, traces)
-	return l.streamFault(ctx, err)
+	renewIn := l.creds.renewAt().Sub(l.o.Clock.Now())
+	wg.Go(func() { l.endAfter(sctx, renewIn, cancel) })
+	return l.listen(s, traces)
 }
 
-// streamFault drops credentials that the manager refuses when there is a token to join afresh.
-func (l *loop) streamFault(ctx context.Context, err error) error {
-	code := connect.CodeOf(err)
+// joinAfresh gets a new certificate when the manager refused the present one and the token file has a good token.
+func (l *loop) joinAfresh(ctx context.Context, refusal error) {
+	code := connect.CodeOf(refusal)
 	if code != connect.CodePermissionDenied && code != connect.CodeUnauthenticated {
-		return err
+		return
 	}
-	if t, tokenErr := readToken(l.o.TokenFile); tokenErr == nil {
-		if creds, joinErr := join(ctx, &l.o, joinTLS(t), t.String()); joinErr == nil {
-			l.creds = creds
-		}
+	t, err := readToken(l.o.TokenFile)
+	if err != nil {
+		return
 	}
-	return err
+	creds, err := join(ctx, &l.o, joinTLS(t), t.String())
+	if err != nil {
+		l.o.Log.Warn("cannot join afresh", "error", err)
+		return
+	}
+	l.creds = creds
 }
 
-// endToRenew ends the stream when the certificate is due for renewal; the next connection renews it.
-func (l *loop) endToRenew(ctx context.Context, end context.CancelFunc) {
-	left := l.creds.renewAt().Sub(l.o.Clock.Now())
+// endAfter ends the stream when the certificate is due for renewal; the next connection renews it.
+func (l *loop) endAfter(ctx context.Context, left time.Duration, end context.CancelFunc) {
 	if left <= 0 {
 		left = time.Hour // the last attempt failed
 	}
