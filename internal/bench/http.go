@@ -25,6 +25,12 @@ var httpSuite = Suite{
 
 const httpConnections = 8
 
+// Source ports of the two ways, within what a lab's client hands out.
+var (
+	vipPorts    = portRange{10000, 37499}
+	directPorts = portRange{37500, 65000}
+)
+
 // httpSamples are the figures of one way, one value per repetition.
 type httpSamples struct{ rps, p50, p99 []float64 }
 
@@ -76,11 +82,11 @@ func (r *rig) httpCase(ctx context.Context, o Options, name, through, direct str
 	for i := range rounds {
 		o.progressf("http %s: repetition %d of %d", name, i+1, rounds)
 		for turn := range 2 {
-			l := load{dial: r.dialer(), connections: httpConnections, duration: duration, reconnect: name == "connect"}
+			l := load{dial: r.dialer(vipPorts), connections: httpConnections, duration: duration, reconnect: name == "connect"}
 			l.address = through
 			samples := &vip
 			if (i+turn)%2 == 1 {
-				l.address, samples = direct, &dip
+				l.dial, l.address, samples = r.dialer(directPorts), direct, &dip
 			}
 			result, err := l.run(ctx)
 			if err != nil {
@@ -88,6 +94,9 @@ func (r *rig) httpCase(ctx context.Context, o Options, name, through, direct str
 			}
 			samples.add(result)
 			failures += result.Failures
+			if result.Failures > 0 {
+				o.progressf("http %s: %d requests to %s failed: %v", name, result.Failures, l.address, result.Failure)
+			}
 		}
 	}
 	fields := append(vip.fields(""), dip.fields("direct_")...)

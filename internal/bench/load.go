@@ -30,45 +30,43 @@ type loadResult struct {
 	RPS      float64
 	Latency  []float64 // ms, of every answered request, in no order
 	Failures int
+	Failure  error // the last one
 }
 
 // run puts the load on.
 func (l load) run(ctx context.Context) (loadResult, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.duration)
-	defer cancel()
 	var (
-		mu     sync.Mutex
-		total  loadResult
-		failed error
-		group  sync.WaitGroup
+		mu    sync.Mutex
+		total loadResult
+		group sync.WaitGroup
 	)
 	start := time.Now()
 	for range l.connections {
 		group.Go(func() {
-			latency, failures, err := l.worker(ctx)
+			latency, failures, err := l.worker(ctx, start.Add(l.duration))
 			mu.Lock()
 			defer mu.Unlock()
 			total.Latency = append(total.Latency, latency...)
 			total.Failures += failures
 			if err != nil {
-				failed = err
+				total.Failure = err
 			}
 		})
 	}
 	group.Wait()
 	total.RPS = float64(len(total.Latency)) / time.Since(start).Seconds()
 	if len(total.Latency) == 0 {
-		return total, fmt.Errorf("load on %s: no request was answered: %w", l.address, failed)
+		return total, fmt.Errorf("load on %s: no request was answered: %w", l.address, total.Failure)
 	}
 	return total, nil
 }
 
-// worker is one connection after the other. The error is that of the last failed request.
-func (l load) worker(ctx context.Context) (latency []float64, failures int, last error) {
+// worker is one connection after the other; requests that began before the end are finished. The error is that of the
+// last failed request.
+func (l load) worker(ctx context.Context, end time.Time) (latency []float64, failures int, last error) {
 	var c *client
 	defer func() { c.close() }()
-	for ctx.Err() == nil {
-		start := time.Now()
+	for start := time.Now(); ctx.Err() == nil && start.Before(end); start = time.Now() {
 		if c == nil {
 			var err error
 			if c, err = l.connect(ctx); err != nil {

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"strconv"
+	"syscall"
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
@@ -46,6 +49,9 @@ func withRig(ctx context.Context, o Options, f func(context.Context, *rig) error
 		err = errors.Join(err, lab.Down(clean, topology.Name))
 	}()
 	l, err := lab.Up(ctx, topology, lab.Options{Progress: o.Progress})
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -53,7 +59,11 @@ func withRig(ctx context.Context, o Options, f func(context.Context, *rig) error
 	if err != nil {
 		return err
 	}
-	return f(ctx, &rig{lab: l, manager: manager})
+	err = f(ctx, &rig{lab: l, manager: manager})
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // whatever broke, broke because of it
+	}
+	return err
 }
 
 // clientNamespace is where the traffic comes from.
@@ -64,8 +74,32 @@ func (r *rig) clientNamespace() string {
 // clientAddress is the IPv4 address of client1.
 func (r *rig) clientAddress() netip.Addr { return lab.ClientAddresses(1).V4.Addr() }
 
-// dialer opens connections from client1.
-func (r *rig) dialer() dialFunc { return netdev.Dialer(r.clientNamespace()) }
+// portRange is a range of source ports, the last included.
+type portRange struct{ first, last uint16 }
+
+// dialer opens connections from client1, from source ports of the range. Connections through a VIP and to the DIP
+// behind it need ranges of their own: a host tells them apart by the client's port alone.
+func (r *rig) dialer(ports portRange) dialFunc {
+	control := func(_, _ string, c syscall.RawConn) error {
+		var failed error
+		err := c.Control(func(fd uintptr) {
+			failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_LOCAL_PORT_RANGE, int(ports.first)|int(ports.last)<<16)
+		})
+		if errors.Is(failed, unix.ENOPROTOOPT) { // before Linux 6.3: a few requests may then meet and fail
+			failed = nil
+		}
+		return errors.Join(err, failed)
+	}
+	return func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+		err = netdev.In(r.clientNamespace(), func() error {
+			// Happy eyeballs would dial from other threads, outside the namespace.
+			d := net.Dialer{FallbackDelay: -1, Control: control}
+			conn, err = d.DialContext(ctx, network, address)
+			return err
+		})
+		return conn, err
+	}
+}
 
 // backends are the first count servers of the laboratory, one on each host.
 func (r *rig) backends(count int) []*apiv1.Backend {

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// What cannot be measured is refused before anything is loaded or built.
+func TestBenchRefuses(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"bench"}, "accepts 1 arg(s), received 0"},
+		{[]string{"bench", "nonsense"}, `suite: "nonsense": must be one of dataplane, http, control, failover, all`},
+		{[]string{"bench", "snat"}, "suite: snat: not supported by this version"},
+		{[]string{"bench", "dataplane", "--case", "flow/1Mi"}, "case: flow/1Mi: not supported by this version"},
+		{[]string{"bench", "all", "--case", "hash/1"}, "--case: must come with one suite, not with all"},
+		{[]string{"bench", "all", "--short", "--write", "docs"}, "--write: must not come with --short"},
+		{[]string{"bench", "dataplane", "-o", "yaml"}, "-o yaml: must be table or json"},
+	} {
+		var out, errs bytes.Buffer
+		if code := run(c.args, strings.NewReader(""), &out, &errs); code != exitUsage || !strings.Contains(errs.String(), c.want) {
+			t.Errorf("shunt %s: exit code %d, says %q; want %d and %q", strings.Join(c.args, " "), code, errs.String(), exitUsage, c.want)
+		}
+	}
+}
