@@ -32,7 +32,8 @@ type managerProcess struct {
 
 func newManagerProcess(t *testing.T) *managerProcess {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	// An address of this process alone: outgoing connections leave from 127.0.0.1 and cannot take its ports.
+	l, err := net.Listen("tcp", fmt.Sprintf("127.78.%d.%d:0", os.Getpid()>>8&255, os.Getpid()&255))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,7 @@ func (r *rig) start() {
 	r.t.Helper()
 	listen := r.addr
 	if listen == "" {
-		listen = "127.0.0.1:0"
+		listen = loopback()
 	}
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
@@ -87,6 +87,10 @@ func (r *rig) start() {
 	})
 	r.admin = shuntv1connect.NewManagerClient(r.httpClient(r.adminTLS()), "https://"+r.addr)
 }
+
+// loopback is an address of this process alone, with a free port that nobody's outgoing connection takes between two
+// starts: those leave from 127.0.0.1.
+func loopback() string { return fmt.Sprintf("127.77.%d.%d:0", os.Getpid()>>8&255, os.Getpid()&255) }
 
 func logger(t *testing.T) *slog.Logger {
 	if os.Getenv("SHUNT_TEST_LOG") == "" {
