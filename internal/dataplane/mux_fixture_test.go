@@ -41,8 +41,12 @@ type muxFixture struct {
 	model *muxModel
 }
 
-func newMuxFixture(t testing.TB) *muxFixture {
-	m, err := OpenMux(MuxOptions{Limits: testLimits, DeviceMAC: func(i int) ([6]byte, error) { return testMAC(i), nil }})
+func newMuxFixture(t testing.TB) *muxFixture { return newMuxFixtureWith(t, MuxOptions{}) }
+
+// newMuxFixtureWith loads with these options, and small tables.
+func newMuxFixtureWith(t testing.TB, o MuxOptions) *muxFixture {
+	o.Limits, o.DeviceMAC = testLimits, func(i int) ([6]byte, error) { return testMAC(i), nil }
+	m, err := OpenMux(o)
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}

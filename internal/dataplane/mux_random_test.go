@@ -184,3 +184,19 @@ func TestRedirect(t *testing.T) {
 		t.Errorf("the model says %d", got.verdict)
 	}
 }
+
+// TestBounceRedirects: with Redirect, what would leave by XDP_TX is redirected, bytes and reasons being the same.
+func TestBounceRedirects(t *testing.T) {
+	f := newMuxFixtureWith(t, MuxOptions{Redirect: true})
+	s := basicState()
+	f.apply(s)
+	f.setHops(hopsTo(s))
+	ping := tcp4(0)
+	ping.Payload = wire.Echo{ID: 1, Data: []byte("x")}
+	for _, frame := range [][]byte{tcp4(80).Frame(), tcp6(80).Frame(), ping.Frame()} {
+		want := f.model.walk(frame)
+		if verdict, out := f.run(frame); want.verdict != xdpTX || verdict != xdpRedirect || !bytes.Equal(out, want.frame) {
+			t.Errorf("frame %x: verdict %d, %x; wanted a redirect of %x", frame, verdict, out, want.frame)
+		}
+	}
+}
