@@ -22,8 +22,8 @@ enum limit {
 	/* Slots of the exact-match endpoint table; a power of two, twice the endpoints it may hold. */
 	LIMIT_ENDPOINT_SLOTS = 1 << 17,
 	LIMIT_ENDPOINTS = 1 << 16,
-	/* Slots inspected, from the home bucket on, before a lookup gives up; the agent never places farther. At the
-	 * highest load, one half, a placement then fails with a probability below 1e-7. */
+	/* Slots inspected, from the home bucket on, before a lookup gives up; the agent never places farther, and
+	 * refuses what finds no slot. A test fills the table to its highest load, one half. */
 	LIMIT_ENDPOINT_PROBES = 32,
 	/* Member words of all endpoints together. */
 	LIMIT_MEMBERS = 1 << 20,

@@ -3,7 +3,7 @@ package ring
 import "math/bits"
 
 const (
-	// slotsPerBackend is what a backend should have at least: shares are then within 1 % of what weights ask for.
+	// slotsPerBackend is what a backend should have at least: one slot is then at most 1 % of its share.
 	slotsPerBackend = 100
 	// lightest bounds what a backend far lighter than the mean may cost: slots for up to 16 times the members.
 	lightest = 16
