@@ -84,15 +84,15 @@ func (m *Mux) SetAlive(flips []MemberAlive) {
 	}
 }
 
-// Alive says whether a member is known and alive.
-func (m *Mux) Alive(e lb.EndpointKey, member uint16) bool {
+// Alive implements MuxTables.
+func (m *Mux) Alive(e lb.EndpointKey, member uint16) (alive, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	entry, ok := m.tables.entries[e]
 	if !ok || entry.members[member] == nil {
-		return false
+		return false, false
 	}
-	return load(m.tables.word(entry, member))&memberAlive != 0
+	return load(m.tables.word(entry, member))&memberAlive != 0, true
 }
 
 // SetNextHops implements MuxTables.

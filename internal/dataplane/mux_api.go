@@ -14,6 +14,8 @@ type MuxTables interface {
 	Apply(MuxState) error
 	// SetAlive sets the alive bits of members: one atomic store each. Unknown ones are ignored.
 	SetAlive([]MemberAlive)
+	// Alive reads the alive bit of a member. Of tables that were adopted it is what the agent before obeyed last.
+	Alive(e lb.EndpointKey, member uint16) (alive, known bool)
 	// SetNextHops replaces the way to outer destinations: address and how it is reached; a zero NextHop means unresolved.
 	SetNextHops(map[netip.Addr]NextHop) error
 	// Trace walks the tables as the program does.

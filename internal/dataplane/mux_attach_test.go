@@ -109,7 +109,9 @@ func TestMuxSurvivesItsAgent(t *testing.T) {
 	for _, c := range forwardCases() {
 		f.check(c.frame)
 	}
-	if second.Alive(s.Endpoints[0].Key, 1) || !second.Alive(s.Endpoints[0].Key, 0) {
+	dead, _ := second.Alive(s.Endpoints[0].Key, 1)
+	alive, _ := second.Alive(s.Endpoints[0].Key, 0)
+	if dead || !alive {
 		t.Error("alive bits were not adopted")
 	}
 	// What the new agent wants next is reconciled with what the old one left.

@@ -57,11 +57,12 @@ func (f *FakeMux) SetAlive(flips []MemberAlive) {
 	}
 }
 
-// Alive says whether a member is known and alive.
-func (f *FakeMux) Alive(e lb.EndpointKey, member uint16) bool {
+// Alive implements MuxTables.
+func (f *FakeMux) Alive(e lb.EndpointKey, member uint16) (alive, known bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.alive[MemberKey{e, member}]
+	alive, known = f.alive[MemberKey{e, member}]
+	return alive, known
 }
 
 // SetNextHops implements MuxTables.

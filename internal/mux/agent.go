@@ -48,7 +48,7 @@ type Options struct {
 	// Ensure makes sure that a speaker is there to take a state; started tells that it is new and knows nothing.
 	Ensure func(context.Context) (started bool, err error)
 	Clock  clock.Clock
-	// RunDir keeps the last health and local decisions until the next boot.
+	// RunDir keeps local decisions until the next boot.
 	RunDir string
 	// DrainWait is how long routers get to move the traffic away.
 	DrainWait time.Duration
@@ -62,9 +62,8 @@ type Options struct {
 // Agent is the mux's agent.Handler. Lock order: applying, then speaking, then mu.
 type Agent struct {
 	o Options
-	// changed is poked when the status is worth a report, speak when routers may have to be told something, save when
-	// health has to be written.
-	changed, speak, save chan struct{}
+	// changed is poked when the status is worth a report, speak when routers may have to be told something.
+	changed, speak chan struct{}
 
 	// applying is held while tables are made to follow a plan.
 	applying sync.Mutex
@@ -98,7 +97,7 @@ var _ agent.Handler = (*Agent)(nil)
 // drainFile marks a local drain in the run directory.
 const drainFile = "drain"
 
-// New makes an agent with the health that was saved. Run must be running for it to announce anything.
+// New makes an agent; members that adopted tables know begin with the health they have there. Run must be running for it to announce anything.
 func New(o Options) (*Agent, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -106,17 +105,13 @@ func New(o Options) (*Agent, error) {
 	if err := os.MkdirAll(o.RunDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make run directory: %w", err)
 	}
-	saved, err := loadHealth(o.RunDir)
-	if err != nil {
-		o.Log.Warn("members begin as unknown", "error", err)
-	}
 	a := &Agent{
-		o: o, roster: newRoster(saved),
+		o: o, roster: newRoster(o.Tables.Alive),
 		rings:    rings{build: o.Ring, made: map[lb.EndpointKey]madeRing{}},
 		hops:     map[netip.Addr]netdev.NextHop{},
 		mtus:     map[netip.Addr]uint32{},
 		inTables: map[netip.Addr]bool{},
-		changed:  make(chan struct{}, 1), speak: make(chan struct{}, 1), save: make(chan struct{}, 1),
+		changed:  make(chan struct{}, 1), speak: make(chan struct{}, 1),
 	}
 	if _, err := os.Stat(filepath.Join(o.RunDir, drainFile)); err == nil {
 		// The way out was taken before this agent started.
@@ -275,7 +270,6 @@ func (a *Agent) Probed(result probe.Result) {
 	}
 	poke(a.speak)
 	poke(a.changed)
-	poke(a.save)
 }
 
 // HopsChanged takes the full map of ways to the wanted destinations.

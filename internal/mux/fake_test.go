@@ -89,6 +89,13 @@ func (f *tables) SetAlive(list []dataplane.MemberAlive) {
 	}
 }
 
+func (f *tables) Alive(e lb.EndpointKey, member uint16) (alive, known bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	alive, known = f.alive[dataplane.MemberKey{Endpoint: e, Member: member}]
+	return alive, known
+}
+
 func (f *tables) SetNextHops(h map[netip.Addr]dataplane.NextHop) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -137,9 +137,6 @@ func TestRoutesFollowTablesUnderAnyEvents(t *testing.T) {
 			case 4:
 				w.clock.Advance(time.Second)
 			case 5:
-				if err := saveHealth(w.run, w.agent.roster.list()); err != nil {
-					rt.Fatal(err)
-				}
 				start()
 				if applied {
 					if err := w.agent.Apply(ctx, current); err != nil {

@@ -33,16 +33,16 @@ type roster struct {
 	members map[backend]*member
 	// byTarget are the members of the plan by what is probed for them.
 	byTarget map[probe.Target][]backend
-	// saved is what an agent before this one knew.
-	saved map[backend]bool
+	// adopted tells what tables of an agent before this one say of a member; nil once a plan was obeyed.
+	adopted func(e lb.EndpointKey, id uint16) (alive, known bool)
 }
 
-func newRoster(saved map[backend]bool) *roster {
-	return &roster{members: map[backend]*member{}, byTarget: map[probe.Target][]backend{}, saved: saved}
+func newRoster(adopted func(lb.EndpointKey, uint16) (alive, known bool)) *roster {
+	return &roster{members: map[backend]*member{}, byTarget: map[probe.Target][]backend{}, adopted: adopted}
 }
 
 // apply takes over the plan's members. Those that stay keep their health; new ones take the health of an equal target
-// that is already probed, else what was saved, else they begin anew. Members that are gone stay until prune, so that a
+// that is already probed, else what adopted tables say, else they begin anew. Members that are gone stay until prune, so that a
 // plan which could not be obeyed can be taken back by applying the old one again.
 func (r *roster) apply(endpoints []plan.Endpoint) {
 	before := r.byTarget
@@ -53,7 +53,7 @@ func (r *roster) apply(endpoints []plan.Endpoint) {
 			target := targetOf(pm, e.Check)
 			m, have := r.members[key]
 			if !have {
-				m = &member{state: r.begin(key, before[target])}
+				m = &member{state: r.begin(e.Key, pm.ID, before[target])}
 				r.members[key] = m
 			} else if m.target != target {
 				m.state = health.Adopt(m.state.Alive())
@@ -65,14 +65,16 @@ func (r *roster) apply(endpoints []plan.Endpoint) {
 	}
 }
 
-func (r *roster) begin(key backend, equals []backend) health.Member {
-	for _, e := range equals {
-		if m := r.members[e]; m != nil && m.state.Alive() {
+func (r *roster) begin(e lb.EndpointKey, id uint16, equals []backend) health.Member {
+	for _, equal := range equals {
+		if m := r.members[equal]; m != nil && m.state.Alive() {
 			return health.Adopt(true)
 		}
 	}
-	if alive, known := r.saved[key]; known {
-		return health.Adopt(alive)
+	if r.adopted != nil {
+		if alive, known := r.adopted(e, id); known {
+			return health.Adopt(alive)
+		}
 	}
 	return health.New()
 }
@@ -90,7 +92,7 @@ func (r *roster) prune() {
 			delete(r.members, k)
 		}
 	}
-	r.saved = nil
+	r.adopted = nil
 }
 
 // targets is everything that has to be probed.

@@ -10,22 +10,14 @@ const (
 	// signOfLife is how often the speaker hears the wanted state again: it counts the hold time from the last word,
 	// and one that died is replaced within this.
 	signOfLife = 500 * time.Millisecond
-	// saveWait collects flips before health is written.
-	saveWait = 200 * time.Millisecond
 )
 
-// Run tells the speaker and saves health until ctx ends.
+// Run tells the speaker until ctx ends.
 func (a *Agent) Run(ctx context.Context) {
-	saved := make(chan struct{})
-	go func() {
-		defer close(saved)
-		a.saveLoop(ctx)
-	}()
 	for {
 		a.Speak(ctx)
 		select {
 		case <-ctx.Done():
-			<-saved
 			return
 		case <-a.speak:
 		case <-a.o.Clock.After(signOfLife):
@@ -66,25 +58,4 @@ func (a *Agent) Speak(ctx context.Context) {
 		poke(a.changed)
 	}
 	a.status = status
-}
-
-// saveLoop writes health some time after it changed.
-func (a *Agent) saveLoop(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-a.save:
-		}
-		select {
-		case <-ctx.Done():
-		case <-a.o.Clock.After(saveWait):
-		}
-		a.mu.Lock()
-		list := a.roster.list()
-		a.mu.Unlock()
-		if err := saveHealth(a.o.RunDir, list); err != nil {
-			a.o.Log.Error("save health", "error", err)
-		}
-	}
 }

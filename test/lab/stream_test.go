@@ -55,21 +55,6 @@ func startStream(t *testing.T, targets []string) *stream {
 	return s
 }
 
-// awaitMany waits until every flow has so many answers.
-func (s *stream) awaitMany(t *testing.T, answers int) {
-	t.Helper()
-	for _, f := range s.flows {
-		await(t, fmt.Sprintf("%d answers on the flow from %s", answers, f.conn.LocalAddr()), func(context.Context) error {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			if len(f.answered) < answers {
-				return fmt.Errorf("%d so far", len(f.answered))
-			}
-			return nil
-		})
-	}
-}
-
 // awaitAnswers waits until every flow has an answer to a datagram sent from now on.
 func (s *stream) awaitAnswers(t *testing.T) {
 	t.Helper()
