@@ -32,7 +32,12 @@ type session struct {
 	dirty map[string]bool
 	all   bool
 	// moved: there is a new revision.
-	moved     bool
+	moved bool
+	// telling: an update is being made; told is the revision of the last one, obeyed the one that the node reported.
+	telling      bool
+	told, obeyed int64
+	// late: the node did not obey in time; nobody waits for it until it does.
+	late      bool
 	questions []*apiv1.TraceQuestion
 	// wake has room for one.
 	wake chan struct{}
@@ -83,7 +88,15 @@ func (s *session) take() (dirty map[string]bool, all, moved bool, questions []*a
 	defer s.mu.Unlock()
 	dirty, all, moved, questions = s.dirty, s.all, s.moved, s.questions
 	s.dirty, s.all, s.moved, s.questions = map[string]bool{}, false, false, nil
+	s.telling = moved
 	return dirty, all, moved, questions
+}
+
+// tell notes that an update of this revision is on its way.
+func (s *session) tell(revision int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.telling, s.told = false, revision
 }
 
 // updates returns what the node must hear now. deleted tells that its Node object went away.
@@ -92,6 +105,7 @@ func (s *session) updates(v *view) (out []*apiv1.PlanUpdate, deleted bool) {
 	if moved {
 		var up *apiv1.PlanUpdate
 		up, deleted = s.update(v, dirty, all)
+		s.tell(up.Revision)
 		out = append(out, up)
 	}
 	for _, q := range questions {
@@ -147,9 +161,13 @@ func (s *session) update(v *view, dirty map[string]bool, all bool) (up *apiv1.Pl
 type sessions struct {
 	mu     sync.Mutex
 	byNode map[string]*session
+	// stirred is closed and replaced whenever a host obeyed or left.
+	stirred chan struct{}
 }
 
-func newSessions() *sessions { return &sessions{byNode: map[string]*session{}} }
+func newSessions() *sessions {
+	return &sessions{byNode: map[string]*session{}, stirred: make(chan struct{})}
+}
 
 // add makes the session the node's only one.
 func (ss *sessions) add(s *session) {
@@ -169,6 +187,7 @@ func (ss *sessions) remove(s *session) bool {
 		return false
 	}
 	delete(ss.byNode, s.name)
+	ss.stirLocked()
 	return true
 }
 

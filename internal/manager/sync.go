@@ -72,6 +72,7 @@ func (n nodeAPI) listen(s *session, stream *connect.BidiStream[apiv1.NodeReport,
 			return
 		}
 		n.m.reports.report(s.name, report, n.m.o.Clock.Now())
+		n.m.sessions.obeyed(s, report.GetSyncedRevision())
 		n.m.checkEpoch(report.GetEpoch())
 		if t := report.GetTrace(); t != nil {
 			n.m.reports.answer(s.name, t)
@@ -88,6 +89,9 @@ func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, 
 			return connect.NewError(connect.CodeAborted, context.Cause(s.ctx))
 		case <-n.m.ctx.Done():
 			return connect.NewError(connect.CodeUnavailable, context.Cause(n.m.ctx))
+		}
+		if s.role == lb.RoleMux {
+			n.m.awaitHosts(s.ctx)
 		}
 		ups, deleted := s.updates(n.m.view)
 		for _, up := range ups {

@@ -1,0 +1,45 @@
+package manager_test
+
+import (
+	"testing"
+	"time"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// TestMuxesHearAfterHosts: as long as a host has not obeyed a change, muxes are not told of it; what comes meanwhile
+// reaches them as one update. Time stands still, so that nothing but the host's report ends the wait.
+func TestMuxesHearAfterHosts(t *testing.T) {
+	frozen := clock.NewFake(time.Now())
+	r := newRigAt(t, store.NewMemory(), frozen)
+	r.apply(network(), hostNode(1), hostNode(2), muxNode(1), web(1))
+	host := r.raw("host2", "host")
+	obey(t, host, receive(t, host).Revision)
+	mux := r.raw("mux1", "mux")
+	receive(t, mux)
+
+	first := r.apply(web(1, 2)).Revision
+	if up := receive(t, host); up.Revision != first || len(up.Upsert) != 1 {
+		t.Fatalf("host: %v", up)
+	}
+	gone := web(1, 2)
+	gone.Endpoints[0].Backends[0].Drain = true
+	second := r.apply(gone).Revision
+	for up := receive(t, host); up.Revision < second; up = receive(t, host) {
+	}
+	obey(t, host, second)
+	up := receive(t, mux)
+	if members := up.Upsert[0].GetEndpoint().GetMembers(); len(members) != 2 || members[0].Weight != 0 && members[1].Weight != 0 {
+		t.Errorf("mux at revision %d: %v: must hear both changes at once", up.Revision, members)
+	}
+}
+
+// obey reports a revision as the data plane's.
+func obey(t *testing.T, s *rawStream, revision int64) {
+	t.Helper()
+	if err := s.Send(&apiv1.NodeReport{SyncedRevision: revision}); err != nil {
+		t.Fatal(err)
+	}
+}
