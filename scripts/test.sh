@@ -24,6 +24,5 @@ failed=0
 mapfile -t fast < <(go list ./... | grep -v /test/lab)
 run unit -timeout 10m "${fast[@]}"
 run lab -timeout 20m -p 1 ./test/lab/...
-bin/shunt lab down --all || failed=1
 if [ $failed != 0 ]; then echo "FAILED"; exit 1; fi
 cat "$out"/*.json | go run ./test/report -totals
