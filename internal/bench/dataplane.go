@@ -19,7 +19,7 @@ var dataplaneSuite = Suite{
 		"endpoint.",
 	Plotted: []string{"floor_ns", "over_floor_ns"}, Unit: "ns per packet",
 	Cases: []string{"hash/1", "hash/1Mi", "hash6/1", "hash6/1Mi", "hash/1Mi-20000ep"},
-	Takes: 60 * time.Second, TakesShort: 10 * time.Second,
+	Takes: 90 * time.Second, TakesShort: 10 * time.Second,
 	Goals: []Goal{{"hash/1", "over_floor_ns", 25}},
 	run:   runDataplane,
 }

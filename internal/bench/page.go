@@ -21,7 +21,7 @@ func NewPage(dir string) Page { return Page{dir} }
 const (
 	pageName = "benchmarks.md"
 	plotDir  = "benchmarks"
-	pageHead = "# Benchmarks\n\nEvery section is written by the command in it; `make bench` runs them all.\n"
+	pageHead = "# Benchmarks\n\nEvery section is written by the command at its end; `make bench` runs them all.\n"
 )
 
 // Taken says when and on what a suite was run.
