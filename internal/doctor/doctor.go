@@ -103,6 +103,15 @@ func Run(m Machine, o Options) []Result {
 	return e.results
 }
 
+// RunBasics makes the checks that need no interface and no role: kernel, capabilities, BTF.
+func RunBasics(m Machine) []Result {
+	e := &examination{m: m}
+	e.kernel()
+	e.capabilities()
+	e.btf()
+	return e.results
+}
+
 // Failed tells whether a check failed.
 func Failed(results []Result) bool {
 	for _, r := range results {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shuntlb/shunt/internal/doctor"
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
@@ -43,6 +44,9 @@ func Up(ctx context.Context, t Topology, o Options) (*Lab, error) {
 		return nil, err
 	}
 	if err := needRoot(); err != nil {
+		return nil, err
+	}
+	if err := needMachine(doctor.Local{}); err != nil {
 		return nil, err
 	}
 	unlock, err := lock(t.Name)
@@ -125,6 +129,16 @@ func newLab(t Topology, o Options) (*Lab, error) {
 func needRoot() error {
 	if os.Geteuid() != 0 {
 		return errors.New("a lab consists of network namespaces: this must be run as root")
+	}
+	return nil
+}
+
+// needMachine refuses a machine whose kernel cannot run the agents, before anything is built on it.
+func needMachine(m doctor.Machine) error {
+	for _, r := range doctor.RunBasics(m) {
+		if r.Status == doctor.Fail {
+			return fmt.Errorf("this machine cannot run a lab: %s: %s (cure: %s)", r.Check, r.Found, r.Cure)
+		}
 	}
 	return nil
 }
