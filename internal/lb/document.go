@@ -9,6 +9,9 @@ import (
 // MaxFileBytes bounds one YAML file: 4,095 backends on lines of 200 bytes, twenty times over.
 const MaxFileBytes = 16 << 20
 
+// maxLineBytes is the longest line: the parser reads a line of one odd character in quadratic time.
+const maxLineBytes = 1 << 20
+
 // document is one YAML document: its text, and how many lines come before it.
 type document struct {
 	text  []byte
@@ -74,6 +77,9 @@ func checkText(text []byte) *Violation {
 		return &Violation{Value: fmt.Sprintf("%d bytes", len(text)), Allowed: fmt.Sprintf("must be at most %d bytes", MaxFileBytes)}
 	}
 	for line, number := range lines(text) {
+		if len(line) > maxLineBytes {
+			return &Violation{Value: fmt.Sprintf("%d bytes", len(line)), Allowed: fmt.Sprintf("must be lines of at most %d bytes", maxLineBytes), Line: number + 1, Column: 1}
+		}
 		for column := 0; column < len(line); {
 			r, size := utf8.DecodeRune(line[column:])
 			switch {

@@ -5,8 +5,17 @@ import "strings"
 // faults collects violations of one object; Field is the path within it until prefix is called.
 type faults struct{ found []Violation }
 
+// maxFaults of one object are noted: nobody reads more, and looking for one takes time with each.
+const maxFaults = 100
+
 // add notes a fault.
 func (f *faults) add(path, value, allowed string) {
+	switch {
+	case len(f.found) >= maxFaults:
+		return
+	case len(f.found) == maxFaults-1:
+		allowed += " (further faults are not shown)"
+	}
 	f.found = append(f.found, Violation{Field: path, Value: clip(value), Allowed: allowed})
 }
 

@@ -30,6 +30,9 @@ func Parse(r io.Reader, filename string) ([]Object, error) {
 		if doc.blank() {
 			continue
 		}
+		if len(faulty) >= maxFaults {
+			break
+		}
 		o, at, faults := parseDocument(doc)
 		faulty = append(faulty, faults...)
 		if o == nil {
@@ -131,7 +134,8 @@ func syntaxFault(doc document, err error) *Violation {
 // maxDepth bounds nesting; the schema needs 6.
 const maxDepth = 64
 
-// flowDepth is an upper bound of how deep brackets, list items and key marks nest.
+// flowDepth is an upper bound of how deep brackets, list items, keys, anchors and tags nest, as far as not by
+// indentation.
 func flowDepth(text []byte) int {
 	deepest, depth := 0, 0
 	for line := range lines(text) {
@@ -140,13 +144,28 @@ func flowDepth(text []byte) int {
 			switch {
 			case c == '[' || c == '{':
 				depth++
+				marks = 0
 			case (c == ']' || c == '}') && depth > 0:
 				depth--
-			case (c == '-' || c == '?') && i+1 < len(line) && line[i+1] == ' ':
+			case c == ',':
+				marks = 0
+			case isMark(line, i):
 				marks++
 			}
 			deepest = max(deepest, depth+marks)
 		}
 	}
 	return deepest
+}
+
+// isMark tells whether line[i] can begin another level on the same line: a list item, a key, an anchor, an alias, a
+// tag.
+func isMark(line []byte, i int) bool {
+	switch line[i] {
+	case '-', '?', ':':
+		return i+1 < len(line) && line[i+1] == ' '
+	case '&', '*', '!':
+		return i == 0 || line[i-1] == ' ' || line[i-1] == '\t'
+	}
+	return false
 }
