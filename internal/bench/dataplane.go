@@ -16,10 +16,11 @@ var dataplaneSuite = Suite{
 		"pinned CPU: a front program makes every repeat a fresh 64-byte TCP packet of a random flow; null target, floor and " +
 		"mux take short turns; the figure is the median over the repetitions. The mux is the real program with tables " +
 		"written by its own agent code: keyed hash, checks and counters on, 100 backends. `hash/N` has N flows to one " +
-		"endpoint.",
+		"endpoint. `hash/1Mi-20000ep`, where every table misses the caches, is left out of the plot.",
 	Plotted: []string{"floor_ns", "over_floor_ns"}, Unit: "ns per packet",
-	Cases: []string{"hash/1", "hash/1Mi", "hash6/1", "hash6/1Mi", "hash/1Mi-20000ep"},
-	Takes: 90 * time.Second, TakesShort: 10 * time.Second,
+	Unplotted: []string{"hash/1Mi-20000ep"},
+	Cases:     []string{"hash/1", "hash/1Mi", "hash6/1", "hash6/1Mi", "hash/1Mi-20000ep"},
+	Takes:     90 * time.Second, TakesShort: 10 * time.Second,
 	Goals: []Goal{{"hash/1", "over_floor_ns", 25}},
 	run:   runDataplane,
 }

@@ -15,7 +15,7 @@ type Machine struct {
 	CPU    string // model name
 	CPUs   int
 	Memory string
-	Kernel string // release
+	Kernel string // version, without the build's own suffix
 	Go     string
 }
 
@@ -26,7 +26,7 @@ func ThisMachine() (Machine, error) {
 	if err := unix.Uname(&name); err != nil {
 		return m, fmt.Errorf("read kernel release: %w", err)
 	}
-	m.Kernel = unix.ByteSliceToString(name.Release[:])
+	m.Kernel, _, _ = strings.Cut(unix.ByteSliceToString(name.Release[:]), "-")
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
 		return m, fmt.Errorf("read memory size: %w", err)

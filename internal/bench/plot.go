@@ -19,10 +19,10 @@ var palette = []color.Color{
 
 // Sizes of a plot: one group of bars per case, one bar per series.
 const (
-	barWidth   = 18 * vg.Millimeter / 4
-	groupWidth = 28 * vg.Millimeter
-	plotMargin = 40 * vg.Millimeter
-	plotHeight = 80 * vg.Millimeter
+	barWidth   = 7 * vg.Millimeter
+	groupWidth = 30 * vg.Millimeter
+	plotMargin = 45 * vg.Millimeter
+	plotHeight = 90 * vg.Millimeter
 )
 
 // writePlot draws the suite's plotted fields as bars, and its goals as ticks above their bars.
@@ -33,9 +33,13 @@ func writePlot(s Suite, rows []Row, path string) error {
 	p.Y.Min = 0
 	p.Legend.Top = true
 	p.Add(plotter.NewGrid())
+	rows = slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { return slices.Contains(s.Unplotted, r.Case) })
 	var names []string
 	for _, r := range rows {
 		names = append(names, r.Case)
+	}
+	if len(names) == 0 {
+		return nil
 	}
 	top := 0.0
 	for i, series := range s.Plotted {
@@ -74,7 +78,9 @@ func writePlot(s Suite, rows []Row, path string) error {
 			p.Legend.Add("goal", line)
 		}
 	}
-	p.Y.Max = top * 1.25 // room for the legend
+	p.Y.Max = top * 1.4 // room for the legend
 	p.NominalX(names...)
+	p.X.Min, p.X.Max = -0.6, float64(len(names))-0.4
+	p.Legend.Padding = vg.Millimeter
 	return p.Save(plotMargin+vg.Length(len(rows))*groupWidth, plotHeight, path)
 }

@@ -19,6 +19,8 @@ type Suite struct {
 	// Plotted are the fields that the plot shows, all in Unit.
 	Plotted []string
 	Unit    string
+	// Unplotted are cases of another order of magnitude, which the table has and the plot has not.
+	Unplotted []string
 	// Goals are upper limits by case and field, published beside the figures.
 	Goals []Goal
 	run   func(ctx context.Context, o Options, emit func(Row)) error
