@@ -290,6 +290,17 @@ static __always_inline int owned_local(struct __sk_buff *skb, const struct ip_vi
 	return r == BPF_FIB_LKUP_RET_NOT_FWDED || r == BPF_FIB_LKUP_RET_FWD_DISABLED;
 }
 
+/* Would a packet for an owned VIP leave by the uplink to a router? That would send it back to the muxes, around and
+ * around. */
+static __always_inline int owned_lost(const struct __sk_buff *skb, const struct bpf_fib_lookup *fib, const struct binding *b)
+{
+	if (b->rewrite || fib->ifindex != skb->ifindex)
+		return 0;
+	if (dip_is4(b->dip))
+		return fib->family != FAMILY_IP4 || fib->ipv4_dst != ((const __u32 *)b->dip)[3];
+	return !tunnel_equal16((const __u8 *)fib->ipv6_dst, b->dip);
+}
+
 /* Sends the bare packet to where the DIP is. What the FIB does not forward (a DIP of this machine, forwarding
  * switched off) or what does not fit the way is the stack's. */
 static __always_inline int deliver(struct __sk_buff *skb, const struct ip_view *inner, const struct binding *b,
@@ -300,6 +311,8 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct ip_view *
 
 	switch (r) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
+		if (owned_lost(skb, &fib, b))
+			break;
 		count(reason);
 		return forward(&fib);
 	case BPF_FIB_LKUP_RET_NOT_FWDED:
@@ -372,7 +385,10 @@ static __always_inline int accept(struct __sk_buff *skb, const struct ip_view *o
 		reason = clamp_in(skb, t, b->mss);
 	if (reason)
 		return drop(reason);
-	if (tunnel_strip(skb, outer, inner))
+	/* A mark that the sender would not understand: the mux makes no such outer header (RFC 6040 section 4.2). */
+	if (outer->ecn == ECN_CONGESTION && inner->ecn == ECN_NOT_CAPABLE)
+		return drop(HOST_REASON_IN_MALFORMED);
+	if (tunnel_strip(skb, outer, inner) || tunnel_mark(skb, outer, inner))
 		return drop(HOST_REASON_IN_ADJUST_FAILED);
 	if (!b->rewrite)
 		return deliver(skb, inner, b, HOST_REASON_IN_UNTOUCHED);

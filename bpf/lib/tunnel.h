@@ -27,6 +27,12 @@ enum parse_result {
 	PARSE_FRAGMENT = 3,  /* addresses are valid; ports only in a first fragment */
 };
 
+/* Explicit congestion notification (RFC 3168 section 5). */
+enum ecn {
+	ECN_NOT_CAPABLE = 0,
+	ECN_CONGESTION = 3,
+};
+
 /* An IP header and where its payload lies. */
 struct ip_view {
 	__u8 src[16];
@@ -36,7 +42,7 @@ struct ip_view {
 	__u8 protocol;
 	__u8 is6;
 	__u8 fragment;      /* 0 none, 1 first, 2 later */
-	__u8 rsv;
+	__u8 ecn;           /* enum ecn, or between: capable */
 };
 
 /* The transport header of a packet. */
@@ -111,6 +117,7 @@ static __always_inline int ip4_view(struct __sk_buff *skb, __u32 at, __u32 end, 
 	if (tunnel_load(skb, at, &ip, sizeof(ip)))
 		return PARSE_MALFORMED;
 	v->is6 = 0;
+	v->ecn = ip.tos & 3;
 	v->protocol = ip.protocol;
 	tunnel_map4(v->src, ip.saddr);
 	tunnel_map4(v->dst, ip.daddr);
@@ -176,6 +183,7 @@ static __always_inline int ip6_view(struct __sk_buff *skb, __u32 at, __u32 end, 
 	if (tunnel_load(skb, at, &ip, sizeof(ip)))
 		return PARSE_MALFORMED;
 	v->is6 = 1;
+	v->ecn = ip.flow_lbl[0] >> 4 & 3;
 	v->fragment = 0;
 	v->protocol = ip.nexthdr;
 	tunnel_copy16(v->src, &ip.saddr);
@@ -315,6 +323,26 @@ static __always_inline int tunnel_strip(struct __sk_buff *skb, const struct ip_v
 		return 0;
 	ethertype = inner->is6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 	return bpf_skb_store_bytes(skb, __builtin_offsetof(struct ethhdr, h_proto), &ethertype, sizeof(ethertype), 0);
+}
+
+/* tunnel_mark carries a congestion mark that the packet got in the tunnel over to the bare packet (RFC 6040 section
+ * 4.2). Not for inner packets that are not capable. */
+static __always_inline int tunnel_mark(struct __sk_buff *skb, const struct ip_view *outer, const struct ip_view *inner)
+{
+	__u16 from, to;
+
+	if (outer->ecn != ECN_CONGESTION || inner->ecn == ECN_CONGESTION)
+		return 0;
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &from, sizeof(from)))
+		return -1;
+	if (inner->is6) {
+		to = from | bpf_htons(ECN_CONGESTION << 4);
+		return bpf_skb_store_bytes(skb, ETH_HLEN, &to, sizeof(to), BPF_F_RECOMPUTE_CSUM);
+	}
+	to = from | bpf_htons(ECN_CONGESTION);
+	if (bpf_l3_csum_replace(skb, ETH_HLEN + __builtin_offsetof(struct iphdr, check), from, to, sizeof(to)))
+		return -1;
+	return bpf_skb_store_bytes(skb, ETH_HLEN, &to, sizeof(to), 0);
 }
 
 #endif

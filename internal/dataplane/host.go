@@ -12,7 +12,7 @@ import (
 )
 
 // Apply implements HostTables. Additions and changes come before removals, so that a binding that moves is never
-// missing; flow state of removed bindings stays, for answers under way. The tunnel sources are not changed in one step:
+// missing, unless both do not fit; flow state of removed bindings stays, for answers under way. The tunnel sources are not changed in one step:
 // a packet that arrives in between may be judged by half of the old prefix.
 func (h *Host) Apply(s HostState) error {
 	want, err := wantedTables(s)
@@ -35,6 +35,11 @@ func (h *Host) applyLocked(want hostTables) error {
 		}
 		h.state.config = want.config
 	}
+	if crowded(h.state.bindings, want.bindings) {
+		if err := h.pruneLocked(want); err != nil {
+			return err
+		}
+	}
 	if err := h.numberLocked(want.bindings); err != nil {
 		return err
 	}
@@ -47,10 +52,26 @@ func (h *Host) applyLocked(want hostTables) error {
 	if err := putAll(h.objects.Bindings, h.state.bindings, want.bindings); err != nil {
 		return err
 	}
+	return h.pruneLocked(want)
+}
+
+// pruneLocked removes what is not wanted.
+func (h *Host) pruneLocked(want hostTables) error {
 	return errors.Join(
 		prune(h.objects.Bindings, h.state.bindings, want.bindings),
 		prune(h.objects.OwnedVips, h.state.owned, want.owned),
 		prune(h.objects.Outers, h.state.outers, want.outers))
+}
+
+// crowded tells whether old and new bindings do not fit beside each other: then the old ones go first.
+func crowded(have, want map[hostBindingKey]hostBinding) bool {
+	all := len(have)
+	for key := range want {
+		if _, ok := have[key]; !ok {
+			all++
+		}
+	}
+	return all > hostMaxBindings
 }
 
 // numberLocked gives every wanted binding the index of its counter: the one it has, or a free one, set to zero.

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
 
 // HostOptions say where the host programs run and where they are pinned.
@@ -210,7 +211,8 @@ func HostAttached(dir string) (bool, error) {
 	return true, nil
 }
 
-// DetachHost detaches the programs pinned in dir and removes the pins, flow state included. Nothing pinned is no error.
+// DetachHost detaches the programs pinned in dir and removes the pins, flow state included, and dir if nothing else is
+// in it. Nothing pinned is no error.
 func DetachHost(dir string) error {
 	for _, hook := range hostHooks {
 		l, err := link.LoadPinnedLink(filepath.Join(dir, hook.pin), nil)
@@ -226,10 +228,23 @@ func DetachHost(dir string) error {
 			return fmt.Errorf("detach %s: %w", hook.pin, err)
 		}
 	}
-	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("remove pins: %w", err)
+	spec, err := hostSpec()
+	if err != nil {
+		return err
 	}
-	return nil
+	for _, m := range spec.Maps {
+		if m.Pinning != ebpf.PinByName {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, m.Name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove pins: %w", err)
+		}
+	}
+	err = os.Remove(dir)
+	if err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {
+		return nil
+	}
+	return fmt.Errorf("remove pins: %w", err)
 }
 
 // Close implements HostTables.
