@@ -42,6 +42,8 @@ enum limit {
 	LIMIT_TCP_OPTIONS = 40,
 	/* Live ring hash keys: the present one and the one before. */
 	LIMIT_RING_KEYS = 2,
+	/* Elements of the map `reasons`, with room for reasons to come: pinned tables then serve programs that know more. */
+	LIMIT_REASONS = 64,
 };
 
 /* ---------------------------------------------------------------------------------------------- mux */
@@ -74,6 +76,8 @@ enum mux_reason {
 	MUX_REASON_BAD_CHECKSUM = 23,   /* IPv4 header checksum, or checksum of an ICMP echo to a VIP, is wrong */
 	MUX_REASON_FIB_FALLBACK = 24,   /* forwarded, but through the kernel's FIB because the next hop record was empty */
 	MUX_REASON_BAD_VERSION = 25,    /* the IP version is not what the Ethernet type says */
+	MUX_REASON_PASS_OTHER_MAC = 26, /* sent to another Ethernet address (flooded, broadcast, multicast): to the kernel */
+	MUX_REASON_BAD_SOURCE = 27,     /* from a VIP of ours: its answers could go round for ever */
 	MUX_REASON_MAX,
 };
 

@@ -78,10 +78,11 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, MUX_REASON_MAX);
+	__uint(max_entries, LIMIT_REASONS);
 	__type(key, enum mux_reason);
 	__type(value, __u64);
 } reasons SEC(".maps");
+_Static_assert((int)MUX_REASON_MAX <= (int)LIMIT_REASONS, "a reason without a counter");
 
 /* By endpoint index: what found the endpoint, forwarded or not. */
 struct {
@@ -105,6 +106,16 @@ const volatile __u32 endpoint_mask = LIMIT_ENDPOINT_SLOTS - 1;
 /* 1: frames leave the interface they came in by as redirected ones. On veth XDP_TX reaches the peer only if that runs an
  * XDP program too (veth_xdp_flush, Linux 6.18); a redirect needs no more than the peer's GRO. */
 const volatile __u32 bounce_redirects = 0;
+
+/* The interface's address as in struct device, written again when that changes: frames for other addresses are the
+ * kernel's. 0: all frames are taken. */
+volatile __u64 own_mac;
+
+/* A prefix that covers all VIPs of a family, addresses as stored: mask:32 | value:32, and for IPv6 the first 8 bytes. It
+ * spares packets of clients a search for their source; 0 covers everything. */
+volatile __u64 cover4;
+volatile __u64 cover6_mask;
+volatile __u64 cover6_value;
 
 /* Carries the enumerations that Go needs, and that no map mentions, into BTF. */
 const struct {
@@ -315,6 +326,25 @@ static __always_inline __u64 choose(__u64 ring, __u64 range, __u64 hash, __u32 *
 	return found ? member_usable_word(&members, first, count, *id) : 0;
 }
 
+/* is_vip says whether an address is a VIP of ours. */
+__attribute__((noinline)) int is_vip(__u64 hi, __u64 lo)
+{
+	return find_endpoint(hi, lo, endpoint_key(0, 0, 0)) != 0;
+}
+
+/* from_vip says whether the source is a VIP of ours. Two services that answer whatever they get would answer each other,
+ * through the mux, without end. */
+static __always_inline int from_vip(const struct packet *p)
+{
+	__u64 cover;
+
+	if (p->family == 4) {
+		cover = cover4;
+		return (p->src_lo >> 32 & cover >> 32) == (__u32)cover && is_vip(p->src_hi, p->src_lo);
+	}
+	return (p->src_hi & cover6_mask) == cover6_value && is_vip(p->src_hi, p->src_lo);
+}
+
 /* forward sends a packet to a member of the endpoint. */
 static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, __u32 index)
 {
@@ -331,6 +361,8 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, _
 	count_packet(&endpoint_counts, index, p->l3_len);
 	if (p->ttl <= 1)
 		return drop(MUX_REASON_TTL_EXPIRED);
+	if (from_vip(p))
+		return drop(MUX_REASON_BAD_SOURCE);
 	ring = *(volatile __u64 *)&ep->ring;
 	range = *(volatile __u64 *)&ep->members;
 	if (!ring)
@@ -376,10 +408,14 @@ int mux(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct packet p;
+	__u64 own = own_mac;
 	__u16 type;
 
 	if (data + ETH_HLEN > end)
 		return settle(ctx);
+	/* One load; the two octets behind the address are shifted out. */
+	if ((*(const __u64 *)data ^ own) << 16 && own)
+		return pass(MUX_REASON_PASS_OTHER_MAC);
 	/* In one load: struct ethhdr is packed, and clang would read it byte by byte. */
 	type = *(const __u16 *)(data + 2 * ETH_ALEN);
 	if (type == bpf_htons(ETH_P_IP) && !parse_ip4(ctx, data, end, &p))

@@ -109,6 +109,7 @@ const (
 	hostLimitLIMIT_IP6EXTENSIONS   hostLimit = 6
 	hostLimitLIMIT_TCP_OPTIONS     hostLimit = 40
 	hostLimitLIMIT_RING_KEYS       hostLimit = 2
+	hostLimitLIMIT_REASONS         hostLimit = 64
 )
 
 type hostOwned struct {

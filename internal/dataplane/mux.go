@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -20,7 +21,7 @@ type Mux struct {
 	reasons []string // by number
 	memory  *muxMemory
 	grace   *grace
-	link    link.Link // nil when not attached
+	options MuxOptions
 
 	// applying is held for a whole Apply, the wait for readers included.
 	applying sync.Mutex
@@ -28,6 +29,7 @@ type Mux struct {
 
 	mu     sync.Mutex
 	tables *muxTables
+	link   link.Link // nil when not attached
 }
 
 var _ MuxTables = (*Mux)(nil)
@@ -42,17 +44,23 @@ func (m *Mux) Apply(s MuxState) error {
 	m.mu.Lock()
 	c, err := m.tables.stage(s)
 	if err == nil {
-		c.publish()
+		err = m.coverAll()
 	}
-	m.mu.Unlock()
 	if err != nil {
+		if c != nil {
+			c.undo()
+		}
+		m.mu.Unlock()
 		return fmt.Errorf("apply tables: %w", err)
 	}
+	c.publish()
+	coverErr := m.coverVIPs()
+	m.mu.Unlock()
 	if c.needsGrace() {
 		m.waiting = append(m.waiting, c)
 	}
 	if len(m.waiting) == 0 {
-		return nil
+		return coverErr
 	}
 	if err := m.grace.wait(); err != nil {
 		return fmt.Errorf("apply tables: %w", err)
@@ -63,7 +71,7 @@ func (m *Mux) Apply(s MuxState) error {
 		c.release()
 	}
 	m.waiting = nil
-	return nil
+	return coverErr
 }
 
 // SetAlive implements MuxTables.
@@ -102,12 +110,13 @@ func (m *Mux) SetNextHops(hops map[netip.Addr]NextHop) error {
 	t := &m.tables.hops
 	t.wanted = maps.Clone(hops)
 	t.refreshDevices()
+	var errs []error
 	for _, b := range m.tables.byIndex {
 		if err := t.resolve(b); err != nil {
-			return fmt.Errorf("set next hops: %w", err)
+			errs = append(errs, fmt.Errorf("set next hops: %w", err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Trace implements MuxTables.

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -52,7 +53,7 @@ func newMuxEnv(t *testing.T) *muxEnv {
 func (e *muxEnv) open(mode XDPMode) (m *Mux, err error) {
 	e.t.Helper()
 	err = netdev.In(e.namespace, func() error {
-		m, err = OpenMux(MuxOptions{Ifindex: e.ifindex, Mode: mode, BPFFS: e.dir, Limits: testLimits,
+		m, err = OpenMux(MuxOptions{Ifindex: e.ifindex, Mode: mode, BPFFS: e.dir, Limits: testLimits, Address: muxSelf,
 			DeviceMAC: func(i int) ([6]byte, error) { return testMAC(i), nil }})
 		return err
 	})
@@ -229,4 +230,112 @@ func TestMuxAsksTheKernel(t *testing.T) {
 	if got := f.reasonsNow()["fib_fallback"]; got != 2 {
 		t.Errorf("fib_fallback counted %d times, expected 2", got)
 	}
+}
+
+// TestMuxTend: what others do to the interface is mended while the agent runs.
+func TestMuxTend(t *testing.T) {
+	e := newMuxEnv(t)
+	ip := func(line string) {
+		t.Helper()
+		if out, err := exec.Command("ip", append([]string{"-n", e.namespace}, strings.Fields(line)...)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", line, err, out)
+		}
+	}
+	var m *Mux
+	tend := func() string {
+		t.Helper()
+		var mended string
+		must(t, netdev.In(e.namespace, func() error {
+			i, err := netdev.FindInterface("up0")
+			must(t, err)
+			mended, err = m.Tend(i.Index)
+			return err
+		}))
+		return mended
+	}
+	verdictTo := func(mac [6]byte) uint32 {
+		f := &muxFixture{t: t, mux: m}
+		verdict, _ := f.run(with(tcp4(80).Frame(), func(b []byte) { copy(b, mac[:]) }))
+		return verdict
+	}
+	s := MuxState{RingKeys: testKeys, TunnelSources: sources, Endpoints: []MuxEndpoint{endpointOf(muxVIP4, lb.TCP, 80, "10.9.0.2")}}
+	ip("link set up0 address 02:00:00:00:00:01")
+	must(t, netdev.In(e.namespace, func() (err error) {
+		m, err = OpenMux(MuxOptions{Ifindex: e.ifindex, BPFFS: e.dir, Limits: testLimits})
+		return err
+	}))
+	defer func() { m.Close() }()
+	must(t, m.Apply(s))
+	must(t, m.SetNextHops(map[netip.Addr]NextHop{s.Endpoints[0].Members[0].Outer: {MAC: muxRouter, Ifindex: ingress}}))
+	if got := tend(); got != "" {
+		t.Errorf("nothing happened, but it mended %q", got)
+	}
+
+	old, new := [6]byte{2, 0, 0, 0, 0, 1}, [6]byte{2, 0, 0, 0, 0, 7}
+	if a, b := verdictTo(old), verdictTo(new); a == xdpPass || b != xdpPass {
+		t.Errorf("before the address changed: verdicts %d and %d", a, b)
+	}
+	ip("link set up0 address 02:00:00:00:00:07")
+	tend()
+	if a, b := verdictTo(old), verdictTo(new); a != xdpPass || b == xdpPass {
+		t.Errorf("after the address changed: verdicts %d and %d", a, b)
+	}
+
+	must(t, os.Remove(filepath.Join(e.dir, muxPinLink)))
+	if got := tend(); got == "" || !e.attached() {
+		t.Errorf("pin removed: mended %q, attached %v", got, e.attached())
+	}
+	must(t, m.link.Detach())
+	if e.attached() {
+		t.Error("attached after detach")
+	}
+	if got := tend(); got == "" || !e.attached() || !strings.Contains(e.xdp(), "xdp") {
+		t.Errorf("detached: mended %q, attached %v", got, e.attached())
+	}
+	ip("link del up0")
+	if e.attached() {
+		t.Error("attached to a deleted interface")
+	}
+	ip("link add up0 type veth peer name up1")
+	if got := tend(); got == "" || !e.attached() || !strings.Contains(e.xdp(), "xdp") {
+		t.Errorf("interface made again: mended %q, attached %v", got, e.attached())
+	}
+	if got := tend(); got != "" {
+		t.Errorf("nothing happened since, but it mended %q", got)
+	}
+}
+
+// TestOneBadHopStopsNoOther: a way by an interface that is gone leaves its backend to the kernel, and the others have theirs.
+func TestOneBadHopStopsNoOther(t *testing.T) {
+	f := newMuxFixture(t)
+	f.mux.tables.hops.mac = func(i int) ([6]byte, error) {
+		if i == 99 {
+			return [6]byte{}, errors.New("no such interface")
+		}
+		return testMAC(i), nil
+	}
+	s := MuxState{RingKeys: testKeys, TunnelSources: sources, Endpoints: []MuxEndpoint{
+		endpointOf(muxVIP4, lb.TCP, 80, "10.9.0.1", "10.9.0.2", "10.9.0.3", "10.9.0.4"),
+	}}
+	hops := hopsTo(s)
+	f.apply(s)
+	f.setHops(hops)
+	hops[netip.MustParseAddr("10.9.0.2")] = NextHop{MAC: muxRouter, Ifindex: 99}
+	for a, h := range hops {
+		h.MAC = [6]byte{2, 9, 9, 9, 9, 9}
+		hops[a] = h
+	}
+	if err := f.mux.SetNextHops(hops); err == nil || !strings.Contains(err.Error(), "10.9.0.2") {
+		t.Errorf("error %v: must name the destination", err)
+	}
+	for _, b := range f.mux.tables.byIndex {
+		want := NextHop{}
+		if b.outer != netip.MustParseAddr("10.9.0.2") {
+			want = hops[b.outer]
+		}
+		if got := f.mux.tables.hops.hop(f.mux.memory.backends[b.index].Nexthop); got != want {
+			t.Errorf("next hop of %v: %v, expected %v", b.outer, got, want)
+		}
+	}
+	must(t, f.mux.Apply(s))
 }

@@ -84,6 +84,7 @@ const (
 	muxLimitLIMIT_IP6EXTENSIONS   muxLimit = 6
 	muxLimitLIMIT_TCP_OPTIONS     muxLimit = 40
 	muxLimitLIMIT_RING_KEYS       muxLimit = 2
+	muxLimitLIMIT_REASONS         muxLimit = 64
 )
 
 type muxMemberBit uint32
@@ -137,7 +138,9 @@ const (
 	muxMuxReasonMUX_REASON_BAD_CHECKSUM   muxMuxReason = 23
 	muxMuxReasonMUX_REASON_FIB_FALLBACK   muxMuxReason = 24
 	muxMuxReasonMUX_REASON_BAD_VERSION    muxMuxReason = 25
-	muxMuxReasonMUX_REASON_MAX            muxMuxReason = 26
+	muxMuxReasonMUX_REASON_PASS_OTHER_MAC muxMuxReason = 26
+	muxMuxReasonMUX_REASON_BAD_SOURCE     muxMuxReason = 27
+	muxMuxReasonMUX_REASON_MAX            muxMuxReason = 28
 )
 
 type muxNexthopBit uint32
@@ -164,7 +167,11 @@ const (
 	muxProgMux            = "mux"
 	muxVarAbiEnums        = "abi_enums"
 	muxVarBounceRedirects = "bounce_redirects"
+	muxVarCover4          = "cover4"
+	muxVarCover6Mask      = "cover6_mask"
+	muxVarCover6Value     = "cover6_value"
 	muxVarEndpointMask    = "endpoint_mask"
+	muxVarOwnMac          = "own_mac"
 )
 
 // loadMux returns the embedded CollectionSpec for mux.
@@ -234,7 +241,11 @@ type muxMapSpecs struct {
 type muxVariableSpecs struct {
 	AbiEnums        *ebpf.VariableSpec `ebpf:"abi_enums"`
 	BounceRedirects *ebpf.VariableSpec `ebpf:"bounce_redirects"`
+	Cover4          *ebpf.VariableSpec `ebpf:"cover4"`
+	Cover6Mask      *ebpf.VariableSpec `ebpf:"cover6_mask"`
+	Cover6Value     *ebpf.VariableSpec `ebpf:"cover6_value"`
 	EndpointMask    *ebpf.VariableSpec `ebpf:"endpoint_mask"`
+	OwnMac          *ebpf.VariableSpec `ebpf:"own_mac"`
 }
 
 // muxObjects contains all objects after they have been loaded into the kernel.
@@ -290,7 +301,11 @@ func (m *muxMaps) Close() error {
 type muxVariables struct {
 	AbiEnums        *ebpf.Variable `ebpf:"abi_enums"`
 	BounceRedirects *ebpf.Variable `ebpf:"bounce_redirects"`
+	Cover4          *ebpf.Variable `ebpf:"cover4"`
+	Cover6Mask      *ebpf.Variable `ebpf:"cover6_mask"`
+	Cover6Value     *ebpf.Variable `ebpf:"cover6_value"`
 	EndpointMask    *ebpf.Variable `ebpf:"endpoint_mask"`
+	OwnMac          *ebpf.Variable `ebpf:"own_mac"`
 }
 
 // muxPrograms contains all programs after they have been loaded into the kernel.

@@ -45,7 +45,7 @@ func newMuxFixture(t testing.TB) *muxFixture { return newMuxFixtureWith(t, MuxOp
 
 // newMuxFixtureWith loads with these options, and small tables.
 func newMuxFixtureWith(t testing.TB, o MuxOptions) *muxFixture {
-	o.Limits, o.DeviceMAC = testLimits, func(i int) ([6]byte, error) { return testMAC(i), nil }
+	o.Address, o.Limits, o.DeviceMAC = muxSelf, testLimits, func(i int) ([6]byte, error) { return testMAC(i), nil }
 	m, err := OpenMux(o)
 	if err != nil {
 		t.Fatalf("%+v", err)

@@ -105,12 +105,13 @@ func (t *hopTable) adoptDevices() {
 	}
 }
 
-// resolve publishes the way that is wanted for a backend's outer destination.
+// resolve publishes the way that is wanted for a backend's outer destination. On error there is none, and the program
+// asks the kernel.
 func (t *hopTable) resolve(b *backendRef) error {
 	word, err := t.word(t.wanted[b.outer])
+	store(&t.mem.backends[b.index].Nexthop, word)
 	if err != nil {
 		return fmt.Errorf("next hop of %s: %w", b.outer, err)
 	}
-	store(&t.mem.backends[b.index].Nexthop, word)
 	return nil
 }

@@ -25,6 +25,9 @@ type MuxOptions struct {
 	Redirect bool
 	// BPFFS is the directory of the pins; empty: nothing is pinned and all ends with the process.
 	BPFFS string
+	// Address is the one that frames must be sent to, others are the kernel's; zero: the interface's. Without an
+	// interface zero takes all frames.
+	Address [6]byte
 	// Limits are the sizes of the tables; zero fields are bpf/abi.h's.
 	Limits MuxLimits
 	// DeviceMAC finds the address of an interface; nil: the kernel is asked.
@@ -53,7 +56,7 @@ func OpenMux(o MuxOptions) (*Mux, error) {
 			return nil, err
 		}
 	}
-	m := &Mux{}
+	m := &Mux{options: o}
 	if err := m.open(o); err != nil {
 		m.Close()
 		return nil, err
@@ -96,13 +99,12 @@ func (m *Mux) open(o MuxOptions) error {
 		return err
 	}
 	if o.Ifindex == 0 {
-		return nil
+		return m.takeFramesTo(o.Address)
 	}
 	if o.BPFFS == "" {
 		return errors.New("attach XDP: needs a directory for the pin of its link")
 	}
-	m.link, err = attachXDP(m.objects.Mux, o.Ifindex, o.Mode, filepath.Join(o.BPFFS, muxPinLink))
-	return err
+	return m.attach(o.Ifindex)
 }
 
 // publishTables begins fresh tables and pins them.
@@ -119,7 +121,10 @@ func (m *Mux) adopt() error {
 	if err := m.grace.wait(); err != nil {
 		return err
 	}
-	return m.tables.adopt()
+	if err := m.tables.adopt(); err != nil {
+		return err
+	}
+	return m.coverVIPs()
 }
 
 // muxSpec is the embedded object with its tables sized.
@@ -195,7 +200,7 @@ func checkMuxABI(configs *ebpf.Map) error {
 	return nil
 }
 
-// byName lists the maps that outlive a process: all the program's but its constants.
+// byName lists the maps that outlive a process: all the program's but its constants and variables.
 func (m *muxMaps) byName() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		muxMapEndpointSlots: m.EndpointSlots, muxMapEndpoints: m.Endpoints, muxMapRings: m.Rings,

@@ -130,10 +130,9 @@ func (c *change) backend(k backendKey) (*backendRef, error) {
 		}
 		b = &backendRef{backendKey: k, index: index}
 		t.mem.backends[index] = backendRecord(k)
-		if err := t.hops.resolve(b); err != nil {
-			t.backends.free(index)
-			return nil, err
-		}
+		// A way that cannot be written down is no reason to refuse a plan: the program asks the kernel, and SetNextHops
+		// tells the fault.
+		_ = t.hops.resolve(b)
 		t.byOuter[k], t.byIndex[index] = b, b
 	}
 	b.refs++

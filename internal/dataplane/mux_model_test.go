@@ -38,6 +38,9 @@ func (m *muxModel) walk(frame []byte) modelResult {
 	if len(frame) < 14 {
 		return modelResult{xdpDrop, frame, "truncated", nil}
 	}
+	if [6]byte(frame) != muxSelf {
+		return modelResult{xdpPass, frame, "pass_other_mac", nil}
+	}
 	ip := frame[14:]
 	switch binary.BigEndian.Uint16(frame[12:]) {
 	case 0x0800:
@@ -261,6 +264,11 @@ func (m *muxModel) forward(frame []byte, p modelPacket, e MuxEndpoint) modelResu
 	drop := func(reason string) modelResult { return modelResult{xdpDrop, frame, reason, nil} }
 	if p.ttl <= 1 {
 		return drop("ttl_expired")
+	}
+	for _, other := range m.state.Endpoints {
+		if other.Key.VIP == p.src {
+			return drop("bad_source")
+		}
 	}
 	members, count := map[uint16]MuxMember{}, 0
 	for _, mm := range e.Members {

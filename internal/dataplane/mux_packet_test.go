@@ -91,6 +91,8 @@ func forwardCases() []packetCase {
 	fits, big := tcp4(80), tcp4(80)
 	fits.Payload = wire.TCP{SrcPort: 1, DstPort: 80, Data: make([]byte, 1500-60)}
 	big.Payload = wire.TCP{SrcPort: 1, DstPort: 80, Data: make([]byte, 1500-59)}
+	itself4, itself6 := tcp4(80), tcp6(80)
+	itself4.Src, itself6.Src = itself4.Dst, itself6.Dst
 	return []packetCase{
 		{"4in4", tcp4(80).Frame(), "forwarded"},
 		{"6in6", tcp6(80).Frame(), "forwarded"},
@@ -106,6 +108,11 @@ func forwardCases() []packetCase {
 		{"hop limit 1", expired6.Frame(), "ttl_expired"},
 		{"no ring", tcp4(81).Frame(), "no_backend"},
 		{"all down", tcp4(82).Frame(), "no_backend"},
+		{"from the VIP itself", itself4.Frame(), "bad_source"},
+		{"from the IPv6 VIP itself", itself6.Frame(), "bad_source"},
+		{"to another address", with(tcp4(80).Frame(), func(b []byte) { b[5]++ }), "pass_other_mac"},
+		{"to another address, first octet", with(tcp6(80).Frame(), func(b []byte) { b[0] ^= 4 }), "pass_other_mac"},
+		{"broadcast", with(tcp4(80).Frame(), func(b []byte) { copy(b, "\xff\xff\xff\xff\xff\xff") }), "pass_other_mac"},
 		{"unresolved", tcp4(83).Frame(), "no_nexthop"},
 		{"no endpoint", tcp4(8080).Frame(), "no_endpoint"},
 		{"UDP to a TCP port", udp4(80).Frame(), "no_endpoint"},

@@ -47,6 +47,11 @@ func randomPacket(r *rand.Rand) wire.Packet {
 	if r.IntN(20) == 0 {
 		p.Dst = p.Src
 	}
+	if r.IntN(20) == 0 { // of the VIPs' prefix, a VIP or not
+		b := p.Dst.AsSlice()
+		b[len(b)-1] ^= byte(1 + r.IntN(3))
+		p.Src, _ = netip.AddrFromSlice(b)
+	}
 	data := make([]byte, r.IntN(64))
 	source, port := uint16(r.Uint32()), []uint16{80, 53, 81, 82, 83, 84}[r.IntN(6)]
 	switch r.IntN(8) {

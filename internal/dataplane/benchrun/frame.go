@@ -30,9 +30,13 @@ func template(f Family) []byte {
 	return template6()
 }
 
+// frameTo is where frames are sent to.
+var frameTo = [6]byte{2, 0, 0, 0, 0, 2}
+
 // ethernet writes the Ethernet header; the addresses are locally administered.
 func ethernet(frame []byte, etherType uint16) {
-	copy(frame, []byte{0x02, 0, 0, 0, 0, 2, 0x02, 0, 0, 0, 0, 3})
+	copy(frame, frameTo[:])
+	copy(frame[len(frameTo):], []byte{2, 0, 0, 0, 0, 3})
 	binary.BigEndian.PutUint16(frame[12:], etherType)
 }
 

@@ -7,7 +7,7 @@ type Mux struct{ *dataplane.Mux }
 
 // OpenMux loads the mux's program with its production tables.
 func OpenMux() (*Mux, error) {
-	m, err := dataplane.OpenMux(dataplane.MuxOptions{})
+	m, err := dataplane.OpenMux(dataplane.MuxOptions{Address: frameTo})
 	if err != nil {
 		return nil, err
 	}
