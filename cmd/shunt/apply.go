@@ -25,7 +25,7 @@ func newApply(g *globals) *cobra.Command {
 			"  shunt apply -f services/ -f nodes.yaml\n" +
 			"  cat web.yaml | shunt apply -f - --dry-run",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			objects, err := readObjects(cmd.InOrStdin(), files)
+			objects, err := readObjects(cmd.Context(), cmd.InOrStdin(), files)
 			if err != nil {
 				return err
 			}

@@ -64,7 +64,7 @@ func newDelete(g *globals) *cobra.Command {
 func deleteRefs(cmd *cobra.Command, files, args []string) ([]*apiv1.ObjectRef, error) {
 	var refs []*apiv1.ObjectRef
 	if len(files) > 0 {
-		objects, err := readObjects(cmd.InOrStdin(), files)
+		objects, err := readObjects(cmd.Context(), cmd.InOrStdin(), files)
 		for _, o := range objects {
 			refs = append(refs, &apiv1.ObjectRef{Kind: string(o.Kind()), Name: o.ObjectName()})
 		}

@@ -26,7 +26,7 @@ func newDiff(g *globals) *cobra.Command {
 		Example: "  shunt diff -f web.yaml\n" +
 			"  shunt diff -f services/ --exit-code || echo differs",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			objects, err := readObjects(cmd.InOrStdin(), files)
+			objects, err := readObjects(cmd.Context(), cmd.InOrStdin(), files)
 			if err != nil {
 				return err
 			}

@@ -27,7 +27,7 @@ func violationText(v *apiv1.Violation) string {
 
 // readObjects reads and validates the objects of files, of the YAML files in directories, and of "-", stdin. The faults
 // of all of them are one error.
-func readObjects(stdin io.Reader, names []string) ([]lb.Object, error) {
+func readObjects(ctx context.Context, stdin io.Reader, names []string) ([]lb.Object, error) {
 	if len(names) == 0 {
 		return nil, usagef("-f FILE is missing, must be a file, a directory or - for standard input")
 	}
@@ -40,7 +40,10 @@ func readObjects(stdin io.Reader, names []string) ([]lb.Object, error) {
 		faults  []string
 	)
 	for _, file := range files {
-		found, err := readFile(stdin, file)
+		found, err := readFile(ctx, stdin, file)
+		if ctx.Err() != nil {
+			return nil, err
+		}
 		if err != nil {
 			faults = append(faults, err.Error())
 		}
@@ -83,7 +86,26 @@ func yamlFiles(names []string) ([]string, error) {
 	return files, nil
 }
 
-func readFile(stdin io.Reader, name string) ([]lb.Object, error) {
+// readFile reads until ctx ends: nobody may ever write to standard input.
+func readFile(ctx context.Context, stdin io.Reader, name string) ([]lb.Object, error) {
+	type result struct {
+		objects []lb.Object
+		err     error
+	}
+	done := make(chan result, 1)
+	go func() {
+		objects, err := parseFile(stdin, name)
+		done <- result{objects, err}
+	}()
+	select {
+	case r := <-done:
+		return r.objects, r.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("read %s: %w", name, ctx.Err())
+	}
+}
+
+func parseFile(stdin io.Reader, name string) ([]lb.Object, error) {
 	if name == "-" {
 		return lb.Parse(stdin, "stdin")
 	}
