@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -26,18 +27,6 @@ type identityKey struct{}
 func identityOf(ctx context.Context) identity {
 	id, _ := ctx.Value(identityKey{}).(identity)
 	return id
-}
-
-// withIdentity puts the verified client certificate's identity into the request's context.
-func withIdentity(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var id identity
-		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-			id.cert = r.TLS.PeerCertificates[0]
-			id.name, id.role = pki.Identity(id.cert)
-		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, id)))
-	})
 }
 
 // Who may call what. A procedure that is not here may be called by nobody.
@@ -60,12 +49,74 @@ var (
 	}
 )
 
-// guard is the interceptor that checks rights.
-type guard struct{ view *view }
+// Limits of what strangers may make the manager wait for and keep.
+const (
+	// bodyTimeout: the largest request at 10 Mbit/s takes 54 seconds.
+	bodyTimeout = time.Minute
+	// joinTimeout and maxJoinBytes: a token and a certificate request are less than a kilobyte.
+	joinTimeout  = 10 * time.Second
+	maxJoinBytes = 16 << 10
+)
+
+// gate finds out who calls and checks rights before anything of a request's body is read.
+type gate struct {
+	view   *view
+	next   http.Handler
+	errors *connect.ErrorWriter
+}
+
+// ServeHTTP implements http.Handler.
+func (g gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	procedure := r.URL.Path
+	if _, known := rights[procedure]; !known {
+		http.NotFound(w, r)
+		return
+	}
+	var id identity
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		id.cert = r.TLS.PeerCertificates[0]
+		id.name, id.role = pki.Identity(id.cert)
+	}
+	if err := g.check(id, procedure); err != nil {
+		g.refuse(w, r, err)
+		return
+	}
+	if timeout := readTimeout(procedure); timeout > 0 {
+		// A connection without deadlines is one of a test; Serve's have them.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(timeout))
+	}
+	if procedure == shuntv1connect.NodeProtocolJoinProcedure {
+		r.Body = http.MaxBytesReader(w, r.Body, maxJoinBytes)
+	}
+	g.next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, id)))
+}
+
+// readTimeout bounds the reading of a request; 0 is for streams.
+func readTimeout(procedure string) time.Duration {
+	switch procedure {
+	case shuntv1connect.NodeProtocolSyncProcedure, shuntv1connect.ManagerWatchProcedure:
+		return 0
+	case shuntv1connect.NodeProtocolJoinProcedure:
+		return joinTimeout
+	}
+	return bodyTimeout
+}
+
+// refuse answers in the caller's protocol.
+func (g gate) refuse(w http.ResponseWriter, r *http.Request, err *connect.Error) {
+	if g.errors.IsSupported(r) {
+		_ = g.errors.Write(w, r, err) // the caller is gone
+		return
+	}
+	status := http.StatusForbidden
+	if err.Code() == connect.CodeUnauthenticated {
+		status = http.StatusUnauthorized
+	}
+	http.Error(w, err.Message(), status)
+}
 
 // check refuses callers without the right, and certificates of deleted nodes.
-func (g guard) check(ctx context.Context, procedure string) error {
-	id := identityOf(ctx)
+func (g gate) check(id identity, procedure string) *connect.Error {
 	if !slices.Contains(rights[procedure], id.role) {
 		if id.cert == nil {
 			return connect.NewError(connect.CodeUnauthenticated, errors.New("a client certificate is required"))
@@ -78,29 +129,4 @@ func (g guard) check(ctx context.Context, procedure string) error {
 		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("node %s was deleted: it needs a new join token", id.name))
 	}
 	return nil
-}
-
-// WrapUnary implements connect.Interceptor.
-func (g guard) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		if err := g.check(ctx, req.Spec().Procedure); err != nil {
-			return nil, err
-		}
-		return next(ctx, req)
-	}
-}
-
-// WrapStreamingClient implements connect.Interceptor.
-func (g guard) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return next
-}
-
-// WrapStreamingHandler implements connect.Interceptor.
-func (g guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		if err := g.check(ctx, conn.Spec().Procedure); err != nil {
-			return err
-		}
-		return next(ctx, conn)
-	}
 }

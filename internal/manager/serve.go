@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"time"
 
 	"connectrpc.com/connect"
@@ -31,18 +32,22 @@ const (
 // Handler serves the API: gRPC, gRPC-Web and JSON. The requests must come over the TLS of Serve.
 func (m *Manager) Handler() http.Handler {
 	opts := []connect.HandlerOption{
-		connect.WithInterceptors(guard{m.view}),
-		connect.WithReadMaxBytes(maxRequestBytes),
+		connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
+			if spec.Procedure == shuntv1connect.NodeProtocolJoinProcedure {
+				return []connect.HandlerOption{connect.WithReadMaxBytes(maxJoinBytes)}
+			}
+			return []connect.HandlerOption{connect.WithReadMaxBytes(maxRequestBytes)}
+		}),
 		connect.WithCompressMinBytes(compressFrom),
 		connect.WithRecover(func(_ context.Context, spec connect.Spec, _ http.Header, r any) error {
-			m.o.Log.Error("panic in a call", "procedure", spec.Procedure, "panic", r)
+			m.o.Log.Error("panic in a call", "procedure", spec.Procedure, "panic", r, "stack", string(debug.Stack()))
 			return connect.NewError(connect.CodeInternal, errors.New("internal error"))
 		}),
 	}
 	mux := http.NewServeMux()
 	mux.Handle(shuntv1connect.NewManagerHandler(api{m}, opts...))
 	mux.Handle(shuntv1connect.NewNodeProtocolHandler(nodeAPI{m}, opts...))
-	return withIdentity(mux)
+	return gate{m.view, mux, connect.NewErrorWriter(opts...)}
 }
 
 // Serve answers on the listener until ctx ends or the term does. It returns nil at the end of ctx and ErrFenced when
