@@ -234,13 +234,13 @@ func TestCertificateOfAnotherRoleGivesNoPlan(t *testing.T) {
 // statusGone waits until the node has no status.
 func (r *rig) statusGone(node string) {
 	r.t.Helper()
-	for {
+	for tries := 0; ; tries++ {
 		_, err := r.admin.Status(r.t.Context(), connect.NewRequest(&apiv1.StatusRequest{Node: node}))
 		if connect.CodeOf(err) == connect.CodeNotFound {
 			return
 		}
-		if err != nil {
-			r.t.Fatal(err)
+		if err != nil || tries == maxTries {
+			r.t.Fatalf("status of %s is still there, error %v", node, err)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -24,15 +25,36 @@ func (n nodeAPI) Join(ctx context.Context, req *connect.Request[apiv1.JoinReques
 	if !isNodeRole(role) {
 		return nil, fault(invalid{[]lb.Violation{{Field: "role", Value: role, Allowed: "must be mux or host"}}})
 	}
-	if err := n.admit(ctx, req.Msg); err != nil {
+	cert, err := n.issue(ctx, req.Msg)
+	if connect.CodeOf(err) == connect.CodePermissionDenied || connect.CodeOf(err) == connect.CodeUnauthenticated {
 		return nil, err
 	}
-	cert, err := n.m.secrets.ca.SignNode(req.Msg.GetCsr(), name, role, n.m.o.Clock.Now())
 	if err != nil {
 		return nil, connect.NewError(connect.CodeInvalidArgument, err)
 	}
 	n.m.o.Log.Info("node has a new certificate", "node", name, "role", role, "renewed", req.Msg.GetToken() == "")
 	return connect.NewResponse(&apiv1.JoinResponse{Certificate: cert, Ca: n.m.secrets.ca.CertPEM()}), nil
+}
+
+// issue admits and signs as one step: a node that is deleted meanwhile gets a certificate that is revoked, or none.
+func (n nodeAPI) issue(ctx context.Context, req *apiv1.JoinRequest) ([]byte, error) {
+	m := n.m
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	if err := n.admit(ctx, req); err != nil {
+		return nil, err
+	}
+	now := m.o.Clock.Now()
+	issued := later(now, m.view.revokedBefore(req.GetName()).Add(1))
+	m.issued = later(m.issued, issued)
+	return m.secrets.ca.SignNode(req.GetCsr(), req.GetName(), req.GetRole(), now, issued)
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 func (n nodeAPI) admit(ctx context.Context, req *apiv1.JoinRequest) error {

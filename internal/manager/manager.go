@@ -61,6 +61,8 @@ type Manager struct {
 
 	// writing makes writes of this manager queue up instead of conflicting.
 	writing sync.Mutex
+	// issued is the latest time in a certificate of this term; writing guards it.
+	issued time.Time
 
 	reports  *reports
 	sessions *sessions

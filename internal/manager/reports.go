@@ -17,31 +17,52 @@ import (
 
 // reports are what nodes said last, in memory only: a manager that starts learns it within a second.
 type reports struct {
-	mu     sync.Mutex
-	status map[string]*apiv1.NodeStatus // never modified once stored
+	mu    sync.Mutex
+	heard map[string]heard
 	// waiting are the traces without an answer, by question id.
-	waiting map[uint64]chan *apiv1.TraceResult
+	waiting map[uint64]question
 	asked   uint64
 }
 
-func newReports() *reports {
-	return &reports{status: map[string]*apiv1.NodeStatus{}, waiting: map[uint64]chan *apiv1.TraceResult{}}
+// heard is what a node said on its newest stream.
+type heard struct {
+	stream uint64            // session.number
+	status *apiv1.NodeStatus // never modified once stored
 }
 
-func (r *reports) connected(id identity, hello *apiv1.Hello, now time.Time) {
+func newReports() *reports {
+	return &reports{heard: map[string]heard{}, waiting: map[uint64]question{}}
+}
+
+// connected makes the stream the one that counts, unless the node has a newer one already.
+func (r *reports) connected(s *session, hello *apiv1.Hello, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.status[id.name] = &apiv1.NodeStatus{
-		Name: id.name, Role: id.role, Connected: true, Version: hello.GetVersion(),
-		LastSeen: timestamppb.New(now), SyncedRevision: hello.GetHaveRevision(),
+	if r.heard[s.name].stream > s.number {
+		return
 	}
+	r.heard[s.name] = heard{s.number, &apiv1.NodeStatus{
+		Name: s.name, Role: string(s.role), Connected: true, Version: hello.GetVersion(),
+		LastSeen: timestamppb.New(now), SyncedRevision: hello.GetHaveRevision(),
+	}}
+}
+
+// liveLocked is the status that the stream may change; nil when it ended or was replaced.
+func (r *reports) liveLocked(s *session) *apiv1.NodeStatus {
+	if h := r.heard[s.name]; h.stream == s.number && h.status.GetConnected() {
+		return h.status
+	}
+	return nil
 }
 
 // report keeps the newest status; what the node says of name, role and connection does not count.
-func (r *reports) report(name string, in *apiv1.NodeReport, now time.Time) {
+func (r *reports) report(s *session, in *apiv1.NodeReport, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	old := r.status[name]
+	old := r.liveLocked(s)
+	if old == nil {
+		return
+	}
 	next := in.GetStatus()
 	if next == nil {
 		next = proto.CloneOf(old)
@@ -49,15 +70,19 @@ func (r *reports) report(name string, in *apiv1.NodeReport, now time.Time) {
 	next.Name, next.Role, next.Version, next.Connected = old.GetName(), old.GetRole(), old.GetVersion(), true
 	next.SyncedRevision = in.GetSyncedRevision()
 	next.LastSeen = timestamppb.New(now)
-	r.status[name] = next
+	r.heard[s.name] = heard{s.number, next}
 }
 
-func (r *reports) disconnected(name string, now time.Time) {
+func (r *reports) disconnected(s *session, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	next := proto.CloneOf(r.status[name])
+	old := r.liveLocked(s)
+	if old == nil {
+		return
+	}
+	next := proto.CloneOf(old)
 	next.Connected, next.LastSeen = false, timestamppb.New(now)
-	r.status[name] = next
+	r.heard[s.name] = heard{s.number, next}
 }
 
 // Status implements the API. Nodes with a Node object that never connected are in it.
@@ -81,15 +106,15 @@ func (r *reports) all(name string, objs []*apiv1.Object) []*apiv1.NodeStatus {
 	for _, o := range objs {
 		n := o.GetNode()
 		present[n.GetName()] = true
-		st := r.status[n.GetName()]
+		st := r.heard[n.GetName()].status
 		if st == nil {
 			st = &apiv1.NodeStatus{Name: n.GetName(), Role: n.GetRole()}
 		}
 		out = append(out, st)
 	}
-	for n, st := range r.status {
-		if !present[n] && st.GetConnected() && (name == "" || n == name) {
-			out = append(out, st)
+	for n, h := range r.heard {
+		if !present[n] && h.status.GetConnected() && (name == "" || n == name) {
+			out = append(out, h.status)
 		}
 	}
 	slices.SortFunc(out, func(a, b *apiv1.NodeStatus) int { return cmp.Compare(a.Name, b.Name) })

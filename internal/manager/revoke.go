@@ -36,11 +36,26 @@ func (w *write) revoke(node string, now time.Time) error {
 
 // revokedCert tells whether a node's certificate was issued before the node was deleted.
 func (v *view) revokedCert(cert *x509.Certificate) bool {
-	name, _ := pki.Identity(cert)
 	v.mu.RLock()
 	defer v.mu.RUnlock()
+	return v.revokedLocked(cert)
+}
+
+// revokedBefore is the time up to which the node's certificates are refused.
+func (v *view) revokedBefore(node string) time.Time {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if r := v.revoked[node]; r != nil {
+		return r.GetBefore().AsTime()
+	}
+	return time.Time{}
+}
+
+// revokedLocked knows nodes only: people may be called as a node is.
+func (v *view) revokedLocked(cert *x509.Certificate) bool {
+	name, role := pki.Identity(cert)
 	r := v.revoked[name]
-	return r != nil && !pki.IssuedAt(cert).After(r.GetBefore().AsTime())
+	return isNodeRole(role) && r != nil && !pki.IssuedAt(cert).After(r.GetBefore().AsTime())
 }
 
 func compareRefs(a, b ref) int {

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"maps"
 	"slices"
@@ -24,8 +25,11 @@ var (
 type session struct {
 	name string
 	role lb.Role // the certificate's; a Node object of another role gives no plan
-	ctx  context.Context
-	end  context.CancelCauseFunc
+	cert *x509.Certificate
+	// number orders the streams of all nodes: a node's newest has the highest.
+	number uint64
+	ctx    context.Context
+	end    context.CancelCauseFunc
 
 	mu sync.Mutex
 	// dirty are the items to look at; all means every item.
@@ -45,11 +49,13 @@ type session struct {
 	// The rest belongs to the sending goroutine.
 	sent     map[string]*apiv1.PlanItem
 	snapshot bool // the first update was made
-	existed  bool // a Node object was there
 }
 
-func newSession(ctx context.Context, name string, role lb.Role) *session {
-	s := &session{name: name, role: role, dirty: map[string]bool{}, all: true, moved: true, wake: make(chan struct{}, 1), sent: map[string]*apiv1.PlanItem{}}
+func newSession(ctx context.Context, id identity) *session {
+	s := &session{
+		name: id.name, role: lb.Role(id.role), cert: id.cert, dirty: map[string]bool{}, all: true, moved: true,
+		wake: make(chan struct{}, 1), sent: map[string]*apiv1.PlanItem{},
+	}
 	s.ctx, s.end = context.WithCancelCause(ctx)
 	s.signal()
 	return s
@@ -99,7 +105,8 @@ func (s *session) tell(revision int64) {
 	s.telling, s.told = false, revision
 }
 
-// updates returns what the node must hear now. deleted tells that its Node object went away.
+// updates returns what the node must hear now. deleted tells that its Node object went away, even when there is a new
+// one: that is for those who join afresh.
 func (s *session) updates(v *view) (out []*apiv1.PlanUpdate, deleted bool) {
 	dirty, all, moved, questions := s.take()
 	if moved {
@@ -120,9 +127,8 @@ func (s *session) update(v *view, dirty map[string]bool, all bool) (up *apiv1.Pl
 	defer v.mu.RUnlock()
 	up = &apiv1.PlanUpdate{Revision: v.planRev, Epoch: v.state.Epoch, Snapshot: !s.snapshot}
 	node := v.state.Nodes[s.name]
-	deleted = s.existed && node == nil
-	s.existed = node != nil
-	if node != nil && node.Role != s.role {
+	deleted = s.cert != nil && v.revokedLocked(s.cert)
+	if deleted || node != nil && node.Role != s.role {
 		node = nil
 	}
 	all = all || node == nil
@@ -161,6 +167,7 @@ func (s *session) update(v *view, dirty map[string]bool, all bool) (up *apiv1.Pl
 type sessions struct {
 	mu     sync.Mutex
 	byNode map[string]*session
+	count  uint64 // of all there were
 	// stirred is closed and replaced whenever a host obeyed or left.
 	stirred chan struct{}
 }
@@ -176,6 +183,8 @@ func (ss *sessions) add(s *session) {
 	if old := ss.byNode[s.name]; old != nil {
 		old.end(errReplaced)
 	}
+	ss.count++
+	s.number = ss.count
 	ss.byNode[s.name] = s
 }
 

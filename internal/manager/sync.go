@@ -36,11 +36,11 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 		}
 		return connect.NewError(connect.CodePermissionDenied, errDeleted)
 	}
-	s := newSession(ctx, id.name, lb.Role(id.role))
+	s := newSession(ctx, id)
 	defer s.end(nil)
 	m.sessions.add(s)
 	m.view.subscribe(s)
-	m.reports.connected(id, hello, m.o.Clock.Now())
+	m.reports.connected(s, hello, m.o.Clock.Now())
 	m.o.Log.Info("node is connected", "node", id.name, "role", id.role, "version", hello.GetVersion(), "has_revision", hello.GetHaveRevision())
 	if hello.GetEpoch() > m.epoch && !m.checkEpoch(hello.GetEpoch()) {
 		m.o.Log.Error("node obeys a later epoch than this manager's and refuses its plans", "node", id.name, "epoch", hello.GetEpoch(), "own_epoch", m.epoch)
@@ -54,8 +54,8 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 
 func (n nodeAPI) goodbye(s *session) {
 	n.m.view.unsubscribe(s)
+	n.m.reports.disconnected(s, n.m.o.Clock.Now())
 	if n.m.sessions.remove(s) {
-		n.m.reports.disconnected(s.name, n.m.o.Clock.Now())
 		n.m.o.Log.Info("node is disconnected", "node", s.name, "cause", context.Cause(s.ctx))
 	}
 }
@@ -71,7 +71,7 @@ func (n nodeAPI) listen(s *session, stream *connect.BidiStream[apiv1.NodeReport,
 			s.end(err)
 			return
 		}
-		n.m.reports.report(s.name, report, n.m.o.Clock.Now())
+		n.m.reports.report(s, report, n.m.o.Clock.Now())
 		n.m.sessions.obeyed(s, report.GetSyncedRevision())
 		n.m.checkEpoch(report.GetEpoch())
 		if t := report.GetTrace(); t != nil {

@@ -62,7 +62,7 @@ func (m *Manager) ask(ctx context.Context, node string, req *apiv1.TraceRequest)
 	if s == nil {
 		return &apiv1.TraceResult{Node: node, Error: "is not connected"}
 	}
-	id, answer := m.reports.expect()
+	id, answer := m.reports.expect(node)
 	defer m.reports.forget(id)
 	s.ask(&apiv1.TraceQuestion{Id: id, Request: req})
 	select {
@@ -78,12 +78,18 @@ func (m *Manager) ask(ctx context.Context, node string, req *apiv1.TraceRequest)
 	}
 }
 
-func (r *reports) expect() (uint64, <-chan *apiv1.TraceResult) {
+// question is a trace that a node has not answered yet.
+type question struct {
+	node   string
+	answer chan *apiv1.TraceResult // room for one
+}
+
+func (r *reports) expect(node string) (uint64, <-chan *apiv1.TraceResult) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked++
 	answer := make(chan *apiv1.TraceResult, 1)
-	r.waiting[r.asked] = answer
+	r.waiting[r.asked] = question{node, answer}
 	return r.asked, answer
 }
 
@@ -93,12 +99,12 @@ func (r *reports) forget(id uint64) {
 	delete(r.waiting, id)
 }
 
-// answer delivers a node's answer; only the first one counts.
-func (r *reports) answer(_ string, reply *apiv1.TraceReply) {
+// answer delivers the answer of the node that was asked; only the first one counts.
+func (r *reports) answer(node string, reply *apiv1.TraceReply) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if waiting := r.waiting[reply.GetId()]; waiting != nil && reply.GetResult() != nil {
-		waiting <- reply.GetResult()
+	if q, ok := r.waiting[reply.GetId()]; ok && q.node == node && reply.GetResult() != nil {
+		q.answer <- reply.GetResult()
 		delete(r.waiting, reply.GetId())
 	}
 }
@@ -108,8 +114,8 @@ func (r *reports) muxes() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []string
-	for name, st := range r.status {
-		if st.GetConnected() && st.GetRole() == string(lb.RoleMux) {
+	for name, h := range r.heard {
+		if st := h.status; st.GetConnected() && st.GetRole() == string(lb.RoleMux) {
 			out = append(out, name)
 		}
 	}

@@ -61,7 +61,7 @@ func newWorld(rt *rapid.T) *world {
 	w.view.state.RingKeys = []plan.Key{{ID: 1}}
 	w.view.items.ringKeys[plan.KeyItem(1)] = convert.KeyItem(plan.Key{ID: 1})
 	for _, name := range nodeNames {
-		w.sessions[name] = newSession(rt.Context(), name, lb.Role(name[:len(name)-1]))
+		w.sessions[name] = newSession(rt.Context(), identity{name: name, role: name[:len(name)-1]})
 		w.view.subscribe(w.sessions[name])
 		w.got[name] = map[string]*apiv1.PlanItem{}
 	}

@@ -106,7 +106,8 @@ func parseObjects(in []*apiv1.Object) ([]lb.Object, []lb.Violation) {
 func (m *Manager) remove(ctx context.Context, refs []ref, dryRun bool) (int64, []*apiv1.Change, error) {
 	return m.write(ctx, dryRun, func(w *write) error {
 		for _, r := range refs {
-			if err := w.delete(r, m.o.Clock.Now()); err != nil {
+			// The clock may have been put back since a certificate was issued.
+			if err := w.delete(r, later(m.o.Clock.Now(), m.issued)); err != nil {
 				return err
 			}
 		}
@@ -182,7 +183,7 @@ func (w *write) put(o lb.Object) error {
 }
 
 // delete takes an object out. A node also loses its certificates and its tokens.
-func (w *write) delete(r ref, now time.Time) error {
+func (w *write) delete(r ref, revoked time.Time) error {
 	old := w.base.records[r]
 	if _, present := w.after[r]; !present || old == nil {
 		return notFound{r}
@@ -193,7 +194,7 @@ func (w *write) delete(r ref, now time.Time) error {
 	w.expect(r.key(), old)
 	w.txn.Ops = append(w.txn.Ops, store.Delete(r.key()))
 	if r.kind == lb.KindNode {
-		return w.revoke(r.name, now)
+		return w.revoke(r.name, revoked)
 	}
 	return nil
 }

@@ -114,15 +114,16 @@ func (ca *CA) Client(name, role string, lifetime time.Duration, now time.Time) (
 	if err != nil {
 		return nil, nil, fmt.Errorf("make client certificate: %w", err)
 	}
-	if cert, err = ca.client(name, role, lifetime, now, priv.Public()); err != nil {
+	if cert, err = ca.client(name, role, lifetime, now, now, priv.Public()); err != nil {
 		return nil, nil, err
 	}
 	key, err = KeyPEM(priv)
 	return cert, key, err
 }
 
-// SignNode makes a client certificate for the key of a request (PKCS #10, DER). Only the key is taken from it.
-func (ca *CA) SignNode(csr []byte, name, role string, now time.Time) ([]byte, error) {
+// SignNode makes a client certificate for the key of a request (PKCS #10, DER). Only the key is taken from it. issued
+// is what IssuedAt will tell; a clock that was put back makes it later than now.
+func (ca *CA) SignNode(csr []byte, name, role string, now, issued time.Time) ([]byte, error) {
 	req, err := x509.ParseCertificateRequest(csr)
 	if err != nil {
 		return nil, fmt.Errorf("certificate request: %w", err)
@@ -133,11 +134,12 @@ func (ca *CA) SignNode(csr []byte, name, role string, now time.Time) ([]byte, er
 	if _, ok := req.PublicKey.(*ecdsa.PublicKey); !ok {
 		return nil, fmt.Errorf("certificate request: key: %T: must be ECDSA", req.PublicKey)
 	}
-	return ca.client(name, role, NodeLifetime, now, req.PublicKey)
+	return ca.client(name, role, NodeLifetime, now, issued, req.PublicKey)
 }
 
-func (ca *CA) client(name, role string, lifetime time.Duration, now time.Time, pub crypto.PublicKey) ([]byte, error) {
+func (ca *CA) client(name, role string, lifetime time.Duration, now, issued time.Time, pub crypto.PublicKey) ([]byte, error) {
 	template := leaf(name, role, now, lifetime, x509.ExtKeyUsageClientAuth)
+	template.SerialNumber = serial(issued)
 	der, err := x509.CreateCertificate(rand.Reader, template, ca.Cert, pub, ca.key)
 	if err != nil {
 		return nil, fmt.Errorf("make client certificate: %w", err)

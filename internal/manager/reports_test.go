@@ -1,0 +1,45 @@
+package manager
+
+import (
+	"testing"
+	"time"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// TestReportsOfOldStreamsDoNotCount: what a stream said last may be read after the stream ended, or after the node
+// opened another one.
+func TestReportsOfOldStreamsDoNotCount(t *testing.T) {
+	r, now := newReports(), time.Now()
+	old, fresh := &session{name: "mux1", role: lb.RoleMux, number: 1}, &session{name: "mux1", role: lb.RoleMux, number: 2}
+	is := func(what string, connected bool, revision int64) {
+		t.Helper()
+		if st := r.heard["mux1"].status; st.Connected != connected || st.SyncedRevision != revision {
+			t.Errorf("%s: connected %v, revision %d: must be %v, %d", what, st.Connected, st.SyncedRevision, connected, revision)
+		}
+	}
+	r.connected(fresh, &apiv1.Hello{HaveRevision: 20}, now)
+	r.connected(old, &apiv1.Hello{HaveRevision: 10}, now)
+	is("the old stream said hello late", true, 20)
+	r.report(old, &apiv1.NodeReport{SyncedRevision: 11}, now)
+	is("the old stream reported late", true, 20)
+	r.disconnected(old, now)
+	is("the old stream ended", true, 20)
+	r.report(fresh, &apiv1.NodeReport{SyncedRevision: 21}, now)
+	is("the new stream reported", true, 21)
+	r.disconnected(fresh, now)
+	r.report(fresh, &apiv1.NodeReport{SyncedRevision: 22}, now)
+	is("the new stream reported after its end", false, 21)
+}
+
+// TestOnlyTheAskedNodeAnswers: question ids are easy to guess.
+func TestOnlyTheAskedNodeAnswers(t *testing.T) {
+	r := newReports()
+	id, answer := r.expect("mux1")
+	r.answer("mux2", &apiv1.TraceReply{Id: id, Result: &apiv1.TraceResult{Verdict: "forged"}})
+	r.answer("mux1", &apiv1.TraceReply{Id: id, Result: &apiv1.TraceResult{Verdict: "forwarded"}})
+	if got := <-answer; got.Verdict != "forwarded" {
+		t.Errorf("%v: must be mux1's answer", got)
+	}
+}

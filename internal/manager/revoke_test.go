@@ -1,0 +1,65 @@
+package manager_test
+
+import (
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// TestNodeCalledAsAnAdministrator: the deletion of a node concerns nodes only.
+func TestNodeCalledAsAnAdministrator(t *testing.T) {
+	r := newRig(t, store.NewMemory())
+	n := muxNode(1)
+	n.Name = "admin"
+	r.apply(network(), n)
+	r.delete("Node", "admin")
+	r.apply(muxNode(1))
+}
+
+// TestNodeDeletedAndMadeAgainAtOnce: the stream of the deleted node ends although the node that comes next has its name
+// and the stream saw only the sum of both changes.
+func TestNodeDeletedAndMadeAgainAtOnce(t *testing.T) {
+	r := newRig(t, store.NewMemory())
+	r.apply(network(), hostNode(1), muxNode(1), web(1))
+	// The host does not obey, so that the mux hears late.
+	host := r.raw("host1", "host")
+	receive(t, host)
+	mux := r.raw("mux1", "mux")
+	receive(t, mux)
+	r.delete("Node", "mux1")
+	r.apply(muxNode(1))
+	for {
+		up, err := mux.Receive()
+		if connect.CodeOf(err) == connect.CodePermissionDenied {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(up.Upsert) > 0 {
+			t.Fatalf("a deleted node got %s", keys(up))
+		}
+	}
+}
+
+// TestDeletionWithAClockThatMoves: neither does a certificate of a later clock outlive its node, nor does a deletion
+// at a later clock refuse the node that comes next.
+func TestDeletionWithAClockThatMoves(t *testing.T) {
+	c := &handClock{}
+	r := newRigAt(t, store.NewMemory(), c)
+	r.apply(network(), hostNode(1), muxNode(1), web(1))
+	c.advance(2 * time.Minute)
+	mux := r.join("mux1", "mux")
+	mux.until("its plan", func(p plan.Plan) bool { return len(p.Endpoints) == 1 })
+	c.advance(-2 * time.Minute)
+	r.delete("Node", "mux1")
+	mux.until("an empty plan", func(p plan.Plan) bool { return p.Node.Name == "" })
+	r.statusGone("mux1")
+	r.apply(muxNode(1))
+	again := r.join("mux1", "mux")
+	again.until("the plan after joining again", func(p plan.Plan) bool { return len(p.Endpoints) == 1 })
+}
