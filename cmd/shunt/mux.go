@@ -191,6 +191,8 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 	return together(cancel,
 		func() error { a.Run(ctx); return nil },
 		func() error { return hops.Run(ctx, a.HopsChanged) },
+		func() error { return netdev.WatchCarrier(ctx, f.iface, a.LinkChanged) },
+		func() error { a.Tend(ctx, func() (string, error) { return tend(f.iface, tables) }); return nil },
 		func() error { return a.Control(ctx, stop) },
 		func() error {
 			return agent.Run(ctx, agent.Options{
@@ -199,6 +201,15 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 			}, a)
 		},
 	)
+}
+
+// tend looks after the interface of this name, which may have become another one.
+func tend(name string, tables *dataplane.Mux) (string, error) {
+	device, err := net.InterfaceByName(name)
+	if err != nil {
+		return "", fmt.Errorf("--interface: %s: %w", name, err)
+	}
+	return tables.Tend(device.Index)
 }
 
 // together runs all parts, cancels them when one ends, and waits for the rest.

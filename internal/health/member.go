@@ -17,6 +17,9 @@ func New() Member { return Member{fresh: true} }
 // Adopt is a member whose last state is known: it stays until its thresholds say otherwise.
 func Adopt(alive bool) Member { return Member{alive: alive} }
 
+// Fresh tells that it was never alive and nothing is known of it.
+func (m Member) Fresh() bool { return m.fresh }
+
 // Alive tells the present state.
 func (m Member) Alive() bool { return m.alive }
 

@@ -59,7 +59,7 @@ type Options struct {
 	Log      *slog.Logger
 }
 
-// Agent is the mux's agent.Handler. Lock order: applying, then speaking, then mu.
+// Agent is the mux's agent.Handler. Lock order: applying, tending, speaking, mu.
 type Agent struct {
 	o Options
 	// changed is poked when the status is worth a report, speak when routers may have to be told something.
@@ -68,6 +68,9 @@ type Agent struct {
 	// applying is held while tables are made to follow a plan.
 	applying sync.Mutex
 	rings    rings
+
+	// tending is held while the interface is looked after.
+	tending sync.Mutex
 
 	// speaking is held while the speaker is made to follow.
 	speaking sync.Mutex
@@ -86,6 +89,13 @@ type Agent struct {
 	ready bool
 	// left: the mux was taken out of service for good; nothing is said any more.
 	left bool
+	// comeback holds VIPs back until their members were asked again.
+	comeback comeback
+	// linkDown: the interface has no carrier; linkUp is when it came back.
+	linkDown bool
+	linkUp   time.Time
+	// interfaceFault is what Tend could not mend.
+	interfaceFault string
 	// status is the speaker's, read at the last word to it.
 	status bgp.Status
 	// speakerFault is why the last word did not reach it.
@@ -190,8 +200,10 @@ func (a *Agent) adoptRoutes(ctx context.Context) (first bool) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.comeback.offered = map[netip.Addr]bool{}
 	for _, r := range status.Routes {
 		a.inTables[r.Prefix.Addr()] = true
+		a.comeback.offered[r.Prefix.Addr()] = true
 	}
 	return true
 }
@@ -258,6 +270,9 @@ func (a *Agent) setHopsLocked(p plan.Plan) error {
 func (a *Agent) Probed(result probe.Result) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if !result.Good && !a.evidenceLocked(result.Target.Timeout) {
+		return
+	}
 	flips := a.roster.observe(result)
 	if len(flips) == 0 {
 		return
@@ -307,10 +322,12 @@ func (a *Agent) reapply() {
 
 // announcementLocked is what routers should hear under the present plan.
 func (a *Agent) announcementLocked() announcement {
+	served := a.roster.served(a.plan.Endpoints)
 	return announcement{
 		node: a.plan.Node, fallback: a.o.Addresses, peers: a.peers,
-		served: a.roster.served(a.plan.Endpoints), inTables: a.inTables,
-		phase: a.drain.phase(a.o.Clock.Now(), a.o.DrainWait),
+		served:   a.comeback.filter(a.o.Clock.Now(), served, a.roster.unsettled(a.plan.Endpoints)),
+		inTables: a.inTables,
+		phase:    a.drain.phase(a.o.Clock.Now(), a.o.DrainWait),
 	}
 }
 

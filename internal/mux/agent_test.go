@@ -35,7 +35,9 @@ func TestVIPsComeAndGoInOrder(t *testing.T) {
 	w.probe("10.20.2.11", true, "connected")
 	w.expect("one good probe is not enough")
 	w.probe("10.20.2.11", true, "connected")
-	w.expect("two are", "alive 203.0.113.10/2 true", "alive 2001:db8:f::10/2 true", "routes [203.0.113.10 2001:db8:f::10]")
+	w.expect("two are, but the other was not asked since", "alive 203.0.113.10/2 true", "alive 2001:db8:f::10/2 true")
+	w.probe("10.20.1.11", false, "connection refused")
+	w.expect("it is dead indeed", "routes [203.0.113.10 2001:db8:f::10]")
 
 	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11"))
 	w.expect("a VIP goes: routers first", "routes [203.0.113.10]", "tables [203.0.113.10]")

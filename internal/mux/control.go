@@ -42,6 +42,8 @@ func (a *Agent) Leave(ctx context.Context) error {
 	if err := a.awaitGone(ctx); err != nil {
 		return err
 	}
+	a.tending.Lock()
+	defer a.tending.Unlock()
 	a.speaking.Lock()
 	defer a.speaking.Unlock()
 	a.mu.Lock()

@@ -25,10 +25,18 @@ type member struct {
 	state      health.Member
 	// words of the last probe.
 	words string
+	// seen is the number of the last result, good that of the first in the latest run of good ones; 0: none.
+	seen, good uint64
+	// back is the number of the first good result of those that made it alive again; 0: it was not dead before.
+	back uint64
+	// once: it was alive at some time.
+	once bool
 }
 
 // roster is the health of all members. It has no lock and no clock: its owner serialises.
 type roster struct {
+	// results counts what was observed.
+	results uint64
 	// members of the plan, and of the plan before until prune.
 	members map[backend]*member
 	// byTarget are the members of the plan by what is probed for them.
@@ -54,6 +62,7 @@ func (r *roster) apply(endpoints []plan.Endpoint) {
 			m, have := r.members[key]
 			if !have {
 				m = &member{state: r.begin(e.Key, pm.ID, before[target])}
+				m.once = !m.state.Fresh()
 				r.members[key] = m
 			} else if m.target != target {
 				m.state = health.Adopt(m.state.Alive())
@@ -107,10 +116,21 @@ func (r *roster) targets() []probe.Target {
 // observe folds a probe's result in and returns the flips.
 func (r *roster) observe(result probe.Result) []dataplane.MemberAlive {
 	var flips []dataplane.MemberAlive
+	r.results++
 	for _, key := range r.byTarget[result.Target] {
 		m := r.members[key]
-		m.words = result.Words
+		m.words, m.seen = result.Words, r.results
+		switch {
+		case !result.Good:
+			m.good = 0
+		case m.good == 0:
+			m.good = r.results
+		}
 		if m.state.Observe(result.Good, m.rise, m.fall) {
+			if m.state.Alive() && m.once {
+				m.back = m.good
+			}
+			m.once = true
 			flips = append(flips, dataplane.MemberAlive{Endpoint: key.Endpoint, Member: m.ID, Alive: m.state.Alive()})
 		}
 	}
@@ -137,6 +157,34 @@ func (r *roster) served(endpoints []plan.Endpoint) map[netip.Addr]bool {
 			}
 		}
 	}
+	return out
+}
+
+// unsettled are the VIPs with a dead member that was alive once, and that may be alive again: its last probe was good, or
+// it was not asked since the VIP's other members came back.
+func (r *roster) unsettled(endpoints []plan.Endpoint) map[netip.Addr]bool {
+	first := map[netip.Addr]uint64{}
+	each := func(f func(vip netip.Addr, m *member)) {
+		for _, e := range endpoints {
+			for _, pm := range e.Members {
+				m := r.members[backend{e.Key, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}]
+				if m != nil && pm.Weight > 0 {
+					f(e.Key.VIP, m)
+				}
+			}
+		}
+	}
+	each(func(vip netip.Addr, m *member) {
+		if before, known := first[vip]; m.state.Alive() && (!known || m.back < before) {
+			first[vip] = m.back
+		}
+	})
+	out := map[netip.Addr]bool{}
+	each(func(vip netip.Addr, m *member) {
+		if m.once && !m.state.Alive() && (m.good > 0 || m.seen < first[vip]) {
+			out[vip] = true
+		}
+	})
 	return out
 }
 

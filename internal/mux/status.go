@@ -34,6 +34,8 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 		out.Peers = append(out.Peers, &apiv1.PeerStatus{Address: p.Address.String(), State: p.State, Bfd: p.BFD})
 	}
 	switch {
+	case a.interfaceFault != "":
+		out.Error = "interface: " + a.interfaceFault
 	case a.speakerFault != nil:
 		out.Error = fmt.Sprintf("bgp speaker: %v", a.speakerFault)
 	case a.ready && a.status.Withheld != "":

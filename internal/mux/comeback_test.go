@@ -1,0 +1,123 @@
+package mux
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// dead brings a world to three members of which none is alive any more.
+func dead(t *testing.T) *world {
+	w := newWorld(t)
+	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11", "10.20.3.11"))
+	for _, good := range []bool{true, false, false} {
+		for _, dip := range []string{"10.20.1.11", "10.20.2.11", "10.20.3.11"} {
+			w.probe(dip, good, "")
+		}
+	}
+	w.take()
+	if n := len(w.speaker.State().Routes); n != 0 {
+		t.Fatalf("%d routes with all members dead", n)
+	}
+	return w
+}
+
+// TestComebackWaitsForTheOthers: a mux that was cut off announces a VIP when it knows of all members again.
+func TestComebackWaitsForTheOthers(t *testing.T) {
+	w := dead(t)
+	w.probe("10.20.1.11", true, "connected")
+	w.probe("10.20.2.11", true, "connected")
+	w.probe("10.20.1.11", true, "connected")
+	w.expect("one is back, one comes, one was not asked", "alive 203.0.113.10/1 true")
+	w.probe("10.20.3.11", false, "connection refused")
+	w.expect("one comes still")
+	w.probe("10.20.2.11", true, "connected")
+	w.expect("all are known", "alive 203.0.113.10/2 true", "routes [203.0.113.10]")
+	w.probe("10.20.3.11", true, "connected")
+	w.expect("what is announced is not taken back")
+}
+
+// TestComebackEnds: a member that comes and goes holds nothing back for ever.
+func TestComebackEnds(t *testing.T) {
+	w := dead(t)
+	w.probe("10.20.1.11", true, "connected")
+	w.probe("10.20.2.11", true, "connected")
+	w.probe("10.20.1.11", true, "connected")
+	w.take()
+	w.clock.Advance(comebackWait)
+	w.agent.Speak(context.Background())
+	w.expect("in time", "routes [203.0.113.10]")
+}
+
+// TestNewMemberWaitsForNobody: one that was never dead says nothing of a cut.
+func TestNewMemberWaitsForNobody(t *testing.T) {
+	w := dead(t)
+	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.4.11"))
+	w.take()
+	w.probe("10.20.4.11", true, "connected")
+	w.expect("announced at once", "alive 203.0.113.10/2 true", "routes [203.0.113.10]")
+}
+
+// TestCutLinkKillsNobody: what fails while the interface has no carrier, or began then, is no evidence.
+func TestCutLinkKillsNobody(t *testing.T) {
+	w := newWorld(t)
+	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11"))
+	w.probe("10.20.1.11", true, "connected")
+	w.take()
+	fail := func() {
+		for range 3 {
+			w.probe("10.20.1.11", false, "no connection")
+		}
+	}
+	w.agent.LinkChanged(false)
+	fail()
+	w.expect("no carrier")
+	w.agent.LinkChanged(true)
+	fail()
+	w.expect("just back")
+	w.clock.Advance(time.Minute)
+	w.take()
+	fail()
+	w.expect("long back", "alive 203.0.113.10/1 false", "routes []")
+	w.agent.LinkChanged(false)
+	w.probe("10.20.1.11", true, "connected")
+	w.probe("10.20.1.11", true, "connected")
+	w.expect("good ones count always", "alive 203.0.113.10/1 true", "routes [203.0.113.10]")
+}
+
+// TestTendTells: faults of the interface reach the status, and go with it.
+func TestTendTells(t *testing.T) {
+	w := newWorld(t)
+	w.apply(planOf(nil))
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	answers := make(chan error)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.agent.Tend(ctx, func() (string, error) { return "", <-answers })
+	}()
+	step := func(err error) {
+		for {
+			select {
+			case answers <- err:
+				return
+			default:
+				w.clock.Advance(tendInterval)
+			}
+		}
+	}
+	step(errors.New("no such device"))
+	step(errors.New("no such device"))
+	if got := w.agent.Status().Error; got != "interface: no such device" {
+		t.Errorf("status says %q", got)
+	}
+	step(nil)
+	step(nil)
+	if got := w.agent.Status().Error; got != "" {
+		t.Errorf("status says %q", got)
+	}
+	cancel()
+	<-done
+}

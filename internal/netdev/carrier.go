@@ -1,0 +1,31 @@
+package netdev
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// WatchCarrier tells whether an interface is up and has a carrier, at once and at every notification, until ctx ends. An
+// interface that is not there has none. changed is never called concurrently, and may be told the same twice.
+func WatchCarrier(ctx context.Context, name string, changed func(bool)) error {
+	for ctx.Err() == nil {
+		links := make(chan netlink.LinkUpdate, 64)
+		if err := netlink.LinkSubscribe(links, ctx.Done()); err != nil {
+			return fmt.Errorf("follow links: %w", err)
+		}
+		changed(carrier(name))
+		// The subscription ends when notifications overflow.
+		for range links {
+			changed(carrier(name))
+		}
+	}
+	return nil
+}
+
+func carrier(name string) bool {
+	l, err := netlink.LinkByName(name)
+	return err == nil && l.Attrs().RawFlags&unix.IFF_UP != 0 && l.Attrs().RawFlags&unix.IFF_LOWER_UP != 0
+}
