@@ -1,10 +1,12 @@
 package manager
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
 	"net"
+	"regexp"
 	"strings"
 	"time"
 
@@ -12,7 +14,7 @@ import (
 )
 
 // writeAdminConfig makes DATA/admin.yaml when it is absent, and anew when its certificate has lived two thirds of its
-// time.
+// time. Its server is always this manager's address.
 func (m *Manager) writeAdminConfig(now time.Time) error {
 	path := m.o.Dir.AdminConfig()
 	old, err := readFile(path)
@@ -21,7 +23,11 @@ func (m *Manager) writeAdminConfig(now time.Time) error {
 	}
 	m.FirstStart = old == nil
 	if old != nil && adminCertLasts(old, now) {
-		return nil
+		content := serverLine.ReplaceAllLiteral(old, []byte("server: "+serverURL(m.o)))
+		if bytes.Equal(content, old) {
+			return nil
+		}
+		return writeAdmin(path, content)
 	}
 	cert, key, err := m.secrets.ca.Client("admin", pki.RoleAdmin, pki.AdminLifetime, now)
 	if err != nil {
@@ -39,7 +45,14 @@ func (m *Manager) writeAdminConfig(now time.Time) error {
 			b.WriteString("  " + line)
 		}
 	}
-	if err := writeFile(path, []byte(b.String())); err != nil {
+	return writeAdmin(path, []byte(b.String()))
+}
+
+// serverLine is the one line of the file that follows --advertise and --listen.
+var serverLine = regexp.MustCompile(`(?m)^server: .*$`)
+
+func writeAdmin(path string, content []byte) error {
+	if err := writeFile(path, content); err != nil {
 		return fmt.Errorf("write admin configuration: %w", err)
 	}
 	return nil

@@ -88,7 +88,11 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 		o.TraceTimeout = DefaultTraceTimeout
 	}
 	now := o.Clock.Now()
-	secrets, err := loadSecrets(o.Dir, o.Name, now)
+	_, used, _, err := o.Store.Get(ctx, keySchema)
+	if err != nil {
+		return nil, fmt.Errorf("load state: %w", err)
+	}
+	secrets, err := loadSecrets(o.Dir, o.Name, used, now)
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store %s: %w", o.Dir, err)
 	}
-	e, err := embed.StartEtcd(cfg)
+	e, err := start(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("open store %s: %w", o.Dir, err)
 	}
@@ -78,6 +78,24 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, fmt.Errorf("open store %s: member is not ready: %w", o.Dir, ctx.Err())
 	}
 	return &Store{etcd: e, client: v3client.New(e.Server), closed: make(chan struct{})}, nil
+}
+
+// start starts etcd, which panics or waits for ever when its files are damaged.
+func start(cfg *embed.Config) (e *embed.Etcd, err error) {
+	wal, snap := filepath.Join(cfg.Dir, "member", "wal"), filepath.Join(cfg.Dir, "member", "snap", "db")
+	logs, err := filepath.Glob(filepath.Join(wal, "*.wal"))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(snap); err == nil && len(logs) == 0 {
+		return nil, fmt.Errorf("%s: holds no log although there is a database: restore a backup", wal)
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("its files are damaged, restore a backup: %v", r)
+		}
+	}()
+	return embed.StartEtcd(cfg)
 }
 
 func config(o Options) (*embed.Config, error) {
