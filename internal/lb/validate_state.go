@@ -27,7 +27,9 @@ func ValidateState(all []Object) []Violation {
 				f.add("name", o.Name, "must be "+s.network.Name+", the Network there is: more than one is "+NotSupported)
 			}
 		}
-		out = append(out, f.prefixed(Ref(o.Kind(), o.ObjectName()))...)
+		if len(f.found) > 0 {
+			out = append(out, f.prefixed(Ref(o.Kind(), o.ObjectName()))...)
+		}
 	}
 	return out
 }
@@ -54,11 +56,14 @@ func newState(all []Object) *state {
 }
 
 func (s *state) service(f *faults, o *Service) {
+	// Paths and values are written for faults only: this runs over everything there is at every change.
 	for i, vip := range o.VIPs {
-		at := fmt.Sprintf("vip[%d]", i)
-		f.check(at, vip.String(), s.vip(vip))
+		at := func() string { return fmt.Sprintf("vip[%d]", i) }
+		if wrong := s.vip(vip); wrong != "" {
+			f.add(at(), vip.String(), wrong)
+		}
 		if owner, taken := s.vips[vip]; taken {
-			f.add(at, vip.String(), "must belong to one service, and "+owner+" claims it too")
+			f.add(at(), vip.String(), "must belong to one service, and "+owner+" claims it too")
 			continue
 		}
 		s.vips[vip] = Ref(KindService, o.Name)
@@ -68,13 +73,12 @@ func (s *state) service(f *faults, o *Service) {
 	}
 	for i, e := range o.Endpoints {
 		for j, b := range e.Backends {
-			at := fmt.Sprintf("endpoints[%d].backends[%d]", i, j)
-			f.check(at+".host", b.Host.String(), s.underlay(b.Host))
+			if wrong := s.underlay(b.Host); wrong != "" {
+				f.add(fmt.Sprintf("endpoints[%d].backends[%d].host", i, j), b.Host.String(), wrong)
+			}
 			for k, dip := range b.DIPs {
-				dipAt := fmt.Sprintf("%s.dip[%d]", at, k)
-				f.check(dipAt, dip.String(), s.underlay(dip))
-				if !f.has(dipAt) {
-					f.check(dipAt, dip.String(), s.tunnel(Outer(dip, b.Host)))
+				if wrong := cmp.Or(s.underlay(dip), s.tunnel(Outer(dip, b.Host))); wrong != "" {
+					f.add(fmt.Sprintf("endpoints[%d].backends[%d].dip[%d]", i, j, k), dip.String(), wrong)
 				}
 			}
 		}
@@ -109,15 +113,14 @@ func (s *state) vip(a netip.Addr) string {
 // underlay says what is wrong with the place of a DIP, a host or a node.
 func (s *state) underlay(a netip.Addr) string {
 	n := s.network
-	ref := Ref(KindNetwork, n.Name)
 	if i := holding(n.VIPs, a); i >= 0 {
-		return fmt.Sprintf("must not be inside the vips of %s: %s", ref, n.VIPs[i])
+		return fmt.Sprintf("must not be inside the vips of %s: %s", Ref(KindNetwork, n.Name), n.VIPs[i])
 	}
 	if i := holding(n.TunnelSources, a); i >= 0 {
-		return fmt.Sprintf("must not be inside the tunnelSources of %s: %s", ref, n.TunnelSources[i])
+		return fmt.Sprintf("must not be inside the tunnelSources of %s: %s", Ref(KindNetwork, n.Name), n.TunnelSources[i])
 	}
 	if len(n.Underlay) > 0 && holding(n.Underlay, a) < 0 {
-		return fmt.Sprintf("must be inside the underlay of %s: %s", ref, list(n.Underlay))
+		return fmt.Sprintf("must be inside the underlay of %s: %s", Ref(KindNetwork, n.Name), list(n.Underlay))
 	}
 	return ""
 }
