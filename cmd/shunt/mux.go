@@ -148,19 +148,32 @@ func runMux(ctx context.Context, f muxFlags, stderr io.Writer) error {
 		return err
 	}
 	defer unlock()
+	before, err := dataplane.MuxAttached(f.bpffs)
+	if err != nil {
+		return err
+	}
 	tables, err := dataplane.OpenMux(dataplane.MuxOptions{Ifindex: device.Index, BPFFS: f.bpffs, Mode: dataplane.XDPMode(f.xdpMode), Redirect: device.Driver == "veth"})
 	if err != nil {
 		return fmt.Errorf("--interface: %s, driver %s: %w", device.Name, device.Driver, err)
 	}
 	defer tables.Close()
-	return serveMux(ctx, f, device, tables, log)
+	if mode := netdev.XDPMode(device.Name); mode != "" && mode != f.xdpMode {
+		log.Warn("the program keeps the mode it was attached in; shunt mux --stop takes it off", "attached", mode, "--xdp-mode", f.xdpMode)
+	}
+	served, err := serveMux(ctx, f, device, tables, log)
+	if err != nil && !served && !before {
+		// Nothing came of it: a token that is refused, for one.
+		err = errors.Join(err, dataplane.DetachMux(f.bpffs))
+	}
+	return err
 }
 
-// serveMux runs all parts of the agent until ctx ends, one of them fails, or --stop is asked for.
-func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *dataplane.Mux, log *slog.Logger) error {
+// serveMux runs all parts of the agent until ctx ends, one of them fails, or --stop is asked for. served tells that it had
+// a plan.
+func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *dataplane.Mux, log *slog.Logger) (served bool, err error) {
 	self, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find own program: %w", err)
+		return false, fmt.Errorf("find own program: %w", err)
 	}
 	client := remote.NewClient(f.run)
 	supervisor := &remote.Supervisor{
@@ -179,7 +192,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 		Addresses: device.Addresses, ReadFile: os.ReadFile, Log: log,
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -188,7 +201,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 		defer done()
 		return errors.Join(client.Stop(ending), dataplane.DetachMux(f.bpffs))
 	}
-	return together(cancel,
+	err = together(cancel,
 		func() error { a.Run(ctx); return nil },
 		func() error { return hops.Run(ctx, a.HopsChanged) },
 		func() error { return netdev.WatchCarrier(ctx, f.iface, a.LinkChanged) },
@@ -201,6 +214,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 			}, a)
 		},
 	)
+	return a.Served(), err
 }
 
 // tend looks after the interface of this name, which may have become another one.

@@ -2,8 +2,15 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/netdev"
 )
 
 func TestMuxRefusesWrongStarts(t *testing.T) {
@@ -29,5 +36,44 @@ func TestMuxRefusesWrongStarts(t *testing.T) {
 		if exit != c.exit || !strings.HasPrefix(stderr.String(), c.want) {
 			t.Errorf("shunt %s: exit %d, %q; want %d, %q", c.args, exit, stderr.String(), c.exit, c.want)
 		}
+	}
+}
+
+// TestMuxWithoutTokenLeavesNothing: a mux that could not join takes its program along.
+func TestMuxWithoutTokenLeavesNothing(t *testing.T) {
+	name := fmt.Sprintf("cmdmux-%d", os.Getpid())
+	pins := filepath.Join("/sys/fs/bpf", name)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(netdev.CreateNamespace(name))
+	t.Cleanup(func() {
+		dataplane.DetachMux(pins)
+		os.Remove(pins)
+		netdev.DeleteNamespace(name)
+	})
+	n, err := netdev.OpenNamespace(name)
+	must(err)
+	defer n.Close()
+	must(netdev.AddVeth(netdev.VethEnd{Namespace: n, Name: "up0"}, netdev.VethEnd{Namespace: n, Name: "up1"}, 1500))
+	must(n.SetUp("up0", true))
+	dir := t.TempDir()
+	f := muxFlags{
+		iface: "up0", manager: "127.0.0.1:1", tokenFile: filepath.Join(dir, "none"), name: "mux1", state: filepath.Join(dir, "state"),
+		run: filepath.Join(dir, "run"), bpffs: pins, xdpMode: "native", hold: time.Second, drainWait: time.Second,
+	}
+	var log bytes.Buffer
+	err = netdev.In(name, func() error { return runMux(t.Context(), f, &log) })
+	if err == nil || !strings.Contains(err.Error(), f.tokenFile) {
+		t.Errorf("error %v: must name the token file", err)
+	}
+	if attached, err := dataplane.MuxAttached(pins); attached || err != nil {
+		t.Errorf("attached %v, %v", attached, err)
+	}
+	if left, _ := os.ReadDir(pins); len(left) > 0 {
+		t.Errorf("pins left: %v", left)
 	}
 }

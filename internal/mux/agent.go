@@ -133,6 +133,13 @@ func New(o Options) (*Agent, error) {
 // Changed is poked when the status is worth a report.
 func (a *Agent) Changed() <-chan struct{} { return a.changed }
 
+// Served tells whether a plan was obeyed.
+func (a *Agent) Served() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ready
+}
+
 func poke(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

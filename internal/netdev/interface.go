@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -76,4 +77,19 @@ func driver(link netlink.Link) string {
 		return link.Type()
 	}
 	return unix.ByteSliceToString(info.Driver[:])
+}
+
+// XDPMode is how a program is attached to an interface: native, generic, or empty when none is or it cannot be told.
+func XDPMode(name string) string {
+	l, err := netlink.LinkByName(name)
+	if err != nil || l.Attrs().Xdp == nil || !l.Attrs().Xdp.Attached {
+		return ""
+	}
+	switch l.Attrs().Xdp.AttachMode {
+	case nl.XDP_ATTACHED_DRV:
+		return "native"
+	case nl.XDP_ATTACHED_SKB:
+		return "generic"
+	}
+	return ""
 }
