@@ -44,6 +44,9 @@ func (m *Manager) Handler() http.Handler {
 			return connect.NewError(connect.CodeInternal, errors.New("internal error"))
 		}),
 	}
+	for _, codec := range jsonCodecs {
+		opts = append(opts, connect.WithCodec(codec))
+	}
 	mux := http.NewServeMux()
 	mux.Handle(shuntv1connect.NewManagerHandler(api{m}, opts...))
 	mux.Handle(shuntv1connect.NewNodeProtocolHandler(nodeAPI{m}, opts...))

@@ -94,7 +94,7 @@ func parseObjects(in []*apiv1.Object) ([]lb.Object, []lb.Violation) {
 	objs := make([]lb.Object, 0, len(in))
 	for i, o := range in {
 		obj, f := convert.FromObject(o, i)
-		faults = append(faults, f...)
+		faults = append(append(faults, f...), unknownFields(fmt.Sprintf("objects[%d]: ", i), o.ProtoReflect())...)
 		if obj != nil {
 			objs = append(objs, obj)
 		}
