@@ -236,6 +236,22 @@ static __always_inline int flow_enter(struct flow_key *key, const struct flow *w
 	return err == MAP_EXISTS ? flow_substitute(key, want) : err;
 }
 
+/* A client that opens a connection to a DIP itself, past the VIP, gets its answers from the DIP: a flow of the same ports
+ * that went by a VIP is over. Global, so that the verifier looks at it once. */
+__noinline int flow_forget(const struct ip_view *v, const struct transport_view *t)
+{
+	struct flow_key key = {};
+
+	if (!v || !t)
+		return -1;
+	tunnel_copy16(key.dip, v->dst);
+	tunnel_copy16(key.client, v->src);
+	key.dip_port_be = t->dport_be;
+	key.client_port_be = t->sport_be;
+	key.protocol = v->protocol;
+	return bpf_map_delete_elem(&flows, &key);
+}
+
 /* ---- delivery */
 
 static __always_inline int dip_is4(const __u8 *dip)
@@ -409,11 +425,14 @@ int host_in(struct __sk_buff *skb)
 	int r;
 
 	/* A tag that the device took off names another interface, whose route is not ours to look up. */
-	if (skb->vlan_present || !tunnel_candidate(skb))
+	if (skb->vlan_present || !(tunnel_candidate(skb) || tunnel_opening(skb)))
 		return not_ours();
 	r = frame_ip(skb, &outer);
-	if (r == PARSE_OTHER || !tunnel_is(outer.protocol))
+	if (r == PARSE_OTHER || !tunnel_is(outer.protocol)) {
+		if (!r && !transport_view(skb, &outer, &t) && t.syn)
+			flow_forget(&outer, &t);
 		return not_ours();
+	}
 	if (r)
 		return refuse(&outer, parse_reason(r));
 	if (!source_ok(&outer))

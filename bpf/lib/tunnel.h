@@ -297,6 +297,29 @@ static __always_inline int tunnel_candidate(struct __sk_buff *skb)
 	       (ip6->nexthdr != IPPROTO_TCP && ip6->nexthdr != IPPROTO_UDP && ip6->nexthdr != IPPROTO_ICMPV6);
 }
 
+/* tunnel_opening tells whether the frame can be a TCP SYN without a tunnel: most others are told apart without a copy. */
+static __always_inline int tunnel_opening(struct __sk_buff *skb)
+{
+	const void *end = (const void *)(long)skb->data_end;
+	const void *ip = (const void *)(long)skb->data + ETH_HLEN;
+	const struct iphdr *ip4 = ip;
+	const struct ipv6hdr *ip6 = ip;
+	const struct tcphdr *tcp;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		tcp = (const void *)(ip4 + 1);
+		if ((const void *)(tcp + 1) > end || ip4->ihl != 5)
+			return 1;
+		return ip4->protocol == IPPROTO_TCP && tcp->syn;
+	}
+	if (skb->protocol != bpf_htons(ETH_P_IPV6))
+		return 0;
+	tcp = (const void *)(ip6 + 1);
+	if ((const void *)(tcp + 1) > end)
+		return 1;
+	return ip6->nexthdr == IPPROTO_TCP && tcp->syn;
+}
+
 /* tunnel_inner reads the IP header inside a tunnel packet. */
 static __always_inline int tunnel_inner(struct __sk_buff *skb, const struct ip_view *outer, struct ip_view *inner)
 {

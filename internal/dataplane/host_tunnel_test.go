@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/netdev"
 	"github.com/shuntlb/shunt/internal/plan"
@@ -118,6 +120,37 @@ func TestHostOwnedLost(t *testing.T) {
 		if got := e.reasons(before); verdict != c.verdict || !maps.Equal(got, one(c.reason)) {
 			t.Errorf("%s at %s: verdict %d, reasons %v, want %d, %s", c.vip, c.dip, verdict, got, c.verdict, c.reason)
 		}
+	}
+}
+
+// TestHostDirect: a client that goes past the VIP, from a port that it had used for the VIP, is answered by the DIP; its
+// other packets to the DIP, and SYNs from other ports, end no flow.
+func TestHostDirect(t *testing.T) {
+	e := newHostEnv(t).quiet()
+	e.apply(bind(lb.TCP, vip4, dip4, dip4, true), bind(lb.TCP, vip6, dip6, dip6, true))
+	for _, way := range []struct{ client, vip, dip, source string }{{client4, vip4, dip4, source4}, {client6, vip6, dip6, source6}} {
+		open := packet{protocol: lb.TCP, src: way.client, dst: way.vip, sport: 4000, dport: 80, syn: true}.bytes(t)
+		answer := frame(packet{protocol: lb.TCP, src: way.dip, dst: way.client, sport: 8080, dport: 4000, syn: true, ack: true}.bytes(t))
+		direct := packet{protocol: lb.TCP, src: way.client, dst: way.dip, sport: 4000, dport: 8080, ack: true}
+		step := func(what string, p *ebpf.Program, in []byte, reason string) {
+			t.Helper()
+			before := e.reasons(nil)
+			e.run(p, in)
+			if got := e.reasons(before); !maps.Equal(got, one(reason)) {
+				t.Errorf("%s: %s: reasons %v, want %s", way.vip, what, got, reason)
+			}
+		}
+		in, out := e.host.objects.HostIn, e.host.objects.HostOut
+		step("opened by the VIP", in, tunnel(t, way.source, way.dip, open), "in_delivered")
+		step("direct, not opening", in, frame(direct.bytes(t)), "pass_not_ours")
+		direct.syn, direct.ack, direct.sport = true, false, 4001
+		step("direct, another port", in, frame(direct.bytes(t)), "pass_not_ours")
+		step("answer of the VIP", out, answer, "out_returned")
+		direct.sport = 4000
+		step("direct, the same port", in, frame(direct.bytes(t)), "pass_not_ours")
+		step("answer of the DIP", out, answer, "pass_not_ours")
+		step("opened by the VIP again", in, tunnel(t, way.source, way.dip, open), "in_delivered")
+		step("answer of the VIP again", out, answer, "out_returned")
 	}
 }
 
