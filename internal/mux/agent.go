@@ -277,7 +277,8 @@ func (a *Agent) setHopsLocked(p plan.Plan) error {
 func (a *Agent) Probed(result probe.Result) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !result.Good && !a.evidenceLocked(result.Target.Timeout) {
+	if result.Void || !result.Good && !a.evidenceLocked(result.Target.Timeout) {
+		a.roster.note(result)
 		return
 	}
 	flips := a.roster.observe(result)

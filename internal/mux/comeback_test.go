@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/shuntlb/shunt/internal/probe"
 )
 
 // dead brings a world to three members of which none is alive any more.
@@ -84,6 +86,21 @@ func TestCutLinkKillsNobody(t *testing.T) {
 	w.probe("10.20.1.11", true, "connected")
 	w.probe("10.20.1.11", true, "connected")
 	w.expect("good ones count always", "alive 203.0.113.10/1 true", "routes [203.0.113.10]")
+}
+
+// TestVoidProbesCountForNothing: a machine without file descriptors does not take all servers out.
+func TestVoidProbesCountForNothing(t *testing.T) {
+	w := newWorld(t)
+	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11"))
+	w.probe("10.20.1.11", true, "connected")
+	w.take()
+	for range 3 {
+		w.agent.Probed(probe.Result{Target: w.prober.targets[0], Void: true, Words: "too many open files"})
+	}
+	w.expect("nothing")
+	if got := w.agent.Status().Members[0].LastCheck; got != "too many open files (does not count)" {
+		t.Errorf("last check %q", got)
+	}
 }
 
 // TestTendTells: faults of the interface reach the status, and go with it.

@@ -137,6 +137,13 @@ func (r *roster) observe(result probe.Result) []dataplane.MemberAlive {
 	return flips
 }
 
+// note keeps the words of a result that is no evidence.
+func (r *roster) note(result probe.Result) {
+	for _, key := range r.byTarget[result.Target] {
+		r.members[key].words = result.Words + " (does not count)"
+	}
+}
+
 // alive tells the health of one member; unknown ones are dead.
 func (r *roster) alive(e lb.EndpointKey, pm plan.Member) bool {
 	m := r.members[backend{e, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}]

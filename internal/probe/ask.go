@@ -25,7 +25,7 @@ func ask(ctx context.Context, t Target) Result {
 	d := net.Dialer{FallbackDelay: -1, KeepAlive: -1}
 	conn, err := d.DialContext(ctx, "tcp", t.Address.String())
 	if err != nil {
-		return Result{Target: t, Words: connectWords(err, t.Timeout)}
+		return Result{Target: t, Void: ownFault(err), Words: connectWords(err, t.Timeout)}
 	}
 	defer conn.Close()
 	if t.Kind == TCP {
@@ -69,6 +69,16 @@ func get(conn net.Conn, t Target) (int, error) {
 		return 0, err
 	}
 	return answer.StatusCode, nil
+}
+
+// ownFault says whether this machine ran out of file descriptors or memory.
+func ownFault(err error) bool {
+	for _, own := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS} {
+		if errors.Is(err, own) {
+			return true
+		}
+	}
+	return false
 }
 
 func isTimeout(err error) bool {

@@ -6,7 +6,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
@@ -181,5 +183,20 @@ func TestCloseDoesNotWaitForAHangingServer(t *testing.T) {
 	e.Close()
 	if len(results) != 0 {
 		t.Error("a cancelled probe was reported")
+	}
+}
+
+// TestOwnFaultsAreVoid: what this machine lacks is no fault of a server.
+func TestOwnFaultsAreVoid(t *testing.T) {
+	wrap := func(err error) error { return &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", err)} }
+	for _, err := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
+		if !ownFault(wrap(err)) {
+			t.Errorf("%v: counts against the server", err)
+		}
+	}
+	for _, err := range []error{syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ETIMEDOUT, os.ErrDeadlineExceeded} {
+		if ownFault(wrap(err)) {
+			t.Errorf("%v: does not count against the server", err)
+		}
 	}
 }

@@ -31,6 +31,8 @@ type Target struct {
 type Result struct {
 	Target Target
 	Good   bool
+	// Void: this machine could not ask, which says nothing about the server.
+	Void bool
 	// Words says it to people: "status 503".
 	Words string
 }
