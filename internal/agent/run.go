@@ -198,36 +198,54 @@ func (l *loop) forgetEpoch() {
 	l.wanted = &w
 }
 
-// applyAll applies the newest wanted plan, always only the newest.
+// applyAll applies the newest wanted plan, always only the newest. One that cannot be applied is tried again, at
+// growing intervals: what is in the way may pass, and the next change may be far.
 func (l *loop) applyAll(ctx context.Context) {
+	var retries backoff
+	var again <-chan time.Time
 	for {
 		select {
 		case <-l.work:
+		case <-again:
 		case <-ctx.Done():
 			return
 		}
-		l.mu.Lock()
-		f := l.wanted
-		l.mu.Unlock()
-		err := l.h.Apply(ctx, f.plan)
-		if err != nil && ctx.Err() != nil {
-			return
+		again = nil
+		if err := l.applyWanted(ctx); err == nil {
+			retries.reset()
+		} else if ctx.Err() == nil {
+			again = l.o.Clock.After(retries.wait())
 		}
-		l.mu.Lock()
-		l.fault = ""
-		if err != nil {
-			l.fault = err.Error()
-		} else {
-			l.applied = f
-		}
-		l.mu.Unlock()
-		signal(l.report)
-		if err != nil {
-			l.o.Log.Error("cannot apply the plan", "revision", f.revision, "error", err)
-			continue
-		}
-		signal(l.keep)
 	}
+}
+
+func (l *loop) applyWanted(ctx context.Context) error {
+	l.mu.Lock()
+	f := l.wanted
+	l.mu.Unlock()
+	err := l.h.Apply(ctx, f.plan)
+	if err != nil && ctx.Err() != nil {
+		return err
+	}
+	l.mu.Lock()
+	same := err != nil && l.fault == err.Error()
+	l.fault = ""
+	if err != nil {
+		l.fault = err.Error()
+	} else {
+		l.applied = f
+	}
+	l.mu.Unlock()
+	if same {
+		return err // it was said already
+	}
+	signal(l.report)
+	if err != nil {
+		l.o.Log.Error("cannot apply the plan", "revision", f.revision, "error", err)
+		return err
+	}
+	signal(l.keep)
+	return nil
 }
 
 // keepAll writes the newest applied plan to disk, off the way of the next one. At the end it writes a last time.

@@ -247,6 +247,19 @@ func TestHandlersErrorIsReported(t *testing.T) {
 	r.status("mux1", func(st *apiv1.NodeStatus) bool { return st.Error == "" && st.SyncedRevision == rev })
 }
 
+// TestFailedPlanIsTriedAgain: what was in the way passes, and no further change comes.
+func TestFailedPlanIsTriedAgain(t *testing.T) {
+	r := newRig(t, store.NewMemory())
+	r.apply(network(), hostNode(1), hostNode(2), muxNode(1))
+	mux := r.join("mux1", "mux")
+	mux.until("the first plan", func(p plan.Plan) bool { return p.Node.Name != "" })
+	mux.fail(errors.New("device is busy"))
+	rev := r.apply(web(1)).Revision
+	r.status("mux1", func(st *apiv1.NodeStatus) bool { return st.Error != "" && st.SyncedRevision < rev })
+	mux.fail(nil)
+	r.status("mux1", func(st *apiv1.NodeStatus) bool { return st.Error == "" && st.SyncedRevision == rev })
+}
+
 func (n *node) fail(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
