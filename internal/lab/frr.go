@@ -101,7 +101,7 @@ func (r *frrRouter) start(ctx context.Context, l *Lab, c routerConfig) error {
 		case "zebra":
 			args = append(args, "-s", "90000000")
 		case "bfdd":
-			args = append(args, "--bfdctl", r.path("bfdd.sock"))
+			args = append(args, bfdControl(ctx, filepath.Join(folder, daemon), r.path("bfdd.sock"))...)
 		}
 		if _, err := l.start(command{node: node, name: daemon, path: filepath.Join(folder, daemon), args: args, urgent: true}); err != nil {
 			return err
@@ -113,6 +113,15 @@ func (r *frrRouter) start(ctx context.Context, l *Lab, c routerConfig) error {
 		}
 	}
 	return nil
+}
+
+// bfdControl keeps bfdd's control socket in the lab's folder. FRR 10 has no such socket and refuses the option.
+func bfdControl(ctx context.Context, bfdd, socket string) []string {
+	help, err := exec.CommandContext(ctx, bfdd, "--help").CombinedOutput()
+	if err != nil || !strings.Contains(string(help), "--bfdctl") {
+		return nil
+	}
+	return []string{"--bfdctl", socket}
 }
 
 func (r *frrRouter) path(name string) string { return filepath.Join(r.dir, name) }

@@ -106,7 +106,11 @@ func newRouter(t *testing.T, password string) *router {
 		}
 	}
 	r.daemon(name, "zebra", "-s", "90000000")
-	r.daemon(name, "bfdd", "--bfdctl", filepath.Join(dir, "bfdd.sock"))
+	var control []string // FRR 10 has no control socket and refuses the option
+	if help, err := exec.Command("/usr/lib/frr/bfdd", "--help").CombinedOutput(); err == nil && strings.Contains(string(help), "--bfdctl") {
+		control = []string{"--bfdctl", filepath.Join(dir, "bfdd.sock")}
+	}
+	r.daemon(name, "bfdd", control...)
 	r.daemon(name, "bgpd", "-f", config)
 	return r
 }
