@@ -224,7 +224,7 @@ func (a *Agent) withdrawFirst(ctx context.Context, p plan.Plan, peers []bgp.Peer
 	next := a.announcementLocked()
 	if !a.ready {
 		next.node, next.peers = p.Node, peers
-		next.served = a.roster.served(p.Endpoints)
+		next.served = a.roster.served(p.Endpoints, a.reachableLocked)
 	}
 	a.mu.Unlock()
 	want, _ := next.state()
@@ -308,6 +308,7 @@ func (a *Agent) HopsChanged(hops map[netip.Addr]netdev.NextHop) {
 		stale = stale || pathMTU(a.plan.MTU, hops[outer]) != mtu
 	}
 	a.mu.Unlock()
+	poke(a.speak)
 	if err != nil {
 		a.o.Log.Error("follow next hops", "error", err)
 	}
@@ -328,9 +329,16 @@ func (a *Agent) reapply() {
 	}
 }
 
+// reachableLocked says whether the kernel has a way to a tunnel destination, as far as it was asked: without one the
+// program drops what it should send there.
+func (a *Agent) reachableLocked(outer netip.Addr) bool {
+	hop, answered := a.hops[outer]
+	return !answered || hop.Ifindex != 0
+}
+
 // announcementLocked is what routers should hear under the present plan.
 func (a *Agent) announcementLocked() announcement {
-	served := a.roster.served(a.plan.Endpoints)
+	served := a.roster.served(a.plan.Endpoints, a.reachableLocked)
 	return announcement{
 		node: a.plan.Node, fallback: a.o.Addresses, peers: a.peers,
 		served:   a.comeback.filter(a.o.Clock.Now(), served, a.roster.unsettled(a.plan.Endpoints)),

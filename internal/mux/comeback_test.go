@@ -3,9 +3,11 @@ package mux
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/shuntlb/shunt/internal/netdev"
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
@@ -101,6 +103,27 @@ func TestVoidProbesCountForNothing(t *testing.T) {
 	if got := w.agent.Status().Members[0].LastCheck; got != "too many open files (does not count)" {
 		t.Errorf("last check %q", got)
 	}
+}
+
+// TestNoRouteNoAnnouncement: a VIP whose live members the kernel has no way to is not announced.
+func TestNoRouteNoAnnouncement(t *testing.T) {
+	w := newWorld(t)
+	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11"))
+	w.probe("10.20.1.11", true, "connected")
+	w.take()
+	one, two := netip.MustParseAddr("10.20.1.11"), netip.MustParseAddr("10.20.2.11")
+	hear := func(hops map[netip.Addr]netdev.NextHop) {
+		w.agent.HopsChanged(hops)
+		w.agent.Speak(context.Background())
+	}
+	hear(map[netip.Addr]netdev.NextHop{one: {}, two: {Ifindex: 2}})
+	w.expect("no way to the one that lives", "routes []")
+	w.probe("10.20.2.11", true, "connected")
+	w.expect("a way to another", "alive 203.0.113.10/2 true", "routes [203.0.113.10]")
+	hear(map[netip.Addr]netdev.NextHop{one: {}, two: {}})
+	w.expect("no way at all", "routes []")
+	hear(map[netip.Addr]netdev.NextHop{one: {Ifindex: 2}, two: {}})
+	w.expect("a way, not resolved yet", "routes [203.0.113.10]")
 }
 
 // TestTendTells: faults of the interface reach the status, and go with it.

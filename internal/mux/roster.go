@@ -150,15 +150,15 @@ func (r *roster) alive(e lb.EndpointKey, pm plan.Member) bool {
 	return m != nil && m.state.Alive()
 }
 
-// served are the VIPs of the endpoints that have a member which is alive and takes new flows.
-func (r *roster) served(endpoints []plan.Endpoint) map[netip.Addr]bool {
+// served are the VIPs of the endpoints that have a member which is alive, takes new flows and can be reached.
+func (r *roster) served(endpoints []plan.Endpoint, reachable func(netip.Addr) bool) map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for _, e := range endpoints {
 		if out[e.Key.VIP] {
 			continue
 		}
 		for _, pm := range e.Members {
-			if pm.Weight > 0 && r.alive(e.Key, pm) {
+			if pm.Weight > 0 && r.alive(e.Key, pm) && reachable(pm.Outer) {
 				out[e.Key.VIP] = true
 				break
 			}
