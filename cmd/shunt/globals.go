@@ -22,7 +22,7 @@ type globals struct {
 func (g *globals) register(flags *pflag.FlagSet) {
 	flags.StringVar(&g.server, "server", "", "manager to speak with, such as https://10.99.0.11:8443 (default: the configuration's)")
 	flags.StringVar(&g.config, "config", "", "client configuration file (default: $SHUNT_CONFIG, ~/.config/shunt/config.yaml, /var/lib/shunt/manager/admin.yaml)")
-	flags.StringVar(&g.lab, "lab", "", "speak with the manager of this lab as its admin")
+	flags.Var((*labNameValue)(&g.lab), "lab", "speak with the manager of this lab as its admin")
 	flags.VarP(&g.format, "output", "o", "how to print: table, json or yaml")
 }
 

@@ -25,7 +25,24 @@ func newLab(g *globals) *cobra.Command {
 
 // labName adds the flag that names the lab.
 func labName(cmd *cobra.Command) *string {
-	return cmd.Flags().String("name", lab.DefaultTopology().Name, "name of the lab, the prefix of its namespaces")
+	name := lab.DefaultTopology().Name
+	cmd.Flags().Var((*labNameValue)(&name), "name", "name of the lab, the prefix of its namespaces")
+	return &name
+}
+
+// labNameValue is a flag that takes names of labs and nothing else: they become parts of paths.
+type labNameValue string
+
+// String implements pflag.Value.
+func (v *labNameValue) String() string { return string(*v) }
+
+// Type implements pflag.Value.
+func (v *labNameValue) Type() string { return "string" }
+
+// Set implements pflag.Value.
+func (v *labNameValue) Set(s string) error {
+	*v = labNameValue(s)
+	return lab.CheckName(s)
 }
 
 // labProgress tells each step on stderr.

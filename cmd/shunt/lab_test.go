@@ -29,6 +29,8 @@ func TestLabRefuses(t *testing.T) {
 		{[]string{"lab", "exec", "mux1"}, exitUsage, "at least 2"},
 		{[]string{"lab", "status", "--name", "never-made"}, exitFailed, "lab"},
 		{[]string{"lab", "exec", "--name", "never-made", "mux1", "--", "true"}, exitFailed, "lab"},
+		{[]string{"lab", "down", "--name", "../x"}, exitUsage, `name: "../x": must be 1 to 24`},
+		{[]string{"get", "services", "--lab", "../x"}, exitUsage, `name: "../x": must be 1 to 24`},
 		{[]string{"lab-load"}, exitUsage, "at least 1"},
 	} {
 		var out, errs bytes.Buffer
