@@ -152,7 +152,10 @@ func (a *Agent) Apply(ctx context.Context, p plan.Plan) error {
 	a.applying.Lock()
 	defer a.applying.Unlock()
 	first := a.adoptRoutes(ctx)
-	peers, peersErr := peersOf(p.Node.BGP, a.o.ReadFile)
+	a.mu.Lock()
+	peersBefore := a.peers
+	a.mu.Unlock()
+	peers, peersErr := peersOf(p.Node.BGP, peersBefore, a.o.ReadFile)
 
 	a.mu.Lock()
 	before, known := a.plan, a.inTables

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -282,6 +283,26 @@ func TestUnreadablePasswordLeavesThePeerOut(t *testing.T) {
 	w.probe("10.20.1.11", true, "connected")
 	if s := w.speaker.State(); len(s.Peers) != 0 || len(s.Routes) != 1 {
 		t.Errorf("got %+v", s)
+	}
+}
+
+// TestUnreadablePasswordKeepsTheSession: a session that runs goes on with the password it has.
+func TestUnreadablePasswordKeepsTheSession(t *testing.T) {
+	w := newWorld(t)
+	p := planOf([]string{"203.0.113.10"}, "10.20.1.11")
+	w.apply(p)
+	w.files["/etc/md5"] = ""
+	if err := w.agent.Apply(context.Background(), p); err == nil || !strings.Contains(err.Error(), "its first line is empty") {
+		t.Errorf("error %v", err)
+	}
+	w.agent.Speak(context.Background())
+	if s := w.speaker.State(); len(s.Peers) != 1 || s.Peers[0].Password != "secret" {
+		t.Errorf("%d peers", len(s.Peers))
+	}
+	w.files["/etc/md5"] = "other"
+	w.apply(p)
+	if s := w.speaker.State(); len(s.Peers) != 1 || s.Peers[0].Password != "other" {
+		t.Errorf("%d peers", len(s.Peers))
 	}
 }
 

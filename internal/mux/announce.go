@@ -73,9 +73,9 @@ func (a announcement) address(v4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// peersOf reads the peers with their passwords. A peer whose password cannot be read is left out: a session without
-// it would not be the one that was asked for.
-func peersOf(b *lb.BGP, read func(file string) ([]byte, error)) ([]bgp.Peer, error) {
+// peersOf reads the peers with their passwords. A peer whose password cannot be read keeps the one of before, else it is
+// left out: a session without it would not be the one that was asked for.
+func peersOf(b *lb.BGP, before []bgp.Peer, read func(file string) ([]byte, error)) ([]bgp.Peer, error) {
 	if b == nil {
 		return nil, nil
 	}
@@ -87,19 +87,30 @@ func peersOf(b *lb.BGP, read func(file string) ([]byte, error)) ([]bgp.Peer, err
 			peer.BFD = &bgp.BFD{Transmit: p.BFD.Transmit, Receive: p.BFD.Receive, Multiplier: p.BFD.Multiplier}
 		}
 		if p.PasswordFile != "" {
-			data, err := read(p.PasswordFile)
-			if err != nil {
-				errs = append(errs, fmt.Errorf("bgp peer %v: read passwordFile: %w", p.Address, err))
-				continue
-			}
-			line, _, _ := strings.Cut(string(data), "\n")
-			peer.Password = strings.TrimSuffix(line, "\r")
-			if peer.Password == "" {
-				errs = append(errs, fmt.Errorf("bgp peer %v: passwordFile: %s: its first line is empty", p.Address, p.PasswordFile))
-				continue
+			var err error
+			if peer.Password, err = readPassword(p.PasswordFile, read); err != nil {
+				errs = append(errs, fmt.Errorf("bgp peer %v: %w", p.Address, err))
+				i := slices.IndexFunc(before, func(old bgp.Peer) bool { return old.Address == p.Address && old.Password != "" })
+				if i < 0 {
+					continue
+				}
+				peer.Password = before[i].Password
 			}
 		}
 		out = append(out, peer)
 	}
 	return out, errors.Join(errs...)
+}
+
+// readPassword reads the first line of a file.
+func readPassword(file string, read func(file string) ([]byte, error)) (string, error) {
+	data, err := read(file)
+	if err != nil {
+		return "", fmt.Errorf("read passwordFile: %w", err)
+	}
+	line, _, _ := strings.Cut(string(data), "\n")
+	if line = strings.TrimSuffix(line, "\r"); line == "" {
+		return "", fmt.Errorf("passwordFile: %s: its first line is empty", file)
+	}
+	return line, nil
 }
