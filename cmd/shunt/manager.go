@@ -109,7 +109,7 @@ func runManager(ctx context.Context, f managerFlags, stderr io.Writer) error {
 		greet(stderr, dir)
 	}
 	err = m.Serve(ctx, listener)
-	log.Info("manager stops", "error", err)
+	log.Info("manager stops") // the error is the command's
 	return err
 }
 
@@ -120,7 +120,7 @@ This is the first start. The administrator's client configuration, good for ever
     %[1]s
 Next:
     shunt --config %[1]s apply -f FILE              # a Network, the Nodes, a Service
-    shunt --config %[1]s token create --node NAME --role mux > NAME.token
+    (umask 077; shunt --config %[1]s token create --node NAME --role mux > NAME.token)
 and on the machine NAME:
     shunt mux --interface eth0 --manager ADDRESS:PORT --token-file NAME.token
 

@@ -97,6 +97,9 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{o: o, secrets: secrets, view: newView(secrets), reports: newReports(), sessions: newSessions(), done: make(chan struct{})}
+	if secrets.old && !used {
+		o.Log.Warn("the store is empty, but the CA is not new: nodes that obeyed a later epoch keep their plans until this one is as late")
+	}
 	if err := m.lead(ctx); err != nil {
 		return nil, err
 	}

@@ -21,6 +21,8 @@ import (
 type secrets struct {
 	ca     *pki.CA
 	sealer cipher.AEAD
+	// old: an earlier start made them.
+	old bool
 }
 
 // loadSecrets reads the CA and the key that seals the store's secrets, and makes both at the first start. A store that
@@ -40,7 +42,8 @@ func loadSecrets(dir *DataDir, name string, used bool, now time.Time) (*secrets,
 	if err != nil {
 		return nil, fmt.Errorf("read store key: %w", err)
 	}
-	if key == nil {
+	old := key != nil
+	if !old {
 		key = make([]byte, 32)
 		rand.Read(key)
 		if err := writeFile(path, key); err != nil {
@@ -55,7 +58,7 @@ func loadSecrets(dir *DataDir, name string, used bool, now time.Time) (*secrets,
 		return nil, err
 	}
 	sealer, err := cipher.NewGCM(block)
-	return &secrets{ca: ca, sealer: sealer}, err
+	return &secrets{ca: ca, sealer: sealer, old: old}, err
 }
 
 func loadCA(dir *DataDir, name string, now time.Time) (*pki.CA, error) {
