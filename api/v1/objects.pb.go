@@ -29,7 +29,8 @@ const (
 // Object is one of the kinds, as it is stored, with what the manager knows of it.
 type Object struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Store revision of the last change. Output only.
+	// Store revision of the last change. In a request that is not 0 it is a condition: the object must still be at this
+	// revision, else ABORTED and nothing changes.
 	Revision int64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Counts the changes of this object, from 1. Output only.
 	Generation int64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`

@@ -34,7 +34,9 @@ type fakeManager struct {
 	status   *apiv1.StatusResponse
 	traces   []*apiv1.TraceResult
 	fail     error // of every call
-	url      string
+	// meddle is another person's change, made once, just before the next Apply.
+	meddle func()
+	url    string
 }
 
 // startFake serves a fake manager over TLS and makes it the configured one.
@@ -66,6 +68,10 @@ func (f *fakeManager) Apply(_ context.Context, r *connect.Request[apiv1.ApplyReq
 	if f.fail != nil {
 		return nil, f.fail
 	}
+	if meddle := f.meddle; meddle != nil {
+		f.meddle = nil
+		meddle()
+	}
 	next := maps.Clone(f.objects)
 	response := &apiv1.ApplyResponse{Revision: f.revision}
 	for _, o := range r.Msg.GetObjects() {
@@ -74,6 +80,9 @@ func (f *fakeManager) Apply(_ context.Context, r *connect.Request[apiv1.ApplyReq
 			return nil, refuse(faults)
 		}
 		ref := lb.Ref(object.Kind(), object.ObjectName())
+		if read := o.GetRevision(); read != 0 && read != next[ref].GetRevision() {
+			return nil, connect.NewError(connect.CodeAborted, errors.New(ref+": changed since it was read"))
+		}
 		change := &apiv1.Change{Kind: string(object.Kind()), Name: object.ObjectName(), Before: next[ref], After: convert.ToObject(object), Action: apiv1.Change_ACTION_CREATED}
 		if before := next[ref]; before != nil {
 			old, _ := convert.FromObject(before, 0)

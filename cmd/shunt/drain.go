@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"net/netip"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
+	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
@@ -53,21 +55,35 @@ func newDrain(g *globals, on bool) *cobra.Command {
 	return cmd
 }
 
-// modify reads an object, changes it, and applies it.
+// modifyAttempts bounds how often modify starts over because others changed the object in between.
+const modifyAttempts = 16
+
+// modify reads an object, changes it, and applies it if nobody changed it since; else it starts over.
 func (g *globals) modify(cmd *cobra.Command, kind lb.Kind, name string, change func(lb.Object) error) error {
 	return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
-		objects, err := c.fetch(ctx, kind, name)
-		if err != nil {
-			return err
+		for attempt := 1; ; attempt++ {
+			objects, err := c.fetch(ctx, kind, name)
+			if err != nil {
+				return err
+			}
+			object, err := domainObject(objects[0])
+			if err != nil {
+				return err
+			}
+			if err := change(object); err != nil {
+				return err
+			}
+			request := &apiv1.ApplyRequest{Objects: wireObjects([]lb.Object{object})}
+			request.Objects[0].Revision = objects[0].GetRevision()
+			response, err := c.Apply(ctx, connect.NewRequest(request))
+			if connect.CodeOf(err) == connect.CodeAborted && attempt < modifyAttempts {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			return g.printChanges(cmd.OutOrStdout(), response.Msg.GetRevision(), response.Msg.GetChanges(), false)
 		}
-		object, err := domainObject(objects[0])
-		if err != nil {
-			return err
-		}
-		if err := change(object); err != nil {
-			return err
-		}
-		return c.apply(ctx, g, cmd.OutOrStdout(), []lb.Object{object}, false)
 	})
 }
 

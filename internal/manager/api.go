@@ -111,6 +111,7 @@ func parseKind(field, s string) (lb.Kind, error) {
 func fault(err error) error {
 	var inv invalid
 	var nf notFound
+	var st stale
 	switch {
 	case errors.As(err, &inv):
 		out := connect.NewError(connect.CodeInvalidArgument, err)
@@ -122,6 +123,8 @@ func fault(err error) error {
 		return out
 	case errors.As(err, &nf):
 		return connect.NewError(connect.CodeNotFound, err)
+	case errors.As(err, &st):
+		return connect.NewError(connect.CodeAborted, err)
 	case errors.Is(err, context.Canceled):
 		return connect.NewError(connect.CodeCanceled, err)
 	case errors.Is(err, context.DeadlineExceeded):

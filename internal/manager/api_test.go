@@ -330,3 +330,25 @@ func TestManyWritersLoseNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestRevisionIsACondition: an object that was changed since it was read is not overwritten.
+func TestRevisionIsACondition(t *testing.T) {
+	r := newRig(t, store.NewMemory())
+	read := r.apply(network(), hostNode(1), hostNode(2), web(1)).Revision
+	r.apply(web(1, 2))
+	late := convert.ToObject(web(2))
+	late.Revision = read
+	send := func() error {
+		_, err := r.admin.Apply(t.Context(), connect.NewRequest(&apiv1.ApplyRequest{Objects: []*apiv1.Object{late}}))
+		return err
+	}
+	err := send()
+	want := fmt.Sprintf("services/web: revision: %d: must be %d, the present one: it was changed since it was read", read, read+1)
+	if connect.CodeOf(err) != connect.CodeAborted || !strings.HasSuffix(err.Error(), want) {
+		t.Fatalf("got %v, want aborted: %s", err, want)
+	}
+	late.Revision = read + 1
+	if err := send(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -26,6 +26,14 @@ type record struct {
 	mod int64
 }
 
+// revision is the store's at the object's last change; 0 of an object that is not there.
+func (r *record) revision() int64 {
+	if r == nil {
+		return 0
+	}
+	return r.api.GetRevision()
+}
+
 // owner is the endpoint that a key belongs to.
 type owner struct {
 	svc *lb.Service

@@ -82,7 +82,7 @@ func (w *world) step(rt *rapid.T) {
 		}
 	} else {
 		for _, o := range objects(rt) {
-			if err := wr.put(o); err != nil {
+			if err := wr.put(o, 0); err != nil {
 				rt.Fatal(err)
 			}
 		}

@@ -37,6 +37,16 @@ type notFound struct{ r ref }
 
 func (e notFound) Error() string { return fmt.Sprintf("%s: not found", lb.Ref(e.r.kind, e.r.name)) }
 
+// stale is a change of an object that somebody else changed since it was read.
+type stale struct {
+	r             ref
+	read, present int64
+}
+
+func (e stale) Error() string {
+	return fmt.Sprintf("%s: revision: %d: must be %d, the present one: it was changed since it was read", lb.Ref(e.r.kind, e.r.name), e.read, e.present)
+}
+
 // write is one attempt at a write: what it is computed from and what it would do.
 type write struct {
 	base    *snapshot
@@ -79,8 +89,8 @@ func (m *Manager) apply(ctx context.Context, in []*apiv1.Object, dryRun bool) (i
 		return 0, nil, invalid{faults}
 	}
 	return m.write(ctx, dryRun, func(w *write) error {
-		for _, o := range objs {
-			if err := w.put(o); err != nil {
+		for i, o := range objs {
+			if err := w.put(o, in[i].GetRevision()); err != nil {
 				return err
 			}
 		}
@@ -153,9 +163,12 @@ func newWrite(base *snapshot) *write {
 	return w
 }
 
-// put adds or changes an object.
-func (w *write) put(o lb.Object) error {
+// put adds or changes an object. A revision other than 0 is the one it was read at, which must still be its present.
+func (w *write) put(o lb.Object, read int64) error {
 	r := refOf(o)
+	if present := w.base.records[r].revision(); read != 0 && read != present {
+		return stale{r, read, present}
+	}
 	ch := &apiv1.Change{Kind: string(r.kind), Name: r.name, Action: apiv1.Change_ACTION_CREATED}
 	w.changes = append(w.changes, ch)
 	next := convert.ToObject(o)
