@@ -12,6 +12,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/agent"
+	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/plan"
 )
@@ -20,7 +21,13 @@ import (
 type Agent struct {
 	tables  dataplane.HostTables
 	machine Machine
+	clock   clock.Clock
 	log     *slog.Logger
+
+	// applying is held while the tables are made to follow; it guards what the tables were given. Taken before mu.
+	applying sync.Mutex
+	state    dataplane.HostState // of the last plan
+	leavers  []leaver            // in the tables beside it
 
 	// mu guards what follows.
 	mu       sync.Mutex
@@ -31,17 +38,17 @@ type Agent struct {
 var _ agent.Handler = (*Agent)(nil)
 
 // New makes an agent around the tables. It checks the machine as it goes; log receives what changes.
-func New(tables dataplane.HostTables, machine Machine, log *slog.Logger) *Agent {
+func New(tables dataplane.HostTables, machine Machine, c clock.Clock, log *slog.Logger) *Agent {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Agent{tables: tables, machine: machine, log: log}
+	return &Agent{tables: tables, machine: machine, clock: c, log: log}
 }
 
 // Apply implements agent.Handler. Problems of the machine do not fail it: the tables are as wanted, and Status tells.
 func (a *Agent) Apply(_ context.Context, p plan.Plan) error {
-	err := a.tables.Apply(dataplane.HostState{TunnelSources: p.TunnelSources, MTU: p.MTU, Bindings: p.Bindings})
-	if err != nil {
+	next := dataplane.HostState{TunnelSources: p.TunnelSources, MTU: p.MTU, Bindings: p.Bindings}
+	if err := a.follow(next); err != nil {
 		return err
 	}
 	a.mu.Lock()
@@ -49,6 +56,46 @@ func (a *Agent) Apply(_ context.Context, p plan.Plan) error {
 	a.mu.Unlock()
 	a.log.Info("plan applied", "revision", p.Revision, "bindings", len(p.Bindings))
 	a.checkMachine()
+	return nil
+}
+
+// follow gives the tables a state and, where they have room, the bindings that leave.
+func (a *Agent) follow(next dataplane.HostState) error {
+	a.applying.Lock()
+	defer a.applying.Unlock()
+	leavers := leave(a.leavers, a.state.Bindings, next.Bindings, a.clock.Now())
+	err := a.tables.Apply(withLeavers(next, leavers))
+	if err != nil && len(leavers) > 0 {
+		leavers, err = nil, a.tables.Apply(next)
+	}
+	if err != nil {
+		return err
+	}
+	a.state, a.leavers = next, leavers
+	return nil
+}
+
+// withLeavers is the state with the leavers behind its own bindings.
+func withLeavers(s dataplane.HostState, leavers []leaver) dataplane.HostState {
+	s.Bindings = slices.Clip(s.Bindings)
+	for _, l := range leavers {
+		s.Bindings = append(s.Bindings, l.Binding)
+	}
+	return s
+}
+
+// Expire takes out the bindings whose time is over.
+func (a *Agent) Expire() error {
+	a.applying.Lock()
+	defer a.applying.Unlock()
+	rest := leave(a.leavers, nil, a.state.Bindings, a.clock.Now())
+	if len(rest) == len(a.leavers) {
+		return nil
+	}
+	if err := a.tables.Apply(withLeavers(a.state, rest)); err != nil {
+		return err
+	}
+	a.leavers = rest
 	return nil
 }
 

@@ -9,10 +9,12 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
@@ -43,7 +45,7 @@ var forwarding = map[string]string{"net/ipv4/conf/eth0/forwarding": "1", "net/ip
 
 func TestApplyAndStatus(t *testing.T) {
 	var tables dataplane.FakeHost
-	a := New(&tables, settings(forwarding), nil)
+	a := New(&tables, settings(forwarding), clock.NewFake(time.Now()), nil)
 	b := binding("203.0.113.10", "10.20.1.11")
 	p := plan.Plan{Revision: 7, MTU: 1500, TunnelSources: []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16")}, Bindings: []plan.Binding{b}}
 	if err := a.Apply(context.Background(), p); err != nil {
@@ -73,7 +75,7 @@ func TestApplyAndStatus(t *testing.T) {
 
 func TestStatusTellsForwarding(t *testing.T) {
 	sysctls := map[string]string{}
-	a := New(&dataplane.FakeHost{}, settings(sysctls), nil)
+	a := New(&dataplane.FakeHost{}, settings(sysctls), clock.NewFake(time.Now()), nil)
 	p := plan.Plan{Bindings: []plan.Binding{binding("203.0.113.10", "10.20.1.11")}}
 	if err := a.Apply(context.Background(), p); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/dataplane/encap"
 	"github.com/shuntlb/shunt/internal/lb"
@@ -196,7 +197,7 @@ func openTables(namespace, dir string) (h *dataplane.Host, err error) {
 		if h, err = dataplane.OpenHost(dataplane.HostOptions{Ifindex: dev.Index, Dir: filepath.Clean(dir)}); err != nil {
 			return err
 		}
-		return New(h, thisMachine("up0"), nil).Apply(nil, testPlan())
+		return New(h, thisMachine("up0"), clock.System{}, nil).Apply(nil, testPlan())
 	})
 	return h, err
 }

@@ -11,9 +11,11 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 
 	"github.com/shuntlb/shunt/internal/agent"
+	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/netdev"
 )
@@ -57,8 +59,28 @@ func Run(ctx context.Context, o Options) error {
 		o.Node.Log = slog.New(slog.DiscardHandler)
 	}
 	o.Node.Log.Info("programs attached", "interface", o.Interface, "pins", o.BPFFS)
-	h := New(tables, thisMachine(o.Interface), o.Node.Log)
-	return errors.Join(agent.Run(ctx, o.Node, h), tables.Close())
+	h := New(tables, thisMachine(o.Interface), clock.System{}, o.Node.Log)
+	expiry, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { expire(expiry, h) })
+	err = agent.Run(ctx, o.Node, h)
+	stop()
+	wg.Wait()
+	return errors.Join(err, tables.Close())
+}
+
+// expire looks for bindings whose time is over until ctx ends.
+func expire(ctx context.Context, h *Agent) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-h.clock.After(linger / 2):
+		}
+		if err := h.Expire(); err != nil {
+			h.log.Error("take out bindings", "error", err)
+		}
+	}
 }
 
 // Stop detaches the programs and removes their pins, flow state included. The agent must not be running.

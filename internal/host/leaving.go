@@ -1,0 +1,50 @@
+package host
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// linger is how long a binding outlives its plan. Hosts hear of a change before the muxes: what these still send to a
+// member that was taken out must find it.
+const linger = 2 * time.Second
+
+// bindingKey is what the tunnel names a member by (design section 9.2).
+type bindingKey struct {
+	endpoint lb.EndpointKey
+	outer    netip.Addr
+}
+
+func keyOf(b plan.Binding) bindingKey { return bindingKey{b.Key, b.Outer} }
+
+// leaver is a binding that no plan has any more.
+type leaver struct {
+	plan.Binding
+	until time.Time
+}
+
+// leave returns the leavers after a change of plan at `now`: those before and the bindings that went, without what came
+// back and what is due.
+func leave(leavers []leaver, before, after []plan.Binding, now time.Time) []leaver {
+	present := make(map[bindingKey]bool, len(after))
+	for _, b := range after {
+		present[keyOf(b)] = true
+	}
+	var out []leaver
+	keep := func(l leaver) {
+		if !present[keyOf(l.Binding)] && l.until.After(now) {
+			present[keyOf(l.Binding)] = true
+			out = append(out, l)
+		}
+	}
+	for _, b := range before {
+		keep(leaver{b, now.Add(linger)})
+	}
+	for _, l := range leavers {
+		keep(l)
+	}
+	return out
+}
