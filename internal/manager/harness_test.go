@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -13,7 +14,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/goccy/go-yaml"
@@ -64,6 +67,11 @@ func (r *rig) start() {
 		listen = loopback()
 	}
 	l, err := net.Listen("tcp", listen)
+	// The last term's connections may hold the address for a moment.
+	for tries := 0; errors.Is(err, syscall.EADDRINUSE) && tries < 100; tries++ {
+		<-time.After(50 * time.Millisecond)
+		l, err = net.Listen("tcp", listen)
+	}
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -67,14 +67,16 @@ func (a *Agent) memberStatusLocked(counters dataplane.MuxCounters) []*apiv1.Memb
 	return out
 }
 
-// routeStatusLocked lists every VIP of the plan, announced or not, and what is announced beside.
+// routeStatusLocked lists every VIP of the plan, announced or not, and what is announced beside. What no router hears is
+// not announced.
 func (a *Agent) routeStatusLocked() []*apiv1.RouteStatus {
 	announced := map[netip.Prefix]bool{}
 	for vip := range vips(a.plan) {
 		announced[netip.PrefixFrom(vip, vip.BitLen())] = false
 	}
+	heard := slices.ContainsFunc(a.status.Peers, func(p bgp.PeerStatus) bool { return p.State == "established" })
 	for _, r := range a.status.Routes {
-		announced[r.Prefix] = true
+		announced[r.Prefix] = heard
 	}
 	var out []*apiv1.RouteStatus
 	for prefix, yes := range announced {
