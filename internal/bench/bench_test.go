@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"encoding/json"
 	"math"
 	"os"
@@ -159,14 +160,14 @@ func TestPageWithPlot(t *testing.T) {
 	for _, want := range []string{
 		"| `apply` | 12.00 | 30.00 |", "goal `apply` p50_ms at most 50: met (12.00)",
 		"goal `apply-new-vip` p50_ms at most 300: not met (400.0)", "`shunt bench control`, 2026-01-02, v1; 2 CPUs (some CPU)",
-		"](benchmarks/control.svg)",
+		"](benchmarks/control.png)",
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("page lacks %q:\n%s", want, text)
 		}
 	}
-	svg, err := os.ReadFile(filepath.Join(dir, "benchmarks", "control.svg"))
-	if err != nil || !strings.Contains(string(svg), "apply-new-vip") {
-		t.Errorf("plot: %v, %d bytes", err, len(svg))
+	plot, err := os.ReadFile(filepath.Join(dir, "benchmarks", "control.png"))
+	if err != nil || !bytes.HasPrefix(plot, []byte("\x89PNG\r\n")) {
+		t.Errorf("plot: %v, %d bytes", err, len(plot))
 	}
 }

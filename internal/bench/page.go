@@ -40,7 +40,7 @@ func (p Page) Write(s Suite, rows []Row, taken Taken) error {
 	if err := os.MkdirAll(plots, 0o755); err != nil {
 		return fmt.Errorf("write plots: %w", err)
 	}
-	if err := writePlot(s, rows, filepath.Join(plots, s.Name+".svg")); err != nil {
+	if err := writePlot(s, rows, filepath.Join(plots, s.Name+".png")); err != nil {
 		return fmt.Errorf("write plot of %s: %w", s.Name, err)
 	}
 	path := filepath.Join(p.dir, pageName)
@@ -91,7 +91,7 @@ func section(s Suite, rows []Row, taken Taken) string {
 	if len(s.Goals) > 0 {
 		b.WriteString("\n")
 	}
-	fmt.Fprintf(&b, "\n![%s](%s/%s.svg)\n\n", s.Title, plotDir, s.Name)
+	fmt.Fprintf(&b, "\n![%s](%s/%s.png)\n\n", s.Title, plotDir, s.Name)
 	fmt.Fprintf(&b, "`shunt bench %s`, %s, %s; %s.\n", s.Name, taken.At.UTC().Format(time.DateOnly), taken.Version, taken.Machine)
 	return b.String()
 }

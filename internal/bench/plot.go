@@ -21,7 +21,7 @@ var palette = []color.Color{
 const (
 	barWidth   = 7 * vg.Millimeter
 	groupWidth = 30 * vg.Millimeter
-	plotMargin = 45 * vg.Millimeter
+	plotMargin = 75 * vg.Millimeter
 	plotHeight = 90 * vg.Millimeter
 )
 
@@ -29,6 +29,7 @@ const (
 func writePlot(s Suite, rows []Row, path string) error {
 	p := plot.New()
 	p.Title.Text = s.Title
+	p.Title.Padding = 2 * vg.Millimeter
 	p.Y.Label.Text = s.Unit
 	p.Y.Min = 0
 	p.Legend.Top = true
