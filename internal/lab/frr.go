@@ -78,6 +78,10 @@ func (r *frrRouter) start(ctx context.Context, l *Lab, c routerConfig) error {
 	if folder == "" {
 		return fmt.Errorf("start router1: FRR's bgpd is in none of %s: install it (apt install frr) or use --daemon bird", strings.Join(frrFolders, ", "))
 	}
+	// Sockets of daemons before these would look as if these were ready.
+	if err := os.RemoveAll(r.dir); err != nil {
+		return fmt.Errorf("remove %s: %w", r.dir, err)
+	}
 	if err := makeOpenDir(r.dir); err != nil {
 		return err
 	}

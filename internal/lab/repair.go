@@ -6,28 +6,36 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// standing tells whether the lab's namespaces exist and its router runs: then the rest can be repaired.
+// standing tells whether the lab's namespaces exist: then the rest can be repaired.
 func (l *Lab) standing() bool {
 	for _, n := range l.Topology.Nodes() {
 		if !netdev.Exists(n.Namespace(l.Topology.Name)) {
 			return false
 		}
 	}
-	processes, err := l.Processes()
-	if err != nil {
-		return false
-	}
-	routers := 0
+	return true
+}
+
+// repairRouter starts the routing daemons again when one of them does not run: they depend on each other.
+func (l *Lab) repairRouter(ctx context.Context, processes []Process) error {
+	recorded, alive := 0, 0
 	for _, p := range processes {
 		if p.Node != "router1" {
 			continue
 		}
-		if !p.Alive() {
-			return false
+		recorded++
+		if p.Alive() {
+			alive++
 		}
-		routers++
 	}
-	return routers > 0
+	if alive > 0 && alive == recorded {
+		return nil
+	}
+	l.say("router1: starting again")
+	if err := l.killAll(ctx, []Node{{Name: "router1", Kind: KindRouter, Index: 1}}); err != nil {
+		return err
+	}
+	return l.startRouter(ctx)
 }
 
 // repair starts whatever of a standing lab does not run, plugs the muxes in, and waits until all is ready. The objects
@@ -36,6 +44,9 @@ func (l *Lab) repair(ctx context.Context) error {
 	running := map[string]bool{}
 	processes, err := l.Processes()
 	if err != nil {
+		return err
+	}
+	if err := l.repairRouter(ctx, processes); err != nil {
 		return err
 	}
 	for _, p := range processes {

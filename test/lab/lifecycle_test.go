@@ -3,6 +3,7 @@ package lab_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/shuntlb/shunt/internal/lab"
@@ -46,6 +48,7 @@ func TestUpAfterKillAndDown(t *testing.T) {
 	logsOnFailure(t, l)
 	worksWithBIRD(t, l)
 	upAgainChangesNothing(t, l)
+	upRepairsTheRouter(t, l)
 }
 
 // worksWithBIRD sends traffic through a lab whose router is BIRD.
@@ -94,6 +97,35 @@ func upAgainChangesNothing(t *testing.T, l *lab.Lab) {
 	vip, _ := lab.VIPAddresses(10)
 	if via, err := l.RoutesAtRouter(netip.PrefixFrom(vip, 32)); err != nil || len(via) != l.Topology.Muxes {
 		t.Errorf("after the second up routes are %v: %v", via, err)
+	}
+}
+
+// upRepairsTheRouter kills the routing daemon: the next up starts it, and what was applied is there still.
+func upRepairsTheRouter(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	processes, err := l.Processes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range processes {
+		if p.Node != "router1" {
+			continue
+		}
+		if err := syscall.Kill(p.Pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the daemon's end", func(context.Context) error {
+			if p.Alive() {
+				return errors.New("it runs")
+			}
+			return nil
+		})
+	}
+	if _, err := lab.Up(t.Context(), l.Topology, lab.Options{Binary: program}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.WaitRoutes(t.Context(), 10, l.Topology.Muxes); err != nil {
+		t.Error(err)
 	}
 }
 
