@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -50,29 +51,29 @@ func newLabDemo() *cobra.Command {
 		screen.Line("lab %s: up after %.1f s", t.Name, time.Since(started).Seconds())
 		err = lab.Demo(cmd.Context(), l, lab.DemoOptions{Screen: screen, Short: *short})
 		if *keep {
-			printNext(cmd.OutOrStdout(), t.Name)
+			printNext(cmd.OutOrStdout(), os.Args[0], t.Name)
 		}
 		return err
 	}
 	return cmd
 }
 
-// printNext tells what can be done with a lab that the demo left up.
-func printNext(w io.Writer, name string) {
+// printNext tells what can be done with a lab that the demo left up; program is how this one was called.
+func printNext(w io.Writer, program, name string) {
 	v4, v6 := lab.VIPAddresses(10)
 	fmt.Fprintf(w, `
 The lab is still up. Try:
-  shunt lab status --name %[1]s
-  shunt lab exec --name %[1]s client1 -- curl -s http://%[2]s/
-  shunt lab exec --name %[1]s client1 -- curl -s 'http://[%[3]s]/'
-  shunt trace --lab %[1]s --from 198.51.100.11:40000 --to %[2]s:80
-  shunt describe service web --lab %[1]s
-  shunt describe node mux1 --lab %[1]s
-  shunt apply --lab %[1]s -f %[4]s/web.yaml      # change it first: a weight, another backend
-  shunt lab exec --name %[1]s router1 -- ip route show %[2]s
-  shunt lab exec --name %[1]s mux1 -- tcpdump -ni eth0 -c 10
+  %[5]s lab status --name %[1]s
+  %[5]s lab exec --name %[1]s client1 -- curl -s http://%[2]s/
+  %[5]s lab exec --name %[1]s client1 -- curl -s 'http://[%[3]s]/'
+  %[5]s trace --lab %[1]s --from 198.51.100.11:40000 --to %[2]s:80
+  %[5]s describe service web --lab %[1]s
+  %[5]s describe node mux1 --lab %[1]s
+  %[5]s apply --lab %[1]s -f %[4]s/web.yaml      # change it first: a weight, another backend
+  %[5]s lab exec --name %[1]s router1 -- ip route show %[2]s
+  %[5]s lab exec --name %[1]s mux1 -- tcpdump -ni eth0 -c 10
   less %[4]s/mux1/log
 and when you are done:
-  shunt lab down --name %[1]s
-`, name, v4, v6, lab.Dir(name))
+  %[5]s lab down --name %[1]s
+`, name, v4, v6, lab.Dir(name), program)
 }
