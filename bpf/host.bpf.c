@@ -102,8 +102,9 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, enum host_reason);
 	__type(value, __u64);
-	__uint(max_entries, HOST_REASON_MAX);
+	__uint(max_entries, LIMIT_REASONS);
 } host_reasons SEC(".maps");
+_Static_assert((int)HOST_REASON_MAX <= (int)LIMIT_REASONS, "a reason without a counter");
 
 /* ---- helpers */
 
