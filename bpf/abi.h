@@ -42,7 +42,8 @@ enum limit {
 	LIMIT_TCP_OPTIONS = 40,
 	/* Live ring hash keys: the present one and the one before. */
 	LIMIT_RING_KEYS = 2,
-	/* Elements of the maps `reasons` and `host_reasons`, with room for reasons to come: pinned tables then serve programs that know more. */
+	/* Elements of the maps `reasons` and `host_reasons`, with room for reasons to come: pinned tables then serve
+	 * programs that know more. */
 	LIMIT_REASONS = 64,
 };
 
