@@ -38,7 +38,7 @@ lint: setup
 
 ## check-generated: generated code is what the sources say
 check-generated: generate
-	@git diff --exit-code --stat -- '*.pb.go' '*.connect.go' '*_bpfel.go' '*_bpfel.go' || { echo 'generated code differs: run make generate and commit' >&2; exit 1; }
+	@git diff --exit-code --stat -- '*.pb.go' '*.connect.go' '*_bpfel.go' '*_bpfel_test.go' || { echo 'generated code differs: run make generate and commit' >&2; exit 1; }
 
 ## lab: the default topology, up
 lab: build
