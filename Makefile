@@ -10,7 +10,7 @@ export GOTOOLCHAIN := local
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
-LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+LDFLAGS := -s -w -X main.version=$(VERSION) -X main.builtFrom=$(COMMIT)
 
 ## setup: install what building, testing and the lab need (Debian 12/13, Ubuntu 24.04; root)
 setup:
