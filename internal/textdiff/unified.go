@@ -3,6 +3,7 @@ package textdiff
 
 import (
 	"fmt"
+	"sort"
 	"strings"
 )
 
@@ -100,8 +101,8 @@ func split(text string) []string {
 // maxCells bounds the memory of a comparison: 16 Mi cells of 4 bytes.
 const maxCells = 16 << 20
 
-// edit returns a shortest edit script (longest common subsequence), removals before additions. Texts too large for
-// that differ as a whole between their common beginning and end.
+// edit returns an edit script, removals before additions: a shortest one, except that texts too large for that are cut
+// at lines which both have once.
 func edit(from, to []string) []line {
 	head := 0
 	for head < len(from) && head < len(to) && from[head] == to[head] {
@@ -123,23 +124,45 @@ func edit(from, to []string) []line {
 }
 
 func editMiddle(from, to []string) []line {
+	if (len(from)+1)*(len(to)+1) <= maxCells {
+		return editSmall(from, to)
+	}
 	var script []line
 	i, j := 0, 0
-	if (len(from)+1)*(len(to)+1) <= maxCells {
-		common := commonLengths(from, to)
-		width := len(to) + 1
-		for i < len(from) && j < len(to) {
-			switch {
-			case from[i] == to[j]:
-				script = append(script, line{' ', from[i]})
-				i, j = i+1, j+1
-			case common[(i+1)*width+j] >= common[i*width+j+1]:
-				script = append(script, line{'-', from[i]})
-				i++
-			default:
-				script = append(script, line{'+', to[j]})
-				j++
-			}
+	for _, a := range anchors(from, to) {
+		script = append(script, edit(from[i:a.from], to[j:a.to])...)
+		script = append(script, line{' ', from[a.from]})
+		i, j = a.from+1, a.to+1
+	}
+	if i > 0 {
+		return append(script, edit(from[i:], to[j:])...)
+	}
+	for _, text := range from {
+		script = append(script, line{'-', text})
+	}
+	for _, text := range to {
+		script = append(script, line{'+', text})
+	}
+	return script
+}
+
+// editSmall returns a shortest edit script, by the longest common subsequence.
+func editSmall(from, to []string) []line {
+	var script []line
+	common := commonLengths(from, to)
+	width := len(to) + 1
+	i, j := 0, 0
+	for i < len(from) && j < len(to) {
+		switch {
+		case from[i] == to[j]:
+			script = append(script, line{' ', from[i]})
+			i, j = i+1, j+1
+		case common[(i+1)*width+j] >= common[i*width+j+1]:
+			script = append(script, line{'-', from[i]})
+			i++
+		default:
+			script = append(script, line{'+', to[j]})
+			j++
 		}
 	}
 	for _, text := range from[i:] {
@@ -149,6 +172,66 @@ func editMiddle(from, to []string) []line {
 		script = append(script, line{'+', text})
 	}
 	return script
+}
+
+// anchor is a line that both texts have.
+type anchor struct{ from, to int }
+
+// anchors are lines that both texts have exactly once, as many as are in the same order in both.
+func anchors(from, to []string) []anchor {
+	type places struct{ inFrom, inTo, from, to int }
+	seen := make(map[string]*places, len(from))
+	for i, text := range from {
+		p := seen[text]
+		if p == nil {
+			p = &places{}
+			seen[text] = p
+		}
+		p.inFrom, p.from = p.inFrom+1, i
+	}
+	for j, text := range to {
+		if p := seen[text]; p != nil {
+			p.inTo, p.to = p.inTo+1, j
+		}
+	}
+	var once []anchor
+	for i, text := range from {
+		if p := seen[text]; p.inFrom == 1 && p.inTo == 1 {
+			once = append(once, anchor{i, p.to})
+		}
+	}
+	return increasing(once)
+}
+
+// increasing is a longest subsequence whose places in the second text grow; those in the first do (Fredman 1975).
+func increasing(all []anchor) []anchor {
+	// ends[k] is the index of the anchor that ends a subsequence of length k+1 soonest; before links to the one before.
+	var ends []int
+	before := make([]int, len(all))
+	for i, a := range all {
+		k := sort.Search(len(ends), func(k int) bool { return all[ends[k]].to >= a.to })
+		before[i] = -1
+		if k > 0 {
+			before[i] = ends[k-1]
+		}
+		if k == len(ends) {
+			ends = append(ends, i)
+		} else {
+			ends[k] = i
+		}
+	}
+	out := make([]anchor, len(ends))
+	for k, i := len(ends)-1, last(ends); k >= 0; k, i = k-1, before[i] {
+		out[k] = all[i]
+	}
+	return out
+}
+
+func last(ends []int) int {
+	if len(ends) == 0 {
+		return -1
+	}
+	return ends[len(ends)-1]
 }
 
 // commonLengths holds, at i*(len(to)+1)+j, the length of the longest common subsequence of from[i:] and to[j:].

@@ -127,3 +127,22 @@ func text(lines []string) string {
 	}
 	return strings.Join(lines, "\n") + "\n"
 }
+
+// TestLongLists: a few changes far apart in a long list are a few hunks.
+func TestLongLists(t *testing.T) {
+	var from, to strings.Builder
+	for i := range 200_000 {
+		fmt.Fprintf(&from, "- %d\n", i)
+		switch i {
+		case 10, 150_000:
+		case 60_000:
+			fmt.Fprintf(&to, "- new\n- %d\n", i)
+		default:
+			fmt.Fprintf(&to, "- %d\n", i)
+		}
+	}
+	got := Unified("a", "b", from.String(), to.String())
+	if strings.Count(got, "@@ -") != 3 || strings.Count(got, "\n-") != 2 || strings.Count(got, "\n+") != 2 {
+		t.Errorf("%.2000s", got)
+	}
+}
