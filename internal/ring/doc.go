@@ -6,7 +6,7 @@ package ring
 const (
 	// CodeMin and CodeMax bound the size code: a ring has 1<<code slots.
 	CodeMin = 6
-	CodeMax = 17
+	CodeMax = 20
 	// FallbackProbes is the number of slots tried after a dead member before the members are scanned.
 	FallbackProbes = 8
 )

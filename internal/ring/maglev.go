@@ -1,7 +1,7 @@
 package ring
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -21,85 +21,88 @@ type Member struct {
 // Member i prefers the slots offset+j*skip (mod size) for j = 0, 1, …; skip is odd, so it prefers every slot once. The
 // members take turns in the order of their natural keys. In round r a member has a turn when floor(r*weight/max)
 // grows, and takes the first slot it prefers that is still free.
-func Build(code uint8, members []Member) []uint16 {
-	turns := newTurns(code, members)
-	if len(turns) == 0 {
+func Build(code uint8, members []Member) []uint16 { return new(Builder).Build(code, members) }
+
+// Builder makes one ring after another and keeps its workspace between them. The zero value is ready; it is not safe for
+// concurrent use.
+type Builder struct {
+	turns   []turn
+	seekers []seeker
+	free    []uint8  // by slot; 1: free
+	left    []uint32 // the free slots, when they are few
+}
+
+// Build is the function of the same name.
+func (b *Builder) Build(code uint8, members []Member) []uint16 {
+	if !b.begin(members) {
 		return nil
 	}
-	size := uint32(1) << code
-	ring := make([]uint16, size)
-	taken := make([]uint64, size/64)
-	heaviest := turns[0].weight
-	for _, t := range turns {
-		heaviest = max(heaviest, t.weight)
+	for i := range b.turns {
+		t := &b.turns[i]
+		seed := t.seed()
+		t.at, t.skip = Slot(mix64(seed+1), code), Slot(mix64(seed+2), code)|1
+		t.back = inverse(t.skip)
 	}
-	for left := size; ; {
-		for i := range turns {
-			t := &turns[i]
-			if t.credit += t.weight; t.credit < heaviest {
-				continue
-			}
-			t.credit -= heaviest
-			ring[t.take(taken, size-1)] = t.id
-			if left--; left == 0 {
-				return ring
-			}
-		}
-	}
+	ring := make([]uint16, 1<<code)
+	b.fill(ring)
+	return ring
 }
 
 // turn is a member's progress through its permutation.
 type turn struct {
-	at     uint32 // the slot it prefers next
-	skip   uint32
+	hi, lo uint64 // the DIP's 16 bytes, IPv4 mapped, as big-endian numbers
+	port   uint16
+	id     uint16
 	weight uint32
 	credit uint32 // below the heaviest weight between rounds
-	id     uint16
+	at     uint32 // a slot; those it prefers to it are taken
+	skip   uint32
+	back   uint32 // inverse of skip
 }
 
-// take moves on to the first free preferred slot and takes it. There must be one.
-func (t *turn) take(taken []uint64, mask uint32) uint32 {
-	at := t.at
-	for taken[at>>6]>>(at&63)&1 != 0 {
-		at = (at + t.skip) & mask
-	}
-	taken[at>>6] |= 1 << (at & 63)
-	t.at = (at + t.skip) & mask
-	return at
-}
-
-// newTurns lists the members with weight in the order of their natural keys.
-func newTurns(code uint8, members []Member) []turn {
-	sorted := slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.Weight == 0 })
-	slices.SortFunc(sorted, func(a, b Member) int {
-		x, y := a.naturalKey(), b.naturalKey()
-		return bytes.Compare(x[:], y[:])
-	})
-	turns := make([]turn, len(sorted))
-	for i, m := range sorted {
-		seed := m.seed()
-		turns[i] = turn{
-			at:     Slot(mix64(seed+1), code),
-			skip:   Slot(mix64(seed+2), code) | 1,
-			weight: uint32(m.Weight),
-			id:     m.ID,
+// begin lists the members with weight in the order of their natural keys; false when there are none.
+func (b *Builder) begin(members []Member) bool {
+	b.turns = b.turns[:0]
+	for _, m := range members {
+		if m.Weight == 0 {
+			continue
 		}
+		dip := m.DIP.As16()
+		b.turns = append(b.turns, turn{
+			hi: binary.BigEndian.Uint64(dip[:8]), lo: binary.BigEndian.Uint64(dip[8:]), port: m.Port,
+			id: m.ID, weight: uint32(m.Weight),
+		})
 	}
-	return turns
+	slices.SortFunc(b.turns, func(x, y turn) int {
+		return cmp.Or(cmp.Compare(x.hi, y.hi), cmp.Compare(x.lo, y.lo), cmp.Compare(x.port, y.port))
+	})
+	return len(b.turns) > 0
 }
 
-// naturalKey is the DIP in 16 bytes, IPv4 mapped, then the port, big endian.
-func (m Member) naturalKey() (key [18]byte) {
-	dip := m.DIP.As16()
-	copy(key[:], dip[:])
-	binary.BigEndian.PutUint16(key[16:], m.Port)
-	return key
+// heaviest is the largest weight.
+func (b *Builder) heaviest() (w uint32) {
+	for i := range b.turns {
+		w = max(w, b.turns[i].weight)
+	}
+	return w
+}
+
+// due says whether the member has a turn in the next round.
+func (t *turn) due(heaviest uint32) bool {
+	if t.credit += t.weight; t.credit < heaviest {
+		return false
+	}
+	t.credit -= heaviest
+	return true
 }
 
 // seed is mix64(mix64(mix64(high half of the DIP) ^ low half) ^ port), the halves as big-endian numbers.
-func (m Member) seed() uint64 {
-	key := m.naturalKey()
-	h := mix64(binary.BigEndian.Uint64(key[:8]))
-	h = mix64(h ^ binary.BigEndian.Uint64(key[8:16]))
-	return mix64(h ^ uint64(m.Port))
+func (t *turn) seed() uint64 { return mix64(mix64(mix64(t.hi)^t.lo) ^ uint64(t.port)) }
+
+// grown returns a slice of n elements, s itself when it is large enough.
+func grown[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	return s[:n]
 }

@@ -16,6 +16,11 @@ func KeyOf(b [16]byte) Key {
 
 // SipHash13 is SipHash-1-3 (Aumasson, Bernstein 2012) of the byte string whose little-endian 64-bit words are given.
 func SipHash13(key Key, words ...uint64) uint64 {
+	return sipHash(key, append(words, uint64(len(words))*8<<56))
+}
+
+// sipHash is SipHash-1-3 of words of which the last is what SipHash appends.
+func sipHash(key Key, words []uint64) uint64 {
 	s := sipState{
 		key.K0 ^ 0x736f6d6570736575, key.K1 ^ 0x646f72616e646f6d,
 		key.K0 ^ 0x6c7967656e657261, key.K1 ^ 0x7465646279746573,
@@ -23,7 +28,6 @@ func SipHash13(key Key, words ...uint64) uint64 {
 	for _, m := range words {
 		s.word(m)
 	}
-	s.word(uint64(len(words)) * 8 << 56)
 	s.v2 ^= 0xff
 	for range 3 {
 		s.round()
@@ -66,11 +70,22 @@ func mix64(x uint64) uint64 {
 // IPv4 hashes the words src<<32|dst and sport<<48|dport<<32|vni<<8|proto; IPv6 the four halves of the addresses as
 // big-endian numbers, source first, and the same last word.
 func FlowHash(key Key, vni uint32, src, dst netip.Addr, proto uint8, sport, dport uint16) uint64 {
+	return SipHash13(key, flowWords(vni, src, dst, proto, sport, dport)...)
+}
+
+// TableHash is the hash of a flow in a mux's flow table: FlowHash without SipHash's word for the length. Whole words, two
+// or five, need none to be told apart.
+func TableHash(key Key, vni uint32, src, dst netip.Addr, proto uint8, sport, dport uint16) uint64 {
+	return sipHash(key, flowWords(vni, src, dst, proto, sport, dport))
+}
+
+// flowWords are the words of a flow that FlowHash hashes.
+func flowWords(vni uint32, src, dst netip.Addr, proto uint8, sport, dport uint16) []uint64 {
 	last := uint64(sport)<<48 | uint64(dport)<<32 | uint64(vni)<<8 | uint64(proto)
 	s, d := src.As16(), dst.As16()
 	if dst.Unmap().Is4() {
-		return SipHash13(key, uint64(binary.BigEndian.Uint32(s[12:]))<<32|uint64(binary.BigEndian.Uint32(d[12:])), last)
+		return []uint64{uint64(binary.BigEndian.Uint32(s[12:]))<<32 | uint64(binary.BigEndian.Uint32(d[12:])), last}
 	}
 	be := binary.BigEndian.Uint64
-	return SipHash13(key, be(s[:8]), be(s[8:]), be(d[:8]), be(d[8:]), last)
+	return []uint64{be(s[:8]), be(s[8:]), be(d[:8]), be(d[8:]), last}
 }

@@ -3,6 +3,7 @@ package ring
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -115,4 +116,23 @@ func TestFlowHashWords(t *testing.T) {
 	if want := SipHash13(key, 0x0102030405060708, 0x090a0b0c0d0e0f10, 0x1112131415161718, 0x191a1b1c1d1e1f20, 0x1122334401020311); got != want {
 		t.Errorf("IPv6: got %#x, want %#x", got, want)
 	}
+}
+
+// TestTableHashIsFlowHashWithoutLength: with the word for the length behind its words it is the flow's hash.
+func TestTableHashIsFlowHashWithoutLength(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		key := Key{rapid.Uint64().Draw(t, "k0"), rapid.Uint64().Draw(t, "k1")}
+		n := rapid.SampledFrom([]int{4, 16}).Draw(t, "family")
+		src, _ := netip.AddrFromSlice(rapid.SliceOfN(rapid.Byte(), n, n).Draw(t, "src"))
+		dst, _ := netip.AddrFromSlice(rapid.SliceOfN(rapid.Byte(), n, n).Draw(t, "dst"))
+		sport, dport, proto := rapid.Uint16().Draw(t, "sport"), rapid.Uint16().Draw(t, "dport"), rapid.Uint8().Draw(t, "proto")
+		words := flowWords(0, src, dst, proto, sport, dport)
+		padded := append(slices.Clone(words), uint64(len(words))*8<<56)
+		if got, want := sipHash(key, padded), FlowHash(key, 0, src, dst, proto, sport, dport); got != want {
+			t.Fatalf("with the length %#x, FlowHash %#x", got, want)
+		}
+		if got, want := TableHash(key, 0, src, dst, proto, sport, dport), sipHash(key, words); got != want {
+			t.Fatalf("TableHash %#x, want %#x", got, want)
+		}
+	})
 }
