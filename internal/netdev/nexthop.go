@@ -15,8 +15,11 @@ import (
 // NextHop is how the kernel would send to a destination.
 type NextHop struct {
 	// MAC of the neighbour.
-	MAC     [6]byte
+	MAC [6]byte
+	// Ifindex of the device that frames leave by: of a VLAN device the parent, of a bond a slave.
 	Ifindex int
+	// Tag of the VLAN: TPID:16 | TCI:16, 0 none.
+	Tag uint32
 	// MTU of the path in bytes: the route's where it has one, else the device's.
 	MTU int
 	// Resolved: MAC is valid. Ifindex and MTU are known as soon as there is a route.
@@ -130,11 +133,15 @@ type hop struct {
 }
 
 // hopTable remembers the routes between readings.
-type hopTable struct{ routes map[netip.Addr]hop }
+type hopTable struct {
+	routes map[netip.Addr]hop
+	links  map[int]netlink.Link
+}
 
 func (h *hopTable) read(want []netip.Addr, full bool) (map[netip.Addr]NextHop, error) {
 	if full {
-		h.routes = lookupAll(want)
+		h.links = readLinks()
+		h.routes = lookupAll(want, h.links)
 	}
 	known, err := neighbours()
 	if err != nil {
@@ -149,7 +156,11 @@ func (h *hopTable) read(want []netip.Addr, full bool) (map[netip.Addr]NextHop, e
 			continue
 		}
 		found := known[neighbour{way.ifindex, way.gateway}]
-		out[dst] = NextHop{MAC: found.mac, Ifindex: way.ifindex, MTU: way.mtu, Resolved: found.resolved}
+		by, carried := carriedBy(h.links, way.ifindex)
+		out[dst] = NextHop{MAC: found.mac, Ifindex: by.ifindex, Tag: by.tag, MTU: way.mtu, Resolved: found.resolved && carried}
+		if !carried {
+			out[dst] = NextHop{Ifindex: way.ifindex, MTU: way.mtu}
+		}
 		way.mtu = 0
 		if !found.kept && !asked[way] {
 			asked[way] = true
@@ -159,16 +170,21 @@ func (h *hopTable) read(want []netip.Addr, full bool) (map[netip.Addr]NextHop, e
 	return out, nil
 }
 
-func lookupAll(want []netip.Addr) map[netip.Addr]hop {
-	mtus := map[int]int{}
+// readLinks lists the devices by index.
+func readLinks() map[int]netlink.Link {
+	out := map[int]netlink.Link{}
 	if links, err := netlink.LinkList(); err == nil {
 		for _, l := range links {
-			mtus[l.Attrs().Index] = l.Attrs().MTU
+			out[l.Attrs().Index] = l
 		}
 	}
+	return out
+}
+
+func lookupAll(want []netip.Addr, links map[int]netlink.Link) map[netip.Addr]hop {
 	out := make(map[netip.Addr]hop, len(want))
 	for _, dst := range want {
-		if way, ok := lookup(dst, mtus); ok {
+		if way, ok := lookup(dst, links); ok {
 			out[dst] = way
 		}
 	}
@@ -176,13 +192,16 @@ func lookupAll(want []netip.Addr) map[netip.Addr]hop {
 }
 
 // lookup asks the kernel for the route of one destination; destinations of this machine itself have none.
-func lookup(dst netip.Addr, mtus map[int]int) (hop, bool) {
+func lookup(dst netip.Addr, links map[int]netlink.Link) (hop, bool) {
 	routes, err := netlink.RouteGet(dst.AsSlice())
 	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
 		return hop{}, false
 	}
 	r := routes[0]
-	way := hop{ifindex: r.LinkIndex, gateway: dst, mtu: mtus[r.LinkIndex]}
+	way := hop{ifindex: r.LinkIndex, gateway: dst}
+	if l := links[r.LinkIndex]; l != nil {
+		way.mtu = l.Attrs().MTU
+	}
 	if r.MTU > 0 && r.MTU < way.mtu {
 		way.mtu = r.MTU
 	}
