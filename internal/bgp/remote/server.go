@@ -25,8 +25,16 @@ const (
 	lockName   = "speaker.lock"
 )
 
-// heartbeatInterval is how often the data plane is looked at, and the bound of how late a withdrawal can begin.
-const heartbeatInterval = 100 * time.Millisecond
+// A single look at the data plane may fail for reasons of its own: the pin is being replaced, memory or file
+// descriptors are short for a moment. Withdrawing all routes for that would cost more than a late withdrawal, so that
+// it takes missedLooks failed looks in a row: it begins at most missedLooks*heartbeatInterval, 150 ms, after the program
+// was gone, and with the 120 ms that a withdrawal takes to a router's tables it ends before BFD (300 ms) would find the
+// loss of a whole mux.
+const (
+	// heartbeatInterval is how often the data plane is looked at.
+	heartbeatInterval = 50 * time.Millisecond
+	missedLooks       = 3
+)
 
 // maxMessage bounds a state: 65,536 routes of about 100 bytes.
 const maxMessage = 16 << 20
@@ -55,6 +63,8 @@ type server struct {
 
 	mu     sync.Mutex
 	keeper *Keeper
+	// missed are the failed looks at the data plane since the last good one.
+	missed int
 	// said is what the speaker was last made to say, if that worked.
 	said   bgp.State
 	saidOK bool
@@ -106,7 +116,7 @@ func (s *server) beat(ctx context.Context) {
 	for {
 		attached := s.attached()
 		s.mu.Lock()
-		s.keeper.Heartbeat(attached)
+		s.lookedLocked(attached)
 		sayErr := s.sayLocked(ctx)
 		s.mu.Unlock()
 		if sayErr != nil {
@@ -117,6 +127,16 @@ func (s *server) beat(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// lookedLocked takes the result of a look at the data plane.
+func (s *server) lookedLocked(attached bool) {
+	if s.missed++; attached {
+		s.missed = 0
+	}
+	if attached || s.missed >= missedLooks {
+		s.keeper.Heartbeat(attached)
 	}
 }
 
@@ -163,7 +183,9 @@ func (s *server) set(w http.ResponseWriter, r *http.Request) {
 	attached := s.attached()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.keeper.Heartbeat(attached)
+	if attached {
+		s.lookedLocked(true)
+	}
 	s.keeper.Set(s.Clock.Now(), want)
 	// The routes must not depend on the agent's patience.
 	s.replyLocked(w, r, s.sayLocked(context.WithoutCancel(r.Context())))

@@ -93,8 +93,21 @@ func TestServerHoldsAndWithdraws(t *testing.T) {
 	if st, err := p.client.Status(ctx); err != nil || len(st.Routes) != 1 || len(st.Peers) != 1 {
 		t.Fatalf("status %+v, %v", st, err)
 	}
+	for range 2 { // a good look in between starts the count anew
+		p.attached.Store(false)
+		for range missedLooks - 1 {
+			p.beats(0)
+		}
+		if p.routes() != 1 {
+			t.Fatal("withdrawn before the data plane was missed often enough")
+		}
+		p.attached.Store(true)
+		p.beats(0)
+	}
 	p.attached.Store(false)
-	p.beats(0)
+	for range missedLooks {
+		p.beats(0)
+	}
 	if p.routes() != 0 || len(p.speaker.State().Peers) != 1 {
 		t.Fatalf("data plane gone: %d routes, %d peers", p.routes(), len(p.speaker.State().Peers))
 	}
