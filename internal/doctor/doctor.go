@@ -60,7 +60,6 @@ type VethPeer struct {
 	Name       string
 	TxChecksum bool
 	GRO        bool
-	MTU        int
 }
 
 // Machine is what the checks read. Local is the real one.

@@ -33,7 +33,7 @@ func NewFake() *Fake {
 		},
 		Links:  map[string]Interface{"eth0": {Up: true, MTU: 1600, Driver: "mlx5_core", Index: 2}},
 		Native: XDP{Native: true},
-		Peer:   VethPeer{Command: "ip netns exec fabric ", Name: "veth1", GRO: true, MTU: 1600},
+		Peer:   VethPeer{Command: "ip netns exec fabric ", Name: "veth1", GRO: true},
 	}
 }
 
