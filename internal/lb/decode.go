@@ -135,22 +135,63 @@ func (d *decoder) number(path string, n ast.Node, bits int, allowed string) uint
 	return 0
 }
 
-// port reads a port; ranges and "*" are refused as not supported.
+// port reads a port.
 func (d *decoder) port(path string, n ast.Node) uint16 {
+	if s, quoted := n.(*ast.StringNode); quoted {
+		_, allowed := ParsePort(s.Value)
+		if allowed == "" {
+			allowed = allowedPort + ", without quotes"
+		}
+		d.add(path, s.Value, allowed)
+		return 0
+	}
+	return uint16(d.counting(path, n, 16, allowedPort))
+}
+
+// ports reads the ports of an endpoint.
+func (d *decoder) ports(path string, n ast.Node) (port, end uint16) {
 	s, quoted := n.(*ast.StringNode)
 	if !quoted {
-		v := d.number(path, n, 16, allowedPort)
-		if v == 0 && !d.has(path) {
-			d.add(path, show(n), allowedPort)
-		}
-		return uint16(v)
+		return uint16(d.counting(path, n, 16, allowedPorts)), 0
 	}
-	_, allowed := ParsePort(s.Value)
-	if allowed == "" {
+	port, end, allowed := ParsePorts(s.Value)
+	if allowed == "" && end == 0 {
 		allowed = allowedPort + ", without quotes"
 	}
-	d.add(path, s.Value, allowed)
-	return 0
+	d.check(path, s.Value, allowed)
+	return port, end
+}
+
+// counting reads a number of at least 1; allowed says more when it is not one.
+func (d *decoder) counting(path string, n ast.Node, bits int, allowed string) uint64 {
+	v := d.number(path, n, bits, allowed)
+	if v == 0 && !d.has(path) {
+		d.add(path, show(n), allowed)
+	}
+	return v
+}
+
+// positive reads a number of 1 to 255: a zero would be taken for a field that is not there.
+func (d *decoder) positive(path string, n ast.Node, allowed string) uint8 {
+	return uint8(d.counting(path, n, 8, allowed))
+}
+
+// given reads a string that is not empty: an empty one would be taken for a field that is not there.
+func (d *decoder) given(path string, n ast.Node, allowed string) string {
+	s := d.text(path, n)
+	if s == "" && !d.has(path) {
+		d.add(path, show(n), allowed)
+	}
+	return s
+}
+
+// idleTime reads a duration other than 0.
+func (d *decoder) idleTime(path string, n ast.Node) time.Duration {
+	v := d.duration(path, n)
+	if v == 0 && !d.has(path) {
+		d.add(path, show(n), allowedIdle)
+	}
+	return v
 }
 
 // duration reads Go's form: 500ms, 1s, 1h.

@@ -9,6 +9,11 @@ import (
 const (
 	PathDSR         = "dsr"
 	AffinityHash    = "hash"
+	AffinityFlow    = "flow"
+	FragmentsDrop   = "drop"
+	Fragments3Tuple = "3tuple"
+	EncapIPIP       = "ipip"
+	EncapGUE        = "gue"
 	SchedulerMaglev = "maglev"
 	CheckTCP        = "tcp"
 	CheckHTTP       = "http"
@@ -17,6 +22,15 @@ const (
 // Values of fields that are not given.
 const (
 	DefaultTenant          = "default"
+	DefaultPing            = 1000
+	DefaultBackupBelow     = 50
+	DefaultPrefix4         = 32
+	DefaultPrefix6         = 128
+	DefaultSourceFor       = 10 * time.Minute
+	DefaultIdleUntrusted   = 60 * time.Second
+	DefaultIdleTrusted     = 2*time.Hour + 4*time.Minute // RFC 5382 section 5
+	DefaultUDPUntrusted    = 30 * time.Second
+	DefaultUDPTrusted      = 2 * time.Minute // RFC 4787 section 4.3
 	DefaultWeight          = 1
 	DefaultMTU             = 1500
 	DefaultHealthPath      = "/"
@@ -36,6 +50,7 @@ func SetDefaults(o Object) {
 	switch o := o.(type) {
 	case *Service:
 		setDefault(&o.Tenant, DefaultTenant)
+		setDefault(&o.Limits.Ping, DefaultPing)
 		for i := range o.Endpoints {
 			o.Endpoints[i].setDefaults()
 		}
@@ -50,6 +65,7 @@ func SetDefaults(o Object) {
 		}
 	case *Network:
 		setDefault(&o.MTU, DefaultMTU)
+		setDefault(&o.Encap, EncapIPIP)
 		if len(o.TunnelSources) == 0 {
 			o.TunnelSources = defaultTunnelSources()
 		}
@@ -58,12 +74,12 @@ func SetDefaults(o Object) {
 
 func (e *Endpoint) setDefaults() {
 	setDefault(&e.Path, PathDSR)
-	setDefault(&e.Affinity, AffinityHash)
+	setDefault(&e.Affinity, AffinityFlow)
 	setDefault(&e.Scheduler, SchedulerMaglev)
 	setDefault(&e.Rewrite, RewriteHost)
-	for i := range e.Backends {
-		setDefault(&e.Backends[i].Port, e.Port)
-	}
+	setDefault(&e.Fragments, FragmentsDrop)
+	setDefault(&e.BackupBelow, DefaultBackupBelow)
+	e.setDerived()
 	h := &e.Health
 	setDefault(&h.Kind, CheckTCP)
 	if h.Kind == CheckHTTP {
@@ -78,6 +94,38 @@ func (e *Endpoint) setDefaults() {
 	setDefault(&h.Rise, DefaultHealthRise)
 	setDefault(&h.Fall, DefaultHealthFall)
 }
+
+// setDerived fills in the defaults that depend on other fields.
+func (e *Endpoint) setDerived() {
+	if e.Protocol == AnyProtocol && e.Port == 0 {
+		setDefault(&e.PortEnd, AllPorts)
+	}
+	if e.PortEnd == 0 {
+		for i := range e.Backends {
+			setDefault(&e.Backends[i].Port, e.Port)
+		}
+	} else {
+		setDefault(&e.Health.Port, e.Port)
+	}
+	if e.KeepsFlows() {
+		untrusted, trusted := DefaultIdleUntrusted, DefaultIdleTrusted
+		if e.Protocol == UDP {
+			untrusted, trusted = DefaultUDPUntrusted, DefaultUDPTrusted
+		}
+		setDefault(&e.Idle.Untrusted, untrusted)
+		setDefault(&e.Idle.Trusted, max(trusted, e.Idle.Untrusted))
+	}
+	if s := e.Source; s != nil {
+		setDefault(&s.Prefix4, DefaultPrefix4)
+		setDefault(&s.Prefix6, DefaultPrefix6)
+		if e.KeepsFlows() {
+			setDefault(&s.For, DefaultSourceFor)
+		}
+	}
+}
+
+// KeepsFlows tells whether muxes remember the endpoint's flows.
+func (e *Endpoint) KeepsFlows() bool { return e.Affinity == AffinityFlow && !e.OnePacket }
 
 func (b *BFD) setDefaults() {
 	d := defaultBFD()

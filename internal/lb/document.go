@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// MaxFileBytes bounds one YAML file: 4,095 backends on lines of 200 bytes, twenty times over.
-const MaxFileBytes = 16 << 20
+// MaxFileBytes bounds one YAML file: 65,535 backends, or 262,144 sources, on lines of 100 bytes, with room to spare.
+const MaxFileBytes = 32 << 20
 
 // maxLineBytes is the longest line: the parser reads a line of one odd character in quadratic time.
 const maxLineBytes = 1 << 20

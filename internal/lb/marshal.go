@@ -47,14 +47,18 @@ func (w *writer) service(s *Service) {
 	if len(s.SNAT) > 0 {
 		w.line("snat: %s", flowList(s.SNAT))
 	}
+	w.line("limits: %s", s.Limits.flow())
+	w.sources(&s.Sources)
 	w.line("endpoints:")
-	for _, e := range s.Endpoints {
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
 		w.line("- protocol: %s", e.Protocol)
-		w.line("  port: %d", e.Port)
+		w.line("  port: %s", portsFlow(e))
 		w.line("  path: %s", quote(e.Path))
 		w.line("  affinity: %s", quote(e.Affinity))
 		w.line("  scheduler: %s", quote(e.Scheduler))
 		w.line("  rewrite: %s", quote(string(e.Rewrite)))
+		w.options(e)
 		w.line("  backends:")
 		for _, b := range e.Backends {
 			w.line("  - %s", b.flow())
@@ -63,13 +67,94 @@ func (w *writer) service(s *Service) {
 	}
 }
 
+// options writes the fields of an endpoint that have more than a word or are seldom there.
+func (w *writer) options(e *Endpoint) {
+	if s := e.Source; s != nil {
+		w.line("  source: %s", s.flow())
+	}
+	if e.OnePacket {
+		w.line("  onePacket: true")
+	}
+	if e.Idle != (Idle{}) {
+		w.line("  idle: {untrusted: %s, trusted: %s}", durationText(e.Idle.Untrusted), durationText(e.Idle.Trusted))
+	}
+	w.line("  fragments: %s", quote(e.Fragments))
+	if e.Encap != "" {
+		w.line("  encap: %s", quote(e.Encap))
+	}
+	w.line("  backupBelow: %d", e.BackupBelow)
+	if e.FailOpen {
+		w.line("  failOpen: true")
+	}
+	if e.SlowStart != 0 {
+		w.line("  slowStart: %s", durationText(e.SlowStart))
+	}
+	if e.DrainTimeout != 0 {
+		w.line("  drainTimeout: %s", durationText(e.DrainTimeout))
+	}
+}
+
+// sources writes a prefix a line: there may be many.
+func (w *writer) sources(s *Sources) {
+	if len(s.Allow) == 0 && len(s.Deny) == 0 {
+		return
+	}
+	w.line("sources:")
+	w.prefixes("allow", s.Allow)
+	w.prefixes("deny", s.Deny)
+}
+
+func (w *writer) prefixes(name string, list []netip.Prefix) {
+	if len(list) > 0 {
+		w.line("  %s:", name)
+	}
+	for _, p := range list {
+		w.line("  - %s", quote(p.String()))
+	}
+}
+
+// flow returns the limits on one line; those that do not limit are left out.
+func (l *Limits) flow() string {
+	var out []string
+	if l.Packets != 0 {
+		out = append(out, fmt.Sprintf("packets: %d", l.Packets))
+	}
+	if l.Connections != 0 {
+		out = append(out, fmt.Sprintf("connections: %d", l.Connections))
+	}
+	return "{" + strings.Join(append(out, fmt.Sprintf("ping: %d", l.Ping)), ", ") + "}"
+}
+
+// flow returns the source affinity on one line.
+func (s *SourceAffinity) flow() string {
+	remembered := ""
+	if s.For != 0 {
+		remembered = ", for: " + durationText(s.For)
+	}
+	return fmt.Sprintf("{prefix4: %d, prefix6: %d%s}", s.Prefix4, s.Prefix6, remembered)
+}
+
+// portsFlow writes the ports of an endpoint; only a single one is a number.
+func portsFlow(e *Endpoint) string {
+	if e.PortEnd == 0 {
+		return fmt.Sprint(e.Port)
+	}
+	return strconv.Quote(PortsText(e.Port, e.PortEnd))
+}
+
 // flow returns the backend on one line.
 func (b *Backend) flow() string {
-	drain := ""
-	if b.Drain {
-		drain = ", drain: true"
+	port, more := "", ""
+	if b.Port != 0 {
+		port = fmt.Sprintf(" port: %d,", b.Port)
 	}
-	return fmt.Sprintf("{dip: %s, port: %d, host: %s, weight: %d%s}", flowList(b.DIPs), b.Port, quote(addrText(b.Host)), b.Weight, drain)
+	if b.Drain {
+		more += ", drain: true"
+	}
+	if b.Backup {
+		more += ", backup: true"
+	}
+	return fmt.Sprintf("{dip: %s,%s host: %s, weight: %d%s}", flowList(b.DIPs), port, quote(addrText(b.Host)), b.Weight, more)
 }
 
 // flow returns the check on one line.
@@ -125,6 +210,7 @@ func (w *writer) network(n *Network) {
 	}
 	w.line("mtu: %d", n.MTU)
 	w.line("tunnelSources: %s", flowList(n.TunnelSources))
+	w.line("encap: %s", quote(n.Encap))
 }
 
 // flowList writes addresses or prefixes in brackets.

@@ -139,9 +139,21 @@ func service() *rapid.Generator[lb.Object] {
 		if both {
 			s.VIPs = append(s.VIPs, v6(0, 1))
 		}
+		s.Limits = lb.Limits{
+			Packets: rapid.Uint64Range(0, lb.MaxRate).Draw(t, "packets"), Connections: rapid.Uint64Range(0, lb.MaxRate).Draw(t, "connections"),
+			Ping: rapid.Uint64Range(1, lb.MaxRate).Draw(t, "ping"),
+		}
+		for i := range rapid.IntRange(0, 3).Draw(t, "sources") {
+			p := netip.PrefixFrom(v4(7, i), 32)
+			if rapid.Bool().Draw(t, "allow") {
+				s.Sources.Allow = append(s.Sources.Allow, p)
+			} else {
+				s.Sources.Deny = append(s.Sources.Deny, p)
+			}
+		}
 		count := rapid.IntRange(1, 3).Draw(t, "endpoints")
 		for i := range count {
-			s.Endpoints = append(s.Endpoints, endpoint(t, uint16(i+1), both))
+			s.Endpoints = append(s.Endpoints, endpoint(t, uint16(i+1)*1000, both))
 		}
 		return s
 	})
@@ -150,12 +162,31 @@ func service() *rapid.Generator[lb.Object] {
 func endpoint(t *rapid.T, port uint16, both bool) lb.Endpoint {
 	e := lb.Endpoint{
 		Protocol: rapid.SampledFrom([]lb.Protocol{lb.TCP, lb.UDP}).Draw(t, "protocol"),
-		Port:     port, Path: "dsr", Affinity: "hash", Scheduler: "maglev",
-		Rewrite: rapid.SampledFrom([]lb.Rewrite{lb.RewriteHost, lb.RewriteNone}).Draw(t, "rewrite"),
+		Port:     port, Path: "dsr", Affinity: rapid.SampledFrom([]string{"hash", "flow"}).Draw(t, "affinity"), Scheduler: "maglev",
+		Rewrite:   rapid.SampledFrom([]lb.Rewrite{lb.RewriteHost, lb.RewriteNone}).Draw(t, "rewrite"),
+		Fragments: lb.FragmentsDrop, Encap: rapid.SampledFrom([]string{"", "ipip", "gue"}).Draw(t, "encap"),
+		BackupBelow: rapid.Uint8Range(1, 100).Draw(t, "backup below"), FailOpen: rapid.Bool().Draw(t, "fail open"),
+		SlowStart: duration(0, lb.MaxSlowStart).Draw(t, "slow start"), DrainTimeout: duration(0, lb.MaxDrainTimeout).Draw(t, "drain timeout"),
+	}
+	if rapid.Bool().Draw(t, "range") {
+		e.PortEnd = port + rapid.Uint16Range(1, 500).Draw(t, "ports")
+	}
+	e.OnePacket = e.Protocol == lb.UDP && rapid.Bool().Draw(t, "one packet")
+	if e.KeepsFlows() {
+		e.Idle.Untrusted = duration(lb.MinIdle, time.Minute).Draw(t, "untrusted")
+		e.Idle.Trusted = duration(time.Minute, lb.MaxIdle).Draw(t, "trusted")
+	}
+	if !e.OnePacket && rapid.Bool().Draw(t, "source") {
+		e.Source = &lb.SourceAffinity{Prefix4: rapid.Uint8Range(1, 32).Draw(t, "prefix4"), Prefix6: rapid.Uint8Range(1, 128).Draw(t, "prefix6")}
+		if e.KeepsFlows() {
+			e.Source.For = duration(lb.MinIdle, lb.MaxIdle).Draw(t, "for")
+		}
 	}
 	for i := range rapid.IntRange(1, 5).Draw(t, "backends") {
-		b := lb.Backend{DIPs: []netip.Addr{v4(1, i)}, Port: port, Host: v4(2, i), Weight: rapid.Uint16Range(0, 1000).Draw(t, "weight"), Drain: rapid.Bool().Draw(t, "drain")}
-		if e.Rewrite == lb.RewriteHost {
+		b := lb.Backend{DIPs: []netip.Addr{v4(1, i)}, Port: port, Host: v4(2, i), Weight: rapid.Uint16Range(0, 1000).Draw(t, "weight"), Drain: rapid.Bool().Draw(t, "drain"), Backup: rapid.Bool().Draw(t, "backup")}
+		if e.PortEnd != 0 {
+			b.Port = 0
+		} else if e.Rewrite == lb.RewriteHost {
 			b.Port = rapid.Uint16Range(1, 65535).Draw(t, "port")
 		}
 		if both {
@@ -176,6 +207,9 @@ func endpoint(t *rapid.T, port uint16, both bool) lb.Endpoint {
 	h.Timeout = duration(time.Millisecond, h.Interval).Draw(t, "timeout")
 	h.Rise, h.Fall = rapid.Uint32Range(1, 100).Draw(t, "rise"), rapid.Uint32Range(1, 100).Draw(t, "fall")
 	h.Port = rapid.Uint16().Draw(t, "check port")
+	if e.PortEnd != 0 {
+		h.Port = max(1, h.Port)
+	}
 	return e
 }
 
@@ -208,6 +242,7 @@ func network() *rapid.Generator[lb.Object] {
 	return rapid.Custom(func(t *rapid.T) lb.Object {
 		n := &lb.Network{
 			Name: label().Draw(t, "name"), MTU: rapid.Uint32Range(lb.MinMTU, lb.MaxMTU).Draw(t, "mtu"),
+			Encap:         rapid.SampledFrom([]string{"ipip", "gue"}).Draw(t, "encap"),
 			VIPs:          rapid.SampledFrom([][]netip.Prefix{{prefix("10.0.0.0/24")}, {prefix("10.0.0.0/24"), prefix("2001:db8::/40")}}).Draw(t, "vips"),
 			TunnelSources: rapid.SampledFrom([][]netip.Prefix{{prefix("100.64.0.0/16")}, {prefix("fd00::/64"), prefix("100.0.0.0/8")}}).Draw(t, "tunnel sources"),
 		}

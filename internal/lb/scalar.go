@@ -10,16 +10,10 @@ import (
 
 // The functions of this file turn text into values. Their second result is empty, or says what is allowed.
 
-var (
-	decimal   = regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
-	portRange = regexp.MustCompile(`^[0-9]+-[0-9]+$`)
-)
+var decimal = regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
 
 // ParsePort reads "1" to "65535".
 func ParsePort(s string) (port uint16, allowed string) {
-	if s == "*" || portRange.MatchString(s) {
-		return 0, NotSupported + ", must be one port, 1 to 65535"
-	}
 	n, err := strconv.ParseUint(s, 10, 16)
 	if err != nil || n == 0 || !decimal.MatchString(s) {
 		return 0, allowedPort
@@ -27,17 +21,51 @@ func ParsePort(s string) (port uint16, allowed string) {
 	return uint16(n), ""
 }
 
-// ParseProtocol reads "tcp" or "udp".
+// ParsePorts reads what an endpoint may have: one port, a range "8000-8100", or "*" for all. The results are those of
+// EndpointKey.
+func ParsePorts(s string) (port, end uint16, allowed string) {
+	if s == "*" {
+		return 0, AllPorts, ""
+	}
+	low, high, isRange := strings.Cut(s, "-")
+	if !isRange {
+		if port, allowed = ParsePort(s); allowed != "" {
+			return 0, 0, allowedPorts
+		}
+		return port, 0, ""
+	}
+	port, wrongLow := ParsePort(low)
+	end, wrongHigh := ParsePort(high)
+	if wrongLow != "" || wrongHigh != "" || port >= end {
+		return 0, 0, allowedPorts
+	}
+	return port, end, ""
+}
+
+// PortsText writes what ParsePorts reads.
+func PortsText(port, end uint16) string {
+	switch {
+	case end == 0:
+		return strconv.Itoa(int(port))
+	case port == 0:
+		return "*"
+	}
+	return fmt.Sprintf("%d-%d", port, end)
+}
+
+// ParseProtocol reads "tcp", "udp" or "any".
 func ParseProtocol(s string) (p Protocol, allowed string) {
 	switch s {
 	case "tcp":
 		return TCP, ""
 	case "udp":
 		return UDP, ""
-	case "quic", "any":
-		return 0, NotSupported + ", must be tcp or udp"
+	case "any":
+		return AnyProtocol, ""
+	case "quic":
+		return 0, NotSupported + ", " + allowedProtocol
 	}
-	return 0, "must be tcp or udp"
+	return 0, allowedProtocol
 }
 
 // ParseAddr reads an IPv4 or IPv6 address in its text form. IPv4-mapped addresses and zones are refused.
@@ -53,7 +81,7 @@ func ParseAddr(s string) (a netip.Addr, allowed string) {
 func ParsePrefix(s string) (p netip.Prefix, allowed string) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
-		return netip.Prefix{}, "must be a prefix such as 203.0.113.0/24 or 2001:db8:f::/64"
+		return netip.Prefix{}, allowedPrefix
 	}
 	return p, plainPrefix(p)
 }
@@ -88,7 +116,12 @@ func addrText(a netip.Addr) string {
 	return a.String()
 }
 
-const allowedPort = "must be 1 to 65535"
+const (
+	allowedPrefix   = "must be a prefix such as 203.0.113.0/24 or 2001:db8:f::/64"
+	allowedPort     = "must be 1 to 65535"
+	allowedPorts    = `must be 1 to 65535, a range such as "8000-8100", or "*"`
+	allowedProtocol = "must be tcp, udp or any"
+)
 
 // anyOf lists choices: "must be a, b or c".
 func anyOf(choices ...string) string {

@@ -70,7 +70,7 @@ func (d *decoder) identity(n ast.Node) (kind Kind, name string) {
 func (d *decoder) ignore(string, ast.Node) {}
 
 func (d *decoder) service(n ast.Node) *Service {
-	s := &Service{Tenant: DefaultTenant}
+	s := &Service{Tenant: DefaultTenant, Limits: Limits{Ping: DefaultPing}}
 	d.mapping("", n,
 		field{"kind", d.ignore},
 		field{"name", func(p string, n ast.Node) { s.Name = d.text(p, n) }},
@@ -81,16 +81,44 @@ func (d *decoder) service(n ast.Node) *Service {
 		field{"endpoints", func(p string, n ast.Node) {
 			d.list(p, n, func(p string, n ast.Node) { s.Endpoints = append(s.Endpoints, d.endpoint(p, n)) })
 		}},
+		field{"limits", func(p string, n ast.Node) { d.limits(p, n, &s.Limits) }},
+		field{"sources", func(p string, n ast.Node) { d.sources(p, n, &s.Sources) }},
 		field{"snat", nil},
 	)
 	return s
 }
 
+func (d *decoder) limits(path string, n ast.Node, l *Limits) {
+	d.mapping(path, n,
+		field{"packets", func(p string, n ast.Node) { l.Packets = d.number(p, n, 64, allowedRate) }},
+		field{"connections", func(p string, n ast.Node) { l.Connections = d.number(p, n, 64, allowedRate) }},
+		field{"ping", func(p string, n ast.Node) { l.Ping = d.number(p, n, 64, allowedPing) }},
+	)
+}
+
+func (d *decoder) sources(path string, n ast.Node, s *Sources) {
+	d.mapping(path, n,
+		field{"allow", d.prefixes(&s.Allow)},
+		field{"deny", d.prefixes(&s.Deny)},
+	)
+}
+
+// prefixes reads a list of prefixes, or one without brackets, in place of what was there.
+func (d *decoder) prefixes(to *[]netip.Prefix) func(string, ast.Node) {
+	return func(p string, n ast.Node) {
+		*to = nil
+		d.listOrOne(p, n, func(p string, n ast.Node) { *to = append(*to, d.prefix(p, n)) })
+	}
+}
+
 func (d *decoder) endpoint(path string, n ast.Node) Endpoint {
-	e := Endpoint{Path: PathDSR, Affinity: AffinityHash, Scheduler: SchedulerMaglev, Rewrite: RewriteHost, Health: defaultHealth()}
+	e := Endpoint{
+		Path: PathDSR, Affinity: AffinityFlow, Scheduler: SchedulerMaglev, Rewrite: RewriteHost, Fragments: FragmentsDrop,
+		BackupBelow: DefaultBackupBelow, Health: defaultHealth(),
+	}
 	d.mapping(path, n,
 		field{"protocol", func(p string, n ast.Node) { e.Protocol = parsed(d, p, n, ParseProtocol) }},
-		field{"port", func(p string, n ast.Node) { e.Port = d.port(p, n) }},
+		field{"port", func(p string, n ast.Node) { e.Port, e.PortEnd = d.ports(p, n) }},
 		field{"path", func(p string, n ast.Node) { e.Path = d.text(p, n) }},
 		field{"affinity", func(p string, n ast.Node) { e.Affinity = d.text(p, n) }},
 		field{"scheduler", func(p string, n ast.Node) { e.Scheduler = d.text(p, n) }},
@@ -99,11 +127,35 @@ func (d *decoder) endpoint(path string, n ast.Node) Endpoint {
 			d.list(p, n, func(p string, n ast.Node) { e.Backends = append(e.Backends, d.backend(p, n)) })
 		}},
 		field{"health", func(p string, n ast.Node) { d.health(p, n, &e.Health) }},
+		field{"source", func(p string, n ast.Node) { e.Source = d.source(p, n) }},
+		field{"onePacket", func(p string, n ast.Node) { e.OnePacket = d.boolean(p, n) }},
+		field{"idle", func(p string, n ast.Node) { d.idle(p, n, &e.Idle) }},
+		field{"fragments", func(p string, n ast.Node) { e.Fragments = d.text(p, n) }},
+		field{"encap", func(p string, n ast.Node) { e.Encap = d.given(p, n, anyOf(encaps...)) }},
+		field{"backupBelow", func(p string, n ast.Node) { e.BackupBelow = uint8(d.number(p, n, 8, allowedPercent)) }},
+		field{"failOpen", func(p string, n ast.Node) { e.FailOpen = d.boolean(p, n) }},
+		field{"slowStart", func(p string, n ast.Node) { e.SlowStart = d.duration(p, n) }},
+		field{"drainTimeout", func(p string, n ast.Node) { e.DrainTimeout = d.duration(p, n) }},
 	)
-	for i := range e.Backends {
-		setDefault(&e.Backends[i].Port, e.Port)
-	}
+	e.setDerived()
 	return e
+}
+
+func (d *decoder) source(path string, n ast.Node) *SourceAffinity {
+	s := &SourceAffinity{}
+	d.mapping(path, n,
+		field{"prefix4", func(p string, n ast.Node) { s.Prefix4 = d.positive(p, n, allowedPrefix4) }},
+		field{"prefix6", func(p string, n ast.Node) { s.Prefix6 = d.positive(p, n, allowedPrefix6) }},
+		field{"for", func(p string, n ast.Node) { s.For = d.idleTime(p, n) }},
+	)
+	return s
+}
+
+func (d *decoder) idle(path string, n ast.Node, i *Idle) {
+	d.mapping(path, n,
+		field{"untrusted", func(p string, n ast.Node) { i.Untrusted = d.idleTime(p, n) }},
+		field{"trusted", func(p string, n ast.Node) { i.Trusted = d.idleTime(p, n) }},
+	)
 }
 
 func (d *decoder) backend(path string, n ast.Node) Backend {
@@ -116,6 +168,7 @@ func (d *decoder) backend(path string, n ast.Node) Backend {
 		field{"host", func(p string, n ast.Node) { b.Host = d.addr(p, n) }},
 		field{"weight", func(p string, n ast.Node) { b.Weight = uint16(d.number(p, n, 16, allowedWeight)) }},
 		field{"drain", func(p string, n ast.Node) { b.Drain = d.boolean(p, n) }},
+		field{"backup", func(p string, n ast.Node) { b.Backup = d.boolean(p, n) }},
 	)
 	return b
 }
@@ -198,20 +251,15 @@ func (d *decoder) bfd(path string, n ast.Node) *BFD {
 }
 
 func (d *decoder) network(n ast.Node) *Network {
-	o := &Network{MTU: DefaultMTU, TunnelSources: defaultTunnelSources()}
-	prefixes := func(to *[]netip.Prefix) func(string, ast.Node) {
-		return func(p string, n ast.Node) {
-			*to = nil
-			d.listOrOne(p, n, func(p string, n ast.Node) { *to = append(*to, d.prefix(p, n)) })
-		}
-	}
+	o := &Network{MTU: DefaultMTU, Encap: EncapIPIP, TunnelSources: defaultTunnelSources()}
 	d.mapping("", n,
 		field{"kind", d.ignore},
 		field{"name", func(p string, n ast.Node) { o.Name = d.text(p, n) }},
-		field{"vips", prefixes(&o.VIPs)},
-		field{"underlay", prefixes(&o.Underlay)},
+		field{"vips", d.prefixes(&o.VIPs)},
+		field{"underlay", d.prefixes(&o.Underlay)},
 		field{"mtu", func(p string, n ast.Node) { o.MTU = uint32(d.number(p, n, 32, allowedMTU)) }},
-		field{"tunnelSources", prefixes(&o.TunnelSources)},
+		field{"tunnelSources", d.prefixes(&o.TunnelSources)},
+		field{"encap", func(p string, n ast.Node) { o.Encap = d.text(p, n) }},
 	)
 	return o
 }

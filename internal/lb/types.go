@@ -25,24 +25,30 @@ type Object interface {
 // Protocol is the transport protocol of an endpoint; its number is IANA's.
 type Protocol uint8
 
-// Protocols an endpoint may have.
+// Protocols an endpoint may have. AnyProtocol takes IANA's reserved number; such an endpoint takes every packet to its
+// VIP that no other endpoint takes.
 const (
-	TCP Protocol = 6
-	UDP Protocol = 17
+	TCP         Protocol = 6
+	UDP         Protocol = 17
+	AnyProtocol Protocol = 255
 )
 
-// EndpointKey is the natural key of an endpoint: (VNI, VIP, protocol, port).
+// EndpointKey is the natural key of an endpoint: (VNI, VIP, protocol, port or range of ports).
 type EndpointKey struct {
 	VNI      uint32 // 24 bits; 0 is the underlay
 	VIP      netip.Addr
 	Protocol Protocol
-	Port     uint16
+	Port     uint16 // the only port, or the first of a range; 0 for all ports
+	PortEnd  uint16 // the last port of a range, 65535 for all ports; 0 for a single port
 }
+
+// AllPorts is the PortEnd of a key that has all ports.
+const AllPorts = 65535
 
 // BackendKey is the natural key of a backend within an endpoint of one VIP.
 type BackendKey struct {
 	DIP  netip.Addr
-	Port uint16
+	Port uint16 // 0: packets keep the port they have (ranges and all ports)
 }
 
 // Service is a named set of VIPs with their endpoints, owned by a tenant.
@@ -52,7 +58,23 @@ type Service struct {
 	VIPs      []netip.Addr
 	Endpoints []Endpoint
 	// SNAT: DIPs whose outbound connections leave with the VIP. Not supported by this version.
-	SNAT []netip.Addr
+	SNAT    []netip.Addr
+	Limits  Limits
+	Sources Sources
+}
+
+// Limits bound what each VIP of a service takes, per mux and second; 0 is no limit.
+type Limits struct {
+	Packets     uint64
+	Connections uint64 // new flows
+	Ping        uint64 // echo requests answered; 0: DefaultPing
+}
+
+// Sources say which clients a service takes, by their addresses. The longest prefix that holds an address decides. What
+// no prefix holds is let through when Allow is empty, else refused.
+type Sources struct {
+	Allow []netip.Prefix
+	Deny  []netip.Prefix
 }
 
 // Rewrite says who turns VIP:port into DIP:port.
@@ -66,23 +88,56 @@ const (
 
 // Endpoint is what a service offers on each of its VIPs.
 type Endpoint struct {
-	Protocol  Protocol
-	Port      uint16
-	Path      string // "dsr"
-	Affinity  string // "hash"
+	Protocol Protocol
+	Port     uint16 // as in EndpointKey
+	PortEnd  uint16
+	Path     string // "dsr"
+	Affinity string // "hash" or "flow"
+	// Source, when not nil, keeps the flows of one client (or prefix of clients) on one backend.
+	Source    *SourceAffinity
 	Scheduler string // "maglev"
 	Rewrite   Rewrite
 	Backends  []Backend
 	Health    Health
+	// OnePacket sends every datagram to a backend of its own choice: for protocols of one question and one answer.
+	OnePacket bool
+	Idle      Idle
+	// Fragments is FragmentsDrop or Fragments3Tuple: at most one endpoint of a VIP and protocol.
+	Fragments string
+	Encap     string // EncapIPIP or EncapGUE; empty: the Network's
+	// BackupBelow is the share of healthy weight among the backends that are not backups, in percent, below which
+	// backups take part.
+	BackupBelow uint8
+	// FailOpen: when all backends are unhealthy they are treated as healthy; otherwise the VIP is withdrawn.
+	FailOpen bool
+	// SlowStart is the time in which a new backend, or one that came back, grows to its weight; 0: at once.
+	SlowStart time.Duration
+	// DrainTimeout is how long a draining backend keeps its flows; 0: without end.
+	DrainTimeout time.Duration
+}
+
+// SourceAffinity says which bits of a client's address count, and for how long a client without packets is remembered
+// (affinity flow only).
+type SourceAffinity struct {
+	Prefix4, Prefix6 uint8
+	For              time.Duration
+}
+
+// Idle is how long flows without packets stay in the mux's flow table: before and after they are trusted. It is zero for
+// endpoints that remember no flow (KeepsFlows).
+type Idle struct {
+	Untrusted, Trusted time.Duration
 }
 
 // Backend is a server: one DIP, or one of each family.
 type Backend struct {
 	DIPs   []netip.Addr
-	Port   uint16 // never 0 once defaults are filled in
+	Port   uint16 // 0 for ranges and all ports: packets keep theirs; else never 0 once defaults are filled in
 	Host   netip.Addr
 	Weight uint16 // 0 to 1000
 	Drain  bool
+	// Backup: takes part only when too few of the others are healthy (Endpoint.BackupBelow).
+	Backup bool
 }
 
 // Health is how muxes check the backends of an endpoint.
@@ -94,7 +149,7 @@ type Health struct {
 	Timeout  time.Duration
 	Rise     uint32
 	Fall     uint32
-	Port     uint16 // 0: the backend's
+	Port     uint16 // 0: the backend's; never 0 for ranges and all ports
 }
 
 // Role is what a node does.
@@ -145,6 +200,7 @@ type Network struct {
 	Underlay      []netip.Prefix
 	MTU           uint32
 	TunnelSources []netip.Prefix // at most one of each family
+	Encap         string         // EncapIPIP or EncapGUE, for endpoints that say nothing
 }
 
 // Kind implements Object.
@@ -172,6 +228,8 @@ func (p Protocol) String() string {
 		return "tcp"
 	case UDP:
 		return "udp"
+	case AnyProtocol:
+		return "any"
 	}
 	return "?"
 }

@@ -81,7 +81,7 @@ func unicast(a netip.Addr) string {
 func unicastPrefix(p netip.Prefix) string {
 	switch {
 	case !p.IsValid():
-		return "must be a prefix such as 203.0.113.0/24 or 2001:db8:f::/64"
+		return allowedPrefix
 	case plainPrefix(p) != "":
 		return plainPrefix(p)
 	case p.Bits() == 0:

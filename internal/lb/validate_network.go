@@ -22,6 +22,7 @@ func (f *faults) network(n *Network) {
 	if n.MTU < MinMTU || n.MTU > MaxMTU {
 		f.add("mtu", fmt.Sprint(n.MTU), allowedMTU)
 	}
+	f.choice("encap", n.Encap, nil, encaps...)
 	if len(n.TunnelSources) == 0 {
 		f.add("tunnelSources", "", "is empty, must have a prefix, or one of each family")
 	}

@@ -11,8 +11,8 @@ import (
 
 // Limits of a service.
 const (
-	// MaxBackends per endpoint: the members that 12 id bits tell apart (design section 9.1).
-	MaxBackends = 4095
+	// MaxBackends per endpoint: the member ids of 16 bits without 0xffff, which means no member.
+	MaxBackends = 65535
 	MaxWeight   = 1000
 
 	minInterval = 100 * time.Millisecond
@@ -27,7 +27,7 @@ const (
 // What the design has and this version has not (design section 5).
 var (
 	unbuiltPaths      = []string{"nat", "bypass"}
-	unbuiltAffinities = []string{"flow", "cookie"}
+	unbuiltAffinities = []string{"cookie"}
 	unbuiltSchedulers = []string{"random", "round-robin", "weighted-round-robin", "adaptive", "least-connections", "p2c"}
 )
 
@@ -46,40 +46,49 @@ func (f *faults) service(s *Service) {
 	if len(s.Endpoints) == 0 {
 		f.add("endpoints", "", "is missing, must have at least one endpoint")
 	}
-	type key struct {
-		protocol Protocol
-		port     uint16
-	}
-	seen := map[key]int{}
+	f.limits(&s.Limits)
+	f.sources(&s.Sources)
+	claims := newPortClaims()
+	triples := map[Protocol]int{}
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		path := fmt.Sprintf("endpoints[%d]", i)
 		f.endpoint(path, e)
 		f.members(path, e, s.VIPs)
-		k := key{e.Protocol, e.Port}
-		if first, twice := seen[k]; twice {
-			f.add(path, fmt.Sprintf("%s port %d", e.Protocol, e.Port), fmt.Sprintf("must differ from endpoints[%d] in protocol or port", first))
+		f.check(path, e.name(), claims.claim(e, i))
+		if e.Fragments != Fragments3Tuple {
+			continue
+		}
+		if first, twice := triples[e.Protocol]; twice {
+			f.add(path+".fragments", e.Fragments, fmt.Sprintf("must be for one endpoint of protocol %s, and endpoints[%d] has it too", e.Protocol, first))
 		} else {
-			seen[k] = i
+			triples[e.Protocol] = i
 		}
 	}
 }
 
+// endpoint checks an endpoint by itself.
 func (f *faults) endpoint(path string, e *Endpoint) {
-	switch {
-	case e.Protocol == 0:
-		f.add(path+".protocol", "", "is missing, must be tcp or udp")
-	case e.Protocol != TCP && e.Protocol != UDP:
-		f.add(path+".protocol", fmt.Sprint(uint8(e.Protocol)), "must be tcp or udp")
+	switch e.Protocol {
+	case TCP, UDP, AnyProtocol:
+	case 0:
+		f.add(path+".protocol", "", "is missing, "+allowedProtocol)
+	default:
+		f.add(path+".protocol", fmt.Sprint(uint8(e.Protocol)), allowedProtocol)
 	}
-	if e.Port == 0 {
-		f.add(path+".port", "0", allowedPort)
+	f.check(path+".port", PortsText(e.Port, e.PortEnd), e.wrongPorts())
+	f.choice(path+".path", e.Path, unbuiltPaths, PathDSR)
+	f.choice(path+".affinity", e.Affinity, unbuiltAffinities, AffinityFlow, AffinityHash)
+	f.choice(path+".scheduler", e.Scheduler, unbuiltSchedulers, SchedulerMaglev)
+	f.choice(path+".rewrite", string(e.Rewrite), nil, string(RewriteHost), string(RewriteNone))
+	f.remembering(path, e)
+	f.timing(path, e)
+	f.choice(path+".fragments", e.Fragments, nil, FragmentsDrop, Fragments3Tuple)
+	if e.Encap != "" {
+		f.choice(path+".encap", e.Encap, nil, encaps...)
 	}
-	f.choice(path+".path", e.Path, PathDSR, unbuiltPaths)
-	f.choice(path+".affinity", e.Affinity, AffinityHash, unbuiltAffinities)
-	f.choice(path+".scheduler", e.Scheduler, SchedulerMaglev, unbuiltSchedulers)
-	if e.Rewrite != RewriteHost && e.Rewrite != RewriteNone {
-		f.add(path+".rewrite", string(e.Rewrite), anyOf(string(RewriteHost), string(RewriteNone)))
+	if e.BackupBelow < 1 || e.BackupBelow > 100 {
+		f.add(path+".backupBelow", fmt.Sprint(e.BackupBelow), allowedPercent)
 	}
 	if len(e.Backends) == 0 {
 		f.add(path+".backends", "", "is missing, must have at least one backend")
@@ -91,36 +100,42 @@ func (f *faults) endpoint(path string, e *Endpoint) {
 		f.backend(fmt.Sprintf("%s.backends[%d]", path, i), e, &e.Backends[i])
 	}
 	f.health(path+".health", &e.Health)
+	if e.PortEnd != 0 && e.Health.Port == 0 {
+		f.add(path+".health.port", "", "is missing, "+allowedPort+": the backends have all ports")
+	}
 }
 
-// choice checks a field that has one built value so far.
-func (f *faults) choice(path, value, built string, unbuilt []string) {
+// choice checks a field with a few values.
+func (f *faults) choice(path, value string, unbuilt []string, built ...string) {
 	switch {
-	case value == built:
+	case slices.Contains(built, value):
 	case slices.Contains(unbuilt, value):
-		f.add(path, value, NotSupported+", must be "+built)
+		f.add(path, value, NotSupported+", "+anyOf(built...))
 	default:
-		f.add(path, value, "must be "+built)
+		f.add(path, value, anyOf(built...))
 	}
 }
 
 func (f *faults) backend(path string, e *Endpoint, b *Backend) {
 	f.families(path+".dip", b.DIPs)
-	if b.Port == 0 && e.Port != 0 {
+	switch {
+	case e.PortEnd != 0 && b.Port != 0:
+		f.add(path+".port", fmt.Sprint(b.Port), "must be left out: packets to "+e.name()+" keep their port")
+	case e.PortEnd == 0 && b.Port == 0 && e.Port != 0:
 		f.add(path+".port", "0", allowedPort)
 	}
 	f.check(path+".host", addrText(b.Host), unicast(b.Host))
 	if b.Weight > MaxWeight {
 		f.add(path+".weight", fmt.Sprint(b.Weight), allowedWeight)
 	}
-	if e.Rewrite == RewriteNone && b.Port != e.Port {
+	if e.Rewrite == RewriteNone && e.PortEnd == 0 && b.Port != e.Port {
 		f.add(path+".port", fmt.Sprint(b.Port), fmt.Sprintf("must be the endpoint's port %d, because rewrite is none", e.Port))
 	}
 }
 
 // members checks what the backends of an endpoint are to each other and to the VIPs.
 func (f *faults) members(path string, e *Endpoint, vips []netip.Addr) {
-	keys, outers := map[BackendKey]int{}, map[netip.AddrPort]int{}
+	keys := make(map[BackendKey]int, len(e.Backends))
 	for i := range e.Backends {
 		b := &e.Backends[i]
 		at := fmt.Sprintf("%s.backends[%d]", path, i)
@@ -133,18 +148,20 @@ func (f *faults) members(path string, e *Endpoint, vips []netip.Addr) {
 				f.add(dipAt, dip.String(), "must not be a VIP of the service")
 			}
 			first, twice := keys[key]
-			if twice {
+			switch {
+			case twice && b.Port == 0:
+				f.add(dipAt, dip.String(), fmt.Sprintf("must differ from backends[%d]", first))
+			case twice:
 				f.add(dipAt, netip.AddrPortFrom(dip, b.Port).String(), fmt.Sprintf("must differ from backends[%d] in address or port", first))
-				continue
+			default:
+				keys[key] = i
 			}
-			keys[key] = i
-			outer := Outer(dip, b.Host)
-			if first, twice := outers[outerKey(dip, outer)]; twice {
-				f.add(dipAt, dip.String(), fmt.Sprintf("must not share its outer destination %s with backends[%d]: that needs GUE, %s", outer, first, NotSupported))
-				continue
-			}
-			outers[outerKey(dip, outer)] = i
 		}
+	}
+	if e.Encap == EncapIPIP && !f.hasDIP(path) {
+		e.sharedOuters(func(s sharedOuter) {
+			f.add(fmt.Sprintf("%s.backends[%d].dip[%d]", path, s.backend, s.dip), s.addr.String(), s.wrong())
+		})
 	}
 	if len(e.Backends) == 0 || f.hasDIP(path) {
 		return
@@ -212,14 +229,6 @@ func (e *Endpoint) serves(vip netip.Addr) bool {
 		_, ok := b.DIP(vip)
 		return ok
 	})
-}
-
-// outerKey keeps the endpoints of IPv4 and IPv6 VIPs apart: their members never meet.
-func outerKey(dip, outer netip.Addr) netip.AddrPort {
-	if dip.Is4() {
-		return netip.AddrPortFrom(outer, 4)
-	}
-	return netip.AddrPortFrom(outer, 6)
 }
 
 func family(a netip.Addr) string {

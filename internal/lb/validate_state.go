@@ -71,8 +71,15 @@ func (s *state) service(f *faults, o *Service) {
 	if s.network == nil {
 		return
 	}
-	for i, e := range o.Endpoints {
-		for j, b := range e.Backends {
+	for i := range o.Endpoints {
+		e := &o.Endpoints[i]
+		if e.Encap == "" && s.network.Encap == EncapIPIP {
+			e.sharedOuters(func(s sharedOuter) {
+				f.add(fmt.Sprintf("endpoints[%d].backends[%d].dip[%d]", i, s.backend, s.dip), s.addr.String(), s.wrong())
+			})
+		}
+		for j := range e.Backends {
+			b := &e.Backends[j]
 			if wrong := s.underlay(b.Host); wrong != "" {
 				f.add(fmt.Sprintf("endpoints[%d].backends[%d].host", i, j), b.Host.String(), wrong)
 			}

@@ -84,14 +84,13 @@ func TestServiceRefusals(t *testing.T) {
 		{func(s *lb.Service) { s.Endpoints = nil }, "services/web: endpoints: is missing, must have at least one endpoint"},
 		{func(s *lb.Service) { s.Endpoints[1].Port = 80 }, "services/web: endpoints[1]: tcp port 80: must differ from endpoints[0] in protocol or port"},
 
-		{func(s *lb.Service) { first(s).Protocol = 0 }, "services/web: endpoints[0].protocol: is missing, must be tcp or udp"},
-		{func(s *lb.Service) { first(s).Protocol = 132 }, "services/web: endpoints[0].protocol: 132: must be tcp or udp"},
-		{func(s *lb.Service) { first(s).Port = 0 }, "services/web: endpoints[0].port: 0: must be 1 to 65535"},
+		{func(s *lb.Service) { first(s).Protocol = 0 }, "services/web: endpoints[0].protocol: is missing, must be tcp, udp or any"},
+		{func(s *lb.Service) { first(s).Protocol = 132 }, "services/web: endpoints[0].protocol: 132: must be tcp, udp or any"},
+		{func(s *lb.Service) { first(s).Port = 0 }, "services/web: endpoints[0].port: 0: must be 1 to 65535, a range such as \"8000-8100\", or \"*\""},
 		{func(s *lb.Service) { first(s).Path = "nat" }, "services/web: endpoints[0].path: nat: not supported by this version, must be dsr"},
 		{func(s *lb.Service) { first(s).Path = "bypass" }, "services/web: endpoints[0].path: bypass: not supported by this version, must be dsr"},
 		{func(s *lb.Service) { first(s).Path = "DSR" }, "services/web: endpoints[0].path: DSR: must be dsr"},
-		{func(s *lb.Service) { first(s).Affinity = "flow" }, "services/web: endpoints[0].affinity: flow: not supported by this version, must be hash"},
-		{func(s *lb.Service) { first(s).Affinity = "cookie" }, "services/web: endpoints[0].affinity: cookie: not supported by this version, must be hash"},
+		{func(s *lb.Service) { first(s).Affinity, first(s).Idle = "cookie", lb.Idle{} }, "services/web: endpoints[0].affinity: cookie: not supported by this version, must be flow or hash"},
 		{func(s *lb.Service) { first(s).Scheduler = "p2c" }, "services/web: endpoints[0].scheduler: p2c: not supported by this version, must be maglev"},
 		{func(s *lb.Service) { first(s).Scheduler = "" }, "services/web: endpoints[0].scheduler: must be maglev"},
 		{func(s *lb.Service) { first(s).Rewrite = "mux" }, "services/web: endpoints[0].rewrite: mux: must be host or none"},
@@ -111,10 +110,54 @@ func TestServiceRefusals(t *testing.T) {
 		{func(s *lb.Service) { backend(s).Host = addr("0.0.0.0") }, "services/web: endpoints[0].backends[0].host: 0.0.0.0: must not be the unspecified address"},
 		{func(s *lb.Service) { backend(s).Weight = 1001 }, "services/web: endpoints[0].backends[0].weight: 1001: must be 0 to 1000"},
 		{func(s *lb.Service) { first(s).Backends[1].DIPs[0] = addr("10.20.1.11") }, "services/web: endpoints[0].backends[1].dip[0]: 10.20.1.11:80: must differ from backends[0] in address or port"},
-		{func(s *lb.Service) { first(s).Backends[1].DIPs[0], first(s).Backends[1].Port = addr("10.20.1.11"), 81 }, "services/web: endpoints[0].backends[1].dip[0]: 10.20.1.11: must not share its outer destination 10.20.1.11 with backends[0]: that needs GUE, not supported by this version"},
 		{func(s *lb.Service) {
+			first(s).Encap, first(s).Backends[1].DIPs[0], first(s).Backends[1].Port = "ipip", addr("10.20.1.11"), 81
+		}, "services/web: endpoints[0].backends[1].dip[0]: 10.20.1.11: must not share its outer destination 10.20.1.11 with backends[0] with encap ipip: gue tells them apart"},
+		{func(s *lb.Service) {
+			first(s).Encap = "ipip"
 			first(s).Backends[1].DIPs, first(s).Backends[1].Host = []netip.Addr{addr("2001:db8:20:2::11")}, addr("10.20.1.1")
-		}, "services/web: endpoints[0].backends[1].dip[0]: 2001:db8:20:2::11: must not share its outer destination 10.20.1.1 with backends[0]: that needs GUE, not supported by this version"},
+		}, "services/web: endpoints[0].backends[1].dip[0]: 2001:db8:20:2::11: must not share its outer destination 10.20.1.1 with backends[0] with encap ipip: gue tells them apart"},
+
+		{func(s *lb.Service) { ranged(s, 80, 79) }, `services/web: endpoints[0].port: 80-79: must be 1 to 65535, a range such as "8000-8100", or "*"`},
+		{func(s *lb.Service) { first(s).Protocol = lb.AnyProtocol }, `services/web: endpoints[0].port: 80: must be "*" or left out with protocol any`},
+		{func(s *lb.Service) { ranged(s, 80, 90); backend(s).Port = 80 }, "services/web: endpoints[0].backends[0].port: 80: must be left out: packets to tcp port 80-90 keep their port"},
+		{func(s *lb.Service) { ranged(s, 0, 65535); first(s).Health.Port = 0 }, "services/web: endpoints[0].health.port: is missing, must be 1 to 65535: the backends have all ports"},
+		{func(s *lb.Service) { ranged(s, 80, 90); s.Endpoints = append(s.Endpoints, s.Endpoints[0]) }, "services/web: endpoints[2]: tcp port 80-90: must not overlap the range of endpoints[0]: both hold port 80"},
+		{func(s *lb.Service) { ranged(s, 0, 65535); s.Endpoints = append(s.Endpoints, s.Endpoints[0]) }, "services/web: endpoints[2]: tcp port *: must differ from endpoints[0] in protocol or port"},
+		{func(s *lb.Service) { first(s).Source = &lb.SourceAffinity{Prefix4: 33, Prefix6: 64, For: time.Minute} }, "services/web: endpoints[0].source.prefix4: 33: must be 1 to 32"},
+		{func(s *lb.Service) { first(s).Source = &lb.SourceAffinity{Prefix4: 32, Prefix6: 129, For: time.Minute} }, "services/web: endpoints[0].source.prefix6: 129: must be 1 to 128"},
+		{func(s *lb.Service) {
+			first(s).Source = &lb.SourceAffinity{Prefix4: 32, Prefix6: 64, For: time.Millisecond}
+		}, "services/web: endpoints[0].source.for: 1ms: must be 1s to 12h"},
+		{func(s *lb.Service) {
+			first(s).Affinity, first(s).Idle, first(s).Source = "hash", lb.Idle{}, &lb.SourceAffinity{Prefix4: 32, Prefix6: 64, For: time.Minute}
+		}, "services/web: endpoints[0].source.for: 1m: must be left out with affinity hash, which remembers nothing"},
+		{func(s *lb.Service) { first(s).Affinity = "hash" }, "services/web: endpoints[0].idle: must be left out: no flow is remembered with affinity hash or onePacket"},
+		{func(s *lb.Service) { first(s).Idle.Untrusted = time.Millisecond }, "services/web: endpoints[0].idle.untrusted: 1ms: must be 1s to 12h"},
+		{func(s *lb.Service) { first(s).Idle.Trusted = 13 * time.Hour }, "services/web: endpoints[0].idle.trusted: 13h: must be 1s to 12h"},
+		{func(s *lb.Service) { first(s).Idle.Trusted = time.Second }, "services/web: endpoints[0].idle.trusted: 1s: must be at least untrusted, 1m"},
+		{func(s *lb.Service) { first(s).OnePacket, first(s).Idle = true, lb.Idle{} }, "services/web: endpoints[0].onePacket: true: must be false with protocol tcp: only udp has single packets"},
+		{func(s *lb.Service) {
+			first(s).Protocol, first(s).OnePacket, first(s).Idle, first(s).Source = lb.UDP, true, lb.Idle{}, &lb.SourceAffinity{Prefix4: 1, Prefix6: 1}
+		}, "services/web: endpoints[0].source: must be left out with onePacket, which sends every packet elsewhere"},
+		{func(s *lb.Service) {
+			first(s).Protocol, first(s).OnePacket, first(s).Idle, first(s).Fragments = lb.UDP, true, lb.Idle{}, "3tuple"
+		}, "services/web: endpoints[0].fragments: 3tuple: must be drop with onePacket, which sends every packet elsewhere"},
+		{func(s *lb.Service) { first(s).Fragments = "pass" }, "services/web: endpoints[0].fragments: pass: must be drop or 3tuple"},
+		{func(s *lb.Service) { first(s).Fragments, s.Endpoints[1].Fragments = "3tuple", "3tuple" }, "services/web: endpoints[1].fragments: 3tuple: must be for one endpoint of protocol tcp, and endpoints[0] has it too"},
+		{func(s *lb.Service) { first(s).Encap = "vxlan" }, "services/web: endpoints[0].encap: vxlan: must be ipip or gue"},
+		{func(s *lb.Service) { first(s).BackupBelow = 101 }, "services/web: endpoints[0].backupBelow: 101: must be 1 to 100"},
+		{func(s *lb.Service) { first(s).SlowStart = time.Hour + 1 }, "services/web: endpoints[0].slowStart: 1h0m0.000000001s: must be 0s to 1h"},
+		{func(s *lb.Service) { first(s).DrainTimeout = -1 }, "services/web: endpoints[0].drainTimeout: -1ns: must be 0s to 168h"},
+		{func(s *lb.Service) { s.Limits.Packets = 1e9 + 1 }, "services/web: limits.packets: 1000000001: must be 0 to 1000000000 a second, 0 for no limit"},
+		{func(s *lb.Service) { s.Limits.Connections = 1e9 + 1 }, "services/web: limits.connections: 1000000001: must be 0 to 1000000000 a second, 0 for no limit"},
+		{func(s *lb.Service) { s.Limits.Ping = 0 }, "services/web: limits.ping: 0: must be 1 to 1000000000 a second"},
+		{func(s *lb.Service) { s.Sources.Allow = []netip.Prefix{{}} }, "services/web: sources.allow[0]: must be a prefix such as 203.0.113.0/24 or 2001:db8:f::/64"},
+		{func(s *lb.Service) { s.Sources.Deny = []netip.Prefix{netip.PrefixFrom(addr("192.0.2.1"), 24)} }, "services/web: sources.deny[0]: 192.0.2.1/24: must have no bits set after its length, write 192.0.2.0/24"},
+		{func(s *lb.Service) { s.Sources.Deny = []netip.Prefix{prefix("::/0"), prefix("::/0")} }, "services/web: sources.deny[1]: ::/0: must not be given twice"},
+		{func(s *lb.Service) {
+			s.Sources = lb.Sources{Allow: []netip.Prefix{prefix("10.0.0.0/8"), prefix("::/0")}, Deny: []netip.Prefix{prefix("::/0")}}
+		}, "services/web: sources.deny[0]: ::/0: must not be allowed and denied, and sources.allow[1] is the same"},
 
 		{func(s *lb.Service) { first(s).Health.Kind = "icmp" }, "services/web: endpoints[0].health: icmp: must be tcp or http"},
 		{func(s *lb.Service) { first(s).Health.Path = "/" }, "services/web: endpoints[0].health.tcp: must have no path and no host"},
@@ -138,6 +181,34 @@ func TestServiceRefusals(t *testing.T) {
 	}
 }
 
+// ranged gives the first endpoint a range of ports.
+func ranged(s *lb.Service, port, end uint16) {
+	e := first(s)
+	e.Port, e.PortEnd, e.Health.Port = port, end, 80
+	for i := range e.Backends {
+		e.Backends[i].Port = 0
+	}
+}
+
+// Narrower ports inside wider ones are fine, and so is an outer destination for two with GUE.
+func TestPortsInsidePorts(t *testing.T) {
+	s, n := validService(), validNetwork()
+	ranged(s, 400, 500)
+	s.Endpoints = append(s.Endpoints, s.Endpoints[0], s.Endpoints[0], s.Endpoints[0])
+	s.Endpoints[2].Port, s.Endpoints[2].PortEnd = 501, 600
+	s.Endpoints[3].Port, s.Endpoints[3].PortEnd = 0, lb.AllPorts
+	s.Endpoints[4].Protocol, s.Endpoints[4].Port, s.Endpoints[4].PortEnd = lb.AnyProtocol, 0, lb.AllPorts
+	e := &s.Endpoints[1]
+	e.Encap, e.Backends[1].DIPs[0], e.Backends[1].Port = lb.EncapGUE, e.Backends[0].DIPs[0], 444
+	if v := append(lb.Validate(s), lb.ValidateState([]lb.Object{s, n})...); v != nil {
+		t.Error(texts(v))
+	}
+	e.Encap, n.Encap = "", lb.EncapGUE
+	if v := lb.ValidateState([]lb.Object{s, n}); v != nil {
+		t.Error(texts(v))
+	}
+}
+
 func TestManyBackends(t *testing.T) {
 	s := validService()
 	for i := range lb.MaxBackends {
@@ -145,7 +216,7 @@ func TestManyBackends(t *testing.T) {
 			DIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 100, byte(i >> 8), byte(i)})}, Port: 80, Host: addr("10.20.1.1"),
 		})
 	}
-	expect(t, lb.Validate(s), "services/web: endpoints[0].backends: 4097 backends: must be at most 4095")
+	expect(t, lb.Validate(s), "services/web: endpoints[0].backends: 65537 backends: must be at most 65535")
 }
 
 func TestNodeRefusals(t *testing.T) {
@@ -187,6 +258,7 @@ func TestNetworkRefusals(t *testing.T) {
 		spoil func(*lb.Network)
 		want  string
 	}{
+		{func(n *lb.Network) { n.Encap = "gre" }, "networks/dc: encap: gre: must be ipip or gue"},
 		{func(n *lb.Network) { n.Name = strings.Repeat("a", 64) }, "networks/" + strings.Repeat("a", 64) + ": name: " + strings.Repeat("a", 64) + ": must be a DNS label: 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"},
 		{func(n *lb.Network) { n.VIPs = nil }, "networks/dc: vips: is missing, must have at least one prefix"},
 		{func(n *lb.Network) { n.VIPs[0] = prefix("203.0.113.1/24") }, "networks/dc: vips[0]: 203.0.113.1/24: must have no bits set after its length, write 203.0.113.0/24"},
@@ -254,6 +326,13 @@ func TestStateRefusals(t *testing.T) {
 			return []lb.Object{s, n}
 		}, "services/web: endpoints[0].backends[1].dip[0]: 10.20.2.11: needs an IPv6 prefix in the tunnelSources of networks/dc"},
 	}
+	cases = append(cases, struct {
+		spoil func(*lb.Service, *lb.Node, *lb.Network) []lb.Object
+		want  string
+	}{func(s *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+		first(s).Backends[1].DIPs[0], first(s).Backends[1].Port = addr("10.20.1.11"), 81
+		return []lb.Object{s, n}
+	}, "services/web: endpoints[0].backends[1].dip[0]: 10.20.1.11: must not share its outer destination 10.20.1.11 with backends[0] with encap ipip: gue tells them apart"})
 	for _, c := range cases {
 		s, m, n := validService(), validNode(), validNetwork()
 		expect(t, lb.ValidateState(c.spoil(s, m, n)), c.want)
