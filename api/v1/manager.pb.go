@@ -755,6 +755,7 @@ type StatusResponse struct {
 	Revision      int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	Epoch         int64                  `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Nodes         []*NodeStatus          `protobuf:"bytes,3,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Decisions     []*MemberDecision      `protobuf:"bytes,4,rep,name=decisions,proto3" json:"decisions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -810,6 +811,13 @@ func (x *StatusResponse) GetNodes() []*NodeStatus {
 	return nil
 }
 
+func (x *StatusResponse) GetDecisions() []*MemberDecision {
+	if x != nil {
+		return x.Decisions
+	}
+	return nil
+}
+
 // NodeStatus is what the manager last heard of a node.
 type NodeStatus struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -819,12 +827,17 @@ type NodeStatus struct {
 	LastSeen       *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
 	SyncedRevision int64                  `protobuf:"varint,5,opt,name=synced_revision,json=syncedRevision,proto3" json:"synced_revision,omitempty"`
 	// Why the plan could not be applied wholly; empty when it was.
-	Error         string          `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
-	Members       []*MemberStatus `protobuf:"bytes,7,rep,name=members,proto3" json:"members,omitempty"`
-	Reasons       []*ReasonCount  `protobuf:"bytes,8,rep,name=reasons,proto3" json:"reasons,omitempty"`
-	Routes        []*RouteStatus  `protobuf:"bytes,9,rep,name=routes,proto3" json:"routes,omitempty"`
-	Peers         []*PeerStatus   `protobuf:"bytes,10,rep,name=peers,proto3" json:"peers,omitempty"`
-	Version       string          `protobuf:"bytes,11,opt,name=version,proto3" json:"version,omitempty"`
+	Error   string          `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	Members []*MemberStatus `protobuf:"bytes,7,rep,name=members,proto3" json:"members,omitempty"`
+	Reasons []*ReasonCount  `protobuf:"bytes,8,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	Routes  []*RouteStatus  `protobuf:"bytes,9,rep,name=routes,proto3" json:"routes,omitempty"`
+	Peers   []*PeerStatus   `protobuf:"bytes,10,rep,name=peers,proto3" json:"peers,omitempty"`
+	Version string          `protobuf:"bytes,11,opt,name=version,proto3" json:"version,omitempty"`
+	// How full the node's tables are.
+	Tables []*TableStatus     `protobuf:"bytes,12,rep,name=tables,proto3" json:"tables,omitempty"`
+	Flows  []*FlowClassStatus `protobuf:"bytes,13,rep,name=flows,proto3" json:"flows,omitempty"`
+	// An operator on its machine took the mux out of service (`shunt mux --drain`), whatever Node.drain says.
+	Drained       bool `protobuf:"varint,14,opt,name=drained,proto3" json:"drained,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -936,6 +949,139 @@ func (x *NodeStatus) GetVersion() string {
 	return ""
 }
 
+func (x *NodeStatus) GetTables() []*TableStatus {
+	if x != nil {
+		return x.Tables
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetFlows() []*FlowClassStatus {
+	if x != nil {
+		return x.Flows
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetDrained() bool {
+	if x != nil {
+		return x.Drained
+	}
+	return false
+}
+
+type TableStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Used          uint64                 `protobuf:"varint,2,opt,name=used,proto3" json:"used,omitempty"`
+	Capacity      uint64                 `protobuf:"varint,3,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TableStatus) Reset() {
+	*x = TableStatus{}
+	mi := &file_v1_manager_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TableStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TableStatus) ProtoMessage() {}
+
+func (x *TableStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TableStatus.ProtoReflect.Descriptor instead.
+func (*TableStatus) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *TableStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TableStatus) GetUsed() uint64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *TableStatus) GetCapacity() uint64 {
+	if x != nil {
+		return x.Capacity
+	}
+	return 0
+}
+
+type FlowClassStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Class         string                 `protobuf:"bytes,1,opt,name=class,proto3" json:"class,omitempty"`
+	Flows         uint64                 `protobuf:"varint,2,opt,name=flows,proto3" json:"flows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlowClassStatus) Reset() {
+	*x = FlowClassStatus{}
+	mi := &file_v1_manager_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlowClassStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlowClassStatus) ProtoMessage() {}
+
+func (x *FlowClassStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlowClassStatus.ProtoReflect.Descriptor instead.
+func (*FlowClassStatus) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *FlowClassStatus) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
+}
+
+func (x *FlowClassStatus) GetFlows() uint64 {
+	if x != nil {
+		return x.Flows
+	}
+	return 0
+}
+
 // MemberStatus is a backend's place in one endpoint, as one mux sees it.
 type MemberStatus struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -947,17 +1093,27 @@ type MemberStatus struct {
 	Member   uint32                 `protobuf:"varint,6,opt,name=member,proto3" json:"member,omitempty"`
 	Alive    bool                   `protobuf:"varint,7,opt,name=alive,proto3" json:"alive,omitempty"`
 	// Result of the last check in words.
-	LastCheck     string `protobuf:"bytes,8,opt,name=last_check,json=lastCheck,proto3" json:"last_check,omitempty"`
-	Packets       uint64 `protobuf:"varint,9,opt,name=packets,proto3" json:"packets,omitempty"`
-	Bytes         uint64 `protobuf:"varint,10,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	Service       string `protobuf:"bytes,11,opt,name=service,proto3" json:"service,omitempty"`
+	LastCheck string `protobuf:"bytes,8,opt,name=last_check,json=lastCheck,proto3" json:"last_check,omitempty"`
+	Packets   uint64 `protobuf:"varint,9,opt,name=packets,proto3" json:"packets,omitempty"`
+	Bytes     uint64 `protobuf:"varint,10,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Service   string `protobuf:"bytes,11,opt,name=service,proto3" json:"service,omitempty"`
+	// Last port of a range; 0 for a single port.
+	PortEnd uint32 `protobuf:"varint,12,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
+	// Flows in the flow table at the last sweep.
+	Flows uint64 `protobuf:"varint,13,opt,name=flows,proto3" json:"flows,omitempty"`
+	// Weight in the ring at present.
+	Weight   uint32 `protobuf:"varint,14,opt,name=weight,proto3" json:"weight,omitempty"`
+	Backup   bool   `protobuf:"varint,15,opt,name=backup,proto3" json:"backup,omitempty"`
+	Draining bool   `protobuf:"varint,16,opt,name=draining,proto3" json:"draining,omitempty"`
+	// No check of it has ended yet: alive says nothing.
+	Unknown       bool `protobuf:"varint,17,opt,name=unknown,proto3" json:"unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_v1_manager_proto_msgTypes[14]
+	mi := &file_v1_manager_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +1125,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[14]
+	mi := &file_v1_manager_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +1138,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{14}
+	return file_v1_manager_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *MemberStatus) GetVip() string {
@@ -1062,6 +1218,211 @@ func (x *MemberStatus) GetService() string {
 	return ""
 }
 
+func (x *MemberStatus) GetPortEnd() uint32 {
+	if x != nil {
+		return x.PortEnd
+	}
+	return 0
+}
+
+func (x *MemberStatus) GetFlows() uint64 {
+	if x != nil {
+		return x.Flows
+	}
+	return 0
+}
+
+func (x *MemberStatus) GetWeight() uint32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *MemberStatus) GetBackup() bool {
+	if x != nil {
+		return x.Backup
+	}
+	return false
+}
+
+func (x *MemberStatus) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *MemberStatus) GetUnknown() bool {
+	if x != nil {
+		return x.Unknown
+	}
+	return false
+}
+
+// MemberDecision is what the manager decided of a member that is not plainly in service: one that drains, grows, is
+// down or a backup.
+type MemberDecision struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Service  string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Vip      string                 `protobuf:"bytes,2,opt,name=vip,proto3" json:"vip,omitempty"`
+	Protocol string                 `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Port     uint32                 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
+	// Last port of a range; 0 for a single port.
+	PortEnd uint32 `protobuf:"varint,5,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
+	Dip     string `protobuf:"bytes,6,opt,name=dip,proto3" json:"dip,omitempty"`
+	DipPort uint32 `protobuf:"varint,7,opt,name=dip_port,json=dipPort,proto3" json:"dip_port,omitempty"`
+	Member  uint32 `protobuf:"varint,8,opt,name=member,proto3" json:"member,omitempty"`
+	Backup  bool   `protobuf:"varint,9,opt,name=backup,proto3" json:"backup,omitempty"`
+	// Dead for so long that rings are made without it.
+	Down bool `protobuf:"varint,10,opt,name=down,proto3" json:"down,omitempty"`
+	// Percent of its own weight that it has in the ring: less than 100 while it grows, 0 while it drains.
+	Share uint32 `protobuf:"varint,11,opt,name=share,proto3" json:"share,omitempty"`
+	// Since when it grows to its weight, and when it has it.
+	Warming *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=warming,proto3" json:"warming,omitempty"`
+	Warm    *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=warm,proto3" json:"warm,omitempty"`
+	// Since when it drains, and when its flows are given up; absent when they never are.
+	Draining      *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=draining,proto3" json:"draining,omitempty"`
+	Drained       *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=drained,proto3" json:"drained,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberDecision) Reset() {
+	*x = MemberDecision{}
+	mi := &file_v1_manager_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberDecision) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberDecision) ProtoMessage() {}
+
+func (x *MemberDecision) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberDecision.ProtoReflect.Descriptor instead.
+func (*MemberDecision) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *MemberDecision) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *MemberDecision) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *MemberDecision) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *MemberDecision) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *MemberDecision) GetPortEnd() uint32 {
+	if x != nil {
+		return x.PortEnd
+	}
+	return 0
+}
+
+func (x *MemberDecision) GetDip() string {
+	if x != nil {
+		return x.Dip
+	}
+	return ""
+}
+
+func (x *MemberDecision) GetDipPort() uint32 {
+	if x != nil {
+		return x.DipPort
+	}
+	return 0
+}
+
+func (x *MemberDecision) GetMember() uint32 {
+	if x != nil {
+		return x.Member
+	}
+	return 0
+}
+
+func (x *MemberDecision) GetBackup() bool {
+	if x != nil {
+		return x.Backup
+	}
+	return false
+}
+
+func (x *MemberDecision) GetDown() bool {
+	if x != nil {
+		return x.Down
+	}
+	return false
+}
+
+func (x *MemberDecision) GetShare() uint32 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
+func (x *MemberDecision) GetWarming() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Warming
+	}
+	return nil
+}
+
+func (x *MemberDecision) GetWarm() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Warm
+	}
+	return nil
+}
+
+func (x *MemberDecision) GetDraining() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Draining
+	}
+	return nil
+}
+
+func (x *MemberDecision) GetDrained() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Drained
+	}
+	return nil
+}
+
 type ReasonCount struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1072,7 +1433,7 @@ type ReasonCount struct {
 
 func (x *ReasonCount) Reset() {
 	*x = ReasonCount{}
-	mi := &file_v1_manager_proto_msgTypes[15]
+	mi := &file_v1_manager_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1084,7 +1445,7 @@ func (x *ReasonCount) String() string {
 func (*ReasonCount) ProtoMessage() {}
 
 func (x *ReasonCount) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[15]
+	mi := &file_v1_manager_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1097,7 +1458,7 @@ func (x *ReasonCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReasonCount.ProtoReflect.Descriptor instead.
 func (*ReasonCount) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{15}
+	return file_v1_manager_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReasonCount) GetReason() string {
@@ -1125,7 +1486,7 @@ type RouteStatus struct {
 
 func (x *RouteStatus) Reset() {
 	*x = RouteStatus{}
-	mi := &file_v1_manager_proto_msgTypes[16]
+	mi := &file_v1_manager_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1498,7 @@ func (x *RouteStatus) String() string {
 func (*RouteStatus) ProtoMessage() {}
 
 func (x *RouteStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[16]
+	mi := &file_v1_manager_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +1511,7 @@ func (x *RouteStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteStatus.ProtoReflect.Descriptor instead.
 func (*RouteStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{16}
+	return file_v1_manager_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RouteStatus) GetPrefix() string {
@@ -1180,7 +1541,7 @@ type PeerStatus struct {
 
 func (x *PeerStatus) Reset() {
 	*x = PeerStatus{}
-	mi := &file_v1_manager_proto_msgTypes[17]
+	mi := &file_v1_manager_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1192,7 +1553,7 @@ func (x *PeerStatus) String() string {
 func (*PeerStatus) ProtoMessage() {}
 
 func (x *PeerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[17]
+	mi := &file_v1_manager_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1205,7 +1566,7 @@ func (x *PeerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerStatus.ProtoReflect.Descriptor instead.
 func (*PeerStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{17}
+	return file_v1_manager_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PeerStatus) GetAddress() string {
@@ -1237,15 +1598,17 @@ type TraceRequest struct {
 	Port       uint32                 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
 	Protocol   string                 `protobuf:"bytes,5,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	// Mux to ask; every connected mux when empty.
-	Node          string `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`
-	Vni           uint32 `protobuf:"varint,7,opt,name=vni,proto3" json:"vni,omitempty"`
+	Node string `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`
+	Vni  uint32 `protobuf:"varint,7,opt,name=vni,proto3" json:"vni,omitempty"`
+	// TCP segment that the packet is: "syn" (the default), "ack", "fin" or "rst".
+	Segment       string `protobuf:"bytes,8,opt,name=segment,proto3" json:"segment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TraceRequest) Reset() {
 	*x = TraceRequest{}
-	mi := &file_v1_manager_proto_msgTypes[18]
+	mi := &file_v1_manager_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1257,7 +1620,7 @@ func (x *TraceRequest) String() string {
 func (*TraceRequest) ProtoMessage() {}
 
 func (x *TraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[18]
+	mi := &file_v1_manager_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1270,7 +1633,7 @@ func (x *TraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceRequest.ProtoReflect.Descriptor instead.
 func (*TraceRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{18}
+	return file_v1_manager_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TraceRequest) GetClient() string {
@@ -1322,6 +1685,13 @@ func (x *TraceRequest) GetVni() uint32 {
 	return 0
 }
 
+func (x *TraceRequest) GetSegment() string {
+	if x != nil {
+		return x.Segment
+	}
+	return ""
+}
+
 type TraceResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Results       []*TraceResult         `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
@@ -1331,7 +1701,7 @@ type TraceResponse struct {
 
 func (x *TraceResponse) Reset() {
 	*x = TraceResponse{}
-	mi := &file_v1_manager_proto_msgTypes[19]
+	mi := &file_v1_manager_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1713,7 @@ func (x *TraceResponse) String() string {
 func (*TraceResponse) ProtoMessage() {}
 
 func (x *TraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[19]
+	mi := &file_v1_manager_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1726,7 @@ func (x *TraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceResponse.ProtoReflect.Descriptor instead.
 func (*TraceResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{19}
+	return file_v1_manager_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TraceResponse) GetResults() []*TraceResult {
@@ -1386,7 +1756,7 @@ type TraceResult struct {
 
 func (x *TraceResult) Reset() {
 	*x = TraceResult{}
-	mi := &file_v1_manager_proto_msgTypes[20]
+	mi := &file_v1_manager_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1398,7 +1768,7 @@ func (x *TraceResult) String() string {
 func (*TraceResult) ProtoMessage() {}
 
 func (x *TraceResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[20]
+	mi := &file_v1_manager_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1411,7 +1781,7 @@ func (x *TraceResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceResult.ProtoReflect.Descriptor instead.
 func (*TraceResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{20}
+	return file_v1_manager_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TraceResult) GetNode() string {
@@ -1477,6 +1847,310 @@ func (x *TraceResult) GetError() string {
 	return ""
 }
 
+type FlowsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Vip   string                 `protobuf:"bytes,1,opt,name=vip,proto3" json:"vip,omitempty"`
+	// As in Endpoint.port; every endpoint of the VIP when empty.
+	Port string `protobuf:"bytes,2,opt,name=port,proto3" json:"port,omitempty"`
+	// Every protocol when empty.
+	Protocol string `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// Mux to ask; every connected mux when empty.
+	Node string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	// Flows listed per mux; 0 means 1000.
+	Limit         uint32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlowsRequest) Reset() {
+	*x = FlowsRequest{}
+	mi := &file_v1_manager_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlowsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlowsRequest) ProtoMessage() {}
+
+func (x *FlowsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlowsRequest.ProtoReflect.Descriptor instead.
+func (*FlowsRequest) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *FlowsRequest) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *FlowsRequest) GetPort() string {
+	if x != nil {
+		return x.Port
+	}
+	return ""
+}
+
+func (x *FlowsRequest) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *FlowsRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *FlowsRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type FlowsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Results       []*FlowsResult         `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlowsResponse) Reset() {
+	*x = FlowsResponse{}
+	mi := &file_v1_manager_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlowsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlowsResponse) ProtoMessage() {}
+
+func (x *FlowsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlowsResponse.ProtoReflect.Descriptor instead.
+func (*FlowsResponse) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *FlowsResponse) GetResults() []*FlowsResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+// FlowsResult is one mux's answer.
+type FlowsResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Flows []*FlowStatus          `protobuf:"bytes,2,rep,name=flows,proto3" json:"flows,omitempty"`
+	// There were more than the limit.
+	Truncated     bool   `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlowsResult) Reset() {
+	*x = FlowsResult{}
+	mi := &file_v1_manager_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlowsResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlowsResult) ProtoMessage() {}
+
+func (x *FlowsResult) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlowsResult.ProtoReflect.Descriptor instead.
+func (*FlowsResult) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *FlowsResult) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *FlowsResult) GetFlows() []*FlowStatus {
+	if x != nil {
+		return x.Flows
+	}
+	return nil
+}
+
+func (x *FlowsResult) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+func (x *FlowsResult) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// FlowStatus is an entry of a mux's flow table, which holds no client addresses.
+type FlowStatus struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Vip      string                 `protobuf:"bytes,1,opt,name=vip,proto3" json:"vip,omitempty"`
+	Protocol string                 `protobuf:"bytes,2,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Port     string                 `protobuf:"bytes,3,opt,name=port,proto3" json:"port,omitempty"`
+	Service  string                 `protobuf:"bytes,4,opt,name=service,proto3" json:"service,omitempty"`
+	Dip      string                 `protobuf:"bytes,5,opt,name=dip,proto3" json:"dip,omitempty"`
+	DipPort  uint32                 `protobuf:"varint,6,opt,name=dip_port,json=dipPort,proto3" json:"dip_port,omitempty"`
+	Member   uint32                 `protobuf:"varint,7,opt,name=member,proto3" json:"member,omitempty"`
+	// "untrusted", "trusted", "closing", or "source" for a remembered client.
+	Class         string               `protobuf:"bytes,8,opt,name=class,proto3" json:"class,omitempty"`
+	Age           *durationpb.Duration `protobuf:"bytes,9,opt,name=age,proto3" json:"age,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlowStatus) Reset() {
+	*x = FlowStatus{}
+	mi := &file_v1_manager_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlowStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlowStatus) ProtoMessage() {}
+
+func (x *FlowStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlowStatus.ProtoReflect.Descriptor instead.
+func (*FlowStatus) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *FlowStatus) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *FlowStatus) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *FlowStatus) GetPort() string {
+	if x != nil {
+		return x.Port
+	}
+	return ""
+}
+
+func (x *FlowStatus) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *FlowStatus) GetDip() string {
+	if x != nil {
+		return x.Dip
+	}
+	return ""
+}
+
+func (x *FlowStatus) GetDipPort() uint32 {
+	if x != nil {
+		return x.DipPort
+	}
+	return 0
+}
+
+func (x *FlowStatus) GetMember() uint32 {
+	if x != nil {
+		return x.Member
+	}
+	return 0
+}
+
+func (x *FlowStatus) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
+}
+
+func (x *FlowStatus) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
 type CreateTokenRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -1488,7 +2162,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_v1_manager_proto_msgTypes[21]
+	mi := &file_v1_manager_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +2174,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[21]
+	mi := &file_v1_manager_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +2187,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{21}
+	return file_v1_manager_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CreateTokenRequest) GetNode() string {
@@ -1547,7 +2221,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_v1_manager_proto_msgTypes[22]
+	mi := &file_v1_manager_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1559,7 +2233,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[22]
+	mi := &file_v1_manager_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1572,7 +2246,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{22}
+	return file_v1_manager_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -1597,7 +2271,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_v1_manager_proto_msgTypes[23]
+	mi := &file_v1_manager_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1609,7 +2283,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[23]
+	mi := &file_v1_manager_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1622,7 +2296,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{23}
+	return file_v1_manager_proto_rawDescGZIP(), []int{30}
 }
 
 type VersionResponse struct {
@@ -1635,7 +2309,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_v1_manager_proto_msgTypes[24]
+	mi := &file_v1_manager_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1647,7 +2321,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[24]
+	mi := &file_v1_manager_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1660,7 +2334,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{24}
+	return file_v1_manager_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -1729,11 +2403,12 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\adeleted\x18\x03 \x03(\v2\x13.shunt.v1.ObjectRefR\adeleted\x12\x16\n" +
 	"\x06synced\x18\x04 \x01(\bR\x06synced\"#\n" +
 	"\rStatusRequest\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\tR\x04node\"n\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\"\xa6\x01\n" +
 	"\x0eStatusResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12*\n" +
-	"\x05nodes\x18\x03 \x03(\v2\x14.shunt.v1.NodeStatusR\x05nodes\"\xa2\x03\n" +
+	"\x05nodes\x18\x03 \x03(\v2\x14.shunt.v1.NodeStatusR\x05nodes\x126\n" +
+	"\tdecisions\x18\x04 \x03(\v2\x18.shunt.v1.MemberDecisionR\tdecisions\"\x9c\x04\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -1747,7 +2422,17 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x06routes\x18\t \x03(\v2\x15.shunt.v1.RouteStatusR\x06routes\x12*\n" +
 	"\x05peers\x18\n" +
 	" \x03(\v2\x14.shunt.v1.PeerStatusR\x05peers\x12\x18\n" +
-	"\aversion\x18\v \x01(\tR\aversion\"\x94\x02\n" +
+	"\aversion\x18\v \x01(\tR\aversion\x12-\n" +
+	"\x06tables\x18\f \x03(\v2\x15.shunt.v1.TableStatusR\x06tables\x12/\n" +
+	"\x05flows\x18\r \x03(\v2\x19.shunt.v1.FlowClassStatusR\x05flows\x12\x18\n" +
+	"\adrained\x18\x0e \x01(\bR\adrained\"Q\n" +
+	"\vTableStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04used\x18\x02 \x01(\x04R\x04used\x12\x1a\n" +
+	"\bcapacity\x18\x03 \x01(\x04R\bcapacity\"=\n" +
+	"\x0fFlowClassStatus\x12\x14\n" +
+	"\x05class\x18\x01 \x01(\tR\x05class\x12\x14\n" +
+	"\x05flows\x18\x02 \x01(\x04R\x05flows\"\xab\x03\n" +
 	"\fMemberStatus\x12\x10\n" +
 	"\x03vip\x18\x01 \x01(\tR\x03vip\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\tR\bprotocol\x12\x12\n" +
@@ -1761,7 +2446,30 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\apackets\x18\t \x01(\x04R\apackets\x12\x14\n" +
 	"\x05bytes\x18\n" +
 	" \x01(\x04R\x05bytes\x12\x18\n" +
-	"\aservice\x18\v \x01(\tR\aservice\"?\n" +
+	"\aservice\x18\v \x01(\tR\aservice\x12\x19\n" +
+	"\bport_end\x18\f \x01(\rR\aportEnd\x12\x14\n" +
+	"\x05flows\x18\r \x01(\x04R\x05flows\x12\x16\n" +
+	"\x06weight\x18\x0e \x01(\rR\x06weight\x12\x16\n" +
+	"\x06backup\x18\x0f \x01(\bR\x06backup\x12\x1a\n" +
+	"\bdraining\x18\x10 \x01(\bR\bdraining\x12\x18\n" +
+	"\aunknown\x18\x11 \x01(\bR\aunknown\"\xe2\x03\n" +
+	"\x0eMemberDecision\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
+	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +
+	"\bprotocol\x18\x03 \x01(\tR\bprotocol\x12\x12\n" +
+	"\x04port\x18\x04 \x01(\rR\x04port\x12\x19\n" +
+	"\bport_end\x18\x05 \x01(\rR\aportEnd\x12\x10\n" +
+	"\x03dip\x18\x06 \x01(\tR\x03dip\x12\x19\n" +
+	"\bdip_port\x18\a \x01(\rR\adipPort\x12\x16\n" +
+	"\x06member\x18\b \x01(\rR\x06member\x12\x16\n" +
+	"\x06backup\x18\t \x01(\bR\x06backup\x12\x12\n" +
+	"\x04down\x18\n" +
+	" \x01(\bR\x04down\x12\x14\n" +
+	"\x05share\x18\v \x01(\rR\x05share\x124\n" +
+	"\awarming\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\awarming\x12.\n" +
+	"\x04warm\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x04warm\x126\n" +
+	"\bdraining\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\bdraining\x124\n" +
+	"\adrained\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\adrained\"?\n" +
 	"\vReasonCount\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
 	"\apackets\x18\x02 \x01(\x04R\apackets\"E\n" +
@@ -1774,7 +2482,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"PeerStatus\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x10\n" +
-	"\x03bfd\x18\x03 \x01(\tR\x03bfd\"\xaf\x01\n" +
+	"\x03bfd\x18\x03 \x01(\tR\x03bfd\"\xc9\x01\n" +
 	"\fTraceRequest\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x1f\n" +
 	"\vclient_port\x18\x02 \x01(\rR\n" +
@@ -1783,7 +2491,8 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x04port\x18\x04 \x01(\rR\x04port\x12\x1a\n" +
 	"\bprotocol\x18\x05 \x01(\tR\bprotocol\x12\x12\n" +
 	"\x04node\x18\x06 \x01(\tR\x04node\x12\x10\n" +
-	"\x03vni\x18\a \x01(\rR\x03vni\"@\n" +
+	"\x03vni\x18\a \x01(\rR\x03vni\x12\x18\n" +
+	"\asegment\x18\b \x01(\tR\asegment\"@\n" +
 	"\rTraceResponse\x12/\n" +
 	"\aresults\x18\x01 \x03(\v2\x15.shunt.v1.TraceResultR\aresults\"\xf3\x01\n" +
 	"\vTraceResult\x12\x12\n" +
@@ -1795,7 +2504,31 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x06member\x18\x06 \x01(\rR\x06member\x12+\n" +
 	"\x11outer_destination\x18\a \x01(\tR\x10outerDestination\x12\x14\n" +
 	"\x05steps\x18\b \x03(\tR\x05steps\x12\x14\n" +
-	"\x05error\x18\t \x01(\tR\x05error\"i\n" +
+	"\x05error\x18\t \x01(\tR\x05error\"z\n" +
+	"\fFlowsRequest\x12\x10\n" +
+	"\x03vip\x18\x01 \x01(\tR\x03vip\x12\x12\n" +
+	"\x04port\x18\x02 \x01(\tR\x04port\x12\x1a\n" +
+	"\bprotocol\x18\x03 \x01(\tR\bprotocol\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\rR\x05limit\"@\n" +
+	"\rFlowsResponse\x12/\n" +
+	"\aresults\x18\x01 \x03(\v2\x15.shunt.v1.FlowsResultR\aresults\"\x81\x01\n" +
+	"\vFlowsResult\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12*\n" +
+	"\x05flows\x18\x02 \x03(\v2\x14.shunt.v1.FlowStatusR\x05flows\x12\x1c\n" +
+	"\ttruncated\x18\x03 \x01(\bR\ttruncated\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"\xf0\x01\n" +
+	"\n" +
+	"FlowStatus\x12\x10\n" +
+	"\x03vip\x18\x01 \x01(\tR\x03vip\x12\x1a\n" +
+	"\bprotocol\x18\x02 \x01(\tR\bprotocol\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\tR\x04port\x12\x18\n" +
+	"\aservice\x18\x04 \x01(\tR\aservice\x12\x10\n" +
+	"\x03dip\x18\x05 \x01(\tR\x03dip\x12\x19\n" +
+	"\bdip_port\x18\x06 \x01(\rR\adipPort\x12\x16\n" +
+	"\x06member\x18\a \x01(\rR\x06member\x12\x14\n" +
+	"\x05class\x18\b \x01(\tR\x05class\x12+\n" +
+	"\x03age\x18\t \x01(\v2\x19.google.protobuf.DurationR\x03age\"i\n" +
 	"\x12CreateTokenRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12+\n" +
@@ -1806,14 +2539,15 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x0eVersionRequest\"C\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
-	"\x06commit\x18\x02 \x01(\tR\x06commit2\x87\x04\n" +
+	"\x06commit\x18\x02 \x01(\tR\x06commit2\xc6\x04\n" +
 	"\aManager\x128\n" +
 	"\x05Apply\x12\x16.shunt.v1.ApplyRequest\x1a\x17.shunt.v1.ApplyResponse\x12;\n" +
 	"\x06Delete\x12\x17.shunt.v1.DeleteRequest\x1a\x18.shunt.v1.DeleteResponse\x127\n" +
 	"\x03Get\x12\x14.shunt.v1.GetRequest\x1a\x15.shunt.v1.GetResponse\"\x03\x90\x02\x01\x12:\n" +
 	"\x05Watch\x12\x16.shunt.v1.WatchRequest\x1a\x17.shunt.v1.WatchResponse0\x01\x12@\n" +
 	"\x06Status\x12\x17.shunt.v1.StatusRequest\x1a\x18.shunt.v1.StatusResponse\"\x03\x90\x02\x01\x12=\n" +
-	"\x05Trace\x12\x16.shunt.v1.TraceRequest\x1a\x17.shunt.v1.TraceResponse\"\x03\x90\x02\x01\x12J\n" +
+	"\x05Trace\x12\x16.shunt.v1.TraceRequest\x1a\x17.shunt.v1.TraceResponse\"\x03\x90\x02\x01\x12=\n" +
+	"\x05Flows\x12\x16.shunt.v1.FlowsRequest\x1a\x17.shunt.v1.FlowsResponse\"\x03\x90\x02\x01\x12J\n" +
 	"\vCreateToken\x12\x1c.shunt.v1.CreateTokenRequest\x1a\x1d.shunt.v1.CreateTokenResponse\x12C\n" +
 	"\aVersion\x12\x18.shunt.v1.VersionRequest\x1a\x19.shunt.v1.VersionResponse\"\x03\x90\x02\x01B)Z'github.com/shuntlb/shunt/api/v1;shuntv1b\x06proto3"
 
@@ -1830,7 +2564,7 @@ func file_v1_manager_proto_rawDescGZIP() []byte {
 }
 
 var file_v1_manager_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_v1_manager_proto_goTypes = []any{
 	(Change_Action)(0),            // 0: shunt.v1.Change.Action
 	(*Violation)(nil),             // 1: shunt.v1.Violation
@@ -1847,62 +2581,81 @@ var file_v1_manager_proto_goTypes = []any{
 	(*StatusRequest)(nil),         // 12: shunt.v1.StatusRequest
 	(*StatusResponse)(nil),        // 13: shunt.v1.StatusResponse
 	(*NodeStatus)(nil),            // 14: shunt.v1.NodeStatus
-	(*MemberStatus)(nil),          // 15: shunt.v1.MemberStatus
-	(*ReasonCount)(nil),           // 16: shunt.v1.ReasonCount
-	(*RouteStatus)(nil),           // 17: shunt.v1.RouteStatus
-	(*PeerStatus)(nil),            // 18: shunt.v1.PeerStatus
-	(*TraceRequest)(nil),          // 19: shunt.v1.TraceRequest
-	(*TraceResponse)(nil),         // 20: shunt.v1.TraceResponse
-	(*TraceResult)(nil),           // 21: shunt.v1.TraceResult
-	(*CreateTokenRequest)(nil),    // 22: shunt.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),   // 23: shunt.v1.CreateTokenResponse
-	(*VersionRequest)(nil),        // 24: shunt.v1.VersionRequest
-	(*VersionResponse)(nil),       // 25: shunt.v1.VersionResponse
-	(*Object)(nil),                // 26: shunt.v1.Object
-	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
+	(*TableStatus)(nil),           // 15: shunt.v1.TableStatus
+	(*FlowClassStatus)(nil),       // 16: shunt.v1.FlowClassStatus
+	(*MemberStatus)(nil),          // 17: shunt.v1.MemberStatus
+	(*MemberDecision)(nil),        // 18: shunt.v1.MemberDecision
+	(*ReasonCount)(nil),           // 19: shunt.v1.ReasonCount
+	(*RouteStatus)(nil),           // 20: shunt.v1.RouteStatus
+	(*PeerStatus)(nil),            // 21: shunt.v1.PeerStatus
+	(*TraceRequest)(nil),          // 22: shunt.v1.TraceRequest
+	(*TraceResponse)(nil),         // 23: shunt.v1.TraceResponse
+	(*TraceResult)(nil),           // 24: shunt.v1.TraceResult
+	(*FlowsRequest)(nil),          // 25: shunt.v1.FlowsRequest
+	(*FlowsResponse)(nil),         // 26: shunt.v1.FlowsResponse
+	(*FlowsResult)(nil),           // 27: shunt.v1.FlowsResult
+	(*FlowStatus)(nil),            // 28: shunt.v1.FlowStatus
+	(*CreateTokenRequest)(nil),    // 29: shunt.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),   // 30: shunt.v1.CreateTokenResponse
+	(*VersionRequest)(nil),        // 31: shunt.v1.VersionRequest
+	(*VersionResponse)(nil),       // 32: shunt.v1.VersionResponse
+	(*Object)(nil),                // 33: shunt.v1.Object
+	(*timestamppb.Timestamp)(nil), // 34: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 35: google.protobuf.Duration
 }
 var file_v1_manager_proto_depIdxs = []int32{
-	26, // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
+	33, // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
 	4,  // 1: shunt.v1.ApplyResponse.changes:type_name -> shunt.v1.Change
 	0,  // 2: shunt.v1.Change.action:type_name -> shunt.v1.Change.Action
-	26, // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
-	26, // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
+	33, // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
+	33, // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
 	5,  // 5: shunt.v1.DeleteRequest.objects:type_name -> shunt.v1.ObjectRef
 	4,  // 6: shunt.v1.DeleteResponse.changes:type_name -> shunt.v1.Change
-	26, // 7: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
-	26, // 8: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
+	33, // 7: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
+	33, // 8: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
 	5,  // 9: shunt.v1.WatchResponse.deleted:type_name -> shunt.v1.ObjectRef
 	14, // 10: shunt.v1.StatusResponse.nodes:type_name -> shunt.v1.NodeStatus
-	27, // 11: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
-	15, // 12: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
-	16, // 13: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
-	17, // 14: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
-	18, // 15: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
-	21, // 16: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
-	28, // 17: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	27, // 18: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	2,  // 19: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
-	6,  // 20: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
-	8,  // 21: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
-	10, // 22: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
-	12, // 23: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
-	19, // 24: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
-	22, // 25: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
-	24, // 26: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
-	3,  // 27: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
-	7,  // 28: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
-	9,  // 29: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
-	11, // 30: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
-	13, // 31: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
-	20, // 32: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
-	23, // 33: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
-	25, // 34: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
-	27, // [27:35] is the sub-list for method output_type
-	19, // [19:27] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	18, // 11: shunt.v1.StatusResponse.decisions:type_name -> shunt.v1.MemberDecision
+	34, // 12: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
+	17, // 13: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
+	19, // 14: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
+	20, // 15: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
+	21, // 16: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
+	15, // 17: shunt.v1.NodeStatus.tables:type_name -> shunt.v1.TableStatus
+	16, // 18: shunt.v1.NodeStatus.flows:type_name -> shunt.v1.FlowClassStatus
+	34, // 19: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
+	34, // 20: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
+	34, // 21: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
+	34, // 22: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
+	24, // 23: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
+	27, // 24: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
+	28, // 25: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
+	35, // 26: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
+	35, // 27: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	34, // 28: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	2,  // 29: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
+	6,  // 30: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
+	8,  // 31: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
+	10, // 32: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
+	12, // 33: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
+	22, // 34: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
+	25, // 35: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
+	29, // 36: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
+	31, // 37: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
+	3,  // 38: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
+	7,  // 39: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
+	9,  // 40: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
+	11, // 41: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
+	13, // 42: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
+	23, // 43: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
+	26, // 44: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
+	30, // 45: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
+	32, // 46: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
+	38, // [38:47] is the sub-list for method output_type
+	29, // [29:38] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_v1_manager_proto_init() }
@@ -1917,7 +2670,7 @@ func file_v1_manager_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_manager_proto_rawDesc), len(file_v1_manager_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   25,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -154,6 +154,7 @@ type NodeReport struct {
 	Epoch         int64       `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Status        *NodeStatus `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
 	Trace         *TraceReply `protobuf:"bytes,5,opt,name=trace,proto3" json:"trace,omitempty"`
+	Flows         *FlowsReply `protobuf:"bytes,6,opt,name=flows,proto3" json:"flows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -219,6 +220,13 @@ func (x *NodeReport) GetStatus() *NodeStatus {
 func (x *NodeReport) GetTrace() *TraceReply {
 	if x != nil {
 		return x.Trace
+	}
+	return nil
+}
+
+func (x *NodeReport) GetFlows() *FlowsReply {
+	if x != nil {
+		return x.Flows
 	}
 	return nil
 }
@@ -312,6 +320,7 @@ type PlanUpdate struct {
 	Delete []string `protobuf:"bytes,5,rep,name=delete,proto3" json:"delete,omitempty"`
 	// A question to answer with NodeReport.trace; independent of the plan.
 	Trace         *TraceQuestion `protobuf:"bytes,6,opt,name=trace,proto3" json:"trace,omitempty"`
+	Flows         *FlowsQuestion `protobuf:"bytes,7,opt,name=flows,proto3" json:"flows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -388,6 +397,117 @@ func (x *PlanUpdate) GetTrace() *TraceQuestion {
 	return nil
 }
 
+func (x *PlanUpdate) GetFlows() *FlowsQuestion {
+	if x != nil {
+		return x.Flows
+	}
+	return nil
+}
+
+type FlowsQuestion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Request       *FlowsRequest          `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlowsQuestion) Reset() {
+	*x = FlowsQuestion{}
+	mi := &file_v1_node_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlowsQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlowsQuestion) ProtoMessage() {}
+
+func (x *FlowsQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlowsQuestion.ProtoReflect.Descriptor instead.
+func (*FlowsQuestion) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *FlowsQuestion) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *FlowsQuestion) GetRequest() *FlowsRequest {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+type FlowsReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Result        *FlowsResult           `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlowsReply) Reset() {
+	*x = FlowsReply{}
+	mi := &file_v1_node_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlowsReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlowsReply) ProtoMessage() {}
+
+func (x *FlowsReply) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlowsReply.ProtoReflect.Descriptor instead.
+func (*FlowsReply) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *FlowsReply) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *FlowsReply) GetResult() *FlowsResult {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
 type TraceQuestion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -398,7 +518,7 @@ type TraceQuestion struct {
 
 func (x *TraceQuestion) Reset() {
 	*x = TraceQuestion{}
-	mi := &file_v1_node_proto_msgTypes[5]
+	mi := &file_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -410,7 +530,7 @@ func (x *TraceQuestion) String() string {
 func (*TraceQuestion) ProtoMessage() {}
 
 func (x *TraceQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[5]
+	mi := &file_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -423,7 +543,7 @@ func (x *TraceQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceQuestion.ProtoReflect.Descriptor instead.
 func (*TraceQuestion) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TraceQuestion) GetId() uint64 {
@@ -450,7 +570,7 @@ type TraceReply struct {
 
 func (x *TraceReply) Reset() {
 	*x = TraceReply{}
-	mi := &file_v1_node_proto_msgTypes[6]
+	mi := &file_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -462,7 +582,7 @@ func (x *TraceReply) String() string {
 func (*TraceReply) ProtoMessage() {}
 
 func (x *TraceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[6]
+	mi := &file_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -475,7 +595,7 @@ func (x *TraceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceReply.ProtoReflect.Descriptor instead.
 func (*TraceReply) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TraceReply) GetId() uint64 {
@@ -502,6 +622,7 @@ type PlanItem struct {
 	//	*PlanItem_Binding
 	//	*PlanItem_RingKey
 	//	*PlanItem_Node
+	//	*PlanItem_Service
 	Item          isPlanItem_Item `protobuf_oneof:"item"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -509,7 +630,7 @@ type PlanItem struct {
 
 func (x *PlanItem) Reset() {
 	*x = PlanItem{}
-	mi := &file_v1_node_proto_msgTypes[7]
+	mi := &file_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -521,7 +642,7 @@ func (x *PlanItem) String() string {
 func (*PlanItem) ProtoMessage() {}
 
 func (x *PlanItem) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[7]
+	mi := &file_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -534,7 +655,7 @@ func (x *PlanItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanItem.ProtoReflect.Descriptor instead.
 func (*PlanItem) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PlanItem) GetKey() string {
@@ -587,6 +708,15 @@ func (x *PlanItem) GetNode() *PlanNode {
 	return nil
 }
 
+func (x *PlanItem) GetService() *PlanService {
+	if x != nil {
+		if x, ok := x.Item.(*PlanItem_Service); ok {
+			return x.Service
+		}
+	}
+	return nil
+}
+
 type isPlanItem_Item interface {
 	isPlanItem_Item()
 }
@@ -607,6 +737,10 @@ type PlanItem_Node struct {
 	Node *PlanNode `protobuf:"bytes,5,opt,name=node,proto3,oneof"`
 }
 
+type PlanItem_Service struct {
+	Service *PlanService `protobuf:"bytes,6,opt,name=service,proto3,oneof"`
+}
+
 func (*PlanItem_Endpoint) isPlanItem_Item() {}
 
 func (*PlanItem_Binding) isPlanItem_Item() {}
@@ -614,6 +748,8 @@ func (*PlanItem_Binding) isPlanItem_Item() {}
 func (*PlanItem_RingKey) isPlanItem_Item() {}
 
 func (*PlanItem_Node) isPlanItem_Item() {}
+
+func (*PlanItem_Service) isPlanItem_Item() {}
 
 // PlanNode is what a node must know about itself and its surroundings.
 type PlanNode struct {
@@ -629,7 +765,7 @@ type PlanNode struct {
 
 func (x *PlanNode) Reset() {
 	*x = PlanNode{}
-	mi := &file_v1_node_proto_msgTypes[8]
+	mi := &file_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -641,7 +777,7 @@ func (x *PlanNode) String() string {
 func (*PlanNode) ProtoMessage() {}
 
 func (x *PlanNode) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[8]
+	mi := &file_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -654,7 +790,7 @@ func (x *PlanNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanNode.ProtoReflect.Descriptor instead.
 func (*PlanNode) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PlanNode) GetNode() *Node {
@@ -689,7 +825,7 @@ type PlanKey struct {
 
 func (x *PlanKey) Reset() {
 	*x = PlanKey{}
-	mi := &file_v1_node_proto_msgTypes[9]
+	mi := &file_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -701,7 +837,7 @@ func (x *PlanKey) String() string {
 func (*PlanKey) ProtoMessage() {}
 
 func (x *PlanKey) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[9]
+	mi := &file_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -714,7 +850,7 @@ func (x *PlanKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanKey.ProtoReflect.Descriptor instead.
 func (*PlanKey) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PlanKey) GetId() uint32 {
@@ -742,17 +878,29 @@ type PlanEndpoint struct {
 	// Generation of the ring: membership, weights, size or hash key changed.
 	Generation int64 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Ring size is 1 << ring_code.
-	RingCode      uint32        `protobuf:"varint,7,opt,name=ring_code,json=ringCode,proto3" json:"ring_code,omitempty"`
-	KeyId         uint32        `protobuf:"varint,8,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	Members       []*PlanMember `protobuf:"bytes,9,rep,name=members,proto3" json:"members,omitempty"`
-	Check         *PlanCheck    `protobuf:"bytes,10,opt,name=check,proto3" json:"check,omitempty"`
+	RingCode uint32        `protobuf:"varint,7,opt,name=ring_code,json=ringCode,proto3" json:"ring_code,omitempty"`
+	KeyId    uint32        `protobuf:"varint,8,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	Members  []*PlanMember `protobuf:"bytes,9,rep,name=members,proto3" json:"members,omitempty"`
+	Check    *PlanCheck    `protobuf:"bytes,10,opt,name=check,proto3" json:"check,omitempty"`
+	// Last port of a range; 0 for a single port. "any" and "*" have port 0 and 65535.
+	PortEnd uint32 `protobuf:"varint,11,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
+	// "hash" or "flow".
+	Affinity  string          `protobuf:"bytes,12,opt,name=affinity,proto3" json:"affinity,omitempty"`
+	Source    *SourceAffinity `protobuf:"bytes,13,opt,name=source,proto3" json:"source,omitempty"`
+	OnePacket bool            `protobuf:"varint,14,opt,name=one_packet,json=onePacket,proto3" json:"one_packet,omitempty"`
+	Idle      *Idle           `protobuf:"bytes,15,opt,name=idle,proto3" json:"idle,omitempty"`
+	Fragments string          `protobuf:"bytes,16,opt,name=fragments,proto3" json:"fragments,omitempty"`
+	// "ipip" or "gue", never empty.
+	Encap         string `protobuf:"bytes,17,opt,name=encap,proto3" json:"encap,omitempty"`
+	BackupBelow   uint32 `protobuf:"varint,18,opt,name=backup_below,json=backupBelow,proto3" json:"backup_below,omitempty"`
+	FailOpen      bool   `protobuf:"varint,19,opt,name=fail_open,json=failOpen,proto3" json:"fail_open,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanEndpoint) Reset() {
 	*x = PlanEndpoint{}
-	mi := &file_v1_node_proto_msgTypes[10]
+	mi := &file_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +912,7 @@ func (x *PlanEndpoint) String() string {
 func (*PlanEndpoint) ProtoMessage() {}
 
 func (x *PlanEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[10]
+	mi := &file_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +925,7 @@ func (x *PlanEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanEndpoint.ProtoReflect.Descriptor instead.
 func (*PlanEndpoint) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PlanEndpoint) GetService() string {
@@ -850,6 +998,147 @@ func (x *PlanEndpoint) GetCheck() *PlanCheck {
 	return nil
 }
 
+func (x *PlanEndpoint) GetPortEnd() uint32 {
+	if x != nil {
+		return x.PortEnd
+	}
+	return 0
+}
+
+func (x *PlanEndpoint) GetAffinity() string {
+	if x != nil {
+		return x.Affinity
+	}
+	return ""
+}
+
+func (x *PlanEndpoint) GetSource() *SourceAffinity {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+func (x *PlanEndpoint) GetOnePacket() bool {
+	if x != nil {
+		return x.OnePacket
+	}
+	return false
+}
+
+func (x *PlanEndpoint) GetIdle() *Idle {
+	if x != nil {
+		return x.Idle
+	}
+	return nil
+}
+
+func (x *PlanEndpoint) GetFragments() string {
+	if x != nil {
+		return x.Fragments
+	}
+	return ""
+}
+
+func (x *PlanEndpoint) GetEncap() string {
+	if x != nil {
+		return x.Encap
+	}
+	return ""
+}
+
+func (x *PlanEndpoint) GetBackupBelow() uint32 {
+	if x != nil {
+		return x.BackupBelow
+	}
+	return 0
+}
+
+func (x *PlanEndpoint) GetFailOpen() bool {
+	if x != nil {
+		return x.FailOpen
+	}
+	return false
+}
+
+// PlanService is what the endpoints of one service share, for muxes.
+type PlanService struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Name   string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Vip    []string               `protobuf:"bytes,2,rep,name=vip,proto3" json:"vip,omitempty"`
+	Limits *Limits                `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Prefixes in 17 bytes each: address (IPv4 as ::ffff:a.b.c.d) and length in bits of its own family.
+	Allow         []byte `protobuf:"bytes,4,opt,name=allow,proto3" json:"allow,omitempty"`
+	Deny          []byte `protobuf:"bytes,5,opt,name=deny,proto3" json:"deny,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanService) Reset() {
+	*x = PlanService{}
+	mi := &file_v1_node_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanService) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanService) ProtoMessage() {}
+
+func (x *PlanService) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanService.ProtoReflect.Descriptor instead.
+func (*PlanService) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PlanService) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlanService) GetVip() []string {
+	if x != nil {
+		return x.Vip
+	}
+	return nil
+}
+
+func (x *PlanService) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *PlanService) GetAllow() []byte {
+	if x != nil {
+		return x.Allow
+	}
+	return nil
+}
+
+func (x *PlanService) GetDeny() []byte {
+	if x != nil {
+		return x.Deny
+	}
+	return nil
+}
+
 // PlanMember is a backend's place in one endpoint (design section 9.1).
 type PlanMember struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -858,15 +1147,18 @@ type PlanMember struct {
 	Port  uint32                 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
 	// Weight in the ring; 0 while draining.
 	Weight uint32 `protobuf:"varint,4,opt,name=weight,proto3" json:"weight,omitempty"`
-	// Outer destination, unique per member of an endpoint (design section 9.2).
-	Outer         string `protobuf:"bytes,5,opt,name=outer,proto3" json:"outer,omitempty"`
+	// Outer destination, unique per member of an endpoint (design section 9.2), but for GUE.
+	Outer  string `protobuf:"bytes,5,opt,name=outer,proto3" json:"outer,omitempty"`
+	Backup bool   `protobuf:"varint,6,opt,name=backup,proto3" json:"backup,omitempty"`
+	// Dead for so long that the ring is made without it.
+	Down          bool `protobuf:"varint,7,opt,name=down,proto3" json:"down,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanMember) Reset() {
 	*x = PlanMember{}
-	mi := &file_v1_node_proto_msgTypes[11]
+	mi := &file_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -878,7 +1170,7 @@ func (x *PlanMember) String() string {
 func (*PlanMember) ProtoMessage() {}
 
 func (x *PlanMember) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[11]
+	mi := &file_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -891,7 +1183,7 @@ func (x *PlanMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMember.ProtoReflect.Descriptor instead.
 func (*PlanMember) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PlanMember) GetId() uint32 {
@@ -929,6 +1221,20 @@ func (x *PlanMember) GetOuter() string {
 	return ""
 }
 
+func (x *PlanMember) GetBackup() bool {
+	if x != nil {
+		return x.Backup
+	}
+	return false
+}
+
+func (x *PlanMember) GetDown() bool {
+	if x != nil {
+		return x.Down
+	}
+	return false
+}
+
 // PlanCheck is Health with its defaults filled in.
 type PlanCheck struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -946,7 +1252,7 @@ type PlanCheck struct {
 
 func (x *PlanCheck) Reset() {
 	*x = PlanCheck{}
-	mi := &file_v1_node_proto_msgTypes[12]
+	mi := &file_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -958,7 +1264,7 @@ func (x *PlanCheck) String() string {
 func (*PlanCheck) ProtoMessage() {}
 
 func (x *PlanCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[12]
+	mi := &file_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -971,7 +1277,7 @@ func (x *PlanCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanCheck.ProtoReflect.Descriptor instead.
 func (*PlanCheck) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PlanCheck) GetKind() string {
@@ -1043,13 +1349,15 @@ type PlanBinding struct {
 	Dip           string                 `protobuf:"bytes,8,opt,name=dip,proto3" json:"dip,omitempty"`
 	DipPort       uint32                 `protobuf:"varint,9,opt,name=dip_port,json=dipPort,proto3" json:"dip_port,omitempty"`
 	Rewrite       bool                   `protobuf:"varint,10,opt,name=rewrite,proto3" json:"rewrite,omitempty"`
+	PortEnd       uint32                 `protobuf:"varint,11,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
+	Encap         string                 `protobuf:"bytes,12,opt,name=encap,proto3" json:"encap,omitempty"` // as in PlanEndpoint
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanBinding) Reset() {
 	*x = PlanBinding{}
-	mi := &file_v1_node_proto_msgTypes[13]
+	mi := &file_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1061,7 +1369,7 @@ func (x *PlanBinding) String() string {
 func (*PlanBinding) ProtoMessage() {}
 
 func (x *PlanBinding) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[13]
+	mi := &file_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1074,7 +1382,7 @@ func (x *PlanBinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanBinding.ProtoReflect.Descriptor instead.
 func (*PlanBinding) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PlanBinding) GetService() string {
@@ -1147,6 +1455,20 @@ func (x *PlanBinding) GetRewrite() bool {
 	return false
 }
 
+func (x *PlanBinding) GetPortEnd() uint32 {
+	if x != nil {
+		return x.PortEnd
+	}
+	return 0
+}
+
+func (x *PlanBinding) GetEncap() string {
+	if x != nil {
+		return x.Encap
+	}
+	return ""
+}
+
 var File_v1_node_proto protoreflect.FileDescriptor
 
 const file_v1_node_proto_rawDesc = "" +
@@ -1159,20 +1481,21 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x03csr\x18\x04 \x01(\fR\x03csr\"@\n" +
 	"\fJoinResponse\x12 \n" +
 	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12\x0e\n" +
-	"\x02ca\x18\x02 \x01(\fR\x02ca\"\xcc\x01\n" +
+	"\x02ca\x18\x02 \x01(\fR\x02ca\"\xf8\x01\n" +
 	"\n" +
 	"NodeReport\x12%\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0f.shunt.v1.HelloR\x05hello\x12'\n" +
 	"\x0fsynced_revision\x18\x02 \x01(\x03R\x0esyncedRevision\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x03R\x05epoch\x12,\n" +
 	"\x06status\x18\x04 \x01(\v2\x14.shunt.v1.NodeStatusR\x06status\x12*\n" +
-	"\x05trace\x18\x05 \x01(\v2\x14.shunt.v1.TraceReplyR\x05trace\"\x84\x01\n" +
+	"\x05trace\x18\x05 \x01(\v2\x14.shunt.v1.TraceReplyR\x05trace\x12*\n" +
+	"\x05flows\x18\x06 \x01(\v2\x14.shunt.v1.FlowsReplyR\x05flows\"\x84\x01\n" +
 	"\x05Hello\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12#\n" +
 	"\rhave_revision\x18\x04 \x01(\x03R\fhaveRevision\x12\x14\n" +
-	"\x05epoch\x18\x05 \x01(\x03R\x05epoch\"\xcd\x01\n" +
+	"\x05epoch\x18\x05 \x01(\x03R\x05epoch\"\xfc\x01\n" +
 	"\n" +
 	"PlanUpdate\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x14\n" +
@@ -1180,20 +1503,29 @@ const file_v1_node_proto_rawDesc = "" +
 	"\bsnapshot\x18\x03 \x01(\bR\bsnapshot\x12*\n" +
 	"\x06upsert\x18\x04 \x03(\v2\x12.shunt.v1.PlanItemR\x06upsert\x12\x16\n" +
 	"\x06delete\x18\x05 \x03(\tR\x06delete\x12-\n" +
-	"\x05trace\x18\x06 \x01(\v2\x17.shunt.v1.TraceQuestionR\x05trace\"Q\n" +
+	"\x05trace\x18\x06 \x01(\v2\x17.shunt.v1.TraceQuestionR\x05trace\x12-\n" +
+	"\x05flows\x18\a \x01(\v2\x17.shunt.v1.FlowsQuestionR\x05flows\"Q\n" +
+	"\rFlowsQuestion\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x120\n" +
+	"\arequest\x18\x02 \x01(\v2\x16.shunt.v1.FlowsRequestR\arequest\"K\n" +
+	"\n" +
+	"FlowsReply\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12-\n" +
+	"\x06result\x18\x02 \x01(\v2\x15.shunt.v1.FlowsResultR\x06result\"Q\n" +
 	"\rTraceQuestion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x120\n" +
 	"\arequest\x18\x02 \x01(\v2\x16.shunt.v1.TraceRequestR\arequest\"K\n" +
 	"\n" +
 	"TraceReply\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12-\n" +
-	"\x06result\x18\x02 \x01(\v2\x15.shunt.v1.TraceResultR\x06result\"\xe7\x01\n" +
+	"\x06result\x18\x02 \x01(\v2\x15.shunt.v1.TraceResultR\x06result\"\x9a\x02\n" +
 	"\bPlanItem\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x124\n" +
 	"\bendpoint\x18\x02 \x01(\v2\x16.shunt.v1.PlanEndpointH\x00R\bendpoint\x121\n" +
 	"\abinding\x18\x03 \x01(\v2\x15.shunt.v1.PlanBindingH\x00R\abinding\x12.\n" +
 	"\bring_key\x18\x04 \x01(\v2\x11.shunt.v1.PlanKeyH\x00R\aringKey\x12(\n" +
-	"\x04node\x18\x05 \x01(\v2\x12.shunt.v1.PlanNodeH\x00R\x04nodeB\x06\n" +
+	"\x04node\x18\x05 \x01(\v2\x12.shunt.v1.PlanNodeH\x00R\x04node\x121\n" +
+	"\aservice\x18\x06 \x01(\v2\x15.shunt.v1.PlanServiceH\x00R\aserviceB\x06\n" +
 	"\x04item\"g\n" +
 	"\bPlanNode\x12\"\n" +
 	"\x04node\x18\x01 \x01(\v2\x0e.shunt.v1.NodeR\x04node\x12\x10\n" +
@@ -1201,7 +1533,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x0etunnel_sources\x18\x03 \x03(\tR\rtunnelSources\"+\n" +
 	"\aPlanKey\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\fR\x03key\"\xab\x02\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\"\xcb\x04\n" +
 	"\fPlanEndpoint\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
 	"\x03vni\x18\x02 \x01(\rR\x03vni\x12\x10\n" +
@@ -1215,14 +1547,32 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x06key_id\x18\b \x01(\rR\x05keyId\x12.\n" +
 	"\amembers\x18\t \x03(\v2\x14.shunt.v1.PlanMemberR\amembers\x12)\n" +
 	"\x05check\x18\n" +
-	" \x01(\v2\x13.shunt.v1.PlanCheckR\x05check\"p\n" +
+	" \x01(\v2\x13.shunt.v1.PlanCheckR\x05check\x12\x19\n" +
+	"\bport_end\x18\v \x01(\rR\aportEnd\x12\x1a\n" +
+	"\baffinity\x18\f \x01(\tR\baffinity\x120\n" +
+	"\x06source\x18\r \x01(\v2\x18.shunt.v1.SourceAffinityR\x06source\x12\x1d\n" +
+	"\n" +
+	"one_packet\x18\x0e \x01(\bR\tonePacket\x12\"\n" +
+	"\x04idle\x18\x0f \x01(\v2\x0e.shunt.v1.IdleR\x04idle\x12\x1c\n" +
+	"\tfragments\x18\x10 \x01(\tR\tfragments\x12\x14\n" +
+	"\x05encap\x18\x11 \x01(\tR\x05encap\x12!\n" +
+	"\fbackup_below\x18\x12 \x01(\rR\vbackupBelow\x12\x1b\n" +
+	"\tfail_open\x18\x13 \x01(\bR\bfailOpen\"\x87\x01\n" +
+	"\vPlanService\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03vip\x18\x02 \x03(\tR\x03vip\x12(\n" +
+	"\x06limits\x18\x03 \x01(\v2\x10.shunt.v1.LimitsR\x06limits\x12\x14\n" +
+	"\x05allow\x18\x04 \x01(\fR\x05allow\x12\x12\n" +
+	"\x04deny\x18\x05 \x01(\fR\x04deny\"\x9c\x01\n" +
 	"\n" +
 	"PlanMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
 	"\x03dip\x18\x02 \x01(\tR\x03dip\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12\x16\n" +
 	"\x06weight\x18\x04 \x01(\rR\x06weight\x12\x14\n" +
-	"\x05outer\x18\x05 \x01(\tR\x05outer\"\xef\x01\n" +
+	"\x05outer\x18\x05 \x01(\tR\x05outer\x12\x16\n" +
+	"\x06backup\x18\x06 \x01(\bR\x06backup\x12\x12\n" +
+	"\x04down\x18\a \x01(\bR\x04down\"\xef\x01\n" +
 	"\tPlanCheck\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
@@ -1231,7 +1581,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\atimeout\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12\x12\n" +
 	"\x04rise\x18\x06 \x01(\rR\x04rise\x12\x12\n" +
 	"\x04fall\x18\a \x01(\rR\x04fall\x12\x12\n" +
-	"\x04port\x18\b \x01(\rR\x04port\"\xf0\x01\n" +
+	"\x04port\x18\b \x01(\rR\x04port\"\xa1\x02\n" +
 	"\vPlanBinding\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
 	"\x03vni\x18\x02 \x01(\rR\x03vni\x12\x10\n" +
@@ -1243,7 +1593,9 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x03dip\x18\b \x01(\tR\x03dip\x12\x19\n" +
 	"\bdip_port\x18\t \x01(\rR\adipPort\x12\x18\n" +
 	"\arewrite\x18\n" +
-	" \x01(\bR\arewrite2}\n" +
+	" \x01(\bR\arewrite\x12\x19\n" +
+	"\bport_end\x18\v \x01(\rR\aportEnd\x12\x14\n" +
+	"\x05encap\x18\f \x01(\tR\x05encap2}\n" +
 	"\fNodeProtocol\x125\n" +
 	"\x04Join\x12\x15.shunt.v1.JoinRequest\x1a\x16.shunt.v1.JoinResponse\x126\n" +
 	"\x04Sync\x12\x14.shunt.v1.NodeReport\x1a\x14.shunt.v1.PlanUpdate(\x010\x01B)Z'github.com/shuntlb/shunt/api/v1;shuntv1b\x06proto3"
@@ -1260,54 +1612,70 @@ func file_v1_node_proto_rawDescGZIP() []byte {
 	return file_v1_node_proto_rawDescData
 }
 
-var file_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_v1_node_proto_goTypes = []any{
 	(*JoinRequest)(nil),         // 0: shunt.v1.JoinRequest
 	(*JoinResponse)(nil),        // 1: shunt.v1.JoinResponse
 	(*NodeReport)(nil),          // 2: shunt.v1.NodeReport
 	(*Hello)(nil),               // 3: shunt.v1.Hello
 	(*PlanUpdate)(nil),          // 4: shunt.v1.PlanUpdate
-	(*TraceQuestion)(nil),       // 5: shunt.v1.TraceQuestion
-	(*TraceReply)(nil),          // 6: shunt.v1.TraceReply
-	(*PlanItem)(nil),            // 7: shunt.v1.PlanItem
-	(*PlanNode)(nil),            // 8: shunt.v1.PlanNode
-	(*PlanKey)(nil),             // 9: shunt.v1.PlanKey
-	(*PlanEndpoint)(nil),        // 10: shunt.v1.PlanEndpoint
-	(*PlanMember)(nil),          // 11: shunt.v1.PlanMember
-	(*PlanCheck)(nil),           // 12: shunt.v1.PlanCheck
-	(*PlanBinding)(nil),         // 13: shunt.v1.PlanBinding
-	(*NodeStatus)(nil),          // 14: shunt.v1.NodeStatus
-	(*TraceRequest)(nil),        // 15: shunt.v1.TraceRequest
-	(*TraceResult)(nil),         // 16: shunt.v1.TraceResult
-	(*Node)(nil),                // 17: shunt.v1.Node
-	(*durationpb.Duration)(nil), // 18: google.protobuf.Duration
+	(*FlowsQuestion)(nil),       // 5: shunt.v1.FlowsQuestion
+	(*FlowsReply)(nil),          // 6: shunt.v1.FlowsReply
+	(*TraceQuestion)(nil),       // 7: shunt.v1.TraceQuestion
+	(*TraceReply)(nil),          // 8: shunt.v1.TraceReply
+	(*PlanItem)(nil),            // 9: shunt.v1.PlanItem
+	(*PlanNode)(nil),            // 10: shunt.v1.PlanNode
+	(*PlanKey)(nil),             // 11: shunt.v1.PlanKey
+	(*PlanEndpoint)(nil),        // 12: shunt.v1.PlanEndpoint
+	(*PlanService)(nil),         // 13: shunt.v1.PlanService
+	(*PlanMember)(nil),          // 14: shunt.v1.PlanMember
+	(*PlanCheck)(nil),           // 15: shunt.v1.PlanCheck
+	(*PlanBinding)(nil),         // 16: shunt.v1.PlanBinding
+	(*NodeStatus)(nil),          // 17: shunt.v1.NodeStatus
+	(*FlowsRequest)(nil),        // 18: shunt.v1.FlowsRequest
+	(*FlowsResult)(nil),         // 19: shunt.v1.FlowsResult
+	(*TraceRequest)(nil),        // 20: shunt.v1.TraceRequest
+	(*TraceResult)(nil),         // 21: shunt.v1.TraceResult
+	(*Node)(nil),                // 22: shunt.v1.Node
+	(*SourceAffinity)(nil),      // 23: shunt.v1.SourceAffinity
+	(*Idle)(nil),                // 24: shunt.v1.Idle
+	(*Limits)(nil),              // 25: shunt.v1.Limits
+	(*durationpb.Duration)(nil), // 26: google.protobuf.Duration
 }
 var file_v1_node_proto_depIdxs = []int32{
 	3,  // 0: shunt.v1.NodeReport.hello:type_name -> shunt.v1.Hello
-	14, // 1: shunt.v1.NodeReport.status:type_name -> shunt.v1.NodeStatus
-	6,  // 2: shunt.v1.NodeReport.trace:type_name -> shunt.v1.TraceReply
-	7,  // 3: shunt.v1.PlanUpdate.upsert:type_name -> shunt.v1.PlanItem
-	5,  // 4: shunt.v1.PlanUpdate.trace:type_name -> shunt.v1.TraceQuestion
-	15, // 5: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
-	16, // 6: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
-	10, // 7: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
-	13, // 8: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
-	9,  // 9: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
-	8,  // 10: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
-	17, // 11: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
-	11, // 12: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
-	12, // 13: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
-	18, // 14: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
-	18, // 15: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
-	0,  // 16: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
-	2,  // 17: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
-	1,  // 18: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
-	4,  // 19: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
-	18, // [18:20] is the sub-list for method output_type
-	16, // [16:18] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	17, // 1: shunt.v1.NodeReport.status:type_name -> shunt.v1.NodeStatus
+	8,  // 2: shunt.v1.NodeReport.trace:type_name -> shunt.v1.TraceReply
+	6,  // 3: shunt.v1.NodeReport.flows:type_name -> shunt.v1.FlowsReply
+	9,  // 4: shunt.v1.PlanUpdate.upsert:type_name -> shunt.v1.PlanItem
+	7,  // 5: shunt.v1.PlanUpdate.trace:type_name -> shunt.v1.TraceQuestion
+	5,  // 6: shunt.v1.PlanUpdate.flows:type_name -> shunt.v1.FlowsQuestion
+	18, // 7: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
+	19, // 8: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
+	20, // 9: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
+	21, // 10: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
+	12, // 11: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
+	16, // 12: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
+	11, // 13: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
+	10, // 14: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
+	13, // 15: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
+	22, // 16: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
+	14, // 17: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
+	15, // 18: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
+	23, // 19: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
+	24, // 20: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
+	25, // 21: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
+	26, // 22: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
+	26, // 23: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
+	0,  // 24: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
+	2,  // 25: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
+	1,  // 26: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
+	4,  // 27: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
+	26, // [26:28] is the sub-list for method output_type
+	24, // [24:26] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_v1_node_proto_init() }
@@ -1317,11 +1685,12 @@ func file_v1_node_proto_init() {
 	}
 	file_v1_manager_proto_init()
 	file_v1_objects_proto_init()
-	file_v1_node_proto_msgTypes[7].OneofWrappers = []any{
+	file_v1_node_proto_msgTypes[9].OneofWrappers = []any{
 		(*PlanItem_Endpoint)(nil),
 		(*PlanItem_Binding)(nil),
 		(*PlanItem_RingKey)(nil),
 		(*PlanItem_Node)(nil),
+		(*PlanItem_Service)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1329,7 +1698,7 @@ func file_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_node_proto_rawDesc), len(file_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

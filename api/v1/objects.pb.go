@@ -155,6 +155,8 @@ type Service struct {
 	Endpoints []*Endpoint `protobuf:"bytes,4,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
 	// DIPs whose outbound connections leave with the VIP. Not supported by this version.
 	Snat          []string `protobuf:"bytes,5,rep,name=snat,proto3" json:"snat,omitempty"`
+	Limits        *Limits  `protobuf:"bytes,6,opt,name=limits,proto3" json:"limits,omitempty"`
+	Sources       *Sources `protobuf:"bytes,7,opt,name=sources,proto3" json:"sources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -224,30 +226,179 @@ func (x *Service) GetSnat() []string {
 	return nil
 }
 
+func (x *Service) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *Service) GetSources() *Sources {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+// Limits bound what each VIP of a service takes, per mux and second; 0 is no limit.
+type Limits struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Packets uint64                 `protobuf:"varint,1,opt,name=packets,proto3" json:"packets,omitempty"`
+	// New flows.
+	Connections uint64 `protobuf:"varint,2,opt,name=connections,proto3" json:"connections,omitempty"`
+	// Echo requests answered; 0 means 1000.
+	Ping          uint64 `protobuf:"varint,3,opt,name=ping,proto3" json:"ping,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Limits) Reset() {
+	*x = Limits{}
+	mi := &file_v1_objects_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Limits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Limits) ProtoMessage() {}
+
+func (x *Limits) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Limits.ProtoReflect.Descriptor instead.
+func (*Limits) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Limits) GetPackets() uint64 {
+	if x != nil {
+		return x.Packets
+	}
+	return 0
+}
+
+func (x *Limits) GetConnections() uint64 {
+	if x != nil {
+		return x.Connections
+	}
+	return 0
+}
+
+func (x *Limits) GetPing() uint64 {
+	if x != nil {
+		return x.Ping
+	}
+	return 0
+}
+
+// Sources say which clients a service takes: prefixes of their addresses. The longest prefix that holds an address
+// decides; what no prefix holds is let through when allow is empty, else refused.
+type Sources struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Allow         []string               `protobuf:"bytes,1,rep,name=allow,proto3" json:"allow,omitempty"`
+	Deny          []string               `protobuf:"bytes,2,rep,name=deny,proto3" json:"deny,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Sources) Reset() {
+	*x = Sources{}
+	mi := &file_v1_objects_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Sources) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Sources) ProtoMessage() {}
+
+func (x *Sources) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Sources.ProtoReflect.Descriptor instead.
+func (*Sources) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Sources) GetAllow() []string {
+	if x != nil {
+		return x.Allow
+	}
+	return nil
+}
+
+func (x *Sources) GetDeny() []string {
+	if x != nil {
+		return x.Deny
+	}
+	return nil
+}
+
 // Endpoint is what the service offers on every VIP of it.
 type Endpoint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "tcp" or "udp".
+	// "tcp", "udp", or "any": everything to the VIP that no other endpoint takes.
 	Protocol string `protobuf:"bytes,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	// "1" to "65535".
+	// "1" to "65535", a range "8000-8100", or "*" for all.
 	Port string `protobuf:"bytes,2,opt,name=port,proto3" json:"port,omitempty"`
 	// "dsr" (default).
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
-	// "hash" (default in this version).
+	// "flow" (default) or "hash".
 	Affinity string `protobuf:"bytes,4,opt,name=affinity,proto3" json:"affinity,omitempty"`
 	// "maglev" (default).
 	Scheduler string     `protobuf:"bytes,5,opt,name=scheduler,proto3" json:"scheduler,omitempty"`
 	Backends  []*Backend `protobuf:"bytes,6,rep,name=backends,proto3" json:"backends,omitempty"`
 	Health    *Health    `protobuf:"bytes,7,opt,name=health,proto3" json:"health,omitempty"`
 	// Who turns VIP:port into DIP:port: "host" (default), or "none" when the server owns the VIP itself.
-	Rewrite       string `protobuf:"bytes,8,opt,name=rewrite,proto3" json:"rewrite,omitempty"`
+	Rewrite string `protobuf:"bytes,8,opt,name=rewrite,proto3" json:"rewrite,omitempty"`
+	// Keeps the flows of one client on one backend.
+	Source *SourceAffinity `protobuf:"bytes,9,opt,name=source,proto3" json:"source,omitempty"`
+	// udp only: every datagram goes to a backend of its own choice.
+	OnePacket bool  `protobuf:"varint,10,opt,name=one_packet,json=onePacket,proto3" json:"one_packet,omitempty"`
+	Idle      *Idle `protobuf:"bytes,11,opt,name=idle,proto3" json:"idle,omitempty"`
+	// What happens to fragments whose first one was not seen: "drop" (default), or "3tuple": all flows of the endpoint
+	// are told apart by addresses and protocol only.
+	Fragments string `protobuf:"bytes,12,opt,name=fragments,proto3" json:"fragments,omitempty"`
+	// "ipip" or "gue"; the Network's when empty.
+	Encap string `protobuf:"bytes,13,opt,name=encap,proto3" json:"encap,omitempty"`
+	// Percent of healthy weight among the backends that are not backups, below which backups take part; default 50.
+	BackupBelow uint32 `protobuf:"varint,14,opt,name=backup_below,json=backupBelow,proto3" json:"backup_below,omitempty"`
+	// When all backends are unhealthy they are treated as healthy. Default: the VIP is withdrawn.
+	FailOpen bool `protobuf:"varint,15,opt,name=fail_open,json=failOpen,proto3" json:"fail_open,omitempty"`
+	// Time in which a new backend, or one that came back, grows to its weight; default 0: at once.
+	SlowStart *durationpb.Duration `protobuf:"bytes,16,opt,name=slow_start,json=slowStart,proto3" json:"slow_start,omitempty"`
+	// How long a draining backend keeps its flows; default 0: without end.
+	DrainTimeout  *durationpb.Duration `protobuf:"bytes,17,opt,name=drain_timeout,json=drainTimeout,proto3" json:"drain_timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_v1_objects_proto_msgTypes[2]
+	mi := &file_v1_objects_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -259,7 +410,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[2]
+	mi := &file_v1_objects_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -272,7 +423,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{2}
+	return file_v1_objects_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Endpoint) GetProtocol() string {
@@ -331,6 +482,188 @@ func (x *Endpoint) GetRewrite() string {
 	return ""
 }
 
+func (x *Endpoint) GetSource() *SourceAffinity {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+func (x *Endpoint) GetOnePacket() bool {
+	if x != nil {
+		return x.OnePacket
+	}
+	return false
+}
+
+func (x *Endpoint) GetIdle() *Idle {
+	if x != nil {
+		return x.Idle
+	}
+	return nil
+}
+
+func (x *Endpoint) GetFragments() string {
+	if x != nil {
+		return x.Fragments
+	}
+	return ""
+}
+
+func (x *Endpoint) GetEncap() string {
+	if x != nil {
+		return x.Encap
+	}
+	return ""
+}
+
+func (x *Endpoint) GetBackupBelow() uint32 {
+	if x != nil {
+		return x.BackupBelow
+	}
+	return 0
+}
+
+func (x *Endpoint) GetFailOpen() bool {
+	if x != nil {
+		return x.FailOpen
+	}
+	return false
+}
+
+func (x *Endpoint) GetSlowStart() *durationpb.Duration {
+	if x != nil {
+		return x.SlowStart
+	}
+	return nil
+}
+
+func (x *Endpoint) GetDrainTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.DrainTimeout
+	}
+	return nil
+}
+
+// SourceAffinity says which bits of a client's address count, and for how long a silent client is remembered.
+type SourceAffinity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 32, default 32.
+	Prefix4 uint32 `protobuf:"varint,1,opt,name=prefix4,proto3" json:"prefix4,omitempty"`
+	// 1 to 128, default 128.
+	Prefix6 uint32 `protobuf:"varint,2,opt,name=prefix6,proto3" json:"prefix6,omitempty"`
+	// Affinity flow only; default 10m.
+	For           *durationpb.Duration `protobuf:"bytes,3,opt,name=for,proto3" json:"for,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SourceAffinity) Reset() {
+	*x = SourceAffinity{}
+	mi := &file_v1_objects_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SourceAffinity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SourceAffinity) ProtoMessage() {}
+
+func (x *SourceAffinity) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SourceAffinity.ProtoReflect.Descriptor instead.
+func (*SourceAffinity) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *SourceAffinity) GetPrefix4() uint32 {
+	if x != nil {
+		return x.Prefix4
+	}
+	return 0
+}
+
+func (x *SourceAffinity) GetPrefix6() uint32 {
+	if x != nil {
+		return x.Prefix6
+	}
+	return 0
+}
+
+func (x *SourceAffinity) GetFor() *durationpb.Duration {
+	if x != nil {
+		return x.For
+	}
+	return nil
+}
+
+// Idle is how long flows without packets stay in the mux's flow table.
+type Idle struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Before they are trusted: default 60s for tcp, 30s for udp.
+	Untrusted *durationpb.Duration `protobuf:"bytes,1,opt,name=untrusted,proto3" json:"untrusted,omitempty"`
+	// Once they are: default 2h4m for tcp (RFC 5382), 120s for udp.
+	Trusted       *durationpb.Duration `protobuf:"bytes,2,opt,name=trusted,proto3" json:"trusted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Idle) Reset() {
+	*x = Idle{}
+	mi := &file_v1_objects_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Idle) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Idle) ProtoMessage() {}
+
+func (x *Idle) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Idle.ProtoReflect.Descriptor instead.
+func (*Idle) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Idle) GetUntrusted() *durationpb.Duration {
+	if x != nil {
+		return x.Untrusted
+	}
+	return nil
+}
+
+func (x *Idle) GetTrusted() *durationpb.Duration {
+	if x != nil {
+		return x.Trusted
+	}
+	return nil
+}
+
 // Backend is a server of an endpoint.
 type Backend struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -343,14 +676,16 @@ type Backend struct {
 	// 0 to 1000; unset means 1. 0 takes no new flow.
 	Weight *uint32 `protobuf:"varint,4,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
 	// No new flows, whatever the weight. Set by `shunt drain backend`.
-	Drain         bool `protobuf:"varint,5,opt,name=drain,proto3" json:"drain,omitempty"`
+	Drain bool `protobuf:"varint,5,opt,name=drain,proto3" json:"drain,omitempty"`
+	// Takes part only when too few of the others are healthy.
+	Backup        bool `protobuf:"varint,6,opt,name=backup,proto3" json:"backup,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_v1_objects_proto_msgTypes[3]
+	mi := &file_v1_objects_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -362,7 +697,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[3]
+	mi := &file_v1_objects_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -375,7 +710,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{3}
+	return file_v1_objects_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Backend) GetDip() []string {
@@ -413,6 +748,13 @@ func (x *Backend) GetDrain() bool {
 	return false
 }
 
+func (x *Backend) GetBackup() bool {
+	if x != nil {
+		return x.Backup
+	}
+	return false
+}
+
 // Health is how the muxes check the backends of an endpoint. Exactly one of tcp and http; tcp when none is given.
 type Health struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -430,7 +772,7 @@ type Health struct {
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_v1_objects_proto_msgTypes[4]
+	mi := &file_v1_objects_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -442,7 +784,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[4]
+	mi := &file_v1_objects_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -455,7 +797,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{4}
+	return file_v1_objects_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Health) GetHttp() *HTTPCheck {
@@ -519,7 +861,7 @@ type HTTPCheck struct {
 
 func (x *HTTPCheck) Reset() {
 	*x = HTTPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[5]
+	mi := &file_v1_objects_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -531,7 +873,7 @@ func (x *HTTPCheck) String() string {
 func (*HTTPCheck) ProtoMessage() {}
 
 func (x *HTTPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[5]
+	mi := &file_v1_objects_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -544,7 +886,7 @@ func (x *HTTPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HTTPCheck.ProtoReflect.Descriptor instead.
 func (*HTTPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{5}
+	return file_v1_objects_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *HTTPCheck) GetPath() string {
@@ -570,7 +912,7 @@ type TCPCheck struct {
 
 func (x *TCPCheck) Reset() {
 	*x = TCPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[6]
+	mi := &file_v1_objects_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -582,7 +924,7 @@ func (x *TCPCheck) String() string {
 func (*TCPCheck) ProtoMessage() {}
 
 func (x *TCPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[6]
+	mi := &file_v1_objects_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -595,7 +937,7 @@ func (x *TCPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TCPCheck.ProtoReflect.Descriptor instead.
 func (*TCPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{6}
+	return file_v1_objects_proto_rawDescGZIP(), []int{10}
 }
 
 // Node is a machine that runs a mux or a host agent.
@@ -616,7 +958,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_v1_objects_proto_msgTypes[7]
+	mi := &file_v1_objects_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -628,7 +970,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[7]
+	mi := &file_v1_objects_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -641,7 +983,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{7}
+	return file_v1_objects_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Node) GetName() string {
@@ -699,7 +1041,7 @@ type BGP struct {
 
 func (x *BGP) Reset() {
 	*x = BGP{}
-	mi := &file_v1_objects_proto_msgTypes[8]
+	mi := &file_v1_objects_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -711,7 +1053,7 @@ func (x *BGP) String() string {
 func (*BGP) ProtoMessage() {}
 
 func (x *BGP) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[8]
+	mi := &file_v1_objects_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -724,7 +1066,7 @@ func (x *BGP) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BGP.ProtoReflect.Descriptor instead.
 func (*BGP) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{8}
+	return file_v1_objects_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *BGP) GetAsn() uint32 {
@@ -762,7 +1104,7 @@ type BGPPeer struct {
 
 func (x *BGPPeer) Reset() {
 	*x = BGPPeer{}
-	mi := &file_v1_objects_proto_msgTypes[9]
+	mi := &file_v1_objects_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +1116,7 @@ func (x *BGPPeer) String() string {
 func (*BGPPeer) ProtoMessage() {}
 
 func (x *BGPPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[9]
+	mi := &file_v1_objects_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +1129,7 @@ func (x *BGPPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BGPPeer.ProtoReflect.Descriptor instead.
 func (*BGPPeer) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{9}
+	return file_v1_objects_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *BGPPeer) GetAddress() string {
@@ -830,7 +1172,7 @@ type BFD struct {
 
 func (x *BFD) Reset() {
 	*x = BFD{}
-	mi := &file_v1_objects_proto_msgTypes[10]
+	mi := &file_v1_objects_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -842,7 +1184,7 @@ func (x *BFD) String() string {
 func (*BFD) ProtoMessage() {}
 
 func (x *BFD) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[10]
+	mi := &file_v1_objects_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -855,7 +1197,7 @@ func (x *BFD) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BFD.ProtoReflect.Descriptor instead.
 func (*BFD) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{10}
+	return file_v1_objects_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *BFD) GetTransmit() *durationpb.Duration {
@@ -892,13 +1234,15 @@ type Network struct {
 	// Prefixes that outer source addresses are taken from by flow hash: at most one IPv4 (/8 to /24) and one IPv6 (/64).
 	// Defaults 100.64.0.0/16 and fd53:6875:6e74::/64. Hosts accept tunnel packets from these only.
 	TunnelSources []string `protobuf:"bytes,5,rep,name=tunnel_sources,json=tunnelSources,proto3" json:"tunnel_sources,omitempty"`
+	// Tunnel of endpoints that do not say: "ipip" (default) or "gue".
+	Encap         string `protobuf:"bytes,6,opt,name=encap,proto3" json:"encap,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_v1_objects_proto_msgTypes[11]
+	mi := &file_v1_objects_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -910,7 +1254,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[11]
+	mi := &file_v1_objects_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -923,7 +1267,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{11}
+	return file_v1_objects_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Network) GetName() string {
@@ -961,6 +1305,13 @@ func (x *Network) GetTunnelSources() []string {
 	return nil
 }
 
+func (x *Network) GetEncap() string {
+	if x != nil {
+		return x.Encap
+	}
+	return ""
+}
+
 var File_v1_objects_proto protoreflect.FileDescriptor
 
 const file_v1_objects_proto_rawDesc = "" +
@@ -974,13 +1325,22 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\aservice\x18\x03 \x01(\v2\x11.shunt.v1.ServiceH\x00R\aservice\x12$\n" +
 	"\x04node\x18\x04 \x01(\v2\x0e.shunt.v1.NodeH\x00R\x04node\x12-\n" +
 	"\anetwork\x18\x05 \x01(\v2\x11.shunt.v1.NetworkH\x00R\anetworkB\x06\n" +
-	"\x04kind\"\x8d\x01\n" +
+	"\x04kind\"\xe4\x01\n" +
 	"\aService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x10\n" +
 	"\x03vip\x18\x03 \x03(\tR\x03vip\x120\n" +
 	"\tendpoints\x18\x04 \x03(\v2\x12.shunt.v1.EndpointR\tendpoints\x12\x12\n" +
-	"\x04snat\x18\x05 \x03(\tR\x04snat\"\xfb\x01\n" +
+	"\x04snat\x18\x05 \x03(\tR\x04snat\x12(\n" +
+	"\x06limits\x18\x06 \x01(\v2\x10.shunt.v1.LimitsR\x06limits\x12+\n" +
+	"\asources\x18\a \x01(\v2\x11.shunt.v1.SourcesR\asources\"X\n" +
+	"\x06Limits\x12\x18\n" +
+	"\apackets\x18\x01 \x01(\x04R\apackets\x12 \n" +
+	"\vconnections\x18\x02 \x01(\x04R\vconnections\x12\x12\n" +
+	"\x04ping\x18\x03 \x01(\x04R\x04ping\"3\n" +
+	"\aSources\x12\x14\n" +
+	"\x05allow\x18\x01 \x03(\tR\x05allow\x12\x12\n" +
+	"\x04deny\x18\x02 \x03(\tR\x04deny\"\xde\x04\n" +
 	"\bEndpoint\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\tR\x04port\x12\x12\n" +
@@ -989,13 +1349,33 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\tscheduler\x18\x05 \x01(\tR\tscheduler\x12-\n" +
 	"\bbackends\x18\x06 \x03(\v2\x11.shunt.v1.BackendR\bbackends\x12(\n" +
 	"\x06health\x18\a \x01(\v2\x10.shunt.v1.HealthR\x06health\x12\x18\n" +
-	"\arewrite\x18\b \x01(\tR\arewrite\"\x81\x01\n" +
+	"\arewrite\x18\b \x01(\tR\arewrite\x120\n" +
+	"\x06source\x18\t \x01(\v2\x18.shunt.v1.SourceAffinityR\x06source\x12\x1d\n" +
+	"\n" +
+	"one_packet\x18\n" +
+	" \x01(\bR\tonePacket\x12\"\n" +
+	"\x04idle\x18\v \x01(\v2\x0e.shunt.v1.IdleR\x04idle\x12\x1c\n" +
+	"\tfragments\x18\f \x01(\tR\tfragments\x12\x14\n" +
+	"\x05encap\x18\r \x01(\tR\x05encap\x12!\n" +
+	"\fbackup_below\x18\x0e \x01(\rR\vbackupBelow\x12\x1b\n" +
+	"\tfail_open\x18\x0f \x01(\bR\bfailOpen\x128\n" +
+	"\n" +
+	"slow_start\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\tslowStart\x12>\n" +
+	"\rdrain_timeout\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\fdrainTimeout\"q\n" +
+	"\x0eSourceAffinity\x12\x18\n" +
+	"\aprefix4\x18\x01 \x01(\rR\aprefix4\x12\x18\n" +
+	"\aprefix6\x18\x02 \x01(\rR\aprefix6\x12+\n" +
+	"\x03for\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03for\"t\n" +
+	"\x04Idle\x127\n" +
+	"\tuntrusted\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\tuntrusted\x123\n" +
+	"\atrusted\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atrusted\"\x99\x01\n" +
 	"\aBackend\x12\x10\n" +
 	"\x03dip\x18\x01 \x03(\tR\x03dip\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x12\n" +
 	"\x04host\x18\x03 \x01(\tR\x04host\x12\x1b\n" +
 	"\x06weight\x18\x04 \x01(\rH\x00R\x06weight\x88\x01\x01\x12\x14\n" +
-	"\x05drain\x18\x05 \x01(\bR\x05drainB\t\n" +
+	"\x05drain\x18\x05 \x01(\bR\x05drain\x12\x16\n" +
+	"\x06backup\x18\x06 \x01(\bR\x06backupB\t\n" +
 	"\a_weight\"\xff\x01\n" +
 	"\x06Health\x12'\n" +
 	"\x04http\x18\x01 \x01(\v2\x13.shunt.v1.HTTPCheckR\x04http\x12$\n" +
@@ -1031,13 +1411,14 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\areceive\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\areceive\x12\x1e\n" +
 	"\n" +
 	"multiplier\x18\x03 \x01(\rR\n" +
-	"multiplier\"\x86\x01\n" +
+	"multiplier\"\x9c\x01\n" +
 	"\aNetwork\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04vips\x18\x02 \x03(\tR\x04vips\x12\x1a\n" +
 	"\bunderlay\x18\x03 \x03(\tR\bunderlay\x12\x10\n" +
 	"\x03mtu\x18\x04 \x01(\rR\x03mtu\x12%\n" +
-	"\x0etunnel_sources\x18\x05 \x03(\tR\rtunnelSourcesB)Z'github.com/shuntlb/shunt/api/v1;shuntv1b\x06proto3"
+	"\x0etunnel_sources\x18\x05 \x03(\tR\rtunnelSources\x12\x14\n" +
+	"\x05encap\x18\x06 \x01(\tR\x05encapB)Z'github.com/shuntlb/shunt/api/v1;shuntv1b\x06proto3"
 
 var (
 	file_v1_objects_proto_rawDescOnce sync.Once
@@ -1051,43 +1432,56 @@ func file_v1_objects_proto_rawDescGZIP() []byte {
 	return file_v1_objects_proto_rawDescData
 }
 
-var file_v1_objects_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_v1_objects_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_v1_objects_proto_goTypes = []any{
 	(*Object)(nil),              // 0: shunt.v1.Object
 	(*Service)(nil),             // 1: shunt.v1.Service
-	(*Endpoint)(nil),            // 2: shunt.v1.Endpoint
-	(*Backend)(nil),             // 3: shunt.v1.Backend
-	(*Health)(nil),              // 4: shunt.v1.Health
-	(*HTTPCheck)(nil),           // 5: shunt.v1.HTTPCheck
-	(*TCPCheck)(nil),            // 6: shunt.v1.TCPCheck
-	(*Node)(nil),                // 7: shunt.v1.Node
-	(*BGP)(nil),                 // 8: shunt.v1.BGP
-	(*BGPPeer)(nil),             // 9: shunt.v1.BGPPeer
-	(*BFD)(nil),                 // 10: shunt.v1.BFD
-	(*Network)(nil),             // 11: shunt.v1.Network
-	(*durationpb.Duration)(nil), // 12: google.protobuf.Duration
+	(*Limits)(nil),              // 2: shunt.v1.Limits
+	(*Sources)(nil),             // 3: shunt.v1.Sources
+	(*Endpoint)(nil),            // 4: shunt.v1.Endpoint
+	(*SourceAffinity)(nil),      // 5: shunt.v1.SourceAffinity
+	(*Idle)(nil),                // 6: shunt.v1.Idle
+	(*Backend)(nil),             // 7: shunt.v1.Backend
+	(*Health)(nil),              // 8: shunt.v1.Health
+	(*HTTPCheck)(nil),           // 9: shunt.v1.HTTPCheck
+	(*TCPCheck)(nil),            // 10: shunt.v1.TCPCheck
+	(*Node)(nil),                // 11: shunt.v1.Node
+	(*BGP)(nil),                 // 12: shunt.v1.BGP
+	(*BGPPeer)(nil),             // 13: shunt.v1.BGPPeer
+	(*BFD)(nil),                 // 14: shunt.v1.BFD
+	(*Network)(nil),             // 15: shunt.v1.Network
+	(*durationpb.Duration)(nil), // 16: google.protobuf.Duration
 }
 var file_v1_objects_proto_depIdxs = []int32{
 	1,  // 0: shunt.v1.Object.service:type_name -> shunt.v1.Service
-	7,  // 1: shunt.v1.Object.node:type_name -> shunt.v1.Node
-	11, // 2: shunt.v1.Object.network:type_name -> shunt.v1.Network
-	2,  // 3: shunt.v1.Service.endpoints:type_name -> shunt.v1.Endpoint
-	3,  // 4: shunt.v1.Endpoint.backends:type_name -> shunt.v1.Backend
-	4,  // 5: shunt.v1.Endpoint.health:type_name -> shunt.v1.Health
-	5,  // 6: shunt.v1.Health.http:type_name -> shunt.v1.HTTPCheck
-	6,  // 7: shunt.v1.Health.tcp:type_name -> shunt.v1.TCPCheck
-	12, // 8: shunt.v1.Health.interval:type_name -> google.protobuf.Duration
-	12, // 9: shunt.v1.Health.timeout:type_name -> google.protobuf.Duration
-	8,  // 10: shunt.v1.Node.bgp:type_name -> shunt.v1.BGP
-	9,  // 11: shunt.v1.BGP.peers:type_name -> shunt.v1.BGPPeer
-	10, // 12: shunt.v1.BGPPeer.bfd:type_name -> shunt.v1.BFD
-	12, // 13: shunt.v1.BFD.transmit:type_name -> google.protobuf.Duration
-	12, // 14: shunt.v1.BFD.receive:type_name -> google.protobuf.Duration
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	11, // 1: shunt.v1.Object.node:type_name -> shunt.v1.Node
+	15, // 2: shunt.v1.Object.network:type_name -> shunt.v1.Network
+	4,  // 3: shunt.v1.Service.endpoints:type_name -> shunt.v1.Endpoint
+	2,  // 4: shunt.v1.Service.limits:type_name -> shunt.v1.Limits
+	3,  // 5: shunt.v1.Service.sources:type_name -> shunt.v1.Sources
+	7,  // 6: shunt.v1.Endpoint.backends:type_name -> shunt.v1.Backend
+	8,  // 7: shunt.v1.Endpoint.health:type_name -> shunt.v1.Health
+	5,  // 8: shunt.v1.Endpoint.source:type_name -> shunt.v1.SourceAffinity
+	6,  // 9: shunt.v1.Endpoint.idle:type_name -> shunt.v1.Idle
+	16, // 10: shunt.v1.Endpoint.slow_start:type_name -> google.protobuf.Duration
+	16, // 11: shunt.v1.Endpoint.drain_timeout:type_name -> google.protobuf.Duration
+	16, // 12: shunt.v1.SourceAffinity.for:type_name -> google.protobuf.Duration
+	16, // 13: shunt.v1.Idle.untrusted:type_name -> google.protobuf.Duration
+	16, // 14: shunt.v1.Idle.trusted:type_name -> google.protobuf.Duration
+	9,  // 15: shunt.v1.Health.http:type_name -> shunt.v1.HTTPCheck
+	10, // 16: shunt.v1.Health.tcp:type_name -> shunt.v1.TCPCheck
+	16, // 17: shunt.v1.Health.interval:type_name -> google.protobuf.Duration
+	16, // 18: shunt.v1.Health.timeout:type_name -> google.protobuf.Duration
+	12, // 19: shunt.v1.Node.bgp:type_name -> shunt.v1.BGP
+	13, // 20: shunt.v1.BGP.peers:type_name -> shunt.v1.BGPPeer
+	14, // 21: shunt.v1.BGPPeer.bfd:type_name -> shunt.v1.BFD
+	16, // 22: shunt.v1.BFD.transmit:type_name -> google.protobuf.Duration
+	16, // 23: shunt.v1.BFD.receive:type_name -> google.protobuf.Duration
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_v1_objects_proto_init() }
@@ -1100,14 +1494,14 @@ func file_v1_objects_proto_init() {
 		(*Object_Node)(nil),
 		(*Object_Network)(nil),
 	}
-	file_v1_objects_proto_msgTypes[3].OneofWrappers = []any{}
+	file_v1_objects_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_objects_proto_rawDesc), len(file_v1_objects_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

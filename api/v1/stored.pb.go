@@ -37,7 +37,9 @@ type StoredEndpoint struct {
 	Members    []*StoredMember        `protobuf:"bytes,8,rep,name=members,proto3" json:"members,omitempty"`
 	Quarantine []*StoredQuarantine    `protobuf:"bytes,9,rep,name=quarantine,proto3" json:"quarantine,omitempty"`
 	// Memberships before the present one, oldest first, at most 8 (design section 9.4).
-	History       []*StoredMembership `protobuf:"bytes,10,rep,name=history,proto3" json:"history,omitempty"`
+	History []*StoredMembership `protobuf:"bytes,10,rep,name=history,proto3" json:"history,omitempty"`
+	// Last port of a range; 0 for a single port.
+	PortEnd       uint32 `protobuf:"varint,11,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -142,13 +144,27 @@ func (x *StoredEndpoint) GetHistory() []*StoredMembership {
 	return nil
 }
 
+func (x *StoredEndpoint) GetPortEnd() uint32 {
+	if x != nil {
+		return x.PortEnd
+	}
+	return 0
+}
+
 // StoredMember binds a member id to its backend.
 type StoredMember struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Dip           string                 `protobuf:"bytes,2,opt,name=dip,proto3" json:"dip,omitempty"`
-	Port          uint32                 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
-	Weight        uint32                 `protobuf:"varint,4,opt,name=weight,proto3" json:"weight,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Id     uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Dip    string                 `protobuf:"bytes,2,opt,name=dip,proto3" json:"dip,omitempty"`
+	Port   uint32                 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	Weight uint32                 `protobuf:"varint,4,opt,name=weight,proto3" json:"weight,omitempty"`
+	Backup bool                   `protobuf:"varint,5,opt,name=backup,proto3" json:"backup,omitempty"`
+	// Baked into the ring as dead.
+	Down bool `protobuf:"varint,6,opt,name=down,proto3" json:"down,omitempty"`
+	// Since when it grows to its weight; absent when it has it.
+	Warming *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=warming,proto3" json:"warming,omitempty"`
+	// Since when it drains; absent when it does not.
+	Draining      *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=draining,proto3" json:"draining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -209,6 +225,34 @@ func (x *StoredMember) GetWeight() uint32 {
 		return x.Weight
 	}
 	return 0
+}
+
+func (x *StoredMember) GetBackup() bool {
+	if x != nil {
+		return x.Backup
+	}
+	return false
+}
+
+func (x *StoredMember) GetDown() bool {
+	if x != nil {
+		return x.Down
+	}
+	return false
+}
+
+func (x *StoredMember) GetWarming() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Warming
+	}
+	return nil
+}
+
+func (x *StoredMember) GetDraining() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Draining
+	}
+	return nil
 }
 
 // StoredQuarantine is an id that only its former backend may get back before `until`.
@@ -605,7 +649,7 @@ var File_v1_stored_proto protoreflect.FileDescriptor
 
 const file_v1_stored_proto_rawDesc = "" +
 	"\n" +
-	"\x0fv1/stored.proto\x12\bshunt.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdc\x02\n" +
+	"\x0fv1/stored.proto\x12\bshunt.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf7\x02\n" +
 	"\x0eStoredEndpoint\x12\x10\n" +
 	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
 	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +
@@ -621,12 +665,17 @@ const file_v1_stored_proto_rawDesc = "" +
 	"quarantine\x18\t \x03(\v2\x1a.shunt.v1.StoredQuarantineR\n" +
 	"quarantine\x124\n" +
 	"\ahistory\x18\n" +
-	" \x03(\v2\x1a.shunt.v1.StoredMembershipR\ahistory\"\\\n" +
+	" \x03(\v2\x1a.shunt.v1.StoredMembershipR\ahistory\x12\x19\n" +
+	"\bport_end\x18\v \x01(\rR\aportEnd\"\xf6\x01\n" +
 	"\fStoredMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
 	"\x03dip\x18\x02 \x01(\tR\x03dip\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12\x16\n" +
-	"\x06weight\x18\x04 \x01(\rR\x06weight\"z\n" +
+	"\x06weight\x18\x04 \x01(\rR\x06weight\x12\x16\n" +
+	"\x06backup\x18\x05 \x01(\bR\x06backup\x12\x12\n" +
+	"\x04down\x18\x06 \x01(\bR\x04down\x124\n" +
+	"\awarming\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\awarming\x126\n" +
+	"\bdraining\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\bdraining\"z\n" +
 	"\x10StoredQuarantine\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
 	"\x03dip\x18\x02 \x01(\tR\x03dip\x12\x12\n" +
@@ -682,19 +731,21 @@ var file_v1_stored_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
 }
 var file_v1_stored_proto_depIdxs = []int32{
-	1, // 0: shunt.v1.StoredEndpoint.members:type_name -> shunt.v1.StoredMember
-	2, // 1: shunt.v1.StoredEndpoint.quarantine:type_name -> shunt.v1.StoredQuarantine
-	3, // 2: shunt.v1.StoredEndpoint.history:type_name -> shunt.v1.StoredMembership
-	8, // 3: shunt.v1.StoredQuarantine.until:type_name -> google.protobuf.Timestamp
-	1, // 4: shunt.v1.StoredMembership.members:type_name -> shunt.v1.StoredMember
-	8, // 5: shunt.v1.StoredLeader.since:type_name -> google.protobuf.Timestamp
-	8, // 6: shunt.v1.StoredToken.expires:type_name -> google.protobuf.Timestamp
-	8, // 7: shunt.v1.StoredRevocation.before:type_name -> google.protobuf.Timestamp
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	1,  // 0: shunt.v1.StoredEndpoint.members:type_name -> shunt.v1.StoredMember
+	2,  // 1: shunt.v1.StoredEndpoint.quarantine:type_name -> shunt.v1.StoredQuarantine
+	3,  // 2: shunt.v1.StoredEndpoint.history:type_name -> shunt.v1.StoredMembership
+	8,  // 3: shunt.v1.StoredMember.warming:type_name -> google.protobuf.Timestamp
+	8,  // 4: shunt.v1.StoredMember.draining:type_name -> google.protobuf.Timestamp
+	8,  // 5: shunt.v1.StoredQuarantine.until:type_name -> google.protobuf.Timestamp
+	1,  // 6: shunt.v1.StoredMembership.members:type_name -> shunt.v1.StoredMember
+	8,  // 7: shunt.v1.StoredLeader.since:type_name -> google.protobuf.Timestamp
+	8,  // 8: shunt.v1.StoredToken.expires:type_name -> google.protobuf.Timestamp
+	8,  // 9: shunt.v1.StoredRevocation.before:type_name -> google.protobuf.Timestamp
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_v1_stored_proto_init() }

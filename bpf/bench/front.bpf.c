@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* The front of the data-plane benchmark. One prog-run repeat is one packet: undo what the program under test did to
+/* The front of the data-plane benchmarks. One prog-run repeat is one packet: undo what the program under test did to
  * the frame in the repeat before, write the header of the next flow, let the stores retire, tail-call the program.
- * Time is stamped every 1 << stamp_shift packets, so that the harness can tell quiet stretches from disturbed ones. */
+ * Time is stamped every 1 << stamp_shift packets, so that the harness can tell quiet stretches from disturbed ones.
+ * The second program sends the same packets as live frames. */
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -10,7 +11,7 @@
 
 enum front_limit {
 	FRAME_MAX = 96,
-	STAMPS = 1024,
+	STAMPS = 8192,
 };
 
 /* Offsets from the start of the Ethernet frame; the frame has no VLAN tag, no IP options. */
@@ -31,15 +32,17 @@ struct front_config {
 	__u8 frame[FRAME_MAX]; /* IPv4: addresses and header checksum zero; IPv6: low halves of the addresses zero */
 	__u32 frame_len;
 	__u32 family;       /* 4 or 6 */
-	__u32 flows;        /* flow numbers are below this */
+	__u32 flows;        /* random flow numbers are below this */
 	__u32 vips;
-	__u32 first;        /* the flow when flows is 1 */
+	__u32 ordered;      /* 1: flow numbers count up from state.next instead */
+	__u32 repeat_shift; /* ordered: each flow has 1 << repeat_shift packets in a row */
 	__u32 sum4;         /* IPv4: folded ones' complement sum of the header as in `frame`, words as stored */
 	__u32 client4;      /* IPv4: base of the client addresses, host order */
 	__u32 vip4;         /* IPv4: address of VIP 0, host order */
 	__u32 stamp_shift;  /* time is stamped every 1 << stamp_shift packets */
 	__u16 port_be;      /* destination port */
 	__u16 rsv;
+	__u32 out_ifindex;  /* live frames: the device they leave by */
 };
 
 /* Written here, read by the harness after a run. */
@@ -49,7 +52,7 @@ struct front_state {
 	__u64 undo_failed;
 	__u64 fence;
 	__u32 flow;         /* number of the last flow */
-	__u32 rsv;
+	__u32 next;         /* where ordered flow numbers begin */
 	__u64 stamps[STAMPS]; /* ns at packet i << stamp_shift */
 };
 
@@ -64,13 +67,13 @@ struct {
 	__type(value, __u32);
 } targets SEC(".maps");
 
-/* next_flow returns the number of the next flow: uniform below config.flows. */
-static __always_inline __u32 next_flow(void)
+/* next_flow returns the flow number of packet n: uniform below config.flows, or counted up. */
+static __always_inline __u32 next_flow(__u64 n)
 {
 	__u64 r = state.random;
 
-	if (config.flows == 1)
-		return config.first;
+	if (config.ordered)
+		return state.next + (__u32)(n >> config.repeat_shift);
 	r ^= r << 13;
 	r ^= r >> 7;
 	r ^= r << 17;
@@ -122,12 +125,31 @@ static __always_inline void write6(void *data, const struct flow_ids *ids)
 	copy(__u16, 78);
 }
 
+/* write_next writes the frame of packet n; false when it does not fit. */
+static __always_inline int write_next(struct xdp_md *ctx, __u64 n)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct flow_ids ids;
+
+	state.flow = next_flow(n);
+	flow_ids_of(state.flow, config.vips, &ids);
+	if (config.family == 4) {
+		if (data + IP4_FRAME > end)
+			return 0;
+		write4(data, &ids);
+	} else {
+		if (data + IP6_FRAME > end)
+			return 0;
+		write6(data, &ids);
+	}
+	return 1;
+}
+
 SEC("xdp")
 int front(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u64 n = state.packets++, len = end - data;
-	struct flow_ids ids;
 
 	/* Keeps the compiler from subtracting the halves: "32-bit pointer arithmetic prohibited" (Linux 6.18). */
 	asm volatile("" : "+r"(len));
@@ -138,24 +160,22 @@ int front(struct xdp_md *ctx)
 		state.undo_failed++;
 		return XDP_ABORTED;
 	}
-	data = (void *)(long)ctx->data;
-	end = (void *)(long)ctx->data_end;
-	state.flow = next_flow();
-	flow_ids_of(state.flow, config.vips, &ids);
-	if (config.family == 4) {
-		if (data + IP4_FRAME > end)
-			return XDP_ABORTED;
-		write4(data, &ids);
-	} else {
-		if (data + IP6_FRAME > end)
-			return XDP_ABORTED;
-		write6(data, &ids);
-	}
+	if (!write_next(ctx, n))
+		return XDP_ABORTED;
 	/* A locked instruction: the frame is in the cache, not in the store buffer, and the packet before is finished,
 	 * as with a frame that a device wrote. */
 	__sync_fetch_and_add(&state.fence, 1);
 	bpf_tail_call_static(ctx, &targets, 0);
 	return XDP_ABORTED;
+}
+
+/* Frames come back as the receivers left them: all of the headers is written anew. */
+SEC("xdp")
+int generate(struct xdp_md *ctx)
+{
+	if (!write_next(ctx, state.packets++))
+		return XDP_ABORTED;
+	return bpf_redirect(config.out_ifindex, 0);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

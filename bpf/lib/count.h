@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Counters of this CPU. */
+/* Counters of this CPU: per-CPU arrays, or plain arrays with a region of `size` elements for every CPU (abi.h), which the
+ * agent reads without a system call and whose elements cost one cache line. */
 #ifndef SHUNT_COUNT_H
 #define SHUNT_COUNT_H
 
@@ -26,6 +27,18 @@ static __always_inline void count_reason(void *reasons, __u32 reason)
 
 	if (n)
 		*n += 1;
+}
+
+/* count_packet_in adds a packet to element `index` of this CPU's region in an array of struct counter. */
+static __always_inline void count_packet_in(void *counters, __u32 size, __u32 index, __u64 bytes)
+{
+	count_packet(counters, bpf_get_smp_processor_id() * size + index, bytes);
+}
+
+/* count_reason_in adds one to element `reason` of this CPU's region in an array of __u64. */
+static __always_inline void count_reason_in(void *reasons, __u32 size, __u32 reason)
+{
+	count_reason(reasons, bpf_get_smp_processor_id() * size + reason);
 }
 
 #endif

@@ -42,12 +42,18 @@ static __always_inline __u32 encap_source4(const struct mux_config *c, __u64 has
 	return c->outer4_base_be | (bpf_htonl((__u32)hash) & c->outer4_mask_be);
 }
 
-/* encap_ip4 writes an outer IPv4 header at `ip`: DSCP and ECN as inside (RFC 6040, normal mode), don't fragment, id 0
- * (RFC 6864). */
-static __always_inline void encap_ip4(void *ip, const struct backend *b, const struct packet *p, __u32 source)
+/* encap_inner is the protocol number of a packet in a tunnel. */
+static __always_inline __u32 encap_inner(const struct packet *p)
 {
-	__u32 protocol = p->family == 4 ? PROTOCOL_IPIP : PROTOCOL_IPV6;
-	__u32 first = 0x45 | (__u32)p->tos << 8 | (__u32)bpf_htons(p->l3_len + sizeof(struct iphdr)) << 16;
+	return p->family == 4 ? PROTOCOL_IPIP : PROTOCOL_IPV6;
+}
+
+/* encap_ip4 writes an outer IPv4 header in front of `len` bytes of `protocol`: DSCP and ECN as inside (RFC 6040, normal
+ * mode), don't fragment, id 0 (RFC 6864). */
+static __always_inline void encap_ip4(void *ip, const struct backend *b, const struct packet *p, __u32 len, __u32 protocol,
+				      __u32 source)
+{
+	__u32 first = 0x45 | (__u32)p->tos << 8 | (__u32)bpf_htons(len + sizeof(struct iphdr)) << 16;
 	__u32 sum = b->sum4 + (first & 0xffff) + (first >> 16) + (protocol << 8) + (source & 0xffff) + (source >> 16);
 	__u32 *w = ip;
 
@@ -58,16 +64,15 @@ static __always_inline void encap_ip4(void *ip, const struct backend *b, const s
 	w[4] = b->outer4_be;
 }
 
-/* encap_ip6 writes an outer IPv6 header at `ip`. The source's lower half and the flow label (RFC 6438) vary with the
- * flow. */
-static __always_inline void encap_ip6(void *ip, const struct backend *b, const struct packet *p,
+/* encap_ip6 writes an outer IPv6 header in front of `len` bytes of protocol `next`. The source's lower half and the flow
+ * label (RFC 6438) vary with the flow. */
+static __always_inline void encap_ip6(void *ip, const struct backend *b, const struct packet *p, __u32 len, __u32 next,
 				      const struct mux_config *c, __u64 hash)
 {
-	__u32 next = p->family == 4 ? PROTOCOL_IPIP : PROTOCOL_IPV6;
 	__u32 *w = ip;
 
 	w[0] = bpf_htonl(0x60000000 | (__u32)p->tos << 20 | (hash & 0xfffff));
-	w[1] = (__u32)bpf_htons(p->l3_len) | next << 16 | (__u32)ENCAP_TTL << 24;
+	w[1] = (__u32)bpf_htons(len) | next << 16 | (__u32)ENCAP_TTL << 24;
 	*(__u64 *)(w + 2) = *(const __u64 *)c->outer6_base;
 	*(__u64 *)(w + 4) = (__u64)bpf_htonl((__u32)hash) << 32;
 	*(__u64 *)(w + 6) = *(const __u64 *)b->outer_dst;

@@ -3,7 +3,7 @@
 #ifndef SHUNT_MSS_H
 #define SHUNT_MSS_H
 
-#include "tunnel.h"
+#include "view.h"
 
 enum tcp_option {
 	TCP_OPTION_END = 0,

@@ -7,7 +7,7 @@
 #ifndef SHUNT_NAT_H
 #define SHUNT_NAT_H
 
-#include "tunnel.h"
+#include "view.h"
 
 /* A translation: `side` of the packet becomes addr; both ports are set. */
 struct nat {
@@ -43,16 +43,17 @@ static __always_inline int nat_ip4(struct __sk_buff *skb, const struct nat *n, c
 	return bpf_skb_store_bytes(skb, at, &to, sizeof(to), 0);
 }
 
-/* nat_ip6 replaces an address in the IPv6 header at ETH_HLEN; the transport checksum makes up for it. */
-static __always_inline int nat_ip6(struct __sk_buff *skb, const struct nat *n)
+/* nat_ip6 replaces an address in the IPv6 header at ETH_HLEN. A transport checksum over it makes up for it in a device's
+ * sum over the packet; without one (BPF_F_RECOMPUTE_CSUM) the kernel has to. */
+static __always_inline int nat_ip6(struct __sk_buff *skb, const struct nat *n, __u64 flags)
 {
 	__u32 at = ETH_HLEN + (n->dst ? __builtin_offsetof(struct ipv6hdr, daddr) : __builtin_offsetof(struct ipv6hdr, saddr));
 
-	return bpf_skb_store_bytes(skb, at, n->addr, sizeof(n->addr), 0);
+	return bpf_skb_store_bytes(skb, at, n->addr, sizeof(n->addr), flags);
 }
 
-/* nat_apply rewrites the packet that v and t describe, and v and t with it. A UDP checksum of zero stays zero
- * (RFC 768). ipv6_flag is BPF_F_IPV6 where the kernel has it, else 0. */
+/* nat_apply rewrites the packet that v and t describe. A UDP checksum of zero stays zero (RFC 768). ipv6_flag is
+ * BPF_F_IPV6 where the kernel has it, else 0. */
 static __always_inline int nat_apply(struct __sk_buff *skb, const struct ip_view *v, const struct transport_view *t,
 				     const struct nat *n, __u64 ipv6_flag)
 {
@@ -61,15 +62,15 @@ static __always_inline int nat_apply(struct __sk_buff *skb, const struct ip_view
 	__u32 from = t->sport_be | (__u32)t->dport_be << 16, to = n->sport_be | (__u32)n->dport_be << 16;
 	__u64 pseudo = flags | BPF_F_PSEUDO_HDR | (v->is6 ? ipv6_flag : 0);
 
-	if (bpf_l4_csum_replace(skb, t->csum_offset, 0, nat_diff16(old, n->addr), pseudo))
+	if (t->csum_offset && bpf_l4_csum_replace(skb, t->csum_offset, 0, nat_diff16(old, n->addr), pseudo))
 		return -1;
-	if (from != to) {
+	if (t->ports && from != to) {
 		if (bpf_l4_csum_replace(skb, t->csum_offset, from, to, flags | sizeof(to)))
 			return -1;
 		if (bpf_skb_store_bytes(skb, t->offset, &to, sizeof(to), 0))
 			return -1;
 	}
-	return v->is6 ? nat_ip6(skb, n) : nat_ip4(skb, n, old);
+	return v->is6 ? nat_ip6(skb, n, t->csum_offset ? 0 : BPF_F_RECOMPUTE_CSUM) : nat_ip4(skb, n, old);
 }
 
 /* nat_port is the attempt-th client port to try for a flow, from 1024 up; the sequence depends on the flow alone. */

@@ -46,6 +46,16 @@ struct packet {
 	__u8 protocol;
 	__u8 tos;     /* or traffic class */
 	__u8 ttl;     /* or hop limit */
+	__u8 segment; /* enum segment_flag; of other protocols than TCP SEGMENT_ACK */
+	__u8 rsv[7];
+};
+
+/* The TCP flags that the walk looks at (RFC 9293). */
+enum segment_flag {
+	SEGMENT_FIN = 0x01,
+	SEGMENT_SYN = 0x02,
+	SEGMENT_RST = 0x04,
+	SEGMENT_ACK = 0x10,
 };
 
 /* has_ports says whether sport and dport mean anything. */
@@ -57,6 +67,12 @@ static __always_inline int has_ports(const struct packet *p)
 /* The second half of a v4-mapped address, as stored, before its IPv4 part. */
 #define V4_MAPPED 0xffff0000ULL
 
+/* is_mapped says whether an address, given as its two halves as stored, is an IPv4-mapped one. */
+static __always_inline int is_mapped(__u64 hi, __u64 lo)
+{
+	return !hi && (__u32)lo == V4_MAPPED;
+}
+
 /* frame_room is the number of bytes from `from` to the frame's end. */
 static __always_inline __u32 frame_room(const void *from, const void *end)
 {
@@ -65,6 +81,13 @@ static __always_inline __u32 frame_room(const void *from, const void *end)
 	/* Without this clang subtracts 32-bit halves: "32-bit pointer arithmetic prohibited" (Linux 6.18). */
 	asm volatile("" : "+r"(room));
 	return room;
+}
+
+/* frame_lacks says whether a frame has fewer bytes than its Ethernet header and l3_len, fragments of a jumbo frame
+ * included. For the rare packet that claims more than the linear part has. */
+static __always_inline int frame_lacks(struct xdp_md *ctx, __u32 l3_len)
+{
+	return bpf_xdp_get_buff_len(ctx) < ETH_HLEN + (__u64)l3_len;
 }
 
 /* parse_tcp_options walks the TCP options of `len` bytes at offset `at` of the frame: 0 when one lies about its length
@@ -108,6 +131,7 @@ static __always_inline int parse_tcp(struct xdp_md *ctx, const void *l4, __u32 l
 		return MUX_REASON_TRUNCATED;
 	p->sport = bpf_ntohs(tcp->source);
 	p->dport = bpf_ntohs(tcp->dest);
+	p->segment = ((const __u8 *)tcp)[13];
 	header = tcp->doff * 4;
 	if (header < sizeof(*tcp) || header > len)
 		return MUX_REASON_TCP_BAD_OFFSET;
@@ -129,6 +153,7 @@ static __always_inline int parse_udp(const void *l4, __u32 len, const void *end,
 		return MUX_REASON_TRUNCATED;
 	p->sport = bpf_ntohs(udp->source);
 	p->dport = bpf_ntohs(udp->dest);
+	p->segment = SEGMENT_ACK;
 	claimed = bpf_ntohs(udp->len);
 	return claimed < sizeof(*udp) || claimed > len ? MUX_REASON_UDP_BAD_LENGTH : 0;
 }
@@ -140,6 +165,8 @@ static __always_inline int parse_l4(struct xdp_md *ctx, const void *l4, __u32 le
 		return parse_tcp(ctx, l4, len, end, p);
 	if (p->protocol == PROTOCOL_UDP)
 		return parse_udp(l4, len, end, p);
+	p->sport = p->dport = 0;
+	p->segment = SEGMENT_ACK;
 	return 0;
 }
 
@@ -167,9 +194,9 @@ static __always_inline int parse_ip4(struct xdp_md *ctx, const void *data, const
 		header = ip->ihl * 4;
 		if (header < sizeof(*ip) || header > room)
 			return MUX_REASON_IP4_BAD_IHL;
-		return p->l3_len < header || p->l3_len > room ? MUX_REASON_IP4_BAD_LENGTH : MUX_REASON_IP4_OPTIONS;
+		return p->l3_len < header || frame_lacks(ctx, p->l3_len) ? MUX_REASON_IP4_BAD_LENGTH : MUX_REASON_IP4_OPTIONS;
 	}
-	if (p->l3_len < sizeof(*ip) || p->l3_len > room)
+	if (p->l3_len < sizeof(*ip) || (p->l3_len > room && frame_lacks(ctx, p->l3_len)))
 		return MUX_REASON_IP4_BAD_LENGTH;
 	if (!csum_ip4_ok(ip))
 		return MUX_REASON_BAD_CHECKSUM;
@@ -178,27 +205,29 @@ static __always_inline int parse_ip4(struct xdp_md *ctx, const void *data, const
 	return parse_l4(ctx, ip + 1, p->l3_len - sizeof(*ip), end, p);
 }
 
-/* What parse_ip6_extensions returns: reason:8 | protocol:8 | offset of the transport header:16. */
+/* What parse_ip6_extensions returns: reason:8 | protocol:8 | offset of the transport header:16. With MUX_REASON_FRAGMENT
+ * the offset is that of the fragment header. */
 enum extensions_shift {
 	EXTENSIONS_PROTOCOL_SHIFT = 16,
 	EXTENSIONS_REASON_SHIFT = 24,
 };
 
-/* parse_ip6_extensions follows hop-by-hop, routing and destination options (RFC 8200 section 4) behind the fixed header
- * of an IPv6 packet of `l3_len` bytes whose next header is `next`. Global for the verifier's sake, as above. */
-__attribute__((noinline)) __u32 parse_ip6_extensions(struct xdp_md *ctx, __u32 l3_len, __u32 next)
+/* parse_ip6_extensions follows hop-by-hop, routing and destination options (RFC 8200 section 4) of an IPv6 packet of
+ * `l3_len` bytes from offset `at` of the frame on, where the header `next` begins. Global for the verifier's sake, as
+ * above. */
+__attribute__((noinline)) __u32 parse_ip6_extensions(struct xdp_md *ctx, __u32 l3_len, __u32 next, __u32 at)
 {
 	const void *data = (const void *)(long)ctx->data, *end = (const void *)(long)ctx->data_end;
-	__u32 at = ETH_HLEN + sizeof(struct ipv6hdr), limit = ETH_HLEN + l3_len;
+	__u32 limit = ETH_HLEN + l3_len;
 
 	for (int i = 0; i <= LIMIT_IP6_EXTENSIONS; i++) {
 		const __u8 *h = data + (at & 0x7fff);
 
 		if (next == PROTOCOL_FRAGMENT)
-			return MUX_REASON_FRAGMENT << EXTENSIONS_REASON_SHIFT;
+			return MUX_REASON_FRAGMENT << EXTENSIONS_REASON_SHIFT | (at & 0x7fff);
 		if (next != PROTOCOL_HOPOPTS && next != PROTOCOL_ROUTING && next != PROTOCOL_DSTOPTS)
 			return (next & 0xff) << EXTENSIONS_PROTOCOL_SHIFT | (at & 0x7fff);
-		if (i == LIMIT_IP6_EXTENSIONS || (next == PROTOCOL_HOPOPTS && i > 0))
+		if (i == LIMIT_IP6_EXTENSIONS || (next == PROTOCOL_HOPOPTS && at != ETH_HLEN + sizeof(struct ipv6hdr)))
 			break;
 		if (at + 8 > limit || (const void *)(h + 8) > end)
 			break;
@@ -222,6 +251,9 @@ static __always_inline int parse_ip6(struct xdp_md *ctx, const void *data, const
 
 	if ((const void *)(ip + 1) > end)
 		return MUX_REASON_TRUNCATED;
+	/* Nobody's on the wire (RFC 4291 section 2.5.5.2), and not the IPv4 VIP's that the tables have under this address. */
+	if (is_mapped(addr[2], addr[3]))
+		return MUX_REASON_PASS_NOT_OURS;
 	first = bpf_ntohl(*(const __u32 *)ip);
 	payload = bpf_ntohs(ip->payload_len);
 	p->family = 6;
@@ -236,11 +268,11 @@ static __always_inline int parse_ip6(struct xdp_md *ctx, const void *data, const
 	p->l4 = ETH_HLEN + sizeof(*ip);
 	if (first >> 28 != 6)
 		return MUX_REASON_BAD_VERSION;
-	if (!payload || p->l3_len > frame_room(ip, end))
+	if (!payload || (p->l3_len > frame_room(ip, end) && frame_lacks(ctx, p->l3_len)))
 		return MUX_REASON_IP6_BAD_LENGTH;
 	if (p->protocol == PROTOCOL_TCP || p->protocol == PROTOCOL_UDP)
 		return parse_l4(ctx, ip + 1, payload, end, p);
-	behind = parse_ip6_extensions(ctx, p->l3_len, p->protocol);
+	behind = parse_ip6_extensions(ctx, p->l3_len, p->protocol, ETH_HLEN + sizeof(*ip));
 	if (behind >> EXTENSIONS_REASON_SHIFT)
 		return behind >> EXTENSIONS_REASON_SHIFT;
 	p->protocol = behind >> EXTENSIONS_PROTOCOL_SHIFT;
@@ -260,8 +292,6 @@ static __always_inline int parse_frame(struct xdp_md *ctx, const void *data, con
 		return parse_ip4(ctx, data, end, p);
 	if (eth->h_proto == bpf_htons(ETH_P_IPV6))
 		return parse_ip6(ctx, data, end, p);
-	if (eth->h_proto == bpf_htons(ETH_P_8021Q) || eth->h_proto == bpf_htons(ETH_P_8021AD))
-		return MUX_REASON_PASS_NOT_OURS;
 	return MUX_REASON_PASS_NOT_IP;
 }
 

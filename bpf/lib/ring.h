@@ -17,6 +17,14 @@ static __always_inline int member_usable(__u64 word)
 	return (word & want) == want;
 }
 
+/* member_present says whether packets of flows that a member has already may go to it: also while it drains. */
+static __always_inline int member_present(__u64 word)
+{
+	const __u64 want = 1ULL << MEMBER_ALIVE_SHIFT | 1ULL << MEMBER_PRESENT_SHIFT;
+
+	return (word & want) == want;
+}
+
 /* ring_slot is the slot of a flow hash in a ring of 1 << code slots, 0 < code < 64. */
 static __always_inline __u32 ring_slot(__u64 hash, __u32 code)
 {

@@ -6,10 +6,12 @@
 #include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
+#include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 #include "abi.h"
+#include "lib/gue_header.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -18,6 +20,7 @@ struct encap_tunnel {
 	__u8 src[16];
 	__u8 dst[16];
 	__u32 is6;
+	__u32 member; /* GUE_NO_MEMBER: IP in IP */
 };
 
 struct {
@@ -67,20 +70,43 @@ static __always_inline int outer6(struct __sk_buff *skb, const struct encap_tunn
 	return bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), 0);
 }
 
+/* UDP and GUE header at `at`; the packet starts with them there. */
+static __always_inline int gue(struct __sk_buff *skb, __u32 at, const struct encap_tunnel *t, __u8 protocol)
+{
+	struct {
+		struct udphdr udp;
+		struct gue_header gue;
+	} h = {
+		.udp = { .source = bpf_htons(0xc123), .dest = bpf_htons(GUE_PORT), .len = bpf_htons(skb->len - at) },
+		.gue = { .first = GUE_VERSION_0, .protocol = protocol, .member_be = bpf_htons(t->member) },
+	};
+
+	return bpf_skb_store_bytes(skb, at, &h, sizeof(h), 0);
+}
+
 SEC("tcx/egress")
 int encap(struct __sk_buff *skb)
 {
 	struct encap_tunnel *t = find(skb);
 	__u8 protocol = skb->protocol == bpf_htons(ETH_P_IP) ? IPPROTO_IPIP : IPPROTO_IPV6;
 	__be16 ethertype;
-	int len;
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO;
+	int len, ip;
 
 	if (!t)
 		return -1; /* TCX_NEXT */
-	len = t->is6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
-	if (bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_MAC,
-				BPF_F_ADJ_ROOM_FIXED_GSO | (t->is6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4)))
+	ip = len = t->is6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	flags |= t->is6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4;
+	if (t->member != GUE_NO_MEMBER) {
+		len += GUE_OVERHEAD;
+		flags |= BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
+	}
+	if (bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_MAC, flags))
 		return 2; /* TCX_DROP */
+	if (t->member != GUE_NO_MEMBER && gue(skb, ETH_HLEN + ip, t, protocol))
+		return 2;
+	if (t->member != GUE_NO_MEMBER)
+		protocol = IPPROTO_UDP;
 	ethertype = t->is6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 	if (bpf_skb_store_bytes(skb, __builtin_offsetof(struct ethhdr, h_proto), &ethertype, sizeof(ethertype), 0))
 		return 2;

@@ -28,6 +28,8 @@ struct unit_in {
 struct unit_out {
 	__u64 flow4;
 	__u64 flow6;
+	__u64 table4;
+	__u64 table6;
 	__u64 endpoint;
 	__u32 id;
 	__u32 probes; /* all ones: nothing is usable */
@@ -77,6 +79,8 @@ int unit(struct xdp_md *ctx)
 	(void)ctx;
 	out.flow4 = flow_hash4(&key, bpf_ntohl(in.src_lo >> 32), bpf_ntohl(in.dst_lo >> 32), word);
 	out.flow6 = flow_hash6(&key, in.src_hi, in.src_lo, in.dst_hi, in.dst_lo, word);
+	out.table4 = table_hash4(&key, bpf_ntohl(in.src_lo >> 32), bpf_ntohl(in.dst_lo >> 32), word);
+	out.table6 = table_hash6(&key, in.src_hi, in.src_lo, in.dst_hi, in.dst_lo, word);
 	out.endpoint = endpoint_hash(in.dst_hi, in.dst_lo, endpoint_key(in.vni, in.protocol, in.dport));
 	walk();
 	return XDP_PASS;

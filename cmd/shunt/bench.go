@@ -16,12 +16,16 @@ import (
 // benchAll runs every suite.
 const benchAll = "all"
 
+// benchKatran is the suite that can measure Katran beside Shunt.
+const benchKatran = "dataplane"
+
 // benchFlags are the flags of `shunt bench`.
 type benchFlags struct {
-	short bool
-	cases []string
-	write string
-	lab   string
+	short  bool
+	cases  []string
+	write  string
+	lab    string
+	katran string
 }
 
 // newBench is `shunt bench`.
@@ -41,6 +45,7 @@ func newBench(g *globals) *cobra.Command {
 	flags.StringSliceVar(&f.cases, "case", nil, "only these cases of the suite")
 	flags.StringVar(&f.write, "write", "", "also write the suite's section of benchmarks.md and its plot into this `directory`")
 	flags.StringVar(&f.lab, "name", "bench", "name of the lab that is made and removed")
+	flags.StringVar(&f.katran, "katran", "", "measure Katran's balancer, built from its sources into this `object`, in turns with the mux (suite dataplane)")
 	return cmd
 }
 
@@ -71,13 +76,19 @@ func runBench(cmd *cobra.Command, g *globals, f benchFlags, name string) error {
 	if f.short && f.write != "" {
 		return usagef("--write: must not come with --short: its figures are worth nothing")
 	}
+	if f.katran != "" && name != benchKatran {
+		return usagef("--katran: must come with suite %s, not with %s", benchKatran, name)
+	}
+	if f.katran != "" && f.write != "" {
+		return usagef("--katran: must not come with --write: the page's section is of Shunt alone")
+	}
 	if g.format == formatYAML {
 		return usagef("-o yaml: must be table or json")
 	}
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("loading programs and making namespaces needs root: run it as root")
 	}
-	options := bench.Options{Short: f.short, Cases: f.cases, LabName: f.lab, Progress: benchProgress(cmd.ErrOrStderr())}
+	options := bench.Options{Short: f.short, Cases: f.cases, LabName: f.lab, Katran: f.katran, Progress: benchProgress(cmd.ErrOrStderr())}
 	for _, s := range suites {
 		takes := s.Takes
 		if f.short {

@@ -13,11 +13,13 @@ func TestBenchRefuses(t *testing.T) {
 		want string
 	}{
 		{[]string{"bench"}, "accepts 1 arg(s), received 0"},
-		{[]string{"bench", "nonsense"}, `suite: "nonsense": must be one of dataplane, http, control, failover, all`},
+		{[]string{"bench", "nonsense"}, `suite: "nonsense": must be one of dataplane, live, rings, memory, http, control, failover, all`},
 		{[]string{"bench", "snat"}, "suite: snat: not supported by this version"},
-		{[]string{"bench", "dataplane", "--case", "flow/1Mi"}, "case: flow/1Mi: not supported by this version"},
+		{[]string{"bench", "dataplane", "--case", "cookie/1Mi"}, "case: cookie/1Mi: not supported by this version"},
 		{[]string{"bench", "all", "--case", "hash/1"}, "--case: must come with one suite, not with all"},
 		{[]string{"bench", "all", "--short", "--write", "docs"}, "--write: must not come with --short"},
+		{[]string{"bench", "live", "--katran", "balancer.bpf.o"}, "--katran: must come with suite dataplane, not with live"},
+		{[]string{"bench", "dataplane", "--katran", "balancer.bpf.o", "--write", "docs"}, "--katran: must not come with --write"},
 		{[]string{"bench", "dataplane", "-o", "yaml"}, "-o yaml: must be table or json"},
 	} {
 		var out, errs bytes.Buffer

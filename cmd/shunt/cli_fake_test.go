@@ -18,6 +18,7 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
@@ -174,6 +175,16 @@ func (f *fakeManager) Status(context.Context, *connect.Request[apiv1.StatusReque
 	return connect.NewResponse(f.status), nil
 }
 
+func (f *fakeManager) Flows(_ context.Context, r *connect.Request[apiv1.FlowsRequest]) (*connect.Response[apiv1.FlowsResponse], error) {
+	flow := &apiv1.FlowStatus{
+		Vip: r.Msg.GetVip(), Port: r.Msg.GetPort(), Protocol: "tcp", Service: "web", Dip: "10.20.1.11", DipPort: 8080, Member: 1,
+		Class: "trusted", Age: durationpb.New(3 * time.Second),
+	}
+	return connect.NewResponse(&apiv1.FlowsResponse{Results: []*apiv1.FlowsResult{
+		{Node: "mux1", Flows: []*apiv1.FlowStatus{flow}, Truncated: r.Msg.GetLimit() == 1}, {Node: "mux2"},
+	}}), nil
+}
+
 func (f *fakeManager) Trace(_ context.Context, r *connect.Request[apiv1.TraceRequest]) (*connect.Response[apiv1.TraceResponse], error) {
 	response := &apiv1.TraceResponse{}
 	for _, result := range f.traces {
@@ -226,7 +237,7 @@ func domain(objects map[string]*apiv1.Object) []lb.Object {
 func (f *fakeManager) report() {
 	seen := timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	member := func(vip, dip string, id uint32, alive bool, check string) *apiv1.MemberStatus {
-		return &apiv1.MemberStatus{Service: "web", Vip: vip, Protocol: "tcp", Port: 80, Dip: dip, DipPort: 8080, Member: id, Alive: alive, LastCheck: check, Packets: 100 * uint64(id), Bytes: 6000 * uint64(id)}
+		return &apiv1.MemberStatus{Service: "web", Vip: vip, Protocol: "tcp", Port: 80, Dip: dip, DipPort: 8080, Member: id, Alive: alive, LastCheck: check, Packets: 100 * uint64(id), Bytes: 6000 * uint64(id), Weight: 1, Flows: 10 * uint64(id)}
 	}
 	members := func(second bool, check string) []*apiv1.MemberStatus {
 		return []*apiv1.MemberStatus{
@@ -251,5 +262,16 @@ func (f *fakeManager) report() {
 	f.traces = []*apiv1.TraceResult{
 		{Node: "mux1", Verdict: "forwarded", Service: "web", Dip: "10.20.1.11", DipPort: 8080, Member: 1, OuterDestination: "10.20.1.11", Steps: []string{"endpoint web", "slot 17: member 1, alive"}},
 		{Node: "mux2", Verdict: "no_backend", Steps: []string{"endpoint web"}},
+	}
+}
+
+// decide makes the second backend drain and the first one grow.
+func (f *fakeManager) decide() {
+	at := func(minute int) *timestamppb.Timestamp {
+		return timestamppb.New(time.Date(2026, 1, 2, 3, minute, 5, 0, time.UTC))
+	}
+	f.status.Decisions = []*apiv1.MemberDecision{
+		{Service: "web", Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Dip: "10.20.1.11", DipPort: 8080, Member: 1, Share: 10, Warming: at(4), Warm: at(5)},
+		{Service: "web", Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Dip: "10.20.2.11", DipPort: 8080, Member: 2, Backup: true, Down: true, Draining: at(4), Drained: at(14)},
 	}
 }

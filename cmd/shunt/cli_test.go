@@ -81,6 +81,8 @@ func happen(t *testing.T, fake *fakeManager, what string) {
 	switch what {
 	case "report":
 		fake.report()
+	case "decide":
+		fake.decide()
 	case "denied":
 		fake.fail = connect.NewError(connect.CodePermissionDenied, errors.New("role viewer may not write"))
 	case "trace fails":

@@ -75,6 +75,9 @@ func (c *client) explain(err error) error {
 	}
 	switch call.Code() {
 	case connect.CodeUnavailable:
+		if connect.IsWireError(err) {
+			return fmt.Errorf("manager %s: cannot answer now, and a change may have been made or not: %s", c.server, call.Message())
+		}
 		return fmt.Errorf("manager %s: cannot be reached: %s", c.server, call.Message())
 	case connect.CodeDeadlineExceeded:
 		return fmt.Errorf("manager %s: no answer within %s", c.server, callTimeout)

@@ -88,6 +88,10 @@ type description struct {
 	stored *apiv1.Object
 	status *apiv1.StatusResponse
 	err    error
+
+	// decided and members, by memberKey, are made of the status of a service.
+	decided decisions
+	members map[string][]memberReport
 }
 
 func (d *description) printf(format string, args ...any) {
@@ -123,22 +127,32 @@ func (d *description) service(s *lb.Service) {
 	d.field("Service", s.Name)
 	d.field("Tenant", s.Tenant)
 	d.field("VIPs", strings.ReplaceAll(commas(s.VIPs), ",", ", "))
+	d.field("Limits", limitsText(s.Limits))
+	if n, m := len(s.Sources.Allow), len(s.Sources.Deny); n+m > 0 {
+		d.field("Sources", fmt.Sprintf("%d prefixes allowed, %d denied; others %s", n, m, map[bool]string{true: "pass", false: "are refused"}[n == 0]))
+	}
 	d.stamp()
+	d.decided, d.members = decisionsOf(d.status), map[string][]memberReport{}
+	for _, m := range reports(d.status, s.Name) {
+		key := memberKey(m.MemberStatus)
+		d.members[key] = append(d.members[key], m)
+	}
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		for _, vip := range s.VIPs {
-			d.endpoint(s.Name, e, lb.EndpointKey{VIP: vip, Protocol: e.Protocol, Port: e.Port})
+			d.endpoint(s.Name, e, lb.EndpointKey{VIP: vip, Protocol: e.Protocol, Port: e.Port, PortEnd: e.PortEnd})
 		}
 	}
 }
 
 // endpoint writes the members of one endpoint as the muxes see them.
 func (d *description) endpoint(service string, e *lb.Endpoint, key lb.EndpointKey) {
-	name := endpointKey{service, key.VIP.String(), key.Protocol.String(), uint32(key.Port)}
+	name := endpointKey{service, key.VIP.String(), key.Protocol.String(), uint32(key.Port), uint32(key.PortEnd)}
 	d.printf("\nEndpoint %s\n", name)
 	d.printf("  path %s, affinity %s, scheduler %s, rewrite %s\n", e.Path, e.Affinity, e.Scheduler, e.Rewrite)
+	d.options(e)
 	d.printf("  check: %s\n", checkText(&e.Health))
-	rows := [][]string{{"MEMBER", "BACKEND", "HOST", "WEIGHT", "PACKETS", "HEALTH"}}
+	rows := [][]string{{"MEMBER", "BACKEND", "HOST", "WEIGHT", "STATE", "FLOWS", "PACKETS", "HEALTH"}}
 	for i := range e.Backends {
 		b := &e.Backends[i]
 		if dip, ok := b.DIP(key.VIP); ok {
@@ -149,30 +163,40 @@ func (d *description) endpoint(service string, e *lb.Endpoint, key lb.EndpointKe
 	d.printf("  route: %s\n", d.route(name.VIP))
 }
 
-// member is one backend's row: who calls it up, who down and why.
+// member is one backend's row: what it has, and who calls it up, who down and why.
 func (d *description) member(name endpointKey, b *lb.Backend, key lb.BackendKey) []string {
-	id, packets := "", uint64(0)
+	id, packets, flows, state := "", uint64(0), uint64(0), ""
+	weight := fmt.Sprint(b.Weight)
 	var words []string
-	for _, m := range reports(d.status, name.Service) {
-		if keyOf(m.MemberStatus) != name || m.GetDip() != key.DIP.String() || m.GetDipPort() != uint32(key.Port) {
-			continue
-		}
-		id = fmt.Sprint(m.GetMember())
+	for _, m := range d.members[backendKey(name, key.DIP.String(), uint32(key.Port))] {
+		id, state = fmt.Sprint(m.GetMember()), d.decided.of(m.MemberStatus).words()
 		packets += m.GetPackets()
+		flows += liveFlows(m)
 		word := healthWord(m) + " at " + m.node.GetName()
 		if m.GetLastCheck() != "" && m.node.GetConnected() {
 			word += " (" + m.GetLastCheck() + ")"
 		}
 		words = append(words, word)
+		if now := d.decided.weight(m.MemberStatus); now > 0 && now < float64(b.Weight) {
+			weight = fmt.Sprintf("%v of %d", now, b.Weight)
+		}
 	}
 	if len(words) == 0 {
 		words = []string{"no mux reports it"}
 	}
-	weight := fmt.Sprint(b.Weight)
-	if b.Drain {
-		weight += " draining"
+	switch {
+	case state != "":
+	case (b.Drain || b.Weight == 0) && id == "":
+		state = "drained"
+	case b.Drain:
+		state = "draining"
+	case b.Backup:
+		state = "backup"
 	}
-	return []string{id, hostPort(key.DIP.String(), uint32(key.Port)), b.Host.String(), weight, fmt.Sprint(packets), strings.Join(words, "; ")}
+	return []string{
+		id, backendText(key.DIP.String(), uint32(key.Port)), b.Host.String(), weight, state, fmt.Sprint(flows), fmt.Sprint(packets),
+		strings.Join(words, "; "),
+	}
 }
 
 // route says which muxes advertise a VIP.
@@ -217,5 +241,6 @@ func (d *description) network(n *lb.Network) {
 	d.field("Underlay", strings.ReplaceAll(commas(n.Underlay), ",", ", "))
 	d.field("MTU", fmt.Sprint(n.MTU))
 	d.field("Tunnel sources", strings.ReplaceAll(commas(n.TunnelSources), ",", ", "))
+	d.field("Tunnel", n.Encap)
 	d.stamp()
 }

@@ -19,6 +19,9 @@ func (d *description) node(o *lb.Node) {
 	n := nodeStatus(d.status, o.Name)
 	state, _ := nodeState(o, n)
 	d.field("State", state)
+	if n.GetDrained() {
+		d.field("Drained", "on its own machine, until shunt mux --undrain there or its next boot")
+	}
 	if state == neverSeen {
 		return
 	}
@@ -37,7 +40,7 @@ func (d *description) node(o *lb.Node) {
 	members := [][]string{{"SERVICE", "ENDPOINT", "BACKEND", "MEMBER", "HEALTH", "PACKETS", "LAST-CHECK"}}
 	for _, m := range membersOf([]*apiv1.NodeStatus{n}, "") {
 		members = append(members, []string{
-			m.GetService(), keyOf(m.MemberStatus).String(), hostPort(m.GetDip(), m.GetDipPort()), fmt.Sprint(m.GetMember()),
+			m.GetService(), keyOf(m.MemberStatus).String(), backendText(m.GetDip(), m.GetDipPort()), fmt.Sprint(m.GetMember()),
 			healthWord(m), fmt.Sprint(m.GetPackets()), m.GetLastCheck(),
 		})
 	}

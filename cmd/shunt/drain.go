@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
@@ -34,33 +35,56 @@ func newDrain(g *globals, on bool) *cobra.Command {
 			return g.names(cmd.Context(), lb.KindNode), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return g.modify(cmd, lb.KindNode, args[0], func(o lb.Object) error {
+			_, err := g.modify(cmd, lb.KindNode, args[0], func(o lb.Object) error {
 				o.(*lb.Node).Drain = on
 				return nil
 			})
+			return err
 		},
 	})
-	cmd.AddCommand(&cobra.Command{
-		Use: "backend SERVICE DIP[:PORT]", Short: backendShort, Args: needs("SERVICE", "DIP[:PORT]"),
+	cmd.AddCommand(newDrainBackend(g, on, backendShort))
+	return cmd
+}
+
+func newDrainBackend(g *globals, on bool, short string) *cobra.Command {
+	var wait bool
+	cmd := &cobra.Command{
+		Use: "backend SERVICE DIP[:PORT]", Short: short, Args: needs("SERVICE", "DIP[:PORT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			key, err := parseBackend(args[1])
 			if err != nil {
 				return err
 			}
-			return g.modify(cmd, lb.KindService, args[0], func(o lb.Object) error {
+			w := drainWatch{service: args[0], tell: func(format string, args ...any) error {
+				_, err := fmt.Fprintf(cmd.ErrOrStderr(), format, args...)
+				return err
+			}}
+			w.revision, err = g.modify(cmd, lb.KindService, args[0], func(o lb.Object) error {
+				w.backends = drainedBackends(o.(*lb.Service), key)
 				return drainBackend(o.(*lb.Service), key, on)
 			})
+			if err != nil || !wait {
+				return err
+			}
+			return g.waitDrained(cmd.Context(), w)
 		},
-	})
+	}
+	if on {
+		cmd.Long = "Drain backend gives a backend no new flows, in all endpoints of the service. Flows that muxes remember stay with it,\n" +
+			"for at most the endpoint's drainTimeout if it has one: then the backend loses its place, and what is left is given\n" +
+			"up. Flows of endpoints with affinity hash are not remembered and move at once."
+		cmd.Flags().BoolVar(&wait, "wait", false, "wait until no mux counts a flow of it, or the limit has passed")
+	}
 	return cmd
 }
 
 // modifyAttempts bounds how often modify starts over because others changed the object in between.
 const modifyAttempts = 16
 
-// modify reads an object, changes it, and applies it if nobody changed it since; else it starts over.
-func (g *globals) modify(cmd *cobra.Command, kind lb.Kind, name string, change func(lb.Object) error) error {
-	return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+// modify reads an object, changes it, and applies it if nobody changed it since; else it starts over. It returns the
+// revision of the change.
+func (g *globals) modify(cmd *cobra.Command, kind lb.Kind, name string, change func(lb.Object) error) (revision int64, err error) {
+	err = g.call(cmd.Context(), func(ctx context.Context, c *client) error {
 		for attempt := 1; ; attempt++ {
 			objects, err := c.fetch(ctx, kind, name)
 			if err != nil {
@@ -82,9 +106,11 @@ func (g *globals) modify(cmd *cobra.Command, kind lb.Kind, name string, change f
 			if err != nil {
 				return err
 			}
-			return g.printChanges(cmd.OutOrStdout(), response.Msg.GetRevision(), response.Msg.GetChanges(), false)
+			revision = response.Msg.GetRevision()
+			return g.printChanges(cmd.OutOrStdout(), revision, response.Msg.GetChanges(), false)
 		}
 	})
+	return revision, err
 }
 
 // drainBackend sets the drain of a backend in every endpoint that has it. Port 0 means every port.
@@ -92,11 +118,8 @@ func drainBackend(s *lb.Service, key lb.BackendKey, on bool) error {
 	found := false
 	for i := range s.Endpoints {
 		for j := range s.Endpoints[i].Backends {
-			b := &s.Endpoints[i].Backends[j]
-			for _, dip := range b.DIPs {
-				if dip == key.DIP && (key.Port == 0 || key.Port == b.Port) {
-					b.Drain, found = on, true
-				}
+			if b := &s.Endpoints[i].Backends[j]; isBackend(b, key) {
+				b.Drain, found = on, true
 			}
 		}
 	}
@@ -108,6 +131,11 @@ func drainBackend(s *lb.Service, key lb.BackendKey, on bool) error {
 		what = netip.AddrPortFrom(key.DIP, key.Port).String()
 	}
 	return fmt.Errorf("%s: backend %s: must be a backend of the service", lb.Ref(lb.KindService, s.Name), what)
+}
+
+// isBackend tells whether the key names the backend. Port 0 means every port.
+func isBackend(b *lb.Backend, key lb.BackendKey) bool {
+	return slices.Contains(b.DIPs, key.DIP) && (key.Port == 0 || key.Port == b.Port)
 }
 
 // parseBackend reads DIP or DIP:PORT; the port is 0 when there is none.

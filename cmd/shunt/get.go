@@ -20,27 +20,46 @@ var viewKinds = map[string]func(*apiv1.StatusResponse, string) view{
 
 func newGet(g *globals) *cobra.Command {
 	var watch bool
+	var flows flowsFlags
 	cmd := &cobra.Command{
 		Use:   "get KIND [NAME]",
-		Short: "List objects, or what the nodes report of backends and endpoints",
+		Short: "List objects, or what the nodes report of backends, endpoints and flows",
 		Long: "Get lists services, nodes or networks. With -o yaml these can be applied again.\n\n" +
 			"The kinds backend and endpoint are views of what the muxes reported: health and packets of each; NAME is then\n" +
-			"a service.",
+			"a service.\n\n" +
+			"The kind flows asks the muxes what they remember of an endpoint's flows: backend, class and age of each; NAME is\n" +
+			"then VIP or VIP:PORT. The flow table holds no client addresses; shunt trace tells where a client's packets go.",
 		Example: "  shunt get services\n" +
 			"  shunt get service web -o yaml\n" +
 			"  shunt get nodes --watch\n" +
-			"  shunt get backends web",
+			"  shunt get backends web\n" +
+			"  shunt get flows 203.0.113.10:80 --node mux1 --limit 20",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 1 || len(args) > 2 {
-				return usagef("needs KIND and at most one NAME; KIND is service, node, network, backend or endpoint")
+				return usagef("needs KIND and at most one NAME; KIND is service, node, network, backend, endpoint or flows")
 			}
 			return nil
 		},
-		ValidArgsFunction: g.completeNames("backends", "endpoints"),
+		ValidArgsFunction: g.completeNames("backends", "endpoints", "flows"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := ""
 			if len(args) > 1 {
 				name = args[1]
+			}
+			if kind := strings.ToLower(args[0]); kind == "flows" || kind == "flow" {
+				if watch {
+					return usagef("--watch: must be used with service, node or network")
+				}
+				request, err := flows.request(name)
+				if err != nil {
+					return err
+				}
+				return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+					return c.getFlows(ctx, g, cmd.OutOrStdout(), request)
+				})
+			}
+			if flows.given() {
+				return usagef("--node, --protocol and --limit: must be used with flows")
 			}
 			if makeView, ok := viewKinds[strings.ToLower(args[0])]; ok {
 				if watch {
@@ -52,7 +71,7 @@ func newGet(g *globals) *cobra.Command {
 			}
 			kind, err := parseKind(args[0])
 			if err != nil {
-				return usagef("kind: %q: must be service, node, network, backend or endpoint", args[0])
+				return usagef("kind: %q: must be service, node, network, backend, endpoint or flows", args[0])
 			}
 			if watch {
 				return g.watch(cmd.Context(), cmd.OutOrStdout(), kind, name)
@@ -63,6 +82,7 @@ func newGet(g *globals) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on with every change until interrupted")
+	flows.register(cmd.Flags())
 	return cmd
 }
 
@@ -115,13 +135,13 @@ func printYAML(w io.Writer, objects []*apiv1.Object) error {
 
 // objectRows is the table of objects of one kind, with what the nodes reported.
 func objectRows(kind lb.Kind, objects []*apiv1.Object, status *apiv1.StatusResponse) ([][]string, error) {
-	rows := [][]string{headings[kind]}
+	rows, healthy := [][]string{headings[kind]}, healthyMembers(status)
 	for _, o := range objects {
 		object, err := domainObject(o)
 		if err != nil {
 			return nil, err
 		}
-		rows = append(rows, objectRow(object, status))
+		rows = append(rows, objectRow(object, status, healthy))
 	}
 	return rows, nil
 }
@@ -130,16 +150,17 @@ func objectRows(kind lb.Kind, objects []*apiv1.Object, status *apiv1.StatusRespo
 var headings = map[lb.Kind][]string{
 	lb.KindService: {"NAME", "TENANT", "VIP", "ENDPOINTS", "HEALTHY"},
 	lb.KindNode:    {"NAME", "ROLE", "ZONE", "ADDRESS", "STATE", "SYNCED"},
-	lb.KindNetwork: {"NAME", "VIPS", "UNDERLAY", "MTU", "TUNNEL-SOURCES"},
+	lb.KindNetwork: {"NAME", "VIPS", "UNDERLAY", "MTU", "TUNNEL-SOURCES", "ENCAP"},
 }
 
-func objectRow(object lb.Object, status *apiv1.StatusResponse) []string {
+// objectRow is an object's row; healthy are the healthy members of each service.
+func objectRow(object lb.Object, status *apiv1.StatusResponse, healthy map[string]int) []string {
 	switch o := object.(type) {
 	case *lb.Service:
 		var endpoints []string
 		members := 0
 		for _, e := range o.Endpoints {
-			endpoints = append(endpoints, fmt.Sprintf("%s/%d", e.Protocol, e.Port))
+			endpoints = append(endpoints, fmt.Sprintf("%s/%s", e.Protocol, lb.PortsText(e.Port, e.PortEnd)))
 			for _, vip := range o.VIPs {
 				for i := range e.Backends {
 					if _, ok := e.Backends[i].DIP(vip); ok {
@@ -148,12 +169,12 @@ func objectRow(object lb.Object, status *apiv1.StatusResponse) []string {
 				}
 			}
 		}
-		return []string{o.Name, o.Tenant, commas(o.VIPs), strings.Join(endpoints, ","), fmt.Sprintf("%d/%d", healthy(status, o.Name), members)}
+		return []string{o.Name, o.Tenant, commas(o.VIPs), strings.Join(endpoints, ","), fmt.Sprintf("%d/%d", healthy[o.Name], members)}
 	case *lb.Node:
 		state, synced := nodeState(o, nodeStatus(status, o.Name))
 		return []string{o.Name, string(o.Role), o.Zone, commas(o.Addresses), state, synced}
 	case *lb.Network:
-		return []string{o.Name, commas(o.VIPs), commas(o.Underlay), fmt.Sprint(o.MTU), commas(o.TunnelSources)}
+		return []string{o.Name, commas(o.VIPs), commas(o.Underlay), fmt.Sprint(o.MTU), commas(o.TunnelSources), o.Encap}
 	}
 	return nil
 }
@@ -170,7 +191,7 @@ func nodeState(o *lb.Node, status *apiv1.NodeStatus) (state, synced string) {
 		state = "away"
 	case status.GetError() != "":
 		state = "error"
-	case o.Drain:
+	case o.Drain, status.GetDrained():
 		state = "drained"
 	default:
 		state = "ready"
@@ -197,21 +218,26 @@ func nodeStatus(status *apiv1.StatusResponse, name string) *apiv1.NodeStatus {
 	return nil
 }
 
-// healthy counts a service's members that every connected mux calls alive, and at least one.
-func healthy(status *apiv1.StatusResponse, service string) int {
-	up, down := map[string]bool{}, map[string]bool{}
-	for _, m := range reports(status, service) {
-		switch healthWord(m) {
-		case "up":
-			up[memberKey(m.MemberStatus)] = true
-		case "down":
-			down[memberKey(m.MemberStatus)] = true
+// healthyMembers counts, by service, the members that every connected mux calls alive, and at least one.
+func healthyMembers(status *apiv1.StatusResponse) map[string]int {
+	up, down := map[string]string{}, map[string]bool{} // by memberKey; up has the service
+	for _, n := range status.GetNodes() {
+		if n.GetRole() != string(lb.RoleMux) {
+			continue
+		}
+		for _, m := range n.GetMembers() {
+			switch healthWord(memberReport{n, m}) {
+			case "up":
+				up[memberKey(m)] = m.GetService()
+			case "down":
+				down[memberKey(m)] = true
+			}
 		}
 	}
-	count := 0
-	for key := range up {
+	count := map[string]int{}
+	for key, service := range up {
 		if !down[key] {
-			count++
+			count[service]++
 		}
 	}
 	return count

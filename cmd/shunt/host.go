@@ -1,19 +1,23 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
 
 	"github.com/spf13/cobra"
 
+	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/host"
+	"github.com/shuntlb/shunt/internal/metrics"
 )
 
 // newHost is `shunt host`: the agent of a server.
 func newHost() *cobra.Command {
 	var o host.Options
 	var stop bool
+	var listen string
 	cmd := &cobra.Command{
 		Use:   "host",
 		Short: "Run the agent of a server: decapsulation, translation, direct return",
@@ -34,6 +38,25 @@ func newHost() *cobra.Command {
 			}
 			o.Node.Version = version
 			o.Node.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			scrapes, err := metrics.Listen(listen)
+			if err != nil {
+				return err
+			}
+			if scrapes != nil {
+				defer scrapes.Close()
+			}
+			o.Node.Progress = &agent.Progress{}
+			o.Beside = func(ctx context.Context, a *host.Agent) error {
+				starts, err := metrics.CountStart(o.RunDir)
+				if err != nil {
+					return err
+				}
+				registry, err := metrics.NewHost(metrics.Node{Name: o.Node.Name, Build: thisBuild(), Status: a.Status, Progress: o.Node.Progress, Starts: starts})
+				if err != nil {
+					return err
+				}
+				return serveMetrics(ctx, scrapes, registry)
+			}
 			return host.Run(cmd.Context(), o)
 		},
 	}
@@ -45,6 +68,7 @@ func newHost() *cobra.Command {
 	f.StringVar(&o.Node.StateDir, "state", "/var/lib/shunt/host", "directory of key, certificate and last plan")
 	f.StringVar(&o.RunDir, "run", "/run/shunt/host", "directory of the lock that keeps a second agent out")
 	f.StringVar(&o.BPFFS, "bpffs", "/sys/fs/bpf/shunt/host", "directory for the pins of programs and maps, on a bpf file system")
+	f.StringVar(&listen, "metrics", "", metricsUsage)
 	f.BoolVar(&stop, "stop", false, "detach the programs and forget all flows; the agent must have ended")
 	return cmd
 }

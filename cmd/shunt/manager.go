@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,15 +10,20 @@ import (
 	"net"
 	"os"
 	"syscall"
+	"time"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	"github.com/shuntlb/shunt/internal/manager"
+	"github.com/shuntlb/shunt/internal/metrics"
 	"github.com/shuntlb/shunt/internal/store/etcd"
 )
 
 type managerFlags struct {
 	data, listen, advertise, name string
+	metrics                       string
+	downAfter                     time.Duration
 	verbose                       bool
 }
 
@@ -41,6 +47,8 @@ Everything is kept in the data directory; back it up whole.`,
 	fl.StringVar(&f.listen, "listen", ":8443", "`address:port` of the API")
 	fl.StringVar(&f.advertise, "advertise", "", "`address:port` that nodes and clients use, when it differs from --listen")
 	fl.StringVar(&f.name, "name", "", "name of this manager (default: the host's name)")
+	fl.StringVar(&f.metrics, "metrics", "", metricsUsage)
+	fl.DurationVar(&f.downAfter, "down-after", manager.DefaultDownAfter, "how long every mux must call a backend dead until rings are made without it; 0: never")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
 	return cmd
 }
@@ -54,6 +62,9 @@ func (f *managerFlags) check() error {
 		if err != nil || host == "" || port == "" {
 			return usagef("--advertise: %q: must be ADDRESS:PORT", f.advertise)
 		}
+	}
+	if f.downAfter < 0 {
+		return usagef("--down-after: %s: must be 0 or longer", f.downAfter)
 	}
 	if f.data == "" {
 		return usagef("--data: %q: must be a directory", f.data)
@@ -86,6 +97,13 @@ func runManager(ctx context.Context, f managerFlags, stderr io.Writer) error {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	defer listener.Close()
+	scrapes, err := metrics.Listen(f.metrics)
+	if err != nil {
+		return err
+	}
+	if scrapes != nil {
+		defer scrapes.Close()
+	}
 	dir, err := manager.OpenDataDir(f.data)
 	if err != nil {
 		return err
@@ -96,9 +114,10 @@ func runManager(ctx context.Context, f managerFlags, stderr io.Writer) error {
 		return err
 	}
 	defer kv.Close()
+	meter := metrics.NewManager(f.name, thisBuild())
 	m, err := manager.Open(ctx, manager.Options{
-		Dir: dir, Store: kv, Name: f.name, Listen: listener.Addr().String(), Advertise: f.advertise,
-		Version: version, Commit: commit(), Log: log,
+		Dir: dir, Store: meter.Store(kv), Interceptors: []connect.Interceptor{meter.Interceptor()}, Name: f.name, Listen: listener.Addr().String(), Advertise: f.advertise,
+		Version: version, Commit: commit(), Log: log, DownAfter: cmp.Or(f.downAfter, -1),
 	})
 	if err != nil {
 		return err
@@ -108,7 +127,16 @@ func runManager(ctx context.Context, f managerFlags, stderr io.Writer) error {
 	if m.FirstStart {
 		greet(stderr, dir)
 	}
-	err = m.Serve(ctx, listener)
+	registry, err := meter.Registry(m.Status)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	err = together(cancel,
+		func() error { return m.Serve(ctx, listener) },
+		func() error { return serveMetrics(ctx, scrapes, registry) },
+	)
 	log.Info("manager stops") // the error is the command's
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/shuntlb/shunt/internal/bgp/remote"
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/metrics"
 	"github.com/shuntlb/shunt/internal/mux"
 	"github.com/shuntlb/shunt/internal/netdev"
 	"github.com/shuntlb/shunt/internal/probe"
@@ -30,13 +32,17 @@ const (
 	defaultMuxPins     = "/sys/fs/bpf/shunt/mux"
 	defaultSpeakerHold = 30 * time.Second
 	defaultDrainWait   = 2 * time.Second
+	defaultSweep       = 30 * time.Second
 )
 
 type muxFlags struct {
-	iface, manager, tokenFile, name string
-	state, run, bpffs, xdpMode      string
-	hold, drainWait                 time.Duration
-	drain, undrain, stop, verbose   bool
+	ifaces                        []string
+	manager, tokenFile, name      string
+	state, run, bpffs, xdpMode    string
+	metrics                       string
+	hold, drainWait, sweep        time.Duration
+	drain, undrain, stop, verbose bool
+	sizes                         muxSizes
 }
 
 // newMux is the command `shunt mux`.
@@ -49,23 +55,28 @@ func newMux() *cobra.Command {
 
 The agent may be restarted at any time: packets and routes do not notice. Routes are kept by a second process,
 which withdraws them when the program is detached or the agent stays away for longer than --speaker-hold; under
-systemd the agent's unit needs KillMode=process. To take a mux out of service use --drain or --stop.`,
+systemd the agent's unit needs KillMode=process. An agent of another build, or with other table sizes, takes over under
+traffic: it fills new tables from its last plan while the old program forwards, with health, counters and remembered flows,
+then replaces the program in one step. Tables that it cannot read it refuses, and the old program goes on. To take a mux out of service use --drain or --stop.`,
 		Example: `  shunt mux --interface eth0 --manager 10.99.0.11:8443 --token-file /etc/shunt/mux1.token
   shunt mux --drain      # withdraw the routes, gracefully, and wait
   shunt mux --stop       # the same, then detach the program and end the agent`,
 		Args: cobra.NoArgs,
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.iface, "interface", "", "`device` that packets come in by")
+	fl.StringArrayVar(&f.ifaces, "interface", nil, "`device` that packets come in by; may be given several times, a bond stands for its slaves")
 	fl.StringVar(&f.manager, "manager", "", "`address:port` of the manager")
 	fl.StringVar(&f.tokenFile, "token-file", "", "file with the join token; needed until the node has joined")
 	fl.StringVar(&f.name, "name", "", "name of this node (default: the host's name)")
 	fl.StringVar(&f.state, "state", defaultMuxState, "directory of certificate, last plan and last health")
-	fl.StringVar(&f.run, "run", defaultMuxRun, "directory of sockets, until the next boot")
+	fl.StringVar(&f.run, "run", defaultMuxRun, "directory of sockets and of local decisions, until the next boot")
 	fl.StringVar(&f.bpffs, "bpffs", defaultMuxPins, "directory for the program's pins, on a bpf file system")
 	fl.StringVar(&f.xdpMode, "xdp-mode", string(dataplane.XDPNative), "where the program runs: native (in the driver) or generic (any device, slow)")
 	fl.DurationVar(&f.hold, "speaker-hold", defaultSpeakerHold, "how long routes stay while the agent is away")
 	fl.DurationVar(&f.drainWait, "drain-wait", defaultDrainWait, "how long routers get to move the traffic away before routes are withdrawn")
+	fl.StringVar(&f.metrics, "metrics", "", metricsUsage)
+	fl.DurationVar(&f.sweep, "sweep-interval", defaultSweep, "how often idle flows are forgotten and the others counted; while a draining backend has flows, every second")
+	f.sizes.flags(cmd)
 	fl.BoolVar(&f.drain, "drain", false, "ask the running agent to withdraw its routes, gracefully, and wait; it stays so until --undrain or the next boot")
 	fl.BoolVar(&f.undrain, "undrain", false, "ask the running agent to announce again")
 	fl.BoolVar(&f.stop, "stop", false, "ask the running agent to drain, detach the program, remove its pins and end")
@@ -86,7 +97,7 @@ systemd the agent's unit needs KillMode=process. To take a mux out of service us
 }
 
 func (f *muxFlags) check() error {
-	if f.iface == "" {
+	if len(f.ifaces) == 0 || slices.Contains(f.ifaces, "") {
 		return usagef(`--interface: "": must be a device of this machine`)
 	}
 	if host, port, err := net.SplitHostPort(f.manager); err != nil || host == "" || port == "" {
@@ -97,10 +108,13 @@ func (f *muxFlags) check() error {
 	default:
 		return usagef("--xdp-mode: %q: must be native or generic", f.xdpMode)
 	}
-	for flag, d := range map[string]time.Duration{"--speaker-hold": f.hold, "--drain-wait": f.drainWait} {
+	for flag, d := range map[string]time.Duration{"--speaker-hold": f.hold, "--drain-wait": f.drainWait, "--sweep-interval": f.sweep} {
 		if d <= 0 {
 			return usagef("%s: %v: must be above 0", flag, d)
 		}
+	}
+	if err := f.sizes.check(); err != nil {
+		return err
 	}
 	if f.name == "" {
 		name, err := os.Hostname()
@@ -136,23 +150,35 @@ func runMux(ctx context.Context, f muxFlags, stderr io.Writer) error {
 		level = slog.LevelDebug
 	}
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
-	device, err := netdev.FindInterface(f.iface)
+	device, arrivals, err := muxDevices(f.ifaces)
 	if err != nil {
-		return fmt.Errorf("--interface: %w", err)
-	}
-	if !device.Up {
-		return fmt.Errorf("--interface: %s: is down; bring it up with: ip link set %s up", f.iface, f.iface)
+		return err
 	}
 	unlock, err := mux.Lock(f.run)
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	release, err := mux.LockMachine()
+	if err != nil {
+		return err
+	}
+	defer release()
+	scrapes, err := metrics.Listen(f.metrics)
+	if err != nil {
+		return err
+	}
+	if scrapes != nil {
+		defer scrapes.Close()
+	}
 	before, err := dataplane.MuxAttached(f.bpffs)
 	if err != nil {
 		return err
 	}
-	tables, err := dataplane.OpenMux(dataplane.MuxOptions{Ifindex: device.Index, BPFFS: f.bpffs, Mode: dataplane.XDPMode(f.xdpMode), Redirect: device.Driver == "veth"})
+	tables, err := dataplane.OpenMux(dataplane.MuxOptions{
+		Ifindex: arrivals[0].Index, Others: indices(arrivals[1:]), BPFFS: f.bpffs, Mode: dataplane.XDPMode(f.xdpMode),
+		Redirect: slices.ContainsFunc(arrivals, func(d netdev.Interface) bool { return d.Driver == "veth" }), Limits: f.sizes.limits(), Log: log,
+	})
 	if err != nil {
 		return fmt.Errorf("--interface: %s, driver %s: %w", device.Name, device.Driver, err)
 	}
@@ -160,7 +186,7 @@ func runMux(ctx context.Context, f muxFlags, stderr io.Writer) error {
 	if mode := netdev.XDPMode(device.Name); mode != "" && mode != f.xdpMode {
 		log.Warn("the program keeps the mode it was attached in; shunt mux --stop takes it off", "attached", mode, "--xdp-mode", f.xdpMode)
 	}
-	served, err := serveMux(ctx, f, device, tables, log)
+	served, err := serveMux(ctx, f, device, tables, scrapes, log)
 	if err != nil && !served && !before {
 		// Nothing came of it: a token that is refused, for one.
 		err = errors.Join(err, dataplane.DetachMux(f.bpffs))
@@ -170,7 +196,7 @@ func runMux(ctx context.Context, f muxFlags, stderr io.Writer) error {
 
 // serveMux runs all parts of the agent until ctx ends, one of them fails, or --stop is asked for. served tells that it had
 // a plan.
-func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *dataplane.Mux, log *slog.Logger) (served bool, err error) {
+func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *dataplane.Mux, scrapes net.Listener, log *slog.Logger) (served bool, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return false, fmt.Errorf("find own program: %w", err)
@@ -189,8 +215,14 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 	a, err = mux.New(mux.Options{
 		Tables: tables, Ring: mux.BuildRing, Prober: prober, Hops: hops, Speaker: client, Ensure: supervisor.Ensure,
 		Clock: clock.System{}, RunDir: f.run, DrainWait: f.drainWait,
+		Watch:     func(f dataplane.WatchFilter) (mux.Watcher, error) { return tables.Watch(f) },
 		Addresses: device.Addresses, ReadFile: os.ReadFile, Log: log,
 	})
+	if err != nil {
+		return false, err
+	}
+	progress := &agent.Progress{}
+	registry, err := muxMetrics(f, a, tables, progress)
 	if err != nil {
 		return false, err
 	}
@@ -203,27 +235,20 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 	}
 	err = together(cancel,
 		func() error { a.Run(ctx); return nil },
+		func() error { a.SweepFlows(ctx, f.sweep); return nil },
 		func() error { return hops.Run(ctx, a.HopsChanged) },
-		func() error { return netdev.WatchCarrier(ctx, f.iface, a.LinkChanged) },
-		func() error { a.Tend(ctx, func() (string, error) { return tend(f.iface, tables) }); return nil },
+		func() error { return watchCarriers(ctx, cancel, f.ifaces, a.LinkChanged) },
+		func() error { a.Tend(ctx, func() (string, error) { return tend(f.ifaces, tables) }); return nil },
 		func() error { return a.Control(ctx, stop) },
+		func() error { return serveMetrics(ctx, scrapes, registry) },
 		func() error {
 			return agent.Run(ctx, agent.Options{
 				Name: f.name, Role: "mux", Manager: f.manager, TokenFile: f.tokenFile, StateDir: f.state,
-				Version: version, Notify: a.Changed(), Log: log,
+				Version: version, Notify: a.Changed(), Progress: progress, Log: log,
 			}, a)
 		},
 	)
 	return a.Served(), err
-}
-
-// tend looks after the interface of this name, which may have become another one.
-func tend(name string, tables *dataplane.Mux) (string, error) {
-	device, err := net.InterfaceByName(name)
-	if err != nil {
-		return "", fmt.Errorf("--interface: %s: %w", name, err)
-	}
-	return tables.Tend(device.Index)
 }
 
 // together runs all parts, cancels them when one ends, and waits for the rest.

@@ -25,6 +25,8 @@ func TestMuxRefusesWrongStarts(t *testing.T) {
 		{"mux --interface lo --manager :8443", exitUsage, `shunt mux: --manager: ":8443": must be ADDRESS:PORT`},
 		{"mux --interface lo --manager 10.0.0.1:1 --xdp-mode skb", exitUsage, `shunt mux: --xdp-mode: "skb": must be native or generic`},
 		{"mux --interface lo --manager 10.0.0.1:1 --speaker-hold 0s", exitUsage, `shunt mux: --speaker-hold: 0s: must be above 0`},
+		{"mux --interface lo --manager 10.0.0.1:1 --flows 1000000", exitUsage, `shunt mux: --flows: 1000000: must be a power of two from 65536 to 67108864`},
+		{"mux --interface lo --manager 10.0.0.1:1 --ring-slots 268435456", exitUsage, `shunt mux: --ring-slots: 268435456: must be a power of two from 4096 to 134217728`},
 		{"mux --interface none0 --manager 10.0.0.1:1", exitFailed, `shunt mux: --interface: interface none0: there is none; this machine has `},
 		{"mux --drain --run " + run1, exitFailed, "shunt mux: no agent is running with run directory " + run1},
 		{"mux --drain --stop", exitUsage, "shunt mux: if any flags in the group [drain undrain stop] are set"},
@@ -62,8 +64,8 @@ func TestMuxWithoutTokenLeavesNothing(t *testing.T) {
 	must(n.SetUp("up0", true))
 	dir := t.TempDir()
 	f := muxFlags{
-		iface: "up0", manager: "127.0.0.1:1", tokenFile: filepath.Join(dir, "none"), name: "mux1", state: filepath.Join(dir, "state"),
-		run: filepath.Join(dir, "run"), bpffs: pins, xdpMode: "native", hold: time.Second, drainWait: time.Second,
+		ifaces: []string{"up0"}, manager: "127.0.0.1:1", tokenFile: filepath.Join(dir, "none"), name: "mux1", state: filepath.Join(dir, "state"),
+		run: filepath.Join(dir, "run"), bpffs: pins, xdpMode: "native", hold: time.Second, drainWait: time.Second, sweep: time.Second,
 	}
 	var log bytes.Buffer
 	err = netdev.In(name, func() error { return runMux(t.Context(), f, &log) })

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
@@ -17,16 +18,22 @@ import (
 const defaultClientPort = 32768
 
 func newTrace(g *globals) *cobra.Command {
-	var from, to, protocol, node string
+	var from, to, protocol, node, segment string
 	cmd := &cobra.Command{
 		Use:   "trace --from CLIENT[:PORT] --to VIP:PORT",
 		Short: "Tell which backend a packet would go to, and why",
 		Long: "Trace asks the muxes to walk their tables as they do for a packet, and prints what each would do and the steps.\n" +
-			"Nothing is sent. The exit code is 1 when no mux answered, or one could not.",
+			"Nothing is sent, and nothing remembered. The steps name the endpoint, also one of a range, what limits and source\n" +
+			"lists say, the remembered flow, the ring's slot and who of the fallback chain is down. A SYN may choose anew where\n" +
+			"a later segment follows its flow: --segment ack asks for that one. The exit code is 1 when no mux answered, or one could not.",
 		Example: "  shunt trace --from 198.51.100.11:50000 --to 203.0.113.10:80\n" +
-			"  shunt trace --from 2001:db8:100::11 --to '[2001:db8:f::10]:53' --protocol udp --node mux1",
+			"  shunt trace --from 2001:db8:100::11 --to '[2001:db8:f::10]:53' --protocol udp --node mux1\n" +
+			"  shunt trace --from 198.51.100.11:50000 --to 203.0.113.10:80 --segment ack",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			request, err := traceRequest(from, to, protocol, node)
+			if protocol == lb.UDP.String() && cmd.Flags().Changed("segment") {
+				return usagef("--segment: %q: must be left out with --protocol udp: only tcp has segments", segment)
+			}
+			request, err := traceRequest(from, to, protocol, node, segment)
 			if err != nil {
 				return err
 			}
@@ -38,12 +45,13 @@ func newTrace(g *globals) *cobra.Command {
 	cmd.Flags().StringVar(&from, "from", "", "client's address, with or without a port (default port 32768)")
 	cmd.Flags().StringVar(&to, "to", "", "VIP and port")
 	cmd.Flags().StringVar(&protocol, "protocol", "tcp", "tcp or udp")
+	cmd.Flags().StringVar(&segment, "segment", "syn", "of TCP, the segment that the packet is: syn, ack, fin or rst")
 	cmd.Flags().StringVar(&node, "node", "", "mux to ask (default: every connected one)")
 	return cmd
 }
 
 // traceRequest reads the flags.
-func traceRequest(from, to, protocol, node string) (*apiv1.TraceRequest, error) {
+func traceRequest(from, to, protocol, node, segment string) (*apiv1.TraceRequest, error) {
 	if from == "" || to == "" {
 		return nil, usagef("needs --from CLIENT[:PORT] and --to VIP:PORT")
 	}
@@ -62,12 +70,15 @@ func traceRequest(from, to, protocol, node string) (*apiv1.TraceRequest, error) 
 	if client.Addr().Is4() != vip.Addr().Is4() {
 		return nil, usagef("--from: %q: must be of the same family as --to %s", from, to)
 	}
-	if _, allowed := lb.ParseProtocol(protocol); allowed != "" {
-		return nil, usagef("--protocol: %q: %s", protocol, allowed)
+	if protocol != lb.TCP.String() && protocol != lb.UDP.String() {
+		return nil, usagef("--protocol: %q: must be tcp or udp", protocol)
+	}
+	if !slices.Contains([]string{"syn", "ack", "fin", "rst"}, segment) {
+		return nil, usagef("--segment: %q: must be syn, ack, fin or rst", segment)
 	}
 	return &apiv1.TraceRequest{
 		Client: client.Addr().String(), ClientPort: uint32(client.Port()),
-		Vip: vip.Addr().String(), Port: uint32(vip.Port()), Protocol: protocol, Node: node,
+		Vip: vip.Addr().String(), Port: uint32(vip.Port()), Protocol: protocol, Node: node, Segment: segment,
 	}, nil
 }
 
@@ -104,7 +115,7 @@ func (g *globals) printTrace(w io.Writer, results []*apiv1.TraceResult) error {
 	for _, r := range results {
 		backend, member, verdict := "", "", r.GetVerdict()
 		if r.GetDip() != "" {
-			backend, member = hostPort(r.GetDip(), r.GetDipPort()), fmt.Sprint(r.GetMember())
+			backend, member = backendText(r.GetDip(), r.GetDipPort()), fmt.Sprint(r.GetMember())
 		}
 		if r.GetError() != "" {
 			verdict = "error"

@@ -81,8 +81,14 @@ func (g *globals) printVersions(w io.Writer, v versions) error {
 	return nil
 }
 
+// builtFrom is the commit as the build's flags say it; empty: the Go tool may have noted it.
+var builtFrom string
+
 // commit is the commit that this binary was built from; empty when the build does not know.
 func commit() string {
+	if builtFrom != "" {
+		return builtFrom
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return ""

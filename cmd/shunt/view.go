@@ -80,7 +80,7 @@ func membersOf(nodes []*apiv1.NodeStatus, service string) []memberReport {
 	slices.SortStableFunc(out, func(a, b memberReport) int {
 		return cmp.Or(
 			cmp.Compare(a.GetService(), b.GetService()), cmp.Compare(a.GetVip(), b.GetVip()),
-			cmp.Compare(a.GetProtocol(), b.GetProtocol()), cmp.Compare(a.GetPort(), b.GetPort()),
+			cmp.Compare(a.GetProtocol(), b.GetProtocol()), cmp.Compare(a.GetPort(), b.GetPort()), cmp.Compare(a.GetPortEnd(), b.GetPortEnd()),
 			cmp.Compare(a.GetMember(), b.GetMember()), cmp.Compare(a.node.GetName(), b.node.GetName()),
 		)
 	})
@@ -93,25 +93,38 @@ type endpointKey struct {
 	VIP      string `json:"vip"`
 	Protocol string `json:"protocol"`
 	Port     uint32 `json:"port"`
+	// PortEnd is the last port of a range.
+	PortEnd uint32 `json:"portEnd,omitempty"`
 }
 
 func keyOf(m *apiv1.MemberStatus) endpointKey {
-	return endpointKey{m.GetService(), m.GetVip(), m.GetProtocol(), m.GetPort()}
+	return endpointKey{m.GetService(), m.GetVip(), m.GetProtocol(), m.GetPort(), m.GetPortEnd()}
 }
 
 // memberKey tells members of all endpoints apart.
 func memberKey(m *apiv1.MemberStatus) string {
-	return fmt.Sprintf("%v %s %d", keyOf(m), m.GetDip(), m.GetDipPort())
+	return backendKey(keyOf(m), m.GetDip(), m.GetDipPort())
+}
+
+// backendKey is the memberKey of a backend.
+func backendKey(endpoint endpointKey, dip string, port uint32) string {
+	return fmt.Sprintf("%v %v %s %d", endpoint.Service, endpoint, dip, port)
 }
 
 // backendRecord is a row of the backend view.
 type backendRecord struct {
 	endpointKey
-	DIP       string `json:"dip"`
-	DIPPort   uint32 `json:"dipPort"`
-	Member    uint32 `json:"member"`
-	Mux       string `json:"mux"`
-	Health    string `json:"health"`
+	DIP     string `json:"dip"`
+	DIPPort uint32 `json:"dipPort"`
+	Member  uint32 `json:"member"`
+	Mux     string `json:"mux"`
+	Health  string `json:"health"`
+	// Weight is the one in effect: less than configured while it grows, 0 while it drains.
+	Weight float64 `json:"weight"`
+	// State is what the manager decided: draining, growing, down, backup; empty for a member in plain service.
+	State string `json:"state"`
+	// Flows that the mux remembers.
+	Flows     uint64 `json:"flows"`
 	LastCheck string `json:"lastCheck"`
 	Packets   uint64 `json:"packets"`
 	Bytes     uint64 `json:"bytes"`
@@ -120,32 +133,47 @@ type backendRecord struct {
 // backendView has one row per member and mux.
 func backendView(status *apiv1.StatusResponse, service string) view {
 	records := []backendRecord{}
-	rows := [][]string{{"SERVICE", "ENDPOINT", "BACKEND", "MEMBER", "MUX", "HEALTH", "PACKETS", "BYTES", "LAST-CHECK"}}
+	rows := [][]string{{"SERVICE", "ENDPOINT", "BACKEND", "MEMBER", "MUX", "HEALTH", "WEIGHT", "FLOWS", "STATE", "PACKETS", "BYTES", "LAST-CHECK"}}
+	decided := decisionsOf(status)
 	for _, m := range reports(status, service) {
-		r := backendRecord{keyOf(m.MemberStatus), m.GetDip(), m.GetDipPort(), m.GetMember(), m.node.GetName(), healthWord(m), m.GetLastCheck(), m.GetPackets(), m.GetBytes()}
+		r := backendRecord{
+			endpointKey: keyOf(m.MemberStatus), DIP: m.GetDip(), DIPPort: m.GetDipPort(), Member: m.GetMember(), Mux: m.node.GetName(),
+			Health: healthWord(m), Weight: decided.weight(m.MemberStatus), State: decided.of(m.MemberStatus).words(), Flows: m.GetFlows(),
+			LastCheck: m.GetLastCheck(), Packets: m.GetPackets(), Bytes: m.GetBytes(),
+		}
 		records = append(records, r)
 		rows = append(rows, []string{
-			r.Service, r.endpointKey.String(), hostPort(r.DIP, r.DIPPort), fmt.Sprint(r.Member), r.Mux, r.Health,
-			fmt.Sprint(r.Packets), fmt.Sprint(r.Bytes), r.LastCheck,
+			r.Service, r.endpointKey.String(), backendText(r.DIP, r.DIPPort), fmt.Sprint(r.Member), r.Mux, r.Health, fmt.Sprint(r.Weight),
+			fmt.Sprint(r.Flows), r.State, fmt.Sprint(r.Packets), fmt.Sprint(r.Bytes), r.LastCheck,
 		})
 	}
 	return view{rows, records}
 }
 
-// String returns "tcp 203.0.113.10:80" without the service, as one word.
-func (k endpointKey) String() string { return k.Protocol + "/" + hostPort(k.VIP, k.Port) }
+// String returns "tcp/203.0.113.10:80" without the service.
+func (k endpointKey) String() string {
+	return k.Protocol + "/" + net.JoinHostPort(k.VIP, lb.PortsText(uint16(k.Port), uint16(k.PortEnd)))
+}
 
 // healthWord is what a node thinks of a member; one that is away has no opinion that counts, and hosts have none.
 func healthWord(m memberReport) string {
 	switch {
 	case m.node.GetRole() == string(lb.RoleHost):
 		return ""
-	case !m.node.GetConnected():
+	case !m.node.GetConnected(), m.GetUnknown():
 		return "unknown"
 	case m.GetAlive():
 		return "up"
 	}
 	return "down"
+}
+
+// liveFlows are the member's flows at a mux that is there.
+func liveFlows(m memberReport) uint64 {
+	if m.node.GetConnected() {
+		return m.GetFlows()
+	}
+	return 0
 }
 
 func hostPort(host string, port uint32) string {
@@ -161,6 +189,7 @@ type endpointRecord struct {
 	// Muxes that report the endpoint; Advertised are those whose speaker advertises the VIP.
 	Muxes      int    `json:"muxes"`
 	Advertised int    `json:"advertised"`
+	Flows      uint64 `json:"flows"`
 	Packets    uint64 `json:"packets"`
 	Bytes      uint64 `json:"bytes"`
 }
@@ -168,7 +197,7 @@ type endpointRecord struct {
 // endpointView has one row per endpoint.
 func endpointView(status *apiv1.StatusResponse, service string) view {
 	records := []endpointRecord{}
-	rows := [][]string{{"SERVICE", "ENDPOINT", "MEMBERS", "HEALTHY", "ADVERTISED", "PACKETS", "BYTES"}}
+	rows := [][]string{{"SERVICE", "ENDPOINT", "MEMBERS", "HEALTHY", "ADVERTISED", "FLOWS", "PACKETS", "BYTES"}}
 	all := reports(status, service)
 	for len(all) > 0 {
 		end := slices.IndexFunc(all, func(m memberReport) bool { return keyOf(m.MemberStatus) != keyOf(all[0].MemberStatus) })
@@ -180,7 +209,7 @@ func endpointView(status *apiv1.StatusResponse, service string) view {
 		records = append(records, r)
 		rows = append(rows, []string{
 			r.Service, r.endpointKey.String(), fmt.Sprint(r.Members), fmt.Sprintf("%d/%d", r.Healthy, r.Members),
-			fmt.Sprintf("%d/%d", r.Advertised, r.Muxes), fmt.Sprint(r.Packets), fmt.Sprint(r.Bytes),
+			fmt.Sprintf("%d/%d", r.Advertised, r.Muxes), fmt.Sprint(r.Flows), fmt.Sprint(r.Packets), fmt.Sprint(r.Bytes),
 		})
 	}
 	return view{rows, records}
@@ -191,6 +220,7 @@ func summarize(members []memberReport) endpointRecord {
 	r := endpointRecord{endpointKey: keyOf(members[0].MemberStatus)}
 	muxes, ids, down, up := map[string]bool{}, map[uint32]bool{}, map[uint32]bool{}, map[uint32]bool{}
 	for _, m := range members {
+		r.Flows += liveFlows(m)
 		r.Packets += m.GetPackets()
 		r.Bytes += m.GetBytes()
 		if !muxes[m.node.GetName()] {

@@ -17,4 +17,6 @@ type Handler interface {
 	Status() *apiv1.NodeStatus
 	// Trace answers a trace question; hosts answer with an error.
 	Trace(*apiv1.TraceRequest) *apiv1.TraceResult
+	// Flows answers a question for flows; hosts answer with an error.
+	Flows(*apiv1.FlowsRequest) *apiv1.FlowsResult
 }

@@ -27,6 +27,8 @@ type Options struct {
 	Notify <-chan struct{}
 	// StatusInterval is the time between reports; 0 means one second.
 	StatusInterval time.Duration
+	// Progress, if not nil, tells others how the loop stands to the manager.
+	Progress *Progress
 	// Clock is the time source; nil is the machine's.
 	Clock clock.Clock
 	// Log receives what an operator should know; nil discards it.

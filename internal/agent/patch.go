@@ -24,7 +24,7 @@ func patch(p plan.Plan, up *apiv1.PlanUpdate) (plan.Plan, error) {
 		gone[key] = true
 	}
 	endpoints := map[lb.EndpointKey]bool{}
-	bindings := 0
+	bindings, services := 0, 0
 	for key := range gone {
 		if rest, ok := strings.CutPrefix(key, "endpoint/"); ok {
 			k, err := plan.ParseKey(rest)
@@ -34,18 +34,23 @@ func patch(p plan.Plan, up *apiv1.PlanUpdate) (plan.Plan, error) {
 			endpoints[k] = true
 		} else if strings.HasPrefix(key, "binding/") {
 			bindings++
+		} else if strings.HasPrefix(key, plan.ServiceItem("")) {
+			services++
 		}
 	}
 	if gone[plan.NodeItem] {
 		p.Node, p.MTU, p.TunnelSources = fresh.Node, fresh.MTU, fresh.TunnelSources
 	}
 	p.RingKeys = merge(p.RingKeys, fresh.RingKeys, func(k plan.Key) bool { return gone[plan.KeyItem(k.ID)] }, func(a, b plan.Key) int { return int(a.ID) - int(b.ID) })
+	if services > 0 {
+		p.Services = merge(p.Services, fresh.Services, func(s plan.Service) bool { return gone[plan.ServiceItem(s.Name)] }, plan.CompareServices)
+	}
 	if len(endpoints) > 0 {
 		p.Endpoints = merge(p.Endpoints, fresh.Endpoints, func(ep plan.Endpoint) bool { return endpoints[ep.Key] },
 			func(a, b plan.Endpoint) int { return plan.CompareKeys(a.Key, b.Key) })
 	}
 	if bindings > 0 {
-		p.Bindings = merge(p.Bindings, fresh.Bindings, func(b plan.Binding) bool { return gone[plan.BindingItem(b.Key, b.Outer)] }, plan.CompareBindings)
+		p.Bindings = merge(p.Bindings, fresh.Bindings, func(b plan.Binding) bool { return gone[plan.BindingItem(b.Key, b.Outer, b.Member)] }, plan.CompareBindings)
 	}
 	return p, nil
 }

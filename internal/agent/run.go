@@ -27,6 +27,9 @@ type loop struct {
 	wanted, applied *folded
 	// fault is why wanted is not applied, or why an update was refused.
 	fault string
+	// connected: the stream brought something. current is when the plan was last known to be the newest.
+	connected bool
+	current   time.Time
 	// work wakes the applying goroutine, report the reporting one, keep the writing one; each has room for one.
 	work, report, keep chan struct{}
 
@@ -51,6 +54,8 @@ func Run(ctx context.Context, o Options, h Handler) error {
 		return err
 	}
 	l := &loop{o: o, h: h, creds: creds, wanted: &folded{}, applied: &folded{}, work: make(chan struct{}, 1), report: make(chan struct{}, 1), keep: make(chan struct{}, 1)}
+	l.setConnected(false)
+	o.Progress.follow(l)
 	l.restore(ctx)
 	l.kept = l.applied
 	ctx, cancel := context.WithCancel(ctx)
@@ -87,12 +92,16 @@ func (o *Options) fill() error {
 // restore starts from the last good plan. A plan that cannot be read is no reason not to run.
 func (l *loop) restore(ctx context.Context) {
 	up, err := loadPlan(l.o.StateDir)
+	var f *folded
 	if err == nil && up != nil {
-		var f *folded
 		if f, _, err = l.wanted.with(up); err == nil {
-			l.wanted = f
 			err = l.h.Apply(ctx, f.plan)
 		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if f != nil {
+		l.wanted = f
 	}
 	if err != nil {
 		l.fault = "last good plan: " + err.Error()
@@ -228,6 +237,7 @@ func (l *loop) applyWanted(ctx context.Context) error {
 		return err
 	}
 	l.mu.Lock()
+	l.noteCurrentLocked()
 	same := err != nil && l.fault == err.Error()
 	l.fault = ""
 	if err != nil {
@@ -289,6 +299,7 @@ func (l *loop) forwardNotify(ctx context.Context) {
 func (l *loop) take(up *apiv1.PlanUpdate) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.noteCurrentLocked()
 	next, changed, err := l.wanted.with(up)
 	if err != nil {
 		l.fault = err.Error()

@@ -30,14 +30,14 @@ func (l *loop) stream(ctx context.Context) error {
 		}
 		return fmt.Errorf("open stream: %w", err)
 	}
-	traces := make(chan *apiv1.TraceQuestion, 64)
+	questions := make(chan *apiv1.PlanUpdate, 64)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	wg.Go(func() { l.reportAll(sctx, s, traces) })
+	wg.Go(func() { l.reportAll(sctx, s, questions) })
 	renewIn := l.creds.renewAt().Sub(l.o.Clock.Now())
 	wg.Go(func() { l.endAfter(sctx, renewIn, cancel) })
-	return l.listen(s, traces)
+	return l.listen(s, questions)
 }
 
 // joinAfresh gets a new certificate when the manager refused the present one and the token file has a good token.
@@ -83,15 +83,17 @@ func (l *loop) epoch() int64 {
 }
 
 // listen takes in updates and questions.
-func (l *loop) listen(s *syncStream, traces chan<- *apiv1.TraceQuestion) error {
+func (l *loop) listen(s *syncStream, questions chan<- *apiv1.PlanUpdate) error {
+	defer l.setConnected(false)
 	for {
 		up, err := s.Receive()
 		if err != nil {
 			return fmt.Errorf("stream: %w", err)
 		}
-		if q := up.GetTrace(); q != nil {
+		l.setConnected(true)
+		if up.GetTrace() != nil || up.GetFlows() != nil {
 			select {
-			case traces <- q:
+			case questions <- up:
 			default: // the manager's timeout answers
 			}
 			continue
@@ -111,7 +113,7 @@ func (l *loop) listen(s *syncStream, traces chan<- *apiv1.TraceQuestion) error {
 }
 
 // reportAll sends reports and answers; it is the only sender while the stream is up.
-func (l *loop) reportAll(ctx context.Context, s *syncStream, traces <-chan *apiv1.TraceQuestion) {
+func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *apiv1.PlanUpdate) {
 	tick := l.o.Clock.After(l.o.StatusInterval)
 	for {
 		var r *apiv1.NodeReport
@@ -121,15 +123,25 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, traces <-chan *apiv
 		case <-tick:
 			tick = l.o.Clock.After(l.o.StatusInterval)
 			r = l.nodeReport()
-		case q := <-traces:
+		case q := <-questions:
 			r = l.nodeReport()
-			r.Trace = &apiv1.TraceReply{Id: q.GetId(), Result: l.h.Trace(q.GetRequest())}
+			l.answer(r, q)
 		case <-ctx.Done():
 			return
 		}
 		if s.Send(r) != nil {
 			return // Receive tells why
 		}
+	}
+}
+
+// answer puts the answers to an update's questions into a report.
+func (l *loop) answer(r *apiv1.NodeReport, up *apiv1.PlanUpdate) {
+	if q := up.GetTrace(); q != nil {
+		r.Trace = &apiv1.TraceReply{Id: q.GetId(), Result: l.h.Trace(q.GetRequest())}
+	}
+	if q := up.GetFlows(); q != nil {
+		r.Flows = &apiv1.FlowsReply{Id: q.GetId(), Result: l.h.Flows(q.GetRequest())}
 	}
 }
 

@@ -43,6 +43,11 @@ func (p Page) Write(s Suite, rows []Row, taken Taken) error {
 	if err := writePlot(s, rows, filepath.Join(plots, s.Name+".png")); err != nil {
 		return fmt.Errorf("write plot of %s: %w", s.Name, err)
 	}
+	if s.curve != nil {
+		if err := s.curve.write(rows, s.Plotted, s.Unit, filepath.Join(plots, s.Name+curveSuffix)); err != nil {
+			return fmt.Errorf("write curve of %s: %w", s.Name, err)
+		}
+	}
 	path := filepath.Join(p.dir, pageName)
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -92,6 +97,9 @@ func section(s Suite, rows []Row, taken Taken) string {
 		b.WriteString("\n")
 	}
 	fmt.Fprintf(&b, "\n![%s](%s/%s.png)\n\n", s.Title, plotDir, s.Name)
+	if s.curve != nil {
+		fmt.Fprintf(&b, "![%s](%s/%s%s)\n\n", s.curve.title, plotDir, s.Name, curveSuffix)
+	}
 	fmt.Fprintf(&b, "`shunt bench %s`, %s, %s; %s.\n", s.Name, taken.At.UTC().Format(time.DateOnly), taken.Version, taken.Machine)
 	return b.String()
 }
@@ -115,11 +123,7 @@ func verdicts(s Suite, rows []Row) []string {
 			if r.Case != g.Case {
 				continue
 			}
-			verdict, got := "met", r.Get(g.Field)
-			if !(got <= g.Max) {
-				verdict = "not met"
-			}
-			lines = append(lines, fmt.Sprintf("goal `%s` %s at most %g: %s (%s)", g.Case, g.Field, g.Max, verdict, Field{Value: got}.text()))
+			lines = append(lines, g.verdict(r.Get(g.Field)))
 		}
 	}
 	return lines

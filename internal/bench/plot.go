@@ -61,13 +61,14 @@ func writePlot(s Suite, rows []Row, path string) error {
 		p.Add(bars)
 		p.Legend.Add(series, bars)
 	}
-	for i, g := range s.Goals {
+	legend := true
+	for _, g := range s.Goals {
 		at := slices.Index(names, g.Case)
-		if at < 0 {
+		if at < 0 || !slices.Contains(s.Plotted, g.Field) {
 			continue
 		}
-		top = max(top, g.Max)
-		line, err := plotter.NewLine(plotter.XYs{{X: float64(at) - 0.35, Y: g.Max}, {X: float64(at) + 0.35, Y: g.Max}})
+		top = max(top, g.limit())
+		line, err := plotter.NewLine(plotter.XYs{{X: float64(at) - 0.35, Y: g.limit()}, {X: float64(at) + 0.35, Y: g.limit()}})
 		if err != nil {
 			return fmt.Errorf("goal of %s: %w", g.Case, err)
 		}
@@ -75,8 +76,9 @@ func writePlot(s Suite, rows []Row, path string) error {
 		line.Width = vg.Points(1.5)
 		line.Dashes = []vg.Length{vg.Points(4), vg.Points(2)}
 		p.Add(line)
-		if i == 0 {
+		if legend {
 			p.Legend.Add("goal", line)
+			legend = false
 		}
 	}
 	p.Y.Max = top * 1.4 // room for the legend

@@ -1,9 +1,11 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -21,15 +23,42 @@ type Suite struct {
 	Unit    string
 	// Unplotted are cases of another order of magnitude, which the table has and the plot has not.
 	Unplotted []string
-	// Goals are upper limits by case and field, published beside the figures.
+	// Goals are limits by case and field, published beside the figures.
 	Goals []Goal
+	// curve, if there is one, is drawn beside the bars.
+	curve *curve
 	run   func(ctx context.Context, o Options, emit func(Row)) error
 }
 
-// Goal is an upper limit of a figure.
+// Goal is a limit of a figure: Max, or Min where that is not 0.
 type Goal struct {
 	Case, Field string
 	Max         float64
+	Min         float64
+}
+
+func atMost(name, field string, limit float64) Goal {
+	return Goal{Case: name, Field: field, Max: limit}
+}
+func atLeast(name, field string, limit float64) Goal {
+	return Goal{Case: name, Field: field, Min: limit}
+}
+
+// limit is the figure that the goal names.
+func (g Goal) limit() float64 { return cmp.Or(g.Min, g.Max) }
+
+// verdict says whether a figure meets the goal.
+func (g Goal) verdict(got float64) string {
+	met, bound := got <= g.Max, "most"
+	if g.Min != 0 {
+		met, bound = got >= g.Min, "least"
+	}
+	verdict := "not met"
+	if met {
+		verdict = "met"
+	}
+	limit := strconv.FormatFloat(g.limit(), 'f', -1, 64)
+	return fmt.Sprintf("goal `%s` %s at %s %s: %s (%s)", g.Case, g.Field, bound, limit, verdict, Field{Value: got}.text())
 }
 
 // Options say how a suite runs.
@@ -42,6 +71,9 @@ type Options struct {
 	Progress func(string)
 	// LabName names the laboratory of the suites that need one: theirs alone, made and removed by each.
 	LabName string
+	// Katran is the path of Katran's balancer object, which the data-plane suite measures beside the mux; empty: it does
+	// not.
+	Katran string
 }
 
 // progressf formats a line of progress.
@@ -53,15 +85,17 @@ func (o Options) wants(name string) bool { return len(o.Cases) == 0 || slices.Co
 // later names the suites and cases of the bench contract that this version does not have yet.
 var later = map[string][]string{
 	"dataplane": {
-		"flow/1", "flow/64Ki", "flow/1Mi", "flow/1Mi-20000ep", "flow/new", "flow6/1Mi", "cookie/1Mi", "cookie6/1Mi",
+		"cookie/1Mi", "cookie6/1Mi",
 		"quic-plain/1Mi", "quic-aes/1Mi", "host/in", "host/out", "host/repair",
 	},
 	"control": {"flips-2000", "flips-20000"},
-	"live":    nil, "rings": nil, "health": nil, "snat": nil, "place": nil, "memory": nil,
+	"rings":   nil, "health": nil, "snat": nil, "place": nil,
 }
 
 // Suites returns all suites, in the order in which "all" runs them.
-func Suites() []Suite { return []Suite{dataplaneSuite, httpSuite, controlSuite, failoverSuite} }
+func Suites() []Suite {
+	return []Suite{dataplaneSuite, liveSuite, ringsSuite, memorySuite, httpSuite, controlSuite, failoverSuite}
+}
 
 // Find returns the named suite.
 func Find(name string) (Suite, error) {

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/dataplane/benchrun"
@@ -14,6 +15,9 @@ var ringKey = [16]byte{0x53, 0x68, 0x75, 0x6e, 0x74, 1, 2, 3, 4, 5, 6, 7, 8, 9, 
 
 // Loopback: where encapsulated packets go to is nowhere, but the walk takes its usual way.
 const loopbackIndex = 1
+
+// benchIdle is the idle time of flows: longer than any case takes.
+const benchIdle = time.Hour
 
 // backendAddress is the outer destination of backend i in a family.
 func backendAddress(f benchrun.Family, i int) netip.Addr {
@@ -50,11 +54,16 @@ func (c muxCase) tables() (dataplane.MuxState, map[netip.Addr]dataplane.NextHop)
 		}
 		rings[s] = ring.Build(code, wanted)
 	}
+	affinity := dataplane.AffinityHash
+	if c.table > 0 {
+		affinity = dataplane.AffinityFlow
+	}
 	for i := range c.traffic.VIPs {
 		s := int(i) % sets
 		state.Endpoints = append(state.Endpoints, dataplane.MuxEndpoint{
 			Key:      lb.EndpointKey{VIP: c.traffic.Family.VIP(i), Protocol: lb.TCP, Port: benchrun.Port},
 			RingCode: code, Ring: rings[s], Members: members[s],
+			Affinity: affinity, Idle: lb.Idle{Untrusted: benchIdle, Trusted: benchIdle},
 		})
 	}
 	return state, hops

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
@@ -58,7 +59,8 @@ func randomObject(rt *rapid.T) lb.Object {
 	case 0:
 		o = &lb.Service{
 			Name: name(rt), Tenant: name(rt), VIPs: some(rt, "vips", 1, 3, func(rt *rapid.T) netip.Addr { return addr(rt, "vip") }),
-			Endpoints: some(rt, "endpoints", 1, 3, randomEndpoint),
+			Endpoints: some(rt, "endpoints", 1, 3, randomEndpoint), Limits: randomLimits(rt),
+			Sources: lb.Sources{Allow: some(rt, "allow", 0, 3, prefix), Deny: some(rt, "deny", 0, 3, prefix)},
 		}
 	case 1:
 		n := &lb.Node{
@@ -71,7 +73,7 @@ func randomObject(rt *rapid.T) lb.Object {
 		o = n
 	default:
 		o = &lb.Network{
-			Name: name(rt), MTU: rapid.Uint32Range(1280, 9000).Draw(rt, "mtu"), VIPs: some(rt, "vips", 1, 2, prefix),
+			Name: name(rt), Encap: randomEncap(rt), MTU: rapid.Uint32Range(1280, 9000).Draw(rt, "mtu"), VIPs: some(rt, "vips", 1, 2, prefix),
 			Underlay: some(rt, "underlay", 1, 2, prefix), TunnelSources: some(rt, "sources", 1, 2, prefix),
 		}
 	}
@@ -84,14 +86,50 @@ func prefix(rt *rapid.T) netip.Prefix {
 	return netip.PrefixFrom(a, rapid.IntRange(0, a.BitLen()).Draw(rt, "bits")).Masked()
 }
 
+func randomLimits(rt *rapid.T) lb.Limits {
+	return lb.Limits{Packets: rapid.Uint64().Draw(rt, "packets"), Connections: rapid.Uint64().Draw(rt, "connections"), Ping: rapid.Uint64().Draw(rt, "ping")}
+}
+
+func randomEncap(rt *rapid.T) string {
+	return rapid.SampledFrom([]string{"", lb.EncapIPIP, lb.EncapGUE}).Draw(rt, "encap")
+}
+
+func randomSource(rt *rapid.T) *lb.SourceAffinity {
+	if rapid.Bool().Draw(rt, "no source") {
+		return nil
+	}
+	return &lb.SourceAffinity{
+		Prefix4: rapid.Uint8().Draw(rt, "prefix4"), Prefix6: rapid.Uint8().Draw(rt, "prefix6"), For: randomDuration(rt, "for"),
+	}
+}
+
+// ports are a single port, a range, or all.
+func ports(rt *rapid.T) (port, end uint16) {
+	low := rapid.Uint16Range(1, 65534).Draw(rt, "port")
+	switch rapid.IntRange(0, 2).Draw(rt, "ports") {
+	case 0:
+		return low, 0
+	case 1:
+		return low, rapid.Uint16Range(low+1, 65535).Draw(rt, "last port")
+	}
+	return 0, lb.AllPorts
+}
+
 func randomEndpoint(rt *rapid.T) lb.Endpoint {
+	port, end := ports(rt)
 	return lb.Endpoint{
-		Protocol: rapid.SampledFrom([]lb.Protocol{lb.TCP, lb.UDP}).Draw(rt, "protocol"), Port: max(1, word(rt, "port")),
+		Protocol: rapid.SampledFrom([]lb.Protocol{lb.TCP, lb.UDP, lb.AnyProtocol}).Draw(rt, "protocol"), Port: port, PortEnd: end,
+		Affinity: rapid.SampledFrom([]string{lb.AffinityFlow, lb.AffinityHash}).Draw(rt, "affinity"), Source: randomSource(rt),
+		OnePacket: rapid.Bool().Draw(rt, "one packet"), Idle: lb.Idle{Untrusted: randomDuration(rt, "untrusted"), Trusted: randomDuration(rt, "trusted")},
+		Fragments: rapid.SampledFrom([]string{lb.FragmentsDrop, lb.Fragments3Tuple}).Draw(rt, "fragments"), Encap: randomEncap(rt),
+		BackupBelow: rapid.Uint8().Draw(rt, "backup below"), FailOpen: rapid.Bool().Draw(rt, "fail open"),
+		SlowStart: randomDuration(rt, "slow start"), DrainTimeout: randomDuration(rt, "drain timeout"),
 		Rewrite: rapid.SampledFrom([]lb.Rewrite{lb.RewriteHost, lb.RewriteNone}).Draw(rt, "rewrite"), Health: health(rt),
 		Backends: some(rt, "backends", 1, 3, func(rt *rapid.T) lb.Backend {
 			return lb.Backend{
 				DIPs: some(rt, "dips", 1, 2, func(rt *rapid.T) netip.Addr { return addr(rt, "dip") }), Port: max(1, word(rt, "backend port")),
 				Host: addr(rt, "host"), Weight: word(rt, "weight"), Drain: rapid.Bool().Draw(rt, "drain"),
+				Backup: rapid.Bool().Draw(rt, "backup"),
 			}
 		}),
 	}
@@ -137,9 +175,10 @@ func throughJSON(o *apiv1.Object) *apiv1.Object {
 }
 
 func endpointKey(rt *rapid.T) lb.EndpointKey {
+	port, end := ports(rt)
 	return lb.EndpointKey{
-		VNI: rapid.Uint32Range(0, 1<<24-1).Draw(rt, "vni"), VIP: addr(rt, "vip"), Port: word(rt, "port"),
-		Protocol: rapid.SampledFrom([]lb.Protocol{lb.TCP, lb.UDP}).Draw(rt, "protocol"),
+		VNI: rapid.Uint32Range(0, 1<<24-1).Draw(rt, "vni"), VIP: addr(rt, "vip"), Port: port, PortEnd: end,
+		Protocol: rapid.SampledFrom([]lb.Protocol{lb.TCP, lb.UDP, lb.AnyProtocol}).Draw(rt, "protocol"),
 	}
 }
 
@@ -149,11 +188,18 @@ func TestPlansComeBack(t *testing.T) {
 			Node: *nodeOf(rt), MTU: 1500, TunnelSources: []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16")},
 			RingKeys: []plan.Key{{ID: 1, Key: [16]byte(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(rt, "key"))}},
 		}
+		want.Services = append(want.Services, plan.Service{
+			Name: name(rt), VIPs: []netip.Addr{addr(rt, "vip")}, Limits: randomLimits(rt),
+			Sources: lb.Sources{Allow: some(rt, "allow", 0, 3, prefix), Deny: some(rt, "deny", 0, 3, prefix)},
+		})
+		ep := randomEndpoint(rt)
 		want.Endpoints = append(want.Endpoints, plan.Endpoint{
+			Affinity: ep.Affinity, Source: ep.Source, OnePacket: ep.OnePacket, Idle: ep.Idle, Fragments: ep.Fragments, Encap: ep.Encap,
+			BackupBelow: ep.BackupBelow, FailOpen: ep.FailOpen,
 			Key: endpointKey(rt), Service: name(rt), Generation: rapid.Int64().Draw(rt, "generation"), RingCode: 7, KeyID: 1, Check: health(rt),
 			Members: []plan.Member{
-				{ID: 3, DIP: addr(rt, "dip"), Port: word(rt, "dip port"), Weight: word(rt, "weight"), Outer: addr(rt, "outer")},
-				{ID: 65535, DIP: addr(rt, "dip"), Port: word(rt, "dip port"), Outer: addr(rt, "outer")},
+				{ID: 3, DIP: addr(rt, "dip"), Port: word(rt, "dip port"), Weight: word(rt, "weight"), Outer: addr(rt, "outer"), Backup: true},
+				{ID: 65534, Down: true, DIP: addr(rt, "dip"), Port: word(rt, "dip port"), Outer: addr(rt, "outer")},
 			},
 		})
 		want.Bindings = append(want.Bindings, plan.Binding{
@@ -174,12 +220,24 @@ func nodeOf(rt *rapid.T) *lb.Node {
 	return n
 }
 
+// someTime is a time, or none.
+func someTime(rt *rapid.T) time.Time {
+	if rapid.Bool().Draw(rt, "no time") {
+		return time.Time{}
+	}
+	return time.Unix(rapid.Int64Range(0, 1<<32).Draw(rt, "time"), 7).UTC()
+}
+
 func TestStatesComeBack(t *testing.T) {
 	members := func(rt *rapid.T) []plan.MemberState {
 		return some(rt, "members", 1, 3, func(rt *rapid.T) plan.MemberState {
-			return plan.MemberState{ID: word(rt, "id"), Backend: lb.BackendKey{DIP: addr(rt, "dip"), Port: word(rt, "port")}, Weight: word(rt, "weight")}
+			return plan.MemberState{
+				ID: word(rt, "id"), Backend: lb.BackendKey{DIP: addr(rt, "dip"), Port: word(rt, "port")}, Weight: word(rt, "weight"),
+				Backup: rapid.Bool().Draw(rt, "backup"), Down: rapid.Bool().Draw(rt, "down"), Warming: someTime(rt), Draining: someTime(rt),
+			}
 		})
 	}
+
 	rapid.Check(t, func(rt *rapid.T) {
 		want := plan.EndpointState{
 			Key: endpointKey(rt), Membership: plan.Membership{Generation: 9, RingCode: 7, KeyID: 2, Members: members(rt)},
@@ -241,6 +299,16 @@ func FuzzFromObject(f *testing.F) {
 	seed(&apiv1.Object{Kind: &apiv1.Object_Service{Service: &apiv1.Service{Name: "web", Vip: []string{"203.0.113.10"}, Endpoints: []*apiv1.Endpoint{{
 		Protocol: "tcp", Port: "80", Backends: []*apiv1.Backend{{Dip: []string{"10.20.1.11"}, Host: "10.20.1.1", Weight: &weight}},
 	}}}}})
+	seed(&apiv1.Object{Kind: &apiv1.Object_Service{Service: &apiv1.Service{
+		Name: "media", Vip: []string{"203.0.113.20"}, Limits: &apiv1.Limits{Packets: 1, Connections: 2, Ping: 3},
+		Sources: &apiv1.Sources{Allow: []string{"0.0.0.0/0"}, Deny: []string{"192.0.2.0/24"}},
+		Endpoints: []*apiv1.Endpoint{{
+			Protocol: "udp", Port: "8000-8100", Source: &apiv1.SourceAffinity{Prefix4: 24, For: durationpb.New(time.Minute)},
+			Idle: &apiv1.Idle{Untrusted: durationpb.New(time.Minute)}, Fragments: "3tuple", Encap: "gue", BackupBelow: 70, FailOpen: true,
+			SlowStart: durationpb.New(time.Minute), DrainTimeout: durationpb.New(time.Minute), Health: &apiv1.Health{Port: 80},
+			Backends: []*apiv1.Backend{{Dip: []string{"10.20.1.11"}, Host: "10.20.1.1", Backup: true}},
+		}, {Protocol: "any", Affinity: "hash", Health: &apiv1.Health{Port: 80}, Backends: []*apiv1.Backend{{Dip: []string{"10.20.1.11"}, Host: "10.20.1.1"}}}},
+	}}})
 	seed(&apiv1.Object{Kind: &apiv1.Object_Node{Node: &apiv1.Node{Name: "mux1", Role: "mux", Address: []string{"10.10.0.11"}, Bgp: &apiv1.BGP{Asn: 1, Peers: []*apiv1.BGPPeer{{}}}}}})
 	seed(&apiv1.Object{Kind: &apiv1.Object_Network{Network: &apiv1.Network{Name: "main", Vips: []string{"203.0.113.0/24"}, Underlay: []string{"10.0.0.0/8"}}}})
 	seed(&apiv1.Object{})

@@ -59,7 +59,12 @@ func FromObject(o *apiv1.Object, index int) (lb.Object, []lb.Violation) {
 }
 
 func (r *reader) service(in *apiv1.Service) *lb.Service {
-	s := &lb.Service{Name: in.GetName(), Tenant: in.GetTenant(), VIPs: r.addrs("vip", in.GetVip())}
+	s := &lb.Service{
+		Name: in.GetName(), Tenant: in.GetTenant(), VIPs: r.addrs("vip", in.GetVip()), Limits: limits(in.GetLimits()),
+		Sources: lb.Sources{
+			Allow: r.prefixes("sources.allow", in.GetSources().GetAllow()), Deny: r.prefixes("sources.deny", in.GetSources().GetDeny()),
+		},
+	}
 	if len(in.GetSnat()) > 0 {
 		r.fault("snat", in.GetSnat()[0], lb.NotSupported)
 	}
@@ -72,14 +77,19 @@ func (r *reader) service(in *apiv1.Service) *lb.Service {
 func (r *reader) endpoint(path string, in *apiv1.Endpoint) lb.Endpoint {
 	ep := lb.Endpoint{
 		Path: in.GetPath(), Affinity: in.GetAffinity(), Scheduler: in.GetScheduler(), Rewrite: lb.Rewrite(in.GetRewrite()),
-		Health: r.health(path+".health", in.GetHealth()),
+		Health: r.health(path+".health", in.GetHealth()), Source: r.source(path+".source", in.GetSource()),
+		OnePacket: in.GetOnePacket(), Idle: r.idle(path+".idle", in.GetIdle()), Fragments: in.GetFragments(), Encap: in.GetEncap(),
+		BackupBelow: r.percent(path+".backupBelow", in.GetBackupBelow()), FailOpen: in.GetFailOpen(),
+		SlowStart: r.time(path+".slowStart", in.GetSlowStart()), DrainTimeout: r.time(path+".drainTimeout", in.GetDrainTimeout()),
 	}
 	var allowed string
 	if ep.Protocol, allowed = lb.ParseProtocol(in.GetProtocol()); allowed != "" {
 		r.fault(path+".protocol", in.GetProtocol(), allowed)
 	}
-	if ep.Port, allowed = lb.ParsePort(in.GetPort()); allowed != "" {
-		r.fault(path+".port", in.GetPort(), allowed)
+	if in.GetPort() != "" || ep.Protocol != lb.AnyProtocol {
+		if ep.Port, ep.PortEnd, allowed = lb.ParsePorts(in.GetPort()); allowed != "" {
+			r.fault(path+".port", in.GetPort(), allowed)
+		}
 	}
 	for i, b := range in.GetBackends() {
 		ep.Backends = append(ep.Backends, r.backend(fmt.Sprintf("%s.backends[%d]", path, i), b))
@@ -89,7 +99,7 @@ func (r *reader) endpoint(path string, in *apiv1.Endpoint) lb.Endpoint {
 
 func (r *reader) backend(path string, in *apiv1.Backend) lb.Backend {
 	b := lb.Backend{
-		DIPs: r.addrs(path+".dip", in.GetDip()), Drain: in.GetDrain(), Weight: 1,
+		DIPs: r.addrs(path+".dip", in.GetDip()), Drain: in.GetDrain(), Backup: in.GetBackup(), Weight: 1,
 		Port: r.uint16(path+".port", in.GetPort(), "must be 1 to 65535, or 0 for the endpoint's port"),
 		Host: r.addr(path+".host", in.GetHost()),
 	}
@@ -97,6 +107,24 @@ func (r *reader) backend(path string, in *apiv1.Backend) lb.Backend {
 		b.Weight = r.uint16(path+".weight", in.GetWeight(), "must be 0 to 1000")
 	}
 	return b
+}
+
+func limits(in *apiv1.Limits) lb.Limits {
+	return lb.Limits{Packets: in.GetPackets(), Connections: in.GetConnections(), Ping: in.GetPing()}
+}
+
+func (r *reader) source(path string, in *apiv1.SourceAffinity) *lb.SourceAffinity {
+	if in == nil {
+		return nil
+	}
+	return &lb.SourceAffinity{
+		Prefix4: r.byte(path+".prefix4", in.GetPrefix4(), "must be 1 to 32"),
+		Prefix6: r.byte(path+".prefix6", in.GetPrefix6(), "must be 1 to 128"), For: r.duration(path+".for", in.GetFor()),
+	}
+}
+
+func (r *reader) idle(path string, in *apiv1.Idle) lb.Idle {
+	return lb.Idle{Untrusted: r.duration(path+".untrusted", in.GetUntrusted()), Trusted: r.duration(path+".trusted", in.GetTrusted())}
 }
 
 func (r *reader) health(path string, in *apiv1.Health) lb.Health {
@@ -149,6 +177,7 @@ func (r *reader) network(in *apiv1.Network) *lb.Network {
 	return &lb.Network{
 		Name: in.GetName(), MTU: in.GetMtu(), VIPs: r.prefixes("vips", in.GetVips()),
 		Underlay: r.prefixes("underlay", in.GetUnderlay()), TunnelSources: r.prefixes("tunnelSources", in.GetTunnelSources()),
+		Encap: in.GetEncap(),
 	}
 }
 
@@ -170,6 +199,9 @@ func (r *reader) addrs(path string, in []string) []netip.Addr {
 
 func (r *reader) prefixes(path string, in []string) []netip.Prefix {
 	var out []netip.Prefix
+	if len(in) > 0 {
+		out = make([]netip.Prefix, 0, len(in))
+	}
 	for i, s := range in {
 		p, allowed := lb.ParsePrefix(s)
 		if allowed != "" {
@@ -188,6 +220,26 @@ func (r *reader) uint16(path string, in uint32, allowed string) uint16 {
 	return uint16(in)
 }
 
+func (r *reader) byte(path string, in uint32, allowed string) uint8 {
+	if in > math.MaxUint8 {
+		r.fault(path, strconv.FormatUint(uint64(in), 10), allowed)
+		return 0
+	}
+	return uint8(in)
+}
+
+func (r *reader) percent(path string, in uint32) uint8 { return r.byte(path, in, "must be 1 to 100") }
+
+// time reads a duration that may be 0.
+func (r *reader) time(path string, in *durationpb.Duration) time.Duration {
+	if in != nil && in.CheckValid() != nil {
+		r.fault(path, in.AsDuration().String(), "must be a duration")
+		return 0
+	}
+	return in.AsDuration()
+}
+
+// duration reads a duration that is not 0 when it is there.
 func (r *reader) duration(path string, in *durationpb.Duration) time.Duration {
 	if in == nil {
 		return 0

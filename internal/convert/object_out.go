@@ -3,7 +3,6 @@ package convert
 import (
 	"fmt"
 	"net/netip"
-	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -27,7 +26,10 @@ func ToObject(o lb.Object) *apiv1.Object {
 
 // ToService writes a service.
 func ToService(s *lb.Service) *apiv1.Service {
-	out := &apiv1.Service{Name: s.Name, Tenant: s.Tenant, Vip: texts(s.VIPs)}
+	out := &apiv1.Service{Name: s.Name, Tenant: s.Tenant, Vip: texts(s.VIPs), Limits: toLimits(s.Limits)}
+	if len(s.Sources.Allow)+len(s.Sources.Deny) > 0 {
+		out.Sources = &apiv1.Sources{Allow: texts(s.Sources.Allow), Deny: texts(s.Sources.Deny)}
+	}
 	for i := range s.Endpoints {
 		out.Endpoints = append(out.Endpoints, toEndpoint(&s.Endpoints[i]))
 	}
@@ -36,17 +38,37 @@ func ToService(s *lb.Service) *apiv1.Service {
 
 func toEndpoint(ep *lb.Endpoint) *apiv1.Endpoint {
 	out := &apiv1.Endpoint{
-		Protocol: ep.Protocol.String(), Port: strconv.Itoa(int(ep.Port)), Path: ep.Path, Affinity: ep.Affinity,
-		Scheduler: ep.Scheduler, Rewrite: string(ep.Rewrite), Health: toHealth(ep.Health),
+		Protocol: ep.Protocol.String(), Port: lb.PortsText(ep.Port, ep.PortEnd), Path: ep.Path, Affinity: ep.Affinity,
+		Scheduler: ep.Scheduler, Rewrite: string(ep.Rewrite), Health: toHealth(ep.Health), Source: toSource(ep.Source),
+		OnePacket: ep.OnePacket, Idle: toIdle(ep.Idle), Fragments: ep.Fragments, Encap: ep.Encap, BackupBelow: uint32(ep.BackupBelow),
+		FailOpen: ep.FailOpen, SlowStart: duration(ep.SlowStart), DrainTimeout: duration(ep.DrainTimeout),
 	}
 	for i := range ep.Backends {
 		b := &ep.Backends[i]
 		weight := uint32(b.Weight)
 		out.Backends = append(out.Backends, &apiv1.Backend{
-			Dip: texts(b.DIPs), Port: uint32(b.Port), Host: text(b.Host), Weight: &weight, Drain: b.Drain,
+			Dip: texts(b.DIPs), Port: uint32(b.Port), Host: text(b.Host), Weight: &weight, Drain: b.Drain, Backup: b.Backup,
 		})
 	}
 	return out
+}
+
+func toLimits(l lb.Limits) *apiv1.Limits {
+	return &apiv1.Limits{Packets: l.Packets, Connections: l.Connections, Ping: l.Ping}
+}
+
+func toSource(s *lb.SourceAffinity) *apiv1.SourceAffinity {
+	if s == nil {
+		return nil
+	}
+	return &apiv1.SourceAffinity{Prefix4: uint32(s.Prefix4), Prefix6: uint32(s.Prefix6), For: duration(s.For)}
+}
+
+func toIdle(i lb.Idle) *apiv1.Idle {
+	if i == (lb.Idle{}) {
+		return nil
+	}
+	return &apiv1.Idle{Untrusted: duration(i.Untrusted), Trusted: duration(i.Trusted)}
 }
 
 func toHealth(h lb.Health) *apiv1.Health {
@@ -79,7 +101,9 @@ func ToNode(n *lb.Node) *apiv1.Node {
 
 // ToNetwork writes a network.
 func ToNetwork(n *lb.Network) *apiv1.Network {
-	return &apiv1.Network{Name: n.Name, Mtu: n.MTU, Vips: texts(n.VIPs), Underlay: texts(n.Underlay), TunnelSources: texts(n.TunnelSources)}
+	return &apiv1.Network{
+		Name: n.Name, Mtu: n.MTU, Vips: texts(n.VIPs), Underlay: texts(n.Underlay), TunnelSources: texts(n.TunnelSources), Encap: n.Encap,
+	}
 }
 
 // text writes an address; the zero address is empty.

@@ -22,6 +22,7 @@ func FromItems(items []*apiv1.PlanItem) (plan.Plan, error) {
 		}
 	}
 	slices.SortFunc(p.RingKeys, func(a, b plan.Key) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(p.Services, plan.CompareServices)
 	slices.SortFunc(p.Endpoints, func(a, b plan.Endpoint) int { return plan.CompareKeys(a.Key, b.Key) })
 	slices.SortFunc(p.Bindings, plan.CompareBindings)
 	return p, nil
@@ -45,9 +46,13 @@ func addItem(p *plan.Plan, item *apiv1.PlanItem) error {
 	case *apiv1.PlanItem_Binding:
 		var b plan.Binding
 		b, err = FromPlanBinding(it.Binding)
-		key, p.Bindings = plan.BindingItem(b.Key, b.Outer), append(p.Bindings, b)
+		key, p.Bindings = plan.BindingItem(b.Key, b.Outer, b.Member), append(p.Bindings, b)
+	case *apiv1.PlanItem_Service:
+		var svc plan.Service
+		svc, err = FromPlanService(it.Service)
+		key, p.Services = plan.ServiceItem(svc.Name), append(p.Services, svc)
 	default:
-		err = fmt.Errorf("item: %T: must be node, ring_key, endpoint or binding", it)
+		err = fmt.Errorf("item: %T: must be node, ring_key, service, endpoint or binding", it)
 	}
 	if err == nil && key != item.GetKey() {
 		err = fmt.Errorf("key: %q: must be %q", item.GetKey(), key)
@@ -81,28 +86,61 @@ func FromPlanKey(in *apiv1.PlanKey) (plan.Key, error) {
 func FromPlanEndpoint(in *apiv1.PlanEndpoint) (plan.Endpoint, error) {
 	r := &reader{}
 	ep := plan.Endpoint{
-		Key:     r.key(in.GetVni(), in.GetVip(), in.GetProtocol(), in.GetPort()),
+		Key:     r.key(in.GetVni(), in.GetVip(), in.GetProtocol(), in.GetPort(), in.GetPortEnd()),
 		Service: in.GetService(), Generation: in.GetGeneration(), RingCode: uint8(r.upTo("ring_code", in.GetRingCode(), 32)),
 		KeyID: in.GetKeyId(), Check: r.check(in.GetCheck()), Members: make([]plan.Member, 0, len(in.GetMembers())),
+		Affinity: in.GetAffinity(), Source: r.source("source", in.GetSource()), OnePacket: in.GetOnePacket(), Idle: r.idle("idle", in.GetIdle()),
+		Fragments: in.GetFragments(), Encap: in.GetEncap(), BackupBelow: r.percent("backup_below", in.GetBackupBelow()), FailOpen: in.GetFailOpen(),
 	}
 	for i, m := range in.GetMembers() {
 		path := fmt.Sprintf("members[%d]", i)
 		ep.Members = append(ep.Members, plan.Member{
 			ID: r.word(path+".id", m.GetId()), DIP: r.addr(path+".dip", m.GetDip()), Port: r.word(path+".port", m.GetPort()),
 			Weight: r.word(path+".weight", m.GetWeight()), Outer: r.addr(path+".outer", m.GetOuter()),
+			Backup: m.GetBackup(), Down: m.GetDown(),
 		})
 	}
 	slices.SortFunc(ep.Members, func(a, b plan.Member) int { return cmp.Compare(a.ID, b.ID) })
 	return ep, r.err()
 }
 
+// FromPlanService reads what the endpoints of a service share.
+func FromPlanService(in *apiv1.PlanService) (plan.Service, error) {
+	r := &reader{}
+	s := plan.Service{
+		Name: in.GetName(), VIPs: r.addrs("vip", in.GetVip()), Limits: limits(in.GetLimits()),
+		Sources: lb.Sources{Allow: r.unpackPrefixes("allow", in.GetAllow()), Deny: r.unpackPrefixes("deny", in.GetDeny())},
+	}
+	return s, r.err()
+}
+
+func (r *reader) unpackPrefixes(path string, in []byte) []netip.Prefix {
+	if len(in) == 0 {
+		return nil
+	}
+	if len(in)%prefixBytes != 0 {
+		r.fault(path, fmt.Sprintf("%d bytes", len(in)), fmt.Sprintf("must be %d bytes for each prefix", prefixBytes))
+		return nil
+	}
+	out := make([]netip.Prefix, 0, len(in)/prefixBytes)
+	for ; len(in) > 0; in = in[prefixBytes:] {
+		p := netip.PrefixFrom(netip.AddrFrom16([16]byte(in)).Unmap(), int(in[prefixBytes-1]))
+		if !p.IsValid() || p != p.Masked() {
+			r.fault(fmt.Sprintf("%s[%d]", path, len(out)), fmt.Sprintf("%s/%d", p.Addr(), in[prefixBytes-1]), "must be a prefix without bits after its length")
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
 // FromPlanBinding reads a binding.
 func FromPlanBinding(in *apiv1.PlanBinding) (plan.Binding, error) {
 	r := &reader{}
 	b := plan.Binding{
-		Key:     r.key(in.GetVni(), in.GetVip(), in.GetProtocol(), in.GetPort()),
+		Key:     r.key(in.GetVni(), in.GetVip(), in.GetProtocol(), in.GetPort(), in.GetPortEnd()),
 		Service: in.GetService(), Member: r.word("member", in.GetMember()), Outer: r.addr("outer", in.GetOuter()),
 		DIP: r.addr("dip", in.GetDip()), DIPPort: r.word("dip_port", in.GetDipPort()), Rewrite: in.GetRewrite(),
+		Encap: in.GetEncap(),
 	}
 	return b, r.err()
 }
@@ -114,10 +152,17 @@ func (r *reader) check(in *apiv1.PlanCheck) lb.Health {
 	}
 }
 
-func (r *reader) key(vni uint32, vip, protocol string, port uint32) lb.EndpointKey {
-	return lb.EndpointKey{
+func (r *reader) key(vni uint32, vip, protocol string, port, end uint32) lb.EndpointKey {
+	k := lb.EndpointKey{
 		VNI: r.upTo("vni", vni, 1<<24-1), VIP: r.addr("vip", vip), Protocol: r.protocol(protocol), Port: r.word("port", port),
+		PortEnd: r.word("port_end", end),
 	}
+	if text := lb.PortsText(k.Port, k.PortEnd); len(r.faults) == 0 {
+		if _, _, allowed := lb.ParsePorts(text); allowed != "" {
+			r.fault("port", text, allowed)
+		}
+	}
+	return k
 }
 
 func (r *reader) protocol(in string) lb.Protocol {

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"net/netip"
 	"slices"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
@@ -16,6 +17,9 @@ func ToItems(p *plan.Plan) []*apiv1.PlanItem {
 	}
 	for _, k := range p.RingKeys {
 		out = append(out, KeyItem(k))
+	}
+	for i := range p.Services {
+		out = append(out, ServiceItem(&p.Services[i]))
 	}
 	for i := range p.Endpoints {
 		out = append(out, EndpointItem(&p.Endpoints[i]))
@@ -42,11 +46,14 @@ func KeyItem(k plan.Key) *apiv1.PlanItem {
 func EndpointItem(ep *plan.Endpoint) *apiv1.PlanItem {
 	out := &apiv1.PlanEndpoint{
 		Service: ep.Service, Vni: ep.Key.VNI, Vip: text(ep.Key.VIP), Protocol: ep.Key.Protocol.String(), Port: uint32(ep.Key.Port),
-		Generation: ep.Generation, RingCode: uint32(ep.RingCode), KeyId: ep.KeyID, Check: toCheck(ep.Check),
+		PortEnd: uint32(ep.Key.PortEnd), Generation: ep.Generation, RingCode: uint32(ep.RingCode), KeyId: ep.KeyID,
+		Check: toCheck(ep.Check), Affinity: ep.Affinity, Source: toSource(ep.Source), OnePacket: ep.OnePacket, Idle: toIdle(ep.Idle),
+		Fragments: ep.Fragments, Encap: ep.Encap, BackupBelow: uint32(ep.BackupBelow), FailOpen: ep.FailOpen,
 	}
 	for _, m := range ep.Members {
 		out.Members = append(out.Members, &apiv1.PlanMember{
 			Id: uint32(m.ID), Dip: text(m.DIP), Port: uint32(m.Port), Weight: uint32(m.Weight), Outer: text(m.Outer),
+			Backup: m.Backup, Down: m.Down,
 		})
 	}
 	return &apiv1.PlanItem{Key: plan.EndpointItem(ep.Key), Item: &apiv1.PlanItem_Endpoint{Endpoint: out}}
@@ -59,10 +66,30 @@ func toCheck(h lb.Health) *apiv1.PlanCheck {
 	}
 }
 
+// ServiceItem writes what the endpoints of a service share.
+func ServiceItem(s *plan.Service) *apiv1.PlanItem {
+	return &apiv1.PlanItem{Key: plan.ServiceItem(s.Name), Item: &apiv1.PlanItem_Service{Service: &apiv1.PlanService{
+		Name: s.Name, Vip: texts(s.VIPs), Limits: toLimits(s.Limits), Allow: packPrefixes(s.Sources.Allow), Deny: packPrefixes(s.Sources.Deny),
+	}}}
+}
+
+// prefixBytes is the size of a packed prefix: a 16-byte address, IPv4 mapped, and the length in its own family.
+const prefixBytes = 17
+
+func packPrefixes(list []netip.Prefix) []byte {
+	out := make([]byte, 0, len(list)*prefixBytes)
+	for _, p := range list {
+		a := p.Addr().As16()
+		out = append(append(out, a[:]...), byte(p.Bits()))
+	}
+	return out
+}
+
 // BindingItem writes a member of an endpoint for its host.
 func BindingItem(b *plan.Binding) *apiv1.PlanItem {
-	return &apiv1.PlanItem{Key: plan.BindingItem(b.Key, b.Outer), Item: &apiv1.PlanItem_Binding{Binding: &apiv1.PlanBinding{
+	return &apiv1.PlanItem{Key: plan.BindingItem(b.Key, b.Outer, b.Member), Item: &apiv1.PlanItem_Binding{Binding: &apiv1.PlanBinding{
 		Service: b.Service, Vni: b.Key.VNI, Vip: text(b.Key.VIP), Protocol: b.Key.Protocol.String(), Port: uint32(b.Key.Port),
 		Member: uint32(b.Member), Outer: text(b.Outer), Dip: text(b.DIP), DipPort: uint32(b.DIPPort), Rewrite: b.Rewrite,
+		PortEnd: uint32(b.Key.PortEnd), Encap: b.Encap,
 	}}}
 }

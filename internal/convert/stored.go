@@ -1,6 +1,8 @@
 package convert
 
 import (
+	"time"
+
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
@@ -11,7 +13,7 @@ import (
 // ToStoredEndpoint writes an endpoint's state for the store.
 func ToStoredEndpoint(s *plan.EndpointState) *apiv1.StoredEndpoint {
 	out := &apiv1.StoredEndpoint{
-		Vni: s.Key.VNI, Vip: text(s.Key.VIP), Protocol: s.Key.Protocol.String(), Port: uint32(s.Key.Port),
+		Vni: s.Key.VNI, Vip: text(s.Key.VIP), Protocol: s.Key.Protocol.String(), Port: uint32(s.Key.Port), PortEnd: uint32(s.Key.PortEnd),
 		Generation: s.Generation, RingCode: uint32(s.RingCode), KeyId: s.KeyID, Members: toStoredMembers(s.Members),
 	}
 	for _, q := range s.Quarantine {
@@ -30,7 +32,10 @@ func ToStoredEndpoint(s *plan.EndpointState) *apiv1.StoredEndpoint {
 func toStoredMembers(in []plan.MemberState) []*apiv1.StoredMember {
 	var out []*apiv1.StoredMember
 	for _, m := range in {
-		out = append(out, &apiv1.StoredMember{Id: uint32(m.ID), Dip: text(m.Backend.DIP), Port: uint32(m.Backend.Port), Weight: uint32(m.Weight)})
+		out = append(out, &apiv1.StoredMember{
+			Id: uint32(m.ID), Dip: text(m.Backend.DIP), Port: uint32(m.Backend.Port), Weight: uint32(m.Weight), Backup: m.Backup,
+			Down: m.Down, Warming: timestamp(m.Warming), Draining: timestamp(m.Draining),
+		})
 	}
 	return out
 }
@@ -38,7 +43,7 @@ func toStoredMembers(in []plan.MemberState) []*apiv1.StoredMember {
 // FromStoredEndpoint reads an endpoint's state from the store.
 func FromStoredEndpoint(in *apiv1.StoredEndpoint) (plan.EndpointState, error) {
 	r := &reader{}
-	s := plan.EndpointState{Key: r.key(in.GetVni(), in.GetVip(), in.GetProtocol(), in.GetPort())}
+	s := plan.EndpointState{Key: r.key(in.GetVni(), in.GetVip(), in.GetProtocol(), in.GetPort(), in.GetPortEnd())}
 	s.Membership = plan.Membership{
 		Generation: in.GetGeneration(), RingCode: uint8(r.upTo("ring_code", in.GetRingCode(), 32)), KeyID: in.GetKeyId(),
 		Members: r.storedMembers(in.GetMembers()),
@@ -62,6 +67,7 @@ func (r *reader) storedMembers(in []*apiv1.StoredMember) []plan.MemberState {
 	for _, m := range in {
 		out = append(out, plan.MemberState{
 			ID: r.word("members.id", m.GetId()), Backend: r.backendKey(m.GetDip(), m.GetPort()), Weight: r.word("members.weight", m.GetWeight()),
+			Backup: m.GetBackup(), Down: m.GetDown(), Warming: moment(m.GetWarming()), Draining: moment(m.GetDraining()),
 		})
 	}
 	return out
@@ -69,4 +75,20 @@ func (r *reader) storedMembers(in []*apiv1.StoredMember) []plan.MemberState {
 
 func (r *reader) backendKey(dip string, port uint32) lb.BackendKey {
 	return lb.BackendKey{DIP: r.addr("dip", dip), Port: r.word("port", port)}
+}
+
+// timestamp writes a time; the zero time is absent.
+func timestamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// moment reads a time that may be absent.
+func moment(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
 }

@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,6 +52,21 @@ func mountBPFFS() error {
 		return fmt.Errorf("mount bpf file system at %s: %w", bpffsRoot, err)
 	}
 	return nil
+}
+
+// lockPins takes a pin directory for this process: a bpf file system is the same in all network namespaces, and interfaces of
+// two may have one number, so that a second mux would take the first one's program for its own. The kernel lets go of it when
+// the process ends.
+func lockPins(dir string) (io.Closer, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("lock pin directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock pin directory %s: another mux works with it: %w", dir, err)
+	}
+	return f, nil
 }
 
 func isBPFFS(dir string) (bool, error) {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/cilium/ebpf"
 
@@ -29,18 +28,18 @@ func (h *Host) Apply(s HostState) error {
 }
 
 func (h *Host) applyLocked(want hostTables) error {
-	if h.state.config != want.config {
-		if err := h.objects.HostConfigs.Put(uint32(0), want.config); err != nil {
-			return fmt.Errorf("write configuration: %w", err)
-		}
-		h.state.config = want.config
+	// While both are there, the programs look for both.
+	both := want.config
+	both.Flags |= h.state.config.Flags
+	if err := h.configureLocked(both); err != nil {
+		return err
 	}
-	if crowded(h.state.bindings, want.bindings) {
+	if crowded(h.state.bindings, want.bindings, hostMaxBindings) || crowded(h.state.ranges, want.ranges, hostMaxPrefixes) {
 		if err := h.pruneLocked(want); err != nil {
 			return err
 		}
 	}
-	if err := h.numberLocked(want.bindings); err != nil {
+	if err := h.numberLocked(want); err != nil {
 		return err
 	}
 	if err := putAll(h.objects.Outers, h.state.outers, want.outers); err != nil {
@@ -49,58 +48,48 @@ func (h *Host) applyLocked(want hostTables) error {
 	if err := putAll(h.objects.OwnedVips, h.state.owned, want.owned); err != nil {
 		return err
 	}
-	if err := putAll(h.objects.Bindings, h.state.bindings, want.bindings); err != nil {
+	if err := putAll(h.objects.BoundMembers, h.state.bindings, want.bindings); err != nil {
 		return err
 	}
-	return h.pruneLocked(want)
+	if err := putAll(h.objects.BoundRanges, h.state.ranges, want.ranges); err != nil {
+		return err
+	}
+	if err := h.pruneLocked(want); err != nil {
+		return err
+	}
+	return h.configureLocked(want.config)
+}
+
+// configureLocked writes the configuration if it differs.
+func (h *Host) configureLocked(c hostHostConfig) error {
+	if h.state.config == c {
+		return nil
+	}
+	if err := h.objects.HostConfigs.Put(uint32(0), c); err != nil {
+		return fmt.Errorf("write configuration: %w", err)
+	}
+	h.state.config = c
+	return nil
 }
 
 // pruneLocked removes what is not wanted.
 func (h *Host) pruneLocked(want hostTables) error {
 	return errors.Join(
-		prune(h.objects.Bindings, h.state.bindings, want.bindings),
+		prune(h.objects.BoundMembers, h.state.bindings, want.bindings),
+		prune(h.objects.BoundRanges, h.state.ranges, want.ranges),
 		prune(h.objects.OwnedVips, h.state.owned, want.owned),
 		prune(h.objects.Outers, h.state.outers, want.outers))
 }
 
-// crowded tells whether old and new bindings do not fit beside each other: then the old ones go first.
-func crowded(have, want map[hostBindingKey]hostBinding) bool {
+// crowded tells whether old and new entries do not fit beside each other: then the old ones go first.
+func crowded[K comparable, V any](have, want map[K]V, most int) bool {
 	all := len(have)
 	for key := range want {
 		if _, ok := have[key]; !ok {
 			all++
 		}
 	}
-	return all > hostMaxBindings
-}
-
-// numberLocked gives every wanted binding the index of its counter: the one it has, or a free one, set to zero.
-func (h *Host) numberLocked(want map[hostBindingKey]hostBinding) error {
-	used := make([]bool, h.objects.BindingCounts.MaxEntries())
-	for _, have := range h.state.bindings {
-		used[have.Index] = true
-	}
-	free := 0
-	for key, value := range want {
-		if have, ok := h.state.bindings[key]; ok {
-			value.Index = have.Index
-			want[key] = value
-			continue
-		}
-		for free < len(used) && used[free] {
-			free++
-		}
-		if free == len(used) {
-			return fmt.Errorf("no free counter: old and new bindings together are more than %d", len(used))
-		}
-		used[free] = true
-		value.Index = uint32(free)
-		want[key] = value
-		if err := h.objects.BindingCounts.Put(value.Index, make([]hostCounter, ebpf.MustPossibleCPU())); err != nil {
-			return fmt.Errorf("clear counter %d: %w", free, err)
-		}
-	}
-	return nil
+	return all > most
 }
 
 // putAll writes what differs, into the map and into have.
@@ -156,10 +145,13 @@ func (h *Host) readTables() error {
 		h.state.config = c
 	}
 	var err error
-	if h.state.bindings, err = readAll[hostBindingKey, hostBinding](h.objects.Bindings); err != nil {
+	if h.state.bindings, err = readAll[hostBindingKey, hostBinding](h.objects.BoundMembers); err != nil {
 		return err
 	}
-	if h.state.outers, err = readAll[[16]byte, uint32](h.objects.Outers); err != nil {
+	if h.state.ranges, err = readAll[hostBindingPrefix, hostBinding](h.objects.BoundRanges); err != nil {
+		return err
+	}
+	if h.state.outers, err = readAll[[16]byte, hostHostTunnel](h.objects.Outers); err != nil {
 		return err
 	}
 	h.state.owned, err = readAll[hostOwnedKey, hostOwned](h.objects.OwnedVips)
@@ -194,32 +186,18 @@ func (h *Host) Counters() (HostCounters, error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for key, b := range h.state.plans {
+	for _, p := range h.state.plans {
 		var perCPU []hostCounter
-		if err := h.objects.BindingCounts.Lookup(h.state.bindings[key].Index, &perCPU); err != nil {
-			return out, fmt.Errorf("read counter of binding %s: %w", bindingName(b), err)
+		if err := h.objects.BindingCounts.Lookup(p.index, &perCPU); err != nil {
+			return out, fmt.Errorf("read counter of binding %s: %w", bindingName(p.Binding), err)
 		}
-		c := BindingCounter{Binding: b}
+		c := BindingCounter{Binding: p.Binding}
 		for _, n := range perCPU {
 			c.Packets += n.Packets
 			c.Bytes += n.Bytes
 		}
 		out.Bindings = append(out.Bindings, c)
 	}
-	slices.SortFunc(out.Bindings, func(a, b BindingCounter) int { return compareBindings(a.Binding, b.Binding) })
+	slices.SortFunc(out.Bindings, func(a, b BindingCounter) int { return plan.CompareBindings(a.Binding, b.Binding) })
 	return out, nil
-}
-
-// compareBindings orders by VIP, port, protocol, outer destination.
-func compareBindings(a, b plan.Binding) int {
-	if c := a.Key.VIP.Compare(b.Key.VIP); c != 0 {
-		return c
-	}
-	if c := int(a.Key.Port) - int(b.Key.Port); c != 0 {
-		return c
-	}
-	if c := strings.Compare(a.Key.Protocol.String(), b.Key.Protocol.String()); c != 0 {
-		return c
-	}
-	return a.Outer.Compare(b.Outer)
 }

@@ -13,6 +13,61 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type hostArrival struct {
+	_     structs.HostLayout
+	Outer struct {
+		_        structs.HostLayout
+		Src      [16]uint8
+		Dst      [16]uint8
+		Payload  uint32
+		End      uint32
+		Protocol uint8
+		Is6      uint8
+		Fragment uint8
+		Ecn      uint8
+		Id       uint32
+	}
+	Inner struct {
+		_        structs.HostLayout
+		Src      [16]uint8
+		Dst      [16]uint8
+		Payload  uint32
+		End      uint32
+		Protocol uint8
+		Is6      uint8
+		Fragment uint8
+		Ecn      uint8
+		Id       uint32
+	}
+	T struct {
+		_          structs.HostLayout
+		Offset     uint32
+		HeaderLen  uint32
+		CsumOffset uint32
+		SportBe    uint16
+		DportBe    uint16
+		Syn        uint8
+		Ports      uint8
+		Rsv        [2]uint8
+	}
+	Q struct {
+		_         structs.HostLayout
+		Src       [16]uint8
+		Dst       [16]uint8
+		Ip        uint32
+		Transport uint32
+		End       uint32
+		SportBe   uint16
+		DportBe   uint16
+		Protocol  uint8
+		Rsv       [3]uint8
+	}
+	Kind   hostHostTunnel
+	Vni    uint32
+	Member uint16
+	Rsv    uint16
+}
+
 type hostBinding struct {
 	_       structs.HostLayout
 	Dip     [16]uint8
@@ -29,15 +84,42 @@ type hostBindingKey struct {
 	OuterDst [16]uint8
 	Vip      [16]uint8
 	Vni      uint32
-	PortBe   uint16
+	Member   uint16
 	Protocol uint8
 	Rsv      uint8
+	PortBe   uint16
+	Rsv1     uint16
+}
+
+type hostBindingPrefix struct {
+	_    structs.HostLayout
+	Bits uint32
+	Key  hostBindingKey
 }
 
 type hostCounter struct {
 	_       structs.HostLayout
 	Packets uint64
 	Bytes   uint64
+}
+
+type hostDatagram struct {
+	_       structs.HostLayout
+	Addr    [16]uint8
+	Born    uint64
+	Index   uint32
+	Rewrite uint8
+	Rsv     [3]uint8
+}
+
+type hostDatagramKey struct {
+	_        structs.HostLayout
+	Src      [16]uint8
+	Dst      [16]uint8
+	Vni      uint32
+	Id       uint32
+	Protocol uint8
+	Rsv      [7]uint8
 }
 
 type hostFlow struct {
@@ -63,12 +145,32 @@ type hostFlowKey struct {
 type hostHostConfig struct {
 	_             structs.HostLayout
 	AbiVersion    uint32
-	Rsv           uint32
+	Flags         uint32
 	Source4Be     uint32
 	Source4MaskBe uint32
 	Source6Be     [2]uint64
 	Source6MaskBe [2]uint64
 }
+
+type hostHostFlag uint32
+
+const (
+	hostHostFlagHOST_RANGES hostHostFlag = 1
+	hostHostFlagHOST_ANY    hostHostFlag = 2
+)
+
+type hostHostLimit uint32
+
+const (
+	hostHostLimitLIMIT_HOST_ABI_VERSION hostHostLimit = 2
+	hostHostLimitLIMIT_BINDINGS         hostHostLimit = 65536
+	hostHostLimitLIMIT_BINDING_PREFIXES hostHostLimit = 131072
+	hostHostLimitLIMIT_FLOWS            hostHostLimit = 262144
+	hostHostLimitLIMIT_SUBSTITUTES      hostHostLimit = 16384
+	hostHostLimitLIMIT_PORT_PROBES      hostHostLimit = 16
+	hostHostLimitLIMIT_DATAGRAMS        hostHostLimit = 65536
+	hostHostLimitLIMIT_DATAGRAM_SECONDS hostHostLimit = 5
+)
 
 type hostHostReason uint32
 
@@ -89,27 +191,19 @@ const (
 	hostHostReasonHOST_REASON_CLIENT_PORT_MAPPED hostHostReason = 13
 	hostHostReasonHOST_REASON_IN_NO_ROUTE        hostHostReason = 14
 	hostHostReasonHOST_REASON_OUT_FRAGMENT       hostHostReason = 15
-	hostHostReasonHOST_REASON_MAX                hostHostReason = 16
+	hostHostReasonHOST_REASON_IN_GUE_UNKNOWN     hostHostReason = 16
+	hostHostReasonHOST_REASON_IN_ICMP_DELIVERED  hostHostReason = 17
+	hostHostReasonHOST_REASON_IN_ICMP_UNKNOWN    hostHostReason = 18
+	hostHostReasonHOST_REASON_OUT_ICMP_RETURNED  hostHostReason = 19
+	hostHostReasonHOST_REASON_FRAGMENT_FOLLOWED  hostHostReason = 20
+	hostHostReasonHOST_REASON_MAX                hostHostReason = 21
 )
 
-type hostLimit uint32
+type hostHostTunnel uint32
 
 const (
-	hostLimitLIMIT_ABI_VERSION     hostLimit = 1
-	hostLimitLIMIT_ENDPOINT_SLOTS  hostLimit = 131072
-	hostLimitLIMIT_ENDPOINTS       hostLimit = 65536
-	hostLimitLIMIT_ENDPOINT_PROBES hostLimit = 32
-	hostLimitLIMIT_MEMBERS         hostLimit = 1048576
-	hostLimitLIMIT_BACKENDS        hostLimit = 262144
-	hostLimitLIMIT_RING_WORDS      hostLimit = 4194304
-	hostLimitLIMIT_DEVICES         hostLimit = 16
-	hostLimitLIMIT_FALLBACK_PROBES hostLimit = 8
-	hostLimitLIMIT_RING_CODE_MIN   hostLimit = 6
-	hostLimitLIMIT_RING_CODE_MAX   hostLimit = 17
-	hostLimitLIMIT_IP6EXTENSIONS   hostLimit = 6
-	hostLimitLIMIT_TCP_OPTIONS     hostLimit = 40
-	hostLimitLIMIT_RING_KEYS       hostLimit = 2
-	hostLimitLIMIT_REASONS         hostLimit = 64
+	hostHostTunnelHOST_TUNNEL_IPIP hostHostTunnel = 1
+	hostHostTunnelHOST_TUNNEL_GUE  hostHostTunnel = 2
 )
 
 type hostOwned struct {
@@ -145,8 +239,11 @@ type hostSubstituteKey struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	hostMapArrivals         = "arrivals"
 	hostMapBindingCounts    = "binding_counts"
-	hostMapBindings         = "bindings"
+	hostMapBoundMembers     = "bound_members"
+	hostMapBoundRanges      = "bound_ranges"
+	hostMapDatagrams        = "datagrams"
 	hostMapFlows            = "flows"
 	hostMapHostConfigs      = "host_configs"
 	hostMapHostReasons      = "host_reasons"
@@ -156,7 +253,10 @@ const (
 	hostProgHostIn          = "host_in"
 	hostProgHostOut         = "host_out"
 	hostVarHostAbiVersion   = "host_abi_version"
+	hostVarHostFlagsKnown   = "host_flags_known"
 	hostVarHostIpv6CsumFlag = "host_ipv6_csum_flag"
+	hostVarHostTestClock    = "host_test_clock"
+	hostVarHostTestNow      = "host_test_now"
 )
 
 // loadHost returns the embedded CollectionSpec for host.
@@ -209,8 +309,11 @@ type hostProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type hostMapSpecs struct {
+	Arrivals      *ebpf.MapSpec `ebpf:"arrivals"`
 	BindingCounts *ebpf.MapSpec `ebpf:"binding_counts"`
-	Bindings      *ebpf.MapSpec `ebpf:"bindings"`
+	BoundMembers  *ebpf.MapSpec `ebpf:"bound_members"`
+	BoundRanges   *ebpf.MapSpec `ebpf:"bound_ranges"`
+	Datagrams     *ebpf.MapSpec `ebpf:"datagrams"`
 	Flows         *ebpf.MapSpec `ebpf:"flows"`
 	HostConfigs   *ebpf.MapSpec `ebpf:"host_configs"`
 	HostReasons   *ebpf.MapSpec `ebpf:"host_reasons"`
@@ -224,7 +327,10 @@ type hostMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type hostVariableSpecs struct {
 	HostAbiVersion   *ebpf.VariableSpec `ebpf:"host_abi_version"`
+	HostFlagsKnown   *ebpf.VariableSpec `ebpf:"host_flags_known"`
 	HostIpv6CsumFlag *ebpf.VariableSpec `ebpf:"host_ipv6_csum_flag"`
+	HostTestClock    *ebpf.VariableSpec `ebpf:"host_test_clock"`
+	HostTestNow      *ebpf.VariableSpec `ebpf:"host_test_now"`
 }
 
 // hostObjects contains all objects after they have been loaded into the kernel.
@@ -247,8 +353,11 @@ func (o *hostObjects) Close() error {
 //
 // It can be passed to loadHostObjects or ebpf.CollectionSpec.LoadAndAssign.
 type hostMaps struct {
+	Arrivals      *ebpf.Map `ebpf:"arrivals"`
 	BindingCounts *ebpf.Map `ebpf:"binding_counts"`
-	Bindings      *ebpf.Map `ebpf:"bindings"`
+	BoundMembers  *ebpf.Map `ebpf:"bound_members"`
+	BoundRanges   *ebpf.Map `ebpf:"bound_ranges"`
+	Datagrams     *ebpf.Map `ebpf:"datagrams"`
 	Flows         *ebpf.Map `ebpf:"flows"`
 	HostConfigs   *ebpf.Map `ebpf:"host_configs"`
 	HostReasons   *ebpf.Map `ebpf:"host_reasons"`
@@ -259,8 +368,11 @@ type hostMaps struct {
 
 func (m *hostMaps) Close() error {
 	return _HostClose(
+		m.Arrivals,
 		m.BindingCounts,
-		m.Bindings,
+		m.BoundMembers,
+		m.BoundRanges,
+		m.Datagrams,
 		m.Flows,
 		m.HostConfigs,
 		m.HostReasons,
@@ -275,7 +387,10 @@ func (m *hostMaps) Close() error {
 // It can be passed to loadHostObjects or ebpf.CollectionSpec.LoadAndAssign.
 type hostVariables struct {
 	HostAbiVersion   *ebpf.Variable `ebpf:"host_abi_version"`
+	HostFlagsKnown   *ebpf.Variable `ebpf:"host_flags_known"`
 	HostIpv6CsumFlag *ebpf.Variable `ebpf:"host_ipv6_csum_flag"`
+	HostTestClock    *ebpf.Variable `ebpf:"host_test_clock"`
+	HostTestNow      *ebpf.Variable `ebpf:"host_test_now"`
 }
 
 // hostPrograms contains all programs after they have been loaded into the kernel.

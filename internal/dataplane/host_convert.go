@@ -16,11 +16,20 @@ import (
 // hostTables are the contents of the host's maps.
 type hostTables struct {
 	config   hostHostConfig
-	bindings map[hostBindingKey]hostBinding
-	outers   map[[16]byte]uint32
+	bindings map[hostBindingKey]hostBinding    // of single ports and of all protocols
+	ranges   map[hostBindingPrefix]hostBinding // the parts of ranges
+	outers   map[[16]byte]hostHostTunnel
 	owned    map[hostOwnedKey]hostOwned
-	// plans are the bindings as the plan has them.
-	plans map[hostBindingKey]plan.Binding
+	// plans are the bindings as the plan has them, with the keys they have above.
+	plans []plannedBinding
+}
+
+// plannedBinding is a binding and its places in the tables: one key, or the prefixes of a range.
+type plannedBinding struct {
+	plan.Binding
+	key      hostBindingKey
+	prefixes []hostBindingPrefix
+	index    uint32 // of its counter
 }
 
 // Sizes of headers in bytes: what encapsulation and the inner packet need of the MTU.
@@ -28,15 +37,16 @@ const (
 	ip4HeaderLen = 20
 	ip6HeaderLen = 40
 	tcpHeaderLen = 20
+	gueHeaderLen = 24 // with its UDP header
 )
 
 // wantedTables turns a state into map contents; indices of counters are not set.
 func wantedTables(s HostState) (hostTables, error) {
 	t := hostTables{
 		bindings: map[hostBindingKey]hostBinding{},
-		outers:   map[[16]byte]uint32{},
+		ranges:   map[hostBindingPrefix]hostBinding{},
+		outers:   map[[16]byte]hostHostTunnel{},
 		owned:    map[hostOwnedKey]hostOwned{},
-		plans:    map[hostBindingKey]plan.Binding{},
 	}
 	var err error
 	if t.config, err = hostConfig(s.TunnelSources); err != nil {
@@ -50,63 +60,129 @@ func wantedTables(s HostState) (hostTables, error) {
 			return t, err
 		}
 	}
+	if len(t.ranges) > hostMaxPrefixes {
+		return t, fmt.Errorf("%d parts of port ranges: at most %d fit", len(t.ranges), hostMaxPrefixes)
+	}
 	return t, nil
 }
 
-// hostMaxBindings is LIMIT_BINDINGS of bpf/abi.h; a test compares them.
-const hostMaxBindings = 1 << 16
+// Limits of bpf/abi.h.
+const (
+	hostMaxBindings = int(hostHostLimitLIMIT_BINDINGS)
+	hostMaxPrefixes = int(hostHostLimitLIMIT_BINDING_PREFIXES)
+)
 
 // add adds one binding.
 func (t *hostTables) add(b plan.Binding, mtu uint32) error {
 	if err := checkBinding(b); err != nil {
 		return fmt.Errorf("binding %s: %w", bindingName(b), err)
 	}
-	key := hostBindingKey{
-		OuterDst: b.Outer.As16(), Vip: b.Key.VIP.As16(), Vni: b.Key.VNI,
+	p := plannedBinding{Binding: b, key: hostBindingKey{
+		OuterDst: b.Outer.As16(), Vip: b.Key.VIP.As16(), Vni: b.Key.VNI, Member: b.TunnelMember(),
 		PortBe: be16(b.Key.Port), Protocol: uint8(b.Key.Protocol),
-	}
-	if _, twice := t.bindings[key]; twice {
-		return fmt.Errorf("binding %s: outer destination %s is another member's already", bindingName(b), b.Outer)
-	}
+	}}
 	value := hostBinding{Dip: b.DIP.As16(), PortBe: be16(b.DIPPort), Mss: clampMSS(mtu, b)}
 	if b.Rewrite {
 		value.Rewrite = 1
 	} else {
-		value.Dip, value.PortBe = b.DIP.As16(), key.PortBe
-		t.own(key, value.Mss)
+		value.PortBe = 0
+		t.own(b, value.Mss)
 	}
-	t.bindings[key] = value
-	t.outers[key.OuterDst]++
-	t.plans[key] = b
+	if !t.place(&p, value) {
+		return fmt.Errorf("binding %s: outer destination %s is another member's already", bindingName(b), b.Outer)
+	}
+	if b.TunnelMember() == plan.NoMember {
+		t.outers[p.key.OuterDst] |= hostHostTunnelHOST_TUNNEL_IPIP
+	} else {
+		t.outers[p.key.OuterDst] |= hostHostTunnelHOST_TUNNEL_GUE
+	}
+	t.plans = append(t.plans, p)
 	return nil
 }
 
-// own notes that servers here own the VIP of a binding; the least of several MSS values holds.
-func (t *hostTables) own(key hostBindingKey, mss uint16) {
-	k := hostOwnedKey{Vip: key.Vip, Vni: key.Vni, PortBe: key.PortBe, Protocol: key.Protocol}
+// place puts a binding where lookups find it; false: another has a place that it needs.
+func (t *hostTables) place(p *plannedBinding, value hostBinding) bool {
+	switch {
+	case p.Key.Protocol == lb.AnyProtocol:
+		p.key.PortBe = 0
+		t.config.Flags |= uint32(hostHostFlagHOST_ANY)
+	case p.Key.PortEnd != 0:
+		t.config.Flags |= uint32(hostHostFlagHOST_RANGES)
+		for _, key := range rangePrefixes(p.key, p.Key.Port, p.Key.PortEnd) {
+			if _, taken := t.ranges[key]; taken {
+				return false
+			}
+			t.ranges[key] = value
+			p.prefixes = append(p.prefixes, key)
+		}
+		return true
+	}
+	if _, taken := t.bindings[p.key]; taken {
+		return false
+	}
+	t.bindings[p.key] = value
+	return true
+}
+
+// set makes index that of a placed binding's counter.
+func (t *hostTables) set(p *plannedBinding, index uint32) {
+	p.index = index
+	for _, key := range p.prefixes {
+		value := t.ranges[key]
+		value.Index = index
+		t.ranges[key] = value
+	}
+	if len(p.prefixes) == 0 {
+		value := t.bindings[p.key]
+		value.Index = index
+		t.bindings[p.key] = value
+	}
+}
+
+// own notes that servers here own the VIP of a TCP binding; the least of several MSS values holds. Ranges of one VIP
+// share an entry.
+func (t *hostTables) own(b plan.Binding, mss uint16) {
+	k := hostOwnedKey{Vip: b.Key.VIP.As16(), Vni: b.Key.VNI, PortBe: be16(b.Key.Port), Protocol: uint8(b.Key.Protocol)}
+	if b.Key.PortEnd != 0 || b.Key.Protocol == lb.AnyProtocol {
+		k.PortBe = 0
+	}
+	if b.Key.Protocol == lb.AnyProtocol {
+		k.Protocol = uint8(lb.TCP)
+	}
 	if have, ok := t.owned[k]; !ok || mss < have.Mss {
 		t.owned[k] = hostOwned{Mss: mss}
 	}
 }
 
 func checkBinding(b plan.Binding) error {
+	wide := b.Key.Protocol == lb.AnyProtocol || b.Key.PortEnd != 0
 	switch {
 	case b.Key.VNI != 0:
 		return fmt.Errorf("vni: %d: not supported by this version, must be 0", b.Key.VNI)
-	case b.Key.Protocol != lb.TCP && b.Key.Protocol != lb.UDP:
-		return fmt.Errorf("protocol: %d: must be tcp or udp", uint8(b.Key.Protocol))
+	case b.Key.Protocol != lb.TCP && b.Key.Protocol != lb.UDP && b.Key.Protocol != lb.AnyProtocol:
+		return fmt.Errorf("protocol: %d: must be tcp, udp or any", uint8(b.Key.Protocol))
 	case !b.Key.VIP.IsValid() || !b.DIP.IsValid() || !b.Outer.IsValid():
 		return fmt.Errorf("vip, dip and outer must be addresses")
 	case b.Key.VIP.Is4() != b.DIP.Is4():
 		return fmt.Errorf("dip: %s: must be of the VIP's family", b.DIP)
-	case b.Key.Port == 0 || b.Rewrite && b.DIPPort == 0:
+	case b.Encap != "" && b.Encap != lb.EncapIPIP && b.Encap != lb.EncapGUE:
+		return fmt.Errorf("encap: %q: must be %s or %s", b.Encap, lb.EncapIPIP, lb.EncapGUE)
+	case b.TunnelMember() == plan.NoMember && b.Encap == lb.EncapGUE:
+		return fmt.Errorf("member: %d: must be at most %d with gue", b.Member, plan.MaxMemberID)
+	case b.Key.Protocol == lb.AnyProtocol && b.Key.Port != 0:
+		return fmt.Errorf("port: %d: must be 0 with protocol any", b.Key.Port)
+	case wide && b.DIPPort != 0:
+		return fmt.Errorf("dip port: %d: must be 0 where packets keep their port", b.DIPPort)
+	case b.Key.PortEnd != 0 && b.Key.PortEnd < b.Key.Port:
+		return fmt.Errorf("ports: %d-%d: the last must not be below the first", b.Key.Port, b.Key.PortEnd)
+	case !wide && (b.Key.Port == 0 || b.Rewrite && b.DIPPort == 0):
 		return fmt.Errorf("port: 0: must be 1 to 65535")
 	}
 	return nil
 }
 
 func bindingName(b plan.Binding) string {
-	return fmt.Sprintf("%s %s:%d at %s", b.Key.Protocol, b.Key.VIP, b.Key.Port, b.DIP)
+	return fmt.Sprintf("%s %s:%s at %s", b.Key.Protocol, b.Key.VIP, lb.PortsText(b.Key.Port, b.Key.PortEnd), b.DIP)
 }
 
 // clampMSS is what one TCP segment may carry so that it fits the MTU inside the tunnel; 0 without an MTU.
@@ -118,13 +194,16 @@ func clampMSS(mtu uint32, b plan.Binding) uint16 {
 		return ip6HeaderLen
 	}
 	mss := int(mtu) - header(b.Outer) - header(b.Key.VIP) - tcpHeaderLen
+	if b.Encap == lb.EncapGUE {
+		mss -= gueHeaderLen
+	}
 	return uint16(max(0, min(mss, 65535)))
 }
 
 // hostConfig turns the tunnel sources into value and mask; a family without one matches nothing.
 func hostConfig(sources []netip.Prefix) (hostHostConfig, error) {
 	c := hostHostConfig{
-		AbiVersion: uint32(hostLimitLIMIT_ABI_VERSION),
+		AbiVersion: uint32(hostHostLimitLIMIT_HOST_ABI_VERSION),
 		Source4Be:  1,
 		Source6Be:  [2]uint64{1, 1},
 	}

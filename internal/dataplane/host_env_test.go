@@ -40,9 +40,10 @@ type hostEnv struct {
 	dir       string
 	ifindex   int
 	host      *Host
+	testClock bool
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +96,7 @@ func (e *hostEnv) open() {
 	e.t.Helper()
 	var err error
 	must(e.t, netdev.In(e.namespace, func() error {
-		e.host, err = OpenHost(HostOptions{Ifindex: e.ifindex, Dir: e.dir})
+		e.host, err = OpenHost(HostOptions{Ifindex: e.ifindex, Dir: e.dir, testClock: e.testClock})
 		return err
 	}))
 	h := e.host
@@ -114,6 +115,16 @@ func (e *hostEnv) quiet() *hostEnv {
 func (e *hostEnv) apply(bindings ...plan.Binding) {
 	e.t.Helper()
 	must(e.t, e.host.Apply(HostState{TunnelSources: tunnelSources, MTU: 1500, Bindings: bindings}))
+}
+
+// route sends packets for an address out of a device.
+func (e *hostEnv) route(addr, dev string) {
+	e.t.Helper()
+	n, err := netdev.OpenNamespace(e.namespace)
+	must(e.t, err)
+	defer n.Close()
+	a := netip.MustParseAddr(addr)
+	must(e.t, n.AddRoute(netdev.Route{Destination: netip.PrefixFrom(a, a.BitLen()), Device: dev}))
 }
 
 // skbContext is the beginning of struct __sk_buff.
@@ -146,6 +157,12 @@ func (e *hostEnv) reasons(before map[string]uint64) map[string]uint64 {
 		}
 	}
 	return diff
+}
+
+// gue makes a binding one of GUE.
+func gue(member uint16, b plan.Binding) plan.Binding {
+	b.Encap, b.Member = lb.EncapGUE, member
+	return b
 }
 
 // bind makes a binding VIP:80 (TCP) or VIP:53 (UDP) to port 8080 or 5353 of the DIP.

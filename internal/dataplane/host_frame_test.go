@@ -86,6 +86,29 @@ func tunnel(t *testing.T, src, dst string, inner []byte) []byte {
 	return frame(serialize(t, true, ipLayer(src, dst, protocol), gopacket.Payload(inner)))
 }
 
+// gueHeader is what muxes write between the outer UDP header and the packet (protocol section 6.1).
+func gueHeader(inner []byte, member uint16) []byte {
+	protocol := byte(layers.IPProtocolIPv4)
+	if inner[0]>>4 == 6 {
+		protocol = byte(layers.IPProtocolIPv6)
+	}
+	// hop 1, generation 7, previous member 0x0102, vni 0.
+	return []byte{3, protocol, 0, 0, 0x10, 7, 1, 2, 0, 0, 0, 0, byte(member >> 8), byte(member), 0, 0}
+}
+
+// gueTunnel wraps an IP packet in GUE, without a UDP checksum.
+func gueTunnel(t *testing.T, src, dst string, member uint16, inner []byte) []byte {
+	t.Helper()
+	p := packet{protocol: lb.UDP, src: src, dst: dst, sport: 0xc123, dport: 6080, payload: string(append(gueHeader(inner, member), inner...))}
+	out := p.bytes(t)
+	at := 26
+	if !is4(src) {
+		at = 46
+	}
+	out[at], out[at+1] = 0, 0
+	return frame(out)
+}
+
 // mssOption is the MSS option after `nops` NOPs.
 func mssOption(nops int, mss uint16) []layers.TCPOption {
 	var o []layers.TCPOption

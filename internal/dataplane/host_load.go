@@ -19,6 +19,8 @@ type HostOptions struct {
 	Ifindex int
 	// Dir is a directory on a bpf file system, used by nothing else. It is made when it is missing.
 	Dir string
+	// testClock makes the programs' time the variable host_test_now.
+	testClock bool
 }
 
 // Host is the data plane of one host: two tcx programs on the uplink, and their pinned maps.
@@ -56,6 +58,11 @@ func OpenHost(o HostOptions) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.testClock {
+		if err := spec.Variables[hostVarHostTestClock].Set(uint32(1)); err != nil {
+			return nil, fmt.Errorf("set %s: %w", hostVarHostTestClock, err)
+		}
+	}
 	if err := checkHostABI(o.Dir); err != nil {
 		return nil, err
 	}
@@ -79,6 +86,9 @@ func OpenHost(o HostOptions) (*Host, error) {
 
 // begin reads what the maps hold and attaches the programs.
 func (h *Host) begin(ifindex int) error {
+	if err := h.migrateHost(); err != nil {
+		return err
+	}
 	if err := h.readTables(); err != nil {
 		return err
 	}
@@ -89,17 +99,17 @@ func (h *Host) begin(ifindex int) error {
 		}
 		h.links = append(h.links, l)
 	}
-	return nil
+	return h.finishMigration()
 }
 
-// hostSpec is the embedded object with its maps pinned by name.
+// hostSpec is the embedded object with its maps pinned by name, but for what lives no longer than a packet.
 func hostSpec() (*ebpf.CollectionSpec, error) {
 	spec, err := loadHost()
 	if err != nil {
 		return nil, fmt.Errorf("read host object: %w", err)
 	}
 	for _, m := range spec.Maps {
-		if m.Name[0] != '.' {
+		if m.Name[0] != '.' && m.Name != hostMapArrivals {
 			m.Pinning = ebpf.PinByName
 		}
 	}
@@ -131,9 +141,9 @@ func checkHostABI(dir string) error {
 		return fmt.Errorf("read ABI version of pins in %s: %w; stop the host agent with --stop first", dir, err)
 	}
 	// 0: the maps were made, but their maker died before it wrote the version.
-	if c.AbiVersion != 0 && c.AbiVersion != uint32(hostLimitLIMIT_ABI_VERSION) {
+	if c.AbiVersion != 0 && c.AbiVersion != hostABIFirst && c.AbiVersion != uint32(hostHostLimitLIMIT_HOST_ABI_VERSION) {
 		return fmt.Errorf("pins in %s have ABI version %d, this binary has %d: stop the host agent with --stop first",
-			dir, c.AbiVersion, hostLimitLIMIT_ABI_VERSION)
+			dir, c.AbiVersion, hostHostLimitLIMIT_HOST_ABI_VERSION)
 	}
 	return nil
 }
@@ -232,11 +242,14 @@ func DetachHost(dir string) error {
 	if err != nil {
 		return err
 	}
+	pins := []string{hostMapBindingsOne}
 	for _, m := range spec.Maps {
-		if m.Pinning != ebpf.PinByName {
-			continue
+		if m.Pinning == ebpf.PinByName {
+			pins = append(pins, m.Name)
 		}
-		if err := os.Remove(filepath.Join(dir, m.Name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	}
+	for _, pin := range pins {
+		if err := os.Remove(filepath.Join(dir, pin)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove pins: %w", err)
 		}
 	}

@@ -193,8 +193,10 @@ func refusedCases(t *testing.T) []hostCase {
 	change("inner IHL beyond packet", good, "in_malformed", set(34, 0x4f))
 	change("inner length beyond outer", good, "in_malformed", set(36, 0x05))
 	change("inner length below header", good, "in_malformed", set(36, 0, 19))
-	change("inner first fragment", good, "in_fragment", set(40, 0x20, 0))
 	change("inner later fragment", good, "in_fragment", set(40, 0, 1))
+	change("inner first fragment without its TCP header", good, "in_malformed", func(b []byte) []byte {
+		return set(36, 0, 36, 0x12, 0x34, 0x20, 0)(b)
+	})
 	change("inner truncated", good, "in_malformed", func(b []byte) []byte {
 		binary.BigEndian.PutUint16(b[16:], 30)
 		return b[:44]
@@ -290,7 +292,7 @@ func TestHostOut(t *testing.T) {
 		next("direct", direct, direct, "pass_not_ours"),
 		next("owned VIP", answer(tcp4, "203.0.113.12", 80), answer(tcp4, "203.0.113.12", 80), "pass_not_ours"),
 		next("owned VIP SYN-ACK", owned, synAck(owned, 1440), "pass_not_ours", "mss_clamped"),
-		{"fragment of an answer", frame(cut(answer(udp4, dip4, 5353).bytes(t))), verdictDrop, nil, one("out_fragment")},
+		{"first fragment of an answer", frame(cut(answer(udp4, dip4, 5353).bytes(t))), verdictNext, frame(cut(answer(udp4, vip4, 53).bytes(t))), one("out_returned")},
 		{"fragment of others", frame(cut(direct.bytes(t))), verdictNext, frame(cut(direct.bytes(t))), one("pass_not_ours")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -418,7 +420,7 @@ func TestHostApply(t *testing.T) {
 		t.Errorf("attached %v, %v", attached, err)
 	}
 	must(t, e.host.Apply(HostState{}))
-	left, err := readAll[hostBindingKey, hostBinding](e.host.objects.Bindings)
+	left, err := readAll[hostBindingKey, hostBinding](e.host.objects.BoundMembers)
 	if err != nil || len(left) != 0 {
 		t.Errorf("bindings left %v, %v", left, err)
 	}
@@ -442,14 +444,5 @@ func TestHostRefusesState(t *testing.T) {
 		if _, err := wantedTables(s); err == nil || err.Error() != want {
 			t.Errorf("error %v, want %s", err, want)
 		}
-	}
-}
-
-// TestHostLimits: limits that Go repeats are those of bpf/abi.h.
-func TestHostLimits(t *testing.T) {
-	spec, err := loadHost()
-	must(t, err)
-	if n := spec.Maps[hostMapBindings].MaxEntries; n != hostMaxBindings {
-		t.Errorf("LIMIT_BINDINGS is %d, hostMaxBindings %d", n, hostMaxBindings)
 	}
 }

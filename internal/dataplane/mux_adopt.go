@@ -3,7 +3,6 @@ package dataplane
 import (
 	"fmt"
 	"math"
-	"net/netip"
 
 	"github.com/shuntlb/shunt/internal/lb"
 )
@@ -16,41 +15,52 @@ func (t *muxTables) adopt() error {
 	if err != nil {
 		return fmt.Errorf("adopt tables: %w", err)
 	}
-	for i := range t.dirtyEndpoints {
-		t.dirtyEndpoints[i] = true
-	}
-	for i := range t.dirtyMembers {
-		t.dirtyMembers[i] = true
-	}
 	for key, ref := range found {
 		if err := t.adoptEntry(key, ref); err != nil {
 			return fmt.Errorf("adopt tables: endpoint %v: %w", key, err)
 		}
 	}
-	for index, b := range t.byIndex {
+	for index, b := range t.records.byIndex {
+		if b == nil {
+			continue
+		}
 		if hop := t.hops.hop(t.mem.backends[index].Nexthop); hop != (NextHop{}) {
 			t.hops.wanted[b.outer] = hop
 		}
 	}
+	// Flows may name words that the last owner gave up.
+	t.sweepNow()
 	return nil
 }
 
 func (t *muxTables) adoptEntry(key lb.EndpointKey, ref slotRef) error {
 	if !t.endpoints.reserve(ref.endpoint) {
-		return fmt.Errorf("record %d: beyond the table or in use twice", ref.endpoint)
+		return fmt.Errorf("counter %d: beyond the table or in use twice", ref.endpoint)
 	}
-	record := &t.mem.endpoints[ref.endpoint]
-	e := &muxEntry{slot: ref.slot, index: ref.endpoint, members: map[uint16]*backendRef{}}
+	record := &t.mem.slots[ref.slot]
+	e := &muxEntry{slot: ref.slot, index: ref.endpoint, policy: record.Policy}
 	t.entries[key] = e
-	if record.Ring != 0 {
-		e.code, e.keySlot = uint8(record.Ring>>32), uint8(record.Ring>>40)
-		if e.code < uint8(muxLimitLIMIT_RING_CODE_MIN) || e.code > uint8(muxLimitLIMIT_RING_CODE_MAX) {
-			return fmt.Errorf("ring word %#x: size code %d", record.Ring, e.code)
+	if e.extra = uint32(record.Extra); e.extra != 0 && !t.extras.reserve(e.extra-1) {
+		return fmt.Errorf("record %d: beyond the table or in use twice", e.extra-1)
+	}
+	if e.extra != 0 && t.mem.extras[e.extra-1].Guard != 0 {
+		if err := t.guards.adopt(vipKey(key), t.mem.extras[e.extra-1].Guard-1); err != nil {
+			return err
 		}
-		var ok bool
-		if e.ring, ok = t.rings.reserve(uint32(record.Ring), 1<<e.code/slotsPerWord); !ok {
+	}
+	if key.Protocol == 0 {
+		return t.adoptRanges(e, record)
+	}
+	if record.Ring != 0 {
+		code := uint8(record.Ring >> 32)
+		if code < uint8(muxLimitLIMIT_RING_CODE_MIN) || code > uint8(muxLimitLIMIT_RING_CODE_MAX) {
+			return fmt.Errorf("ring word %#x: size code %d", record.Ring, code)
+		}
+		b, ok := t.rings.reserve(uint32(record.Ring), 1<<code/slotsPerWord)
+		if !ok {
 			return fmt.Errorf("ring word %#x: words in use twice", record.Ring)
 		}
+		e.rings[0], e.keySlot, e.adopted = ringRef{b, code}, uint8(record.Ring>>40), true
 	}
 	e.count = int(record.Members >> 32)
 	if e.count == 0 {
@@ -63,6 +73,17 @@ func (t *muxTables) adoptEntry(key lb.EndpointKey, ref slotRef) error {
 	if e.block, ok = t.members.reserve(uint32(record.Members), uint32(e.count)); !ok {
 		return fmt.Errorf("members word %#x: words in use twice", record.Members)
 	}
+	t.own(e.block, e)
+	if e.flags()&muxEndpointFlagENDPOINT_MOVED != 0 && e.extra != 0 {
+		before := t.mem.extras[e.extra-1].MembersBefore
+		if uint32(before) == e.block.first {
+			// The last owner was about to move them, and did not.
+		} else if e.moved, ok = t.members.reserve(uint32(before), uint32(before>>32)); !ok {
+			return fmt.Errorf("members word %#x: words in use twice", before)
+		}
+		t.own(e.moved, e)
+		e.ripe = true
+	}
 	return t.adoptMembers(e)
 }
 
@@ -73,20 +94,20 @@ func (t *muxTables) adoptMembers(e *muxEntry) error {
 			continue
 		}
 		index := uint32(word)
-		b, ok := t.byIndex[index]
-		if !ok {
+		if int(index) >= len(t.records.byIndex) {
+			return fmt.Errorf("member %d: backend %d beyond the table", id, index)
+		}
+		b := t.records.byIndex[index]
+		if b == nil {
 			if !t.backends.reserve(index) {
 				return fmt.Errorf("member %d: backend %d beyond the table", id, index)
 			}
 			record := &t.mem.backends[index]
-			b = &backendRef{backendKey: backendKey{netip.AddrFrom16(record.OuterDst).Unmap(), record.Mtu}, index: index}
-			if b.mtu == math.MaxUint32 {
-				b.mtu = 0
-			}
-			t.byIndex[index], t.byOuter[b.backendKey] = b, b
+			b = &backendRef{backendKey: backendKeyOf(record), index: index}
+			t.records.put(b)
 		}
 		b.refs++
-		e.members[uint16(id)] = b
+		e.members.set(uint16(id), b)
 	}
 	return nil
 }

@@ -2,12 +2,14 @@ package dataplane
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
 // MuxTables is the mux's data plane as its agent sees it. *Mux is the real one, *FakeMux the in-memory twin.
-// It is not safe for concurrent use but for SetAlive, SetNextHop, Trace, Counters and Alive.
+// It is not safe for concurrent use but for SetAlive, SetBackup, SetNextHops, Sweep, Flows, Pressure, Trace, Counters and
+// Alive.
 type MuxTables interface {
 	// Apply makes the tables equal to the full wanted state: adds, changes, then prunes. Alive bits of members that
 	// stay are kept; new members begin as MuxMember.Alive says. Nothing is published unless all of it fits.
@@ -16,8 +18,19 @@ type MuxTables interface {
 	SetAlive([]MemberAlive)
 	// Alive reads the alive bit of a member. Of tables that were adopted it is what the agent before obeyed last.
 	Alive(e lb.EndpointKey, member uint16) (alive, known bool)
+	// Rings reads the rings of an endpoint as the last Apply gave them, for MuxEndpoint.KeepRings: nil when there are none.
+	Rings(e lb.EndpointKey) (ring, backup []uint16)
 	// SetNextHops replaces the way to outer destinations: address and how it is reached; a zero NextHop means unresolved.
 	SetNextHops(map[netip.Addr]NextHop) error
+	// SetBackup lets the backups of endpoints take part or not: one atomic store each. Unknown endpoints are ignored.
+	SetBackup(map[lb.EndpointKey]bool)
+	// Sweep goes once through the flow table: forgets flows that are idle for too long, follows members whose words
+	// moved, counts the rest. Forwarding goes on meanwhile.
+	Sweep() (FlowTotals, error)
+	// Flows lists the flows of an endpoint, at most max. The table holds no addresses of clients.
+	Flows(e lb.EndpointKey, max int) ([]Flow, error)
+	// Pressure tells how full the tables are.
+	Pressure() []TablePressure
 	// Trace walks the tables as the program does.
 	Trace(Packet) (Trace, error)
 	// Counters sums over the CPUs.
@@ -31,6 +44,21 @@ type MuxState struct {
 	RingKeys      map[uint8][16]byte // by slot (key id modulo 2)
 	TunnelSources []netip.Prefix     // at most one IPv4, one IPv6 (/64)
 	Endpoints     []MuxEndpoint
+	VIPs          []MuxVIP // what applies to a whole VIP; VIPs of endpoints that are not here have no limits
+}
+
+// MuxVIP is what applies to a whole VIP.
+type MuxVIP struct {
+	VNI     uint32
+	VIP     netip.Addr
+	Limits  lb.Limits   // 0: none; Ping too
+	Sources *SourceList // nil: every source
+}
+
+// SourceList is a list of source prefixes (lb.Sources). Lists with equal digests are equal; it is never changed.
+type SourceList struct {
+	Digest      [32]byte
+	Allow, Deny []netip.Prefix
 }
 
 // MuxEndpoint is one endpoint with its finished ring.
@@ -41,7 +69,41 @@ type MuxEndpoint struct {
 	RingCode   uint8
 	Ring       []uint16 // 1<<RingCode member ids, or nil when no member has weight
 	Members    []MuxMember
+	// BackupRing is the ring while backups take part: nil when there are none. UseBackup is the initial state.
+	BackupRing []uint16
+	BackupCode uint8
+	UseBackup  bool
+	// KeepRings: Ring and BackupRing are those that the tables got by the last Apply, and not given again. It is refused
+	// where they have none, and where a ring names a member that goes.
+	KeepRings bool
+	Affinity  Affinity
+	// Source: bits of the client's address that count, 0 for whole flows; in affinity flow clients are remembered for
+	// SourceFor.
+	SourcePrefix4, SourcePrefix6 uint8
+	SourceFor                    time.Duration
+	OnePacket                    bool
+	Idle                         lb.Idle
+	Fragments3Tuple              bool
+	Encap                        Encap
 }
+
+// Affinity is what the mux remembers of a flow.
+type Affinity uint8
+
+// AffinityHash: nothing. AffinityFlow: the member, in the flow table.
+const (
+	AffinityHash Affinity = iota
+	AffinityFlow
+)
+
+// Encap is a form of tunnel.
+type Encap uint8
+
+// EncapIPIP is IP in IP (RFC 2003, RFC 2473), EncapGUE is UDP with a GUE header that names the member.
+const (
+	EncapIPIP Encap = iota
+	EncapGUE
+)
 
 // MuxMember is a member of an endpoint.
 type MuxMember struct {
@@ -50,6 +112,39 @@ type MuxMember struct {
 	MTU       uint32 // of the path to Outer
 	Choosable bool   // weight above 0
 	Alive     bool   // initial state
+}
+
+// FlowClass is how much the mux knows of a flow.
+type FlowClass uint8
+
+// FlowUntrusted: only first packets were seen. FlowTrusted: a later segment with ACK, or a second datagram.
+// FlowClosing: a FIN or RST was seen.
+const (
+	FlowUntrusted FlowClass = 1
+	FlowTrusted   FlowClass = 2
+	FlowClosing   FlowClass = 3
+)
+
+// Flow is an entry of the flow table.
+type Flow struct {
+	Member uint16
+	Class  FlowClass
+	Age    time.Duration // since the last packet that refreshed it
+	Source bool          // remembers a client (MuxEndpoint.SourceFor), not a flow
+}
+
+// FlowTotals is what Sweep saw.
+type FlowTotals struct {
+	Capacity uint64
+	ByClass  map[FlowClass]uint64
+	Members  map[MemberKey]uint64 // flows of members that have any
+	Expired  uint64
+}
+
+// TablePressure is how full a table is, in its own unit.
+type TablePressure struct {
+	Name           string // "endpoints", "members", "backends", "rings", "flows", "sources", "devices"
+	Used, Capacity uint64
 }
 
 // MemberAlive is one health flip.
@@ -62,7 +157,8 @@ type MemberAlive struct {
 // NextHop is how an outer destination is reached.
 type NextHop struct {
 	MAC     [6]byte
-	Ifindex int
+	Ifindex int    // that frames leave by: the parent of a VLAN device, a slave of a bond
+	Tag     uint32 // TPID:16 | TCI:16 of the VLAN tag that frames get, 0: none
 }
 
 // Packet is what Trace is asked about.
@@ -73,7 +169,18 @@ type Packet struct {
 	Protocol   lb.Protocol
 	ClientPort uint16
 	Port       uint16
+	Segment    Segment
 }
+
+// Segment is what a packet means to the flow that it is of.
+type Segment uint8
+
+// Segments of a flow: a TCP SYN; a later one with ACK, or a datagram; FIN or RST.
+const (
+	SegmentOpening Segment = iota
+	SegmentLater
+	SegmentClosing
+)
 
 // Trace is the walk of a packet.
 type Trace struct {
@@ -89,7 +196,7 @@ type Trace struct {
 type MuxCounters struct {
 	Reasons map[string]uint64 // by name: "no_endpoint"
 	Members map[MemberKey]Counter
-	// Endpoints count what found the endpoint, forwarded or not.
+	// Endpoints count what found the endpoint, forwarded or not; they never go back while the endpoint stays.
 	Endpoints map[lb.EndpointKey]Counter
 }
 

@@ -328,7 +328,10 @@ func TestOneBadHopStopsNoOther(t *testing.T) {
 	if err := f.mux.SetNextHops(hops); err == nil || !strings.Contains(err.Error(), "10.9.0.2") {
 		t.Errorf("error %v: must name the destination", err)
 	}
-	for _, b := range f.mux.tables.byIndex {
+	for _, b := range f.mux.tables.records.byIndex {
+		if b == nil {
+			continue
+		}
 		want := NextHop{}
 		if b.outer != netip.MustParseAddr("10.9.0.2") {
 			want = hops[b.outer]
@@ -338,4 +341,19 @@ func TestOneBadHopStopsNoOther(t *testing.T) {
 		}
 	}
 	must(t, f.mux.Apply(s))
+}
+
+// TestPinsAreForOneMux: another one, in another namespace, must not take the program for its own.
+func TestPinsAreForOneMux(t *testing.T) {
+	e, other := newMuxEnv(t), newMuxEnv(t)
+	m, err := e.open(XDPNative)
+	must(t, err)
+	other.dir = e.dir
+	if _, err := other.open(XDPNative); err == nil || !strings.Contains(err.Error(), "another mux works with it") {
+		t.Errorf("the second: %v", err)
+	}
+	must(t, m.Close())
+	m, err = e.open(XDPNative)
+	must(t, err)
+	must(t, m.Close())
 }

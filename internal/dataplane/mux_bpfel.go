@@ -13,6 +13,49 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type muxAside struct {
+	_      structs.HostLayout
+	Tags   uint64
+	How    uint64
+	Packet struct {
+		_        structs.HostLayout
+		SrcHi    uint64
+		SrcLo    uint64
+		DstHi    uint64
+		DstLo    uint64
+		L3Len    uint32
+		L4       uint32
+		Sport    uint16
+		Dport    uint16
+		Family   uint8
+		Protocol uint8
+		Tos      uint8
+		Ttl      uint8
+		Segment  uint8
+		Rsv      [7]uint8
+	}
+	Flow struct {
+		_        structs.HostLayout
+		SrcHi    uint64
+		SrcLo    uint64
+		DstHi    uint64
+		DstLo    uint64
+		L3Len    uint32
+		L4       uint32
+		Sport    uint16
+		Dport    uint16
+		Family   uint8
+		Protocol uint8
+		Tos      uint8
+		Ttl      uint8
+		Segment  uint8
+		Rsv      [7]uint8
+	}
+	Fragment muxFragmentKey
+	First    muxFragment
+	Word     uint64
+}
+
 type muxBackend struct {
 	_        structs.HostLayout
 	OuterDst [16]uint8
@@ -21,7 +64,9 @@ type muxBackend struct {
 	Outer4Be uint32
 	Sum4     uint32
 	OuterV6  uint32
-	Rsv      [3]uint64
+	Overhead uint32
+	Rsv0     uint32
+	Rsv      [2]uint64
 }
 
 type muxCounter struct {
@@ -34,29 +79,50 @@ type muxDevice struct {
 	_       structs.HostLayout
 	Mac     uint64
 	Ifindex uint32
-	Rsv     uint32
+	Vlan    uint32
 }
 
-type muxEndpoint struct {
-	_       structs.HostLayout
-	Ring    uint64
-	Members uint64
-	Vni     uint32
-	Flags   uint32
-	Rsv     [5]uint64
+type muxDeviceBit uint32
+
+const (
+	muxDeviceBitDEVICE_TAGGED_SHIFT muxDeviceBit = 31
+)
+
+type muxEndpointExtra struct {
+	_             structs.HostLayout
+	MembersBefore uint64
+	SourceMaskHi  uint64
+	SourceMaskLo  uint64
+	SourceTicks   uint32
+	Guard         uint32
+	FragmentsTcp  uint32
+	FragmentsUdp  uint32
+	Rsv           [3]uint64
 }
 
 type muxEndpointFlag uint32
 
 const (
-	muxEndpointFlagENDPOINT_VIP_ONLY muxEndpointFlag = 1
+	muxEndpointFlagENDPOINT_VIP_ONLY         muxEndpointFlag = 1
+	muxEndpointFlagENDPOINT_FLOW             muxEndpointFlag = 2
+	muxEndpointFlagENDPOINT_SOURCE           muxEndpointFlag = 4
+	muxEndpointFlagENDPOINT_ONE_PACKET       muxEndpointFlag = 8
+	muxEndpointFlagENDPOINT_FRAGMENTS_3TUPLE muxEndpointFlag = 16
+	muxEndpointFlagENDPOINT_ADMIT            muxEndpointFlag = 32
+	muxEndpointFlagENDPOINT_MOVED            muxEndpointFlag = 64
+	muxEndpointFlagENDPOINT_ANY              muxEndpointFlag = 128
+	muxEndpointFlagENDPOINT_UNUSUAL          muxEndpointFlag = 252
 )
 
 type muxEndpointSlot struct {
-	_     structs.HostLayout
-	Vip   [16]uint8
-	Key   uint64
-	Value uint64
+	_       structs.HostLayout
+	Vip     [16]uint8
+	Key     uint64
+	Value   uint64
+	Ring    uint64
+	Members uint64
+	Policy  uint64
+	Extra   uint64
 }
 
 type muxEndpointSlotValue uint32
@@ -67,24 +133,81 @@ const (
 	muxEndpointSlotValueENDPOINT_SLOT_FIRST     muxEndpointSlotValue = 2
 )
 
+type muxFlowBit uint32
+
+const (
+	muxFlowBitFLOW_CLASS_SHIFT       muxFlowBit = 16
+	muxFlowBitFLOW_MEMBER_SHIFT      muxFlowBit = 18
+	muxFlowBitFLOW_FINGERPRINT_SHIFT muxFlowBit = 39
+	muxFlowBitFLOW_CLIENT_SHIFT      muxFlowBit = 39
+)
+
+type muxFlowBucket struct {
+	_       structs.HostLayout
+	Entries [8]uint64
+}
+
+type muxFlowClass uint32
+
+const (
+	muxFlowClassFLOW_CLASS_EMPTY     muxFlowClass = 0
+	muxFlowClassFLOW_CLASS_UNTRUSTED muxFlowClass = 1
+	muxFlowClassFLOW_CLASS_TRUSTED   muxFlowClass = 2
+	muxFlowClassFLOW_CLASS_CLOSING   muxFlowClass = 3
+)
+
+type muxFragment struct {
+	_      structs.HostLayout
+	Slot   uint32
+	Member uint32
+	Hash   uint32
+	Time   uint32
+}
+
+type muxFragmentKey struct {
+	_     structs.HostLayout
+	SrcHi uint64
+	SrcLo uint64
+	DstHi uint64
+	DstLo uint64
+	Id    uint32
+	Scope uint32
+}
+
 type muxLimit uint32
 
 const (
-	muxLimitLIMIT_ABI_VERSION     muxLimit = 1
-	muxLimitLIMIT_ENDPOINT_SLOTS  muxLimit = 131072
-	muxLimitLIMIT_ENDPOINTS       muxLimit = 65536
-	muxLimitLIMIT_ENDPOINT_PROBES muxLimit = 32
-	muxLimitLIMIT_MEMBERS         muxLimit = 1048576
-	muxLimitLIMIT_BACKENDS        muxLimit = 262144
-	muxLimitLIMIT_RING_WORDS      muxLimit = 4194304
-	muxLimitLIMIT_DEVICES         muxLimit = 16
-	muxLimitLIMIT_FALLBACK_PROBES muxLimit = 8
-	muxLimitLIMIT_RING_CODE_MIN   muxLimit = 6
-	muxLimitLIMIT_RING_CODE_MAX   muxLimit = 17
-	muxLimitLIMIT_IP6EXTENSIONS   muxLimit = 6
-	muxLimitLIMIT_TCP_OPTIONS     muxLimit = 40
-	muxLimitLIMIT_RING_KEYS       muxLimit = 2
-	muxLimitLIMIT_REASONS         muxLimit = 64
+	muxLimitLIMIT_ABI_VERSION      muxLimit = 2
+	muxLimitLIMIT_ENDPOINTS        muxLimit = 131072
+	muxLimitLIMIT_ENDPOINT_SLOTS   muxLimit = 262144
+	muxLimitLIMIT_ENDPOINT_PROBES  muxLimit = 32
+	muxLimitLIMIT_MEMBERS          muxLimit = 2097152
+	muxLimitLIMIT_BACKENDS         muxLimit = 1048576
+	muxLimitLIMIT_RING_WORDS       muxLimit = 33554432
+	muxLimitLIMIT_FLOW_ENTRIES_MIN muxLimit = 65536
+	muxLimitLIMIT_FLOW_ENTRIES     muxLimit = 67108864
+	muxLimitLIMIT_FLOW_BUCKET      muxLimit = 8
+	muxLimitLIMIT_FLOW_UNTRUSTED   muxLimit = 4
+	muxLimitLIMIT_ENDPOINT_EXTRAS  muxLimit = 131072
+	muxLimitLIMIT_DEVICES          muxLimit = 16
+	muxLimitLIMIT_PORT_RANGES      muxLimit = 262144
+	muxLimitLIMIT_VIP_GUARDS       muxLimit = 65536
+	muxLimitLIMIT_DATAGRAM_REGION  muxLimit = 8
+	muxLimitLIMIT_BURST_MIN        muxLimit = 16
+	muxLimitLIMIT_SOURCE_LISTS     muxLimit = 16384
+	muxLimitLIMIT_SOURCE_WORDS     muxLimit = 2097152
+	muxLimitLIMIT_INTERFACES       muxLimit = 8
+	muxLimitLIMIT_FRAGMENTS        muxLimit = 65536
+	muxLimitLIMIT_FRAGMENT_SECONDS muxLimit = 5
+	muxLimitLIMIT_PTB_RATE         muxLimit = 1000
+	muxLimitLIMIT_PING_RATE        muxLimit = 1000
+	muxLimitLIMIT_FALLBACK_PROBES  muxLimit = 8
+	muxLimitLIMIT_RING_CODE_MIN    muxLimit = 6
+	muxLimitLIMIT_RING_CODE_MAX    muxLimit = 20
+	muxLimitLIMIT_IP6EXTENSIONS    muxLimit = 6
+	muxLimitLIMIT_TCP_OPTIONS      muxLimit = 40
+	muxLimitLIMIT_RING_KEYS        muxLimit = 2
+	muxLimitLIMIT_REASONS          muxLimit = 64
 )
 
 type muxMemberBit uint32
@@ -107,40 +230,58 @@ type muxMuxConfig struct {
 		K0 uint64
 		K1 uint64
 	}
+	FlowKey struct {
+		_  structs.HostLayout
+		K0 uint64
+		K1 uint64
+	}
+	Idle uint64
+	Rsv  [5]uint64
 }
 
 type muxMuxReason uint32
 
 const (
-	muxMuxReasonMUX_REASON_FORWARDED      muxMuxReason = 0
-	muxMuxReasonMUX_REASON_PASS_NOT_IP    muxMuxReason = 1
-	muxMuxReasonMUX_REASON_PASS_NOT_OURS  muxMuxReason = 2
-	muxMuxReasonMUX_REASON_ECHO_REPLIED   muxMuxReason = 3
-	muxMuxReasonMUX_REASON_NO_ENDPOINT    muxMuxReason = 4
-	muxMuxReasonMUX_REASON_NO_BACKEND     muxMuxReason = 5
-	muxMuxReasonMUX_REASON_NO_NEXTHOP     muxMuxReason = 6
-	muxMuxReasonMUX_REASON_TOO_BIG        muxMuxReason = 7
-	muxMuxReasonMUX_REASON_TRUNCATED      muxMuxReason = 8
-	muxMuxReasonMUX_REASON_IP4BAD_IHL     muxMuxReason = 9
-	muxMuxReasonMUX_REASON_IP4BAD_LENGTH  muxMuxReason = 10
-	muxMuxReasonMUX_REASON_IP4OPTIONS     muxMuxReason = 11
-	muxMuxReasonMUX_REASON_IP6BAD_LENGTH  muxMuxReason = 12
-	muxMuxReasonMUX_REASON_IP6EXTENSIONS  muxMuxReason = 13
-	muxMuxReasonMUX_REASON_FRAGMENT       muxMuxReason = 14
-	muxMuxReasonMUX_REASON_TCP_BAD_OFFSET muxMuxReason = 15
-	muxMuxReasonMUX_REASON_TCP_BAD_OPTION muxMuxReason = 16
-	muxMuxReasonMUX_REASON_UDP_BAD_LENGTH muxMuxReason = 17
-	muxMuxReasonMUX_REASON_ICMP_IGNORED   muxMuxReason = 18
-	muxMuxReasonMUX_REASON_PROTOCOL       muxMuxReason = 19
-	muxMuxReasonMUX_REASON_TTL_EXPIRED    muxMuxReason = 20
-	muxMuxReasonMUX_REASON_NO_HEADROOM    muxMuxReason = 21
-	muxMuxReasonMUX_REASON_INTERNAL       muxMuxReason = 22
-	muxMuxReasonMUX_REASON_BAD_CHECKSUM   muxMuxReason = 23
-	muxMuxReasonMUX_REASON_FIB_FALLBACK   muxMuxReason = 24
-	muxMuxReasonMUX_REASON_BAD_VERSION    muxMuxReason = 25
-	muxMuxReasonMUX_REASON_PASS_OTHER_MAC muxMuxReason = 26
-	muxMuxReasonMUX_REASON_BAD_SOURCE     muxMuxReason = 27
-	muxMuxReasonMUX_REASON_MAX            muxMuxReason = 28
+	muxMuxReasonMUX_REASON_FORWARDED            muxMuxReason = 0
+	muxMuxReasonMUX_REASON_PASS_NOT_IP          muxMuxReason = 1
+	muxMuxReasonMUX_REASON_PASS_NOT_OURS        muxMuxReason = 2
+	muxMuxReasonMUX_REASON_ECHO_REPLIED         muxMuxReason = 3
+	muxMuxReasonMUX_REASON_NO_ENDPOINT          muxMuxReason = 4
+	muxMuxReasonMUX_REASON_NO_BACKEND           muxMuxReason = 5
+	muxMuxReasonMUX_REASON_NO_NEXTHOP           muxMuxReason = 6
+	muxMuxReasonMUX_REASON_TOO_BIG              muxMuxReason = 7
+	muxMuxReasonMUX_REASON_TRUNCATED            muxMuxReason = 8
+	muxMuxReasonMUX_REASON_IP4BAD_IHL           muxMuxReason = 9
+	muxMuxReasonMUX_REASON_IP4BAD_LENGTH        muxMuxReason = 10
+	muxMuxReasonMUX_REASON_IP4OPTIONS           muxMuxReason = 11
+	muxMuxReasonMUX_REASON_IP6BAD_LENGTH        muxMuxReason = 12
+	muxMuxReasonMUX_REASON_IP6EXTENSIONS        muxMuxReason = 13
+	muxMuxReasonMUX_REASON_FRAGMENT             muxMuxReason = 14
+	muxMuxReasonMUX_REASON_TCP_BAD_OFFSET       muxMuxReason = 15
+	muxMuxReasonMUX_REASON_TCP_BAD_OPTION       muxMuxReason = 16
+	muxMuxReasonMUX_REASON_UDP_BAD_LENGTH       muxMuxReason = 17
+	muxMuxReasonMUX_REASON_ICMP_IGNORED         muxMuxReason = 18
+	muxMuxReasonMUX_REASON_PROTOCOL             muxMuxReason = 19
+	muxMuxReasonMUX_REASON_TTL_EXPIRED          muxMuxReason = 20
+	muxMuxReasonMUX_REASON_NO_HEADROOM          muxMuxReason = 21
+	muxMuxReasonMUX_REASON_INTERNAL             muxMuxReason = 22
+	muxMuxReasonMUX_REASON_BAD_CHECKSUM         muxMuxReason = 23
+	muxMuxReasonMUX_REASON_FIB_FALLBACK         muxMuxReason = 24
+	muxMuxReasonMUX_REASON_BAD_VERSION          muxMuxReason = 25
+	muxMuxReasonMUX_REASON_PASS_OTHER_MAC       muxMuxReason = 26
+	muxMuxReasonMUX_REASON_BAD_SOURCE           muxMuxReason = 27
+	muxMuxReasonMUX_REASON_FLOW_TABLE_FULL      muxMuxReason = 28
+	muxMuxReasonMUX_REASON_FLOW_MOVED           muxMuxReason = 29
+	muxMuxReasonMUX_REASON_RATE_LIMITED         muxMuxReason = 30
+	muxMuxReasonMUX_REASON_NEW_FLOW_LIMITED     muxMuxReason = 31
+	muxMuxReasonMUX_REASON_SOURCE_DENIED        muxMuxReason = 32
+	muxMuxReasonMUX_REASON_ICMP_ERROR_FORWARDED muxMuxReason = 33
+	muxMuxReasonMUX_REASON_ICMP_ERROR_UNKNOWN   muxMuxReason = 34
+	muxMuxReasonMUX_REASON_PING_LIMITED         muxMuxReason = 35
+	muxMuxReasonMUX_REASON_PTB_SENT             muxMuxReason = 36
+	muxMuxReasonMUX_REASON_PTB_LIMITED          muxMuxReason = 37
+	muxMuxReasonMUX_REASON_FRAGMENT_FOLLOWED    muxMuxReason = 38
+	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 39
 )
 
 type muxNexthopBit uint32
@@ -150,28 +291,100 @@ const (
 	muxNexthopBitNEXTHOP_VALID_SHIFT  muxNexthopBit = 63
 )
 
+type muxOverhead uint32
+
+const (
+	muxOverheadOVERHEAD_IP4  muxOverhead = 20
+	muxOverheadOVERHEAD_IP6  muxOverhead = 40
+	muxOverheadOVERHEAD_GUE4 muxOverhead = 44
+	muxOverheadOVERHEAD_GUE6 muxOverhead = 64
+)
+
+type muxPolicyShift uint32
+
+const (
+	muxPolicyShiftPOLICY_UNTRUSTED_SHIFT muxPolicyShift = 0
+	muxPolicyShiftPOLICY_TRUSTED_SHIFT   muxPolicyShift = 16
+	muxPolicyShiftPOLICY_FLAGS_SHIFT     muxPolicyShift = 32
+)
+
+type muxPortRangeShift uint32
+
+const (
+	muxPortRangeShiftPORT_RANGE_HIGH_SHIFT     muxPortRangeShift = 24
+	muxPortRangeShiftPORT_RANGE_LOW_SHIFT      muxPortRangeShift = 40
+	muxPortRangeShiftPORT_RANGE_PROTOCOL_SHIFT muxPortRangeShift = 56
+)
+
+type muxSourceList struct {
+	_      structs.HostLayout
+	Digest [32]uint8
+	Turns4 uint64
+	Turns6 uint64
+	Denies uint32
+	Rsv    [3]uint32
+}
+
+type muxSpanShift uint32
+
+const (
+	muxSpanShiftSPAN_COUNT_SHIFT muxSpanShift = 32
+)
+
+type muxVipGuard struct {
+	_               structs.HostLayout
+	Sources         uint64
+	PacketsInterval uint64
+	FlowsInterval   uint64
+	Rsv0            [5]uint64
+	PacketsSpent    uint64
+	FlowsSpent      uint64
+	Rsv1            [6]uint64
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	muxMapAsides          = "asides"
 	muxMapBackends        = "backends"
 	muxMapConfigs         = "configs"
+	muxMapDatagrams       = "datagrams"
 	muxMapDevices         = "devices"
 	muxMapEndpointCounts  = "endpoint_counts"
+	muxMapEndpointExtras  = "endpoint_extras"
 	muxMapEndpointSlots   = "endpoint_slots"
-	muxMapEndpoints       = "endpoints"
+	muxMapFlows           = "flows"
+	muxMapFragments       = "fragments"
 	muxMapMemberCounts    = "member_counts"
 	muxMapMembers         = "members"
+	muxMapPings           = "pings"
+	muxMapPortRanges      = "port_ranges"
 	muxMapReasons         = "reasons"
 	muxMapRings           = "rings"
+	muxMapSourceLists     = "source_lists"
+	muxMapSourceWords     = "source_words"
+	muxMapVipGuards       = "vip_guards"
 	muxProgMux            = "mux"
+	muxProgReadClock      = "read_clock"
 	muxVarAbiEnums        = "abi_enums"
 	muxVarBounceRedirects = "bounce_redirects"
+	muxVarClockJiffies    = "clock_jiffies"
 	muxVarCover4          = "cover4"
 	muxVarCover6Mask      = "cover6_mask"
 	muxVarCover6Value     = "cover6_value"
 	muxVarEndpointMask    = "endpoint_mask"
+	muxVarEndpointRegion  = "endpoint_region"
+	muxVarFlowMask        = "flow_mask"
+	muxVarLimitWindow     = "limit_window"
+	muxVarMemberRegion    = "member_region"
 	muxVarOwnMac          = "own_mac"
+	muxVarOwnMacs         = "own_macs"
+	muxVarPtbSpent        = "ptb_spent"
+	muxVarSecond          = "second"
+	muxVarTestClock       = "test_clock"
+	muxVarTestJiffies     = "test_jiffies"
+	muxVarTickShift       = "tick_shift"
 )
 
 // loadMux returns the embedded CollectionSpec for mux.
@@ -216,23 +429,33 @@ type muxSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type muxProgramSpecs struct {
-	Mux *ebpf.ProgramSpec `ebpf:"mux"`
+	Mux       *ebpf.ProgramSpec `ebpf:"mux"`
+	ReadClock *ebpf.ProgramSpec `ebpf:"read_clock"`
 }
 
 // muxMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type muxMapSpecs struct {
+	Asides         *ebpf.MapSpec `ebpf:"asides"`
 	Backends       *ebpf.MapSpec `ebpf:"backends"`
 	Configs        *ebpf.MapSpec `ebpf:"configs"`
+	Datagrams      *ebpf.MapSpec `ebpf:"datagrams"`
 	Devices        *ebpf.MapSpec `ebpf:"devices"`
 	EndpointCounts *ebpf.MapSpec `ebpf:"endpoint_counts"`
+	EndpointExtras *ebpf.MapSpec `ebpf:"endpoint_extras"`
 	EndpointSlots  *ebpf.MapSpec `ebpf:"endpoint_slots"`
-	Endpoints      *ebpf.MapSpec `ebpf:"endpoints"`
+	Flows          *ebpf.MapSpec `ebpf:"flows"`
+	Fragments      *ebpf.MapSpec `ebpf:"fragments"`
 	MemberCounts   *ebpf.MapSpec `ebpf:"member_counts"`
 	Members        *ebpf.MapSpec `ebpf:"members"`
+	Pings          *ebpf.MapSpec `ebpf:"pings"`
+	PortRanges     *ebpf.MapSpec `ebpf:"port_ranges"`
 	Reasons        *ebpf.MapSpec `ebpf:"reasons"`
 	Rings          *ebpf.MapSpec `ebpf:"rings"`
+	SourceLists    *ebpf.MapSpec `ebpf:"source_lists"`
+	SourceWords    *ebpf.MapSpec `ebpf:"source_words"`
+	VipGuards      *ebpf.MapSpec `ebpf:"vip_guards"`
 }
 
 // muxVariableSpecs contains global variables before they are loaded into the kernel.
@@ -241,11 +464,22 @@ type muxMapSpecs struct {
 type muxVariableSpecs struct {
 	AbiEnums        *ebpf.VariableSpec `ebpf:"abi_enums"`
 	BounceRedirects *ebpf.VariableSpec `ebpf:"bounce_redirects"`
+	ClockJiffies    *ebpf.VariableSpec `ebpf:"clock_jiffies"`
 	Cover4          *ebpf.VariableSpec `ebpf:"cover4"`
 	Cover6Mask      *ebpf.VariableSpec `ebpf:"cover6_mask"`
 	Cover6Value     *ebpf.VariableSpec `ebpf:"cover6_value"`
 	EndpointMask    *ebpf.VariableSpec `ebpf:"endpoint_mask"`
+	EndpointRegion  *ebpf.VariableSpec `ebpf:"endpoint_region"`
+	FlowMask        *ebpf.VariableSpec `ebpf:"flow_mask"`
+	LimitWindow     *ebpf.VariableSpec `ebpf:"limit_window"`
+	MemberRegion    *ebpf.VariableSpec `ebpf:"member_region"`
 	OwnMac          *ebpf.VariableSpec `ebpf:"own_mac"`
+	OwnMacs         *ebpf.VariableSpec `ebpf:"own_macs"`
+	PtbSpent        *ebpf.VariableSpec `ebpf:"ptb_spent"`
+	Second          *ebpf.VariableSpec `ebpf:"second"`
+	TestClock       *ebpf.VariableSpec `ebpf:"test_clock"`
+	TestJiffies     *ebpf.VariableSpec `ebpf:"test_jiffies"`
+	TickShift       *ebpf.VariableSpec `ebpf:"tick_shift"`
 }
 
 // muxObjects contains all objects after they have been loaded into the kernel.
@@ -268,30 +502,48 @@ func (o *muxObjects) Close() error {
 //
 // It can be passed to loadMuxObjects or ebpf.CollectionSpec.LoadAndAssign.
 type muxMaps struct {
+	Asides         *ebpf.Map `ebpf:"asides"`
 	Backends       *ebpf.Map `ebpf:"backends"`
 	Configs        *ebpf.Map `ebpf:"configs"`
+	Datagrams      *ebpf.Map `ebpf:"datagrams"`
 	Devices        *ebpf.Map `ebpf:"devices"`
 	EndpointCounts *ebpf.Map `ebpf:"endpoint_counts"`
+	EndpointExtras *ebpf.Map `ebpf:"endpoint_extras"`
 	EndpointSlots  *ebpf.Map `ebpf:"endpoint_slots"`
-	Endpoints      *ebpf.Map `ebpf:"endpoints"`
+	Flows          *ebpf.Map `ebpf:"flows"`
+	Fragments      *ebpf.Map `ebpf:"fragments"`
 	MemberCounts   *ebpf.Map `ebpf:"member_counts"`
 	Members        *ebpf.Map `ebpf:"members"`
+	Pings          *ebpf.Map `ebpf:"pings"`
+	PortRanges     *ebpf.Map `ebpf:"port_ranges"`
 	Reasons        *ebpf.Map `ebpf:"reasons"`
 	Rings          *ebpf.Map `ebpf:"rings"`
+	SourceLists    *ebpf.Map `ebpf:"source_lists"`
+	SourceWords    *ebpf.Map `ebpf:"source_words"`
+	VipGuards      *ebpf.Map `ebpf:"vip_guards"`
 }
 
 func (m *muxMaps) Close() error {
 	return _MuxClose(
+		m.Asides,
 		m.Backends,
 		m.Configs,
+		m.Datagrams,
 		m.Devices,
 		m.EndpointCounts,
+		m.EndpointExtras,
 		m.EndpointSlots,
-		m.Endpoints,
+		m.Flows,
+		m.Fragments,
 		m.MemberCounts,
 		m.Members,
+		m.Pings,
+		m.PortRanges,
 		m.Reasons,
 		m.Rings,
+		m.SourceLists,
+		m.SourceWords,
+		m.VipGuards,
 	)
 }
 
@@ -301,23 +553,36 @@ func (m *muxMaps) Close() error {
 type muxVariables struct {
 	AbiEnums        *ebpf.Variable `ebpf:"abi_enums"`
 	BounceRedirects *ebpf.Variable `ebpf:"bounce_redirects"`
+	ClockJiffies    *ebpf.Variable `ebpf:"clock_jiffies"`
 	Cover4          *ebpf.Variable `ebpf:"cover4"`
 	Cover6Mask      *ebpf.Variable `ebpf:"cover6_mask"`
 	Cover6Value     *ebpf.Variable `ebpf:"cover6_value"`
 	EndpointMask    *ebpf.Variable `ebpf:"endpoint_mask"`
+	EndpointRegion  *ebpf.Variable `ebpf:"endpoint_region"`
+	FlowMask        *ebpf.Variable `ebpf:"flow_mask"`
+	LimitWindow     *ebpf.Variable `ebpf:"limit_window"`
+	MemberRegion    *ebpf.Variable `ebpf:"member_region"`
 	OwnMac          *ebpf.Variable `ebpf:"own_mac"`
+	OwnMacs         *ebpf.Variable `ebpf:"own_macs"`
+	PtbSpent        *ebpf.Variable `ebpf:"ptb_spent"`
+	Second          *ebpf.Variable `ebpf:"second"`
+	TestClock       *ebpf.Variable `ebpf:"test_clock"`
+	TestJiffies     *ebpf.Variable `ebpf:"test_jiffies"`
+	TickShift       *ebpf.Variable `ebpf:"tick_shift"`
 }
 
 // muxPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadMuxObjects or ebpf.CollectionSpec.LoadAndAssign.
 type muxPrograms struct {
-	Mux *ebpf.Program `ebpf:"mux"`
+	Mux       *ebpf.Program `ebpf:"mux"`
+	ReadClock *ebpf.Program `ebpf:"read_clock"`
 }
 
 func (p *muxPrograms) Close() error {
 	return _MuxClose(
 		p.Mux,
+		p.ReadClock,
 	)
 }
 

@@ -1,29 +1,28 @@
 package dataplane
 
-import "fmt"
+import (
+	"fmt"
+	"math/bits"
+)
 
 // buddy hands out blocks of a power of two of words, aligned to their size, from a table whose length is a power of
-// two. It keeps nothing in the table itself, so that it can be rebuilt from the blocks in use.
+// two; of those that fit the first. It keeps nothing in the table itself, so that it can be rebuilt from the blocks in use.
 type buddy struct {
-	unit  uint8   // binary logarithm of the smallest block's words
-	top   uint8   // order of the whole table; orders count in units
-	heads []int32 // by order: first free block, or -1
-	next  []int32 // by block: free lists
-	prev  []int32
-	order []int8 // by block: the order of a free block that begins here, else -1
+	unit uint8 // binary logarithm of the smallest block's words
+	top  uint8 // order of the whole table; orders count in units
+	// maps has a one for each free block, by order, n counts them; below word from[order] there is none.
+	maps [][]uint64
+	n    []uint32
+	from []int
+	used uint32 // words handed out
 }
 
 // newBuddy covers `words` words, all free; smallest is the least block's number of words. Both are powers of two.
 func newBuddy(words, smallest uint32) *buddy {
 	b := &buddy{unit: log2(smallest), top: log2(max(words, smallest) / smallest)}
-	n := words / smallest
-	b.next, b.prev, b.order = make([]int32, n), make([]int32, n), make([]int8, n)
-	b.heads = make([]int32, b.top+1)
-	for i := range b.heads {
-		b.heads[i] = -1
-	}
-	for i := range b.order {
-		b.order[i] = -1
+	b.maps, b.n, b.from = make([][]uint64, b.top+1), make([]uint32, b.top+1), make([]int, b.top+1)
+	for o := range b.maps {
+		b.maps[o] = make([]uint64, (words/smallest>>o+63)/64)
 	}
 	b.push(0, b.top)
 	return b
@@ -39,33 +38,34 @@ type block struct {
 func (b *buddy) alloc(words uint32) (block, bool) {
 	want := b.orderOf(words)
 	for o := want; o <= b.top; o++ {
-		at := b.heads[o]
-		if at < 0 {
+		at, ok := b.first(o)
+		if !ok {
 			continue
 		}
-		b.remove(at)
+		b.remove(at, o)
 		for ; o > want; o-- {
 			b.push(at+1<<(o-1), o-1)
 		}
-		return block{uint32(at) << b.unit, 1 << (want + b.unit)}, true
+		b.used += 1 << (want + b.unit)
+		return block{at << b.unit, 1 << (want + b.unit)}, true
 	}
 	return block{}, false
 }
 
 // reserve takes the block that begins at first and holds at least `words` words; false when part of it is in use.
 func (b *buddy) reserve(first, words uint32) (block, bool) {
-	want, at := b.orderOf(words), int32(first>>b.unit)
-	if want > b.top || int(at) >= len(b.order) || at&(1<<want-1) != 0 || first&(1<<b.unit-1) != 0 {
+	want, at := b.orderOf(words), first>>b.unit
+	if want > b.top || at>>b.top != 0 || at&(1<<want-1) != 0 || first&(1<<b.unit-1) != 0 {
 		return block{}, false
 	}
 	for o := want; o <= b.top; o++ {
 		around := at &^ (1<<o - 1)
-		if b.order[around] != int8(o) {
+		if !b.isFree(around, o) {
 			continue
 		}
-		b.remove(around)
+		b.remove(around, o)
 		for ; o > want; o-- {
-			half := int32(1) << (o - 1)
+			half := uint32(1) << (o - 1)
 			if at >= around+half {
 				b.push(around, o-1)
 				around += half
@@ -73,6 +73,7 @@ func (b *buddy) reserve(first, words uint32) (block, bool) {
 				b.push(around+half, o-1)
 			}
 		}
+		b.used += 1 << (want + b.unit)
 		return block{first, 1 << (want + b.unit)}, true
 	}
 	return block{}, false
@@ -83,16 +84,19 @@ func (b *buddy) free(k block) {
 	if k.words == 0 {
 		return
 	}
-	at, o := int32(k.first>>b.unit), b.orderOf(k.words)
-	if b.order[at] >= 0 {
-		panic(fmt.Sprintf("block of %d words at %d freed twice", k.words, k.first))
+	at, o := k.first>>b.unit, b.orderOf(k.words)
+	for around := range b.top + 1 {
+		if b.isFree(at, around) {
+			panic(fmt.Sprintf("block of %d words at %d freed twice", k.words, k.first))
+		}
 	}
+	b.used -= k.words
 	for ; o < b.top; o++ {
 		other := at ^ 1<<o
-		if b.order[other] != int8(o) {
+		if !b.isFree(other, o) {
 			break
 		}
-		b.remove(other)
+		b.remove(other, o)
 		at = min(at, other)
 	}
 	b.push(at, o)
@@ -105,22 +109,31 @@ func (b *buddy) orderOf(words uint32) uint8 {
 	return log2(words-1) + 1 - b.unit
 }
 
-func (b *buddy) push(at int32, o uint8) {
-	b.order[at], b.prev[at], b.next[at] = int8(o), -1, b.heads[o]
-	if b.heads[o] >= 0 {
-		b.prev[b.heads[o]] = at
+// first is where the first free block of an order begins.
+func (b *buddy) first(o uint8) (at uint32, ok bool) {
+	for ; b.n[o] > 0; b.from[o]++ {
+		if word := b.maps[o][b.from[o]]; word != 0 {
+			return uint32(b.from[o]*64+bits.TrailingZeros64(word)) << o, true
+		}
 	}
-	b.heads[o] = at
+	return 0, false
 }
 
-func (b *buddy) remove(at int32) {
-	if p := b.prev[at]; p >= 0 {
-		b.next[p] = b.next[at]
-	} else {
-		b.heads[b.order[at]] = b.next[at]
-	}
-	if n := b.next[at]; n >= 0 {
-		b.prev[n] = b.prev[at]
-	}
-	b.order[at] = -1
+// isFree says whether the block of an order around a unit is free as one.
+func (b *buddy) isFree(at uint32, o uint8) bool {
+	i := at >> o
+	return b.maps[o][i/64]>>(i%64)&1 != 0
+}
+
+func (b *buddy) push(at uint32, o uint8) {
+	i := at >> o
+	b.maps[o][i/64] |= 1 << (i % 64)
+	b.n[o]++
+	b.from[o] = min(b.from[o], int(i/64))
+}
+
+func (b *buddy) remove(at uint32, o uint8) {
+	i := at >> o
+	b.n[o]--
+	b.maps[o][i/64] &^= 1 << (i % 64)
 }

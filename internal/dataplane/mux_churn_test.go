@@ -45,7 +45,7 @@ func TestChurn(t *testing.T) {
 		if killed {
 			kills++
 			// Not adopt: nobody reads in this test, so that nothing need be waited for.
-			fresh := newMuxTables(c.mux.memory, &c.mux.objects.muxMaps)
+			fresh := newMuxTables(c.mux.memory, c.mux.tables.tick, c.mux.tables.guards.hz)
 			fresh.hops.mac = c.mux.tables.hops.mac
 			c.mux.tables = fresh
 			if err := fresh.adopt(); err != nil {
@@ -76,7 +76,7 @@ func (c *churn) transit(want MuxState) (killed bool) {
 		c.t.Fatal(err)
 	}
 	c.read("staged")
-	steps := slices.Concat(change.members, change.rings, change.slots, change.gone)
+	steps := slices.Concat(change.guards, change.members, change.rings, change.slots, change.ranges, change.gone)
 	last := len(steps)
 	if c.r.IntN(3) == 0 {
 		last = c.r.IntN(len(steps) + 1)

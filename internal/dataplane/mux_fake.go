@@ -18,6 +18,7 @@ type FakeMux struct {
 	applied  int
 	fail     error
 	counters MuxCounters
+	flows    FlowTotals
 }
 
 var _ MuxTables = (*FakeMux)(nil)
@@ -30,6 +31,16 @@ func (f *FakeMux) Apply(s MuxState) error {
 		return f.fail
 	}
 	if err := checkState(s); err != nil {
+		return err
+	}
+	if _, err := wantedKeys(s.Endpoints); err != nil {
+		return err
+	}
+	s, err := s.WithRings(f.state)
+	if err != nil {
+		return err
+	}
+	if err := checkEndpoints(s.Endpoints); err != nil {
 		return err
 	}
 	alive := make(map[MemberKey]bool)
@@ -135,7 +146,14 @@ func (v fakeView) endpoint(k lb.EndpointKey) (endpointView, bool) {
 		if e.Key != k {
 			continue
 		}
-		view := endpointView{code: e.RingCode, ring: e.Ring, members: map[uint16]memberView{}}
+		view := endpointView{
+			code: e.RingCode, ring: e.Ring, members: map[uint16]memberView{},
+			source: e.sourceBits(), onePacket: e.OnePacket, threeTuple: e.Fragments3Tuple,
+			flow: e.Affinity == AffinityFlow && !e.OnePacket,
+		}
+		if e.UseBackup && len(e.BackupRing) > 0 {
+			view.code, view.ring = e.BackupCode, e.BackupRing
+		}
 		view.key = ring.KeyOf(v.f.state.RingKeys[e.KeySlot])
 		for _, m := range e.Members {
 			view.count = max(view.count, int(m.ID)+1)
@@ -149,4 +167,59 @@ func (v fakeView) endpoint(k lb.EndpointKey) (endpointView, bool) {
 	return endpointView{}, false
 }
 
+func (v fakeView) find(p Packet) (found lb.EndpointKey, ok bool) {
+	best := 0
+	for _, e := range v.f.state.Endpoints {
+		if rank := takes(e.Key, p); rank > best {
+			best, found = rank, e.Key
+		}
+	}
+	return found, best > 0
+}
+
+func (v fakeView) guard(vip lb.EndpointKey) (guardView, bool) {
+	for _, g := range v.f.state.VIPs {
+		if g.key() != vip || !g.guards() {
+			continue
+		}
+		view := guardView{packets: g.Limits.Packets, flows: g.Limits.Connections}
+		if g.Sources != nil {
+			view.denied = g.Sources.denies
+		}
+		return view, true
+	}
+	return guardView{}, false
+}
+
 func (v fakeView) tunnelSources() []netip.Prefix { return v.f.state.TunnelSources }
+
+// SetBackup implements MuxTables.
+func (f *FakeMux) SetBackup(on map[lb.EndpointKey]bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range f.state.Endpoints {
+		if use, given := on[f.state.Endpoints[i].Key]; given {
+			f.state.Endpoints[i].UseBackup = use
+		}
+	}
+}
+
+// Sweep implements MuxTables.
+func (f *FakeMux) Sweep() (FlowTotals, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.flows, nil
+}
+
+// SetFlows decides what Sweep returns.
+func (f *FakeMux) SetFlows(t FlowTotals) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.flows = t
+}
+
+// Flows implements MuxTables.
+func (*FakeMux) Flows(lb.EndpointKey, int) ([]Flow, error) { return nil, nil }
+
+// Pressure implements MuxTables.
+func (*FakeMux) Pressure() []TablePressure { return nil }

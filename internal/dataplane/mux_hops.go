@@ -11,13 +11,24 @@ import (
 type hopTable struct {
 	mem     *muxMemory
 	wanted  map[netip.Addr]NextHop
-	devices map[int]int // interface index -> slot; slots are never used for another interface
+	devices map[deviceKey]int // -> slot; slots are never used for another device
 	// mac finds the address of an interface.
 	mac func(ifindex int) ([6]byte, error)
 }
 
+// deviceKey is an interface with the VLAN tag that frames get on it (NextHop.Tag).
+type deviceKey struct {
+	ifindex int
+	tag     uint32
+}
+
+// deviceOf reads back what a record is of.
+func deviceOf(d *muxDevice) deviceKey {
+	return deviceKey{int(d.Ifindex &^ (1 << muxDeviceBitDEVICE_TAGGED_SHIFT)), be32(d.Vlan)}
+}
+
 func newHopTable(mem *muxMemory) hopTable {
-	return hopTable{mem: mem, mac: interfaceMAC, wanted: map[netip.Addr]NextHop{}, devices: map[int]int{}}
+	return hopTable{mem: mem, mac: interfaceMAC, wanted: map[netip.Addr]NextHop{}, devices: map[deviceKey]int{}}
 }
 
 func interfaceMAC(ifindex int) (mac [6]byte, err error) {
@@ -49,7 +60,7 @@ func (t *hopTable) word(hop NextHop) (uint64, error) {
 	if hop == (NextHop{}) {
 		return 0, nil
 	}
-	device, err := t.device(hop.Ifindex)
+	device, err := t.device(deviceKey{hop.Ifindex, hop.Tag})
 	if err != nil {
 		return 0, err
 	}
@@ -57,11 +68,11 @@ func (t *hopTable) word(hop NextHop) (uint64, error) {
 }
 
 // device finds or makes the slot of an interface.
-func (t *hopTable) device(ifindex int) (int, error) {
-	if slot, ok := t.devices[ifindex]; ok {
+func (t *hopTable) device(k deviceKey) (int, error) {
+	if slot, ok := t.devices[k]; ok {
 		return slot, nil
 	}
-	mac, err := t.mac(ifindex)
+	mac, err := t.mac(k.ifindex)
 	if err != nil {
 		return 0, err
 	}
@@ -71,17 +82,22 @@ func (t *hopTable) device(ifindex int) (int, error) {
 			continue
 		}
 		store(&d.Mac, macWord(mac))
-		atomic.StoreUint32(&d.Ifindex, uint32(ifindex))
-		t.devices[ifindex] = slot
+		index := uint32(k.ifindex)
+		if k.tag != 0 {
+			d.Vlan = be32(k.tag)
+			index |= 1 << muxDeviceBitDEVICE_TAGGED_SHIFT
+		}
+		atomic.StoreUint32(&d.Ifindex, index)
+		t.devices[k] = slot
 		return slot, nil
 	}
-	return 0, fmt.Errorf("devices: interface %d: at most %d interfaces may lead to backends", ifindex, len(t.mem.devices))
+	return 0, fmt.Errorf("devices: interface %d: at most %d interfaces and VLANs may lead to backends", k.ifindex, len(t.mem.devices))
 }
 
 // refreshDevices follows interfaces that changed their address.
 func (t *hopTable) refreshDevices() {
-	for ifindex, slot := range t.devices {
-		if mac, err := t.mac(ifindex); err == nil {
+	for k, slot := range t.devices {
+		if mac, err := t.mac(k.ifindex); err == nil {
 			store(&t.mem.devices[slot].Mac, macWord(mac))
 		}
 	}
@@ -93,14 +109,15 @@ func (t *hopTable) hop(word uint64) NextHop {
 	if word>>muxNexthopBitNEXTHOP_VALID_SHIFT == 0 || t.mem.devices[slot].Ifindex == 0 {
 		return NextHop{}
 	}
-	return NextHop{MAC: macOf(word), Ifindex: int(t.mem.devices[slot].Ifindex)}
+	k := deviceOf(&t.mem.devices[slot])
+	return NextHop{MAC: macOf(word), Ifindex: k.ifindex, Tag: k.tag}
 }
 
 // adoptDevices learns which slot is whose.
 func (t *hopTable) adoptDevices() {
-	for slot, d := range t.mem.devices {
-		if d.Ifindex != 0 {
-			t.devices[int(d.Ifindex)] = slot
+	for slot := range t.mem.devices {
+		if d := &t.mem.devices[slot]; d.Ifindex != 0 {
+			t.devices[deviceOf(d)] = slot
 		}
 	}
 }

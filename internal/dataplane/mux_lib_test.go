@@ -85,7 +85,7 @@ func TestLibEqualsGo(t *testing.T) {
 		if slots == nil {
 			continue
 		}
-		packRing(u.rings[first:int(first)+len(slots)/slotsPerWord], slots)
+		copy(slotsOf(u.rings[first:int(first)+len(slots)/slotsPerWord]), slots)
 		for range 20 {
 			u.compare(r, slots, code, first, memberFirst, n)
 		}
@@ -97,7 +97,7 @@ func (u *unitRun) compare(r *rand.Rand, slots []uint16, code uint8, first, membe
 	u.t.Helper()
 	src, dst := randomAddr(r), randomAddr(r)
 	in := unitUnitIn{
-		Ring:  ringWord(block{first: first, words: 1}, code, 0),
+		Ring:  ringWord(ringRef{block{first: first, words: 1}, code}, 0),
 		Range: membersWord(block{first: memberFirst}, count),
 		Hash:  r.Uint64(), Vni: r.Uint32N(1 << 24), Sport: uint16(r.Uint32()), Dport: uint16(r.Uint32()), Protocol: r.Uint32N(256),
 	}
@@ -118,6 +118,15 @@ func (u *unitRun) compare(r *rand.Rand, slots []uint16, code uint8, first, membe
 	}
 	if got, want := out.Flow4, flow(tail(src), tail(dst)); got != want {
 		u.t.Fatalf("IPv4 flow hash of %+v: %#x, Go has %#x", in, got, want)
+	}
+	table := func(src, dst netip.Addr) uint64 {
+		return ring.TableHash(key, in.Vni, src, dst, uint8(in.Protocol), in.Sport, in.Dport)
+	}
+	if got, want := out.Table6, table(src, dst); got != want {
+		u.t.Fatalf("IPv6 table hash of %+v: %#x, Go has %#x", in, got, want)
+	}
+	if got, want := out.Table4, table(tail(src), tail(dst)); got != want {
+		u.t.Fatalf("IPv4 table hash of %+v: %#x, Go has %#x", in, got, want)
 	}
 	word := endpointKeyWord(lb.EndpointKey{VNI: in.Vni, Protocol: lb.Protocol(in.Protocol), Port: in.Dport})
 	if got, want := out.Endpoint, endpointHash(dst.As16(), word); got != want {
@@ -149,10 +158,15 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestMmappedTablesAreAligned: two slots of the endpoint table share a cache line.
+// TestMmappedTablesAreAligned: a slot of the endpoint table and a bucket of the flow table are a cache line each.
 func TestMmappedTablesAreAligned(t *testing.T) {
 	f := newMuxFixture(t)
-	if at := uintptr(unsafe.Pointer(&f.mux.memory.slots[0])); at%uintptr(unix.Getpagesize()) != 0 {
-		t.Errorf("the endpoint table begins at %#x", at)
+	for name, at := range map[string]uintptr{
+		"endpoint": uintptr(unsafe.Pointer(&f.mux.memory.slots[0])),
+		"flow":     uintptr(unsafe.Pointer(&f.mux.memory.flows[0])),
+	} {
+		if at%uintptr(unix.Getpagesize()) != 0 {
+			t.Errorf("the %s table begins at %#x", name, at)
+		}
 	}
 }

@@ -1,9 +1,12 @@
 package dataplane
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -18,6 +21,8 @@ import (
 type MuxOptions struct {
 	// Ifindex is the interface that packets arrive by; 0: load only, attach to nothing.
 	Ifindex int
+	// Others are further interfaces that packets arrive by.
+	Others []int
 	// Mode is how the program is attached; empty: native.
 	Mode XDPMode
 	// Redirect makes frames leave the interface they came in by as redirected ones: XDP_TX on veth is lost unless the
@@ -28,15 +33,37 @@ type MuxOptions struct {
 	// Address is the one that frames must be sent to, others are the kernel's; zero: the interface's. Without an
 	// interface zero takes all frames.
 	Address [6]byte
-	// Limits are the sizes of the tables; zero fields are bpf/abi.h's.
+	// Limits are the sizes of the tables; zero fields are those of DefaultMuxLimits.
 	Limits MuxLimits
 	// DeviceMAC finds the address of an interface; nil: the kernel is asked.
 	DeviceMAC func(ifindex int) ([6]byte, error)
+	// Log hears of migrations; nil: nobody does.
+	Log *slog.Logger
+	// testStep is called at each step of a migration; an error ends it there, as a crash would.
+	testStep func(step string) error
+	// testClock makes the programs take the time from setJiffies.
+	testClock bool
+	// testSpec changes the program before it is loaded; nil: nobody does.
+	testSpec func(*ebpf.CollectionSpec)
 }
 
-// MuxLimits are table sizes, powers of two.
+// MuxLimits are table sizes, powers of two, at most what bpf/abi.h says.
 type MuxLimits struct {
-	EndpointSlots, Endpoints, RingWords, Members, Backends uint32
+	Endpoints uint32 // VIPs included: 136 bytes each, and 16 per CPU
+	Members   uint32 // of all endpoints together: 8 bytes each, and 16 per CPU
+	Backends  uint32 // 64 bytes each
+	RingWords uint32 // four slots of rings each: 8 bytes
+	Flows     uint32 // 8 bytes each
+	Sources   uint32 // words of source lists: 8 bytes, for at most two IPv4 turns or half an IPv6 one
+}
+
+// DefaultMuxLimits holds 20,000 endpoints of 10 backends with rings of 1,024 slots: 150 MiB on a machine of two CPUs.
+var DefaultMuxLimits = MuxLimits{Endpoints: 1 << 16, Members: 1 << 19, Backends: 1 << 18, RingWords: 1 << 23, Flows: 1 << 22, Sources: 1 << 21}
+
+// MaxMuxLimits are the largest sizes of bpf/abi.h.
+var MaxMuxLimits = MuxLimits{
+	Endpoints: uint32(muxLimitLIMIT_ENDPOINTS), Members: uint32(muxLimitLIMIT_MEMBERS), Backends: uint32(muxLimitLIMIT_BACKENDS),
+	RingWords: uint32(muxLimitLIMIT_RING_WORDS), Flows: uint32(muxLimitLIMIT_FLOW_ENTRIES),
 }
 
 // Names of pins under MuxOptions.BPFFS.
@@ -45,8 +72,17 @@ const (
 	muxPinLink   = "link"
 )
 
+func (o MuxOptions) log() *slog.Logger {
+	if o.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return o.Log
+}
+
 // OpenMux loads the program around the pinned tables, which it adopts as they are, or around new ones, and attaches it.
-// A program that is attached already is replaced in one step: no packet is lost, nothing forwarded differently.
+// A program that is attached already is replaced in one step: no packet is lost, nothing forwarded differently. Tables of
+// other sizes, or of an ABI version that this binary can read, are migrated: their program goes on until the first Apply
+// has filled the new ones. Tables of any other version are refused.
 func OpenMux(o MuxOptions) (*Mux, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("raise memlock limit: %w", err)
@@ -56,7 +92,16 @@ func OpenMux(o MuxOptions) (*Mux, error) {
 			return nil, err
 		}
 	}
+	if err := checkOthers(o); err != nil {
+		return nil, err
+	}
 	m := &Mux{options: o}
+	if o.BPFFS != "" {
+		var err error
+		if m.lock, err = lockPins(o.BPFFS); err != nil {
+			return nil, err
+		}
+	}
 	if err := m.open(o); err != nil {
 		m.Close()
 		return nil, err
@@ -74,46 +119,105 @@ func (m *Mux) open(o MuxOptions) error {
 			return fmt.Errorf("set %s: %w", muxVarBounceRedirects, err)
 		}
 	}
+	if o.testClock {
+		if err := spec.Variables[muxVarTestClock].Set(uint32(1)); err != nil {
+			return fmt.Errorf("set %s: %w", muxVarTestClock, err)
+		}
+	}
+	if o.testSpec != nil {
+		o.testSpec(spec)
+	}
+	m.spec = spec
 	if m.reasons, err = enumNames(spec, "mux_reason", "MUX_REASON_"); err != nil {
 		return err
 	}
-	adopted, err := m.load(spec, o.BPFFS)
+	if m.grace, err = newGrace(); err != nil {
+		return err
+	}
+	var found sets
+	if o.BPFFS != "" {
+		if found, err = findSets(o.BPFFS); err != nil {
+			return err
+		}
+	}
+	adopted, err := m.load(spec, found.current)
 	if err != nil {
 		return err
 	}
 	if m.memory, err = mapMux(&m.objects.muxMaps); err != nil {
 		return err
 	}
-	if m.grace, err = newGrace(); err != nil {
+	tick, err := flowTick()
+	if err != nil {
 		return err
 	}
-	m.tables = newMuxTables(m.memory, &m.objects.muxMaps)
+	hz, err := jiffiesPerSecond()
+	if err != nil {
+		return err
+	}
+	m.tables = newMuxTables(m.memory, tick, hz)
+	if m.tickShift, err = tickShift(); err != nil {
+		return err
+	}
 	if o.DeviceMAC != nil {
 		m.tables.hops.mac = o.DeviceMAC
 	}
-	if adopted {
+	switch {
+	case adopted:
 		if err := m.adopt(); err != nil {
 			return err
 		}
-	} else if err := m.publishTables(o.BPFFS); err != nil {
-		return err
+	case m.former != nil:
+		return m.prepare()
+	default:
+		if err := m.publishTables(o.BPFFS); err != nil {
+			return err
+		}
 	}
 	if o.Ifindex == 0 {
-		return m.takeFramesTo(o.Address)
+		return errors.Join(m.takeFramesTo(o.Address), m.endMigration(found))
 	}
 	if o.BPFFS == "" {
 		return errors.New("attach XDP: needs a directory for the pin of its link")
 	}
-	return m.attach(o.Ifindex)
+	if err := m.attach(o.Ifindex); err != nil {
+		return err
+	}
+	// Not before: a further interface may have had the program before until now.
+	return m.endMigration(found)
 }
 
 // publishTables begins fresh tables and pins them.
 func (m *Mux) publishTables(dir string) error {
-	m.memory.config.AbiVersion = uint32(muxLimitLIMIT_ABI_VERSION)
+	m.begin()
 	if dir == "" {
 		return nil
 	}
 	return pinMaps(dir, muxPinTables, m.objects.byName())
+}
+
+// begin writes what fresh tables start with.
+func (m *Mux) begin() {
+	key := make([]byte, 16)
+	rand.Read(key)
+	m.memory.config.FlowKey.K0 = binary.LittleEndian.Uint64(key)
+	m.memory.config.FlowKey.K1 = binary.LittleEndian.Uint64(key[8:])
+	m.memory.config.AbiVersion = uint32(muxLimitLIMIT_ABI_VERSION)
+}
+
+// prepare begins fresh tables that take over from others once a plan fills them.
+func (m *Mux) prepare() error {
+	m.begin()
+	if key := m.former.flowKey; key != [2]uint64{} {
+		m.memory.config.FlowKey.K0, m.memory.config.FlowKey.K1 = key[0], key[1]
+	}
+	m.tables.hops.wanted = m.former.hops
+	m.options.log().Info("the pinned tables cannot be adopted as they are: their program forwards until the first plan has filled new ones",
+		"pinned", m.former.words)
+	if m.options.Ifindex == 0 {
+		return m.takeFramesTo(m.options.Address)
+	}
+	return m.followAddress(m.options.Ifindex)
 }
 
 // adopt takes over pinned tables. What their last owner withdrew, no reader holds after the grace period.
@@ -127,57 +231,92 @@ func (m *Mux) adopt() error {
 	return m.coverVIPs()
 }
 
-// muxSpec is the embedded object with its tables sized.
-func muxSpec(l MuxLimits) (*ebpf.CollectionSpec, error) {
-	spec, err := loadMux()
+// endMigration ends one to adopted tables that was cut short.
+func (m *Mux) endMigration(found sets) error {
+	if found.current != muxPinNext || m.former != nil {
+		return nil
+	}
+	err := errors.New("their pins are gone")
+	if found.former != "" {
+		m.ending, err = readFormer(m.options.BPFFS, found.former, m.reasons)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("read mux object: %w", err)
+		m.options.log().Error("the counters of tables that were migrated are lost", "error", err)
+		return m.moveSets()
 	}
-	sizes := map[string]uint32{
-		muxMapEndpointSlots: l.EndpointSlots, muxMapEndpoints: l.Endpoints, muxMapEndpointCounts: l.Endpoints,
-		muxMapRings: l.RingWords, muxMapMembers: l.Members, muxMapMemberCounts: l.Members,
-		muxMapBackends: l.Backends,
-	}
-	for name, n := range sizes {
-		if n == 0 {
-			continue
-		}
-		if n&(n-1) != 0 || n > spec.Maps[name].MaxEntries {
-			return nil, fmt.Errorf("table %s: size %d: must be a power of two up to %d", name, n, spec.Maps[name].MaxEntries)
-		}
-		spec.Maps[name].MaxEntries = n
-	}
-	if err := spec.Variables[muxVarEndpointMask].Set(spec.Maps[muxMapEndpointSlots].MaxEntries - 1); err != nil {
-		return nil, fmt.Errorf("set %s: %w", muxVarEndpointMask, err)
-	}
-	return spec, nil
+	return m.settleLocked()
 }
 
-// load makes maps and program; true when the maps are pinned ones.
-func (m *Mux) load(spec *ebpf.CollectionSpec, dir string) (bool, error) {
-	var opts ebpf.CollectionOptions
-	if dir != "" {
-		pinned, err := openMaps(filepath.Join(dir, muxPinTables), slices.Collect(maps.Keys(m.objects.byName())))
-		if err != nil {
-			return false, pinsError(dir, err)
-		}
-		defer closeMaps(pinned)
-		if pinned != nil {
-			if err := checkMuxABI(pinned[muxMapConfigs]); err != nil {
-				return false, pinsError(dir, err)
-			}
-			opts.MapReplacements = pinned
-		}
+// load makes maps and program; true when the maps are pinned ones. m.former is what cannot be adopted as it is.
+func (m *Mux) load(spec *ebpf.CollectionSpec, set string) (bool, error) {
+	dir := m.options.BPFFS
+	if set == "" {
+		return false, loadMuxProgram(spec, &m.objects, nil)
 	}
-	err := spec.LoadAndAssign(&m.objects, &opts)
-	if errors.Is(err, ebpf.ErrMapIncompatible) {
+	pinned, err := openSet(filepath.Join(dir, set))
+	if err != nil {
 		return false, pinsError(dir, err)
 	}
-	if err != nil {
-		// The error's own text is the verifier's last lines; %+v prints all of them.
-		return false, fmt.Errorf("load mux program: %w", err)
+	defer closeMaps(pinned)
+	if muxAdoptable(spec, pinned, slices.Collect(maps.Keys(m.objects.byName()))) {
+		err := loadMuxProgram(spec, &m.objects, pinned)
+		if errors.Is(err, ebpf.ErrMapIncompatible) {
+			return false, pinsError(dir, err)
+		}
+		return err == nil, err
 	}
-	return opts.MapReplacements != nil, nil
+	if err := m.grace.wait(); err != nil {
+		return false, err
+	}
+	if m.former, err = readFormer(dir, set, m.reasons); err != nil {
+		return false, pinsError(dir, err)
+	}
+	if set != muxPinTables {
+		// The set before it has nothing to give any more.
+		if err := m.renameSet(set); err != nil {
+			return false, err
+		}
+	}
+	return false, loadMuxProgram(spec, &m.objects, nil)
+}
+
+// renameSet makes a set the one that counts.
+func (m *Mux) renameSet(set string) error {
+	dir := m.options.BPFFS
+	for _, name := range []string{muxPinTables, muxPinOld} {
+		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("remove old pins: %w", err)
+		}
+	}
+	if err := os.Rename(filepath.Join(dir, set), filepath.Join(dir, muxPinTables)); err != nil {
+		return fmt.Errorf("pin tables: %w", err)
+	}
+	return nil
+}
+
+// muxAdoptable says whether pinned tables are those that spec asks for.
+func muxAdoptable(spec *ebpf.CollectionSpec, pinned map[string]*ebpf.Map, names []string) bool {
+	if pinned[muxMapConfigs] == nil {
+		return false
+	}
+	if version, err := muxABI(pinned[muxMapConfigs]); err != nil || version != uint32(muxLimitLIMIT_ABI_VERSION) {
+		return false
+	}
+	for _, name := range names {
+		if pinned[name] == nil || spec.Maps[name].Compatible(pinned[name]) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// loadMuxProgram loads the program around the maps that are given, and makes the others.
+func loadMuxProgram(spec *ebpf.CollectionSpec, objects *muxObjects, given map[string]*ebpf.Map) error {
+	if err := spec.LoadAndAssign(objects, &ebpf.CollectionOptions{MapReplacements: given}); err != nil {
+		// The error's own text is the verifier's last lines; %+v prints all of them.
+		return fmt.Errorf("load mux program: %w", err)
+	}
+	return nil
 }
 
 // pinsError says what to do about pins that cannot be adopted.
@@ -185,45 +324,51 @@ func pinsError(dir string, err error) error {
 	return fmt.Errorf("adopt pins in %s: %w: drain this mux, then remove them with shunt mux --stop", dir, err)
 }
 
-// checkMuxABI compares the version that the pinned tables were made by with this binary's.
-func checkMuxABI(configs *ebpf.Map) error {
+// muxABI reads the version that pinned tables were made by.
+func muxABI(configs *ebpf.Map) (uint32, error) {
 	if configs.ValueSize() < 4 {
-		return fmt.Errorf("configuration of %d bytes", configs.ValueSize())
+		return 0, fmt.Errorf("configuration of %d bytes", configs.ValueSize())
 	}
 	b, err := configs.LookupBytes(uint32(0))
 	if err != nil {
-		return fmt.Errorf("read configuration: %w", err)
+		return 0, fmt.Errorf("read configuration: %w", err)
 	}
-	if have, want := hostOrder32(b), uint32(muxLimitLIMIT_ABI_VERSION); have != want {
-		return fmt.Errorf("they have ABI version %d, this binary has %d", have, want)
-	}
-	return nil
+	return hostOrder32(b), nil
+}
+
+// abiError says that tables cannot be read.
+func abiError(have uint32) error {
+	return fmt.Errorf("they have ABI version %d, this binary has %d and reads 1 too", have, uint32(muxLimitLIMIT_ABI_VERSION))
 }
 
 // byName lists the maps that outlive a process: all the program's but its constants and variables.
 func (m *muxMaps) byName() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
-		muxMapEndpointSlots: m.EndpointSlots, muxMapEndpoints: m.Endpoints, muxMapRings: m.Rings,
-		muxMapMembers: m.Members, muxMapBackends: m.Backends, muxMapDevices: m.Devices,
+		muxMapEndpointSlots: m.EndpointSlots, muxMapEndpointExtras: m.EndpointExtras, muxMapRings: m.Rings,
+		muxMapMembers: m.Members, muxMapBackends: m.Backends, muxMapFlows: m.Flows, muxMapFragments: m.Fragments, muxMapPings: m.Pings, muxMapDevices: m.Devices,
 		muxMapConfigs: m.Configs, muxMapReasons: m.Reasons, muxMapEndpointCounts: m.EndpointCounts,
-		muxMapMemberCounts: m.MemberCounts,
+		muxMapMemberCounts: m.MemberCounts, muxMapPortRanges: m.PortRanges, muxMapVipGuards: m.VipGuards,
+		muxMapSourceLists: m.SourceLists, muxMapSourceWords: m.SourceWords, muxMapDatagrams: m.Datagrams,
 	}
 }
 
-// MuxAttached says whether the pinned link in dir still holds its program to its interface. Any process may ask.
+// MuxAttached says whether the pinned links in dir still hold the program to an interface. Any process may ask.
 func MuxAttached(dir string) (bool, error) {
 	l, err := link.LoadPinnedLink(filepath.Join(dir, muxPinLink), nil)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+		return othersAttached(dir)
 	}
 	if err != nil {
 		return false, fmt.Errorf("open pinned XDP link: %w", err)
 	}
 	defer l.Close()
-	return xdpIfindex(l) != 0, nil
+	if xdpIfindex(l) != 0 {
+		return true, nil
+	}
+	return othersAttached(dir)
 }
 
-// DetachMux takes the program off its interface and removes all pins. There need not be any.
+// DetachMux takes the program off its interfaces and removes all pins. There need not be any.
 func DetachMux(dir string) error {
 	l, err := link.LoadPinnedLink(filepath.Join(dir, muxPinLink), nil)
 	if err == nil {
@@ -232,7 +377,10 @@ func DetachMux(dir string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for _, name := range []string{muxPinTables, muxPinTables + "_new"} {
+	if err := dropOthers(dir, nil); err != nil {
+		return err
+	}
+	for _, name := range muxSets {
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
 			return fmt.Errorf("remove pins: %w", err)
 		}

@@ -4,11 +4,13 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"net/netip"
+	"slices"
 )
 
 // stageMembers brings the member words of an endpoint to their wanted state. Words of members that stay keep their
 // alive bit; words that are not published yet are written at once.
-func (c *change) stageMembers(e *muxEntry, wanted []MuxMember) error {
+func (c *change) stageMembers(e *muxEntry, wanted []MuxMember, encap Encap) error {
 	t, count := c.t, 0
 	for _, m := range wanted {
 		count = max(count, int(m.ID)+1)
@@ -17,7 +19,7 @@ func (c *change) stageMembers(e *muxEntry, wanted []MuxMember) error {
 	next := old
 	if uint32(count) > old.words {
 		var err error
-		if next, err = c.moveMembers(old, oldCount, uint32(count)); err != nil {
+		if next, err = c.moveMembers(e, uint32(count)); err != nil {
 			return err
 		}
 	}
@@ -29,35 +31,59 @@ func (c *change) stageMembers(e *muxEntry, wanted []MuxMember) error {
 	kept := make(map[uint16]bool, len(wanted))
 	for _, m := range sortedIDs(wanted) {
 		kept[m.ID] = true
-		if err := c.stageMember(e, next, m); err != nil {
+		if err := c.stageMember(e, next, m, encap); err != nil {
 			return fmt.Errorf("member %d: %w", m.ID, err)
 		}
 	}
 	if next != old || between != oldCount {
 		c.members = append(c.members, func() {
 			e.block, e.count = next, between
-			store(&t.mem.endpoints[e.index].Members, membersWord(next, between))
+			store(&t.mem.slots[e.slot].Members, membersWord(next, between))
+		})
+	}
+	if next != old && old.words > 0 {
+		c.released = append(c.released, func() {
+			for i := range uint32(oldCount) {
+				fold(t.mem.memberCounts, old.first+i, t.mem.memberCounts, next.first+i)
+			}
+			e.before, e.ripe = block{}, true
 		})
 	}
 	c.removeMembers(e, kept, count)
-	if next != old && old.words > 0 {
-		c.released = append(c.released, func() { t.members.free(old) })
+	return nil
+}
+
+// checkKept refuses rings that are kept and may name members that are not.
+func checkKept(e *muxEntry, w MuxEndpoint) error {
+	if !w.KeepRings {
+		return nil
+	}
+	ids := idsOf(w.Members)
+	for id := range e.members.all() {
+		if !ids.has(id) {
+			return fmt.Errorf("rings: to be kept, but member %d is not", id)
+		}
 	}
 	return nil
 }
 
-// moveMembers makes a larger block that begins as a copy of the old one.
-func (c *change) moveMembers(old block, oldCount int, count uint32) (block, error) {
-	t := c.t
-	next, ok := t.members.alloc(count)
+// moveMembers makes a larger block that begins as a copy of the present one.
+func (c *change) moveMembers(e *muxEntry, count uint32) (block, error) {
+	t, old, oldCount := c.t, e.block, e.count
+	next, ok := c.allocMembers(count, e)
 	if !ok {
-		return block{}, fmt.Errorf("members: no room for %d more: %d in all", count, len(t.mem.members))
+		return block{}, fmt.Errorf("members: no room for %d more: %d in all (--max-members)", count, len(t.mem.members))
 	}
-	c.undos = append(c.undos, func() { t.members.free(next) })
-	if err := t.copyCounters(old, next, oldCount); err != nil {
-		return block{}, err
+	c.undos = append(c.undos, func() {
+		t.own(next, nil)
+		t.members.free(next)
+	})
+	// What other members counted in these words before is nobody's.
+	for i := range next.words {
+		t.mem.memberCounts.clear(next.first + i)
 	}
 	c.members = append(c.members, func() {
+		e.before, e.moved, e.ripe, e.moves = old, old, false, e.moves+1
 		// As late as possible: health may have flipped bits since.
 		for i := range uint32(oldCount) {
 			store(&t.mem.members[next.first+i], load(&t.mem.members[old.first+i]))
@@ -67,18 +93,22 @@ func (c *change) moveMembers(old block, oldCount int, count uint32) (block, erro
 }
 
 // stageMember plans the word of one member in the endpoint's block `in`.
-func (c *change) stageMember(e *muxEntry, in block, m MuxMember) error {
+func (c *change) stageMember(e *muxEntry, in block, m MuxMember, encap Encap) error {
 	t, word := c.t, &c.t.mem.members[in.first+uint32(m.ID)]
-	present := e.members[m.ID]
+	present := e.members.get(m.ID)
 	if present == nil {
-		if err := clearCounter(t.maps.MemberCounts, t.dirtyMembers, in.first+uint32(m.ID)); err != nil {
-			return err
+		// What a member that is just going had counted under this id goes on as the new one's.
+		at := in.first + uint32(m.ID)
+		if i := slices.Index(e.leaving, at); i >= 0 {
+			e.leaving = slices.Delete(e.leaving, i, i+1)
+		} else {
+			t.mem.memberCounts.clear(at)
 		}
 	}
 	backend := present
-	if present == nil || present.backendKey != m.backendKey() {
+	if present == nil || present.backendKey != m.backendKey(encap) {
 		var err error
-		if backend, err = c.backend(m.backendKey()); err != nil {
+		if backend, err = c.backend(m.backendKey(encap)); err != nil {
 			return err
 		}
 	}
@@ -88,7 +118,7 @@ func (c *change) stageMember(e *muxEntry, in block, m MuxMember) error {
 			alive = load(word)&memberAlive != 0
 		}
 		store(word, memberWord(backend.index, m.Choosable, alive))
-		e.members[m.ID] = backend
+		e.members.set(m.ID, backend)
 	})
 	if present != nil && present != backend {
 		c.dropBackend(present)
@@ -99,41 +129,51 @@ func (c *change) stageMember(e *muxEntry, in block, m MuxMember) error {
 // removeMembers clears the words of members that are not wanted any more; count is the new number of words.
 func (c *change) removeMembers(e *muxEntry, kept map[uint16]bool, count int) {
 	t := c.t
-	for id, b := range e.members {
+	for id, b := range e.members.all() {
 		if kept[id] {
 			continue
 		}
 		c.gone = append(c.gone, func() {
 			store(t.word(e, id), 0)
-			delete(e.members, id)
+			e.members.set(id, nil)
+			e.leaving = append(e.leaving, e.block.first+uint32(id))
 		})
+		c.released = append(c.released, func() { t.foldLeaving(e) })
 		c.dropBackend(b)
 	}
 	c.gone = append(c.gone, func() {
 		if e.count != count {
 			e.count = count
-			store(&t.mem.endpoints[e.index].Members, membersWord(e.block, count))
+			store(&t.mem.slots[e.slot].Members, membersWord(e.block, count))
 		}
 	})
 }
 
-func (m MuxMember) backendKey() backendKey { return backendKey{m.Outer, m.MTU} }
+// foldLeaving adds what members that are gone had counted to their endpoint.
+func (t *muxTables) foldLeaving(e *muxEntry) {
+	for _, i := range e.leaving {
+		fold(t.mem.memberCounts, i, t.mem.endpointCounts, e.index)
+	}
+	e.leaving = nil
+}
+
+func (m MuxMember) backendKey(encap Encap) backendKey { return backendKey{m.Outer, m.MTU, encap} }
 
 // backend finds or makes the record of a backend and takes a reference.
 func (c *change) backend(k backendKey) (*backendRef, error) {
 	t := c.t
-	b, ok := t.byOuter[k]
-	if !ok {
+	b := t.records.get(k)
+	if b == nil {
 		index, free := t.backends.alloc()
 		if !free {
-			return nil, fmt.Errorf("backends: no room: at most %d", len(t.mem.backends))
+			return nil, fmt.Errorf("backends: no room: at most %d (--max-backends)", len(t.mem.backends))
 		}
 		b = &backendRef{backendKey: k, index: index}
 		t.mem.backends[index] = backendRecord(k)
 		// A way that cannot be written down is no reason to refuse a plan: the program asks the kernel, and SetNextHops
 		// tells the fault.
 		_ = t.hops.resolve(b)
-		t.byOuter[k], t.byIndex[index] = b, b
+		t.records.put(b)
 	}
 	b.refs++
 	c.undos = append(c.undos, func() { t.release(b) })
@@ -150,16 +190,38 @@ func (t *muxTables) release(b *backendRef) {
 	if b.refs--; b.refs > 0 {
 		return
 	}
-	if t.byOuter[b.backendKey] == b {
-		delete(t.byOuter, b.backendKey)
-	}
-	delete(t.byIndex, b.index)
+	t.records.remove(b)
 	t.backends.free(b.index)
+}
+
+// overhead is the number of bytes in front of the inner packet (enum overhead).
+func (k backendKey) overhead() uint32 {
+	switch {
+	case k.encap == EncapGUE && k.outer.Is4():
+		return uint32(muxOverheadOVERHEAD_GUE4)
+	case k.encap == EncapGUE:
+		return uint32(muxOverheadOVERHEAD_GUE6)
+	case k.outer.Is4():
+		return uint32(muxOverheadOVERHEAD_IP4)
+	}
+	return uint32(muxOverheadOVERHEAD_IP6)
+}
+
+// backendKeyOf is what a record was made of.
+func backendKeyOf(r *muxBackend) backendKey {
+	k := backendKey{outer: netip.AddrFrom16(r.OuterDst).Unmap(), mtu: r.Mtu}
+	if r.Mtu == math.MaxUint32 {
+		k.mtu = 0
+	}
+	if r.Overhead == uint32(muxOverheadOVERHEAD_GUE4) || r.Overhead == uint32(muxOverheadOVERHEAD_GUE6) {
+		k.encap = EncapGUE
+	}
+	return k
 }
 
 // backendRecord is the record of a backend, not resolved yet. An MTU of 0 is unknown and not enforced.
 func backendRecord(k backendKey) muxBackend {
-	r := muxBackend{OuterDst: k.outer.As16(), Mtu: k.mtu}
+	r := muxBackend{OuterDst: k.outer.As16(), Mtu: k.mtu, Overhead: k.overhead()}
 	if k.mtu == 0 {
 		r.Mtu = math.MaxUint32
 	}

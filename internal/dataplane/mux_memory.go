@@ -11,13 +11,25 @@ import (
 
 // muxMemory are the mux's tables in this process's memory. Words that bpf/abi.h calls atomic are stored with store.
 type muxMemory struct {
-	slots     []muxEndpointSlot
-	endpoints []muxEndpoint
-	rings     []uint64
-	members   []uint64
-	backends  []muxBackend
-	devices   []muxDevice
-	config    *muxMuxConfig
+	slots    []muxEndpointSlot
+	extras   []muxEndpointExtra
+	rings    []uint64
+	members  []uint64
+	backends []muxBackend
+	flows    []muxFlowBucket
+	devices  []muxDevice
+	config   *muxMuxConfig
+	// Counters, in regions (bpf/abi.h).
+	reasons        regions[uint64]
+	endpointCounts regions[muxCounter]
+	memberCounts   regions[muxCounter]
+
+	portRanges  []uint64
+	guards      []muxVipGuard
+	sourceLists []muxSourceList
+	sourceWords []uint64
+	datagrams   []uint64
+	pings       []uint64
 
 	mapped [][]byte
 }
@@ -28,12 +40,22 @@ func mapMux(m *muxMaps) (*muxMemory, error) {
 	var configs []muxMuxConfig
 	for _, err := range []error{
 		mapTable(mem, m.EndpointSlots, &mem.slots),
-		mapTable(mem, m.Endpoints, &mem.endpoints),
+		mapTable(mem, m.EndpointExtras, &mem.extras),
 		mapTable(mem, m.Rings, &mem.rings),
 		mapTable(mem, m.Members, &mem.members),
 		mapTable(mem, m.Backends, &mem.backends),
+		mapTable(mem, m.Flows, &mem.flows),
 		mapTable(mem, m.Devices, &mem.devices),
+		mapTable(mem, m.Reasons, &mem.reasons.cells),
+		mapTable(mem, m.EndpointCounts, &mem.endpointCounts.cells),
+		mapTable(mem, m.MemberCounts, &mem.memberCounts.cells),
 		mapTable(mem, m.Configs, &configs),
+		mapTable(mem, m.PortRanges, &mem.portRanges),
+		mapTable(mem, m.VipGuards, &mem.guards),
+		mapTable(mem, m.SourceLists, &mem.sourceLists),
+		mapTable(mem, m.SourceWords, &mem.sourceWords),
+		mapTable(mem, m.Datagrams, &mem.datagrams),
+		mapTable(mem, m.Pings, &mem.pings),
 	} {
 		if err != nil {
 			mem.close()
@@ -41,6 +63,9 @@ func mapMux(m *muxMaps) (*muxMemory, error) {
 		}
 	}
 	mem.config = &configs[0]
+	mem.reasons.size = uint32(muxLimitLIMIT_REASONS)
+	mem.endpointCounts.size = uint32(len(mem.endpointCounts.cells) / counterRegions())
+	mem.memberCounts.size = uint32(len(mem.memberCounts.cells) / counterRegions())
 	return mem, nil
 }
 
@@ -50,14 +75,23 @@ func mapTable[T any](mem *muxMemory, m *ebpf.Map, out *[]T) error {
 	if size := uint32(unsafe.Sizeof(element)); size != m.ValueSize() {
 		return fmt.Errorf("map table %s: its elements have %d bytes, expected %d", m, m.ValueSize(), size)
 	}
+	b, err := mem.mmap(m)
+	if err != nil {
+		return err
+	}
+	*out = unsafe.Slice((*T)(unsafe.Pointer(&b[0])), m.MaxEntries())
+	return nil
+}
+
+// mmap maps the bytes of a BPF_F_MMAPABLE array until close.
+func (mem *muxMemory) mmap(m *ebpf.Map) ([]byte, error) {
 	length := int(m.MaxEntries()) * int(m.ValueSize())
 	b, err := unix.Mmap(m.FD(), 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		return fmt.Errorf("map table %s into memory: %w", m, err)
+		return nil, fmt.Errorf("map table %s into memory: %w", m, err)
 	}
 	mem.mapped = append(mem.mapped, b)
-	*out = unsafe.Slice((*T)(unsafe.Pointer(&b[0])), m.MaxEntries())
-	return nil
+	return b, nil
 }
 
 func (mem *muxMemory) close() {

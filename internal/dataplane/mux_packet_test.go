@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -93,6 +94,8 @@ func forwardCases() []packetCase {
 	big.Payload = wire.TCP{SrcPort: 1, DstPort: 80, Data: make([]byte, 1500-59)}
 	itself4, itself6 := tcp4(80), tcp6(80)
 	itself4.Src, itself6.Src = itself4.Dst, itself6.Dst
+	mapped := tcp6(80)
+	mapped.Dst = netip.AddrFrom16(muxVIP4.As16())
 	return []packetCase{
 		{"4in4", tcp4(80).Frame(), "forwarded"},
 		{"6in6", tcp6(80).Frame(), "forwarded"},
@@ -103,13 +106,15 @@ func forwardCases() []packetCase {
 		{"SYN options", syn.Frame(), "forwarded"},
 		{"extension headers", extended.Frame(), "forwarded"},
 		{"fits the MTU", fits.Frame(), "forwarded"},
-		{"one byte too big", big.Frame(), "too_big"},
+		{"one byte too big", big.Frame(), "ptb_sent"},
 		{"TTL 1", expired.Frame(), "ttl_expired"},
 		{"hop limit 1", expired6.Frame(), "ttl_expired"},
 		{"no ring", tcp4(81).Frame(), "no_backend"},
 		{"all down", tcp4(82).Frame(), "no_backend"},
 		{"from the VIP itself", itself4.Frame(), "bad_source"},
 		{"from the IPv6 VIP itself", itself6.Frame(), "bad_source"},
+		{"IPv6 to the mapped address of an IPv4 VIP", mapped.Frame(), "pass_not_ours"},
+		{"the same in a VLAN", tagged(mapped.Frame(), 0x8100_0064), "pass_not_ours"},
 		{"to another address", with(tcp4(80).Frame(), func(b []byte) { b[5]++ }), "pass_other_mac"},
 		{"to another address, first octet", with(tcp6(80).Frame(), func(b []byte) { b[0] ^= 4 }), "pass_other_mac"},
 		{"broadcast", with(tcp4(80).Frame(), func(b []byte) { copy(b, "\xff\xff\xff\xff\xff\xff") }), "pass_other_mac"},
@@ -127,7 +132,7 @@ func echoCases() []packetCase {
 	dying, largest, larger, extended := ping4, ping4, ping4, ping6
 	dying.TTL = 1
 	largest.Payload = wire.Echo{Data: make([]byte, 1472)}
-	larger.Payload = wire.Echo{Data: make([]byte, 1473)}
+	larger.Payload = wire.Echo{Data: make([]byte, 8973)}
 	extended.Extensions = []wire.Extension{wire.Options(wire.ProtoDstOpts, 1)}
 	answer, loop := ping4, ping4
 	answer.Payload = wire.Echo{Reply: true}
@@ -162,7 +167,7 @@ func malformedCases() []packetCase {
 	none := tcp6(80)
 	none.Payload = wire.Raw{Number: wire.ProtoNoNext, Data: make([]byte, 8)}
 	fragment6 := tcp6(80)
-	fragment6.Extensions = []wire.Extension{{Type: wire.ProtoFragment, Rest: make([]byte, 7)}}
+	fragment6.Extensions = []wire.Extension{{Type: wire.ProtoFragment, Rest: make([]byte, 7)}, {Type: wire.ProtoFragment, Rest: make([]byte, 7)}}
 	elsewhere := tcp4(80)
 	elsewhere.Dst = muxClient4
 	vlan := tcp4(80).Frame()
@@ -177,7 +182,7 @@ func malformedCases() []packetCase {
 	return []packetCase{
 		{"frame of 30 bytes", tcp4(80).Frame()[:30], "truncated"},
 		{"IPv6 frame of 50 bytes", tcp6(80).Frame()[:50], "truncated"},
-		{"VLAN", vlan, "pass_not_ours"},
+		{"a VLAN tag of which something else follows", vlan, "pass_not_ip"},
 		{"ARP", arp, "pass_not_ip"},
 		{"another destination", elsewhere.Frame(), "pass_not_ours"},
 		{"malformed, another destination", with(elsewhere.Frame(), func(b []byte) { b[14] = 0x41 }), "pass_not_ours"},
@@ -190,9 +195,8 @@ func malformedCases() []packetCase {
 		{"length below header", with(tcp4(80).Frame(), func(b []byte) { b[17] = 19 }), "ip4_bad_length"},
 		{"length beyond frame", with(tcp4(80).Frame(), func(b []byte) { b[17]++ }), "ip4_bad_length"},
 		{"header checksum", func() []byte { b := tcp4(80).Frame(); b[24]++; return b }(), "bad_checksum"},
-		{"first fragment", with(tcp4(80).Frame(), func(b []byte) { b[20] = 0x20 }), "fragment"},
-		{"last fragment", with(tcp4(80).Frame(), func(b []byte) { b[21] = 1 }), "fragment"},
-		{"IPv6 fragment", fragment6.Frame(), "fragment"},
+		{"last fragment, the first one not seen", with(tcp4(80).Frame(), func(b []byte) { b[21] = 1 }), "fragment"},
+		{"IPv6 fragment in a fragment", fragment6.Frame(), "ip6_extensions"},
 		{"jumbogram", with(tcp6(80).Frame(), func(b []byte) { b[18], b[19] = 0, 0 }), "ip6_bad_length"},
 		{"IPv6 length beyond frame", with(tcp6(80).Frame(), func(b []byte) { b[19]++ }), "ip6_bad_length"},
 		{"source route", routed.Frame(), "ip6_extensions"},

@@ -5,6 +5,7 @@ import "math/bits"
 // pool hands out indices below a limit, lowest first while none came back.
 type pool struct {
 	used []bool
+	n    uint32   // of them true
 	back []uint32 // given back, last in first out
 	next uint32   // indices from here on may be free
 }
@@ -18,12 +19,14 @@ func (p *pool) alloc() (uint32, bool) {
 		p.back = p.back[:n-1]
 		if !p.used[i] {
 			p.used[i] = true
+			p.n++
 			return i, true
 		}
 	}
 	for ; int(p.next) < len(p.used); p.next++ {
 		if i := p.next; !p.used[i] {
 			p.used[i] = true
+			p.n++
 			return i, true
 		}
 	}
@@ -36,6 +39,7 @@ func (p *pool) reserve(i uint32) bool {
 		return false
 	}
 	p.used[i] = true
+	p.n++
 	return true
 }
 
@@ -45,6 +49,7 @@ func (p *pool) free(i uint32) {
 		panic("index freed twice")
 	}
 	p.used[i] = false
+	p.n--
 	p.back = append(p.back, i)
 }
 

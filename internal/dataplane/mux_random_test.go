@@ -96,12 +96,18 @@ func TestRandomPackets(t *testing.T) {
 	expected := f.reasonsNow()
 	for range 150_000 {
 		frame := randomFrame(r)
+		f.model.noted = nil
 		want := f.model.walk(frame)
 		verdict, out := f.run(frame)
 		if verdict != want.verdict || !bytes.Equal(out, want.frame) {
 			t.Fatalf("frame %x:\ngot  verdict %d, %x\nwant verdict %d, %x (%s)", frame, verdict, out, want.verdict, want.frame, want.reason)
 		}
-		expected[want.reason]++
+		for _, counted := range append(f.model.noted, want.reason) {
+			expected[counted]++
+		}
+		if r.IntN(4) == 0 {
+			f.setJiffies(f.model.policy.now + 1)
+		}
 	}
 	for name, n := range f.reasonsNow() {
 		if n != expected[name] {
@@ -168,8 +174,19 @@ func TestEveryReasonIsTested(t *testing.T) {
 		"fib_fallback": true, // TestMuxAsksTheKernel
 		"no_headroom":  true, // TestNoHeadroom
 		"internal":     true, // TestInternal
+		"ping_limited": true, // TestLimitedAnswers
+		"ptb_limited":  true, // the same
+		// Counted beside, in TestEdgePackets.
+		"icmp_error_forwarded": true, "fragment_followed": true,
+
+		"flow_table_full": true, // TestSYNAndACKFlood
+		"flow_moved":      true, // TestDeadMemberLosesItsFlows
+
+		"rate_limited":     true, // TestPacketLimit
+		"new_flow_limited": true, // TestNewFlowLimit
+		"source_denied":    true, // TestSources
 	}
-	for _, c := range slices.Concat(forwardCases(), echoCases(), malformedCases()) {
+	for _, c := range slices.Concat(forwardCases(), echoCases(), malformedCases(), edgeCases()) {
 		tested[c.reason] = true
 	}
 	for _, name := range newMuxFixture(t).mux.reasons {

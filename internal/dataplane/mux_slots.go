@@ -39,29 +39,29 @@ func endpointHash(vip [16]byte, key uint64) uint64 {
 	return x ^ x>>29
 }
 
-// endpointKeyWord is endpoint_key of bpf/lib/endpoint.h.
+// endpointKeyWord is endpoint_key of bpf/lib/endpoint.h, with the end of a range of ports in its lowest bits.
 func endpointKeyWord(k lb.EndpointKey) uint64 {
-	return uint64(k.VNI)<<40 | uint64(k.Protocol)<<32 | uint64(k.Port)<<16
+	return uint64(k.VNI)<<40 | uint64(k.Protocol)<<32 | uint64(k.Port)<<16 | uint64(k.PortEnd)
 }
 
 // endpointKeyOf is the inverse of endpointKeyWord and As16.
 func endpointKeyOf(vip [16]byte, word uint64) lb.EndpointKey {
 	return lb.EndpointKey{
 		VNI: uint32(word >> 40), VIP: netip.AddrFrom16(vip).Unmap(),
-		Protocol: lb.Protocol(word >> 32), Port: uint16(word >> 16),
+		Protocol: lb.Protocol(word >> 32), Port: uint16(word >> 16), PortEnd: uint16(word),
 	}
 }
 
 // probes is the probe sequence of a key.
 func (t *slotTable) probes(k lb.EndpointKey) iter.Seq[uint32] {
 	hash := endpointHash(k.VIP.As16(), endpointKeyWord(k))
-	bucket, step, mask := uint32(hash>>32), uint32(hash)|1, uint32(len(t.mem)-1)
+	slot, step, mask := uint32(hash>>32), uint32(hash)|1, uint32(len(t.mem)-1)
 	return func(yield func(uint32) bool) {
-		for i := range uint32(muxLimitLIMIT_ENDPOINT_PROBES) {
-			if !yield((bucket<<1 | i&1) & mask) {
+		for range uint32(muxLimitLIMIT_ENDPOINT_PROBES) {
+			if !yield(slot & mask) {
 				return
 			}
-			bucket += step * (i & 1)
+			slot += step
 		}
 	}
 }
@@ -73,10 +73,11 @@ func (t *slotTable) place(k lb.EndpointKey) (uint32, error) {
 			continue
 		}
 		t.take(k, slot)
-		t.mem[slot].Vip, t.mem[slot].Key = k.VIP.As16(), endpointKeyWord(k)
+		value := t.mem[slot].Value // readers end or go on here until it is published
+		t.mem[slot] = muxEndpointSlot{Vip: k.VIP.As16(), Key: endpointKeyWord(k), Value: value}
 		return slot, nil
 	}
-	return 0, fmt.Errorf("endpoint table: no slot left for %v: it has %d slots", k, len(t.mem))
+	return 0, fmt.Errorf("endpoint table: no slot left for %v: it has %d slots (--max-endpoints)", k, len(t.mem))
 }
 
 // take marks a key's slot and what lies before it.

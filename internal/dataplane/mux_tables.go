@@ -1,10 +1,9 @@
 package dataplane
 
 import (
-	"fmt"
 	"net/netip"
-
-	"github.com/cilium/ebpf"
+	"time"
+	"unsafe"
 
 	"github.com/shuntlb/shunt/internal/lb"
 )
@@ -13,51 +12,86 @@ import (
 // tables themselves (adopt).
 type muxTables struct {
 	mem  *muxMemory
-	maps *muxMaps
+	tick time.Duration // of flow stamps
 
 	slots     *slotTable
 	endpoints *pool
 	rings     *buddy
 	members   *buddy
 	backends  *pool
+	extras    *pool
+	ports     *buddy // blocks of port_ranges
+	guards    guardTable
 
 	entries map[lb.EndpointKey]*muxEntry
-	byOuter map[backendKey]*backendRef
-	byIndex map[uint32]*backendRef
+	records backendSet
 	hops    hopTable
 
-	// Counters that may not be zero, by index: they are cleared when the index is used again.
-	dirtyEndpoints, dirtyMembers []bool
+	// owners has the endpoint of every block of member words, by words / memberBlockMin; flows of words that have none
+	// are forgotten by the sweep.
+	owners []*muxEntry
+	// limbo are blocks of member words that no reader finds any more, but flows may still name: free after a sweep.
+	limbo []block
+	// sweeps counts the passes through the flow table.
+	sweeps uint64
 }
 
 // muxEntry is an endpoint in the tables, or a VIP as such (protocol and port 0: no ring, no members).
 type muxEntry struct {
-	slot, index uint32
-	ring        block
-	code        uint8
+	slot, index uint32 // of endpoint_slots, of endpoint_counts
+	policy      uint64
+	extra       uint32     // index of the endpoint_extra record + 1, 0 none
+	rings       [2]ringRef // without backups, with them
+	backup      bool       // the second is in use
 	keySlot     uint8
+	adopted     bool  // and not applied since: which of the rings the one known is, is not known
 	block       block // of member words
-	count       int   // member words in use
-	members     map[uint16]*backendRef
+	// moved was block before it had to grow: flows may name its words until a sweep has gone through all. ripe: no reader
+	// can make such a flow any more.
+	moved   block
+	ripe    bool
+	moves   int // how often the members moved
+	count   int // member words in use
+	members memberRefs
+	ranges  portSpan // of a VIP as such
+	// Until the release of the change that moved or removed them: a block that may still count packets of the members,
+	// and words of members that are gone.
+	before  block
+	leaving []uint32
+}
+
+// ringRef is where a ring is; the zero value is no ring.
+type ringRef struct {
+	block
+	code uint8
+}
+
+// active is the ring in use: without backups there is only the first.
+func (e *muxEntry) active() ringRef {
+	if e.backup && e.rings[1].words > 0 {
+		return e.rings[1]
+	}
+	return e.rings[0]
 }
 
 // backendKey is what a backend record is made of.
 type backendKey struct {
 	outer netip.Addr
 	mtu   uint32
+	encap Encap
 }
 
 // backendRef is a backend record; members of many endpoints may share it.
 type backendRef struct {
 	backendKey
-	index uint32
-	refs  int
+	index, refs uint32
 }
 
 // Blocks are never smaller than this, in words.
 const (
 	ringBlockMin   = 1 << muxLimitLIMIT_RING_CODE_MIN / slotsPerWord
 	memberBlockMin = 4
+	portBlockMin   = 4
 	slotsPerWord   = 4
 )
 
@@ -68,20 +102,21 @@ const (
 	memberPresent   = uint64(1) << muxMemberBitMEMBER_PRESENT_SHIFT
 )
 
-func newMuxTables(mem *muxMemory, maps *muxMaps) *muxTables {
+func newMuxTables(mem *muxMemory, tick time.Duration, hz uint64) *muxTables {
 	t := &muxTables{
-		mem: mem, maps: maps,
+		mem:       mem,
+		tick:      tick,
 		slots:     newSlotTable(mem.slots),
-		endpoints: newPool(uint32(len(mem.endpoints))),
+		endpoints: newPool(mem.endpointCounts.size),
 		rings:     newBuddy(uint32(len(mem.rings)), ringBlockMin),
 		members:   newBuddy(uint32(len(mem.members)), memberBlockMin),
 		backends:  newPool(uint32(len(mem.backends))),
+		extras:    newPool(uint32(len(mem.extras))),
+		ports:     newBuddy(uint32(len(mem.portRanges)), portBlockMin),
+		guards:    newGuardTable(mem, hz),
 		entries:   make(map[lb.EndpointKey]*muxEntry),
-		byOuter:   make(map[backendKey]*backendRef),
-		byIndex:   make(map[uint32]*backendRef),
-
-		dirtyEndpoints: make([]bool, len(mem.endpoints)),
-		dirtyMembers:   make([]bool, len(mem.members)),
+		records:   newBackendSet(len(mem.backends)),
+		owners:    make([]*muxEntry, len(mem.members)/memberBlockMin),
 	}
 	t.hops = newHopTable(mem)
 	return t
@@ -104,69 +139,49 @@ func (t *muxTables) word(e *muxEntry, id uint16) *uint64 {
 	return &t.mem.members[e.block.first+uint32(id)]
 }
 
-// packRing writes member ids into ring words, four to a word, the first in the lowest bits.
+// own makes an endpoint, or nobody, the owner of a block of member words.
+func (t *muxTables) own(b block, e *muxEntry) {
+	for i := b.first / memberBlockMin; i < (b.first+b.words)/memberBlockMin; i++ {
+		t.owners[i] = e
+	}
+}
+
+// allocMembers finds a block of member words for an endpoint, after a sweep if there is none before.
+func (c *change) allocMembers(count uint32, e *muxEntry) (block, bool) {
+	t := c.t
+	b, ok := t.members.alloc(count)
+	if !ok {
+		t.sweepBut(c.moved)
+		b, ok = t.members.alloc(count)
+	}
+	t.own(b, e)
+	return b, ok
+}
+
+// slotsOf are ring words as the member ids in them, four to a word, the first in the lowest bits: programs and tables are
+// little endian, as the processor is (mux_bpfel.go is built for no other).
+func slotsOf(words []uint64) []uint16 {
+	return unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(words))), len(words)*slotsPerWord)
+}
+
+// wordsOf is the inverse of slotsOf; what does not fill a word is left out.
+func wordsOf(slots []uint16) []uint64 {
+	return unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(slots))), len(slots)/slotsPerWord)
+}
+
+// packRing writes member ids into ring words that may have readers.
 func packRing(words []uint64, ring []uint16) {
-	for i := range words {
-		r := ring[i*slotsPerWord:]
-		words[i] = uint64(r[0]) | uint64(r[1])<<16 | uint64(r[2])<<32 | uint64(r[3])<<48
+	for i, w := range wordsOf(ring) {
+		store(&words[i], w)
 	}
-}
-
-// ringEqual compares member ids with ring words.
-func ringEqual(words []uint64, ring []uint16) bool {
-	if len(words)*slotsPerWord != len(ring) {
-		return false
-	}
-	for i, w := range words {
-		r := ring[i*slotsPerWord:]
-		if w != uint64(r[0])|uint64(r[1])<<16|uint64(r[2])<<32|uint64(r[3])<<48 {
-			return false
-		}
-	}
-	return true
-}
-
-// unpackRing is the inverse of packRing.
-func unpackRing(words []uint64) []uint16 {
-	ring := make([]uint16, 0, len(words)*slotsPerWord)
-	for _, w := range words {
-		ring = append(ring, uint16(w), uint16(w>>16), uint16(w>>32), uint16(w>>48))
-	}
-	return ring
 }
 
 // ringWord and membersWord are the atomic words of an endpoint record.
-func ringWord(b block, code, keySlot uint8) uint64 {
-	if b.words == 0 {
+func ringWord(r ringRef, keySlot uint8) uint64 {
+	if r.words == 0 {
 		return 0
 	}
-	return uint64(b.first) | uint64(code)<<32 | uint64(keySlot)<<40
+	return uint64(r.first) | uint64(r.code)<<32 | uint64(keySlot)<<40
 }
 
 func membersWord(b block, count int) uint64 { return uint64(b.first) | uint64(count)<<32 }
-
-// clearCounter zeroes element i of a per-CPU counter array when it may have counted for somebody else.
-func clearCounter(m *ebpf.Map, dirty []bool, i uint32) error {
-	if dirty[i] {
-		if err := m.Update(i, make([]muxCounter, ebpf.MustPossibleCPU()), ebpf.UpdateAny); err != nil {
-			return fmt.Errorf("clear counter %d of %s: %w", i, m, err)
-		}
-	}
-	dirty[i] = true
-	return nil
-}
-
-// copyCounters lets the counters of a block go on in another.
-func (t *muxTables) copyCounters(from, to block, count int) error {
-	for i := range uint32(count) {
-		var values []muxCounter
-		if err := t.maps.MemberCounts.Lookup(from.first+i, &values); err != nil {
-			return fmt.Errorf("read counter of member word %d: %w", from.first+i, err)
-		}
-		if err := t.maps.MemberCounts.Update(to.first+i, values, ebpf.UpdateAny); err != nil {
-			return fmt.Errorf("write counter of member word %d: %w", to.first+i, err)
-		}
-		t.dirtyMembers[to.first+i] = true
-	}
-	return nil
-}

@@ -55,7 +55,7 @@ func (f *muxFixture) checkTables() {
 	for _, e := range f.model.state.Endpoints {
 		wanted[e.Key] = e
 	}
-	view := tablesView{f.mux.tables}
+	view := tablesView{t: f.mux.tables}
 	for _, vip := range []netip.Addr{muxVIP4, muxVIP6} {
 		for _, protocol := range []lb.Protocol{lb.TCP, lb.UDP} {
 			for port := range uint16(14) {
@@ -95,7 +95,7 @@ func (f *muxFixture) checkEndpoint(want MuxEndpoint, got endpointView) {
 func (f *muxFixture) readopt() {
 	f.t.Helper()
 	m := f.mux
-	fresh := newMuxTables(m.memory, &m.objects.muxMaps)
+	fresh := newMuxTables(m.memory, m.tables.tick, m.tables.guards.hz)
 	fresh.hops.mac = m.tables.hops.mac
 	m.tables = fresh
 	if err := m.adopt(); err != nil {
@@ -153,6 +153,7 @@ func (f *muxFixture) randomFlips(r *rand.Rand) {
 func (f *muxFixture) checkEmpty() {
 	f.t.Helper()
 	tables := f.mux.tables
+	tables.sweepNow()
 	for i := range tables.mem.slots {
 		if v := tables.mem.slots[i].Value; v != uint64(muxEndpointSlotValueENDPOINT_SLOT_EMPTY) {
 			f.t.Errorf("slot %d still holds %d", i, v)
@@ -164,11 +165,30 @@ func (f *muxFixture) checkEmpty() {
 	if _, ok := tables.members.alloc(testLimits.Members); !ok {
 		f.t.Error("member words leaked")
 	}
-	for name, p := range map[string]*pool{"endpoints": tables.endpoints, "backends": tables.backends} {
+	if _, ok := tables.ports.alloc(uint32(len(tables.mem.portRanges))); !ok {
+		f.t.Error("port ranges leaked")
+	}
+	if _, ok := tables.guards.sources.blocks.alloc(uint32(len(tables.mem.sourceWords))); !ok {
+		f.t.Error("words of source lists leaked")
+	}
+	for name, p := range map[string]*pool{
+		"guards": tables.guards.indices, "source lists": tables.guards.sources.indices, "endpoints": tables.endpoints, "backends": tables.backends, "extras": tables.extras,
+	} {
 		if i := slices.Index(p.used, true); i >= 0 {
 			f.t.Errorf("%s: index %d leaked", name, i)
 		}
 	}
+}
+
+// readable is all slots of the endpoint table that readers follow.
+func (f *muxFixture) readable() string {
+	var b strings.Builder
+	for i, s := range f.mux.memory.slots {
+		if s.Value >= uint64(muxEndpointSlotValueENDPOINT_SLOT_FIRST) {
+			fmt.Fprintln(&b, i, s)
+		}
+	}
+	return b.String()
 }
 
 // TestApplyAllOrNothing: a state that does not fit changes nothing, and what fits afterwards still does.
@@ -189,31 +209,58 @@ func TestApplyAllOrNothing(t *testing.T) {
 		state MuxState
 		want  string
 	}{
-		"endpoints": {full(200, func(*MuxEndpoint) {}), "endpoints: no room"},
-		"rings":     {full(10, func(e *MuxEndpoint) { e.RingCode, e.Ring = 12, make([]uint16, 4096) }), "rings: no room"},
-		"members":   {full(5, func(e *MuxEndpoint) { e.Members[0].ID, e.Ring = 500, nil }), "members: no room"},
+		"endpoints": {full(200, func(*MuxEndpoint) {}), "at most 128, VIPs included (--max-endpoints)"},
+		"rings":     {full(10, func(e *MuxEndpoint) { e.RingCode, e.Ring = 12, make([]uint16, 4096) }), "rings: no room for 4096 slots: 16384 slots in all (--ring-slots)"},
+		"members":   {full(5, func(e *MuxEndpoint) { e.Members[0].ID, e.Ring = 500, nil }), "1024 in all (--max-members)"},
 		"backends": {full(20, func(e *MuxEndpoint) {
 			for id := range uint16(20) {
 				e.Members = append(e.Members, MuxMember{ID: 1 + id, Outer: netip.AddrFrom4([4]byte{10, byte(e.Key.Port), 0, byte(id)})})
 			}
-		}), "backends: no room"},
-		"twice":     {MuxState{Endpoints: slices.Repeat(small.Endpoints, 2)}, "given twice"},
-		"no source": {MuxState{Endpoints: small.Endpoints}, "no tunnel source"},
-		"ring size": {full(1, func(e *MuxEndpoint) { e.Ring = e.Ring[:10] }), "must have 1<<code"},
-		"ring id":   {full(1, func(e *MuxEndpoint) { e.Ring[3] = 9 }), "is not among the members"},
-		"VNI":       {full(1, func(e *MuxEndpoint) { e.Key.VNI = 1 }), "not supported by this version"},
+		}), "backends: no room: at most 256 (--max-backends)"},
+		"source words": {MuxState{RingKeys: testKeys, TunnelSources: sources, Endpoints: small.Endpoints,
+			VIPs: []MuxVIP{{VIP: muxVIP4, Sources: manySources(20000)}}}, "source lists: no room for 20000 words: 8192 in all"},
+		"port ranges": {ranges(), "port ranges: no room for 6 intervals: 256 in all (--max-endpoints)"},
+		"twice":       {MuxState{Endpoints: slices.Repeat(small.Endpoints, 2)}, "given twice"},
+		"no source":   {MuxState{Endpoints: small.Endpoints}, "no tunnel source"},
+		"ring size":   {full(1, func(e *MuxEndpoint) { e.Ring = e.Ring[:10] }), "must have 1<<code"},
+		"ring id":     {full(1, func(e *MuxEndpoint) { e.Ring[3] = 9 }), "is not among the members"},
+		"VNI":         {full(1, func(e *MuxEndpoint) { e.Key.VNI = 1 }), "not supported by this version"},
 	} {
-		before := fmt.Sprintf("%+v", f.mux.memory.endpoints[:4])
+		before := f.readable()
 		if err := f.mux.Apply(c.state); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, expected %q", name, err, c.want)
 		}
-		if after := fmt.Sprintf("%+v", f.mux.memory.endpoints[:4]); after != before {
+		if after := f.readable(); after != before {
 			t.Errorf("%s: refused, but the records changed: %s, then %s", name, before, after)
 		}
 		f.checkTables()
 	}
 	f.apply(MuxState{})
 	f.checkEmpty()
+}
+
+// manySources is a list with n words of turns.
+func manySources(n int) *SourceList {
+	l := &SourceList{Digest: [32]byte{1}}
+	for i := range n {
+		l.Deny = append(l.Deny, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 15), byte(i >> 7), byte(i << 1)}), 32))
+	}
+	return l
+}
+
+// ranges are so many that the intervals of the second VIP have no room.
+func ranges() MuxState {
+	s := MuxState{RingKeys: testKeys, TunnelSources: sources}
+	for i := range 86 {
+		e := endpointOf(netip.AddrFrom4([4]byte{203, 0, 113, byte(i / 80)}), lb.TCP, uint16(10+10*i), "10.20.1.1")
+		e.Key.PortEnd = e.Key.Port + 5
+		s.Endpoints = append(s.Endpoints, e)
+		if i == 0 {
+			e.Key.Port, e.Key.PortEnd = 0, 65535
+			s.Endpoints = append(s.Endpoints, e)
+		}
+	}
+	return s
 }
 
 // TestTraceEqualsProgram asks where a flow goes, and sends it.
@@ -256,4 +303,48 @@ func TestTraceEqualsProgram(t *testing.T) {
 func outerIs(frame []byte, src, dst netip.Addr) bool {
 	h, err := wire.ParseFrame(frame)
 	return err == nil && h.Src == src && h.Dst == dst
+}
+
+// TestNewcomersBeginWithNothing: neither counters nor buckets of those that had their places before are theirs.
+func TestNewcomersBeginWithNothing(t *testing.T) {
+	f := newMuxFixture(t)
+	s := MuxState{RingKeys: testKeys, TunnelSources: sources, Endpoints: []MuxEndpoint{
+		endpointOf(muxVIP4, lb.TCP, 80, "10.20.1.11", "10.20.2.11", "10.20.3.11"),
+	}}
+	f.apply(s)
+	f.setHops(hopsTo(s))
+	for port := range uint16(50) {
+		f.check(tcpSegment(80, port, wire.SYN).Frame())
+	}
+	f.apply(MuxState{})
+	if _, err := f.mux.Sweep(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range f.mux.memory.pings {
+		f.mux.memory.pings[i] = f.model.policy.now << bucketShift
+	}
+	next := endpointOf(muxVIP6, lb.TCP, 80, "10.20.1.11", "10.20.2.11", "10.20.3.11")
+	next.Members, next.Ring = next.Members[2:], without(next, 0).Ring
+	for i := range next.Ring {
+		next.Ring[i] = 2
+	}
+	s.Endpoints = []MuxEndpoint{next}
+	f.apply(s)
+	ping6 := tcp6(0)
+	ping6.Payload = wire.Echo{ID: 1}
+	for range 100 {
+		if got := f.check(ping6.Frame()); got.reason != "echo_replied" {
+			t.Fatal(got.reason)
+		}
+	}
+	grown := endpointOf(muxVIP6, lb.TCP, 80, "10.20.1.11", "10.20.2.11", "10.20.3.11", "10.20.4.11", "10.20.5.11", "10.20.6.11")
+	s.Endpoints = []MuxEndpoint{grown}
+	f.apply(s)
+	c, err := f.mux.Counters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Endpoints[grown.Key] != (Counter{}) {
+		t.Errorf("a new endpoint has counted %+v, its members %+v", c.Endpoints, c.Members)
+	}
 }

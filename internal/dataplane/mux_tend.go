@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,9 +11,20 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// attach attaches the program to an interface, whose address it follows from then on.
+// attach attaches the program to an interface, whose address it follows from then on, and to the further ones.
 func (m *Mux) attach(ifindex int) error {
+	if err := m.attachFirst(ifindex); err != nil {
+		return err
+	}
+	return m.attachOthers()
+}
+
+// attachFirst is attach but for the further interfaces: those that stay keep the program that they have.
+func (m *Mux) attachFirst(ifindex int) error {
 	if err := m.followAddress(ifindex); err != nil {
+		return err
+	}
+	if err := dropOthers(m.options.BPFFS, m.options.Others); err != nil {
 		return err
 	}
 	l, err := attachXDP(m.objects.Mux, ifindex, m.options.Mode, m.linkPin())
@@ -36,7 +48,10 @@ func (m *Mux) followAddress(ifindex int) error {
 			return fmt.Errorf("read own address: %w", err)
 		}
 	}
-	return m.takeFramesTo(mac)
+	if err := m.takeFramesTo(mac); err != nil {
+		return err
+	}
+	return m.takeFramesToOthers()
 }
 
 // takeFramesTo makes the program take frames to an Ethernet address, or all when it is zero.
@@ -56,22 +71,60 @@ func (m *Mux) takeFramesTo(mac [6]byte) error {
 
 // Tend mends what others did to the interface: it has another address, was deleted and made again, lost its program, or
 // the pin of the link is gone. It says in words what was mended, nothing when all was well. ifindex is the interface's
-// present one.
-func (m *Mux) Tend(ifindex int) (mended string, err error) {
+// present one, others are the further ones'.
+func (m *Mux) Tend(ifindex int, others ...int) (mended string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.former != nil {
+		return "", nil // the interface is still the former program's
+	}
 	if m.link == nil {
 		return "", errors.New("tend: attached to no interface")
 	}
 	m.tables.hops.refreshDevices()
+	pinned, err := m.tendPins()
+	if err != nil {
+		return "", err
+	}
+	// What cannot be mended of one interface must not keep the others from it.
+	again, othersErr := m.tendOthers(others)
+	if again {
+		mended = "the program was not attached to all interfaces; it is again"
+	}
+	first, err := m.tendFirst(ifindex)
+	return cmp.Or(pinned, first, mended), errors.Join(err, othersErr)
+}
+
+// tendPins pins tables whose pins somebody removed: without them the next agent would begin with empty ones.
+func (m *Mux) tendPins() (mended string, err error) {
+	if m.ending != nil {
+		return "", nil // they are being moved
+	}
+	if _, err := os.Stat(filepath.Join(m.set(muxPinTables), muxMapConfigs)); !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	if err := EnsureBPFFS(m.options.BPFFS); err != nil {
+		return "", err
+	}
+	if err := os.RemoveAll(m.set(muxPinTables)); err != nil {
+		return "", fmt.Errorf("remove old pins: %w", err)
+	}
+	if err := pinMaps(m.options.BPFFS, muxPinTables, m.objects.byName()); err != nil {
+		return "", err
+	}
+	return "the pins of the tables were gone; they are there again", nil
+}
+
+// tendFirst is Tend for the first interface.
+func (m *Mux) tendFirst(ifindex int) (mended string, err error) {
 	if err := m.followAddress(ifindex); err != nil {
 		return "", err
 	}
 	if xdpIfindex(m.link) != ifindex {
-		if err := m.attach(ifindex); err != nil {
+		if err := m.attachFirst(ifindex); err != nil {
 			return "", err
 		}
-		return "the program was not attached; it is again", nil
+		return "the program was not attached; it is again", m.watchAgain()
 	}
 	if _, err := os.Stat(m.linkPin()); !errors.Is(err, fs.ErrNotExist) {
 		return "", err
@@ -82,21 +135,37 @@ func (m *Mux) Tend(ifindex int) (mended string, err error) {
 	return "the pin of the program's link was gone; it is there again", nil
 }
 
+// watchAgain puts the watching program, if there is one, behind links that were made again.
+func (m *Mux) watchAgain() error {
+	if m.watch == nil {
+		return nil
+	}
+	return m.runProgram(m.watch.objects.Program)
+}
+
 // pinLinkAgain pins a link whose pin somebody removed.
 func (m *Mux) pinLinkAgain() error {
-	info, err := m.link.Info()
+	l, err := pinAgain(m.link, m.linkPin())
+	if err == nil {
+		m.link = l
+	}
+	return err
+}
+
+// pinAgain pins a link that has lost its pin; the new handle replaces the old one, which it closes.
+func pinAgain(old link.Link, pin string) (link.Link, error) {
+	info, err := old.Info()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	l, err := link.NewFromID(info.ID)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := l.Pin(m.linkPin()); err != nil {
+	if err := l.Pin(pin); err != nil {
 		l.Close()
-		return err
+		return nil, err
 	}
-	m.link.Close()
-	m.link = l
-	return nil
+	old.Close()
+	return l, nil
 }

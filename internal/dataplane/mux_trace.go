@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/ring"
@@ -12,8 +13,15 @@ import (
 // tableView is what a trace reads: the memory-mapped tables, or the fake's state.
 type tableView interface {
 	vip(vni uint32, a netip.Addr) bool
+	// find is the endpoint that takes a packet.
+	find(Packet) (lb.EndpointKey, bool)
 	endpoint(lb.EndpointKey) (endpointView, bool)
+	// guard is what applies to a whole VIP; false when nothing does.
+	guard(vip lb.EndpointKey) (guardView, bool)
 	tunnelSources() []netip.Prefix
+	// remembered is the flow of an endpoint with this hash under flowKey; false when the table has none that counts.
+	remembered(k lb.EndpointKey, hash uint64) (Flow, bool)
+	flowKey() ring.Key
 }
 
 // endpointView is one endpoint as readers see it.
@@ -23,6 +31,16 @@ type endpointView struct {
 	key     ring.Key
 	count   int // member ids lie below it
 	members map[uint16]memberView
+	// source is how many bits of the client's address make the flow, 0 for whole flows.
+	source                int
+	onePacket, threeTuple bool
+	flow                  bool // flows are remembered
+}
+
+// guardView is what applies to a whole VIP.
+type guardView struct {
+	denied         func(client netip.Addr) bool // nil: every source is taken
+	packets, flows uint64                       // a second, 0: no limit
 }
 
 type memberView struct {
@@ -35,10 +53,11 @@ type memberView struct {
 
 // The verdicts of a trace, named as the reasons are.
 const (
-	traceForwarded  = "forwarded"
-	traceNotOurs    = "pass_not_ours"
-	traceNoEndpoint = "no_endpoint"
-	traceNoBackend  = "no_backend"
+	traceForwarded    = "forwarded"
+	traceNotOurs      = "pass_not_ours"
+	traceNoEndpoint   = "no_endpoint"
+	traceNoBackend    = "no_backend"
+	traceSourceDenied = "source_denied"
 )
 
 // tracePacket walks a view as the program does, and says what it saw.
@@ -49,7 +68,12 @@ func tracePacket(p Packet, view tableView) (Trace, error) {
 	if !p.VIP.IsValid() || p.VIP.Is4() != p.Client.Is4() || !p.Client.IsValid() {
 		return t, fmt.Errorf("trace: client %v and VIP %v: must be addresses of one family", p.Client, p.VIP)
 	}
-	e, ok := view.endpoint(key)
+	found, ok := view.find(p)
+	var e endpointView
+	if ok {
+		t.Endpoint = found
+		e, ok = view.endpoint(found)
+	}
 	switch {
 	case !ok && !view.vip(p.VNI, p.VIP):
 		t.Verdict = traceNotOurs
@@ -60,14 +84,21 @@ func tracePacket(p Packet, view tableView) (Trace, error) {
 		t.step("%s is a VIP, but no endpoint of it has %s port %d", p.VIP, p.Protocol, p.Port)
 		return t, nil
 	}
-	t.step("endpoint %s %s found", p.Protocol, netip.AddrPortFrom(p.VIP, p.Port))
-	if len(e.ring) == 0 {
-		t.Verdict = traceNoBackend
-		t.step("it has no ring: no member has weight")
+	t.step("endpoint %s found", describeKey(found))
+	if t.refused(p, view) {
 		return t, nil
 	}
-	hash := ring.FlowHash(e.key, p.VNI, p.Client, p.VIP, uint8(p.Protocol), p.ClientPort, p.Port)
-	t.choose(e, hash)
+	hash := t.identify(p, e, found, ring.FlowHash)
+	if e.flow {
+		ringHash := hash
+		hash = flowHash(p, e, found, view.flowKey(), false)
+		f, ok := view.remembered(found, hash)
+		if !t.follow(e, p.Segment, f, ok) && !t.followClient(p, e, found, view) {
+			t.choose(e, ringHash)
+		}
+	} else {
+		t.choose(e, hash)
+	}
 	if t.Verdict == traceForwarded {
 		t.Source = outerSource(view.tunnelSources(), t.Outer.Is4(), hash)
 		t.step("encapsulated from %s to %s", t.Source, t.Outer)
@@ -77,6 +108,11 @@ func tracePacket(p Packet, view tableView) (Trace, error) {
 
 // choose walks the ring and the fallback chain.
 func (t *Trace) choose(e endpointView, hash uint64) {
+	if len(e.ring) == 0 {
+		t.Verdict = traceNoBackend
+		t.step("it has no ring: no member has weight")
+		return
+	}
 	slot := ring.Slot(hash, e.code)
 	t.step("flow hash %#016x is slot %d of %d", hash, slot, len(e.ring))
 	seen := map[uint16]bool{}
@@ -96,8 +132,6 @@ func (t *Trace) choose(e endpointView, hash uint64) {
 		t.step("no member is usable")
 		return
 	}
-	m := e.members[c.Member]
-	t.Verdict, t.Member, t.Outer = traceForwarded, c.Member, m.outer
 	switch {
 	case c.Probes == 0:
 		t.step("the slot is member %d's", c.Member)
@@ -106,6 +140,12 @@ func (t *Trace) choose(e endpointView, hash uint64) {
 	default:
 		t.step("the whole chain is down; the scan from member %d on finds member %d", ring.ScanStart(slot, e.count), c.Member)
 	}
+	t.forward(c.Member, e.members[c.Member])
+}
+
+// forward ends the choice.
+func (t *Trace) forward(id uint16, m memberView) {
+	t.Verdict, t.Member, t.Outer = traceForwarded, id, m.outer
 	if !m.resolved {
 		t.step("the next hop to %s is not resolved here: the kernel's routing table is asked", m.outer)
 	}
@@ -147,7 +187,10 @@ func outerSource(sources []netip.Prefix, is4 bool, hash uint64) netip.Addr {
 }
 
 // tablesView shows the memory-mapped tables to tracePacket: what is read is what the program reads.
-type tablesView struct{ t *muxTables }
+type tablesView struct {
+	t    *muxTables
+	tick uint64 // the present one of flow stamps
+}
 
 func (v tablesView) vip(vni uint32, a netip.Addr) bool {
 	_, ok := v.t.slots.find(lb.EndpointKey{VNI: vni, VIP: a})
@@ -157,17 +200,19 @@ func (v tablesView) vip(vni uint32, a netip.Addr) bool {
 func (v tablesView) tunnelSources() []netip.Prefix { return v.t.tunnelSources() }
 
 func (v tablesView) endpoint(k lb.EndpointKey) (endpointView, bool) {
-	index, ok := v.t.slots.find(k)
-	if !ok || int(index) >= len(v.t.mem.endpoints) {
+	slot, ok := v.t.slots.find(k)
+	if !ok {
 		return endpointView{}, false
 	}
-	mem, record := v.t.mem, &v.t.mem.endpoints[index]
+	mem, record := v.t.mem, &v.t.mem.slots[slot]
 	word, members := load(&record.Ring), load(&record.Members)
 	view := endpointView{count: int(members >> 32), members: map[uint16]memberView{}}
+	v.identity(&view, record)
+	view.flow = load(&record.Policy)>>muxPolicyShiftPOLICY_FLAGS_SHIFT&uint64(muxEndpointFlagENDPOINT_FLOW) != 0
 	if word != 0 {
 		first := uint32(word)
 		view.code = uint8(word >> 32)
-		view.ring = unpackRing(mem.rings[first : first+1<<view.code/slotsPerWord])
+		view.ring = slices.Clone(slotsOf(mem.rings[first : first+1<<view.code/slotsPerWord]))
 		key := &mem.config.RingKeys[uint8(word>>40)&uint8(muxLimitLIMIT_RING_KEYS-1)]
 		view.key = ring.Key{K0: key.K0, K1: key.K1}
 	}
@@ -186,7 +231,7 @@ func (v tablesView) endpoint(k lb.EndpointKey) (endpointView, bool) {
 	return view, true
 }
 
-// find looks a key up as the program does.
+// find looks the slot of a key up as the program does.
 func (t *slotTable) find(k lb.EndpointKey) (uint32, bool) {
 	vip, word := k.VIP.As16(), endpointKeyWord(k)
 	for i := range t.probes(k) {
@@ -197,7 +242,7 @@ func (t *slotTable) find(k lb.EndpointKey) (uint32, bool) {
 		}
 		first := uint64(muxEndpointSlotValueENDPOINT_SLOT_FIRST)
 		if s.Vip == vip && s.Key == word && value >= first {
-			return uint32(value - first), true
+			return i, true
 		}
 	}
 	return 0, false

@@ -38,6 +38,8 @@ type unitUnitOut struct {
 	_        structs.HostLayout
 	Flow4    uint64
 	Flow6    uint64
+	Table4   uint64
+	Table6   uint64
 	Endpoint uint64
 	Id       uint32
 	Probes   uint32

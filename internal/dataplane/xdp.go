@@ -72,7 +72,7 @@ func attachError(err error, ifindex int, mode XDPMode) error {
 	case errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST):
 		return fmt.Errorf("attach XDP to interface %d: another XDP program is attached (see ip link show): %w", ifindex, err)
 	case errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) || errors.Is(err, unix.E2BIG):
-		return fmt.Errorf("attach XDP to interface %d: the driver refused; on veth the peer's MTU must be at most 3506: %w", ifindex, err)
+		return fmt.Errorf("attach XDP to interface %d: the driver refused: %w", ifindex, err)
 	}
 	return fmt.Errorf("attach XDP to interface %d: %w", ifindex, err)
 }

@@ -147,7 +147,7 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 func memberStatus(c dataplane.BindingCounter) *apiv1.MemberStatus {
 	b := c.Binding
 	return &apiv1.MemberStatus{
-		Vip: b.Key.VIP.String(), Protocol: b.Key.Protocol.String(), Port: uint32(b.Key.Port),
+		Vip: b.Key.VIP.String(), Protocol: b.Key.Protocol.String(), Port: uint32(b.Key.Port), PortEnd: uint32(b.Key.PortEnd),
 		Dip: b.DIP.String(), DipPort: uint32(b.DIPPort), Member: uint32(b.Member), Service: b.Service,
 		Alive: true, Packets: c.Packets, Bytes: c.Bytes,
 	}
@@ -156,4 +156,9 @@ func memberStatus(c dataplane.BindingCounter) *apiv1.MemberStatus {
 // Trace implements agent.Handler: only muxes choose.
 func (a *Agent) Trace(*apiv1.TraceRequest) *apiv1.TraceResult {
 	return &apiv1.TraceResult{Error: "hosts do not choose a backend: ask a mux"}
+}
+
+// Flows implements agent.Handler: the flow table is the muxes'.
+func (a *Agent) Flows(*apiv1.FlowsRequest) *apiv1.FlowsResult {
+	return &apiv1.FlowsResult{Error: "hosts have no flow table of the balancer: ask a mux"}
 }

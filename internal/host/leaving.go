@@ -16,9 +16,10 @@ const linger = 2 * time.Second
 type bindingKey struct {
 	endpoint lb.EndpointKey
 	outer    netip.Addr
+	member   uint16 // plan.NoMember with IPIP
 }
 
-func keyOf(b plan.Binding) bindingKey { return bindingKey{b.Key, b.Outer} }
+func keyOf(b plan.Binding) bindingKey { return bindingKey{b.Key, b.Outer, b.TunnelMember()} }
 
 // leaver is a binding that no plan has any more.
 type leaver struct {

@@ -33,19 +33,29 @@ type route struct {
 	name            string
 	vip, outer, dip string
 	rewrite         bool
-	mss             int // that fits the tunnel
+	mss             int    // that fits the tunnel
+	member          uint16 // of GUE; 0 is IPIP
+	ports           string // "80", "70-90" or "any"
 }
 
 var routes = []route{
-	{"4in4", "203.0.113.10", dip4, dip4, true, 1440},
-	{"6in6", "2001:db8:f::10", dip6, dip6, true, 1400},
-	{"4in6", "203.0.113.20", host6, dip4, true, 1420},
-	{"6in4", "2001:db8:f::20", host4, dip6, true, 1420},
-	{"host itself 4", "203.0.113.11", host4, host4, true, 1440},
-	{"host itself 6", "2001:db8:f::11", host6, host6, true, 1400},
-	{"rewrite none 4", "203.0.113.12", dip4, dip4, false, 1440},
-	{"rewrite none 6", "2001:db8:f::12", dip6, dip6, false, 1400},
-	{"second VIP", "203.0.113.77", dip4, dip4, true, 1440},
+	{"4in4", "203.0.113.10", dip4, dip4, true, 1440, 0, "80"},
+	{"6in6", "2001:db8:f::10", dip6, dip6, true, 1400, 0, "80"},
+	{"4in6", "203.0.113.20", host6, dip4, true, 1420, 0, "80"},
+	{"6in4", "2001:db8:f::20", host4, dip6, true, 1420, 0, "80"},
+	{"host itself 4", "203.0.113.11", host4, host4, true, 1440, 0, "80"},
+	{"host itself 6", "2001:db8:f::11", host6, host6, true, 1400, 0, "80"},
+	{"rewrite none 4", "203.0.113.12", dip4, dip4, false, 1440, 0, "80"},
+	{"rewrite none 6", "2001:db8:f::12", dip6, dip6, false, 1400, 0, "80"},
+	{"second VIP", "203.0.113.77", dip4, dip4, true, 1440, 0, "80"},
+	{"GUE 4in4", "203.0.113.30", host4, dip4, true, 1416, 1, "80"},
+	{"GUE 6in6", "2001:db8:f::30", host6, dip6, true, 1376, 2, "80"},
+	{"GUE 4in6", "203.0.113.31", host6, dip4, true, 1396, 3, "80"},
+	{"GUE 6in4", "2001:db8:f::31", host4, dip6, true, 1396, 4, "80"},
+	{"range", "203.0.113.32", dip4, dip4, true, 1440, 0, "70-90"},
+	{"any, rewrite none 4", "203.0.113.33", host4, dip4, false, 1416, 5, "any"},
+	{"any, rewrite none 6", "2001:db8:f::33", dip6, dip6, false, 1400, 0, "any"},
+	{"any, rewrite host", "2001:db8:f::34", host6, dip6, true, 1376, 6, "any"},
 }
 
 const (
@@ -53,23 +63,37 @@ const (
 	serverPort = 8080
 )
 
-// testPlan has TCP and UDP bindings of all routes.
-func testPlan() plan.Plan {
-	p := plan.Plan{Revision: 1, MTU: 1500, TunnelSources: []netip.Prefix{
+// testPlan has bindings of all routes, for an underlay of this MTU.
+func testPlan(mtu uint32) plan.Plan {
+	p := plan.Plan{Revision: 1, MTU: mtu, TunnelSources: []netip.Prefix{
 		netip.MustParsePrefix("100.64.0.0/16"), netip.MustParsePrefix("fd53:6875:6e74::/64")}}
 	for _, r := range routes {
-		for _, protocol := range []lb.Protocol{lb.TCP, lb.UDP} {
-			b := plan.Binding{
-				Key:   lb.EndpointKey{VIP: netip.MustParseAddr(r.vip), Protocol: protocol, Port: vipPort},
-				Outer: netip.MustParseAddr(r.outer), DIP: netip.MustParseAddr(r.dip), DIPPort: serverPort, Rewrite: r.rewrite,
-			}
-			if !r.rewrite {
-				b.DIPPort = vipPort
-			}
-			p.Bindings = append(p.Bindings, b)
-		}
+		p.Bindings = append(p.Bindings, r.bindings()...)
 	}
 	return p
+}
+
+// bindings are those of TCP and UDP, or the one of all protocols.
+func (r route) bindings() []plan.Binding {
+	b := plan.Binding{
+		Key:   lb.EndpointKey{VIP: netip.MustParseAddr(r.vip), Protocol: lb.TCP, Port: vipPort},
+		Outer: netip.MustParseAddr(r.outer), DIP: netip.MustParseAddr(r.dip), DIPPort: serverPort, Rewrite: r.rewrite,
+	}
+	if r.member != 0 {
+		b.Member, b.Encap = r.member, lb.EncapGUE
+	}
+	switch {
+	case r.ports == "any":
+		b.Key.Protocol, b.Key.Port, b.Key.PortEnd, b.DIPPort = lb.AnyProtocol, 0, 65535, 0
+		return []plan.Binding{b}
+	case r.ports != "80":
+		b.Key.Port, b.Key.PortEnd, b.DIPPort = 70, 90, 0
+	case !r.rewrite:
+		b.DIPPort = vipPort
+	}
+	udp := b
+	udp.Key.Protocol = lb.UDP
+	return []plan.Binding{b, udp}
 }
 
 var nets atomic.Int32
@@ -79,6 +103,7 @@ type testNet struct {
 	t                    *testing.T
 	client, host, server string
 	dir                  string // of pins
+	mtu                  int    // of all links
 }
 
 func check(t *testing.T, err error) {
@@ -88,13 +113,13 @@ func check(t *testing.T, err error) {
 	}
 }
 
-func newTestNet(t *testing.T) *testNet {
+func newTestNet(t *testing.T, mtu int) *testNet {
 	t.Helper()
 	base := fmt.Sprintf("hostnet-%d-%d-", os.Getpid(), nets.Add(1))
-	n := &testNet{t: t, client: base + "client", host: base + "host", server: base + "server", dir: "/sys/fs/bpf/test-" + base + "host"}
+	n := &testNet{t: t, client: base + "client", host: base + "host", server: base + "server", dir: "/sys/fs/bpf/test-" + base + "host", mtu: mtu}
 	client, host, server := n.open(n.client), n.open(n.host), n.open(n.server)
-	check(t, netdev.AddVeth(netdev.VethEnd{Namespace: client, Name: "c0"}, netdev.VethEnd{Namespace: host, Name: "up0"}, 1500))
-	check(t, netdev.AddVeth(netdev.VethEnd{Namespace: host, Name: "vm0"}, netdev.VethEnd{Namespace: server, Name: "v0"}, 1500))
+	check(t, netdev.AddVeth(netdev.VethEnd{Namespace: client, Name: "c0"}, netdev.VethEnd{Namespace: host, Name: "up0"}, mtu))
+	check(t, netdev.AddVeth(netdev.VethEnd{Namespace: host, Name: "vm0"}, netdev.VethEnd{Namespace: server, Name: "v0"}, mtu))
 
 	n.address(client, "c0", client4+"/24", client6+"/64")
 	n.address(host, "up0", router4+"/24", router6+"/64", host4+"/32", host6+"/128")
@@ -156,7 +181,10 @@ func (n *testNet) tunnelVIPs() {
 	n.t.Helper()
 	tunnels := map[netip.Addr]encap.Tunnel{}
 	for _, r := range routes {
-		tunnel := encap.Tunnel{Source: netip.MustParseAddr(source4), Destination: netip.MustParseAddr(r.outer)}
+		tunnel := encap.Tunnel{Source: netip.MustParseAddr(source4), Destination: netip.MustParseAddr(r.outer), Member: plan.NoMember}
+		if r.member != 0 {
+			tunnel.Member = r.member
+		}
 		if tunnel.Destination.Is6() {
 			tunnel.Source = netip.MustParseAddr(source6)
 		}
@@ -181,14 +209,14 @@ func ifindex(t *testing.T, name string) int {
 // attach starts the data plane and gives it the plan.
 func (n *testNet) attach() *dataplane.Host {
 	n.t.Helper()
-	h, err := openTables(n.host, n.dir)
+	h, err := openTables(n.host, n.dir, uint32(n.mtu))
 	check(n.t, err)
 	n.t.Cleanup(func() { h.Close() })
 	return h
 }
 
 // openTables is what an agent does at its start, in the host's namespace.
-func openTables(namespace, dir string) (h *dataplane.Host, err error) {
+func openTables(namespace, dir string, mtu uint32) (h *dataplane.Host, err error) {
 	err = netdev.In(namespace, func() error {
 		dev, err := netdev.FindInterface("up0")
 		if err != nil {
@@ -197,7 +225,7 @@ func openTables(namespace, dir string) (h *dataplane.Host, err error) {
 		if h, err = dataplane.OpenHost(dataplane.HostOptions{Ifindex: dev.Index, Dir: filepath.Clean(dir)}); err != nil {
 			return err
 		}
-		return New(h, thisMachine("up0"), clock.System{}, nil).Apply(nil, testPlan())
+		return New(h, thisMachine("up0"), clock.System{}, nil).Apply(nil, testPlan(mtu))
 	})
 	return h, err
 }

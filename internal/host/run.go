@@ -30,6 +30,8 @@ type Options struct {
 	BPFFS string
 	// RunDir keeps a second agent out.
 	RunDir string
+	// Beside, if not nil, runs beside the agent until ctx ends; its error ends the agent.
+	Beside func(ctx context.Context, a *Agent) error
 }
 
 // lockName is the file in the run directory that a running agent holds.
@@ -60,13 +62,20 @@ func Run(ctx context.Context, o Options) error {
 	}
 	o.Node.Log.Info("programs attached", "interface", o.Interface, "pins", o.BPFFS)
 	h := New(tables, thisMachine(o.Interface), clock.System{}, o.Node.Log)
-	expiry, stop := context.WithCancel(ctx)
+	ctx, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { expire(expiry, h) })
+	var besideErr error
+	wg.Go(func() { expire(ctx, h) })
+	if o.Beside != nil {
+		wg.Go(func() {
+			besideErr = o.Beside(ctx, h)
+			stop()
+		})
+	}
 	err = agent.Run(ctx, o.Node, h)
 	stop()
 	wg.Wait()
-	return errors.Join(err, tables.Close())
+	return errors.Join(err, besideErr, tables.Close())
 }
 
 // expire looks for bindings whose time is over until ctx ends.

@@ -111,7 +111,7 @@ func (n *testNet) echoUDP(namespace, addr string, port int) {
 		}
 		n.t.Cleanup(func() { c.Close() })
 		go func() {
-			buf := make([]byte, 2000)
+			buf := make([]byte, 1<<16)
 			for {
 				k, from, err := c.ReadFromUDPAddrPort(buf)
 				if err != nil {

@@ -2,6 +2,7 @@ package host
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) {
 
 // beAgent opens the tables, says so, and lives until its parent is gone.
 func beAgent(namespace, dir string) int {
-	h, err := openTables(namespace, dir)
+	h, err := openTables(namespace, dir, 1500)
 	if err != nil {
 		fmt.Println(err)
 		return 1
@@ -51,8 +52,10 @@ func (n *testNet) startServers() {
 			n.echoUDP(n.host, r.dip, serverPort)
 		}
 	}
-	n.echoUDP(n.server, dip4, serverPort)
-	n.echoUDP(n.server, dip6, serverPort)
+	for _, port := range []int{serverPort, vipPort} {
+		n.echoUDP(n.server, dip4, port)
+		n.echoUDP(n.server, dip6, port)
+	}
 }
 
 // TestTraffic sends real TCP and UDP through every kind of tunnel, with checksums in every state that the programs can
@@ -66,14 +69,17 @@ func TestTraffic(t *testing.T) {
 		gro              bool
 		joined           bool // packets of several segments reach the programs
 		size             int
+		mtu              int // 0: 1500
 	}{
-		{"GSO and partial checksums, finished behind the programs", true, false, false, true, false, true, large},
-		{"whole checksums, one segment a packet", false, true, true, false, false, false, small},
-		{"whole checksums, joined by GRO", false, false, false, false, true, true, small},
-		{"all offloads", true, true, true, true, true, true, large},
+		{"GSO and partial checksums, finished behind the programs", true, false, false, true, false, true, large, 0},
+		{"whole checksums, one segment a packet", false, true, true, false, false, false, small, 0},
+		{"whole checksums, joined by GRO", false, false, false, false, true, true, small, 0},
+		{"all offloads", true, true, true, true, true, true, large, 0},
+		{"jumbo, all offloads", true, true, true, true, true, true, large, 9000},
+		{"jumbo, joined by GRO", false, false, false, false, true, true, small, 9000},
 	} {
 		t.Run(mode.name, func(t *testing.T) {
-			n := newTestNet(t)
+			n := newTestNet(t, cmp.Or(mode.mtu, 1500))
 			n.offloads(n.client, "c0", mode.c0, mode.gro)
 			n.offloads(n.host, "up0", mode.up0, mode.gro)
 			n.offloads(n.host, "vm0", mode.vm0, mode.gro)
@@ -90,7 +96,7 @@ func TestTraffic(t *testing.T) {
 			}
 			c, err := h.Counters()
 			check(t, err)
-			if first := c.Bindings[0]; (first.Bytes/first.Packets > 1500) != mode.joined {
+			if first := c.Bindings[0]; (first.Bytes/first.Packets > uint64(n.mtu)) != mode.joined {
 				t.Errorf("%s: %d bytes in %d packets, want GSO packets: %v", bindingText(first), first.Bytes, first.Packets, mode.joined)
 			}
 			for reason, count := range c.Reasons {
@@ -116,8 +122,8 @@ func (n *testNet) exchange(t *testing.T, r route, size int) {
 	t.Helper()
 	start := time.Now()
 	c := n.dial("tcp", r.vip, 0)
-	if got := maxSegment(t, c); got != r.mss {
-		t.Errorf("%s: client may send segments of %d, want %d", r.name, got, r.mss)
+	if got, want := maxSegment(t, c), r.mss+n.mtu-1500; got != want {
+		t.Errorf("%s: client may send segments of %d, want %d", r.name, got, want)
 	}
 	if err := transfer(c, size); err != nil {
 		t.Errorf("%s: TCP: %v", r.name, err)
@@ -156,7 +162,7 @@ func ping(u net.Conn, i int) error {
 
 // TestCollision: one client port, two VIPs, one server port: both connections live side by side.
 func TestCollision(t *testing.T) {
-	n := newTestNet(t)
+	n := newTestNet(t, 1500)
 	n.startServers()
 	h := n.attach()
 	first := n.dial("tcp4", "203.0.113.10", 40001)
@@ -200,7 +206,7 @@ func (n *testNet) agentProcess() (kill func()) {
 // TestRestart kills the agent and starts another, again and again, under a TCP transfer and UDP in lockstep: a datagram
 // that is lost is never echoed, and fails the test.
 func TestRestart(t *testing.T) {
-	n := newTestNet(t)
+	n := newTestNet(t, 1500)
 	n.startServers()
 	kill := n.agentProcess()
 	stop := make(chan struct{})

@@ -48,12 +48,19 @@ func managerAddress() string {
 	return netip.AddrPortFrom(ManagerAddress(1).V4.Addr(), ManagerPort).String()
 }
 
+// MetricsPort is where managers, muxes and hosts of a lab serve metrics on their own address.
+const MetricsPort = 9485
+
+func metricsAddress(n Node) string {
+	return netip.AddrPortFrom(n.Addresses().V4.Addr(), MetricsPort).String()
+}
+
 const managerProcess = "manager"
 
 // startManager starts the manager and returns when it answers.
 func (l *Lab) startManager(ctx context.Context) error {
 	node := Node{Name: "manager1", Kind: KindManager, Index: 1}
-	args := []string{"manager", "--name", node.Name, "--data", filepath.Join(l.nodeDir(node.Name), "data"), "--listen", managerAddress()}
+	args := []string{"manager", "--name", node.Name, "--data", filepath.Join(l.nodeDir(node.Name), "data"), "--listen", managerAddress(), "--metrics", metricsAddress(node)}
 	if _, err := l.start(command{node: node, name: managerProcess, path: l.Binary, args: args}); err != nil {
 		return err
 	}
@@ -152,7 +159,10 @@ func (l *Lab) tokenPath(node string) string { return filepath.Join(l.nodeDir(nod
 const agentProcess = "agent"
 
 // StartAgent starts the agent of a mux or host; it does not wait.
-func (l *Lab) StartAgent(name string) error {
+func (l *Lab) StartAgent(name string) error { return l.startAgent(name, l.Binary) }
+
+// startAgent starts the agent from a program, with flags beside the lab's own.
+func (l *Lab) startAgent(name, program string, flags ...string) error {
 	n, err := l.Topology.Find(name)
 	if err != nil {
 		return err
@@ -160,9 +170,12 @@ func (l *Lab) StartAgent(name string) error {
 	if n.Kind != KindMux && n.Kind != KindHost {
 		return fmt.Errorf("node: %q: must be a mux or a host", name)
 	}
-	_, err = l.start(command{node: n, name: agentProcess, path: l.Binary, args: l.agentArgs(n)})
+	_, err = l.start(command{node: n, name: agentProcess, path: program, args: append(l.agentArgs(n), flags...)})
 	return err
 }
+
+// RunDir is the run directory of a node's agent.
+func (l *Lab) RunDir(node string) string { return filepath.Join(l.nodeDir(node), "run") }
 
 func (l *Lab) agentArgs(n Node) []string {
 	dir := l.nodeDir(n.Name)
@@ -173,7 +186,8 @@ func (l *Lab) agentArgs(n Node) []string {
 		"--manager", managerAddress(),
 		"--token-file", l.tokenPath(n.Name),
 		"--state", filepath.Join(dir, "state"),
-		"--run", filepath.Join(dir, "run"),
+		"--run", l.RunDir(n.Name),
 		"--bpffs", filepath.Join(bpfRoot, l.Topology.Name, n.Name),
+		"--metrics", metricsAddress(n),
 	}
 }

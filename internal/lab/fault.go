@@ -50,11 +50,16 @@ func (l *Lab) setLink(n Node, up bool) error {
 // RestartAgent kills exactly the agent of a mux or host by SIGKILL, starts it again, and returns when the new one has
 // reported to the manager. The mux's speaker is not touched.
 func (l *Lab) RestartAgent(ctx context.Context, name string) error {
+	return l.ReplaceAgent(ctx, name, l.Binary)
+}
+
+// ReplaceAgent is RestartAgent with another program, and with flags beside those that the lab gives.
+func (l *Lab) ReplaceAgent(ctx context.Context, name, program string, flags ...string) error {
 	if err := l.killNamed(ctx, name, agentProcess); err != nil {
 		return err
 	}
 	since := time.Now()
-	if err := l.StartAgent(name); err != nil {
+	if err := l.startAgent(name, program, flags...); err != nil {
 		return err
 	}
 	return l.waitReported(ctx, name, since)

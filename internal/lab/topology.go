@@ -59,7 +59,7 @@ const (
 	MaxHosts   = 200
 	MaxVMs     = 200
 	MinMTU     = 1280 // RFC 8200 section 5
-	MaxMTU     = 3498 // above, XDP on veth needs programs with multi-buffer support
+	MaxMTU     = 9000 // jumbo frames, which the programs take in several pieces of memory
 )
 
 var nameForm = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,22}[a-z0-9])?$`)

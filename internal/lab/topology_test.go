@@ -49,7 +49,7 @@ func TestTopologyRefuses(t *testing.T) {
 		"routers: {count: 2}\n":          {"lab.yaml:1:18: routers.count: 2: not supported by this version; must be 1"},
 		"managers: 3\n":                  {"managers: 3: not supported by this version; must be 1"},
 		"routers: {daemon: gated}\n":     {`routers.daemon: "gated": must be frr or bird`},
-		"mtu: 1279\n":                    {"mtu: 1279: must be 1280 to 3498"},
+		"mtu: 1279\n":                    {"mtu: 1279: must be 1280 to 9000"},
 		"name: Demo\n":                   {`name: "Demo": must be 1 to 24 letters`},
 		"name: a/b\n":                    {`name: "a/b"`},
 		"name: demo-\n":                  {`name: "demo-"`},

@@ -93,23 +93,38 @@ func TestBadInputIsRefused(t *testing.T) {
 		in   *apiv1.Object
 		want string // part of the first violation
 	}{
-		"nothing":             {&apiv1.Object{}, "objects[0]"},
-		"nil service":         {&apiv1.Object{Kind: &apiv1.Object_Service{}}, "services: name"},
-		"empty service":       {&apiv1.Object{Kind: &apiv1.Object_Service{Service: &apiv1.Service{}}}, "services: name"},
-		"empty node":          {&apiv1.Object{Kind: &apiv1.Object_Node{Node: &apiv1.Node{}}}, "nodes: name"},
-		"empty network":       {&apiv1.Object{Kind: &apiv1.Object_Network{Network: &apiv1.Network{}}}, "networks: name"},
-		"name with a slash":   {other(func(s *apiv1.Service) { s.Name = "a/b" }), "name"},
-		"no vip":              {other(func(s *apiv1.Service) { s.Vip = nil }), "vip"},
-		"bad vip":             {other(func(s *apiv1.Service) { s.Vip = []string{"203.0.113.999"} }), "services/other: vip[0]: 203.0.113.999: must be"},
-		"mapped vip":          {other(func(s *apiv1.Service) { s.Vip = []string{"::ffff:203.0.113.11"} }), "vip[0]"},
-		"vip of no network":   {other(func(s *apiv1.Service) { s.Vip = []string{"192.0.2.1"} }), "vip[0]: 192.0.2.1"},
-		"taken vip":           {other(func(s *apiv1.Service) { s.Vip = []string{"203.0.113.10"} }), "203.0.113.10"},
-		"no endpoints":        {other(func(s *apiv1.Service) { s.Endpoints = nil }), "endpoints"},
-		"nil endpoint":        {other(func(s *apiv1.Service) { s.Endpoints[0] = nil }), "endpoints[0]"},
-		"port 0":              {other(func(s *apiv1.Service) { s.Endpoints[0].Port = "0" }), "endpoints[0].port: 0: must be 1 to 65535"},
-		"port range":          {other(func(s *apiv1.Service) { s.Endpoints[0].Port = "80-90" }), lb.NotSupported},
+		"nothing":           {&apiv1.Object{}, "objects[0]"},
+		"nil service":       {&apiv1.Object{Kind: &apiv1.Object_Service{}}, "services: name"},
+		"empty service":     {&apiv1.Object{Kind: &apiv1.Object_Service{Service: &apiv1.Service{}}}, "services: name"},
+		"empty node":        {&apiv1.Object{Kind: &apiv1.Object_Node{Node: &apiv1.Node{}}}, "nodes: name"},
+		"empty network":     {&apiv1.Object{Kind: &apiv1.Object_Network{Network: &apiv1.Network{}}}, "networks: name"},
+		"name with a slash": {other(func(s *apiv1.Service) { s.Name = "a/b" }), "name"},
+		"no vip":            {other(func(s *apiv1.Service) { s.Vip = nil }), "vip"},
+		"bad vip":           {other(func(s *apiv1.Service) { s.Vip = []string{"203.0.113.999"} }), "services/other: vip[0]: 203.0.113.999: must be"},
+		"mapped vip":        {other(func(s *apiv1.Service) { s.Vip = []string{"::ffff:203.0.113.11"} }), "vip[0]"},
+		"vip of no network": {other(func(s *apiv1.Service) { s.Vip = []string{"192.0.2.1"} }), "vip[0]: 192.0.2.1"},
+		"taken vip":         {other(func(s *apiv1.Service) { s.Vip = []string{"203.0.113.10"} }), "203.0.113.10"},
+		"no endpoints":      {other(func(s *apiv1.Service) { s.Endpoints = nil }), "endpoints"},
+		"nil endpoint":      {other(func(s *apiv1.Service) { s.Endpoints[0] = nil }), "endpoints[0]"},
+		"port 0":            {other(func(s *apiv1.Service) { s.Endpoints[0].Port = "0" }), "endpoints[0].port: 0: must be 1 to 65535"},
+		"port range":        {other(func(s *apiv1.Service) { s.Endpoints[0].Port = "90-80" }), "endpoints[0].port: 90-80: must be 1 to 65535, a range"},
+		"ranges overlap": {other(func(s *apiv1.Service) {
+			e := s.Endpoints[0]
+			e.Port, e.Backends[0].Port, e.Health = "80-90", 0, nil
+			twice := proto.CloneOf(e)
+			twice.Port = "90-91"
+			s.Endpoints = append(s.Endpoints, twice)
+		}), "endpoints[1]: tcp port 90-91: must not overlap the range of endpoints[0]: both hold port 90"},
+		"allowed and denied": {other(func(s *apiv1.Service) {
+			s.Sources = &apiv1.Sources{Allow: []string{"192.0.2.0/24"}, Deny: []string{"192.0.2.0/24"}}
+		}), "sources.deny[0]: 192.0.2.0/24: must not be allowed and denied"},
+		"outer destination shared": {other(func(s *apiv1.Service) {
+			b := proto.CloneOf(s.Endpoints[0].Backends[0])
+			b.Port++
+			s.Endpoints[0].Backends = append(s.Endpoints[0].Backends, b)
+		}), "with encap ipip: gue tells them apart"},
 		"quic":                {other(func(s *apiv1.Service) { s.Endpoints[0].Protocol = "quic" }), lb.NotSupported},
-		"unknown protocol":    {other(func(s *apiv1.Service) { s.Endpoints[0].Protocol = "sctp" }), "must be tcp or udp"},
+		"unknown protocol":    {other(func(s *apiv1.Service) { s.Endpoints[0].Protocol = "sctp" }), "must be tcp, udp or any"},
 		"path":                {other(func(s *apiv1.Service) { s.Endpoints[0].Path = "nat" }), lb.NotSupported},
 		"affinity":            {other(func(s *apiv1.Service) { s.Endpoints[0].Affinity = "cookie" }), lb.NotSupported},
 		"scheduler":           {other(func(s *apiv1.Service) { s.Endpoints[0].Scheduler = "fastest" }), "scheduler"},

@@ -42,6 +42,7 @@ var (
 		shuntv1connect.ManagerWatchProcedure:       readers,
 		shuntv1connect.ManagerStatusProcedure:      readers,
 		shuntv1connect.ManagerTraceProcedure:       readers,
+		shuntv1connect.ManagerFlowsProcedure:       readers,
 		shuntv1connect.ManagerVersionProcedure:     readers,
 		shuntv1connect.NodeProtocolSyncProcedure:   nodes,
 		// A node without a certificate shows a token instead.

@@ -15,6 +15,7 @@ import (
 // changes. They always equal what plan.ForNode computes from scratch. Items are never modified.
 type items struct {
 	ringKeys  map[string]*apiv1.PlanItem
+	services  map[string]*apiv1.PlanItem
 	endpoints map[string]*apiv1.PlanItem
 	bindings  map[string]hostItem
 	// byEndpoint are the keys of an endpoint's bindings.
@@ -23,7 +24,7 @@ type items struct {
 
 func newItems() items {
 	return items{
-		ringKeys: map[string]*apiv1.PlanItem{}, endpoints: map[string]*apiv1.PlanItem{},
+		ringKeys: map[string]*apiv1.PlanItem{}, services: map[string]*apiv1.PlanItem{}, endpoints: map[string]*apiv1.PlanItem{},
 		bindings: map[string]hostItem{}, byEndpoint: map[lb.EndpointKey][]string{},
 	}
 }
@@ -41,9 +42,10 @@ func (v *view) rebuildLocked(key lb.EndpointKey) []string {
 	if !owned || !ok {
 		return changed
 	}
-	ep := plan.MakeEndpoint(own.svc, own.ep, &st)
+	encap := v.state.Encap()
+	ep := plan.MakeEndpoint(own.svc, own.ep, &st, encap)
 	v.items.endpoints[plan.EndpointItem(key)] = convert.EndpointItem(&ep)
-	for _, hb := range plan.MakeBindings(own.svc, own.ep, &st) {
+	for _, hb := range plan.MakeBindings(own.svc, own.ep, &st, encap) {
 		item := convert.BindingItem(&hb.Binding)
 		v.items.bindings[item.Key] = hostItem{host: hb.Host, item: item}
 		v.items.byEndpoint[key] = append(v.items.byEndpoint[key], item.Key)
@@ -51,11 +53,38 @@ func (v *view) rebuildLocked(key lb.EndpointKey) []string {
 	return append(changed, v.items.byEndpoint[key]...)
 }
 
+// retellLocked makes the service's item afresh where it differs and returns its key if so. old and now are what was and
+// is stored of it, nil for nothing. Lists of sources are long: an equal item is not made again.
+func (v *view) retellLocked(old, now *lb.Service) []string {
+	var name string
+	switch {
+	case now == nil:
+		name = old.Name
+		delete(v.items.services, plan.ServiceItem(name))
+	case old != nil && sameService(old, now):
+		return nil
+	default:
+		name = now.Name
+		s := plan.MakeService(now)
+		v.items.services[plan.ServiceItem(name)] = convert.ServiceItem(&s)
+	}
+	return []string{plan.ServiceItem(name)}
+}
+
+// sameService tells whether two services share the same among their endpoints.
+func sameService(a, b *lb.Service) bool {
+	return slices.Equal(a.VIPs, b.VIPs) && a.Limits == b.Limits &&
+		slices.Equal(a.Sources.Allow, b.Sources.Allow) && slices.Equal(a.Sources.Deny, b.Sources.Deny)
+}
+
 // itemLocked is the item with the key as the node has it; nil when the node must not have it.
 func (v *view) itemLocked(node *lb.Node, key string) *apiv1.PlanItem {
 	switch node.Role {
 	case lb.RoleMux:
 		if item := v.items.endpoints[key]; item != nil {
+			return item
+		}
+		if item := v.items.services[key]; item != nil {
 			return item
 		}
 		return v.items.ringKeys[key]
@@ -73,6 +102,7 @@ func (v *view) allLocked(node *lb.Node) map[string]*apiv1.PlanItem {
 	switch node.Role {
 	case lb.RoleMux:
 		maps.Copy(out, v.items.endpoints)
+		maps.Copy(out, v.items.services)
 		maps.Copy(out, v.items.ringKeys)
 	case lb.RoleHost:
 		for key, hi := range v.items.bindings {

@@ -1,7 +1,7 @@
 // Package manager is the part that people and nodes talk to: it validates and stores objects, computes every node's
 // plan and streams it.
 //
-// Lock order: Manager.writing, view.mu, session.mu; Manager.reports.mu is taken alone.
+// Lock order: Manager.writing, view.mu, session.mu or keeper.mu; Manager.reports.mu and opinions.mu are taken last.
 package manager
 
 import (
@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -39,11 +40,22 @@ type Options struct {
 	Version, Commit string
 	Clock           clock.Clock
 	Log             *slog.Logger
+	// Interceptors see every call of the API.
+	Interceptors []connect.Interceptor
 	// RingSize chooses ring sizes; nil is ring.SizeCode.
 	RingSize plan.SizeCode
+	// DownAfter is how long every mux must call a member dead until rings are made without it; 0 is DefaultDownAfter,
+	// less than that never.
+	DownAfter time.Duration
 	// TraceTimeout bounds a node's answer; 0 is DefaultTraceTimeout.
 	TraceTimeout time.Duration
+	// keepNothing leaves the steps of endpoints to a test.
+	keepNothing bool
 }
+
+// DefaultDownAfter is short beside how long the fallback chain's 1.5 % on the busiest backend matters, and long beside
+// a restart of a server: a ring that changes moves flows.
+const DefaultDownAfter = 30 * time.Second
 
 // DefaultTraceTimeout is how long Trace waits for a node.
 const DefaultTraceTimeout = 2 * time.Second
@@ -65,6 +77,7 @@ type Manager struct {
 	issued time.Time
 
 	reports  *reports
+	opinions *opinions
 	sessions *sessions
 	server   *serverCert
 
@@ -84,6 +97,9 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	if o.RingSize == nil {
 		o.RingSize = ring.SizeCode
 	}
+	if o.DownAfter == 0 {
+		o.DownAfter = DefaultDownAfter
+	}
 	if o.TraceTimeout == 0 {
 		o.TraceTimeout = DefaultTraceTimeout
 	}
@@ -96,7 +112,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Manager{o: o, secrets: secrets, view: newView(secrets), reports: newReports(), sessions: newSessions(), done: make(chan struct{})}
+	m := &Manager{o: o, secrets: secrets, view: newView(secrets), reports: newReports(), opinions: newOpinions(), sessions: newSessions(), done: make(chan struct{})}
 	if secrets.old && !used {
 		o.Log.Warn("the store is empty, but the CA is not new: nodes that obeyed a later epoch keep their plans until this one is as late")
 	}
@@ -214,6 +230,9 @@ func (m *Manager) follow(ctx context.Context) error {
 		m.stop(m.pump(watcher))
 	})
 	workers.Go(func() { m.sweepAll(m.ctx) })
+	if !m.o.keepNothing {
+		workers.Go(func() { newKeeper(m).run(m.ctx) })
+	}
 	go func() {
 		defer close(m.done)
 		workers.Wait()

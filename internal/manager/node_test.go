@@ -37,6 +37,33 @@ func TestPlanReachesNodes(t *testing.T) {
 	mux.until("the deletion", func(p plan.Plan) bool { return len(p.Endpoints) == 0 })
 }
 
+func TestFlows(t *testing.T) {
+	r := newRig(t, store.NewMemory())
+	r.apply(network(), muxNode(1), hostNode(1))
+	mux := r.join("mux1", "mux")
+	rev := r.apply(web(1)).Revision
+	mux.until("the service", func(p plan.Plan) bool { return p.Revision == rev })
+	res, err := r.admin.Flows(t.Context(), connect.NewRequest(&apiv1.FlowsRequest{Vip: "203.0.113.10", Port: "80", Limit: 1}))
+	if err != nil || len(res.Msg.Results) != 1 {
+		t.Fatalf("flows: %v %v", res, err)
+	}
+	got := res.Msg.Results[0]
+	if got.Node != "mux1" || got.Error != "" || !got.Truncated || len(got.Flows) != 1 || got.Flows[0].Port != "80" {
+		t.Errorf("flows of mux1: %v", got)
+	}
+	for name, req := range map[string]*apiv1.FlowsRequest{
+		"no address":     {},
+		"wrong port":     {Vip: "203.0.113.10", Port: "http"},
+		"backward range": {Vip: "203.0.113.10", Port: "9-8"},
+		"wrong protocol": {Vip: "203.0.113.10", Protocol: "ftp"},
+		"too many":       {Vip: "203.0.113.10", Limit: 1 << 30},
+	} {
+		if _, err := r.admin.Flows(t.Context(), connect.NewRequest(req)); connect.CodeOf(err) != connect.CodeInvalidArgument {
+			t.Errorf("%s: %v, want invalid argument", name, err)
+		}
+	}
+}
+
 func TestStatusAndTrace(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), muxNode(1), hostNode(1))

@@ -19,7 +19,7 @@ import (
 type reports struct {
 	mu    sync.Mutex
 	heard map[string]heard
-	// waiting are the traces without an answer, by question id.
+	// waiting are the questions without an answer, by id.
 	waiting map[uint64]question
 	asked   uint64
 }
@@ -85,12 +85,22 @@ func (r *reports) disconnected(s *session, now time.Time) {
 	r.heard[s.name] = heard{s.number, next}
 }
 
+// Status is what the manager knows of its nodes.
+func (m *Manager) Status() *apiv1.StatusResponse {
+	out := &apiv1.StatusResponse{Epoch: m.epoch}
+	var objs []*apiv1.Object
+	out.Revision, objs = m.view.objects(lb.KindNode, "")
+	out.Nodes = m.reports.all("", objs)
+	return out
+}
+
 // Status implements the API. Nodes with a Node object that never connected are in it.
 func (a api) Status(_ context.Context, req *connect.Request[apiv1.StatusRequest]) (*connect.Response[apiv1.StatusResponse], error) {
 	out := &apiv1.StatusResponse{Epoch: a.m.epoch}
 	var objs []*apiv1.Object
 	out.Revision, objs = a.m.view.objects(lb.KindNode, req.Msg.GetNode())
 	out.Nodes = a.m.reports.all(req.Msg.GetNode(), objs)
+	out.Decisions = a.m.view.decisions()
 	if len(out.Nodes) == 0 && req.Msg.GetNode() != "" {
 		return nil, fault(notFound{ref{lb.KindNode, req.Msg.GetNode()}})
 	}

@@ -37,9 +37,9 @@ func TestReportsOfOldStreamsDoNotCount(t *testing.T) {
 func TestOnlyTheAskedNodeAnswers(t *testing.T) {
 	r := newReports()
 	id, answer := r.expect("mux1")
-	r.answer("mux2", &apiv1.TraceReply{Id: id, Result: &apiv1.TraceResult{Verdict: "forged"}})
-	r.answer("mux1", &apiv1.TraceReply{Id: id, Result: &apiv1.TraceResult{Verdict: "forwarded"}})
-	if got := <-answer; got.Verdict != "forwarded" {
+	r.answer("mux2", &apiv1.NodeReport{Trace: &apiv1.TraceReply{Id: id, Result: &apiv1.TraceResult{Verdict: "forged"}}})
+	r.answer("mux1", &apiv1.NodeReport{Trace: &apiv1.TraceReply{Id: id, Result: &apiv1.TraceResult{Verdict: "forwarded"}}})
+	if got := (<-answer).GetTrace().GetResult(); got.GetVerdict() != "forwarded" {
 		t.Errorf("%v: must be mux1's answer", got)
 	}
 }

@@ -39,6 +39,7 @@ func (m *Manager) Handler() http.Handler {
 			return []connect.HandlerOption{connect.WithReadMaxBytes(maxRequestBytes)}
 		}),
 		connect.WithCompressMinBytes(compressFrom),
+		connect.WithInterceptors(m.o.Interceptors...),
 		connect.WithRecover(func(_ context.Context, spec connect.Spec, _ http.Header, r any) error {
 			m.o.Log.Error("panic in a call", "procedure", spec.Procedure, "panic", r, "stack", string(debug.Stack()))
 			return connect.NewError(connect.CodeInternal, errors.New("internal error"))

@@ -42,7 +42,7 @@ type session struct {
 	told, obeyed int64
 	// late: the node did not obey in time; nobody waits for it until it does.
 	late      bool
-	questions []*apiv1.TraceQuestion
+	questions []*apiv1.PlanUpdate
 	// wake has room for one.
 	wake chan struct{}
 
@@ -73,8 +73,8 @@ func (s *session) note(c change) {
 	s.signal()
 }
 
-// ask queues a trace question.
-func (s *session) ask(q *apiv1.TraceQuestion) {
+// ask queues an update that carries a question.
+func (s *session) ask(q *apiv1.PlanUpdate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.questions = append(s.questions, q)
@@ -89,7 +89,7 @@ func (s *session) signal() {
 }
 
 // take empties the mailbox.
-func (s *session) take() (dirty map[string]bool, all, moved bool, questions []*apiv1.TraceQuestion) {
+func (s *session) take() (dirty map[string]bool, all, moved bool, questions []*apiv1.PlanUpdate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	dirty, all, moved, questions = s.dirty, s.all, s.moved, s.questions
@@ -115,10 +115,7 @@ func (s *session) updates(v *view) (out []*apiv1.PlanUpdate, deleted bool) {
 		s.tell(up.Revision)
 		out = append(out, up)
 	}
-	for _, q := range questions {
-		out = append(out, &apiv1.PlanUpdate{Trace: q})
-	}
-	return out, deleted
+	return append(out, questions...), deleted
 }
 
 // update is the difference between what the node has and what it must have.

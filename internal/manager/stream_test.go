@@ -60,7 +60,7 @@ func TestStreamIsSnapshotThenChanges(t *testing.T) {
 	r.apply(network(), hostNode(1), hostNode(2), muxNode(1), web(1))
 	s := r.raw("mux1", "mux")
 	up := receive(t, s)
-	if want := "endpoint/0/203.0.113.10/tcp/80 key/1 node"; !up.Snapshot || keys(up) != want {
+	if want := "endpoint/0/203.0.113.10/tcp/80 key/1 node service/web"; !up.Snapshot || keys(up) != want {
 		t.Fatalf("snapshot: %v, want %s", up, want)
 	}
 	for _, step := range []struct {
@@ -76,7 +76,14 @@ func TestStreamIsSnapshotThenChanges(t *testing.T) {
 			s.Endpoints[0].Port = 81
 			return r.apply(s).Revision
 		}, "endpoint/0/203.0.113.10/tcp/81 -endpoint/0/203.0.113.10/tcp/80"},
-		{func() int64 { r.delete("Service", "web"); return 0 }, "-endpoint/0/203.0.113.10/tcp/81"},
+		{func() int64 {
+			s := web(1, 2)
+			s.Endpoints[0].Port = 81
+			s.Sources.Deny = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+			return r.apply(s).Revision
+		}, "service/web"},
+		{func() int64 { n := network(); n.MTU, n.Encap = 9000, lb.EncapGUE; return r.apply(n).Revision }, "endpoint/0/203.0.113.10/tcp/81"},
+		{func() int64 { r.delete("Service", "web"); return 0 }, "-endpoint/0/203.0.113.10/tcp/81 -service/web"},
 	} {
 		rev := step.do()
 		up := receive(t, s)
@@ -94,7 +101,7 @@ func TestHostsHearOnlyOfThemselves(t *testing.T) {
 		t.Fatalf("snapshot: %v", up)
 	}
 	r.apply(web(1, 2))
-	if up := receive(t, s); keys(up) != "binding/0/10.20.2.11/203.0.113.10/tcp/80" {
+	if up := receive(t, s); keys(up) != "binding/0/10.20.2.11/203.0.113.10/tcp/80/1" {
 		t.Fatalf("change: %v", up)
 	}
 	// The host's address moves to another node: its bindings go with it.
@@ -105,7 +112,7 @@ func TestHostsHearOnlyOfThemselves(t *testing.T) {
 		t.Logf("a backend's host without a node is refused: %v", violations(t, err))
 		return
 	}
-	if up := receive(t, s); keys(up) != "node -binding/0/10.20.2.11/203.0.113.10/tcp/80" || up.Revision != res.Revision {
+	if up := receive(t, s); keys(up) != "node -binding/0/10.20.2.11/203.0.113.10/tcp/80/1" || up.Revision != res.Revision {
 		t.Fatalf("change: %v", up)
 	}
 }

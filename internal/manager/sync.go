@@ -55,6 +55,7 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 func (n nodeAPI) goodbye(s *session) {
 	n.m.view.unsubscribe(s)
 	n.m.reports.disconnected(s, n.m.o.Clock.Now())
+	n.m.opinions.gone(s, n.m.o.Clock.Now())
 	if n.m.sessions.remove(s) {
 		n.m.o.Log.Info("node is disconnected", "node", s.name, "cause", context.Cause(s.ctx))
 	}
@@ -72,11 +73,12 @@ func (n nodeAPI) listen(s *session, stream *connect.BidiStream[apiv1.NodeReport,
 			return
 		}
 		n.m.reports.report(s, report, n.m.o.Clock.Now())
+		if st := report.GetStatus(); st != nil && s.role == lb.RoleMux {
+			n.m.opinions.report(s, st.GetMembers(), n.m.o.Clock.Now())
+		}
 		n.m.sessions.obeyed(s, report.GetSyncedRevision())
 		n.m.checkEpoch(report.GetEpoch())
-		if t := report.GetTrace(); t != nil {
-			n.m.reports.answer(s.name, t)
-		}
+		n.m.reports.answer(s.name, report)
 	}
 }
 

@@ -76,6 +76,8 @@ type change struct {
 	objects []ref
 	// items whose content may have changed, for muxes and hosts.
 	items []string
+	// endpoints whose state, owner or surroundings changed.
+	endpoints []lb.EndpointKey
 	// surroundings: nodes or networks changed, every node's own items must be computed afresh.
 	surroundings bool
 	leader       bool
@@ -109,6 +111,7 @@ func (v *view) fold(b store.Batch) error {
 	defer v.mu.Unlock()
 	var c change
 	touched := map[lb.EndpointKey]bool{}
+	encap := v.state.Encap()
 	for _, ev := range b.Events {
 		if err := v.foldEventLocked(ev, &c, touched); err != nil {
 			return fmt.Errorf("revision %d: key %s: %w", b.Revision, ev.KV.Key, err)
@@ -117,10 +120,18 @@ func (v *view) fold(b store.Batch) error {
 			v.planRev = max(v.planRev, ev.KV.ModRevision)
 		}
 	}
+	if v.state.Encap() != encap {
+		for key, own := range v.owners {
+			if own.ep.Encap == "" {
+				touched[key] = true
+			}
+		}
+	}
 	v.rev = b.Revision
 	v.state.Revision = v.planRev
 	for key := range touched {
 		c.items = append(c.items, v.rebuildLocked(key)...)
+		c.endpoints = append(c.endpoints, key)
 	}
 	for s := range v.subscribers {
 		s.note(c)
@@ -219,6 +230,9 @@ func (v *view) foldObjectLocked(ev store.Event, c *change, touched map[lb.Endpoi
 	if ev.Deleted {
 		delete(v.records, r)
 		c.surroundings = c.surroundings || r.kind != lb.KindService
+		if svc := serviceOf(old); svc != nil {
+			c.items = append(c.items, v.retellLocked(svc, nil)...)
+		}
 		return nil
 	}
 	rec, err := parseRecord(ev.KV)
@@ -229,6 +243,7 @@ func (v *view) foldObjectLocked(ev store.Event, c *change, touched map[lb.Endpoi
 	switch o := rec.obj.(type) {
 	case *lb.Service:
 		v.state.Services[o.Name] = o
+		c.items = append(c.items, v.retellLocked(serviceOf(old), o)...)
 		plan.EachEndpoint(o, func(key lb.EndpointKey, ep *lb.Endpoint) {
 			v.owners[key] = owner{o, ep}
 			touched[key] = true
@@ -241,6 +256,15 @@ func (v *view) foldObjectLocked(ev store.Event, c *change, touched map[lb.Endpoi
 		c.surroundings = true
 	}
 	return nil
+}
+
+// serviceOf is the record's service; nil when there is none.
+func serviceOf(r *record) *lb.Service {
+	if r == nil {
+		return nil
+	}
+	svc, _ := r.obj.(*lb.Service)
+	return svc
 }
 
 // forgetLocked takes an object out. Within one revision an endpoint may have moved to another service already: only

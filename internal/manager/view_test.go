@@ -87,7 +87,7 @@ func (w *world) step(rt *rapid.T) {
 			}
 		}
 	}
-	if err := wr.finish(ring.SizeCode, w.now); err != nil {
+	if err := wr.finish(conditions{size: ring.SizeCode, now: w.now}); err != nil {
 		return // the state would be invalid; nothing is committed
 	}
 	w.rev++
@@ -105,7 +105,8 @@ func (w *world) step(rt *rapid.T) {
 func objects(rt *rapid.T) []lb.Object {
 	network := &lb.Network{
 		Name: "main", VIPs: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}, Underlay: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
-		MTU: uint32(rapid.SampledFrom([]int{1500, 9000}).Draw(rt, "mtu")),
+		MTU:   uint32(rapid.SampledFrom([]int{1500, 9000}).Draw(rt, "mtu")),
+		Encap: rapid.SampledFrom([]string{lb.EncapIPIP, lb.EncapGUE}).Draw(rt, "encap"),
 	}
 	out := []lb.Object{network}
 	for i, name := range []string{"mux1", "mux2", "host1", "host2"} {
@@ -132,16 +133,25 @@ func hostAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 20, byte(i)
 
 // randomService takes its VIPs from a small pool, so that endpoints move between services.
 func randomService(rt *rapid.T, name string) *lb.Service {
-	s := &lb.Service{Name: name}
+	s := &lb.Service{Name: name, Limits: lb.Limits{Packets: rapid.Uint64Range(0, 2).Draw(rt, "packets")}}
+	for i := range rapid.IntRange(0, 2).Draw(rt, "denied") {
+		s.Sources.Deny = append(s.Sources.Deny, netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, byte(i), 0}), 24))
+	}
 	for _, v := range rapid.SliceOfNDistinct(rapid.IntRange(1, 4), 1, 2, rapid.ID).Draw(rt, "vips") {
 		s.VIPs = append(s.VIPs, netip.AddrFrom4([4]byte{203, 0, 113, byte(v)}))
 	}
 	for _, port := range rapid.SliceOfNDistinct(rapid.IntRange(80, 82), 1, 2, rapid.ID).Draw(rt, "ports") {
-		ep := lb.Endpoint{Protocol: lb.TCP, Port: uint16(port)}
+		ep := lb.Endpoint{
+			Protocol: lb.TCP, Port: uint16(port), Encap: rapid.SampledFrom([]string{"", lb.EncapGUE}).Draw(rt, "encap"),
+			SlowStart: time.Duration(rapid.IntRange(0, 1).Draw(rt, "slow start")) * time.Hour, DrainTimeout: time.Duration(rapid.IntRange(0, 1).Draw(rt, "drain timeout")) * time.Hour,
+		}
+		if port == 82 {
+			ep.PortEnd = 90
+		}
 		for _, b := range rapid.SliceOfNDistinct(rapid.IntRange(1, 6), 1, 4, rapid.ID).Draw(rt, "backends") {
 			host := 2 + b%2
 			ep.Backends = append(ep.Backends, lb.Backend{
-				DIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 20, byte(host), byte(10 + b)})}, Host: hostAddr(host), Port: 8080,
+				DIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 20, byte(host), byte(10 + b)})}, Host: hostAddr(host), Port: map[bool]uint16{false: 8080}[ep.PortEnd != 0],
 				Weight: uint16(rapid.IntRange(0, 2).Draw(rt, "weight")), Drain: rapid.IntRange(0, 5).Draw(rt, "drain") == 0,
 			})
 		}

@@ -134,7 +134,7 @@ func (m *Manager) write(ctx context.Context, dryRun bool, edit func(*write) erro
 		if err := edit(w); err != nil {
 			return 0, nil, err
 		}
-		if err := w.finish(m.o.RingSize, m.o.Clock.Now()); err != nil {
+		if err := w.finish(m.conditions()); err != nil {
 			return 0, nil, err
 		}
 		if dryRun || len(w.txn.Ops) == 0 {
@@ -227,7 +227,7 @@ func (w *write) touch(o lb.Object) {
 }
 
 // finish validates the resulting state and computes what its endpoints must remember.
-func (w *write) finish(size plan.SizeCode, now time.Time) error {
+func (w *write) finish(c conditions) error {
 	if len(w.txn.Ops) == 0 {
 		return nil
 	}
@@ -240,7 +240,7 @@ func (w *write) finish(size plan.SizeCode, now time.Time) error {
 	}
 	owners := w.owners()
 	for _, key := range slices.SortedFunc(maps.Keys(w.keys), plan.CompareKeys) {
-		if err := w.advance(key, owners[key], size, now); err != nil {
+		if err := w.advance(key, owners[key], c); err != nil {
 			return err
 		}
 	}
@@ -265,28 +265,23 @@ func (w *write) owners() map[lb.EndpointKey]owner {
 }
 
 // advance adds the endpoint's next state to the transaction.
-func (w *write) advance(key lb.EndpointKey, own owner, size plan.SizeCode, now time.Time) error {
+func (w *write) advance(key lb.EndpointKey, own owner, c conditions) error {
 	prev, known := w.base.states[key]
 	prev.Key = key
-	var wanted []plan.Wanted
-	if own.ep != nil {
-		wanted = plan.WantedMembers(own.ep, key.VIP)
-	}
-	next, err := plan.Advance(prev, wanted, w.base.keyID, size, now)
+	next, err := plan.Advance(prev, c.input(key, own.ep, w.base.keyID))
 	if errors.Is(err, plan.ErrMemberIDs) {
 		return invalid{[]lb.Violation{{Field: lb.Ref(lb.KindService, own.svc.Name) + ": endpoints", Value: plan.FormatKey(key), Allowed: err.Error()}}}
 	}
 	if err != nil {
 		return err
 	}
-	w.txn.Compares = append(w.txn.Compares, store.Compare{Key: stateKey(key), ModRevision: w.base.stateMod[key]})
-	if own.ep == nil && next.Idle(now) {
-		if known {
-			w.txn.Ops = append(w.txn.Ops, store.Delete(stateKey(key)))
-		}
+	forget := own.ep == nil && next.Idle(c.now)
+	if forget && !known || !forget && known && next.Equal(&prev) {
 		return nil
 	}
-	if known && next.Generation == prev.Generation && len(next.Quarantine) == len(prev.Quarantine) {
+	w.txn.Compares = append(w.txn.Compares, store.Compare{Key: stateKey(key), ModRevision: w.base.stateMod[key]})
+	if forget {
+		w.txn.Ops = append(w.txn.Ops, store.Delete(stateKey(key)))
 		return nil
 	}
 	value, err := proto.Marshal(convert.ToStoredEndpoint(&next))

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shuntlb/shunt/internal/agent"
@@ -38,7 +39,7 @@ type Hops interface {
 	Want([]netip.Addr)
 }
 
-// Options are what an Agent works with. All but Addresses and Log are required.
+// Options are what an Agent works with. All but Watch, Addresses and Log are required.
 type Options struct {
 	Tables  dataplane.MuxTables
 	Ring    RingBuilder
@@ -52,6 +53,8 @@ type Options struct {
 	RunDir string
 	// DrainWait is how long routers get to move the traffic away.
 	DrainWait time.Duration
+	// Watch puts the program that watches in place, for captures; nil: it cannot.
+	Watch func(dataplane.WatchFilter) (Watcher, error)
 	// Addresses of the interface, used as next hops for a family the Node object has no address of.
 	Addresses []netip.Addr
 	// ReadFile reads password files.
@@ -62,12 +65,20 @@ type Options struct {
 // Agent is the mux's agent.Handler. Lock order: applying, tending, speaking, mu.
 type Agent struct {
 	o Options
-	// changed is poked when the status is worth a report, speak when routers may have to be told something.
-	changed, speak chan struct{}
+	// changed is poked when the status is worth a report, speak when routers may have to be told something, sweep when
+	// the tables changed.
+	changed, speak, sweep chan struct{}
 
 	// applying is held while tables are made to follow a plan.
 	applying sync.Mutex
 	rings    rings
+	sources  sourceLists
+	marks    *marks
+
+	// captures is the number of those that run.
+	captures atomic.Int32
+	// captureStall is the constant; tests have less patience.
+	captureStall time.Duration
 
 	// tending is held while the interface is looked after.
 	tending sync.Mutex
@@ -100,6 +111,8 @@ type Agent struct {
 	status bgp.Status
 	// speakerFault is why the last word did not reach it.
 	speakerFault error
+	// sweeps is what is known of the flow table.
+	sweeps sweeps
 }
 
 var _ agent.Handler = (*Agent)(nil)
@@ -115,13 +128,18 @@ func New(o Options) (*Agent, error) {
 	if err := os.MkdirAll(o.RunDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make run directory: %w", err)
 	}
+	marks, err := openMarks(o.RunDir)
+	if err != nil {
+		return nil, err
+	}
 	a := &Agent{
-		o: o, roster: newRoster(o.Tables.Alive),
-		rings:    rings{build: o.Ring, made: map[lb.EndpointKey]madeRing{}},
-		hops:     map[netip.Addr]netdev.NextHop{},
-		mtus:     map[netip.Addr]uint32{},
-		inTables: map[netip.Addr]bool{},
-		changed:  make(chan struct{}, 1), speak: make(chan struct{}, 1),
+		o: o, roster: newRoster(o.Tables.Alive, marks.read), marks: marks,
+		rings: rings{build: o.Ring, held: o.Tables.Rings, made: map[lb.EndpointKey]*madeRings{}}, sources: sourceLists{},
+		hops:         map[netip.Addr]netdev.NextHop{},
+		mtus:         map[netip.Addr]uint32{},
+		inTables:     map[netip.Addr]bool{},
+		captureStall: captureStall,
+		changed:      make(chan struct{}, 1), speak: make(chan struct{}, 1), sweep: make(chan struct{}, 1),
 	}
 	if _, err := os.Stat(filepath.Join(o.RunDir, drainFile)); err == nil {
 		// The way out was taken before this agent started.
@@ -158,7 +176,7 @@ func (a *Agent) Apply(ctx context.Context, p plan.Plan) error {
 	peers, peersErr := peersOf(p.Node.BGP, peersBefore, a.o.ReadFile)
 
 	a.mu.Lock()
-	before, known := a.plan, a.inTables
+	before, known, groups := a.plan, a.inTables, a.roster.groups
 	a.roster.apply(p.Endpoints)
 	a.inTables = intersect(known, vips(p))
 	leaving := len(a.inTables) < len(known)
@@ -170,7 +188,10 @@ func (a *Agent) Apply(ctx context.Context, p plan.Plan) error {
 
 	if err := a.applyTables(p); err != nil {
 		a.mu.Lock()
-		a.roster.apply(before.Endpoints)
+		a.roster.takeBack(before.Endpoints, groups)
+		// Probes may have been judged by the plan that is not obeyed.
+		a.setHealthLocked()
+		a.unmarkAllLocked()
 		a.inTables = known
 		a.mu.Unlock()
 		poke(a.speak)
@@ -188,11 +209,12 @@ func (a *Agent) Apply(ctx context.Context, p plan.Plan) error {
 	targets := a.roster.targets()
 	_, stateErr := a.announcementLocked().state()
 	a.mu.Unlock()
-	a.rings.prune(p.Endpoints)
+	a.sources.prune(p.Services)
 	a.o.Hops.Want(outers(p))
 	probesErr := a.o.Prober.Set(targets)
 	poke(a.speak)
 	poke(a.changed)
+	poke(a.sweep)
 	return errors.Join(peersErr, stateErr, probesErr)
 }
 
@@ -238,28 +260,43 @@ func (a *Agent) withdrawFirst(ctx context.Context, p plan.Plan, peers []bgp.Peer
 
 // applyTables makes the tables follow a plan under the present health and path MTUs.
 func (a *Agent) applyTables(p plan.Plan) error {
+	// Rings depend on the plan alone, and 20,000 take seconds: results of probes must not wait for them.
+	a.rings.prepare(p.Endpoints)
 	a.mu.Lock()
 	mtus := make(map[netip.Addr]uint32, len(a.hops))
 	for _, outer := range outers(p) {
 		mtus[outer] = pathMTU(p.MTU, a.hops[outer])
 	}
-	want := wantedTables(p, &a.rings, a.roster.alive, func(outer netip.Addr) uint32 { return mtus[outer] })
+	want := wantedTables(p, present{
+		rings: &a.rings, sources: a.sources, bit: a.roster.bit, decision: a.roster.decision,
+		mtu: func(outer netip.Addr) uint32 { return mtus[outer] },
+	})
+	a.markAllLocked()
 	a.mu.Unlock()
-	if err := a.o.Tables.Apply(want); err != nil {
+	err := a.o.Tables.Apply(want)
+	a.rings.obeyed(p.Endpoints, err == nil)
+	if err != nil {
 		return fmt.Errorf("apply tables: %w", err)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.mtus = mtus
 	// Tables that outlived an agent keep their bits, and health may have changed since `want` was made.
+	a.setHealthLocked()
+	a.unmarkAllLocked()
+	return a.setHopsLocked(p)
+}
+
+// setHealthLocked gives the tables the health of all members, and what was decided of it.
+func (a *Agent) setHealthLocked() {
 	var bits []dataplane.MemberAlive
-	for _, e := range p.Endpoints {
-		for _, m := range e.Members {
-			bits = append(bits, dataplane.MemberAlive{Endpoint: e.Key, Member: m.ID, Alive: a.roster.alive(e.Key, m)})
-		}
+	backups := make(map[lb.EndpointKey]bool, len(a.roster.groups))
+	for key, g := range a.roster.groups {
+		bits = append(bits, a.roster.bits(g)...)
+		backups[key] = g.decision.Backup
 	}
 	a.o.Tables.SetAlive(bits)
-	return a.setHopsLocked(p)
+	a.o.Tables.SetBackup(backups)
 }
 
 // setHopsLocked gives the tables the ways to a plan's destinations. A map from before these destinations were asked
@@ -284,13 +321,12 @@ func (a *Agent) Probed(result probe.Result) {
 		a.roster.note(result)
 		return
 	}
-	flips := a.roster.observe(result)
-	if len(flips) == 0 {
+	c := a.roster.observe(result)
+	if len(c.flips) == 0 && len(c.decisions) == 0 {
 		return
 	}
-	// Under the lock, so that two flips of one member reach the tables in order.
-	a.o.Tables.SetAlive(flips)
-	for _, f := range flips {
+	a.obeyLocked(c)
+	for _, f := range c.flips {
 		a.o.Log.Info("health", "vip", f.Endpoint.VIP, "protocol", f.Endpoint.Protocol, "port", f.Endpoint.Port,
 			"backend", result.Target.Address, "alive", f.Alive, "because", result.Words)
 	}

@@ -77,6 +77,19 @@ func (a *Agent) awaitGone(ctx context.Context) error {
 	}
 }
 
+// strayRoutes refuses to call a mux drained whose agent has no plan yet, and so cannot tell the speaker of an agent before it
+// to withdraw what it announces.
+func (a *Agent) strayRoutes(ctx context.Context) error {
+	if a.Served() {
+		return nil
+	}
+	status, err := a.o.Speaker.Status(ctx)
+	if err != nil || len(status.Routes) == 0 {
+		return nil // none runs, or it says nothing
+	}
+	return fmt.Errorf("drain: the agent has no plan yet, and routes of the agent before it are announced, %d in all: they are withdrawn with its first plan, or now by --stop", len(status.Routes))
+}
+
 // Control serves the agent's socket until ctx ends or somebody asked to stop; the run directory must be locked. stop
 // takes everything down; it is called once routes are gone, and who asked has its answer when Control returns.
 func (a *Agent) Control(ctx context.Context, stop func() error) error {
@@ -105,7 +118,10 @@ func (a *Agent) Control(ctx context.Context, stop func() error) error {
 		if err := a.SetDrain(true); err != nil {
 			return err
 		}
-		return a.awaitGone(r.Context())
+		if err := a.awaitGone(r.Context()); err != nil {
+			return err
+		}
+		return a.strayRoutes(r.Context())
 	}))
 	routes.HandleFunc("POST /v1/undrain", reply(func(*http.Request) error { return a.SetDrain(false) }))
 	routes.HandleFunc("POST /v1/stop", reply(func(r *http.Request) error {
@@ -121,6 +137,7 @@ func (a *Agent) Control(ctx context.Context, stop func() error) error {
 	routes.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(a.Status())
 	})
+	routes.HandleFunc("GET /v1/capture", func(w http.ResponseWriter, r *http.Request) { a.serveCapture(ctx, w, r) })
 	server := &http.Server{Handler: routes, ReadHeaderTimeout: 5 * time.Second}
 	shut := make(chan struct{})
 	context.AfterFunc(ctx, func() {
@@ -140,10 +157,10 @@ func (a *Agent) Control(ctx context.Context, stop func() error) error {
 // ErrNoAgent tells that no agent listens in the run directory.
 var ErrNoAgent = errors.New("no agent is running")
 
-// Ask sends a request, "drain", "undrain" or "stop", to the agent of a run directory and waits until it is done.
-func Ask(ctx context.Context, runDir, what string) error {
+// controlClient speaks with the agent of a run directory.
+func controlClient(runDir string) *http.Client {
 	path := filepath.Join(runDir, controlSocket)
-	client := http.Client{Transport: &http.Transport{
+	return &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
@@ -153,11 +170,15 @@ func Ask(ctx context.Context, runDir, what string) error {
 			return conn, nil
 		},
 	}}
+}
+
+// Ask sends a request, "drain", "undrain" or "stop", to the agent of a run directory and waits until it is done.
+func Ask(ctx context.Context, runDir, what string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/v1/"+what, nil)
 	if err != nil {
 		return err
 	}
-	resp, err := client.Do(req)
+	resp, err := controlClient(runDir).Do(req)
 	if errors.Is(err, ErrNoAgent) {
 		return fmt.Errorf("%w with run directory %s", ErrNoAgent, runDir)
 	}

@@ -93,3 +93,20 @@ func TestRunDirectoryIsForOneAgent(t *testing.T) {
 	}
 	unlock()
 }
+
+// TestDrainWithoutAPlan: an agent that has none cannot withdraw what the one before it announced, and says so.
+func TestDrainWithoutAPlan(t *testing.T) {
+	w := newWorld(t)
+	p := planOf([]string{"203.0.113.10"}, "10.20.1.11")
+	w.apply(p)
+	w.probe("10.20.1.11", true, "connected")
+	w.agent.Speak(t.Context())
+	w.restart()
+	if err := w.agent.strayRoutes(t.Context()); err == nil || !strings.Contains(err.Error(), "announced, 1 in all") {
+		t.Errorf("got %v", err)
+	}
+	w.apply(p)
+	if err := w.agent.strayRoutes(t.Context()); err != nil {
+		t.Errorf("with a plan: %v", err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -44,6 +45,9 @@ type tables struct {
 	mu      sync.Mutex
 	state   dataplane.MuxState
 	alive   map[dataplane.MemberKey]bool
+	backup  map[lb.EndpointKey]bool
+	flows   dataplane.FlowTotals
+	swept   int
 	hops    map[netip.Addr]dataplane.NextHop
 	fail    error
 	// during runs in the middle of Apply.
@@ -58,6 +62,10 @@ func (f *tables) Apply(s dataplane.MuxState) error {
 	defer f.mu.Unlock()
 	if f.fail != nil {
 		return f.fail
+	}
+	s, err := s.WithRings(f.state)
+	if err != nil {
+		return err
 	}
 	f.state = s
 	old := f.alive
@@ -108,11 +116,17 @@ func (f *tables) Trace(p dataplane.Packet) (dataplane.Trace, error) {
 		return dataplane.Trace{Verdict: "no_endpoint"}, nil
 	}
 	e := f.state.Endpoints[0]
-	return dataplane.Trace{Verdict: "forwarded", Endpoint: e.Key, Member: e.Members[0].ID, Outer: e.Members[0].Outer}, nil
+	return dataplane.Trace{Verdict: "forwarded", Steps: []string{"endpoint found", "its slot"}, Endpoint: e.Key, Member: e.Members[0].ID, Outer: e.Members[0].Outer}, nil
 }
 
 func (f *tables) Counters() (dataplane.MuxCounters, error) { return dataplane.MuxCounters{}, nil }
-func (f *tables) Close() error                             { return nil }
+func (f *tables) Rings(e lb.EndpointKey) (main, backup []uint16) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.state.Rings(e)
+}
+
+func (f *tables) Close() error { return nil }
 
 // speaker is a fake that writes what it says into the journal.
 type speaker struct {
@@ -151,6 +165,7 @@ type world struct {
 	t       *testing.T
 	clock   *clock.Fake
 	tables  *tables
+	watch   func(dataplane.WatchFilter) (Watcher, error)
 	speaker *speaker
 	prober  *prober
 	hops    *hops
@@ -177,7 +192,7 @@ func (w *world) restart() {
 	a, err := New(Options{
 		Tables: w.tables, Prober: w.prober, Hops: w.hops, Speaker: w.speaker, Clock: w.clock,
 		Ensure: func(context.Context) (bool, error) { return false, nil },
-		RunDir: w.run, DrainWait: 2 * time.Second,
+		RunDir: w.run, DrainWait: 2 * time.Second, Watch: w.watch,
 		Ring: func(code uint8, members []plan.Member) []uint16 {
 			w.built = append(w.built, fmt.Sprintf("%d of %d", 1<<code, len(members)))
 			return make([]uint16, 1<<code)
@@ -255,4 +270,40 @@ func compareTargets(a, b probe.Target) int { return a.Address.Compare(b.Address)
 
 func result(t probe.Target, good bool) probe.Result {
 	return probe.Result{Target: t, Good: good, Words: "drawn"}
+}
+
+func (f *tables) SetBackup(on map[lb.EndpointKey]bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for k, use := range on {
+		if f.backup[k] != use {
+			f.journal.add("backup %v %v", k.VIP, use)
+		}
+	}
+	if f.backup == nil {
+		f.backup = map[lb.EndpointKey]bool{}
+	}
+	maps.Copy(f.backup, on)
+}
+
+func (f *tables) Sweep() (dataplane.FlowTotals, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.swept++
+	return f.flows, nil
+}
+
+// Flows has one of every member of the first endpoint.
+func (t *tables) Flows(e lb.EndpointKey, most int) ([]dataplane.Flow, error) {
+	var out []dataplane.Flow
+	for _, m := range t.state.Endpoints[0].Members {
+		if len(out) < most {
+			out = append(out, dataplane.Flow{Member: m.ID, Class: dataplane.FlowTrusted})
+		}
+	}
+	return out, nil
+}
+
+func (*tables) Pressure() []dataplane.TablePressure {
+	return []dataplane.TablePressure{{Name: "flows", Used: 3, Capacity: 64}}
 }

@@ -1,7 +1,9 @@
 package mux
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -25,4 +27,20 @@ func Lock(runDir string) (unlock func(), err error) {
 		return nil, fmt.Errorf("lock %s: another mux agent runs with this run directory: %w", path, err)
 	}
 	return func() { f.Close() }, nil
+}
+
+// machineLock is an address of abstract Unix sockets, of which every network namespace has its own.
+const machineLock = "@shunt-mux"
+
+// LockMachine takes the machine, or the network namespace, for this mux: two would take each other's packets. The kernel
+// lets go of it when the process ends.
+func LockMachine() (unlock func(), err error) {
+	l, err := net.Listen("unix", machineLock)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, errors.New("another mux agent runs on this machine, with another run directory: there can be one in a network namespace")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock the machine: %w", err)
+	}
+	return func() { l.Close() }, nil
 }

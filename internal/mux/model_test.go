@@ -3,6 +3,7 @@ package mux
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -81,6 +82,7 @@ func drawPlan(t *rapid.T) plan.Plan {
 			e := planOf([]string{vip}).Endpoints[0]
 			e.Key = lb.EndpointKey{VIP: netip.MustParseAddr(vip), Protocol: lb.TCP, Port: port}
 			e.Generation = rapid.Int64Range(1, 3).Draw(t, "generation")
+			e.FailOpen, e.BackupBelow = rapid.Bool().Draw(t, "failOpen"), 50
 			for i := range 3 {
 				if !rapid.Bool().Draw(t, "member") {
 					continue
@@ -88,12 +90,22 @@ func drawPlan(t *rapid.T) plan.Plan {
 				dip := netip.AddrFrom4([4]byte{10, 20, byte(i), 11})
 				e.Members = append(e.Members, plan.Member{
 					ID: uint16(i), DIP: dip, Port: 8080, Outer: dip, Weight: rapid.Uint16Range(0, 1).Draw(t, "weight"),
+					Backup: rapid.Bool().Draw(t, "backup"),
 				})
 			}
 			p.Endpoints = append(p.Endpoints, e)
 		}
 	}
 	return p
+}
+
+// aliveOf is the health of all members as the agent reports it: not that of tables that failed open.
+func aliveOf(a *Agent) map[string]bool {
+	out := map[string]bool{}
+	for _, m := range a.Status().Members {
+		out[fmt.Sprint(m.Vip, m.Port, m.Dip)] = m.Alive
+	}
+	return out
 }
 
 func (s *careful) announced() (vips []netip.Addr) {
@@ -144,10 +156,14 @@ func TestRoutesFollowTablesUnderAnyEvents(t *testing.T) {
 			case 4:
 				w.clock.Advance(time.Second)
 			case 5:
+				before := aliveOf(w.agent)
 				start()
 				if applied {
 					if err := w.agent.Apply(ctx, current); err != nil {
 						rt.Fatal(err)
+					}
+					if after := aliveOf(w.agent); !maps.Equal(before, after) {
+						rt.Fatalf("alive after a restart: %v, before: %v", after, before)
 					}
 				}
 			}

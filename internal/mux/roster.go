@@ -2,6 +2,7 @@ package mux
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/health"
@@ -31,6 +32,25 @@ type member struct {
 	back uint64
 	// once: it was alive at some time.
 	once bool
+	// flips are the changes of its health that were observed.
+	flips uint64
+	// asked: a probe's result counted, or its health was taken over.
+	asked bool
+}
+
+func (m *member) standing() health.Standing {
+	return health.Standing{Weight: m.Weight, Backup: m.Backup, Alive: m.state.Alive(), Asked: m.asked}
+}
+
+// group is an endpoint of the plan with what health means for all of it.
+type group struct {
+	plan.Endpoint
+	tally    health.Tally
+	decision health.Decision
+}
+
+func (g *group) decide(before health.Decision) {
+	g.decision = health.Decide(before, g.tally, health.Policy{BackupBelow: g.BackupBelow, FailOpen: g.FailOpen})
 }
 
 // roster is the health of all members. It has no lock and no clock: its owner serialises.
@@ -41,28 +61,43 @@ type roster struct {
 	members map[backend]*member
 	// byTarget are the members of the plan by what is probed for them.
 	byTarget map[probe.Target][]backend
+	// groups are the endpoints of the plan.
+	groups map[lb.EndpointKey]*group
+	// found remembers membersOf of some endpoints until members come or go.
+	found struct {
+		of      []plan.Endpoint
+		members [][]*member
+	}
+	// decided is what an agent before this one decided; nil once a plan was obeyed.
+	decided func(lb.EndpointKey) mark
 	// adopted tells what tables of an agent before this one say of a member; nil once a plan was obeyed.
 	adopted func(e lb.EndpointKey, id uint16) (alive, known bool)
 }
 
-func newRoster(adopted func(lb.EndpointKey, uint16) (alive, known bool)) *roster {
-	return &roster{members: map[backend]*member{}, byTarget: map[probe.Target][]backend{}, adopted: adopted}
+func newRoster(adopted func(lb.EndpointKey, uint16) (alive, known bool), decided func(lb.EndpointKey) mark) *roster {
+	return &roster{
+		members: map[backend]*member{}, byTarget: map[probe.Target][]backend{}, groups: map[lb.EndpointKey]*group{},
+		adopted: adopted, decided: decided,
+	}
 }
 
 // apply takes over the plan's members. Those that stay keep their health; new ones take the health of an equal target
 // that is already probed, else what adopted tables say, else they begin anew. Members that are gone stay until prune, so that a
 // plan which could not be obeyed can be taken back by applying the old one again.
 func (r *roster) apply(endpoints []plan.Endpoint) {
-	before := r.byTarget
-	r.byTarget = map[probe.Target][]backend{}
+	before, groups := r.byTarget, r.groups
+	r.found.of = nil
+	r.byTarget, r.groups = map[probe.Target][]backend{}, make(map[lb.EndpointKey]*group, len(endpoints))
 	for _, e := range endpoints {
+		g := &group{Endpoint: e}
+		r.groups[e.Key] = g
 		for _, pm := range e.Members {
 			key := backend{e.Key, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}
 			target := targetOf(pm, e.Check)
 			m, have := r.members[key]
 			if !have {
 				m = &member{state: r.begin(e.Key, pm.ID, before[target])}
-				m.once = !m.state.Fresh()
+				m.once, m.asked = !m.state.Fresh(), !m.state.Fresh()
 				r.members[key] = m
 			} else if m.target != target {
 				m.state = health.Adopt(m.state.Alive())
@@ -70,8 +105,24 @@ func (r *roster) apply(endpoints []plan.Endpoint) {
 			m.Member, m.service, m.target = pm, e.Service, target
 			m.rise, m.fall = e.Check.Rise, e.Check.Fall
 			r.byTarget[target] = append(r.byTarget[target], key)
+			g.tally.Add(m.standing())
+		}
+		switch was := groups[e.Key]; {
+		case was != nil:
+			g.decide(was.decision)
+		case r.decided != nil:
+			g.decide(r.decided(e.Key).Decision)
+		default:
+			g.decide(health.Decision{})
 		}
 	}
+}
+
+// takeBack applies the endpoints of a plan again, of which groups are the decisions, instead of one that could not be
+// obeyed.
+func (r *roster) takeBack(endpoints []plan.Endpoint, groups map[lb.EndpointKey]*group) {
+	r.groups = groups
+	r.apply(endpoints)
 }
 
 func (r *roster) begin(e lb.EndpointKey, id uint16, equals []backend) health.Member {
@@ -82,7 +133,9 @@ func (r *roster) begin(e lb.EndpointKey, id uint16, equals []backend) health.Mem
 	}
 	if r.adopted != nil {
 		if alive, known := r.adopted(e, id); known {
-			return health.Adopt(alive)
+			// Tables that failed open call all alive.
+			d := r.decided(e)
+			return health.Adopt(alive && (!d.FailOpen || slices.Contains(d.alive, id)))
 		}
 	}
 	return health.New()
@@ -90,6 +143,7 @@ func (r *roster) begin(e lb.EndpointKey, id uint16, equals []backend) health.Mem
 
 // prune forgets what is not in the plan that was applied last.
 func (r *roster) prune() {
+	r.found.of = nil
 	keep := map[backend]bool{}
 	for _, keys := range r.byTarget {
 		for _, k := range keys {
@@ -101,7 +155,7 @@ func (r *roster) prune() {
 			delete(r.members, k)
 		}
 	}
-	r.adopted = nil
+	r.adopted, r.decided = nil, nil
 }
 
 // targets is everything that has to be probed.
@@ -113,12 +167,22 @@ func (r *roster) targets() []probe.Target {
 	return out
 }
 
-// observe folds a probe's result in and returns the flips.
-func (r *roster) observe(result probe.Result) []dataplane.MemberAlive {
-	var flips []dataplane.MemberAlive
+// change is what a probe's result changed.
+type change struct {
+	// flips are the members that came up or went down.
+	flips []dataplane.MemberAlive
+	// bits are what the tables are to be told: the flips, or all members of an endpoint that fails open or stops to.
+	bits []dataplane.MemberAlive
+	// decisions are those that changed, and those of endpoints that fail open whose members did.
+	decisions map[lb.EndpointKey]health.Decision
+}
+
+// observe folds a probe's result in.
+func (r *roster) observe(result probe.Result) change {
+	c := change{decisions: map[lb.EndpointKey]health.Decision{}}
 	r.results++
 	for _, key := range r.byTarget[result.Target] {
-		m := r.members[key]
+		m, g := r.members[key], r.groups[key.Endpoint]
 		m.words, m.seen = result.Words, r.results
 		switch {
 		case !result.Good:
@@ -126,15 +190,67 @@ func (r *roster) observe(result probe.Result) []dataplane.MemberAlive {
 		case m.good == 0:
 			m.good = r.results
 		}
-		if m.state.Observe(result.Good, m.rise, m.fall) {
+		standing := m.standing()
+		m.asked = true
+		flipped := m.state.Observe(result.Good, m.rise, m.fall)
+		if flipped {
 			if m.state.Alive() && m.once {
 				m.back = m.good
 			}
 			m.once = true
-			flips = append(flips, dataplane.MemberAlive{Endpoint: key.Endpoint, Member: m.ID, Alive: m.state.Alive()})
+			m.flips++
+			c.flips = append(c.flips, dataplane.MemberAlive{Endpoint: key.Endpoint, Member: m.ID, Alive: m.state.Alive()})
+		}
+		if !flipped && standing.Asked {
+			continue
+		}
+		g.tally.Remove(standing)
+		g.tally.Add(m.standing())
+		before := g.decision
+		if g.decide(before); g.decision != before || flipped && before.FailOpen {
+			c.decisions[key.Endpoint] = g.decision
+		}
+		if g.decision.FailOpen != before.FailOpen {
+			c.bits = append(c.bits, r.bits(g)...)
+		} else if flipped {
+			c.bits = append(c.bits, dataplane.MemberAlive{Endpoint: key.Endpoint, Member: m.ID, Alive: r.bit(key.Endpoint, m.Member)})
 		}
 	}
-	return flips
+	return c
+}
+
+// bits are the alive bits of an endpoint's members as the tables should have them.
+func (r *roster) bits(g *group) []dataplane.MemberAlive {
+	out := make([]dataplane.MemberAlive, 0, len(g.Members))
+	for _, pm := range g.Members {
+		out = append(out, dataplane.MemberAlive{Endpoint: g.Key, Member: pm.ID, Alive: r.bit(g.Key, pm)})
+	}
+	return out
+}
+
+// bit is the alive bit of a member as the tables should have it.
+func (r *roster) bit(e lb.EndpointKey, pm plan.Member) bool {
+	return r.decision(e).FailOpen || r.alive(e, pm)
+}
+
+// aliveIn are the members of an endpoint of the plan that are alive.
+func (r *roster) aliveIn(e lb.EndpointKey) (ids []uint16) {
+	if g := r.groups[e]; g != nil {
+		for _, pm := range g.Members {
+			if r.alive(e, pm) {
+				ids = append(ids, pm.ID)
+			}
+		}
+	}
+	return ids
+}
+
+// decision is what health means for an endpoint of the plan.
+func (r *roster) decision(e lb.EndpointKey) health.Decision {
+	if g := r.groups[e]; g != nil {
+		return g.decision
+	}
+	return health.Decision{}
 }
 
 // note keeps the words of a result that is no evidence.
@@ -150,15 +266,18 @@ func (r *roster) alive(e lb.EndpointKey, pm plan.Member) bool {
 	return m != nil && m.state.Alive()
 }
 
-// served are the VIPs of the endpoints that have a member which is alive, takes new flows and can be reached.
+// served are the VIPs of the endpoints that have a member which is alive, or treated so, takes new flows and can be reached.
 func (r *roster) served(endpoints []plan.Endpoint, reachable func(netip.Addr) bool) map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
-	for _, e := range endpoints {
+	for i, members := range r.membersOf(endpoints) {
+		e := endpoints[i]
 		if out[e.Key.VIP] {
 			continue
 		}
-		for _, pm := range e.Members {
-			if pm.Weight > 0 && r.alive(e.Key, pm) && reachable(pm.Outer) {
+		open := r.decision(e.Key).FailOpen
+		for j, m := range members {
+			pm := e.Members[j]
+			if pm.Weight > 0 && (open || m != nil && m.state.Alive()) && reachable(pm.Outer) {
 				out[e.Key.VIP] = true
 				break
 			}
@@ -167,31 +286,58 @@ func (r *roster) served(endpoints []plan.Endpoint, reachable func(netip.Addr) bo
 	return out
 }
 
+// membersOf are the members of endpoints, in the order of their lists; nil: not known. It is asked twice a second, of 20,000
+// endpoints too.
+func (r *roster) membersOf(endpoints []plan.Endpoint) [][]*member {
+	if have := r.found.of; len(have) > 0 && len(have) == len(endpoints) && &have[0] == &endpoints[0] {
+		return r.found.members
+	}
+	out := make([][]*member, len(endpoints))
+	for i, e := range endpoints {
+		out[i] = make([]*member, len(e.Members))
+		for j, pm := range e.Members {
+			out[i][j] = r.members[backend{e.Key, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}]
+		}
+	}
+	r.found.of, r.found.members = endpoints, out
+	return out
+}
+
 // unsettled are the VIPs with a dead member that was alive once, and that may be alive again: its last probe was good, or
 // it was not asked since the VIP's other members came back.
 func (r *roster) unsettled(endpoints []plan.Endpoint) map[netip.Addr]bool {
 	first := map[netip.Addr]uint64{}
-	each := func(f func(vip netip.Addr, m *member)) {
-		for _, e := range endpoints {
-			for _, pm := range e.Members {
-				m := r.members[backend{e.Key, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}]
-				if m != nil && pm.Weight > 0 {
-					f(e.Key.VIP, m)
-				}
+	var dead []int // endpoints with members that were alive once
+	found := r.membersOf(endpoints)
+	for i, members := range found {
+		vip, lost := endpoints[i].Key.VIP, false
+		back, known := uint64(0), false
+		for j, m := range members {
+			switch {
+			case m == nil || endpoints[i].Members[j].Weight == 0:
+			case !m.state.Alive():
+				lost = lost || m.once
+			case !known || m.back < back:
+				back, known = m.back, true
+			}
+		}
+		if lost {
+			dead = append(dead, i)
+		}
+		if before, have := first[vip]; known && (!have || back < before) {
+			first[vip] = back
+		}
+	}
+	out := map[netip.Addr]bool{}
+	for _, i := range dead {
+		vip := endpoints[i].Key.VIP
+		for j, m := range found[i] {
+			counts := m != nil && endpoints[i].Members[j].Weight > 0 && m.once && !m.state.Alive()
+			if counts && (m.good > 0 || m.seen < first[vip]) {
+				out[vip] = true
 			}
 		}
 	}
-	each(func(vip netip.Addr, m *member) {
-		if before, known := first[vip]; m.state.Alive() && (!known || m.back < before) {
-			first[vip] = m.back
-		}
-	})
-	out := map[netip.Addr]bool{}
-	each(func(vip netip.Addr, m *member) {
-		if m.once && !m.state.Alive() && (m.good > 0 || m.seen < first[vip]) {
-			out[vip] = true
-		}
-	})
 	return out
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/shuntlb/shunt/internal/bgp"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
 )
 
 // sameStatus tells whether two states of the speaker read the same.
@@ -23,9 +24,14 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 	if err != nil {
 		a.o.Log.Error("read counters", "error", err)
 	}
+	tables := tableStatus(a.o.Tables.Pressure())
+	members := a.memberStatus(counters)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out := &apiv1.NodeStatus{Members: a.memberStatusLocked(counters), Routes: a.routeStatusLocked()}
+	out := &apiv1.NodeStatus{
+		Members: members, Routes: a.routeStatusLocked(), Tables: tables, Flows: a.flowStatusLocked(),
+		Drained: a.drain.local || a.drain.last,
+	}
 	for name, n := range counters.Reasons {
 		out.Reasons = append(out.Reasons, &apiv1.ReasonCount{Reason: name, Packets: n})
 	}
@@ -44,9 +50,26 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 	return out
 }
 
-func (a *Agent) memberStatusLocked(counters dataplane.MuxCounters) []*apiv1.MemberStatus {
+// statusBatch is the number of endpoints whose members' status is made at a time: probes' results must not wait for all.
+const statusBatch = 256
+
+func (a *Agent) memberStatus(counters dataplane.MuxCounters) []*apiv1.MemberStatus {
+	a.mu.Lock()
+	endpoints := a.plan.Endpoints // never changed in place
+	a.mu.Unlock()
 	var out []*apiv1.MemberStatus
-	for _, e := range a.plan.Endpoints {
+	for batch := range slices.Chunk(endpoints, statusBatch) {
+		a.mu.Lock()
+		out = a.memberStatusLocked(batch, counters, out)
+		a.mu.Unlock()
+	}
+	return out
+}
+
+// memberStatusLocked appends the status of the members of some endpoints.
+func (a *Agent) memberStatusLocked(endpoints []plan.Endpoint, counters dataplane.MuxCounters, out []*apiv1.MemberStatus) []*apiv1.MemberStatus {
+	for _, e := range endpoints {
+		vip, protocol, open := e.Key.VIP.String(), e.Key.Protocol.String(), a.roster.decision(e.Key).FailOpen
 		for _, pm := range e.Members {
 			m := a.roster.members[backend{e.Key, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}]
 			if m == nil {
@@ -56,11 +79,16 @@ func (a *Agent) memberStatusLocked(counters dataplane.MuxCounters) []*apiv1.Memb
 			if words == "" {
 				words = "not checked yet"
 			}
+			if open {
+				words += " (treated as alive: all are dead)"
+			}
 			n := counters.Members[dataplane.MemberKey{Endpoint: e.Key, Member: pm.ID}]
 			out = append(out, &apiv1.MemberStatus{
-				Vip: e.Key.VIP.String(), Protocol: e.Key.Protocol.String(), Port: uint32(e.Key.Port),
+				Vip: vip, Protocol: protocol, Port: uint32(e.Key.Port),
 				Dip: pm.DIP.String(), DipPort: uint32(pm.Port), Member: uint32(pm.ID), Service: e.Service,
 				Alive: m.state.Alive(), LastCheck: words, Packets: n.Packets, Bytes: n.Bytes,
+				PortEnd: uint32(e.Key.PortEnd), Flows: a.flowsOfLocked(e.Key, pm.ID), Weight: uint32(pm.Weight),
+				Backup: pm.Backup, Draining: pm.Weight == 0, Unknown: m.words == "",
 			})
 		}
 	}
@@ -104,6 +132,7 @@ func (a *Agent) Trace(q *apiv1.TraceRequest) *apiv1.TraceResult {
 			continue
 		}
 		out.Service = e.Service
+		out.Steps = a.traceDecisionsLocked(e.Key, out.Steps)
 		for _, m := range e.Members {
 			if walk.Outer.IsValid() && m.ID == walk.Member {
 				out.Dip, out.DipPort, out.Member = m.DIP.String(), uint32(m.Port), uint32(m.ID)
@@ -112,6 +141,22 @@ func (a *Agent) Trace(q *apiv1.TraceRequest) *apiv1.TraceResult {
 		}
 	}
 	return out
+}
+
+// traceDecisionsLocked puts what the agent decided by health behind the step that found the endpoint.
+func (a *Agent) traceDecisionsLocked(key lb.EndpointKey, steps []string) []string {
+	g := a.roster.groups[key]
+	if g == nil || len(steps) == 0 {
+		return steps
+	}
+	var decided []string
+	if g.decision.FailOpen {
+		decided = append(decided, "no member is healthy: it fails open, and all of them count as alive")
+	}
+	if g.decision.Backup {
+		decided = append(decided, "too few of its members are healthy: its backups take part")
+	}
+	return slices.Insert(steps, 1, decided...)
 }
 
 // tracePacket reads the question; errors name the field.
@@ -135,6 +180,19 @@ func tracePacket(q *apiv1.TraceRequest) (dataplane.Packet, error) {
 		p.Protocol = lb.UDP
 	default:
 		return p, fmt.Errorf("trace: protocol: %q: must be tcp or udp", q.Protocol)
+	}
+	switch q.Segment {
+	case "", "syn":
+		p.Segment = dataplane.SegmentOpening
+	case "ack":
+		p.Segment = dataplane.SegmentLater
+	case "fin", "rst":
+		p.Segment = dataplane.SegmentClosing
+	default:
+		return p, fmt.Errorf("trace: segment: %q: must be syn, ack, fin or rst", q.Segment)
+	}
+	if p.Protocol == lb.UDP {
+		p.Segment = dataplane.SegmentLater
 	}
 	if q.ClientPort > 65535 || q.Port > 65535 {
 		return p, fmt.Errorf("trace: port: %d: must be 0 to 65535", max(q.ClientPort, q.Port))

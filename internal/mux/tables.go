@@ -1,73 +1,122 @@
 package mux
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/netdev"
 	"github.com/shuntlb/shunt/internal/plan"
-	"github.com/shuntlb/shunt/internal/ring"
 )
-
-// RingBuilder makes an endpoint's ring: 1<<code member ids, nil when no member has weight. It depends on nothing but
-// its arguments, so that all muxes agree.
-type RingBuilder func(code uint8, members []plan.Member) []uint16
-
-// rings remembers finished rings: an endpoint's ring is made again only when its generation changed.
-type rings struct {
-	build RingBuilder
-	made  map[lb.EndpointKey]madeRing
-}
-
-type madeRing struct {
-	generation int64
-	code       uint8
-	slots      []uint16
-}
-
-func (r *rings) get(e plan.Endpoint) []uint16 {
-	have, ok := r.made[e.Key]
-	if !ok || have.generation != e.Generation || have.code != e.RingCode {
-		have = madeRing{e.Generation, e.RingCode, r.build(e.RingCode, e.Members)}
-		r.made[e.Key] = have
-	}
-	return have.slots
-}
-
-// prune forgets rings of endpoints that are not in the plan.
-func (r *rings) prune(endpoints []plan.Endpoint) {
-	keep := make(map[lb.EndpointKey]bool, len(endpoints))
-	for _, e := range endpoints {
-		keep[e.Key] = true
-	}
-	for k := range r.made {
-		if !keep[k] {
-			delete(r.made, k)
-		}
-	}
-}
 
 // keySlots is the number of live ring keys the data plane has room for.
 const keySlots = 2
 
-// wantedTables is the data plane's wanted state under a plan.
-func wantedTables(p plan.Plan, rings *rings, alive func(lb.EndpointKey, plan.Member) bool, mtu func(netip.Addr) uint32) dataplane.MuxState {
+// sourceLists remembers digests, so that a list of 100,000 prefixes is read once.
+type sourceLists map[string]*dataplane.SourceList
+
+// get is the data plane's form of a service's sources, nil when they let everybody through.
+func (l sourceLists) get(service string, s lb.Sources) *dataplane.SourceList {
+	if len(s.Allow)+len(s.Deny) == 0 {
+		delete(l, service)
+		return nil
+	}
+	have := l[service]
+	if have == nil || !slices.Equal(have.Allow, s.Allow) || !slices.Equal(have.Deny, s.Deny) {
+		have = &dataplane.SourceList{Digest: digest(s), Allow: s.Allow, Deny: s.Deny}
+		l[service] = have
+	}
+	return have
+}
+
+// prune forgets the lists of services that are not in the plan.
+func (l sourceLists) prune(services []plan.Service) {
+	for name := range l {
+		if !slices.ContainsFunc(services, func(s plan.Service) bool { return s.Name == name }) {
+			delete(l, name)
+		}
+	}
+}
+
+// digest is the SHA-256 of the two lists, each with its length before it, 17 bytes a prefix.
+func digest(s lb.Sources) (sum [32]byte) {
+	h := sha256.New()
+	for _, list := range [][]netip.Prefix{s.Allow, s.Deny} {
+		var length [8]byte
+		binary.BigEndian.PutUint64(length[:], uint64(len(list)))
+		h.Write(length[:])
+		for _, p := range list {
+			a := p.Addr().As16()
+			bits := p.Bits()
+			if p.Addr().Is4() {
+				bits += 96
+			}
+			h.Write(append(a[:], byte(bits)))
+		}
+	}
+	h.Sum(sum[:0])
+	return sum
+}
+
+// present is what the agent knows beside the plan.
+type present struct {
+	rings    *rings
+	sources  sourceLists
+	bit      func(lb.EndpointKey, plan.Member) bool
+	decision func(lb.EndpointKey) health.Decision
+	mtu      func(outer netip.Addr) uint32
+}
+
+// wantedTables is the data plane's wanted state under a plan whose endpoints now.rings has prepared.
+func wantedTables(p plan.Plan, now present) dataplane.MuxState {
 	out := dataplane.MuxState{TunnelSources: p.TunnelSources, RingKeys: map[uint8][16]byte{}}
 	for _, k := range p.RingKeys {
 		out.RingKeys[uint8(k.ID%keySlots)] = k.Key
 	}
-	for _, e := range p.Endpoints {
-		me := dataplane.MuxEndpoint{
-			Key: e.Key, Generation: e.Generation, KeySlot: uint8(e.KeyID % keySlots),
-			RingCode: e.RingCode, Ring: rings.get(e),
+	out.Endpoints = make([]dataplane.MuxEndpoint, 0, len(p.Endpoints))
+	for i, e := range p.Endpoints {
+		out.Endpoints = append(out.Endpoints, wantedEndpoint(e, now.rings.next[i], now))
+	}
+	for _, s := range p.Services {
+		limits, sources := s.Limits, now.sources.get(s.Name, s.Sources)
+		if limits.Ping == 0 {
+			limits.Ping = lb.DefaultPing
 		}
-		for _, m := range e.Members {
-			me.Members = append(me.Members, dataplane.MuxMember{
-				ID: m.ID, Outer: m.Outer, MTU: mtu(m.Outer), Choosable: m.Weight > 0, Alive: alive(e.Key, m),
-			})
+		for _, vip := range s.VIPs {
+			out.VIPs = append(out.VIPs, dataplane.MuxVIP{VIP: vip, Limits: limits, Sources: sources})
 		}
-		out.Endpoints = append(out.Endpoints, me)
+	}
+	return out
+}
+
+// wantedEndpoint is the data plane's form of one endpoint.
+func wantedEndpoint(e plan.Endpoint, r nextRings, now present) dataplane.MuxEndpoint {
+	out := dataplane.MuxEndpoint{
+		Key: e.Key, Generation: e.Generation, KeySlot: uint8(e.KeyID % keySlots), RingCode: e.RingCode,
+		OnePacket: e.OnePacket, Idle: e.Idle, Fragments3Tuple: e.Fragments == lb.Fragments3Tuple,
+	}
+	out.Ring, out.BackupRing, out.KeepRings = r.main, r.backup, r.kept
+	if hasBackups(e) {
+		out.BackupCode, out.UseBackup = e.RingCode, now.decision(e.Key).Backup
+	}
+	if e.Affinity == lb.AffinityFlow {
+		out.Affinity = dataplane.AffinityFlow
+	}
+	if e.Encap == lb.EncapGUE {
+		out.Encap = dataplane.EncapGUE
+	}
+	if e.Source != nil {
+		out.SourcePrefix4, out.SourcePrefix6, out.SourceFor = e.Source.Prefix4, e.Source.Prefix6, e.Source.For
+	}
+	out.Members = make([]dataplane.MuxMember, 0, len(e.Members))
+	for _, m := range e.Members {
+		out.Members = append(out.Members, dataplane.MuxMember{
+			ID: m.ID, Outer: m.Outer, MTU: now.mtu(m.Outer), Choosable: m.Weight > 0, Alive: now.bit(e.Key, m),
+		})
 	}
 	return out
 }
@@ -85,7 +134,7 @@ func nextHops(hops map[netip.Addr]netdev.NextHop) map[netip.Addr]dataplane.NextH
 	out := make(map[netip.Addr]dataplane.NextHop, len(hops))
 	for a, h := range hops {
 		if h.Resolved {
-			out[a] = dataplane.NextHop{MAC: h.MAC, Ifindex: h.Ifindex}
+			out[a] = dataplane.NextHop{MAC: h.MAC, Ifindex: h.Ifindex, Tag: h.Tag}
 		} else {
 			out[a] = dataplane.NextHop{}
 		}
@@ -111,13 +160,4 @@ func vips(p plan.Plan) map[netip.Addr]bool {
 		out[e.Key.VIP] = true
 	}
 	return out
-}
-
-// BuildRing is the RingBuilder that every mux uses.
-func BuildRing(code uint8, members []plan.Member) []uint16 {
-	in := make([]ring.Member, len(members))
-	for i, m := range members {
-		in[i] = ring.Member{ID: m.ID, DIP: m.DIP, Port: m.Port, Weight: m.Weight}
-	}
-	return ring.Build(code, in)
 }

@@ -13,14 +13,14 @@ import (
 // NodeItem is the key of the one item that tells a node about itself.
 const NodeItem = "node"
 
-// FormatKey writes an endpoint's key as "vni/vip/protocol/port".
+// FormatKey writes an endpoint's key as "vni/vip/protocol/ports": the ports are "80", "8000-8100" or "*".
 func FormatKey(k lb.EndpointKey) string {
-	return fmt.Sprintf("%d/%s/%s/%d", k.VNI, k.VIP, k.Protocol, k.Port)
+	return fmt.Sprintf("%d/%s/%s/%s", k.VNI, k.VIP, k.Protocol, lb.PortsText(k.Port, k.PortEnd))
 }
 
 // ParseKey reads what FormatKey writes.
 func ParseKey(s string) (lb.EndpointKey, error) {
-	bad := fmt.Errorf("endpoint key: %q: must be VNI/VIP/PROTOCOL/PORT", s)
+	bad := fmt.Errorf("endpoint key: %q: must be VNI/VIP/PROTOCOL/PORTS", s)
 	parts := strings.Split(s, "/")
 	if len(parts) != 4 {
 		return lb.EndpointKey{}, bad
@@ -28,30 +28,47 @@ func ParseKey(s string) (lb.EndpointKey, error) {
 	vni, err := strconv.ParseUint(parts[0], 10, 24)
 	vip, vipErr := netip.ParseAddr(parts[1])
 	protocol, wrong := lb.ParseProtocol(parts[2])
-	port, portErr := strconv.ParseUint(parts[3], 10, 16)
-	if err != nil || vipErr != nil || wrong != "" || portErr != nil {
+	port, end, wrongPorts := lb.ParsePorts(parts[3])
+	if err != nil || vipErr != nil || wrong != "" || wrongPorts != "" {
 		return lb.EndpointKey{}, bad
 	}
-	return lb.EndpointKey{VNI: uint32(vni), VIP: vip, Protocol: protocol, Port: uint16(port)}, nil
+	return lb.EndpointKey{VNI: uint32(vni), VIP: vip, Protocol: protocol, Port: port, PortEnd: end}, nil
 }
 
-// EndpointItem is the item key "endpoint/vni/vip/protocol/port".
+// EndpointItem is the item key "endpoint/vni/vip/protocol/ports".
 func EndpointItem(k lb.EndpointKey) string { return "endpoint/" + FormatKey(k) }
 
-// BindingItem is the item key "binding/vni/outer/vip/protocol/port".
-func BindingItem(k lb.EndpointKey, outer netip.Addr) string {
-	return fmt.Sprintf("binding/%d/%s/%s/%s/%d", k.VNI, outer, k.VIP, k.Protocol, k.Port)
+// BindingItem is the item key "binding/vni/outer/vip/protocol/ports/member": members may share an outer destination.
+func BindingItem(k lb.EndpointKey, outer netip.Addr, member uint16) string {
+	return fmt.Sprintf("binding/%d/%s/%s/%s/%s/%d", k.VNI, outer, k.VIP, k.Protocol, lb.PortsText(k.Port, k.PortEnd), member)
 }
+
+// TunnelMember is what the tunnel names the member by, beside its outer destination: the id with GUE, NoMember with IPIP.
+func (b *Binding) TunnelMember() uint16 {
+	if b.Encap == lb.EncapGUE {
+		return b.Member
+	}
+	return NoMember
+}
+
+// ServiceItem is the item key "service/name".
+func ServiceItem(name string) string { return "service/" + name }
 
 // KeyItem is the item key "key/id".
 func KeyItem(id uint32) string { return fmt.Sprintf("key/%d", id) }
 
-// CompareKeys orders endpoints by VNI, VIP, protocol, port.
+// CompareKeys orders endpoints by VNI, VIP, protocol, ports.
 func CompareKeys(a, b lb.EndpointKey) int {
-	return cmp.Or(cmp.Compare(a.VNI, b.VNI), a.VIP.Compare(b.VIP), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
+	return cmp.Or(
+		cmp.Compare(a.VNI, b.VNI), a.VIP.Compare(b.VIP), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port),
+		cmp.Compare(a.PortEnd, b.PortEnd),
+	)
 }
 
-// CompareBindings orders bindings by endpoint and outer destination.
+// CompareBindings orders bindings by endpoint, outer destination and member.
 func CompareBindings(a, b Binding) int {
-	return cmp.Or(CompareKeys(a.Key, b.Key), a.Outer.Compare(b.Outer))
+	return cmp.Or(CompareKeys(a.Key, b.Key), a.Outer.Compare(b.Outer), cmp.Compare(a.Member, b.Member))
 }
+
+// CompareServices orders services by name.
+func CompareServices(a, b Service) int { return cmp.Compare(a.Name, b.Name) }

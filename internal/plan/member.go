@@ -3,7 +3,6 @@ package plan
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -15,10 +14,14 @@ const (
 	// MemberQuarantine is how long the id of a removed member stays unused by others: the longest idle time a flow
 	// entry or a cookie can survive (protocol section 1.6: 24 h), so that no old flow meets a stranger's id.
 	MemberQuarantine = 24 * time.Hour
-	// MaxMemberID is the largest 16-bit member id.
-	MaxMemberID = 1<<16 - 1
-	// MaxHistory is how many earlier memberships an endpoint remembers (design section 9.4).
-	MaxHistory = 8
+	// MaxMemberID is the largest member id: 16 bits but for NoMember.
+	MaxMemberID = 1<<16 - 2
+	// NoMember stands in a tunnel's metadata for "the outer destination says it all".
+	NoMember = 1<<16 - 1
+	// MaxHistory is how many earlier memberships an endpoint remembers (design section 9.4), as long as they have at
+	// most MaxHistoryMembers in all: of 65,535 members one is remembered, in 3 MB.
+	MaxHistory        = 8
+	MaxHistoryMembers = 1 << 16
 )
 
 // ErrMemberIDs: every member id of the endpoint is in use or in quarantine.
@@ -32,7 +35,14 @@ type SizeCode func(weights []uint16, previous uint8) uint8
 type MemberState struct {
 	ID      uint16
 	Backend lb.BackendKey
-	Weight  uint16 // 0 while draining
+	Weight  uint16 // in the ring: 0 while draining
+	Backup  bool
+	// Down: the ring is made without it, because every mux called it dead for long enough.
+	Down bool
+	// Warming is since when it grows to its weight; zero when it has it.
+	Warming time.Time
+	// Draining is since when it drains; zero when it does not.
+	Draining time.Time
 }
 
 // Quarantined is an id that only its former backend may get back before Until.
@@ -55,88 +65,7 @@ type EndpointState struct {
 	Key lb.EndpointKey
 	Membership
 	Quarantine []Quarantined // ordered by ID
-	History    []Membership  // before the present one, oldest first, at most MaxHistory
-}
-
-// Wanted is a backend as the operator wants it, with its effective weight.
-type Wanted struct {
-	Backend lb.BackendKey
-	Weight  uint16
-}
-
-// Advance returns the endpoint's state once its members are the wanted ones. Ids of present members stay; a backend
-// that comes back within its quarantine gets its old id; others get the lowest ids that are neither in use nor in
-// quarantine, in the order of (DIP, port). The generation grows when members, weights, ring size or key changed.
-// The order of wanted does not matter; its backends are distinct. prev is not modified.
-func Advance(prev EndpointState, wanted []Wanted, keyID uint32, size SizeCode, now time.Time) (EndpointState, error) {
-	next := prev
-	next.Quarantine = slices.DeleteFunc(slices.Clone(prev.Quarantine), func(q Quarantined) bool { return !q.Until.After(now) })
-	members, err := next.place(wanted, now)
-	if err != nil {
-		return EndpointState{}, fmt.Errorf("endpoint %s: %w", FormatKey(prev.Key), err)
-	}
-	ring := Membership{Generation: prev.Generation, KeyID: keyID, Members: members, RingCode: prev.RingCode}
-	// A ring without weights keeps its size, so that draining everything and coming back moves nothing.
-	if w := weights(members); len(w) > 0 || prev.RingCode == 0 {
-		ring.RingCode = size(w, prev.RingCode)
-	}
-	if prev.Generation > 0 && prev.Membership.same(ring) {
-		return next, nil
-	}
-	if prev.Generation > 0 {
-		next.History = append(slices.Clone(prev.History), prev.Membership)
-		next.History = next.History[max(0, len(next.History)-MaxHistory):]
-	}
-	ring.Generation++
-	next.Membership = ring
-	return next, nil
-}
-
-// place gives every wanted backend its id and moves those that left into quarantine.
-func (s *EndpointState) place(wanted []Wanted, now time.Time) ([]MemberState, error) {
-	wanted = slices.SortedFunc(slices.Values(wanted), func(a, b Wanted) int { return compareBackend(a.Backend, b.Backend) })
-	ids := make(map[lb.BackendKey]uint16, len(s.Members)+len(s.Quarantine))
-	left := make(map[lb.BackendKey]uint16, len(s.Members))
-	taken := make(map[uint16]bool, len(ids))
-	for _, q := range s.Quarantine {
-		ids[q.Backend], taken[q.ID] = q.ID, true
-	}
-	for _, m := range s.Members {
-		ids[m.Backend], taken[m.ID], left[m.Backend] = m.ID, true, m.ID
-	}
-	members := make([]MemberState, 0, len(wanted))
-	free := 0
-	for _, w := range wanted {
-		id, known := ids[w.Backend]
-		if !known {
-			for free <= MaxMemberID && taken[uint16(free)] {
-				free++
-			}
-			if free > MaxMemberID {
-				return nil, fmt.Errorf("%w: %d in use, %d in quarantine for up to %s", ErrMemberIDs, len(s.Members), len(s.Quarantine), MemberQuarantine)
-			}
-			id = uint16(free)
-			free++
-		}
-		delete(left, w.Backend)
-		members = append(members, MemberState{ID: id, Backend: w.Backend, Weight: w.Weight})
-	}
-	slices.SortFunc(members, func(a, b MemberState) int { return cmp.Compare(a.ID, b.ID) })
-	s.quarantine(members, left, now)
-	return members, nil
-}
-
-// quarantine adds the members that left and takes out those that came back.
-func (s *EndpointState) quarantine(members []MemberState, left map[lb.BackendKey]uint16, now time.Time) {
-	back := make(map[lb.BackendKey]bool, len(members))
-	for _, m := range members {
-		back[m.Backend] = true
-	}
-	s.Quarantine = slices.DeleteFunc(s.Quarantine, func(q Quarantined) bool { return back[q.Backend] })
-	for backend, id := range left {
-		s.Quarantine = append(s.Quarantine, Quarantined{ID: id, Backend: backend, Until: now.Add(MemberQuarantine)})
-	}
-	slices.SortFunc(s.Quarantine, func(a, b Quarantined) int { return cmp.Compare(a.ID, b.ID) })
+	History    []Membership  // before the present one, oldest first, at most MaxHistory; without times
 }
 
 // Idle tells whether nothing of the endpoint needs to be remembered any more.
@@ -146,20 +75,61 @@ func (s *EndpointState) Idle(now time.Time) bool {
 
 // same tells whether two memberships make equal rings.
 func (m Membership) same(o Membership) bool {
-	return m.RingCode == o.RingCode && m.KeyID == o.KeyID && slices.Equal(m.Members, o.Members)
+	return m.RingCode == o.RingCode && m.KeyID == o.KeyID && slices.EqualFunc(m.Members, o.Members, MemberState.same)
 }
 
-// weights are those of the members that are in the ring.
-func weights(members []MemberState) []uint16 {
-	var out []uint16
-	for _, m := range members {
-		if m.Weight > 0 {
-			out = append(out, m.Weight)
-		}
+// same tells whether two members are the same to a ring.
+func (m MemberState) same(o MemberState) bool { return m.timeless() == o.timeless() }
+
+// timeless is the member without the times that no ring depends on.
+func (m MemberState) timeless() MemberState {
+	m.Warming, m.Draining = time.Time{}, time.Time{}
+	return m
+}
+
+// past is the membership as the history keeps it.
+func (m Membership) past() Membership {
+	m.Members = slices.Clone(m.Members)
+	for i := range m.Members {
+		m.Members[i] = m.Members[i].timeless()
 	}
-	return out
+	return m
+}
+
+// Equal tells whether both states remember the same. Of two with one generation the history is one too.
+func (s *EndpointState) Equal(o *EndpointState) bool {
+	return s.Key == o.Key && s.Generation == o.Generation && s.Membership.same(o.Membership) &&
+		slices.EqualFunc(s.Members, o.Members, func(a, b MemberState) bool {
+			return a.Warming.Equal(b.Warming) && a.Draining.Equal(b.Draining)
+		}) &&
+		slices.EqualFunc(s.Quarantine, o.Quarantine, func(a, b Quarantined) bool {
+			return a.ID == b.ID && a.Backend == b.Backend && a.Until.Equal(b.Until)
+		})
 }
 
 func compareBackend(a, b lb.BackendKey) int {
 	return cmp.Or(a.DIP.Compare(b.DIP), cmp.Compare(a.Port, b.Port))
+}
+
+// Special tells whether the member is not plainly in service.
+func (m MemberState) Special() bool { return m.Backup || m.Changing() }
+
+// Changing tells whether time or health brings the member back to plain service, or out of it.
+func (m MemberState) Changing() bool {
+	return m.Down || !m.Warming.IsZero() || !m.Draining.IsZero()
+}
+
+// Shares are the members' weights in percent of those they were configured with, in their order.
+func (m Membership) Shares(wanted map[lb.BackendKey]uint16) []uint32 {
+	scale := uint32(1)
+	if slices.ContainsFunc(m.Members, func(m MemberState) bool { return !m.Warming.IsZero() }) {
+		scale = slowSteps
+	}
+	out := make([]uint32, len(m.Members))
+	for i, member := range m.Members {
+		if full := uint32(wanted[member.Backend]) * scale; full > 0 {
+			out[i] = 100 * uint32(member.Weight) / full
+		}
+	}
+	return out
 }

@@ -47,7 +47,7 @@ func TestAdvanceKeepsItsPromises(t *testing.T) {
 			now = now.Add(time.Duration(rapid.IntRange(0, 20).Draw(rt, "hours")) * time.Hour)
 			wanted, keyID := wantedOf(rt), uint32(rapid.IntRange(1, 2).Draw(rt, "key"))
 			before := fmt.Sprintf("%+v", st)
-			next, err := Advance(st, wanted, keyID, eightPerMember, now)
+			next, err := Advance(st, Input{Wanted: wanted, KeyID: keyID, Size: eightPerMember, Now: now})
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -55,12 +55,12 @@ func TestAdvanceKeepsItsPromises(t *testing.T) {
 				rt.Fatalf("the previous state was modified")
 			}
 			shuffled := rapid.Permutation(wanted).Draw(rt, "order")
-			if other, _ := Advance(st, shuffled, keyID, eightPerMember, now); !reflect.DeepEqual(other, next) {
+			if other, _ := Advance(st, Input{Wanted: shuffled, KeyID: keyID, Size: eightPerMember, Now: now}); !reflect.DeepEqual(other, next) {
 				rt.Fatalf("order matters: %+v and %+v", next, other)
 			}
 			checkStep(rt, st, next, wanted, used, now)
 			if next.Generation != st.Generation {
-				memberships = append(memberships, next.Membership)
+				memberships = append(memberships, next.past())
 			}
 			st = next
 		}
@@ -76,7 +76,7 @@ func checkStep(rt *rapid.T, prev, next EndpointState, wanted []Wanted, used useL
 	if len(next.Members) != len(wanted) || !slices.IsSortedFunc(next.Members, func(a, b MemberState) int { return int(a.ID) - int(b.ID) }) {
 		rt.Fatalf("members %+v for %+v", next.Members, wanted)
 	}
-	same := prev.Generation > 0 && prev.RingCode == next.RingCode && prev.KeyID == next.KeyID && reflect.DeepEqual(prev.Members, next.Members)
+	same := prev.Generation > 0 && prev.RingCode == next.RingCode && prev.KeyID == next.KeyID && reflect.DeepEqual(prev.past().Members, next.past().Members)
 	if want := prev.Generation + 1; !same && next.Generation != want || same && next.Generation != prev.Generation {
 		rt.Fatalf("generation %d after %d, same ring: %v", next.Generation, prev.Generation, same)
 	}
@@ -92,7 +92,7 @@ func checkStep(rt *rapid.T, prev, next EndpointState, wanted []Wanted, used useL
 			rt.Fatalf("id %d twice", m.ID)
 		}
 		seen[m.ID] = true
-		if !slices.Contains(wanted, Wanted{m.Backend, m.Weight}) {
+		if !slices.Contains(wanted, Wanted{m.Backend, m.Weight, m.Backup}) {
 			rt.Fatalf("member %+v was not wanted", m)
 		}
 		u, ever := used[m.ID]
@@ -125,22 +125,22 @@ func TestAdvanceRunsOutOfIDs(t *testing.T) {
 	for i := range all {
 		all[i] = Wanted{Backend: backendN(i), Weight: 1}
 	}
-	st, err := Advance(st, all, 1, eightPerMember, epoch)
+	st, err := Advance(st, Input{Wanted: all, KeyID: 1, Size: eightPerMember, Now: epoch})
 	if err != nil || st.Members[MaxMemberID].ID != MaxMemberID {
 		t.Fatalf("every id: %v", err)
 	}
 	stranger := []Wanted{{Backend: lb.BackendKey{DIP: netip.MustParseAddr("10.0.0.1"), Port: 1}}}
-	if _, err := Advance(st, stranger, 1, eightPerMember, epoch); !errors.Is(err, ErrMemberIDs) {
+	if _, err := Advance(st, Input{Wanted: stranger, KeyID: 1, Size: eightPerMember, Now: epoch}); !errors.Is(err, ErrMemberIDs) {
 		t.Fatalf("one more: %v, want ErrMemberIDs", err)
 	}
-	st, err = Advance(st, nil, 1, eightPerMember, epoch)
+	st, err = Advance(st, Input{Wanted: nil, KeyID: 1, Size: eightPerMember, Now: epoch})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Advance(st, stranger, 1, eightPerMember, epoch.Add(MemberQuarantine-1)); !errors.Is(err, ErrMemberIDs) {
+	if _, err := Advance(st, Input{Wanted: stranger, KeyID: 1, Size: eightPerMember, Now: epoch.Add(MemberQuarantine - 1)}); !errors.Is(err, ErrMemberIDs) {
 		t.Fatalf("within the quarantine: %v, want ErrMemberIDs", err)
 	}
-	if st, err = Advance(st, stranger, 1, eightPerMember, epoch.Add(MemberQuarantine)); err != nil || st.Members[0].ID != 0 {
+	if st, err = Advance(st, Input{Wanted: stranger, KeyID: 1, Size: eightPerMember, Now: epoch.Add(MemberQuarantine)}); err != nil || st.Members[0].ID != 0 {
 		t.Fatalf("after the quarantine: %+v %v", st.Members, err)
 	}
 }

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -33,7 +34,7 @@ func EachEndpoint(s *lb.Service, f func(key lb.EndpointKey, ep *lb.Endpoint)) {
 	for i := range s.Endpoints {
 		ep := &s.Endpoints[i]
 		for _, vip := range s.VIPs {
-			f(lb.EndpointKey{VIP: vip, Protocol: ep.Protocol, Port: ep.Port}, ep)
+			f(lb.EndpointKey{VIP: vip, Protocol: ep.Protocol, Port: ep.Port, PortEnd: ep.PortEnd}, ep)
 		}
 	}
 }
@@ -44,7 +45,7 @@ func WantedMembers(ep *lb.Endpoint, vip netip.Addr) []Wanted {
 	for i := range ep.Backends {
 		b := &ep.Backends[i]
 		if dip, ok := b.DIP(vip); ok {
-			out = append(out, Wanted{Backend: lb.BackendKey{DIP: dip, Port: b.Port}, Weight: effectiveWeight(b)})
+			out = append(out, Wanted{Backend: lb.BackendKey{DIP: dip, Port: b.Port}, Weight: effectiveWeight(b), Backup: b.Backup})
 		}
 	}
 	return out
@@ -57,31 +58,38 @@ func effectiveWeight(b *lb.Backend) uint16 {
 	return b.Weight
 }
 
-// MakeEndpoint is the endpoint as muxes need it.
-func MakeEndpoint(s *lb.Service, ep *lb.Endpoint, st *EndpointState) Endpoint {
+// MakeEndpoint is the endpoint as muxes need it; encap is the Network's.
+func MakeEndpoint(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap string) Endpoint {
 	out := Endpoint{
 		Key: st.Key, Service: s.Name, Generation: st.Generation, RingCode: st.RingCode, KeyID: st.KeyID,
 		Check: ep.Health, Members: make([]Member, 0, len(st.Members)),
+		Affinity: ep.Affinity, Source: ep.Source, OnePacket: ep.OnePacket, Idle: ep.Idle, Fragments: ep.Fragments,
+		Encap: cmp.Or(ep.Encap, encap), BackupBelow: ep.BackupBelow, FailOpen: ep.FailOpen,
 	}
 	hosts := hostsOf(ep, st.Key.VIP)
 	for _, m := range st.Members {
 		out.Members = append(out.Members, Member{
-			ID: m.ID, DIP: m.Backend.DIP, Port: m.Backend.Port, Weight: m.Weight,
+			ID: m.ID, DIP: m.Backend.DIP, Port: m.Backend.Port, Weight: m.Weight, Backup: m.Backup, Down: m.Down,
 			Outer: lb.Outer(m.Backend.DIP, hosts[m.Backend]),
 		})
 	}
 	return out
 }
 
-// MakeBindings are the endpoint's members as their hosts need them.
-func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState) []HostBinding {
+// MakeService is what the service's endpoints share, as muxes need it.
+func MakeService(s *lb.Service) Service {
+	return Service{Name: s.Name, VIPs: s.VIPs, Limits: s.Limits, Sources: s.Sources}
+}
+
+// MakeBindings are the endpoint's members as their hosts need them; encap is the Network's.
+func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap string) []HostBinding {
 	out := make([]HostBinding, 0, len(st.Members))
 	hosts := hostsOf(ep, st.Key.VIP)
 	for _, m := range st.Members {
 		host := hosts[m.Backend]
 		out = append(out, HostBinding{Host: host, Binding: Binding{
 			Key: st.Key, Service: s.Name, Member: m.ID, Outer: lb.Outer(m.Backend.DIP, host),
-			DIP: m.Backend.DIP, DIPPort: m.Backend.Port, Rewrite: ep.Rewrite != lb.RewriteNone,
+			DIP: m.Backend.DIP, DIPPort: m.Backend.Port, Rewrite: ep.Rewrite != lb.RewriteNone, Encap: cmp.Or(ep.Encap, encap),
 		}})
 	}
 	return out
@@ -119,6 +127,14 @@ func (s *State) Surroundings(n *lb.Node) (mtu uint32, sources []netip.Prefix) {
 	return found.MTU, found.TunnelSources
 }
 
+// Encap is the tunnel of endpoints that do not say: the first Network's by name.
+func (s *State) Encap() string {
+	for _, name := range slices.Sorted(maps.Keys(s.Networks)) {
+		return cmp.Or(s.Networks[name].Encap, lb.EncapIPIP)
+	}
+	return lb.EncapIPIP
+}
+
 func holds(prefixes []netip.Prefix, addrs []netip.Addr) bool {
 	return slices.ContainsFunc(addrs, func(a netip.Addr) bool {
 		return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -137,7 +153,11 @@ func ForNode(s *State, name string) Plan {
 	if node.Role == lb.RoleMux {
 		p.RingKeys = slices.Clone(s.RingKeys)
 	}
+	encap := s.Encap()
 	for _, svc := range s.Services {
+		if node.Role == lb.RoleMux {
+			p.Services = append(p.Services, MakeService(svc))
+		}
 		EachEndpoint(svc, func(key lb.EndpointKey, ep *lb.Endpoint) {
 			st, ok := s.Endpoints[key]
 			if !ok {
@@ -145,9 +165,9 @@ func ForNode(s *State, name string) Plan {
 			}
 			switch node.Role {
 			case lb.RoleMux:
-				p.Endpoints = append(p.Endpoints, MakeEndpoint(svc, ep, &st))
+				p.Endpoints = append(p.Endpoints, MakeEndpoint(svc, ep, &st, encap))
 			case lb.RoleHost:
-				for _, hb := range MakeBindings(svc, ep, &st) {
+				for _, hb := range MakeBindings(svc, ep, &st, encap) {
 					if slices.Contains(node.Addresses, hb.Host) {
 						p.Bindings = append(p.Bindings, hb.Binding)
 					}
@@ -156,6 +176,7 @@ func ForNode(s *State, name string) Plan {
 		})
 	}
 	slices.SortFunc(p.Endpoints, func(a, b Endpoint) int { return CompareKeys(a.Key, b.Key) })
+	slices.SortFunc(p.Services, CompareServices)
 	slices.SortFunc(p.Bindings, CompareBindings)
 	return p
 }

@@ -20,6 +20,8 @@ type Plan struct {
 	RingKeys []Key
 	// Endpoints: for muxes, ordered by key.
 	Endpoints []Endpoint
+	// Services: for muxes, ordered by name: what endpoints of one service share.
+	Services []Service
 	// Bindings: for hosts, ordered by key.
 	Bindings []Binding
 }
@@ -41,6 +43,23 @@ type Endpoint struct {
 	KeyID   uint32
 	Members []Member // ordered by ID
 	Check   lb.Health
+	// The rest is as in lb.Endpoint, defaults filled in; Encap is never empty.
+	Affinity    string
+	Source      *lb.SourceAffinity
+	OnePacket   bool
+	Idle        lb.Idle
+	Fragments   string
+	Encap       string
+	BackupBelow uint8
+	FailOpen    bool
+}
+
+// Service is what the endpoints of one service share.
+type Service struct {
+	Name    string
+	VIPs    []netip.Addr
+	Limits  lb.Limits
+	Sources lb.Sources
 }
 
 // Member is a backend's place in one endpoint (design section 9.1).
@@ -48,7 +67,12 @@ type Member struct {
 	ID     uint16
 	DIP    netip.Addr
 	Port   uint16
-	Weight uint16 // 0 while draining
+	Weight uint16 // in the ring; 0 while draining, less than configured during a slow start
+	// Backup: in the ring only while backups take part.
+	Backup bool
+	// Down: dead for so long that the ring is made without it (design section 9.3): its slots are those of the
+	// fallback chain.
+	Down bool
 	// Outer is the tunnel's destination, unique per member of an endpoint (design section 9.2).
 	Outer netip.Addr
 }
@@ -60,6 +84,7 @@ type Binding struct {
 	Member  uint16
 	Outer   netip.Addr
 	DIP     netip.Addr
-	DIPPort uint16
+	DIPPort uint16 // 0: the port the packet has (ranges and all ports)
 	Rewrite bool
+	Encap   string // lb.EncapIPIP or lb.EncapGUE; empty is IPIP
 }

@@ -45,6 +45,8 @@ const (
 	ManagerStatusProcedure = "/shunt.v1.Manager/Status"
 	// ManagerTraceProcedure is the fully-qualified name of the Manager's Trace RPC.
 	ManagerTraceProcedure = "/shunt.v1.Manager/Trace"
+	// ManagerFlowsProcedure is the fully-qualified name of the Manager's Flows RPC.
+	ManagerFlowsProcedure = "/shunt.v1.Manager/Flows"
 	// ManagerCreateTokenProcedure is the fully-qualified name of the Manager's CreateToken RPC.
 	ManagerCreateTokenProcedure = "/shunt.v1.Manager/CreateToken"
 	// ManagerVersionProcedure is the fully-qualified name of the Manager's Version RPC.
@@ -66,6 +68,8 @@ type ManagerClient interface {
 	Status(context.Context, *connect.Request[v1.StatusRequest]) (*connect.Response[v1.StatusResponse], error)
 	// Trace asks a mux which backend a packet would go to, and why.
 	Trace(context.Context, *connect.Request[v1.TraceRequest]) (*connect.Response[v1.TraceResponse], error)
+	// Flows lists what muxes remember of an endpoint's flows.
+	Flows(context.Context, *connect.Request[v1.FlowsRequest]) (*connect.Response[v1.FlowsResponse], error)
 	// CreateToken makes a join token for one node.
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
 	// Version tells what the manager runs.
@@ -122,6 +126,13 @@ func NewManagerClient(httpClient connect.HTTPClient, baseURL string, opts ...con
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		flows: connect.NewClient[v1.FlowsRequest, v1.FlowsResponse](
+			httpClient,
+			baseURL+ManagerFlowsProcedure,
+			connect.WithSchema(managerMethods.ByName("Flows")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		createToken: connect.NewClient[v1.CreateTokenRequest, v1.CreateTokenResponse](
 			httpClient,
 			baseURL+ManagerCreateTokenProcedure,
@@ -146,6 +157,7 @@ type managerClient struct {
 	watch       *connect.Client[v1.WatchRequest, v1.WatchResponse]
 	status      *connect.Client[v1.StatusRequest, v1.StatusResponse]
 	trace       *connect.Client[v1.TraceRequest, v1.TraceResponse]
+	flows       *connect.Client[v1.FlowsRequest, v1.FlowsResponse]
 	createToken *connect.Client[v1.CreateTokenRequest, v1.CreateTokenResponse]
 	version     *connect.Client[v1.VersionRequest, v1.VersionResponse]
 }
@@ -180,6 +192,11 @@ func (c *managerClient) Trace(ctx context.Context, req *connect.Request[v1.Trace
 	return c.trace.CallUnary(ctx, req)
 }
 
+// Flows calls shunt.v1.Manager.Flows.
+func (c *managerClient) Flows(ctx context.Context, req *connect.Request[v1.FlowsRequest]) (*connect.Response[v1.FlowsResponse], error) {
+	return c.flows.CallUnary(ctx, req)
+}
+
 // CreateToken calls shunt.v1.Manager.CreateToken.
 func (c *managerClient) CreateToken(ctx context.Context, req *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error) {
 	return c.createToken.CallUnary(ctx, req)
@@ -205,6 +222,8 @@ type ManagerHandler interface {
 	Status(context.Context, *connect.Request[v1.StatusRequest]) (*connect.Response[v1.StatusResponse], error)
 	// Trace asks a mux which backend a packet would go to, and why.
 	Trace(context.Context, *connect.Request[v1.TraceRequest]) (*connect.Response[v1.TraceResponse], error)
+	// Flows lists what muxes remember of an endpoint's flows.
+	Flows(context.Context, *connect.Request[v1.FlowsRequest]) (*connect.Response[v1.FlowsResponse], error)
 	// CreateToken makes a join token for one node.
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
 	// Version tells what the manager runs.
@@ -257,6 +276,13 @@ func NewManagerHandler(svc ManagerHandler, opts ...connect.HandlerOption) (strin
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	managerFlowsHandler := connect.NewUnaryHandler(
+		ManagerFlowsProcedure,
+		svc.Flows,
+		connect.WithSchema(managerMethods.ByName("Flows")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	managerCreateTokenHandler := connect.NewUnaryHandler(
 		ManagerCreateTokenProcedure,
 		svc.CreateToken,
@@ -284,6 +310,8 @@ func NewManagerHandler(svc ManagerHandler, opts ...connect.HandlerOption) (strin
 			managerStatusHandler.ServeHTTP(w, r)
 		case ManagerTraceProcedure:
 			managerTraceHandler.ServeHTTP(w, r)
+		case ManagerFlowsProcedure:
+			managerFlowsHandler.ServeHTTP(w, r)
 		case ManagerCreateTokenProcedure:
 			managerCreateTokenHandler.ServeHTTP(w, r)
 		case ManagerVersionProcedure:
@@ -319,6 +347,10 @@ func (UnimplementedManagerHandler) Status(context.Context, *connect.Request[v1.S
 
 func (UnimplementedManagerHandler) Trace(context.Context, *connect.Request[v1.TraceRequest]) (*connect.Response[v1.TraceResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.Trace is not implemented"))
+}
+
+func (UnimplementedManagerHandler) Flows(context.Context, *connect.Request[v1.FlowsRequest]) (*connect.Response[v1.FlowsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.Flows is not implemented"))
 }
 
 func (UnimplementedManagerHandler) CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error) {

@@ -11,11 +11,14 @@ const (
 	xdpRedirect = 4
 )
 
-// Round holds the ns per packet of one repetition: every target had its turn in it.
-type Round struct{ Null, Floor, Program float64 }
+// Round holds the ns per packet of one repetition: every target had its turns in it.
+type Round struct {
+	Null, Floor float64
+	Programs    []float64 // in the order in which Compare got them
+}
 
-// OverFloor is what the program takes beyond the floor. The null target is part of both and cancels.
-func (r Round) OverFloor() float64 { return r.Program - r.Floor }
+// OverFloor is what program number i takes beyond the floor. The null target is part of both and cancels.
+func (r Round) OverFloor(i int) float64 { return r.Programs[i] - r.Floor }
 
 // NetFloor is what the floor takes beyond the null target.
 func (r Round) NetFloor() float64 { return r.Floor - r.Null }
@@ -23,36 +26,46 @@ func (r Round) NetFloor() float64 { return r.Floor - r.Null }
 // Comparison is the outcome of Compare.
 type Comparison struct {
 	Rounds  []Round
-	Packets uint64 // that the program under test got, warm-up included
+	Packets []uint64 // that each program under test got, warm-up included
 }
 
-// turns is into how many turns a target's packets of one round are cut: the turns of the three targets are close
-// together in time, so that whatever else the machine does meets all alike.
-const turns = 8
+// Effort says how much Compare measures.
+type Effort struct {
+	Rounds  int
+	Packets int // that each target gets in one round
+	// Turns are the pieces that a target's packets of one round come in. Many keep the targets close together in time, so
+	// that whatever else the machine does meets all alike; few give a program time to bring its tables back into the
+	// caches that others filled.
+	Turns int
+}
 
-// Compare measures null, floor and the program in turns. Each round begins with another of the three. packets is what
-// each target gets in one round; progress is called before every round.
-func (h *Harness) Compare(ctx context.Context, program Target, rounds, packets int, progress func(round int)) (Comparison, error) {
-	var c Comparison
-	targets := [...]Target{h.Null(), h.Floor(), program}
-	for i := range rounds {
+// Compare measures null, floor and the programs in turns. Each round begins with another of them; progress is called
+// before every round.
+func (h *Harness) Compare(ctx context.Context, programs []Target, e Effort, progress func(round int)) (Comparison, error) {
+	c := Comparison{Packets: make([]uint64, len(programs))}
+	targets := append([]Target{h.Null(), h.Floor()}, programs...)
+	for i := range e.Rounds {
 		progress(i)
-		var sums [len(targets)]Run
-		for turn := range turns * len(targets) {
+		sums := make([]Run, len(targets))
+		for turn := range e.Turns * len(targets) {
 			if err := ctx.Err(); err != nil {
 				return c, err
 			}
 			k := (i + turn) % len(targets)
-			seed := uint64(i*turns+turn/len(targets)+1) * 0x9e3779b97f4a7c15
-			run, err := h.timed(targets[k], (packets+turns-1)/turns, seed)
+			seed := uint64(i*e.Turns+turn/len(targets)+1) * 0x9e3779b97f4a7c15
+			run, err := h.timed(targets[k], (e.Packets+e.Turns-1)/e.Turns, seed)
 			if err != nil {
 				return c, err
 			}
 			sums[k].Stretches = append(sums[k].Stretches, run.Stretches...)
 			sums[k].Packets += run.Packets
 		}
-		c.Rounds = append(c.Rounds, Round{Null: sums[0].Middle(), Floor: sums[1].Middle(), Program: sums[2].Middle()})
-		c.Packets += sums[2].Packets
+		round := Round{Null: sums[0].Middle(), Floor: sums[1].Middle()}
+		for p, sum := range sums[2:] {
+			round.Programs = append(round.Programs, sum.Middle())
+			c.Packets[p] += sum.Packets
+		}
+		c.Rounds = append(c.Rounds, round)
 	}
 	return c, nil
 }

@@ -8,17 +8,30 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"structs"
 
 	"github.com/cilium/ebpf"
 )
+
+type floorSinkState struct {
+	_         structs.HostLayout
+	Packets   uint64
+	Strangers uint64
+	Stamps    [1024]uint64
+	Rsv       [6]uint64
+}
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	floorProgFloorIp4  = "floor_ip4"
-	floorProgFloorIp6  = "floor_ip6"
-	floorProgFloorNull = "floor_null"
+	floorProgFloorIp4   = "floor_ip4"
+	floorProgFloorIp6   = "floor_ip6"
+	floorProgFloorLive4 = "floor_live4"
+	floorProgFloorNull  = "floor_null"
+	floorProgSink       = "sink"
+	floorVarOutIfindex  = "out_ifindex"
+	floorVarSinks       = "sinks"
 )
 
 // loadFloor returns the embedded CollectionSpec for floor.
@@ -63,9 +76,11 @@ type floorSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type floorProgramSpecs struct {
-	FloorIp4  *ebpf.ProgramSpec `ebpf:"floor_ip4"`
-	FloorIp6  *ebpf.ProgramSpec `ebpf:"floor_ip6"`
-	FloorNull *ebpf.ProgramSpec `ebpf:"floor_null"`
+	FloorIp4   *ebpf.ProgramSpec `ebpf:"floor_ip4"`
+	FloorIp6   *ebpf.ProgramSpec `ebpf:"floor_ip6"`
+	FloorLive4 *ebpf.ProgramSpec `ebpf:"floor_live4"`
+	FloorNull  *ebpf.ProgramSpec `ebpf:"floor_null"`
+	Sink       *ebpf.ProgramSpec `ebpf:"sink"`
 }
 
 // floorMapSpecs contains maps before they are loaded into the kernel.
@@ -78,6 +93,8 @@ type floorMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type floorVariableSpecs struct {
+	OutIfindex *ebpf.VariableSpec `ebpf:"out_ifindex"`
+	Sinks      *ebpf.VariableSpec `ebpf:"sinks"`
 }
 
 // floorObjects contains all objects after they have been loaded into the kernel.
@@ -110,22 +127,28 @@ func (m *floorMaps) Close() error {
 //
 // It can be passed to loadFloorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type floorVariables struct {
+	OutIfindex *ebpf.Variable `ebpf:"out_ifindex"`
+	Sinks      *ebpf.Variable `ebpf:"sinks"`
 }
 
 // floorPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadFloorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type floorPrograms struct {
-	FloorIp4  *ebpf.Program `ebpf:"floor_ip4"`
-	FloorIp6  *ebpf.Program `ebpf:"floor_ip6"`
-	FloorNull *ebpf.Program `ebpf:"floor_null"`
+	FloorIp4   *ebpf.Program `ebpf:"floor_ip4"`
+	FloorIp6   *ebpf.Program `ebpf:"floor_ip6"`
+	FloorLive4 *ebpf.Program `ebpf:"floor_live4"`
+	FloorNull  *ebpf.Program `ebpf:"floor_null"`
+	Sink       *ebpf.Program `ebpf:"sink"`
 }
 
 func (p *floorPrograms) Close() error {
 	return _FloorClose(
 		p.FloorIp4,
 		p.FloorIp6,
+		p.FloorLive4,
 		p.FloorNull,
+		p.Sink,
 	)
 }
 

@@ -37,6 +37,16 @@ func (f Family) VIP(i uint32) netip.Addr {
 	return low6(vip6, uint64(i)+1)
 }
 
+// vipNumber is the number of a VIP.
+func (f Family) vipNumber(vip netip.Addr) uint32 {
+	if f == IPv4 {
+		base, b := vip4.As4(), vip.As4()
+		return binary.BigEndian.Uint32(b[:]) - binary.BigEndian.Uint32(base[:])
+	}
+	b := vip.As16()
+	return uint32(binary.BigEndian.Uint64(b[8:]) - 1)
+}
+
 // flowIDs is struct flow_ids of bpf/bench/flow.h.
 type flowIDs struct {
 	client, spread, vip uint32

@@ -20,6 +20,7 @@ const (
 	protoIPv6 = 41
 	ttl       = 64
 	tcpACK    = 0x10
+	tcpSYN    = 0x02
 )
 
 // template returns the frame whose addresses and ports the front program fills in.
@@ -65,11 +66,20 @@ func template6() []byte {
 	return frame
 }
 
-// tcp writes the constant part of a TCP header: an ACK without options. The checksum stays zero: muxes do not look.
+// tcp writes the constant part of a TCP header without flags and options. The checksum stays zero: muxes do not look.
 func tcp(h []byte) {
 	binary.BigEndian.PutUint16(h[2:], Port)
-	h[12], h[13] = tcpLen/4<<4, tcpACK
+	h[12] = tcpLen / 4 << 4
 	binary.BigEndian.PutUint16(h[14:], 0xffff)
+}
+
+// flagsAt is where a frame has its TCP flags.
+func (f Family) flagsAt() int {
+	const inTCP = 13
+	if f == IPv4 {
+		return ethLen + ip4Len + inTCP
+	}
+	return ethLen + ip6Len + inTCP
 }
 
 // storedSum is the folded ones' complement sum of b as 16-bit words in the machine's (little-endian) order.

@@ -14,19 +14,21 @@ import (
 )
 
 type frontFrontConfig struct {
-	_          structs.HostLayout
-	Frame      [96]uint8
-	FrameLen   uint32
-	Family     uint32
-	Flows      uint32
-	Vips       uint32
-	First      uint32
-	Sum4       uint32
-	Client4    uint32
-	Vip4       uint32
-	StampShift uint32
-	PortBe     uint16
-	Rsv        uint16
+	_           structs.HostLayout
+	Frame       [96]uint8
+	FrameLen    uint32
+	Family      uint32
+	Flows       uint32
+	Vips        uint32
+	Ordered     uint32
+	RepeatShift uint32
+	Sum4        uint32
+	Client4     uint32
+	Vip4        uint32
+	StampShift  uint32
+	PortBe      uint16
+	Rsv         uint16
+	OutIfindex  uint32
 }
 
 type frontFrontState struct {
@@ -36,18 +38,19 @@ type frontFrontState struct {
 	UndoFailed uint64
 	Fence      uint64
 	Flow       uint32
-	Rsv        uint32
-	Stamps     [1024]uint64
+	Next       uint32
+	Stamps     [8192]uint64
 }
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	frontMapTargets = "targets"
-	frontProgFront  = "front"
-	frontVarConfig  = "config"
-	frontVarState   = "state"
+	frontMapTargets   = "targets"
+	frontProgFront    = "front"
+	frontProgGenerate = "generate"
+	frontVarConfig    = "config"
+	frontVarState     = "state"
 )
 
 // loadFront returns the embedded CollectionSpec for front.
@@ -92,7 +95,8 @@ type frontSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type frontProgramSpecs struct {
-	Front *ebpf.ProgramSpec `ebpf:"front"`
+	Front    *ebpf.ProgramSpec `ebpf:"front"`
+	Generate *ebpf.ProgramSpec `ebpf:"generate"`
 }
 
 // frontMapSpecs contains maps before they are loaded into the kernel.
@@ -151,12 +155,14 @@ type frontVariables struct {
 //
 // It can be passed to loadFrontObjects or ebpf.CollectionSpec.LoadAndAssign.
 type frontPrograms struct {
-	Front *ebpf.Program `ebpf:"front"`
+	Front    *ebpf.Program `ebpf:"front"`
+	Generate *ebpf.Program `ebpf:"generate"`
 }
 
 func (p *frontPrograms) Close() error {
 	return _FrontClose(
 		p.Front,
+		p.Generate,
 	)
 }
 

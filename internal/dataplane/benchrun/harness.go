@@ -20,9 +20,10 @@ import (
 const xdpHasFrags = unix.BPF_F_XDP_HAS_FRAGS
 
 // stampPackets is the number of packets between two time stamps: long enough to hide the 30 ns that reading the clock
-// takes, short enough that most stretches see no interrupt.
+// takes, short enough that most stretches see no interrupt and, where others want the CPU too, no loss of it: the
+// scheduler gives it for milliseconds at a time.
 const (
-	stampShift   = 12
+	stampShift   = 9
 	stampPackets = 1 << stampShift
 )
 
@@ -37,6 +38,9 @@ type Traffic struct {
 	Family Family
 	Flows  uint32 // flow numbers are below this, each equally likely
 	VIPs   uint32
+	// New makes every packet the SYN of a flow that was not seen before: numbers count up from Flows and never come
+	// again.
+	New bool
 }
 
 // Target is a program that can be measured.
@@ -54,11 +58,12 @@ type Harness struct {
 	floor   floorObjects
 	traffic Traffic
 	frame   []byte
+	fresh   uint32 // the next number of a flow that was not seen before
 }
 
 // Open loads the programs. Every target must have been loaded with the same setting of fragments (multi-buffer XDP).
 func Open(traffic Traffic, frags bool) (*Harness, error) {
-	h := &Harness{traffic: traffic, frame: template(traffic.Family)}
+	h := &Harness{traffic: traffic, frame: template(traffic.Family), fresh: traffic.Flows}
 	if err := load(loadFront, &h.front, frags); err != nil {
 		return nil, fmt.Errorf("load front program: %w", err)
 	}
@@ -113,8 +118,13 @@ func (h *Harness) Run(t Target, packets int, seed uint64) (Run, error) {
 	if stretches < 1 || stretches > maxStretches {
 		return Run{}, fmt.Errorf("run %s: %d packets: must be 1 to %d", t, packets, MaxPackets)
 	}
+	o := order{flags: tcpACK}
+	if h.traffic.New {
+		o = order{flags: tcpSYN, counted: true, begin: h.fresh}
+	}
 	// One packet more than the stretches: it makes the last stamp.
-	run, state, err := h.run(t, uint32(stretches*stampPackets+1), h.config(0), seed)
+	run, state, err := h.run(t, uint32(stretches*stampPackets+1), o, seed)
+	h.fresh += uint32(run.Packets)
 	if err != nil {
 		return Run{}, err
 	}
@@ -126,15 +136,40 @@ func (h *Harness) Run(t Target, packets int, seed uint64) (Run, error) {
 
 // One sends a single packet, of the given flow, through the target.
 func (h *Harness) One(t Target, flow uint32) (Run, error) {
-	config := h.config(flow)
-	config.Flows = 1
-	run, _, err := h.run(t, 1, config, 1)
+	run, _, err := h.run(t, 1, order{flags: tcpACK, counted: true, begin: flow}, 1)
 	return run, err
 }
 
+// warmShift is the binary logarithm of the packets that Warm sends of each flow: the first is remembered, the second is
+// trusted.
+const warmShift = 1
+
+// Warm sends packets of every flow below Traffic.Flows through the target, so that it knows them all. It returns the
+// number of packets.
+func (h *Harness) Warm(t Target) (packets uint64, err error) {
+	for begin := uint32(0); begin < h.traffic.Flows; {
+		flows := min(h.traffic.Flows-begin, uint32(MaxPackets)>>warmShift)
+		run, _, err := h.run(t, flows<<warmShift, order{tcpACK, true, begin, warmShift}, 1)
+		if err != nil {
+			return packets, err
+		}
+		packets, begin = packets+run.Packets, begin+flows
+	}
+	return packets, nil
+}
+
+// order says which packets a run has: TCP flags, and flows with random numbers or with those counted up from begin, each
+// 1<<repeatShift times.
+type order struct {
+	flags              byte
+	counted            bool
+	begin, repeatShift uint32
+}
+
 // run points the front at the target and starts the kernel's test runner.
-func (h *Harness) run(t Target, repeat uint32, config frontFrontConfig, seed uint64) (Run, frontFrontState, error) {
+func (h *Harness) run(t Target, repeat uint32, o order, seed uint64) (Run, frontFrontState, error) {
 	var state frontFrontState
+	config := h.config(o)
 	fail := func(step string, err error) (Run, frontFrontState, error) {
 		return Run{}, state, fmt.Errorf("run %s: %s: %w", t, step, err)
 	}
@@ -144,15 +179,19 @@ func (h *Harness) run(t Target, repeat uint32, config frontFrontConfig, seed uin
 	if err := h.front.Config.Set(&config); err != nil {
 		return fail("write the configuration", err)
 	}
-	start := frontFrontState{Random: seed | 1<<63}
+	start := frontFrontState{Random: seed | 1<<63, Next: o.begin}
 	if err := h.front.State.Set(&start); err != nil {
 		return fail("write the state", err)
 	}
 	var run Run
-	// The runner gives up on a signal and is called again: what ran until then is thrown away but counted.
+	// The runner gives up on a signal and is called again: what ran until then is thrown away but counted, and flows
+	// that were new are not new any more.
 	again := func() {
 		if err := h.front.State.Get(&state); err == nil {
 			run.Packets += state.Packets
+			if h.traffic.New {
+				start.Next += uint32(state.Packets)
+			}
 		}
 		_ = h.front.State.Set(&start)
 	}
@@ -173,18 +212,22 @@ func (h *Harness) run(t Target, repeat uint32, config frontFrontConfig, seed uin
 }
 
 // config describes the traffic to the front program.
-func (h *Harness) config(first uint32) frontFrontConfig {
+func (h *Harness) config(o order) frontFrontConfig {
 	c := frontFrontConfig{
 		FrameLen: uint32(len(h.frame)),
 		Family:   uint32(h.traffic.Family),
 		Flows:    h.traffic.Flows,
 		Vips:     h.traffic.VIPs,
-		First:    first,
 
-		StampShift: stampShift,
-		PortBe:     bits.ReverseBytes16(Port),
+		RepeatShift: o.repeatShift,
+		StampShift:  stampShift,
+		PortBe:      bits.ReverseBytes16(Port),
+	}
+	if o.counted {
+		c.Ordered = 1
 	}
 	copy(c.Frame[:], h.frame)
+	c.Frame[h.traffic.Family.flagsAt()] = o.flags
 	if h.traffic.Family == IPv4 {
 		client, vip := client4.As4(), vip4.As4()
 		c.Client4, c.Vip4 = binary.BigEndian.Uint32(client[:]), binary.BigEndian.Uint32(vip[:])

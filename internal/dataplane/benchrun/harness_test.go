@@ -57,7 +57,7 @@ func TestFrontWritesTheFlow(t *testing.T) {
 func TestFloorEncapsulatesOnce(t *testing.T) {
 	for _, family := range []Family{IPv4, IPv6} {
 		h := open(t, Traffic{Family: family, Flows: 1000, VIPs: 1})
-		run, err := h.Run(h.Floor(), 10000, 1)
+		run, err := h.Run(h.Floor(), 3*stampPackets-1, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,19 +81,41 @@ func TestFloorEncapsulatesOnce(t *testing.T) {
 	}
 }
 
-// Compare gives every target its turn in every round.
+// Warm sends every flow twice, one after the other; then traffic of new flows goes on counting, with SYN.
+func TestWarmThenNew(t *testing.T) {
+	for _, family := range []Family{IPv4, IPv6} {
+		h := open(t, Traffic{Family: family, Flows: 100, VIPs: 1, New: true})
+		if packets, err := h.Warm(h.Null()); err != nil || packets != 200 {
+			t.Errorf("IPv%d: warmed with %d packets (%v), want 200", family, packets, err)
+		}
+		first := h.fresh
+		run, err := h.Run(h.Null(), stampPackets, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := h.traffic.packet(first + uint32(run.Packets) - 1); first != 100 || run.Last != want {
+			t.Errorf("IPv%d: began at flow %d, ended with %+v, want 100 and %+v", family, first, run.Last, want)
+		}
+		if flags := run.Frame[family.flagsAt()]; flags != tcpSYN {
+			t.Errorf("IPv%d: flags %#x, want SYN", family, flags)
+		}
+	}
+}
+
+// Compare gives every target its turns in every round.
 func TestCompareCounts(t *testing.T) {
 	h := open(t, Traffic{Family: IPv4, Flows: 16, VIPs: 1})
 	var seen []int
-	c, err := h.Compare(t.Context(), h.Floor(), 4, 8*stampPackets, func(i int) { seen = append(seen, i) })
+	effort := Effort{Rounds: 4, Packets: 8 * stampPackets, Turns: 2}
+	c, err := h.Compare(t.Context(), []Target{h.Floor(), h.Null()}, effort, func(i int) { seen = append(seen, i) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Rounds) != 4 || len(seen) != 4 || c.Packets < 4*8*stampPackets {
+	if len(c.Rounds) != 4 || len(seen) != 4 || c.Packets[0] < 4*8*stampPackets || c.Packets[1] < 4*8*stampPackets {
 		t.Errorf("%d rounds, %d announced, %d packets", len(c.Rounds), len(seen), c.Packets)
 	}
 	for _, r := range c.Rounds {
-		if r.Null <= 0 || r.Floor <= 0 || r.Program <= 0 {
+		if r.Null <= 0 || r.Floor <= 0 || len(r.Programs) != 2 || r.Programs[0] <= 0 || r.Programs[1] <= 0 {
 			t.Errorf("round without time: %+v", r)
 		}
 	}

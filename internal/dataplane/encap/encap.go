@@ -14,7 +14,11 @@ import (
 //go:generate go run github.com/cilium/ebpf/cmd/bpf2go -cc clang-19 -strip llvm-strip-19 -go-package encap -cflags "-O2 -g -mcpu=v3 -Wall -Wextra -Wpadded -Werror -I../../../bpf -I/usr/include/x86_64-linux-gnu" -target bpfel encap ../../../bpf/unit/encap.bpf.c
 
 // Tunnel is where packets for one address go.
-type Tunnel struct{ Source, Destination netip.Addr }
+type Tunnel struct {
+	Source, Destination netip.Addr
+	// Member is an id that GUE carries; 65535 is IP in IP.
+	Member uint16
+}
 
 // Encap is the program, attached.
 type Encap struct {
@@ -29,7 +33,7 @@ func Attach(ifindex int, tunnels map[netip.Addr]Tunnel) (*Encap, error) {
 		return nil, fmt.Errorf("load encap: %w", err)
 	}
 	for addr, t := range tunnels {
-		value := encapEncapTunnel{Src: t.Source.As16(), Dst: t.Destination.As16()}
+		value := encapEncapTunnel{Src: t.Source.As16(), Dst: t.Destination.As16(), Member: uint32(t.Member)}
 		if t.Destination.Is6() {
 			value.Is6 = 1
 		}

@@ -14,10 +14,11 @@ import (
 )
 
 type encapEncapTunnel struct {
-	_   structs.HostLayout
-	Src [16]uint8
-	Dst [16]uint8
-	Is6 uint32
+	_      structs.HostLayout
+	Src    [16]uint8
+	Dst    [16]uint8
+	Is6    uint32
+	Member uint32
 }
 
 // Names of all BPF objects in the ELF.

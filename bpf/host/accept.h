@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Part of host.bpf.c: a tunnel packet whose binding is known. */
+
+/* Clamps a SYN; returns a reason to drop it, or 0. */
+static __always_inline enum host_reason clamp_in(struct __sk_buff *skb, const struct transport_view *t, __u16 mss)
+{
+	switch (mss_clamp(skb, t, mss)) {
+	case MSS_CLAMPED:
+		count(HOST_REASON_MSS_CLAMPED);
+		return 0;
+	case MSS_MALFORMED:
+		return HOST_REASON_IN_MALFORMED;
+	case MSS_FAILED:
+		return HOST_REASON_IN_ADJUST_FAILED;
+	}
+	return 0;
+}
+
+/* The flow of a packet from client:cport to VIP:vport, as its server and as its client know it. */
+static __always_inline void name_flow(struct flow_key *key, struct flow *want, const struct binding *b, __u8 protocol,
+				      const __u8 *client, __be16 cport, const __u8 *vip, __be16 vport)
+{
+	view_copy16(key->dip, b->dip);
+	view_copy16(key->client, client);
+	key->dip_port_be = b->port_be ? b->port_be : vport;
+	key->client_port_be = cport;
+	key->protocol = protocol;
+	view_copy16(want->vip, vip);
+	want->vip_port_be = vport;
+	want->client_port_be = cport;
+	want->mss = b->mss;
+}
+
+/* Turns the bare packet's VIP:port into DIP:port, and the client's port into its substitute if it has one. */
+static __noinline enum host_reason translate_in(struct __sk_buff *skb, const struct ip_view *inner,
+						const struct transport_view *t, const struct binding *b)
+{
+	struct flow_key key = {};
+	struct flow want = {};
+	struct nat n = { .dst = 1 };
+	int err;
+
+	name_flow(&key, &want, b, inner->protocol, inner->src, t->sport_be, inner->dst, t->dport_be);
+	err = flow_enter(&key, &want, t->ports);
+	if (err)
+		return err == MAP_EXISTS ? HOST_REASON_IN_NO_PORT : HOST_REASON_IN_STATE_FULL;
+	if (key.client_port_be != t->sport_be)
+		count(HOST_REASON_CLIENT_PORT_MAPPED);
+	view_copy16(n.addr, b->dip);
+	n.sport_be = key.client_port_be;
+	n.dport_be = key.dip_port_be;
+	return nat_apply(skb, inner, t, &n, host_ipv6_csum_flag) ? HOST_REASON_IN_ADJUST_FAILED : 0;
+}
+
+/* Remembers where the other fragments of this datagram go. */
+static __always_inline int note_in(const struct arrival *a, const struct binding *b)
+{
+	struct datagram d = { .index = b->index, .rewrite = b->rewrite };
+
+	view_copy16(d.addr, b->dip);
+	return datagram_note(&a->inner, a->vni, &d);
+}
+
+/* Takes the packet out of the tunnel; returns a reason to drop it, or 0. */
+static __always_inline enum host_reason bare(struct __sk_buff *skb, const struct arrival *a)
+{
+	/* A mark that the sender would not understand: the mux makes no such outer header (RFC 6040 section 4.2). */
+	if (tunnel_ecn_lost(&a->outer, &a->inner))
+		return HOST_REASON_IN_MALFORMED;
+	if (tunnel_strip(skb, a->kind, &a->outer, &a->inner) || tunnel_mark(skb, &a->outer, &a->inner))
+		return HOST_REASON_IN_ADJUST_FAILED;
+	return 0;
+}
+
+/* Out of the tunnel, translated, delivered. */
+static __always_inline int accept_packet(struct __sk_buff *skb, struct arrival *a, const struct binding *b)
+{
+	struct transport_view *t = &a->t;
+	struct destination to = { .rewrite = b->rewrite };
+	__u32 shift = a->outer.payload - ETH_HLEN;
+	enum host_reason reason = 0;
+
+	view_copy16(to.dip, b->dip);
+	count_packet(&binding_counts, b->index, a->inner.end - a->outer.payload);
+	if (t->syn)
+		reason = clamp_in(skb, t, b->mss);
+	if (!reason && a->inner.fragment && note_in(a, b))
+		reason = HOST_REASON_IN_STATE_FULL;
+	if (!reason)
+		reason = bare(skb, a);
+	if (reason)
+		return drop(reason);
+	to.reason = HOST_REASON_IN_UNTOUCHED;
+	if (b->rewrite) {
+		t->offset -= shift;
+		t->csum_offset -= t->csum_offset ? shift : 0;
+		reason = translate_in(skb, &a->inner, t, b);
+		if (reason)
+			return drop(reason);
+		to.reason = HOST_REASON_IN_DELIVERED;
+	}
+	return deliver(skb, &a->inner, &to);
+}

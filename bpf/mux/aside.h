@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What the slower ways of the walk know of a packet beside what it says itself. On the usual way there is none, and what
+ * asks for it costs nothing. */
+#ifndef SHUNT_MUX_ASIDE_H
+#define SHUNT_MUX_ASIDE_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "abi.h"
+#include "lib/parse.h"
+#include "lib/vlan.h"
+#include "mux/tables.h"
+#include "mux/verdict.h"
+
+enum aside_how {
+	ASIDE_FIRST = 1, /* a first fragment: those behind it shall follow */
+	ASIDE_LATER = 2, /* a later fragment: no ICMP error about it over IPv4 (RFC 1122 section 3.2.2) */
+	ASIDE_ERROR = 4, /* an ICMP error: no error is about it */
+	ASIDE_KNOWN = 8, /* the member is known already: `first` and `word` */
+};
+
+struct aside {
+	__u64 tags; /* taken off the frame (lib/vlan.h): what goes back out of the same interface gets them again */
+	__u64 how;  /* enum aside_how */
+	struct packet packet;
+	struct packet flow; /* of an ICMP error: the packet that what it quotes answers */
+	struct fragment_key fragment;
+	struct fragment first; /* with ASIDE_KNOWN: which member, and its word */
+	__u64 word;
+};
+
+/* One for every CPU, which walks one packet at a time: on the stack it would not fit. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct aside);
+} asides SEC(".maps");
+
+/* aside_how is what is special about a packet. */
+static __always_inline __u32 aside_how(const struct aside *aside)
+{
+	return aside ? aside->how : 0;
+}
+
+/* answer sends a frame that was turned round back the way it came, counted as `reason`. */
+static __always_inline int answer(struct xdp_md *ctx, const struct aside *aside, enum mux_reason reason)
+{
+	if (aside && aside->tags && !vlan_push(ctx, aside->tags))
+		return drop(MUX_REASON_NO_HEADROOM);
+	note(reason);
+	return bounce(ctx);
+}
+
+#endif

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The flow table: what is done when the usual packet's short way does not do. */
+#ifndef SHUNT_MUX_FLOWS_H
+#define SHUNT_MUX_FLOWS_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "abi.h"
+#include "lib/flow.h"
+#include "lib/parse.h"
+#include "lib/ring.h"
+#include "mux/admit.h"
+#include "mux/choose.h"
+#include "mux/tables.h"
+#include "mux/verdict.h"
+
+/* What the flow table is asked. */
+struct flow_query {
+	__u64 hash;      /* under the flow key */
+	__u64 ring_hash;
+	__u64 ring;      /* words of the endpoint's slot */
+	__u64 range;
+	__u64 policy;
+	__u64 extra;
+	__u32 segment;
+	__u32 peek;      /* nothing is written */
+};
+
+/* The answer: index of the member word:32 | FLOW_FOUND, or the reason why there is none. */
+#define FLOW_FOUND (1ULL << 32)
+
+/* The bit of a hash that becomes FLOW_CLIENT_SHIFT of its fingerprint. */
+#define FLOW_CLIENT (1ULL << FLOW_CLIENT_SHIFT)
+
+/* In the segment that flow_settle is given: nothing is to be written. */
+#define FLOW_PEEK 0x100
+
+/* flow_bucket_of is the bucket of a flow. */
+static __always_inline struct flow_bucket *flow_bucket_of(__u64 hash)
+{
+	__u32 index = hash & flow_mask;
+
+	return bpf_map_lookup_elem(&flows, &index);
+}
+
+/* flow_here is the index of an entry's member word if that is one of the endpoint's, all ones if not. Words that were
+ * the endpoint's before its block moved count as what they are now. */
+static __always_inline __u32 flow_here(const struct flow_query *q, __u64 e)
+{
+	__u32 member = flow_member(e), count = q->range >> 32, index = (__u32)q->extra - 1;
+	struct endpoint_extra *x;
+	__u64 before;
+
+	if (member - (__u32)q->range < count)
+		return member;
+	if (!(q->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_MOVED))
+		return 0xffffffff;
+	x = bpf_map_lookup_elem(&endpoint_extras, &index);
+	if (!x)
+		return 0xffffffff;
+	before = *(volatile __u64 *)&x->members_before;
+	member -= (__u32)before;
+	return member < before >> 32 && member < count ? (__u32)q->range + member : 0xffffffff;
+}
+
+/* flow_stays says whether a live flow with this class stays with the member whose word is `word`. */
+static __always_inline int flow_stays(__u64 word, __u32 class, __u32 segment)
+{
+	if (!member_present(word))
+		return 0;
+	/* A SYN is the same flow's as long as only SYNs were seen, else a new one's. */
+	return !(segment & SEGMENT_SYN) || class == FLOW_CLASS_UNTRUSTED || member_usable(word);
+}
+
+/* flow_ask is the question that a packet of the endpoint of a slot puts. */
+static __always_inline struct flow_query flow_ask(const struct endpoint_slot *slot, __u64 hash, __u64 ring_hash, __u32 segment)
+{
+	struct flow_query q = { .hash = hash, .ring_hash = ring_hash, .segment = segment & 0xff, .peek = segment & FLOW_PEEK };
+
+	q.policy = *(const volatile __u64 *)&slot->policy;
+	/* Ring before members: the agent publishes them the other way round. */
+	q.ring = *(const volatile __u64 *)&slot->ring;
+	q.range = *(const volatile __u64 *)&slot->members;
+	q.extra = *(const volatile __u64 *)&slot->extra;
+	return q;
+}
+
+/* client_idle is how long, in ticks, an endpoint remembers clients. */
+static __always_inline __u64 client_idle(__u64 extra)
+{
+	__u32 index = (__u32)extra - 1;
+	const struct endpoint_extra *x = bpf_map_lookup_elem(&endpoint_extras, &index);
+
+	return x ? x->source_ticks : 0;
+}
+
+/* client_live is the index of the member word of a client's entry, all ones when there is none that counts. */
+static __always_inline __u32 client_live(const struct flow_query *q, __u64 e, __u64 tick)
+{
+	__u32 here = flow_class(e) ? flow_here(q, e) : 0xffffffff;
+
+	return flow_age(e, tick) <= client_idle(q->extra) ? here : 0xffffffff;
+}
+
+/* flow_hit is for a live entry `e` of member `member`: its answer, or 0 when a member must be chosen. */
+static __always_inline __u64 flow_hit(const struct flow_query *q, struct flow_bucket *b, __u64 e, __u32 member, __u64 tick)
+{
+	__u32 class = flow_class(e), at, next;
+	__u64 *word = bpf_map_lookup_elem(&members, &member);
+
+	if (!word || !flow_stays(*(volatile __u64 *)word, class, q->segment))
+		return 0;
+	next = q->segment & SEGMENT_SYN ? FLOW_CLASS_UNTRUSTED : flow_next(class, q->segment);
+	if (q->peek || (next == class && member == flow_member(e) && flow_age(e, tick) < 2))
+		return FLOW_FOUND | member;
+	at = flow_place(b, e);
+	if (at < LIMIT_FLOW_BUCKET)
+		*(volatile __u64 *)&b->entries[at] = flow_entry(q->hash, member, next, tick);
+	return FLOW_FOUND | member;
+}
+
+/* flow_choose gives a flow a member by the ring: as flow_settle answers. */
+static __always_inline __u64 flow_choose(const struct flow_query *q)
+{
+	__u32 id;
+
+	if (!choose(q->ring, q->range, q->ring_hash, &id))
+		return MUX_REASON_NO_BACKEND;
+	return FLOW_FOUND | ((__u32)q->range + id);
+}
+
+/* flow_newcomer is the entry that a new flow takes in the bucket of its hash: as flow_room. A function of its own for the
+ * stack's sake. */
+__attribute__((noinline)) __u32 flow_newcomer(__u64 hash, __u64 tick)
+{
+	struct flow_bucket *b = flow_bucket_of(hash);
+	__u32 zero = 0;
+	struct mux_config *c = bpf_map_lookup_elem(&configs, &zero);
+
+	return b && c ? flow_room(b, flow_home(hash), *(volatile __u64 *)&c->idle, tick) : LIMIT_FLOW_BUCKET;
+}
+
+/* client_settle finds the member for new flows of a client: the remembered one if it takes new flows, else one chosen by
+ * the ring, which is remembered from then on. Answers as flow_settle, and is asked whenever a flow of the client is: so
+ * clients are known as long as their flows go on, and trusted as soon as any of these is. */
+__attribute__((noinline)) __u64 client_settle(__u64 hash, __u64 ring_hash, __u32 index, __u32 segment)
+{
+	struct endpoint_slot *slot = bpf_map_lookup_elem(&endpoint_slots, &index);
+	struct flow_bucket *b = flow_bucket_of(hash);
+	__u64 tick = mux_tick(), e, answer;
+	struct flow_query q;
+	__u32 here, at, class = FLOW_CLASS_UNTRUSTED;
+
+	if (!b || !slot)
+		return MUX_REASON_INTERNAL;
+	q = flow_ask(slot, hash, ring_hash, segment);
+	e = flow_match(b, hash);
+	here = client_live(&q, e, tick);
+	if (here != 0xffffffff && member_usable_word(&members, here, 1, 0)) {
+		class = flow_is_later(segment) ? FLOW_CLASS_TRUSTED : flow_class(e);
+		answer = FLOW_FOUND | here;
+		if (class == flow_class(e) && flow_age(e, tick) < 2 && here == flow_member(e))
+			return answer;
+	} else {
+		answer = flow_choose(&q);
+	}
+	if (!(answer & FLOW_FOUND) || q.peek)
+		return answer;
+	at = e ? flow_place(b, e) : LIMIT_FLOW_BUCKET;
+	if (at == LIMIT_FLOW_BUCKET)
+		at = flow_newcomer(hash, tick);
+	if (at < LIMIT_FLOW_BUCKET)
+		*(volatile __u64 *)&b->entries[at] = flow_entry(hash, answer, class, tick);
+	return answer;
+}
+
+/* flow_settle finds the member of a flow to the endpoint of slot `index`, remembered or chosen, and remembers it. `choice`
+ * is what is chosen: as this function answers, or 0 for what the ring says. */
+__attribute__((noinline)) __u64 flow_settle(__u64 hash, __u64 ring_hash, __u32 index, __u32 segment, __u64 choice)
+{
+	struct endpoint_slot *slot = bpf_map_lookup_elem(&endpoint_slots, &index);
+	struct flow_bucket *b = flow_bucket_of(hash);
+	struct flow_query asked, *q = &asked;
+	__u32 here, class, at, live;
+	__u64 tick = mux_tick(), e, answer;
+	int reason;
+
+	if (!b || !slot)
+		return MUX_REASON_INTERNAL;
+	asked = flow_ask(slot, hash, ring_hash, segment);
+	e = flow_match(b, q->hash);
+	class = flow_class(e);
+	here = class ? flow_here(q, e) : 0xffffffff;
+	live = here != 0xffffffff && flow_age(e, tick) <= flow_limit(q->policy, class);
+	if (live) {
+		answer = flow_hit(q, b, e, here, tick);
+		if (answer)
+			return answer;
+		if (!(q->segment & SEGMENT_SYN) && !q->peek)
+			note(MUX_REASON_FLOW_MOVED);
+	}
+	if (!q->peek && q->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_ADMIT && !live && !(q->segment & SEGMENT_SYN)) {
+		reason = admit_flow(q->extra);
+		if (reason)
+			return reason;
+	}
+	answer = choice ? choice : flow_choose(q);
+	if (!(answer & FLOW_FOUND) || q->peek)
+		return answer;
+	class = live && !(q->segment & SEGMENT_SYN) ? flow_next(class, q->segment) : flow_first(q->segment);
+	at = e ? flow_place(b, e) : LIMIT_FLOW_BUCKET;
+	if (at == LIMIT_FLOW_BUCKET)
+		at = flow_newcomer(hash, tick);
+	if (at < LIMIT_FLOW_BUCKET)
+		*(volatile __u64 *)&b->entries[at] = flow_entry(q->hash, answer, class, tick);
+	else
+		note(MUX_REASON_FLOW_TABLE_FULL);
+	return answer;
+}
+
+#endif

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The middle of the walk: from the endpoint to the member. */
+#ifndef SHUNT_MUX_FORWARD_H
+#define SHUNT_MUX_FORWARD_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "abi.h"
+#include "lib/flow.h"
+#include "lib/parse.h"
+#include "lib/ring.h"
+#include "mux/admit.h"
+#include "mux/choose.h"
+#include "mux/find.h"
+#include "mux/flows.h"
+#include "mux/fragments.h"
+#include "mux/identity.h"
+#include "mux/send.h"
+#include "mux/tables.h"
+#include "mux/verdict.h"
+
+/* What an endpoint's slot says to a packet: its words, and what the packet is to the endpoint. */
+struct orders {
+	__u64 policy;
+	struct identity identity;
+	__u64 keep; /* bits of the flow hash that count */
+	__u32 segment;
+	__u32 rsv;
+};
+
+/* orders_of reads a slot. */
+static __always_inline struct orders orders_of(const struct packet *p, const struct endpoint_slot *slot)
+{
+	struct orders o = { .policy = *(const volatile __u64 *)&slot->policy };
+
+	o.identity = identity_of(p);
+	o.keep = ~0ULL;
+	o.segment = p->segment;
+	return o;
+}
+
+/* slot_extra, slot_ring and slot_members load words of a slot where they are needed. Ring goes before members: the agent
+ * publishes them the other way round. */
+static __always_inline __u64 slot_extra(const struct endpoint_slot *slot)
+{
+	return *(const volatile __u64 *)&slot->extra;
+}
+
+static __always_inline __u64 slot_ring(const struct endpoint_slot *slot)
+{
+	return *(const volatile __u64 *)&slot->ring;
+}
+
+static __always_inline __u64 slot_members(const struct endpoint_slot *slot)
+{
+	return *(const volatile __u64 *)&slot->members;
+}
+
+/* member_word is word `member` of the table of all members; 0: it is not there. */
+static __always_inline __u64 member_word(__u32 member)
+{
+	__u64 *word = bpf_map_lookup_elem(&members, &member);
+
+	return word ? *(volatile __u64 *)word : 0;
+}
+
+/* settle_flow is flow_settle for a packet with these orders. Where clients are remembered, the ring is asked about them. */
+static __always_inline __u64 settle_flow(const struct mux_config *c, const struct packet *p, const struct orders *o,
+					 const struct endpoint_slot *slot, __u32 index, __u64 hash, __u32 segment)
+{
+	struct identity who = o->identity;
+	__u64 ring, client, choice = 0;
+
+	if (o->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_SOURCE)
+		identity_client(&who, slot);
+	ring = ring_hash(c, slot_ring(slot), p, &who);
+	if (o->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_SOURCE) {
+		client = identity_hash(&c->flow_key, p, &who) | FLOW_CLIENT;
+		choice = client_settle(client, ring, index, segment);
+	}
+	return flow_settle(hash, ring, index, segment, choice);
+}
+
+/* orders_narrow makes orders those of an endpoint with one of ENDPOINT_UNUSUAL in its flags. */
+static __always_inline void orders_narrow(struct orders *o, const struct packet *p, const struct endpoint_slot *slot,
+					  __u32 flags)
+{
+	identity_narrow(&o->identity, p, slot, flags);
+	if (flags & ENDPOINT_SOURCE)
+		o->keep = ~FLOW_CLIENT;
+}
+
+/* remembered finds the member of a flow in the flow table, or has it chosen and remembered: answers as flow_settle. The
+ * short way is that of a trusted flow's packet that changes nothing. */
+static __always_inline __u64 remembered(const struct mux_config *c, const struct packet *p, const struct orders *o,
+					const struct endpoint_slot *slot, __u32 index, __u64 hash, __u64 range,
+					__u64 *word)
+{
+	struct flow_bucket *b = flow_bucket_of(hash);
+	__u64 e, answer;
+	__u32 member;
+
+	if (!b)
+		return MUX_REASON_INTERNAL;
+	e = flow_match(b, hash);
+	member = flow_member(e);
+	if (flow_class(e) == FLOW_CLASS_TRUSTED && ((mux_tick() - e + 1) & 0xffff) <= 2 &&
+	    member - (__u32)range < range >> 32 && flow_is_later(o->segment)) {
+		*word = member_word(member);
+		if (member_present(*word))
+			return FLOW_FOUND | member;
+	}
+	answer = settle_flow(c, p, o, slot, index, hash, o->segment);
+	*word = answer & FLOW_FOUND ? member_word(answer) : 0;
+	/* A member that died in between drops this packet: it would have been sent to a dead server. */
+	return answer & FLOW_FOUND && !member_present(*word) ? MUX_REASON_NO_BACKEND : answer;
+}
+
+/* forward sends a packet to a member of the endpoint of slot `index`. */
+static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, struct endpoint_slot *slot, __u32 index,
+				   const struct aside *aside)
+{
+	struct orders o = orders_of(p, slot);
+	__u32 zero = 0, id, flags = o.policy >> POLICY_FLAGS_SHIFT;
+	struct mux_config *c = bpf_map_lookup_elem(&configs, &zero);
+	__u64 hash, word, answer, ring, range;
+	int reason;
+
+	if (!c)
+		return drop(MUX_REASON_INTERNAL);
+	if (p->ttl <= 1)
+		return refuse(slot_value(slot), p->l3_len, MUX_REASON_TTL_EXPIRED);
+	if (from_vip(p))
+		return refuse(slot_value(slot), p->l3_len, MUX_REASON_BAD_SOURCE);
+	if (flags & ENDPOINT_UNUSUAL) {
+		reason = flags & ENDPOINT_ADMIT ? admit(slot_extra(slot), p->src_hi, p->src_lo) : 0;
+		if (!reason && flags & ENDPOINT_ADMIT && p->segment & SEGMENT_SYN)
+			reason = admit_flow(slot_extra(slot));
+		if (reason)
+			return refuse(slot_value(slot), p->l3_len, reason);
+		orders_narrow(&o, p, slot, flags);
+	}
+	if (aside_how(aside) & ASIDE_KNOWN) {
+		if (aside->how & ASIDE_LATER)
+			note(MUX_REASON_FRAGMENT_FOLLOWED);
+		return send_member(ctx, p, slot, slot_members(slot), aside->first.member, aside->word, aside->first.hash,
+				   aside);
+	}
+	if (flags & ENDPOINT_FLOW) {
+		range = slot_members(slot);
+		hash = identity_hash(&c->flow_key, p, &o.identity) & o.keep;
+		answer = remembered(c, p, &o, slot, index, hash, range, &word);
+		if (!(answer & FLOW_FOUND))
+			return refuse(slot_value(slot), p->l3_len, answer);
+	} else {
+		ring = slot_ring(slot);
+		range = slot_members(slot);
+		hash = ring_hash(c, ring, p, &o.identity);
+		word = choose(ring, range, hash, &id);
+		if (!word)
+			return refuse(slot_value(slot), p->l3_len, MUX_REASON_NO_BACKEND);
+		answer = (__u32)range + id;
+	}
+	if (aside_how(aside) & ASIDE_FIRST)
+		fragment_remember(aside, index, answer, hash);
+	return send_member(ctx, p, slot, range, answer, word, hash, aside);
+}
+
+/* forward_slot is forward for the slower ways: the endpoint by the index of its slot. */
+static __noinline int forward_slot(struct xdp_md *ctx, const struct packet *p, __u32 index, const struct aside *aside)
+{
+	struct endpoint_slot *slot = slot_at(index);
+
+	return slot ? forward(ctx, p, slot, index, aside) : drop(MUX_REASON_INTERNAL);
+}
+
+/* find_member tells where packets of a flow to the endpoint of a slot go, and changes nothing: as flow_settle answers.
+ * The packet need not have arrived: its addresses, ports and protocol are looked at. */
+__attribute__((noinline)) __u64 find_member(const struct packet *p __arg_nonnull, __u32 index)
+{
+	struct endpoint_slot *slot = slot_at(index);
+	__u32 zero = 0, id, flags;
+	struct mux_config *c = bpf_map_lookup_elem(&configs, &zero);
+	__u64 ring, range;
+	struct orders o;
+
+	if (!slot || !c)
+		return MUX_REASON_INTERNAL;
+	o = orders_of(p, slot);
+	flags = o.policy >> POLICY_FLAGS_SHIFT;
+	if (flags & ENDPOINT_UNUSUAL)
+		orders_narrow(&o, p, slot, flags);
+	if (flags & ENDPOINT_FLOW)
+		return settle_flow(c, p, &o, slot, index, identity_hash(&c->flow_key, p, &o.identity) & o.keep,
+				   SEGMENT_ACK | FLOW_PEEK);
+	ring = slot_ring(slot);
+	range = slot_members(slot);
+	if (!choose(ring, range, ring_hash(c, ring, p, &o.identity), &id))
+		return MUX_REASON_NO_BACKEND;
+	return FLOW_FOUND | ((__u32)range + id);
+}
+
+#endif

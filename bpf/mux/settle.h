@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What is not simply forwarded: other people's packets, malformed ones, ICMP, fragments, tagged frames. */
+#ifndef SHUNT_MUX_SETTLE_H
+#define SHUNT_MUX_SETTLE_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+#include "abi.h"
+#include "lib/parse.h"
+#include "lib/quoted.h"
+#include "lib/vlan.h"
+#include "mux/aside.h"
+#include "mux/find.h"
+#include "mux/follow.h"
+#include "mux/forward.h"
+#include "mux/ping.h"
+#include "mux/verdict.h"
+#include "mux/wildcard.h"
+
+/* icmp_error finds the endpoint whose packet an ICMP error quotes: index of its slot + 1, or 0. aside->flow is then the
+ * packet to be sent: the whole error, with the addresses and ports of the client's direction. */
+static __noinline __u32 icmp_error(struct xdp_md *ctx, struct aside *aside)
+{
+	__u32 index = quoted_read(ctx, &aside->packet, &aside->flow) ? find_taker(&aside->flow) : 0;
+
+	if (!index)
+		return 0;
+	note(MUX_REASON_ICMP_ERROR_FORWARDED);
+	aside->how = ASIDE_ERROR | ASIDE_KNOWN;
+	return index;
+}
+
+/* forward_error sends the ICMP error of aside->flow to the member of its flow, which it does not change, at the endpoint
+ * of a slot. */
+static __always_inline int forward_error(struct xdp_md *ctx, __u32 index, struct aside *aside)
+{
+	__u64 found = find_member(&aside->flow, index);
+	struct endpoint_slot *slot = slot_at(index);
+
+	if (!slot)
+		return drop(MUX_REASON_INTERNAL);
+	if (!(found & FLOW_FOUND))
+		return refuse(*(volatile __u64 *)&slot->value, aside->flow.l3_len, found);
+	aside->first.member = found;
+	aside->first.hash = aside->flow.src_lo >> 32;
+	aside->word = member_word(found);
+	return forward_slot(ctx, &aside->flow, index, aside);
+}
+
+/* icmp_is_error says whether the ICMP message is one that quotes a packet. */
+static __always_inline int icmp_is_error(struct xdp_md *ctx, const struct packet *p)
+{
+	const void *data = (const void *)(long)ctx->data, *end = (const void *)(long)ctx->data_end;
+	const __u8 *type = data + (p->l4 & 0x7fff);
+
+	if (p->l4 + ICMP_HEADER > ETH_HLEN + p->l3_len || type + 1 > (const __u8 *)end)
+		return 0;
+	return quoted_announced(p, *type);
+}
+
+/* untag takes the tags off a frame that is for a VIP of ours, and notes them in aside; else it says how the frame ends,
+ * untouched. 0: go on. */
+static __noinline int untag(struct xdp_md *ctx, struct aside *aside)
+{
+	const void *data = (const void *)(long)ctx->data, *end = (const void *)(long)ctx->data_end;
+	const __u8 *ip;
+	__u64 hi = 0, lo;
+	__u16 type;
+
+	if (!vlan_read(data, end, &aside->tags, &type))
+		return drop(MUX_REASON_TRUNCATED);
+	ip = data + ETH_HLEN + vlan_len(aside->tags);
+	if (type == bpf_htons(ETH_P_IP)) {
+		if (ip + sizeof(struct iphdr) > (const __u8 *)end)
+			return drop(MUX_REASON_TRUNCATED);
+		lo = V4_MAPPED | (__u64)*(const __u32 *)(ip + 16) << 32;
+	} else if (type == bpf_htons(ETH_P_IPV6)) {
+		if (ip + sizeof(struct ipv6hdr) > (const __u8 *)end)
+			return drop(MUX_REASON_TRUNCATED);
+		hi = *(const __u64 *)(ip + 24);
+		lo = *(const __u64 *)(ip + 32);
+		if (is_mapped(hi, lo))
+			return pass(MUX_REASON_PASS_NOT_OURS);
+	} else {
+		return pass(vlan_is(type) ? MUX_REASON_PASS_NOT_OURS : MUX_REASON_PASS_NOT_IP);
+	}
+	if (!find_vip(hi, lo))
+		return pass(MUX_REASON_PASS_NOT_OURS);
+	return vlan_strip(ctx, aside->tags) ? 0 : drop(MUX_REASON_INTERNAL);
+}
+
+/* settle_ip ends an IP packet for the VIP whose slot has index `vip`; parsing ended with `reason`. */
+static __always_inline int settle_ip(struct xdp_md *ctx, int reason, __u32 vip, struct aside *aside)
+{
+	struct packet *p = &aside->packet;
+	__u32 index;
+	__u64 found;
+
+	if (reason == MUX_REASON_FRAGMENT) {
+		found = fragment(ctx, vip, aside);
+		return found >> 32 ? drop(found >> 32) : forward_slot(ctx, p, found - 1, aside);
+	}
+	if (reason)
+		return drop(reason);
+	if (p->protocol == (p->family == 4 ? PROTOCOL_ICMP : PROTOCOL_ICMPV6)) {
+		if (!icmp_is_error(ctx, p))
+			return ping(ctx, p, vip, aside);
+		index = icmp_error(ctx, aside);
+		return index ? forward_error(ctx, index - 1, aside) : drop(MUX_REASON_ICMP_ERROR_UNKNOWN);
+	}
+	/* Untagged packets with ports were looked for already. */
+	index = aside->tags || !has_ports(p) ? find_taker(p) : 0;
+	if (index)
+		return forward_slot(ctx, p, index - 1, aside);
+	return drop(has_ports(p) ? MUX_REASON_NO_ENDPOINT : MUX_REASON_PROTOCOL);
+}
+
+/* settle ends a packet that is not simply forwarded. It reads the packet again, so that the walk of those that are need
+ * not keep anything for it. */
+__attribute__((noinline)) int settle(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 zero = 0, vip;
+	struct aside *aside = bpf_map_lookup_elem(&asides, &zero);
+	int reason;
+
+	if (!aside)
+		return drop(MUX_REASON_INTERNAL);
+	aside->tags = 0;
+	aside->how = 0;
+	if (data + ETH_HLEN <= end && vlan_is(*(const __u16 *)(data + VLAN_MACS))) {
+		reason = untag(ctx, aside);
+		if (reason)
+			return reason;
+		data = (void *)(long)ctx->data;
+		end = (void *)(long)ctx->data_end;
+	}
+	reason = parse_frame(ctx, data, end, &aside->packet);
+	if (!aside->packet.family)
+		return reason == MUX_REASON_TRUNCATED ? drop(reason) : pass(reason);
+	vip = find_vip(aside->packet.dst_hi, aside->packet.dst_lo);
+	return vip ? settle_ip(ctx, reason, vip - 1, aside) : pass(MUX_REASON_PASS_NOT_OURS);
+}
+
+#endif

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The mux's maps and variables. The agent makes the maps at the sizes that it was told, and the variables that say so. */
+#ifndef SHUNT_MUX_TABLES_H
+#define SHUNT_MUX_TABLES_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "abi.h"
+#include "lib/bucket.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_ENDPOINT_SLOTS);
+	__type(key, __u32);
+	__type(value, struct endpoint_slot);
+} endpoint_slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_ENDPOINT_EXTRAS);
+	__type(key, __u32);
+	__type(value, struct endpoint_extra);
+} endpoint_extras SEC(".maps");
+
+/* Ring slots, four to a word. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_RING_WORDS);
+	__type(key, __u32);
+	__type(value, __u64);
+} rings SEC(".maps");
+
+/* Member words (enum member_bit). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_MEMBERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} members SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_BACKENDS);
+	__type(key, __u32);
+	__type(value, struct backend);
+} backends SEC(".maps");
+
+/* The flow table. Written by the walk and by the agent's sweep. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_FLOW_ENTRIES / LIMIT_FLOW_BUCKET);
+	__type(key, __u32);
+	__type(value, struct flow_bucket);
+} flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_DEVICES);
+	__type(key, __u32);
+	__type(value, struct device);
+} devices SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct mux_config);
+} configs SEC(".maps");
+
+/* Intervals of ports (lib/ports.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_PORT_RANGES);
+	__type(key, __u32);
+	__type(value, __u64);
+} port_ranges SEC(".maps");
+
+/* What VIPs let through. The walk writes the words of its buckets. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_VIP_GUARDS);
+	__type(key, __u32);
+	__type(value, struct vip_guard);
+} vip_guards SEC(".maps");
+
+/* Lists of source prefixes, and the addresses at which their answers turn (lib/source.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_SOURCE_LISTS);
+	__type(key, __u32);
+	__type(value, struct source_list);
+} source_lists SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_SOURCE_WORDS);
+	__type(key, __u32);
+	__type(value, __u64);
+} source_words SEC(".maps");
+
+/* Datagrams to endpoints with ENDPOINT_ONE_PACKET, in regions of one cache line. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_DATAGRAM_REGION);
+	__type(key, __u32);
+	__type(value, __u64);
+} datagrams SEC(".maps");
+
+/* By reason, in regions (abi.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_REASONS);
+	__type(key, __u32);
+	__type(value, __u64);
+} reasons SEC(".maps");
+_Static_assert((int)MUX_REASON_MAX <= (int)LIMIT_REASONS, "a reason without a counter");
+
+/* By index of the endpoint, in regions: packets that found the endpoint but went to no member. Endpoint totals are this
+ * and its members'. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_ENDPOINTS);
+	__type(key, __u32);
+	__type(value, struct counter);
+} endpoint_counts SEC(".maps");
+
+/* By member word, in regions: what was sent to the member. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_MEMBERS);
+	__type(key, __u32);
+	__type(value, struct counter);
+} member_counts SEC(".maps");
+
+/* First fragments of the last seconds. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, LIMIT_FRAGMENTS);
+	__type(key, struct fragment_key);
+	__type(value, struct fragment);
+} fragments SEC(".maps");
+
+/* Buckets of echo replies (lib/bucket.h), by index of the VIP's counter. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_ENDPOINTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} pings SEC(".maps");
+
+/* Slots of endpoint_slots and buckets of flows, less one. */
+const volatile __u32 endpoint_mask = LIMIT_ENDPOINT_SLOTS - 1;
+const volatile __u32 flow_mask = LIMIT_FLOW_ENTRIES / LIMIT_FLOW_BUCKET - 1;
+
+/* Sizes of the regions of endpoint_counts and member_counts. */
+const volatile __u32 endpoint_region = LIMIT_ENDPOINTS;
+const volatile __u32 member_region = LIMIT_MEMBERS;
+
+/* A tick of flow stamps is 1 << tick_shift jiffies. */
+const volatile __u32 tick_shift = 8;
+
+/* The time of a full bucket in 2^-24 jiffies: a tenth of a second. */
+const volatile __u64 limit_window = 25ULL << 24;
+
+/* Jiffies per second. */
+const volatile __u32 second = 250;
+
+/* The bucket of packet-too-big messages. */
+__u64 ptb_spent;
+
+/* 1: the time is test_jiffies. */
+const volatile __u32 test_clock = 0;
+volatile __u64 test_jiffies;
+
+/* Where read_clock puts the time. */
+volatile __u64 clock_jiffies;
+
+/* 1: frames leave the interface they came in by as redirected ones. On veth XDP_TX reaches the peer only if that runs an
+ * XDP program too (veth_xdp_flush, Linux 6.18); a redirect needs no more than the peer's GRO. */
+const volatile __u32 bounce_redirects = 0;
+
+/* The address of the first interface as in struct device, written again when that changes, and those of all: frames for
+ * other addresses are the kernel's. own_mac 0: all frames are taken. */
+volatile __u64 own_mac;
+volatile __u64 own_macs[LIMIT_INTERFACES];
+
+/* A prefix that covers all VIPs of a family, addresses as stored: mask:32 | value:32, and for IPv6 the first 8 bytes. It
+ * spares packets of clients a search for their source; 0 covers everything. */
+volatile __u64 cover4;
+volatile __u64 cover6_mask;
+volatile __u64 cover6_value;
+
+/* Carries the enumerations that Go needs, and that no map mentions, into BTF. */
+const struct {
+	enum limit limit;
+	enum mux_reason reason;
+	enum endpoint_slot_value slot;
+	enum policy_shift policy;
+	enum endpoint_flag flag;
+	enum flow_bit flow;
+	enum flow_class class;
+	enum member_bit member;
+	enum nexthop_bit nexthop;
+	enum span_shift span;
+	enum port_range_shift ports;
+	enum overhead overhead;
+	enum device_bit device;
+} abi_enums = {};
+
+/* mux_now is the time in jiffies. All that depends on time takes it from here. */
+static __always_inline __u64 mux_now(void)
+{
+	return test_clock ? test_jiffies : bpf_jiffies64();
+}
+
+/* mux_take takes a token from a bucket of `rate` a second that holds a tenth of a second's, at least 16; rate above 0. Not
+ * for the usual way: it divides. */
+static __always_inline int mux_take(__u64 *bucket, __u32 rate)
+{
+	__u64 interval = ((__u64)second << BUCKET_TIME_SHIFT) / rate, tokens = rate / 10;
+
+	if (!interval)
+		interval = 1;
+	return bucket_take(bucket, mux_now(), interval, interval * (tokens < 16 ? 16 : tokens));
+}
+
+/* mux_tick is the present tick of flow stamps; its low 16 bits count. */
+static __always_inline __u64 mux_tick(void)
+{
+	return mux_now() >> (tick_shift & 31);
+}
+
+#endif

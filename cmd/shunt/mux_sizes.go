@@ -1,0 +1,55 @@
+package main
+
+import (
+	"cmp"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+)
+
+// slotsPerRingWord is how many slots of rings a word of their table holds.
+const slotsPerRingWord = 4
+
+// muxSizes are the sizes of a mux's tables as flags give them; 0 is the default.
+type muxSizes struct{ flows, endpoints, members, backends, ringSlots uint64 }
+
+// flags defines them.
+func (s *muxSizes) flags(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	d := dataplane.DefaultMuxLimits
+	fl.Uint64Var(&s.flows, "flows", uint64(d.Flows), "flows remembered, 8 bytes each: a power of two from 65536 (64 Ki) to 67108864 (64 Mi)")
+	fl.Uint64Var(&s.endpoints, "max-endpoints", uint64(d.Endpoints), "room for endpoints, VIPs included, a power of two: 136 bytes each, and 16 per CPU")
+	fl.Uint64Var(&s.members, "max-members", uint64(d.Members), "room for the backends of all endpoints together, a power of two: 8 bytes each, and 16 per CPU")
+	fl.Uint64Var(&s.backends, "max-backends", uint64(d.Backends), "room for different backends, a power of two: 64 bytes each")
+	fl.Uint64Var(&s.ringSlots, "ring-slots", uint64(d.RingWords)*slotsPerRingWord, "room for slots of rings, a power of two: 2 bytes each, about 100 for each backend of an endpoint")
+}
+
+// check refuses sizes that no table can have.
+func (s *muxSizes) check() error {
+	most := dataplane.MaxMuxLimits
+	for _, c := range []struct {
+		flag        string
+		n           uint64
+		least, most uint64
+	}{
+		{"--flows", s.flows, 1 << 16, uint64(most.Flows)},
+		{"--max-endpoints", s.endpoints, 64, uint64(most.Endpoints)},
+		{"--max-members", s.members, 64, uint64(most.Members)},
+		{"--max-backends", s.backends, 64, uint64(most.Backends)},
+		{"--ring-slots", s.ringSlots, 1 << 12, uint64(most.RingWords) * slotsPerRingWord},
+	} {
+		if n := cmp.Or(c.n, c.least); n&(n-1) != 0 || n < c.least || n > c.most {
+			return usagef("%s: %d: must be a power of two from %d to %d", c.flag, c.n, c.least, c.most)
+		}
+	}
+	return nil
+}
+
+// limits are the sizes in the data plane's words.
+func (s *muxSizes) limits() dataplane.MuxLimits {
+	return dataplane.MuxLimits{
+		Flows: uint32(s.flows), Endpoints: uint32(s.endpoints), Members: uint32(s.members), Backends: uint32(s.backends),
+		RingWords: uint32(s.ringSlots / slotsPerRingWord),
+	}
+}

@@ -1,0 +1,13 @@
+package convert
+
+import (
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// MemberOf reads which member a report is about.
+func MemberOf(m *apiv1.MemberStatus) (lb.EndpointKey, uint16, error) {
+	r := &reader{}
+	key, id := r.key(0, m.GetVip(), m.GetProtocol(), m.GetPort(), m.GetPortEnd()), r.word("member", m.GetMember())
+	return key, id, r.err()
+}

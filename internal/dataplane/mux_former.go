@@ -1,0 +1,165 @@
+package dataplane
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// formerTables is what is taken over from tables that cannot be adopted as they are, in a form of no version.
+type formerTables struct {
+	// words says what they are.
+	words string
+	alive map[MemberKey]bool
+	hops  map[netip.Addr]NextHop
+	// flowKey is that of the flow table, zero when there is none.
+	flowKey [2]uint64
+	// flows is the flow table, members what its entries mean by member word; nil when they cannot be carried over.
+	flows   []muxFlowBucket
+	members []MemberKey
+	// count reads the counters; the program that counts in them may still run.
+	count func() (MuxCounters, error)
+	close func()
+}
+
+// openSet opens all maps that are pinned in a directory; nil when there is no such directory.
+func openSet(dir string) (map[string]*ebpf.Map, error) {
+	entries, err := os.ReadDir(dir)
+	if os.IsNotExist(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read pin directory: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return openMaps(dir, names)
+}
+
+// readFormer reads a set of tables of any version that this binary knows.
+func readFormer(dir, set string, reasons []string) (*formerTables, error) {
+	pinned, err := openSet(filepath.Join(dir, set))
+	if err != nil {
+		return nil, err
+	}
+	if pinned[muxMapConfigs] == nil {
+		closeMaps(pinned)
+		return nil, fmt.Errorf("table %s is not pinned", muxMapConfigs)
+	}
+	version, err := muxABI(pinned[muxMapConfigs])
+	var f *formerTables
+	switch {
+	case err != nil:
+	case version == uint32(muxLimitLIMIT_ABI_VERSION):
+		f, err = formerOf(pinned, reasons)
+	case version == 1:
+		f, err = formerOfABI1(pinned, reasons)
+	default:
+		err = abiError(version)
+	}
+	if err != nil {
+		closeMaps(pinned)
+		return nil, err
+	}
+	f.words = fmt.Sprintf("ABI version %d, %d members", version, len(f.alive))
+	return f, nil
+}
+
+// formerOf reads tables of this binary's own layout, whatever their sizes. It owns the maps when it succeeds.
+func formerOf(pinned map[string]*ebpf.Map, reasons []string) (*formerTables, error) {
+	m := &muxMaps{}
+	if err := fillMaps(m, pinned); err != nil {
+		return nil, err
+	}
+	tick, err := flowTick()
+	if err != nil {
+		return nil, err
+	}
+	hz, err := jiffiesPerSecond()
+	if err != nil {
+		return nil, err
+	}
+	mem, err := mapMux(m)
+	if err != nil {
+		return nil, err
+	}
+	t := newMuxTables(mem, tick, hz)
+	if err := t.adopt(); err != nil {
+		mem.close()
+		return nil, err
+	}
+	f := &formerTables{alive: map[MemberKey]bool{}, hops: t.hops.wanted, flowKey: [2]uint64{mem.config.FlowKey.K0, mem.config.FlowKey.K1}}
+	f.close = func() { mem.close(); closeMaps(pinned) }
+	f.flows, f.members = mem.flows, make([]MemberKey, len(mem.members))
+	for key, e := range t.entries {
+		for id := range e.members.all() {
+			f.members[e.block.first+uint32(id)] = MemberKey{key, id}
+			f.alive[MemberKey{key, id}] = load(t.word(e, id))&memberAlive != 0
+		}
+	}
+	f.count = func() (MuxCounters, error) {
+		c := noCounters()
+		for i, name := range reasons {
+			for cell := range mem.reasons.of(uint32(i)) {
+				c.Reasons[name] += load(cell)
+			}
+		}
+		for key, e := range t.entries {
+			if key.Protocol != 0 {
+				t.count(key, e, c)
+			}
+		}
+		return c, nil
+	}
+	return f, nil
+}
+
+func noCounters() MuxCounters {
+	return MuxCounters{Reasons: map[string]uint64{}, Members: map[MemberKey]Counter{}, Endpoints: map[lb.EndpointKey]Counter{}}
+}
+
+// fillMaps gives every field of m the pinned map of its name; all that outlive a process must be there.
+func fillMaps(m *muxMaps, pinned map[string]*ebpf.Map) error {
+	v := reflect.ValueOf(m).Elem()
+	for i := range v.NumField() {
+		if found := pinned[v.Type().Field(i).Tag.Get("ebpf")]; found != nil {
+			v.Field(i).Set(reflect.ValueOf(found))
+		}
+	}
+	for name, found := range m.byName() {
+		if found == nil {
+			return fmt.Errorf("table %s is not pinned", name)
+		}
+	}
+	return nil
+}
+
+// carry gives the tables, as the agent's part of their counters, what the former ones counted. Doing it again changes
+// nothing: no other counts were folded into that part since they were made.
+func (t *muxTables) carry(c MuxCounters, reasons []string) {
+	for i, name := range reasons {
+		*t.mem.reasons.own(uint32(i)) = c.Reasons[name]
+	}
+	for key, e := range t.entries {
+		if key.Protocol == 0 {
+			continue
+		}
+		rest := c.Endpoints[key]
+		for id := range e.members.all() {
+			n := c.Members[MemberKey{key, id}]
+			*t.mem.memberCounts.own(e.block.first + uint32(id)) = muxCounter{Packets: n.Packets, Bytes: n.Bytes}
+			// An endpoint's total is read a moment before or after its members'.
+			rest.Packets -= min(n.Packets, rest.Packets)
+			rest.Bytes -= min(n.Bytes, rest.Bytes)
+		}
+		*t.mem.endpointCounts.own(e.index) = muxCounter{Packets: rest.Packets, Bytes: rest.Bytes}
+	}
+}

@@ -1,0 +1,398 @@
+package dataplane
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/ring"
+)
+
+// Tables so small that flows collide, slots are not where they are looked for first, and members move.
+var fuzzLimits = MuxLimits{Endpoints: 64, RingWords: 8192, Members: 1024, Backends: 256, Flows: 256, Sources: 8192}
+
+// fuzz is a mux, its model, and the generator that drives both.
+type fuzz struct {
+	*muxFixture
+	r       *rand.Rand
+	gen     *fuzzFrames
+	seed    uint64
+	step    int
+	backups map[lb.EndpointKey]bool // what the ring word of an endpoint is to say
+	options ebpf.RunOptions
+	context xdpContext
+	out     []byte
+	number  map[string]int // of a reason
+	wanted  []uint64       // counted reasons, by number
+	counts  map[lb.EndpointKey]*fuzzCount
+	seen    fuzzSeen
+	vips    map[netip.Addr]fuzzVIP
+	entered []modelFragmentKey // fragments in the program's table
+	hz      uint64
+
+	// Of all episodes.
+	packets, states, sweeps uint64
+	met                     []uint64
+	// failed is called with a difference; it does not return. What broke it is known to tests that look for one.
+	failed func(difference string)
+}
+
+// newFuzz loads the program once for all episodes.
+func newFuzz(t testing.TB) *fuzz {
+	f, err := openFuzz(t, nil)
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	return f
+}
+
+// openFuzz is newFuzz with a change of the program.
+func openFuzz(t testing.TB, change func(*ebpf.CollectionSpec)) (*fuzz, error) {
+	m, err := OpenMux(MuxOptions{
+		Address: muxSelf, Limits: fuzzLimits, testClock: true, testSpec: change,
+		DeviceMAC: func(i int) ([6]byte, error) { return testMAC(i), nil },
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { m.Close() })
+	f := &fuzz{muxFixture: &muxFixture{t: t, mux: m}, out: make([]byte, 16<<10), number: map[string]int{}}
+	for i, name := range m.reasons {
+		f.number[name] = i
+	}
+	f.met = make([]uint64, len(m.reasons))
+	f.gen = newFuzzFrames(f)
+	f.hz = m.tables.guards.hz
+	f.failed = func(difference string) {
+		t.Fatalf("seed %d, packet %d: %s%s\nagain: go test ./internal/dataplane -run DifferentialFuzz -fuzzseed %d -fuzzpackets %d",
+			f.seed, f.step, difference, f.explain(), f.seed, f.step+1)
+	}
+	return f, nil
+}
+
+// differ ends the run.
+func (f *fuzz) differ(format string, args ...any) { f.failed(fmt.Sprintf(format, args...)) }
+
+// begin makes all tables, and the agent's knowledge of them, as they are when the program was just loaded. All else that
+// an episode depends on is its seed.
+func (f *fuzz) begin(seed uint64) {
+	for _, k := range f.entered {
+		must(f.t, f.mux.objects.Fragments.Delete(rawFragmentKey(k)))
+	}
+	f.entered = f.entered[:0]
+	m := f.mux.memory
+	for _, b := range m.mapped {
+		clear(b)
+	}
+	f.mux.tables = newMuxTables(m, f.mux.tables.tick, f.hz)
+	f.mux.tables.hops.mac = func(i int) ([6]byte, error) { return testMAC(i), nil }
+	must(f.t, f.mux.objects.PtbSpent.Set(uint64(0)))
+	must(f.t, f.mux.objects.OwnMacs.Set([8]uint64{2: macWord(fuzzOtherSelf)}))
+	m.config.AbiVersion = uint32(muxLimitLIMIT_ABI_VERSION)
+	f.seed, f.step, f.r = seed, 0, rand.New(rand.NewPCG(seed, 1))
+	m.config.FlowKey.K0, m.config.FlowKey.K1 = f.r.Uint64(), f.r.Uint64()
+	f.model = &muxModel{alive: map[MemberKey]bool{}, mac: testMAC, ingress: ingress, macs: [][6]byte{muxSelf, fuzzOtherSelf}}
+	f.model.policy = modelPolicy{hz: f.hz, packets: map[netip.Addr]*bucketModel{}, flows: map[netip.Addr]*bucketModel{}}
+	f.model.flows = &modelFlows{
+		key: ring.Key{K0: m.config.FlowKey.K0, K1: m.config.FlowKey.K1}, buckets: make([][8]modelFlow, len(m.flows)),
+		shift: f.mux.tickShift, tick: f.mux.tables.tick,
+	}
+	f.backups, f.counts = map[lb.EndpointKey]bool{}, map[lb.EndpointKey]*fuzzCount{}
+	f.wanted = make([]uint64, len(f.mux.reasons))
+	f.seen = newFuzzSeen(len(m.flows))
+	f.setJiffies(1<<32 + f.r.Uint64N(1<<34))
+	f.gen.begin()
+}
+
+// episode runs n packets from a seed.
+func (f *fuzz) episode(seed uint64, n int) {
+	f.t.Helper()
+	f.begin(seed)
+	f.run(n)
+}
+
+// run runs n packets of an episode that has begun.
+func (f *fuzz) run(n int) {
+	f.t.Helper()
+	f.to(f.randomState())
+	for f.step = 0; f.step < n; f.step++ {
+		f.between()
+		frame, linear := f.gen.next()
+		f.packet(frame, linear)
+		if f.step&1023 == 1023 {
+			f.checkAll()
+		}
+	}
+	f.checkAll()
+	f.packets += uint64(n)
+	for i, n := range f.wanted {
+		f.met[i] += n
+	}
+}
+
+// between is what happens beside packets.
+func (f *fuzz) between() {
+	n := f.r.IntN(6000)
+	if f.gen.burst.left > 0 {
+		return
+	}
+	switch {
+	case n < 2:
+		f.to(f.mutated(f.model.state))
+	case n < 6:
+		f.sweep()
+	case n < 20:
+		f.randomHops()
+	case n < 40:
+		f.randomBackup()
+	case n < 120:
+		f.randomFlips()
+	case n < 200:
+		f.plant()
+	case n < 201:
+		f.pass(time.Duration(f.r.IntN(1000)) * time.Second)
+	case n < 210:
+		f.pass(time.Duration(f.r.IntN(60)) * time.Second)
+	case n < 400:
+		f.pass(time.Duration(f.r.IntN(2000)) * time.Millisecond)
+	case n < 1400:
+		f.setJiffies(f.model.policy.now + 1 + f.r.Uint64N(3))
+	}
+}
+
+// pass lets time pass.
+func (f *fuzz) pass(d time.Duration) {
+	f.setJiffies(f.model.policy.now + uint64(d)*f.hz/uint64(time.Second))
+}
+
+// packet gives a frame, of which so many bytes are in one piece, to program and model. 0: as many as fit.
+func (f *fuzz) packet(frame []byte, linear int) {
+	for i := 0; i < len(f.mux.memory.datagrams); i += int(muxLimitLIMIT_DATAGRAM_REGION) {
+		f.mux.memory.datagrams[i] = f.model.policy.datagrams
+	}
+	m := f.model
+	m.noted, m.linear = m.noted[:0], linear
+	want := m.walk(frame)
+	f.options.Data, f.options.DataOut, f.options.Context = frame, f.out, nil
+	if linear > 0 {
+		f.context = xdpContext{DataEnd: uint32(linear)}
+		f.options.Context = &f.context
+	}
+	verdict, err := f.mux.Program().Run(&f.options)
+	must(f.t, err)
+	if verdict != want.verdict || !bytes.Equal(f.options.DataOut, want.frame) {
+		f.differ("frame %x, %d bytes in one piece:\ngot  verdict %d, %x (%v)\nwant verdict %d, %x (%s)", frame, linear, verdict,
+			f.options.DataOut, f.counted(), want.verdict, want.frame, want.reason)
+		return
+	}
+	f.wanted[f.number[want.reason]]++
+	for _, name := range m.noted {
+		f.wanted[f.number[name]]++
+	}
+	if what := f.compare(); what != "" {
+		f.differ("frame %x, %d bytes in one piece (%s, %v; the program counted %v): %s", frame, linear, want.reason, m.noted, f.counted(), what)
+	}
+}
+
+// explain tells the endpoint of the last packet, its members, and what the flow table has.
+func (f *fuzz) explain() string {
+	var b strings.Builder
+	trail := &f.model.trail
+	for _, e := range f.model.state.Endpoints {
+		if !trail.counted || e.Key != trail.endpoint {
+			continue
+		}
+		entry := f.mux.tables.entries[e.Key]
+		fmt.Fprintf(&b, "\n%v: affinity %d, one packet %v, 3-tuple %v, source /%d /%d %v, idle %v, policy %#x, block %v, moved %v, count %d",
+			e.Key, e.Affinity, e.OnePacket, e.Fragments3Tuple, e.SourcePrefix4, e.SourcePrefix6, e.SourceFor, e.Idle, entry.policy, entry.block, entry.moved, entry.count)
+		for _, m := range e.Members {
+			fmt.Fprintf(&b, "\n  %+v now alive %v word %#x by %v", m, f.model.alive[MemberKey{e.Key, m.ID}],
+				*f.mux.tables.word(entry, m.ID), f.model.hops[m.Outer])
+		}
+	}
+	for _, i := range trail.buckets {
+		fmt.Fprintf(&b, "\nbucket %d, now %#x: %#x\n  %+v", i, f.model.now(), f.mux.memory.flows[i].Entries, f.model.flows.buckets[i])
+	}
+	return b.String()
+}
+
+// counted is how the program's counters of reasons differ from what is expected of them.
+func (f *fuzz) counted() (names []string) {
+	for i, name := range f.mux.reasons {
+		var n uint64
+		for cell := range f.mux.memory.reasons.of(uint32(i)) {
+			n += *cell
+		}
+		if n != f.wanted[i] {
+			names = append(names, fmt.Sprintf("%s %+d", name, int(n-f.wanted[i])))
+		}
+	}
+	return names
+}
+
+// to goes to a state, or stays in the present one when that does not fit.
+func (f *fuzz) to(s MuxState) {
+	t, model := f.mux.tables, f.model
+	blocks := make(map[lb.EndpointKey]block, len(t.entries))
+	for key, e := range t.entries {
+		blocks[key] = e.block
+	}
+	before, had := t.sweeps, model.alive
+	err := f.apply(s)
+	if t.sweeps != before {
+		model.forget()
+	}
+	if err != nil {
+		if !strings.Contains(err.Error(), "no room") {
+			f.t.Fatal(err)
+		}
+		f.checkAll()
+		return
+	}
+	f.states++
+	f.keepBackups(&s)
+	model.state, model.indexed, model.alive = s, nil, map[MemberKey]bool{}
+	stays := make(map[lb.EndpointKey]bool, len(s.Endpoints))
+	for _, e := range s.Endpoints {
+		stays[e.Key] = true
+		for _, m := range e.Members {
+			key := MemberKey{e.Key, m.ID}
+			was, known := had[key]
+			model.alive[key] = was || !known && m.Alive
+		}
+	}
+	model.leave(stays)
+	model.eachFlow(func(g *modelFlow) {
+		if e := t.entries[g.member.Endpoint]; !g.gone && e.block != blocks[g.member.Endpoint] {
+			g.moved = true
+		}
+	})
+	f.keepFragments(blocks)
+	f.keepCounts(stays)
+	f.keepGuards()
+	f.checkAll()
+}
+
+// apply changes the tables. The wait for readers is left out nearly always: there are none.
+func (f *fuzz) apply(s MuxState) error {
+	if f.one(16) {
+		return f.mux.Apply(s)
+	}
+	c, err := f.mux.tables.stage(s)
+	if err != nil {
+		return err
+	}
+	must(f.t, f.mux.coverAll())
+	c.publish()
+	must(f.t, f.mux.coverVIPs())
+	c.release()
+	return nil
+}
+
+// keepBackups makes the state say which rings are in use after it was applied: an endpoint that had no backups begins as
+// the state says, others stay as they are.
+func (f *fuzz) keepBackups(s *MuxState) {
+	was := map[lb.EndpointKey]bool{}
+	for _, e := range f.model.state.Endpoints {
+		was[e.Key] = len(e.BackupRing) > 0
+	}
+	next := make(map[lb.EndpointKey]bool, len(s.Endpoints))
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		if !was[e.Key] && !f.backups[e.Key] {
+			f.backups[e.Key] = e.UseBackup
+		}
+		next[e.Key] = f.backups[e.Key]
+		e.UseBackup = next[e.Key]
+	}
+	f.backups = next
+}
+
+// keepFragments: those whose endpoint is gone are forgotten, by the program too, since another one could come to their
+// place; those whose members moved are not followed any more.
+func (f *fuzz) keepFragments(blocks map[lb.EndpointKey]block) {
+	f.entered = slices.DeleteFunc(f.entered, func(k modelFragmentKey) bool {
+		first := f.model.edge.fragments[k]
+		e := f.mux.tables.entries[first.endpoint.Key]
+		if e == nil {
+			must(f.t, f.mux.objects.Fragments.Delete(rawFragmentKey(k)))
+			delete(f.model.edge.fragments, k)
+			return true
+		}
+		if e.block != blocks[first.endpoint.Key] {
+			first.gone = true
+			f.model.edge.fragments[k] = first
+		}
+		return false
+	})
+}
+
+func (f *fuzz) sweep() {
+	f.sweeps++
+	expired := f.model.sweep()
+	totals, err := f.mux.Sweep()
+	must(f.t, err)
+	if totals.Expired != expired {
+		f.differ("a sweep found %d idle flows, the model %d", totals.Expired, expired)
+		return
+	}
+	f.checkAll()
+}
+
+func (f *fuzz) randomFlips() {
+	for range 1 + f.r.IntN(3) {
+		e, ok := f.randomEndpoint()
+		if !ok || len(e.Members) == 0 {
+			return
+		}
+		m, alive := e.Members[f.r.IntN(len(e.Members))], f.r.IntN(3) != 0
+		f.setAlive(MemberAlive{e.Key, m.ID, alive})
+	}
+}
+
+func (f *fuzz) randomBackup() {
+	if n := len(f.model.state.Endpoints); n > 0 {
+		e := &f.model.state.Endpoints[f.r.IntN(n)]
+		e.UseBackup = f.r.IntN(2) == 0
+		f.backups[e.Key] = e.UseBackup
+		f.mux.SetBackup(map[lb.EndpointKey]bool{e.Key: e.UseBackup})
+	}
+}
+
+// randomEndpoint is one of the present state.
+func (f *fuzz) randomEndpoint() (MuxEndpoint, bool) {
+	if n := len(f.model.state.Endpoints); n > 0 {
+		return f.model.state.Endpoints[f.r.IntN(n)], true
+	}
+	return MuxEndpoint{}, false
+}
+
+// plant puts an entry into the flow table that makes some flow of the present state look remembered: by a false match,
+// or long ago.
+func (f *fuzz) plant() {
+	e, ok := f.randomEndpoint()
+	if !ok || len(e.Members) == 0 {
+		return
+	}
+	to, _ := f.randomEndpoint()
+	hash := f.gen.flowOf(to).entry(f.model.flows.key)
+	number := hash % uint64(len(f.model.flows.buckets))
+	bucket := &f.model.flows.buckets[number]
+	at := f.r.IntN(8)
+	if same := slices.IndexFunc(bucket[:], func(g modelFlow) bool { return g.class != 0 && g.fingerprint == hash>>39 }); same >= 0 {
+		at = same
+	}
+	id := e.Members[f.r.IntN(len(e.Members))].ID
+	flow := modelFlow{hash >> 39, FlowClass(1 + f.r.IntN(3)), (f.model.now() - uint64(f.r.IntN(40))) & 0xffff, MemberKey{e.Key, id}, false, false}
+	bucket[at] = flow
+	entry := f.mux.tables.entries[e.Key]
+	f.mux.memory.flows[number].Entries[at] = flow.fingerprint<<39 | uint64(entry.block.first+uint32(id))<<18 | uint64(flow.class)<<16 | flow.stamp
+}

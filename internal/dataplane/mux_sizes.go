@@ -1,0 +1,129 @@
+package dataplane
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// withDefaults fills in what is zero.
+func (l MuxLimits) withDefaults() MuxLimits {
+	d := DefaultMuxLimits
+	return MuxLimits{
+		Endpoints: cmp.Or(l.Endpoints, d.Endpoints), Members: cmp.Or(l.Members, d.Members),
+		Backends: cmp.Or(l.Backends, d.Backends), RingWords: cmp.Or(l.RingWords, d.RingWords), Flows: cmp.Or(l.Flows, d.Flows),
+		Sources: cmp.Or(l.Sources, d.Sources),
+	}
+}
+
+// check refuses sizes that the programs cannot work with.
+func (l MuxLimits) check() error {
+	for _, c := range []struct {
+		name         string
+		n            uint32
+		least, limit muxLimit
+	}{
+		{"endpoints", l.Endpoints, 2, muxLimitLIMIT_ENDPOINTS},
+		{"members", l.Members, memberBlockMin, muxLimitLIMIT_MEMBERS},
+		{"backends", l.Backends, 1, muxLimitLIMIT_BACKENDS},
+		{"ring words", l.RingWords, ringBlockMin, muxLimitLIMIT_RING_WORDS},
+		{"flows", l.Flows, muxLimitLIMIT_FLOW_BUCKET, muxLimitLIMIT_FLOW_ENTRIES},
+		{"sources", l.Sources, sourceBlockMin, muxLimitLIMIT_SOURCE_WORDS},
+	} {
+		if c.n&(c.n-1) != 0 || c.n < uint32(c.least) || c.n > uint32(c.limit) {
+			return fmt.Errorf("table size: %s: %d: must be a power of two from %d to %d", c.name, c.n, c.least, c.limit)
+		}
+	}
+	return nil
+}
+
+// muxSpec is the embedded object with its tables sized.
+func muxSpec(l MuxLimits) (*ebpf.CollectionSpec, error) {
+	l = l.withDefaults()
+	if err := l.check(); err != nil {
+		return nil, err
+	}
+	spec, err := loadMux()
+	if err != nil {
+		return nil, fmt.Errorf("read mux object: %w", err)
+	}
+	jiffies, err := tickShift()
+	if err != nil {
+		return nil, err
+	}
+	j, err := jiffy()
+	if err != nil {
+		return nil, err
+	}
+	cpus, buckets := uint32(counterRegions()), l.Flows/uint32(muxLimitLIMIT_FLOW_BUCKET)
+	for name, n := range map[string]uint32{
+		muxMapEndpointSlots: 2 * l.Endpoints, muxMapEndpointExtras: l.Endpoints, muxMapRings: l.RingWords,
+		muxMapMembers: l.Members, muxMapBackends: l.Backends, muxMapFlows: buckets,
+		muxMapPings:   l.Endpoints,
+		muxMapReasons: cpus * uint32(muxLimitLIMIT_REASONS), muxMapEndpointCounts: cpus * l.Endpoints,
+		muxMapMemberCounts: cpus * l.Members,
+		// A VIP with n ranges has at most 2n+1 intervals; one with limits or a list has an endpoint too.
+		muxMapPortRanges: max(2*l.Endpoints, portBlockMin), muxMapVipGuards: l.Endpoints / 2,
+		muxMapSourceLists: min(l.Endpoints/2, uint32(muxLimitLIMIT_SOURCE_LISTS)), muxMapSourceWords: l.Sources,
+		muxMapDatagrams: cpus * uint32(muxLimitLIMIT_DATAGRAM_REGION),
+	} {
+		spec.Maps[name].MaxEntries = n
+	}
+	for name, v := range map[string]uint32{
+		muxVarEndpointMask: 2*l.Endpoints - 1, muxVarFlowMask: buckets - 1, muxVarEndpointRegion: l.Endpoints,
+		muxVarMemberRegion: l.Members, muxVarTickShift: jiffies, muxVarSecond: uint32(time.Second / j),
+	} {
+		if err := spec.Variables[name].Set(v); err != nil {
+			return nil, fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	hz, err := jiffiesPerSecond()
+	if err != nil {
+		return nil, err
+	}
+	if err := spec.Variables[muxVarLimitWindow].Set(limitWindow(hz)); err != nil {
+		return nil, fmt.Errorf("set %s: %w", muxVarLimitWindow, err)
+	}
+	return spec, nil
+}
+
+// jiffy is the length of the kernel's tick: what its coarse clock counts by.
+func jiffy() (time.Duration, error) {
+	var res unix.Timespec
+	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &res); err != nil {
+		return 0, fmt.Errorf("read the resolution of the coarse clock: %w", err)
+	}
+	return time.Duration(res.Nano()), nil
+}
+
+// jiffiesPerSecond is the kernel's HZ.
+func jiffiesPerSecond() (uint64, error) {
+	j, err := jiffy()
+	if err != nil {
+		return 0, err
+	}
+	return uint64(math.Round(float64(time.Second) / float64(j))), nil
+}
+
+// tickShift is the binary logarithm of the jiffies in a tick of flow stamps, which lasts about a second.
+func tickShift() (uint32, error) {
+	j, err := jiffy()
+	if err != nil {
+		return 0, err
+	}
+	return uint32(math.Round(math.Log2(float64(time.Second) / float64(j)))), nil
+}
+
+// flowTick is the length of a tick of flow stamps.
+func flowTick() (time.Duration, error) {
+	shift, err := tickShift()
+	if err != nil {
+		return 0, err
+	}
+	j, err := jiffy()
+	return j << shift, err
+}

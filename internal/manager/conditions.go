@@ -1,0 +1,36 @@
+package manager
+
+import (
+	"time"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// conditions are what an endpoint's next state depends on, beside the objects.
+type conditions struct {
+	size      plan.SizeCode
+	now       time.Time
+	downAfter time.Duration
+	// heard returns what muxes say of an endpoint's members; nil: nothing.
+	heard func(lb.EndpointKey) func(id uint16) plan.Heard
+}
+
+func (m *Manager) conditions() conditions {
+	// The store keeps no monotonic time, and no zone.
+	return conditions{size: m.o.RingSize, now: m.o.Clock.Now().Round(0).UTC(), downAfter: m.downAfter(), heard: m.opinions.heard}
+}
+
+func (m *Manager) downAfter() time.Duration { return max(0, m.o.DownAfter) }
+
+// input is what the state of an endpoint is made of; ep is nil when nobody owns it any more.
+func (c conditions) input(key lb.EndpointKey, ep *lb.Endpoint, keyID uint32) plan.Input {
+	in := plan.Input{KeyID: keyID, Size: c.size, DownAfter: c.downAfter, Now: c.now}
+	if ep != nil {
+		in.Wanted, in.SlowStart, in.DrainTimeout = plan.WantedMembers(ep, key.VIP), ep.SlowStart, ep.DrainTimeout
+	}
+	if c.heard != nil {
+		in.Heard = c.heard(key)
+	}
+	return in
+}

@@ -1,0 +1,64 @@
+package manager
+
+import (
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// decisions are what was decided of members that are not plainly in service, ordered by endpoint and member.
+func (v *view) decisions() []*apiv1.MemberDecision {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	var keys []lb.EndpointKey
+	for key, st := range v.state.Endpoints {
+		if slices.ContainsFunc(st.Members, plan.MemberState.Special) {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, plan.CompareKeys)
+	var out []*apiv1.MemberDecision
+	for _, key := range keys {
+		st, own := v.state.Endpoints[key], v.owners[key]
+		if own.ep == nil {
+			continue
+		}
+		wanted := map[lb.BackendKey]uint16{}
+		for _, w := range plan.WantedMembers(own.ep, key.VIP) {
+			wanted[w.Backend] = w.Weight
+		}
+		shares := st.Shares(wanted)
+		for i, m := range st.Members {
+			if m.Special() {
+				out = append(out, decision(key, own, m, shares[i]))
+			}
+		}
+	}
+	return out
+}
+
+func decision(key lb.EndpointKey, own owner, m plan.MemberState, share uint32) *apiv1.MemberDecision {
+	d := &apiv1.MemberDecision{
+		Service: own.svc.Name, Vip: key.VIP.String(), Protocol: key.Protocol.String(), Port: uint32(key.Port), PortEnd: uint32(key.PortEnd),
+		Dip: m.Backend.DIP.String(), DipPort: uint32(m.Backend.Port), Member: uint32(m.ID), Backup: m.Backup, Down: m.Down, Share: share,
+	}
+	d.Warming, d.Warm = span(m.Warming, own.ep.SlowStart)
+	d.Draining, d.Drained = span(m.Draining, own.ep.DrainTimeout)
+	return d
+}
+
+// span is a time and when it is over; the latter is absent when the duration is 0, both when there is no time.
+func span(since time.Time, d time.Duration) (from, to *timestamppb.Timestamp) {
+	if since.IsZero() {
+		return nil, nil
+	}
+	if d > 0 {
+		to = timestamppb.New(since.Add(d))
+	}
+	return timestamppb.New(since), to
+}

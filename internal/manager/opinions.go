@@ -1,0 +1,185 @@
+package manager
+
+import (
+	"sync"
+	"time"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// opinions are what connected muxes think of members. They are in memory only: a manager that starts learns them within
+// a second, and until then what is stored stays.
+type opinions struct {
+	mu sync.Mutex
+	// said are the members of the newest report of each mux, and its stream.
+	said  map[string]testimony
+	votes map[lb.EndpointKey]map[uint16]*vote
+	// dirty are endpoints with a member whose health changed; wake has room for one.
+	dirty map[lb.EndpointKey]bool
+	wake  chan struct{}
+}
+
+// testimony is the newest report of a mux; its members are never modified.
+type testimony struct {
+	stream  uint64
+	members []*apiv1.MemberStatus
+}
+
+// vote sums up the opinions of one member.
+type vote struct {
+	up, down int
+	heard    plan.Heard
+}
+
+func newOpinions() *opinions {
+	return &opinions{
+		said: map[string]testimony{}, votes: map[lb.EndpointKey]map[uint16]*vote{}, dirty: map[lb.EndpointKey]bool{},
+		wake: make(chan struct{}, 1),
+	}
+}
+
+// report takes in a mux's newest report.
+func (o *opinions) report(s *session, members []*apiv1.MemberStatus, now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	old := o.said[s.name]
+	if old.stream > s.number {
+		return
+	}
+	o.said[s.name] = testimony{s.number, members}
+	o.changeLocked(old.members, members, now)
+}
+
+// gone forgets what the stream said, unless the node has a newer one.
+func (o *opinions) gone(s *session, now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	old := o.said[s.name]
+	if old.stream != s.number {
+		return
+	}
+	delete(o.said, s.name)
+	o.changeLocked(old.members, nil, now)
+}
+
+// changeLocked puts one mux's opinions in the place of its earlier ones. Most reports repeat the last one: what is
+// equal at both ends is not looked at again.
+func (o *opinions) changeLocked(old, now []*apiv1.MemberStatus, at time.Time) {
+	for len(old) > 0 && len(now) > 0 && sameOpinion(old[0], now[0]) {
+		old, now = old[1:], now[1:]
+	}
+	for len(old) > 0 && len(now) > 0 && sameOpinion(old[len(old)-1], now[len(now)-1]) {
+		old, now = old[:len(old)-1], now[:len(now)-1]
+	}
+	changed := map[*vote]memberRef{}
+	for _, m := range now {
+		o.countLocked(m, 1, changed)
+	}
+	for _, m := range old {
+		o.countLocked(m, -1, changed)
+	}
+	for v, ref := range changed {
+		o.settleLocked(v, ref, at)
+	}
+}
+
+// memberRef names a member.
+type memberRef struct {
+	endpoint lb.EndpointKey
+	id       uint16
+}
+
+// sameOpinion tells whether two reports say the same of the same member.
+func sameOpinion(a, b *apiv1.MemberStatus) bool {
+	return a.GetMember() == b.GetMember() && a.GetAlive() == b.GetAlive() && a.GetUnknown() == b.GetUnknown() && a.GetPort() == b.GetPort() &&
+		a.GetPortEnd() == b.GetPortEnd() && a.GetVip() == b.GetVip() && a.GetProtocol() == b.GetProtocol()
+}
+
+// countLocked adds an opinion, or takes it away.
+func (o *opinions) countLocked(m *apiv1.MemberStatus, by int, changed map[*vote]memberRef) {
+	key, id, err := convert.MemberOf(m)
+	if err != nil || m.GetUnknown() {
+		return
+	}
+	of := o.votes[key]
+	if of == nil {
+		of = map[uint16]*vote{}
+		o.votes[key] = of
+	}
+	v := of[id]
+	if v == nil {
+		v = &vote{}
+		of[id] = v
+	}
+	if m.GetAlive() {
+		v.up += by
+	} else {
+		v.down += by
+	}
+	changed[v] = memberRef{key, id}
+}
+
+// settleLocked notes what the opinions of a member come to.
+func (o *opinions) settleLocked(v *vote, ref memberRef, now time.Time) {
+	before := v.heard.Health
+	switch {
+	case v.up > 0:
+		v.heard.Health = plan.HeardAlive
+	case v.down > 0:
+		v.heard.Health = plan.HeardDead
+	default:
+		delete(o.votes[ref.endpoint], ref.id)
+		if len(o.votes[ref.endpoint]) == 0 {
+			delete(o.votes, ref.endpoint)
+		}
+		return
+	}
+	if v.heard.Health == before {
+		return
+	}
+	back := before == plan.HeardDead
+	v.heard.Since, v.heard.Fresh = time.Time{}, back
+	if back || v.heard.Health == plan.HeardDead {
+		v.heard.Since = now.Round(0).UTC()
+	}
+	o.dirty[ref.endpoint] = true
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// heard returns what is known of an endpoint's members.
+func (o *opinions) heard(key lb.EndpointKey) func(uint16) plan.Heard {
+	return func(id uint16) plan.Heard {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if v := o.votes[key][id]; v != nil {
+			return v.heard
+		}
+		return plan.Heard{}
+	}
+}
+
+// take empties the set of endpoints with changes.
+func (o *opinions) take() map[lb.EndpointKey]bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	dirty := o.dirty
+	o.dirty = map[lb.EndpointKey]bool{}
+	return dirty
+}
+
+// considered notes that the comebacks of an endpoint's members up to a time were taken into account.
+func (o *opinions) considered(key lb.EndpointKey, until time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, v := range o.votes[key] {
+		if !v.heard.Since.After(until) {
+			v.heard.Fresh = false
+		}
+	}
+}

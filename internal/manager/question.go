@@ -1,0 +1,117 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// errNoAnswer is a node's reply without what it was asked for: it is of a version that does not know the question.
+var errNoAnswer = errors.New("did not understand the question: its version differs from the manager's")
+
+// asked are the muxes that a question goes to: the named one, or every connected one.
+func (m *Manager) asked(node string) ([]string, error) {
+	if node == "" {
+		names := m.reports.muxes()
+		if len(names) == 0 {
+			return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("no mux is connected"))
+		}
+		return names, nil
+	}
+	if st := m.reports.all(node, nil); len(st) == 0 || st[0].GetRole() != string(lb.RoleMux) {
+		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("node %s: is not a connected mux", node))
+	}
+	return []string{node}, nil
+}
+
+// askAll asks nodes at the same time; results are in the order of names.
+func askAll[R any](names []string, ask func(name string) R) []R {
+	out := make([]R, len(names))
+	var wg sync.WaitGroup
+	for i, name := range names {
+		wg.Go(func() { out[i] = ask(name) })
+	}
+	wg.Wait()
+	return out
+}
+
+// ask puts a question on a node's stream and waits for the report that answers it; question makes it with its id.
+func (m *Manager) ask(ctx context.Context, node string, question func(id uint64) *apiv1.PlanUpdate) (*apiv1.NodeReport, error) {
+	s := m.sessions.get(node)
+	if s == nil {
+		return nil, errors.New("is not connected")
+	}
+	id, answer := m.reports.expect(node)
+	defer m.reports.forget(id)
+	s.ask(question(id))
+	select {
+	case report := <-answer:
+		return report, nil
+	case <-s.ctx.Done():
+		return nil, errors.New("its stream ended before it answered")
+	case <-m.o.Clock.After(m.o.TraceTimeout):
+		return nil, fmt.Errorf("did not answer within %v", m.o.TraceTimeout)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// question is one that a node has not answered yet.
+type question struct {
+	node   string
+	answer chan *apiv1.NodeReport // room for one
+}
+
+func (r *reports) expect(node string) (uint64, <-chan *apiv1.NodeReport) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked++
+	answer := make(chan *apiv1.NodeReport, 1)
+	r.waiting[r.asked] = question{node, answer}
+	return r.asked, answer
+}
+
+func (r *reports) forget(id uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.waiting, id)
+}
+
+// answer delivers the answers in a report of the node that was asked; only the first one counts.
+func (r *reports) answer(node string, report *apiv1.NodeReport) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	deliver := func(id uint64) {
+		if q, ok := r.waiting[id]; ok && q.node == node {
+			q.answer <- report
+			delete(r.waiting, id)
+		}
+	}
+	if t := report.GetTrace(); t.GetResult() != nil {
+		deliver(t.GetId())
+	}
+	if f := report.GetFlows(); f.GetResult() != nil {
+		deliver(f.GetId())
+	}
+}
+
+// muxes are the connected ones, ordered by name.
+func (r *reports) muxes() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []string
+	for name, h := range r.heard {
+		if st := h.status; st.GetConnected() && st.GetRole() == string(lb.RoleMux) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,68 @@
+package manager_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/store/etcd"
+)
+
+// manyPrefixes are n prefixes, half of them of each family.
+func manyPrefixes(n int) []netip.Prefix {
+	out := make([]netip.Prefix, 0, n)
+	for i := range n / 2 {
+		a, b, c := byte(i>>16), byte(i>>8), byte(i)
+		out = append(out,
+			netip.PrefixFrom(netip.AddrFrom4([4]byte{1 + a, b, c, 0}), 24),
+			netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, a, b, c, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde, 0xf0, 0}), 124))
+	}
+	return out
+}
+
+// TestManySources: the largest list goes through the API, the embedded etcd and a node's stream. A change of it is one
+// item; a change of anything else does not send it again.
+func TestManySources(t *testing.T) {
+	kv, err := etcd.Open(t.Context(), etcd.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { kv.Close() })
+	r := newRig(t, kv)
+	s := web(1, 2)
+	s.Sources.Deny = manyPrefixes(lb.MaxSources - 2)
+	r.apply(network(), muxNode(1), s)
+	mux := r.join("mux1", "mux")
+	p := mux.until("the list", func(p plan.Plan) bool { return len(p.Services) == 1 })
+	if !slices.Equal(p.Services[0].Sources.Deny, s.Sources.Deny) {
+		t.Error("the list is another")
+	}
+	mux.stop()
+
+	stream := r.raw("mux1", "mux")
+	receive(t, stream)
+	s.Sources.Allow = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	r.apply(s)
+	up := receive(t, stream)
+	if keys(up) != "service/web" {
+		t.Errorf("a change of the list sends %s", keys(up))
+	}
+	if n := proto.Size(up); n > 18*lb.MaxSources {
+		t.Errorf("%d bytes for %d prefixes", n, lb.MaxSources)
+	}
+	s.Endpoints[0].Backends[0].Drain = true
+	r.apply(s)
+	if up := receive(t, stream); keys(up) != "endpoint/0/203.0.113.10/tcp/80" {
+		t.Errorf("a change of an endpoint sends %s", keys(up))
+	}
+	r.stop()
+	r.start()
+	stream = r.raw("mux1", "mux")
+	if up := receive(t, stream); len(up.Upsert) != 4 {
+		t.Errorf("after a restart: %s", keys(up))
+	}
+}

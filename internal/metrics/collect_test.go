@@ -1,0 +1,253 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+	dto "github.com/prometheus/client_model/go"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/agent"
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+var web = lb.EndpointKey{VIP: netip.MustParseAddr("203.0.113.10"), Protocol: lb.TCP, Port: 80}
+
+// status is one of everything a node can report.
+func status() *apiv1.NodeStatus {
+	return &apiv1.NodeStatus{
+		Members: []*apiv1.MemberStatus{
+			{Service: "web", Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Dip: "10.20.1.11", DipPort: 8080, Member: 1, Alive: true, Packets: 7, Bytes: 700, Weight: 10, Flows: 3},
+			{Service: "web", Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Dip: "2001:db8:20:1::11", DipPort: 8080, Member: 2},
+			{Service: "any", Vip: "203.0.113.11", Protocol: "any", PortEnd: 65535, Dip: "10.20.1.11", Member: 1, Alive: true, Draining: true},
+			{Service: "ftp", Vip: "203.0.113.11", Protocol: "tcp", Port: 8000, PortEnd: 8100, Dip: "10.20.1.11", Member: 1, Alive: true},
+		},
+		Reasons: []*apiv1.ReasonCount{{Reason: "forwarded", Packets: 7}, {Reason: "no_endpoint"}},
+		Routes:  []*apiv1.RouteStatus{{Prefix: "203.0.113.10/32", Advertised: true}, {Prefix: "203.0.113.11/32"}},
+		Peers:   []*apiv1.PeerStatus{{Address: "10.10.0.1", State: "established", Bfd: "up"}, {Address: "10.10.0.2", State: "idle"}},
+		Tables:  []*apiv1.TableStatus{{Name: "flows", Used: 3, Capacity: 100}},
+		Flows:   []*apiv1.FlowClassStatus{{Class: "trusted", Flows: 3}},
+	}
+}
+
+func muxOf(s *apiv1.NodeStatus) Mux {
+	return Mux{
+		Node: Node{Name: "mux1", Status: func() *apiv1.NodeStatus { return s }, Progress: &agent.Progress{}, Starts: 2},
+		Counters: func() (dataplane.MuxCounters, error) {
+			return dataplane.MuxCounters{Endpoints: map[lb.EndpointKey]dataplane.Counter{web: {Packets: 9, Bytes: 900}}}, nil
+		},
+		Flips: func() map[dataplane.MemberKey]uint64 {
+			return map[dataplane.MemberKey]uint64{{Endpoint: web, Member: 2}: 5}
+		},
+		Captures: func() int { return 1 },
+	}
+}
+
+// lines are the series of a registry's own families, as `name{label="value",…} value`.
+func lines(t *testing.T, r *Registry, known ...[]*Family) []string {
+	t.Helper()
+	all, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := map[string]*Family{}
+	for _, f := range slices.Concat(known...) {
+		declared[f.Name] = f
+	}
+	var out []string
+	for _, mf := range all {
+		if !strings.HasPrefix(mf.GetName(), "shunt_") {
+			continue
+		}
+		f := declared[mf.GetName()]
+		if f == nil {
+			t.Errorf("%s is in no list of families", mf.GetName())
+			continue
+		}
+		if got := strings.ToLower(mf.GetType().String()); got != string(f.Type) {
+			t.Errorf("%s: type %s, declared as %s", mf.GetName(), got, f.Type)
+		}
+		if (f.Type == Counter) != strings.HasSuffix(f.Name, "_total") {
+			t.Errorf("%s: counters, and nothing else, end in _total", f.Name)
+		}
+		for _, m := range mf.Metric {
+			out = append(out, line(f.Name, m))
+		}
+		delete(declared, f.Name)
+	}
+	for name := range declared {
+		t.Errorf("%s: the test's status gives it no series", name)
+	}
+	return out
+}
+
+func line(name string, m *dto.Metric) string {
+	var labels []string
+	for _, l := range m.Label {
+		if l.GetName() != nodeLabel {
+			labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+		}
+	}
+	value := m.GetGauge().GetValue() + m.GetCounter().GetValue()
+	return fmt.Sprintf("%s{%s} %v", name, strings.Join(labels, ","), value)
+}
+
+func expect(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		if !slices.Contains(got, w) {
+			name, _, _ := strings.Cut(w, "{")
+			t.Errorf("no %s among\n  %s", w, strings.Join(slices.DeleteFunc(slices.Clone(got), func(s string) bool { return !strings.HasPrefix(s, name) }), "\n  "))
+		}
+	}
+}
+
+func TestMux(t *testing.T) {
+	r, err := NewMux(muxOf(status()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, lines(t, r, NodeFamilies, MuxFamilies),
+		`shunt_agent_starts_total{} 2`,
+		`shunt_mux_packets_total{reason="forwarded"} 7`,
+		`shunt_mux_packets_total{reason="no_endpoint"} 0`,
+		`shunt_mux_endpoint_packets_total{port="80",protocol="tcp",service="web",vip="203.0.113.10"} 9`,
+		`shunt_mux_endpoint_members{port="80",protocol="tcp",service="web",state="dead",vip="203.0.113.10"} 1`,
+		`shunt_mux_endpoint_members{port="*",protocol="any",service="any",state="draining",vip="203.0.113.11"} 1`,
+		`shunt_mux_backend_bytes_total{backend="10.20.1.11:8080",port="80",protocol="tcp",service="web",vip="203.0.113.10"} 700`,
+		`shunt_mux_backend_alive{backend="10.20.1.11",port="8000-8100",protocol="tcp",service="ftp",vip="203.0.113.11"} 1`,
+		`shunt_mux_health_flips_total{backend="[2001:db8:20:1::11]:8080",port="80",protocol="tcp",service="web",vip="203.0.113.10"} 5`,
+		`shunt_mux_vip_advertised{vip="203.0.113.10"} 1`,
+		`shunt_mux_bgp_session_up{peer="10.10.0.2"} 0`,
+		`shunt_mux_bfd_session_up{peer="10.10.0.1"} 1`,
+		`shunt_mux_table_used{table="flows"} 3`,
+		`shunt_mux_flows{class="trusted"} 3`, `shunt_mux_flows{class="closing"} 0`,
+		`shunt_mux_captures_running{} 1`,
+		`shunt_metrics_omitted{kind="backends"} 0`,
+	)
+}
+
+// TestSeriesAreBounded: a mux of many backends leaves their series out and says so.
+func TestSeriesAreBounded(t *testing.T) {
+	s := status()
+	for i := range MaxBackends {
+		s.Members = append(s.Members, &apiv1.MemberStatus{Service: "big", Vip: "203.0.113.12", Protocol: "tcp", Port: 80, Dip: fmt.Sprintf("10.%d.%d.1", i>>8, i&255), Alive: true})
+	}
+	r, err := NewMux(muxOf(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, mf := range all {
+		if strings.HasPrefix(mf.GetName(), "shunt_mux_backend") {
+			t.Errorf("%s has %d series", mf.GetName(), len(mf.Metric))
+		}
+		for _, m := range mf.Metric {
+			if len(all) > 0 && strings.HasPrefix(mf.GetName(), "shunt_") {
+				got = append(got, line(mf.GetName(), m))
+			}
+		}
+	}
+	expect(t, got,
+		fmt.Sprintf(`shunt_metrics_omitted{kind="backends"} %d`, len(s.Members)),
+		fmt.Sprintf(`shunt_mux_endpoint_members{port="80",protocol="tcp",service="big",state="alive",vip="203.0.113.12"} %d`, MaxBackends),
+	)
+}
+
+func TestHost(t *testing.T) {
+	s := status()
+	s.Members = append(s.Members, s.Members[0]) // the same backend by another outer address
+	r, err := NewHost(Node{Name: "host1", Status: func() *apiv1.NodeStatus { return s }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, lines(t, r, NodeFamilies, HostFamilies),
+		`shunt_host_bindings{} 5`,
+		`shunt_host_packets_total{reason="forwarded"} 7`,
+		`shunt_host_backend_packets_total{backend="10.20.1.11:8080",port="80",protocol="tcp",service="web",vip="203.0.113.10"} 14`,
+	)
+}
+
+func TestManager(t *testing.T) {
+	m := NewManager("manager1", Build{"v1", "c"})
+	r, err := m.Registry(func() *apiv1.StatusResponse {
+		return &apiv1.StatusResponse{Revision: 5, Epoch: 2, Nodes: []*apiv1.NodeStatus{
+			{Role: "mux", Connected: true, SyncedRevision: 5}, {Role: "mux", Connected: true, SyncedRevision: 4, Error: "full"},
+			{Role: "mux", LastSeen: timestamppb.Now()}, {Role: "host"},
+		}}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv := m.Store(store.NewMemory())
+	if _, err := kv.Txn(t.Context(), store.Txn{Ops: []store.Op{store.Put("k", nil)}}); err != nil {
+		t.Fatal(err)
+	}
+	call := m.Interceptor().WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) {
+		return nil, connect.NewError(connect.CodeAborted, errors.New("changed"))
+	})
+	_, _ = call(t.Context(), connect.NewRequest(&apiv1.ApplyRequest{}))
+	expect(t, lines(t, r, ManagerFamilies, ManagerHistograms),
+		`shunt_manager_leader_epoch{} 2`, `shunt_manager_revision{} 5`,
+		`shunt_manager_nodes{role="mux",state="connected"} 2`, `shunt_manager_nodes{role="mux",state="away"} 1`,
+		`shunt_manager_nodes{role="host",state="never"} 1`,
+		`shunt_manager_nodes_behind{role="mux"} 1`, `shunt_manager_nodes_error{role="mux"} 1`,
+		`shunt_manager_store_duration_seconds{operation="txn"} 0`,
+		`shunt_manager_request_duration_seconds{code="aborted",method=""} 0`,
+	)
+}
+
+func TestServe(t *testing.T) {
+	r, err := NewMux(muxOf(status()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(l.Addr().String()); err == nil || !strings.Contains(err.Error(), "another process listens there") {
+		t.Errorf("taken port: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func(l net.Listener) { ended <- Serve(ctx, l, r) }(l)
+	res, err := http.Get("http://" + l.Addr().String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(res.Body)
+	if err != nil || !strings.Contains(string(text), `shunt_agent_starts_total{node="mux1"} 2`) {
+		t.Errorf("scrape: %v\n%s", err, text)
+	}
+	res.Body.Close()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStartsAreCounted(t *testing.T) {
+	dir := t.TempDir()
+	for want := uint64(1); want < 4; want++ {
+		if got, err := CountStart(dir); err != nil || got != want {
+			t.Errorf("start %d: %d, %v", want, got, err)
+		}
+	}
+}

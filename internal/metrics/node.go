@@ -1,0 +1,267 @@
+package metrics
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/agent"
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// Build says what program runs.
+type Build struct{ Version, Commit string }
+
+// Node is where the metrics of a mux or host come from.
+type Node struct {
+	Name  string
+	Build Build
+	// Status is what the node reports to its manager.
+	Status func() *apiv1.NodeStatus
+	// Progress is how the node stands to its manager.
+	Progress *agent.Progress
+	// Starts is how often an agent started since the machine did.
+	Starts uint64
+}
+
+// Mux is where a mux's metrics come from.
+type Mux struct {
+	Node
+	Counters func() (dataplane.MuxCounters, error)
+	// Flips counts changes of health by member.
+	Flips func() map[dataplane.MemberKey]uint64
+	// Captures is the number of captures that run.
+	Captures func() int
+}
+
+// NodeFamilies are those of muxes and hosts alike.
+var NodeFamilies = []*Family{
+	fam(Gauge, "shunt_build_info", one, "1, with the version of the program in its labels.", "role", "version", "commit"),
+	fam(Counter, "shunt_agent_starts_total", one, "Starts of the agent since the machine's; the data path does not notice them."),
+	fam(Gauge, "shunt_agent_error", one, "1 while the node reports an error to its manager; shunt describe node says which."),
+	fam(Gauge, "shunt_plan_revision", one, "Store revision of the plan that the data plane obeys; 0 without one."),
+	fam(Gauge, "shunt_plan_wanted_revision", one, "Store revision of the newest plan received."),
+	fam(Gauge, "shunt_plan_epoch", one, "Leadership term of the manager that the node obeys."),
+	fam(Gauge, "shunt_plan_manager_connected", one, "1 while the node's stream to its manager is up."),
+	fam(Gauge, "shunt_plan_age_seconds", one, "Time since the plan was last known to be the newest: 0 while the manager is connected and its newest plan is obeyed."),
+	fam(Gauge, "shunt_plan_stale", one, "1 when shunt_plan_age_seconds is above 30: no manager, or a plan that cannot be applied. Forwarding goes on by the last good plan."),
+	fam(Gauge, "shunt_metrics_omitted", "2", "Number of things that have no series because there are too many of them, by kind: backends, endpoints.", "kind"),
+}
+
+// MuxFamilies are a mux's own.
+var MuxFamilies = []*Family{
+	fam(Counter, "shunt_mux_packets_total", perReason, "Packets by what became of them. forwarded is the sum over all backends; reasons beside it are drops, answers and packets left to the kernel; docs/reference.md explains each.", "reason"),
+	fam(Counter, "shunt_mux_endpoint_packets_total", perEndpoint, "Packets that found the endpoint, forwarded or not.", endpointLabels...),
+	fam(Counter, "shunt_mux_endpoint_bytes_total", perEndpoint, "Bytes of the IP packets that found the endpoint, forwarded or not.", endpointLabels...),
+	fam(Gauge, "shunt_mux_endpoint_members", perEndpoint+", three states", "Members of the endpoint by state: alive, dead, draining.", append(endpointLabels[:4:4], "state")...),
+	fam(Counter, "shunt_mux_backend_packets_total", perBackend, "Packets sent to the backend.", backendLabels...),
+	fam(Counter, "shunt_mux_backend_bytes_total", perBackend, "Bytes of the IP packets sent to the backend, without outer headers.", backendLabels...),
+	fam(Gauge, "shunt_mux_backend_alive", perBackend, "1 while this mux finds the backend healthy.", backendLabels...),
+	fam(Gauge, "shunt_mux_backend_draining", perBackend, "1 while the backend gets no new flows.", backendLabels...),
+	fam(Gauge, "shunt_mux_backend_weight", perBackend, "Weight in the ring at present; slow start raises it in steps.", backendLabels...),
+	fam(Gauge, "shunt_mux_backend_flows", perBackend, "Flows of the backend in the flow table at the last sweep.", backendLabels...),
+	fam(Counter, "shunt_mux_health_flips_total", perBackend, "Changes of the backend's health since the agent started.", backendLabels...),
+	fam(Gauge, "shunt_mux_flows", "one per class, at most 4", "Flows in the flow table at the last sweep by class: untrusted, trusted, closing.", "class"),
+	fam(Gauge, "shunt_mux_table_used", perTable, "Map pressure: entries in use of a table, in the table's own unit.", "table"),
+	fam(Gauge, "shunt_mux_table_capacity", perTable, "Map pressure: entries a table has room for.", "table"),
+	fam(Gauge, "shunt_mux_vip_advertised", perVIP, "1 while a router hears the VIP from this mux.", "vip"),
+	fam(Gauge, "shunt_mux_bgp_session_up", perPeer, "1 while the BGP session is established.", "peer"),
+	fam(Gauge, "shunt_mux_bfd_session_up", perPeer+" with BFD", "1 while the BFD session is up.", "peer"),
+	fam(Gauge, "shunt_mux_captures_running", one, "Captures that run at present: while there is one, packets cost more."),
+}
+
+// HostFamilies are a host's own.
+var HostFamilies = []*Family{
+	fam(Counter, "shunt_host_packets_total", perReason, "Packets by what became of them.", "reason"),
+	fam(Gauge, "shunt_host_bindings", one, "Backends of this machine that the programs know."),
+	fam(Counter, "shunt_host_backend_packets_total", perBackend, "Packets delivered to the backend.", backendLabels...),
+	fam(Counter, "shunt_host_backend_bytes_total", perBackend, "Bytes of the IP packets delivered to the backend.", backendLabels...),
+}
+
+// nodeCollector collects what muxes and hosts have in common, then what is the role's own.
+type nodeCollector struct {
+	Node
+	role     string
+	families map[string]*Family
+	own      func(sink, *apiv1.NodeStatus)
+}
+
+// NewMux registers a mux's metrics.
+func NewMux(m Mux) (*Registry, error) {
+	return register(nodeCollector{m.Node, "mux", described(append(NodeFamilies[:len(NodeFamilies):len(NodeFamilies)], MuxFamilies...), m.Name), m.collect})
+}
+
+// NewHost registers a host's metrics.
+func NewHost(n Node) (*Registry, error) {
+	return register(nodeCollector{n, "host", described(append(NodeFamilies[:len(NodeFamilies):len(NodeFamilies)], HostFamilies...), n.Name), collectHost})
+}
+
+// Describe implements prometheus.Collector.
+func (c nodeCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, f := range c.families {
+		out <- f.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c nodeCollector) Collect(out chan<- prometheus.Metric) {
+	s, status, plan := sink{c.families, out}, c.Status(), c.Progress.State()
+	s.put("shunt_build_info", 1, c.role, c.Build.Version, c.Build.Commit)
+	s.put("shunt_agent_starts_total", float64(c.Starts))
+	s.flag("shunt_agent_error", status.GetError() != "" || plan.Fault != "")
+	s.put("shunt_plan_revision", float64(plan.Applied))
+	s.put("shunt_plan_wanted_revision", float64(plan.Wanted))
+	s.put("shunt_plan_epoch", float64(plan.Epoch))
+	s.flag("shunt_plan_manager_connected", plan.Connected)
+	s.put("shunt_plan_age_seconds", plan.Age.Seconds())
+	s.flag("shunt_plan_stale", plan.Age > agent.StaleAfter)
+	c.own(s, status)
+}
+
+func (m Mux) collect(s sink, status *apiv1.NodeStatus) {
+	for _, r := range status.GetReasons() {
+		s.put("shunt_mux_packets_total", float64(r.GetPackets()), r.GetReason())
+	}
+	m.collectEndpoints(s, status)
+	m.collectBackends(s, status)
+	// A class without flows is not reported, but its series must not come and go.
+	flows := map[string]uint64{"untrusted": 0, "trusted": 0, "closing": 0}
+	for _, f := range status.GetFlows() {
+		flows[f.GetClass()] = f.GetFlows()
+	}
+	for class, n := range flows {
+		s.put("shunt_mux_flows", float64(n), class)
+	}
+	for _, t := range status.GetTables() {
+		s.put("shunt_mux_table_used", float64(t.GetUsed()), t.GetName())
+		s.put("shunt_mux_table_capacity", float64(t.GetCapacity()), t.GetName())
+	}
+	if len(status.GetRoutes()) <= MaxEndpoints {
+		for _, r := range status.GetRoutes() {
+			vip, _, _ := strings.Cut(r.GetPrefix(), "/")
+			s.flag("shunt_mux_vip_advertised", r.GetAdvertised(), vip)
+		}
+	}
+	for _, p := range status.GetPeers() {
+		s.flag("shunt_mux_bgp_session_up", p.GetState() == "established", p.GetAddress())
+		if p.GetBfd() != "" {
+			s.flag("shunt_mux_bfd_session_up", p.GetBfd() == "up", p.GetAddress())
+		}
+	}
+	s.put("shunt_mux_captures_running", float64(m.Captures()))
+}
+
+// members counts an endpoint's by state.
+type members struct{ alive, dead, draining int }
+
+func (m Mux) collectEndpoints(s sink, status *apiv1.NodeStatus) {
+	byLabels := map[[4]string]*members{}
+	for _, ms := range status.GetMembers() {
+		labels := [4]string(memberLabels(ms))
+		n := byLabels[labels]
+		if n == nil {
+			n = &members{}
+			byLabels[labels] = n
+		}
+		switch {
+		case ms.GetDraining():
+			n.draining++
+		case ms.GetAlive():
+			n.alive++
+		default:
+			n.dead++
+		}
+	}
+	if len(byLabels) > MaxEndpoints {
+		s.put("shunt_metrics_omitted", float64(len(byLabels)), "endpoints")
+		return
+	}
+	s.put("shunt_metrics_omitted", 0, "endpoints")
+	services := map[[3]string]string{}
+	for l, n := range byLabels {
+		services[[3]string(l[1:])] = l[0]
+		for state, count := range map[string]int{"alive": n.alive, "dead": n.dead, "draining": n.draining} {
+			s.put("shunt_mux_endpoint_members", float64(count), l[0], l[1], l[2], l[3], state)
+		}
+	}
+	counters, err := m.Counters()
+	if err != nil {
+		return // the status says it too
+	}
+	for k, n := range counters.Endpoints {
+		vip, protocol, port := k.VIP.String(), k.Protocol.String(), lb.PortsText(k.Port, k.PortEnd)
+		service, planned := services[[3]string{vip, protocol, port}]
+		if !planned {
+			continue
+		}
+		s.put("shunt_mux_endpoint_packets_total", float64(n.Packets), service, vip, protocol, port)
+		s.put("shunt_mux_endpoint_bytes_total", float64(n.Bytes), service, vip, protocol, port)
+	}
+}
+
+func (m Mux) collectBackends(s sink, status *apiv1.NodeStatus) {
+	if n := len(status.GetMembers()); n > MaxBackends {
+		s.put("shunt_metrics_omitted", float64(n), "backends")
+		return
+	}
+	s.put("shunt_metrics_omitted", 0, "backends")
+	flips := map[[4]string]uint64{}
+	for k, n := range m.Flips() {
+		flips[[4]string{k.Endpoint.VIP.String(), k.Endpoint.Protocol.String(), lb.PortsText(k.Endpoint.Port, k.Endpoint.PortEnd), strconv.Itoa(int(k.Member))}] += n
+	}
+	for _, ms := range status.GetMembers() {
+		l := append(memberLabels(ms), backendText(ms))
+		s.put("shunt_mux_backend_packets_total", float64(ms.GetPackets()), l...)
+		s.put("shunt_mux_backend_bytes_total", float64(ms.GetBytes()), l...)
+		s.flag("shunt_mux_backend_alive", ms.GetAlive(), l...)
+		s.flag("shunt_mux_backend_draining", ms.GetDraining(), l...)
+		s.put("shunt_mux_backend_weight", float64(ms.GetWeight()), l...)
+		s.put("shunt_mux_backend_flows", float64(ms.GetFlows()), l...)
+		s.put("shunt_mux_health_flips_total", float64(flips[[4]string{l[1], l[2], l[3], strconv.Itoa(int(ms.GetMember()))}]), l...)
+	}
+}
+
+func collectHost(s sink, status *apiv1.NodeStatus) {
+	for _, r := range status.GetReasons() {
+		s.put("shunt_host_packets_total", float64(r.GetPackets()), r.GetReason())
+	}
+	s.put("shunt_metrics_omitted", 0, "endpoints")
+	s.put("shunt_host_bindings", float64(len(status.GetMembers())))
+	if n := len(status.GetMembers()); n > MaxBackends {
+		s.put("shunt_metrics_omitted", float64(n), "backends")
+		return
+	}
+	s.put("shunt_metrics_omitted", 0, "backends")
+	// A member may have bindings by several outer addresses.
+	sums := map[[5]string]dataplane.Counter{}
+	for _, ms := range status.GetMembers() {
+		l := [5]string(append(memberLabels(ms), backendText(ms)))
+		n := sums[l]
+		n.Packets += ms.GetPackets()
+		n.Bytes += ms.GetBytes()
+		sums[l] = n
+	}
+	for l, n := range sums {
+		s.put("shunt_host_backend_packets_total", float64(n.Packets), l[:]...)
+		s.put("shunt_host_backend_bytes_total", float64(n.Bytes), l[:]...)
+	}
+}
+
+// memberLabels are the values of endpointLabels.
+func memberLabels(m *apiv1.MemberStatus) []string {
+	return []string{m.GetService(), m.GetVip(), m.GetProtocol(), lb.PortsText(uint16(m.GetPort()), uint16(m.GetPortEnd()))}
+}
+
+// backendText is DIP:port, or the DIP where packets keep their port.
+func backendText(m *apiv1.MemberStatus) string {
+	switch {
+	case m.GetDipPort() == 0:
+		return m.GetDip()
+	case strings.Contains(m.GetDip(), ":"):
+		return "[" + m.GetDip() + "]:" + strconv.Itoa(int(m.GetDipPort()))
+	}
+	return m.GetDip() + ":" + strconv.Itoa(int(m.GetDipPort()))
+}

@@ -1,0 +1,59 @@
+package mux
+
+import (
+	"github.com/shuntlb/shunt/internal/health"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// obeyLocked makes the tables follow what a probe changed. It is called under the lock, so that two flips of one member
+// reach the tables in order.
+func (a *Agent) obeyLocked(c change) {
+	for key, d := range c.decisions {
+		if d.FailOpen {
+			a.markLocked(key, d)
+		}
+	}
+	a.o.Tables.SetAlive(c.bits)
+	backups := make(map[lb.EndpointKey]bool, len(c.decisions))
+	for key, d := range c.decisions {
+		backups[key] = d.Backup
+		if !d.FailOpen {
+			a.markLocked(key, d)
+		}
+		a.o.Log.Warn("health of all", "vip", key.VIP, "protocol", key.Protocol, "port", key.Port,
+			"backups take part", d.Backup, "fails open", d.FailOpen)
+	}
+	if len(backups) > 0 {
+		a.o.Tables.SetBackup(backups)
+	}
+}
+
+// markLocked remembers a decision for the next agent.
+func (a *Agent) markLocked(key lb.EndpointKey, d health.Decision) {
+	w := mark{Decision: d}
+	if d.FailOpen {
+		w.alive = a.roster.aliveIn(key)
+	}
+	if err := a.marks.write(key, w); err != nil {
+		a.o.Log.Error("health of all", "error", err)
+	}
+}
+
+// markAllLocked remembers the decisions of the plan's endpoints that fail open.
+func (a *Agent) markAllLocked() {
+	for key, g := range a.roster.groups {
+		if g.decision.FailOpen {
+			a.markLocked(key, g.decision)
+		}
+	}
+}
+
+// unmarkAllLocked remembers all decisions of the plan's endpoints and no others, once the tables follow them.
+func (a *Agent) unmarkAllLocked() {
+	for key, g := range a.roster.groups {
+		a.markLocked(key, g.decision)
+	}
+	if err := a.marks.prune(a.roster.groups); err != nil {
+		a.o.Log.Error("health of all", "error", err)
+	}
+}

@@ -1,0 +1,106 @@
+package mux
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// Timing of sweeps.
+const (
+	// drainSweep is the time between sweeps while flows leave a draining member: its operator watches the count.
+	drainSweep = time.Second
+	// sweepShare bounds what sweeps take of a CPU: they rest so many times as long as the last one took.
+	sweepShare = 20
+)
+
+// sweeps is what the last sweep of the flow table saw.
+type sweeps struct {
+	totals dataplane.FlowTotals
+	fault  string
+}
+
+// SweepFlows goes through the flow table until ctx ends: every interval, soon after the tables changed, and every second
+// while a draining member has flows.
+func (a *Agent) SweepFlows(ctx context.Context, interval time.Duration) {
+	for {
+		began := a.o.Clock.Now()
+		a.sweepOnce()
+		rest := max(drainSweep, a.o.Clock.Now().Sub(began)*sweepShare)
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.o.Clock.After(rest):
+		}
+		if a.flowsDrain() {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.sweep:
+		case <-a.o.Clock.After(max(interval-rest, 0)):
+		}
+	}
+}
+
+// sweepOnce sweeps and keeps the counts.
+func (a *Agent) sweepOnce() {
+	totals, err := a.o.Tables.Sweep()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before := a.sweeps.fault
+	a.sweeps = sweeps{totals: totals}
+	if err != nil {
+		a.sweeps.fault = err.Error()
+		if a.sweeps.fault != before {
+			a.o.Log.Error("sweep the flow table", "error", err)
+		}
+	}
+}
+
+// flowsDrain says whether a member that takes no new flows had some at the last sweep.
+func (a *Agent) flowsDrain() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.sweeps.totals.Members) == 0 {
+		return false
+	}
+	for _, e := range a.plan.Endpoints {
+		drains := func(m plan.Member) bool { return m.Weight == 0 && a.flowsOfLocked(e.Key, m.ID) > 0 }
+		if slices.ContainsFunc(e.Members, drains) {
+			return true
+		}
+	}
+	return false
+}
+
+// flowsOfLocked is the number of a member's flows at the last sweep.
+func (a *Agent) flowsOfLocked(e lb.EndpointKey, member uint16) uint64 {
+	return a.sweeps.totals.Members[dataplane.MemberKey{Endpoint: e, Member: member}]
+}
+
+// flowStatusLocked is the last sweep in the API's words, ordered by class.
+func (a *Agent) flowStatusLocked() []*apiv1.FlowClassStatus {
+	var out []*apiv1.FlowClassStatus
+	for class, n := range a.sweeps.totals.ByClass {
+		out = append(out, &apiv1.FlowClassStatus{Class: flowClass(dataplane.Flow{Class: class}), Flows: n})
+	}
+	slices.SortFunc(out, func(x, y *apiv1.FlowClassStatus) int { return cmp.Compare(x.Class, y.Class) })
+	return out
+}
+
+// tableStatus is how full the tables are, in the API's words.
+func tableStatus(tables []dataplane.TablePressure) []*apiv1.TableStatus {
+	out := make([]*apiv1.TableStatus, 0, len(tables))
+	for _, t := range tables {
+		out = append(out, &apiv1.TableStatus{Name: t.Name, Used: t.Used, Capacity: t.Capacity})
+	}
+	return out
+}

@@ -1,0 +1,134 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// Wanted is a backend as the operator wants it.
+type Wanted struct {
+	Backend lb.BackendKey
+	Weight  uint16 // 0 when it drains
+	Backup  bool
+}
+
+// Input is what an endpoint's next state is made of, beside its present one.
+type Input struct {
+	// Wanted are the configured backends, distinct, in any order.
+	Wanted []Wanted
+	// KeyID is the newest ring hash key.
+	KeyID uint32
+	Size  SizeCode
+	// SlowStart and DrainTimeout are as in lb.Endpoint.
+	SlowStart, DrainTimeout time.Duration
+	// DownAfter is how long a member must be dead until the ring is made without it; 0: it never is.
+	DownAfter time.Duration
+	// Heard is what muxes say of a member; nil: nothing.
+	Heard func(id uint16) Heard
+	Now   time.Time
+}
+
+// Advance returns the endpoint's state now. Ids of present members stay; a backend that comes back within its
+// quarantine gets its old id; others get the lowest ids that are neither in use nor in quarantine, in the order of
+// (DIP, port). What time does to members is told at phase. The generation grows when the ring does change: members,
+// weights, who is down, size or key. prev is not modified.
+func Advance(prev EndpointState, in Input) (EndpointState, error) {
+	next := prev
+	next.Quarantine = slices.DeleteFunc(slices.Clone(prev.Quarantine), func(q Quarantined) bool { return !q.Until.After(in.Now) })
+	members, err := next.place(in.staying(prev), in.Now)
+	if err != nil {
+		return prev, fmt.Errorf("endpoint %s: %w", FormatKey(prev.Key), err)
+	}
+	in.phase(prev.Members, members)
+	ring := Membership{Generation: prev.Generation, KeyID: in.KeyID, Members: members, RingCode: prev.RingCode}
+	// A ring without weights keeps its size, so that draining everything and coming back moves nothing.
+	if w := finalWeights(members); len(w) > 0 || prev.RingCode == 0 {
+		ring.RingCode = in.Size(w, prev.RingCode)
+	}
+	scale(members, in.SlowStart, in.Now)
+	if prev.Generation > 0 && prev.Membership.same(ring) {
+		next.Members = members
+		return next, nil
+	}
+	if prev.Generation > 0 {
+		next.History = remember(prev.History, prev.past())
+	}
+	ring.Generation++
+	next.Membership = ring
+	return next, nil
+}
+
+// remember adds a membership to a history.
+func remember(history []Membership, m Membership) []Membership {
+	out := append(slices.Clone(history), m)
+	out = out[max(0, len(out)-MaxHistory):]
+	total := 0
+	for i := len(out) - 1; i >= 0; i-- {
+		if total += len(out[i].Members); total > MaxHistoryMembers {
+			return out[i+1:]
+		}
+	}
+	return out
+}
+
+// place gives every wanted backend its id and moves those that left into quarantine.
+func (s *EndpointState) place(wanted []Wanted, now time.Time) ([]MemberState, error) {
+	wanted = slices.SortedFunc(slices.Values(wanted), func(a, b Wanted) int { return compareBackend(a.Backend, b.Backend) })
+	ids := make(map[lb.BackendKey]uint16, len(s.Members)+len(s.Quarantine))
+	left := make(map[lb.BackendKey]uint16, len(s.Members))
+	taken := make(map[uint16]bool, len(ids))
+	for _, q := range s.Quarantine {
+		ids[q.Backend], taken[q.ID] = q.ID, true
+	}
+	for _, m := range s.Members {
+		ids[m.Backend], taken[m.ID], left[m.Backend] = m.ID, true, m.ID
+	}
+	members := make([]MemberState, 0, len(wanted))
+	free := 0
+	for _, w := range wanted {
+		id, known := ids[w.Backend]
+		if !known {
+			for free <= MaxMemberID && taken[uint16(free)] {
+				free++
+			}
+			if free > MaxMemberID {
+				return nil, fmt.Errorf("%w: %d in use, %d in quarantine for up to %s", ErrMemberIDs, len(s.Members), len(s.Quarantine), MemberQuarantine)
+			}
+			id = uint16(free)
+			free++
+		}
+		delete(left, w.Backend)
+		members = append(members, MemberState{ID: id, Backend: w.Backend, Weight: w.Weight, Backup: w.Backup})
+	}
+	slices.SortFunc(members, func(a, b MemberState) int { return cmp.Compare(a.ID, b.ID) })
+	s.quarantine(members, left, now)
+	return members, nil
+}
+
+// quarantine adds the members that left and takes out those that came back.
+func (s *EndpointState) quarantine(members []MemberState, left map[lb.BackendKey]uint16, now time.Time) {
+	back := make(map[lb.BackendKey]bool, len(members))
+	for _, m := range members {
+		back[m.Backend] = true
+	}
+	s.Quarantine = slices.DeleteFunc(s.Quarantine, func(q Quarantined) bool { return back[q.Backend] })
+	for backend, id := range left {
+		s.Quarantine = append(s.Quarantine, Quarantined{ID: id, Backend: backend, Until: now.Add(MemberQuarantine)})
+	}
+	slices.SortFunc(s.Quarantine, func(a, b Quarantined) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// finalWeights are the weights that the members in the ring will have.
+func finalWeights(members []MemberState) []uint16 {
+	var out []uint16
+	for _, m := range members {
+		if m.Weight > 0 {
+			out = append(out, m.Weight)
+		}
+	}
+	return out
+}
