@@ -2,6 +2,7 @@ package lab_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,6 +65,7 @@ type service struct {
 	number   int // of its VIPs
 	protocol string
 	port     int
+	ports    string // as in YAML, when it is more than one port; then port is the first
 	dipPort  int
 	backends []string // VM names
 	// entry overrides how a backend is written.
@@ -71,7 +73,12 @@ type service struct {
 	only6   bool
 	only4   bool
 	rewrite string
-	health  string
+	encap   string
+	// fragments is the endpoint's field.
+	fragments string
+	health    string
+	// more are further lines of the endpoint.
+	more string
 }
 
 const fastHTTP = "{http: {path: /healthz}, port: 8080, interval: 100ms, timeout: 100ms, rise: 2, fall: 2}"
@@ -87,9 +94,16 @@ func (s service) yaml(t *testing.T) string {
 		vips = append(vips, fmt.Sprintf("%q", v6))
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "kind: Service\nname: %s\nvip: [%s]\nendpoints:\n- protocol: %s\n  port: %d\n", s.name, strings.Join(vips, ", "), s.protocol, s.port)
+	fmt.Fprintf(&b, "kind: Service\nname: %s\nvip: [%s]\nendpoints:\n- protocol: %s\n  port: %s\n", s.name, strings.Join(vips, ", "), s.protocol, cmp.Or(s.ports, fmt.Sprint(s.port)))
 	if s.rewrite != "" {
 		fmt.Fprintf(&b, "  rewrite: %s\n", s.rewrite)
+	}
+	if s.encap != "" {
+		fmt.Fprintf(&b, "  encap: %s\n", s.encap)
+	}
+	b.WriteString(s.more)
+	if s.fragments != "" {
+		fmt.Fprintf(&b, "  fragments: %s\n", s.fragments)
 	}
 	b.WriteString("  backends:\n")
 	for _, name := range s.backends {

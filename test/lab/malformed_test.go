@@ -76,8 +76,7 @@ func muxFrames(base wire.Packet, vip4, vip6 netip.Addr) []malformed {
 		{"total length beyond the frame", "ip4_bad_length", edit(tcp4, set16(atIP+2, 1400))},
 		{"total length below the header", "ip4_bad_length", edit(tcp4, set16(atIP+2, 19))},
 		{"header checksum", "bad_checksum", func() []byte { b := edit(tcp4, func([]byte) {}); b[atIP+10] ^= 0x55; return b }()},
-		{"first fragment", "fragment", edit(tcp4, set16(atIP+6, 0x2000))},
-		{"later fragment", "fragment", edit(tcp4, set16(atIP+6, 0x0007))},
+		{"fragment whose first one was not seen", "fragment", edit(tcp4, set16(atIP+6, 0x0007))},
 		{"TCP data offset 4", "tcp_bad_offset", edit(tcp4, set8(atL4+12, 4<<4))},
 		{"TCP data offset beyond the segment", "tcp_bad_offset", edit(tcp4, set8(atL4+12, 15<<4))},
 		{"TCP option of length 0", "tcp_bad_option", options(2, 0, 0, 0)},
@@ -131,7 +130,7 @@ func hostFrames(base wire.Packet, outer, vip netip.Addr, port uint16) []malforme
 		{"inner header cut off", "in_malformed", tunnel(source, good[:atIP+12])},
 		{"inner TCP data offset 4", "in_malformed", tunnel(source, edit(good, set8(atL4+12, 4<<4)))},
 		{"inner TCP header cut off", "in_malformed", tunnel(source, edit(good[:atL4+10], set16(atIP+2, 30)))},
-		{"inner fragment", "in_fragment", tunnel(source, edit(good, set16(atIP+6, 0x2000)))},
+		{"inner fragment whose first one was not seen", "in_fragment", tunnel(source, edit(good, set16(atIP+6, 0x0007)))},
 		{"outer fragment", "in_fragment", edit(tunnel(source, good), set16(atIP+6, 0x2000))},
 	}
 }

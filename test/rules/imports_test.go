@@ -56,6 +56,9 @@ func TestOnlyImporter(t *testing.T) {
 		{"go.etcd.io/etcd", "the store has a memory twin; nobody else may depend on etcd's types", []string{"internal/store/etcd"}},
 		{"go.etcd.io/bbolt", "the store has a memory twin; nobody else may depend on etcd's files", []string{"internal/store/etcd"}},
 		{"github.com/vishvananda/netlink", "netlink needs the right namespace and thread; one package knows how", []string{"internal/netdev"}},
+		{"github.com/charmbracelet", "a screen is drawn from a model that tests drive without a terminal", []string{"internal/top"}},
+		{"github.com/gopacket", "the walk and its model parse by themselves; what writes captures needs a file format only", []string{"internal/capture"}},
+		{"github.com/prometheus", "the parts know nothing of who looks at them; names, labels and bounds of all metrics stand in one place", []string{"internal/metrics"}},
 		{"github.com/vishvananda/netns", "netlink needs the right namespace and thread; one package knows how", []string{"internal/netdev"}},
 	}
 	for _, p := range packages(t) {
@@ -89,6 +92,18 @@ func TestPurePackages(t *testing.T) {
 			if strings.HasPrefix(imported, module) && !slices.ContainsFunc(pure, func(room string) bool { return within(imported, module+room) }) {
 				t.Errorf("%s imports %s: pure packages import pure packages only", p.ImportPath, imported)
 			}
+		}
+	}
+}
+
+// TestMetricsAskNobody: a scrape reads what the parts report; what knew its metrics would grow calls for them.
+func TestMetricsAskNobody(t *testing.T) {
+	for _, p := range packages(t) {
+		if within(p.ImportPath, module+"cmd") {
+			continue
+		}
+		if slices.Contains(p.Imports, module+"internal/metrics") {
+			t.Errorf("%s imports internal/metrics: only commands put metrics on the parts", p.ImportPath)
 		}
 	}
 }
