@@ -144,7 +144,11 @@ type ApplyRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Objects []*Object              `protobuf:"bytes,1,rep,name=objects,proto3" json:"objects,omitempty"`
 	// Only tell what would change.
-	DryRun        bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	DryRun bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Source of the changes, which owns the fields that they set; "apply" when empty. 1 to 63 of a-z, 0-9 and -.
+	Source string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
+	// Take fields over that other sources own, instead of being refused with FAILED_PRECONDITION.
+	Force         bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -189,6 +193,20 @@ func (x *ApplyRequest) GetObjects() []*Object {
 func (x *ApplyRequest) GetDryRun() bool {
 	if x != nil {
 		return x.DryRun
+	}
+	return false
+}
+
+func (x *ApplyRequest) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *ApplyRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
 	}
 	return false
 }
@@ -325,7 +343,7 @@ func (x *Change) GetAfter() *Object {
 
 type ObjectRef struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // "Service", "Node", "Network"
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // "Service", "Node", "Network", "Tenant", "Policy"
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -751,11 +769,13 @@ func (x *StatusRequest) GetNode() string {
 }
 
 type StatusResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Revision      int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	Epoch         int64                  `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Nodes         []*NodeStatus          `protobuf:"bytes,3,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	Decisions     []*MemberDecision      `protobuf:"bytes,4,rep,name=decisions,proto3" json:"decisions,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Revision  int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Epoch     int64                  `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Nodes     []*NodeStatus          `protobuf:"bytes,3,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Decisions []*MemberDecision      `protobuf:"bytes,4,rep,name=decisions,proto3" json:"decisions,omitempty"`
+	// Name of the leading manager.
+	Leader        string `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -818,6 +838,13 @@ func (x *StatusResponse) GetDecisions() []*MemberDecision {
 	return nil
 }
 
+func (x *StatusResponse) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
 // NodeStatus is what the manager last heard of a node.
 type NodeStatus struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -837,7 +864,9 @@ type NodeStatus struct {
 	Tables []*TableStatus     `protobuf:"bytes,12,rep,name=tables,proto3" json:"tables,omitempty"`
 	Flows  []*FlowClassStatus `protobuf:"bytes,13,rep,name=flows,proto3" json:"flows,omitempty"`
 	// An operator on its machine took the mux out of service (`shunt mux --drain`), whatever Node.drain says.
-	Drained       bool `protobuf:"varint,14,opt,name=drained,proto3" json:"drained,omitempty"`
+	Drained bool `protobuf:"varint,14,opt,name=drained,proto3" json:"drained,omitempty"`
+	// Manager that the node's stream ends at.
+	Manager       string `protobuf:"bytes,15,opt,name=manager,proto3" json:"manager,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -968,6 +997,13 @@ func (x *NodeStatus) GetDrained() bool {
 		return x.Drained
 	}
 	return false
+}
+
+func (x *NodeStatus) GetManager() string {
+	if x != nil {
+		return x.Manager
+	}
+	return ""
 }
 
 type TableStatus struct {
@@ -2152,10 +2188,11 @@ func (x *FlowStatus) GetAge() *durationpb.Duration {
 }
 
 type CreateTokenRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Role          string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
-	Ttl           *durationpb.Duration   `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"` // default 1h
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// "mux", "host", or "manager" for a further member.
+	Role          string               `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	Ttl           *durationpb.Duration `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"` // default 1h
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2263,6 +2300,1190 @@ func (x *CreateTokenResponse) GetExpires() *timestamppb.Timestamp {
 	return nil
 }
 
+type CreateAccessRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Who it is for; stands in the audit log as "token NAME".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// "admin", "tenant" or "viewer".
+	Role string `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	// Role tenant: the tenant.
+	Tenant string `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Default 24h, at most 365 days.
+	Ttl           *durationpb.Duration `protobuf:"bytes,4,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateAccessRequest) Reset() {
+	*x = CreateAccessRequest{}
+	mi := &file_v1_manager_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateAccessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateAccessRequest) ProtoMessage() {}
+
+func (x *CreateAccessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateAccessRequest.ProtoReflect.Descriptor instead.
+func (*CreateAccessRequest) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *CreateAccessRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CreateAccessRequest) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *CreateAccessRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *CreateAccessRequest) GetTtl() *durationpb.Duration {
+	if x != nil {
+		return x.Ttl
+	}
+	return nil
+}
+
+type CreateAccessResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	Access        *Access                `protobuf:"bytes,2,opt,name=access,proto3" json:"access,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateAccessResponse) Reset() {
+	*x = CreateAccessResponse{}
+	mi := &file_v1_manager_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateAccessResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateAccessResponse) ProtoMessage() {}
+
+func (x *CreateAccessResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateAccessResponse.ProtoReflect.Descriptor instead.
+func (*CreateAccessResponse) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *CreateAccessResponse) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *CreateAccessResponse) GetAccess() *Access {
+	if x != nil {
+		return x.Access
+	}
+	return nil
+}
+
+// Access is an access token as everybody may see it.
+type Access struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Role          string                 `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
+	Tenant        string                 `protobuf:"bytes,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Created       *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=created,proto3" json:"created,omitempty"`
+	Expires       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expires,proto3" json:"expires,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Access) Reset() {
+	*x = Access{}
+	mi := &file_v1_manager_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Access) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Access) ProtoMessage() {}
+
+func (x *Access) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Access.ProtoReflect.Descriptor instead.
+func (*Access) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Access) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Access) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Access) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *Access) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Access) GetCreated() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Created
+	}
+	return nil
+}
+
+func (x *Access) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
+type ListAccessRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAccessRequest) Reset() {
+	*x = ListAccessRequest{}
+	mi := &file_v1_manager_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAccessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAccessRequest) ProtoMessage() {}
+
+func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAccessRequest.ProtoReflect.Descriptor instead.
+func (*ListAccessRequest) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{33}
+}
+
+type ListAccessResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Access        []*Access              `protobuf:"bytes,1,rep,name=access,proto3" json:"access,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAccessResponse) Reset() {
+	*x = ListAccessResponse{}
+	mi := &file_v1_manager_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAccessResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAccessResponse) ProtoMessage() {}
+
+func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAccessResponse.ProtoReflect.Descriptor instead.
+func (*ListAccessResponse) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *ListAccessResponse) GetAccess() []*Access {
+	if x != nil {
+		return x.Access
+	}
+	return nil
+}
+
+type RevokeAccessRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeAccessRequest) Reset() {
+	*x = RevokeAccessRequest{}
+	mi := &file_v1_manager_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeAccessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeAccessRequest) ProtoMessage() {}
+
+func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeAccessRequest.ProtoReflect.Descriptor instead.
+func (*RevokeAccessRequest) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *RevokeAccessRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type RevokeAccessResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeAccessResponse) Reset() {
+	*x = RevokeAccessResponse{}
+	mi := &file_v1_manager_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeAccessResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeAccessResponse) ProtoMessage() {}
+
+func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeAccessResponse.ProtoReflect.Descriptor instead.
+func (*RevokeAccessResponse) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{36}
+}
+
+type EventsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only those of this object; of all when the kind is empty, of all of a kind when the name is.
+	Kind  string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// Go on with events as they happen.
+	Follow        bool `protobuf:"varint,4,opt,name=follow,proto3" json:"follow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EventsRequest) Reset() {
+	*x = EventsRequest{}
+	mi := &file_v1_manager_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EventsRequest) ProtoMessage() {}
+
+func (x *EventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
+func (*EventsRequest) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *EventsRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *EventsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *EventsRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *EventsRequest) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+type EventsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Events        []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EventsResponse) Reset() {
+	*x = EventsResponse{}
+	mi := &file_v1_manager_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EventsResponse) ProtoMessage() {}
+
+func (x *EventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
+func (*EventsResponse) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *EventsResponse) GetEvents() []*Event {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+// Event is something that happened to an object.
+type Event struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Time  *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	Kind  string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name  string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// Tenant of the object; empty when it has none.
+	Tenant string `protobuf:"bytes,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// One word in CamelCase: "Applied", "BackendDown", "Placed", …; docs/ops/events.md lists them.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// A sentence for people.
+	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	// "info" or "warning".
+	Severity string `protobuf:"bytes,7,opt,name=severity,proto3" json:"severity,omitempty"`
+	// How often it happened since `time` when equal ones were put together; at least 1.
+	Count uint32 `protobuf:"varint,8,opt,name=count,proto3" json:"count,omitempty"`
+	// Store revision that it belongs to; 0 when it belongs to none.
+	Revision      int64 `protobuf:"varint,9,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Event) Reset() {
+	*x = Event{}
+	mi := &file_v1_manager_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Event) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Event) ProtoMessage() {}
+
+func (x *Event) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Event.ProtoReflect.Descriptor instead.
+func (*Event) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *Event) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *Event) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Event) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Event) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Event) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Event) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Event) GetSeverity() string {
+	if x != nil {
+		return x.Severity
+	}
+	return ""
+}
+
+func (x *Event) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Event) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+type AuditRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
+	// Only refusals.
+	Refused bool `protobuf:"varint,2,opt,name=refused,proto3" json:"refused,omitempty"`
+	// Entries at most, the newest; 0 means 1000.
+	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditRequest) Reset() {
+	*x = AuditRequest{}
+	mi := &file_v1_manager_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditRequest) ProtoMessage() {}
+
+func (x *AuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditRequest.ProtoReflect.Descriptor instead.
+func (*AuditRequest) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *AuditRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *AuditRequest) GetRefused() bool {
+	if x != nil {
+		return x.Refused
+	}
+	return false
+}
+
+func (x *AuditRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type AuditResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Entries       []*AuditEntry          `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditResponse) Reset() {
+	*x = AuditResponse{}
+	mi := &file_v1_manager_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditResponse) ProtoMessage() {}
+
+func (x *AuditResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditResponse.ProtoReflect.Descriptor instead.
+func (*AuditResponse) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *AuditResponse) GetEntries() []*AuditEntry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+// AuditEntry is one call that changed something or was refused.
+type AuditEntry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Time  *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	// "admin", "token ci", "oidc ann@example.org", "mux1": the name in the certificate, token or identity.
+	Who  string `protobuf:"bytes,2,opt,name=who,proto3" json:"who,omitempty"`
+	Role string `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
+	// Address and port of the caller.
+	From string `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`
+	// "Apply", "Delete", "CreateAccess", …
+	Call string `protobuf:"bytes,5,opt,name=call,proto3" json:"call,omitempty"`
+	// What it was about: "services/web updated", one for each object.
+	What []string `protobuf:"bytes,6,rep,name=what,proto3" json:"what,omitempty"`
+	// Revision of the change; 0 when nothing changed.
+	Revision int64 `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Why it was refused; empty when it was not.
+	Refused string `protobuf:"bytes,8,opt,name=refused,proto3" json:"refused,omitempty"`
+	// How often within the time that equal refusals are put together; at least 1.
+	Count         uint32 `protobuf:"varint,9,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditEntry) Reset() {
+	*x = AuditEntry{}
+	mi := &file_v1_manager_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditEntry) ProtoMessage() {}
+
+func (x *AuditEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
+func (*AuditEntry) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *AuditEntry) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *AuditEntry) GetWho() string {
+	if x != nil {
+		return x.Who
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetCall() string {
+	if x != nil {
+		return x.Call
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetWhat() []string {
+	if x != nil {
+		return x.What
+	}
+	return nil
+}
+
+func (x *AuditEntry) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *AuditEntry) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+type MembersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MembersRequest) Reset() {
+	*x = MembersRequest{}
+	mi := &file_v1_manager_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MembersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MembersRequest) ProtoMessage() {}
+
+func (x *MembersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
+func (*MembersRequest) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{43}
+}
+
+type MembersResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Members []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	// The cluster is an outside etcd: managers are no members of it.
+	Outside       bool `protobuf:"varint,2,opt,name=outside,proto3" json:"outside,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MembersResponse) Reset() {
+	*x = MembersResponse{}
+	mi := &file_v1_manager_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MembersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MembersResponse) ProtoMessage() {}
+
+func (x *MembersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
+func (*MembersResponse) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *MembersResponse) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *MembersResponse) GetOutside() bool {
+	if x != nil {
+		return x.Outside
+	}
+	return false
+}
+
+// Member is one manager.
+type Member struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Address of its API, host:port.
+	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	// Address of its part of the store, host:port; empty with an outside etcd.
+	Peer   string `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`
+	Leader bool   `protobuf:"varint,4,opt,name=leader,proto3" json:"leader,omitempty"`
+	// It answers.
+	Healthy bool `protobuf:"varint,5,opt,name=healthy,proto3" json:"healthy,omitempty"`
+	// Why it is not.
+	Error   string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	Version string `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
+	// Revision of the store that it has seen.
+	Revision int64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Nodes whose streams end at it.
+	Nodes         uint32 `protobuf:"varint,9,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Member) Reset() {
+	*x = Member{}
+	mi := &file_v1_manager_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Member) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Member) ProtoMessage() {}
+
+func (x *Member) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Member.ProtoReflect.Descriptor instead.
+func (*Member) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *Member) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Member) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Member) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *Member) GetLeader() bool {
+	if x != nil {
+		return x.Leader
+	}
+	return false
+}
+
+func (x *Member) GetHealthy() bool {
+	if x != nil {
+		return x.Healthy
+	}
+	return false
+}
+
+func (x *Member) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Member) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Member) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Member) GetNodes() uint32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+type RemoveMemberRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveMemberRequest) Reset() {
+	*x = RemoveMemberRequest{}
+	mi := &file_v1_manager_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveMemberRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveMemberRequest) ProtoMessage() {}
+
+func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
+func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *RemoveMemberRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type RemoveMemberResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveMemberResponse) Reset() {
+	*x = RemoveMemberResponse{}
+	mi := &file_v1_manager_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveMemberResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveMemberResponse) ProtoMessage() {}
+
+func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
+func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{47}
+}
+
+type BackupRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupRequest) Reset() {
+	*x = BackupRequest{}
+	mi := &file_v1_manager_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupRequest) ProtoMessage() {}
+
+func (x *BackupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
+func (*BackupRequest) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{48}
+}
+
+type BackupResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chunk         []byte                 `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupResponse) Reset() {
+	*x = BackupResponse{}
+	mi := &file_v1_manager_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupResponse) ProtoMessage() {}
+
+func (x *BackupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
+func (*BackupResponse) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *BackupResponse) GetChunk() []byte {
+	if x != nil {
+		return x.Chunk
+	}
+	return nil
+}
+
 type VersionRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2271,7 +3492,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_v1_manager_proto_msgTypes[30]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2283,7 +3504,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[30]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2296,7 +3517,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{30}
+	return file_v1_manager_proto_rawDescGZIP(), []int{50}
 }
 
 type VersionResponse struct {
@@ -2309,7 +3530,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_v1_manager_proto_msgTypes[31]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2321,7 +3542,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[31]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2334,7 +3555,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{31}
+	return file_v1_manager_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -2359,10 +3580,12 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\tViolation\x12\x14\n" +
 	"\x05field\x18\x01 \x01(\tR\x05field\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x18\n" +
-	"\aallowed\x18\x03 \x01(\tR\aallowed\"S\n" +
+	"\aallowed\x18\x03 \x01(\tR\aallowed\"\x81\x01\n" +
 	"\fApplyRequest\x12*\n" +
 	"\aobjects\x18\x01 \x03(\v2\x10.shunt.v1.ObjectR\aobjects\x12\x17\n" +
-	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"W\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\x12\x14\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\"W\n" +
 	"\rApplyResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12*\n" +
 	"\achanges\x18\x02 \x03(\v2\x10.shunt.v1.ChangeR\achanges\"\xa7\x02\n" +
@@ -2403,12 +3626,13 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\adeleted\x18\x03 \x03(\v2\x13.shunt.v1.ObjectRefR\adeleted\x12\x16\n" +
 	"\x06synced\x18\x04 \x01(\bR\x06synced\"#\n" +
 	"\rStatusRequest\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\tR\x04node\"\xa6\x01\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\"\xbe\x01\n" +
 	"\x0eStatusResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12*\n" +
 	"\x05nodes\x18\x03 \x03(\v2\x14.shunt.v1.NodeStatusR\x05nodes\x126\n" +
-	"\tdecisions\x18\x04 \x03(\v2\x18.shunt.v1.MemberDecisionR\tdecisions\"\x9c\x04\n" +
+	"\tdecisions\x18\x04 \x03(\v2\x18.shunt.v1.MemberDecisionR\tdecisions\x12\x16\n" +
+	"\x06leader\x18\x05 \x01(\tR\x06leader\"\xb6\x04\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -2425,7 +3649,8 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\aversion\x18\v \x01(\tR\aversion\x12-\n" +
 	"\x06tables\x18\f \x03(\v2\x15.shunt.v1.TableStatusR\x06tables\x12/\n" +
 	"\x05flows\x18\r \x03(\v2\x19.shunt.v1.FlowClassStatusR\x05flows\x12\x18\n" +
-	"\adrained\x18\x0e \x01(\bR\adrained\"Q\n" +
+	"\adrained\x18\x0e \x01(\bR\adrained\x12\x18\n" +
+	"\amanager\x18\x0f \x01(\tR\amanager\"Q\n" +
 	"\vTableStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04used\x18\x02 \x01(\x04R\x04used\x12\x1a\n" +
@@ -2535,11 +3760,86 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"a\n" +
 	"\x13CreateTokenResponse\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x124\n" +
-	"\aexpires\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\x10\n" +
+	"\aexpires\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\x82\x01\n" +
+	"\x13CreateAccessRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12\x16\n" +
+	"\x06tenant\x18\x03 \x01(\tR\x06tenant\x12+\n" +
+	"\x03ttl\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"V\n" +
+	"\x14CreateAccessResponse\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12(\n" +
+	"\x06access\x18\x02 \x01(\v2\x10.shunt.v1.AccessR\x06access\"\xc4\x01\n" +
+	"\x06Access\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
+	"\x04role\x18\x03 \x01(\tR\x04role\x12\x16\n" +
+	"\x06tenant\x18\x04 \x01(\tR\x06tenant\x124\n" +
+	"\acreated\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x124\n" +
+	"\aexpires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\x13\n" +
+	"\x11ListAccessRequest\">\n" +
+	"\x12ListAccessResponse\x12(\n" +
+	"\x06access\x18\x01 \x03(\v2\x10.shunt.v1.AccessR\x06access\"%\n" +
+	"\x13RevokeAccessRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x16\n" +
+	"\x14RevokeAccessResponse\"\x81\x01\n" +
+	"\rEventsRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
+	"\x06follow\x18\x04 \x01(\bR\x06follow\"9\n" +
+	"\x0eEventsResponse\x12'\n" +
+	"\x06events\x18\x01 \x03(\v2\x0f.shunt.v1.EventR\x06events\"\xf7\x01\n" +
+	"\x05Event\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x16\n" +
+	"\x06tenant\x18\x04 \x01(\tR\x06tenant\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\x12\x1a\n" +
+	"\bseverity\x18\a \x01(\tR\bseverity\x12\x14\n" +
+	"\x05count\x18\b \x01(\rR\x05count\x12\x1a\n" +
+	"\brevision\x18\t \x01(\x03R\brevision\"p\n" +
+	"\fAuditRequest\x120\n" +
+	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
+	"\arefused\x18\x02 \x01(\bR\arefused\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\"?\n" +
+	"\rAuditResponse\x12.\n" +
+	"\aentries\x18\x01 \x03(\v2\x14.shunt.v1.AuditEntryR\aentries\"\xea\x01\n" +
+	"\n" +
+	"AuditEntry\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x10\n" +
+	"\x03who\x18\x02 \x01(\tR\x03who\x12\x12\n" +
+	"\x04role\x18\x03 \x01(\tR\x04role\x12\x12\n" +
+	"\x04from\x18\x04 \x01(\tR\x04from\x12\x12\n" +
+	"\x04call\x18\x05 \x01(\tR\x04call\x12\x12\n" +
+	"\x04what\x18\x06 \x03(\tR\x04what\x12\x1a\n" +
+	"\brevision\x18\a \x01(\x03R\brevision\x12\x18\n" +
+	"\arefused\x18\b \x01(\tR\arefused\x12\x14\n" +
+	"\x05count\x18\t \x01(\rR\x05count\"\x10\n" +
+	"\x0eMembersRequest\"W\n" +
+	"\x0fMembersResponse\x12*\n" +
+	"\amembers\x18\x01 \x03(\v2\x10.shunt.v1.MemberR\amembers\x12\x18\n" +
+	"\aoutside\x18\x02 \x01(\bR\aoutside\"\xde\x01\n" +
+	"\x06Member\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
+	"\x04peer\x18\x03 \x01(\tR\x04peer\x12\x16\n" +
+	"\x06leader\x18\x04 \x01(\bR\x06leader\x12\x18\n" +
+	"\ahealthy\x18\x05 \x01(\bR\ahealthy\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\x12\x18\n" +
+	"\aversion\x18\a \x01(\tR\aversion\x12\x1a\n" +
+	"\brevision\x18\b \x01(\x03R\brevision\x12\x14\n" +
+	"\x05nodes\x18\t \x01(\rR\x05nodes\")\n" +
+	"\x13RemoveMemberRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x16\n" +
+	"\x14RemoveMemberResponse\"\x0f\n" +
+	"\rBackupRequest\"&\n" +
+	"\x0eBackupResponse\x12\x14\n" +
+	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"\x10\n" +
 	"\x0eVersionRequest\"C\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
-	"\x06commit\x18\x02 \x01(\tR\x06commit2\xc6\x04\n" +
+	"\x06commit\x18\x02 \x01(\tR\x06commit2\x88\t\n" +
 	"\aManager\x128\n" +
 	"\x05Apply\x12\x16.shunt.v1.ApplyRequest\x1a\x17.shunt.v1.ApplyResponse\x12;\n" +
 	"\x06Delete\x12\x17.shunt.v1.DeleteRequest\x1a\x18.shunt.v1.DeleteResponse\x127\n" +
@@ -2548,7 +3848,16 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x06Status\x12\x17.shunt.v1.StatusRequest\x1a\x18.shunt.v1.StatusResponse\"\x03\x90\x02\x01\x12=\n" +
 	"\x05Trace\x12\x16.shunt.v1.TraceRequest\x1a\x17.shunt.v1.TraceResponse\"\x03\x90\x02\x01\x12=\n" +
 	"\x05Flows\x12\x16.shunt.v1.FlowsRequest\x1a\x17.shunt.v1.FlowsResponse\"\x03\x90\x02\x01\x12J\n" +
-	"\vCreateToken\x12\x1c.shunt.v1.CreateTokenRequest\x1a\x1d.shunt.v1.CreateTokenResponse\x12C\n" +
+	"\vCreateToken\x12\x1c.shunt.v1.CreateTokenRequest\x1a\x1d.shunt.v1.CreateTokenResponse\x12M\n" +
+	"\fCreateAccess\x12\x1d.shunt.v1.CreateAccessRequest\x1a\x1e.shunt.v1.CreateAccessResponse\x12L\n" +
+	"\n" +
+	"ListAccess\x12\x1b.shunt.v1.ListAccessRequest\x1a\x1c.shunt.v1.ListAccessResponse\"\x03\x90\x02\x01\x12M\n" +
+	"\fRevokeAccess\x12\x1d.shunt.v1.RevokeAccessRequest\x1a\x1e.shunt.v1.RevokeAccessResponse\x12B\n" +
+	"\x06Events\x12\x17.shunt.v1.EventsRequest\x1a\x18.shunt.v1.EventsResponse\"\x03\x90\x02\x010\x01\x12=\n" +
+	"\x05Audit\x12\x16.shunt.v1.AuditRequest\x1a\x17.shunt.v1.AuditResponse\"\x03\x90\x02\x01\x12C\n" +
+	"\aMembers\x12\x18.shunt.v1.MembersRequest\x1a\x19.shunt.v1.MembersResponse\"\x03\x90\x02\x01\x12M\n" +
+	"\fRemoveMember\x12\x1d.shunt.v1.RemoveMemberRequest\x1a\x1e.shunt.v1.RemoveMemberResponse\x12=\n" +
+	"\x06Backup\x12\x17.shunt.v1.BackupRequest\x1a\x18.shunt.v1.BackupResponse0\x01\x12C\n" +
 	"\aVersion\x12\x18.shunt.v1.VersionRequest\x1a\x19.shunt.v1.VersionResponse\"\x03\x90\x02\x01B)Z'github.com/shuntlb/shunt/api/v1;shuntv1b\x06proto3"
 
 var (
@@ -2564,7 +3873,7 @@ func file_v1_manager_proto_rawDescGZIP() []byte {
 }
 
 var file_v1_manager_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
 var file_v1_manager_proto_goTypes = []any{
 	(Change_Action)(0),            // 0: shunt.v1.Change.Action
 	(*Violation)(nil),             // 1: shunt.v1.Violation
@@ -2597,65 +3906,113 @@ var file_v1_manager_proto_goTypes = []any{
 	(*FlowStatus)(nil),            // 28: shunt.v1.FlowStatus
 	(*CreateTokenRequest)(nil),    // 29: shunt.v1.CreateTokenRequest
 	(*CreateTokenResponse)(nil),   // 30: shunt.v1.CreateTokenResponse
-	(*VersionRequest)(nil),        // 31: shunt.v1.VersionRequest
-	(*VersionResponse)(nil),       // 32: shunt.v1.VersionResponse
-	(*Object)(nil),                // 33: shunt.v1.Object
-	(*timestamppb.Timestamp)(nil), // 34: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 35: google.protobuf.Duration
+	(*CreateAccessRequest)(nil),   // 31: shunt.v1.CreateAccessRequest
+	(*CreateAccessResponse)(nil),  // 32: shunt.v1.CreateAccessResponse
+	(*Access)(nil),                // 33: shunt.v1.Access
+	(*ListAccessRequest)(nil),     // 34: shunt.v1.ListAccessRequest
+	(*ListAccessResponse)(nil),    // 35: shunt.v1.ListAccessResponse
+	(*RevokeAccessRequest)(nil),   // 36: shunt.v1.RevokeAccessRequest
+	(*RevokeAccessResponse)(nil),  // 37: shunt.v1.RevokeAccessResponse
+	(*EventsRequest)(nil),         // 38: shunt.v1.EventsRequest
+	(*EventsResponse)(nil),        // 39: shunt.v1.EventsResponse
+	(*Event)(nil),                 // 40: shunt.v1.Event
+	(*AuditRequest)(nil),          // 41: shunt.v1.AuditRequest
+	(*AuditResponse)(nil),         // 42: shunt.v1.AuditResponse
+	(*AuditEntry)(nil),            // 43: shunt.v1.AuditEntry
+	(*MembersRequest)(nil),        // 44: shunt.v1.MembersRequest
+	(*MembersResponse)(nil),       // 45: shunt.v1.MembersResponse
+	(*Member)(nil),                // 46: shunt.v1.Member
+	(*RemoveMemberRequest)(nil),   // 47: shunt.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),  // 48: shunt.v1.RemoveMemberResponse
+	(*BackupRequest)(nil),         // 49: shunt.v1.BackupRequest
+	(*BackupResponse)(nil),        // 50: shunt.v1.BackupResponse
+	(*VersionRequest)(nil),        // 51: shunt.v1.VersionRequest
+	(*VersionResponse)(nil),       // 52: shunt.v1.VersionResponse
+	(*Object)(nil),                // 53: shunt.v1.Object
+	(*timestamppb.Timestamp)(nil), // 54: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 55: google.protobuf.Duration
 }
 var file_v1_manager_proto_depIdxs = []int32{
-	33, // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
+	53, // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
 	4,  // 1: shunt.v1.ApplyResponse.changes:type_name -> shunt.v1.Change
 	0,  // 2: shunt.v1.Change.action:type_name -> shunt.v1.Change.Action
-	33, // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
-	33, // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
+	53, // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
+	53, // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
 	5,  // 5: shunt.v1.DeleteRequest.objects:type_name -> shunt.v1.ObjectRef
 	4,  // 6: shunt.v1.DeleteResponse.changes:type_name -> shunt.v1.Change
-	33, // 7: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
-	33, // 8: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
+	53, // 7: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
+	53, // 8: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
 	5,  // 9: shunt.v1.WatchResponse.deleted:type_name -> shunt.v1.ObjectRef
 	14, // 10: shunt.v1.StatusResponse.nodes:type_name -> shunt.v1.NodeStatus
 	18, // 11: shunt.v1.StatusResponse.decisions:type_name -> shunt.v1.MemberDecision
-	34, // 12: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
+	54, // 12: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
 	17, // 13: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
 	19, // 14: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
 	20, // 15: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
 	21, // 16: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
 	15, // 17: shunt.v1.NodeStatus.tables:type_name -> shunt.v1.TableStatus
 	16, // 18: shunt.v1.NodeStatus.flows:type_name -> shunt.v1.FlowClassStatus
-	34, // 19: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
-	34, // 20: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
-	34, // 21: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
-	34, // 22: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
+	54, // 19: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
+	54, // 20: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
+	54, // 21: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
+	54, // 22: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
 	24, // 23: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
 	27, // 24: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
 	28, // 25: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
-	35, // 26: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
-	35, // 27: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	34, // 28: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	2,  // 29: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
-	6,  // 30: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
-	8,  // 31: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
-	10, // 32: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
-	12, // 33: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
-	22, // 34: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
-	25, // 35: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
-	29, // 36: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
-	31, // 37: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
-	3,  // 38: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
-	7,  // 39: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
-	9,  // 40: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
-	11, // 41: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
-	13, // 42: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
-	23, // 43: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
-	26, // 44: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
-	30, // 45: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
-	32, // 46: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
-	38, // [38:47] is the sub-list for method output_type
-	29, // [29:38] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	55, // 26: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
+	55, // 27: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	54, // 28: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	55, // 29: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
+	33, // 30: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
+	54, // 31: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
+	54, // 32: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
+	33, // 33: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
+	54, // 34: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	40, // 35: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
+	54, // 36: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
+	54, // 37: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
+	43, // 38: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
+	54, // 39: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	46, // 40: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
+	2,  // 41: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
+	6,  // 42: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
+	8,  // 43: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
+	10, // 44: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
+	12, // 45: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
+	22, // 46: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
+	25, // 47: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
+	29, // 48: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
+	31, // 49: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
+	34, // 50: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
+	36, // 51: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
+	38, // 52: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
+	41, // 53: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
+	44, // 54: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
+	47, // 55: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
+	49, // 56: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
+	51, // 57: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
+	3,  // 58: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
+	7,  // 59: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
+	9,  // 60: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
+	11, // 61: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
+	13, // 62: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
+	23, // 63: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
+	26, // 64: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
+	30, // 65: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
+	32, // 66: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
+	35, // 67: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
+	37, // 68: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
+	39, // 69: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
+	42, // 70: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
+	45, // 71: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
+	48, // 72: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
+	50, // 73: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
+	52, // 74: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
+	58, // [58:75] is the sub-list for method output_type
+	41, // [41:58] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_v1_manager_proto_init() }
@@ -2670,7 +4027,7 @@ func file_v1_manager_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_manager_proto_rawDesc), len(file_v1_manager_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   32,
+			NumMessages:   52,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -151,10 +151,12 @@ type NodeReport struct {
 	// Newest revision that the data plane obeys.
 	SyncedRevision int64 `protobuf:"varint,2,opt,name=synced_revision,json=syncedRevision,proto3" json:"synced_revision,omitempty"`
 	// Epoch the node obeys: it refuses older ones.
-	Epoch         int64       `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Status        *NodeStatus `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
-	Trace         *TraceReply `protobuf:"bytes,5,opt,name=trace,proto3" json:"trace,omitempty"`
-	Flows         *FlowsReply `protobuf:"bytes,6,opt,name=flows,proto3" json:"flows,omitempty"`
+	Epoch  int64       `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Status *NodeStatus `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
+	Trace  *TraceReply `protobuf:"bytes,5,opt,name=trace,proto3" json:"trace,omitempty"`
+	Flows  *FlowsReply `protobuf:"bytes,6,opt,name=flows,proto3" json:"flows,omitempty"`
+	// Verdicts of this node's own checks: all of them in the first report after hello, then those that changed.
+	Health        *HealthReport `protobuf:"bytes,7,opt,name=health,proto3" json:"health,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -231,6 +233,169 @@ func (x *NodeReport) GetFlows() *FlowsReply {
 	return nil
 }
 
+func (x *NodeReport) GetHealth() *HealthReport {
+	if x != nil {
+		return x.Health
+	}
+	return nil
+}
+
+// HealthReport is verdicts on members that a host checks (Health.from "host").
+type HealthReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Everything that is not in it is unknown.
+	Full          bool              `protobuf:"varint,1,opt,name=full,proto3" json:"full,omitempty"`
+	Endpoints     []*EndpointHealth `protobuf:"bytes,2,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HealthReport) Reset() {
+	*x = HealthReport{}
+	mi := &file_v1_node_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HealthReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HealthReport) ProtoMessage() {}
+
+func (x *HealthReport) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HealthReport.ProtoReflect.Descriptor instead.
+func (*HealthReport) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *HealthReport) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
+}
+
+func (x *HealthReport) GetEndpoints() []*EndpointHealth {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+// EndpointHealth is the verdicts on members of one endpoint, by its natural key.
+type EndpointHealth struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Vni      uint32                 `protobuf:"varint,1,opt,name=vni,proto3" json:"vni,omitempty"`
+	Vip      string                 `protobuf:"bytes,2,opt,name=vip,proto3" json:"vip,omitempty"`
+	Protocol string                 `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Port     uint32                 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
+	PortEnd  uint32                 `protobuf:"varint,5,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
+	// Member ids; a member is in one of the lists at most.
+	Alive         []uint32 `protobuf:"varint,6,rep,packed,name=alive,proto3" json:"alive,omitempty"`
+	Dead          []uint32 `protobuf:"varint,7,rep,packed,name=dead,proto3" json:"dead,omitempty"`
+	Unknown       []uint32 `protobuf:"varint,8,rep,packed,name=unknown,proto3" json:"unknown,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndpointHealth) Reset() {
+	*x = EndpointHealth{}
+	mi := &file_v1_node_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndpointHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndpointHealth) ProtoMessage() {}
+
+func (x *EndpointHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndpointHealth.ProtoReflect.Descriptor instead.
+func (*EndpointHealth) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *EndpointHealth) GetVni() uint32 {
+	if x != nil {
+		return x.Vni
+	}
+	return 0
+}
+
+func (x *EndpointHealth) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *EndpointHealth) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *EndpointHealth) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *EndpointHealth) GetPortEnd() uint32 {
+	if x != nil {
+		return x.PortEnd
+	}
+	return 0
+}
+
+func (x *EndpointHealth) GetAlive() []uint32 {
+	if x != nil {
+		return x.Alive
+	}
+	return nil
+}
+
+func (x *EndpointHealth) GetDead() []uint32 {
+	if x != nil {
+		return x.Dead
+	}
+	return nil
+}
+
+func (x *EndpointHealth) GetUnknown() []uint32 {
+	if x != nil {
+		return x.Unknown
+	}
+	return nil
+}
+
 type Hello struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -245,7 +410,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_v1_node_proto_msgTypes[3]
+	mi := &file_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -257,7 +422,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[3]
+	mi := &file_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -270,7 +435,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Hello) GetName() string {
@@ -319,15 +484,17 @@ type PlanUpdate struct {
 	// Keys of items that are gone.
 	Delete []string `protobuf:"bytes,5,rep,name=delete,proto3" json:"delete,omitempty"`
 	// A question to answer with NodeReport.trace; independent of the plan.
-	Trace         *TraceQuestion `protobuf:"bytes,6,opt,name=trace,proto3" json:"trace,omitempty"`
-	Flows         *FlowsQuestion `protobuf:"bytes,7,opt,name=flows,proto3" json:"flows,omitempty"`
+	Trace *TraceQuestion `protobuf:"bytes,6,opt,name=trace,proto3" json:"trace,omitempty"`
+	Flows *FlowsQuestion `protobuf:"bytes,7,opt,name=flows,proto3" json:"flows,omitempty"`
+	// Verdicts that hosts came to, for muxes; independent of the plan's revision. Full ones come after a snapshot.
+	Health        *HealthReport `protobuf:"bytes,8,opt,name=health,proto3" json:"health,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanUpdate) Reset() {
 	*x = PlanUpdate{}
-	mi := &file_v1_node_proto_msgTypes[4]
+	mi := &file_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -339,7 +506,7 @@ func (x *PlanUpdate) String() string {
 func (*PlanUpdate) ProtoMessage() {}
 
 func (x *PlanUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[4]
+	mi := &file_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -352,7 +519,7 @@ func (x *PlanUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanUpdate.ProtoReflect.Descriptor instead.
 func (*PlanUpdate) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PlanUpdate) GetRevision() int64 {
@@ -404,6 +571,13 @@ func (x *PlanUpdate) GetFlows() *FlowsQuestion {
 	return nil
 }
 
+func (x *PlanUpdate) GetHealth() *HealthReport {
+	if x != nil {
+		return x.Health
+	}
+	return nil
+}
+
 type FlowsQuestion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -414,7 +588,7 @@ type FlowsQuestion struct {
 
 func (x *FlowsQuestion) Reset() {
 	*x = FlowsQuestion{}
-	mi := &file_v1_node_proto_msgTypes[5]
+	mi := &file_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -426,7 +600,7 @@ func (x *FlowsQuestion) String() string {
 func (*FlowsQuestion) ProtoMessage() {}
 
 func (x *FlowsQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[5]
+	mi := &file_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -439,7 +613,7 @@ func (x *FlowsQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsQuestion.ProtoReflect.Descriptor instead.
 func (*FlowsQuestion) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *FlowsQuestion) GetId() uint64 {
@@ -466,7 +640,7 @@ type FlowsReply struct {
 
 func (x *FlowsReply) Reset() {
 	*x = FlowsReply{}
-	mi := &file_v1_node_proto_msgTypes[6]
+	mi := &file_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -478,7 +652,7 @@ func (x *FlowsReply) String() string {
 func (*FlowsReply) ProtoMessage() {}
 
 func (x *FlowsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[6]
+	mi := &file_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -491,7 +665,7 @@ func (x *FlowsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsReply.ProtoReflect.Descriptor instead.
 func (*FlowsReply) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *FlowsReply) GetId() uint64 {
@@ -518,7 +692,7 @@ type TraceQuestion struct {
 
 func (x *TraceQuestion) Reset() {
 	*x = TraceQuestion{}
-	mi := &file_v1_node_proto_msgTypes[7]
+	mi := &file_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -530,7 +704,7 @@ func (x *TraceQuestion) String() string {
 func (*TraceQuestion) ProtoMessage() {}
 
 func (x *TraceQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[7]
+	mi := &file_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -543,7 +717,7 @@ func (x *TraceQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceQuestion.ProtoReflect.Descriptor instead.
 func (*TraceQuestion) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TraceQuestion) GetId() uint64 {
@@ -570,7 +744,7 @@ type TraceReply struct {
 
 func (x *TraceReply) Reset() {
 	*x = TraceReply{}
-	mi := &file_v1_node_proto_msgTypes[8]
+	mi := &file_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -582,7 +756,7 @@ func (x *TraceReply) String() string {
 func (*TraceReply) ProtoMessage() {}
 
 func (x *TraceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[8]
+	mi := &file_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -595,7 +769,7 @@ func (x *TraceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceReply.ProtoReflect.Descriptor instead.
 func (*TraceReply) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TraceReply) GetId() uint64 {
@@ -630,7 +804,7 @@ type PlanItem struct {
 
 func (x *PlanItem) Reset() {
 	*x = PlanItem{}
-	mi := &file_v1_node_proto_msgTypes[9]
+	mi := &file_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -642,7 +816,7 @@ func (x *PlanItem) String() string {
 func (*PlanItem) ProtoMessage() {}
 
 func (x *PlanItem) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[9]
+	mi := &file_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -655,7 +829,7 @@ func (x *PlanItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanItem.ProtoReflect.Descriptor instead.
 func (*PlanItem) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PlanItem) GetKey() string {
@@ -759,13 +933,15 @@ type PlanNode struct {
 	Mtu uint32 `protobuf:"varint,2,opt,name=mtu,proto3" json:"mtu,omitempty"`
 	// Prefixes of outer sources, one of each family.
 	TunnelSources []string `protobuf:"bytes,3,rep,name=tunnel_sources,json=tunnelSources,proto3" json:"tunnel_sources,omitempty"`
+	// Addresses of all managers, host:port, ordered: where to go when the present one is gone.
+	Managers      []string `protobuf:"bytes,4,rep,name=managers,proto3" json:"managers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanNode) Reset() {
 	*x = PlanNode{}
-	mi := &file_v1_node_proto_msgTypes[10]
+	mi := &file_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -777,7 +953,7 @@ func (x *PlanNode) String() string {
 func (*PlanNode) ProtoMessage() {}
 
 func (x *PlanNode) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[10]
+	mi := &file_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -790,7 +966,7 @@ func (x *PlanNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanNode.ProtoReflect.Descriptor instead.
 func (*PlanNode) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PlanNode) GetNode() *Node {
@@ -814,6 +990,13 @@ func (x *PlanNode) GetTunnelSources() []string {
 	return nil
 }
 
+func (x *PlanNode) GetManagers() []string {
+	if x != nil {
+		return x.Managers
+	}
+	return nil
+}
+
 // PlanKey is a live key of purpose ring; slot is key id modulo 2.
 type PlanKey struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -825,7 +1008,7 @@ type PlanKey struct {
 
 func (x *PlanKey) Reset() {
 	*x = PlanKey{}
-	mi := &file_v1_node_proto_msgTypes[11]
+	mi := &file_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -837,7 +1020,7 @@ func (x *PlanKey) String() string {
 func (*PlanKey) ProtoMessage() {}
 
 func (x *PlanKey) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[11]
+	mi := &file_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -850,7 +1033,7 @@ func (x *PlanKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanKey.ProtoReflect.Descriptor instead.
 func (*PlanKey) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PlanKey) GetId() uint32 {
@@ -900,7 +1083,7 @@ type PlanEndpoint struct {
 
 func (x *PlanEndpoint) Reset() {
 	*x = PlanEndpoint{}
-	mi := &file_v1_node_proto_msgTypes[12]
+	mi := &file_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +1095,7 @@ func (x *PlanEndpoint) String() string {
 func (*PlanEndpoint) ProtoMessage() {}
 
 func (x *PlanEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[12]
+	mi := &file_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1108,7 @@ func (x *PlanEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanEndpoint.ProtoReflect.Descriptor instead.
 func (*PlanEndpoint) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PlanEndpoint) GetService() string {
@@ -1076,7 +1259,7 @@ type PlanService struct {
 
 func (x *PlanService) Reset() {
 	*x = PlanService{}
-	mi := &file_v1_node_proto_msgTypes[13]
+	mi := &file_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1088,7 +1271,7 @@ func (x *PlanService) String() string {
 func (*PlanService) ProtoMessage() {}
 
 func (x *PlanService) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[13]
+	mi := &file_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1101,7 +1284,7 @@ func (x *PlanService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanService.ProtoReflect.Descriptor instead.
 func (*PlanService) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PlanService) GetName() string {
@@ -1158,7 +1341,7 @@ type PlanMember struct {
 
 func (x *PlanMember) Reset() {
 	*x = PlanMember{}
-	mi := &file_v1_node_proto_msgTypes[14]
+	mi := &file_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1170,7 +1353,7 @@ func (x *PlanMember) String() string {
 func (*PlanMember) ProtoMessage() {}
 
 func (x *PlanMember) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[14]
+	mi := &file_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1183,7 +1366,7 @@ func (x *PlanMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMember.ProtoReflect.Descriptor instead.
 func (*PlanMember) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PlanMember) GetId() uint32 {
@@ -1246,13 +1429,14 @@ type PlanCheck struct {
 	Rise          uint32                 `protobuf:"varint,6,opt,name=rise,proto3" json:"rise,omitempty"`
 	Fall          uint32                 `protobuf:"varint,7,opt,name=fall,proto3" json:"fall,omitempty"`
 	Port          uint32                 `protobuf:"varint,8,opt,name=port,proto3" json:"port,omitempty"`
+	From          string                 `protobuf:"bytes,9,opt,name=from,proto3" json:"from,omitempty"` // "mux" or "host"
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanCheck) Reset() {
 	*x = PlanCheck{}
-	mi := &file_v1_node_proto_msgTypes[15]
+	mi := &file_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1264,7 +1448,7 @@ func (x *PlanCheck) String() string {
 func (*PlanCheck) ProtoMessage() {}
 
 func (x *PlanCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[15]
+	mi := &file_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1277,7 +1461,7 @@ func (x *PlanCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanCheck.ProtoReflect.Descriptor instead.
 func (*PlanCheck) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PlanCheck) GetKind() string {
@@ -1336,28 +1520,37 @@ func (x *PlanCheck) GetPort() uint32 {
 	return 0
 }
 
+func (x *PlanCheck) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
 // PlanBinding is a member of an endpoint as its host must know it.
 type PlanBinding struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Service       string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
-	Vni           uint32                 `protobuf:"varint,2,opt,name=vni,proto3" json:"vni,omitempty"`
-	Vip           string                 `protobuf:"bytes,3,opt,name=vip,proto3" json:"vip,omitempty"`
-	Protocol      string                 `protobuf:"bytes,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	Port          uint32                 `protobuf:"varint,5,opt,name=port,proto3" json:"port,omitempty"`
-	Member        uint32                 `protobuf:"varint,6,opt,name=member,proto3" json:"member,omitempty"`
-	Outer         string                 `protobuf:"bytes,7,opt,name=outer,proto3" json:"outer,omitempty"`
-	Dip           string                 `protobuf:"bytes,8,opt,name=dip,proto3" json:"dip,omitempty"`
-	DipPort       uint32                 `protobuf:"varint,9,opt,name=dip_port,json=dipPort,proto3" json:"dip_port,omitempty"`
-	Rewrite       bool                   `protobuf:"varint,10,opt,name=rewrite,proto3" json:"rewrite,omitempty"`
-	PortEnd       uint32                 `protobuf:"varint,11,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
-	Encap         string                 `protobuf:"bytes,12,opt,name=encap,proto3" json:"encap,omitempty"` // as in PlanEndpoint
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Service  string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Vni      uint32                 `protobuf:"varint,2,opt,name=vni,proto3" json:"vni,omitempty"`
+	Vip      string                 `protobuf:"bytes,3,opt,name=vip,proto3" json:"vip,omitempty"`
+	Protocol string                 `protobuf:"bytes,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Port     uint32                 `protobuf:"varint,5,opt,name=port,proto3" json:"port,omitempty"`
+	Member   uint32                 `protobuf:"varint,6,opt,name=member,proto3" json:"member,omitempty"`
+	Outer    string                 `protobuf:"bytes,7,opt,name=outer,proto3" json:"outer,omitempty"`
+	Dip      string                 `protobuf:"bytes,8,opt,name=dip,proto3" json:"dip,omitempty"`
+	DipPort  uint32                 `protobuf:"varint,9,opt,name=dip_port,json=dipPort,proto3" json:"dip_port,omitempty"`
+	Rewrite  bool                   `protobuf:"varint,10,opt,name=rewrite,proto3" json:"rewrite,omitempty"`
+	PortEnd  uint32                 `protobuf:"varint,11,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
+	Encap    string                 `protobuf:"bytes,12,opt,name=encap,proto3" json:"encap,omitempty"` // as in PlanEndpoint
+	// What the host must check; absent when muxes do.
+	Check         *PlanCheck `protobuf:"bytes,13,opt,name=check,proto3" json:"check,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanBinding) Reset() {
 	*x = PlanBinding{}
-	mi := &file_v1_node_proto_msgTypes[16]
+	mi := &file_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1562,7 @@ func (x *PlanBinding) String() string {
 func (*PlanBinding) ProtoMessage() {}
 
 func (x *PlanBinding) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[16]
+	mi := &file_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1575,7 @@ func (x *PlanBinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanBinding.ProtoReflect.Descriptor instead.
 func (*PlanBinding) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PlanBinding) GetService() string {
@@ -1469,6 +1662,13 @@ func (x *PlanBinding) GetEncap() string {
 	return ""
 }
 
+func (x *PlanBinding) GetCheck() *PlanCheck {
+	if x != nil {
+		return x.Check
+	}
+	return nil
+}
+
 var File_v1_node_proto protoreflect.FileDescriptor
 
 const file_v1_node_proto_rawDesc = "" +
@@ -1481,7 +1681,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x03csr\x18\x04 \x01(\fR\x03csr\"@\n" +
 	"\fJoinResponse\x12 \n" +
 	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12\x0e\n" +
-	"\x02ca\x18\x02 \x01(\fR\x02ca\"\xf8\x01\n" +
+	"\x02ca\x18\x02 \x01(\fR\x02ca\"\xa8\x02\n" +
 	"\n" +
 	"NodeReport\x12%\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0f.shunt.v1.HelloR\x05hello\x12'\n" +
@@ -1489,13 +1689,26 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x05epoch\x18\x03 \x01(\x03R\x05epoch\x12,\n" +
 	"\x06status\x18\x04 \x01(\v2\x14.shunt.v1.NodeStatusR\x06status\x12*\n" +
 	"\x05trace\x18\x05 \x01(\v2\x14.shunt.v1.TraceReplyR\x05trace\x12*\n" +
-	"\x05flows\x18\x06 \x01(\v2\x14.shunt.v1.FlowsReplyR\x05flows\"\x84\x01\n" +
+	"\x05flows\x18\x06 \x01(\v2\x14.shunt.v1.FlowsReplyR\x05flows\x12.\n" +
+	"\x06health\x18\a \x01(\v2\x16.shunt.v1.HealthReportR\x06health\"Z\n" +
+	"\fHealthReport\x12\x12\n" +
+	"\x04full\x18\x01 \x01(\bR\x04full\x126\n" +
+	"\tendpoints\x18\x02 \x03(\v2\x18.shunt.v1.EndpointHealthR\tendpoints\"\xc3\x01\n" +
+	"\x0eEndpointHealth\x12\x10\n" +
+	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
+	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +
+	"\bprotocol\x18\x03 \x01(\tR\bprotocol\x12\x12\n" +
+	"\x04port\x18\x04 \x01(\rR\x04port\x12\x19\n" +
+	"\bport_end\x18\x05 \x01(\rR\aportEnd\x12\x14\n" +
+	"\x05alive\x18\x06 \x03(\rR\x05alive\x12\x12\n" +
+	"\x04dead\x18\a \x03(\rR\x04dead\x12\x18\n" +
+	"\aunknown\x18\b \x03(\rR\aunknown\"\x84\x01\n" +
 	"\x05Hello\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12#\n" +
 	"\rhave_revision\x18\x04 \x01(\x03R\fhaveRevision\x12\x14\n" +
-	"\x05epoch\x18\x05 \x01(\x03R\x05epoch\"\xfc\x01\n" +
+	"\x05epoch\x18\x05 \x01(\x03R\x05epoch\"\xac\x02\n" +
 	"\n" +
 	"PlanUpdate\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x14\n" +
@@ -1504,7 +1717,8 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x06upsert\x18\x04 \x03(\v2\x12.shunt.v1.PlanItemR\x06upsert\x12\x16\n" +
 	"\x06delete\x18\x05 \x03(\tR\x06delete\x12-\n" +
 	"\x05trace\x18\x06 \x01(\v2\x17.shunt.v1.TraceQuestionR\x05trace\x12-\n" +
-	"\x05flows\x18\a \x01(\v2\x17.shunt.v1.FlowsQuestionR\x05flows\"Q\n" +
+	"\x05flows\x18\a \x01(\v2\x17.shunt.v1.FlowsQuestionR\x05flows\x12.\n" +
+	"\x06health\x18\b \x01(\v2\x16.shunt.v1.HealthReportR\x06health\"Q\n" +
 	"\rFlowsQuestion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x120\n" +
 	"\arequest\x18\x02 \x01(\v2\x16.shunt.v1.FlowsRequestR\arequest\"K\n" +
@@ -1526,11 +1740,12 @@ const file_v1_node_proto_rawDesc = "" +
 	"\bring_key\x18\x04 \x01(\v2\x11.shunt.v1.PlanKeyH\x00R\aringKey\x12(\n" +
 	"\x04node\x18\x05 \x01(\v2\x12.shunt.v1.PlanNodeH\x00R\x04node\x121\n" +
 	"\aservice\x18\x06 \x01(\v2\x15.shunt.v1.PlanServiceH\x00R\aserviceB\x06\n" +
-	"\x04item\"g\n" +
+	"\x04item\"\x83\x01\n" +
 	"\bPlanNode\x12\"\n" +
 	"\x04node\x18\x01 \x01(\v2\x0e.shunt.v1.NodeR\x04node\x12\x10\n" +
 	"\x03mtu\x18\x02 \x01(\rR\x03mtu\x12%\n" +
-	"\x0etunnel_sources\x18\x03 \x03(\tR\rtunnelSources\"+\n" +
+	"\x0etunnel_sources\x18\x03 \x03(\tR\rtunnelSources\x12\x1a\n" +
+	"\bmanagers\x18\x04 \x03(\tR\bmanagers\"+\n" +
 	"\aPlanKey\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\fR\x03key\"\xcb\x04\n" +
@@ -1572,7 +1787,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x06weight\x18\x04 \x01(\rR\x06weight\x12\x14\n" +
 	"\x05outer\x18\x05 \x01(\tR\x05outer\x12\x16\n" +
 	"\x06backup\x18\x06 \x01(\bR\x06backup\x12\x12\n" +
-	"\x04down\x18\a \x01(\bR\x04down\"\xef\x01\n" +
+	"\x04down\x18\a \x01(\bR\x04down\"\x83\x02\n" +
 	"\tPlanCheck\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
@@ -1581,7 +1796,8 @@ const file_v1_node_proto_rawDesc = "" +
 	"\atimeout\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12\x12\n" +
 	"\x04rise\x18\x06 \x01(\rR\x04rise\x12\x12\n" +
 	"\x04fall\x18\a \x01(\rR\x04fall\x12\x12\n" +
-	"\x04port\x18\b \x01(\rR\x04port\"\xa1\x02\n" +
+	"\x04port\x18\b \x01(\rR\x04port\x12\x12\n" +
+	"\x04from\x18\t \x01(\tR\x04from\"\xcc\x02\n" +
 	"\vPlanBinding\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
 	"\x03vni\x18\x02 \x01(\rR\x03vni\x12\x10\n" +
@@ -1595,7 +1811,8 @@ const file_v1_node_proto_rawDesc = "" +
 	"\arewrite\x18\n" +
 	" \x01(\bR\arewrite\x12\x19\n" +
 	"\bport_end\x18\v \x01(\rR\aportEnd\x12\x14\n" +
-	"\x05encap\x18\f \x01(\tR\x05encap2}\n" +
+	"\x05encap\x18\f \x01(\tR\x05encap\x12)\n" +
+	"\x05check\x18\r \x01(\v2\x13.shunt.v1.PlanCheckR\x05check2}\n" +
 	"\fNodeProtocol\x125\n" +
 	"\x04Join\x12\x15.shunt.v1.JoinRequest\x1a\x16.shunt.v1.JoinResponse\x126\n" +
 	"\x04Sync\x12\x14.shunt.v1.NodeReport\x1a\x14.shunt.v1.PlanUpdate(\x010\x01B)Z'github.com/shuntlb/shunt/api/v1;shuntv1b\x06proto3"
@@ -1612,70 +1829,76 @@ func file_v1_node_proto_rawDescGZIP() []byte {
 	return file_v1_node_proto_rawDescData
 }
 
-var file_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_v1_node_proto_goTypes = []any{
 	(*JoinRequest)(nil),         // 0: shunt.v1.JoinRequest
 	(*JoinResponse)(nil),        // 1: shunt.v1.JoinResponse
 	(*NodeReport)(nil),          // 2: shunt.v1.NodeReport
-	(*Hello)(nil),               // 3: shunt.v1.Hello
-	(*PlanUpdate)(nil),          // 4: shunt.v1.PlanUpdate
-	(*FlowsQuestion)(nil),       // 5: shunt.v1.FlowsQuestion
-	(*FlowsReply)(nil),          // 6: shunt.v1.FlowsReply
-	(*TraceQuestion)(nil),       // 7: shunt.v1.TraceQuestion
-	(*TraceReply)(nil),          // 8: shunt.v1.TraceReply
-	(*PlanItem)(nil),            // 9: shunt.v1.PlanItem
-	(*PlanNode)(nil),            // 10: shunt.v1.PlanNode
-	(*PlanKey)(nil),             // 11: shunt.v1.PlanKey
-	(*PlanEndpoint)(nil),        // 12: shunt.v1.PlanEndpoint
-	(*PlanService)(nil),         // 13: shunt.v1.PlanService
-	(*PlanMember)(nil),          // 14: shunt.v1.PlanMember
-	(*PlanCheck)(nil),           // 15: shunt.v1.PlanCheck
-	(*PlanBinding)(nil),         // 16: shunt.v1.PlanBinding
-	(*NodeStatus)(nil),          // 17: shunt.v1.NodeStatus
-	(*FlowsRequest)(nil),        // 18: shunt.v1.FlowsRequest
-	(*FlowsResult)(nil),         // 19: shunt.v1.FlowsResult
-	(*TraceRequest)(nil),        // 20: shunt.v1.TraceRequest
-	(*TraceResult)(nil),         // 21: shunt.v1.TraceResult
-	(*Node)(nil),                // 22: shunt.v1.Node
-	(*SourceAffinity)(nil),      // 23: shunt.v1.SourceAffinity
-	(*Idle)(nil),                // 24: shunt.v1.Idle
-	(*Limits)(nil),              // 25: shunt.v1.Limits
-	(*durationpb.Duration)(nil), // 26: google.protobuf.Duration
+	(*HealthReport)(nil),        // 3: shunt.v1.HealthReport
+	(*EndpointHealth)(nil),      // 4: shunt.v1.EndpointHealth
+	(*Hello)(nil),               // 5: shunt.v1.Hello
+	(*PlanUpdate)(nil),          // 6: shunt.v1.PlanUpdate
+	(*FlowsQuestion)(nil),       // 7: shunt.v1.FlowsQuestion
+	(*FlowsReply)(nil),          // 8: shunt.v1.FlowsReply
+	(*TraceQuestion)(nil),       // 9: shunt.v1.TraceQuestion
+	(*TraceReply)(nil),          // 10: shunt.v1.TraceReply
+	(*PlanItem)(nil),            // 11: shunt.v1.PlanItem
+	(*PlanNode)(nil),            // 12: shunt.v1.PlanNode
+	(*PlanKey)(nil),             // 13: shunt.v1.PlanKey
+	(*PlanEndpoint)(nil),        // 14: shunt.v1.PlanEndpoint
+	(*PlanService)(nil),         // 15: shunt.v1.PlanService
+	(*PlanMember)(nil),          // 16: shunt.v1.PlanMember
+	(*PlanCheck)(nil),           // 17: shunt.v1.PlanCheck
+	(*PlanBinding)(nil),         // 18: shunt.v1.PlanBinding
+	(*NodeStatus)(nil),          // 19: shunt.v1.NodeStatus
+	(*FlowsRequest)(nil),        // 20: shunt.v1.FlowsRequest
+	(*FlowsResult)(nil),         // 21: shunt.v1.FlowsResult
+	(*TraceRequest)(nil),        // 22: shunt.v1.TraceRequest
+	(*TraceResult)(nil),         // 23: shunt.v1.TraceResult
+	(*Node)(nil),                // 24: shunt.v1.Node
+	(*SourceAffinity)(nil),      // 25: shunt.v1.SourceAffinity
+	(*Idle)(nil),                // 26: shunt.v1.Idle
+	(*Limits)(nil),              // 27: shunt.v1.Limits
+	(*durationpb.Duration)(nil), // 28: google.protobuf.Duration
 }
 var file_v1_node_proto_depIdxs = []int32{
-	3,  // 0: shunt.v1.NodeReport.hello:type_name -> shunt.v1.Hello
-	17, // 1: shunt.v1.NodeReport.status:type_name -> shunt.v1.NodeStatus
-	8,  // 2: shunt.v1.NodeReport.trace:type_name -> shunt.v1.TraceReply
-	6,  // 3: shunt.v1.NodeReport.flows:type_name -> shunt.v1.FlowsReply
-	9,  // 4: shunt.v1.PlanUpdate.upsert:type_name -> shunt.v1.PlanItem
-	7,  // 5: shunt.v1.PlanUpdate.trace:type_name -> shunt.v1.TraceQuestion
-	5,  // 6: shunt.v1.PlanUpdate.flows:type_name -> shunt.v1.FlowsQuestion
-	18, // 7: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
-	19, // 8: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
-	20, // 9: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
-	21, // 10: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
-	12, // 11: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
-	16, // 12: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
-	11, // 13: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
-	10, // 14: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
-	13, // 15: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
-	22, // 16: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
-	14, // 17: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
-	15, // 18: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
-	23, // 19: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
-	24, // 20: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
-	25, // 21: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
-	26, // 22: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
-	26, // 23: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
-	0,  // 24: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
-	2,  // 25: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
-	1,  // 26: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
-	4,  // 27: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
-	26, // [26:28] is the sub-list for method output_type
-	24, // [24:26] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	5,  // 0: shunt.v1.NodeReport.hello:type_name -> shunt.v1.Hello
+	19, // 1: shunt.v1.NodeReport.status:type_name -> shunt.v1.NodeStatus
+	10, // 2: shunt.v1.NodeReport.trace:type_name -> shunt.v1.TraceReply
+	8,  // 3: shunt.v1.NodeReport.flows:type_name -> shunt.v1.FlowsReply
+	3,  // 4: shunt.v1.NodeReport.health:type_name -> shunt.v1.HealthReport
+	4,  // 5: shunt.v1.HealthReport.endpoints:type_name -> shunt.v1.EndpointHealth
+	11, // 6: shunt.v1.PlanUpdate.upsert:type_name -> shunt.v1.PlanItem
+	9,  // 7: shunt.v1.PlanUpdate.trace:type_name -> shunt.v1.TraceQuestion
+	7,  // 8: shunt.v1.PlanUpdate.flows:type_name -> shunt.v1.FlowsQuestion
+	3,  // 9: shunt.v1.PlanUpdate.health:type_name -> shunt.v1.HealthReport
+	20, // 10: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
+	21, // 11: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
+	22, // 12: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
+	23, // 13: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
+	14, // 14: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
+	18, // 15: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
+	13, // 16: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
+	12, // 17: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
+	15, // 18: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
+	24, // 19: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
+	16, // 20: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
+	17, // 21: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
+	25, // 22: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
+	26, // 23: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
+	27, // 24: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
+	28, // 25: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
+	28, // 26: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
+	17, // 27: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
+	0,  // 28: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
+	2,  // 29: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
+	1,  // 30: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
+	6,  // 31: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
+	30, // [30:32] is the sub-list for method output_type
+	28, // [28:30] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_v1_node_proto_init() }
@@ -1685,7 +1908,7 @@ func file_v1_node_proto_init() {
 	}
 	file_v1_manager_proto_init()
 	file_v1_objects_proto_init()
-	file_v1_node_proto_msgTypes[9].OneofWrappers = []any{
+	file_v1_node_proto_msgTypes[11].OneofWrappers = []any{
 		(*PlanItem_Endpoint)(nil),
 		(*PlanItem_Binding)(nil),
 		(*PlanItem_RingKey)(nil),
@@ -1698,7 +1921,7 @@ func file_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_node_proto_rawDesc), len(file_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -39,7 +39,11 @@ type Object struct {
 	//	*Object_Service
 	//	*Object_Node
 	//	*Object_Network
-	Kind          isObject_Kind `protobuf_oneof:"kind"`
+	//	*Object_Tenant
+	//	*Object_Policy
+	Kind isObject_Kind `protobuf_oneof:"kind"`
+	// Who set which fields, ordered by source; the fields of nobody are as defaults say. Output only.
+	Owners        []*FieldOwner `protobuf:"bytes,8,rep,name=owners,proto3" json:"owners,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -122,6 +126,31 @@ func (x *Object) GetNetwork() *Network {
 	return nil
 }
 
+func (x *Object) GetTenant() *Tenant {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_Tenant); ok {
+			return x.Tenant
+		}
+	}
+	return nil
+}
+
+func (x *Object) GetPolicy() *Policy {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_Policy); ok {
+			return x.Policy
+		}
+	}
+	return nil
+}
+
+func (x *Object) GetOwners() []*FieldOwner {
+	if x != nil {
+		return x.Owners
+	}
+	return nil
+}
+
 type isObject_Kind interface {
 	isObject_Kind()
 }
@@ -138,11 +167,356 @@ type Object_Network struct {
 	Network *Network `protobuf:"bytes,5,opt,name=network,proto3,oneof"`
 }
 
+type Object_Tenant struct {
+	Tenant *Tenant `protobuf:"bytes,6,opt,name=tenant,proto3,oneof"`
+}
+
+type Object_Policy struct {
+	Policy *Policy `protobuf:"bytes,7,opt,name=policy,proto3,oneof"`
+}
+
 func (*Object_Service) isObject_Kind() {}
 
 func (*Object_Node) isObject_Kind() {}
 
 func (*Object_Network) isObject_Kind() {}
+
+func (*Object_Tenant) isObject_Kind() {}
+
+func (*Object_Policy) isObject_Kind() {}
+
+// FieldOwner is what one source of changes set in an object and answers for. Another source that gives such a field a
+// different value is refused, unless it forces its way.
+type FieldOwner struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the source: "apply" for files of operators, "drain" for `shunt drain`, "health", …
+	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	// Paths with natural keys, ordered: `endpoints[tcp/80].backends[10.20.1.11:8080].weight`.
+	Fields        []string `protobuf:"bytes,2,rep,name=fields,proto3" json:"fields,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FieldOwner) Reset() {
+	*x = FieldOwner{}
+	mi := &file_v1_objects_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FieldOwner) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FieldOwner) ProtoMessage() {}
+
+func (x *FieldOwner) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FieldOwner.ProtoReflect.Descriptor instead.
+func (*FieldOwner) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *FieldOwner) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *FieldOwner) GetFields() []string {
+	if x != nil {
+		return x.Fields
+	}
+	return nil
+}
+
+// Tenant owns services. Quotas of 0 are no limit.
+type Tenant struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Share of what tenants compete for, 1 to 1000; default 1.
+	Weight uint32 `protobuf:"varint,2,opt,name=weight,proto3" json:"weight,omitempty"`
+	// Overlay id of its addresses, 24 bits. Other than 0: not supported by this version.
+	Vni           uint32  `protobuf:"varint,3,opt,name=vni,proto3" json:"vni,omitempty"`
+	Quotas        *Quotas `protobuf:"bytes,4,opt,name=quotas,proto3" json:"quotas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Tenant) Reset() {
+	*x = Tenant{}
+	mi := &file_v1_objects_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Tenant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Tenant) ProtoMessage() {}
+
+func (x *Tenant) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Tenant.ProtoReflect.Descriptor instead.
+func (*Tenant) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Tenant) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Tenant) GetWeight() uint32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *Tenant) GetVni() uint32 {
+	if x != nil {
+		return x.Vni
+	}
+	return 0
+}
+
+func (x *Tenant) GetQuotas() *Quotas {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
+// Quotas bound what a tenant may have and do; 0 is no limit.
+type Quotas struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Services uint32                 `protobuf:"varint,1,opt,name=services,proto3" json:"services,omitempty"`
+	// Endpoints of all its services, each counted once for every VIP.
+	Endpoints uint32 `protobuf:"varint,2,opt,name=endpoints,proto3" json:"endpoints,omitempty"`
+	// Backends of all its endpoints.
+	Backends uint32 `protobuf:"varint,3,opt,name=backends,proto3" json:"backends,omitempty"`
+	// Requests that change something, per minute.
+	Changes       uint32 `protobuf:"varint,4,opt,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quotas) Reset() {
+	*x = Quotas{}
+	mi := &file_v1_objects_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quotas) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quotas) ProtoMessage() {}
+
+func (x *Quotas) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quotas.ProtoReflect.Descriptor instead.
+func (*Quotas) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Quotas) GetServices() uint32 {
+	if x != nil {
+		return x.Services
+	}
+	return 0
+}
+
+func (x *Quotas) GetEndpoints() uint32 {
+	if x != nil {
+		return x.Endpoints
+	}
+	return 0
+}
+
+func (x *Quotas) GetBackends() uint32 {
+	if x != nil {
+		return x.Backends
+	}
+	return 0
+}
+
+func (x *Quotas) GetChanges() uint32 {
+	if x != nil {
+		return x.Changes
+	}
+	return 0
+}
+
+// Policy is what several services share: each of its fields counts for a service that names the policy and does not
+// say anything of that field itself.
+type Policy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Tenant whose services may name it; those of every tenant when empty.
+	Tenant        string     `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Limits        *Limits    `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
+	Sources       *Sources   `protobuf:"bytes,4,opt,name=sources,proto3" json:"sources,omitempty"`
+	Placement     *Placement `protobuf:"bytes,5,opt,name=placement,proto3" json:"placement,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Policy) Reset() {
+	*x = Policy{}
+	mi := &file_v1_objects_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Policy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Policy) ProtoMessage() {}
+
+func (x *Policy) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Policy.ProtoReflect.Descriptor instead.
+func (*Policy) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Policy) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Policy) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Policy) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *Policy) GetSources() *Sources {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+func (x *Policy) GetPlacement() *Placement {
+	if x != nil {
+		return x.Placement
+	}
+	return nil
+}
+
+// Placement says which muxes serve a VIP.
+type Placement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of muxes for each VIP; 0, the default: every mux. They are in as many zones as possible.
+	Replicas uint32 `protobuf:"varint,1,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	// What is spread evenly: "vips" (default), their number, or "load", the packets that they get.
+	By            string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Placement) Reset() {
+	*x = Placement{}
+	mi := &file_v1_objects_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Placement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Placement) ProtoMessage() {}
+
+func (x *Placement) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Placement.ProtoReflect.Descriptor instead.
+func (*Placement) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Placement) GetReplicas() uint32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+func (x *Placement) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
 
 // Service is a named set of VIPs with their endpoints, owned by a tenant.
 type Service struct {
@@ -154,16 +528,19 @@ type Service struct {
 	Vip       []string    `protobuf:"bytes,3,rep,name=vip,proto3" json:"vip,omitempty"`
 	Endpoints []*Endpoint `protobuf:"bytes,4,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
 	// DIPs whose outbound connections leave with the VIP. Not supported by this version.
-	Snat          []string `protobuf:"bytes,5,rep,name=snat,proto3" json:"snat,omitempty"`
-	Limits        *Limits  `protobuf:"bytes,6,opt,name=limits,proto3" json:"limits,omitempty"`
-	Sources       *Sources `protobuf:"bytes,7,opt,name=sources,proto3" json:"sources,omitempty"`
+	Snat    []string `protobuf:"bytes,5,rep,name=snat,proto3" json:"snat,omitempty"`
+	Limits  *Limits  `protobuf:"bytes,6,opt,name=limits,proto3" json:"limits,omitempty"`
+	Sources *Sources `protobuf:"bytes,7,opt,name=sources,proto3" json:"sources,omitempty"`
+	// Name of a Policy.
+	Policy        string     `protobuf:"bytes,8,opt,name=policy,proto3" json:"policy,omitempty"`
+	Placement     *Placement `protobuf:"bytes,9,opt,name=placement,proto3" json:"placement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_v1_objects_proto_msgTypes[1]
+	mi := &file_v1_objects_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -175,7 +552,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[1]
+	mi := &file_v1_objects_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -188,7 +565,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{1}
+	return file_v1_objects_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Service) GetName() string {
@@ -240,6 +617,20 @@ func (x *Service) GetSources() *Sources {
 	return nil
 }
 
+func (x *Service) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *Service) GetPlacement() *Placement {
+	if x != nil {
+		return x.Placement
+	}
+	return nil
+}
+
 // Limits bound what each VIP of a service takes, per mux and second; 0 is no limit.
 type Limits struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -254,7 +645,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_v1_objects_proto_msgTypes[2]
+	mi := &file_v1_objects_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -266,7 +657,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[2]
+	mi := &file_v1_objects_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -279,7 +670,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{2}
+	return file_v1_objects_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Limits) GetPackets() uint64 {
@@ -315,7 +706,7 @@ type Sources struct {
 
 func (x *Sources) Reset() {
 	*x = Sources{}
-	mi := &file_v1_objects_proto_msgTypes[3]
+	mi := &file_v1_objects_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -327,7 +718,7 @@ func (x *Sources) String() string {
 func (*Sources) ProtoMessage() {}
 
 func (x *Sources) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[3]
+	mi := &file_v1_objects_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -340,7 +731,7 @@ func (x *Sources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sources.ProtoReflect.Descriptor instead.
 func (*Sources) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{3}
+	return file_v1_objects_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Sources) GetAllow() []string {
@@ -398,7 +789,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_v1_objects_proto_msgTypes[4]
+	mi := &file_v1_objects_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -410,7 +801,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[4]
+	mi := &file_v1_objects_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -423,7 +814,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{4}
+	return file_v1_objects_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Endpoint) GetProtocol() string {
@@ -560,7 +951,7 @@ type SourceAffinity struct {
 
 func (x *SourceAffinity) Reset() {
 	*x = SourceAffinity{}
-	mi := &file_v1_objects_proto_msgTypes[5]
+	mi := &file_v1_objects_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -572,7 +963,7 @@ func (x *SourceAffinity) String() string {
 func (*SourceAffinity) ProtoMessage() {}
 
 func (x *SourceAffinity) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[5]
+	mi := &file_v1_objects_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -585,7 +976,7 @@ func (x *SourceAffinity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceAffinity.ProtoReflect.Descriptor instead.
 func (*SourceAffinity) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{5}
+	return file_v1_objects_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SourceAffinity) GetPrefix4() uint32 {
@@ -622,7 +1013,7 @@ type Idle struct {
 
 func (x *Idle) Reset() {
 	*x = Idle{}
-	mi := &file_v1_objects_proto_msgTypes[6]
+	mi := &file_v1_objects_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -634,7 +1025,7 @@ func (x *Idle) String() string {
 func (*Idle) ProtoMessage() {}
 
 func (x *Idle) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[6]
+	mi := &file_v1_objects_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -647,7 +1038,7 @@ func (x *Idle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Idle.ProtoReflect.Descriptor instead.
 func (*Idle) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{6}
+	return file_v1_objects_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Idle) GetUntrusted() *durationpb.Duration {
@@ -685,7 +1076,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_v1_objects_proto_msgTypes[7]
+	mi := &file_v1_objects_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -697,7 +1088,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[7]
+	mi := &file_v1_objects_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -710,7 +1101,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{7}
+	return file_v1_objects_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Backend) GetDip() []string {
@@ -765,14 +1156,16 @@ type Health struct {
 	Rise     uint32                 `protobuf:"varint,5,opt,name=rise,proto3" json:"rise,omitempty"`        // default 2
 	Fall     uint32                 `protobuf:"varint,6,opt,name=fall,proto3" json:"fall,omitempty"`        // default 3
 	// Port to check; 0 means the backend's port.
-	Port          uint32 `protobuf:"varint,7,opt,name=port,proto3" json:"port,omitempty"`
+	Port uint32 `protobuf:"varint,7,opt,name=port,proto3" json:"port,omitempty"`
+	// Who checks: "mux" (default), or "host", the agent on the backend's host, whose verdicts the manager relays.
+	From          string `protobuf:"bytes,8,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_v1_objects_proto_msgTypes[8]
+	mi := &file_v1_objects_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -784,7 +1177,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[8]
+	mi := &file_v1_objects_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -797,7 +1190,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{8}
+	return file_v1_objects_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Health) GetHttp() *HTTPCheck {
@@ -849,6 +1242,13 @@ func (x *Health) GetPort() uint32 {
 	return 0
 }
 
+func (x *Health) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
 // HTTPCheck asks for a path and expects a status from 200 to 399.
 type HTTPCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -861,7 +1261,7 @@ type HTTPCheck struct {
 
 func (x *HTTPCheck) Reset() {
 	*x = HTTPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[9]
+	mi := &file_v1_objects_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -873,7 +1273,7 @@ func (x *HTTPCheck) String() string {
 func (*HTTPCheck) ProtoMessage() {}
 
 func (x *HTTPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[9]
+	mi := &file_v1_objects_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -886,7 +1286,7 @@ func (x *HTTPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HTTPCheck.ProtoReflect.Descriptor instead.
 func (*HTTPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{9}
+	return file_v1_objects_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *HTTPCheck) GetPath() string {
@@ -912,7 +1312,7 @@ type TCPCheck struct {
 
 func (x *TCPCheck) Reset() {
 	*x = TCPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[10]
+	mi := &file_v1_objects_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +1324,7 @@ func (x *TCPCheck) String() string {
 func (*TCPCheck) ProtoMessage() {}
 
 func (x *TCPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[10]
+	mi := &file_v1_objects_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +1337,7 @@ func (x *TCPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TCPCheck.ProtoReflect.Descriptor instead.
 func (*TCPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{10}
+	return file_v1_objects_proto_rawDescGZIP(), []int{15}
 }
 
 // Node is a machine that runs a mux or a host agent.
@@ -951,14 +1351,15 @@ type Node struct {
 	Address []string `protobuf:"bytes,4,rep,name=address,proto3" json:"address,omitempty"`
 	Bgp     *BGP     `protobuf:"bytes,5,opt,name=bgp,proto3" json:"bgp,omitempty"`
 	// No traffic: a mux withdraws its routes, graceful shutdown first (RFC 8326).
-	Drain         bool `protobuf:"varint,6,opt,name=drain,proto3" json:"drain,omitempty"`
+	Drain         bool      `protobuf:"varint,6,opt,name=drain,proto3" json:"drain,omitempty"`
+	Capacity      *Capacity `protobuf:"bytes,7,opt,name=capacity,proto3" json:"capacity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_v1_objects_proto_msgTypes[11]
+	mi := &file_v1_objects_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -970,7 +1371,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[11]
+	mi := &file_v1_objects_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -983,7 +1384,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{11}
+	return file_v1_objects_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Node) GetName() string {
@@ -1028,6 +1429,67 @@ func (x *Node) GetDrain() bool {
 	return false
 }
 
+func (x *Node) GetCapacity() *Capacity {
+	if x != nil {
+		return x.Capacity
+	}
+	return nil
+}
+
+// Capacity is what a mux can take; 0 is no limit. Placement never exceeds it.
+type Capacity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Vips  uint32                 `protobuf:"varint,1,opt,name=vips,proto3" json:"vips,omitempty"`
+	// Packets per second.
+	Packets       uint64 `protobuf:"varint,2,opt,name=packets,proto3" json:"packets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Capacity) Reset() {
+	*x = Capacity{}
+	mi := &file_v1_objects_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Capacity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Capacity) ProtoMessage() {}
+
+func (x *Capacity) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
+func (*Capacity) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Capacity) GetVips() uint32 {
+	if x != nil {
+		return x.Vips
+	}
+	return 0
+}
+
+func (x *Capacity) GetPackets() uint64 {
+	if x != nil {
+		return x.Packets
+	}
+	return 0
+}
+
 // BGP is how a mux speaks to its routers.
 type BGP struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1041,7 +1503,7 @@ type BGP struct {
 
 func (x *BGP) Reset() {
 	*x = BGP{}
-	mi := &file_v1_objects_proto_msgTypes[12]
+	mi := &file_v1_objects_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1053,7 +1515,7 @@ func (x *BGP) String() string {
 func (*BGP) ProtoMessage() {}
 
 func (x *BGP) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[12]
+	mi := &file_v1_objects_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1066,7 +1528,7 @@ func (x *BGP) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BGP.ProtoReflect.Descriptor instead.
 func (*BGP) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{12}
+	return file_v1_objects_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *BGP) GetAsn() uint32 {
@@ -1104,7 +1566,7 @@ type BGPPeer struct {
 
 func (x *BGPPeer) Reset() {
 	*x = BGPPeer{}
-	mi := &file_v1_objects_proto_msgTypes[13]
+	mi := &file_v1_objects_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1578,7 @@ func (x *BGPPeer) String() string {
 func (*BGPPeer) ProtoMessage() {}
 
 func (x *BGPPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[13]
+	mi := &file_v1_objects_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1591,7 @@ func (x *BGPPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BGPPeer.ProtoReflect.Descriptor instead.
 func (*BGPPeer) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{13}
+	return file_v1_objects_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *BGPPeer) GetAddress() string {
@@ -1172,7 +1634,7 @@ type BFD struct {
 
 func (x *BFD) Reset() {
 	*x = BFD{}
-	mi := &file_v1_objects_proto_msgTypes[14]
+	mi := &file_v1_objects_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1184,7 +1646,7 @@ func (x *BFD) String() string {
 func (*BFD) ProtoMessage() {}
 
 func (x *BFD) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[14]
+	mi := &file_v1_objects_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1197,7 +1659,7 @@ func (x *BFD) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BFD.ProtoReflect.Descriptor instead.
 func (*BFD) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{14}
+	return file_v1_objects_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *BFD) GetTransmit() *durationpb.Duration {
@@ -1242,7 +1704,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_v1_objects_proto_msgTypes[15]
+	mi := &file_v1_objects_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1254,7 +1716,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[15]
+	mi := &file_v1_objects_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1267,7 +1729,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{15}
+	return file_v1_objects_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Network) GetName() string {
@@ -1316,7 +1778,7 @@ var File_v1_objects_proto protoreflect.FileDescriptor
 
 const file_v1_objects_proto_rawDesc = "" +
 	"\n" +
-	"\x10v1/objects.proto\x12\bshunt.v1\x1a\x1egoogle/protobuf/duration.proto\"\xd0\x01\n" +
+	"\x10v1/objects.proto\x12\bshunt.v1\x1a\x1egoogle/protobuf/duration.proto\"\xd6\x02\n" +
 	"\x06Object\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x1e\n" +
 	"\n" +
@@ -1324,8 +1786,34 @@ const file_v1_objects_proto_rawDesc = "" +
 	"generation\x12-\n" +
 	"\aservice\x18\x03 \x01(\v2\x11.shunt.v1.ServiceH\x00R\aservice\x12$\n" +
 	"\x04node\x18\x04 \x01(\v2\x0e.shunt.v1.NodeH\x00R\x04node\x12-\n" +
-	"\anetwork\x18\x05 \x01(\v2\x11.shunt.v1.NetworkH\x00R\anetworkB\x06\n" +
-	"\x04kind\"\xe4\x01\n" +
+	"\anetwork\x18\x05 \x01(\v2\x11.shunt.v1.NetworkH\x00R\anetwork\x12*\n" +
+	"\x06tenant\x18\x06 \x01(\v2\x10.shunt.v1.TenantH\x00R\x06tenant\x12*\n" +
+	"\x06policy\x18\a \x01(\v2\x10.shunt.v1.PolicyH\x00R\x06policy\x12,\n" +
+	"\x06owners\x18\b \x03(\v2\x14.shunt.v1.FieldOwnerR\x06ownersB\x06\n" +
+	"\x04kind\"<\n" +
+	"\n" +
+	"FieldOwner\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12\x16\n" +
+	"\x06fields\x18\x02 \x03(\tR\x06fields\"p\n" +
+	"\x06Tenant\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06weight\x18\x02 \x01(\rR\x06weight\x12\x10\n" +
+	"\x03vni\x18\x03 \x01(\rR\x03vni\x12(\n" +
+	"\x06quotas\x18\x04 \x01(\v2\x10.shunt.v1.QuotasR\x06quotas\"x\n" +
+	"\x06Quotas\x12\x1a\n" +
+	"\bservices\x18\x01 \x01(\rR\bservices\x12\x1c\n" +
+	"\tendpoints\x18\x02 \x01(\rR\tendpoints\x12\x1a\n" +
+	"\bbackends\x18\x03 \x01(\rR\bbackends\x12\x18\n" +
+	"\achanges\x18\x04 \x01(\rR\achanges\"\xbe\x01\n" +
+	"\x06Policy\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12(\n" +
+	"\x06limits\x18\x03 \x01(\v2\x10.shunt.v1.LimitsR\x06limits\x12+\n" +
+	"\asources\x18\x04 \x01(\v2\x11.shunt.v1.SourcesR\asources\x121\n" +
+	"\tplacement\x18\x05 \x01(\v2\x13.shunt.v1.PlacementR\tplacement\"7\n" +
+	"\tPlacement\x12\x1a\n" +
+	"\breplicas\x18\x01 \x01(\rR\breplicas\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\"\xaf\x02\n" +
 	"\aService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x10\n" +
@@ -1333,7 +1821,9 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\tendpoints\x18\x04 \x03(\v2\x12.shunt.v1.EndpointR\tendpoints\x12\x12\n" +
 	"\x04snat\x18\x05 \x03(\tR\x04snat\x12(\n" +
 	"\x06limits\x18\x06 \x01(\v2\x10.shunt.v1.LimitsR\x06limits\x12+\n" +
-	"\asources\x18\a \x01(\v2\x11.shunt.v1.SourcesR\asources\"X\n" +
+	"\asources\x18\a \x01(\v2\x11.shunt.v1.SourcesR\asources\x12\x16\n" +
+	"\x06policy\x18\b \x01(\tR\x06policy\x121\n" +
+	"\tplacement\x18\t \x01(\v2\x13.shunt.v1.PlacementR\tplacement\"X\n" +
 	"\x06Limits\x12\x18\n" +
 	"\apackets\x18\x01 \x01(\x04R\apackets\x12 \n" +
 	"\vconnections\x18\x02 \x01(\x04R\vconnections\x12\x12\n" +
@@ -1376,7 +1866,7 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\x06weight\x18\x04 \x01(\rH\x00R\x06weight\x88\x01\x01\x12\x14\n" +
 	"\x05drain\x18\x05 \x01(\bR\x05drain\x12\x16\n" +
 	"\x06backup\x18\x06 \x01(\bR\x06backupB\t\n" +
-	"\a_weight\"\xff\x01\n" +
+	"\a_weight\"\x93\x02\n" +
 	"\x06Health\x12'\n" +
 	"\x04http\x18\x01 \x01(\v2\x13.shunt.v1.HTTPCheckR\x04http\x12$\n" +
 	"\x03tcp\x18\x02 \x01(\v2\x12.shunt.v1.TCPCheckR\x03tcp\x125\n" +
@@ -1384,19 +1874,24 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12\x12\n" +
 	"\x04rise\x18\x05 \x01(\rR\x04rise\x12\x12\n" +
 	"\x04fall\x18\x06 \x01(\rR\x04fall\x12\x12\n" +
-	"\x04port\x18\a \x01(\rR\x04port\"3\n" +
+	"\x04port\x18\a \x01(\rR\x04port\x12\x12\n" +
+	"\x04from\x18\b \x01(\tR\x04from\"3\n" +
 	"\tHTTPCheck\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\tR\x04host\"\n" +
 	"\n" +
-	"\bTCPCheck\"\x93\x01\n" +
+	"\bTCPCheck\"\xc3\x01\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x12\n" +
 	"\x04zone\x18\x03 \x01(\tR\x04zone\x12\x18\n" +
 	"\aaddress\x18\x04 \x03(\tR\aaddress\x12\x1f\n" +
 	"\x03bgp\x18\x05 \x01(\v2\r.shunt.v1.BGPR\x03bgp\x12\x14\n" +
-	"\x05drain\x18\x06 \x01(\bR\x05drain\"]\n" +
+	"\x05drain\x18\x06 \x01(\bR\x05drain\x12.\n" +
+	"\bcapacity\x18\a \x01(\v2\x12.shunt.v1.CapacityR\bcapacity\"8\n" +
+	"\bCapacity\x12\x12\n" +
+	"\x04vips\x18\x01 \x01(\rR\x04vips\x12\x18\n" +
+	"\apackets\x18\x02 \x01(\x04R\apackets\"]\n" +
 	"\x03BGP\x12\x10\n" +
 	"\x03asn\x18\x01 \x01(\rR\x03asn\x12\x1b\n" +
 	"\trouter_id\x18\x02 \x01(\tR\brouterId\x12'\n" +
@@ -1432,56 +1927,71 @@ func file_v1_objects_proto_rawDescGZIP() []byte {
 	return file_v1_objects_proto_rawDescData
 }
 
-var file_v1_objects_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_v1_objects_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_v1_objects_proto_goTypes = []any{
 	(*Object)(nil),              // 0: shunt.v1.Object
-	(*Service)(nil),             // 1: shunt.v1.Service
-	(*Limits)(nil),              // 2: shunt.v1.Limits
-	(*Sources)(nil),             // 3: shunt.v1.Sources
-	(*Endpoint)(nil),            // 4: shunt.v1.Endpoint
-	(*SourceAffinity)(nil),      // 5: shunt.v1.SourceAffinity
-	(*Idle)(nil),                // 6: shunt.v1.Idle
-	(*Backend)(nil),             // 7: shunt.v1.Backend
-	(*Health)(nil),              // 8: shunt.v1.Health
-	(*HTTPCheck)(nil),           // 9: shunt.v1.HTTPCheck
-	(*TCPCheck)(nil),            // 10: shunt.v1.TCPCheck
-	(*Node)(nil),                // 11: shunt.v1.Node
-	(*BGP)(nil),                 // 12: shunt.v1.BGP
-	(*BGPPeer)(nil),             // 13: shunt.v1.BGPPeer
-	(*BFD)(nil),                 // 14: shunt.v1.BFD
-	(*Network)(nil),             // 15: shunt.v1.Network
-	(*durationpb.Duration)(nil), // 16: google.protobuf.Duration
+	(*FieldOwner)(nil),          // 1: shunt.v1.FieldOwner
+	(*Tenant)(nil),              // 2: shunt.v1.Tenant
+	(*Quotas)(nil),              // 3: shunt.v1.Quotas
+	(*Policy)(nil),              // 4: shunt.v1.Policy
+	(*Placement)(nil),           // 5: shunt.v1.Placement
+	(*Service)(nil),             // 6: shunt.v1.Service
+	(*Limits)(nil),              // 7: shunt.v1.Limits
+	(*Sources)(nil),             // 8: shunt.v1.Sources
+	(*Endpoint)(nil),            // 9: shunt.v1.Endpoint
+	(*SourceAffinity)(nil),      // 10: shunt.v1.SourceAffinity
+	(*Idle)(nil),                // 11: shunt.v1.Idle
+	(*Backend)(nil),             // 12: shunt.v1.Backend
+	(*Health)(nil),              // 13: shunt.v1.Health
+	(*HTTPCheck)(nil),           // 14: shunt.v1.HTTPCheck
+	(*TCPCheck)(nil),            // 15: shunt.v1.TCPCheck
+	(*Node)(nil),                // 16: shunt.v1.Node
+	(*Capacity)(nil),            // 17: shunt.v1.Capacity
+	(*BGP)(nil),                 // 18: shunt.v1.BGP
+	(*BGPPeer)(nil),             // 19: shunt.v1.BGPPeer
+	(*BFD)(nil),                 // 20: shunt.v1.BFD
+	(*Network)(nil),             // 21: shunt.v1.Network
+	(*durationpb.Duration)(nil), // 22: google.protobuf.Duration
 }
 var file_v1_objects_proto_depIdxs = []int32{
-	1,  // 0: shunt.v1.Object.service:type_name -> shunt.v1.Service
-	11, // 1: shunt.v1.Object.node:type_name -> shunt.v1.Node
-	15, // 2: shunt.v1.Object.network:type_name -> shunt.v1.Network
-	4,  // 3: shunt.v1.Service.endpoints:type_name -> shunt.v1.Endpoint
-	2,  // 4: shunt.v1.Service.limits:type_name -> shunt.v1.Limits
-	3,  // 5: shunt.v1.Service.sources:type_name -> shunt.v1.Sources
-	7,  // 6: shunt.v1.Endpoint.backends:type_name -> shunt.v1.Backend
-	8,  // 7: shunt.v1.Endpoint.health:type_name -> shunt.v1.Health
-	5,  // 8: shunt.v1.Endpoint.source:type_name -> shunt.v1.SourceAffinity
-	6,  // 9: shunt.v1.Endpoint.idle:type_name -> shunt.v1.Idle
-	16, // 10: shunt.v1.Endpoint.slow_start:type_name -> google.protobuf.Duration
-	16, // 11: shunt.v1.Endpoint.drain_timeout:type_name -> google.protobuf.Duration
-	16, // 12: shunt.v1.SourceAffinity.for:type_name -> google.protobuf.Duration
-	16, // 13: shunt.v1.Idle.untrusted:type_name -> google.protobuf.Duration
-	16, // 14: shunt.v1.Idle.trusted:type_name -> google.protobuf.Duration
-	9,  // 15: shunt.v1.Health.http:type_name -> shunt.v1.HTTPCheck
-	10, // 16: shunt.v1.Health.tcp:type_name -> shunt.v1.TCPCheck
-	16, // 17: shunt.v1.Health.interval:type_name -> google.protobuf.Duration
-	16, // 18: shunt.v1.Health.timeout:type_name -> google.protobuf.Duration
-	12, // 19: shunt.v1.Node.bgp:type_name -> shunt.v1.BGP
-	13, // 20: shunt.v1.BGP.peers:type_name -> shunt.v1.BGPPeer
-	14, // 21: shunt.v1.BGPPeer.bfd:type_name -> shunt.v1.BFD
-	16, // 22: shunt.v1.BFD.transmit:type_name -> google.protobuf.Duration
-	16, // 23: shunt.v1.BFD.receive:type_name -> google.protobuf.Duration
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	6,  // 0: shunt.v1.Object.service:type_name -> shunt.v1.Service
+	16, // 1: shunt.v1.Object.node:type_name -> shunt.v1.Node
+	21, // 2: shunt.v1.Object.network:type_name -> shunt.v1.Network
+	2,  // 3: shunt.v1.Object.tenant:type_name -> shunt.v1.Tenant
+	4,  // 4: shunt.v1.Object.policy:type_name -> shunt.v1.Policy
+	1,  // 5: shunt.v1.Object.owners:type_name -> shunt.v1.FieldOwner
+	3,  // 6: shunt.v1.Tenant.quotas:type_name -> shunt.v1.Quotas
+	7,  // 7: shunt.v1.Policy.limits:type_name -> shunt.v1.Limits
+	8,  // 8: shunt.v1.Policy.sources:type_name -> shunt.v1.Sources
+	5,  // 9: shunt.v1.Policy.placement:type_name -> shunt.v1.Placement
+	9,  // 10: shunt.v1.Service.endpoints:type_name -> shunt.v1.Endpoint
+	7,  // 11: shunt.v1.Service.limits:type_name -> shunt.v1.Limits
+	8,  // 12: shunt.v1.Service.sources:type_name -> shunt.v1.Sources
+	5,  // 13: shunt.v1.Service.placement:type_name -> shunt.v1.Placement
+	12, // 14: shunt.v1.Endpoint.backends:type_name -> shunt.v1.Backend
+	13, // 15: shunt.v1.Endpoint.health:type_name -> shunt.v1.Health
+	10, // 16: shunt.v1.Endpoint.source:type_name -> shunt.v1.SourceAffinity
+	11, // 17: shunt.v1.Endpoint.idle:type_name -> shunt.v1.Idle
+	22, // 18: shunt.v1.Endpoint.slow_start:type_name -> google.protobuf.Duration
+	22, // 19: shunt.v1.Endpoint.drain_timeout:type_name -> google.protobuf.Duration
+	22, // 20: shunt.v1.SourceAffinity.for:type_name -> google.protobuf.Duration
+	22, // 21: shunt.v1.Idle.untrusted:type_name -> google.protobuf.Duration
+	22, // 22: shunt.v1.Idle.trusted:type_name -> google.protobuf.Duration
+	14, // 23: shunt.v1.Health.http:type_name -> shunt.v1.HTTPCheck
+	15, // 24: shunt.v1.Health.tcp:type_name -> shunt.v1.TCPCheck
+	22, // 25: shunt.v1.Health.interval:type_name -> google.protobuf.Duration
+	22, // 26: shunt.v1.Health.timeout:type_name -> google.protobuf.Duration
+	18, // 27: shunt.v1.Node.bgp:type_name -> shunt.v1.BGP
+	17, // 28: shunt.v1.Node.capacity:type_name -> shunt.v1.Capacity
+	19, // 29: shunt.v1.BGP.peers:type_name -> shunt.v1.BGPPeer
+	20, // 30: shunt.v1.BGPPeer.bfd:type_name -> shunt.v1.BFD
+	22, // 31: shunt.v1.BFD.transmit:type_name -> google.protobuf.Duration
+	22, // 32: shunt.v1.BFD.receive:type_name -> google.protobuf.Duration
+	33, // [33:33] is the sub-list for method output_type
+	33, // [33:33] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_v1_objects_proto_init() }
@@ -1493,15 +2003,17 @@ func file_v1_objects_proto_init() {
 		(*Object_Service)(nil),
 		(*Object_Node)(nil),
 		(*Object_Network)(nil),
+		(*Object_Tenant)(nil),
+		(*Object_Policy)(nil),
 	}
-	file_v1_objects_proto_msgTypes[7].OneofWrappers = []any{}
+	file_v1_objects_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_objects_proto_rawDesc), len(file_v1_objects_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

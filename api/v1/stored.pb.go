@@ -393,12 +393,15 @@ func (x *StoredMembership) GetMembers() []*StoredMember {
 	return nil
 }
 
-// StoredLeader is the leadership term; its key's revision fences every write.
+// StoredLeader is the leadership term; its key's revision fences every write. The key lives as long as the leader's
+// lease.
 type StoredLeader struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Epoch         int64                  `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Epoch int64                  `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// Address of its API, host:port.
+	Address       string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -454,6 +457,392 @@ func (x *StoredLeader) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *StoredLeader) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+// StoredManager is a manager that is up, under its own lease.
+type StoredManager struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Addresses, host:port, of its API and of its part of the store.
+	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	Peer    string `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`
+	Version string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	// Newest schema that it can work with.
+	Schema        int64 `protobuf:"varint,5,opt,name=schema,proto3" json:"schema,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredManager) Reset() {
+	*x = StoredManager{}
+	mi := &file_v1_stored_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredManager) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredManager) ProtoMessage() {}
+
+func (x *StoredManager) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_stored_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredManager.ProtoReflect.Descriptor instead.
+func (*StoredManager) Descriptor() ([]byte, []int) {
+	return file_v1_stored_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *StoredManager) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *StoredManager) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *StoredManager) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *StoredManager) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *StoredManager) GetSchema() int64 {
+	if x != nil {
+		return x.Schema
+	}
+	return 0
+}
+
+// StoredAccess is an access token; of its secret only the SHA-256 is kept.
+type StoredAccess struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	SecretSha256  []byte                 `protobuf:"bytes,2,opt,name=secret_sha256,json=secretSha256,proto3" json:"secret_sha256,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Role          string                 `protobuf:"bytes,4,opt,name=role,proto3" json:"role,omitempty"`
+	Tenant        string                 `protobuf:"bytes,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Created       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created,proto3" json:"created,omitempty"`
+	Expires       *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expires,proto3" json:"expires,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredAccess) Reset() {
+	*x = StoredAccess{}
+	mi := &file_v1_stored_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredAccess) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredAccess) ProtoMessage() {}
+
+func (x *StoredAccess) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_stored_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredAccess.ProtoReflect.Descriptor instead.
+func (*StoredAccess) Descriptor() ([]byte, []int) {
+	return file_v1_stored_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *StoredAccess) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *StoredAccess) GetSecretSha256() []byte {
+	if x != nil {
+		return x.SecretSha256
+	}
+	return nil
+}
+
+func (x *StoredAccess) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *StoredAccess) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *StoredAccess) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *StoredAccess) GetCreated() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Created
+	}
+	return nil
+}
+
+func (x *StoredAccess) GetExpires() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Expires
+	}
+	return nil
+}
+
+// StoredEvents are events that were written together.
+type StoredEvents struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Events        []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredEvents) Reset() {
+	*x = StoredEvents{}
+	mi := &file_v1_stored_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredEvents) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredEvents) ProtoMessage() {}
+
+func (x *StoredEvents) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_stored_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredEvents.ProtoReflect.Descriptor instead.
+func (*StoredEvents) Descriptor() ([]byte, []int) {
+	return file_v1_stored_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *StoredEvents) GetEvents() []*Event {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+// StoredAudit is entries that were written together. Entries without a revision that changed something have that of
+// the key.
+type StoredAudit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Entries       []*AuditEntry          `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredAudit) Reset() {
+	*x = StoredAudit{}
+	mi := &file_v1_stored_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredAudit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredAudit) ProtoMessage() {}
+
+func (x *StoredAudit) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_stored_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredAudit.ProtoReflect.Descriptor instead.
+func (*StoredAudit) Descriptor() ([]byte, []int) {
+	return file_v1_stored_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *StoredAudit) GetEntries() []*AuditEntry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+// StoredPlacement is where VIPs of one bucket are.
+type StoredPlacement struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Places        []*StoredPlace         `protobuf:"bytes,1,rep,name=places,proto3" json:"places,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredPlacement) Reset() {
+	*x = StoredPlacement{}
+	mi := &file_v1_stored_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredPlacement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredPlacement) ProtoMessage() {}
+
+func (x *StoredPlacement) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_stored_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredPlacement.ProtoReflect.Descriptor instead.
+func (*StoredPlacement) Descriptor() ([]byte, []int) {
+	return file_v1_stored_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *StoredPlacement) GetPlaces() []*StoredPlace {
+	if x != nil {
+		return x.Places
+	}
+	return nil
+}
+
+// StoredPlace is the muxes of one VIP.
+type StoredPlace struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Vni   uint32                 `protobuf:"varint,1,opt,name=vni,proto3" json:"vni,omitempty"`
+	Vip   string                 `protobuf:"bytes,2,opt,name=vip,proto3" json:"vip,omitempty"`
+	// Names of nodes, ordered.
+	Muxes []string `protobuf:"bytes,3,rep,name=muxes,proto3" json:"muxes,omitempty"`
+	// Muxes that still serve it until those that are new do.
+	Leaving       []string `protobuf:"bytes,4,rep,name=leaving,proto3" json:"leaving,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredPlace) Reset() {
+	*x = StoredPlace{}
+	mi := &file_v1_stored_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredPlace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredPlace) ProtoMessage() {}
+
+func (x *StoredPlace) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_stored_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredPlace.ProtoReflect.Descriptor instead.
+func (*StoredPlace) Descriptor() ([]byte, []int) {
+	return file_v1_stored_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *StoredPlace) GetVni() uint32 {
+	if x != nil {
+		return x.Vni
+	}
+	return 0
+}
+
+func (x *StoredPlace) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *StoredPlace) GetMuxes() []string {
+	if x != nil {
+		return x.Muxes
+	}
+	return nil
+}
+
+func (x *StoredPlace) GetLeaving() []string {
+	if x != nil {
+		return x.Leaving
+	}
+	return nil
+}
+
 // StoredKey is a secret, sealed with the data directory's key file (AES-256-GCM, the store key as associated data).
 type StoredKey struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -466,7 +855,7 @@ type StoredKey struct {
 
 func (x *StoredKey) Reset() {
 	*x = StoredKey{}
-	mi := &file_v1_stored_proto_msgTypes[5]
+	mi := &file_v1_stored_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -478,7 +867,7 @@ func (x *StoredKey) String() string {
 func (*StoredKey) ProtoMessage() {}
 
 func (x *StoredKey) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_stored_proto_msgTypes[5]
+	mi := &file_v1_stored_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -491,7 +880,7 @@ func (x *StoredKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredKey.ProtoReflect.Descriptor instead.
 func (*StoredKey) Descriptor() ([]byte, []int) {
-	return file_v1_stored_proto_rawDescGZIP(), []int{5}
+	return file_v1_stored_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StoredKey) GetId() uint32 {
@@ -529,7 +918,7 @@ type StoredToken struct {
 
 func (x *StoredToken) Reset() {
 	*x = StoredToken{}
-	mi := &file_v1_stored_proto_msgTypes[6]
+	mi := &file_v1_stored_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -541,7 +930,7 @@ func (x *StoredToken) String() string {
 func (*StoredToken) ProtoMessage() {}
 
 func (x *StoredToken) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_stored_proto_msgTypes[6]
+	mi := &file_v1_stored_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -554,7 +943,7 @@ func (x *StoredToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredToken.ProtoReflect.Descriptor instead.
 func (*StoredToken) Descriptor() ([]byte, []int) {
-	return file_v1_stored_proto_rawDescGZIP(), []int{6}
+	return file_v1_stored_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StoredToken) GetId() string {
@@ -603,7 +992,7 @@ type StoredRevocation struct {
 
 func (x *StoredRevocation) Reset() {
 	*x = StoredRevocation{}
-	mi := &file_v1_stored_proto_msgTypes[7]
+	mi := &file_v1_stored_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -615,7 +1004,7 @@ func (x *StoredRevocation) String() string {
 func (*StoredRevocation) ProtoMessage() {}
 
 func (x *StoredRevocation) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_stored_proto_msgTypes[7]
+	mi := &file_v1_stored_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -628,7 +1017,7 @@ func (x *StoredRevocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredRevocation.ProtoReflect.Descriptor instead.
 func (*StoredRevocation) Descriptor() ([]byte, []int) {
-	return file_v1_stored_proto_rawDescGZIP(), []int{7}
+	return file_v1_stored_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StoredRevocation) GetNode() string {
@@ -649,7 +1038,7 @@ var File_v1_stored_proto protoreflect.FileDescriptor
 
 const file_v1_stored_proto_rawDesc = "" +
 	"\n" +
-	"\x0fv1/stored.proto\x12\bshunt.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf7\x02\n" +
+	"\x0fv1/stored.proto\x12\bshunt.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x10v1/manager.proto\"\xf7\x02\n" +
 	"\x0eStoredEndpoint\x12\x10\n" +
 	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
 	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +
@@ -687,11 +1076,37 @@ const file_v1_stored_proto_rawDesc = "" +
 	"generation\x12\x1b\n" +
 	"\tring_code\x18\x02 \x01(\rR\bringCode\x12\x15\n" +
 	"\x06key_id\x18\x03 \x01(\rR\x05keyId\x120\n" +
-	"\amembers\x18\x04 \x03(\v2\x16.shunt.v1.StoredMemberR\amembers\"j\n" +
+	"\amembers\x18\x04 \x03(\v2\x16.shunt.v1.StoredMemberR\amembers\"\x84\x01\n" +
 	"\fStoredLeader\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x120\n" +
-	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"I\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
+	"\aaddress\x18\x04 \x01(\tR\aaddress\"\x83\x01\n" +
+	"\rStoredManager\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
+	"\x04peer\x18\x03 \x01(\tR\x04peer\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\x12\x16\n" +
+	"\x06schema\x18\x05 \x01(\x03R\x06schema\"\xef\x01\n" +
+	"\fStoredAccess\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12#\n" +
+	"\rsecret_sha256\x18\x02 \x01(\fR\fsecretSha256\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
+	"\x04role\x18\x04 \x01(\tR\x04role\x12\x16\n" +
+	"\x06tenant\x18\x05 \x01(\tR\x06tenant\x124\n" +
+	"\acreated\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x124\n" +
+	"\aexpires\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"7\n" +
+	"\fStoredEvents\x12'\n" +
+	"\x06events\x18\x01 \x03(\v2\x0f.shunt.v1.EventR\x06events\"=\n" +
+	"\vStoredAudit\x12.\n" +
+	"\aentries\x18\x01 \x03(\v2\x14.shunt.v1.AuditEntryR\aentries\"@\n" +
+	"\x0fStoredPlacement\x12-\n" +
+	"\x06places\x18\x01 \x03(\v2\x15.shunt.v1.StoredPlaceR\x06places\"a\n" +
+	"\vStoredPlace\x12\x10\n" +
+	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
+	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x14\n" +
+	"\x05muxes\x18\x03 \x03(\tR\x05muxes\x12\x18\n" +
+	"\aleaving\x18\x04 \x03(\tR\aleaving\"I\n" +
 	"\tStoredKey\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x14\n" +
 	"\x05nonce\x18\x02 \x01(\fR\x05nonce\x12\x16\n" +
@@ -718,34 +1133,47 @@ func file_v1_stored_proto_rawDescGZIP() []byte {
 	return file_v1_stored_proto_rawDescData
 }
 
-var file_v1_stored_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_v1_stored_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_v1_stored_proto_goTypes = []any{
 	(*StoredEndpoint)(nil),        // 0: shunt.v1.StoredEndpoint
 	(*StoredMember)(nil),          // 1: shunt.v1.StoredMember
 	(*StoredQuarantine)(nil),      // 2: shunt.v1.StoredQuarantine
 	(*StoredMembership)(nil),      // 3: shunt.v1.StoredMembership
 	(*StoredLeader)(nil),          // 4: shunt.v1.StoredLeader
-	(*StoredKey)(nil),             // 5: shunt.v1.StoredKey
-	(*StoredToken)(nil),           // 6: shunt.v1.StoredToken
-	(*StoredRevocation)(nil),      // 7: shunt.v1.StoredRevocation
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*StoredManager)(nil),         // 5: shunt.v1.StoredManager
+	(*StoredAccess)(nil),          // 6: shunt.v1.StoredAccess
+	(*StoredEvents)(nil),          // 7: shunt.v1.StoredEvents
+	(*StoredAudit)(nil),           // 8: shunt.v1.StoredAudit
+	(*StoredPlacement)(nil),       // 9: shunt.v1.StoredPlacement
+	(*StoredPlace)(nil),           // 10: shunt.v1.StoredPlace
+	(*StoredKey)(nil),             // 11: shunt.v1.StoredKey
+	(*StoredToken)(nil),           // 12: shunt.v1.StoredToken
+	(*StoredRevocation)(nil),      // 13: shunt.v1.StoredRevocation
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(*Event)(nil),                 // 15: shunt.v1.Event
+	(*AuditEntry)(nil),            // 16: shunt.v1.AuditEntry
 }
 var file_v1_stored_proto_depIdxs = []int32{
 	1,  // 0: shunt.v1.StoredEndpoint.members:type_name -> shunt.v1.StoredMember
 	2,  // 1: shunt.v1.StoredEndpoint.quarantine:type_name -> shunt.v1.StoredQuarantine
 	3,  // 2: shunt.v1.StoredEndpoint.history:type_name -> shunt.v1.StoredMembership
-	8,  // 3: shunt.v1.StoredMember.warming:type_name -> google.protobuf.Timestamp
-	8,  // 4: shunt.v1.StoredMember.draining:type_name -> google.protobuf.Timestamp
-	8,  // 5: shunt.v1.StoredQuarantine.until:type_name -> google.protobuf.Timestamp
+	14, // 3: shunt.v1.StoredMember.warming:type_name -> google.protobuf.Timestamp
+	14, // 4: shunt.v1.StoredMember.draining:type_name -> google.protobuf.Timestamp
+	14, // 5: shunt.v1.StoredQuarantine.until:type_name -> google.protobuf.Timestamp
 	1,  // 6: shunt.v1.StoredMembership.members:type_name -> shunt.v1.StoredMember
-	8,  // 7: shunt.v1.StoredLeader.since:type_name -> google.protobuf.Timestamp
-	8,  // 8: shunt.v1.StoredToken.expires:type_name -> google.protobuf.Timestamp
-	8,  // 9: shunt.v1.StoredRevocation.before:type_name -> google.protobuf.Timestamp
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	14, // 7: shunt.v1.StoredLeader.since:type_name -> google.protobuf.Timestamp
+	14, // 8: shunt.v1.StoredAccess.created:type_name -> google.protobuf.Timestamp
+	14, // 9: shunt.v1.StoredAccess.expires:type_name -> google.protobuf.Timestamp
+	15, // 10: shunt.v1.StoredEvents.events:type_name -> shunt.v1.Event
+	16, // 11: shunt.v1.StoredAudit.entries:type_name -> shunt.v1.AuditEntry
+	10, // 12: shunt.v1.StoredPlacement.places:type_name -> shunt.v1.StoredPlace
+	14, // 13: shunt.v1.StoredToken.expires:type_name -> google.protobuf.Timestamp
+	14, // 14: shunt.v1.StoredRevocation.before:type_name -> google.protobuf.Timestamp
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_v1_stored_proto_init() }
@@ -753,13 +1181,14 @@ func file_v1_stored_proto_init() {
 	if File_v1_stored_proto != nil {
 		return
 	}
+	file_v1_manager_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_stored_proto_rawDesc), len(file_v1_stored_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

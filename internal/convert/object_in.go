@@ -68,6 +68,12 @@ func (r *reader) service(in *apiv1.Service) *lb.Service {
 	if len(in.GetSnat()) > 0 {
 		r.fault("snat", in.GetSnat()[0], lb.NotSupported)
 	}
+	if in.GetPolicy() != "" {
+		r.fault("policy", in.GetPolicy(), lb.NotSupported)
+	}
+	if in.GetPlacement() != nil {
+		r.fault("placement", "", lb.NotSupported)
+	}
 	for i, ep := range in.GetEndpoints() {
 		s.Endpoints = append(s.Endpoints, r.endpoint(fmt.Sprintf("endpoints[%d]", i), ep))
 	}
@@ -132,6 +138,9 @@ func (r *reader) health(path string, in *apiv1.Health) lb.Health {
 		Interval: r.duration(path+".interval", in.GetInterval()), Timeout: r.duration(path+".timeout", in.GetTimeout()),
 		Rise: in.GetRise(), Fall: in.GetFall(), Port: r.uint16(path+".port", in.GetPort(), "must be 1 to 65535, or 0 for the backend's port"),
 	}
+	if from := in.GetFrom(); from != "" && from != "mux" {
+		r.fault(path+".from", from, lb.NotSupported+", must be mux")
+	}
 	http, tcp := in.GetHttp(), in.GetTcp()
 	switch {
 	case http != nil && tcp != nil:
@@ -145,6 +154,9 @@ func (r *reader) health(path string, in *apiv1.Health) lb.Health {
 }
 
 func (r *reader) node(in *apiv1.Node) *lb.Node {
+	if in.GetCapacity() != nil {
+		r.fault("capacity", "", lb.NotSupported)
+	}
 	return &lb.Node{
 		Name: in.GetName(), Role: lb.Role(in.GetRole()), Zone: in.GetZone(), Drain: in.GetDrain(),
 		Addresses: r.addrs("address", in.GetAddress()), BGP: r.bgp(in.GetBgp()),

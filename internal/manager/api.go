@@ -21,6 +21,9 @@ func (a api) Apply(ctx context.Context, req *connect.Request[apiv1.ApplyRequest]
 	if len(req.Msg.GetObjects()) == 0 {
 		return nil, fault(invalid{[]lb.Violation{{Field: "objects", Allowed: "must not be empty"}}})
 	}
+	if s := req.Msg.GetSource(); s != "" || req.Msg.GetForce() {
+		return nil, fault(invalid{[]lb.Violation{{Field: "source", Value: s, Allowed: lb.NotSupported}}})
+	}
 	rev, changes, err := a.m.apply(ctx, req.Msg.GetObjects(), req.Msg.GetDryRun())
 	if err != nil {
 		return nil, fault(err)

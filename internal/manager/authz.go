@@ -35,16 +35,24 @@ var (
 	admins  = []string{pki.RoleAdmin}
 	nodes   = []string{string(lb.RoleMux), string(lb.RoleHost)}
 	rights  = map[string][]string{
-		shuntv1connect.ManagerApplyProcedure:       admins,
-		shuntv1connect.ManagerDeleteProcedure:      admins,
-		shuntv1connect.ManagerCreateTokenProcedure: admins,
-		shuntv1connect.ManagerGetProcedure:         readers,
-		shuntv1connect.ManagerWatchProcedure:       readers,
-		shuntv1connect.ManagerStatusProcedure:      readers,
-		shuntv1connect.ManagerTraceProcedure:       readers,
-		shuntv1connect.ManagerFlowsProcedure:       readers,
-		shuntv1connect.ManagerVersionProcedure:     readers,
-		shuntv1connect.NodeProtocolSyncProcedure:   nodes,
+		shuntv1connect.ManagerApplyProcedure:        admins,
+		shuntv1connect.ManagerDeleteProcedure:       admins,
+		shuntv1connect.ManagerCreateTokenProcedure:  admins,
+		shuntv1connect.ManagerGetProcedure:          readers,
+		shuntv1connect.ManagerWatchProcedure:        readers,
+		shuntv1connect.ManagerStatusProcedure:       readers,
+		shuntv1connect.ManagerTraceProcedure:        readers,
+		shuntv1connect.ManagerFlowsProcedure:        readers,
+		shuntv1connect.ManagerVersionProcedure:      readers,
+		shuntv1connect.ManagerEventsProcedure:       readers,
+		shuntv1connect.ManagerAuditProcedure:        admins,
+		shuntv1connect.ManagerCreateAccessProcedure: admins,
+		shuntv1connect.ManagerListAccessProcedure:   admins,
+		shuntv1connect.ManagerRevokeAccessProcedure: admins,
+		shuntv1connect.ManagerMembersProcedure:      readers,
+		shuntv1connect.ManagerRemoveMemberProcedure: admins,
+		shuntv1connect.ManagerBackupProcedure:       admins,
+		shuntv1connect.NodeProtocolSyncProcedure:    nodes,
 		// A node without a certificate shows a token instead.
 		shuntv1connect.NodeProtocolJoinProcedure: append([]string{""}, nodes...),
 	}
@@ -95,7 +103,8 @@ func (g gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // readTimeout bounds the reading of a request; 0 is for streams.
 func readTimeout(procedure string) time.Duration {
 	switch procedure {
-	case shuntv1connect.NodeProtocolSyncProcedure, shuntv1connect.ManagerWatchProcedure:
+	case shuntv1connect.NodeProtocolSyncProcedure, shuntv1connect.ManagerWatchProcedure, shuntv1connect.ManagerEventsProcedure,
+		shuntv1connect.ManagerBackupProcedure:
 		return 0
 	case shuntv1connect.NodeProtocolJoinProcedure:
 		return joinTimeout

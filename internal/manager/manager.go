@@ -229,9 +229,12 @@ func (m *Manager) follow(ctx context.Context) error {
 		defer watcher.Close()
 		m.stop(m.pump(watcher))
 	})
-	workers.Go(func() { m.sweepAll(m.ctx) })
-	if !m.o.keepNothing {
-		workers.Go(func() { newKeeper(m).run(m.ctx) })
+	for _, d := range m.duties() {
+		workers.Go(func() {
+			if err := d.run(m.ctx); err != nil {
+				m.stop(fmt.Errorf("%s: %w", d.name, err))
+			}
+		})
 	}
 	go func() {
 		defer close(m.done)

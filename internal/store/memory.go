@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Memory is a Store without a disk, for tests and simulations.
@@ -18,13 +19,17 @@ type Memory struct {
 	// log holds every batch after compacted, ordered.
 	log    []Batch
 	closed bool
+	// leases are channels that close when their lease is lost; keys of a lease are found by leaseOf.
+	leases  map[LeaseID]chan struct{}
+	leaseOf map[string]LeaseID
+	granted LeaseID
 	// wake is closed and replaced at every change.
 	wake chan struct{}
 }
 
 // NewMemory makes an empty store.
 func NewMemory() *Memory {
-	return &Memory{revision: 1, keys: map[string]KV{}, wake: make(chan struct{})}
+	return &Memory{revision: 1, keys: map[string]KV{}, leases: map[LeaseID]chan struct{}{}, leaseOf: map[string]LeaseID{}, wake: make(chan struct{})}
 }
 
 // Get implements Store.
@@ -72,8 +77,18 @@ func (m *Memory) Txn(ctx context.Context, t Txn) (TxnResult, error) {
 			return TxnResult{Revision: m.revision}, nil
 		}
 	}
-	batch := Batch{Revision: m.revision + 1}
 	for _, op := range t.Ops {
+		if op.Lease != 0 && m.leases[op.Lease] == nil {
+			return TxnResult{}, ErrLeaseLost
+		}
+	}
+	return TxnResult{Succeeded: true, Revision: m.commitLocked(t.Ops)}, nil
+}
+
+// commitLocked does the operations in one revision and returns the store's.
+func (m *Memory) commitLocked(ops []Op) int64 {
+	batch := Batch{Revision: m.revision + 1}
+	for _, op := range ops {
 		if ev, changed := m.applyLocked(op, batch.Revision); changed {
 			batch.Events = append(batch.Events, ev)
 		}
@@ -83,11 +98,12 @@ func (m *Memory) Txn(ctx context.Context, t Txn) (TxnResult, error) {
 		m.log = append(m.log, batch)
 		m.wakeLocked()
 	}
-	return TxnResult{Succeeded: true, Revision: m.revision}, nil
+	return m.revision
 }
 
 func (m *Memory) applyLocked(op Op, revision int64) (Event, bool) {
 	old, present := m.keys[op.Key]
+	delete(m.leaseOf, op.Key)
 	if op.Delete {
 		delete(m.keys, op.Key)
 		return Event{KV: KV{Key: op.Key, ModRevision: revision}, Deleted: true}, present
@@ -97,6 +113,9 @@ func (m *Memory) applyLocked(op Op, revision int64) (Event, bool) {
 		kv.CreateRevision = old.CreateRevision
 	}
 	m.keys[op.Key] = kv
+	if op.Lease != 0 {
+		m.leaseOf[op.Key] = op.Lease
+	}
 	return Event{KV: kv}, true
 }
 
@@ -114,6 +133,74 @@ func (t Txn) Check() error {
 	}
 	return nil
 }
+
+// Barrier implements Store.
+func (m *Memory) Barrier(ctx context.Context) (int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.revision, m.usableLocked(ctx)
+}
+
+// Grant implements Store. A lease in memory lasts until it is revoked or lapses by Lapse: there is no clock here.
+func (m *Memory) Grant(ctx context.Context, _ time.Duration) (LeaseID, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.usableLocked(ctx); err != nil {
+		return 0, err
+	}
+	m.granted++
+	m.leases[m.granted] = make(chan struct{})
+	return m.granted, nil
+}
+
+// KeepAlive implements Store.
+func (m *Memory) KeepAlive(ctx context.Context, id LeaseID) error {
+	for {
+		m.mu.Lock()
+		lost, wake, err := m.leases[id], m.wake, m.usableLocked(ctx)
+		m.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		if lost == nil {
+			return ErrLeaseLost
+		}
+		select {
+		case <-lost:
+			return ErrLeaseLost
+		case <-wake: // it may be closed
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Revoke implements Store.
+func (m *Memory) Revoke(ctx context.Context, id LeaseID) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.usableLocked(ctx); err != nil {
+		return err
+	}
+	lost := m.leases[id]
+	if lost == nil {
+		return nil
+	}
+	delete(m.leases, id)
+	var ops []Op
+	for key, of := range m.leaseOf {
+		if of == id {
+			ops = append(ops, Delete(key))
+		}
+	}
+	slices.SortFunc(ops, func(a, b Op) int { return strings.Compare(a.Key, b.Key) })
+	m.commitLocked(ops)
+	close(lost)
+	return nil
+}
+
+// Lapse is what time does to a lease that is not renewed.
+func (m *Memory) Lapse(id LeaseID) error { return m.Revoke(context.Background(), id) }
 
 // Compact implements Store.
 func (m *Memory) Compact(ctx context.Context, revision int64) error {

@@ -4,6 +4,7 @@ package store
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // Errors that callers may test for.
@@ -12,7 +13,12 @@ var (
 	ErrCompacted = errors.New("revision was compacted")
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("store is closed")
+	// ErrLeaseLost: the lease ran out or was revoked; its keys are gone.
+	ErrLeaseLost = errors.New("lease is lost")
 )
+
+// LeaseID names a lease; 0 is none.
+type LeaseID int64
 
 // KV is a key as of some revision.
 type KV struct {
@@ -41,6 +47,8 @@ type Op struct {
 	Key    string
 	Value  []byte
 	Delete bool
+	// Lease deletes the key when it is lost; 0: the key stays.
+	Lease LeaseID
 }
 
 // Put makes a put.
@@ -93,6 +101,15 @@ type Store interface {
 	Watch(ctx context.Context, prefix string, from int64) (Watcher, error)
 	// Compact drops the history before the revision; present keys stay.
 	Compact(ctx context.Context, revision int64) error
+	// Barrier returns a revision that holds every Txn acknowledged before the call, on whatever member of the store.
+	Barrier(ctx context.Context) (revision int64, err error)
+	// Grant makes a lease that lasts at least ttl (at least a second) from now or from its last renewal.
+	Grant(ctx context.Context, ttl time.Duration) (LeaseID, error)
+	// KeepAlive renews the lease again and again, in time; it returns ErrLeaseLost once that is certain, the store's error
+	// when it is not known for longer than the lease lasts, and ctx's at its end.
+	KeepAlive(ctx context.Context, id LeaseID) error
+	// Revoke ends the lease: its keys are deleted in one revision. Revoking a lease that is lost is no fault.
+	Revoke(ctx context.Context, id LeaseID) error
 	// Close releases everything; later calls return ErrClosed.
 	Close() error
 }

@@ -49,6 +49,22 @@ const (
 	ManagerFlowsProcedure = "/shunt.v1.Manager/Flows"
 	// ManagerCreateTokenProcedure is the fully-qualified name of the Manager's CreateToken RPC.
 	ManagerCreateTokenProcedure = "/shunt.v1.Manager/CreateToken"
+	// ManagerCreateAccessProcedure is the fully-qualified name of the Manager's CreateAccess RPC.
+	ManagerCreateAccessProcedure = "/shunt.v1.Manager/CreateAccess"
+	// ManagerListAccessProcedure is the fully-qualified name of the Manager's ListAccess RPC.
+	ManagerListAccessProcedure = "/shunt.v1.Manager/ListAccess"
+	// ManagerRevokeAccessProcedure is the fully-qualified name of the Manager's RevokeAccess RPC.
+	ManagerRevokeAccessProcedure = "/shunt.v1.Manager/RevokeAccess"
+	// ManagerEventsProcedure is the fully-qualified name of the Manager's Events RPC.
+	ManagerEventsProcedure = "/shunt.v1.Manager/Events"
+	// ManagerAuditProcedure is the fully-qualified name of the Manager's Audit RPC.
+	ManagerAuditProcedure = "/shunt.v1.Manager/Audit"
+	// ManagerMembersProcedure is the fully-qualified name of the Manager's Members RPC.
+	ManagerMembersProcedure = "/shunt.v1.Manager/Members"
+	// ManagerRemoveMemberProcedure is the fully-qualified name of the Manager's RemoveMember RPC.
+	ManagerRemoveMemberProcedure = "/shunt.v1.Manager/RemoveMember"
+	// ManagerBackupProcedure is the fully-qualified name of the Manager's Backup RPC.
+	ManagerBackupProcedure = "/shunt.v1.Manager/Backup"
 	// ManagerVersionProcedure is the fully-qualified name of the Manager's Version RPC.
 	ManagerVersionProcedure = "/shunt.v1.Manager/Version"
 )
@@ -72,6 +88,23 @@ type ManagerClient interface {
 	Flows(context.Context, *connect.Request[v1.FlowsRequest]) (*connect.Response[v1.FlowsResponse], error)
 	// CreateToken makes a join token for one node.
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
+	// CreateAccess makes an access token for a person or a program; its secret is in the answer and nowhere else.
+	CreateAccess(context.Context, *connect.Request[v1.CreateAccessRequest]) (*connect.Response[v1.CreateAccessResponse], error)
+	// ListAccess lists the access tokens that have not expired, without secrets.
+	ListAccess(context.Context, *connect.Request[v1.ListAccessRequest]) (*connect.Response[v1.ListAccessResponse], error)
+	// RevokeAccess ends an access token at once. NOT_FOUND when there is none of that id.
+	RevokeAccess(context.Context, *connect.Request[v1.RevokeAccessRequest]) (*connect.Response[v1.RevokeAccessResponse], error)
+	// Events tells what happened to objects, oldest first, kept for a week.
+	Events(context.Context, *connect.Request[v1.EventsRequest]) (*connect.ServerStreamForClient[v1.EventsResponse], error)
+	// Audit tells who changed or was refused what, oldest first.
+	Audit(context.Context, *connect.Request[v1.AuditRequest]) (*connect.Response[v1.AuditResponse], error)
+	// Members lists the managers.
+	Members(context.Context, *connect.Request[v1.MembersRequest]) (*connect.Response[v1.MembersResponse], error)
+	// RemoveMember takes a manager out of the cluster; it has to join afresh to come back. FAILED_PRECONDITION when the
+	// others would be no majority.
+	RemoveMember(context.Context, *connect.Request[v1.RemoveMemberRequest]) (*connect.Response[v1.RemoveMemberResponse], error)
+	// Backup streams a consistent snapshot of the store with the secrets that belong to it.
+	Backup(context.Context, *connect.Request[v1.BackupRequest]) (*connect.ServerStreamForClient[v1.BackupResponse], error)
 	// Version tells what the manager runs.
 	Version(context.Context, *connect.Request[v1.VersionRequest]) (*connect.Response[v1.VersionResponse], error)
 }
@@ -139,6 +172,58 @@ func NewManagerClient(httpClient connect.HTTPClient, baseURL string, opts ...con
 			connect.WithSchema(managerMethods.ByName("CreateToken")),
 			connect.WithClientOptions(opts...),
 		),
+		createAccess: connect.NewClient[v1.CreateAccessRequest, v1.CreateAccessResponse](
+			httpClient,
+			baseURL+ManagerCreateAccessProcedure,
+			connect.WithSchema(managerMethods.ByName("CreateAccess")),
+			connect.WithClientOptions(opts...),
+		),
+		listAccess: connect.NewClient[v1.ListAccessRequest, v1.ListAccessResponse](
+			httpClient,
+			baseURL+ManagerListAccessProcedure,
+			connect.WithSchema(managerMethods.ByName("ListAccess")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		revokeAccess: connect.NewClient[v1.RevokeAccessRequest, v1.RevokeAccessResponse](
+			httpClient,
+			baseURL+ManagerRevokeAccessProcedure,
+			connect.WithSchema(managerMethods.ByName("RevokeAccess")),
+			connect.WithClientOptions(opts...),
+		),
+		events: connect.NewClient[v1.EventsRequest, v1.EventsResponse](
+			httpClient,
+			baseURL+ManagerEventsProcedure,
+			connect.WithSchema(managerMethods.ByName("Events")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		audit: connect.NewClient[v1.AuditRequest, v1.AuditResponse](
+			httpClient,
+			baseURL+ManagerAuditProcedure,
+			connect.WithSchema(managerMethods.ByName("Audit")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		members: connect.NewClient[v1.MembersRequest, v1.MembersResponse](
+			httpClient,
+			baseURL+ManagerMembersProcedure,
+			connect.WithSchema(managerMethods.ByName("Members")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		removeMember: connect.NewClient[v1.RemoveMemberRequest, v1.RemoveMemberResponse](
+			httpClient,
+			baseURL+ManagerRemoveMemberProcedure,
+			connect.WithSchema(managerMethods.ByName("RemoveMember")),
+			connect.WithClientOptions(opts...),
+		),
+		backup: connect.NewClient[v1.BackupRequest, v1.BackupResponse](
+			httpClient,
+			baseURL+ManagerBackupProcedure,
+			connect.WithSchema(managerMethods.ByName("Backup")),
+			connect.WithClientOptions(opts...),
+		),
 		version: connect.NewClient[v1.VersionRequest, v1.VersionResponse](
 			httpClient,
 			baseURL+ManagerVersionProcedure,
@@ -151,15 +236,23 @@ func NewManagerClient(httpClient connect.HTTPClient, baseURL string, opts ...con
 
 // managerClient implements ManagerClient.
 type managerClient struct {
-	apply       *connect.Client[v1.ApplyRequest, v1.ApplyResponse]
-	delete      *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
-	get         *connect.Client[v1.GetRequest, v1.GetResponse]
-	watch       *connect.Client[v1.WatchRequest, v1.WatchResponse]
-	status      *connect.Client[v1.StatusRequest, v1.StatusResponse]
-	trace       *connect.Client[v1.TraceRequest, v1.TraceResponse]
-	flows       *connect.Client[v1.FlowsRequest, v1.FlowsResponse]
-	createToken *connect.Client[v1.CreateTokenRequest, v1.CreateTokenResponse]
-	version     *connect.Client[v1.VersionRequest, v1.VersionResponse]
+	apply        *connect.Client[v1.ApplyRequest, v1.ApplyResponse]
+	delete       *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
+	get          *connect.Client[v1.GetRequest, v1.GetResponse]
+	watch        *connect.Client[v1.WatchRequest, v1.WatchResponse]
+	status       *connect.Client[v1.StatusRequest, v1.StatusResponse]
+	trace        *connect.Client[v1.TraceRequest, v1.TraceResponse]
+	flows        *connect.Client[v1.FlowsRequest, v1.FlowsResponse]
+	createToken  *connect.Client[v1.CreateTokenRequest, v1.CreateTokenResponse]
+	createAccess *connect.Client[v1.CreateAccessRequest, v1.CreateAccessResponse]
+	listAccess   *connect.Client[v1.ListAccessRequest, v1.ListAccessResponse]
+	revokeAccess *connect.Client[v1.RevokeAccessRequest, v1.RevokeAccessResponse]
+	events       *connect.Client[v1.EventsRequest, v1.EventsResponse]
+	audit        *connect.Client[v1.AuditRequest, v1.AuditResponse]
+	members      *connect.Client[v1.MembersRequest, v1.MembersResponse]
+	removeMember *connect.Client[v1.RemoveMemberRequest, v1.RemoveMemberResponse]
+	backup       *connect.Client[v1.BackupRequest, v1.BackupResponse]
+	version      *connect.Client[v1.VersionRequest, v1.VersionResponse]
 }
 
 // Apply calls shunt.v1.Manager.Apply.
@@ -202,6 +295,46 @@ func (c *managerClient) CreateToken(ctx context.Context, req *connect.Request[v1
 	return c.createToken.CallUnary(ctx, req)
 }
 
+// CreateAccess calls shunt.v1.Manager.CreateAccess.
+func (c *managerClient) CreateAccess(ctx context.Context, req *connect.Request[v1.CreateAccessRequest]) (*connect.Response[v1.CreateAccessResponse], error) {
+	return c.createAccess.CallUnary(ctx, req)
+}
+
+// ListAccess calls shunt.v1.Manager.ListAccess.
+func (c *managerClient) ListAccess(ctx context.Context, req *connect.Request[v1.ListAccessRequest]) (*connect.Response[v1.ListAccessResponse], error) {
+	return c.listAccess.CallUnary(ctx, req)
+}
+
+// RevokeAccess calls shunt.v1.Manager.RevokeAccess.
+func (c *managerClient) RevokeAccess(ctx context.Context, req *connect.Request[v1.RevokeAccessRequest]) (*connect.Response[v1.RevokeAccessResponse], error) {
+	return c.revokeAccess.CallUnary(ctx, req)
+}
+
+// Events calls shunt.v1.Manager.Events.
+func (c *managerClient) Events(ctx context.Context, req *connect.Request[v1.EventsRequest]) (*connect.ServerStreamForClient[v1.EventsResponse], error) {
+	return c.events.CallServerStream(ctx, req)
+}
+
+// Audit calls shunt.v1.Manager.Audit.
+func (c *managerClient) Audit(ctx context.Context, req *connect.Request[v1.AuditRequest]) (*connect.Response[v1.AuditResponse], error) {
+	return c.audit.CallUnary(ctx, req)
+}
+
+// Members calls shunt.v1.Manager.Members.
+func (c *managerClient) Members(ctx context.Context, req *connect.Request[v1.MembersRequest]) (*connect.Response[v1.MembersResponse], error) {
+	return c.members.CallUnary(ctx, req)
+}
+
+// RemoveMember calls shunt.v1.Manager.RemoveMember.
+func (c *managerClient) RemoveMember(ctx context.Context, req *connect.Request[v1.RemoveMemberRequest]) (*connect.Response[v1.RemoveMemberResponse], error) {
+	return c.removeMember.CallUnary(ctx, req)
+}
+
+// Backup calls shunt.v1.Manager.Backup.
+func (c *managerClient) Backup(ctx context.Context, req *connect.Request[v1.BackupRequest]) (*connect.ServerStreamForClient[v1.BackupResponse], error) {
+	return c.backup.CallServerStream(ctx, req)
+}
+
 // Version calls shunt.v1.Manager.Version.
 func (c *managerClient) Version(ctx context.Context, req *connect.Request[v1.VersionRequest]) (*connect.Response[v1.VersionResponse], error) {
 	return c.version.CallUnary(ctx, req)
@@ -226,6 +359,23 @@ type ManagerHandler interface {
 	Flows(context.Context, *connect.Request[v1.FlowsRequest]) (*connect.Response[v1.FlowsResponse], error)
 	// CreateToken makes a join token for one node.
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
+	// CreateAccess makes an access token for a person or a program; its secret is in the answer and nowhere else.
+	CreateAccess(context.Context, *connect.Request[v1.CreateAccessRequest]) (*connect.Response[v1.CreateAccessResponse], error)
+	// ListAccess lists the access tokens that have not expired, without secrets.
+	ListAccess(context.Context, *connect.Request[v1.ListAccessRequest]) (*connect.Response[v1.ListAccessResponse], error)
+	// RevokeAccess ends an access token at once. NOT_FOUND when there is none of that id.
+	RevokeAccess(context.Context, *connect.Request[v1.RevokeAccessRequest]) (*connect.Response[v1.RevokeAccessResponse], error)
+	// Events tells what happened to objects, oldest first, kept for a week.
+	Events(context.Context, *connect.Request[v1.EventsRequest], *connect.ServerStream[v1.EventsResponse]) error
+	// Audit tells who changed or was refused what, oldest first.
+	Audit(context.Context, *connect.Request[v1.AuditRequest]) (*connect.Response[v1.AuditResponse], error)
+	// Members lists the managers.
+	Members(context.Context, *connect.Request[v1.MembersRequest]) (*connect.Response[v1.MembersResponse], error)
+	// RemoveMember takes a manager out of the cluster; it has to join afresh to come back. FAILED_PRECONDITION when the
+	// others would be no majority.
+	RemoveMember(context.Context, *connect.Request[v1.RemoveMemberRequest]) (*connect.Response[v1.RemoveMemberResponse], error)
+	// Backup streams a consistent snapshot of the store with the secrets that belong to it.
+	Backup(context.Context, *connect.Request[v1.BackupRequest], *connect.ServerStream[v1.BackupResponse]) error
 	// Version tells what the manager runs.
 	Version(context.Context, *connect.Request[v1.VersionRequest]) (*connect.Response[v1.VersionResponse], error)
 }
@@ -289,6 +439,58 @@ func NewManagerHandler(svc ManagerHandler, opts ...connect.HandlerOption) (strin
 		connect.WithSchema(managerMethods.ByName("CreateToken")),
 		connect.WithHandlerOptions(opts...),
 	)
+	managerCreateAccessHandler := connect.NewUnaryHandler(
+		ManagerCreateAccessProcedure,
+		svc.CreateAccess,
+		connect.WithSchema(managerMethods.ByName("CreateAccess")),
+		connect.WithHandlerOptions(opts...),
+	)
+	managerListAccessHandler := connect.NewUnaryHandler(
+		ManagerListAccessProcedure,
+		svc.ListAccess,
+		connect.WithSchema(managerMethods.ByName("ListAccess")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	managerRevokeAccessHandler := connect.NewUnaryHandler(
+		ManagerRevokeAccessProcedure,
+		svc.RevokeAccess,
+		connect.WithSchema(managerMethods.ByName("RevokeAccess")),
+		connect.WithHandlerOptions(opts...),
+	)
+	managerEventsHandler := connect.NewServerStreamHandler(
+		ManagerEventsProcedure,
+		svc.Events,
+		connect.WithSchema(managerMethods.ByName("Events")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	managerAuditHandler := connect.NewUnaryHandler(
+		ManagerAuditProcedure,
+		svc.Audit,
+		connect.WithSchema(managerMethods.ByName("Audit")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	managerMembersHandler := connect.NewUnaryHandler(
+		ManagerMembersProcedure,
+		svc.Members,
+		connect.WithSchema(managerMethods.ByName("Members")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	managerRemoveMemberHandler := connect.NewUnaryHandler(
+		ManagerRemoveMemberProcedure,
+		svc.RemoveMember,
+		connect.WithSchema(managerMethods.ByName("RemoveMember")),
+		connect.WithHandlerOptions(opts...),
+	)
+	managerBackupHandler := connect.NewServerStreamHandler(
+		ManagerBackupProcedure,
+		svc.Backup,
+		connect.WithSchema(managerMethods.ByName("Backup")),
+		connect.WithHandlerOptions(opts...),
+	)
 	managerVersionHandler := connect.NewUnaryHandler(
 		ManagerVersionProcedure,
 		svc.Version,
@@ -314,6 +516,22 @@ func NewManagerHandler(svc ManagerHandler, opts ...connect.HandlerOption) (strin
 			managerFlowsHandler.ServeHTTP(w, r)
 		case ManagerCreateTokenProcedure:
 			managerCreateTokenHandler.ServeHTTP(w, r)
+		case ManagerCreateAccessProcedure:
+			managerCreateAccessHandler.ServeHTTP(w, r)
+		case ManagerListAccessProcedure:
+			managerListAccessHandler.ServeHTTP(w, r)
+		case ManagerRevokeAccessProcedure:
+			managerRevokeAccessHandler.ServeHTTP(w, r)
+		case ManagerEventsProcedure:
+			managerEventsHandler.ServeHTTP(w, r)
+		case ManagerAuditProcedure:
+			managerAuditHandler.ServeHTTP(w, r)
+		case ManagerMembersProcedure:
+			managerMembersHandler.ServeHTTP(w, r)
+		case ManagerRemoveMemberProcedure:
+			managerRemoveMemberHandler.ServeHTTP(w, r)
+		case ManagerBackupProcedure:
+			managerBackupHandler.ServeHTTP(w, r)
 		case ManagerVersionProcedure:
 			managerVersionHandler.ServeHTTP(w, r)
 		default:
@@ -355,6 +573,38 @@ func (UnimplementedManagerHandler) Flows(context.Context, *connect.Request[v1.Fl
 
 func (UnimplementedManagerHandler) CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.CreateToken is not implemented"))
+}
+
+func (UnimplementedManagerHandler) CreateAccess(context.Context, *connect.Request[v1.CreateAccessRequest]) (*connect.Response[v1.CreateAccessResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.CreateAccess is not implemented"))
+}
+
+func (UnimplementedManagerHandler) ListAccess(context.Context, *connect.Request[v1.ListAccessRequest]) (*connect.Response[v1.ListAccessResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.ListAccess is not implemented"))
+}
+
+func (UnimplementedManagerHandler) RevokeAccess(context.Context, *connect.Request[v1.RevokeAccessRequest]) (*connect.Response[v1.RevokeAccessResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.RevokeAccess is not implemented"))
+}
+
+func (UnimplementedManagerHandler) Events(context.Context, *connect.Request[v1.EventsRequest], *connect.ServerStream[v1.EventsResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.Events is not implemented"))
+}
+
+func (UnimplementedManagerHandler) Audit(context.Context, *connect.Request[v1.AuditRequest]) (*connect.Response[v1.AuditResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.Audit is not implemented"))
+}
+
+func (UnimplementedManagerHandler) Members(context.Context, *connect.Request[v1.MembersRequest]) (*connect.Response[v1.MembersResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.Members is not implemented"))
+}
+
+func (UnimplementedManagerHandler) RemoveMember(context.Context, *connect.Request[v1.RemoveMemberRequest]) (*connect.Response[v1.RemoveMemberResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.RemoveMember is not implemented"))
+}
+
+func (UnimplementedManagerHandler) Backup(context.Context, *connect.Request[v1.BackupRequest], *connect.ServerStream[v1.BackupResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.Backup is not implemented"))
 }
 
 func (UnimplementedManagerHandler) Version(context.Context, *connect.Request[v1.VersionRequest]) (*connect.Response[v1.VersionResponse], error) {

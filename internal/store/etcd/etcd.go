@@ -147,6 +147,9 @@ func (s *Store) fault(op string, err error) error {
 	if errors.Is(err, rpctypes.ErrCompacted) {
 		return store.ErrCompacted
 	}
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return store.ErrLeaseLost
+	}
 	return fmt.Errorf("store: %s: %w", op, err)
 }
 
@@ -201,7 +204,7 @@ func (s *Store) Txn(ctx context.Context, t store.Txn) (store.TxnResult, error) {
 		if op.Delete {
 			ops = append(ops, clientv3.OpDelete(op.Key))
 		} else {
-			ops = append(ops, clientv3.OpPut(op.Key, string(op.Value)))
+			ops = append(ops, clientv3.OpPut(op.Key, string(op.Value), clientv3.WithLease(clientv3.LeaseID(op.Lease))))
 		}
 	}
 	res, err := s.client.Txn(ctx).If(cmps...).Then(ops...).Commit()

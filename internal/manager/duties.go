@@ -1,0 +1,21 @@
+package manager
+
+import "context"
+
+// duty is work of the leading manager: it runs in every term of this manager and ends with the term, whose ctx it gets.
+// An error other than the end of ctx ends the term.
+type duty struct {
+	name string
+	run  func(ctx context.Context) error
+}
+
+// duties are all of a term's.
+func (m *Manager) duties() []duty {
+	out := []duty{
+		{"sweep", func(ctx context.Context) error { m.sweepAll(ctx); return nil }},
+	}
+	if !m.o.keepNothing {
+		out = append(out, duty{"keeper", func(ctx context.Context) error { newKeeper(m).run(ctx); return nil }})
+	}
+	return out
+}
