@@ -1,6 +1,7 @@
 package lb_test
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -126,13 +127,38 @@ func TestSharedOuters(t *testing.T) {
 	})
 }
 
-// BenchmarkValidateState checks 5,000 services with 10 backends each.
+// BenchmarkValidateState checks states of services with 10 backends each from nothing, and one changed service in them.
 func BenchmarkValidateState(b *testing.B) {
+	for _, count := range []int{1, 1000, 5000, 20000} {
+		objects := manyServices(count)
+		b.Run(fmt.Sprintf("all/%d", count), func(b *testing.B) {
+			for b.Loop() {
+				if faults := lb.ValidateState(objects); len(faults) > 0 {
+					b.Fatal(faults[0])
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("one/%d", count), func(b *testing.B) {
+			state := lb.NewState()
+			for _, o := range objects {
+				state.Apply(lb.PutEdit(o))
+			}
+			for b.Loop() {
+				if faults := state.Check(lb.PutEdit(objects[1])); len(faults) > 0 {
+					b.Fatal(faults[0])
+				}
+			}
+		})
+	}
+}
+
+// manyServices are a Network and services with 10 backends each.
+func manyServices(count int) []lb.Object {
 	n := validNetwork()
 	n.VIPs = []netip.Prefix{prefix("172.16.0.0/12")}
 	objects := []lb.Object{n}
-	for i := range 5000 {
-		s := &lb.Service{Name: "s" + string(rune('a'+i%26)) + netip.AddrFrom4([4]byte{0, 0, byte(i >> 8), byte(i)}).String(), VIPs: []netip.Addr{netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)})}}
+	for i := range count {
+		s := &lb.Service{Name: fmt.Sprintf("s%d", i), VIPs: []netip.Addr{netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)})}}
 		e := lb.Endpoint{Protocol: lb.TCP, Port: 80}
 		for k := range 10 {
 			e.Backends = append(e.Backends, lb.Backend{DIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, byte(k), byte(i >> 8), byte(i)})}, Port: 80, Host: addr("10.200.1.1"), Weight: 1})
@@ -141,9 +167,5 @@ func BenchmarkValidateState(b *testing.B) {
 		lb.SetDefaults(s)
 		objects = append(objects, s)
 	}
-	for b.Loop() {
-		if faults := lb.ValidateState(objects); len(faults) > 0 {
-			b.Fatal(faults[0])
-		}
-	}
+	return objects
 }

@@ -13,78 +13,109 @@ import (
 //
 // A backend's host need not be a Node's address: servers that decapsulate by themselves have no agent.
 func ValidateState(all []Object) []Violation {
-	s := newState(all)
+	objects := slices.Clone(all)
+	slices.SortStableFunc(objects, func(a, b Object) int { return idOf(a).compare(idOf(b)) })
+	l := listed{vips: map[netip.Addr]string{}, nodes: map[netip.Addr]string{}}
+	for _, o := range objects {
+		l.add(o)
+	}
 	var out []Violation
-	for _, o := range s.objects {
-		f := &faults{}
-		switch o := o.(type) {
-		case *Service:
-			s.service(f, o)
-		case *Node:
-			s.node(f, o)
-		case *Network:
-			if o != s.network {
-				f.add("name", o.Name, "must be "+s.network.Name+", the Network there is: more than one is "+NotSupported)
-			}
-		}
-		if len(f.found) > 0 {
-			out = append(out, f.prefixed(Ref(o.Kind(), o.ObjectName()))...)
-		}
+	for _, o := range objects {
+		out = append(out, rules{l}.check(o)...)
 	}
 	return out
 }
 
-// state is all objects in order, and what has been claimed so far, by whom.
-type state struct {
-	objects []Object
-	network *Network // the first; nil when there is none
-	vips    map[netip.Addr]string
-	nodes   map[netip.Addr]string
+// surroundings are what the validity of an object depends on beside itself.
+type surroundings interface {
+	// network is the first by name; nil when there is none.
+	network() *Network
+	// vipOwner and addressOwner are the first Service and the first Node, by name, with the address.
+	vipOwner(netip.Addr) string
+	addressOwner(netip.Addr) string
 }
 
-func newState(all []Object) *state {
-	s := &state{objects: slices.Clone(all), vips: map[netip.Addr]string{}, nodes: map[netip.Addr]string{}}
-	slices.SortStableFunc(s.objects, func(a, b Object) int {
-		return cmp.Or(cmp.Compare(a.Kind(), b.Kind()), cmp.Compare(a.ObjectName(), b.ObjectName()))
-	})
-	for _, o := range s.objects {
-		if n, ok := o.(*Network); ok && s.network == nil {
-			s.network = n
+// listed are the surroundings that a list of objects makes.
+type listed struct {
+	first *Network
+	vips  map[netip.Addr]string
+	nodes map[netip.Addr]string
+}
+
+// add takes in the next object by kind and name.
+func (l *listed) add(o Object) {
+	claim := func(claims map[netip.Addr]string, addrs []netip.Addr) {
+		for _, a := range addrs {
+			if _, taken := claims[a]; !taken {
+				claims[a] = o.ObjectName()
+			}
 		}
 	}
-	return s
+	switch o := o.(type) {
+	case *Service:
+		claim(l.vips, o.VIPs)
+	case *Node:
+		claim(l.nodes, o.Addresses)
+	case *Network:
+		l.first = cmp.Or(l.first, o)
+	}
 }
 
-func (s *state) service(f *faults, o *Service) {
-	// Paths and values are written for faults only: this runs over everything there is at every change.
+func (l listed) network() *Network                { return l.first }
+func (l listed) vipOwner(a netip.Addr) string     { return l.vips[a] }
+func (l listed) addressOwner(a netip.Addr) string { return l.nodes[a] }
+
+// rules are those between objects. State must know which objects a change makes valid or invalid: see State.affected.
+type rules struct{ surroundings }
+
+// check returns the faults of one object.
+func (s rules) check(o Object) []Violation {
+	f := &faults{}
+	switch o := o.(type) {
+	case *Service:
+		s.service(f, o)
+	case *Node:
+		s.node(f, o)
+	case *Network:
+		if first := s.network(); o.Name != first.Name {
+			f.add("name", o.Name, "must be "+first.Name+", the Network there is: more than one is "+NotSupported)
+		}
+	}
+	if len(f.found) == 0 {
+		return nil
+	}
+	return f.prefixed(Ref(o.Kind(), o.ObjectName()))
+}
+
+func (s rules) service(f *faults, o *Service) {
+	// Paths and values are written for faults only: a change of the Network checks everything there is.
 	for i, vip := range o.VIPs {
 		at := func() string { return fmt.Sprintf("vip[%d]", i) }
 		if wrong := s.vip(vip); wrong != "" {
 			f.add(at(), vip.String(), wrong)
 		}
-		if owner, taken := s.vips[vip]; taken {
-			f.add(at(), vip.String(), "must belong to one service, and "+owner+" claims it too")
-			continue
+		if owner := s.vipOwner(vip); owner != o.Name {
+			f.add(at(), vip.String(), "must belong to one service, and "+Ref(KindService, owner)+" claims it too")
 		}
-		s.vips[vip] = Ref(KindService, o.Name)
 	}
-	if s.network == nil {
+	network := s.network()
+	if network == nil {
 		return
 	}
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
-		if e.Encap == "" && s.network.Encap == EncapIPIP {
+		if e.Encap == "" && network.Encap == EncapIPIP {
 			e.sharedOuters(func(s sharedOuter) {
 				f.add(fmt.Sprintf("endpoints[%d].backends[%d].dip[%d]", i, s.backend, s.dip), s.addr.String(), s.wrong())
 			})
 		}
 		for j := range e.Backends {
 			b := &e.Backends[j]
-			if wrong := s.underlay(b.Host); wrong != "" {
+			if wrong := underlay(network, b.Host); wrong != "" {
 				f.add(fmt.Sprintf("endpoints[%d].backends[%d].host", i, j), b.Host.String(), wrong)
 			}
 			for k, dip := range b.DIPs {
-				if wrong := cmp.Or(s.underlay(dip), s.tunnel(Outer(dip, b.Host))); wrong != "" {
+				if wrong := cmp.Or(underlay(network, dip), tunnel(network, Outer(dip, b.Host))); wrong != "" {
 					f.add(fmt.Sprintf("endpoints[%d].backends[%d].dip[%d]", i, j, k), dip.String(), wrong)
 				}
 			}
@@ -92,34 +123,33 @@ func (s *state) service(f *faults, o *Service) {
 	}
 }
 
-func (s *state) node(f *faults, o *Node) {
+func (s rules) node(f *faults, o *Node) {
+	network := s.network()
 	for i, a := range o.Addresses {
 		at := fmt.Sprintf("address[%d]", i)
-		if s.network != nil {
-			f.check(at, a.String(), s.underlay(a))
+		if network != nil {
+			f.check(at, a.String(), underlay(network, a))
 		}
-		if owner, taken := s.nodes[a]; taken {
-			f.add(at, a.String(), "must belong to one node, and "+owner+" claims it too")
-			continue
+		if owner := s.addressOwner(a); owner != o.Name {
+			f.add(at, a.String(), "must belong to one node, and "+Ref(KindNode, owner)+" claims it too")
 		}
-		s.nodes[a] = Ref(KindNode, o.Name)
 	}
 }
 
 // vip says what is wrong with a VIP's place.
-func (s *state) vip(a netip.Addr) string {
-	if s.network == nil {
+func (s rules) vip(a netip.Addr) string {
+	n := s.network()
+	if n == nil {
 		return "must be inside the vips of a Network, and there is no Network"
 	}
-	if holding(s.network.VIPs, a) < 0 {
-		return fmt.Sprintf("must be inside the vips of %s: %s", Ref(KindNetwork, s.network.Name), list(s.network.VIPs))
+	if holding(n.VIPs, a) < 0 {
+		return fmt.Sprintf("must be inside the vips of %s: %s", Ref(KindNetwork, n.Name), list(n.VIPs))
 	}
 	return ""
 }
 
 // underlay says what is wrong with the place of a DIP, a host or a node.
-func (s *state) underlay(a netip.Addr) string {
-	n := s.network
+func underlay(n *Network, a netip.Addr) string {
 	if i := holding(n.VIPs, a); i >= 0 {
 		return fmt.Sprintf("must not be inside the vips of %s: %s", Ref(KindNetwork, n.Name), n.VIPs[i])
 	}
@@ -133,13 +163,13 @@ func (s *state) underlay(a netip.Addr) string {
 }
 
 // tunnel says what is missing for packets to an outer destination.
-func (s *state) tunnel(outer netip.Addr) string {
-	for _, p := range s.network.TunnelSources {
+func tunnel(n *Network, outer netip.Addr) string {
+	for _, p := range n.TunnelSources {
 		if p.Addr().Is4() == outer.Is4() {
 			return ""
 		}
 	}
-	return fmt.Sprintf("needs an %s prefix in the tunnelSources of %s", family(outer), Ref(KindNetwork, s.network.Name))
+	return fmt.Sprintf("needs an %s prefix in the tunnelSources of %s", family(outer), Ref(KindNetwork, n.Name))
 }
 
 // holding returns the index of the prefix that holds a, or -1.

@@ -185,7 +185,7 @@ func (m *Manager) stepSome(ctx context.Context, keys []lb.EndpointKey) (rest []l
 	w, c := newWrite(m.view.snapshot()), m.conditions()
 	done, bytes := 0, 0
 	for _, key := range keys {
-		if own := w.base.owners[key]; own.ep != nil {
+		if own := w.base.owner(key); own.ep != nil {
 			if err := w.advance(key, own, c); err != nil {
 				return keys, false, err
 			}

@@ -3,7 +3,6 @@ package manager
 import (
 	"cmp"
 	"crypto/x509"
-	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -21,14 +20,7 @@ func (w *write) revoke(node string, now time.Time) error {
 		return err
 	}
 	w.txn.Ops = append(w.txn.Ops, store.Put(dirRevoked+node, value))
-	var drop []string
-	for id, t := range w.base.tokens {
-		if t.GetNode() == node {
-			drop = append(drop, id)
-		}
-	}
-	slices.Sort(drop)
-	for _, id := range drop {
+	for _, id := range w.base.tokensOf(node) {
 		w.txn.Ops = append(w.txn.Ops, store.Delete(dirTokens+id))
 	}
 	return nil

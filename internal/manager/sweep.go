@@ -33,10 +33,8 @@ func (m *Manager) sweep(ctx context.Context) (int, error) {
 	defer m.writing.Unlock()
 	w := newWrite(m.view.snapshot())
 	now := m.o.Clock.Now()
-	for key, st := range w.base.states {
-		if w.base.owners[key].svc == nil && st.Idle(now) {
-			w.forget(key)
-		}
+	for _, key := range m.view.forgettable(now) {
+		w.forget(key)
 	}
 	if len(w.txn.Ops) == 0 {
 		return 0, nil
@@ -48,8 +46,22 @@ func (m *Manager) sweep(ctx context.Context) (int, error) {
 	return len(w.txn.Ops), m.view.wait(ctx, res.Revision)
 }
 
+// forgettable are the endpoints that nobody owns and whose member ids are out of quarantine.
+func (v *view) forgettable(now time.Time) []lb.EndpointKey {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	var out []lb.EndpointKey
+	for key, st := range v.state.Endpoints {
+		if v.owners[key].svc == nil && st.Idle(now) {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
 // forget deletes an endpoint's state.
 func (w *write) forget(key lb.EndpointKey) {
-	w.txn.Compares = append(w.txn.Compares, store.Compare{Key: stateKey(key), ModRevision: w.base.stateMod[key]})
+	_, mod, _ := w.base.endpoint(key)
+	w.txn.Compares = append(w.txn.Compares, store.Compare{Key: stateKey(key), ModRevision: mod})
 	w.txn.Ops = append(w.txn.Ops, store.Delete(stateKey(key)))
 }

@@ -56,14 +56,16 @@ type view struct {
 	rev, planRev int64
 	records      map[ref]*record
 	state        plan.State
-	stateMod     map[lb.EndpointKey]int64
-	serialMod    int64
-	leader       store.KV
-	tokens       map[string]*apiv1.StoredToken
-	revoked      map[string]*apiv1.StoredRevocation
-	owners       map[lb.EndpointKey]owner
-	items        items
-	subscribers  map[subscriber]bool
+	// wanted are the objects, indexed for validation.
+	wanted      *lb.State
+	stateMod    map[lb.EndpointKey]int64
+	serialMod   int64
+	leader      store.KV
+	tokens      map[string]*apiv1.StoredToken
+	revoked     map[string]*apiv1.StoredRevocation
+	owners      map[lb.EndpointKey]owner
+	items       items
+	subscribers map[subscriber]bool
 	// advanced is closed and replaced at every fold.
 	advanced chan struct{}
 }
@@ -85,7 +87,7 @@ type change struct {
 
 func newView(s *secrets) *view {
 	return &view{
-		secrets: s, records: map[ref]*record{}, stateMod: map[lb.EndpointKey]int64{},
+		secrets: s, records: map[ref]*record{}, wanted: lb.NewState(), stateMod: map[lb.EndpointKey]int64{},
 		state: plan.State{
 			Networks: map[string]*lb.Network{}, Nodes: map[string]*lb.Node{}, Services: map[string]*lb.Service{},
 			Endpoints: map[lb.EndpointKey]plan.EndpointState{},
@@ -127,6 +129,7 @@ func (v *view) fold(b store.Batch) error {
 			}
 		}
 	}
+	v.wanted.Apply(v.editsLocked(c.objects)...)
 	v.rev = b.Revision
 	v.state.Revision = v.planRev
 	for key := range touched {
@@ -139,6 +142,18 @@ func (v *view) fold(b store.Batch) error {
 	close(v.advanced)
 	v.advanced = make(chan struct{})
 	return nil
+}
+
+// editsLocked are what the view has of objects that changed.
+func (v *view) editsLocked(changed []ref) []lb.Edit {
+	edits := make([]lb.Edit, len(changed))
+	for i, r := range changed {
+		edits[i] = lb.Edit{Kind: r.kind, Name: r.name}
+		if rec := v.records[r]; rec != nil {
+			edits[i].Object = rec.obj
+		}
+	}
+	return edits
 }
 
 // planned tells whether a key's change is a new revision for nodes and watchers.

@@ -40,6 +40,16 @@ func TestStreamsEqualPlans(t *testing.T) {
 			w.send(rt, name)
 			w.check(rt, name)
 		}
+		var all []lb.Object
+		for _, rec := range w.view.records {
+			all = append(all, rec.obj)
+		}
+		// A Network that goes is a fault of all that stays.
+		edit := lb.Edit{Kind: lb.KindNetwork, Name: "main"}
+		left := slices.DeleteFunc(slices.Clone(all), func(o lb.Object) bool { return o.Kind() == lb.KindNetwork })
+		if got, want := w.view.wanted.Check(edit), lb.ValidateState(left); !reflect.DeepEqual(got, want) {
+			rt.Fatalf("without the Network the view's objects have the faults\n%v\nwant\n%v", got, want)
+		}
 	})
 }
 
@@ -73,7 +83,7 @@ func (w *world) step(rt *rapid.T) {
 	w.now = w.now.Add(time.Duration(rapid.IntRange(0, 13).Draw(rt, "hours")) * time.Hour)
 	wr := newWrite(w.view.snapshot())
 	if rapid.IntRange(0, 3).Draw(rt, "delete") == 0 {
-		for _, r := range slices.SortedFunc(maps.Keys(wr.base.records), compareRefs) {
+		for _, r := range slices.SortedFunc(maps.Keys(w.view.records), compareRefs) {
 			if rapid.Bool().Draw(rt, "this") {
 				if err := wr.delete(r, w.now); err != nil {
 					rt.Fatal(err)

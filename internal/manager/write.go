@@ -49,37 +49,77 @@ func (e stale) Error() string {
 
 // write is one attempt at a write: what it is computed from and what it would do.
 type write struct {
-	base    *snapshot
-	after   map[ref]lb.Object
+	base *snapshot
+	// edited are the objects that differ from the base; nil are gone.
+	edited  map[ref]lb.Object
 	changes []*apiv1.Change
 	txn     store.Txn
 	keys    map[lb.EndpointKey]bool // endpoints whose owner or members may change
 }
 
-// snapshot is the view at one revision, safe to read without a lock.
+// snapshot is what a write is computed from: the view, read piece by piece, so that a write costs what it changes. A
+// write that is stored while it is read changes the serial key: what was computed then is not committed.
 type snapshot struct {
+	v                       *view
 	rev, planRev, serialMod int64
-	records                 map[ref]*record
-	states                  map[lb.EndpointKey]plan.EndpointState
-	stateMod                map[lb.EndpointKey]int64
-	owners                  map[lb.EndpointKey]owner
-	tokens                  map[string]*apiv1.StoredToken
 	keyID                   uint32
 }
 
-// snapshot copies what a write needs; keys are the endpoints it may touch besides those of the refs' present objects.
 func (v *view) snapshot() *snapshot {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	s := &snapshot{
-		rev: v.rev, planRev: v.planRev, serialMod: v.serialMod, records: maps.Clone(v.records),
-		states: maps.Clone(v.state.Endpoints), stateMod: maps.Clone(v.stateMod), owners: maps.Clone(v.owners),
-		tokens: maps.Clone(v.tokens),
-	}
+	s := &snapshot{v: v, rev: v.rev, planRev: v.planRev, serialMod: v.serialMod}
 	if n := len(v.state.RingKeys); n > 0 {
 		s.keyID = v.state.RingKeys[n-1].ID
 	}
 	return s
+}
+
+// record is nil for an object that is not there.
+func (s *snapshot) record(r ref) *record {
+	s.v.mu.RLock()
+	defer s.v.mu.RUnlock()
+	return s.v.records[r]
+}
+
+// endpoint is what is stored of an endpoint, and the key's revision; known is false when nothing is.
+func (s *snapshot) endpoint(key lb.EndpointKey) (st plan.EndpointState, mod int64, known bool) {
+	s.v.mu.RLock()
+	defer s.v.mu.RUnlock()
+	st, known = s.v.state.Endpoints[key]
+	return st, s.v.stateMod[key], known
+}
+
+// owner is zero for an endpoint that belongs to nobody.
+func (s *snapshot) owner(key lb.EndpointKey) owner {
+	s.v.mu.RLock()
+	defer s.v.mu.RUnlock()
+	return s.v.owners[key]
+}
+
+// tokensOf are the ids of a node's join tokens, ordered.
+func (s *snapshot) tokensOf(node string) []string {
+	s.v.mu.RLock()
+	defer s.v.mu.RUnlock()
+	var out []string
+	for id, t := range s.v.tokens {
+		if t.GetNode() == node {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// faults are those that the state would have after the edits.
+func (s *snapshot) faults(edited map[ref]lb.Object) []lb.Violation {
+	edits := make([]lb.Edit, 0, len(edited))
+	for r, o := range edited {
+		edits = append(edits, lb.Edit{Kind: r.kind, Name: r.name, Object: o})
+	}
+	s.v.mu.RLock()
+	defer s.v.mu.RUnlock()
+	return s.v.wanted.Check(edits...)
 }
 
 // apply stores the objects.
@@ -156,24 +196,20 @@ func (m *Manager) write(ctx context.Context, dryRun bool, edit func(*write) erro
 }
 
 func newWrite(base *snapshot) *write {
-	w := &write{base: base, after: make(map[ref]lb.Object, len(base.records)), keys: map[lb.EndpointKey]bool{}}
-	for r, rec := range base.records {
-		w.after[r] = rec.obj
-	}
-	return w
+	return &write{base: base, edited: map[ref]lb.Object{}, keys: map[lb.EndpointKey]bool{}}
 }
 
 // put adds or changes an object. A revision other than 0 is the one it was read at, which must still be its present.
 func (w *write) put(o lb.Object, read int64) error {
 	r := refOf(o)
-	if present := w.base.records[r].revision(); read != 0 && read != present {
+	old := w.base.record(r)
+	if present := old.revision(); read != 0 && read != present {
 		return stale{r, read, present}
 	}
 	ch := &apiv1.Change{Kind: string(r.kind), Name: r.name, Action: apiv1.Change_ACTION_CREATED}
 	w.changes = append(w.changes, ch)
 	next := convert.ToObject(o)
 	next.Generation = 1
-	old := w.base.records[r]
 	if old != nil {
 		ch.Before = old.api
 		if lb.Equal(old.obj, o) {
@@ -184,7 +220,7 @@ func (w *write) put(o lb.Object, read int64) error {
 		w.touch(old.obj)
 	}
 	ch.After = next
-	w.after[r] = o
+	w.edited[r] = o
 	w.touch(o)
 	value, err := proto.Marshal(next)
 	if err != nil {
@@ -197,12 +233,12 @@ func (w *write) put(o lb.Object, read int64) error {
 
 // delete takes an object out. A node also loses its certificates and its tokens.
 func (w *write) delete(r ref, revoked time.Time) error {
-	old := w.base.records[r]
-	if _, present := w.after[r]; !present || old == nil {
+	old := w.base.record(r)
+	if o, edited := w.edited[r]; old == nil || edited && o == nil {
 		return notFound{r}
 	}
 	w.changes = append(w.changes, &apiv1.Change{Kind: string(r.kind), Name: r.name, Action: apiv1.Change_ACTION_DELETED, Before: old.api})
-	delete(w.after, r)
+	w.edited[r] = nil
 	w.touch(old.obj)
 	w.expect(r.key(), old)
 	w.txn.Ops = append(w.txn.Ops, store.Delete(r.key()))
@@ -231,11 +267,7 @@ func (w *write) finish(c conditions) error {
 	if len(w.txn.Ops) == 0 {
 		return nil
 	}
-	all := make([]lb.Object, 0, len(w.after))
-	for _, r := range slices.SortedFunc(maps.Keys(w.after), compareRefs) {
-		all = append(all, w.after[r])
-	}
-	if faults := lb.ValidateState(all); len(faults) > 0 {
+	if faults := w.base.faults(w.edited); len(faults) > 0 {
 		return invalid{faults}
 	}
 	owners := w.owners()
@@ -250,23 +282,26 @@ func (w *write) finish(c conditions) error {
 // owners finds who owns the touched endpoints in the resulting state.
 func (w *write) owners() map[lb.EndpointKey]owner {
 	out := make(map[lb.EndpointKey]owner, len(w.keys))
-	for _, o := range w.after {
-		svc, ok := o.(*lb.Service)
-		if !ok {
+	for key := range w.keys {
+		own := w.base.owner(key)
+		if own.svc == nil {
 			continue
 		}
-		plan.EachEndpoint(svc, func(key lb.EndpointKey, ep *lb.Endpoint) {
-			if w.keys[key] {
-				out[key] = owner{svc, ep}
-			}
-		})
+		if _, edited := w.edited[refOf(own.svc)]; !edited {
+			out[key] = own
+		}
+	}
+	for _, o := range w.edited {
+		if svc, ok := o.(*lb.Service); ok {
+			plan.EachEndpoint(svc, func(key lb.EndpointKey, ep *lb.Endpoint) { out[key] = owner{svc, ep} })
+		}
 	}
 	return out
 }
 
 // advance adds the endpoint's next state to the transaction.
 func (w *write) advance(key lb.EndpointKey, own owner, c conditions) error {
-	prev, known := w.base.states[key]
+	prev, mod, known := w.base.endpoint(key)
 	prev.Key = key
 	next, err := plan.Advance(prev, c.input(key, own.ep, w.base.keyID))
 	if errors.Is(err, plan.ErrMemberIDs) {
@@ -279,7 +314,7 @@ func (w *write) advance(key lb.EndpointKey, own owner, c conditions) error {
 	if forget && !known || !forget && known && next.Equal(&prev) {
 		return nil
 	}
-	w.txn.Compares = append(w.txn.Compares, store.Compare{Key: stateKey(key), ModRevision: w.base.stateMod[key]})
+	w.txn.Compares = append(w.txn.Compares, store.Compare{Key: stateKey(key), ModRevision: mod})
 	if forget {
 		w.txn.Ops = append(w.txn.Ops, store.Delete(stateKey(key)))
 		return nil

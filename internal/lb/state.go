@@ -1,0 +1,244 @@
+package lb
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// State is the wanted state of everything, with indexes by which a change is validated at the cost of what it changes.
+// Check answers as ValidateState does for all objects after the change. Objects in it are never modified.
+type State struct {
+	objects  map[id]Object
+	networks []string // ordered
+	// vips and addresses are the Services and Nodes that claim an address, ordered by name.
+	vips, addresses claims
+	// wrong are the faults of what is in the state; the store may hold what a later version refuses.
+	wrong map[id][]Violation
+}
+
+// Edit is one step of a change: the object is put, or goes when Object is nil.
+type Edit struct {
+	Kind   Kind
+	Name   string
+	Object Object
+}
+
+// PutEdit puts the object.
+func PutEdit(o Object) Edit { return Edit{o.Kind(), o.ObjectName(), o} }
+
+// id names an object.
+type id struct {
+	kind Kind
+	name string
+}
+
+func idOf(o Object) id { return id{o.Kind(), o.ObjectName()} }
+
+func (i id) compare(o id) int {
+	return cmp.Or(cmp.Compare(i.kind, o.kind), cmp.Compare(i.name, o.name))
+}
+
+// claims are the names of those that have an address, ordered; hardly ever more than one.
+type claims map[netip.Addr][]string
+
+func (c claims) add(addrs []netip.Addr, name string) {
+	for _, a := range addrs {
+		if i, found := slices.BinarySearch(c[a], name); !found {
+			c[a] = slices.Insert(slices.Clone(c[a]), i, name)
+		}
+	}
+}
+
+func (c claims) remove(addrs []netip.Addr, name string) {
+	for _, a := range addrs {
+		i, found := slices.BinarySearch(c[a], name)
+		switch {
+		case found && len(c[a]) == 1:
+			delete(c, a)
+		case found:
+			c[a] = slices.Delete(slices.Clone(c[a]), i, i+1)
+		}
+	}
+}
+
+// claimed are the addresses that only one object may have.
+func claimed(o Object) []netip.Addr {
+	switch o := o.(type) {
+	case *Service:
+		return o.VIPs
+	case *Node:
+		return o.Addresses
+	}
+	return nil
+}
+
+// NewState returns the state without objects.
+func NewState() *State {
+	return &State{objects: map[id]Object{}, vips: claims{}, addresses: claims{}, wrong: map[id][]Violation{}}
+}
+
+// Check returns the faults that the state would have after the edits, of which the last one of each object counts.
+func (s *State) Check(edits ...Edit) []Violation {
+	found := s.after(edits).faults()
+	for i, faults := range s.wrong {
+		if _, again := found[i]; !again {
+			found[i] = faults
+		}
+	}
+	var out []Violation
+	for _, i := range slices.SortedFunc(maps.Keys(found), id.compare) {
+		out = append(out, found[i]...)
+	}
+	return out
+}
+
+// Apply makes the edits, valid or not.
+func (s *State) Apply(edits ...Edit) {
+	after := s.after(edits)
+	for i, faults := range after.faults() {
+		delete(s.wrong, i)
+		if len(faults) > 0 {
+			s.wrong[i] = faults
+		}
+	}
+	for i, o := range after.edits {
+		if old := s.objects[i]; old != nil {
+			s.claims(i.kind).remove(claimed(old), i.name)
+		}
+		delete(s.objects, i)
+		if o != nil {
+			s.objects[i] = o
+			s.claims(i.kind).add(claimed(o), i.name)
+		}
+	}
+	s.networks = after.networks
+}
+
+// claims are those of a kind; adding nothing to those of other kinds is no fault.
+func (s *State) claims(k Kind) claims {
+	switch k {
+	case KindService:
+		return s.vips
+	case KindNode:
+		return s.addresses
+	}
+	return nil
+}
+
+// after is the state with edits that are not made yet.
+type after struct {
+	*State
+	edits    map[id]Object // nil: gone
+	networks []string
+	// newVIPs and newAddresses are the claims of the edited objects.
+	newVIPs, newAddresses claims
+}
+
+func (s *State) after(edits []Edit) *after {
+	a := &after{State: s, edits: make(map[id]Object, len(edits)), networks: s.networks, newVIPs: claims{}, newAddresses: claims{}}
+	for _, e := range edits {
+		a.edits[id{e.Kind, e.Name}] = e.Object
+	}
+	for i, o := range a.edits {
+		switch o := o.(type) {
+		case *Service:
+			a.newVIPs.add(o.VIPs, o.Name)
+		case *Node:
+			a.newAddresses.add(o.Addresses, o.Name)
+		}
+		if i.kind != KindNetwork {
+			continue
+		}
+		a.networks = slices.DeleteFunc(slices.Clone(a.networks), func(name string) bool { return name == i.name })
+		if o != nil {
+			a.networks = slices.Sorted(slices.Values(append(a.networks, i.name)))
+		}
+	}
+	return a
+}
+
+// object is nil when there is none.
+func (a *after) object(i id) Object {
+	if o, edited := a.edits[i]; edited {
+		return o
+	}
+	return a.objects[i]
+}
+
+// network implements surroundings.
+func (a *after) network() *Network {
+	if len(a.networks) == 0 {
+		return nil
+	}
+	n, _ := a.object(id{KindNetwork, a.networks[0]}).(*Network)
+	return n
+}
+
+// vipOwner implements surroundings.
+func (a *after) vipOwner(addr netip.Addr) string {
+	return a.owner(KindService, a.vips[addr], a.newVIPs[addr])
+}
+
+// addressOwner implements surroundings.
+func (a *after) addressOwner(addr netip.Addr) string {
+	return a.owner(KindNode, a.addresses[addr], a.newAddresses[addr])
+}
+
+// owner is the first of those who had a claim and were not edited, and of those who have one by an edit.
+func (a *after) owner(k Kind, had, have []string) string {
+	for _, name := range had {
+		if _, edited := a.edits[id{k, name}]; edited {
+			continue
+		}
+		if len(have) > 0 && have[0] < name {
+			return have[0]
+		}
+		return name
+	}
+	if len(have) > 0 {
+		return have[0]
+	}
+	return ""
+}
+
+// affected are the objects whose validity may differ from before: the edited ones, those that claim an address which an
+// edited one has or had, and all when a Network changed.
+func (a *after) affected() map[id]bool {
+	out := make(map[id]bool, len(a.edits))
+	all := false
+	for i := range a.edits {
+		out[i] = true
+		all = all || i.kind == KindNetwork
+	}
+	if all {
+		for i := range a.objects {
+			out[i] = true
+		}
+		return out
+	}
+	for i, o := range a.edits {
+		of := a.claims(i.kind)
+		for _, addrs := range [2][]netip.Addr{claimed(a.objects[i]), claimed(o)} {
+			for _, addr := range addrs {
+				for _, name := range of[addr] {
+					out[id{i.kind, name}] = true
+				}
+			}
+		}
+	}
+	return out
+}
+
+// faults are those of the affected objects; those without faults, and those that are gone, have none.
+func (a *after) faults() map[id][]Violation {
+	out := map[id][]Violation{}
+	for i := range a.affected() {
+		out[i] = nil
+		if o := a.object(i); o != nil {
+			out[i] = rules{a}.check(o)
+		}
+	}
+	return out
+}

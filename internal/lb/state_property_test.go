@@ -1,0 +1,88 @@
+package lb_test
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// TestStateChecksAsValidateState makes random changes, valid and not, to a State. What it says of each before it is made,
+// and of the state afterwards, is what ValidateState says of all objects.
+func TestStateChecksAsValidateState(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		state, all := lb.NewState(), map[string]lb.Object{}
+		list := func() []lb.Object {
+			var out []lb.Object
+			for _, o := range all {
+				out = append(out, o)
+			}
+			return out
+		}
+		for range rapid.IntRange(1, 12).Draw(t, "changes") {
+			edits := rapid.SliceOfN(rapid.Custom(edit), 0, 4).Draw(t, "edits")
+			for _, e := range edits {
+				at := string(e.Kind) + e.Name
+				if delete(all, at); e.Object != nil {
+					all[at] = e.Object
+				}
+			}
+			want := lb.ValidateState(list())
+			if got := state.Check(edits...); !reflect.DeepEqual(got, want) {
+				t.Fatalf("before the change\n got: %v\nwant: %v", texts(got), texts(want))
+			}
+			if rapid.IntRange(0, 3).Draw(t, "one by one") == 0 {
+				for _, e := range edits {
+					state.Apply(e)
+				}
+			} else {
+				state.Apply(edits...)
+			}
+			if got := state.Check(); !reflect.DeepEqual(got, want) {
+				t.Fatalf("after the change\n got: %v\nwant: %v", texts(got), texts(want))
+			}
+		}
+	})
+}
+
+// edit puts or removes one of a few objects, whose addresses are few too.
+func edit(t *rapid.T) lb.Edit {
+	name := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "name")
+	gone := rapid.IntRange(0, 4).Draw(t, "gone") == 0
+	few := func(format string) []netip.Addr {
+		var out []netip.Addr
+		for _, i := range rapid.SliceOfNDistinct(rapid.IntRange(1, 4), 1, 2, rapid.ID).Draw(t, "addresses") {
+			out = append(out, addr(fmt.Sprintf(format, i)))
+		}
+		return out
+	}
+	var o lb.Object
+	switch rapid.SampledFrom([]lb.Kind{lb.KindService, lb.KindService, lb.KindNode, lb.KindNetwork}).Draw(t, "kind") {
+	case lb.KindService:
+		s := validService()
+		s.VIPs = few("203.0.113.%d")
+		s.Endpoints = s.Endpoints[:1]
+		s.Endpoints[0].Backends = s.Endpoints[0].Backends[:1]
+		backend(s).Host, backend(s).DIPs = few("10.20.1.%d")[0], few("10.20.%d.11")[:1]
+		o = s
+	case lb.KindNode:
+		n := validNode()
+		n.Addresses = few("10.20.1.%d")
+		o = n
+	case lb.KindNetwork:
+		n := validNetwork()
+		n.VIPs = []netip.Prefix{prefix(rapid.SampledFrom([]string{"203.0.113.0/24", "203.0.113.0/30", "0.0.0.0/0"}).Draw(t, "vips"))}
+		n.Underlay = []netip.Prefix{prefix(rapid.SampledFrom([]string{"10.0.0.0/8", "10.20.0.0/15", "10.20.1.0/24"}).Draw(t, "underlay"))}
+		o = n
+	}
+	rename(o, name)
+	e := lb.PutEdit(o)
+	if gone {
+		e.Object = nil
+	}
+	return e
+}
