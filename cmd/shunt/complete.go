@@ -13,7 +13,7 @@ import (
 func (g *globals) completeNames(extraKinds ...string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {
-			return append([]string{"services", "nodes", "networks"}, extraKinds...), cobra.ShellCompDirectiveNoFileComp
+			return slices.Concat(kindPlurals, extraKinds), cobra.ShellCompDirectiveNoFileComp
 		}
 		if slices.Contains(extraKinds, args[0]) {
 			args = []string{"services"}

@@ -16,9 +16,10 @@ func newDescribe(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "describe KIND NAME",
 		Short: "Tell everything about one object, and what the nodes report of it",
-		Long:  "Describe tells an object in words: of a service its endpoints, their members with ids, health by mux and routes;\nof a node what it obeys, its BGP peers, routes and counted reasons. With -o json or yaml it prints the object and\nthe reports as records.",
+		Long:  "Describe tells an object in words: of a service its endpoints, their members with ids, health by mux and routes;\nof a node what it obeys, its BGP peers, routes and counted reasons; of a tenant what of its quotas is taken, of a\npolicy who names it. With -o json or yaml it prints the object and the reports as records.",
 		Example: "  shunt describe service web\n" +
-			"  shunt describe node mux1",
+			"  shunt describe node mux1\n" +
+			"  shunt describe tenant shop",
 		Args:              needs("KIND", "NAME"),
 		ValidArgsFunction: g.completeNames(),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -50,6 +51,9 @@ func (c *client) describe(ctx context.Context, g *globals, w io.Writer, kind lb.
 		return err
 	}
 	d := &description{w: w, stored: objects[0], status: status}
+	if d.related, err = c.related(ctx, kind, objects); err != nil {
+		return err
+	}
 	switch o := object.(type) {
 	case *lb.Service:
 		d.service(o)
@@ -57,6 +61,10 @@ func (c *client) describe(ctx context.Context, g *globals, w io.Writer, kind lb.
 		d.node(o)
 	case *lb.Network:
 		d.network(o)
+	case *lb.Tenant:
+		d.tenant(o)
+	case *lb.Policy:
+		d.policy(o)
 	}
 	return d.err
 }
@@ -84,10 +92,11 @@ func describeRecords(g *globals, w io.Writer, kind lb.Kind, o *apiv1.Object, sta
 
 // description writes an object in words; the first error of the writer stays.
 type description struct {
-	w      io.Writer
-	stored *apiv1.Object
-	status *apiv1.StatusResponse
-	err    error
+	w       io.Writer
+	stored  *apiv1.Object
+	status  *apiv1.StatusResponse
+	related related
+	err     error
 
 	// decided and members, by memberKey, are made of the status of a service.
 	decided decisions
@@ -127,10 +136,7 @@ func (d *description) service(s *lb.Service) {
 	d.field("Service", s.Name)
 	d.field("Tenant", s.Tenant)
 	d.field("VIPs", strings.ReplaceAll(commas(s.VIPs), ",", ", "))
-	d.field("Limits", limitsText(s.Limits))
-	if n, m := len(s.Sources.Allow), len(s.Sources.Deny); n+m > 0 {
-		d.field("Sources", fmt.Sprintf("%d prefixes allowed, %d denied; others %s", n, m, map[bool]string{true: "pass", false: "are refused"}[n == 0]))
-	}
+	d.shared(s)
 	d.stamp()
 	d.decided, d.members = decisionsOf(d.status), map[string][]memberReport{}
 	for _, m := range reports(d.status, s.Name) {

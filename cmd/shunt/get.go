@@ -24,7 +24,7 @@ func newGet(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get KIND [NAME]",
 		Short: "List objects, or what the nodes report of backends, endpoints and flows",
-		Long: "Get lists services, nodes or networks. With -o yaml these can be applied again.\n\n" +
+		Long: "Get lists services, nodes, networks, tenants or policies. With -o yaml these can be applied again.\n\n" +
 			"The kinds backend and endpoint are views of what the muxes reported: health and packets of each; NAME is then\n" +
 			"a service.\n\n" +
 			"The kind flows asks the muxes what they remember of an endpoint's flows: backend, class and age of each; NAME is\n" +
@@ -36,7 +36,7 @@ func newGet(g *globals) *cobra.Command {
 			"  shunt get flows 203.0.113.10:80 --node mux1 --limit 20",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 1 || len(args) > 2 {
-				return usagef("needs KIND and at most one NAME; KIND is service, node, network, backend, endpoint or flows")
+				return usagef("needs KIND and at most one NAME; KIND is %s, backend, endpoint or flows", kindWords)
 			}
 			return nil
 		},
@@ -48,7 +48,7 @@ func newGet(g *globals) *cobra.Command {
 			}
 			if kind := strings.ToLower(args[0]); kind == "flows" || kind == "flow" {
 				if watch {
-					return usagef("--watch: must be used with service, node or network")
+					return usagef("--watch: must be used with %s", kindChoice)
 				}
 				request, err := flows.request(name)
 				if err != nil {
@@ -63,7 +63,7 @@ func newGet(g *globals) *cobra.Command {
 			}
 			if makeView, ok := viewKinds[strings.ToLower(args[0])]; ok {
 				if watch {
-					return usagef("--watch: must be used with service, node or network")
+					return usagef("--watch: must be used with %s", kindChoice)
 				}
 				return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
 					return c.getView(ctx, g, cmd.OutOrStdout(), makeView, name)
@@ -71,7 +71,7 @@ func newGet(g *globals) *cobra.Command {
 			}
 			kind, err := parseKind(args[0])
 			if err != nil {
-				return usagef("kind: %q: must be service, node, network, backend, endpoint or flows", args[0])
+				return usagef("kind: %q: must be %s, backend, endpoint or flows", args[0], kindWords)
 			}
 			if watch {
 				return g.watch(cmd.Context(), cmd.OutOrStdout(), kind, name)
@@ -112,7 +112,13 @@ func (c *client) get(ctx context.Context, g *globals, w io.Writer, kind lb.Kind,
 	if err != nil {
 		return err
 	}
-	rows, err := objectRows(kind, objects, status)
+	var near related
+	if kind != lb.KindService {
+		if near, err = c.related(ctx, kind, objects); err != nil {
+			return err
+		}
+	}
+	rows, err := objectRows(kind, objects, status, near)
 	if err != nil {
 		return err
 	}
@@ -134,14 +140,14 @@ func printYAML(w io.Writer, objects []*apiv1.Object) error {
 }
 
 // objectRows is the table of objects of one kind, with what the nodes reported.
-func objectRows(kind lb.Kind, objects []*apiv1.Object, status *apiv1.StatusResponse) ([][]string, error) {
+func objectRows(kind lb.Kind, objects []*apiv1.Object, status *apiv1.StatusResponse, near related) ([][]string, error) {
 	rows, healthy := [][]string{headings[kind]}, healthyMembers(status)
 	for _, o := range objects {
 		object, err := domainObject(o)
 		if err != nil {
 			return nil, err
 		}
-		rows = append(rows, objectRow(object, status, healthy))
+		rows = append(rows, objectRow(object, status, healthy, near))
 	}
 	return rows, nil
 }
@@ -151,10 +157,12 @@ var headings = map[lb.Kind][]string{
 	lb.KindService: {"NAME", "TENANT", "VIP", "ENDPOINTS", "HEALTHY"},
 	lb.KindNode:    {"NAME", "ROLE", "ZONE", "ADDRESS", "STATE", "SYNCED"},
 	lb.KindNetwork: {"NAME", "VIPS", "UNDERLAY", "MTU", "TUNNEL-SOURCES", "ENCAP"},
+	lb.KindTenant:  {"NAME", "WEIGHT", "SERVICES", "ENDPOINTS", "BACKENDS", "CHANGES/MIN"},
+	lb.KindPolicy:  {"NAME", "TENANT", "PACKETS,FLOWS,PINGS", "ALLOWED,DENIED", "PLACEMENT", "SERVICES"},
 }
 
 // objectRow is an object's row; healthy are the healthy members of each service.
-func objectRow(object lb.Object, status *apiv1.StatusResponse, healthy map[string]int) []string {
+func objectRow(object lb.Object, status *apiv1.StatusResponse, healthy map[string]int, near related) []string {
 	switch o := object.(type) {
 	case *lb.Service:
 		var endpoints []string
@@ -175,6 +183,10 @@ func objectRow(object lb.Object, status *apiv1.StatusResponse, healthy map[strin
 		return []string{o.Name, string(o.Role), o.Zone, commas(o.Addresses), state, synced}
 	case *lb.Network:
 		return []string{o.Name, commas(o.VIPs), commas(o.Underlay), fmt.Sprint(o.MTU), commas(o.TunnelSources), o.Encap}
+	case *lb.Tenant:
+		return tenantRow(o, near)
+	case *lb.Policy:
+		return policyRow(o, near)
 	}
 	return nil
 }

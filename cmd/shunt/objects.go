@@ -161,34 +161,6 @@ func (c *client) fetch(ctx context.Context, kind lb.Kind, name string) ([]*apiv1
 	return objects, nil
 }
 
-// objectName is the name of an object of any kind.
-func objectName(o *apiv1.Object) string {
-	switch kind := o.GetKind().(type) {
-	case *apiv1.Object_Service:
-		return kind.Service.GetName()
-	case *apiv1.Object_Node:
-		return kind.Node.GetName()
-	case *apiv1.Object_Network:
-		return kind.Network.GetName()
-	}
-	return ""
-}
-
-// objectKinds are the kinds that are stored, by every spelling that the command line takes.
-var objectKinds = map[string]lb.Kind{
-	"service": lb.KindService, "services": lb.KindService,
-	"node": lb.KindNode, "nodes": lb.KindNode,
-	"network": lb.KindNetwork, "networks": lb.KindNetwork,
-}
-
-// parseKind reads a kind of stored objects from the command line.
-func parseKind(s string) (lb.Kind, error) {
-	if kind, ok := objectKinds[strings.ToLower(s)]; ok {
-		return kind, nil
-	}
-	return "", usagef("kind: %q: must be service, node or network", s)
-}
-
 // rawJSON is a message in the JSON of protobuf, every field present. protojson varies its white space on purpose.
 func rawJSON(m proto.Message) (json.RawMessage, error) {
 	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)

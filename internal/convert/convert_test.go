@@ -55,17 +55,31 @@ func health(rt *rapid.T) lb.Health {
 
 func randomObject(rt *rapid.T) lb.Object {
 	var o lb.Object
-	switch rapid.IntRange(0, 2).Draw(rt, "kind") {
+	switch rapid.IntRange(0, 4).Draw(rt, "kind") {
 	case 0:
 		o = &lb.Service{
 			Name: name(rt), Tenant: name(rt), VIPs: some(rt, "vips", 1, 3, func(rt *rapid.T) netip.Addr { return addr(rt, "vip") }),
-			Endpoints: some(rt, "endpoints", 1, 3, randomEndpoint), Limits: randomLimits(rt),
-			Sources: lb.Sources{Allow: some(rt, "allow", 0, 3, prefix), Deny: some(rt, "deny", 0, 3, prefix)},
+			Endpoints: some(rt, "endpoints", 1, 3, randomEndpoint), Policy: name(rt),
+			Limits: maybe(rt, randomLimits), Sources: maybe(rt, randomSources), Placement: maybe(rt, randomPlacement),
+		}
+	case 3:
+		o = &lb.Tenant{
+			Name: name(rt), Weight: rapid.Uint32().Draw(rt, "weight"), VNI: rapid.Uint32().Draw(rt, "vni"),
+			Quotas: lb.Quotas{
+				Services: rapid.Uint32().Draw(rt, "services"), Endpoints: rapid.Uint32().Draw(rt, "endpoints"),
+				Backends: rapid.Uint32().Draw(rt, "backends"), Changes: rapid.Uint32().Draw(rt, "changes"),
+			},
+		}
+	case 4:
+		o = &lb.Policy{
+			Name: name(rt), Tenant: name(rt), Limits: maybe(rt, randomLimits), Sources: maybe(rt, randomSources),
+			Placement: maybe(rt, randomPlacement),
 		}
 	case 1:
 		n := &lb.Node{
 			Name: name(rt), Role: rapid.SampledFrom([]lb.Role{lb.RoleMux, lb.RoleHost}).Draw(rt, "role"), Zone: name(rt),
 			Addresses: some(rt, "addresses", 1, 2, func(rt *rapid.T) netip.Addr { return addr(rt, "address") }), Drain: rapid.Bool().Draw(rt, "drain"),
+			Capacity: lb.Capacity{VIPs: rapid.Uint32().Draw(rt, "most vips"), Packets: rapid.Uint64().Draw(rt, "most packets")},
 		}
 		if rapid.Bool().Draw(rt, "bgp") {
 			n.BGP = &lb.BGP{ASN: rapid.Uint32().Draw(rt, "asn"), RouterID: netip.MustParseAddr("10.0.0.1"), Peers: some(rt, "peers", 0, 2, randomPeer)}
@@ -88,6 +102,23 @@ func prefix(rt *rapid.T) netip.Prefix {
 
 func randomLimits(rt *rapid.T) lb.Limits {
 	return lb.Limits{Packets: rapid.Uint64().Draw(rt, "packets"), Connections: rapid.Uint64().Draw(rt, "connections"), Ping: rapid.Uint64().Draw(rt, "ping")}
+}
+
+func randomSources(rt *rapid.T) lb.Sources {
+	return lb.Sources{Allow: some(rt, "allow", 0, 3, prefix), Deny: some(rt, "deny", 0, 3, prefix)}
+}
+
+func randomPlacement(rt *rapid.T) lb.Placement {
+	return lb.Placement{Replicas: rapid.Uint32().Draw(rt, "replicas"), By: rapid.SampledFrom([]string{"", lb.PlaceByVIPs, lb.PlaceByLoad}).Draw(rt, "by")}
+}
+
+// maybe is nil as often as not.
+func maybe[T any](rt *rapid.T, draw func(*rapid.T) T) *T {
+	if rapid.Bool().Draw(rt, "unsaid") {
+		return nil
+	}
+	v := draw(rt)
+	return &v
 }
 
 func randomEncap(rt *rapid.T) string {
@@ -301,6 +332,7 @@ func FuzzFromObject(f *testing.F) {
 	}}}}})
 	seed(&apiv1.Object{Kind: &apiv1.Object_Service{Service: &apiv1.Service{
 		Name: "media", Vip: []string{"203.0.113.20"}, Limits: &apiv1.Limits{Packets: 1, Connections: 2, Ping: 3},
+		Policy: "gold", Placement: &apiv1.Placement{Replicas: 2, By: "load"},
 		Sources: &apiv1.Sources{Allow: []string{"0.0.0.0/0"}, Deny: []string{"192.0.2.0/24"}},
 		Endpoints: []*apiv1.Endpoint{{
 			Protocol: "udp", Port: "8000-8100", Source: &apiv1.SourceAffinity{Prefix4: 24, For: durationpb.New(time.Minute)},
@@ -311,6 +343,8 @@ func FuzzFromObject(f *testing.F) {
 	}}})
 	seed(&apiv1.Object{Kind: &apiv1.Object_Node{Node: &apiv1.Node{Name: "mux1", Role: "mux", Address: []string{"10.10.0.11"}, Bgp: &apiv1.BGP{Asn: 1, Peers: []*apiv1.BGPPeer{{}}}}}})
 	seed(&apiv1.Object{Kind: &apiv1.Object_Network{Network: &apiv1.Network{Name: "main", Vips: []string{"203.0.113.0/24"}, Underlay: []string{"10.0.0.0/8"}}}})
+	seed(&apiv1.Object{Kind: &apiv1.Object_Tenant{Tenant: &apiv1.Tenant{Name: "shop", Weight: 2, Vni: 1, Quotas: &apiv1.Quotas{Services: 1, Endpoints: 2, Backends: 3, Changes: 4}}}})
+	seed(&apiv1.Object{Kind: &apiv1.Object_Policy{Policy: &apiv1.Policy{Name: "gold", Tenant: "shop", Limits: &apiv1.Limits{}, Sources: &apiv1.Sources{}, Placement: &apiv1.Placement{}}}})
 	seed(&apiv1.Object{})
 	f.Add([]byte{0x1a, 0x00})
 	f.Fuzz(func(t *testing.T, b []byte) {

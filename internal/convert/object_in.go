@@ -46,9 +46,19 @@ func FromObject(o *apiv1.Object, index int) (lb.Object, []lb.Violation) {
 			r.prefix = lb.Ref(lb.KindNetwork, kind.Network.GetName()) + ": "
 			out = r.network(kind.Network)
 		}
+	case *apiv1.Object_Tenant:
+		if kind.Tenant != nil {
+			r.prefix = lb.Ref(lb.KindTenant, kind.Tenant.GetName()) + ": "
+			out = tenant(kind.Tenant)
+		}
+	case *apiv1.Object_Policy:
+		if kind.Policy != nil {
+			r.prefix = lb.Ref(lb.KindPolicy, kind.Policy.GetName()) + ": "
+			out = r.policy(kind.Policy)
+		}
 	}
 	if out == nil {
-		r.fault(fmt.Sprintf("objects[%d]", index), "", "must be one of service, node and network")
+		r.fault(fmt.Sprintf("objects[%d]", index), "", "must be one of service, node, network, tenant and policy")
 		return nil, r.faults
 	}
 	if len(r.faults) > 0 {
@@ -60,19 +70,11 @@ func FromObject(o *apiv1.Object, index int) (lb.Object, []lb.Violation) {
 
 func (r *reader) service(in *apiv1.Service) *lb.Service {
 	s := &lb.Service{
-		Name: in.GetName(), Tenant: in.GetTenant(), VIPs: r.addrs("vip", in.GetVip()), Limits: limits(in.GetLimits()),
-		Sources: lb.Sources{
-			Allow: r.prefixes("sources.allow", in.GetSources().GetAllow()), Deny: r.prefixes("sources.deny", in.GetSources().GetDeny()),
-		},
+		Name: in.GetName(), Tenant: in.GetTenant(), VIPs: r.addrs("vip", in.GetVip()), Policy: in.GetPolicy(),
+		Limits: limits(in.GetLimits()), Sources: r.sources(in.GetSources()), Placement: placement(in.GetPlacement()),
 	}
 	if len(in.GetSnat()) > 0 {
 		r.fault("snat", in.GetSnat()[0], lb.NotSupported)
-	}
-	if in.GetPolicy() != "" {
-		r.fault("policy", in.GetPolicy(), lb.NotSupported)
-	}
-	if in.GetPlacement() != nil {
-		r.fault("placement", "", lb.NotSupported)
 	}
 	for i, ep := range in.GetEndpoints() {
 		s.Endpoints = append(s.Endpoints, r.endpoint(fmt.Sprintf("endpoints[%d]", i), ep))
@@ -115,10 +117,6 @@ func (r *reader) backend(path string, in *apiv1.Backend) lb.Backend {
 	return b
 }
 
-func limits(in *apiv1.Limits) lb.Limits {
-	return lb.Limits{Packets: in.GetPackets(), Connections: in.GetConnections(), Ping: in.GetPing()}
-}
-
 func (r *reader) source(path string, in *apiv1.SourceAffinity) *lb.SourceAffinity {
 	if in == nil {
 		return nil
@@ -154,12 +152,10 @@ func (r *reader) health(path string, in *apiv1.Health) lb.Health {
 }
 
 func (r *reader) node(in *apiv1.Node) *lb.Node {
-	if in.GetCapacity() != nil {
-		r.fault("capacity", "", lb.NotSupported)
-	}
 	return &lb.Node{
 		Name: in.GetName(), Role: lb.Role(in.GetRole()), Zone: in.GetZone(), Drain: in.GetDrain(),
 		Addresses: r.addrs("address", in.GetAddress()), BGP: r.bgp(in.GetBgp()),
+		Capacity: lb.Capacity{VIPs: in.GetCapacity().GetVips(), Packets: in.GetCapacity().GetPackets()},
 	}
 }
 

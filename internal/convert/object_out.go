@@ -20,15 +20,19 @@ func ToObject(o lb.Object) *apiv1.Object {
 		return &apiv1.Object{Kind: &apiv1.Object_Node{Node: ToNode(o)}}
 	case *lb.Network:
 		return &apiv1.Object{Kind: &apiv1.Object_Network{Network: ToNetwork(o)}}
+	case *lb.Tenant:
+		return &apiv1.Object{Kind: &apiv1.Object_Tenant{Tenant: ToTenant(o)}}
+	case *lb.Policy:
+		return &apiv1.Object{Kind: &apiv1.Object_Policy{Policy: ToPolicy(o)}}
 	}
 	panic(fmt.Sprintf("convert: object of type %T", o))
 }
 
 // ToService writes a service.
 func ToService(s *lb.Service) *apiv1.Service {
-	out := &apiv1.Service{Name: s.Name, Tenant: s.Tenant, Vip: texts(s.VIPs), Limits: toLimits(s.Limits)}
-	if len(s.Sources.Allow)+len(s.Sources.Deny) > 0 {
-		out.Sources = &apiv1.Sources{Allow: texts(s.Sources.Allow), Deny: texts(s.Sources.Deny)}
+	out := &apiv1.Service{
+		Name: s.Name, Tenant: s.Tenant, Vip: texts(s.VIPs), Policy: s.Policy,
+		Limits: toLimits(s.Limits), Sources: toSources(s.Sources), Placement: toPlacement(s.Placement),
 	}
 	for i := range s.Endpoints {
 		out.Endpoints = append(out.Endpoints, toEndpoint(&s.Endpoints[i]))
@@ -51,10 +55,6 @@ func toEndpoint(ep *lb.Endpoint) *apiv1.Endpoint {
 		})
 	}
 	return out
-}
-
-func toLimits(l lb.Limits) *apiv1.Limits {
-	return &apiv1.Limits{Packets: l.Packets, Connections: l.Connections, Ping: l.Ping}
 }
 
 func toSource(s *lb.SourceAffinity) *apiv1.SourceAffinity {
@@ -85,6 +85,9 @@ func toHealth(h lb.Health) *apiv1.Health {
 // ToNode writes a node.
 func ToNode(n *lb.Node) *apiv1.Node {
 	out := &apiv1.Node{Name: n.Name, Role: string(n.Role), Zone: n.Zone, Address: texts(n.Addresses), Drain: n.Drain}
+	if c := n.Capacity; c != (lb.Capacity{}) {
+		out.Capacity = &apiv1.Capacity{Vips: c.VIPs, Packets: c.Packets}
+	}
 	if n.BGP == nil {
 		return out
 	}

@@ -108,8 +108,11 @@ func FromPlanEndpoint(in *apiv1.PlanEndpoint) (plan.Endpoint, error) {
 func FromPlanService(in *apiv1.PlanService) (plan.Service, error) {
 	r := &reader{}
 	s := plan.Service{
-		Name: in.GetName(), VIPs: r.addrs("vip", in.GetVip()), Limits: limits(in.GetLimits()),
+		Name: in.GetName(), VIPs: r.addrs("vip", in.GetVip()),
 		Sources: lb.Sources{Allow: r.unpackPrefixes("allow", in.GetAllow()), Deny: r.unpackPrefixes("deny", in.GetDeny())},
+	}
+	if l := limits(in.GetLimits()); l != nil {
+		s.Limits = *l
 	}
 	return s, r.err()
 }

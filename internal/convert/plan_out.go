@@ -69,7 +69,7 @@ func toCheck(h lb.Health) *apiv1.PlanCheck {
 // ServiceItem writes what the endpoints of a service share.
 func ServiceItem(s *plan.Service) *apiv1.PlanItem {
 	return &apiv1.PlanItem{Key: plan.ServiceItem(s.Name), Item: &apiv1.PlanItem_Service{Service: &apiv1.PlanService{
-		Name: s.Name, Vip: texts(s.VIPs), Limits: toLimits(s.Limits), Allow: packPrefixes(s.Sources.Allow), Deny: packPrefixes(s.Sources.Deny),
+		Name: s.Name, Vip: texts(s.VIPs), Limits: toLimits(&s.Limits), Allow: packPrefixes(s.Sources.Allow), Deny: packPrefixes(s.Sources.Deny),
 	}}}
 }
 

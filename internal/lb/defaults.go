@@ -17,6 +17,8 @@ const (
 	SchedulerMaglev = "maglev"
 	CheckTCP        = "tcp"
 	CheckHTTP       = "http"
+	PlaceByVIPs     = "vips"
+	PlaceByLoad     = "load"
 )
 
 // Values of fields that are not given.
@@ -32,6 +34,7 @@ const (
 	DefaultUDPUntrusted    = 30 * time.Second
 	DefaultUDPTrusted      = 2 * time.Minute // RFC 4787 section 4.3
 	DefaultWeight          = 1
+	DefaultTenantWeight    = 1
 	DefaultMTU             = 1500
 	DefaultHealthPath      = "/"
 	DefaultHealthInterval  = time.Second
@@ -50,7 +53,7 @@ func SetDefaults(o Object) {
 	switch o := o.(type) {
 	case *Service:
 		setDefault(&o.Tenant, DefaultTenant)
-		setDefault(&o.Limits.Ping, DefaultPing)
+		setShared(o.Limits, o.Placement)
 		for i := range o.Endpoints {
 			o.Endpoints[i].setDefaults()
 		}
@@ -69,6 +72,20 @@ func SetDefaults(o Object) {
 		if len(o.TunnelSources) == 0 {
 			o.TunnelSources = defaultTunnelSources()
 		}
+	case *Tenant:
+		setDefault(&o.Weight, DefaultTenantWeight)
+	case *Policy:
+		setShared(o.Limits, o.Placement)
+	}
+}
+
+// setShared fills in what services and policies have both; nil stays nil.
+func setShared(l *Limits, p *Placement) {
+	if l != nil {
+		setDefault(&l.Ping, DefaultPing)
+	}
+	if p != nil {
+		setDefault(&p.By, PlaceByVIPs)
 	}
 }
 

@@ -45,7 +45,9 @@ func (f *faults) prefixed(object string) []Violation {
 }
 
 // plurals are the kinds as they are written in paths and on command lines.
-var plurals = map[Kind]string{KindService: "services", KindNode: "nodes", KindNetwork: "networks"}
+var plurals = map[Kind]string{
+	KindService: "services", KindNode: "nodes", KindNetwork: "networks", KindTenant: "tenants", KindPolicy: "policies",
+}
 
 // Plural returns the kind as it is written in paths and on command lines: "services".
 func (k Kind) Plural() string {

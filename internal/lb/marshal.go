@@ -27,6 +27,10 @@ func Marshal(objects ...Object) []byte {
 			w.node(o)
 		case *Network:
 			w.network(o)
+		case *Tenant:
+			w.tenant(o)
+		case *Policy:
+			w.policy(o)
 		}
 	}
 	return w.Bytes()
@@ -47,8 +51,10 @@ func (w *writer) service(s *Service) {
 	if len(s.SNAT) > 0 {
 		w.line("snat: %s", flowList(s.SNAT))
 	}
-	w.line("limits: %s", s.Limits.flow())
-	w.sources(&s.Sources)
+	if s.Policy != "" {
+		w.line("policy: %s", quote(s.Policy))
+	}
+	w.shared(s.Limits, s.Sources, s.Placement)
 	w.line("endpoints:")
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
@@ -92,37 +98,6 @@ func (w *writer) options(e *Endpoint) {
 	if e.DrainTimeout != 0 {
 		w.line("  drainTimeout: %s", durationText(e.DrainTimeout))
 	}
-}
-
-// sources writes a prefix a line: there may be many.
-func (w *writer) sources(s *Sources) {
-	if len(s.Allow) == 0 && len(s.Deny) == 0 {
-		return
-	}
-	w.line("sources:")
-	w.prefixes("allow", s.Allow)
-	w.prefixes("deny", s.Deny)
-}
-
-func (w *writer) prefixes(name string, list []netip.Prefix) {
-	if len(list) > 0 {
-		w.line("  %s:", name)
-	}
-	for _, p := range list {
-		w.line("  - %s", quote(p.String()))
-	}
-}
-
-// flow returns the limits on one line; those that do not limit are left out.
-func (l *Limits) flow() string {
-	var out []string
-	if l.Packets != 0 {
-		out = append(out, fmt.Sprintf("packets: %d", l.Packets))
-	}
-	if l.Connections != 0 {
-		out = append(out, fmt.Sprintf("connections: %d", l.Connections))
-	}
-	return "{" + strings.Join(append(out, fmt.Sprintf("ping: %d", l.Ping)), ", ") + "}"
 }
 
 // flow returns the source affinity on one line.
@@ -181,6 +156,9 @@ func (w *writer) node(n *Node) {
 	w.line("address: %s", flowList(n.Addresses))
 	if n.Drain {
 		w.line("drain: true")
+	}
+	if n.Capacity != (Capacity{}) {
+		w.line("capacity: %s", numbers{{"vips", uint64(n.Capacity.VIPs)}, {"packets", n.Capacity.Packets}}.flow())
 	}
 	if n.BGP == nil {
 		return

@@ -18,7 +18,7 @@ import (
 // TestRoundTrip: what Marshal writes, Parse reads back as it was.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		objects := rapid.SliceOfN(rapid.OneOf(service(), node(), network()), 1, 4).Draw(t, "objects")
+		objects := rapid.SliceOfN(rapid.OneOf(service(), node(), network(), tenant(), policy()), 1, 4).Draw(t, "objects")
 		for i, o := range objects {
 			rename(o, fmt.Sprintf("%s-%d", o.ObjectName()[:min(50, len(o.ObjectName()))], i))
 		}
@@ -48,7 +48,7 @@ func TestRoundTrip(t *testing.T) {
 // TestStateOrder: the order of the objects does not matter to ValidateState, and it panics for none.
 func TestStateOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		objects := rapid.SliceOfN(rapid.OneOf(service(), node(), network()), 0, 6).Draw(t, "objects")
+		objects := rapid.SliceOfN(rapid.OneOf(service(), node(), network(), tenant(), policy()), 0, 6).Draw(t, "objects")
 		for i, o := range objects {
 			rename(o, fmt.Sprintf("n%d", i))
 		}
@@ -108,6 +108,10 @@ func rename(o lb.Object, name string) {
 		o.Name = name
 	case *lb.Network:
 		o.Name = name
+	case *lb.Tenant:
+		o.Name = name
+	case *lb.Policy:
+		o.Name = name
 	}
 }
 
@@ -139,23 +143,70 @@ func service() *rapid.Generator[lb.Object] {
 		if both {
 			s.VIPs = append(s.VIPs, v6(0, 1))
 		}
-		s.Limits = lb.Limits{
-			Packets: rapid.Uint64Range(0, lb.MaxRate).Draw(t, "packets"), Connections: rapid.Uint64Range(0, lb.MaxRate).Draw(t, "connections"),
-			Ping: rapid.Uint64Range(1, lb.MaxRate).Draw(t, "ping"),
-		}
-		for i := range rapid.IntRange(0, 3).Draw(t, "sources") {
-			p := netip.PrefixFrom(v4(7, i), 32)
-			if rapid.Bool().Draw(t, "allow") {
-				s.Sources.Allow = append(s.Sources.Allow, p)
-			} else {
-				s.Sources.Deny = append(s.Sources.Deny, p)
-			}
-		}
+		s.Policy = rapid.StringMatching(`([a-z0-9]{1,8})?`).Draw(t, "policy")
+		s.Limits, s.Sources, s.Placement = limits(t), sources(t), placement(t)
 		count := rapid.IntRange(1, 3).Draw(t, "endpoints")
 		for i := range count {
 			s.Endpoints = append(s.Endpoints, endpoint(t, uint16(i+1)*1000, both))
 		}
 		return s
+	})
+}
+
+// limits are nil as often as not; so are sources and placement.
+func limits(t *rapid.T) *lb.Limits {
+	if rapid.Bool().Draw(t, "no limits") {
+		return nil
+	}
+	return &lb.Limits{
+		Packets: rapid.Uint64Range(0, lb.MaxRate).Draw(t, "packets"), Connections: rapid.Uint64Range(0, lb.MaxRate).Draw(t, "connections"),
+		Ping: rapid.Uint64Range(1, lb.MaxRate).Draw(t, "ping"),
+	}
+}
+
+func sources(t *rapid.T) *lb.Sources {
+	if rapid.Bool().Draw(t, "no sources") {
+		return nil
+	}
+	s := &lb.Sources{}
+	for i := range rapid.IntRange(0, 3).Draw(t, "sources") {
+		p := netip.PrefixFrom(v4(7, i), 32)
+		if rapid.Bool().Draw(t, "allow") {
+			s.Allow = append(s.Allow, p)
+		} else {
+			s.Deny = append(s.Deny, p)
+		}
+	}
+	return s
+}
+
+func placement(t *rapid.T) *lb.Placement {
+	if rapid.Bool().Draw(t, "no placement") {
+		return nil
+	}
+	return &lb.Placement{
+		Replicas: rapid.Uint32Range(0, lb.MaxReplicas).Draw(t, "replicas"), By: rapid.SampledFrom([]string{lb.PlaceByVIPs, lb.PlaceByLoad}).Draw(t, "by"),
+	}
+}
+
+func tenant() *rapid.Generator[lb.Object] {
+	return rapid.Custom(func(t *rapid.T) lb.Object {
+		quota := func(name string) uint32 {
+			return rapid.Uint32().Draw(t, name) * rapid.Uint32Range(0, 1).Draw(t, "limited")
+		}
+		return &lb.Tenant{
+			Name: label().Draw(t, "name"), Weight: rapid.Uint32Range(1, lb.MaxTenantWeight).Draw(t, "weight"),
+			Quotas: lb.Quotas{Services: quota("services"), Endpoints: quota("endpoints"), Backends: quota("backends"), Changes: quota("changes")},
+		}
+	})
+}
+
+func policy() *rapid.Generator[lb.Object] {
+	return rapid.Custom(func(t *rapid.T) lb.Object {
+		return &lb.Policy{
+			Name: label().Draw(t, "name"), Tenant: rapid.StringMatching(`([a-z0-9]{1,8})?`).Draw(t, "tenant"),
+			Limits: limits(t), Sources: sources(t), Placement: placement(t),
+		}
 	})
 }
 
@@ -219,6 +270,9 @@ func node() *rapid.Generator[lb.Object] {
 			Name: label().Draw(t, "name"), Role: rapid.SampledFrom([]lb.Role{lb.RoleMux, lb.RoleHost}).Draw(t, "role"),
 			Zone: rapid.StringMatching(`([a-z0-9]{1,8})?`).Draw(t, "zone"), Drain: rapid.Bool().Draw(t, "drain"),
 			Addresses: rapid.SampledFrom([][]netip.Addr{{v4(3, 1)}, {v6(3, 1)}, {v6(3, 1), v4(3, 1)}}).Draw(t, "addresses"),
+		}
+		if n.Role == lb.RoleMux {
+			n.Capacity = lb.Capacity{VIPs: rapid.Uint32().Draw(t, "most vips"), Packets: rapid.Uint64Range(0, lb.MaxRate).Draw(t, "most packets")}
 		}
 		if n.Role == lb.RoleHost || rapid.Bool().Draw(t, "without BGP") {
 			return n

@@ -123,6 +123,16 @@ const (
 	allowedProtocol = "must be tcp, udp or any"
 )
 
+// AllowedKind says which kinds there are.
+var AllowedKind = anyOf(kindNames()...)
+
+func kindNames() (out []string) {
+	for _, k := range Kinds {
+		out = append(out, string(k))
+	}
+	return out
+}
+
 // anyOf lists choices: "must be a, b or c".
 func anyOf(choices ...string) string {
 	switch len(choices) {

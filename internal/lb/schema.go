@@ -1,10 +1,6 @@
 package lb
 
-import (
-	"net/netip"
-
-	"github.com/goccy/go-yaml/ast"
-)
+import "github.com/goccy/go-yaml/ast"
 
 // The functions of this file are the YAML schema: each names the fields of one mapping. Defaults are filled in before
 // the fields are read, so that an explicit zero is seen as such.
@@ -22,13 +18,17 @@ func (d *decoder) object(n ast.Node) (Object, string) {
 		return d.node(n), ref
 	case KindNetwork:
 		return d.network(n), ref
+	case KindTenant:
+		return d.tenant(n), ref
+	case KindPolicy:
+		return d.policy(n), ref
 	}
 	return nil, ""
 }
 
 // identity finds kind and name before anything else is read, so that every message can name the object.
 func (d *decoder) identity(n ast.Node) (kind Kind, name string) {
-	allowed := anyOf(string(KindService), string(KindNode), string(KindNetwork))
+	allowed := AllowedKind
 	m, ok := n.(*ast.MappingNode)
 	if !ok {
 		d.note("document", n)
@@ -57,8 +57,6 @@ func (d *decoder) identity(n ast.Node) (kind Kind, name string) {
 	switch {
 	case s == nil:
 		d.add("kind", show(at), allowed)
-	case s.Value == "Tenant" || s.Value == "Policy":
-		d.add("kind", s.Value, NotSupported+", "+allowed)
 	case plurals[Kind(s.Value)] == "":
 		d.add("kind", s.Value, allowed)
 	default:
@@ -70,7 +68,7 @@ func (d *decoder) identity(n ast.Node) (kind Kind, name string) {
 func (d *decoder) ignore(string, ast.Node) {}
 
 func (d *decoder) service(n ast.Node) *Service {
-	s := &Service{Tenant: DefaultTenant, Limits: Limits{Ping: DefaultPing}}
+	s := &Service{Tenant: DefaultTenant}
 	d.mapping("", n,
 		field{"kind", d.ignore},
 		field{"name", func(p string, n ast.Node) { s.Name = d.text(p, n) }},
@@ -81,34 +79,13 @@ func (d *decoder) service(n ast.Node) *Service {
 		field{"endpoints", func(p string, n ast.Node) {
 			d.list(p, n, func(p string, n ast.Node) { s.Endpoints = append(s.Endpoints, d.endpoint(p, n)) })
 		}},
-		field{"limits", func(p string, n ast.Node) { d.limits(p, n, &s.Limits) }},
-		field{"sources", func(p string, n ast.Node) { d.sources(p, n, &s.Sources) }},
+		field{"limits", func(p string, n ast.Node) { s.Limits = d.limits(p, n) }},
+		field{"sources", func(p string, n ast.Node) { s.Sources = d.sources(p, n) }},
+		field{"policy", func(p string, n ast.Node) { s.Policy = d.given(p, n, "must be the name of a Policy") }},
+		field{"placement", func(p string, n ast.Node) { s.Placement = d.placement(p, n) }},
 		field{"snat", nil},
 	)
 	return s
-}
-
-func (d *decoder) limits(path string, n ast.Node, l *Limits) {
-	d.mapping(path, n,
-		field{"packets", func(p string, n ast.Node) { l.Packets = d.number(p, n, 64, allowedRate) }},
-		field{"connections", func(p string, n ast.Node) { l.Connections = d.number(p, n, 64, allowedRate) }},
-		field{"ping", func(p string, n ast.Node) { l.Ping = d.number(p, n, 64, allowedPing) }},
-	)
-}
-
-func (d *decoder) sources(path string, n ast.Node, s *Sources) {
-	d.mapping(path, n,
-		field{"allow", d.prefixes(&s.Allow)},
-		field{"deny", d.prefixes(&s.Deny)},
-	)
-}
-
-// prefixes reads a list of prefixes, or one without brackets, in place of what was there.
-func (d *decoder) prefixes(to *[]netip.Prefix) func(string, ast.Node) {
-	return func(p string, n ast.Node) {
-		*to = nil
-		d.listOrOne(p, n, func(p string, n ast.Node) { *to = append(*to, d.prefix(p, n)) })
-	}
 }
 
 func (d *decoder) endpoint(path string, n ast.Node) Endpoint {
@@ -212,7 +189,7 @@ func (d *decoder) node(n ast.Node) *Node {
 		}},
 		field{"drain", func(p string, n ast.Node) { o.Drain = d.boolean(p, n) }},
 		field{"bgp", func(p string, n ast.Node) { o.BGP = d.bgp(p, n) }},
-		field{"capacity", nil},
+		field{"capacity", func(p string, n ast.Node) { d.capacity(p, n, &o.Capacity) }},
 	)
 	return o
 }

@@ -14,9 +14,14 @@ const (
 	KindService Kind = "Service"
 	KindNode    Kind = "Node"
 	KindNetwork Kind = "Network"
+	KindTenant  Kind = "Tenant"
+	KindPolicy  Kind = "Policy"
 )
 
-// Object is one of *Service, *Node, *Network.
+// Kinds are all kinds, as they are listed to people.
+var Kinds = []Kind{KindService, KindNode, KindNetwork, KindTenant, KindPolicy}
+
+// Object is one of *Service, *Node, *Network, *Tenant, *Policy.
 type Object interface {
 	Kind() Kind
 	ObjectName() string
@@ -58,16 +63,20 @@ type Service struct {
 	VIPs      []netip.Addr
 	Endpoints []Endpoint
 	// SNAT: DIPs whose outbound connections leave with the VIP. Not supported by this version.
-	SNAT    []netip.Addr
-	Limits  Limits
-	Sources Sources
+	SNAT []netip.Addr
+	// Limits, Sources and Placement that are nil are those of the Policy, else the defaults: see Effective.
+	Limits    *Limits
+	Sources   *Sources
+	Placement *Placement
+	// Policy is the name of one; empty for none.
+	Policy string
 }
 
 // Limits bound what each VIP of a service takes, per mux and second; 0 is no limit.
 type Limits struct {
 	Packets     uint64
 	Connections uint64 // new flows
-	Ping        uint64 // echo requests answered; 0: DefaultPing
+	Ping        uint64 // echo requests answered; never 0 once defaults are filled in
 }
 
 // Sources say which clients a service takes, by their addresses. The longest prefix that holds an address decides. What
@@ -75,6 +84,14 @@ type Limits struct {
 type Sources struct {
 	Allow []netip.Prefix
 	Deny  []netip.Prefix
+}
+
+// Placement says which muxes serve a VIP.
+type Placement struct {
+	// Replicas is the number of muxes of each VIP; 0: every mux.
+	Replicas uint32
+	// By is what is spread evenly: PlaceByVIPs or PlaceByLoad.
+	By string
 }
 
 // Rewrite says who turns VIP:port into DIP:port.
@@ -169,6 +186,13 @@ type Node struct {
 	Addresses []netip.Addr // at most one of each family
 	BGP       *BGP
 	Drain     bool
+	Capacity  Capacity // muxes only
+}
+
+// Capacity is what a mux can take; 0 is no limit.
+type Capacity struct {
+	VIPs    uint32
+	Packets uint64 // a second
 }
 
 // BGP is how a mux speaks to its routers.
@@ -203,6 +227,33 @@ type Network struct {
 	Encap         string         // EncapIPIP or EncapGUE, for endpoints that say nothing
 }
 
+// Tenant owns services. One that services name need not exist: then it has no quotas.
+type Tenant struct {
+	Name   string
+	Weight uint32 // share of what tenants compete for
+	VNI    uint32 // of its addresses; 0 is the underlay
+	Quotas Quotas
+}
+
+// Quotas bound what a tenant may have and do; 0 is no limit.
+type Quotas struct {
+	Services  uint32
+	Endpoints uint32 // of all its services, each counted once for every VIP
+	Backends  uint32 // of all its endpoints
+	Changes   uint32 // requests that change something, per minute
+}
+
+// Policy is what several services share: each of its fields that is not nil counts for a service that names the policy
+// and does not say anything of that field itself.
+type Policy struct {
+	Name string
+	// Tenant whose services may name it; those of every tenant when empty.
+	Tenant    string
+	Limits    *Limits
+	Sources   *Sources
+	Placement *Placement
+}
+
 // Kind implements Object.
 func (*Service) Kind() Kind { return KindService }
 
@@ -220,6 +271,18 @@ func (*Network) Kind() Kind { return KindNetwork }
 
 // ObjectName implements Object.
 func (n *Network) ObjectName() string { return n.Name }
+
+// Kind implements Object.
+func (*Tenant) Kind() Kind { return KindTenant }
+
+// ObjectName implements Object.
+func (t *Tenant) ObjectName() string { return t.Name }
+
+// Kind implements Object.
+func (*Policy) Kind() Kind { return KindPolicy }
+
+// ObjectName implements Object.
+func (p *Policy) ObjectName() string { return p.Name }
 
 // String returns the protocol's name in YAML.
 func (p Protocol) String() string {

@@ -36,6 +36,10 @@ func validate(o Object) *faults {
 		f.node(o)
 	case *Network:
 		f.network(o)
+	case *Tenant:
+		f.tenant(o)
+	case *Policy:
+		f.policy(o)
 	default:
 		panic(fmt.Sprintf("validate: object of type %T", o))
 	}

@@ -31,6 +31,12 @@ func (f *faults) node(n *Node) {
 		f.check("zone", n.Zone, label(n.Zone))
 	}
 	f.families("address", n.Addresses)
+	switch {
+	case n.Role == RoleHost && n.Capacity != (Capacity{}):
+		f.add("capacity", "", "must not be given for a host: only muxes have VIPs")
+	case n.Capacity.Packets > MaxRate:
+		f.add("capacity.packets", fmt.Sprint(n.Capacity.Packets), allowedRate)
+	}
 	if n.BGP == nil {
 		return
 	}

@@ -5,16 +5,60 @@ import (
 	"net/netip"
 )
 
-// Limits of a service's limits and lists.
+// Limits of what services share, and of tenants.
 const (
 	// MaxRate is more than any machine forwards.
 	MaxRate = 1_000_000_000
 	// MaxSources per service: 256 Ki prefixes of 17 bytes are 4.25 MiB of a plan.
 	MaxSources = 1 << 18
+	// MaxReplicas is more muxes than a VIP can be spread over by any router.
+	MaxReplicas     = 1000
+	MaxTenantWeight = 1000
 
 	allowedRate = "must be 0 to 1000000000 a second, 0 for no limit"
 	allowedPing = "must be 1 to 1000000000 a second"
+
+	allowedReplicas     = "must be 0 to 1000, 0 for every mux"
+	allowedTenantWeight = "must be 1 to 1000"
+	allowedQuota        = "must be 0 to 4294967295, 0 for no limit"
+	allowedVNI          = "must be 0: overlays are " + NotSupported
 )
+
+func (f *faults) tenant(t *Tenant) {
+	if t.Weight < 1 || t.Weight > MaxTenantWeight {
+		f.add("weight", fmt.Sprint(t.Weight), allowedTenantWeight)
+	}
+	if t.VNI != 0 {
+		f.add("vni", fmt.Sprint(t.VNI), allowedVNI)
+	}
+}
+
+func (f *faults) policy(p *Policy) {
+	if p.Tenant != "" {
+		f.check("tenant", p.Tenant, label(p.Tenant))
+	}
+	f.shared(p.Limits, p.Sources, p.Placement)
+}
+
+// shared checks what services and policies have both.
+func (f *faults) shared(l *Limits, s *Sources, p *Placement) {
+	if l != nil {
+		f.limits(l)
+	}
+	if s != nil {
+		f.sources(s)
+	}
+	if p != nil {
+		f.placement(p)
+	}
+}
+
+func (f *faults) placement(p *Placement) {
+	if p.Replicas > MaxReplicas {
+		f.add("placement.replicas", fmt.Sprint(p.Replicas), allowedReplicas)
+	}
+	f.choice("placement.by", p.By, nil, PlaceByVIPs, PlaceByLoad)
+}
 
 func (f *faults) limits(l *Limits) {
 	if l.Packets > MaxRate {

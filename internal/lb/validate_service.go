@@ -46,8 +46,10 @@ func (f *faults) service(s *Service) {
 	if len(s.Endpoints) == 0 {
 		f.add("endpoints", "", "is missing, must have at least one endpoint")
 	}
-	f.limits(&s.Limits)
-	f.sources(&s.Sources)
+	if s.Policy != "" {
+		f.check("policy", s.Policy, label(s.Policy))
+	}
+	f.shared(s.Limits, s.Sources, s.Placement)
 	claims := newPortClaims()
 	triples := map[Protocol]int{}
 	for i := range s.Endpoints {

@@ -15,7 +15,7 @@ func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
 // validService has two families, two endpoints, two backends.
 func validService() *lb.Service {
-	s := &lb.Service{Name: "web", VIPs: []netip.Addr{addr("203.0.113.10"), addr("2001:db8:f::10")}}
+	s := &lb.Service{Name: "web", VIPs: []netip.Addr{addr("203.0.113.10"), addr("2001:db8:f::10")}, Limits: &lb.Limits{}, Sources: &lb.Sources{}}
 	for _, port := range []uint16{80, 443} {
 		s.Endpoints = append(s.Endpoints, lb.Endpoint{Protocol: lb.TCP, Port: port, Backends: []lb.Backend{
 			{DIPs: []netip.Addr{addr("10.20.1.11"), addr("2001:db8:20:1::11")}, Host: addr("10.20.1.1"), Weight: 1},
@@ -151,12 +151,15 @@ func TestServiceRefusals(t *testing.T) {
 		{func(s *lb.Service) { first(s).DrainTimeout = -1 }, "services/web: endpoints[0].drainTimeout: -1ns: must be 0s to 168h"},
 		{func(s *lb.Service) { s.Limits.Packets = 1e9 + 1 }, "services/web: limits.packets: 1000000001: must be 0 to 1000000000 a second, 0 for no limit"},
 		{func(s *lb.Service) { s.Limits.Connections = 1e9 + 1 }, "services/web: limits.connections: 1000000001: must be 0 to 1000000000 a second, 0 for no limit"},
+		{func(s *lb.Service) { s.Policy = "Gold" }, "services/web: policy: Gold: must be a DNS label: 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"},
+		{func(s *lb.Service) { s.Placement = &lb.Placement{Replicas: 1001, By: "vips"} }, "services/web: placement.replicas: 1001: must be 0 to 1000, 0 for every mux"},
+		{func(s *lb.Service) { s.Placement = &lb.Placement{By: "zones"} }, "services/web: placement.by: zones: must be vips or load"},
 		{func(s *lb.Service) { s.Limits.Ping = 0 }, "services/web: limits.ping: 0: must be 1 to 1000000000 a second"},
 		{func(s *lb.Service) { s.Sources.Allow = []netip.Prefix{{}} }, "services/web: sources.allow[0]: must be a prefix such as 203.0.113.0/24 or 2001:db8:f::/64"},
 		{func(s *lb.Service) { s.Sources.Deny = []netip.Prefix{netip.PrefixFrom(addr("192.0.2.1"), 24)} }, "services/web: sources.deny[0]: 192.0.2.1/24: must have no bits set after its length, write 192.0.2.0/24"},
 		{func(s *lb.Service) { s.Sources.Deny = []netip.Prefix{prefix("::/0"), prefix("::/0")} }, "services/web: sources.deny[1]: ::/0: must not be given twice"},
 		{func(s *lb.Service) {
-			s.Sources = lb.Sources{Allow: []netip.Prefix{prefix("10.0.0.0/8"), prefix("::/0")}, Deny: []netip.Prefix{prefix("::/0")}}
+			s.Sources = &lb.Sources{Allow: []netip.Prefix{prefix("10.0.0.0/8"), prefix("::/0")}, Deny: []netip.Prefix{prefix("::/0")}}
 		}, "services/web: sources.deny[0]: ::/0: must not be allowed and denied, and sources.allow[1] is the same"},
 
 		{func(s *lb.Service) { first(s).Health.Kind = "icmp" }, "services/web: endpoints[0].health: icmp: must be tcp or http"},
@@ -233,6 +236,8 @@ func TestNodeRefusals(t *testing.T) {
 		{func(n *lb.Node) { n.Addresses = nil }, "nodes/mux1: address: is missing, must be an address, or one of each family"},
 		{func(n *lb.Node) { n.Addresses[1] = addr("10.10.0.12") }, "nodes/mux1: address[1]: 10.10.0.12: must be at most one address of each family"},
 		{func(n *lb.Node) { n.Addresses[0] = addr("127.0.0.1") }, "nodes/mux1: address[0]: 127.0.0.1: must not be a loopback address"},
+		{func(n *lb.Node) { n.Role, n.BGP, n.Capacity.VIPs = lb.RoleHost, nil, 1 }, "nodes/mux1: capacity: must not be given for a host: only muxes have VIPs"},
+		{func(n *lb.Node) { n.Capacity.Packets = 1e9 + 1 }, "nodes/mux1: capacity.packets: 1000000001: must be 0 to 1000000000 a second, 0 for no limit"},
 		{func(n *lb.Node) { n.BGP.ASN = 0 }, "nodes/mux1: bgp.asn: 0: must be 1 to 4294967294, but not 23456 or 65535"},
 		{func(n *lb.Node) { n.BGP.ASN = 23456 }, "nodes/mux1: bgp.asn: 23456: must be 1 to 4294967294, but not 23456 or 65535"},
 		{func(n *lb.Node) { n.BGP.RouterID = addr("2001:db8::1") }, "nodes/mux1: bgp.routerId: 2001:db8::1: must be in the form of an IPv4 address, and not 0.0.0.0"},

@@ -100,12 +100,9 @@ func (v *view) objects(kind lb.Kind, name string) (revision int64, out []*apiv1.
 	return v.planRev, out
 }
 
-// kinds that the API knows.
-var kinds = []lb.Kind{lb.KindService, lb.KindNode, lb.KindNetwork}
-
 func parseKind(field, s string) (lb.Kind, error) {
-	if !slices.Contains(kinds, lb.Kind(s)) {
-		return "", invalid{[]lb.Violation{{Field: field, Value: s, Allowed: "must be Service, Node or Network"}}}
+	if !slices.Contains(lb.Kinds, lb.Kind(s)) {
+		return "", invalid{[]lb.Violation{{Field: field, Value: s, Allowed: lb.AllowedKind}}}
 	}
 	return lb.Kind(s), nil
 }

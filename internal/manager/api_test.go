@@ -184,7 +184,7 @@ func TestBadRequests(t *testing.T) {
 			return err
 		}, connect.CodeNotFound},
 		"delete an unknown kind": {func() error {
-			_, err := r.admin.Delete(ctx, connect.NewRequest(&apiv1.DeleteRequest{Objects: []*apiv1.ObjectRef{{Kind: "Policy", Name: "x"}}}))
+			_, err := r.admin.Delete(ctx, connect.NewRequest(&apiv1.DeleteRequest{Objects: []*apiv1.ObjectRef{{Kind: "Gadget", Name: "x"}}}))
 			return err
 		}, connect.CodeInvalidArgument},
 		"delete a network in use": {func() error {

@@ -14,8 +14,10 @@ import (
 // items are the plan items of every node, kept up to date endpoint by endpoint, so that a change costs what it
 // changes. They always equal what plan.ForNode computes from scratch. Items are never modified.
 type items struct {
-	ringKeys  map[string]*apiv1.PlanItem
-	services  map[string]*apiv1.PlanItem
+	ringKeys map[string]*apiv1.PlanItem
+	services map[string]*apiv1.PlanItem
+	// told is what the items of services were made of.
+	told      map[string]plan.Service
 	endpoints map[string]*apiv1.PlanItem
 	bindings  map[string]hostItem
 	// byEndpoint are the keys of an endpoint's bindings.
@@ -24,7 +26,7 @@ type items struct {
 
 func newItems() items {
 	return items{
-		ringKeys: map[string]*apiv1.PlanItem{}, services: map[string]*apiv1.PlanItem{}, endpoints: map[string]*apiv1.PlanItem{},
+		ringKeys: map[string]*apiv1.PlanItem{}, services: map[string]*apiv1.PlanItem{}, told: map[string]plan.Service{}, endpoints: map[string]*apiv1.PlanItem{},
 		bindings: map[string]hostItem{}, byEndpoint: map[lb.EndpointKey][]string{},
 	}
 }
@@ -53,26 +55,30 @@ func (v *view) rebuildLocked(key lb.EndpointKey) []string {
 	return append(changed, v.items.byEndpoint[key]...)
 }
 
-// retellLocked makes the service's item afresh where it differs and returns its key if so. old and now are what was and
-// is stored of it, nil for nothing. Lists of sources are long: an equal item is not made again.
-func (v *view) retellLocked(old, now *lb.Service) []string {
-	var name string
-	switch {
-	case now == nil:
-		name = old.Name
-		delete(v.items.services, plan.ServiceItem(name))
-	case old != nil && sameService(old, now):
-		return nil
-	default:
-		name = now.Name
-		s := plan.MakeService(now)
-		v.items.services[plan.ServiceItem(name)] = convert.ServiceItem(&s)
+// retellLocked makes the service's item afresh where it differs and returns its key if so. Lists of sources are long: an
+// equal item is not made again.
+func (v *view) retellLocked(name string) []string {
+	key := plan.ServiceItem(name)
+	had, told := v.items.told[name]
+	svc := v.state.Services[name]
+	if svc == nil {
+		if !told {
+			return nil
+		}
+		delete(v.items.told, name)
+		delete(v.items.services, key)
+		return []string{key}
 	}
-	return []string{plan.ServiceItem(name)}
+	now := plan.MakeService(svc, v.state.Policies)
+	if told && sameService(&had, &now) {
+		return nil
+	}
+	v.items.told[name], v.items.services[key] = now, convert.ServiceItem(&now)
+	return []string{key}
 }
 
 // sameService tells whether two services share the same among their endpoints.
-func sameService(a, b *lb.Service) bool {
+func sameService(a, b *plan.Service) bool {
 	return slices.Equal(a.VIPs, b.VIPs) && a.Limits == b.Limits &&
 		slices.Equal(a.Sources.Allow, b.Sources.Allow) && slices.Equal(a.Sources.Deny, b.Sources.Deny)
 }

@@ -34,7 +34,7 @@ func TestManySources(t *testing.T) {
 	t.Cleanup(func() { kv.Close() })
 	r := newRig(t, kv)
 	s := web(1, 2)
-	s.Sources.Deny = manyPrefixes(lb.MaxSources - 2)
+	s.Sources = &lb.Sources{Deny: manyPrefixes(lb.MaxSources - 2)}
 	r.apply(network(), muxNode(1), s)
 	mux := r.join("mux1", "mux")
 	p := mux.until("the list", func(p plan.Plan) bool { return len(p.Services) == 1 })

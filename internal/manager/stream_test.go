@@ -79,7 +79,7 @@ func TestStreamIsSnapshotThenChanges(t *testing.T) {
 		{func() int64 {
 			s := web(1, 2)
 			s.Endpoints[0].Port = 81
-			s.Sources.Deny = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+			s.Sources = &lb.Sources{Deny: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
 			return r.apply(s).Revision
 		}, "service/web"},
 		{func() int64 { n := network(); n.MTU, n.Encap = 9000, lb.EncapGUE; return r.apply(n).Revision }, "endpoint/0/203.0.113.10/tcp/81"},

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -57,13 +58,15 @@ type view struct {
 	records      map[ref]*record
 	state        plan.State
 	// wanted are the objects, indexed for validation.
-	wanted      *lb.State
-	stateMod    map[lb.EndpointKey]int64
-	serialMod   int64
-	leader      store.KV
-	tokens      map[string]*apiv1.StoredToken
-	revoked     map[string]*apiv1.StoredRevocation
-	owners      map[lb.EndpointKey]owner
+	wanted    *lb.State
+	stateMod  map[lb.EndpointKey]int64
+	serialMod int64
+	leader    store.KV
+	tokens    map[string]*apiv1.StoredToken
+	revoked   map[string]*apiv1.StoredRevocation
+	owners    map[lb.EndpointKey]owner
+	// naming are the services that name a policy.
+	naming      map[string]map[string]bool
 	items       items
 	subscribers map[subscriber]bool
 	// advanced is closed and replaced at every fold.
@@ -90,10 +93,10 @@ func newView(s *secrets) *view {
 		secrets: s, records: map[ref]*record{}, wanted: lb.NewState(), stateMod: map[lb.EndpointKey]int64{},
 		state: plan.State{
 			Networks: map[string]*lb.Network{}, Nodes: map[string]*lb.Node{}, Services: map[string]*lb.Service{},
-			Endpoints: map[lb.EndpointKey]plan.EndpointState{},
+			Tenants: map[string]*lb.Tenant{}, Policies: map[string]*lb.Policy{}, Endpoints: map[lb.EndpointKey]plan.EndpointState{},
 		},
 		tokens: map[string]*apiv1.StoredToken{}, revoked: map[string]*apiv1.StoredRevocation{},
-		owners: map[lb.EndpointKey]owner{}, items: newItems(),
+		owners: map[lb.EndpointKey]owner{}, naming: map[string]map[string]bool{}, items: newItems(),
 		subscribers: map[subscriber]bool{}, advanced: make(chan struct{}),
 	}
 }
@@ -112,7 +115,7 @@ func (v *view) fold(b store.Batch) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var c change
-	touched := map[lb.EndpointKey]bool{}
+	touched := touched{endpoints: map[lb.EndpointKey]bool{}, services: map[string]bool{}}
 	encap := v.state.Encap()
 	for _, ev := range b.Events {
 		if err := v.foldEventLocked(ev, &c, touched); err != nil {
@@ -125,14 +128,17 @@ func (v *view) fold(b store.Batch) error {
 	if v.state.Encap() != encap {
 		for key, own := range v.owners {
 			if own.ep.Encap == "" {
-				touched[key] = true
+				touched.endpoints[key] = true
 			}
 		}
 	}
 	v.wanted.Apply(v.editsLocked(c.objects)...)
 	v.rev = b.Revision
 	v.state.Revision = v.planRev
-	for key := range touched {
+	for name := range touched.services {
+		c.items = append(c.items, v.retellLocked(name)...)
+	}
+	for key := range touched.endpoints {
 		c.items = append(c.items, v.rebuildLocked(key)...)
 		c.endpoints = append(c.endpoints, key)
 	}
@@ -161,13 +167,19 @@ func planned(key string) bool {
 	return strings.HasPrefix(key, dirObjects) || strings.HasPrefix(key, dirStates) || strings.HasPrefix(key, dirRingKeys)
 }
 
-func (v *view) foldEventLocked(ev store.Event, c *change, touched map[lb.EndpointKey]bool) error {
+// touched is what a fold may have changed of what items are made of.
+type touched struct {
+	endpoints map[lb.EndpointKey]bool
+	services  map[string]bool
+}
+
+func (v *view) foldEventLocked(ev store.Event, c *change, touched touched) error {
 	key := ev.KV.Key
 	switch {
 	case strings.HasPrefix(key, dirObjects):
 		return v.foldObjectLocked(ev, c, touched)
 	case strings.HasPrefix(key, dirStates):
-		return v.foldStateLocked(ev, touched)
+		return v.foldStateLocked(ev, touched.endpoints)
 	case strings.HasPrefix(key, dirTokens):
 		return foldMessage(ev, dirTokens, v.tokens, &apiv1.StoredToken{})
 	case strings.HasPrefix(key, dirRevoked):
@@ -232,7 +244,7 @@ func (v *view) foldStateLocked(ev store.Event, touched map[lb.EndpointKey]bool) 
 	return nil
 }
 
-func (v *view) foldObjectLocked(ev store.Event, c *change, touched map[lb.EndpointKey]bool) error {
+func (v *view) foldObjectLocked(ev store.Event, c *change, touched touched) error {
 	r, ok := parseObjectKey(ev.KV.Key)
 	if !ok {
 		return fmt.Errorf("must be objects/KIND/NAME")
@@ -244,10 +256,7 @@ func (v *view) foldObjectLocked(ev store.Event, c *change, touched map[lb.Endpoi
 	}
 	if ev.Deleted {
 		delete(v.records, r)
-		c.surroundings = c.surroundings || r.kind != lb.KindService
-		if svc := serviceOf(old); svc != nil {
-			c.items = append(c.items, v.retellLocked(svc, nil)...)
-		}
+		c.surroundings = c.surroundings || r.kind == lb.KindNode || r.kind == lb.KindNetwork
 		return nil
 	}
 	rec, err := parseRecord(ev.KV)
@@ -258,10 +267,16 @@ func (v *view) foldObjectLocked(ev store.Event, c *change, touched map[lb.Endpoi
 	switch o := rec.obj.(type) {
 	case *lb.Service:
 		v.state.Services[o.Name] = o
-		c.items = append(c.items, v.retellLocked(serviceOf(old), o)...)
+		touched.services[o.Name] = true
+		if o.Policy != "" {
+			if v.naming[o.Policy] == nil {
+				v.naming[o.Policy] = map[string]bool{}
+			}
+			v.naming[o.Policy][o.Name] = true
+		}
 		plan.EachEndpoint(o, func(key lb.EndpointKey, ep *lb.Endpoint) {
 			v.owners[key] = owner{o, ep}
-			touched[key] = true
+			touched.endpoints[key] = true
 		})
 	case *lb.Node:
 		v.state.Nodes[o.Name] = o
@@ -269,35 +284,41 @@ func (v *view) foldObjectLocked(ev store.Event, c *change, touched map[lb.Endpoi
 	case *lb.Network:
 		v.state.Networks[o.Name] = o
 		c.surroundings = true
+	case *lb.Tenant:
+		v.state.Tenants[o.Name] = o
+	case *lb.Policy:
+		v.state.Policies[o.Name] = o
+		maps.Copy(touched.services, v.naming[o.Name])
 	}
 	return nil
 }
 
-// serviceOf is the record's service; nil when there is none.
-func serviceOf(r *record) *lb.Service {
-	if r == nil {
-		return nil
-	}
-	svc, _ := r.obj.(*lb.Service)
-	return svc
-}
-
 // forgetLocked takes an object out. Within one revision an endpoint may have moved to another service already: only
 // what still belongs to this object goes.
-func (v *view) forgetLocked(o lb.Object, touched map[lb.EndpointKey]bool) {
+func (v *view) forgetLocked(o lb.Object, touched touched) {
 	switch o := o.(type) {
 	case *lb.Service:
 		delete(v.state.Services, o.Name)
+		delete(v.naming[o.Policy], o.Name)
+		if len(v.naming[o.Policy]) == 0 {
+			delete(v.naming, o.Policy)
+		}
+		touched.services[o.Name] = true
 		plan.EachEndpoint(o, func(key lb.EndpointKey, _ *lb.Endpoint) {
 			if v.owners[key].svc == o {
 				delete(v.owners, key)
 			}
-			touched[key] = true
+			touched.endpoints[key] = true
 		})
 	case *lb.Node:
 		delete(v.state.Nodes, o.Name)
 	case *lb.Network:
 		delete(v.state.Networks, o.Name)
+	case *lb.Tenant:
+		delete(v.state.Tenants, o.Name)
+	case *lb.Policy:
+		delete(v.state.Policies, o.Name)
+		maps.Copy(touched.services, v.naming[o.Name])
 	}
 }
 

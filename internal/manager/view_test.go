@@ -133,19 +133,44 @@ func objects(rt *rapid.T) []lb.Object {
 			out = append(out, randomService(rt, fmt.Sprintf("s%d", i)))
 		}
 	}
+	for _, name := range []string{"gold", "silver"} {
+		if rapid.Bool().Draw(rt, name) {
+			out = append(out, &lb.Policy{Name: name, Limits: randomLimits(rt), Sources: randomSources(rt)})
+		}
+	}
+	if rapid.Bool().Draw(rt, "tenant") {
+		out = append(out, &lb.Tenant{Name: "shop", Quotas: lb.Quotas{Changes: 1}})
+	}
 	for _, o := range out {
 		lb.SetDefaults(o)
 	}
 	return out
 }
 
+func randomLimits(rt *rapid.T) *lb.Limits {
+	if rapid.Bool().Draw(rt, "no limits") {
+		return nil
+	}
+	return &lb.Limits{Packets: rapid.Uint64Range(0, 2).Draw(rt, "packets")}
+}
+
+func randomSources(rt *rapid.T) *lb.Sources {
+	if rapid.Bool().Draw(rt, "no sources") {
+		return nil
+	}
+	s := &lb.Sources{}
+	for i := range rapid.IntRange(0, 2).Draw(rt, "denied") {
+		s.Deny = append(s.Deny, netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, byte(i), 0}), 24))
+	}
+	return s
+}
+
 func hostAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 20, byte(i), 1}) }
 
 // randomService takes its VIPs from a small pool, so that endpoints move between services.
 func randomService(rt *rapid.T, name string) *lb.Service {
-	s := &lb.Service{Name: name, Limits: lb.Limits{Packets: rapid.Uint64Range(0, 2).Draw(rt, "packets")}}
-	for i := range rapid.IntRange(0, 2).Draw(rt, "denied") {
-		s.Sources.Deny = append(s.Sources.Deny, netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, byte(i), 0}), 24))
+	s := &lb.Service{
+		Name: name, Limits: randomLimits(rt), Sources: randomSources(rt), Policy: rapid.SampledFrom([]string{"", "gold", "silver"}).Draw(rt, "policy"),
 	}
 	for _, v := range rapid.SliceOfNDistinct(rapid.IntRange(1, 4), 1, 2, rapid.ID).Draw(rt, "vips") {
 		s.VIPs = append(s.VIPs, netip.AddrFrom4([4]byte{203, 0, 113, byte(v)}))

@@ -19,6 +19,8 @@ type State struct {
 	Networks  map[string]*lb.Network
 	Nodes     map[string]*lb.Node
 	Services  map[string]*lb.Service
+	Tenants   map[string]*lb.Tenant
+	Policies  map[string]*lb.Policy
 	Endpoints map[lb.EndpointKey]EndpointState
 	RingKeys  []Key // ordered by ID
 }
@@ -77,8 +79,9 @@ func MakeEndpoint(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap strin
 }
 
 // MakeService is what the service's endpoints share, as muxes need it.
-func MakeService(s *lb.Service) Service {
-	return Service{Name: s.Name, VIPs: s.VIPs, Limits: s.Limits, Sources: s.Sources}
+func MakeService(s *lb.Service, policies map[string]*lb.Policy) Service {
+	e := lb.Effective(s, policies)
+	return Service{Name: s.Name, VIPs: s.VIPs, Limits: e.Limits, Sources: *e.Sources}
 }
 
 // MakeBindings are the endpoint's members as their hosts need them; encap is the Network's.
@@ -156,7 +159,7 @@ func ForNode(s *State, name string) Plan {
 	encap := s.Encap()
 	for _, svc := range s.Services {
 		if node.Role == lb.RoleMux {
-			p.Services = append(p.Services, MakeService(svc))
+			p.Services = append(p.Services, MakeService(svc, s.Policies))
 		}
 		EachEndpoint(svc, func(key lb.EndpointKey, ep *lb.Endpoint) {
 			st, ok := s.Endpoints[key]

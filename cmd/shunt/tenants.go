@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// related are objects that tables and descriptions of others speak of.
+type related struct {
+	services []*lb.Service
+	policies map[string]*lb.Policy
+}
+
+// related reads what a kind needs: tenants and policies the services that name them, services the policies that they
+// name.
+func (c *client) related(ctx context.Context, kind lb.Kind, objects []*apiv1.Object) (related, error) {
+	var r related
+	switch kind {
+	case lb.KindTenant, lb.KindPolicy:
+		services, err := c.fetch(ctx, lb.KindService, "")
+		if err != nil {
+			return r, err
+		}
+		for _, o := range services {
+			object, err := domainObject(o)
+			if err != nil {
+				return r, err
+			}
+			r.services = append(r.services, object.(*lb.Service))
+		}
+	case lb.KindService:
+		r.policies = map[string]*lb.Policy{}
+		for _, o := range objects {
+			name := o.GetService().GetPolicy()
+			if name == "" || r.policies[name] != nil {
+				continue
+			}
+			policies, err := c.fetch(ctx, lb.KindPolicy, name)
+			if err != nil {
+				return r, err
+			}
+			object, err := domainObject(policies[0])
+			if err != nil {
+				return r, err
+			}
+			r.policies[name] = object.(*lb.Policy)
+		}
+	}
+	return r, nil
+}
+
+// usage is what a tenant has.
+func (r related) usage(tenant string) lb.Usage {
+	var u lb.Usage
+	for _, s := range r.services {
+		if s.Tenant == tenant {
+			u.Add(s.Usage())
+		}
+	}
+	return u
+}
+
+// of are the names of the services that fit.
+func (r related) of(fits func(*lb.Service) bool) []string {
+	var names []string
+	for _, s := range r.services {
+		if fits(s) {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
+// ofQuota is a count and its quota: "3/10", or "3" without one.
+func ofQuota(used int, quota uint32) string {
+	if quota == 0 {
+		return fmt.Sprint(used)
+	}
+	return fmt.Sprintf("%d/%d", used, quota)
+}
+
+// tenantRow is a tenant's row.
+func tenantRow(t *lb.Tenant, r related) []string {
+	u, changes := r.usage(t.Name), ""
+	if t.Quotas.Changes > 0 {
+		changes = fmt.Sprint(t.Quotas.Changes)
+	}
+	return []string{
+		t.Name, fmt.Sprint(t.Weight), ofQuota(u.Services, t.Quotas.Services), ofQuota(u.Endpoints, t.Quotas.Endpoints),
+		ofQuota(u.Backends, t.Quotas.Backends), changes,
+	}
+}
+
+// policyRow is a policy's row.
+func policyRow(p *lb.Policy, r related) []string {
+	row := []string{p.Name, p.Tenant, "", "", "", fmt.Sprint(len(r.of(func(s *lb.Service) bool { return s.Policy == p.Name })))}
+	if p.Limits != nil {
+		row[2] = fmt.Sprintf("%d,%d,%d", p.Limits.Packets, p.Limits.Connections, p.Limits.Ping)
+	}
+	if p.Sources != nil {
+		row[3] = fmt.Sprintf("%d,%d", len(p.Sources.Allow), len(p.Sources.Deny))
+	}
+	if p.Placement != nil {
+		row[4] = placementText(*p.Placement)
+	}
+	return row
+}
+
+// placementText is a placement in words.
+func placementText(p lb.Placement) string {
+	if p.Replicas == 0 {
+		return "every mux"
+	}
+	return fmt.Sprintf("%d by %s", p.Replicas, p.By)
+}
+
+// sourcesText is which clients are served, in words.
+func sourcesText(s *lb.Sources) string {
+	allow, deny := len(s.Allow), len(s.Deny)
+	if allow+deny == 0 {
+		return "all"
+	}
+	return fmt.Sprintf("%d prefixes allowed, %d denied; others %s", allow, deny, map[bool]string{true: "pass", false: "are refused"}[allow == 0])
+}
+
+func (d *description) tenant(t *lb.Tenant) {
+	u := d.related.usage(t.Name)
+	d.field("Tenant", t.Name)
+	d.field("Weight", fmt.Sprint(t.Weight))
+	quota := func(name string, used int, quota uint32) {
+		text := fmt.Sprint(used)
+		if quota > 0 {
+			text += fmt.Sprintf(" of %d", quota)
+		}
+		d.field(name, text)
+	}
+	quota("Services", u.Services, t.Quotas.Services)
+	quota("Endpoints", u.Endpoints, t.Quotas.Endpoints)
+	quota("Backends", u.Backends, t.Quotas.Backends)
+	if t.Quotas.Changes > 0 {
+		d.field("Changes", fmt.Sprintf("at most %d a minute", t.Quotas.Changes))
+	}
+	d.stamp()
+	d.field("Owns", strings.Join(d.related.of(func(s *lb.Service) bool { return s.Tenant == t.Name }), ", "))
+}
+
+func (d *description) policy(p *lb.Policy) {
+	d.field("Policy", p.Name)
+	if p.Tenant == "" {
+		d.field("Tenant", "every tenant's services may name it")
+	} else {
+		d.field("Tenant", p.Tenant)
+	}
+	if p.Limits != nil {
+		d.field("Limits", limitsText(*p.Limits))
+	}
+	if p.Sources != nil {
+		d.field("Sources", sourcesText(p.Sources))
+	}
+	if p.Placement != nil {
+		d.field("Placement", placementText(*p.Placement))
+	}
+	d.stamp()
+	d.field("Named by", strings.Join(d.related.of(func(s *lb.Service) bool { return s.Policy == p.Name }), ", "))
+}
+
+// shared writes what counts for a service, and whose it is.
+func (d *description) shared(s *lb.Service) {
+	e := lb.Effective(s, d.related.policies)
+	p := d.related.policies[s.Policy]
+	write := func(name, text string, own, shared bool) {
+		if !own && shared {
+			text += " (" + lb.Ref(lb.KindPolicy, s.Policy) + ")"
+		}
+		d.field(name, text)
+	}
+	if s.Policy != "" {
+		d.field("Policy", s.Policy)
+	}
+	write("Limits", limitsText(e.Limits), s.Limits != nil, p != nil && p.Limits != nil)
+	if s.Sources != nil || p != nil && p.Sources != nil {
+		write("Sources", sourcesText(e.Sources), s.Sources != nil, true)
+	}
+	if s.Placement != nil || p != nil && p.Placement != nil {
+		write("Placement", placementText(e.Placement), s.Placement != nil, true)
+	}
+}
