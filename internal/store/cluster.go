@@ -7,12 +7,12 @@ import (
 
 // Errors of Cluster that callers may test for.
 var (
-	// ErrNotMember: no member has the name.
-	ErrNotMember = errors.New("no such member")
+	// ErrNoMember: no member has the name.
+	ErrNoMember = errors.New("no such member")
 	// ErrMember: the change does not fit the members that there are; it names them.
 	ErrMember = errors.New("members of the store")
-	// ErrQuorum: the change is refused because too few of the other members answer.
-	ErrQuorum = errors.New("too few members of the store answer")
+	// ErrNoMajority: the change is refused because too few of the other members answer.
+	ErrNoMajority = errors.New("too few members of the store answer")
 	// ErrRemoved: this member was removed from the cluster. It has to join afresh, with an empty directory.
 	ErrRemoved = errors.New("this member was removed from the cluster: empty its data directory and join again")
 	// ErrNoSpace: the store refuses writes until there is space again; reading goes on.
@@ -35,7 +35,7 @@ type Cluster interface {
 	// Add makes room for a member that is about to start with the peer address; initial is what it needs for that.
 	// Adding it again before it started gives the same.
 	Add(ctx context.Context, name, peer string) (initial []string, err error)
-	// Remove takes a member out; the last one stays. ErrQuorum: the others would be no majority.
+	// Remove takes a member out; the last one stays. ErrNoMajority: the others would be no majority.
 	Remove(ctx context.Context, name string) error
 	// Members lists the members as this one knows them, ordered by name; it needs no majority.
 	Members(ctx context.Context) ([]ClusterMember, error)

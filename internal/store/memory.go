@@ -153,6 +153,26 @@ func (m *Memory) Grant(ctx context.Context, _ time.Duration) (LeaseID, error) {
 	return m.granted, nil
 }
 
+// Renew implements Store.
+func (m *Memory) Renew(ctx context.Context, id LeaseID) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.usableLocked(ctx); err != nil {
+		return err
+	}
+	if m.leases[id] == nil {
+		return ErrLeaseLost
+	}
+	return nil
+}
+
+// LeaseOf is the lease that the key hangs on; 0 is none.
+func (m *Memory) LeaseOf(key string) LeaseID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.leaseOf[key]
+}
+
 // KeepAlive implements Store.
 func (m *Memory) KeepAlive(ctx context.Context, id LeaseID) error {
 	for {

@@ -105,6 +105,8 @@ type Store interface {
 	Barrier(ctx context.Context) (revision int64, err error)
 	// Grant makes a lease that lasts at least ttl (at least a second) from now or from its last renewal.
 	Grant(ctx context.Context, ttl time.Duration) (LeaseID, error)
+	// Renew renews the lease once: it lasts at least its ttl from the call on. ErrLeaseLost: it is gone.
+	Renew(ctx context.Context, id LeaseID) error
 	// KeepAlive renews the lease again and again, in time; it returns ErrLeaseLost once that is certain, the store's error
 	// when it is not known for longer than the lease lasts, and ctx's at its end.
 	KeepAlive(ctx context.Context, id LeaseID) error

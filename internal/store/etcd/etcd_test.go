@@ -23,7 +23,7 @@ func TestEtcd(t *testing.T) {
 
 func TestReopen(t *testing.T) {
 	dir := t.TempDir()
-	open := func() *Store {
+	open := func() *Member {
 		s, err := Open(t.Context(), Options{Dir: dir})
 		if err != nil {
 			t.Fatal(err)

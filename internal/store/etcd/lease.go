@@ -12,67 +12,101 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// Barrier implements store.Store, by a linearizable read of a key that need not exist.
-func (s *Store) Barrier(ctx context.Context) (int64, error) {
-	res, err := s.client.Get(ctx, "/", clientv3.WithCountOnly())
-	if err != nil {
-		return 0, s.fault("barrier", err)
-	}
-	return res.Header.Revision, nil
-}
-
-// Grant implements store.Store. etcd counts leases in whole seconds.
+// Grant implements store.Store. etcd counts leases in whole seconds, and grants none that is shorter than one and a half
+// of its election timeouts.
 func (s *Store) Grant(ctx context.Context, ttl time.Duration) (store.LeaseID, error) {
-	res, err := s.client.Grant(ctx, max(1, int64((ttl+time.Second-1)/time.Second)))
+	ctx, done := s.bound(ctx)
+	defer done()
+	asked := max(1, int64((ttl+time.Second-1)/time.Second))
+	res, err := s.client.Grant(ctx, asked)
 	if err != nil {
 		return 0, s.fault("grant lease", err)
 	}
-	return store.LeaseID(res.ID), nil
+	if res.TTL > asked {
+		s.log.Warn("leases last longer than they should: the election timeout of etcd is too long", "asked", seconds(asked), "granted", seconds(res.TTL))
+	}
+	id := store.LeaseID(res.ID)
+	s.leases.Store(id, seconds(res.TTL))
+	return id, nil
 }
 
-// KeepAlive implements store.Store.
+func seconds(n int64) time.Duration { return time.Duration(n) * time.Second }
+
+// Renew implements store.Store.
+func (s *Store) Renew(ctx context.Context, id store.LeaseID) error {
+	_, err := s.renew(ctx, id, renewTimeout)
+	return err
+}
+
+// Timing of renewals.
+const (
+	// firstTTL is taken for the time of a lease that was granted elsewhere, until etcd tells it: no lease is shorter.
+	firstTTL = time.Second
+	// retryAfter is the pause after a failed renewal.
+	retryAfter = 50 * time.Millisecond
+	// renewTimeout bounds a single renewal.
+	renewTimeout = time.Second
+)
+
+// KeepAlive implements store.Store. Times are read from the monotonic clock, which goes on while the process is stopped and
+// does not jump.
 func (s *Store) KeepAlive(ctx context.Context, id store.LeaseID) error {
-	renewed := time.Now()
+	ttl, renewed := firstTTL, s.now()
+	if granted, ok := s.leases.Load(id); ok {
+		ttl = granted.(time.Duration)
+	}
 	for {
-		ttl, err := s.renew(ctx, id)
-		now := time.Now()
+		// The lease lasts from when a renewal was sent, not from when its answer came.
+		sent := s.now()
+		left := ttl - sent.Sub(renewed)
+		if left <= 0 {
+			return fmt.Errorf("%w: it was not renewed for %v and lasts %v: the process stood still", store.ErrLeaseLost, sent.Sub(renewed).Round(time.Millisecond), ttl)
+		}
+		got, err := s.renew(ctx, id, max(left/2, retryAfter))
+		wait := retryAfter
 		switch {
 		case err == nil:
-			renewed = now
+			ttl, renewed = got, sent
+			wait = ttl / 4
+		case errors.Is(err, store.ErrLeaseLost):
+			return err
+		case s.ended() != nil:
+			return s.ended()
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, store.ErrLeaseLost), errors.Is(err, store.ErrClosed):
-			return err
-		}
-		if err != nil && now.Sub(renewed) > ttl {
-			return fmt.Errorf("lease was not renewed for %v: %w", now.Sub(renewed).Round(time.Millisecond), err)
+		default:
+			if silent := s.now().Sub(renewed); silent >= ttl {
+				return fmt.Errorf("lease was not renewed for %v and lasts %v: %w", silent.Round(time.Millisecond), ttl, err)
+			}
 		}
 		select {
-		case <-time.After(ttl / 4):
-		case <-s.closed:
-			return store.ErrClosed
+		case <-time.After(wait):
+		case <-s.life.Done():
+			return s.ended()
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// renewTimeout bounds one renewal; it is also taken for a lease's time as long as etcd did not tell it.
-const renewTimeout = time.Second
-
-// renew renews once and returns how long the lease lasts from now.
-func (s *Store) renew(ctx context.Context, id store.LeaseID) (time.Duration, error) {
-	rctx, cancel := context.WithTimeout(ctx, renewTimeout)
+// renew renews once and returns how long the lease lasts.
+func (s *Store) renew(ctx context.Context, id store.LeaseID, timeout time.Duration) (time.Duration, error) {
+	ctx, done := s.bound(ctx)
+	defer done()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	res, err := s.client.KeepAliveOnce(rctx, clientv3.LeaseID(id))
+	res, err := s.client.KeepAliveOnce(ctx, clientv3.LeaseID(id))
 	if err != nil {
-		return renewTimeout, s.fault("renew lease", err)
+		return 0, s.fault("renew lease", err)
 	}
-	return time.Duration(res.TTL) * time.Second, nil
+	return seconds(res.TTL), nil
 }
 
 // Revoke implements store.Store.
 func (s *Store) Revoke(ctx context.Context, id store.LeaseID) error {
+	ctx, done := s.bound(ctx)
+	defer done()
+	s.leases.Delete(id)
 	_, err := s.client.Revoke(ctx, clientv3.LeaseID(id))
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return nil

@@ -1,7 +1,13 @@
 package etcd
 
 import (
+	"errors"
+	"fmt"
 	"io"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -13,14 +19,14 @@ var harmless = map[string]bool{
 	"failed to update storage version": true,
 }
 
-// quietLogger writes etcd's errors but for the harmless ones.
-func quietLogger(w io.Writer) *zap.Logger {
+// quietLogger writes etcd's errors but for the harmless ones, and tells of the fatal one.
+func quietLogger(w io.Writer, failed *fatal) *zap.Logger {
 	enc := zapcore.NewConsoleEncoder(zapcore.EncoderConfig{
 		MessageKey: "message", LevelKey: "level", TimeKey: "time", NameKey: "name",
 		EncodeTime: zapcore.ISO8601TimeEncoder, EncodeLevel: zapcore.CapitalLevelEncoder, EncodeDuration: zapcore.StringDurationEncoder,
 	})
 	core := zapcore.NewCore(enc, zapcore.Lock(zapcore.AddSync(w)), zapcore.ErrorLevel)
-	return zap.New(quietCore{core}).Named("etcd")
+	return zap.New(quietCore{core}, zap.WithFatalHook(failed)).Named("etcd")
 }
 
 // quietCore drops harmless messages.
@@ -31,8 +37,72 @@ func (c quietCore) With(f []zapcore.Field) zapcore.Core { return quietCore{c.Cor
 
 // Check implements zapcore.Core.
 func (c quietCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if harmless[e.Message] {
+	if harmless[e.Message] || e.Level == zapcore.FatalLevel {
 		return ce
 	}
-	return c.Core.Check(e, ce)
+	if c.Enabled(e.Level) {
+		return ce.AddCore(e, c)
+	}
+	return ce
+}
+
+// Write implements zapcore.Core.
+func (c quietCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	if cause := errorOf(fields); cause != nil && strings.Contains(cause.Error(), net.ErrClosed.Error()) {
+		return nil // a listener that Close closed
+	}
+	return c.Core.Write(e, fields)
+}
+
+// errorOf is the error among the fields; nil when there is none.
+func errorOf(fields []zapcore.Field) error {
+	for _, field := range fields {
+		if cause, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
+			return cause
+		}
+	}
+	return nil
+}
+
+// fatal is what etcd cannot go on after. etcd would end the process there, without a word to who is using it; instead
+// only the goroutine ends, which is as final for the member, and the store tells.
+type fatal struct {
+	mu   sync.Mutex
+	err  error
+	told func(error)
+}
+
+// OnWrite implements zapcore.CheckWriteHook.
+func (f *fatal) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
+	err := errors.New(ce.Message)
+	if cause := errorOf(fields); cause != nil {
+		err = fmt.Errorf("%s: %w", ce.Message, cause)
+	}
+	f.mu.Lock()
+	if f.err == nil {
+		f.err = err
+	}
+	told := f.told
+	f.mu.Unlock()
+	if told != nil {
+		told(f.cause())
+	}
+	runtime.Goexit()
+}
+
+// cause is the first fatal error; nil while there is none.
+func (f *fatal) cause() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+// tell calls what is to hear of the fatal error, at once when there is one.
+func (f *fatal) tell(told func(error)) {
+	f.mu.Lock()
+	f.told = told
+	f.mu.Unlock()
+	if cause := f.cause(); cause != nil {
+		told(cause)
+	}
 }

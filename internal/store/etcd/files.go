@@ -1,0 +1,108 @@
+package etcd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	"google.golang.org/protobuf/proto"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// checkFiles reads the whole database, so that damage is found here and not when etcd, long since up, falls over it. The
+// log has checksums, which etcd checks; the database has none: what no rule of its format contradicts is found by
+// comparing it with the other members' only, which etcd does when it starts.
+func checkFiles(dir string) (err error) {
+	wal, db := filepath.Join(dir, "member", "wal"), filepath.Join(dir, "member", "snap", "db")
+	if _, err := os.Stat(db); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	logs, err := filepath.Glob(filepath.Join(wal, "*.wal"))
+	if err != nil {
+		return err
+	}
+	if len(logs) == 0 {
+		return damaged(fmt.Errorf("%s: holds no log although there is a database", wal))
+	}
+	done := make(chan struct{})
+	// A damaged page may name addresses outside of the file.
+	go func() {
+		defer close(done)
+		defer func() {
+			if r := recover(); r != nil {
+				err = fmt.Errorf("%v", r)
+			}
+		}()
+		debug.SetPanicOnFault(true)
+		err = readDatabase(db)
+	}()
+	<-done
+	if err != nil {
+		return damaged(fmt.Errorf("%s: %w", db, err))
+	}
+	return nil
+}
+
+// lockTimeout: another process that uses the files is no damage, and the caller's lock keeps it away.
+const lockTimeout = time.Second
+
+func readDatabase(path string) error {
+	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, PreLoadFreelist: true, Timeout: lockTimeout})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return db.View(func(tx *bolt.Tx) error {
+		return tx.ForEach(func(name []byte, b *bolt.Bucket) error {
+			return readBucket(string(name), b)
+		})
+	})
+}
+
+func readBucket(name string, b *bolt.Bucket) error {
+	last, first := []byte(nil), true
+	return b.ForEach(func(k, v []byte) error {
+		if !first && string(k) <= string(last) {
+			return fmt.Errorf("bucket %q: keys are out of order", name)
+		}
+		last, first = append(last[:0], k...), false
+		if name != "key" {
+			return nil
+		}
+		var kv mvccpb.KeyValue
+		if err := proto.Unmarshal(v, &kv); err != nil {
+			return fmt.Errorf("bucket %q: a value is none: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// readLines reads what writeLines wrote; nil when there is no file.
+func readLines(path string) ([]string, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return strings.Fields(string(text)), err
+}
+
+// writeLines writes the lines durably and whole, or not at all.
+func writeLines(path string, lines []string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.WriteString(strings.Join(lines, "\n") + "\n")
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
