@@ -70,7 +70,10 @@ func adminCertLasts(config []byte, now time.Time) bool {
 }
 
 // serverURL is how clients reach this manager.
-func serverURL(o Options) string {
+func serverURL(o Options) string { return "https://" + apiAddress(o) }
+
+// apiAddress is where nodes, clients and other members reach this manager, host:port.
+func apiAddress(o Options) string {
 	addr := o.Advertise
 	if addr == "" {
 		addr = o.Listen
@@ -85,5 +88,5 @@ func serverURL(o Options) string {
 			host = addrs[0].String()
 		}
 	}
-	return "https://" + net.JoinHostPort(host, port)
+	return net.JoinHostPort(host, port)
 }

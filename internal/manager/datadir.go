@@ -48,6 +48,18 @@ func (d *DataDir) AdminConfig() string { return filepath.Join(d.path, "admin.yam
 
 func (d *DataDir) pki(name string) string { return filepath.Join(d.path, "pki", name) }
 
+// secretFiles are what a data directory holds of a cluster.
+var secretFiles = []string{"ca.crt", "ca.key", "store.key"}
+
+// forgetSecrets removes secrets that were made but never used.
+func (d *DataDir) forgetSecrets() error {
+	var errs []error
+	for _, file := range secretFiles {
+		errs = append(errs, os.Remove(d.pki(file)))
+	}
+	return errors.Join(errs...)
+}
+
 // readFile returns nil when the file is absent.
 func readFile(path string) ([]byte, error) {
 	b, err := os.ReadFile(path)

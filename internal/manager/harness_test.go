@@ -37,9 +37,12 @@ type rig struct {
 	t     *testing.T
 	store store.Store
 	clock clock.Clock
+	name  string
 	path  string
 	addr  string
 	m     *manager.Manager
+	// ended tells why the manager ended by itself.
+	ended chan error
 	stop  func()
 	admin shuntv1connect.ManagerClient
 }
@@ -53,7 +56,7 @@ func newRig(t *testing.T, s store.Store) *rig {
 // newRigAt starts one with a clock.
 func newRigAt(t *testing.T, s store.Store, c clock.Clock) *rig {
 	t.Helper()
-	r := &rig{t: t, store: s, path: t.TempDir(), clock: c}
+	r := &rig{t: t, store: s, name: "m1", path: t.TempDir(), clock: c}
 	r.start()
 	t.Cleanup(func() { r.stop() })
 	return r
@@ -80,13 +83,14 @@ func (r *rig) start() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.m, err = manager.Open(r.t.Context(), manager.Options{Dir: dir, Store: r.store, Name: "m1", Listen: r.addr, Version: "test", Log: logger(r.t), Clock: r.clock})
+	r.m, err = manager.Open(r.t.Context(), manager.Options{Dir: dir, Store: r.store, Name: r.name, Listen: r.addr, Version: "test", Log: logger(r.t), Clock: r.clock})
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { r.m.Serve(ctx, l) })
+	r.ended = make(chan error, 1)
+	wg.Go(func() { r.ended <- r.m.Serve(ctx, l) })
 	r.stop = sync.OnceFunc(func() {
 		cancel()
 		wg.Wait()

@@ -26,7 +26,8 @@ func (n nodeAPI) Join(ctx context.Context, req *connect.Request[apiv1.JoinReques
 		return nil, fault(invalid{[]lb.Violation{{Field: "role", Value: role, Allowed: "must be mux or host"}}})
 	}
 	cert, err := n.issue(ctx, req.Msg)
-	if connect.CodeOf(err) == connect.CodePermissionDenied || connect.CodeOf(err) == connect.CodeUnauthenticated {
+	switch connect.CodeOf(err) {
+	case connect.CodePermissionDenied, connect.CodeUnauthenticated, connect.CodeUnavailable:
 		return nil, err
 	}
 	if err != nil {
@@ -39,14 +40,18 @@ func (n nodeAPI) Join(ctx context.Context, req *connect.Request[apiv1.JoinReques
 // issue admits and signs as one step: a node that is deleted meanwhile gets a certificate that is revoked, or none.
 func (n nodeAPI) issue(ctx context.Context, req *apiv1.JoinRequest) ([]byte, error) {
 	m := n.m
-	m.writing.Lock()
-	defer m.writing.Unlock()
+	t, err := m.lead(ctx)
+	if err != nil {
+		return nil, connect.NewError(connect.CodeUnavailable, err)
+	}
+	t.writing.Lock()
+	defer t.writing.Unlock()
 	if err := n.admit(ctx, req); err != nil {
 		return nil, err
 	}
 	now := m.o.Clock.Now()
 	issued := later(now, m.view.revokedBefore(req.GetName()).Add(1))
-	m.issued = later(m.issued, issued)
+	t.issued = later(t.issued, issued)
 	return m.secrets.ca.SignNode(req.GetCsr(), req.GetName(), req.GetRole(), now, issued)
 }
 

@@ -180,8 +180,12 @@ func (m *Manager) step(ctx context.Context, keys []lb.EndpointKey) (wrote bool, 
 
 // stepSome writes as many as fit into a transaction and returns those that are left. After a conflict that is all.
 func (m *Manager) stepSome(ctx context.Context, keys []lb.EndpointKey) (rest []lb.EndpointKey, wrote bool, err error) {
-	m.writing.Lock()
-	defer m.writing.Unlock()
+	t, err := m.lead(ctx)
+	if err != nil {
+		return keys, false, err
+	}
+	t.writing.Lock()
+	defer t.writing.Unlock()
 	w, c := newWrite(m.view.snapshot()), m.conditions()
 	done, bytes := 0, 0
 	for _, key := range keys {
@@ -199,11 +203,11 @@ func (m *Manager) stepSome(ctx context.Context, keys []lb.EndpointKey) (rest []l
 		}
 	}
 	if len(w.txn.Ops) > 0 {
-		res, err := m.commit(ctx, w.fenced())
+		res, err := t.commit(ctx, w.fenced())
 		if err != nil {
 			return keys, false, err
 		}
-		if err := m.view.wait(ctx, res.Revision); err != nil || !res.Succeeded {
+		if err := t.wait(ctx, res.Revision); err != nil || !res.Succeeded {
 			return keys, false, err
 		}
 		m.o.Log.Debug("took steps", "endpoints", len(w.txn.Ops), "revision", res.Revision)

@@ -11,7 +11,9 @@ import (
 const (
 	root        = "/shunt/"
 	keySchema   = root + "schema"
-	keyLeader   = root + "leader"
+	keyLeader   = root + "leader" // StoredLeader, on the lease of the one who leads
+	keyEpoch    = root + "epoch"  // the last epoch, for ever
+	keyCA       = root + "ca"     // the certificate of the CA that the store belongs to, PEM
 	keySerial   = root + "serial" // put by every write, so that two writes never commit from one snapshot
 	dirObjects  = root + "objects/"
 	dirStates   = root + "endpoints/"
@@ -20,8 +22,13 @@ const (
 	dirRevoked  = root + "revoked/"
 )
 
-// schemaVersion is what keySchema holds. Another value means data of another version of the program.
-const schemaVersion = "1"
+// What keySchema holds. Another value means data of another version of the program.
+const (
+	schemaVersion = "2"
+	// schemaFormer had one manager: its leader key held the last epoch for ever, there were no keyEpoch and keyCA.
+	// Everything else is as it was; the first campaign brings it up to date.
+	schemaFormer = "1"
+)
 
 // ref names an object.
 type ref struct {

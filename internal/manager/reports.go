@@ -87,7 +87,8 @@ func (r *reports) disconnected(s *session, now time.Time) {
 
 // Status is what the manager knows of its nodes.
 func (m *Manager) Status() *apiv1.StatusResponse {
-	out := &apiv1.StatusResponse{Epoch: m.epoch}
+	l := m.view.leadership()
+	out := &apiv1.StatusResponse{Epoch: l.epoch, Leader: l.name}
 	var objs []*apiv1.Object
 	out.Revision, objs = m.view.objects(lb.KindNode, "")
 	out.Nodes = m.reports.all("", objs)
@@ -96,7 +97,8 @@ func (m *Manager) Status() *apiv1.StatusResponse {
 
 // Status implements the API. Nodes with a Node object that never connected are in it.
 func (a api) Status(_ context.Context, req *connect.Request[apiv1.StatusRequest]) (*connect.Response[apiv1.StatusResponse], error) {
-	out := &apiv1.StatusResponse{Epoch: a.m.epoch}
+	l := a.m.view.leadership()
+	out := &apiv1.StatusResponse{Epoch: l.epoch, Leader: l.name}
 	var objs []*apiv1.Object
 	out.Revision, objs = a.m.view.objects(lb.KindNode, req.Msg.GetNode())
 	out.Nodes = a.m.reports.all(req.Msg.GetNode(), objs)

@@ -13,6 +13,16 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
+// clockSkew is how far the clocks of managers may be apart: a certificate that another member issued may be dated later
+// than this one's now. Certificates after a revocation are dated later still, so that a wide margin shuts nobody out.
+const clockSkew = time.Hour
+
+// revocation is up to when the node's certificates must be refused so that none of those it has is good. The clock may
+// have been put back since one was issued, and the last ones may be dated at an earlier revocation.
+func (t *term) revocation(node string) time.Time {
+	return later(later(t.m.o.Clock.Now().Add(clockSkew), t.issued), t.m.view.revokedBefore(node).Add(1))
+}
+
 // revoke refuses the certificates that the node has so far and drops its tokens: it needs a new token to come back.
 func (w *write) revoke(node string, now time.Time) error {
 	value, err := proto.Marshal(&apiv1.StoredRevocation{Node: node, Before: timestamppb.New(now)})

@@ -28,7 +28,7 @@ type secrets struct {
 // loadSecrets reads the CA and the key that seals the store's secrets, and makes both at the first start. A store that
 // was used already belongs to them: without them it is of no use, and others would shut out every node.
 func loadSecrets(dir *DataDir, name string, used bool, now time.Time) (*secrets, error) {
-	for _, file := range []string{"ca.crt", "ca.key", "store.key"} {
+	for _, file := range secretFiles {
 		if _, err := os.Stat(dir.pki(file)); used && errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("%s: is missing: restore it from a backup of the data directory", dir.pki(file))
 		}

@@ -54,8 +54,8 @@ func (m *Manager) Handler() http.Handler {
 	return gate{m.view, mux, connect.NewErrorWriter(opts...)}
 }
 
-// Serve answers on the listener until ctx ends or the term does. It returns nil at the end of ctx and ErrFenced when
-// another manager took over.
+// Serve answers on the listener until ctx ends or the member does. It returns nil at the end of ctx, and else why the
+// member cannot go on.
 func (m *Manager) Serve(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
 		Handler:           m.Handler(),

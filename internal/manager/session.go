@@ -46,6 +46,9 @@ type session struct {
 	// wake has room for one.
 	wake chan struct{}
 
+	// warned belongs to the receiving goroutine: it was said that the node obeys a later epoch.
+	warned bool
+
 	// The rest belongs to the sending goroutine.
 	sent     map[string]*apiv1.PlanItem
 	snapshot bool // the first update was made
@@ -66,7 +69,7 @@ func (s *session) note(c change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all = s.all || c.surroundings
-	s.moved = s.moved || len(c.items) > 0 || len(c.objects) > 0
+	s.moved = s.moved || c.epoch || len(c.items) > 0 || len(c.objects) > 0
 	for _, key := range c.items {
 		s.dirty[key] = true
 	}

@@ -29,8 +29,12 @@ func (m *Manager) sweepAll(ctx context.Context) {
 
 // sweep deletes the states of endpoints that were removed and whose member ids are out of quarantine.
 func (m *Manager) sweep(ctx context.Context) (int, error) {
-	m.writing.Lock()
-	defer m.writing.Unlock()
+	t, err := m.lead(ctx)
+	if err != nil {
+		return 0, err
+	}
+	t.writing.Lock()
+	defer t.writing.Unlock()
 	w := newWrite(m.view.snapshot())
 	now := m.o.Clock.Now()
 	for _, key := range m.view.forgettable(now) {
@@ -39,11 +43,11 @@ func (m *Manager) sweep(ctx context.Context) (int, error) {
 	if len(w.txn.Ops) == 0 {
 		return 0, nil
 	}
-	res, err := m.commit(ctx, w.fenced())
+	res, err := t.commit(ctx, w.fenced())
 	if err != nil || !res.Succeeded {
 		return 0, err
 	}
-	return len(w.txn.Ops), m.view.wait(ctx, res.Revision)
+	return len(w.txn.Ops), t.wait(ctx, res.Revision)
 }
 
 // forgettable are the endpoints that nobody owns and whose member ids are out of quarantine.

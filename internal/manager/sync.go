@@ -29,7 +29,7 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 	}
 	if m.view.revokedCert(id.cert) {
 		// It was away when it was deleted: an empty plan ends its work.
-		up := &apiv1.PlanUpdate{Epoch: m.epoch, Snapshot: true}
+		up := &apiv1.PlanUpdate{Epoch: m.Epoch(), Snapshot: true}
 		up.Revision, _ = m.view.objects(lb.KindNode, id.name)
 		if err := stream.Send(up); err != nil {
 			return err
@@ -42,9 +42,7 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 	m.view.subscribe(s)
 	m.reports.connected(s, hello, m.o.Clock.Now())
 	m.o.Log.Info("node is connected", "node", id.name, "role", id.role, "version", hello.GetVersion(), "has_revision", hello.GetHaveRevision())
-	if hello.GetEpoch() > m.epoch && !m.checkEpoch(hello.GetEpoch()) {
-		m.o.Log.Error("node obeys a later epoch than this manager's and refuses its plans", "node", id.name, "epoch", hello.GetEpoch(), "own_epoch", m.epoch)
-	}
+	m.checkEpoch(s, hello.GetEpoch())
 	defer n.goodbye(s)
 	go n.listen(s, stream)
 	err = n.speak(s, stream)
@@ -77,7 +75,7 @@ func (n nodeAPI) listen(s *session, stream *connect.BidiStream[apiv1.NodeReport,
 			n.m.opinions.report(s, st.GetMembers(), n.m.o.Clock.Now())
 		}
 		n.m.sessions.obeyed(s, report.GetSyncedRevision())
-		n.m.checkEpoch(report.GetEpoch())
+		n.m.checkEpoch(s, report.GetEpoch())
 		n.m.reports.answer(s.name, report)
 	}
 }
@@ -108,16 +106,14 @@ func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, 
 	}
 }
 
-// checkEpoch proves this manager's lease when a node obeys a later epoch, by reading the leader key: a manager that was
-// replaced stops, and the result is true.
-func (m *Manager) checkEpoch(epoch int64) (fenced bool) {
-	if epoch <= m.epoch {
-		return false
+// checkEpoch proves this manager's lease when a node obeys a later epoch than its own, and ends a term that is over.
+func (m *Manager) checkEpoch(s *session, epoch int64) {
+	t, err := m.lead(s.ctx)
+	if err != nil || epoch <= t.epoch {
+		return
 	}
-	kv, _, _, err := m.o.Store.Get(m.ctx, keyLeader)
-	if err != nil || kv.ModRevision == m.leaderMod {
-		return false
+	if err := t.prove(s.ctx); err == nil && !s.warned {
+		s.warned = true
+		m.o.Log.Error("node obeys a later epoch than this manager's and refuses its plans", "node", s.name, "epoch", epoch, "own_epoch", t.epoch)
 	}
-	m.stop(ErrFenced)
-	return true
 }

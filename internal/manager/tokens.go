@@ -72,8 +72,12 @@ func (v *view) roleOf(node string) (lb.Role, bool) {
 func isNodeRole(s string) bool { return s == string(lb.RoleMux) || s == string(lb.RoleHost) }
 
 func (m *Manager) createToken(ctx context.Context, node, role string, ttl time.Duration) (token.Token, time.Time, error) {
-	m.writing.Lock()
-	defer m.writing.Unlock()
+	term, err := m.lead(ctx)
+	if err != nil {
+		return token.Token{}, time.Time{}, err
+	}
+	term.writing.Lock()
+	defer term.writing.Unlock()
 	random := make([]byte, token.RandomBytes)
 	rand.Read(random)
 	t := token.New(m.secrets.ca.Hash(), random)
@@ -88,14 +92,14 @@ func (m *Manager) createToken(ctx context.Context, node, role string, ttl time.D
 	for _, id := range m.view.expiredTokens(now) {
 		txn.Ops = append(txn.Ops, store.Delete(dirTokens+id))
 	}
-	res, err := m.commit(ctx, txn)
+	res, err := term.commit(ctx, txn)
 	if err != nil {
 		return t, expires, err
 	}
 	if !res.Succeeded {
 		return t, expires, errors.New("token id is taken, try again")
 	}
-	return t, expires, m.view.wait(ctx, res.Revision)
+	return t, expires, term.wait(ctx, res.Revision)
 }
 
 func (v *view) expiredTokens(now time.Time) []string {

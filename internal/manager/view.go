@@ -61,10 +61,15 @@ type view struct {
 	wanted    *lb.State
 	stateMod  map[lb.EndpointKey]int64
 	serialMod int64
-	leader    store.KV
-	tokens    map[string]*apiv1.StoredToken
-	revoked   map[string]*apiv1.StoredRevocation
-	owners    map[lb.EndpointKey]owner
+	leader    leaderKey
+	// epochMod and schemaMod are revisions of their keys; 0 while they are absent.
+	epochMod, schemaMod int64
+	schema              string
+	// mods are the revisions of all keys, to find what went while the watch was broken.
+	mods    map[string]int64
+	tokens  map[string]*apiv1.StoredToken
+	revoked map[string]*apiv1.StoredRevocation
+	owners  map[lb.EndpointKey]owner
 	// naming are the services that name a policy.
 	naming      map[string]map[string]bool
 	items       items
@@ -85,7 +90,8 @@ type change struct {
 	endpoints []lb.EndpointKey
 	// surroundings: nodes or networks changed, every node's own items must be computed afresh.
 	surroundings bool
-	leader       bool
+	// epoch: a new leadership term began.
+	epoch bool
 }
 
 func newView(s *secrets) *view {
@@ -96,17 +102,28 @@ func newView(s *secrets) *view {
 			Tenants: map[string]*lb.Tenant{}, Policies: map[string]*lb.Policy{}, Endpoints: map[lb.EndpointKey]plan.EndpointState{},
 		},
 		tokens: map[string]*apiv1.StoredToken{}, revoked: map[string]*apiv1.StoredRevocation{},
-		owners: map[lb.EndpointKey]owner{}, naming: map[string]map[string]bool{}, items: newItems(),
+		owners: map[lb.EndpointKey]owner{}, naming: map[string]map[string]bool{}, items: newItems(), mods: map[string]int64{},
 		subscribers: map[subscriber]bool{}, advanced: make(chan struct{}),
 	}
 }
 
-// load folds a whole snapshot into an empty view.
+// load brings the view to a snapshot of the whole store. A later one than the last folds as what changed in between.
 func (v *view) load(snap store.Snapshot) error {
 	batch := store.Batch{Revision: snap.Revision}
+	present := make(map[string]bool, len(snap.KVs))
+	v.mu.RLock()
 	for _, kv := range snap.KVs {
-		batch.Events = append(batch.Events, store.Event{KV: kv})
+		present[kv.Key] = true
+		if v.mods[kv.Key] != kv.ModRevision {
+			batch.Events = append(batch.Events, store.Event{KV: kv})
+		}
 	}
+	for key := range v.mods {
+		if !present[key] {
+			batch.Events = append(batch.Events, store.Event{KV: store.KV{Key: key, ModRevision: snap.Revision}, Deleted: true})
+		}
+	}
+	v.mu.RUnlock()
 	return v.fold(batch)
 }
 
@@ -120,6 +137,9 @@ func (v *view) fold(b store.Batch) error {
 	for _, ev := range b.Events {
 		if err := v.foldEventLocked(ev, &c, touched); err != nil {
 			return fmt.Errorf("revision %d: key %s: %w", b.Revision, ev.KV.Key, err)
+		}
+		if v.mods[ev.KV.Key] = ev.KV.ModRevision; ev.Deleted {
+			delete(v.mods, ev.KV.Key)
 		}
 		if planned(ev.KV.Key) {
 			v.planRev = max(v.planRev, ev.KV.ModRevision)
@@ -162,9 +182,10 @@ func (v *view) editsLocked(changed []ref) []lb.Edit {
 	return edits
 }
 
-// planned tells whether a key's change is a new revision for nodes and watchers.
+// planned tells whether a key's change is a new revision for nodes and watchers. The serial key is in every write that
+// deletes such a key: members that load the state later come to the same revision.
 func planned(key string) bool {
-	return strings.HasPrefix(key, dirObjects) || strings.HasPrefix(key, dirStates) || strings.HasPrefix(key, dirRingKeys)
+	return key == keySerial || strings.HasPrefix(key, dirObjects) || strings.HasPrefix(key, dirStates) || strings.HasPrefix(key, dirRingKeys)
 }
 
 // touched is what a fold may have changed of what items are made of.
@@ -187,7 +208,13 @@ func (v *view) foldEventLocked(ev store.Event, c *change, touched touched) error
 	case strings.HasPrefix(key, dirRingKeys):
 		return v.foldRingKeyLocked(ev, c)
 	case key == keyLeader:
-		v.leader, c.leader = ev.KV, true
+		return v.foldLeaderLocked(ev, c)
+	case key == keyEpoch:
+		return v.foldEpochLocked(ev, c)
+	case key == keySchema:
+		return v.foldSchemaLocked(ev)
+	case key == keyCA:
+		return v.foldCALocked(ev)
 	case key == keySerial:
 		v.serialMod = ev.KV.ModRevision
 	}
@@ -337,19 +364,7 @@ func parseRecord(kv store.KV) (*record, error) {
 
 // wait blocks until the view has folded the revision.
 func (v *view) wait(ctx context.Context, revision int64) error {
-	for {
-		v.mu.RLock()
-		rev, advanced := v.rev, v.advanced
-		v.mu.RUnlock()
-		if rev >= revision {
-			return nil
-		}
-		select {
-		case <-advanced:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	return v.until(ctx, func() bool { return v.rev >= revision })
 }
 
 func (v *view) subscribe(s subscriber) {

@@ -128,7 +128,7 @@ func (m *Manager) apply(ctx context.Context, in []*apiv1.Object, dryRun bool) (i
 	if len(faults) > 0 {
 		return 0, nil, invalid{faults}
 	}
-	return m.write(ctx, dryRun, func(w *write) error {
+	return m.write(ctx, dryRun, func(_ *term, w *write) error {
 		for i, o := range objs {
 			if err := w.put(o, in[i].GetRevision()); err != nil {
 				return err
@@ -154,10 +154,9 @@ func parseObjects(in []*apiv1.Object) ([]lb.Object, []lb.Violation) {
 
 // remove deletes the objects.
 func (m *Manager) remove(ctx context.Context, refs []ref, dryRun bool) (int64, []*apiv1.Change, error) {
-	return m.write(ctx, dryRun, func(w *write) error {
+	return m.write(ctx, dryRun, func(t *term, w *write) error {
 		for _, r := range refs {
-			// The clock may have been put back since a certificate was issued.
-			if err := w.delete(r, later(m.o.Clock.Now(), m.issued)); err != nil {
+			if err := w.delete(r, t.revocation(r.name)); err != nil {
 				return err
 			}
 		}
@@ -166,12 +165,16 @@ func (m *Manager) remove(ctx context.Context, refs []ref, dryRun bool) (int64, [
 }
 
 // write computes and commits until there is no conflict. What it returns is in the view already.
-func (m *Manager) write(ctx context.Context, dryRun bool, edit func(*write) error) (int64, []*apiv1.Change, error) {
-	m.writing.Lock()
-	defer m.writing.Unlock()
+func (m *Manager) write(ctx context.Context, dryRun bool, edit func(*term, *write) error) (int64, []*apiv1.Change, error) {
+	t, err := m.lead(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	t.writing.Lock()
+	defer t.writing.Unlock()
 	for range maxAttempts {
 		w := newWrite(m.view.snapshot())
-		if err := edit(w); err != nil {
+		if err := edit(t, w); err != nil {
 			return 0, nil, err
 		}
 		if err := w.finish(m.conditions()); err != nil {
@@ -180,11 +183,11 @@ func (m *Manager) write(ctx context.Context, dryRun bool, edit func(*write) erro
 		if dryRun || len(w.txn.Ops) == 0 {
 			return w.base.planRev, w.changes, nil
 		}
-		res, err := m.commit(ctx, w.fenced())
+		res, err := t.commit(ctx, w.fenced())
 		if err != nil {
 			return 0, nil, err
 		}
-		if err := m.view.wait(ctx, res.Revision); err != nil {
+		if err := t.wait(ctx, res.Revision); err != nil {
 			return 0, nil, fmt.Errorf("stored at revision %d, but not yet published: %w", res.Revision, err)
 		}
 		if res.Succeeded {
@@ -342,10 +345,4 @@ func (w *write) stamp(revision int64) {
 			ch.After.Revision = revision
 		}
 	}
-}
-
-func (v *view) leaderMod() int64 {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	return v.leader.ModRevision
 }

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -21,6 +22,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		"txn":     testTxn,
 		"watch":   testWatch,
 		"compact": testCompact,
+		"renew":   testRenew,
 		"close":   testClose,
 		"model":   testModel,
 	} {
@@ -167,6 +169,27 @@ func testCompact(t *testing.T, s store.Store) {
 	snap, err := s.List(t.Context(), "/")
 	if err != nil || len(snap.KVs) != 2 {
 		t.Fatalf("present keys after compaction: %+v %v", snap, err)
+	}
+}
+
+func testRenew(t *testing.T, s store.Store) {
+	lease, err := s.Grant(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit(t, s, store.Txn{Ops: []store.Op{{Key: "/leased", Lease: lease}, store.Put("/kept", nil)}})
+	if err := s.Renew(t.Context(), lease); err != nil {
+		t.Fatalf("renewing a lease that lasts: %v", err)
+	}
+	if err := s.Revoke(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Renew(t.Context(), lease); !errors.Is(err, store.ErrLeaseLost) {
+		t.Errorf("renewing a lease that was revoked: %v", err)
+	}
+	snap, err := s.List(t.Context(), "/")
+	if err != nil || len(snap.KVs) != 1 || snap.KVs[0].Key != "/kept" {
+		t.Errorf("after its lease was revoked: %v %v", snap, err)
 	}
 }
 

@@ -1,0 +1,164 @@
+package manager
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// campaignPause is how long a member waits after a term that it could not do, or a campaign that failed, so that another
+// one may have it.
+const campaignPause = time.Second
+
+// firstCampaign campaigns when nobody leads. An earlier process of this name leads no more: the data directory is locked.
+func (m *Manager) firstCampaign(ctx context.Context) (*term, error) {
+	l := m.view.leadership()
+	if l.mod != 0 && l.name != m.o.Name && m.view.schemaNow() == schemaVersion {
+		return nil, nil
+	}
+	return m.campaign(ctx, l.mod)
+}
+
+// leadAll leads whenever it can, until the member stops; t is the term it begins with, nil for none.
+func (m *Manager) leadAll(t *term) {
+	for m.ctx.Err() == nil {
+		var err error
+		if t == nil {
+			if m.view.until(m.ctx, func() bool { return m.view.leader.mod == 0 }) != nil {
+				return
+			}
+			t, err = m.campaign(m.ctx, 0)
+		}
+		if t != nil {
+			err = t.work()
+		}
+		if t = nil; err == nil {
+			continue
+		}
+		select {
+		case <-m.o.Clock.After(campaignPause):
+		case <-m.ctx.Done():
+		}
+	}
+}
+
+// take makes the term this member's.
+func (m *Manager) take(t *term) {
+	m.mu.Lock()
+	m.term = t
+	m.mu.Unlock()
+	context.AfterFunc(t.ctx, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.term == t {
+			m.term = nil
+		}
+	})
+	m.judge()
+	m.o.Log.Info("leads", "epoch", t.epoch)
+}
+
+// judge ends a term whose leader key the view has no more. It is asked after every fold.
+func (m *Manager) judge() {
+	m.mu.Lock()
+	t := m.term
+	m.mu.Unlock()
+	if t == nil {
+		return
+	}
+	switch l := m.view.leadership(); l.mod {
+	case t.leaderMod:
+	case 0:
+		t.end(store.ErrLeaseLost)
+	default:
+		t.end(ErrFenced)
+	}
+}
+
+// campaign begins the next epoch in one transaction, when the leader key still is at the revision (0: absent). The
+// term it returns is this member's; it is nil when another member was faster; the view knows that by then. What a fresh store must have is made by the same
+// transaction, and so exactly once; a store of the former schema is brought up to date by it.
+func (m *Manager) campaign(ctx context.Context, leaderMod int64) (*term, error) {
+	ctx, cancel := endWith(ctx, m.ctx)
+	defer cancel()
+	asked := m.o.Clock.Now()
+	lease, err := m.o.Store.Grant(ctx, leaseTTL)
+	if err != nil {
+		return nil, m.campaignFailed(fmt.Errorf("begin epoch: %w", err))
+	}
+	epoch, txn, err := m.candidacy(leaderMod, lease)
+	var res store.TxnResult
+	if err == nil {
+		res, err = m.o.Store.Txn(ctx, txn)
+	}
+	if err == nil {
+		err = m.view.wait(ctx, res.Revision)
+	}
+	if err == nil && res.Succeeded {
+		t := newTerm(m, epoch, res.Revision, lease, asked)
+		m.take(t)
+		return t, nil
+	}
+	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
+	defer cancel()
+	if rerr := m.o.Store.Revoke(rctx, lease); rerr != nil {
+		m.o.Log.Debug("cannot revoke the lease", "error", rerr)
+	}
+	if err != nil {
+		return nil, m.campaignFailed(fmt.Errorf("begin epoch %d: %w", epoch, err))
+	}
+	return nil, nil
+}
+
+// campaignFailed logs why; the end of the member goes before what it caused.
+func (m *Manager) campaignFailed(err error) error {
+	if m.ctx.Err() != nil {
+		return context.Cause(m.ctx)
+	}
+	m.o.Log.Warn("cannot campaign", "error", err)
+	return err
+}
+
+// candidacy is the transaction that begins the next epoch.
+func (m *Manager) candidacy(leaderMod int64, lease store.LeaseID) (epoch int64, txn store.Txn, err error) {
+	m.view.mu.RLock()
+	defer m.view.mu.RUnlock()
+	v := m.view
+	epoch = v.state.Epoch + 1
+	value, err := proto.Marshal(&apiv1.StoredLeader{
+		Epoch: epoch, Name: m.o.Name, Since: timestamppb.New(m.o.Clock.Now()), Address: apiAddress(m.o),
+	})
+	if err != nil {
+		return epoch, txn, err
+	}
+	txn = store.Txn{
+		Compares: []store.Compare{{Key: keyLeader, ModRevision: leaderMod}, {Key: keyEpoch, ModRevision: v.epochMod}, {Key: keySchema, ModRevision: v.schemaMod}},
+		Ops: []store.Op{
+			{Key: keyLeader, Value: value, Lease: lease},
+			store.Put(keyEpoch, []byte(strconv.FormatInt(epoch, 10))),
+		},
+	}
+	if v.schema != schemaVersion {
+		txn.Ops = append(txn.Ops, store.Put(keySchema, []byte(schemaVersion)), store.Put(keyCA, m.secrets.ca.CertPEM()))
+	}
+	if len(v.state.RingKeys) == 0 {
+		k := plan.Key{ID: 1}
+		rand.Read(k.Key[:])
+		sealed, err := m.secrets.sealKey(dirRingKeys+"1", k)
+		if err != nil {
+			return epoch, txn, fmt.Errorf("make ring key: %w", err)
+		}
+		txn.Compares = append(txn.Compares, store.Compare{Key: dirRingKeys + "1"})
+		txn.Ops = append(txn.Ops, store.Put(dirRingKeys+"1", sealed))
+	}
+	return epoch, txn, nil
+}

@@ -1,0 +1,114 @@
+package manager
+
+import (
+	"bytes"
+	"context"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"google.golang.org/protobuf/proto"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// errForeignCA: the data directory belongs to another store.
+var errForeignCA = errors.New("the store belongs to another CA than pki/ca.crt of the data directory: join this manager with a token of role manager, or restore the directory from a backup")
+
+// leaderKey is what the view knows of leadership.
+type leaderKey struct {
+	// mod is the revision of the leader key; 0 while nobody leads.
+	mod int64
+	// name and address (host:port) are those of the leader; empty while nobody leads.
+	name, address string
+	// epoch is the last one.
+	epoch int64
+}
+
+// leadership tells who leads by the view.
+func (v *view) leadership() leaderKey {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	l := v.leader
+	l.epoch = v.state.Epoch
+	return l
+}
+
+// foldLeaderLocked takes in the leader key. Plans keep the last epoch while nobody leads.
+func (v *view) foldLeaderLocked(ev store.Event, c *change) error {
+	if ev.Deleted {
+		v.leader = leaderKey{}
+		return nil
+	}
+	var stored apiv1.StoredLeader
+	if err := proto.Unmarshal(ev.KV.Value, &stored); err != nil {
+		return err
+	}
+	v.leader = leaderKey{mod: ev.KV.ModRevision, name: stored.GetName(), address: stored.GetAddress()}
+	v.reachLocked(stored.GetEpoch(), c)
+	return nil
+}
+
+// foldEpochLocked takes in the last epoch.
+func (v *view) foldEpochLocked(ev store.Event, c *change) error {
+	if ev.Deleted {
+		return errors.New("the epoch was deleted")
+	}
+	epoch, err := strconv.ParseInt(string(ev.KV.Value), 10, 64)
+	if err != nil {
+		return err
+	}
+	v.epochMod = ev.KV.ModRevision
+	v.reachLocked(epoch, c)
+	return nil
+}
+
+func (v *view) reachLocked(epoch int64, c *change) {
+	if epoch > v.state.Epoch {
+		v.state.Epoch, c.epoch = epoch, true
+	}
+}
+
+// foldSchemaLocked refuses data that this version does not know.
+func (v *view) foldSchemaLocked(ev store.Event) error {
+	schema := string(ev.KV.Value)
+	if ev.Deleted || schema != schemaVersion && schema != schemaFormer {
+		return fmt.Errorf("schema version of the data: %q: must be %q: it was written by another version of shunt", schema, schemaVersion)
+	}
+	v.schema, v.schemaMod = schema, ev.KV.ModRevision
+	return nil
+}
+
+func (v *view) schemaNow() string {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.schema
+}
+
+// foldCALocked refuses a store that belongs to another CA.
+func (v *view) foldCALocked(ev store.Event) error {
+	block, _ := pem.Decode(ev.KV.Value)
+	if ev.Deleted || block == nil || !bytes.Equal(block.Bytes, v.secrets.ca.Cert.Raw) {
+		return errForeignCA
+	}
+	return nil
+}
+
+// until blocks until the condition holds, which is asked after every fold with the view locked.
+func (v *view) until(ctx context.Context, holds func() bool) error {
+	for {
+		v.mu.RLock()
+		ok, advanced := holds(), v.advanced
+		v.mu.RUnlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-advanced:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

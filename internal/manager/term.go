@@ -1,0 +1,211 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// Why a term ends, or a call that needs the leader fails.
+var (
+	// ErrFenced: another manager has taken the leadership.
+	ErrFenced = errors.New("another manager has taken the leadership")
+	// errNoLeader: nobody does what only a leader may do.
+	errNoLeader = errors.New("no manager leads at present")
+)
+
+// Times of a lease. A leader that is gone is replaced after leaseTTL; it renews so often that two renewals may be late.
+const (
+	leaseTTL   = 2 * time.Second
+	leaseRenew = leaseTTL / 4
+	// revokeTimeout bounds the giving up of a lease: it lapses by itself.
+	revokeTimeout = time.Second
+)
+
+// term is one leadership of this member. Every write in it compares the leader key, so that none lands once another
+// member leads.
+type term struct {
+	m     *Manager
+	epoch int64
+	// leaderMod is the revision of the leader key in this term.
+	leaderMod int64
+	lease     store.LeaseID
+	// ctx ends with the term; its cause says why. Duties work in it.
+	ctx context.Context
+	end context.CancelCauseFunc
+
+	// writing makes the writes of this term queue up instead of conflicting.
+	writing sync.Mutex
+	// issued is the latest time in a certificate of this term; writing guards it.
+	issued time.Time
+
+	mu sync.Mutex
+	// renewed is when the last renewal of the lease that succeeded was asked for.
+	renewed time.Time
+}
+
+type termKey struct{}
+
+// newTerm makes a term whose lease was granted or renewed at the given time.
+func newTerm(m *Manager, epoch, leaderMod int64, lease store.LeaseID, renewed time.Time) *term {
+	t := &term{m: m, epoch: epoch, leaderMod: leaderMod, lease: lease, renewed: renewed}
+	ctx, end := context.WithCancelCause(m.ctx)
+	t.ctx, t.end = context.WithValue(ctx, termKey{}, t), end
+	return t
+}
+
+// lead returns the term that ctx belongs to, as a duty's does, or else this member's present one. The error is for
+// people: another member leads, or none. A term is proven before it is returned, unless its lease is known to last.
+func (m *Manager) lead(ctx context.Context) (*term, error) {
+	t, _ := ctx.Value(termKey{}).(*term)
+	if t == nil {
+		m.mu.Lock()
+		t = m.term
+		m.mu.Unlock()
+	}
+	if t == nil {
+		if l := m.view.leadership(); l.name != "" && l.name != m.o.Name {
+			return nil, fmt.Errorf("manager %s leads", l.name)
+		}
+		return nil, errNoLeader
+	}
+	if t.ctx.Err() != nil {
+		return nil, context.Cause(t.ctx)
+	}
+	// A process that was stopped, or a machine that was, finds its lease long over.
+	if m.o.Clock.Now().Sub(t.lastRenewed()) > leaseTTL {
+		return t, t.prove(ctx)
+	}
+	return t, nil
+}
+
+// commit writes in the term that ctx belongs to, or in the present one. Succeeded is false when a compare of the caller's
+// failed.
+func (m *Manager) commit(ctx context.Context, txn store.Txn) (store.TxnResult, error) {
+	t, err := m.lead(ctx)
+	if err != nil {
+		return store.TxnResult{}, err
+	}
+	return t.commit(ctx, txn)
+}
+
+// commit adds the fence to a transaction. Succeeded is false when a compare of the caller's failed.
+func (t *term) commit(ctx context.Context, txn store.Txn) (store.TxnResult, error) {
+	ctx, cancel := t.bind(ctx)
+	defer cancel()
+	txn.Compares = append(txn.Compares, store.Compare{Key: keyLeader, ModRevision: t.leaderMod})
+	res, err := t.m.o.Store.Txn(ctx, txn)
+	if err != nil {
+		return res, t.fault(err)
+	}
+	if res.Succeeded {
+		return res, nil
+	}
+	return res, t.prove(ctx)
+}
+
+// wait blocks until the view has the revision, or the term or ctx ends.
+func (t *term) wait(ctx context.Context, revision int64) error {
+	ctx, cancel := t.bind(ctx)
+	defer cancel()
+	return t.m.view.wait(ctx, revision)
+}
+
+// bind makes a context end with the term, too.
+func (t *term) bind(ctx context.Context) (context.Context, context.CancelFunc) {
+	return endWith(ctx, t.ctx)
+}
+
+// endWith makes a context that ends with either, and of its cause.
+func endWith(ctx, other context.Context) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(other, func() { end(context.Cause(other)) })
+	return ctx, func() {
+		stop()
+		end(nil)
+	}
+}
+
+// prove reads who leads, by a linearizable read: a term that is over ends.
+func (t *term) prove(ctx context.Context) error {
+	ctx, cancel := t.bind(ctx)
+	defer cancel()
+	kv, _, _, err := t.m.o.Store.Get(ctx, keyLeader)
+	if err != nil {
+		return t.fault(fmt.Errorf("prove the leadership: %w", err))
+	}
+	if kv.ModRevision != t.leaderMod {
+		t.end(ErrFenced)
+		return ErrFenced
+	}
+	return nil
+}
+
+// fault is the error of a call to the store; the end of the term goes before what it caused.
+func (t *term) fault(err error) error {
+	if t.ctx.Err() != nil {
+		return context.Cause(t.ctx)
+	}
+	return err
+}
+
+func (t *term) lastRenewed() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.renewed
+}
+
+// keep renews the lease until the term ends, or ends the term when the lease is lost or may be.
+func (t *term) keep() {
+	for {
+		select {
+		case <-t.m.o.Clock.After(leaseRenew):
+		case <-t.ctx.Done():
+			return
+		}
+		asked := t.m.o.Clock.Now()
+		ctx, cancel := context.WithTimeout(t.ctx, leaseRenew)
+		err := t.m.o.Store.Renew(ctx, t.lease)
+		cancel()
+		switch {
+		case err == nil:
+			t.mu.Lock()
+			t.renewed = asked
+			t.mu.Unlock()
+		case errors.Is(err, store.ErrLeaseLost), errors.Is(err, store.ErrClosed):
+			t.end(err)
+		case t.m.o.Clock.Now().Sub(t.lastRenewed()) > leaseTTL:
+			t.end(fmt.Errorf("cannot renew the lease: %w", err))
+		}
+	}
+}
+
+// work does the term's duties until it ends, and gives the lease up. Nothing of the term goes on afterwards. The error is
+// a failure of this member, so that another one should lead.
+func (t *term) work() error {
+	var workers sync.WaitGroup
+	workers.Go(t.keep)
+	for _, d := range t.m.duties() {
+		workers.Go(func() {
+			if err := d.run(t.ctx); err != nil && t.ctx.Err() == nil {
+				t.end(fmt.Errorf("%s: %w", d.name, err))
+			}
+		})
+	}
+	workers.Wait()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), revokeTimeout)
+	defer cancel()
+	if err := t.m.o.Store.Revoke(ctx, t.lease); err != nil {
+		t.m.o.Log.Debug("cannot revoke the lease", "error", err)
+	}
+	cause := context.Cause(t.ctx)
+	t.m.o.Log.Warn("leads no more", "epoch", t.epoch, "cause", cause)
+	if errors.Is(cause, ErrFenced) || errors.Is(cause, store.ErrLeaseLost) {
+		return nil
+	}
+	return cause
+}
