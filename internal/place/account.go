@@ -1,0 +1,203 @@
+package place
+
+import "slices"
+
+// share is what each of n muxes gets of a load, rounded up.
+func share(load uint64, n int) uint64 {
+	if n <= 1 {
+		return load
+	}
+	return load/uint64(n) + min(load%uint64(n), 1)
+}
+
+// share is what each of the VIP's muxes gets.
+func (v *vip) share() uint64 { return share(v.Load, len(v.on)) }
+
+// full tells whether the mux has as many VIPs as it can take.
+func (m *mux) full() bool {
+	return m.VIPs > 0 && uint64(len(m.vips))+uint64(m.BaseVIPs) >= uint64(m.VIPs)
+}
+
+// fits tells whether the mux can take one more VIP with that many packets.
+func (m *mux) fits(packets uint64) bool { return !m.full() && m.carries(packets) }
+
+// carries tells whether the mux has room for packets.
+func (m *mux) carries(packets uint64) bool {
+	if m.Packets == 0 || packets == 0 {
+		return true
+	}
+	used := saturate(m.load, m.BasePackets)
+	return used <= m.Packets && packets <= m.Packets-used
+}
+
+// excess is how many packets it has past its capacity.
+func (m *mux) excess() uint64 {
+	used := saturate(m.load, m.BasePackets)
+	if m.Packets == 0 || used <= m.Packets {
+		return 0
+	}
+	return used - m.Packets
+}
+
+// measure is what is to be even among muxes.
+func (m *mux) measure(by By) uint64 {
+	if by == ByLoad {
+		return saturate(m.load, m.BasePackets)
+	}
+	return uint64(m.by[ByVIPs])
+}
+
+// saturate adds without overflow.
+func saturate(a, b uint64) uint64 {
+	if a > ^uint64(0)-b {
+		return ^uint64(0)
+	}
+	return a + b
+}
+
+// read brings the mux's meter up to date.
+func (p *Placer) read(i int32) {
+	m, t := &p.muxes[i], &p.meters[i]
+	t.measure = [measures]uint64{ByVIPs: m.measure(ByVIPs), ByLoad: m.measure(ByLoad)}
+	t.second[ByLoad] = int32(len(m.vips))
+	t.zone, t.full = int32(m.zone), m.full()
+}
+
+// account adds the VIP to the sums of its muxes, or takes it away. Whatever changes its muxes, measure or load is done
+// between the two.
+func (p *Placer) account(v *vip, sign int) {
+	packets := v.share()
+	for _, i := range v.on {
+		m := &p.muxes[i]
+		m.by[v.By] += sign
+		if sign > 0 {
+			m.load += packets
+		} else {
+			m.load -= packets
+			if m.Packets > 0 && packets > 0 {
+				p.opened[m.zone] = true
+			}
+		}
+		p.read(i)
+	}
+	if len(p.zones) < 2 {
+		return
+	}
+	if p.tally(v) {
+		p.narrow += sign
+	}
+	for _, i := range v.on {
+		m := &p.muxes[i]
+		several := p.count[m.zone] > 1
+		leave := m.leave[v.By]
+		for z := range leave {
+			if several || p.count[z] == 0 {
+				leave[z] += int32(sign)
+			}
+		}
+	}
+	p.untally(v)
+}
+
+// tally writes into p.count how many of the VIP's muxes are in each zone, and tells whether it has two in one zone and
+// none in another.
+func (p *Placer) tally(v *vip) (narrow bool) {
+	zones := 0
+	for _, i := range v.on {
+		z := p.muxes[i].zone
+		if p.count[z] == 0 {
+			zones++
+		}
+		p.count[z]++
+	}
+	return zones < len(v.on) && zones < len(p.zones)
+}
+
+// untally clears what tally wrote.
+func (p *Placer) untally(v *vip) {
+	for _, i := range v.on {
+		p.count[p.muxes[i].zone] = 0
+	}
+}
+
+// soil has the VIP looked at by the next step.
+func (p *Placer) soil(i int32) {
+	if v := &p.vips[i]; !v.dirty {
+		v.dirty = true
+		p.dirty = append(p.dirty, i)
+	}
+}
+
+// note keeps where the VIP was before its first change since the last step.
+func (p *Placer) note(i int32) {
+	if v := &p.vips[i]; !v.noted {
+		v.noted, v.was = true, p.names(v)
+		p.changed = append(p.changed, i)
+	}
+}
+
+// hook puts the VIP on a mux, and nothing of it into the sums.
+func (p *Placer) hook(i, mux int32) {
+	p.note(i)
+	v, m := &p.vips[i], &p.muxes[mux]
+	v.on, v.at = append(v.on, mux), append(v.at, int32(len(m.vips)))
+	m.vips = append(m.vips, i)
+	p.read(mux)
+}
+
+// unhook takes the VIP off the k-th of its muxes.
+func (p *Placer) unhook(i int32, k int) {
+	p.note(i)
+	v := &p.vips[i]
+	slot, at := v.on[k], v.at[k]
+	m := &p.muxes[slot]
+	if m.VIPs > 0 {
+		p.opened[m.zone] = true
+	}
+	last := len(m.vips) - 1
+	if moved := m.vips[last]; int(at) != last {
+		m.vips[at] = moved
+		o := &p.vips[moved]
+		o.at[slices.Index(o.on, slot)] = at
+	}
+	m.vips = m.vips[:last]
+	p.read(slot)
+	last = len(v.on) - 1
+	v.on[k], v.at[k] = v.on[last], v.at[last]
+	v.on, v.at = v.on[:last], v.at[:last]
+}
+
+// add puts the VIP on more muxes.
+func (p *Placer) add(i int32, muxes []int32) {
+	v := &p.vips[i]
+	p.account(v, -1)
+	for _, m := range muxes {
+		p.hook(i, m)
+	}
+	p.account(v, 1)
+}
+
+// take takes the VIP off a mux.
+func (p *Placer) take(i, mux int32) {
+	v := &p.vips[i]
+	p.account(v, -1)
+	p.unhook(i, slices.Index(v.on, mux))
+	p.account(v, 1)
+	p.soil(i)
+}
+
+// move takes the VIP from one mux to another.
+func (p *Placer) move(i, from, to int32) {
+	v := &p.vips[i]
+	p.account(v, -1)
+	p.unhook(i, slices.Index(v.on, from))
+	p.hook(i, to)
+	p.account(v, 1)
+}
+
+// empty takes everything off a mux.
+func (p *Placer) empty(mux int32) {
+	for m := &p.muxes[mux]; len(m.vips) > 0; {
+		p.take(m.vips[len(m.vips)-1], mux)
+	}
+}

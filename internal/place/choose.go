@@ -1,0 +1,147 @@
+package place
+
+import "math"
+
+// candidate is a mux that a VIP may go to, with what speaks for it: less of everything is better.
+type candidate struct {
+	measure, tie uint64
+	second       int32
+	mux          int32
+	ok           bool
+}
+
+// before tells whether a VIP rather goes to c than to o.
+func (c *candidate) before(o *candidate) bool {
+	switch {
+	case !o.ok:
+		return true
+	case c.measure != o.measure:
+		return c.measure < o.measure
+	case c.second != o.second:
+		return c.second < o.second
+	}
+	return c.tie < o.tie
+}
+
+// choose returns up to n muxes for the VIP, each with room for its share of packets: present ones before those that are
+// away, then in zones where the VIP is not before others, then by measure. It is valid until the next call.
+func (p *Placer) choose(v *vip, n int, packets uint64) []int32 {
+	p.shun(v)
+	p.tally(v)
+	p.picks = p.picks[:0]
+	p.chooseFrom(p.present, p.presentIn, v, n, packets)
+	p.chooseFrom(p.away, p.awayIn, v, n, packets)
+	p.untally(v)
+	for _, m := range p.picks {
+		p.count[p.meters[m].zone] = 0
+	}
+	return p.picks
+}
+
+// shun marks the VIP's muxes as none to choose.
+func (p *Placer) shun(v *vip) {
+	p.mark++
+	for _, m := range v.on {
+		p.meters[m].seen = p.mark
+	}
+}
+
+func (p *Placer) pick(i int32) {
+	m := &p.meters[i]
+	m.seen = p.mark
+	p.count[m.zone]++
+	p.picks = append(p.picks, i)
+}
+
+// chooseFrom adds to p.picks until they are n. p.count is how many muxes the VIP has in each zone.
+func (p *Placer) chooseFrom(from []int32, in [][]int32, v *vip, n int, packets uint64) {
+	if len(from) == 0 || len(p.picks) == n {
+		return
+	}
+	if len(p.zones) > 1 {
+		p.chooseZones(in, v, n, packets)
+	}
+	for _, c := range p.least(from, v, n-len(p.picks), packets) {
+		p.pick(c.mux)
+	}
+}
+
+// chooseZones adds the best mux of each zone that the VIP is not in, the best of these first.
+func (p *Placer) chooseZones(in [][]int32, v *vip, n int, packets uint64) {
+	for z, list := range in {
+		p.best[z].ok = false
+		if p.count[z] == 0 {
+			p.best[z] = p.first(list, v, packets)
+		}
+	}
+	for len(p.picks) < n {
+		var best *candidate
+		for z := range p.best {
+			if c := &p.best[z]; c.ok && (best == nil || c.before(best)) {
+				best = c
+			}
+		}
+		if best == nil {
+			return
+		}
+		best.ok = false
+		p.pick(best.mux)
+	}
+}
+
+// first is the best of some muxes.
+func (p *Placer) first(from []int32, v *vip, packets uint64) candidate {
+	best := candidate{measure: math.MaxUint64}
+	for _, i := range from {
+		m := &p.meters[i]
+		if m.measure[v.By] > best.measure || m.full || m.seen == p.mark {
+			continue
+		}
+		c := candidate{measure: m.measure[v.By], second: m.second[v.By], tie: tie(v.hash, m.hash), mux: i, ok: true}
+		if c.before(&best) && p.muxes[i].carries(packets) {
+			best = c
+		}
+	}
+	return best
+}
+
+// least returns the n best muxes, best first, or as many as there are. It is valid until the next call.
+func (p *Placer) least(from []int32, v *vip, n int, packets uint64) []candidate {
+	top := p.top[:0]
+	if n <= 0 {
+		return top
+	}
+	worst := candidate{measure: math.MaxUint64}
+	for _, i := range from {
+		m := &p.meters[i]
+		if m.measure[v.By] > worst.measure || m.full || m.seen == p.mark {
+			continue
+		}
+		c := candidate{measure: m.measure[v.By], second: m.second[v.By], tie: tie(v.hash, m.hash), mux: i, ok: true}
+		if !c.before(&worst) || !p.muxes[i].carries(packets) {
+			continue
+		}
+		if len(top) < n {
+			top = append(top, c)
+		}
+		k := len(top) - 1
+		for ; k > 0 && c.before(&top[k-1]); k-- {
+			top[k] = top[k-1]
+		}
+		top[k] = c
+		if len(top) == n {
+			worst = top[n-1]
+		}
+	}
+	p.top = top
+	return top
+}
+
+// candidate looks at one mux for a VIP.
+func (p *Placer) candidate(v *vip, i int32, packets uint64) candidate {
+	m := &p.meters[i]
+	if m.full || m.seen == p.mark || !p.muxes[i].carries(packets) {
+		return candidate{}
+	}
+	return candidate{measure: m.measure[v.By], second: m.second[v.By], tie: tie(v.hash, m.hash), mux: i, ok: true}
+}

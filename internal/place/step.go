@@ -1,0 +1,207 @@
+package place
+
+import (
+	"cmp"
+	"slices"
+)
+
+// maxRounds bounds how often a step starts over because what it moved made room.
+const maxRounds = 8
+
+// Step decides and returns what changed since the last step, ordered by a hash of the VIP. VIPs that were dropped are not in it.
+func (p *Placer) Step() []Change {
+	p.open()
+	p.evict()
+	for range maxRounds {
+		queue := p.queue()
+		p.fill(queue)
+		p.makeRoom()
+		p.relieve()
+		again := p.widen(queue)
+		again = p.even(ByVIPs) || again
+		again = p.even(ByLoad) || again
+		if !again || !p.wanting() {
+			break
+		}
+	}
+	clear(p.opened)
+	for _, i := range p.dirty {
+		p.vips[i].dirty = false
+	}
+	p.dirty = p.dirty[:0]
+	return p.changes()
+}
+
+// open lists the muxes that may have VIPs, and counts afresh what a new zone made unknown.
+func (p *Placer) open() {
+	p.present, p.away = p.present[:0], p.away[:0]
+	p.presentIn, p.awayIn = make([][]int32, len(p.zones)), make([][]int32, len(p.zones))
+	for _, i := range p.ordered() {
+		switch m := &p.muxes[i]; {
+		case m.Drain || m.Down:
+		case m.Away:
+			p.away = append(p.away, i)
+			p.awayIn[m.zone] = append(p.awayIn[m.zone], i)
+		default:
+			p.present = append(p.present, i)
+			p.presentIn[m.zone] = append(p.presentIn[m.zone], i)
+		}
+	}
+	if p.recount {
+		p.narrow, p.recount = 0, false
+		for i := range p.vips {
+			if v := &p.vips[i]; len(v.on) > 1 && len(p.zones) > 1 {
+				if p.tally(v) {
+					p.narrow++
+				}
+				p.untally(v)
+			}
+		}
+	}
+}
+
+// ordered are all muxes in the order of their hashes.
+func (p *Placer) ordered() []int32 {
+	var out []int32
+	for i := range p.muxes {
+		if !p.muxes[i].gone {
+			out = append(out, int32(i))
+		}
+	}
+	slices.SortFunc(out, func(a, b int32) int {
+		x, y := &p.muxes[a], &p.muxes[b]
+		return cmp.Or(cmp.Compare(x.hash, y.hash), cmp.Compare(x.Name, y.Name))
+	})
+	return out
+}
+
+// evict takes away what the first rules do not allow.
+func (p *Placer) evict() {
+	order := p.ordered()
+	for _, i := range order {
+		if m := &p.muxes[i]; m.Drain || m.Down {
+			p.empty(i)
+		}
+	}
+	var many []int32
+	for _, i := range p.dirty {
+		if v := &p.vips[i]; v.used && len(v.on) > max(v.Replicas, 0) {
+			many = append(many, i)
+		}
+	}
+	p.sortByHash(many, 0)
+	for _, i := range many {
+		for v := &p.vips[i]; len(v.on) > max(v.Replicas, 0); {
+			p.take(i, p.spare(v))
+		}
+	}
+	for _, i := range order {
+		if m := &p.muxes[i]; m.VIPs > 0 && uint64(len(m.vips))+uint64(m.BaseVIPs) > uint64(m.VIPs) {
+			p.evictSome(i)
+		}
+	}
+}
+
+// evictSome takes away what is past the mux's number of VIPs, from VIPs with the most other muxes first.
+func (p *Placer) evictSome(mux int32) {
+	m := &p.muxes[mux]
+	keep := int(int64(m.VIPs) - min(int64(m.VIPs), int64(m.BaseVIPs)))
+	list := slices.Clone(m.vips)
+	slices.SortFunc(list, func(a, b int32) int {
+		x, y := &p.vips[a], &p.vips[b]
+		return cmp.Or(cmp.Compare(len(y.on), len(x.on)), cmp.Compare(tie(x.hash, m.hash), tie(y.hash, m.hash)), x.Key.Compare(y.Key))
+	})
+	for _, i := range list[:len(list)-keep] {
+		p.take(i, mux)
+	}
+}
+
+// spare is the mux that a VIP with too many gives up: one of several in a zone first, then the fullest.
+func (p *Placer) spare(v *vip) int32 {
+	p.tally(v)
+	defer p.untally(v)
+	return slices.MaxFunc(v.on, func(a, b int32) int {
+		x, y := &p.muxes[a], &p.muxes[b]
+		return cmp.Or(
+			cmp.Compare(min(p.count[x.zone], 2), min(p.count[y.zone], 2)),
+			cmp.Compare(x.measure(v.By), y.measure(v.By)), cmp.Compare(tie(v.hash, x.hash), tie(v.hash, y.hash)),
+		)
+	})
+}
+
+// turn is a VIP's place in the order in which they are served.
+type turn struct {
+	class int // those of a lower one come first
+	load  uint64
+	hash  uint64
+	vip   int32
+}
+
+// queue is the VIPs that may lack something: those that changed and those that were short, in the order in which they
+// are served: without any mux first, then by number before by load, heavy ones first.
+func (p *Placer) queue() []int32 {
+	var turns []turn
+	add := func(i int32) {
+		v := &p.vips[i]
+		if !v.used || v.Replicas <= 0 {
+			return
+		}
+		t := turn{class: int(v.By), hash: v.hash, vip: i}
+		if len(v.on) > 0 {
+			t.class += int(measures)
+		}
+		if v.By == ByLoad {
+			t.load = v.Load
+		}
+		turns = append(turns, t)
+	}
+	for _, i := range p.dirty {
+		add(i)
+	}
+	for _, i := range p.short {
+		if !p.vips[i].dirty {
+			add(i)
+		}
+	}
+	slices.SortFunc(turns, func(a, b turn) int {
+		switch {
+		case a.class != b.class:
+			return cmp.Compare(a.class, b.class)
+		case a.load != b.load:
+			return cmp.Compare(b.load, a.load)
+		case a.hash != b.hash:
+			return cmp.Compare(a.hash, b.hash)
+		}
+		return p.vips[a.vip].Key.Compare(p.vips[b.vip].Key)
+	})
+	out := make([]int32, len(turns))
+	for i, t := range turns {
+		out[i] = t.vip
+	}
+	return out
+}
+
+// wanting tells whether another round may do something: a VIP is short or narrow and some zone has room that it had not.
+func (p *Placer) wanting() bool {
+	return slices.Contains(p.opened, true) && (len(p.short) > 0 || p.narrow > 0)
+}
+
+// changes lists what is not where it was.
+func (p *Placer) changes() []Change {
+	used := slices.DeleteFunc(p.changed, func(i int32) bool {
+		p.vips[i].noted = false
+		return !p.vips[i].used
+	})
+	p.sortByHash(used, 0)
+	var out []Change
+	for _, i := range used {
+		v := &p.vips[i]
+		if now := p.names(v); !slices.Equal(v.was, now) {
+			out = append(out, Change{Key: v.Key, Was: v.was, Now: now})
+		}
+		v.was = nil
+	}
+	p.changed = p.changed[:0]
+	p.freeVIPs, p.goneVIPs = append(p.freeVIPs, p.goneVIPs...), p.goneVIPs[:0]
+	return out
+}
