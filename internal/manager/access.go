@@ -1,26 +1,246 @@
 package manager
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/pki"
+	"github.com/shuntlb/shunt/internal/store"
+	"github.com/shuntlb/shunt/internal/token"
 )
 
+// Lifetimes of access tokens, and how many there may be: at 200 bytes each they take 2 MB of every manager.
+const (
+	defaultAccessTTL = 24 * time.Hour
+	maxAccessTTL     = 365 * 24 * time.Hour
+	maxAccess        = 10_000
+)
+
+// accessRoles are the roles that people and programs may have.
+var accessRoles = []string{pki.RoleAdmin, pki.RoleTenant, pki.RoleViewer}
+
 // CreateAccess implements the API.
-func (api) CreateAccess(context.Context, *connect.Request[apiv1.CreateAccessRequest]) (*connect.Response[apiv1.CreateAccessResponse], error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("CreateAccess: "+lb.NotSupported))
+func (a api) CreateAccess(ctx context.Context, req *connect.Request[apiv1.CreateAccessRequest]) (*connect.Response[apiv1.CreateAccessResponse], error) {
+	ttl := defaultAccessTTL
+	if d := req.Msg.GetTtl(); d != nil {
+		ttl = d.AsDuration()
+	}
+	if faults := accessFaults(req.Msg, ttl); len(faults) > 0 {
+		return nil, fault(invalid{faults})
+	}
+	t, made, err := a.m.createAccess(ctx, req.Msg, ttl)
+	if err != nil {
+		return nil, fault(err)
+	}
+	return connect.NewResponse(&apiv1.CreateAccessResponse{Token: t.String(), Access: made}), nil
+}
+
+func accessFaults(req *apiv1.CreateAccessRequest, ttl time.Duration) []lb.Violation {
+	var faults []lb.Violation
+	if req.GetTtl().CheckValid() != nil && req.GetTtl() != nil || ttl <= 0 || ttl > maxAccessTTL {
+		faults = append(faults, lb.Violation{Field: "ttl", Value: ttl.String(), Allowed: "must be longer than 0s and at most " + maxAccessTTL.String()})
+	}
+	if !nodeName.MatchString(req.GetName()) {
+		faults = append(faults, lb.Violation{Field: "name", Value: req.GetName(), Allowed: allowedNodeName})
+	}
+	if !slices.Contains(accessRoles, req.GetRole()) {
+		faults = append(faults, lb.Violation{Field: "role", Value: req.GetRole(), Allowed: "must be admin, tenant or viewer"})
+	}
+	switch {
+	case req.GetRole() == pki.RoleTenant && !nodeName.MatchString(req.GetTenant()):
+		faults = append(faults, lb.Violation{Field: "tenant", Value: req.GetTenant(), Allowed: allowedNodeName})
+	case req.GetRole() != pki.RoleTenant && req.GetTenant() != "":
+		faults = append(faults, lb.Violation{Field: "tenant", Value: req.GetTenant(), Allowed: "must be empty unless the role is tenant"})
+	}
+	return faults
 }
 
 // ListAccess implements the API.
-func (api) ListAccess(context.Context, *connect.Request[apiv1.ListAccessRequest]) (*connect.Response[apiv1.ListAccessResponse], error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ListAccess: "+lb.NotSupported))
+func (a api) ListAccess(context.Context, *connect.Request[apiv1.ListAccessRequest]) (*connect.Response[apiv1.ListAccessResponse], error) {
+	return connect.NewResponse(&apiv1.ListAccessResponse{Access: a.m.view.accessAt(a.m.o.Clock.Now())}), nil
 }
 
 // RevokeAccess implements the API.
-func (api) RevokeAccess(context.Context, *connect.Request[apiv1.RevokeAccessRequest]) (*connect.Response[apiv1.RevokeAccessResponse], error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("RevokeAccess: "+lb.NotSupported))
+func (a api) RevokeAccess(ctx context.Context, req *connect.Request[apiv1.RevokeAccessRequest]) (*connect.Response[apiv1.RevokeAccessResponse], error) {
+	if err := a.m.revokeAccess(ctx, req.Msg.GetId()); err != nil {
+		return nil, fault(err)
+	}
+	return connect.NewResponse(&apiv1.RevokeAccessResponse{}), nil
+}
+
+// noAccess is a revocation of what is not there.
+type noAccess struct{ id string }
+
+func (e noAccess) Error() string { return "access " + e.id + ": not found" }
+
+// createAccess stores a new token; with it those that have expired go.
+func (m *Manager) createAccess(ctx context.Context, req *apiv1.CreateAccessRequest, ttl time.Duration) (token.Access, *apiv1.Access, error) {
+	term, err := m.lead(ctx)
+	if err != nil {
+		return token.Access{}, nil, err
+	}
+	term.writing.Lock()
+	defer term.writing.Unlock()
+	now := m.o.Clock.Now()
+	if n := len(m.view.accessAt(now)); n >= maxAccess {
+		return token.Access{}, nil, invalid{[]lb.Violation{{Field: "access tokens", Value: strconv.Itoa(n), Allowed: "must be at most " + strconv.Itoa(maxAccess) + ": revoke some"}}}
+	}
+	random := make([]byte, token.RandomBytes)
+	rand.Read(random)
+	t := token.NewAccess(random)
+	hash := t.SecretHash()
+	stored := &apiv1.StoredAccess{
+		Id: t.ID, SecretSha256: hash[:], Name: req.GetName(), Role: req.GetRole(), Tenant: req.GetTenant(),
+		Created: timestamppb.New(now), Expires: timestamppb.New(now.Add(ttl)),
+	}
+	value, err := proto.Marshal(stored)
+	if err != nil {
+		return t, nil, err
+	}
+	txn := store.Txn{Compares: []store.Compare{{Key: dirAccess + t.ID}}, Ops: []store.Op{store.Put(dirAccess+t.ID, value)}}
+	for _, id := range m.view.expiredAccess(now) {
+		txn.Ops = append(txn.Ops, store.Delete(dirAccess+id))
+	}
+	res, err := term.commit(ctx, txn)
+	if err != nil {
+		return t, nil, err
+	}
+	if !res.Succeeded {
+		return t, nil, errors.New("access token id is taken, try again")
+	}
+	m.auditAccess(ctx, "CreateAccess", stored, "created", res.Revision)
+	return t, publicAccess(stored), term.wait(ctx, res.Revision)
+}
+
+func (m *Manager) revokeAccess(ctx context.Context, id string) error {
+	term, err := m.lead(ctx)
+	if err != nil {
+		return err
+	}
+	term.writing.Lock()
+	defer term.writing.Unlock()
+	stored := m.view.access(id)
+	if stored == nil {
+		return noAccess{id}
+	}
+	res, err := term.commit(ctx, store.Txn{Ops: []store.Op{store.Delete(dirAccess + id)}})
+	if err != nil {
+		return err
+	}
+	m.auditAccess(ctx, "RevokeAccess", stored, "revoked", res.Revision)
+	return term.wait(ctx, res.Revision)
+}
+
+func (m *Manager) auditAccess(ctx context.Context, call string, a *apiv1.StoredAccess, did string, revision int64) {
+	who := identityOf(ctx)
+	what := fmt.Sprintf("access/%s (%s, %s) %s", a.GetId(), a.GetName(), strings.TrimSpace(a.GetRole()+" "+a.GetTenant()), did)
+	m.audited(&apiv1.AuditEntry{Who: who.who(), Role: who.role, From: who.from, Call: call, What: []string{what}, Revision: revision})
+}
+
+// sweepAccess deletes tokens that have expired until ctx ends.
+func (m *Manager) sweepAccess(ctx context.Context) {
+	for {
+		if err := m.dropExpiredAccess(ctx); err != nil && ctx.Err() == nil {
+			m.o.Log.Warn("cannot forget expired access tokens", "error", err)
+		}
+		select {
+		case <-m.o.Clock.After(sweepEvery):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (m *Manager) dropExpiredAccess(ctx context.Context) error {
+	term, err := m.lead(ctx)
+	if err != nil {
+		return err
+	}
+	term.writing.Lock()
+	defer term.writing.Unlock()
+	var txn store.Txn
+	for _, id := range m.view.expiredAccess(m.o.Clock.Now()) {
+		txn.Ops = append(txn.Ops, store.Delete(dirAccess+id))
+	}
+	if len(txn.Ops) == 0 {
+		return nil
+	}
+	res, err := term.commit(ctx, txn)
+	if err != nil {
+		return err
+	}
+	return term.wait(ctx, res.Revision)
+}
+
+// publicAccess is a token without its secret's hash.
+func publicAccess(s *apiv1.StoredAccess) *apiv1.Access {
+	return &apiv1.Access{Id: s.GetId(), Name: s.GetName(), Role: s.GetRole(), Tenant: s.GetTenant(), Created: s.GetCreated(), Expires: s.GetExpires()}
+}
+
+// access is the token of an id; nil when there is none.
+func (v *view) access(id string) *apiv1.StoredAccess {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.accesses[id]
+}
+
+// accessAt are the tokens that have not expired, ordered by name and id.
+func (v *view) accessAt(now time.Time) []*apiv1.Access {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	var out []*apiv1.Access
+	for _, s := range v.accesses {
+		if s.GetExpires().AsTime().After(now) {
+			out = append(out, publicAccess(s))
+		}
+	}
+	slices.SortFunc(out, func(a, b *apiv1.Access) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Id, b.Id)) })
+	return out
+}
+
+func (v *view) expiredAccess(now time.Time) []string {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	var out []string
+	for _, id := range slices.Sorted(maps.Keys(v.accesses)) {
+		if !v.accesses[id].GetExpires().AsTime().After(now) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// bearer is the identity of an access token. cause says why it has none; it is for the audit log, not for the caller.
+func (v *view) bearer(s string, now time.Time) (id identity, cause string) {
+	t, err := token.ParseAccess(s)
+	if err != nil {
+		return identity{}, "not of the form of an access token"
+	}
+	stored := v.access(t.ID)
+	switch {
+	case !t.Matches(stored.GetSecretSha256()):
+		if stored == nil {
+			return identity{}, "unknown or revoked access token " + t.ID
+		}
+		return identity{}, "wrong secret for access token " + t.ID
+	case !stored.GetExpires().AsTime().After(now):
+		return identity{}, "expired access token " + t.ID + " of " + stored.GetName()
+	}
+	return identity{
+		name: stored.GetName(), role: stored.GetRole(), tenant: stored.GetTenant(), via: viaToken, token: t.ID, expires: stored.GetExpires().AsTime(),
+	}, ""
 }

@@ -112,7 +112,11 @@ func fault(err error) error {
 	var inv invalid
 	var nf notFound
 	var st stale
+	var na noAccess
+	var refusal *connect.Error
 	switch {
+	case errors.As(err, &refusal):
+		return refusal
 	case errors.As(err, &inv):
 		out := connect.NewError(connect.CodeInvalidArgument, err)
 		for _, f := range inv.faults {
@@ -121,7 +125,7 @@ func fault(err error) error {
 			}
 		}
 		return out
-	case errors.As(err, &nf):
+	case errors.As(err, &nf), errors.As(err, &na):
 		return connect.NewError(connect.CodeNotFound, err)
 	case errors.As(err, &st):
 		return connect.NewError(connect.CodeAborted, err)

@@ -3,9 +3,8 @@ package manager
 import (
 	"context"
 	"crypto/x509"
-	"errors"
 	"fmt"
-	"net/http"
+	"path"
 	"slices"
 	"time"
 
@@ -16,10 +15,39 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// identity is who calls, by the client certificate. The zero identity has none.
+// How callers prove who they are.
+const (
+	viaCertificate = "certificate"
+	viaToken       = "token"
+	viaOIDC        = "oidc"
+)
+
+// identity is who calls. The zero identity is nobody.
 type identity struct {
 	name, role string
-	cert       *x509.Certificate
+	// tenant is what role tenant acts for; it is never empty there.
+	tenant string
+	// via is how the caller proved it; empty for nobody.
+	via string
+	// from is the caller's address and port.
+	from string
+	// cert is the certificate of viaCertificate.
+	cert *x509.Certificate
+	// token is the id of viaToken.
+	token string
+	// expires is when the proof of a token ends.
+	expires time.Time
+}
+
+// who is how the audit log calls an identity.
+func (id identity) who() string {
+	switch id.via {
+	case "":
+		return "nobody"
+	case viaCertificate:
+		return id.name
+	}
+	return id.via + " " + id.name
 }
 
 type identityKey struct{}
@@ -29,114 +57,73 @@ func identityOf(ctx context.Context) identity {
 	return id
 }
 
-// Who may call what. A procedure that is not here may be called by nobody.
+func withIdentity(ctx context.Context, id identity) context.Context {
+	return context.WithValue(ctx, identityKey{}, id)
+}
+
+// certified is the identity in a verified client certificate.
+func certified(cert *x509.Certificate, from string) identity {
+	id := identity{via: viaCertificate, from: from, cert: cert}
+	id.name, id.role = pki.Identity(cert)
+	if id.role == pki.RoleTenant {
+		id.tenant = pki.Tenant(cert)
+	}
+	return id
+}
+
+// Who may call what. A procedure that is not here may be called by nobody. What a tenant gets of an answer is filters'
+// to say, what it may write mayPut's and mayDelete's.
 var (
-	readers = []string{pki.RoleAdmin, pki.RoleViewer}
-	admins  = []string{pki.RoleAdmin}
-	nodes   = []string{string(lb.RoleMux), string(lb.RoleHost)}
-	rights  = map[string][]string{
-		shuntv1connect.ManagerApplyProcedure:        admins,
-		shuntv1connect.ManagerDeleteProcedure:       admins,
+	admins    = []string{pki.RoleAdmin}
+	readers   = []string{pki.RoleAdmin, pki.RoleViewer}
+	writers   = []string{pki.RoleAdmin, pki.RoleTenant}
+	everybody = []string{pki.RoleAdmin, pki.RoleViewer, pki.RoleTenant}
+	nodes     = []string{string(lb.RoleMux), string(lb.RoleHost)}
+	managers  = []string{pki.RoleManager}
+	rights    = map[string][]string{
+		shuntv1connect.ManagerApplyProcedure:        writers,
+		shuntv1connect.ManagerDeleteProcedure:       writers,
+		shuntv1connect.ManagerGetProcedure:          everybody,
+		shuntv1connect.ManagerWatchProcedure:        everybody,
+		shuntv1connect.ManagerStatusProcedure:       everybody,
+		shuntv1connect.ManagerTraceProcedure:        everybody,
+		shuntv1connect.ManagerFlowsProcedure:        everybody,
+		shuntv1connect.ManagerEventsProcedure:       everybody,
+		shuntv1connect.ManagerVersionProcedure:      everybody,
+		shuntv1connect.ManagerMembersProcedure:      readers,
 		shuntv1connect.ManagerCreateTokenProcedure:  admins,
-		shuntv1connect.ManagerGetProcedure:          readers,
-		shuntv1connect.ManagerWatchProcedure:        readers,
-		shuntv1connect.ManagerStatusProcedure:       readers,
-		shuntv1connect.ManagerTraceProcedure:        readers,
-		shuntv1connect.ManagerFlowsProcedure:        readers,
-		shuntv1connect.ManagerVersionProcedure:      readers,
-		shuntv1connect.ManagerEventsProcedure:       readers,
-		shuntv1connect.ManagerAuditProcedure:        admins,
 		shuntv1connect.ManagerCreateAccessProcedure: admins,
 		shuntv1connect.ManagerListAccessProcedure:   admins,
 		shuntv1connect.ManagerRevokeAccessProcedure: admins,
-		shuntv1connect.ManagerMembersProcedure:      readers,
+		shuntv1connect.ManagerAuditProcedure:        admins,
 		shuntv1connect.ManagerRemoveMemberProcedure: admins,
 		shuntv1connect.ManagerBackupProcedure:       admins,
 		shuntv1connect.NodeProtocolSyncProcedure:    nodes,
-		// A node without a certificate shows a token instead.
-		shuntv1connect.NodeProtocolJoinProcedure: append([]string{""}, nodes...),
+		// A node or a manager without a certificate shows a join token instead.
+		shuntv1connect.NodeProtocolJoinProcedure:    append([]string{""}, nodes...),
+		shuntv1connect.MemberProtocolAdmitProcedure: {""},
+		shuntv1connect.MemberProtocolRelayProcedure: managers,
 	}
 )
 
-// Limits of what strangers may make the manager wait for and keep.
-const (
-	// bodyTimeout: the largest request at 10 Mbit/s takes 54 seconds.
-	bodyTimeout = time.Minute
-	// joinTimeout and maxJoinBytes: a token and a certificate request are less than a kilobyte.
-	joinTimeout  = 10 * time.Second
-	maxJoinBytes = 16 << 10
-)
+// tokenInBody tells whether the procedure takes callers who prove themselves by a join token in the request.
+func tokenInBody(procedure string) bool { return slices.Contains(rights[procedure], "") }
 
-// gate finds out who calls and checks rights before anything of a request's body is read.
-type gate struct {
-	view   *view
-	next   http.Handler
-	errors *connect.ErrorWriter
-}
-
-// ServeHTTP implements http.Handler.
-func (g gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	procedure := r.URL.Path
-	if _, known := rights[procedure]; !known {
-		http.NotFound(w, r)
-		return
-	}
-	var id identity
-	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-		id.cert = r.TLS.PeerCertificates[0]
-		id.name, id.role = pki.Identity(id.cert)
-	}
-	if err := g.check(id, procedure); err != nil {
-		g.refuse(w, r, err)
-		return
-	}
-	if timeout := readTimeout(procedure); timeout > 0 {
-		// A connection without deadlines is one of a test; Serve's have them.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(timeout))
-	}
-	if procedure == shuntv1connect.NodeProtocolJoinProcedure {
-		r.Body = http.MaxBytesReader(w, r.Body, maxJoinBytes)
-	}
-	g.next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, id)))
-}
-
-// readTimeout bounds the reading of a request; 0 is for streams.
-func readTimeout(procedure string) time.Duration {
-	switch procedure {
-	case shuntv1connect.NodeProtocolSyncProcedure, shuntv1connect.ManagerWatchProcedure, shuntv1connect.ManagerEventsProcedure,
-		shuntv1connect.ManagerBackupProcedure:
-		return 0
-	case shuntv1connect.NodeProtocolJoinProcedure:
-		return joinTimeout
-	}
-	return bodyTimeout
-}
-
-// refuse answers in the caller's protocol.
-func (g gate) refuse(w http.ResponseWriter, r *http.Request, err *connect.Error) {
-	if g.errors.IsSupported(r) {
-		_ = g.errors.Write(w, r, err) // the caller is gone
-		return
-	}
-	status := http.StatusForbidden
-	if err.Code() == connect.CodeUnauthenticated {
-		status = http.StatusUnauthorized
-	}
-	http.Error(w, err.Message(), status)
-}
-
-// check refuses callers without the right, and certificates of deleted nodes.
-func (g gate) check(id identity, procedure string) *connect.Error {
-	if !slices.Contains(rights[procedure], id.role) {
-		if id.cert == nil {
-			return connect.NewError(connect.CodeUnauthenticated, errors.New("a client certificate is required"))
-		}
-		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("%s (role %q) may not call %s", id.name, id.role, procedure))
-	}
-	// Sync answers a deleted node itself; Join judges the token, which may be a new one.
-	own := procedure == shuntv1connect.NodeProtocolSyncProcedure || procedure == shuntv1connect.NodeProtocolJoinProcedure
-	if id.cert != nil && !own && g.view.revokedCert(id.cert) {
-		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("node %s was deleted: it needs a new join token", id.name))
+// may refuses callers without the right.
+func (id identity) may(procedure string) *connect.Error {
+	switch {
+	case id.via == "" && tokenInBody(procedure):
+	case id.via == "":
+		return errNobody
+	// A certificate without a role is not nobody.
+	case id.role == "" || !slices.Contains(rights[procedure], id.role):
+		return denied("%s (role %q) may not call %s", id.who(), id.role, path.Base(procedure))
+	case id.role == pki.RoleTenant && id.tenant == "":
+		return denied("%s has role tenant, but names no tenant", id.who())
 	}
 	return nil
+}
+
+func denied(format string, args ...any) *connect.Error {
+	return connect.NewError(connect.CodePermissionDenied, fmt.Errorf(format, args...))
 }

@@ -19,6 +19,7 @@ const (
 	dirStates   = root + "endpoints/"
 	dirRingKeys = root + "keys/ring/"
 	dirTokens   = root + "tokens/"
+	dirAccess   = root + "access/"
 	dirRevoked  = root + "revoked/"
 )
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -31,6 +32,7 @@ const (
 
 // Handler serves the API: gRPC, gRPC-Web and JSON. The requests must come over the TLS of Serve.
 func (m *Manager) Handler() http.Handler {
+	d := m.newDoor()
 	opts := []connect.HandlerOption{
 		connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
 			if spec.Procedure == shuntv1connect.NodeProtocolJoinProcedure {
@@ -39,7 +41,7 @@ func (m *Manager) Handler() http.Handler {
 			return []connect.HandlerOption{connect.WithReadMaxBytes(maxRequestBytes)}
 		}),
 		connect.WithCompressMinBytes(compressFrom),
-		connect.WithInterceptors(m.o.Interceptors...),
+		connect.WithInterceptors(append(slices.Clone(m.o.Interceptors), guard{d})...),
 		connect.WithRecover(func(_ context.Context, spec connect.Spec, _ http.Header, r any) error {
 			m.o.Log.Error("panic in a call", "procedure", spec.Procedure, "panic", r, "stack", string(debug.Stack()))
 			return connect.NewError(connect.CodeInternal, errors.New("internal error"))
@@ -51,7 +53,7 @@ func (m *Manager) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(shuntv1connect.NewManagerHandler(api{m}, opts...))
 	mux.Handle(shuntv1connect.NewNodeProtocolHandler(nodeAPI{m}, opts...))
-	return gate{m.view, mux, connect.NewErrorWriter(opts...)}
+	return gate{d, mux, connect.NewErrorWriter(opts...)}
 }
 
 // Serve answers on the listener until ctx ends or the member does. It returns nil at the end of ctx, and else why the

@@ -74,6 +74,8 @@ type view struct {
 	naming      map[string]map[string]bool
 	items       items
 	subscribers map[subscriber]bool
+	// accesses are the access tokens by id.
+	accesses map[string]*apiv1.StoredAccess
 	// advanced is closed and replaced at every fold.
 	advanced chan struct{}
 }
@@ -88,6 +90,8 @@ type change struct {
 	items []string
 	// endpoints whose state, owner or surroundings changed.
 	endpoints []lb.EndpointKey
+	// revoked are the ids of access tokens that are gone.
+	revoked []string
 	// surroundings: nodes or networks changed, every node's own items must be computed afresh.
 	surroundings bool
 	// epoch: a new leadership term began.
@@ -103,6 +107,7 @@ func newView(s *secrets) *view {
 		},
 		tokens: map[string]*apiv1.StoredToken{}, revoked: map[string]*apiv1.StoredRevocation{},
 		owners: map[lb.EndpointKey]owner{}, naming: map[string]map[string]bool{}, items: newItems(), mods: map[string]int64{},
+		accesses:    map[string]*apiv1.StoredAccess{},
 		subscribers: map[subscriber]bool{}, advanced: make(chan struct{}),
 	}
 }
@@ -203,6 +208,11 @@ func (v *view) foldEventLocked(ev store.Event, c *change, touched touched) error
 		return v.foldStateLocked(ev, touched.endpoints)
 	case strings.HasPrefix(key, dirTokens):
 		return foldMessage(ev, dirTokens, v.tokens, &apiv1.StoredToken{})
+	case strings.HasPrefix(key, dirAccess):
+		if ev.Deleted {
+			c.revoked = append(c.revoked, strings.TrimPrefix(key, dirAccess))
+		}
+		return foldMessage(ev, dirAccess, v.accesses, &apiv1.StoredAccess{})
 	case strings.HasPrefix(key, dirRevoked):
 		return foldMessage(ev, dirRevoked, v.revoked, &apiv1.StoredRevocation{})
 	case strings.HasPrefix(key, dirRingKeys):

@@ -55,6 +55,8 @@ type write struct {
 	changes []*apiv1.Change
 	txn     store.Txn
 	keys    map[lb.EndpointKey]bool // endpoints whose owner or members may change
+	// by is who asked for the write; nobody for the manager itself.
+	by identity
 }
 
 // snapshot is what a write is computed from: the view, read piece by piece, so that a write costs what it changes. A
@@ -174,6 +176,7 @@ func (m *Manager) write(ctx context.Context, dryRun bool, edit func(*term, *writ
 	defer t.writing.Unlock()
 	for range maxAttempts {
 		w := newWrite(m.view.snapshot())
+		w.by = identityOf(ctx)
 		if err := edit(t, w); err != nil {
 			return 0, nil, err
 		}
@@ -206,6 +209,9 @@ func newWrite(base *snapshot) *write {
 func (w *write) put(o lb.Object, read int64) error {
 	r := refOf(o)
 	old := w.base.record(r)
+	if err := w.by.mayPut(old, o); err != nil {
+		return err
+	}
 	if present := old.revision(); read != 0 && read != present {
 		return stale{r, read, present}
 	}
@@ -237,6 +243,9 @@ func (w *write) put(o lb.Object, read int64) error {
 // delete takes an object out. A node also loses its certificates and its tokens.
 func (w *write) delete(r ref, revoked time.Time) error {
 	old := w.base.record(r)
+	if err := w.by.mayDelete(old, r); err != nil {
+		return err
+	}
 	if o, edited := w.edited[r]; old == nil || edited && o == nil {
 		return notFound{r}
 	}

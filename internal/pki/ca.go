@@ -31,10 +31,13 @@ const (
 	ServerName = "manager.shunt.internal"
 )
 
-// Roles as they stand in a certificate's organizational unit.
+// Roles as they stand in a certificate's organizational unit. Nodes have those of lb.Role.
 const (
-	RoleAdmin  = "admin"
-	RoleViewer = "viewer"
+	RoleAdmin = "admin"
+	// RoleTenant may do with what its tenant owns; the tenant is the certificate's organization.
+	RoleTenant  = "tenant"
+	RoleViewer  = "viewer"
+	RoleManager = "manager"
 )
 
 // CA signs. Its certificate's SHA-256 is what join tokens carry.
@@ -174,6 +177,14 @@ func Identity(cert *x509.Certificate) (name, role string) {
 		role = ou[0]
 	}
 	return cert.Subject.CommonName, role
+}
+
+// Tenant is the tenant that the owner of a certificate of RoleTenant acts for; empty when it names none, or several.
+func Tenant(cert *x509.Certificate) string {
+	if o := cert.Subject.Organization; len(o) == 1 {
+		return o[0]
+	}
+	return ""
 }
 
 // KeyPEM writes a private key (PKCS #8).

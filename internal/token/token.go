@@ -1,4 +1,4 @@
-// Package token is the text form of join tokens. It is pure.
+// Package token is the text form of join and access tokens. It is pure.
 package token
 
 import (

@@ -62,3 +62,26 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestAccessComesBack(t *testing.T) {
+	random := make([]byte, RandomBytes)
+	for i := range random {
+		random[i] = byte(255 - i)
+	}
+	want := NewAccess(random)
+	if got, err := ParseAccess(want.String()); err != nil || got != want {
+		t.Errorf("%s came back as %+v %v", want, got, err)
+	}
+	h := want.SecretHash()
+	other := want
+	other.Secret[0]++
+	if !want.Matches(h[:]) || other.Matches(h[:]) || want.Matches(nil) {
+		t.Error("only the same secret must match")
+	}
+	s := want.String()
+	for _, bad := range []string{"", "shunt_", s[1:], s + "A", s[:len(s)-1], strings.ToUpper(s), strings.Replace(s, "_", "-", 2), "shunt_0123456789ABCDEF_" + s[23:]} {
+		if _, err := ParseAccess(bad); err == nil || len(bad) > 30 && strings.Contains(err.Error(), bad[25:]) {
+			t.Errorf("%q: error %v", bad, err)
+		}
+	}
+}

@@ -1,0 +1,209 @@
+package manager
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// scope is what one call of a tenant may know.
+type scope struct {
+	identity
+	view *view
+	// told are the objects that a Watch has told of.
+	told map[ref]bool
+}
+
+func (d *door) scope(id identity) *scope {
+	return &scope{identity: id, view: d.view, told: map[ref]bool{}}
+}
+
+// filter is one procedure's rule for tenants. Both may be nil: nothing to check, everything may be known.
+type filter struct {
+	// asks refuses requests before anything is done for them.
+	asks func(*scope, proto.Message) error
+	// gets takes out of an answer what the tenant may not know. Messages below the answer itself are shared: they are
+	// replaced, never changed. False means that nothing is left that is worth an answer in a stream.
+	gets func(s *scope, req, res proto.Message) (bool, error)
+}
+
+// filters are of all procedures that tenants may call: one that is not here answers no tenant.
+var filters = map[string]filter{
+	shuntv1connect.ManagerApplyProcedure:   {},
+	shuntv1connect.ManagerDeleteProcedure:  {},
+	shuntv1connect.ManagerVersionProcedure: {},
+	shuntv1connect.ManagerGetProcedure: {gets: func(s *scope, req, res proto.Message) (bool, error) {
+		return s.objects(req.(*apiv1.GetRequest), res.(*apiv1.GetResponse))
+	}},
+	shuntv1connect.ManagerWatchProcedure: {gets: func(s *scope, _, res proto.Message) (bool, error) {
+		return s.changes(res.(*apiv1.WatchResponse)), nil
+	}},
+	shuntv1connect.ManagerStatusProcedure: {gets: func(s *scope, req, res proto.Message) (bool, error) {
+		return s.status(req.(*apiv1.StatusRequest), res.(*apiv1.StatusResponse))
+	}},
+	shuntv1connect.ManagerEventsProcedure: {gets: func(s *scope, _, res proto.Message) (bool, error) {
+		return s.events(res.(*apiv1.EventsResponse)), nil
+	}},
+	shuntv1connect.ManagerTraceProcedure: {
+		asks: func(s *scope, req proto.Message) error { return s.vip(req.(*apiv1.TraceRequest).GetVip()) },
+		gets: func(s *scope, _, res proto.Message) (bool, error) { return s.traces(res.(*apiv1.TraceResponse)), nil },
+	},
+	shuntv1connect.ManagerFlowsProcedure: {
+		asks: func(s *scope, req proto.Message) error { return s.vip(req.(*apiv1.FlowsRequest).GetVip()) },
+		gets: func(s *scope, _, res proto.Message) (bool, error) { return s.flows(res.(*apiv1.FlowsResponse)), nil },
+	},
+}
+
+// objects: what is not seen is not there.
+func (s *scope) objects(req *apiv1.GetRequest, res *apiv1.GetResponse) (bool, error) {
+	res.Objects = only(res.GetObjects(), s.sees)
+	if req.GetName() != "" && len(res.Objects) == 0 {
+		return false, fault(notFound{ref{lb.Kind(req.GetKind()), req.GetName()}})
+	}
+	return true, nil
+}
+
+// changes: an object that passes to another tenant is gone, and one that comes from another is new. The first answer
+// says that there is nothing; later ones without a change are left out.
+func (s *scope) changes(res *apiv1.WatchResponse) bool {
+	first := len(s.told) == 0 && !s.told[ref{}]
+	s.told[ref{}] = true
+	var upserted []*apiv1.Object
+	var deleted []*apiv1.ObjectRef
+	for _, o := range res.GetUpserted() {
+		r := refOfObject(o)
+		switch {
+		case s.sees(o):
+			s.told[r] = true
+			upserted = append(upserted, o)
+		case s.told[r]:
+			deleted = append(deleted, &apiv1.ObjectRef{Kind: string(r.kind), Name: r.name})
+			delete(s.told, r)
+		}
+	}
+	for _, o := range res.GetDeleted() {
+		r := ref{lb.Kind(o.GetKind()), o.GetName()}
+		if s.told[r] {
+			deleted = append(deleted, o)
+			delete(s.told, r)
+		}
+	}
+	res.Upserted, res.Deleted = upserted, deleted
+	return first || len(upserted)+len(deleted) > 0
+}
+
+func refOfObject(o *apiv1.Object) ref {
+	switch k := o.GetKind().(type) {
+	case *apiv1.Object_Service:
+		return ref{lb.KindService, k.Service.GetName()}
+	case *apiv1.Object_Node:
+		return ref{lb.KindNode, k.Node.GetName()}
+	case *apiv1.Object_Network:
+		return ref{lb.KindNetwork, k.Network.GetName()}
+	case *apiv1.Object_Tenant:
+		return ref{lb.KindTenant, k.Tenant.GetName()}
+	case *apiv1.Object_Policy:
+		return ref{lb.KindPolicy, k.Policy.GetName()}
+	}
+	return ref{}
+}
+
+// status: nodes that have members of the tenant, with these alone.
+func (s *scope) status(req *apiv1.StatusRequest, res *apiv1.StatusResponse) (bool, error) {
+	own := s.services()
+	nodes := res.GetNodes()
+	res.Nodes = nil
+	for _, n := range nodes {
+		members := only(n.GetMembers(), func(m *apiv1.MemberStatus) bool { return own[m.GetService()] })
+		if len(members) > 0 {
+			res.Nodes = append(res.Nodes, &apiv1.NodeStatus{
+				Name: n.GetName(), Role: n.GetRole(), Connected: n.GetConnected(), LastSeen: n.GetLastSeen(), SyncedRevision: n.GetSyncedRevision(), Members: members,
+			})
+		}
+	}
+	res.Decisions = only(res.GetDecisions(), func(d *apiv1.MemberDecision) bool { return own[d.GetService()] })
+	res.Leader = ""
+	if req.GetNode() != "" && len(res.Nodes) == 0 {
+		return false, fault(notFound{ref{lb.KindNode, req.GetNode()}})
+	}
+	return true, nil
+}
+
+func (s *scope) events(res *apiv1.EventsResponse) bool {
+	res.Events = only(res.GetEvents(), func(e *apiv1.Event) bool {
+		kind := lb.Kind(e.GetKind())
+		return e.GetTenant() == s.tenant && kind != lb.KindNode && kind != lb.KindNetwork
+	})
+	return len(res.Events) > 0
+}
+
+// vip refuses questions about other VIPs than the tenant's, whether others have them or nobody.
+func (s *scope) vip(text string) error {
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		return nil // the call itself says what is wrong with it
+	}
+	s.view.mu.RLock()
+	defer s.view.mu.RUnlock()
+	for _, svc := range s.view.state.Services {
+		if svc.Tenant == s.tenant && slices.Contains(svc.VIPs, addr) {
+			return nil
+		}
+	}
+	return connect.NewError(connect.CodeNotFound, fmt.Errorf("vip: %s: no service of tenant %s has it", addr, s.tenant))
+}
+
+var errMoved = errors.New("the VIP has passed to another tenant meanwhile")
+
+func (s *scope) traces(res *apiv1.TraceResponse) bool {
+	own := s.services()
+	for i, r := range res.GetResults() {
+		if r.GetService() != "" && !own[r.GetService()] {
+			res.Results[i] = &apiv1.TraceResult{Node: r.GetNode(), Error: errMoved.Error()}
+		}
+	}
+	return true
+}
+
+func (s *scope) flows(res *apiv1.FlowsResponse) bool {
+	own := s.services()
+	for i, r := range res.GetResults() {
+		res.Results[i] = &apiv1.FlowsResult{
+			Node: r.GetNode(), Truncated: r.GetTruncated(), Error: r.GetError(),
+			Flows: only(r.GetFlows(), func(f *apiv1.FlowStatus) bool { return own[f.GetService()] }),
+		}
+	}
+	return true
+}
+
+// services are the names of the tenant's.
+func (s *scope) services() map[string]bool {
+	s.view.mu.RLock()
+	defer s.view.mu.RUnlock()
+	own := map[string]bool{}
+	for name, svc := range s.view.state.Services {
+		if svc.Tenant == s.tenant {
+			own[name] = true
+		}
+	}
+	return own
+}
+
+// only copies what fits.
+func only[T any](all []T, fits func(T) bool) []T {
+	var out []T
+	for _, v := range all {
+		if fits(v) {
+			out = append(out, v)
+		}
+	}
+	return out
+}

@@ -1,0 +1,255 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+	"github.com/shuntlb/shunt/internal/clock"
+)
+
+// Limits of what strangers may make the manager wait for and keep.
+const (
+	// bodyTimeout: the largest request at 10 Mbit/s takes 54 seconds.
+	bodyTimeout = time.Minute
+	// joinTimeout and maxJoinBytes: a token and a certificate request are less than a kilobyte.
+	joinTimeout  = 10 * time.Second
+	maxJoinBytes = 16 << 10
+	// maxBearerBytes: an ID token with a hundred groups has less.
+	maxBearerBytes = 16 << 10
+)
+
+// What is said to those who are refused. Unknown, expired, revoked and wrong tokens all get the same answer.
+var (
+	errNobody    = connect.NewError(connect.CodeUnauthenticated, errors.New("a client certificate or an access token is required"))
+	errBadBearer = connect.NewError(connect.CodeUnauthenticated, errors.New("bearer token: it is unknown, expired, revoked or wrong"))
+)
+
+// door is what callers pass before the API: who they are, what they may, and how often.
+type door struct {
+	view     *view
+	clock    clock.Clock
+	audited  func(*apiv1.AuditEntry)
+	attempts *attempts
+	rates    *rates
+}
+
+func (m *Manager) newDoor() *door {
+	return &door{view: m.view, clock: m.o.Clock, audited: m.audited, attempts: newAttempts(), rates: newRates()}
+}
+
+// gate finds out who calls and checks rights before anything of a request's body is read.
+type gate struct {
+	*door
+	next   http.Handler
+	errors *connect.ErrorWriter
+}
+
+// ServeHTTP implements http.Handler.
+func (g gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	procedure := r.URL.Path
+	if _, known := rights[procedure]; !known {
+		http.NotFound(w, r)
+		return
+	}
+	id, err := g.admit(r, procedure)
+	if err != nil {
+		g.refuse(w, r, err)
+		return
+	}
+	if timeout := readTimeout(procedure); timeout > 0 {
+		// A connection without deadlines is one of a test; Serve's have them.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(timeout))
+	}
+	if tokenInBody(procedure) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxJoinBytes)
+	}
+	ctx := withIdentity(r.Context(), id)
+	if readTimeout(procedure) == 0 {
+		var end func()
+		ctx, end = g.leash(ctx, id)
+		defer end()
+	}
+	g.next.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// readTimeout bounds the reading of a request; 0 is for streams.
+func readTimeout(procedure string) time.Duration {
+	switch procedure {
+	case shuntv1connect.NodeProtocolSyncProcedure, shuntv1connect.ManagerWatchProcedure, shuntv1connect.ManagerEventsProcedure,
+		shuntv1connect.ManagerBackupProcedure, shuntv1connect.MemberProtocolRelayProcedure:
+		return 0
+	}
+	if tokenInBody(procedure) {
+		return joinTimeout
+	}
+	return bodyTimeout
+}
+
+// admit says who calls, or refuses.
+func (g gate) admit(r *http.Request, procedure string) (identity, *connect.Error) {
+	id, cause, err := g.identify(r, procedure)
+	if err == nil {
+		err = id.may(procedure)
+	}
+	// Sync answers a deleted node itself; Join judges the token, which may be a new one.
+	own := procedure == shuntv1connect.NodeProtocolSyncProcedure || procedure == shuntv1connect.NodeProtocolJoinProcedure
+	if err == nil && id.cert != nil && !own && g.view.revokedCert(id.cert) {
+		err = denied("node %s was deleted: it needs a new join token", id.name)
+	}
+	if err != nil {
+		err = g.refused(id, procedure, cause, err)
+	}
+	return id, err
+}
+
+// identify reads who calls. cause is for the audit log only: what a refusal does not tell.
+func (g gate) identify(r *http.Request, procedure string) (id identity, cause string, err *connect.Error) {
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		return certified(r.TLS.PeerCertificates[0], r.RemoteAddr), "", nil
+	}
+	nobody := identity{from: r.RemoteAddr}
+	header := r.Header.Get("Authorization")
+	if header == "" {
+		if tokenInBody(procedure) {
+			err = g.patience(nobody)
+		}
+		return nobody, "", err
+	}
+	scheme, bearer, _ := strings.Cut(header, " ")
+	if !strings.EqualFold(scheme, "bearer") || len(bearer) > maxBearerBytes {
+		return nobody, "no bearer token", errBadBearer
+	}
+	return g.bearer(r.Context(), nobody, strings.TrimSpace(bearer))
+}
+
+// bearer finds out whose token it is.
+func (d *door) bearer(_ context.Context, nobody identity, bearer string) (identity, string, *connect.Error) {
+	id, cause := d.view.bearer(bearer, d.clock.Now())
+	id.from = nobody.from
+	if cause != "" {
+		return id, cause, errBadBearer
+	}
+	return id, "", nil
+}
+
+// patience refuses a source that failed too often, before anything is done for it.
+func (d *door) patience(id identity) *connect.Error {
+	if wait := d.attempts.wait(id.from, d.clock.Now()); wait > 0 {
+		return tooMany("too many failed attempts from this address", wait)
+	}
+	return nil
+}
+
+// tooMany refuses until wait is over.
+func tooMany(what string, wait time.Duration) *connect.Error {
+	seconds := strconv.Itoa(int(math.Ceil(wait.Seconds())))
+	err := connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("%s: try again in %ss", what, seconds))
+	err.Meta().Set("Retry-After", seconds)
+	return err
+}
+
+// refused notes a refusal and returns what the caller hears. Whoever failed too often hears that instead, and only the
+// first time is audited.
+func (d *door) refused(id identity, procedure, cause string, err *connect.Error) *connect.Error {
+	said := err
+	if err.Code() == connect.CodeUnauthenticated || id.via == "" && err.Code() == connect.CodePermissionDenied {
+		wait, first := d.attempts.fail(id.from, d.clock.Now())
+		if wait > 0 {
+			said = tooMany("too many failed attempts from this address", wait)
+		}
+		if wait > 0 && !first {
+			return said
+		}
+	} else if err.Code() == connect.CodeResourceExhausted && id.via == "" {
+		return said
+	}
+	e := &apiv1.AuditEntry{Who: id.who(), Role: id.role, From: id.from, Call: path.Base(procedure), Refused: said.Message()}
+	if cause != "" {
+		e.Refused += " (" + cause + ")"
+	}
+	d.audited(e)
+	return said
+}
+
+// refuse answers in the caller's protocol.
+func (g gate) refuse(w http.ResponseWriter, r *http.Request, err *connect.Error) {
+	if err.Code() == connect.CodeUnauthenticated {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	if g.errors.IsSupported(r) {
+		_ = g.errors.Write(w, r, err) // the caller is gone
+		return
+	}
+	for key, values := range err.Meta() {
+		w.Header()[key] = values
+	}
+	status := http.StatusForbidden
+	switch err.Code() {
+	case connect.CodeUnauthenticated:
+		status = http.StatusUnauthorized
+	case connect.CodeResourceExhausted:
+		status = http.StatusTooManyRequests
+	case connect.CodeUnavailable:
+		status = http.StatusServiceUnavailable
+	}
+	http.Error(w, err.Message(), status)
+}
+
+// Causes of the end of a call's context.
+var (
+	errRevoked = connect.NewError(connect.CodeUnauthenticated, errors.New("the access token was revoked"))
+	errExpired = connect.NewError(connect.CodeUnauthenticated, errors.New("the access token has expired"))
+)
+
+// leash ends a call with the token that it was made with: a stream does not outlive what opened it.
+func (d *door) leash(ctx context.Context, id identity) (context.Context, func()) {
+	if id.expires.IsZero() {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	l := &leash{id.token, cancel}
+	if id.token != "" {
+		d.view.subscribe(l)
+		if d.view.access(id.token) == nil {
+			cancel(errRevoked)
+		}
+	}
+	go func() {
+		select {
+		case <-d.clock.After(id.expires.Sub(d.clock.Now())):
+			cancel(errExpired)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		if id.token != "" {
+			d.view.unsubscribe(l)
+		}
+		cancel(nil)
+	}
+}
+
+type leash struct {
+	token  string
+	cancel context.CancelCauseFunc
+}
+
+// note implements subscriber.
+func (l *leash) note(c change) {
+	for _, id := range c.revoked {
+		if id == l.token {
+			l.cancel(errRevoked)
+		}
+	}
+}

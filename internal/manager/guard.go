@@ -1,0 +1,174 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"sync"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/pki"
+)
+
+// guard is the inner side of the door: it keeps tenants to their own and notes what is refused.
+type guard struct{ *door }
+
+// WrapUnary implements connect.Interceptor.
+func (g guard) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		procedure, id := req.Spec().Procedure, identityOf(ctx)
+		res, err := g.unary(ctx, req, next, procedure, id)
+		return res, g.judged(id, procedure, err)
+	}
+}
+
+func (g guard) unary(ctx context.Context, req connect.AnyRequest, next connect.UnaryFunc, procedure string, id identity) (connect.AnyResponse, error) {
+	if id.role != pki.RoleTenant {
+		return next(ctx, req)
+	}
+	f, known := filters[procedure]
+	if !known {
+		return nil, denied("role tenant may not call %s", path.Base(procedure))
+	}
+	ask, _ := req.Any().(proto.Message)
+	s := g.scope(id)
+	if f.asks != nil {
+		if err := f.asks(s, ask); err != nil {
+			return nil, err
+		}
+	}
+	unused, err := g.spend(id, ask)
+	if err != nil {
+		return nil, err
+	}
+	res, err := next(ctx, req)
+	if err != nil {
+		unused()
+		return nil, s.discreet(ask, err)
+	}
+	answer, _ := res.Any().(proto.Message)
+	if !changed(answer) {
+		unused()
+	}
+	if f.gets != nil {
+		if _, err := f.gets(s, ask, answer); err != nil {
+			return nil, err
+		}
+	}
+	return res, nil
+}
+
+// spend takes one of the tenant's changes for a request that wants to change something; unused gives it back.
+func (g guard) spend(id identity, req proto.Message) (unused func(), err error) {
+	w, ok := req.(interface{ GetDryRun() bool })
+	if !ok || w.GetDryRun() {
+		return func() {}, nil
+	}
+	quota := g.view.changesPerMinute(id.tenant)
+	if wait := g.rates.take(id.tenant, quota, g.clock.Now()); wait > 0 {
+		return nil, tooMany(fmt.Sprintf("tenants/%s: quotas.changes: %d a minute are used up", id.tenant, quota), wait)
+	}
+	return func() { g.rates.giveBack(id.tenant) }, nil
+}
+
+// changed tells whether an answer is one of a change.
+func changed(res proto.Message) bool {
+	r, ok := res.(interface{ GetChanges() []*apiv1.Change })
+	if !ok {
+		return true
+	}
+	for _, ch := range r.GetChanges() {
+		if ch.GetAction() != apiv1.Change_ACTION_UNCHANGED {
+			return true
+		}
+	}
+	return false
+}
+
+// changesPerMinute is a tenant's quota; 0 is no limit.
+func (v *view) changesPerMinute(tenant string) uint32 {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if r := v.records[ref{lb.KindTenant, tenant}]; r != nil {
+		return r.api.GetTenant().GetQuotas().GetChanges()
+	}
+	return 0
+}
+
+// WrapStreamingClient implements connect.Interceptor; a server has no use for it.
+func (g guard) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+// WrapStreamingHandler implements connect.Interceptor.
+func (g guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		procedure, id := conn.Spec().Procedure, identityOf(ctx)
+		if id.role == pki.RoleTenant {
+			f, known := filters[procedure]
+			if !known {
+				return g.judged(id, procedure, denied("role tenant may not call %s", path.Base(procedure)))
+			}
+			conn = &scopedConn{StreamingHandlerConn: conn, filter: f, scope: g.scope(id)}
+		}
+		err := next(ctx, conn)
+		if cause := context.Cause(ctx); errors.Is(cause, errRevoked) || errors.Is(cause, errExpired) {
+			return cause
+		}
+		return g.judged(id, procedure, err)
+	}
+}
+
+// scopedConn is a stream to a tenant.
+type scopedConn struct {
+	connect.StreamingHandlerConn
+	filter filter
+
+	mu    sync.Mutex
+	scope *scope
+	req   proto.Message
+}
+
+// Receive implements connect.StreamingHandlerConn.
+func (c *scopedConn) Receive(m any) error {
+	if err := c.StreamingHandlerConn.Receive(m); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.req, _ = m.(proto.Message)
+	if c.filter.asks == nil {
+		return nil
+	}
+	return c.filter.asks(c.scope, c.req)
+}
+
+// Send implements connect.StreamingHandlerConn.
+func (c *scopedConn) Send(m any) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if answer, ok := m.(proto.Message); ok && c.filter.gets != nil {
+		if worth, err := c.filter.gets(c.scope, c.req, answer); err != nil || !worth {
+			return err
+		}
+	}
+	return c.StreamingHandlerConn.Send(m)
+}
+
+// judged notes an error of the API that is a refusal, and returns what the caller hears.
+func (g guard) judged(id identity, procedure string, err error) error {
+	var refusal *connect.Error
+	if !errors.As(err, &refusal) {
+		return err
+	}
+	switch refusal.Code() {
+	case connect.CodePermissionDenied, connect.CodeUnauthenticated, connect.CodeResourceExhausted:
+		return g.refused(id, procedure, "", refusal)
+	}
+	return err
+}

@@ -1,0 +1,74 @@
+package manager
+
+import (
+	"errors"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/pki"
+)
+
+// tenantOf is the tenant that owns an object. shared is an object that no tenant owns and every tenant may use: a
+// Policy without one. Nodes and Networks are the operator's.
+func tenantOf(o *apiv1.Object) (tenant string, shared bool) {
+	switch k := o.GetKind().(type) {
+	case *apiv1.Object_Service:
+		return k.Service.GetTenant(), false
+	case *apiv1.Object_Tenant:
+		return k.Tenant.GetName(), false
+	case *apiv1.Object_Policy:
+		return k.Policy.GetTenant(), k.Policy.GetTenant() == ""
+	}
+	return "", false
+}
+
+// owns tells whether the identity, of role tenant, may change the object; sees whether it may read it.
+func (id identity) owns(o *apiv1.Object) bool {
+	tenant, _ := tenantOf(o)
+	return id.tenant != "" && tenant == id.tenant
+}
+
+func (id identity) sees(o *apiv1.Object) bool {
+	_, shared := tenantOf(o)
+	return shared || id.owns(o)
+}
+
+// mayPut refuses a tenant what is not its own. old is the stored object of the name, nil when there is none. A name is
+// one for all tenants: that it is taken cannot be kept from who wants it, whose it is can.
+func (id identity) mayPut(old *record, o lb.Object) error {
+	if id.role != pki.RoleTenant {
+		return nil
+	}
+	r, next := refOf(o), convert.ToObject(o)
+	at := lb.Ref(r.kind, r.name)
+	tenant, shared := tenantOf(next)
+	switch {
+	case r.kind == lb.KindNode || r.kind == lb.KindNetwork:
+		return denied("%s: role tenant may not change it", at)
+	case next.GetTenant() != nil && !(old != nil && id.owns(old.api) && proto.Equal(old.api.GetTenant(), next.GetTenant())):
+		// Weight and quotas are what tenants are kept apart by.
+		return denied("%s: role tenant may not change it", at)
+	case shared || tenant != id.tenant:
+		return denied("%s: tenant: %q: must be %q", at, tenant, id.tenant)
+	case old != nil && !id.owns(old.api):
+		return connect.NewError(connect.CodeAlreadyExists, errors.New(at+": the name is taken, choose another"))
+	}
+	return nil
+}
+
+// mayDelete refuses a tenant what is not its own. What it may not see is not there.
+func (id identity) mayDelete(old *record, r ref) error {
+	switch {
+	case id.role != pki.RoleTenant || old == nil:
+		return nil // what is not there is refused by whoever looks for it
+	case !id.sees(old.api):
+		return notFound{r}
+	case old.api.GetTenant() != nil || !id.owns(old.api):
+		return denied("%s: role tenant may not delete it", lb.Ref(r.kind, r.name))
+	}
+	return nil
+}
