@@ -75,7 +75,8 @@ type Event struct {
 	Deleted bool
 }
 
-// Batch is every change of one revision under the watched prefix, whole.
+// Batch is every change of one revision under the watched prefix, whole. Without events it tells that nothing changed
+// there from the last batch up to the revision, which a store tells at times.
 type Batch struct {
 	Revision int64
 	Events   []Event
@@ -101,14 +102,15 @@ type Store interface {
 	Watch(ctx context.Context, prefix string, from int64) (Watcher, error)
 	// Compact drops the history before the revision; present keys stay.
 	Compact(ctx context.Context, revision int64) error
-	// Barrier returns a revision that holds every Txn acknowledged before the call, on whatever member of the store.
+	// Barrier returns a revision that holds every Txn acknowledged before the call, on whatever member of the store. Every
+	// watcher of this store gets a batch of that revision or a later one, without a further change.
 	Barrier(ctx context.Context) (revision int64, err error)
 	// Grant makes a lease that lasts at least ttl (at least a second) from now or from its last renewal.
 	Grant(ctx context.Context, ttl time.Duration) (LeaseID, error)
 	// Renew renews the lease once: it lasts at least its ttl from the call on. ErrLeaseLost: it is gone.
 	Renew(ctx context.Context, id LeaseID) error
-	// KeepAlive renews the lease again and again, in time; it returns ErrLeaseLost once that is certain, the store's error
-	// when it is not known for longer than the lease lasts, and ctx's at its end.
+	// KeepAlive renews the lease again and again, in time; it returns ErrLeaseLost once that is certain or when the process
+	// stood still for longer than the lease lasts, the store's error when it is not known for that long, and ctx's at its end.
 	KeepAlive(ctx context.Context, id LeaseID) error
 	// Revoke ends the lease: its keys are deleted in one revision. Revoking a lease that is lost is no fault.
 	Revoke(ctx context.Context, id LeaseID) error

@@ -130,7 +130,10 @@ const etcdHealthInterval = 5 * time.Second
 
 // reconfigure tries until the members have been connected for long enough.
 func (m *Member) reconfigure(ctx context.Context, change func(context.Context) error) error {
-	ctx, done := m.bound(ctx)
+	ctx, done, err := m.bound(ctx)
+	if err != nil {
+		return err
+	}
 	defer done()
 	began := m.now()
 	for {

@@ -58,17 +58,23 @@ func newStore(client *clientv3.Client, log *slog.Logger) *Store {
 func (s *Store) Close() error {
 	s.end(store.ErrClosed)
 	s.tending.Wait()
-	return s.client.Close()
+	if err := s.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("close store: %w", err)
+	}
+	return nil
 }
 
 // ended is why the store is of no use any more; nil while it is.
 func (s *Store) ended() error { return context.Cause(s.life) }
 
 // bound ends a call when the store does.
-func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	if err := s.ended(); err != nil {
+		return ctx, nil, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.life, cancel)
-	return ctx, func() { stop(); cancel() }
+	return ctx, func() { stop(); cancel() }, nil
 }
 
 // fault turns an error of etcd into one of the store.
@@ -86,7 +92,7 @@ func (s *Store) fault(op string, err error) error {
 		return store.ErrLeaseLost
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return fmt.Errorf("store: %s: %w until a member has room on its disk again", op, store.ErrNoSpace)
-	case errors.Is(err, rpctypes.ErrTooManyOps), errors.Is(err, rpctypes.ErrRequestTooLarge):
+	case tooLarge(err):
 		return fmt.Errorf("store: %s: %w (etcd needs %s)", op, err, neededFlags)
 	}
 	return fmt.Errorf("store: %s: %w", op, err)
@@ -94,7 +100,10 @@ func (s *Store) fault(op string, err error) error {
 
 // Get implements store.Store.
 func (s *Store) Get(ctx context.Context, key string) (store.KV, bool, int64, error) {
-	ctx, done := s.bound(ctx)
+	ctx, done, err := s.bound(ctx)
+	if err != nil {
+		return store.KV{}, false, 0, err
+	}
 	defer done()
 	res, err := s.client.Get(ctx, s.prefix+key)
 	if err != nil {
@@ -108,7 +117,10 @@ func (s *Store) Get(ctx context.Context, key string) (store.KV, bool, int64, err
 
 // List implements store.Store.
 func (s *Store) List(ctx context.Context, prefix string) (store.Snapshot, error) {
-	ctx, done := s.bound(ctx)
+	ctx, done, err := s.bound(ctx)
+	if err != nil {
+		return store.Snapshot{}, err
+	}
 	defer done()
 	res, err := s.client.Get(ctx, s.prefix+prefix, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
 	if err != nil {
@@ -130,9 +142,6 @@ func (s *Store) fromKV(kv *mvccpb.KeyValue) store.KV {
 
 // Txn implements store.Store.
 func (s *Store) Txn(ctx context.Context, t store.Txn) (store.TxnResult, error) {
-	if err := s.ended(); err != nil {
-		return store.TxnResult{}, err
-	}
 	if err := t.Check(); err != nil {
 		return store.TxnResult{}, err
 	}
@@ -148,7 +157,10 @@ func (s *Store) Txn(ctx context.Context, t store.Txn) (store.TxnResult, error) {
 			ops = append(ops, clientv3.OpPut(s.prefix+op.Key, string(op.Value), clientv3.WithLease(clientv3.LeaseID(op.Lease))))
 		}
 	}
-	ctx, done := s.bound(ctx)
+	ctx, done, err := s.bound(ctx)
+	if err != nil {
+		return store.TxnResult{}, err
+	}
 	defer done()
 	res, err := s.client.Txn(ctx).If(cmps...).Then(ops...).Commit()
 	if err != nil {
@@ -159,9 +171,12 @@ func (s *Store) Txn(ctx context.Context, t store.Txn) (store.TxnResult, error) {
 
 // Compact implements store.Store.
 func (s *Store) Compact(ctx context.Context, revision int64) error {
-	ctx, done := s.bound(ctx)
+	ctx, done, err := s.bound(ctx)
+	if err != nil {
+		return err
+	}
 	defer done()
-	_, err := s.client.Compact(ctx, revision)
+	_, err = s.client.Compact(ctx, revision)
 	if errors.Is(err, rpctypes.ErrCompacted) {
 		return nil
 	}
@@ -170,7 +185,10 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 
 // Barrier implements store.Store, by a linearizable read of a key that need not exist.
 func (s *Store) Barrier(ctx context.Context) (int64, error) {
-	ctx, done := s.bound(ctx)
+	ctx, done, err := s.bound(ctx)
+	if err != nil {
+		return 0, err
+	}
 	defer done()
 	res, err := s.client.Get(ctx, s.prefix+"/", clientv3.WithCountOnly())
 	if err != nil {

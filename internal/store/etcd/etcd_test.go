@@ -8,18 +8,7 @@ import (
 	"testing"
 
 	"github.com/shuntlb/shunt/internal/store"
-	"github.com/shuntlb/shunt/internal/store/storetest"
 )
-
-func TestEtcd(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) store.Store {
-		s, err := Open(t.Context(), Options{Dir: t.TempDir(), UnsafeNoFsync: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	})
-}
 
 func TestReopen(t *testing.T) {
 	dir := t.TempDir()

@@ -15,7 +15,10 @@ import (
 // Grant implements store.Store. etcd counts leases in whole seconds, and grants none that is shorter than one and a half
 // of its election timeouts.
 func (s *Store) Grant(ctx context.Context, ttl time.Duration) (store.LeaseID, error) {
-	ctx, done := s.bound(ctx)
+	ctx, done, err := s.bound(ctx)
+	if err != nil {
+		return 0, err
+	}
 	defer done()
 	asked := max(1, int64((ttl+time.Second-1)/time.Second))
 	res, err := s.client.Grant(ctx, asked)
@@ -91,7 +94,10 @@ func (s *Store) KeepAlive(ctx context.Context, id store.LeaseID) error {
 
 // renew renews once and returns how long the lease lasts.
 func (s *Store) renew(ctx context.Context, id store.LeaseID, timeout time.Duration) (time.Duration, error) {
-	ctx, done := s.bound(ctx)
+	ctx, done, err := s.bound(ctx)
+	if err != nil {
+		return 0, err
+	}
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -104,10 +110,13 @@ func (s *Store) renew(ctx context.Context, id store.LeaseID, timeout time.Durati
 
 // Revoke implements store.Store.
 func (s *Store) Revoke(ctx context.Context, id store.LeaseID) error {
-	ctx, done := s.bound(ctx)
+	ctx, done, err := s.bound(ctx)
+	if err != nil {
+		return err
+	}
 	defer done()
 	s.leases.Delete(id)
-	_, err := s.client.Revoke(ctx, clientv3.LeaseID(id))
+	_, err = s.client.Revoke(ctx, clientv3.LeaseID(id))
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return nil
 	}

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -16,8 +18,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
-
-	"github.com/shuntlb/shunt/internal/store"
 )
 
 // Outside says where an etcd cluster is that others run.
@@ -75,7 +75,7 @@ func openOutside(ctx context.Context, o Outside) (*Store, error) {
 	s.prefix, s.progress = o.Prefix, newProgress()
 	if err := s.usable(ctx, o.Endpoints); err != nil {
 		s.Close()
-		return nil, err
+		return nil, errors.Join(err, unreachable(o.Endpoints, files))
 	}
 	s.tending.Go(func() { s.progress.run(s.life, client) })
 	return s, nil
@@ -163,15 +163,61 @@ func newEnough(version string) error {
 	return fmt.Errorf("version %s: must be 3.4.25, 3.5.8 or later", version)
 }
 
-// tryTxn asks for a transaction of the largest size, whose compare never holds.
+// tryTxn asks for a transaction of the largest size, whose compare has no key: etcd looks at the size first and does
+// nothing of it.
 func (s *Store) tryTxn(ctx context.Context) error {
-	ops := make([]store.Op, maxTxnOps)
+	ops := make([]clientv3.Op, maxTxnOps)
 	for i := range ops {
-		ops[i] = store.Delete(fmt.Sprintf("/shunt/none/%d", i))
+		ops[i] = clientv3.OpDelete(s.prefix + "/shunt/none/none")
 	}
-	_, err := s.Txn(ctx, store.Txn{Compares: []store.Compare{{Key: "/shunt/none", ModRevision: 1<<63 - 1}}, Ops: ops})
-	if errors.Is(err, rpctypes.ErrTooManyOps) || errors.Is(err, rpctypes.ErrRequestTooLarge) {
+	_, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(""), "=", 0)).Then(ops...).Commit()
+	switch {
+	case tooLarge(err):
 		return fmt.Errorf("it takes too small transactions: its members must be started with %s", neededFlags)
+	case errors.Is(err, rpctypes.ErrEmptyKey):
+		return nil
 	}
+	return s.fault("try a large transaction", err)
+}
+
+// tooLarge: etcd refuses by itself, or gRPC does before etcd sees the request.
+func tooLarge(err error) bool {
+	return errors.Is(err, rpctypes.ErrTooManyOps) || errors.Is(err, rpctypes.ErrRequestTooLarge) ||
+		err != nil && strings.Contains(err.Error(), "received message larger than max")
+}
+
+// unreachable is why endpoints cannot be connected to, which etcd's client keeps to itself; nil when they can.
+func unreachable(endpoints []string, files *tls.Config) error {
+	var faults []error
+	for _, endpoint := range endpoints {
+		u, err := url.Parse(endpoint)
+		if err == nil {
+			err = dial(u, files)
+		}
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", endpoint, err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// dialTimeout is for one connection that tells why others failed.
+const dialTimeout = time.Second
+
+func dial(u *url.URL, files *tls.Config) error {
+	conn, err := net.DialTimeout("tcp", u.Host, dialTimeout)
+	if err != nil || u.Scheme != "https" {
+		return err
+	}
+	defer conn.Close()
+	cfg := files.Clone()
+	cfg.ServerName, cfg.NextProtos = u.Hostname(), []string{"h2"}
+	secured := tls.Client(conn, cfg)
+	secured.SetDeadline(time.Now().Add(dialTimeout))
+	if err := secured.Handshake(); err != nil {
+		return err
+	}
+	// A server that refuses the client's certificate says so after the handshake; another sends its settings.
+	_, err = secured.Read(make([]byte, 1))
 	return err
 }

@@ -25,6 +25,11 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		"renew":   testRenew,
 		"close":   testClose,
 		"model":   testModel,
+		"revoke":  testRevoke,
+		"lapse":   testLapse,
+		"lost":    testLost,
+		"keep":    testKeepAlive,
+		"barrier": func(t *testing.T, s store.Store) { testBarrier(t, s, s) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t)
@@ -46,6 +51,16 @@ func commit(t testing.TB, s store.Store, txn store.Txn) store.TxnResult {
 func put(t testing.TB, s store.Store, key, value string) int64 {
 	t.Helper()
 	return commit(t, s, store.Txn{Ops: []store.Op{store.Put(key, []byte(value))}}).Revision
+}
+
+// now is the store's revision.
+func now(t testing.TB, s store.Store) int64 {
+	t.Helper()
+	rev, err := s.Barrier(t.Context())
+	if err != nil {
+		t.Fatalf("barrier: %v", err)
+	}
+	return rev
 }
 
 func testRead(t *testing.T, s store.Store) {
@@ -103,11 +118,15 @@ func testTxn(t *testing.T, s store.Store) {
 
 func next(t testing.TB, w store.Watcher) store.Batch {
 	t.Helper()
-	b, err := w.Next(t.Context())
-	if err != nil {
-		t.Fatalf("next: %v", err)
+	for {
+		b, err := w.Next(t.Context())
+		if err != nil {
+			t.Fatalf("next: %v", err)
+		}
+		if len(b.Events) > 0 {
+			return b
+		}
 	}
-	return b
 }
 
 func testWatch(t *testing.T, s store.Store) {
@@ -194,7 +213,7 @@ func testRenew(t *testing.T, s store.Store) {
 }
 
 func testClose(t *testing.T, s store.Store) {
-	w, err := s.Watch(t.Context(), "/", 1)
+	w, err := s.Watch(t.Context(), "/", now(t, s)+1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,6 +268,9 @@ func testModel(t *testing.T, s store.Store) {
 			b, err := w.Next(t.Context())
 			if err != nil || b.Revision <= rev {
 				rt.Fatalf("batch %+v after %d: %v", b, rev, err)
+			}
+			if len(b.Events) == 0 && b.Revision > last {
+				rt.Fatalf("nothing happened up to %d, but %d was the last", b.Revision, last)
 			}
 			rev = b.Revision
 			for _, ev := range b.Events {
