@@ -79,6 +79,9 @@ func NewState() *State {
 	return &State{objects: map[id]Object{}, vips: claims{}, addresses: claims{}, wrong: map[id][]Violation{}}
 }
 
+// NodesAt are the names of the Nodes with the address: one, unless the state is at fault.
+func (s *State) NodesAt(addr netip.Addr) []string { return s.addresses[addr] }
+
 // Check returns the faults that the state would have after the edits, of which the last one of each object counts.
 func (s *State) Check(edits ...Edit) []Violation {
 	found := s.after(edits).faults()

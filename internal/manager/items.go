@@ -20,6 +20,8 @@ type items struct {
 	told      map[string]plan.Service
 	endpoints map[string]*apiv1.PlanItem
 	bindings  map[string]hostItem
+	// byHost are the same bindings by host address.
+	byHost map[netip.Addr]map[string]*apiv1.PlanItem
 	// byEndpoint are the keys of an endpoint's bindings.
 	byEndpoint map[lb.EndpointKey][]string
 }
@@ -27,32 +29,49 @@ type items struct {
 func newItems() items {
 	return items{
 		ringKeys: map[string]*apiv1.PlanItem{}, services: map[string]*apiv1.PlanItem{}, told: map[string]plan.Service{}, endpoints: map[string]*apiv1.PlanItem{},
-		bindings: map[string]hostItem{}, byEndpoint: map[lb.EndpointKey][]string{},
+		bindings: map[string]hostItem{}, byHost: map[netip.Addr]map[string]*apiv1.PlanItem{}, byEndpoint: map[lb.EndpointKey][]string{},
 	}
 }
 
-// rebuildLocked makes the items of one endpoint afresh and returns the keys of those that came, went or changed.
-func (v *view) rebuildLocked(key lb.EndpointKey) []string {
-	changed := append([]string{plan.EndpointItem(key)}, v.items.byEndpoint[key]...)
+// rebuildLocked makes the items of one endpoint afresh and notes those that came, went or changed.
+func (v *view) rebuildLocked(key lb.EndpointKey, c *change) {
+	c.items = append(c.items, plan.EndpointItem(key))
 	delete(v.items.endpoints, plan.EndpointItem(key))
 	for _, k := range v.items.byEndpoint[key] {
-		delete(v.items.bindings, k)
+		c.bindingOf(v.items.bindings[k].host, k)
+		v.items.unbind(k)
 	}
 	delete(v.items.byEndpoint, key)
 	own, owned := v.owners[key]
 	st, ok := v.state.Endpoints[key]
 	if !owned || !ok {
-		return changed
+		return
 	}
 	encap := v.state.Encap()
 	ep := plan.MakeEndpoint(own.svc, own.ep, &st, encap)
 	v.items.endpoints[plan.EndpointItem(key)] = convert.EndpointItem(&ep)
 	for _, hb := range plan.MakeBindings(own.svc, own.ep, &st, encap) {
 		item := convert.BindingItem(&hb.Binding)
-		v.items.bindings[item.Key] = hostItem{host: hb.Host, item: item}
+		c.bindingOf(hb.Host, item.Key)
+		v.items.bind(hostItem{host: hb.Host, item: item})
 		v.items.byEndpoint[key] = append(v.items.byEndpoint[key], item.Key)
 	}
-	return append(changed, v.items.byEndpoint[key]...)
+}
+
+func (i *items) bind(hi hostItem) {
+	i.bindings[hi.item.Key] = hi
+	if i.byHost[hi.host] == nil {
+		i.byHost[hi.host] = map[string]*apiv1.PlanItem{}
+	}
+	i.byHost[hi.host][hi.item.Key] = hi.item
+}
+
+func (i *items) unbind(key string) {
+	host := i.bindings[key].host
+	delete(i.bindings, key)
+	if delete(i.byHost[host], key); len(i.byHost[host]) == 0 {
+		delete(i.byHost, host)
+	}
 }
 
 // retellLocked makes the service's item afresh where it differs and returns its key if so. Lists of sources are long: an
@@ -111,10 +130,8 @@ func (v *view) allLocked(node *lb.Node) map[string]*apiv1.PlanItem {
 		maps.Copy(out, v.items.services)
 		maps.Copy(out, v.items.ringKeys)
 	case lb.RoleHost:
-		for key, hi := range v.items.bindings {
-			if owns(node, hi.host) {
-				out[key] = hi.item
-			}
+		for _, a := range node.Addresses {
+			maps.Copy(out, v.items.byHost[a])
 		}
 	}
 	p := plan.Plan{Node: *node}

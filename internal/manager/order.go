@@ -2,8 +2,13 @@ package manager
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
@@ -16,14 +21,42 @@ const hostsFirst = 50 * time.Millisecond
 func (ss *sessions) obeyed(s *session, revision int64) {
 	s.mu.Lock()
 	s.obeyed = revision
-	s.late = s.late && !s.settledLocked()
+	if s.late && s.settledLocked() {
+		s.late = ss.clock.Now().Sub(s.behind) > hostsFirst
+	}
 	s.mu.Unlock()
+	ss.review(s)
+}
+
+// review keeps behind up to date; it is called after whatever may have changed for a session.
+func (ss *sessions) review(s *session) {
 	if s.role != lb.RoleHost {
 		return
 	}
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	ss.stirLocked()
+	ss.reviewLocked(s)
+}
+
+func (ss *sessions) reviewLocked(s *session) {
+	if s.role != lb.RoleHost || ss.byNode[s.name] != s {
+		return
+	}
+	s.mu.Lock()
+	settled := s.settledLocked()
+	if settled {
+		s.behind = time.Time{}
+	} else if s.behind.IsZero() {
+		s.behind = ss.clock.Now()
+	}
+	wait := !settled && !s.late
+	s.mu.Unlock()
+	if wait {
+		ss.behind[s] = true
+	} else if ss.behind[s] {
+		delete(ss.behind, s)
+		ss.stirLocked()
+	}
 }
 
 // stirLocked wakes who waits for hosts.
@@ -55,6 +88,7 @@ func (m *Manager) awaitHosts(ctx context.Context) {
 				s.mu.Lock()
 				s.late = !s.settledLocked()
 				s.mu.Unlock()
+				m.sessions.review(s)
 			}
 			return
 		}
@@ -62,23 +96,41 @@ func (m *Manager) awaitHosts(ctx context.Context) {
 }
 
 // hostsBehind are the hosts worth waiting for, with the channel that closes when this may have changed. The view's lock
-// makes sure that all sessions were noted of the newest change.
+// makes sure that all sessions were told of the newest change.
 func (m *Manager) hostsBehind() ([]*session, <-chan struct{}) {
 	m.view.mu.RLock()
 	defer m.view.mu.RUnlock()
 	ss := m.sessions
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	var out []*session
-	for _, s := range ss.byNode {
-		if s.role != lb.RoleHost {
-			continue
+	return slices.Collect(maps.Keys(ss.behind)), ss.stirred
+}
+
+// synced puts, for nodes that obey all that there is for them, the present revision in the place of the one that last
+// concerned them, which is what they report.
+func (m *Manager) synced(nodes []*apiv1.NodeStatus) {
+	m.view.mu.RLock()
+	defer m.view.mu.RUnlock()
+	for i, st := range nodes {
+		if s := m.sessions.get(st.GetName()); st.GetConnected() && s != nil && st.GetSyncedRevision() < m.view.planRev && s.settled() {
+			nodes[i] = withRevision(st, m.view.planRev)
 		}
-		s.mu.Lock()
-		if !s.late && !s.settledLocked() {
-			out = append(out, s)
-		}
-		s.mu.Unlock()
 	}
-	return out, ss.stirred
+}
+
+func (s *session) settled() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.settledLocked()
+}
+
+// withRevision is a status with another revision; lists are shared.
+func withRevision(st *apiv1.NodeStatus, revision int64) *apiv1.NodeStatus {
+	out := &apiv1.NodeStatus{}
+	st.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		out.ProtoReflect().Set(f, v)
+		return true
+	})
+	out.SyncedRevision = revision
+	return out
 }

@@ -92,6 +92,7 @@ func (m *Manager) Status() *apiv1.StatusResponse {
 	var objs []*apiv1.Object
 	out.Revision, objs = m.view.objects(lb.KindNode, "")
 	out.Nodes = m.reports.all("", objs)
+	m.synced(out.Nodes)
 	return out
 }
 
@@ -102,6 +103,7 @@ func (a api) Status(_ context.Context, req *connect.Request[apiv1.StatusRequest]
 	var objs []*apiv1.Object
 	out.Revision, objs = a.m.view.objects(lb.KindNode, req.Msg.GetNode())
 	out.Nodes = a.m.reports.all(req.Msg.GetNode(), objs)
+	a.m.synced(out.Nodes)
 	out.Decisions = a.m.view.decisions()
 	if len(out.Nodes) == 0 && req.Msg.GetNode() != "" {
 		return nil, fault(notFound{ref{lb.KindNode, req.Msg.GetNode()}})

@@ -7,10 +7,12 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
@@ -40,7 +42,9 @@ type session struct {
 	// telling: an update is being made; told is the revision of the last one, obeyed the one that the node reported.
 	telling      bool
 	told, obeyed int64
-	// late: the node did not obey in time; nobody waits for it until it does.
+	// behind is since when the node does not obey all that there is for it; late: it did not do so in time. Nobody waits
+	// for it until it was fast enough once.
+	behind    time.Time
 	late      bool
 	questions []*apiv1.PlanUpdate
 	// wake has room for one.
@@ -48,10 +52,13 @@ type session struct {
 
 	// warned belongs to the receiving goroutine: it was said that the node obeys a later epoch.
 	warned bool
+	// of are the sessions it is one of; nil only before it is.
+	of *sessions
 
 	// The rest belongs to the sending goroutine.
 	sent     map[string]*apiv1.PlanItem
-	snapshot bool // the first update was made
+	epoch    int64 // of the last update
+	snapshot bool  // the first update was made
 }
 
 func newSession(ctx context.Context, id identity) *session {
@@ -64,16 +71,16 @@ func newSession(ctx context.Context, id identity) *session {
 	return s
 }
 
-// note implements subscriber.
-func (s *session) note(c change) {
+// tell notes items that the node may have to hear of; all means every item. It is called while the view is locked.
+func (s *session) tell(keys []string, all bool) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.all = s.all || c.surroundings
-	s.moved = s.moved || c.epoch || len(c.items) > 0 || len(c.objects) > 0
-	for _, key := range c.items {
+	s.all, s.moved = s.all || all, true
+	for _, key := range keys {
 		s.dirty[key] = true
 	}
 	s.signal()
+	s.mu.Unlock()
+	s.of.review(s)
 }
 
 // ask queues an update that carries a question.
@@ -101,11 +108,15 @@ func (s *session) take() (dirty map[string]bool, all, moved bool, questions []*a
 	return dirty, all, moved, questions
 }
 
-// tell notes that an update of this revision is on its way.
-func (s *session) tell(revision int64) {
+// sending notes that an update of this revision is on its way; nil: there is nothing to tell.
+func (s *session) sending(up *apiv1.PlanUpdate) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.telling, s.told = false, revision
+	s.telling = false
+	if up != nil {
+		s.told = up.Revision
+	}
+	s.mu.Unlock()
+	s.of.review(s)
 }
 
 // updates returns what the node must hear now. deleted tells that its Node object went away, even when there is a new
@@ -115,8 +126,14 @@ func (s *session) updates(v *view) (out []*apiv1.PlanUpdate, deleted bool) {
 	if moved {
 		var up *apiv1.PlanUpdate
 		up, deleted = s.update(v, dirty, all)
-		s.tell(up.Revision)
-		out = append(out, up)
+		if !up.Snapshot && up.Epoch == s.epoch && len(up.Upsert) == 0 && len(up.Delete) == 0 && !deleted {
+			up = nil
+		}
+		s.sending(up)
+		if up != nil {
+			s.epoch = up.Epoch
+			out = append(out, up)
+		}
 	}
 	return append(out, questions...), deleted
 }
@@ -166,14 +183,17 @@ func (s *session) update(v *view, dirty map[string]bool, all bool) (up *apiv1.Pl
 // sessions are the streams of all nodes.
 type sessions struct {
 	mu     sync.Mutex
+	clock  clock.Clock
 	byNode map[string]*session
 	count  uint64 // of all there were
+	// behind are the hosts worth waiting for.
+	behind map[*session]bool
 	// stirred is closed and replaced whenever a host obeyed or left.
 	stirred chan struct{}
 }
 
-func newSessions() *sessions {
-	return &sessions{byNode: map[string]*session{}, stirred: make(chan struct{})}
+func newSessions(c clock.Clock) *sessions {
+	return &sessions{clock: c, byNode: map[string]*session{}, behind: map[*session]bool{}, stirred: make(chan struct{})}
 }
 
 // add makes the session the node's only one.
@@ -182,10 +202,12 @@ func (ss *sessions) add(s *session) {
 	defer ss.mu.Unlock()
 	if old := ss.byNode[s.name]; old != nil {
 		old.end(errReplaced)
+		delete(ss.behind, old)
 	}
 	ss.count++
-	s.number = ss.count
+	s.number, s.of = ss.count, ss
 	ss.byNode[s.name] = s
+	ss.reviewLocked(s)
 }
 
 // remove reports whether the session still was the node's.
@@ -196,6 +218,7 @@ func (ss *sessions) remove(s *session) bool {
 		return false
 	}
 	delete(ss.byNode, s.name)
+	delete(ss.behind, s)
 	ss.stirLocked()
 	return true
 }

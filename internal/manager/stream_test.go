@@ -68,7 +68,13 @@ func TestStreamIsSnapshotThenChanges(t *testing.T) {
 		want string
 	}{
 		{func() int64 { return r.apply(web(1, 2)).Revision }, "endpoint/0/203.0.113.10/tcp/80"},
-		{func() int64 { return r.apply(hostNode(3)).Revision }, ""},
+		{func() int64 {
+			r.apply(hostNode(3)) // does not concern the mux
+			s := web(1, 2)
+			s.Sources = &lb.Sources{Allow: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}
+			return r.apply(s).Revision
+		}, "service/web"},
+		{func() int64 { return r.apply(web(1, 2)).Revision }, "service/web"},
 		{func() int64 { n := muxNode(1); n.Drain = true; return r.apply(n).Revision }, "node"},
 		{func() int64 { n := network(); n.MTU = 9000; return r.apply(n).Revision }, "node"},
 		{func() int64 {
@@ -185,7 +191,9 @@ func TestNewStreamReplacesTheOld(t *testing.T) {
 			break
 		}
 	}
-	r.apply(muxNode(2))
+	n := muxNode(1)
+	n.Drain = true
+	r.apply(n)
 	receive(t, fresh)
 	r.status("mux1", func(st *apiv1.NodeStatus) bool { return st.Connected })
 }

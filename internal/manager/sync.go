@@ -39,7 +39,7 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 	s := newSession(ctx, id)
 	defer s.end(nil)
 	m.sessions.add(s)
-	m.view.subscribe(s)
+	m.view.join(s)
 	m.reports.connected(s, hello, m.o.Clock.Now())
 	m.o.Log.Info("node is connected", "node", id.name, "role", id.role, "version", hello.GetVersion(), "has_revision", hello.GetHaveRevision())
 	m.checkEpoch(s, hello.GetEpoch())
@@ -51,7 +51,7 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 }
 
 func (n nodeAPI) goodbye(s *session) {
-	n.m.view.unsubscribe(s)
+	n.m.view.leave(s)
 	n.m.reports.disconnected(s, n.m.o.Clock.Now())
 	n.m.opinions.gone(s, n.m.o.Clock.Now())
 	if n.m.sessions.remove(s) {

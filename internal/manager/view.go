@@ -76,6 +76,7 @@ type view struct {
 	subscribers map[subscriber]bool
 	// accesses are the access tokens by id.
 	accesses map[string]*apiv1.StoredAccess
+	audience audience
 	// advanced is closed and replaced at every fold.
 	advanced chan struct{}
 }
@@ -86,13 +87,15 @@ type subscriber interface{ note(c change) }
 // change is what a fold did.
 type change struct {
 	objects []ref
-	// items whose content may have changed, for muxes and hosts.
+	// items whose content may have changed, for muxes.
 	items []string
+	// bindings that may have changed, by the host address they have or had.
+	bindings map[netip.Addr][]string
 	// endpoints whose state, owner or surroundings changed.
 	endpoints []lb.EndpointKey
 	// revoked are the ids of access tokens that are gone.
 	revoked []string
-	// surroundings: nodes or networks changed, every node's own items must be computed afresh.
+	// surroundings: networks changed, every node's own items must be computed afresh.
 	surroundings bool
 	// epoch: a new leadership term began.
 	epoch bool
@@ -108,7 +111,7 @@ func newView(s *secrets) *view {
 		tokens: map[string]*apiv1.StoredToken{}, revoked: map[string]*apiv1.StoredRevocation{},
 		owners: map[lb.EndpointKey]owner{}, naming: map[string]map[string]bool{}, items: newItems(), mods: map[string]int64{},
 		accesses:    map[string]*apiv1.StoredAccess{},
-		subscribers: map[subscriber]bool{}, advanced: make(chan struct{}),
+		subscribers: map[subscriber]bool{}, audience: newAudience(), advanced: make(chan struct{}),
 	}
 }
 
@@ -164,12 +167,13 @@ func (v *view) fold(b store.Batch) error {
 		c.items = append(c.items, v.retellLocked(name)...)
 	}
 	for key := range touched.endpoints {
-		c.items = append(c.items, v.rebuildLocked(key)...)
+		v.rebuildLocked(key, &c)
 		c.endpoints = append(c.endpoints, key)
 	}
 	for s := range v.subscribers {
 		s.note(c)
 	}
+	v.tellLocked(c)
 	close(v.advanced)
 	v.advanced = make(chan struct{})
 	return nil
@@ -293,7 +297,7 @@ func (v *view) foldObjectLocked(ev store.Event, c *change, touched touched) erro
 	}
 	if ev.Deleted {
 		delete(v.records, r)
-		c.surroundings = c.surroundings || r.kind == lb.KindNode || r.kind == lb.KindNetwork
+		c.surroundings = c.surroundings || r.kind == lb.KindNetwork
 		return nil
 	}
 	rec, err := parseRecord(ev.KV)
@@ -317,7 +321,6 @@ func (v *view) foldObjectLocked(ev store.Event, c *change, touched touched) erro
 		})
 	case *lb.Node:
 		v.state.Nodes[o.Name] = o
-		c.surroundings = true
 	case *lb.Network:
 		v.state.Networks[o.Name] = o
 		c.surroundings = true

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
@@ -70,9 +71,11 @@ func newWorld(rt *rapid.T) *world {
 	}
 	w.view.state.RingKeys = []plan.Key{{ID: 1}}
 	w.view.items.ringKeys[plan.KeyItem(1)] = convert.KeyItem(plan.Key{ID: 1})
+	all := newSessions(clock.System{})
 	for _, name := range nodeNames {
 		w.sessions[name] = newSession(rt.Context(), identity{name: name, role: name[:len(name)-1]})
-		w.view.subscribe(w.sessions[name])
+		all.add(w.sessions[name])
+		w.view.join(w.sessions[name])
 		w.got[name] = map[string]*apiv1.PlanItem{}
 	}
 	return w
@@ -215,13 +218,18 @@ func (w *world) send(rt *rapid.T, name string) {
 			w.got[name][item.Key] = item
 		}
 		w.revision[name] = up.Revision
+		if !up.Snapshot && len(up.Upsert) == 0 && len(up.Delete) == 0 {
+			rt.Fatalf("%s: was told nothing", name)
+		}
 	}
 }
 
 func (w *world) check(rt *rapid.T, name string) {
 	want := plan.ForNode(&w.view.state, name)
-	if w.revision[name] != want.Revision {
-		rt.Fatalf("%s: revision %d, want %d", name, w.revision[name], want.Revision)
+	s := w.sessions[name]
+	s.of.obeyed(s, w.revision[name])
+	if !s.settled() || s.of.behind[s] {
+		rt.Fatalf("%s: obeys revision %d and is not settled at %d", name, w.revision[name], want.Revision)
 	}
 	var items []*apiv1.PlanItem
 	for _, item := range w.got[name] {

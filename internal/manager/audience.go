@@ -1,0 +1,89 @@
+package manager
+
+import (
+	"net/netip"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// audience are the sessions that follow a view, by what concerns them: a change costs as much as the nodes that it
+// concerns, however many others there are.
+type audience struct {
+	byNode map[string]map[*session]bool
+	muxes  map[*session]bool
+}
+
+func newAudience() audience {
+	return audience{byNode: map[string]map[*session]bool{}, muxes: map[*session]bool{}}
+}
+
+func (a *audience) add(s *session) {
+	if a.byNode[s.name] == nil {
+		a.byNode[s.name] = map[*session]bool{}
+	}
+	a.byNode[s.name][s] = true
+	if s.role == lb.RoleMux {
+		a.muxes[s] = true
+	}
+}
+
+func (a *audience) remove(s *session) {
+	delete(a.muxes, s)
+	if delete(a.byNode[s.name], s); len(a.byNode[s.name]) == 0 {
+		delete(a.byNode, s.name)
+	}
+}
+
+// join makes a session one of those that are told of changes.
+func (v *view) join(s *session) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.audience.add(s)
+}
+
+// leave ends what join began.
+func (v *view) leave(s *session) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.audience.remove(s)
+}
+
+// tellLocked tells the sessions that a change concerns.
+func (v *view) tellLocked(c change) {
+	if c.surroundings || c.epoch {
+		for _, sessions := range v.audience.byNode {
+			for s := range sessions {
+				s.tell(nil, c.surroundings)
+			}
+		}
+	}
+	for _, r := range c.objects {
+		if r.kind == lb.KindNode {
+			for s := range v.audience.byNode[r.name] {
+				s.tell(nil, true)
+			}
+		}
+	}
+	if len(c.items) > 0 {
+		for s := range v.audience.muxes {
+			s.tell(c.items, false)
+		}
+	}
+	for host, keys := range c.bindings {
+		for _, name := range v.wanted.NodesAt(host) {
+			for s := range v.audience.byNode[name] {
+				if s.role == lb.RoleHost {
+					s.tell(keys, false)
+				}
+			}
+		}
+	}
+}
+
+// bindingOf notes that a host's binding may have changed.
+func (c *change) bindingOf(host netip.Addr, key string) {
+	if c.bindings == nil {
+		c.bindings = map[netip.Addr][]string{}
+	}
+	c.bindings[host] = append(c.bindings[host], key)
+}
