@@ -26,11 +26,12 @@ const (
 	MuxASN    = 65010
 )
 
-// Ports of a lab's servers and its manager.
+// Ports of a lab's servers and its managers: their API, and what members of the store say to each other.
 const (
 	ServerPort  = 8080
 	EchoPort    = 7
 	ManagerPort = 8443
+	PeerPort    = 2380
 )
 
 // Pair is an address of each family with its on-link prefix. V6 is the zero value where there is no IPv6.

@@ -1,26 +1,43 @@
 package lab
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/goccy/go-yaml"
 
 	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
 	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// AdminConfig is the client configuration that the lab's manager made for its administrator.
-func (l *Lab) AdminConfig() string { return filepath.Join(l.nodeDir("manager1"), "data", "admin.yaml") }
+// AdminConfig is the client configuration that the lab's first manager made for its administrator.
+func (l *Lab) AdminConfig() string { return filepath.Join(l.managerData("manager1"), "admin.yaml") }
 
-// Client speaks to the lab's manager as its administrator, from inside the manager's namespace. It fails as long as the
-// manager has not written its configuration.
+// Client speaks to the lab's managers as their administrator, from the router: each connection goes to the first that
+// takes it. It fails as long as the first manager has not written its configuration.
 func (l *Lab) Client() (shuntv1connect.ManagerClient, error) {
+	return l.clientOf(l.Topology.managers())
+}
+
+// ClientOf speaks to one manager.
+func (l *Lab) ClientOf(name string) (shuntv1connect.ManagerClient, error) {
+	n, err := l.manager(name)
+	if err != nil {
+		return nil, err
+	}
+	return l.clientOf([]Node{n})
+}
+
+func (l *Lab) clientOf(managers []Node) (shuntv1connect.ManagerClient, error) {
 	text, err := os.ReadFile(l.AdminConfig())
 	if err != nil {
 		return nil, err
@@ -43,9 +60,36 @@ func (l *Lab) Client() (shuntv1connect.ManagerClient, error) {
 		return nil, errors.New("read " + l.AdminConfig() + ": ca: no certificate in it")
 	}
 	transport := &http.Transport{
-		DialContext:       netdev.Dialer(Node{Name: "manager1"}.Namespace(l.Topology.Name)),
-		TLSClientConfig:   &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13},
+		DialContext:       dialFirst(netdev.Dialer(Node{Name: "router1"}.Namespace(l.Topology.Name)), managers),
+		TLSClientConfig:   &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13, ServerName: pki.ServerName},
 		ForceAttemptHTTP2: true,
+		HTTP2:             &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}
 	return shuntv1connect.NewManagerClient(&http.Client{Transport: transport}, admin.Server), nil
+}
+
+// A frozen manager keeps its connections: pings find it out.
+const (
+	dialTimeout = 500 * time.Millisecond
+	pingAfter   = time.Second
+	pingTimeout = time.Second
+)
+
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+// dialFirst connects to the first manager that takes a connection, whatever address is asked for.
+func dialFirst(dial dialer, managers []Node) dialer {
+	return func(ctx context.Context, network, _ string) (net.Conn, error) {
+		var errs []error
+		for _, n := range managers {
+			one, cancel := context.WithTimeout(ctx, dialTimeout)
+			conn, err := dial(one, network, managerAddress(n))
+			cancel()
+			if err == nil {
+				return conn, nil
+			}
+			errs = append(errs, err)
+		}
+		return nil, errors.Join(errs...)
+	}
 }

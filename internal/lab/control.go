@@ -13,10 +13,10 @@ import (
 	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
 )
 
-// startShunt starts the manager, tells it of the network and the nodes, starts the agents and waits until each obeys
+// startShunt starts the managers, tells them of the network and the nodes, starts the agents and waits until each obeys
 // the newest plan and every BGP session is established.
 func (l *Lab) startShunt(ctx context.Context) error {
-	if err := l.startManager(ctx); err != nil {
+	if err := l.startManagers(ctx); err != nil {
 		return err
 	}
 	client, err := l.Client()
@@ -43,45 +43,11 @@ func (l *Lab) startShunt(ctx context.Context) error {
 	return nil
 }
 
-// managerAddress is where the lab's manager listens.
-func managerAddress() string {
-	return netip.AddrPortFrom(ManagerAddress(1).V4.Addr(), ManagerPort).String()
-}
-
 // MetricsPort is where managers, muxes and hosts of a lab serve metrics on their own address.
 const MetricsPort = 9485
 
 func metricsAddress(n Node) string {
 	return netip.AddrPortFrom(n.Addresses().V4.Addr(), MetricsPort).String()
-}
-
-const managerProcess = "manager"
-
-// startManager starts the manager and returns when it answers.
-func (l *Lab) startManager(ctx context.Context) error {
-	node := Node{Name: "manager1", Kind: KindManager, Index: 1}
-	args := []string{"manager", "--name", node.Name, "--data", filepath.Join(l.nodeDir(node.Name), "data"), "--listen", managerAddress(), "--metrics", metricsAddress(node)}
-	if _, err := l.start(command{node: node, name: managerProcess, path: l.Binary, args: args}); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, readyWithin)
-	defer cancel()
-	err := waitFor(ctx, "manager1 to answer", func(ctx context.Context) error {
-		if err := l.died(node.Name, managerProcess); err != nil {
-			return stop{err}
-		}
-		client, err := l.Client()
-		if err != nil {
-			return err
-		}
-		_, err = client.Version(ctx, connect.NewRequest(&apiv1.VersionRequest{}))
-		return err
-	})
-	if err != nil {
-		return l.withLog(node.Name, err)
-	}
-	l.say("manager1: answers")
-	return nil
 }
 
 // died returns an error when the recorded process of a node no longer runs.
@@ -141,6 +107,14 @@ func (l *Lab) bgp() *apiv1.BGP {
 
 // join makes a join token for a node and starts its agent.
 func (l *Lab) join(ctx context.Context, client shuntv1connect.ManagerClient, n Node) error {
+	if err := l.makeToken(ctx, client, n); err != nil {
+		return err
+	}
+	return l.StartAgent(n.Name)
+}
+
+// makeToken makes a node's join token and keeps it in the node's directory.
+func (l *Lab) makeToken(ctx context.Context, client shuntv1connect.ManagerClient, n Node) error {
 	answer, err := client.CreateToken(ctx, connect.NewRequest(&apiv1.CreateTokenRequest{Node: n.Name, Role: string(n.Kind)}))
 	if err != nil {
 		return l.withLog("manager1", fmt.Errorf("create token for %s: %w", n.Name, err))
@@ -151,7 +125,7 @@ func (l *Lab) join(ctx context.Context, client shuntv1connect.ManagerClient, n N
 	if err := writeFile(l.tokenPath(n.Name), []byte(answer.Msg.GetToken()+"\n"), 0o600); err != nil {
 		return fmt.Errorf("write token of %s: %w", n.Name, err)
 	}
-	return l.StartAgent(n.Name)
+	return nil
 }
 
 func (l *Lab) tokenPath(node string) string { return filepath.Join(l.nodeDir(node), "token") }
@@ -183,7 +157,7 @@ func (l *Lab) agentArgs(n Node) []string {
 		string(n.Kind),
 		"--name", n.Name,
 		"--interface", Uplink,
-		"--manager", managerAddress(),
+		"--manager", l.managerAddresses(),
 		"--token-file", l.tokenPath(n.Name),
 		"--state", filepath.Join(dir, "state"),
 		"--run", l.RunDir(n.Name),

@@ -75,8 +75,8 @@ func (t Topology) Find(name string) (Node, error) {
 			return n, nil
 		}
 	}
-	return Node{}, fmt.Errorf("node: %q: lab %s has router1, manager1, client1 to client%d, mux1 to mux%d, host1 to host%d, host1-vm1 to %s",
-		name, t.Name, t.Clients, t.Muxes, t.Hosts.Count, VMName(t.Hosts.Count, t.Hosts.VMs))
+	return Node{}, fmt.Errorf("node: %q: lab %s has router1, manager1 to manager%d, client1 to client%d, mux1 to mux%d, host1 to host%d, host1-vm1 to %s",
+		name, t.Name, t.Managers, t.Clients, t.Muxes, t.Hosts.Count, VMName(t.Hosts.Count, t.Hosts.VMs))
 }
 
 // each calls f with the prefixes that are set.

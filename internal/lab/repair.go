@@ -63,11 +63,8 @@ func (l *Lab) repair(ctx context.Context) error {
 	if l.FabricOnly {
 		return nil
 	}
-	if !running["manager1/"+managerProcess] {
-		l.say("manager1: starting again")
-		if err := l.startManager(ctx); err != nil {
-			return err
-		}
+	if err := l.restartManagers(ctx, running); err != nil {
+		return err
 	}
 	for _, n := range l.Topology.Nodes() {
 		if n.Kind == KindMux {
