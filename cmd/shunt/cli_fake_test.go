@@ -34,6 +34,7 @@ type fakeManager struct {
 	objects  map[string]*apiv1.Object // by lb.Ref
 	status   *apiv1.StatusResponse
 	traces   []*apiv1.TraceResult
+	members  *apiv1.MembersResponse
 	fail     error // of every call
 	// meddle is another person's change, made once, just before the next Apply.
 	meddle func()
@@ -43,7 +44,10 @@ type fakeManager struct {
 // startFake serves a fake manager over TLS and makes it the configured one.
 func startFake(t *testing.T) *fakeManager {
 	t.Helper()
-	fake := &fakeManager{objects: map[string]*apiv1.Object{}, status: &apiv1.StatusResponse{}}
+	fake := &fakeManager{objects: map[string]*apiv1.Object{}, status: &apiv1.StatusResponse{}, members: &apiv1.MembersResponse{Members: []*apiv1.Member{
+		{Name: "m1", Address: "10.99.0.11:8443", Peer: "10.99.0.11:8444", Leader: true, Healthy: true, Version: "v1.2.3", Revision: 42, Nodes: 7},
+		{Name: "m2", Address: "10.99.0.12:8443", Peer: "10.99.0.12:8444", Healthy: true, Version: "v1.2.3", Revision: 41, Nodes: 3},
+	}}}
 	mux := http.NewServeMux()
 	mux.Handle(shuntv1connect.NewManagerHandler(fake))
 	server := httptest.NewUnstartedServer(mux)
@@ -209,6 +213,25 @@ func (f *fakeManager) Version(context.Context, *connect.Request[apiv1.VersionReq
 		return nil, f.fail
 	}
 	return connect.NewResponse(&apiv1.VersionResponse{Version: "v1.2.3", Commit: "0123abcd"}), nil
+}
+
+func (f *fakeManager) Members(context.Context, *connect.Request[apiv1.MembersRequest]) (*connect.Response[apiv1.MembersResponse], error) {
+	if f.fail != nil {
+		return nil, f.fail
+	}
+	return connect.NewResponse(f.members), nil
+}
+
+func (f *fakeManager) RemoveMember(_ context.Context, r *connect.Request[apiv1.RemoveMemberRequest]) (*connect.Response[apiv1.RemoveMemberResponse], error) {
+	at := slices.IndexFunc(f.members.GetMembers(), func(m *apiv1.Member) bool { return m.GetName() == r.Msg.GetName() })
+	switch {
+	case at < 0:
+		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("manager %s: not found", r.Msg.GetName()))
+	case f.members.GetMembers()[at].GetHealthy():
+		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("remove %s: the others would be no majority", r.Msg.GetName()))
+	}
+	f.members.Members = slices.Delete(f.members.Members, at, at+1)
+	return connect.NewResponse(&apiv1.RemoveMemberResponse{}), nil
 }
 
 // refuse is INVALID_ARGUMENT with a detail per fault, as a manager says it.

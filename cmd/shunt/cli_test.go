@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
 var update = flag.Bool("update", false, "write the expected output of scripts anew")
@@ -85,6 +87,13 @@ func happen(t *testing.T, fake *fakeManager, what string) {
 		fake.decide()
 	case "denied":
 		fake.fail = connect.NewError(connect.CodePermissionDenied, errors.New("role viewer may not write"))
+	case "member away":
+		fake.members.Members = append(fake.members.Members, &apiv1.Member{Name: "m3", Peer: "10.99.0.13:8444", Error: "not heard of for 4s"})
+	case "outside":
+		fake.members.Outside = true
+		for _, m := range fake.members.GetMembers() {
+			m.Peer = ""
+		}
 	case "trace fails":
 		fake.traces[1].Error = "no answer within 1s"
 	case "no configuration":

@@ -94,6 +94,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newTrace(g))
 	root.AddCommand(newCapture(g))
 	root.AddCommand(newToken(g))
+	root.AddCommand(newMember(g))
 	root.AddCommand(newMux(), newMuxSpeaker())
 	root.AddCommand(newHost())
 	root.AddCommand(newDoctor(g))
