@@ -109,7 +109,7 @@ func (r *reader) backend(path string, in *apiv1.Backend) lb.Backend {
 	b := lb.Backend{
 		DIPs: r.addrs(path+".dip", in.GetDip()), Drain: in.GetDrain(), Backup: in.GetBackup(), Weight: 1,
 		Port: r.uint16(path+".port", in.GetPort(), "must be 1 to 65535, or 0 for the endpoint's port"),
-		Host: r.addr(path+".host", in.GetHost()),
+		Host: r.optional(path+".host", in.GetHost()),
 	}
 	if in != nil && in.Weight != nil {
 		b.Weight = r.uint16(path+".weight", in.GetWeight(), "must be 0 to 1000")
@@ -164,9 +164,7 @@ func (r *reader) bgp(in *apiv1.BGP) *lb.BGP {
 		return nil
 	}
 	out := &lb.BGP{ASN: in.GetAsn()}
-	if in.GetRouterId() != "" {
-		out.RouterID = r.addr("bgp.routerId", in.GetRouterId())
-	}
+	out.RouterID = r.optional("bgp.routerId", in.GetRouterId())
 	for i, p := range in.GetPeers() {
 		path := fmt.Sprintf("bgp.peers[%d]", i)
 		peer := lb.BGPPeer{Address: r.addr(path+".address", p.GetAddress()), ASN: p.GetAsn(), PasswordFile: p.GetPasswordFile()}
@@ -195,6 +193,14 @@ func (r *reader) addr(path, in string) netip.Addr {
 		r.fault(path, in, allowed)
 	}
 	return a
+}
+
+// optional reads an address that may be absent: lb.Validate says where it must not be.
+func (r *reader) optional(path, in string) netip.Addr {
+	if in == "" {
+		return netip.Addr{}
+	}
+	return r.addr(path, in)
 }
 
 func (r *reader) addrs(path string, in []string) []netip.Addr {

@@ -14,6 +14,40 @@ import (
 // Parse reads strict YAML: any number of documents, one object each, with defaults filled in and validated by
 // themselves. Faults are an *Error with every fault and its place; then no object is returned.
 func Parse(r io.Reader, filename string) ([]Object, error) {
+	docs, err := ParseDocuments(r, filename, Whole)
+	if err != nil {
+		return nil, err
+	}
+	var objects []Object
+	for _, d := range docs {
+		objects = append(objects, d.Object)
+	}
+	return objects, nil
+}
+
+// Document is one object of a text, and which of its fields the text gives.
+type Document struct {
+	Object Object
+	places map[string]place
+}
+
+// Writes tells whether the document gives the field with the path "endpoints[0].port", be it with its default.
+func (d Document) Writes(path string) bool {
+	_, ok := d.places[path]
+	return ok
+}
+
+// Extent says how much of each object a text must hold.
+type Extent bool
+
+// Whole objects are valid by themselves. A Part may leave out what others say of the object.
+const (
+	Whole Extent = false
+	Part  Extent = true
+)
+
+// ParseDocuments is Parse, and tells what is written. Parts are not validated.
+func ParseDocuments(r io.Reader, filename string, extent Extent) ([]Document, error) {
 	text, err := io.ReadAll(io.LimitReader(r, MaxFileBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", filename, err)
@@ -22,7 +56,7 @@ func Parse(r io.Reader, filename string) ([]Object, error) {
 		return nil, &Error{filename, []Violation{*v}}
 	}
 	var (
-		objects []Object
+		objects []Document
 		faulty  []Violation
 		seen    = map[string]int{}
 	)
@@ -33,12 +67,13 @@ func Parse(r io.Reader, filename string) ([]Object, error) {
 		if len(faulty) >= maxFaults {
 			break
 		}
-		o, at, faults := parseDocument(doc)
+		o, faults := parseDocument(doc, extent)
 		faulty = append(faulty, faults...)
-		if o == nil {
+		if o.Object == nil {
 			continue
 		}
-		ref := Ref(o.Kind(), o.ObjectName())
+		at := o.places[""]
+		ref := Ref(o.Object.Kind(), o.Object.ObjectName())
 		if first, twice := seen[ref]; twice {
 			faulty = append(faulty, Violation{Field: ref, Allowed: fmt.Sprintf("%s, first on line %d", allowedOnce, first), Line: at.line, Column: at.column})
 		} else {
@@ -52,19 +87,19 @@ func Parse(r io.Reader, filename string) ([]Object, error) {
 	return objects, nil
 }
 
-// parseDocument reads one object and where it begins; nil when it has faults.
-func parseDocument(doc document) (o Object, at place, faulty []Violation) {
+// parseDocument reads one object; there is none when it has faults.
+func parseDocument(doc document, extent Extent) (out Document, faulty []Violation) {
 	root, fault := parseTree(doc)
 	if fault != nil {
-		return nil, at, []Violation{*fault}
+		return out, []Violation{*fault}
 	}
 	d := &decoder{lines: doc.lines, places: map[string]place{}}
 	o, ref := d.object(root)
-	if len(d.found) == 0 {
+	if len(d.found) == 0 && extent == Whole {
 		d.faults = *validate(o)
 	}
 	if len(d.found) == 0 {
-		return o, d.places[""], nil
+		return Document{o, d.places}, nil
 	}
 	for i, v := range d.found {
 		p := d.find(v.Field)
@@ -79,7 +114,7 @@ func parseDocument(doc document) (o Object, at place, faulty []Violation) {
 	if ref != "" {
 		d.prefixed(ref)
 	}
-	return nil, at, d.found
+	return out, d.found
 }
 
 // find returns the place of a field, or of the nearest one that holds it.

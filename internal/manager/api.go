@@ -21,10 +21,7 @@ func (a api) Apply(ctx context.Context, req *connect.Request[apiv1.ApplyRequest]
 	if len(req.Msg.GetObjects()) == 0 {
 		return nil, fault(invalid{[]lb.Violation{{Field: "objects", Allowed: "must not be empty"}}})
 	}
-	if s := req.Msg.GetSource(); s != "" || req.Msg.GetForce() {
-		return nil, fault(invalid{[]lb.Violation{{Field: "source", Value: s, Allowed: lb.NotSupported}}})
-	}
-	rev, changes, err := a.m.apply(ctx, req.Msg.GetObjects(), req.Msg.GetDryRun())
+	rev, changes, err := a.m.apply(ctx, req.Msg)
 	if err != nil {
 		return nil, fault(err)
 	}
@@ -85,17 +82,28 @@ func (a api) Version(context.Context, *connect.Request[apiv1.VersionRequest]) (*
 
 // objects reads the objects of a kind, ordered by name; all of them when the name is empty.
 func (v *view) objects(kind lb.Kind, name string) (revision int64, out []*apiv1.Object) {
+	revision, found := v.recordsOf(kind, name)
+	slices.SortFunc(found, func(a, b *record) int { return compareRefs(refOf(a.obj), refOf(b.obj)) })
+	for _, r := range found {
+		out = append(out, r.shown())
+	}
+	return revision, out
+}
+
+// recordsOf reads the records of a kind, or of one object.
+func (v *view) recordsOf(kind lb.Kind, name string) (revision int64, out []*record) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	var refs []ref
-	for r := range v.records {
-		if r.kind == kind && (name == "" || r.name == name) {
-			refs = append(refs, r)
+	if name != "" {
+		if rec := v.records[ref{kind, name}]; rec != nil {
+			out = append(out, rec)
 		}
+		return v.planRev, out
 	}
-	slices.SortFunc(refs, compareRefs)
-	for _, r := range refs {
-		out = append(out, v.records[r].api)
+	for r, rec := range v.records {
+		if r.kind == kind {
+			out = append(out, rec)
+		}
 	}
 	return v.planRev, out
 }
@@ -112,19 +120,16 @@ func fault(err error) error {
 	var inv invalid
 	var nf notFound
 	var st stale
+	var con conflict
 	var na noAccess
 	var refusal *connect.Error
 	switch {
 	case errors.As(err, &refusal):
 		return refusal
 	case errors.As(err, &inv):
-		out := connect.NewError(connect.CodeInvalidArgument, err)
-		for _, f := range inv.faults {
-			if d, err := connect.NewErrorDetail(&apiv1.Violation{Field: f.Field, Value: f.Value, Allowed: f.Allowed}); err == nil {
-				out.AddDetail(d)
-			}
-		}
-		return out
+		return detailed(connect.CodeInvalidArgument, err, inv.faults)
+	case errors.As(err, &con):
+		return detailed(connect.CodeFailedPrecondition, err, con.faults)
 	case errors.As(err, &nf), errors.As(err, &na):
 		return connect.NewError(connect.CodeNotFound, err)
 	case errors.As(err, &st):
@@ -135,4 +140,15 @@ func fault(err error) error {
 		return connect.NewError(connect.CodeDeadlineExceeded, err)
 	}
 	return connect.NewError(connect.CodeUnavailable, err)
+}
+
+// detailed is an error with a detail for each of its faults.
+func detailed(code connect.Code, err error, faults []lb.Violation) error {
+	out := connect.NewError(code, err)
+	for _, f := range faults {
+		if d, err := connect.NewErrorDetail(&apiv1.Violation{Field: f.Field, Value: f.Value, Allowed: f.Allowed}); err == nil {
+			out.AddDetail(d)
+		}
+	}
+	return out
 }

@@ -75,7 +75,7 @@ func (s *scope) seesRef(match string) bool {
 	defer s.view.mu.RUnlock()
 	for _, kind := range lb.Kinds {
 		if r := s.view.records[ref{kind, name}]; r != nil && kind.Plural() == plural {
-			return s.sees(r.api)
+			return s.sees(r.filled())
 		}
 	}
 	return false

@@ -95,7 +95,7 @@ func (v *view) changesPerMinute(tenant string) uint32 {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	if r := v.records[ref{lb.KindTenant, tenant}]; r != nil {
-		return r.api.GetTenant().GetQuotas().GetChanges()
+		return r.obj.(*lb.Tenant).Quotas.Changes
 	}
 	return 0
 }

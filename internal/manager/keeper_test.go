@@ -73,7 +73,7 @@ func (k *kept) apply(objs ...lb.Object) {
 		lb.SetDefaults(o)
 		in = append(in, convert.ToObject(o))
 	}
-	if _, _, err := k.m.apply(k.t.Context(), in, false); err != nil {
+	if _, _, err := k.m.apply(k.t.Context(), &apiv1.ApplyRequest{Objects: in}); err != nil {
 		k.t.Fatal(err)
 	}
 }

@@ -32,6 +32,11 @@ func (id identity) owns(o *apiv1.Object) bool {
 	return id.tenant != "" && tenant == id.tenant
 }
 
+// ownsRecord tells the same of a stored object, which may be nil.
+func (id identity) ownsRecord(r *record) bool {
+	return r != nil && id.tenant != "" && id.owns(r.filled())
+}
+
 func (id identity) sees(o *apiv1.Object) bool {
 	_, shared := tenantOf(o)
 	return shared || id.owns(o)
@@ -49,12 +54,12 @@ func (id identity) mayPut(old *record, o lb.Object) error {
 	switch {
 	case r.kind == lb.KindNode || r.kind == lb.KindNetwork:
 		return denied("%s: role tenant may not change it", at)
-	case next.GetTenant() != nil && !(old != nil && id.owns(old.api) && proto.Equal(old.api.GetTenant(), next.GetTenant())):
+	case next.GetTenant() != nil && !(id.ownsRecord(old) && proto.Equal(old.filled().GetTenant(), next.GetTenant())):
 		// Weight and quotas are what tenants are kept apart by.
 		return denied("%s: role tenant may not change it", at)
 	case shared || tenant != id.tenant:
 		return denied("%s: tenant: %q: must be %q", at, tenant, id.tenant)
-	case old != nil && !id.owns(old.api):
+	case old != nil && !id.ownsRecord(old):
 		return connect.NewError(connect.CodeAlreadyExists, errors.New(at+": the name is taken, choose another"))
 	}
 	return nil
@@ -65,9 +70,9 @@ func (id identity) mayDelete(old *record, r ref) error {
 	switch {
 	case id.role != pki.RoleTenant || old == nil:
 		return nil // what is not there is refused by whoever looks for it
-	case !id.sees(old.api):
+	case !id.sees(old.filled()):
 		return notFound{r}
-	case old.api.GetTenant() != nil || !id.owns(old.api):
+	case r.kind == lb.KindTenant || !id.ownsRecord(old):
 		return denied("%s: role tenant may not delete it", lb.Ref(r.kind, r.name))
 	}
 	return nil

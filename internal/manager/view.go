@@ -22,9 +22,9 @@ import (
 // record is an object as it is stored. It is never modified.
 type record struct {
 	obj lb.Object
-	// api is the object of the API with revision and generation.
-	api *apiv1.Object
-	mod int64
+	// stored is what was said of it, with revision, generation and owners in their short form.
+	stored *apiv1.Object
+	mod    int64
 }
 
 // revision is the store's at the object's last change; 0 of an object that is not there.
@@ -32,7 +32,15 @@ func (r *record) revision() int64 {
 	if r == nil {
 		return 0
 	}
-	return r.api.GetRevision()
+	return r.stored.GetRevision()
+}
+
+// generation is 0 of an object that is not there.
+func (r *record) generation() int64 {
+	if r == nil {
+		return 0
+	}
+	return r.stored.GetGeneration()
 }
 
 // owner is the endpoint that a key belongs to.
@@ -372,7 +380,7 @@ func parseRecord(kv store.KV) (*record, error) {
 	if len(faults) > 0 {
 		return nil, fmt.Errorf("stored object: %s", faults[0])
 	}
-	return &record{obj: obj, api: api, mod: kv.ModRevision}, nil
+	return &record{obj: obj, stored: api, mod: kv.ModRevision}, nil
 }
 
 // wait blocks until the view has folded the revision.

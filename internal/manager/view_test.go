@@ -95,7 +95,7 @@ func (w *world) step(rt *rapid.T) {
 		}
 	} else {
 		for _, o := range objects(rt) {
-			if err := wr.put(o, 0); err != nil {
+			if err := wr.apply([]opinion{{Statement: convert.Statement{Content: convert.Content(convert.ToObject(o)), Object: o, Full: convert.ToObject(o)}, source: defaultSource}}); err != nil {
 				rt.Fatal(err)
 			}
 		}

@@ -39,21 +39,30 @@ func (o *observer) note(c change) {
 
 // response is the newest of what changed. A slow reader misses states in between, never the last one.
 func (o *observer) response(v *view) *apiv1.WatchResponse {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	o.mu.Lock()
-	dirty := o.dirty
-	o.dirty = map[ref]bool{}
-	o.mu.Unlock()
-	out := &apiv1.WatchResponse{Revision: v.planRev, Synced: true}
+	revision, dirty := o.take(v)
+	out := &apiv1.WatchResponse{Revision: revision, Synced: true}
 	for _, r := range slices.SortedFunc(maps.Keys(dirty), compareRefs) {
-		if rec := v.records[r]; rec != nil {
-			out.Upserted = append(out.Upserted, rec.api)
+		if rec := dirty[r]; rec != nil {
+			out.Upserted = append(out.Upserted, rec.shown())
 		} else {
 			out.Deleted = append(out.Deleted, &apiv1.ObjectRef{Kind: string(r.kind), Name: r.name})
 		}
 	}
 	return out
+}
+
+// take takes what changed and its newest records; those of what is gone are nil.
+func (o *observer) take(v *view) (revision int64, changed map[ref]*record) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	changed = make(map[ref]*record, len(o.dirty))
+	for r := range o.dirty {
+		changed[r] = v.records[r]
+	}
+	o.dirty = map[ref]bool{}
+	return v.planRev, changed
 }
 
 // Watch implements the API. An empty kind watches all kinds. The first response is the present state.

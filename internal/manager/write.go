@@ -124,34 +124,13 @@ func (s *snapshot) faults(edited map[ref]lb.Object) []lb.Violation {
 	return s.v.wanted.Check(edits...)
 }
 
-// apply stores the objects.
-func (m *Manager) apply(ctx context.Context, in []*apiv1.Object, dryRun bool) (int64, []*apiv1.Change, error) {
-	objs, faults := parseObjects(in)
+// apply makes the objects of the request what its source says, all of them or none.
+func (m *Manager) apply(ctx context.Context, req *apiv1.ApplyRequest) (int64, []*apiv1.Change, error) {
+	opinions, faults := parseOpinions(req)
 	if len(faults) > 0 {
 		return 0, nil, invalid{faults}
 	}
-	return m.write(ctx, dryRun, func(_ *term, w *write) error {
-		for i, o := range objs {
-			if err := w.put(o, in[i].GetRevision()); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// parseObjects reads and validates each object by itself.
-func parseObjects(in []*apiv1.Object) ([]lb.Object, []lb.Violation) {
-	var faults []lb.Violation
-	objs := make([]lb.Object, 0, len(in))
-	for i, o := range in {
-		obj, f := convert.FromObject(o, i)
-		faults = append(append(faults, f...), unknownFields(fmt.Sprintf("objects[%d]: ", i), o.ProtoReflect())...)
-		if obj != nil {
-			objs = append(objs, obj)
-		}
-	}
-	return objs, append(faults, lb.Validate(objs...)...)
+	return m.write(ctx, req.GetDryRun(), func(_ *term, w *write) error { return w.apply(opinions) })
 }
 
 // remove deletes the objects.
@@ -205,41 +184,6 @@ func newWrite(base *snapshot) *write {
 	return &write{base: base, edited: map[ref]lb.Object{}, keys: map[lb.EndpointKey]bool{}}
 }
 
-// put adds or changes an object. A revision other than 0 is the one it was read at, which must still be its present.
-func (w *write) put(o lb.Object, read int64) error {
-	r := refOf(o)
-	old := w.base.record(r)
-	if err := w.by.mayPut(old, o); err != nil {
-		return err
-	}
-	if present := old.revision(); read != 0 && read != present {
-		return stale{r, read, present}
-	}
-	ch := &apiv1.Change{Kind: string(r.kind), Name: r.name, Action: apiv1.Change_ACTION_CREATED}
-	w.changes = append(w.changes, ch)
-	next := convert.ToObject(o)
-	next.Generation = 1
-	if old != nil {
-		ch.Before = old.api
-		if lb.Equal(old.obj, o) {
-			ch.Action, ch.After = apiv1.Change_ACTION_UNCHANGED, old.api
-			return nil
-		}
-		ch.Action, next.Generation = apiv1.Change_ACTION_UPDATED, old.api.Generation+1
-		w.touch(old.obj)
-	}
-	ch.After = next
-	w.edited[r] = o
-	w.touch(o)
-	value, err := proto.Marshal(next)
-	if err != nil {
-		return fmt.Errorf("%s: %w", lb.Ref(r.kind, r.name), err)
-	}
-	w.expect(r.key(), old)
-	w.txn.Ops = append(w.txn.Ops, store.Put(r.key(), value))
-	return nil
-}
-
 // delete takes an object out. A node also loses its certificates and its tokens.
 func (w *write) delete(r ref, revoked time.Time) error {
 	old := w.base.record(r)
@@ -249,7 +193,7 @@ func (w *write) delete(r ref, revoked time.Time) error {
 	if o, edited := w.edited[r]; old == nil || edited && o == nil {
 		return notFound{r}
 	}
-	w.changes = append(w.changes, &apiv1.Change{Kind: string(r.kind), Name: r.name, Action: apiv1.Change_ACTION_DELETED, Before: old.api})
+	w.changes = append(w.changes, &apiv1.Change{Kind: string(r.kind), Name: r.name, Action: apiv1.Change_ACTION_DELETED, Before: old.shown()})
 	w.edited[r] = nil
 	w.touch(old.obj)
 	w.expect(r.key(), old)

@@ -21,7 +21,7 @@ func BenchmarkApply(b *testing.B) {
 			load(b, m, count)
 			begin := cpuTime()
 			for i := 0; b.Loop(); i++ {
-				if _, _, err := m.apply(b.Context(), []*apiv1.Object{convert.ToObject(benchService(i%count, i))}, false); err != nil {
+				if _, _, err := m.apply(b.Context(), &apiv1.ApplyRequest{Objects: []*apiv1.Object{convert.ToObject(benchService(i%count, i))}}); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -52,7 +52,7 @@ func load(b *testing.B, m *Manager, count int) {
 	for i := range count {
 		in = append(in, convert.ToObject(benchService(i, -1)))
 	}
-	if _, _, err := m.apply(b.Context(), in, false); err != nil {
+	if _, _, err := m.apply(b.Context(), &apiv1.ApplyRequest{Objects: in}); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -1,0 +1,150 @@
+package convert
+
+import (
+	"net/netip"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/fields"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// Schema tells the items of objects apart: an endpoint is `endpoints[tcp/80]`, a backend `backends[10.20.1.11:8080]` or,
+// with two DIPs, `backends[10.20.1.11,[2001:db8:20:1::11]:8080]`, a router `bgp.peers[10.10.0.1]`.
+var Schema = fields.Schema{
+	"shunt.v1.Endpoint": {Key: []protoreflect.Name{"protocol", "port"}, Text: endpointText, Needs: "backends"},
+	"shunt.v1.Backend":  {Key: []protoreflect.Name{"dip", "port"}, Text: backendText, Needs: "host"},
+	"shunt.v1.BGPPeer":  {Key: []protoreflect.Name{"address"}, Text: peerText, Needs: "asn"},
+}
+
+func endpointText(m protoreflect.Message) string {
+	ep := m.Interface().(*apiv1.Endpoint)
+	return ep.GetProtocol() + "/" + ep.GetPort()
+}
+
+func backendText(m protoreflect.Message) string {
+	b := m.Interface().(*apiv1.Backend)
+	dips := strings.Join(b.GetDip(), ",")
+	if b.GetPort() == 0 {
+		return dips
+	}
+	last := ""
+	if n := len(b.GetDip()); n > 0 {
+		last = b.GetDip()[n-1]
+	}
+	a, _ := netip.ParseAddr(last)
+	return strings.TrimSuffix(dips, last) + netip.AddrPortFrom(a, uint16(b.GetPort())).String()
+}
+
+func peerText(m protoreflect.Message) string { return m.Interface().(*apiv1.BGPPeer).GetAddress() }
+
+// Content is the message of the object's kind; nil when there is none.
+func Content(o *apiv1.Object) proto.Message {
+	m := o.ProtoReflect()
+	fd := m.WhichOneof(m.Descriptor().Oneofs().ByName("kind"))
+	if fd == nil {
+		return nil
+	}
+	return m.Get(fd).Message().Interface()
+}
+
+// WithContent makes an object of the message of a kind.
+func WithContent(content proto.Message) *apiv1.Object {
+	out := &apiv1.Object{}
+	m, want := out.ProtoReflect(), content.ProtoReflect().Descriptor().FullName()
+	kinds := m.Descriptor().Oneofs().ByName("kind").Fields()
+	for i := range kinds.Len() {
+		if fd := kinds.Get(i); fd.Message().FullName() == want {
+			m.Set(fd, protoreflect.ValueOfMessage(content.ProtoReflect()))
+			return out
+		}
+	}
+	panic("convert: " + string(want) + " is no kind of object")
+}
+
+// Statement is what an object of a request says.
+type Statement struct {
+	// Content has every value in its one spelling, and no defaults.
+	Content proto.Message
+	// Object has them: it is valid by itself only when nothing was left to others to say.
+	Object lb.Object
+	// Full is Object for the API.
+	Full *apiv1.Object
+}
+
+// Said reads what an object of a request says. It finds what the types cannot hold, and items given twice; index is the
+// object's place in the request.
+func Said(o *apiv1.Object, index int) (Statement, []lb.Violation) {
+	obj, faults := FromObject(o, index)
+	if len(faults) > 0 {
+		return Statement{}, faults
+	}
+	out := ToObject(obj)
+	full := Content(out)
+	if place, key := Schema.Twice(full); place != "" {
+		return Statement{}, []lb.Violation{{Field: lb.Ref(obj.Kind(), obj.ObjectName()) + ": " + place, Value: key, Allowed: "must not be given twice"}}
+	}
+	said := Content(ToObject(obj))
+	Schema.Restrict(said, Content(o))
+	return Statement{said, obj, out}, nil
+}
+
+// Written is a document's object for the API: what the document says, without defaults.
+func Written(d lb.Document) *apiv1.Object {
+	return WithContent(Schema.Written(Content(ToObject(d.Object)), d.Writes))
+}
+
+// Essential is what of an object that was stored with its defaults must have been said: without it defaults would not
+// fill in the same. A default within a message that is there by choice is left in.
+func Essential(o *apiv1.Object) (proto.Message, []lb.Violation) {
+	full, said := Content(o), fields.Set{}
+	for _, f := range Schema.List(full) {
+		if f.Item {
+			said[f.Path] = struct{}{}
+		}
+	}
+	for {
+		content := Schema.Select(full, said)
+		obj, faults := FromObject(WithContent(content), 0)
+		if len(faults) > 0 {
+			return nil, faults
+		}
+		filled := map[string]fields.Field{}
+		for _, f := range Schema.List(Content(ToObject(obj))) {
+			filled[f.Path] = f
+		}
+		found := false
+		for _, f := range Schema.List(full) {
+			if f.Same(filled[f.Path]) {
+				continue
+			}
+			if _, known := said[f.Path]; !known {
+				said[f.Path], found = struct{}{}, true
+			}
+		}
+		if !found {
+			return content, nil
+		}
+	}
+}
+
+// FromOwners reads owners, packed or not.
+func FromOwners(in []*apiv1.FieldOwner) []fields.Owner {
+	out := make([]fields.Owner, len(in))
+	for i, o := range in {
+		out[i] = fields.Owner{Source: o.GetSource(), Fields: o.GetFields()}
+	}
+	return out
+}
+
+// ToOwners writes owners, packed for the store and not for the API.
+func ToOwners(in []fields.Owner) []*apiv1.FieldOwner {
+	out := make([]*apiv1.FieldOwner, len(in))
+	for i, o := range in {
+		out[i] = &apiv1.FieldOwner{Source: o.Source, Fields: o.Fields}
+	}
+	return out
+}

@@ -1,0 +1,246 @@
+package fields
+
+import (
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// Conflict is a field that a source wants to have another value than its owners gave it.
+type Conflict struct {
+	Wanted, Present Field
+	Owners          []string
+}
+
+// Apply makes said the whole opinion of the source: what it said before and does not say now goes, unless another
+// source says it too; what others say and it does not mention stays. Where others say something else, that is a
+// conflict and nothing is returned but the conflicts; with force the field changes hands. Owners come and go packed.
+//
+// An item whose last holder does not say it any more goes, with what others say of it. An item that is said and that
+// nobody holds is in the result: the caller finds what it lacks. Neither present nor said is modified, but the result
+// shares their values, or is said itself.
+func (s Schema) Apply(present proto.Message, owners []Owner, said proto.Message, source string, force bool) (proto.Message, []Owner, []Conflict) {
+	if alone(owners, source) && s.whole(said.ProtoReflect()) {
+		return said, []Owner{{source, []string{Everything}}}, nil
+	}
+	next, named, conflicts := s.claim(present, s.Unpack(present, owners), said, source)
+	if len(conflicts) > 0 && !force {
+		return nil, nil, conflicts
+	}
+	b := &builder{Schema: s, owned: Set{}, named: named, kept: Set{}}
+	for _, set := range next {
+		maps.Copy(b.owned, set)
+	}
+	out := b.message(present.ProtoReflect(), said.ProtoReflect(), "").Interface()
+	for o, set := range next {
+		maps.DeleteFunc(set, func(path string, _ struct{}) bool { return !b.has(path) })
+		if len(set) == 0 {
+			delete(next, o)
+		}
+	}
+	return out, s.Pack(out, next), nil
+}
+
+// alone tells whether nobody but the source owns anything.
+func alone(owners []Owner, source string) bool {
+	return len(owners) == 0 || len(owners) == 1 && owners[0].Source == source && len(owners[0].Fields) == 1 && owners[0].Fields[0] == Everything
+}
+
+// whole tells whether a message says anything, and all items in it are held: then everything in it is owned by who
+// says it.
+func (s Schema) whole(m protoreflect.Message) bool {
+	any, all := false, true
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		any = any || !isName(fd)
+		for i := 0; s.shape(fd) == items && i < v.List().Len(); i++ {
+			one := v.List().Get(i).Message()
+			all = all && s.held(one) && s.whole(one)
+		}
+		if s.shape(fd) == message && s.nests(fd.Message()) {
+			all = all && s.whole(v.Message())
+		}
+		return all
+	})
+	return any && all
+}
+
+// nests tells whether a message can hold items.
+func (s Schema) nests(md protoreflect.MessageDescriptor) bool {
+	for i := range md.Fields().Len() {
+		if s.shape(md.Fields().Get(i)) == items {
+			return true
+		}
+	}
+	return false
+}
+
+// claim finds who owns what when the source has its way, which items it names, and what others would lose by it.
+func (s Schema) claim(present proto.Message, owners Owners, said proto.Message, source string) (next Owners, named Set, conflicts []Conflict) {
+	old := map[string]Field{}
+	s.walk(present.ProtoReflect(), "", func(f Field) { old[f.Path] = f })
+	named, mine := Set{}, Set{}
+	delete(owners, source)
+	s.walk(said.ProtoReflect(), "", func(f Field) {
+		if f.Item {
+			named[f.Path] = struct{}{}
+		}
+		if !f.Item || f.Held {
+			mine[f.Path] = struct{}{}
+		}
+		was, there := old[f.Path]
+		if f.Item || !there || same(was.Value, f.Value) {
+			return
+		}
+		others := owners.of(f.Path)
+		if len(others) == 0 {
+			return
+		}
+		conflicts = append(conflicts, Conflict{f, was, others})
+		for _, o := range others {
+			delete(owners[o], f.Path)
+		}
+	})
+	owners[source] = mine
+	return owners, named, conflicts
+}
+
+// same tells whether two values are equal; two that are not valid are.
+func same(a, b protoreflect.Value) bool {
+	if !a.IsValid() || !b.IsValid() {
+		return a.IsValid() == b.IsValid()
+	}
+	return a.Equal(b)
+}
+
+// builder puts a message together of what was there and what is said now.
+type builder struct {
+	Schema
+	owned Set // by anybody, afterwards
+	named Set // items that are said now
+	kept  Set // fields that are there afterwards
+}
+
+func (b *builder) has(path string) bool {
+	_, ok := b.kept[path]
+	return ok
+}
+
+func (b *builder) keep(path string) bool {
+	if _, ok := b.owned[path]; !ok {
+		return false
+	}
+	b.kept[path] = struct{}{}
+	return true
+}
+
+// message builds one message; either side may be nil.
+func (b *builder) message(old, said protoreflect.Message, path string) protoreflect.Message {
+	kind := old
+	if kind == nil {
+		kind = said
+	}
+	out, key := kind.New(), b.key(kind)
+	copyKey(out, kind, key)
+	fds := kind.Descriptor().Fields()
+	for i := range fds.Len() {
+		fd := fds.Get(i)
+		inOld, inSaid := old != nil && old.Has(fd), said != nil && said.Has(fd)
+		if !inOld && !inSaid || isKey(fd, key) {
+			continue
+		}
+		p := join(path, fd)
+		switch b.shape(fd) {
+		case leaf:
+			b.leaf(out, fd, p, old, said, inSaid)
+		case message:
+			b.nested(out, fd, p, sub(old, fd, inOld), sub(said, fd, inSaid))
+		case items:
+			b.items(out, fd, p, list(old, fd, inOld), list(said, fd, inSaid))
+		}
+	}
+	return out
+}
+
+func (b *builder) leaf(out protoreflect.Message, fd protoreflect.FieldDescriptor, p string, old, said protoreflect.Message, inSaid bool) {
+	switch {
+	case p == "name":
+		out.Set(fd, cmpMessage(said, old).Get(fd))
+	case !b.keep(p):
+	case inSaid:
+		out.Set(fd, said.Get(fd))
+	default:
+		out.Set(fd, old.Get(fd))
+	}
+}
+
+func cmpMessage(a, b protoreflect.Message) protoreflect.Message {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// nested builds a message within a message. One that is empty is there only when somebody says so.
+func (b *builder) nested(out protoreflect.Message, fd protoreflect.FieldDescriptor, p string, old, said protoreflect.Message) {
+	one := b.message(old, said, p)
+	empty := true
+	one.Range(func(protoreflect.FieldDescriptor, protoreflect.Value) bool {
+		empty = false
+		return false
+	})
+	if b.keep(p) || !empty {
+		out.Set(fd, protoreflect.ValueOfMessage(one))
+	}
+}
+
+// items builds a list. When nobody else's items are in it, it is as it is said; otherwise what was there keeps its
+// place, and what is new follows.
+func (b *builder) items(out protoreflect.Message, fd protoreflect.FieldDescriptor, p string, old, said protoreflect.List) {
+	it := b.item(fd)
+	before, now := map[string]protoreflect.Message{}, map[string]protoreflect.Message{}
+	var order, spoken, fresh []string
+	each(old, func(one protoreflect.Message) {
+		key := it.Text(one)
+		before[key] = one
+		order = append(order, key)
+	})
+	each(said, func(one protoreflect.Message) {
+		key := it.Text(one)
+		now[key] = one
+		spoken = append(spoken, key)
+		if before[key] == nil {
+			fresh = append(fresh, key)
+		}
+	})
+	order = slices.DeleteFunc(order, func(key string) bool { return now[key] == nil && !b.keep(at(p, key)) })
+	if order = append(order, fresh...); len(order) == len(spoken) {
+		order = spoken
+	}
+	for _, key := range order {
+		here := at(p, key)
+		b.keep(here)
+		out.Mutable(fd).List().Append(protoreflect.ValueOfMessage(b.message(before[key], now[key], here)))
+	}
+}
+
+func each(l protoreflect.List, do func(protoreflect.Message)) {
+	for i := 0; l != nil && i < l.Len(); i++ {
+		do(l.Get(i).Message())
+	}
+}
+
+func sub(m protoreflect.Message, fd protoreflect.FieldDescriptor, has bool) protoreflect.Message {
+	if !has {
+		return nil
+	}
+	return m.Get(fd).Message()
+}
+
+func list(m protoreflect.Message, fd protoreflect.FieldDescriptor, has bool) protoreflect.List {
+	if !has {
+		return nil
+	}
+	return m.Get(fd).List()
+}
