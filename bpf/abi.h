@@ -362,6 +362,8 @@ enum host_limit {
 	LIMIT_BINDINGS = 1 << 16,
 	/* Prefixes of ports that the bindings of ranges are made of: at most 30 each. */
 	LIMIT_BINDING_PREFIXES = 1 << 17,
+	/* Tunnel sources beyond those of struct host_config: twice what a plan may have, old and new ones are there together. */
+	LIMIT_TUNNEL_SOURCES = 128,
 	/* Flows remembered for their answers: 144 bytes each with the kernel's overhead, 36 MiB. */
 	LIMIT_FLOWS = 1 << 18,
 	/* Flows that go by a substitute client port. */
@@ -403,6 +405,7 @@ enum host_reason {
 enum host_flag {
 	HOST_RANGES = 1,
 	HOST_ANY = 2,
+	HOST_SOURCES = 4, /* tunnel sources beyond one prefix of each family: those of other Networks */
 };
 
 /* The one element of the map `host_configs`. Prefixes are a value and a mask; a family without a prefix has a value
@@ -416,6 +419,13 @@ struct host_config {
 	__u64 source6_mask_be[2];
 };
 SHUNT_ASSERT_SIZE(struct host_config, 48);
+
+/* Key of a tunnel source beyond those of struct host_config; IPv4 as ::ffff:a.b.c.d/96+length. */
+struct tunnel_source {
+	__u32 bits;
+	__u8 addr[16];
+};
+SHUNT_ASSERT_SIZE(struct tunnel_source, 20);
 
 /* The protocol of bindings for all protocols: reserved by IANA. */
 enum binding_protocol {

@@ -30,7 +30,7 @@ const volatile __u64 host_ipv6_csum_flag = 0;
 const volatile enum host_limit host_abi_version = LIMIT_HOST_ABI_VERSION;
 
 /* All flags that this object knows (and their way into BTF). */
-const volatile enum host_flag host_flags_known = HOST_RANGES | HOST_ANY;
+const volatile enum host_flag host_flags_known = HOST_RANGES | HOST_ANY | HOST_SOURCES;
 
 /* 1: time is host_test_now. */
 const volatile __u32 host_test_clock = 0;
@@ -56,6 +56,15 @@ struct {
 	__type(value, struct host_config);
 	__uint(max_entries, 1);
 } host_configs SEC(".maps");
+
+/* Tunnel sources beyond those of the configuration; the value says nothing. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct tunnel_source);
+	__type(value, __u32);
+	__uint(max_entries, LIMIT_TUNNEL_SOURCES);
+} tunnel_sources SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -23,13 +23,20 @@ static __always_inline int source_ok(const struct ip_view *outer)
 {
 	const __u32 *src = (const __u32 *)outer->src;
 	const struct host_config *c = config();
+	struct tunnel_source k = { .bits = 128 };
+	int ok;
 
 	if (!c)
 		return 0;
 	if (!outer->is6)
-		return (src[3] & c->source4_mask_be) == c->source4_be;
-	return ((src[0] | (__u64)src[1] << 32) & c->source6_mask_be[0]) == c->source6_be[0] &&
-	       ((src[2] | (__u64)src[3] << 32) & c->source6_mask_be[1]) == c->source6_be[1];
+		ok = (src[3] & c->source4_mask_be) == c->source4_be;
+	else
+		ok = ((src[0] | (__u64)src[1] << 32) & c->source6_mask_be[0]) == c->source6_be[0] &&
+		     ((src[2] | (__u64)src[3] << 32) & c->source6_mask_be[1]) == c->source6_be[1];
+	if (ok || !(c->flags & HOST_SOURCES))
+		return ok;
+	view_copy16(k.addr, outer->src);
+	return bpf_map_lookup_elem(&tunnel_sources, &k) != 0;
 }
 
 /* Finds the binding of a VIP's port: the port's own, else that of a range, else of all ports of the protocol, else of

@@ -31,6 +31,9 @@ func (h *Host) applyLocked(want hostTables) error {
 	// While both are there, the programs look for both.
 	both := want.config
 	both.Flags |= h.state.config.Flags
+	if err := putAll(h.objects.TunnelSources, h.state.sources, want.sources); err != nil {
+		return err
+	}
 	if err := h.configureLocked(both); err != nil {
 		return err
 	}
@@ -77,6 +80,7 @@ func (h *Host) pruneLocked(want hostTables) error {
 	return errors.Join(
 		prune(h.objects.BoundMembers, h.state.bindings, want.bindings),
 		prune(h.objects.BoundRanges, h.state.ranges, want.ranges),
+		prune(h.objects.TunnelSources, h.state.sources, want.sources),
 		prune(h.objects.OwnedVips, h.state.owned, want.owned),
 		prune(h.objects.Outers, h.state.outers, want.outers))
 }
@@ -135,16 +139,16 @@ func (h *Host) readTables() error {
 	}
 	if h.state.config.AbiVersion == 0 {
 		// No tunnel sources yet: nothing is accepted before the first plan.
-		c, err := hostConfig(nil)
-		if err != nil {
-			return err
-		}
+		c := noSources()
 		if err := h.objects.HostConfigs.Put(uint32(0), c); err != nil {
 			return fmt.Errorf("write configuration: %w", err)
 		}
 		h.state.config = c
 	}
 	var err error
+	if h.state.sources, err = readAll[hostTunnelSource, uint32](h.objects.TunnelSources); err != nil {
+		return err
+	}
 	if h.state.bindings, err = readAll[hostBindingKey, hostBinding](h.objects.BoundMembers); err != nil {
 		return err
 	}

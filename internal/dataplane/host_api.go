@@ -18,6 +18,8 @@ type HostTables interface {
 
 // HostState is the full wanted state of the host's tables.
 type HostState struct {
+	// TunnelSources are where tunnel packets may come from: those of the host's own Network first, which are found
+	// fastest, then those of others; at most 64 beyond one of each family.
 	TunnelSources []netip.Prefix
 	MTU           uint32
 	Bindings      []plan.Binding

@@ -155,8 +155,9 @@ type hostHostConfig struct {
 type hostHostFlag uint32
 
 const (
-	hostHostFlagHOST_RANGES hostHostFlag = 1
-	hostHostFlagHOST_ANY    hostHostFlag = 2
+	hostHostFlagHOST_RANGES  hostHostFlag = 1
+	hostHostFlagHOST_ANY     hostHostFlag = 2
+	hostHostFlagHOST_SOURCES hostHostFlag = 4
 )
 
 type hostHostLimit uint32
@@ -165,6 +166,7 @@ const (
 	hostHostLimitLIMIT_HOST_ABI_VERSION hostHostLimit = 2
 	hostHostLimitLIMIT_BINDINGS         hostHostLimit = 65536
 	hostHostLimitLIMIT_BINDING_PREFIXES hostHostLimit = 131072
+	hostHostLimitLIMIT_TUNNEL_SOURCES   hostHostLimit = 128
 	hostHostLimitLIMIT_FLOWS            hostHostLimit = 262144
 	hostHostLimitLIMIT_SUBSTITUTES      hostHostLimit = 16384
 	hostHostLimitLIMIT_PORT_PROBES      hostHostLimit = 16
@@ -235,6 +237,12 @@ type hostSubstituteKey struct {
 	Rsv       [6]uint8
 }
 
+type hostTunnelSource struct {
+	_    structs.HostLayout
+	Bits uint32
+	Addr [16]uint8
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -250,6 +258,7 @@ const (
 	hostMapOuters           = "outers"
 	hostMapOwnedVips        = "owned_vips"
 	hostMapSubstitutes      = "substitutes"
+	hostMapTunnelSources    = "tunnel_sources"
 	hostProgHostIn          = "host_in"
 	hostProgHostOut         = "host_out"
 	hostVarHostAbiVersion   = "host_abi_version"
@@ -320,6 +329,7 @@ type hostMapSpecs struct {
 	Outers        *ebpf.MapSpec `ebpf:"outers"`
 	OwnedVips     *ebpf.MapSpec `ebpf:"owned_vips"`
 	Substitutes   *ebpf.MapSpec `ebpf:"substitutes"`
+	TunnelSources *ebpf.MapSpec `ebpf:"tunnel_sources"`
 }
 
 // hostVariableSpecs contains global variables before they are loaded into the kernel.
@@ -364,6 +374,7 @@ type hostMaps struct {
 	Outers        *ebpf.Map `ebpf:"outers"`
 	OwnedVips     *ebpf.Map `ebpf:"owned_vips"`
 	Substitutes   *ebpf.Map `ebpf:"substitutes"`
+	TunnelSources *ebpf.Map `ebpf:"tunnel_sources"`
 }
 
 func (m *hostMaps) Close() error {
@@ -379,6 +390,7 @@ func (m *hostMaps) Close() error {
 		m.Outers,
 		m.OwnedVips,
 		m.Substitutes,
+		m.TunnelSources,
 	)
 }
 

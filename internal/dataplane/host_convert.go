@@ -16,6 +16,7 @@ import (
 // hostTables are the contents of the host's maps.
 type hostTables struct {
 	config   hostHostConfig
+	sources  map[hostTunnelSource]uint32       // tunnel sources beyond those of config
 	bindings map[hostBindingKey]hostBinding    // of single ports and of all protocols
 	ranges   map[hostBindingPrefix]hostBinding // the parts of ranges
 	outers   map[[16]byte]hostHostTunnel
@@ -43,13 +44,13 @@ const (
 // wantedTables turns a state into map contents; indices of counters are not set.
 func wantedTables(s HostState) (hostTables, error) {
 	t := hostTables{
+		sources:  map[hostTunnelSource]uint32{},
 		bindings: map[hostBindingKey]hostBinding{},
 		ranges:   map[hostBindingPrefix]hostBinding{},
 		outers:   map[[16]byte]hostHostTunnel{},
 		owned:    map[hostOwnedKey]hostOwned{},
 	}
-	var err error
-	if t.config, err = hostConfig(s.TunnelSources); err != nil {
+	if err := t.accept(s.TunnelSources); err != nil {
 		return t, err
 	}
 	if len(s.Bindings) > hostMaxBindings {
@@ -70,6 +71,7 @@ func wantedTables(s HostState) (hostTables, error) {
 const (
 	hostMaxBindings = int(hostHostLimitLIMIT_BINDINGS)
 	hostMaxPrefixes = int(hostHostLimitLIMIT_BINDING_PREFIXES)
+	hostMaxSources  = int(hostHostLimitLIMIT_TUNNEL_SOURCES) / 2
 )
 
 // add adds one binding.
@@ -200,31 +202,42 @@ func clampMSS(mtu uint32, b plan.Binding) uint16 {
 	return uint16(max(0, min(mss, 65535)))
 }
 
-// hostConfig turns the tunnel sources into value and mask; a family without one matches nothing.
-func hostConfig(sources []netip.Prefix) (hostHostConfig, error) {
-	c := hostHostConfig{
-		AbiVersion: uint32(hostHostLimitLIMIT_HOST_ABI_VERSION),
-		Source4Be:  1,
-		Source6Be:  [2]uint64{1, 1},
-	}
+// noSources is the configuration that accepts nothing: a family without a prefix matches nothing.
+func noSources() hostHostConfig {
+	return hostHostConfig{AbiVersion: uint32(hostHostLimitLIMIT_HOST_ABI_VERSION), Source4Be: 1, Source6Be: [2]uint64{1, 1}}
+}
+
+// accept takes in the tunnel sources: the first of each family goes into the configuration as value and mask, so that
+// where there is one Network nothing is looked up.
+func (t *hostTables) accept(sources []netip.Prefix) error {
+	t.config = noSources()
 	seen := map[bool]bool{}
 	for _, p := range sources {
 		p = p.Masked()
 		is4 := p.Addr().Is4()
 		if seen[is4] {
-			return c, fmt.Errorf("tunnel source %s: at most one prefix of each family", p)
+			key := hostTunnelSource{Bits: uint32(p.Bits()), Addr: p.Addr().As16()}
+			if is4 {
+				key.Bits += 96
+			}
+			t.sources[key] = 1
+			t.config.Flags |= uint32(hostHostFlagHOST_SOURCES)
+			continue
 		}
 		seen[is4] = true
 		addr, mask := p.Addr().AsSlice(), prefixMask(p)
 		if is4 {
-			c.Source4Be, c.Source4MaskBe = binary.NativeEndian.Uint32(addr), binary.NativeEndian.Uint32(mask)
+			t.config.Source4Be, t.config.Source4MaskBe = binary.NativeEndian.Uint32(addr), binary.NativeEndian.Uint32(mask)
 			continue
 		}
-		for i := range c.Source6Be {
-			c.Source6Be[i], c.Source6MaskBe[i] = binary.NativeEndian.Uint64(addr[8*i:]), binary.NativeEndian.Uint64(mask[8*i:])
+		for i := range t.config.Source6Be {
+			t.config.Source6Be[i], t.config.Source6MaskBe[i] = binary.NativeEndian.Uint64(addr[8*i:]), binary.NativeEndian.Uint64(mask[8*i:])
 		}
 	}
-	return c, nil
+	if len(t.sources) > hostMaxSources {
+		return fmt.Errorf("%d tunnel sources beyond one of each family: at most %d fit", len(t.sources), hostMaxSources)
+	}
+	return nil
 }
 
 // prefixMask is the netmask in network byte order.
