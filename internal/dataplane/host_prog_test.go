@@ -439,7 +439,7 @@ func TestHostRefusesState(t *testing.T) {
 		"binding tcp 203.0.113.10:80 at 2001:db8:20:1::11: dip: 2001:db8:20:1::11: must be of the VIP's family": {Bindings: []plan.Binding{
 			bind(lb.TCP, vip4, dip6, dip6, true)}},
 		"binding tcp 203.0.113.10:80 at 10.20.1.11: port: 0: must be 1 to 65535": {Bindings: []plan.Binding{change(func(b *plan.Binding) { b.DIPPort = 0 })}},
-		"65 tunnel sources beyond one of each family: at most 64 fit":            {TunnelSources: manySources(66)},
+		"65 tunnel sources beyond one of each family: at most 64 fit":            {TunnelSources: manyTunnelSources(66)},
 	} {
 		if _, err := wantedTables(s); err == nil || err.Error() != want {
 			t.Errorf("error %v, want %s", err, want)

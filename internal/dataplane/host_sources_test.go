@@ -62,15 +62,15 @@ func TestHostTunnelSources(t *testing.T) {
 	if n := len(e.host.state.sources); n != 0 || e.host.state.config.Flags != 0 {
 		t.Errorf("%d sources beyond the configuration, flags %d", n, e.host.state.config.Flags)
 	}
-	must(t, e.host.Apply(HostState{TunnelSources: manySources(65)}))
-	must(t, e.host.Apply(HostState{TunnelSources: manySources(130)[65:]}))
+	must(t, e.host.Apply(HostState{TunnelSources: manyTunnelSources(65)}))
+	must(t, e.host.Apply(HostState{TunnelSources: manyTunnelSources(130)[65:]}))
 	if n := len(e.host.state.sources); n != 64 {
 		t.Errorf("%d sources beyond the configuration, want 64", n)
 	}
 }
 
-// manySources are n prefixes of IPv4.
-func manySources(n int) (out []netip.Prefix) {
+// manyTunnelSources are n prefixes of IPv4.
+func manyTunnelSources(n int) (out []netip.Prefix) {
 	for i := range n {
 		out = append(out, netip.PrefixFrom(netip.AddrFrom4([4]byte{100, byte(64 + i)}), 16))
 	}

@@ -10,10 +10,14 @@ import (
 // State is the wanted state of everything, with indexes by which a change is validated at the cost of what it changes.
 // Check answers as ValidateState does for all objects after the change. Objects in it are never modified.
 type State struct {
-	objects  map[id]Object
-	networks []string // ordered
+	objects map[id]Object
+	all     Networks
 	// vips and addresses are the Services and Nodes that claim an address, ordered by name.
 	vips, addresses claims
+	// naming are the services that name a Policy.
+	naming map[string]map[string]bool
+	// used is what the services of a tenant take of its quotas.
+	used map[string]Usage
 	// wrong are the faults of what is in the state; the store may hold what a later version refuses.
 	wrong map[id][]Violation
 }
@@ -76,7 +80,7 @@ func claimed(o Object) []netip.Addr {
 
 // NewState returns the state without objects.
 func NewState() *State {
-	return &State{objects: map[id]Object{}, vips: claims{}, addresses: claims{}, wrong: map[id][]Violation{}}
+	return &State{objects: map[id]Object{}, vips: claims{}, addresses: claims{}, naming: map[string]map[string]bool{}, used: map[string]Usage{}, wrong: map[id][]Violation{}}
 }
 
 // NodesAt are the names of the Nodes with the address: one, unless the state is at fault.
@@ -109,14 +113,45 @@ func (s *State) Apply(edits ...Edit) {
 	for i, o := range after.edits {
 		if old := s.objects[i]; old != nil {
 			s.claims(i.kind).remove(claimed(old), i.name)
+			s.name(old, false)
 		}
 		delete(s.objects, i)
 		if o != nil {
 			s.objects[i] = o
 			s.claims(i.kind).add(claimed(o), i.name)
+			s.name(o, true)
 		}
 	}
-	s.networks = after.networks
+	for tenant := range after.taken {
+		if s.used[tenant] = after.usage(tenant); s.used[tenant] == (Usage{}) {
+			delete(s.used, tenant)
+		}
+	}
+	s.all = after.all
+}
+
+// name keeps the services of policies.
+func (s *State) name(o Object, names bool) {
+	svc, ok := o.(*Service)
+	switch {
+	case !ok || svc.Policy == "":
+	case !names:
+		delete(s.naming[svc.Policy], svc.Name)
+		if len(s.naming[svc.Policy]) == 0 {
+			delete(s.naming, svc.Policy)
+		}
+	case s.naming[svc.Policy] == nil:
+		s.naming[svc.Policy] = map[string]bool{svc.Name: true}
+	default:
+		s.naming[svc.Policy][svc.Name] = true
+	}
+}
+
+// Naming calls f with the name of every service that names a Policy.
+func (s *State) Naming(policy string, f func(service string)) {
+	for name := range s.naming[policy] {
+		f(name)
+	}
 }
 
 // claims are those of a kind; adding nothing to those of other kinds is no fault.
@@ -133,18 +168,24 @@ func (s *State) claims(k Kind) claims {
 // after is the state with edits that are not made yet.
 type after struct {
 	*State
-	edits    map[id]Object // nil: gone
-	networks []string
+	edits map[id]Object // nil: gone
+	all   Networks
+	// taken is by how much what tenants have differs.
+	taken map[string]Usage
 	// newVIPs and newAddresses are the claims of the edited objects.
 	newVIPs, newAddresses claims
 }
 
 func (s *State) after(edits []Edit) *after {
-	a := &after{State: s, edits: make(map[id]Object, len(edits)), networks: s.networks, newVIPs: claims{}, newAddresses: claims{}}
+	a := &after{
+		State: s, edits: make(map[id]Object, len(edits)), all: s.all, taken: map[string]Usage{}, newVIPs: claims{}, newAddresses: claims{},
+	}
 	for _, e := range edits {
 		a.edits[id{e.Kind, e.Name}] = e.Object
 	}
 	for i, o := range a.edits {
+		a.take(s.objects[i], -1)
+		a.take(o, 1)
 		switch o := o.(type) {
 		case *Service:
 			a.newVIPs.add(o.VIPs, o.Name)
@@ -154,12 +195,21 @@ func (s *State) after(edits []Edit) *after {
 		if i.kind != KindNetwork {
 			continue
 		}
-		a.networks = slices.DeleteFunc(slices.Clone(a.networks), func(name string) bool { return name == i.name })
-		if o != nil {
-			a.networks = slices.Sorted(slices.Values(append(a.networks, i.name)))
+		a.all = slices.DeleteFunc(slices.Clone(a.all), func(n *Network) bool { return n.Name == i.name })
+		if n, ok := o.(*Network); ok {
+			a.all = SortNetworks(append(a.all, n))
 		}
 	}
 	return a
+}
+
+// take counts what a service takes of its tenant's quotas, or gives back.
+func (a *after) take(o Object, sign int) {
+	if svc, ok := o.(*Service); ok {
+		u := a.taken[svc.Tenant]
+		u.Add(svc.Usage().times(sign))
+		a.taken[svc.Tenant] = u
+	}
 }
 
 // object is nil when there is none.
@@ -170,13 +220,20 @@ func (a *after) object(i id) Object {
 	return a.objects[i]
 }
 
-// network implements surroundings.
-func (a *after) network() *Network {
-	if len(a.networks) == 0 {
-		return nil
-	}
-	n, _ := a.object(id{KindNetwork, a.networks[0]}).(*Network)
-	return n
+// networks implements surroundings.
+func (a *after) networks() Networks { return a.all }
+
+// policy implements surroundings.
+func (a *after) policy(name string) *Policy {
+	p, _ := a.object(id{KindPolicy, name}).(*Policy)
+	return p
+}
+
+// usage implements surroundings.
+func (a *after) usage(tenant string) Usage {
+	u := a.used[tenant]
+	u.Add(a.taken[tenant])
+	return u
 }
 
 // vipOwner implements surroundings.
@@ -207,7 +264,7 @@ func (a *after) owner(k Kind, had, have []string) string {
 }
 
 // affected are the objects whose validity may differ from before: the edited ones, those that claim an address which an
-// edited one has or had, and all when a Network changed.
+// edited one has or had, those that name an edited Policy, tenants of edited services, and all when a Network changed.
 func (a *after) affected() map[id]bool {
 	out := make(map[id]bool, len(a.edits))
 	all := false
@@ -221,7 +278,13 @@ func (a *after) affected() map[id]bool {
 		}
 		return out
 	}
+	for tenant := range a.taken {
+		out[id{KindTenant, tenant}] = true
+	}
 	for i, o := range a.edits {
+		if i.kind == KindPolicy {
+			a.Naming(i.name, func(service string) { out[id{KindService, service}] = true })
+		}
 		of := a.claims(i.kind)
 		for _, addrs := range [2][]netip.Addr{claimed(a.objects[i]), claimed(o)} {
 			for _, addr := range addrs {

@@ -61,10 +61,17 @@ func edit(t *rapid.T) lb.Edit {
 		return out
 	}
 	var o lb.Object
-	switch rapid.SampledFrom([]lb.Kind{lb.KindService, lb.KindService, lb.KindNode, lb.KindNetwork}).Draw(t, "kind") {
+	switch rapid.SampledFrom([]lb.Kind{lb.KindService, lb.KindService, lb.KindNode, lb.KindNetwork, lb.KindTenant, lb.KindPolicy}).Draw(t, "kind") {
+	case lb.KindTenant:
+		quota := func(name string) uint32 { return rapid.Uint32Range(0, 3).Draw(t, name) }
+		o = &lb.Tenant{Quotas: lb.Quotas{Services: quota("services"), Endpoints: quota("endpoints"), Backends: quota("backends")}}
+	case lb.KindPolicy:
+		o = &lb.Policy{Tenant: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "owner")}
 	case lb.KindService:
 		s := validService()
 		s.VIPs = few("203.0.113.%d")
+		s.Tenant = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "tenant")
+		s.Policy = rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "policy")
 		s.Endpoints = s.Endpoints[:1]
 		s.Endpoints[0].Backends = s.Endpoints[0].Backends[:1]
 		backend(s).Host, backend(s).DIPs = few("10.20.1.%d")[0], few("10.20.%d.11")[:1]
@@ -75,9 +82,12 @@ func edit(t *rapid.T) lb.Edit {
 		o = n
 	case lb.KindNetwork:
 		n := validNetwork()
-		n.VIPs = []netip.Prefix{prefix(rapid.SampledFrom([]string{"203.0.113.0/24", "203.0.113.0/30", "0.0.0.0/0"}).Draw(t, "vips"))}
-		n.Underlay = []netip.Prefix{prefix(rapid.SampledFrom([]string{"10.0.0.0/8", "10.20.0.0/15", "10.20.1.0/24"}).Draw(t, "underlay"))}
+		n.VIPs = []netip.Prefix{prefix(rapid.SampledFrom([]string{"203.0.113.0/24", "203.0.113.0/30", "203.0.113.4/30", "0.0.0.0/0"}).Draw(t, "vips"))}
+		n.Underlay = []netip.Prefix{prefix(rapid.SampledFrom([]string{"10.0.0.0/8", "10.20.0.0/15", "10.20.1.0/24", "10.20.2.0/24"}).Draw(t, "underlay"))}
 		o = n
+	}
+	if n, ok := o.(*lb.Network); ok && rapid.Bool().Draw(t, "gue") {
+		n.Encap = lb.EncapGUE
 	}
 	rename(o, name)
 	e := lb.PutEdit(o)

@@ -16,6 +16,9 @@ func (s *Service) Usage() Usage {
 	return u
 }
 
+// times is n times as much.
+func (u Usage) times(n int) Usage { return Usage{n * u.Services, n * u.Endpoints, n * u.Backends} }
+
 // Add adds what another takes.
 func (u *Usage) Add(o Usage) {
 	u.Services += o.Services

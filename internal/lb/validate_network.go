@@ -33,8 +33,8 @@ func (f *faults) network(n *Network) {
 			continue
 		}
 		f.check(at, p.String(), tunnelSource(p, n.TunnelSources[:i]))
-		f.apart(at, p, "vips", n.VIPs)
-		f.apart(at, p, "underlay", n.Underlay)
+		f.apart(at, p, "vips", "", n.VIPs)
+		f.apart(at, p, "underlay", "", n.Underlay)
 	}
 }
 
@@ -62,11 +62,11 @@ func tunnelSource(p netip.Prefix, before []netip.Prefix) string {
 	return ""
 }
 
-// apart notes that p overlaps one of the others.
-func (f *faults) apart(at string, p netip.Prefix, name string, others []netip.Prefix) {
+// apart notes that p overlaps one of the others; of says whose these are, nothing for the same Network's.
+func (f *faults) apart(at string, p netip.Prefix, name, of string, others []netip.Prefix) {
 	for i, o := range others {
-		if p.Overlaps(o) && !f.has(at) && !f.has(fmt.Sprintf("%s[%d]", name, i)) {
-			f.add(at, p.String(), fmt.Sprintf("must not overlap %s[%d], %s", name, i, o))
+		if p.Overlaps(o) && !f.has(at) && (of != "" || !f.has(fmt.Sprintf("%s[%d]", name, i))) {
+			f.add(at, p.String(), fmt.Sprintf("must not overlap %s[%d]%s, %s", name, i, of, o))
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 func ValidateState(all []Object) []Violation {
 	objects := slices.Clone(all)
 	slices.SortStableFunc(objects, func(a, b Object) int { return idOf(a).compare(idOf(b)) })
-	l := listed{vips: map[netip.Addr]string{}, nodes: map[netip.Addr]string{}}
+	l := listed{vips: map[netip.Addr]string{}, nodes: map[netip.Addr]string{}, policies: map[string]*Policy{}, used: map[string]Usage{}}
 	for _, o := range objects {
 		l.add(o)
 	}
@@ -28,18 +28,23 @@ func ValidateState(all []Object) []Violation {
 
 // surroundings are what the validity of an object depends on beside itself.
 type surroundings interface {
-	// network is the first by name; nil when there is none.
-	network() *Network
+	networks() Networks
 	// vipOwner and addressOwner are the first Service and the first Node, by name, with the address.
 	vipOwner(netip.Addr) string
 	addressOwner(netip.Addr) string
+	// policy is nil when there is none of that name.
+	policy(name string) *Policy
+	// usage is what the services of a tenant take of its quotas.
+	usage(tenant string) Usage
 }
 
 // listed are the surroundings that a list of objects makes.
 type listed struct {
-	first *Network
-	vips  map[netip.Addr]string
-	nodes map[netip.Addr]string
+	all      Networks
+	vips     map[netip.Addr]string
+	nodes    map[netip.Addr]string
+	policies map[string]*Policy
+	used     map[string]Usage
 }
 
 // add takes in the next object by kind and name.
@@ -54,16 +59,23 @@ func (l *listed) add(o Object) {
 	switch o := o.(type) {
 	case *Service:
 		claim(l.vips, o.VIPs)
+		u := l.used[o.Tenant]
+		u.Add(o.Usage())
+		l.used[o.Tenant] = u
 	case *Node:
 		claim(l.nodes, o.Addresses)
 	case *Network:
-		l.first = cmp.Or(l.first, o)
+		l.all = append(l.all, o)
+	case *Policy:
+		l.policies[o.Name] = o
 	}
 }
 
-func (l listed) network() *Network                { return l.first }
+func (l listed) networks() Networks               { return l.all }
 func (l listed) vipOwner(a netip.Addr) string     { return l.vips[a] }
 func (l listed) addressOwner(a netip.Addr) string { return l.nodes[a] }
+func (l listed) policy(name string) *Policy       { return l.policies[name] }
+func (l listed) usage(tenant string) Usage        { return l.used[tenant] }
 
 // rules are those between objects. State must know which objects a change makes valid or invalid: see State.affected.
 type rules struct{ surroundings }
@@ -77,9 +89,9 @@ func (s rules) check(o Object) []Violation {
 	case *Node:
 		s.node(f, o)
 	case *Network:
-		if first := s.network(); o.Name != first.Name {
-			f.add("name", o.Name, "must be "+first.Name+", the Network there is: more than one is "+NotSupported)
-		}
+		s.network(f, o)
+	case *Tenant:
+		s.tenant(f, o)
 	}
 	if len(f.found) == 0 {
 		return nil
@@ -88,34 +100,43 @@ func (s rules) check(o Object) []Violation {
 }
 
 func (s rules) service(f *faults, o *Service) {
-	// Paths and values are written for faults only: a change of the Network checks everything there is.
+	// Paths and values are written for faults only: a change of a Network checks everything there is.
+	networks := s.networks()
+	var ipip4, ipip6 bool // there is a VIP of the family whose Network tunnels by IPIP
 	for i, vip := range o.VIPs {
 		at := func() string { return fmt.Sprintf("vip[%d]", i) }
-		if wrong := s.vip(vip); wrong != "" {
-			f.add(at(), vip.String(), wrong)
+		n := networks.OfVIP(vip)
+		if n == nil {
+			f.add(at(), vip.String(), networks.allowedVIP())
+		} else if n.Encap == EncapIPIP {
+			ipip4, ipip6 = ipip4 || vip.Is4(), ipip6 || vip.Is6()
 		}
 		if owner := s.vipOwner(vip); owner != o.Name {
 			f.add(at(), vip.String(), "must belong to one service, and "+Ref(KindService, owner)+" claims it too")
 		}
 	}
-	network := s.network()
-	if network == nil {
+	if o.Policy != "" {
+		f.check("policy", o.Policy, s.policyOf(o))
+	}
+	if len(networks) == 0 {
 		return
 	}
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
-		if e.Encap == "" && network.Encap == EncapIPIP {
+		if e.Encap == "" && (ipip4 || ipip6) {
 			e.sharedOuters(func(s sharedOuter) {
-				f.add(fmt.Sprintf("endpoints[%d].backends[%d].dip[%d]", i, s.backend, s.dip), s.addr.String(), s.wrong())
+				if s.addr.Is4() && ipip4 || s.addr.Is6() && ipip6 {
+					f.add(fmt.Sprintf("endpoints[%d].backends[%d].dip[%d]", i, s.backend, s.dip), s.addr.String(), s.wrong())
+				}
 			})
 		}
 		for j := range e.Backends {
 			b := &e.Backends[j]
-			if wrong := underlay(network, b.Host); wrong != "" {
+			if wrong := networks.underlay(b.Host); wrong != "" {
 				f.add(fmt.Sprintf("endpoints[%d].backends[%d].host", i, j), b.Host.String(), wrong)
 			}
 			for k, dip := range b.DIPs {
-				if wrong := cmp.Or(underlay(network, dip), tunnel(network, Outer(dip, b.Host))); wrong != "" {
+				if wrong := cmp.Or(networks.underlay(dip), networks.tunnel(Outer(dip, b.Host))); wrong != "" {
 					f.add(fmt.Sprintf("endpoints[%d].backends[%d].dip[%d]", i, j, k), dip.String(), wrong)
 				}
 			}
@@ -123,12 +144,30 @@ func (s rules) service(f *faults, o *Service) {
 	}
 }
 
+// policyOf says what is wrong with the policy that a service names.
+func (s rules) policyOf(o *Service) string {
+	p := s.policy(o.Policy)
+	switch {
+	case p == nil:
+		return "must be the name of a Policy, and there is none of this name"
+	case p.Tenant != "" && p.Tenant != o.Tenant:
+		return fmt.Sprintf("must be a Policy of tenant %s or of none, and %s is of %s", o.Tenant, Ref(KindPolicy, p.Name), p.Tenant)
+	}
+	return ""
+}
+
 func (s rules) node(f *faults, o *Node) {
-	network := s.network()
+	networks := s.networks()
+	var home *Network
 	for i, a := range o.Addresses {
 		at := fmt.Sprintf("address[%d]", i)
-		if network != nil {
-			f.check(at, a.String(), underlay(network, a))
+		if len(networks) > 0 {
+			f.check(at, a.String(), networks.underlay(a))
+		}
+		if n := networks.OfAddress(a); home == nil {
+			home = n
+		} else if n != nil && n != home {
+			f.add(at, a.String(), "must be inside the underlay of "+Ref(KindNetwork, home.Name)+", where the node has its other address")
 		}
 		if owner := s.addressOwner(a); owner != o.Name {
 			f.add(at, a.String(), "must belong to one node, and "+Ref(KindNode, owner)+" claims it too")
@@ -136,40 +175,17 @@ func (s rules) node(f *faults, o *Node) {
 	}
 }
 
-// vip says what is wrong with a VIP's place.
-func (s rules) vip(a netip.Addr) string {
-	n := s.network()
-	if n == nil {
-		return "must be inside the vips of a Network, and there is no Network"
-	}
-	if holding(n.VIPs, a) < 0 {
-		return fmt.Sprintf("must be inside the vips of %s: %s", Ref(KindNetwork, n.Name), list(n.VIPs))
-	}
-	return ""
-}
-
-// underlay says what is wrong with the place of a DIP, a host or a node.
-func underlay(n *Network, a netip.Addr) string {
-	if i := holding(n.VIPs, a); i >= 0 {
-		return fmt.Sprintf("must not be inside the vips of %s: %s", Ref(KindNetwork, n.Name), n.VIPs[i])
-	}
-	if i := holding(n.TunnelSources, a); i >= 0 {
-		return fmt.Sprintf("must not be inside the tunnelSources of %s: %s", Ref(KindNetwork, n.Name), n.TunnelSources[i])
-	}
-	if len(n.Underlay) > 0 && holding(n.Underlay, a) < 0 {
-		return fmt.Sprintf("must be inside the underlay of %s: %s", Ref(KindNetwork, n.Name), list(n.Underlay))
-	}
-	return ""
-}
-
-// tunnel says what is missing for packets to an outer destination.
-func tunnel(n *Network, outer netip.Addr) string {
-	for _, p := range n.TunnelSources {
-		if p.Addr().Is4() == outer.Is4() {
-			return ""
+// tenant compares what a tenant has with its quotas.
+func (s rules) tenant(f *faults, t *Tenant) {
+	u := s.usage(t.Name)
+	quota := func(name string, used int, quota uint32) {
+		if quota > 0 && used > int(quota) {
+			f.add("quotas."+name, fmt.Sprintf("%d %s", used, name), fmt.Sprintf("must be at most %d, the tenant's quota", quota))
 		}
 	}
-	return fmt.Sprintf("needs an %s prefix in the tunnelSources of %s", family(outer), Ref(KindNetwork, n.Name))
+	quota("services", u.Services, t.Quotas.Services)
+	quota("endpoints", u.Endpoints, t.Quotas.Endpoints)
+	quota("backends", u.Backends, t.Quotas.Backends)
 }
 
 // holding returns the index of the prefix that holds a, or -1.

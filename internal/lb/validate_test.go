@@ -42,8 +42,23 @@ func validNetwork() *lb.Network {
 	return n
 }
 
+// otherNetwork is apart from validNetwork.
+func otherNetwork() *lb.Network {
+	n := &lb.Network{
+		Name: "other", VIPs: []netip.Prefix{prefix("198.18.0.0/16")}, Underlay: []netip.Prefix{prefix("172.16.0.0/16")}, MTU: 9000,
+		TunnelSources: []netip.Prefix{prefix("100.80.0.0/16"), prefix("fd53::/64")},
+	}
+	lb.SetDefaults(n)
+	return n
+}
+
 func TestValidObjects(t *testing.T) {
-	all := []lb.Object{validService(), validNode(), validNetwork()}
+	s := validService()
+	s.Policy, s.Tenant = "gold", "shop"
+	all := []lb.Object{
+		s, validNode(), validNetwork(), otherNetwork(), &lb.Policy{Name: "gold", Tenant: "shop"},
+		&lb.Tenant{Name: "shop", Weight: 1, Quotas: lb.Quotas{Services: 1, Endpoints: 4, Backends: 4}},
+	}
 	if v := lb.Validate(all...); v != nil {
 		t.Errorf("Validate: %v", v)
 	}
@@ -311,8 +326,55 @@ func TestStateRefusals(t *testing.T) {
 			return []lb.Object{m, &lb.Node{Name: "mux2", Addresses: m.Addresses[:1]}, n}
 		}, "nodes/mux2: address[0]: 10.10.0.11: must belong to one node, and nodes/mux1 claims it too"},
 		{func(_ *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
-			return []lb.Object{n, &lb.Network{Name: "other", VIPs: n.VIPs}}
-		}, "networks/other: name: other: must be dc, the Network there is: more than one is not supported by this version"},
+			return []lb.Object{n, &lb.Network{Name: "other", VIPs: []netip.Prefix{prefix("192.0.2.0/24"), prefix("203.0.0.0/16")}}}
+		}, "networks/other: vips[1]: 203.0.0.0/16: must not overlap vips[0] of networks/dc, 203.0.113.0/24"},
+		{func(_ *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			return []lb.Object{n, &lb.Network{Name: "other", Underlay: []netip.Prefix{prefix("10.9.0.0/16")}}}
+		}, "networks/other: underlay[0]: 10.9.0.0/16: must not overlap underlay[0] of networks/dc, 10.0.0.0/8"},
+		{func(_ *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			return []lb.Object{n, &lb.Network{Name: "a", VIPs: []netip.Prefix{prefix("10.9.0.0/16")}}}
+		}, "networks/dc: underlay[0]: 10.0.0.0/8: must not overlap vips[0] of networks/a, 10.9.0.0/16"},
+		{func(_ *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			return []lb.Object{n, &lb.Network{Name: "other", VIPs: []netip.Prefix{prefix("100.64.7.0/24")}}}
+		}, "networks/other: vips[0]: 100.64.7.0/24: must not overlap tunnelSources[0] of networks/dc, 100.64.0.0/16"},
+		{func(_ *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			o := &lb.Network{Name: "other"}
+			for i := range 63 {
+				o.TunnelSources = append(o.TunnelSources, netip.PrefixFrom(netip.AddrFrom4([4]byte{101, byte(i)}), 16))
+			}
+			return []lb.Object{n, o}
+		}, "networks/other: tunnelSources: 65 prefixes: must be at most 64 different ones in all Networks"},
+		{func(s *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			s.VIPs[0] = addr("192.0.2.1")
+			return []lb.Object{s, n, otherNetwork()}
+		}, "services/web: vip[0]: 192.0.2.1: must be inside the vips of networks/dc: 203.0.113.0/24, 2001:db8:f::/64; or of networks/other: 198.18.0.0/16"},
+		{func(_ *lb.Service, m *lb.Node, n *lb.Network) []lb.Object {
+			m.Addresses[0] = addr("172.16.0.1")
+			return []lb.Object{m, n, otherNetwork()}
+		}, "nodes/mux1: address[1]: 2001:db8:10::11: must be inside the underlay of networks/other, where the node has its other address"},
+		{func(s *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			backend(s).Host = addr("192.0.2.1")
+			return []lb.Object{s, n, otherNetwork()}
+		}, "services/web: endpoints[0].backends[0].host: 192.0.2.1: must be inside the underlay of networks/dc: 10.0.0.0/8, 2001:db8::/32; or of networks/other: 172.16.0.0/16"},
+		{func(s *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			n.Encap, s.VIPs[0] = lb.EncapGUE, addr("198.18.0.1")
+			first(s).Backends[1].DIPs[0], first(s).Backends[1].Port = addr("10.20.1.11"), 81
+			return []lb.Object{s, n, otherNetwork()}
+		}, "services/web: endpoints[0].backends[1].dip[0]: 10.20.1.11: must not share its outer destination 10.20.1.11 with backends[0] with encap ipip: gue tells them apart"},
+		{func(s *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			s.Policy = "gold"
+			return []lb.Object{s, n, &lb.Policy{Name: "silver"}}
+		}, "services/web: policy: gold: must be the name of a Policy, and there is none of this name"},
+		{func(s *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			s.Policy = "gold"
+			return []lb.Object{s, n, &lb.Policy{Name: "gold", Tenant: "shop"}}
+		}, "services/web: policy: gold: must be a Policy of tenant default or of none, and policies/gold is of shop"},
+		{func(s *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			return []lb.Object{s, n, &lb.Tenant{Name: "default", Quotas: lb.Quotas{Services: 1, Endpoints: 3, Backends: 4}}}
+		}, "tenants/default: quotas.endpoints: 4 endpoints: must be at most 3, the tenant's quota"},
+		{func(s *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			return []lb.Object{s, n, &lb.Tenant{Name: "default", Quotas: lb.Quotas{Backends: 3}}, &lb.Tenant{Name: "shop", Quotas: lb.Quotas{Services: 1}}}
+		}, "tenants/default: quotas.backends: 4 backends: must be at most 3, the tenant's quota"},
 		{func(s *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
 			backend(s).Host = addr("192.0.2.1")
 			return []lb.Object{s, n}

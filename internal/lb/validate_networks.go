@@ -1,0 +1,84 @@
+package lb
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// MaxTunnelSources of all Networks together: what the data plane of a host takes.
+const MaxTunnelSources = 64
+
+// network compares a Network with those before it: of two that exclude each other the later name is at fault.
+func (s rules) network(f *faults, n *Network) {
+	var before Networks
+	for _, o := range s.networks() {
+		if o.Name >= n.Name {
+			break
+		}
+		before = append(before, o)
+		ref := " of " + Ref(KindNetwork, o.Name)
+		for _, mine := range []struct {
+			name     string
+			prefixes []netip.Prefix
+		}{{"vips", n.VIPs}, {"underlay", n.Underlay}, {"tunnelSources", n.TunnelSources}} {
+			for i, p := range mine.prefixes {
+				at := fmt.Sprintf("%s[%d]", mine.name, i)
+				f.apart(at, p, "vips", ref, o.VIPs)
+				f.apart(at, p, "underlay", ref, o.Underlay)
+				if mine.name != "tunnelSources" {
+					f.apart(at, p, "tunnelSources", ref, o.TunnelSources)
+				}
+			}
+		}
+	}
+	if count := len(before.TunnelSources(n)); count > MaxTunnelSources {
+		f.add("tunnelSources", fmt.Sprintf("%d prefixes", count), fmt.Sprintf("must be at most %d different ones in all Networks", MaxTunnelSources))
+	}
+}
+
+// allowedVIP says where VIPs may be.
+func (ns Networks) allowedVIP() string {
+	if len(ns) == 0 {
+		return "must be inside the vips of a Network, and there is no Network"
+	}
+	return "must be inside the vips of " + ns.each(func(n *Network) []netip.Prefix { return n.VIPs })
+}
+
+// each lists prefixes of every Network.
+func (ns Networks) each(prefixes func(*Network) []netip.Prefix) string {
+	texts := make([]string, len(ns))
+	for i, n := range ns {
+		texts[i] = Ref(KindNetwork, n.Name) + ": " + list(prefixes(n))
+	}
+	return strings.Join(texts, "; or of ")
+}
+
+// underlay says what is wrong with the place of a DIP, a host or a node.
+func (ns Networks) underlay(a netip.Addr) string {
+	inside := false
+	for _, n := range ns {
+		if i := holding(n.VIPs, a); i >= 0 {
+			return fmt.Sprintf("must not be inside the vips of %s: %s", Ref(KindNetwork, n.Name), n.VIPs[i])
+		}
+		if i := holding(n.TunnelSources, a); i >= 0 {
+			return fmt.Sprintf("must not be inside the tunnelSources of %s: %s", Ref(KindNetwork, n.Name), n.TunnelSources[i])
+		}
+		inside = inside || n.anywhere() || holding(n.Underlay, a) >= 0
+	}
+	if inside {
+		return ""
+	}
+	return "must be inside the underlay of " + ns.each(func(n *Network) []netip.Prefix { return n.Underlay })
+}
+
+// tunnel says what is missing for packets to an outer destination, which muxes of every Network send.
+func (ns Networks) tunnel(outer netip.Addr) string {
+	for _, n := range ns {
+		if !slices.ContainsFunc(n.TunnelSources, func(p netip.Prefix) bool { return p.Addr().Is4() == outer.Is4() }) {
+			return fmt.Sprintf("needs an %s prefix in the tunnelSources of %s", family(outer), Ref(KindNetwork, n.Name))
+		}
+	}
+	return ""
+}
