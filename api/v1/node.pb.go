@@ -931,7 +931,7 @@ type PlanNode struct {
 	Node  *Node                  `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	// MTU of the underlay.
 	Mtu uint32 `protobuf:"varint,2,opt,name=mtu,proto3" json:"mtu,omitempty"`
-	// Prefixes of outer sources, one of each family.
+	// Prefixes of outer sources: of a mux one of each family, of a host those of all Networks, its own first.
 	TunnelSources []string `protobuf:"bytes,3,rep,name=tunnel_sources,json=tunnelSources,proto3" json:"tunnel_sources,omitempty"`
 	// Addresses of all managers, host:port, ordered: where to go when the present one is gone.
 	Managers      []string `protobuf:"bytes,4,rep,name=managers,proto3" json:"managers,omitempty"`

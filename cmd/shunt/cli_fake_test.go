@@ -132,7 +132,18 @@ func (f *fakeManager) Delete(_ context.Context, r *connect.Request[apiv1.DeleteR
 		response.Changes = append(response.Changes, &apiv1.Change{Kind: ref.GetKind(), Name: ref.GetName(), Action: apiv1.Change_ACTION_DELETED, Before: next[key]})
 		delete(next, key)
 	}
-	if faults := lb.ValidateState(domain(next)); len(faults) > 0 {
+	state := lb.NewState()
+	for _, o := range domain(f.objects) {
+		state.Apply(lb.PutEdit(o))
+	}
+	var edits []lb.Edit
+	for _, ref := range r.Msg.GetObjects() {
+		edits = append(edits, lb.Edit{Kind: lb.Kind(ref.GetKind()), Name: ref.GetName()})
+	}
+	if faults := state.Missed(edits...); len(faults) > 0 {
+		return nil, refuse(faults)
+	}
+	if faults := state.Check(edits...); len(faults) > 0 {
 		return nil, refuse(faults)
 	}
 	if !r.Msg.GetDryRun() {

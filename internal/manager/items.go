@@ -47,7 +47,7 @@ func (v *view) rebuildLocked(key lb.EndpointKey, c *change) {
 	if !owned || !ok {
 		return
 	}
-	encap := v.state.Encap()
+	encap := v.networks.Encap(key.VIP)
 	ep := plan.MakeEndpoint(own.svc, own.ep, &st, encap)
 	v.items.endpoints[plan.EndpointItem(key)] = convert.EndpointItem(&ep)
 	for _, hb := range plan.MakeBindings(own.svc, own.ep, &st, encap) {

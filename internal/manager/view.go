@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -78,8 +77,8 @@ type view struct {
 	tokens  map[string]*apiv1.StoredToken
 	revoked map[string]*apiv1.StoredRevocation
 	owners  map[lb.EndpointKey]owner
-	// naming are the services that name a policy.
-	naming      map[string]map[string]bool
+	// networks are the state's, ordered.
+	networks    lb.Networks
 	items       items
 	subscribers map[subscriber]bool
 	// accesses are the access tokens by id.
@@ -117,7 +116,7 @@ func newView(s *secrets) *view {
 			Tenants: map[string]*lb.Tenant{}, Policies: map[string]*lb.Policy{}, Endpoints: map[lb.EndpointKey]plan.EndpointState{},
 		},
 		tokens: map[string]*apiv1.StoredToken{}, revoked: map[string]*apiv1.StoredRevocation{},
-		owners: map[lb.EndpointKey]owner{}, naming: map[string]map[string]bool{}, items: newItems(), mods: map[string]int64{},
+		owners: map[lb.EndpointKey]owner{}, items: newItems(), mods: map[string]int64{},
 		accesses:    map[string]*apiv1.StoredAccess{},
 		subscribers: map[subscriber]bool{}, audience: newAudience(), advanced: make(chan struct{}),
 	}
@@ -149,7 +148,6 @@ func (v *view) fold(b store.Batch) error {
 	defer v.mu.Unlock()
 	var c change
 	touched := touched{endpoints: map[lb.EndpointKey]bool{}, services: map[string]bool{}}
-	encap := v.state.Encap()
 	for _, ev := range b.Events {
 		if err := v.foldEventLocked(ev, &c, touched); err != nil {
 			return fmt.Errorf("revision %d: key %s: %w", b.Revision, ev.KV.Key, err)
@@ -161,14 +159,8 @@ func (v *view) fold(b store.Batch) error {
 			v.planRev = max(v.planRev, ev.KV.ModRevision)
 		}
 	}
-	if v.state.Encap() != encap {
-		for key, own := range v.owners {
-			if own.ep.Encap == "" {
-				touched.endpoints[key] = true
-			}
-		}
-	}
 	v.wanted.Apply(v.editsLocked(c.objects)...)
+	v.spreadLocked(c.objects, touched)
 	v.rev = b.Revision
 	v.state.Revision = v.planRev
 	for name := range touched.services {
@@ -185,6 +177,28 @@ func (v *view) fold(b store.Batch) error {
 	close(v.advanced)
 	v.advanced = make(chan struct{})
 	return nil
+}
+
+// spreadLocked touches what depends on objects that changed without belonging to them: services that name a policy, and
+// endpoints whose tunnel is their VIP's Network's.
+func (v *view) spreadLocked(changed []ref, touched touched) {
+	moved := false
+	for _, r := range changed {
+		if r.kind == lb.KindPolicy {
+			v.wanted.Naming(r.name, func(service string) { touched.services[service] = true })
+		}
+		moved = moved || r.kind == lb.KindNetwork
+	}
+	if !moved {
+		return
+	}
+	before := v.networks
+	v.networks = v.state.AllNetworks()
+	for key, own := range v.owners {
+		if own.ep.Encap == "" && before.Encap(key.VIP) != v.networks.Encap(key.VIP) {
+			touched.endpoints[key] = true
+		}
+	}
 }
 
 // editsLocked are what the view has of objects that changed.
@@ -317,12 +331,6 @@ func (v *view) foldObjectLocked(ev store.Event, c *change, touched touched) erro
 	case *lb.Service:
 		v.state.Services[o.Name] = o
 		touched.services[o.Name] = true
-		if o.Policy != "" {
-			if v.naming[o.Policy] == nil {
-				v.naming[o.Policy] = map[string]bool{}
-			}
-			v.naming[o.Policy][o.Name] = true
-		}
 		plan.EachEndpoint(o, func(key lb.EndpointKey, ep *lb.Endpoint) {
 			v.owners[key] = owner{o, ep}
 			touched.endpoints[key] = true
@@ -336,7 +344,6 @@ func (v *view) foldObjectLocked(ev store.Event, c *change, touched touched) erro
 		v.state.Tenants[o.Name] = o
 	case *lb.Policy:
 		v.state.Policies[o.Name] = o
-		maps.Copy(touched.services, v.naming[o.Name])
 	}
 	return nil
 }
@@ -347,10 +354,6 @@ func (v *view) forgetLocked(o lb.Object, touched touched) {
 	switch o := o.(type) {
 	case *lb.Service:
 		delete(v.state.Services, o.Name)
-		delete(v.naming[o.Policy], o.Name)
-		if len(v.naming[o.Policy]) == 0 {
-			delete(v.naming, o.Policy)
-		}
 		touched.services[o.Name] = true
 		plan.EachEndpoint(o, func(key lb.EndpointKey, _ *lb.Endpoint) {
 			if v.owners[key].svc == o {
@@ -366,7 +369,6 @@ func (v *view) forgetLocked(o lb.Object, touched touched) {
 		delete(v.state.Tenants, o.Name)
 	case *lb.Policy:
 		delete(v.state.Policies, o.Name)
-		maps.Copy(touched.services, v.naming[o.Name])
 	}
 }
 

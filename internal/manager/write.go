@@ -121,6 +121,9 @@ func (s *snapshot) faults(edited map[ref]lb.Object) []lb.Violation {
 	}
 	s.v.mu.RLock()
 	defer s.v.mu.RUnlock()
+	if missed := s.v.wanted.Missed(edits...); len(missed) > 0 {
+		return missed
+	}
 	return s.v.wanted.Check(edits...)
 }
 

@@ -60,7 +60,7 @@ func effectiveWeight(b *lb.Backend) uint16 {
 	return b.Weight
 }
 
-// MakeEndpoint is the endpoint as muxes need it; encap is the Network's.
+// MakeEndpoint is the endpoint as muxes need it; encap is that of the VIP's Network.
 func MakeEndpoint(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap string) Endpoint {
 	out := Endpoint{
 		Key: st.Key, Service: s.Name, Generation: st.Generation, RingCode: st.RingCode, KeyID: st.KeyID,
@@ -84,7 +84,7 @@ func MakeService(s *lb.Service, policies map[string]*lb.Policy) Service {
 	return Service{Name: s.Name, VIPs: s.VIPs, Limits: e.Limits, Sources: *e.Sources}
 }
 
-// MakeBindings are the endpoint's members as their hosts need them; encap is the Network's.
+// MakeBindings are the endpoint's members as their hosts need them; encap is that of the VIP's Network.
 func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap string) []HostBinding {
 	out := make([]HostBinding, 0, len(st.Members))
 	hosts := hostsOf(ep, st.Key.VIP)
@@ -110,38 +110,23 @@ func hostsOf(ep *lb.Endpoint, vip netip.Addr) map[lb.BackendKey]netip.Addr {
 	return out
 }
 
-// Surroundings are the MTU and the prefixes of outer sources for a node: those of the Network whose underlay contains
-// one of its addresses, else of the first Network by name.
+// AllNetworks are the Networks in order.
+func (s *State) AllNetworks() lb.Networks {
+	return lb.SortNetworks(slices.Collect(maps.Values(s.Networks)))
+}
+
+// Surroundings are the MTU and the prefixes of outer sources for a node. A mux has those of the Network where it stands;
+// a host has this one's first, and those of all others: muxes of every Network tunnel to it.
 func (s *State) Surroundings(n *lb.Node) (mtu uint32, sources []netip.Prefix) {
-	var found *lb.Network
-	for _, name := range slices.Sorted(maps.Keys(s.Networks)) {
-		network := s.Networks[name]
-		if found == nil {
-			found = network
-		}
-		if holds(network.Underlay, n.Addresses) {
-			found = network
-			break
-		}
-	}
-	if found == nil {
+	networks := s.AllNetworks()
+	home := networks.Home(n.Addresses)
+	switch {
+	case home == nil:
 		return DefaultMTU, nil
+	case n.Role == lb.RoleHost:
+		return home.MTU, networks.TunnelSources(home)
 	}
-	return found.MTU, found.TunnelSources
-}
-
-// Encap is the tunnel of endpoints that do not say: the first Network's by name.
-func (s *State) Encap() string {
-	for _, name := range slices.Sorted(maps.Keys(s.Networks)) {
-		return cmp.Or(s.Networks[name].Encap, lb.EncapIPIP)
-	}
-	return lb.EncapIPIP
-}
-
-func holds(prefixes []netip.Prefix, addrs []netip.Addr) bool {
-	return slices.ContainsFunc(addrs, func(a netip.Addr) bool {
-		return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
-	})
+	return home.MTU, home.TunnelSources
 }
 
 // ForNode computes the plan of one node from scratch. A node without a Node object has an empty plan.
@@ -156,7 +141,7 @@ func ForNode(s *State, name string) Plan {
 	if node.Role == lb.RoleMux {
 		p.RingKeys = slices.Clone(s.RingKeys)
 	}
-	encap := s.Encap()
+	networks := s.AllNetworks()
 	for _, svc := range s.Services {
 		if node.Role == lb.RoleMux {
 			p.Services = append(p.Services, MakeService(svc, s.Policies))
@@ -168,9 +153,9 @@ func ForNode(s *State, name string) Plan {
 			}
 			switch node.Role {
 			case lb.RoleMux:
-				p.Endpoints = append(p.Endpoints, MakeEndpoint(svc, ep, &st, encap))
+				p.Endpoints = append(p.Endpoints, MakeEndpoint(svc, ep, &st, networks.Encap(key.VIP)))
 			case lb.RoleHost:
-				for _, hb := range MakeBindings(svc, ep, &st, encap) {
+				for _, hb := range MakeBindings(svc, ep, &st, networks.Encap(key.VIP)) {
 					if slices.Contains(node.Addresses, hb.Host) {
 						p.Bindings = append(p.Bindings, hb.Binding)
 					}

@@ -14,7 +14,8 @@ type Plan struct {
 	Node     lb.Node
 	// MTU of the underlay.
 	MTU uint32
-	// TunnelSources are the prefixes outer sources come from, at most one of each family.
+	// TunnelSources are the prefixes outer sources come from: a mux has at most one of each family, a host those of all
+	// Networks.
 	TunnelSources []netip.Prefix
 	// RingKeys are the live ring hash keys.
 	RingKeys []Key
