@@ -14,7 +14,11 @@ import (
 // shown is the chain that a server of the CA shows.
 func shown(t *testing.T, ca *pki.CA) []*x509.Certificate {
 	t.Helper()
-	cert, err := ca.Server(nil, nil, time.Now())
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := ca.Manager("m1", key, nil, nil, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

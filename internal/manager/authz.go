@@ -37,6 +37,8 @@ type identity struct {
 	token string
 	// expires is when the proof of a token ends.
 	expires time.Time
+	// forwarded: another manager vouches for all this, and does not lead.
+	forwarded bool
 }
 
 // who is how the audit log calls an identity.

@@ -1,10 +1,15 @@
 package manager
 
 import (
+	"context"
+	"crypto"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -12,10 +17,23 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// serverCert is the API's certificate. It lives in memory only and is made anew long before it expires.
-type serverCert struct {
+// Files in pki/ that the store's peers know this manager by, with ca.crt.
+const (
+	certFile = "manager.crt"
+	keyFile  = "manager.key"
+)
+
+// renewEvery is how often a manager looks at the age of its certificate.
+const renewEvery = 12 * time.Hour
+
+// managerCert is this manager's certificate: the API's, and what other managers and the store's peers know it by. It is
+// made at every start and again long before it expires. Its key stays, so that the two files fit each other at any time.
+type managerCert struct {
 	ca    *pki.CA
+	dir   *DataDir
 	clock clock.Clock
+	name  string
+	key   crypto.Signer
 	names []string
 	addrs []net.IP
 
@@ -23,28 +41,136 @@ type serverCert struct {
 	cert *tls.Certificate
 }
 
-// newServerCert makes a certificate for every way to reach this manager: the advertised and listened addresses, the
+// newManagerCert makes a certificate for every way to reach this manager: the advertised and listened addresses, the
 // host's name, and the addresses of its interfaces.
-func newServerCert(ca *pki.CA, o Options, now time.Time) (*serverCert, error) {
-	s := &serverCert{ca: ca, clock: o.Clock, names: []string{"localhost"}, addrs: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}}
+func newManagerCert(ca *pki.CA, o Options) (*managerCert, error) {
+	c := &managerCert{ca: ca, dir: o.Dir, clock: o.Clock, name: o.Name, names: []string{"localhost"}, addrs: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}}
 	if host, err := os.Hostname(); err == nil {
-		s.names = append(s.names, host)
+		c.names = append(c.names, host)
 	}
-	for _, addr := range []string{o.Listen, o.Advertise} {
+	for _, addr := range []string{o.Listen, o.Advertise, o.Peer} {
 		host, _, err := net.SplitHostPort(addr)
 		if err != nil || host == "" {
 			continue
 		}
 		if ip := net.ParseIP(host); ip == nil {
-			s.names = append(s.names, host)
+			c.names = append(c.names, host)
 		} else if !ip.IsUnspecified() {
-			s.addrs = append(s.addrs, ip)
+			c.addrs = append(c.addrs, ip)
 		}
 	}
-	s.addrs = append(s.addrs, interfaceAddrs()...)
+	c.addrs = append(c.addrs, interfaceAddrs()...)
 	var err error
-	s.cert, err = ca.Server(s.names, s.addrs, now)
-	return s, err
+	if c.key, err = loadManagerKey(o.Dir); err != nil {
+		return nil, err
+	}
+	return c, c.makeLocked(o.Clock.Now())
+}
+
+// loadManagerKey reads the key, or makes it.
+func loadManagerKey(dir *DataDir) (crypto.Signer, error) {
+	content, err := readFile(dir.pki(keyFile))
+	if err != nil {
+		return nil, fmt.Errorf("read manager's key: %w", err)
+	}
+	if content != nil {
+		key, err := pki.ParseKey(content)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", dir.pki(keyFile), err)
+		}
+		return key, nil
+	}
+	key, err := pki.NewKey()
+	if err != nil {
+		return nil, fmt.Errorf("make manager's key: %w", err)
+	}
+	if content, err = pki.KeyPEM(key); err != nil {
+		return nil, err
+	}
+	if err := writeFile(dir.pki(keyFile), content); err != nil {
+		return nil, fmt.Errorf("write manager's key: %w", err)
+	}
+	return key, nil
+}
+
+func (c *managerCert) makeLocked(now time.Time) error {
+	cert, err := c.ca.Manager(c.name, c.key, c.names, c.addrs, now)
+	if err != nil {
+		return err
+	}
+	if err := writeFile(c.dir.pki(certFile), pki.ChainPEM(cert)); err != nil {
+		return fmt.Errorf("write manager's certificate: %w", err)
+	}
+	c.cert = cert
+	return nil
+}
+
+// current renews the certificate when it is old. One that cannot be renewed is used as long as it is good.
+func (c *managerCert) current() (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.clock.Now()
+	if c.cert.Leaf.NotAfter.Sub(now) > pki.ServerLifetime/3 {
+		return c.cert, nil
+	}
+	if err := c.makeLocked(now); err != nil && !c.cert.Leaf.NotAfter.After(now) {
+		return nil, err
+	}
+	return c.cert, nil
+}
+
+// keep renews the certificate in time though nobody asks for it, until ctx ends: the store's peers read the files.
+func (c *managerCert) keep(ctx context.Context) {
+	for {
+		select {
+		case <-c.clock.After(renewEvery):
+			_, _ = c.current() // who needs it next is told
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// server is the API's side of TLS. Clients without a certificate get in to prove themselves otherwise.
+func (c *managerCert) server() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: []string{"h2", "http/1.1"},
+		ClientAuth: tls.VerifyClientCertIfGiven,
+		ClientCAs:  c.ca.Pool(),
+		// A resumed session would outlive a deleted node's certificate check at the handshake.
+		SessionTicketsDisabled: true,
+		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.current() },
+	}
+}
+
+// client is this manager's side of TLS towards another one. The name is always pki.ServerName, whatever address is dialled.
+func (c *managerCert) client() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, RootCAs: c.ca.Pool(), ServerName: pki.ServerName,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.current() },
+	}
+}
+
+// Certify writes what the peers of an embedded store know this manager by: DIR/pki/manager.crt and manager.key, beside
+// ca.crt, before the store is opened. A data directory without a store gets a CA of its own.
+func Certify(o Options) error {
+	o.fill()
+	_, err := os.Stat(filepath.Join(o.Dir.Etcd(), "member"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("look for the store: %w", err)
+	}
+	s, err := loadSecrets(o.Dir, o.Name, err == nil, o.Clock.Now())
+	if err != nil {
+		return err
+	}
+	_, err = newManagerCert(s.ca, o)
+	return err
+}
+
+// PeerFiles are the files that Certify writes and every start renews, and the CA's certificate.
+func (d *DataDir) PeerFiles() (cert, key, ca string) {
+	return d.pki(certFile), d.pki(keyFile), d.pki("ca.crt")
 }
 
 // interfaceAddrs are this machine's addresses but for loopback and link-local ones.
@@ -60,32 +186,4 @@ func interfaceAddrs() []net.IP {
 		}
 	}
 	return out
-}
-
-// config is the server's side of TLS. Clients without a certificate get in only to join.
-func (s *serverCert) config() *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		NextProtos: []string{"h2", "http/1.1"},
-		ClientAuth: tls.VerifyClientCertIfGiven,
-		ClientCAs:  s.ca.Pool(),
-		// A resumed session would outlive a deleted node's certificate check at the handshake.
-		SessionTicketsDisabled: true,
-		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.current() },
-	}
-}
-
-func (s *serverCert) current() (*tls.Certificate, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.clock.Now()
-	if s.cert.Leaf.NotAfter.Sub(now) > pki.ServerLifetime/3 {
-		return s.cert, nil
-	}
-	cert, err := s.ca.Server(s.names, s.addrs, now)
-	if err != nil {
-		return nil, fmt.Errorf("renew server certificate: %w", err)
-	}
-	s.cert = cert
-	return cert, nil
 }

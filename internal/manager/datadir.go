@@ -16,6 +16,8 @@ var ErrLocked = errors.New("data directory is used by another process")
 type DataDir struct {
 	path string
 	lock *os.File
+	// made: its secrets were made since it was opened.
+	made bool
 }
 
 // OpenDataDir makes the directory when it is absent (mode 0700) and locks it.
@@ -54,8 +56,8 @@ var secretFiles = []string{"ca.crt", "ca.key", "store.key"}
 // forgetSecrets removes secrets that were made but never used.
 func (d *DataDir) forgetSecrets() error {
 	var errs []error
-	for _, file := range secretFiles {
-		errs = append(errs, os.Remove(d.pki(file)))
+	for _, file := range append([]string{certFile, keyFile}, secretFiles...) {
+		errs = append(errs, os.RemoveAll(d.pki(file)))
 	}
 	return errors.Join(errs...)
 }

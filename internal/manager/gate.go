@@ -16,6 +16,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
 	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/pki"
 )
 
 // Limits of what strangers may make the manager wait for and keep.
@@ -115,10 +116,21 @@ func (g gate) admit(r *http.Request, procedure string) (identity, *connect.Error
 
 // identify reads who calls. cause is for the audit log only: what a refusal does not tell.
 func (g gate) identify(r *http.Request, procedure string) (id identity, cause string, err *connect.Error) {
-	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-		return certified(r.TLS.PeerCertificates[0], r.RemoteAddr), "", nil
-	}
+	forwarded := r.Header.Get(headerCaller)
+	r.Header.Del(headerCaller)
 	nobody := identity{from: r.RemoteAddr}
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		id = certified(r.TLS.PeerCertificates[0], r.RemoteAddr)
+		if forwarded == "" || id.role != pki.RoleManager {
+			return id, "", nil
+		}
+		id, err = callerOf(forwarded)
+		id.forwarded = true
+		if err == nil && id.via == "" && tokenInBody(procedure) {
+			err = g.patience(id)
+		}
+		return id, "", err
+	}
 	header := r.Header.Get("Authorization")
 	if header == "" {
 		if tokenInBody(procedure) {

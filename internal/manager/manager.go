@@ -36,6 +36,8 @@ type Options struct {
 	// Listen and Advertise are addresses (host:port) of the API: to know which names certificates need, and where other
 	// members reach this one.
 	Listen, Advertise string
+	// Peer is the address (host:port) of this manager's part of the store; empty when it has none that listens.
+	Peer string
 	// Version and Commit of the program.
 	Version, Commit string
 	Clock           clock.Clock
@@ -71,7 +73,8 @@ type Manager struct {
 	reports  *reports
 	opinions *opinions
 	sessions *sessions
-	server   *serverCert
+	barriers barriers
+	cert     *managerCert
 
 	mu sync.Mutex
 	// term is the present one; nil while this member does not lead.
@@ -140,9 +143,10 @@ func (m *Manager) begin(ctx context.Context, now time.Time) error {
 		return err
 	}
 	m.workers.Go(func() { m.leadAll(t) })
-	if m.server, err = newServerCert(m.secrets.ca, m.o, now); err != nil {
+	if m.cert, err = newManagerCert(m.secrets.ca, m.o); err != nil {
 		return err
 	}
+	m.workers.Go(func() { m.cert.keep(m.ctx) })
 	return m.writeAdminConfig(now)
 }
 

@@ -42,8 +42,8 @@ func loadSecrets(dir *DataDir, name string, used bool, now time.Time) (*secrets,
 	if err != nil {
 		return nil, fmt.Errorf("read store key: %w", err)
 	}
-	old := key != nil
-	if !old {
+	if key == nil {
+		dir.made = true
 		key = make([]byte, 32)
 		rand.Read(key)
 		if err := writeFile(path, key); err != nil {
@@ -58,7 +58,7 @@ func loadSecrets(dir *DataDir, name string, used bool, now time.Time) (*secrets,
 		return nil, err
 	}
 	sealer, err := cipher.NewGCM(block)
-	return &secrets{ca: ca, sealer: sealer, old: old}, err
+	return &secrets{ca: ca, sealer: sealer, old: !dir.made}, err
 }
 
 func loadCA(dir *DataDir, name string, now time.Time) (*pki.CA, error) {

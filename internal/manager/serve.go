@@ -53,7 +53,9 @@ func (m *Manager) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(shuntv1connect.NewManagerHandler(api{m}, opts...))
 	mux.Handle(shuntv1connect.NewNodeProtocolHandler(nodeAPI{m}, opts...))
-	return gate{d, mux, connect.NewErrorWriter(opts...)}
+	g := gate{door: d, errors: connect.NewErrorWriter(opts...)}
+	g.next = m.newForwarder(mux, g.refuse)
+	return g
 }
 
 // Serve answers on the listener until ctx ends or the member does. It returns nil at the end of ctx, and else why the
@@ -65,7 +67,7 @@ func (m *Manager) Serve(ctx context.Context, l net.Listener) error {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		HTTP2:             &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout, MaxConcurrentStreams: 1000},
-		TLSConfig:         m.server.config(),
+		TLSConfig:         m.cert.server(),
 		ErrorLog:          log.New(logWriter{m.o.Log}, "", 0),
 	}
 	failed := make(chan error, 1)

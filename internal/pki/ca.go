@@ -94,21 +94,38 @@ func (ca *CA) Pool() *x509.CertPool {
 	return pool
 }
 
-// Server makes a certificate for a server with the names, addresses and ServerName. The chain includes the CA, so that
-// a joining node can compare its hash.
-func (ca *CA) Server(names []string, addrs []net.IP, now time.Time) (*tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// NewKey makes a private key for a certificate.
+func NewKey() (crypto.Signer, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
+
+// Manager makes a certificate of role manager, for both ends of TLS, with the names, addresses and ServerName. The chain
+// includes the CA, so that whoever joins can compare its hash.
+func (ca *CA) Manager(name string, key crypto.Signer, names []string, addrs []net.IP, now time.Time) (*tls.Certificate, error) {
+	der, err := ca.manager(name, key.Public(), names, addrs, now)
 	if err != nil {
-		return nil, fmt.Errorf("make server certificate: %w", err)
-	}
-	template := leaf("shunt manager", "manager", now, ServerLifetime, x509.ExtKeyUsageServerAuth)
-	template.DNSNames, template.IPAddresses = append([]string{ServerName}, names...), addrs
-	der, err := x509.CreateCertificate(rand.Reader, template, ca.Cert, key.Public(), ca.key)
-	if err != nil {
-		return nil, fmt.Errorf("make server certificate: %w", err)
+		return nil, err
 	}
 	cert, err := x509.ParseCertificate(der)
 	return &tls.Certificate{Certificate: [][]byte{der, ca.Cert.Raw}, PrivateKey: key, Leaf: cert}, err
+}
+
+// SignManager makes one for the key of a request (PKCS #10, DER), PEM. Only the key is taken from it.
+func (ca *CA) SignManager(csr []byte, name string, now time.Time) ([]byte, error) {
+	pub, err := requestKey(csr)
+	if err != nil {
+		return nil, err
+	}
+	der, err := ca.manager(name, pub, nil, nil, now)
+	return certPEM(der), err
+}
+
+func (ca *CA) manager(name string, pub crypto.PublicKey, names []string, addrs []net.IP, now time.Time) ([]byte, error) {
+	template := leaf(name, RoleManager, now, ServerLifetime, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+	template.DNSNames, template.IPAddresses = append([]string{ServerName}, names...), addrs
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.Cert, pub, ca.key)
+	if err != nil {
+		return nil, fmt.Errorf("make manager's certificate: %w", err)
+	}
+	return der, nil
 }
 
 // Client makes a key and a client certificate, both PEM.
@@ -127,6 +144,15 @@ func (ca *CA) Client(name, role string, lifetime time.Duration, now time.Time) (
 // SignNode makes a client certificate for the key of a request (PKCS #10, DER). Only the key is taken from it. issued
 // is what IssuedAt will tell; a clock that was put back makes it later than now.
 func (ca *CA) SignNode(csr []byte, name, role string, now, issued time.Time) ([]byte, error) {
+	pub, err := requestKey(csr)
+	if err != nil {
+		return nil, err
+	}
+	return ca.client(name, role, NodeLifetime, now, issued, pub)
+}
+
+// requestKey is the key of a certificate request, which its owner has.
+func requestKey(csr []byte) (crypto.PublicKey, error) {
 	req, err := x509.ParseCertificateRequest(csr)
 	if err != nil {
 		return nil, fmt.Errorf("certificate request: %w", err)
@@ -137,7 +163,7 @@ func (ca *CA) SignNode(csr []byte, name, role string, now, issued time.Time) ([]
 	if _, ok := req.PublicKey.(*ecdsa.PublicKey); !ok {
 		return nil, fmt.Errorf("certificate request: key: %T: must be ECDSA", req.PublicKey)
 	}
-	return ca.client(name, role, NodeLifetime, now, issued, req.PublicKey)
+	return req.PublicKey, nil
 }
 
 func (ca *CA) client(name, role string, lifetime time.Duration, now, issued time.Time, pub crypto.PublicKey) ([]byte, error) {
@@ -150,11 +176,11 @@ func (ca *CA) client(name, role string, lifetime time.Duration, now, issued time
 	return certPEM(der), nil
 }
 
-func leaf(name, role string, now time.Time, lifetime time.Duration, use x509.ExtKeyUsage) *x509.Certificate {
+func leaf(name, role string, now time.Time, lifetime time.Duration, uses ...x509.ExtKeyUsage) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: serial(now), Subject: pkix.Name{CommonName: name, OrganizationalUnit: []string{role}},
 		NotBefore: now.Add(-backdate), NotAfter: now.Add(lifetime),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{use}, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: uses, BasicConstraintsValid: true,
 	}
 }
 
@@ -185,6 +211,32 @@ func Tenant(cert *x509.Certificate) string {
 		return o[0]
 	}
 	return ""
+}
+
+// ChainPEM writes the certificates of a pair.
+func ChainPEM(pair *tls.Certificate) []byte {
+	var out []byte
+	for _, der := range pair.Certificate {
+		out = append(out, certPEM(der)...)
+	}
+	return out
+}
+
+// ParseKey reads what KeyPEM wrote.
+func ParseKey(content []byte) (crypto.Signer, error) {
+	block, _ := pem.Decode(content)
+	if block == nil {
+		return nil, errors.New("read key: must be PEM")
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("read key: %w", err)
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("read key: %T: must be a private key that signs", key)
+	}
+	return signer, nil
 }
 
 // KeyPEM writes a private key (PKCS #8).

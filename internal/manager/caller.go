@@ -1,0 +1,64 @@
+package manager
+
+import (
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"connectrpc.com/connect"
+)
+
+// Headers between managers. They are taken off every request that does not come from one.
+const (
+	// headerCaller says on whose behalf a manager forwards a request.
+	headerCaller = "Shunt-Caller"
+	// headerRevision of an answer is a revision that holds everything the request did.
+	headerRevision = "Shunt-Revision"
+	// headerNotLeading marks the answer of a manager that did nothing, because it does not lead.
+	headerNotLeading = "Shunt-Not-Leading"
+)
+
+// caller is an identity on its way from the manager that knows it to the leader.
+type caller struct {
+	Name    string    `json:"name,omitempty"`
+	Role    string    `json:"role,omitempty"`
+	Tenant  string    `json:"tenant,omitempty"`
+	Via     string    `json:"via,omitempty"`
+	From    string    `json:"from,omitempty"`
+	Token   string    `json:"token,omitempty"`
+	Expires time.Time `json:"expires,omitzero"`
+	Cert    []byte    `json:"cert,omitempty"`
+}
+
+// header writes the identity for headerCaller.
+func (id identity) header() (string, error) {
+	c := caller{Name: id.name, Role: id.role, Tenant: id.tenant, Via: id.via, From: id.from, Token: id.token, Expires: id.expires}
+	if id.cert != nil {
+		c.Cert = id.cert.Raw
+	}
+	content, err := json.Marshal(c)
+	return base64.StdEncoding.EncodeToString(content), err
+}
+
+var errBadCaller = connect.NewError(connect.CodePermissionDenied, errors.New(headerCaller+": cannot be read: the managers' versions differ"))
+
+// callerOf reads what header wrote.
+func callerOf(header string) (identity, *connect.Error) {
+	content, err := base64.StdEncoding.DecodeString(header)
+	var c caller
+	if err == nil {
+		err = json.Unmarshal(content, &c)
+	}
+	if err != nil {
+		return identity{}, errBadCaller
+	}
+	id := identity{name: c.Name, role: c.Role, tenant: c.Tenant, via: c.Via, from: c.From, token: c.Token, expires: c.Expires}
+	if c.Cert != nil {
+		if id.cert, err = x509.ParseCertificate(c.Cert); err != nil {
+			return identity{}, errBadCaller
+		}
+	}
+	return id, nil
+}

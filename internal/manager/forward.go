@@ -1,0 +1,309 @@
+package manager
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+)
+
+const (
+	// leaderWait is how long a call waits for a leader: an election after a crash takes little more than leaseTTL.
+	leaderWait = 5 * time.Second
+	// leaderPause is how long a call waits before it asks a leader again that cannot be reached or does not lead yet.
+	leaderPause = 50 * time.Millisecond
+	// leaderGrace is how long the answer of a leader that is one no more may take to arrive.
+	leaderGrace = 250 * time.Millisecond
+	// dialTimeout bounds the connecting to another manager.
+	dialTimeout = time.Second
+)
+
+// leaders are the procedures that only the leader can serve. The value tells whether doing one twice, with something else
+// in between, may differ from doing it once.
+var leaders = map[string]bool{
+	shuntv1connect.ManagerApplyProcedure:        true,
+	shuntv1connect.ManagerDeleteProcedure:       true,
+	shuntv1connect.ManagerCreateTokenProcedure:  true,
+	shuntv1connect.ManagerCreateAccessProcedure: true,
+	shuntv1connect.ManagerRevokeAccessProcedure: true,
+	shuntv1connect.ManagerRemoveMemberProcedure: true,
+	shuntv1connect.NodeProtocolJoinProcedure:    true,
+	shuntv1connect.MemberProtocolAdmitProcedure: true,
+	shuntv1connect.ManagerStatusProcedure:       false,
+	shuntv1connect.ManagerTraceProcedure:        false,
+	shuntv1connect.ManagerFlowsProcedure:        false,
+	shuntv1connect.ManagerEventsProcedure:       false,
+	shuntv1connect.ManagerAuditProcedure:        false,
+}
+
+// fresh are the procedures that any member serves, but not from a view that is behind what was acknowledged before.
+var fresh = map[string]bool{
+	shuntv1connect.ManagerGetProcedure:        true,
+	shuntv1connect.ManagerListAccessProcedure: true,
+}
+
+// forwarder hands requests that only the leader can serve to the leader, whole, in whatever protocol they are.
+type forwarder struct {
+	m         *Manager
+	transport http.RoundTripper
+	// next serves what this member can.
+	next   http.Handler
+	refuse func(http.ResponseWriter, *http.Request, *connect.Error)
+}
+
+// newTransport connects to other managers.
+func (m *Manager) newTransport() *http.Transport {
+	return &http.Transport{
+		DialContext:        (&net.Dialer{Timeout: dialTimeout, FallbackDelay: -1}).DialContext,
+		TLSClientConfig:    m.cert.client(),
+		ForceAttemptHTTP2:  true,
+		DisableCompression: true, // bodies are passed on as they are
+		// The three bound how long a manager that is gone without a word holds anybody up.
+		TLSHandshakeTimeout: dialTimeout,
+		IdleConnTimeout:     time.Minute,
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+	}
+}
+
+func (m *Manager) newForwarder(next http.Handler, refuse func(http.ResponseWriter, *http.Request, *connect.Error)) *forwarder {
+	return &forwarder{m, m.newTransport(), next, refuse}
+}
+
+// ServeHTTP implements http.Handler.
+func (f *forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	procedure := r.URL.Path
+	writes, needed := leaders[procedure]
+	switch {
+	case fresh[procedure]:
+		if err := f.m.catchUp(r.Context()); err != nil {
+			f.refuse(w, r, connect.NewError(connect.CodeUnavailable, err))
+			return
+		}
+		f.next.ServeHTTP(w, r)
+	case !needed:
+		f.next.ServeHTTP(w, r)
+	case identityOf(r.Context()).forwarded:
+		f.serveForwarded(w, r)
+	default:
+		if _, err := f.m.lead(r.Context()); err == nil {
+			f.next.ServeHTTP(w, r)
+			return
+		}
+		f.forward(w, r, writes)
+	}
+}
+
+// serveForwarded does what another member forwarded, and tells it by which revision it is done.
+func (f *forwarder) serveForwarded(w http.ResponseWriter, r *http.Request) {
+	if _, err := f.m.lead(r.Context()); err != nil {
+		w.Header().Set(headerNotLeading, "1")
+		f.refuse(w, r, connect.NewError(connect.CodeUnavailable, err))
+		return
+	}
+	s := &stamped{ResponseWriter: w, view: f.m.view}
+	f.next.ServeHTTP(s, r)
+	s.stamp() // an answer without a body
+}
+
+// stamped puts headerRevision on an answer. Its header is written when the call is done, or when a stream begins.
+type stamped struct {
+	http.ResponseWriter
+	view *view
+	done bool
+}
+
+func (s *stamped) stamp() {
+	if !s.done {
+		s.done = true
+		s.Header().Set(headerRevision, strconv.FormatInt(s.view.revision(), 10))
+	}
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (s *stamped) WriteHeader(status int) {
+	s.stamp()
+	s.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (s *stamped) Write(p []byte) (int, error) {
+	s.stamp()
+	return s.ResponseWriter.Write(p)
+}
+
+// Unwrap makes http.ResponseController find flushing and deadlines.
+func (s *stamped) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
+// Flush implements http.Flusher, which streams need.
+func (s *stamped) Flush() {
+	s.stamp()
+	if f, ok := s.ResponseWriter.(http.Flusher); ok {
+		f.Flush()
+	}
+}
+
+func (v *view) revision() int64 {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.rev
+}
+
+// errLocal: this member has become the leader meanwhile.
+var errLocal = errors.New("this manager leads")
+
+// forward hands the request on. Its body is read first: it may have to be sent again, to another leader.
+func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, writes bool) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequestBytes))
+	if err != nil {
+		f.refuse(w, r, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("read the request: %w", err)))
+		return
+	}
+	who, err := identityOf(r.Context()).header()
+	if err != nil {
+		f.refuse(w, r, connect.NewError(connect.CodeInternal, err))
+		return
+	}
+	proxy := httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL.Scheme = "https"
+			p.Out.Header.Set(headerCaller, who)
+			p.Out.Header.Del("Authorization")
+		},
+		Transport:     attempt{f, body, writes},
+		FlushInterval: -1,
+		ModifyResponse: func(res *http.Response) error {
+			f.await(r.Context(), res.Header.Get(headerRevision))
+			res.Header.Del(headerRevision)
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			if errors.Is(err, errLocal) {
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				f.next.ServeHTTP(w, r)
+				return
+			}
+			f.refuse(w, r, connect.NewError(connect.CodeUnavailable, err))
+		},
+		ErrorLog: log.New(logWriter{f.m.o.Log}, "", 0),
+	}
+	proxy.ServeHTTP(w, r)
+}
+
+// await waits until this member knows what the leader did, so that its caller reads here what it wrote. It is done
+// whether this member knows or not: a member that is far behind does not make it undone.
+func (f *forwarder) await(ctx context.Context, revision string) {
+	rev, err := strconv.ParseInt(revision, 10, 64)
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaderWait)
+	defer cancel()
+	if err := f.m.view.wait(ctx, rev); err != nil {
+		f.m.o.Log.Warn("is behind the leader", "revision", rev, "error", err)
+	}
+}
+
+// attempt sends one request to whoever leads.
+type attempt struct {
+	*forwarder
+	body   []byte
+	writes bool
+}
+
+// RoundTrip implements http.RoundTripper. It tries again only what was not done, or may be done twice.
+func (a attempt) RoundTrip(r *http.Request) (*http.Response, error) {
+	m, ctx := a.m, r.Context()
+	late := m.o.Clock.After(leaderWait)
+	for {
+		if _, err := m.lead(ctx); err == nil {
+			return nil, errLocal
+		}
+		failed := errNoLeader
+		if l := m.view.leadership(); l.name != "" && l.name != m.o.Name {
+			res, sent, err := a.send(r, l)
+			switch {
+			case err == nil && res.Header.Get(headerNotLeading) == "":
+				return res, nil
+			case err == nil:
+				res.Body.Close()
+			case ctx.Err() != nil:
+				return nil, context.Cause(ctx)
+			case sent && a.writes:
+				return nil, fmt.Errorf("manager %s, which led, did not answer: whether it was done is unknown: %w", l.name, err)
+			default:
+				failed = fmt.Errorf("manager %s, which leads, cannot be reached: %w", l.name, err)
+			}
+		}
+		select {
+		case <-m.o.Clock.After(leaderPause):
+		case <-late:
+			return nil, failed
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// errReplacedLeader ends the waiting for an answer of a leader that was replaced.
+var errReplacedLeader = errors.New("it was replaced")
+
+// send makes one attempt. sent tells whether the leader may have got the request. The answer of a leader that the view
+// knows to be one no more is not waited for: it may be a process that stands still.
+func (a attempt) send(r *http.Request, l leaderKey) (res *http.Response, sent bool, err error) {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	var got atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { got.Store(true) }})
+	out := r.Clone(ctx)
+	out.URL = &url.URL{Scheme: "https", Host: l.address, Path: r.URL.Path, RawQuery: r.URL.RawQuery}
+	out.Host = ""
+	out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(a.body)), int64(len(a.body))
+	out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(a.body)), nil }
+	watch, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		if a.m.view.until(watch, func() bool { return a.m.view.leader.mod != l.mod }) != nil {
+			return
+		}
+		select {
+		case <-a.m.o.Clock.After(leaderGrace):
+			cancel(errReplacedLeader)
+		case <-watch.Done():
+		}
+	}()
+	res, err = a.transport.RoundTrip(out)
+	if err != nil {
+		if cause := context.Cause(ctx); errors.Is(cause, errReplacedLeader) {
+			err = cause
+		}
+		cancel(nil)
+		return nil, got.Load(), err
+	}
+	res.Body = closing{res.Body, func() { cancel(nil) }}
+	return res, true, nil
+}
+
+// closing is a body that frees what its request used.
+type closing struct {
+	io.ReadCloser
+	free func()
+}
+
+// Close implements io.Closer.
+func (c closing) Close() error {
+	defer c.free()
+	return c.ReadCloser.Close()
+}

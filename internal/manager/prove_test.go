@@ -1,0 +1,103 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// numb is a store whose manager hears of nothing: no changes, no renewals. It may read and write.
+type numb struct {
+	*store.Memory
+	watching chan struct{} // closed: changes are not delivered
+}
+
+func (n numb) Watch(ctx context.Context, prefix string, from int64) (store.Watcher, error) {
+	w, err := n.Memory.Watch(ctx, prefix, from)
+	return numbWatcher{w, n.watching}, err
+}
+
+func (n numb) Renew(ctx context.Context, _ store.LeaseID) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+type numbWatcher struct {
+	store.Watcher
+	watching chan struct{}
+}
+
+func (w numbWatcher) Next(ctx context.Context) (store.Batch, error) {
+	b, err := w.Watcher.Next(ctx)
+	select {
+	case <-w.watching:
+		<-ctx.Done()
+		return b, ctx.Err()
+	default:
+		return b, err
+	}
+}
+
+// newNumb is a leader that lost its lease without hearing of it.
+func newNumb(t *testing.T) (*Manager, *clock.Fake) {
+	t.Helper()
+	c := clock.NewFake(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	s := numb{store.NewMemory(), make(chan struct{})}
+	dir, err := OpenDataDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := Open(t.Context(), Options{Dir: dir, Store: s, Name: "m1", Listen: "127.0.0.1:1", Clock: c, keepNothing: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		m.Close()
+		dir.Close()
+	})
+	close(s.watching)
+	if err := s.Lapse(s.LeaseOf(keyLeader)); err != nil {
+		t.Fatal(err)
+	}
+	return m, c
+}
+
+// TestLeaderThatStoodStillProvesItself: once its last renewal is longer ago than the lease lasts, a leader says nothing as
+// the leader before it has asked the store.
+func TestLeaderThatStoodStillProvesItself(t *testing.T) {
+	m, c := newNumb(t)
+	if _, err := m.lead(t.Context()); err != nil {
+		t.Fatalf("within its lease: %v", err)
+	}
+	c.Advance(leaseTTL + time.Millisecond)
+	if _, err := m.lead(t.Context()); err == nil {
+		t.Error("it leads with a lease that is over")
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.term != nil && m.term.ctx.Err() == nil {
+		t.Error("the term goes on")
+	}
+}
+
+// TestLaterEpochMakesALeaderProveItself: a node that obeys a later epoch ends the term of a leader that was replaced.
+func TestLaterEpochMakesALeaderProveItself(t *testing.T) {
+	m, _ := newNumb(t)
+	term, err := m.lead(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSession(t.Context(), identity{name: "mux1", role: "mux"})
+	m.checkEpoch(s, term.epoch)
+	if term.ctx.Err() != nil {
+		t.Fatalf("a node of the same epoch ended the term: %v", context.Cause(term.ctx))
+	}
+	m.checkEpoch(s, term.epoch+1)
+	if !errors.Is(context.Cause(term.ctx), ErrFenced) {
+		t.Errorf("the term ended with %v: must be fenced", context.Cause(term.ctx))
+	}
+}
