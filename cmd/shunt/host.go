@@ -13,6 +13,9 @@ import (
 	"github.com/shuntlb/shunt/internal/metrics"
 )
 
+// managerUsage is the same for all nodes.
+const managerUsage = "`address:port` of the managers, separated by commas: some of them, in any order; the others the node learns"
+
 // newHost is `shunt host`: the agent of a server.
 func newHost() *cobra.Command {
 	var o host.Options
@@ -62,7 +65,7 @@ func newHost() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Interface, "interface", "", "uplink `device`: tunnel packets come in and answers leave by it")
-	f.StringVar(&o.Node.Manager, "manager", "", "`address:port` of the manager")
+	f.StringVar(&o.Node.Manager, "manager", "", managerUsage)
 	f.StringVar(&o.Node.TokenFile, "token-file", "", "file with the join token; needed until the node has joined")
 	f.StringVar(&o.Node.Name, "name", "", "name of this node (default: the host's name)")
 	f.StringVar(&o.Node.StateDir, "state", "/var/lib/shunt/host", "directory of key, certificate and last plan")
@@ -78,8 +81,8 @@ func hostFlags(o *host.Options) error {
 	if o.Interface == "" {
 		return usagef(`--interface: "": must be a device of this machine`)
 	}
-	if o.Node.Manager == "" {
-		return usagef(`--manager: "": must be the manager's address and port`)
+	if _, err := agent.ParseManagers(o.Node.Manager); err != nil {
+		return usagef("--manager: %w", err)
 	}
 	if o.Node.Name != "" {
 		return nil

@@ -65,7 +65,7 @@ then replaces the program in one step. Tables that it cannot read it refuses, an
 	}
 	fl := cmd.Flags()
 	fl.StringArrayVar(&f.ifaces, "interface", nil, "`device` that packets come in by; may be given several times, a bond stands for its slaves")
-	fl.StringVar(&f.manager, "manager", "", "`address:port` of the manager")
+	fl.StringVar(&f.manager, "manager", "", managerUsage)
 	fl.StringVar(&f.tokenFile, "token-file", "", "file with the join token; needed until the node has joined")
 	fl.StringVar(&f.name, "name", "", "name of this node (default: the host's name)")
 	fl.StringVar(&f.state, "state", defaultMuxState, "directory of certificate, last plan and last health")
@@ -100,8 +100,8 @@ func (f *muxFlags) check() error {
 	if len(f.ifaces) == 0 || slices.Contains(f.ifaces, "") {
 		return usagef(`--interface: "": must be a device of this machine`)
 	}
-	if host, port, err := net.SplitHostPort(f.manager); err != nil || host == "" || port == "" {
-		return usagef("--manager: %q: must be ADDRESS:PORT", f.manager)
+	if _, err := agent.ParseManagers(f.manager); err != nil {
+		return usagef("--manager: %w", err)
 	}
 	switch dataplane.XDPMode(f.xdpMode) {
 	case dataplane.XDPNative, dataplane.XDPGeneric:

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"context"
 	"crypto/tls"
+	"net"
 	"net/http"
 	"time"
 
@@ -15,24 +17,38 @@ const (
 	// maxPlanBytes: a snapshot of 65,536 endpoints with 32 members of 100 bytes is 210 MB.
 	maxPlanBytes = 256 << 20
 	joinTimeout  = 10 * time.Second
-	// pingAfter and pingTimeout find a manager that is gone without a word.
-	pingAfter   = 3 * time.Second
-	pingTimeout = 5 * time.Second
+	// pingAfter, more or less a quarter, and pingTimeout find a manager that is frozen or gone without a word: within 2.5 to
+	// 3.25 seconds, not by all nodes at once.
+	pingAfter   = 1750 * time.Millisecond
+	pingTimeout = 1200 * time.Millisecond
+	// dialTimeout and handshakeTimeout bound an attempt. A frozen manager's kernel still accepts; one that all nodes come
+	// back to at once takes seconds for a handshake.
+	dialTimeout      = 3 * time.Second
+	handshakeTimeout = 5 * time.Second
 )
 
-// client is one connection to the manager.
+// client is one connection to a manager.
 type client struct {
 	shuntv1connect.NodeProtocolClient
 	transport *http.Transport
 }
 
-func newClient(o *Options, cfg *tls.Config) *client {
+func newClient(o *Options, address string, cfg *tls.Config) *client {
+	dial := o.Dial
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
 	t := &http.Transport{
-		DialContext: o.Dial, TLSClientConfig: cfg, ForceAttemptHTTP2: true, TLSHandshakeTimeout: pingTimeout,
-		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+			defer cancel()
+			return dial(ctx, network, addr)
+		},
+		TLSClientConfig: cfg, ForceAttemptHTTP2: true, TLSHandshakeTimeout: handshakeTimeout,
+		HTTP2: &http.HTTP2Config{SendPingTimeout: jitter(pingAfter), PingTimeout: pingTimeout},
 	}
 	return &client{
-		NodeProtocolClient: shuntv1connect.NewNodeProtocolClient(&http.Client{Transport: t}, "https://"+o.Manager, connect.WithReadMaxBytes(maxPlanBytes)),
+		NodeProtocolClient: shuntv1connect.NewNodeProtocolClient(&http.Client{Transport: t}, "https://"+address, connect.WithReadMaxBytes(maxPlanBytes)),
 		transport:          t,
 	}
 }

@@ -125,7 +125,7 @@ func (c *credentials) clientTLS() *tls.Config {
 }
 
 // join gets a certificate for a token, or renews it when the token is empty and cfg carries the present one.
-func join(ctx context.Context, o *Options, cfg *tls.Config, tok string) (*credentials, error) {
+func join(ctx context.Context, o *Options, address string, cfg *tls.Config, tok string) (*credentials, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("join: %w", err)
@@ -134,13 +134,13 @@ func join(ctx context.Context, o *Options, cfg *tls.Config, tok string) (*creden
 	if err != nil {
 		return nil, fmt.Errorf("join: %w", err)
 	}
-	client := newClient(o, cfg)
+	client := newClient(o, address, cfg)
 	defer client.close()
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	res, err := client.Join(ctx, connect.NewRequest(&apiv1.JoinRequest{Token: tok, Name: o.Name, Role: o.Role, Csr: csr}))
 	if err != nil {
-		return nil, fmt.Errorf("join %s: %w", o.Manager, err)
+		return nil, fmt.Errorf("join %s: %w", address, err)
 	}
 	keyPEM, err := pki.KeyPEM(key)
 	if err != nil {
@@ -149,7 +149,7 @@ func join(ctx context.Context, o *Options, cfg *tls.Config, tok string) (*creden
 	content := append(append(keyPEM, res.Msg.GetCertificate()...), res.Msg.GetCa()...)
 	c, err := parseCredentials(content)
 	if err != nil {
-		return nil, fmt.Errorf("join %s: answer: %w", o.Manager, err)
+		return nil, fmt.Errorf("join %s: answer: %w", address, err)
 	}
 	return c, writeFile(filepath.Join(o.StateDir, credentialsFile), content)
 }

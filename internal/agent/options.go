@@ -9,13 +9,14 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 )
 
-// Options say who the node is and where its manager is. Name, Role, Manager and StateDir are required.
+// Options say who the node is and where its managers are. Name, Role, Manager and StateDir are required.
 type Options struct {
 	// Name is the node's name: the name of its Node object and of its certificate.
 	Name string
 	// Role is "mux" or "host".
 	Role string
-	// Manager is the manager's address, host:port.
+	// Manager is the addresses of managers, host:port, separated by commas, in any order: some of those there are. The
+	// node learns the others from its plan, and comes back to these when it reaches none of those.
 	Manager string
 	// TokenFile holds a join token. It is read only while the node has no certificate of that token's manager.
 	TokenFile string

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"time"
@@ -13,14 +14,15 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/plan"
 )
 
 // loop is the state of a running agent.
 type loop struct {
-	o       Options
-	h       Handler
-	creds   *credentials
-	backoff backoff
+	o        Options
+	h        Handler
+	creds    *credentials
+	managers managers // of the connecting goroutine
 
 	mu sync.Mutex
 	// wanted is the newest plan received; applied the newest the data plane obeys.
@@ -46,6 +48,10 @@ func Run(ctx context.Context, o Options, h Handler) error {
 	if err := o.fill(); err != nil {
 		return err
 	}
+	given, err := ParseManagers(o.Manager)
+	if err != nil {
+		return fmt.Errorf("agent: manager: %w", err)
+	}
 	if err := os.MkdirAll(o.StateDir, 0o700); err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
@@ -53,7 +59,7 @@ func Run(ctx context.Context, o Options, h Handler) error {
 	if err != nil {
 		return err
 	}
-	l := &loop{o: o, h: h, creds: creds, wanted: &folded{}, applied: &folded{}, work: make(chan struct{}, 1), report: make(chan struct{}, 1), keep: make(chan struct{}, 1)}
+	l := &loop{o: o, h: h, creds: creds, managers: managers{name: o.Name, given: given}, wanted: &folded{}, applied: &folded{}, work: make(chan struct{}, 1), report: make(chan struct{}, 1), keep: make(chan struct{}, 1)}
 	l.setConnected(false)
 	o.Progress.follow(l)
 	l.restore(ctx)
@@ -114,8 +120,9 @@ func (l *loop) restore(ctx context.Context) {
 	}
 }
 
-// connectAll connects again and again until ctx ends.
+// connectAll connects again and again until ctx ends: to the next manager each time, at once until all were tried.
 func (l *loop) connectAll(ctx context.Context) error {
+	l.managers.next(l.learnt(), l.o.Clock.Now(), 0)
 	for ctx.Err() == nil {
 		began := l.o.Clock.Now()
 		err := l.ensureCredentials(ctx)
@@ -128,17 +135,23 @@ func (l *loop) connectAll(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if l.o.Clock.Now().Sub(began) > stable {
-			l.backoff.reset()
-		}
-		wait := l.backoff.wait()
-		l.o.Log.Warn("no manager", "manager", l.o.Manager, "error", err, "again_in", wait.Round(time.Millisecond))
+		now, left := l.o.Clock.Now(), l.managers.present
+		l.managers.ended(now.Sub(began), err, now, rand.Float64())
+		wait := l.managers.next(l.learnt(), now, rand.Float64())
+		l.o.Log.Warn("no manager", "manager", left, "error", err, "next", l.managers.present, "in", wait.Round(time.Millisecond))
 		select {
 		case <-l.o.Clock.After(wait):
 		case <-ctx.Done():
 		}
 	}
 	return nil
+}
+
+// learnt are the addresses of managers that the plan names.
+func (l *loop) learnt() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.wanted.items[plan.NodeItem].GetNode().GetManagers()
 }
 
 // hopeless tells whether a failure to join cannot heal by waiting, and nothing can be done meanwhile.
@@ -166,7 +179,7 @@ func (l *loop) ensureCredentials(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		creds, err := join(ctx, &l.o, joinTLS(t), t.String())
+		creds, err := join(ctx, &l.o, l.managers.present, joinTLS(t), t.String())
 		if err != nil {
 			return err
 		}
@@ -174,13 +187,13 @@ func (l *loop) ensureCredentials(ctx context.Context) error {
 			l.forgetEpoch()
 		}
 		l.creds = creds
-		l.o.Log.Info("joined", "manager", l.o.Manager, "certificate_until", creds.cert.Leaf.NotAfter)
+		l.o.Log.Info("joined", "manager", l.managers.present, "certificate_until", creds.cert.Leaf.NotAfter)
 		return nil
 	}
 	if l.o.Clock.Now().Before(l.creds.renewAt()) {
 		return nil
 	}
-	creds, err := join(ctx, &l.o, l.creds.clientTLS(), "")
+	creds, err := join(ctx, &l.o, l.managers.present, l.creds.clientTLS(), "")
 	if err != nil {
 		l.o.Log.Warn("cannot renew the certificate", "error", err)
 		return nil

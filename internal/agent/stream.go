@@ -16,7 +16,7 @@ type syncStream = connect.BidiStreamForClient[apiv1.NodeReport, apiv1.PlanUpdate
 
 // stream opens the node's stream and works it until it ends; the error says why.
 func (l *loop) stream(ctx context.Context) error {
-	client := newClient(&l.o, l.creds.clientTLS())
+	client := newClient(&l.o, l.managers.present, l.creds.clientTLS())
 	defer client.close()
 	sctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -50,7 +50,7 @@ func (l *loop) joinAfresh(ctx context.Context, refusal error) {
 	if err != nil {
 		return
 	}
-	creds, err := join(ctx, &l.o, joinTLS(t), t.String())
+	creds, err := join(ctx, &l.o, l.managers.present, joinTLS(t), t.String())
 	if err != nil {
 		l.o.Log.Warn("cannot join afresh", "error", err)
 		return
@@ -107,7 +107,7 @@ func (l *loop) listen(s *syncStream, questions chan<- *apiv1.PlanUpdate) error {
 			return err
 		}
 		if up.GetSnapshot() {
-			l.o.Log.Info("has a plan from the manager", "manager", l.o.Manager, "revision", up.GetRevision(), "epoch", up.GetEpoch())
+			l.o.Log.Info("has a plan from the manager", "manager", l.managers.present, "revision", up.GetRevision(), "epoch", up.GetEpoch())
 		}
 	}
 }
