@@ -215,12 +215,18 @@ func (n *node) Flows(req *apiv1.FlowsRequest) *apiv1.FlowsResult {
 // join makes a token and starts an agent with it.
 func (r *rig) join(name, role string) *node {
 	r.t.Helper()
+	return r.joinBy(r.addr, name, role)
+}
+
+// joinBy starts an agent that is given these managers.
+func (r *rig) joinBy(addrs, name, role string) *node {
+	r.t.Helper()
 	n := &node{t: r.t, state: r.t.TempDir()}
 	tokenFile := filepath.Join(n.state, "token")
 	if err := os.WriteFile(tokenFile, []byte(r.token(name, role)+"\n"), 0o600); err != nil {
 		r.t.Fatal(err)
 	}
-	n.run(r.addr, name, role)
+	n.run(addrs, name, role)
 	return n
 }
 

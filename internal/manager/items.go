@@ -136,7 +136,12 @@ func (v *view) allLocked(node *lb.Node) map[string]*apiv1.PlanItem {
 	}
 	p := plan.Plan{Node: *node}
 	p.MTU, p.TunnelSources = v.state.Surroundings(node)
-	out[plan.NodeItem] = convert.NodeItem(&p)
+	item := convert.NodeItem(&p)
+	for _, m := range v.managers {
+		item.GetNode().Managers = append(item.GetNode().Managers, m.GetAddress())
+	}
+	slices.Sort(item.GetNode().Managers)
+	out[plan.NodeItem] = item
 	return out
 }
 

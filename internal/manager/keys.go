@@ -21,6 +21,7 @@ const (
 	dirTokens   = root + "tokens/"
 	dirAccess   = root + "access/"
 	dirRevoked  = root + "revoked/"
+	dirManagers = root + "managers/" // StoredManager, each on its member's lease
 )
 
 // What keySchema holds. Another value means data of another version of the program.

@@ -76,7 +76,9 @@ type view struct {
 	mods    map[string]int64
 	tokens  map[string]*apiv1.StoredToken
 	revoked map[string]*apiv1.StoredRevocation
-	owners  map[lb.EndpointKey]owner
+	// managers are the members that are up.
+	managers map[string]*apiv1.StoredManager
+	owners   map[lb.EndpointKey]owner
 	// networks are the state's, ordered.
 	networks    lb.Networks
 	items       items
@@ -102,7 +104,7 @@ type change struct {
 	endpoints []lb.EndpointKey
 	// revoked are the ids of access tokens that are gone.
 	revoked []string
-	// surroundings: networks changed, every node's own items must be computed afresh.
+	// surroundings: networks or managers changed, every node's own items must be computed afresh.
 	surroundings bool
 	// epoch: a new leadership term began.
 	epoch bool
@@ -115,7 +117,7 @@ func newView(s *secrets) *view {
 			Networks: map[string]*lb.Network{}, Nodes: map[string]*lb.Node{}, Services: map[string]*lb.Service{},
 			Tenants: map[string]*lb.Tenant{}, Policies: map[string]*lb.Policy{}, Endpoints: map[lb.EndpointKey]plan.EndpointState{},
 		},
-		tokens: map[string]*apiv1.StoredToken{}, revoked: map[string]*apiv1.StoredRevocation{},
+		tokens: map[string]*apiv1.StoredToken{}, revoked: map[string]*apiv1.StoredRevocation{}, managers: map[string]*apiv1.StoredManager{},
 		owners: map[lb.EndpointKey]owner{}, items: newItems(), mods: map[string]int64{},
 		accesses:    map[string]*apiv1.StoredAccess{},
 		subscribers: map[subscriber]bool{}, audience: newAudience(), advanced: make(chan struct{}),
@@ -241,6 +243,9 @@ func (v *view) foldEventLocked(ev store.Event, c *change, touched touched) error
 		return foldMessage(ev, dirAccess, v.accesses, &apiv1.StoredAccess{})
 	case strings.HasPrefix(key, dirRevoked):
 		return foldMessage(ev, dirRevoked, v.revoked, &apiv1.StoredRevocation{})
+	case strings.HasPrefix(key, dirManagers):
+		c.surroundings = true
+		return foldMessage(ev, dirManagers, v.managers, &apiv1.StoredManager{})
 	case strings.HasPrefix(key, dirRingKeys):
 		return v.foldRingKeyLocked(ev, c)
 	case key == keyLeader:
