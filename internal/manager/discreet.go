@@ -47,6 +47,9 @@ func (s *scope) discreetFault(own map[string]bool, v lb.Violation) lb.Violation 
 		}
 		return lb.Violation{Field: "vip", Value: v.Value, Allowed: "is taken"}
 	}
+	if strings.HasSuffix(v.Field, ": policy") && !known(lb.Ref(lb.KindPolicy, v.Value)) {
+		v.Allowed = "must be the name of a Policy, and there is none of this name"
+	}
 	v.Allowed = reference.ReplaceAllStringFunc(v.Allowed, func(match string) string {
 		if known(match) {
 			return match

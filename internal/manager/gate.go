@@ -16,7 +16,9 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
 	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/oidc"
 	"github.com/shuntlb/shunt/internal/pki"
+	"github.com/shuntlb/shunt/internal/token"
 )
 
 // Limits of what strangers may make the manager wait for and keep.
@@ -39,6 +41,7 @@ var (
 // door is what callers pass before the API: who they are, what they may, and how often.
 type door struct {
 	view     *view
+	oidc     *oidc.Verifier // nil without one
 	clock    clock.Clock
 	audited  func(*apiv1.AuditEntry)
 	attempts *attempts
@@ -46,7 +49,7 @@ type door struct {
 }
 
 func (m *Manager) newDoor() *door {
-	return &door{view: m.view, clock: m.o.Clock, audited: m.audited, attempts: newAttempts(), rates: newRates()}
+	return &door{view: m.view, oidc: m.o.OIDC, clock: m.o.Clock, audited: m.audited, attempts: newAttempts(), rates: newRates()}
 }
 
 // gate finds out who calls and checks rights before anything of a request's body is read.
@@ -145,12 +148,26 @@ func (g gate) identify(r *http.Request, procedure string) (id identity, cause st
 	return g.bearer(r.Context(), nobody, strings.TrimSpace(bearer))
 }
 
-// bearer finds out whose token it is.
-func (d *door) bearer(_ context.Context, nobody identity, bearer string) (identity, string, *connect.Error) {
-	id, cause := d.view.bearer(bearer, d.clock.Now())
+// bearer finds out whose token it is. What costs more than a look into memory is not done for sources that failed too
+// often.
+func (d *door) bearer(ctx context.Context, nobody identity, bearer string) (id identity, cause string, err *connect.Error) {
+	switch {
+	case strings.HasPrefix(bearer, token.AccessPrefix) || d.oidc == nil:
+		id, cause = d.view.bearer(bearer, d.clock.Now())
+	default:
+		if _, known := d.oidc.Known(bearer); !known {
+			if err := d.patience(nobody); err != nil {
+				return nobody, "", err
+			}
+		}
+		if id, cause, err = d.idToken(ctx, bearer); err != nil {
+			id.from = nobody.from
+			return id, cause, err
+		}
+	}
 	id.from = nobody.from
 	if cause != "" {
-		return id, cause, errBadBearer
+		return nobody, cause, errBadBearer
 	}
 	return id, "", nil
 }

@@ -1,6 +1,7 @@
 package manager_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -28,6 +29,7 @@ import (
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/manager"
+	"github.com/shuntlb/shunt/internal/oidc"
 	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/store"
 )
@@ -37,6 +39,8 @@ type rig struct {
 	t     *testing.T
 	store store.Store
 	clock clock.Clock
+	oidc  *oidc.Verifier // none when nil
+	log   *slog.Logger   // the test's when nil
 	name  string
 	path  string
 	addr  string
@@ -56,10 +60,19 @@ func newRig(t *testing.T, s store.Store) *rig {
 // newRigAt starts one with a clock.
 func newRigAt(t *testing.T, s store.Store, c clock.Clock) *rig {
 	t.Helper()
-	r := &rig{t: t, store: s, name: "m1", path: t.TempDir(), clock: c}
+	return newRigOf(t, rig{store: s, clock: c})
+}
+
+// newRigOf starts one with what the rig says: a store, a clock, a log, a verifier of ID tokens.
+func newRigOf(t *testing.T, r rig) *rig {
+	t.Helper()
+	r.t, r.name, r.path = t, "m1", t.TempDir()
+	if r.store == nil {
+		r.store = store.NewMemory()
+	}
 	r.start()
 	t.Cleanup(func() { r.stop() })
-	return r
+	return &r
 }
 
 // start begins a term; at a restart on the address of the last one.
@@ -83,7 +96,7 @@ func (r *rig) start() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.m, err = manager.Open(r.t.Context(), manager.Options{Dir: dir, Store: r.store, Name: r.name, Listen: r.addr, Version: "test", Log: logger(r.t), Clock: r.clock})
+	r.m, err = manager.Open(r.t.Context(), manager.Options{Dir: dir, Store: r.store, Name: r.name, Listen: r.addr, Version: "test", Log: cmp.Or(r.log, logger(r.t)), Clock: r.clock, OIDC: r.oidc})
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/oidc"
 	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/ring"
 	"github.com/shuntlb/shunt/internal/store"
@@ -42,6 +43,8 @@ type Options struct {
 	Version, Commit string
 	Clock           clock.Clock
 	Log             *slog.Logger
+	// OIDC verifies bearer tokens that are not of this cluster; nil refuses them. Its Run is the caller's to start.
+	OIDC *oidc.Verifier
 	// Interceptors see every call of the API.
 	Interceptors []connect.Interceptor
 	// RingSize chooses ring sizes; nil is ring.SizeCode.

@@ -58,6 +58,8 @@ func TestOnlyImporter(t *testing.T) {
 		{"github.com/vishvananda/netlink", "netlink needs the right namespace and thread; one package knows how", []string{"internal/netdev"}},
 		{"github.com/charmbracelet", "a screen is drawn from a model that tests drive without a terminal", []string{"internal/top"}},
 		{"github.com/gopacket", "the walk and its model parse by themselves; what writes captures needs a file format only", []string{"internal/capture"}},
+		{"github.com/coreos/go-oidc", "what a provider's token proves is decided in one place, of which the API knows an identity only", []string{"internal/oidc"}},
+		{"github.com/go-jose", "signatures of strangers are judged in one place", []string{"internal/oidc"}},
 		{"github.com/prometheus", "the parts know nothing of who looks at them; names, labels and bounds of all metrics stand in one place", []string{"internal/metrics"}},
 		{"github.com/vishvananda/netns", "netlink needs the right namespace and thread; one package knows how", []string{"internal/netdev"}},
 	}

@@ -1,0 +1,127 @@
+package manager_test
+
+import (
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/convert"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+func TestChangesOfATenantAreBounded(t *testing.T) {
+	at := clock.NewFake(time.Now())
+	r := newRigAt(t, store.NewMemory(), at)
+	r.apply(network(), hostNode(1), tenant("shop", 2))
+	ann := r.bearer(r.access("ann", "tenant", "shop", 0).Token)
+	bob := r.bearer(r.access("bob", "tenant", "media", 0).Token)
+	change := func(vip int) error { return applyAs(t, ann, ofTenant("shop-web", "shop", vip)) }
+	for vip := 10; vip < 12; vip++ {
+		if err := change(vip); err != nil {
+			t.Fatalf("change %d of 2: %v", vip-9, err)
+		}
+	}
+	err := change(12)
+	if connect.CodeOf(err) != connect.CodeResourceExhausted || !strings.Contains(err.Error(), "quotas.changes: 2 a minute are used up: try again in 30s") {
+		t.Fatalf("change 3 of 2: %v", err)
+	}
+	var ce *connect.Error
+	if asConnect(err, &ce); ce.Meta().Get("Retry-After") != "30" {
+		t.Errorf("Retry-After: %q, want 30", ce.Meta().Get("Retry-After"))
+	}
+	// Others, reading and asking what would change are not held up by it.
+	if err := applyAs(t, bob, ofTenant("media-web", "media", 20)); err != nil {
+		t.Errorf("another tenant's change: %v", err)
+	}
+	r.apply(ofTenant("shop-web", "shop", 13))
+	dry := &apiv1.ApplyRequest{DryRun: true, Objects: []*apiv1.Object{convert.ToObject(ofTenant("shop-web", "shop", 14))}}
+	if _, err := ann.Apply(t.Context(), connect.NewRequest(dry)); err != nil {
+		t.Errorf("a dry run: %v", err)
+	}
+	at.Advance(30 * time.Second)
+	// What changes nothing does not count, nor does what is refused.
+	if err := change(13); err != nil {
+		t.Errorf("what is so already: %v", err)
+	}
+	if err := applyAs(t, ann, ofTenant("shop-web", "media", 14)); connect.CodeOf(err) != connect.CodePermissionDenied {
+		t.Errorf("what may not be: %v", err)
+	}
+	if err := change(15); err != nil {
+		t.Errorf("after half a minute: %v", err)
+	}
+	if err := deleteAs(t, ann, "Service", "shop-web"); connect.CodeOf(err) != connect.CodeResourceExhausted {
+		t.Errorf("a delete beyond the quota: %v", err)
+	}
+}
+
+// TestFloodsOfStrangersAreBounded: after a burst of failures an address is refused without a look, but whoever has a
+// good token gets in from there; time heals it.
+func TestFloodsOfStrangersAreBounded(t *testing.T) {
+	at := clock.NewFake(time.Now())
+	r := newRigAt(t, store.NewMemory(), at)
+	good := r.bearer(r.access("ci", "viewer", "", 0).Token)
+	bad := r.bearer("shunt_0123456789abcdef_" + strings.Repeat("A", 43))
+	for i := range 60 {
+		if err := get(t, bad); connect.CodeOf(err) != connect.CodeUnauthenticated {
+			t.Fatalf("failure %d: %v", i+1, err)
+		}
+	}
+	for range 3 {
+		if err := get(t, bad); connect.CodeOf(err) != connect.CodeResourceExhausted || !strings.Contains(err.Error(), "try again in 1s") {
+			t.Fatalf("after 60 failures: %v", err)
+		}
+	}
+	body := &zeros{left: 1000}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+r.addr+"/shunt.v1.NodeProtocol/Join", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/proto")
+	res, err := r.httpClient(r.as(nil, "", "none")).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusTooManyRequests || res.Header.Get("Retry-After") != "1" {
+		t.Errorf("a join from there: %s, Retry-After %q", res.Status, res.Header.Get("Retry-After"))
+	}
+	if err := get(t, good); err != nil {
+		t.Errorf("a good token from there: %v", err)
+	}
+	if err := get(t, r.admin); err != nil {
+		t.Errorf("a certificate from there: %v", err)
+	}
+	at.Advance(10 * time.Second)
+	if err := get(t, bad); connect.CodeOf(err) != connect.CodeUnauthenticated {
+		t.Errorf("after ten seconds: %v", err)
+	}
+}
+
+// lines is a log that can be searched.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *lines) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}

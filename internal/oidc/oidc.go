@@ -1,0 +1,273 @@
+// Package oidc tells whom an ID token of an OpenID Connect provider is of, and which role that gives. It is the only
+// importer of go-oidc.
+package oidc
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	gooidc "github.com/coreos/go-oidc/v3/oidc"
+
+	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/pki"
+)
+
+const (
+	// skew is by how much the provider's clock may be behind; go-oidc itself grants five minutes to not-before.
+	skew = 30 * time.Second
+	// callTimeout bounds each call of the provider.
+	callTimeout = 10 * time.Second
+	// firstRetry to lastRetry, doubling: how soon a provider that cannot be reached is asked again.
+	firstRetry = time.Second
+	lastRetry  = time.Minute
+	// refreshEvery is for how long a key that the provider took back goes on to be good.
+	refreshEvery = 10 * time.Minute
+	// maxKnown verified tokens are remembered, at 150 bytes each.
+	maxKnown = 4096
+)
+
+// Reasons why a token gives no identity. All others say what is wrong with the token; none has the token in it.
+var (
+	// ErrNotReady: the provider was not reached yet.
+	ErrNotReady = errors.New("the OIDC issuer has not been reached yet")
+	// ErrNoRole: the token is good, but none of its groups has a role.
+	ErrNoRole = errors.New("none of its groups has a role")
+)
+
+// Role is what a group may do.
+type Role struct{ Group, Role, Tenant string }
+
+// ParseRole reads "GROUP=admin", "GROUP=viewer" or "GROUP=tenant:NAME". The group may contain "=".
+func ParseRole(s string) (Role, error) {
+	i := strings.LastIndex(s, "=")
+	if i > 0 {
+		role, tenant, named := strings.Cut(s[i+1:], ":")
+		r := Role{s[:i], role, tenant}
+		switch {
+		case role == pki.RoleTenant && tenant != "", (role == pki.RoleAdmin || role == pki.RoleViewer) && !named:
+			return r, nil
+		}
+	}
+	return Role{}, fmt.Errorf("%q: must be GROUP=admin, GROUP=viewer or GROUP=tenant:NAME", s)
+}
+
+// Options say whose tokens count and for what.
+type Options struct {
+	// Issuer is the provider's URL, https, as its tokens have it.
+	Issuer string
+	// ClientID must be an audience of the token.
+	ClientID string
+	// RoleClaim names the claim with the groups, a text or a list of texts.
+	RoleClaim string
+	// Roles of groups; the first one that fits counts.
+	Roles []Role
+	// CA is who vouches for the issuer's certificate; nil is the system's.
+	CA    *x509.CertPool
+	Clock clock.Clock
+	Log   *slog.Logger
+}
+
+// Check says what is wrong with the options.
+func (o Options) Check() error {
+	u, err := url.Parse(o.Issuer)
+	switch {
+	case err != nil || u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "":
+		return fmt.Errorf("issuer: %q: must be a URL such as https://id.example.org", o.Issuer)
+	case o.ClientID == "":
+		return errors.New("client id: must not be empty")
+	case o.RoleClaim == "":
+		return errors.New("role claim: must not be empty")
+	case len(o.Roles) == 0:
+		return errors.New("roles: must not be empty: nobody could do anything")
+	}
+	return nil
+}
+
+// Identity is whom a good token is of.
+type Identity struct {
+	// Name is the e-mail address when the provider has verified it, else the subject.
+	Name, Role, Tenant string
+	Expires            time.Time
+}
+
+// Verifier verifies ID tokens. It is safe for concurrent use.
+type Verifier struct {
+	o    Options
+	http *http.Client
+	keys keys
+
+	mu sync.Mutex
+	// verifier is nil until the provider was reached.
+	verifier *gooidc.IDTokenVerifier
+	// known are verified tokens by their SHA-256.
+	known map[[sha256.Size]byte]Identity
+}
+
+// New makes a verifier; it knows nothing until Run has reached the provider.
+func New(o Options) (*Verifier, error) {
+	if err := o.Check(); err != nil {
+		return nil, err
+	}
+	if o.Clock == nil {
+		o.Clock = clock.System{}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: o.CA}, Proxy: http.ProxyFromEnvironment}
+	v := &Verifier{o: o, http: &http.Client{Transport: transport, Timeout: callTimeout}, known: map[[sha256.Size]byte]Identity{}}
+	v.keys.fetch, v.keys.clock, v.keys.changed = v.fetchKeys, o.Clock, v.forget
+	return v, nil
+}
+
+// Run finds the provider, however long that takes, and then keeps its keys fresh until ctx ends.
+func (v *Verifier) Run(ctx context.Context) {
+	defer v.http.CloseIdleConnections()
+	retry := firstRetry
+	for v.discover(ctx) != nil {
+		if !v.sleep(ctx, retry) {
+			return
+		}
+		retry = min(2*retry, lastRetry)
+	}
+	for v.sleep(ctx, refreshEvery) {
+		if err := v.keys.refresh(ctx); err != nil && ctx.Err() == nil {
+			v.o.Log.Warn("cannot refresh the keys of the OIDC issuer, those there are go on", "issuer", v.o.Issuer, "error", err)
+		}
+	}
+}
+
+func (v *Verifier) sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-v.o.Clock.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// discover reads the provider's configuration and keys.
+func (v *Verifier) discover(ctx context.Context) error {
+	p, err := gooidc.NewProvider(gooidc.ClientContext(ctx, v.http), v.o.Issuer)
+	var meta struct {
+		JWKS string `json:"jwks_uri"`
+	}
+	if err == nil {
+		err = p.Claims(&meta)
+	}
+	if err == nil {
+		v.keys.from(meta.JWKS)
+		err = v.keys.refresh(ctx)
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			v.o.Log.Warn("cannot reach the OIDC issuer: its tokens are refused until it answers", "issuer", v.o.Issuer, "error", err)
+		}
+		return err
+	}
+	v.o.Log.Info("OIDC issuer is reached", "issuer", v.o.Issuer)
+	verifier := gooidc.NewVerifier(v.o.Issuer, &v.keys, &gooidc.Config{
+		ClientID: v.o.ClientID, SupportedSigningAlgs: algorithms(),
+		Now: func() time.Time { return v.o.Clock.Now().Add(-skew) },
+	})
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.verifier = verifier
+	return nil
+}
+
+// Known is the identity of a token that was verified and is still good. It costs a hash.
+func (v *Verifier) Known(token string) (Identity, bool) {
+	h := sha256.Sum256([]byte(token))
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	id, ok := v.known[h]
+	if ok && !id.Expires.After(v.o.Clock.Now()) {
+		delete(v.known, h)
+		return Identity{}, false
+	}
+	return id, ok
+}
+
+// Verify is the identity of a token. It may ask the provider for its keys, once a second at most.
+func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
+	if id, ok := v.Known(token); ok {
+		return id, nil
+	}
+	v.mu.Lock()
+	verifier := v.verifier
+	v.mu.Unlock()
+	if verifier == nil {
+		return Identity{}, ErrNotReady
+	}
+	t, err := verifier.Verify(ctx, token)
+	if err != nil {
+		return Identity{}, err
+	}
+	id, err := v.identity(t)
+	if err != nil {
+		return id, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.known) >= maxKnown {
+		clear(v.known)
+	}
+	v.known[sha256.Sum256([]byte(token))] = id
+	return id, nil
+}
+
+// forget makes every token be verified anew.
+func (v *Verifier) forget() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	clear(v.known)
+}
+
+// identity is who the token is of; with ErrNoRole it has the name only.
+func (v *Verifier) identity(t *gooidc.IDToken) (Identity, error) {
+	var claims map[string]any
+	if err := t.Claims(&claims); err != nil {
+		return Identity{}, err
+	}
+	id := Identity{Name: t.Subject, Expires: t.Expiry.Add(skew)}
+	if email, ok := claims["email"].(string); ok && email != "" && claims["email_verified"] == true {
+		id.Name = email
+	}
+	groups := texts(claims[v.o.RoleClaim])
+	for _, r := range v.o.Roles {
+		if slices.Contains(groups, r.Group) {
+			id.Role, id.Tenant = r.Role, r.Tenant
+			return id, nil
+		}
+	}
+	return id, ErrNoRole
+}
+
+// texts reads a claim that is a text or a list of texts.
+func texts(claim any) []string {
+	switch c := claim.(type) {
+	case string:
+		return []string{c}
+	case []any:
+		var out []string
+		for _, v := range c {
+			if s, ok := v.(string); ok {
+				out = append(out, s)
+			}
+		}
+		return out
+	}
+	return nil
+}
