@@ -7,46 +7,77 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
+// applying is what apply and diff have in common: files, and who says what they hold.
+type applying struct {
+	files  []string
+	source string
+	force  bool
+}
+
+// register adds the flags; takes says what force does.
+func (a *applying) register(flags *pflag.FlagSet, takes string) {
+	flags.StringArrayVarP(&a.files, "file", "f", nil, "file, directory of .yaml files, or - for standard input (repeatable)")
+	flags.StringVar(&a.source, "source", defaultSource, "whose words the files are: 1 to 63 of a-z, 0-9 and -; files of any other than "+defaultSource+" may hold parts of objects")
+	flags.BoolVar(&a.force, "force", false, takes)
+}
+
+// defaultSource is the source of files that nobody named.
+const defaultSource = "apply"
+
+// request reads the files. What they do not write is left to others and to the defaults.
+func (a *applying) request(cmd *cobra.Command, dryRun bool) (*apiv1.ApplyRequest, error) {
+	docs, err := readDocuments(cmd.Context(), cmd.InOrStdin(), a.files, lb.Extent(a.source != defaultSource))
+	if err != nil {
+		return nil, err
+	}
+	request := &apiv1.ApplyRequest{DryRun: dryRun, Source: a.source, Force: a.force}
+	for _, d := range docs {
+		request.Objects = append(request.Objects, convert.Written(d))
+	}
+	return request, nil
+}
+
 func newApply(g *globals) *cobra.Command {
 	var (
-		files  []string
+		a      applying
 		dryRun bool
 	)
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|DIR|-",
 		Short: "Create or change objects",
-		Long:  "Apply makes the stored objects equal to those of the files: all of them, or none when there is any fault.\nApplying twice changes nothing.",
+		Long: "Apply makes the stored objects say what the files write: all of them, or none when there is any fault. Applying\n" +
+			"twice changes nothing.\n\n" +
+			"Fields belong to the source that wrote them. A field that the source wrote before and does not write now goes back\n" +
+			"to its default; what others wrote, shunt drain for instance, stays. A different value for a field of another source\n" +
+			"is refused, unless --force takes the field over.",
 		Example: "  shunt apply -f web.yaml\n" +
 			"  shunt apply -f services/ -f nodes.yaml\n" +
-			"  cat web.yaml | shunt apply -f - --dry-run",
+			"  cat web.yaml | shunt apply -f - --dry-run\n" +
+			"  shunt apply -f weights.yaml --source scaler",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			objects, err := readObjects(cmd.Context(), cmd.InOrStdin(), files)
+			request, err := a.request(cmd, dryRun)
 			if err != nil {
 				return err
 			}
 			return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
-				return c.apply(ctx, g, cmd.OutOrStdout(), objects, dryRun)
+				response, err := c.Apply(ctx, connect.NewRequest(request))
+				if err != nil {
+					return err
+				}
+				return g.printChanges(cmd.OutOrStdout(), response.Msg.GetRevision(), response.Msg.GetChanges(), dryRun)
 			})
 		},
 	}
-	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "file, directory of .yaml files, or - for standard input (repeatable)")
+	a.register(cmd.Flags(), "take fields over that others wrote with another value")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only tell what would change")
 	return cmd
-}
-
-// apply stores objects and prints what changed.
-func (c *client) apply(ctx context.Context, g *globals, w io.Writer, objects []lb.Object, dryRun bool) error {
-	request := &apiv1.ApplyRequest{Objects: wireObjects(objects), DryRun: dryRun}
-	response, err := c.Apply(ctx, connect.NewRequest(request))
-	if err != nil {
-		return err
-	}
-	return g.printChanges(w, response.Msg.GetRevision(), response.Msg.GetChanges(), dryRun)
 }
 
 // change is a change as it is printed.

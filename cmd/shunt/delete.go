@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 func newDelete(g *globals) *cobra.Command {
@@ -64,9 +65,9 @@ func newDelete(g *globals) *cobra.Command {
 func deleteRefs(cmd *cobra.Command, files, args []string) ([]*apiv1.ObjectRef, error) {
 	var refs []*apiv1.ObjectRef
 	if len(files) > 0 {
-		objects, err := readObjects(cmd.Context(), cmd.InOrStdin(), files)
-		for _, o := range objects {
-			refs = append(refs, &apiv1.ObjectRef{Kind: string(o.Kind()), Name: o.ObjectName()})
+		docs, err := readDocuments(cmd.Context(), cmd.InOrStdin(), files, lb.Whole)
+		for _, d := range docs {
+			refs = append(refs, &apiv1.ObjectRef{Kind: string(d.Object.Kind()), Name: d.Object.ObjectName()})
 		}
 		return refs, err
 	}

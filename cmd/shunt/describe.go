@@ -66,6 +66,7 @@ func (c *client) describe(ctx context.Context, g *globals, w io.Writer, kind lb.
 	case *lb.Policy:
 		d.policy(o)
 	}
+	d.owners()
 	return d.err
 }
 

@@ -4,34 +4,41 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
+	"github.com/shuntlb/shunt/internal/fields"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/textdiff"
 )
 
 func newDiff(g *globals) *cobra.Command {
 	var (
-		files    []string
+		a        applying
 		exitCode bool
 	)
 	cmd := &cobra.Command{
 		Use:   "diff -f FILE|DIR|-",
 		Short: "Show what apply would change",
-		Long: "Diff asks the manager what apply would do and prints it as a unified diff of canonical YAML, nothing when\n" +
-			"nothing would change. The exit code is 0 either way; with --exit-code it is 1 when something would change.",
+		Long: "Diff asks the manager what that apply would do and prints it field by field, nothing when nothing would change:\n" +
+			"what comes (+), goes (-), changes (~), and what stays because others own it (=). After a value in brackets stands who\n" +
+			"else owns the field, or that the value is the default. The exit code is 0 either way; with --exit-code it is 1 when\n" +
+			"something would change. With -o json and yaml each object has a unified diff of canonical YAML too.",
 		Example: "  shunt diff -f web.yaml\n" +
-			"  shunt diff -f services/ --exit-code || echo differs",
+			"  shunt diff -f services/ --exit-code || echo differs\n" +
+			"  shunt diff -f weights.yaml --source scaler --force",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			objects, err := readObjects(cmd.Context(), cmd.InOrStdin(), files)
+			request, err := a.request(cmd, true)
 			if err != nil {
 				return err
 			}
 			return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
-				differs, err := c.diff(ctx, g, cmd.OutOrStdout(), objects)
+				differs, err := c.diff(ctx, g, cmd.OutOrStdout(), request)
 				if err == nil && differs && exitCode {
 					return errSilent
 				}
@@ -39,7 +46,7 @@ func newDiff(g *globals) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "file, directory of .yaml files, or - for standard input (repeatable)")
+	a.register(cmd.Flags(), "as if apply were given it: show what would be taken over")
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 1 when something would change")
 	return cmd
 }
@@ -47,34 +54,150 @@ func newDiff(g *globals) *cobra.Command {
 // objectDiff is what would change in one object.
 type objectDiff struct {
 	change
-	Diff string `json:"diff"`
+	Fields []fieldDiff `json:"fields"`
+	Diff   string      `json:"diff"`
 }
 
-// diff prints what applying objects would change and tells whether anything would.
-func (c *client) diff(ctx context.Context, g *globals, w io.Writer, objects []lb.Object) (bool, error) {
-	response, err := c.Apply(ctx, connect.NewRequest(&apiv1.ApplyRequest{Objects: wireObjects(objects), DryRun: true}))
+// fieldDiff is what would become of one field.
+type fieldDiff struct {
+	Field string `json:"field"`
+	// Change is "added", "removed", "changed", "owned" when only its owners change, and "kept" when it is others'.
+	Change string   `json:"change"`
+	Before string   `json:"before,omitempty"`
+	After  string   `json:"after,omitempty"`
+	Owners []string `json:"owners"` // afterwards; nobody owns a default
+	// Taken are those that own the field no longer because of force.
+	Taken []string `json:"taken,omitempty"`
+}
+
+// diff prints what the request would change and tells whether anything would.
+func (c *client) diff(ctx context.Context, g *globals, w io.Writer, request *apiv1.ApplyRequest) (bool, error) {
+	response, err := c.Apply(ctx, connect.NewRequest(request))
 	if err != nil {
 		return false, err
 	}
 	diffs := []objectDiff{}
 	for _, ch := range response.Msg.GetChanges() {
+		if ch.GetAction() == apiv1.Change_ACTION_UNCHANGED {
+			continue
+		}
 		text, err := changeDiff(ch)
 		if err != nil {
 			return false, err
 		}
-		if text != "" {
-			diffs = append(diffs, objectDiff{change{ch.GetKind(), ch.GetName(), actions[ch.GetAction()]}, text})
-		}
+		diffs = append(diffs, objectDiff{change{ch.GetKind(), ch.GetName(), actions[ch.GetAction()]}, fieldDiffs(ch, request.GetSource()), text})
 	}
 	if g.format != formatTable {
 		return len(diffs) > 0, g.format.encode(w, diffs)
 	}
 	for _, d := range diffs {
-		if _, err := fmt.Fprint(w, d.Diff); err != nil {
+		if _, err := fmt.Fprintf(w, "%s %s\n", lb.Ref(lb.Kind(d.Kind), d.Name), d.Action); err != nil {
 			return false, err
+		}
+		for _, f := range d.Fields {
+			if _, err := fmt.Fprintf(w, "  %s\n", f.line(request.GetSource())); err != nil {
+				return false, err
+			}
 		}
 	}
 	return len(diffs) > 0, nil
+}
+
+// side is an object before or after: its fields, and who owns them.
+type side struct {
+	fields map[string]fields.Field
+	order  []string
+	owners map[string][]string
+}
+
+func sideOf(o *apiv1.Object) side {
+	s := side{fields: map[string]fields.Field{}, owners: map[string][]string{}}
+	if o == nil {
+		return s
+	}
+	for _, f := range convert.Schema.List(convert.Content(o)) {
+		s.fields[f.Path] = f
+		s.order = append(s.order, f.Path)
+	}
+	for _, own := range o.GetOwners() {
+		for _, path := range own.GetFields() {
+			s.owners[path] = append(s.owners[path], own.GetSource())
+		}
+	}
+	return s
+}
+
+// fieldDiffs lists what becomes of the fields, those that go last. Of a new object and of new items only what is said
+// is listed, not what defaults fill in.
+func fieldDiffs(ch *apiv1.Change, source string) []fieldDiff {
+	before, after := sideOf(ch.GetBefore()), sideOf(ch.GetAfter())
+	out := []fieldDiff{}
+	for _, path := range after.order {
+		now, owners := after.fields[path], after.owners[path]
+		was, there := before.fields[path]
+		d := fieldDiff{Field: path, After: now.Text(), Owners: owners}
+		switch {
+		case !there && len(owners) > 0:
+			d.Change = "added"
+		case !there:
+			continue
+		case !was.Same(now):
+			d.Change, d.Before = "changed", was.Text()
+			d.Taken = slices.DeleteFunc(slices.Clone(before.owners[path]), func(o string) bool {
+				return o == source || slices.Contains(owners, o)
+			})
+		case !slices.Equal(owners, before.owners[path]):
+			d.Change, d.Before = "owned", was.Text()
+		case len(owners) > 0 && !slices.Contains(owners, source):
+			d.Change, d.Before = "kept", was.Text()
+		default:
+			continue
+		}
+		out = append(out, d)
+	}
+	for _, path := range before.order {
+		if _, stays := after.fields[path]; !stays && len(before.owners[path]) > 0 {
+			out = append(out, fieldDiff{Field: path, Change: "removed", Before: before.fields[path].Text(), Owners: []string{}})
+		}
+	}
+	return out
+}
+
+// line is the field for people; source is whose words were applied.
+func (f fieldDiff) line(source string) string {
+	others := slices.DeleteFunc(slices.Clone(f.Owners), func(o string) bool { return o == source })
+	who := strings.Join(others, ", ")
+	text := func(mark, value string, notes ...string) string {
+		line := mark + " " + f.Field
+		if value != "" {
+			line += ": " + value
+		}
+		if note := strings.Join(slices.DeleteFunc(notes, func(n string) bool { return n == "" }), "; "); note != "" {
+			line += " (" + note + ")"
+		}
+		return line
+	}
+	switch f.Change {
+	case "added":
+		return text("+", f.After, who)
+	case "removed":
+		return text("-", f.Before)
+	case "kept":
+		return text("=", f.After, who)
+	case "owned":
+		note := "default, owned by nobody now"
+		if len(f.Owners) > 0 {
+			note = "owned by " + strings.Join(f.Owners, " and ") + " now"
+		}
+		return text("=", f.After, note)
+	}
+	switch {
+	case len(f.Owners) == 0:
+		who = "default"
+	case len(f.Taken) > 0:
+		who = "taken from " + strings.Join(f.Taken, ", ")
+	}
+	return text("~", f.Before+" → "+f.After, who)
 }
 
 // changeDiff is the unified diff of one object; empty when nothing changes.

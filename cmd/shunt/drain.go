@@ -1,15 +1,11 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 
-	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
-	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
@@ -26,7 +22,9 @@ func newDrain(g *globals, on bool) *cobra.Command {
 		Short:   short,
 		Example: fmt.Sprintf("  shunt %[1]s node mux1\n  shunt %[1]s backend web 10.20.1.11\n  shunt %[1]s backend web '[2001:db8:20:1::11]:8080'", verb),
 	}
-	cmd.AddCommand(&cobra.Command{
+	cmd.Long = "What is drained so stays drained whatever files are applied, until undrain gives it back: the field belongs to the\nsource drain. What a file drains belongs to the file."
+	node := &drainEdit{on: on}
+	nodeCmd := &cobra.Command{
 		Use: "node NAME", Short: nodeShort, Args: needs("NAME"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
@@ -35,40 +33,39 @@ func newDrain(g *globals, on bool) *cobra.Command {
 			return g.names(cmd.Context(), lb.KindNode), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, err := g.modify(cmd, lb.KindNode, args[0], func(o lb.Object) error {
-				o.(*lb.Node).Drain = on
-				return nil
-			})
+			_, err := g.drain(cmd, lb.KindNode, args[0], node)
 			return err
 		},
-	})
+	}
+	node.register(nodeCmd)
+	cmd.AddCommand(nodeCmd)
 	cmd.AddCommand(newDrainBackend(g, on, backendShort))
 	return cmd
 }
 
 func newDrainBackend(g *globals, on bool, short string) *cobra.Command {
 	var wait bool
+	edit := &drainEdit{on: on}
 	cmd := &cobra.Command{
 		Use: "backend SERVICE DIP[:PORT]", Short: short, Args: needs("SERVICE", "DIP[:PORT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			key, err := parseBackend(args[1])
-			if err != nil {
+			var err error
+			if edit.key, err = parseBackend(args[1]); err != nil {
 				return err
 			}
 			w := drainWatch{service: args[0], tell: func(format string, args ...any) error {
 				_, err := fmt.Fprintf(cmd.ErrOrStderr(), format, args...)
 				return err
 			}}
-			w.revision, err = g.modify(cmd, lb.KindService, args[0], func(o lb.Object) error {
-				w.backends = drainedBackends(o.(*lb.Service), key)
-				return drainBackend(o.(*lb.Service), key, on)
-			})
+			w.revision, err = g.drain(cmd, lb.KindService, args[0], edit)
+			w.backends = edit.members
 			if err != nil || !wait {
 				return err
 			}
 			return g.waitDrained(cmd.Context(), w)
 		},
 	}
+	edit.register(cmd)
 	if on {
 		cmd.Long = "Drain backend gives a backend no new flows, in all endpoints of the service. Flows that muxes remember stay with it,\n" +
 			"for at most the endpoint's drainTimeout if it has one: then the backend loses its place, and what is left is given\n" +
@@ -76,66 +73,6 @@ func newDrainBackend(g *globals, on bool, short string) *cobra.Command {
 		cmd.Flags().BoolVar(&wait, "wait", false, "wait until no mux counts a flow of it, or the limit has passed")
 	}
 	return cmd
-}
-
-// modifyAttempts bounds how often modify starts over because others changed the object in between.
-const modifyAttempts = 16
-
-// modify reads an object, changes it, and applies it if nobody changed it since; else it starts over. It returns the
-// revision of the change.
-func (g *globals) modify(cmd *cobra.Command, kind lb.Kind, name string, change func(lb.Object) error) (revision int64, err error) {
-	err = g.call(cmd.Context(), func(ctx context.Context, c *client) error {
-		for attempt := 1; ; attempt++ {
-			objects, err := c.fetch(ctx, kind, name)
-			if err != nil {
-				return err
-			}
-			object, err := domainObject(objects[0])
-			if err != nil {
-				return err
-			}
-			if err := change(object); err != nil {
-				return err
-			}
-			request := &apiv1.ApplyRequest{Objects: wireObjects([]lb.Object{object})}
-			request.Objects[0].Revision = objects[0].GetRevision()
-			response, err := c.Apply(ctx, connect.NewRequest(request))
-			if connect.CodeOf(err) == connect.CodeAborted && attempt < modifyAttempts {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			revision = response.Msg.GetRevision()
-			return g.printChanges(cmd.OutOrStdout(), revision, response.Msg.GetChanges(), false)
-		}
-	})
-	return revision, err
-}
-
-// drainBackend sets the drain of a backend in every endpoint that has it. Port 0 means every port.
-func drainBackend(s *lb.Service, key lb.BackendKey, on bool) error {
-	found := false
-	for i := range s.Endpoints {
-		for j := range s.Endpoints[i].Backends {
-			if b := &s.Endpoints[i].Backends[j]; isBackend(b, key) {
-				b.Drain, found = on, true
-			}
-		}
-	}
-	if found {
-		return nil
-	}
-	what := key.DIP.String()
-	if key.Port != 0 {
-		what = netip.AddrPortFrom(key.DIP, key.Port).String()
-	}
-	return fmt.Errorf("%s: backend %s: must be a backend of the service", lb.Ref(lb.KindService, s.Name), what)
-}
-
-// isBackend tells whether the key names the backend. Port 0 means every port.
-func isBackend(b *lb.Backend, key lb.BackendKey) bool {
-	return slices.Contains(b.DIPs, key.DIP) && (key.Port == 0 || key.Port == b.Port)
 }
 
 // parseBackend reads DIP or DIP:PORT; the port is 0 when there is none.

@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
 )
 
 // Two people drain two backends at once: the later one starts over and neither drain is lost.
@@ -23,7 +26,9 @@ func TestDrainKeepsTheChangesOfOthers(t *testing.T) {
 	}
 	fake.meddle = func() {
 		other := proto.CloneOf(fake.objects["services/web"])
-		other.GetService().Endpoints[0].Backends[1].Drain = true
+		ep := other.GetService().Endpoints[0]
+		ep.Backends[1].Drain = true
+		other.Owners = append(other.Owners, &apiv1.FieldOwner{Source: drainSource, Fields: []string{convert.BackendPath(ep, ep.Backends[1]) + ".drain"}})
 		fake.revision++
 		other.Revision = fake.revision
 		fake.objects["services/web"] = other

@@ -127,16 +127,19 @@ func (c *client) get(ctx context.Context, g *globals, w io.Writer, kind lb.Kind,
 
 // printYAML prints objects in canonical YAML.
 func printYAML(w io.Writer, objects []*apiv1.Object) error {
-	var list []lb.Object
-	for _, o := range objects {
-		object, err := domainObject(o)
+	for i, o := range objects {
+		text, err := objectYAML(o)
 		if err != nil {
 			return err
 		}
-		list = append(list, object)
+		if i > 0 {
+			text = "---\n" + text
+		}
+		if _, err := io.WriteString(w, text+ownersComment(o)); err != nil {
+			return err
+		}
 	}
-	_, err := w.Write(lb.Marshal(list...))
-	return err
+	return nil
 }
 
 // objectRows is the table of objects of one kind, with what the nodes reported.

@@ -25,9 +25,9 @@ func violationText(v *apiv1.Violation) string {
 	return lb.Violation{Field: v.GetField(), Value: v.GetValue(), Allowed: v.GetAllowed()}.String()
 }
 
-// readObjects reads and validates the objects of files, of the YAML files in directories, and of "-", stdin. The faults
-// of all of them are one error.
-func readObjects(ctx context.Context, stdin io.Reader, names []string) ([]lb.Object, error) {
+// readDocuments reads the objects of files, of the YAML files in directories, and of "-", stdin. The faults of all of
+// them are one error.
+func readDocuments(ctx context.Context, stdin io.Reader, names []string, extent lb.Extent) ([]lb.Document, error) {
 	if len(names) == 0 {
 		return nil, usagef("-f FILE is missing, must be a file, a directory or - for standard input")
 	}
@@ -36,29 +36,34 @@ func readObjects(ctx context.Context, stdin io.Reader, names []string) ([]lb.Obj
 		return nil, err
 	}
 	var (
-		objects []lb.Object
-		faults  []string
+		docs   []lb.Document
+		faults []string
+		seen   = map[string]bool{}
 	)
 	for _, file := range files {
-		found, err := readFile(ctx, stdin, file)
+		found, err := readFile(ctx, stdin, file, extent)
 		if ctx.Err() != nil {
 			return nil, err
 		}
 		if err != nil {
 			faults = append(faults, err.Error())
 		}
-		objects = append(objects, found...)
+		for _, d := range found {
+			ref := lb.Ref(d.Object.Kind(), d.Object.ObjectName())
+			if seen[ref] {
+				faults = append(faults, ref+": must not be given twice")
+			}
+			seen[ref] = true
+		}
+		docs = append(docs, found...)
 	}
 	if len(faults) > 0 {
 		return nil, fmt.Errorf("%s", strings.Join(faults, "\n"))
 	}
-	if len(objects) == 0 {
+	if len(docs) == 0 {
 		return nil, fmt.Errorf("%s: no objects, must have at least one YAML document with a kind", strings.Join(names, ", "))
 	}
-	if twice := lb.Validate(objects...); len(twice) > 0 {
-		return nil, &lb.Error{Violations: twice}
-	}
-	return objects, nil
+	return docs, nil
 }
 
 // yamlFiles puts the YAML files of directories, in order of name, in the place of these.
@@ -87,43 +92,34 @@ func yamlFiles(names []string) ([]string, error) {
 }
 
 // readFile reads until ctx ends: nobody may ever write to standard input.
-func readFile(ctx context.Context, stdin io.Reader, name string) ([]lb.Object, error) {
+func readFile(ctx context.Context, stdin io.Reader, name string, extent lb.Extent) ([]lb.Document, error) {
 	type result struct {
-		objects []lb.Object
-		err     error
+		docs []lb.Document
+		err  error
 	}
 	done := make(chan result, 1)
 	go func() {
-		objects, err := parseFile(stdin, name)
-		done <- result{objects, err}
+		docs, err := parseFile(stdin, name, extent)
+		done <- result{docs, err}
 	}()
 	select {
 	case r := <-done:
-		return r.objects, r.err
+		return r.docs, r.err
 	case <-ctx.Done():
 		return nil, fmt.Errorf("read %s: %w", name, ctx.Err())
 	}
 }
 
-func parseFile(stdin io.Reader, name string) ([]lb.Object, error) {
+func parseFile(stdin io.Reader, name string, extent lb.Extent) ([]lb.Document, error) {
 	if name == "-" {
-		return lb.Parse(stdin, "stdin")
+		return lb.ParseDocuments(stdin, "stdin", extent)
 	}
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("read objects: %w", err)
 	}
 	defer file.Close()
-	return lb.Parse(file, name)
-}
-
-// wireObjects writes objects for the API.
-func wireObjects(objects []lb.Object) []*apiv1.Object {
-	out := make([]*apiv1.Object, len(objects))
-	for i, o := range objects {
-		out[i] = convert.ToObject(o)
-	}
-	return out
+	return lb.ParseDocuments(file, name, extent)
 }
 
 // domainObject reads an object of the API; nil stays nil.

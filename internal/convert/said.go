@@ -39,6 +39,11 @@ func backendText(m protoreflect.Message) string {
 	return strings.TrimSuffix(dips, last) + netip.AddrPortFrom(a, uint16(b.GetPort())).String()
 }
 
+// BackendPath is the path of a backend within its service.
+func BackendPath(ep *apiv1.Endpoint, b *apiv1.Backend) string {
+	return "endpoints[" + endpointText(ep.ProtoReflect()) + "].backends[" + backendText(b.ProtoReflect()) + "]"
+}
+
 func peerText(m protoreflect.Message) string { return m.Interface().(*apiv1.BGPPeer).GetAddress() }
 
 // Content is the message of the object's kind; nil when there is none.

@@ -14,13 +14,13 @@ import (
 
 // Apply gives YAML to the lab's manager and returns the store's revision.
 func (l *Lab) Apply(ctx context.Context, text string) (int64, error) {
-	objects, err := lb.Parse(strings.NewReader(text), "")
+	docs, err := lb.ParseDocuments(strings.NewReader(text), "", lb.Whole)
 	if err != nil {
 		return 0, fmt.Errorf("apply to lab %s: %w", l.Topology.Name, err)
 	}
 	request := &apiv1.ApplyRequest{}
-	for _, o := range objects {
-		request.Objects = append(request.Objects, convert.ToObject(o))
+	for _, d := range docs {
+		request.Objects = append(request.Objects, convert.Written(d))
 	}
 	client, err := l.Client()
 	if err != nil {
