@@ -69,6 +69,13 @@ func (v *view) tellLocked(c change) {
 			s.tell(c.items, false)
 		}
 	}
+	for name, keys := range c.muxItems {
+		for s := range v.audience.byNode[name] {
+			if s.role == lb.RoleMux {
+				s.tell(keys, false)
+			}
+		}
+	}
 	for host, keys := range c.bindings {
 		for _, name := range v.wanted.NodesAt(host) {
 			for s := range v.audience.byNode[name] {

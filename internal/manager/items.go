@@ -8,6 +8,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/place"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -18,24 +19,69 @@ type items struct {
 	services map[string]*apiv1.PlanItem
 	// told is what the items of services were made of.
 	told      map[string]plan.Service
-	endpoints map[string]*apiv1.PlanItem
-	bindings  map[string]hostItem
+	endpoints map[string]muxItem
+	// where are the muxes of VIPs that are not on every mux.
+	where    map[place.Key][]string
+	bindings map[string]hostItem
 	// byHost are the same bindings by host address.
 	byHost map[netip.Addr]map[string]*apiv1.PlanItem
 	// byEndpoint are the keys of an endpoint's bindings.
 	byEndpoint map[lb.EndpointKey][]string
 }
 
+// muxItem is an endpoint's item and the VIP whose place decides who gets it.
+type muxItem struct {
+	vip  place.Key
+	item *apiv1.PlanItem
+}
+
 func newItems() items {
 	return items{
-		ringKeys: map[string]*apiv1.PlanItem{}, services: map[string]*apiv1.PlanItem{}, told: map[string]plan.Service{}, endpoints: map[string]*apiv1.PlanItem{},
+		ringKeys: map[string]*apiv1.PlanItem{}, services: map[string]*apiv1.PlanItem{}, told: map[string]plan.Service{}, endpoints: map[string]muxItem{},
+		where:    map[place.Key][]string{},
 		bindings: map[string]hostItem{}, byHost: map[netip.Addr]map[string]*apiv1.PlanItem{}, byEndpoint: map[lb.EndpointKey][]string{},
 	}
 }
 
-// rebuildLocked makes the items of one endpoint afresh and notes those that came, went or changed.
-func (v *view) rebuildLocked(key lb.EndpointKey, c *change) {
-	c.items = append(c.items, plan.EndpointItem(key))
+// retouchLocked brings the items up to date of what a fold touched, and notes who gets them.
+func (v *view) retouchLocked(touched touched, c *change) {
+	shared := map[string][]place.Key{} // VIPs that services have or had
+	for name := range touched.services {
+		for _, s := range [][]netip.Addr{v.items.told[name].VIPs, v.vipsLocked(name)} {
+			for _, vip := range s {
+				shared[name] = append(shared[name], plan.VIPKey(vip))
+				touched.vips[plan.VIPKey(vip)] = true
+			}
+		}
+	}
+	reached := make(map[place.Key]reach, len(touched.vips))
+	for vip := range touched.vips {
+		var moved bool
+		if reached[vip], moved = v.relocateLocked(vip); moved {
+			v.noteMoveLocked(vip, reached[vip], c)
+		}
+	}
+	for name := range touched.services {
+		if v.retellLocked(name) {
+			for _, vip := range shared[name] {
+				c.tellMuxes(reached[vip], plan.ServiceItem(name))
+			}
+		}
+	}
+	for key := range touched.endpoints {
+		r, ok := reached[plan.VIPOf(key)]
+		if !ok {
+			r = v.whereLocked(plan.VIPOf(key))
+		}
+		v.rebuildLocked(key, r, c)
+		c.endpoints = append(c.endpoints, key)
+	}
+}
+
+// rebuildLocked makes the items of one endpoint afresh and notes those that came, went or changed. reach are the muxes
+// that have the endpoint or had it.
+func (v *view) rebuildLocked(key lb.EndpointKey, reach reach, c *change) {
+	c.tellMuxes(reach, plan.EndpointItem(key))
 	delete(v.items.endpoints, plan.EndpointItem(key))
 	for _, k := range v.items.byEndpoint[key] {
 		c.bindingOf(v.items.bindings[k].host, k)
@@ -49,7 +95,7 @@ func (v *view) rebuildLocked(key lb.EndpointKey, c *change) {
 	}
 	encap := v.networks.Encap(key.VIP)
 	ep := plan.MakeEndpoint(own.svc, own.ep, &st, encap)
-	v.items.endpoints[plan.EndpointItem(key)] = convert.EndpointItem(&ep)
+	v.items.endpoints[plan.EndpointItem(key)] = muxItem{vip: plan.VIPOf(key), item: convert.EndpointItem(&ep)}
 	for _, hb := range plan.MakeBindings(own.svc, own.ep, &st, encap) {
 		item := convert.BindingItem(&hb.Binding)
 		c.bindingOf(hb.Host, item.Key)
@@ -74,26 +120,23 @@ func (i *items) unbind(key string) {
 	}
 }
 
-// retellLocked makes the service's item afresh where it differs and returns its key if so. Lists of sources are long: an
+// retellLocked makes the service's item afresh where it differs and tells whether it did. Lists of sources are long: an
 // equal item is not made again.
-func (v *view) retellLocked(name string) []string {
+func (v *view) retellLocked(name string) bool {
 	key := plan.ServiceItem(name)
 	had, told := v.items.told[name]
 	svc := v.state.Services[name]
 	if svc == nil {
-		if !told {
-			return nil
-		}
 		delete(v.items.told, name)
 		delete(v.items.services, key)
-		return []string{key}
+		return told
 	}
 	now := plan.MakeService(svc, v.state.Policies)
 	if told && sameService(&had, &now) {
-		return nil
+		return false
 	}
 	v.items.told[name], v.items.services[key] = now, convert.ServiceItem(&now)
-	return []string{key}
+	return true
 }
 
 // sameService tells whether two services share the same among their endpoints.
@@ -106,10 +149,16 @@ func sameService(a, b *plan.Service) bool {
 func (v *view) itemLocked(node *lb.Node, key string) *apiv1.PlanItem {
 	switch node.Role {
 	case lb.RoleMux:
-		if item := v.items.endpoints[key]; item != nil {
-			return item
+		if mi := v.items.endpoints[key]; mi.item != nil {
+			if !v.servesLocked(node.Name, mi.vip) {
+				return nil
+			}
+			return mi.item
 		}
 		if item := v.items.services[key]; item != nil {
+			if !v.servesAnyLocked(node.Name, item.GetService().GetName()) {
+				return nil
+			}
 			return item
 		}
 		return v.items.ringKeys[key]
@@ -126,8 +175,16 @@ func (v *view) allLocked(node *lb.Node) map[string]*apiv1.PlanItem {
 	out := map[string]*apiv1.PlanItem{}
 	switch node.Role {
 	case lb.RoleMux:
-		maps.Copy(out, v.items.endpoints)
-		maps.Copy(out, v.items.services)
+		for key, mi := range v.items.endpoints {
+			if v.servesLocked(node.Name, mi.vip) {
+				out[key] = mi.item
+			}
+		}
+		for key, item := range v.items.services {
+			if v.servesAnyLocked(node.Name, item.GetService().GetName()) {
+				out[key] = item
+			}
+		}
 		maps.Copy(out, v.items.ringKeys)
 	case lb.RoleHost:
 		for _, a := range node.Addresses {

@@ -14,6 +14,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/place"
 	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/store"
 )
@@ -82,6 +83,7 @@ type view struct {
 	// networks are the state's, ordered.
 	networks    lb.Networks
 	items       items
+	vips        vips
 	subscribers map[subscriber]bool
 	// accesses are the access tokens by id.
 	accesses map[string]*apiv1.StoredAccess
@@ -96,8 +98,9 @@ type subscriber interface{ note(c change) }
 // change is what a fold did.
 type change struct {
 	objects []ref
-	// items whose content may have changed, for muxes.
-	items []string
+	// items whose content may have changed, for every mux, and by name for some muxes.
+	items    []string
+	muxItems map[string][]string
 	// bindings that may have changed, by the host address they have or had.
 	bindings map[netip.Addr][]string
 	// endpoints whose state, owner or surroundings changed.
@@ -116,7 +119,9 @@ func newView(s *secrets) *view {
 		state: plan.State{
 			Networks: map[string]*lb.Network{}, Nodes: map[string]*lb.Node{}, Services: map[string]*lb.Service{},
 			Tenants: map[string]*lb.Tenant{}, Policies: map[string]*lb.Policy{}, Endpoints: map[lb.EndpointKey]plan.EndpointState{},
+			Places: map[place.Key]plan.Place{},
 		},
+		vips:   newVIPs(),
 		tokens: map[string]*apiv1.StoredToken{}, revoked: map[string]*apiv1.StoredRevocation{}, managers: map[string]*apiv1.StoredManager{},
 		owners: map[lb.EndpointKey]owner{}, items: newItems(), mods: map[string]int64{},
 		accesses:    map[string]*apiv1.StoredAccess{},
@@ -149,7 +154,7 @@ func (v *view) fold(b store.Batch) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var c change
-	touched := touched{endpoints: map[lb.EndpointKey]bool{}, services: map[string]bool{}}
+	touched := touched{endpoints: map[lb.EndpointKey]bool{}, services: map[string]bool{}, vips: map[place.Key]bool{}}
 	for _, ev := range b.Events {
 		if err := v.foldEventLocked(ev, &c, touched); err != nil {
 			return fmt.Errorf("revision %d: key %s: %w", b.Revision, ev.KV.Key, err)
@@ -165,13 +170,7 @@ func (v *view) fold(b store.Batch) error {
 	v.spreadLocked(c.objects, touched)
 	v.rev = b.Revision
 	v.state.Revision = v.planRev
-	for name := range touched.services {
-		c.items = append(c.items, v.retellLocked(name)...)
-	}
-	for key := range touched.endpoints {
-		v.rebuildLocked(key, &c)
-		c.endpoints = append(c.endpoints, key)
-	}
+	v.retouchLocked(touched, &c)
 	for s := range v.subscribers {
 		s.note(c)
 	}
@@ -218,13 +217,15 @@ func (v *view) editsLocked(changed []ref) []lb.Edit {
 // planned tells whether a key's change is a new revision for nodes and watchers. The serial key is in every write that
 // deletes such a key: members that load the state later come to the same revision.
 func planned(key string) bool {
-	return key == keySerial || strings.HasPrefix(key, dirObjects) || strings.HasPrefix(key, dirStates) || strings.HasPrefix(key, dirRingKeys)
+	return key == keySerial || strings.HasPrefix(key, dirObjects) || strings.HasPrefix(key, dirStates) || strings.HasPrefix(key, dirRingKeys) ||
+		strings.HasPrefix(key, dirPlacement)
 }
 
 // touched is what a fold may have changed of what items are made of.
 type touched struct {
 	endpoints map[lb.EndpointKey]bool
 	services  map[string]bool
+	vips      map[place.Key]bool
 }
 
 func (v *view) foldEventLocked(ev store.Event, c *change, touched touched) error {
@@ -234,6 +235,8 @@ func (v *view) foldEventLocked(ev store.Event, c *change, touched touched) error
 		return v.foldObjectLocked(ev, c, touched)
 	case strings.HasPrefix(key, dirStates):
 		return v.foldStateLocked(ev, touched.endpoints)
+	case strings.HasPrefix(key, dirPlacement):
+		return v.foldPlacementLocked(ev, touched)
 	case strings.HasPrefix(key, dirTokens):
 		return foldMessage(ev, dirTokens, v.tokens, &apiv1.StoredToken{})
 	case strings.HasPrefix(key, dirAccess):
@@ -336,6 +339,7 @@ func (v *view) foldObjectLocked(ev store.Event, c *change, touched touched) erro
 	case *lb.Service:
 		v.state.Services[o.Name] = o
 		touched.services[o.Name] = true
+		v.vips.claim(o)
 		plan.EachEndpoint(o, func(key lb.EndpointKey, ep *lb.Endpoint) {
 			v.owners[key] = owner{o, ep}
 			touched.endpoints[key] = true
@@ -360,6 +364,7 @@ func (v *view) forgetLocked(o lb.Object, touched touched) {
 	case *lb.Service:
 		delete(v.state.Services, o.Name)
 		touched.services[o.Name] = true
+		v.vips.disclaim(o, touched)
 		plan.EachEndpoint(o, func(key lb.EndpointKey, _ *lb.Endpoint) {
 			if v.owners[key].svc == o {
 				delete(v.owners, key)

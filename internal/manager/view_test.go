@@ -16,6 +16,7 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/place"
 	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/ring"
 	"github.com/shuntlb/shunt/internal/store"
@@ -105,7 +106,7 @@ func (w *world) step(rt *rapid.T) {
 	}
 	w.rev++
 	batch := store.Batch{Revision: w.rev}
-	ops := rapid.Permutation(wr.txn.Ops).Draw(rt, "order")
+	ops := rapid.Permutation(append(wr.txn.Ops, randomPlacement(rt)...)).Draw(rt, "order")
 	for _, op := range ops {
 		batch.Events = append(batch.Events, store.Event{KV: store.KV{Key: op.Key, Value: op.Value, ModRevision: w.rev}, Deleted: op.Delete})
 	}
@@ -147,7 +148,7 @@ func objects(rt *rapid.T) []lb.Object {
 	}
 	for _, name := range []string{"gold", "silver"} {
 		if rapid.Bool().Draw(rt, name) {
-			out = append(out, &lb.Policy{Name: name, Limits: randomLimits(rt), Sources: randomSources(rt)})
+			out = append(out, &lb.Policy{Name: name, Limits: randomLimits(rt), Sources: randomSources(rt), Placement: randomReplicas(rt)})
 		}
 	}
 	if rapid.Bool().Draw(rt, "tenant") {
@@ -157,6 +158,40 @@ func objects(rt *rapid.T) []lb.Object {
 		lb.SetDefaults(o)
 	}
 	return out
+}
+
+// randomPlacement writes some buckets: places of VIPs that may exist, on muxes that may not.
+func randomPlacement(rt *rapid.T) (ops []store.Op) {
+	buckets := map[int]map[place.Key]plan.Place{}
+	names := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"ghost", "mux1", "mux2"}), 0, 2, rapid.ID)
+	for i := range 4 {
+		vip := plan.VIPKey(netip.AddrFrom4([4]byte{203, 0, 113, byte(1 + i)}))
+		b := vip.Bucket(placeBuckets)
+		switch rapid.IntRange(0, 3).Draw(rt, "placed") {
+		case 0:
+			buckets[b] = map[place.Key]plan.Place{}
+		case 1:
+			muxes := slices.Sorted(slices.Values(names.Draw(rt, "muxes")))
+			leaving := slices.Sorted(slices.Values(names.Draw(rt, "leaving")))
+			leaving = slices.DeleteFunc(leaving, func(n string) bool { return slices.Contains(muxes, n) })
+			buckets[b] = map[place.Key]plan.Place{vip: {Muxes: muxes, Leaving: leaving}}
+		}
+	}
+	for b, places := range buckets {
+		value, err := proto.Marshal(convert.ToStoredPlacement(places))
+		if err != nil {
+			rt.Fatal(err)
+		}
+		ops = append(ops, store.Put(bucketKey(b), value))
+	}
+	return ops
+}
+
+func randomReplicas(rt *rapid.T) *lb.Placement {
+	if rapid.Bool().Draw(rt, "no placement") {
+		return nil
+	}
+	return &lb.Placement{Replicas: rapid.Uint32Range(0, 2).Draw(rt, "replicas")}
 }
 
 func randomLimits(rt *rapid.T) *lb.Limits {
@@ -182,7 +217,7 @@ func hostAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 20, byte(i)
 // randomService takes its VIPs from a small pool, so that endpoints move between services.
 func randomService(rt *rapid.T, name string) *lb.Service {
 	s := &lb.Service{
-		Name: name, Limits: randomLimits(rt), Sources: randomSources(rt), Policy: rapid.SampledFrom([]string{"", "gold", "silver"}).Draw(rt, "policy"),
+		Name: name, Limits: randomLimits(rt), Sources: randomSources(rt), Placement: randomReplicas(rt), Policy: rapid.SampledFrom([]string{"", "gold", "silver"}).Draw(rt, "policy"),
 	}
 	for _, v := range rapid.SliceOfNDistinct(rapid.IntRange(1, 4), 1, 2, rapid.ID).Draw(rt, "vips") {
 		s.VIPs = append(s.VIPs, netip.AddrFrom4([4]byte{203, 0, 113, byte(v)}))

@@ -81,13 +81,17 @@ func wantedTables(p plan.Plan, now present) dataplane.MuxState {
 	for i, e := range p.Endpoints {
 		out.Endpoints = append(out.Endpoints, wantedEndpoint(e, now.rings.next[i], now))
 	}
+	served := vips(p)
 	for _, s := range p.Services {
 		limits, sources := s.Limits, now.sources.get(s.Name, s.Sources)
 		if limits.Ping == 0 {
 			limits.Ping = lb.DefaultPing
 		}
 		for _, vip := range s.VIPs {
-			out.VIPs = append(out.VIPs, dataplane.MuxVIP{VIP: vip, Limits: limits, Sources: sources})
+			// Other VIPs of the service are on other muxes.
+			if served[vip] {
+				out.VIPs = append(out.VIPs, dataplane.MuxVIP{VIP: vip, Limits: limits, Sources: sources})
+			}
 		}
 	}
 	return out

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/place"
 )
 
 // DefaultMTU is the underlay's MTU when no Network says otherwise.
@@ -23,6 +24,8 @@ type State struct {
 	Policies  map[string]*lb.Policy
 	Endpoints map[lb.EndpointKey]EndpointState
 	RingKeys  []Key // ordered by ID
+	// Places are those of VIPs for which it was decided.
+	Places map[place.Key]Place
 }
 
 // HostBinding is a binding and the host address that decides which node gets it.
@@ -143,7 +146,8 @@ func ForNode(s *State, name string) Plan {
 	}
 	networks := s.AllNetworks()
 	for _, svc := range s.Services {
-		if node.Role == lb.RoleMux {
+		served := func(vip netip.Addr) bool { return s.serves(name, svc, vip) }
+		if node.Role == lb.RoleMux && slices.ContainsFunc(svc.VIPs, served) {
 			p.Services = append(p.Services, MakeService(svc, s.Policies))
 		}
 		EachEndpoint(svc, func(key lb.EndpointKey, ep *lb.Endpoint) {
@@ -153,7 +157,9 @@ func ForNode(s *State, name string) Plan {
 			}
 			switch node.Role {
 			case lb.RoleMux:
-				p.Endpoints = append(p.Endpoints, MakeEndpoint(svc, ep, &st, networks.Encap(key.VIP)))
+				if served(key.VIP) {
+					p.Endpoints = append(p.Endpoints, MakeEndpoint(svc, ep, &st, networks.Encap(key.VIP)))
+				}
 			case lb.RoleHost:
 				for _, hb := range MakeBindings(svc, ep, &st, networks.Encap(key.VIP)) {
 					if slices.Contains(node.Addresses, hb.Host) {
