@@ -105,7 +105,7 @@ func (s *Store) Get(ctx context.Context, key string) (store.KV, bool, int64, err
 		return store.KV{}, false, 0, err
 	}
 	defer done()
-	res, err := s.client.Get(ctx, s.prefix+key)
+	res, err := s.read(ctx, s.prefix+key)
 	if err != nil {
 		return store.KV{}, false, 0, s.fault("get "+key, err)
 	}
@@ -115,6 +115,16 @@ func (s *Store) Get(ctx context.Context, key string) (store.KV, bool, int64, err
 	return s.fromKV(res.Kvs[0]), true, res.Header.Revision, nil
 }
 
+// read asks again when a new leader was elected meanwhile: the old one's answer would not be certain.
+func (s *Store) read(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	for {
+		res, err := s.client.Get(ctx, key, opts...)
+		if !errors.Is(err, rpctypes.ErrLeaderChanged) || ctx.Err() != nil {
+			return res, err
+		}
+	}
+}
+
 // List implements store.Store.
 func (s *Store) List(ctx context.Context, prefix string) (store.Snapshot, error) {
 	ctx, done, err := s.bound(ctx)
@@ -122,7 +132,7 @@ func (s *Store) List(ctx context.Context, prefix string) (store.Snapshot, error)
 		return store.Snapshot{}, err
 	}
 	defer done()
-	res, err := s.client.Get(ctx, s.prefix+prefix, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
+	res, err := s.read(ctx, s.prefix+prefix, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
 	if err != nil {
 		return store.Snapshot{}, s.fault("list "+prefix, err)
 	}
@@ -190,7 +200,7 @@ func (s *Store) Barrier(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	defer done()
-	res, err := s.client.Get(ctx, s.prefix+"/", clientv3.WithCountOnly())
+	res, err := s.read(ctx, s.prefix+"/", clientv3.WithCountOnly())
 	if err != nil {
 		return 0, s.fault("barrier", err)
 	}

@@ -11,28 +11,39 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
-	"google.golang.org/protobuf/proto"
-
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
 )
 
-// checkFiles reads the whole database, so that damage is found here and not when etcd, long since up, falls over it. The
-// log has checksums, which etcd checks; the database has none: what no rule of its format contradicts is found by
-// comparing it with the other members' only, which etcd does when it starts.
-func checkFiles(dir string) (err error) {
-	wal, db := filepath.Join(dir, "member", "wal"), filepath.Join(dir, "member", "snap", "db")
+// checkFiles reads the whole log and database, so that damage is found here and not when etcd, long since up, falls over
+// it. The log has checksums; the database has none: what no rule of its format contradicts is found only by comparing it
+// with the other members', which etcd does when it starts.
+func checkFiles(dir string) error {
+	log, db := filepath.Join(dir, "member", "wal"), filepath.Join(dir, "member", "snap", "db")
 	if _, err := os.Stat(db); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	logs, err := filepath.Glob(filepath.Join(wal, "*.wal"))
+	logs, err := filepath.Glob(filepath.Join(log, "*.wal"))
 	if err != nil {
 		return err
 	}
 	if len(logs) == 0 {
-		return damaged(fmt.Errorf("%s: holds no log although there is a database", wal))
+		return damaged(fmt.Errorf("%s: holds no log although there is a database", log))
 	}
+	if err := guarded(func() error { _, err := wal.ValidSnapshotEntries(zap.NewNop(), log); return err }); err != nil {
+		return damaged(fmt.Errorf("%s: %w", log, err))
+	}
+	if err := guarded(func() error { return readDatabase(db) }); err != nil {
+		return damaged(fmt.Errorf("%s: %w", db, err))
+	}
+	return nil
+}
+
+// guarded reads what may be damaged: a page may name addresses outside of its file.
+func guarded(read func() error) (err error) {
 	done := make(chan struct{})
-	// A damaged page may name addresses outside of the file.
 	go func() {
 		defer close(done)
 		defer func() {
@@ -41,20 +52,19 @@ func checkFiles(dir string) (err error) {
 			}
 		}()
 		debug.SetPanicOnFault(true)
-		err = readDatabase(db)
+		err = read()
 	}()
 	<-done
-	if err != nil {
-		return damaged(fmt.Errorf("%s: %w", db, err))
-	}
-	return nil
+	return err
 }
 
 // lockTimeout: another process that uses the files is no damage, and the caller's lock keeps it away.
 const lockTimeout = time.Second
 
 func readDatabase(path string) error {
-	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, PreLoadFreelist: true, Timeout: lockTimeout})
+	// Without the list of free pages, which bbolt makes in a goroutine that damage would end the process in. It looks at what
+	// this reads.
+	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: lockTimeout})
 	if err != nil {
 		return err
 	}
@@ -73,6 +83,9 @@ func readBucket(name string, b *bolt.Bucket) error {
 			return fmt.Errorf("bucket %q: keys are out of order", name)
 		}
 		last, first = append(last[:0], k...), false
+		if v == nil {
+			return fmt.Errorf("bucket %q: holds a bucket", name)
+		}
 		if name != "key" {
 			return nil
 		}

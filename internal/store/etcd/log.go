@@ -17,6 +17,8 @@ import (
 var harmless = map[string]bool{
 	// A new member has no snapshot to detect the storage version from; it succeeds at the next attempt.
 	"failed to update storage version": true,
+	// It asks again and again until it is.
+	"rejecting promote learner: learner is not ready": true,
 }
 
 // quietLogger writes etcd's errors but for the harmless ones, and tells of the fatal one.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -129,6 +130,10 @@ func start(cfg *embed.Config, failed *fatal) (e *embed.Etcd, err error) {
 	<-done
 	if cause := failed.cause(); cause != nil {
 		return nil, damaged(cause)
+	}
+	// etcd has no value for it.
+	if err != nil && strings.Contains(err.Error(), "found data inconsistency with peers") {
+		return nil, damaged(err)
 	}
 	return e, err
 }

@@ -112,10 +112,17 @@ type group struct {
 // newGroup starts n members at once. Nothing of it is durable.
 func newGroup(t testing.TB, n int) *group {
 	t.Helper()
+	return newGroupWith(t, n, func(*Options) {})
+}
+
+// newGroupWith starts members with other options.
+func newGroupWith(t testing.TB, n int, change func(*Options)) *group {
+	t.Helper()
 	g := &group{t: t, ca: newAuthority(t)}
 	var all []string
 	for range n {
 		o := g.next()
+		change(&o)
 		all = append(all, o.Name+"="+peerURL(o.Peer))
 		g.options, g.members = append(g.options, o), append(g.members, nil)
 	}
@@ -196,7 +203,12 @@ func (g *group) follower() int {
 
 func put(t testing.TB, s store.Store, key, value string) int64 {
 	t.Helper()
-	res, err := s.Txn(t.Context(), store.Txn{Ops: []store.Op{store.Put(key, []byte(value))}})
+	return commit(t, s, store.Put(key, []byte(value)))
+}
+
+func commit(t testing.TB, s store.Store, op store.Op) int64 {
+	t.Helper()
+	res, err := s.Txn(t.Context(), store.Txn{Ops: []store.Op{op}})
 	if err != nil {
 		t.Fatal(err)
 	}
