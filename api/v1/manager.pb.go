@@ -148,7 +148,10 @@ type ApplyRequest struct {
 	// Source of the changes, which owns the fields that they set; "apply" when empty. 1 to 63 of a-z, 0-9 and -.
 	Source string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
 	// Take fields over that other sources own, instead of being refused with FAILED_PRECONDITION.
-	Force         bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
+	Force bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
+	// The request is everything that the source says: objects that it made and that are not in it are deleted, unless another source owns
+	// something of them; of those it gives up what it owns.
+	Prune         bool `protobuf:"varint,5,opt,name=prune,proto3" json:"prune,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -207,6 +210,13 @@ func (x *ApplyRequest) GetSource() string {
 func (x *ApplyRequest) GetForce() bool {
 	if x != nil {
 		return x.Force
+	}
+	return false
+}
+
+func (x *ApplyRequest) GetPrune() bool {
+	if x != nil {
+		return x.Prune
 	}
 	return false
 }
@@ -3580,12 +3590,13 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\tViolation\x12\x14\n" +
 	"\x05field\x18\x01 \x01(\tR\x05field\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x18\n" +
-	"\aallowed\x18\x03 \x01(\tR\aallowed\"\x81\x01\n" +
+	"\aallowed\x18\x03 \x01(\tR\aallowed\"\x97\x01\n" +
 	"\fApplyRequest\x12*\n" +
 	"\aobjects\x18\x01 \x03(\v2\x10.shunt.v1.ObjectR\aobjects\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12\x16\n" +
 	"\x06source\x18\x03 \x01(\tR\x06source\x12\x14\n" +
-	"\x05force\x18\x04 \x01(\bR\x05force\"W\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\x12\x14\n" +
+	"\x05prune\x18\x05 \x01(\bR\x05prune\"W\n" +
 	"\rApplyResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12*\n" +
 	"\achanges\x18\x02 \x03(\v2\x10.shunt.v1.ChangeR\achanges\"\xa7\x02\n" +

@@ -25,6 +25,8 @@ type managerFlags struct {
 	metrics                       string
 	downAfter                     time.Duration
 	verbose                       bool
+	// single: part of `shunt run`, which needs no next steps.
+	single bool
 }
 
 // newManager is the command `shunt manager`.
@@ -124,7 +126,7 @@ func runManager(ctx context.Context, f managerFlags, stderr io.Writer) error {
 	}
 	defer m.Close()
 	log.Info("manager is up", "listen", listener.Addr(), "data", f.data, "epoch", m.Epoch())
-	if m.FirstStart {
+	if m.FirstStart && !f.single {
 		greet(stderr, dir)
 	}
 	registry, err := meter.Registry(m.Status)

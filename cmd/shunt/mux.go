@@ -23,6 +23,7 @@ import (
 	"github.com/shuntlb/shunt/internal/mux"
 	"github.com/shuntlb/shunt/internal/netdev"
 	"github.com/shuntlb/shunt/internal/probe"
+	"github.com/shuntlb/shunt/internal/service"
 )
 
 // Defaults of the mux's flags.
@@ -43,6 +44,9 @@ type muxFlags struct {
 	hold, drainWait, sweep        time.Duration
 	drain, undrain, stop, verbose bool
 	sizes                         muxSizes
+	// created, if not nil, gets the agent before it starts; nil: this process is a daemon of its own, which tells its service
+	// manager how it is.
+	created func(*mux.Agent)
 }
 
 // newMux is the command `shunt mux`.
@@ -64,19 +68,14 @@ then replaces the program in one step. Tables that it cannot read it refuses, an
 		Args: cobra.NoArgs,
 	}
 	fl := cmd.Flags()
+<<<<<<< HEAD
 	fl.StringArrayVar(&f.ifaces, "interface", nil, "`device` that packets come in by; may be given several times, a bond stands for its slaves")
 	fl.StringVar(&f.manager, "manager", "", managerUsage)
+=======
+	f.register(cmd)
+	fl.StringVar(&f.manager, "manager", "", "`address:port` of the manager")
+>>>>>>> 5b13ebc (cmd: shunt run is a balancer of one machine, from one file)
 	fl.StringVar(&f.tokenFile, "token-file", "", "file with the join token; needed until the node has joined")
-	fl.StringVar(&f.name, "name", "", "name of this node (default: the host's name)")
-	fl.StringVar(&f.state, "state", defaultMuxState, "directory of certificate, last plan and last health")
-	fl.StringVar(&f.run, "run", defaultMuxRun, "directory of sockets and of local decisions, until the next boot")
-	fl.StringVar(&f.bpffs, "bpffs", defaultMuxPins, "directory for the program's pins, on a bpf file system")
-	fl.StringVar(&f.xdpMode, "xdp-mode", string(dataplane.XDPNative), "where the program runs: native (in the driver) or generic (any device, slow)")
-	fl.DurationVar(&f.hold, "speaker-hold", defaultSpeakerHold, "how long routes stay while the agent is away")
-	fl.DurationVar(&f.drainWait, "drain-wait", defaultDrainWait, "how long routers get to move the traffic away before routes are withdrawn")
-	fl.StringVar(&f.metrics, "metrics", "", metricsUsage)
-	fl.DurationVar(&f.sweep, "sweep-interval", defaultSweep, "how often idle flows are forgotten and the others counted; while a draining backend has flows, every second")
-	f.sizes.flags(cmd)
 	fl.BoolVar(&f.drain, "drain", false, "ask the running agent to withdraw its routes, gracefully, and wait; it stays so until --undrain or the next boot")
 	fl.BoolVar(&f.undrain, "undrain", false, "ask the running agent to announce again")
 	fl.BoolVar(&f.stop, "stop", false, "ask the running agent to drain, detach the program, remove its pins and end")
@@ -94,6 +93,22 @@ then replaces the program in one step. Tables that it cannot read it refuses, an
 		return runMux(cmd.Context(), f, cmd.ErrOrStderr())
 	}
 	return cmd
+}
+
+// register adds the flags that say how a mux works on its machine.
+func (f *muxFlags) register(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringArrayVar(&f.ifaces, "interface", nil, "`device` that packets come in by; may be given several times, a bond stands for its slaves")
+	fl.StringVar(&f.name, "name", "", "name of this node (default: the host's name)")
+	fl.StringVar(&f.state, "state", defaultMuxState, "directory of certificate, last plan and last health")
+	fl.StringVar(&f.run, "run", defaultMuxRun, "directory of sockets and of local decisions, until the next boot")
+	fl.StringVar(&f.bpffs, "bpffs", defaultMuxPins, "directory for the program's pins, on a bpf file system")
+	fl.StringVar(&f.xdpMode, "xdp-mode", string(dataplane.XDPNative), "where the program runs: native (in the driver) or generic (any device, slow)")
+	fl.DurationVar(&f.hold, "speaker-hold", defaultSpeakerHold, "how long routes stay while the agent is away")
+	fl.DurationVar(&f.drainWait, "drain-wait", defaultDrainWait, "how long routers get to move the traffic away before routes are withdrawn")
+	fl.StringVar(&f.metrics, "metrics", "", metricsUsage)
+	fl.DurationVar(&f.sweep, "sweep-interval", defaultSweep, "how often idle flows are forgotten and the others counted; while a draining backend has flows, every second")
+	f.sizes.flags(cmd)
 }
 
 func (f *muxFlags) check() error {
@@ -221,6 +236,12 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 	if err != nil {
 		return false, err
 	}
+	tended := func() error { <-ctx.Done(); return nil }
+	if f.created != nil {
+		f.created(a)
+	} else {
+		tended = func() error { return tellMux(ctx, a, log) }
+	}
 	progress := &agent.Progress{}
 	registry, err := muxMetrics(f, a, tables, progress)
 	if err != nil {
@@ -241,6 +262,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 		func() error { a.Tend(ctx, func() (string, error) { return tend(f.ifaces, tables) }); return nil },
 		func() error { return a.Control(ctx, stop) },
 		func() error { return serveMetrics(ctx, scrapes, registry) },
+		tended,
 		func() error {
 			return agent.Run(ctx, agent.Options{
 				Name: f.name, Role: "mux", Manager: f.manager, TokenFile: f.tokenFile, StateDir: f.state,
@@ -249,6 +271,19 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 		},
 	)
 	return a.Served(), err
+}
+
+// tellMux tells the service manager when the agent obeys a plan, and then that it is alive, until ctx ends.
+func tellMux(ctx context.Context, a *mux.Agent, log *slog.Logger) error {
+	select {
+	case <-a.Ready():
+	case <-ctx.Done():
+		return nil
+	}
+	if err := service.Ready("forwards"); err != nil {
+		log.Warn("cannot tell the service manager", "error", err)
+	}
+	return service.Watchdog(ctx, func(context.Context) error { a.Served(); return nil }, func(err error) { log.Error("is not well", "error", err) })
 }
 
 // together runs all parts, cancels them when one ends, and waits for the rest.

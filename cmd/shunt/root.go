@@ -100,6 +100,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newDoctor(g))
 	root.AddCommand(newVersion(g))
 	root.AddCommand(newManager())
+	root.AddCommand(newRun())
 	root.AddCommand(newBench(g))
 	root.AddCommand(newLab(g))
 	root.AddCommand(newLabServer(), newLabLoad())

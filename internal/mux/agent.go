@@ -68,6 +68,8 @@ type Agent struct {
 	// changed is poked when the status is worth a report, speak when routers may have to be told something, sweep when
 	// the tables changed.
 	changed, speak, sweep chan struct{}
+	// obeys is closed when the first plan was obeyed.
+	obeys chan struct{}
 
 	// applying is held while tables are made to follow a plan.
 	applying sync.Mutex
@@ -139,7 +141,7 @@ func New(o Options) (*Agent, error) {
 		mtus:         map[netip.Addr]uint32{},
 		inTables:     map[netip.Addr]bool{},
 		captureStall: captureStall,
-		changed:      make(chan struct{}, 1), speak: make(chan struct{}, 1), sweep: make(chan struct{}, 1),
+		changed:      make(chan struct{}, 1), speak: make(chan struct{}, 1), sweep: make(chan struct{}, 1), obeys: make(chan struct{}),
 	}
 	if _, err := os.Stat(filepath.Join(o.RunDir, drainFile)); err == nil {
 		// The way out was taken before this agent started.
@@ -150,6 +152,9 @@ func New(o Options) (*Agent, error) {
 
 // Changed is poked when the status is worth a report.
 func (a *Agent) Changed() <-chan struct{} { return a.changed }
+
+// Ready is closed once a plan was obeyed.
+func (a *Agent) Ready() <-chan struct{} { return a.obeys }
 
 // Served tells whether a plan was obeyed.
 func (a *Agent) Served() bool {
@@ -199,6 +204,9 @@ func (a *Agent) Apply(ctx context.Context, p plan.Plan) error {
 	}
 
 	a.mu.Lock()
+	if !a.ready {
+		close(a.obeys)
+	}
 	a.plan, a.peers, a.ready = p, peers, true
 	a.inTables = vips(p)
 	a.roster.prune()

@@ -61,6 +61,8 @@ func TestOnlyImporter(t *testing.T) {
 		{"github.com/coreos/go-oidc", "what a provider's token proves is decided in one place, of which the API knows an identity only", []string{"internal/oidc"}},
 		{"github.com/go-jose", "signatures of strangers are judged in one place", []string{"internal/oidc"}},
 		{"github.com/prometheus", "the parts know nothing of who looks at them; names, labels and bounds of all metrics stand in one place", []string{"internal/metrics"}},
+		{"github.com/coreos/go-systemd", "daemons say how they are in one place, and run without a service manager too", []string{"internal/service"}},
+		{"github.com/fsnotify", "what follows a file must also see replaced directories and lost events", []string{"internal/single"}},
 		{"github.com/vishvananda/netns", "netlink needs the right namespace and thread; one package knows how", []string{"internal/netdev"}},
 	}
 	for _, p := range packages(t) {

@@ -1,0 +1,171 @@
+// Package single keeps what a manager holds equal to a file: who runs one or two balancers edits that and calls nobody.
+package single
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/shuntlb/shunt/internal/clock"
+)
+
+const (
+	// settle is how long a file must be left alone before it is read: editors write in several steps.
+	settle = 200 * time.Millisecond
+	// retry is the pause before what failed for a passing reason is tried again.
+	retry = time.Second
+)
+
+// Transient wraps an error of Options.Apply that may pass by itself: the same content is applied again.
+type Transient struct{ Err error }
+
+// Error implements error.
+func (e Transient) Error() string { return e.Err.Error() }
+
+// Unwrap implements errors.
+func (e Transient) Unwrap() error { return e.Err }
+
+// Options say what is followed. Everything but Reload, Told, Clock and Log is required.
+type Options struct {
+	// Path is a YAML file, or a directory whose .yaml and .yml files count.
+	Path string
+	// Apply brings the manager to what the path holds, wholly or, with an error, not at all. It returns a summary for
+	// people.
+	Apply func(ctx context.Context) (string, error)
+	// Reload asks for the path to be read at once, whether it changed or not.
+	Reload <-chan os.Signal
+	// Told gets the outcome of every attempt: err is nil, or why the last good state is kept.
+	Told  func(summary string, err error)
+	Clock clock.Clock
+	Log   *slog.Logger
+}
+
+// Follow applies the path's content and then every change of it, until ctx ends. What is refused leaves everything as it
+// was. An error says that the path cannot be watched.
+func Follow(ctx context.Context, o Options) error {
+	if o.Clock == nil {
+		o.Clock = clock.System{}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Told == nil {
+		o.Told = func(string, error) {}
+	}
+	// Editors and configuration tools replace files by renaming: only the directory sees that.
+	dir := o.Path
+	if info, err := os.Stat(o.Path); err != nil || !info.IsDir() {
+		dir = filepath.Dir(o.Path)
+	}
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", dir, err)
+	}
+	defer watcher.Close()
+	if err := watcher.Add(dir); err != nil {
+		return fmt.Errorf("watch %s: %w", dir, err)
+	}
+	f := follower{o: o}
+	again := f.attempt(ctx, true)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case _, ok := <-watcher.Events:
+			if !ok {
+				return fmt.Errorf("watch %s: the kernel ended it", dir)
+			}
+			again = o.Clock.After(settle)
+		case err := <-watcher.Errors:
+			// Events may be lost: look, whatever they were.
+			o.Log.Warn("watching the configuration", "path", dir, "error", err)
+			again = o.Clock.After(settle)
+		case <-o.Reload:
+			again = f.attempt(ctx, true)
+		case <-again:
+			again = f.attempt(ctx, false)
+		}
+	}
+}
+
+// follower remembers what was tried last.
+type follower struct {
+	o Options
+	// tried is the content of the last attempt, failed whether it is worth another one.
+	tried  [sha256.Size]byte
+	failed bool
+}
+
+// attempt applies what differs from the last attempt, or everything when forced. It returns when to look again, nil for
+// when something changes.
+func (f *follower) attempt(ctx context.Context, forced bool) <-chan time.Time {
+	sum, err := digest(f.o.Path)
+	if err == nil && sum == f.tried && !forced && !f.failed {
+		return nil
+	}
+	f.tried, f.failed = sum, false
+	var summary string
+	if err == nil {
+		summary, err = f.o.Apply(ctx)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	f.o.Told(summary, err)
+	if errors.As(err, new(Transient)) {
+		f.failed = true
+		return f.o.Clock.After(retry)
+	}
+	return nil
+}
+
+// digest is over the content of a file, or of the YAML files in a directory with their names.
+func digest(path string) (sum [sha256.Size]byte, err error) {
+	files, err := Files(path)
+	if err != nil {
+		return sum, err
+	}
+	var all bytes.Buffer
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return sum, fmt.Errorf("read configuration: %w", err)
+		}
+		fmt.Fprintf(&all, "%s %d\n", file, len(content))
+		all.Write(content)
+	}
+	return sha256.Sum256(all.Bytes()), nil
+}
+
+// Files are the path itself, or the .yaml and .yml files of a directory in the order of their names.
+func Files(path string) ([]string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	if !info.IsDir() {
+		return []string{path}, nil
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	var files []string
+	for _, e := range entries {
+		if ext := filepath.Ext(e.Name()); !e.IsDir() && (ext == ".yaml" || ext == ".yml") {
+			files = append(files, filepath.Join(path, e.Name()))
+		}
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("read configuration: %s: must hold at least one .yaml file", path)
+	}
+	return files, nil
+}

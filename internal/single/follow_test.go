@@ -1,0 +1,226 @@
+package single
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// bench follows a file and tells every attempt.
+type bench struct {
+	t        *testing.T
+	dir      string
+	path     string
+	reload   chan os.Signal
+	attempts chan string
+	// answer is what the manager says of a content.
+	answer func(content string) error
+	done   chan error
+}
+
+func follow(t *testing.T, name string, answer func(string) error) *bench {
+	b := &bench{t: t, dir: t.TempDir(), reload: make(chan os.Signal, 1), attempts: make(chan string, 100), answer: answer, done: make(chan error, 1)}
+	b.path = filepath.Join(b.dir, name)
+	return b
+}
+
+func (b *bench) start() {
+	ctx, cancel := context.WithCancel(b.t.Context())
+	go func() {
+		b.done <- Follow(ctx, Options{
+			Path: b.path, Reload: b.reload,
+			Apply: func(context.Context) (string, error) {
+				files, err := Files(b.path)
+				if err != nil {
+					return "", err
+				}
+				content := ""
+				for _, file := range files {
+					part, err := os.ReadFile(file)
+					if err != nil {
+						return "", err
+					}
+					content += string(part)
+				}
+				return content, b.answer(content)
+			},
+			Told: func(summary string, err error) {
+				if err != nil {
+					summary += ": " + err.Error()
+				}
+				b.attempts <- summary
+			},
+		})
+	}()
+	b.t.Cleanup(func() {
+		cancel()
+		if err := <-b.done; err != nil {
+			b.t.Error(err)
+		}
+	})
+}
+
+// next is the outcome of the next attempt; a test that never sees one fails by the test's own time limit.
+func (b *bench) next(want string) {
+	b.t.Helper()
+	got := <-b.attempts
+	for got == "" { // between the truncation of a file and the write
+		got = <-b.attempts
+	}
+	if got != want {
+		b.t.Fatalf("attempt told %q, want %q", got, want)
+	}
+}
+
+func (b *bench) write(path, content string) {
+	b.t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func accept(string) error { return nil }
+
+// TestFollowChanges: writing in place, replacing by rename and SIGHUP are all seen, and equal content is applied once.
+func TestFollowChanges(t *testing.T) {
+	b := follow(t, "shunt.yaml", accept)
+	b.write(b.path, "one")
+	b.start()
+	b.next("one")
+	b.write(b.path, "two")
+	b.next("two")
+	b.write(filepath.Join(b.dir, "new"), "three")
+	if err := os.Rename(filepath.Join(b.dir, "new"), b.path); err != nil {
+		t.Fatal(err)
+	}
+	b.next("three")
+	b.write(b.path, "three") // the same
+	b.reload <- syscall.SIGHUP
+	b.next("three") // of the signal; a second one would be the next
+	b.write(b.path, "four")
+	b.next("four")
+}
+
+// TestFollowSymlink: configuration that is mounted by links to a directory that is replaced.
+func TestFollowSymlink(t *testing.T) {
+	b := follow(t, "shunt.yaml", accept)
+	for _, v := range []string{"v1", "v2"} {
+		if err := os.Mkdir(filepath.Join(b.dir, v), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		b.write(filepath.Join(b.dir, v, "shunt.yaml"), v)
+	}
+	link := func(to, name string) {
+		t.Helper()
+		if err := errors.Join(os.Symlink(to, filepath.Join(b.dir, "tmp")), os.Rename(filepath.Join(b.dir, "tmp"), filepath.Join(b.dir, name))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link("v1", "data")
+	link("data/shunt.yaml", "shunt.yaml")
+	b.start()
+	b.next("v1")
+	link("v2", "data")
+	b.next("v2")
+}
+
+// TestFollowRefused: what is refused is told once and not tried again until the file changes.
+func TestFollowRefused(t *testing.T) {
+	b := follow(t, "shunt.yaml", func(content string) error {
+		if content == "bad" {
+			return errors.New("field: must be better")
+		}
+		return nil
+	})
+	b.write(b.path, "bad")
+	b.start()
+	b.next("bad: field: must be better")
+	b.write(b.path, "good")
+	b.next("good")
+	if len(b.attempts) != 0 {
+		t.Fatalf("more attempts: %q", <-b.attempts)
+	}
+}
+
+// TestFollowTransient: what may pass is tried again without a change of the file.
+func TestFollowTransient(t *testing.T) {
+	turns := 0
+	b := follow(t, "shunt.yaml", func(string) error {
+		if turns++; turns < 3 {
+			return Transient{errors.New("nobody leads")}
+		}
+		return nil
+	})
+	b.write(b.path, "x")
+	b.start()
+	b.next("x: nobody leads")
+	b.next("x: nobody leads")
+	b.next("x")
+}
+
+// TestFollowMissing: a file that goes away keeps what was, and its return is seen.
+func TestFollowMissing(t *testing.T) {
+	b := follow(t, "shunt.yaml", accept)
+	b.write(b.path, "here")
+	b.start()
+	b.next("here")
+	if err := os.Remove(b.path); err != nil {
+		t.Fatal(err)
+	}
+	b.next(": read configuration: stat " + b.path + ": no such file or directory")
+	b.write(b.path, "back")
+	b.next("back")
+}
+
+// TestFollowDirectory: only YAML files count, in the order of their names.
+func TestFollowDirectory(t *testing.T) {
+	b := follow(t, "", accept)
+	b.path = b.dir
+	b.write(filepath.Join(b.dir, "b.yml"), "B")
+	b.write(filepath.Join(b.dir, "a.yaml"), "A")
+	b.start()
+	b.next("AB")
+	b.write(filepath.Join(b.dir, "note.txt"), "not ours")
+	b.write(filepath.Join(b.dir, "c.yaml"), "C")
+	for {
+		got := <-b.attempts
+		if got == "ABC" {
+			break
+		}
+		t.Fatalf("attempt told %q, want ABC", got)
+	}
+	if _, err := Files(t.TempDir()); err == nil {
+		t.Error("a directory without YAML is no configuration")
+	}
+	files, err := Files(b.dir)
+	if err != nil || !slices.IsSorted(files) || len(files) != 3 {
+		t.Errorf("files %q, %v", files, err)
+	}
+}
+
+// TestFollowNowhere: a directory that is not there cannot be watched.
+func TestFollowNowhere(t *testing.T) {
+	err := Follow(t.Context(), Options{Path: filepath.Join(t.TempDir(), "no", "shunt.yaml"), Apply: func(context.Context) (string, error) { return "", nil }})
+	if err == nil {
+		t.Fatal("followed what is not there")
+	}
+}
+
+// TestFollowStops: the end of the context ends it, also while something is to be tried again.
+func TestFollowStops(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	path := filepath.Join(t.TempDir(), "shunt.yaml")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := Follow(ctx, Options{Path: path, Apply: func(context.Context) (string, error) { cancel(); return "", Transient{errors.New("x")} }})
+	if err != nil || !errors.Is(ctx.Err(), context.Canceled) {
+		t.Fatalf("ended with %v, context %v", err, ctx.Err())
+	}
+}
