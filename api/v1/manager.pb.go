@@ -149,8 +149,8 @@ type ApplyRequest struct {
 	Source string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
 	// Take fields over that other sources own, instead of being refused with FAILED_PRECONDITION.
 	Force bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
-	// The request is everything that the source says: objects that it made and that are not in it are deleted, unless another source owns
-	// something of them; of those it gives up what it owns.
+	// The request is everything that the source says: objects that it made, alone, and that are not in it are deleted, with
+	// what others say of them.
 	Prune         bool `protobuf:"varint,5,opt,name=prune,proto3" json:"prune,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

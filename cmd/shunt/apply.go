@@ -46,8 +46,8 @@ func (a *applying) request(cmd *cobra.Command, dryRun bool) (*apiv1.ApplyRequest
 
 func newApply(g *globals) *cobra.Command {
 	var (
-		a      applying
-		dryRun bool
+		a             applying
+		dryRun, prune bool
 	)
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|DIR|-",
@@ -66,6 +66,7 @@ func newApply(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			request.Prune = prune
 			return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
 				response, err := c.Apply(ctx, connect.NewRequest(request))
 				if err != nil {
@@ -77,6 +78,7 @@ func newApply(g *globals) *cobra.Command {
 	}
 	a.register(cmd.Flags(), "take fields over that others wrote with another value")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only tell what would change")
+	cmd.Flags().BoolVar(&prune, "prune", false, "the files are everything that the source says: delete what it alone made and they do not have")
 	return cmd
 }
 

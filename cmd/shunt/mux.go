@@ -68,13 +68,8 @@ then replaces the program in one step. Tables that it cannot read it refuses, an
 		Args: cobra.NoArgs,
 	}
 	fl := cmd.Flags()
-<<<<<<< HEAD
-	fl.StringArrayVar(&f.ifaces, "interface", nil, "`device` that packets come in by; may be given several times, a bond stands for its slaves")
-	fl.StringVar(&f.manager, "manager", "", managerUsage)
-=======
 	f.register(cmd)
-	fl.StringVar(&f.manager, "manager", "", "`address:port` of the manager")
->>>>>>> 5b13ebc (cmd: shunt run is a balancer of one machine, from one file)
+	fl.StringVar(&f.manager, "manager", "", managerUsage)
 	fl.StringVar(&f.tokenFile, "token-file", "", "file with the join token; needed until the node has joined")
 	fl.BoolVar(&f.drain, "drain", false, "ask the running agent to withdraw its routes, gracefully, and wait; it stays so until --undrain or the next boot")
 	fl.BoolVar(&f.undrain, "undrain", false, "ask the running agent to announce again")

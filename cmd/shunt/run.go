@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/manager"
 	"github.com/shuntlb/shunt/internal/mux"
@@ -278,21 +279,28 @@ func (b *box) empty(ctx context.Context) (empty, known bool) {
 }
 
 // read reads the file and adds the Node of this machine.
-func (b *box) read(ctx context.Context) ([]lb.Object, error) {
-	objects, err := readObjects(ctx, nil, []string{b.f.file})
+func (b *box) read(ctx context.Context) ([]*apiv1.Object, error) {
+	docs, err := readDocuments(ctx, nil, []string{b.f.file}, lb.Whole)
 	if err != nil {
 		return nil, err
 	}
-	own := &lb.Node{Name: b.f.mux.name, Role: lb.RoleMux, Addresses: oneOfEach(b.addresses)}
-	for _, o := range objects {
-		if n, ok := o.(*lb.Node); ok && n.Name == own.Name {
+	var (
+		out []*apiv1.Object
+		own bool
+	)
+	for _, d := range docs {
+		if n, ok := d.Object.(*lb.Node); ok && n.Name == b.f.mux.name {
 			if n.Role != lb.RoleMux {
 				return nil, fmt.Errorf("%s: role: %q: must be mux, this machine runs one", lb.Ref(lb.KindNode, n.Name), n.Role)
 			}
-			return objects, nil
+			own = true
 		}
+		out = append(out, convert.Written(d))
 	}
-	return append(objects, own), nil
+	if !own {
+		out = append(out, convert.ToObject(&lb.Node{Name: b.f.mux.name, Role: lb.RoleMux, Addresses: oneOfEach(b.addresses)}))
+	}
+	return out, nil
 }
 
 // oneOfEach are the first addresses of both families.
@@ -314,7 +322,7 @@ func (b *box) apply(ctx context.Context) (string, error) {
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	res, err := b.client.Apply(call, connect.NewRequest(&apiv1.ApplyRequest{Objects: wireObjects(objects), Source: fileSource, Prune: true}))
+	res, err := b.client.Apply(call, connect.NewRequest(&apiv1.ApplyRequest{Objects: objects, Source: fileSource, Prune: true}))
 	if err != nil {
 		switch said := b.client.explain(err); connect.CodeOf(err) {
 		case connect.CodeInvalidArgument, connect.CodeFailedPrecondition, connect.CodePermissionDenied:
@@ -330,7 +338,7 @@ func (b *box) apply(ctx context.Context) (string, error) {
 	}
 	services := 0
 	for _, o := range objects {
-		if o.Kind() == lb.KindService {
+		if o.GetService() != nil {
 			services++
 		}
 	}

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,7 +134,12 @@ func (m *Manager) apply(ctx context.Context, req *apiv1.ApplyRequest) (int64, []
 	if len(faults) > 0 {
 		return 0, nil, invalid{faults}
 	}
-	return m.write(ctx, req.GetDryRun(), func(_ *term, w *write) error { return w.apply(opinions) })
+	return m.write(ctx, req.GetDryRun(), func(t *term, w *write) error {
+		if err := w.apply(opinions); err != nil || !req.GetPrune() {
+			return err
+		}
+		return w.prune(t, cmp.Or(req.GetSource(), defaultSource), opinions)
+	})
 }
 
 // remove deletes the objects.
