@@ -15,6 +15,9 @@ func (g *globals) completeNames(extraKinds ...string) cobra.CompletionFunc {
 		if len(args) == 0 {
 			return slices.Concat(kindPlurals, extraKinds), cobra.ShellCompDirectiveNoFileComp
 		}
+		if isEvents(args[0]) {
+			return prefixed("services/", g.names(cmd.Context(), lb.KindService)), cobra.ShellCompDirectiveNoFileComp
+		}
 		if slices.Contains(extraKinds, args[0]) {
 			args = []string{"services"}
 		}
@@ -37,4 +40,12 @@ func (g *globals) names(ctx context.Context, kind lb.Kind) []string {
 		return err
 	})
 	return names
+}
+
+func prefixed(prefix string, names []string) []string {
+	out := make([]string, len(names))
+	for i, name := range names {
+		out[i] = prefix + name
+	}
+	return out
 }

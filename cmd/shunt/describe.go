@@ -16,7 +16,7 @@ func newDescribe(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "describe KIND NAME",
 		Short: "Tell everything about one object, and what the nodes report of it",
-		Long:  "Describe tells an object in words: of a service its endpoints, their members with ids, health by mux and routes;\nof a node what it obeys, its BGP peers, routes and counted reasons; of a tenant what of its quotas is taken, of a\npolicy who names it. With -o json or yaml it prints the object and the reports as records.",
+		Long:  "Describe tells an object in words: of a service its endpoints, their members with ids, health by mux and routes;\nof a node what it obeys, its BGP peers, routes and counted reasons; of a tenant what of its quotas is taken, of a\npolicy who names it; and the last ten events of each. With -o json or yaml it prints the object and the reports as\nrecords.",
 		Example: "  shunt describe service web\n" +
 			"  shunt describe node mux1\n" +
 			"  shunt describe tenant shop",
@@ -43,8 +43,12 @@ func (c *client) describe(ctx context.Context, g *globals, w io.Writer, kind lb.
 	if err != nil {
 		return err
 	}
+	events, err := c.lastEvents(ctx, kind, name)
+	if err != nil {
+		return err
+	}
 	if g.format != formatTable {
-		return describeRecords(g, w, kind, objects[0], status)
+		return describeRecords(g, w, kind, objects[0], status, events)
 	}
 	object, err := domainObject(objects[0])
 	if err != nil {
@@ -67,16 +71,21 @@ func (c *client) describe(ctx context.Context, g *globals, w io.Writer, kind lb.
 		d.policy(o)
 	}
 	d.owners()
+	d.events(events)
 	return d.err
 }
 
 // describeRecords prints the object and what was reported of it.
-func describeRecords(g *globals, w io.Writer, kind lb.Kind, o *apiv1.Object, status *apiv1.StatusResponse) error {
+func describeRecords(g *globals, w io.Writer, kind lb.Kind, o *apiv1.Object, status *apiv1.StatusResponse, events []*apiv1.Event) error {
 	text, err := rawJSON(o)
 	if err != nil {
 		return err
 	}
-	out := map[string]any{"object": text}
+	happened, err := rawJSONs(events)
+	if err != nil {
+		return err
+	}
+	out := map[string]any{"object": text, "events": happened}
 	switch kind {
 	case lb.KindService:
 		out["backends"] = backendView(status, objectName(o)).records

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,6 +21,7 @@ var viewKinds = map[string]func(*apiv1.StatusResponse, string) view{
 
 func newGet(g *globals) *cobra.Command {
 	var watch bool
+	var since time.Duration
 	var flows flowsFlags
 	cmd := &cobra.Command{
 		Use:   "get KIND [NAME]",
@@ -28,27 +30,45 @@ func newGet(g *globals) *cobra.Command {
 			"The kinds backend and endpoint are views of what the muxes reported: health and packets of each; NAME is then\n" +
 			"a service.\n\n" +
 			"The kind flows asks the muxes what they remember of an endpoint's flows: backend, class and age of each; NAME is\n" +
-			"then VIP or VIP:PORT. The flow table holds no client addresses; shunt trace tells where a client's packets go.",
+			"then VIP or VIP:PORT. The flow table holds no client addresses; shunt trace tells where a client's packets go.\n\n" +
+			"The kind events tells what happened within the last week, oldest first; NAME is then KIND or KIND/NAME of objects,\n" +
+			"or manager. docs/ops/events.md explains the reasons.",
 		Example: "  shunt get services\n" +
 			"  shunt get service web -o yaml\n" +
 			"  shunt get nodes --watch\n" +
 			"  shunt get backends web\n" +
-			"  shunt get flows 203.0.113.10:80 --node mux1 --limit 20",
+			"  shunt get flows 203.0.113.10:80 --node mux1 --limit 20\n" +
+			"  shunt get events services/web --since 1h --watch",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 1 || len(args) > 2 {
-				return usagef("needs KIND and at most one NAME; KIND is %s, backend, endpoint or flows", kindWords)
+				return usagef("needs KIND and at most one NAME; KIND is %s, backend, endpoint, flows or events", kindWords)
 			}
 			return nil
 		},
-		ValidArgsFunction: g.completeNames("backends", "endpoints", "flows"),
+		ValidArgsFunction: g.completeNames("backends", "endpoints", "flows", "events"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := ""
 			if len(args) > 1 {
 				name = args[1]
 			}
+			if isEvents(args[0]) {
+				request, err := eventsRequest(name, since)
+				if err != nil {
+					return err
+				}
+				if watch {
+					return g.followEvents(cmd.Context(), cmd.OutOrStdout(), request)
+				}
+				return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+					return c.getEvents(ctx, g, cmd.OutOrStdout(), request)
+				})
+			}
+			if since != 0 {
+				return usagef("--since: must be used with events")
+			}
 			if kind := strings.ToLower(args[0]); kind == "flows" || kind == "flow" {
 				if watch {
-					return usagef("--watch: must be used with %s", kindChoice)
+					return usagef("--watch: must be used with %s, or with events", kindChoice)
 				}
 				request, err := flows.request(name)
 				if err != nil {
@@ -63,7 +83,7 @@ func newGet(g *globals) *cobra.Command {
 			}
 			if makeView, ok := viewKinds[strings.ToLower(args[0])]; ok {
 				if watch {
-					return usagef("--watch: must be used with %s", kindChoice)
+					return usagef("--watch: must be used with %s, or with events", kindChoice)
 				}
 				return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
 					return c.getView(ctx, g, cmd.OutOrStdout(), makeView, name)
@@ -71,7 +91,7 @@ func newGet(g *globals) *cobra.Command {
 			}
 			kind, err := parseKind(args[0])
 			if err != nil {
-				return usagef("kind: %q: must be %s, backend, endpoint or flows", args[0], kindWords)
+				return usagef("kind: %q: must be %s, backend, endpoint, flows or events", args[0], kindWords)
 			}
 			if watch {
 				return g.watch(cmd.Context(), cmd.OutOrStdout(), kind, name)
@@ -82,6 +102,7 @@ func newGet(g *globals) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on with every change until interrupted")
+	cmd.Flags().DurationVar(&since, "since", 0, "only events of this last time, such as 1h; 0: of a week")
 	flows.register(cmd.Flags())
 	return cmd
 }

@@ -23,7 +23,7 @@ import (
 type managerFlags struct {
 	data, listen, advertise, name string
 	metrics                       string
-	downAfter                     time.Duration
+	downAfter, auditKeep          time.Duration
 	verbose                       bool
 	// single: part of `shunt run`, which needs no next steps.
 	single bool
@@ -51,6 +51,7 @@ Everything is kept in the data directory; back it up whole.`,
 	fl.StringVar(&f.name, "name", "", "name of this manager (default: the host's name)")
 	fl.StringVar(&f.metrics, "metrics", "", metricsUsage)
 	fl.DurationVar(&f.downAfter, "down-after", manager.DefaultDownAfter, "how long every mux must call a backend dead until rings are made without it; 0: never")
+	fl.DurationVar(&f.auditKeep, "audit-keep", manager.DefaultAuditKeep, "how long the audit log is kept, as long as it has no more than 256 MiB")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
 	return cmd
 }
@@ -67,6 +68,9 @@ func (f *managerFlags) check() error {
 	}
 	if f.downAfter < 0 {
 		return usagef("--down-after: %s: must be 0 or longer", f.downAfter)
+	}
+	if f.auditKeep <= 0 {
+		return usagef("--audit-keep: %s: must be more than 0", f.auditKeep)
 	}
 	if f.data == "" {
 		return usagef("--data: %q: must be a directory", f.data)
@@ -119,7 +123,7 @@ func runManager(ctx context.Context, f managerFlags, stderr io.Writer) error {
 	meter := metrics.NewManager(f.name, thisBuild())
 	m, err := manager.Open(ctx, manager.Options{
 		Dir: dir, Store: meter.Store(kv), Interceptors: []connect.Interceptor{meter.Interceptor()}, Name: f.name, Listen: listener.Addr().String(), Advertise: f.advertise,
-		Version: version, Commit: commit(), Log: log, DownAfter: cmp.Or(f.downAfter, -1),
+		Version: version, Commit: commit(), Log: log, DownAfter: cmp.Or(f.downAfter, -1), AuditKeep: f.auditKeep,
 	})
 	if err != nil {
 		return err

@@ -95,6 +95,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newCapture(g))
 	root.AddCommand(newToken(g))
 	root.AddCommand(newMember(g))
+	root.AddCommand(newAudit(g))
 	root.AddCommand(newMux(), newMuxSpeaker())
 	root.AddCommand(newHost())
 	root.AddCommand(newDoctor(g))

@@ -115,6 +115,12 @@ func (m *Manager) createAccess(ctx context.Context, req *apiv1.CreateAccessReque
 	for _, id := range m.view.expiredAccess(now) {
 		txn.Ops = append(txn.Ops, store.Delete(dirAccess+id))
 	}
+	entry := m.accessEntry(ctx, stored, "created")
+	op, err := term.auditOp(entry)
+	if err != nil {
+		return t, nil, err
+	}
+	txn.Ops = append(txn.Ops, op)
 	res, err := term.commit(ctx, txn)
 	if err != nil {
 		return t, nil, err
@@ -122,7 +128,7 @@ func (m *Manager) createAccess(ctx context.Context, req *apiv1.CreateAccessReque
 	if !res.Succeeded {
 		return t, nil, errors.New("access token id is taken, try again")
 	}
-	m.auditAccess(ctx, "CreateAccess", stored, "created", res.Revision)
+	m.auditDone(entry, res.Revision)
 	return t, publicAccess(stored), term.wait(ctx, res.Revision)
 }
 
@@ -137,18 +143,22 @@ func (m *Manager) revokeAccess(ctx context.Context, id string) error {
 	if stored == nil {
 		return noAccess{id}
 	}
-	res, err := term.commit(ctx, store.Txn{Ops: []store.Op{store.Delete(dirAccess + id)}})
+	entry := m.accessEntry(ctx, stored, "revoked")
+	op, err := term.auditOp(entry)
 	if err != nil {
 		return err
 	}
-	m.auditAccess(ctx, "RevokeAccess", stored, "revoked", res.Revision)
+	res, err := term.commit(ctx, store.Txn{Ops: []store.Op{store.Delete(dirAccess + id), op}})
+	if err != nil {
+		return err
+	}
+	m.auditDone(entry, res.Revision)
 	return term.wait(ctx, res.Revision)
 }
 
-func (m *Manager) auditAccess(ctx context.Context, call string, a *apiv1.StoredAccess, did string, revision int64) {
-	who := identityOf(ctx)
-	what := fmt.Sprintf("access/%s (%s, %s) %s", a.GetId(), a.GetName(), strings.TrimSpace(a.GetRole()+" "+a.GetTenant()), did)
-	m.audited(&apiv1.AuditEntry{Who: who.who(), Role: who.role, From: who.from, Call: call, What: []string{what}, Revision: revision})
+// accessEntry is the audit log's of what was done to a token.
+func (m *Manager) accessEntry(ctx context.Context, a *apiv1.StoredAccess, did string) *apiv1.AuditEntry {
+	return m.auditEntry(ctx, fmt.Sprintf("access/%s (%s, %s) %s", a.GetId(), a.GetName(), strings.TrimSpace(a.GetRole()+" "+a.GetTenant()), did))
 }
 
 // sweepAccess deletes tokens that have expired until ctx ends.

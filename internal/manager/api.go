@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"connectrpc.com/connect"
 
@@ -25,7 +24,6 @@ func (a api) Apply(ctx context.Context, req *connect.Request[apiv1.ApplyRequest]
 	if err != nil {
 		return nil, fault(err)
 	}
-	a.m.logChanges(ctx, rev, changes, req.Msg.GetDryRun())
 	return connect.NewResponse(&apiv1.ApplyResponse{Revision: rev, Changes: changes}), nil
 }
 
@@ -46,20 +44,7 @@ func (a api) Delete(ctx context.Context, req *connect.Request[apiv1.DeleteReques
 	if err != nil {
 		return nil, fault(err)
 	}
-	a.m.logChanges(ctx, rev, changes, req.Msg.GetDryRun())
 	return connect.NewResponse(&apiv1.DeleteResponse{Revision: rev, Changes: changes}), nil
-}
-
-func (m *Manager) logChanges(ctx context.Context, rev int64, changes []*apiv1.Change, dryRun bool) {
-	if dryRun {
-		return
-	}
-	for _, ch := range changes {
-		if ch.Action != apiv1.Change_ACTION_UNCHANGED {
-			action := strings.ToLower(strings.TrimPrefix(ch.Action.String(), "ACTION_"))
-			m.o.Log.Info("object "+action, "object", lb.Ref(lb.Kind(ch.Kind), ch.Name), "revision", rev, "by", identityOf(ctx).name)
-		}
-	}
 }
 
 // Get implements the API.

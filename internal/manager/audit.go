@@ -1,21 +1,204 @@
 package manager
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"fmt"
+	"net"
+	"path"
+	"slices"
+	"strings"
+	"sync"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/store"
 )
 
-// audited notes a call that changed something or was refused. It never blocks.
-func (m *Manager) audited(e *apiv1.AuditEntry) {
-	m.o.Log.Info("audit", "who", e.GetWho(), "from", e.GetFrom(), "call", e.GetCall(), "what", e.GetWhat(), "refused", e.GetRefused())
+// What Audit answers with.
+const (
+	defaultAuditLimit = 1000
+	// maxAuditBytes bounds a response: an entry of a large Apply has a line for each object.
+	maxAuditBytes = 16 << 20
+	// auditReaders read pages at the same time.
+	auditReaders = 8
+)
+
+// newAuditJournal is the journal of the audit log; its pages are read from the store when somebody asks.
+func newAuditJournal() *journal {
+	return newJournal(dirAudit, func(p *page, value []byte) error {
+		var stored apiv1.StoredAudit
+		if err := proto.Unmarshal(value, &stored); err != nil {
+			return err
+		}
+		p.refused = onlyRefusals(&stored)
+		return nil
+	})
+}
+
+func onlyRefusals(s *apiv1.StoredAudit) bool {
+	return !slices.ContainsFunc(s.GetEntries(), func(e *apiv1.AuditEntry) bool { return e.GetRefused() == "" })
+}
+
+// auditEntry is the entry of the call that ctx belongs to; what is a line for each object, as in "services/web updated".
+func (m *Manager) auditEntry(ctx context.Context, what ...string) *apiv1.AuditEntry {
+	id := identityOf(ctx)
+	e := &apiv1.AuditEntry{Time: timestamppb.New(m.o.Clock.Now()), Who: id.who(), Role: id.role, From: id.from, What: what, Count: 1}
+	if call, ok := connect.CallInfoForHandlerContext(ctx); ok {
+		e.Call = path.Base(call.Spec().Procedure)
+	}
+	return e
+}
+
+// auditOp stores an entry of a change in the transaction that makes it: its revision is the key's.
+func (t *term) auditOp(e *apiv1.AuditEntry) (store.Op, error) {
+	value, err := proto.Marshal(&apiv1.StoredAudit{Entries: []*apiv1.AuditEntry{e}})
+	return store.Put(pageKey(dirAudit, e.GetTime().AsTime(), t.epoch, t.m.pageNumber.Add(1)), value), err
+}
+
+// auditDone logs an entry that a transaction has stored.
+func (m *Manager) auditDone(e *apiv1.AuditEntry, revision int64) {
+	e.Revision = revision
+	m.logAudit(e)
+}
+
+func (m *Manager) logAudit(e *apiv1.AuditEntry) {
+	what := e.GetWhat()
+	if more := len(what) - maxLogged; more > 0 {
+		what = append(slices.Clone(what[:maxLogged]), fmt.Sprintf("and %d more", more))
+	}
+	args := []any{"who", e.GetWho(), "role", e.GetRole(), "from", e.GetFrom(), "call", e.GetCall()}
+	if len(what) > 0 {
+		args = append(args, "what", strings.Join(what, ", "))
+	}
+	if e.GetRevision() != 0 {
+		args = append(args, "revision", e.GetRevision())
+	}
+	if e.GetRefused() == "" {
+		m.o.Log.Info("audit", args...)
+		return
+	}
+	m.o.Log.Warn("audit: refused", append(args, "refused", e.GetRefused(), "count", e.GetCount())...)
+}
+
+// maxLogged bounds the objects in one line of the log.
+const maxLogged = 20
+
+// changesText is a line for each object that was changed.
+func changesText(changes []*apiv1.Change) (out []string) {
+	for _, ch := range changes {
+		if ch.GetAction() != apiv1.Change_ACTION_UNCHANGED {
+			out = append(out, lb.Ref(lb.Kind(ch.GetKind()), ch.GetName())+" "+actionText(ch.GetAction()))
+		}
+	}
+	return out
+}
+
+func actionText(a apiv1.Change_Action) string {
+	return strings.ToLower(strings.TrimPrefix(a.String(), "ACTION_"))
+}
+
+// host is an address without its port: connections of one caller are not told apart.
+func host(addr string) string {
+	h, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	return h
 }
 
 // Audit implements the API.
-func (api) Audit(context.Context, *connect.Request[apiv1.AuditRequest]) (*connect.Response[apiv1.AuditResponse], error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("Audit: "+lb.NotSupported))
+func (a api) Audit(ctx context.Context, req *connect.Request[apiv1.AuditRequest]) (*connect.Response[apiv1.AuditResponse], error) {
+	if since := req.Msg.GetSince(); since != nil && since.CheckValid() != nil {
+		return nil, fault(invalid{[]lb.Violation{{Field: "since", Value: since.String(), Allowed: "must be a time"}}})
+	}
+	entries, err := a.m.readAudit(ctx, req.Msg)
+	if err != nil {
+		return nil, fault(err)
+	}
+	return connect.NewResponse(&apiv1.AuditResponse{Entries: entries}), nil
+}
+
+// readAudit returns the newest entries that are wanted, oldest first.
+func (m *Manager) readAudit(ctx context.Context, req *apiv1.AuditRequest) ([]*apiv1.AuditEntry, error) {
+	var since = m.o.Clock.Now().Add(-m.o.AuditKeep)
+	if req.GetSince() != nil {
+		since = req.GetSince().AsTime()
+	}
+	limit := int(cmp.Or(req.GetLimit(), defaultAuditLimit))
+	all, _, _ := m.view.audit.since(0, since)
+	slices.Reverse(all)
+	slices.SortStableFunc(all, func(a, b *page) int { return b.at.Compare(a.at) })
+	if !req.GetRefused() {
+		return m.newest(ctx, all, limit, func(*apiv1.AuditEntry) bool { return true })
+	}
+	all = slices.DeleteFunc(all, func(p *page) bool { return !p.refused })
+	return m.newest(ctx, all, limit, func(e *apiv1.AuditEntry) bool { return e.GetRefused() != "" })
+}
+
+// newest reads pages, which are ordered from the newest on, until there are enough entries.
+func (m *Manager) newest(ctx context.Context, all []*page, limit int, wants func(*apiv1.AuditEntry) bool) ([]*apiv1.AuditEntry, error) {
+	var out []*apiv1.AuditEntry
+	bytes := int64(0)
+	for some := range slices.Chunk(all, auditReaders) {
+		for _, entries := range m.readPages(ctx, some) {
+			if entries.err != nil {
+				return nil, entries.err
+			}
+			bytes += entries.size
+			if bytes > maxAuditBytes && len(out) > 0 {
+				slices.Reverse(out)
+				return out, nil
+			}
+			for _, e := range slices.Backward(entries.list) {
+				if wants(e) && len(out) < limit {
+					out = append(out, e)
+				}
+			}
+		}
+		if len(out) >= limit {
+			break
+		}
+	}
+	slices.Reverse(out)
+	return out, nil
+}
+
+// auditPage are the entries of a page.
+type auditPage struct {
+	list []*apiv1.AuditEntry
+	size int64
+	err  error
+}
+
+// readPages reads pages at the same time; one that was swept meanwhile is empty.
+func (m *Manager) readPages(ctx context.Context, some []*page) []auditPage {
+	out := make([]auditPage, len(some))
+	var wg sync.WaitGroup
+	for i, p := range some {
+		wg.Go(func() { out[i] = m.readPage(ctx, p.key) })
+	}
+	wg.Wait()
+	return out
+}
+
+func (m *Manager) readPage(ctx context.Context, key string) auditPage {
+	kv, ok, _, err := m.o.Store.Get(ctx, key)
+	if err != nil || !ok {
+		return auditPage{err: err}
+	}
+	var stored apiv1.StoredAudit
+	if err := proto.Unmarshal(kv.Value, &stored); err != nil {
+		return auditPage{err: fmt.Errorf("read %s: %w", key, err)}
+	}
+	for _, e := range stored.GetEntries() {
+		if e.GetRefused() == "" && e.GetRevision() == 0 {
+			e.Revision = kv.ModRevision
+		}
+	}
+	return auditPage{list: stored.GetEntries(), size: int64(len(kv.Value))}
 }

@@ -16,6 +16,7 @@ func (m *Manager) duties() []duty {
 		{"access", func(ctx context.Context) error { m.sweepAccess(ctx); return nil }},
 	}
 	if !m.o.keepNothing {
+		out = append(out, m.eventDuty(), m.auditDuty())
 		out = append(out, duty{"keeper", func(ctx context.Context) error { newKeeper(m).run(ctx); return nil }})
 	}
 	return out

@@ -1,21 +1,201 @@
 package manager
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"hash/fnv"
+	"slices"
+	"strings"
+	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// event notes that something happened to an object. It never blocks.
-func (m *Manager) event(e *apiv1.Event) {
-	m.o.Log.Info(e.GetMessage(), "event", e.GetReason(), "object", lb.Ref(lb.Kind(e.GetKind()), e.GetName()))
+// eventBounds: 64 MiB are 300,000 events, in the store and in the memory of every member.
+var eventBounds = bounds{bytes: 64 << 20, age: 7 * 24 * time.Hour}
+
+// eventsPerResponse bounds one response of Events.
+const eventsPerResponse = 500
+
+// latchKey is a latch of one object.
+type latchKey struct {
+	kind, name string
+	latch      latch
+}
+
+// eventJournal is the journal of events, with the last reason of every latch.
+type eventJournal struct {
+	*journal
+	last map[latchKey]string // journal.mu guards it
+}
+
+func newEventJournal() *eventJournal {
+	j := &eventJournal{last: map[latchKey]string{}}
+	j.journal = newJournal(dirEvents, j.read)
+	return j
+}
+
+func (j *eventJournal) read(p *page, value []byte) error {
+	var stored apiv1.StoredEvents
+	if err := proto.Unmarshal(value, &stored); err != nil {
+		return err
+	}
+	p.value, p.objects = value, map[uint32]bool{}
+	for _, e := range stored.GetEvents() {
+		p.objects[objectHash(e.GetKind(), "")] = true
+		p.objects[objectHash(e.GetKind(), e.GetName())] = true
+		noteLatch(j.last, e)
+	}
+	return nil
+}
+
+// noteLatch keeps what an event says of its object. What is deleted has no latches.
+func noteLatch(last map[latchKey]string, e *apiv1.Event) {
+	if e.GetReason() == reasonDeleted {
+		for _, l := range latches {
+			delete(last, latchKey{e.GetKind(), e.GetName(), l})
+		}
+	}
+	if r := reasonsByName[e.GetReason()]; r != nil && r.latch != "" {
+		last[latchKey{e.GetKind(), e.GetName(), r.latch}] = r.name
+	}
+}
+
+// lastReasons copies the latches.
+func (j *eventJournal) lastReasons() map[latchKey]string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	out := make(map[latchKey]string, len(j.last))
+	for k, r := range j.last {
+		out[k] = r
+	}
+	return out
+}
+
+// objectHash stands for an object, or for a whole kind, in the index of a page.
+func objectHash(kind, name string) uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(kind + "/" + name))
+	return h.Sum32()
+}
+
+// eventFilter is what one call of Events wants to see. What a tenant may see is the door's to say.
+type eventFilter struct {
+	kind, name string
+	since      time.Time
+}
+
+func (f *eventFilter) wants(e *apiv1.Event) bool {
+	return (f.kind == "" || e.GetKind() == f.kind) && (f.name == "" || e.GetName() == f.name) &&
+		!e.GetTime().AsTime().Before(f.since)
+}
+
+// read returns the events of pages, oldest first.
+func (f *eventFilter) read(pages []*page) ([]*apiv1.Event, error) {
+	var out []*apiv1.Event
+	for _, p := range pages {
+		if f.kind != "" && !p.objects[objectHash(f.kind, f.name)] {
+			continue
+		}
+		var stored apiv1.StoredEvents
+		if err := proto.Unmarshal(p.value, &stored); err != nil {
+			return nil, err
+		}
+		for _, e := range stored.GetEvents() {
+			if f.wants(e) {
+				out = append(out, e)
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b *apiv1.Event) int { return a.GetTime().AsTime().Compare(b.GetTime().AsTime()) })
+	return out, nil
 }
 
 // Events implements the API.
-func (api) Events(context.Context, *connect.Request[apiv1.EventsRequest], *connect.ServerStream[apiv1.EventsResponse]) error {
-	return connect.NewError(connect.CodeUnimplemented, errors.New("Events: "+lb.NotSupported))
+func (a api) Events(ctx context.Context, req *connect.Request[apiv1.EventsRequest], stream *connect.ServerStream[apiv1.EventsResponse]) error {
+	f := eventFilter{kind: req.Msg.GetKind(), name: req.Msg.GetName()}
+	if faults := eventFaults(req.Msg); len(faults) > 0 {
+		return fault(invalid{faults})
+	}
+	if req.Msg.GetSince() != nil {
+		f.since = req.Msg.GetSince().AsTime()
+	}
+	for number := uint64(0); ; {
+		pages, next, grown := a.m.view.events.since(number, f.since)
+		number = next
+		events, err := f.read(pages)
+		if err != nil {
+			return fault(err)
+		}
+		for chunk := range slices.Chunk(events, eventsPerResponse) {
+			if err := stream.Send(&apiv1.EventsResponse{Events: chunk}); err != nil {
+				return err
+			}
+		}
+		if !req.Msg.GetFollow() {
+			return nil
+		}
+		select {
+		case <-grown:
+		case <-ctx.Done():
+			return nil
+		case <-a.m.ctx.Done():
+			return connect.NewError(connect.CodeUnavailable, context.Cause(a.m.ctx))
+		}
+	}
+}
+
+func eventFaults(req *apiv1.EventsRequest) (faults []lb.Violation) {
+	if kind := req.GetKind(); kind != "" && kind != kindManager {
+		if _, err := parseKind("kind", kind); err != nil {
+			faults = append(faults, lb.Violation{Field: "kind", Value: kind, Allowed: "must be a kind of objects, or " + kindManager})
+		}
+	} else if kind == "" && req.GetName() != "" {
+		faults = append(faults, lb.Violation{Field: "kind", Value: kind, Allowed: "must be given with a name"})
+	}
+	if since := req.GetSince(); since != nil && since.CheckValid() != nil {
+		faults = append(faults, lb.Violation{Field: "since", Value: since.String(), Allowed: "must be a time"})
+	}
+	return faults
+}
+
+// shape is a message without what is different in every one: addresses and numbers.
+func shape(message string) string {
+	var b strings.Builder
+	for word := range strings.FieldsSeq(message) {
+		if strings.ContainsAny(word, "0123456789") {
+			word = "#"
+		}
+		b.WriteString(word)
+		b.WriteByte(' ')
+	}
+	return b.String()
+}
+
+// mergeEvents is one event for two equal ones: of the first time, with the words of the last.
+func mergeEvents(old, now *apiv1.Event) *apiv1.Event {
+	now.Time, now.Count = old.GetTime(), old.GetCount()+now.GetCount()
+	now.Revision = cmp.Or(now.GetRevision(), old.GetRevision())
+	return now
+}
+
+// wrote notes the events of what somebody changed.
+func (m *Manager) wrote(entry *apiv1.AuditEntry, changes []*apiv1.Change) {
+	for _, ch := range changes {
+		e := &apiv1.Event{Kind: ch.GetKind(), Name: ch.GetName(), Reason: reasonApplied, Revision: entry.GetRevision()}
+		e.Tenant, _ = tenantOf(ch.GetAfter())
+		switch ch.GetAction() {
+		case apiv1.Change_ACTION_UNCHANGED:
+			continue
+		case apiv1.Change_ACTION_DELETED:
+			e.Reason = reasonDeleted
+			e.Tenant, _ = tenantOf(ch.GetBefore())
+		}
+		e.Message = actionText(ch.GetAction()) + " by " + entry.GetWho()
+		m.event(e)
+	}
 }

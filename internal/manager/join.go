@@ -33,6 +33,7 @@ func (n nodeAPI) Join(ctx context.Context, req *connect.Request[apiv1.JoinReques
 	if err != nil {
 		return nil, connect.NewError(connect.CodeInvalidArgument, err)
 	}
+	n.m.joined(ctx, name, role, req.Msg.GetToken() != "")
 	n.m.o.Log.Info("node has a new certificate", "node", name, "role", role, "renewed", req.Msg.GetToken() == "")
 	return connect.NewResponse(&apiv1.JoinResponse{Certificate: cert, Ca: n.m.secrets.ca.CertPEM()}), nil
 }

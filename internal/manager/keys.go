@@ -22,6 +22,8 @@ const (
 	dirAccess   = root + "access/"
 	dirRevoked  = root + "revoked/"
 	dirManagers = root + "managers/" // StoredManager, each on its member's lease
+	dirEvents   = root + "events/"
+	dirAudit    = root + "audit/"
 )
 
 // What keySchema holds. Another value means data of another version of the program.

@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -54,7 +55,9 @@ type Options struct {
 	DownAfter time.Duration
 	// TraceTimeout bounds a node's answer; 0 is DefaultTraceTimeout.
 	TraceTimeout time.Duration
-	// keepNothing leaves the steps of endpoints to a test.
+	// AuditKeep is how long the audit log is kept; 0 is DefaultAuditKeep.
+	AuditKeep time.Duration
+	// keepNothing leaves the steps of endpoints, and the writing of events and audit entries, to a test.
 	keepNothing bool
 }
 
@@ -78,6 +81,10 @@ type Manager struct {
 	sessions *sessions
 	barriers barriers
 	cert     *managerCert
+	events   *eventLog
+	auditLog *auditLog
+	// pageNumber makes keys of journals in this term differ.
+	pageNumber atomic.Uint64
 
 	mu sync.Mutex
 	// term is the present one; nil while this member does not lead.
@@ -101,6 +108,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{o: o, secrets: secrets, view: newView(secrets), reports: newReports(), opinions: newOpinions(), sessions: newSessions(o.Clock)}
+	m.events, m.auditLog = newEventLog(o.Name), newAuditLog()
 	if secrets.old && !used {
 		o.Log.Warn("the store is empty, but the CA is not new: nodes that obeyed a later epoch keep their plans until this one is as late")
 	}
@@ -128,6 +136,9 @@ func (o *Options) fill() {
 	}
 	if o.DownAfter == 0 {
 		o.DownAfter = DefaultDownAfter
+	}
+	if o.AuditKeep == 0 {
+		o.AuditKeep = DefaultAuditKeep
 	}
 	if o.TraceTimeout == 0 {
 		o.TraceTimeout = DefaultTraceTimeout

@@ -41,6 +41,7 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 	m.sessions.add(s)
 	m.view.join(s)
 	m.reports.connected(s, hello, m.o.Clock.Now())
+	m.objectEvent(lb.KindNode, id.name, reasonNodeConnected, "%s of version %s is connected", id.role, hello.GetVersion())
 	m.o.Log.Info("node is connected", "node", id.name, "role", id.role, "version", hello.GetVersion(), "has_revision", hello.GetHaveRevision())
 	m.checkEpoch(s, hello.GetEpoch())
 	defer n.goodbye(s)
@@ -55,6 +56,9 @@ func (n nodeAPI) goodbye(s *session) {
 	n.m.reports.disconnected(s, n.m.o.Clock.Now())
 	n.m.opinions.gone(s, n.m.o.Clock.Now())
 	if n.m.sessions.remove(s) {
+		if n.m.ctx.Err() == nil { // else it is the manager that goes
+			n.m.objectEvent(lb.KindNode, s.name, reasonNodeDisconnected, "its stream ended: %v", context.Cause(s.ctx))
+		}
 		n.m.o.Log.Info("node is disconnected", "node", s.name, "cause", context.Cause(s.ctx))
 	}
 }
@@ -70,6 +74,7 @@ func (n nodeAPI) listen(s *session, stream *connect.BidiStream[apiv1.NodeReport,
 			s.end(err)
 			return
 		}
+		n.m.planEvent(s.name, report.GetStatus())
 		n.m.reports.report(s, report, n.m.o.Clock.Now())
 		if st := report.GetStatus(); st != nil && s.role == lb.RoleMux {
 			n.m.opinions.report(s, st.GetMembers(), n.m.o.Clock.Now())

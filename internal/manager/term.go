@@ -108,6 +108,17 @@ func (t *term) commit(ctx context.Context, txn store.Txn) (store.TxnResult, erro
 	return res, t.prove(ctx)
 }
 
+// commitLast is commit for what a duty still has to say when the term has ended, before its lease is given up. The fence
+// holds as ever.
+func (t *term) commitLast(ctx context.Context, txn store.Txn) error {
+	txn.Compares = append(txn.Compares, store.Compare{Key: keyLeader, ModRevision: t.leaderMod})
+	res, err := t.m.o.Store.Txn(ctx, txn)
+	if err == nil && !res.Succeeded {
+		err = ErrFenced
+	}
+	return err
+}
+
 // wait blocks until the view has the revision, or the term or ctx ends.
 func (t *term) wait(ctx context.Context, revision int64) error {
 	ctx, cancel := t.bind(ctx)

@@ -92,9 +92,18 @@ func (m *Manager) createToken(ctx context.Context, node, role string, ttl time.D
 	for _, id := range m.view.expiredTokens(now) {
 		txn.Ops = append(txn.Ops, store.Delete(dirTokens+id))
 	}
+	entry := m.auditEntry(ctx, fmt.Sprintf("tokens/%s for %s %s created", t.ID, role, node))
+	op, err := term.auditOp(entry)
+	if err != nil {
+		return t, expires, err
+	}
+	txn.Ops = append(txn.Ops, op)
 	res, err := term.commit(ctx, txn)
 	if err != nil {
 		return t, expires, err
+	}
+	if res.Succeeded {
+		m.auditDone(entry, res.Revision)
 	}
 	if !res.Succeeded {
 		return t, expires, errors.New("token id is taken, try again")

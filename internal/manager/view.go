@@ -59,6 +59,9 @@ type hostItem struct {
 // changes it. Values in its maps are never modified, so that readers may keep them.
 type view struct {
 	secrets *secrets
+	// events and audit are the journals; they have locks of their own.
+	events *eventJournal
+	audit  *journal
 
 	mu sync.RWMutex
 	// rev is the newest revision folded; planRev the newest that changed an object, a state or a key.
@@ -115,6 +118,7 @@ type change struct {
 
 func newView(s *secrets) *view {
 	return &view{
+		events: newEventJournal(), audit: newAuditJournal(),
 		secrets: s, records: map[ref]*record{}, wanted: lb.NewState(), stateMod: map[lb.EndpointKey]int64{},
 		state: plan.State{
 			Networks: map[string]*lb.Network{}, Nodes: map[string]*lb.Node{}, Services: map[string]*lb.Service{},
@@ -249,6 +253,10 @@ func (v *view) foldEventLocked(ev store.Event, c *change, touched touched) error
 	case strings.HasPrefix(key, dirManagers):
 		c.surroundings = true
 		return foldMessage(ev, dirManagers, v.managers, &apiv1.StoredManager{})
+	case strings.HasPrefix(key, dirEvents):
+		return v.events.fold(ev)
+	case strings.HasPrefix(key, dirAudit):
+		return v.audit.fold(ev)
 	case strings.HasPrefix(key, dirRingKeys):
 		return v.foldRingKeyLocked(ev, c)
 	case key == keyLeader:

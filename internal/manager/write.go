@@ -174,9 +174,20 @@ func (m *Manager) write(ctx context.Context, dryRun bool, edit func(*term, *writ
 		if dryRun || len(w.txn.Ops) == 0 {
 			return w.base.planRev, w.changes, nil
 		}
-		res, err := t.commit(ctx, w.fenced())
+		entry := m.auditEntry(ctx, changesText(w.changes)...)
+		op, err := t.auditOp(entry)
 		if err != nil {
 			return 0, nil, err
+		}
+		txn := w.fenced()
+		txn.Ops = append(txn.Ops, op)
+		res, err := t.commit(ctx, txn)
+		if err != nil {
+			return 0, nil, err
+		}
+		if res.Succeeded {
+			m.auditDone(entry, res.Revision)
+			m.wrote(entry, w.changes)
 		}
 		if err := t.wait(ctx, res.Revision); err != nil {
 			return 0, nil, fmt.Errorf("stored at revision %d, but not yet published: %w", res.Revision, err)

@@ -1,0 +1,156 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// Pace of what the leader writes of events.
+const (
+	// eventPace is the least time between two transactions, unless eventBatch wait.
+	eventPace  = time.Second
+	eventBatch = 256
+	// eventLimit: one Apply may create 20,000 services; 500 bytes each are 16 MB.
+	eventLimit = 1 << 15
+	// Equal events of one object are told five times, and then once a minute with their number.
+	equalEvents     = 5
+	equalEventsPace = time.Minute
+	// maxEventMessage bounds a message: an error of a node may be long.
+	maxEventMessage = 1000
+)
+
+// eventLog is where events of a term wait until they are written.
+type eventLog struct {
+	funnel *funnel[*apiv1.Event]
+
+	mu sync.Mutex
+	// open: this manager leads.
+	open bool
+	told map[latchKey]string
+}
+
+func newEventLog(name string) *eventLog {
+	return &eventLog{funnel: newFunnel(funnelRules[*apiv1.Event]{
+		merge: mergeEvents,
+		overflow: func(e *apiv1.Event) (string, *apiv1.Event) {
+			return reasonEventsLost, &apiv1.Event{
+				Time: e.GetTime(), Kind: kindManager, Name: name, Reason: reasonEventsLost, Severity: severityWarning, Count: e.GetCount(),
+				Message: fmt.Sprintf("events were lost: more than %d waited to be written", eventLimit),
+			}
+		},
+		limit: eventLimit, batch: eventBatch, burst: equalEvents, pace: equalEventsPace,
+	})}
+}
+
+// begin opens the log for a term.
+func (l *eventLog) begin(told map[latchKey]string) {
+	l.funnel.drop()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open, l.told = true, told
+}
+
+func (l *eventLog) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open, l.told = false, nil
+}
+
+// note takes in an event; it never blocks.
+func (l *eventLog) note(e *apiv1.Event, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.open {
+		return
+	}
+	r := reasonsByName[e.GetReason()]
+	if r != nil && r.latch != "" && !r.repeats && l.told[latchKey{e.GetKind(), e.GetName(), r.latch}] == r.name {
+		return
+	}
+	noteLatch(l.told, e)
+	if e.GetTime() == nil {
+		e.Time = timestamppb.New(now)
+	}
+	if e.GetSeverity() == "" {
+		e.Severity = severityInfo
+		if r != nil {
+			e.Severity = r.severity
+		}
+	}
+	if len(e.GetMessage()) > maxEventMessage {
+		e.Message = strings.ToValidUTF8(e.GetMessage()[:maxEventMessage], "") + "…"
+	}
+	e.Count = max(1, e.GetCount())
+	l.funnel.put(strings.Join([]string{e.GetKind(), e.GetName(), e.GetReason(), shape(e.GetMessage())}, "\x00"), e)
+}
+
+// last is the reason that the object's latch has; empty when it is not known.
+func (l *eventLog) last(kind, name string, of latch) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.told[latchKey{kind, name, of}]
+}
+
+// event notes that something happened to an object. It never blocks; a manager that does not lead drops it. The event
+// belongs to the callee: time, severity and count may be left out, and so may the tenant of an object that is stored.
+func (m *Manager) event(e *apiv1.Event) { m.events.note(e, m.o.Clock.Now()) }
+
+// objectEvent notes something of an object.
+func (m *Manager) objectEvent(kind lb.Kind, name, reason, format string, args ...any) {
+	m.event(&apiv1.Event{Kind: string(kind), Name: name, Reason: reason, Message: fmt.Sprintf(format, args...)})
+}
+
+// eventDuty writes the events of a term.
+func (m *Manager) eventDuty() duty {
+	m.events.begin(m.view.events.lastReasons())
+	m.event(&apiv1.Event{Kind: kindManager, Name: m.o.Name, Reason: reasonLeaderChanged, Message: fmt.Sprintf("leads from epoch %d on", m.Epoch())})
+	w := &eventWriter{pages: pages{m: m, journal: m.view.events.journal, bounds: eventBounds}}
+	return duty{"events", func(ctx context.Context) error {
+		defer m.events.end()
+		m.events.funnel.drain(ctx, m.o, w.write)
+		return nil
+	}}
+}
+
+// eventWriter writes the events of a term. It belongs to one goroutine.
+type eventWriter struct{ pages pages }
+
+// write writes one batch and returns when it wants to be called again.
+func (w *eventWriter) write(ctx context.Context, now time.Time) (time.Time, error) {
+	m := w.pages.m
+	if err := w.pages.flush(ctx, now); err != nil {
+		return now.Add(eventPace), err
+	}
+	events, left, next := m.events.funnel.take(now, eventBatch)
+	if left > 0 && next.IsZero() {
+		next = now
+	}
+	if len(events) == 0 {
+		return next, w.pages.sweep(ctx, now)
+	}
+	for _, e := range events {
+		m.complete(e)
+		m.o.Log.Info(e.GetMessage(), "event", e.GetReason(), "object", lb.Ref(lb.Kind(e.GetKind()), e.GetName()), "count", e.GetCount())
+	}
+	return next, w.pages.add(ctx, now, &apiv1.StoredEvents{Events: events})
+}
+
+// complete fills in the tenant of an event's object.
+func (m *Manager) complete(e *apiv1.Event) {
+	if e.GetTenant() != "" || e.GetKind() != string(lb.KindService) {
+		return
+	}
+	m.view.mu.RLock()
+	defer m.view.mu.RUnlock()
+	if s := m.view.state.Services[e.GetName()]; s != nil {
+		e.Tenant = s.Tenant
+	}
+}

@@ -1,0 +1,216 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// scribe writes a kept manager's events by hand.
+type scribe struct {
+	*kept
+	events *eventWriter
+	audit  *auditWriter
+}
+
+func newScribe(t *testing.T) *scribe {
+	s := &scribe{kept: newKept(t)}
+	s.begin()
+	return s
+}
+
+// begin is what a term does at its start.
+func (s *scribe) begin() {
+	s.m.events.begin(s.m.view.events.lastReasons())
+	s.events = &eventWriter{pages: pages{m: s.m, journal: s.m.view.events.journal, bounds: eventBounds}}
+	s.audit = newAuditWriter(s.m)
+}
+
+// write lets everything be written that may be now.
+func (s *scribe) write() {
+	s.t.Helper()
+	for {
+		next, err := s.events.write(s.t.Context(), s.clock.Now())
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if next.IsZero() || next.After(s.clock.Now()) {
+			return
+		}
+	}
+}
+
+// read is the journal in words: "Service web BackendDown x3".
+func (s *scribe) read(f eventFilter) []string {
+	s.t.Helper()
+	pages, _, _ := s.m.view.events.since(0, f.since)
+	events, err := f.read(pages)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var out []string
+	for _, e := range events {
+		line := strings.TrimSpace(fmt.Sprintf("%s %s %s", e.GetKind(), e.GetName(), e.GetReason()))
+		if e.GetCount() > 1 {
+			line += fmt.Sprintf(" x%d", e.GetCount())
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+func (s *scribe) expectEvents(f eventFilter, want ...string) {
+	s.t.Helper()
+	if got := s.read(f); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		s.t.Errorf("events:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestEventsAreKeptAndFiltered(t *testing.T) {
+	s := newScribe(t)
+	s.apply(crowd(1, 1, 2)...)
+	s.m.objectEvent(lb.KindNode, "mux1", reasonNodeConnected, "is connected")
+	s.write()
+	s.expectEvents(eventFilter{}, "Network main Applied", "Service s0 Applied", "Node mux1 NodeConnected")
+	start := s.clock.Now()
+	s.clock.Advance(time.Hour)
+	if _, _, err := s.m.remove(t.Context(), []ref{{lb.KindService, "s0"}}, false); err != nil {
+		t.Fatal(err)
+	}
+	s.write()
+	s.stop()
+	s.start()
+	s.begin()
+	s.expectEvents(eventFilter{kind: "Service"}, "Service s0 Applied", "Service s0 Deleted")
+	s.expectEvents(eventFilter{kind: "Service", name: "s1"})
+	s.expectEvents(eventFilter{kind: "Node", name: "mux1"}, "Node mux1 NodeConnected")
+	s.expectEvents(eventFilter{since: start.Add(time.Second)}, "Service s0 Deleted")
+	s.clock.Advance(7*24*time.Hour - time.Minute)
+	s.write()
+	s.expectEvents(eventFilter{}, "Service s0 Deleted")
+	s.clock.Advance(time.Hour)
+	s.write()
+	s.expectEvents(eventFilter{})
+	snap, err := s.store.List(t.Context(), dirEvents)
+	if err != nil || len(snap.KVs) != 0 {
+		t.Errorf("after a week: %d keys, %v", len(snap.KVs), err)
+	}
+}
+
+func TestEqualEventsArePutTogether(t *testing.T) {
+	s := newScribe(t)
+	tell := func(n int) {
+		s.m.event(&apiv1.Event{Kind: "Service", Name: "web", Reason: reasonBackendDown, Message: fmt.Sprintf("1 of 2 backends down: 10.0.0.%d:80", n)})
+	}
+	tell(1)
+	tell(2)
+	s.write()
+	s.expectEvents(eventFilter{}, "Service web BackendDown x2")
+	for i := range 20 {
+		s.clock.Advance(time.Second)
+		tell(i)
+		s.write()
+	}
+	s.expectEvents(eventFilter{}, "Service web BackendDown x2", "Service web BackendDown", "Service web BackendDown", "Service web BackendDown", "Service web BackendDown")
+	s.clock.Advance(time.Minute)
+	s.write()
+	got := s.read(eventFilter{})
+	if last := got[len(got)-1]; last != "Service web BackendDown x16" {
+		t.Errorf("a minute later: %s", last)
+	}
+}
+
+// TestLatchedEventsAreToldOnce: a new leader hears of every node, and tells nothing that was told.
+func TestLatchedEventsAreToldOnce(t *testing.T) {
+	s := newScribe(t)
+	connected := func() { s.m.objectEvent(lb.KindNode, "mux1", reasonNodeConnected, "is connected") }
+	connected()
+	s.write()
+	s.stop()
+	s.start()
+	s.begin()
+	connected()
+	s.write()
+	s.expectEvents(eventFilter{}, "Node mux1 NodeConnected")
+	s.m.objectEvent(lb.KindNode, "mux1", reasonNodeDisconnected, "its stream ended")
+	s.clock.Advance(time.Second)
+	connected()
+	s.write()
+	s.expectEvents(eventFilter{}, "Node mux1 NodeConnected", "Node mux1 NodeDisconnected", "Node mux1 NodeConnected")
+}
+
+// TestEventsOfAManagerThatDoesNotLead: nobody would write them.
+func TestEventsOfAManagerThatDoesNotLead(t *testing.T) {
+	s := newScribe(t)
+	s.m.events.end()
+	s.m.objectEvent(lb.KindNode, "mux1", reasonNodeConnected, "is connected")
+	s.begin()
+	s.write()
+	s.expectEvents(eventFilter{})
+}
+
+// TestEventFlood: what is too much is counted, and the store's bytes have a bound.
+func TestEventFlood(t *testing.T) {
+	s := newScribe(t)
+	s.events.pages.bounds.bytes = 100_000
+	for i := range eventLimit + 500 {
+		s.m.event(&apiv1.Event{Kind: "Service", Name: fmt.Sprint("s", i), Reason: reasonApplied, Message: "created by admin"})
+	}
+	s.write()
+	got := s.read(eventFilter{})
+	if last := got[len(got)-1]; last != "Manager m1 EventsLost x500" {
+		t.Errorf("the last event: %s", last)
+	}
+	snap, err := s.store.List(t.Context(), dirEvents)
+	bytes := 0
+	for _, kv := range snap.KVs {
+		bytes += len(kv.Key) + len(kv.Value)
+	}
+	if err != nil || bytes > 100_000 || bytes < 50_000 || int64(bytes) != s.m.view.events.bytes {
+		t.Errorf("%d bytes are stored, counted as %d: %v", bytes, s.m.view.events.bytes, err)
+	}
+}
+
+// TestEventIsWrittenOnce: a transaction of which nobody knows whether it was done is done again.
+func TestEventIsWrittenOnce(t *testing.T) {
+	s := newScribe(t)
+	s.m.objectEvent(lb.KindNode, "mux1", reasonNodeConnected, "is connected")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.events.write(ctx, s.clock.Now()); err == nil {
+		t.Fatal("no error without a store")
+	}
+	s.write()
+	s.write()
+	s.expectEvents(eventFilter{}, "Node mux1 NodeConnected")
+}
+
+// TestReasonsAreDocumented keeps the table of docs/ops/events.md equal to the one in Go.
+func TestReasonsAreDocumented(t *testing.T) {
+	const file = "../../docs/ops/events.md"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want strings.Builder
+	want.WriteString("| reason | severity | about | what happened |\n|---|---|---|---|\n")
+	seen := map[string]bool{}
+	for _, r := range reasons {
+		fmt.Fprintf(&want, "| `%s` | %s | %s | %s |\n", r.name, r.severity, r.about, r.meaning)
+		if seen[r.name] {
+			t.Errorf("%s stands in the table twice", r.name)
+		}
+		seen[r.name] = true
+	}
+	_, rest, found := strings.Cut(string(text), "<!-- reasons -->\n")
+	got, _, end := strings.Cut(rest, "<!-- end of reasons -->")
+	if !found || !end || got != want.String() {
+		t.Errorf("%s: the table of reasons must be:\n%s", file, want.String())
+	}
+}

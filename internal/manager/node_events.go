@@ -1,0 +1,44 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// planEvent notes that a node cannot apply its plan, or that it could again. Most reports say nothing new.
+func (m *Manager) planEvent(node string, st *apiv1.NodeStatus) {
+	if st == nil {
+		return
+	}
+	before := m.reports.planError(node)
+	switch now := st.GetError(); {
+	case now != "" && now != before:
+		m.objectEvent(lb.KindNode, node, reasonPlanRefused, "cannot apply its plan: %s", now)
+	case now == "" && m.events.last(string(lb.KindNode), node, latchPlan) == reasonPlanRefused:
+		m.objectEvent(lb.KindNode, node, reasonPlanObeyed, "could apply its plan")
+	}
+}
+
+// planError is the error that the node reported last.
+func (r *reports) planError(node string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.heard[node].status.GetError()
+}
+
+// joined notes that a node has a new certificate.
+func (m *Manager) joined(ctx context.Context, node, role string, token bool) {
+	what, reason := "renewed its certificate", reasonCertificateRenewed
+	if token {
+		what, reason = "joined with a token", reasonNodeJoined
+	}
+	e := m.auditEntry(ctx, fmt.Sprintf("%s (%s) %s", lb.Ref(lb.KindNode, node), role, what))
+	if token { // it has no certificate yet
+		e.Who, e.Role = node, role
+	}
+	m.audited(e)
+	m.objectEvent(lb.KindNode, node, reason, "%s from %s", what, host(e.GetFrom()))
+}

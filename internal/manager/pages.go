@@ -1,0 +1,132 @@
+package manager
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+const (
+	// sweepJournals is how often what is too old is deleted when nothing is written.
+	sweepJournals = time.Hour
+	// maxSwept bounds the pages that one transaction deletes.
+	maxSwept = 1000
+	// lastFlush bounds the writing of what waits when a term ends.
+	lastFlush = 500 * time.Millisecond
+)
+
+// drain calls write until ctx ends, and once more then: when something waits, but at most once in eventPace unless a batch waits. write
+// returns when it wants to be called again; the zero time is for when there is something new.
+func (f *funnel[T]) drain(ctx context.Context, o Options, write func(context.Context, time.Time) (time.Time, error)) {
+	for {
+		next, err := write(ctx, o.Clock.Now())
+		if err != nil && ctx.Err() == nil {
+			o.Log.Warn("cannot write to the journal", "error", err)
+		}
+		if !f.pause(ctx, o, next) {
+			break
+		}
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastFlush)
+	defer cancel()
+	if _, err := write(last, o.Clock.Now()); err != nil {
+		o.Log.Debug("what waited for the journal is lost", "error", err)
+	}
+}
+
+// pause waits until write is to be called again; false at the end of ctx.
+func (f *funnel[T]) pause(ctx context.Context, o Options, next time.Time) bool {
+	select {
+	case <-o.Clock.After(eventPace):
+	case <-f.crowd:
+	case <-ctx.Done():
+		return false
+	}
+	wait := sweepJournals
+	if !next.IsZero() {
+		wait = min(wait, next.Sub(o.Clock.Now()))
+	}
+	select {
+	case <-f.wake:
+	case <-f.crowd:
+	case <-o.Clock.After(wait):
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
+// pages write a journal. They belong to one goroutine.
+type pages struct {
+	m       *Manager
+	journal *journal
+	bounds  bounds
+	// unsaved are pages whose transaction failed: nobody knows whether it was done. Doing it again changes nothing.
+	unsaved []store.Op
+	// refused is how many bytes of them are refusals.
+	refused int64
+}
+
+// add writes pages and deletes what they are too much for.
+func (p *pages) add(ctx context.Context, now time.Time, values ...proto.Message) error {
+	for _, v := range values {
+		value, err := proto.Marshal(v)
+		if err != nil {
+			return err
+		}
+		op := store.Put(pageKey(p.journal.dir, now, p.m.Epoch(), p.m.pageNumber.Add(1)), value)
+		if a, ok := v.(*apiv1.StoredAudit); ok && onlyRefusals(a) {
+			p.refused += int64(len(op.Key) + len(op.Value))
+		}
+		p.unsaved = append(p.unsaved, op)
+	}
+	return p.flush(ctx, now)
+}
+
+// flush writes the pages that could not be written, if there are some.
+func (p *pages) flush(ctx context.Context, now time.Time) error {
+	if len(p.unsaved) == 0 {
+		return nil
+	}
+	more := int64(0)
+	for _, op := range p.unsaved {
+		more += int64(len(op.Key) + len(op.Value))
+	}
+	err := p.commit(ctx, store.Txn{Ops: slices.Clone(p.unsaved)}, more, p.refused, now)
+	if err == nil {
+		p.unsaved, p.refused = nil, 0
+	}
+	return err
+}
+
+// sweep deletes what is too much or too old.
+func (p *pages) sweep(ctx context.Context, now time.Time) error {
+	return p.commit(ctx, store.Txn{}, 0, 0, now)
+}
+
+// commit adds the deletes that make room for more bytes.
+func (p *pages) commit(ctx context.Context, t store.Txn, more, refused int64, now time.Time) error {
+	for _, key := range p.journal.excess(p.bounds, more, refused, now, maxSwept) {
+		t.Ops = append(t.Ops, store.Delete(key))
+	}
+	if len(t.Ops) == 0 {
+		return nil
+	}
+	if over, _ := ctx.Value(termKey{}).(*term); over != nil && over.ctx.Err() != nil {
+		return over.commitLast(ctx, t)
+	}
+	term, err := p.m.lead(ctx)
+	if err != nil {
+		return err
+	}
+	res, err := term.commit(ctx, t)
+	if err != nil {
+		return err
+	}
+	return term.wait(ctx, res.Revision)
+}

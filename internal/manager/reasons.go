@@ -1,0 +1,112 @@
+package manager
+
+// Reasons of events, one word each for what happened. Whoever calls Manager.event uses one of them; docs/ops/events.md
+// has the same table for operators.
+const (
+	reasonApplied            = "Applied"
+	reasonDeleted            = "Deleted"
+	reasonQuotaRefused       = "QuotaRefused"
+	reasonBackendDown        = "BackendDown"
+	reasonBackendUp          = "BackendUp"
+	reasonEndpointDown       = "EndpointDown"
+	reasonEndpointUp         = "EndpointUp"
+	reasonBackupsInUse       = "BackupsInUse"
+	reasonBackupsIdle        = "BackupsIdle"
+	reasonRingChanged        = "RingChanged"
+	reasonDrainBegan         = "DrainBegan"
+	reasonDrainEnded         = "DrainEnded"
+	reasonSlowStartBegan     = "SlowStartBegan"
+	reasonSlowStartEnded     = "SlowStartEnded"
+	reasonPlaced             = "Placed"
+	reasonMoved              = "Moved"
+	reasonNodeJoined         = "NodeJoined"
+	reasonCertificateRenewed = "CertificateRenewed"
+	reasonNodeConnected      = "NodeConnected"
+	reasonNodeDisconnected   = "NodeDisconnected"
+	reasonPlanRefused        = "PlanRefused"
+	reasonPlanObeyed         = "PlanObeyed"
+	reasonPlanStale          = "PlanStale"
+	reasonPlanCurrent        = "PlanCurrent"
+	reasonLeaderChanged      = "LeaderChanged"
+	reasonMemberJoined       = "MemberJoined"
+	reasonMemberLeft         = "MemberLeft"
+	reasonEventsLost         = "EventsLost"
+)
+
+// kindManager is the kind of events of managers, which are no objects.
+const kindManager = "Manager"
+
+// Severities of events.
+const (
+	severityInfo    = "info"
+	severityWarning = "warning"
+)
+
+// latch names reasons of which an object has one at a time: an event that only repeats the last one of its latch is
+// dropped, so that a new leader does not tell what everybody knows.
+type latch string
+
+const (
+	latchHealth  latch = "health"
+	latchService latch = "endpoints"
+	latchBackups latch = "backups"
+	latchStream  latch = "stream"
+	latchPlan    latch = "plan"
+	latchPace    latch = "pace"
+)
+
+// latches are all of them.
+var latches = []latch{latchHealth, latchService, latchBackups, latchStream, latchPlan, latchPace}
+
+// reason says what an event's reason means.
+type reason struct {
+	name     string
+	severity string
+	// about are the kinds of objects that have it.
+	about string
+	latch latch
+	// repeats: of its latch, but every one is told.
+	repeats bool
+	meaning string
+}
+
+// reasons are all there are.
+var reasons = []reason{
+	{reasonApplied, severityInfo, "every kind", "", false, "somebody created or changed the object; the message says who"},
+	{reasonDeleted, severityInfo, "every kind", "", false, "somebody deleted the object; the message says who"},
+	{reasonQuotaRefused, severityWarning, "Tenant", "", false, "a change was refused because of the tenant's quota"},
+	{reasonBackendDown, severityWarning, "Service", latchHealth, true, "backends that no mux calls alive and one at least calls dead"},
+	{reasonBackendUp, severityInfo, "Service", latchHealth, true, "backends that a mux calls alive again"},
+	{reasonEndpointDown, severityWarning, "Service", latchService, true, "an endpoint has no healthy backend left"},
+	{reasonEndpointUp, severityInfo, "Service", latchService, true, "such an endpoint has a healthy backend again"},
+	{reasonBackupsInUse, severityWarning, "Service", latchBackups, true, "so few backends are healthy that backups take flows"},
+	{reasonBackupsIdle, severityInfo, "Service", latchBackups, true, "backups take no new flows any more"},
+	{reasonRingChanged, severityInfo, "Service", "", false, "backends that were dead for --down-after were taken out of the rings, or returned to them"},
+	{reasonDrainBegan, severityInfo, "Service", "", false, "backends take no new flows any more"},
+	{reasonDrainEnded, severityInfo, "Service", "", false, "draining backends left, or take flows again"},
+	{reasonSlowStartBegan, severityInfo, "Service", "", false, "backends begin with a tenth of their weight"},
+	{reasonSlowStartEnded, severityInfo, "Service", "", false, "backends have their whole weight"},
+	{reasonPlaced, severityInfo, "Service", "", false, "a VIP got its muxes"},
+	{reasonMoved, severityInfo, "Service", "", false, "a VIP moves to other muxes"},
+	{reasonNodeJoined, severityInfo, "Node", "", false, "the node joined with a token"},
+	{reasonCertificateRenewed, severityInfo, "Node, Manager", "", false, "a certificate was renewed before it expired"},
+	{reasonNodeConnected, severityInfo, "Node", latchStream, false, "the node opened its stream"},
+	{reasonNodeDisconnected, severityWarning, "Node", latchStream, false, "the node's stream ended, and it has no other; it goes on with its last plan"},
+	{reasonPlanRefused, severityWarning, "Node", latchPlan, true, "the node cannot apply its plan; the message has its error"},
+	{reasonPlanObeyed, severityInfo, "Node", latchPlan, false, "the node could apply its plan again"},
+	{reasonPlanStale, severityWarning, "Node", latchPace, false, "the connected node has not obeyed its newest plan for 10 seconds"},
+	{reasonPlanCurrent, severityInfo, "Node", latchPace, false, "such a node obeys its newest plan"},
+	{reasonLeaderChanged, severityInfo, "Manager", "", false, "the manager leads from now on"},
+	{reasonMemberJoined, severityInfo, "Manager", "", false, "the manager became a member"},
+	{reasonMemberLeft, severityWarning, "Manager", "", false, "the manager was removed"},
+	{reasonEventsLost, severityWarning, "Manager", "", false, "more happened at once than could be noted; the count says how much"},
+}
+
+// reasonsByName finds a reason.
+var reasonsByName = func() map[string]*reason {
+	out := make(map[string]*reason, len(reasons))
+	for i := range reasons {
+		out[reasons[i].name] = &reasons[i]
+	}
+	return out
+}()
