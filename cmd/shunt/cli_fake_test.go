@@ -69,6 +69,7 @@ func startFake(t *testing.T) *fakeManager {
 		t.Fatal(err)
 	}
 	t.Setenv(configVariable, file)
+	t.Setenv(tokenVariable, "")
 	return fake
 }
 
@@ -290,6 +291,38 @@ func (f *fakeManager) CreateToken(_ context.Context, r *connect.Request[apiv1.Cr
 		Token:   fmt.Sprintf("shunt1.%s.%s.secret", r.Msg.GetNode(), r.Msg.GetRole()),
 		Expires: timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(r.Msg.GetTtl().AsDuration())),
 	}), nil
+}
+
+// accessAt is when access tokens of the fake are made.
+var accessAt = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// CreateAccess answers without keeping anything.
+func (f *fakeManager) CreateAccess(_ context.Context, r *connect.Request[apiv1.CreateAccessRequest]) (*connect.Response[apiv1.CreateAccessResponse], error) {
+	a := &apiv1.Access{
+		Id: "0123456789abcdef", Name: r.Msg.GetName(), Role: r.Msg.GetRole(), Tenant: r.Msg.GetTenant(),
+		Created: timestamppb.New(accessAt), Expires: timestamppb.New(accessAt.Add(r.Msg.GetTtl().AsDuration())),
+	}
+	return connect.NewResponse(&apiv1.CreateAccessResponse{Token: "shunt_" + a.Id + "_secret", Access: a}), nil
+}
+
+// ListAccess has one of a tenant, and shows who asks.
+func (f *fakeManager) ListAccess(_ context.Context, r *connect.Request[apiv1.ListAccessRequest]) (*connect.Response[apiv1.ListAccessResponse], error) {
+	name := "ci"
+	if h := r.Header().Get("Authorization"); h != "" {
+		name = h
+	}
+	return connect.NewResponse(&apiv1.ListAccessResponse{Access: []*apiv1.Access{
+		{Id: "0123456789abcdef", Name: name, Role: "tenant", Tenant: "shop", Created: timestamppb.New(accessAt), Expires: timestamppb.New(accessAt.Add(time.Hour))},
+		{Id: "fedcba9876543210", Name: "ann", Role: "admin", Created: timestamppb.New(accessAt), Expires: timestamppb.New(accessAt.Add(time.Hour))},
+	}}), nil
+}
+
+// RevokeAccess knows one token.
+func (f *fakeManager) RevokeAccess(_ context.Context, r *connect.Request[apiv1.RevokeAccessRequest]) (*connect.Response[apiv1.RevokeAccessResponse], error) {
+	if r.Msg.GetId() != "0123456789abcdef" {
+		return nil, connect.NewError(connect.CodeNotFound, errors.New("access "+r.Msg.GetId()+": not found"))
+	}
+	return connect.NewResponse(&apiv1.RevokeAccessResponse{}), nil
 }
 
 func (f *fakeManager) Version(context.Context, *connect.Request[apiv1.VersionRequest]) (*connect.Response[apiv1.VersionResponse], error) {

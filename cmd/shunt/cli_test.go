@@ -98,6 +98,15 @@ func happen(t *testing.T, fake *fakeManager, what string) {
 		}
 	case "trace fails":
 		fake.traces[1].Error = "no answer within 1s"
+	case "token file", "bad token file":
+		file, text := filepath.Join(t.TempDir(), "token"), "shunt_token\n"
+		if what == "bad token file" {
+			text = "very secret"
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv(tokenVariable, file)
 	case "no configuration":
 		t.Setenv(configVariable, "")
 		t.Setenv("HOME", t.TempDir())

@@ -33,6 +33,10 @@ func (g *globals) connect() (*client, error) {
 		return nil, err
 	}
 	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool()}
+	bearer, err := c.credentials()
+	if err != nil {
+		return nil, err
+	}
 	if !tlsConfig.RootCAs.AppendCertsFromPEM([]byte(c.CA)) {
 		return nil, fmt.Errorf("%s: ca: must be a certificate in PEM", c.file)
 	}
@@ -50,7 +54,10 @@ func (g *globals) connect() (*client, error) {
 		TLSHandshakeTimeout: 10 * time.Second,
 	}
 	server := strings.TrimSuffix(c.Server, "/")
-	return &client{shuntv1connect.NewManagerClient(&http.Client{Transport: transport}, server), server}, nil
+	// A redirect would take the token to somebody else; the API has none.
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	hc := &http.Client{Transport: bearerTransport{transport, bearer}, CheckRedirect: stay}
+	return &client{shuntv1connect.NewManagerClient(hc, server), server}, nil
 }
 
 // call makes a client and bounds what is done with it.

@@ -34,6 +34,12 @@ type clientConfig struct {
 	// Cert and Key are the client's own.
 	Cert string `yaml:"cert"`
 	Key  string `yaml:"key"`
+	// CAFile is a file with CA's text.
+	CAFile string `yaml:"caFile"`
+	// TokenFile holds a bearer token, an access token or an ID token; TokenCommand prints one. They are taken instead
+	// of Cert and Key.
+	TokenFile    string   `yaml:"tokenFile"`
+	TokenCommand []string `yaml:"tokenCommand"`
 
 	file      string
 	namespace string // network namespace to dial from; empty is the present one

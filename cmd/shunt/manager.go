@@ -24,6 +24,7 @@ type managerFlags struct {
 	data, listen, advertise, name string
 	metrics                       string
 	downAfter, auditKeep          time.Duration
+	oidc                          oidcFlags
 	verbose                       bool
 	// single: part of `shunt run`, which needs no next steps.
 	single bool
@@ -52,6 +53,7 @@ Everything is kept in the data directory; back it up whole.`,
 	fl.StringVar(&f.metrics, "metrics", "", metricsUsage)
 	fl.DurationVar(&f.downAfter, "down-after", manager.DefaultDownAfter, "how long every mux must call a backend dead until rings are made without it; 0: never")
 	fl.DurationVar(&f.auditKeep, "audit-keep", manager.DefaultAuditKeep, "how long the audit log is kept, as long as it has no more than 256 MiB")
+	f.oidc.register(fl)
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
 	return cmd
 }
@@ -121,8 +123,13 @@ func runManager(ctx context.Context, f managerFlags, stderr io.Writer) error {
 	}
 	defer kv.Close()
 	meter := metrics.NewManager(f.name, thisBuild())
+	verifier, err := f.oidc.verifier(log)
+	if err != nil {
+		return err
+	}
 	m, err := manager.Open(ctx, manager.Options{
-		Dir: dir, Store: meter.Store(kv), Interceptors: []connect.Interceptor{meter.Interceptor()}, Name: f.name, Listen: listener.Addr().String(), Advertise: f.advertise,
+		OIDC: verifier,
+		Dir:  dir, Store: meter.Store(kv), Interceptors: []connect.Interceptor{meter.Interceptor()}, Name: f.name, Listen: listener.Addr().String(), Advertise: f.advertise,
 		Version: version, Commit: commit(), Log: log, DownAfter: cmp.Or(f.downAfter, -1), AuditKeep: f.auditKeep,
 	})
 	if err != nil {
@@ -142,6 +149,13 @@ func runManager(ctx context.Context, f managerFlags, stderr io.Writer) error {
 	err = together(cancel,
 		func() error { return m.Serve(ctx, listener) },
 		func() error { return serveMetrics(ctx, scrapes, registry) },
+		func() error {
+			if verifier != nil {
+				verifier.Run(ctx)
+			}
+			<-ctx.Done()
+			return nil
+		},
 	)
 	log.Info("manager stops") // the error is the command's
 	return err

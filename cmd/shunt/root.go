@@ -94,6 +94,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newTrace(g))
 	root.AddCommand(newCapture(g))
 	root.AddCommand(newToken(g))
+	root.AddCommand(newAccess(g))
 	root.AddCommand(newMember(g))
 	root.AddCommand(newAudit(g))
 	root.AddCommand(newMux(), newMuxSpeaker())

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,6 +30,8 @@ const (
 	maxAccessTTL     = 365 * 24 * time.Hour
 	maxAccess        = 10_000
 )
+
+var accessID = regexp.MustCompile(`^[0-9a-f]{16}$`)
 
 // accessRoles are the roles that people and programs may have.
 var accessRoles = []string{pki.RoleAdmin, pki.RoleTenant, pki.RoleViewer}
@@ -76,6 +79,10 @@ func (a api) ListAccess(context.Context, *connect.Request[apiv1.ListAccessReques
 
 // RevokeAccess implements the API.
 func (a api) RevokeAccess(ctx context.Context, req *connect.Request[apiv1.RevokeAccessRequest]) (*connect.Response[apiv1.RevokeAccessResponse], error) {
+	// Somebody may have given the whole token: it is not said again.
+	if !accessID.MatchString(req.Msg.GetId()) {
+		return nil, fault(invalid{[]lb.Violation{{Field: "id", Allowed: "must be 16 hexadecimal digits, as `shunt access list` shows them"}}})
+	}
 	if err := a.m.revokeAccess(ctx, req.Msg.GetId()); err != nil {
 		return nil, fault(err)
 	}

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"bytes"
+	"context"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
@@ -14,24 +15,24 @@ import (
 )
 
 // writeAdminConfig makes DATA/admin.yaml when it is absent, and anew when its certificate has lived two thirds of its
-// time. Its server is always this manager's address.
-func (m *Manager) writeAdminConfig(now time.Time) error {
+// time. Its server is always this manager's address. first tells that it was absent.
+func (m *Manager) writeAdminConfig(now time.Time) (first bool, err error) {
 	path := m.o.Dir.AdminConfig()
 	old, err := readFile(path)
 	if err != nil {
-		return fmt.Errorf("read admin configuration: %w", err)
+		return false, fmt.Errorf("read admin configuration: %w", err)
 	}
-	m.FirstStart = old == nil
+	first = old == nil
 	if old != nil && adminCertLasts(old, now) {
 		content := serverLine.ReplaceAllLiteral(old, []byte("server: "+serverURL(m.o)))
 		if bytes.Equal(content, old) {
-			return nil
+			return false, nil
 		}
-		return writeAdmin(path, content)
+		return false, writeAdmin(path, content)
 	}
 	cert, key, err := m.secrets.ca.Client("admin", pki.RoleAdmin, pki.AdminLifetime, now)
 	if err != nil {
-		return err
+		return first, err
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Client configuration of an administrator: whoever reads this file may do everything.\n")
@@ -45,7 +46,25 @@ func (m *Manager) writeAdminConfig(now time.Time) error {
 			b.WriteString("  " + line)
 		}
 	}
-	return writeAdmin(path, []byte(b.String()))
+	return first, writeAdmin(path, []byte(b.String()))
+}
+
+// renewAdminEvery is how often the administrator's certificate is looked at; it is renewed when a third of its year is
+// left.
+const renewAdminEvery = 24 * time.Hour
+
+// renewAdmin keeps the administrator's configuration good while the manager runs.
+func (m *Manager) renewAdmin(ctx context.Context) {
+	for {
+		select {
+		case <-m.o.Clock.After(renewAdminEvery):
+		case <-ctx.Done():
+			return
+		}
+		if _, err := m.writeAdminConfig(m.o.Clock.Now()); err != nil {
+			m.o.Log.Warn("cannot renew the administrator's certificate", "error", err)
+		}
+	}
 }
 
 // serverLine is the one line of the file that follows --advertise and --listen.

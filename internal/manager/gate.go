@@ -129,6 +129,10 @@ func (g gate) identify(r *http.Request, procedure string) (id identity, cause st
 		}
 		id, err = callerOf(forwarded)
 		id.forwarded = true
+		// The follower may not know yet that the token is gone.
+		if err == nil && id.via == viaToken && g.view.access(id.token) == nil {
+			return id, "revoked access token " + id.token, errBadBearer
+		}
 		if err == nil && id.via == "" && tokenInBody(procedure) {
 			err = g.patience(id)
 		}

@@ -161,7 +161,11 @@ func (m *Manager) begin(ctx context.Context, now time.Time) error {
 		return err
 	}
 	m.workers.Go(func() { m.cert.keep(m.ctx) })
-	return m.writeAdminConfig(now)
+	if m.FirstStart, err = m.writeAdminConfig(now); err != nil {
+		return err
+	}
+	m.workers.Go(func() { m.renewAdmin(m.ctx) })
+	return nil
 }
 
 // stop ends everything with a cause; the first one counts.

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+)
+
+func newAccess(g *globals) *cobra.Command {
+	cmd := &cobra.Command{Use: "access", Short: "Let people and programs in, by access tokens"}
+	cmd.AddCommand(newAccessCreate(g), newAccessList(g), newAccessRevoke(g))
+	return cmd
+}
+
+func newAccessCreate(g *globals) *cobra.Command {
+	var (
+		name, role, tenant string
+		ttl                time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "create --name NAME --role admin|viewer|tenant",
+		Short: "Make an access token for a person or a program",
+		Long: "Create prints a token on standard output, and nothing else; nobody can read it again. A client configuration names\n" +
+			"its file as tokenFile, or $SHUNT_TOKEN_FILE does.",
+		Example: "  (umask 077; shunt access create --name ci --role tenant --tenant shop --ttl 24h > ci.token)\n" +
+			"  SHUNT_TOKEN_FILE=ci.token shunt get services",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case name == "":
+				return usagef("--name is missing, must say whom it is for")
+			case role != "admin" && role != "viewer" && role != "tenant":
+				return usagef("--role: %q: must be admin, viewer or tenant", role)
+			case (role == "tenant") != (tenant != ""):
+				return usagef("--tenant: %q: must be given with --role tenant, and only then", tenant)
+			case ttl <= 0:
+				return usagef("--ttl: %s: must be more than 0", ttl)
+			}
+			return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+				request := &apiv1.CreateAccessRequest{Name: name, Role: role, Tenant: tenant, Ttl: durationpb.New(ttl)}
+				response, err := c.CreateAccess(ctx, connect.NewRequest(request))
+				if err != nil {
+					return err
+				}
+				if g.format != formatTable {
+					out := accessFields(response.Msg.GetAccess())
+					out["token"] = response.Msg.GetToken()
+					return g.format.encode(cmd.OutOrStdout(), out)
+				}
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), response.Msg.GetToken())
+				return err
+			})
+		},
+	}
+	cmd.Flags().StringVar(&name, "name", "", "whom it is for, as the audit log will say")
+	cmd.Flags().StringVar(&role, "role", "", "admin, viewer or tenant")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "tenant whose objects it is for, with --role tenant")
+	cmd.Flags().DurationVar(&ttl, "ttl", 24*time.Hour, "how long the token is good, at most 365 days")
+	return cmd
+}
+
+func newAccessList(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the access tokens that have not expired, without their secrets",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+				response, err := c.ListAccess(ctx, connect.NewRequest(&apiv1.ListAccessRequest{}))
+				if err != nil {
+					return err
+				}
+				rows, all := [][]string{{"ID", "NAME", "ROLE", "TENANT", "CREATED", "EXPIRES"}}, []map[string]string{}
+				for _, a := range response.Msg.GetAccess() {
+					f := accessFields(a)
+					rows, all = append(rows, []string{f["id"], f["name"], f["role"], f["tenant"], f["created"], f["expires"]}), append(all, f)
+				}
+				if g.format != formatTable {
+					return g.format.encode(cmd.OutOrStdout(), all)
+				}
+				return table(cmd.OutOrStdout(), rows)
+			})
+		},
+	}
+}
+
+func newAccessRevoke(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:     "revoke ID",
+		Short:   "End an access token at once, streams that were opened with it too",
+		Example: "  shunt access revoke 0f3a5b7c9d1e2f40",
+		Args:    needs("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+				if _, err := c.RevokeAccess(ctx, connect.NewRequest(&apiv1.RevokeAccessRequest{Id: args[0]})); err != nil {
+					return err
+				}
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "access %s revoked\n", args[0])
+				return err
+			})
+		},
+	}
+}
+
+// accessFields are those of an access token; a tenant that it has not is absent.
+func accessFields(a *apiv1.Access) map[string]string {
+	out := map[string]string{
+		"id": a.GetId(), "name": a.GetName(), "role": a.GetRole(),
+		"created": a.GetCreated().AsTime().Format(time.RFC3339), "expires": a.GetExpires().AsTime().Format(time.RFC3339),
+	}
+	if a.GetTenant() != "" {
+		out["tenant"] = a.GetTenant()
+	}
+	return out
+}

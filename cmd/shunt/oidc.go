@@ -1,0 +1,58 @@
+package main
+
+import (
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/pflag"
+
+	"github.com/shuntlb/shunt/internal/oidc"
+)
+
+// oidcFlags are those of the OpenID Connect provider whose ID tokens the manager takes.
+type oidcFlags struct {
+	issuer, client, claim, ca string
+	roles                     []string
+}
+
+func (f *oidcFlags) register(fl *pflag.FlagSet) {
+	fl.StringVar(&f.issuer, "oidc-issuer", "", "`URL` of an OpenID Connect provider whose ID tokens let people in")
+	fl.StringVar(&f.client, "oidc-client-id", "", "audience that the ID tokens must have")
+	fl.StringVar(&f.claim, "oidc-role-claim", "groups", "claim that lists the groups")
+	fl.StringArrayVar(&f.roles, "oidc-role", nil, "role of a group: `GROUP=admin`, GROUP=viewer or GROUP=tenant:NAME; may be repeated, the first that fits counts")
+	fl.StringVar(&f.ca, "oidc-ca", "", "`file` with the CA of the provider's certificate (default: the system's)")
+}
+
+// verifier is nil without an issuer.
+func (f *oidcFlags) verifier(log *slog.Logger) (*oidc.Verifier, error) {
+	if f.issuer == "" {
+		if f.client != "" || f.ca != "" || len(f.roles) > 0 {
+			return nil, usagef("--oidc-issuer: is missing, must be the provider's URL")
+		}
+		return nil, nil
+	}
+	o := oidc.Options{Issuer: f.issuer, ClientID: f.client, RoleClaim: f.claim, Log: log}
+	for _, s := range f.roles {
+		r, err := oidc.ParseRole(s)
+		if err != nil {
+			return nil, usagef("--oidc-role: %w", err)
+		}
+		o.Roles = append(o.Roles, r)
+	}
+	if err := o.Check(); err != nil {
+		return nil, usagef("--oidc-…: %w", err)
+	}
+	if f.ca != "" {
+		text, err := os.ReadFile(f.ca)
+		if err != nil {
+			return nil, fmt.Errorf("--oidc-ca: %w", err)
+		}
+		o.CA = x509.NewCertPool()
+		if !o.CA.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("--oidc-ca: %s: must be certificates in PEM", f.ca)
+		}
+	}
+	return oidc.New(o)
+}
