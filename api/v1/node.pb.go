@@ -797,6 +797,7 @@ type PlanItem struct {
 	//	*PlanItem_RingKey
 	//	*PlanItem_Node
 	//	*PlanItem_Service
+	//	*PlanItem_Sources
 	Item          isPlanItem_Item `protobuf_oneof:"item"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -891,6 +892,15 @@ func (x *PlanItem) GetService() *PlanService {
 	return nil
 }
 
+func (x *PlanItem) GetSources() *PlanSources {
+	if x != nil {
+		if x, ok := x.Item.(*PlanItem_Sources); ok {
+			return x.Sources
+		}
+	}
+	return nil
+}
+
 type isPlanItem_Item interface {
 	isPlanItem_Item()
 }
@@ -915,6 +925,10 @@ type PlanItem_Service struct {
 	Service *PlanService `protobuf:"bytes,6,opt,name=service,proto3,oneof"`
 }
 
+type PlanItem_Sources struct {
+	Sources *PlanSources `protobuf:"bytes,7,opt,name=sources,proto3,oneof"`
+}
+
 func (*PlanItem_Endpoint) isPlanItem_Item() {}
 
 func (*PlanItem_Binding) isPlanItem_Item() {}
@@ -924,6 +938,8 @@ func (*PlanItem_RingKey) isPlanItem_Item() {}
 func (*PlanItem_Node) isPlanItem_Item() {}
 
 func (*PlanItem_Service) isPlanItem_Item() {}
+
+func (*PlanItem_Sources) isPlanItem_Item() {}
 
 // PlanNode is what a node must know about itself and its surroundings.
 type PlanNode struct {
@@ -1251,8 +1267,10 @@ type PlanService struct {
 	Vip    []string               `protobuf:"bytes,2,rep,name=vip,proto3" json:"vip,omitempty"`
 	Limits *Limits                `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
 	// Prefixes in 17 bytes each: address (IPv4 as ::ffff:a.b.c.d) and length in bits of its own family.
-	Allow         []byte `protobuf:"bytes,4,opt,name=allow,proto3" json:"allow,omitempty"`
-	Deny          []byte `protobuf:"bytes,5,opt,name=deny,proto3" json:"deny,omitempty"`
+	Allow []byte `protobuf:"bytes,4,opt,name=allow,proto3" json:"allow,omitempty"`
+	Deny  []byte `protobuf:"bytes,5,opt,name=deny,proto3" json:"deny,omitempty"`
+	// Name of the Policy whose PlanSources count; allow and deny are empty then.
+	SourcesOf     string `protobuf:"bytes,6,opt,name=sources_of,json=sourcesOf,proto3" json:"sources_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1322,6 +1340,75 @@ func (x *PlanService) GetDeny() []byte {
 	return nil
 }
 
+func (x *PlanService) GetSourcesOf() string {
+	if x != nil {
+		return x.SourcesOf
+	}
+	return ""
+}
+
+// PlanSources are the lists of a Policy, once for all services that take them from it, for muxes.
+type PlanSources struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Policy string                 `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	// As in PlanService.
+	Allow         []byte `protobuf:"bytes,2,opt,name=allow,proto3" json:"allow,omitempty"`
+	Deny          []byte `protobuf:"bytes,3,opt,name=deny,proto3" json:"deny,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanSources) Reset() {
+	*x = PlanSources{}
+	mi := &file_v1_node_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanSources) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanSources) ProtoMessage() {}
+
+func (x *PlanSources) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanSources.ProtoReflect.Descriptor instead.
+func (*PlanSources) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *PlanSources) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *PlanSources) GetAllow() []byte {
+	if x != nil {
+		return x.Allow
+	}
+	return nil
+}
+
+func (x *PlanSources) GetDeny() []byte {
+	if x != nil {
+		return x.Deny
+	}
+	return nil
+}
+
 // PlanMember is a backend's place in one endpoint (design section 9.1).
 type PlanMember struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1341,7 +1428,7 @@ type PlanMember struct {
 
 func (x *PlanMember) Reset() {
 	*x = PlanMember{}
-	mi := &file_v1_node_proto_msgTypes[16]
+	mi := &file_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1353,7 +1440,7 @@ func (x *PlanMember) String() string {
 func (*PlanMember) ProtoMessage() {}
 
 func (x *PlanMember) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[16]
+	mi := &file_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1366,7 +1453,7 @@ func (x *PlanMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMember.ProtoReflect.Descriptor instead.
 func (*PlanMember) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PlanMember) GetId() uint32 {
@@ -1436,7 +1523,7 @@ type PlanCheck struct {
 
 func (x *PlanCheck) Reset() {
 	*x = PlanCheck{}
-	mi := &file_v1_node_proto_msgTypes[17]
+	mi := &file_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1535,7 @@ func (x *PlanCheck) String() string {
 func (*PlanCheck) ProtoMessage() {}
 
 func (x *PlanCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[17]
+	mi := &file_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +1548,7 @@ func (x *PlanCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanCheck.ProtoReflect.Descriptor instead.
 func (*PlanCheck) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PlanCheck) GetKind() string {
@@ -1550,7 +1637,7 @@ type PlanBinding struct {
 
 func (x *PlanBinding) Reset() {
 	*x = PlanBinding{}
-	mi := &file_v1_node_proto_msgTypes[18]
+	mi := &file_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1562,7 +1649,7 @@ func (x *PlanBinding) String() string {
 func (*PlanBinding) ProtoMessage() {}
 
 func (x *PlanBinding) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[18]
+	mi := &file_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1575,7 +1662,7 @@ func (x *PlanBinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanBinding.ProtoReflect.Descriptor instead.
 func (*PlanBinding) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PlanBinding) GetService() string {
@@ -1732,14 +1819,15 @@ const file_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"TraceReply\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12-\n" +
-	"\x06result\x18\x02 \x01(\v2\x15.shunt.v1.TraceResultR\x06result\"\x9a\x02\n" +
+	"\x06result\x18\x02 \x01(\v2\x15.shunt.v1.TraceResultR\x06result\"\xcd\x02\n" +
 	"\bPlanItem\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x124\n" +
 	"\bendpoint\x18\x02 \x01(\v2\x16.shunt.v1.PlanEndpointH\x00R\bendpoint\x121\n" +
 	"\abinding\x18\x03 \x01(\v2\x15.shunt.v1.PlanBindingH\x00R\abinding\x12.\n" +
 	"\bring_key\x18\x04 \x01(\v2\x11.shunt.v1.PlanKeyH\x00R\aringKey\x12(\n" +
 	"\x04node\x18\x05 \x01(\v2\x12.shunt.v1.PlanNodeH\x00R\x04node\x121\n" +
-	"\aservice\x18\x06 \x01(\v2\x15.shunt.v1.PlanServiceH\x00R\aserviceB\x06\n" +
+	"\aservice\x18\x06 \x01(\v2\x15.shunt.v1.PlanServiceH\x00R\aservice\x121\n" +
+	"\asources\x18\a \x01(\v2\x15.shunt.v1.PlanSourcesH\x00R\asourcesB\x06\n" +
 	"\x04item\"\x83\x01\n" +
 	"\bPlanNode\x12\"\n" +
 	"\x04node\x18\x01 \x01(\v2\x0e.shunt.v1.NodeR\x04node\x12\x10\n" +
@@ -1772,13 +1860,19 @@ const file_v1_node_proto_rawDesc = "" +
 	"\tfragments\x18\x10 \x01(\tR\tfragments\x12\x14\n" +
 	"\x05encap\x18\x11 \x01(\tR\x05encap\x12!\n" +
 	"\fbackup_below\x18\x12 \x01(\rR\vbackupBelow\x12\x1b\n" +
-	"\tfail_open\x18\x13 \x01(\bR\bfailOpen\"\x87\x01\n" +
+	"\tfail_open\x18\x13 \x01(\bR\bfailOpen\"\xa6\x01\n" +
 	"\vPlanService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03vip\x18\x02 \x03(\tR\x03vip\x12(\n" +
 	"\x06limits\x18\x03 \x01(\v2\x10.shunt.v1.LimitsR\x06limits\x12\x14\n" +
 	"\x05allow\x18\x04 \x01(\fR\x05allow\x12\x12\n" +
-	"\x04deny\x18\x05 \x01(\fR\x04deny\"\x9c\x01\n" +
+	"\x04deny\x18\x05 \x01(\fR\x04deny\x12\x1d\n" +
+	"\n" +
+	"sources_of\x18\x06 \x01(\tR\tsourcesOf\"O\n" +
+	"\vPlanSources\x12\x16\n" +
+	"\x06policy\x18\x01 \x01(\tR\x06policy\x12\x14\n" +
+	"\x05allow\x18\x02 \x01(\fR\x05allow\x12\x12\n" +
+	"\x04deny\x18\x03 \x01(\fR\x04deny\"\x9c\x01\n" +
 	"\n" +
 	"PlanMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
@@ -1829,7 +1923,7 @@ func file_v1_node_proto_rawDescGZIP() []byte {
 	return file_v1_node_proto_rawDescData
 }
 
-var file_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_v1_node_proto_goTypes = []any{
 	(*JoinRequest)(nil),         // 0: shunt.v1.JoinRequest
 	(*JoinResponse)(nil),        // 1: shunt.v1.JoinResponse
@@ -1847,23 +1941,24 @@ var file_v1_node_proto_goTypes = []any{
 	(*PlanKey)(nil),             // 13: shunt.v1.PlanKey
 	(*PlanEndpoint)(nil),        // 14: shunt.v1.PlanEndpoint
 	(*PlanService)(nil),         // 15: shunt.v1.PlanService
-	(*PlanMember)(nil),          // 16: shunt.v1.PlanMember
-	(*PlanCheck)(nil),           // 17: shunt.v1.PlanCheck
-	(*PlanBinding)(nil),         // 18: shunt.v1.PlanBinding
-	(*NodeStatus)(nil),          // 19: shunt.v1.NodeStatus
-	(*FlowsRequest)(nil),        // 20: shunt.v1.FlowsRequest
-	(*FlowsResult)(nil),         // 21: shunt.v1.FlowsResult
-	(*TraceRequest)(nil),        // 22: shunt.v1.TraceRequest
-	(*TraceResult)(nil),         // 23: shunt.v1.TraceResult
-	(*Node)(nil),                // 24: shunt.v1.Node
-	(*SourceAffinity)(nil),      // 25: shunt.v1.SourceAffinity
-	(*Idle)(nil),                // 26: shunt.v1.Idle
-	(*Limits)(nil),              // 27: shunt.v1.Limits
-	(*durationpb.Duration)(nil), // 28: google.protobuf.Duration
+	(*PlanSources)(nil),         // 16: shunt.v1.PlanSources
+	(*PlanMember)(nil),          // 17: shunt.v1.PlanMember
+	(*PlanCheck)(nil),           // 18: shunt.v1.PlanCheck
+	(*PlanBinding)(nil),         // 19: shunt.v1.PlanBinding
+	(*NodeStatus)(nil),          // 20: shunt.v1.NodeStatus
+	(*FlowsRequest)(nil),        // 21: shunt.v1.FlowsRequest
+	(*FlowsResult)(nil),         // 22: shunt.v1.FlowsResult
+	(*TraceRequest)(nil),        // 23: shunt.v1.TraceRequest
+	(*TraceResult)(nil),         // 24: shunt.v1.TraceResult
+	(*Node)(nil),                // 25: shunt.v1.Node
+	(*SourceAffinity)(nil),      // 26: shunt.v1.SourceAffinity
+	(*Idle)(nil),                // 27: shunt.v1.Idle
+	(*Limits)(nil),              // 28: shunt.v1.Limits
+	(*durationpb.Duration)(nil), // 29: google.protobuf.Duration
 }
 var file_v1_node_proto_depIdxs = []int32{
 	5,  // 0: shunt.v1.NodeReport.hello:type_name -> shunt.v1.Hello
-	19, // 1: shunt.v1.NodeReport.status:type_name -> shunt.v1.NodeStatus
+	20, // 1: shunt.v1.NodeReport.status:type_name -> shunt.v1.NodeStatus
 	10, // 2: shunt.v1.NodeReport.trace:type_name -> shunt.v1.TraceReply
 	8,  // 3: shunt.v1.NodeReport.flows:type_name -> shunt.v1.FlowsReply
 	3,  // 4: shunt.v1.NodeReport.health:type_name -> shunt.v1.HealthReport
@@ -1872,33 +1967,34 @@ var file_v1_node_proto_depIdxs = []int32{
 	9,  // 7: shunt.v1.PlanUpdate.trace:type_name -> shunt.v1.TraceQuestion
 	7,  // 8: shunt.v1.PlanUpdate.flows:type_name -> shunt.v1.FlowsQuestion
 	3,  // 9: shunt.v1.PlanUpdate.health:type_name -> shunt.v1.HealthReport
-	20, // 10: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
-	21, // 11: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
-	22, // 12: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
-	23, // 13: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
+	21, // 10: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
+	22, // 11: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
+	23, // 12: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
+	24, // 13: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
 	14, // 14: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
-	18, // 15: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
+	19, // 15: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
 	13, // 16: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
 	12, // 17: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
 	15, // 18: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
-	24, // 19: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
-	16, // 20: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
-	17, // 21: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
-	25, // 22: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
-	26, // 23: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
-	27, // 24: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
-	28, // 25: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
-	28, // 26: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
-	17, // 27: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
-	0,  // 28: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
-	2,  // 29: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
-	1,  // 30: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
-	6,  // 31: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
-	30, // [30:32] is the sub-list for method output_type
-	28, // [28:30] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	16, // 19: shunt.v1.PlanItem.sources:type_name -> shunt.v1.PlanSources
+	25, // 20: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
+	17, // 21: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
+	18, // 22: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
+	26, // 23: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
+	27, // 24: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
+	28, // 25: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
+	29, // 26: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
+	29, // 27: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
+	18, // 28: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
+	0,  // 29: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
+	2,  // 30: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
+	1,  // 31: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
+	6,  // 32: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
+	31, // [31:33] is the sub-list for method output_type
+	29, // [29:31] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_v1_node_proto_init() }
@@ -1914,6 +2010,7 @@ func file_v1_node_proto_init() {
 		(*PlanItem_RingKey)(nil),
 		(*PlanItem_Node)(nil),
 		(*PlanItem_Service)(nil),
+		(*PlanItem_Sources)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1921,7 +2018,7 @@ func file_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_node_proto_rawDesc), len(file_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

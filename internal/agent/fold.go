@@ -47,6 +47,9 @@ func (f *folded) with(up *apiv1.PlanUpdate) (next *folded, changed bool, err err
 		} else {
 			next.plan, err = patch(f.plan, up)
 		}
+		if err == nil {
+			err = next.plan.Whole()
+		}
 		if err != nil {
 			return nil, false, err
 		}

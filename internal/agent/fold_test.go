@@ -20,7 +20,7 @@ func randomItem(rt *rapid.T) *apiv1.PlanItem {
 	key := lb.EndpointKey{VIP: netip.AddrFrom4([4]byte{203, 0, 113, byte(rapid.IntRange(1, 4).Draw(rt, "vip"))}), Protocol: lb.TCP, Port: uint16(rapid.IntRange(80, 82).Draw(rt, "port"))}
 	other := netip.AddrFrom4([4]byte{10, 0, 0, byte(rapid.IntRange(1, 3).Draw(rt, "dip"))})
 	value := uint16(rapid.IntRange(0, 2).Draw(rt, "value"))
-	switch rapid.IntRange(0, 3).Draw(rt, "item") {
+	switch rapid.IntRange(0, 5).Draw(rt, "item") {
 	case 0:
 		return convert.KeyItem(plan.Key{ID: uint32(value), Key: [16]byte{byte(key.Port)}})
 	case 1:
@@ -30,15 +30,27 @@ func randomItem(rt *rapid.T) *apiv1.PlanItem {
 		lb.SetDefaults(&n)
 		return convert.NodeItem(&plan.Plan{Node: n, MTU: uint32(1400 + value)})
 	}
+	policy := rapid.SampledFrom([]string{"gold", "silver"}).Draw(rt, "policy")
+	list := lb.Sources{Deny: []netip.Prefix{netip.PrefixFrom(other, 32)}}
+	switch value + uint16(rapid.IntRange(0, 2).Draw(rt, "shared")) {
+	case 0:
+		return convert.ServiceItem(&plan.Service{Name: fmt.Sprint("s", key.Port), VIPs: []netip.Addr{key.VIP}, SourcesOf: policy})
+	case 1:
+		return convert.ServiceItem(&plan.Service{Name: fmt.Sprint("s", key.Port), VIPs: []netip.Addr{key.VIP}, Sources: list})
+	case 2:
+		return convert.SourcesItem(&plan.Sources{Policy: policy, Sources: list})
+	}
 	return convert.EndpointItem(&plan.Endpoint{Key: key, Members: []plan.Member{{ID: value, DIP: other, Outer: other}}})
 }
 
-// TestFoldingEqualsReadingAll folds random updates; the oracle reads all items afresh after each.
+// TestFoldingEqualsReadingAll folds random updates; the oracle reads all items afresh after each. One without a list that
+// a service takes is refused and changes nothing.
 func TestFoldingEqualsReadingAll(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		f, all := &folded{}, map[string]*apiv1.PlanItem{}
 		for rev := range int64(rapid.IntRange(1, 20).Draw(rt, "updates")) {
 			up := &apiv1.PlanUpdate{Revision: rev + 1, Epoch: 1, Snapshot: rev == 0 || rapid.IntRange(0, 9).Draw(rt, "snapshot") == 0}
+			had := maps.Clone(all)
 			if up.Snapshot {
 				clear(all)
 			}
@@ -59,6 +71,13 @@ func TestFoldingEqualsReadingAll(t *testing.T) {
 			}
 			before := fmt.Sprintf("%+v", f.plan)
 			next, _, err := f.with(up)
+			if missing(all) {
+				if err == nil {
+					rt.Fatalf("a plan without the sources of a service was taken: %v", slices.Sorted(maps.Keys(all)))
+				}
+				all = had
+				continue
+			}
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -80,6 +99,16 @@ func TestFoldingEqualsReadingAll(t *testing.T) {
 			rt.Fatalf("the snapshot came back as\n%+v %v, want\n%+v", again, err, f.plan)
 		}
 	})
+}
+
+// missing tells whether a service takes a list that is not among the items.
+func missing(items map[string]*apiv1.PlanItem) bool {
+	for _, item := range items {
+		if of := item.GetService().GetSourcesOf(); of != "" && items["sources/"+of] == nil {
+			return true
+		}
+	}
+	return false
 }
 
 func TestOldEpochIsNotFolded(t *testing.T) {

@@ -24,7 +24,7 @@ func patch(p plan.Plan, up *apiv1.PlanUpdate) (plan.Plan, error) {
 		gone[key] = true
 	}
 	endpoints := map[lb.EndpointKey]bool{}
-	bindings, services := 0, 0
+	bindings, services, sources := 0, 0, 0
 	for key := range gone {
 		if rest, ok := strings.CutPrefix(key, "endpoint/"); ok {
 			k, err := plan.ParseKey(rest)
@@ -36,6 +36,8 @@ func patch(p plan.Plan, up *apiv1.PlanUpdate) (plan.Plan, error) {
 			bindings++
 		} else if strings.HasPrefix(key, plan.ServiceItem("")) {
 			services++
+		} else if strings.HasPrefix(key, plan.SourcesItem("")) {
+			sources++
 		}
 	}
 	if gone[plan.NodeItem] {
@@ -44,6 +46,9 @@ func patch(p plan.Plan, up *apiv1.PlanUpdate) (plan.Plan, error) {
 	p.RingKeys = merge(p.RingKeys, fresh.RingKeys, func(k plan.Key) bool { return gone[plan.KeyItem(k.ID)] }, func(a, b plan.Key) int { return int(a.ID) - int(b.ID) })
 	if services > 0 {
 		p.Services = merge(p.Services, fresh.Services, func(s plan.Service) bool { return gone[plan.ServiceItem(s.Name)] }, plan.CompareServices)
+	}
+	if sources > 0 {
+		p.Sources = merge(p.Sources, fresh.Sources, func(s plan.Sources) bool { return gone[plan.SourcesItem(s.Policy)] }, plan.CompareSources)
 	}
 	if len(endpoints) > 0 {
 		p.Endpoints = merge(p.Endpoints, fresh.Endpoints, func(ep plan.Endpoint) bool { return endpoints[ep.Key] },

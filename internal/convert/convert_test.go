@@ -3,6 +3,7 @@ package convert
 import (
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -223,6 +224,9 @@ func TestPlansComeBack(t *testing.T) {
 			Name: name(rt), VIPs: []netip.Addr{addr(rt, "vip")}, Limits: randomLimits(rt),
 			Sources: lb.Sources{Allow: some(rt, "allow", 0, 3, prefix), Deny: some(rt, "deny", 0, 3, prefix)},
 		})
+		want.Services = append(want.Services, plan.Service{Name: "taker", VIPs: []netip.Addr{addr(rt, "vip")}, SourcesOf: "gold"})
+		slices.SortFunc(want.Services, plan.CompareServices)
+		want.Sources = append(want.Sources, plan.Sources{Policy: "gold", Sources: randomSources(rt)})
 		ep := randomEndpoint(rt)
 		want.Endpoints = append(want.Endpoints, plan.Endpoint{
 			Affinity: ep.Affinity, Source: ep.Source, OnePacket: ep.OnePacket, Idle: ep.Idle, Fragments: ep.Fragments, Encap: ep.Encap,

@@ -23,6 +23,7 @@ func FromItems(items []*apiv1.PlanItem) (plan.Plan, error) {
 	}
 	slices.SortFunc(p.RingKeys, func(a, b plan.Key) int { return cmp.Compare(a.ID, b.ID) })
 	slices.SortFunc(p.Services, plan.CompareServices)
+	slices.SortFunc(p.Sources, plan.CompareSources)
 	slices.SortFunc(p.Endpoints, func(a, b plan.Endpoint) int { return plan.CompareKeys(a.Key, b.Key) })
 	slices.SortFunc(p.Bindings, plan.CompareBindings)
 	return p, nil
@@ -51,8 +52,12 @@ func addItem(p *plan.Plan, item *apiv1.PlanItem) error {
 		var svc plan.Service
 		svc, err = FromPlanService(it.Service)
 		key, p.Services = plan.ServiceItem(svc.Name), append(p.Services, svc)
+	case *apiv1.PlanItem_Sources:
+		var list plan.Sources
+		list, err = FromPlanSources(it.Sources)
+		key, p.Sources = plan.SourcesItem(list.Policy), append(p.Sources, list)
 	default:
-		err = fmt.Errorf("item: %T: must be node, ring_key, service, endpoint or binding", it)
+		err = fmt.Errorf("item: %T: must be node, ring_key, service, sources, endpoint or binding", it)
 	}
 	if err == nil && key != item.GetKey() {
 		err = fmt.Errorf("key: %q: must be %q", item.GetKey(), key)
@@ -109,10 +114,20 @@ func FromPlanService(in *apiv1.PlanService) (plan.Service, error) {
 	r := &reader{}
 	s := plan.Service{
 		Name: in.GetName(), VIPs: r.addrs("vip", in.GetVip()),
-		Sources: lb.Sources{Allow: r.unpackPrefixes("allow", in.GetAllow()), Deny: r.unpackPrefixes("deny", in.GetDeny())},
+		Sources:   lb.Sources{Allow: r.unpackPrefixes("allow", in.GetAllow()), Deny: r.unpackPrefixes("deny", in.GetDeny())},
+		SourcesOf: in.GetSourcesOf(),
 	}
 	if l := limits(in.GetLimits()); l != nil {
 		s.Limits = *l
+	}
+	return s, r.err()
+}
+
+// FromPlanSources reads the list of a policy.
+func FromPlanSources(in *apiv1.PlanSources) (plan.Sources, error) {
+	r := &reader{}
+	s := plan.Sources{
+		Policy: in.GetPolicy(), Sources: lb.Sources{Allow: r.unpackPrefixes("allow", in.GetAllow()), Deny: r.unpackPrefixes("deny", in.GetDeny())},
 	}
 	return s, r.err()
 }

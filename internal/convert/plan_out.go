@@ -21,6 +21,9 @@ func ToItems(p *plan.Plan) []*apiv1.PlanItem {
 	for i := range p.Services {
 		out = append(out, ServiceItem(&p.Services[i]))
 	}
+	for i := range p.Sources {
+		out = append(out, SourcesItem(&p.Sources[i]))
+	}
 	for i := range p.Endpoints {
 		out = append(out, EndpointItem(&p.Endpoints[i]))
 	}
@@ -70,6 +73,14 @@ func toCheck(h lb.Health) *apiv1.PlanCheck {
 func ServiceItem(s *plan.Service) *apiv1.PlanItem {
 	return &apiv1.PlanItem{Key: plan.ServiceItem(s.Name), Item: &apiv1.PlanItem_Service{Service: &apiv1.PlanService{
 		Name: s.Name, Vip: texts(s.VIPs), Limits: toLimits(&s.Limits), Allow: packPrefixes(s.Sources.Allow), Deny: packPrefixes(s.Sources.Deny),
+		SourcesOf: s.SourcesOf,
+	}}}
+}
+
+// SourcesItem writes the list of a policy.
+func SourcesItem(s *plan.Sources) *apiv1.PlanItem {
+	return &apiv1.PlanItem{Key: plan.SourcesItem(s.Policy), Item: &apiv1.PlanItem_Sources{Sources: &apiv1.PlanSources{
+		Policy: s.Policy, Allow: packPrefixes(s.Allow), Deny: packPrefixes(s.Deny),
 	}}}
 }
 

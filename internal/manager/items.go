@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/convert"
@@ -17,6 +18,11 @@ import (
 type items struct {
 	ringKeys map[string]*apiv1.PlanItem
 	services map[string]*apiv1.PlanItem
+	// sources are the lists of policies that services take theirs from, once for all of these, and what they were made of;
+	// takers are these services, by policy.
+	sources map[string]*apiv1.PlanItem // by policy
+	lists   map[string]plan.Sources
+	takers  map[string]map[string]bool
 	// told is what the items of services were made of.
 	told      map[string]plan.Service
 	endpoints map[string]muxItem
@@ -38,7 +44,7 @@ type muxItem struct {
 func newItems() items {
 	return items{
 		ringKeys: map[string]*apiv1.PlanItem{}, services: map[string]*apiv1.PlanItem{}, told: map[string]plan.Service{}, endpoints: map[string]muxItem{},
-		where:    map[place.Key][]string{},
+		sources: map[string]*apiv1.PlanItem{}, lists: map[string]plan.Sources{}, takers: map[string]map[string]bool{}, where: map[place.Key][]string{},
 		bindings: map[string]hostItem{}, byHost: map[netip.Addr]map[string]*apiv1.PlanItem{}, byEndpoint: map[lb.EndpointKey][]string{},
 	}
 }
@@ -61,11 +67,18 @@ func (v *view) retouchLocked(touched touched, c *change) {
 			v.noteMoveLocked(vip, reached[vip], c)
 		}
 	}
+	lists := map[string]bool{} // policies
 	for name := range touched.services {
-		if v.retellLocked(name) {
+		of := v.items.told[name].SourcesOf
+		if v.retellLocked(name, lists) {
 			for _, vip := range shared[name] {
-				c.tellMuxes(reached[vip], plan.ServiceItem(name))
+				c.tellService(reached[vip], name, of, v.items.told[name].SourcesOf)
 			}
+		}
+	}
+	for policy := range lists {
+		if v.relistLocked(policy) {
+			c.items = append(c.items, plan.SourcesItem(policy))
 		}
 	}
 	for key := range touched.endpoints {
@@ -120,31 +133,6 @@ func (i *items) unbind(key string) {
 	}
 }
 
-// retellLocked makes the service's item afresh where it differs and tells whether it did. Lists of sources are long: an
-// equal item is not made again.
-func (v *view) retellLocked(name string) bool {
-	key := plan.ServiceItem(name)
-	had, told := v.items.told[name]
-	svc := v.state.Services[name]
-	if svc == nil {
-		delete(v.items.told, name)
-		delete(v.items.services, key)
-		return told
-	}
-	now := plan.MakeService(svc, v.state.Policies)
-	if told && sameService(&had, &now) {
-		return false
-	}
-	v.items.told[name], v.items.services[key] = now, convert.ServiceItem(&now)
-	return true
-}
-
-// sameService tells whether two services share the same among their endpoints.
-func sameService(a, b *plan.Service) bool {
-	return slices.Equal(a.VIPs, b.VIPs) && a.Limits == b.Limits &&
-		slices.Equal(a.Sources.Allow, b.Sources.Allow) && slices.Equal(a.Sources.Deny, b.Sources.Deny)
-}
-
 // itemLocked is the item with the key as the node has it; nil when the node must not have it.
 func (v *view) itemLocked(node *lb.Node, key string) *apiv1.PlanItem {
 	switch node.Role {
@@ -160,6 +148,12 @@ func (v *view) itemLocked(node *lb.Node, key string) *apiv1.PlanItem {
 				return nil
 			}
 			return item
+		}
+		if policy, ok := strings.CutPrefix(key, plan.SourcesItem("")); ok {
+			if !v.takesLocked(node.Name, policy) {
+				return nil
+			}
+			return v.items.sources[policy]
 		}
 		return v.items.ringKeys[key]
 	case lb.RoleHost:
@@ -183,6 +177,11 @@ func (v *view) allLocked(node *lb.Node) map[string]*apiv1.PlanItem {
 		for key, item := range v.items.services {
 			if v.servesAnyLocked(node.Name, item.GetService().GetName()) {
 				out[key] = item
+			}
+		}
+		for policy, item := range v.items.sources {
+			if v.takesLocked(node.Name, policy) {
+				out[plan.SourcesItem(policy)] = item
 			}
 		}
 		maps.Copy(out, v.items.ringKeys)

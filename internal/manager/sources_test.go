@@ -1,8 +1,10 @@
 package manager_test
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -65,4 +67,60 @@ func TestManySources(t *testing.T) {
 	if up := receive(t, stream); len(up.Upsert) != 4 {
 		t.Errorf("after a restart: %s", keys(up))
 	}
+}
+
+// TestManySharedSources: a policy's list of 100,000 prefixes is in a plan once, however many services take it. A change
+// of the list, or of the service that takes it, sends nothing else.
+func TestManySharedSources(t *testing.T) {
+	const count, services = 100_000, 200
+	kv, err := etcd.Open(t.Context(), etcd.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { kv.Close() })
+	r := newRig(t, kv)
+	gold := &lb.Policy{Name: "gold", Sources: &lb.Sources{Deny: manyPrefixes(count)}}
+	all := []lb.Object{network(), muxNode(1), gold, &lb.Policy{Name: "unused", Sources: &lb.Sources{Deny: manyPrefixes(10)}}}
+	lb.SetDefaults(gold)
+	taker := func(i int) *lb.Service {
+		s := web(1)
+		s.Name, s.Policy, s.VIPs = fmt.Sprintf("s%d", i), "gold", []netip.Addr{netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})}
+		return s
+	}
+	for i := range services {
+		all = append(all, taker(i))
+	}
+	r.apply(all...)
+	mux := r.join("mux1", "mux")
+	p := mux.until("the services", func(p plan.Plan) bool { return len(p.Services) == services })
+	if len(p.Sources) != 1 || !slices.Equal(p.Sources[0].Deny, gold.Sources.Deny) {
+		t.Errorf("%d lists in the plan", len(p.Sources))
+	}
+	mux.stop()
+
+	stream := r.raw("mux1", "mux")
+	if n := proto.Size(receive(t, stream)); n > 18*count+services*1000 {
+		t.Errorf("the snapshot has %d bytes", n)
+	}
+	step := func(what, want string, objects ...lb.Object) {
+		t.Helper()
+		r.apply(objects...)
+		if got := keys(receive(t, stream)); got != want {
+			t.Errorf("%s sends %q, want %q", what, got, want)
+		}
+	}
+	gold.Sources = &lb.Sources{Deny: gold.Sources.Deny[1:]}
+	step("a change of the list", "sources/gold", gold)
+	own := taker(7)
+	own.Sources = &lb.Sources{}
+	step("a service that says who is let in", "service/s7", own)
+	gold.Sources = nil
+	var want []string
+	for i := range services {
+		if i != 7 {
+			want = append(want, fmt.Sprintf("service/s%d", i))
+		}
+	}
+	slices.Sort(want)
+	step("a policy that says nothing any more", strings.Join(want, " ")+" -sources/gold", gold)
 }

@@ -125,7 +125,7 @@ func (v *view) noteMoveLocked(vip place.Key, either reach, c *change) {
 	if svc == nil {
 		return
 	}
-	c.tellMuxes(either, plan.ServiceItem(svc.Name))
+	c.tellService(either, svc.Name, v.items.told[svc.Name].SourcesOf)
 	plan.EachEndpoint(svc, func(key lb.EndpointKey, _ *lb.Endpoint) {
 		if plan.VIPOf(key) == vip {
 			c.tellMuxes(either, plan.EndpointItem(key))

@@ -217,7 +217,7 @@ func (a *Agent) Apply(ctx context.Context, p plan.Plan) error {
 	targets := a.roster.targets()
 	_, stateErr := a.announcementLocked().state()
 	a.mu.Unlock()
-	a.sources.prune(p.Services)
+	a.sources.prune(p)
 	a.o.Hops.Want(outers(p))
 	probesErr := a.o.Prober.Set(targets)
 	poke(a.speak)

@@ -3,6 +3,7 @@ package mux
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -16,30 +17,33 @@ import (
 // keySlots is the number of live ring keys the data plane has room for.
 const keySlots = 2
 
-// sourceLists remembers digests, so that a list of 100,000 prefixes is read once.
+// sourceLists remembers digests by plan item, so that a list of 100,000 prefixes is read once.
 type sourceLists map[string]*dataplane.SourceList
 
-// get is the data plane's form of a service's sources, nil when they let everybody through.
-func (l sourceLists) get(service string, s lb.Sources) *dataplane.SourceList {
+// get is the data plane's form of an item's sources, nil when they let everybody through.
+func (l sourceLists) get(item string, s lb.Sources) *dataplane.SourceList {
 	if len(s.Allow)+len(s.Deny) == 0 {
-		delete(l, service)
+		delete(l, item)
 		return nil
 	}
-	have := l[service]
+	have := l[item]
 	if have == nil || !slices.Equal(have.Allow, s.Allow) || !slices.Equal(have.Deny, s.Deny) {
 		have = &dataplane.SourceList{Digest: digest(s), Allow: s.Allow, Deny: s.Deny}
-		l[service] = have
+		l[item] = have
 	}
 	return have
 }
 
-// prune forgets the lists of services that are not in the plan.
-func (l sourceLists) prune(services []plan.Service) {
-	for name := range l {
-		if !slices.ContainsFunc(services, func(s plan.Service) bool { return s.Name == name }) {
-			delete(l, name)
-		}
+// prune forgets the lists that are not in the plan.
+func (l sourceLists) prune(p plan.Plan) {
+	in := make(map[string]bool, len(p.Services)+len(p.Sources))
+	for _, s := range p.Services {
+		in[plan.ServiceItem(s.Name)] = true
 	}
+	for _, s := range p.Sources {
+		in[plan.SourcesItem(s.Policy)] = true
+	}
+	maps.DeleteFunc(l, func(item string, _ *dataplane.SourceList) bool { return !in[item] })
 }
 
 // digest is the SHA-256 of the two lists, each with its length before it, 17 bytes a prefix.
@@ -82,8 +86,15 @@ func wantedTables(p plan.Plan, now present) dataplane.MuxState {
 		out.Endpoints = append(out.Endpoints, wantedEndpoint(e, now.rings.next[i], now))
 	}
 	served := vips(p)
+	lists := make(map[string]*dataplane.SourceList, len(p.Sources))
+	for _, s := range p.Sources {
+		lists[s.Policy] = now.sources.get(plan.SourcesItem(s.Policy), s.Sources)
+	}
 	for _, s := range p.Services {
-		limits, sources := s.Limits, now.sources.get(s.Name, s.Sources)
+		limits, sources := s.Limits, lists[s.SourcesOf]
+		if s.SourcesOf == "" {
+			sources = now.sources.get(plan.ServiceItem(s.Name), s.Sources)
+		}
 		if limits.Ping == 0 {
 			limits.Ping = lb.DefaultPing
 		}

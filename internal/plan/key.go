@@ -54,6 +54,9 @@ func (b *Binding) TunnelMember() uint16 {
 // ServiceItem is the item key "service/name".
 func ServiceItem(name string) string { return "service/" + name }
 
+// SourcesItem is the item key "sources/policy".
+func SourcesItem(policy string) string { return "sources/" + policy }
+
 // KeyItem is the item key "key/id".
 func KeyItem(id uint32) string { return fmt.Sprintf("key/%d", id) }
 
@@ -69,6 +72,9 @@ func CompareKeys(a, b lb.EndpointKey) int {
 func CompareBindings(a, b Binding) int {
 	return cmp.Or(CompareKeys(a.Key, b.Key), a.Outer.Compare(b.Outer), cmp.Compare(a.Member, b.Member))
 }
+
+// CompareSources orders lists by policy.
+func CompareSources(a, b Sources) int { return cmp.Compare(a.Policy, b.Policy) }
 
 // CompareServices orders services by name.
 func CompareServices(a, b Service) int { return cmp.Compare(a.Name, b.Name) }

@@ -84,8 +84,15 @@ func MakeEndpoint(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap strin
 // MakeService is what the service's endpoints share, as muxes need it.
 func MakeService(s *lb.Service, policies map[string]*lb.Policy) Service {
 	e := lb.Effective(s, policies)
-	return Service{Name: s.Name, VIPs: s.VIPs, Limits: e.Limits, Sources: *e.Sources}
+	out := Service{Name: s.Name, VIPs: s.VIPs, Limits: e.Limits, SourcesOf: e.SourcesOf}
+	if out.SourcesOf == "" {
+		out.Sources = *e.Sources
+	}
+	return out
 }
+
+// MakeSources is the list of a policy that services take sources from, as muxes need it.
+func MakeSources(p *lb.Policy) Sources { return Sources{Policy: p.Name, Sources: *p.Sources} }
 
 // MakeBindings are the endpoint's members as their hosts need them; encap is that of the VIP's Network.
 func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap string) []HostBinding {
@@ -148,7 +155,11 @@ func ForNode(s *State, name string) Plan {
 	for _, svc := range s.Services {
 		served := func(vip netip.Addr) bool { return s.serves(name, svc, vip) }
 		if node.Role == lb.RoleMux && slices.ContainsFunc(svc.VIPs, served) {
-			p.Services = append(p.Services, MakeService(svc, s.Policies))
+			shared := MakeService(svc, s.Policies)
+			p.Services = append(p.Services, shared)
+			if of := shared.SourcesOf; of != "" && !slices.ContainsFunc(p.Sources, func(l Sources) bool { return l.Policy == of }) {
+				p.Sources = append(p.Sources, MakeSources(s.Policies[of]))
+			}
 		}
 		EachEndpoint(svc, func(key lb.EndpointKey, ep *lb.Endpoint) {
 			st, ok := s.Endpoints[key]
@@ -171,6 +182,7 @@ func ForNode(s *State, name string) Plan {
 	}
 	slices.SortFunc(p.Endpoints, func(a, b Endpoint) int { return CompareKeys(a.Key, b.Key) })
 	slices.SortFunc(p.Services, CompareServices)
+	slices.SortFunc(p.Sources, CompareSources)
 	slices.SortFunc(p.Bindings, CompareBindings)
 	return p
 }

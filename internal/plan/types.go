@@ -2,7 +2,10 @@
 package plan
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/shuntlb/shunt/internal/lb"
 )
@@ -23,8 +26,24 @@ type Plan struct {
 	Endpoints []Endpoint
 	// Services: for muxes, ordered by name: what endpoints of one service share.
 	Services []Service
+	// Sources: for muxes, ordered by policy: the lists that several services take from one.
+	Sources []Sources
 	// Bindings: for hosts, ordered by key.
 	Bindings []Binding
+}
+
+// Whole tells whether every list of sources that services take is there: without it they would let everybody through.
+func (p *Plan) Whole() error {
+	for i := range p.Services {
+		of := p.Services[i].SourcesOf
+		if of == "" {
+			continue
+		}
+		if _, found := slices.BinarySearchFunc(p.Sources, of, func(s Sources, of string) int { return cmp.Compare(s.Policy, of) }); !found {
+			return fmt.Errorf("service %s: the sources of policy %s are not in the plan", p.Services[i].Name, of)
+		}
+	}
+	return nil
 }
 
 // Key is a live secret; its slot in the data plane is ID modulo 2.
@@ -61,6 +80,14 @@ type Service struct {
 	VIPs    []netip.Addr
 	Limits  lb.Limits
 	Sources lb.Sources
+	// SourcesOf names the policy whose list in Plan.Sources counts; Sources is empty then.
+	SourcesOf string
+}
+
+// Sources is the list of a policy, for all services that take it from there.
+type Sources struct {
+	Policy string
+	lb.Sources
 }
 
 // Member is a backend's place in one endpoint (design section 9.1).
