@@ -94,28 +94,7 @@ func readToken(path string) (token.Token, error) {
 }
 
 // joinTLS trusts the one CA that the token names.
-func joinTLS(t token.Token) *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		// The chain is verified below, against the CA with the token's hash instead of a known pool.
-		InsecureSkipVerify: true,
-		VerifyConnection: func(cs tls.ConnectionState) error {
-			for _, cert := range cs.PeerCertificates {
-				if sha256.Sum256(cert.Raw) == t.CA {
-					return verifyServer(cs.PeerCertificates[0], cert)
-				}
-			}
-			return errors.New("the manager's CA is not the one that the token names")
-		},
-	}
-}
-
-func verifyServer(leaf, ca *x509.Certificate) error {
-	pool := x509.NewCertPool()
-	pool.AddCert(ca)
-	_, err := leaf.Verify(x509.VerifyOptions{DNSName: pki.ServerName, Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
-	return err
-}
+func joinTLS(t token.Token) *tls.Config { return pki.JoinTLS(t.CA) }
 
 // clientTLS is mutual TLS with the manager. The name is always pki.ServerName, whatever address is dialled.
 func (c *credentials) clientTLS() *tls.Config {

@@ -58,8 +58,7 @@ var fresh = map[string]bool{
 
 // forwarder hands requests that only the leader can serve to the leader, whole, in whatever protocol they are.
 type forwarder struct {
-	m         *Manager
-	transport http.RoundTripper
+	m *Manager
 	// next serves what this member can.
 	next   http.Handler
 	refuse func(http.ResponseWriter, *http.Request, *connect.Error)
@@ -80,7 +79,7 @@ func (m *Manager) newTransport() *http.Transport {
 }
 
 func (m *Manager) newForwarder(next http.Handler, refuse func(http.ResponseWriter, *http.Request, *connect.Error)) *forwarder {
-	return &forwarder{m, m.newTransport(), next, refuse}
+	return &forwarder{m, next, refuse}
 }
 
 // ServeHTTP implements http.Handler.
@@ -284,7 +283,7 @@ func (a attempt) send(r *http.Request, l leaderKey) (res *http.Response, sent bo
 		case <-watch.Done():
 		}
 	}()
-	res, err = a.transport.RoundTrip(out)
+	res, err = a.m.transport.RoundTrip(out)
 	if err != nil {
 		if cause := context.Cause(ctx); errors.Is(cause, errReplacedLeader) {
 			err = cause

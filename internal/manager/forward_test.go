@@ -307,9 +307,12 @@ func TestNoLeader(t *testing.T) {
 	}
 }
 
-// lazy is a store whose manager gets no lease.
+// lazy is a store whose manager gets no lease to lead with, which are the shortest.
 type lazy struct{ store.Store }
 
-func (lazy) Grant(context.Context, time.Duration) (store.LeaseID, error) {
-	return 0, errors.New("no lease today")
+func (l lazy) Grant(ctx context.Context, ttl time.Duration) (store.LeaseID, error) {
+	if ttl < 5*time.Second {
+		return 0, errors.New("no lease today")
+	}
+	return l.Store.Grant(ctx, ttl)
 }

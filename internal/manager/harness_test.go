@@ -41,10 +41,13 @@ type rig struct {
 	clock clock.Clock
 	oidc  *oidc.Verifier // none when nil
 	log   *slog.Logger   // the test's when nil
-	name  string
-	path  string
-	addr  string
-	m     *manager.Manager
+	// cluster and peer are of a store with members.
+	cluster store.Cluster
+	peer    string
+	name    string
+	path    string
+	addr    string
+	m       *manager.Manager
 	// ended tells why the manager ended by itself.
 	ended chan error
 	stop  func()
@@ -96,7 +99,10 @@ func (r *rig) start() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.m, err = manager.Open(r.t.Context(), manager.Options{Dir: dir, Store: r.store, Name: r.name, Listen: r.addr, Version: "test", Log: cmp.Or(r.log, logger(r.t)), Clock: r.clock, OIDC: r.oidc})
+	r.m, err = manager.Open(r.t.Context(), manager.Options{
+		Dir: dir, Store: r.store, Cluster: r.cluster, Peer: r.peer, Name: r.name, Listen: r.addr, Version: "test", Log: cmp.Or(r.log, logger(r.t)),
+		Clock: r.clock, OIDC: r.oidc,
+	})
 	if err != nil {
 		r.t.Fatal(err)
 	}

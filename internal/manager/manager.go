@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -81,8 +82,10 @@ type Manager struct {
 	sessions *sessions
 	barriers barriers
 	cert     *managerCert
-	events   *eventLog
-	auditLog *auditLog
+	// transport reaches other members.
+	transport *http.Transport
+	events    *eventLog
+	auditLog  *auditLog
 	// pageNumber makes keys of journals in this term differ.
 	pageNumber atomic.Uint64
 
@@ -161,6 +164,12 @@ func (m *Manager) begin(ctx context.Context, now time.Time) error {
 		return err
 	}
 	m.workers.Go(func() { m.cert.keep(m.ctx) })
+	m.transport = m.newTransport()
+	lease, err := m.appear(ctx)
+	if err != nil {
+		return err
+	}
+	m.workers.Go(func() { m.stayPresent(lease) })
 	if m.FirstStart, err = m.writeAdminConfig(now); err != nil {
 		return err
 	}
@@ -175,6 +184,9 @@ func (m *Manager) stop(cause error) { m.cancel(cause) }
 func (m *Manager) Close() {
 	m.stop(net.ErrClosed)
 	m.workers.Wait()
+	if m.transport != nil {
+		m.transport.CloseIdleConnections()
+	}
 }
 
 // Epoch is the leadership term that this member knows of.

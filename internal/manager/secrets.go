@@ -21,9 +21,14 @@ import (
 type secrets struct {
 	ca     *pki.CA
 	sealer cipher.AEAD
+	// storeKey is what the sealer is made of.
+	storeKey []byte
 	// old: an earlier start made them.
 	old bool
 }
+
+// storeKeyBytes is the size of the key that seals the store's secrets (AES-256).
+const storeKeyBytes = 32
 
 // loadSecrets reads the CA and the key that seals the store's secrets, and makes both at the first start. A store that
 // was used already belongs to them: without them it is of no use, and others would shut out every node.
@@ -44,21 +49,21 @@ func loadSecrets(dir *DataDir, name string, used bool, now time.Time) (*secrets,
 	}
 	if key == nil {
 		dir.made = true
-		key = make([]byte, 32)
+		key = make([]byte, storeKeyBytes)
 		rand.Read(key)
 		if err := writeFile(path, key); err != nil {
 			return nil, fmt.Errorf("write store key: %w", err)
 		}
 	}
-	if len(key) != 32 {
-		return nil, fmt.Errorf("read store key %s: %d bytes: must be 32 bytes", path, len(key))
+	if len(key) != storeKeyBytes {
+		return nil, fmt.Errorf("read store key %s: %d bytes: must be %d bytes", path, len(key), storeKeyBytes)
 	}
 	block, err := aes.NewCipher(key)
 	if err != nil {
 		return nil, err
 	}
 	sealer, err := cipher.NewGCM(block)
-	return &secrets{ca: ca, sealer: sealer, old: !dir.made}, err
+	return &secrets{ca: ca, sealer: sealer, storeKey: key, old: !dir.made}, err
 }
 
 func loadCA(dir *DataDir, name string, now time.Time) (*pki.CA, error) {

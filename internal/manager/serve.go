@@ -53,6 +53,7 @@ func (m *Manager) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(shuntv1connect.NewManagerHandler(api{m}, opts...))
 	mux.Handle(shuntv1connect.NewNodeProtocolHandler(nodeAPI{m}, opts...))
+	mux.Handle(shuntv1connect.NewMemberProtocolHandler(memberAPI{m}, opts...))
 	g := gate{door: d, errors: connect.NewErrorWriter(opts...)}
 	g.next = m.newForwarder(mux, g.refuse)
 	return g

@@ -14,6 +14,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/pki"
 	"github.com/shuntlb/shunt/internal/store"
 	"github.com/shuntlb/shunt/internal/token"
 )
@@ -42,8 +43,8 @@ func (a api) CreateToken(ctx context.Context, req *connect.Request[apiv1.CreateT
 	if !nodeName.MatchString(req.Msg.GetNode()) {
 		faults = append(faults, lb.Violation{Field: "node", Value: req.Msg.GetNode(), Allowed: allowedNodeName})
 	}
-	if !isNodeRole(req.Msg.GetRole()) {
-		faults = append(faults, lb.Violation{Field: "role", Value: req.Msg.GetRole(), Allowed: "must be mux or host"})
+	if !isNodeRole(req.Msg.GetRole()) && req.Msg.GetRole() != pki.RoleManager {
+		faults = append(faults, lb.Violation{Field: "role", Value: req.Msg.GetRole(), Allowed: "must be mux, host or manager"})
 	}
 	if role, ok := a.m.view.roleOf(req.Msg.GetNode()); ok && isNodeRole(req.Msg.GetRole()) && string(role) != req.Msg.GetRole() {
 		faults = append(faults, lb.Violation{Field: "role", Value: req.Msg.GetRole(), Allowed: "must be " + string(role) + ", the role of " + lb.Ref(lb.KindNode, req.Msg.GetNode())})

@@ -78,6 +78,15 @@ func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 	return &CA{Cert: pair.Leaf, key: key}, nil
 }
 
+// ParseCert reads the first certificate of a PEM file.
+func ParseCert(content []byte) (*x509.Certificate, error) {
+	block, _ := pem.Decode(content)
+	if block == nil {
+		return nil, errors.New("certificate: must be PEM")
+	}
+	return x509.ParseCertificate(block.Bytes)
+}
+
 // CertPEM is the CA's certificate.
 func (ca *CA) CertPEM() []byte { return certPEM(ca.Cert.Raw) }
 

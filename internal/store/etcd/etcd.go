@@ -64,8 +64,14 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// ended is why the store is of no use any more; nil while it is.
-func (s *Store) ended() error { return context.Cause(s.life) }
+// ended is why the store is of no use any more, always a store.ErrClosed; nil while it is of use.
+func (s *Store) ended() error {
+	cause := context.Cause(s.life)
+	if cause == nil || errors.Is(cause, store.ErrClosed) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", store.ErrClosed, cause)
+}
 
 // bound ends a call when the store does.
 func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc, error) {

@@ -1,0 +1,78 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/pki"
+	"github.com/shuntlb/shunt/internal/store"
+	"github.com/shuntlb/shunt/internal/token"
+)
+
+// memberAPI serves the MemberProtocol service.
+type memberAPI struct{ m *Manager }
+
+// Admit implements the member protocol. The answer holds every secret of the cluster.
+func (a memberAPI) Admit(ctx context.Context, req *connect.Request[apiv1.AdmitRequest]) (*connect.Response[apiv1.AdmitResponse], error) {
+	m, in := a.m, req.Msg
+	outside := m.o.Cluster == nil
+	if faults := admitFaults(in, outside); len(faults) > 0 {
+		return nil, fault(invalid{faults})
+	}
+	t, err := token.Parse(in.GetToken())
+	if err == nil {
+		err = m.view.admit(t, in.GetName(), pki.RoleManager, m.o.Clock.Now())
+	}
+	if err != nil {
+		return nil, connect.NewError(connect.CodePermissionDenied, err)
+	}
+	cert, err := m.secrets.ca.SignManager(in.GetCsr(), in.GetName(), m.o.Clock.Now())
+	if err != nil {
+		return nil, fault(invalid{[]lb.Violation{{Field: "csr", Allowed: err.Error()}}})
+	}
+	out := &apiv1.AdmitResponse{Certificate: cert, Ca: m.secrets.ca.CertPEM(), StoreKey: m.secrets.storeKey, Outside: outside}
+	if out.CaKey, err = m.secrets.ca.KeyPEM(); err != nil {
+		return nil, connect.NewError(connect.CodeInternal, err)
+	}
+	if !outside {
+		out.Cluster, err = m.o.Cluster.Add(ctx, in.GetName(), in.GetPeer())
+		if errors.Is(err, store.ErrMember) || errors.Is(err, store.ErrNoMajority) {
+			return nil, connect.NewError(connect.CodeFailedPrecondition, err)
+		}
+		if err != nil {
+			return nil, fault(err)
+		}
+	}
+	m.o.Log.Info("manager is admitted", "manager", in.GetName(), "address", in.GetAddress(), "peer", in.GetPeer())
+	id := identityOf(ctx)
+	m.audited(&apiv1.AuditEntry{Who: in.GetName(), Role: pki.RoleManager, From: id.from, Call: "Admit", What: []string{"managers/" + in.GetName() + " admitted"}})
+	return connect.NewResponse(out), nil
+}
+
+func admitFaults(in *apiv1.AdmitRequest, outside bool) []lb.Violation {
+	var faults []lb.Violation
+	if !nodeName.MatchString(in.GetName()) {
+		faults = append(faults, lb.Violation{Field: "name", Value: in.GetName(), Allowed: allowedNodeName})
+	}
+	addrs := []struct{ field, value string }{{"address", in.GetAddress()}}
+	if !outside {
+		addrs = append(addrs, struct{ field, value string }{"peer", in.GetPeer()})
+	}
+	for _, a := range addrs {
+		if host, port, err := net.SplitHostPort(a.value); err != nil || host == "" || port == "" {
+			faults = append(faults, lb.Violation{Field: a.field, Value: a.value, Allowed: "must be ADDRESS:PORT"})
+		}
+	}
+	return faults
+}
+
+// Relay implements the member protocol.
+func (a memberAPI) Relay(context.Context, *connect.BidiStream[apiv1.RelayUp, apiv1.RelayDown]) error {
+	return connect.NewError(connect.CodeUnimplemented, fmt.Errorf("Relay: %s", lb.NotSupported))
+}

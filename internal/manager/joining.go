@@ -1,0 +1,129 @@
+package manager
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+	"github.com/shuntlb/shunt/internal/pki"
+	"github.com/shuntlb/shunt/internal/token"
+)
+
+// admitTimeout bounds one attempt to join: the store may have to agree on the new member first.
+const admitTimeout = 15 * time.Second
+
+// Joined is what a manager that was admitted starts its store with.
+type Joined struct {
+	// Cluster are the members of the store, "name=https://host:port" each, this one included.
+	Cluster []string
+	// Outside: the store is an outside etcd.
+	Outside bool
+}
+
+// Join makes the data directory one of an existing cluster: it shows a token of role manager to a member at one of the
+// addresses (host:port) and writes the cluster's secrets and this manager's certificate. It is done before the store is
+// opened; until then it may be repeated. Of the options it needs Dir, Name, Peer and where this manager is reached.
+func Join(ctx context.Context, o Options, t token.Token, addresses ...string) (*Joined, error) {
+	o.fill()
+	if err := joinable(o.Dir, t); err != nil {
+		return nil, err
+	}
+	key, err := loadManagerKey(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: o.Name}}, key)
+	if err != nil {
+		return nil, fmt.Errorf("join: %w", err)
+	}
+	req := &apiv1.AdmitRequest{Token: t.String(), Name: o.Name, Address: apiAddress(o), Peer: o.Peer, Csr: csr}
+	var failed []error
+	for _, addr := range addresses {
+		res, err := askAdmission(ctx, t, addr, req)
+		if err == nil {
+			return adopt(o, t, res)
+		}
+		failed = append(failed, fmt.Errorf("join %s: %w", addr, err))
+		switch connect.CodeOf(err) {
+		case connect.CodePermissionDenied, connect.CodeInvalidArgument, connect.CodeFailedPrecondition:
+			return nil, errors.Join(failed...) // the others would say the same
+		}
+	}
+	if len(failed) == 0 {
+		return nil, errors.New("join: addresses: must name a manager of the cluster")
+	}
+	return nil, errors.Join(failed...)
+}
+
+// joinable refuses a data directory of another cluster.
+func joinable(dir *DataDir, t token.Token) error {
+	content, err := readFile(dir.pki("ca.crt"))
+	if err != nil || content == nil {
+		return err
+	}
+	ca, err := pki.ParseCert(content)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", dir.pki("ca.crt"), err)
+	}
+	if sha256.Sum256(ca.Raw) != t.CA {
+		return fmt.Errorf("join: %s is of another cluster than the token: use an empty data directory", dir.pki("ca.crt"))
+	}
+	return nil
+}
+
+func askAdmission(ctx context.Context, t token.Token, addr string, req *apiv1.AdmitRequest) (*apiv1.AdmitResponse, error) {
+	tr := &http.Transport{TLSClientConfig: pki.JoinTLS(t.CA), ForceAttemptHTTP2: true}
+	defer tr.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(ctx, admitTimeout)
+	defer cancel()
+	res, err := shuntv1connect.NewMemberProtocolClient(&http.Client{Transport: tr}, "https://"+addr).Admit(ctx, connect.NewRequest(req))
+	if err != nil {
+		return nil, err
+	}
+	return res.Msg, nil
+}
+
+// adopt writes what the cluster gave. The CA's certificate comes last: while it is absent, nothing of it was used.
+func adopt(o Options, t token.Token, res *apiv1.AdmitResponse) (*Joined, error) {
+	ca, err := pki.ParseCA(res.GetCa(), res.GetCaKey())
+	if err != nil {
+		return nil, fmt.Errorf("join: answer: %w", err)
+	}
+	if ca.Hash() != t.CA {
+		return nil, errors.New("join: answer: the CA is not the one that the token names")
+	}
+	if len(res.GetStoreKey()) != storeKeyBytes {
+		return nil, fmt.Errorf("join: answer: store key: %d bytes: must be %d", len(res.GetStoreKey()), storeKeyBytes)
+	}
+	old, err := readFile(o.Dir.pki("store.key"))
+	if err != nil {
+		return nil, fmt.Errorf("read store key: %w", err)
+	}
+	if old != nil && !bytes.Equal(old, res.GetStoreKey()) {
+		return nil, fmt.Errorf("join: %s is of another cluster: use an empty data directory", o.Dir.pki("store.key"))
+	}
+	for _, file := range []struct {
+		name    string
+		content []byte
+	}{{"store.key", res.GetStoreKey()}, {"ca.key", res.GetCaKey()}, {certFile, res.GetCertificate()}, {"ca.crt", res.GetCa()}} {
+		if err := writeFile(o.Dir.pki(file.name), file.content); err != nil {
+			return nil, fmt.Errorf("join: write %s: %w", file.name, err)
+		}
+	}
+	// The certificate of the answer names no addresses; this one does.
+	if _, err := newManagerCert(ca, o); err != nil {
+		return nil, err
+	}
+	return &Joined{Cluster: res.GetCluster(), Outside: res.GetOutside()}, nil
+}
