@@ -17,7 +17,6 @@ import (
 
 	"github.com/shuntlb/shunt/internal/manager"
 	"github.com/shuntlb/shunt/internal/metrics"
-	"github.com/shuntlb/shunt/internal/store/etcd"
 )
 
 type managerFlags struct {
@@ -28,6 +27,7 @@ type managerFlags struct {
 	verbose                       bool
 	// single: part of `shunt run`, which needs no next steps.
 	single bool
+	store  storeFlags
 }
 
 // newManager is the command `shunt manager`.
@@ -39,7 +39,7 @@ func newManager() *cobra.Command {
 		Long: `Run the manager: it keeps the objects, answers the API over TLS and streams every node its plan.
 
 The first start makes a certificate authority and DATA/admin.yaml, the client configuration of the administrator.
-Everything is kept in the data directory; back it up whole.`,
+Everything is kept in the data directory; back it up whole. docs/ops/members.md tells how to run three or five managers.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runManager(cmd.Context(), f, cmd.ErrOrStderr())
@@ -55,6 +55,7 @@ Everything is kept in the data directory; back it up whole.`,
 	fl.DurationVar(&f.auditKeep, "audit-keep", manager.DefaultAuditKeep, "how long the audit log is kept, as long as it has no more than 256 MiB")
 	f.oidc.register(fl)
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
+	f.store.register(fl)
 	return cmd
 }
 
@@ -84,7 +85,7 @@ func (f *managerFlags) check() error {
 		}
 		f.name = name
 	}
-	return nil
+	return f.store.check(f.name)
 }
 
 func runManager(ctx context.Context, f managerFlags, stderr io.Writer) error {
@@ -117,21 +118,23 @@ func runManager(ctx context.Context, f managerFlags, stderr io.Writer) error {
 		return err
 	}
 	defer dir.Close()
-	kv, err := etcd.Open(ctx, etcd.Options{Dir: dir.Etcd()})
-	if err != nil {
-		return err
-	}
-	defer kv.Close()
 	meter := metrics.NewManager(f.name, thisBuild())
 	verifier, err := f.oidc.verifier(log)
 	if err != nil {
 		return err
 	}
-	m, err := manager.Open(ctx, manager.Options{
-		OIDC: verifier,
-		Dir:  dir, Store: meter.Store(kv), Interceptors: []connect.Interceptor{meter.Interceptor()}, Name: f.name, Listen: listener.Addr().String(), Advertise: f.advertise,
+	o := manager.Options{
+		OIDC: verifier, Dir: dir, Interceptors: []connect.Interceptor{meter.Interceptor()}, Name: f.name,
+		Listen: listener.Addr().String(), Advertise: cmp.Or(f.advertise, f.store.advertise(listener.Addr().String())), Peer: f.store.peer,
 		Version: version, Commit: commit(), Log: log, DownAfter: cmp.Or(f.downAfter, -1), AuditKeep: f.auditKeep,
-	})
+	}
+	kv, err := f.store.open(ctx, o, log)
+	if err != nil {
+		return err
+	}
+	defer kv.Close()
+	o.Store, o.Cluster = meter.Store(kv.Store), kv.cluster
+	m, err := manager.Open(ctx, o)
 	if err != nil {
 		return err
 	}

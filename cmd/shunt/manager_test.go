@@ -165,6 +165,18 @@ func TestManagerSaysWhyItCannotStart(t *testing.T) {
 		"bad listen":     {[]string{"--data", t.TempDir(), "--listen", "8443"}, `--listen: "8443": must be`, exitUsage},
 		"bad advertise":  {[]string{"--data", t.TempDir(), "--advertise", ":8443"}, "--advertise", exitUsage},
 		"unknown flag":   {[]string{"--nope"}, "nope", exitUsage},
+		"bad peer":       {[]string{"--name", "m1", "--peer", "m1:8444"}, `--peer: "m1:8444": must be`, exitUsage},
+		"any peer":       {[]string{"--name", "m1", "--peer", "0.0.0.0:8444"}, "--peer", exitUsage},
+		"peer's name":    {[]string{"--name", "m1.example.org", "--peer", "127.0.0.1:8444"}, `--name: "m1.example.org"`, exitUsage},
+		"two stores":     {[]string{"--name", "m1", "--peer", "127.0.0.1:8444", "--etcd-endpoints", "https://127.0.0.1:2379"}, "--peer", exitUsage},
+		"alone outside":  {[]string{"--force-new-cluster", "--etcd-endpoints", "https://127.0.0.1:2379"}, "--force-new-cluster", exitUsage},
+		"no endpoints":   {[]string{"--etcd-prefix", "/a"}, "--etcd-prefix: --etcd-endpoints is missing", exitUsage},
+		"bad endpoint":   {[]string{"--etcd-endpoints", "https://a:1,b:2"}, `--etcd-endpoints: "b:2"`, exitUsage},
+		"no key":         {[]string{"--etcd-endpoints", "https://a:1", "--etcd-cert", "f"}, "--etcd-cert: --etcd-key is missing", exitUsage},
+		"no certificate": {[]string{"--etcd-endpoints", "https://a:1", "--etcd-key", "f"}, "--etcd-key: --etcd-cert is missing", exitUsage},
+		"no secret":      {[]string{"--etcd-endpoints", "http://a:1", "--etcd-login-file", "f"}, "--etcd-login-file: no endpoint is https", exitUsage},
+		"plain CA":       {[]string{"--etcd-endpoints", "http://a:1", "--etcd-ca", "f"}, "--etcd-ca: no endpoint is https", exitUsage},
+		"bad prefix":     {[]string{"--etcd-endpoints", "https://a:1", "--etcd-prefix", "/a/"}, `--etcd-prefix: "/a/"`, exitUsage},
 		"data is a file": {[]string{"--data", os.Args[0], "--listen", "127.0.0.1:0"}, "not a directory", exitFailed},
 	} {
 		var out bytes.Buffer

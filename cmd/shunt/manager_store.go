@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/shuntlb/shunt/internal/manager"
+	"github.com/shuntlb/shunt/internal/store"
+	"github.com/shuntlb/shunt/internal/store/etcd"
+)
+
+// storeFlags say where a manager's state is: in a member of its own, or in an etcd that others run.
+type storeFlags struct {
+	peer     string
+	forceNew bool
+	outside  etcd.Outside
+}
+
+func (f *storeFlags) register(fl *pflag.FlagSet) {
+	fl.StringVar(&f.peer, "peer", "", "`address:port` where the other managers reach this one's part of the store; without one it is alone")
+	fl.BoolVar(&f.forceNew, "force-new-cluster", false, "once, when most managers are lost for good: forget the others and go on alone with what this one has")
+	fl.StringSliceVar(&f.outside.Endpoints, "etcd-endpoints", nil, "`URLs` of an etcd to keep the state in, instead of an own one")
+	fl.StringVar(&f.outside.CA, "etcd-ca", "", "`file` with the CA of that etcd (default: the system's)")
+	fl.StringVar(&f.outside.Cert, "etcd-cert", "", "`file` with a client certificate for it")
+	fl.StringVar(&f.outside.Key, "etcd-key", "", "`file` with the key of --etcd-cert")
+	fl.StringVar(&f.outside.Login, "etcd-login-file", "", "`file` with a user name and a password for it, a line each")
+	fl.StringVar(&f.outside.Prefix, "etcd-prefix", "", "what stands before every key in it, such as /site1; everything else there is left alone")
+}
+
+// memberName is what managers of one store may be called; it is in their certificates.
+var memberName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+func (f *storeFlags) check(name string) error {
+	if err := f.checkOutside(); err != nil {
+		return err
+	}
+	if f.peer == "" {
+		if f.forceNew && len(f.outside.Endpoints) > 0 {
+			return usagef("--force-new-cluster: an etcd of its own is needed, not --etcd-endpoints")
+		}
+		return nil
+	}
+	if addr, err := netip.ParseAddrPort(f.peer); err != nil || addr.Port() == 0 || addr.Addr().IsUnspecified() || addr.Addr().Zone() != "" {
+		return usagef("--peer: %q: must be ADDRESS:PORT, the address one of this machine", f.peer)
+	}
+	if len(f.outside.Endpoints) > 0 {
+		return usagef("--peer: an etcd of its own is needed, not --etcd-endpoints")
+	}
+	if !memberName.MatchString(name) {
+		return usagef("--name: %q: must be a DNS label with --peer: 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit", name)
+	}
+	return nil
+}
+
+func (f *storeFlags) checkOutside() error {
+	o := f.outside
+	if len(o.Endpoints) == 0 {
+		for _, flag := range [][2]string{
+			{"--etcd-ca", o.CA}, {"--etcd-cert", o.Cert}, {"--etcd-key", o.Key}, {"--etcd-login-file", o.Login}, {"--etcd-prefix", o.Prefix},
+		} {
+			if flag[1] != "" {
+				return usagef("%s: --etcd-endpoints is missing", flag[0])
+			}
+		}
+		return nil
+	}
+	secured := false
+	for _, endpoint := range o.Endpoints {
+		u, err := url.Parse(endpoint)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || strings.Trim(u.Path, "/") != "" || u.User != nil {
+			return usagef("--etcd-endpoints: %q: must be https://HOST:PORT or http://HOST:PORT", endpoint)
+		}
+		secured = secured || u.Scheme == "https"
+	}
+	switch {
+	case o.Cert != "" && o.Key == "":
+		return usagef("--etcd-cert: --etcd-key is missing")
+	case o.Key != "" && o.Cert == "":
+		return usagef("--etcd-key: --etcd-cert is missing")
+	case !secured && o.CA != "":
+		return usagef("--etcd-ca: no endpoint is https")
+	case !secured && o.Cert != "":
+		return usagef("--etcd-cert: no endpoint is https")
+	case !secured && o.Login != "":
+		return usagef("--etcd-login-file: no endpoint is https: the password would be readable on the way")
+	case strings.ContainsFunc(o.Prefix, func(r rune) bool { return r <= ' ' || r > '~' }) || strings.HasSuffix(o.Prefix, "/"):
+		return usagef("--etcd-prefix: %q: must be printable ASCII without spaces, and not end in /", o.Prefix)
+	}
+	return nil
+}
+
+// advertise is where the API is reached when only the peer address says on which of the machine's addresses.
+func (f *storeFlags) advertise(listen string) string {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil || f.peer == "" {
+		return ""
+	}
+	if ip := net.ParseIP(host); host != "" && (ip == nil || !ip.IsUnspecified()) {
+		return ""
+	}
+	peer, _, err := net.SplitHostPort(f.peer)
+	if err != nil {
+		return ""
+	}
+	return net.JoinHostPort(peer, port)
+}
+
+// openStore is a store that is ready, with its members when it has its own.
+type openStore struct {
+	store.Store
+	cluster store.Cluster
+}
+
+func (f *storeFlags) open(ctx context.Context, o manager.Options, log *slog.Logger) (openStore, error) {
+	if len(f.outside.Endpoints) > 0 {
+		f.outside.Log = log
+		s, err := etcd.OpenOutside(ctx, f.outside)
+		if err != nil {
+			return openStore{}, err
+		}
+		return openStore{s, nil}, nil
+	}
+	options := etcd.Options{Dir: o.Dir.Etcd(), Name: o.Name, Peer: f.peer, ForceNew: f.forceNew, Log: log}
+	if f.peer != "" {
+		if err := manager.Certify(o); err != nil {
+			return openStore{}, fmt.Errorf("prepare for other managers: %w", err)
+		}
+		options.TLS.Cert, options.TLS.Key, options.TLS.CA = o.Dir.PeerFiles()
+	}
+	m, err := etcd.Open(ctx, options)
+	if err != nil {
+		return openStore{}, err
+	}
+	return openStore{m, m}, nil
+}
