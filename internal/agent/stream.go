@@ -98,6 +98,9 @@ func (l *loop) listen(s *syncStream, questions chan<- *apiv1.PlanUpdate) error {
 			}
 			continue
 		}
+		if up.GetHealth() != nil {
+			continue // nothing of the plan: this version's muxes check by themselves
+		}
 		var stale staleEpoch
 		if err := l.take(up); errors.As(err, &stale) {
 			// The report tells the manager that its epoch is over; the stream stays up for its questions.

@@ -79,6 +79,9 @@ func (g gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxJoinBytes)
 	}
 	ctx := withIdentity(r.Context(), id)
+	if procedure == shuntv1connect.NodeProtocolSyncProcedure {
+		ctx = withResponse(ctx, w)
+	}
 	if readTimeout(procedure) == 0 {
 		var end func()
 		ctx, end = g.leash(ctx, id)

@@ -5,7 +5,7 @@
 // leads, in a term; what only the leader does asks Manager.lead for it.
 //
 // Lock order: term.writing, view.mu, session.mu or keeper.mu; Manager.mu, Manager.reports.mu and opinions.mu are taken
-// last.
+// last. intake.mu, verdicts.mu, budget.mu and writing.mu are held alone.
 package manager
 
 import (
@@ -21,6 +21,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/oidc"
 	"github.com/shuntlb/shunt/internal/plan"
@@ -58,6 +59,9 @@ type Options struct {
 	TraceTimeout time.Duration
 	// AuditKeep is how long the audit log is kept; 0 is DefaultAuditKeep.
 	AuditKeep time.Duration
+	// NodeTimeout is how long a node may leave what it is sent unread until its stream is ended; 0 is DefaultNodeTimeout,
+	// less than that never.
+	NodeTimeout time.Duration
 	// keepNothing leaves the steps of endpoints, and the writing of events and audit entries, to a test.
 	keepNothing bool
 }
@@ -80,6 +84,10 @@ type Manager struct {
 	reports  *reports
 	opinions *opinions
 	sessions *sessions
+	verdicts *verdicts
+	intake   *intake
+	// budget bounds the snapshots that are being sent.
+	budget   *budget
 	barriers barriers
 	cert     *managerCert
 	// transport reaches other members.
@@ -112,6 +120,8 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	}
 	m := &Manager{o: o, secrets: secrets, view: newView(secrets), reports: newReports(), opinions: newOpinions(), sessions: newSessions(o.Clock)}
 	m.events, m.auditLog = newEventLog(o.Name), newAuditLog()
+	m.verdicts, m.budget = newVerdicts(), newBudget(o.Clock, snapshotBytes)
+	m.intake = newIntake([classes]func(*session, *apiv1.NodeReport){m.takeAck, m.takeHealth, m.takeStatus})
 	if secrets.old && !used {
 		o.Log.Warn("the store is empty, but the CA is not new: nodes that obeyed a later epoch keep their plans until this one is as late")
 	}
@@ -143,6 +153,9 @@ func (o *Options) fill() {
 	if o.AuditKeep == 0 {
 		o.AuditKeep = DefaultAuditKeep
 	}
+	if o.NodeTimeout == 0 {
+		o.NodeTimeout = DefaultNodeTimeout
+	}
 	if o.TraceTimeout == 0 {
 		o.TraceTimeout = DefaultTraceTimeout
 	}
@@ -155,6 +168,11 @@ func (m *Manager) begin(ctx context.Context, now time.Time) error {
 		return err
 	}
 	m.workers.Go(func() { m.follow(watcher) })
+	m.workers.Go(m.endStuck)
+	for range intakeWorkers {
+		m.workers.Go(m.intake.run)
+	}
+	context.AfterFunc(m.ctx, m.intake.close)
 	t, err := m.firstCampaign(ctx)
 	if err != nil {
 		return err

@@ -41,12 +41,12 @@ func newOpinions() *opinions {
 	}
 }
 
-// report takes in a mux's newest report.
+// report takes in a mux's newest report; one that ended has nothing to say.
 func (o *opinions) report(s *session, members []*apiv1.MemberStatus, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	old := o.said[s.name]
-	if old.stream > s.number {
+	if s.role != lb.RoleMux || s.ctx.Err() != nil || old.stream > s.number {
 		return
 	}
 	o.said[s.name] = testimony{s.number, members}

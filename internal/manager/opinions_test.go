@@ -24,7 +24,7 @@ func TestOpinionsAreCounted(t *testing.T) {
 		for stream := range uint64(rapid.IntRange(1, 20).Draw(rt, "steps")) {
 			now = now.Add(time.Second)
 			mux := fmt.Sprintf("mux%d", rapid.IntRange(1, 3).Draw(rt, "mux"))
-			s := &session{name: mux, number: stream + 1}
+			s := &session{name: mux, role: lb.RoleMux, number: stream + 1, ctx: t.Context()}
 			if rapid.IntRange(0, 4).Draw(rt, "ends") == 0 {
 				o.gone(&session{name: mux, number: o.said[mux].stream}, now)
 				delete(said, mux)

@@ -50,7 +50,9 @@ func (m *Manager) ask(ctx context.Context, node string, question func(id uint64)
 	}
 	id, answer := m.reports.expect(node)
 	defer m.reports.forget(id)
-	s.ask(question(id))
+	if !s.ask(question(id)) {
+		return nil, errors.New("does not read: too many questions wait for it")
+	}
 	select {
 	case report := <-answer:
 		return report, nil

@@ -55,20 +55,29 @@ func (r *reports) liveLocked(s *session) *apiv1.NodeStatus {
 	return nil
 }
 
-// report keeps the newest status; what the node says of name, role and connection does not count.
-func (r *reports) report(s *session, in *apiv1.NodeReport, now time.Time) {
+// acked keeps the newest revision that the node obeys.
+func (r *reports) acked(s *session, revision int64, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.liveLocked(s)
 	if old == nil {
 		return
 	}
-	next := in.GetStatus()
-	if next == nil {
-		next = proto.CloneOf(old)
+	next := withRevision(old, revision)
+	next.LastSeen = timestamppb.New(now)
+	r.heard[s.name] = heard{s.number, next}
+}
+
+// report keeps the newest status; what the node says in it of name, role, connection and revision does not count.
+func (r *reports) report(s *session, next *apiv1.NodeStatus, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.liveLocked(s)
+	if old == nil {
+		return
 	}
 	next.Name, next.Role, next.Version, next.Connected = old.GetName(), old.GetRole(), old.GetVersion(), true
-	next.SyncedRevision = in.GetSyncedRevision()
+	next.SyncedRevision = old.GetSyncedRevision()
 	next.LastSeen = timestamppb.New(now)
 	r.heard[s.name] = heard{s.number, next}
 }

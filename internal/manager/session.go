@@ -47,11 +47,21 @@ type session struct {
 	behind    time.Time
 	late      bool
 	questions []*apiv1.PlanUpdate
+	// health is what hosts said that the node has not heard.
+	health *apiv1.HealthReport
 	// wake has room for one.
 	wake chan struct{}
 
-	// warned belongs to the receiving goroutine: it was said that the node obeys a later epoch.
+	// warned and acked belong to the receiving goroutine: it was said that the node obeys a later epoch; the revision that
+	// it reported last.
 	warned bool
+	acked  int64
+	// said waits to be taken in.
+	said [classes]slot
+	// writing is the Send that is under way.
+	writing writing
+	// forwards: the node had a plan when it came.
+	forwards bool
 	// of are the sessions it is one of; nil only before it is.
 	of *sessions
 
@@ -64,8 +74,9 @@ type session struct {
 func newSession(ctx context.Context, id identity) *session {
 	s := &session{
 		name: id.name, role: lb.Role(id.role), cert: id.cert, dirty: map[string]bool{}, all: true, moved: true,
-		wake: make(chan struct{}, 1), sent: map[string]*apiv1.PlanItem{},
+		wake: make(chan struct{}, 1), sent: map[string]*apiv1.PlanItem{}, acked: -1,
 	}
+	s.writing.response = responseOf(ctx)
 	s.ctx, s.end = context.WithCancelCause(ctx)
 	s.signal()
 	return s
@@ -83,12 +94,19 @@ func (s *session) tell(keys []string, all bool) {
 	s.of.review(s)
 }
 
-// ask queues an update that carries a question.
-func (s *session) ask(q *apiv1.PlanUpdate) {
+// maxQuestions is how many questions wait for a node that does not read.
+const maxQuestions = 64
+
+// ask queues an update that carries a question; false: too many wait.
+func (s *session) ask(q *apiv1.PlanUpdate) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(s.questions) == maxQuestions {
+		return false
+	}
 	s.questions = append(s.questions, q)
 	s.signal()
+	return true
 }
 
 func (s *session) signal() {
@@ -106,6 +124,15 @@ func (s *session) take() (dirty map[string]bool, all, moved bool, questions []*a
 	s.dirty, s.all, s.moved, s.questions = map[string]bool{}, false, false, nil
 	s.telling = moved
 	return dirty, all, moved, questions
+}
+
+// takeHealth takes the verdicts that wait.
+func (s *session) takeHealth() *apiv1.HealthReport {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.health
+	s.health = nil
+	return h
 }
 
 // sending notes that an update of this revision is on its way; nil: there is nothing to tell.
@@ -185,7 +212,9 @@ type sessions struct {
 	mu     sync.Mutex
 	clock  clock.Clock
 	byNode map[string]*session
-	count  uint64 // of all there were
+	// open are all, those that were replaced and have not ended included.
+	open  map[*session]bool
+	count uint64 // of all there were
 	// behind are the hosts worth waiting for.
 	behind map[*session]bool
 	// stirred is closed and replaced whenever a host obeyed or left.
@@ -193,7 +222,7 @@ type sessions struct {
 }
 
 func newSessions(c clock.Clock) *sessions {
-	return &sessions{clock: c, byNode: map[string]*session{}, behind: map[*session]bool{}, stirred: make(chan struct{})}
+	return &sessions{clock: c, byNode: map[string]*session{}, open: map[*session]bool{}, behind: map[*session]bool{}, stirred: make(chan struct{})}
 }
 
 // add makes the session the node's only one.
@@ -206,7 +235,7 @@ func (ss *sessions) add(s *session) {
 	}
 	ss.count++
 	s.number, s.of = ss.count, ss
-	ss.byNode[s.name] = s
+	ss.byNode[s.name], ss.open[s] = s, true
 	ss.reviewLocked(s)
 }
 
@@ -214,6 +243,7 @@ func (ss *sessions) add(s *session) {
 func (ss *sessions) remove(s *session) bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
+	delete(ss.open, s)
 	if ss.byNode[s.name] != s {
 		return false
 	}
@@ -221,6 +251,13 @@ func (ss *sessions) remove(s *session) bool {
 	delete(ss.behind, s)
 	ss.stirLocked()
 	return true
+}
+
+// all are the open ones.
+func (ss *sessions) all() []*session {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return slices.Collect(maps.Keys(ss.open))
 }
 
 func (ss *sessions) get(name string) *session {

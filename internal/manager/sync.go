@@ -37,7 +37,9 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 		return connect.NewError(connect.CodePermissionDenied, errDeleted)
 	}
 	s := newSession(ctx, id)
+	s.forwards = hello.GetHaveRevision() > 0
 	defer s.end(nil)
+	defer s.writing.close()
 	m.sessions.add(s)
 	m.view.join(s)
 	m.reports.connected(s, hello, m.o.Clock.Now())
@@ -55,6 +57,9 @@ func (n nodeAPI) goodbye(s *session) {
 	n.m.view.leave(s)
 	n.m.reports.disconnected(s, n.m.o.Clock.Now())
 	n.m.opinions.gone(s, n.m.o.Clock.Now())
+	if errors.Is(context.Cause(s.ctx), errDeleted) {
+		n.m.sessions.tellHealth(n.m.verdicts.forget(s))
+	}
 	if n.m.sessions.remove(s) {
 		if n.m.ctx.Err() == nil { // else it is the manager that goes
 			n.m.objectEvent(lb.KindNode, s.name, reasonNodeDisconnected, "its stream ended: %v", context.Cause(s.ctx))
@@ -63,7 +68,7 @@ func (n nodeAPI) goodbye(s *session) {
 	}
 }
 
-// listen takes in reports until the stream ends.
+// listen takes in reports until the stream ends. What takes time is left to the intake.
 func (n nodeAPI) listen(s *session, stream *connect.BidiStream[apiv1.NodeReport, apiv1.PlanUpdate]) {
 	for {
 		report, err := stream.Receive()
@@ -74,14 +79,9 @@ func (n nodeAPI) listen(s *session, stream *connect.BidiStream[apiv1.NodeReport,
 			s.end(err)
 			return
 		}
-		n.m.planEvent(s.name, report.GetStatus())
-		n.m.reports.report(s, report, n.m.o.Clock.Now())
-		if st := report.GetStatus(); st != nil && s.role == lb.RoleMux {
-			n.m.opinions.report(s, st.GetMembers(), n.m.o.Clock.Now())
-		}
-		n.m.sessions.obeyed(s, report.GetSyncedRevision())
-		n.m.checkEpoch(s, report.GetEpoch())
 		n.m.reports.answer(s.name, report)
+		n.m.intake.put(s, report)
+		n.m.checkEpoch(s, report.GetEpoch())
 	}
 }
 
@@ -99,8 +99,14 @@ func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, 
 			n.m.awaitHosts(s.ctx)
 		}
 		ups, deleted := s.updates(n.m.view)
+		if h := n.m.healthFor(s, len(ups) > 0 && ups[0].GetSnapshot()); h != nil {
+			ups = append(ups, &apiv1.PlanUpdate{Health: h})
+		}
 		for _, up := range ups {
-			if err := stream.Send(up); err != nil {
+			err := n.m.within(s, up, func() error {
+				return s.writing.do(n.m.o.Clock.Now(), func() error { return stream.Send(up) })
+			})
+			if err != nil {
 				return err
 			}
 		}

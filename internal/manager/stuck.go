@@ -1,0 +1,105 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// DefaultNodeTimeout is long beside what the largest snapshot takes on a slow link, 210 MB at 100 Mbit/s in 17 seconds.
+const DefaultNodeTimeout = 30 * time.Second
+
+const (
+	// stuckEvery is how often streams are looked at.
+	stuckEvery = time.Second
+	// endedGrace is for what is being sent when a stream ends.
+	endedGrace = time.Second
+)
+
+// errStuck is the end of a stream whose node does not read.
+var errStuck = errors.New("the node does not read its stream")
+
+// writing is the sending half of a stream, for the one who has to end it: a Send that waits for the node to read does not
+// look at any context.
+type writing struct {
+	mu sync.Mutex
+	// response is nil when the stream has none, or once its handler is done: then it must not be touched.
+	response *http.ResponseController
+	// since is when the Send under way began; zero while there is none.
+	since time.Time
+}
+
+// do notes that a Send is under way while it is.
+func (w *writing) do(now time.Time, send func() error) error {
+	w.set(now)
+	defer w.set(time.Time{})
+	return send()
+}
+
+func (w *writing) set(since time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.since = since
+}
+
+// close is called before the stream's handler returns.
+func (w *writing) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.response = nil
+}
+
+// under is for how long a Send has been under way.
+func (w *writing) under(now time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.since.IsZero() {
+		return 0
+	}
+	return now.Sub(w.since)
+}
+
+// abort makes the Send under way fail. The deadline is in the past by any clock.
+func (w *writing) abort() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.response != nil {
+		_ = w.response.SetWriteDeadline(time.Unix(1, 0)) // a connection without deadlines is one of a test
+	}
+}
+
+// endStuck ends streams whose nodes do not read, until the member stops.
+func (m *Manager) endStuck() {
+	for {
+		select {
+		case <-m.o.Clock.After(stuckEvery):
+		case <-m.ctx.Done():
+			return
+		}
+		now := m.o.Clock.Now()
+		for _, s := range m.sessions.all() {
+			under := s.writing.under(now)
+			if s.ctx.Err() == nil && m.o.NodeTimeout > 0 && under > m.o.NodeTimeout {
+				m.o.Log.Warn("node does not read its stream: it is ended", "node", s.name, "for", under.Round(time.Millisecond))
+				s.end(errStuck)
+				s.writing.abort()
+			} else if s.ctx.Err() != nil && under > endedGrace {
+				s.writing.abort()
+			}
+		}
+	}
+}
+
+type responseKey struct{}
+
+// withResponse lets the handler of a stream end what it sends.
+func withResponse(ctx context.Context, w http.ResponseWriter) context.Context {
+	return context.WithValue(ctx, responseKey{}, http.NewResponseController(w))
+}
+
+func responseOf(ctx context.Context) *http.ResponseController {
+	c, _ := ctx.Value(responseKey{}).(*http.ResponseController)
+	return c
+}
