@@ -108,9 +108,14 @@ func fault(err error) error {
 	var con conflict
 	var na noAccess
 	var refusal *connect.Error
+	var unled notLeading
 	switch {
 	case errors.As(err, &refusal):
 		return refusal
+	case errors.As(err, &unled) && !errors.Is(err, context.Canceled):
+		out := connect.NewError(connect.CodeUnavailable, err)
+		out.Meta().Set(headerNotLeading, "1")
+		return out
 	case errors.As(err, &inv):
 		return detailed(connect.CodeInvalidArgument, err, inv.faults)
 	case errors.As(err, &con):

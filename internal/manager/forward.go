@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -98,11 +99,80 @@ func (f *forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case identityOf(r.Context()).forwarded:
 		f.serveForwarded(w, r)
 	default:
-		if _, err := f.m.lead(r.Context()); err == nil {
-			f.next.ServeHTTP(w, r)
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequestBytes))
+		if err != nil {
+			f.refuse(w, r, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("read the request: %w", err)))
 			return
 		}
-		f.forward(w, r, writes)
+		if _, err := f.m.lead(r.Context()); err == nil && f.try(w, r, body) {
+			return
+		}
+		f.forward(w, r, body, writes)
+	}
+}
+
+// try serves a request here. It is false, and nothing was answered, when the term ended before anything was done.
+func (f *forwarder) try(w http.ResponseWriter, r *http.Request, body []byte) bool {
+	t := &trial{ResponseWriter: w, header: http.Header{}}
+	r = r.Clone(r.Context())
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	f.next.ServeHTTP(t, r)
+	t.begin()
+	return !t.refused
+}
+
+// trial holds an answer's header back until it is known whether it says that this member does not lead.
+type trial struct {
+	http.ResponseWriter
+	header         http.Header
+	begun, refused bool
+}
+
+// begin passes the header on.
+func (t *trial) begin() {
+	if t.begun {
+		return
+	}
+	t.begun = true
+	if t.refused = t.header.Get(headerNotLeading) != ""; t.refused {
+		return
+	}
+	maps.Copy(t.ResponseWriter.Header(), t.header)
+}
+
+// Header implements http.ResponseWriter. Trailers are set after the answer began.
+func (t *trial) Header() http.Header {
+	if t.begun && !t.refused {
+		return t.ResponseWriter.Header()
+	}
+	return t.header
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (t *trial) WriteHeader(status int) {
+	if t.begin(); !t.refused {
+		t.ResponseWriter.WriteHeader(status)
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (t *trial) Write(p []byte) (int, error) {
+	if t.begin(); t.refused {
+		return len(p), nil
+	}
+	return t.ResponseWriter.Write(p)
+}
+
+// Unwrap makes http.ResponseController find deadlines.
+func (t *trial) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+
+// Flush implements http.Flusher, which streams need.
+func (t *trial) Flush() {
+	if t.begin(); t.refused {
+		return
+	}
+	if f, ok := t.ResponseWriter.(http.Flusher); ok {
+		f.Flush()
 	}
 }
 
@@ -164,13 +234,8 @@ func (v *view) revision() int64 {
 // errLocal: this member has become the leader meanwhile.
 var errLocal = errors.New("this manager leads")
 
-// forward hands the request on. Its body is read first: it may have to be sent again, to another leader.
-func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, writes bool) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequestBytes))
-	if err != nil {
-		f.refuse(w, r, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("read the request: %w", err)))
-		return
-	}
+// forward hands the request on. Its body was read: it may have to be sent again, to another leader.
+func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, body []byte, writes bool) {
 	who, err := identityOf(r.Context()).header()
 	if err != nil {
 		f.refuse(w, r, connect.NewError(connect.CodeInternal, err))
@@ -191,8 +256,9 @@ func (f *forwarder) forward(w http.ResponseWriter, r *http.Request, writes bool)
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			if errors.Is(err, errLocal) {
-				r.Body = io.NopCloser(bytes.NewReader(body))
-				f.next.ServeHTTP(w, r)
+				if !f.try(w, r, body) {
+					f.refuse(w, r, connect.NewError(connect.CodeUnavailable, errNoLeader))
+				}
 				return
 			}
 			f.refuse(w, r, connect.NewError(connect.CodeUnavailable, err))

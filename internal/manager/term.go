@@ -18,6 +18,20 @@ var (
 	errNoLeader = errors.New("no manager leads at present")
 )
 
+// notLeading is the refusal of what only a leader may do, when nothing of it was done: another leader may be asked.
+type notLeading struct{ why error }
+
+func (e notLeading) Error() string { return e.why.Error() }
+
+func (e notLeading) Unwrap() error { return e.why }
+
+// unknownOutcome is the end of a write without an answer of the store.
+type unknownOutcome struct{ why error }
+
+func (e unknownOutcome) Error() string { return "whether it was done is unknown: " + e.why.Error() }
+
+func (e unknownOutcome) Unwrap() error { return e.why }
+
 // Times of a lease. A leader that is gone is replaced after leaseTTL; it renews so often that two renewals may be late.
 const (
 	leaseTTL   = 2 * time.Second
@@ -69,16 +83,18 @@ func (m *Manager) lead(ctx context.Context) (*term, error) {
 	}
 	if t == nil {
 		if l := m.view.leadership(); l.name != "" && l.name != m.o.Name {
-			return nil, fmt.Errorf("manager %s leads", l.name)
+			return nil, notLeading{fmt.Errorf("manager %s leads", l.name)}
 		}
-		return nil, errNoLeader
+		return nil, notLeading{errNoLeader}
 	}
 	if t.ctx.Err() != nil {
-		return nil, context.Cause(t.ctx)
+		return nil, notLeading{context.Cause(t.ctx)}
 	}
 	// A process that was stopped, or a machine that was, finds its lease long over.
 	if m.o.Clock.Now().Sub(t.lastRenewed()) > leaseTTL {
-		return t, t.prove(ctx)
+		if err := t.prove(ctx); err != nil {
+			return t, notLeading{err}
+		}
 	}
 	return t, nil
 }
@@ -100,12 +116,15 @@ func (t *term) commit(ctx context.Context, txn store.Txn) (store.TxnResult, erro
 	txn.Compares = append(txn.Compares, store.Compare{Key: keyLeader, ModRevision: t.leaderMod})
 	res, err := t.m.o.Store.Txn(ctx, txn)
 	if err != nil {
-		return res, t.fault(err)
+		return res, unknownOutcome{t.fault(err)}
 	}
 	if res.Succeeded {
 		return res, nil
 	}
-	return res, t.prove(ctx)
+	if err := t.prove(ctx); err != nil {
+		return res, notLeading{err}
+	}
+	return res, nil
 }
 
 // commitLast is commit for what a duty still has to say when the term has ended, before its lease is given up. The fence
