@@ -32,16 +32,16 @@ func (a *applying) register(flags *pflag.FlagSet, takes string) {
 const defaultSource = "apply"
 
 // request reads the files. What they do not write is left to others and to the defaults.
-func (a *applying) request(cmd *cobra.Command, dryRun bool) (*apiv1.ApplyRequest, error) {
+func (a *applying) request(cmd *cobra.Command, dryRun bool) (*apiv1.ApplyRequest, *documents, error) {
 	docs, err := readDocuments(cmd.Context(), cmd.InOrStdin(), a.files, lb.Extent(a.source != defaultSource))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	request := &apiv1.ApplyRequest{DryRun: dryRun, Source: a.source, Force: a.force}
-	for _, d := range docs {
+	for _, d := range docs.all {
 		request.Objects = append(request.Objects, convert.Written(d))
 	}
-	return request, nil
+	return request, docs, nil
 }
 
 func newApply(g *globals) *cobra.Command {
@@ -62,18 +62,18 @@ func newApply(g *globals) *cobra.Command {
 			"  cat web.yaml | shunt apply -f - --dry-run\n" +
 			"  shunt apply -f weights.yaml --source scaler",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			request, err := a.request(cmd, dryRun)
+			request, docs, err := a.request(cmd, dryRun)
 			if err != nil {
 				return err
 			}
 			request.Prune = prune
-			return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+			return docs.locate(g.call(cmd.Context(), func(ctx context.Context, c *client) error {
 				response, err := c.Apply(ctx, connect.NewRequest(request))
 				if err != nil {
 					return err
 				}
 				return g.printChanges(cmd.OutOrStdout(), response.Msg.GetRevision(), response.Msg.GetChanges(), dryRun)
-			})
+			}))
 		},
 	}
 	a.register(cmd.Flags(), "take fields over that others wrote with another value")

@@ -14,6 +14,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
@@ -77,8 +78,8 @@ func (c *client) explain(err error) error {
 	if !errors.As(err, &call) {
 		return err
 	}
-	if lines := violations(call); len(lines) > 0 {
-		return errors.New(strings.Join(lines, "\n"))
+	if faults := violations(call); len(faults) > 0 {
+		return &lb.Error{Violations: faults}
 	}
 	switch call.Code() {
 	case connect.CodeUnavailable:
@@ -94,14 +95,14 @@ func (c *client) explain(err error) error {
 	return fmt.Errorf("manager %s: %s: %s", c.server, strings.ReplaceAll(call.Code().String(), "_", " "), call.Message())
 }
 
-// violations are the faults that the manager found, one per line.
-func violations(err *connect.Error) []string {
-	var lines []string
+// violations are the faults that the manager found.
+func violations(err *connect.Error) []lb.Violation {
+	var faults []lb.Violation
 	for _, detail := range err.Details() {
 		value, decode := detail.Value()
 		if v, ok := value.(*apiv1.Violation); decode == nil && ok {
-			lines = append(lines, violationText(v))
+			faults = append(faults, lb.Violation{Field: v.GetField(), Value: v.GetValue(), Allowed: v.GetAllowed()})
 		}
 	}
-	return lines
+	return faults
 }

@@ -34,11 +34,11 @@ func newDelete(g *globals) *cobra.Command {
 		},
 		ValidArgsFunction: g.completeNames(),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			refs, err := deleteRefs(cmd, files, args)
+			refs, docs, err := deleteRefs(cmd, files, args)
 			if err != nil {
 				return err
 			}
-			return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+			return docs.locate(g.call(cmd.Context(), func(ctx context.Context, c *client) error {
 				if missing {
 					if refs, err = c.existing(ctx, refs); err != nil {
 						return err
@@ -52,7 +52,7 @@ func newDelete(g *globals) *cobra.Command {
 					return err
 				}
 				return g.printChanges(cmd.OutOrStdout(), response.Msg.GetRevision(), response.Msg.GetChanges(), dryRun)
-			})
+			}))
 		},
 	}
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "file, directory of .yaml files, or - for standard input (repeatable)")
@@ -62,25 +62,26 @@ func newDelete(g *globals) *cobra.Command {
 }
 
 // deleteRefs are the objects that the command line names.
-func deleteRefs(cmd *cobra.Command, files, args []string) ([]*apiv1.ObjectRef, error) {
-	var refs []*apiv1.ObjectRef
+func deleteRefs(cmd *cobra.Command, files, args []string) (refs []*apiv1.ObjectRef, docs *documents, err error) {
 	if len(files) > 0 {
-		docs, err := readDocuments(cmd.Context(), cmd.InOrStdin(), files, lb.Whole)
-		for _, d := range docs {
+		if docs, err = readDocuments(cmd.Context(), cmd.InOrStdin(), files, lb.Whole); err != nil {
+			return nil, nil, err
+		}
+		for _, d := range docs.all {
 			refs = append(refs, &apiv1.ObjectRef{Kind: string(d.Object.Kind()), Name: d.Object.ObjectName()})
 		}
-		return refs, err
+		return refs, docs, nil
 	}
 	kind, err := parseKind(args[0])
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	names := slices.Clone(args[1:])
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
 		refs = append(refs, &apiv1.ObjectRef{Kind: string(kind), Name: name})
 	}
-	return refs, nil
+	return refs, &documents{}, nil
 }
 
 // existing returns those of refs that are stored.

@@ -33,17 +33,17 @@ func newDiff(g *globals) *cobra.Command {
 			"  shunt diff -f services/ --exit-code || echo differs\n" +
 			"  shunt diff -f weights.yaml --source scaler --force",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			request, err := a.request(cmd, true)
+			request, docs, err := a.request(cmd, true)
 			if err != nil {
 				return err
 			}
-			return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+			return docs.locate(g.call(cmd.Context(), func(ctx context.Context, c *client) error {
 				differs, err := c.diff(ctx, g, cmd.OutOrStdout(), request)
 				if err == nil && differs && exitCode {
 					return errSilent
 				}
 				return err
-			})
+			}))
 		},
 	}
 	a.register(cmd.Flags(), "as if apply were given it: show what would be taken over")

@@ -5,9 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -19,108 +16,6 @@ import (
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/lb"
 )
-
-// violationText is a violation on one line.
-func violationText(v *apiv1.Violation) string {
-	return lb.Violation{Field: v.GetField(), Value: v.GetValue(), Allowed: v.GetAllowed()}.String()
-}
-
-// readDocuments reads the objects of files, of the YAML files in directories, and of "-", stdin. The faults of all of
-// them are one error.
-func readDocuments(ctx context.Context, stdin io.Reader, names []string, extent lb.Extent) ([]lb.Document, error) {
-	if len(names) == 0 {
-		return nil, usagef("-f FILE is missing, must be a file, a directory or - for standard input")
-	}
-	files, err := yamlFiles(names)
-	if err != nil {
-		return nil, err
-	}
-	var (
-		docs   []lb.Document
-		faults []string
-		seen   = map[string]bool{}
-	)
-	for _, file := range files {
-		found, err := readFile(ctx, stdin, file, extent)
-		if ctx.Err() != nil {
-			return nil, err
-		}
-		if err != nil {
-			faults = append(faults, err.Error())
-		}
-		for _, d := range found {
-			ref := lb.Ref(d.Object.Kind(), d.Object.ObjectName())
-			if seen[ref] {
-				faults = append(faults, ref+": must not be given twice")
-			}
-			seen[ref] = true
-		}
-		docs = append(docs, found...)
-	}
-	if len(faults) > 0 {
-		return nil, fmt.Errorf("%s", strings.Join(faults, "\n"))
-	}
-	if len(docs) == 0 {
-		return nil, fmt.Errorf("%s: no objects, must have at least one YAML document with a kind", strings.Join(names, ", "))
-	}
-	return docs, nil
-}
-
-// yamlFiles puts the YAML files of directories, in order of name, in the place of these.
-func yamlFiles(names []string) ([]string, error) {
-	var files []string
-	for _, name := range names {
-		info, err := os.Stat(name)
-		if name == "-" || err == nil && !info.IsDir() {
-			files = append(files, name)
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read objects: %w", err)
-		}
-		entries, err := os.ReadDir(name)
-		if err != nil {
-			return nil, fmt.Errorf("read objects: %w", err)
-		}
-		for _, entry := range entries {
-			if ext := filepath.Ext(entry.Name()); !entry.IsDir() && (ext == ".yaml" || ext == ".yml") {
-				files = append(files, filepath.Join(name, entry.Name()))
-			}
-		}
-	}
-	return files, nil
-}
-
-// readFile reads until ctx ends: nobody may ever write to standard input.
-func readFile(ctx context.Context, stdin io.Reader, name string, extent lb.Extent) ([]lb.Document, error) {
-	type result struct {
-		docs []lb.Document
-		err  error
-	}
-	done := make(chan result, 1)
-	go func() {
-		docs, err := parseFile(stdin, name, extent)
-		done <- result{docs, err}
-	}()
-	select {
-	case r := <-done:
-		return r.docs, r.err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("read %s: %w", name, ctx.Err())
-	}
-}
-
-func parseFile(stdin io.Reader, name string, extent lb.Extent) ([]lb.Document, error) {
-	if name == "-" {
-		return lb.ParseDocuments(stdin, "stdin", extent)
-	}
-	file, err := os.Open(name)
-	if err != nil {
-		return nil, fmt.Errorf("read objects: %w", err)
-	}
-	defer file.Close()
-	return lb.ParseDocuments(file, name, extent)
-}
 
 // domainObject reads an object of the API; nil stays nil.
 func domainObject(o *apiv1.Object) (lb.Object, error) {

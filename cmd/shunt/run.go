@@ -131,7 +131,7 @@ func runSingle(ctx context.Context, f runFlags, stderr io.Writer) error {
 	}
 	b.addresses = device.Addresses
 	// A wrong file is told before anything is started or made.
-	if _, err := b.read(ctx); err != nil && !used(f.manager.data) {
+	if _, _, err := b.read(ctx); err != nil && !used(f.manager.data) {
 		return err
 	}
 	b.f.mux.created = func(a *mux.Agent) {
@@ -279,19 +279,19 @@ func (b *box) empty(ctx context.Context) (empty, known bool) {
 }
 
 // read reads the file and adds the Node of this machine.
-func (b *box) read(ctx context.Context) ([]*apiv1.Object, error) {
+func (b *box) read(ctx context.Context) ([]*apiv1.Object, *documents, error) {
 	docs, err := readDocuments(ctx, nil, []string{b.f.file}, lb.Whole)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var (
 		out []*apiv1.Object
 		own bool
 	)
-	for _, d := range docs {
+	for _, d := range docs.all {
 		if n, ok := d.Object.(*lb.Node); ok && n.Name == b.f.mux.name {
 			if n.Role != lb.RoleMux {
-				return nil, fmt.Errorf("%s: role: %q: must be mux, this machine runs one", lb.Ref(lb.KindNode, n.Name), n.Role)
+				return nil, nil, fmt.Errorf("%s: role: %q: must be mux, this machine runs one", lb.Ref(lb.KindNode, n.Name), n.Role)
 			}
 			own = true
 		}
@@ -300,7 +300,7 @@ func (b *box) read(ctx context.Context) ([]*apiv1.Object, error) {
 	if !own {
 		out = append(out, convert.ToObject(&lb.Node{Name: b.f.mux.name, Role: lb.RoleMux, Addresses: oneOfEach(b.addresses)}))
 	}
-	return out, nil
+	return out, docs, nil
 }
 
 // oneOfEach are the first addresses of both families.
@@ -316,7 +316,7 @@ func oneOfEach(all []netip.Addr) []netip.Addr {
 
 // apply makes the manager's objects those of the file and waits until the mux obeys.
 func (b *box) apply(ctx context.Context) (string, error) {
-	objects, err := b.read(ctx)
+	objects, docs, err := b.read(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -324,7 +324,7 @@ func (b *box) apply(ctx context.Context) (string, error) {
 	defer cancel()
 	res, err := b.client.Apply(call, connect.NewRequest(&apiv1.ApplyRequest{Objects: objects, Source: fileSource, Prune: true}))
 	if err != nil {
-		switch said := b.client.explain(err); connect.CodeOf(err) {
+		switch said := docs.locate(b.client.explain(err)); connect.CodeOf(err) {
 		case connect.CodeInvalidArgument, connect.CodeFailedPrecondition, connect.CodePermissionDenied:
 			return "", said
 		default:

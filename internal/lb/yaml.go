@@ -28,7 +28,15 @@ func Parse(r io.Reader, filename string) ([]Object, error) {
 // Document is one object of a text, and which of its fields the text gives.
 type Document struct {
 	Object Object
-	places map[string]place
+	// Filename is the one that ParseDocuments was given.
+	Filename string
+	places   map[string]place
+}
+
+// Place is where the field with a path is written, else what holds it; both count from 1.
+func (d Document) Place(path string) (line, column int) {
+	p := find(d.places, path)
+	return p.line, p.column
 }
 
 // Writes tells whether the document gives the field with the path "endpoints[0].port", be it with its default.
@@ -68,6 +76,7 @@ func ParseDocuments(r io.Reader, filename string, extent Extent) ([]Document, er
 			break
 		}
 		o, faults := parseDocument(doc, extent)
+		o.Filename = filename
 		faulty = append(faulty, faults...)
 		if o.Object == nil {
 			continue
@@ -99,10 +108,10 @@ func parseDocument(doc document, extent Extent) (out Document, faulty []Violatio
 		d.faults = *validate(o)
 	}
 	if len(d.found) == 0 {
-		return Document{o, d.places}, nil
+		return Document{Object: o, places: d.places}, nil
 	}
 	for i, v := range d.found {
-		p := d.find(v.Field)
+		p := find(d.places, v.Field)
 		d.found[i].Line, d.found[i].Column = p.line, p.column
 	}
 	slices.SortStableFunc(d.found, func(a, b Violation) int {
@@ -118,9 +127,9 @@ func parseDocument(doc document, extent Extent) (out Document, faulty []Violatio
 }
 
 // find returns the place of a field, or of the nearest one that holds it.
-func (d *decoder) find(path string) place {
+func find(places map[string]place, path string) place {
 	for path != "" {
-		if p, ok := d.places[path]; ok {
+		if p, ok := places[path]; ok {
 			return p
 		}
 		end := len(path) - 1
@@ -129,7 +138,7 @@ func (d *decoder) find(path string) place {
 		}
 		path = path[:end]
 	}
-	return d.places[""]
+	return places[""]
 }
 
 // parseTree reads the one document of doc. The library promises no panics; a panic becomes a fault all the same.

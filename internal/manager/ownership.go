@@ -154,9 +154,10 @@ func (w *write) put(op opinion) ([]lb.Violation, []fields.Conflict, error) {
 			return faults, nil, nil
 		}
 		full = convert.ToObject(next.obj)
+		w.merged[lb.Ref(r.kind, r.name)] = merged{whole: convert.Content(full), said: convert.Content(op.Full)}
 	}
 	if faults := lb.Validate(next.obj); len(faults) > 0 {
-		return faults, nil, nil
+		return w.asSaid(faults), nil, nil
 	}
 	if err := w.by.mayPut(old, next.obj); err != nil {
 		return nil, nil, err
@@ -165,6 +166,28 @@ func (w *write) put(op opinion) ([]lb.Violation, []fields.Conflict, error) {
 	ch.After = next.describe(full)
 	w.changes = append(w.changes, ch)
 	return nil, nil, w.store(r, old, next)
+}
+
+// merged is an object put together of what several sources say, and what the request says of it; both with defaults.
+type merged struct{ whole, said proto.Message }
+
+// asSaid writes the paths of faults by the numbers that items have in the request. Items that are not in it are named by
+// their keys.
+func (w *write) asSaid(faults []lb.Violation) []lb.Violation {
+	out := slices.Clone(faults)
+	for i, f := range out {
+		ref, path, _ := strings.Cut(f.Field, ": ")
+		m, ok := w.merged[ref]
+		if !ok {
+			continue
+		}
+		name := convert.Schema.Name(m.whole, path)
+		if number, found := convert.Schema.Number(m.said, name); found {
+			name = number
+		}
+		out[i].Field = ref + ": " + name
+	}
+	return out
 }
 
 // store adds the object to the transaction.

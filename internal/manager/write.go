@@ -52,7 +52,9 @@ func (e stale) Error() string {
 type write struct {
 	base *snapshot
 	// edited are the objects that differ from the base; nil are gone.
-	edited  map[ref]lb.Object
+	edited map[ref]lb.Object
+	// merged are those that others had a say in, by lb.Ref.
+	merged  map[string]merged
 	changes []*apiv1.Change
 	txn     store.Txn
 	keys    map[lb.EndpointKey]bool // endpoints whose owner or members may change
@@ -201,7 +203,7 @@ func (m *Manager) write(ctx context.Context, dryRun bool, edit func(*term, *writ
 }
 
 func newWrite(base *snapshot) *write {
-	return &write{base: base, edited: map[ref]lb.Object{}, keys: map[lb.EndpointKey]bool{}}
+	return &write{base: base, edited: map[ref]lb.Object{}, merged: map[string]merged{}, keys: map[lb.EndpointKey]bool{}}
 }
 
 // delete takes an object out. A node also loses its certificates and its tokens.
@@ -244,7 +246,7 @@ func (w *write) finish(c conditions) error {
 		return nil
 	}
 	if faults := w.base.faults(w.edited); len(faults) > 0 {
-		return invalid{faults}
+		return invalid{w.asSaid(faults)}
 	}
 	owners := w.owners()
 	for _, key := range slices.SortedFunc(maps.Keys(w.keys), plan.CompareKeys) {
