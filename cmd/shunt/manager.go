@@ -146,7 +146,7 @@ func runManager(ctx context.Context, f managerFlags, stderr io.Writer) error {
 	}
 	defer m.Close()
 	log.Info("manager is up", "listen", listener.Addr(), "data", f.data, "epoch", m.Epoch())
-	if m.FirstStart && !f.single {
+	if m.FirstStart && !f.single && f.store.join == "" {
 		greet(stderr, dir)
 	}
 	registry, err := meter.Registry(m.Status)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"os"
 	"regexp"
 	"strings"
 
@@ -15,17 +16,21 @@ import (
 	"github.com/shuntlb/shunt/internal/manager"
 	"github.com/shuntlb/shunt/internal/store"
 	"github.com/shuntlb/shunt/internal/store/etcd"
+	"github.com/shuntlb/shunt/internal/token"
 )
 
 // storeFlags say where a manager's state is: in a member of its own, or in an etcd that others run.
 type storeFlags struct {
-	peer     string
-	forceNew bool
-	outside  etcd.Outside
+	peer            string
+	join, tokenFile string
+	forceNew        bool
+	outside         etcd.Outside
 }
 
 func (f *storeFlags) register(fl *pflag.FlagSet) {
 	fl.StringVar(&f.peer, "peer", "", "`address:port` where the other managers reach this one's part of the store; without one it is alone")
+	fl.StringVar(&f.join, "join", "", "`host:port` of the API of a manager that is up, to become one of its cluster at the first start; later ones do not look at it")
+	fl.StringVar(&f.tokenFile, "token-file", "", "`file` with the token for --join (shunt token create --role manager)")
 	fl.BoolVar(&f.forceNew, "force-new-cluster", false, "once, when most managers are lost for good: forget the others and go on alone with what this one has")
 	fl.StringSliceVar(&f.outside.Endpoints, "etcd-endpoints", nil, "`URLs` of an etcd to keep the state in, instead of an own one")
 	fl.StringVar(&f.outside.CA, "etcd-ca", "", "`file` with the CA of that etcd (default: the system's)")
@@ -42,6 +47,9 @@ func (f *storeFlags) check(name string) error {
 	if err := f.checkOutside(); err != nil {
 		return err
 	}
+	if err := f.checkJoin(); err != nil {
+		return err
+	}
 	if f.peer == "" {
 		if f.forceNew && len(f.outside.Endpoints) > 0 {
 			return usagef("--force-new-cluster: an etcd of its own is needed, not --etcd-endpoints")
@@ -56,6 +64,27 @@ func (f *storeFlags) check(name string) error {
 	}
 	if !memberName.MatchString(name) {
 		return usagef("--name: %q: must be a DNS label with --peer: 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit", name)
+	}
+	return nil
+}
+
+func (f *storeFlags) checkJoin() error {
+	if f.join == "" {
+		if f.tokenFile != "" {
+			return usagef("--token-file: --join is missing")
+		}
+		return nil
+	}
+	host, port, err := net.SplitHostPort(f.join)
+	switch {
+	case err != nil || host == "" || port == "":
+		return usagef("--join: %q: must be HOST:PORT", f.join)
+	case f.tokenFile == "":
+		return usagef("--join: --token-file is missing")
+	case f.peer == "" && len(f.outside.Endpoints) == 0:
+		return usagef("--join: --peer is missing, or --etcd-endpoints when that is where the others keep their state")
+	case f.forceNew:
+		return usagef("--force-new-cluster: excludes --join")
 	}
 	return nil
 }
@@ -120,6 +149,10 @@ type openStore struct {
 }
 
 func (f *storeFlags) open(ctx context.Context, o manager.Options, log *slog.Logger) (openStore, error) {
+	cluster, err := f.joined(ctx, o)
+	if err != nil {
+		return openStore{}, err
+	}
 	if len(f.outside.Endpoints) > 0 {
 		f.outside.Log = log
 		s, err := etcd.OpenOutside(ctx, f.outside)
@@ -128,7 +161,7 @@ func (f *storeFlags) open(ctx context.Context, o manager.Options, log *slog.Logg
 		}
 		return openStore{s, nil}, nil
 	}
-	options := etcd.Options{Dir: o.Dir.Etcd(), Name: o.Name, Peer: f.peer, ForceNew: f.forceNew, Log: log}
+	options := etcd.Options{Dir: o.Dir.Etcd(), Name: o.Name, Peer: f.peer, Cluster: cluster, ForceNew: f.forceNew, Log: log}
 	if f.peer != "" {
 		if err := manager.Certify(o); err != nil {
 			return openStore{}, fmt.Errorf("prepare for other managers: %w", err)
@@ -140,4 +173,35 @@ func (f *storeFlags) open(ctx context.Context, o manager.Options, log *slog.Logg
 		return openStore{}, err
 	}
 	return openStore{m, m}, nil
+}
+
+// joined makes the data directory one of the cluster, unless it is; it returns the members of the store.
+func (f *storeFlags) joined(ctx context.Context, o manager.Options) ([]string, error) {
+	if f.join == "" {
+		return nil, nil
+	}
+	begun, err := etcd.BeginJoin(o.Dir.Etcd())
+	if err != nil || !begun {
+		return nil, err
+	}
+	text, err := os.ReadFile(f.tokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("--token-file: %w", err)
+	}
+	t, err := token.Parse(strings.TrimSpace(string(text)))
+	if err != nil {
+		return nil, fmt.Errorf("--token-file: %s: %w", f.tokenFile, err)
+	}
+	j, err := manager.Join(ctx, o, t, f.join)
+	switch {
+	case err != nil:
+		return nil, err
+	case j.Outside && len(f.outside.Endpoints) == 0:
+		return nil, fmt.Errorf("--join: %s keeps its state in an outside etcd: --etcd-endpoints must say where, instead of --peer", f.join)
+	case !j.Outside && len(f.outside.Endpoints) > 0:
+		return nil, fmt.Errorf("--join: %s keeps its state itself: --peer must be given instead of --etcd-endpoints", f.join)
+	case j.Outside:
+		err = etcd.EndJoin(o.Dir.Etcd())
+	}
+	return j.Cluster, err
 }

@@ -25,9 +25,12 @@ func init() {
 // managerProcess is `shunt manager` as a process of its own.
 type managerProcess struct {
 	t          *testing.T
+	name       string
 	data, addr string
-	cmd        *exec.Cmd
-	stderr     *bufio.Reader
+	// args are further ones.
+	args   []string
+	cmd    *exec.Cmd
+	stderr *bufio.Reader
 }
 
 func newManagerProcess(t *testing.T) *managerProcess {
@@ -38,24 +41,13 @@ func newManagerProcess(t *testing.T) *managerProcess {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	return &managerProcess{t: t, data: filepath.Join(t.TempDir(), "data"), addr: l.Addr().String()}
+	return &managerProcess{t: t, name: "m1", data: filepath.Join(t.TempDir(), "data"), addr: l.Addr().String()}
 }
 
 // start returns when the manager is up, with the line that says so.
 func (p *managerProcess) start() string {
 	p.t.Helper()
-	p.cmd = exec.Command(os.Args[0])
-	p.cmd.Env = append(os.Environ(), commandVariable+"="+strings.Join([]string{"manager", "--data", p.data, "--listen", p.addr, "--name", "m1"}, "\n"))
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	pipe, err := p.cmd.StderrPipe()
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		p.t.Fatal(err)
-	}
-	p.t.Cleanup(func() { p.cmd.Process.Kill() })
-	p.stderr = bufio.NewReader(pipe)
+	p.launch()
 	var said strings.Builder
 	for {
 		line, err := p.stderr.ReadString('\n')
@@ -67,6 +59,23 @@ func (p *managerProcess) start() string {
 			p.t.Fatalf("manager ended: %v: %s", p.cmd.Wait(), said.String())
 		}
 	}
+}
+
+func (p *managerProcess) launch() {
+	p.t.Helper()
+	args := append([]string{"manager", "--data", p.data, "--listen", p.addr, "--name", p.name}, p.args...)
+	p.cmd = exec.Command(os.Args[0])
+	p.cmd.Env = append(os.Environ(), commandVariable+"="+strings.Join(args, "\n"))
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	pipe, err := p.cmd.StderrPipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { p.cmd.Process.Kill() })
+	p.stderr = bufio.NewReader(pipe)
 }
 
 // end sends the signal and returns what the manager still said, and its exit code.
@@ -176,6 +185,12 @@ func TestManagerSaysWhyItCannotStart(t *testing.T) {
 		"no certificate": {[]string{"--etcd-endpoints", "https://a:1", "--etcd-key", "f"}, "--etcd-key: --etcd-cert is missing", exitUsage},
 		"no secret":      {[]string{"--etcd-endpoints", "http://a:1", "--etcd-login-file", "f"}, "--etcd-login-file: no endpoint is https", exitUsage},
 		"plain CA":       {[]string{"--etcd-endpoints", "http://a:1", "--etcd-ca", "f"}, "--etcd-ca: no endpoint is https", exitUsage},
+		"no token":       {[]string{"--name", "m1", "--join", "127.0.0.1:1", "--peer", "127.0.0.1:8444"}, "--join: --token-file is missing", exitUsage},
+		"no join":        {[]string{"--token-file", "f"}, "--token-file: --join is missing", exitUsage},
+		"no peer":        {[]string{"--join", "127.0.0.1:1", "--token-file", "f"}, "--join: --peer is missing", exitUsage},
+		"bad join":       {[]string{"--join", "m1", "--token-file", "f"}, `--join: "m1": must be HOST:PORT`, exitUsage},
+		"join alone":     {[]string{"--name", "m1", "--join", "a:1", "--token-file", "f", "--peer", "127.0.0.1:8444", "--force-new-cluster"}, "--force-new-cluster", exitUsage},
+		"token's file":   {[]string{"--data", t.TempDir(), "--listen", "127.0.0.1:0", "--name", "m1", "--join", "127.0.0.1:1", "--token-file", "/none", "--peer", "127.0.0.1:1"}, "--token-file: open /none", exitFailed},
 		"bad prefix":     {[]string{"--etcd-endpoints", "https://a:1", "--etcd-prefix", "/a/"}, `--etcd-prefix: "/a/"`, exitUsage},
 		"data is a file": {[]string{"--data", os.Args[0], "--listen", "127.0.0.1:0"}, "not a directory", exitFailed},
 	} {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -263,18 +262,6 @@ func (m *Member) Close() error {
 		}
 	})
 	return nil
-}
-
-// initialCluster is o.Cluster, or what an earlier start was given that never got as far as to begin a log.
-func initialCluster(o Options) ([]string, error) {
-	path := filepath.Join(o.Dir, "cluster")
-	if _, err := os.Stat(filepath.Join(o.Dir, "member", "wal")); err == nil {
-		return o.Cluster, nil
-	}
-	if len(o.Cluster) == 0 {
-		return readLines(path)
-	}
-	return o.Cluster, writeLines(path, o.Cluster)
 }
 
 var errDamaged = errors.New("files of the member are damaged")
