@@ -121,10 +121,9 @@ func (t *term) commit(ctx context.Context, txn store.Txn) (store.TxnResult, erro
 	if res.Succeeded {
 		return res, nil
 	}
-	if err := t.prove(ctx); err != nil {
-		return res, notLeading{err}
-	}
-	return res, nil
+	// Nothing was done, but nobody else is asked to: this process may have stood still for long, and what its caller wanted then is
+	// not what the next leader should begin with.
+	return res, t.prove(ctx)
 }
 
 // commitLast is commit for what a duty still has to say when the term has ended, before its lease is given up. The fence
