@@ -122,9 +122,23 @@ func sideOf(o *apiv1.Object) side {
 	for _, own := range o.GetOwners() {
 		for _, path := range own.GetFields() {
 			s.owners[path] = append(s.owners[path], own.GetSource())
+			s.note(path)
 		}
 	}
 	return s
+}
+
+// note takes in a message that somebody says is there, and that only defaults fill.
+func (s *side) note(path string) {
+	if _, listed := s.fields[path]; listed {
+		return
+	}
+	first := slices.IndexFunc(s.order, func(p string) bool { return strings.HasPrefix(p, path+".") })
+	if first < 0 {
+		return
+	}
+	s.fields[path] = fields.Field{Path: path}
+	s.order = slices.Insert(s.order, first, path)
 }
 
 // fieldDiffs lists what becomes of the fields, those that go last. Of a new object and of new items only what is said
