@@ -736,7 +736,9 @@ func (x *WatchResponse) GetSynced() bool {
 type StatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Restrict to one node.
-	Node          string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Also tell where the VIPs of this service are.
+	Service       string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -778,6 +780,13 @@ func (x *StatusRequest) GetNode() string {
 	return ""
 }
 
+func (x *StatusRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
 type StatusResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Revision  int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -785,7 +794,9 @@ type StatusResponse struct {
 	Nodes     []*NodeStatus          `protobuf:"bytes,3,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	Decisions []*MemberDecision      `protobuf:"bytes,4,rep,name=decisions,proto3" json:"decisions,omitempty"`
 	// Name of the leading manager.
-	Leader        string `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`
+	Leader string `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`
+	// Of the service that was asked for, one for each VIP.
+	Placements    []*VIPPlacement `protobuf:"bytes,6,rep,name=placements,proto3" json:"placements,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -855,6 +866,111 @@ func (x *StatusResponse) GetLeader() string {
 	return ""
 }
 
+func (x *StatusResponse) GetPlacements() []*VIPPlacement {
+	if x != nil {
+		return x.Placements
+	}
+	return nil
+}
+
+// VIPPlacement is where a VIP is.
+type VIPPlacement struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Vip     string                 `protobuf:"bytes,2,opt,name=vip,proto3" json:"vip,omitempty"`
+	// How many muxes it asks for; 0: every one.
+	Replicas uint32 `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	// It is on every mux.
+	Every bool `protobuf:"varint,4,opt,name=every,proto3" json:"every,omitempty"`
+	// Names of muxes, ordered.
+	Muxes []string `protobuf:"bytes,5,rep,name=muxes,proto3" json:"muxes,omitempty"`
+	// Muxes that still serve it until those that are new do.
+	Leaving []string `protobuf:"bytes,6,rep,name=leaving,proto3" json:"leaving,omitempty"`
+	// Why it has fewer muxes than it asks for; empty when it has them all.
+	Missing       string `protobuf:"bytes,7,opt,name=missing,proto3" json:"missing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VIPPlacement) Reset() {
+	*x = VIPPlacement{}
+	mi := &file_v1_manager_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VIPPlacement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VIPPlacement) ProtoMessage() {}
+
+func (x *VIPPlacement) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VIPPlacement.ProtoReflect.Descriptor instead.
+func (*VIPPlacement) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *VIPPlacement) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *VIPPlacement) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *VIPPlacement) GetReplicas() uint32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+func (x *VIPPlacement) GetEvery() bool {
+	if x != nil {
+		return x.Every
+	}
+	return false
+}
+
+func (x *VIPPlacement) GetMuxes() []string {
+	if x != nil {
+		return x.Muxes
+	}
+	return nil
+}
+
+func (x *VIPPlacement) GetLeaving() []string {
+	if x != nil {
+		return x.Leaving
+	}
+	return nil
+}
+
+func (x *VIPPlacement) GetMissing() string {
+	if x != nil {
+		return x.Missing
+	}
+	return ""
+}
+
 // NodeStatus is what the manager last heard of a node.
 type NodeStatus struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -876,14 +992,16 @@ type NodeStatus struct {
 	// An operator on its machine took the mux out of service (`shunt mux --drain`), whatever Node.drain says.
 	Drained bool `protobuf:"varint,14,opt,name=drained,proto3" json:"drained,omitempty"`
 	// Manager that the node's stream ends at.
-	Manager       string `protobuf:"bytes,15,opt,name=manager,proto3" json:"manager,omitempty"`
+	Manager string `protobuf:"bytes,15,opt,name=manager,proto3" json:"manager,omitempty"`
+	// VIPs that it serves, of muxes.
+	Vips          uint32 `protobuf:"varint,16,opt,name=vips,proto3" json:"vips,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_v1_manager_proto_msgTypes[13]
+	mi := &file_v1_manager_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -895,7 +1013,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[13]
+	mi := &file_v1_manager_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +1026,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{13}
+	return file_v1_manager_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -1016,6 +1134,13 @@ func (x *NodeStatus) GetManager() string {
 	return ""
 }
 
+func (x *NodeStatus) GetVips() uint32 {
+	if x != nil {
+		return x.Vips
+	}
+	return 0
+}
+
 type TableStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1027,7 +1152,7 @@ type TableStatus struct {
 
 func (x *TableStatus) Reset() {
 	*x = TableStatus{}
-	mi := &file_v1_manager_proto_msgTypes[14]
+	mi := &file_v1_manager_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1039,7 +1164,7 @@ func (x *TableStatus) String() string {
 func (*TableStatus) ProtoMessage() {}
 
 func (x *TableStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[14]
+	mi := &file_v1_manager_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1052,7 +1177,7 @@ func (x *TableStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableStatus.ProtoReflect.Descriptor instead.
 func (*TableStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{14}
+	return file_v1_manager_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TableStatus) GetName() string {
@@ -1086,7 +1211,7 @@ type FlowClassStatus struct {
 
 func (x *FlowClassStatus) Reset() {
 	*x = FlowClassStatus{}
-	mi := &file_v1_manager_proto_msgTypes[15]
+	mi := &file_v1_manager_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1098,7 +1223,7 @@ func (x *FlowClassStatus) String() string {
 func (*FlowClassStatus) ProtoMessage() {}
 
 func (x *FlowClassStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[15]
+	mi := &file_v1_manager_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1111,7 +1236,7 @@ func (x *FlowClassStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowClassStatus.ProtoReflect.Descriptor instead.
 func (*FlowClassStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{15}
+	return file_v1_manager_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *FlowClassStatus) GetClass() string {
@@ -1159,7 +1284,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_v1_manager_proto_msgTypes[16]
+	mi := &file_v1_manager_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1171,7 +1296,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[16]
+	mi := &file_v1_manager_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1184,7 +1309,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{16}
+	return file_v1_manager_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *MemberStatus) GetVip() string {
@@ -1336,7 +1461,7 @@ type MemberDecision struct {
 
 func (x *MemberDecision) Reset() {
 	*x = MemberDecision{}
-	mi := &file_v1_manager_proto_msgTypes[17]
+	mi := &file_v1_manager_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1348,7 +1473,7 @@ func (x *MemberDecision) String() string {
 func (*MemberDecision) ProtoMessage() {}
 
 func (x *MemberDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[17]
+	mi := &file_v1_manager_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1361,7 +1486,7 @@ func (x *MemberDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberDecision.ProtoReflect.Descriptor instead.
 func (*MemberDecision) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{17}
+	return file_v1_manager_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *MemberDecision) GetService() string {
@@ -1479,7 +1604,7 @@ type ReasonCount struct {
 
 func (x *ReasonCount) Reset() {
 	*x = ReasonCount{}
-	mi := &file_v1_manager_proto_msgTypes[18]
+	mi := &file_v1_manager_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1491,7 +1616,7 @@ func (x *ReasonCount) String() string {
 func (*ReasonCount) ProtoMessage() {}
 
 func (x *ReasonCount) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[18]
+	mi := &file_v1_manager_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1504,7 +1629,7 @@ func (x *ReasonCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReasonCount.ProtoReflect.Descriptor instead.
 func (*ReasonCount) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{18}
+	return file_v1_manager_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReasonCount) GetReason() string {
@@ -1532,7 +1657,7 @@ type RouteStatus struct {
 
 func (x *RouteStatus) Reset() {
 	*x = RouteStatus{}
-	mi := &file_v1_manager_proto_msgTypes[19]
+	mi := &file_v1_manager_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1544,7 +1669,7 @@ func (x *RouteStatus) String() string {
 func (*RouteStatus) ProtoMessage() {}
 
 func (x *RouteStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[19]
+	mi := &file_v1_manager_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1557,7 +1682,7 @@ func (x *RouteStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteStatus.ProtoReflect.Descriptor instead.
 func (*RouteStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{19}
+	return file_v1_manager_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RouteStatus) GetPrefix() string {
@@ -1587,7 +1712,7 @@ type PeerStatus struct {
 
 func (x *PeerStatus) Reset() {
 	*x = PeerStatus{}
-	mi := &file_v1_manager_proto_msgTypes[20]
+	mi := &file_v1_manager_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1599,7 +1724,7 @@ func (x *PeerStatus) String() string {
 func (*PeerStatus) ProtoMessage() {}
 
 func (x *PeerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[20]
+	mi := &file_v1_manager_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1612,7 +1737,7 @@ func (x *PeerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerStatus.ProtoReflect.Descriptor instead.
 func (*PeerStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{20}
+	return file_v1_manager_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PeerStatus) GetAddress() string {
@@ -1654,7 +1779,7 @@ type TraceRequest struct {
 
 func (x *TraceRequest) Reset() {
 	*x = TraceRequest{}
-	mi := &file_v1_manager_proto_msgTypes[21]
+	mi := &file_v1_manager_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +1791,7 @@ func (x *TraceRequest) String() string {
 func (*TraceRequest) ProtoMessage() {}
 
 func (x *TraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[21]
+	mi := &file_v1_manager_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +1804,7 @@ func (x *TraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceRequest.ProtoReflect.Descriptor instead.
 func (*TraceRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{21}
+	return file_v1_manager_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TraceRequest) GetClient() string {
@@ -1747,7 +1872,7 @@ type TraceResponse struct {
 
 func (x *TraceResponse) Reset() {
 	*x = TraceResponse{}
-	mi := &file_v1_manager_proto_msgTypes[22]
+	mi := &file_v1_manager_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1759,7 +1884,7 @@ func (x *TraceResponse) String() string {
 func (*TraceResponse) ProtoMessage() {}
 
 func (x *TraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[22]
+	mi := &file_v1_manager_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1772,7 +1897,7 @@ func (x *TraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceResponse.ProtoReflect.Descriptor instead.
 func (*TraceResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{22}
+	return file_v1_manager_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TraceResponse) GetResults() []*TraceResult {
@@ -1802,7 +1927,7 @@ type TraceResult struct {
 
 func (x *TraceResult) Reset() {
 	*x = TraceResult{}
-	mi := &file_v1_manager_proto_msgTypes[23]
+	mi := &file_v1_manager_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1814,7 +1939,7 @@ func (x *TraceResult) String() string {
 func (*TraceResult) ProtoMessage() {}
 
 func (x *TraceResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[23]
+	mi := &file_v1_manager_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1827,7 +1952,7 @@ func (x *TraceResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceResult.ProtoReflect.Descriptor instead.
 func (*TraceResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{23}
+	return file_v1_manager_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TraceResult) GetNode() string {
@@ -1910,7 +2035,7 @@ type FlowsRequest struct {
 
 func (x *FlowsRequest) Reset() {
 	*x = FlowsRequest{}
-	mi := &file_v1_manager_proto_msgTypes[24]
+	mi := &file_v1_manager_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1922,7 +2047,7 @@ func (x *FlowsRequest) String() string {
 func (*FlowsRequest) ProtoMessage() {}
 
 func (x *FlowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[24]
+	mi := &file_v1_manager_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1935,7 +2060,7 @@ func (x *FlowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsRequest.ProtoReflect.Descriptor instead.
 func (*FlowsRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{24}
+	return file_v1_manager_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *FlowsRequest) GetVip() string {
@@ -1982,7 +2107,7 @@ type FlowsResponse struct {
 
 func (x *FlowsResponse) Reset() {
 	*x = FlowsResponse{}
-	mi := &file_v1_manager_proto_msgTypes[25]
+	mi := &file_v1_manager_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1994,7 +2119,7 @@ func (x *FlowsResponse) String() string {
 func (*FlowsResponse) ProtoMessage() {}
 
 func (x *FlowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[25]
+	mi := &file_v1_manager_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2007,7 +2132,7 @@ func (x *FlowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsResponse.ProtoReflect.Descriptor instead.
 func (*FlowsResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{25}
+	return file_v1_manager_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *FlowsResponse) GetResults() []*FlowsResult {
@@ -2031,7 +2156,7 @@ type FlowsResult struct {
 
 func (x *FlowsResult) Reset() {
 	*x = FlowsResult{}
-	mi := &file_v1_manager_proto_msgTypes[26]
+	mi := &file_v1_manager_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2043,7 +2168,7 @@ func (x *FlowsResult) String() string {
 func (*FlowsResult) ProtoMessage() {}
 
 func (x *FlowsResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[26]
+	mi := &file_v1_manager_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2056,7 +2181,7 @@ func (x *FlowsResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsResult.ProtoReflect.Descriptor instead.
 func (*FlowsResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{26}
+	return file_v1_manager_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *FlowsResult) GetNode() string {
@@ -2106,7 +2231,7 @@ type FlowStatus struct {
 
 func (x *FlowStatus) Reset() {
 	*x = FlowStatus{}
-	mi := &file_v1_manager_proto_msgTypes[27]
+	mi := &file_v1_manager_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2118,7 +2243,7 @@ func (x *FlowStatus) String() string {
 func (*FlowStatus) ProtoMessage() {}
 
 func (x *FlowStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[27]
+	mi := &file_v1_manager_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2131,7 +2256,7 @@ func (x *FlowStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowStatus.ProtoReflect.Descriptor instead.
 func (*FlowStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{27}
+	return file_v1_manager_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *FlowStatus) GetVip() string {
@@ -2209,7 +2334,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_v1_manager_proto_msgTypes[28]
+	mi := &file_v1_manager_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2221,7 +2346,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[28]
+	mi := &file_v1_manager_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2234,7 +2359,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{28}
+	return file_v1_manager_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CreateTokenRequest) GetNode() string {
@@ -2268,7 +2393,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_v1_manager_proto_msgTypes[29]
+	mi := &file_v1_manager_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2280,7 +2405,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[29]
+	mi := &file_v1_manager_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2293,7 +2418,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{29}
+	return file_v1_manager_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -2326,7 +2451,7 @@ type CreateAccessRequest struct {
 
 func (x *CreateAccessRequest) Reset() {
 	*x = CreateAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[30]
+	mi := &file_v1_manager_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2338,7 +2463,7 @@ func (x *CreateAccessRequest) String() string {
 func (*CreateAccessRequest) ProtoMessage() {}
 
 func (x *CreateAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[30]
+	mi := &file_v1_manager_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2351,7 +2476,7 @@ func (x *CreateAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAccessRequest.ProtoReflect.Descriptor instead.
 func (*CreateAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{30}
+	return file_v1_manager_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CreateAccessRequest) GetName() string {
@@ -2392,7 +2517,7 @@ type CreateAccessResponse struct {
 
 func (x *CreateAccessResponse) Reset() {
 	*x = CreateAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[31]
+	mi := &file_v1_manager_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2404,7 +2529,7 @@ func (x *CreateAccessResponse) String() string {
 func (*CreateAccessResponse) ProtoMessage() {}
 
 func (x *CreateAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[31]
+	mi := &file_v1_manager_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2417,7 +2542,7 @@ func (x *CreateAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAccessResponse.ProtoReflect.Descriptor instead.
 func (*CreateAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{31}
+	return file_v1_manager_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CreateAccessResponse) GetToken() string {
@@ -2449,7 +2574,7 @@ type Access struct {
 
 func (x *Access) Reset() {
 	*x = Access{}
-	mi := &file_v1_manager_proto_msgTypes[32]
+	mi := &file_v1_manager_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2461,7 +2586,7 @@ func (x *Access) String() string {
 func (*Access) ProtoMessage() {}
 
 func (x *Access) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[32]
+	mi := &file_v1_manager_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2474,7 +2599,7 @@ func (x *Access) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Access.ProtoReflect.Descriptor instead.
 func (*Access) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{32}
+	return file_v1_manager_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Access) GetId() string {
@@ -2527,7 +2652,7 @@ type ListAccessRequest struct {
 
 func (x *ListAccessRequest) Reset() {
 	*x = ListAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[33]
+	mi := &file_v1_manager_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2539,7 +2664,7 @@ func (x *ListAccessRequest) String() string {
 func (*ListAccessRequest) ProtoMessage() {}
 
 func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[33]
+	mi := &file_v1_manager_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2552,7 +2677,7 @@ func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessRequest.ProtoReflect.Descriptor instead.
 func (*ListAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{33}
+	return file_v1_manager_proto_rawDescGZIP(), []int{34}
 }
 
 type ListAccessResponse struct {
@@ -2564,7 +2689,7 @@ type ListAccessResponse struct {
 
 func (x *ListAccessResponse) Reset() {
 	*x = ListAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[34]
+	mi := &file_v1_manager_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2576,7 +2701,7 @@ func (x *ListAccessResponse) String() string {
 func (*ListAccessResponse) ProtoMessage() {}
 
 func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[34]
+	mi := &file_v1_manager_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2589,7 +2714,7 @@ func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessResponse.ProtoReflect.Descriptor instead.
 func (*ListAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{34}
+	return file_v1_manager_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListAccessResponse) GetAccess() []*Access {
@@ -2608,7 +2733,7 @@ type RevokeAccessRequest struct {
 
 func (x *RevokeAccessRequest) Reset() {
 	*x = RevokeAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[35]
+	mi := &file_v1_manager_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2620,7 +2745,7 @@ func (x *RevokeAccessRequest) String() string {
 func (*RevokeAccessRequest) ProtoMessage() {}
 
 func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[35]
+	mi := &file_v1_manager_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2633,7 +2758,7 @@ func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{35}
+	return file_v1_manager_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RevokeAccessRequest) GetId() string {
@@ -2651,7 +2776,7 @@ type RevokeAccessResponse struct {
 
 func (x *RevokeAccessResponse) Reset() {
 	*x = RevokeAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[36]
+	mi := &file_v1_manager_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2663,7 +2788,7 @@ func (x *RevokeAccessResponse) String() string {
 func (*RevokeAccessResponse) ProtoMessage() {}
 
 func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[36]
+	mi := &file_v1_manager_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2676,7 +2801,7 @@ func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{36}
+	return file_v1_manager_proto_rawDescGZIP(), []int{37}
 }
 
 type EventsRequest struct {
@@ -2693,7 +2818,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_v1_manager_proto_msgTypes[37]
+	mi := &file_v1_manager_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2705,7 +2830,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[37]
+	mi := &file_v1_manager_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2718,7 +2843,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{37}
+	return file_v1_manager_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *EventsRequest) GetKind() string {
@@ -2758,7 +2883,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_v1_manager_proto_msgTypes[38]
+	mi := &file_v1_manager_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2770,7 +2895,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[38]
+	mi := &file_v1_manager_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2783,7 +2908,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{38}
+	return file_v1_manager_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *EventsResponse) GetEvents() []*Event {
@@ -2817,7 +2942,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_v1_manager_proto_msgTypes[39]
+	mi := &file_v1_manager_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2829,7 +2954,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[39]
+	mi := &file_v1_manager_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2842,7 +2967,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{39}
+	return file_v1_manager_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Event) GetTime() *timestamppb.Timestamp {
@@ -2921,7 +3046,7 @@ type AuditRequest struct {
 
 func (x *AuditRequest) Reset() {
 	*x = AuditRequest{}
-	mi := &file_v1_manager_proto_msgTypes[40]
+	mi := &file_v1_manager_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2933,7 +3058,7 @@ func (x *AuditRequest) String() string {
 func (*AuditRequest) ProtoMessage() {}
 
 func (x *AuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[40]
+	mi := &file_v1_manager_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2946,7 +3071,7 @@ func (x *AuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRequest.ProtoReflect.Descriptor instead.
 func (*AuditRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{40}
+	return file_v1_manager_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *AuditRequest) GetSince() *timestamppb.Timestamp {
@@ -2979,7 +3104,7 @@ type AuditResponse struct {
 
 func (x *AuditResponse) Reset() {
 	*x = AuditResponse{}
-	mi := &file_v1_manager_proto_msgTypes[41]
+	mi := &file_v1_manager_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2991,7 +3116,7 @@ func (x *AuditResponse) String() string {
 func (*AuditResponse) ProtoMessage() {}
 
 func (x *AuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[41]
+	mi := &file_v1_manager_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3004,7 +3129,7 @@ func (x *AuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditResponse.ProtoReflect.Descriptor instead.
 func (*AuditResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{41}
+	return file_v1_manager_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AuditResponse) GetEntries() []*AuditEntry {
@@ -3039,7 +3164,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_v1_manager_proto_msgTypes[42]
+	mi := &file_v1_manager_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3051,7 +3176,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[42]
+	mi := &file_v1_manager_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3064,7 +3189,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{42}
+	return file_v1_manager_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *AuditEntry) GetTime() *timestamppb.Timestamp {
@@ -3138,7 +3263,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_v1_manager_proto_msgTypes[43]
+	mi := &file_v1_manager_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3150,7 +3275,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[43]
+	mi := &file_v1_manager_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3163,7 +3288,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{43}
+	return file_v1_manager_proto_rawDescGZIP(), []int{44}
 }
 
 type MembersResponse struct {
@@ -3177,7 +3302,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_v1_manager_proto_msgTypes[44]
+	mi := &file_v1_manager_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3189,7 +3314,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[44]
+	mi := &file_v1_manager_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3202,7 +3327,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{44}
+	return file_v1_manager_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *MembersResponse) GetMembers() []*Member {
@@ -3243,7 +3368,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_v1_manager_proto_msgTypes[45]
+	mi := &file_v1_manager_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3255,7 +3380,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[45]
+	mi := &file_v1_manager_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3268,7 +3393,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{45}
+	return file_v1_manager_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Member) GetName() string {
@@ -3343,7 +3468,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_v1_manager_proto_msgTypes[46]
+	mi := &file_v1_manager_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3355,7 +3480,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[46]
+	mi := &file_v1_manager_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3368,7 +3493,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{46}
+	return file_v1_manager_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *RemoveMemberRequest) GetName() string {
@@ -3386,7 +3511,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_v1_manager_proto_msgTypes[47]
+	mi := &file_v1_manager_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3398,7 +3523,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[47]
+	mi := &file_v1_manager_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3411,7 +3536,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{47}
+	return file_v1_manager_proto_rawDescGZIP(), []int{48}
 }
 
 type BackupRequest struct {
@@ -3422,7 +3547,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_v1_manager_proto_msgTypes[48]
+	mi := &file_v1_manager_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3434,7 +3559,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[48]
+	mi := &file_v1_manager_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3447,7 +3572,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{48}
+	return file_v1_manager_proto_rawDescGZIP(), []int{49}
 }
 
 type BackupResponse struct {
@@ -3459,7 +3584,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_v1_manager_proto_msgTypes[49]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3471,7 +3596,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[49]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3484,7 +3609,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{49}
+	return file_v1_manager_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *BackupResponse) GetChunk() []byte {
@@ -3502,7 +3627,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_v1_manager_proto_msgTypes[50]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3514,7 +3639,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[50]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3527,7 +3652,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{50}
+	return file_v1_manager_proto_rawDescGZIP(), []int{51}
 }
 
 type VersionResponse struct {
@@ -3540,7 +3665,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_v1_manager_proto_msgTypes[51]
+	mi := &file_v1_manager_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3552,7 +3677,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[51]
+	mi := &file_v1_manager_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3565,7 +3690,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{51}
+	return file_v1_manager_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -3635,15 +3760,27 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12,\n" +
 	"\bupserted\x18\x02 \x03(\v2\x10.shunt.v1.ObjectR\bupserted\x12-\n" +
 	"\adeleted\x18\x03 \x03(\v2\x13.shunt.v1.ObjectRefR\adeleted\x12\x16\n" +
-	"\x06synced\x18\x04 \x01(\bR\x06synced\"#\n" +
+	"\x06synced\x18\x04 \x01(\bR\x06synced\"=\n" +
 	"\rStatusRequest\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\tR\x04node\"\xbe\x01\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
+	"\aservice\x18\x02 \x01(\tR\aservice\"\xf6\x01\n" +
 	"\x0eStatusResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12*\n" +
 	"\x05nodes\x18\x03 \x03(\v2\x14.shunt.v1.NodeStatusR\x05nodes\x126\n" +
 	"\tdecisions\x18\x04 \x03(\v2\x18.shunt.v1.MemberDecisionR\tdecisions\x12\x16\n" +
-	"\x06leader\x18\x05 \x01(\tR\x06leader\"\xb6\x04\n" +
+	"\x06leader\x18\x05 \x01(\tR\x06leader\x126\n" +
+	"\n" +
+	"placements\x18\x06 \x03(\v2\x16.shunt.v1.VIPPlacementR\n" +
+	"placements\"\xb6\x01\n" +
+	"\fVIPPlacement\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
+	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +
+	"\breplicas\x18\x03 \x01(\rR\breplicas\x12\x14\n" +
+	"\x05every\x18\x04 \x01(\bR\x05every\x12\x14\n" +
+	"\x05muxes\x18\x05 \x03(\tR\x05muxes\x12\x18\n" +
+	"\aleaving\x18\x06 \x03(\tR\aleaving\x12\x18\n" +
+	"\amissing\x18\a \x01(\tR\amissing\"\xca\x04\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -3661,7 +3798,8 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x06tables\x18\f \x03(\v2\x15.shunt.v1.TableStatusR\x06tables\x12/\n" +
 	"\x05flows\x18\r \x03(\v2\x19.shunt.v1.FlowClassStatusR\x05flows\x12\x18\n" +
 	"\adrained\x18\x0e \x01(\bR\adrained\x12\x18\n" +
-	"\amanager\x18\x0f \x01(\tR\amanager\"Q\n" +
+	"\amanager\x18\x0f \x01(\tR\amanager\x12\x12\n" +
+	"\x04vips\x18\x10 \x01(\rR\x04vips\"Q\n" +
 	"\vTableStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04used\x18\x02 \x01(\x04R\x04used\x12\x1a\n" +
@@ -3884,7 +4022,7 @@ func file_v1_manager_proto_rawDescGZIP() []byte {
 }
 
 var file_v1_manager_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
+var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_v1_manager_proto_goTypes = []any{
 	(Change_Action)(0),            // 0: shunt.v1.Change.Action
 	(*Violation)(nil),             // 1: shunt.v1.Violation
@@ -3900,130 +4038,132 @@ var file_v1_manager_proto_goTypes = []any{
 	(*WatchResponse)(nil),         // 11: shunt.v1.WatchResponse
 	(*StatusRequest)(nil),         // 12: shunt.v1.StatusRequest
 	(*StatusResponse)(nil),        // 13: shunt.v1.StatusResponse
-	(*NodeStatus)(nil),            // 14: shunt.v1.NodeStatus
-	(*TableStatus)(nil),           // 15: shunt.v1.TableStatus
-	(*FlowClassStatus)(nil),       // 16: shunt.v1.FlowClassStatus
-	(*MemberStatus)(nil),          // 17: shunt.v1.MemberStatus
-	(*MemberDecision)(nil),        // 18: shunt.v1.MemberDecision
-	(*ReasonCount)(nil),           // 19: shunt.v1.ReasonCount
-	(*RouteStatus)(nil),           // 20: shunt.v1.RouteStatus
-	(*PeerStatus)(nil),            // 21: shunt.v1.PeerStatus
-	(*TraceRequest)(nil),          // 22: shunt.v1.TraceRequest
-	(*TraceResponse)(nil),         // 23: shunt.v1.TraceResponse
-	(*TraceResult)(nil),           // 24: shunt.v1.TraceResult
-	(*FlowsRequest)(nil),          // 25: shunt.v1.FlowsRequest
-	(*FlowsResponse)(nil),         // 26: shunt.v1.FlowsResponse
-	(*FlowsResult)(nil),           // 27: shunt.v1.FlowsResult
-	(*FlowStatus)(nil),            // 28: shunt.v1.FlowStatus
-	(*CreateTokenRequest)(nil),    // 29: shunt.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),   // 30: shunt.v1.CreateTokenResponse
-	(*CreateAccessRequest)(nil),   // 31: shunt.v1.CreateAccessRequest
-	(*CreateAccessResponse)(nil),  // 32: shunt.v1.CreateAccessResponse
-	(*Access)(nil),                // 33: shunt.v1.Access
-	(*ListAccessRequest)(nil),     // 34: shunt.v1.ListAccessRequest
-	(*ListAccessResponse)(nil),    // 35: shunt.v1.ListAccessResponse
-	(*RevokeAccessRequest)(nil),   // 36: shunt.v1.RevokeAccessRequest
-	(*RevokeAccessResponse)(nil),  // 37: shunt.v1.RevokeAccessResponse
-	(*EventsRequest)(nil),         // 38: shunt.v1.EventsRequest
-	(*EventsResponse)(nil),        // 39: shunt.v1.EventsResponse
-	(*Event)(nil),                 // 40: shunt.v1.Event
-	(*AuditRequest)(nil),          // 41: shunt.v1.AuditRequest
-	(*AuditResponse)(nil),         // 42: shunt.v1.AuditResponse
-	(*AuditEntry)(nil),            // 43: shunt.v1.AuditEntry
-	(*MembersRequest)(nil),        // 44: shunt.v1.MembersRequest
-	(*MembersResponse)(nil),       // 45: shunt.v1.MembersResponse
-	(*Member)(nil),                // 46: shunt.v1.Member
-	(*RemoveMemberRequest)(nil),   // 47: shunt.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),  // 48: shunt.v1.RemoveMemberResponse
-	(*BackupRequest)(nil),         // 49: shunt.v1.BackupRequest
-	(*BackupResponse)(nil),        // 50: shunt.v1.BackupResponse
-	(*VersionRequest)(nil),        // 51: shunt.v1.VersionRequest
-	(*VersionResponse)(nil),       // 52: shunt.v1.VersionResponse
-	(*Object)(nil),                // 53: shunt.v1.Object
-	(*timestamppb.Timestamp)(nil), // 54: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 55: google.protobuf.Duration
+	(*VIPPlacement)(nil),          // 14: shunt.v1.VIPPlacement
+	(*NodeStatus)(nil),            // 15: shunt.v1.NodeStatus
+	(*TableStatus)(nil),           // 16: shunt.v1.TableStatus
+	(*FlowClassStatus)(nil),       // 17: shunt.v1.FlowClassStatus
+	(*MemberStatus)(nil),          // 18: shunt.v1.MemberStatus
+	(*MemberDecision)(nil),        // 19: shunt.v1.MemberDecision
+	(*ReasonCount)(nil),           // 20: shunt.v1.ReasonCount
+	(*RouteStatus)(nil),           // 21: shunt.v1.RouteStatus
+	(*PeerStatus)(nil),            // 22: shunt.v1.PeerStatus
+	(*TraceRequest)(nil),          // 23: shunt.v1.TraceRequest
+	(*TraceResponse)(nil),         // 24: shunt.v1.TraceResponse
+	(*TraceResult)(nil),           // 25: shunt.v1.TraceResult
+	(*FlowsRequest)(nil),          // 26: shunt.v1.FlowsRequest
+	(*FlowsResponse)(nil),         // 27: shunt.v1.FlowsResponse
+	(*FlowsResult)(nil),           // 28: shunt.v1.FlowsResult
+	(*FlowStatus)(nil),            // 29: shunt.v1.FlowStatus
+	(*CreateTokenRequest)(nil),    // 30: shunt.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),   // 31: shunt.v1.CreateTokenResponse
+	(*CreateAccessRequest)(nil),   // 32: shunt.v1.CreateAccessRequest
+	(*CreateAccessResponse)(nil),  // 33: shunt.v1.CreateAccessResponse
+	(*Access)(nil),                // 34: shunt.v1.Access
+	(*ListAccessRequest)(nil),     // 35: shunt.v1.ListAccessRequest
+	(*ListAccessResponse)(nil),    // 36: shunt.v1.ListAccessResponse
+	(*RevokeAccessRequest)(nil),   // 37: shunt.v1.RevokeAccessRequest
+	(*RevokeAccessResponse)(nil),  // 38: shunt.v1.RevokeAccessResponse
+	(*EventsRequest)(nil),         // 39: shunt.v1.EventsRequest
+	(*EventsResponse)(nil),        // 40: shunt.v1.EventsResponse
+	(*Event)(nil),                 // 41: shunt.v1.Event
+	(*AuditRequest)(nil),          // 42: shunt.v1.AuditRequest
+	(*AuditResponse)(nil),         // 43: shunt.v1.AuditResponse
+	(*AuditEntry)(nil),            // 44: shunt.v1.AuditEntry
+	(*MembersRequest)(nil),        // 45: shunt.v1.MembersRequest
+	(*MembersResponse)(nil),       // 46: shunt.v1.MembersResponse
+	(*Member)(nil),                // 47: shunt.v1.Member
+	(*RemoveMemberRequest)(nil),   // 48: shunt.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),  // 49: shunt.v1.RemoveMemberResponse
+	(*BackupRequest)(nil),         // 50: shunt.v1.BackupRequest
+	(*BackupResponse)(nil),        // 51: shunt.v1.BackupResponse
+	(*VersionRequest)(nil),        // 52: shunt.v1.VersionRequest
+	(*VersionResponse)(nil),       // 53: shunt.v1.VersionResponse
+	(*Object)(nil),                // 54: shunt.v1.Object
+	(*timestamppb.Timestamp)(nil), // 55: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 56: google.protobuf.Duration
 }
 var file_v1_manager_proto_depIdxs = []int32{
-	53, // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
+	54, // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
 	4,  // 1: shunt.v1.ApplyResponse.changes:type_name -> shunt.v1.Change
 	0,  // 2: shunt.v1.Change.action:type_name -> shunt.v1.Change.Action
-	53, // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
-	53, // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
+	54, // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
+	54, // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
 	5,  // 5: shunt.v1.DeleteRequest.objects:type_name -> shunt.v1.ObjectRef
 	4,  // 6: shunt.v1.DeleteResponse.changes:type_name -> shunt.v1.Change
-	53, // 7: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
-	53, // 8: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
+	54, // 7: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
+	54, // 8: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
 	5,  // 9: shunt.v1.WatchResponse.deleted:type_name -> shunt.v1.ObjectRef
-	14, // 10: shunt.v1.StatusResponse.nodes:type_name -> shunt.v1.NodeStatus
-	18, // 11: shunt.v1.StatusResponse.decisions:type_name -> shunt.v1.MemberDecision
-	54, // 12: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
-	17, // 13: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
-	19, // 14: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
-	20, // 15: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
-	21, // 16: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
-	15, // 17: shunt.v1.NodeStatus.tables:type_name -> shunt.v1.TableStatus
-	16, // 18: shunt.v1.NodeStatus.flows:type_name -> shunt.v1.FlowClassStatus
-	54, // 19: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
-	54, // 20: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
-	54, // 21: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
-	54, // 22: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
-	24, // 23: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
-	27, // 24: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
-	28, // 25: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
-	55, // 26: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
-	55, // 27: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	54, // 28: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	55, // 29: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
-	33, // 30: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
-	54, // 31: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
-	54, // 32: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
-	33, // 33: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
-	54, // 34: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	40, // 35: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
-	54, // 36: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
-	54, // 37: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
-	43, // 38: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
-	54, // 39: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	46, // 40: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
-	2,  // 41: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
-	6,  // 42: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
-	8,  // 43: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
-	10, // 44: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
-	12, // 45: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
-	22, // 46: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
-	25, // 47: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
-	29, // 48: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
-	31, // 49: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
-	34, // 50: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
-	36, // 51: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
-	38, // 52: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
-	41, // 53: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
-	44, // 54: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
-	47, // 55: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
-	49, // 56: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
-	51, // 57: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
-	3,  // 58: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
-	7,  // 59: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
-	9,  // 60: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
-	11, // 61: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
-	13, // 62: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
-	23, // 63: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
-	26, // 64: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
-	30, // 65: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
-	32, // 66: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
-	35, // 67: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
-	37, // 68: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
-	39, // 69: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
-	42, // 70: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
-	45, // 71: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
-	48, // 72: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
-	50, // 73: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
-	52, // 74: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
-	58, // [58:75] is the sub-list for method output_type
-	41, // [41:58] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	15, // 10: shunt.v1.StatusResponse.nodes:type_name -> shunt.v1.NodeStatus
+	19, // 11: shunt.v1.StatusResponse.decisions:type_name -> shunt.v1.MemberDecision
+	14, // 12: shunt.v1.StatusResponse.placements:type_name -> shunt.v1.VIPPlacement
+	55, // 13: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
+	18, // 14: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
+	20, // 15: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
+	21, // 16: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
+	22, // 17: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
+	16, // 18: shunt.v1.NodeStatus.tables:type_name -> shunt.v1.TableStatus
+	17, // 19: shunt.v1.NodeStatus.flows:type_name -> shunt.v1.FlowClassStatus
+	55, // 20: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
+	55, // 21: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
+	55, // 22: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
+	55, // 23: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
+	25, // 24: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
+	28, // 25: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
+	29, // 26: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
+	56, // 27: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
+	56, // 28: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	55, // 29: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	56, // 30: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
+	34, // 31: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
+	55, // 32: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
+	55, // 33: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
+	34, // 34: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
+	55, // 35: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	41, // 36: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
+	55, // 37: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
+	55, // 38: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
+	44, // 39: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
+	55, // 40: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	47, // 41: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
+	2,  // 42: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
+	6,  // 43: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
+	8,  // 44: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
+	10, // 45: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
+	12, // 46: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
+	23, // 47: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
+	26, // 48: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
+	30, // 49: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
+	32, // 50: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
+	35, // 51: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
+	37, // 52: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
+	39, // 53: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
+	42, // 54: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
+	45, // 55: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
+	48, // 56: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
+	50, // 57: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
+	52, // 58: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
+	3,  // 59: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
+	7,  // 60: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
+	9,  // 61: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
+	11, // 62: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
+	13, // 63: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
+	24, // 64: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
+	27, // 65: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
+	31, // 66: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
+	33, // 67: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
+	36, // 68: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
+	38, // 69: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
+	40, // 70: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
+	43, // 71: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
+	46, // 72: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
+	49, // 73: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
+	51, // 74: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
+	53, // 75: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
+	59, // [59:76] is the sub-list for method output_type
+	42, // [42:59] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_v1_manager_proto_init() }
@@ -4038,7 +4178,7 @@ func file_v1_manager_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_manager_proto_rawDesc), len(file_v1_manager_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   52,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

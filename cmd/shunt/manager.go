@@ -23,7 +23,7 @@ type managerFlags struct {
 	data, listen, advertise, name string
 	metrics                       string
 	downAfter, auditKeep          time.Duration
-	nodeTimeout                   time.Duration
+	nodeTimeout, replaceAfter     time.Duration
 	oidc                          oidcFlags
 	verbose                       bool
 	// single: part of `shunt run`, which needs no next steps.
@@ -56,6 +56,7 @@ Everything is kept in the data directory; back it up whole. docs/ops/members.md 
 	fl.DurationVar(&f.auditKeep, "audit-keep", manager.DefaultAuditKeep, "how long the audit log is kept, as long as it has no more than 256 MiB")
 	f.oidc.register(fl)
 	fl.DurationVar(&f.nodeTimeout, "node-timeout", manager.DefaultNodeTimeout, "how long a node may leave what it is sent unread until its stream is ended; 0: for ever")
+	fl.DurationVar(&f.replaceAfter, "replace-after", manager.DefaultReplaceAfter, "how long a mux must be away until others get its VIPs; 0: never")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
 	f.store.register(fl)
 	return cmd
@@ -79,6 +80,9 @@ func (f *managerFlags) check() error {
 	}
 	if f.nodeTimeout < 0 {
 		return usagef("--node-timeout: %s: must be 0 or longer", f.nodeTimeout)
+	}
+	if f.replaceAfter < 0 {
+		return usagef("--replace-after: %s: must be 0 or longer", f.replaceAfter)
 	}
 	if f.data == "" {
 		return usagef("--data: %q: must be a directory", f.data)
@@ -131,7 +135,7 @@ func runManager(ctx context.Context, f managerFlags, stderr io.Writer) error {
 	o := manager.Options{
 		OIDC: verifier, Dir: dir, Interceptors: []connect.Interceptor{meter.Interceptor()}, Name: f.name,
 		Listen: listener.Addr().String(), Advertise: cmp.Or(f.advertise, f.store.advertise(listener.Addr().String())), Peer: f.store.peer,
-		Version: version, Commit: commit(), Log: log, DownAfter: cmp.Or(f.downAfter, -1), AuditKeep: f.auditKeep,
+		Version: version, Commit: commit(), Log: log, DownAfter: cmp.Or(f.downAfter, -1), ReplaceAfter: cmp.Or(f.replaceAfter, -1), AuditKeep: f.auditKeep,
 		NodeTimeout: cmp.Or(f.nodeTimeout, -1),
 	}
 	kv, err := f.store.open(ctx, o, log)

@@ -18,6 +18,7 @@ func (m *Manager) duties() []duty {
 	if !m.o.keepNothing {
 		out = append(out, m.eventDuty(), m.auditDuty())
 		out = append(out, duty{"keeper", func(ctx context.Context) error { newKeeper(m).run(ctx); return nil }})
+		out = append(out, duty{"placement", func(ctx context.Context) error { newPlacement(m).run(ctx); return nil }})
 	}
 	return out
 }

@@ -27,7 +27,9 @@ type items struct {
 	told      map[string]plan.Service
 	endpoints map[string]muxItem
 	// where are the muxes of VIPs that are not on every mux.
-	where    map[place.Key][]string
+	where map[place.Key][]string
+	// serves is how many of those a mux has.
+	serves   map[string]int
 	bindings map[string]hostItem
 	// byHost are the same bindings by host address.
 	byHost map[netip.Addr]map[string]*apiv1.PlanItem
@@ -45,6 +47,7 @@ func newItems() items {
 	return items{
 		ringKeys: map[string]*apiv1.PlanItem{}, services: map[string]*apiv1.PlanItem{}, told: map[string]plan.Service{}, endpoints: map[string]muxItem{},
 		sources: map[string]*apiv1.PlanItem{}, lists: map[string]plan.Sources{}, takers: map[string]map[string]bool{}, where: map[place.Key][]string{},
+		serves:   map[string]int{},
 		bindings: map[string]hostItem{}, byHost: map[netip.Addr]map[string]*apiv1.PlanItem{}, byEndpoint: map[lb.EndpointKey][]string{},
 	}
 }

@@ -4,8 +4,8 @@
 // A Manager is a member: it follows the store in a view, and serves reads and node streams from it. At most one member
 // leads, in a term; what only the leader does asks Manager.lead for it.
 //
-// Lock order: term.writing, view.mu, session.mu or keeper.mu; Manager.mu, Manager.reports.mu and opinions.mu are taken
-// last. intake.mu, verdicts.mu, budget.mu and writing.mu are held alone.
+// Lock order: term.writing, view.mu, session.mu, keeper.mu or placement.mu; Manager.mu, Manager.reports.mu and
+// opinions.mu are taken last. intake.mu, verdicts.mu, budget.mu and writing.mu are held alone.
 package manager
 
 import (
@@ -62,7 +62,10 @@ type Options struct {
 	// NodeTimeout is how long a node may leave what it is sent unread until its stream is ended; 0 is DefaultNodeTimeout,
 	// less than that never.
 	NodeTimeout time.Duration
-	// keepNothing leaves the steps of endpoints, and the writing of events and audit entries, to a test.
+	// ReplaceAfter is how long a mux must be away until others get its VIPs; 0 is DefaultReplaceAfter, less than that
+	// never.
+	ReplaceAfter time.Duration
+	// keepNothing leaves the steps of endpoints, places, and the writing of events and audit entries, to a test.
 	keepNothing bool
 }
 
@@ -96,6 +99,8 @@ type Manager struct {
 	auditLog  *auditLog
 	// pageNumber makes keys of journals in this term differ.
 	pageNumber atomic.Uint64
+	// placing is what the leader knows of VIPs that it cannot place; nil while this member does not lead.
+	placing atomic.Pointer[placing]
 
 	mu sync.Mutex
 	// term is the present one; nil while this member does not lead.
@@ -155,6 +160,9 @@ func (o *Options) fill() {
 	}
 	if o.NodeTimeout == 0 {
 		o.NodeTimeout = DefaultNodeTimeout
+	}
+	if o.ReplaceAfter == 0 {
+		o.ReplaceAfter = DefaultReplaceAfter
 	}
 	if o.TraceTimeout == 0 {
 		o.TraceTimeout = DefaultTraceTimeout

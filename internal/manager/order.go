@@ -113,7 +113,7 @@ func (m *Manager) synced(nodes []*apiv1.NodeStatus) {
 	defer m.view.mu.RUnlock()
 	for i, st := range nodes {
 		if s := m.sessions.get(st.GetName()); st.GetConnected() && s != nil && st.GetSyncedRevision() < m.view.planRev && s.settled() {
-			nodes[i] = withRevision(st, m.view.planRev)
+			nodes[i] = edited(st, func(out *apiv1.NodeStatus) { out.SyncedRevision = m.view.planRev })
 		}
 	}
 }
@@ -124,13 +124,13 @@ func (s *session) settled() bool {
 	return s.settledLocked()
 }
 
-// withRevision is a status with another revision; lists are shared.
-func withRevision(st *apiv1.NodeStatus, revision int64) *apiv1.NodeStatus {
+// edited is a status with changes; lists are shared.
+func edited(st *apiv1.NodeStatus, edit func(*apiv1.NodeStatus)) *apiv1.NodeStatus {
 	out := &apiv1.NodeStatus{}
 	st.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		out.ProtoReflect().Set(f, v)
 		return true
 	})
-	out.SyncedRevision = revision
+	edit(out)
 	return out
 }

@@ -19,6 +19,8 @@ const (
 	reasonSlowStartEnded     = "SlowStartEnded"
 	reasonPlaced             = "Placed"
 	reasonMoved              = "Moved"
+	reasonUnplaced           = "Unplaced"
+	reasonOverloaded         = "Overloaded"
 	reasonNodeJoined         = "NodeJoined"
 	reasonCertificateRenewed = "CertificateRenewed"
 	reasonNodeConnected      = "NodeConnected"
@@ -88,6 +90,8 @@ var reasons = []reason{
 	{reasonSlowStartEnded, severityInfo, "Service", "", false, "backends have their whole weight"},
 	{reasonPlaced, severityInfo, "Service", "", false, "a VIP got its muxes"},
 	{reasonMoved, severityInfo, "Service", "", false, "a VIP moves to other muxes"},
+	{reasonUnplaced, severityWarning, "Service", "", false, "a VIP has fewer muxes than it asks for; the message says why"},
+	{reasonOverloaded, severityWarning, "Node", "", false, "a mux gets more packets than its capacity, and no other has room"},
 	{reasonNodeJoined, severityInfo, "Node", "", false, "the node joined with a token"},
 	{reasonCertificateRenewed, severityInfo, "Node, Manager", "", false, "a certificate was renewed before it expired"},
 	{reasonNodeConnected, severityInfo, "Node", latchStream, false, "the node opened its stream"},

@@ -22,6 +22,8 @@ type reports struct {
 	// waiting are the questions without an answer, by id.
 	waiting map[uint64]question
 	asked   uint64
+	// stirred has room for one: a mux came or went.
+	stirred chan struct{}
 }
 
 // heard is what a node said on its newest stream.
@@ -31,7 +33,7 @@ type heard struct {
 }
 
 func newReports() *reports {
-	return &reports{heard: map[string]heard{}, waiting: map[uint64]question{}}
+	return &reports{heard: map[string]heard{}, waiting: map[uint64]question{}, stirred: make(chan struct{}, 1)}
 }
 
 // connected makes the stream the one that counts, unless the node has a newer one already.
@@ -45,6 +47,7 @@ func (r *reports) connected(s *session, hello *apiv1.Hello, now time.Time) {
 		Name: s.name, Role: string(s.role), Connected: true, Version: hello.GetVersion(),
 		LastSeen: timestamppb.New(now), SyncedRevision: hello.GetHaveRevision(),
 	}}
+	r.stir(s.role)
 }
 
 // liveLocked is the status that the stream may change; nil when it ended or was replaced.
@@ -63,9 +66,9 @@ func (r *reports) acked(s *session, revision int64, now time.Time) {
 	if old == nil {
 		return
 	}
-	next := withRevision(old, revision)
-	next.LastSeen = timestamppb.New(now)
-	r.heard[s.name] = heard{s.number, next}
+	r.heard[s.name] = heard{s.number, edited(old, func(next *apiv1.NodeStatus) {
+		next.SyncedRevision, next.LastSeen = revision, timestamppb.New(now)
+	})}
 }
 
 // report keeps the newest status; what the node says in it of name, role, connection and revision does not count.
@@ -92,6 +95,18 @@ func (r *reports) disconnected(s *session, now time.Time) {
 	next := proto.CloneOf(old)
 	next.Connected, next.LastSeen = false, timestamppb.New(now)
 	r.heard[s.name] = heard{s.number, next}
+	r.stir(s.role)
+}
+
+// stir wakes who places VIPs.
+func (r *reports) stir(role lb.Role) {
+	if role != lb.RoleMux {
+		return
+	}
+	select {
+	case r.stirred <- struct{}{}:
+	default:
+	}
 }
 
 // Status is what the manager knows of its nodes.
@@ -113,7 +128,9 @@ func (a api) Status(_ context.Context, req *connect.Request[apiv1.StatusRequest]
 	out.Revision, objs = a.m.view.objects(lb.KindNode, req.Msg.GetNode())
 	out.Nodes = a.m.reports.all(req.Msg.GetNode(), objs)
 	a.m.synced(out.Nodes)
+	a.m.withVIPs(out.Nodes)
 	out.Decisions = a.m.view.decisions()
+	out.Placements = a.m.placements(req.Msg.GetService())
 	if len(out.Nodes) == 0 && req.Msg.GetNode() != "" {
 		return nil, fault(notFound{ref{lb.KindNode, req.Msg.GetNode()}})
 	}

@@ -107,9 +107,17 @@ func (v *view) whereLocked(vip place.Key) reach {
 func (v *view) relocateLocked(vip place.Key) (either reach, moved bool) {
 	old := v.whereLocked(vip)
 	delete(v.items.where, vip)
+	for _, name := range old.names {
+		if v.items.serves[name]--; v.items.serves[name] == 0 {
+			delete(v.items.serves, name)
+		}
+	}
 	if svc := v.vips.claims[vip]; svc != nil {
 		if muxes, every := v.state.Where(svc, vip); !every {
 			v.items.where[vip] = muxes
+			for _, name := range muxes {
+				v.items.serves[name]++
+			}
 		}
 	}
 	now := v.whereLocked(vip)

@@ -248,6 +248,9 @@ func (w *write) finish(c conditions) error {
 	if faults := w.base.faults(w.edited); len(faults) > 0 {
 		return invalid{w.asSaid(faults)}
 	}
+	if err := w.place(); err != nil {
+		return err
+	}
 	owners := w.owners()
 	for _, key := range slices.SortedFunc(maps.Keys(w.keys), plan.CompareKeys) {
 		if err := w.advance(key, owners[key], c); err != nil {

@@ -1,0 +1,108 @@
+package manager
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/place"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// place stores, for VIPs that are placed from now on, a place in which nobody new is: a new VIP is served by no mux until
+// it is decided which, others go on with all they have. It takes away the places of those that are not placed any more.
+func (w *write) place() error {
+	touched := map[int]map[place.Key]plan.Place{}
+	for key, change := range w.replacements() {
+		b := key.Bucket(placeBuckets)
+		if touched[b] == nil {
+			touched[b] = maps.Clone(w.base.bucket(b).places)
+			if touched[b] == nil {
+				touched[b] = map[place.Key]plan.Place{}
+			}
+		}
+		if change == nil {
+			delete(touched[b], key)
+		} else {
+			touched[b][key] = *change
+		}
+	}
+	for _, b := range slices.Sorted(maps.Keys(touched)) {
+		if _, err := w.putBucket(b, w.base.bucket(b).mod, touched[b]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replacements are the places that begin, and nil for those that end.
+func (w *write) replacements() map[place.Key]*plan.Place {
+	v := w.base.v
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	policies := maps.Clone(v.state.Policies)
+	services := map[string]*lb.Service{} // that may want something else, as they will be; nil are gone
+	for r, o := range w.edited {
+		if r.kind != lb.KindPolicy {
+			continue
+		}
+		delete(policies, r.name)
+		if now, ok := o.(*lb.Policy); ok {
+			policies[r.name] = now
+		}
+		v.wanted.Naming(r.name, func(name string) { services[name] = v.state.Services[name] })
+	}
+	for r, o := range w.edited {
+		if r.kind == lb.KindService {
+			services[r.name], _ = o.(*lb.Service)
+		}
+	}
+	out, kept := map[place.Key]*plan.Place{}, map[place.Key]bool{}
+	for _, svc := range services {
+		if svc == nil || lb.Effective(svc, policies).Placement.Replicas == 0 {
+			continue
+		}
+		for _, vip := range svc.VIPs {
+			key := plan.VIPKey(vip)
+			kept[key] = true
+			if _, decided := v.state.Places[key]; decided {
+				continue
+			}
+			out[key] = &plan.Place{}
+			if v.vips.claims[key] != nil {
+				out[key].Leaving = w.muxesLocked()
+			}
+		}
+	}
+	for name := range services {
+		for _, svc := range []*lb.Service{v.state.Services[name], services[name]} {
+			if svc == nil {
+				continue
+			}
+			for _, vip := range svc.VIPs {
+				key := plan.VIPKey(vip)
+				if _, decided := v.state.Places[key]; decided && !kept[key] {
+					out[key] = nil
+				}
+			}
+		}
+	}
+	return out
+}
+
+// muxesLocked are the names of the muxes there will be, ordered.
+func (w *write) muxesLocked() []string {
+	var out []string
+	for name, n := range w.base.v.state.Nodes {
+		if _, edited := w.edited[ref{lb.KindNode, name}]; !edited && n.Role == lb.RoleMux {
+			out = append(out, name)
+		}
+	}
+	for _, o := range w.edited {
+		if n, ok := o.(*lb.Node); ok && n.Role == lb.RoleMux {
+			out = append(out, n.Name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
