@@ -10,6 +10,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/store"
 )
 
 // api serves the Manager service.
@@ -120,6 +121,8 @@ func fault(err error) error {
 		return detailed(connect.CodeInvalidArgument, err, inv.faults)
 	case errors.As(err, &con):
 		return detailed(connect.CodeFailedPrecondition, err, con.faults)
+	case errors.Is(err, store.ErrNoSpace):
+		return connect.NewError(connect.CodeFailedPrecondition, err)
 	case errors.As(err, &nf), errors.As(err, &na):
 		return connect.NewError(connect.CodeNotFound, err)
 	case errors.As(err, &st):

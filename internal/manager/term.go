@@ -116,6 +116,9 @@ func (t *term) commit(ctx context.Context, txn store.Txn) (store.TxnResult, erro
 	txn.Compares = append(txn.Compares, store.Compare{Key: keyLeader, ModRevision: t.leaderMod})
 	res, err := t.m.o.Store.Txn(ctx, txn)
 	if err != nil {
+		if errors.Is(err, store.ErrNoSpace) {
+			return res, err // nothing of it was done
+		}
 		return res, unknownOutcome{t.fault(err)}
 	}
 	if res.Succeeded {

@@ -110,6 +110,9 @@ func open(ctx context.Context, o Options) (*Member, error) {
 		m.Close()
 		return nil, err
 	}
+	if err := m.firstTend(ctx); err != nil {
+		m.log.Warn("tending the store failed", "error", err)
+	}
 	m.tending.Go(m.tend)
 	return m, nil
 }

@@ -61,6 +61,20 @@ func (m *Member) tendOnce(ctx context.Context) error {
 	return m.takeTurn(ctx, m.defragment)
 }
 
+// firstTend ends an alarm of an earlier start. A member that is alone gets until the next look to take up its work, which
+// is to write a little, though the disk is still nearly full.
+func (m *Member) firstTend(ctx context.Context) error {
+	raised, err := m.alarmed(ctx)
+	if err != nil || !raised || m.overQuota() {
+		return err
+	}
+	free, err := freeSpace(m.dir)
+	if err != nil || free < m.limits.lowDisk/2 {
+		return err
+	}
+	return m.alarm(ctx, etcdserverpb.AlarmRequest_DEACTIVATE)
+}
+
 // tendSpace raises and ends the alarm of this member, with which no member takes writes. full: it is on.
 func (m *Member) tendSpace(ctx context.Context) (full bool, err error) {
 	free, err := freeSpace(m.dir)
