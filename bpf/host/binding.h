@@ -18,12 +18,20 @@ static __always_inline const struct host_config *config(void)
 	return bpf_map_lookup_elem(&host_configs, &zero);
 }
 
+/* Does the outer source lie in a tunnel source of another Network? */
+static __noinline int other_source(const struct ip_view *outer)
+{
+	struct tunnel_source k = { .bits = 128 };
+
+	view_copy16(k.addr, outer->src);
+	return bpf_map_lookup_elem(&tunnel_sources, &k) != 0;
+}
+
 /* Does the outer source lie in a tunnel source of the plan? */
 static __always_inline int source_ok(const struct ip_view *outer)
 {
 	const __u32 *src = (const __u32 *)outer->src;
 	const struct host_config *c = config();
-	struct tunnel_source k = { .bits = 128 };
 	int ok;
 
 	if (!c)
@@ -35,8 +43,7 @@ static __always_inline int source_ok(const struct ip_view *outer)
 		     ((src[2] | (__u64)src[3] << 32) & c->source6_mask_be[1]) == c->source6_be[1];
 	if (ok || !(c->flags & HOST_SOURCES))
 		return ok;
-	view_copy16(k.addr, outer->src);
-	return bpf_map_lookup_elem(&tunnel_sources, &k) != 0;
+	return other_source(outer);
 }
 
 /* Finds the binding of a VIP's port: the port's own, else that of a range, else of all ports of the protocol, else of
