@@ -16,7 +16,12 @@ type syncStream = connect.BidiStreamForClient[apiv1.NodeReport, apiv1.PlanUpdate
 
 // stream opens the node's stream and works it until it ends; the error says why.
 func (l *loop) stream(ctx context.Context) error {
-	client := newClient(&l.o, l.managers.present, l.creds.clientTLS())
+	conn, err := l.reach(ctx)
+	if err != nil {
+		return fmt.Errorf("open stream: %w", err)
+	}
+	defer conn.Close()
+	client := clientOn(conn, l.managers.present, len(l.managers.list(l.learnt())) == 1)
 	defer client.close()
 	sctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -1,0 +1,115 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+)
+
+// rivalAfter is how long a manager may take for a handshake until the next one is tried beside it. A frozen manager's
+// kernel still accepts; one that all nodes come back to at once takes seconds, and is not given up for that.
+const rivalAfter = 2 * time.Second
+
+// reached is a connection to a manager, ready for HTTP/2, or why there is none.
+type reached struct {
+	address string
+	conn    *tls.Conn
+	err     error
+}
+
+// reach connects to the present manager or, when that takes long, to the first of the others that answers, which is the
+// present one then.
+func (l *loop) reach(ctx context.Context) (*tls.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	order := l.managers.from(l.learnt(), l.o.Clock.Now())
+	done := make(chan reached, len(order)) // all may end after the first
+	running := 0
+	begin := func() {
+		running++
+		address := order[running-1]
+		go func() {
+			conn, err := l.handshake(ctx, address)
+			done <- reached{address, conn, err}
+		}()
+	}
+	begin()
+	late := l.o.Clock.After(rivalAfter)
+	var failed error
+	for ended := 0; ended < running; {
+		select {
+		case r := <-done:
+			if r.err == nil {
+				l.managers.present = r.address
+				go closeOthers(done, running-ended-1)
+				return r.conn, nil
+			}
+			ended++
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", r.address, r.err))
+		case <-late:
+			if running < len(order) {
+				begin()
+				late = l.o.Clock.After(rivalAfter)
+			}
+		}
+	}
+	return nil, failed
+}
+
+// closeOthers closes the connections that came too late.
+func closeOthers(done <-chan reached, count int) {
+	for range count {
+		if r := <-done; r.conn != nil {
+			r.conn.Close()
+		}
+	}
+}
+
+// handshake dials one manager.
+func (l *loop) handshake(ctx context.Context, address string) (*tls.Conn, error) {
+	raw, err := dialer(&l.o)(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	cfg := l.creds.clientTLS()
+	cfg.NextProtos = []string{"h2"}
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	conn := tls.Client(raw, cfg)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		raw.Close()
+		return nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	return conn, nil
+}
+
+// once is a dialer that gives a connection away one time.
+func once(conn net.Conn) func(context.Context, string, string) (net.Conn, error) {
+	left := make(chan net.Conn, 1)
+	left <- conn
+	return func(context.Context, string, string) (net.Conn, error) {
+		select {
+		case c := <-left:
+			return c, nil
+		default:
+			return nil, errors.New("the connection ended")
+		}
+	}
+}
+
+// from are the present manager and those after it that are not barred, in the order of a round.
+func (m *managers) from(learnt []string, now time.Time) []string {
+	all := m.list(learnt)
+	at := max(slices.Index(all, m.present), 0)
+	out := []string{m.present}
+	for _, a := range slices.Concat(all[at:], all[:at]) {
+		if a != m.present && !m.barred[a].After(now) {
+			out = append(out, a)
+		}
+	}
+	return out
+}

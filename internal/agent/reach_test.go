@@ -1,0 +1,98 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/pki"
+)
+
+// TestFrozenManagerIsPassed: a manager whose kernel accepts, and that says nothing, costs a node the time until the next
+// one is tried beside it. Time stands still but for that.
+func TestFrozenManagerIsPassed(t *testing.T) {
+	ca, err := pki.NewCA("test", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	frozen, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer frozen.Close()
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Manager("m2", key, nil, nil, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{*pair}, NextProtos: []string{"h2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer good.Close()
+	go func() {
+		for {
+			c, err := good.Accept()
+			if err != nil {
+				return
+			}
+			go c.(*tls.Conn).Handshake()
+		}
+	}()
+	cert, certKey, err := ca.Client("mux1", "mux", time.Hour, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	creds, err := parseCredentials(bytes.Join([][]byte{certKey, cert, ca.CertPEM()}, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake := clock.NewFake(time.Now())
+	l := &loop{o: Options{Clock: fake}, creds: creds, wanted: &folded{}}
+	l.managers = managers{name: "mux1", given: []string{frozen.Addr().String(), good.Addr().String()}, present: frozen.Addr().String()}
+	got := make(chan *tls.Conn, 1)
+	go func() {
+		conn, err := l.reach(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		got <- conn
+	}()
+	held, err := frozen.Accept() // it is asked first
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	for fake.Waiting() == 0 {
+	}
+	fake.Advance(rivalAfter)
+	conn := <-got
+	if conn == nil {
+		t.FailNow()
+	}
+	defer conn.Close()
+	if l.managers.present != good.Addr().String() || conn.ConnectionState().NegotiatedProtocol != "h2" {
+		t.Errorf("at %s with %q, want %s", l.managers.present, conn.ConnectionState().NegotiatedProtocol, good.Addr())
+	}
+	// The attempt that lost is given up.
+	if _, err := held.Read(make([]byte, 4096)); err != nil {
+		t.Error(err) // the client's hello
+	}
+	if _, err := held.Read(make([]byte, 4096)); err == nil {
+		t.Error("the attempt at the frozen manager goes on")
+	}
+
+	l.managers.present = good.Addr().String()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.reach(ctx); err == nil {
+		t.Error("reached a manager though the node stops")
+	}
+}
