@@ -76,21 +76,33 @@ func (v *view) tellLocked(c change) {
 			}
 		}
 	}
-	for host, keys := range c.bindings {
+	for host, changed := range c.bindings {
 		for _, name := range v.wanted.NodesAt(host) {
 			for s := range v.audience.byNode[name] {
 				if s.role == lb.RoleHost {
-					s.tell(keys, false)
+					s.owe(changed.endpoints, v.planRev)
+					s.tell(changed.keys, false)
 				}
 			}
 		}
 	}
 }
 
-// bindingOf notes that a host's binding may have changed.
-func (c *change) bindingOf(host netip.Addr, key string) {
+// bindings are what may have changed for a host: keys of its items, and those of the endpoints that they belong to.
+type bindings struct{ keys, endpoints []string }
+
+// bindingOf notes that a host's binding of an endpoint may have changed.
+func (c *change) bindingOf(host netip.Addr, endpoint, key string) {
 	if c.bindings == nil {
-		c.bindings = map[netip.Addr][]string{}
+		c.bindings = map[netip.Addr]*bindings{}
 	}
-	c.bindings[host] = append(c.bindings[host], key)
+	of := c.bindings[host]
+	if of == nil {
+		of = &bindings{}
+		c.bindings[host] = of
+	}
+	of.keys = append(of.keys, key)
+	if n := len(of.endpoints); n == 0 || of.endpoints[n-1] != endpoint {
+		of.endpoints = append(of.endpoints, endpoint)
+	}
 }

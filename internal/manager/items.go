@@ -97,10 +97,11 @@ func (v *view) retouchLocked(touched touched, c *change) {
 // rebuildLocked makes the items of one endpoint afresh and notes those that came, went or changed. reach are the muxes
 // that have the endpoint or had it.
 func (v *view) rebuildLocked(key lb.EndpointKey, reach reach, c *change) {
-	c.tellMuxes(reach, plan.EndpointItem(key))
-	delete(v.items.endpoints, plan.EndpointItem(key))
+	name := plan.EndpointItem(key)
+	c.tellMuxes(reach, name)
+	delete(v.items.endpoints, name)
 	for _, k := range v.items.byEndpoint[key] {
-		c.bindingOf(v.items.bindings[k].host, k)
+		c.bindingOf(v.items.bindings[k].host, name, k)
 		v.items.unbind(k)
 	}
 	delete(v.items.byEndpoint, key)
@@ -111,10 +112,10 @@ func (v *view) rebuildLocked(key lb.EndpointKey, reach reach, c *change) {
 	}
 	encap := v.networks.Encap(key.VIP)
 	ep := plan.MakeEndpoint(own.svc, own.ep, &st, encap)
-	v.items.endpoints[plan.EndpointItem(key)] = muxItem{vip: plan.VIPOf(key), item: convert.EndpointItem(&ep)}
+	v.items.endpoints[name] = muxItem{vip: plan.VIPOf(key), item: convert.EndpointItem(&ep)}
 	for _, hb := range plan.MakeBindings(own.svc, own.ep, &st, encap) {
 		item := convert.BindingItem(&hb.Binding)
-		c.bindingOf(hb.Host, item.Key)
+		c.bindingOf(hb.Host, name, item.Key)
 		v.items.bind(hostItem{host: hb.Host, item: item})
 		v.items.byEndpoint[key] = append(v.items.byEndpoint[key], item.Key)
 	}

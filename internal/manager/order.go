@@ -3,7 +3,6 @@ package manager
 import (
 	"context"
 	"maps"
-	"slices"
 	"time"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -21,24 +20,28 @@ const hostsFirst = 50 * time.Millisecond
 func (ss *sessions) obeyed(s *session, revision int64) {
 	s.mu.Lock()
 	s.obeyed = revision
+	maps.DeleteFunc(s.owed, func(_ string, since int64) bool { return since <= revision })
 	if s.late && s.settledLocked() {
 		s.late = ss.clock.Now().Sub(s.behind) > hostsFirst
 	}
 	s.mu.Unlock()
-	ss.review(s)
+	ss.reviewAfter(s, true)
 }
 
 // review keeps behind up to date; it is called after whatever may have changed for a session.
-func (ss *sessions) review(s *session) {
+func (ss *sessions) review(s *session) { ss.reviewAfter(s, false) }
+
+// reviewAfter is review; obeyed: the node told what it obeys.
+func (ss *sessions) reviewAfter(s *session, obeyed bool) {
 	if s.role != lb.RoleHost {
 		return
 	}
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	ss.reviewLocked(s)
+	ss.reviewLocked(s, obeyed)
 }
 
-func (ss *sessions) reviewLocked(s *session) {
+func (ss *sessions) reviewLocked(s *session, obeyed bool) {
 	if s.role != lb.RoleHost || ss.byNode[s.name] != s {
 		return
 	}
@@ -46,6 +49,7 @@ func (ss *sessions) reviewLocked(s *session) {
 	settled := s.settledLocked()
 	if settled {
 		s.behind = time.Time{}
+		clear(s.owed)
 	} else if s.behind.IsZero() {
 		s.behind = ss.clock.Now()
 	}
@@ -53,6 +57,9 @@ func (ss *sessions) reviewLocked(s *session) {
 	s.mu.Unlock()
 	if wait {
 		ss.behind[s] = true
+		if obeyed {
+			ss.stirLocked() // it may still be behind with something else
+		}
 	} else if ss.behind[s] {
 		delete(ss.behind, s)
 		ss.stirLocked()
@@ -68,11 +75,12 @@ func (ss *sessions) stirLocked() {
 // settledLocked: the node obeys all that there is for it.
 func (s *session) settledLocked() bool { return !s.moved && !s.telling && s.obeyed >= s.told }
 
-// awaitHosts returns when every connected host obeys what there is for it, after hostsFirst, or when ctx ends.
-func (m *Manager) awaitHosts(ctx context.Context) {
+// awaitHosts returns when the connected hosts obey what there is for them of the endpoints that a mux is to hear of, after
+// hostsFirst, or when ctx ends. Other hosts are not waited for: what they are behind with does not concern the mux.
+func (m *Manager) awaitHosts(ctx context.Context, mux *session) {
 	var deadline <-chan time.Time
 	for {
-		waiting, stirred := m.hostsBehind()
+		waiting, stirred := m.hostsBehind(mux)
 		if len(waiting) == 0 {
 			return
 		}
@@ -97,13 +105,18 @@ func (m *Manager) awaitHosts(ctx context.Context) {
 
 // hostsBehind are the hosts worth waiting for, with the channel that closes when this may have changed. The view's lock
 // makes sure that all sessions were told of the newest change.
-func (m *Manager) hostsBehind() ([]*session, <-chan struct{}) {
+func (m *Manager) hostsBehind(mux *session) (out []*session, stirred <-chan struct{}) {
 	m.view.mu.RLock()
 	defer m.view.mu.RUnlock()
 	ss := m.sessions
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	return slices.Collect(maps.Keys(ss.behind)), ss.stirred
+	for s := range ss.behind {
+		if mux.hears(s.owes()) {
+			out = append(out, s)
+		}
+	}
+	return out, ss.stirred
 }
 
 // synced puts, for nodes that obey all that there is for them, the present revision in the place of the one that last

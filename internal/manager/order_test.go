@@ -41,3 +41,41 @@ func obey(t *testing.T, s *rawStream, revision int64) {
 		t.Fatal(err)
 	}
 }
+
+// TestMuxesDoNotWaitForOtherHosts: a host that came and has not obeyed its plan yet holds up nothing that is not its own.
+// Time stands still, so that no wait ends by itself.
+func TestMuxesDoNotWaitForOtherHosts(t *testing.T) {
+	r := newRigAt(t, store.NewMemory(), clock.NewFake(time.Now()))
+	r.apply(network(), hostNode(1), hostNode(2), muxNode(1), web(1))
+	one, two := r.raw("host1", "host"), r.raw("host2", "host")
+	obey(t, one, receive(t, one).Revision)
+	old := receive(t, two).Revision
+	mux := r.raw("mux1", "mux")
+	receive(t, mux)
+
+	moved := web(1)
+	moved.Endpoints[0].Backends[0].Port = 9000
+	last := r.apply(moved).Revision
+	if up := receive(t, one); up.Revision != last {
+		t.Fatalf("host1: %v", up)
+	}
+	obey(t, one, last)
+	if up := receive(t, mux); up.Revision != last {
+		t.Fatalf("mux: %v", up)
+	}
+
+	// What it has not heard of yet, and is its own, does.
+	last = r.apply(web(1, 2)).Revision
+	if up := receive(t, two); up.Revision != last {
+		t.Fatalf("host2: %v", up)
+	}
+	obey(t, one, last)
+	obey(t, two, old)
+	drained := web(1, 2)
+	drained.Endpoints[0].Backends[0].Drain = true
+	last = r.apply(drained).Revision
+	obey(t, two, last)
+	if up := receive(t, mux); up.Revision != last {
+		t.Fatalf("mux: %v: must hear of both changes at once", up)
+	}
+}

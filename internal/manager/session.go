@@ -42,6 +42,8 @@ type session struct {
 	// telling: an update is being made; told is the revision of the last one, obeyed the one that the node reported.
 	telling      bool
 	told, obeyed int64
+	// owed are endpoints whose bindings changed for a host since the last update that it obeys, with the revision.
+	owed map[string]int64
 	// behind is since when the node does not obey all that there is for it; late: it did not do so in time. Nobody waits
 	// for it until it was fast enough once.
 	behind    time.Time
@@ -74,7 +76,7 @@ type session struct {
 func newSession(ctx context.Context, id identity) *session {
 	s := &session{
 		name: id.name, role: lb.Role(id.role), cert: id.cert, dirty: map[string]bool{}, all: true, moved: true,
-		wake: make(chan struct{}, 1), sent: map[string]*apiv1.PlanItem{}, acked: -1,
+		owed: map[string]int64{}, wake: make(chan struct{}, 1), sent: map[string]*apiv1.PlanItem{}, acked: -1,
 	}
 	s.writing.response = responseOf(ctx)
 	s.ctx, s.end = context.WithCancelCause(ctx)
@@ -92,6 +94,29 @@ func (s *session) tell(keys []string, all bool) {
 	s.signal()
 	s.mu.Unlock()
 	s.of.review(s)
+}
+
+// owe notes endpoints of which the host must hear. It is called while the view is locked, before tell.
+func (s *session) owe(endpoints []string, revision int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range endpoints {
+		s.owed[e] = revision
+	}
+}
+
+// owes are the endpoints of which the host has not obeyed everything.
+func (s *session) owes() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.owed))
+}
+
+// hears tells whether something is to be told of one of the items.
+func (s *session) hears(keys []string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(keys) > 0 && s.all || slices.ContainsFunc(keys, func(key string) bool { return s.dirty[key] })
 }
 
 // maxQuestions is how many questions wait for a node that does not read.
@@ -149,10 +174,8 @@ func (s *session) sending(up *apiv1.PlanUpdate) {
 // updates returns what the node must hear now. deleted tells that its Node object went away, even when there is a new
 // one: that is for those who join afresh.
 func (s *session) updates(v *view) (out []*apiv1.PlanUpdate, deleted bool) {
-	dirty, all, moved, questions := s.take()
+	up, moved, deleted, questions := s.next(v)
 	if moved {
-		var up *apiv1.PlanUpdate
-		up, deleted = s.update(v, dirty, all)
 		if !up.Snapshot && up.Epoch == s.epoch && len(up.Upsert) == 0 && len(up.Delete) == 0 && !deleted {
 			up = nil
 		}
@@ -165,10 +188,20 @@ func (s *session) updates(v *view) (out []*apiv1.PlanUpdate, deleted bool) {
 	return append(out, questions...), deleted
 }
 
-// update is the difference between what the node has and what it must have.
-func (s *session) update(v *view, dirty map[string]bool, all bool) (up *apiv1.PlanUpdate, deleted bool) {
+// next empties the mailbox and makes the update that it calls for. The view stands still meanwhile: the update holds
+// everything up to its revision.
+func (s *session) next(v *view) (up *apiv1.PlanUpdate, moved, deleted bool, questions []*apiv1.PlanUpdate) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
+	dirty, all, moved, questions := s.take()
+	if moved {
+		up, deleted = s.updateLocked(v, dirty, all)
+	}
+	return up, moved, deleted, questions
+}
+
+// updateLocked is the difference between what the node has and what it must have.
+func (s *session) updateLocked(v *view, dirty map[string]bool, all bool) (up *apiv1.PlanUpdate, deleted bool) {
 	up = &apiv1.PlanUpdate{Revision: v.planRev, Epoch: v.state.Epoch, Snapshot: !s.snapshot}
 	node := v.state.Nodes[s.name]
 	deleted = s.cert != nil && v.revokedLocked(s.cert)
@@ -236,7 +269,7 @@ func (ss *sessions) add(s *session) {
 	ss.count++
 	s.number, s.of = ss.count, ss
 	ss.byNode[s.name], ss.open[s] = s, true
-	ss.reviewLocked(s)
+	ss.reviewLocked(s, false)
 }
 
 // remove reports whether the session still was the node's.

@@ -96,7 +96,7 @@ func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, 
 			return connect.NewError(connect.CodeUnavailable, context.Cause(n.m.ctx))
 		}
 		if s.role == lb.RoleMux {
-			n.m.awaitHosts(s.ctx)
+			n.m.awaitHosts(s.ctx, s)
 		}
 		ups, deleted := s.updates(n.m.view)
 		if h := n.m.healthFor(s, len(ups) > 0 && ups[0].GetSnapshot()); h != nil {

@@ -105,7 +105,7 @@ type change struct {
 	items    []string
 	muxItems map[string][]string
 	// bindings that may have changed, by the host address they have or had.
-	bindings map[netip.Addr][]string
+	bindings map[netip.Addr]*bindings
 	// endpoints whose state, owner or surroundings changed.
 	endpoints []lb.EndpointKey
 	// revoked are the ids of access tokens that are gone.
