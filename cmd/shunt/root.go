@@ -104,6 +104,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newManager())
 	root.AddCommand(newRun())
 	root.AddCommand(newBench(g))
+	root.AddCommand(newBenchSwarm())
 	root.AddCommand(newLab(g))
 	root.AddCommand(newLabServer(), newLabLoad())
 	root.InitDefaultHelpCmd()

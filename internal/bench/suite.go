@@ -74,6 +74,8 @@ type Options struct {
 	// Katran is the path of Katran's balancer object, which the data-plane suite measures beside the mux; empty: it does
 	// not.
 	Katran string
+	// Program is the shunt program that suites start; empty: this one.
+	Program string
 }
 
 // progressf formats a line of progress.
@@ -94,7 +96,7 @@ var later = map[string][]string{
 
 // Suites returns all suites, in the order in which "all" runs them.
 func Suites() []Suite {
-	return []Suite{dataplaneSuite, liveSuite, ringsSuite, memorySuite, httpSuite, controlSuite, failoverSuite}
+	return []Suite{dataplaneSuite, liveSuite, ringsSuite, memorySuite, httpSuite, controlSuite, failoverSuite, nodesSuite}
 }
 
 // Find returns the named suite.
