@@ -14,6 +14,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/shuntlb/shunt/internal/manager"
 	"github.com/shuntlb/shunt/internal/metrics"
@@ -46,7 +47,12 @@ Everything is kept in the data directory; back it up whole. docs/ops/members.md 
 			return runManager(cmd.Context(), f, cmd.ErrOrStderr())
 		},
 	}
-	fl := cmd.Flags()
+	f.register(cmd.Flags())
+	return cmd
+}
+
+// register adds all flags, which gives every field its default.
+func (f *managerFlags) register(fl *pflag.FlagSet) {
 	fl.StringVar(&f.data, "data", "/var/lib/shunt/manager", "data directory")
 	fl.StringVar(&f.listen, "listen", ":8443", "`address:port` of the API")
 	fl.StringVar(&f.advertise, "advertise", "", "`address:port` that nodes and clients use, when it differs from --listen")
@@ -59,7 +65,6 @@ Everything is kept in the data directory; back it up whole. docs/ops/members.md 
 	fl.DurationVar(&f.replaceAfter, "replace-after", manager.DefaultReplaceAfter, "how long a mux must be away until others get its VIPs; 0: never")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
 	f.store.register(fl)
-	return cmd
 }
 
 func (f *managerFlags) check() error {

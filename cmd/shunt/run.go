@@ -20,6 +20,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
@@ -70,6 +71,8 @@ one can become the other.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runSingle(cmd.Context(), f, cmd.ErrOrStderr()) },
 	}
+	// What this command has no flag for is as `shunt manager` has it.
+	f.manager.register(pflag.NewFlagSet("manager", pflag.ContinueOnError))
 	fl := cmd.Flags()
 	fl.StringVarP(&f.file, "file", "f", "", "YAML file, or directory of .yaml files, with everything that is wanted")
 	f.mux.register(cmd)
