@@ -416,6 +416,19 @@ func (f *fakeManager) decide() {
 	}
 }
 
+// place puts the IPv4 VIP of the service on two muxes, which leaves a third, and has no mux for the other one.
+func (f *fakeManager) place() {
+	for i, n := range f.status.GetNodes() {
+		if n.GetRole() == "mux" {
+			n.Vips = uint32(i + 1)
+		}
+	}
+	f.status.Placements = []*apiv1.VIPPlacement{
+		{Service: "web", Vip: "203.0.113.10", Replicas: 2, Muxes: []string{"mux1", "mux2"}, Leaving: []string{"mux3"}},
+		{Service: "web", Vip: "2001:db8:f::10", Replicas: 2, Missing: "muxes that are up and do not drain: 0"},
+	}
+}
+
 // happen makes a service lose backends, a node come back, and people change and be refused things.
 func (f *fakeManager) happen() {
 	at := func(second int) *timestamppb.Timestamp {

@@ -87,6 +87,8 @@ func happen(t *testing.T, fake *fakeManager, what string) {
 		fake.happen()
 	case "decide":
 		fake.decide()
+	case "place":
+		fake.place()
 	case "denied":
 		fake.fail = connect.NewError(connect.CodePermissionDenied, errors.New("role viewer may not write"))
 	case "member away":

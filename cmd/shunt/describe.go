@@ -90,6 +90,15 @@ func describeRecords(g *globals, w io.Writer, kind lb.Kind, o *apiv1.Object, sta
 	case lb.KindService:
 		out["backends"] = backendView(status, objectName(o)).records
 		out["endpoints"] = endpointView(status, objectName(o)).records
+		placements := []any{}
+		for _, p := range status.GetPlacements() {
+			text, err := rawJSON(p)
+			if err != nil {
+				return err
+			}
+			placements = append(placements, text)
+		}
+		out["placements"] = placements
 	case lb.KindNode:
 		if n := nodeStatus(status, objectName(o)); n != nil {
 			if out["status"], err = rawJSON(n); err != nil {
@@ -148,6 +157,7 @@ func (d *description) service(s *lb.Service) {
 	d.field("VIPs", strings.ReplaceAll(commas(s.VIPs), ",", ", "))
 	d.shared(s)
 	d.stamp()
+	d.placements()
 	d.decided, d.members = decisionsOf(d.status), map[string][]memberReport{}
 	for _, m := range reports(d.status, s.Name) {
 		key := memberKey(m.MemberStatus)

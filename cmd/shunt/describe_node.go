@@ -15,6 +15,12 @@ func (d *description) node(o *lb.Node) {
 	d.field("Role", string(o.Role))
 	d.field("Zone", o.Zone)
 	d.field("Addresses", strings.ReplaceAll(commas(o.Addresses), ",", ", "))
+	if o.Role == lb.RoleMux {
+		d.field("VIPs", vipsText(o, nodeStatus(d.status, o.Name)))
+		if o.Capacity.Packets > 0 {
+			d.field("Capacity", fmt.Sprintf("%d packets a second", o.Capacity.Packets))
+		}
+	}
 	d.stamp()
 	n := nodeStatus(d.status, o.Name)
 	state, _ := nodeState(o, n)

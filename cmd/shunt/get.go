@@ -179,7 +179,7 @@ func objectRows(kind lb.Kind, objects []*apiv1.Object, status *apiv1.StatusRespo
 // headings of the tables of stored objects.
 var headings = map[lb.Kind][]string{
 	lb.KindService: {"NAME", "TENANT", "VIP", "ENDPOINTS", "HEALTHY"},
-	lb.KindNode:    {"NAME", "ROLE", "ZONE", "ADDRESS", "STATE", "SYNCED"},
+	lb.KindNode:    {"NAME", "ROLE", "ZONE", "ADDRESS", "VIPS", "STATE", "SYNCED"},
 	lb.KindNetwork: {"NAME", "VIPS", "UNDERLAY", "MTU", "TUNNEL-SOURCES", "ENCAP"},
 	lb.KindTenant:  {"NAME", "WEIGHT", "SERVICES", "ENDPOINTS", "BACKENDS", "CHANGES/MIN"},
 	lb.KindPolicy:  {"NAME", "TENANT", "PACKETS,FLOWS,PINGS", "ALLOWED,DENIED", "PLACEMENT", "SERVICES"},
@@ -203,8 +203,9 @@ func objectRow(object lb.Object, status *apiv1.StatusResponse, healthy map[strin
 		}
 		return []string{o.Name, o.Tenant, commas(o.VIPs), strings.Join(endpoints, ","), fmt.Sprintf("%d/%d", healthy[o.Name], members)}
 	case *lb.Node:
-		state, synced := nodeState(o, nodeStatus(status, o.Name))
-		return []string{o.Name, string(o.Role), o.Zone, commas(o.Addresses), state, synced}
+		n := nodeStatus(status, o.Name)
+		state, synced := nodeState(o, n)
+		return []string{o.Name, string(o.Role), o.Zone, commas(o.Addresses), vipsText(o, n), state, synced}
 	case *lb.Network:
 		return []string{o.Name, commas(o.VIPs), commas(o.Underlay), fmt.Sprint(o.MTU), commas(o.TunnelSources), o.Encap}
 	case *lb.Tenant:

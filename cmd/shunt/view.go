@@ -23,7 +23,12 @@ type view struct {
 
 // status reads what the nodes reported, nodes in order of name.
 func (c *client) status(ctx context.Context, node string) (*apiv1.StatusResponse, error) {
-	response, err := c.Status(ctx, connect.NewRequest(&apiv1.StatusRequest{Node: node}))
+	return c.ask(ctx, connect.NewRequest(&apiv1.StatusRequest{Node: node}))
+}
+
+// ask asks for a status; its nodes are ordered by name.
+func (c *client) ask(ctx context.Context, request *connect.Request[apiv1.StatusRequest]) (*apiv1.StatusResponse, error) {
+	response, err := c.Status(ctx, request)
 	if err != nil {
 		return nil, err
 	}

@@ -91,12 +91,12 @@ var later = map[string][]string{
 		"quic-plain/1Mi", "quic-aes/1Mi", "host/in", "host/out", "host/repair",
 	},
 	"control": {"flips-2000", "flips-20000"},
-	"rings":   nil, "health": nil, "snat": nil, "place": nil,
+	"rings":   nil, "health": nil, "snat": nil,
 }
 
 // Suites returns all suites, in the order in which "all" runs them.
 func Suites() []Suite {
-	return []Suite{dataplaneSuite, liveSuite, ringsSuite, memorySuite, httpSuite, controlSuite, failoverSuite, nodesSuite}
+	return []Suite{dataplaneSuite, liveSuite, ringsSuite, memorySuite, httpSuite, controlSuite, failoverSuite, nodesSuite, placeSuite}
 }
 
 // Find returns the named suite.

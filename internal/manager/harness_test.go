@@ -206,11 +206,17 @@ type node struct {
 	// refuse makes Apply fail.
 	mu     sync.Mutex
 	refuse error
+	// applied sees plans, under mu; status replaces what is reported.
+	applied func(plan.Plan)
+	status  func() *apiv1.NodeStatus
 }
 
 func (n *node) Apply(ctx context.Context, p plan.Plan) error {
 	n.mu.Lock()
 	err := n.refuse
+	if n.applied != nil {
+		n.applied(p)
+	}
 	n.mu.Unlock()
 	select {
 	case n.plans <- p:
@@ -220,6 +226,12 @@ func (n *node) Apply(ctx context.Context, p plan.Plan) error {
 }
 
 func (n *node) Status() *apiv1.NodeStatus {
+	n.mu.Lock()
+	status := n.status
+	n.mu.Unlock()
+	if status != nil {
+		return status()
+	}
 	return &apiv1.NodeStatus{Routes: []*apiv1.RouteStatus{{Prefix: "203.0.113.10/32", Advertised: true}}}
 }
 
@@ -287,6 +299,21 @@ func (n *node) until(what string, fits func(plan.Plan) bool) plan.Plan {
 		case <-n.t.Context().Done():
 			n.t.Fatalf("waiting for %s", what)
 		}
+	}
+}
+
+// placed waits until the first VIP of a service is on so many muxes, which it returns, and leaves so many.
+func (r *rig) placed(service string, muxes, leaving int) []string {
+	r.t.Helper()
+	for {
+		res, err := r.admin.Status(r.t.Context(), connect.NewRequest(&apiv1.StatusRequest{Service: service}))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if p := res.Msg.GetPlacements()[0]; len(p.GetMuxes()) == muxes && len(p.GetLeaving()) == leaving {
+			return p.GetMuxes()
+		}
+		<-time.After(10 * time.Millisecond)
 	}
 }
 
