@@ -94,9 +94,14 @@ func (t bearerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	token, err := t.get(r.Context())
 	if err != nil {
-		return nil, err
+		return nil, tokenError{err}
 	}
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", "Bearer "+token)
 	return t.next.RoundTrip(r)
 }
+
+// tokenError: there is no token to send.
+type tokenError struct{ error }
+
+func (e tokenError) Unwrap() error { return e.error }

@@ -3,7 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/pem"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
@@ -26,6 +26,7 @@ import (
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/fields"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/pki"
 )
 
 // fakeManager keeps objects in a map and reports what the test says.
@@ -42,41 +43,87 @@ type fakeManager struct {
 	// meddle is another person's change, made once, just before the next Apply.
 	meddle func()
 	url    string
+	server *httptest.Server
+	// streams counts the watches of objects and events.
+	streams int
+	// applied counts the calls of Apply.
+	applied int
+	// before runs before every call; its error is the answer.
+	before func() error
 }
 
 // startFake serves a fake manager over TLS and makes it the configured one.
 func startFake(t *testing.T) *fakeManager {
 	t.Helper()
-	fake := &fakeManager{objects: map[string]*apiv1.Object{}, status: &apiv1.StatusResponse{}, members: &apiv1.MembersResponse{Members: []*apiv1.Member{
-		{Name: "m1", Address: "10.99.0.11:8443", Peer: "10.99.0.11:8444", Leader: true, Healthy: true, Version: "v1.2.3", Revision: 42, Nodes: 7},
-		{Name: "m2", Address: "10.99.0.12:8443", Peer: "10.99.0.12:8444", Healthy: true, Version: "v1.2.3", Revision: 41, Nodes: 3},
-	}}}
-	mux := http.NewServeMux()
-	mux.Handle(shuntv1connect.NewManagerHandler(fake))
-	server := httptest.NewUnstartedServer(mux)
-	server.EnableHTTP2 = true
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	return startFakes(t, 1)[0]
+}
+
+// startFakes serves several fake managers of one CA, and makes them the configured ones, in order.
+func startFakes(t *testing.T, n int) []*fakeManager {
+	t.Helper()
+	ca := newTestCA(t)
+	var all []*fakeManager
 	var text strings.Builder
-	fmt.Fprintf(&text, "server: %s\nca: |\n", server.URL)
-	for line := range strings.Lines(string(ca)) {
+	text.WriteString("server:\n")
+	for range n {
+		fake := &fakeManager{objects: map[string]*apiv1.Object{}, status: &apiv1.StatusResponse{}, members: &apiv1.MembersResponse{Members: []*apiv1.Member{
+			{Name: "m1", Address: "10.99.0.11:8443", Peer: "10.99.0.11:8444", Leader: true, Healthy: true, Version: "v1.2.3", Revision: 42, Nodes: 7},
+			{Name: "m2", Address: "10.99.0.12:8443", Peer: "10.99.0.12:8444", Healthy: true, Version: "v1.2.3", Revision: 41, Nodes: 3},
+		}}}
+		mux := http.NewServeMux()
+		mux.Handle(shuntv1connect.NewManagerHandler(fake))
+		fake.server = httptest.NewUnstartedServer(mux)
+		fake.server.EnableHTTP2 = true
+		fake.server.TLS = ca.server(t)
+		fake.server.StartTLS()
+		t.Cleanup(fake.server.Close)
+		fake.url = fake.server.URL
+		fmt.Fprintf(&text, "- %s\n", fake.url)
+		all = append(all, fake)
+	}
+	text.WriteString("ca: |\n")
+	for line := range strings.Lines(string(ca.CertPEM())) {
 		text.WriteString("  " + line)
 	}
-	fake.url = server.URL
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv(configVariable, file)
 	t.Setenv(tokenVariable, "")
-	return fake
+	return all
+}
+
+// testCA signs the certificates of fake managers, which have no name but the one of every manager.
+type testCA struct{ *pki.CA }
+
+func newTestCA(t *testing.T) testCA {
+	t.Helper()
+	ca, err := pki.NewCA("test", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return testCA{ca}
+}
+
+func (ca testCA) server(t *testing.T) *tls.Config {
+	t.Helper()
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := ca.Manager("m", key, nil, nil, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{*cert}, NextProtos: []string{"h2", "http/1.1"}}
 }
 
 func (f *fakeManager) Apply(_ context.Context, r *connect.Request[apiv1.ApplyRequest]) (*connect.Response[apiv1.ApplyResponse], error) {
-	if f.fail != nil {
-		return nil, f.fail
+	if err := f.called(); err != nil {
+		return nil, err
 	}
+	f.applied++
 	if meddle := f.meddle; meddle != nil {
 		f.meddle = nil
 		meddle()
@@ -198,8 +245,8 @@ func (f *fakeManager) Delete(_ context.Context, r *connect.Request[apiv1.DeleteR
 }
 
 func (f *fakeManager) Get(_ context.Context, r *connect.Request[apiv1.GetRequest]) (*connect.Response[apiv1.GetResponse], error) {
-	if f.fail != nil {
-		return nil, f.fail
+	if err := f.called(); err != nil {
+		return nil, err
 	}
 	kind := lb.Kind(r.Msg.GetKind())
 	response := &apiv1.GetResponse{Revision: f.revision}
@@ -214,14 +261,39 @@ func (f *fakeManager) Get(_ context.Context, r *connect.Request[apiv1.GetRequest
 	return connect.NewResponse(response), nil
 }
 
-// Watch sends what is there, a change of each sort, and ends.
+// called is the error that the test wants of a call.
+func (f *fakeManager) called() error {
+	if f.before != nil {
+		if err := f.before(); err != nil {
+			return err
+		}
+	}
+	return f.fail
+}
+
+// errRevokedToken ends every second watch.
+var errRevokedToken = connect.NewError(connect.CodeUnauthenticated, errors.New("the access token was revoked"))
+
+// Watch sends what is there, a change of each sort, and ends. The next one finds the first object changed and the last of
+// several gone, and ends with a refusal.
 func (f *fakeManager) Watch(_ context.Context, r *connect.Request[apiv1.WatchRequest], s *connect.ServerStream[apiv1.WatchResponse]) error {
+	if err := f.called(); err != nil {
+		return err
+	}
 	kind := lb.Kind(r.Msg.GetKind())
 	var present []*apiv1.Object
 	for _, key := range slices.Sorted(maps.Keys(f.objects)) {
 		if strings.HasPrefix(key, kind.Plural()+"/") {
 			present = append(present, f.objects[key])
 		}
+	}
+	if f.streams++; f.streams%2 == 0 {
+		present[0] = proto.CloneOf(present[0])
+		present[0].Revision++
+		if err := s.Send(&apiv1.WatchResponse{Revision: f.revision + 3, Upserted: present[:max(1, len(present)-1)], Synced: true}); err != nil {
+			return err
+		}
+		return errRevokedToken
 	}
 	if err := s.Send(&apiv1.WatchResponse{Revision: f.revision, Upserted: present, Synced: true}); err != nil {
 		return err
@@ -256,7 +328,7 @@ func (f *fakeManager) Trace(_ context.Context, r *connect.Request[apiv1.TraceReq
 	return connect.NewResponse(response), nil
 }
 
-// Events sends what happened one by one and ends, whatever is asked.
+// Events sends what happened one by one and ends. Every second one that follows ends with a refusal.
 func (f *fakeManager) Events(_ context.Context, r *connect.Request[apiv1.EventsRequest], s *connect.ServerStream[apiv1.EventsResponse]) error {
 	for _, e := range f.events {
 		wanted := (r.Msg.GetKind() == "" || r.Msg.GetKind() == e.GetKind()) && (r.Msg.GetName() == "" || r.Msg.GetName() == e.GetName())
@@ -265,6 +337,11 @@ func (f *fakeManager) Events(_ context.Context, r *connect.Request[apiv1.EventsR
 		}
 		if err := s.Send(&apiv1.EventsResponse{Events: []*apiv1.Event{e}}); err != nil {
 			return err
+		}
+	}
+	if r.Msg.GetFollow() {
+		if f.streams++; f.streams%2 == 0 {
+			return errRevokedToken
 		}
 	}
 	return nil

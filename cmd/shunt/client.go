@@ -16,24 +16,25 @@ import (
 	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/pki"
 )
 
 // callTimeout bounds every call but watches.
 const callTimeout = 30 * time.Second
 
-// client speaks with one manager.
+// client speaks with the managers, one at a time.
 type client struct {
 	shuntv1connect.ManagerClient
-	server string
+	servers *servers
 }
 
-// connect makes a client of the configured manager. It does not dial yet.
+// connect makes a client of the configured managers. It does not dial yet.
 func (g *globals) connect() (*client, error) {
 	c, err := g.load()
 	if err != nil {
 		return nil, err
 	}
-	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool()}
+	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool(), ServerName: pki.ServerName}
 	bearer, err := c.credentials()
 	if err != nil {
 		return nil, err
@@ -51,14 +52,19 @@ func (g *globals) connect() (*client, error) {
 	transport := &http.Transport{
 		TLSClientConfig:     tlsConfig,
 		ForceAttemptHTTP2:   true,
-		DialContext:         netdev.Dialer(c.namespace),
-		TLSHandshakeTimeout: 10 * time.Second,
+		DialContext:         bounded(netdev.Dialer(c.namespace)),
+		TLSHandshakeTimeout: handshakeTimeout,
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}
-	server := strings.TrimSuffix(c.Server, "/")
+	servers, err := newServers(c.Server, transport)
+	if err != nil {
+		return nil, err
+	}
 	// A redirect would take the token to somebody else; the API has none.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	hc := &http.Client{Transport: bearerTransport{transport, bearer}, CheckRedirect: stay}
-	return &client{shuntv1connect.NewManagerClient(hc, server), server}, nil
+	hc := &http.Client{Transport: bearerTransport{servers, bearer}, CheckRedirect: stay}
+	persist := connect.WithInterceptors(connect.UnaryInterceptorFunc(servers.unary))
+	return &client{shuntv1connect.NewManagerClient(hc, c.Server[0], persist), servers}, nil
 }
 
 // call makes a client and bounds what is done with it.
@@ -81,18 +87,31 @@ func (c *client) explain(err error) error {
 	if faults := violations(call); len(faults) > 0 {
 		return &lb.Error{Violations: faults}
 	}
+	var lost lostAnswer
+	var none *unreachable
+	switch {
+	case errors.As(err, &lost) && lost.read:
+		return fmt.Errorf("the connection to a manager broke before it answered: %w", lost)
+	case errors.As(err, &lost):
+		return fmt.Errorf("the connection to a manager broke before it answered, and the change may have been made or not: %w", lost)
+	case errors.As(err, &none) && len(c.servers.urls) > 1:
+		return fmt.Errorf("no manager can be reached: %w", none)
+	}
 	switch call.Code() {
 	case connect.CodeUnavailable:
-		if connect.IsWireError(err) {
-			return fmt.Errorf("manager %s: cannot answer now, and a change may have been made or not: %s", c.server, call.Message())
+		switch {
+		case noLeader(err):
+			return fmt.Errorf("manager %s: %s, and nothing was changed", c.servers, call.Message())
+		case connect.IsWireError(err):
+			return fmt.Errorf("manager %s: cannot answer now, and a change may have been made or not: %s", c.servers, call.Message())
 		}
-		return fmt.Errorf("manager %s: cannot be reached: %s", c.server, call.Message())
+		return fmt.Errorf("manager %s: cannot be reached: %s", c.servers, call.Message())
 	case connect.CodeDeadlineExceeded:
-		return fmt.Errorf("manager %s: no answer within %s", c.server, callTimeout)
+		return fmt.Errorf("manager %s: no answer within %s", c.servers, callTimeout)
 	case connect.CodeInvalidArgument, connect.CodeNotFound, connect.CodeFailedPrecondition, connect.CodeAborted:
 		return errors.New(call.Message())
 	}
-	return fmt.Errorf("manager %s: %s: %s", c.server, strings.ReplaceAll(call.Code().String(), "_", " "), call.Message())
+	return fmt.Errorf("manager %s: %s: %s", c.servers, strings.ReplaceAll(call.Code().String(), "_", " "), call.Message())
 }
 
 // violations are the faults that the manager found.

@@ -6,29 +6,25 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/url"
 	"os"
 	"path/filepath"
 
 	yaml "github.com/goccy/go-yaml"
 
+	"github.com/shuntlb/shunt/internal/lab"
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
 // configVariable names the environment variable that names the client configuration.
 const configVariable = "SHUNT_CONFIG"
 
-// Where a manager and a lab leave the configuration of their admin.
-const (
-	adminConfig = "/var/lib/shunt/manager/admin.yaml"
-	labConfig   = "/run/shunt/lab/%s/manager1/data/admin.yaml"
-	labManager  = "%s-manager1"
-)
+// adminConfig is where a manager leaves the configuration of its admin.
+const adminConfig = "/var/lib/shunt/manager/admin.yaml"
 
-// clientConfig is how to reach a manager and as whom; the PEM texts are inline.
+// clientConfig is how to reach the managers and as whom; the PEM texts are inline.
 type clientConfig struct {
-	// Server is the URL of the manager, https://address:port.
-	Server string `yaml:"server"`
+	// Server are the URLs of managers, https://address:port, any of which will do.
+	Server serverList `yaml:"server"`
 	// CA is the certificate that the manager's must be signed with.
 	CA string `yaml:"ca"`
 	// Cert and Key are the client's own.
@@ -90,17 +86,24 @@ func (g *globals) loadLab() (*clientConfig, error) {
 	if g.config != "" {
 		return nil, usagef("--lab and --config exclude each other")
 	}
-	c, err := readConfig(fmt.Sprintf(labConfig, g.lab))
+	l, err := lab.FindAccess(g.lab)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("lab %s: is not up, see shunt lab status", g.lab)
 	}
 	if err != nil {
 		return nil, err
 	}
-	c.namespace = fmt.Sprintf(labManager, g.lab)
-	if !netdev.Exists(c.namespace) {
-		return nil, fmt.Errorf("lab %s: namespace %s: does not exist, see shunt lab status", g.lab, c.namespace)
+	c, err := readConfig(l.AdminConfig)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("lab %s: is not up, see shunt lab status", g.lab)
 	}
+	if err != nil {
+		return nil, err
+	}
+	if !netdev.Exists(l.Namespace) {
+		return nil, fmt.Errorf("lab %s: namespace %s: does not exist, see shunt lab status", g.lab, l.Namespace)
+	}
+	c.Server, c.namespace = l.Servers, l.Namespace
 	return c, c.override(g.server)
 }
 
@@ -120,19 +123,16 @@ func readConfig(file string) (*clientConfig, error) {
 	return &c, nil
 }
 
-// override puts another server in place of the file's, unless it is empty.
-func (c *clientConfig) override(server string) error {
-	where := c.file + ": server"
+// override puts other managers in place of the file's, unless server is empty.
+func (c *clientConfig) override(server string) (err error) {
 	if server != "" {
-		c.Server, where = server, "--server"
-	}
-	u, err := url.Parse(c.Server)
-	if err == nil && u.Scheme == "https" && u.Host != "" && (u.Path == "" || u.Path == "/") {
+		if c.Server, err = parseServers(server); err != nil {
+			return usageError{fmt.Errorf("--server: %w", err)}
+		}
 		return nil
 	}
-	err = fmt.Errorf("%s: %q: must be a URL such as https://10.99.0.11:8443", where, c.Server)
-	if server != "" {
-		return usageError{err}
+	if c.Server, err = parseServers(c.Server...); err != nil {
+		return fmt.Errorf("%s: server: %w", c.file, err)
 	}
-	return err
+	return nil
 }

@@ -48,7 +48,15 @@ func eventsRequest(object string, since time.Duration) (*apiv1.EventsRequest, er
 }
 
 // events reads what happened, oldest first.
-func (c *client) events(ctx context.Context, request *apiv1.EventsRequest) ([]*apiv1.Event, error) {
+func (c *client) events(ctx context.Context, request *apiv1.EventsRequest) (out []*apiv1.Event, err error) {
+	err = c.servers.persist(ctx, true, func() error {
+		out, err = c.eventsOnce(ctx, request)
+		return err
+	})
+	return out, err
+}
+
+func (c *client) eventsOnce(ctx context.Context, request *apiv1.EventsRequest) ([]*apiv1.Event, error) {
 	stream, err := c.Events(ctx, connect.NewRequest(request))
 	if err != nil {
 		return nil, err
@@ -88,35 +96,37 @@ func eventRow(e *apiv1.Event) []string {
 	}
 }
 
-// followEvents prints what happened and goes on with what happens, until ctx ends or the manager goes.
-func (g *globals) followEvents(ctx context.Context, w io.Writer, request *apiv1.EventsRequest) error {
+// followEvents prints what happened and goes on with what happens, until ctx ends. It survives the loss of managers: see
+// follow.
+func (g *globals) followEvents(ctx context.Context, w io.Writer, note func(string), request *apiv1.EventsRequest) error {
 	c, err := g.connect()
 	if err != nil {
 		return err
 	}
 	request.Follow = true
-	stream, err := c.Events(ctx, connect.NewRequest(request))
-	if err != nil {
-		return c.explain(err)
-	}
-	defer stream.Close()
 	if g.format == formatTable {
 		fmt.Fprintf(w, "%-20s  %-8s  %-24s  %-18s  %-5s  %s\n", "TIME", "SEVERITY", "OBJECT", "REASON", "COUNT", "MESSAGE")
 	}
-	for stream.Receive() {
-		for _, e := range stream.Msg().GetEvents() {
-			if err := g.printEvent(w, e); err != nil {
-				return err
+	tail := &eventTail{}
+	return c.follow(ctx, note, func(begun func()) error {
+		stream, err := c.Events(ctx, connect.NewRequest(tail.resume(request)))
+		if err != nil {
+			return err
+		}
+		defer stream.Close()
+		for stream.Receive() {
+			begun()
+			for _, e := range stream.Msg().GetEvents() {
+				if !tail.fresh(e) {
+					continue
+				}
+				if err := g.printEvent(w, e); err != nil {
+					return err
+				}
 			}
 		}
-	}
-	if ctx.Err() != nil {
-		return nil
-	}
-	if err := stream.Err(); err != nil {
-		return c.explain(err)
-	}
-	return fmt.Errorf("manager %s: ended the watch", c.server)
+		return stream.Err()
+	})
 }
 
 // printEvent prints a row of fixed columns, a YAML document, or one JSON object a line.

@@ -47,6 +47,7 @@ func newGet(g *globals) *cobra.Command {
 		},
 		ValidArgsFunction: g.completeNames("backends", "endpoints", "flows", "events"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			note := func(text string) { fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", cmd.CommandPath(), text) }
 			name := ""
 			if len(args) > 1 {
 				name = args[1]
@@ -57,7 +58,7 @@ func newGet(g *globals) *cobra.Command {
 					return err
 				}
 				if watch {
-					return g.followEvents(cmd.Context(), cmd.OutOrStdout(), request)
+					return g.followEvents(cmd.Context(), cmd.OutOrStdout(), note, request)
 				}
 				return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
 					return c.getEvents(ctx, g, cmd.OutOrStdout(), request)
@@ -94,14 +95,14 @@ func newGet(g *globals) *cobra.Command {
 				return usagef("kind: %q: must be %s, backend, endpoint, flows or events", args[0], kindWords)
 			}
 			if watch {
-				return g.watch(cmd.Context(), cmd.OutOrStdout(), kind, name)
+				return g.watch(cmd.Context(), cmd.OutOrStdout(), note, kind, name)
 			}
 			return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
 				return c.get(ctx, g, cmd.OutOrStdout(), kind, name)
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on with every change until interrupted")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on with every change until interrupted, also when a manager is lost")
 	cmd.Flags().DurationVar(&since, "since", 0, "only events of this last time, such as 1h; 0: of a week")
 	flows.register(cmd.Flags())
 	return cmd

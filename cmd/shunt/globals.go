@@ -12,7 +12,7 @@ import (
 
 // globals are the flags of every command that speaks with a manager.
 type globals struct {
-	server string // overrides the configuration's
+	server string // URLs; overrides the configuration's
 	config string // file of the client configuration
 	lab    string // name of a lab on this machine
 	format format
@@ -20,9 +20,9 @@ type globals struct {
 
 // register adds the flags.
 func (g *globals) register(flags *pflag.FlagSet) {
-	flags.StringVar(&g.server, "server", "", "manager to speak with, such as https://10.99.0.11:8443 (default: the configuration's)")
+	flags.StringVar(&g.server, "server", "", "manager to speak with, such as https://10.99.0.11:8443, or several separated by commas (default: the configuration's)")
 	flags.StringVar(&g.config, "config", "", "client configuration file (default: $SHUNT_CONFIG, ~/.config/shunt/config.yaml, /var/lib/shunt/manager/admin.yaml)")
-	flags.Var((*labNameValue)(&g.lab), "lab", "speak with the manager of this lab as its admin")
+	flags.Var((*labNameValue)(&g.lab), "lab", "speak with the managers of this lab as its admin")
 	flags.VarP(&g.format, "output", "o", "how to print: table, json or yaml")
 }
 

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
+	"strings"
 
 	"connectrpc.com/connect"
 
@@ -12,30 +15,29 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// watch prints the objects of a kind, then every change, until the context ends or the manager goes.
-func (g *globals) watch(ctx context.Context, w io.Writer, kind lb.Kind, name string) error {
+// watch prints the objects of a kind, then every change, until the context ends. It survives the loss of managers: see follow.
+func (g *globals) watch(ctx context.Context, w io.Writer, note func(string), kind lb.Kind, name string) error {
 	c, err := g.connect()
 	if err != nil {
 		return err
 	}
-	stream, err := c.Watch(ctx, connect.NewRequest(&apiv1.WatchRequest{Kind: string(kind), Name: name}))
-	if err != nil {
-		return c.explain(err)
-	}
-	defer stream.Close()
-	printer := &watchPrinter{w: w, format: g.format}
-	for stream.Receive() {
-		if err := printer.print(stream.Msg()); err != nil {
+	printer := &watchPrinter{w: w, format: g.format, told: map[watched]int64{}}
+	return c.follow(ctx, note, func(first func()) error {
+		stream, err := c.Watch(ctx, connect.NewRequest(&apiv1.WatchRequest{Kind: string(kind), Name: name}))
+		if err != nil {
 			return err
 		}
-	}
-	if ctx.Err() != nil {
-		return nil
-	}
-	if err := stream.Err(); err != nil {
-		return c.explain(err)
-	}
-	return fmt.Errorf("manager %s: ended the watch", c.server)
+		defer stream.Close()
+		for whole := true; stream.Receive(); whole = false {
+			if whole {
+				first()
+			}
+			if err := printer.print(stream.Msg(), whole); err != nil {
+				return err
+			}
+		}
+		return stream.Err()
+	})
 }
 
 // watchPrinter prints changes as they come: table rows after one heading, YAML documents, or one JSON object a line.
@@ -43,6 +45,18 @@ type watchPrinter struct {
 	w       io.Writer
 	format  format
 	started bool
+	// told are the objects that it printed and that are not deleted, with their revisions.
+	told map[watched]int64
+}
+
+// watched names an object.
+type watched struct {
+	kind lb.Kind
+	name string
+}
+
+func compareWatched(a, b watched) int {
+	return strings.Compare(lb.Ref(a.kind, a.name), lb.Ref(b.kind, b.name))
 }
 
 // event is a change as JSON.
@@ -54,34 +68,54 @@ type event struct {
 	Object   json.RawMessage `json:"object,omitempty"`
 }
 
-func (p *watchPrinter) print(r *apiv1.WatchResponse) error {
+// print prints what a response tells. The first one of a stream is whole, all that there is: then only what differs from
+// what was told before is printed.
+func (p *watchPrinter) print(r *apiv1.WatchResponse, whole bool) error {
 	if !p.started && p.format == formatTable {
 		if err := p.row([]string{"EVENT", "REVISION", "NAME"}); err != nil {
 			return err
 		}
 	}
+	news := !p.started || !whole
 	p.started = true
+	gone := map[watched]bool{}
+	if whole {
+		for o := range p.told {
+			gone[o] = true
+		}
+	}
 	for _, o := range r.GetUpserted() {
-		if err := p.upserted(r.GetRevision(), o); err != nil {
+		object, err := domainObject(o)
+		if err != nil {
+			return err
+		}
+		id := watched{object.Kind(), object.ObjectName()}
+		delete(gone, id)
+		if revision, told := p.told[id]; whole && told && revision == o.GetRevision() {
+			continue
+		}
+		p.told[id], news = o.GetRevision(), true
+		if err := p.upserted(r.GetRevision(), o, object); err != nil {
 			return err
 		}
 	}
 	for _, ref := range r.GetDeleted() {
-		if err := p.deleted(r.GetRevision(), ref); err != nil {
+		gone[watched{lb.Kind(ref.GetKind()), ref.GetName()}] = true
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(gone), compareWatched) {
+		delete(p.told, id)
+		news = true
+		if err := p.deleted(r.GetRevision(), id); err != nil {
 			return err
 		}
 	}
-	if r.GetSynced() && p.format == formatJSON {
+	if r.GetSynced() && news && p.format == formatJSON {
 		return p.line(event{Event: "synced", Revision: r.GetRevision()})
 	}
 	return nil
 }
 
-func (p *watchPrinter) upserted(revision int64, o *apiv1.Object) error {
-	object, err := domainObject(o)
-	if err != nil {
-		return err
-	}
+func (p *watchPrinter) upserted(revision int64, o *apiv1.Object, object lb.Object) error {
 	switch p.format {
 	case formatYAML:
 		_, err := fmt.Fprintf(p.w, "---\n%s", lb.Marshal(object))
@@ -96,14 +130,14 @@ func (p *watchPrinter) upserted(revision int64, o *apiv1.Object) error {
 	return p.row([]string{"upserted", fmt.Sprint(revision), lb.Ref(object.Kind(), object.ObjectName())})
 }
 
-func (p *watchPrinter) deleted(revision int64, ref *apiv1.ObjectRef) error {
-	name := lb.Ref(lb.Kind(ref.GetKind()), ref.GetName())
+func (p *watchPrinter) deleted(revision int64, id watched) error {
+	name := lb.Ref(id.kind, id.name)
 	switch p.format {
 	case formatYAML:
 		_, err := fmt.Fprintf(p.w, "---\n# deleted: %s\n", name)
 		return err
 	case formatJSON:
-		return p.line(event{Event: "deleted", Revision: revision, Kind: ref.GetKind(), Name: ref.GetName()})
+		return p.line(event{Event: "deleted", Revision: revision, Kind: string(id.kind), Name: id.name})
 	}
 	return p.row([]string{"deleted", fmt.Sprint(revision), name})
 }

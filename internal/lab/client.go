@@ -22,6 +22,30 @@ import (
 // AdminConfig is the client configuration that the lab's first manager made for its administrator.
 func (l *Lab) AdminConfig() string { return filepath.Join(l.managerData("manager1"), "admin.yaml") }
 
+// Access is how to speak to a lab's managers from anywhere on the machine.
+type Access struct {
+	// AdminConfig is the client configuration of the lab's administrator; its server is the first manager alone.
+	AdminConfig string
+	// Servers are the URLs of all managers, in order.
+	Servers []string
+	// Namespace is the network namespace to dial from: the router's, which outlives every manager.
+	Namespace string
+}
+
+// FindAccess reads it from the lab's directory; the error is an fs.ErrNotExist when there is no such lab.
+func FindAccess(name string) (Access, error) {
+	s, err := loadState(name)
+	if err != nil {
+		return Access{}, err
+	}
+	l := &Lab{Topology: s.Topology}
+	a := Access{AdminConfig: l.AdminConfig(), Namespace: Node{Name: "router1"}.Namespace(name)}
+	for _, n := range l.Topology.managers() {
+		a.Servers = append(a.Servers, "https://"+managerAddress(n))
+	}
+	return a, nil
+}
+
 // Client speaks to the lab's managers as their administrator, from the router: each connection goes to the first that
 // takes it. It fails as long as the first manager has not written its configuration.
 func (l *Lab) Client() (shuntv1connect.ManagerClient, error) {

@@ -115,7 +115,7 @@ func (f *eventFilter) read(pages []*page) ([]*apiv1.Event, error) {
 	return out, nil
 }
 
-// Events implements the API.
+// Events implements the API. A stream that follows begins with a response, which is empty when nothing happened yet.
 func (a api) Events(ctx context.Context, req *connect.Request[apiv1.EventsRequest], stream *connect.ServerStream[apiv1.EventsResponse]) error {
 	f := eventFilter{kind: req.Msg.GetKind(), name: req.Msg.GetName()}
 	if faults := eventFaults(req.Msg); len(faults) > 0 {
@@ -124,7 +124,7 @@ func (a api) Events(ctx context.Context, req *connect.Request[apiv1.EventsReques
 	if req.Msg.GetSince() != nil {
 		f.since = req.Msg.GetSince().AsTime()
 	}
-	for number := uint64(0); ; {
+	for number, begins := uint64(0), true; ; {
 		pages, next, grown := a.m.view.events.since(number, f.since)
 		number = next
 		events, err := f.read(pages)
@@ -139,6 +139,12 @@ func (a api) Events(ctx context.Context, req *connect.Request[apiv1.EventsReques
 		if !req.Msg.GetFollow() {
 			return nil
 		}
+		if begins && len(events) == 0 {
+			if err := stream.Send(&apiv1.EventsResponse{}); err != nil {
+				return err
+			}
+		}
+		begins = false
 		select {
 		case <-grown:
 		case <-ctx.Done():

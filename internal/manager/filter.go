@@ -138,12 +138,14 @@ func (s *scope) status(req *apiv1.StatusRequest, res *apiv1.StatusResponse) (boo
 	return true, nil
 }
 
+// events: an answer that is empty by itself says that the stream has begun.
 func (s *scope) events(res *apiv1.EventsResponse) bool {
+	begins := len(res.GetEvents()) == 0
 	res.Events = only(res.GetEvents(), func(e *apiv1.Event) bool {
 		kind := lb.Kind(e.GetKind())
 		return e.GetTenant() == s.tenant && kind != lb.KindNode && kind != lb.KindNetwork
 	})
-	return len(res.Events) > 0
+	return begins || len(res.Events) > 0
 }
 
 // vip refuses questions about other VIPs than the tenant's, whether others have them or nobody.

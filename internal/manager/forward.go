@@ -51,9 +51,11 @@ var leaders = map[string]bool{
 	shuntv1connect.ManagerAuditProcedure:        false,
 }
 
-// fresh are the procedures that any member serves, but not from a view that is behind what was acknowledged before.
+// fresh are the procedures that any member serves, but not from a view that is behind what was acknowledged before. A Watch
+// begins with no less than what its caller saw at another member.
 var fresh = map[string]bool{
 	shuntv1connect.ManagerGetProcedure:        true,
+	shuntv1connect.ManagerWatchProcedure:      true,
 	shuntv1connect.ManagerListAccessProcedure: true,
 }
 

@@ -10,12 +10,15 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
+// NoLeader is what a call hears that needs a leader while there is none. Nothing was done for it: it may be repeated.
+const NoLeader = "no manager leads at present"
+
 // Why a term ends, or a call that needs the leader fails.
 var (
 	// ErrFenced: another manager has taken the leadership.
 	ErrFenced = errors.New("another manager has taken the leadership")
 	// errNoLeader: nobody does what only a leader may do.
-	errNoLeader = errors.New("no manager leads at present")
+	errNoLeader = errors.New(NoLeader)
 )
 
 // notLeading is the refusal of what only a leader may do, when nothing of it was done: another leader may be asked.
