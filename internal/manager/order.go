@@ -125,7 +125,7 @@ func (m *Manager) synced(nodes []*apiv1.NodeStatus) {
 	m.view.mu.RLock()
 	defer m.view.mu.RUnlock()
 	for i, st := range nodes {
-		if s := m.sessions.get(st.GetName()); st.GetConnected() && s != nil && st.GetSyncedRevision() < m.view.planRev && s.settled() {
+		if s := m.sessions.get(st.GetName()); st.GetConnected() && s != nil && st.GetSyncedRevision() != m.view.planRev && s.settled() {
 			nodes[i] = edited(st, func(out *apiv1.NodeStatus) { out.SyncedRevision = m.view.planRev })
 		}
 	}

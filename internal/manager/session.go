@@ -32,6 +32,8 @@ type session struct {
 	number uint64
 	ctx    context.Context
 	end    context.CancelCauseFunc
+	// floor is the least revision that its updates have: see Manager.floor.
+	floor int64
 
 	mu sync.Mutex
 	// dirty are the items to look at; all means every item.
@@ -202,7 +204,7 @@ func (s *session) next(v *view) (up *apiv1.PlanUpdate, moved, deleted bool, ques
 
 // updateLocked is the difference between what the node has and what it must have.
 func (s *session) updateLocked(v *view, dirty map[string]bool, all bool) (up *apiv1.PlanUpdate, deleted bool) {
-	up = &apiv1.PlanUpdate{Revision: v.planRev, Epoch: v.state.Epoch, Snapshot: !s.snapshot}
+	up = &apiv1.PlanUpdate{Revision: max(v.planRev, s.floor), Epoch: v.state.Epoch, Snapshot: !s.snapshot}
 	node := v.state.Nodes[s.name]
 	deleted = s.cert != nil && v.revokedLocked(s.cert)
 	if deleted || node != nil && node.Role != s.role {

@@ -22,13 +22,19 @@ type rawStream = connect.BidiStreamForClient[apiv1.NodeReport, apiv1.PlanUpdate]
 // raw opens a node's stream without an agent, with the smallest window.
 func (r *rig) raw(name, role string) *rawStream {
 	r.t.Helper()
+	return r.rawAt(name, role, 0, 0)
+}
+
+// rawAt opens one of a node that obeys an epoch and a revision.
+func (r *rig) rawAt(name, role string, epoch, revision int64) *rawStream {
+	r.t.Helper()
 	tr := &http.Transport{
 		TLSClientConfig: r.as(r.ca(), name, role), ForceAttemptHTTP2: true,
 		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 64 << 10},
 	}
 	r.t.Cleanup(tr.CloseIdleConnections)
 	s := shuntv1connect.NewNodeProtocolClient(&http.Client{Transport: tr}, "https://"+r.addr).Sync(r.t.Context())
-	if err := s.Send(&apiv1.NodeReport{Hello: &apiv1.Hello{Name: name, Role: role}}); err != nil {
+	if err := s.Send(&apiv1.NodeReport{Hello: &apiv1.Hello{Name: name, Role: role, Epoch: epoch, HaveRevision: revision}}); err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { s.CloseRequest() })

@@ -37,6 +37,9 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 		return connect.NewError(connect.CodePermissionDenied, errDeleted)
 	}
 	s := newSession(ctx, id)
+	if s.floor, err = m.floor(ctx, hello); err != nil {
+		return fault(err)
+	}
 	s.forwards = hello.GetHaveRevision() > 0
 	defer s.end(nil)
 	defer s.writing.close()
@@ -51,6 +54,22 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 	err = n.speak(s, stream)
 	s.end(err)
 	return err
+}
+
+// floor is the least revision to tell a node, so that within an epoch its revisions never go back, whichever member it comes
+// from. A member that is behind what the node has catches up first. 0 is for nodes of another epoch, and for a revision that this
+// store never had.
+func (m *Manager) floor(ctx context.Context, hello *apiv1.Hello) (int64, error) {
+	have := hello.GetHaveRevision()
+	if have > m.view.revision() {
+		if err := m.catchUp(ctx); err != nil {
+			return 0, err
+		}
+	}
+	if hello.GetEpoch() != m.Epoch() || have > m.view.revision() {
+		return 0, nil
+	}
+	return have, nil
 }
 
 func (n nodeAPI) goodbye(s *session) {

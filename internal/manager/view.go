@@ -146,7 +146,7 @@ func (v *view) load(snap store.Snapshot) error {
 	}
 	for key := range v.mods {
 		if !present[key] {
-			batch.Events = append(batch.Events, store.Event{KV: store.KV{Key: key, ModRevision: snap.Revision}, Deleted: true})
+			batch.Events = append(batch.Events, store.Event{KV: store.KV{Key: key}, Deleted: true})
 		}
 	}
 	v.mu.RUnlock()
@@ -166,7 +166,8 @@ func (v *view) fold(b store.Batch) error {
 		if v.mods[ev.KV.Key] = ev.KV.ModRevision; ev.Deleted {
 			delete(v.mods, ev.KV.Key)
 		}
-		if planned(ev.KV.Key) {
+		// That a key went while the watch was broken says nothing of when; the serial key does.
+		if planned(ev.KV.Key) && ev.KV.ModRevision > 0 {
 			v.planRev = max(v.planRev, ev.KV.ModRevision)
 		}
 	}

@@ -1,0 +1,47 @@
+package manager_test
+
+import (
+	"testing"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// TestRevisionsOfANodeNeverGoBack: the last change takes away a key without a trace in those that stay. A member that starts
+// afterwards beside the leader, in the same epoch, makes plans of the revision before; a node that comes to it with the later one
+// hears no earlier one, obeys its next plan and is shown as synced.
+func TestRevisionsOfANodeNeverGoBack(t *testing.T) {
+	ms := newMembers(t, 2, nil)
+	leader, follower := ms.leader(1), ms.follower()
+	leader.apply(network(), hostNode(1), muxNode(1), web(1))
+	res, err := ms.store.Txn(t.Context(), store.Txn{Ops: []store.Op{store.Put("/shunt/other", nil)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	follower.stop()
+	follower.start()
+	s := follower.raw("mux1", "mux")
+	before := receive(t, s).Revision
+	if before >= res.Revision {
+		t.Fatalf("plans are of revision %d, want one before %d", before, res.Revision)
+	}
+	s.CloseRequest()
+	s = follower.rawAt("mux1", "mux", 1, res.Revision)
+	if up := receive(t, s); up.Revision != res.Revision || !up.Snapshot {
+		t.Errorf("a node of revision %d heard of %d", res.Revision, up.Revision)
+	}
+	s.CloseRequest()
+	n := leader.rawAt("mux1", "mux", 1, res.Revision)
+	receive(t, n)
+	if err := n.Send(&apiv1.NodeReport{SyncedRevision: res.Revision, Epoch: 1}); err != nil {
+		t.Fatal(err)
+	}
+	leader.status("mux1", func(st *apiv1.NodeStatus) bool { return st.Connected && st.SyncedRevision == before })
+	n.CloseRequest()
+	mux := leader.joinBy(follower.addr, "mux1", "mux")
+	mux.until("its plan", func(p plan.Plan) bool { return len(p.Endpoints) == 1 })
+	leader.apply(hostNode(2))
+	leader.delete("Service", "web")
+	mux.until("the next plan", func(p plan.Plan) bool { return len(p.Endpoints) == 0 && p.Revision > res.Revision })
+}
