@@ -170,7 +170,7 @@ func TestPartsThatNeedOthers(t *testing.T) {
 	}
 	r.says("", file(1))
 	_, err = r.say("drain", false, drained(2))
-	if got := violations(t, err); connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.HasSuffix(got[0], "backends[1].host: : is missing, must be an IPv4 or IPv6 address") {
+	if got := violations(t, err); connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.HasSuffix(got[0], "endpoints[0].backends[0].host: : is missing, must be an IPv4 or IPv6 address") {
 		t.Fatalf("a drain of a backend that is not there: %v %q", err, got)
 	}
 	if o := r.get("Service", "web")[0]; len(o.GetService().Endpoints[0].Backends) != 1 || len(o.GetOwners()) != 1 {
