@@ -106,7 +106,7 @@ func (k *kept) say(mux string, dead ...byte) {
 		}
 	}
 	k.m.view.mu.RUnlock()
-	k.m.opinions.report(&session{name: mux, number: k.streams}, members, k.clock.Now())
+	k.m.opinions.report(&session{name: mux, role: lb.RoleMux, ctx: context.Background(), number: k.streams}, members, k.clock.Now())
 }
 
 // state writes an endpoint's members: weight, and who is down.
