@@ -145,7 +145,7 @@ func TestSingleBox(t *testing.T) {
 	topology := lab.DefaultTopology()
 	topology.Name, topology.Muxes, topology.Hosts.Count = fmt.Sprintf("box%d", os.Getpid()), 1, 1
 	t.Cleanup(func() {
-		if err := lab.Down(context.Background(), topology.Name); err != nil {
+		if err := errors.Join(lab.Down(context.Background(), topology.Name), os.RemoveAll("/sys/fs/bpf/"+topology.Name)); err != nil {
 			t.Error(err)
 		}
 	})
