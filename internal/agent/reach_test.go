@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,12 +38,16 @@ func TestFrozenManagerIsPassed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer good.Close()
+	var kept sync.Map
+	defer kept.Clear()
 	go func() {
 		for {
 			c, err := good.Accept()
 			if err != nil {
 				return
 			}
+			// What nobody holds is closed by the garbage collector.
+			kept.Store(c, true)
 			go c.(*tls.Conn).Handshake()
 		}
 	}()

@@ -95,7 +95,7 @@ func TestUnsupportedIsRefused(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"snat": "snat: not supported by this version",
-		"x":    `"x": must be one of dataplane, live, rings, memory, http, control, failover, nodes, all`,
+		"x":    `"x": must be one of dataplane, live, rings, memory, http, control, failover, nodes, place, all`,
 	} {
 		if _, err := Find(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("suite %s: error is %v, want %q", name, err, want)
