@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"io"
 	"net"
 	"sync"
 	"testing"
@@ -86,13 +87,8 @@ func TestFrozenManagerIsPassed(t *testing.T) {
 	if l.managers.present != good.Addr().String() || conn.ConnectionState().NegotiatedProtocol != "h2" {
 		t.Errorf("at %s with %q, want %s", l.managers.present, conn.ConnectionState().NegotiatedProtocol, good.Addr())
 	}
-	// The attempt that lost is given up.
-	if _, err := held.Read(make([]byte, 4096)); err != nil {
-		t.Error(err) // the client's hello
-	}
-	if _, err := held.Read(make([]byte, 4096)); err == nil {
-		t.Error("the attempt at the frozen manager goes on")
-	}
+	// The attempt that lost is given up, be it before its hello: the connection ends. If it went on, this would never return.
+	_, _ = io.Copy(io.Discard, held)
 
 	l.managers.present = good.Addr().String()
 	ctx, cancel := context.WithCancel(t.Context())
