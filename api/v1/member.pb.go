@@ -194,7 +194,9 @@ type RelayUp struct {
 	Said    *NodeSaid              `protobuf:"bytes,2,opt,name=said,proto3" json:"said,omitempty"`
 	Left    *NodeLeft              `protobuf:"bytes,3,opt,name=left,proto3" json:"left,omitempty"`
 	// Refusals for the audit log.
-	Audit         []*AuditEntry `protobuf:"bytes,4,rep,name=audit,proto3" json:"audit,omitempty"`
+	Audit         []*AuditEntry  `protobuf:"bytes,4,rep,name=audit,proto3" json:"audit,omitempty"`
+	Progress      *RelayProgress `protobuf:"bytes,5,opt,name=progress,proto3" json:"progress,omitempty"`
+	Hosts         *HostProgress  `protobuf:"bytes,6,opt,name=hosts,proto3" json:"hosts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -257,13 +259,28 @@ func (x *RelayUp) GetAudit() []*AuditEntry {
 	return nil
 }
 
+func (x *RelayUp) GetProgress() *RelayProgress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+func (x *RelayUp) GetHosts() *HostProgress {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
 // NodeSaid is a report of a node on a stream of the follower. Of reports that wait, a later one takes an earlier one's place.
 type NodeSaid struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	Role  string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
 	// Orders the streams of one node within the follower.
-	Stream        uint64      `protobuf:"varint,3,opt,name=stream,proto3" json:"stream,omitempty"`
+	Stream uint64 `protobuf:"varint,3,opt,name=stream,proto3" json:"stream,omitempty"`
+	// The first of a stream, and of a node in a relay, carries hello.
 	Report        *NodeReport `protobuf:"bytes,4,opt,name=report,proto3" json:"report,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -379,18 +396,148 @@ func (x *NodeLeft) GetStream() uint64 {
 	return 0
 }
 
-// RelayDown is for one node of the follower, or for all of them when the node is empty.
+// RelayProgress is how far the nodes of the follower are, which are told only of what concerns them.
+type RelayProgress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Every node obeys all that there is for it up to this revision, but for those behind; 0 when too many are.
+	Revision      int64    `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Behind        []string `protobuf:"bytes,2,rep,name=behind,proto3" json:"behind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelayProgress) Reset() {
+	*x = RelayProgress{}
+	mi := &file_v1_member_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelayProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelayProgress) ProtoMessage() {}
+
+func (x *RelayProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_member_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelayProgress.ProtoReflect.Descriptor instead.
+func (*RelayProgress) Descriptor() ([]byte, []int) {
+	return file_v1_member_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *RelayProgress) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *RelayProgress) GetBehind() []string {
+	if x != nil {
+		return x.Behind
+	}
+	return nil
+}
+
+// HostProgress is what the hosts of one manager, but for those that nobody waits for, have yet to obey of what there is for
+// them up to a revision.
+type HostProgress struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Manager  string                 `protobuf:"bytes,1,opt,name=manager,proto3" json:"manager,omitempty"`
+	Revision int64                  `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Keys of plan items, "endpoint/…".
+	Owed []string `protobuf:"bytes,3,rep,name=owed,proto3" json:"owed,omitempty"`
+	// The manager relays no more: nothing is known of its hosts.
+	Gone          bool `protobuf:"varint,4,opt,name=gone,proto3" json:"gone,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostProgress) Reset() {
+	*x = HostProgress{}
+	mi := &file_v1_member_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostProgress) ProtoMessage() {}
+
+func (x *HostProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_member_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostProgress.ProtoReflect.Descriptor instead.
+func (*HostProgress) Descriptor() ([]byte, []int) {
+	return file_v1_member_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *HostProgress) GetManager() string {
+	if x != nil {
+		return x.Manager
+	}
+	return ""
+}
+
+func (x *HostProgress) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *HostProgress) GetOwed() []string {
+	if x != nil {
+		return x.Owed
+	}
+	return nil
+}
+
+func (x *HostProgress) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
+// RelayDown carries a question for one node of the follower, or one of the others.
 type RelayDown struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Update        *PlanUpdate            `protobuf:"bytes,2,opt,name=update,proto3" json:"update,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Node   string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Update *PlanUpdate            `protobuf:"bytes,2,opt,name=update,proto3" json:"update,omitempty"`
+	// Hosts of other managers.
+	Hosts *HostProgress `protobuf:"bytes,3,opt,name=hosts,proto3" json:"hosts,omitempty"`
+	// Verdicts of a host of another manager. Its hello tells when the host opened its stream.
+	Said          *NodeSaid `protobuf:"bytes,4,opt,name=said,proto3" json:"said,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RelayDown) Reset() {
 	*x = RelayDown{}
-	mi := &file_v1_member_proto_msgTypes[5]
+	mi := &file_v1_member_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -402,7 +549,7 @@ func (x *RelayDown) String() string {
 func (*RelayDown) ProtoMessage() {}
 
 func (x *RelayDown) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_member_proto_msgTypes[5]
+	mi := &file_v1_member_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -415,7 +562,7 @@ func (x *RelayDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayDown.ProtoReflect.Descriptor instead.
 func (*RelayDown) Descriptor() ([]byte, []int) {
-	return file_v1_member_proto_rawDescGZIP(), []int{5}
+	return file_v1_member_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RelayDown) GetNode() string {
@@ -428,6 +575,20 @@ func (x *RelayDown) GetNode() string {
 func (x *RelayDown) GetUpdate() *PlanUpdate {
 	if x != nil {
 		return x.Update
+	}
+	return nil
+}
+
+func (x *RelayDown) GetHosts() *HostProgress {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+func (x *RelayDown) GetSaid() *NodeSaid {
+	if x != nil {
+		return x.Said
 	}
 	return nil
 }
@@ -449,12 +610,14 @@ const file_v1_member_proto_rawDesc = "" +
 	"\x06ca_key\x18\x03 \x01(\fR\x05caKey\x12\x1b\n" +
 	"\tstore_key\x18\x04 \x01(\fR\bstoreKey\x12\x18\n" +
 	"\acluster\x18\x05 \x03(\tR\acluster\x12\x18\n" +
-	"\aoutside\x18\x06 \x01(\bR\aoutside\"\x9f\x01\n" +
+	"\aoutside\x18\x06 \x01(\bR\aoutside\"\x82\x02\n" +
 	"\aRelayUp\x12\x18\n" +
 	"\amanager\x18\x01 \x01(\tR\amanager\x12&\n" +
 	"\x04said\x18\x02 \x01(\v2\x12.shunt.v1.NodeSaidR\x04said\x12&\n" +
 	"\x04left\x18\x03 \x01(\v2\x12.shunt.v1.NodeLeftR\x04left\x12*\n" +
-	"\x05audit\x18\x04 \x03(\v2\x14.shunt.v1.AuditEntryR\x05audit\"x\n" +
+	"\x05audit\x18\x04 \x03(\v2\x14.shunt.v1.AuditEntryR\x05audit\x123\n" +
+	"\bprogress\x18\x05 \x01(\v2\x17.shunt.v1.RelayProgressR\bprogress\x12,\n" +
+	"\x05hosts\x18\x06 \x01(\v2\x16.shunt.v1.HostProgressR\x05hosts\"x\n" +
 	"\bNodeSaid\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x16\n" +
@@ -462,10 +625,20 @@ const file_v1_member_proto_rawDesc = "" +
 	"\x06report\x18\x04 \x01(\v2\x14.shunt.v1.NodeReportR\x06report\"6\n" +
 	"\bNodeLeft\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
-	"\x06stream\x18\x02 \x01(\x04R\x06stream\"M\n" +
+	"\x06stream\x18\x02 \x01(\x04R\x06stream\"C\n" +
+	"\rRelayProgress\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x16\n" +
+	"\x06behind\x18\x02 \x03(\tR\x06behind\"l\n" +
+	"\fHostProgress\x12\x18\n" +
+	"\amanager\x18\x01 \x01(\tR\amanager\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\x12\x12\n" +
+	"\x04owed\x18\x03 \x03(\tR\x04owed\x12\x12\n" +
+	"\x04gone\x18\x04 \x01(\bR\x04gone\"\xa3\x01\n" +
 	"\tRelayDown\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12,\n" +
-	"\x06update\x18\x02 \x01(\v2\x14.shunt.v1.PlanUpdateR\x06update2\x7f\n" +
+	"\x06update\x18\x02 \x01(\v2\x14.shunt.v1.PlanUpdateR\x06update\x12,\n" +
+	"\x05hosts\x18\x03 \x01(\v2\x16.shunt.v1.HostProgressR\x05hosts\x12&\n" +
+	"\x04said\x18\x04 \x01(\v2\x12.shunt.v1.NodeSaidR\x04said2\x7f\n" +
 	"\x0eMemberProtocol\x128\n" +
 	"\x05Admit\x12\x16.shunt.v1.AdmitRequest\x1a\x17.shunt.v1.AdmitResponse\x123\n" +
 	"\x05Relay\x12\x11.shunt.v1.RelayUp\x1a\x13.shunt.v1.RelayDown(\x010\x01B)Z'github.com/shuntlb/shunt/api/v1;shuntv1b\x06proto3"
@@ -482,33 +655,39 @@ func file_v1_member_proto_rawDescGZIP() []byte {
 	return file_v1_member_proto_rawDescData
 }
 
-var file_v1_member_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_v1_member_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_v1_member_proto_goTypes = []any{
 	(*AdmitRequest)(nil),  // 0: shunt.v1.AdmitRequest
 	(*AdmitResponse)(nil), // 1: shunt.v1.AdmitResponse
 	(*RelayUp)(nil),       // 2: shunt.v1.RelayUp
 	(*NodeSaid)(nil),      // 3: shunt.v1.NodeSaid
 	(*NodeLeft)(nil),      // 4: shunt.v1.NodeLeft
-	(*RelayDown)(nil),     // 5: shunt.v1.RelayDown
-	(*AuditEntry)(nil),    // 6: shunt.v1.AuditEntry
-	(*NodeReport)(nil),    // 7: shunt.v1.NodeReport
-	(*PlanUpdate)(nil),    // 8: shunt.v1.PlanUpdate
+	(*RelayProgress)(nil), // 5: shunt.v1.RelayProgress
+	(*HostProgress)(nil),  // 6: shunt.v1.HostProgress
+	(*RelayDown)(nil),     // 7: shunt.v1.RelayDown
+	(*AuditEntry)(nil),    // 8: shunt.v1.AuditEntry
+	(*NodeReport)(nil),    // 9: shunt.v1.NodeReport
+	(*PlanUpdate)(nil),    // 10: shunt.v1.PlanUpdate
 }
 var file_v1_member_proto_depIdxs = []int32{
-	3, // 0: shunt.v1.RelayUp.said:type_name -> shunt.v1.NodeSaid
-	4, // 1: shunt.v1.RelayUp.left:type_name -> shunt.v1.NodeLeft
-	6, // 2: shunt.v1.RelayUp.audit:type_name -> shunt.v1.AuditEntry
-	7, // 3: shunt.v1.NodeSaid.report:type_name -> shunt.v1.NodeReport
-	8, // 4: shunt.v1.RelayDown.update:type_name -> shunt.v1.PlanUpdate
-	0, // 5: shunt.v1.MemberProtocol.Admit:input_type -> shunt.v1.AdmitRequest
-	2, // 6: shunt.v1.MemberProtocol.Relay:input_type -> shunt.v1.RelayUp
-	1, // 7: shunt.v1.MemberProtocol.Admit:output_type -> shunt.v1.AdmitResponse
-	5, // 8: shunt.v1.MemberProtocol.Relay:output_type -> shunt.v1.RelayDown
-	7, // [7:9] is the sub-list for method output_type
-	5, // [5:7] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	3,  // 0: shunt.v1.RelayUp.said:type_name -> shunt.v1.NodeSaid
+	4,  // 1: shunt.v1.RelayUp.left:type_name -> shunt.v1.NodeLeft
+	8,  // 2: shunt.v1.RelayUp.audit:type_name -> shunt.v1.AuditEntry
+	5,  // 3: shunt.v1.RelayUp.progress:type_name -> shunt.v1.RelayProgress
+	6,  // 4: shunt.v1.RelayUp.hosts:type_name -> shunt.v1.HostProgress
+	9,  // 5: shunt.v1.NodeSaid.report:type_name -> shunt.v1.NodeReport
+	10, // 6: shunt.v1.RelayDown.update:type_name -> shunt.v1.PlanUpdate
+	6,  // 7: shunt.v1.RelayDown.hosts:type_name -> shunt.v1.HostProgress
+	3,  // 8: shunt.v1.RelayDown.said:type_name -> shunt.v1.NodeSaid
+	0,  // 9: shunt.v1.MemberProtocol.Admit:input_type -> shunt.v1.AdmitRequest
+	2,  // 10: shunt.v1.MemberProtocol.Relay:input_type -> shunt.v1.RelayUp
+	1,  // 11: shunt.v1.MemberProtocol.Admit:output_type -> shunt.v1.AdmitResponse
+	7,  // 12: shunt.v1.MemberProtocol.Relay:output_type -> shunt.v1.RelayDown
+	11, // [11:13] is the sub-list for method output_type
+	9,  // [9:11] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_v1_member_proto_init() }
@@ -524,7 +703,7 @@ func file_v1_member_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_member_proto_rawDesc), len(file_v1_member_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

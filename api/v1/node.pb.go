@@ -402,8 +402,10 @@ type Hello struct {
 	Role    string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
 	Version string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	// Plan that the node has: 0 for none.
-	HaveRevision  int64 `protobuf:"varint,4,opt,name=have_revision,json=haveRevision,proto3" json:"have_revision,omitempty"`
-	Epoch         int64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	HaveRevision int64 `protobuf:"varint,4,opt,name=have_revision,json=haveRevision,proto3" json:"have_revision,omitempty"`
+	Epoch        int64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// When the node opened the stream, by its own clock in nanoseconds: orders its streams, whatever managers they end at.
+	Opened        int64 `protobuf:"varint,6,opt,name=opened,proto3" json:"opened,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -469,6 +471,13 @@ func (x *Hello) GetHaveRevision() int64 {
 func (x *Hello) GetEpoch() int64 {
 	if x != nil {
 		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Hello) GetOpened() int64 {
+	if x != nil {
+		return x.Opened
 	}
 	return 0
 }
@@ -1789,13 +1798,14 @@ const file_v1_node_proto_rawDesc = "" +
 	"\bport_end\x18\x05 \x01(\rR\aportEnd\x12\x14\n" +
 	"\x05alive\x18\x06 \x03(\rR\x05alive\x12\x12\n" +
 	"\x04dead\x18\a \x03(\rR\x04dead\x12\x18\n" +
-	"\aunknown\x18\b \x03(\rR\aunknown\"\x84\x01\n" +
+	"\aunknown\x18\b \x03(\rR\aunknown\"\x9c\x01\n" +
 	"\x05Hello\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12#\n" +
 	"\rhave_revision\x18\x04 \x01(\x03R\fhaveRevision\x12\x14\n" +
-	"\x05epoch\x18\x05 \x01(\x03R\x05epoch\"\xac\x02\n" +
+	"\x05epoch\x18\x05 \x01(\x03R\x05epoch\x12\x16\n" +
+	"\x06opened\x18\x06 \x01(\x03R\x06opened\"\xac\x02\n" +
 	"\n" +
 	"PlanUpdate\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x14\n" +

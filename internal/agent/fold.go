@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -24,10 +25,33 @@ func (e staleEpoch) Error() string {
 	return fmt.Sprintf("plan of epoch %d: must be at least %d, which this node obeys", e.got, e.obeyed)
 }
 
+// staleRevision refuses an update that is older than what the node has: it comes from a manager that is behind others.
+type staleRevision struct{ got, obeyed int64 }
+
+func (e staleRevision) Error() string {
+	return fmt.Sprintf("plan of revision %d: must be at least %d, which this node obeys", e.got, e.obeyed)
+}
+
+// refuses tells why an update is older than what the node has; nil when it is not.
+func (f *folded) refuses(up *apiv1.PlanUpdate) error {
+	switch {
+	case up.GetEpoch() < f.epoch:
+		return staleEpoch{up.GetEpoch(), f.epoch}
+	case up.GetEpoch() == f.epoch && up.GetRevision() < f.revision:
+		return staleRevision{up.GetRevision(), f.revision}
+	}
+	return nil
+}
+
+// isStale tells whether an update was refused because the manager knows less than the node.
+func isStale(err error) bool {
+	return errors.As(err, new(staleEpoch)) || errors.As(err, new(staleRevision))
+}
+
 // with returns the plan after the update; f stays as it is. changed is false when only the revision moved.
 func (f *folded) with(up *apiv1.PlanUpdate) (next *folded, changed bool, err error) {
-	if up.GetEpoch() < f.epoch {
-		return nil, false, staleEpoch{up.GetEpoch(), f.epoch}
+	if err := f.refuses(up); err != nil {
+		return nil, false, err
 	}
 	next = &folded{revision: up.GetRevision(), epoch: up.GetEpoch(), items: f.items, plan: f.plan}
 	changed = up.GetSnapshot() || len(up.GetUpsert()) > 0 || len(up.GetDelete()) > 0

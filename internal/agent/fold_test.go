@@ -131,3 +131,17 @@ func TestItemsMustHaveTheirOwnKey(t *testing.T) {
 		t.Error("a ring key 1 under key/2 was folded")
 	}
 }
+
+// TestOlderPlansAreRefused: what a node obeys is never followed by an older epoch, nor by an older revision of the same.
+func TestOlderPlansAreRefused(t *testing.T) {
+	f := &folded{revision: 7, epoch: 3}
+	for _, c := range []struct {
+		epoch, revision int64
+		stale           bool
+	}{{2, 9, true}, {3, 6, true}, {3, 7, false}, {3, 8, false}, {4, 1, false}} {
+		next, _, err := f.with(&apiv1.PlanUpdate{Epoch: c.epoch, Revision: c.revision})
+		if isStale(err) != c.stale || (next == nil) != c.stale {
+			t.Errorf("epoch %d, revision %d after 3 and 7: %v", c.epoch, c.revision, err)
+		}
+	}
+}

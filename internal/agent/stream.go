@@ -78,7 +78,7 @@ func (l *loop) endAfter(ctx context.Context, left time.Duration, end context.Can
 func (l *loop) hello() *apiv1.Hello {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return &apiv1.Hello{Name: l.o.Name, Role: l.o.Role, Version: l.o.Version, HaveRevision: l.applied.revision, Epoch: l.wanted.epoch}
+	return &apiv1.Hello{Name: l.o.Name, Role: l.o.Role, Version: l.o.Version, HaveRevision: l.applied.revision, Epoch: l.wanted.epoch, Opened: l.o.Clock.Now().UnixNano()}
 }
 
 func (l *loop) epoch() int64 {
@@ -90,6 +90,8 @@ func (l *loop) epoch() int64 {
 // listen takes in updates and questions.
 func (l *loop) listen(s *syncStream, questions chan<- *apiv1.PlanUpdate) error {
 	defer l.setConnected(false)
+	// behind: the manager knows less than this node. What it sends next is a change of what was refused.
+	behind := false
 	for {
 		up, err := s.Receive()
 		if err != nil {
@@ -106,10 +108,13 @@ func (l *loop) listen(s *syncStream, questions chan<- *apiv1.PlanUpdate) error {
 		if up.GetHealth() != nil {
 			continue // nothing of the plan: this version's muxes check by themselves
 		}
-		var stale staleEpoch
-		if err := l.take(up); errors.As(err, &stale) {
+		if behind && !up.GetSnapshot() && l.fresh(up) {
+			return errors.New("stream: the manager has caught up with this node: it is asked for the whole plan")
+		}
+		if err := l.take(up); isStale(err) {
 			// The report tells the manager that its epoch is over; the stream stays up for its questions.
 			l.o.Log.Error("refuses a plan", "error", err)
+			behind = true
 			continue
 		} else if err != nil {
 			return err
@@ -118,6 +123,13 @@ func (l *loop) listen(s *syncStream, questions chan<- *apiv1.PlanUpdate) error {
 			l.o.Log.Info("has a plan from the manager", "manager", l.managers.present, "revision", up.GetRevision(), "epoch", up.GetEpoch())
 		}
 	}
+}
+
+// fresh tells whether an update is not older than what the node has.
+func (l *loop) fresh(up *apiv1.PlanUpdate) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.wanted.refuses(up) == nil
 }
 
 // reportAll sends reports and answers; it is the only sender while the stream is up.

@@ -3,7 +3,6 @@ package manager
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 
 	"connectrpc.com/connect"
@@ -70,9 +69,4 @@ func admitFaults(in *apiv1.AdmitRequest, outside bool) []lb.Violation {
 		}
 	}
 	return faults
-}
-
-// Relay implements the member protocol.
-func (a memberAPI) Relay(context.Context, *connect.BidiStream[apiv1.RelayUp, apiv1.RelayDown]) error {
-	return connect.NewError(connect.CodeUnimplemented, fmt.Errorf("Relay: %s", lb.NotSupported))
 }

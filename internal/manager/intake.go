@@ -145,10 +145,14 @@ func (in *intake) close() {
 func (m *Manager) takeAck(s *session, r *apiv1.NodeReport) {
 	m.reports.acked(s, r.GetSyncedRevision(), m.o.Clock.Now())
 	m.sessions.obeyed(s, r.GetSyncedRevision())
+	m.outbox.ack(s, r.GetSyncedRevision())
 }
 
 func (m *Manager) takeHealth(s *session, r *apiv1.NodeReport) {
-	m.sessions.tellHealth(m.verdicts.report(s, r.GetHealth()))
+	tell, all := m.verdicts.report(s, r.GetHealth())
+	m.sessions.tellHealth(tell)
+	m.outbox.health(s, r.GetHealth(), all)
+	m.followers.tellHealth(s, r.GetHealth())
 }
 
 func (m *Manager) takeStatus(s *session, r *apiv1.NodeReport) {
@@ -156,4 +160,5 @@ func (m *Manager) takeStatus(s *session, r *apiv1.NodeReport) {
 	m.planEvent(s.name, r.GetStatus())
 	m.reports.report(s, r.GetStatus(), now)
 	m.opinions.report(s, r.GetStatus().GetMembers(), now)
+	m.outbox.report(s, r.GetStatus())
 }

@@ -4,8 +4,9 @@
 // A Manager is a member: it follows the store in a view, and serves reads and node streams from it. At most one member
 // leads, in a term; what only the leader does asks Manager.lead for it.
 //
-// Lock order: term.writing, view.mu, session.mu, keeper.mu or placement.mu; Manager.mu, Manager.reports.mu and
-// opinions.mu are taken last. intake.mu, verdicts.mu, budget.mu and writing.mu are held alone.
+// Lock order: term.writing, view.mu, sessions.mu, session.mu, keeper.mu or placement.mu; those of Manager, reports,
+// opinions, followers (before one follower's) and hostProgress are taken last. Those of outbox, intake, verdicts, budget and
+// writing are held alone.
 package manager
 
 import (
@@ -90,9 +91,13 @@ type Manager struct {
 	verdicts *verdicts
 	intake   *intake
 	// budget bounds the snapshots that are being sent.
-	budget   *budget
-	barriers barriers
-	cert     *managerCert
+	budget *budget
+	hosts  *hostProgress
+	// outbox is what the leader hears from here while another member leads; followers are those that this one hears.
+	outbox    *outbox
+	followers *followers
+	barriers  barriers
+	cert      *managerCert
 	// transport reaches other members.
 	transport *http.Transport
 	events    *eventLog
@@ -125,6 +130,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	}
 	m := &Manager{o: o, secrets: secrets, view: newView(secrets), reports: newReports(), opinions: newOpinions(), sessions: newSessions(o.Clock)}
 	m.events, m.auditLog = newEventLog(o.Name), newAuditLog()
+	m.hosts, m.outbox, m.followers = newHostProgress(), newOutbox(), newFollowers()
 	m.verdicts, m.budget = newVerdicts(), newBudget(o.Clock, snapshotBytes)
 	m.intake = newIntake([classes]func(*session, *apiv1.NodeReport){m.takeAck, m.takeHealth, m.takeStatus})
 	if secrets.old && !used {
@@ -196,6 +202,8 @@ func (m *Manager) begin(ctx context.Context, now time.Time) error {
 		return err
 	}
 	m.workers.Go(func() { m.stayPresent(lease) })
+	m.workers.Go(func() { m.tendHosts(m.ctx) })
+	m.workers.Go(m.relayAll)
 	if m.FirstStart, err = m.writeAdminConfig(now); err != nil {
 		return err
 	}

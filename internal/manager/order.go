@@ -33,6 +33,7 @@ func (ss *sessions) review(s *session) { ss.reviewAfter(s, false) }
 
 // reviewAfter is review; obeyed: the node told what it obeys.
 func (ss *sessions) reviewAfter(s *session, obeyed bool) {
+	signal(ss.news)
 	if s.role != lb.RoleHost {
 		return
 	}
@@ -75,13 +76,14 @@ func (ss *sessions) stirLocked() {
 // settledLocked: the node obeys all that there is for it.
 func (s *session) settledLocked() bool { return !s.moved && !s.telling && s.obeyed >= s.told }
 
-// awaitHosts returns when the connected hosts obey what there is for them of the endpoints that a mux is to hear of, after
-// hostsFirst, or when ctx ends. Other hosts are not waited for: what they are behind with does not concern the mux.
+// awaitHosts returns when the connected hosts, here and at other members, obey what there is for them of the endpoints that
+// a mux is to hear of, after hostsFirst, or when ctx ends. Other hosts are not waited for: what they are behind with does not concern the mux.
 func (m *Manager) awaitHosts(ctx context.Context, mux *session) {
 	var deadline <-chan time.Time
 	for {
-		waiting, stirred := m.hostsBehind(mux)
-		if len(waiting) == 0 {
+		waiting, revision, stirred := m.hostsBehind(mux)
+		others, moved := m.hosts.holdUp(mux, revision)
+		if len(waiting)+len(others) == 0 {
 			return
 		}
 		if deadline == nil {
@@ -89,6 +91,7 @@ func (m *Manager) awaitHosts(ctx context.Context, mux *session) {
 		}
 		select {
 		case <-stirred:
+		case <-moved:
 		case <-ctx.Done():
 			return
 		case <-deadline:
@@ -98,14 +101,15 @@ func (m *Manager) awaitHosts(ctx context.Context, mux *session) {
 				s.mu.Unlock()
 				m.sessions.review(s)
 			}
+			m.hosts.giveUp(revision)
 			return
 		}
 	}
 }
 
-// hostsBehind are the hosts worth waiting for, with the channel that closes when this may have changed. The view's lock
-// makes sure that all sessions were told of the newest change.
-func (m *Manager) hostsBehind(mux *session) (out []*session, stirred <-chan struct{}) {
+// hostsBehind are the hosts here worth waiting for, with the view's revision and the channel that closes when this may have
+// changed. The view's lock makes sure that all sessions were told of the newest change.
+func (m *Manager) hostsBehind(mux *session) (out []*session, revision int64, stirred <-chan struct{}) {
 	m.view.mu.RLock()
 	defer m.view.mu.RUnlock()
 	ss := m.sessions
@@ -116,7 +120,7 @@ func (m *Manager) hostsBehind(mux *session) (out []*session, stirred <-chan stru
 			out = append(out, s)
 		}
 	}
-	return out, ss.stirred
+	return out, m.view.planRev, ss.stirred
 }
 
 // synced puts, for nodes that obey all that there is for them, the present revision in the place of the one that last
@@ -125,8 +129,18 @@ func (m *Manager) synced(nodes []*apiv1.NodeStatus) {
 	m.view.mu.RLock()
 	defer m.view.mu.RUnlock()
 	for i, st := range nodes {
-		if s := m.sessions.get(st.GetName()); st.GetConnected() && s != nil && st.GetSyncedRevision() != m.view.planRev && s.settled() {
-			nodes[i] = edited(st, func(out *apiv1.NodeStatus) { out.SyncedRevision = m.view.planRev })
+		s := m.sessions.get(st.GetName())
+		if s == nil || !st.GetConnected() {
+			continue
+		}
+		settled := st.GetSyncedRevision()
+		if s.via != nil {
+			settled = max(settled, s.via.settled(s.name)) // which tells of it a little later
+		} else if s.settled() {
+			settled = m.view.planRev
+		}
+		if st.GetSyncedRevision() != settled {
+			nodes[i] = edited(st, func(out *apiv1.NodeStatus) { out.SyncedRevision = settled })
 		}
 	}
 }

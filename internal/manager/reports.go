@@ -45,7 +45,7 @@ func (r *reports) connected(s *session, hello *apiv1.Hello, now time.Time) {
 	}
 	r.heard[s.name] = heard{s.number, &apiv1.NodeStatus{
 		Name: s.name, Role: string(s.role), Connected: true, Version: hello.GetVersion(),
-		LastSeen: timestamppb.New(now), SyncedRevision: hello.GetHaveRevision(),
+		LastSeen: timestamppb.New(now), SyncedRevision: hello.GetHaveRevision(), Manager: s.manager,
 	}}
 	r.stir(s.role)
 }
@@ -80,7 +80,7 @@ func (r *reports) report(s *session, next *apiv1.NodeStatus, now time.Time) {
 		return
 	}
 	next.Name, next.Role, next.Version, next.Connected = old.GetName(), old.GetRole(), old.GetVersion(), true
-	next.SyncedRevision = old.GetSyncedRevision()
+	next.SyncedRevision, next.Manager = old.GetSyncedRevision(), s.manager
 	next.LastSeen = timestamppb.New(now)
 	r.heard[s.name] = heard{s.number, next}
 }
@@ -109,12 +109,25 @@ func (r *reports) stir(role lb.Role) {
 	}
 }
 
-// Status is what the manager knows of its nodes.
+// drop forgets a node whose stream this member had by hearsay, and hears of no more.
+func (r *reports) drop(s *session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.heard[s.name].stream == s.number {
+		delete(r.heard, s.name)
+		r.stir(s.role)
+	}
+}
+
+// Status is what the manager knows of nodes: the leader of all, a follower of those whose streams end at it.
 func (m *Manager) Status() *apiv1.StatusResponse {
 	l := m.view.leadership()
 	out := &apiv1.StatusResponse{Epoch: l.epoch, Leader: l.name}
 	var objs []*apiv1.Object
 	out.Revision, objs = m.view.objects(lb.KindNode, "")
+	if l.name != m.o.Name {
+		objs = nil
+	}
 	out.Nodes = m.reports.all("", objs)
 	m.synced(out.Nodes)
 	return out

@@ -28,10 +28,17 @@ type session struct {
 	name string
 	role lb.Role // the certificate's; a Node object of another role gives no plan
 	cert *x509.Certificate
-	// number orders the streams of all nodes: a node's newest has the highest.
+	// number orders the streams of all nodes: a node's newest has the highest. 0 is of a stream that is not its newest.
 	number uint64
-	ctx    context.Context
-	end    context.CancelCauseFunc
+	// opened orders the streams of one node by the node's own clock; 0 when it does not tell.
+	opened int64
+	// manager is where the stream ends; via is that member when it is another one, for which the stream has another number.
+	manager string
+	via     *follower
+	stream  uint64
+	hello   *apiv1.Hello
+	ctx     context.Context
+	end     context.CancelCauseFunc
 	// floor is the least revision that its updates have: see Manager.floor.
 	floor int64
 
@@ -126,6 +133,9 @@ const maxQuestions = 64
 
 // ask queues an update that carries a question; false: too many wait.
 func (s *session) ask(q *apiv1.PlanUpdate) bool {
+	if s.via != nil {
+		return s.via.ask(s.name, q)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.questions) == maxQuestions {
@@ -242,60 +252,111 @@ func (s *session) updateLocked(v *view, dirty map[string]bool, all bool) (up *ap
 	return up, deleted
 }
 
-// sessions are the streams of all nodes.
+// sessions are the streams of all nodes: those that end here and, of a leader, those that end at its followers.
 type sessions struct {
 	mu     sync.Mutex
 	clock  clock.Clock
-	byNode map[string]*session
-	// open are all, those that were replaced and have not ended included.
+	byNode map[string]*session // those that end here
+	newest map[string]*session // wherever they end
+	// open are all that end here, those that were replaced and have not ended included.
 	open  map[*session]bool
 	count uint64 // of all there were
 	// behind are the hosts worth waiting for.
 	behind map[*session]bool
 	// stirred is closed and replaced whenever a host obeyed or left.
 	stirred chan struct{}
+	// joined and news have room for one: there is a new session that ends here; a node of such a one may have got ahead or
+	// behind.
+	joined, news chan struct{}
 }
 
 func newSessions(c clock.Clock) *sessions {
-	return &sessions{clock: c, byNode: map[string]*session{}, open: map[*session]bool{}, behind: map[*session]bool{}, stirred: make(chan struct{})}
+	return &sessions{
+		clock: c, byNode: map[string]*session{}, newest: map[string]*session{}, open: map[*session]bool{}, behind: map[*session]bool{},
+		stirred: make(chan struct{}), joined: make(chan struct{}, 1), news: make(chan struct{}, 1),
+	}
 }
 
-// add makes the session the node's only one.
+// add makes a session that ends here the node's only one.
 func (ss *sessions) add(s *session) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
+	ss.replaceLocked(s)
+	ss.byNode[s.name], ss.open[s] = s, true
+	ss.reviewLocked(s, false)
+	signal(ss.joined)
+}
+
+// stamp numbers a stream of another member that is none of the node's sessions here; false: the node opened the one that
+// ends here later.
+func (ss *sessions) stamp(s *session) bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if own := ss.byNode[s.name]; own != nil && s.opened <= own.opened {
+		return false
+	}
+	ss.count++
+	s.number, s.of = ss.count, ss
+	return true
+}
+
+// adopt makes a session that ends at another member the node's only one, unless the node opened another one later. One that
+// is not adopted may be when that one has ended.
+func (ss *sessions) adopt(s *session) bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if n := ss.newest[s.name]; n != nil && s.opened < n.opened {
+		return false
+	}
+	ss.replaceLocked(s)
+	return true
+}
+
+// replaceLocked makes the session the node's newest, and ends the one that ends here.
+func (ss *sessions) replaceLocked(s *session) {
 	if old := ss.byNode[s.name]; old != nil {
 		old.end(errReplaced)
 		delete(ss.behind, old)
 	}
 	ss.count++
 	s.number, s.of = ss.count, ss
-	ss.byNode[s.name], ss.open[s] = s, true
-	ss.reviewLocked(s, false)
+	ss.newest[s.name] = s
 }
 
-// remove reports whether the session still was the node's.
+// remove reports whether the session still was the node's newest.
 func (ss *sessions) remove(s *session) bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	delete(ss.open, s)
-	if ss.byNode[s.name] != s {
+	if ss.byNode[s.name] == s {
+		delete(ss.byNode, s.name)
+		delete(ss.behind, s)
+		ss.stirLocked()
+		signal(ss.news)
+	}
+	if ss.newest[s.name] != s {
 		return false
 	}
-	delete(ss.byNode, s.name)
-	delete(ss.behind, s)
-	ss.stirLocked()
+	delete(ss.newest, s.name)
 	return true
 }
 
-// all are the open ones.
+// all are the open ones that end here.
 func (ss *sessions) all() []*session {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	return slices.Collect(maps.Keys(ss.open))
 }
 
+// get is the node's newest session, wherever it ends.
 func (ss *sessions) get(name string) *session {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return ss.newest[name]
+}
+
+// here is the node's session that ends here.
+func (ss *sessions) here(name string) *session {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	return ss.byNode[name]

@@ -22,19 +22,24 @@ type rawStream = connect.BidiStreamForClient[apiv1.NodeReport, apiv1.PlanUpdate]
 // raw opens a node's stream without an agent, with the smallest window.
 func (r *rig) raw(name, role string) *rawStream {
 	r.t.Helper()
-	return r.rawAt(name, role, 0, 0)
+	return r.rawHello(&apiv1.Hello{Name: name, Role: role})
 }
 
 // rawAt opens one of a node that obeys an epoch and a revision.
 func (r *rig) rawAt(name, role string, epoch, revision int64) *rawStream {
 	r.t.Helper()
+	return r.rawHello(&apiv1.Hello{Name: name, Role: role, Epoch: epoch, HaveRevision: revision})
+}
+
+func (r *rig) rawHello(hello *apiv1.Hello) *rawStream {
+	r.t.Helper()
 	tr := &http.Transport{
-		TLSClientConfig: r.as(r.ca(), name, role), ForceAttemptHTTP2: true,
+		TLSClientConfig: r.as(r.ca(), hello.Name, hello.Role), ForceAttemptHTTP2: true,
 		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 64 << 10},
 	}
 	r.t.Cleanup(tr.CloseIdleConnections)
 	s := shuntv1connect.NewNodeProtocolClient(&http.Client{Transport: tr}, "https://"+r.addr).Sync(r.t.Context())
-	if err := s.Send(&apiv1.NodeReport{Hello: &apiv1.Hello{Name: name, Role: role, Epoch: epoch, HaveRevision: revision}}); err != nil {
+	if err := s.Send(&apiv1.NodeReport{Hello: hello, Epoch: hello.Epoch}); err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { s.CloseRequest() })
@@ -330,8 +335,11 @@ func TestOlderEpochIsRefused(t *testing.T) {
 			t.Errorf("the node obeyed %+v", p)
 		}
 	}
-	r.stop()
-	r.start()
+	// The same epoch is not enough: the revision is older.
+	for range 2 {
+		r.stop()
+		r.start()
+	}
 	mux.run(r.addr, "mux1", "mux")
-	mux.until("a plan of an epoch that is new enough", func(p plan.Plan) bool { return p.Epoch == 2 && len(p.Endpoints) == 0 })
+	mux.until("a plan of an epoch that is new enough", func(p plan.Plan) bool { return p.Epoch == 3 && len(p.Endpoints) == 0 })
 }

@@ -40,13 +40,14 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 	if s.floor, err = m.floor(ctx, hello); err != nil {
 		return fault(err)
 	}
+	s.manager, s.opened = m.o.Name, hello.GetOpened()
 	s.forwards = hello.GetHaveRevision() > 0
 	defer s.end(nil)
 	defer s.writing.close()
 	m.sessions.add(s)
 	m.view.join(s)
-	m.reports.connected(s, hello, m.o.Clock.Now())
-	m.objectEvent(lb.KindNode, id.name, reasonNodeConnected, "%s of version %s is connected", id.role, hello.GetVersion())
+	m.connected(s, hello)
+	m.outbox.hello(s, hello)
 	m.o.Log.Info("node is connected", "node", id.name, "role", id.role, "version", hello.GetVersion(), "has_revision", hello.GetHaveRevision())
 	m.checkEpoch(s, hello.GetEpoch())
 	defer n.goodbye(s)
@@ -61,7 +62,7 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 // store never had.
 func (m *Manager) floor(ctx context.Context, hello *apiv1.Hello) (int64, error) {
 	have := hello.GetHaveRevision()
-	if have > m.view.revision() {
+	if have > m.view.revision() || hello.GetEpoch() > m.Epoch() {
 		if err := m.catchUp(ctx); err != nil {
 			return 0, err
 		}
@@ -72,22 +73,46 @@ func (m *Manager) floor(ctx context.Context, hello *apiv1.Hello) (int64, error) 
 	return have, nil
 }
 
+// connected takes in the beginning of a node's stream, here or at a follower.
+func (m *Manager) connected(s *session, hello *apiv1.Hello) {
+	m.reports.connected(s, hello, m.o.Clock.Now())
+	m.objectEvent(lb.KindNode, s.name, reasonNodeConnected, "%s of version %s is connected", s.role, hello.GetVersion())
+}
+
+// hear takes in a report of a node, here or at a follower. What takes time is left to the intake.
+func (m *Manager) hear(s *session, report *apiv1.NodeReport) {
+	m.reports.answer(s.name, report)
+	m.intake.put(s, report)
+	m.checkEpoch(s, report.GetEpoch())
+}
+
+// disconnected takes in the end of a node's stream, here or at a follower, and tells whether it was the node's newest.
+func (m *Manager) disconnected(s *session, cause error) bool {
+	m.reports.disconnected(s, m.o.Clock.Now())
+	m.opinions.gone(s, m.o.Clock.Now())
+	newest := m.sessions.remove(s)
+	if newest && m.ctx.Err() == nil { // else it is the manager that goes
+		m.objectEvent(lb.KindNode, s.name, reasonNodeDisconnected, "its stream ended: %v", cause)
+	}
+	return newest
+}
+
 func (n nodeAPI) goodbye(s *session) {
 	n.m.view.leave(s)
-	n.m.reports.disconnected(s, n.m.o.Clock.Now())
-	n.m.opinions.gone(s, n.m.o.Clock.Now())
-	if errors.Is(context.Cause(s.ctx), errDeleted) {
-		n.m.sessions.tellHealth(n.m.verdicts.forget(s))
+	cause := context.Cause(s.ctx)
+	if errors.Is(cause, errDeleted) {
+		h := n.m.verdicts.forget(s)
+		n.m.sessions.tellHealth(h)
+		n.m.followers.tellHealth(s, h)
 	}
-	if n.m.sessions.remove(s) {
-		if n.m.ctx.Err() == nil { // else it is the manager that goes
-			n.m.objectEvent(lb.KindNode, s.name, reasonNodeDisconnected, "its stream ended: %v", context.Cause(s.ctx))
-		}
-		n.m.o.Log.Info("node is disconnected", "node", s.name, "cause", context.Cause(s.ctx))
+	newest := n.m.disconnected(s, cause)
+	n.m.outbox.left(s)
+	if newest {
+		n.m.o.Log.Info("node is disconnected", "node", s.name, "cause", cause)
 	}
 }
 
-// listen takes in reports until the stream ends. What takes time is left to the intake.
+// listen takes in reports until the stream ends.
 func (n nodeAPI) listen(s *session, stream *connect.BidiStream[apiv1.NodeReport, apiv1.PlanUpdate]) {
 	for {
 		report, err := stream.Receive()
@@ -98,9 +123,8 @@ func (n nodeAPI) listen(s *session, stream *connect.BidiStream[apiv1.NodeReport,
 			s.end(err)
 			return
 		}
-		n.m.reports.answer(s.name, report)
-		n.m.intake.put(s, report)
-		n.m.checkEpoch(s, report.GetEpoch())
+		n.m.hear(s, report)
+		n.m.outbox.hear(s, report)
 	}
 }
 

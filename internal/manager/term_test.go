@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/manager"
 	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/store"
@@ -28,9 +29,15 @@ type members struct {
 // newMembers starts m1, m2, … with the secrets of one cluster. wrap gives each its way to the store; nil is the store.
 func newMembers(t *testing.T, n int, wrap func(i int, s store.Store) store.Store) *members {
 	t.Helper()
+	return newMembersAt(t, n, nil, wrap)
+}
+
+// newMembersAt starts them with a clock.
+func newMembersAt(t *testing.T, n int, c clock.Clock, wrap func(i int, s store.Store) store.Store) *members {
+	t.Helper()
 	ms := &members{t: t, store: store.NewMemory()}
 	for i := range n {
-		r := &rig{t: t, store: ms.store, name: fmt.Sprintf("m%d", i+1), path: t.TempDir()}
+		r := &rig{t: t, store: ms.store, name: fmt.Sprintf("m%d", i+1), path: t.TempDir(), clock: c}
 		if wrap != nil {
 			r.store = wrap(i, ms.store)
 		}
@@ -344,6 +351,15 @@ func newGated(s store.Store) *gated {
 	return &gated{Store: s, watching: open, writing: open, held: make(chan struct{}, 100)}
 }
 
+// wrapGated gives each member a store that can be held.
+func wrapGated(gates map[string]*gated) func(int, store.Store) store.Store {
+	return func(i int, s store.Store) store.Store {
+		g := newGated(s)
+		gates[fmt.Sprintf("m%d", i+1)] = g
+		return g
+	}
+}
+
 // freeze holds watch and writes until the result is called.
 func (g *gated) freeze() (thaw func()) {
 	g.mu.Lock()
@@ -395,11 +411,7 @@ func (w gatedWatcher) Next(ctx context.Context) (store.Batch, error) {
 // it: the write does not land and is not acknowledged, and the member goes on as a follower.
 func TestFrozenLeaderWritesNothing(t *testing.T) {
 	gates := map[string]*gated{}
-	ms := newMembers(t, 2, func(i int, s store.Store) store.Store {
-		g := newGated(s)
-		gates[fmt.Sprintf("m%d", i+1)] = g
-		return g
-	})
+	ms := newMembers(t, 2, wrapGated(gates))
 	old := ms.leader(1)
 	old.apply(network())
 	g := gates[old.name]

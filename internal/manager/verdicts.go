@@ -24,23 +24,35 @@ type verdict struct {
 
 func newVerdicts() *verdicts { return &verdicts{byHost: map[string]verdict{}} }
 
-// report takes in what a host said and returns what muxes must hear of it; nil: nothing.
-func (v *verdicts) report(s *session, h *apiv1.HealthReport) *apiv1.HealthReport {
+// report takes in what a host said. It returns what muxes must hear of it, nil for nothing, and all that the host said.
+func (v *verdicts) report(s *session, h *apiv1.HealthReport) (tell, all *apiv1.HealthReport) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	old := v.byHost[s.name]
 	if s.role != lb.RoleHost || old.stream > s.number {
-		return nil
+		return nil, nil
 	}
-	said, tell := old.said, h
+	said := old.said
 	if said == nil {
 		said = &apiv1.HealthReport{Full: true}
 	}
-	if h.GetFull() {
+	if tell = h; h.GetFull() {
 		tell = mergeHealth(unsaid(said), &apiv1.HealthReport{Endpoints: h.GetEndpoints()})
 	}
-	v.byHost[s.name] = verdict{s.number, mergeHealth(said, h)}
-	return tell
+	all = mergeHealth(said, h)
+	v.byHost[s.name] = verdict{s.number, all}
+	return tell, all
+}
+
+// of are the verdicts of each host.
+func (v *verdicts) of() map[string]*apiv1.HealthReport {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	out := make(map[string]*apiv1.HealthReport, len(v.byHost))
+	for host, verdict := range v.byHost {
+		out[host] = verdict.said
+	}
+	return out
 }
 
 // forget takes back what a host said that is no node any more.

@@ -1,0 +1,344 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// followers are the members that relay to this one while it leads.
+type followers struct {
+	mu     sync.Mutex
+	byName map[string]*follower
+}
+
+func newFollowers() *followers { return &followers{byName: map[string]*follower{}} }
+
+// follower is one stream of a member that does not lead. Its nodes count as this member's own.
+type follower struct {
+	m    *Manager
+	name string
+	ctx  context.Context
+	end  context.CancelCauseFunc
+
+	// nodes belongs to the receiving goroutine: the newest stream of each node at the follower.
+	nodes map[string]*session
+
+	mu sync.Mutex
+	// revision is how far all its nodes are but for those behind; 0 when that is not known.
+	revision int64
+	behind   map[string]bool
+	// questions and verdicts, by host, wait to be sent.
+	questions []*apiv1.RelayDown
+	verdicts  map[string]*apiv1.NodeSaid
+	wake      chan struct{} // room for one
+}
+
+// errRelayedAfresh ends a relay that another one of the same member replaces.
+var errRelayedAfresh = errors.New("the manager opened another relay")
+
+// add makes the follower its member's only one.
+func (fs *followers) add(f *follower) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if old := fs.byName[f.name]; old != nil {
+		old.end(errRelayedAfresh)
+	}
+	fs.byName[f.name] = f
+}
+
+// tellHealth lets the muxes of all followers hear of a host's verdicts, but for those of the one that it is at: they did.
+func (fs *followers) tellHealth(s *session, h *apiv1.HealthReport) {
+	if s.role != lb.RoleHost || h == nil {
+		return
+	}
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	for _, f := range fs.byName {
+		if f != s.via {
+			f.tellHealth(s.name, s.opened, h)
+		}
+	}
+}
+
+// remove reports whether the follower still was its member's.
+func (fs *followers) remove(f *follower) bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if fs.byName[f.name] != f {
+		return false
+	}
+	delete(fs.byName, f.name)
+	return true
+}
+
+// Relay implements the member protocol. It lasts as long as the term.
+func (a memberAPI) Relay(ctx context.Context, stream *connect.BidiStream[apiv1.RelayUp, apiv1.RelayDown]) error {
+	m := a.m
+	first, err := stream.Receive()
+	if err != nil {
+		return err
+	}
+	if id := identityOf(ctx); first.GetManager() == "" || first.GetManager() != id.name {
+		return denied("%s may not relay as manager %q", id.who(), first.GetManager())
+	}
+	t, err := m.lead(ctx)
+	if err != nil {
+		return connect.NewError(connect.CodeUnavailable, err)
+	}
+	ctx, unbind := t.bind(ctx)
+	defer unbind()
+	f := &follower{m: m, name: first.GetManager(), nodes: map[string]*session{}, behind: map[string]bool{}, verdicts: map[string]*apiv1.NodeSaid{}, wake: make(chan struct{}, 1)}
+	f.ctx, f.end = context.WithCancelCause(ctx)
+	m.followers.add(f)
+	for host, all := range m.verdicts.of() {
+		if s := m.sessions.get(host); s != nil {
+			f.tellHealth(host, s.opened, all)
+		} else {
+			f.tellHealth(host, 0, all)
+		}
+	}
+	m.o.Log.Info("manager relays", "manager", f.name)
+	heard := make(chan struct{})
+	go func() {
+		defer close(heard)
+		f.listen(stream)
+	}()
+	err = f.speak(stream)
+	f.end(err)
+	// Receive ends with the handler only: what it still brings is ignored, for f.ctx is over.
+	go func() {
+		<-heard
+		f.goodbye(t)
+	}()
+	return err
+}
+
+// goodbye takes the follower's nodes off. They are gone as far as this leader knows; one that leads no more knows nothing.
+func (f *follower) goodbye(t *term) {
+	if f.m.followers.remove(f) {
+		f.m.hosts.hear(&apiv1.HostProgress{Manager: f.name, Gone: true}, 0)
+	}
+	cause := context.Cause(f.ctx)
+	for _, node := range slices.Sorted(maps.Keys(f.nodes)) {
+		f.left(f.nodes[node], fmt.Errorf("its manager %s is away: %w", f.name, cause), t.ctx.Err() == nil)
+	}
+	f.m.o.Log.Info("manager relays no more", "manager", f.name, "cause", cause)
+}
+
+// left takes in the end of a node's stream.
+func (f *follower) left(s *session, cause error, leads bool) {
+	s.end(cause)
+	if !leads {
+		f.m.reports.drop(s)
+	}
+	f.m.disconnected(s, cause)
+}
+
+// forgetDeleted takes back what a host said whose Node object is gone.
+func (m *Manager) forgetDeleted(s *session) {
+	if _, present := m.view.roleOf(s.name); present || s.role != lb.RoleHost {
+		return
+	}
+	if h := m.verdicts.forget(s); h != nil {
+		m.sessions.tellHealth(h)
+		m.followers.tellHealth(s, h)
+	}
+}
+
+// listen takes in what the follower says until the stream ends.
+func (f *follower) listen(stream *connect.BidiStream[apiv1.RelayUp, apiv1.RelayDown]) {
+	for {
+		up, err := stream.Receive()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = errors.New("the manager closed its relay")
+			}
+			f.end(err)
+			return
+		}
+		if f.ctx.Err() != nil {
+			continue
+		}
+		f.hear(up)
+	}
+}
+
+// hear takes in one message.
+func (f *follower) hear(up *apiv1.RelayUp) {
+	if said := up.GetSaid(); said != nil {
+		f.said(said)
+	}
+	if left := up.GetLeft(); left != nil {
+		if s := f.nodes[left.GetNode()]; s != nil && s.stream == left.GetStream() {
+			delete(f.nodes, s.name)
+			f.left(s, errors.New("the node left manager "+f.name), true)
+			f.m.forgetDeleted(s)
+		}
+	}
+	for _, e := range up.GetAudit() {
+		f.m.audited(e)
+	}
+	if p := up.GetProgress(); p != nil {
+		f.progress(p)
+	}
+	if p := up.GetHosts(); p != nil && p.GetManager() == f.name {
+		f.m.hosts.hear(p, f.m.view.planRevision())
+	}
+}
+
+// said takes in a report of a node at the follower.
+func (f *follower) said(in *apiv1.NodeSaid) {
+	s := f.nodes[in.GetNode()]
+	if hello := in.GetReport().GetHello(); hello != nil {
+		old := s
+		s = f.open(in, hello)
+		f.adopt(s)
+		if old != nil {
+			f.left(old, errReplaced, true)
+		}
+	}
+	if s == nil || s.stream != in.GetStream() {
+		return // of a stream that is over
+	}
+	// Another one was newer, and may have ended since.
+	if s.number != 0 || f.adopt(s) {
+		f.m.hear(s, in.GetReport())
+	}
+}
+
+// open begins a node's stream.
+func (f *follower) open(in *apiv1.NodeSaid, hello *apiv1.Hello) *session {
+	s := newSession(f.ctx, identity{name: in.GetNode(), role: in.GetRole()})
+	s.manager, s.via, s.stream, s.opened, s.hello = f.name, f, in.GetStream(), hello.GetOpened(), hello
+	f.nodes[s.name] = s
+	return s
+}
+
+// adopt makes the stream its node's newest, unless the node has opened another one since.
+func (f *follower) adopt(s *session) bool {
+	f.mu.Lock()
+	f.behind[s.name] = true // until the follower says otherwise
+	f.mu.Unlock()
+	if !f.m.sessions.adopt(s) {
+		return false
+	}
+	f.m.connected(s, s.hello)
+	f.m.o.Log.Debug("node is connected", "node", s.name, "role", s.role, "manager", f.name)
+	return true
+}
+
+// progress takes in how far the follower's nodes are.
+func (f *follower) progress(p *apiv1.RelayProgress) {
+	behind := make(map[string]bool, len(p.GetBehind()))
+	for _, node := range p.GetBehind() {
+		behind[node] = true
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.revision, f.behind = p.GetRevision(), behind
+}
+
+// settled is the revision that the node is known to obey because nothing since concerned it; 0 for not known.
+func (f *follower) settled(node string) int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.behind[node] {
+		return 0
+	}
+	return f.revision
+}
+
+// ask queues a question to a node; false: too many wait.
+func (f *follower) ask(node string, q *apiv1.PlanUpdate) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.questions) == maxRelayed {
+		return false
+	}
+	f.questions = append(f.questions, &apiv1.RelayDown{Node: node, Update: q})
+	signal(f.wake)
+	return true
+}
+
+// maxRelayed is how many questions wait for the nodes of a follower that does not read.
+const maxRelayed = 4096
+
+// tellHealth queues verdicts of a host, merged with those of it that wait.
+func (f *follower) tellHealth(host string, opened int64, h *apiv1.HealthReport) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if old := f.verdicts[host]; old != nil {
+		h = mergeHealth(old.GetReport().GetHealth(), h)
+	}
+	f.verdicts[host] = &apiv1.NodeSaid{
+		Node: host, Role: string(lb.RoleHost), Report: &apiv1.NodeReport{Hello: &apiv1.Hello{Name: host, Opened: opened}, Health: h},
+	}
+	signal(f.wake)
+}
+
+// take empties what waits to be sent.
+func (f *follower) take() []*apiv1.RelayDown {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	down := f.questions
+	for _, host := range slices.Sorted(maps.Keys(f.verdicts)) {
+		down = append(down, &apiv1.RelayDown{Said: f.verdicts[host]})
+	}
+	f.questions = nil
+	clear(f.verdicts)
+	return down
+}
+
+// speak sends until the stream ends: what hosts elsewhere have yet to obey, questions, and verdicts.
+func (f *follower) speak(stream *connect.BidiStream[apiv1.RelayUp, apiv1.RelayDown]) error {
+	sent := map[string]*apiv1.HostProgress{}
+	for {
+		own, stirred, advanced := f.m.ownHosts()
+		others, moved := f.m.hosts.all()
+		for _, d := range append(f.newHosts(sent, own, others), f.take()...) {
+			if err := stream.Send(d); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-stirred:
+		case <-advanced:
+		case <-moved:
+		case <-f.wake:
+		case <-f.ctx.Done():
+			return connect.NewError(connect.CodeUnavailable, context.Cause(f.ctx))
+		}
+	}
+}
+
+// newHosts is what the follower has not heard of hosts elsewhere; sent is what it has.
+func (f *follower) newHosts(sent map[string]*apiv1.HostProgress, own *apiv1.HostProgress, others map[string]*apiv1.HostProgress) []*apiv1.RelayDown {
+	delete(others, f.name)
+	if own != nil {
+		others[own.GetManager()] = own
+	}
+	var out []*apiv1.RelayDown
+	for name, p := range others {
+		if !sameHosts(sent[name], p) {
+			sent[name] = p
+			out = append(out, &apiv1.RelayDown{Hosts: p})
+		}
+	}
+	for name := range sent {
+		if others[name] == nil && name != f.m.o.Name {
+			delete(sent, name)
+			out = append(out, &apiv1.RelayDown{Hosts: &apiv1.HostProgress{Manager: name, Gone: true}})
+		}
+	}
+	return out
+}

@@ -1,0 +1,172 @@
+package manager
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+)
+
+const (
+	// maxOwingHosts and maxOwed bound an account of what hosts have yet to obey. When it is more, members do not tell each
+	// other how far they are, and muxes wait for hostsFirst.
+	maxOwingHosts = 64
+	maxOwed       = 1024
+)
+
+// hostProgress is what the hosts of other members have yet to obey: of the leader's, to its followers; of all others, to
+// the leader.
+type hostProgress struct {
+	mu     sync.Mutex
+	others map[string]*otherHosts
+	// moved is closed and replaced whenever something changed.
+	moved chan struct{}
+}
+
+// otherHosts are those of one other member.
+type otherHosts struct {
+	said *apiv1.HostProgress // never modified
+	// late: it did not tell in time how far they are. Nobody waits for it until it has caught up.
+	late bool
+}
+
+func newHostProgress() *hostProgress {
+	return &hostProgress{others: map[string]*otherHosts{}, moved: make(chan struct{})}
+}
+
+func (h *hostProgress) stirLocked() {
+	close(h.moved)
+	h.moved = make(chan struct{})
+}
+
+// hear takes in how far another member's hosts are; present is this member's revision.
+func (h *hostProgress) hear(p *apiv1.HostProgress, present int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	defer h.stirLocked()
+	if p.GetGone() {
+		delete(h.others, p.GetManager())
+		return
+	}
+	o := h.others[p.GetManager()]
+	if o == nil {
+		o = &otherHosts{late: true}
+		h.others[p.GetManager()] = o
+	}
+	o.said, o.late = p, o.late && p.GetRevision() < present
+}
+
+// forgetAll drops what is known of others: the one who tells of them is gone.
+func (h *hostProgress) forgetAll() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	clear(h.others)
+	h.stirLocked()
+}
+
+// all is what every other member said, by name, with the channel that closes when this may have changed.
+func (h *hostProgress) all() (map[string]*apiv1.HostProgress, <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := make(map[string]*apiv1.HostProgress, len(h.others))
+	for name, o := range h.others {
+		out[name] = o.said
+	}
+	return out, h.moved
+}
+
+// holdUp are the members whose hosts a mux has to wait for that is to hear of a revision.
+func (h *hostProgress) holdUp(mux *session, revision int64) (members []string, moved <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, o := range h.others {
+		if !o.late && (o.said.GetRevision() < revision || mux.hears(o.said.GetOwed())) {
+			members = append(members, name)
+		}
+	}
+	return members, h.moved
+}
+
+// giveUp ends the waiting for members that did not tell of the revision in time. Hosts that are slow are left out by the
+// member that has them.
+func (h *hostProgress) giveUp(revision int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, o := range h.others {
+		o.late = o.late || o.said.GetRevision() < revision
+	}
+}
+
+// ownHosts is what the hosts here have yet to obey; nil when it is too much to tell. The channels close when it may have
+// changed.
+func (m *Manager) ownHosts() (p *apiv1.HostProgress, stirred, advanced <-chan struct{}) {
+	m.view.mu.RLock()
+	defer m.view.mu.RUnlock()
+	ss := m.sessions
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	stirred, advanced = ss.stirred, m.view.advanced
+	if len(ss.behind) > maxOwingHosts {
+		return nil, stirred, advanced
+	}
+	owed := map[string]bool{}
+	for s := range ss.behind {
+		for _, key := range s.owes() {
+			owed[key] = true
+		}
+	}
+	if len(owed) > maxOwed {
+		return nil, stirred, advanced
+	}
+	return &apiv1.HostProgress{Manager: m.o.Name, Revision: m.view.planRev, Owed: slices.Sorted(maps.Keys(owed))}, stirred, advanced
+}
+
+// sameHosts tells whether two accounts say the same.
+func sameHosts(a, b *apiv1.HostProgress) bool {
+	return a.GetRevision() == b.GetRevision() && a.GetGone() == b.GetGone() && slices.Equal(a.GetOwed(), b.GetOwed())
+}
+
+// tendHosts leaves hosts behind that are too slow to be waited for, until ctx ends: whether anybody waits for them here or
+// not, somebody may elsewhere.
+func (m *Manager) tendHosts(ctx context.Context) {
+	for {
+		advanced := m.view.next()
+		if !m.sessions.someBehind() {
+			select {
+			case <-advanced: // hosts get behind by a fold
+			case <-m.sessions.joined:
+			case <-ctx.Done():
+				return
+			}
+			continue
+		}
+		select {
+		case <-m.o.Clock.After(hostsFirst):
+			m.leaveBehind()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// someBehind tells whether there are hosts worth waiting for.
+func (ss *sessions) someBehind() bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return len(ss.behind) > 0
+}
+
+// leaveBehind ends the waiting for hosts that had their time.
+func (m *Manager) leaveBehind() {
+	ss, now := m.sessions, m.o.Clock.Now()
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for s := range ss.behind {
+		s.mu.Lock()
+		s.late = s.late || !s.behind.IsZero() && now.Sub(s.behind) >= hostsFirst
+		s.mu.Unlock()
+		ss.reviewLocked(s, false)
+	}
+}

@@ -1,0 +1,222 @@
+package manager
+
+import (
+	"sync"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+)
+
+// outbox is what this member's nodes said last, and what of it the leader has not heard. A later report takes an earlier
+// one's place; what matters more goes first: who is there and what they obey, then verdicts on health, then statuses with
+// their counters. A leader that is new hears everything that is known.
+type outbox struct {
+	mu    sync.Mutex
+	nodes map[string]*lastWords
+	gone  []*apiv1.NodeLeft
+	// queues are the nodes with something to send, by its weight, in the order in which it came up.
+	queues [weights][]string
+	// linked: a leader listens. While none does, what is known is kept and nothing waits.
+	linked bool
+	wake   chan struct{} // room for one
+}
+
+// weight is how much something matters.
+type weight int
+
+const (
+	weightObeyed weight = iota
+	weightHealth
+	weightStatus
+	weights
+)
+
+// lastWords are what a node said on its newest stream.
+type lastWords struct {
+	session *session
+	hello   *apiv1.Hello
+	// introduced: the leader has had the hello.
+	introduced    bool
+	synced, epoch int64
+	// answers to questions are sent all.
+	answers []*apiv1.NodeReport
+	// verdicts are all that the node has told; fresh are those that the leader has not heard. Neither is ever modified.
+	verdicts, fresh *apiv1.HealthReport
+	status          *apiv1.NodeStatus // never modified
+	queued          [weights]bool
+}
+
+func newOutbox() *outbox {
+	return &outbox{nodes: map[string]*lastWords{}, wake: make(chan struct{}, 1)}
+}
+
+// hello takes in the beginning of a stream.
+func (o *outbox) hello(s *session, hello *apiv1.Hello) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if old := o.nodes[s.name]; old != nil && old.session.number > s.number {
+		return
+	}
+	n := &lastWords{session: s, hello: hello, synced: hello.GetHaveRevision(), epoch: hello.GetEpoch()}
+	if old := o.nodes[s.name]; old != nil {
+		n.queued = old.queued
+	}
+	o.nodes[s.name] = n
+	o.queueLocked(n, weightObeyed)
+}
+
+// ack takes in what the node obeys.
+func (o *outbox) ack(s *session, synced int64) {
+	o.with(s, func(n *lastWords) {
+		if n.synced != synced {
+			n.synced = synced
+			o.queueLocked(n, weightObeyed)
+		}
+	})
+}
+
+// hear takes in what of a report does not wait: the epoch, and answers to questions.
+func (o *outbox) hear(s *session, r *apiv1.NodeReport) {
+	o.with(s, func(n *lastWords) {
+		if n.epoch != r.GetEpoch() {
+			n.epoch = r.GetEpoch()
+			o.queueLocked(n, weightObeyed)
+		}
+		if o.linked && (r.GetTrace() != nil || r.GetFlows() != nil) && len(n.answers) < maxQuestions {
+			n.answers = append(n.answers, &apiv1.NodeReport{Trace: r.GetTrace(), Flows: r.GetFlows()})
+			o.queueLocked(n, weightObeyed)
+		}
+	})
+}
+
+// health takes in verdicts; all are those of the node with them.
+func (o *outbox) health(s *session, h, all *apiv1.HealthReport) {
+	if all == nil {
+		return // it does not count
+	}
+	o.with(s, func(n *lastWords) {
+		n.verdicts, n.fresh = all, mergeHealth(n.fresh, h)
+		o.queueLocked(n, weightHealth)
+	})
+}
+
+// report takes in a status.
+func (o *outbox) report(s *session, st *apiv1.NodeStatus) {
+	o.with(s, func(n *lastWords) {
+		n.status = st
+		o.queueLocked(n, weightStatus)
+	})
+}
+
+// with changes what is known of a stream, unless it is over.
+func (o *outbox) with(s *session, change func(*lastWords)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n := o.nodes[s.name]; n != nil && n.session == s {
+		change(n)
+	}
+}
+
+// left takes in the end of a stream.
+func (o *outbox) left(s *session) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n := o.nodes[s.name]; n == nil || n.session != s {
+		return
+	}
+	delete(o.nodes, s.name)
+	if o.linked {
+		o.gone = append(o.gone, &apiv1.NodeLeft{Node: s.name, Stream: s.number})
+		signal(o.wake)
+	}
+}
+
+func (o *outbox) queueLocked(n *lastWords, w weight) {
+	if !o.linked || n.queued[w] {
+		return
+	}
+	n.queued[w] = true
+	o.queues[w] = append(o.queues[w], n.session.name)
+	signal(o.wake)
+}
+
+// link makes everything that is known wait for a leader that listens from now on.
+func (o *outbox) link() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.unlinkLocked()
+	o.linked = true
+	for _, n := range o.nodes {
+		n.introduced, n.fresh = false, n.verdicts
+		o.queueLocked(n, weightObeyed)
+		if n.fresh != nil {
+			o.queueLocked(n, weightHealth)
+		}
+		if n.status != nil {
+			o.queueLocked(n, weightStatus)
+		}
+	}
+	signal(o.wake)
+}
+
+// unlink ends what link began.
+func (o *outbox) unlink() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.unlinkLocked()
+}
+
+func (o *outbox) unlinkLocked() {
+	o.linked, o.gone, o.queues = false, nil, [weights][]string{}
+	for _, n := range o.nodes {
+		n.queued, n.answers, n.fresh = [weights]bool{}, nil, nil
+	}
+}
+
+// next takes what matters most of what waits; nil when nothing does.
+func (o *outbox) next() *apiv1.RelayUp {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.gone) > 0 {
+		up := &apiv1.RelayUp{Left: o.gone[0]}
+		o.gone = o.gone[1:]
+		return up
+	}
+	for w := range weights {
+		for len(o.queues[w]) > 0 {
+			name := o.queues[w][0]
+			n := o.nodes[name]
+			if n != nil && len(n.answers) > 0 && n.introduced && w == weightObeyed {
+				report := n.answers[0]
+				n.answers = n.answers[1:]
+				return n.say(report)
+			}
+			o.queues[w] = o.queues[w][1:]
+			if n == nil {
+				continue // it left
+			}
+			n.queued[w] = false
+			report := &apiv1.NodeReport{}
+			switch w {
+			case weightHealth:
+				report.Health, n.fresh = n.fresh, nil
+			case weightStatus:
+				report.Status = n.status
+			}
+			up := n.say(report)
+			if w == weightObeyed && len(n.answers) > 0 {
+				o.queueLocked(n, w)
+			}
+			return up
+		}
+	}
+	return nil
+}
+
+// say makes a message of a report. The first of a stream carries its hello.
+func (n *lastWords) say(report *apiv1.NodeReport) *apiv1.RelayUp {
+	report.SyncedRevision, report.Epoch = n.synced, n.epoch
+	if !n.introduced {
+		report.Hello, n.introduced = n.hello, true
+	}
+	return &apiv1.RelayUp{Said: &apiv1.NodeSaid{Node: n.session.name, Role: string(n.session.role), Stream: n.session.number, Report: report}}
+}

@@ -1,0 +1,209 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+const (
+	// progressPace is the least time between two accounts of who is behind: they cost a look at every node.
+	progressPace = 20 * time.Millisecond
+	// maxBehind bounds such an account. When more are behind, nodes are as far as they report themselves.
+	maxBehind = 256
+	// auditTick is how often refusals that had to wait are looked for.
+	auditTick = time.Second
+)
+
+type relayStream = connect.BidiStreamForClient[apiv1.RelayUp, apiv1.RelayDown]
+
+// relayAll tells whoever leads what this member's nodes say, until the member stops.
+func (m *Manager) relayAll() {
+	for m.ctx.Err() == nil {
+		var l leaderKey
+		if m.view.until(m.ctx, func() bool { l = m.view.leader; return l.mod != 0 && l.name != m.o.Name }) != nil {
+			return
+		}
+		err := m.relayTo(l)
+		if m.ctx.Err() != nil {
+			return
+		}
+		m.o.Log.Debug("relays no more", "leader", l.name, "cause", err)
+		select {
+		case <-m.o.Clock.After(leaderPause):
+		case <-m.ctx.Done():
+		}
+	}
+}
+
+// relayTo relays to one leader until it is replaced or the stream ends.
+func (m *Manager) relayTo(l leaderKey) error {
+	ctx, cancel := context.WithCancelCause(m.ctx)
+	defer cancel(nil)
+	go func() {
+		if m.view.until(ctx, func() bool { return m.view.leader.mod != l.mod }) == nil {
+			cancel(errReplacedLeader)
+		}
+	}()
+	// A connection of its own: calls that are forwarded do not wait behind statuses.
+	transport := m.newTransport()
+	defer transport.CloseIdleConnections()
+	s := shuntv1connect.NewMemberProtocolClient(&http.Client{Transport: transport}, "https://"+l.address).Relay(ctx)
+	// HTTP/2 does not look at the context while it waits for the next message; the end of the request wakes it.
+	defer context.AfterFunc(ctx, func() { s.CloseRequest() })()
+	if err := s.Send(&apiv1.RelayUp{Manager: m.o.Name}); err != nil {
+		// The cause of a failed send is what Receive returns.
+		if _, cause := s.Receive(); cause != nil {
+			err = cause
+		}
+		return fmt.Errorf("open relay: %w", err)
+	}
+	m.outbox.link()
+	defer m.outbox.unlink()
+	defer m.hosts.forgetAll()
+	go func() {
+		for {
+			down, err := s.Receive()
+			if err != nil {
+				cancel(fmt.Errorf("relay: %w", err))
+				return
+			}
+			m.told(down)
+		}
+	}()
+	if err := m.relay(ctx, s); err != nil {
+		cancel(err) // unless Receive told why
+	}
+	return context.Cause(ctx)
+}
+
+// told does what the leader says.
+func (m *Manager) told(down *apiv1.RelayDown) {
+	if p := down.GetHosts(); p != nil {
+		m.hosts.hear(p, m.view.planRevision())
+	}
+	if s := m.sessions.here(down.GetNode()); s != nil && down.GetUpdate() != nil {
+		s.ask(down.GetUpdate())
+	}
+	if said := down.GetSaid(); said != nil {
+		s := &session{name: said.GetNode(), role: lb.Role(said.GetRole()), opened: said.GetReport().GetHello().GetOpened()}
+		if m.sessions.stamp(s) {
+			tell, _ := m.verdicts.report(s, said.GetReport().GetHealth())
+			m.sessions.tellHealth(tell)
+		}
+	}
+}
+
+func (v *view) planRevision() int64 {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.planRev
+}
+
+// relay sends what there is, the most important first, until ctx ends.
+func (m *Manager) relay(ctx context.Context, s *relayStream) error {
+	r := relaying{m: m, behind: true}
+	tick := m.o.Clock.After(auditTick)
+	for {
+		stirred, advanced := r.look()
+		if up := r.next(); up != nil {
+			if err := s.Send(up); err != nil {
+				for _, e := range up.GetAudit() {
+					m.audited(e) // it waits for the next leader
+				}
+				return fmt.Errorf("relay: %w", err)
+			}
+			continue
+		}
+		select {
+		case <-stirred:
+		case <-m.outbox.wake:
+		case <-m.sessions.news:
+			r.behind = true
+		case <-advanced:
+			r.behind = true
+		case <-r.pause:
+			r.pause = nil
+		case <-m.auditLog.refusals.wake:
+			r.audit = true
+		case <-tick:
+			r.audit, tick = true, m.o.Clock.After(auditTick)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// relaying is what a relay has sent and has to send beside the outbox.
+type relaying struct {
+	m *Manager
+	// hosts is how far this member's are, sent what the leader knows of that.
+	hosts, sent *apiv1.HostProgress
+	// behind: who is behind may have changed. pause is set until another account of it may be sent.
+	behind bool
+	pause  <-chan time.Time
+	// audit: entries may wait.
+	audit bool
+}
+
+// look looks at the hosts and returns the channels that close when they, or the view, may have moved.
+func (r *relaying) look() (stirred, advanced <-chan struct{}) {
+	r.hosts, stirred, advanced = r.m.ownHosts()
+	return stirred, advanced
+}
+
+// next is the next message; nil when there is none at present.
+func (r *relaying) next() *apiv1.RelayUp {
+	if r.hosts != nil && !sameHosts(r.hosts, r.sent) {
+		r.sent = r.hosts
+		return &apiv1.RelayUp{Hosts: r.hosts}
+	}
+	if up := r.m.outbox.next(); up != nil {
+		return up
+	}
+	if r.behind && r.pause == nil {
+		r.behind, r.pause = false, r.m.o.Clock.After(progressPace)
+		return &apiv1.RelayUp{Progress: r.m.progress()}
+	}
+	if r.audit {
+		r.audit = false
+		if entries := r.m.takeAudited(); len(entries) > 0 {
+			return &apiv1.RelayUp{Audit: entries}
+		}
+	}
+	return nil
+}
+
+// next is closed at the next fold.
+func (v *view) next() <-chan struct{} {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.advanced
+}
+
+// progress is an account of the nodes that do not obey all that there is for them.
+func (m *Manager) progress() *apiv1.RelayProgress {
+	m.view.mu.RLock()
+	defer m.view.mu.RUnlock()
+	ss := m.sessions
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	out := &apiv1.RelayProgress{Revision: m.view.planRev}
+	for name, s := range ss.byNode {
+		if s.settled() {
+			continue
+		}
+		if len(out.Behind) == maxBehind {
+			return &apiv1.RelayProgress{}
+		}
+		out.Behind = append(out.Behind, name)
+	}
+	return out
+}

@@ -1,0 +1,244 @@
+package manager_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// TestNodesOfFollowersCount: the leader knows, asks and waits for nodes whose streams end at other members as if they were
+// its own, and every member tells the same of them.
+func TestNodesOfFollowersCount(t *testing.T) {
+	ms := newMembers(t, 3, nil)
+	ms.rigs[0].apply(network(), hostNode(1), hostNode(2))
+	for i, r := range ms.rigs {
+		r.apply(muxNode(i + 1))
+		r.join(fmt.Sprintf("mux%d", i+1), "mux")
+	}
+	rev := ms.rigs[1].apply(web(1)).Revision
+	last := ms.rigs[2].apply(hostNode(3)).Revision // which concerns no mux
+	if last <= rev {
+		t.Fatal("revisions must rise")
+	}
+	for _, r := range ms.rigs {
+		for i := range ms.rigs {
+			name := fmt.Sprintf("mux%d", i+1)
+			st := r.status(name, func(st *apiv1.NodeStatus) bool { return st.SyncedRevision >= last && len(st.Routes) == 1 })
+			if !st.Connected || st.Manager != ms.rigs[i].name || st.Version != "test" || st.Role != "mux" {
+				t.Errorf("%s as told by %s: %v", name, r.name, st)
+			}
+		}
+		trace, err := r.admin.Trace(t.Context(), connect.NewRequest(&apiv1.TraceRequest{Client: "198.51.100.11", ClientPort: 1, Vip: "203.0.113.10", Port: 80, Protocol: "tcp"}))
+		if err != nil || len(trace.Msg.Results) != 3 {
+			t.Fatalf("trace at %s: %v %v", r.name, trace, err)
+		}
+		for i, res := range trace.Msg.Results {
+			if res.Error != "" || res.Verdict != "forwarded" || res.Node != fmt.Sprintf("mux%d", i+1) {
+				t.Errorf("trace at %s: %v", r.name, res)
+			}
+		}
+		flows, err := r.admin.Flows(t.Context(), connect.NewRequest(&apiv1.FlowsRequest{Vip: "203.0.113.10", Node: "mux3"}))
+		if err != nil || len(flows.Msg.Results) != 1 || len(flows.Msg.Results[0].Flows) != 1 {
+			t.Errorf("flows at %s: %v %v", r.name, flows, err)
+		}
+	}
+}
+
+// TestNewLeaderKnowsWhatWasSaid: nodes say something once; each leader after that one knows it, though they do not repeat
+// it and their streams stay where they are.
+func TestNewLeaderKnowsWhatWasSaid(t *testing.T) {
+	ms := newMembers(t, 3, nil)
+	ms.leader(1).apply(network(), hostNode(1), web(1))
+	for i, r := range ms.rigs {
+		name := fmt.Sprintf("mux%d", i+1)
+		r.apply(muxNode(i + 1))
+		s := r.raw(name, "mux")
+		up := receive(t, s)
+		report := &apiv1.NodeReport{SyncedRevision: up.Revision, Epoch: up.Epoch, Status: &apiv1.NodeStatus{Members: []*apiv1.MemberStatus{
+			{Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Member: 1, LastCheck: "said by " + name},
+		}}}
+		if err := s.Send(report); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for epoch := int64(1); epoch < 5; epoch++ {
+		leader := ms.leader(epoch)
+		for i := range ms.rigs {
+			name := fmt.Sprintf("mux%d", i+1)
+			leader.status(name, func(st *apiv1.NodeStatus) bool {
+				return st.Connected && len(st.Members) == 1 && st.Members[0].LastCheck == "said by "+name && st.Manager == ms.rigs[i].name
+			})
+		}
+		ms.lapse()
+	}
+}
+
+// openedAt opens a stream that says when it was opened.
+func (r *rig) openedAt(name string, opened int64) *rawStream {
+	r.t.Helper()
+	s := r.rawHello(&apiv1.Hello{Name: name, Role: "mux", Opened: opened})
+	receive(r.t, s)
+	return s
+}
+
+// TestNodesMove: a node opens a stream at another member while the old one still stands. It is connected there and stays
+// so when the old one ends, whoever leads and in whatever order a new leader hears of the two.
+func TestNodesMove(t *testing.T) {
+	ms := newMembers(t, 3, nil)
+	ms.leader(1).apply(network(), muxNode(1))
+	opened, epoch := int64(0), int64(1)
+	var streams []*rawStream
+	for round := range 6 {
+		opened++
+		at := ms.rigs[round%3]
+		streams = append(streams, at.openedAt("mux1", opened))
+		here := func(st *apiv1.NodeStatus) bool { return st.Connected && st.Manager == at.name }
+		ms.leader(epoch).status("mux1", here)
+		if round%2 == 1 {
+			ms.lapse()
+			epoch++
+			ms.leader(epoch).status("mux1", here)
+		}
+		if round >= 2 {
+			streams[round-2].CloseRequest()
+			streams[round-1].CloseRequest()
+		}
+		for range 20 {
+			if st := ms.leader(epoch).status("mux1", func(st *apiv1.NodeStatus) bool { return st.Manager != "" }); !here(st) {
+				t.Fatalf("round %d: mux1 is %v: must be connected at %s", round, st, at.name)
+			}
+		}
+	}
+	for _, s := range streams {
+		s.CloseRequest()
+	}
+	ms.leader(epoch).status("mux1", func(st *apiv1.NodeStatus) bool { return !st.Connected })
+}
+
+// TestNodesOfAMemberThatDies are away until they come back at another one.
+func TestNodesOfAMemberThatDies(t *testing.T) {
+	ms := newMembers(t, 3, nil)
+	leader := ms.leader(1)
+	leader.apply(network(), muxNode(1))
+	follower := ms.follower()
+	s := follower.raw("mux1", "mux")
+	receive(t, s)
+	leader.status("mux1", func(st *apiv1.NodeStatus) bool { return st.Connected && st.Manager == follower.name })
+	follower.stop()
+	leader.status("mux1", func(st *apiv1.NodeStatus) bool { return !st.Connected })
+	s = leader.raw("mux1", "mux")
+	receive(t, s)
+	leader.status("mux1", func(st *apiv1.NodeStatus) bool { return st.Connected && st.Manager == leader.name })
+}
+
+// TestMuxesHearAfterHostsOfOtherMembers: a host at one member holds a mux at another one up until it obeys. Time stands
+// still, so that nothing else ends the wait.
+func TestMuxesHearAfterHostsOfOtherMembers(t *testing.T) {
+	frozen := clock.NewFake(time.Now())
+	ms := newMembersAt(t, 3, frozen, nil)
+	ms.rigs[0].apply(network(), hostNode(1), hostNode(2), muxNode(1), web(1))
+	host := ms.rigs[1].raw("host2", "host")
+	obey(t, host, receive(t, host).Revision)
+	mux := ms.rigs[2].raw("mux1", "mux")
+	receive(t, mux)
+	change := func(weight, port uint16) *lb.Service {
+		s := web(1, 2)
+		for i := range s.Endpoints[0].Backends {
+			s.Endpoints[0].Backends[i].Weight = weight
+		}
+		s.Endpoints[0].Backends[1].Port = port
+		return s
+	}
+	// The first rounds may come before the members have heard of each other.
+	held := 0
+	for round := uint16(1); held < 20; round++ {
+		if round > 500 {
+			t.Fatalf("after %d rounds the mux was held %d times in a row", round, held)
+		}
+		first := ms.rigs[0].apply(change(2*round, 8000+round)).Revision
+		for up := receive(t, host); up.Revision < first; up = receive(t, host) {
+		}
+		second := ms.rigs[0].apply(change(2*round+1, 8000+round)).Revision // which does not concern the host
+		obey(t, host, first)
+		updates := 1
+		for up := receive(t, mux); up.Revision < second; up = receive(t, mux) {
+			updates++
+		}
+		if held++; updates > 1 {
+			held = 0
+		}
+	}
+}
+
+// TestMembersCatchUpWithNodes: a member that is behind others tells a node that knows more nothing before it has caught up.
+func TestMembersCatchUpWithNodes(t *testing.T) {
+	gates := map[string]*gated{}
+	ms := newMembers(t, 2, wrapGated(gates))
+	leader := ms.leader(1)
+	leader.apply(network(), hostNode(1), hostNode(2), muxNode(1), web(1))
+	slow := ms.follower()
+	thaw := gates[slow.name].freeze()
+	newest := leader.apply(web(1, 2)).Revision
+	s := slow.rawHello(&apiv1.Hello{Name: "mux1", Role: "mux", HaveRevision: newest, Epoch: 1})
+	thaw()
+	if up := receive(t, s); up.Revision < newest {
+		t.Errorf("revision %d for a node that has %d", up.Revision, newest)
+	}
+}
+
+// TestNodeAsksForTheWholePlan: what a manager sends after a plan that the node refused is a change of that plan. The node
+// does not take it for one of its own, whose epoch the manager has reached meanwhile.
+func TestNodeAsksForTheWholePlan(t *testing.T) {
+	r := newRig(t, store.NewMemory())
+	r.apply(network(), hostNode(1), muxNode(1), web(1))
+	r.stop()
+	r.start()
+	mux := r.join("mux1", "mux")
+	mux.until("its plan", func(p plan.Plan) bool { return len(p.Endpoints) == 1 && p.Epoch == 2 })
+	r.stop()
+	lost := store.NewMemory()
+	r.store = lost
+	r.start()
+	r.apply(muxNode(1))
+	r.status("mux1", func(st *apiv1.NodeStatus) bool {
+		return strings.Contains(st.Error, "plan of epoch 1: must be at least 2")
+	})
+	ms := &members{t: t, store: lost, rigs: []*rig{r}}
+	for epoch := int64(2); epoch <= 3; epoch++ {
+		ms.lapse()
+		ms.leader(epoch)
+	}
+	mux.until("the whole plan", func(p plan.Plan) bool { return p.Epoch == 3 && len(p.Endpoints) == 0 })
+}
+
+// TestRefusalsOfFollowersAreAudited: what a follower's gate refuses stands in the leader's log.
+func TestRefusalsOfFollowersAreAudited(t *testing.T) {
+	ms := newMembers(t, 2, nil)
+	r := ms.follower()
+	viewer := shuntv1connect.NewManagerClient(r.httpClient(r.as(r.ca(), "eve", "viewer")), "https://"+r.addr)
+	if _, err := viewer.Delete(t.Context(), connect.NewRequest(&apiv1.DeleteRequest{})); connect.CodeOf(err) != connect.CodePermissionDenied {
+		t.Fatalf("delete for a viewer: %v", err)
+	}
+	for tries := 0; ; tries++ {
+		res, err := r.admin.Audit(t.Context(), connect.NewRequest(&apiv1.AuditRequest{Refused: true}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if es := res.Msg.Entries; len(es) == 1 && es[0].Who == "eve" && es[0].Call == "Delete" && es[0].Count == 1 {
+			return
+		}
+		if tries == maxTries {
+			t.Fatalf("audit log is still %v", res.Msg)
+		}
+	}
+}
