@@ -242,3 +242,55 @@ func TestRefusalsOfFollowersAreAudited(t *testing.T) {
 		}
 	}
 }
+
+// TestVerdictsReachMuxesOfAllMembers: what a host at one member says of its backends is told to the muxes of every member:
+// to those that are there, to one that comes later, and to those of a member that heard nothing while it was said.
+func TestVerdictsReachMuxesOfAllMembers(t *testing.T) {
+	ms := newMembers(t, 3, nil)
+	ms.leader(1).apply(network(), hostNode(1), muxNode(1), muxNode(2), muxNode(3), web(1))
+	says := func(s *rawStream, full bool, e *apiv1.EndpointHealth) {
+		t.Helper()
+		e.Vip, e.Protocol, e.Port = "203.0.113.10", "tcp", 80
+		if err := s.Send(&apiv1.NodeReport{Health: &apiv1.HealthReport{Full: full, Endpoints: []*apiv1.EndpointHealth{e}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// known reads a mux's stream until it knows that.
+	known := func(mux *rawStream, alive, dead string) {
+		t.Helper()
+		verdict := map[uint32]string{}
+		for verdict[1] != alive || verdict[2] != dead {
+			h := receive(t, mux).GetHealth()
+			if h.GetFull() {
+				clear(verdict)
+			}
+			for _, e := range h.GetEndpoints() {
+				for word, ids := range map[string][]uint32{"alive": e.Alive, "dead": e.Dead, "unknown": e.Unknown} {
+					for _, id := range ids {
+						verdict[id] = word
+					}
+				}
+			}
+		}
+	}
+	host := ms.rigs[1].rawHello(&apiv1.Hello{Name: "host1", Role: "host", Opened: 1})
+	receive(t, host)
+	muxes := []*rawStream{ms.rigs[0].raw("mux1", "mux"), ms.rigs[1].raw("mux2", "mux")}
+	says(host, true, &apiv1.EndpointHealth{Alive: []uint32{1}, Dead: []uint32{2}})
+	for _, mux := range append(muxes, ms.rigs[2].raw("mux3", "mux")) {
+		known(mux, "alive", "dead")
+	}
+	ms.lapse()
+	ms.leader(2)
+	says(host, false, &apiv1.EndpointHealth{Alive: []uint32{2}, Dead: []uint32{1}})
+	for _, mux := range muxes {
+		known(mux, "dead", "alive")
+	}
+	// The host moves; what the member that it left remembers of it counts no more.
+	moved := ms.rigs[2].rawHello(&apiv1.Hello{Name: "host1", Role: "host", Opened: 2})
+	receive(t, moved)
+	says(moved, true, &apiv1.EndpointHealth{Alive: []uint32{1}, Dead: []uint32{2}})
+	for _, mux := range muxes {
+		known(mux, "alive", "dead")
+	}
+}
