@@ -149,7 +149,9 @@ func (t Topology) violations() []lb.Violation {
 	number("muxes", t.Muxes, 1, MaxMuxes)
 	number("hosts.count", t.Hosts.Count, 1, MaxHosts)
 	number("hosts.vms", t.Hosts.VMs, 1, MaxVMs)
-	only("managers", t.Managers, 1)
+	if t.Managers != 1 && t.Managers != 3 && t.Managers != 5 {
+		refuse("managers", strconv.Itoa(t.Managers), "must be 1, 3 or 5")
+	}
 	number("mtu", t.MTU, MinMTU, MaxMTU)
 	return faults
 }

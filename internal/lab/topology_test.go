@@ -47,7 +47,7 @@ func TestTopologyRefuses(t *testing.T) {
 		"hosts:\n  count: 201\n":         {"lab.yaml:2:10: hosts.count: 201: must be 1 to 200"},
 		"hosts: {vms: 0}\n":              {"hosts.vms: 0: must be 1 to 200"},
 		"routers: {count: 2}\n":          {"lab.yaml:1:18: routers.count: 2: not supported by this version; must be 1"},
-		"managers: 2\n":                  {"managers: 2: not supported by this version; must be 1"},
+		"managers: 2\n":                  {"managers: 2: must be 1, 3 or 5"},
 		"routers: {daemon: gated}\n":     {`routers.daemon: "gated": must be frr or bird`},
 		"mtu: 1279\n":                    {"mtu: 1279: must be 1280 to 9000"},
 		"name: Demo\n":                   {`name: "Demo": must be 1 to 24 letters`},
