@@ -301,9 +301,11 @@ func (f *fakeManager) Watch(_ context.Context, r *connect.Request[apiv1.WatchReq
 	return s.Send(&apiv1.WatchResponse{Revision: f.revision + 1, Deleted: []*apiv1.ObjectRef{{Kind: r.Msg.GetKind(), Name: "old"}}})
 }
 
-func (f *fakeManager) Status(context.Context, *connect.Request[apiv1.StatusRequest]) (*connect.Response[apiv1.StatusResponse], error) {
+func (f *fakeManager) Status(_ context.Context, r *connect.Request[apiv1.StatusRequest]) (*connect.Response[apiv1.StatusResponse], error) {
 	f.status.Revision = f.revision
-	return connect.NewResponse(f.status), nil
+	out := proto.CloneOf(f.status)
+	out.Placements = slices.DeleteFunc(out.Placements, func(p *apiv1.VIPPlacement) bool { return p.GetService() != r.Msg.GetService() })
+	return connect.NewResponse(out), nil
 }
 
 func (f *fakeManager) Flows(_ context.Context, r *connect.Request[apiv1.FlowsRequest]) (*connect.Response[apiv1.FlowsResponse], error) {

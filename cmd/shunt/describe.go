@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -39,7 +40,7 @@ func (c *client) describe(ctx context.Context, g *globals, w io.Writer, kind lb.
 	if err != nil {
 		return err
 	}
-	status, err := c.status(ctx, "")
+	status, err := c.describeStatus(ctx, kind, name)
 	if err != nil {
 		return err
 	}
@@ -225,19 +226,26 @@ func (d *description) member(name endpointKey, b *lb.Backend, key lb.BackendKey)
 	}
 }
 
-// route says which muxes advertise a VIP.
+// route says which muxes advertise a VIP, and which of those that should do not.
 func (d *description) route(vip string) string {
+	place := d.place(vip)
 	var by, not []string
 	for _, n := range d.status.GetNodes() {
 		switch {
 		case n.GetRole() != string(lb.RoleMux):
 		case advertises(n, vip):
-			by = append(by, n.GetName())
-		default:
+			name := n.GetName()
+			if slices.Contains(place.GetLeaving(), name) {
+				name += " (leaving)"
+			}
+			by = append(by, name)
+		case place.GetReplicas() == 0 || place.GetEvery() || slices.Contains(place.GetMuxes(), n.GetName()):
 			not = append(not, n.GetName())
 		}
 	}
 	switch {
+	case len(by) == 0 && place != nil && len(place.GetMuxes())+len(place.GetLeaving()) == 0 && !place.GetEvery():
+		return "advertised by no mux: it is placed on none"
 	case len(by) == 0:
 		return "advertised by no mux"
 	case len(not) == 0:

@@ -39,6 +39,16 @@ func (d *description) placements() {
 	d.section("Placement", rows)
 }
 
+// place is where a VIP is; nil when that is not known.
+func (d *description) place(vip string) *apiv1.VIPPlacement {
+	for _, p := range d.status.GetPlacements() {
+		if p.GetVip() == vip {
+			return p
+		}
+	}
+	return nil
+}
+
 // vipsText is how many VIPs a mux serves, and how many it may; empty for a host.
 func vipsText(o *lb.Node, n *apiv1.NodeStatus) string {
 	switch {
