@@ -33,6 +33,7 @@ const (
 	defaultMuxPins     = "/sys/fs/bpf/shunt/mux"
 	defaultSpeakerHold = 30 * time.Second
 	defaultDrainWait   = 2 * time.Second
+	defaultLinger      = 5 * time.Second
 	defaultSweep       = 30 * time.Second
 )
 
@@ -41,7 +42,8 @@ type muxFlags struct {
 	manager, tokenFile, name      string
 	state, run, bpffs, xdpMode    string
 	metrics                       string
-	hold, drainWait, sweep        time.Duration
+	hold, drainWait, linger       time.Duration
+	sweep                         time.Duration
 	drain, undrain, stop, verbose bool
 	sizes                         muxSizes
 	// created, if not nil, gets the agent before it starts; nil: this process is a daemon of its own, which tells its service
@@ -101,6 +103,7 @@ func (f *muxFlags) register(cmd *cobra.Command) {
 	fl.StringVar(&f.xdpMode, "xdp-mode", string(dataplane.XDPNative), "where the program runs: native (in the driver) or generic (any device, slow)")
 	fl.DurationVar(&f.hold, "speaker-hold", defaultSpeakerHold, "how long routes stay while the agent is away")
 	fl.DurationVar(&f.drainWait, "drain-wait", defaultDrainWait, "how long routers get to move the traffic away before routes are withdrawn")
+	fl.DurationVar(&f.linger, "linger", defaultLinger, "how long a VIP that moves away or is deleted is still forwarded after its routes were withdrawn; 0: not at all")
 	fl.StringVar(&f.metrics, "metrics", "", metricsUsage)
 	fl.DurationVar(&f.sweep, "sweep-interval", defaultSweep, "how often idle flows are forgotten and the others counted; while a draining backend has flows, every second")
 	f.sizes.flags(cmd)
@@ -122,6 +125,9 @@ func (f *muxFlags) check() error {
 		if d <= 0 {
 			return usagef("%s: %v: must be above 0", flag, d)
 		}
+	}
+	if f.linger < 0 {
+		return usagef("--linger: %v: must be 0 or longer", f.linger)
 	}
 	if err := f.sizes.check(); err != nil {
 		return err
@@ -224,7 +230,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 	hops := netdev.NewNextHops()
 	a, err = mux.New(mux.Options{
 		Tables: tables, Ring: mux.BuildRing, Prober: prober, Hops: hops, Speaker: client, Ensure: supervisor.Ensure,
-		Clock: clock.System{}, RunDir: f.run, DrainWait: f.drainWait,
+		Clock: clock.System{}, RunDir: f.run, DrainWait: f.drainWait, Linger: f.linger,
 		Watch:     func(f dataplane.WatchFilter) (mux.Watcher, error) { return tables.Watch(f) },
 		Addresses: device.Addresses, ReadFile: os.ReadFile, Log: log,
 	})
@@ -252,6 +258,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 	err = together(cancel,
 		func() error { a.Run(ctx); return nil },
 		func() error { a.SweepFlows(ctx, f.sweep); return nil },
+		func() error { a.Linger(ctx); return nil },
 		func() error { return hops.Run(ctx, a.HopsChanged) },
 		func() error { return watchCarriers(ctx, cancel, f.ifaces, a.LinkChanged) },
 		func() error { a.Tend(ctx, func() (string, error) { return tend(f.ifaces, tables) }); return nil },

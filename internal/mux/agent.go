@@ -1,8 +1,8 @@
 // Package mux is the mux's agent: it turns a plan into tables, health into alive bits, and both into routes.
 //
-// Order of publication: a VIP is withdrawn before the tables forget it and announced after they know it; a flip of
-// health reaches the tables before the routers. An agent that restarts disturbs nothing: tables and routes outlive
-// it, and the last known health is taken over until probes say otherwise.
+// Order of publication: a VIP is withdrawn before the tables forget it, which they do after Options.Linger, and announced
+// after they know it and all its members were asked; a flip of health reaches the tables before the routers. An agent that
+// restarts disturbs nothing: tables and routes outlive it, and the last known health is taken over until probes say otherwise.
 package mux
 
 import (
@@ -53,6 +53,8 @@ type Options struct {
 	RunDir string
 	// DrainWait is how long routers get to move the traffic away.
 	DrainWait time.Duration
+	// Linger is how long the tables keep a VIP that left the plan after its routes were withdrawn; 0: they forget it at once.
+	Linger time.Duration
 	// Watch puts the program that watches in place, for captures; nil: it cannot.
 	Watch func(dataplane.WatchFilter) (Watcher, error)
 	// Addresses of the interface, used as next hops for a family the Node object has no address of.
@@ -66,8 +68,8 @@ type Options struct {
 type Agent struct {
 	o Options
 	// changed is poked when the status is worth a report, speak when routers may have to be told something, sweep when
-	// the tables changed.
-	changed, speak, sweep chan struct{}
+	// the tables changed, lingers when a VIP may have left the plan.
+	changed, speak, sweep, lingers chan struct{}
 	// obeys is closed when the first plan was obeyed.
 	obeys chan struct{}
 
@@ -88,15 +90,17 @@ type Agent struct {
 	// speaking is held while the speaker is made to follow.
 	speaking sync.Mutex
 
-	mu     sync.Mutex
-	plan   plan.Plan
-	roster *roster
-	drain  drain
-	peers  []bgp.Peer
-	hops   map[netip.Addr]netdev.NextHop
+	mu sync.Mutex
+	// told is the plan of the manager, plan the same with what lingers.
+	told, plan plan.Plan
+	linger     lingering
+	roster     *roster
+	drain      drain
+	peers      []bgp.Peer
+	hops       map[netip.Addr]netdev.NextHop
 	// mtus are the path MTUs that the tables were given.
 	mtus map[netip.Addr]uint32
-	// inTables are the VIPs that the data plane knows, as far as is known.
+	// inTables are the VIPs of the manager's plan that the data plane knows, as far as is known.
 	inTables map[netip.Addr]bool
 	// ready: a plan was applied, so that the speaker may be told.
 	ready bool
@@ -141,7 +145,7 @@ func New(o Options) (*Agent, error) {
 		mtus:         map[netip.Addr]uint32{},
 		inTables:     map[netip.Addr]bool{},
 		captureStall: captureStall,
-		changed:      make(chan struct{}, 1), speak: make(chan struct{}, 1), sweep: make(chan struct{}, 1), obeys: make(chan struct{}),
+		changed:      make(chan struct{}, 1), speak: make(chan struct{}, 1), sweep: make(chan struct{}, 1), lingers: make(chan struct{}, 1), obeys: make(chan struct{}),
 	}
 	if _, err := os.Stat(filepath.Join(o.RunDir, drainFile)); err == nil {
 		// The way out was taken before this agent started.
@@ -174,30 +178,47 @@ func poke(c chan struct{}) {
 func (a *Agent) Apply(ctx context.Context, p plan.Plan) error {
 	a.applying.Lock()
 	defer a.applying.Unlock()
+	return a.obey(ctx, p)
+}
+
+// obey makes everything follow the manager's plan, and keeps what lingers; applying is held.
+func (a *Agent) obey(ctx context.Context, told plan.Plan) error {
 	first := a.adoptRoutes(ctx)
 	a.mu.Lock()
 	peersBefore := a.peers
 	a.mu.Unlock()
-	peers, peersErr := peersOf(p.Node.BGP, peersBefore, a.o.ReadFile)
+	peers, peersErr := peersOf(told.Node.BGP, peersBefore, a.o.ReadFile)
 
 	a.mu.Lock()
-	before, known, groups := a.plan, a.inTables, a.roster.groups
+	before, known, groups, lingered := a.plan, a.inTables, a.roster.groups, a.linger
+	p := a.linger.extend(told, before, a.o.Clock.Now(), a.o.Linger)
+	lingers := len(a.linger.until) > 0
 	a.roster.apply(p.Endpoints)
-	a.inTables = intersect(known, vips(p))
+	a.inTables = intersect(known, vips(told))
 	leaving := len(a.inTables) < len(known)
 	a.mu.Unlock()
 	if leaving {
-		a.withdrawFirst(ctx, p, peers)
+		a.withdrawFirst(ctx, told, peers)
 	}
 	a.o.Hops.Want(append(outers(p), outers(before)...))
 
-	if err := a.applyTables(p); err != nil {
+	err := a.applyTables(p)
+	if err != nil && lingers {
+		// There may be no room for what lingers beside what comes.
+		p = told
+		a.mu.Lock()
+		a.linger.until = nil
+		a.roster.apply(p.Endpoints)
+		a.mu.Unlock()
+		err = a.applyTables(p)
+	}
+	if err != nil {
 		a.mu.Lock()
 		a.roster.takeBack(before.Endpoints, groups)
 		// Probes may have been judged by the plan that is not obeyed.
 		a.setHealthLocked()
 		a.unmarkAllLocked()
-		a.inTables = known
+		a.inTables, a.linger = known, lingered
 		a.mu.Unlock()
 		poke(a.speak)
 		return err
@@ -207,8 +228,8 @@ func (a *Agent) Apply(ctx context.Context, p plan.Plan) error {
 	if !a.ready {
 		close(a.obeys)
 	}
-	a.plan, a.peers, a.ready = p, peers, true
-	a.inTables = vips(p)
+	a.told, a.plan, a.peers, a.ready = told, p, peers, true
+	a.inTables = vips(told)
 	a.roster.prune()
 	a.drain.set(a.o.Clock.Now(), func(d *drain) { d.plan = p.Node.Drain })
 	if first && p.Node.Drain {
@@ -223,6 +244,7 @@ func (a *Agent) Apply(ctx context.Context, p plan.Plan) error {
 	poke(a.speak)
 	poke(a.changed)
 	poke(a.sweep)
+	poke(a.lingers)
 	return errors.Join(peersErr, stateErr, probesErr)
 }
 
@@ -330,6 +352,10 @@ func (a *Agent) Probed(result probe.Result) {
 		return
 	}
 	c := a.roster.observe(result)
+	if c.asked {
+		// A VIP may wait for just this one.
+		poke(a.speak)
+	}
 	if len(c.flips) == 0 && len(c.decisions) == 0 {
 		return
 	}

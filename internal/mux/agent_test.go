@@ -19,9 +19,9 @@ func TestVIPsComeAndGoInOrder(t *testing.T) {
 	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11"))
 	w.expect("a new VIP", "tables [203.0.113.10]")
 	w.probe("10.20.1.11", true, "connected")
-	w.expect("the first backend comes up", "alive 203.0.113.10/1 true", "routes [203.0.113.10]")
+	w.expect("the first backend comes up, the other was not asked", "alive 203.0.113.10/1 true")
 	w.probe("10.20.2.11", true, "connected")
-	w.expect("the second does", "alive 203.0.113.10/2 true")
+	w.expect("the second does", "alive 203.0.113.10/2 true", "routes [203.0.113.10]")
 
 	w.apply(planOf([]string{"203.0.113.10", "2001:db8:f::10"}, "10.20.1.11", "10.20.2.11"))
 	w.expect("a second VIP of known backends is served at once",
@@ -96,6 +96,7 @@ func TestRestartGoesOnWithTheTablesHealth(t *testing.T) {
 	w := newWorld(t)
 	p := planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11")
 	w.apply(p)
+	w.probe("10.20.2.11", false, "connection refused")
 	w.probe("10.20.1.11", true, "connected")
 	w.take()
 	w.restart() // at once: nothing but the tables knows of the flip
@@ -310,6 +311,8 @@ func TestStatusAndTrace(t *testing.T) {
 	w := newWorld(t)
 	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11"))
 	w.probe("10.20.1.11", true, "status 200")
+	w.clock.Advance(comebackWait)
+	w.agent.Speak(context.Background())
 	s := w.agent.Status()
 	if len(s.Members) != 2 || !s.Members[0].Alive || s.Members[0].LastCheck != "status 200" || s.Members[0].Service != "web" ||
 		s.Members[1].Alive || s.Members[1].LastCheck != "not checked yet" {

@@ -8,9 +8,9 @@ import (
 // comebackWait is the longest a VIP is held back.
 const comebackWait = 5 * time.Second
 
-// comeback holds a VIP back that becomes servable again, until every member that was alive before has been asked again: a
-// mux that announced it with the first member that answers would send flows of the others, which other muxes carry, to
-// the wrong server. It has no lock and no clock.
+// comeback holds a VIP back that becomes servable, until every member has been asked, and when it becomes so again, until
+// every member that was alive before has been asked again: a mux that announced it with the first member that answers would
+// send flows of the others, which other muxes carry, to the wrong server. It has no lock and no clock.
 type comeback struct {
 	// offered VIPs were let through last time; held ones wait since then.
 	offered map[netip.Addr]bool

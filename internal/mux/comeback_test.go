@@ -54,6 +54,25 @@ func TestComebackEnds(t *testing.T) {
 	w.expect("in time", "routes [203.0.113.10]")
 }
 
+// TestFirstAnnouncementWaitsForAll: a VIP that moves here has flows to all of its members.
+func TestFirstAnnouncementWaitsForAll(t *testing.T) {
+	w := newWorld(t)
+	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11"))
+	w.probe("10.20.1.11", true, "connected")
+	w.expect("the other was not asked", "tables [203.0.113.10]", "alive 203.0.113.10/1 true")
+	w.probe("10.20.2.11", false, "connection refused")
+	w.expect("it is dead", "routes [203.0.113.10]")
+	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11", "10.20.3.11"))
+	w.expect("what is announced is not taken back", "tables [203.0.113.10]")
+	silent := newWorld(t)
+	silent.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11"))
+	silent.probe("10.20.1.11", true, "connected")
+	silent.take()
+	silent.clock.Advance(comebackWait)
+	silent.agent.Speak(context.Background())
+	silent.expect("nobody is waited for for ever", "routes [203.0.113.10]")
+}
+
 // TestNewMemberWaitsForNobody: one that was never dead says nothing of a cut.
 func TestNewMemberWaitsForNobody(t *testing.T) {
 	w := dead(t)
@@ -110,6 +129,8 @@ func TestNoRouteNoAnnouncement(t *testing.T) {
 	w := newWorld(t)
 	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11"))
 	w.probe("10.20.1.11", true, "connected")
+	w.clock.Advance(comebackWait)
+	w.agent.Speak(context.Background())
 	w.take()
 	one, two := netip.MustParseAddr("10.20.1.11"), netip.MustParseAddr("10.20.2.11")
 	hear := func(hops map[netip.Addr]netdev.NextHop) {

@@ -91,8 +91,8 @@ func TestBackupsTakePart(t *testing.T) {
 	for _, dip := range []string{"10.20.1.11", "10.20.2.11", "10.20.3.11"} {
 		w.probe(dip, true, "connected")
 	}
-	w.expect("all come up", "alive 203.0.113.10/1 true", "routes [203.0.113.10]", "alive 203.0.113.10/2 true",
-		"backup 203.0.113.10 false", "alive 203.0.113.10/3 true")
+	w.expect("all come up", "alive 203.0.113.10/1 true", "alive 203.0.113.10/2 true",
+		"backup 203.0.113.10 false", "alive 203.0.113.10/3 true", "routes [203.0.113.10]")
 	w.probe("10.20.1.11", false, "connection refused")
 	w.probe("10.20.1.11", false, "connection refused")
 	w.expect("half is below 60 percent", "alive 203.0.113.10/1 false", "backup 203.0.113.10 true")

@@ -50,6 +50,8 @@ type tables struct {
 	swept   int
 	hops    map[netip.Addr]dataplane.NextHop
 	fail    error
+	// room is how many endpoints fit; 0: any number.
+	room int
 	// during runs in the middle of Apply.
 	during func()
 }
@@ -62,6 +64,9 @@ func (f *tables) Apply(s dataplane.MuxState) error {
 	defer f.mu.Unlock()
 	if f.fail != nil {
 		return f.fail
+	}
+	if f.room > 0 && len(s.Endpoints) > f.room {
+		return fmt.Errorf("endpoints: %d: must be at most %d", len(s.Endpoints), f.room)
 	}
 	s, err := s.WithRings(f.state)
 	if err != nil {

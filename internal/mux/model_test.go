@@ -99,10 +99,13 @@ func drawPlan(t *rapid.T) plan.Plan {
 	return p
 }
 
-// aliveOf is the health of all members as the agent reports it: not that of tables that failed open.
+// aliveOf is the health of all members of the plan as the agent reports it: not that of tables that failed open.
 func aliveOf(a *Agent) map[string]bool {
 	out := map[string]bool{}
 	for _, m := range a.Status().Members {
+		if vip := netip.MustParseAddr(m.Vip); a.linger.has(vip) {
+			continue
+		}
 		out[fmt.Sprint(m.Vip, m.Port, m.Dip)] = m.Alive
 	}
 	return out
@@ -119,9 +122,10 @@ func TestRoutesFollowTablesUnderAnyEvents(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(t)
 		speaker := &careful{tables: w.tables}
+		linger := time.Duration(rapid.IntRange(0, 3).Draw(rt, "linger")) * time.Second
 		start := func() {
 			a := w.agent.o
-			a.Speaker, a.Tables = speaker, &guarded{w.tables, speaker}
+			a.Speaker, a.Tables, a.Linger = speaker, &guarded{w.tables, speaker}, linger
 			agent, err := New(a)
 			if err != nil {
 				rt.Fatal(err)
@@ -155,6 +159,9 @@ func TestRoutesFollowTablesUnderAnyEvents(t *testing.T) {
 				w.agent.Probed(result(target, rapid.Bool().Draw(rt, "good")))
 			case 4:
 				w.clock.Advance(time.Second)
+				if applied && rapid.Bool().Draw(rt, "look") {
+					w.agent.forgetLingering(ctx)
+				}
 			case 5:
 				before := aliveOf(w.agent)
 				start()

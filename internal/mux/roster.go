@@ -175,6 +175,8 @@ type change struct {
 	bits []dataplane.MemberAlive
 	// decisions are those that changed, and those of endpoints that fail open whose members did.
 	decisions map[lb.EndpointKey]health.Decision
+	// asked: it is the first result of a member.
+	asked bool
 }
 
 // observe folds a probe's result in.
@@ -201,6 +203,7 @@ func (r *roster) observe(result probe.Result) change {
 			m.flips++
 			c.flips = append(c.flips, dataplane.MemberAlive{Endpoint: key.Endpoint, Member: m.ID, Alive: m.state.Alive()})
 		}
+		c.asked = c.asked || !standing.Asked
 		if !flipped && standing.Asked {
 			continue
 		}
@@ -303,8 +306,8 @@ func (r *roster) membersOf(endpoints []plan.Endpoint) [][]*member {
 	return out
 }
 
-// unsettled are the VIPs with a dead member that was alive once, and that may be alive again: its last probe was good, or
-// it was not asked since the VIP's other members came back.
+// unsettled are the VIPs with a member that was never asked, or a dead one that was alive once and may be alive again: its last
+// probe was good, or it was not asked since the VIP's other members came back.
 func (r *roster) unsettled(endpoints []plan.Endpoint) map[netip.Addr]bool {
 	first := map[netip.Addr]uint64{}
 	var dead []int // endpoints with members that were alive once
@@ -316,7 +319,7 @@ func (r *roster) unsettled(endpoints []plan.Endpoint) map[netip.Addr]bool {
 			switch {
 			case m == nil || endpoints[i].Members[j].Weight == 0:
 			case !m.state.Alive():
-				lost = lost || m.once
+				lost = lost || m.once || !m.asked
 			case !known || m.back < back:
 				back, known = m.back, true
 			}
@@ -332,8 +335,10 @@ func (r *roster) unsettled(endpoints []plan.Endpoint) map[netip.Addr]bool {
 	for _, i := range dead {
 		vip := endpoints[i].Key.VIP
 		for j, m := range found[i] {
-			counts := m != nil && endpoints[i].Members[j].Weight > 0 && m.once && !m.state.Alive()
-			if counts && (m.good > 0 || m.seen < first[vip]) {
+			if m == nil || endpoints[i].Members[j].Weight == 0 || m.state.Alive() {
+				continue
+			}
+			if !m.asked || m.once && (m.good > 0 || m.seen < first[vip]) {
 				out[vip] = true
 			}
 		}

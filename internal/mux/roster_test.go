@@ -47,7 +47,7 @@ func (r naiveRoster) unsettled(endpoints []plan.Endpoint) map[netip.Addr]bool {
 	})
 	out := map[netip.Addr]bool{}
 	r.each(endpoints, func(vip netip.Addr, m *member) {
-		if m.once && !m.state.Alive() && (m.good > 0 || m.seen < first[vip]) {
+		if !m.state.Alive() && (!m.asked || m.once && (m.good > 0 || m.seen < first[vip])) {
 			out[vip] = true
 		}
 	})

@@ -99,7 +99,7 @@ func (a *Agent) memberStatusLocked(endpoints []plan.Endpoint, counters dataplane
 // not announced.
 func (a *Agent) routeStatusLocked() []*apiv1.RouteStatus {
 	announced := map[netip.Prefix]bool{}
-	for vip := range vips(a.plan) {
+	for vip := range vips(a.told) {
 		announced[netip.PrefixFrom(vip, vip.BitLen())] = false
 	}
 	heard := slices.ContainsFunc(a.status.Peers, func(p bgp.PeerStatus) bool { return p.State == "established" })
