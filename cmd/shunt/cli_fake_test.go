@@ -349,6 +349,18 @@ func (f *fakeManager) Events(_ context.Context, r *connect.Request[apiv1.EventsR
 	return nil
 }
 
+// Backup sends what is cut.
+func (f *fakeManager) Backup(_ context.Context, _ *connect.Request[apiv1.BackupRequest], stream *connect.ServerStream[apiv1.BackupResponse]) error {
+	if f.fail != nil {
+		return f.fail
+	}
+	content, err := os.ReadFile("cut.backup")
+	if err != nil {
+		return err
+	}
+	return stream.Send(&apiv1.BackupResponse{Chunk: content})
+}
+
 func (f *fakeManager) Audit(_ context.Context, r *connect.Request[apiv1.AuditRequest]) (*connect.Response[apiv1.AuditResponse], error) {
 	if f.fail != nil {
 		return nil, f.fail

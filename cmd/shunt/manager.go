@@ -41,7 +41,7 @@ func newManager() *cobra.Command {
 		Long: `Run the manager: it keeps the objects, answers the API over TLS and streams every node its plan.
 
 The first start makes a certificate authority and DATA/admin.yaml, the client configuration of the administrator.
-Everything is kept in the data directory; back it up whole. docs/ops/members.md tells how to run three or five managers.`,
+Everything is kept in the data directory; shunt backup saves it. docs/ops/members.md tells how to run three or five managers.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runManager(cmd.Context(), f, cmd.ErrOrStderr())

@@ -32,6 +32,11 @@ func (f *storeFlags) register(fl *pflag.FlagSet) {
 	fl.StringVar(&f.join, "join", "", "`host:port` of the API of a manager that is up, to become one of its cluster at the first start; later ones do not look at it")
 	fl.StringVar(&f.tokenFile, "token-file", "", "`file` with the token for --join (shunt token create --role manager)")
 	fl.BoolVar(&f.forceNew, "force-new-cluster", false, "once, when most managers are lost for good: forget the others and go on alone with what this one has")
+	f.registerOutside(fl)
+}
+
+// registerOutside adds the flags of an etcd that others run.
+func (f *storeFlags) registerOutside(fl *pflag.FlagSet) {
 	fl.StringSliceVar(&f.outside.Endpoints, "etcd-endpoints", nil, "`URLs` of an etcd to keep the state in, instead of an own one")
 	fl.StringVar(&f.outside.CA, "etcd-ca", "", "`file` with the CA of that etcd (default: the system's)")
 	fl.StringVar(&f.outside.Cert, "etcd-cert", "", "`file` with a client certificate for it")

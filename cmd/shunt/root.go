@@ -97,6 +97,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newAccess(g))
 	root.AddCommand(newMember(g))
 	root.AddCommand(newAudit(g))
+	root.AddCommand(newBackup(g), newVerify(g), newRestore(g))
 	root.AddCommand(newMux(), newMuxSpeaker())
 	root.AddCommand(newHost())
 	root.AddCommand(newDoctor(g))

@@ -173,9 +173,13 @@ func (l *loop) nodeReport() *apiv1.NodeReport {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	st.Name, st.Role, st.Version, st.SyncedRevision = l.o.Name, l.o.Role, l.o.Version, l.applied.revision
+	synced := l.applied.revision
+	if l.applied.epoch < l.wanted.epoch && synced > l.wanted.revision {
+		synced = 0 // the managers' state was restored, and revisions began anew: what it obeys has none of them
+	}
+	st.Name, st.Role, st.Version, st.SyncedRevision = l.o.Name, l.o.Role, l.o.Version, synced
 	if l.fault != "" {
 		st.Error = l.fault
 	}
-	return &apiv1.NodeReport{SyncedRevision: l.applied.revision, Epoch: l.wanted.epoch, Status: st}
+	return &apiv1.NodeReport{SyncedRevision: synced, Epoch: l.wanted.epoch, Status: st}
 }

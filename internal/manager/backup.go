@@ -1,16 +1,164 @@
 package manager
 
 import (
+	"bufio"
 	"context"
+	"encoding/hex"
 	"errors"
+	"fmt"
+	"strings"
 
 	"connectrpc.com/connect"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
-	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/backup"
+	"github.com/shuntlb/shunt/internal/store"
 )
 
-// Backup implements the API.
-func (api) Backup(context.Context, *connect.Request[apiv1.BackupRequest], *connect.ServerStream[apiv1.BackupResponse]) error {
-	return connect.NewError(connect.CodeUnimplemented, errors.New("Backup: "+lb.NotSupported))
+// backupChunk bounds a message of Backup.
+const backupChunk = 256 << 10
+
+var errBackupRuns = connect.NewError(connect.CodeResourceExhausted, errors.New("another backup is being made by this manager: try again when it has ended"))
+
+// Backup implements the API. Any member serves it: what was acknowledged before the call is in it.
+func (a api) Backup(ctx context.Context, _ *connect.Request[apiv1.BackupRequest], stream *connect.ServerStream[apiv1.BackupResponse]) error {
+	// One at a time: each holds the whole state in memory until its reader has it.
+	if !a.m.backingUp.TryLock() {
+		return errBackupRuns
+	}
+	defer a.m.backingUp.Unlock()
+	archive, err := a.m.archive(ctx)
+	if err != nil {
+		return fault(err)
+	}
+	// It has every secret of the cluster: who got it is told whether the stream breaks or not.
+	h := archive.Header
+	a.m.audited(a.m.auditEntry(ctx, fmt.Sprintf("revision %d, epoch %d, %d keys", h.Revision, h.Epoch, h.Keys)))
+	w := bufio.NewWriterSize(chunks{stream}, backupChunk)
+	if err := backup.Encode(w, archive); err != nil {
+		return fault(err)
+	}
+	if err := w.Flush(); err != nil {
+		return fault(err)
+	}
+	return nil
+}
+
+// chunks sends what is written in messages of at most backupChunk.
+type chunks struct {
+	stream *connect.ServerStream[apiv1.BackupResponse]
+}
+
+// Write implements io.Writer.
+func (c chunks) Write(b []byte) (n int, err error) {
+	for len(b) > 0 {
+		some := b[:min(len(b), backupChunk)]
+		if err := c.stream.Send(&apiv1.BackupResponse{Chunk: some}); err != nil {
+			return n, err
+		}
+		n, b = n+len(some), b[len(some):]
+	}
+	return n, nil
+}
+
+// archive reads the state at one revision, which holds everything that was acknowledged before the call.
+func (m *Manager) archive(ctx context.Context) (*backup.Archive, error) {
+	if err := m.catchUp(ctx); err != nil {
+		return nil, err
+	}
+	snap, err := m.o.Store.List(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	caKey, err := m.secrets.ca.KeyPEM()
+	if err != nil {
+		return nil, err
+	}
+	hash := m.secrets.ca.Hash()
+	a := &backup.Archive{
+		Header: backup.Header{
+			Time: m.o.Clock.Now().UTC(), Version: m.o.Version, Commit: m.o.Commit, Revision: snap.Revision,
+			Cluster: m.secrets.ca.Cert.Subject.CommonName, CA: hex.EncodeToString(hash[:]),
+		},
+		Secrets: backup.Secrets{CA: m.secrets.ca.CertPEM(), CAKey: caKey, StoreKey: m.secrets.storeKey},
+	}
+	for _, kv := range snap.KVs {
+		if !transient(kv.Key) {
+			a.Keys = append(a.Keys, backup.Key{Name: kv.Key, Revision: kv.ModRevision, Value: kv.Value})
+		}
+	}
+	v, err := readArchive(a)
+	if err != nil {
+		return nil, err
+	}
+	a.Header.Schema, a.Header.Epoch = v.schema, v.state.Epoch
+	a.Header.Keys, a.Header.Counts = len(a.Keys), countKeys(a.Keys)
+	return a, nil
+}
+
+// transient tells whether a key is of members that are up, and of no use to others.
+func transient(key string) bool { return key == keyLeader || strings.HasPrefix(key, dirManagers) }
+
+// readArchive makes a view of the archive's keys, as a member would that starts with them: it is the proof that they can
+// be read. The secrets must be those that the keys belong to.
+func readArchive(a *backup.Archive) (*view, error) {
+	s, err := archiveSecrets(a)
+	if err != nil {
+		return nil, err
+	}
+	snap := store.Snapshot{Revision: a.Header.Revision}
+	for _, k := range a.Keys {
+		if !strings.HasPrefix(k.Name, root) || transient(k.Name) {
+			return nil, fmt.Errorf("key %s: must be below %s, and not of members that are up", k.Name, root)
+		}
+		snap.KVs = append(snap.KVs, store.KV{Key: k.Name, Value: k.Value, ModRevision: k.Revision, CreateRevision: k.Revision})
+	}
+	v := newView(s)
+	if err := v.load(snap); err != nil {
+		return nil, err
+	}
+	for key, mod := range map[string]int64{keySchema: v.schemaMod, keyEpoch: v.epochMod} {
+		if mod == 0 {
+			return nil, fmt.Errorf("key %s: is missing", key)
+		}
+	}
+	if len(v.state.RingKeys) == 0 {
+		return nil, fmt.Errorf("key %s: is missing", dirRingKeys)
+	}
+	return v, nil
+}
+
+// CheckBackup tells whether a cluster can be restored from the archive: its header says what is in it, its secrets belong to
+// its keys, and every key can be read.
+func CheckBackup(a *backup.Archive) error {
+	if a.Header.Schema != schemaVersion {
+		return fmt.Errorf("schema %q: must be %q: it needs another version of shunt, such as %s, which wrote it", a.Header.Schema, schemaVersion, a.Header.Version)
+	}
+	v, err := readArchive(a)
+	if err != nil {
+		return err
+	}
+	if hash := v.secrets.ca.Hash(); hex.EncodeToString(hash[:]) != a.Header.CA {
+		return fmt.Errorf("header: ca: %s: must be %x, that of the CA's certificate", a.Header.CA, hash)
+	}
+	if v.schema != a.Header.Schema || v.state.Epoch != a.Header.Epoch {
+		return fmt.Errorf("header: schema %q and epoch %d: must be %q and %d, as the keys say", a.Header.Schema, a.Header.Epoch, v.schema, v.state.Epoch)
+	}
+	return nil
+}
+
+// countKeys counts what the keys hold: objects by kind, all else by its directory.
+func countKeys(keys []backup.Key) map[string]int {
+	out := map[string]int{}
+	for _, k := range keys {
+		if r, ok := parseObjectKey(k.Name); ok && strings.HasPrefix(k.Name, dirObjects) {
+			out[string(r.kind)]++
+			continue
+		}
+		dir, _, below := strings.Cut(strings.TrimPrefix(k.Name, root), "/")
+		if below {
+			out[dir]++
+		}
+	}
+	return out
 }

@@ -25,6 +25,9 @@ func OpenDataDir(path string) (*DataDir, error) {
 	if err := os.MkdirAll(filepath.Join(path, "pki"), 0o700); err != nil {
 		return nil, fmt.Errorf("open data directory: %w", err)
 	}
+	if _, err := os.Stat(filepath.Join(path, restoringFile)); err == nil {
+		return nil, fmt.Errorf("open data directory %s: a restore of it broke off: remove it, and restore again", path)
+	}
 	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open data directory: %w", err)
@@ -86,10 +89,5 @@ func writeFile(path string, content []byte) error {
 	if err := os.Rename(f.Name(), path); err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.Sync()
+	return syncDir(filepath.Dir(path))
 }

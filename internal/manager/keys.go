@@ -11,10 +11,11 @@ import (
 const (
 	root        = "/shunt/"
 	keySchema   = root + "schema"
-	keyLeader   = root + "leader" // StoredLeader, on the lease of the one who leads
-	keyEpoch    = root + "epoch"  // the last epoch, for ever
-	keyCA       = root + "ca"     // the certificate of the CA that the store belongs to, PEM
-	keySerial   = root + "serial" // put by every write, so that two writes never commit from one snapshot
+	keyLeader   = root + "leader"   // StoredLeader, on the lease of the one who leads
+	keyEpoch    = root + "epoch"    // the last epoch, for ever
+	keyCA       = root + "ca"       // the certificate of the CA that the store belongs to, PEM
+	keyRestored = root + "restored" // the epoch that the state was restored with; revisions of former epochs say nothing
+	keySerial   = root + "serial"   // put by every write, so that two writes never commit from one snapshot
 	dirObjects  = root + "objects/"
 	dirStates   = root + "endpoints/"
 	dirRingKeys = root + "keys/ring/"
@@ -29,6 +30,8 @@ const (
 // What keySchema holds. Another value means data of another version of the program.
 const (
 	schemaVersion = "2"
+	// schemaRestoring stands there until a restore has written everything: nobody works with half of it.
+	schemaRestoring = "restoring"
 	// schemaFormer had one manager: its leader key held the last epoch for ever, there were no keyEpoch and keyCA.
 	// Everything else is as it was; the first campaign brings it up to date.
 	schemaFormer = "1"

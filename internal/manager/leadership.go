@@ -65,6 +65,23 @@ func (v *view) foldEpochLocked(ev store.Event, c *change) error {
 	return nil
 }
 
+// foldRestoredLocked takes in the epoch that the state was restored with.
+func (v *view) foldRestoredLocked(ev store.Event) error {
+	if ev.Deleted {
+		return errors.New("the epoch of the restored state was deleted")
+	}
+	var err error
+	v.restored, err = strconv.ParseInt(string(ev.KV.Value), 10, 64)
+	return err
+}
+
+// restoredEpoch is the epoch that the state was restored with; 0 when it never was.
+func (v *view) restoredEpoch() int64 {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.restored
+}
+
 func (v *view) reachLocked(epoch int64, c *change) {
 	if epoch > v.state.Epoch {
 		v.state.Epoch, c.epoch = epoch, true
@@ -74,6 +91,9 @@ func (v *view) reachLocked(epoch int64, c *change) {
 // foldSchemaLocked refuses data that this version does not know.
 func (v *view) foldSchemaLocked(ev store.Event) error {
 	schema := string(ev.KV.Value)
+	if schema == schemaRestoring {
+		return errors.New("a restore broke off or goes on: if it broke off, delete everything below " + root + " and restore again")
+	}
 	if ev.Deleted || schema != schemaVersion && schema != schemaFormer {
 		return fmt.Errorf("schema version of the data: %q: must be %q: it was written by another version of shunt", schema, schemaVersion)
 	}

@@ -104,6 +104,8 @@ type Manager struct {
 	auditLog  *auditLog
 	// pageNumber makes keys of journals in this term differ.
 	pageNumber atomic.Uint64
+	// backingUp is held while a backup is made.
+	backingUp sync.Mutex
 	// placing is what the leader knows of VIPs that it cannot place; nil while this member does not lead.
 	placing atomic.Pointer[placing]
 

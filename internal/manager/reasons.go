@@ -32,6 +32,7 @@ const (
 	reasonLeaderChanged      = "LeaderChanged"
 	reasonMemberJoined       = "MemberJoined"
 	reasonMemberLeft         = "MemberLeft"
+	reasonRestored           = "Restored"
 	reasonEventsLost         = "EventsLost"
 )
 
@@ -103,6 +104,7 @@ var reasons = []reason{
 	{reasonLeaderChanged, severityInfo, "Manager", "", false, "the manager leads from now on"},
 	{reasonMemberJoined, severityInfo, "Manager", "", false, "the manager became a member"},
 	{reasonMemberLeft, severityWarning, "Manager", "", false, "the manager was removed"},
+	{reasonRestored, severityWarning, "Manager", "", false, "the state was restored from a backup; revisions begin anew"},
 	{reasonEventsLost, severityWarning, "Manager", "", false, "more happened at once than could be noted; the count says how much"},
 }
 

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/backup"
 	"github.com/shuntlb/shunt/internal/pki"
 	"github.com/shuntlb/shunt/internal/plan"
 )
@@ -55,15 +56,37 @@ func loadSecrets(dir *DataDir, name string, used bool, now time.Time) (*secrets,
 			return nil, fmt.Errorf("write store key: %w", err)
 		}
 	}
-	if len(key) != storeKeyBytes {
-		return nil, fmt.Errorf("read store key %s: %d bytes: must be %d bytes", path, len(key), storeKeyBytes)
+	s, err := newSecrets(ca, key)
+	if err != nil {
+		return nil, fmt.Errorf("read store key %s: %w", path, err)
 	}
-	block, err := aes.NewCipher(key)
+	s.old = !dir.made
+	return s, nil
+}
+
+func newSecrets(ca *pki.CA, storeKey []byte) (*secrets, error) {
+	if len(storeKey) != storeKeyBytes {
+		return nil, fmt.Errorf("%d bytes: must be %d bytes", len(storeKey), storeKeyBytes)
+	}
+	block, err := aes.NewCipher(storeKey)
 	if err != nil {
 		return nil, err
 	}
 	sealer, err := cipher.NewGCM(block)
-	return &secrets{ca: ca, sealer: sealer, storeKey: key, old: !dir.made}, err
+	return &secrets{ca: ca, sealer: sealer, storeKey: storeKey}, err
+}
+
+// archiveSecrets are those of an archive.
+func archiveSecrets(a *backup.Archive) (*secrets, error) {
+	ca, err := pki.ParseCA(a.Secrets.CA, a.Secrets.CAKey)
+	if err != nil {
+		return nil, fmt.Errorf("CA: %w", err)
+	}
+	s, err := newSecrets(ca, a.Secrets.StoreKey)
+	if err != nil {
+		return nil, fmt.Errorf("store key: %w", err)
+	}
+	return s, nil
 }
 
 func loadCA(dir *DataDir, name string, now time.Time) (*pki.CA, error) {

@@ -42,6 +42,7 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 	}
 	s.manager, s.opened = m.o.Name, hello.GetOpened()
 	s.forwards = hello.GetHaveRevision() > 0
+	m.forgetFormer(first)
 	defer s.end(nil)
 	defer s.writing.close()
 	m.sessions.add(s)
@@ -71,6 +72,17 @@ func (m *Manager) floor(ctx context.Context, hello *apiv1.Hello) (int64, error) 
 		return 0, nil
 	}
 	return have, nil
+}
+
+// forgetFormer takes out revisions that are not of this store: it was restored, and they begin anew.
+func (m *Manager) forgetFormer(report *apiv1.NodeReport) {
+	restored := m.view.restoredEpoch()
+	if h := report.GetHello(); h != nil && h.GetEpoch() < restored {
+		h.HaveRevision = 0
+	}
+	if report.GetEpoch() < restored {
+		report.SyncedRevision = 0
+	}
 }
 
 // connected takes in the beginning of a node's stream, here or at a follower.
@@ -123,6 +135,7 @@ func (n nodeAPI) listen(s *session, stream *connect.BidiStream[apiv1.NodeReport,
 			s.end(err)
 			return
 		}
+		n.m.forgetFormer(report)
 		n.m.hear(s, report)
 		n.m.outbox.hear(s, report)
 	}

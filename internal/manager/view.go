@@ -76,6 +76,8 @@ type view struct {
 	// epochMod and schemaMod are revisions of their keys; 0 while they are absent.
 	epochMod, schemaMod int64
 	schema              string
+	// restored is the epoch that the state was restored with; 0 when it never was.
+	restored int64
 	// mods are the revisions of all keys, to find what went while the watch was broken.
 	mods    map[string]int64
 	tokens  map[string]*apiv1.StoredToken
@@ -264,6 +266,8 @@ func (v *view) foldEventLocked(ev store.Event, c *change, touched touched) error
 		return v.foldLeaderLocked(ev, c)
 	case key == keyEpoch:
 		return v.foldEpochLocked(ev, c)
+	case key == keyRestored:
+		return v.foldRestoredLocked(ev)
 	case key == keySchema:
 		return v.foldSchemaLocked(ev)
 	case key == keyCA:

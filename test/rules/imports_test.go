@@ -62,6 +62,7 @@ func TestOnlyImporter(t *testing.T) {
 		{"github.com/go-jose", "signatures of strangers are judged in one place", []string{"internal/oidc"}},
 		{"github.com/prometheus", "the parts know nothing of who looks at them; names, labels and bounds of all metrics stand in one place", []string{"internal/metrics"}},
 		{"github.com/coreos/go-systemd", "daemons say how they are in one place, and run without a service manager too", []string{"internal/service"}},
+		{"filippo.io/age", "what a backup is encrypted with can be replaced; nobody else handles passphrases", []string{"internal/backup"}},
 		{"github.com/fsnotify", "what follows a file must also see replaced directories and lost events", []string{"internal/single"}},
 		{"github.com/vishvananda/netns", "netlink needs the right namespace and thread; one package knows how", []string{"internal/netdev"}},
 	}
@@ -95,6 +96,21 @@ func TestPurePackages(t *testing.T) {
 			}
 			if strings.HasPrefix(imported, module) && !slices.ContainsFunc(pure, func(room string) bool { return within(imported, module+room) }) {
 				t.Errorf("%s imports %s: pure packages import pure packages only", p.ImportPath, imported)
+			}
+		}
+	}
+}
+
+// TestBackupIsAFormat: what reads a file that everything depends on is driven by fuzzing, and knows neither files, sockets and
+// clocks nor what the keys mean.
+func TestBackupIsAFormat(t *testing.T) {
+	for _, p := range packages(t) {
+		if !within(p.ImportPath, module+"internal/backup") {
+			continue
+		}
+		for _, imported := range p.Imports {
+			if slices.Contains([]string{"net", "net/http", "os", "os/exec", "log", "log/slog", "sync", "context", "syscall"}, imported) || strings.HasPrefix(imported, module) {
+				t.Errorf("%s imports %s: an archive is bytes in and bytes out", p.ImportPath, imported)
 			}
 		}
 	}

@@ -1,0 +1,78 @@
+package manager
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// restoringFile stands in a data directory that is being restored; no manager opens it.
+const restoringFile = "restoring"
+
+// ErrUsedDir: a backup is restored into an empty data directory only.
+var ErrUsedDir = errors.New("the data directory is not empty")
+
+// BuildDataDir makes a data directory that is there whole or not at all: it is built beside its place, which is empty or absent,
+// and renamed. A build that broke off leaves a directory .NAME.restore-* that no manager opens.
+func BuildDataDir(path string, build func(*DataDir) error) error {
+	entries, err := os.ReadDir(path)
+	switch {
+	case err == nil && len(entries) > 0:
+		return fmt.Errorf("%s: %w: it has %s", path, ErrUsedDir, entries[0].Name())
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("open data directory: %w", err)
+	}
+	whole, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	parent := filepath.Dir(whole)
+	if err := os.MkdirAll(parent, 0o700); err != nil {
+		return fmt.Errorf("make data directory: %w", err)
+	}
+	tmp, err := os.MkdirTemp(parent, "."+filepath.Base(whole)+".restore-")
+	if err != nil {
+		return fmt.Errorf("make data directory: %w", err)
+	}
+	defer os.RemoveAll(tmp) // nothing, once it was renamed
+	if err := buildIn(tmp, build); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, whole); err != nil {
+		if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EXDEV) {
+			return fmt.Errorf("%s: is a mount point: must be a directory in it", path)
+		}
+		return fmt.Errorf("put the data directory in its place: %w", err)
+	}
+	return syncDir(parent)
+}
+
+// buildIn builds in an empty directory.
+func buildIn(tmp string, build func(*DataDir) error) error {
+	mark := filepath.Join(tmp, restoringFile)
+	dir, err := OpenDataDir(tmp)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := errors.Join(writeFile(mark, nil), build(dir)); err != nil {
+		return err
+	}
+	if err := os.Remove(mark); err != nil {
+		return fmt.Errorf("finish the data directory: %w", err)
+	}
+	return errors.Join(syncDir(filepath.Join(tmp, "pki")), syncDir(tmp))
+}
+
+// syncDir makes what was renamed and removed in a directory last.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}
