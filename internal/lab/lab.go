@@ -22,6 +22,8 @@ type Lab struct {
 	progress func(string)
 	// FabricOnly: no manager and no agents.
 	FabricOnly bool
+	// managerFlags are those of Options.
+	managerFlags []string
 }
 
 // Options of Up and Open.
@@ -32,6 +34,8 @@ type Options struct {
 	Progress func(string)
 	// FabricOnly builds the network, the router and the servers, but starts no manager and no agents.
 	FabricOnly bool
+	// ManagerFlags are given to managers beside the lab's own.
+	ManagerFlags []string
 }
 
 // readyWithin is how long any one part of a lab may take to get ready.
@@ -115,7 +119,7 @@ func Down(ctx context.Context, name string) error {
 }
 
 func newLab(t Topology, o Options) (*Lab, error) {
-	l := &Lab{Topology: t, Binary: o.Binary, progress: o.Progress, FabricOnly: o.FabricOnly}
+	l := &Lab{Topology: t, Binary: o.Binary, progress: o.Progress, FabricOnly: o.FabricOnly, managerFlags: o.ManagerFlags}
 	if l.Binary == "" {
 		self, err := os.Executable()
 		if err != nil {

@@ -137,7 +137,7 @@ func (l *Lab) managerArgs(n Node) []string {
 	if l.Topology.Managers > 1 {
 		args = append(args, "--peer", netip.AddrPortFrom(n.Addresses().V4.Addr(), PeerPort).String())
 	}
-	return args
+	return append(args, l.managerFlags...)
 }
 
 // managerData is a manager's data directory.

@@ -77,8 +77,8 @@ type service struct {
 	// fragments is the endpoint's field.
 	fragments string
 	health    string
-	// more are further lines of the endpoint.
-	more string
+	// more are further lines of the endpoint, rest of the service.
+	more, rest string
 }
 
 const fastHTTP = "{http: {path: /healthz}, port: 8080, interval: 100ms, timeout: 100ms, rise: 2, fall: 2}"
@@ -122,6 +122,7 @@ func (s service) yaml(t *testing.T) string {
 		health = fastHTTP
 	}
 	fmt.Fprintf(&b, "  health: %s\n", health)
+	b.WriteString(s.rest)
 	return b.String()
 }
 
