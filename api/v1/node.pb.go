@@ -240,7 +240,7 @@ func (x *NodeReport) GetHealth() *HealthReport {
 	return nil
 }
 
-// HealthReport is verdicts on members that a host checks (Health.from "host").
+// HealthReport is verdicts on members that a host checks (Health.from "host" or "both").
 type HealthReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Everything that is not in it is unknown.
@@ -495,7 +495,7 @@ type PlanUpdate struct {
 	// A question to answer with NodeReport.trace; independent of the plan.
 	Trace *TraceQuestion `protobuf:"bytes,6,opt,name=trace,proto3" json:"trace,omitempty"`
 	Flows *FlowsQuestion `protobuf:"bytes,7,opt,name=flows,proto3" json:"flows,omitempty"`
-	// Verdicts that hosts came to, for muxes; independent of the plan's revision. Full ones come after a snapshot.
+	// Verdicts that hosts came to, for muxes; independent of the plan's revision. Full ones come with a snapshot, and say so when there are none.
 	Health        *HealthReport `protobuf:"bytes,8,opt,name=health,proto3" json:"health,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1525,7 +1525,7 @@ type PlanCheck struct {
 	Rise          uint32                 `protobuf:"varint,6,opt,name=rise,proto3" json:"rise,omitempty"`
 	Fall          uint32                 `protobuf:"varint,7,opt,name=fall,proto3" json:"fall,omitempty"`
 	Port          uint32                 `protobuf:"varint,8,opt,name=port,proto3" json:"port,omitempty"`
-	From          string                 `protobuf:"bytes,9,opt,name=from,proto3" json:"from,omitempty"` // "mux" or "host"
+	From          string                 `protobuf:"bytes,9,opt,name=from,proto3" json:"from,omitempty"` // "mux", "host" or "both"
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1638,7 +1638,7 @@ type PlanBinding struct {
 	Rewrite  bool                   `protobuf:"varint,10,opt,name=rewrite,proto3" json:"rewrite,omitempty"`
 	PortEnd  uint32                 `protobuf:"varint,11,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
 	Encap    string                 `protobuf:"bytes,12,opt,name=encap,proto3" json:"encap,omitempty"` // as in PlanEndpoint
-	// What the host must check; absent when muxes do.
+	// What the host must check; absent when only muxes do.
 	Check         *PlanCheck `protobuf:"bytes,13,opt,name=check,proto3" json:"check,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

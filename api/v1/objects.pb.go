@@ -1146,7 +1146,7 @@ func (x *Backend) GetBackup() bool {
 	return false
 }
 
-// Health is how the muxes check the backends of an endpoint. Exactly one of tcp and http; tcp when none is given.
+// Health is how the backends of an endpoint are checked. Exactly one of tcp and http; tcp when none is given.
 type Health struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Http     *HTTPCheck             `protobuf:"bytes,1,opt,name=http,proto3" json:"http,omitempty"`
@@ -1157,7 +1157,7 @@ type Health struct {
 	Fall     uint32                 `protobuf:"varint,6,opt,name=fall,proto3" json:"fall,omitempty"`        // default 3
 	// Port to check; 0 means the backend's port.
 	Port uint32 `protobuf:"varint,7,opt,name=port,proto3" json:"port,omitempty"`
-	// Who checks: "mux" (default), or "host", the agent on the backend's host, whose verdicts the manager relays.
+	// Who checks: "mux" (default); "host", the agent on the backend's host, whose verdicts the manager relays; or "both".
 	From          string `protobuf:"bytes,8,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -8,6 +8,14 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
+// Verdicts is what a node's own checks come to.
+type Verdicts interface {
+	// Changed is poked when there is something to take.
+	Changed() <-chan struct{}
+	// Take returns what changed since the last call; all: everything, as full verdicts.
+	Take(all bool) plan.Verdicts
+}
+
 // Handler is what a node agent brings to the loop.
 type Handler interface {
 	// Apply makes the node obey the full wanted state. It is idempotent. An error leaves the node at the last good

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/plan"
 )
 
 // Options say who the node is and where its managers are. Name, Role, Manager and StateDir are required.
@@ -26,6 +27,10 @@ type Options struct {
 	Version string
 	// Notify makes the loop report the status at once. Nil: only at every StatusInterval.
 	Notify <-chan struct{}
+	// Heard, if not nil, takes what hosts say of the members that they check. Full verdicts come with each stream.
+	Heard func(plan.Verdicts)
+	// Verdicts, if not nil, is what this node's own checks come to: the manager hears of it.
+	Verdicts Verdicts
 	// StatusInterval is the time between reports; 0 means one second.
 	StatusInterval time.Duration
 	// Progress, if not nil, tells others how the loop stands to the manager.

@@ -10,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
 )
 
 type syncStream = connect.BidiStreamForClient[apiv1.NodeReport, apiv1.PlanUpdate]
@@ -105,8 +106,14 @@ func (l *loop) listen(s *syncStream, questions chan<- *apiv1.PlanUpdate) error {
 			}
 			continue
 		}
-		if up.GetHealth() != nil {
-			continue // nothing of the plan: this version's muxes check by themselves
+		if h := up.GetHealth(); h != nil {
+			// They are of no revision and no epoch: those of a plan that is refused count too.
+			if err := l.heard(h); err != nil {
+				return err
+			}
+			if !up.GetSnapshot() {
+				continue
+			}
 		}
 		if behind && !up.GetSnapshot() && l.fresh(up) {
 			return errors.New("stream: the manager has caught up with this node: it is asked for the whole plan")
@@ -135,9 +142,18 @@ func (l *loop) fresh(up *apiv1.PlanUpdate) bool {
 // reportAll sends reports and answers; it is the only sender while the stream is up.
 func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *apiv1.PlanUpdate) {
 	tick := l.o.Clock.After(l.o.StatusInterval)
+	var judged <-chan struct{}
+	if l.o.Verdicts != nil {
+		if s.Send(l.verdicts(true)) != nil {
+			return
+		}
+		judged = l.o.Verdicts.Changed()
+	}
 	for {
 		var r *apiv1.NodeReport
 		select {
+		case <-judged:
+			r = l.verdicts(false)
 		case <-l.report:
 			r = l.nodeReport()
 		case <-tick:
@@ -153,6 +169,27 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *a
 			return // Receive tells why
 		}
 	}
+}
+
+// verdicts is a report of what this node's checks came to, and of nothing that takes time to find out.
+func (l *loop) verdicts(all bool) *apiv1.NodeReport {
+	h := convert.ToHealth(l.o.Verdicts.Take(all))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return &apiv1.NodeReport{SyncedRevision: l.applied.revision, Epoch: l.wanted.epoch, Health: h}
+}
+
+// heard passes on what hosts came to.
+func (l *loop) heard(h *apiv1.HealthReport) error {
+	if l.o.Heard == nil {
+		return nil
+	}
+	v, err := convert.FromHealth(h)
+	if err != nil {
+		return fmt.Errorf("verdicts of hosts: %w", err)
+	}
+	l.o.Heard(v)
+	return nil
 }
 
 // answer puts the answers to an update's questions into a report.

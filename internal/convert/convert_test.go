@@ -47,6 +47,7 @@ func health(rt *rapid.T) lb.Health {
 	h := lb.Health{
 		Kind: rapid.SampledFrom([]string{"tcp", "http"}).Draw(rt, "check"), Interval: randomDuration(rt, "interval"), Timeout: randomDuration(rt, "timeout"),
 		Rise: rapid.Uint32Range(1, 9).Draw(rt, "rise"), Fall: rapid.Uint32Range(1, 9).Draw(rt, "fall"), Port: word(rt, "check port"),
+		From: rapid.SampledFrom([]string{lb.FromMux, lb.FromHost, lb.FromBoth}).Draw(rt, "from"),
 	}
 	if h.Kind == "http" {
 		h.Path, h.Host = "/"+name(rt), name(rt)
@@ -214,6 +215,33 @@ func endpointKey(rt *rapid.T) lb.EndpointKey {
 	}
 }
 
+func TestVerdictsComeBack(t *testing.T) {
+	id := func(rt *rapid.T) uint16 { return word(rt, "member") }
+	rapid.Check(t, func(rt *rapid.T) {
+		want := plan.Verdicts{Full: rapid.Bool().Draw(rt, "full"), Endpoints: []plan.EndpointVerdicts{}}
+		for range rapid.IntRange(0, 3).Draw(rt, "endpoints") {
+			want.Endpoints = append(want.Endpoints, plan.EndpointVerdicts{
+				Key: endpointKey(rt), Alive: some(rt, "alive", 0, 3, id), Dead: some(rt, "dead", 0, 3, id), Unknown: some(rt, "unknown", 0, 3, id),
+			})
+		}
+		got, err := FromHealth(ToHealth(want))
+		if err != nil || !reflect.DeepEqual(got, want) {
+			rt.Fatalf("came back as\n%+v %v, want\n%+v", got, err, want)
+		}
+	})
+}
+
+func TestVerdictsThatAreNone(t *testing.T) {
+	for _, e := range []*apiv1.EndpointHealth{
+		{Vip: "nowhere", Protocol: "tcp", Port: 80},
+		{Vip: "203.0.113.1", Protocol: "tcp", Port: 80, Dead: []uint32{1, 65536}},
+	} {
+		if v, err := FromHealth(&apiv1.HealthReport{Endpoints: []*apiv1.EndpointHealth{e}}); err == nil {
+			t.Errorf("%v: taken as %+v", e, v)
+		}
+	}
+}
+
 func TestPlansComeBack(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		want := plan.Plan{
@@ -241,6 +269,9 @@ func TestPlansComeBack(t *testing.T) {
 			Key: endpointKey(rt), Service: name(rt), Member: word(rt, "member"), Outer: addr(rt, "outer"), DIP: addr(rt, "dip"),
 			DIPPort: word(rt, "dip port"), Rewrite: rapid.Bool().Draw(rt, "rewrite"),
 		})
+		if check := health(rt); check.ByHost() {
+			want.Bindings[0].Check = check
+		}
 		items := rapid.Permutation(ToItems(&want)).Draw(rt, "order")
 		got, err := FromItems(items)
 		if err != nil || !reflect.DeepEqual(got, want) {

@@ -135,9 +135,7 @@ func (r *reader) health(path string, in *apiv1.Health) lb.Health {
 	h := lb.Health{
 		Interval: r.duration(path+".interval", in.GetInterval()), Timeout: r.duration(path+".timeout", in.GetTimeout()),
 		Rise: in.GetRise(), Fall: in.GetFall(), Port: r.uint16(path+".port", in.GetPort(), "must be 1 to 65535, or 0 for the backend's port"),
-	}
-	if from := in.GetFrom(); from != "" && from != "mux" {
-		r.fault(path+".from", from, lb.NotSupported+", must be mux")
+		From: in.GetFrom(),
 	}
 	http, tcp := in.GetHttp(), in.GetTcp()
 	switch {

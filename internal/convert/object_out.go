@@ -72,7 +72,7 @@ func toIdle(i lb.Idle) *apiv1.Idle {
 }
 
 func toHealth(h lb.Health) *apiv1.Health {
-	out := &apiv1.Health{Interval: duration(h.Interval), Timeout: duration(h.Timeout), Rise: h.Rise, Fall: h.Fall, Port: uint32(h.Port)}
+	out := &apiv1.Health{Interval: duration(h.Interval), Timeout: duration(h.Timeout), Rise: h.Rise, Fall: h.Fall, Port: uint32(h.Port), From: h.From}
 	switch h.Kind {
 	case "http":
 		out.Http = &apiv1.HTTPCheck{Path: h.Path, Host: h.Host}

@@ -160,6 +160,9 @@ func FromPlanBinding(in *apiv1.PlanBinding) (plan.Binding, error) {
 		DIP: r.addr("dip", in.GetDip()), DIPPort: r.word("dip_port", in.GetDipPort()), Rewrite: in.GetRewrite(),
 		Encap: in.GetEncap(),
 	}
+	if check := in.GetCheck(); check != nil {
+		b.Check = r.check(check)
+	}
 	return b, r.err()
 }
 
@@ -167,6 +170,7 @@ func (r *reader) check(in *apiv1.PlanCheck) lb.Health {
 	return lb.Health{
 		Kind: in.GetKind(), Path: in.GetPath(), Host: in.GetHost(), Interval: r.duration("check.interval", in.GetInterval()),
 		Timeout: r.duration("check.timeout", in.GetTimeout()), Rise: in.GetRise(), Fall: in.GetFall(), Port: r.word("check.port", in.GetPort()),
+		From: cmp.Or(in.GetFrom(), lb.FromMux), // a plan that was kept may be of a version without it
 	}
 }
 

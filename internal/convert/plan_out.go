@@ -65,7 +65,7 @@ func EndpointItem(ep *plan.Endpoint) *apiv1.PlanItem {
 func toCheck(h lb.Health) *apiv1.PlanCheck {
 	return &apiv1.PlanCheck{
 		Kind: h.Kind, Path: h.Path, Host: h.Host, Interval: duration(h.Interval), Timeout: duration(h.Timeout),
-		Rise: h.Rise, Fall: h.Fall, Port: uint32(h.Port),
+		Rise: h.Rise, Fall: h.Fall, Port: uint32(h.Port), From: h.From,
 	}
 }
 
@@ -98,9 +98,13 @@ func packPrefixes(list []netip.Prefix) []byte {
 
 // BindingItem writes a member of an endpoint for its host.
 func BindingItem(b *plan.Binding) *apiv1.PlanItem {
-	return &apiv1.PlanItem{Key: plan.BindingItem(b.Key, b.Outer, b.Member), Item: &apiv1.PlanItem_Binding{Binding: &apiv1.PlanBinding{
+	out := &apiv1.PlanBinding{
 		Service: b.Service, Vni: b.Key.VNI, Vip: text(b.Key.VIP), Protocol: b.Key.Protocol.String(), Port: uint32(b.Key.Port),
 		Member: uint32(b.Member), Outer: text(b.Outer), Dip: text(b.DIP), DipPort: uint32(b.DIPPort), Rewrite: b.Rewrite,
 		PortEnd: uint32(b.Key.PortEnd), Encap: b.Encap,
-	}}}
+	}
+	if b.Check.ByHost() {
+		out.Check = toCheck(b.Check)
+	}
+	return &apiv1.PlanItem{Key: plan.BindingItem(b.Key, b.Outer, b.Member), Item: &apiv1.PlanItem_Binding{Binding: out}}
 }

@@ -23,6 +23,8 @@ type Agent struct {
 	machine Machine
 	clock   clock.Clock
 	log     *slog.Logger
+	prober  Prober
+	checks  *checks
 
 	// applying is held while the tables are made to follow; it guards what the tables were given. Taken before mu.
 	applying sync.Mutex
@@ -37,12 +39,13 @@ type Agent struct {
 
 var _ agent.Handler = (*Agent)(nil)
 
-// New makes an agent around the tables. It checks the machine as it goes; log receives what changes.
-func New(tables dataplane.HostTables, machine Machine, c clock.Clock, log *slog.Logger) *Agent {
+// New makes an agent around the tables, whose prober's results go to Probed. It checks the machine as it goes; log receives
+// what changes.
+func New(tables dataplane.HostTables, machine Machine, prober Prober, c clock.Clock, log *slog.Logger) *Agent {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Agent{tables: tables, machine: machine, clock: c, log: log}
+	return &Agent{tables: tables, machine: machine, prober: prober, checks: newChecks(), clock: c, log: log}
 }
 
 // Apply implements agent.Handler. Problems of the machine do not fail it: the tables are as wanted, and Status tells.
@@ -56,7 +59,7 @@ func (a *Agent) Apply(_ context.Context, p plan.Plan) error {
 	a.mu.Unlock()
 	a.log.Info("plan applied", "revision", p.Revision, "bindings", len(p.Bindings))
 	a.checkMachine()
-	return nil
+	return a.prober.Set(a.checks.follow(p.Bindings))
 }
 
 // follow gives the tables a state and, where they have room, the bindings that leave.
@@ -134,7 +137,7 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 	}
 	s.Error = strings.Join(faults, "; ")
 	for _, b := range counters.Bindings {
-		s.Members = append(s.Members, memberStatus(b))
+		s.Members = append(s.Members, memberStatus(b, a.checks.words(memberRef{b.Binding.Key, b.Binding.Member})))
 	}
 	for reason, n := range counters.Reasons {
 		s.Reasons = append(s.Reasons, &apiv1.ReasonCount{Reason: reason, Packets: n})
@@ -143,13 +146,14 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 	return s
 }
 
-// memberStatus is one binding in the manager's words. Hosts do not check health: alive says that the binding is there.
-func memberStatus(c dataplane.BindingCounter) *apiv1.MemberStatus {
+// memberStatus is one binding in the manager's words, with those of its check. Alive says that the binding is there:
+// verdicts have a way of their own.
+func memberStatus(c dataplane.BindingCounter, check string) *apiv1.MemberStatus {
 	b := c.Binding
 	return &apiv1.MemberStatus{
 		Vip: b.Key.VIP.String(), Protocol: b.Key.Protocol.String(), Port: uint32(b.Key.Port), PortEnd: uint32(b.Key.PortEnd),
 		Dip: b.DIP.String(), DipPort: uint32(b.DIPPort), Member: uint32(b.Member), Service: b.Service,
-		Alive: true, Packets: c.Packets, Bytes: c.Bytes,
+		Alive: true, LastCheck: check, Packets: c.Packets, Bytes: c.Bytes,
 	}
 }
 

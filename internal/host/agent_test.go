@@ -45,7 +45,7 @@ var forwarding = map[string]string{"net/ipv4/conf/eth0/forwarding": "1", "net/ip
 
 func TestApplyAndStatus(t *testing.T) {
 	var tables dataplane.FakeHost
-	a := New(&tables, settings(forwarding), clock.NewFake(time.Now()), nil)
+	a := New(&tables, settings(forwarding), &prober{}, clock.NewFake(time.Now()), nil)
 	b := binding("203.0.113.10", "10.20.1.11")
 	p := plan.Plan{Revision: 7, MTU: 1500, TunnelSources: []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16")}, Bindings: []plan.Binding{b}}
 	if err := a.Apply(context.Background(), p); err != nil {
@@ -75,7 +75,7 @@ func TestApplyAndStatus(t *testing.T) {
 
 func TestStatusTellsForwarding(t *testing.T) {
 	sysctls := map[string]string{}
-	a := New(&dataplane.FakeHost{}, settings(sysctls), clock.NewFake(time.Now()), nil)
+	a := New(&dataplane.FakeHost{}, settings(sysctls), &prober{}, clock.NewFake(time.Now()), nil)
 	p := plan.Plan{Bindings: []plan.Binding{binding("203.0.113.10", "10.20.1.11")}}
 	if err := a.Apply(context.Background(), p); err != nil {
 		t.Fatal(err)

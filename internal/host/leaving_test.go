@@ -25,7 +25,7 @@ func inTables(f *dataplane.FakeHost) string {
 func TestBindingsOutliveTheirPlan(t *testing.T) {
 	var tables dataplane.FakeHost
 	c := clock.NewFake(time.Unix(0, 0))
-	a := New(&tables, settings(forwarding), c, nil)
+	a := New(&tables, settings(forwarding), &prober{}, c, nil)
 	apply := func(dips ...string) error {
 		var p plan.Plan
 		for _, dip := range dips {

@@ -225,7 +225,7 @@ func openTables(namespace, dir string, mtu uint32) (h *dataplane.Host, err error
 		if h, err = dataplane.OpenHost(dataplane.HostOptions{Ifindex: dev.Index, Dir: filepath.Clean(dir)}); err != nil {
 			return err
 		}
-		return New(h, thisMachine("up0"), clock.System{}, nil).Apply(nil, testPlan(mtu))
+		return New(h, thisMachine("up0"), &prober{}, clock.System{}, nil).Apply(nil, testPlan(mtu))
 	})
 	return h, err
 }

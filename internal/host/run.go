@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/probe"
 )
 
 // Options are what Run needs.
@@ -61,7 +63,11 @@ func Run(ctx context.Context, o Options) error {
 		o.Node.Log = slog.New(slog.DiscardHandler)
 	}
 	o.Node.Log.Info("programs attached", "interface", o.Interface, "pins", o.BPFFS)
-	h := New(tables, thisMachine(o.Interface), clock.System{}, o.Node.Log)
+	var h *Agent
+	prober := probe.New(probe.Options{Clock: clock.System{}, Random: rand.Float64, Report: func(r probe.Result) { h.Probed(r) }})
+	defer prober.Close()
+	h = New(tables, thisMachine(o.Interface), prober, clock.System{}, o.Node.Log)
+	o.Node.Verdicts = h.checks
 	ctx, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	var besideErr error

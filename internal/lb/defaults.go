@@ -17,6 +17,9 @@ const (
 	SchedulerMaglev = "maglev"
 	CheckTCP        = "tcp"
 	CheckHTTP       = "http"
+	FromMux         = "mux"
+	FromHost        = "host"
+	FromBoth        = "both"
 	PlaceByVIPs     = "vips"
 	PlaceByLoad     = "load"
 )
@@ -99,6 +102,7 @@ func (e *Endpoint) setDefaults() {
 	e.setDerived()
 	h := &e.Health
 	setDefault(&h.Kind, CheckTCP)
+	setDefault(&h.From, FromMux)
 	if h.Kind == CheckHTTP {
 		setDefault(&h.Path, DefaultHealthPath)
 	}
@@ -159,7 +163,7 @@ func setDefault[T comparable](to *T, value T) {
 }
 
 func defaultHealth() Health {
-	return Health{Kind: CheckTCP, Interval: DefaultHealthInterval, Timeout: DefaultHealthTimeout, Rise: DefaultHealthRise, Fall: DefaultHealthFall}
+	return Health{Kind: CheckTCP, Interval: DefaultHealthInterval, Timeout: DefaultHealthTimeout, Rise: DefaultHealthRise, Fall: DefaultHealthFall, From: FromMux}
 }
 
 func defaultBFD() BFD {

@@ -141,11 +141,14 @@ func (h *Health) flow() string {
 			check = fmt.Sprintf("http: {path: %s, host: %s}", quote(h.Path), quote(h.Host))
 		}
 	}
-	port := ""
+	more := ""
 	if h.Port != 0 {
-		port = fmt.Sprintf(", port: %d", h.Port)
+		more = fmt.Sprintf(", port: %d", h.Port)
 	}
-	return fmt.Sprintf("{%s, interval: %s, timeout: %s, rise: %d, fall: %d%s}", check, durationText(h.Interval), durationText(h.Timeout), h.Rise, h.Fall, port)
+	if h.From != FromMux {
+		more += ", from: " + quote(h.From)
+	}
+	return fmt.Sprintf("{%s, interval: %s, timeout: %s, rise: %d, fall: %d%s}", check, durationText(h.Interval), durationText(h.Timeout), h.Rise, h.Fall, more)
 }
 
 func (w *writer) node(n *Node) {

@@ -256,6 +256,7 @@ func endpoint(t *rapid.T, port uint16, both bool) lb.Endpoint {
 	}
 	h.Interval = duration(100*time.Millisecond, time.Hour).Draw(t, "interval")
 	h.Timeout = duration(time.Millisecond, h.Interval).Draw(t, "timeout")
+	h.From = rapid.SampledFrom([]string{lb.FromMux, lb.FromHost, lb.FromBoth}).Draw(t, "from")
 	h.Rise, h.Fall = rapid.Uint32Range(1, 100).Draw(t, "rise"), rapid.Uint32Range(1, 100).Draw(t, "fall")
 	h.Port = rapid.Uint16().Draw(t, "check port")
 	if e.PortEnd != 0 {

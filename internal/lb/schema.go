@@ -168,6 +168,7 @@ func (d *decoder) health(path string, n ast.Node, h *Health) {
 		field{"rise", func(p string, n ast.Node) { h.Rise = uint32(d.number(p, n, 32, allowedCount)) }},
 		field{"fall", func(p string, n ast.Node) { h.Fall = uint32(d.number(p, n, 32, allowedCount)) }},
 		field{"port", func(p string, n ast.Node) { h.Port = d.port(p, n) }},
+		field{"from", func(p string, n ast.Node) { h.From = d.text(p, n) }},
 	)
 	if seen["http"] && seen["tcp"] {
 		d.add(path, "", "must have http or tcp, not both")

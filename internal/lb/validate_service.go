@@ -202,6 +202,7 @@ func (f *faults) health(path string, h *Health) {
 	if h.Fall < 1 || h.Fall > maxCount {
 		f.add(path+".fall", fmt.Sprint(h.Fall), allowedCount)
 	}
+	f.choice(path+".from", h.From, nil, FromMux, FromHost, FromBoth)
 }
 
 var hostForm = regexp.MustCompile(`^[A-Za-z0-9_.:\[\]-]{1,253}$`)

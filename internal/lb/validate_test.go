@@ -178,6 +178,7 @@ func TestServiceRefusals(t *testing.T) {
 		}, "services/web: sources.deny[0]: ::/0: must not be allowed and denied, and sources.allow[1] is the same"},
 
 		{func(s *lb.Service) { first(s).Health.Kind = "icmp" }, "services/web: endpoints[0].health: icmp: must be tcp or http"},
+		{func(s *lb.Service) { first(s).Health.From = "hosts" }, "services/web: endpoints[0].health.from: hosts: must be mux, host or both"},
 		{func(s *lb.Service) { first(s).Health.Path = "/" }, "services/web: endpoints[0].health.tcp: must have no path and no host"},
 		{func(s *lb.Service) { first(s).Health.Kind, first(s).Health.Path = "http", "healthz" }, "services/web: endpoints[0].health.http.path: healthz: must begin with / and hold printable ASCII without spaces, at most 1024 bytes"},
 		{func(s *lb.Service) { first(s).Health.Kind, first(s).Health.Path = "http", "/a b" }, "services/web: endpoints[0].health.http.path: /a b: must begin with / and hold printable ASCII without spaces, at most 1024 bytes"},

@@ -13,6 +13,7 @@ type duty struct {
 func (m *Manager) duties() []duty {
 	out := []duty{
 		{"sweep", func(ctx context.Context) error { m.sweepAll(ctx); return nil }},
+		{"silence", func(ctx context.Context) error { m.tendSilence(ctx); return nil }},
 		{"access", func(ctx context.Context) error { m.sweepAccess(ctx); return nil }},
 	}
 	if !m.o.keepNothing {

@@ -294,3 +294,41 @@ func TestVerdictsReachMuxesOfAllMembers(t *testing.T) {
 		known(mux, "alive", "dead")
 	}
 }
+
+// TestVerdictsOfSilentHostsAreTakenBack: a host without a stream at any member is heard no more: muxes of all members are told,
+// and that it is not known any more to one that comes later.
+func TestVerdictsOfSilentHostsAreTakenBack(t *testing.T) {
+	ms := newMembers(t, 2, nil)
+	ms.leader(1).apply(network(), hostNode(1), muxNode(1), muxNode(2), muxNode(3), web(1))
+	host := ms.rigs[1].rawHello(&apiv1.Hello{Name: "host1", Role: "host", Opened: 1})
+	receive(t, host)
+	muxes := []*rawStream{ms.rigs[0].raw("mux1", "mux"), ms.rigs[1].raw("mux2", "mux")}
+	e := &apiv1.EndpointHealth{Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Alive: []uint32{1}}
+	if err := host.Send(&apiv1.NodeReport{Health: &apiv1.HealthReport{Full: true, Endpoints: []*apiv1.EndpointHealth{e}}}); err != nil {
+		t.Fatal(err)
+	}
+	until := func(mux *rawStream, fits func(*apiv1.EndpointHealth) bool) {
+		t.Helper()
+		for {
+			if h := receive(t, mux).GetHealth(); len(h.GetEndpoints()) == 1 && fits(h.GetEndpoints()[0]) {
+				return
+			}
+		}
+	}
+	for _, mux := range muxes {
+		until(mux, func(e *apiv1.EndpointHealth) bool { return len(e.Alive) == 1 })
+	}
+	host.CloseRequest()
+	for _, mux := range muxes {
+		until(mux, func(e *apiv1.EndpointHealth) bool { return len(e.Unknown) == 1 })
+	}
+	late := ms.rigs[0].raw("mux3", "mux")
+	for {
+		if h := receive(t, late).GetHealth(); h != nil {
+			if !h.GetFull() || len(h.GetEndpoints()) > 0 {
+				t.Errorf("a mux that comes later hears %v, want full verdicts with nothing in them", h)
+			}
+			return
+		}
+	}
+}

@@ -155,7 +155,9 @@ func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, 
 			n.m.awaitHosts(s.ctx, s)
 		}
 		ups, deleted := s.updates(n.m.view)
-		if h := n.m.healthFor(s, len(ups) > 0 && ups[0].GetSnapshot()); h != nil {
+		if len(ups) > 0 && ups[0].GetSnapshot() {
+			ups[0].Health = n.m.healthFor(s, true)
+		} else if h := n.m.healthFor(s, false); h != nil {
 			ups = append(ups, &apiv1.PlanUpdate{Health: h})
 		}
 		for _, up := range ups {

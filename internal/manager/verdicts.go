@@ -103,15 +103,15 @@ func (s *session) tellHealth(h *apiv1.HealthReport) {
 	s.signal()
 }
 
-// healthFor is what a mux must hear now: after a snapshot everything, else what is new. nil: nothing.
+// healthFor is what a mux must hear now: with a snapshot everything, else what is new. nil: nothing.
 func (m *Manager) healthFor(s *session, snapshot bool) *apiv1.HealthReport {
 	if s.role != lb.RoleMux {
 		return nil
 	}
 	h := s.takeHealth()
 	if snapshot {
-		// What a host says from here on waits already, or will.
-		h = m.verdicts.all()
+		// What a host says from here on waits already, or will. That there is nothing is worth a word too.
+		return m.verdicts.all()
 	}
 	if len(h.GetEndpoints()) == 0 {
 		return nil

@@ -64,7 +64,7 @@ type Options struct {
 	Log      *slog.Logger
 }
 
-// Agent is the mux's agent.Handler. Lock order: applying, tending, speaking, mu.
+// Agent is the mux's agent.Handler. Lock order: applying, tending, speaking, probing, mu.
 type Agent struct {
 	o Options
 	// changed is poked when the status is worth a report, speak when routers may have to be told something, sweep when
@@ -86,6 +86,9 @@ type Agent struct {
 
 	// tending is held while the interface is looked after.
 	tending sync.Mutex
+
+	// probing is held while the prober is told its targets.
+	probing sync.Mutex
 
 	// speaking is held while the speaker is made to follow.
 	speaking sync.Mutex
@@ -193,7 +196,7 @@ func (a *Agent) obey(ctx context.Context, told plan.Plan) error {
 	before, known, groups, lingered := a.plan, a.inTables, a.roster.groups, a.linger
 	p := a.linger.extend(told, before, a.o.Clock.Now(), a.o.Linger)
 	lingers := len(a.linger.until) > 0
-	a.roster.apply(p.Endpoints)
+	a.roster.apply(p.Endpoints, a.o.Clock.Now())
 	a.inTables = intersect(known, vips(told))
 	leaving := len(a.inTables) < len(known)
 	a.mu.Unlock()
@@ -208,13 +211,13 @@ func (a *Agent) obey(ctx context.Context, told plan.Plan) error {
 		p = told
 		a.mu.Lock()
 		a.linger.until = nil
-		a.roster.apply(p.Endpoints)
+		a.roster.apply(p.Endpoints, a.o.Clock.Now())
 		a.mu.Unlock()
 		err = a.applyTables(p)
 	}
 	if err != nil {
 		a.mu.Lock()
-		a.roster.takeBack(before.Endpoints, groups)
+		a.roster.takeBack(before.Endpoints, groups, a.o.Clock.Now())
 		// Probes may have been judged by the plan that is not obeyed.
 		a.setHealthLocked()
 		a.unmarkAllLocked()
@@ -235,12 +238,11 @@ func (a *Agent) obey(ctx context.Context, told plan.Plan) error {
 	if first && p.Node.Drain {
 		a.drain.since = time.Time{}
 	}
-	targets := a.roster.targets()
 	_, stateErr := a.announcementLocked().state()
 	a.mu.Unlock()
 	a.sources.prune(p)
 	a.o.Hops.Want(outers(p))
-	probesErr := a.o.Prober.Set(targets)
+	probesErr := a.setTargets()
 	poke(a.speak)
 	poke(a.changed)
 	poke(a.sweep)
@@ -356,7 +358,7 @@ func (a *Agent) Probed(result probe.Result) {
 		// A VIP may wait for just this one.
 		poke(a.speak)
 	}
-	if len(c.flips) == 0 && len(c.decisions) == 0 {
+	if c.empty() {
 		return
 	}
 	a.obeyLocked(c)

@@ -5,8 +5,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// obeyLocked makes the tables follow what a probe changed. It is called under the lock, so that two flips of one member
-// reach the tables in order.
+// obeyLocked makes the tables follow what a probe or what hosts say changed. It is called under the lock, so that two flips
+// of one member reach the tables in order.
 func (a *Agent) obeyLocked(c change) {
 	for key, d := range c.decisions {
 		if d.FailOpen {

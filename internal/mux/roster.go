@@ -3,6 +3,7 @@ package mux
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/health"
@@ -34,19 +35,37 @@ type member struct {
 	once bool
 	// flips are the changes of its health that were observed.
 	flips uint64
-	// asked: a probe's result counted, or its health was taken over.
+	// asked: a probe's result or a host's verdict counted, or its health was taken over.
 	asked bool
+	hearsay
 }
 
+// alive is the member's health; what an endpoint decides for all is not in it.
+func (m *member) alive() bool { return m.state.Alive() && !m.denied() }
+
 func (m *member) standing() health.Standing {
-	return health.Standing{Weight: m.Weight, Backup: m.Backup, Alive: m.state.Alive(), Asked: m.asked}
+	return health.Standing{Weight: m.Weight, Backup: m.Backup, Alive: m.alive(), Asked: m.asked}
 }
 
 // group is an endpoint of the plan with what health means for all of it.
 type group struct {
 	plan.Endpoint
+	// members are those of Endpoint.Members, in their order.
+	members  []*member
 	tally    health.Tally
 	decision health.Decision
+}
+
+// find is the member with an id, nil when there is none. at is where it is, and a hint where to look: ids come in order.
+func (g *group) find(id uint16, at int) (*member, int) {
+	if at++; at < len(g.Members) && g.Members[at].ID == id {
+		return g.members[at], at
+	}
+	at, found := slices.BinarySearchFunc(g.Members, id, func(m plan.Member, id uint16) int { return int(m.ID) - int(id) })
+	if !found {
+		return nil, at
+	}
+	return g.members[at], at
 }
 
 func (g *group) decide(before health.Decision) {
@@ -63,6 +82,7 @@ type roster struct {
 	byTarget map[probe.Target][]backend
 	// groups are the endpoints of the plan.
 	groups map[lb.EndpointKey]*group
+	heard  heard
 	// found remembers membersOf of some endpoints until members come or go.
 	found struct {
 		of      []plan.Endpoint
@@ -77,23 +97,23 @@ type roster struct {
 func newRoster(adopted func(lb.EndpointKey, uint16) (alive, known bool), decided func(lb.EndpointKey) mark) *roster {
 	return &roster{
 		members: map[backend]*member{}, byTarget: map[probe.Target][]backend{}, groups: map[lb.EndpointKey]*group{},
-		adopted: adopted, decided: decided,
+		heard: heard{said: map[lb.EndpointKey]map[uint16]verdict{}}, adopted: adopted, decided: decided,
 	}
 }
 
 // apply takes over the plan's members. Those that stay keep their health; new ones take the health of an equal target
 // that is already probed, else what adopted tables say, else they begin anew. Members that are gone stay until prune, so that a
 // plan which could not be obeyed can be taken back by applying the old one again.
-func (r *roster) apply(endpoints []plan.Endpoint) {
+func (r *roster) apply(endpoints []plan.Endpoint, now time.Time) {
 	before, groups := r.byTarget, r.groups
 	r.found.of = nil
 	r.byTarget, r.groups = map[probe.Target][]backend{}, make(map[lb.EndpointKey]*group, len(endpoints))
 	for _, e := range endpoints {
-		g := &group{Endpoint: e}
+		g := &group{Endpoint: e, members: make([]*member, 0, len(e.Members))}
 		r.groups[e.Key] = g
 		for _, pm := range e.Members {
 			key := backend{e.Key, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}
-			target := targetOf(pm, e.Check)
+			target := probe.Of(e.Check, pm.DIP, pm.Port)
 			m, have := r.members[key]
 			if !have {
 				m = &member{state: r.begin(e.Key, pm.ID, before[target])}
@@ -104,6 +124,8 @@ func (r *roster) apply(endpoints []plan.Endpoint) {
 			}
 			m.Member, m.service, m.target = pm, e.Service, target
 			m.rise, m.fall = e.Check.Rise, e.Check.Fall
+			r.follow(m, e, now)
+			g.members = append(g.members, m)
 			r.byTarget[target] = append(r.byTarget[target], key)
 			g.tally.Add(m.standing())
 		}
@@ -120,14 +142,14 @@ func (r *roster) apply(endpoints []plan.Endpoint) {
 
 // takeBack applies the endpoints of a plan again, of which groups are the decisions, instead of one that could not be
 // obeyed.
-func (r *roster) takeBack(endpoints []plan.Endpoint, groups map[lb.EndpointKey]*group) {
+func (r *roster) takeBack(endpoints []plan.Endpoint, groups map[lb.EndpointKey]*group, now time.Time) {
 	r.groups = groups
-	r.apply(endpoints)
+	r.apply(endpoints, now)
 }
 
 func (r *roster) begin(e lb.EndpointKey, id uint16, equals []backend) health.Member {
 	for _, equal := range equals {
-		if m := r.members[equal]; m != nil && m.state.Alive() {
+		if m := r.members[equal]; m != nil && m.alive() {
 			return health.Adopt(true)
 		}
 	}
@@ -161,13 +183,15 @@ func (r *roster) prune() {
 // targets is everything that has to be probed.
 func (r *roster) targets() []probe.Target {
 	out := make([]probe.Target, 0, len(r.byTarget))
-	for t := range r.byTarget {
-		out = append(out, t)
+	for t, keys := range r.byTarget {
+		if slices.ContainsFunc(keys, func(k backend) bool { return r.members[k].probed() }) {
+			out = append(out, t)
+		}
 	}
 	return out
 }
 
-// change is what a probe's result changed.
+// change is what became of the tables by what was observed.
 type change struct {
 	// flips are the members that came up or went down.
 	flips []dataplane.MemberAlive
@@ -179,54 +203,72 @@ type change struct {
 	asked bool
 }
 
+func (c *change) empty() bool { return len(c.flips) == 0 && len(c.decisions) == 0 }
+
 // observe folds a probe's result in.
 func (r *roster) observe(result probe.Result) change {
 	c := change{decisions: map[lb.EndpointKey]health.Decision{}}
 	r.results++
 	for _, key := range r.byTarget[result.Target] {
 		m, g := r.members[key], r.groups[key.Endpoint]
-		m.words, m.seen = result.Words, r.results
-		switch {
-		case !result.Good:
-			m.good = 0
-		case m.good == 0:
-			m.good = r.results
+		if !m.probed() {
+			continue // its host has spoken since
 		}
-		standing := m.standing()
-		m.asked = true
-		flipped := m.state.Observe(result.Good, m.rise, m.fall)
-		if flipped {
-			if m.state.Alive() && m.once {
-				m.back = m.good
-			}
-			m.once = true
-			m.flips++
-			c.flips = append(c.flips, dataplane.MemberAlive{Endpoint: key.Endpoint, Member: m.ID, Alive: m.state.Alive()})
-		}
-		c.asked = c.asked || !standing.Asked
-		if !flipped && standing.Asked {
-			continue
-		}
-		g.tally.Remove(standing)
-		g.tally.Add(m.standing())
-		before := g.decision
-		if g.decide(before); g.decision != before || flipped && before.FailOpen {
-			c.decisions[key.Endpoint] = g.decision
-		}
-		if g.decision.FailOpen != before.FailOpen {
-			c.bits = append(c.bits, r.bits(g)...)
-		} else if flipped {
-			c.bits = append(c.bits, dataplane.MemberAlive{Endpoint: key.Endpoint, Member: m.ID, Alive: r.bit(key.Endpoint, m.Member)})
-		}
+		from := len(c.flips)
+		r.turn(&c, g, m, result.Good, result.Words, func() { m.state.Observe(result.Good, m.rise, m.fall) })
+		r.settle(&c, g, from)
 	}
 	return c
+}
+
+// turn does something to a member of an endpoint, because of what was found good or bad, and counts it anew.
+func (r *roster) turn(c *change, g *group, m *member, good bool, words string, do func()) {
+	m.words, m.seen = words, r.results
+	switch {
+	case !good:
+		m.good = 0
+	case m.good == 0:
+		m.good = r.results
+	}
+	before := m.standing()
+	m.asked, c.asked = true, c.asked || !before.Asked
+	do()
+	alive := m.alive()
+	if alive != before.Alive {
+		if alive && m.once {
+			m.back = m.good
+		}
+		m.once = true
+		m.flips++
+		c.flips = append(c.flips, dataplane.MemberAlive{Endpoint: g.Key, Member: m.ID, Alive: alive})
+	} else if before.Asked {
+		return
+	}
+	g.tally.Remove(before)
+	g.tally.Add(m.standing())
+}
+
+// settle decides what it means for an endpoint that members of it turned; flips from `from` on are its own.
+func (r *roster) settle(c *change, g *group, from int) {
+	before, flips := g.decision, c.flips[from:]
+	if g.decide(before); g.decision != before || len(flips) > 0 && before.FailOpen {
+		c.decisions[g.Key] = g.decision
+	}
+	if g.decision.FailOpen != before.FailOpen {
+		c.bits = append(c.bits, r.bits(g)...)
+		return
+	}
+	for _, f := range flips {
+		f.Alive = f.Alive || g.decision.FailOpen
+		c.bits = append(c.bits, f)
+	}
 }
 
 // bits are the alive bits of an endpoint's members as the tables should have them.
 func (r *roster) bits(g *group) []dataplane.MemberAlive {
 	out := make([]dataplane.MemberAlive, 0, len(g.Members))
-	for _, pm := range g.Members {
-		out = append(out, dataplane.MemberAlive{Endpoint: g.Key, Member: pm.ID, Alive: r.bit(g.Key, pm)})
+	for _, m := range g.members {
+		out = append(out, dataplane.MemberAlive{Endpoint: g.Key, Member: m.ID, Alive: g.decision.FailOpen || m.alive()})
 	}
 	return out
 }
@@ -239,9 +281,9 @@ func (r *roster) bit(e lb.EndpointKey, pm plan.Member) bool {
 // aliveIn are the members of an endpoint of the plan that are alive.
 func (r *roster) aliveIn(e lb.EndpointKey) (ids []uint16) {
 	if g := r.groups[e]; g != nil {
-		for _, pm := range g.Members {
-			if r.alive(e, pm) {
-				ids = append(ids, pm.ID)
+		for _, m := range g.members {
+			if m.alive() {
+				ids = append(ids, m.ID)
 			}
 		}
 	}
@@ -266,7 +308,7 @@ func (r *roster) note(result probe.Result) {
 // alive tells the health of one member; unknown ones are dead.
 func (r *roster) alive(e lb.EndpointKey, pm plan.Member) bool {
 	m := r.members[backend{e, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}]
-	return m != nil && m.state.Alive()
+	return m != nil && m.alive()
 }
 
 // served are the VIPs of the endpoints that have a member which is alive, or treated so, takes new flows and can be reached.
@@ -280,7 +322,7 @@ func (r *roster) served(endpoints []plan.Endpoint, reachable func(netip.Addr) bo
 		open := r.decision(e.Key).FailOpen
 		for j, m := range members {
 			pm := e.Members[j]
-			if pm.Weight > 0 && (open || m != nil && m.state.Alive()) && reachable(pm.Outer) {
+			if pm.Weight > 0 && (open || m != nil && m.alive()) && reachable(pm.Outer) {
 				out[e.Key.VIP] = true
 				break
 			}
@@ -318,7 +360,7 @@ func (r *roster) unsettled(endpoints []plan.Endpoint) map[netip.Addr]bool {
 		for j, m := range members {
 			switch {
 			case m == nil || endpoints[i].Members[j].Weight == 0:
-			case !m.state.Alive():
+			case !m.alive():
 				lost = lost || m.once || !m.asked
 			case !known || m.back < back:
 				back, known = m.back, true
@@ -335,7 +377,7 @@ func (r *roster) unsettled(endpoints []plan.Endpoint) map[netip.Addr]bool {
 	for _, i := range dead {
 		vip := endpoints[i].Key.VIP
 		for j, m := range found[i] {
-			if m == nil || endpoints[i].Members[j].Weight == 0 || m.state.Alive() {
+			if m == nil || endpoints[i].Members[j].Weight == 0 || m.alive() {
 				continue
 			}
 			if !m.asked || m.once && (m.good > 0 || m.seen < first[vip]) {
@@ -344,20 +386,4 @@ func (r *roster) unsettled(endpoints []plan.Endpoint) map[netip.Addr]bool {
 		}
 	}
 	return out
-}
-
-// targetOf is what a member's check probes.
-func targetOf(m plan.Member, check lb.Health) probe.Target {
-	port := check.Port
-	if port == 0 {
-		port = m.Port
-	}
-	t := probe.Target{
-		Address: netip.AddrPortFrom(m.DIP, port), Kind: probe.Kind(check.Kind),
-		Interval: check.Interval, Timeout: check.Timeout,
-	}
-	if t.Kind == probe.HTTP {
-		t.Path, t.Host = check.Path, check.Host
-	}
-	return t
 }

@@ -4,9 +4,11 @@ import (
 	"maps"
 	"net/netip"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
+	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/probe"
@@ -41,13 +43,13 @@ func (r naiveRoster) served(endpoints []plan.Endpoint) map[netip.Addr]bool {
 func (r naiveRoster) unsettled(endpoints []plan.Endpoint) map[netip.Addr]bool {
 	first := map[netip.Addr]uint64{}
 	r.each(endpoints, func(vip netip.Addr, m *member) {
-		if before, known := first[vip]; m.state.Alive() && (!known || m.back < before) {
+		if before, known := first[vip]; m.alive() && (!known || m.back < before) {
 			first[vip] = m.back
 		}
 	})
 	out := map[netip.Addr]bool{}
 	r.each(endpoints, func(vip netip.Addr, m *member) {
-		if !m.state.Alive() && (!m.asked || m.once && (m.good > 0 || m.seen < first[vip])) {
+		if !m.alive() && (!m.asked || m.once && (m.good > 0 || m.seen < first[vip])) {
 			out[vip] = true
 		}
 	})
@@ -63,6 +65,7 @@ func TestRosterAgainstNaive(t *testing.T) {
 			for i := range rapid.IntRange(0, 4).Draw(t, "endpoints") {
 				e := plan.Endpoint{Key: lb.EndpointKey{VIP: netip.AddrFrom4([4]byte{203, 0, 113, byte(i / 2)}), Protocol: lb.TCP, Port: uint16(80 + i)}}
 				e.FailOpen, e.Check.Rise, e.Check.Fall = rapid.Bool().Draw(t, "fail open"), 1, 1
+				e.Check.From = rapid.SampledFrom([]string{lb.FromMux, lb.FromHost, lb.FromBoth}).Draw(t, "from")
 				for j := range rapid.IntRange(0, 3).Draw(t, "members") {
 					dip := netip.AddrFrom4([4]byte{10, 20, 1, byte(j)})
 					e.Members = append(e.Members, plan.Member{ID: uint16(j), DIP: dip, Outer: dip, Port: e.Key.Port, Weight: uint16(rapid.IntRange(0, 1).Draw(t, "weight"))})
@@ -72,10 +75,11 @@ func TestRosterAgainstNaive(t *testing.T) {
 			return out
 		}
 		var now, before []plan.Endpoint
+		when := time.Unix(1000, 0)
 		t.Repeat(map[string]func(*rapid.T){
 			"plan": func(*rapid.T) {
 				before, now = now, random()
-				r.apply(now)
+				r.apply(now, when)
 			},
 			"obeyed": func(*rapid.T) { r.prune() },
 			"probe": func(t *rapid.T) {
@@ -85,7 +89,27 @@ func TestRosterAgainstNaive(t *testing.T) {
 					}
 				}
 			},
+			"hear": func(t *rapid.T) {
+				r.hear(drawVerdicts(t), when)
+			},
+			"time": func(t *rapid.T) {
+				when = when.Add(time.Duration(rapid.IntRange(0, 20).Draw(t, "seconds")) * time.Second)
+				r.standIn(when)
+			},
 			"": func(t *rapid.T) {
+				for key, g := range r.groups {
+					var tally health.Tally
+					for i, pm := range g.Members {
+						m := r.members[backend{key, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}]
+						if g.members[i] != m || m.ID != pm.ID {
+							t.Fatalf("member %d of %v is not the one of its name", i, key)
+						}
+						tally.Add(m.standing())
+					}
+					if g.tally != tally {
+						t.Fatalf("%v counts %+v, its members come to %+v", key, g.tally, tally)
+					}
+				}
 				for _, endpoints := range [][]plan.Endpoint{now, before, now} {
 					naive, all := naiveRoster{r}, func(netip.Addr) bool { return true }
 					if got, want := r.served(endpoints, all), naive.served(endpoints); !maps.Equal(got, want) {
@@ -98,4 +122,24 @@ func TestRosterAgainstNaive(t *testing.T) {
 			},
 		})
 	})
+}
+
+// drawVerdicts draws what hosts say of the endpoints of the test above, and of others.
+func drawVerdicts(t *rapid.T) plan.Verdicts {
+	v := plan.Verdicts{Full: rapid.Bool().Draw(t, "full")}
+	for i := range 4 {
+		e := plan.EndpointVerdicts{Key: lb.EndpointKey{VIP: netip.AddrFrom4([4]byte{203, 0, 113, byte(i / 2)}), Protocol: lb.TCP, Port: uint16(80 + i)}}
+		for id := range uint16(4) {
+			switch rapid.IntRange(0, 3).Draw(t, "said") {
+			case 0:
+				e.Alive = append(e.Alive, id)
+			case 1:
+				e.Dead = append(e.Dead, id)
+			case 2:
+				e.Unknown = append(e.Unknown, id)
+			}
+		}
+		v.Endpoints = append(v.Endpoints, e)
+	}
+	return v
 }

@@ -12,9 +12,10 @@ const (
 	signOfLife = 500 * time.Millisecond
 )
 
-// Run tells the speaker until ctx ends.
+// Run tells the speaker, and checks in the place of hosts that are silent, until ctx ends.
 func (a *Agent) Run(ctx context.Context) {
 	for {
+		a.StandIn()
 		a.Speak(ctx)
 		select {
 		case <-ctx.Done():

@@ -76,7 +76,10 @@ func (a *Agent) memberStatusLocked(endpoints []plan.Endpoint, counters dataplane
 				continue
 			}
 			words := m.words
-			if words == "" {
+			switch {
+			case m.denied():
+				words = wordsDead
+			case words == "":
 				words = "not checked yet"
 			}
 			if open {
@@ -86,7 +89,7 @@ func (a *Agent) memberStatusLocked(endpoints []plan.Endpoint, counters dataplane
 			out = append(out, &apiv1.MemberStatus{
 				Vip: vip, Protocol: protocol, Port: uint32(e.Key.Port),
 				Dip: pm.DIP.String(), DipPort: uint32(pm.Port), Member: uint32(pm.ID), Service: e.Service,
-				Alive: m.state.Alive(), LastCheck: words, Packets: n.Packets, Bytes: n.Bytes,
+				Alive: m.alive(), LastCheck: words, Packets: n.Packets, Bytes: n.Bytes,
 				PortEnd: uint32(e.Key.PortEnd), Flows: a.flowsOfLocked(e.Key, pm.ID), Weight: uint32(pm.Weight),
 				Backup: pm.Backup, Draining: pm.Weight == 0, Unknown: m.words == "",
 			})

@@ -100,9 +100,14 @@ func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap strin
 	hosts := hostsOf(ep, st.Key.VIP)
 	for _, m := range st.Members {
 		host := hosts[m.Backend]
+		var check lb.Health
+		if ep.Health.ByHost() {
+			check = ep.Health
+		}
 		out = append(out, HostBinding{Host: host, Binding: Binding{
 			Key: st.Key, Service: s.Name, Member: m.ID, Outer: lb.Outer(m.Backend.DIP, host),
 			DIP: m.Backend.DIP, DIPPort: m.Backend.Port, Rewrite: ep.Rewrite != lb.RewriteNone, Encap: cmp.Or(ep.Encap, encap),
+			Check: check,
 		}})
 	}
 	return out

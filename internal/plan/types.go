@@ -115,4 +115,6 @@ type Binding struct {
 	DIPPort uint16 // 0: the port the packet has (ranges and all ports)
 	Rewrite bool
 	Encap   string // lb.EncapIPIP or lb.EncapGUE; empty is IPIP
+	// Check is what the host checks; zero when it does not.
+	Check lb.Health
 }

@@ -2,9 +2,12 @@
 package probe
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 // Kind is how a target is asked.
@@ -35,6 +38,18 @@ type Result struct {
 	Void bool
 	// Words says it to people: "status 503".
 	Words string
+}
+
+// Of is what a check of a backend probes.
+func Of(check lb.Health, dip netip.Addr, port uint16) Target {
+	t := Target{
+		Address: netip.AddrPortFrom(dip, cmp.Or(check.Port, port)), Kind: Kind(check.Kind),
+		Interval: check.Interval, Timeout: check.Timeout,
+	}
+	if t.Kind == HTTP {
+		t.Path, t.Host = check.Path, check.Host
+	}
+	return t
 }
 
 func (t Target) validate() error {

@@ -1,0 +1,60 @@
+package convert
+
+import (
+	"math"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// FromHealth reads verdicts of hosts.
+func FromHealth(in *apiv1.HealthReport) (plan.Verdicts, error) {
+	r := &reader{}
+	out := plan.Verdicts{Full: in.GetFull(), Endpoints: make([]plan.EndpointVerdicts, 0, len(in.GetEndpoints()))}
+	for _, e := range in.GetEndpoints() {
+		out.Endpoints = append(out.Endpoints, plan.EndpointVerdicts{
+			Key:   r.key(e.GetVni(), e.GetVip(), e.GetProtocol(), e.GetPort(), e.GetPortEnd()),
+			Alive: r.ids("alive", e.GetAlive()), Dead: r.ids("dead", e.GetDead()), Unknown: r.ids("unknown", e.GetUnknown()),
+		})
+	}
+	return out, r.err()
+}
+
+// ids reads a list of member ids; one that is none is a fault, once for the list.
+func (r *reader) ids(path string, in []uint32) []uint16 {
+	if len(in) == 0 {
+		return nil
+	}
+	out := make([]uint16, len(in))
+	for i, id := range in {
+		if id > math.MaxUint16 {
+			r.word(path, id)
+			return nil
+		}
+		out[i] = uint16(id)
+	}
+	return out
+}
+
+// ToHealth writes verdicts.
+func ToHealth(v plan.Verdicts) *apiv1.HealthReport {
+	out := &apiv1.HealthReport{Full: v.Full}
+	for _, e := range v.Endpoints {
+		out.Endpoints = append(out.Endpoints, &apiv1.EndpointHealth{
+			Vni: e.Key.VNI, Vip: text(e.Key.VIP), Protocol: e.Key.Protocol.String(), Port: uint32(e.Key.Port), PortEnd: uint32(e.Key.PortEnd),
+			Alive: toIDs(e.Alive), Dead: toIDs(e.Dead), Unknown: toIDs(e.Unknown),
+		})
+	}
+	return out
+}
+
+func toIDs(ids []uint16) []uint32 {
+	if len(ids) == 0 {
+		return nil
+	}
+	out := make([]uint32, len(ids))
+	for i, id := range ids {
+		out[i] = uint32(id)
+	}
+	return out
+}

@@ -1,0 +1,71 @@
+package manager
+
+import (
+	"context"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+const (
+	// silentFor is how long a host may have no stream at any member before its verdicts are taken back: long enough for an
+	// agent that restarts, a stream that goes to the next manager, and a member that relays anew.
+	silentFor = 3 * time.Second
+	// silenceTick is how often it is looked who is silent.
+	silenceTick = 500 * time.Millisecond
+)
+
+// tendSilence takes back what hosts said that no member hears any more, until ctx ends: muxes then check their servers
+// themselves. It is the leader's duty: it knows the nodes of all members.
+func (m *Manager) tendSilence(ctx context.Context) {
+	since := map[string]time.Time{}
+	for {
+		now := m.o.Clock.Now()
+		silent := map[string]bool{}
+		for host, stream := range m.verdicts.streams() {
+			if m.sessions.get(host) != nil {
+				continue
+			}
+			silent[host] = true
+			if since[host].IsZero() {
+				since[host] = now
+			}
+			if now.Sub(since[host]) >= silentFor {
+				m.takeBack(host, stream)
+			}
+		}
+		for host := range since {
+			if !silent[host] {
+				delete(since, host)
+			}
+		}
+		select {
+		case <-m.o.Clock.After(silenceTick):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// takeBack lets all muxes forget what a host said on a stream, and on those before it.
+func (m *Manager) takeBack(host string, stream uint64) {
+	s := &session{name: host, role: lb.RoleHost, number: stream}
+	h := m.verdicts.forget(s)
+	if h == nil {
+		return
+	}
+	m.sessions.tellHealth(h)
+	m.followers.tellHealth(s, h)
+	m.o.Log.Warn("host is silent: muxes check its servers", "host", host)
+}
+
+// streams are the hosts that said something, each with the stream of the last word.
+func (v *verdicts) streams() map[string]uint64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	out := make(map[string]uint64, len(v.byHost))
+	for host, verdict := range v.byHost {
+		out[host] = verdict.stream
+	}
+	return out
+}

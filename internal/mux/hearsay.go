@@ -1,0 +1,279 @@
+package mux
+
+import (
+	"time"
+
+	"github.com/shuntlb/shunt/internal/health"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// What becomes of a member that its host checks when its host falls silent. A verdict stays as long as nobody takes it back: a
+// mux without a manager goes on with those it has, for ever, because a manager that is away says nothing of servers, and
+// probes from here may be forbidden. A manager takes verdicts back whose host it does not hear any more; one that has just
+// started knows none yet. Then the last verdict counts for a moment, and then this mux checks the member itself, until the
+// host is back. With lb.FromBoth it checks all the time, and without a verdict its own check decides alone.
+const (
+	// keepTaken is how long a verdict counts that was taken back: the manager has waited already.
+	keepTaken = 2 * time.Second
+	// keepMissing is how long one counts that the manager does not know (yet), and how long a new member waits for the first.
+	keepMissing = 10 * time.Second
+)
+
+// verdict is what a host says of a member.
+type verdict uint8
+
+const (
+	unsaid verdict = iota
+	saidAlive
+	saidDead
+)
+
+// hearsay is what is known of a member through its host.
+type hearsay struct {
+	from string // lb.FromMux, lb.FromHost or lb.FromBoth
+	said verdict
+	// until: with FromHost and nothing said, when this mux checks by itself; zero: there is something said, or standIn.
+	until time.Time
+	// standIn: this mux checks because the host is silent.
+	standIn bool
+}
+
+// denied: the host calls it dead, whatever the mux's own check says.
+func (h *hearsay) denied() bool { return h.from == lb.FromBoth && h.said == saidDead }
+
+// probed tells whether the mux checks the member.
+func (h *hearsay) probed() bool { return h.from != lb.FromHost || h.standIn }
+
+// heard is all that hosts said, of members of the plan and of those that may come to be.
+type heard struct {
+	said map[lb.EndpointKey]map[uint16]verdict
+	// full: there was a full account since the agent started.
+	full bool
+	// due is when the next member's until is, or earlier; zero: there is none.
+	due time.Time
+	// retarget: who is to be probed changed.
+	retarget bool
+}
+
+// follow makes a member of the plan one that is checked as its endpoint says.
+func (r *roster) follow(m *member, e plan.Endpoint, now time.Time) {
+	from, said := e.Check.From, r.heard.said[e.Key][m.ID]
+	switch {
+	case from != lb.FromHost:
+		m.hearsay = hearsay{from: from, said: said}
+		if m.denied() {
+			m.asked = true
+		}
+	case said != unsaid:
+		m.hearsay = hearsay{from: from, said: said}
+		m.state = health.Adopt(said == saidAlive)
+		m.asked, m.once = true, m.once || said == saidAlive
+	case m.from != lb.FromHost || m.said != unsaid:
+		m.hearsay = hearsay{from: from}
+		r.await(m, now.Add(keepMissing))
+	}
+}
+
+// await lets the mux check a member from a time on if its host is silent until then.
+func (r *roster) await(m *member, until time.Time) {
+	m.until = until
+	if r.heard.due.IsZero() || until.Before(r.heard.due) {
+		r.heard.due = until
+	}
+}
+
+// awaitAll gives all hosts that have said nothing yet time until then.
+func (r *roster) awaitAll(until time.Time) {
+	for _, g := range r.groups {
+		for _, m := range g.members {
+			if !m.until.IsZero() {
+				r.await(m, until)
+			}
+		}
+	}
+}
+
+// hear folds in what hosts say: each endpoint is decided once.
+func (r *roster) hear(v plan.Verdicts, now time.Time) change {
+	c := change{decisions: map[lb.EndpointKey]health.Decision{}}
+	r.results++
+	before := map[lb.EndpointKey]map[uint16]verdict{}
+	first := v.Full && !r.heard.full
+	if v.Full {
+		before, r.heard.said = r.heard.said, make(map[lb.EndpointKey]map[uint16]verdict, len(v.Endpoints))
+		r.heard.full = true
+	}
+	for i := range v.Endpoints {
+		e := &v.Endpoints[i]
+		of := r.heard.said[e.Key]
+		if of == nil {
+			of = make(map[uint16]verdict, len(e.Alive)+len(e.Dead))
+			r.heard.said[e.Key] = of
+		}
+		g, from := r.groups[e.Key], len(c.flips)
+		for said, ids := range [...][]uint16{unsaid: e.Unknown, saidAlive: e.Alive, saidDead: e.Dead} {
+			at := -1
+			for _, id := range ids {
+				if said := verdict(said); said == unsaid {
+					delete(of, id)
+				} else {
+					of[id] = said
+				}
+				if g == nil {
+					continue
+				}
+				var m *member
+				if m, at = g.find(id, at); m != nil {
+					r.believe(&c, g, m, verdict(said), now.Add(keepTaken))
+				}
+			}
+		}
+		if g != nil {
+			r.settle(&c, g, from)
+		}
+		if len(of) == 0 {
+			delete(r.heard.said, e.Key)
+		}
+	}
+	r.miss(&c, before, now)
+	if first {
+		r.awaitAll(now.Add(keepMissing))
+	}
+	return c
+}
+
+// miss takes back what was said before a full account and is not in it.
+func (r *roster) miss(c *change, before map[lb.EndpointKey]map[uint16]verdict, now time.Time) {
+	for key, of := range before {
+		g, from := r.groups[key], len(c.flips)
+		if g == nil {
+			continue
+		}
+		for id := range of {
+			if r.heard.said[key][id] != unsaid {
+				continue
+			}
+			if m, _ := g.find(id, -1); m != nil {
+				r.believe(c, g, m, unsaid, now.Add(keepMissing))
+			}
+		}
+		r.settle(c, g, from)
+	}
+}
+
+// Words of members that hosts check.
+const (
+	wordsAlive  = "its host says that it is alive"
+	wordsDead   = "its host says that it is dead"
+	wordsSilent = "its host says nothing of it any more"
+)
+
+// believe takes over what a member's host says; until is how long the last verdict counts when that is nothing.
+func (r *roster) believe(c *change, g *group, m *member, said verdict, until time.Time) {
+	was := m.said
+	switch {
+	case m.from == lb.FromBoth && (said == saidDead || was == saidDead):
+		r.turn(c, g, m, said != saidDead, m.words, func() { m.said = said })
+	case m.from != lb.FromHost:
+		m.said = said
+	case said == unsaid:
+		if was != unsaid {
+			m.said, m.words = unsaid, wordsSilent
+			r.await(m, until)
+		}
+	default:
+		words := wordsDead
+		if said == saidAlive {
+			words = wordsAlive
+		}
+		r.turn(c, g, m, said == saidAlive, words, func() {
+			m.said, m.until = said, time.Time{}
+			m.state = health.Adopt(said == saidAlive)
+		})
+		r.heard.retarget = r.heard.retarget || m.standIn
+		m.standIn = false
+	}
+}
+
+// standIn lets the mux check the members whose hosts were silent for too long. retarget: who is to be probed changed since
+// the last call.
+func (r *roster) standIn(now time.Time) (retarget bool) {
+	if due := r.heard.due; !due.IsZero() && !now.Before(due) {
+		r.heard.due = time.Time{}
+		for _, g := range r.groups {
+			for _, m := range g.members {
+				switch {
+				case m.until.IsZero():
+				case m.until.After(now), !r.heard.full && !m.state.Fresh():
+					// Before the first account there is nothing to tell from silence, but for members nobody knows.
+					r.await(m, m.until)
+				default:
+					m.until, m.standIn, r.heard.retarget = time.Time{}, true, true
+				}
+			}
+		}
+	}
+	retarget, r.heard.retarget = r.heard.retarget, false
+	return retarget
+}
+
+// Heard takes what hosts say of the members that they check: one pass over the tables, however many there are.
+func (a *Agent) Heard(v plan.Verdicts) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := a.roster.hear(v, a.o.Clock.Now())
+	if a.roster.heard.retarget || c.asked {
+		poke(a.speak)
+	}
+	if c.empty() {
+		return
+	}
+	a.obeyLocked(c)
+	a.logFlips(c)
+	poke(a.speak)
+	poke(a.changed)
+}
+
+// maxFlipLines is how many flips of one batch are logged one by one.
+const maxFlipLines = 16
+
+func (a *Agent) logFlips(c change) {
+	if len(c.flips) > maxFlipLines {
+		alive := 0
+		for _, f := range c.flips {
+			if f.Alive {
+				alive++
+			}
+		}
+		a.o.Log.Info("health", "because", "hosts say so", "members came up", alive, "members went down", len(c.flips)-alive)
+		return
+	}
+	for _, f := range c.flips {
+		a.o.Log.Info("health", "vip", f.Endpoint.VIP, "protocol", f.Endpoint.Protocol, "port", f.Endpoint.Port,
+			"member", f.Member, "alive", f.Alive, "because", "its host says so")
+	}
+}
+
+// StandIn begins to check members whose hosts are silent, and ends it for those whose hosts are back.
+func (a *Agent) StandIn() {
+	a.mu.Lock()
+	retarget := a.ready && a.roster.standIn(a.o.Clock.Now())
+	a.mu.Unlock()
+	if !retarget {
+		return
+	}
+	if err := a.setTargets(); err != nil {
+		a.o.Log.Error("check members", "error", err)
+	}
+}
+
+// setTargets tells the prober what to probe.
+func (a *Agent) setTargets() error {
+	a.probing.Lock()
+	defer a.probing.Unlock()
+	a.mu.Lock()
+	targets := a.roster.targets()
+	a.mu.Unlock()
+	return a.o.Prober.Set(targets)
+}

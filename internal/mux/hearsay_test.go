@@ -1,0 +1,203 @@
+package mux
+
+import (
+	"testing"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+const heardVIP = "203.0.113.10"
+
+// heardWorld is an agent that obeys a plan of two members, 1 and 2, which their hosts check as well or alone.
+func heardWorld(t *testing.T, from string, change func(*plan.Endpoint)) (*world, plan.Plan) {
+	w := newWorld(t)
+	p := planOf([]string{heardVIP}, "10.20.1.11", "10.20.2.11")
+	p.Endpoints[0].Check.From = from
+	if change != nil {
+		change(&p.Endpoints[0])
+	}
+	w.apply(p)
+	w.take()
+	return w, p
+}
+
+// said lets hosts say something of the plan's members.
+func (w *world) said(full bool, alive, dead, unknown []uint16) {
+	key := planOf([]string{heardVIP}).Endpoints[0].Key
+	w.agent.Heard(plan.Verdicts{Full: full, Endpoints: []plan.EndpointVerdicts{{Key: key, Alive: alive, Dead: dead, Unknown: unknown}}})
+	w.agent.StandIn()
+	w.speak()
+}
+
+func (w *world) speak() {
+	w.agent.Speak(w.t.Context())
+}
+
+// pass lets time pass.
+func (w *world) pass(d time.Duration) {
+	w.clock.Advance(d)
+	w.agent.StandIn()
+	w.speak()
+}
+
+func TestHostDecides(t *testing.T) {
+	w, _ := heardWorld(t, lb.FromHost, nil)
+	if len(w.prober.targets) != 0 {
+		t.Fatalf("probes %v, which is the hosts' business", w.prober.targets)
+	}
+	w.said(true, []uint16{1}, []uint16{2}, nil)
+	w.expect("first account", "alive 203.0.113.10/1 true", "routes [203.0.113.10]")
+	w.said(false, []uint16{2}, nil, nil)
+	w.expect("the other one is up", "alive 203.0.113.10/2 true")
+	w.said(false, nil, []uint16{1, 2}, nil)
+	w.expect("both are down", "alive 203.0.113.10/1 false", "alive 203.0.113.10/2 false", "routes []")
+	for _, m := range w.agent.Status().Members {
+		if m.Alive || m.Unknown || m.LastCheck != wordsDead {
+			t.Errorf("status %v", m)
+		}
+	}
+	if len(w.prober.targets) != 0 {
+		t.Errorf("probes %v", w.prober.targets)
+	}
+}
+
+// TestVerdictsBeforeThePlan: hosts hear of a member before muxes do.
+func TestVerdictsBeforeThePlan(t *testing.T) {
+	w, p := heardWorld(t, lb.FromHost, nil)
+	w.said(true, []uint16{1, 2, 3}, nil, nil)
+	w.take()
+	third := p.Endpoints[0].Members[1]
+	third.ID, third.DIP = 3, third.DIP.Next()
+	third.Outer = third.DIP
+	p.Endpoints[0].Members = append(p.Endpoints[0].Members[:2:2], third)
+	w.apply(p)
+	if alive, known := w.tables.Alive(p.Endpoints[0].Key, 3); !alive || !known {
+		t.Errorf("a member of which its host spoke before: alive %v, known %v", alive, known)
+	}
+}
+
+func TestHostVerdictsDecideForAllAtOnce(t *testing.T) {
+	w, _ := heardWorld(t, lb.FromHost, func(e *plan.Endpoint) { e.FailOpen = true })
+	w.said(true, []uint16{1, 2}, nil, nil)
+	w.take()
+	w.said(false, nil, []uint16{1, 2}, nil)
+	w.expect("all are down: it fails open, and never was without a member")
+	w.said(false, []uint16{2}, nil, nil)
+	w.expect("one is back", "alive 203.0.113.10/1 false")
+	b, _ := heardWorld(t, lb.FromHost, func(e *plan.Endpoint) { e.Members[1].Backup, e.BackupBelow = true, 50 })
+	b.said(true, []uint16{1, 2}, nil, nil)
+	b.take()
+	b.said(false, nil, []uint16{1}, nil)
+	b.expect("backups take part", "alive 203.0.113.10/1 false", "backup 203.0.113.10 true")
+}
+
+func TestMuxChecksWhenTheHostIsSilent(t *testing.T) {
+	w, _ := heardWorld(t, lb.FromHost, nil)
+	w.said(true, []uint16{1, 2}, nil, nil)
+	w.take()
+	w.said(false, nil, nil, []uint16{1})
+	w.pass(keepTaken - time.Millisecond)
+	if len(w.prober.targets) != 0 {
+		t.Fatalf("probes %v before the verdict is too old", w.prober.targets)
+	}
+	w.pass(time.Millisecond)
+	if len(w.prober.targets) != 1 {
+		t.Fatalf("probes %v, want the member whose host is silent", w.prober.targets)
+	}
+	w.expect("silence is no verdict")
+	w.probe("10.20.1.11", false, "refused")
+	w.probe("10.20.1.11", false, "refused")
+	w.expect("its own check", "alive 203.0.113.10/1 false")
+	stale := w.prober.targets[0]
+	w.said(false, []uint16{1}, nil, nil)
+	w.expect("the host is back", "alive 203.0.113.10/1 true")
+	if len(w.prober.targets) != 0 {
+		t.Errorf("still probes %v", w.prober.targets)
+	}
+	for range 2 {
+		w.agent.Probed(result(stale, false))
+	}
+	w.expect("a probe that was under way does not count")
+}
+
+// TestAccountWithoutAMember: a manager that has just started does not know all hosts yet.
+func TestAccountWithoutAMember(t *testing.T) {
+	w, _ := heardWorld(t, lb.FromHost, nil)
+	w.said(true, []uint16{1, 2}, nil, nil)
+	w.take()
+	w.said(true, []uint16{1}, nil, nil)
+	w.pass(keepMissing - time.Millisecond)
+	w.expect("its last verdict counts")
+	if len(w.prober.targets) != 0 {
+		t.Fatalf("probes %v before the host had time to come back", w.prober.targets)
+	}
+	w.pass(time.Millisecond)
+	if len(w.prober.targets) != 1 || w.prober.targets[0].Address.Addr().String() != "10.20.2.11" {
+		t.Fatalf("probes %v, want the member that nobody speaks of", w.prober.targets)
+	}
+}
+
+// TestRestartWithoutAManager: what tables and hosts said goes on, however long no manager is there.
+func TestRestartWithoutAManager(t *testing.T) {
+	w, p := heardWorld(t, lb.FromHost, nil)
+	w.said(true, []uint16{1}, []uint16{2}, nil)
+	w.take()
+	w.restart()
+	w.prober.targets = nil
+	w.apply(p)
+	w.take()
+	w.pass(time.Hour)
+	w.expect("nothing changed")
+	if len(w.prober.targets) != 0 {
+		t.Fatalf("probes %v, though no manager said that hosts are silent", w.prober.targets)
+	}
+	w.said(true, nil, nil, nil)
+	if w.pass(keepMissing - time.Millisecond); len(w.prober.targets) != 0 {
+		t.Fatalf("probes %v before the hosts had time to come back", w.prober.targets)
+	}
+	w.pass(time.Millisecond)
+	if len(w.prober.targets) != 2 {
+		t.Errorf("probes %v, want all that no host speaks of", w.prober.targets)
+	}
+}
+
+// TestNobodySpeaksForNewMembers: backends without a host agent are checked by the mux.
+func TestNobodySpeaksForNewMembers(t *testing.T) {
+	w, _ := heardWorld(t, lb.FromHost, nil)
+	w.pass(keepMissing)
+	if len(w.prober.targets) != 2 {
+		t.Fatalf("probes %v, want both members", w.prober.targets)
+	}
+	w.probe("10.20.1.11", false, "refused")
+	w.probe("10.20.2.11", true, "connected")
+	w.expect("its own check", "alive 203.0.113.10/2 true", "routes [203.0.113.10]")
+}
+
+func TestBothMustAgree(t *testing.T) {
+	w, p := heardWorld(t, lb.FromBoth, nil)
+	if len(w.prober.targets) != 2 {
+		t.Fatalf("probes %v, want both members", w.prober.targets)
+	}
+	w.said(true, []uint16{1, 2}, nil, nil)
+	w.probe("10.20.2.11", false, "refused")
+	w.expect("the path is not confirmed")
+	w.probe("10.20.1.11", true, "connected")
+	w.expect("it is", "alive 203.0.113.10/1 true", "routes [203.0.113.10]")
+	w.said(false, nil, []uint16{1}, nil)
+	w.expect("the host decides", "alive 203.0.113.10/1 false", "routes []")
+	w.probe("10.20.1.11", true, "connected")
+	w.expect("and nobody else")
+	w.apply(p)
+	w.expect("nor a plan", "tables [203.0.113.10]")
+	if m := w.agent.Status().Members[0]; m.Alive || m.LastCheck != wordsDead {
+		t.Errorf("status %v", m)
+	}
+	w.said(false, nil, nil, []uint16{1})
+	w.expect("without the host the path decides", "alive 203.0.113.10/1 true", "routes [203.0.113.10]")
+	w.said(false, []uint16{1}, nil, nil)
+	w.probe("10.20.1.11", false, "refused")
+	w.probe("10.20.1.11", false, "refused")
+	w.expect("a path that is gone", "alive 203.0.113.10/1 false", "routes []")
+}
