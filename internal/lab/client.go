@@ -83,9 +83,11 @@ func (l *Lab) clientOf(managers []Node) (shuntv1connect.ManagerClient, error) {
 	if !roots.AppendCertsFromPEM([]byte(admin.CA)) {
 		return nil, errors.New("read " + l.AdminConfig() + ": ca: no certificate in it")
 	}
+	config := &tls.Config{
+		RootCAs: roots, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13, ServerName: pki.ServerName, NextProtos: []string{"h2"},
+	}
 	transport := &http.Transport{
-		DialContext:       dialFirst(netdev.Dialer(Node{Name: "router1"}.Namespace(l.Topology.Name)), managers),
-		TLSClientConfig:   &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13, ServerName: pki.ServerName},
+		DialTLSContext:    dialFirst(netdev.Dialer(Node{Name: "router1"}.Namespace(l.Topology.Name)), config, managers),
 		ForceAttemptHTTP2: true,
 		HTTP2:             &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}
@@ -94,21 +96,34 @@ func (l *Lab) clientOf(managers []Node) (shuntv1connect.ManagerClient, error) {
 
 // A frozen manager keeps its connections: pings find it out.
 const (
-	dialTimeout = 500 * time.Millisecond
+	dialTimeout = time.Second
 	pingAfter   = time.Second
 	pingTimeout = time.Second
 )
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// dialFirst connects to the first manager that takes a connection, whatever address is asked for.
-func dialFirst(dial dialer, managers []Node) dialer {
+// dialFirst connects to the first manager that shakes hands, whatever address is asked for. The kernel of a frozen one takes
+// connections, too.
+func dialFirst(dial dialer, config *tls.Config, managers []Node) dialer {
+	one := func(ctx context.Context, network string, n Node) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+		defer cancel()
+		raw, err := dial(ctx, network, managerAddress(n))
+		if err != nil {
+			return nil, err
+		}
+		conn := tls.Client(raw, config)
+		if err := conn.HandshakeContext(ctx); err != nil {
+			raw.Close()
+			return nil, fmt.Errorf("%s: %w", n.Name, err)
+		}
+		return conn, nil
+	}
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
 		var errs []error
 		for _, n := range managers {
-			one, cancel := context.WithTimeout(ctx, dialTimeout)
-			conn, err := dial(one, network, managerAddress(n))
-			cancel()
+			conn, err := one(ctx, network, n)
 			if err == nil {
 				return conn, nil
 			}
