@@ -53,9 +53,19 @@ func (l *Lab) RestartAgent(ctx context.Context, name string) error {
 	return l.ReplaceAgent(ctx, name, l.Binary)
 }
 
+// KillAgent kills exactly the agent of a mux or host by SIGKILL and returns when it is gone.
+func (l *Lab) KillAgent(ctx context.Context, name string) error {
+	return l.killNamed(ctx, name, agentProcess)
+}
+
+// FreezeAgent stops the agent of a mux or host without telling it (SIGSTOP), or lets it go on.
+func (l *Lab) FreezeAgent(name string, frozen bool) error {
+	return l.freeze(name, agentProcess, frozen)
+}
+
 // ReplaceAgent is RestartAgent with another program, and with flags beside those that the lab gives.
 func (l *Lab) ReplaceAgent(ctx context.Context, name, program string, flags ...string) error {
-	if err := l.killNamed(ctx, name, agentProcess); err != nil {
+	if err := l.KillAgent(ctx, name); err != nil {
 		return err
 	}
 	since := time.Now()

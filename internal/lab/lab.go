@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shuntlb/shunt/internal/doctor"
 	"github.com/shuntlb/shunt/internal/netdev"
 )
@@ -203,6 +205,12 @@ func (l *Lab) remove(ctx context.Context) error {
 	for _, n := range nodes {
 		if err := netdev.DeleteNamespace(n.Namespace(l.Topology.Name)); err != nil {
 			return err
+		}
+	}
+	for _, n := range l.Topology.managers() {
+		// A test may have put its data on a disk of its own.
+		if err := unix.Unmount(l.managerData(n.Name), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("unmount the data of %s: %w", n.Name, err)
 		}
 	}
 	if err := os.RemoveAll(Dir(l.Topology.Name)); err != nil {

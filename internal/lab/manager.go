@@ -92,25 +92,24 @@ func (l *Lab) KillManager(ctx context.Context, name string) error {
 	return l.killNamed(ctx, name, managerProcess)
 }
 
+// StopManager asks a manager to end (SIGTERM) and returns when it is gone.
+func (l *Lab) StopManager(ctx context.Context, name string) error {
+	if _, err := l.manager(name); err != nil {
+		return err
+	}
+	p, err := l.process(name, managerProcess)
+	if err != nil {
+		return err
+	}
+	return p.kill(ctx, unix.SIGTERM)
+}
+
 // FreezeManager stops a manager's process without telling it (SIGSTOP), or lets it go on.
 func (l *Lab) FreezeManager(name string, frozen bool) error {
 	if _, err := l.manager(name); err != nil {
 		return err
 	}
-	sig := unix.SIGCONT
-	if frozen {
-		sig = unix.SIGSTOP
-	}
-	processes, err := l.Processes()
-	if err != nil {
-		return err
-	}
-	for _, p := range processes {
-		if p.Node == name && p.Name == managerProcess && p.Alive() {
-			return unix.Kill(p.Pid, sig)
-		}
-	}
-	return fmt.Errorf("node: %q: its manager does not run", name)
+	return l.freeze(name, managerProcess, frozen)
 }
 
 // SetLink takes the carrier from a node but the router, or gives it back.

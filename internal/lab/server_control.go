@@ -60,14 +60,39 @@ func (l *Lab) vm(name string) (Node, error) {
 
 // killNamed kills one recorded process of a node by SIGKILL.
 func (l *Lab) killNamed(ctx context.Context, node, name string) error {
-	processes, err := l.Processes()
+	p, err := l.process(node, name)
 	if err != nil {
 		return err
 	}
+	return p.kill(ctx, unix.SIGKILL)
+}
+
+// process is the one that was recorded last under a name.
+func (l *Lab) process(node, name string) (Process, error) {
+	processes, err := l.Processes()
+	if err != nil {
+		return Process{}, err
+	}
 	for _, p := range processes {
 		if p.Node == node && p.Name == name {
-			return p.kill(ctx, unix.SIGKILL)
+			return p, nil
 		}
 	}
-	return fmt.Errorf("kill %s on %s: no such process is recorded", name, node)
+	return Process{}, fmt.Errorf("%s on %s: no such process is recorded", name, node)
+}
+
+// freeze stops exactly one process without telling it, or lets it go on.
+func (l *Lab) freeze(node, name string, frozen bool) error {
+	p, err := l.process(node, name)
+	if err != nil {
+		return err
+	}
+	if !p.Alive() {
+		return fmt.Errorf("%s on %s: it does not run", name, node)
+	}
+	sig := unix.SIGCONT
+	if frozen {
+		sig = unix.SIGSTOP
+	}
+	return unix.Kill(p.Pid, sig)
 }
