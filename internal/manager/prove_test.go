@@ -84,6 +84,33 @@ func TestLeaderThatStoodStillProvesItself(t *testing.T) {
 	}
 }
 
+// TestAnswerWithoutACommitIsProven: a leader that stands still between the proof of its lease and its answer, while another
+// one writes, does not answer from what it knew then.
+func TestAnswerWithoutACommitIsProven(t *testing.T) {
+	refusal := errors.New("there is no such thing")
+	for name, c := range map[string]struct {
+		dryRun bool
+		answer error
+	}{
+		"a refusal":          {false, refusal},
+		"nothing to do":      {false, nil},
+		"what it would do":   {true, nil},
+		"a refusal, dry run": {true, refusal},
+	} {
+		m, clock := newNumb(t)
+		_, _, err := m.write(t.Context(), c.dryRun, func(*term, *write) error {
+			clock.Advance(leaseTTL + time.Millisecond)
+			return c.answer
+		})
+		if !errors.Is(err, ErrFenced) {
+			t.Errorf("%s: answered with %v by one that leads no more, must be fenced", name, err)
+		}
+		if _, _, err := m.write(t.Context(), c.dryRun, func(*term, *write) error { return c.answer }); err == nil || errors.Is(err, refusal) {
+			t.Errorf("%s: the term goes on: %v", name, err)
+		}
+	}
+}
+
 // TestLaterEpochMakesALeaderProveItself: a node that obeys a later epoch ends the term of a leader that was replaced.
 func TestLaterEpochMakesALeaderProveItself(t *testing.T) {
 	m, _ := newNumb(t)

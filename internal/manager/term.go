@@ -90,16 +90,22 @@ func (m *Manager) lead(ctx context.Context) (*term, error) {
 		}
 		return nil, notLeading{errNoLeader}
 	}
-	if t.ctx.Err() != nil {
-		return nil, notLeading{context.Cause(t.ctx)}
-	}
-	// A process that was stopped, or a machine that was, finds its lease long over.
-	if m.o.Clock.Now().Sub(t.lastRenewed()) > leaseTTL {
-		if err := t.prove(ctx); err != nil {
-			return t, notLeading{err}
-		}
+	if err := t.hold(ctx); err != nil {
+		return t, notLeading{err}
 	}
 	return t, nil
+}
+
+// hold returns nil when nobody else led up to the call: everything that was stored before is in the view.
+func (t *term) hold(ctx context.Context) error {
+	if t.ctx.Err() != nil {
+		return context.Cause(t.ctx)
+	}
+	// A process that was stopped, or a machine that was, finds its lease long over.
+	if t.m.o.Clock.Now().Sub(t.lastRenewed()) > leaseTTL {
+		return t.prove(ctx)
+	}
+	return nil
 }
 
 // commit writes in the term that ctx belongs to, or in the present one. Succeeded is false when a compare of the caller's

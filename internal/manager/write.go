@@ -156,7 +156,8 @@ func (m *Manager) remove(ctx context.Context, refs []ref, dryRun bool) (int64, [
 	})
 }
 
-// write computes and commits until there is no conflict. What it returns is in the view already.
+// write computes and commits until there is no conflict. What it returns is in the view already. An answer that needs no commit,
+// a refusal too, is of a time when this member led: it may have stood still since it was asked.
 func (m *Manager) write(ctx context.Context, dryRun bool, edit func(*term, *write) error) (int64, []*apiv1.Change, error) {
 	t, err := m.lead(ctx)
 	if err != nil {
@@ -167,10 +168,16 @@ func (m *Manager) write(ctx context.Context, dryRun bool, edit func(*term, *writ
 	for range maxAttempts {
 		w := newWrite(m.view.snapshot())
 		w.by = identityOf(ctx)
-		if err := edit(t, w); err != nil {
-			return 0, nil, err
+		err := edit(t, w)
+		if err == nil {
+			err = w.finish(m.conditions())
 		}
-		if err := w.finish(m.conditions()); err != nil {
+		if err != nil || dryRun || len(w.txn.Ops) == 0 {
+			if lost := t.hold(ctx); lost != nil {
+				return 0, nil, lost
+			}
+		}
+		if err != nil {
 			return 0, nil, err
 		}
 		if dryRun || len(w.txn.Ops) == 0 {
