@@ -1,7 +1,7 @@
 # Shunt's commands. `make test` and `make demo` do all their own set-up.
 SHELL := /bin/bash
 .DEFAULT_GOAL := build
-.PHONY: setup generate build test lint lab demo bench clean check-generated
+.PHONY: setup generate build test lint lab demo bench chaos clean check-generated
 
 # Go that scripts/setup.sh brings is put in front where the system has none that is new enough.
 export PATH := $(CURDIR)/.tools/go/bin:$(PATH)
@@ -51,6 +51,10 @@ demo: build
 ## bench: all suites; writes docs/benchmarks.md and its plots
 bench: build
 	bin/shunt bench all --write docs
+
+## chaos: ten minutes of kill -9, SIGSTOP, partitions and full disks; SHUNT_CHAOS_MINUTES and SHUNT_CHAOS_SEED choose
+chaos: build
+	SHUNT_CHAOS_MINUTES=$${SHUNT_CHAOS_MINUTES:-10} go test -count=1 -timeout 3h -run 'TestChaos$$' -v ./test/chaos
 
 clean:
 	rm -rf bin

@@ -1,12 +1,14 @@
-//go:build chaos
-
 package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -15,200 +17,204 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
-	"github.com/shuntlb/shunt/internal/lab"
 )
 
-// A register is a service whose limit of packets is its value: writes are Apply, reads are Get, each through any manager.
-
-// operation is what was asked of a register.
-type operation struct {
-	key   int
-	write bool
-	value uint64 // written
-}
-
-// outcome is the answer. A write whose answer never came may have been made or not, at any time.
-type outcome struct {
-	value   uint64 // read
-	unknown bool
-}
-
-// registers is the sequential specification: a read gives the last value written.
-var registers = porcupine.Model{
-	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
-		parts := map[int][]porcupine.Operation{}
-		for _, op := range history {
-			key := op.Input.(operation).key
-			parts[key] = append(parts[key], op)
-		}
-		var out [][]porcupine.Operation
-		for _, part := range parts {
-			out = append(out, part)
-		}
-		return out
-	},
-	Init: func() any { return uint64(0) },
-	Step: func(state, input, output any) (bool, any) {
-		op, out := input.(operation), output.(outcome)
-		if op.write {
-			return true, op.value
-		}
-		return out.value == state.(uint64), state
-	},
-	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v %+v", input, output) },
-}
-
-// history collects operations of several clients.
+// history collects calls of several clients, and what was promised them.
 type history struct {
 	t     *testing.T
 	begin time.Time
 
-	mu       sync.Mutex
-	ops      []porcupine.Operation
-	acked    int
-	unknown  int
-	failures map[string]int
+	mu    sync.Mutex
+	ops   []porcupine.Operation
+	notes map[string]note
+	// revisions are those that each written value had.
+	revisions map[uint64]int64
+	acked     int
+	unknown   int
+	failures  map[string]int
+	// lastAck and longestGap are of writes.
+	lastAck    time.Time
+	longestGap time.Duration
 }
 
 func newHistory(t *testing.T) *history {
-	return &history{t: t, begin: time.Now(), failures: map[string]int{}}
+	now := time.Now()
+	return &history{t: t, begin: now, lastAck: now, notes: map[string]note{}, revisions: map[uint64]int64{}, failures: map[string]int{}}
 }
 
-// callTimeout bounds one call; what takes longer has an unknown outcome.
-const callTimeout = 8 * time.Second
+const (
+	// callTimeout bounds one call; what takes longer has an unknown outcome.
+	callTimeout = 8 * time.Second
+	// maxSearch bounds the search for an order of the calls.
+	maxSearch = 2 * time.Minute
+	// keys are written at the same time, for keyLife; then others: the search costs what is unknown of one key.
+	keys    = 3
+	keyLife = 15 * time.Second
+	// maxKeys bounds how many there are ever; their VIPs are in one /24.
+	maxKeys = 180
+)
 
-// registerYAML is the service of a register.
-func registerYAML(key int, value uint64) *apiv1.Object {
-	vip, _ := lab.VIPAddresses(100 + key)
-	return &apiv1.Object{Kind: &apiv1.Object_Service{Service: &apiv1.Service{
-		Name: fmt.Sprintf("register%d", key), Vip: []string{vip.String()}, Limits: &apiv1.Limits{Packets: value},
-		Endpoints: []*apiv1.Endpoint{{Protocol: "tcp", Port: "7", Backends: []*apiv1.Backend{{Dip: []string{"10.20.1.11"}, Host: "10.20.1.1"}}}},
-	}}}
-}
-
-// do makes a call through a manager and notes it.
-func (h *history) do(client int, manager string, op operation) {
-	c, err := cluster.ClientOf(manager)
-	if err != nil {
-		h.t.Error(err)
-		return
+// ask makes a call and says what became of it.
+func ask(ctx context.Context, manager string, op operation, revision int64) (out outcome, now int64, err error) {
+	c := managers[manager]
+	switch op.action {
+	case get:
+		res, err := c.Get(ctx, connect.NewRequest(&apiv1.GetRequest{Kind: "Service", Name: registerName(op.key)}))
+		if connect.CodeOf(err) == connect.CodeNotFound {
+			return outcome{}, 0, nil
+		}
+		if err != nil {
+			return outcome{}, 0, err
+		}
+		o := res.Msg.GetObjects()[0]
+		return outcome{found: true, value: o.GetService().GetLimits().GetPackets()}, o.GetRevision(), nil
+	case remove:
+		_, err := c.Delete(ctx, connect.NewRequest(&apiv1.DeleteRequest{Objects: []*apiv1.ObjectRef{{Kind: "Service", Name: registerName(op.key)}}}))
+		if connect.CodeOf(err) == connect.CodeNotFound {
+			return outcome{refused: true}, 0, nil
+		}
+		return outcome{}, 0, err
+	default:
+		res, err := c.Apply(ctx, connect.NewRequest(&apiv1.ApplyRequest{Objects: []*apiv1.Object{registerService(op.key, op.value, revision)}}))
+		if op.action == applyIf && connect.CodeOf(err) == connect.CodeAborted {
+			return outcome{refused: true}, 0, nil
+		}
+		if err != nil {
+			return outcome{}, 0, err
+		}
+		return outcome{}, res.Msg.GetChanges()[0].GetAfter().GetRevision(), nil
 	}
+}
+
+// do makes a call through a manager and notes it. The revision is for applyIf.
+func (h *history) do(client int, manager string, op operation, revision int64) outcome {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	note := porcupine.Operation{ClientId: client, Input: op, Call: time.Since(h.begin).Nanoseconds()}
-	out := outcome{}
-	if op.write {
-		_, err = c.Apply(ctx, connect.NewRequest(&apiv1.ApplyRequest{Objects: []*apiv1.Object{registerYAML(op.key, op.value)}}))
-	} else {
-		var res *connect.Response[apiv1.GetResponse]
-		res, err = c.Get(ctx, connect.NewRequest(&apiv1.GetRequest{Kind: "Service", Name: fmt.Sprintf("register%d", op.key)}))
-		switch {
-		case err == nil:
-			out.value = res.Msg.GetObjects()[0].GetService().GetLimits().GetPackets()
-		case connect.CodeOf(err) == connect.CodeNotFound:
-			err = nil // never written
-		}
-	}
-	note.Return = time.Since(h.begin).Nanoseconds()
+	begin := time.Since(h.begin).Nanoseconds()
+	out, now, err := ask(ctx, manager, op, revision)
+	end := time.Since(h.begin).Nanoseconds()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err != nil {
-		h.failures[fmt.Sprintf("%s: %s", connect.CodeOf(err), err)]++
-		if connect.CodeOf(err) == connect.CodeInvalidArgument || connect.CodeOf(err) == connect.CodePermissionDenied {
-			h.t.Errorf("%+v through %s: %v", op, manager, err)
-		}
-		if !op.write {
-			return // it says nothing
+		if !h.failedLocked(manager, err) || op.action == get {
+			return outcome{unknown: true} // nothing was done
 		}
 		h.unknown++
-		out.unknown, note.Return = true, math.MaxInt64
-	} else {
-		h.acked++
+		out, end = outcome{unknown: true}, math.MaxInt64
+	} else if op.action != get && !out.refused {
+		h.ackedLocked()
 	}
-	note.Output = out
-	h.ops = append(h.ops, note)
+	value := max(op.value, out.value)
+	if former := h.revisions[value]; now != 0 && former != 0 && now != former {
+		h.t.Errorf("%+v through %s: revision %d, and %d before", op, manager, now, former)
+	}
+	if now != 0 {
+		h.revisions[value] = now
+	}
+	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: op, Output: out, Call: begin, Return: end})
+	return out
 }
 
-// work reads and writes registers until ctx ends. Values of one client are its own.
-func (h *history) work(ctx context.Context, client, keys int, random *rand.Rand) {
+// failedLocked notes a failure, and tells whether the call may have been done all the same.
+func (h *history) failedLocked(manager string, err error) (perhaps bool) {
+	h.failures[fmt.Sprintf("%s: %s", connect.CodeOf(err), shorten(err))]++
+	var op *net.OpError
+	switch code := connect.CodeOf(err); {
+	case errors.As(err, &op) && op.Op == "dial":
+		return false // it was never sent
+	case code == connect.CodeFailedPrecondition: // no space
+		return false
+	case code == connect.CodeUnavailable, code == connect.CodeDeadlineExceeded, code == connect.CodeCanceled, code == connect.CodeUnknown, code == connect.CodeInternal:
+		return true
+	default:
+		h.t.Errorf("through %s: %v", manager, err)
+		return true
+	}
+}
+
+// shorten keeps the addresses of single connections out of a count.
+func shorten(err error) string {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Op + ": " + op.Err.Error()
+	}
+	return err.Error()
+}
+
+func (h *history) ackedLocked() {
+	now := time.Now()
+	h.longestGap, h.lastAck = max(h.longestGap, now.Sub(h.lastAck)), now
+	h.acked++
+}
+
+// key is one of those in use.
+func (h *history) key(random *rand.Rand) int {
+	return min(int(time.Since(h.begin)/keyLife)*keys, maxKeys-keys) + random.IntN(keys)
+}
+
+// work calls until ctx ends. Values of one client are its own.
+func (h *history) work(ctx context.Context, client int, random *rand.Rand) {
 	value := uint64(client+1) * 1_000_000
 	for ctx.Err() == nil {
-		op := operation{key: random.IntN(keys), write: random.IntN(2) == 0}
-		if op.write {
+		op := operation{key: h.key(random), action: get}
+		manager := fmt.Sprintf("manager%d", 1+random.IntN(cluster.Topology.Managers))
+		var revision int64
+		switch n := random.IntN(10); {
+		case n < 3:
+			op.action = apply
+		case n < 5:
+			// A later write by another client is between the two, or none.
+			seen := h.do(client, manager, op, 0)
+			if !seen.found {
+				continue
+			}
+			op.action, op.former = applyIf, seen.value
+			h.mu.Lock()
+			revision = h.revisions[seen.value]
+			h.mu.Unlock()
+			manager = fmt.Sprintf("manager%d", 1+random.IntN(cluster.Topology.Managers))
+		case n < 6:
+			op.action = remove
+		}
+		if op.action == apply || op.action == applyIf {
 			value++
 			op.value = value
 		}
-		h.do(client, fmt.Sprintf("manager%d", 1+random.IntN(cluster.Topology.Managers)), op)
-		select {
-		case <-time.After(time.Duration(random.IntN(200)) * time.Millisecond):
-		case <-ctx.Done():
+		h.do(client, manager, op, revision)
+		if random.IntN(4) == 0 {
+			h.jot(client, random)
 		}
+		sleep(ctx, time.Duration(random.IntN(200))*time.Millisecond)
 	}
 }
 
-// check asks whether one order of all calls explains every answer. A write without an answer that nobody ever read could
-// always have been the last one, and is left out: it explains nothing and makes the search long.
+// check asks whether one order of all calls explains every answer.
 func (h *history) check() {
 	h.t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	read := map[uint64]bool{}
+	counts := map[action]int{}
 	for _, op := range h.ops {
-		read[op.Output.(outcome).value] = true
+		counts[op.Input.(operation).action]++
 	}
-	var ops []porcupine.Operation
-	writes, reads := 0, 0
-	for _, op := range h.ops {
-		in := op.Input.(operation)
-		if op.Output.(outcome).unknown && !read[in.value] {
-			continue
-		}
-		if in.write {
-			writes++
-		} else {
-			reads++
-		}
-		ops = append(ops, op)
-	}
-	h.t.Logf("%d writes and %d reads, %d writes with an unknown outcome", writes, reads, h.unknown)
+	h.t.Logf("%d writes acknowledged, %d of unknown outcome; the longest time between two acknowledgements was %s; of registers: %v",
+		h.acked, h.unknown, h.longestGap.Round(time.Millisecond), counts)
 	for why, n := range h.failures {
 		h.t.Logf("%5d × %s", n, why)
 	}
-	if writes == 0 || reads == 0 {
-		h.t.Error("nothing was written or read: the run shows nothing")
+	for _, a := range []action{get, apply, applyIf, remove} {
+		if counts[a] == 0 {
+			h.t.Errorf("no %s: the run shows nothing of it", a)
+		}
 	}
-	switch result, info := porcupine.CheckOperationsVerbose(registers, ops, 2*time.Minute); result {
+	switch result, info := porcupine.CheckOperationsVerbose(registers, h.ops, maxSearch); result {
 	case porcupine.Illegal:
-		path := h.t.Name() + "-history.html"
-		if err := porcupine.VisualizePath(registers, info, "/tmp/"+path); err != nil {
+		path := filepath.Join(os.TempDir(), "chaos-history.html")
+		if err := porcupine.VisualizePath(registers, info, path); err != nil {
 			h.t.Log(err)
 		}
-		h.t.Errorf("no order of the calls explains all answers: see /tmp/%s", path)
+		h.t.Errorf("no order of the calls explains all answers: see %s", path)
 	case porcupine.Unknown:
 		h.t.Error("the search for an order of the calls did not end in time")
-	}
-}
-
-// TestHistoryFindsLies: the check must be able to fail.
-func TestHistoryFindsLies(t *testing.T) {
-	op := func(write bool, value uint64, call, ret int64) porcupine.Operation {
-		out := outcome{}
-		if !write {
-			out.value = value
-		}
-		return porcupine.Operation{Input: operation{write: write, value: value}, Output: out, Call: call, Return: ret}
-	}
-	for name, c := range map[string]struct {
-		ops  []porcupine.Operation
-		want bool
-	}{
-		"in order":         {[]porcupine.Operation{op(true, 1, 0, 1), op(false, 1, 2, 3)}, true},
-		"at the same time": {[]porcupine.Operation{op(true, 1, 0, 5), op(false, 0, 1, 2), op(false, 1, 3, 4)}, true},
-		"a lost write":     {[]porcupine.Operation{op(true, 1, 0, 1), op(false, 0, 2, 3)}, false},
-		"a stale read":     {[]porcupine.Operation{op(true, 1, 0, 1), op(true, 2, 2, 3), op(false, 2, 4, 5), op(false, 1, 6, 7)}, false},
-	} {
-		if got := porcupine.CheckOperations(registers, c.ops); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
 	}
 }

@@ -1,36 +1,40 @@
-//go:build chaos
-
 // Package chaos breaks a whole cluster by a seeded schedule, under traffic and writes, and then asks whether anything
-// that was promised was lost.
+// that was promised was lost. It needs root and FRR.
 package chaos
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
+	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-var (
-	duration = flag.Duration("chaos.for", 45*time.Second, "how long the schedule of faults runs")
-	seedFlag = flag.Uint64("chaos.seed", 0, "seed of the schedule; 0 draws one and prints it")
+// What the environment says of a run.
+const (
+	// minutesVariable is how long the schedule of faults runs; defaultDuration without it.
+	minutesVariable = "SHUNT_CHAOS_MINUTES"
+	// seedVariable is the schedule's seed; one is drawn and printed without it.
+	seedVariable    = "SHUNT_CHAOS_SEED"
+	defaultDuration = time.Minute
 )
 
-// program is the shunt that the lab runs.
-var program string
-
-// cluster is the lab of all tests.
-var cluster *lab.Lab
+var (
+	// cluster is the lab of all tests.
+	cluster *lab.Lab
+	// anyone speaks to the first manager that answers, managers to each of them.
+	anyone   shuntv1connect.ManagerClient
+	managers = map[string]shuntv1connect.ManagerClient{}
+)
 
 func TestMain(m *testing.M) {
-	flag.Parse()
 	code, err := runTests(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
@@ -46,14 +50,14 @@ func runTests(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer os.RemoveAll(dir)
-	program = filepath.Join(dir, "shunt")
+	program := filepath.Join(dir, "shunt")
 	build := exec.Command("go", "build", "-o", program, "../../cmd/shunt")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return 1, fmt.Errorf("build shunt: %w\n%s", err, out)
 	}
 	t := lab.DefaultTopology()
-	t.Name, t.Managers, t.Muxes, t.Hosts.Count = fmt.Sprintf("chaos%d", os.Getpid()), 3, 3, 4
+	t.Name, t.Clients, t.Managers, t.Muxes, t.Hosts.Count = fmt.Sprintf("chaos%d", os.Getpid()), 2, 3, 3, 4
 	defer func() {
 		if down := lab.Down(ctx, t.Name); down != nil {
 			code, err = 1, errors.Join(err, down)
@@ -63,25 +67,69 @@ func runTests(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
+	// They outlive the file that their certificate comes from: it is among what the schedule moves.
+	if anyone, err = cluster.Client(); err != nil {
+		return 1, err
+	}
+	for _, name := range named(lab.KindManager, t.Managers) {
+		if managers[name], err = cluster.ClientOf(name); err != nil {
+			return 1, err
+		}
+	}
 	return m.Run(), nil
 }
 
-// eventually is how long what must happen may take on a busy machine.
-const eventually = 60 * time.Second
+// named are the names of the first nodes of a kind.
+func named(kind lab.Kind, count int) []string {
+	var out []string
+	for i := 1; i <= count; i++ {
+		out = append(out, fmt.Sprintf("%s%d", kind, i))
+	}
+	return out
+}
+
+// fromEnvironment reads a whole number.
+func fromEnvironment(t *testing.T, name string) (value uint64, given bool) {
+	t.Helper()
+	text, given := os.LookupEnv(name)
+	if !given {
+		return 0, false
+	}
+	value, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %q: must be a whole number", name, text)
+	}
+	return value, true
+}
+
+// eventually is how long what must happen may take on a busy machine; attemptTimeout bounds one look.
+const (
+	eventually     = 90 * time.Second
+	attemptTimeout = 10 * time.Second
+)
 
 // await looks at a condition until it is met, and fails the test when it is not in time.
 func await(t *testing.T, what string, condition func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), eventually)
+	if err := poll(context.Background(), condition); err != nil {
+		t.Fatalf("%s: not within %s: %v", what, eventually, err)
+	}
+}
+
+// poll looks at a condition until it is met; its error is what was missing at the end.
+func poll(ctx context.Context, condition func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, eventually)
 	defer cancel()
 	for {
-		err := condition(ctx)
+		one, done := context.WithTimeout(ctx, attemptTimeout)
+		err := condition(one)
+		done()
 		if err == nil {
-			return
+			return nil
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%s: not within %s: %v", what, eventually, err)
+			return err
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -95,7 +143,7 @@ func logs(t *testing.T) {
 			return
 		}
 		for _, n := range cluster.Topology.Nodes() {
-			if tail := cluster.Tail(n.Name, 3<<10); tail != "" {
+			if tail := cluster.Tail(n.Name, 6<<10); tail != "" {
 				t.Logf("--- end of %s\n%s", cluster.LogPath(n.Name), tail)
 			}
 		}

@@ -1,5 +1,3 @@
-//go:build chaos
-
 package chaos
 
 import (
@@ -12,55 +10,155 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shuntlb/shunt/internal/lab"
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
 // talks are long connections through a TCP echo service that say something all the time. A connection breaks when it is
 // reset, closed, or answers something else; silence is no break as long as it ends.
 type talks struct {
-	t     *testing.T
-	conns []net.Conn
-	stop  chan struct{}
-	wg    sync.WaitGroup
+	t    *testing.T
+	name string
+	dial func() (net.Conn, error)
+	// excuse is what may break them; nil: nothing may.
+	excuse *parted
+	stop   chan struct{}
+	wg     sync.WaitGroup
 
 	mu      sync.Mutex
 	broken  []string
+	excused int
 	longest time.Duration
 	spoken  int
 }
 
+// parted says when muxes could not reach a host: each then finds its servers dead, as it must, and gives their flows to others.
+type parted struct {
+	mu sync.Mutex
+	// now is how many partitions there are, ever how many there were.
+	now, ever int
+}
+
+// muxesAndHosts is about the ways that the schedule breaks.
+var muxesAndHosts parted
+
+func (p *parted) begin() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.now++
+	p.ever++
+}
+
+func (p *parted) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.now--
+}
+
+// since tells whether there was any after so many had been.
+func (p *parted) since(ever int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now > 0 || p.ever > ever
+}
+
+// count is how many there were.
+func (p *parted) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ever
+}
+
 const (
-	talkEvery = 100 * time.Millisecond
+	talkers   = 16
+	talkEvery = 250 * time.Millisecond
 	// silence is how long TCP may need to get a message through after a loss of several seconds.
 	silence = 90 * time.Second
 )
 
-func startTalks(t *testing.T, target string, n int) *talks {
+// Clients of long connections. Those of the second go through the mux that is left alone, whatever ways there are.
+const (
+	anyMuxClient = "client1"
+	oneMuxClient = "client2"
+)
+
+// pin makes the router send what the second client says to a VIP through the mux that is left alone.
+func pin(vip string) error {
+	client, err := cluster.Topology.Find(oneMuxClient)
+	if err != nil {
+		return err
+	}
+	mux, err := cluster.Topology.Find(untouched)
+	if err != nil {
+		return err
+	}
+	const router, table = "router1", "100"
+	if err := ip(router, "rule", "add", "from", client.Addresses().V4.Addr().String(), "lookup", table); err != nil {
+		return err
+	}
+	return ip(router, "route", "add", vip+"/32", "via", mux.Addresses().V4.Addr().String(), "table", table)
+}
+
+// startTalks opens connections from a client.
+func startTalks(t *testing.T, name, client, target string, excuse *parted) *talks {
 	t.Helper()
-	k := &talks{t: t, stop: make(chan struct{})}
-	for i := range n {
+	dialer := netdev.Dialer(lab.Node{Name: client}.Namespace(cluster.Topology.Name))
+	k := &talks{t: t, name: name, excuse: excuse, stop: make(chan struct{}), dial: func() (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), eventually)
-		conn, err := netdev.Dialer(cluster.Topology.Name+"-client1")(ctx, "tcp", target)
-		cancel()
+		defer cancel()
+		return dialer(ctx, "tcp", target)
+	}}
+	for i := range talkers {
+		conn, err := k.dial()
 		if err != nil {
 			t.Fatal(err)
 		}
-		k.conns = append(k.conns, conn)
-		k.wg.Go(func() { k.talk(i, conn) })
+		k.wg.Go(func() { k.keep(i, conn) })
 	}
-	t.Cleanup(func() {
-		for _, conn := range k.conns {
-			conn.Close()
-		}
-	})
 	return k
 }
 
-func (k *talks) talk(i int, conn net.Conn) {
+// keep talks until the end, and opens another connection in place of one that had an excuse to break.
+func (k *talks) keep(i int, conn net.Conn) {
+	for {
+		ever, err := k.talk(i, conn)
+		conn.Close()
+		if err == nil {
+			return
+		}
+		excused := k.excuse != nil && k.excuse.since(ever)
+		k.mu.Lock()
+		if excused {
+			k.excused++
+		} else {
+			k.broken = append(k.broken, fmt.Sprintf("%s: connection %d from %s at %s: %v", k.name, i, conn.LocalAddr(), time.Now().Format("15:04:05.000"), err))
+		}
+		k.mu.Unlock()
+		if !excused {
+			return
+		}
+		// One that is opened now would have a server that only its mux would choose.
+		for k.excuse.since(k.excuse.count()) {
+			time.Sleep(talkEvery)
+		}
+		if conn, err = k.dial(); err != nil {
+			k.mu.Lock()
+			k.broken = append(k.broken, fmt.Sprintf("%s: connection %d cannot be opened again: %v", k.name, i, err))
+			k.mu.Unlock()
+			return
+		}
+	}
+}
+
+// talk returns why the connection broke, and how many excuses there had been at the last good answer.
+func (k *talks) talk(i int, conn net.Conn) (ever int, err error) {
 	for n := uint64(1); ; n++ {
+		if k.excuse != nil && !k.excuse.since(k.excuse.count()) {
+			ever = k.excuse.count()
+		}
 		select {
 		case <-k.stop:
-			return
+			return ever, nil
 		case <-time.After(talkEvery):
 		}
 		var message, answer [16]byte
@@ -80,12 +178,9 @@ func (k *talks) talk(i int, conn net.Conn) {
 		k.mu.Lock()
 		k.longest = max(k.longest, time.Since(begin))
 		k.spoken++
-		if err != nil {
-			k.broken = append(k.broken, fmt.Sprintf("connection %d from %s, message %d: %v", i, conn.LocalAddr(), n, err))
-		}
 		k.mu.Unlock()
 		if err != nil {
-			return
+			return ever, fmt.Errorf("message %d: %w", n, err)
 		}
 	}
 }
@@ -95,7 +190,8 @@ func (k *talks) end() {
 	k.t.Helper()
 	close(k.stop)
 	k.wg.Wait()
-	k.t.Logf("%d connections said %d things, the longest wait for an answer was %s", len(k.conns), k.spoken, k.longest.Round(time.Millisecond))
+	k.t.Logf("%s: %d connections said %d things, the longest wait for an answer was %s; %d broke, %d while their mux did not reach a host",
+		k.name, talkers, k.spoken, k.longest.Round(time.Millisecond), len(k.broken)+k.excused, k.excused)
 	for _, b := range k.broken {
 		k.t.Error(b)
 	}

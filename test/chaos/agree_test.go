@@ -1,0 +1,229 @@
+package chaos
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/netip"
+	"regexp"
+	"slices"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lab"
+	"github.com/shuntlb/shunt/internal/netdev"
+)
+
+// agree tells whether all members have the same store and one leader, all nodes are there and obey the newest revision by
+// what the leader heard, and by their own data planes do what the store says.
+func agree(ctx context.Context) error {
+	if err := membersAgree(ctx); err != nil {
+		return err
+	}
+	services, err := storedServices(ctx)
+	if err != nil {
+		return err
+	}
+	status, err := anyone.Status(ctx, connect.NewRequest(&apiv1.StatusRequest{}))
+	if err != nil {
+		return err
+	}
+	if n := len(status.Msg.GetNodes()); n != cluster.Topology.Muxes+cluster.Topology.Hosts.Count {
+		return fmt.Errorf("%d nodes", n)
+	}
+	for _, n := range status.Msg.GetNodes() {
+		if !n.GetConnected() || n.GetError() != "" || n.GetSyncedRevision() < status.Msg.GetRevision() {
+			return fmt.Errorf("%s: connected %v, revision %d of %d: %s", n.GetName(), n.GetConnected(), n.GetSyncedRevision(), status.Msg.GetRevision(), n.GetError())
+		}
+	}
+	return errors.Join(muxesAgree(ctx, services), hostsAgree(ctx, services, status.Msg.GetEpoch()))
+}
+
+// membersAgree: all members are healthy, and one of them leads.
+func membersAgree(ctx context.Context) error {
+	members, err := anyone.Members(ctx, connect.NewRequest(&apiv1.MembersRequest{}))
+	if err != nil {
+		return err
+	}
+	leaders := 0
+	for _, m := range members.Msg.GetMembers() {
+		if !m.GetHealthy() {
+			return fmt.Errorf("%s: %s", m.GetName(), m.GetError())
+		}
+		if m.GetLeader() {
+			leaders++
+		}
+	}
+	if n := len(members.Msg.GetMembers()); n != cluster.Topology.Managers || leaders != 1 {
+		return fmt.Errorf("%d managers, of which %d lead", n, leaders)
+	}
+	return nil
+}
+
+// storedServices are those of the store, which every member must know alike.
+func storedServices(ctx context.Context) ([]*apiv1.Object, error) {
+	var first *apiv1.GetResponse
+	for _, name := range named(lab.KindManager, cluster.Topology.Managers) {
+		res, err := managers[name].Get(ctx, connect.NewRequest(&apiv1.GetRequest{Kind: "Service"}))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		if first == nil {
+			first = res.Msg
+			continue
+		}
+		if !slices.EqualFunc(first.GetObjects(), res.Msg.GetObjects(), func(a, b *apiv1.Object) bool { return proto.Equal(a, b) }) {
+			return nil, fmt.Errorf("%s and manager1 have different services", name)
+		}
+	}
+	return first.GetObjects(), nil
+}
+
+// muxesAgree asks the data plane of every mux where a new flow to each VIP goes.
+func muxesAgree(ctx context.Context, services []*apiv1.Object) error {
+	stored := map[string]*apiv1.Service{}
+	for _, o := range services {
+		stored[o.GetService().GetName()] = o.GetService()
+	}
+	for _, s := range stored {
+		port := uint32(lab.EchoPort)
+		if s.GetName() != "web" {
+			port = 80
+		}
+		if err := traced(ctx, s.GetVip()[0], port, dips(s)); err != nil {
+			return fmt.Errorf("%s: %w", s.GetName(), err)
+		}
+	}
+	for key := range maxKeys {
+		vip, _ := lab.VIPAddresses(registerVIPs + key)
+		if stored[registerName(key)] != nil {
+			continue
+		}
+		if err := traced(ctx, vip.String(), 80, nil); err != nil {
+			return fmt.Errorf("%s, which is not there: %w", registerName(key), err)
+		}
+	}
+	return nil
+}
+
+// dips are those of a service's backends.
+func dips(s *apiv1.Service) []string {
+	var out []string
+	for _, b := range s.GetEndpoints()[0].GetBackends() {
+		out = append(out, b.GetDip()[0])
+	}
+	return out
+}
+
+// traced: every mux sends a flow to the same of the DIPs, or refuses it when there are none.
+func traced(ctx context.Context, vip string, port uint32, dips []string) error {
+	trace, err := anyone.Trace(ctx, connect.NewRequest(&apiv1.TraceRequest{Client: "198.51.100.99", ClientPort: 20000, Vip: vip, Port: port, Protocol: "tcp"}))
+	if err != nil {
+		return err
+	}
+	results := trace.Msg.GetResults()
+	if len(results) != cluster.Topology.Muxes {
+		return fmt.Errorf("%d muxes answer", len(results))
+	}
+	for _, r := range results {
+		switch forwarded := r.GetVerdict() == "forwarded"; {
+		case r.GetError() != "":
+			return fmt.Errorf("%s: %s", r.GetNode(), r.GetError())
+		case forwarded != (len(dips) > 0):
+			return fmt.Errorf("%s: %s, and the store has backends %v", r.GetNode(), r.GetVerdict(), dips)
+		case forwarded && (!slices.Contains(dips, r.GetDip()) || r.GetDip() != results[0].GetDip()):
+			return fmt.Errorf("%s sends it to %s, %s to %s, and the store has backends %v", r.GetNode(), r.GetDip(), results[0].GetNode(), results[0].GetDip(), dips)
+		}
+	}
+	return nil
+}
+
+// hostsAgree reads from every node what epoch it obeys, and from every host what its data plane is bound to.
+func hostsAgree(ctx context.Context, services []*apiv1.Object, epoch int64) error {
+	wanted := map[string][]string{}
+	for _, o := range services {
+		s := o.GetService()
+		for _, b := range s.GetEndpoints()[0].GetBackends() {
+			wanted[b.GetHost()] = append(wanted[b.GetHost()], fmt.Sprintf("%s to %s:%d", s.GetVip()[0], b.GetDip()[0], b.GetPort()))
+		}
+	}
+	for _, n := range cluster.Topology.Nodes() {
+		if n.Kind != lab.KindMux && n.Kind != lab.KindHost {
+			continue
+		}
+		m, err := metricsOf(ctx, n)
+		if err != nil {
+			return err
+		}
+		if m.epoch != fmt.Sprint(epoch) {
+			return fmt.Errorf("%s obeys epoch %s, the leader's is %d", n.Name, m.epoch, epoch)
+		}
+		if n.Kind != lab.KindHost {
+			continue
+		}
+		want := map[string]bool{}
+		for _, binding := range wanted[n.Addresses().V4.Addr().String()] {
+			want[binding] = true
+		}
+		if !maps.Equal(want, m.bindings) {
+			return fmt.Errorf("%s is bound to %v, the store says %v", n.Name, slices.Sorted(maps.Keys(m.bindings)), slices.Sorted(maps.Keys(want)))
+		}
+	}
+	return nil
+}
+
+// nodeMetrics are what a node tells of itself.
+type nodeMetrics struct {
+	epoch string
+	// bindings of a host's data plane: VIP to DIP:port.
+	bindings map[string]bool
+	// alive are the backends of the service of the long connections that a mux finds healthy.
+	alive []string
+}
+
+var (
+	epochLine   = regexp.MustCompile(`^shunt_plan_epoch\{.*\} (\d+)$`)
+	aliveLine   = regexp.MustCompile(`^shunt_mux_backend_alive\{backend="([^"]*)",.*service="web",.*\} 1$`)
+	bindingLine = regexp.MustCompile(`^shunt_host_backend_packets_total\{backend="([^"]*)",.*,vip="([^"]*)"\}`)
+)
+
+// metricsOf asks a node, from the router.
+func metricsOf(ctx context.Context, n lab.Node) (nodeMetrics, error) {
+	transport := &http.Transport{DialContext: netdev.Dialer(lab.Node{Name: "router1"}.Namespace(cluster.Topology.Name))}
+	defer transport.CloseIdleConnections()
+	address := netip.AddrPortFrom(n.Addresses().V4.Addr(), lab.MetricsPort)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/metrics", address), nil)
+	if err != nil {
+		return nodeMetrics{}, err
+	}
+	res, err := transport.RoundTrip(request)
+	if err != nil {
+		return nodeMetrics{}, fmt.Errorf("metrics of %s: %w", n.Name, err)
+	}
+	defer res.Body.Close()
+	return readMetrics(res.Body)
+}
+
+func readMetrics(r io.Reader) (nodeMetrics, error) {
+	m := nodeMetrics{bindings: map[string]bool{}}
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		line := lines.Text()
+		if found := epochLine.FindStringSubmatch(line); found != nil {
+			m.epoch = found[1]
+		}
+		if found := aliveLine.FindStringSubmatch(line); found != nil {
+			m.alive = append(m.alive, found[1])
+		}
+		if found := bindingLine.FindStringSubmatch(line); found != nil {
+			m.bindings[found[2]+" to "+found[1]] = true
+		}
+	}
+	return m, lines.Err()
+}

@@ -1,0 +1,178 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/lab"
+)
+
+// kind is what can happen to one node, or to the way between two.
+type kind string
+
+// What happens to managers, and to the ways to them.
+const (
+	killManager    kind = "kill -9"
+	restartManager kind = "restart"
+	freezeManager  kind = "freeze"
+	unplugManager  kind = "unplug"
+	fillManager    kind = "fill the disk of"
+	partManagers   kind = "part"
+	partFromNode   kind = "part from a node:"
+)
+
+// What happens to nodes, and to the ways between them.
+const (
+	killMuxAgent    kind = "kill -9 the agent of the mux"
+	killHostAgent   kind = "kill -9 the agent of the host"
+	freezeMuxAgent  kind = "freeze the agent of the mux"
+	freezeHostAgent kind = "freeze the agent of the host"
+	loseMux         kind = "lose the mux"
+	partNodes       kind = "part from a host:"
+)
+
+// lanes are what happens at the same time: at most one thing of each.
+var lanes = [][]kind{
+	{killManager, restartManager, freezeManager, unplugManager, fillManager, partManagers, partFromNode},
+	{killMuxAgent, killHostAgent, freezeMuxAgent, freezeHostAgent, loseMux, partNodes},
+}
+
+// Of the muxes the first is left alone.
+const untouched = "mux1"
+
+// step is one fault: what happens, to whom, for how long, and the pause after it.
+type step struct {
+	kind        kind
+	a, b        string
+	hold, pause time.Duration
+}
+
+// String says what happens, for a log.
+func (s step) String() string {
+	text := string(s.kind) + " " + s.a
+	if s.b != "" {
+		text += " and " + s.b
+	}
+	return fmt.Sprintf("%s for %s", text, s.hold)
+}
+
+// drawer draws the steps of one lane. They depend on the seed alone, and each kind happens once before any happens again.
+type drawer struct {
+	random   *rand.Rand
+	topology lab.Topology
+	kinds    []kind
+	left     []kind
+}
+
+func newDrawer(seed uint64, lane int, topology lab.Topology) *drawer {
+	return &drawer{random: rand.New(rand.NewPCG(seed, uint64(lane))), topology: topology, kinds: lanes[lane]}
+}
+
+// next draws a step.
+func (d *drawer) next() step {
+	if len(d.left) == 0 {
+		d.left = slices.Clone(d.kinds)
+		d.random.Shuffle(len(d.left), func(i, j int) { d.left[i], d.left[j] = d.left[j], d.left[i] })
+	}
+	s := step{
+		kind: d.left[0],
+		hold: d.milliseconds(500, 6500), pause: d.milliseconds(0, 4000),
+	}
+	d.left = d.left[1:]
+	members := named(lab.KindManager, d.topology.Managers)
+	d.random.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
+	mux := d.one(slices.DeleteFunc(named(lab.KindMux, d.topology.Muxes), func(name string) bool { return name == untouched }))
+	host := d.one(named(lab.KindHost, d.topology.Hosts.Count))
+	either := d.one([]string{mux, host})
+	switch s.kind {
+	case partManagers:
+		s.a, s.b = members[0], members[1]
+	case partFromNode:
+		s.a, s.b = members[0], either
+	case partNodes:
+		s.a, s.b = mux, host
+	case killMuxAgent, freezeMuxAgent, loseMux:
+		s.a = mux
+	case killHostAgent, freezeHostAgent:
+		s.a = host
+	default:
+		s.a = members[0]
+	}
+	return s
+}
+
+func (d *drawer) one(of []string) string { return of[d.random.IntN(len(of))] }
+
+func (d *drawer) milliseconds(low, high int) time.Duration {
+	return time.Duration(low+d.random.IntN(high-low)) * time.Millisecond
+}
+
+// TestSchedule: a seed says everything, each kind comes up, and the mux that long connections rely on never does.
+func TestSchedule(t *testing.T) {
+	for lane, kinds := range lanes {
+		a, b, c := newDrawer(1, lane, cluster.Topology), newDrawer(1, lane, cluster.Topology), newDrawer(2, lane, cluster.Topology)
+		seen, touched, differ := map[kind]int{}, map[string]bool{}, false
+		for range 40 * len(kinds) {
+			s := a.next()
+			if other := b.next(); s != other {
+				t.Fatalf("lane %d: the same seed gives %v and %v", lane, s, other)
+			}
+			differ = differ || s != c.next()
+			seen[s.kind]++
+			touched[s.a], touched[s.b] = true, true
+			if s.a == s.b {
+				t.Errorf("lane %d: %v", lane, s)
+			}
+		}
+		for _, k := range kinds {
+			if seen[k] != 40 {
+				t.Errorf("lane %d: %q happens %d times of %d", lane, k, seen[k], 40*len(kinds))
+			}
+		}
+		if touched[untouched] || !differ {
+			t.Errorf("lane %d: touches %v; another seed differs: %v", lane, touched, differ)
+		}
+		nodes := append(named(lab.KindManager, 3), "mux2", "mux3", "host1", "host4")
+		if lane == 1 {
+			nodes = nodes[3:]
+		}
+		for _, name := range nodes {
+			if !touched[name] {
+				t.Errorf("lane %d: nothing ever happens to %s", lane, name)
+			}
+		}
+	}
+}
+
+// run breaks and mends by the lane's steps until ctx ends and each kind happened once. It returns how often each did. What is
+// broken at the end is mended.
+func run(ctx context.Context, t *testing.T, lane int, seed uint64) (counts map[kind]int, err error) {
+	d := newDrawer(seed, lane, cluster.Topology)
+	counts = map[kind]int{}
+	for ctx.Err() == nil || len(counts) < len(d.kinds) {
+		s := d.next()
+		t.Logf("%s: lane %d: %v", time.Now().Format("15:04:05.000"), lane, s)
+		mend, err := inflict(t.Context(), s)
+		if err != nil {
+			return counts, fmt.Errorf("%v: %w", s, err)
+		}
+		counts[s.kind]++
+		sleep(t.Context(), s.hold)
+		if err := mend(t.Context()); err != nil {
+			return counts, fmt.Errorf("mend %v: %w", s, err)
+		}
+		sleep(ctx, s.pause)
+	}
+	return counts, nil
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
