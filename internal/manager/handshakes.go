@@ -1,0 +1,187 @@
+package manager
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"runtime"
+	"sync"
+	"time"
+)
+
+const (
+	// handshakeTimeout bounds a TLS handshake from the first byte on, without the time in which it waits for its turn.
+	handshakeTimeout = 10 * time.Second
+	// tooLate is the wait for a first turn after which a connection is given up: its peer, which waits for 20 seconds, would
+	// do so in the middle, and what was computed for it would be lost. Without that a manager that is late by more would
+	// serve nobody any more.
+	tooLate = 12 * time.Second
+)
+
+// errTooLate ends connections that waited too long.
+var errTooLate = errors.New("too many connections came at once")
+
+// handshakes is a listener whose connections have had their TLS handshake. No more of them compute at once than there are
+// CPUs, and those that began go first: when thousands of nodes come back at once the first are served while others still
+// wait, instead of all being late together, and whatever else the process does is not behind all of them. One that
+// waits for its peer takes nobody's turn.
+type handshakes struct {
+	net.Listener
+	cfg   *tls.Config
+	turns *turns
+	ready chan net.Conn
+
+	ctx context.Context
+	end context.CancelCauseFunc
+}
+
+func newHandshakes(l net.Listener, cfg *tls.Config) *handshakes {
+	h := &handshakes{Listener: l, cfg: cfg, turns: newTurns(runtime.GOMAXPROCS(0)), ready: make(chan net.Conn)}
+	h.ctx, h.end = context.WithCancelCause(context.Background())
+	go h.acceptAll()
+	return h
+}
+
+// acceptAll works until the listener fails.
+func (h *handshakes) acceptAll() {
+	var pause time.Duration
+	for {
+		raw, err := h.Listener.Accept()
+		if ne, ok := err.(net.Error); ok && ne.Temporary() { //nolint:staticcheck // out of files, as net/http has it
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			select {
+			case <-time.After(pause):
+			case <-h.ctx.Done():
+			}
+			continue
+		}
+		if err != nil {
+			h.end(err)
+			return
+		}
+		pause = 0
+		go h.shake(raw)
+	}
+}
+
+// shake hands a connection on whether its handshake succeeded or not: the server says what is wrong to whom it concerns.
+func (h *handshakes) shake(raw net.Conn) {
+	turn := &turnConn{Conn: raw, turns: h.turns}
+	conn := tls.Server(turn, h.cfg)
+	conn.HandshakeContext(h.ctx)
+	turn.over()
+	select {
+	case h.ready <- conn:
+	case <-h.ctx.Done():
+		conn.Close()
+	}
+}
+
+// Accept implements net.Listener.
+func (h *handshakes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-h.ready:
+		return conn, nil
+	case <-h.ctx.Done():
+		return nil, context.Cause(h.ctx)
+	}
+}
+
+// Close implements net.Listener.
+func (h *handshakes) Close() error {
+	err := h.Listener.Close()
+	h.end(net.ErrClosed)
+	return err
+}
+
+// turnConn is a connection whose owner has a turn whenever it does not wait for the peer, until over. Until then
+// one goroutine reads.
+type turnConn struct {
+	net.Conn
+	turns *turns
+	// had: something was read; has: it has a turn; done: it needs none any more.
+	had, has, done bool
+}
+
+// Read implements net.Conn.
+func (c *turnConn) Read(p []byte) (int, error) {
+	if c.done {
+		return c.Conn.Read(p)
+	}
+	if c.has {
+		c.turns.give()
+		c.has = false
+	}
+	if !c.had {
+		c.Conn.SetDeadline(time.Now().Add(handshakeTimeout))
+	}
+	n, err := c.Conn.Read(p)
+	if err != nil {
+		return n, err
+	}
+	came := time.Now()
+	c.turns.take(c.had)
+	if c.has = true; !c.had {
+		now := time.Now()
+		if now.Sub(came) > tooLate {
+			return 0, errTooLate
+		}
+		// The wait for the turn was not the peer's.
+		c.Conn.SetDeadline(now.Add(handshakeTimeout))
+		c.had = true
+	}
+	return n, nil
+}
+
+// over ends the taking of turns. It is called before the connection is used by others.
+func (c *turnConn) over() {
+	if c.has {
+		c.turns.give()
+	}
+	c.has, c.done = false, true
+	c.Conn.SetDeadline(time.Time{})
+}
+
+// turns are who may compute: so many at once, in the order in which they asked, those that began before others.
+type turns struct {
+	mu   sync.Mutex
+	free int
+	// began and fresh wait, by whether they had a turn before; closing the channel hands one over.
+	began, fresh []chan struct{}
+}
+
+func newTurns(count int) *turns { return &turns{free: count} }
+
+// take waits for a turn.
+func (t *turns) take(began bool) {
+	t.mu.Lock()
+	if t.free > 0 {
+		t.free--
+		t.mu.Unlock()
+		return
+	}
+	mine := make(chan struct{})
+	if began {
+		t.began = append(t.began, mine)
+	} else {
+		t.fresh = append(t.fresh, mine)
+	}
+	t.mu.Unlock()
+	<-mine
+}
+
+// give ends a turn.
+func (t *turns) give() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, queue := range []*[]chan struct{}{&t.began, &t.fresh} {
+		if len(*queue) > 0 {
+			next := (*queue)[0]
+			*queue = (*queue)[1:]
+			close(next)
+			return
+		}
+	}
+	t.free++
+}
