@@ -35,14 +35,6 @@ func (e unknownOutcome) Error() string { return "whether it was done is unknown:
 
 func (e unknownOutcome) Unwrap() error { return e.why }
 
-// Times of a lease. A leader that is gone is replaced after leaseTTL; it renews so often that two renewals may be late.
-const (
-	leaseTTL   = 2 * time.Second
-	leaseRenew = leaseTTL / 4
-	// revokeTimeout bounds the giving up of a lease: it lapses by itself.
-	revokeTimeout = time.Second
-)
-
 // term is one leadership of this member. Every write in it compares the leader key, so that none lands once another
 // member leads.
 type term struct {
@@ -198,31 +190,6 @@ func (t *term) lastRenewed() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.renewed
-}
-
-// keep renews the lease until the term ends, or ends the term when the lease is lost or may be.
-func (t *term) keep() {
-	for {
-		select {
-		case <-t.m.o.Clock.After(leaseRenew):
-		case <-t.ctx.Done():
-			return
-		}
-		asked := t.m.o.Clock.Now()
-		ctx, cancel := context.WithTimeout(t.ctx, leaseRenew)
-		err := t.m.o.Store.Renew(ctx, t.lease)
-		cancel()
-		switch {
-		case err == nil:
-			t.mu.Lock()
-			t.renewed = asked
-			t.mu.Unlock()
-		case errors.Is(err, store.ErrLeaseLost), errors.Is(err, store.ErrClosed):
-			t.end(err)
-		case t.m.o.Clock.Now().Sub(t.lastRenewed()) > leaseTTL:
-			t.end(fmt.Errorf("cannot renew the lease: %w", err))
-		}
-	}
 }
 
 // work does the term's duties until it ends, and gives the lease up. Nothing of the term goes on afterwards. The error is

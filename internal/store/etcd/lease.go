@@ -47,8 +47,8 @@ const (
 	firstTTL = time.Second
 	// retryAfter is the pause after a failed renewal.
 	retryAfter = 50 * time.Millisecond
-	// renewTimeout bounds a single renewal.
-	renewTimeout = time.Second
+	// renewTimeout bounds a single renewal by Renew: a lease that was asked for longer ago may be over.
+	renewTimeout = 2 * time.Second
 )
 
 // KeepAlive implements store.Store. Times are read from the monotonic clock, which goes on while the process is stopped and
