@@ -22,6 +22,7 @@ type Handler interface {
 	// plan as far as possible and is reported to the manager; the next plan is tried afresh.
 	Apply(ctx context.Context, p plan.Plan) error
 	// Status fills the node's report: members, reasons, routes, peers. Name, role and revision are set by the loop.
+	// The handler does not touch the message afterwards.
 	Status() *apiv1.NodeStatus
 	// Trace answers a trace question; hosts answer with an error.
 	Trace(*apiv1.TraceRequest) *apiv1.TraceResult

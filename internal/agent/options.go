@@ -10,6 +10,9 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
+// QuietFor is how long a quiet node leaves out reports that say nothing new.
+const QuietFor = 5 * time.Second
+
 // Options say who the node is and where its managers are. Name, Role, Manager and StateDir are required.
 type Options struct {
 	// Name is the node's name: the name of its Node object and of its certificate.
@@ -33,6 +36,9 @@ type Options struct {
 	Verdicts Verdicts
 	// StatusInterval is the time between reports; 0 means one second.
 	StatusInterval time.Duration
+	// Quiet leaves out reports that say the same as the last one, for at most QuietFor: for the many nodes of whose statuses nobody
+	// expects one a second.
+	Quiet bool
 	// Progress, if not nil, tells others how the loop stands to the manager.
 	Progress *Progress
 	// Clock is the time source; nil is the machine's.

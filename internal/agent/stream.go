@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/convert"
@@ -149,6 +150,7 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *a
 		}
 		judged = l.o.Verdicts.Changed()
 	}
+	var last said
 	for {
 		var r *apiv1.NodeReport
 		select {
@@ -159,6 +161,9 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *a
 		case <-tick:
 			tick = l.o.Clock.After(l.o.StatusInterval)
 			r = l.nodeReport()
+			if l.o.Quiet && last.covers(r, l.o.Clock.Now()) {
+				continue
+			}
 		case q := <-questions:
 			r = l.nodeReport()
 			l.answer(r, q)
@@ -167,6 +172,9 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *a
 		}
 		if s.Send(r) != nil {
 			return // Receive tells why
+		}
+		if r.GetStatus() != nil {
+			last = said{r, l.o.Clock.Now()}
 		}
 	}
 }
@@ -190,6 +198,17 @@ func (l *loop) heard(h *apiv1.HealthReport) error {
 	}
 	l.o.Heard(v)
 	return nil
+}
+
+// said is the last report of a stream with a status.
+type said struct {
+	report *apiv1.NodeReport
+	at     time.Time
+}
+
+// covers tells whether a report says nothing that the last one did not say a short time ago.
+func (s said) covers(r *apiv1.NodeReport, now time.Time) bool {
+	return s.report != nil && now.Sub(s.at) < QuietFor && proto.Equal(s.report, r)
 }
 
 // answer puts the answers to an update's questions into a report.

@@ -24,7 +24,7 @@ import (
 
 // Options are what Run needs.
 type Options struct {
-	// Node says who the node is; Role is set by Run.
+	// Node says who the node is; Role and Quiet are set by Run.
 	Node agent.Options
 	// Interface is the uplink: tunnel packets come in and answers leave by it.
 	Interface string
@@ -58,7 +58,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	o.Node.Role = "host"
+	o.Node.Role, o.Node.Quiet = "host", true
 	if o.Node.Log == nil {
 		o.Node.Log = slog.New(slog.DiscardHandler)
 	}
