@@ -10,17 +10,19 @@ import (
 	"github.com/shuntlb/shunt/internal/bench/swarm"
 )
 
-var nodesCases = []string{"sync-first", "restart", "change", "stuck"}
+var nodesCases = []string{"sync-first", "restart", "idle", "busy", "change", "stuck"}
 
 var nodesSuite = Suite{
 	Name:  "nodes",
 	Title: "Many nodes on one manager",
 	About: "5,000 hosts, the real agent with a data plane that only counts, in one process, and one manager with its store " +
-		"on disk in another, on the same CPUs; each host has a service of its own and reports once a second. `sync-first` is the " +
+		"on disk in another, on the same CPUs; each host has a service of its own. `sync-first` is the " +
 		"time until all have their plans from nothing, `restart` from the manager's kill -9, with its start at once, until all " +
 		"obey it again; `bytes` is the most memory that the manager had, `attempts_peak` the most connections that all nodes " +
-		"tried in one second. `change` is from the call that changes one service until its host has it; that no other host " +
-		"heard anything is checked. `stuck` is the same while 1 % of the hosts read nothing and have much to read.",
+		"tried in one second. `idle` is what both processes take of a CPU while nothing happens, `busy` while counters of " +
+		"every host change all the time, so that each reports once a second. `change` is from the call that changes one service " +
+		"until its host has it; that no other host heard anything is checked. `stuck` is the same while 1 % of the hosts read " +
+		"nothing and have much to read. `manager_cpu_s` and `swarm_cpu_s` are what a case cost, in seconds of CPU time.",
 	Plotted: []string{"ms", "p50_ms", "p99_ms"}, Unit: "ms",
 	Cases: nodesCases,
 	Takes: 3 * time.Minute, TakesShort: 30 * time.Second,
@@ -33,6 +35,8 @@ const (
 	changesCount, changesShort   = 301, 20
 	stuckShare                   = 100 // one in so many does not read
 	stuckEndpoints, stuckChanges = 100, 6
+	// steadyFor is how long idle and busy nodes are watched, after a pause for what came before.
+	steadyFor, steadyShort, steadyPause = 20 * time.Second, time.Second, 3 * time.Second
 	// firstChange is the port that the servers of the first change listen on; each change has its own.
 	firstChange = 10000
 )
@@ -55,6 +59,16 @@ func runNodes(ctx context.Context, o Options, emit func(Row)) error {
 			o.progressf("nodes restart")
 			if row, err = r.restart(ctx); err != nil {
 				return fmt.Errorf("case restart: %w", err)
+			}
+			emit(row)
+		}
+		for _, name := range []string{"idle", "busy"} {
+			if !o.wants(name) {
+				continue
+			}
+			o.progressf("nodes %s", name)
+			if row, err = r.steady(ctx, name, o.Short); err != nil {
+				return fmt.Errorf("case %s: %w", name, err)
 			}
 			emit(row)
 		}
@@ -84,23 +98,58 @@ func (r *nodesRig) syncFirst(ctx context.Context) (Row, error) {
 	if err != nil {
 		return Row{}, err
 	}
+	before, err := r.cpu()
+	if err != nil {
+		return Row{}, err
+	}
 	began := time.Now()
 	if _, err := r.order(swarm.Order{Start: r.count, Manager: r.address, Dir: r.state}); err != nil {
 		return Row{}, err
 	}
-	return r.synced("sync-first", began, epoch)
+	return r.synced("sync-first", began, epoch, before)
 }
 
 // synced waits for all nodes.
-func (r *nodesRig) synced(name string, began time.Time, epoch int64) (Row, error) {
+func (r *nodesRig) synced(name string, began time.Time, epoch int64, before cpuSeconds) (Row, error) {
 	a, err := r.order(swarm.Order{Synced: epoch})
 	if err != nil {
 		return Row{}, err
 	}
+	spent, err := r.cpuSince(before)
+	if err != nil {
+		return Row{}, err
+	}
 	peak, err := r.peakRSS()
-	return Row{Case: name, Fields: []Field{
+	return Row{Case: name, Fields: append([]Field{
 		{"ms", sinceMS(began, a.At)}, {"bytes", peak}, {"nodes", r.count}, {"attempts_peak", a.Peak},
-	}}, err
+	}, spent.fields()...)}, err
+}
+
+// steady watches nodes of which no plan changes.
+func (r *nodesRig) steady(ctx context.Context, name string, short bool) (Row, error) {
+	if _, err := r.order(swarm.Order{Counters: name == "busy", Steady: true}); err != nil {
+		return Row{}, err
+	}
+	if err := pause(ctx, steadyPause); err != nil {
+		return Row{}, err
+	}
+	before, err := r.cpu()
+	if err != nil {
+		return Row{}, err
+	}
+	began := time.Now()
+	watch := steadyFor
+	if short {
+		watch = steadyShort
+	}
+	if err := pause(ctx, watch); err != nil {
+		return Row{}, err
+	}
+	spent, err := r.cpuSince(before)
+	took := time.Since(began).Seconds()
+	return Row{Case: name, Fields: append([]Field{
+		{"manager_cpu_pct", round(100 * spent.manager / took)}, {"swarm_cpu_pct", round(100 * spent.swarm / took)}, {"nodes", r.count},
+	}, spent.fields()...)}, err
 }
 
 func sinceMS(began, at time.Time) float64 {
@@ -112,12 +161,17 @@ func (r *nodesRig) restart(ctx context.Context) (Row, error) {
 	if err != nil {
 		return Row{}, err
 	}
+	before, err := r.cpu()
+	if err != nil {
+		return Row{}, err
+	}
+	before.manager = 0 // the new one has taken nothing yet
 	began := time.Now()
 	r.kill()
 	if err := r.startManager(ctx); err != nil {
 		return Row{}, err
 	}
-	return r.synced("restart", began, epoch+1)
+	return r.synced("restart", began, epoch+1, before)
 }
 
 // freeze makes the last nodes ones that do not read, and gives them more to read than a stream holds.
@@ -172,7 +226,20 @@ func (r *nodesRig) changeOne(ctx context.Context, n, port int) (float64, error) 
 	}
 	heard, err := r.order(swarm.Order{Updated: true})
 	if err == nil && !slices.Equal(heard.Updated, []int{n}) {
-		err = fmt.Errorf("a change of node %d alone was told to %v", n, heard.Updated)
+		err = fmt.Errorf("a change of node %d alone was told to %s", n, someOf(heard.Updated))
 	}
 	return sinceMS(began, a.At), err
+}
+
+// someOf is for people: how many there are, and the first few.
+func someOf(nodes []int) string {
+	const few = 5
+	switch n := len(nodes); {
+	case n == 0:
+		return "none"
+	case n <= few:
+		return fmt.Sprintf("%d: %v", n, nodes)
+	default:
+		return fmt.Sprintf("%d, the first of them %v", n, nodes[:few])
+	}
 }

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -221,21 +220,6 @@ func (r *nodesRig) kill() {
 		r.manager.Wait()
 	}
 	r.manager = nil
-}
-
-// peakRSS is the most memory that the manager had.
-func (r *nodesRig) peakRSS() (uint64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.manager.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range bytes.Lines(status) {
-		if value, ok := bytes.CutPrefix(line, []byte("VmHWM:")); ok {
-			kb, err := strconv.ParseUint(string(bytes.TrimSpace(bytes.TrimSuffix(bytes.TrimSpace(value), []byte("kB")))), 10, 64)
-			return kb << 10, err
-		}
-	}
-	return 0, errors.New("VmHWM: is missing")
 }
 
 func (r *nodesRig) epoch(ctx context.Context) (int64, error) {

@@ -22,6 +22,8 @@ type Order struct {
 	Node       int  `json:",omitempty"`
 	// Updated asks which nodes heard something since it was asked last.
 	Updated bool `json:",omitempty"`
+	// Steady says whether Counters of all nodes change all the time from now on.
+	Steady, Counters bool `json:",omitempty"`
 	// Freeze makes the last nodes ones that do not read.
 	Freeze int `json:",omitempty"`
 	// Within bounds the wait.
@@ -91,6 +93,8 @@ func (p *process) obey(ctx context.Context, o Order) (a Answer, err error) {
 		a.At, err = p.armed(within)
 	case o.Updated:
 		a.Updated = p.swarm.Updated()
+	case o.Steady:
+		p.swarm.counting.Store(o.Counters)
 	case o.Freeze > 0:
 		err = p.swarm.Freeze(ctx, o.Freeze)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
@@ -32,11 +33,14 @@ type Swarm struct {
 	attempts     attempts
 	workers      sync.WaitGroup
 	frozen       []io.Closer
+	// counting: the counters of every node change all the time.
+	counting atomic.Bool
 }
 
 // node is one of them.
 type node struct {
 	name     string
+	swarm    *Swarm
 	progress agent.Progress
 	stop     context.CancelFunc
 	done     chan struct{}
@@ -44,6 +48,7 @@ type node struct {
 	mu      sync.Mutex
 	applied chan struct{}
 	at      time.Time
+	packets atomic.Uint64
 	// seen is the revision by the last look.
 	seen   int64
 	frozen bool
@@ -59,8 +64,21 @@ func (n *node) Apply(context.Context, plan.Plan) error {
 	return nil
 }
 
-// Status implements agent.Handler.
-func (n *node) Status() *apiv1.NodeStatus { return &apiv1.NodeStatus{} }
+// Status implements agent.Handler: what a host with two servers says that gets packets now and then.
+func (n *node) Status() *apiv1.NodeStatus {
+	if !n.swarm.counting.Load() {
+		return &apiv1.NodeStatus{}
+	}
+	packets := n.packets.Add(7)
+	st := &apiv1.NodeStatus{Reasons: []*apiv1.ReasonCount{{Reason: "not-for-us", Packets: packets / 100}}}
+	for server := range 2 {
+		st.Members = append(st.Members, &apiv1.MemberStatus{
+			Service: n.name, Vip: "198.18.0.1", Protocol: "tcp", Port: 80, Dip: "10.0.0.10", DipPort: 8080, Member: uint32(server), Alive: true,
+			Packets: packets, Bytes: 1000 * packets,
+		})
+	}
+	return st
+}
 
 // Trace implements agent.Handler.
 func (n *node) Trace(*apiv1.TraceRequest) *apiv1.TraceResult {
@@ -76,14 +94,14 @@ func (n *node) Flows(*apiv1.FlowsRequest) *apiv1.FlowsResult {
 func Start(ctx context.Context, manager, dir string, count int, log *slog.Logger) *Swarm {
 	s := &Swarm{manager: manager, dir: dir, log: log}
 	for i := range count {
-		n := &node{name: Name(i), applied: make(chan struct{}), done: make(chan struct{})}
+		n := &node{name: Name(i), swarm: s, applied: make(chan struct{}), done: make(chan struct{})}
 		s.nodes = append(s.nodes, n)
 		var nctx context.Context
 		nctx, n.stop = context.WithCancel(ctx)
 		s.workers.Go(func() {
 			defer close(n.done)
 			err := agent.Run(nctx, agent.Options{
-				Name: n.name, Role: string(lb.RoleHost), Manager: manager, StateDir: StateDir(dir, i), Version: "swarm",
+				Name: n.name, Role: string(lb.RoleHost), Manager: manager, StateDir: StateDir(dir, i), Version: "swarm", Quiet: true,
 				Progress: &n.progress, Dial: s.dial, Log: log,
 			}, n)
 			if err != nil {

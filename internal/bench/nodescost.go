@@ -1,0 +1,84 @@
+package bench
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// peakRSS is the most memory that the manager had.
+func (r *nodesRig) peakRSS() (uint64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.manager.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range bytes.Lines(status) {
+		if value, ok := bytes.CutPrefix(line, []byte("VmHWM:")); ok {
+			kb, err := strconv.ParseUint(string(bytes.TrimSpace(bytes.TrimSuffix(bytes.TrimSpace(value), []byte("kB")))), 10, 64)
+			return kb << 10, err
+		}
+	}
+	return 0, errors.New("VmHWM: is missing")
+}
+
+// cpuSeconds is the CPU time that both processes of a rig have taken.
+type cpuSeconds struct{ manager, swarm float64 }
+
+// fields are the figures of a row.
+func (c cpuSeconds) fields() []Field {
+	return []Field{{"manager_cpu_s", round(c.manager)}, {"swarm_cpu_s", round(c.swarm)}}
+}
+
+// cpu is what the processes that run now have taken since they began.
+func (r *nodesRig) cpu() (c cpuSeconds, err error) {
+	if c.manager, err = cpuOf(r.manager.Process.Pid); err == nil {
+		c.swarm, err = cpuOf(r.swarm.Process.Pid)
+	}
+	return c, err
+}
+
+func (r *nodesRig) cpuSince(before cpuSeconds) (cpuSeconds, error) {
+	now, err := r.cpu()
+	return cpuSeconds{now.manager - before.manager, now.swarm - before.swarm}, err
+}
+
+// ticksPerSecond is the unit of CPU times in /proc (proc(5)): USER_HZ, 100 on every architecture that Go runs on.
+const ticksPerSecond = 100
+
+// cpuOf is the user and system time of a process and all its threads.
+func cpuOf(pid int) (float64, error) {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	return parseCPU(string(content))
+}
+
+// parseCPU reads utime and stime, the fields 14 and 15. The second one, the name, may hold spaces and brackets.
+func parseCPU(stat string) (float64, error) {
+	_, rest, ok := cutLast(stat, ")")
+	fields := strings.Fields(rest)
+	if !ok || len(fields) < 13 {
+		return 0, fmt.Errorf("stat: %q: must have at least 15 fields", stat)
+	}
+	var sum uint64
+	for _, f := range fields[11:13] {
+		n, err := strconv.ParseUint(f, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("stat: %w", err)
+		}
+		sum += n
+	}
+	return float64(sum) / ticksPerSecond, nil
+}
+
+func cutLast(s, sep string) (before, after string, ok bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}
