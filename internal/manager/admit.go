@@ -49,8 +49,10 @@ func (a memberAPI) Admit(ctx context.Context, req *connect.Request[apiv1.AdmitRe
 		}
 	}
 	m.o.Log.Info("manager is admitted", "manager", in.GetName(), "address", in.GetAddress(), "peer", in.GetPeer())
-	id := identityOf(ctx)
-	m.audited(&apiv1.AuditEntry{Who: in.GetName(), Role: pki.RoleManager, From: id.from, Call: "Admit", What: []string{"managers/" + in.GetName() + " admitted"}})
+	e := m.auditEntry(ctx, "managers/"+in.GetName()+" admitted")
+	e.Who, e.Role = in.GetName(), pki.RoleManager // it has no certificate yet
+	m.audited(e)
+	m.managerEvent(in.GetName(), reasonMemberJoined, "joined with a token from %s", host(e.GetFrom()))
 	return connect.NewResponse(out), nil
 }
 

@@ -19,6 +19,9 @@ func (m *Manager) duties() []duty {
 	if !m.o.keepNothing {
 		out = append(out, m.eventDuty(), m.auditDuty())
 		out = append(out, duty{"keeper", func(ctx context.Context) error { newKeeper(m).run(ctx); return nil }})
+		out = append(out, duty{"health events", func(ctx context.Context) error { m.healthEvents.run(ctx); return nil }})
+		out = append(out, duty{"pace events", func(ctx context.Context) error { newPaceEvents(m).run(ctx); return nil }})
+		out = append(out, duty{"manager events", func(ctx context.Context) error { m.tellManagers(ctx); return nil }})
 		out = append(out, duty{"placement", func(ctx context.Context) error { newPlacement(m).run(ctx); return nil }})
 	}
 	return out

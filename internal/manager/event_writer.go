@@ -34,7 +34,7 @@ type eventLog struct {
 	mu sync.Mutex
 	// open: this manager leads.
 	open bool
-	told map[latchKey]string
+	told told
 }
 
 func newEventLog(name string) *eventLog {
@@ -51,11 +51,11 @@ func newEventLog(name string) *eventLog {
 }
 
 // begin opens the log for a term.
-func (l *eventLog) begin(told map[latchKey]string) {
+func (l *eventLog) begin(t told) {
 	l.funnel.drop()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.open, l.told = true, told
+	l.open, l.told = true, t
 }
 
 func (l *eventLog) end() {
@@ -72,10 +72,10 @@ func (l *eventLog) note(e *apiv1.Event, now time.Time) {
 		return
 	}
 	r := reasonsByName[e.GetReason()]
-	if r != nil && r.latch != "" && !r.repeats && l.told[latchKey{e.GetKind(), e.GetName(), r.latch}] == r.name {
+	if r != nil && r.latch != "" && !r.repeats && l.told.of(e.GetKind(), e.GetName(), r.latch, partOf(r.latch, e.GetMessage())).reason == r.name {
 		return
 	}
-	noteLatch(l.told, e)
+	l.told.note(e)
 	if e.GetTime() == nil {
 		e.Time = timestamppb.New(now)
 	}
@@ -89,14 +89,18 @@ func (l *eventLog) note(e *apiv1.Event, now time.Time) {
 		e.Message = strings.ToValidUTF8(e.GetMessage()[:maxEventMessage], "") + "…"
 	}
 	e.Count = max(1, e.GetCount())
-	l.funnel.put(strings.Join([]string{e.GetKind(), e.GetName(), e.GetReason(), shape(e.GetMessage())}, "\x00"), e)
+	part := ""
+	if r != nil {
+		part = partOf(r.latch, e.GetMessage())
+	}
+	l.funnel.put(strings.Join([]string{e.GetKind(), e.GetName(), e.GetReason(), part, shape(e.GetMessage())}, "\x00"), e)
 }
 
-// last is the reason that the object's latch has; empty when it is not known.
-func (l *eventLog) last(kind, name string, of latch) string {
+// last is what was told last of a latch; empty when it is not known.
+func (l *eventLog) last(kind, name string, of latch, part string) tidings {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.told[latchKey{kind, name, of}]
+	return l.told.of(kind, name, of, part)
 }
 
 // event notes that something happened to an object. It never blocks; a manager that does not lead drops it. The event
@@ -110,7 +114,7 @@ func (m *Manager) objectEvent(kind lb.Kind, name, reason, format string, args ..
 
 // eventDuty writes the events of a term.
 func (m *Manager) eventDuty() duty {
-	m.events.begin(m.view.events.lastReasons())
+	m.events.begin(m.view.events.lastTold())
 	m.event(&apiv1.Event{Kind: kindManager, Name: m.o.Name, Reason: reasonLeaderChanged, Message: fmt.Sprintf("leads from epoch %d on", m.Epoch())})
 	w := &eventWriter{pages: pages{m: m, journal: m.view.events.journal, bounds: eventBounds}}
 	return duty{"events", func(ctx context.Context) error {

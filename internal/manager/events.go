@@ -21,20 +21,14 @@ var eventBounds = bounds{bytes: 64 << 20, age: 7 * 24 * time.Hour}
 // eventsPerResponse bounds one response of Events.
 const eventsPerResponse = 500
 
-// latchKey is a latch of one object.
-type latchKey struct {
-	kind, name string
-	latch      latch
-}
-
-// eventJournal is the journal of events, with the last reason of every latch.
+// eventJournal is the journal of events, with what its latches hold.
 type eventJournal struct {
 	*journal
-	last map[latchKey]string // journal.mu guards it
+	last told // journal.mu guards it
 }
 
 func newEventJournal() *eventJournal {
-	j := &eventJournal{last: map[latchKey]string{}}
+	j := &eventJournal{last: told{}}
 	j.journal = newJournal(dirEvents, j.read)
 	return j
 }
@@ -48,32 +42,16 @@ func (j *eventJournal) read(p *page, value []byte) error {
 	for _, e := range stored.GetEvents() {
 		p.objects[objectHash(e.GetKind(), "")] = true
 		p.objects[objectHash(e.GetKind(), e.GetName())] = true
-		noteLatch(j.last, e)
+		j.last.note(e)
 	}
 	return nil
 }
 
-// noteLatch keeps what an event says of its object. What is deleted has no latches.
-func noteLatch(last map[latchKey]string, e *apiv1.Event) {
-	if e.GetReason() == reasonDeleted {
-		for _, l := range latches {
-			delete(last, latchKey{e.GetKind(), e.GetName(), l})
-		}
-	}
-	if r := reasonsByName[e.GetReason()]; r != nil && r.latch != "" {
-		last[latchKey{e.GetKind(), e.GetName(), r.latch}] = r.name
-	}
-}
-
-// lastReasons copies the latches.
-func (j *eventJournal) lastReasons() map[latchKey]string {
+// lastTold copies the latches.
+func (j *eventJournal) lastTold() told {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	out := make(map[latchKey]string, len(j.last))
-	for k, r := range j.last {
-		out[k] = r
-	}
-	return out
+	return j.last.clone()
 }
 
 // objectHash stands for an object, or for a whole kind, in the index of a page.

@@ -27,7 +27,7 @@ func newScribe(t *testing.T) *scribe {
 
 // begin is what a term does at its start.
 func (s *scribe) begin() {
-	s.m.events.begin(s.m.view.events.lastReasons())
+	s.m.events.begin(s.m.view.events.lastTold())
 	s.events = &eventWriter{pages: pages{m: s.m, journal: s.m.view.events.journal, bounds: eventBounds}}
 	s.audit = newAuditWriter(s.m)
 }

@@ -44,12 +44,13 @@ type door struct {
 	oidc     *oidc.Verifier // nil without one
 	clock    clock.Clock
 	audited  func(*apiv1.AuditEntry)
+	event    func(*apiv1.Event)
 	attempts *attempts
 	rates    *rates
 }
 
 func (m *Manager) newDoor() *door {
-	return &door{view: m.view, oidc: m.o.OIDC, clock: m.o.Clock, audited: m.audited, attempts: newAttempts(), rates: newRates()}
+	return &door{view: m.view, oidc: m.o.OIDC, clock: m.o.Clock, audited: m.audited, event: m.event, attempts: newAttempts(), rates: newRates()}
 }
 
 // gate finds out who calls and checks rights before anything of a request's body is read.

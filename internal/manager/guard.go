@@ -71,6 +71,7 @@ func (g guard) spend(id identity, req proto.Message) (unused func(), err error) 
 	}
 	quota := g.view.changesPerMinute(id.tenant)
 	if wait := g.rates.take(id.tenant, quota, g.clock.Now()); wait > 0 {
+		g.event(quotaEvent(id.tenant, fmt.Sprintf("quotas.changes: %d a minute are used up", quota)))
 		return nil, tooMany(fmt.Sprintf("tenants/%s: quotas.changes: %d a minute are used up", id.tenant, quota), wait)
 	}
 	return func() { g.rates.giveBack(id.tenant) }, nil

@@ -121,6 +121,8 @@ func (k *keeper) round(ctx context.Context) (wrote bool, err error) {
 		}
 	}
 	keys := slices.SortedFunc(maps.Keys(steps), plan.CompareKeys)
+	k.m.healthEvents.stir(moved)
+	k.m.healthEvents.stir(steps)
 	wrote, err = k.m.step(ctx, keys)
 	if err != nil {
 		for _, key := range keys {
@@ -211,6 +213,7 @@ func (m *Manager) stepSome(ctx context.Context, keys []lb.EndpointKey) (rest []l
 			return keys, false, err
 		}
 		m.o.Log.Debug("took steps", "endpoints", len(w.txn.Ops), "revision", res.Revision)
+		m.stepped(w.steps, res.Revision)
 	}
 	for _, key := range keys[:done] {
 		m.opinions.considered(key, c.now)

@@ -102,6 +102,8 @@ type Manager struct {
 	transport *http.Transport
 	events    *eventLog
 	auditLog  *auditLog
+	// healthEvents tells what health does to endpoints while this member leads.
+	healthEvents *healthEvents
 	// pageNumber makes keys of journals in this term differ.
 	pageNumber atomic.Uint64
 	// backingUp is held while a backup is made.
@@ -133,6 +135,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	m := &Manager{o: o, secrets: secrets, view: newView(secrets), reports: newReports(), opinions: newOpinions(), sessions: newSessions(o.Clock)}
 	m.events, m.auditLog = newEventLog(o.Name), newAuditLog()
 	m.hosts, m.outbox, m.followers = newHostProgress(), newOutbox(), newFollowers()
+	m.healthEvents = newHealthEvents(m)
 	m.verdicts, m.budget = newVerdicts(), newBudget(o.Clock, snapshotBytes)
 	m.intake = newIntake([classes]func(*session, *apiv1.NodeReport){m.takeAck, m.takeHealth, m.takeStatus})
 	if secrets.old && !used {

@@ -171,9 +171,8 @@ func (a api) RemoveMember(ctx context.Context, req *connect.Request[apiv1.Remove
 		return nil, fault(err)
 	}
 	m.o.Log.Info("manager was removed", "manager", name, "by", identityOf(ctx).who())
-	m.audited(&apiv1.AuditEntry{
-		Who: identityOf(ctx).who(), Role: identityOf(ctx).role, From: identityOf(ctx).from, Call: "RemoveMember", What: []string{"managers/" + name + " removed"},
-	})
+	m.audited(m.auditEntry(ctx, "managers/"+name+" removed"))
+	m.managerEvent(name, reasonMemberLeft, "was removed by %s", identityOf(ctx).who())
 	return connect.NewResponse(&apiv1.RemoveMemberResponse{}), nil
 }
 

@@ -17,7 +17,7 @@ func (m *Manager) planEvent(node string, st *apiv1.NodeStatus) {
 	switch now := st.GetError(); {
 	case now != "" && now != before:
 		m.objectEvent(lb.KindNode, node, reasonPlanRefused, "cannot apply its plan: %s", now)
-	case now == "" && m.events.last(string(lb.KindNode), node, latchPlan) == reasonPlanRefused:
+	case now == "" && m.events.last(string(lb.KindNode), node, latchPlan, "").reason == reasonPlanRefused:
 		m.objectEvent(lb.KindNode, node, reasonPlanObeyed, "could apply its plan")
 	}
 }

@@ -33,6 +33,8 @@ const (
 	reasonMemberJoined       = "MemberJoined"
 	reasonMemberLeft         = "MemberLeft"
 	reasonRestored           = "Restored"
+	reasonManagerUp          = "ManagerUp"
+	reasonManagerDown        = "ManagerDown"
 	reasonEventsLost         = "EventsLost"
 )
 
@@ -44,22 +46,6 @@ const (
 	severityInfo    = "info"
 	severityWarning = "warning"
 )
-
-// latch names reasons of which an object has one at a time: an event that only repeats the last one of its latch is
-// dropped, so that a new leader does not tell what everybody knows.
-type latch string
-
-const (
-	latchHealth  latch = "health"
-	latchService latch = "endpoints"
-	latchBackups latch = "backups"
-	latchStream  latch = "stream"
-	latchPlan    latch = "plan"
-	latchPace    latch = "pace"
-)
-
-// latches are all of them.
-var latches = []latch{latchHealth, latchService, latchBackups, latchStream, latchPlan, latchPace}
 
 // reason says what an event's reason means.
 type reason struct {
@@ -105,6 +91,8 @@ var reasons = []reason{
 	{reasonMemberJoined, severityInfo, "Manager", "", false, "the manager became a member"},
 	{reasonMemberLeft, severityWarning, "Manager", "", false, "the manager was removed"},
 	{reasonRestored, severityWarning, "Manager", "", false, "the state was restored from a backup; revisions begin anew"},
+	{reasonManagerUp, severityInfo, "Manager", latchPresence, false, "the manager is up"},
+	{reasonManagerDown, severityWarning, "Manager", latchPresence, false, "the manager has not been up for 10 seconds, or was stopped"},
 	{reasonEventsLost, severityWarning, "Manager", "", false, "more happened at once than could be noted; the count says how much"},
 }
 

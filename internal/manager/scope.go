@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"context"
 	"errors"
 
 	"connectrpc.com/connect"
@@ -60,7 +61,7 @@ func (id identity) mayPut(old *record, o lb.Object) error {
 	case shared || tenant != id.tenant:
 		return denied("%s: tenant: %q: must be %q", at, tenant, id.tenant)
 	case old != nil && !id.ownsRecord(old):
-		return connect.NewError(connect.CodeAlreadyExists, errors.New(at+": the name is taken, choose another"))
+		return overReach{connect.NewError(connect.CodeAlreadyExists, errors.New(at+": the name is taken, choose another"))}
 	}
 	return nil
 }
@@ -71,9 +72,25 @@ func (id identity) mayDelete(old *record, r ref) error {
 	case id.role != pki.RoleTenant || old == nil:
 		return nil // what is not there is refused by whoever looks for it
 	case !id.sees(old.filled()):
-		return notFound{r}
+		return overReach{notFound{r}}
 	case r.kind == lb.KindTenant || !id.ownsRecord(old):
 		return denied("%s: role tenant may not delete it", lb.Ref(r.kind, r.name))
 	}
 	return nil
+}
+
+// overReach is a refusal that does not say it is one: of a write to another tenant's object.
+type overReach struct{ says error }
+
+func (e overReach) Error() string { return e.says.Error() }
+
+func (e overReach) Unwrap() error { return e.says }
+
+// overReach notes such a refusal. Others are noted by their code.
+func (m *Manager) overReach(ctx context.Context, err error) {
+	if over := (overReach{}); errors.As(err, &over) {
+		e := m.auditEntry(ctx)
+		e.Refused = over.Error() + " (it is another tenant's)"
+		m.audited(e)
+	}
 }

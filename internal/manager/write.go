@@ -58,6 +58,8 @@ type write struct {
 	changes []*apiv1.Change
 	txn     store.Txn
 	keys    map[lb.EndpointKey]bool // endpoints whose owner or members may change
+	// steps are those of endpoints that stay.
+	steps []step
 	// by is who asked for the write; nobody for the manager itself.
 	by identity
 }
@@ -178,6 +180,10 @@ func (m *Manager) write(ctx context.Context, dryRun bool, edit func(*term, *writ
 			}
 		}
 		if err != nil {
+			if !dryRun {
+				m.overQuota(ctx, err)
+				m.overReach(ctx, err)
+			}
 			return 0, nil, err
 		}
 		if dryRun || len(w.txn.Ops) == 0 {
@@ -197,6 +203,7 @@ func (m *Manager) write(ctx context.Context, dryRun bool, edit func(*term, *writ
 		if res.Succeeded {
 			m.auditDone(entry, res.Revision)
 			m.wrote(entry, w.changes)
+			m.stepped(w.steps, res.Revision)
 		}
 		if err := t.wait(ctx, res.Revision); err != nil {
 			return 0, nil, fmt.Errorf("stored at revision %d, but not yet published: %w", res.Revision, err)
@@ -312,6 +319,9 @@ func (w *write) advance(key lb.EndpointKey, own owner, c conditions) error {
 		return fmt.Errorf("endpoint %s: %w", plan.FormatKey(key), err)
 	}
 	w.txn.Ops = append(w.txn.Ops, store.Put(stateKey(key), value))
+	if known && own.ep != nil {
+		w.steps = append(w.steps, step{own.svc, key, prev.Members, next.Members})
+	}
 	return nil
 }
 

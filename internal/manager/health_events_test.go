@@ -1,0 +1,271 @@
+package manager
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// tell lets the keeper and the tellers work once, and everything be written.
+func (s *scribe) tell() {
+	s.t.Helper()
+	s.round()
+	s.m.healthEvents.round()
+	s.write()
+	s.clock.Advance(eventPace)
+}
+
+// said are the messages of events of one reason, oldest first.
+func (s *scribe) said(reason string) []string {
+	s.t.Helper()
+	pages, _, _ := s.m.view.events.since(0, time.Time{})
+	events, err := (&eventFilter{}).read(pages)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var out []string
+	for _, e := range events {
+		if e.GetReason() == reason {
+			out = append(out, e.GetMessage())
+		}
+	}
+	return out
+}
+
+func (s *scribe) expectSaid(reason string, want ...string) {
+	s.t.Helper()
+	if got := s.said(reason); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		s.t.Errorf("%s:\n%s\nwant:\n%s", reason, strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// takeover makes another term of it, with what the store holds and nothing else.
+func (s *scribe) takeover() {
+	s.stop()
+	s.start()
+	s.begin()
+}
+
+func TestHealthIsTold(t *testing.T) {
+	s := newScribe(t)
+	s.apply(crowd(1, 1, 3)...)
+	s.say("mux1")
+	s.say("mux2")
+	s.tell()
+	services := eventFilter{kind: "Service"}
+	s.expectEvents(services, "Service s0 Applied")
+	s.say("mux1", 1)
+	s.tell()
+	s.expectEvents(services, "Service s0 Applied") // mux2 does not agree
+	s.say("mux2", 1)
+	s.tell()
+	s.say("mux1", 1, 2, 3)
+	s.say("mux2", 1, 2, 3)
+	s.tell()
+	s.say("mux2", 1, 3)
+	s.tell()
+	s.say("mux2")
+	s.tell()
+	s.expectEvents(services, "Service s0 Applied", "Service s0 BackendDown", "Service s0 BackendDown x2", "Service s0 EndpointDown",
+		"Service s0 BackendUp", "Service s0 EndpointUp", "Service s0 BackendUp x2")
+	s.expectSaid(reasonBackendDown,
+		"203.0.113.1 tcp/80: 1 of 3 backends down: 10.0.0.1:80; 2 healthy",
+		"203.0.113.1 tcp/80: 3 of 3 backends down: 10.0.0.1:80, 10.0.0.2:80, 10.0.0.3:80; 0 healthy")
+	s.expectSaid(reasonBackendUp, "203.0.113.1 tcp/80: 2 of 3 backends down: 10.0.0.1:80, 10.0.0.3:80; 1 healthy", "203.0.113.1 tcp/80: all 3 backends healthy")
+	s.expectSaid(reasonEndpointDown, "203.0.113.1 tcp/80: it has no healthy backend left")
+}
+
+// TestTakeoverRepeatsNoHealth: what was told is not told again, what changed since is, and what nobody speaks of waits.
+func TestTakeoverRepeatsNoHealth(t *testing.T) {
+	s := newScribe(t)
+	s.apply(crowd(1, 2, 8)...)
+	s.say("mux1", 1, 2, 3, 4, 5, 6, 7, 8)
+	s.tell()
+	before := s.read(eventFilter{})
+	if len(s.said(reasonBackendDown)) != 2 || len(s.said(reasonEndpointDown)) != 2 {
+		t.Fatalf("events: %q", before)
+	}
+	s.takeover()
+	s.tell() // nobody speaks yet
+	s.say("mux1", 1, 2, 3, 4, 5, 6, 7, 8)
+	s.tell()
+	s.expectEvents(eventFilter{}, before...)
+	s.takeover()
+	s.say("mux1")
+	s.tell()
+	if got := s.read(eventFilter{})[len(before):]; len(got) != 4 || len(s.said(reasonEndpointUp)) != 2 || len(s.said(reasonBackendUp)) != 2 {
+		t.Errorf("after all came back: %q", got)
+	}
+}
+
+func TestBackupsAreTold(t *testing.T) {
+	s := newScribe(t)
+	objs := crowd(1, 1, 3)
+	objs[1].(*lb.Service).Endpoints[0].Backends[2].Backup = true
+	s.apply(objs...)
+	s.say("mux1")
+	s.tell()
+	s.say("mux1", 1, 2)
+	s.tell()
+	s.takeover()
+	s.say("mux1", 1, 2)
+	s.tell()
+	s.expectSaid(reasonBackupsInUse, "203.0.113.1 tcp/80: fewer than 50 % of its weight are healthy: backups take flows")
+	s.expectSaid(reasonEndpointDown) // the backup serves
+	s.expectSaid(reasonBackupsIdle)
+	s.say("mux1")
+	s.tell()
+	s.expectSaid(reasonBackupsIdle, "203.0.113.1 tcp/80: backups take no new flows any more")
+}
+
+// TestHealthFloodIsBounded: 18,000 backends that die at once are one event of each of their 2,000 endpoints, and those of
+// an endpoint that go on flipping one a minute.
+func TestHealthFloodIsBounded(t *testing.T) {
+	for _, c := range []struct{ services, flips, events int }{{200, 1, 1}, {4, 20, equalEvents + 1}} {
+		s := newScribe(t)
+		s.apply(crowd(c.services, 10, 10)...)
+		s.say("mux1")
+		s.tell()
+		for range c.flips {
+			s.say("mux1", 1, 2, 3, 4, 5, 6, 7, 8, 9)
+			s.tell()
+			s.say("mux1")
+			s.tell()
+		}
+		s.clock.Advance(equalEventsPace)
+		s.write()
+		events, backends := 0, 0
+		pages, _, _ := s.m.view.events.since(0, time.Time{})
+		all, err := (&eventFilter{}).read(pages)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range all {
+			if e.GetReason() == reasonBackendDown {
+				events++
+				backends += int(e.GetCount())
+			}
+		}
+		if most := c.services * 10 * c.events; events > most || backends != c.services*10*9*c.flips {
+			t.Errorf("%d events of %d backends that went down, want at most %d of %d", events, backends, most, c.services*10*9*c.flips)
+		}
+	}
+}
+
+func TestStepsAreTold(t *testing.T) {
+	s := newScribe(t)
+	objs := crowd(1, 1, 3)
+	ep := &objs[1].(*lb.Service).Endpoints[0]
+	ep.DrainTimeout, ep.SlowStart = time.Minute, 100*time.Second
+	s.apply(objs...)
+	s.say("mux1")
+	s.tell()
+	ep.Backends[0].Drain = true
+	s.apply(objs...)
+	s.tell()
+	s.expectSaid(reasonDrainBegan, "203.0.113.1 tcp/80: drain, and take no new flows any more: 10.0.0.1:80")
+	s.takeover()
+	s.say("mux1")
+	s.clock.Advance(time.Minute)
+	s.tell()
+	s.expectSaid(reasonDrainBegan, "203.0.113.1 tcp/80: drain, and take no new flows any more: 10.0.0.1:80")
+	s.expectSaid(reasonDrainEnded, "203.0.113.1 tcp/80: drained, and left: 10.0.0.1:80")
+	ep.Backends[0].Drain = false
+	s.apply(objs...)
+	s.tell()
+	s.expectSaid(reasonSlowStartBegan, "203.0.113.1 tcp/80: begin with a tenth of their weight: 10.0.0.1:80")
+	for range 10 {
+		s.clock.Advance(10 * time.Second)
+		s.tell()
+	}
+	s.expectSaid(reasonSlowStartBegan, "203.0.113.1 tcp/80: begin with a tenth of their weight: 10.0.0.1:80")
+	s.expectSaid(reasonSlowStartEnded, "203.0.113.1 tcp/80: have their whole weight: 10.0.0.1:80")
+	s.say("mux1", 2, 3)
+	s.tell()
+	s.clock.Advance(DefaultDownAfter)
+	s.tell()
+	s.say("mux1")
+	s.tell()
+	s.expectSaid(reasonRingChanged, "203.0.113.1 tcp/80: dead for long, taken out of the ring: 10.0.0.2:80, 10.0.0.3:80", "203.0.113.1 tcp/80: returned to the ring: 10.0.0.2:80, 10.0.0.3:80")
+	ep.Backends[1].Drain = true
+	s.apply(objs...)
+	ep.Backends[1].Drain = false
+	s.apply(objs...)
+	s.tell()
+	if got := s.said(reasonDrainEnded); len(got) != 2 || !strings.Contains(got[1], "drain no more, and take new flows again: 10.0.0.2:80") {
+		t.Errorf("a drain that was undone: %q", got)
+	}
+}
+
+// TestPaceIsTold: a node that is late for long is told once by all leaders, and one that goes from plan to plan is not.
+func TestPaceIsTold(t *testing.T) {
+	s := newScribe(t)
+	s.apply(crowd(1, 1, 1)...)
+	pace := newPaceEvents(s.m)
+	s.streams = 1
+	mux := func(name string) *session {
+		c := newSession(t.Context(), identity{name: name, role: "mux"})
+		s.m.sessions.add(c)
+		s.m.connected(c, nil)
+		return c
+	}
+	lazy, busy := mux("lazy"), mux("busy")
+	change := func(i int) {
+		s.apply(crowd(1, 1, 1+i%2)...)
+		for _, c := range []*session{lazy, busy} {
+			c.tell(nil, true)
+		}
+	}
+	obey := func(c *session) { s.m.reports.acked(c, s.m.view.planRevision(), s.clock.Now()) }
+	second := func() {
+		s.clock.Advance(time.Second)
+		pace.round()
+		s.write()
+	}
+	nodes := eventFilter{kind: "Node"}
+	for i := range 15 {
+		change(i)
+		second()
+		obey(busy)
+		if i < 3 {
+			obey(lazy)
+		}
+	}
+	connected := []string{"Node lazy NodeConnected", "Node busy NodeConnected"}
+	s.expectEvents(nodes, append(connected, "Node lazy PlanStale")...)
+	obey(lazy)
+	second()
+	second()
+	s.expectEvents(nodes, append(connected, "Node lazy PlanStale", "Node lazy PlanCurrent")...)
+	s.m.disconnected(lazy, fmt.Errorf("it is gone"))
+	for range 15 {
+		change(1)
+		second()
+		obey(busy)
+	}
+	s.expectEvents(nodes, append(connected, "Node lazy PlanStale", "Node lazy PlanCurrent", "Node lazy NodeDisconnected")...)
+}
+
+// TestManagersAreTold: who came and went is told once, also by a leader that was not there.
+func TestManagersAreTold(t *testing.T) {
+	s := newScribe(t)
+	managers := eventFilter{kind: kindManager}
+	if err := s.m.view.until(t.Context(), func() bool { return s.m.view.managers["m1"] != nil }); err != nil {
+		t.Fatal(err)
+	}
+	s.m.tellPresence()
+	s.m.tellPresence()
+	s.write()
+	s.expectEvents(managers, "Manager m1 ManagerUp")
+	s.m.managerEvent("m2", reasonManagerUp, "is up")
+	s.write()
+	s.takeover()
+	s.m.tellPresence()
+	s.write()
+	s.m.tellPresence()
+	s.write()
+	s.expectEvents(managers, "Manager m1 ManagerUp", "Manager m2 ManagerUp", "Manager m2 ManagerDown")
+}

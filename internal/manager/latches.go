@@ -1,0 +1,82 @@
+package manager
+
+import (
+	"maps"
+	"strings"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+)
+
+// latch names reasons of which an object, or an endpoint of it, has one at a time: an event that only repeats the last
+// one of its latch is dropped, so that a new leader does not tell what everybody knows.
+type latch string
+
+const (
+	latchHealth   latch = "health"
+	latchService  latch = "endpoints"
+	latchBackups  latch = "backups"
+	latchStream   latch = "stream"
+	latchPlan     latch = "plan"
+	latchPace     latch = "pace"
+	latchPresence latch = "presence"
+)
+
+// slotKey is a latch of an object, or of a part of it.
+type slotKey struct {
+	latch latch
+	part  string
+}
+
+// tidings are what an event said.
+type tidings struct{ reason, message string }
+
+// objectKey names what events are about: an object, or a manager.
+type objectKey struct{ kind, name string }
+
+// told are the last tidings of each latch of each object.
+type told map[objectKey]map[slotKey]tidings
+
+// of is empty for a latch of which nothing was told.
+func (t told) of(kind, name string, l latch, part string) tidings {
+	return t[objectKey{kind, name}][slotKey{l, part}]
+}
+
+// note keeps what an event says of its object. What is deleted has no latches.
+func (t told) note(e *apiv1.Event) {
+	key := objectKey{e.GetKind(), e.GetName()}
+	if e.GetReason() == reasonDeleted {
+		delete(t, key)
+	}
+	r := reasonsByName[e.GetReason()]
+	if r == nil || r.latch == "" {
+		return
+	}
+	if t[key] == nil {
+		t[key] = map[slotKey]tidings{}
+	}
+	said := tidings{reason: r.name}
+	part := partOf(r.latch, e.GetMessage())
+	if part != "" {
+		said.message = e.GetMessage()
+	}
+	t[key][slotKey{r.latch, part}] = said
+}
+
+func (t told) clone() told {
+	out := make(told, len(t))
+	for key, of := range t {
+		out[key] = maps.Clone(of)
+	}
+	return out
+}
+
+// partOf is the endpoint that an event is about: its message begins with it and a colon. Other latches are of the whole
+// object.
+func partOf(l latch, message string) string {
+	switch l {
+	case latchHealth, latchService, latchBackups:
+		part, _, _ := strings.Cut(message, ": ")
+		return part
+	}
+	return ""
+}

@@ -1,0 +1,84 @@
+package manager
+
+import (
+	"fmt"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// step is what a write changed of an endpoint's members.
+type step struct {
+	svc       *lb.Service
+	key       lb.EndpointKey
+	was, next []plan.MemberState
+}
+
+// stepKind is one thing that happens to members, and how events tell it.
+type stepKind struct {
+	reason, words string
+	// happened compares a member's states; nil is of one that was not there, or left.
+	happened func(was, now *plan.MemberState) bool
+}
+
+var stepKinds = []stepKind{
+	{reasonRingChanged, "dead for long, taken out of the ring", func(was, now *plan.MemberState) bool {
+		return now != nil && now.Down && (was == nil || !was.Down)
+	}},
+	{reasonRingChanged, "returned to the ring", func(was, now *plan.MemberState) bool {
+		return was != nil && now != nil && was.Down && !now.Down && now.Weight > 0
+	}},
+	{reasonDrainBegan, "drain, and take no new flows any more", func(was, now *plan.MemberState) bool {
+		return was != nil && now != nil && was.Draining.IsZero() && !now.Draining.IsZero()
+	}},
+	{reasonDrainEnded, "drained, and left", func(was, now *plan.MemberState) bool {
+		return was != nil && now == nil && !was.Draining.IsZero()
+	}},
+	{reasonDrainEnded, "drain no more, and take new flows again", func(was, now *plan.MemberState) bool {
+		return was != nil && now != nil && !was.Draining.IsZero() && now.Draining.IsZero()
+	}},
+	{reasonSlowStartBegan, "begin with a tenth of their weight", func(was, now *plan.MemberState) bool {
+		return now != nil && !now.Warming.IsZero() && (was == nil || now.Warming.After(was.Warming))
+	}},
+	{reasonSlowStartEnded, "have their whole weight", func(was, now *plan.MemberState) bool {
+		return was != nil && now != nil && !was.Warming.IsZero() && now.Warming.IsZero() && now.Weight > 0
+	}},
+}
+
+// stepped notes the events of steps that were stored. The one who stores them tells them: there are none that two leaders
+// tell, and one that dies at once takes its own along.
+func (m *Manager) stepped(steps []step, revision int64) {
+	for i := range steps {
+		s := &steps[i]
+		was, now := membersByBackend(s.was), membersByBackend(s.next)
+		for _, kind := range stepKinds {
+			set := map[lb.BackendKey]bool{}
+			for b := range now {
+				if kind.happened(was[b], now[b]) {
+					set[b] = true
+				}
+			}
+			for b := range was {
+				if now[b] == nil && kind.happened(was[b], nil) {
+					set[b] = true
+				}
+			}
+			if len(set) == 0 {
+				continue
+			}
+			m.event(&apiv1.Event{
+				Kind: string(lb.KindService), Name: s.svc.Name, Tenant: s.svc.Tenant, Reason: kind.reason, Count: uint32(len(set)), Revision: revision,
+				Message: fmt.Sprintf("%s: %s: %s", endpointText(s.key), kind.words, names(set)),
+			})
+		}
+	}
+}
+
+func membersByBackend(members []plan.MemberState) map[lb.BackendKey]*plan.MemberState {
+	out := make(map[lb.BackendKey]*plan.MemberState, len(members))
+	for i := range members {
+		out[members[i].Backend] = &members[i]
+	}
+	return out
+}

@@ -1,0 +1,188 @@
+package manager_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// happens follows events until one fits, and returns it with all that came before it in words.
+func happens(t *testing.T, c shuntv1connect.ManagerClient, req *apiv1.EventsRequest, fits func(*apiv1.Event) bool) (*apiv1.Event, []string) {
+	t.Helper()
+	req.Follow = true
+	s, err := c.Events(t.Context(), connect.NewRequest(req))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var before []string
+	for s.Receive() {
+		for _, e := range s.Msg().GetEvents() {
+			if fits(e) {
+				return e, before
+			}
+			before = append(before, fmt.Sprintf("%s %s %s", e.GetKind(), e.GetName(), e.GetReason()))
+		}
+	}
+	t.Fatalf("the stream ended after %q: %v", before, s.Err())
+	return nil, nil
+}
+
+func withReason(reason string) func(*apiv1.Event) bool {
+	return func(e *apiv1.Event) bool { return e.GetReason() == reason }
+}
+
+// refusals are the audit log's, once it has as many as expected.
+func (r *rig) refusals(want int) []*apiv1.AuditEntry {
+	r.t.Helper()
+	for tries := 0; ; tries++ {
+		res, err := r.admin.Audit(r.t.Context(), connect.NewRequest(&apiv1.AuditRequest{Refused: true}))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if len(res.Msg.GetEntries()) >= want {
+			return res.Msg.GetEntries()
+		}
+		if tries == maxTries {
+			r.t.Fatalf("refusals in the audit log: %v, want %d", res.Msg.GetEntries(), want)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+// TestQuotasAreToldAndAudited: both kinds of quotas, to the tenant too.
+func TestQuotasAreToldAndAudited(t *testing.T) {
+	r := newRigAt(t, store.NewMemory(), clock.System{})
+	shop := tenant("shop", 1)
+	shop.Quotas.Services = 1
+	r.apply(network(), hostNode(1), shop, ofTenant("shop-web", "shop", 10))
+	ann := r.bearer(r.access("ann", "tenant", "shop", 0).Token)
+	if err := applyAs(t, ann, ofTenant("shop-api", "shop", 11)); connect.CodeOf(err) != connect.CodeInvalidArgument {
+		t.Fatalf("a second service: %v", err)
+	}
+	e, _ := happens(t, ann, &apiv1.EventsRequest{Kind: "Tenant", Name: "shop"}, withReason("QuotaRefused"))
+	if e.GetMessage() != "quotas.services: 2 services: must be at most 1, the tenant's quota" || e.GetSeverity() != "warning" {
+		t.Errorf("the event: %v", e)
+	}
+	if err := applyAs(t, ann, ofTenant("shop-web", "shop", 12)); err != nil {
+		t.Fatal(err)
+	}
+	if err := applyAs(t, ann, ofTenant("shop-web", "shop", 13)); connect.CodeOf(err) != connect.CodeResourceExhausted {
+		t.Fatalf("a second change: %v", err)
+	}
+	happens(t, r.admin, &apiv1.EventsRequest{Kind: "Tenant", Name: "shop"}, func(e *apiv1.Event) bool {
+		return e.GetMessage() == "quotas.changes: 1 a minute are used up"
+	})
+	for i, refused := range r.refusals(2) {
+		want := []string{"tenants/shop: quotas.services: 2 services: must be at most 1", "quotas.changes: 1 a minute are used up"}[i]
+		if !strings.Contains(refused.GetRefused(), want) || refused.GetWho() != "token ann" || refused.GetCall() != "Apply" || refused.GetRole() != "tenant" {
+			t.Errorf("refusal %d: %v, want %q", i, refused, want)
+		}
+	}
+}
+
+// TestMaskedRefusalsAreAudited: a tenant hears that another's object is not there, or its name taken; the log knows better.
+func TestMaskedRefusalsAreAudited(t *testing.T) {
+	r, ann := shops(t)
+	if err := deleteAs(t, ann, "Service", "nothing"); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Fatal(err)
+	}
+	if err := deleteAs(t, ann, "Service", "media-web"); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Fatal(err)
+	}
+	if err := applyAs(t, ann, ofTenant("media-web", "shop", 30)); connect.CodeOf(err) != connect.CodeAlreadyExists {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range r.refusals(2) {
+		got = append(got, e.GetCall()+" "+e.GetRefused())
+	}
+	want := []string{"Delete services/media-web: not found (it is another tenant's)", "Apply already_exists: services/media-web: the name is taken, choose another (it is another tenant's)"}
+	if !slices.Equal(got, want) {
+		t.Errorf("refusals: %q, want %q", got, want)
+	}
+}
+
+// TestTenantFollowsItsOwnEvents: a stream of a tenant tells what happens to its own objects, and nothing of others.
+func TestTenantFollowsItsOwnEvents(t *testing.T) {
+	r, ann := shops(t)
+	r.apply(ofTenant("media-web", "media", 21), ofTenant("shop-web", "shop", 11), muxNode(2))
+	r.join("mux1", "mux")
+	last := func(e *apiv1.Event) bool { return e.GetName() == "shop-last" }
+	told := make(chan []string)
+	for _, req := range []*apiv1.EventsRequest{{}, {Kind: "Service"}, {Kind: "Service", Name: "media-web"}, {Kind: "Node"}} {
+		go func() {
+			if req.GetName() != "" || req.GetKind() == "Node" {
+				res, err := ann.Events(t.Context(), connect.NewRequest(req))
+				if err != nil {
+					t.Error(err)
+				}
+				var got []string
+				for err == nil && res.Receive() {
+					for _, e := range res.Msg().GetEvents() {
+						got = append(got, e.GetName())
+					}
+				}
+				told <- got
+				return
+			}
+			_, before := happens(t, ann, req, last)
+			told <- before
+		}()
+	}
+	for range 3 { // others' events while the streams are open
+		r.apply(ofTenant("media-web", "media", 22))
+		r.apply(ofTenant("media-web", "media", 21))
+	}
+	r.apply(ofTenant("shop-last", "shop", 12))
+	for range 4 {
+		for _, line := range <-told {
+			if !strings.Contains(line, " shop") {
+				t.Errorf("tenant shop hears %q", line)
+			}
+		}
+	}
+}
+
+// TestManagersThatJoinAndLeaveAreTold by whoever leads, and stand in the audit log.
+func TestManagersThatJoinAndLeaveAreTold(t *testing.T) {
+	first := newEtcdRig(t, "m1", t.TempDir(), freePeer(t), nil)
+	second := newEtcdRig(t, "m2", t.TempDir(), freePeer(t), joining(t, first.rig, "m2"))
+	of := &apiv1.EventsRequest{Kind: "Manager", Name: "m2"}
+	happens(t, second.admin, of, withReason("ManagerUp"))
+	if e, _ := happens(t, second.admin, of, withReason("MemberJoined")); e.GetMessage() != "joined with a token from 127.0.0.1" {
+		t.Errorf("the event: %v", e)
+	}
+	if _, err := first.admin.RemoveMember(t.Context(), connect.NewRequest(&apiv1.RemoveMemberRequest{Name: "m2"})); err != nil {
+		t.Fatal(err)
+	}
+	second.stop()
+	if e, _ := happens(t, first.admin, of, withReason("MemberLeft")); e.GetMessage() != "was removed by admin" || e.GetSeverity() != "warning" {
+		t.Errorf("the event: %v", e)
+	}
+	want := map[string]string{"Admit": "managers/m2 admitted", "RemoveMember": "managers/m2 removed"}
+	for tries := 0; len(want) > 0; tries++ {
+		res, err := first.admin.Audit(t.Context(), connect.NewRequest(&apiv1.AuditRequest{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range res.Msg.GetEntries() {
+			if e.GetCall() != "" && want[e.GetCall()] == strings.Join(e.GetWhat(), ", ") && e.GetFrom() != "" && e.GetWho() != "" {
+				delete(want, e.GetCall())
+			}
+		}
+		if tries == maxTries {
+			t.Fatalf("the audit log lacks %v: %v", want, res.Msg)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
