@@ -209,6 +209,7 @@ func (m *Manager) begin(ctx context.Context, now time.Time) error {
 	m.workers.Go(func() { m.stayPresent(lease) })
 	m.workers.Go(func() { m.tendHosts(m.ctx) })
 	m.workers.Go(m.relayAll)
+	m.workers.Go(m.shareNodes)
 	if m.FirstStart, err = m.writeAdminConfig(now); err != nil {
 		return err
 	}

@@ -147,7 +147,11 @@ func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, 
 		select {
 		case <-s.wake:
 		case <-s.ctx.Done():
-			return connect.NewError(connect.CodeAborted, context.Cause(s.ctx))
+			cause := context.Cause(s.ctx)
+			if errors.Is(cause, errSurplus) {
+				return cause
+			}
+			return connect.NewError(connect.CodeAborted, cause)
 		case <-n.m.ctx.Done():
 			return connect.NewError(connect.CodeUnavailable, context.Cause(n.m.ctx))
 		}

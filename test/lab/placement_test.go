@@ -83,6 +83,7 @@ func TestPlacement(t *testing.T) {
 			awaitManagers(t)
 		}
 		traffic.end(t)
+		t.Logf("nodes of managers: %v", nodesOfManagers(t.Context(), t))
 		now := awaitPlaces(t, "VIPs at rest", all, evenly)
 		if before.String() != now.String() {
 			t.Errorf("places went from %s to %s", before, now)
@@ -138,6 +139,29 @@ func TestPlacement(t *testing.T) {
 		awaitOnlyOwn(t, all, now)
 		traffic.end(t)
 	})
+	step("nodes are spread over managers again", func(t *testing.T) {
+		var now map[string]int
+		await(t, "no manager with more than half of the nodes", func(ctx context.Context) error {
+			now = nodesOfManagers(ctx, t)
+			for name, n := range now {
+				if n > 3 {
+					return fmt.Errorf("%s has %d nodes", name, n)
+				}
+			}
+			return nil
+		})
+		t.Logf("nodes of managers: %v", now)
+	})
+}
+
+// nodesOfManagers counts the nodes whose streams end at each manager.
+func nodesOfManagers(ctx context.Context, t *testing.T) map[string]int {
+	t.Helper()
+	out := map[string]int{}
+	for _, n := range status(ctx, t).GetNodes() {
+		out[n.GetManager()]++
+	}
+	return out
 }
 
 // evenly: in two zones, and no mux of the same zone has more than one VIP more.
