@@ -163,9 +163,36 @@ func (m *Manager) revokeAccess(ctx context.Context, id string) error {
 	return term.wait(ctx, res.Revision)
 }
 
+// endAccess deletes the access tokens of a tenant that goes. One that is made meanwhile conflicts with nothing, and is for
+// whoever has the tenant's name then.
+func (w *write) endAccess(tenant string) {
+	for _, a := range w.base.accessOf(tenant) {
+		w.txn.Ops = append(w.txn.Ops, store.Delete(dirAccess+a.GetId()))
+		w.ended = append(w.ended, accessText(a)+" revoked")
+	}
+}
+
+// accessOf are the access tokens of a tenant, ordered by id.
+func (s *snapshot) accessOf(tenant string) []*apiv1.StoredAccess {
+	s.v.mu.RLock()
+	defer s.v.mu.RUnlock()
+	var out []*apiv1.StoredAccess
+	for _, id := range slices.Sorted(maps.Keys(s.v.accesses)) {
+		if a := s.v.accesses[id]; a.GetTenant() == tenant {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// accessText is how the audit log calls a token.
+func accessText(a *apiv1.StoredAccess) string {
+	return fmt.Sprintf("access/%s (%s, %s)", a.GetId(), a.GetName(), strings.TrimSpace(a.GetRole()+" "+a.GetTenant()))
+}
+
 // accessEntry is the audit log's of what was done to a token.
 func (m *Manager) accessEntry(ctx context.Context, a *apiv1.StoredAccess, did string) *apiv1.AuditEntry {
-	return m.auditEntry(ctx, fmt.Sprintf("access/%s (%s, %s) %s", a.GetId(), a.GetName(), strings.TrimSpace(a.GetRole()+" "+a.GetTenant()), did))
+	return m.auditEntry(ctx, accessText(a)+" "+did)
 }
 
 // sweepAccess deletes tokens that have expired until ctx ends.

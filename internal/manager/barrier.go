@@ -37,6 +37,14 @@ func (m *Manager) catchUp(ctx context.Context) error {
 	return m.view.wait(ctx, b.revision)
 }
 
+// current is catchUp for who only has to know what the leader would: while this member leads its view holds that.
+func (m *Manager) current(ctx context.Context) error {
+	if _, err := m.lead(ctx); err == nil {
+		return nil
+	}
+	return m.catchUp(ctx)
+}
+
 func (m *Manager) barrier() (int64, error) {
 	ctx, cancel := context.WithTimeout(m.ctx, barrierTimeout)
 	defer cancel()

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,7 +41,9 @@ var (
 
 // door is what callers pass before the API: who they are, what they may, and how often.
 type door struct {
-	view     *view
+	view *view
+	// current returns when the view holds all that was acknowledged before the call.
+	current  func(context.Context) error
 	oidc     *oidc.Verifier // nil without one
 	clock    clock.Clock
 	audited  func(*apiv1.AuditEntry)
@@ -50,7 +53,7 @@ type door struct {
 }
 
 func (m *Manager) newDoor() *door {
-	return &door{view: m.view, oidc: m.o.OIDC, clock: m.o.Clock, audited: m.audited, event: m.event, attempts: newAttempts(), rates: newRates()}
+	return &door{view: m.view, current: m.current, oidc: m.o.OIDC, clock: m.o.Clock, audited: m.audited, event: m.event, attempts: newAttempts(), rates: newRates()}
 }
 
 // gate finds out who calls and checks rights before anything of a request's body is read.
@@ -161,7 +164,13 @@ func (g gate) identify(r *http.Request, procedure string) (id identity, cause st
 func (d *door) bearer(ctx context.Context, nobody identity, bearer string) (id identity, cause string, err *connect.Error) {
 	switch {
 	case strings.HasPrefix(bearer, token.AccessPrefix) || d.oidc == nil:
-		id, cause = d.view.bearer(bearer, d.clock.Now())
+		// What is good here may have been revoked elsewhere; strangers make nobody wait.
+		if id, cause = d.view.bearer(bearer, d.clock.Now()); cause == "" {
+			if err := d.current(ctx); err != nil {
+				return nobody, "", connect.NewError(connect.CodeUnavailable, err)
+			}
+			id, cause = d.view.bearer(bearer, d.clock.Now())
+		}
 	default:
 		if _, known := d.oidc.Known(bearer); !known {
 			if err := d.patience(nobody); err != nil {
@@ -255,11 +264,11 @@ func (d *door) leash(ctx context.Context, id identity) (context.Context, func())
 		return ctx, func() {}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	l := &leash{id.token, cancel}
+	l := &leash{id.token, id.expires, d.clock, cancel}
 	if id.token != "" {
 		d.view.subscribe(l)
 		if d.view.access(id.token) == nil {
-			cancel(errRevoked)
+			l.gone()
 		}
 	}
 	go func() {
@@ -278,15 +287,24 @@ func (d *door) leash(ctx context.Context, id identity) (context.Context, func())
 }
 
 type leash struct {
-	token  string
-	cancel context.CancelCauseFunc
+	token   string
+	expires time.Time
+	clock   clock.Clock
+	cancel  context.CancelCauseFunc
 }
 
 // note implements subscriber.
 func (l *leash) note(c change) {
-	for _, id := range c.revoked {
-		if id == l.token {
-			l.cancel(errRevoked)
-		}
+	if slices.Contains(c.revoked, l.token) {
+		l.gone()
+	}
+}
+
+// gone ends the call because its token is not stored any more: what has expired is swept away.
+func (l *leash) gone() {
+	if l.clock.Now().Before(l.expires) {
+		l.cancel(errRevoked)
+	} else {
+		l.cancel(errExpired)
 	}
 }

@@ -58,6 +58,8 @@ type write struct {
 	changes []*apiv1.Change
 	txn     store.Txn
 	keys    map[lb.EndpointKey]bool // endpoints whose owner or members may change
+	// ended are the access tokens that go with their tenant, as the audit log says it.
+	ended []string
 	// steps are those of endpoints that stay.
 	steps []step
 	// by is who asked for the write; nobody for the manager itself.
@@ -189,7 +191,7 @@ func (m *Manager) write(ctx context.Context, dryRun bool, edit func(*term, *writ
 		if dryRun || len(w.txn.Ops) == 0 {
 			return w.base.planRev, w.changes, nil
 		}
-		entry := m.auditEntry(ctx, changesText(w.changes)...)
+		entry := m.auditEntry(ctx, append(changesText(w.changes), w.ended...)...)
 		op, err := t.auditOp(entry)
 		if err != nil {
 			return 0, nil, err
@@ -220,7 +222,7 @@ func newWrite(base *snapshot) *write {
 	return &write{base: base, edited: map[ref]lb.Object{}, merged: map[string]merged{}, keys: map[lb.EndpointKey]bool{}}
 }
 
-// delete takes an object out. A node also loses its certificates and its tokens.
+// delete takes an object out. A node also loses its certificates and its tokens, a tenant its access tokens.
 func (w *write) delete(r ref, revoked time.Time) error {
 	old := w.base.record(r)
 	if err := w.by.mayDelete(old, r); err != nil {
@@ -234,8 +236,11 @@ func (w *write) delete(r ref, revoked time.Time) error {
 	w.touch(old.obj)
 	w.expect(r.key(), old)
 	w.txn.Ops = append(w.txn.Ops, store.Delete(r.key()))
-	if r.kind == lb.KindNode {
+	switch r.kind {
+	case lb.KindNode:
 		return w.revoke(r.name, revoked)
+	case lb.KindTenant:
+		w.endAccess(r.name)
 	}
 	return nil
 }

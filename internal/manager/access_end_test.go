@@ -1,0 +1,83 @@
+package manager_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// TestTokensEndWithTheirTenant: in the transaction that deletes it, streams too; the audit log names them.
+func TestTokensEndWithTheirTenant(t *testing.T) {
+	r := newRig(t, store.NewMemory())
+	r.apply(network(), tenant("shop", 0), tenant("media", 0))
+	shop, media := r.access("ann", "tenant", "shop", 0), r.access("bob", "tenant", "media", 0)
+	ann := r.bearer(shop.Token)
+	s, err := ann.Watch(t.Context(), connect.NewRequest(&apiv1.WatchRequest{}))
+	if err != nil || !s.Receive() {
+		t.Fatalf("watch: %v %v", err, s.Err())
+	}
+	r.delete("Tenant", "shop")
+	if err := get(t, ann); connect.CodeOf(err) != connect.CodeUnauthenticated {
+		t.Errorf("the token of a tenant that was deleted: %v", err)
+	}
+	for s.Receive() {
+	}
+	if err := s.Err(); connect.CodeOf(err) != connect.CodeUnauthenticated {
+		t.Errorf("its stream ended with %v", err)
+	}
+	if err := get(t, r.bearer(media.Token)); err != nil {
+		t.Errorf("another tenant's: %v", err)
+	}
+	r.apply(tenant("shop", 0))
+	if err := get(t, ann); connect.CodeOf(err) != connect.CodeUnauthenticated {
+		t.Errorf("with a new tenant of that name: %v", err)
+	}
+	res, err := r.admin.Audit(t.Context(), connect.NewRequest(&apiv1.AuditRequest{}))
+	want := []string{"tenants/shop deleted", "access/" + shop.Access.Id + " (ann, tenant shop) revoked"}
+	if err != nil || !slices.ContainsFunc(res.Msg.Entries, func(e *apiv1.AuditEntry) bool { return slices.Equal(e.What, want) && e.Call == "Delete" }) {
+		t.Errorf("the audit log has no %q: %v %v", want, res, err)
+	}
+}
+
+// TestNoMemberTakesARevokedToken: once the revocation is acknowledged none does, one whose view is behind included: it
+// answers when it knows.
+func TestNoMemberTakesARevokedToken(t *testing.T) {
+	gates := map[string]*gated{}
+	ms := newMembers(t, 2, wrapGated(gates))
+	leader, behind := ms.leader(1), ms.follower()
+	a := leader.access("ci", "viewer", "", time.Hour)
+	c := behind.bearer(a.Token)
+	if err := get(t, behind.admin); err != nil { // which makes it catch up
+		t.Fatal(err)
+	}
+	if err := version(t.Context(), c); err != nil {
+		t.Fatalf("a good token: %v", err)
+	}
+	thaw := gates[behind.name].freeze()
+	if err := leader.revoke(a.Access.Id); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if err := version(ctx, c); err == nil {
+		t.Error("a member that is behind takes the token")
+	}
+	thaw()
+	for what, err := range map[string]error{"version": version(t.Context(), c), "get": get(t, c), "at the leader": get(t, leader.bearer(a.Token))} {
+		if connect.CodeOf(err) != connect.CodeUnauthenticated {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func version(ctx context.Context, c shuntv1connect.ManagerClient) error {
+	_, err := c.Version(ctx, connect.NewRequest(&apiv1.VersionRequest{}))
+	return err
+}
