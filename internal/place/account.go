@@ -61,6 +61,9 @@ func (p *Placer) read(i int32) {
 	t.measure = [measures]uint64{ByVIPs: m.measure(ByVIPs), ByLoad: m.measure(ByLoad)}
 	t.second[ByLoad] = int32(len(m.vips))
 	t.zone, t.full = int32(m.zone), m.full()
+	if m.lane >= 0 {
+		p.lanes.set(m.lane, t)
+	}
 }
 
 // account adds the VIP to the sums of its muxes, or takes it away. Whatever changes its muxes, measure or load is done
@@ -171,6 +174,10 @@ func (p *Placer) unhook(i int32, k int) {
 func (p *Placer) add(i int32, muxes []int32) {
 	v := &p.vips[i]
 	p.account(v, -1)
+	if n := len(v.on) + len(muxes); n > cap(v.on) {
+		both := make([]int32, 2*n)
+		v.on, v.at = append(both[:0:n], v.on...), append(both[n:n], v.at...)
+	}
 	for _, m := range muxes {
 		p.hook(i, m)
 	}

@@ -54,7 +54,7 @@ func (p *Placer) pick(i int32) {
 }
 
 // chooseFrom adds to p.picks until they are n. p.count is how many muxes the VIP has in each zone.
-func (p *Placer) chooseFrom(from []int32, in [][]int32, v *vip, n int, packets uint64) {
+func (p *Placer) chooseFrom(from []int32, in []span, v *vip, n int, packets uint64) {
 	if len(from) == 0 || len(p.picks) == n {
 		return
 	}
@@ -67,11 +67,11 @@ func (p *Placer) chooseFrom(from []int32, in [][]int32, v *vip, n int, packets u
 }
 
 // chooseZones adds the best mux of each zone that the VIP is not in, the best of these first.
-func (p *Placer) chooseZones(in [][]int32, v *vip, n int, packets uint64) {
-	for z, list := range in {
+func (p *Placer) chooseZones(in []span, v *vip, n int, packets uint64) {
+	for z, zone := range in {
 		p.best[z].ok = false
 		if p.count[z] == 0 {
-			p.best[z] = p.first(list, v, packets)
+			p.best[z] = p.first(zone, v, packets)
 		}
 	}
 	for len(p.picks) < n {
@@ -90,14 +90,25 @@ func (p *Placer) chooseZones(in [][]int32, v *vip, n int, packets uint64) {
 }
 
 // first is the best of some muxes.
-func (p *Placer) first(from []int32, v *vip, packets uint64) candidate {
-	best := candidate{measure: math.MaxUint64}
-	for _, i := range from {
-		m := &p.meters[i]
-		if m.measure[v.By] > best.measure || m.full || m.seen == p.mark {
+func (p *Placer) first(of span, v *vip, packets uint64) candidate {
+	best := candidate{measure: math.MaxUint64, tie: math.MaxUint64}
+	measures, hashes := p.lanes.measures[v.By][of.from:of.to], p.lanes.hashes[of.from:of.to]
+	// Numbers have nothing between measure and tie.
+	plain := v.By == ByVIPs
+	for k, measure := range measures {
+		if measure > best.measure {
 			continue
 		}
-		c := candidate{measure: m.measure[v.By], second: m.second[v.By], tie: tie(v.hash, m.hash), mux: i, ok: true}
+		tie := tie(v.hash, hashes[k])
+		if plain && measure == best.measure && tie >= best.tie && best.ok {
+			continue
+		}
+		i := p.lanes.muxes[of.from+int32(k)]
+		m := &p.meters[i]
+		if m.full || m.seen == p.mark {
+			continue
+		}
+		c := candidate{measure: measure, second: m.second[v.By], tie: tie, mux: i, ok: true}
 		if c.before(&best) && p.muxes[i].carries(packets) {
 			best = c
 		}

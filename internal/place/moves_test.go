@@ -3,6 +3,7 @@ package place
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -154,5 +155,21 @@ func TestTiesMix(t *testing.T) {
 	}
 	if len(pairs) != 45 {
 		t.Errorf("%d pairs of muxes have VIPs in common, want all 45", len(pairs))
+	}
+}
+
+// TestRoomByALighterVIP: a VIP that gets another mux because a third one gave way takes less of those that it had, and what was
+// without any mux goes there in the same step.
+func TestRoomByALighterVIP(t *testing.T) {
+	key := func(n byte) Key { return Key{VIP: netip.AddrFrom4([4]byte{203, 0, 0, n})} }
+	p := Place(DefaultBounds,
+		[]Mux{{Name: "mux0", Packets: 50}, {Name: "mux1", VIPs: 1}, {Name: "mux2", Packets: 200, BasePackets: 60}},
+		[]VIP{{Key: key(1), Replicas: 1, By: ByLoad, Load: 100}, {Key: key(2), Replicas: 1}, {Key: key(3), Replicas: 3, By: ByLoad, Load: 100}},
+		map[Key][]string{key(2): {"mux1"}, key(3): {"mux0", "mux2"}},
+	)
+	for k, want := range map[Key][]string{key(1): {"mux2"}, key(2): {"mux2"}, key(3): {"mux0", "mux1", "mux2"}} {
+		if got := p.Muxes(k); !slices.Equal(got, want) {
+			t.Errorf("%v is on %v, want %v", k, got, want)
+		}
 	}
 }

@@ -16,6 +16,10 @@ type mux struct {
 	// by is how many of them are placed by each measure, load what their packets come to.
 	by   [measures]int
 	load uint64
+	// lane is its index in Placer.lanes, -1 when VIPs are not to be placed on it.
+	lane int32
+	// rank orders muxes by name, as of the last step.
+	rank int32
 	// leave is how many of them, by measure and zone, could go to that zone and be in no fewer zones than now. What
 	// stands under its own zone means nothing.
 	leave [measures][]int32
@@ -73,10 +77,10 @@ type Placer struct {
 	recount bool
 	mark    uint64
 
-	// Made at the beginning of each step: present muxes, all and by zone, and those that are away.
-	present, away []int32
-	presentIn     [][]int32
-	awayIn        [][]int32
+	// Made at the beginning of each step: present muxes and those that are away, all and by zone.
+	present, away     []int32
+	lanes             lanes
+	presentIn, awayIn []span
 	// Scratch space, by zone.
 	count []int32
 	best  []candidate
@@ -113,7 +117,7 @@ func (p *Placer) SetMux(m Mux) {
 	i, known := p.byName[m.Name]
 	if !known {
 		i = p.newMux()
-		p.muxes[i] = mux{hash: hashName(m.Name), zone: zone}
+		p.muxes[i] = mux{hash: hashName(m.Name), zone: zone, lane: -1}
 		p.meters[i] = meter{hash: p.muxes[i].hash}
 		for c := range p.muxes[i].leave {
 			p.muxes[i].leave[c] = make([]int32, len(p.zones))
@@ -178,7 +182,7 @@ func (p *Placer) DropMux(name string) {
 	}
 	delete(p.byName, name)
 	p.empty(i)
-	p.muxes[i].gone = true
+	p.muxes[i].gone, p.muxes[i].lane = true, -1
 	p.freeMuxes = append(p.freeMuxes, i)
 }
 
@@ -191,6 +195,9 @@ func (p *Placer) SetVIP(v VIP) {
 			p.freeVIPs = p.freeVIPs[:n-1]
 		} else {
 			i = int32(len(p.vips))
+			if i == int32(cap(p.vips)) {
+				p.vips = slices.Grow(p.vips, len(p.vips)+1) // append would copy them more often
+			}
 			p.vips = append(p.vips, vip{})
 		}
 		x := &p.vips[i]

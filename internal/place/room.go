@@ -9,16 +9,18 @@ import (
 const maxSearch = 2_000_000
 
 // makeRoom moves VIPs from full muxes to others with room, where that gives a mux to one that is short: room alone is not
-// enough where all that have it serve the VIP already.
-func (p *Placer) makeRoom() {
+// enough where all that have it serve the VIP already. It tells whether it gave any: a VIP that has more muxes takes less of
+// each, which may be the room that another one lacks.
+func (p *Placer) makeRoom() (made bool) {
 	budget := maxSearch
 	for _, i := range slices.Clone(p.short) {
 		v := &p.vips[i]
 		for len(v.on) < min(v.Replicas, len(p.present)) && p.room() && budget > 0 && p.makeRoomFor(i, &budget) {
-			v.short = len(v.on) < v.Replicas
+			v.short, made = len(v.on) < v.Replicas, true
 		}
 	}
 	p.short = slices.DeleteFunc(p.short, func(i int32) bool { return !p.vips[i].short })
+	return made
 }
 
 // room tells whether any mux has room for one more.

@@ -15,9 +15,9 @@ func (p *Placer) Step() []Change {
 	for range maxRounds {
 		queue := p.queue()
 		p.fill(queue)
-		p.makeRoom()
+		again := p.makeRoom()
 		p.relieve()
-		again := p.widen(queue)
+		again = p.widen(queue) || again
 		again = p.even(ByVIPs) || again
 		again = p.even(ByLoad) || again
 		if !again || !p.wanting() {
@@ -35,18 +35,20 @@ func (p *Placer) Step() []Change {
 // open lists the muxes that may have VIPs, and counts afresh what a new zone made unknown.
 func (p *Placer) open() {
 	p.present, p.away = p.present[:0], p.away[:0]
-	p.presentIn, p.awayIn = make([][]int32, len(p.zones)), make([][]int32, len(p.zones))
 	for _, i := range p.ordered() {
-		switch m := &p.muxes[i]; {
+		m := &p.muxes[i]
+		m.lane = -1
+		switch {
 		case m.Drain || m.Down:
 		case m.Away:
 			p.away = append(p.away, i)
-			p.awayIn[m.zone] = append(p.awayIn[m.zone], i)
 		default:
 			p.present = append(p.present, i)
-			p.presentIn[m.zone] = append(p.presentIn[m.zone], i)
 		}
 	}
+	p.lanes.clear()
+	p.presentIn, p.awayIn = p.layOut(p.present), p.layOut(p.away)
+	p.rankNames()
 	if p.recount {
 		p.narrow, p.recount = 0, false
 		for i := range p.vips {
@@ -193,10 +195,23 @@ func (p *Placer) changes() []Change {
 		return !p.vips[i].used
 	})
 	p.sortByHash(used, 0)
-	var out []Change
+	if len(used) == 0 {
+		p.changed = p.changed[:0]
+		p.freeVIPs, p.goneVIPs = append(p.freeVIPs, p.goneVIPs...), p.goneVIPs[:0]
+		return nil
+	}
+	count := 0
+	for _, i := range used {
+		count += len(p.vips[i].on)
+	}
+	out, names := make([]Change, 0, len(used)), make([]string, 0, count)
 	for _, i := range used {
 		v := &p.vips[i]
-		if now := p.names(v); !slices.Equal(v.was, now) {
+		from := len(names)
+		names = p.appendNames(names, v)
+		if now := names[from:len(names):len(names)]; slices.Equal(v.was, now) {
+			names = names[:from]
+		} else {
 			out = append(out, Change{Key: v.Key, Was: v.was, Now: now})
 		}
 		v.was = nil

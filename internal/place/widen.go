@@ -46,9 +46,9 @@ func (p *Placer) widenOne(i int32) bool {
 	var to candidate
 	if p.tally(v) {
 		p.shun(v)
-		for z, list := range p.presentIn {
+		for z, zone := range p.presentIn {
 			if p.count[z] == 0 {
-				if c := p.first(list, v, v.share()); c.ok && c.before(&to) {
+				if c := p.first(zone, v, v.share()); c.ok && c.before(&to) {
 					to = c
 				}
 			}
