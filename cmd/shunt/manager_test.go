@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,8 +17,14 @@ import (
 // commandVariable makes the test binary be shunt itself: its arguments, separated by newlines.
 const commandVariable = "SHUNT_TEST_COMMAND"
 
+// schemaVariable makes it a build that works with a later schema of the store than this one does.
+const schemaVariable = "SHUNT_TEST_SCHEMA"
+
 func init() {
 	if args := os.Getenv(commandVariable); args != "" {
+		if n, err := strconv.ParseInt(os.Getenv(schemaVariable), 10, 64); err == nil {
+			version, storeSchema = fmt.Sprintf("of schema %d", n), n
+		}
 		os.Exit(run(strings.Split(args, "\n"), os.Stdin, os.Stdout, os.Stderr))
 	}
 }
@@ -28,7 +35,9 @@ type managerProcess struct {
 	name       string
 	data, addr string
 	// args are further ones.
-	args   []string
+	args []string
+	// schema is the newest that its build works with; empty: this one's.
+	schema string
 	cmd    *exec.Cmd
 	stderr *bufio.Reader
 }
@@ -65,7 +74,7 @@ func (p *managerProcess) launch() {
 	p.t.Helper()
 	args := append([]string{"manager", "--data", p.data, "--listen", p.addr, "--name", p.name}, p.args...)
 	p.cmd = exec.Command(os.Args[0])
-	p.cmd.Env = append(os.Environ(), commandVariable+"="+strings.Join(args, "\n"))
+	p.cmd.Env = append(os.Environ(), commandVariable+"="+strings.Join(args, "\n"), schemaVariable+"="+p.schema)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	pipe, err := p.cmd.StderrPipe()
 	if err != nil {

@@ -17,6 +17,9 @@ import (
 // version is set by the build: -ldflags "-X main.version=…".
 var version = "dev"
 
+// storeSchema is the newest schema that managers of this build work with; 0 is manager.Schema. Tests of upgrades set it.
+var storeSchema int64
+
 // versions are what version prints; Server is absent when none is configured.
 type versions struct {
 	Client build  `json:"client"`

@@ -87,11 +87,11 @@ func (m *Manager) archive(ctx context.Context) (*backup.Archive, error) {
 			a.Keys = append(a.Keys, backup.Key{Name: kv.Key, Revision: kv.ModRevision, Value: kv.Value})
 		}
 	}
-	v, err := readArchive(a)
+	v, err := readArchive(a, m.o.Schema)
 	if err != nil {
 		return nil, err
 	}
-	a.Header.Schema, a.Header.Epoch = v.schema, v.state.Epoch
+	a.Header.Schema, a.Header.Epoch = schemaText(v.schema), v.state.Epoch
 	a.Header.Keys, a.Header.Counts = len(a.Keys), countKeys(a.Keys)
 	return a, nil
 }
@@ -101,7 +101,7 @@ func transient(key string) bool { return key == keyLeader || strings.HasPrefix(k
 
 // readArchive makes a view of the archive's keys, as a member would that starts with them: it is the proof that they can
 // be read. The secrets must be those that the keys belong to.
-func readArchive(a *backup.Archive) (*view, error) {
+func readArchive(a *backup.Archive, newest int64) (*view, error) {
 	s, err := archiveSecrets(a)
 	if err != nil {
 		return nil, err
@@ -114,6 +114,7 @@ func readArchive(a *backup.Archive) (*view, error) {
 		snap.KVs = append(snap.KVs, store.KV{Key: k.Name, Value: k.Value, ModRevision: k.Revision, CreateRevision: k.Revision})
 	}
 	v := newView(s)
+	v.newest = newest
 	if err := v.load(snap); err != nil {
 		return nil, err
 	}
@@ -131,18 +132,18 @@ func readArchive(a *backup.Archive) (*view, error) {
 // CheckBackup tells whether a cluster can be restored from the archive: its header says what is in it, its secrets belong to
 // its keys, and every key can be read.
 func CheckBackup(a *backup.Archive) error {
-	if a.Header.Schema != schemaVersion {
-		return fmt.Errorf("schema %q: must be %q: it needs another version of shunt, such as %s, which wrote it", a.Header.Schema, schemaVersion, a.Header.Version)
+	if a.Header.Schema != schemaText(Schema) {
+		return fmt.Errorf("schema %q: must be %d: it needs another version of shunt, such as %s, which wrote it", a.Header.Schema, Schema, a.Header.Version)
 	}
-	v, err := readArchive(a)
+	v, err := readArchive(a, Schema)
 	if err != nil {
 		return err
 	}
 	if hash := v.secrets.ca.Hash(); hex.EncodeToString(hash[:]) != a.Header.CA {
 		return fmt.Errorf("header: ca: %s: must be %x, that of the CA's certificate", a.Header.CA, hash)
 	}
-	if v.schema != a.Header.Schema || v.state.Epoch != a.Header.Epoch {
-		return fmt.Errorf("header: schema %q and epoch %d: must be %q and %d, as the keys say", a.Header.Schema, a.Header.Epoch, v.schema, v.state.Epoch)
+	if schemaText(v.schema) != a.Header.Schema || v.state.Epoch != a.Header.Epoch {
+		return fmt.Errorf("header: schema %q and epoch %d: must be %d and %d, as the keys say", a.Header.Schema, a.Header.Epoch, v.schema, v.state.Epoch)
 	}
 	return nil
 }

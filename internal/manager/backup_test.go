@@ -312,7 +312,7 @@ func TestRestoreRefuses(t *testing.T) {
 		a    *backup.Archive
 		want string
 	}{
-		"a later schema":   {spoilt(func(a *backup.Archive) { a.Header.Schema = "3" }), `schema "3": must be "2"`},
+		"a later schema":   {spoilt(func(a *backup.Archive) { a.Header.Schema = "3" }), `schema "3": must be 2`},
 		"another CA":       {spoilt(func(a *backup.Archive) { a.Secrets.CA, a.Secrets.CAKey = other.CertPEM(), otherKey }), "belongs to another CA"},
 		"another key":      {spoilt(func(a *backup.Archive) { a.Secrets.CAKey = otherKey }), "CA"},
 		"another seal":     {spoilt(func(a *backup.Archive) { a.Secrets.StoreKey = make([]byte, 32) }), "sealed with another key"},

@@ -22,7 +22,7 @@ const campaignPause = time.Second
 // firstCampaign campaigns when nobody leads. An earlier process of this name leads no more: the data directory is locked.
 func (m *Manager) firstCampaign(ctx context.Context) (*term, error) {
 	l := m.view.leadership()
-	if l.mod != 0 && l.name != m.o.Name && m.view.schemaNow() == schemaVersion {
+	if l.mod != 0 && l.name != m.o.Name && m.view.schemaNow() != schemaAlone {
 		return nil, nil
 	}
 	return m.campaign(ctx, l.mod)
@@ -147,8 +147,8 @@ func (m *Manager) candidacy(leaderMod int64, lease store.LeaseID) (epoch int64, 
 			store.Put(keyEpoch, []byte(strconv.FormatInt(epoch, 10))),
 		},
 	}
-	if v.schema != schemaVersion {
-		txn.Ops = append(txn.Ops, store.Put(keySchema, []byte(schemaVersion)), store.Put(keyCA, m.secrets.ca.CertPEM()))
+	if v.schema <= schemaAlone {
+		txn.Ops = append(txn.Ops, store.Put(keySchema, []byte(schemaText(m.o.Schema))), store.Put(keyCA, m.secrets.ca.CertPEM()))
 	}
 	if len(v.state.RingKeys) == 0 {
 		k := plan.Key{ID: 1}

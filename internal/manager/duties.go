@@ -14,6 +14,7 @@ func (m *Manager) duties() []duty {
 	out := []duty{
 		{"sweep", func(ctx context.Context) error { m.sweepAll(ctx); return nil }},
 		{"silence", func(ctx context.Context) error { m.tendSilence(ctx); return nil }},
+		{"schema", m.raiseSchema},
 		{"access", func(ctx context.Context) error { m.sweepAccess(ctx); return nil }},
 	}
 	if !m.o.keepNothing {

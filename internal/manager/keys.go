@@ -10,7 +10,7 @@ import (
 // Keys of the store. Everything is under root.
 const (
 	root        = "/shunt/"
-	keySchema   = root + "schema"
+	keySchema   = root + "schema"   // what foldSchemaLocked reads
 	keyLeader   = root + "leader"   // StoredLeader, on the lease of the one who leads
 	keyEpoch    = root + "epoch"    // the last epoch, for ever
 	keyCA       = root + "ca"       // the certificate of the CA that the store belongs to, PEM
@@ -25,16 +25,6 @@ const (
 	dirManagers = root + "managers/" // StoredManager, each on its member's lease
 	dirEvents   = root + "events/"
 	dirAudit    = root + "audit/"
-)
-
-// What keySchema holds. Another value means data of another version of the program.
-const (
-	schemaVersion = "2"
-	// schemaRestoring stands there until a restore has written everything: nobody works with half of it.
-	schemaRestoring = "restoring"
-	// schemaFormer had one manager: its leader key held the last epoch for ever, there were no keyEpoch and keyCA.
-	// Everything else is as it was; the first campaign brings it up to date.
-	schemaFormer = "1"
 )
 
 // ref names an object.

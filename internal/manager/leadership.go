@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/pem"
 	"errors"
-	"fmt"
 	"strconv"
 
 	"google.golang.org/protobuf/proto"
@@ -86,25 +85,6 @@ func (v *view) reachLocked(epoch int64, c *change) {
 	if epoch > v.state.Epoch {
 		v.state.Epoch, c.epoch = epoch, true
 	}
-}
-
-// foldSchemaLocked refuses data that this version does not know.
-func (v *view) foldSchemaLocked(ev store.Event) error {
-	schema := string(ev.KV.Value)
-	if schema == schemaRestoring {
-		return errors.New("a restore broke off or goes on: if it broke off, delete everything below " + root + " and restore again")
-	}
-	if ev.Deleted || schema != schemaVersion && schema != schemaFormer {
-		return fmt.Errorf("schema version of the data: %q: must be %q: it was written by another version of shunt", schema, schemaVersion)
-	}
-	v.schema, v.schemaMod = schema, ev.KV.ModRevision
-	return nil
-}
-
-func (v *view) schemaNow() string {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	return v.schema
 }
 
 // foldCALocked refuses a store that belongs to another CA.

@@ -66,6 +66,9 @@ type Options struct {
 	// ReplaceAfter is how long a mux must be away until others get its VIPs; 0 is DefaultReplaceAfter, less than that
 	// never.
 	ReplaceAfter time.Duration
+	// Schema is the newest schema of the store that this manager works with; 0 is Schema. A later one, whose content is that of
+	// Schema, is for tests of upgrades.
+	Schema int64
 	// keepNothing leaves the steps of endpoints, places, and the writing of events and audit entries, to a test.
 	keepNothing bool
 }
@@ -133,6 +136,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{o: o, secrets: secrets, view: newView(secrets), reports: newReports(), opinions: newOpinions(), sessions: newSessions(o.Clock)}
+	m.view.newest = o.Schema
 	m.events, m.auditLog = newEventLog(o.Name), newAuditLog()
 	m.hosts, m.outbox, m.followers = newHostProgress(), newOutbox(), newFollowers()
 	m.healthEvents = newHealthEvents(m)
@@ -165,6 +169,9 @@ func (o *Options) fill() {
 	}
 	if o.DownAfter == 0 {
 		o.DownAfter = DefaultDownAfter
+	}
+	if o.Schema == 0 {
+		o.Schema = Schema
 	}
 	if o.AuditKeep == 0 {
 		o.AuditKeep = DefaultAuditKeep

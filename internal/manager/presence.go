@@ -3,7 +3,6 @@ package manager
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -17,11 +16,7 @@ const presenceTTL = 10 * time.Second
 
 // appear puts this member among those that are up, on a lease of its own.
 func (m *Manager) appear(ctx context.Context) (store.LeaseID, error) {
-	schema, err := strconv.ParseInt(schemaVersion, 10, 64)
-	if err != nil {
-		return 0, err
-	}
-	value, err := proto.Marshal(&apiv1.StoredManager{Name: m.o.Name, Address: apiAddress(m.o), Peer: m.o.Peer, Version: m.o.Version, Schema: schema})
+	value, err := proto.Marshal(&apiv1.StoredManager{Name: m.o.Name, Address: apiAddress(m.o), Peer: m.o.Peer, Version: m.o.Version, Schema: m.o.Schema})
 	if err != nil {
 		return 0, err
 	}

@@ -330,7 +330,7 @@ func TestUnknownSchemaIsRefused(t *testing.T) {
 	}
 	defer dir.Close()
 	_, err = manager.Open(t.Context(), manager.Options{Dir: dir, Store: s, Name: "m1", Listen: r.addr})
-	if err == nil || !strings.Contains(err.Error(), `"3": must be "2"`) {
+	if err == nil || !strings.Contains(err.Error(), "schema of the data: 3: must be at most 2") {
 		t.Errorf("schema 3: %v", err)
 	}
 }

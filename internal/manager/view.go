@@ -75,7 +75,8 @@ type view struct {
 	leader    leaderKey
 	// epochMod and schemaMod are revisions of their keys; 0 while they are absent.
 	epochMod, schemaMod int64
-	schema              string
+	// schema is the store's, 0 while it has none; newest is that of this program.
+	schema, newest int64
 	// restored is the epoch that the state was restored with; 0 when it never was.
 	restored int64
 	// mods are the revisions of all keys, to find what went while the watch was broken.
@@ -121,7 +122,7 @@ type change struct {
 func newView(s *secrets) *view {
 	return &view{
 		events: newEventJournal(), audit: newAuditJournal(),
-		secrets: s, records: map[ref]*record{}, wanted: lb.NewState(), stateMod: map[lb.EndpointKey]int64{},
+		newest: Schema, secrets: s, records: map[ref]*record{}, wanted: lb.NewState(), stateMod: map[lb.EndpointKey]int64{},
 		state: plan.State{
 			Networks: map[string]*lb.Network{}, Nodes: map[string]*lb.Node{}, Services: map[string]*lb.Service{},
 			Tenants: map[string]*lb.Tenant{}, Policies: map[string]*lb.Policy{}, Endpoints: map[lb.EndpointKey]plan.EndpointState{},

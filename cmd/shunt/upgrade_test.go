@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// writePace is how often the writer of an upgrade applies a service.
+const writePace = 20 * time.Millisecond
+
+// writer applies services, one after the other, by a configuration with all managers, until stop. It returns how many were
+// acknowledged, and how long the slowest took; any that fails ends it.
+func writer(t *testing.T, config string) (stop func() (acknowledged int, slowest time.Duration)) {
+	ctx, done := make(chan struct{}), make(chan struct{})
+	var n int
+	var slowest time.Duration
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(writePace)
+		defer tick.Stop()
+		for ; ; n++ {
+			select {
+			case <-tick.C:
+			case <-ctx:
+				return
+			}
+			began := time.Now()
+			out, code := applyBy(config, testService(n))
+			// A connection that broke with its manager tells nothing of the write, which may be repeated: it is idempotent.
+			if code != exitOK && strings.Contains(out, "may have been made or not") {
+				out, code = applyBy(config, testService(n))
+			}
+			if code != exitOK {
+				t.Errorf("service %d after %s: %s", n, time.Since(began), out)
+				return
+			}
+			slowest = max(slowest, time.Since(began))
+		}
+	}()
+	once := sync.OnceFunc(func() { close(ctx) })
+	t.Cleanup(once)
+	return func() (int, time.Duration) {
+		once()
+		<-done
+		return n, slowest
+	}
+}
+
+func applyBy(config, text string) (string, int) {
+	var out strings.Builder
+	code := run([]string{"--config", config, "apply", "-f", "-"}, strings.NewReader(text), &out, &out)
+	return out.String(), code
+}
+
+// TestUpgradeOneByOne: three managers are replaced by a build with a later schema, one after the other, while a writer goes on: no
+// write fails for good, none that was acknowledged is lost, and the schema is raised when the last one is replaced, not before.
+// A build of the former schema does not start any more.
+func TestUpgradeOneByOne(t *testing.T) {
+	all := []*managerProcess{newPeer(t, "m1"), newPeer(t, "m2"), newPeer(t, "m3")}
+	all[0].start()
+	all[1].join(all[0])
+	all[2].join(all[0])
+	all[0].must(testNetwork, "apply", "-f", "-")
+	admin, err := os.ReadFile(filepath.Join(all[0].data, "admin.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var servers strings.Builder
+	for _, p := range all {
+		fmt.Fprintf(&servers, "\n- https://%s", p.addr)
+	}
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	text := strings.Replace(string(admin), "server: https://"+all[0].addr, "server:"+servers.String(), 1)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	schema := func(p *managerProcess) string {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "b")
+		out, _ := p.shunt("", "backup", "-f", file, "--plain", "--server", "https://"+p.addr)
+		return out
+	}
+	stop := writer(t, config)
+	for i, p := range all {
+		if rest, code := p.end(syscall.SIGTERM); code != exitOK {
+			t.Errorf("%s: exit code %d: %s", p.name, code, rest)
+		}
+		p.schema = "3"
+		p.start()
+		// The command is of schema 2: it makes a backup as long as the schema is.
+		if out := schema(p); i < 2 && !strings.Contains(out, "schema       2\n") && !strings.Contains(out, "schema     2\n") {
+			t.Errorf("%d of 3 are replaced: %s", i+1, out)
+		}
+	}
+	for !strings.Contains(schema(all[0]), `schema "3": must be 2`) {
+		<-time.After(100 * time.Millisecond)
+	}
+	n, slowest := stop()
+	t.Logf("%d writes, the slowest took %s", n, slowest)
+	for _, p := range all {
+		out := p.must("", "get", "services")
+		for i := range n {
+			if !strings.Contains(out, fmt.Sprintf("\ns%d ", i)) {
+				t.Errorf("%s: s%d of %d was acknowledged and is lost", p.name, i, n)
+			}
+		}
+	}
+	all[2].end(syscall.SIGTERM)
+	all[2].schema = ""
+	all[2].launch()
+	if rest, code := all[2].end(syscall.Signal(0)); code != exitFailed || !strings.Contains(rest, "too old for it") {
+		t.Errorf("a build of the former schema: exit code %d: %s", code, rest)
+	}
+}
