@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strconv"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -92,11 +93,11 @@ func muxesAgree(ctx context.Context, services []*apiv1.Object) error {
 		stored[o.GetService().GetName()] = o.GetService()
 	}
 	for _, s := range stored {
-		port := uint32(lab.EchoPort)
-		if s.GetName() != "web" {
-			port = 80
+		port, err := strconv.ParseUint(s.GetEndpoints()[0].GetPort(), 10, 16)
+		if err != nil {
+			return err
 		}
-		if err := traced(ctx, s.GetVip()[0], port, dips(s)); err != nil {
+		if err := traced(ctx, s.GetVip()[0], uint32(port), dips(s)); err != nil {
 			return fmt.Errorf("%s: %w", s.GetName(), err)
 		}
 	}
@@ -183,13 +184,13 @@ type nodeMetrics struct {
 	epoch string
 	// bindings of a host's data plane: VIP to DIP:port.
 	bindings map[string]bool
-	// alive are the backends of the service of the long connections that a mux finds healthy.
+	// alive are the backends of the services of the long connections that a mux finds healthy, each once for each.
 	alive []string
 }
 
 var (
 	epochLine   = regexp.MustCompile(`^shunt_plan_epoch\{.*\} (\d+)$`)
-	aliveLine   = regexp.MustCompile(`^shunt_mux_backend_alive\{backend="([^"]*)",.*service="web",.*\} 1$`)
+	aliveLine   = regexp.MustCompile(`^shunt_mux_backend_alive\{backend="([^"]*)",.*service="(?:web|hosted)",.*\} 1$`)
 	bindingLine = regexp.MustCompile(`^shunt_host_backend_packets_total\{backend="([^"]*)",.*,vip="([^"]*)"\}`)
 )
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -16,13 +17,23 @@ import (
 // workers call the API.
 const workers = 4
 
-// webYAML is the echo service that the long connections use, on every host's server.
-func webYAML() string {
-	vip, _ := lab.VIPAddresses(1)
+// echoes are the services that the long connections use, on every host's server: name and who checks.
+var echoes = []struct{ name, from string }{{"web", "mux"}, {"hosted", "host"}}
+
+// echoVIP is the VIP of one of them.
+func echoVIP(i int) netip.Addr {
+	vip, _ := lab.VIPAddresses(1 + i)
+	return vip
+}
+
+// echoYAML says all of them.
+func echoYAML() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "kind: Service\nname: web\nvip: %s\nendpoints:\n- protocol: tcp\n  port: %d\n  health: {tcp: {}, interval: 200ms, timeout: 200ms}\n  backends:\n", vip, lab.EchoPort)
-	for i := 1; i <= cluster.Topology.Hosts.Count; i++ {
-		fmt.Fprintf(&b, "  - {dip: %s, port: %d, host: %s}\n", lab.VMAddresses(i, 1).V4.Addr(), lab.EchoPort, lab.HostAddresses(i).V4.Addr())
+	for i, e := range echoes {
+		fmt.Fprintf(&b, "---\nkind: Service\nname: %s\nvip: %s\nendpoints:\n- protocol: tcp\n  port: %d\n  health: {tcp: {}, interval: 200ms, timeout: 200ms, from: %s}\n  backends:\n", e.name, echoVIP(i), lab.EchoPort, e.from)
+		for j := 1; j <= cluster.Topology.Hosts.Count; j++ {
+			fmt.Fprintf(&b, "  - {dip: %s, port: %d, host: %s}\n", lab.VMAddresses(j, 1).V4.Addr(), lab.EchoPort, lab.HostAddresses(j).V4.Addr())
+		}
 	}
 	return b.String()
 }
@@ -41,18 +52,20 @@ func TestChaos(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	t.Logf("%s of faults, %s=%d", duration, seedVariable, seed)
-	if _, err := cluster.Apply(t.Context(), webYAML()); err != nil {
+	if _, err := cluster.Apply(t.Context(), echoYAML()); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "all to agree before anything happens", agree)
-	vip, _ := lab.VIPAddresses(1)
-	if err := pin(vip.String()); err != nil {
-		t.Fatal(err)
-	}
-	target := fmt.Sprintf("%s:%d", vip, lab.EchoPort)
-	talks := []*talks{
-		startTalks(t, "through "+untouched, oneMuxClient, target, nil),
-		startTalks(t, "through any mux", anyMuxClient, target, &muxesAndHosts),
+	var talks []*talks
+	for i, e := range echoes {
+		if err := pin(echoVIP(i).String()); err != nil {
+			t.Fatal(err)
+		}
+		target := fmt.Sprintf("%s:%d", echoVIP(i), lab.EchoPort)
+		checked := ", checked by each " + e.from
+		talks = append(talks,
+			startTalks(t, "through "+untouched+checked, oneMuxClient, target, nil),
+			startTalks(t, "through any mux"+checked, anyMuxClient, target, &muxesAndHosts))
 	}
 
 	ctx, cancel := context.WithTimeout(t.Context(), duration)

@@ -82,7 +82,7 @@ func findsAllAlive(ctx context.Context, mux string) error {
 		return err
 	}
 	m, err := metricsOf(ctx, n)
-	if err == nil && len(m.alive) != cluster.Topology.Hosts.Count {
+	if err == nil && len(m.alive) != cluster.Topology.Hosts.Count*len(echoes) {
 		err = fmt.Errorf("%s finds %v alive", mux, m.alive)
 	}
 	return err

@@ -70,7 +70,7 @@ func (p *parted) count() int {
 }
 
 const (
-	talkers   = 16
+	talkers   = 12
 	talkEvery = 250 * time.Millisecond
 	// silence is how long TCP may need to get a message through after a loss of several seconds.
 	silence = 90 * time.Second
@@ -93,7 +93,7 @@ func pin(vip string) error {
 		return err
 	}
 	const router, table = "router1", "100"
-	if err := ip(router, "rule", "add", "from", client.Addresses().V4.Addr().String(), "lookup", table); err != nil {
+	if err := ip(router, "rule", "add", "from", client.Addresses().V4.Addr().String(), "to", vip, "lookup", table); err != nil {
 		return err
 	}
 	return ip(router, "route", "add", vip+"/32", "via", mux.Addresses().V4.Addr().String(), "table", table)
