@@ -101,6 +101,9 @@ const (
 	pingTimeout = time.Second
 )
 
+// ErrNotReached: a manager took no connection, and so nothing was sent to it.
+var ErrNotReached = errors.New("not reached")
+
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // dialFirst connects to the first manager that shakes hands, whatever address is asked for. The kernel of a frozen one takes
@@ -111,12 +114,12 @@ func dialFirst(dial dialer, config *tls.Config, managers []Node) dialer {
 		defer cancel()
 		raw, err := dial(ctx, network, managerAddress(n))
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%s: %w: %w", n.Name, ErrNotReached, err)
 		}
 		conn := tls.Client(raw, config)
 		if err := conn.HandshakeContext(ctx); err != nil {
 			raw.Close()
-			return nil, fmt.Errorf("%s: %w", n.Name, err)
+			return nil, fmt.Errorf("%s: %w: %w", n.Name, ErrNotReached, err)
 		}
 		return conn, nil
 	}

@@ -74,12 +74,12 @@ func TestChaos(t *testing.T) {
 	// Work goes on until the last fault is mended.
 	working, rest := context.WithCancel(t.Context())
 	defer rest()
-	h := newHistory(t)
+	h := newHistory(t, duration)
 	var work, breaking sync.WaitGroup
 	for i := range workers {
 		work.Go(func() { h.work(working, i, rand.New(rand.NewPCG(seed, 100+uint64(i)))) })
 	}
-	var leaderless time.Duration
+	var leaderless gap
 	work.Go(func() { leaderless = watchLeader(working) })
 	counts := make([]map[kind]int, len(lanes))
 	for lane := range lanes {
@@ -103,13 +103,13 @@ func TestChaos(t *testing.T) {
 		}
 	}
 	t.Logf("%d faults in %s: %v", total, time.Since(begin).Round(time.Second), faults)
-	t.Logf("the longest time without an answer that only a leader gives was %s", leaderless.Round(time.Millisecond))
+	t.Logf("the longest time without an answer that only a leader gives was %v", leaderless)
 
 	await(t, "all to agree with the store", agree)
 	for _, k := range talks {
 		k.end()
 	}
-	for key := range min(int(time.Since(h.begin)/keyLife+1)*keys, maxKeys) {
+	for key := range h.used() {
 		for _, name := range named(lab.KindManager, cluster.Topology.Managers) {
 			if out := h.do(workers, name, operation{key: key, action: get}, 0); out.unknown {
 				t.Errorf("%s does not answer a read when nothing is broken", name)

@@ -17,12 +17,15 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lab"
 )
 
 // history collects calls of several clients, and what was promised them.
 type history struct {
 	t     *testing.T
 	begin time.Time
+	// keyLife is how long a key is in use.
+	keyLife time.Duration
 
 	mu    sync.Mutex
 	ops   []porcupine.Operation
@@ -32,14 +35,14 @@ type history struct {
 	acked     int
 	unknown   int
 	failures  map[string]int
-	// lastAck and longestGap are of writes.
-	lastAck    time.Time
-	longestGap time.Duration
+	// gap is of acknowledgements of writes.
+	gap gap
 }
 
-func newHistory(t *testing.T) *history {
-	now := time.Now()
-	return &history{t: t, begin: now, lastAck: now, notes: map[string]note{}, revisions: map[uint64]int64{}, failures: map[string]int{}}
+// newHistory is one of a run that lasts so long.
+func newHistory(t *testing.T, duration time.Duration) *history {
+	now, life := time.Now(), max(minKeyLife, duration*keys/maxKeys)
+	return &history{t: t, begin: now, keyLife: life, gap: gap{last: now}, notes: map[string]note{}, revisions: map[uint64]int64{}, failures: map[string]int{}}
 }
 
 const (
@@ -47,9 +50,9 @@ const (
 	callTimeout = 8 * time.Second
 	// maxSearch bounds the search for an order of the calls.
 	maxSearch = 2 * time.Minute
-	// keys are written at the same time, for keyLife; then others: the search costs what is unknown of one key.
-	keys    = 3
-	keyLife = 15 * time.Second
+	// keys are written at the same time, for some time; then others: the search costs what is unknown of one key.
+	keys       = 3
+	minKeyLife = 15 * time.Second
 	// maxKeys bounds how many there are ever; their VIPs are in one /24.
 	maxKeys = 180
 )
@@ -118,10 +121,9 @@ func (h *history) do(client int, manager string, op operation, revision int64) o
 // failedLocked notes a failure, and tells whether the call may have been done all the same.
 func (h *history) failedLocked(manager string, err error) (perhaps bool) {
 	h.failures[fmt.Sprintf("%s: %s", connect.CodeOf(err), shorten(err))]++
-	var op *net.OpError
 	switch code := connect.CodeOf(err); {
-	case errors.As(err, &op) && op.Op == "dial":
-		return false // it was never sent
+	case errors.Is(err, lab.ErrNotReached):
+		return false
 	case code == connect.CodeFailedPrecondition: // no space
 		return false
 	case code == connect.CodeUnavailable, code == connect.CodeDeadlineExceeded, code == connect.CodeCanceled, code == connect.CodeUnknown, code == connect.CodeInternal:
@@ -135,6 +137,9 @@ func (h *history) failedLocked(manager string, err error) (perhaps bool) {
 // shorten keeps the addresses of single connections out of a count.
 func shorten(err error) string {
 	var op *net.OpError
+	if errors.Is(err, lab.ErrNotReached) {
+		return lab.ErrNotReached.Error()
+	}
 	if errors.As(err, &op) {
 		return op.Op + ": " + op.Err.Error()
 	}
@@ -142,15 +147,15 @@ func shorten(err error) string {
 }
 
 func (h *history) ackedLocked() {
-	now := time.Now()
-	h.longestGap, h.lastAck = max(h.longestGap, now.Sub(h.lastAck)), now
+	h.gap.note(time.Now())
 	h.acked++
 }
 
 // key is one of those in use.
-func (h *history) key(random *rand.Rand) int {
-	return min(int(time.Since(h.begin)/keyLife)*keys, maxKeys-keys) + random.IntN(keys)
-}
+func (h *history) key(random *rand.Rand) int { return h.used() - 1 - random.IntN(keys) }
+
+// used is how many keys there were.
+func (h *history) used() int { return min((int(time.Since(h.begin)/h.keyLife)+1)*keys, maxKeys) }
 
 // work calls until ctx ends. Values of one client are its own.
 func (h *history) work(ctx context.Context, client int, random *rand.Rand) {
@@ -197,8 +202,8 @@ func (h *history) check() {
 	for _, op := range h.ops {
 		counts[op.Input.(operation).action]++
 	}
-	h.t.Logf("%d writes acknowledged, %d of unknown outcome; the longest time between two acknowledgements was %s; of registers: %v",
-		h.acked, h.unknown, h.longestGap.Round(time.Millisecond), counts)
+	h.t.Logf("%d writes acknowledged, %d of unknown outcome; the longest time between two acknowledgements was %v; of registers: %v",
+		h.acked, h.unknown, h.gap, counts)
 	for why, n := range h.failures {
 		h.t.Logf("%5d × %s", n, why)
 	}

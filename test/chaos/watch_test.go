@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -10,12 +11,32 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
+// gap is the longest time between two events.
+type gap struct {
+	last    time.Time
+	longest time.Duration
+	until   time.Time
+}
+
+// note takes in an event.
+func (g *gap) note(now time.Time) {
+	if d := now.Sub(g.last); d > g.longest {
+		g.longest, g.until = d, now
+	}
+	g.last = now
+}
+
+// String says how long it was and when it ended.
+func (g gap) String() string {
+	return fmt.Sprintf("%s (until %s)", g.longest.Round(time.Millisecond), g.until.Format("15:04:05.000"))
+}
+
 // watchLeader asks all managers again and again for what only a leader answers, until ctx ends, and returns the longest time
 // between two answers. The bound of a call is part of it.
-func watchLeader(ctx context.Context) (longest time.Duration) {
+func watchLeader(ctx context.Context) gap {
 	const every, timeout = 50 * time.Millisecond, 2 * time.Second
 	var mu sync.Mutex
-	last := time.Now()
+	answers := gap{last: time.Now()}
 	var wg sync.WaitGroup
 	for _, c := range managers {
 		wg.Go(func() {
@@ -25,8 +46,7 @@ func watchLeader(ctx context.Context) (longest time.Duration) {
 				cancel()
 				if err == nil {
 					mu.Lock()
-					now := time.Now()
-					longest, last = max(longest, now.Sub(last)), now
+					answers.note(time.Now())
 					mu.Unlock()
 				}
 				sleep(ctx, every)
@@ -34,5 +54,5 @@ func watchLeader(ctx context.Context) (longest time.Duration) {
 		})
 	}
 	wg.Wait()
-	return longest
+	return answers
 }
