@@ -190,6 +190,16 @@ func TestStepsAreTold(t *testing.T) {
 	s.say("mux1")
 	s.tell()
 	s.expectSaid(reasonRingChanged, "203.0.113.1 tcp/80: dead for long, taken out of the ring: 10.0.0.2:80, 10.0.0.3:80", "203.0.113.1 tcp/80: returned to the ring: 10.0.0.2:80, 10.0.0.3:80")
+	s.say("mux1", 1)
+	s.clock.Advance(DefaultDownAfter)
+	s.tell()
+	s.say("mux1", 1, 2, 3)
+	s.tell()
+	if got := s.said(reasonRingChanged); !strings.HasSuffix(got[len(got)-1], "in the ring again although dead, because no other is left: 10.0.0.1:80") {
+		t.Errorf("when all are dead: %q", got)
+	}
+	s.say("mux1")
+	s.tell()
 	ep.Backends[1].Drain = true
 	s.apply(objs...)
 	ep.Backends[1].Drain = false

@@ -18,30 +18,33 @@ type step struct {
 // stepKind is one thing that happens to members, and how events tell it.
 type stepKind struct {
 	reason, words string
-	// happened compares a member's states; nil is of one that was not there, or left.
-	happened func(was, now *plan.MemberState) bool
+	// happened compares a member's states; nil is of one that was not there, or left. dead is of one that muxes call so.
+	happened func(was, now *plan.MemberState, dead bool) bool
 }
 
 var stepKinds = []stepKind{
-	{reasonRingChanged, "dead for long, taken out of the ring", func(was, now *plan.MemberState) bool {
+	{reasonRingChanged, "dead for long, taken out of the ring", func(was, now *plan.MemberState, _ bool) bool {
 		return now != nil && now.Down && (was == nil || !was.Down)
 	}},
-	{reasonRingChanged, "returned to the ring", func(was, now *plan.MemberState) bool {
-		return was != nil && now != nil && was.Down && !now.Down && now.Weight > 0
+	{reasonRingChanged, "returned to the ring", func(was, now *plan.MemberState, dead bool) bool {
+		return was != nil && now != nil && was.Down && !now.Down && now.Weight > 0 && !dead
 	}},
-	{reasonDrainBegan, "drain, and take no new flows any more", func(was, now *plan.MemberState) bool {
+	{reasonRingChanged, "in the ring again although dead, because no other is left", func(was, now *plan.MemberState, dead bool) bool {
+		return was != nil && now != nil && was.Down && !now.Down && now.Weight > 0 && dead
+	}},
+	{reasonDrainBegan, "drain, and take no new flows any more", func(was, now *plan.MemberState, _ bool) bool {
 		return was != nil && now != nil && was.Draining.IsZero() && !now.Draining.IsZero()
 	}},
-	{reasonDrainEnded, "drained, and left", func(was, now *plan.MemberState) bool {
+	{reasonDrainEnded, "drained, and left", func(was, now *plan.MemberState, _ bool) bool {
 		return was != nil && now == nil && !was.Draining.IsZero()
 	}},
-	{reasonDrainEnded, "drain no more, and take new flows again", func(was, now *plan.MemberState) bool {
+	{reasonDrainEnded, "drain no more, and take new flows again", func(was, now *plan.MemberState, _ bool) bool {
 		return was != nil && now != nil && !was.Draining.IsZero() && now.Draining.IsZero()
 	}},
-	{reasonSlowStartBegan, "begin with a tenth of their weight", func(was, now *plan.MemberState) bool {
+	{reasonSlowStartBegan, "begin with a tenth of their weight", func(was, now *plan.MemberState, _ bool) bool {
 		return now != nil && !now.Warming.IsZero() && (was == nil || now.Warming.After(was.Warming))
 	}},
-	{reasonSlowStartEnded, "have their whole weight", func(was, now *plan.MemberState) bool {
+	{reasonSlowStartEnded, "have their whole weight", func(was, now *plan.MemberState, _ bool) bool {
 		return was != nil && now != nil && !was.Warming.IsZero() && now.Warming.IsZero() && now.Weight > 0
 	}},
 }
@@ -51,16 +54,16 @@ var stepKinds = []stepKind{
 func (m *Manager) stepped(steps []step, revision int64) {
 	for i := range steps {
 		s := &steps[i]
-		was, now := membersByBackend(s.was), membersByBackend(s.next)
+		was, now, heard := membersByBackend(s.was), membersByBackend(s.next), m.opinions.heard(s.key)
 		for _, kind := range stepKinds {
 			set := map[lb.BackendKey]bool{}
 			for b := range now {
-				if kind.happened(was[b], now[b]) {
+				if kind.happened(was[b], now[b], heard(now[b].ID).Health == plan.HeardDead) {
 					set[b] = true
 				}
 			}
 			for b := range was {
-				if now[b] == nil && kind.happened(was[b], nil) {
+				if now[b] == nil && kind.happened(was[b], nil, false) {
 					set[b] = true
 				}
 			}
