@@ -83,7 +83,6 @@ func TestUnsupportedIsRefused(t *testing.T) {
 	for _, c := range []struct{ suite, name, want string }{
 		{"dataplane", "cookie/1Mi", "cookie/1Mi: not supported by this version"},
 		{"dataplane", "nonsense", `"nonsense": must be one of hash/1`},
-		{"control", "flips-2000", "flips-2000: not supported by this version"},
 	} {
 		s, err := Find(c.suite)
 		if err != nil {

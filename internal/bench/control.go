@@ -9,69 +9,110 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 )
 
-var controlCases = []string{"apply", "apply-new-vip"}
+var controlCases = []string{"apply", "apply-new-vip", "apply-busy", "flips-2000", "flips-20000"}
 
 var controlSuite = Suite{
 	Name:  "control",
-	Title: "From apply to the first answered connection",
-	About: "The clock starts when the API call is sent and stops when 16 flows, spread over all muxes by the router, " +
-		"have each got their first SYN-ACK from a server. Each flow sends a SYN every millisecond all the time. `apply` " +
-		"adds a port to a VIP whose routes are up; `apply-new-vip` adds a VIP, which the router learns by BGP.",
+	Title: "From apply, and from hosts' verdicts, to the data plane of all muxes",
+	About: "Three managers and two muxes. `apply`: the clock starts when the API call is sent and stops when 16 flows, spread over " +
+		"all muxes by the router, have each got their first SYN-ACK from a server; each flow sends a SYN every millisecond all the " +
+		"time. `apply` adds a port to a VIP whose routes are up; `apply-new-vip` adds a VIP, which the router learns by BGP; " +
+		"`apply-busy` is `apply` while another client changes other services, `changes_ps` times a second, 100 of which are asked " +
+		"for. `floor_ms` is the mean time of a transaction of the store in the same run: three members of etcd, here on one disk. " +
+		"`flips-N`: N backends with `from: host` on ten hosts, which are the real agent with checks that the measurement decides; " +
+		"all flip at once. The clock starts before the first host hears of its flips and stops when the words by which the " +
+		"program of each mux chooses say so of all N, looked at every millisecond.",
 	Plotted: []string{"p50_ms", "p99_ms"}, Unit: "ms",
 	Cases: controlCases,
-	Takes: 60 * time.Second, TakesShort: 20 * time.Second,
-	Goals: []Goal{atMost("apply", "p50_ms", 50), atMost("apply-new-vip", "p50_ms", 300)},
-	run:   runControl,
+	Takes: 4 * time.Minute, TakesShort: time.Minute,
+	Goals: []Goal{
+		atMost("apply", "p50_ms", 50), atMost("apply-new-vip", "p50_ms", 300), atMost("apply-busy", "p50_ms", 10),
+		atMost("apply-busy", "p99_ms", 50), atMost("flips-2000", "p50_ms", 50), atMost("flips-20000", "p50_ms", 200),
+	},
+	run: runControl,
 }
 
-// VIP numbers of the control suite: one that stays, and a range of new ones.
+// VIP numbers of the control suite: one that stays, and ranges of others.
 const (
 	controlVIP    = 20
+	busyVIP       = 21
+	firstFlipVIP  = 160
 	firstNewVIP   = 100
 	firstNewPort  = 20000
+	firstBusyPort = 30000
 	controlPause  = 50 * time.Millisecond // lets what an iteration caused come to rest
 	controlProbes = time.Millisecond
 )
 
+// controlManagers is the number of managers.
+const controlManagers = 3
+
 func runControl(ctx context.Context, o Options, emit func(Row)) error {
-	return withRig(ctx, o, func(ctx context.Context, r *rig) error {
+	topology := lab.DefaultTopology()
+	topology.Managers = controlManagers
+	return withRigOf(ctx, o, topology, func(ctx context.Context, r *rig) error {
 		vip, err := r.serve(ctx, "bench-control", controlVIP, r.backends(3))
 		if err != nil {
 			return err
 		}
-		steps := map[string]func(context.Context, int) (float64, error){
-			"apply": func(ctx context.Context, i int) (float64, error) {
-				port := firstNewPort + i
-				return r.timeApply(ctx, "bench-control", vip, port, servicePort, port)
-			},
-			"apply-new-vip": r.newVIP,
+		newPort := func(first int) func(context.Context, int) (float64, error) {
+			return func(ctx context.Context, i int) (float64, error) {
+				return r.timeApply(ctx, "bench-control", vip, first+i, servicePort, first+i)
+			}
 		}
-		counts := map[string]int{"apply": 101, "apply-new-vip": 51}
-		for _, name := range controlCases {
-			if !o.wants(name) {
+		for _, c := range []struct {
+			name  string
+			count int
+			step  func(context.Context, int) (float64, error)
+		}{
+			{"apply", 101, newPort(firstNewPort)}, {"apply-new-vip", 51, r.newVIP}, {"apply-busy", 101, newPort(firstBusyPort)},
+		} {
+			if !o.wants(c.name) {
 				continue
 			}
-			count := counts[name]
 			if o.Short {
-				count = 2
+				c.count = 2
 			}
-			var ms []float64
-			for i := range count {
-				if i%10 == 0 {
-					o.progressf("control %s: %d of %d", name, i+1, count)
-				}
-				took, err := steps[name](ctx, i)
-				if err != nil {
-					return fmt.Errorf("case %s: %w", name, err)
-				}
-				ms = append(ms, took)
+			repeat := func(ctx context.Context) (Row, error) { return r.repeat(ctx, o, c.name, c.count, c.step) }
+			measure := repeat
+			if c.name == "apply-busy" {
+				measure = func(ctx context.Context) (Row, error) { return r.whileBusy(ctx, repeat) }
 			}
-			emit(Row{Case: name, Fields: []Field{
-				{"p50_ms", round(Percentile(ms, 0.5))}, {"p99_ms", round(Percentile(ms, 0.99))}, {"runs", count},
-			}})
+			row, err := measure(ctx)
+			if err != nil {
+				return fmt.Errorf("case %s: %w", c.name, err)
+			}
+			emit(row)
 		}
-		return nil
+		return r.runFlips(ctx, o, emit)
 	})
+}
+
+// repeat measures a step, with the store's share of it.
+func (r *rig) repeat(ctx context.Context, o Options, name string, count int, step func(context.Context, int) (float64, error)) (Row, error) {
+	before, err := r.transactions(ctx)
+	if err != nil {
+		return Row{}, err
+	}
+	var ms []float64
+	for i := range count {
+		if i%10 == 0 {
+			o.progressf("control %s: %d of %d", name, i+1, count)
+		}
+		took, err := step(ctx, i)
+		if err != nil {
+			return Row{}, err
+		}
+		ms = append(ms, took)
+	}
+	after, err := r.transactions(ctx)
+	if err != nil {
+		return Row{}, err
+	}
+	return Row{Case: name, Fields: []Field{
+		{"p50_ms", round(Percentile(ms, 0.5))}, {"p99_ms", round(Percentile(ms, 0.99))},
+		{"floor_ms", round(after.mean(before))}, {"runs", count},
+	}}, nil
 }
 
 // newVIP makes a service on a VIP that no router knows, and takes it away again.

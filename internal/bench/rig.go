@@ -37,9 +37,13 @@ const (
 	servicePort = 80
 )
 
-// withRig brings a laboratory up, runs f, and removes the laboratory whatever happened.
-func withRig(ctx context.Context, o Options, f func(context.Context, *rig) error) (err error) {
-	topology := lab.DefaultTopology()
+// withRig brings the usual laboratory up, runs f, and removes the laboratory whatever happened.
+func withRig(ctx context.Context, o Options, f func(context.Context, *rig) error) error {
+	return withRigOf(ctx, o, lab.DefaultTopology(), f)
+}
+
+// withRigOf is withRig with a laboratory of this topology, under the name that the options say.
+func withRigOf(ctx context.Context, o Options, topology lab.Topology, f func(context.Context, *rig) error) (err error) {
 	topology.Name = o.LabName
 	o.progressf("lab %s: up", topology.Name)
 	defer func() {

@@ -90,8 +90,7 @@ var later = map[string][]string{
 		"cookie/1Mi", "cookie6/1Mi",
 		"quic-plain/1Mi", "quic-aes/1Mi", "host/in", "host/out", "host/repair",
 	},
-	"control": {"flips-2000", "flips-20000"},
-	"rings":   nil, "health": nil, "snat": nil,
+	"rings": nil, "health": nil, "snat": nil,
 }
 
 // Suites returns all suites, in the order in which "all" runs them.

@@ -151,6 +151,9 @@ func (l *Lab) startAgent(name, program string, flags ...string) error {
 // RunDir is the run directory of a node's agent.
 func (l *Lab) RunDir(node string) string { return filepath.Join(l.nodeDir(node), "run") }
 
+// Pins is the directory of the pins of a node's agent.
+func (l *Lab) Pins(node string) string { return filepath.Join(bpfRoot, l.Topology.Name, node) }
+
 func (l *Lab) agentArgs(n Node) []string {
 	dir := l.nodeDir(n.Name)
 	return []string{
@@ -161,7 +164,7 @@ func (l *Lab) agentArgs(n Node) []string {
 		"--token-file", l.tokenPath(n.Name),
 		"--state", filepath.Join(dir, "state"),
 		"--run", l.RunDir(n.Name),
-		"--bpffs", filepath.Join(bpfRoot, l.Topology.Name, n.Name),
+		"--bpffs", l.Pins(n.Name),
 		"--metrics", metricsAddress(n),
 	}
 }

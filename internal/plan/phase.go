@@ -109,9 +109,9 @@ func (in *Input) grown(m, old *MemberState) bool {
 	return h.Health == HeardNothing || h.Health == HeardAlive && !in.grows(h.Since)
 }
 
-// grows tells whether a member that returned at that time is not grown yet.
+// grows tells whether a member that returned at that time is not grown yet. It may have returned after Now was looked at.
 func (in *Input) grows(since time.Time) bool {
-	return !since.IsZero() && in.Now.Sub(since) < in.SlowStart
+	return in.SlowStart > 0 && !since.IsZero() && in.Now.Sub(since) < in.SlowStart
 }
 
 // warmingSince is when the member began to grow. It begins when it returns while another one is grown: where all

@@ -264,3 +264,22 @@ func TestHistoryOfManyMembers(t *testing.T) {
 		t.Errorf("%d memberships are remembered, want the last 2", len(st.History))
 	}
 }
+
+// TestMemberThatReturnsLaterThanNow: muxes are heard while a step is taken. One without a slow start takes its whole weight.
+func TestMemberThatReturnsLaterThanNow(t *testing.T) {
+	in := Input{KeyID: 1, Size: eightPerMember, Now: epoch, Wanted: []Wanted{{backendN(0), 1, false}, {backendN(1), 1, false}}}
+	st, err := Advance(EndpointState{Key: lb.EndpointKey{VIP: netip.MustParseAddr("203.0.113.10"), Protocol: lb.TCP, Port: 80}}, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Heard = func(id uint16) Heard {
+		if id == 0 {
+			return Heard{HeardAlive, epoch.Add(time.Millisecond), true}
+		}
+		return Heard{}
+	}
+	next, err := Advance(st, in)
+	if err != nil || !reflect.DeepEqual(next, st) {
+		t.Errorf("became %+v %v, want no change of %+v", next, err, st)
+	}
+}
