@@ -19,6 +19,10 @@ import (
 // one may have it.
 const campaignPause = time.Second
 
+// campaignTimeout bounds a campaign: what the store was asked while its own leader changed may be lost, and it says so after
+// seven seconds only. What was asked and given up has no effect that lasts: the lease lapses.
+const campaignTimeout = leaseTTL
+
 // firstCampaign campaigns when nobody leads. An earlier process of this name leads no more: the data directory is locked.
 func (m *Manager) firstCampaign(ctx context.Context) (*term, error) {
 	l := m.view.leadership()
@@ -36,7 +40,9 @@ func (m *Manager) leadAll(t *term) {
 			if m.view.until(m.ctx, func() bool { return m.view.leader.mod == 0 }) != nil {
 				return
 			}
-			t, err = m.campaign(m.ctx, 0)
+			ctx, cancel := context.WithTimeout(m.ctx, campaignTimeout)
+			t, err = m.campaign(ctx, 0)
+			cancel()
 		}
 		if t != nil {
 			err = t.work()

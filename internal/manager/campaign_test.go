@@ -1,0 +1,53 @@
+package manager
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// losing is a store that loses what it is asked for while it has no leader itself: the answer never comes.
+type losing struct {
+	*store.Memory
+	lost *atomic.Int32 // how many grants are still to be lost
+}
+
+// Grant implements store.Store.
+func (l losing) Grant(ctx context.Context, ttl time.Duration) (store.LeaseID, error) {
+	if l.lost.Add(-1) >= 0 {
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
+	return l.Memory.Grant(ctx, ttl)
+}
+
+// TestLostCampaignIsRepeated: a campaign whose question the store lost does not keep the member from leading.
+func TestLostCampaignIsRepeated(t *testing.T) {
+	s := losing{store.NewMemory(), &atomic.Int32{}}
+	dir, err := OpenDataDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	m, err := Open(t.Context(), Options{Dir: dir, Store: s, Name: "m1", Listen: "127.0.0.1:1", keepNothing: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	before := m.view.leadership()
+	s.lost.Store(1)
+	if err := s.Lapse(s.LeaseOf(keyLeader)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := m.view.until(ctx, func() bool { return m.view.leader.mod > before.mod }); err != nil {
+		t.Errorf("nobody leads after epoch %d: %v", before.epoch, err)
+	}
+	if s.lost.Load() >= 0 {
+		t.Error("nothing was lost: the test shows nothing")
+	}
+}
