@@ -121,19 +121,20 @@ func (r *rig) transactions(ctx context.Context) (sum transactions, err error) {
 		}
 		lines := bufio.NewScanner(res.Body)
 		for lines.Scan() {
-			for prefix, to := range map[string]*float64{
-				`shunt_manager_store_duration_seconds_count{operation="txn"} `: &sum.count,
-				`shunt_manager_store_duration_seconds_sum{operation="txn"} `:   &sum.seconds,
-			} {
-				if text, ok := strings.CutPrefix(lines.Text(), prefix); ok {
-					value, err := strconv.ParseFloat(text, 64)
-					if err != nil {
-						res.Body.Close()
-						return sum, fmt.Errorf("%s: %w", url, err)
-					}
-					*to += value
-				}
+			name, rest, _ := strings.Cut(lines.Text(), "{")
+			labels, text, _ := strings.Cut(rest, "} ")
+			to := map[string]*float64{
+				"shunt_manager_store_duration_seconds_count": &sum.count, "shunt_manager_store_duration_seconds_sum": &sum.seconds,
+			}[name]
+			if to == nil || !strings.Contains(labels, `operation="txn"`) {
+				continue
 			}
+			value, err := strconv.ParseFloat(text, 64)
+			if err != nil {
+				res.Body.Close()
+				return sum, fmt.Errorf("%s: %w", url, err)
+			}
+			*to += value
 		}
 		err = errors.Join(lines.Err(), res.Body.Close())
 		if err != nil {
