@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"connectrpc.com/connect"
 
@@ -118,9 +119,9 @@ func fault(err error) error {
 		out.Meta().Set(headerNotLeading, "1")
 		return out
 	case errors.As(err, &inv):
-		return detailed(connect.CodeInvalidArgument, err, inv.faults)
+		return detailed(connect.CodeInvalidArgument, inv.faults)
 	case errors.As(err, &con):
-		return detailed(connect.CodeFailedPrecondition, err, con.faults)
+		return detailed(connect.CodeFailedPrecondition, con.faults)
 	case errors.Is(err, store.ErrNoSpace):
 		return connect.NewError(connect.CodeFailedPrecondition, err)
 	case errors.As(err, &nf), errors.As(err, &na):
@@ -135,13 +136,35 @@ func fault(err error) error {
 	return connect.NewError(connect.CodeUnavailable, err)
 }
 
+// Bounds of what an answer tells of faults: nobody reads more, and the request that has them may be large.
+const (
+	maxFaults     = 1000
+	maxFaultBytes = 1000
+)
+
 // detailed is an error with a detail for each of its faults.
-func detailed(code connect.Code, err error, faults []lb.Violation) error {
-	out := connect.NewError(code, err)
-	for _, f := range faults {
+func detailed(code connect.Code, faults []lb.Violation) error {
+	told := make([]lb.Violation, min(len(faults), maxFaults))
+	for i := range told {
+		f := faults[i]
+		told[i] = lb.Violation{Field: clipFault(f.Field), Value: clipFault(f.Value), Allowed: clipFault(f.Allowed)}
+	}
+	said := told[0].String()
+	if more := len(faults) - 1; more > 0 {
+		said = fmt.Sprintf("%s (and %d more)", said, more)
+	}
+	out := connect.NewError(code, errors.New(said))
+	for _, f := range told {
 		if d, err := connect.NewErrorDetail(&apiv1.Violation{Field: f.Field, Value: f.Value, Allowed: f.Allowed}); err == nil {
 			out.AddDetail(d)
 		}
 	}
 	return out
+}
+
+func clipFault(s string) string {
+	if len(s) <= maxFaultBytes {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxFaultBytes], "") + "…"
 }

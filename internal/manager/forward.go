@@ -101,7 +101,7 @@ func (f *forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case identityOf(r.Context()).forwarded:
 		f.serveForwarded(w, r)
 	default:
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequestBytes))
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(maxBytes(procedure))))
 		if err != nil {
 			f.refuse(w, r, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("read the request: %w", err)))
 			return

@@ -37,6 +37,8 @@ const (
 var (
 	errNobody    = connect.NewError(connect.CodeUnauthenticated, errors.New("a client certificate or an access token is required"))
 	errBadBearer = connect.NewError(connect.CodeUnauthenticated, errors.New("bearer token: it is unknown, expired, revoked or wrong"))
+	// errTenantCompressed is of a request whose size would not be known.
+	errTenantCompressed = errors.New("requests of role tenant must not be compressed")
 )
 
 // door is what callers pass before the API: who they are, what they may, and how often.
@@ -50,10 +52,11 @@ type door struct {
 	event    func(*apiv1.Event)
 	attempts *attempts
 	rates    *rates
+	lanes    *lanes
 }
 
 func (m *Manager) newDoor() *door {
-	return &door{view: m.view, current: m.current, oidc: m.o.OIDC, clock: m.o.Clock, audited: m.audited, event: m.event, attempts: newAttempts(), rates: newRates()}
+	return &door{view: m.view, current: m.current, oidc: m.o.OIDC, clock: m.o.Clock, audited: m.audited, event: m.event, attempts: newAttempts(), rates: newRates(), lanes: newLanes()}
 }
 
 // gate finds out who calls and checks rights before anything of a request's body is read.
@@ -75,6 +78,12 @@ func (g gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.refuse(w, r, err)
 		return
 	}
+	done, err := g.narrow(w, r, id)
+	if err != nil {
+		g.refuse(w, r, err)
+		return
+	}
+	defer done()
 	if timeout := readTimeout(procedure); timeout > 0 {
 		// A connection without deadlines is one of a test; Serve's have them.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(timeout))

@@ -43,7 +43,10 @@ func parseOpinions(req *apiv1.ApplyRequest) ([]opinion, []lb.Violation) {
 	for i, o := range req.GetObjects() {
 		said, wrong := convert.Said(o, i)
 		wrong = append(wrong, unknownFields(fmt.Sprintf("objects[%d]: ", i), o.ProtoReflect())...)
-		if faults = append(faults, wrong...); len(wrong) > 0 {
+		if faults = append(faults, wrong...); len(faults) >= maxFaults {
+			break
+		}
+		if len(wrong) > 0 {
 			continue
 		}
 		r := refOf(said.Object)

@@ -19,8 +19,6 @@ import (
 
 // Limits of the API.
 const (
-	// maxRequestBytes: a report of 20,000 endpoints with 10 members each at 100 bytes is 20 MB.
-	maxRequestBytes = 64 << 20
 	// compressFrom: below it compression costs more time than it saves, and changes are small.
 	compressFrom = 1 << 20
 	// pingAfter and pingTimeout find dead peers of streams.
@@ -35,10 +33,7 @@ func (m *Manager) Handler() http.Handler {
 	d := m.newDoor()
 	opts := []connect.HandlerOption{
 		connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
-			if spec.Procedure == shuntv1connect.NodeProtocolJoinProcedure {
-				return []connect.HandlerOption{connect.WithReadMaxBytes(maxJoinBytes)}
-			}
-			return []connect.HandlerOption{connect.WithReadMaxBytes(maxRequestBytes)}
+			return []connect.HandlerOption{connect.WithReadMaxBytes(maxBytes(spec.Procedure))}
 		}),
 		connect.WithCompressMinBytes(compressFrom),
 		connect.WithInterceptors(append(slices.Clone(m.o.Interceptors), guard{d})...),

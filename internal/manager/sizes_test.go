@@ -1,0 +1,158 @@
+package manager_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// post sends a body of JSON with a token and returns the status and the start of the answer.
+func (r *rig) post(token, procedure, encoding string, body io.Reader) (int, string) {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, "https://"+r.addr+procedure, body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer "+token)
+	if encoding != "" {
+		req.Header.Set("Content-Encoding", encoding)
+	}
+	res, err := r.httpClient(r.as(nil, "", "none")).Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, 1000))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return res.StatusCode, string(text)
+}
+
+func squeezed(t *testing.T, text string) io.Reader {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := io.WriteString(w, text); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &b
+}
+
+// TestRequestsAreNoLargerThanNeeded: who may only ask, or change what is a tenant's, cannot make the manager hold much.
+func TestRequestsAreNoLargerThanNeeded(t *testing.T) {
+	r := newRig(t, store.NewMemory())
+	r.apply(network())
+	viewer, tenant, admin := r.access("v", "viewer", "", 0).Token, r.access("t", "tenant", "shop", 0).Token, r.access("a", "admin", "", 0).Token
+	long := func(n int) string { return `{"kind":"` + strings.Repeat("a", n) + `"}` }
+	objects := `{"objects":[` + strings.Repeat(" ", 9<<20) + `]}`
+	for name, c := range map[string]struct {
+		token, procedure, encoding string
+		body                       io.Reader
+		want                       int
+	}{
+		"a question":                       {viewer, shuntv1connect.ManagerGetProcedure, "", strings.NewReader(`{"kind":"Network"}`), http.StatusOK},
+		"a compressed question":            {viewer, shuntv1connect.ManagerGetProcedure, "gzip", squeezed(t, `{"kind":"Network"}`), http.StatusOK},
+		"a long question":                  {viewer, shuntv1connect.ManagerGetProcedure, "", strings.NewReader(long(100_000)), http.StatusTooManyRequests},
+		"a long compressed question":       {viewer, shuntv1connect.ManagerGetProcedure, "gzip", squeezed(t, long(100_000)), http.StatusTooManyRequests},
+		"a long question to the leader":    {viewer, shuntv1connect.ManagerStatusProcedure, "", strings.NewReader(long(100_000)), http.StatusTooManyRequests},
+		"a tenant's large change":          {tenant, shuntv1connect.ManagerApplyProcedure, "", strings.NewReader(objects), http.StatusTooManyRequests},
+		"a tenant's compressed change":     {tenant, shuntv1connect.ManagerApplyProcedure, "gzip", squeezed(t, objects), http.StatusNotImplemented},
+		"an administrator's large change":  {admin, shuntv1connect.ManagerApplyProcedure, "", strings.NewReader(objects), http.StatusBadRequest},
+		"an administrator's large deletes": {admin, shuntv1connect.ManagerDeleteProcedure, "gzip", squeezed(t, objects), http.StatusBadRequest},
+	} {
+		if status, text := r.post(c.token, c.procedure, c.encoding, c.body); status != c.want {
+			t.Errorf("%s: status %d, want %d: %.200s", name, status, c.want, text)
+		}
+	}
+}
+
+// TestFewFaultsAreTold: the answer to a request of nothing but faults is not a hundred times as large.
+func TestFewFaultsAreTold(t *testing.T) {
+	r := newRig(t, store.NewMemory())
+	req := &apiv1.ApplyRequest{}
+	for range 50_000 {
+		req.Objects = append(req.Objects, &apiv1.Object{})
+	}
+	_, err := r.admin.Apply(t.Context(), connect.NewRequest(req))
+	if got := len(violations(t, err)); got != 1000 {
+		t.Errorf("%d faults are told: %.200v", got, err)
+	}
+	_, err = r.admin.Get(t.Context(), connect.NewRequest(&apiv1.GetRequest{Kind: strings.Repeat("x", 50_000)}))
+	if err == nil || len(err.Error()) > 2000 || !strings.Contains(err.Error(), "x…: must be") {
+		t.Errorf("a wrong kind of 50,000 bytes: %.200v", err)
+	}
+}
+
+// TestTenantsWaitForThemselves: of a tenant's changes two are read at once; a third waits, and nobody else does.
+func TestTenantsWaitForThemselves(t *testing.T) {
+	r := newRig(t, store.NewMemory())
+	r.apply(network())
+	shop, bank := r.access("s", "tenant", "shop", 0).Token, r.access("b", "tenant", "bank", 0).Token
+	slow := make([]*slowBody, 2)
+	ended := make(chan int, 3)
+	start := func(body io.Reader) {
+		go func() {
+			status, _ := r.post(shop, shuntv1connect.ManagerApplyProcedure, "", body)
+			ended <- status
+		}()
+	}
+	for i := range slow {
+		slow[i] = newSlowBody()
+		start(slow[i])
+		<-slow[i].asked
+	}
+	third := newSlowBody()
+	close(third.rest)
+	start(third)
+	if status, text := r.post(bank, shuntv1connect.ManagerApplyProcedure, "", strings.NewReader(`{}`)); status != http.StatusBadRequest {
+		t.Errorf("another tenant: status %d: %s", status, text)
+	}
+	select {
+	case status := <-ended:
+		t.Errorf("a change ended with status %d before there was a place for it", status)
+	default:
+	}
+	for _, b := range slow {
+		close(b.rest)
+	}
+	for range 3 {
+		if status := <-ended; status != http.StatusBadRequest {
+			t.Errorf("status %d: must be 400, as nothing was asked for", status)
+		}
+	}
+}
+
+// slowBody is an empty JSON object whose end comes when rest is closed; asked is closed when the beginning was taken.
+type slowBody struct {
+	asked, rest chan struct{}
+	sent        int
+}
+
+func newSlowBody() *slowBody { return &slowBody{asked: make(chan struct{}), rest: make(chan struct{})} }
+
+func (b *slowBody) Read(p []byte) (int, error) {
+	b.sent++
+	switch b.sent {
+	case 1:
+		return copy(p, "{"), nil
+	case 2:
+		close(b.asked)
+		<-b.rest
+		return copy(p, "}"), nil
+	}
+	return 0, io.EOF
+}
