@@ -27,9 +27,6 @@ func TestQuietNodesRepeatThemselvesSeldom(t *testing.T) {
 		"a counter moved":      {last, report(5, 11), time.Second, false},
 		"another revision":     {last, report(6, 10), time.Second, false},
 		"nothing was said yet": {said{}, report(5, 10), time.Second, false},
-		"an answer was the last": {
-			said{&apiv1.NodeReport{SyncedRevision: 5, Epoch: 1, Status: report(5, 10).Status, Trace: &apiv1.TraceReply{Id: 1}}, now}, report(5, 10), time.Second, false,
-		},
 	} {
 		if got := c.last.covers(c.next, now.Add(c.after)); got != c.want {
 			t.Errorf("%s: covered is %v", name, got)

@@ -32,8 +32,9 @@ type loop struct {
 	// connected: the stream brought something. current is when the plan was last known to be the newest.
 	connected bool
 	current   time.Time
-	// work wakes the applying goroutine, report the reporting one, keep the writing one; each has room for one.
-	work, report, keep chan struct{}
+	// work wakes the applying goroutine, keep the writing one, and these the reporting one: obeys when what the node obeys is
+	// news, report when its status may be. Each has room for one.
+	work, keep, obeys, report chan struct{}
 
 	// kept is the plan on disk; it belongs to the writing goroutine.
 	kept *folded
@@ -59,7 +60,7 @@ func Run(ctx context.Context, o Options, h Handler) error {
 	if err != nil {
 		return err
 	}
-	l := &loop{o: o, h: h, creds: creds, managers: managers{name: o.Name, given: given}, wanted: &folded{}, applied: &folded{}, work: make(chan struct{}, 1), report: make(chan struct{}, 1), keep: make(chan struct{}, 1)}
+	l := &loop{o: o, h: h, creds: creds, managers: managers{name: o.Name, given: given}, wanted: &folded{}, applied: &folded{}, work: make(chan struct{}, 1), keep: make(chan struct{}, 1), obeys: make(chan struct{}, 1), report: make(chan struct{}, 1)}
 	l.setConnected(false)
 	o.Progress.follow(l)
 	l.restore(ctx)
@@ -262,6 +263,7 @@ func (l *loop) applyWanted(ctx context.Context) error {
 	if same {
 		return err // it was said already
 	}
+	signal(l.obeys)
 	signal(l.report)
 	if err != nil {
 		l.o.Log.Error("cannot apply the plan", "revision", f.revision, "error", err)
@@ -316,12 +318,13 @@ func (l *loop) take(up *apiv1.PlanUpdate) error {
 	next, changed, err := l.wanted.with(up)
 	if err != nil {
 		l.fault = err.Error()
+		signal(l.obeys)
 		signal(l.report)
 		return err
 	}
 	if caughtUp := l.applied == l.wanted; !changed && caughtUp && l.wanted.epoch == next.epoch {
 		l.wanted, l.applied = next, next
-		signal(l.report)
+		signal(l.obeys)
 		return nil
 	}
 	l.wanted = next

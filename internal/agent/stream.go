@@ -140,7 +140,12 @@ func (l *loop) fresh(up *apiv1.PlanUpdate) bool {
 	return l.wanted.refuses(up) == nil
 }
 
-// reportAll sends reports and answers; it is the only sender while the stream is up.
+// statusPace is how long a change waits before a status tells of it. A status of many members costs the node, its manager and
+// the leader far more than what caused it, and changes come in crowds; what somebody waits for is sent without one.
+const statusPace = 150 * time.Millisecond
+
+// reportAll sends reports and answers; it is the only sender while the stream is up. What the node obeys, what its checks
+// came to, and answers are sent at once; a status follows when something changed, and every StatusInterval.
 func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *apiv1.PlanUpdate) {
 	tick := l.o.Clock.After(l.o.StatusInterval)
 	var judged <-chan struct{}
@@ -151,12 +156,26 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *a
 		judged = l.o.Verdicts.Changed()
 	}
 	var last said
+	var due <-chan time.Time // a status is; nil: nothing changed since the last one
 	for {
 		var r *apiv1.NodeReport
 		select {
 		case <-judged:
 			r = l.verdicts(false)
+		case <-l.obeys:
+			r = l.ack()
+		case q := <-questions:
+			r = l.ack()
+			l.answer(r, q)
 		case <-l.report:
+			if due == nil && last.report != nil {
+				due = l.o.Clock.After(statusPace)
+			}
+			if due != nil {
+				continue
+			}
+			r = l.nodeReport()
+		case <-due:
 			r = l.nodeReport()
 		case <-tick:
 			tick = l.o.Clock.After(l.o.StatusInterval)
@@ -164,9 +183,6 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *a
 			if l.o.Quiet && last.covers(r, l.o.Clock.Now()) {
 				continue
 			}
-		case q := <-questions:
-			r = l.nodeReport()
-			l.answer(r, q)
 		case <-ctx.Done():
 			return
 		}
@@ -174,17 +190,32 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *a
 			return // Receive tells why
 		}
 		if r.GetStatus() != nil {
-			last = said{r, l.o.Clock.Now()}
+			last, due = said{r, l.o.Clock.Now()}, nil
 		}
 	}
+}
+
+// ack is a report of what the node obeys.
+func (l *loop) ack() *apiv1.NodeReport {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return &apiv1.NodeReport{SyncedRevision: l.syncedLocked(), Epoch: l.wanted.epoch}
+}
+
+// syncedLocked is the revision that the node obeys.
+func (l *loop) syncedLocked() int64 {
+	if l.applied.epoch < l.wanted.epoch && l.applied.revision > l.wanted.revision {
+		return 0 // the managers' state was restored, and revisions began anew: what it obeys has none of them
+	}
+	return l.applied.revision
 }
 
 // verdicts is a report of what this node's checks came to, and of nothing that takes time to find out.
 func (l *loop) verdicts(all bool) *apiv1.NodeReport {
 	h := convert.ToHealth(l.o.Verdicts.Take(all))
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return &apiv1.NodeReport{SyncedRevision: l.applied.revision, Epoch: l.wanted.epoch, Health: h}
+	r := l.ack()
+	r.Health = h
+	return r
 }
 
 // heard passes on what hosts came to.
@@ -221,7 +252,7 @@ func (l *loop) answer(r *apiv1.NodeReport, up *apiv1.PlanUpdate) {
 	}
 }
 
-// nodeReport is the newest report.
+// nodeReport is the newest report, with a status.
 func (l *loop) nodeReport() *apiv1.NodeReport {
 	st := l.h.Status()
 	if st == nil {
@@ -229,10 +260,7 @@ func (l *loop) nodeReport() *apiv1.NodeReport {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	synced := l.applied.revision
-	if l.applied.epoch < l.wanted.epoch && synced > l.wanted.revision {
-		synced = 0 // the managers' state was restored, and revisions began anew: what it obeys has none of them
-	}
+	synced := l.syncedLocked()
 	st.Name, st.Role, st.Version, st.SyncedRevision = l.o.Name, l.o.Role, l.o.Version, synced
 	if l.fault != "" {
 		st.Error = l.fault
