@@ -102,6 +102,9 @@ func (m *Manager) createAccess(ctx context.Context, req *apiv1.CreateAccessReque
 	}
 	term.writing.Lock()
 	defer term.writing.Unlock()
+	if tenant := req.GetTenant(); tenant != "" && !m.view.hasTenant(tenant) {
+		return token.Access{}, nil, invalid{[]lb.Violation{{Field: "tenant", Value: tenant, Allowed: "must be the name of a Tenant, and there is none of this name"}}}
+	}
 	now := m.o.Clock.Now()
 	if n := len(m.view.accessAt(now)); n >= maxAccess {
 		return token.Access{}, nil, invalid{[]lb.Violation{{Field: "access tokens", Value: strconv.Itoa(n), Allowed: "must be at most " + strconv.Itoa(maxAccess) + ": revoke some"}}}

@@ -3,6 +3,7 @@ package manager_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/store"
 )
 
@@ -80,4 +82,56 @@ func TestNoMemberTakesARevokedToken(t *testing.T) {
 func version(ctx context.Context, c shuntv1connect.ManagerClient) error {
 	_, err := c.Version(ctx, connect.NewRequest(&apiv1.VersionRequest{}))
 	return err
+}
+
+// TestAllAccessEndsWithItsTenant: certificates and ID tokens of a tenant that has no object let nobody in, and the streams
+// that they opened end. Its services may stay without one: they are the operator's to change.
+func TestAllAccessEndsWithItsTenant(t *testing.T) {
+	d := startDex(t)
+	var out lines
+	at := clock.NewFake(time.Now())
+	r := newRigOf(t, rig{clock: at, oidc: d.verifier(at, &out)})
+	r.apply(network(), hostNode(1), tenant("shop", 0))
+	ann := d.idToken("shunt", "ann")
+	eventually(t, at, func() error { return get(t, r.bearer(ann)) })
+	callers := map[string]shuntv1connect.ManagerClient{
+		"oidc ann@example.org": r.bearer(ann),
+		"somebody":             shuntv1connect.NewManagerClient(r.httpClient(r.certified(subject("tenant", "shop"))), "https://"+r.addr),
+	}
+	streams := map[string]*connect.ServerStreamForClient[apiv1.WatchResponse]{}
+	for who, c := range callers {
+		s, err := c.Watch(t.Context(), connect.NewRequest(&apiv1.WatchRequest{}))
+		if err != nil || !s.Receive() {
+			t.Fatalf("%s: watch: %v %v", who, err, s.Err())
+		}
+		streams[who] = s
+	}
+	r.delete("Tenant", "shop")
+	r.apply(ofTenant("shop-web", "shop", 10))
+	for who, s := range streams {
+		for s.Receive() {
+		}
+		if err := s.Err(); connect.CodeOf(err) != connect.CodePermissionDenied || !strings.Contains(err.Error(), "the tenant was deleted") {
+			t.Errorf("%s: the stream ended with %v", who, err)
+		}
+		if err := get(t, callers[who]); connect.CodeOf(err) != connect.CodePermissionDenied || !strings.Contains(err.Error(), who+" acts for tenants/shop, which does not exist") {
+			t.Errorf("%s: %v", who, err)
+		}
+		at.Advance(2 * time.Second)
+	}
+	for _, e := range r.refusals(2) {
+		if callers[e.GetWho()] == nil || e.GetRole() != "tenant" || e.GetCall() != "Get" || e.GetRefused() != e.GetWho()+" acts for tenants/shop, which does not exist" {
+			t.Errorf("the audit log has %v", e)
+		}
+	}
+	_, err := r.admin.CreateAccess(t.Context(), connect.NewRequest(&apiv1.CreateAccessRequest{Name: "ann", Role: "tenant", Tenant: "shop"}))
+	if v := violations(t, err); len(v) != 1 || v[0] != "tenant: shop: must be the name of a Tenant, and there is none of this name" {
+		t.Errorf("a token for a tenant without an object: %v", err)
+	}
+	r.apply(tenant("shop", 0))
+	for who, c := range callers {
+		if err := get(t, c); err != nil {
+			t.Errorf("%s, with a Tenant again: %v", who, err)
+		}
+	}
 }

@@ -90,6 +90,7 @@ func TestAccessIsListedAndSwept(t *testing.T) {
 	s := store.NewMemory()
 	at := clock.NewFake(time.Now())
 	r := newRigAt(t, s, at)
+	r.apply(tenant("shop", 0))
 	r.access("b", "tenant", "shop", time.Hour)
 	r.access("a", "admin", "", 2*time.Hour)
 	list := func() string {

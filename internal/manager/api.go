@@ -111,7 +111,10 @@ func fault(err error) error {
 	var na noAccess
 	var refusal *connect.Error
 	var unled notLeading
+	var over overReach
 	switch {
+	case errors.As(err, &over):
+		return overReach{fault(over.says), over.cause}
 	case errors.As(err, &refusal):
 		return refusal
 	case errors.As(err, &unled) && !errors.Is(err, context.Canceled):

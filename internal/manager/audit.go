@@ -3,6 +3,9 @@ package manager
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"path"
@@ -84,6 +87,26 @@ func (m *Manager) logAudit(e *apiv1.AuditEntry) {
 	}
 	m.o.Log.Warn("audit: refused", append(args, "refused", e.GetRefused(), "count", e.GetCount())...)
 }
+
+// badCertificate notes a handshake that failed because the client's certificate is not good. What stands in the
+// certificate is what its owner says.
+func (m *Manager) badCertificate(from net.Addr, bad *tls.CertificateVerificationError) {
+	why, invalid, stranger := bad.Err.Error(), x509.CertificateInvalidError{}, x509.UnknownAuthorityError{}
+	switch {
+	case errors.As(bad.Err, &invalid) && invalid.Reason == x509.Expired:
+		why = "it has expired, or is not valid yet" // without the time, so that equal refusals are equal
+	case errors.As(bad.Err, &stranger):
+		why = "it is not of the cluster's CA"
+	}
+	said := ""
+	if certs := bad.UnverifiedCertificates; len(certs) > 0 {
+		said = certs[0].Subject.CommonName
+	}
+	m.audited(&apiv1.AuditEntry{Who: identity{}.who(), From: from.String(), Call: callHandshake, Refused: fmt.Sprintf("certificate of %q: %s", said, why)})
+}
+
+// callHandshake stands for the call of who does not come as far as one.
+const callHandshake = "TLS"
 
 // maxLogged bounds the objects in one line of the log.
 const maxLogged = 20

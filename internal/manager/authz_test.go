@@ -137,9 +137,34 @@ func TestForeignCertificatesAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := shuntv1connect.NewManagerClient(r.httpClient(r.as(other, "admin", "admin")), "https://"+r.addr)
+	foreign := r.as(other, "admin", "admin")
+	// It is shown though the manager asks for others.
+	foreign.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &foreign.Certificates[0], nil }
+	m := shuntv1connect.NewManagerClient(r.httpClient(foreign), "https://"+r.addr)
 	if _, err := m.Get(t.Context(), connect.NewRequest(&apiv1.GetRequest{Kind: "Node"})); err == nil {
 		t.Error("a certificate of another CA was accepted")
+	}
+	cert, key, err := r.ca().Client("ann", "admin", time.Minute, time.Now().Add(-time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := &tls.Config{RootCAs: r.ca().Pool(), ServerName: pki.ServerName, Certificates: []tls.Certificate{pair}}
+	if err := get(t, shuntv1connect.NewManagerClient(r.httpClient(late), "https://"+r.addr)); err == nil {
+		t.Error("a certificate that has expired was accepted")
+	}
+	// The client may try more than once.
+	found := map[string]bool{}
+	for _, e := range r.refusals(2) {
+		found[e.GetRefused()] = e.GetCall() == "TLS" && e.GetWho() == "nobody" && strings.HasPrefix(e.GetFrom(), "127.")
+	}
+	for _, want := range []string{`certificate of "admin": it is not of the cluster's CA`, `certificate of "ann": it has expired, or is not valid yet`} {
+		if !found[want] {
+			t.Errorf("the audit log has %v, not %q", found, want)
+		}
 	}
 }
 

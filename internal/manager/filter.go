@@ -33,6 +33,8 @@ type filter struct {
 	// gets takes out of an answer what the tenant may not know. Messages below the answer itself are shared: they are
 	// replaced, never changed. False means that nothing is left that is worth an answer in a stream.
 	gets func(s *scope, req, res proto.Message) (bool, error)
+	// names is the one object that a request is for, if an answer about another's says nothing at all.
+	names func(proto.Message) ref
 }
 
 // filters are of all procedures that tenants may call: one that is not here answers no tenant.
@@ -45,12 +47,20 @@ var filters = map[string]filter{
 	}},
 	shuntv1connect.ManagerWatchProcedure: {gets: func(s *scope, _, res proto.Message) (bool, error) {
 		return s.changes(res.(*apiv1.WatchResponse)), nil
+	}, names: func(req proto.Message) ref {
+		r := req.(*apiv1.WatchRequest)
+		return ref{lb.Kind(r.GetKind()), r.GetName()}
 	}},
 	shuntv1connect.ManagerStatusProcedure: {gets: func(s *scope, req, res proto.Message) (bool, error) {
 		return s.status(req.(*apiv1.StatusRequest), res.(*apiv1.StatusResponse))
+	}, names: func(req proto.Message) ref {
+		return ref{lb.KindService, req.(*apiv1.StatusRequest).GetService()}
 	}},
 	shuntv1connect.ManagerEventsProcedure: {gets: func(s *scope, _, res proto.Message) (bool, error) {
 		return s.events(res.(*apiv1.EventsResponse)), nil
+	}, names: func(req proto.Message) ref {
+		r := req.(*apiv1.EventsRequest)
+		return ref{lb.Kind(r.GetKind()), r.GetName()}
 	}},
 	shuntv1connect.ManagerTraceProcedure: {
 		asks: func(s *scope, req proto.Message) error { return s.vip(req.(*apiv1.TraceRequest).GetVip()) },
@@ -66,7 +76,7 @@ var filters = map[string]filter{
 func (s *scope) objects(req *apiv1.GetRequest, res *apiv1.GetResponse) (bool, error) {
 	res.Objects = only(res.GetObjects(), s.sees)
 	if req.GetName() != "" && len(res.Objects) == 0 {
-		return false, fault(notFound{ref{lb.Kind(req.GetKind()), req.GetName()}})
+		return false, s.missing(ref{lb.Kind(req.GetKind()), req.GetName()})
 	}
 	return true, nil
 }
@@ -133,7 +143,7 @@ func (s *scope) status(req *apiv1.StatusRequest, res *apiv1.StatusResponse) (boo
 	res.Placements = only(res.GetPlacements(), func(p *apiv1.VIPPlacement) bool { return own[p.GetService()] })
 	res.Leader = ""
 	if req.GetNode() != "" && len(res.Nodes) == 0 {
-		return false, fault(notFound{ref{lb.KindNode, req.GetNode()}})
+		return false, s.missing(ref{lb.KindNode, req.GetNode()})
 	}
 	return true, nil
 }
@@ -156,12 +166,21 @@ func (s *scope) vip(text string) error {
 	}
 	s.view.mu.RLock()
 	defer s.view.mu.RUnlock()
+	taken := false
 	for _, svc := range s.view.state.Services {
-		if svc.Tenant == s.tenant && slices.Contains(svc.VIPs, addr) {
+		switch {
+		case !slices.Contains(svc.VIPs, addr):
+		case svc.Tenant == s.tenant:
 			return nil
+		default:
+			taken = true
 		}
 	}
-	return connect.NewError(connect.CodeNotFound, fmt.Errorf("vip: %s: no service of tenant %s has it", addr, s.tenant))
+	none := connect.NewError(connect.CodeNotFound, fmt.Errorf("vip: %s: no service of tenant %s has it", addr, s.tenant))
+	if taken {
+		return overReach{none, "it is another tenant's"}
+	}
+	return none
 }
 
 var errMoved = errors.New("the VIP has passed to another tenant meanwhile")

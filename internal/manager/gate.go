@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/http"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -127,10 +126,38 @@ func (g gate) admit(r *http.Request, procedure string) (identity, *connect.Error
 	if err == nil && id.cert != nil && !own && g.view.revokedCert(id.cert) {
 		err = denied("node %s was deleted: it needs a new join token", id.name)
 	}
+	if err == nil {
+		err = g.tenancy(r.Context(), id)
+	}
 	if err != nil {
 		err = g.refused(id, procedure, cause, err)
 	}
 	return id, err
+}
+
+// tenancy refuses whoever acts for a tenant that has no object, by whatever they proved who they are: with the object ends
+// all access. Services of a tenant without an object are the operator's to change.
+func (d *door) tenancy(ctx context.Context, id identity) *connect.Error {
+	if id.role != pki.RoleTenant {
+		return nil
+	}
+	// What is there here may have been deleted elsewhere. Who has a token has waited for that already.
+	if id.via != viaToken && d.view.hasTenant(id.tenant) {
+		if err := d.current(ctx); err != nil {
+			return connect.NewError(connect.CodeUnavailable, err)
+		}
+	}
+	if !d.view.hasTenant(id.tenant) {
+		return denied("%s acts for tenants/%s, which does not exist", id.who(), id.tenant)
+	}
+	return nil
+}
+
+// hasTenant tells whether a tenant has an object.
+func (v *view) hasTenant(name string) bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.state.Tenants[name] != nil
 }
 
 // identify reads who calls. cause is for the audit log only: what a refusal does not tell.
@@ -259,61 +286,4 @@ func (g gate) refuse(w http.ResponseWriter, r *http.Request, err *connect.Error)
 		status = http.StatusServiceUnavailable
 	}
 	http.Error(w, err.Message(), status)
-}
-
-// Causes of the end of a call's context.
-var (
-	errRevoked = connect.NewError(connect.CodeUnauthenticated, errors.New("the access token was revoked"))
-	errExpired = connect.NewError(connect.CodeUnauthenticated, errors.New("the access token has expired"))
-)
-
-// leash ends a call with the token that it was made with: a stream does not outlive what opened it.
-func (d *door) leash(ctx context.Context, id identity) (context.Context, func()) {
-	if id.expires.IsZero() {
-		return ctx, func() {}
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	l := &leash{id.token, id.expires, d.clock, cancel}
-	if id.token != "" {
-		d.view.subscribe(l)
-		if d.view.access(id.token) == nil {
-			l.gone()
-		}
-	}
-	go func() {
-		select {
-		case <-d.clock.After(id.expires.Sub(d.clock.Now())):
-			cancel(errExpired)
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() {
-		if id.token != "" {
-			d.view.unsubscribe(l)
-		}
-		cancel(nil)
-	}
-}
-
-type leash struct {
-	token   string
-	expires time.Time
-	clock   clock.Clock
-	cancel  context.CancelCauseFunc
-}
-
-// note implements subscriber.
-func (l *leash) note(c change) {
-	if slices.Contains(c.revoked, l.token) {
-		l.gone()
-	}
-}
-
-// gone ends the call because its token is not stored any more: what has expired is swept away.
-func (l *leash) gone() {
-	if l.clock.Now().Before(l.expires) {
-		l.cancel(errRevoked)
-	} else {
-		l.cancel(errExpired)
-	}
 }

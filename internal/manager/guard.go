@@ -37,6 +37,7 @@ func (g guard) unary(ctx context.Context, req connect.AnyRequest, next connect.U
 	}
 	ask, _ := req.Any().(proto.Message)
 	s := g.scope(id)
+	g.reached(s, f, procedure, ask)
 	if f.asks != nil {
 		if err := f.asks(s, ask); err != nil {
 			return nil, err
@@ -115,11 +116,11 @@ func (g guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.S
 			if !known {
 				return g.judged(id, procedure, denied("role tenant may not call %s", path.Base(procedure)))
 			}
-			conn = &scopedConn{StreamingHandlerConn: conn, filter: f, scope: g.scope(id)}
+			conn = &scopedConn{StreamingHandlerConn: conn, guard: g, filter: f, scope: g.scope(id)}
 		}
 		err := next(ctx, conn)
-		if cause := context.Cause(ctx); errors.Is(cause, errRevoked) || errors.Is(cause, errExpired) {
-			return cause
+		if end := snapped(ctx); end != nil {
+			return end
 		}
 		return g.judged(id, procedure, err)
 	}
@@ -128,6 +129,7 @@ func (g guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.S
 // scopedConn is a stream to a tenant.
 type scopedConn struct {
 	connect.StreamingHandlerConn
+	guard  guard
 	filter filter
 
 	mu    sync.Mutex
@@ -143,6 +145,7 @@ func (c *scopedConn) Receive(m any) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.req, _ = m.(proto.Message)
+	c.guard.reached(c.scope, c.filter, c.Spec().Procedure, c.req)
 	if c.filter.asks == nil {
 		return nil
 	}
@@ -161,9 +164,23 @@ func (c *scopedConn) Send(m any) error {
 	return c.StreamingHandlerConn.Send(m)
 }
 
+// reached notes a question for another's object whose answer is as empty as that about nothing.
+func (g guard) reached(s *scope, f filter, procedure string, req proto.Message) {
+	if f.names == nil {
+		return
+	}
+	r := f.names(req)
+	if cause := s.hidden(r); cause != "" {
+		_ = g.refused(s.identity, procedure, cause, connect.NewError(connect.CodeNotFound, notFound{r}))
+	}
+}
+
 // judged notes an error of the API that is a refusal, and returns what the caller hears.
 func (g guard) judged(id identity, procedure string, err error) error {
 	var refusal *connect.Error
+	if over := (overReach{}); errors.As(err, &over) && errors.As(over.says, &refusal) {
+		return g.refused(id, procedure, over.cause, refusal)
+	}
 	if !errors.As(err, &refusal) {
 		return err
 	}

@@ -31,13 +31,15 @@ type handshakes struct {
 	cfg   *tls.Config
 	turns *turns
 	ready chan net.Conn
+	// refused is told of client certificates that are no good.
+	refused func(from net.Addr, err *tls.CertificateVerificationError)
 
 	ctx context.Context
 	end context.CancelCauseFunc
 }
 
-func newHandshakes(l net.Listener, cfg *tls.Config) *handshakes {
-	h := &handshakes{Listener: l, cfg: cfg, turns: newTurns(runtime.GOMAXPROCS(0)), ready: make(chan net.Conn)}
+func newHandshakes(l net.Listener, cfg *tls.Config, refused func(net.Addr, *tls.CertificateVerificationError)) *handshakes {
+	h := &handshakes{Listener: l, cfg: cfg, turns: newTurns(runtime.GOMAXPROCS(0)), ready: make(chan net.Conn), refused: refused}
 	h.ctx, h.end = context.WithCancelCause(context.Background())
 	go h.acceptAll()
 	return h
@@ -69,8 +71,11 @@ func (h *handshakes) acceptAll() {
 func (h *handshakes) shake(raw net.Conn) {
 	turn := &turnConn{Conn: raw, turns: h.turns}
 	conn := tls.Server(turn, h.cfg)
-	conn.HandshakeContext(h.ctx)
+	err := conn.HandshakeContext(h.ctx)
 	turn.over()
+	if bad := new(tls.CertificateVerificationError); errors.As(err, &bad) {
+		h.refused(raw.RemoteAddr(), bad)
+	}
 	select {
 	case h.ready <- conn:
 	case <-h.ctx.Done():

@@ -173,7 +173,7 @@ func TestOIDC(t *testing.T) {
 	var out lines
 	at := clock.NewFake(time.Now())
 	r := newRigOf(t, rig{clock: at, oidc: d.verifier(at, &out)})
-	r.apply(network(), hostNode(1), ofTenant("shop-web", "shop", 10), ofTenant("media-web", "media", 20))
+	r.apply(network(), hostNode(1), tenant("shop", 0), ofTenant("shop-web", "shop", 10), ofTenant("media-web", "media", 20))
 	bob, ann := d.idToken("shunt", "bob"), d.idToken("shunt", "ann")
 	eventually(t, at, func() error { return get(t, r.bearer(bob)) })
 	if err := applyAs(t, r.bearer(bob), network()); err != nil {

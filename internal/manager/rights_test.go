@@ -6,7 +6,10 @@ import (
 	"crypto/tls"
 	"crypto/x509/pkix"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +17,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/store"
 )
 
@@ -57,31 +61,74 @@ func procedures() []string {
 	return out
 }
 
+// callers are everybody who may call, by role, and some whose certificates do not say clearly whom they are for.
+var callers = map[string]func(*rig) *tls.Config{
+	"nobody":         func(r *rig) *tls.Config { return r.as(nil, "", "none") },
+	"tenant":         func(r *rig) *tls.Config { return r.certified(subject("tenant", "shop")) },
+	"admin":          withRole("admin"),
+	"viewer":         withRole("viewer"),
+	"mux":            withRole("mux"),
+	"host":           withRole("host"),
+	"manager":        withRole("manager"),
+	"root":           withRole("root"),
+	"":               withRole(""),
+	"tenant of none": withRole("tenant"),
+	"tenant of two":  func(r *rig) *tls.Config { return r.certified(subject("tenant", "shop", "media")) },
+	"tenant of one that is not there": func(r *rig) *tls.Config {
+		return r.certified(subject("tenant", "gone"))
+	},
+	"two roles": func(r *rig) *tls.Config {
+		return r.certified(pkix.Name{CommonName: "somebody", OrganizationalUnit: []string{"admin", "viewer"}})
+	},
+}
+
+func withRole(role string) func(*rig) *tls.Config {
+	return func(r *rig) *tls.Config { return r.as(r.ca(), "somebody", role) }
+}
+
+func subject(role string, tenants ...string) pkix.Name {
+	return pkix.Name{CommonName: "somebody", OrganizationalUnit: []string{role}, Organization: tenants}
+}
+
 // TestEveryProcedureHasItsRoles calls everything as everybody. What is refused by the gate has not been read: the body
-// is no message, and whoever passes hears that instead.
+// is no message, and whoever passes hears that instead. Each refusal is in the audit log: who, what call, from where, and why.
 func TestEveryProcedureHasItsRoles(t *testing.T) {
-	r := newRig(t, store.NewMemory())
-	ca := r.ca()
-	who := map[string]*tls.Config{"nobody": r.as(nil, "", "none"), "tenant": r.certified(pkix.Name{CommonName: "ann", OrganizationalUnit: []string{"tenant"}, Organization: []string{"shop"}})}
-	for _, role := range []string{"admin", "viewer", "mux", "host", "manager", "root", ""} {
-		who[role] = r.as(ca, "somebody", role)
-	}
-	// Certificates that do not say clearly whom they are for.
-	who["tenant of none"] = r.as(ca, "ann", "tenant")
-	who["two roles"] = r.certified(pkix.Name{CommonName: "ann", OrganizationalUnit: []string{"admin", "viewer"}})
-	who["tenant of two"] = r.certified(pkix.Name{CommonName: "ann", OrganizationalUnit: []string{"tenant"}, Organization: []string{"shop", "media"}})
-	for role := range who {
-		hc := r.httpClient(who[role])
-		for _, procedure := range procedures() {
-			roles, ruled := mayCall[procedure]
-			if !ruled {
-				t.Fatalf("%s has no rule: say in rights who may call it, and here", procedure)
+	for role, config := range callers {
+		t.Run(role, func(t *testing.T) {
+			r := newRigAt(t, store.NewMemory(), clock.System{})
+			r.apply(tenant("shop", 0), tenant("media", 0))
+			hc, refused := r.httpClient(config(r)), map[string]string{}
+			for _, procedure := range procedures() {
+				roles, ruled := mayCall[procedure]
+				if !ruled {
+					t.Fatalf("%s has no rule: say in rights who may call it, and here", procedure)
+				}
+				may := slices.Contains(strings.Fields(roles), role)
+				got, said := passes(t, hc, r.addr, procedure)
+				if got != may {
+					t.Errorf("%s: passes the gate: %v, want %v", procedure, got, may)
+				}
+				if !got {
+					refused[path.Base(procedure)] = said
+				}
 			}
-			may := slices.Contains(strings.Fields(roles), role)
-			if got := passes(t, hc, r.addr, procedure); got != may {
-				t.Errorf("%s as %q: passes the gate: %v, want %v", procedure, role, got, may)
+			for _, e := range r.refusals(len(refused)) {
+				who, as := "somebody", certificateRoles[role]
+				if role == "nobody" {
+					who = "nobody"
+				}
+				if said := refused[e.GetCall()]; said == "" || e.GetRefused() != said {
+					t.Errorf("%s: the audit log says %q, the caller heard %q", e.GetCall(), e.GetRefused(), said)
+				}
+				if from, _, err := net.SplitHostPort(e.GetFrom()); err != nil || e.GetWho() != who || e.GetRole() != as || !strings.HasPrefix(from, "127.") || e.GetCount() != 1 {
+					t.Errorf("%s: the audit log has who %q, role %q, from %q, %d times, want %q, %q", e.GetCall(), e.GetWho(), e.GetRole(), e.GetFrom(), e.GetCount(), who, as)
+				}
+				delete(refused, e.GetCall())
 			}
-		}
+			for call, said := range refused {
+				t.Errorf("%s was refused (%s), and is not in the audit log", call, said)
+			}
+		})
 	}
 	for procedure := range mayCall {
 		if !slices.Contains(procedures(), procedure) {
@@ -90,8 +137,14 @@ func TestEveryProcedureHasItsRoles(t *testing.T) {
 	}
 }
 
-// passes tells whether a call gets through the gate.
-func passes(t *testing.T, hc *http.Client, addr, procedure string) bool {
+// certificateRoles are what callers' certificates say.
+var certificateRoles = map[string]string{
+	"admin": "admin", "viewer": "viewer", "mux": "mux", "host": "host", "manager": "manager", "root": "root", "tenant": "tenant",
+	"tenant of none": "tenant", "tenant of two": "tenant", "tenant of one that is not there": "tenant",
+}
+
+// passes tells whether a call gets through the gate, and what the caller hears who does not.
+func passes(t *testing.T, hc *http.Client, addr, procedure string) (passes bool, said string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -104,14 +157,18 @@ func passes(t *testing.T, hc *http.Client, addr, procedure string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res.Body.Close()
+	defer res.Body.Close()
 	switch res.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return false
+		text, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return false, strings.TrimSpace(string(text))
 	case http.StatusUnsupportedMediaType, http.StatusNotFound:
 		// The service has it, or is not served by this manager yet: nobody below the gate refused.
-		return true
+		return true, ""
 	}
 	t.Fatalf("%s: status %s", procedure, res.Status)
-	return false
+	return false, ""
 }

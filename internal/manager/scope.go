@@ -1,7 +1,6 @@
 package manager
 
 import (
-	"context"
 	"errors"
 
 	"connectrpc.com/connect"
@@ -61,7 +60,7 @@ func (id identity) mayPut(old *record, o lb.Object) error {
 	case shared || tenant != id.tenant:
 		return denied("%s: tenant: %q: must be %q", at, tenant, id.tenant)
 	case old != nil && !id.ownsRecord(old):
-		return overReach{connect.NewError(connect.CodeAlreadyExists, errors.New(at+": the name is taken, choose another"))}
+		return overReach{connect.NewError(connect.CodeAlreadyExists, errors.New(at+": the name is taken, choose another")), whose(old)}
 	}
 	return nil
 }
@@ -72,25 +71,47 @@ func (id identity) mayDelete(old *record, r ref) error {
 	case id.role != pki.RoleTenant || old == nil:
 		return nil // what is not there is refused by whoever looks for it
 	case !id.sees(old.filled()):
-		return overReach{notFound{r}}
+		return overReach{notFound{r}, whose(old)}
 	case r.kind == lb.KindTenant || !id.ownsRecord(old):
 		return denied("%s: role tenant may not delete it", lb.Ref(r.kind, r.name))
 	}
 	return nil
 }
 
-// overReach is a refusal that does not say it is one: of a write to another tenant's object.
-type overReach struct{ says error }
+// overReach is a refusal that does not say it is one: of a call for what is another's.
+type overReach struct {
+	says error
+	// cause is for the audit log only.
+	cause string
+}
 
 func (e overReach) Error() string { return e.says.Error() }
 
 func (e overReach) Unwrap() error { return e.says }
 
-// overReach notes such a refusal. Others are noted by their code.
-func (m *Manager) overReach(ctx context.Context, err error) {
-	if over := (overReach{}); errors.As(err, &over) {
-		e := m.auditEntry(ctx)
-		e.Refused = over.Error() + " (it is another tenant's)"
-		m.audited(e)
+// whose says to whom an object belongs that a tenant does not see.
+func whose(r *record) string {
+	if tenant, _ := tenantOf(r.filled()); tenant == "" {
+		return "it is the operator's"
 	}
+	return "it is another tenant's"
+}
+
+// missing is what a tenant hears of an object that it does not see, whether it is there or not.
+func (s *scope) missing(r ref) error {
+	says := fault(notFound{r})
+	if cause := s.hidden(r); cause != "" {
+		return overReach{says, cause}
+	}
+	return says
+}
+
+// hidden says whose an object is that is there, and that the tenant does not see; it is empty otherwise.
+func (s *scope) hidden(r ref) string {
+	s.view.mu.RLock()
+	defer s.view.mu.RUnlock()
+	if rec := s.view.records[r]; rec != nil && !s.sees(rec.filled()) {
+		return whose(rec)
+	}
+	return ""
 }

@@ -26,6 +26,7 @@ func TestNoSecretIsToldToAnybody(t *testing.T) {
 	var out lines
 	r := newRigOf(t, rig{log: out.logger()})
 	r.apply(network(), hostNode(1), muxNode(1), ofTenant("shop-web", "shop", 10))
+	r.apply(tenant("shop", 0))
 	access, join := r.access("ci", "tenant", "shop", 0), r.token("mux1", "mux")
 	var told strings.Builder
 	tell := func(err error) {

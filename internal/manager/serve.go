@@ -67,7 +67,7 @@ func (m *Manager) Serve(ctx context.Context, l net.Listener) error {
 		ErrorLog:          log.New(logWriter{m.o.Log}, "", 0),
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(newHandshakes(l, srv.TLSConfig)) }()
+	go func() { failed <- srv.Serve(newHandshakes(l, srv.TLSConfig, m.badCertificate)) }()
 	var cause error
 	select {
 	case err := <-failed:

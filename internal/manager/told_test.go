@@ -1,6 +1,8 @@
 package manager_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -106,9 +108,78 @@ func TestMaskedRefusalsAreAudited(t *testing.T) {
 	for _, e := range r.refusals(2) {
 		got = append(got, e.GetCall()+" "+e.GetRefused())
 	}
-	want := []string{"Delete services/media-web: not found (it is another tenant's)", "Apply already_exists: services/media-web: the name is taken, choose another (it is another tenant's)"}
+	want := []string{"Delete services/media-web: not found (it is another tenant's)", "Apply services/media-web: the name is taken, choose another (it is another tenant's)"}
 	if !slices.Equal(got, want) {
 		t.Errorf("refusals: %q, want %q", got, want)
+	}
+}
+
+// TestMaskedReadsAreAudited: so does a question for another's object, and one for nothing is none.
+func TestMaskedReadsAreAudited(t *testing.T) {
+	r, ann := shops(t)
+	ctx := t.Context()
+	get := func(kind, name string) error {
+		_, err := ann.Get(ctx, connect.NewRequest(&apiv1.GetRequest{Kind: kind, Name: name}))
+		return err
+	}
+	drained := func(s interface {
+		Receive() bool
+		Err() error
+	}, err error) error {
+		for err == nil && s.Receive() {
+		}
+		return errors.Join(err, s.Err())
+	}
+	asks := []struct {
+		want string
+		ask  func(name, vip string) error
+	}{
+		{"Get services/media-web: not found (it is another tenant's)", func(name, _ string) error { return get("Service", name) }},
+		{"Get policies/media-web: not found (it is another tenant's)", func(name, _ string) error { return get("Policy", name) }},
+		{"Get nodes/media-web: not found (it is the operator's)", func(name, _ string) error { return get("Node", name) }},
+		{"Status nodes/media-web: not found (it is the operator's)", func(name, _ string) error {
+			_, err := ann.Status(ctx, connect.NewRequest(&apiv1.StatusRequest{Node: name}))
+			return err
+		}},
+		{"Status services/media-web: not found (it is another tenant's)", func(name, _ string) error {
+			_, err := ann.Status(ctx, connect.NewRequest(&apiv1.StatusRequest{Service: name}))
+			return err
+		}},
+		{"Trace vip: 203.0.113.20: no service of tenant shop has it (it is another tenant's)", func(_, vip string) error {
+			_, err := ann.Trace(ctx, connect.NewRequest(&apiv1.TraceRequest{Client: "192.0.2.1", Vip: vip, Port: 80, Protocol: "tcp"}))
+			return err
+		}},
+		{"Flows vip: 203.0.113.20: no service of tenant shop has it (it is another tenant's)", func(_, vip string) error {
+			_, err := ann.Flows(ctx, connect.NewRequest(&apiv1.FlowsRequest{Vip: vip}))
+			return err
+		}},
+		{"Events services/media-web: not found (it is another tenant's)", func(name, _ string) error {
+			s, err := ann.Events(ctx, connect.NewRequest(&apiv1.EventsRequest{Kind: "Service", Name: name}))
+			return drained(s, err)
+		}},
+		{"Watch services/media-web: not found (it is another tenant's)", func(name, _ string) error {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			s, err := ann.Watch(ctx, connect.NewRequest(&apiv1.WatchRequest{Kind: "Service", Name: name}))
+			if err == nil && !s.Receive() {
+				return s.Err()
+			}
+			return err
+		}},
+	}
+	media := muxNode(1)
+	media.Name, media.Addresses = "media-web", muxNode(7).Addresses
+	r.apply(media, policy("media-web", "media"))
+	for i, c := range asks {
+		// What is nobody's is answered alike, and not noted.
+		nothing, another := c.ask("nothing", "203.0.113.99"), c.ask("media-web", "203.0.113.20")
+		if connect.CodeOf(nothing) != connect.CodeOf(another) || nothing == nil != (another == nil) {
+			t.Errorf("%s: of nothing %v, of another's %v", c.want, nothing, another)
+		}
+		all := r.refusals(i + 1)
+		if e := all[i]; len(all) != i+1 || e.GetCall()+" "+e.GetRefused() != c.want || e.GetWho() != "token ann" || e.GetRole() != "tenant" || e.GetFrom() == "" {
+			t.Fatalf("the audit log has %v, want %q last", all, c.want)
+		}
 	}
 }
 

@@ -184,7 +184,6 @@ func (m *Manager) write(ctx context.Context, dryRun bool, edit func(*term, *writ
 		if err != nil {
 			if !dryRun {
 				m.overQuota(ctx, err)
-				m.overReach(ctx, err)
 			}
 			return 0, nil, err
 		}

@@ -1,0 +1,89 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"connectrpc.com/connect"
+
+	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/pki"
+)
+
+// Causes of the end of a call's context.
+var (
+	errRevoked  = connect.NewError(connect.CodeUnauthenticated, errors.New("the access token was revoked"))
+	errExpired  = connect.NewError(connect.CodeUnauthenticated, errors.New("the access token has expired"))
+	errNoTenant = connect.NewError(connect.CodePermissionDenied, errors.New("the tenant was deleted"))
+)
+
+// leash ends a call with what it was made with: a stream does not outlive the token that opened it, nor its tenant.
+type leash struct {
+	identity
+	view   *view
+	clock  clock.Clock
+	cancel context.CancelCauseFunc
+}
+
+// leash returns the context of a call of the identity.
+func (d *door) leash(ctx context.Context, id identity) (context.Context, func()) {
+	if id.expires.IsZero() && id.role != pki.RoleTenant {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	l := &leash{id, d.view, d.clock, cancel}
+	d.view.subscribe(l)
+	// What went before the subscription.
+	if id.token != "" && d.view.access(id.token) == nil {
+		l.gone()
+	}
+	if id.role == pki.RoleTenant && !d.view.hasTenant(id.tenant) {
+		cancel(errNoTenant)
+	}
+	if !id.expires.IsZero() {
+		go func() {
+			select {
+			case <-d.clock.After(id.expires.Sub(d.clock.Now())):
+				cancel(errExpired)
+			case <-ctx.Done():
+			}
+		}()
+	}
+	return ctx, func() {
+		d.view.unsubscribe(l)
+		cancel(nil)
+	}
+}
+
+// note implements subscriber.
+func (l *leash) note(c change) {
+	if slices.Contains(c.revoked, l.token) {
+		l.gone()
+	}
+	// The view is locked, and its maps are as the change left them.
+	if l.role == pki.RoleTenant && slices.Contains(c.objects, ref{lb.KindTenant, l.tenant}) && l.view.state.Tenants[l.tenant] == nil {
+		l.cancel(errNoTenant)
+	}
+}
+
+// gone ends the call because its token is not stored any more: what has expired is swept away.
+func (l *leash) gone() {
+	if l.clock.Now().Before(l.expires) {
+		l.cancel(errRevoked)
+	} else {
+		l.cancel(errExpired)
+	}
+}
+
+// snapped is why the leash ended a call; nil when it did not.
+func snapped(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	for _, end := range []*connect.Error{errRevoked, errExpired, errNoTenant} {
+		if errors.Is(cause, end) {
+			return end
+		}
+	}
+	return nil
+}
