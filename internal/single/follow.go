@@ -12,14 +12,14 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
 	"github.com/shuntlb/shunt/internal/clock"
 )
 
 const (
 	// settle is how long a file must be left alone before it is read: editors write in several steps.
 	settle = 200 * time.Millisecond
+	// patience is how long it may take until it is: where something is written all the time nobody would look else.
+	patience = 10 * settle
 	// retry is the pause before what failed for a passing reason is tried again.
 	retry = time.Second
 )
@@ -60,37 +60,44 @@ func Follow(ctx context.Context, o Options) error {
 	if o.Told == nil {
 		o.Told = func(string, error) {}
 	}
-	// Editors and configuration tools replace files by renaming: only the directory sees that.
-	dir := o.Path
-	if info, err := os.Stat(o.Path); err != nil || !info.IsDir() {
-		dir = filepath.Dir(o.Path)
-	}
-	watcher, err := fsnotify.NewWatcher()
+	watcher, err := newWatch(o.Path)
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", dir, err)
+		return fmt.Errorf("watch %s: %w", o.Path, err)
 	}
 	defer watcher.Close()
-	if err := watcher.Add(dir); err != nil {
-		return fmt.Errorf("watch %s: %w", dir, err)
-	}
 	f := follower{o: o}
 	again := f.attempt(ctx, true)
+	var changed time.Time // the first change that was not looked at; zero when there is none
+	soon := func() {
+		now := o.Clock.Now()
+		if changed.IsZero() {
+			changed = now
+		}
+		if now.Sub(changed) < patience {
+			again = o.Clock.After(settle)
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case _, ok := <-watcher.Events:
 			if !ok {
-				return fmt.Errorf("watch %s: the kernel ended it", dir)
+				return fmt.Errorf("watch %s: the kernel ended it", o.Path)
 			}
-			again = o.Clock.After(settle)
+			soon()
 		case err := <-watcher.Errors:
 			// Events may be lost: look, whatever they were.
-			o.Log.Warn("watching the configuration", "path", dir, "error", err)
-			again = o.Clock.After(settle)
+			o.Log.Warn("watching the configuration", "path", o.Path, "error", err)
+			soon()
 		case <-o.Reload:
+			changed = time.Time{}
+			watcher.refresh()
 			again = f.attempt(ctx, true)
 		case <-again:
+			changed = time.Time{}
+			// First: what changes after the look is seen.
+			watcher.refresh()
 			again = f.attempt(ctx, false)
 		}
 	}

@@ -129,6 +129,100 @@ func TestFollowSymlink(t *testing.T) {
 	b.next("v2")
 }
 
+// TestFollowLinkToElsewhere: the file that a link leads to is edited in place, in a directory of its own.
+func TestFollowLinkToElsewhere(t *testing.T) {
+	b := follow(t, "shunt.yaml", accept)
+	elsewhere := filepath.Join(t.TempDir(), "mine.yaml")
+	b.write(elsewhere, "one")
+	if err := os.Symlink(elsewhere, b.path); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	b.next("one")
+	b.write(elsewhere, "two")
+	b.next("two")
+	other := filepath.Join(t.TempDir(), "other.yaml")
+	b.write(other, "three")
+	if err := errors.Join(os.Symlink(other, b.path+".new"), os.Rename(b.path+".new", b.path)); err != nil {
+		t.Fatal(err)
+	}
+	b.next("three")
+	b.write(other, "four")
+	b.next("four")
+}
+
+// TestFollowReplacedDirectory: a directory that is replaced as a whole, by rename, by removal or by its link, is still followed.
+func TestFollowReplacedDirectory(t *testing.T) {
+	b := follow(t, "conf.d", accept)
+	fill := func(dir, content string) string {
+		t.Helper()
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		b.write(filepath.Join(dir, "a.yaml"), content)
+		return dir
+	}
+	// until skips what is told of the time in which there is no such directory.
+	until := func(want string) {
+		t.Helper()
+		for got := range b.attempts {
+			if got == want {
+				return
+			}
+		}
+	}
+	fill(b.path, "one")
+	b.start()
+	b.next("one")
+	if err := errors.Join(os.Rename(b.path, b.path+".old"), os.Rename(fill(b.path+".new", "two"), b.path)); err != nil {
+		t.Fatal(err)
+	}
+	until("two")
+	b.write(filepath.Join(b.path, "a.yaml"), "three")
+	until("three")
+	if err := os.RemoveAll(b.path); err != nil {
+		t.Fatal(err)
+	}
+	fill(b.path, "four")
+	until("four")
+	b.write(filepath.Join(b.path, "a.yaml"), "five")
+	until("five")
+	if err := errors.Join(os.RemoveAll(b.path), os.Symlink(fill(filepath.Join(t.TempDir(), "x"), "six"), b.path)); err != nil {
+		t.Fatal(err)
+	}
+	until("six")
+	if err := errors.Join(os.Symlink(fill(filepath.Join(t.TempDir(), "y"), "seven"), b.path+".l"), os.Rename(b.path+".l", b.path)); err != nil {
+		t.Fatal(err)
+	}
+	until("seven")
+	b.write(filepath.Join(b.path, "a.yaml"), "eight")
+	until("eight")
+}
+
+// TestFollowBusyDirectory: where something else is written all the time a change is seen nevertheless.
+func TestFollowBusyDirectory(t *testing.T) {
+	b := follow(t, "shunt.yaml", accept)
+	b.write(b.path, "one")
+	b.start()
+	b.next("one")
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for tick := time.NewTicker(settle / 10); ; {
+			select {
+			case <-tick.C:
+				os.WriteFile(filepath.Join(b.dir, "log"), []byte("line"), 0o600)
+			case <-stop:
+				return
+			}
+		}
+	}()
+	b.write(b.path, "two")
+	b.next("two")
+	close(stop)
+	<-stopped
+}
+
 // TestFollowRefused: what is refused is told once and not tried again until the file changes.
 func TestFollowRefused(t *testing.T) {
 	b := follow(t, "shunt.yaml", func(content string) error {
