@@ -27,6 +27,8 @@ import (
 type credentials struct {
 	cert tls.Certificate
 	ca   *x509.Certificate
+	// sessions are those that began with this certificate, good at any manager: another connection needs no signatures.
+	sessions tls.ClientSessionCache
 }
 
 // renewAt is when two thirds of the certificate's life have passed.
@@ -74,7 +76,7 @@ func parseCredentials(content []byte) (*credentials, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &credentials{cert: pair, ca: caCert}, nil
+	return &credentials{cert: pair, ca: caCert, sessions: tls.NewLRUClientSessionCache(1)}, nil
 }
 
 // readToken reads the token file.
@@ -100,7 +102,10 @@ func joinTLS(t token.Token) *tls.Config { return pki.JoinTLS(t.CA) }
 func (c *credentials) clientTLS() *tls.Config {
 	pool := x509.NewCertPool()
 	pool.AddCert(c.ca)
-	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: pki.ServerName, Certificates: []tls.Certificate{c.cert}}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: pki.ServerName, Certificates: []tls.Certificate{c.cert},
+		ClientSessionCache: c.sessions,
+	}
 }
 
 // join gets a certificate for a token, or renews it when the token is empty and cfg carries the present one.

@@ -36,6 +36,8 @@ type managerCert struct {
 	key   crypto.Signer
 	names []string
 	addrs []net.IP
+	// tickets are for who was here before; nil when this manager serves nobody.
+	tickets *tickets
 
 	mu   sync.Mutex
 	cert *tls.Certificate
@@ -125,6 +127,7 @@ func (c *managerCert) keep(ctx context.Context) {
 		select {
 		case <-c.clock.After(renewEvery):
 			_, _ = c.current() // who needs it next is told
+			c.tickets.renew(c.clock.Now())
 		case <-ctx.Done():
 			return
 		}
@@ -133,15 +136,15 @@ func (c *managerCert) keep(ctx context.Context) {
 
 // server is the API's side of TLS. Clients without a certificate get in to prove themselves otherwise.
 func (c *managerCert) server() *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		NextProtos: []string{"h2", "http/1.1"},
-		ClientAuth: tls.VerifyClientCertIfGiven,
-		ClientCAs:  c.ca.Pool(),
-		// A resumed session would outlive a deleted node's certificate check at the handshake.
-		SessionTicketsDisabled: true,
-		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.current() },
+	cfg := &tls.Config{
+		MinVersion:     tls.VersionTLS13,
+		NextProtos:     []string{"h2", "http/1.1"},
+		ClientAuth:     tls.VerifyClientCertIfGiven,
+		ClientCAs:      c.ca.Pool(),
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.current() },
 	}
+	c.tickets.serve(cfg, c.clock.Now())
+	return cfg
 }
 
 // client is this manager's side of TLS towards another one. The name is always pki.ServerName, whatever address is dialled.

@@ -207,6 +207,7 @@ func (m *Manager) begin(ctx context.Context, now time.Time) error {
 	if m.cert, err = newManagerCert(m.secrets.ca, m.o); err != nil {
 		return err
 	}
+	m.cert.tickets = &tickets{key: m.secrets.storeKey}
 	m.workers.Go(func() { m.cert.keep(m.ctx) })
 	m.transport = m.newTransport()
 	lease, err := m.appear(ctx)
