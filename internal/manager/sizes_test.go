@@ -12,6 +12,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/store"
 )
 
@@ -55,7 +56,7 @@ func squeezed(t *testing.T, text string) io.Reader {
 // TestRequestsAreNoLargerThanNeeded: who may only ask, or change what is a tenant's, cannot make the manager hold much.
 func TestRequestsAreNoLargerThanNeeded(t *testing.T) {
 	r := newRig(t, store.NewMemory())
-	r.apply(network())
+	r.apply(network(), &lb.Tenant{Name: "shop"})
 	viewer, tenant, admin := r.access("v", "viewer", "", 0).Token, r.access("t", "tenant", "shop", 0).Token, r.access("a", "admin", "", 0).Token
 	long := func(n int) string { return `{"kind":"` + strings.Repeat("a", n) + `"}` }
 	objects := `{"objects":[` + strings.Repeat(" ", 9<<20) + `]}`
@@ -100,7 +101,7 @@ func TestFewFaultsAreTold(t *testing.T) {
 // TestTenantsWaitForThemselves: of a tenant's changes two are read at once; a third waits, and nobody else does.
 func TestTenantsWaitForThemselves(t *testing.T) {
 	r := newRig(t, store.NewMemory())
-	r.apply(network())
+	r.apply(network(), &lb.Tenant{Name: "shop"}, &lb.Tenant{Name: "bank"})
 	shop, bank := r.access("s", "tenant", "shop", 0).Token, r.access("b", "tenant", "bank", 0).Token
 	slow := make([]*slowBody, 2)
 	ended := make(chan int, 3)
