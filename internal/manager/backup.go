@@ -4,29 +4,36 @@ import (
 	"bufio"
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/backup"
+	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// backupChunk bounds a message of Backup.
-const backupChunk = 256 << 10
-
-var errBackupRuns = connect.NewError(connect.CodeResourceExhausted, errors.New("another backup is being made by this manager: try again when it has ended"))
+const (
+	// backupChunk bounds a message of Backup.
+	backupChunk = 256 << 10
+	// backupPatience is how long a message may stay unread until the backup is given up: others wait for it.
+	backupPatience = 30 * time.Second
+)
 
 // Backup implements the API. Any member serves it: what was acknowledged before the call is in it.
 func (a api) Backup(ctx context.Context, _ *connect.Request[apiv1.BackupRequest], stream *connect.ServerStream[apiv1.BackupResponse]) error {
 	// One at a time: each holds the whole state in memory until its reader has it.
-	if !a.m.backingUp.TryLock() {
-		return errBackupRuns
+	select {
+	case a.m.backingUp <- struct{}{}:
+	case <-ctx.Done():
+		return fault(context.Cause(ctx))
+	case <-a.m.ctx.Done():
+		return connect.NewError(connect.CodeUnavailable, context.Cause(a.m.ctx))
 	}
-	defer a.m.backingUp.Unlock()
+	defer func() { <-a.m.backingUp }()
 	archive, err := a.m.archive(ctx)
 	if err != nil {
 		return fault(err)
@@ -34,7 +41,12 @@ func (a api) Backup(ctx context.Context, _ *connect.Request[apiv1.BackupRequest]
 	// It has every secret of the cluster: who got it is told whether the stream breaks or not.
 	h := archive.Header
 	a.m.audited(a.m.auditEntry(ctx, fmt.Sprintf("revision %d, epoch %d, %d keys", h.Revision, h.Epoch, h.Keys)))
-	w := bufio.NewWriterSize(chunks{stream}, backupChunk)
+	sending := &writing{response: responseOf(ctx)}
+	defer sending.close()
+	sends, end := context.WithCancel(ctx)
+	defer end()
+	go a.m.endUnread(sends, sending)
+	w := bufio.NewWriterSize(chunks{stream, sending, a.m.o.Clock}, backupChunk)
 	if err := backup.Encode(w, archive); err != nil {
 		return fault(err)
 	}
@@ -44,16 +56,33 @@ func (a api) Backup(ctx context.Context, _ *connect.Request[apiv1.BackupRequest]
 	return nil
 }
 
+// endUnread ends a backup whose caller does not read it, until ctx ends.
+func (m *Manager) endUnread(ctx context.Context, sending *writing) {
+	for {
+		select {
+		case <-m.o.Clock.After(stuckEvery):
+		case <-ctx.Done():
+			return
+		}
+		if sending.under(m.o.Clock.Now()) > backupPatience {
+			sending.abort()
+		}
+	}
+}
+
 // chunks sends what is written in messages of at most backupChunk.
 type chunks struct {
-	stream *connect.ServerStream[apiv1.BackupResponse]
+	stream  *connect.ServerStream[apiv1.BackupResponse]
+	sending *writing
+	clock   clock.Clock
 }
 
 // Write implements io.Writer.
 func (c chunks) Write(b []byte) (n int, err error) {
 	for len(b) > 0 {
 		some := b[:min(len(b), backupChunk)]
-		if err := c.stream.Send(&apiv1.BackupResponse{Chunk: some}); err != nil {
+		err := c.sending.do(c.clock.Now(), func() error { return c.stream.Send(&apiv1.BackupResponse{Chunk: some}) })
+		if err != nil {
 			return n, err
 		}
 		n, b = n+len(some), b[len(some):]

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -21,6 +22,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
 	"github.com/shuntlb/shunt/internal/backup"
+	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/manager"
 	"github.com/shuntlb/shunt/internal/pki"
@@ -257,6 +259,88 @@ func TestRestoredIsTold(t *testing.T) {
 	}
 	if err := stream.Err(); err != nil || !told {
 		t.Errorf("event told %t, %v", told, err)
+	}
+}
+
+// TestUnreadBackup: a backup whose caller does not read holds the next one up for half a minute, not for ever, and none is refused.
+func TestUnreadBackup(t *testing.T) {
+	fake := clock.NewFake(time.Now())
+	r := newRigAt(t, store.NewMemory(), fake)
+	for i := range 8 { // more than a stream's window holds
+		p := &lb.Policy{Name: fmt.Sprintf("p%d", i), Sources: &lb.Sources{Deny: manyPrefixes(50_000)}}
+		lb.SetDefaults(p)
+		r.apply(p)
+	}
+	unread, err := r.admin.Backup(t.Context(), connect.NewRequest(&apiv1.BackupRequest{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unread.Close()
+	if !unread.Receive() {
+		t.Fatal(unread.Err())
+	}
+	next := make(chan error, 1)
+	go func() {
+		_, err := download(t, r.admin)
+		next <- err
+	}()
+	for waits := true; waits; {
+		select {
+		case err = <-next:
+			waits = false
+		case <-time.After(time.Millisecond):
+			fake.Advance(100 * time.Millisecond)
+		}
+	}
+	if err != nil {
+		t.Errorf("the next backup: %v", err)
+	}
+	for unread.Receive() {
+	}
+	if unread.Err() == nil {
+		t.Error("the one that was not read came to its end")
+	}
+}
+
+// TestRestoreIntoAnEmptyDirectory: a directory that somebody made is no hindrance, as long as nothing is in it at the end.
+func TestRestoreIntoAnEmptyDirectory(t *testing.T) {
+	dir := t.TempDir()
+	if err := manager.BuildDataDir(dir, func(*manager.DataDir) error { return nil }); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "pki")); err != nil {
+		t.Error(err)
+	}
+	dir = t.TempDir()
+	err := manager.BuildDataDir(dir, func(*manager.DataDir) error { return os.WriteFile(filepath.Join(dir, "mine"), nil, 0o600) })
+	if err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("a file came meanwhile: %v", err)
+	}
+	if left, err := filepath.Glob(filepath.Join(filepath.Dir(dir), ".*.restore-*")); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %q, %v", left, err)
+	}
+}
+
+// TestRestoreThroughLinks: a data directory may be elsewhere, behind a link.
+func TestRestoreThroughLinks(t *testing.T) {
+	dir := t.TempDir()
+	real, link := filepath.Join(dir, "real"), filepath.Join(dir, "link")
+	if err := os.Symlink("real", link); err != nil {
+		t.Fatal(err)
+	}
+	built := 0
+	build := func(*manager.DataDir) error { built++; return nil }
+	if err := manager.BuildDataDir(link, build); err == nil || !strings.Contains(err.Error(), "leads nowhere") || built != 0 {
+		t.Errorf("to nowhere: %v, built %d times", err, built)
+	}
+	if err := os.Mkdir(real, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := manager.BuildDataDir(link+"/", build); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(real, "pki")); err != nil {
+		t.Error(err)
 	}
 }
 

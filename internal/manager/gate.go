@@ -91,7 +91,7 @@ func (g gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxJoinBytes)
 	}
 	ctx := withIdentity(r.Context(), id)
-	if procedure == shuntv1connect.NodeProtocolSyncProcedure {
+	if procedure == shuntv1connect.NodeProtocolSyncProcedure || procedure == shuntv1connect.ManagerBackupProcedure {
 		ctx = withResponse(ctx, w)
 	}
 	if readTimeout(procedure) == 0 {

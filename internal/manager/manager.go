@@ -109,8 +109,8 @@ type Manager struct {
 	healthEvents *healthEvents
 	// pageNumber makes keys of journals in this term differ.
 	pageNumber atomic.Uint64
-	// backingUp is held while a backup is made.
-	backingUp sync.Mutex
+	// backingUp has an element while a backup is made.
+	backingUp chan struct{}
 	// placing is what the leader knows of VIPs that it cannot place; nil while this member does not lead.
 	placing atomic.Pointer[placing]
 
@@ -135,7 +135,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Manager{o: o, secrets: secrets, view: newView(secrets), reports: newReports(), opinions: newOpinions(), sessions: newSessions(o.Clock)}
+	m := &Manager{o: o, secrets: secrets, view: newView(secrets), reports: newReports(), opinions: newOpinions(), sessions: newSessions(o.Clock), backingUp: make(chan struct{}, 1)}
 	m.view.newest = o.Schema
 	m.events, m.auditLog = newEventLog(o.Name), newAuditLog()
 	m.hosts, m.outbox, m.followers = newHostProgress(), newOutbox(), newFollowers()

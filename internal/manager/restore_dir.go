@@ -18,6 +18,10 @@ var ErrUsedDir = errors.New("the data directory is not empty")
 // BuildDataDir makes a data directory that is there whole or not at all: it is built beside its place, which is empty or absent,
 // and renamed. A build that broke off leaves a directory .NAME.restore-* that no manager opens.
 func BuildDataDir(path string, build func(*DataDir) error) error {
+	path, err := throughLinks(path)
+	if err != nil {
+		return err
+	}
 	entries, err := os.ReadDir(path)
 	switch {
 	case err == nil && len(entries) > 0:
@@ -41,13 +45,27 @@ func BuildDataDir(path string, build func(*DataDir) error) error {
 	if err := buildIn(tmp, build); err != nil {
 		return err
 	}
-	if err := os.Rename(tmp, whole); err != nil {
+	// os.Rename refuses to replace a directory, even an empty one; the kernel does not, and refuses one that is not empty any more.
+	if err := syscall.Rename(tmp, whole); err != nil {
 		if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EXDEV) {
 			return fmt.Errorf("%s: is a mount point: must be a directory in it", path)
 		}
-		return fmt.Errorf("put the data directory in its place: %w", err)
+		return fmt.Errorf("put the data directory in its place %s: %w", path, err)
 	}
 	return syncDir(parent)
+}
+
+// throughLinks is where a path leads: a directory cannot be renamed to the place of a link.
+func throughLinks(path string) (string, error) {
+	path = filepath.Clean(path)
+	if _, err := os.Lstat(path); err != nil {
+		return path, nil // what is wrong with it is seen where it is used
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("%s: is a link that leads nowhere: must be a directory, or absent", path)
+	}
+	return real, err
 }
 
 // buildIn builds in an empty directory.
