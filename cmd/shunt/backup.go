@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -94,6 +95,10 @@ func newBackup(g *globals) *cobra.Command {
 			if file == "" {
 				return usagef("-f is missing, must be the file to write")
 			}
+			path, err := replaceable(file)
+			if err != nil {
+				return err
+			}
 			l, err := lock.lock()
 			if err != nil {
 				return err
@@ -113,7 +118,7 @@ func newBackup(g *globals) *cobra.Command {
 			if err := manager.CheckBackup(a); err != nil {
 				return fmt.Errorf("what the manager sent cannot be restored by this version: %w", err)
 			}
-			if err := writeBackup(file, l, content); err != nil {
+			if err := writeBackup(path, l, content); err != nil {
 				return err
 			}
 			return g.printBackup(cmd.OutOrStdout(), backupFile{File: file, Encrypted: !l.None(), Header: a.Header})
@@ -140,6 +145,22 @@ func (c *client) backup(ctx context.Context) (content []byte, err error) {
 		return stream.Err()
 	})
 	return content, err
+}
+
+// replaceable is the file to write, which links lead to. What is no file is told before anything is asked for, and never replaced:
+// root could put a file in the place of /dev/null.
+func replaceable(path string) (string, error) {
+	if dir, err := os.Stat(filepath.Dir(path)); err != nil || !dir.IsDir() {
+		return "", usagef("-f: %s: must be in a directory that is there", path)
+	}
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) && path != "-" {
+		return path, nil
+	}
+	if err != nil || !info.Mode().IsRegular() {
+		return "", usagef("-f: %s: must be a file, or absent", path)
+	}
+	return filepath.EvalSymlinks(path)
 }
 
 // writeBackup replaces the file, which is there whole or not at all.

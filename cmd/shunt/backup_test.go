@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -122,5 +123,43 @@ func TestRestoreIsKilled(t *testing.T) {
 	}
 	if out, code := commandLine("restore", file, "--data", data, "--name", "m1"); code != exitOK {
 		t.Errorf("once more: exit code %d: %s", code, out)
+	}
+}
+
+// TestBackupReplacesFilesOnly: what is no file is told before a manager is asked, and stays what it is.
+func TestBackupReplacesFilesOnly(t *testing.T) {
+	dir := t.TempDir()
+	pipe, old, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "old"), filepath.Join(dir, "link")
+	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.WriteFile(old, nil, 0o600), os.Symlink("old", link)); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{dir, pipe, "-", os.DevNull, filepath.Join(dir, "none", "b"), filepath.Join(old, "b")} {
+		out, code := commandLine("backup", "-f", path, "--plain", "--config", filepath.Join(dir, "no config"))
+		if code != exitUsage || !strings.Contains(out, "-f: "+path+": must be ") {
+			t.Errorf("%s: exit code %d: %s", path, code, out)
+		}
+	}
+	p := newManagerProcess(t)
+	p.start()
+	p.must("", "backup", "-f", link, "--plain")
+	p.end(syscall.SIGTERM)
+	if out, code := commandLine("verify", old); code != exitOK {
+		t.Errorf("where the link leads: exit code %d: %s", code, out)
+	}
+	if to, err := os.Readlink(link); err != nil || to != "old" {
+		t.Errorf("the link leads to %q: %v", to, err)
+	}
+}
+
+// TestNoTokenIsNoManager: a token file that is not there is no trouble of the manager.
+func TestNoTokenIsNoManager(t *testing.T) {
+	p := newManagerProcess(t)
+	p.start()
+	defer p.end(syscall.SIGTERM)
+	missing := filepath.Join(t.TempDir(), "none")
+	t.Setenv(tokenVariable, missing)
+	out, code := commandLine("get", "services", "--config", filepath.Join(p.data, "admin.yaml"))
+	if want := "shunt get: read token: open " + missing + ": no such file or directory\n"; code != exitFailed || out != want {
+		t.Errorf("exit code %d: %q, want %q", code, out, want)
 	}
 }

@@ -84,6 +84,9 @@ func (c *client) explain(err error) error {
 	if !errors.As(err, &call) {
 		return err
 	}
+	if none := (tokenError{}); errors.As(err, &none) {
+		return none.error
+	}
 	if faults := violations(call); len(faults) > 0 {
 		return &lb.Error{Violations: faults}
 	}
