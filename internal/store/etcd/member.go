@@ -124,14 +124,14 @@ func start(cfg *embed.Config, failed *fatal) (e *embed.Etcd, err error) {
 		defer close(done)
 		defer func() {
 			if r := recover(); r != nil {
-				e, err = nil, damaged(fmt.Errorf("%v", r))
+				e, err = nil, broken(cfg.Dir, fmt.Errorf("%v", r))
 			}
 		}()
 		e, err = embed.StartEtcd(cfg)
 	}()
 	<-done
 	if cause := failed.cause(); cause != nil {
-		return nil, damaged(cause)
+		return nil, broken(cfg.Dir, cause)
 	}
 	// etcd has no value for it.
 	if err != nil && strings.Contains(err.Error(), "found data inconsistency with peers") {
@@ -265,6 +265,17 @@ func (m *Member) Close() error {
 		}
 	})
 	return nil
+}
+
+// startSpace is what a member takes at its first start: a segment of its log, its database and something beside.
+const startSpace = 64 << 20
+
+// broken says why a member cannot start: etcd tells of a full disk in the same way as of damage.
+func broken(dir string, err error) error {
+	if free, unknown := freeSpace(dir); unknown == nil && free < startSpace {
+		return fmt.Errorf("%w on the disk of %s: %d MiB are free: make room: %w", store.ErrNoSpace, dir, free>>20, err)
+	}
+	return damaged(err)
 }
 
 var errDamaged = errors.New("files of the member are damaged")

@@ -77,6 +77,20 @@ func TestDiskFull(t *testing.T) {
 	put(t, m, "/a", "it goes on")
 }
 
+// TestNoRoomToStart: a disk that is too small is no damage: nothing has to be restored.
+func TestNoRoomToStart(t *testing.T) {
+	t.Parallel()
+	disk := smallDisk(t, 20)
+	fill(t, disk, 4)
+	m, err := Open(t.Context(), Options{Dir: filepath.Join(disk, "etcd"), Name: "m1"})
+	if err == nil {
+		m.Close()
+	}
+	if !errors.Is(err, store.ErrNoSpace) || errors.Is(err, errDamaged) {
+		t.Errorf("opened with %v", err)
+	}
+}
+
 // refusedAndBack writes until it is refused for want of space, checks what still works, makes room and waits until writes are
 // taken again.
 func refusedAndBack(t *testing.T, m *Member, write func(i int) store.Txn, room func()) {
