@@ -79,6 +79,9 @@ func (g gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	done, err := g.narrow(w, r, id)
 	if err != nil {
+		if err.Code() != connect.CodeCanceled { // the caller is gone
+			err = g.refused(id, procedure, "", err)
+		}
 		g.refuse(w, r, err)
 		return
 	}

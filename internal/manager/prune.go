@@ -37,8 +37,9 @@ func (w *write) prune(t *term, source string, opinions []opinion) error {
 		said[refOf(op.Object)] = true
 	}
 	for _, r := range w.base.madeBy(source, said) {
-		if w.by.role == pki.RoleTenant && !w.by.ownsRecord(w.base.record(r)) {
-			continue // of another tenant, whose sources may have the same names
+		// What is another tenant's may have been made by a source of the same name, and so may the Tenant, by the operator.
+		if w.by.role == pki.RoleTenant && (r.kind == lb.KindTenant || !w.by.ownsRecord(w.base.record(r))) {
+			continue
 		}
 		if err := w.delete(r, t.revocation(r.name)); err != nil {
 			return err

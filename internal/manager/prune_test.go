@@ -7,6 +7,7 @@ import (
 	"connectrpc.com/connect"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 func named(name, vip string) *apiv1.Object {
@@ -66,5 +67,32 @@ func TestPrune(t *testing.T) {
 	}
 	if got, want := r.services(), []string{"one", "other", "three"}; !slices.Equal(got, want) {
 		t.Fatalf("left %q, want %q", got, want)
+	}
+}
+
+// TestTenantsPrune: a tenant's file takes away what it made, and neither its Tenant nor another tenant's objects, which the operator made
+// by a source of the same name.
+func TestTenantsPrune(t *testing.T) {
+	r := newOwnerRig(t)
+	r.apply(&lb.Tenant{Name: "shop"}, &lb.Tenant{Name: "bank"})
+	of := func(tenant, name, vip string) *apiv1.Object {
+		o := named(name, vip)
+		o.GetService().Tenant = tenant
+		return o
+	}
+	one, two := of("shop", "one", "203.0.113.101"), of("shop", "two", "203.0.113.102")
+	if _, err := r.admin.Apply(t.Context(), connect.NewRequest(&apiv1.ApplyRequest{Objects: []*apiv1.Object{one, two, of("bank", "three", "203.0.113.103")}})); err != nil {
+		t.Fatal(err)
+	}
+	shop := r.bearer(r.access("s", "tenant", "shop", 0).Token)
+	res, err := shop.Apply(t.Context(), connect.NewRequest(&apiv1.ApplyRequest{Prune: true, Objects: []*apiv1.Object{one}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ch := res.Msg.GetChanges(); len(ch) != 2 || ch[1].GetName() != "two" || ch[1].GetAction() != apiv1.Change_ACTION_DELETED {
+		t.Errorf("changes %v", ch)
+	}
+	if left := r.services(); slices.Contains(left, "two") || !slices.Contains(left, "three") {
+		t.Errorf("services %v", left)
 	}
 }

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"fmt"
 	"net/http"
 	"sync"
 
@@ -18,6 +19,8 @@ const (
 	maxTenantBytes = 8 << 20
 	// maxAskBytes: a question has names, addresses and numbers.
 	maxAskBytes = 64 << 10
+	// tenantCalls of a tenant, streams too, are served at once by a manager: each costs 30 kB.
+	tenantCalls = 1000
 	// tenantWrites of a tenant are read and done at once; others of it wait. Writes are done one after the other anyhow.
 	tenantWrites = 2
 )
@@ -44,64 +47,79 @@ func maxBytes(procedure string) int {
 // encodings are the headers that say how a body is compressed, by protocol.
 var encodings = []string{"Content-Encoding", "Connect-Content-Encoding", "Grpc-Encoding"}
 
-// narrow bounds what a tenant's writes make the manager hold: a tenant must not be able to end the manager for all. done is called
-// when the write was served.
+// narrow bounds what a tenant's calls make the manager hold: a tenant must not be able to end the manager for all. done is called
+// when the call was served.
 func (d *door) narrow(w http.ResponseWriter, r *http.Request, id identity) (done func(), err *connect.Error) {
-	if id.role != pki.RoleTenant || !sized[r.URL.Path] {
+	if id.role != pki.RoleTenant {
 		return func() {}, nil
 	}
+	mine := d.lanes.enter(id.tenant)
+	if mine == nil {
+		return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("tenants/%s: too many calls at once: must be at most %d", id.tenant, tenantCalls))
+	}
+	if !sized[r.URL.Path] {
+		return mine.leave, nil
+	}
+	defer func() {
+		if err != nil {
+			mine.leave()
+		}
+	}()
 	// A kilobyte may be a megabyte that was compressed.
 	for _, h := range encodings {
 		if e := r.Header.Get(h); e != "" && e != "identity" {
 			return nil, connect.NewError(connect.CodeUnimplemented, errTenantCompressed)
 		}
 	}
-	if done = d.lanes.enter(r.Context().Done(), id.tenant); done == nil {
+	select {
+	case mine.writes <- struct{}{}:
+	case <-r.Context().Done():
 		return nil, connect.NewError(connect.CodeCanceled, r.Context().Err())
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxTenantBytes)
-	return done, nil
+	return func() {
+		<-mine.writes
+		mine.leave()
+	}, nil
 }
 
-// lanes let so many calls of a tenant through at once.
+// lanes count the calls of tenants that are served.
 type lanes struct {
 	mu      sync.Mutex
 	tenants map[string]*lane
 }
 
-// lane is one tenant's; users are those who hold or want a place.
+// lane is one tenant's.
 type lane struct {
-	places chan struct{}
-	users  int
+	all    *lanes
+	tenant string
+	// writes has an element for each that is read or done.
+	writes chan struct{}
+	calls  int // all.mu guards it; never 0
 }
 
 func newLanes() *lanes { return &lanes{tenants: map[string]*lane{}} }
 
-// enter waits for a place, which leave gives back; nil when gone closes first.
-func (l *lanes) enter(gone <-chan struct{}, tenant string) (leave func()) {
+// enter begins a call, which leave ends; nil when there are too many.
+func (l *lanes) enter(tenant string) *lane {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	mine := l.tenants[tenant]
 	if mine == nil {
-		mine = &lane{places: make(chan struct{}, tenantWrites)}
+		mine = &lane{all: l, tenant: tenant, writes: make(chan struct{}, tenantWrites)}
 		l.tenants[tenant] = mine
 	}
-	mine.users++
-	l.mu.Unlock()
-	end := func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if mine.users--; mine.users == 0 {
-			delete(l.tenants, tenant)
-		}
-	}
-	select {
-	case mine.places <- struct{}{}:
-	case <-gone:
-		end()
+	if mine.calls >= tenantCalls {
 		return nil
 	}
-	return func() {
-		<-mine.places
-		end()
+	mine.calls++
+	return mine
+}
+
+func (l *lane) leave() {
+	l.all.mu.Lock()
+	defer l.all.mu.Unlock()
+	if l.calls--; l.calls == 0 {
+		delete(l.all.tenants, l.tenant)
 	}
 }

@@ -157,3 +157,51 @@ func (b *slowBody) Read(p []byte) (int, error) {
 	}
 	return 0, io.EOF
 }
+
+// TestTenantsCallsAreCounted: a tenant that opens streams without end is stopped, and nobody else; what ends makes room.
+func TestTenantsCallsAreCounted(t *testing.T) {
+	const most = 1000
+	r := newRig(t, store.NewMemory())
+	r.apply(network(), &lb.Tenant{Name: "shop"}, &lb.Tenant{Name: "bank"})
+	shop, bank := r.bearer(r.access("s", "tenant", "shop", 0).Token), r.bearer(r.access("b", "tenant", "bank", 0).Token)
+	open := func(c shuntv1connect.ManagerClient) (*connect.ServerStreamForClient[apiv1.WatchResponse], error) {
+		s, err := c.Watch(t.Context(), connect.NewRequest(&apiv1.WatchRequest{Kind: "Network"}))
+		if err == nil && !s.Receive() {
+			err = s.Err()
+		}
+		return s, err
+	}
+	var streams []*connect.ServerStreamForClient[apiv1.WatchResponse]
+	for range most - 1 { // the HTTP/2 connection takes so many streams; the last one is for the question below
+		s, err := open(shop)
+		if err != nil {
+			t.Fatal(err)
+		}
+		streams = append(streams, s)
+	}
+	other := r.bearer(r.access("s2", "tenant", "shop", 0).Token) // another token and connection of the same tenant
+	last, err := open(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = other.Version(t.Context(), connect.NewRequest(&apiv1.VersionRequest{}))
+	if want(err, connect.CodeResourceExhausted, "tenants/shop: too many calls at once: must be at most 1000") != nil {
+		t.Errorf("one more: %v", err)
+	}
+	if _, err := open(bank); err != nil {
+		t.Errorf("another tenant: %v", err)
+	}
+	last.Close()
+	for {
+		_, err := other.Version(t.Context(), connect.NewRequest(&apiv1.VersionRequest{}))
+		if err == nil {
+			break
+		}
+		if connect.CodeOf(err) != connect.CodeResourceExhausted {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range streams {
+		s.Close()
+	}
+}
