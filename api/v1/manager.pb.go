@@ -2559,22 +2559,158 @@ func (x *CreateAccessResponse) GetAccess() *Access {
 	return nil
 }
 
-// Access is an access token as everybody may see it.
+type CreateCertificateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Who it is for; stands in the audit log.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// "admin", "tenant" or "viewer".
+	Role string `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	// Role tenant: the tenant.
+	Tenant string `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Default 720h, at most 365 days.
+	Ttl *durationpb.Duration `protobuf:"bytes,4,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	// Certificate request (PKCS #10, DER); only its key counts, which must be ECDSA.
+	Csr           []byte `protobuf:"bytes,5,opt,name=csr,proto3" json:"csr,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateCertificateRequest) Reset() {
+	*x = CreateCertificateRequest{}
+	mi := &file_v1_manager_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateCertificateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateCertificateRequest) ProtoMessage() {}
+
+func (x *CreateCertificateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateCertificateRequest.ProtoReflect.Descriptor instead.
+func (*CreateCertificateRequest) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *CreateCertificateRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CreateCertificateRequest) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *CreateCertificateRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *CreateCertificateRequest) GetTtl() *durationpb.Duration {
+	if x != nil {
+		return x.Ttl
+	}
+	return nil
+}
+
+func (x *CreateCertificateRequest) GetCsr() []byte {
+	if x != nil {
+		return x.Csr
+	}
+	return nil
+}
+
+type CreateCertificateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// PEM.
+	Certificate   []byte  `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	Access        *Access `protobuf:"bytes,2,opt,name=access,proto3" json:"access,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateCertificateResponse) Reset() {
+	*x = CreateCertificateResponse{}
+	mi := &file_v1_manager_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateCertificateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateCertificateResponse) ProtoMessage() {}
+
+func (x *CreateCertificateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateCertificateResponse.ProtoReflect.Descriptor instead.
+func (*CreateCertificateResponse) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *CreateCertificateResponse) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *CreateCertificateResponse) GetAccess() *Access {
+	if x != nil {
+		return x.Access
+	}
+	return nil
+}
+
+// Access is an access token or a person's certificate as everybody may see it.
 type Access struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Role          string                 `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
-	Tenant        string                 `protobuf:"bytes,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Created       *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=created,proto3" json:"created,omitempty"`
-	Expires       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expires,proto3" json:"expires,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Id      string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name    string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Role    string                 `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
+	Tenant  string                 `protobuf:"bytes,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Created *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=created,proto3" json:"created,omitempty"`
+	Expires *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expires,proto3" json:"expires,omitempty"`
+	// "token" or "certificate".
+	Via           string `protobuf:"bytes,7,opt,name=via,proto3" json:"via,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Access) Reset() {
 	*x = Access{}
-	mi := &file_v1_manager_proto_msgTypes[33]
+	mi := &file_v1_manager_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2586,7 +2722,7 @@ func (x *Access) String() string {
 func (*Access) ProtoMessage() {}
 
 func (x *Access) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[33]
+	mi := &file_v1_manager_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2599,7 +2735,7 @@ func (x *Access) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Access.ProtoReflect.Descriptor instead.
 func (*Access) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{33}
+	return file_v1_manager_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Access) GetId() string {
@@ -2644,6 +2780,13 @@ func (x *Access) GetExpires() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Access) GetVia() string {
+	if x != nil {
+		return x.Via
+	}
+	return ""
+}
+
 type ListAccessRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2652,7 +2795,7 @@ type ListAccessRequest struct {
 
 func (x *ListAccessRequest) Reset() {
 	*x = ListAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[34]
+	mi := &file_v1_manager_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2664,7 +2807,7 @@ func (x *ListAccessRequest) String() string {
 func (*ListAccessRequest) ProtoMessage() {}
 
 func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[34]
+	mi := &file_v1_manager_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2677,7 +2820,7 @@ func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessRequest.ProtoReflect.Descriptor instead.
 func (*ListAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{34}
+	return file_v1_manager_proto_rawDescGZIP(), []int{36}
 }
 
 type ListAccessResponse struct {
@@ -2689,7 +2832,7 @@ type ListAccessResponse struct {
 
 func (x *ListAccessResponse) Reset() {
 	*x = ListAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[35]
+	mi := &file_v1_manager_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2701,7 +2844,7 @@ func (x *ListAccessResponse) String() string {
 func (*ListAccessResponse) ProtoMessage() {}
 
 func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[35]
+	mi := &file_v1_manager_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2714,7 +2857,7 @@ func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessResponse.ProtoReflect.Descriptor instead.
 func (*ListAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{35}
+	return file_v1_manager_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListAccessResponse) GetAccess() []*Access {
@@ -2733,7 +2876,7 @@ type RevokeAccessRequest struct {
 
 func (x *RevokeAccessRequest) Reset() {
 	*x = RevokeAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[36]
+	mi := &file_v1_manager_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2745,7 +2888,7 @@ func (x *RevokeAccessRequest) String() string {
 func (*RevokeAccessRequest) ProtoMessage() {}
 
 func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[36]
+	mi := &file_v1_manager_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2758,7 +2901,7 @@ func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{36}
+	return file_v1_manager_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RevokeAccessRequest) GetId() string {
@@ -2776,7 +2919,7 @@ type RevokeAccessResponse struct {
 
 func (x *RevokeAccessResponse) Reset() {
 	*x = RevokeAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[37]
+	mi := &file_v1_manager_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2788,7 +2931,7 @@ func (x *RevokeAccessResponse) String() string {
 func (*RevokeAccessResponse) ProtoMessage() {}
 
 func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[37]
+	mi := &file_v1_manager_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2801,7 +2944,7 @@ func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{37}
+	return file_v1_manager_proto_rawDescGZIP(), []int{39}
 }
 
 type EventsRequest struct {
@@ -2818,7 +2961,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_v1_manager_proto_msgTypes[38]
+	mi := &file_v1_manager_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2830,7 +2973,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[38]
+	mi := &file_v1_manager_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2843,7 +2986,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{38}
+	return file_v1_manager_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *EventsRequest) GetKind() string {
@@ -2883,7 +3026,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_v1_manager_proto_msgTypes[39]
+	mi := &file_v1_manager_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2895,7 +3038,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[39]
+	mi := &file_v1_manager_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2908,7 +3051,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{39}
+	return file_v1_manager_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *EventsResponse) GetEvents() []*Event {
@@ -2942,7 +3085,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_v1_manager_proto_msgTypes[40]
+	mi := &file_v1_manager_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2954,7 +3097,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[40]
+	mi := &file_v1_manager_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2967,7 +3110,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{40}
+	return file_v1_manager_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Event) GetTime() *timestamppb.Timestamp {
@@ -3046,7 +3189,7 @@ type AuditRequest struct {
 
 func (x *AuditRequest) Reset() {
 	*x = AuditRequest{}
-	mi := &file_v1_manager_proto_msgTypes[41]
+	mi := &file_v1_manager_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3058,7 +3201,7 @@ func (x *AuditRequest) String() string {
 func (*AuditRequest) ProtoMessage() {}
 
 func (x *AuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[41]
+	mi := &file_v1_manager_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3071,7 +3214,7 @@ func (x *AuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRequest.ProtoReflect.Descriptor instead.
 func (*AuditRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{41}
+	return file_v1_manager_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *AuditRequest) GetSince() *timestamppb.Timestamp {
@@ -3104,7 +3247,7 @@ type AuditResponse struct {
 
 func (x *AuditResponse) Reset() {
 	*x = AuditResponse{}
-	mi := &file_v1_manager_proto_msgTypes[42]
+	mi := &file_v1_manager_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3116,7 +3259,7 @@ func (x *AuditResponse) String() string {
 func (*AuditResponse) ProtoMessage() {}
 
 func (x *AuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[42]
+	mi := &file_v1_manager_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3129,7 +3272,7 @@ func (x *AuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditResponse.ProtoReflect.Descriptor instead.
 func (*AuditResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{42}
+	return file_v1_manager_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *AuditResponse) GetEntries() []*AuditEntry {
@@ -3164,7 +3307,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_v1_manager_proto_msgTypes[43]
+	mi := &file_v1_manager_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3176,7 +3319,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[43]
+	mi := &file_v1_manager_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3189,7 +3332,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{43}
+	return file_v1_manager_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *AuditEntry) GetTime() *timestamppb.Timestamp {
@@ -3263,7 +3406,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_v1_manager_proto_msgTypes[44]
+	mi := &file_v1_manager_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3275,7 +3418,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[44]
+	mi := &file_v1_manager_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3288,7 +3431,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{44}
+	return file_v1_manager_proto_rawDescGZIP(), []int{46}
 }
 
 type MembersResponse struct {
@@ -3302,7 +3445,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_v1_manager_proto_msgTypes[45]
+	mi := &file_v1_manager_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3314,7 +3457,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[45]
+	mi := &file_v1_manager_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3327,7 +3470,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{45}
+	return file_v1_manager_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *MembersResponse) GetMembers() []*Member {
@@ -3368,7 +3511,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_v1_manager_proto_msgTypes[46]
+	mi := &file_v1_manager_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3380,7 +3523,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[46]
+	mi := &file_v1_manager_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3393,7 +3536,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{46}
+	return file_v1_manager_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Member) GetName() string {
@@ -3468,7 +3611,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_v1_manager_proto_msgTypes[47]
+	mi := &file_v1_manager_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3480,7 +3623,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[47]
+	mi := &file_v1_manager_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3493,7 +3636,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{47}
+	return file_v1_manager_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RemoveMemberRequest) GetName() string {
@@ -3511,7 +3654,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_v1_manager_proto_msgTypes[48]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3523,7 +3666,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[48]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3536,7 +3679,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{48}
+	return file_v1_manager_proto_rawDescGZIP(), []int{50}
 }
 
 type BackupRequest struct {
@@ -3547,7 +3690,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_v1_manager_proto_msgTypes[49]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3559,7 +3702,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[49]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3572,7 +3715,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{49}
+	return file_v1_manager_proto_rawDescGZIP(), []int{51}
 }
 
 type BackupResponse struct {
@@ -3584,7 +3727,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_v1_manager_proto_msgTypes[50]
+	mi := &file_v1_manager_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3596,7 +3739,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[50]
+	mi := &file_v1_manager_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3609,7 +3752,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{50}
+	return file_v1_manager_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *BackupResponse) GetChunk() []byte {
@@ -3627,7 +3770,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_v1_manager_proto_msgTypes[51]
+	mi := &file_v1_manager_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3639,7 +3782,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[51]
+	mi := &file_v1_manager_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3652,7 +3795,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{51}
+	return file_v1_manager_proto_rawDescGZIP(), []int{53}
 }
 
 type VersionResponse struct {
@@ -3665,7 +3808,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_v1_manager_proto_msgTypes[52]
+	mi := &file_v1_manager_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3677,7 +3820,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[52]
+	mi := &file_v1_manager_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3690,7 +3833,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{52}
+	return file_v1_manager_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -3917,14 +4060,24 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x03ttl\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"V\n" +
 	"\x14CreateAccessResponse\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12(\n" +
-	"\x06access\x18\x02 \x01(\v2\x10.shunt.v1.AccessR\x06access\"\xc4\x01\n" +
+	"\x06access\x18\x02 \x01(\v2\x10.shunt.v1.AccessR\x06access\"\x99\x01\n" +
+	"\x18CreateCertificateRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12\x16\n" +
+	"\x06tenant\x18\x03 \x01(\tR\x06tenant\x12+\n" +
+	"\x03ttl\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x10\n" +
+	"\x03csr\x18\x05 \x01(\fR\x03csr\"g\n" +
+	"\x19CreateCertificateResponse\x12 \n" +
+	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12(\n" +
+	"\x06access\x18\x02 \x01(\v2\x10.shunt.v1.AccessR\x06access\"\xd6\x01\n" +
 	"\x06Access\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
 	"\x04role\x18\x03 \x01(\tR\x04role\x12\x16\n" +
 	"\x06tenant\x18\x04 \x01(\tR\x06tenant\x124\n" +
 	"\acreated\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x124\n" +
-	"\aexpires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\x13\n" +
+	"\aexpires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12\x10\n" +
+	"\x03via\x18\a \x01(\tR\x03via\"\x13\n" +
 	"\x11ListAccessRequest\">\n" +
 	"\x12ListAccessResponse\x12(\n" +
 	"\x06access\x18\x01 \x03(\v2\x10.shunt.v1.AccessR\x06access\"%\n" +
@@ -3988,7 +4141,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x0eVersionRequest\"C\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
-	"\x06commit\x18\x02 \x01(\tR\x06commit2\x88\t\n" +
+	"\x06commit\x18\x02 \x01(\tR\x06commit2\xe6\t\n" +
 	"\aManager\x128\n" +
 	"\x05Apply\x12\x16.shunt.v1.ApplyRequest\x1a\x17.shunt.v1.ApplyResponse\x12;\n" +
 	"\x06Delete\x12\x17.shunt.v1.DeleteRequest\x1a\x18.shunt.v1.DeleteResponse\x127\n" +
@@ -3998,7 +4151,8 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x05Trace\x12\x16.shunt.v1.TraceRequest\x1a\x17.shunt.v1.TraceResponse\"\x03\x90\x02\x01\x12=\n" +
 	"\x05Flows\x12\x16.shunt.v1.FlowsRequest\x1a\x17.shunt.v1.FlowsResponse\"\x03\x90\x02\x01\x12J\n" +
 	"\vCreateToken\x12\x1c.shunt.v1.CreateTokenRequest\x1a\x1d.shunt.v1.CreateTokenResponse\x12M\n" +
-	"\fCreateAccess\x12\x1d.shunt.v1.CreateAccessRequest\x1a\x1e.shunt.v1.CreateAccessResponse\x12L\n" +
+	"\fCreateAccess\x12\x1d.shunt.v1.CreateAccessRequest\x1a\x1e.shunt.v1.CreateAccessResponse\x12\\\n" +
+	"\x11CreateCertificate\x12\".shunt.v1.CreateCertificateRequest\x1a#.shunt.v1.CreateCertificateResponse\x12L\n" +
 	"\n" +
 	"ListAccess\x12\x1b.shunt.v1.ListAccessRequest\x1a\x1c.shunt.v1.ListAccessResponse\"\x03\x90\x02\x01\x12M\n" +
 	"\fRevokeAccess\x12\x1d.shunt.v1.RevokeAccessRequest\x1a\x1e.shunt.v1.RevokeAccessResponse\x12B\n" +
@@ -4022,148 +4176,154 @@ func file_v1_manager_proto_rawDescGZIP() []byte {
 }
 
 var file_v1_manager_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_v1_manager_proto_goTypes = []any{
-	(Change_Action)(0),            // 0: shunt.v1.Change.Action
-	(*Violation)(nil),             // 1: shunt.v1.Violation
-	(*ApplyRequest)(nil),          // 2: shunt.v1.ApplyRequest
-	(*ApplyResponse)(nil),         // 3: shunt.v1.ApplyResponse
-	(*Change)(nil),                // 4: shunt.v1.Change
-	(*ObjectRef)(nil),             // 5: shunt.v1.ObjectRef
-	(*DeleteRequest)(nil),         // 6: shunt.v1.DeleteRequest
-	(*DeleteResponse)(nil),        // 7: shunt.v1.DeleteResponse
-	(*GetRequest)(nil),            // 8: shunt.v1.GetRequest
-	(*GetResponse)(nil),           // 9: shunt.v1.GetResponse
-	(*WatchRequest)(nil),          // 10: shunt.v1.WatchRequest
-	(*WatchResponse)(nil),         // 11: shunt.v1.WatchResponse
-	(*StatusRequest)(nil),         // 12: shunt.v1.StatusRequest
-	(*StatusResponse)(nil),        // 13: shunt.v1.StatusResponse
-	(*VIPPlacement)(nil),          // 14: shunt.v1.VIPPlacement
-	(*NodeStatus)(nil),            // 15: shunt.v1.NodeStatus
-	(*TableStatus)(nil),           // 16: shunt.v1.TableStatus
-	(*FlowClassStatus)(nil),       // 17: shunt.v1.FlowClassStatus
-	(*MemberStatus)(nil),          // 18: shunt.v1.MemberStatus
-	(*MemberDecision)(nil),        // 19: shunt.v1.MemberDecision
-	(*ReasonCount)(nil),           // 20: shunt.v1.ReasonCount
-	(*RouteStatus)(nil),           // 21: shunt.v1.RouteStatus
-	(*PeerStatus)(nil),            // 22: shunt.v1.PeerStatus
-	(*TraceRequest)(nil),          // 23: shunt.v1.TraceRequest
-	(*TraceResponse)(nil),         // 24: shunt.v1.TraceResponse
-	(*TraceResult)(nil),           // 25: shunt.v1.TraceResult
-	(*FlowsRequest)(nil),          // 26: shunt.v1.FlowsRequest
-	(*FlowsResponse)(nil),         // 27: shunt.v1.FlowsResponse
-	(*FlowsResult)(nil),           // 28: shunt.v1.FlowsResult
-	(*FlowStatus)(nil),            // 29: shunt.v1.FlowStatus
-	(*CreateTokenRequest)(nil),    // 30: shunt.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),   // 31: shunt.v1.CreateTokenResponse
-	(*CreateAccessRequest)(nil),   // 32: shunt.v1.CreateAccessRequest
-	(*CreateAccessResponse)(nil),  // 33: shunt.v1.CreateAccessResponse
-	(*Access)(nil),                // 34: shunt.v1.Access
-	(*ListAccessRequest)(nil),     // 35: shunt.v1.ListAccessRequest
-	(*ListAccessResponse)(nil),    // 36: shunt.v1.ListAccessResponse
-	(*RevokeAccessRequest)(nil),   // 37: shunt.v1.RevokeAccessRequest
-	(*RevokeAccessResponse)(nil),  // 38: shunt.v1.RevokeAccessResponse
-	(*EventsRequest)(nil),         // 39: shunt.v1.EventsRequest
-	(*EventsResponse)(nil),        // 40: shunt.v1.EventsResponse
-	(*Event)(nil),                 // 41: shunt.v1.Event
-	(*AuditRequest)(nil),          // 42: shunt.v1.AuditRequest
-	(*AuditResponse)(nil),         // 43: shunt.v1.AuditResponse
-	(*AuditEntry)(nil),            // 44: shunt.v1.AuditEntry
-	(*MembersRequest)(nil),        // 45: shunt.v1.MembersRequest
-	(*MembersResponse)(nil),       // 46: shunt.v1.MembersResponse
-	(*Member)(nil),                // 47: shunt.v1.Member
-	(*RemoveMemberRequest)(nil),   // 48: shunt.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),  // 49: shunt.v1.RemoveMemberResponse
-	(*BackupRequest)(nil),         // 50: shunt.v1.BackupRequest
-	(*BackupResponse)(nil),        // 51: shunt.v1.BackupResponse
-	(*VersionRequest)(nil),        // 52: shunt.v1.VersionRequest
-	(*VersionResponse)(nil),       // 53: shunt.v1.VersionResponse
-	(*Object)(nil),                // 54: shunt.v1.Object
-	(*timestamppb.Timestamp)(nil), // 55: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 56: google.protobuf.Duration
+	(Change_Action)(0),                // 0: shunt.v1.Change.Action
+	(*Violation)(nil),                 // 1: shunt.v1.Violation
+	(*ApplyRequest)(nil),              // 2: shunt.v1.ApplyRequest
+	(*ApplyResponse)(nil),             // 3: shunt.v1.ApplyResponse
+	(*Change)(nil),                    // 4: shunt.v1.Change
+	(*ObjectRef)(nil),                 // 5: shunt.v1.ObjectRef
+	(*DeleteRequest)(nil),             // 6: shunt.v1.DeleteRequest
+	(*DeleteResponse)(nil),            // 7: shunt.v1.DeleteResponse
+	(*GetRequest)(nil),                // 8: shunt.v1.GetRequest
+	(*GetResponse)(nil),               // 9: shunt.v1.GetResponse
+	(*WatchRequest)(nil),              // 10: shunt.v1.WatchRequest
+	(*WatchResponse)(nil),             // 11: shunt.v1.WatchResponse
+	(*StatusRequest)(nil),             // 12: shunt.v1.StatusRequest
+	(*StatusResponse)(nil),            // 13: shunt.v1.StatusResponse
+	(*VIPPlacement)(nil),              // 14: shunt.v1.VIPPlacement
+	(*NodeStatus)(nil),                // 15: shunt.v1.NodeStatus
+	(*TableStatus)(nil),               // 16: shunt.v1.TableStatus
+	(*FlowClassStatus)(nil),           // 17: shunt.v1.FlowClassStatus
+	(*MemberStatus)(nil),              // 18: shunt.v1.MemberStatus
+	(*MemberDecision)(nil),            // 19: shunt.v1.MemberDecision
+	(*ReasonCount)(nil),               // 20: shunt.v1.ReasonCount
+	(*RouteStatus)(nil),               // 21: shunt.v1.RouteStatus
+	(*PeerStatus)(nil),                // 22: shunt.v1.PeerStatus
+	(*TraceRequest)(nil),              // 23: shunt.v1.TraceRequest
+	(*TraceResponse)(nil),             // 24: shunt.v1.TraceResponse
+	(*TraceResult)(nil),               // 25: shunt.v1.TraceResult
+	(*FlowsRequest)(nil),              // 26: shunt.v1.FlowsRequest
+	(*FlowsResponse)(nil),             // 27: shunt.v1.FlowsResponse
+	(*FlowsResult)(nil),               // 28: shunt.v1.FlowsResult
+	(*FlowStatus)(nil),                // 29: shunt.v1.FlowStatus
+	(*CreateTokenRequest)(nil),        // 30: shunt.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 31: shunt.v1.CreateTokenResponse
+	(*CreateAccessRequest)(nil),       // 32: shunt.v1.CreateAccessRequest
+	(*CreateAccessResponse)(nil),      // 33: shunt.v1.CreateAccessResponse
+	(*CreateCertificateRequest)(nil),  // 34: shunt.v1.CreateCertificateRequest
+	(*CreateCertificateResponse)(nil), // 35: shunt.v1.CreateCertificateResponse
+	(*Access)(nil),                    // 36: shunt.v1.Access
+	(*ListAccessRequest)(nil),         // 37: shunt.v1.ListAccessRequest
+	(*ListAccessResponse)(nil),        // 38: shunt.v1.ListAccessResponse
+	(*RevokeAccessRequest)(nil),       // 39: shunt.v1.RevokeAccessRequest
+	(*RevokeAccessResponse)(nil),      // 40: shunt.v1.RevokeAccessResponse
+	(*EventsRequest)(nil),             // 41: shunt.v1.EventsRequest
+	(*EventsResponse)(nil),            // 42: shunt.v1.EventsResponse
+	(*Event)(nil),                     // 43: shunt.v1.Event
+	(*AuditRequest)(nil),              // 44: shunt.v1.AuditRequest
+	(*AuditResponse)(nil),             // 45: shunt.v1.AuditResponse
+	(*AuditEntry)(nil),                // 46: shunt.v1.AuditEntry
+	(*MembersRequest)(nil),            // 47: shunt.v1.MembersRequest
+	(*MembersResponse)(nil),           // 48: shunt.v1.MembersResponse
+	(*Member)(nil),                    // 49: shunt.v1.Member
+	(*RemoveMemberRequest)(nil),       // 50: shunt.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),      // 51: shunt.v1.RemoveMemberResponse
+	(*BackupRequest)(nil),             // 52: shunt.v1.BackupRequest
+	(*BackupResponse)(nil),            // 53: shunt.v1.BackupResponse
+	(*VersionRequest)(nil),            // 54: shunt.v1.VersionRequest
+	(*VersionResponse)(nil),           // 55: shunt.v1.VersionResponse
+	(*Object)(nil),                    // 56: shunt.v1.Object
+	(*timestamppb.Timestamp)(nil),     // 57: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 58: google.protobuf.Duration
 }
 var file_v1_manager_proto_depIdxs = []int32{
-	54, // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
+	56, // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
 	4,  // 1: shunt.v1.ApplyResponse.changes:type_name -> shunt.v1.Change
 	0,  // 2: shunt.v1.Change.action:type_name -> shunt.v1.Change.Action
-	54, // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
-	54, // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
+	56, // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
+	56, // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
 	5,  // 5: shunt.v1.DeleteRequest.objects:type_name -> shunt.v1.ObjectRef
 	4,  // 6: shunt.v1.DeleteResponse.changes:type_name -> shunt.v1.Change
-	54, // 7: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
-	54, // 8: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
+	56, // 7: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
+	56, // 8: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
 	5,  // 9: shunt.v1.WatchResponse.deleted:type_name -> shunt.v1.ObjectRef
 	15, // 10: shunt.v1.StatusResponse.nodes:type_name -> shunt.v1.NodeStatus
 	19, // 11: shunt.v1.StatusResponse.decisions:type_name -> shunt.v1.MemberDecision
 	14, // 12: shunt.v1.StatusResponse.placements:type_name -> shunt.v1.VIPPlacement
-	55, // 13: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
+	57, // 13: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
 	18, // 14: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
 	20, // 15: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
 	21, // 16: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
 	22, // 17: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
 	16, // 18: shunt.v1.NodeStatus.tables:type_name -> shunt.v1.TableStatus
 	17, // 19: shunt.v1.NodeStatus.flows:type_name -> shunt.v1.FlowClassStatus
-	55, // 20: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
-	55, // 21: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
-	55, // 22: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
-	55, // 23: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
+	57, // 20: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
+	57, // 21: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
+	57, // 22: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
+	57, // 23: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
 	25, // 24: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
 	28, // 25: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
 	29, // 26: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
-	56, // 27: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
-	56, // 28: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	55, // 29: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	56, // 30: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
-	34, // 31: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
-	55, // 32: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
-	55, // 33: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
-	34, // 34: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
-	55, // 35: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	41, // 36: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
-	55, // 37: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
-	55, // 38: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
-	44, // 39: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
-	55, // 40: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	47, // 41: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
-	2,  // 42: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
-	6,  // 43: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
-	8,  // 44: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
-	10, // 45: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
-	12, // 46: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
-	23, // 47: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
-	26, // 48: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
-	30, // 49: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
-	32, // 50: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
-	35, // 51: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
-	37, // 52: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
-	39, // 53: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
-	42, // 54: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
-	45, // 55: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
-	48, // 56: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
-	50, // 57: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
-	52, // 58: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
-	3,  // 59: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
-	7,  // 60: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
-	9,  // 61: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
-	11, // 62: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
-	13, // 63: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
-	24, // 64: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
-	27, // 65: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
-	31, // 66: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
-	33, // 67: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
-	36, // 68: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
-	38, // 69: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
-	40, // 70: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
-	43, // 71: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
-	46, // 72: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
-	49, // 73: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
-	51, // 74: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
-	53, // 75: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
-	59, // [59:76] is the sub-list for method output_type
-	42, // [42:59] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	58, // 27: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
+	58, // 28: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	57, // 29: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	58, // 30: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
+	36, // 31: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
+	58, // 32: shunt.v1.CreateCertificateRequest.ttl:type_name -> google.protobuf.Duration
+	36, // 33: shunt.v1.CreateCertificateResponse.access:type_name -> shunt.v1.Access
+	57, // 34: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
+	57, // 35: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
+	36, // 36: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
+	57, // 37: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	43, // 38: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
+	57, // 39: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
+	57, // 40: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
+	46, // 41: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
+	57, // 42: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	49, // 43: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
+	2,  // 44: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
+	6,  // 45: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
+	8,  // 46: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
+	10, // 47: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
+	12, // 48: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
+	23, // 49: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
+	26, // 50: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
+	30, // 51: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
+	32, // 52: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
+	34, // 53: shunt.v1.Manager.CreateCertificate:input_type -> shunt.v1.CreateCertificateRequest
+	37, // 54: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
+	39, // 55: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
+	41, // 56: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
+	44, // 57: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
+	47, // 58: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
+	50, // 59: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
+	52, // 60: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
+	54, // 61: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
+	3,  // 62: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
+	7,  // 63: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
+	9,  // 64: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
+	11, // 65: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
+	13, // 66: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
+	24, // 67: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
+	27, // 68: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
+	31, // 69: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
+	33, // 70: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
+	35, // 71: shunt.v1.Manager.CreateCertificate:output_type -> shunt.v1.CreateCertificateResponse
+	38, // 72: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
+	40, // 73: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
+	42, // 74: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
+	45, // 75: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
+	48, // 76: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
+	51, // 77: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
+	53, // 78: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
+	55, // 79: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
+	62, // [62:80] is the sub-list for method output_type
+	44, // [44:62] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_v1_manager_proto_init() }
@@ -4178,7 +4338,7 @@ func file_v1_manager_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_manager_proto_rawDesc), len(file_v1_manager_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   53,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -543,18 +543,20 @@ func (x *StoredManager) GetSchema() int64 {
 	return 0
 }
 
-// StoredAccess is an access token; of its secret only the SHA-256 is kept.
+// StoredAccess is an access token or a person's certificate; of a secret only the SHA-256 is kept.
 type StoredAccess struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	SecretSha256  []byte                 `protobuf:"bytes,2,opt,name=secret_sha256,json=secretSha256,proto3" json:"secret_sha256,omitempty"`
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	Role          string                 `protobuf:"bytes,4,opt,name=role,proto3" json:"role,omitempty"`
-	Tenant        string                 `protobuf:"bytes,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Created       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created,proto3" json:"created,omitempty"`
-	Expires       *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expires,proto3" json:"expires,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Id           string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	SecretSha256 []byte                 `protobuf:"bytes,2,opt,name=secret_sha256,json=secretSha256,proto3" json:"secret_sha256,omitempty"`
+	Name         string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Role         string                 `protobuf:"bytes,4,opt,name=role,proto3" json:"role,omitempty"`
+	Tenant       string                 `protobuf:"bytes,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Created      *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created,proto3" json:"created,omitempty"`
+	Expires      *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expires,proto3" json:"expires,omitempty"`
+	// SHA-256 of the certificate (DER); empty for tokens.
+	CertificateSha256 []byte `protobuf:"bytes,8,opt,name=certificate_sha256,json=certificateSha256,proto3" json:"certificate_sha256,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *StoredAccess) Reset() {
@@ -632,6 +634,13 @@ func (x *StoredAccess) GetCreated() *timestamppb.Timestamp {
 func (x *StoredAccess) GetExpires() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Expires
+	}
+	return nil
+}
+
+func (x *StoredAccess) GetCertificateSha256() []byte {
+	if x != nil {
+		return x.CertificateSha256
 	}
 	return nil
 }
@@ -1087,7 +1096,7 @@ const file_v1_stored_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04peer\x18\x03 \x01(\tR\x04peer\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\tR\aversion\x12\x16\n" +
-	"\x06schema\x18\x05 \x01(\x03R\x06schema\"\xef\x01\n" +
+	"\x06schema\x18\x05 \x01(\x03R\x06schema\"\x9e\x02\n" +
 	"\fStoredAccess\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12#\n" +
 	"\rsecret_sha256\x18\x02 \x01(\fR\fsecretSha256\x12\x12\n" +
@@ -1095,7 +1104,8 @@ const file_v1_stored_proto_rawDesc = "" +
 	"\x04role\x18\x04 \x01(\tR\x04role\x12\x16\n" +
 	"\x06tenant\x18\x05 \x01(\tR\x06tenant\x124\n" +
 	"\acreated\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x124\n" +
-	"\aexpires\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"7\n" +
+	"\aexpires\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12-\n" +
+	"\x12certificate_sha256\x18\b \x01(\fR\x11certificateSha256\"7\n" +
 	"\fStoredEvents\x12'\n" +
 	"\x06events\x18\x01 \x03(\v2\x0f.shunt.v1.EventR\x06events\"=\n" +
 	"\vStoredAudit\x12.\n" +

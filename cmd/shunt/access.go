@@ -1,28 +1,27 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
 func newAccess(g *globals) *cobra.Command {
-	cmd := &cobra.Command{Use: "access", Short: "Let people and programs in, by access tokens"}
-	cmd.AddCommand(newAccessCreate(g), newAccessList(g), newAccessRevoke(g))
+	cmd := &cobra.Command{Use: "access", Short: "Let people and programs in, by access tokens and certificates"}
+	cmd.AddCommand(newAccessCreate(g), newAccessCertificate(g), newAccessList(g), newAccessRevoke(g))
 	return cmd
 }
 
 func newAccessCreate(g *globals) *cobra.Command {
-	var (
-		name, role, tenant string
-		ttl                time.Duration
-	)
+	var a accessFlags
 	cmd := &cobra.Command{
 		Use:   "create --name NAME --role admin|viewer|tenant",
 		Short: "Make an access token for a person or a program",
@@ -31,18 +30,11 @@ func newAccessCreate(g *globals) *cobra.Command {
 		Example: "  (umask 077; shunt access create --name ci --role tenant --tenant shop --ttl 24h > ci.token)\n" +
 			"  SHUNT_TOKEN_FILE=ci.token shunt get services",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch {
-			case name == "":
-				return usagef("--name is missing, must say whom it is for")
-			case role != "admin" && role != "viewer" && role != "tenant":
-				return usagef("--role: %q: must be admin, viewer or tenant", role)
-			case (role == "tenant") != (tenant != ""):
-				return usagef("--tenant: %q: must be given with --role tenant, and only then", tenant)
-			case ttl <= 0:
-				return usagef("--ttl: %s: must be more than 0", ttl)
+			if err := a.check(); err != nil {
+				return err
 			}
 			return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
-				request := &apiv1.CreateAccessRequest{Name: name, Role: role, Tenant: tenant, Ttl: durationpb.New(ttl)}
+				request := &apiv1.CreateAccessRequest{Name: a.name, Role: a.role, Tenant: a.tenant, Ttl: durationpb.New(a.ttl)}
 				response, err := c.CreateAccess(ctx, connect.NewRequest(request))
 				if err != nil {
 					return err
@@ -57,27 +49,51 @@ func newAccessCreate(g *globals) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&name, "name", "", "whom it is for, as the audit log will say")
-	cmd.Flags().StringVar(&role, "role", "", "admin, viewer or tenant")
-	cmd.Flags().StringVar(&tenant, "tenant", "", "tenant whose objects it is for, with --role tenant")
-	cmd.Flags().DurationVar(&ttl, "ttl", 24*time.Hour, "how long the token is good, at most 365 days")
+	a.register(cmd.Flags(), "how long the token is good, at most 365 days", 24*time.Hour)
 	return cmd
+}
+
+// accessFlags say whom something is for.
+type accessFlags struct {
+	name, role, tenant string
+	ttl                time.Duration
+}
+
+func (a *accessFlags) register(fl *pflag.FlagSet, ttl string, def time.Duration) {
+	fl.StringVar(&a.name, "name", "", "whom it is for, as the audit log will say")
+	fl.StringVar(&a.role, "role", "", "admin, viewer or tenant")
+	fl.StringVar(&a.tenant, "tenant", "", "tenant whose objects it is for, with --role tenant")
+	fl.DurationVar(&a.ttl, "ttl", def, ttl)
+}
+
+func (a *accessFlags) check() error {
+	switch {
+	case a.name == "":
+		return usagef("--name is missing, must say whom it is for")
+	case a.role != "admin" && a.role != "viewer" && a.role != "tenant":
+		return usagef("--role: %q: must be admin, viewer or tenant", a.role)
+	case (a.role == "tenant") != (a.tenant != ""):
+		return usagef("--tenant: %q: must be given with --role tenant, and only then", a.tenant)
+	case a.ttl <= 0:
+		return usagef("--ttl: %s: must be more than 0", a.ttl)
+	}
+	return nil
 }
 
 func newAccessList(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "List the access tokens that have not expired, without their secrets",
+		Short: "List the access tokens and certificates that have not expired, without secrets",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
 				response, err := c.ListAccess(ctx, connect.NewRequest(&apiv1.ListAccessRequest{}))
 				if err != nil {
 					return err
 				}
-				rows, all := [][]string{{"ID", "NAME", "ROLE", "TENANT", "CREATED", "EXPIRES"}}, []map[string]string{}
+				rows, all := [][]string{{"ID", "VIA", "NAME", "ROLE", "TENANT", "CREATED", "EXPIRES"}}, []map[string]string{}
 				for _, a := range response.Msg.GetAccess() {
 					f := accessFields(a)
-					rows, all = append(rows, []string{f["id"], f["name"], f["role"], f["tenant"], f["created"], f["expires"]}), append(all, f)
+					rows, all = append(rows, []string{f["id"], f["via"], f["name"], f["role"], f["tenant"], f["created"], f["expires"]}), append(all, f)
 				}
 				if g.format != formatTable {
 					return g.format.encode(cmd.OutOrStdout(), all)
@@ -91,7 +107,7 @@ func newAccessList(g *globals) *cobra.Command {
 func newAccessRevoke(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:     "revoke ID",
-		Short:   "End an access token at once, streams that were opened with it too",
+		Short:   "End an access token or a certificate at once, streams that were opened with it too",
 		Example: "  shunt access revoke 0f3a5b7c9d1e2f40",
 		Args:    needs("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -106,10 +122,10 @@ func newAccessRevoke(g *globals) *cobra.Command {
 	}
 }
 
-// accessFields are those of an access token; a tenant that it has not is absent.
+// accessFields are those of an access token or a certificate; a tenant that it has not is absent.
 func accessFields(a *apiv1.Access) map[string]string {
 	out := map[string]string{
-		"id": a.GetId(), "name": a.GetName(), "role": a.GetRole(),
+		"id": a.GetId(), "via": cmp.Or(a.GetVia(), "token"), "name": a.GetName(), "role": a.GetRole(),
 		"created": a.GetCreated().AsTime().Format(time.RFC3339), "expires": a.GetExpires().AsTime().Format(time.RFC3339),
 	}
 	if a.GetTenant() != "" {

@@ -396,6 +396,21 @@ func (f *fakeManager) CreateAccess(_ context.Context, r *connect.Request[apiv1.C
 	return connect.NewResponse(&apiv1.CreateAccessResponse{Token: "shunt_" + a.Id + "_secret", Access: a}), nil
 }
 
+// CreateCertificate signs nothing.
+func (f *fakeManager) CreateCertificate(_ context.Context, r *connect.Request[apiv1.CreateCertificateRequest]) (*connect.Response[apiv1.CreateCertificateResponse], error) {
+	if err := pki.CheckRequest(r.Msg.GetCsr()); err != nil {
+		return nil, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	if r.Msg.GetTenant() == "gone" {
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("tenant: gone: must be the name of a Tenant, and there is none of this name"))
+	}
+	a := &apiv1.Access{
+		Id: "0123456789abcdef", Name: r.Msg.GetName(), Role: r.Msg.GetRole(), Tenant: r.Msg.GetTenant(), Via: "certificate",
+		Created: timestamppb.New(accessAt), Expires: timestamppb.New(accessAt.Add(r.Msg.GetTtl().AsDuration())),
+	}
+	return connect.NewResponse(&apiv1.CreateCertificateResponse{Certificate: []byte("CERTIFICATE\n"), Access: a}), nil
+}
+
 // ListAccess has one of a tenant, and shows who asks.
 func (f *fakeManager) ListAccess(_ context.Context, r *connect.Request[apiv1.ListAccessRequest]) (*connect.Response[apiv1.ListAccessResponse], error) {
 	name := "ci"
@@ -404,7 +419,7 @@ func (f *fakeManager) ListAccess(_ context.Context, r *connect.Request[apiv1.Lis
 	}
 	return connect.NewResponse(&apiv1.ListAccessResponse{Access: []*apiv1.Access{
 		{Id: "0123456789abcdef", Name: name, Role: "tenant", Tenant: "shop", Created: timestamppb.New(accessAt), Expires: timestamppb.New(accessAt.Add(time.Hour))},
-		{Id: "fedcba9876543210", Name: "ann", Role: "admin", Created: timestamppb.New(accessAt), Expires: timestamppb.New(accessAt.Add(time.Hour))},
+		{Id: "fedcba9876543210", Name: "ann", Role: "admin", Created: timestamppb.New(accessAt), Expires: timestamppb.New(accessAt.Add(time.Hour)), Via: "certificate"},
 	}}), nil
 }
 

@@ -26,6 +26,7 @@ const callTimeout = 30 * time.Second
 type client struct {
 	shuntv1connect.ManagerClient
 	servers *servers
+	config  *clientConfig
 }
 
 // connect makes a client of the configured managers. It does not dial yet.
@@ -64,7 +65,7 @@ func (g *globals) connect() (*client, error) {
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	hc := &http.Client{Transport: bearerTransport{servers, bearer}, CheckRedirect: stay}
 	persist := connect.WithInterceptors(connect.UnaryInterceptorFunc(servers.unary))
-	return &client{shuntv1connect.NewManagerClient(hc, c.Server[0], persist), servers}, nil
+	return &client{shuntv1connect.NewManagerClient(hc, c.Server[0], persist), servers, c}, nil
 }
 
 // call makes a client and bounds what is done with it.

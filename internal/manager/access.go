@@ -15,6 +15,7 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
@@ -24,11 +25,13 @@ import (
 	"github.com/shuntlb/shunt/internal/token"
 )
 
-// Lifetimes of access tokens, and how many there may be: at 200 bytes each they take 2 MB of every manager.
+// Lifetimes of access tokens and people's certificates, and how many there may be: at 200 bytes each they take 2 MB of every
+// manager.
 const (
-	defaultAccessTTL = 24 * time.Hour
-	maxAccessTTL     = 365 * 24 * time.Hour
-	maxAccess        = 10_000
+	defaultAccessTTL      = 24 * time.Hour
+	defaultCertificateTTL = 30 * 24 * time.Hour
+	maxAccessTTL          = 365 * 24 * time.Hour
+	maxAccess             = 10_000
 )
 
 var accessID = regexp.MustCompile(`^[0-9a-f]{16}$`)
@@ -52,7 +55,15 @@ func (a api) CreateAccess(ctx context.Context, req *connect.Request[apiv1.Create
 	return connect.NewResponse(&apiv1.CreateAccessResponse{Token: t.String(), Access: made}), nil
 }
 
-func accessFaults(req *apiv1.CreateAccessRequest, ttl time.Duration) []lb.Violation {
+// accessRequest is what is asked for a token and for a certificate.
+type accessRequest interface {
+	GetName() string
+	GetRole() string
+	GetTenant() string
+	GetTtl() *durationpb.Duration
+}
+
+func accessFaults(req accessRequest, ttl time.Duration) []lb.Violation {
 	var faults []lb.Violation
 	if req.GetTtl().CheckValid() != nil && req.GetTtl() != nil || ttl <= 0 || ttl > maxAccessTTL {
 		faults = append(faults, lb.Violation{Field: "ttl", Value: ttl.String(), Allowed: "must be longer than 0s and at most " + maxAccessTTL.String()})
@@ -94,52 +105,64 @@ type noAccess struct{ id string }
 
 func (e noAccess) Error() string { return "access " + e.id + ": not found" }
 
-// createAccess stores a new token; with it those that have expired go.
+// createAccess stores a new token.
 func (m *Manager) createAccess(ctx context.Context, req *apiv1.CreateAccessRequest, ttl time.Duration) (token.Access, *apiv1.Access, error) {
-	term, err := m.lead(ctx)
-	if err != nil {
-		return token.Access{}, nil, err
-	}
-	term.writing.Lock()
-	defer term.writing.Unlock()
-	if tenant := req.GetTenant(); tenant != "" && !m.view.hasTenant(tenant) {
-		return token.Access{}, nil, invalid{[]lb.Violation{{Field: "tenant", Value: tenant, Allowed: "must be the name of a Tenant, and there is none of this name"}}}
-	}
-	now := m.o.Clock.Now()
-	if n := len(m.view.accessAt(now)); n >= maxAccess {
-		return token.Access{}, nil, invalid{[]lb.Violation{{Field: "access tokens", Value: strconv.Itoa(n), Allowed: "must be at most " + strconv.Itoa(maxAccess) + ": revoke some"}}}
-	}
 	random := make([]byte, token.RandomBytes)
 	rand.Read(random)
 	t := token.NewAccess(random)
 	hash := t.SecretHash()
-	stored := &apiv1.StoredAccess{
-		Id: t.ID, SecretSha256: hash[:], Name: req.GetName(), Role: req.GetRole(), Tenant: req.GetTenant(),
-		Created: timestamppb.New(now), Expires: timestamppb.New(now.Add(ttl)),
+	made, err := m.storeAccess(ctx, func(now time.Time) (*apiv1.StoredAccess, error) {
+		return &apiv1.StoredAccess{
+			Id: t.ID, SecretSha256: hash[:], Name: req.GetName(), Role: req.GetRole(), Tenant: req.GetTenant(),
+			Created: timestamppb.New(now), Expires: timestamppb.New(now.Add(ttl)),
+		}, nil
+	})
+	return t, made, err
+}
+
+// storeAccess stores what is new; with it those that have expired go.
+func (m *Manager) storeAccess(ctx context.Context, create func(now time.Time) (*apiv1.StoredAccess, error)) (*apiv1.Access, error) {
+	term, err := m.lead(ctx)
+	if err != nil {
+		return nil, err
+	}
+	term.writing.Lock()
+	defer term.writing.Unlock()
+	now := m.o.Clock.Now()
+	stored, err := create(now)
+	if err != nil {
+		return nil, err
+	}
+	if tenant := stored.GetTenant(); tenant != "" && !m.view.hasTenant(tenant) {
+		return nil, invalid{[]lb.Violation{{Field: "tenant", Value: tenant, Allowed: "must be the name of a Tenant, and there is none of this name"}}}
+	}
+	if n := len(m.view.accessAt(now)); n >= maxAccess {
+		return nil, invalid{[]lb.Violation{{Field: "access tokens and certificates", Value: strconv.Itoa(n), Allowed: "must be at most " + strconv.Itoa(maxAccess) + ": revoke some"}}}
 	}
 	value, err := proto.Marshal(stored)
 	if err != nil {
-		return t, nil, err
+		return nil, err
 	}
-	txn := store.Txn{Compares: []store.Compare{{Key: dirAccess + t.ID}}, Ops: []store.Op{store.Put(dirAccess+t.ID, value)}}
+	key := dirAccess + stored.GetId()
+	txn := store.Txn{Compares: []store.Compare{{Key: key}}, Ops: []store.Op{store.Put(key, value)}}
 	for _, id := range m.view.expiredAccess(now) {
 		txn.Ops = append(txn.Ops, store.Delete(dirAccess+id))
 	}
 	entry := m.accessEntry(ctx, stored, "created")
 	op, err := term.auditOp(entry)
 	if err != nil {
-		return t, nil, err
+		return nil, err
 	}
 	txn.Ops = append(txn.Ops, op)
 	res, err := term.commit(ctx, txn)
 	if err != nil {
-		return t, nil, err
+		return nil, err
 	}
 	if !res.Succeeded {
-		return t, nil, errors.New("access token id is taken, try again")
+		return nil, errors.New("the id is taken, try again")
 	}
 	m.auditDone(entry, res.Revision)
-	return t, publicAccess(stored), term.wait(ctx, res.Revision)
+	return publicAccess(stored), term.wait(ctx, res.Revision)
 }
 
 func (m *Manager) revokeAccess(ctx context.Context, id string) error {
@@ -166,7 +189,7 @@ func (m *Manager) revokeAccess(ctx context.Context, id string) error {
 	return term.wait(ctx, res.Revision)
 }
 
-// endAccess deletes the access tokens of a tenant that goes. One that is made meanwhile conflicts with nothing, and is for
+// endAccess deletes the access tokens and certificates of a tenant that goes. One that is made meanwhile conflicts with nothing, and is for
 // whoever has the tenant's name then.
 func (w *write) endAccess(tenant string) {
 	for _, a := range w.base.accessOf(tenant) {
@@ -175,7 +198,7 @@ func (w *write) endAccess(tenant string) {
 	}
 }
 
-// accessOf are the access tokens of a tenant, ordered by id.
+// accessOf are the access tokens and certificates of a tenant, ordered by id.
 func (s *snapshot) accessOf(tenant string) []*apiv1.StoredAccess {
 	s.v.mu.RLock()
 	defer s.v.mu.RUnlock()
@@ -188,9 +211,21 @@ func (s *snapshot) accessOf(tenant string) []*apiv1.StoredAccess {
 	return out
 }
 
-// accessText is how the audit log calls a token.
+// viaOf tells a token from a certificate.
+func viaOf(a *apiv1.StoredAccess) string {
+	if len(a.GetCertificateSha256()) > 0 {
+		return viaCertificate
+	}
+	return viaToken
+}
+
+// accessText is how the audit log calls a token or a certificate.
 func accessText(a *apiv1.StoredAccess) string {
-	return fmt.Sprintf("access/%s (%s, %s)", a.GetId(), a.GetName(), strings.TrimSpace(a.GetRole()+" "+a.GetTenant()))
+	what := ""
+	if viaOf(a) == viaCertificate {
+		what = "certificate, "
+	}
+	return fmt.Sprintf("access/%s (%s%s, %s)", a.GetId(), what, a.GetName(), strings.TrimSpace(a.GetRole()+" "+a.GetTenant()))
 }
 
 // accessEntry is the audit log's of what was done to a token.
@@ -233,19 +268,19 @@ func (m *Manager) dropExpiredAccess(ctx context.Context) error {
 	return term.wait(ctx, res.Revision)
 }
 
-// publicAccess is a token without its secret's hash.
+// publicAccess is a token or a certificate without hashes.
 func publicAccess(s *apiv1.StoredAccess) *apiv1.Access {
-	return &apiv1.Access{Id: s.GetId(), Name: s.GetName(), Role: s.GetRole(), Tenant: s.GetTenant(), Created: s.GetCreated(), Expires: s.GetExpires()}
+	return &apiv1.Access{Id: s.GetId(), Name: s.GetName(), Role: s.GetRole(), Tenant: s.GetTenant(), Created: s.GetCreated(), Expires: s.GetExpires(), Via: viaOf(s)}
 }
 
-// access is the token of an id; nil when there is none.
+// access is the token or certificate of an id; nil when there is none.
 func (v *view) access(id string) *apiv1.StoredAccess {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.accesses[id]
 }
 
-// accessAt are the tokens that have not expired, ordered by name and id.
+// accessAt are the tokens and certificates that have not expired, ordered by name and id.
 func (v *view) accessAt(now time.Time) []*apiv1.Access {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -288,6 +323,6 @@ func (v *view) bearer(s string, now time.Time) (id identity, cause string) {
 		return identity{}, "expired access token " + t.ID + " of " + stored.GetName()
 	}
 	return identity{
-		name: stored.GetName(), role: stored.GetRole(), tenant: stored.GetTenant(), via: viaToken, token: t.ID, expires: stored.GetExpires().AsTime(),
+		name: stored.GetName(), role: stored.GetRole(), tenant: stored.GetTenant(), via: viaToken, access: t.ID, expires: stored.GetExpires().AsTime(),
 	}, ""
 }

@@ -34,19 +34,8 @@ func (m *Manager) writeAdminConfig(now time.Time) (first bool, err error) {
 	if err != nil {
 		return first, err
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "# Client configuration of an administrator: whoever reads this file may do everything.\n")
-	fmt.Fprintf(&b, "server: %s\n", serverURL(m.o))
-	for _, part := range []struct {
-		name string
-		pem  []byte
-	}{{"ca", m.secrets.ca.CertPEM()}, {"cert", cert}, {"key", key}} {
-		fmt.Fprintf(&b, "%s: |\n", part.name)
-		for line := range strings.Lines(string(part.pem)) {
-			b.WriteString("  " + line)
-		}
-	}
-	return first, writeAdmin(path, []byte(b.String()))
+	comment := "Client configuration of an administrator: whoever reads this file may do everything."
+	return first, writeAdmin(path, pki.ClientConfig(comment, []string{serverURL(m.o)}, m.secrets.ca.CertPEM(), cert, key))
 }
 
 // renewAdminEvery is how often the administrator's certificate is looked at; it is renewed when a third of its year is

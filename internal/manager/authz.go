@@ -33,9 +33,9 @@ type identity struct {
 	from string
 	// cert is the certificate of viaCertificate.
 	cert *x509.Certificate
-	// token is the id of viaToken.
-	token string
-	// expires is when the proof of a token ends.
+	// access is the id of an access token, or of a certificate that CreateCertificate made; empty for others.
+	access string
+	// expires is when the proof of a person ends.
 	expires time.Time
 	// forwarded: another manager vouches for all this, and does not lead.
 	forwarded bool
@@ -70,6 +70,9 @@ func certified(cert *x509.Certificate, from string) identity {
 	if id.role == pki.RoleTenant {
 		id.tenant = pki.Tenant(cert)
 	}
+	if slices.Contains(accessRoles, id.role) {
+		id.access, id.expires = pki.PersonID(cert), cert.NotAfter
+	}
 	return id
 }
 
@@ -83,24 +86,25 @@ var (
 	nodes     = []string{string(lb.RoleMux), string(lb.RoleHost)}
 	managers  = []string{pki.RoleManager}
 	rights    = map[string][]string{
-		shuntv1connect.ManagerApplyProcedure:        writers,
-		shuntv1connect.ManagerDeleteProcedure:       writers,
-		shuntv1connect.ManagerGetProcedure:          everybody,
-		shuntv1connect.ManagerWatchProcedure:        everybody,
-		shuntv1connect.ManagerStatusProcedure:       everybody,
-		shuntv1connect.ManagerTraceProcedure:        everybody,
-		shuntv1connect.ManagerFlowsProcedure:        everybody,
-		shuntv1connect.ManagerEventsProcedure:       everybody,
-		shuntv1connect.ManagerVersionProcedure:      everybody,
-		shuntv1connect.ManagerMembersProcedure:      readers,
-		shuntv1connect.ManagerCreateTokenProcedure:  admins,
-		shuntv1connect.ManagerCreateAccessProcedure: admins,
-		shuntv1connect.ManagerListAccessProcedure:   admins,
-		shuntv1connect.ManagerRevokeAccessProcedure: admins,
-		shuntv1connect.ManagerAuditProcedure:        admins,
-		shuntv1connect.ManagerRemoveMemberProcedure: admins,
-		shuntv1connect.ManagerBackupProcedure:       admins,
-		shuntv1connect.NodeProtocolSyncProcedure:    nodes,
+		shuntv1connect.ManagerApplyProcedure:             writers,
+		shuntv1connect.ManagerDeleteProcedure:            writers,
+		shuntv1connect.ManagerGetProcedure:               everybody,
+		shuntv1connect.ManagerWatchProcedure:             everybody,
+		shuntv1connect.ManagerStatusProcedure:            everybody,
+		shuntv1connect.ManagerTraceProcedure:             everybody,
+		shuntv1connect.ManagerFlowsProcedure:             everybody,
+		shuntv1connect.ManagerEventsProcedure:            everybody,
+		shuntv1connect.ManagerVersionProcedure:           everybody,
+		shuntv1connect.ManagerMembersProcedure:           readers,
+		shuntv1connect.ManagerCreateTokenProcedure:       admins,
+		shuntv1connect.ManagerCreateAccessProcedure:      admins,
+		shuntv1connect.ManagerCreateCertificateProcedure: admins,
+		shuntv1connect.ManagerListAccessProcedure:        admins,
+		shuntv1connect.ManagerRevokeAccessProcedure:      admins,
+		shuntv1connect.ManagerAuditProcedure:             admins,
+		shuntv1connect.ManagerRemoveMemberProcedure:      admins,
+		shuntv1connect.ManagerBackupProcedure:            admins,
+		shuntv1connect.NodeProtocolSyncProcedure:         nodes,
 		// A node or a manager without a certificate shows a join token instead.
 		shuntv1connect.NodeProtocolJoinProcedure:    append([]string{""}, nodes...),
 		shuntv1connect.MemberProtocolAdmitProcedure: {""},

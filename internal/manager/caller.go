@@ -34,7 +34,7 @@ type caller struct {
 
 // header writes the identity for headerCaller.
 func (id identity) header() (string, error) {
-	c := caller{Name: id.name, Role: id.role, Tenant: id.tenant, Via: id.via, From: id.from, Token: id.token, Expires: id.expires}
+	c := caller{Name: id.name, Role: id.role, Tenant: id.tenant, Via: id.via, From: id.from, Token: id.access, Expires: id.expires}
 	if id.cert != nil {
 		c.Cert = id.cert.Raw
 	}
@@ -54,7 +54,7 @@ func callerOf(header string) (identity, *connect.Error) {
 	if err != nil {
 		return identity{}, errBadCaller
 	}
-	id := identity{name: c.Name, role: c.Role, tenant: c.Tenant, via: c.Via, from: c.From, token: c.Token, expires: c.Expires}
+	id := identity{name: c.Name, role: c.Role, tenant: c.Tenant, via: c.Via, from: c.From, access: c.Token, expires: c.Expires}
 	if c.Cert != nil {
 		if id.cert, err = x509.ParseCertificate(c.Cert); err != nil {
 			return identity{}, errBadCaller

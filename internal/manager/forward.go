@@ -36,19 +36,20 @@ const (
 // leaders are the procedures that only the leader can serve. The value tells whether doing one twice, with something else
 // in between, may differ from doing it once.
 var leaders = map[string]bool{
-	shuntv1connect.ManagerApplyProcedure:        true,
-	shuntv1connect.ManagerDeleteProcedure:       true,
-	shuntv1connect.ManagerCreateTokenProcedure:  true,
-	shuntv1connect.ManagerCreateAccessProcedure: true,
-	shuntv1connect.ManagerRevokeAccessProcedure: true,
-	shuntv1connect.ManagerRemoveMemberProcedure: true,
-	shuntv1connect.NodeProtocolJoinProcedure:    true,
-	shuntv1connect.MemberProtocolAdmitProcedure: true,
-	shuntv1connect.ManagerStatusProcedure:       false,
-	shuntv1connect.ManagerTraceProcedure:        false,
-	shuntv1connect.ManagerFlowsProcedure:        false,
-	shuntv1connect.ManagerEventsProcedure:       false,
-	shuntv1connect.ManagerAuditProcedure:        false,
+	shuntv1connect.ManagerApplyProcedure:             true,
+	shuntv1connect.ManagerDeleteProcedure:            true,
+	shuntv1connect.ManagerCreateTokenProcedure:       true,
+	shuntv1connect.ManagerCreateAccessProcedure:      true,
+	shuntv1connect.ManagerCreateCertificateProcedure: true,
+	shuntv1connect.ManagerRevokeAccessProcedure:      true,
+	shuntv1connect.ManagerRemoveMemberProcedure:      true,
+	shuntv1connect.NodeProtocolJoinProcedure:         true,
+	shuntv1connect.MemberProtocolAdmitProcedure:      true,
+	shuntv1connect.ManagerStatusProcedure:            false,
+	shuntv1connect.ManagerTraceProcedure:             false,
+	shuntv1connect.ManagerFlowsProcedure:             false,
+	shuntv1connect.ManagerEventsProcedure:            false,
+	shuntv1connect.ManagerAuditProcedure:             false,
 }
 
 // fresh are the procedures that any member serves, but not from a view that is behind what was acknowledged before. A Watch

@@ -122,6 +122,9 @@ func readTimeout(procedure string) time.Duration {
 func (g gate) admit(r *http.Request, procedure string) (identity, *connect.Error) {
 	id, cause, err := g.identify(r, procedure)
 	if err == nil {
+		cause, err = g.certificate(r.Context(), id)
+	}
+	if err == nil {
 		err = id.may(procedure)
 	}
 	// Sync answers a deleted node itself; Join judges the token, which may be a new one.
@@ -144,8 +147,8 @@ func (d *door) tenancy(ctx context.Context, id identity) *connect.Error {
 	if id.role != pki.RoleTenant {
 		return nil
 	}
-	// What is there here may have been deleted elsewhere. Who has a token has waited for that already.
-	if id.via != viaToken && d.view.hasTenant(id.tenant) {
+	// What is there here may have been deleted elsewhere. Who has an id has waited for that already.
+	if id.access == "" && d.view.hasTenant(id.tenant) {
 		if err := d.current(ctx); err != nil {
 			return connect.NewError(connect.CodeUnavailable, err)
 		}
@@ -176,8 +179,8 @@ func (g gate) identify(r *http.Request, procedure string) (id identity, cause st
 		id, err = callerOf(forwarded)
 		id.forwarded = true
 		// The follower may not know yet that the token is gone.
-		if err == nil && id.via == viaToken && g.view.access(id.token) == nil {
-			return id, "revoked access token " + id.token, errBadBearer
+		if err == nil && id.via == viaToken && g.view.access(id.access) == nil {
+			return id, "revoked access token " + id.access, errBadBearer
 		}
 		if err == nil && id.via == "" && tokenInBody(procedure) {
 			err = g.patience(id)

@@ -14,12 +14,15 @@ import (
 
 // Causes of the end of a call's context.
 var (
-	errRevoked  = connect.NewError(connect.CodeUnauthenticated, errors.New("the access token was revoked"))
-	errExpired  = connect.NewError(connect.CodeUnauthenticated, errors.New("the access token has expired"))
-	errNoTenant = connect.NewError(connect.CodePermissionDenied, errors.New("the tenant was deleted"))
+	errRevoked            = connect.NewError(connect.CodeUnauthenticated, errors.New("the access token was revoked"))
+	errExpired            = connect.NewError(connect.CodeUnauthenticated, errors.New("the access token has expired"))
+	errRevokedCertificate = connect.NewError(connect.CodeUnauthenticated, errors.New("the certificate was revoked"))
+	errExpiredCertificate = connect.NewError(connect.CodeUnauthenticated, errors.New("the certificate has expired"))
+	errNoTenant           = connect.NewError(connect.CodePermissionDenied, errors.New("the tenant was deleted"))
 )
 
-// leash ends a call with what it was made with: a stream does not outlive the token that opened it, nor its tenant.
+// leash ends a call with what it was made with: a stream does not outlive the token or certificate that
+// opened it, nor its tenant.
 type leash struct {
 	identity
 	view   *view
@@ -36,7 +39,7 @@ func (d *door) leash(ctx context.Context, id identity) (context.Context, func())
 	l := &leash{id, d.view, d.clock, cancel}
 	d.view.subscribe(l)
 	// What went before the subscription.
-	if id.token != "" && d.view.access(id.token) == nil {
+	if id.access != "" && d.view.access(id.access) == nil {
 		l.gone()
 	}
 	if id.role == pki.RoleTenant && !d.view.hasTenant(id.tenant) {
@@ -46,7 +49,7 @@ func (d *door) leash(ctx context.Context, id identity) (context.Context, func())
 		go func() {
 			select {
 			case <-d.clock.After(id.expires.Sub(d.clock.Now())):
-				cancel(errExpired)
+				l.cancel(l.expired())
 			case <-ctx.Done():
 			}
 		}()
@@ -59,7 +62,7 @@ func (d *door) leash(ctx context.Context, id identity) (context.Context, func())
 
 // note implements subscriber.
 func (l *leash) note(c change) {
-	if slices.Contains(c.revoked, l.token) {
+	if slices.Contains(c.revoked, l.access) {
 		l.gone()
 	}
 	// The view is locked, and its maps are as the change left them.
@@ -68,19 +71,29 @@ func (l *leash) note(c change) {
 	}
 }
 
-// gone ends the call because its token is not stored any more: what has expired is swept away.
+// gone ends the call because its token or certificate is not stored any more: what has expired is swept away.
 func (l *leash) gone() {
-	if l.clock.Now().Before(l.expires) {
+	switch {
+	case !l.clock.Now().Before(l.expires):
+		l.cancel(l.expired())
+	case l.via == viaCertificate:
+		l.cancel(errRevokedCertificate)
+	default:
 		l.cancel(errRevoked)
-	} else {
-		l.cancel(errExpired)
 	}
+}
+
+func (l *leash) expired() error {
+	if l.via == viaCertificate {
+		return errExpiredCertificate
+	}
+	return errExpired
 }
 
 // snapped is why the leash ended a call; nil when it did not.
 func snapped(ctx context.Context) error {
 	cause := context.Cause(ctx)
-	for _, end := range []*connect.Error{errRevoked, errExpired, errNoTenant} {
+	for _, end := range []*connect.Error{errRevoked, errExpired, errRevokedCertificate, errExpiredCertificate, errNoTenant} {
 		if errors.Is(cause, end) {
 			return end
 		}

@@ -160,6 +160,45 @@ func (ca *CA) SignNode(csr []byte, name, role string, now, issued time.Time) ([]
 	return ca.client(name, role, NodeLifetime, now, issued, pub)
 }
 
+// Person is whom a certificate of a person is for.
+type Person struct {
+	Name, Role string
+	// Tenant is that of RoleTenant, else empty.
+	Tenant string
+	// ID is what the manager knows the certificate by.
+	ID string
+}
+
+// SignPerson makes a client certificate for the key of a request (PKCS #10, DER). Only the key is taken from it.
+func (ca *CA) SignPerson(csr []byte, p Person, lifetime time.Duration, now time.Time) (*x509.Certificate, error) {
+	pub, err := requestKey(csr)
+	if err != nil {
+		return nil, err
+	}
+	template := leaf(p.Name, p.Role, now, lifetime, x509.ExtKeyUsageClientAuth)
+	template.Subject.SerialNumber = p.ID
+	if p.Tenant != "" {
+		template.Subject.Organization = []string{p.Tenant}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.Cert, pub, ca.key)
+	if err != nil {
+		return nil, fmt.Errorf("make certificate: %w", err)
+	}
+	return x509.ParseCertificate(der)
+}
+
+// PersonID is Person.ID of a certificate; empty when it is none that SignPerson made.
+func PersonID(cert *x509.Certificate) string { return cert.Subject.SerialNumber }
+
+// PEM writes a certificate.
+func PEM(cert *x509.Certificate) []byte { return certPEM(cert.Raw) }
+
+// CheckRequest tells what is wrong with a certificate request.
+func CheckRequest(csr []byte) error {
+	_, err := requestKey(csr)
+	return err
+}
+
 // requestKey is the key of a certificate request, which its owner has.
 func requestKey(csr []byte) (crypto.PublicKey, error) {
 	req, err := x509.ParseCertificateRequest(csr)

@@ -51,6 +51,9 @@ const (
 	ManagerCreateTokenProcedure = "/shunt.v1.Manager/CreateToken"
 	// ManagerCreateAccessProcedure is the fully-qualified name of the Manager's CreateAccess RPC.
 	ManagerCreateAccessProcedure = "/shunt.v1.Manager/CreateAccess"
+	// ManagerCreateCertificateProcedure is the fully-qualified name of the Manager's CreateCertificate
+	// RPC.
+	ManagerCreateCertificateProcedure = "/shunt.v1.Manager/CreateCertificate"
 	// ManagerListAccessProcedure is the fully-qualified name of the Manager's ListAccess RPC.
 	ManagerListAccessProcedure = "/shunt.v1.Manager/ListAccess"
 	// ManagerRevokeAccessProcedure is the fully-qualified name of the Manager's RevokeAccess RPC.
@@ -90,9 +93,11 @@ type ManagerClient interface {
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
 	// CreateAccess makes an access token for a person or a program; its secret is in the answer and nowhere else.
 	CreateAccess(context.Context, *connect.Request[v1.CreateAccessRequest]) (*connect.Response[v1.CreateAccessResponse], error)
-	// ListAccess lists the access tokens that have not expired, without secrets.
+	// CreateCertificate signs a client certificate for the key of a person, which stays with them.
+	CreateCertificate(context.Context, *connect.Request[v1.CreateCertificateRequest]) (*connect.Response[v1.CreateCertificateResponse], error)
+	// ListAccess lists the access tokens and certificates of people that have not expired, without secrets.
 	ListAccess(context.Context, *connect.Request[v1.ListAccessRequest]) (*connect.Response[v1.ListAccessResponse], error)
-	// RevokeAccess ends an access token at once. NOT_FOUND when there is none of that id.
+	// RevokeAccess ends an access token or a person's certificate at once. NOT_FOUND when there is none of that id.
 	RevokeAccess(context.Context, *connect.Request[v1.RevokeAccessRequest]) (*connect.Response[v1.RevokeAccessResponse], error)
 	// Events tells what happened to objects, oldest first, kept for a week.
 	Events(context.Context, *connect.Request[v1.EventsRequest]) (*connect.ServerStreamForClient[v1.EventsResponse], error)
@@ -178,6 +183,12 @@ func NewManagerClient(httpClient connect.HTTPClient, baseURL string, opts ...con
 			connect.WithSchema(managerMethods.ByName("CreateAccess")),
 			connect.WithClientOptions(opts...),
 		),
+		createCertificate: connect.NewClient[v1.CreateCertificateRequest, v1.CreateCertificateResponse](
+			httpClient,
+			baseURL+ManagerCreateCertificateProcedure,
+			connect.WithSchema(managerMethods.ByName("CreateCertificate")),
+			connect.WithClientOptions(opts...),
+		),
 		listAccess: connect.NewClient[v1.ListAccessRequest, v1.ListAccessResponse](
 			httpClient,
 			baseURL+ManagerListAccessProcedure,
@@ -236,23 +247,24 @@ func NewManagerClient(httpClient connect.HTTPClient, baseURL string, opts ...con
 
 // managerClient implements ManagerClient.
 type managerClient struct {
-	apply        *connect.Client[v1.ApplyRequest, v1.ApplyResponse]
-	delete       *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
-	get          *connect.Client[v1.GetRequest, v1.GetResponse]
-	watch        *connect.Client[v1.WatchRequest, v1.WatchResponse]
-	status       *connect.Client[v1.StatusRequest, v1.StatusResponse]
-	trace        *connect.Client[v1.TraceRequest, v1.TraceResponse]
-	flows        *connect.Client[v1.FlowsRequest, v1.FlowsResponse]
-	createToken  *connect.Client[v1.CreateTokenRequest, v1.CreateTokenResponse]
-	createAccess *connect.Client[v1.CreateAccessRequest, v1.CreateAccessResponse]
-	listAccess   *connect.Client[v1.ListAccessRequest, v1.ListAccessResponse]
-	revokeAccess *connect.Client[v1.RevokeAccessRequest, v1.RevokeAccessResponse]
-	events       *connect.Client[v1.EventsRequest, v1.EventsResponse]
-	audit        *connect.Client[v1.AuditRequest, v1.AuditResponse]
-	members      *connect.Client[v1.MembersRequest, v1.MembersResponse]
-	removeMember *connect.Client[v1.RemoveMemberRequest, v1.RemoveMemberResponse]
-	backup       *connect.Client[v1.BackupRequest, v1.BackupResponse]
-	version      *connect.Client[v1.VersionRequest, v1.VersionResponse]
+	apply             *connect.Client[v1.ApplyRequest, v1.ApplyResponse]
+	delete            *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
+	get               *connect.Client[v1.GetRequest, v1.GetResponse]
+	watch             *connect.Client[v1.WatchRequest, v1.WatchResponse]
+	status            *connect.Client[v1.StatusRequest, v1.StatusResponse]
+	trace             *connect.Client[v1.TraceRequest, v1.TraceResponse]
+	flows             *connect.Client[v1.FlowsRequest, v1.FlowsResponse]
+	createToken       *connect.Client[v1.CreateTokenRequest, v1.CreateTokenResponse]
+	createAccess      *connect.Client[v1.CreateAccessRequest, v1.CreateAccessResponse]
+	createCertificate *connect.Client[v1.CreateCertificateRequest, v1.CreateCertificateResponse]
+	listAccess        *connect.Client[v1.ListAccessRequest, v1.ListAccessResponse]
+	revokeAccess      *connect.Client[v1.RevokeAccessRequest, v1.RevokeAccessResponse]
+	events            *connect.Client[v1.EventsRequest, v1.EventsResponse]
+	audit             *connect.Client[v1.AuditRequest, v1.AuditResponse]
+	members           *connect.Client[v1.MembersRequest, v1.MembersResponse]
+	removeMember      *connect.Client[v1.RemoveMemberRequest, v1.RemoveMemberResponse]
+	backup            *connect.Client[v1.BackupRequest, v1.BackupResponse]
+	version           *connect.Client[v1.VersionRequest, v1.VersionResponse]
 }
 
 // Apply calls shunt.v1.Manager.Apply.
@@ -298,6 +310,11 @@ func (c *managerClient) CreateToken(ctx context.Context, req *connect.Request[v1
 // CreateAccess calls shunt.v1.Manager.CreateAccess.
 func (c *managerClient) CreateAccess(ctx context.Context, req *connect.Request[v1.CreateAccessRequest]) (*connect.Response[v1.CreateAccessResponse], error) {
 	return c.createAccess.CallUnary(ctx, req)
+}
+
+// CreateCertificate calls shunt.v1.Manager.CreateCertificate.
+func (c *managerClient) CreateCertificate(ctx context.Context, req *connect.Request[v1.CreateCertificateRequest]) (*connect.Response[v1.CreateCertificateResponse], error) {
+	return c.createCertificate.CallUnary(ctx, req)
 }
 
 // ListAccess calls shunt.v1.Manager.ListAccess.
@@ -361,9 +378,11 @@ type ManagerHandler interface {
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
 	// CreateAccess makes an access token for a person or a program; its secret is in the answer and nowhere else.
 	CreateAccess(context.Context, *connect.Request[v1.CreateAccessRequest]) (*connect.Response[v1.CreateAccessResponse], error)
-	// ListAccess lists the access tokens that have not expired, without secrets.
+	// CreateCertificate signs a client certificate for the key of a person, which stays with them.
+	CreateCertificate(context.Context, *connect.Request[v1.CreateCertificateRequest]) (*connect.Response[v1.CreateCertificateResponse], error)
+	// ListAccess lists the access tokens and certificates of people that have not expired, without secrets.
 	ListAccess(context.Context, *connect.Request[v1.ListAccessRequest]) (*connect.Response[v1.ListAccessResponse], error)
-	// RevokeAccess ends an access token at once. NOT_FOUND when there is none of that id.
+	// RevokeAccess ends an access token or a person's certificate at once. NOT_FOUND when there is none of that id.
 	RevokeAccess(context.Context, *connect.Request[v1.RevokeAccessRequest]) (*connect.Response[v1.RevokeAccessResponse], error)
 	// Events tells what happened to objects, oldest first, kept for a week.
 	Events(context.Context, *connect.Request[v1.EventsRequest], *connect.ServerStream[v1.EventsResponse]) error
@@ -445,6 +464,12 @@ func NewManagerHandler(svc ManagerHandler, opts ...connect.HandlerOption) (strin
 		connect.WithSchema(managerMethods.ByName("CreateAccess")),
 		connect.WithHandlerOptions(opts...),
 	)
+	managerCreateCertificateHandler := connect.NewUnaryHandler(
+		ManagerCreateCertificateProcedure,
+		svc.CreateCertificate,
+		connect.WithSchema(managerMethods.ByName("CreateCertificate")),
+		connect.WithHandlerOptions(opts...),
+	)
 	managerListAccessHandler := connect.NewUnaryHandler(
 		ManagerListAccessProcedure,
 		svc.ListAccess,
@@ -518,6 +543,8 @@ func NewManagerHandler(svc ManagerHandler, opts ...connect.HandlerOption) (strin
 			managerCreateTokenHandler.ServeHTTP(w, r)
 		case ManagerCreateAccessProcedure:
 			managerCreateAccessHandler.ServeHTTP(w, r)
+		case ManagerCreateCertificateProcedure:
+			managerCreateCertificateHandler.ServeHTTP(w, r)
 		case ManagerListAccessProcedure:
 			managerListAccessHandler.ServeHTTP(w, r)
 		case ManagerRevokeAccessProcedure:
@@ -577,6 +604,10 @@ func (UnimplementedManagerHandler) CreateToken(context.Context, *connect.Request
 
 func (UnimplementedManagerHandler) CreateAccess(context.Context, *connect.Request[v1.CreateAccessRequest]) (*connect.Response[v1.CreateAccessResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.CreateAccess is not implemented"))
+}
+
+func (UnimplementedManagerHandler) CreateCertificate(context.Context, *connect.Request[v1.CreateCertificateRequest]) (*connect.Response[v1.CreateCertificateResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.CreateCertificate is not implemented"))
 }
 
 func (UnimplementedManagerHandler) ListAccess(context.Context, *connect.Request[v1.ListAccessRequest]) (*connect.Response[v1.ListAccessResponse], error) {
