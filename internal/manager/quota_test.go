@@ -19,7 +19,7 @@ import (
 func TestChangesOfATenantAreBounded(t *testing.T) {
 	at := clock.NewFake(time.Now())
 	r := newRigAt(t, store.NewMemory(), at)
-	r.apply(network(), hostNode(1), tenant("shop", 2))
+	r.apply(network(), hostNode(1), tenant("shop", 2), tenant("media", 0))
 	ann := r.bearer(r.access("ann", "tenant", "shop", 0).Token)
 	bob := r.bearer(r.access("bob", "tenant", "media", 0).Token)
 	change := func(vip int) error { return applyAs(t, ann, ofTenant("shop-web", "shop", vip)) }
