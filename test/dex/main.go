@@ -34,21 +34,19 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// lifetime of ID tokens.
-const lifetime = time.Hour
-
 func main() {
 	listen := flag.String("listen", "127.0.0.1:0", "`address:port`; the issuer is https:// and this")
 	ca := flag.String("ca", "", "`file` for the certificate")
+	lifetime := flag.Duration("lifetime", time.Hour, "of ID tokens; they have expired when it is less than 0")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := run(ctx, *listen, *ca); err != nil {
+	if err := run(ctx, *listen, *ca, *lifetime); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, listen, caFile string) error {
+func run(ctx context.Context, listen, caFile string, lifetime time.Duration) error {
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
 		return err
@@ -59,7 +57,7 @@ func run(ctx context.Context, listen, caFile string) error {
 	if err != nil {
 		return err
 	}
-	keys, err := (&signer.LocalConfig{KeysRotationPeriod: "6h"}).Open(ctx, store, lifetime, time.Now, quiet)
+	keys, err := (&signer.LocalConfig{KeysRotationPeriod: "6h"}).Open(ctx, store, max(lifetime, time.Hour), time.Now, quiet)
 	if err != nil {
 		return err
 	}
