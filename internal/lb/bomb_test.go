@@ -11,16 +11,26 @@ import (
 
 // TestBombs: texts that the YAML parser would take gigabytes or minutes for are refused before it sees them.
 func TestBombs(t *testing.T) {
-	const deep = "must not nest deeper than 64"
+	const (
+		deep = "must not nest deeper than 64"
+		wide = "must not hold a mapping of more than 1000 keys"
+	)
 	for name, c := range map[string]struct{ text, allowed string }{
-		"anchors":   {"a: " + strings.Repeat("&a ", 1000), deep},
-		"aliases":   {"a: " + strings.Repeat("*a ", 1000), deep},
-		"tags":      {"a: " + strings.Repeat("!a ", 1000), deep},
-		"keys":      {strings.Repeat("a: ", 1000), deep},
-		"merges":    {strings.Repeat("<<: ", 1000), deep},
-		"items":     {strings.Repeat("- ", 1000), deep},
-		"brackets":  {strings.Repeat("[\n", 1000), deep},
-		"long line": {"%" + strings.Repeat("%", 1<<20), "must be lines of at most 1048576 bytes"},
+		"anchors":        {"a: " + strings.Repeat("&a ", 1000), deep},
+		"aliases":        {"a: " + strings.Repeat("*a ", 1000), deep},
+		"tags":           {"a: " + strings.Repeat("!a ", 1000), deep},
+		"keys":           {strings.Repeat("a: ", 1000), deep},
+		"merges":         {strings.Repeat("<<: ", 1000), deep},
+		"items":          {strings.Repeat("- ", 1000), deep},
+		"equal keys":     {strings.Repeat("kind: Tenant\n", 300_000), wide},
+		"empty keys":     {strings.Repeat("kind:\r\n", 300_000), wide},
+		"asked keys":     {strings.Repeat("? a\n", 300_000), wide},
+		"keys of items":  {"a:\n- b: 1\n" + strings.Repeat("  b: 1\n", 300_000), wide},
+		"apart":          {strings.Repeat("a:\n- b\n\n# c\n", 300_000), wide},
+		"keys in braces": {"a: {" + strings.Repeat("b: 1,\n", 300_000) + "}", wide},
+		"after comments": {"# [{\n" + strings.Repeat("kind: Tenant\n", 300_000), wide},
+		"brackets":       {strings.Repeat("[\n", 1000), deep},
+		"long line":      {"%" + strings.Repeat("%", 1<<20), "must be lines of at most 1048576 bytes"},
 	} {
 		_, err := lb.Parse(strings.NewReader(c.text), name)
 		var e *lb.Error
@@ -55,5 +65,34 @@ func TestWideIsNotDeep(t *testing.T) {
 	text := "kind: Service\nname: a\nvip: 203.0.113.10\nendpoints: [{protocol: tcp, port: 80, backends: [" + strings.Join(backends, ", ") + "]}]\n"
 	if _, err := lb.Parse(strings.NewReader(text), "wide"); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLongIsNotWide: lists of many items are no mappings of many keys, in whatever form.
+func TestLongIsNotWide(t *testing.T) {
+	const many = 1100
+	for name, item := range map[string]func(i int) string{
+		"one line": func(i int) string {
+			return fmt.Sprintf("  - {dip: 10.20.%d.%d, port: 8080, host: 10.20.1.1}\n", i/250, i%250+1)
+		},
+		"lines": func(i int) string {
+			return fmt.Sprintf("  - dip: 10.20.%d.%d\n    port: 8080\n    host: 10.20.1.1\n", i/250, i%250+1)
+		},
+	} {
+		text := "kind: Service\nname: a\nvip: 203.0.113.10\nendpoints:\n- protocol: tcp\n  port: 80\n  backends:\n"
+		for i := range many {
+			text += item(i)
+		}
+		if _, err := lb.Parse(strings.NewReader(text), name); err != nil {
+			t.Errorf("%s: %.300v", name, err)
+		}
+	}
+	var flow []string
+	for i := range many {
+		flow = append(flow, fmt.Sprintf("  {dip: '2001:db8::%x', port: 8080, host: 10.20.1.1}", i+1))
+	}
+	text := "kind: Service\nname: a\nvip: 2001:db8:f::1\nendpoints:\n- protocol: tcp\n  port: 80\n  backends: [\n" + strings.Join(flow, ",\n") + "]\n"
+	if _, err := lb.Parse(strings.NewReader(text), "braces"); err != nil {
+		t.Errorf("braces: %.300v", err)
 	}
 }

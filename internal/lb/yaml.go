@@ -152,6 +152,9 @@ func parseTree(doc document) (root ast.Node, fault *Violation) {
 	if depth := flowDepth(doc.text); depth > maxDepth {
 		return nil, &Violation{Allowed: fmt.Sprintf("must not nest deeper than %d", maxDepth), Line: first.line, Column: first.column}
 	}
+	if tooWide(doc.text) {
+		return nil, &Violation{Allowed: fmt.Sprintf("must not hold a mapping of more than %d keys", maxKeys), Line: first.line, Column: first.column}
+	}
 	file, err := parser.ParseBytes(doc.text, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		return nil, syntaxFault(doc, err)
