@@ -530,7 +530,9 @@ type RelayDown struct {
 	// Hosts of other managers.
 	Hosts *HostProgress `protobuf:"bytes,3,opt,name=hosts,proto3" json:"hosts,omitempty"`
 	// Verdicts of a host of another manager. Its hello tells when the host opened its stream.
-	Said          *NodeSaid `protobuf:"bytes,4,opt,name=said,proto3" json:"said,omitempty"`
+	Said *NodeSaid `protobuf:"bytes,4,opt,name=said,proto3" json:"said,omitempty"`
+	// All that the leader knows of hosts' verdicts when the relay begins was sent.
+	AllSaid       bool `protobuf:"varint,5,opt,name=all_said,json=allSaid,proto3" json:"all_said,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -593,6 +595,13 @@ func (x *RelayDown) GetSaid() *NodeSaid {
 	return nil
 }
 
+func (x *RelayDown) GetAllSaid() bool {
+	if x != nil {
+		return x.AllSaid
+	}
+	return false
+}
+
 var File_v1_member_proto protoreflect.FileDescriptor
 
 const file_v1_member_proto_rawDesc = "" +
@@ -633,12 +642,13 @@ const file_v1_member_proto_rawDesc = "" +
 	"\amanager\x18\x01 \x01(\tR\amanager\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12\x12\n" +
 	"\x04owed\x18\x03 \x03(\tR\x04owed\x12\x12\n" +
-	"\x04gone\x18\x04 \x01(\bR\x04gone\"\xa3\x01\n" +
+	"\x04gone\x18\x04 \x01(\bR\x04gone\"\xbe\x01\n" +
 	"\tRelayDown\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12,\n" +
 	"\x06update\x18\x02 \x01(\v2\x14.shunt.v1.PlanUpdateR\x06update\x12,\n" +
 	"\x05hosts\x18\x03 \x01(\v2\x16.shunt.v1.HostProgressR\x05hosts\x12&\n" +
-	"\x04said\x18\x04 \x01(\v2\x12.shunt.v1.NodeSaidR\x04said2\x7f\n" +
+	"\x04said\x18\x04 \x01(\v2\x12.shunt.v1.NodeSaidR\x04said\x12\x19\n" +
+	"\ball_said\x18\x05 \x01(\bR\aallSaid2\x7f\n" +
 	"\x0eMemberProtocol\x128\n" +
 	"\x05Admit\x12\x16.shunt.v1.AdmitRequest\x1a\x17.shunt.v1.AdmitResponse\x123\n" +
 	"\x05Relay\x12\x11.shunt.v1.RelayUp\x1a\x13.shunt.v1.RelayDown(\x010\x01B)Z'github.com/shuntlb/shunt/api/v1;shuntv1b\x06proto3"

@@ -40,7 +40,9 @@ type follower struct {
 	// questions and verdicts, by host, wait to be sent.
 	questions []*apiv1.RelayDown
 	verdicts  map[string]*apiv1.NodeSaid
-	wake      chan struct{} // room for one
+	// told: the verdicts that wait are all that is known, and it was not said yet that they are.
+	told bool
+	wake chan struct{} // room for one
 }
 
 // errRelayedAfresh ends a relay that another one of the same member replaces.
@@ -100,13 +102,7 @@ func (a memberAPI) Relay(ctx context.Context, stream *connect.BidiStream[apiv1.R
 	f := &follower{m: m, name: first.GetManager(), nodes: map[string]*session{}, behind: map[string]bool{}, verdicts: map[string]*apiv1.NodeSaid{}, wake: make(chan struct{}, 1)}
 	f.ctx, f.end = context.WithCancelCause(ctx)
 	m.followers.add(f)
-	for host, all := range m.verdicts.of() {
-		if s := m.sessions.get(host); s != nil {
-			f.tellHealth(host, s.opened, all)
-		} else {
-			f.tellHealth(host, 0, all)
-		}
-	}
+	f.tellAll()
 	m.o.Log.Info("manager relays", "manager", f.name)
 	heard := make(chan struct{})
 	go func() {
@@ -149,10 +145,7 @@ func (m *Manager) forgetDeleted(s *session) {
 	if _, present := m.view.roleOf(s.name); present || s.role != lb.RoleHost {
 		return
 	}
-	if h := m.verdicts.forget(s); h != nil {
-		m.sessions.tellHealth(h)
-		m.followers.tellHealth(s, h)
-	}
+	m.forgetHealth(s)
 }
 
 // listen takes in what the follower says until the stream ends.
@@ -183,6 +176,7 @@ func (f *follower) hear(up *apiv1.RelayUp) {
 			delete(f.nodes, s.name)
 			f.left(s, errors.New("the node left manager "+f.name), true)
 			f.m.forgetDeleted(s)
+			f.retell(s.name)
 		}
 	}
 	for _, e := range up.GetAudit() {
@@ -286,6 +280,41 @@ func (f *follower) tellHealth(host string, opened int64, h *apiv1.HealthReport) 
 	signal(f.wake)
 }
 
+// tellAll queues all that hosts said. It is called once, before anything is sent.
+func (f *follower) tellAll() {
+	f.m.verdicts.telling.Lock()
+	defer f.m.verdicts.telling.Unlock()
+	for host, all := range f.m.verdicts.of() {
+		f.tellHost(host, all)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.told = true
+	signal(f.wake)
+}
+
+// retell queues what a host said that has left the follower for another member: while its stream stood there, the follower may
+// have refused what came of the other, as it does when the host's clock went back.
+func (f *follower) retell(host string) {
+	s := f.m.sessions.get(host)
+	if s == nil || s.role != lb.RoleHost || s.via == f {
+		return
+	}
+	f.m.verdicts.telling.Lock()
+	defer f.m.verdicts.telling.Unlock()
+	if all := f.m.verdicts.said(host); all != nil {
+		f.tellHost(host, all)
+	}
+}
+
+func (f *follower) tellHost(host string, all *apiv1.HealthReport) {
+	opened := int64(0)
+	if s := f.m.sessions.get(host); s != nil {
+		opened = s.opened
+	}
+	f.tellHealth(host, opened, all)
+}
+
 // take empties what waits to be sent.
 func (f *follower) take() []*apiv1.RelayDown {
 	f.mu.Lock()
@@ -294,7 +323,10 @@ func (f *follower) take() []*apiv1.RelayDown {
 	for _, host := range slices.Sorted(maps.Keys(f.verdicts)) {
 		down = append(down, &apiv1.RelayDown{Said: f.verdicts[host]})
 	}
-	f.questions = nil
+	if f.told {
+		down = append(down, &apiv1.RelayDown{AllSaid: true})
+	}
+	f.questions, f.told = nil, false
 	clear(f.verdicts)
 	return down
 }

@@ -40,19 +40,26 @@ func newHealthMerge(h *apiv1.HealthReport) *healthMerge {
 // add puts what a report says in the place of what was said of the same members.
 func (m *healthMerge) add(h *apiv1.HealthReport) {
 	for _, e := range h.GetEndpoints() {
-		key := healthKeyOf(e)
-		of := m.members[key]
-		if of == nil {
-			of = map[uint32]int{}
-			m.members[key] = of
-			m.order = append(m.order, key)
-		}
+		of := m.of(healthKeyOf(e))
 		for said, ids := range [][]uint32{saidAlive: e.GetAlive(), saidDead: e.GetDead(), saidUnknown: e.GetUnknown()} {
 			for _, id := range ids {
 				of[id] = said
 			}
 		}
 	}
+}
+
+// set puts what is said of one member in the place of what was.
+func (m *healthMerge) set(key healthKey, id uint32, said int) { m.of(key)[id] = said }
+
+func (m *healthMerge) of(key healthKey) map[uint32]int {
+	of := m.members[key]
+	if of == nil {
+		of = map[uint32]int{}
+		m.members[key] = of
+		m.order = append(m.order, key)
+	}
+	return of
 }
 
 // report is all of it: endpoints in the order in which they came up, members by id.

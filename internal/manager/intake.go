@@ -149,10 +149,11 @@ func (m *Manager) takeAck(s *session, r *apiv1.NodeReport) {
 }
 
 func (m *Manager) takeHealth(s *session, r *apiv1.NodeReport) {
-	tell, all := m.verdicts.report(s, r.GetHealth())
-	m.sessions.tellHealth(tell)
-	m.outbox.health(s, r.GetHealth(), all)
-	m.followers.tellHealth(s, r.GetHealth())
+	h := r.GetHealth()
+	if s.via == nil {
+		h = m.view.ownHealth(s, h)
+	}
+	m.hearHealth(s, h)
 }
 
 func (m *Manager) takeStatus(s *session, r *apiv1.NodeReport) {

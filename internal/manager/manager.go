@@ -5,8 +5,8 @@
 // leads, in a term; what only the leader does asks Manager.lead for it.
 //
 // Lock order: term.writing, view.mu, sessions.mu, session.mu, keeper.mu or placement.mu; those of Manager, reports,
-// opinions, followers (before one follower's) and hostProgress are taken last. Those of outbox, intake, verdicts, budget and
-// writing are held alone.
+// opinions, followers (before one follower's) and hostProgress are taken last. verdicts.telling comes before those of sessions
+// and followers. Those of outbox, intake, budget and writing, and verdicts.mu, are held with none taken after them.
 package manager
 
 import (

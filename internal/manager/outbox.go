@@ -90,11 +90,10 @@ func (o *outbox) hear(s *session, r *apiv1.NodeReport) {
 
 // health takes in verdicts; all are those of the node with them.
 func (o *outbox) health(s *session, h, all *apiv1.HealthReport) {
-	if all == nil {
-		return // it does not count
-	}
 	o.with(s, func(n *lastWords) {
-		n.verdicts, n.fresh = all, mergeHealth(n.fresh, h)
+		if n.verdicts = all; o.linked {
+			n.fresh = mergeHealth(n.fresh, h)
+		}
 		o.queueLocked(n, weightHealth)
 	})
 }
@@ -172,8 +171,8 @@ func (o *outbox) unlinkLocked() {
 	}
 }
 
-// next takes what matters most of what waits; nil when nothing does.
-func (o *outbox) next() *apiv1.RelayUp {
+// next takes what matters most of what waits; nil when nothing does that matters at least so much.
+func (o *outbox) next(least weight) *apiv1.RelayUp {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.gone) > 0 {
@@ -181,7 +180,7 @@ func (o *outbox) next() *apiv1.RelayUp {
 		o.gone = o.gone[1:]
 		return up
 	}
-	for w := range weights {
+	for w := range least + 1 {
 		for len(o.queues[w]) > 0 {
 			name := o.queues[w][0]
 			n := o.nodes[name]

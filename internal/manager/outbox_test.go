@@ -50,23 +50,23 @@ func TestOutboxTellsTheNewest(t *testing.T) {
 				r := randomReport(rt, truth[name])
 				o.ack(s, r.SyncedRevision)
 				if r.Health != nil {
-					tell, all := v.report(s, r.Health)
-					if tell == nil {
+					heard := v.report(s, r.Health)
+					if heard == nil {
 						rt.Fatal("a host's verdicts did not count")
 					}
-					o.health(s, r.Health, all)
+					o.health(s, heard.news, heard.all)
 				}
 				if r.Status != nil {
 					o.report(s, r.Status)
 				}
 			default:
-				hear(rt, o.next(), leader)
+				hear(rt, o.next(weightStatus), leader)
 			}
 		}
 		o.link()
 		leader = map[string]*heardOf{}
 		last := weightObeyed
-		for up := o.next(); up != nil; up = o.next() {
+		for up := o.next(weightStatus); up != nil; up = o.next(weightStatus) {
 			if w := weightOf(up); w < last {
 				rt.Fatalf("%v came after what matters less", up)
 			} else {

@@ -65,6 +65,7 @@ func (m *Manager) relayTo(l leaderKey) error {
 		}
 		return fmt.Errorf("open relay: %w", err)
 	}
+	before := m.verdicts.streams()
 	m.outbox.link()
 	defer m.outbox.unlink()
 	defer m.hosts.forgetAll()
@@ -76,6 +77,9 @@ func (m *Manager) relayTo(l leaderKey) error {
 				return
 			}
 			m.told(down)
+			if down.GetAllSaid() {
+				go m.forgetUnsaid(ctx, before)
+			}
 		}
 	}()
 	if err := m.relay(ctx, s); err != nil {
@@ -95,8 +99,7 @@ func (m *Manager) told(down *apiv1.RelayDown) {
 	if said := down.GetSaid(); said != nil {
 		s := &session{name: said.GetNode(), role: lb.Role(said.GetRole()), opened: said.GetReport().GetHello().GetOpened()}
 		if m.sessions.stamp(s) {
-			tell, _ := m.verdicts.report(s, said.GetReport().GetHealth())
-			m.sessions.tellHealth(tell)
+			m.hearHealth(s, said.GetReport().GetHealth())
 		}
 	}
 }
@@ -159,13 +162,14 @@ func (r *relaying) look() (stirred, advanced <-chan struct{}) {
 	return stirred, advanced
 }
 
-// next is the next message; nil when there is none at present.
+// next is the next message; nil when there is none at present. Statuses come last: of many nodes, to a leader that is slow, there
+// is always one that waits.
 func (r *relaying) next() *apiv1.RelayUp {
 	if r.hosts != nil && !sameHosts(r.hosts, r.sent) {
 		r.sent = r.hosts
 		return &apiv1.RelayUp{Hosts: r.hosts}
 	}
-	if up := r.m.outbox.next(); up != nil {
+	if up := r.m.outbox.next(weightHealth); up != nil {
 		return up
 	}
 	if r.behind && r.pause == nil {
@@ -178,7 +182,7 @@ func (r *relaying) next() *apiv1.RelayUp {
 			return &apiv1.RelayUp{Audit: entries}
 		}
 	}
-	return nil
+	return r.m.outbox.next(weightStatus)
 }
 
 // next is closed at the next fold.

@@ -247,7 +247,7 @@ func TestRefusalsOfFollowersAreAudited(t *testing.T) {
 // to those that are there, to one that comes later, and to those of a member that heard nothing while it was said.
 func TestVerdictsReachMuxesOfAllMembers(t *testing.T) {
 	ms := newMembers(t, 3, nil)
-	ms.leader(1).apply(network(), hostNode(1), muxNode(1), muxNode(2), muxNode(3), web(1))
+	ms.leader(1).apply(network(), hostNode(1), muxNode(1), muxNode(2), muxNode(3), several(1, 3))
 	says := func(s *rawStream, full bool, e *apiv1.EndpointHealth) {
 		t.Helper()
 		e.Vip, e.Protocol, e.Port = "203.0.113.10", "tcp", 80
@@ -299,7 +299,7 @@ func TestVerdictsReachMuxesOfAllMembers(t *testing.T) {
 // and that it is not known any more to one that comes later.
 func TestVerdictsOfSilentHostsAreTakenBack(t *testing.T) {
 	ms := newMembers(t, 2, nil)
-	ms.leader(1).apply(network(), hostNode(1), muxNode(1), muxNode(2), muxNode(3), web(1))
+	ms.leader(1).apply(network(), hostNode(1), muxNode(1), muxNode(2), muxNode(3), several(1, 2))
 	host := ms.rigs[1].rawHello(&apiv1.Hello{Name: "host1", Role: "host", Opened: 1})
 	receive(t, host)
 	muxes := []*rawStream{ms.rigs[0].raw("mux1", "mux"), ms.rigs[1].raw("mux2", "mux")}

@@ -47,15 +47,27 @@ func (m *Manager) tendSilence(ctx context.Context) {
 	}
 }
 
+// forgetUnsaid takes back what hosts said of which a leader that told all that it knows said nothing, before and within silentFor:
+// they fell silent while it was not heard here. before are the hosts, with the streams of their last words, when its relay began.
+func (m *Manager) forgetUnsaid(ctx context.Context, before map[string]uint64) {
+	select {
+	case <-m.o.Clock.After(silentFor):
+	case <-ctx.Done():
+		return // the next leader tells it
+	}
+	for host, stream := range before {
+		if m.sessions.here(host) == nil {
+			m.takeBack(host, stream)
+		}
+	}
+}
+
 // takeBack lets all muxes forget what a host said on a stream, and on those before it.
 func (m *Manager) takeBack(host string, stream uint64) {
 	s := &session{name: host, role: lb.RoleHost, number: stream}
-	h := m.verdicts.forget(s)
-	if h == nil {
+	if !m.forgetHealth(s) {
 		return
 	}
-	m.sessions.tellHealth(h)
-	m.followers.tellHealth(s, h)
 	m.o.Log.Warn("host is silent: muxes check its servers", "host", host)
 }
 

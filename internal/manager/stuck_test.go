@@ -95,7 +95,7 @@ func wide(step int) *lb.Service {
 // it says no more is unknown.
 func TestVerdictsReachMuxes(t *testing.T) {
 	r := newRig(t, store.NewMemory())
-	r.apply(network(), hostNode(1), hostNode(2), muxNode(1), muxNode(2), web(1, 2))
+	r.apply(network(), hostNode(1), hostNode(2), muxNode(1), muxNode(2), several(1, 3))
 	host, mux := r.raw("host1", "host"), r.raw("mux1", "mux")
 	rev := receive(t, host).Revision
 	receive(t, mux)

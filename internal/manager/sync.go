@@ -113,9 +113,7 @@ func (n nodeAPI) goodbye(s *session) {
 	n.m.view.leave(s)
 	cause := context.Cause(s.ctx)
 	if errors.Is(cause, errDeleted) {
-		h := n.m.verdicts.forget(s)
-		n.m.sessions.tellHealth(h)
-		n.m.followers.tellHealth(s, h)
+		n.m.forgetHealth(s)
 	}
 	newest := n.m.disconnected(s, cause)
 	n.m.outbox.left(s)

@@ -1,8 +1,6 @@
 package manager
 
 import (
-	"maps"
-	"slices"
 	"sync"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
@@ -12,8 +10,13 @@ import (
 // verdicts are what hosts came to about the members that they check, for muxes. They are in memory only: a host says all
 // of it at the begin of a stream, and until then what it said on its last one stays.
 type verdicts struct {
+	// telling is held while something is taken in and told: nobody hears an earlier word after a later one. It is taken before
+	// the locks of those who are told.
+	telling sync.Mutex
+
 	mu     sync.Mutex
 	byHost map[string]verdict
+	words  words
 }
 
 // verdict is all that one host said.
@@ -22,26 +25,57 @@ type verdict struct {
 	said   *apiv1.HealthReport // full, never modified
 }
 
-func newVerdicts() *verdicts { return &verdicts{byHost: map[string]verdict{}} }
+func newVerdicts() *verdicts { return &verdicts{byHost: map[string]verdict{}, words: words{}} }
 
-// report takes in what a host said. It returns what muxes must hear of it, nil for nothing, and all that the host said.
-func (v *verdicts) report(s *session, h *apiv1.HealthReport) (tell, all *apiv1.HealthReport) {
+// heardHealth is what verdicts come to.
+type heardHealth struct {
+	// news are for other members; tell is for muxes; all is all that the host says. None is ever modified.
+	news, tell, all *apiv1.HealthReport
+}
+
+// report takes in what a host said; nil when it does not count.
+func (v *verdicts) report(s *session, h *apiv1.HealthReport) *heardHealth {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	old := v.byHost[s.name]
 	if s.role != lb.RoleHost || old.stream > s.number {
-		return nil, nil
+		return nil
 	}
-	said := old.said
+	said, change := old.said, h
 	if said == nil {
 		said = &apiv1.HealthReport{Full: true}
 	}
-	if tell = h; h.GetFull() {
-		tell = mergeHealth(unsaid(said), &apiv1.HealthReport{Endpoints: h.GetEndpoints()})
+	if h.GetFull() {
+		change = mergeHealth(unsaid(said), &apiv1.HealthReport{Endpoints: h.GetEndpoints()})
 	}
-	all = mergeHealth(said, h)
+	all := mergeHealth(said, h)
 	v.byHost[s.name] = verdict{s.number, all}
-	return tell, all
+	news, tell := v.foldLocked(s.name, change)
+	if h.GetFull() {
+		news = h
+	}
+	return &heardHealth{news, tell, all}
+}
+
+// foldLocked takes in what a host says now. It returns that without what says nothing new, and what muxes must hear of it:
+// the last word on each member.
+func (v *verdicts) foldLocked(host string, change *apiv1.HealthReport) (news, tell *apiv1.HealthReport) {
+	of, last := newHealthMerge(&apiv1.HealthReport{}), newHealthMerge(&apiv1.HealthReport{})
+	for _, e := range change.GetEndpoints() {
+		key := healthKeyOf(e)
+		for said, ids := range [][]uint32{saidAlive: e.GetAlive(), saidDead: e.GetDead(), saidUnknown: e.GetUnknown()} {
+			for _, id := range ids {
+				if said != saidUnknown {
+					v.words.say(host, key, id, said)
+				} else if !v.words.takeBack(host, key, id) {
+					continue
+				}
+				of.set(key, id, said)
+				last.set(key, id, v.words.last(key, id))
+			}
+		}
+	}
+	return of.report(), last.report()
 }
 
 // of are the verdicts of each host.
@@ -55,16 +89,23 @@ func (v *verdicts) of() map[string]*apiv1.HealthReport {
 	return out
 }
 
-// forget takes back what a host said that is no node any more.
-func (v *verdicts) forget(s *session) *apiv1.HealthReport {
+// said is all that a host said; nil for nothing.
+func (v *verdicts) said(host string) *apiv1.HealthReport {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.byHost[host].said
+}
+
+// forget takes back what a host said. It returns what members must hear of it and what muxes must.
+func (v *verdicts) forget(s *session) (news, tell *apiv1.HealthReport) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	old, known := v.byHost[s.name]
 	if !known || old.stream > s.number {
-		return nil
+		return nil, nil
 	}
 	delete(v.byHost, s.name)
-	return unsaid(old.said)
+	return v.foldLocked(s.name, unsaid(old.said))
 }
 
 // all is what a mux must know that knows nothing.
@@ -72,10 +113,38 @@ func (v *verdicts) all() *apiv1.HealthReport {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	out := newHealthMerge(&apiv1.HealthReport{Full: true})
-	for _, name := range slices.Sorted(maps.Keys(v.byHost)) {
-		out.add(v.byHost[name].said)
+	for key, of := range v.words {
+		for id := range of {
+			out.set(key, id, v.words.last(key, id))
+		}
 	}
 	return out.report()
+}
+
+// hearHealth takes in verdicts of a host, and tells who has to hear of them: muxes, and other members.
+func (m *Manager) hearHealth(s *session, h *apiv1.HealthReport) {
+	m.verdicts.telling.Lock()
+	defer m.verdicts.telling.Unlock()
+	r := m.verdicts.report(s, h)
+	if r == nil {
+		return
+	}
+	m.sessions.tellHealth(r.tell)
+	m.outbox.health(s, r.news, r.all)
+	m.followers.tellHealth(s, r.news)
+}
+
+// forgetHealth takes back what a host said on a stream and those before it, and tells whether it was anything.
+func (m *Manager) forgetHealth(s *session) bool {
+	m.verdicts.telling.Lock()
+	defer m.verdicts.telling.Unlock()
+	news, tell := m.verdicts.forget(s)
+	if news == nil {
+		return false
+	}
+	m.sessions.tellHealth(tell)
+	m.followers.tellHealth(s, news)
+	return true
 }
 
 // tellHealth lets all muxes hear of verdicts.
