@@ -75,9 +75,7 @@ func (m *Manager) take(t *term) {
 
 // judge ends a term whose leader key the view has no more. It is asked after every fold.
 func (m *Manager) judge() {
-	m.mu.Lock()
-	t := m.term
-	m.mu.Unlock()
+	t := m.present()
 	if t == nil {
 		return
 	}

@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -126,5 +127,50 @@ func TestLaterEpochMakesALeaderProveItself(t *testing.T) {
 	m.checkEpoch(s, term.epoch+1)
 	if !errors.Is(context.Cause(term.ctx), ErrFenced) {
 		t.Errorf("the term ended with %v: must be fenced", context.Cause(term.ctx))
+	}
+}
+
+// readCounter is a store that counts its reads of single keys.
+type readCounter struct {
+	*store.Memory
+	reads atomic.Int64
+}
+
+func (c *readCounter) Get(ctx context.Context, key string) (store.KV, bool, int64, error) {
+	c.reads.Add(1)
+	return c.Memory.Get(ctx, key)
+}
+
+// TestReportsDoNotWaitForTheStore: reports of the present epoch are taken in without a word of the store, however long the last
+// renewal is ago; one node that obeys what never was makes the leader prove itself once.
+func TestReportsDoNotWaitForTheStore(t *testing.T) {
+	c := clock.NewFake(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	s := &readCounter{Memory: store.NewMemory()}
+	dir, err := OpenDataDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	m, err := Open(t.Context(), Options{Dir: dir, Store: s, Name: "m1", Listen: "127.0.0.1:1", Clock: c, keepNothing: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	tm := m.present()
+	tm.mu.Lock()
+	tm.renewed = tm.renewed.Add(-2 * leaseTTL)
+	tm.mu.Unlock()
+	node, before := newSession(t.Context(), identity{name: "host1", role: "host"}), s.reads.Load()
+	for range 5 {
+		m.checkEpoch(node, tm.epoch)
+	}
+	if n := s.reads.Load() - before; n > 0 {
+		t.Errorf("reports of the present epoch: %d reads of the store, want none", n)
+	}
+	for range 5 {
+		m.checkEpoch(node, tm.epoch+3)
+	}
+	if n := s.reads.Load() - before; n != 1 {
+		t.Errorf("reports of an epoch that never was: %d reads of the store, want 1", n)
 	}
 }

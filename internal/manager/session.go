@@ -63,10 +63,11 @@ type session struct {
 	// wake has room for one.
 	wake chan struct{}
 
-	// warned and acked belong to the receiving goroutine: it was said that the node obeys a later epoch; the revision that
-	// it reported last.
-	warned bool
-	acked  int64
+	// These belong to the receiving goroutine: the last term that was proven though the node obeys a later epoch, this one; the
+	// revision that it reported last.
+	refuted      *term
+	refutedEpoch int64
+	acked        int64
 	// said waits to be taken in.
 	said [classes]slot
 	// writing is the Send that is under way.

@@ -177,14 +177,18 @@ func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, 
 	}
 }
 
-// checkEpoch proves this manager's lease when a node obeys a later epoch than its own, and ends a term that is over.
+// checkEpoch proves this manager's lease when a node obeys a later epoch than its own, and ends a term that is over. A node that
+// obeys what never was is asked about once: nobody waits for the store at each of its reports.
 func (m *Manager) checkEpoch(s *session, epoch int64) {
-	t, err := m.lead(s.ctx)
-	if err != nil || epoch <= t.epoch {
+	t := m.present()
+	if t == nil || epoch <= t.epoch || s.refuted == t && epoch <= s.refutedEpoch {
 		return
 	}
-	if err := t.prove(s.ctx); err == nil && !s.warned {
-		s.warned = true
+	if err := t.prove(s.ctx); err != nil {
+		return
+	}
+	if s.refuted == nil {
 		m.o.Log.Error("node obeys a later epoch than this manager's and refuses its plans", "node", s.name, "epoch", epoch, "own_epoch", t.epoch)
 	}
+	s.refuted, s.refutedEpoch = t, epoch
 }

@@ -72,9 +72,7 @@ func newTerm(m *Manager, epoch, leaderMod int64, lease store.LeaseID, renewed ti
 func (m *Manager) lead(ctx context.Context) (*term, error) {
 	t, _ := ctx.Value(termKey{}).(*term)
 	if t == nil {
-		m.mu.Lock()
-		t = m.term
-		m.mu.Unlock()
+		t = m.present()
 	}
 	if t == nil {
 		if l := m.view.leadership(); l.name != "" && l.name != m.o.Name {
@@ -86,6 +84,13 @@ func (m *Manager) lead(ctx context.Context) (*term, error) {
 		return t, notLeading{err}
 	}
 	return t, nil
+}
+
+// present is this member's term, as far as it knows; nil when it does not lead.
+func (m *Manager) present() *term {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.term
 }
 
 // hold returns nil when nobody else led up to the call: everything that was stored before is in the view.
