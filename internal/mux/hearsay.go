@@ -67,7 +67,7 @@ func (r *roster) follow(m *member, e plan.Endpoint, now time.Time) {
 		}
 	case said != unsaid:
 		m.hearsay = hearsay{from: from, said: said}
-		m.state = health.Adopt(said == saidAlive)
+		m.state, m.words = health.Adopt(said == saidAlive), wordsOf(said)
 		m.asked, m.once = true, m.once || said == saidAlive
 	case m.from != lb.FromHost || m.said != unsaid:
 		m.hearsay = hearsay{from: from}
@@ -169,6 +169,13 @@ const (
 	wordsSilent = "its host says nothing of it any more"
 )
 
+func wordsOf(said verdict) string {
+	if said == saidAlive {
+		return wordsAlive
+	}
+	return wordsDead
+}
+
 // believe takes over what a member's host says; until is how long the last verdict counts when that is nothing.
 func (r *roster) believe(c *change, g *group, m *member, said verdict, until time.Time) {
 	was := m.said
@@ -183,11 +190,7 @@ func (r *roster) believe(c *change, g *group, m *member, said verdict, until tim
 			r.await(m, until)
 		}
 	default:
-		words := wordsDead
-		if said == saidAlive {
-			words = wordsAlive
-		}
-		r.turn(c, g, m, said == saidAlive, words, func() {
+		r.turn(c, g, m, said == saidAlive, wordsOf(said), func() {
 			m.said, m.until = said, time.Time{}
 			m.state = health.Adopt(said == saidAlive)
 		})

@@ -76,6 +76,22 @@ func TestVerdictsBeforeThePlan(t *testing.T) {
 	if alive, known := w.tables.Alive(p.Endpoints[0].Key, 3); !alive || !known {
 		t.Errorf("a member of which its host spoke before: alive %v, known %v", alive, known)
 	}
+	for _, m := range w.agent.Status().Members {
+		if m.Member == 3 && (!m.Alive || m.Unknown || m.LastCheck != wordsAlive) {
+			t.Errorf("status of a member of which its host spoke before: %v", m)
+		}
+	}
+}
+
+// TestVetoBeforeTheFirstCheck: a mux tells of a dead member before it has checked it itself.
+func TestVetoBeforeTheFirstCheck(t *testing.T) {
+	w, _ := heardWorld(t, lb.FromBoth, nil)
+	w.said(true, nil, []uint16{1}, nil)
+	for _, m := range w.agent.Status().Members {
+		if dead := m.Member == 1; m.Unknown == dead || dead && (m.Alive || m.LastCheck != wordsDead) {
+			t.Errorf("status %v", m)
+		}
+	}
 }
 
 func TestHostVerdictsDecideForAllAtOnce(t *testing.T) {

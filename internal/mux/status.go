@@ -75,7 +75,7 @@ func (a *Agent) memberStatusLocked(endpoints []plan.Endpoint, counters dataplane
 			if m == nil {
 				continue
 			}
-			words := m.words
+			words, unknown := m.words, m.words == "" && !m.denied()
 			switch {
 			case m.denied():
 				words = wordsDead
@@ -91,7 +91,7 @@ func (a *Agent) memberStatusLocked(endpoints []plan.Endpoint, counters dataplane
 				Dip: pm.DIP.String(), DipPort: uint32(pm.Port), Member: uint32(pm.ID), Service: e.Service,
 				Alive: m.alive(), LastCheck: words, Packets: n.Packets, Bytes: n.Bytes,
 				PortEnd: uint32(e.Key.PortEnd), Flows: a.flowsOfLocked(e.Key, pm.ID), Weight: uint32(pm.Weight),
-				Backup: pm.Backup, Draining: pm.Weight == 0, Unknown: m.words == "",
+				Backup: pm.Backup, Draining: pm.Weight == 0, Unknown: unknown,
 			})
 		}
 	}
