@@ -31,13 +31,13 @@ func (s *seenMux) advertises(vip netip.Addr) bool {
 	return s.routes[netip.PrefixFrom(vip, vip.BitLen()).String()]
 }
 
-// newest are the last words of nodes; nil of those that said nothing.
-func (r *reports) newest(names []string) []*apiv1.NodeStatus {
+// newest are the last words of nodes; without a status of those that said nothing.
+func (r *reports) newest(names []string) []heard {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := make([]*apiv1.NodeStatus, len(names))
+	out := make([]heard, len(names))
 	for i, name := range names {
-		out[i] = r.heard[name].status
+		out[i] = r.heard[name]
 	}
 	return out
 }
@@ -68,8 +68,8 @@ func (p *placement) readMuxes(now time.Time) {
 		names[i] = n.Name
 	}
 	present := make(map[string]bool, len(nodes))
-	for i, status := range p.m.reports.newest(names) {
-		n := nodes[i]
+	for i, said := range p.m.reports.newest(names) {
+		n, status := nodes[i], said.status
 		present[n.Name] = true
 		if s := p.seen[n.Name]; s == nil || s.status != status {
 			now := &seenMux{status: status}
@@ -84,7 +84,7 @@ func (p *placement) readMuxes(now time.Time) {
 			Drain: n.Drain || status.GetDrained(),
 			Away:  !status.GetConnected(),
 		}
-		x.Down = x.Away && p.replaceable(status, now)
+		x.Down = x.Away && p.replaceable(said, now)
 		x.BaseVIPs, x.BasePackets = uint32(p.every), p.muxes[n.Name].BasePackets
 		p.setMux(x)
 	}
@@ -100,10 +100,10 @@ func (p *placement) readMuxes(now time.Time) {
 
 // replaceable tells whether a mux was away for so long that others get its VIPs. What it did before the term is not
 // known.
-func (p *placement) replaceable(status *apiv1.NodeStatus, now time.Time) bool {
+func (p *placement) replaceable(said heard, now time.Time) bool {
 	since := p.began
-	if status != nil && status.GetLastSeen().AsTime().After(since) {
-		since = status.GetLastSeen().AsTime()
+	if said.at.After(since) {
+		since = said.at
 	}
 	return p.m.o.ReplaceAfter > 0 && now.Sub(since) >= p.m.o.ReplaceAfter
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
@@ -136,6 +138,22 @@ func TestMuxThatIsAwayKeepsItsVIPs(t *testing.T) {
 	r.round()
 	r.later(moveLinger)
 	r.want("over", 10, slices.Sorted(slices.Values([]string{was[1], comes})))
+}
+
+// TestMuxIsReplacedWhenTheClockWentBack: the time of day at which a mux was seen last is in the future, and does not matter.
+func TestMuxIsReplacedWhenTheClockWentBack(t *testing.T) {
+	r := newPlaced(t)
+	r.join("mux1", "mux2")
+	r.service("web", 1, 10)
+	r.round()
+	was, comes := r.at(10).Muxes[0], r.other(10)
+	r.disconnect(was)
+	h := r.m.reports.heard[was]
+	h.status.LastSeen = timestamppb.New(r.clock.Now().Add(time.Hour))
+	r.later(DefaultReplaceAfter)
+	if got := r.at(10).Muxes; !slices.Equal(got, []string{comes}) {
+		t.Errorf("the VIP is on %v, want %s", got, comes)
+	}
 }
 
 func TestNewLeaderWaitsForMuxes(t *testing.T) {

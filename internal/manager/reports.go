@@ -30,6 +30,8 @@ type reports struct {
 type heard struct {
 	stream uint64            // session.number
 	status *apiv1.NodeStatus // never modified once stored
+	// at is status.LastSeen by a clock that does not jump.
+	at time.Time
 }
 
 func newReports() *reports {
@@ -46,7 +48,7 @@ func (r *reports) connected(s *session, hello *apiv1.Hello, now time.Time) {
 	r.heard[s.name] = heard{s.number, &apiv1.NodeStatus{
 		Name: s.name, Role: string(s.role), Connected: true, Version: hello.GetVersion(),
 		LastSeen: timestamppb.New(now), SyncedRevision: hello.GetHaveRevision(), Manager: s.manager,
-	}}
+	}, now}
 	r.stir(s.role)
 }
 
@@ -68,7 +70,7 @@ func (r *reports) acked(s *session, revision int64, now time.Time) {
 	}
 	r.heard[s.name] = heard{s.number, edited(old, func(next *apiv1.NodeStatus) {
 		next.SyncedRevision, next.LastSeen = revision, timestamppb.New(now)
-	})}
+	}), now}
 }
 
 // report keeps the newest status; what the node says in it of name, role, connection and revision does not count.
@@ -82,7 +84,7 @@ func (r *reports) report(s *session, next *apiv1.NodeStatus, now time.Time) {
 	next.Name, next.Role, next.Version, next.Connected = old.GetName(), old.GetRole(), old.GetVersion(), true
 	next.SyncedRevision, next.Manager = old.GetSyncedRevision(), s.manager
 	next.LastSeen = timestamppb.New(now)
-	r.heard[s.name] = heard{s.number, next}
+	r.heard[s.name] = heard{s.number, next, now}
 }
 
 func (r *reports) disconnected(s *session, now time.Time) {
@@ -94,7 +96,7 @@ func (r *reports) disconnected(s *session, now time.Time) {
 	}
 	next := proto.CloneOf(old)
 	next.Connected, next.LastSeen = false, timestamppb.New(now)
-	r.heard[s.name] = heard{s.number, next}
+	r.heard[s.name] = heard{s.number, next, now}
 	r.stir(s.role)
 }
 
