@@ -50,29 +50,30 @@ func (v *view) leave(s *session) {
 
 // tellLocked tells the sessions that a change concerns.
 func (v *view) tellLocked(c change) {
+	revision, hosts := v.planRev, len(c.bindings) > 0
 	if c.surroundings || c.epoch {
 		for _, sessions := range v.audience.byNode {
 			for s := range sessions {
-				s.tell(nil, c.surroundings)
+				s.tell(nil, c.surroundings, revision, hosts)
 			}
 		}
 	}
 	for _, r := range c.objects {
 		if r.kind == lb.KindNode {
 			for s := range v.audience.byNode[r.name] {
-				s.tell(nil, true)
+				s.tell(nil, true, revision, hosts)
 			}
 		}
 	}
 	if len(c.items) > 0 {
 		for s := range v.audience.muxes {
-			s.tell(c.items, false)
+			s.tell(c.items, false, revision, hosts)
 		}
 	}
 	for name, keys := range c.muxItems {
 		for s := range v.audience.byNode[name] {
 			if s.role == lb.RoleMux {
-				s.tell(keys, false)
+				s.tell(keys, false, revision, hosts)
 			}
 		}
 	}
@@ -80,8 +81,8 @@ func (v *view) tellLocked(c change) {
 		for _, name := range v.wanted.NodesAt(host) {
 			for s := range v.audience.byNode[name] {
 				if s.role == lb.RoleHost {
-					s.owe(changed.endpoints, v.planRev)
-					s.tell(changed.keys, false)
+					s.owe(changed.endpoints, revision)
+					s.tell(changed.keys, false, revision, hosts)
 				}
 			}
 		}

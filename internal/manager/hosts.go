@@ -28,8 +28,8 @@ type hostProgress struct {
 // otherHosts are those of one other member.
 type otherHosts struct {
 	said *apiv1.HostProgress // never modified
-	// late: it did not tell in time how far they are. Nobody waits for it until it has caught up.
-	late bool
+	// until is the revision that it has to tell of before anybody waits for it: it was too late once, or is new.
+	until int64
 }
 
 func newHostProgress() *hostProgress {
@@ -52,10 +52,10 @@ func (h *hostProgress) hear(p *apiv1.HostProgress, present int64) {
 	}
 	o := h.others[p.GetManager()]
 	if o == nil {
-		o = &otherHosts{late: true}
+		o = &otherHosts{until: present}
 		h.others[p.GetManager()] = o
 	}
-	o.said, o.late = p, o.late && p.GetRevision() < present
+	o.said = p
 }
 
 // forgetAll drops what is known of others: the one who tells of them is gone.
@@ -77,25 +77,43 @@ func (h *hostProgress) all() (map[string]*apiv1.HostProgress, <-chan struct{}) {
 	return out, h.moved
 }
 
-// holdUp are the members whose hosts a mux has to wait for that is to hear of a revision.
-func (h *hostProgress) holdUp(mux *session, revision int64) (members []string, moved <-chan struct{}) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for name, o := range h.others {
-		if !o.late && (o.said.GetRevision() < revision || mux.hears(o.said.GetOwed())) {
-			members = append(members, name)
-		}
-	}
-	return members, h.moved
+// otherProgress is how far the hosts of another member are.
+type otherProgress struct {
+	revision int64
+	owed     map[string]bool
 }
 
-// giveUp ends the waiting for members that did not tell of the revision in time. Hosts that are slow are left out by the
-// member that has them.
-func (h *hostProgress) giveUp(revision int64) {
+// blocks tells whether a mux has to wait for the member's hosts with a fold.
+func (o *otherProgress) blocks(f *fold) bool {
+	return f.hosts && o.revision < f.last || f.about(o.owed)
+}
+
+// waitedFor are the other members that are not late, with the channel that closes when this may have changed.
+func (h *hostProgress) waitedFor() (out []otherProgress, moved <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, o := range h.others {
-		o.late = o.late || o.said.GetRevision() < revision
+		if o.said.GetRevision() < o.until {
+			continue
+		}
+		p := otherProgress{revision: o.said.GetRevision(), owed: make(map[string]bool, len(o.said.GetOwed()))}
+		for _, key := range o.said.GetOwed() {
+			p.owed[key] = true
+		}
+		out = append(out, p)
+	}
+	return out, h.moved
+}
+
+// giveUp ends the waiting for members that did not tell of the revision in time, until they tell of the present one. Hosts that
+// are slow are left out by the member that has them.
+func (h *hostProgress) giveUp(revision, present int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, o := range h.others {
+		if o.said.GetRevision() < revision {
+			o.until = present
+		}
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/lb"
@@ -100,11 +102,17 @@ func (v *view) rebuildLocked(key lb.EndpointKey, reach reach, c *change) {
 	name := plan.EndpointItem(key)
 	c.tellMuxes(reach, name)
 	delete(v.items.endpoints, name)
+	former := make(map[string]hostItem, len(v.items.byEndpoint[key]))
 	for _, k := range v.items.byEndpoint[key] {
-		c.bindingOf(v.items.bindings[k].host, name, k)
+		former[k] = v.items.bindings[k]
 		v.items.unbind(k)
 	}
 	delete(v.items.byEndpoint, key)
+	defer func() {
+		for k, was := range former {
+			c.bindingOf(was.host, name, k)
+		}
+	}()
 	own, owned := v.owners[key]
 	st, ok := v.state.Endpoints[key]
 	if !owned || !ok {
@@ -115,7 +123,12 @@ func (v *view) rebuildLocked(key lb.EndpointKey, reach reach, c *change) {
 	v.items.endpoints[name] = muxItem{vip: plan.VIPOf(key), item: convert.EndpointItem(&ep)}
 	for _, hb := range plan.MakeBindings(own.svc, own.ep, &st, encap) {
 		item := convert.BindingItem(&hb.Binding)
-		c.bindingOf(hb.Host, name, item.Key)
+		if was := former[item.Key]; was.host == hb.Host && proto.Equal(was.item, item) {
+			item = was.item // most changes of an endpoint are none for its hosts
+			delete(former, item.Key)
+		} else {
+			c.bindingOf(hb.Host, name, item.Key)
+		}
 		v.items.bind(hostItem{host: hb.Host, item: item})
 		v.items.byEndpoint[key] = append(v.items.byEndpoint[key], item.Key)
 	}

@@ -1,7 +1,6 @@
 package manager
 
 import (
-	"context"
 	"maps"
 	"time"
 
@@ -19,6 +18,9 @@ const hostsFirst = 50 * time.Millisecond
 // obeyed takes in what revision a node reported.
 func (ss *sessions) obeyed(s *session, revision int64) {
 	s.mu.Lock()
+	if revision > s.obeyed && !s.behind.IsZero() && !s.late {
+		s.behind = ss.clock.Now() // there is always more while changes come without end: it goes on
+	}
 	s.obeyed = revision
 	maps.DeleteFunc(s.owed, func(_ string, since int64) bool { return since <= revision })
 	if s.late && s.settledLocked() {
@@ -76,51 +78,87 @@ func (ss *sessions) stirLocked() {
 // settledLocked: the node obeys all that there is for it.
 func (s *session) settledLocked() bool { return !s.moved && !s.telling && s.obeyed >= s.told }
 
-// awaitHosts returns when the connected hosts, here and at other members, obey what there is for them of the endpoints that
-// a mux is to hear of, after hostsFirst, or when ctx ends. Other hosts are not waited for: what they are behind with does not concern the mux.
-func (m *Manager) awaitHosts(ctx context.Context, mux *session) {
-	var deadline <-chan time.Time
-	for {
-		waiting, revision, stirred := m.hostsBehind(mux)
-		others, moved := m.hosts.holdUp(mux, revision)
-		if len(waiting)+len(others) == 0 {
-			return
-		}
-		if deadline == nil {
-			deadline = m.o.Clock.After(hostsFirst)
-		}
-		select {
-		case <-stirred:
-		case <-moved:
-		case <-ctx.Done():
-			return
-		case <-deadline:
-			for _, s := range waiting {
-				s.mu.Lock()
-				s.late = !s.settledLocked()
-				s.mu.Unlock()
-				m.sessions.review(s)
-			}
-			m.hosts.giveUp(revision)
-			return
-		}
-	}
+// waiting is what ends the waiting of a mux; its channels are nil while nothing is held.
+type waiting struct {
+	stirred, moved <-chan struct{}
+	// due fires at until, when the oldest fold has waited for hostsFirst.
+	due   <-chan time.Time
+	until time.Time
 }
 
-// hostsBehind are the hosts here worth waiting for, with the view's revision and the channel that closes when this may have
-// changed. The view's lock makes sure that all sessions were told of the newest change.
-func (m *Manager) hostsBehind(mux *session) (out []*session, revision int64, stirred <-chan struct{}) {
-	m.view.mu.RLock()
-	defer m.view.mu.RUnlock()
-	ss := m.sessions
-	ss.mu.Lock()
-	defer ss.mu.Unlock()
-	for s := range ss.behind {
-		if mux.hears(s.owes()) {
-			out = append(out, s)
+// hold tells which changes a mux must not hear of yet: those of which connected hosts, here or at other members, do not obey
+// everything, for at most hostsFirst. Other changes do not wait for them, nor for hosts that they do not concern. The view is
+// locked: all sessions were told of the newest change.
+func (m *Manager) hold(mux *session, w *waiting) []fold {
+	mux.mu.Lock()
+	folds := mux.folds
+	mux.mu.Unlock()
+	if len(folds) == 0 {
+		*w = waiting{}
+		return nil
+	}
+	now := m.o.Clock.Now()
+	behind, stirred := m.sessions.hostsBehind()
+	others, moved := m.hosts.waitedFor()
+	blocked, overdue := make([]bool, len(folds)), make([]bool, len(folds))
+	for i := range folds {
+		f := &folds[i]
+		if f.at.IsZero() {
+			f.at = now
+		}
+		for s, owes := range behind {
+			if f.about(owes) {
+				blocked[i] = true
+				if now.Sub(f.at) >= hostsFirst {
+					overdue[i] = true
+					m.sessions.leave(s)
+				}
+			}
+		}
+		for _, o := range others {
+			if o.blocks(f) {
+				blocked[i] = true
+				if now.Sub(f.at) >= hostsFirst {
+					overdue[i] = true
+					m.hosts.giveUp(f.last, m.view.planRev)
+				}
+			}
 		}
 	}
-	return out, m.view.planRev, ss.stirred
+	_, held := split(folds, blocked, overdue)
+	if len(held) == 0 {
+		*w = waiting{}
+		return nil
+	}
+	until := held[0].at.Add(hostsFirst)
+	if w.due == nil || !w.until.Equal(until) {
+		w.due, w.until = m.o.Clock.After(until.Sub(now)), until
+	}
+	w.stirred, w.moved = stirred, moved
+	return held
+}
+
+// hostsBehind are the hosts here worth waiting for with the endpoints that they owe, and the channel that closes when this
+// may have changed.
+func (ss *sessions) hostsBehind() (out map[*session]map[string]bool, stirred <-chan struct{}) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	out = make(map[*session]map[string]bool, len(ss.behind))
+	for s := range ss.behind {
+		out[s] = map[string]bool{}
+		for _, key := range s.owes() {
+			out[s][key] = true
+		}
+	}
+	return out, ss.stirred
+}
+
+// leave ends the waiting for a host that had its time.
+func (ss *sessions) leave(s *session) {
+	s.mu.Lock()
+	s.late = !s.settledLocked()
+	s.mu.Unlock()
+	ss.review(s)
 }
 
 // synced puts, for nodes that obey all that there is for them, the present revision in the place of the one that last

@@ -1,6 +1,7 @@
 package manager_test
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -77,5 +78,47 @@ func TestMuxesDoNotWaitForOtherHosts(t *testing.T) {
 	obey(t, two, last)
 	if up := receive(t, mux); up.Revision != last {
 		t.Fatalf("mux: %v: must hear of both changes at once", up)
+	}
+}
+
+// TestChangesWaitAlone: what a host has not obeyed holds up no change that does not concern it, and verdicts neither. Time
+// stands still, so that no wait ends by itself.
+func TestChangesWaitAlone(t *testing.T) {
+	r := newRigAt(t, store.NewMemory(), clock.NewFake(time.Now()))
+	other := web(1)
+	other.Name, other.VIPs = "other", []netip.Addr{netip.MustParseAddr("203.0.113.11")}
+	r.apply(network(), hostNode(1), hostNode(2), muxNode(1), web(1), other)
+	one, two := r.raw("host1", "host"), r.raw("host2", "host")
+	obey(t, one, receive(t, one).Revision)
+	obey(t, two, receive(t, two).Revision)
+	mux := r.raw("mux1", "mux")
+	before := receive(t, mux).Revision
+
+	held := r.apply(web(1, 2)).Revision
+	if up := receive(t, two); up.Revision != held {
+		t.Fatalf("host2: %v", up)
+	}
+	other.Endpoints[0].Backends[0].Weight = 7 // concerns no host
+	r.apply(other)
+	up := receive(t, mux)
+	if len(up.Upsert) != 1 || up.Upsert[0].GetEndpoint().GetVip() != "203.0.113.11" || up.Revision < before || up.Revision >= held {
+		t.Fatalf("mux: %v: must be the other service's endpoint, at a revision before %d", up, held)
+	}
+	said := &apiv1.EndpointHealth{Vip: "203.0.113.11", Protocol: "tcp", Port: 80, Alive: []uint32{1}}
+	if err := two.Send(&apiv1.NodeReport{SyncedRevision: before, Health: &apiv1.HealthReport{Full: true, Endpoints: []*apiv1.EndpointHealth{said}}}); err != nil {
+		t.Fatal(err)
+	}
+	if up := receive(t, mux); len(up.GetHealth().GetEndpoints()) != 1 || len(up.Upsert) != 0 {
+		t.Fatalf("mux: %v: must be verdicts", up)
+	}
+	other.Endpoints[0].Backends[0].Port = 9000 // concerns the first host, which obeys
+	last := r.apply(other).Revision
+	obey(t, one, receive(t, one).Revision)
+	if up := receive(t, mux); len(up.Upsert) != 1 || up.Upsert[0].GetEndpoint().GetVip() != "203.0.113.11" || up.Revision >= held {
+		t.Fatalf("mux: %v: must be the other service's endpoint, at a revision before %d", up, held)
+	}
+	obey(t, two, last)
+	if up := receive(t, mux); len(up.Upsert) != 1 || up.Upsert[0].GetEndpoint().GetVip() != "203.0.113.10" || up.Revision != last {
+		t.Fatalf("mux: %v: must be what was held, at revision %d", up, last)
 	}
 }

@@ -46,6 +46,8 @@ type session struct {
 	// dirty are the items to look at; all means every item.
 	dirty map[string]bool
 	all   bool
+	// folds are, for a mux, the changes behind dirty and all.
+	folds []fold
 	// moved: there is a new revision.
 	moved bool
 	// telling: an update is being made; told is the revision of the last one, obeyed the one that the node reported.
@@ -88,18 +90,25 @@ func newSession(ctx context.Context, id identity) *session {
 		name: id.name, role: lb.Role(id.role), cert: id.cert, dirty: map[string]bool{}, all: true, moved: true,
 		owed: map[string]int64{}, wake: make(chan struct{}, 1), sent: map[string]*apiv1.PlanItem{}, acked: -1,
 	}
+	if s.role == lb.RoleMux {
+		s.folds = []fold{{wide: true, hosts: true}}
+	}
 	s.writing.response = responseOf(ctx)
 	s.ctx, s.end = context.WithCancelCause(ctx)
 	s.signal()
 	return s
 }
 
-// tell notes items that the node may have to hear of; all means every item. It is called while the view is locked.
-func (s *session) tell(keys []string, all bool) {
+// tell notes items that the node may have to hear of, at a revision; all means every item. hosts tells that hosts may have
+// to hear of it before. It is called while the view is locked.
+func (s *session) tell(keys []string, all bool, revision int64, hosts bool) {
 	s.mu.Lock()
 	s.all, s.moved = s.all || all, true
 	for _, key := range keys {
 		s.dirty[key] = true
+	}
+	if s.role == lb.RoleMux && (all || len(keys) > 0) {
+		s.folds = addFold(s.folds, fold{first: revision, last: revision, keys: keys, wide: all, hosts: hosts})
 	}
 	s.signal()
 	s.mu.Unlock()
@@ -120,13 +129,6 @@ func (s *session) owes() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.owed))
-}
-
-// hears tells whether something is to be told of one of the items.
-func (s *session) hears(keys []string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(keys) > 0 && s.all || slices.ContainsFunc(keys, func(key string) bool { return s.dirty[key] })
 }
 
 // maxQuestions is how many questions wait for a node that does not read.
@@ -154,12 +156,23 @@ func (s *session) signal() {
 	}
 }
 
-// take empties the mailbox.
-func (s *session) take() (dirty map[string]bool, all, moved bool, questions []*apiv1.PlanUpdate) {
+// take empties the mailbox but for what is held.
+func (s *session) take(held []fold) (dirty map[string]bool, all, moved bool, questions []*apiv1.PlanUpdate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	dirty, all, moved, questions = s.dirty, s.all, s.moved, s.questions
-	s.dirty, s.all, s.moved, s.questions = map[string]bool{}, false, false, nil
+	s.dirty, s.all, s.moved, s.questions = map[string]bool{}, false, len(held) > 0, nil
+	if s.folds = held; len(held) > 0 {
+		if held[0].wide {
+			s.dirty, s.all, dirty, all = dirty, all, s.dirty, s.all
+		}
+		for _, f := range held {
+			for _, key := range f.keys {
+				delete(dirty, key)
+				s.dirty[key] = true
+			}
+		}
+	}
 	s.telling = moved
 	return dirty, all, moved, questions
 }
@@ -184,10 +197,10 @@ func (s *session) sending(up *apiv1.PlanUpdate) {
 	s.of.review(s)
 }
 
-// updates returns what the node must hear now. deleted tells that its Node object went away, even when there is a new
+// updates returns what the node must hear now; hold, if not nil, tells what of it waits, while the view is locked. deleted tells that its Node object went away, even when there is a new
 // one: that is for those who join afresh.
-func (s *session) updates(v *view) (out []*apiv1.PlanUpdate, deleted bool) {
-	up, moved, deleted, questions := s.next(v)
+func (s *session) updates(v *view, hold func() []fold) (out []*apiv1.PlanUpdate, deleted bool) {
+	up, moved, deleted, questions := s.next(v, hold)
 	if moved {
 		if !up.Snapshot && up.Epoch == s.epoch && len(up.Upsert) == 0 && len(up.Delete) == 0 && !deleted {
 			up = nil
@@ -203,19 +216,28 @@ func (s *session) updates(v *view) (out []*apiv1.PlanUpdate, deleted bool) {
 
 // next empties the mailbox and makes the update that it calls for. The view stands still meanwhile: the update holds
 // everything up to its revision.
-func (s *session) next(v *view) (up *apiv1.PlanUpdate, moved, deleted bool, questions []*apiv1.PlanUpdate) {
+func (s *session) next(v *view, hold func() []fold) (up *apiv1.PlanUpdate, moved, deleted bool, questions []*apiv1.PlanUpdate) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	dirty, all, moved, questions := s.take()
-	if moved {
-		up, deleted = s.updateLocked(v, dirty, all)
+	var held []fold
+	if hold != nil {
+		held = hold()
 	}
-	return up, moved, deleted, questions
+	dirty, all, moved, questions := s.take(held)
+	if !moved || len(held) > 0 && held[0].wide {
+		return nil, false, false, questions
+	}
+	revision := v.planRev
+	for _, f := range held {
+		revision = min(revision, f.first-1)
+	}
+	up, deleted = s.updateLocked(v, dirty, all, revision)
+	return up, true, deleted, questions
 }
 
 // updateLocked is the difference between what the node has and what it must have.
-func (s *session) updateLocked(v *view, dirty map[string]bool, all bool) (up *apiv1.PlanUpdate, deleted bool) {
-	up = &apiv1.PlanUpdate{Revision: max(v.planRev, s.floor), Epoch: v.state.Epoch, Snapshot: !s.snapshot}
+func (s *session) updateLocked(v *view, dirty map[string]bool, all bool, revision int64) (up *apiv1.PlanUpdate, deleted bool) {
+	up = &apiv1.PlanUpdate{Revision: max(revision, s.floor), Epoch: v.state.Epoch, Snapshot: !s.snapshot}
 	node := v.state.Nodes[s.name]
 	deleted = s.cert != nil && v.revokedLocked(s.cert)
 	if deleted || node != nil && node.Role != s.role {

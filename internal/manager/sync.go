@@ -139,11 +139,20 @@ func (n nodeAPI) listen(s *session, stream *connect.BidiStream[apiv1.NodeReport,
 	}
 }
 
-// speak sends updates until the stream ends.
+// speak sends updates until the stream ends. What hosts say of health waits for nothing.
 func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, apiv1.PlanUpdate]) error {
+	var w waiting
+	var hold func() []fold
+	if s.role == lb.RoleMux {
+		hold = func() []fold { return n.m.hold(s, &w) }
+	}
 	for {
 		select {
 		case <-s.wake:
+		case <-w.stirred:
+		case <-w.moved:
+		case <-w.due:
+			w.due = nil
 		case <-s.ctx.Done():
 			cause := context.Cause(s.ctx)
 			if errors.Is(cause, errSurplus) {
@@ -153,14 +162,13 @@ func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, 
 		case <-n.m.ctx.Done():
 			return connect.NewError(connect.CodeUnavailable, context.Cause(n.m.ctx))
 		}
-		if s.role == lb.RoleMux {
-			n.m.awaitHosts(s.ctx, s)
-		}
-		ups, deleted := s.updates(n.m.view)
+		ups, deleted := s.updates(n.m.view, hold)
 		if len(ups) > 0 && ups[0].GetSnapshot() {
 			ups[0].Health = n.m.healthFor(s, true)
-		} else if h := n.m.healthFor(s, false); h != nil {
-			ups = append(ups, &apiv1.PlanUpdate{Health: h})
+		} else if s.snapshot {
+			if h := n.m.healthFor(s, false); h != nil {
+				ups = append(ups, &apiv1.PlanUpdate{Health: h})
+			}
 		}
 		for _, up := range ups {
 			err := n.m.within(s, up, func() error {

@@ -34,12 +34,12 @@ func TestStreamsEqualPlans(t *testing.T) {
 			w.step(rt)
 			for _, name := range nodeNames {
 				if rapid.Bool().Draw(rt, "send") {
-					w.send(rt, name)
+					w.send(rt, name, true)
 				}
 			}
 		}
 		for _, name := range nodeNames {
-			w.send(rt, name)
+			w.send(rt, name, false)
 			w.check(rt, name)
 		}
 		var all []lb.Object
@@ -242,10 +242,40 @@ func randomService(rt *rapid.T, name string) *lb.Service {
 	return s
 }
 
-// send delivers what the session has for the node.
-func (w *world) send(rt *rapid.T, name string) {
-	ups, _ := w.sessions[name].updates(w.view)
+// holdSome holds changes back as if hosts had not obeyed them.
+func (w *world) holdSome(rt *rapid.T, s *session) (held []fold) {
+	blocked := make([]bool, len(s.folds))
+	for i := range blocked {
+		blocked[i] = rapid.Bool().Draw(rt, "blocked")
+	}
+	_, held = split(s.folds, blocked, make([]bool, len(blocked)))
+	return held
+}
+
+// send delivers what the session has for the node, without what is held.
+func (w *world) send(rt *rapid.T, name string, some bool) {
+	var held []fold
+	var hold func() []fold
+	if s := w.sessions[name]; some && s.role == lb.RoleMux {
+		hold = func() []fold { held = w.holdSome(rt, s); return held }
+	}
+	ups, _ := w.sessions[name].updates(w.view, hold)
 	for _, up := range ups {
+		told := map[string]bool{}
+		for _, item := range up.Upsert {
+			told[item.Key] = true
+		}
+		for _, key := range up.Delete {
+			told[key] = true
+		}
+		for i := range held {
+			if held[i].about(told) || up.Revision >= held[i].first {
+				rt.Fatalf("%s: update of revision %d holds what is to wait: %+v", name, up.Revision, held[i])
+			}
+		}
+		if up.Revision < w.revision[name] {
+			rt.Fatalf("%s: update of revision %d after %d", name, up.Revision, w.revision[name])
+		}
 		if up.Snapshot {
 			w.got[name] = map[string]*apiv1.PlanItem{}
 		}
@@ -264,6 +294,13 @@ func (w *world) send(rt *rapid.T, name string) {
 		w.revision[name] = up.Revision
 		if !up.Snapshot && len(up.Upsert) == 0 && len(up.Delete) == 0 {
 			rt.Fatalf("%s: was told nothing", name)
+		}
+		p, err := convert.FromItems(slices.Collect(maps.Values(w.got[name])))
+		if err == nil {
+			err = p.Whole()
+		}
+		if err != nil {
+			rt.Fatalf("%s: its plan has a fault: %v", name, err)
 		}
 	}
 }
