@@ -49,6 +49,8 @@ type term struct {
 
 	// writing makes the writes of this term queue up instead of conflicting.
 	writing sync.Mutex
+	// requests wait for writing.
+	requests requests
 	// issued is the latest time in a certificate of this term; writing guards it.
 	issued time.Time
 

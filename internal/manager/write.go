@@ -160,61 +160,30 @@ func (m *Manager) remove(ctx context.Context, refs []ref, dryRun bool) (int64, [
 	})
 }
 
-// write computes and commits until there is no conflict. What it returns is in the view already. An answer that needs no commit,
-// a refusal too, is of a time when this member led: it may have stood still since it was asked.
+// write computes and commits a change. What it returns is in the view already. An answer that needs no commit, a refusal too, is
+// of a time when this member led: it may have stood still since it was asked.
 func (m *Manager) write(ctx context.Context, dryRun bool, edit func(*term, *write) error) (int64, []*apiv1.Change, error) {
 	t, err := m.lead(ctx)
 	if err != nil {
 		return 0, nil, err
 	}
-	t.writing.Lock()
-	defer t.writing.Unlock()
-	for range maxAttempts {
-		w := newWrite(m.view.snapshot())
-		w.by = identityOf(ctx)
-		err := edit(t, w)
+	r := &request{ctx: ctx, edit: edit, by: identityOf(ctx), dry: dryRun}
+	if dryRun {
+		t.writing.Lock()
+		defer t.writing.Unlock()
+		w, err := t.compute(r, m.view.snapshot())
 		if err == nil {
 			err = w.finish(m.conditions())
 		}
-		if err != nil || dryRun || len(w.txn.Ops) == 0 {
-			if lost := t.hold(ctx); lost != nil {
-				return 0, nil, lost
-			}
-		}
-		if err != nil {
-			if !dryRun {
-				m.overQuota(ctx, err)
-			}
-			return 0, nil, err
-		}
-		if dryRun || len(w.txn.Ops) == 0 {
-			return w.base.planRev, w.changes, nil
-		}
-		entry := m.auditEntry(ctx, append(changesText(w.changes), w.ended...)...)
-		op, err := t.auditOp(entry)
-		if err != nil {
-			return 0, nil, err
-		}
-		txn := w.fenced()
-		txn.Ops = append(txn.Ops, op)
-		res, err := t.commit(ctx, txn)
-		if err != nil {
-			return 0, nil, err
-		}
-		if res.Succeeded {
-			m.auditDone(entry, res.Revision)
-			m.wrote(entry, w.changes)
-			m.stepped(w.steps, res.Revision)
-		}
-		if err := t.wait(ctx, res.Revision); err != nil {
-			return 0, nil, fmt.Errorf("stored at revision %d, but not yet published: %w", res.Revision, err)
-		}
-		if res.Succeeded {
-			w.stamp(res.Revision)
-			return res.Revision, w.changes, nil
-		}
+		return t.unstored(r, w, err)
 	}
-	return 0, nil, errors.New("too many writes at once, try again")
+	t.requests.add(r)
+	t.writing.Lock()
+	defer t.writing.Unlock()
+	if !r.done {
+		t.serve(t.requests.take())
+	}
+	return r.revision, r.changes, r.err
 }
 
 func newWrite(base *snapshot) *write {
