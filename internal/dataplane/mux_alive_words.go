@@ -48,7 +48,7 @@ func OpenAliveWords(bpffs string) (*AliveWords, error) {
 	return a, nil
 }
 
-// Count is how many members there are, and how many of them are alive.
+// Count is how many members there are, and how many of them are alive. One that left counts until another one takes its word.
 func (a *AliveWords) Count() (alive, members int) {
 	for i := range a.words {
 		w := load(&a.words[i])
