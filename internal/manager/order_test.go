@@ -104,8 +104,9 @@ func TestChangesWaitAlone(t *testing.T) {
 	if len(up.Upsert) != 1 || up.Upsert[0].GetEndpoint().GetVip() != "203.0.113.11" || up.Revision < before || up.Revision >= held {
 		t.Fatalf("mux: %v: must be the other service's endpoint, at a revision before %d", up, held)
 	}
-	said := &apiv1.EndpointHealth{Vip: "203.0.113.11", Protocol: "tcp", Port: 80, Alive: []uint32{1}}
-	if err := two.Send(&apiv1.NodeReport{SyncedRevision: before, Health: &apiv1.HealthReport{Full: true, Endpoints: []*apiv1.EndpointHealth{said}}}); err != nil {
+	// The first host speaks: it has the other service's server.
+	said := &apiv1.EndpointHealth{Vip: "203.0.113.11", Protocol: "tcp", Port: 80, Alive: []uint32{0}}
+	if err := one.Send(&apiv1.NodeReport{SyncedRevision: before, Health: &apiv1.HealthReport{Full: true, Endpoints: []*apiv1.EndpointHealth{said}}}); err != nil {
 		t.Fatal(err)
 	}
 	if up := receive(t, mux); len(up.GetHealth().GetEndpoints()) != 1 || len(up.Upsert) != 0 {
