@@ -69,20 +69,37 @@ func closeOthers(done <-chan reached, count int) {
 	}
 }
 
-// handshake dials one manager.
+// errNotResumed is of a handshake that was meant for a session which the manager does not know.
+var errNotResumed = errors.New("TLS handshake: the session was not resumed")
+
+// handshake dials one manager. It resumes the session that is kept, or begins another one.
 func (l *loop) handshake(ctx context.Context, address string) (*tls.Conn, error) {
+	conn, err := l.handshakeOnce(ctx, address)
+	if errors.Is(err, errNotResumed) {
+		conn, err = l.handshakeOnce(ctx, address)
+	}
+	return conn, err
+}
+
+func (l *loop) handshakeOnce(ctx context.Context, address string) (*tls.Conn, error) {
 	raw, err := dialer(&l.o)(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
 	cfg := l.creds.clientTLS()
 	cfg.NextProtos = []string{"h2"}
+	resumes := l.creds.resuming(cfg)
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	conn := tls.Client(raw, cfg)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		raw.Close()
 		return nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	if resumes && !conn.ConnectionState().DidResume {
+		l.creds.forget(cfg)
+		raw.Close()
+		return nil, errNotResumed
 	}
 	return conn, nil
 }

@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"bytes"
+	"crypto/tls"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/pki"
+)
+
+// TestSessionsResume: the second connection resumes what the first agreed upon; a manager that does not know the session
+// gets a whole handshake, hybrid as the first.
+func TestSessionsResume(t *testing.T) {
+	ca, err := pki.NewCA("test", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Manager("m1", key, nil, nil, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &tls.Config{
+		Certificates: []tls.Certificate{*pair}, NextProtos: []string{"h2"}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
+	}
+	server.SetSessionTicketKeys([][32]byte{{1}})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				s := tls.Server(c, server)
+				s.Write([]byte("x"))
+				s.Read(make([]byte, 1)) // until the client is done
+			}()
+		}
+	}()
+	cert, certKey, err := ca.Client("mux1", "mux", time.Hour, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	creds, err := parseCredentials(bytes.Join([][]byte{certKey, cert, ca.CertPEM()}, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := &loop{o: Options{Clock: clock.System{}}, creds: creds}
+	visit := func() tls.ConnectionState {
+		t.Helper()
+		conn, err := node.handshake(t.Context(), l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := conn.Read(make([]byte, 1)); err != nil { // the ticket comes before
+			t.Fatal(err)
+		}
+		return conn.ConnectionState()
+	}
+	for i, want := range []struct {
+		key     byte
+		resumes bool
+		curve   tls.CurveID
+	}{
+		{1, false, tls.X25519MLKEM768},
+		{1, true, tls.CurveP256},
+		{1, true, tls.CurveP256},
+		{2, false, tls.X25519MLKEM768},
+		{2, true, tls.CurveP256},
+	} {
+		server.SetSessionTicketKeys([][32]byte{{want.key}})
+		if got := visit(); got.DidResume != want.resumes || got.CurveID != want.curve {
+			t.Errorf("connection %d: resumed %v, curve %v; want %v, %v", i, got.DidResume, got.CurveID, want.resumes, want.curve)
+		}
+	}
+}
