@@ -95,11 +95,16 @@ func runBench(cmd *cobra.Command, g *globals, f benchFlags, name string) error {
 			takes = s.TakesShort
 		}
 		options.Progress(fmt.Sprintf("suite %s: about %s", s.Name, takes))
+		began := bench.ReadCPUTime()
 		rows, err := benchSuite(cmd, g, s, options)
 		if err != nil {
 			return err
 		}
-		if err := benchWrite(f, s, rows); err != nil {
+		stolen := bench.ReadCPUTime().StolenSince(began)
+		if text := bench.StolenText(stolen); text != "" {
+			fmt.Fprintf(cmd.ErrOrStderr(), "shunt bench: suite %s: %s: compare within this run only\n", s.Name, text)
+		}
+		if err := benchWrite(f, s, rows, stolen); err != nil {
 			return err
 		}
 	}
@@ -141,7 +146,7 @@ func benchSuite(cmd *cobra.Command, g *globals, s bench.Suite, o bench.Options) 
 }
 
 // benchWrite publishes a suite's rows when a directory was given.
-func benchWrite(f benchFlags, s bench.Suite, rows []bench.Row) error {
+func benchWrite(f benchFlags, s bench.Suite, rows []bench.Row, stolen float64) error {
 	if f.write == "" {
 		return nil
 	}
@@ -149,7 +154,7 @@ func benchWrite(f benchFlags, s bench.Suite, rows []bench.Row) error {
 	if err != nil {
 		return err
 	}
-	return bench.NewPage(f.write).Write(s, rows, bench.Taken{At: time.Now(), Machine: machine, Version: version})
+	return bench.NewPage(f.write).Write(s, rows, bench.Taken{At: time.Now(), Machine: machine, Version: version, Stolen: stolen})
 }
 
 // benchProgress tells each step on a terminal; a log that nobody watches is spared.

@@ -29,6 +29,8 @@ type Taken struct {
 	At      time.Time
 	Machine Machine
 	Version string
+	// Stolen is the share of the CPU time that the hypervisor gave to others.
+	Stolen float64
 }
 
 // Write replaces the suite's section and its plot.
@@ -100,7 +102,11 @@ func section(s Suite, rows []Row, taken Taken) string {
 	if s.curve != nil {
 		fmt.Fprintf(&b, "![%s](%s/%s%s)\n\n", s.curve.title, plotDir, s.Name, curveSuffix)
 	}
-	fmt.Fprintf(&b, "`shunt bench %s`, %s, %s; %s.\n", s.Name, taken.At.UTC().Format(time.DateOnly), taken.Version, taken.Machine)
+	fmt.Fprintf(&b, "`shunt bench %s`, %s, %s; %s.", s.Name, taken.At.UTC().Format(time.DateOnly), taken.Version, taken.Machine)
+	if text := StolenText(taken.Stolen); text != "" {
+		fmt.Fprintf(&b, " Mind that %s.", text)
+	}
+	b.WriteString("\n")
 	return b.String()
 }
 
