@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"io"
@@ -11,29 +10,17 @@ import (
 	"time"
 
 	"github.com/shuntlb/shunt/internal/clock"
-	"github.com/shuntlb/shunt/internal/pki"
 )
 
 // TestFrozenManagerIsPassed: a manager whose kernel accepts, and that says nothing, costs a node the time until the next
 // one is tried beside it. Time stands still but for that.
 func TestFrozenManagerIsPassed(t *testing.T) {
-	ca, err := pki.NewCA("test", time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, pair, creds := testPKI(t)
 	frozen, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer frozen.Close()
-	key, err := pki.NewKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := ca.Manager("m2", key, nil, nil, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
 	good, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{*pair}, NextProtos: []string{"h2"}})
 	if err != nil {
 		t.Fatal(err)
@@ -52,14 +39,6 @@ func TestFrozenManagerIsPassed(t *testing.T) {
 			go c.(*tls.Conn).Handshake()
 		}
 	}()
-	cert, certKey, err := ca.Client("mux1", "mux", time.Hour, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	creds, err := parseCredentials(bytes.Join([][]byte{certKey, cert, ca.CertPEM()}, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
 	fake := clock.NewFake(time.Now())
 	l := &loop{o: Options{Clock: fake}, creds: creds, wanted: &folded{}}
 	l.managers = managers{name: "mux1", given: []string{frozen.Addr().String(), good.Addr().String()}, present: frozen.Addr().String()}

@@ -1,31 +1,17 @@
 package agent
 
 import (
-	"bytes"
 	"crypto/tls"
 	"net"
 	"testing"
-	"time"
 
 	"github.com/shuntlb/shunt/internal/clock"
-	"github.com/shuntlb/shunt/internal/pki"
 )
 
 // TestSessionsResume: the second connection resumes what the first agreed upon; a manager that does not know the session
 // gets a whole handshake, hybrid as the first.
 func TestSessionsResume(t *testing.T) {
-	ca, err := pki.NewCA("test", time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := pki.NewKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := ca.Manager("m1", key, nil, nil, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca, pair, creds := testPKI(t)
 	server := &tls.Config{
 		Certificates: []tls.Certificate{*pair}, NextProtos: []string{"h2"}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
 	}
@@ -49,14 +35,6 @@ func TestSessionsResume(t *testing.T) {
 			}()
 		}
 	}()
-	cert, certKey, err := ca.Client("mux1", "mux", time.Hour, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	creds, err := parseCredentials(bytes.Join([][]byte{certKey, cert, ca.CertPEM()}, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
 	node := &loop{o: Options{Clock: clock.System{}}, creds: creds}
 	visit := func() tls.ConnectionState {
 		t.Helper()
