@@ -41,18 +41,35 @@ type NextHops struct {
 // NewNextHops makes a follower that wants nothing.
 func NewNextHops() *NextHops { return &NextHops{poke: make(chan struct{}, 1)} }
 
-// Want replaces the destinations.
+// Want replaces the destinations, which nobody changes in place afterwards. Nothing is read again of those of before: the kernel
+// tells what changes.
 func (n *NextHops) Want(destinations []netip.Addr) {
-	sorted := slices.Clone(destinations)
-	slices.SortFunc(sorted, netip.Addr.Compare)
-	sorted = slices.Compact(sorted)
+	sorted := inOrder(destinations)
 	n.mu.Lock()
-	n.want = sorted
+	same := slices.Equal(n.want, sorted)
+	if !same {
+		n.want = sorted
+	}
 	n.mu.Unlock()
+	if same {
+		return
+	}
 	select {
 	case n.poke <- struct{}{}:
 	default:
 	}
+}
+
+// inOrder are addresses in order, each once.
+func inOrder(addresses []netip.Addr) []netip.Addr {
+	for i := 1; i < len(addresses); i++ {
+		if !addresses[i-1].Less(addresses[i]) {
+			sorted := slices.Clone(addresses)
+			slices.SortFunc(sorted, netip.Addr.Compare)
+			return slices.Compact(sorted)
+		}
+	}
+	return addresses
 }
 
 func (n *NextHops) wanted() []netip.Addr {
@@ -83,7 +100,7 @@ func (n *NextHops) follow(ctx context.Context, last *map[netip.Addr]NextHop, cha
 	}
 	tick := time.NewTicker(resync)
 	defer tick.Stop()
-	hops := hopTable{}
+	hops := hopTable{look: lookup}
 	// full: routes are read again, not only neighbours.
 	full := true
 	for {
@@ -97,7 +114,7 @@ func (n *NextHops) follow(ctx context.Context, last *map[netip.Addr]NextHop, cha
 		case <-ctx.Done():
 			return nil
 		case <-n.poke:
-			full = true
+			// What is new is looked up.
 		case <-tick.C:
 			full = true
 		case e, open := <-events:
@@ -132,17 +149,18 @@ type hop struct {
 	mtu     int
 }
 
-// hopTable remembers the routes between readings.
+// hopTable remembers the routes between readings; those to nowhere are zero.
 type hopTable struct {
 	routes map[netip.Addr]hop
+	of     []netip.Addr // the destinations they are to
 	links  map[int]netlink.Link
+	// look is lookup; tests count.
+	look func(netip.Addr, map[int]netlink.Link) (hop, bool)
 }
 
+// read reads neighbours, and the routes of destinations that were not wanted at the last reading: of all when it is full.
 func (h *hopTable) read(want []netip.Addr, full bool) (map[netip.Addr]NextHop, error) {
-	if full {
-		h.links = readLinks()
-		h.routes = lookupAll(want, h.links)
-	}
+	h.readRoutes(want, full)
 	known, err := neighbours()
 	if err != nil {
 		return nil, err
@@ -150,8 +168,8 @@ func (h *hopTable) read(want []netip.Addr, full bool) (map[netip.Addr]NextHop, e
 	out := make(map[netip.Addr]NextHop, len(want))
 	asked := map[hop]bool{}
 	for _, dst := range want {
-		way, ok := h.routes[dst]
-		if !ok {
+		way := h.routes[dst]
+		if way == (hop{}) {
 			out[dst] = NextHop{}
 			continue
 		}
@@ -181,14 +199,26 @@ func readLinks() map[int]netlink.Link {
 	return out
 }
 
-func lookupAll(want []netip.Addr, links map[int]netlink.Link) map[netip.Addr]hop {
-	out := make(map[netip.Addr]hop, len(want))
-	for _, dst := range want {
-		if way, ok := lookup(dst, links); ok {
-			out[dst] = way
-		}
+// readRoutes brings routes to those of the wanted destinations.
+func (h *hopTable) readRoutes(want []netip.Addr, full bool) {
+	if full {
+		h.routes, h.links = nil, readLinks()
+	} else if len(want) == len(h.of) && (len(want) == 0 || &want[0] == &h.of[0]) {
+		return
 	}
-	return out
+	h.of = want
+	routes, fresh := make(map[netip.Addr]hop, len(want)), false
+	for _, dst := range want {
+		way, known := h.routes[dst]
+		if !known {
+			if !full && !fresh {
+				h.links, fresh = readLinks(), true
+			}
+			way, _ = h.look(dst, h.links)
+		}
+		routes[dst] = way
+	}
+	h.routes = routes
 }
 
 // lookup asks the kernel for the route of one destination; destinations of this machine itself have none.

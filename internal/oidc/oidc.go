@@ -78,12 +78,21 @@ type Options struct {
 	Log   *slog.Logger
 }
 
+// CheckIssuer refuses what no provider's tokens can name as their issuer.
+func CheckIssuer(issuer string) error {
+	u, err := url.Parse(issuer)
+	if err != nil || u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
+		return fmt.Errorf("%q: must be a URL such as https://id.example.org", issuer)
+	}
+	return nil
+}
+
 // Check says what is wrong with the options.
 func (o Options) Check() error {
-	u, err := url.Parse(o.Issuer)
+	if err := CheckIssuer(o.Issuer); err != nil {
+		return fmt.Errorf("issuer: %w", err)
+	}
 	switch {
-	case err != nil || u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "":
-		return fmt.Errorf("issuer: %q: must be a URL such as https://id.example.org", o.Issuer)
 	case o.ClientID == "":
 		return errors.New("client id: must not be empty")
 	case o.RoleClaim == "":
@@ -112,6 +121,8 @@ type Verifier struct {
 	verifier *gooidc.IDTokenVerifier
 	// known are verified tokens by their SHA-256.
 	known map[[sha256.Size]byte]Identity
+	// forgotten counts how often all were forgotten: what was verified before is not remembered afterwards.
+	forgotten uint64
 }
 
 // New makes a verifier; it knows nothing until Run has reached the provider.
@@ -177,6 +188,12 @@ func (v *Verifier) discover(ctx context.Context) error {
 		return err
 	}
 	v.o.Log.Info("OIDC issuer is reached", "issuer", v.o.Issuer)
+	v.ready()
+	return nil
+}
+
+// ready makes tokens be verified from now on.
+func (v *Verifier) ready() {
 	verifier := gooidc.NewVerifier(v.o.Issuer, &v.keys, &gooidc.Config{
 		ClientID: v.o.ClientID, SupportedSigningAlgs: algorithms(),
 		Now: func() time.Time { return v.o.Clock.Now().Add(-skew) },
@@ -184,7 +201,6 @@ func (v *Verifier) discover(ctx context.Context) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.verifier = verifier
-	return nil
 }
 
 // Known is the identity of a token that was verified and is still good. It costs a hash.
@@ -206,7 +222,7 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 		return id, nil
 	}
 	v.mu.Lock()
-	verifier := v.verifier
+	verifier, forgotten := v.verifier, v.forgotten
 	v.mu.Unlock()
 	if verifier == nil {
 		return Identity{}, ErrNotReady
@@ -219,13 +235,22 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	if err != nil {
 		return id, err
 	}
+	v.remember(token, id, forgotten)
+	return id, nil
+}
+
+// remember keeps a token that was verified when all had been forgotten so often: one since may be because of the key that it was
+// verified with.
+func (v *Verifier) remember(token string, id Identity, forgotten uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if v.forgotten != forgotten {
+		return
+	}
 	if len(v.known) >= maxKnown {
 		clear(v.known)
 	}
 	v.known[sha256.Sum256([]byte(token))] = id
-	return id, nil
 }
 
 // forget makes every token be verified anew.
@@ -233,6 +258,7 @@ func (v *Verifier) forget() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	clear(v.known)
+	v.forgotten++
 }
 
 // identity is who the token is of; with ErrNoRole it has the name only.

@@ -58,10 +58,15 @@ func (s *Store) KeepAlive(ctx context.Context, id store.LeaseID) error {
 	if granted, ok := s.leases.Load(id); ok {
 		ttl = granted.(time.Duration)
 	}
+	var failed error // of the last renewal, and when it failed
+	var failedAt time.Time
 	for {
 		// The lease lasts from when a renewal was sent, not from when its answer came.
 		sent := s.now()
 		left := ttl - sent.Sub(renewed)
+		if left <= 0 && failed != nil && sent.Sub(failedAt) < ttl/2 {
+			return fmt.Errorf("lease was not renewed for %v and lasts %v: %w", sent.Sub(renewed).Round(time.Millisecond), ttl, failed)
+		}
 		if left <= 0 {
 			return fmt.Errorf("%w: it was not renewed for %v and lasts %v: the process stood still", store.ErrLeaseLost, sent.Sub(renewed).Round(time.Millisecond), ttl)
 		}
@@ -69,7 +74,7 @@ func (s *Store) KeepAlive(ctx context.Context, id store.LeaseID) error {
 		wait := retryAfter
 		switch {
 		case err == nil:
-			ttl, renewed = got, sent
+			ttl, renewed, failed = got, sent, nil
 			wait = ttl / 4
 		case errors.Is(err, store.ErrLeaseLost):
 			return err
@@ -78,9 +83,7 @@ func (s *Store) KeepAlive(ctx context.Context, id store.LeaseID) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		default:
-			if silent := s.now().Sub(renewed); silent >= ttl {
-				return fmt.Errorf("lease was not renewed for %v and lasts %v: %w", silent.Round(time.Millisecond), ttl, err)
-			}
+			failed, failedAt = err, s.now()
 		}
 		select {
 		case <-time.After(wait):
