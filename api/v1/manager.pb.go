@@ -150,7 +150,8 @@ type ApplyRequest struct {
 	// Take fields over that other sources own, instead of being refused with FAILED_PRECONDITION.
 	Force bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
 	// The request is everything that the source says: objects that it made, alone, and that are not in it are deleted, with
-	// what others say of them.
+	// what others say of them, and what it said of other objects that are not in it is taken back. Without objects, and with
+	// a source, the source ends.
 	Prune         bool `protobuf:"varint,5,opt,name=prune,proto3" json:"prune,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -737,7 +738,7 @@ type StatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Restrict to one node.
 	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	// Also tell where the VIPs of this service are.
+	// Also tell where the VIPs of this service are, or those of all with "*".
 	Service       string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -795,7 +796,7 @@ type StatusResponse struct {
 	Decisions []*MemberDecision      `protobuf:"bytes,4,rep,name=decisions,proto3" json:"decisions,omitempty"`
 	// Name of the leading manager.
 	Leader string `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`
-	// Of the service that was asked for, one for each VIP.
+	// Of the service that was asked for, or of all, ordered by service: one for each VIP.
 	Placements    []*VIPPlacement `protobuf:"bytes,6,rep,name=placements,proto3" json:"placements,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -453,9 +453,10 @@ func (x *RelayProgress) GetBehind() []string {
 // HostProgress is what the hosts of one manager, but for those that nobody waits for, have yet to obey of what there is for
 // them up to a revision.
 type HostProgress struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Manager  string                 `protobuf:"bytes,1,opt,name=manager,proto3" json:"manager,omitempty"`
-	Revision int64                  `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Manager string                 `protobuf:"bytes,1,opt,name=manager,proto3" json:"manager,omitempty"`
+	// At least the newest by which bindings of hosts changed.
+	Revision int64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Keys of plan items, "endpoint/…".
 	Owed []string `protobuf:"bytes,3,rep,name=owed,proto3" json:"owed,omitempty"`
 	// The manager relays no more: nothing is known of its hosts.
@@ -522,6 +523,120 @@ func (x *HostProgress) GetGone() bool {
 	return false
 }
 
+// StoredChange is what the leader has stored at a revision of the store, whole.
+type StoredChange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Ops           []*StoredOp            `protobuf:"bytes,2,rep,name=ops,proto3" json:"ops,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredChange) Reset() {
+	*x = StoredChange{}
+	mi := &file_v1_member_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredChange) ProtoMessage() {}
+
+func (x *StoredChange) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_member_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredChange.ProtoReflect.Descriptor instead.
+func (*StoredChange) Descriptor() ([]byte, []int) {
+	return file_v1_member_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *StoredChange) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *StoredChange) GetOps() []*StoredOp {
+	if x != nil {
+		return x.Ops
+	}
+	return nil
+}
+
+// StoredOp is a put of a key, or its end.
+type StoredOp struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	Delete        bool                   `protobuf:"varint,3,opt,name=delete,proto3" json:"delete,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredOp) Reset() {
+	*x = StoredOp{}
+	mi := &file_v1_member_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredOp) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredOp) ProtoMessage() {}
+
+func (x *StoredOp) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_member_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredOp.ProtoReflect.Descriptor instead.
+func (*StoredOp) Descriptor() ([]byte, []int) {
+	return file_v1_member_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *StoredOp) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *StoredOp) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+func (x *StoredOp) GetDelete() bool {
+	if x != nil {
+		return x.Delete
+	}
+	return false
+}
+
 // RelayDown carries a question for one node of the follower, or one of the others.
 type RelayDown struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -532,14 +647,16 @@ type RelayDown struct {
 	// Verdicts of a host of another manager. Its hello tells when the host opened its stream.
 	Said *NodeSaid `protobuf:"bytes,4,opt,name=said,proto3" json:"said,omitempty"`
 	// All that the leader knows of hosts' verdicts when the relay begins was sent.
-	AllSaid       bool `protobuf:"varint,5,opt,name=all_said,json=allSaid,proto3" json:"all_said,omitempty"`
+	AllSaid bool `protobuf:"varint,5,opt,name=all_said,json=allSaid,proto3" json:"all_said,omitempty"`
+	// The follower's own member of the store may have it later, when its disk is slower than those of a majority.
+	Stored        *StoredChange `protobuf:"bytes,6,opt,name=stored,proto3" json:"stored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RelayDown) Reset() {
 	*x = RelayDown{}
-	mi := &file_v1_member_proto_msgTypes[7]
+	mi := &file_v1_member_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -551,7 +668,7 @@ func (x *RelayDown) String() string {
 func (*RelayDown) ProtoMessage() {}
 
 func (x *RelayDown) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_member_proto_msgTypes[7]
+	mi := &file_v1_member_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -564,7 +681,7 @@ func (x *RelayDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RelayDown.ProtoReflect.Descriptor instead.
 func (*RelayDown) Descriptor() ([]byte, []int) {
-	return file_v1_member_proto_rawDescGZIP(), []int{7}
+	return file_v1_member_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RelayDown) GetNode() string {
@@ -600,6 +717,13 @@ func (x *RelayDown) GetAllSaid() bool {
 		return x.AllSaid
 	}
 	return false
+}
+
+func (x *RelayDown) GetStored() *StoredChange {
+	if x != nil {
+		return x.Stored
+	}
+	return nil
 }
 
 var File_v1_member_proto protoreflect.FileDescriptor
@@ -642,13 +766,21 @@ const file_v1_member_proto_rawDesc = "" +
 	"\amanager\x18\x01 \x01(\tR\amanager\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12\x12\n" +
 	"\x04owed\x18\x03 \x03(\tR\x04owed\x12\x12\n" +
-	"\x04gone\x18\x04 \x01(\bR\x04gone\"\xbe\x01\n" +
+	"\x04gone\x18\x04 \x01(\bR\x04gone\"P\n" +
+	"\fStoredChange\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x12$\n" +
+	"\x03ops\x18\x02 \x03(\v2\x12.shunt.v1.StoredOpR\x03ops\"J\n" +
+	"\bStoredOp\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\x12\x16\n" +
+	"\x06delete\x18\x03 \x01(\bR\x06delete\"\xee\x01\n" +
 	"\tRelayDown\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12,\n" +
 	"\x06update\x18\x02 \x01(\v2\x14.shunt.v1.PlanUpdateR\x06update\x12,\n" +
 	"\x05hosts\x18\x03 \x01(\v2\x16.shunt.v1.HostProgressR\x05hosts\x12&\n" +
 	"\x04said\x18\x04 \x01(\v2\x12.shunt.v1.NodeSaidR\x04said\x12\x19\n" +
-	"\ball_said\x18\x05 \x01(\bR\aallSaid2\x7f\n" +
+	"\ball_said\x18\x05 \x01(\bR\aallSaid\x12.\n" +
+	"\x06stored\x18\x06 \x01(\v2\x16.shunt.v1.StoredChangeR\x06stored2\x7f\n" +
 	"\x0eMemberProtocol\x128\n" +
 	"\x05Admit\x12\x16.shunt.v1.AdmitRequest\x1a\x17.shunt.v1.AdmitResponse\x123\n" +
 	"\x05Relay\x12\x11.shunt.v1.RelayUp\x1a\x13.shunt.v1.RelayDown(\x010\x01B)Z'github.com/shuntlb/shunt/api/v1;shuntv1b\x06proto3"
@@ -665,7 +797,7 @@ func file_v1_member_proto_rawDescGZIP() []byte {
 	return file_v1_member_proto_rawDescData
 }
 
-var file_v1_member_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_v1_member_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_v1_member_proto_goTypes = []any{
 	(*AdmitRequest)(nil),  // 0: shunt.v1.AdmitRequest
 	(*AdmitResponse)(nil), // 1: shunt.v1.AdmitResponse
@@ -674,30 +806,34 @@ var file_v1_member_proto_goTypes = []any{
 	(*NodeLeft)(nil),      // 4: shunt.v1.NodeLeft
 	(*RelayProgress)(nil), // 5: shunt.v1.RelayProgress
 	(*HostProgress)(nil),  // 6: shunt.v1.HostProgress
-	(*RelayDown)(nil),     // 7: shunt.v1.RelayDown
-	(*AuditEntry)(nil),    // 8: shunt.v1.AuditEntry
-	(*NodeReport)(nil),    // 9: shunt.v1.NodeReport
-	(*PlanUpdate)(nil),    // 10: shunt.v1.PlanUpdate
+	(*StoredChange)(nil),  // 7: shunt.v1.StoredChange
+	(*StoredOp)(nil),      // 8: shunt.v1.StoredOp
+	(*RelayDown)(nil),     // 9: shunt.v1.RelayDown
+	(*AuditEntry)(nil),    // 10: shunt.v1.AuditEntry
+	(*NodeReport)(nil),    // 11: shunt.v1.NodeReport
+	(*PlanUpdate)(nil),    // 12: shunt.v1.PlanUpdate
 }
 var file_v1_member_proto_depIdxs = []int32{
 	3,  // 0: shunt.v1.RelayUp.said:type_name -> shunt.v1.NodeSaid
 	4,  // 1: shunt.v1.RelayUp.left:type_name -> shunt.v1.NodeLeft
-	8,  // 2: shunt.v1.RelayUp.audit:type_name -> shunt.v1.AuditEntry
+	10, // 2: shunt.v1.RelayUp.audit:type_name -> shunt.v1.AuditEntry
 	5,  // 3: shunt.v1.RelayUp.progress:type_name -> shunt.v1.RelayProgress
 	6,  // 4: shunt.v1.RelayUp.hosts:type_name -> shunt.v1.HostProgress
-	9,  // 5: shunt.v1.NodeSaid.report:type_name -> shunt.v1.NodeReport
-	10, // 6: shunt.v1.RelayDown.update:type_name -> shunt.v1.PlanUpdate
-	6,  // 7: shunt.v1.RelayDown.hosts:type_name -> shunt.v1.HostProgress
-	3,  // 8: shunt.v1.RelayDown.said:type_name -> shunt.v1.NodeSaid
-	0,  // 9: shunt.v1.MemberProtocol.Admit:input_type -> shunt.v1.AdmitRequest
-	2,  // 10: shunt.v1.MemberProtocol.Relay:input_type -> shunt.v1.RelayUp
-	1,  // 11: shunt.v1.MemberProtocol.Admit:output_type -> shunt.v1.AdmitResponse
-	7,  // 12: shunt.v1.MemberProtocol.Relay:output_type -> shunt.v1.RelayDown
-	11, // [11:13] is the sub-list for method output_type
-	9,  // [9:11] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	11, // 5: shunt.v1.NodeSaid.report:type_name -> shunt.v1.NodeReport
+	8,  // 6: shunt.v1.StoredChange.ops:type_name -> shunt.v1.StoredOp
+	12, // 7: shunt.v1.RelayDown.update:type_name -> shunt.v1.PlanUpdate
+	6,  // 8: shunt.v1.RelayDown.hosts:type_name -> shunt.v1.HostProgress
+	3,  // 9: shunt.v1.RelayDown.said:type_name -> shunt.v1.NodeSaid
+	7,  // 10: shunt.v1.RelayDown.stored:type_name -> shunt.v1.StoredChange
+	0,  // 11: shunt.v1.MemberProtocol.Admit:input_type -> shunt.v1.AdmitRequest
+	2,  // 12: shunt.v1.MemberProtocol.Relay:input_type -> shunt.v1.RelayUp
+	1,  // 13: shunt.v1.MemberProtocol.Admit:output_type -> shunt.v1.AdmitResponse
+	9,  // 14: shunt.v1.MemberProtocol.Relay:output_type -> shunt.v1.RelayDown
+	13, // [13:15] is the sub-list for method output_type
+	11, // [11:13] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_v1_member_proto_init() }
@@ -713,7 +849,7 @@ func file_v1_member_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_member_proto_rawDesc), len(file_v1_member_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

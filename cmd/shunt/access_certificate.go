@@ -26,7 +26,9 @@ func newAccessCertificate(g *globals) *cobra.Command {
 		Use:   "certificate --name NAME --role admin|viewer|tenant [-f FILE]",
 		Short: "Make a client configuration with a certificate for a person",
 		Long: "Certificate makes a key, lets the manager sign a certificate for it, and writes a client configuration with both: to a new\n" +
-			"file that nobody else may read, or to standard output. The key is nowhere else; the manager never sees it.",
+			"file that nobody else may read, or to standard output. The key is nowhere else; the manager never sees it.\n\n" +
+			"The certificate is not renewed: when it expires is told, and every command that uses it warns for the last 14 days, or\n" +
+			"the second half of its life when that is less.",
 		Example: "  shunt access certificate --name alice --role admin -f alice.yaml\n" +
 			"  shunt access certificate --name bob --role tenant --tenant shop --ttl 24h -f bob.yaml\n" +
 			"  shunt --config alice.yaml get services",
@@ -60,7 +62,10 @@ func newAccessCertificate(g *globals) *cobra.Command {
 						out["config"] = string(config)
 					}
 					return g.format.encode(cmd.OutOrStdout(), out)
-				case file != "":
+				case file == "":
+					// Standard output is the configuration.
+					g.note(fmt.Sprintf("access %s, good until %s", made.GetId(), made.GetExpires().AsTime().Format(time.RFC3339)))
+				default:
 					_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s written: access %s, good until %s\n", file, made.GetId(), made.GetExpires().AsTime().Format(time.RFC3339))
 				}
 				return err
@@ -91,7 +96,8 @@ func (c *client) certificate(ctx context.Context, a *accessFlags) ([]byte, *apiv
 	if err != nil {
 		return nil, nil, err
 	}
-	comment := fmt.Sprintf("Client configuration of %s, who is %s: whoever reads this file may do the same.", a.name, a.rights())
+	comment := fmt.Sprintf("Client configuration of %s, who is %s: whoever reads this file may do the same. Good until %s.",
+		a.name, a.rights(), response.Msg.GetAccess().GetExpires().AsTime().Format(time.RFC3339))
 	return pki.ClientConfig(comment, c.config.Server, []byte(c.config.CA), response.Msg.GetCertificate(), secret), response.Msg.GetAccess(), nil
 }
 

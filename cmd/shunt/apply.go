@@ -78,7 +78,7 @@ func newApply(g *globals) *cobra.Command {
 	}
 	a.register(cmd.Flags(), "take fields over that others wrote with another value")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only tell what would change")
-	cmd.Flags().BoolVar(&prune, "prune", false, "the files are everything that the source says: delete what it alone made and they do not have")
+	cmd.Flags().BoolVar(&prune, "prune", false, "the files are everything that the source says: delete what it alone made and they do not have, and take back what it said of other objects")
 	return cmd
 }
 

@@ -89,6 +89,8 @@ func happen(t *testing.T, fake *fakeManager, what string) {
 		fake.decide()
 	case "place":
 		fake.place()
+	case "withdraw":
+		fake.withdraw()
 	case "denied":
 		fake.fail = connect.NewError(connect.CodePermissionDenied, errors.New("role viewer may not write"))
 	case "member away":

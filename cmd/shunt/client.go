@@ -49,6 +49,7 @@ func (g *globals) connect() (*client, error) {
 			return nil, fmt.Errorf("%s: cert and key: %w", c.file, err)
 		}
 		tlsConfig.Certificates = []tls.Certificate{pair}
+		g.warnExpiry(c.file, pair.Leaf)
 	}
 	transport := &http.Transport{
 		TLSClientConfig:     tlsConfig,

@@ -15,25 +15,35 @@ import (
 func newDelete(g *globals) *cobra.Command {
 	var (
 		files           []string
+		source          string
 		dryRun, missing bool
 	)
 	cmd := &cobra.Command{
-		Use:   "delete KIND NAME... | delete -f FILE|DIR|-",
-		Short: "Delete objects",
-		Long:  "Delete removes the named objects, or those of the files by kind and name: all of them, or none when there is\nany fault, for instance one that does not exist.",
+		Use:   "delete KIND NAME... | delete -f FILE|DIR|- | delete --source NAME",
+		Short: "Delete objects, or all that a source says",
+		Long: "Delete removes the named objects, or those of the files by kind and name: all of them, or none when there is\nany fault, for instance one that does not exist.\n\n" +
+			"With --source it ends a source: objects that the source made, alone, are deleted, and what it said of others goes\n" +
+			"back to what others say, or to the default.",
 		Example: "  shunt delete service web\n" +
-			"  shunt delete -f services/ --dry-run",
+			"  shunt delete -f services/ --dry-run\n" +
+			"  shunt delete --source scaler --dry-run",
 		Args: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("source") {
+				return checkEnding(source, len(args) > 0 || len(files) > 0 || missing)
+			}
 			if len(files) > 0 && len(args) > 0 {
 				return usagef("-f and KIND NAME exclude each other")
 			}
 			if len(files) == 0 && len(args) < 2 {
-				return usagef("needs KIND NAME, or -f FILE")
+				return usagef("needs KIND NAME, -f FILE, or --source NAME")
 			}
 			return nil
 		},
 		ValidArgsFunction: g.completeNames(),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if source != "" {
+				return g.endSource(cmd, source, dryRun)
+			}
 			refs, docs, err := deleteRefs(cmd, files, args)
 			if err != nil {
 				return err
@@ -56,9 +66,32 @@ func newDelete(g *globals) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "file, directory of .yaml files, or - for standard input (repeatable)")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only tell what would be deleted")
+	cmd.Flags().StringVar(&source, "source", "", "source to end, such as that of a program that is no more")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only tell what would be done")
 	cmd.Flags().BoolVar(&missing, "ignore-not-found", false, "objects that do not exist are no fault")
 	return cmd
+}
+
+// checkEnding refuses a source that cannot be, and other things to delete beside it.
+func checkEnding(source string, others bool) error {
+	switch {
+	case source == "":
+		return usagef(`--source: "": must be the name of a source, 1 to 63 of a-z, 0-9 and -`)
+	case others:
+		return usagef("--source excludes KIND NAME, -f and --ignore-not-found")
+	}
+	return nil
+}
+
+// endSource takes back all that a source said.
+func (g *globals) endSource(cmd *cobra.Command, source string, dryRun bool) error {
+	return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+		response, err := c.Apply(ctx, connect.NewRequest(&apiv1.ApplyRequest{Source: source, Prune: true, DryRun: dryRun}))
+		if err != nil {
+			return err
+		}
+		return g.printChanges(cmd.OutOrStdout(), response.Msg.GetRevision(), response.Msg.GetChanges(), dryRun)
+	})
 }
 
 // deleteRefs are the objects that the command line names.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
@@ -23,9 +24,15 @@ func newDrain(g *globals, on bool) *cobra.Command {
 		Example: fmt.Sprintf("  shunt %[1]s node mux1\n  shunt %[1]s backend web 10.20.1.11\n  shunt %[1]s backend web '[2001:db8:20:1::11]:8080'", verb),
 	}
 	cmd.Long = "What is drained so stays drained whatever files are applied, until undrain gives it back: the field belongs to the\nsource drain. What a file drains belongs to the file."
-	node := &drainEdit{on: on}
-	nodeCmd := &cobra.Command{
-		Use: "node NAME", Short: nodeShort, Args: needs("NAME"),
+	cmd.AddCommand(newDrainNode(g, on, nodeShort), newDrainBackend(g, on, backendShort))
+	return cmd
+}
+
+func newDrainNode(g *globals, on bool, short string) *cobra.Command {
+	var wait drainWait
+	edit := &drainEdit{on: on}
+	cmd := &cobra.Command{
+		Use: "node NAME", Short: short, Args: needs("NAME"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
@@ -33,36 +40,66 @@ func newDrain(g *globals, on bool) *cobra.Command {
 			return g.names(cmd.Context(), lb.KindNode), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, err := g.drain(cmd, lb.KindNode, args[0], node)
-			return err
+			if err := wait.check(); err != nil {
+				return err
+			}
+			if wait.on {
+				if err := g.announces(cmd.Context(), args[0]); err != nil {
+					return err
+				}
+			}
+			revision, err := g.drain(cmd, lb.KindNode, args[0], edit)
+			if err != nil || !wait.on {
+				return err
+			}
+			w := nodeWatch{node: args[0], revision: revision, tell: teller(cmd)}
+			return g.waitFor(cmd.Context(), wait, args[0], func(status func() (*apiv1.StatusResponse, error), pause func() error) error {
+				w.status, w.pause = status, pause
+				return w.wait()
+			})
 		},
 	}
-	node.register(nodeCmd)
-	cmd.AddCommand(nodeCmd)
-	cmd.AddCommand(newDrainBackend(g, on, backendShort))
+	edit.register(cmd)
+	if on {
+		cmd.Long = "Drain node lets a mux withdraw its routes, gracefully: routers send its packets to other muxes, and their connections go on\n" +
+			"there. What its own flow table remembers is of no use any more. With --wait the command ends when the mux obeys and\n" +
+			"announces no VIP."
+		wait.register(cmd, "wait until the mux announces no VIP")
+	}
 	return cmd
 }
 
+// teller prints progress on the command's standard error.
+func teller(cmd *cobra.Command) func(format string, args ...any) error {
+	return func(format string, args ...any) error {
+		_, err := fmt.Fprintf(cmd.ErrOrStderr(), format, args...)
+		return err
+	}
+}
+
 func newDrainBackend(g *globals, on bool, short string) *cobra.Command {
-	var wait bool
+	var wait drainWait
 	edit := &drainEdit{on: on}
 	cmd := &cobra.Command{
 		Use: "backend SERVICE DIP[:PORT]", Short: short, Args: needs("SERVICE", "DIP[:PORT]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var err error
+			err := wait.check()
+			if err != nil {
+				return err
+			}
 			if edit.key, err = parseBackend(args[1]); err != nil {
 				return err
 			}
-			w := drainWatch{service: args[0], tell: func(format string, args ...any) error {
-				_, err := fmt.Fprintf(cmd.ErrOrStderr(), format, args...)
-				return err
-			}}
+			w := drainWatch{service: args[0], tell: teller(cmd)}
 			w.revision, err = g.drain(cmd, lb.KindService, args[0], edit)
 			w.backends = edit.members
-			if err != nil || !wait {
+			if err != nil || !wait.on {
 				return err
 			}
-			return g.waitDrained(cmd.Context(), w)
+			return g.waitFor(cmd.Context(), wait, "", func(status func() (*apiv1.StatusResponse, error), pause func() error) error {
+				w.status, w.pause = status, pause
+				return w.wait()
+			})
 		},
 	}
 	edit.register(cmd)
@@ -70,7 +107,7 @@ func newDrainBackend(g *globals, on bool, short string) *cobra.Command {
 		cmd.Long = "Drain backend gives a backend no new flows, in all endpoints of the service. Flows that muxes remember stay with it,\n" +
 			"for at most the endpoint's drainTimeout if it has one: then the backend loses its place, and what is left is given\n" +
 			"up. Flows of endpoints with affinity hash are not remembered and move at once."
-		cmd.Flags().BoolVar(&wait, "wait", false, "wait until no mux counts a flow of it, or the limit has passed")
+		wait.register(cmd, "wait until no mux counts a flow of it, or the limit has passed")
 	}
 	return cmd
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -92,24 +90,4 @@ func drainedBackends(s *lb.Service, key lb.BackendKey) []lb.BackendKey {
 		}
 	}
 	return out
-}
-
-// waitDrained waits for as long as it takes, or until ctx ends.
-func (g *globals) waitDrained(ctx context.Context, w drainWatch) error {
-	w.status = func() (status *apiv1.StatusResponse, err error) {
-		err = g.call(ctx, func(ctx context.Context, c *client) error {
-			status, err = c.status(ctx, "")
-			return err
-		})
-		return status, err
-	}
-	w.pause = func() error {
-		select {
-		case <-time.After(drainPoll):
-			return nil
-		case <-ctx.Done():
-			return fmt.Errorf("wait for the drain: %w", ctx.Err())
-		}
-	}
-	return w.wait()
 }

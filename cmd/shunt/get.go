@@ -14,20 +14,21 @@ import (
 )
 
 // viewKinds are read-only: what the nodes reported, put together.
-var viewKinds = map[string]func(*apiv1.StatusResponse, string) view{
-	"backend": backendView, "backends": backendView,
-	"endpoint": endpointView, "endpoints": endpointView,
+var viewKinds = map[string]viewKind{
+	"backend": {rows: backendView}, "backends": {rows: backendView},
+	"endpoint": {rows: endpointView}, "endpoints": {rows: endpointView},
+	"placement": {rows: placeView, places: true}, "placements": {rows: placeView, places: true},
 }
 
 func newGet(g *globals) *cobra.Command {
-	var watch bool
-	var since time.Duration
-	var flows flowsFlags
+	var f getFlags
 	cmd := &cobra.Command{
 		Use:   "get KIND [NAME]",
-		Short: "List objects, or what the nodes report of backends, endpoints and flows",
+		Short: "List objects, what the nodes report of backends, endpoints and flows, or where VIPs are",
 		Long: "Get lists services, nodes, networks, tenants or policies. With -o yaml these can be applied again.\n\n" +
 			"The kinds backend and endpoint are views of what the muxes reported: health and packets of each; NAME is then\n" +
+			"a service.\n\n" +
+			"The kind placement tells which muxes each VIP is on, has yet to leave, and why there are fewer than it asks for; NAME is\n" +
 			"a service.\n\n" +
 			"The kind flows asks the muxes what they remember of an endpoint's flows: backend, class and age of each; NAME is\n" +
 			"then VIP or VIP:PORT. The flow table holds no client addresses; shunt trace tells where a client's packets go.\n\n" +
@@ -37,75 +38,89 @@ func newGet(g *globals) *cobra.Command {
 			"  shunt get service web -o yaml\n" +
 			"  shunt get nodes --watch\n" +
 			"  shunt get backends web\n" +
+			"  shunt get placements\n" +
 			"  shunt get flows 203.0.113.10:80 --node mux1 --limit 20\n" +
 			"  shunt get events services/web --since 1h --watch",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 1 || len(args) > 2 {
-				return usagef("needs KIND and at most one NAME; KIND is %s, backend, endpoint, flows or events", kindWords)
+				return usagef("needs KIND and at most one NAME; KIND is %s, backend, endpoint, placement, flows or events", kindWords)
 			}
 			return nil
 		},
-		ValidArgsFunction: g.completeNames("backends", "endpoints", "flows", "events"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			note := func(text string) { fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", cmd.CommandPath(), text) }
-			name := ""
-			if len(args) > 1 {
-				name = args[1]
-			}
-			if isEvents(args[0]) {
-				request, err := eventsRequest(name, since)
-				if err != nil {
-					return err
-				}
-				if watch {
-					return g.followEvents(cmd.Context(), cmd.OutOrStdout(), note, request)
-				}
-				return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
-					return c.getEvents(ctx, g, cmd.OutOrStdout(), request)
-				})
-			}
-			if since != 0 {
-				return usagef("--since: must be used with events")
-			}
-			if kind := strings.ToLower(args[0]); kind == "flows" || kind == "flow" {
-				if watch {
-					return usagef("--watch: must be used with %s, or with events", kindChoice)
-				}
-				request, err := flows.request(name)
-				if err != nil {
-					return err
-				}
-				return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
-					return c.getFlows(ctx, g, cmd.OutOrStdout(), request)
-				})
-			}
-			if flows.given() {
-				return usagef("--node, --protocol and --limit: must be used with flows")
-			}
-			if makeView, ok := viewKinds[strings.ToLower(args[0])]; ok {
-				if watch {
-					return usagef("--watch: must be used with %s, or with events", kindChoice)
-				}
-				return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
-					return c.getView(ctx, g, cmd.OutOrStdout(), makeView, name)
-				})
-			}
-			kind, err := parseKind(args[0])
-			if err != nil {
-				return usagef("kind: %q: must be %s, backend, endpoint, flows or events", args[0], kindWords)
-			}
-			if watch {
-				return g.watch(cmd.Context(), cmd.OutOrStdout(), note, kind, name)
-			}
-			return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
-				return c.get(ctx, g, cmd.OutOrStdout(), kind, name)
-			})
-		},
+		ValidArgsFunction: g.completeNames("backends", "endpoints", "placements", "flows", "events"),
+		RunE:              func(cmd *cobra.Command, args []string) error { return g.get(cmd, args, &f) },
 	}
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on with every change until interrupted, also when a manager is lost")
-	cmd.Flags().DurationVar(&since, "since", 0, "only events of this last time, such as 1h; 0: of a week")
-	flows.register(cmd.Flags())
+	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "go on with every change until interrupted, also when a manager is lost")
+	cmd.Flags().DurationVar(&f.since, "since", 0, "only events of this last time, such as 1h; 0: of a week")
+	f.flows.register(cmd.Flags())
 	return cmd
+}
+
+// getFlags are the flags of get, each for some kinds.
+type getFlags struct {
+	watch bool
+	since time.Duration
+	flows flowsFlags
+}
+
+// get prints what the arguments name, or refuses flags that its kind does not take.
+func (g *globals) get(cmd *cobra.Command, args []string, f *getFlags) error {
+	word, name := strings.ToLower(args[0]), strings.Join(args[1:], "")
+	if isEvents(args[0]) {
+		return g.getEvents(cmd, name, f)
+	}
+	if f.since != 0 {
+		return usagef("--since: must be used with events")
+	}
+	view, isView := viewKinds[word]
+	isFlows := word == "flows" || word == "flow"
+	switch {
+	case !isFlows && f.flows.given():
+		return usagef("--node, --protocol and --limit: must be used with flows")
+	case (isFlows || isView) && f.watch:
+		return usagef("--watch: must be used with %s, or with events", kindChoice)
+	case isFlows:
+		request, err := f.flows.request(name)
+		if err != nil {
+			return err
+		}
+		return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+			return c.getFlows(ctx, g, cmd.OutOrStdout(), request)
+		})
+	case isView:
+		return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+			return c.getView(ctx, g, cmd.OutOrStdout(), view, name)
+		})
+	}
+	return g.getObjects(cmd, args[0], name, f.watch)
+}
+
+// getEvents prints events, of everything without a name, and with --watch those that come.
+func (g *globals) getEvents(cmd *cobra.Command, name string, f *getFlags) error {
+	request, err := eventsRequest(name, f.since)
+	if err != nil {
+		return err
+	}
+	if f.watch {
+		return g.followEvents(cmd.Context(), cmd.OutOrStdout(), g.note, request)
+	}
+	return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+		return c.getEvents(ctx, g, cmd.OutOrStdout(), request)
+	})
+}
+
+// getObjects prints objects of a kind, of all names without one, and follows them if watch says so.
+func (g *globals) getObjects(cmd *cobra.Command, word, name string, watch bool) error {
+	kind, err := parseKind(word)
+	if err != nil {
+		return usagef("kind: %q: must be %s, backend, endpoint, placement, flows or events", word, kindWords)
+	}
+	if watch {
+		return g.watch(cmd.Context(), cmd.OutOrStdout(), g.note, kind, name)
+	}
+	return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+		return c.get(ctx, g, cmd.OutOrStdout(), kind, name)
+	})
 }
 
 // get prints objects of one kind.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"text/tabwriter"
+	"time"
 
 	yaml "github.com/goccy/go-yaml"
 	"github.com/spf13/pflag"
@@ -16,6 +17,12 @@ type globals struct {
 	config string // file of the client configuration
 	lab    string // name of a lab on this machine
 	format format
+
+	// now is the time; note, if not nil, prints a line on the command's standard error.
+	now  func() time.Time
+	note func(string)
+	// warned: the client's certificate has been warned of.
+	warned bool
 }
 
 // register adds the flags.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -15,6 +16,15 @@ import (
 
 // managerUsage is the same for all nodes.
 const managerUsage = "`address:port` of the managers, separated by commas: some of them, in any order; the others the node learns"
+
+// checkManagers refuses a --manager that no manager can be reached at.
+func checkManagers(value string) error {
+	all, err := agent.ParseManagers(value)
+	if err != nil || slices.ContainsFunc(all, func(a string) bool { return !canDial(a) }) {
+		return usagef("--manager: %q: must be ADDRESS:PORT, or several of them separated by commas, the ports 1 to 65535", value)
+	}
+	return nil
+}
 
 // newHost is `shunt host`: the agent of a server.
 func newHost() *cobra.Command {
@@ -36,7 +46,7 @@ func newHost() *cobra.Command {
 			if stop {
 				return host.Stop(o.BPFFS, o.RunDir)
 			}
-			if err := hostFlags(&o); err != nil {
+			if err := hostFlags(&o, listen); err != nil {
 				return err
 			}
 			o.Node.Version = version
@@ -77,12 +87,18 @@ func newHost() *cobra.Command {
 }
 
 // hostFlags checks what is needed to run, and fills in the name.
-func hostFlags(o *host.Options) error {
+func hostFlags(o *host.Options, metrics string) error {
 	if o.Interface == "" {
 		return usagef(`--interface: "": must be a device of this machine`)
 	}
-	if _, err := agent.ParseManagers(o.Node.Manager); err != nil {
-		return usagef("--manager: %w", err)
+	if err := checkManagers(o.Node.Manager); err != nil {
+		return err
+	}
+	if err := checkMetrics(metrics); err != nil {
+		return err
+	}
+	if err := checkDirectories([2]string{"--state", o.Node.StateDir}, [2]string{"--run", o.RunDir}, [2]string{"--bpffs", o.BPFFS}); err != nil {
+		return err
 	}
 	if o.Node.Name != "" {
 		return nil

@@ -68,14 +68,16 @@ func (f *managerFlags) register(fl *pflag.FlagSet) {
 }
 
 func (f *managerFlags) check() error {
-	if _, _, err := net.SplitHostPort(f.listen); err != nil {
-		return usagef("--listen: %q: must be ADDRESS:PORT or :PORT", f.listen)
+	if err := checkListen("--listen", f.listen); err != nil {
+		return err
 	}
 	if f.advertise != "" {
-		host, port, err := net.SplitHostPort(f.advertise)
-		if err != nil || host == "" || port == "" {
-			return usagef("--advertise: %q: must be ADDRESS:PORT", f.advertise)
+		if err := checkDial("--advertise", f.advertise); err != nil {
+			return err
 		}
+	}
+	if err := checkMetrics(f.metrics); err != nil {
+		return err
 	}
 	if f.downAfter < 0 {
 		return usagef("--down-after: %s: must be 0 or longer", f.downAfter)
@@ -89,8 +91,11 @@ func (f *managerFlags) check() error {
 	if f.replaceAfter < 0 {
 		return usagef("--replace-after: %s: must be 0 or longer", f.replaceAfter)
 	}
-	if f.data == "" {
-		return usagef("--data: %q: must be a directory", f.data)
+	if err := checkDirectories([2]string{"--data", f.data}); err != nil {
+		return err
+	}
+	if err := f.oidc.check(); err != nil {
+		return err
 	}
 	if f.name == "" {
 		name, err := os.Hostname()

@@ -80,10 +80,9 @@ func (f *storeFlags) checkJoin() error {
 		}
 		return nil
 	}
-	host, port, err := net.SplitHostPort(f.join)
 	switch {
-	case err != nil || host == "" || port == "":
-		return usagef("--join: %q: must be HOST:PORT", f.join)
+	case !canDial(f.join):
+		return usagef("--join: %q: must be HOST:PORT, the port 1 to 65535", f.join)
 	case f.tokenFile == "":
 		return usagef("--join: --token-file is missing")
 	case f.peer == "" && len(f.outside.Endpoints) == 0:
@@ -109,7 +108,7 @@ func (f *storeFlags) checkOutside() error {
 	secured := false
 	for _, endpoint := range o.Endpoints {
 		u, err := url.Parse(endpoint)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || strings.Trim(u.Path, "/") != "" || u.User != nil {
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || !canDial(u.Host) || strings.Trim(u.Path, "/") != "" || u.User != nil {
 			return usagef("--etcd-endpoints: %q: must be https://HOST:PORT or http://HOST:PORT", endpoint)
 		}
 		secured = secured || u.Scheme == "https"

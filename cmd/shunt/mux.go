@@ -113,17 +113,26 @@ func (f *muxFlags) check() error {
 	if len(f.ifaces) == 0 || slices.Contains(f.ifaces, "") {
 		return usagef(`--interface: "": must be a device of this machine`)
 	}
-	if _, err := agent.ParseManagers(f.manager); err != nil {
-		return usagef("--manager: %w", err)
+	if err := checkManagers(f.manager); err != nil {
+		return err
+	}
+	if err := checkMetrics(f.metrics); err != nil {
+		return err
+	}
+	if err := checkDirectories([2]string{"--state", f.state}, [2]string{"--run", f.run}, [2]string{"--bpffs", f.bpffs}); err != nil {
+		return err
 	}
 	switch dataplane.XDPMode(f.xdpMode) {
 	case dataplane.XDPNative, dataplane.XDPGeneric:
 	default:
 		return usagef("--xdp-mode: %q: must be native or generic", f.xdpMode)
 	}
-	for flag, d := range map[string]time.Duration{"--speaker-hold": f.hold, "--drain-wait": f.drainWait, "--sweep-interval": f.sweep} {
-		if d <= 0 {
-			return usagef("%s: %v: must be above 0", flag, d)
+	for _, c := range []struct {
+		flag string
+		d    time.Duration
+	}{{"--speaker-hold", f.hold}, {"--drain-wait", f.drainWait}, {"--sweep-interval", f.sweep}} {
+		if c.d <= 0 {
+			return usagef("%s: %v: must be above 0", c.flag, c.d)
 		}
 	}
 	if f.linger < 0 {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -25,24 +26,47 @@ func (f *oidcFlags) register(fl *pflag.FlagSet) {
 	fl.StringVar(&f.ca, "oidc-ca", "", "`file` with the CA of the provider's certificate (default: the system's)")
 }
 
-// verifier is nil without an issuer.
+// check refuses what cannot be, and flags without the issuer that they are about.
+func (f *oidcFlags) check() error {
+	for _, s := range f.roles {
+		if _, err := oidc.ParseRole(s); err != nil {
+			return usagef("--oidc-role: %w", err)
+		}
+	}
+	if f.issuer == "" {
+		for _, flag := range [][2]string{{"--oidc-client-id", f.client}, {"--oidc-ca", f.ca}, {"--oidc-role", strings.Join(f.roles, "")}} {
+			if flag[1] != "" {
+				return usagef("%s: --oidc-issuer is missing", flag[0])
+			}
+		}
+		return nil
+	}
+	switch {
+	case f.client == "":
+		return usagef(`--oidc-client-id: "": must be the audience of the ID tokens`)
+	case f.claim == "":
+		return usagef(`--oidc-role-claim: "": must be a claim`)
+	case len(f.roles) == 0:
+		return usagef("--oidc-role: is missing, must be given at least once: nobody could do anything")
+	}
+	if err := oidc.CheckIssuer(f.issuer); err != nil {
+		return usagef("--oidc-issuer: %w", err)
+	}
+	return nil
+}
+
+// verifier is nil without an issuer; check has passed.
 func (f *oidcFlags) verifier(log *slog.Logger) (*oidc.Verifier, error) {
 	if f.issuer == "" {
-		if f.client != "" || f.ca != "" || len(f.roles) > 0 {
-			return nil, usagef("--oidc-issuer: is missing, must be the provider's URL")
-		}
 		return nil, nil
 	}
 	o := oidc.Options{Issuer: f.issuer, ClientID: f.client, RoleClaim: f.claim, Log: log}
 	for _, s := range f.roles {
 		r, err := oidc.ParseRole(s)
 		if err != nil {
-			return nil, usagef("--oidc-role: %w", err)
+			return nil, fmt.Errorf("--oidc-role: %w", err)
 		}
 		o.Roles = append(o.Roles, r)
-	}
-	if err := o.Check(); err != nil {
-		return nil, usagef("--oidc-…: %w", err)
 	}
 	if f.ca != "" {
 		text, err := os.ReadFile(f.ca)

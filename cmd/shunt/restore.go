@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -102,6 +103,9 @@ func (f *restoreFlags) restore(ctx context.Context, a *backup.Archive, source st
 		defer s.Close()
 		r.Dir, r.Store = dir, s
 		epoch, err = manager.Restore(ctx, r, a)
+		if errors.Is(err, manager.ErrUsedStore) && len(f.store.outside.Endpoints) > 0 {
+			return fmt.Errorf("--etcd-prefix: %q: must be one below which there is nothing yet: %w", f.store.outside.Prefix, err)
+		}
 		return err
 	})
 	return epoch, err

@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -33,11 +34,16 @@ var errSilent = errors.New("failed")
 
 // run executes one command line and returns the exit code. Every line of an error begins with the command.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	return runAt(time.Now, args, stdin, stdout, stderr)
+}
+
+// runAt runs it by the clock that now is.
+func runAt(now func() time.Time, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	// The second signal ends the process at once, whatever it is at.
 	context.AfterFunc(ctx, stop)
-	root := newRoot()
+	root := newRootAt(now)
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
@@ -59,8 +65,11 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 }
 
 // newRoot builds the command tree afresh, so that tests can run commands side by side.
-func newRoot() *cobra.Command {
-	g := &globals{format: formatTable}
+func newRoot() *cobra.Command { return newRootAt(time.Now) }
+
+// newRootAt builds it for the clock that now is.
+func newRootAt(now func() time.Time) *cobra.Command {
+	g := &globals{format: formatTable, now: now}
 	root := &cobra.Command{
 		Use:   "shunt",
 		Short: "A cloud-scale, multi-tenant layer-4 load balancer for Linux",
@@ -71,6 +80,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		// Runs after the arguments were checked, before cobra checks flags with errors of its own kind.
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			g.note = func(text string) { fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", cmd.CommandPath(), text) }
 			if err := cmd.ValidateRequiredFlags(); err != nil {
 				return usageError{err}
 			}
@@ -149,14 +159,6 @@ func needs(names ...string) cobra.PositionalArgs {
 		}
 		return nil
 	}
-}
-
-// flagError makes a wrong flag a usageError. A flag that the root does not know may come after a misspelt command.
-func flagError(cmd *cobra.Command, err error) error {
-	if !cmd.HasParent() && cmd.Flags().NArg() > 0 {
-		return subcommand(cmd, cmd.Flags().Args())
-	}
-	return usageError{err}
 }
 
 // helpTopic refuses help on what is no command.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -88,14 +87,14 @@ func (f *runFlags) check() error {
 	if f.file == "" {
 		return usagef(`--file: "": must be a YAML file or a directory of .yaml files`)
 	}
-	host, port, err := net.SplitHostPort(f.manager.listen)
-	if err != nil || port == "" || port == "0" {
-		return usagef("--listen: %q: must be ADDRESS:PORT or :PORT", f.manager.listen)
+	host, port, ok := splitAddress(f.manager.listen)
+	if !ok || port == 0 {
+		return usagef("--listen: %q: must be ADDRESS:PORT or :PORT, the port 1 to 65535", f.manager.listen)
 	}
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 	}
-	f.mux.manager = net.JoinHostPort(host, port)
+	f.mux.manager = hostPort(host, uint32(port))
 	f.manager.verbose, f.manager.single = f.mux.verbose, true
 	if err := f.mux.check(); err != nil {
 		return err

@@ -21,6 +21,14 @@ type view struct {
 	records any
 }
 
+// viewKind is how a view is made.
+type viewKind struct {
+	// rows lists what the nodes report of a service, or of all.
+	rows func(status *apiv1.StatusResponse, service string) view
+	// places: the status must have where the VIPs are.
+	places bool
+}
+
 // status reads what the nodes reported, nodes in order of name.
 func (c *client) status(ctx context.Context, node string) (*apiv1.StatusResponse, error) {
 	return c.ask(ctx, connect.NewRequest(&apiv1.StatusRequest{Node: node}))
@@ -37,17 +45,21 @@ func (c *client) ask(ctx context.Context, request *connect.Request[apiv1.StatusR
 }
 
 // getView prints a view of one service, or of all when service is empty.
-func (c *client) getView(ctx context.Context, g *globals, w io.Writer, makeView func(*apiv1.StatusResponse, string) view, service string) error {
+func (c *client) getView(ctx context.Context, g *globals, w io.Writer, kind viewKind, service string) error {
 	if service != "" {
 		if _, err := c.fetch(ctx, "Service", service); err != nil {
 			return err
 		}
 	}
-	status, err := c.status(ctx, "")
+	request := &apiv1.StatusRequest{}
+	if kind.places {
+		request.Service = cmp.Or(service, everyService)
+	}
+	status, err := c.ask(ctx, connect.NewRequest(request))
 	if err != nil {
 		return err
 	}
-	v := makeView(status, service)
+	v := kind.rows(status, service)
 	if g.format != formatTable {
 		return g.format.encode(w, v.records)
 	}

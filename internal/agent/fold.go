@@ -3,8 +3,6 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/convert"
@@ -14,7 +12,7 @@ import (
 // folded is a node's plan as the sum of the updates so far.
 type folded struct {
 	revision, epoch int64
-	items           map[string]*apiv1.PlanItem
+	items           items
 	plan            plan.Plan // made of items
 }
 
@@ -56,16 +54,10 @@ func (f *folded) with(up *apiv1.PlanUpdate) (next *folded, changed bool, err err
 	next = &folded{revision: up.GetRevision(), epoch: up.GetEpoch(), items: f.items, plan: f.plan}
 	changed = up.GetSnapshot() || len(up.GetUpsert()) > 0 || len(up.GetDelete()) > 0
 	if changed {
-		next.items = map[string]*apiv1.PlanItem{}
-		if !up.GetSnapshot() {
-			maps.Copy(next.items, f.items)
+		if up.GetSnapshot() {
+			next.items = items{}
 		}
-		for _, key := range up.GetDelete() {
-			delete(next.items, key)
-		}
-		for _, item := range up.GetUpsert() {
-			next.items[item.GetKey()] = item
-		}
+		next.items = next.items.with(up.GetUpsert(), up.GetDelete())
 		if up.GetSnapshot() {
 			next.plan, err = convert.FromItems(up.GetUpsert())
 		} else {
@@ -84,9 +76,5 @@ func (f *folded) with(up *apiv1.PlanUpdate) (next *folded, changed bool, err err
 
 // snapshot is the plan as one update.
 func (f *folded) snapshot() *apiv1.PlanUpdate {
-	up := &apiv1.PlanUpdate{Revision: f.revision, Epoch: f.epoch, Snapshot: true}
-	for _, key := range slices.Sorted(maps.Keys(f.items)) {
-		up.Upsert = append(up.Upsert, f.items[key])
-	}
-	return up
+	return &apiv1.PlanUpdate{Revision: f.revision, Epoch: f.epoch, Snapshot: true, Upsert: f.items.sorted()}
 }

@@ -18,8 +18,8 @@ type Verdicts interface {
 
 // Handler is what a node agent brings to the loop.
 type Handler interface {
-	// Apply makes the node obey the full wanted state. It is idempotent. An error leaves the node at the last good
-	// plan as far as possible and is reported to the manager; the next plan is tried afresh.
+	// Apply makes the node obey the full wanted state, which nobody changes in place afterwards. It is idempotent. An error
+	// leaves the node at the last good plan as far as possible and is reported to the manager; the next plan is tried afresh.
 	Apply(ctx context.Context, p plan.Plan) error
 	// Status fills the node's report: members, reasons, routes, peers. Name, role and revision are set by the loop.
 	// The handler does not touch the message afterwards.

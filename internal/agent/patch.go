@@ -1,11 +1,11 @@
 package agent
 
 import (
+	"slices"
 	"strings"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/convert"
-	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -23,41 +23,60 @@ func patch(p plan.Plan, up *apiv1.PlanUpdate) (plan.Plan, error) {
 	for _, key := range up.GetDelete() {
 		gone[key] = true
 	}
-	endpoints := map[lb.EndpointKey]bool{}
-	bindings, services, sources := 0, 0, 0
+	var endpoints []plan.Endpoint
+	var services []plan.Service
+	var sources []plan.Sources
+	bindings := 0
 	for key := range gone {
 		if rest, ok := strings.CutPrefix(key, "endpoint/"); ok {
 			k, err := plan.ParseKey(rest)
 			if err != nil {
 				return plan.Plan{}, err
 			}
-			endpoints[k] = true
+			endpoints = append(endpoints, plan.Endpoint{Key: k})
 		} else if strings.HasPrefix(key, "binding/") {
 			bindings++
-		} else if strings.HasPrefix(key, plan.ServiceItem("")) {
-			services++
-		} else if strings.HasPrefix(key, plan.SourcesItem("")) {
-			sources++
+		} else if name, ok := strings.CutPrefix(key, plan.ServiceItem("")); ok {
+			services = append(services, plan.Service{Name: name})
+		} else if policy, ok := strings.CutPrefix(key, plan.SourcesItem("")); ok {
+			sources = append(sources, plan.Sources{Policy: policy})
 		}
 	}
 	if gone[plan.NodeItem] {
 		p.Node, p.MTU, p.TunnelSources = fresh.Node, fresh.MTU, fresh.TunnelSources
 	}
 	p.RingKeys = merge(p.RingKeys, fresh.RingKeys, func(k plan.Key) bool { return gone[plan.KeyItem(k.ID)] }, func(a, b plan.Key) int { return int(a.ID) - int(b.ID) })
-	if services > 0 {
-		p.Services = merge(p.Services, fresh.Services, func(s plan.Service) bool { return gone[plan.ServiceItem(s.Name)] }, plan.CompareServices)
-	}
-	if sources > 0 {
-		p.Sources = merge(p.Sources, fresh.Sources, func(s plan.Sources) bool { return gone[plan.SourcesItem(s.Policy)] }, plan.CompareSources)
-	}
-	if len(endpoints) > 0 {
-		p.Endpoints = merge(p.Endpoints, fresh.Endpoints, func(ep plan.Endpoint) bool { return endpoints[ep.Key] },
-			func(a, b plan.Endpoint) int { return plan.CompareKeys(a.Key, b.Key) })
-	}
+	p.Services = replace(p.Services, fresh.Services, services, plan.CompareServices)
+	p.Sources = replace(p.Sources, fresh.Sources, sources, plan.CompareSources)
+	p.Endpoints = replace(p.Endpoints, fresh.Endpoints, endpoints, func(a, b plan.Endpoint) int { return plan.CompareKeys(a.Key, b.Key) })
 	if bindings > 0 {
 		p.Bindings = merge(p.Bindings, fresh.Bindings, func(b plan.Binding) bool { return gone[plan.BindingItem(b.Key, b.Outer, b.Member)] }, plan.CompareBindings)
 	}
 	return p, nil
+}
+
+// replace is an ordered list with fresh entries in the place of those that compare equal to one of gone, which all fresh ones
+// do. It is the list itself when nothing is gone, else a new one, nil when empty. Of the entries between nothing but a copy is made.
+func replace[T any](old, fresh, gone []T, compare func(a, b T) int) []T {
+	if len(gone) == 0 {
+		return old
+	}
+	slices.SortFunc(gone, compare)
+	out := make([]T, 0, len(old)+len(fresh))
+	for _, key := range gone {
+		at, found := slices.BinarySearchFunc(old, key, compare)
+		out = append(out, old[:at]...)
+		if old = old[at:]; found {
+			old = old[1:]
+		}
+		for len(fresh) > 0 && compare(fresh[0], key) == 0 {
+			out, fresh = append(out, fresh[0]), fresh[1:]
+		}
+	}
+	if out = append(out, old...); len(out) == 0 {
+		return nil
+	}
+	return out
 }
 
 // merge joins two ordered lists into a new one, without those of old that are gone. It is nil when empty.

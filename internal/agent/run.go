@@ -152,7 +152,7 @@ func (l *loop) connectAll(ctx context.Context) error {
 func (l *loop) learnt() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.wanted.items[plan.NodeItem].GetNode().GetManagers()
+	return l.wanted.items.get(plan.NodeItem).GetNode().GetManagers()
 }
 
 // hopeless tells whether a failure to join cannot heal by waiting, and nothing can be done meanwhile.
@@ -271,28 +271,6 @@ func (l *loop) applyWanted(ctx context.Context) error {
 	}
 	signal(l.keep)
 	return nil
-}
-
-// keepAll writes the newest applied plan to disk, off the way of the next one. At the end it writes a last time.
-func (l *loop) keepAll(ctx context.Context) {
-	for last := false; !last; {
-		select {
-		case <-l.keep:
-		case <-ctx.Done():
-			last = true
-		}
-		l.mu.Lock()
-		f := l.applied
-		l.mu.Unlock()
-		if f == l.kept {
-			continue
-		}
-		if err := savePlan(l.o.StateDir, f.snapshot()); err != nil {
-			l.o.Log.Error("cannot keep the plan", "error", err)
-			continue
-		}
-		l.kept = f
-	}
 }
 
 // forwardNotify turns the handler's signals into reports.

@@ -14,9 +14,10 @@ var controlCases = []string{"apply", "apply-new-vip", "apply-busy", "flips-2000"
 var controlSuite = Suite{
 	Name:  "control",
 	Title: "From apply, and from hosts' verdicts, to the data plane of all muxes",
-	About: "Three managers and two muxes. `apply`: the clock starts when the API call is sent and stops when 16 flows, spread over " +
-		"all muxes by the router, have each got their first SYN-ACK from a server; each flow sends a SYN every millisecond all the " +
-		"time. `apply` adds a port to a VIP whose routes are up; `apply-new-vip` adds a VIP, which the router learns by BGP; " +
+	About: "Three managers and two muxes. `apply`: the clock starts when the API call is sent and stops when four flows, two of which " +
+		"the router sends through each mux, have got their first SYN-ACK from a server; each flow sends a SYN every 10 ms before the " +
+		"call is answered, and every millisecond after that. `apply` adds a port to a VIP whose routes are up; `apply-new-vip` adds a " +
+		"VIP, which the router learns by BGP, and probes with 16 flows, which it spreads as it likes; " +
 		"`apply-busy` is `apply` while another client changes other services, `changes_ps` times a second, 100 of which are asked " +
 		"for. `floor_ms` is the mean time of a transaction of the store in the same run: three members of etcd, here on one disk. " +
 		"`flips-N`: N backends with `from: host` on ten hosts, which are the real agent with checks that the measurement decides; " +
@@ -57,7 +58,7 @@ func runControl(ctx context.Context, o Options, emit func(Row)) error {
 		}
 		newPort := func(first int) func(context.Context, int) (float64, error) {
 			return func(ctx context.Context, i int) (float64, error) {
-				return r.timeApply(ctx, "bench-control", vip, first+i, servicePort, first+i)
+				return r.timeApply(ctx, r.probeEachMux, "bench-control", vip, first+i, servicePort, first+i)
 			}
 		}
 		for _, c := range []struct {
@@ -119,7 +120,7 @@ func (r *rig) repeat(ctx context.Context, o Options, name string, count int, ste
 func (r *rig) newVIP(ctx context.Context, i int) (float64, error) {
 	const name = "bench-new"
 	vip, _ := lab.VIPAddresses(firstNewVIP + i)
-	took, err := r.timeApply(ctx, name, vip, servicePort, servicePort)
+	took, err := r.timeApply(ctx, r.probe, name, vip, servicePort, servicePort)
 	if err != nil {
 		return took, err
 	}
@@ -131,10 +132,10 @@ func (r *rig) newVIP(ctx context.Context, i int) (float64, error) {
 
 // timeApply probes a port that is not served yet, applies the service with the given ports, and returns the ms until
 // each lane was answered.
-func (r *rig) timeApply(ctx context.Context, name string, vip netip.Addr, probed int, ports ...int) (float64, error) {
+func (r *rig) timeApply(ctx context.Context, probe func(netip.Addr, uint16, time.Duration) (*prober, error), name string, vip netip.Addr, probed int, ports ...int) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, stepWithin)
 	defer cancel()
-	p, err := r.probe(vip, uint16(probed), controlProbes)
+	p, err := probe(vip, uint16(probed), controlProbes)
 	if err != nil {
 		return 0, err
 	}
@@ -150,6 +151,7 @@ func (r *rig) timeApply(ctx context.Context, name string, vip netip.Addr, probed
 	if err := r.apply(ctx, object); err != nil {
 		return 0, err
 	}
+	p.hurry()
 	at, err := p.waitAll(ctx)
 	if err != nil {
 		return 0, err

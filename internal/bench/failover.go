@@ -65,6 +65,7 @@ func (r *rig) loseMux(ctx context.Context, mux string) (float64, error) {
 		return 0, err
 	}
 	defer p.close()
+	p.hurry()
 	if _, err := p.waitAll(ctx); err != nil {
 		return 0, err
 	}

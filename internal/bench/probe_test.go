@@ -42,7 +42,7 @@ func TestLanes(t *testing.T) {
 // A second opinion on the bytes: another library decodes the segment and its checksum.
 func TestSYN(t *testing.T) {
 	source, target := netip.MustParseAddr("198.51.100.11"), netip.MustParseAddrPort("203.0.113.10:80")
-	p := &prober{source: source, target: target, lanes: newLanes(3)}
+	p := &prober{source: source, target: target, ports: lanePorts(3), lanes: newLanes(3)}
 	segment := p.syn(2)
 	ip := &layers.IPv4{Version: 4, Protocol: layers.IPProtocolTCP, SrcIP: source.AsSlice(), DstIP: target.Addr().AsSlice()}
 	packet := gopacket.NewPacket(segment, layers.LayerTypeTCP, gopacket.Default)
@@ -67,7 +67,7 @@ func TestSYN(t *testing.T) {
 }
 
 func TestLaneOf(t *testing.T) {
-	p := &prober{target: netip.MustParseAddrPort("203.0.113.10:80"), lanes: newLanes(3)}
+	p := &prober{target: netip.MustParseAddrPort("203.0.113.10:80"), ports: lanePorts(3), lanes: newLanes(3)}
 	answer := func(source, destination uint16, flags byte) []byte {
 		s := make([]byte, tcpHeaderLen)
 		s[0], s[1], s[2], s[3], s[13] = byte(source>>8), byte(source), byte(destination>>8), byte(destination), flags

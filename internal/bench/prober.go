@@ -8,14 +8,24 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// Source ports of the lanes: below the range that the system hands out in a lab's client (10000 up).
+// firstLanePort is the first source port of lanes: below the range that the system hands out in a lab's client (10000 up).
 const firstLanePort = 7000
+
+// lanePorts are the first so many.
+func lanePorts(count int) []uint16 {
+	ports := make([]uint16, count)
+	for i := range ports {
+		ports[i] = firstLanePort + uint16(i)
+	}
+	return ports
+}
 
 // TCP flags and lengths (RFC 9293).
 const (
@@ -34,7 +44,10 @@ type prober struct {
 	conn   *net.IPConn
 	source netip.Addr
 	target netip.AddrPort
+	ports  []uint16 // of the lanes
 	tick   time.Duration
+	// hurried is closed when probes are to be sent at each tick; before they are at each idleTick.
+	hurried chan struct{}
 
 	mu    sync.Mutex
 	lanes *lanes // guarded by mu
@@ -45,12 +58,15 @@ type prober struct {
 	stop    context.CancelFunc
 }
 
-// startProber probes an IPv4 target from the namespace, one SYN per lane and tick, until close.
-func startProber(namespace string, source netip.Addr, target netip.AddrPort, count int, tick time.Duration) (*prober, error) {
+// idleTick is how often probes are sent that nobody expects an answer to. The machine that is measured has better things to do.
+const idleTick = 10 * time.Millisecond
+
+// startProber probes an IPv4 target from the namespace, one SYN per lane and tick from hurry to close.
+func startProber(namespace string, source netip.Addr, target netip.AddrPort, ports []uint16, tick time.Duration) (*prober, error) {
 	if !source.Is4() || !target.Addr().Is4() {
 		return nil, fmt.Errorf("probe %s from %s: must be IPv4", target, source)
 	}
-	p := &prober{source: source, target: target, tick: tick, lanes: newLanes(count), changed: make(chan struct{}, 1)}
+	p := &prober{source: source, target: target, ports: ports, tick: tick, lanes: newLanes(len(ports)), changed: make(chan struct{}, 1), hurried: make(chan struct{})}
 	err := netdev.In(namespace, func() (err error) {
 		p.conn, err = net.ListenIP("ip4:tcp", &net.IPAddr{IP: source.AsSlice()})
 		return err
@@ -65,6 +81,9 @@ func startProber(namespace string, source netip.Addr, target netip.AddrPort, cou
 	return p, nil
 }
 
+// hurry sends probes at each tick from now on. It is called once.
+func (p *prober) hurry() { close(p.hurried) }
+
 // close ends the probing.
 func (p *prober) close() {
 	p.stop()
@@ -73,8 +92,9 @@ func (p *prober) close() {
 }
 
 func (p *prober) send(ctx context.Context) {
-	ticker := time.NewTicker(p.tick)
+	ticker := time.NewTicker(max(p.tick, idleTick))
 	defer ticker.Stop()
+	hurried := p.hurried
 	to := &net.IPAddr{IP: p.target.Addr().AsSlice()}
 	for {
 		for lane := range p.lanes.gap {
@@ -86,6 +106,9 @@ func (p *prober) send(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-hurried:
+			hurried = nil
+			ticker.Reset(p.tick)
 		case <-ticker.C:
 		}
 	}
@@ -94,7 +117,7 @@ func (p *prober) send(ctx context.Context) {
 // syn builds a lane's segment: always the same bytes.
 func (p *prober) syn(lane int) []byte {
 	s := make([]byte, tcpSYNLen)
-	binary.BigEndian.PutUint16(s, uint16(firstLanePort+lane))
+	binary.BigEndian.PutUint16(s, p.ports[lane])
 	binary.BigEndian.PutUint16(s[2:], p.target.Port())
 	binary.BigEndian.PutUint32(s[4:], synSequence)
 	s[12], s[13] = tcpSYNLen/4<<4, tcpSYN
@@ -150,8 +173,8 @@ func (p *prober) laneOf(segment []byte) (int, bool) {
 		return 0, false
 	}
 	source, destination := binary.BigEndian.Uint16(segment), binary.BigEndian.Uint16(segment[2:])
-	lane := int(destination) - firstLanePort
-	return lane, source == p.target.Port() && lane >= 0 && lane < len(p.lanes.gap)
+	lane := slices.Index(p.ports, destination)
+	return lane, source == p.target.Port() && lane >= 0
 }
 
 // waitAll waits until every lane was answered once and returns when the last one was.

@@ -178,15 +178,26 @@ func (r *rig) serve(ctx context.Context, name string, n int, backends []*apiv1.B
 		return vip, err
 	}
 	defer p.close()
+	p.hurry()
 	_, err = p.waitAll(ctx)
 	return vip, err
 }
 
-// laneCount is the number of flows that are probed side by side. With two muxes, the odds that all of them meet the
-// same one are 1 in 32,768.
+// laneCount is the number of flows that are probed side by side where the router cannot say which of them goes by which mux. With
+// two muxes, the odds that all of them meet the same one are 1 in 32,768.
 const laneCount = 16
 
 // probe starts probing a VIP's port from client1.
 func (r *rig) probe(vip netip.Addr, port uint16, tick time.Duration) (*prober, error) {
-	return startProber(r.clientNamespace(), r.clientAddress(), netip.AddrPortFrom(vip, port), laneCount, tick)
+	return startProber(r.clientNamespace(), r.clientAddress(), netip.AddrPortFrom(vip, port), lanePorts(laneCount), tick)
+}
+
+// probeEachMux is probe with as few flows as lead through every mux, twice each: of a VIP that the router has a route to.
+func (r *rig) probeEachMux(vip netip.Addr, port uint16, tick time.Duration) (*prober, error) {
+	target := netip.AddrPortFrom(vip, port)
+	ports, err := r.lab.FlowsOverMuxes(netip.AddrPortFrom(r.clientAddress(), firstLanePort), target, 2)
+	if err != nil {
+		return nil, err
+	}
+	return startProber(r.clientNamespace(), r.clientAddress(), target, ports, tick)
 }

@@ -28,10 +28,9 @@ type Mux struct {
 	options MuxOptions
 	lock    io.Closer // of the pins; nil: there are none
 
-	// applying is held for a whole Apply, the wait for readers included.
+	// applying is held for a whole Apply or Change.
 	applying sync.Mutex
-	waiting  []*change // published, not released: the wait for readers failed
-	// published is when the last Apply had stored its last word, in ns since 1970.
+	// published is when the last Apply or Change had stored its last word, in ns since 1970.
 	published atomic.Int64
 
 	// sweeping is held for a whole Sweep.
@@ -40,6 +39,7 @@ type Mux struct {
 
 	mu        sync.Mutex
 	tables    *muxTables
+	readers   readers
 	flowsUsed uint64            // at the last sweep
 	others    map[int]link.Link // of further interfaces
 	link      link.Link         // nil when not attached
@@ -55,53 +55,69 @@ var _ MuxTables = (*Mux)(nil)
 // Program is the loaded program, for runs without an interface.
 func (m *Mux) Program() *ebpf.Program { return m.objects.Mux }
 
-// Apply implements MuxTables. It returns when no packet can be handled by the old state any more.
+// Apply implements MuxTables. It returns when its last word is stored: packets meet the new state from then on. What it gave up
+// is used again when no packet can be with the old state any more; a state that has no room beside that waits for it.
 func (m *Mux) Apply(s MuxState) error {
+	return m.follow(func(crowded bool) (*change, error) { return m.tables.stage(s, crowded) })
+}
+
+// Change implements MuxTables, as Apply does.
+func (m *Mux) Change(s MuxChange) error {
+	return m.follow(func(crowded bool) (*change, error) { return m.tables.stageChange(s, crowded) })
+}
+
+// follow publishes what is staged.
+func (m *Mux) follow(stage func(crowded bool) (*change, error)) error {
 	m.applying.Lock()
 	defer m.applying.Unlock()
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	if err := m.settleLocked(); err != nil {
-		m.mu.Unlock()
 		return fmt.Errorf("apply tables: %w", err)
 	}
-	c, err := m.tables.stage(s)
-	if err == nil {
-		err = m.coverAll()
+	if err := m.awaitLocked(func(c *change) bool { return c.first }); err != nil {
+		return fmt.Errorf("apply tables: %w", err)
+	}
+	c, err := m.stageLocked(stage)
+	if err != nil && len(m.readers.waiting) > 0 {
+		if err := m.awaitLocked(func(*change) bool { return true }); err != nil {
+			return fmt.Errorf("apply tables: %w", err)
+		}
+		c, err = m.stageLocked(stage)
 	}
 	if err != nil {
-		if c != nil {
-			c.undo()
-		}
-		m.mu.Unlock()
 		return fmt.Errorf("apply tables: %w", err)
 	}
 	c.publish()
-	coverErr := m.coverVIPs()
+	var coverErr error
+	if c.moves {
+		coverErr = m.coverVIPs()
+	}
 	m.published.Store(time.Now().UnixNano())
 	if m.former != nil && coverErr == nil {
 		coverErr = m.migrateLocked()
 	}
-	m.mu.Unlock()
-	if c.needsGrace() {
-		m.waiting = append(m.waiting, c)
+	if len(c.released) > 0 {
+		m.readers.waiting = append(m.readers.waiting, c)
+		m.releaseLocked()
 	}
-	if len(m.waiting) == 0 {
-		return coverErr
-	}
-	if err := m.grace.wait(); err != nil {
-		return fmt.Errorf("apply tables: %w", err)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, c := range m.waiting {
-		c.release()
-	}
-	m.waiting = nil
 	return coverErr
 }
 
-// Published is when the last Apply had stored its last word: packets then met the new state. Apply returns later, when none
-// can be with the old one any more.
+// stageLocked stages a state and lets every packet look for its VIP while VIPs come and go. On error nothing has changed.
+func (m *Mux) stageLocked(stage func(crowded bool) (*change, error)) (*change, error) {
+	c, err := stage(len(m.readers.waiting) > 0)
+	if err != nil || !c.moves {
+		return c, err
+	}
+	if err := m.coverAll(); err != nil {
+		c.undo()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Published is when the last Apply or Change had stored its last word.
 func (m *Mux) Published() time.Time { return time.Unix(0, m.published.Load()) }
 
 // SetAlive implements MuxTables.
@@ -194,6 +210,7 @@ func (m *Mux) Close() error {
 			f.close()
 		}
 	}
+	m.readers.working.Wait()
 	if m.memory != nil {
 		m.memory.close()
 	}

@@ -14,11 +14,14 @@ type MuxTables interface {
 	// Apply makes the tables equal to the full wanted state: adds, changes, then prunes. Alive bits of members that
 	// stay are kept; new members begin as MuxMember.Alive says. Nothing is published unless all of it fits.
 	Apply(MuxState) error
+	// Change does for some VIPs what Apply does for all, at the cost of these alone; all else stays as the last Apply or Change
+	// gave it. It is refused before the first Apply.
+	Change(MuxChange) error
 	// SetAlive sets the alive bits of members: one atomic store each. Unknown ones are ignored.
 	SetAlive([]MemberAlive)
 	// Alive reads the alive bit of a member. Of tables that were adopted it is what the agent before obeyed last.
 	Alive(e lb.EndpointKey, member uint16) (alive, known bool)
-	// Rings reads the rings of an endpoint as the last Apply gave them, for MuxEndpoint.KeepRings: nil when there are none.
+	// Rings reads the rings of an endpoint as the last Apply or Change gave them, for MuxEndpoint.KeepRings: nil when there are none.
 	Rings(e lb.EndpointKey) (ring, backup []uint16)
 	// SetNextHops replaces the way to outer destinations: address and how it is reached; a zero NextHop means unresolved.
 	SetNextHops(map[netip.Addr]NextHop) error
@@ -73,7 +76,7 @@ type MuxEndpoint struct {
 	BackupRing []uint16
 	BackupCode uint8
 	UseBackup  bool
-	// KeepRings: Ring and BackupRing are those that the tables got by the last Apply, and not given again. It is refused
+	// KeepRings: Ring and BackupRing are those that the tables got by the last Apply or Change, and not given again. It is refused
 	// where they have none, and where a ring names a member that goes.
 	KeepRings bool
 	Affinity  Affinity

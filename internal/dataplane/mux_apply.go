@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -14,13 +15,19 @@ import (
 // change is a step from what the tables hold to what they should: everything in it has been written to places that no
 // reader sees yet. Exactly one of publish and undo is called; after publish and a grace period, release.
 type change struct {
-	t     *muxTables
+	t *muxTables
+	// crowded: what changes before this one gave up is not free yet.
+	crowded bool
+	// first: it is released before another change is staged, which would meet members that are half gone.
+	first bool
 	undos []func()
 	// Published in this order: what is named before what names it, then what is taken away.
 	guards, members, rings, slots, ranges, gone []func()
 	released                                    []func()
 	vips                                        []lb.EndpointKey          // staged, each once, in the order of the endpoints
 	staged                                      map[lb.EndpointKey]bool   // the same VIPs
+	leaving                                     []*muxEntry               // are removed
+	moves                                       bool                      // VIPs may come or go
 	moved                                       map[*muxEntry]bool        // their staged records name the members' old place
 	guardOf                                     map[lb.EndpointKey]uint32 // by VIP: index + 1; VIPs without a guard are not in it
 }
@@ -39,95 +46,16 @@ func (c *change) publish() {
 	}
 }
 
-// needsGrace says whether anything that readers may hold is to be used again.
-func (c *change) needsGrace() bool { return len(c.released) > 0 }
-
+// release frees what was given up; changes are released in their order.
 func (c *change) release() {
 	for _, f := range c.released {
 		f()
 	}
 }
 
-// checkState refuses states that could not be right.
-func checkState(s MuxState) error {
-	if err := checkEndpoints(s.Endpoints); err != nil {
-		return err
-	}
-	if err := checkRanges(s.Endpoints); err != nil {
-		return err
-	}
-	if err := checkVIPs(s.VIPs); err != nil {
-		return err
-	}
-	families := map[bool]bool{}
-	for _, p := range s.TunnelSources {
-		if families[p.Addr().Is4()] {
-			return fmt.Errorf("tunnel source %s: at most one prefix of each family", p)
-		}
-		if p.Bits() < 0 || p.Addr().Is6() && p.Bits() > 64 {
-			return fmt.Errorf("tunnel source %s: an IPv6 prefix must have at most 64 bits", p)
-		}
-		families[p.Addr().Is4()] = true
-	}
-	for slot := range s.RingKeys {
-		if uint32(slot) >= uint32(muxLimitLIMIT_RING_KEYS) {
-			return fmt.Errorf("ring key slot %d: must be below %d", slot, muxLimitLIMIT_RING_KEYS)
-		}
-	}
-	return nil
-}
-
-// checkSources refuses members whose tunnel would have no source.
-func checkSources(s MuxState) error {
-	has := map[bool]bool{}
-	for _, p := range s.TunnelSources {
-		has[p.Addr().Is4()] = true
-	}
-	for _, e := range s.Endpoints {
-		for _, m := range e.Members {
-			if !has[m.Outer.Is4()] {
-				return fmt.Errorf("endpoint %v: member %d: outer destination %s: no tunnel source of its family", e.Key, m.ID, m.Outer)
-			}
-		}
-	}
-	return nil
-}
-
-func checkEndpoint(e MuxEndpoint) error {
-	switch {
-	case !e.Key.VIP.IsValid() || e.Key.VIP.Is4In6():
-		return fmt.Errorf("VIP %v: must be an IPv4 or IPv6 address", e.Key.VIP)
-	case e.Key.Protocol != lb.TCP && e.Key.Protocol != lb.UDP && e.Key.Protocol != lb.AnyProtocol:
-		return fmt.Errorf("protocol %d: must be 6 (tcp), 17 (udp) or 255 (any)", e.Key.Protocol)
-	case e.Key.VNI != 0:
-		return fmt.Errorf("VNI %d: not supported by this version", e.Key.VNI)
-	case uint32(e.KeySlot) >= uint32(muxLimitLIMIT_RING_KEYS):
-		return fmt.Errorf("ring key slot %d: must be below %d", e.KeySlot, muxLimitLIMIT_RING_KEYS)
-	}
-	if e.KeepRings && (e.Ring != nil || e.BackupRing != nil) {
-		return errors.New("rings: both given and to be kept")
-	}
-	for i, r := range [2][]uint16{e.Ring, e.BackupRing} {
-		code := [2]uint8{e.RingCode, e.BackupCode}[i]
-		low, high := uint8(muxLimitLIMIT_RING_CODE_MIN), uint8(muxLimitLIMIT_RING_CODE_MAX)
-		if len(r) > 0 && (code < low || code > high || len(r) != 1<<code) {
-			return fmt.Errorf("ring of %d slots with size code %d: must have 1<<code, code %d to %d", len(r), code, low, high)
-		}
-	}
-	for _, err := range []error{checkPorts(e.Key), checkIdentity(e)} {
-		if err != nil {
-			return err
-		}
-	}
-	if err := checkMembers(e); err != nil {
-		return err
-	}
-	return checkOuters(e)
-}
-
-// stage writes the wanted state beside the present one. On error nothing has changed.
-func (t *muxTables) stage(s MuxState) (*change, error) {
-	c := &change{t: t, staged: map[lb.EndpointKey]bool{}, moved: map[*muxEntry]bool{}}
+// stage writes the wanted state beside the present one. crowded tells that waiting will make room. On error nothing has changed.
+func (t *muxTables) stage(s MuxState, crowded bool) (*change, error) {
+	c := &change{t: t, crowded: crowded, staged: map[lb.EndpointKey]bool{}, moved: map[*muxEntry]bool{}}
 	if err := c.stage(s); err != nil {
 		c.undo()
 		return nil, err
@@ -136,6 +64,7 @@ func (t *muxTables) stage(s MuxState) (*change, error) {
 }
 
 func (c *change) stage(s MuxState) error {
+	c.moves = true
 	wanted, err := wantedKeys(s.Endpoints)
 	if err != nil {
 		return err
@@ -143,15 +72,32 @@ func (c *change) stage(s MuxState) error {
 	if err := checkState(s); err != nil {
 		return err
 	}
-	if err := checkSources(s); err != nil {
+	if err := checkSources(s.Endpoints, s.TunnelSources); err != nil {
 		return err
 	}
-	if err := c.stageGuards(s.VIPs, wanted); err != nil {
+	if err := c.stageGuards(s.VIPs, wanted, maps.Keys(c.t.guards.byVIP)); err != nil {
 		return err
 	}
-	for i, e := range s.Endpoints {
+	if err := c.stageEndpoints(s.Endpoints, s.VIPs); err != nil {
+		return err
+	}
+	for key, entry := range c.t.entries {
+		if !wanted[key] {
+			c.remove(key, entry)
+		}
+	}
+	c.rings = slices.Insert(c.rings, 0, func() {
+		c.t.configure(s)
+		c.countIdle(s.Endpoints)
+	})
+	return nil
+}
+
+// stageEndpoints brings endpoints, all of their VIPs, and these VIPs to their wanted state; the guards are staged.
+func (c *change) stageEndpoints(endpoints []MuxEndpoint, vips []MuxVIP) error {
+	for i, e := range endpoints {
 		var err error
-		if i == 0 || vipKey(e.Key) != vipKey(s.Endpoints[i-1].Key) {
+		if i == 0 || vipKey(e.Key) != vipKey(endpoints[i-1].Key) {
 			err = c.vip(vipKey(e.Key))
 		}
 		if err == nil {
@@ -161,18 +107,13 @@ func (c *change) stage(s MuxState) error {
 			return fmt.Errorf("endpoint %v: %w", e.Key, err)
 		}
 	}
-	if err := c.stageRanges(s.Endpoints); err != nil {
+	if err := c.stageRanges(endpoints); err != nil {
 		return err
 	}
-	if err := c.stageVIPs(s); err != nil {
+	if err := c.stageVIPs(endpoints, vips); err != nil {
 		return err
 	}
-	for key, entry := range c.t.entries {
-		if !wanted[key] {
-			c.remove(key, entry)
-		}
-	}
-	c.rings = slices.Insert(c.rings, 0, func() { c.t.configure(s) })
+	c.listEndpoints(endpoints)
 	return nil
 }
 
@@ -203,6 +144,7 @@ func (c *change) vip(k lb.EndpointKey) error {
 	if c.t.entries[k] != nil {
 		return nil
 	}
+	c.moves = true
 	_, err := c.add(k, uint32(muxEndpointFlagENDPOINT_VIP_ONLY))
 	return err
 }
@@ -258,81 +200,11 @@ func (c *change) endpoint(w MuxEndpoint) error {
 	return c.stageRings(e, w)
 }
 
-// stageRings gives the endpoint new rings where its present ones differ.
-func (c *change) stageRings(e *muxEntry, w MuxEndpoint) error {
-	t := c.t
-	if w.KeepRings && e.adopted {
-		return errors.New("rings: to be kept, but none was applied")
-	}
-	next, backup := e.rings, e.backup
-	if e.adopted {
-		// Which of the two the only one known is, it says itself.
-		if len(w.BackupRing) > 0 && t.ringIs(e.rings[0], w.BackupCode, w.BackupRing) && !t.ringIs(e.rings[0], w.RingCode, w.Ring) {
-			next, backup = [2]ringRef{1: e.rings[0]}, true
-		}
-		c.rings = append(c.rings, func() { e.adopted = false })
-	}
-	if e.rings[1].words == 0 && !backup {
-		backup = w.UseBackup
-	}
-	for i, want := range [2][]uint16{w.Ring, w.BackupRing} {
-		if w.KeepRings {
-			break
-		}
-		var err error
-		if next[i], err = c.stageRing(next[i], [2]uint8{w.RingCode, w.BackupCode}[i], want); err != nil {
-			return err
-		}
-	}
-	if next != e.rings || backup != e.backup || w.KeySlot != e.keySlot {
-		c.rings = append(c.rings, func() {
-			e.rings, e.backup, e.keySlot = next, backup, w.KeySlot
-			store(&t.mem.slots[e.slot].Ring, ringWord(e.active(), e.keySlot))
-		})
-	}
-	return nil
-}
-
-// ringIs compares a ring in the table with member ids.
-func (t *muxTables) ringIs(r ringRef, code uint8, ring []uint16) bool {
-	if len(ring) == 0 || r.words == 0 {
-		return len(ring) == 0 && r.words == 0
-	}
-	return r.code == code && slices.Equal(t.slots16(r.block), ring)
-}
-
-// stageRing returns the present ring when it is the wanted one, else writes another: beside the present one, or in its place
-// where the table has no room for both. Packets may meet slots of both meanwhile, whose members all are there.
-func (c *change) stageRing(old ringRef, code uint8, ring []uint16) (ringRef, error) {
-	t := c.t
-	if t.ringIs(old, code, ring) {
-		return old, nil
-	}
-	next, ok := block{}, true
-	if len(ring) > 0 {
-		next, ok = t.rings.alloc(uint32(len(ring) / slotsPerWord))
-	}
-	if !ok && old.words > 0 && old.code == code {
-		c.rings = append(c.rings, func() { packRing(t.mem.rings[old.first:old.first+old.words], ring) })
-		return old, nil
-	}
-	if old.words > 0 {
-		c.released = append(c.released, func() { t.rings.free(old.block) })
-	}
-	if len(ring) == 0 {
-		return ringRef{}, nil
-	}
-	if !ok {
-		return ringRef{}, fmt.Errorf("rings: no room for %d slots: %d slots in all (--ring-slots)", len(ring), len(t.mem.rings)*slotsPerWord)
-	}
-	c.undos = append(c.undos, func() { t.rings.free(next) })
-	copy(t.slots16(next), ring)
-	return ringRef{next, code}, nil
-}
-
 // remove takes an entry out; what it owned is free after a grace period.
 func (c *change) remove(k lb.EndpointKey, e *muxEntry) {
 	t := c.t
+	c.leaving = append(c.leaving, e)
+	c.moves = c.moves || k == vipKey(k)
 	c.gone = append(c.gone, func() {
 		t.slots.withdraw(k, e.slot)
 		delete(t.entries, k)
@@ -357,7 +229,7 @@ func (c *change) remove(k lb.EndpointKey, e *muxEntry) {
 // configure writes keys and tunnel sources. A key goes into its slot before any ring that uses it is published.
 func (t *muxTables) configure(s MuxState) {
 	cfg := t.mem.config
-	store(&cfg.Idle, t.longestIdle(s))
+	t.whole, t.sources = true, s.TunnelSources
 	cfg.AbiVersion = uint32(muxLimitLIMIT_ABI_VERSION)
 	for slot, key := range s.RingKeys {
 		cfg.RingKeys[slot].K0 = binary.LittleEndian.Uint64(key[:8])

@@ -1,11 +1,15 @@
 package dataplane
 
 import (
+	"errors"
 	"fmt"
+	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 // idSet is a set of member ids.
@@ -93,4 +97,81 @@ func checkEndpoints(all []MuxEndpoint) error {
 		return faults[i]
 	}
 	return nil
+}
+
+// checkState refuses states that could not be right.
+func checkState(s MuxState) error {
+	if err := checkEndpoints(s.Endpoints); err != nil {
+		return err
+	}
+	if err := checkRanges(s.Endpoints); err != nil {
+		return err
+	}
+	if err := checkVIPs(s.VIPs); err != nil {
+		return err
+	}
+	families := map[bool]bool{}
+	for _, p := range s.TunnelSources {
+		if families[p.Addr().Is4()] {
+			return fmt.Errorf("tunnel source %s: at most one prefix of each family", p)
+		}
+		if p.Bits() < 0 || p.Addr().Is6() && p.Bits() > 64 {
+			return fmt.Errorf("tunnel source %s: an IPv6 prefix must have at most 64 bits", p)
+		}
+		families[p.Addr().Is4()] = true
+	}
+	for slot := range s.RingKeys {
+		if uint32(slot) >= uint32(muxLimitLIMIT_RING_KEYS) {
+			return fmt.Errorf("ring key slot %d: must be below %d", slot, muxLimitLIMIT_RING_KEYS)
+		}
+	}
+	return nil
+}
+
+// checkSources refuses members whose tunnel would have no source among these.
+func checkSources(endpoints []MuxEndpoint, sources []netip.Prefix) error {
+	has := map[bool]bool{}
+	for _, p := range sources {
+		has[p.Addr().Is4()] = true
+	}
+	for _, e := range endpoints {
+		for _, m := range e.Members {
+			if !has[m.Outer.Is4()] {
+				return fmt.Errorf("endpoint %v: member %d: outer destination %s: no tunnel source of its family", e.Key, m.ID, m.Outer)
+			}
+		}
+	}
+	return nil
+}
+
+func checkEndpoint(e MuxEndpoint) error {
+	switch {
+	case !e.Key.VIP.IsValid() || e.Key.VIP.Is4In6():
+		return fmt.Errorf("VIP %v: must be an IPv4 or IPv6 address", e.Key.VIP)
+	case e.Key.Protocol != lb.TCP && e.Key.Protocol != lb.UDP && e.Key.Protocol != lb.AnyProtocol:
+		return fmt.Errorf("protocol %d: must be 6 (tcp), 17 (udp) or 255 (any)", e.Key.Protocol)
+	case e.Key.VNI != 0:
+		return fmt.Errorf("VNI %d: not supported by this version", e.Key.VNI)
+	case uint32(e.KeySlot) >= uint32(muxLimitLIMIT_RING_KEYS):
+		return fmt.Errorf("ring key slot %d: must be below %d", e.KeySlot, muxLimitLIMIT_RING_KEYS)
+	}
+	if e.KeepRings && (e.Ring != nil || e.BackupRing != nil) {
+		return errors.New("rings: both given and to be kept")
+	}
+	for i, r := range [2][]uint16{e.Ring, e.BackupRing} {
+		code := [2]uint8{e.RingCode, e.BackupCode}[i]
+		low, high := uint8(muxLimitLIMIT_RING_CODE_MIN), uint8(muxLimitLIMIT_RING_CODE_MAX)
+		if len(r) > 0 && (code < low || code > high || len(r) != 1<<code) {
+			return fmt.Errorf("ring of %d slots with size code %d: must have 1<<code, code %d to %d", len(r), code, low, high)
+		}
+	}
+	for _, err := range []error{checkPorts(e.Key), checkIdentity(e)} {
+		if err != nil {
+			return err
+		}
+	}
+	if err := checkMembers(e); err != nil {
+		return err
+	}
+	return checkOuters(e)
 }

@@ -20,6 +20,9 @@ type churn struct {
 	old, next map[lb.EndpointKey]MuxEndpoint
 	// unsure: an owner was killed on the way to old, so that it need not be there whole.
 	unsure bool
+	held   held
+	// state is what was published last.
+	state MuxState
 }
 
 // TestChurn: whatever store the owner of the tables was killed at, readers before and after it find members of the state
@@ -62,16 +65,18 @@ func TestChurn(t *testing.T) {
 			}
 			continue
 		}
-		c.old, c.unsure = c.next, false
+		c.old, c.unsure, c.state = c.next, false, want
 	}
 	t.Logf("killed %d times", kills)
+	c.held.release()
 	must(t, c.mux.Apply(MuxState{}))
+	settle(t, c.mux)
 	c.checkEmpty()
 }
 
 // transit goes to a state, or part of the way.
 func (c *churn) transit(want MuxState) (killed bool) {
-	change, err := c.mux.tables.stage(want)
+	change, err := c.stage(want)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -89,11 +94,21 @@ func (c *churn) transit(want MuxState) (killed bool) {
 		}
 	}
 	if last < len(steps) {
+		c.held = held{}
 		return true
 	}
-	change.release()
+	c.held.published(change, c.r.IntN(3) == 0)
 	c.read("released")
 	return false
+}
+
+// stage stages a state, as a whole or by what differs from the one of before.
+func (c *churn) stage(want MuxState) (*change, error) {
+	by, some := changeBetween(c.state, want)
+	if some = some && c.mux.tables.whole && c.r.IntN(2) == 0; some {
+		return c.held.stageBy(func(crowded bool) (*change, error) { return c.mux.tables.stageChange(by, crowded) })
+	}
+	return c.held.stage(c.mux.tables, want)
 }
 
 // read sends packets to some endpoints.

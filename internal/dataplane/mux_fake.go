@@ -36,6 +36,27 @@ func (f *FakeMux) Apply(s MuxState) error {
 	if _, err := wantedKeys(s.Endpoints); err != nil {
 		return err
 	}
+	return f.obeyLocked(s)
+}
+
+// Change implements MuxTables.
+func (f *FakeMux) Change(c MuxChange) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.fail != nil:
+		return f.fail
+	case f.applied == 0:
+		return errNoState
+	}
+	if _, err := c.check(); err != nil {
+		return err
+	}
+	return f.obeyLocked(f.state.Changed(c))
+}
+
+// obeyLocked makes a state the present one, with the rings that it keeps.
+func (f *FakeMux) obeyLocked(s MuxState) error {
 	s, err := s.WithRings(f.state)
 	if err != nil {
 		return err

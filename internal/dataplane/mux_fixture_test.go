@@ -78,9 +78,25 @@ func (f *muxFixture) setJiffies(now uint64) {
 // apply applies a state to mux and model.
 func (f *muxFixture) apply(s MuxState) {
 	f.t.Helper()
-	if err := f.mux.Apply(s); err != nil {
-		f.t.Fatal(err)
+	f.applyBy(s, f.mux.Apply(s))
+}
+
+// change is apply, by what differs from the present state.
+func (f *muxFixture) change(s MuxState) {
+	f.t.Helper()
+	by, some := changeBetween(f.model.state, s)
+	if !some || !f.mux.tables.whole {
+		f.apply(s)
+		return
 	}
+	f.applyBy(s, f.mux.Change(by))
+}
+
+// applyBy lets the model follow the tables.
+func (f *muxFixture) applyBy(s MuxState, err error) {
+	f.t.Helper()
+	must(f.t, err)
+	settle(f.t, f.mux) // tests look at what is free
 	alive := map[MemberKey]bool{}
 	for _, e := range s.Endpoints {
 		for _, m := range e.Members {

@@ -37,6 +37,7 @@ type fuzz struct {
 	vips    map[netip.Addr]fuzzVIP
 	entered []modelFragmentKey // fragments in the program's table
 	hz      uint64
+	held    held
 
 	// Of all episodes.
 	packets, states, sweeps uint64
@@ -92,7 +93,7 @@ func (f *fuzz) begin(seed uint64) {
 	for _, b := range m.mapped {
 		clear(b)
 	}
-	f.mux.tables = newMuxTables(m, f.mux.tables.tick, f.hz)
+	f.mux.tables, f.held = newMuxTables(m, f.mux.tables.tick, f.hz), held{}
 	f.mux.tables.hops.mac = func(i int) ([6]byte, error) { return testMAC(i), nil }
 	must(f.t, f.mux.objects.PtbSpent.Set(uint64(0)))
 	must(f.t, f.mux.objects.OwnMacs.Set([8]uint64{2: macWord(fuzzOtherSelf)}))
@@ -281,19 +282,32 @@ func (f *fuzz) to(s MuxState) {
 	f.checkAll()
 }
 
-// apply changes the tables. The wait for readers is left out nearly always: there are none.
+// apply changes the tables, by what differs or as a whole. The wait for readers is left out nearly always: there are none.
 func (f *fuzz) apply(s MuxState) error {
+	by, some := changeBetween(f.model.state, s)
+	some = some && f.mux.tables.whole && f.step>>1%2 == 0
 	if f.one(16) {
+		f.held.release()
+		defer settle(f.t, f.mux)
+		if some {
+			return f.mux.Change(by)
+		}
 		return f.mux.Apply(s)
 	}
-	c, err := f.mux.tables.stage(s)
+	c, err := f.held.stageBy(func(crowded bool) (*change, error) {
+		if some {
+			return f.mux.tables.stageChange(by, crowded)
+		}
+		return f.mux.tables.stage(s, crowded)
+	})
 	if err != nil {
 		return err
 	}
 	must(f.t, f.mux.coverAll())
 	c.publish()
 	must(f.t, f.mux.coverVIPs())
-	c.release()
+	// Members that moved are counted at two places until then, of which the test knows one.
+	f.held.published(c, c.first || f.step%2 == 0)
 	return nil
 }
 

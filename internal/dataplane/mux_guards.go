@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"fmt"
+	"iter"
 	"net/netip"
 
 	"github.com/shuntlb/shunt/internal/lb"
@@ -84,8 +85,9 @@ func checkVIPs(vips []MuxVIP) error {
 	return nil
 }
 
-// stageGuards brings the guards of the VIPs to their wanted state; served are the VIPs that have endpoints.
-func (c *change) stageGuards(vips []MuxVIP, served map[lb.EndpointKey]bool) error {
+// stageGuards brings the guards of the VIPs to their wanted state; served are the VIPs that have endpoints, and of those in
+// scope none that is not among vips keeps a guard.
+func (c *change) stageGuards(vips []MuxVIP, served map[lb.EndpointKey]bool, scope iter.Seq[lb.EndpointKey]) error {
 	t := &c.t.guards
 	c.guardOf = make(map[lb.EndpointKey]uint32, len(vips))
 	for _, v := range vips {
@@ -97,8 +99,9 @@ func (c *change) stageGuards(vips []MuxVIP, served map[lb.EndpointKey]bool) erro
 			return fmt.Errorf("VIP %s: %w", v.VIP, err)
 		}
 	}
-	for key, g := range t.byVIP {
-		if _, wanted := c.guardOf[key]; wanted {
+	for key := range scope {
+		g, have := t.byVIP[key]
+		if _, wanted := c.guardOf[key]; wanted || !have {
 			continue
 		}
 		c.gone = append(c.gone, func() { delete(t.byVIP, key) })

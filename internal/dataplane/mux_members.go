@@ -42,6 +42,7 @@ func (c *change) stageMembers(e *muxEntry, wanted []MuxMember, encap Encap) erro
 		})
 	}
 	if next != old && old.words > 0 {
+		c.first = true
 		c.released = append(c.released, func() {
 			for i := range uint32(oldCount) {
 				fold(t.mem.memberCounts, old.first+i, t.mem.memberCounts, next.first+i)
@@ -138,6 +139,7 @@ func (c *change) removeMembers(e *muxEntry, kept map[uint16]bool, count int) {
 			e.members.set(id, nil)
 			e.leaving = append(e.leaving, e.block.first+uint32(id))
 		})
+		c.first = true
 		c.released = append(c.released, func() { t.foldLeaving(e) })
 		c.dropBackend(b)
 	}

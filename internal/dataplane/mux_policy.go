@@ -40,16 +40,6 @@ func (t *muxTables) ticks(d time.Duration) uint16 {
 	return uint16(min(max(int64((d+t.tick-1)/t.tick), 1), maxIdleTicks))
 }
 
-// longestIdle is the word mux_config.idle of a state.
-func (t *muxTables) longestIdle(s MuxState) uint64 {
-	var untrusted, trusted uint16
-	for _, e := range s.Endpoints {
-		untrusted = max(untrusted, t.ticks(e.Idle.Untrusted), t.ticks(e.SourceFor))
-		trusted = max(trusted, t.ticks(e.Idle.Trusted), t.ticks(e.SourceFor))
-	}
-	return uint64(untrusted)<<muxPolicyShiftPOLICY_UNTRUSTED_SHIFT | uint64(trusted)<<muxPolicyShiftPOLICY_TRUSTED_SHIFT
-}
-
 // isClient says whether an entry remembers a client of the endpoint, not a flow.
 func (e *muxEntry) isClient(w flowWord) bool {
 	return e.flags()&muxEndpointFlagENDPOINT_SOURCE != 0 && w>>muxFlowBitFLOW_CLIENT_SHIFT&1 != 0
@@ -151,7 +141,9 @@ func (c *change) stageExtra(e *muxEntry, want *muxEndpointExtra) error {
 		e.extra = next
 		store(&t.mem.slots[e.slot].Extra, uint64(next))
 	})
-	c.released = append(c.released, func() { t.freeExtra(old) })
+	if old != 0 {
+		c.released = append(c.released, func() { t.freeExtra(old) })
+	}
 	return nil
 }
 

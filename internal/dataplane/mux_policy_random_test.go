@@ -137,7 +137,7 @@ func TestPolicyOwnersDie(t *testing.T) {
 	hops := hopsTo(MuxState{Endpoints: []MuxEndpoint{endpointOf(muxVIP4, lb.TCP, 1, threeServers...)}})
 	f.setHops(hops)
 	for range 150 {
-		c, err := f.mux.tables.stage(randomPolicyState(r, false))
+		c, err := f.mux.tables.stage(randomPolicyState(r, false), false)
 		must(t, err)
 		steps := slices.Concat(c.guards, c.members, c.rings, c.slots, c.ranges, c.gone)
 		for _, step := range steps[:r.IntN(len(steps)+1)] {

@@ -52,8 +52,8 @@ func checkRanges(endpoints []MuxEndpoint) error {
 	return nil
 }
 
-// stageRanges brings the intervals of all VIPs to their wanted state: the endpoints' slots are known. New intervals are
-// written beside the old ones and published by one store.
+// stageRanges brings the intervals of the staged VIPs to their wanted state: the slots of the endpoints, which are all of these
+// VIPs', are known. New intervals are written beside the old ones and published by one store.
 func (c *change) stageRanges(endpoints []MuxEndpoint) error {
 	t := c.t
 	ranges := rangesOf(endpoints, func(k lb.EndpointKey) uint32 { return t.entries[k].slot })

@@ -50,6 +50,9 @@ func TestRangesSwap(t *testing.T) {
 	}()
 	for i := range 150 {
 		must(t, f.mux.Apply(state(i+1)))
+		if i%3 > 0 {
+			settle(t, f.mux) // packets meet this state
+		}
 	}
 	done.Store(true)
 	if err := <-result; err != nil {

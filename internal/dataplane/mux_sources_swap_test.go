@@ -73,11 +73,15 @@ func TestSourceListsSwap(t *testing.T) {
 	}()
 	for i := range 150 {
 		must(t, f.mux.Apply(state((i+1)%2)))
+		if i%3 > 0 {
+			settle(t, f.mux) // packets meet this state
+		}
 	}
 	done.Store(true)
 	if err := <-result; err != nil {
 		t.Error(err)
 	}
+	settle(t, f.mux)
 	if n := len(f.mux.tables.guards.sources.byIndex); n != 1 {
 		t.Errorf("%d lists are left", n)
 	}

@@ -27,11 +27,13 @@ func planOf(endpoints ...MuxEndpoint) MuxState {
 func newSweepFixture(t *testing.T) *muxFixture {
 	f := newMuxFixture(t)
 	must(t, f.mux.Apply(planOf(flowEndpointOf(80, 3))))
+	settle(t, f.mux)
 	must(t, f.mux.SetNextHops(hopsTo(planOf(flowEndpointOf(80, 20)))))
 	for port := range uint16(100) {
 		f.run(tcpSegment(80, 1000+port, wire.SYN).Frame())
 	}
 	must(t, f.mux.Apply(planOf(flowEndpointOf(80, 5))))
+	settle(t, f.mux)
 	return f
 }
 
@@ -52,10 +54,12 @@ func TestEndpointGoesDuringASweep(t *testing.T) {
 		t.Fatalf("the sweep found %d endpoints whose members moved, expected 1", len(s.moved))
 	}
 	must(t, f.mux.Apply(planOf(flowEndpointOf(81, 2))))
+	settle(t, f.mux)
 	s.chunk(0, 0, false)
 	s.end()
 	tables.sweepNow()
 	must(t, f.mux.Apply(MuxState{}))
+	settle(t, f.mux)
 	tables.sweepNow()
 	f.checkEmpty()
 }
@@ -67,6 +71,7 @@ func TestMembersMoveAgainDuringASweep(t *testing.T) {
 	s := tables.newSweep(nil)
 	s.chunk(0, 0, false)
 	must(t, f.mux.Apply(planOf(flowEndpointOf(80, 9))))
+	settle(t, f.mux)
 	s.end()
 	if got := f.live(); got != before {
 		t.Errorf("%d flows before the members moved, %d after", before, got)
@@ -76,6 +81,7 @@ func TestMembersMoveAgainDuringASweep(t *testing.T) {
 		t.Errorf("%d flows before the members moved, %d after a sweep", before, got)
 	}
 	must(t, f.mux.Apply(MuxState{}))
+	settle(t, f.mux)
 	tables.sweepNow()
 	f.checkEmpty()
 }
@@ -100,15 +106,19 @@ func TestSweepWhileAPlanIsStaged(t *testing.T) {
 	f := newMuxFixture(t)
 	other := func(n int) MuxEndpoint { return flowEndpointOf(81, n) }
 	must(t, f.mux.Apply(planOf(flowEndpointOf(80, 3), other(3))))
+	settle(t, f.mux)
 	must(t, f.mux.Apply(planOf(flowEndpointOf(80, 5), other(5))))
+	settle(t, f.mux)
 	changed := flowEndpointOf(80, 5)
 	changed.Idle = lb.Idle{Untrusted: 40 * time.Second, Trusted: 400 * time.Second}
 	must(t, f.mux.Apply(planOf(changed, other(20))))
+	settle(t, f.mux)
 	e := f.mux.tables.entries[changed.Key]
 	if e.flags()&muxEndpointFlagENDPOINT_MOVED != 0 && e.moved.words == 0 {
 		t.Errorf("the endpoint says that its members moved: %+v", e)
 	}
 	must(t, f.mux.Apply(planOf(changed, other(20), flowEndpointOf(82, 3))))
+	settle(t, f.mux)
 	f.readopt()
 }
 
@@ -128,7 +138,9 @@ func TestRingsChangeInAFullTable(t *testing.T) {
 		second = append(second, e)
 	}
 	must(t, f.mux.Apply(planOf(first...)))
+	settle(t, f.mux)
 	must(t, f.mux.Apply(planOf(second...)))
+	settle(t, f.mux)
 	for _, e := range second {
 		if r := f.mux.tables.entries[e.Key].rings[0]; !f.mux.tables.ringIs(r, e.RingCode, e.Ring) {
 			t.Fatalf("ring of %v is not the wanted one", e.Key)
@@ -136,5 +148,6 @@ func TestRingsChangeInAFullTable(t *testing.T) {
 	}
 	f.readopt()
 	must(t, f.mux.Apply(MuxState{}))
+	settle(t, f.mux)
 	f.checkEmpty()
 }

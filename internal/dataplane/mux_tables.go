@@ -26,6 +26,11 @@ type muxTables struct {
 	entries map[lb.EndpointKey]*muxEntry
 	records backendSet
 	hops    hopTable
+	idles   idleCounts
+
+	// whole: a whole state was published, with these tunnel sources, so that parts of it can change.
+	whole   bool
+	sources []netip.Prefix
 
 	// owners has the endpoint of every block of member words, by words / memberBlockMin; flows of words that have none
 	// are forgotten by the sweep.
@@ -53,7 +58,9 @@ type muxEntry struct {
 	moves   int // how often the members moved
 	count   int // member words in use
 	members memberRefs
-	ranges  portSpan // of a VIP as such
+	idle    uint64           // the endpoint's word in muxTables.idles, 0: not counted
+	ranges  portSpan         // of a VIP as such
+	of      []lb.EndpointKey // the endpoints of a VIP as such, once a whole state was published
 	// Until the release of the change that moved or removed them: a block that may still count packets of the members,
 	// and words of members that are gone.
 	before  block
@@ -116,6 +123,7 @@ func newMuxTables(mem *muxMemory, tick time.Duration, hz uint64) *muxTables {
 		guards:    newGuardTable(mem, hz),
 		entries:   make(map[lb.EndpointKey]*muxEntry),
 		records:   newBackendSet(len(mem.backends)),
+		idles:     idleCounts{},
 		owners:    make([]*muxEntry, len(mem.members)/memberBlockMin),
 	}
 	t.hops = newHopTable(mem)

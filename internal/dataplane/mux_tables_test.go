@@ -116,12 +116,14 @@ func TestTablesAgainstModel(t *testing.T) {
 			f.randomHops(r)
 		case 2:
 			f.randomFlips(r)
-		default:
+		case 3:
 			f.apply(randomState(r, 30))
+		default:
+			f.change(randomState(r, 30))
 		}
 		f.checkTables()
 	}
-	f.apply(MuxState{})
+	f.change(MuxState{RingKeys: testKeys, TunnelSources: sources})
 	f.checkEmpty()
 }
 
@@ -152,6 +154,7 @@ func (f *muxFixture) randomFlips(r *rand.Rand) {
 // checkEmpty looks for leaks: after everything has gone, everything is free.
 func (f *muxFixture) checkEmpty() {
 	f.t.Helper()
+	settle(f.t, f.mux)
 	tables := f.mux.tables
 	tables.sweepNow()
 	for i := range tables.mem.slots {

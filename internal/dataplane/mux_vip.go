@@ -9,17 +9,17 @@ import (
 )
 
 // stageVIPs gives the slots of VIPs what they say beside the endpoints: the guard, who takes fragments without ports (of
-// several the first), and how many echo requests are answered.
-func (c *change) stageVIPs(s MuxState) error {
+// several the first), and how many echo requests are answered. All endpoints of these VIPs are given.
+func (c *change) stageVIPs(endpoints []MuxEndpoint, vips []MuxVIP) error {
 	pings := map[lb.EndpointKey]uint64{}
-	for _, v := range s.VIPs {
+	for _, v := range vips {
 		pings[lb.EndpointKey{VNI: v.VNI, VIP: v.VIP}] = min(v.Limits.Ping, math.MaxUint32)
 	}
 	extras := make(map[lb.EndpointKey]muxEndpointExtra, len(c.vips))
 	for _, k := range c.vips {
 		extras[k] = muxEndpointExtra{Guard: c.guardOf[k]}
 	}
-	for _, w := range s.Endpoints {
+	for _, w := range endpoints {
 		if w.Fragments3Tuple {
 			x := extras[vipKey(w.Key)]
 			x.takeFragments(w.Key.Protocol, c.t.entries[w.Key].slot)

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"sort"
 	"time"
@@ -161,6 +162,33 @@ func (l *Lab) routes(answer *apiv1.StatusResponse) []RouteStatus {
 	}
 	sort.Slice(routes, func(i, j int) bool { return routes[i].Prefix.String() < routes[j].Prefix.String() })
 	return routes
+}
+
+// FlowsOverMuxes finds client ports, from that of the client on, whose TCP flows to a target the router sends through every mux,
+// each to as many.
+func (l *Lab) FlowsOverMuxes(client, target netip.AddrPort, each int) ([]uint16, error) {
+	router, err := netdev.OpenNamespace(Node{Name: "router1"}.Namespace(l.Topology.Name))
+	if err != nil {
+		return nil, err
+	}
+	defer router.Close()
+	const most = 1000 // ports that are tried
+	var ports []uint16
+	by := map[netip.Addr]int{}
+	for i := range uint16(most) {
+		port := client.Port() + i
+		via, err := router.FlowHop(bridgeClients, netip.AddrPortFrom(client.Addr(), port), target)
+		if err != nil {
+			return nil, err
+		}
+		if by[via]++; by[via] > each {
+			continue
+		}
+		if ports = append(ports, port); len(ports) == each*l.Topology.Muxes {
+			return ports, nil
+		}
+	}
+	return nil, fmt.Errorf("flows to %s from %d ports of %s go by %d muxes: must be all %d", target, most, client.Addr(), len(by), l.Topology.Muxes)
 }
 
 // RoutesAtRouter are the next hops that the router's kernel has for a prefix.

@@ -133,11 +133,8 @@ func (m *Manager) storeAccess(ctx context.Context, create func(now time.Time) (*
 	if err != nil {
 		return nil, err
 	}
-	if tenant := stored.GetTenant(); tenant != "" && !m.view.hasTenant(tenant) {
-		return nil, invalid{[]lb.Violation{{Field: "tenant", Value: tenant, Allowed: "must be the name of a Tenant, and there is none of this name"}}}
-	}
-	if n := len(m.view.accessAt(now)); n >= maxAccess {
-		return nil, invalid{[]lb.Violation{{Field: "access tokens and certificates", Value: strconv.Itoa(n), Allowed: "must be at most " + strconv.Itoa(maxAccess) + ": revoke some"}}}
+	if err := term.refuse(ctx, func() error { return m.accessRefusal(stored, now) }); err != nil {
+		return nil, err
 	}
 	value, err := proto.Marshal(stored)
 	if err != nil {
@@ -165,6 +162,17 @@ func (m *Manager) storeAccess(ctx context.Context, create func(now time.Time) (*
 	return publicAccess(stored), term.wait(ctx, res.Revision)
 }
 
+// accessRefusal is why a token or a certificate cannot be stored; nil when it can.
+func (m *Manager) accessRefusal(a *apiv1.StoredAccess, now time.Time) error {
+	if tenant := a.GetTenant(); tenant != "" && !m.view.hasTenant(tenant) {
+		return invalid{[]lb.Violation{{Field: "tenant", Value: tenant, Allowed: "must be the name of a Tenant, and there is none of this name"}}}
+	}
+	if n := len(m.view.accessAt(now)); n >= maxAccess {
+		return invalid{[]lb.Violation{{Field: "access tokens and certificates", Value: strconv.Itoa(n), Allowed: "must be at most " + strconv.Itoa(maxAccess) + ": revoke some"}}}
+	}
+	return nil
+}
+
 func (m *Manager) revokeAccess(ctx context.Context, id string) error {
 	term, err := m.lead(ctx)
 	if err != nil {
@@ -172,9 +180,14 @@ func (m *Manager) revokeAccess(ctx context.Context, id string) error {
 	}
 	term.writing.Lock()
 	defer term.writing.Unlock()
-	stored := m.view.access(id)
-	if stored == nil {
-		return noAccess{id}
+	var stored *apiv1.StoredAccess
+	if err := term.refuse(ctx, func() error {
+		if stored = m.view.access(id); stored == nil {
+			return noAccess{id}
+		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	entry := m.accessEntry(ctx, stored, "revoked")
 	op, err := term.auditOp(entry)

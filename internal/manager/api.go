@@ -19,8 +19,8 @@ type api struct{ m *Manager }
 
 // Apply implements the API.
 func (a api) Apply(ctx context.Context, req *connect.Request[apiv1.ApplyRequest]) (*connect.Response[apiv1.ApplyResponse], error) {
-	if len(req.Msg.GetObjects()) == 0 {
-		return nil, fault(invalid{[]lb.Violation{{Field: "objects", Allowed: "must not be empty"}}})
+	if ends := req.Msg.GetPrune() && req.Msg.GetSource() != ""; len(req.Msg.GetObjects()) == 0 && !ends {
+		return nil, fault(invalid{[]lb.Violation{{Field: "objects", Allowed: "must not be empty, unless source and prune are set: that ends the source"}}})
 	}
 	rev, changes, err := a.m.apply(ctx, req.Msg)
 	if err != nil {

@@ -50,7 +50,10 @@ func (v *view) leave(s *session) {
 
 // tellLocked tells the sessions that a change concerns.
 func (v *view) tellLocked(c change) {
-	revision, hosts := v.planRev, len(c.bindings) > 0
+	revision, hosts := v.planRev, int64(0)
+	if len(c.bindings) > 0 {
+		v.hostRev, hosts = revision, revision
+	}
 	if c.surroundings || c.epoch {
 		for _, sessions := range v.audience.byNode {
 			for s := range sessions {

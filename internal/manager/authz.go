@@ -35,7 +35,7 @@ type identity struct {
 	cert *x509.Certificate
 	// access is the id of an access token, or of a certificate that CreateCertificate made; empty for others.
 	access string
-	// expires is when the proof of a person ends.
+	// expires is when the proof ends; zero for nobody.
 	expires time.Time
 	// forwarded: another manager vouches for all this, and does not lead.
 	forwarded bool
@@ -65,13 +65,13 @@ func withIdentity(ctx context.Context, id identity) context.Context {
 
 // certified is the identity in a verified client certificate.
 func certified(cert *x509.Certificate, from string) identity {
-	id := identity{via: viaCertificate, from: from, cert: cert}
+	id := identity{via: viaCertificate, from: from, cert: cert, expires: cert.NotAfter}
 	id.name, id.role = pki.Identity(cert)
 	if id.role == pki.RoleTenant {
 		id.tenant = pki.Tenant(cert)
 	}
 	if slices.Contains(accessRoles, id.role) {
-		id.access, id.expires = pki.PersonID(cert), cert.NotAfter
+		id.access = pki.PersonID(cert)
 	}
 	return id
 }

@@ -144,7 +144,7 @@ func readArchive(a *backup.Archive, newest int64) (*view, error) {
 	}
 	v := newView(s)
 	v.newest = newest
-	if err := v.load(snap); err != nil {
+	if err := v.load(snap, 0); err != nil {
 		return nil, err
 	}
 	for key, mod := range map[string]int64{keySchema: v.schemaMod, keyEpoch: v.epochMod} {

@@ -23,11 +23,14 @@ const campaignPause = time.Second
 // seven seconds only. What was asked and given up has no effect that lasts: the lease lapses.
 const campaignTimeout = leaseTTL
 
-// firstCampaign campaigns when nobody leads. An earlier process of this name leads no more: the data directory is locked.
+// firstCampaign campaigns when nobody leads. An earlier process of this name leads no more: no two that are up have a name (see rival).
 func (m *Manager) firstCampaign(ctx context.Context) (*term, error) {
 	l := m.view.leadership()
 	if l.mod != 0 && l.name != m.o.Name && m.view.schemaNow() != schemaAlone {
-		return nil, nil
+		// What came with the leader key may be what this member cannot work with: it ends by that.
+		ctx, cancel := endWith(ctx, m.ctx)
+		defer cancel()
+		return nil, m.catchUp(ctx)
 	}
 	return m.campaign(ctx, l.mod)
 }

@@ -66,16 +66,16 @@ var (
 	errOldCertificate = connect.NewError(connect.CodeUnauthenticated, errors.New("client certificate: it has expired"))
 )
 
-// certificate refuses a person's certificate that has expired since the handshake, or was revoked. cause is for the audit
+// certificate refuses a certificate that has expired since the handshake, or a person's that was revoked. cause is for the audit
 // log only.
 func (d *door) certificate(ctx context.Context, id identity) (cause string, err *connect.Error) {
 	switch {
-	case id.via != viaCertificate || id.expires.IsZero():
+	case id.via != viaCertificate:
 		return "", nil
 	case !id.expires.After(d.clock.Now()):
 		return "", errOldCertificate
 	case id.access == "":
-		return "", nil // the administrator's own, and those that were made by hand: they only expire
+		return "", nil // nodes' and managers', the administrator's own, and those that were made by hand: they only expire
 	}
 	if d.view.certifies(id) {
 		// It may have been revoked elsewhere.

@@ -20,8 +20,8 @@ type fold struct {
 	keys        []string
 	// wide: it may be about any item. A wide fold is the only one that a mux has.
 	wide bool
-	// hosts: bindings of hosts may have changed by it.
-	hosts bool
+	// hosts is the newest of these revisions that changed bindings of hosts; 0: none did.
+	hosts int64
 	// at is when it was looked at first; zero before.
 	at time.Time
 }
@@ -35,7 +35,7 @@ func (f *fold) about(keys map[string]bool) bool {
 func addFold(folds []fold, f fold) []fold {
 	if n := len(folds); n > 0 && !f.wide && !folds[n-1].wide && folds[n-1].last == f.last {
 		last := &folds[n-1]
-		last.keys, last.hosts = slices.Concat(last.keys, f.keys), last.hosts || f.hosts // sessions share lists
+		last.keys, last.hosts = slices.Concat(last.keys, f.keys), max(last.hosts, f.hosts) // sessions share lists
 	} else {
 		folds = append(folds, f)
 	}
@@ -48,7 +48,7 @@ func addFold(folds []fold, f fold) []fold {
 	}
 	one := fold{first: folds[0].first, last: f.last, wide: true, at: folds[0].at}
 	for i := range folds {
-		one.hosts = one.hosts || folds[i].hosts
+		one.hosts = max(one.hosts, folds[i].hosts)
 	}
 	return []fold{one}
 }

@@ -19,11 +19,12 @@ func (e errUnusable) Unwrap() error { return e.error }
 
 // load brings the view to the store's newest revision and watches from there.
 func (m *Manager) load(ctx context.Context) (store.Watcher, error) {
+	asked := m.view.revision()
 	snap, err := m.o.Store.List(ctx, root)
 	if err != nil {
 		return nil, fmt.Errorf("load state: %w", err)
 	}
-	if err := m.view.load(snap); err != nil {
+	if err := m.view.load(snap, asked); err != nil {
 		return nil, errUnusable{fmt.Errorf("load state: %w", err)}
 	}
 	w, err := m.o.Store.Watch(m.ctx, root, snap.Revision+1)

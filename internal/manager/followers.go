@@ -40,6 +40,8 @@ type follower struct {
 	// questions and verdicts, by host, wait to be sent.
 	questions []*apiv1.RelayDown
 	verdicts  map[string]*apiv1.NodeSaid
+	// stored is what the leader has stored since it was said; nil when it was too much.
+	stored []*apiv1.StoredChange
 	// told: the verdicts that wait are all that is known, and it was not said yet that they are.
 	told bool
 	wake chan struct{} // room for one
@@ -122,7 +124,7 @@ func (a memberAPI) Relay(ctx context.Context, stream *connect.BidiStream[apiv1.R
 // goodbye takes the follower's nodes off. They are gone as far as this leader knows; one that leads no more knows nothing.
 func (f *follower) goodbye(t *term) {
 	if f.m.followers.remove(f) {
-		f.m.hosts.hear(&apiv1.HostProgress{Manager: f.name, Gone: true}, 0)
+		f.m.hosts.hear(&apiv1.HostProgress{Manager: f.name, Gone: true})
 	}
 	cause := context.Cause(f.ctx)
 	for _, node := range slices.Sorted(maps.Keys(f.nodes)) {
@@ -186,7 +188,7 @@ func (f *follower) hear(up *apiv1.RelayUp) {
 		f.progress(p)
 	}
 	if p := up.GetHosts(); p != nil && p.GetManager() == f.name {
-		f.m.hosts.hear(p, f.m.view.planRevision())
+		f.m.hosts.hear(p)
 	}
 }
 
@@ -252,125 +254,5 @@ func (f *follower) settled(node string) int64 {
 	return f.revision
 }
 
-// ask queues a question to a node; false: too many wait.
-func (f *follower) ask(node string, q *apiv1.PlanUpdate) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.questions) == maxRelayed {
-		return false
-	}
-	f.questions = append(f.questions, &apiv1.RelayDown{Node: node, Update: q})
-	signal(f.wake)
-	return true
-}
-
 // maxRelayed is how many questions wait for the nodes of a follower that does not read.
 const maxRelayed = 4096
-
-// tellHealth queues verdicts of a host, merged with those of it that wait.
-func (f *follower) tellHealth(host string, opened int64, h *apiv1.HealthReport) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if old := f.verdicts[host]; old != nil {
-		h = mergeHealth(old.GetReport().GetHealth(), h)
-	}
-	f.verdicts[host] = &apiv1.NodeSaid{
-		Node: host, Role: string(lb.RoleHost), Report: &apiv1.NodeReport{Hello: &apiv1.Hello{Name: host, Opened: opened}, Health: h},
-	}
-	signal(f.wake)
-}
-
-// tellAll queues all that hosts said. It is called once, before anything is sent.
-func (f *follower) tellAll() {
-	f.m.verdicts.telling.Lock()
-	defer f.m.verdicts.telling.Unlock()
-	for host, all := range f.m.verdicts.of() {
-		f.tellHost(host, all)
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.told = true
-	signal(f.wake)
-}
-
-// retell queues what a host said that has left the follower for another member: while its stream stood there, the follower may
-// have refused what came of the other, as it does when the host's clock went back.
-func (f *follower) retell(host string) {
-	s := f.m.sessions.get(host)
-	if s == nil || s.role != lb.RoleHost || s.via == f {
-		return
-	}
-	f.m.verdicts.telling.Lock()
-	defer f.m.verdicts.telling.Unlock()
-	if all := f.m.verdicts.said(host); all != nil {
-		f.tellHost(host, all)
-	}
-}
-
-func (f *follower) tellHost(host string, all *apiv1.HealthReport) {
-	opened := int64(0)
-	if s := f.m.sessions.get(host); s != nil {
-		opened = s.opened
-	}
-	f.tellHealth(host, opened, all)
-}
-
-// take empties what waits to be sent.
-func (f *follower) take() []*apiv1.RelayDown {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	down := f.questions
-	for _, host := range slices.Sorted(maps.Keys(f.verdicts)) {
-		down = append(down, &apiv1.RelayDown{Said: f.verdicts[host]})
-	}
-	if f.told {
-		down = append(down, &apiv1.RelayDown{AllSaid: true})
-	}
-	f.questions, f.told = nil, false
-	clear(f.verdicts)
-	return down
-}
-
-// speak sends until the stream ends: what hosts elsewhere have yet to obey, questions, and verdicts.
-func (f *follower) speak(stream *connect.BidiStream[apiv1.RelayUp, apiv1.RelayDown]) error {
-	sent := map[string]*apiv1.HostProgress{}
-	for {
-		own, stirred, advanced := f.m.ownHosts()
-		others, moved := f.m.hosts.all()
-		for _, d := range append(f.newHosts(sent, own, others), f.take()...) {
-			if err := stream.Send(d); err != nil {
-				return err
-			}
-		}
-		select {
-		case <-stirred:
-		case <-advanced:
-		case <-moved:
-		case <-f.wake:
-		case <-f.ctx.Done():
-			return connect.NewError(connect.CodeUnavailable, context.Cause(f.ctx))
-		}
-	}
-}
-
-// newHosts is what the follower has not heard of hosts elsewhere; sent is what it has.
-func (f *follower) newHosts(sent map[string]*apiv1.HostProgress, own *apiv1.HostProgress, others map[string]*apiv1.HostProgress) []*apiv1.RelayDown {
-	delete(others, f.name)
-	if own != nil {
-		others[own.GetManager()] = own
-	}
-	var out []*apiv1.RelayDown
-	for name, p := range others {
-		if !sameHosts(sent[name], p) {
-			sent[name] = p
-			out = append(out, &apiv1.RelayDown{Hosts: p})
-		}
-	}
-	for name := range sent {
-		if others[name] == nil && name != f.m.o.Name {
-			delete(sent, name)
-			out = append(out, &apiv1.RelayDown{Hosts: &apiv1.HostProgress{Manager: name, Gone: true}})
-		}
-	}
-	return out
-}

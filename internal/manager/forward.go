@@ -303,6 +303,9 @@ func (a attempt) RoundTrip(r *http.Request) (*http.Response, error) {
 		failed := errNoLeader
 		if l := m.view.leadership(); l.name != "" && l.name != m.o.Name {
 			res, sent, err := a.send(r, l)
+			if err == nil && res.StatusCode != http.StatusOK {
+				err = whole(res)
+			}
 			switch {
 			case err == nil && res.Header.Get(headerNotLeading) == "":
 				return res, nil
@@ -324,6 +327,20 @@ func (a attempt) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// maxRefusal bounds what a refusal says.
+const maxRefusal = 1 << 20
+
+// whole reads a refusal to its end: of half of one its caller would know the status alone, and take it for another.
+func whole(res *http.Response) error {
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxRefusal))
+	res.Body.Close()
+	if err != nil {
+		return err
+	}
+	res.Body = io.NopCloser(bytes.NewReader(body))
+	return nil
 }
 
 // errReplacedLeader ends the waiting for an answer of a leader that was replaced.

@@ -2,7 +2,6 @@ package manager_test
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -173,7 +172,7 @@ func TestReadsAfterWrites(t *testing.T) {
 func TestNobodyForgesAnIdentity(t *testing.T) {
 	ms := newMembers(t, 2, nil)
 	ms.leader(1).apply(network())
-	forged := base64.StdEncoding.EncodeToString([]byte(`{"name":"admin","role":"admin","via":"certificate"}`))
+	forged := callerHeader(t, map[string]any{"name": "admin", "role": "admin", "via": "certificate", "cert": ms.rigs[0].adminTLS().Certificates[0].Certificate[0]})
 	ca := ms.rigs[0].ca()
 	for _, r := range ms.rigs {
 		for _, c := range []struct {

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"path"
 	"strconv"
-	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -18,7 +17,6 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/oidc"
 	"github.com/shuntlb/shunt/internal/pki"
-	"github.com/shuntlb/shunt/internal/token"
 )
 
 // Limits of what strangers may make the manager wait for and keep.
@@ -51,11 +49,13 @@ type door struct {
 	event    func(*apiv1.Event)
 	attempts *attempts
 	rates    *rates
+	dryRuns  *rates
 	lanes    *lanes
+	streams  *streams
 }
 
 func (m *Manager) newDoor() *door {
-	return &door{view: m.view, current: m.current, oidc: m.o.OIDC, clock: m.o.Clock, audited: m.audited, event: m.event, attempts: newAttempts(), rates: newRates(), lanes: newLanes()}
+	return &door{view: m.view, current: m.current, oidc: m.o.OIDC, clock: m.o.Clock, audited: m.audited, event: m.event, attempts: newAttempts(), rates: newRates(), dryRuns: newRates(), lanes: newLanes(), streams: newStreams()}
 }
 
 // gate finds out who calls and checks rights before anything of a request's body is read.
@@ -74,6 +74,7 @@ func (g gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	id, err := g.admit(r, procedure)
 	if err != nil {
+		g.hangUp(w, id)
 		g.refuse(w, r, err)
 		return
 	}
@@ -103,6 +104,18 @@ func (g gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer end()
 	}
 	g.next.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// hangUp ends the connection of a certificate that has expired: with the one that replaces it its owner needs another connection.
+// What a manager forwarded on it is not done, and the manager asks again.
+func (g gate) hangUp(w http.ResponseWriter, id identity) {
+	if id.cert == nil || id.forwarded || id.expires.After(g.clock.Now()) {
+		return
+	}
+	w.Header().Set("Connection", "close")
+	if id.role == pki.RoleManager {
+		w.Header().Set(headerNotLeading, "1")
+	}
 }
 
 // readTimeout bounds the reading of a request; 0 is for streams.
@@ -164,79 +177,6 @@ func (v *view) hasTenant(name string) bool {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.state.Tenants[name] != nil
-}
-
-// identify reads who calls. cause is for the audit log only: what a refusal does not tell.
-func (g gate) identify(r *http.Request, procedure string) (id identity, cause string, err *connect.Error) {
-	forwarded := r.Header.Get(headerCaller)
-	r.Header.Del(headerCaller)
-	nobody := identity{from: r.RemoteAddr}
-	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-		id = certified(r.TLS.PeerCertificates[0], r.RemoteAddr)
-		if forwarded == "" || id.role != pki.RoleManager {
-			return id, "", nil
-		}
-		id, err = callerOf(forwarded)
-		id.forwarded = true
-		// The follower may not know yet that the token is gone.
-		if err == nil && id.via == viaToken && g.view.access(id.access) == nil {
-			return id, "revoked access token " + id.access, errBadBearer
-		}
-		if err == nil && id.via == "" && tokenInBody(procedure) {
-			err = g.patience(id)
-		}
-		return id, "", err
-	}
-	header := r.Header.Get("Authorization")
-	if header == "" {
-		if tokenInBody(procedure) {
-			err = g.patience(nobody)
-		}
-		return nobody, "", err
-	}
-	scheme, bearer, _ := strings.Cut(header, " ")
-	if !strings.EqualFold(scheme, "bearer") || len(bearer) > maxBearerBytes {
-		return nobody, "no bearer token", errBadBearer
-	}
-	return g.bearer(r.Context(), nobody, strings.TrimSpace(bearer))
-}
-
-// bearer finds out whose token it is. What costs more than a look into memory is not done for sources that failed too
-// often.
-func (d *door) bearer(ctx context.Context, nobody identity, bearer string) (id identity, cause string, err *connect.Error) {
-	switch {
-	case strings.HasPrefix(bearer, token.AccessPrefix) || d.oidc == nil:
-		// What is good here may have been revoked elsewhere; strangers make nobody wait.
-		if id, cause = d.view.bearer(bearer, d.clock.Now()); cause == "" {
-			if err := d.current(ctx); err != nil {
-				return nobody, "", connect.NewError(connect.CodeUnavailable, err)
-			}
-			id, cause = d.view.bearer(bearer, d.clock.Now())
-		}
-	default:
-		if _, known := d.oidc.Known(bearer); !known {
-			if err := d.patience(nobody); err != nil {
-				return nobody, "", err
-			}
-		}
-		if id, cause, err = d.idToken(ctx, bearer); err != nil {
-			id.from = nobody.from
-			return id, cause, err
-		}
-	}
-	id.from = nobody.from
-	if cause != "" {
-		return nobody, cause, errBadBearer
-	}
-	return id, "", nil
-}
-
-// patience refuses a source that failed too often, before anything is done for it.
-func (d *door) patience(id identity) *connect.Error {
-	if wait := d.attempts.wait(id.from, d.clock.Now()); wait > 0 {
-		return tooMany("too many failed attempts from this address", wait)
-	}
-	return nil
 }
 
 // tooMany refuses until wait is over.

@@ -64,18 +64,32 @@ func (g guard) unary(ctx context.Context, req connect.AnyRequest, next connect.U
 	return res, nil
 }
 
-// spend takes one of the tenant's changes for a request that wants to change something; unused gives it back.
+// spend takes one of the tenant's changes for a request that wants to change something; unused gives it back. A dry run takes one of its
+// own, which it has used up whatever comes out.
 func (g guard) spend(id identity, req proto.Message) (unused func(), err error) {
 	w, ok := req.(interface{ GetDryRun() bool })
-	if !ok || w.GetDryRun() {
+	if !ok {
 		return func() {}, nil
 	}
 	quota := g.view.changesPerMinute(id.tenant)
-	if wait := g.rates.take(id.tenant, quota, g.clock.Now()); wait > 0 {
-		g.event(quotaEvent(id.tenant, fmt.Sprintf("quotas.changes: %d a minute are used up", quota)))
-		return nil, tooMany(fmt.Sprintf("tenants/%s: quotas.changes: %d a minute are used up", id.tenant, quota), wait)
+	if w.GetDryRun() {
+		if quota > 0 {
+			quota = max(quota, dryRunsPerMinute)
+		}
+		return func() {}, g.take(g.dryRuns, id.tenant, "dry runs", quota)
 	}
-	return func() { g.rates.giveBack(id.tenant) }, nil
+	return func() { g.rates.giveBack(id.tenant) }, g.take(g.rates, id.tenant, "quotas.changes", quota)
+}
+
+// take takes one of so many a minute, or refuses; what says which.
+func (g guard) take(from *rates, tenant, what string, perMinute uint32) error {
+	wait := from.take(tenant, perMinute, g.clock.Now())
+	if wait == 0 {
+		return nil
+	}
+	used := fmt.Sprintf("%s: %d a minute are used up", what, perMinute)
+	g.event(quotaEvent(tenant, used))
+	return tooMany(fmt.Sprintf("tenants/%s: %s", tenant, used), wait)
 }
 
 // changed tells whether an answer is one of a change.

@@ -226,7 +226,7 @@ func TestPaceIsTold(t *testing.T) {
 	change := func(i int) {
 		s.apply(crowd(1, 1, 1+i%2)...)
 		for _, c := range []*session{lazy, busy} {
-			c.tell(nil, true, s.m.view.planRevision(), false)
+			c.tell(nil, true, s.m.view.planRevision(), 0)
 		}
 	}
 	obey := func(c *session) { s.m.reports.acked(c, s.m.view.planRevision(), s.clock.Now()) }

@@ -28,7 +28,7 @@ type hostProgress struct {
 // otherHosts are those of one other member.
 type otherHosts struct {
 	said *apiv1.HostProgress // never modified
-	// until is the revision that it has to tell of before anybody waits for it: it was too late once, or is new.
+	// until is the revision that it has to tell of before anybody waits for it: it was too late once.
 	until int64
 }
 
@@ -41,8 +41,8 @@ func (h *hostProgress) stirLocked() {
 	h.moved = make(chan struct{})
 }
 
-// hear takes in how far another member's hosts are; present is this member's revision.
-func (h *hostProgress) hear(p *apiv1.HostProgress, present int64) {
+// hear takes in how far another member's hosts are.
+func (h *hostProgress) hear(p *apiv1.HostProgress) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	defer h.stirLocked()
@@ -52,7 +52,7 @@ func (h *hostProgress) hear(p *apiv1.HostProgress, present int64) {
 	}
 	o := h.others[p.GetManager()]
 	if o == nil {
-		o = &otherHosts{until: present}
+		o = &otherHosts{}
 		h.others[p.GetManager()] = o
 	}
 	o.said = p
@@ -85,7 +85,7 @@ type otherProgress struct {
 
 // blocks tells whether a mux has to wait for the member's hosts with a fold.
 func (o *otherProgress) blocks(f *fold) bool {
-	return f.hosts && o.revision < f.last || f.about(o.owed)
+	return o.revision < f.hosts || f.about(o.owed)
 }
 
 // waitedFor are the other members that are not late, with the channel that closes when this may have changed.
@@ -105,8 +105,8 @@ func (h *hostProgress) waitedFor() (out []otherProgress, moved <-chan struct{}) 
 	return out, h.moved
 }
 
-// giveUp ends the waiting for members that did not tell of the revision in time, until they tell of the present one. Hosts that
-// are slow are left out by the member that has them.
+// giveUp ends the waiting for members that did not tell of the revision in time, until they tell of the present one: the newest
+// that changed bindings. Hosts that are slow are left out by the member that has them.
 func (h *hostProgress) giveUp(revision, present int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -138,7 +138,7 @@ func (m *Manager) ownHosts() (p *apiv1.HostProgress, stirred, advanced <-chan st
 	if len(owed) > maxOwed {
 		return nil, stirred, advanced
 	}
-	return &apiv1.HostProgress{Manager: m.o.Name, Revision: m.view.planRev, Owed: slices.Sorted(maps.Keys(owed))}, stirred, advanced
+	return &apiv1.HostProgress{Manager: m.o.Name, Revision: m.view.hostRev, Owed: slices.Sorted(maps.Keys(owed))}, stirred, advanced
 }
 
 // sameHosts tells whether two accounts say the same.

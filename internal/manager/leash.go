@@ -21,7 +21,7 @@ var (
 	errNoTenant           = connect.NewError(connect.CodePermissionDenied, errors.New("the tenant was deleted"))
 )
 
-// leash ends a call with what it was made with: a stream does not outlive the token or certificate that
+// leash ends a call with what it was made with: a stream does not outlive the token or certificate, a node's and a manager's too, that
 // opened it, nor its tenant.
 type leash struct {
 	identity
@@ -32,12 +32,12 @@ type leash struct {
 
 // leash returns the context of a call of the identity.
 func (d *door) leash(ctx context.Context, id identity) (context.Context, func()) {
-	if id.expires.IsZero() && id.role != pki.RoleTenant {
-		return ctx, func() {}
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	l := &leash{id, d.view, d.clock, cancel}
-	d.view.subscribe(l)
+	// Of the many streams of nodes no change has to be looked at.
+	if id.access != "" || id.role == pki.RoleTenant {
+		d.view.subscribe(l)
+	}
 	// What went before the subscription.
 	if id.access != "" && d.view.access(id.access) == nil {
 		l.gone()

@@ -147,6 +147,9 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	}
 	m.ctx, m.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	if err := m.begin(ctx, now); err != nil {
+		if m.ctx.Err() != nil {
+			err = context.Cause(m.ctx) // the end of the member goes before what it caused
+		}
 		m.Close()
 		if errors.Is(err, errForeignCA) && !secrets.old {
 			err = errors.Join(err, o.Dir.forgetSecrets())
@@ -199,17 +202,21 @@ func (m *Manager) begin(ctx context.Context, now time.Time) error {
 		m.workers.Go(m.intake.run)
 	}
 	context.AfterFunc(m.ctx, m.intake.close)
-	t, err := m.firstCampaign(ctx)
-	if err != nil {
-		return err
-	}
-	m.workers.Go(func() { m.leadAll(t) })
 	if m.cert, err = newManagerCert(m.secrets.ca, m.o); err != nil {
 		return err
 	}
 	m.cert.tickets = &tickets{key: m.secrets.storeKey}
 	m.workers.Go(func() { m.cert.keep(m.ctx) })
 	m.transport = m.newTransport()
+	// Before it campaigns: whoever leads under its name is taken for a former process of it.
+	if err := m.alone(ctx); err != nil {
+		return err
+	}
+	t, err := m.firstCampaign(ctx)
+	if err != nil {
+		return err
+	}
+	m.workers.Go(func() { m.leadAll(t) })
 	lease, err := m.appear(ctx)
 	if err != nil {
 		return err

@@ -120,7 +120,7 @@ func (m *Manager) hold(mux *session, w *waiting) []fold {
 				blocked[i] = true
 				if now.Sub(f.at) >= hostsFirst {
 					overdue[i] = true
-					m.hosts.giveUp(f.last, m.view.planRev)
+					m.hosts.giveUp(f.hosts, m.view.hostRev)
 				}
 			}
 		}

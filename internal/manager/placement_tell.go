@@ -2,6 +2,7 @@ package manager
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -67,7 +68,10 @@ func (p *placement) event(key place.Key, reason string, revision int64, message 
 	})
 }
 
-// placements are where the VIPs of a service are.
+// everyService stands for all services where placements are asked for.
+const everyService = "*"
+
+// placements are where the VIPs of a service are, or those of all, ordered by service.
 func (m *Manager) placements(service string) []*apiv1.VIPPlacement {
 	var problems map[place.Key]place.Problem
 	if now := m.placing.Load(); now != nil {
@@ -76,14 +80,20 @@ func (m *Manager) placements(service string) []*apiv1.VIPPlacement {
 	v := m.view
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	svc := v.state.Services[service]
-	if svc == nil {
-		return nil
+	names := []string{service}
+	if service == everyService {
+		names = slices.Sorted(maps.Keys(v.state.Services))
 	}
-	wants := lb.Effective(svc, v.state.Policies).Placement.Replicas
 	var out []*apiv1.VIPPlacement
-	for _, vip := range svc.VIPs {
-		out = append(out, v.placementLocked(svc, plan.VIPKey(vip), wants, problems))
+	for _, name := range names {
+		svc := v.state.Services[name]
+		if svc == nil {
+			continue
+		}
+		wants := lb.Effective(svc, v.state.Policies).Placement.Replicas
+		for _, vip := range svc.VIPs {
+			out = append(out, v.placementLocked(svc, plan.VIPKey(vip), wants, problems))
+		}
 	}
 	return out
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
@@ -96,6 +97,9 @@ func TestVIPStaysWhereNobodyTakesItOver(t *testing.T) {
 	r.want("no mux is left", 10, nil, comes)
 	if got := r.m.placements("web"); len(got) != 1 || got[0].Missing == "" {
 		t.Fatalf("placements %v: must say why", got)
+	}
+	if all, web := r.m.placements("*"), r.m.placements("web"); !slices.EqualFunc(all, web, func(a, b *apiv1.VIPPlacement) bool { return proto.Equal(a, b) }) {
+		t.Fatalf("placements of all services %v: must be those of the only one, %v", all, web)
 	}
 	r.node(comes, nil)
 	r.later(placePace)

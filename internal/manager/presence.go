@@ -2,36 +2,133 @@ package manager
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/pki"
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// presenceTTL is how long a member that died is still told to nodes as one to go to: a restart changes no plan.
-const presenceTTL = 10 * time.Second
+const (
+	// presenceTTL is how long a member that died is still told to nodes as one to go to: a restart changes no plan.
+	presenceTTL = 10 * time.Second
+	// presenceProof is after how long a registration that still stands was renewed: a lease that nobody renews lasts presenceTTL,
+	// and begins anew once when the store changes its own leader.
+	presenceProof = 2*presenceTTL + time.Second
+)
 
-// appear puts this member among those that are up, on a lease of its own.
+// taken is a name that another manager has, which is up.
+type taken struct{ name, address string }
+
+func (e taken) Error() string {
+	return fmt.Sprintf("name: %q: must be of one manager alone: another one of this name is up at %s: stop that one, or give this one another name", e.name, e.address)
+}
+
+// appear puts this member among those that are up, on a lease of its own. The name must be nobody else's: see rival.
 func (m *Manager) appear(ctx context.Context) (store.LeaseID, error) {
-	value, err := proto.Marshal(&apiv1.StoredManager{Name: m.o.Name, Address: apiAddress(m.o), Peer: m.o.Peer, Version: m.o.Version, Schema: m.o.Schema})
-	if err != nil {
-		return 0, err
-	}
-	lease, err := m.o.Store.Grant(ctx, presenceTTL)
-	if err != nil {
-		return 0, fmt.Errorf("tell that this manager is up: %w", err)
-	}
-	_, err = m.o.Store.Txn(ctx, store.Txn{Ops: []store.Op{{Key: dirManagers + m.o.Name, Value: value, Lease: lease}}})
+	lease, err := m.tryAppear(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("tell that this manager is up: %w", err)
 	}
 	return lease, nil
 }
 
-// stayPresent keeps this member among those that are up until it stops; lease is what it appeared with.
+func (m *Manager) tryAppear(ctx context.Context) (store.LeaseID, error) {
+	value, err := proto.Marshal(&apiv1.StoredManager{Name: m.o.Name, Address: apiAddress(m.o), Peer: m.o.Peer, Version: m.o.Version, Schema: m.o.Schema})
+	if err != nil {
+		return 0, err
+	}
+	for {
+		former, err := m.registration(ctx)
+		if err != nil {
+			return 0, err
+		}
+		lease, err := m.o.Store.Grant(ctx, presenceTTL)
+		if err != nil {
+			return 0, err
+		}
+		res, err := m.o.Store.Txn(ctx, store.Txn{
+			Compares: []store.Compare{{Key: dirManagers + m.o.Name, ModRevision: former}}, Ops: []store.Op{{Key: dirManagers + m.o.Name, Value: value, Lease: lease}},
+		})
+		if err != nil || res.Succeeded {
+			return lease, err
+		}
+		_ = m.o.Store.Revoke(ctx, lease) // it lapses by itself
+	}
+}
+
+// alone returns when no other manager of this member's name is up.
+func (m *Manager) alone(ctx context.Context) error {
+	_, err := m.registration(ctx)
+	return err
+}
+
+// registration is the revision of what stands of this member's name, once that is no rival's; 0 when nothing stands.
+func (m *Manager) registration(ctx context.Context) (mod int64, err error) {
+	for {
+		kv, ok, _, err := m.o.Store.Get(ctx, dirManagers+m.o.Name)
+		if err != nil || !ok {
+			return 0, err
+		}
+		if gone, err := m.rival(ctx, kv); err != nil || !gone {
+			return kv.ModRevision, err
+		}
+	}
+}
+
+// rival judges a registration of this member's name, and returns taken when it is another manager's that is up. That must be
+// certain, since a machine that was replaced comes back with its name and a new address: a manager of this name answers there, or the
+// registration, which is on a lease, outlives every lease that nobody renews. One of this member's own address is of a former process, and
+// so is any while managers are members of the store, which takes no two of a name. gone: the registration stands no more.
+func (m *Manager) rival(ctx context.Context, kv store.KV) (gone bool, err error) {
+	var r apiv1.StoredManager
+	if err := proto.Unmarshal(kv.Value, &r); err != nil {
+		return false, err
+	}
+	if m.o.Cluster != nil || r.GetAddress() == apiAddress(m.o) {
+		return false, nil
+	}
+	is := taken{m.o.Name, r.GetAddress()}
+	if m.answers(ctx, is.address) {
+		return false, is
+	}
+	m.o.Log.Info("another manager has this name: waits until it is certain that it is gone", "address", is.address, "at_most", presenceProof)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := m.o.Clock.After(presenceProof)
+	go func() {
+		select {
+		case <-late:
+			cancel(is)
+		case <-ctx.Done():
+		}
+	}()
+	if err := m.view.until(ctx, func() bool { return m.view.managers[m.o.Name].GetAddress() != is.address }); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// answers tells whether a manager of this member's name and of its CA serves at the address.
+func (m *Manager) answers(ctx context.Context, address string) bool {
+	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
+	defer cancel()
+	conn, err := (&tls.Dialer{Config: m.cert.client()}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	name, role := pki.Identity(conn.(*tls.Conn).ConnectionState().PeerCertificates[0])
+	return name == m.o.Name && role == pki.RoleManager
+}
+
+// stayPresent keeps this member among those that are up until it stops; lease is what it appeared with. A member whose name another
+// one took meanwhile ends.
 func (m *Manager) stayPresent(lease store.LeaseID) {
 	for {
 		err := m.o.Store.KeepAlive(m.ctx, lease)
@@ -48,7 +145,11 @@ func (m *Manager) stayPresent(lease store.LeaseID) {
 			case <-m.ctx.Done():
 				return
 			}
-			if lease, err = m.appear(m.ctx); m.ctx.Err() != nil {
+			lease, err = m.appear(m.ctx)
+			if errors.As(err, new(taken)) {
+				m.stop(err)
+			}
+			if m.ctx.Err() != nil {
 				break
 			}
 		}

@@ -3,10 +3,12 @@ package manager
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/store"
 )
@@ -110,6 +112,96 @@ func TestAnswerWithoutACommitIsProven(t *testing.T) {
 			t.Errorf("%s: the term goes on: %v", name, err)
 		}
 	}
+}
+
+// TestRefusalsAreOfThePresent: a leader that stood still, and was replaced, does not say what there is not by what it knew.
+func TestRefusalsAreOfThePresent(t *testing.T) {
+	m, clock := newNumb(t)
+	err := m.present().refuse(t.Context(), func() error {
+		clock.Advance(leaseTTL + time.Millisecond)
+		return noAccess{"0123456789abcdef"}
+	})
+	if !errors.Is(err, ErrFenced) {
+		t.Errorf("answered with %v by one that leads no more, must be fenced", err)
+	}
+}
+
+// TestRefusalsOfAccessKnowTheLastWrite though the view is behind: nobody waited for the write to get there.
+func TestRefusalsOfAccessKnowTheLastWrite(t *testing.T) {
+	s := &late{Memory: store.NewMemory(), hold: make(chan struct{})}
+	dir, err := OpenDataDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	close(s.hold)
+	m, err := Open(t.Context(), Options{Dir: dir, Store: s, Name: "m1", Listen: "127.0.0.1:1", keepNothing: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	open := s.stop()
+	// What a member stores itself it knows at once, unless it lacks something before it.
+	if _, err := s.Txn(t.Context(), store.Txn{Ops: []store.Op{store.Put(root+"other", nil)}}); err != nil {
+		t.Fatal(err)
+	}
+	stored, err := s.Memory.Watch(t.Context(), dirAccess, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stored.Close()
+	gone, leave := context.WithCancel(t.Context())
+	go func() {
+		_, _ = stored.Next(t.Context())
+		leave() // the caller goes before the view has what is stored
+	}()
+	tok, _, err := m.createAccess(gone, &apiv1.CreateAccessRequest{Name: "ann", Role: "viewer"}, time.Hour)
+	if err == nil || m.view.access(tok.ID) != nil {
+		t.Fatalf("the view was not behind: %v", err)
+	}
+	answer := make(chan error)
+	go func() { answer <- m.revokeAccess(t.Context(), tok.ID) }()
+	open()
+	if err := <-answer; err != nil {
+		t.Errorf("revoking what is stored: %v", err)
+	}
+}
+
+// late is a store whose changes are delivered only while they are not held.
+type late struct {
+	*store.Memory
+	mu   sync.Mutex
+	hold chan struct{} // closed: nothing is held
+}
+
+// stop holds changes until the function it returns is called.
+func (l *late) stop() func() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hold = make(chan struct{})
+	return sync.OnceFunc(func() { close(l.hold) })
+}
+
+func (l *late) Watch(ctx context.Context, prefix string, from int64) (store.Watcher, error) {
+	w, err := l.Memory.Watch(ctx, prefix, from)
+	return lateWatcher{w, l}, err
+}
+
+type lateWatcher struct {
+	store.Watcher
+	of *late
+}
+
+func (w lateWatcher) Next(ctx context.Context) (store.Batch, error) {
+	b, err := w.Watcher.Next(ctx)
+	w.of.mu.Lock()
+	hold := w.of.hold
+	w.of.mu.Unlock()
+	select {
+	case <-hold:
+	case <-ctx.Done():
+	}
+	return b, err
 }
 
 // TestLaterEpochMakesALeaderProveItself: a node that obeys a later epoch ends the term of a leader that was replaced.

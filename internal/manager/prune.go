@@ -2,6 +2,7 @@ package manager
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -30,32 +31,51 @@ func (r *record) madeBy(kind lb.Kind, source string) bool {
 	return mine && !slices.ContainsFunc(owners, func(o fields.Owner) bool { return o.Source != source && made(o) })
 }
 
-// prune deletes what the source made and does not say any more.
+// prune deletes what the source made and does not say any more, and takes back what it said of other objects.
 func (w *write) prune(t *term, source string, opinions []opinion) error {
 	said := map[ref]bool{}
 	for _, op := range opinions {
 		said[refOf(op.Object)] = true
 	}
-	for _, r := range w.base.madeBy(source, said) {
+	var silent []opinion
+	for _, r := range w.base.saidBy(source, said) {
+		rec := w.base.record(r)
 		// What is another tenant's may have been made by a source of the same name, and so may the Tenant, by the operator.
-		if w.by.role == pki.RoleTenant && (r.kind == lb.KindTenant || !w.by.ownsRecord(w.base.record(r))) {
+		if w.by.role == pki.RoleTenant && (r.kind == lb.KindTenant || !w.by.ownsRecord(rec)) {
 			continue
 		}
-		if err := w.delete(r, t.revocation(r.name)); err != nil {
+		if !rec.madeBy(r.kind, source) {
+			op, err := rec.silence(source)
+			if err != nil {
+				return fmt.Errorf("%s: %w", lb.Ref(r.kind, r.name), err)
+			}
+			silent = append(silent, op)
+		} else if err := w.delete(r, t.revocation(r.name)); err != nil {
 			return err
 		}
 	}
-	return nil
+	return w.apply(silent)
 }
 
-// madeBy lists what the source made, but for what it still says, ordered.
-func (s *snapshot) madeBy(source string, said map[ref]bool) []ref {
+// silence is what a source says of an object of which it says nothing.
+func (r *record) silence(source string) (opinion, error) {
+	content, _ := r.said()
+	said, faults := convert.Said(convert.WithContent(convert.Schema.Select(content, fields.Set{})), 0)
+	if len(faults) > 0 {
+		return opinion{}, invalid{faults}
+	}
+	return opinion{Statement: said, source: source}, nil
+}
+
+// saidBy lists what the source said anything of, but for what it still says, ordered.
+func (s *snapshot) saidBy(source string, said map[ref]bool) []ref {
 	s.v.mu.RLock()
 	records := maps.Clone(s.v.records)
 	s.v.mu.RUnlock()
 	var out []ref
 	for r, rec := range records {
-		if !said[r] && rec.madeBy(r.kind, source) {
+		_, owners := rec.said()
+		if !said[r] && slices.ContainsFunc(owners, func(o fields.Owner) bool { return o.Source == source }) {
 			out = append(out, r)
 		}
 	}

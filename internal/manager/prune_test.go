@@ -6,6 +6,8 @@ import (
 
 	"connectrpc.com/connect"
 
+	"google.golang.org/protobuf/proto"
+
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
 )
@@ -67,6 +69,59 @@ func TestPrune(t *testing.T) {
 	}
 	if got, want := r.services(), []string{"one", "other", "three"}; !slices.Equal(got, want) {
 		t.Fatalf("left %q, want %q", got, want)
+	}
+}
+
+// TestSourceEnds: what a source made goes, of others' objects what it said; what it has to do with others stays, and a source that
+// others cannot do without does not end.
+func TestSourceEnds(t *testing.T) {
+	r := newOwnerRig(t)
+	r.says("", file(1, 2))
+	weights := drained(2)
+	weights.Endpoints[0].Backends[0] = &apiv1.Backend{Dip: []string{"10.20.2.11"}, Port: 8080, Weight: proto.Uint32(3)}
+	r.says("scaler", weights)
+	r.says("drain", drained(2))
+	r.says("scaler", named("own", "203.0.113.101").GetService())
+	end := func(source string, dryRun bool) (*apiv1.ApplyResponse, error) {
+		res, err := r.admin.Apply(t.Context(), connect.NewRequest(&apiv1.ApplyRequest{Source: source, Prune: true, DryRun: dryRun}))
+		if err != nil {
+			return nil, err
+		}
+		return res.Msg, nil
+	}
+	for _, dryRun := range []bool{true, false} {
+		res, err := end("scaler", dryRun)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, ch := range res.GetChanges() {
+			got = append(got, ch.GetName()+" "+ch.GetAction().String())
+		}
+		if want := []string{"own ACTION_DELETED", "web ACTION_UPDATED"}; !slices.Equal(got, want) {
+			t.Fatalf("dry run %v: %q, want %q", dryRun, got, want)
+		}
+	}
+	web, err := r.admin.Get(t.Context(), connect.NewRequest(&apiv1.GetRequest{Kind: "Service", Name: "web"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := web.Msg.GetObjects()[0]
+	if b := o.GetService().GetEndpoints()[0].GetBackends()[1]; b.GetWeight() != 1 || !b.GetDrain() || owned(o, "scaler") != nil {
+		t.Errorf("left: %v", o)
+	}
+	if res, err := end("scaler", false); err != nil || len(res.GetChanges()) != 0 {
+		t.Errorf("once more: %v, %v", res.GetChanges(), err)
+	}
+	// The service is made by another, and has no endpoint but the source's.
+	r.says("pages", &apiv1.Service{Name: "web", Vip: []string{"203.0.113.10"}})
+	if _, err := end("apply", false); connect.CodeOf(err) != connect.CodeInvalidArgument {
+		t.Errorf("a source without which a service cannot be: %v", err)
+	}
+	for _, req := range []*apiv1.ApplyRequest{{}, {Prune: true}, {Source: "scaler"}} {
+		if _, err := r.admin.Apply(t.Context(), connect.NewRequest(req)); connect.CodeOf(err) != connect.CodeInvalidArgument {
+			t.Errorf("%v: %v, want it refused", req, err)
+		}
 	}
 }
 

@@ -81,7 +81,11 @@ func source(from string) netip.Prefix {
 	return p
 }
 
-// rates are the changes of tenants, as token buckets: a tenant may make its quota of a minute at once, and gets it back
+// dryRunsPerMinute is what a tenant with a quota of changes has of dry runs at least: each is computed as a change is, in the same queue, and
+// keeps nothing. One a second is what a program does that looks before each step.
+const dryRunsPerMinute = 60
+
+// rates are the changes of tenants, or their dry runs, as token buckets: a tenant may make its quota of a minute at once, and gets it back
 // evenly.
 type rates struct {
 	mu      sync.Mutex

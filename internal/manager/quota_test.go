@@ -1,6 +1,7 @@
 package manager_test
 
 import (
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/store"
@@ -58,6 +60,49 @@ func TestChangesOfATenantAreBounded(t *testing.T) {
 	}
 	if err := deleteAs(t, ann, "Service", "shop-web"); connect.CodeOf(err) != connect.CodeResourceExhausted {
 		t.Errorf("a delete beyond the quota: %v", err)
+	}
+}
+
+// TestDryRunsOfATenantAreBounded by a rate of their own, whatever comes out of them; the refusal is audited. A tenant without a quota has
+// no limit.
+func TestDryRunsOfATenantAreBounded(t *testing.T) {
+	at := clock.NewFake(time.Now())
+	r := newRigAt(t, store.NewMemory(), at)
+	r.apply(network(), hostNode(1), tenant("shop", 2), tenant("bank", 90), tenant("media", 0))
+	dry := func(c shuntv1connect.ManagerClient, tenant string) error {
+		// The second one is of nothing, which is a fault.
+		_, err := c.Apply(t.Context(), connect.NewRequest(&apiv1.ApplyRequest{DryRun: true, Objects: []*apiv1.Object{convert.ToObject(ofTenant(tenant+"-web", tenant, 10))}}))
+		if err == nil {
+			_, err = c.Apply(t.Context(), connect.NewRequest(&apiv1.ApplyRequest{DryRun: true}))
+		}
+		if connect.CodeOf(err) == connect.CodeInvalidArgument {
+			return nil
+		}
+		return err
+	}
+	for tenant, most := range map[string]int{"shop": 60, "bank": 90, "media": 200} {
+		c := r.bearer(r.access("ann", "tenant", tenant, 0).Token)
+		for i := range most / 2 {
+			if err := dry(c, tenant); err != nil {
+				t.Fatalf("%s: pair %d of dry runs: %v", tenant, i, err)
+			}
+		}
+		if err := dry(c, tenant); tenant == "media" {
+			if err != nil {
+				t.Errorf("a tenant without a quota: %v", err)
+			}
+		} else if want(err, connect.CodeResourceExhausted, fmt.Sprintf("tenants/%s: dry runs: %d a minute are used up: try again in 1s", tenant, most)) != nil {
+			t.Errorf("%s: one dry run more: %v", tenant, err)
+		}
+		if err := applyAs(t, c, ofTenant(tenant+"-web", tenant, map[string]int{"shop": 11, "bank": 12, "media": 13}[tenant])); err != nil {
+			t.Errorf("%s: a change beside them: %v", tenant, err)
+		}
+	}
+	at.Advance(2 * time.Second)
+	for _, e := range r.refusals(2) {
+		if !strings.Contains(e.GetRefused(), "dry runs: ") || e.GetCall() != "Apply" || e.GetRole() != "tenant" {
+			t.Errorf("the audit log has %v", e)
+		}
 	}
 }
 

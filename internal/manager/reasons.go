@@ -29,6 +29,7 @@ const (
 	reasonPlanObeyed         = "PlanObeyed"
 	reasonPlanStale          = "PlanStale"
 	reasonPlanCurrent        = "PlanCurrent"
+	reasonReportRefused      = "ReportRefused"
 	reasonLeaderChanged      = "LeaderChanged"
 	reasonMemberJoined       = "MemberJoined"
 	reasonMemberLeft         = "MemberLeft"
@@ -87,6 +88,7 @@ var reasons = []reason{
 	{reasonPlanObeyed, severityInfo, "Node", latchPlan, false, "the node could apply its plan again"},
 	{reasonPlanStale, severityWarning, "Node", latchPace, false, "the connected node has not obeyed its newest plan for 10 seconds"},
 	{reasonPlanCurrent, severityInfo, "Node", latchPace, false, "such a node obeys its newest plan"},
+	{reasonReportRefused, severityWarning, "Node", "", false, "the node sends reports that are larger than one of its role may have; they are left out"},
 	{reasonLeaderChanged, severityInfo, "Manager", "", false, "the manager leads from now on"},
 	{reasonMemberJoined, severityInfo, "Manager", "", false, "the manager became a member"},
 	{reasonMemberLeft, severityWarning, "Manager", "", false, "the manager was removed"},

@@ -90,8 +90,11 @@ func (m *Manager) relayTo(l leaderKey) error {
 
 // told does what the leader says.
 func (m *Manager) told(down *apiv1.RelayDown) {
+	if c := down.GetStored(); c != nil {
+		m.hearStored(c)
+	}
 	if p := down.GetHosts(); p != nil {
-		m.hosts.hear(p, m.view.planRevision())
+		m.hosts.hear(p)
 	}
 	if s := m.sessions.here(down.GetNode()); s != nil && down.GetUpdate() != nil {
 		s.ask(down.GetUpdate())

@@ -188,12 +188,35 @@ func TestMembersCatchUpWithNodes(t *testing.T) {
 	leader.apply(network(), hostNode(1), hostNode(2), muxNode(1), web(1))
 	slow := ms.follower()
 	thaw := gates[slow.name].freeze()
+	// What its store does not bring is missing before what the leader tells of.
+	if _, err := leader.store.Txn(t.Context(), store.Txn{Ops: []store.Op{store.Put("/shunt/other", nil)}}); err != nil {
+		t.Fatal(err)
+	}
 	newest := leader.apply(web(1, 2)).Revision
 	s := slow.rawHello(&apiv1.Hello{Name: "mux1", Role: "mux", HaveRevision: newest, Epoch: 1})
 	thaw()
 	if up := receive(t, s); up.Revision < newest {
 		t.Errorf("revision %d for a node that has %d", up.Revision, newest)
 	}
+}
+
+// TestFollowersKnowWhatIsStored: the nodes of a member whose store stands still hear of what a majority has stored.
+func TestFollowersKnowWhatIsStored(t *testing.T) {
+	gates := map[string]*gated{}
+	ms := newMembers(t, 2, wrapGated(gates))
+	leader := ms.leader(1)
+	slow := ms.follower()
+	mux := slow.raw("mux1", "mux")
+	heard := func(revision int64) {
+		t.Helper()
+		for up := receive(t, mux); up.Revision < revision; up = receive(t, mux) {
+		}
+	}
+	heard(leader.apply(network(), hostNode(1), hostNode(2), muxNode(1), web(1)).Revision)
+	leader.status("mux1", func(st *apiv1.NodeStatus) bool { return st.Connected }) // the follower relays
+	defer gates[slow.name].freeze()()
+	heard(leader.apply(web(1, 2)).Revision)
+	heard(leader.apply(web(2)).Revision)
 }
 
 // TestNodeAsksForTheWholePlan: what a manager sends after a plan that the node refused is a change of that plan. The node

@@ -47,11 +47,34 @@ func (m *Manager) Handler() http.Handler {
 	}
 	mux := http.NewServeMux()
 	mux.Handle(shuntv1connect.NewManagerHandler(api{m}, opts...))
-	mux.Handle(shuntv1connect.NewNodeProtocolHandler(nodeAPI{m}, opts...))
+	path, nodes := m.nodeHandler(opts)
+	mux.Handle(path, nodes)
 	mux.Handle(shuntv1connect.NewMemberProtocolHandler(memberAPI{m}, opts...))
 	g := gate{door: d, errors: connect.NewErrorWriter(opts...)}
 	g.next = m.newForwarder(mux, g.refuse)
 	return g
+}
+
+// nodeHandler serves the NodeProtocol service, and takes from each role what one of it may have to say.
+func (m *Manager) nodeHandler(opts []connect.HandlerOption) (path string, h http.Handler) {
+	byRole := map[string]http.Handler{}
+	for _, role := range nodes {
+		limit := connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
+			if spec.Procedure == shuntv1connect.NodeProtocolSyncProcedure {
+				return []connect.HandlerOption{connect.WithReadMaxBytes(maxReport(role))}
+			}
+			return nil
+		})
+		_, byRole[role] = shuntv1connect.NewNodeProtocolHandler(nodeAPI{m}, append(slices.Clone(opts), limit)...)
+	}
+	path, others := shuntv1connect.NewNodeProtocolHandler(nodeAPI{m}, opts...)
+	return path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h := byRole[identityOf(r.Context()).role]; h != nil {
+			h.ServeHTTP(w, r)
+			return
+		}
+		others.ServeHTTP(w, r)
+	})
 }
 
 // Serve answers on the listener until ctx ends or the member does. It returns nil at the end of ctx, and else why the

@@ -91,7 +91,7 @@ func newSession(ctx context.Context, id identity) *session {
 		owed: map[string]int64{}, wake: make(chan struct{}, 1), sent: map[string]*apiv1.PlanItem{}, acked: -1,
 	}
 	if s.role == lb.RoleMux {
-		s.folds = []fold{{wide: true, hosts: true}}
+		s.folds = []fold{{wide: true}}
 	}
 	s.writing.response = responseOf(ctx)
 	s.ctx, s.end = context.WithCancelCause(ctx)
@@ -99,9 +99,9 @@ func newSession(ctx context.Context, id identity) *session {
 	return s
 }
 
-// tell notes items that the node may have to hear of, at a revision; all means every item. hosts tells that hosts may have
-// to hear of it before. It is called while the view is locked.
-func (s *session) tell(keys []string, all bool, revision int64, hosts bool) {
+// tell notes items that the node may have to hear of, at a revision; all means every item. hosts is the revision when hosts have
+// to hear of it before, else 0. It is called while the view is locked.
+func (s *session) tell(keys []string, all bool, revision, hosts int64) {
 	s.mu.Lock()
 	s.all, s.moved = s.all || all, true
 	for _, key := range keys {

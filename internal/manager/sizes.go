@@ -8,12 +8,13 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
 // Limits of what a request may have. What is read takes 50 times as much at worst: an object with nothing in it has two bytes.
 const (
-	// maxRequestBytes: a report of 20,000 endpoints with 10 members each at 100 bytes is 20 MB.
+	// maxRequestBytes: an apply of 20,000 services of 1,000 bytes, or 3,000 of JSON, is 60 MB.
 	maxRequestBytes = 64 << 20
 	// maxTenantBytes: a Policy with 100,000 prefixes has 2 MB, or 5 MB of JSON.
 	maxTenantBytes = 8 << 20
@@ -25,17 +26,37 @@ const (
 	tenantWrites = 2
 )
 
-// sized are the procedures whose requests may be large.
-var sized = map[string]bool{
-	shuntv1connect.ManagerApplyProcedure:        true,
-	shuntv1connect.ManagerDeleteProcedure:       true,
-	shuntv1connect.NodeProtocolSyncProcedure:    true,
-	shuntv1connect.MemberProtocolRelayProcedure: true,
+// Limits of one report of a node: what a node of the largest size has to say.
+const (
+	// maxMuxReport: its status has each member of its tables, 524,288 by default (--max-members), at 110 bytes at most
+	// but for long names: 58 MB. One with larger tables that are full goes on, and its status is left out.
+	maxMuxReport = 64 << 20
+	// maxHostReport: its verdicts are of each of 65,536 bindings (LIMIT_BINDINGS), at most 72 bytes each: 5 MB; its status has reasons and
+	// tables alone, a few KiB.
+	maxHostReport = 8 << 20
+	// maxRelayBytes: a report that was taken in, the node's hello, and who says it.
+	maxRelayBytes = maxMuxReport + 64<<10
+)
+
+// maxReport bounds a report by the role in the node's certificate.
+func maxReport(role string) int {
+	if role == string(lb.RoleMux) {
+		return maxMuxReport
+	}
+	return maxHostReport
 }
 
-// maxBytes bounds a message of the procedure, as it is sent and as it is when it was decompressed.
+// sized are the procedures whose requests may be large.
+var sized = map[string]bool{
+	shuntv1connect.ManagerApplyProcedure:  true,
+	shuntv1connect.ManagerDeleteProcedure: true,
+}
+
+// maxBytes bounds a message of the procedure, as it is sent and as it is when it was decompressed. Those of Sync are bounded by role.
 func maxBytes(procedure string) int {
 	switch {
+	case procedure == shuntv1connect.MemberProtocolRelayProcedure:
+		return maxRelayBytes
 	case tokenInBody(procedure):
 		return maxJoinBytes
 	case sized[procedure]:
@@ -47,9 +68,27 @@ func maxBytes(procedure string) int {
 // encodings are the headers that say how a body is compressed, by protocol.
 var encodings = []string{"Content-Encoding", "Connect-Content-Encoding", "Grpc-Encoding"}
 
-// narrow bounds what a tenant's calls make the manager hold: a tenant must not be able to end the manager for all. done is called
-// when the call was served.
+// narrow bounds what a call makes the manager hold. done is called when the call was served.
 func (d *door) narrow(w http.ResponseWriter, r *http.Request, id identity) (done func(), err *connect.Error) {
+	leave := func() {}
+	if streamed[r.URL.Path] {
+		if leave, err = d.streams.enter(id); err != nil {
+			return nil, err
+		}
+	}
+	mine, err := d.narrowTenant(w, r, id)
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	return func() {
+		mine()
+		leave()
+	}, nil
+}
+
+// narrowTenant bounds what a tenant's calls make the manager hold: a tenant must not be able to end the manager for all.
+func (d *door) narrowTenant(w http.ResponseWriter, r *http.Request, id identity) (done func(), err *connect.Error) {
 	if id.role != pki.RoleTenant {
 		return func() {}, nil
 	}

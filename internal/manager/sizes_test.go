@@ -3,8 +3,10 @@ package manager_test
 import (
 	"bytes"
 	"compress/gzip"
+	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +14,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/store"
 )
@@ -114,7 +117,11 @@ func TestTenantsWaitForThemselves(t *testing.T) {
 	for i := range slow {
 		slow[i] = newSlowBody()
 		start(slow[i])
-		<-slow[i].asked
+		select {
+		case <-slow[i].asked:
+		case status := <-ended:
+			t.Fatalf("a change ended with status %d before its body did", status)
+		}
 	}
 	third := newSlowBody()
 	close(third.rest)
@@ -124,7 +131,7 @@ func TestTenantsWaitForThemselves(t *testing.T) {
 	}
 	select {
 	case status := <-ended:
-		t.Errorf("a change ended with status %d before there was a place for it", status)
+		t.Fatalf("a change ended with status %d before there was a place for it", status)
 	default:
 	}
 	for _, b := range slow {
@@ -137,25 +144,36 @@ func TestTenantsWaitForThemselves(t *testing.T) {
 	}
 }
 
-// slowBody is an empty JSON object whose end comes when rest is closed; asked is closed when the beginning was taken.
+// slowBody is an empty JSON object whose end comes when rest is closed. asked is closed when the manager has read of it: so much
+// goes before the end that none of it fits into the windows of HTTP/2 (1 MiB each).
 type slowBody struct {
 	asked, rest chan struct{}
 	sent        int
 }
 
+// slowBytes of the body come before its end.
+const slowBytes = 4 << 20
+
 func newSlowBody() *slowBody { return &slowBody{asked: make(chan struct{}), rest: make(chan struct{})} }
 
 func (b *slowBody) Read(p []byte) (int, error) {
-	b.sent++
-	switch b.sent {
-	case 1:
-		return copy(p, "{"), nil
-	case 2:
-		close(b.asked)
-		<-b.rest
-		return copy(p, "}"), nil
+	if left := slowBytes - b.sent; left > 0 {
+		n := min(left, len(p))
+		for i := range p[:n] {
+			p[i] = ' '
+		}
+		if b.sent == 0 {
+			p[0] = '{'
+		}
+		b.sent += n
+		return n, nil
 	}
-	return 0, io.EOF
+	if b.sent++; b.sent > slowBytes+1 {
+		return 0, io.EOF
+	}
+	close(b.asked)
+	<-b.rest
+	return copy(p, "}"), nil
 }
 
 // TestTenantsCallsAreCounted: a tenant that opens streams without end is stopped, and nobody else; what ends makes room.
@@ -163,7 +181,11 @@ func TestTenantsCallsAreCounted(t *testing.T) {
 	const most = 1000
 	r := newRig(t, store.NewMemory())
 	r.apply(network(), &lb.Tenant{Name: "shop"}, &lb.Tenant{Name: "bank"})
-	shop, bank := r.bearer(r.access("s", "tenant", "shop", 0).Token), r.bearer(r.access("b", "tenant", "bank", 0).Token)
+	var shop []shuntv1connect.ManagerClient // one caller may have a fifth of them
+	for i := range 5 {
+		shop = append(shop, r.bearer(r.access(fmt.Sprint("s", i), "tenant", "shop", 0).Token))
+	}
+	bank := r.bearer(r.access("b", "tenant", "bank", 0).Token)
 	open := func(c shuntv1connect.ManagerClient) (*connect.ServerStreamForClient[apiv1.WatchResponse], error) {
 		s, err := c.Watch(t.Context(), connect.NewRequest(&apiv1.WatchRequest{Kind: "Network"}))
 		if err == nil && !s.Receive() {
@@ -172,14 +194,14 @@ func TestTenantsCallsAreCounted(t *testing.T) {
 		return s, err
 	}
 	var streams []*connect.ServerStreamForClient[apiv1.WatchResponse]
-	for range most - 1 { // the HTTP/2 connection takes so many streams; the last one is for the question below
-		s, err := open(shop)
+	for i := range most - 1 { // the last one is for the question below
+		s, err := open(shop[i%len(shop)])
 		if err != nil {
 			t.Fatal(err)
 		}
 		streams = append(streams, s)
 	}
-	other := r.bearer(r.access("s2", "tenant", "shop", 0).Token) // another token and connection of the same tenant
+	other := r.bearer(r.access("other", "tenant", "shop", 0).Token) // another token and connection of the same tenant
 	last, err := open(other)
 	if err != nil {
 		t.Fatal(err)
@@ -203,5 +225,91 @@ func TestTenantsCallsAreCounted(t *testing.T) {
 	}
 	for _, s := range streams {
 		s.Close()
+	}
+}
+
+// TestStreamsOfACallerAreCounted: who opens them without end is refused, which is audited; others, nodes and whatever ends make
+// no difference to each other.
+func TestStreamsOfACallerAreCounted(t *testing.T) {
+	const most = 200
+	r := newRig(t, store.NewMemory())
+	r.apply(network(), muxNode(1))
+	wall, other := r.bearer(r.access("wall", "viewer", "", 0).Token), r.bearer(r.access("other", "viewer", "", 0).Token)
+	watch := func(c shuntv1connect.ManagerClient) (close func() error, err error) {
+		s, err := c.Watch(t.Context(), connect.NewRequest(&apiv1.WatchRequest{Kind: "Network"}))
+		if err == nil && !s.Receive() {
+			err = s.Err()
+		}
+		return s.Close, err
+	}
+	follow := func(c shuntv1connect.ManagerClient) (close func() error, err error) {
+		s, err := c.Events(t.Context(), connect.NewRequest(&apiv1.EventsRequest{Follow: true}))
+		if err == nil && !s.Receive() {
+			err = s.Err()
+		}
+		return s.Close, err
+	}
+	var ends []func() error
+	for i := range most {
+		open := watch
+		if i%2 == 1 {
+			open = follow
+		}
+		end, err := open(wall)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends = append(ends, end)
+	}
+	const refusal = "token wall: too many streams at once: must be at most 200"
+	for what, open := range map[string]func(shuntv1connect.ManagerClient) (func() error, error){"watch": watch, "events": follow} {
+		if _, err := open(wall); want(err, connect.CodeResourceExhausted, refusal) != nil {
+			t.Errorf("one %s more: %v", what, err)
+		}
+	}
+	for _, e := range r.refusals(2) {
+		if e.GetWho() != "token wall" || e.GetRefused() != refusal {
+			t.Errorf("the audit log has %v", e)
+		}
+	}
+	if _, err := watch(other); err != nil {
+		t.Errorf("another caller: %v", err)
+	}
+	if up := receive(t, r.raw("mux1", "mux")); !up.Snapshot {
+		t.Errorf("a node hears %v", up)
+	}
+	ends[0]()
+	for {
+		if _, err := watch(wall); err == nil {
+			break
+		} else if connect.CodeOf(err) != connect.CodeResourceExhausted {
+			t.Fatal(err)
+		}
+	}
+	for _, end := range ends {
+		end()
+	}
+}
+
+// TestReportThatIsTooLargeIsLeftOut: the stream goes on with what the node says next, and an event tells. A mux may say more than a host.
+func TestReportThatIsTooLargeIsLeftOut(t *testing.T) {
+	r := newRigAt(t, store.NewMemory(), clock.System{})
+	r.apply(network(), muxNode(1), hostNode(1))
+	large := &apiv1.NodeStatus{Members: []*apiv1.MemberStatus{{LastCheck: strings.Repeat("x", 9<<20)}}}
+	for name, want := range map[string]string{"mux1": "Node mux1 NodeConnected", "host1": "Node host1 NodeConnected, Node host1 ReportRefused"} {
+		s := r.raw(name, name[:len(name)-1])
+		receive(t, s)
+		for _, status := range []*apiv1.NodeStatus{large, large, {Error: "the last word"}} {
+			if err := s.Send(&apiv1.NodeReport{Status: status}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, before := happens(t, r.admin, &apiv1.EventsRequest{Kind: "Node", Name: name}, func(e *apiv1.Event) bool {
+			return e.GetReason() == "PlanRefused" && strings.Contains(e.GetMessage(), "the last word")
+		})
+		before = slices.DeleteFunc(before, func(e string) bool { return strings.HasSuffix(e, " Applied") || strings.HasSuffix(e, " PlanStale") })
+		if got := strings.Join(before, ", "); got != want {
+			t.Errorf("%s: %q happened before its last word, want %q", name, got, want)
+		}
 	}
 }

@@ -122,10 +122,18 @@ func (n nodeAPI) goodbye(s *session) {
 	}
 }
 
-// listen takes in reports until the stream ends.
+// listen takes in reports until the stream ends. One that is too large is left out, and told once: a node whose stream ended for it would
+// come back at once and say the same.
 func (n nodeAPI) listen(s *session, stream *connect.BidiStream[apiv1.NodeReport, apiv1.PlanUpdate]) {
-	for {
+	for told := false; ; {
 		report, err := stream.Receive()
+		if connect.CodeOf(err) == connect.CodeResourceExhausted {
+			if !told {
+				n.m.tooLarge(s, err)
+			}
+			told = true
+			continue
+		}
 		if err != nil {
 			if errors.Is(err, io.EOF) {
 				err = errors.New("the node closed its stream")
@@ -137,6 +145,12 @@ func (n nodeAPI) listen(s *session, stream *connect.BidiStream[apiv1.NodeReport,
 		n.m.hear(s, report)
 		n.m.outbox.hear(s, report)
 	}
+}
+
+// tooLarge notes that a node says more than one of its role may have to say.
+func (m *Manager) tooLarge(s *session, err error) {
+	m.o.Log.Error("a report of the node is too large and left out, and so is every further one", "node", s.name, "role", s.role, "limit_bytes", maxReport(string(s.role)), "error", err)
+	m.objectEvent(lb.KindNode, s.name, reasonReportRefused, "its report is larger than the %d bytes that a %s may send", maxReport(string(s.role)), s.role)
 }
 
 // speak sends updates until the stream ends. What hosts say of health waits for nothing.

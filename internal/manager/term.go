@@ -107,6 +107,23 @@ func (t *term) hold(ctx context.Context) error {
 	return nil
 }
 
+// refuse returns the refusal of a judge of the view, if it has one of the present state: what is refused is not committed, and the
+// view may be old, because this member waited for long, leads no more, or has not heard of its own last write. The term's writing is locked.
+func (t *term) refuse(ctx context.Context, judge func() error) error {
+	if judge() == nil {
+		return nil
+	}
+	if err := t.hold(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := t.bind(ctx)
+	defer cancel()
+	if err := t.m.catchUp(ctx); err != nil {
+		return t.fault(err)
+	}
+	return judge()
+}
+
 // commit writes in the term that ctx belongs to, or in the present one. Succeeded is false when a compare of the caller's
 // failed.
 func (m *Manager) commit(ctx context.Context, txn store.Txn) (store.TxnResult, error) {
@@ -130,6 +147,10 @@ func (t *term) commit(ctx context.Context, txn store.Txn) (store.TxnResult, erro
 		return res, unknownOutcome{t.fault(err)}
 	}
 	if res.Succeeded {
+		if err := t.m.view.foldStored(txn.Ops, res.Revision); err != nil {
+			t.m.o.Log.Error("cannot work with what was stored", "revision", res.Revision, "error", err) // nor can the watch, which ends this member
+		}
+		t.m.followers.tellStored(txn.Ops, res.Revision)
 		return res, nil
 	}
 	// Nothing was done, but nobody else is asked to: this process may have stood still for long, and what its caller wanted then is

@@ -110,8 +110,21 @@ func (w *world) step(rt *rapid.T) {
 	for _, op := range ops {
 		batch.Events = append(batch.Events, store.Event{KV: store.KV{Key: op.Key, Value: op.Value, ModRevision: w.rev}, Deleted: op.Delete})
 	}
+	puts := slices.ContainsFunc(ops, func(op store.Op) bool { return !op.Delete })
+	if puts && rapid.Bool().Draw(rt, "own") { // the watch brings it once more
+		if err := w.view.foldStored(ops, w.rev); err != nil {
+			rt.Fatal(err)
+		}
+		if w.view.rev != w.rev {
+			rt.Fatalf("the view is at revision %d after this member stored %d", w.view.rev, w.rev)
+		}
+	}
 	if err := w.view.fold(batch); err != nil {
 		rt.Fatal(err)
+	}
+	ahead := []store.Op{store.Put(keySerial, []byte("ahead"))}
+	if err := w.view.foldStored(ahead, w.rev+2); err != nil || w.view.rev != w.rev {
+		rt.Fatalf("the view is at revision %d (%v): it lacks %d", w.view.rev, err, w.rev+1)
 	}
 }
 

@@ -7,7 +7,6 @@ package mux
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -31,11 +30,13 @@ import (
 type Prober interface {
 	// Set replaces the targets. Results come through the callback the prober was made with.
 	Set([]probe.Target) error
+	// Change adds targets to those and removes others.
+	Change(start, stop []probe.Target) error
 }
 
 // Hops follows the way to destinations; *netdev.NextHops is the real one.
 type Hops interface {
-	// Want replaces the destinations. Answers come through Agent.HopsChanged.
+	// Want replaces the destinations, which are in order and never changed in place. Answers come through Agent.HopsChanged.
 	Want([]netip.Addr)
 }
 
@@ -78,6 +79,11 @@ type Agent struct {
 	rings    rings
 	sources  sourceLists
 	marks    *marks
+	// rules are what applies to the VIPs of the plan's services, outers where its members are tunnelled to.
+	rules  vipRules
+	outers outers
+	// unsure: the tables may not be as the plan says, and are to be given all of the next one.
+	unsure bool
 
 	// captures is the number of those that run.
 	captures atomic.Int32
@@ -87,20 +93,24 @@ type Agent struct {
 	// tending is held while the interface is looked after.
 	tending sync.Mutex
 
-	// probing is held while the prober is told its targets.
-	probing sync.Mutex
+	// probing is held while the prober is told its targets. probesFault is what it said to the last.
+	probing     sync.Mutex
+	probesFault error
 
 	// speaking is held while the speaker is made to follow.
 	speaking sync.Mutex
+	said     said
 
 	mu sync.Mutex
-	// told is the plan of the manager, plan the same with what lingers.
+	// told is the plan of the manager, plan the same with what lingers. Only who holds applying, too, changes them.
 	told, plan plan.Plan
 	linger     lingering
 	roster     *roster
 	drain      drain
 	peers      []bgp.Peer
 	hops       map[netip.Addr]netdev.NextHop
+	// hopsTold: the tables were given them.
+	hopsTold bool
 	// mtus are the path MTUs that the tables were given.
 	mtus map[netip.Addr]uint32
 	// inTables are the VIPs of the manager's plan that the data plane knows, as far as is known.
@@ -111,6 +121,9 @@ type Agent struct {
 	left bool
 	// comeback holds VIPs back until their members were asked again.
 	comeback comeback
+	// announced are the VIPs that may be announced and are in the tables, in order, unless routesMoved.
+	announced   []netip.Addr
+	routesMoved bool
 	// linkDown: the interface has no carrier; linkUp is when it came back.
 	linkDown bool
 	linkUp   time.Time
@@ -144,9 +157,11 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{
 		o: o, roster: newRoster(o.Tables.Alive, marks.read), marks: marks,
 		rings: rings{build: o.Ring, held: o.Tables.Rings, made: map[lb.EndpointKey]*madeRings{}}, sources: sourceLists{},
-		hops:         map[netip.Addr]netdev.NextHop{},
-		mtus:         map[netip.Addr]uint32{},
-		inTables:     map[netip.Addr]bool{},
+		hops:     map[netip.Addr]netdev.NextHop{},
+		mtus:     map[netip.Addr]uint32{},
+		inTables: map[netip.Addr]bool{},
+		rules:    vipRules{}, outers: newOuters(),
+		comeback:     comeback{offered: map[netip.Addr]bool{}, held: map[netip.Addr]time.Time{}},
 		captureStall: captureStall,
 		changed:      make(chan struct{}, 1), speak: make(chan struct{}, 1), sweep: make(chan struct{}, 1), lingers: make(chan struct{}, 1), obeys: make(chan struct{}),
 	}
@@ -184,72 +199,6 @@ func (a *Agent) Apply(ctx context.Context, p plan.Plan) error {
 	return a.obey(ctx, p)
 }
 
-// obey makes everything follow the manager's plan, and keeps what lingers; applying is held.
-func (a *Agent) obey(ctx context.Context, told plan.Plan) error {
-	first := a.adoptRoutes(ctx)
-	a.mu.Lock()
-	peersBefore := a.peers
-	a.mu.Unlock()
-	peers, peersErr := peersOf(told.Node.BGP, peersBefore, a.o.ReadFile)
-
-	a.mu.Lock()
-	before, known, groups, lingered := a.plan, a.inTables, a.roster.groups, a.linger
-	p := a.linger.extend(told, before, a.o.Clock.Now(), a.o.Linger)
-	lingers := len(a.linger.until) > 0
-	a.roster.apply(p.Endpoints, a.o.Clock.Now())
-	a.inTables = intersect(known, vips(told))
-	leaving := len(a.inTables) < len(known)
-	a.mu.Unlock()
-	if leaving {
-		a.withdrawFirst(ctx, told, peers)
-	}
-	a.o.Hops.Want(append(outers(p), outers(before)...))
-
-	err := a.applyTables(p)
-	if err != nil && lingers {
-		// There may be no room for what lingers beside what comes.
-		p = told
-		a.mu.Lock()
-		a.linger.until = nil
-		a.roster.apply(p.Endpoints, a.o.Clock.Now())
-		a.mu.Unlock()
-		err = a.applyTables(p)
-	}
-	if err != nil {
-		a.mu.Lock()
-		a.roster.takeBack(before.Endpoints, groups, a.o.Clock.Now())
-		// Probes may have been judged by the plan that is not obeyed.
-		a.setHealthLocked()
-		a.unmarkAllLocked()
-		a.inTables, a.linger = known, lingered
-		a.mu.Unlock()
-		poke(a.speak)
-		return err
-	}
-
-	a.mu.Lock()
-	if !a.ready {
-		close(a.obeys)
-	}
-	a.told, a.plan, a.peers, a.ready = told, p, peers, true
-	a.inTables = vips(told)
-	a.roster.prune()
-	a.drain.set(a.o.Clock.Now(), func(d *drain) { d.plan = p.Node.Drain })
-	if first && p.Node.Drain {
-		a.drain.since = time.Time{}
-	}
-	_, stateErr := a.announcementLocked().state()
-	a.mu.Unlock()
-	a.sources.prune(p)
-	a.o.Hops.Want(outers(p))
-	probesErr := a.setTargets()
-	poke(a.speak)
-	poke(a.changed)
-	poke(a.sweep)
-	poke(a.lingers)
-	return errors.Join(peersErr, stateErr, probesErr)
-}
-
 // adoptRoutes takes over, once, what a speaker that outlived the agent before announces: those VIPs are in the tables.
 func (a *Agent) adoptRoutes(ctx context.Context) (first bool) {
 	a.mu.Lock()
@@ -264,85 +213,11 @@ func (a *Agent) adoptRoutes(ctx context.Context) (first bool) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.comeback.offered = map[netip.Addr]bool{}
 	for _, r := range status.Routes {
-		a.inTables[r.Prefix.Addr()] = true
+		a.inTables[r.Prefix.Addr()], a.routesMoved = true, true
 		a.comeback.offered[r.Prefix.Addr()] = true
 	}
 	return true
-}
-
-// withdrawFirst takes back the routes of VIPs that the tables are about to forget. A speaker that does not answer must
-// not stop the plan.
-func (a *Agent) withdrawFirst(ctx context.Context, p plan.Plan, peers []bgp.Peer) {
-	a.speaking.Lock()
-	defer a.speaking.Unlock()
-	a.mu.Lock()
-	next := a.announcementLocked()
-	if !a.ready {
-		next.node, next.peers = p.Node, peers
-		next.served = a.roster.served(p.Endpoints, a.reachableLocked)
-	}
-	a.mu.Unlock()
-	want, _ := next.state()
-	if err := a.o.Speaker.Set(ctx, want); err != nil {
-		a.o.Log.Warn("withdraw before the tables change", "error", err)
-	}
-}
-
-// applyTables makes the tables follow a plan under the present health and path MTUs.
-func (a *Agent) applyTables(p plan.Plan) error {
-	// Rings depend on the plan alone, and 20,000 take seconds: results of probes must not wait for them.
-	a.rings.prepare(p.Endpoints)
-	a.mu.Lock()
-	mtus := make(map[netip.Addr]uint32, len(a.hops))
-	for _, outer := range outers(p) {
-		mtus[outer] = pathMTU(p.MTU, a.hops[outer])
-	}
-	want := wantedTables(p, present{
-		rings: &a.rings, sources: a.sources, bit: a.roster.bit, decision: a.roster.decision,
-		mtu: func(outer netip.Addr) uint32 { return mtus[outer] },
-	})
-	a.markAllLocked()
-	a.mu.Unlock()
-	err := a.o.Tables.Apply(want)
-	a.rings.obeyed(p.Endpoints, err == nil)
-	if err != nil {
-		return fmt.Errorf("apply tables: %w", err)
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.mtus = mtus
-	// Tables that outlived an agent keep their bits, and health may have changed since `want` was made.
-	a.setHealthLocked()
-	a.unmarkAllLocked()
-	return a.setHopsLocked(p)
-}
-
-// setHealthLocked gives the tables the health of all members, and what was decided of it.
-func (a *Agent) setHealthLocked() {
-	var bits []dataplane.MemberAlive
-	backups := make(map[lb.EndpointKey]bool, len(a.roster.groups))
-	for key, g := range a.roster.groups {
-		bits = append(bits, a.roster.bits(g)...)
-		backups[key] = g.decision.Backup
-	}
-	a.o.Tables.SetAlive(bits)
-	a.o.Tables.SetBackup(backups)
-}
-
-// setHopsLocked gives the tables the ways to a plan's destinations. A map from before these destinations were asked
-// for is held back: it would take away the ways that the tables of an agent before this one have.
-func (a *Agent) setHopsLocked(p plan.Plan) error {
-	for _, outer := range outers(p) {
-		if _, answered := a.hops[outer]; !answered {
-			return nil
-		}
-	}
-	if err := a.o.Tables.SetNextHops(nextHops(a.hops)); err != nil {
-		return fmt.Errorf("set next hops: %w", err)
-	}
-	return nil
 }
 
 // Probed takes a probe's result.
@@ -368,66 +243,4 @@ func (a *Agent) Probed(result probe.Result) {
 	}
 	poke(a.speak)
 	poke(a.changed)
-}
-
-// HopsChanged takes the full map of ways to the wanted destinations.
-func (a *Agent) HopsChanged(hops map[netip.Addr]netdev.NextHop) {
-	a.mu.Lock()
-	a.hops = hops
-	var err error
-	if a.ready {
-		err = a.setHopsLocked(a.plan)
-	}
-	stale := false
-	for outer, mtu := range a.mtus {
-		stale = stale || pathMTU(a.plan.MTU, hops[outer]) != mtu
-	}
-	a.mu.Unlock()
-	poke(a.speak)
-	if err != nil {
-		a.o.Log.Error("follow next hops", "error", err)
-	}
-	if stale {
-		a.reapply()
-	}
-}
-
-// reapply makes the tables follow the present plan under new path MTUs.
-func (a *Agent) reapply() {
-	a.applying.Lock()
-	defer a.applying.Unlock()
-	a.mu.Lock()
-	p := a.plan
-	a.mu.Unlock()
-	if err := a.applyTables(p); err != nil {
-		a.o.Log.Error("follow path MTUs", "error", err)
-	}
-}
-
-// reachableLocked says whether the kernel has a way to a tunnel destination, as far as it was asked: without one the
-// program drops what it should send there.
-func (a *Agent) reachableLocked(outer netip.Addr) bool {
-	hop, answered := a.hops[outer]
-	return !answered || hop.Ifindex != 0
-}
-
-// announcementLocked is what routers should hear under the present plan.
-func (a *Agent) announcementLocked() announcement {
-	served := a.roster.served(a.plan.Endpoints, a.reachableLocked)
-	return announcement{
-		node: a.plan.Node, fallback: a.o.Addresses, peers: a.peers,
-		served:   a.comeback.filter(a.o.Clock.Now(), served, a.roster.unsettled(a.plan.Endpoints)),
-		inTables: a.inTables,
-		phase:    a.drain.phase(a.o.Clock.Now(), a.o.DrainWait),
-	}
-}
-
-func intersect(a, b map[netip.Addr]bool) map[netip.Addr]bool {
-	out := map[netip.Addr]bool{}
-	for k := range a {
-		if b[k] {
-			out[k] = true
-		}
-	}
-	return out
 }

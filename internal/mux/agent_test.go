@@ -219,6 +219,7 @@ func TestOnlyChangedRingsAreBuilt(t *testing.T) {
 	p := planOf([]string{"203.0.113.10", "203.0.113.11"}, "10.20.1.11")
 	w.apply(p)
 	w.apply(p)
+	p.Endpoints = slices.Clone(p.Endpoints) // what was applied is never changed in place
 	p.Endpoints[1].Generation, p.Endpoints[1].RingCode = 2, 7
 	w.apply(p)
 	if want := []string{"64 of 1", "64 of 1", "128 of 1"}; !slices.Equal(w.built, want) {

@@ -1,14 +1,17 @@
 package mux
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/shuntlb/shunt/internal/bgp"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
 )
 
 // announcement is everything that decides what routers are told.
@@ -17,9 +20,9 @@ type announcement struct {
 	// fallback are addresses of the interface, for a family the Node object has none of.
 	fallback []netip.Addr
 	peers    []bgp.Peer
-	// served VIPs have a member to send to; inTables are those the data plane knows. Only a VIP of both is announced.
-	served, inTables map[netip.Addr]bool
-	phase            phase
+	// vips are those that the data plane knows and that have a member to send to, in order.
+	vips  []netip.Addr
+	phase phase
 }
 
 // state is the wanted state of the speaker. VIPs of a family without an own address cannot be announced and are named
@@ -35,12 +38,14 @@ func (a announcement) state() (bgp.State, error) {
 	if a.phase == gone {
 		return out, nil
 	}
+	hops := [...]netip.Addr{a.address(false), a.address(true)}
+	out.Routes = make([]bgp.Route, 0, len(a.vips))
 	var errs []error
-	for vip := range a.served {
-		if !a.inTables[vip] {
-			continue
+	for _, vip := range a.vips {
+		hop := hops[0]
+		if vip.Is4() {
+			hop = hops[1]
 		}
-		hop := a.address(vip.Is4())
 		if !hop.IsValid() {
 			errs = append(errs, fmt.Errorf("announce %v: the node has no address of its family", vip))
 			continue
@@ -49,9 +54,13 @@ func (a announcement) state() (bgp.State, error) {
 			Prefix: netip.PrefixFrom(vip, vip.BitLen()), NextHop: hop, Graceful: a.phase == leaving,
 		})
 	}
-	slices.SortFunc(out.Routes, func(x, y bgp.Route) int { return x.Prefix.Compare(y.Prefix) })
 	slices.SortFunc(errs, func(x, y error) int { return strings.Compare(x.Error(), y.Error()) })
 	return out, errors.Join(errs...)
+}
+
+// whole tells that no VIP lacks what it needs to be announced, so that state has no error.
+func (a announcement) whole() bool {
+	return a.node.BGP == nil || a.routerID().IsValid() && a.address(true).IsValid() && a.address(false).IsValid()
 }
 
 func (a announcement) routerID() netip.Addr {
@@ -113,4 +122,74 @@ func readPassword(file string, read func(file string) ([]byte, error)) (string, 
 		return "", fmt.Errorf("passwordFile: %s: its first line is empty", file)
 	}
 	return line, nil
+}
+
+// withdrawFirst takes back the routes of VIPs that the tables are about to forget. A speaker that does not answer must
+// not stop the plan.
+func (a *Agent) withdrawFirst(ctx context.Context, p plan.Plan, peers []bgp.Peer) {
+	a.speaking.Lock()
+	defer a.speaking.Unlock()
+	a.mu.Lock()
+	var next announcement
+	if a.ready {
+		next = a.announcementLocked()
+	} else {
+		next = announcement{
+			node: p.Node, fallback: a.o.Addresses, peers: peers, vips: a.servedLocked(),
+			phase: a.drain.phase(a.o.Clock.Now(), a.o.DrainWait),
+		}
+	}
+	a.mu.Unlock()
+	want, _ := next.state()
+	a.said = said{}
+	if err := a.o.Speaker.Set(ctx, want); err != nil {
+		a.o.Log.Warn("withdraw before the tables change", "error", err)
+	}
+}
+
+// reachableLocked says whether a tunnel destination can be reached.
+func (a *Agent) reachableLocked(outer netip.Addr) bool {
+	hop, asked := a.hops[outer]
+	return reaches(hop, asked)
+}
+
+// announcementLocked is what routers should hear under the present plan.
+func (a *Agent) announcementLocked() announcement {
+	a.judgeLocked()
+	if a.routesMoved {
+		a.announced, a.routesMoved = make([]netip.Addr, 0, len(a.comeback.offered)), false
+		for vip := range a.comeback.offered {
+			if a.inTables[vip] {
+				a.announced = append(a.announced, vip)
+			}
+		}
+		slices.SortFunc(a.announced, netip.Addr.Compare)
+	}
+	return announcement{
+		node: a.plan.Node, fallback: a.o.Addresses, peers: a.peers, vips: a.announced,
+		phase: a.drain.phase(a.o.Clock.Now(), a.o.DrainWait),
+	}
+}
+
+// judgeLocked decides which VIPs may be announced, of those that something happened to or that wait.
+func (a *Agent) judgeLocked() {
+	now := a.o.Clock.Now()
+	judge := func(vip netip.Addr, v vipHealth) {
+		a.routesMoved = a.comeback.judge(now, vip, v) || a.routesMoved
+	}
+	a.roster.look(a.reachableLocked, judge)
+	for vip := range a.comeback.held {
+		judge(vip, a.roster.vips.get(vip))
+	}
+}
+
+// servedLocked are, before a plan was obeyed, the VIPs in the tables that can be served under the one that is being applied.
+func (a *Agent) servedLocked() []netip.Addr {
+	served := map[netip.Addr]bool{}
+	for key, g := range a.roster.groups {
+		if a.inTables[key.VIP] && !served[key.VIP] && a.roster.serves(g, a.reachableLocked) {
+			served[key.VIP] = true
+		}
+	}
+	return slices.SortedFunc(maps.Keys(served), netip.Addr.Compare)
 }

@@ -12,25 +12,29 @@ const comebackWait = 5 * time.Second
 // every member that was alive before has been asked again: a mux that announced it with the first member that answers would
 // send flows of the others, which other muxes carry, to the wrong server. It has no lock and no clock.
 type comeback struct {
-	// offered VIPs were let through last time; held ones wait since then.
+	// offered VIPs may be announced; held ones wait since then.
 	offered map[netip.Addr]bool
 	held    map[netip.Addr]time.Time
 }
 
-// filter lets through what may be announced of the served VIPs.
-func (c *comeback) filter(now time.Time, served, unsettled map[netip.Addr]bool) map[netip.Addr]bool {
-	out, held := make(map[netip.Addr]bool, len(served)), map[netip.Addr]time.Time{}
-	for vip := range served {
-		since, waits := c.held[vip]
-		if !waits {
-			since = now
-		}
-		if c.offered[vip] || !unsettled[vip] || now.Sub(since) >= comebackWait {
-			out[vip] = true
-			continue
-		}
-		held[vip] = since
+// judge decides whether a VIP may be announced, and tells whether that is news.
+func (c *comeback) judge(now time.Time, vip netip.Addr, v vipHealth) (news bool) {
+	was := c.offered[vip]
+	since, waits := c.held[vip]
+	if !waits {
+		since = now
 	}
-	c.offered, c.held = out, held
-	return out
+	switch {
+	case !v.served:
+		delete(c.held, vip)
+		delete(c.offered, vip)
+		return was
+	case was || !v.unsettled || now.Sub(since) >= comebackWait:
+		delete(c.held, vip)
+		c.offered[vip] = true
+		return !was
+	case !waits:
+		c.held[vip] = since
+	}
+	return false
 }

@@ -182,3 +182,21 @@ func TestTendTells(t *testing.T) {
 	cancel()
 	<-done
 }
+
+// TestAnnouncedBeforeSaysNothingOfLater: a VIP that an agent before this one announced, and that this one's first plan does not have,
+// waits for all of its members when it comes back.
+func TestAnnouncedBeforeSaysNothingOfLater(t *testing.T) {
+	w := newWorld(t)
+	both := planOf([]string{"203.0.113.10", "203.0.113.11"}, "10.20.1.11")
+	both.Endpoints[1].Members = planOf([]string{"203.0.113.11"}, "10.20.1.11", "10.20.2.11").Endpoints[0].Members
+	w.apply(both)
+	w.probe("10.20.1.11", true, "connected")
+	w.probe("10.20.2.11", true, "connected")
+	w.restart()
+	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11"))
+	w.take()
+	w.apply(both)
+	w.expect("one of its members serves the other VIP, one was not asked", "tables [203.0.113.10 203.0.113.11]")
+	w.probe("10.20.2.11", true, "connected")
+	w.expect("all are known", "alive 203.0.113.11/2 true", "routes [203.0.113.10 203.0.113.11]")
+}

@@ -39,20 +39,25 @@ func (a *Agent) markLocked(key lb.EndpointKey, d health.Decision) {
 	}
 }
 
-// markAllLocked remembers the decisions of the plan's endpoints that fail open.
-func (a *Agent) markAllLocked() {
-	for key, g := range a.roster.groups {
-		if g.decision.FailOpen {
-			a.markLocked(key, g.decision)
+// markOpenLocked remembers the decisions of endpoints that fail open, before the tables do.
+func (a *Agent) markOpenLocked(keys []lb.EndpointKey) {
+	for _, key := range keys {
+		if d := a.roster.decision(key); d.FailOpen {
+			a.markLocked(key, d)
 		}
 	}
 }
 
-// unmarkAllLocked remembers all decisions of the plan's endpoints and no others, once the tables follow them.
-func (a *Agent) unmarkAllLocked() {
-	for key, g := range a.roster.groups {
-		a.markLocked(key, g.decision)
+// markFollowedLocked remembers the decisions of endpoints once the tables follow them, and none of those that are not in the
+// plan.
+func (a *Agent) markFollowedLocked(keys []lb.EndpointKey) {
+	for _, key := range keys {
+		a.markLocked(key, a.roster.decision(key))
 	}
+}
+
+// unmarkOthersLocked forgets what is marked of endpoints that are not in the plan.
+func (a *Agent) unmarkOthersLocked() {
 	if err := a.marks.prune(a.roster.groups); err != nil {
 		a.o.Log.Error("health of all", "error", err)
 	}

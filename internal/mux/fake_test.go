@@ -52,6 +52,8 @@ type tables struct {
 	fail    error
 	// room is how many endpoints fit; 0: any number.
 	room int
+	// changes counts calls of Change.
+	changes int
 	// during runs in the middle of Apply.
 	during func()
 }
@@ -88,6 +90,17 @@ func (f *tables) Apply(s dataplane.MuxState) error {
 	}
 	f.journal.add("tables %v", vips)
 	return nil
+}
+
+// Change is Apply of the whole state after it.
+func (f *tables) Change(c dataplane.MuxChange) error {
+	f.mu.Lock()
+	next := f.state.Changed(c)
+	f.changes++
+	f.mu.Unlock()
+	slices.SortStableFunc(next.Endpoints, func(a, b dataplane.MuxEndpoint) int { return plan.CompareKeys(a.Key, b.Key) })
+	slices.SortStableFunc(next.VIPs, func(a, b dataplane.MuxVIP) int { return a.VIP.Compare(b.VIP) })
+	return f.Apply(next)
 }
 
 func (f *tables) SetAlive(list []dataplane.MemberAlive) {
@@ -159,6 +172,12 @@ func (s *speaker) Set(ctx context.Context, want bgp.State) error {
 type prober struct{ targets []probe.Target }
 
 func (p *prober) Set(t []probe.Target) error { p.targets = t; return nil }
+
+func (p *prober) Change(start, stop []probe.Target) error {
+	p.targets = slices.DeleteFunc(p.targets, func(t probe.Target) bool { return slices.Contains(stop, t) })
+	p.targets = append(p.targets, start...)
+	return nil
+}
 
 type hops struct{ want []netip.Addr }
 

@@ -57,7 +57,7 @@ type heard struct {
 }
 
 // follow makes a member of the plan one that is checked as its endpoint says.
-func (r *roster) follow(m *member, e plan.Endpoint, now time.Time) {
+func (r *roster) follow(m *member, e *plan.Endpoint, now time.Time) {
 	from, said := e.Check.From, r.heard.said[e.Key][m.ID]
 	switch {
 	case from != lb.FromHost:
@@ -269,14 +269,4 @@ func (a *Agent) StandIn() {
 	if err := a.setTargets(); err != nil {
 		a.o.Log.Error("check members", "error", err)
 	}
-}
-
-// setTargets tells the prober what to probe.
-func (a *Agent) setTargets() error {
-	a.probing.Lock()
-	defer a.probing.Unlock()
-	a.mu.Lock()
-	targets := a.roster.targets()
-	a.mu.Unlock()
-	return a.o.Prober.Set(targets)
 }

@@ -1,6 +1,7 @@
 package mux
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -71,6 +72,7 @@ func TestVerdictsBeforeThePlan(t *testing.T) {
 	third := p.Endpoints[0].Members[1]
 	third.ID, third.DIP = 3, third.DIP.Next()
 	third.Outer = third.DIP
+	p.Endpoints = slices.Clone(p.Endpoints)
 	p.Endpoints[0].Members = append(p.Endpoints[0].Members[:2:2], third)
 	w.apply(p)
 	if alive, known := w.tables.Alive(p.Endpoints[0].Key, 3); !alive || !known {

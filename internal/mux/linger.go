@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -19,32 +20,48 @@ type lingering struct {
 }
 
 // extend returns the plan with what it says no more of VIPs that linger, which is as the plan before had it, and that one may
-// have been extended.
-func (l *lingering) extend(told, before plan.Plan, now time.Time, linger time.Duration) plan.Plan {
-	wanted, until := vips(told), map[netip.Addr]time.Time{}
-	for vip := range vips(before) {
+// have been extended; and the changes from that one on, which are those to the plan as told without what lingers.
+func (l *lingering) extend(told, before plan.Plan, changes []plan.EndpointChange, now time.Time, linger time.Duration) (plan.Plan, []plan.EndpointChange) {
+	until := map[netip.Addr]time.Time{}
+	for _, c := range changes {
+		if c.After != nil || len(plan.OfVIP(told.Endpoints, c.Before.Key)) > 0 {
+			continue
+		}
+		vip := c.Before.Key.VIP
 		end, lingers := l.until[vip]
 		if !lingers {
 			end = now.Add(linger)
 		}
-		if !wanted[vip] && now.Before(end) {
+		if now.Before(end) {
 			until[vip] = end
 		}
 	}
 	l.until = until
 	if len(until) == 0 {
-		return told
+		return told, changes
 	}
-	p := told
-	p.Endpoints, p.Services, p.Sources = slices.Clone(told.Endpoints), slices.Clone(told.Services), slices.Clone(told.Sources)
-	for _, e := range before.Endpoints {
-		if l.has(e.Key.VIP) {
-			p.Endpoints = append(p.Endpoints, e)
+	var stay []plan.Endpoint
+	changes = slices.DeleteFunc(slices.Clone(changes), func(c plan.EndpointChange) bool {
+		lingers := l.has(c.Key().VIP)
+		if lingers {
+			stay = append(stay, *c.Before)
 		}
-	}
-	slices.SortFunc(p.Endpoints, func(a, b plan.Endpoint) int { return plan.CompareKeys(a.Key, b.Key) })
+		return lingers
+	})
+	p := told
+	p.Endpoints, p.Services, p.Sources = merged(told.Endpoints, stay), slices.Clone(told.Services), slices.Clone(told.Sources)
 	l.share(&p, before)
-	return p
+	return p, changes
+}
+
+// merged joins two ordered lists of endpoints.
+func merged(a, b []plan.Endpoint) []plan.Endpoint {
+	out := make([]plan.Endpoint, 0, len(a)+len(b))
+	for _, e := range b {
+		at, _ := slices.BinarySearchFunc(a, e.Key, func(e plan.Endpoint, key lb.EndpointKey) int { return plan.CompareKeys(e.Key, key) })
+		out, a = append(append(out, a[:at]...), e), a[at:]
+	}
+	return append(out, a...)
 }
 
 // share adds what services of the plan before say of lingering VIPs that no service of this one has, and the lists that they

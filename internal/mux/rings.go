@@ -87,25 +87,16 @@ func (r *rings) wholesOf(e plan.Endpoint, have *madeRings) (main, backup []uint1
 	return main, backup
 }
 
-// obeyed is told whether the tables obey the endpoints that were prepared last. When they do not, nobody knows which of the
-// rings they have, and all are made anew.
+// obeyed is told whether the tables obey the endpoints that were prepared last, which are all there are. When they do not, nobody
+// knows which of the rings they have, and all are made anew.
 func (r *rings) obeyed(endpoints []plan.Endpoint, yes bool) {
-	next := r.next
-	r.next = nil
 	if !yes {
+		r.next = nil
 		clear(r.made)
 		return
 	}
-	for i, n := range next {
-		if n.kept {
-			n.of.members = endpoints[i].Members // those of the plan before are garbage
-		} else {
-			n.of.main, n.of.backup = unlessSame(n.of.main, n.main), unlessSame(n.of.backup, n.backup)
-		}
-		if !n.kept {
-			r.made[endpoints[i].Key] = n.of
-		}
-	}
+	next := r.next
+	r.changed(endpoints, true)
 	if len(r.made) == len(endpoints) {
 		return
 	}
@@ -114,6 +105,26 @@ func (r *rings) obeyed(endpoints []plan.Endpoint, yes bool) {
 		r.made[endpoints[i].Key] = n.of
 	}
 }
+
+// changed is told the same of endpoints beside which there are others.
+func (r *rings) changed(endpoints []plan.Endpoint, yes bool) {
+	next := r.next
+	r.next = nil
+	for i, n := range next {
+		switch {
+		case !yes:
+			delete(r.made, endpoints[i].Key)
+		case n.kept:
+			n.of.members = endpoints[i].Members // those of the plan before are garbage
+		default:
+			n.of.main, n.of.backup = unlessSame(n.of.main, n.main), unlessSame(n.of.backup, n.backup)
+			r.made[endpoints[i].Key] = n.of
+		}
+	}
+}
+
+// forget forgets an endpoint that the tables have no more.
+func (r *rings) forget(key lb.EndpointKey) { delete(r.made, key) }
 
 // unlessSame is a ring of all configured members, nil when it is what the tables were given.
 func unlessSame(whole, given []uint16) []uint16 {

@@ -3,6 +3,7 @@ package mux
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,11 +29,11 @@ func (r naiveRoster) each(endpoints []plan.Endpoint, f func(vip netip.Addr, m *m
 	}
 }
 
-func (r naiveRoster) served(endpoints []plan.Endpoint) map[netip.Addr]bool {
+func (r naiveRoster) served(endpoints []plan.Endpoint, reachable func(netip.Addr) bool) map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for _, e := range endpoints {
 		for _, pm := range e.Members {
-			if pm.Weight > 0 && r.bit(e.Key, pm) {
+			if pm.Weight > 0 && r.bit(e.Key, pm) && reachable(pm.Outer) {
 				out[e.Key.VIP] = true
 			}
 		}
@@ -56,6 +57,19 @@ func (r naiveRoster) unsettled(endpoints []plan.Endpoint) map[netip.Addr]bool {
 	return out
 }
 
+// targets are the targets of members that want to be probed.
+func (r naiveRoster) targets(endpoints []plan.Endpoint) map[probe.Target]bool {
+	out := map[probe.Target]bool{}
+	for _, e := range endpoints {
+		for _, pm := range e.Members {
+			if r.members[backend{e.Key, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}].probed() {
+				out[probe.Of(e.Check, pm.DIP, pm.Port)] = true
+			}
+		}
+	}
+	return out
+}
+
 // TestRosterAgainstNaive: what is remembered of members is what is found by their names, through plans and probes.
 func TestRosterAgainstNaive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -64,6 +78,7 @@ func TestRosterAgainstNaive(t *testing.T) {
 			var out []plan.Endpoint
 			for i := range rapid.IntRange(0, 4).Draw(t, "endpoints") {
 				e := plan.Endpoint{Key: lb.EndpointKey{VIP: netip.AddrFrom4([4]byte{203, 0, 113, byte(i / 2)}), Protocol: lb.TCP, Port: uint16(80 + i)}}
+				e.Check.Port = uint16(rapid.IntRange(0, 1).Draw(t, "check port"))
 				e.FailOpen, e.Check.Rise, e.Check.Fall = rapid.Bool().Draw(t, "fail open"), 1, 1
 				e.Check.From = rapid.SampledFrom([]string{lb.FromMux, lb.FromHost, lb.FromBoth}).Draw(t, "from")
 				for j := range rapid.IntRange(0, 3).Draw(t, "members") {
@@ -74,16 +89,66 @@ func TestRosterAgainstNaive(t *testing.T) {
 			}
 			return out
 		}
-		var now, before []plan.Endpoint
-		when := time.Unix(1000, 0)
+		// obeyed is the plan that is, applied the one that is to be. undo is what leads back.
+		var obeyed, applied []plan.Endpoint
+		var undo []func()
+		when, told := time.Unix(1000, 0), map[probe.Target]bool{}
+		served, unsettled, all := map[netip.Addr]bool{}, map[netip.Addr]bool{}, func(netip.Addr) bool { return true }
 		t.Repeat(map[string]func(*rapid.T){
 			"plan": func(*rapid.T) {
-				before, now = now, random()
-				r.apply(now, when)
+				if len(undo) > 0 {
+					return
+				}
+				next, before := random(), applied
+				for i := range next { // some do not change
+					if at := slices.IndexFunc(applied, func(e plan.Endpoint) bool { return e.Key == next[i].Key }); at >= 0 && rapid.Bool().Draw(t, "same") {
+						next[i] = applied[at]
+					}
+				}
+				changes := plan.Differences(applied, next)
+				decisions := r.apply(changes, when)
+				applied = next
+				undo = append(undo, func() {
+					r.takeBack(changes, decisions, when)
+					applied = before
+				})
 			},
-			"obeyed": func(*rapid.T) { r.prune() },
+			"obeyed": func(*rapid.T) {
+				r.prune()
+				obeyed, undo = applied, nil
+			},
+			"taken back": func(*rapid.T) {
+				for _, back := range undo {
+					back()
+				}
+				undo = nil
+			},
+			"targets": func(*rapid.T) {
+				told = map[probe.Target]bool{}
+				for _, target := range r.targets() {
+					told[target] = true
+				}
+			},
+			"retarget": func(t *rapid.T) {
+				if r.moved {
+					return
+				}
+				start, stop := r.retarget()
+				for _, target := range start {
+					if told[target] {
+						t.Fatalf("%v is probed already", target)
+					}
+					told[target] = true
+				}
+				for _, target := range stop {
+					if !told[target] {
+						t.Fatalf("%v is not probed", target)
+					}
+					delete(told, target)
+				}
+			},
 			"probe": func(t *rapid.T) {
-				for target := range r.byTarget {
+				for _, target := range slices.SortedFunc(maps.Keys(r.byTarget), compareTargets) {
 					if rapid.Bool().Draw(t, "probed") {
 						r.observe(probe.Result{Target: target, Good: rapid.Bool().Draw(t, "good")})
 					}
@@ -91,10 +156,11 @@ func TestRosterAgainstNaive(t *testing.T) {
 			},
 			"hear": func(t *rapid.T) {
 				r.hear(drawVerdicts(t), when)
+				r.moved, r.heard.retarget = r.moved || r.heard.retarget, false
 			},
 			"time": func(t *rapid.T) {
 				when = when.Add(time.Duration(rapid.IntRange(0, 20).Draw(t, "seconds")) * time.Second)
-				r.standIn(when)
+				r.moved = r.standIn(when) || r.moved
 			},
 			"": func(t *rapid.T) {
 				for key, g := range r.groups {
@@ -110,14 +176,44 @@ func TestRosterAgainstNaive(t *testing.T) {
 						t.Fatalf("%v counts %+v, its members come to %+v", key, g.tally, tally)
 					}
 				}
-				for _, endpoints := range [][]plan.Endpoint{now, before, now} {
-					naive, all := naiveRoster{r}, func(netip.Addr) bool { return true }
-					if got, want := r.served(endpoints, all), naive.served(endpoints); !maps.Equal(got, want) {
-						t.Fatalf("served %v, expected %v", got, want)
+				listed := 0
+				for target, members := range r.byTarget {
+					listed += len(members)
+					for i, m := range members {
+						if m.at != i+1 || m.target != target || m.group == nil {
+							t.Fatalf("member %d of %v is %+v", i, target, m)
+						}
 					}
-					if got, want := r.unsettled(endpoints), naive.unsettled(endpoints); !maps.Equal(got, want) {
-						t.Fatalf("unsettled %v, expected %v", got, want)
+				}
+				there := 0
+				for _, e := range applied {
+					there += len(e.Members)
+				}
+				if listed != there || len(r.groups) != len(applied) {
+					t.Fatalf("%d members of targets and %d groups, of %d members and %d endpoints", listed, len(r.groups), there, len(applied))
+				}
+				naive := naiveRoster{r}
+				if want := naive.targets(applied); !r.moved && len(r.turned) == 0 && !maps.Equal(told, want) {
+					t.Fatalf("%v are probed, not %v", told, want)
+				}
+				r.look(all, func(vip netip.Addr, v vipHealth) {
+					delete(served, vip)
+					delete(unsettled, vip)
+					if v.served {
+						served[vip] = true
 					}
+					if v.unsettled {
+						unsettled[vip] = true
+					}
+				})
+				if want := naive.served(obeyed, all); !maps.Equal(served, want) {
+					t.Fatalf("served %v, expected %v", served, want)
+				}
+				if want := naive.unsettled(obeyed); !maps.Equal(unsettled, want) {
+					t.Fatalf("unsettled %v, expected %v", unsettled, want)
+				}
+				if len(undo) == 0 && len(r.members) != there {
+					t.Fatalf("%d members of %d", len(r.members), there)
 				}
 			},
 		})

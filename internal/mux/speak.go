@@ -3,17 +3,29 @@ package mux
 import (
 	"context"
 	"time"
+
+	"github.com/shuntlb/shunt/internal/bgp"
 )
 
-// Timing of the agent's loops.
-const (
-	// signOfLife is how often the speaker hears the wanted state again: it counts the hold time from the last word,
-	// and one that died is replaced within this.
-	signOfLife = 500 * time.Millisecond
-)
+// signOfLife is how often the speaker hears the wanted state again: it counts the hold time from the last word, and one that
+// died is replaced within this.
+const signOfLife = 500 * time.Millisecond
+
+// said is what the speaker heard last, and when, with its status read after; the zero value is nothing that it is known to have
+// heard.
+type said struct {
+	state bgp.State
+	at    time.Time
+}
+
+// covers tells whether the speaker need not hear this now.
+func (s said) covers(want bgp.State, now time.Time) bool {
+	return !s.at.IsZero() && now.Sub(s.at) < signOfLife && s.state.Equal(want)
+}
 
 // Run tells the speaker, and checks in the place of hosts that are silent, until ctx ends.
 func (a *Agent) Run(ctx context.Context) {
+	life := a.o.Clock.After(signOfLife)
 	for {
 		a.StandIn()
 		a.Speak(ctx)
@@ -21,27 +33,41 @@ func (a *Agent) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-a.speak:
-		case <-a.o.Clock.After(signOfLife):
+		case <-life:
+			a.forgetSaid()
+			life = a.o.Clock.After(signOfLife)
 		}
 	}
 }
 
-// Speak makes the speaker announce what is wanted at this moment. Nothing is said before a plan was applied: a
-// restarted agent must not take back what it does not know yet.
+// forgetSaid makes the next word one that the speaker hears, though it heard the same just before.
+func (a *Agent) forgetSaid() {
+	a.speaking.Lock()
+	defer a.speaking.Unlock()
+	a.said = said{}
+}
+
+// Speak makes the speaker announce what is wanted at this moment, unless it heard the same within signOfLife. Nothing is said
+// before a plan was applied: a restarted agent must not take back what it does not know yet.
 func (a *Agent) Speak(ctx context.Context) {
 	a.speaking.Lock()
 	defer a.speaking.Unlock()
 	a.mu.Lock()
-	ready := a.ready && !a.left
-	a.mu.Unlock()
-	if !ready || ctx.Err() != nil {
+	if !a.ready || a.left {
+		a.mu.Unlock()
 		return
 	}
+	want, _ := a.announcementLocked().state()
+	a.mu.Unlock()
+	if ctx.Err() != nil || a.said.covers(want, a.o.Clock.Now()) {
+		return
+	}
+	began := a.o.Clock.Now()
 	_, err := a.o.Ensure(ctx)
 	if err == nil {
 		// Read after Ensure, which may take long.
 		a.mu.Lock()
-		want, _ := a.announcementLocked().state()
+		want, _ = a.announcementLocked().state()
 		a.mu.Unlock()
 		err = a.o.Speaker.Set(ctx, want)
 	}
@@ -55,6 +81,10 @@ func (a *Agent) Speak(ctx context.Context) {
 		a.o.Log.Error("bgp speaker", "error", err)
 	}
 	a.speakerFault = err
+	a.said = said{}
+	if err == nil {
+		a.said = said{want, began}
+	}
 	if !sameStatus(a.status, status) {
 		poke(a.changed)
 	}

@@ -1,11 +1,7 @@
 package mux
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
-	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/health"
@@ -16,55 +12,6 @@ import (
 
 // keySlots is the number of live ring keys the data plane has room for.
 const keySlots = 2
-
-// sourceLists remembers digests by plan item, so that a list of 100,000 prefixes is read once.
-type sourceLists map[string]*dataplane.SourceList
-
-// get is the data plane's form of an item's sources, nil when they let everybody through.
-func (l sourceLists) get(item string, s lb.Sources) *dataplane.SourceList {
-	if len(s.Allow)+len(s.Deny) == 0 {
-		delete(l, item)
-		return nil
-	}
-	have := l[item]
-	if have == nil || !slices.Equal(have.Allow, s.Allow) || !slices.Equal(have.Deny, s.Deny) {
-		have = &dataplane.SourceList{Digest: digest(s), Allow: s.Allow, Deny: s.Deny}
-		l[item] = have
-	}
-	return have
-}
-
-// prune forgets the lists that are not in the plan.
-func (l sourceLists) prune(p plan.Plan) {
-	in := make(map[string]bool, len(p.Services)+len(p.Sources))
-	for _, s := range p.Services {
-		in[plan.ServiceItem(s.Name)] = true
-	}
-	for _, s := range p.Sources {
-		in[plan.SourcesItem(s.Policy)] = true
-	}
-	maps.DeleteFunc(l, func(item string, _ *dataplane.SourceList) bool { return !in[item] })
-}
-
-// digest is the SHA-256 of the two lists, each with its length before it, 17 bytes a prefix.
-func digest(s lb.Sources) (sum [32]byte) {
-	h := sha256.New()
-	for _, list := range [][]netip.Prefix{s.Allow, s.Deny} {
-		var length [8]byte
-		binary.BigEndian.PutUint64(length[:], uint64(len(list)))
-		h.Write(length[:])
-		for _, p := range list {
-			a := p.Addr().As16()
-			bits := p.Bits()
-			if p.Addr().Is4() {
-				bits += 96
-			}
-			h.Write(append(a[:], byte(bits)))
-		}
-	}
-	h.Sum(sum[:0])
-	return sum
-}
 
 // present is what the agent knows beside the plan.
 type present struct {
@@ -86,24 +33,19 @@ func wantedTables(p plan.Plan, now present) dataplane.MuxState {
 		out.Endpoints = append(out.Endpoints, wantedEndpoint(e, now.rings.next[i], now))
 	}
 	served := vips(p)
-	lists := make(map[string]*dataplane.SourceList, len(p.Sources))
-	for _, s := range p.Sources {
-		lists[s.Policy] = now.sources.get(plan.SourcesItem(s.Policy), s.Sources)
-	}
-	for _, s := range p.Services {
-		limits, sources := s.Limits, lists[s.SourcesOf]
-		if s.SourcesOf == "" {
-			sources = now.sources.get(plan.ServiceItem(s.Name), s.Sources)
+	now.sources.each(p, func(v dataplane.MuxVIP) {
+		if served[v.VIP] {
+			out.VIPs = append(out.VIPs, v)
 		}
-		if limits.Ping == 0 {
-			limits.Ping = lb.DefaultPing
-		}
-		for _, vip := range s.VIPs {
-			// Other VIPs of the service are on other muxes.
-			if served[vip] {
-				out.VIPs = append(out.VIPs, dataplane.MuxVIP{VIP: vip, Limits: limits, Sources: sources})
-			}
-		}
+	})
+	return out
+}
+
+// wantedChange is the data plane's wanted state of some VIPs, whose endpoints now.rings has prepared.
+func wantedChange(vips []dataplane.MuxVIP, endpoints []plan.Endpoint, now present) dataplane.MuxChange {
+	out := dataplane.MuxChange{VIPs: vips, Endpoints: make([]dataplane.MuxEndpoint, 0, len(endpoints))}
+	for i, e := range endpoints {
+		out.Endpoints = append(out.Endpoints, wantedEndpoint(e, now.rings.next[i], now))
 	}
 	return out
 }
@@ -152,17 +94,6 @@ func nextHops(hops map[netip.Addr]netdev.NextHop) map[netip.Addr]dataplane.NextH
 			out[a] = dataplane.NextHop{MAC: h.MAC, Ifindex: h.Ifindex, Tag: h.Tag}
 		} else {
 			out[a] = dataplane.NextHop{}
-		}
-	}
-	return out
-}
-
-// outers are the tunnel destinations of a plan.
-func outers(p plan.Plan) []netip.Addr {
-	var out []netip.Addr
-	for _, e := range p.Endpoints {
-		for _, m := range e.Members {
-			out = append(out, m.Outer)
 		}
 	}
 	return out

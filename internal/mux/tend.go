@@ -30,7 +30,8 @@ func (a *Agent) Tend(ctx context.Context, tend func() (mended string, err error)
 		a.mu.Unlock()
 		if mended != "" {
 			a.o.Log.Warn("interface", "mended", mended)
-			// The speaker takes routes up again only when it is told.
+			// The speaker takes routes up again only when it is told, though it was just told the same.
+			a.forgetSaid()
 			poke(a.speak)
 		}
 		if fault != before {

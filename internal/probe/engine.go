@@ -48,28 +48,50 @@ func New(o Options) *Engine {
 // Set makes the probed targets equal to the wanted ones. New ones are probed at once, gone ones no longer reported
 // soon after. Targets that cannot be probed are left out and named in the error.
 func (e *Engine) Set(want []Target) error {
-	var errs []error
 	wanted := make(map[Target]bool, len(want))
 	for _, t := range want {
-		if err := t.validate(); err != nil {
-			errs = append(errs, fmt.Errorf("probe %v: %w", t.Address, err))
-			continue
-		}
 		wanted[t] = true
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	for t := range e.running {
+		if !wanted[t] {
+			e.stopLocked(t)
+		}
+	}
+	return e.startLocked(want)
+}
+
+// Change probes more targets, and others no more, as Set does. What it costs is by these alone.
+func (e *Engine) Change(start, stop []Target) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, t := range stop {
+		e.stopLocked(t)
+	}
+	return e.startLocked(start)
+}
+
+// stopLocked ends the probes of a target, if there are any.
+func (e *Engine) stopLocked(t Target) {
+	if stop, runs := e.running[t]; runs {
+		stop()
+		delete(e.running, t)
+	}
+}
+
+// startLocked begins to probe those of the targets that are not probed.
+func (e *Engine) startLocked(targets []Target) error {
 	if e.ctx.Err() != nil {
 		return errors.New("set probes: the engine is closed")
 	}
-	for t, stop := range e.running {
-		if !wanted[t] {
-			stop()
-			delete(e.running, t)
+	var errs []error
+	for _, t := range targets {
+		if _, runs := e.running[t]; runs {
+			continue
 		}
-	}
-	for t := range wanted {
-		if _, have := e.running[t]; have {
+		if err := t.validate(); err != nil {
+			errs = append(errs, fmt.Errorf("probe %v: %w", t.Address, err))
 			continue
 		}
 		ctx, stop := context.WithCancel(e.ctx)

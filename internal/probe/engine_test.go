@@ -200,3 +200,48 @@ func TestOwnFaultsAreVoid(t *testing.T) {
 		}
 	}
 }
+
+// TestChangeLeavesTheOthers: what is not named goes on, without a probe more.
+func TestChangeLeavesTheOthers(t *testing.T) {
+	accepted := make(chan int, 10)
+	var targets []Target
+	for i := range 3 {
+		a := serve(t, func(c net.Conn) { accepted <- i; c.Close() })
+		targets = append(targets, target(a, TCP, 10*time.Second))
+	}
+	c := clock.NewFake(time.Unix(0, 0))
+	e, results := start(t, c)
+	probed := func(n, waiting int) map[int]bool {
+		out := map[int]bool{}
+		for range n {
+			out[<-accepted] = true
+			<-results
+		}
+		for c.Waiting() < waiting { // the engine is between report and timer
+			runtime.Gosched()
+		}
+		if len(accepted) != 0 {
+			t.Fatal("probed more than that")
+		}
+		return out
+	}
+	if err := e.Set(targets[:2]); err != nil {
+		t.Fatal(err)
+	}
+	probed(2, 2)
+	bad := Target{Address: netip.MustParseAddrPort("10.0.0.1:80"), Kind: "icmp", Interval: 1, Timeout: 1}
+	if err := e.Change([]Target{targets[1], targets[2], bad}, []Target{targets[0], bad}); err == nil || err.Error() != `probe 10.0.0.1:80: kind: "icmp": must be tcp or http` {
+		t.Errorf("got %v", err)
+	}
+	if got := probed(1, 3); !got[2] {
+		t.Errorf("probed %v, not the new one", got)
+	}
+	c.Advance(2 * time.Second)
+	if got := probed(2, 2); !got[1] || !got[2] {
+		t.Errorf("probed %v, not those that stay", got)
+	}
+	e.Close()
+	if err := e.Change(targets[:1], nil); err == nil {
+		t.Error("a closed engine probes")
+	}
+}

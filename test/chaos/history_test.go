@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -126,6 +127,8 @@ func (h *history) failedLocked(manager string, err error) (perhaps bool) {
 		return false
 	case code == connect.CodeFailedPrecondition: // no space
 		return false
+	case code == connect.CodeUnimplemented && strings.Contains(err.Error(), "404"): // the rest of "not found" was lost with its manager
+		return true
 	case code == connect.CodeUnavailable, code == connect.CodeDeadlineExceeded, code == connect.CodeCanceled, code == connect.CodeUnknown, code == connect.CodeInternal:
 		return true
 	default:

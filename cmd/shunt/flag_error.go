@@ -1,0 +1,31 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// allowedTexts say what flags of these types may be; those of our own say it themselves.
+var allowedTexts = map[string]string{
+	"bool":        "must be true or false",
+	"duration":    "must be a duration such as 30s or 1m30s",
+	"int":         "must be a whole number",
+	"uint32":      "must be a whole number, 0 or more",
+	"uint64":      "must be a whole number, 0 or more",
+	"stringSlice": "must be a list separated by commas",
+}
+
+// flagError makes a wrong flag a usageError. A flag that the root does not know may come after a misspelt command.
+func flagError(cmd *cobra.Command, err error) error {
+	if wrong := (*pflag.InvalidValueError)(nil); errors.As(err, &wrong) {
+		f := wrong.GetFlag()
+		return usagef("--%s: %q: %s", f.Name, wrong.GetValue(), cmp.Or(allowedTexts[f.Value.Type()], wrong.Unwrap().Error()))
+	}
+	if !cmd.HasParent() && cmd.Flags().NArg() > 0 {
+		return subcommand(cmd, cmd.Flags().Args())
+	}
+	return usageError{err}
+}

@@ -1,0 +1,99 @@
+package manager
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/shuntlb/shunt/internal/pki"
+	"github.com/shuntlb/shunt/internal/token"
+)
+
+// identify reads who calls. cause is for the audit log only: what a refusal does not tell.
+func (g gate) identify(r *http.Request, procedure string) (id identity, cause string, err *connect.Error) {
+	forwarded := r.Header.Get(headerCaller)
+	r.Header.Del(headerCaller)
+	nobody := identity{from: r.RemoteAddr}
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		id = certified(r.TLS.PeerCertificates[0], r.RemoteAddr)
+		if forwarded == "" || id.role != pki.RoleManager {
+			return id, "", nil
+		}
+		if !id.expires.After(g.clock.Now()) {
+			return id, "", errOldCertificate
+		}
+		id, cause, err = g.vouched(forwarded)
+		if err == nil && id.via == "" && tokenInBody(procedure) {
+			err = g.patience(id)
+		}
+		return id, cause, err
+	}
+	header := r.Header.Get("Authorization")
+	if header == "" {
+		if tokenInBody(procedure) {
+			err = g.patience(nobody)
+		}
+		return nobody, "", err
+	}
+	scheme, bearer, _ := strings.Cut(header, " ")
+	if !strings.EqualFold(scheme, "bearer") || len(bearer) > maxBearerBytes {
+		return nobody, "no bearer token", errBadBearer
+	}
+	return g.bearer(r.Context(), nobody, strings.TrimSpace(bearer))
+}
+
+// vouched reads on whose behalf another manager asks.
+func (d *door) vouched(header string) (id identity, cause string, err *connect.Error) {
+	id, err = callerOf(header)
+	id.forwarded = true
+	if err != nil || id.via != viaToken {
+		return id, "", err
+	}
+	// The follower may not know yet that the token is gone.
+	stored := d.view.access(id.access)
+	if stored == nil {
+		return id, "revoked access token " + id.access, errBadBearer
+	}
+	id.expires = stored.GetExpires().AsTime()
+	return id, "", nil
+}
+
+// bearer finds out whose token it is. What costs more than a look into memory is not done for sources that failed too
+// often.
+func (d *door) bearer(ctx context.Context, nobody identity, bearer string) (id identity, cause string, err *connect.Error) {
+	switch {
+	case strings.HasPrefix(bearer, token.AccessPrefix) || d.oidc == nil:
+		// What is good here may have been revoked elsewhere; strangers make nobody wait.
+		if id, cause = d.view.bearer(bearer, d.clock.Now()); cause == "" {
+			if err := d.current(ctx); err != nil {
+				return nobody, "", connect.NewError(connect.CodeUnavailable, err)
+			}
+			id, cause = d.view.bearer(bearer, d.clock.Now())
+		}
+	default:
+		if _, known := d.oidc.Known(bearer); !known {
+			if err := d.patience(nobody); err != nil {
+				return nobody, "", err
+			}
+		}
+		if id, cause, err = d.idToken(ctx, bearer); err != nil {
+			id.from = nobody.from
+			return id, cause, err
+		}
+	}
+	id.from = nobody.from
+	if cause != "" {
+		return nobody, cause, errBadBearer
+	}
+	return id, "", nil
+}
+
+// patience refuses a source that failed too often, before anything is done for it.
+func (d *door) patience(id identity) *connect.Error {
+	if wait := d.attempts.wait(id.from, d.clock.Now()); wait > 0 {
+		return tooMany("too many failed attempts from this address", wait)
+	}
+	return nil
+}

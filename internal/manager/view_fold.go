@@ -1,0 +1,198 @@
+package manager
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/place"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// load brings the view to a snapshot of the whole store, which was asked for when the view was at a revision. A later one than the
+// last folds as what changed in between. One that the view has overtaken meanwhile, by what was stored, says nothing new; one of before
+// it was asked for is of a store that was restored.
+func (v *view) load(snap store.Snapshot, asked int64) error {
+	batch := store.Batch{Revision: snap.Revision}
+	present := make(map[string]bool, len(snap.KVs))
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if asked <= snap.Revision && snap.Revision < v.rev {
+		return nil
+	}
+	for _, kv := range snap.KVs {
+		present[kv.Key] = true
+		if v.mods[kv.Key] != kv.ModRevision {
+			batch.Events = append(batch.Events, store.Event{KV: kv})
+		}
+	}
+	for key := range v.mods {
+		if !present[key] {
+			batch.Events = append(batch.Events, store.Event{KV: store.KV{Key: key}, Deleted: true})
+		}
+	}
+	return v.foldLocked(batch)
+}
+
+// fold takes in a revision that the watch brings, unless the view has it.
+func (v *view) fold(b store.Batch) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if b.Revision <= v.rev {
+		return nil
+	}
+	return v.foldLocked(b)
+}
+
+// foldStored takes in what this member or the leader has just stored, before the watch brings it: unless something was stored
+// before that the view does not have. Deletes alone are left to the watch: when all their keys were gone, nothing was stored, and the
+// revision is another write's.
+func (v *view) foldStored(ops []store.Op, revision int64) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if revision != v.rev+1 || !slices.ContainsFunc(ops, func(op store.Op) bool { return !op.Delete }) {
+		return nil
+	}
+	b := store.Batch{Revision: revision, Events: make([]store.Event, 0, len(ops))}
+	for _, op := range ops {
+		if _, present := v.mods[op.Key]; present || !op.Delete {
+			b.Events = append(b.Events, store.Event{KV: store.KV{Key: op.Key, Value: op.Value, ModRevision: revision}, Deleted: op.Delete})
+		}
+	}
+	return v.foldLocked(b)
+}
+
+// foldLocked takes in one revision, or what changed since the last one.
+func (v *view) foldLocked(b store.Batch) error {
+	var c change
+	touched := touched{endpoints: map[lb.EndpointKey]bool{}, services: map[string]bool{}, vips: map[place.Key]bool{}}
+	for _, ev := range b.Events {
+		if err := v.foldEventLocked(ev, &c, touched); err != nil {
+			return fmt.Errorf("revision %d: key %s: %w", b.Revision, ev.KV.Key, err)
+		}
+		if v.mods[ev.KV.Key] = ev.KV.ModRevision; ev.Deleted {
+			delete(v.mods, ev.KV.Key)
+		}
+		// That a key went while the watch was broken says nothing of when; the serial key does.
+		if planned(ev.KV.Key) && ev.KV.ModRevision > 0 {
+			v.planRev = max(v.planRev, ev.KV.ModRevision)
+		}
+	}
+	v.wanted.Apply(v.editsLocked(c.objects)...)
+	v.spreadLocked(c.objects, touched)
+	v.rev = b.Revision
+	v.state.Revision = v.planRev
+	v.retouchLocked(touched, &c)
+	for s := range v.subscribers {
+		s.note(c)
+	}
+	v.tellLocked(c)
+	close(v.advanced)
+	v.advanced = make(chan struct{})
+	return nil
+}
+
+// spreadLocked touches what depends on objects that changed without belonging to them: services that name a policy, and
+// endpoints whose tunnel is their VIP's Network's.
+func (v *view) spreadLocked(changed []ref, touched touched) {
+	moved := false
+	for _, r := range changed {
+		if r.kind == lb.KindPolicy {
+			v.wanted.Naming(r.name, func(service string) { touched.services[service] = true })
+		}
+		moved = moved || r.kind == lb.KindNetwork
+	}
+	if !moved {
+		return
+	}
+	before := v.networks
+	v.networks = v.state.AllNetworks()
+	for key, own := range v.owners {
+		if own.ep.Encap == "" && before.Encap(key.VIP) != v.networks.Encap(key.VIP) {
+			touched.endpoints[key] = true
+		}
+	}
+}
+
+// editsLocked are what the view has of objects that changed.
+func (v *view) editsLocked(changed []ref) []lb.Edit {
+	edits := make([]lb.Edit, len(changed))
+	for i, r := range changed {
+		edits[i] = lb.Edit{Kind: r.kind, Name: r.name}
+		if rec := v.records[r]; rec != nil {
+			edits[i].Object = rec.obj
+		}
+	}
+	return edits
+}
+
+// planned tells whether a key's change is a new revision for nodes and watchers. The serial key is in every write that
+// deletes such a key: members that load the state later come to the same revision.
+func planned(key string) bool {
+	return key == keySerial || strings.HasPrefix(key, dirObjects) || strings.HasPrefix(key, dirStates) || strings.HasPrefix(key, dirRingKeys) ||
+		strings.HasPrefix(key, dirPlacement)
+}
+
+// touched is what a fold may have changed of what items are made of.
+type touched struct {
+	endpoints map[lb.EndpointKey]bool
+	services  map[string]bool
+	vips      map[place.Key]bool
+}
+
+func (v *view) foldEventLocked(ev store.Event, c *change, touched touched) error {
+	key := ev.KV.Key
+	switch {
+	case strings.HasPrefix(key, dirObjects):
+		return v.foldObjectLocked(ev, c, touched)
+	case strings.HasPrefix(key, dirStates):
+		return v.foldStateLocked(ev, touched.endpoints)
+	case strings.HasPrefix(key, dirPlacement):
+		return v.foldPlacementLocked(ev, touched)
+	case strings.HasPrefix(key, dirTokens):
+		return foldMessage(ev, dirTokens, v.tokens, &apiv1.StoredToken{})
+	case strings.HasPrefix(key, dirAccess):
+		if ev.Deleted {
+			c.revoked = append(c.revoked, strings.TrimPrefix(key, dirAccess))
+		}
+		return foldMessage(ev, dirAccess, v.accesses, &apiv1.StoredAccess{})
+	case strings.HasPrefix(key, dirRevoked):
+		return foldMessage(ev, dirRevoked, v.revoked, &apiv1.StoredRevocation{})
+	case strings.HasPrefix(key, dirManagers):
+		c.surroundings = true
+		return foldMessage(ev, dirManagers, v.managers, &apiv1.StoredManager{})
+	case strings.HasPrefix(key, dirEvents):
+		return v.events.fold(ev)
+	case strings.HasPrefix(key, dirAudit):
+		return v.audit.fold(ev)
+	case strings.HasPrefix(key, dirRingKeys):
+		return v.foldRingKeyLocked(ev, c)
+	case key == keyLeader:
+		return v.foldLeaderLocked(ev, c)
+	case key == keyEpoch:
+		return v.foldEpochLocked(ev, c)
+	case key == keyRestored:
+		return v.foldRestoredLocked(ev)
+	case key == keySchema:
+		return v.foldSchemaLocked(ev)
+	case key == keyCA:
+		return v.foldCALocked(ev)
+	case key == keySerial:
+		v.serialMod = ev.KV.ModRevision
+	}
+	return nil
+}
+
+func foldMessage[M proto.Message](ev store.Event, dir string, into map[string]M, m M) error {
+	name := strings.TrimPrefix(ev.KV.Key, dir)
+	if ev.Deleted {
+		delete(into, name)
+		return nil
+	}
+	into[name] = m
+	return proto.Unmarshal(ev.KV.Value, m)
+}

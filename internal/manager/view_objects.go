@@ -1,0 +1,136 @@
+package manager
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+func (v *view) foldObjectLocked(ev store.Event, c *change, touched touched) error {
+	r, ok := parseObjectKey(ev.KV.Key)
+	if !ok {
+		return fmt.Errorf("must be objects/KIND/NAME")
+	}
+	c.objects = append(c.objects, r)
+	old := v.records[r]
+	if old != nil {
+		v.forgetLocked(old.obj, touched)
+	}
+	if ev.Deleted {
+		delete(v.records, r)
+		c.surroundings = c.surroundings || r.kind == lb.KindNetwork
+		return nil
+	}
+	rec, err := parseRecord(ev.KV)
+	if err != nil {
+		return err
+	}
+	v.records[r] = rec
+	switch o := rec.obj.(type) {
+	case *lb.Service:
+		v.state.Services[o.Name] = o
+		touched.services[o.Name] = true
+		v.vips.claim(o)
+		plan.EachEndpoint(o, func(key lb.EndpointKey, ep *lb.Endpoint) {
+			v.owners[key] = owner{o, ep}
+			touched.endpoints[key] = true
+		})
+	case *lb.Node:
+		v.state.Nodes[o.Name] = o
+	case *lb.Network:
+		v.state.Networks[o.Name] = o
+		c.surroundings = true
+	case *lb.Tenant:
+		v.state.Tenants[o.Name] = o
+	case *lb.Policy:
+		v.state.Policies[o.Name] = o
+	}
+	return nil
+}
+
+// forgetLocked takes an object out. Within one revision an endpoint may have moved to another service already: only
+// what still belongs to this object goes.
+func (v *view) forgetLocked(o lb.Object, touched touched) {
+	switch o := o.(type) {
+	case *lb.Service:
+		delete(v.state.Services, o.Name)
+		touched.services[o.Name] = true
+		v.vips.disclaim(o, touched)
+		plan.EachEndpoint(o, func(key lb.EndpointKey, _ *lb.Endpoint) {
+			if v.owners[key].svc == o {
+				delete(v.owners, key)
+			}
+			touched.endpoints[key] = true
+		})
+	case *lb.Node:
+		delete(v.state.Nodes, o.Name)
+	case *lb.Network:
+		delete(v.state.Networks, o.Name)
+	case *lb.Tenant:
+		delete(v.state.Tenants, o.Name)
+	case *lb.Policy:
+		delete(v.state.Policies, o.Name)
+	}
+}
+
+func parseRecord(kv store.KV) (*record, error) {
+	api := &apiv1.Object{}
+	if err := proto.Unmarshal(kv.Value, api); err != nil {
+		return nil, err
+	}
+	api.Revision = kv.ModRevision
+	obj, faults := convert.FromObject(api, 0)
+	if len(faults) > 0 {
+		return nil, fmt.Errorf("stored object: %s", faults[0])
+	}
+	return &record{obj: obj, stored: api, mod: kv.ModRevision}, nil
+}
+
+func (v *view) foldStateLocked(ev store.Event, touched map[lb.EndpointKey]bool) error {
+	if ev.Deleted {
+		key, err := plan.ParseKey(strings.TrimPrefix(ev.KV.Key, dirStates))
+		if err != nil {
+			return err
+		}
+		delete(v.stateMod, key)
+		delete(v.state.Endpoints, key)
+		touched[key] = true
+		return nil
+	}
+	var stored apiv1.StoredEndpoint
+	if err := proto.Unmarshal(ev.KV.Value, &stored); err != nil {
+		return err
+	}
+	st, err := convert.FromStoredEndpoint(&stored)
+	if err != nil {
+		return err
+	}
+	v.state.Endpoints[st.Key], v.stateMod[st.Key] = st, ev.KV.ModRevision
+	touched[st.Key] = true
+	return nil
+}
+
+func (v *view) foldRingKeyLocked(ev store.Event, c *change) error {
+	if ev.Deleted {
+		return fmt.Errorf("ring key was deleted")
+	}
+	k, err := v.secrets.openKey(ev.KV.Key, ev.KV.Value)
+	if err != nil {
+		return err
+	}
+	keys := slices.DeleteFunc(slices.Clone(v.state.RingKeys), func(o plan.Key) bool { return o.ID == k.ID })
+	v.state.RingKeys = append(keys, k)
+	slices.SortFunc(v.state.RingKeys, func(a, b plan.Key) int { return cmp.Compare(a.ID, b.ID) })
+	v.items.ringKeys[plan.KeyItem(k.ID)] = convert.KeyItem(k)
+	c.items = append(c.items, plan.KeyItem(k.ID))
+	return nil
+}

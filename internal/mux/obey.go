@@ -1,0 +1,267 @@
+package mux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/health"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// obey makes everything follow the manager's plan, and keeps what lingers; applying is held. It looks at what differs from the
+// plan that is obeyed, since one change among 20,000 endpoints must not cost what all of them do.
+func (a *Agent) obey(ctx context.Context, told plan.Plan) error {
+	var err error
+	if told.Endpoints, err = plan.Order(told.Endpoints); err != nil {
+		return err
+	}
+	first := a.adoptRoutes(ctx)
+	peers, peersErr := peersOf(told.Node.BGP, a.peers, a.o.ReadFile)
+
+	changes, now := plan.Differences(a.plan.Endpoints, told.Endpoints), a.o.Clock.Now()
+	lingered, linger := a.linger, a.linger
+	p, rest := linger.extend(told, a.plan, changes, now, a.o.Linger)
+	s := a.stepTo(p, rest, first || a.unsure)
+	a.mu.Lock()
+	a.linger = linger
+	decisions := a.roster.apply(s.changes, now)
+	withdrawn := a.forgetRoutesLocked(told, changes)
+	a.mu.Unlock()
+	if len(withdrawn) > 0 {
+		a.withdrawFirst(ctx, told, peers)
+	}
+	a.wantOuters(s.changes)
+
+	err = a.applyTables(s)
+	if err != nil && len(linger.until) > 0 {
+		// There may be no room for what lingers beside what comes.
+		a.takeBack(s, decisions)
+		s = a.stepTo(told, changes, true)
+		a.mu.Lock()
+		a.linger.until = nil
+		decisions = a.roster.apply(s.changes, now)
+		a.mu.Unlock()
+		a.wantOuters(s.changes)
+		err = a.applyTables(s)
+	}
+	if a.unsure = err != nil; a.unsure {
+		a.takeBack(s, decisions)
+		a.mu.Lock()
+		for _, vip := range withdrawn {
+			a.inTables[vip], a.routesMoved = true, true
+		}
+		a.linger = lingered
+		a.mu.Unlock()
+		poke(a.speak)
+		return err
+	}
+
+	a.mu.Lock()
+	a.told, a.peers = told, peers
+	a.knowRoutesLocked(changes, lingered)
+	a.takenLocked(s)
+	stateErr := a.announcementFaultLocked()
+	a.mu.Unlock()
+	return errors.Join(peersErr, stateErr, a.obeyed(s))
+}
+
+// takenLocked makes the plan of a step that the tables took the one that is obeyed.
+func (a *Agent) takenLocked(s step) {
+	a.plan = s.after
+	a.roster.prune()
+	a.drain.set(a.o.Clock.Now(), func(d *drain) { d.plan = s.after.Node.Drain })
+	if a.ready {
+		return
+	}
+	a.ready = true
+	close(a.obeys)
+	// That an agent before this one announced a VIP which is not in the plan says nothing of when it comes again.
+	maps.DeleteFunc(a.comeback.offered, func(vip netip.Addr, _ bool) bool { return !a.inTables[vip] })
+	if s.after.Node.Drain {
+		a.drain.since = time.Time{} // it was drained before this agent started
+	}
+}
+
+// obeyed lets all others know of a step that the tables took.
+func (a *Agent) obeyed(s step) error {
+	a.keepRules(s)
+	late := a.dropOuters(s.changes)
+	err := a.followTargets()
+	for _, c := range []chan struct{}{a.speak, a.changed, a.sweep, a.lingers} {
+		poke(c)
+	}
+	if late {
+		a.followPaths()
+	}
+	return err
+}
+
+// takeBack undoes what was done for a step that the tables refused.
+func (a *Agent) takeBack(s step, decisions map[lb.EndpointKey]health.Decision) {
+	a.mu.Lock()
+	a.roster.takeBack(s.changes, decisions, a.o.Clock.Now())
+	// Probes may have been judged by the plan that is not obeyed.
+	keys := s.keys()
+	a.setHealthLocked(keys)
+	a.markFollowedLocked(keys)
+	a.mu.Unlock()
+	for _, c := range s.changes {
+		a.outers.remove(c.After)
+	}
+	a.tellOuters()
+	a.sources.prune(s.before)
+}
+
+// forgetRoutesLocked takes VIPs that the manager's plan has no more out of those that may be announced, and returns them.
+func (a *Agent) forgetRoutesLocked(told plan.Plan, changes []plan.EndpointChange) (withdrawn []netip.Addr) {
+	forget := func(vip netip.Addr) {
+		if a.inTables[vip] && len(plan.OfVIP(told.Endpoints, lb.EndpointKey{VIP: vip})) == 0 {
+			delete(a.inTables, vip)
+			withdrawn = append(withdrawn, vip)
+		}
+	}
+	if a.ready {
+		for _, c := range changes {
+			if c.After == nil {
+				forget(c.Before.Key.VIP)
+			}
+		}
+	} else {
+		// Those of an agent before this one.
+		for vip := range maps.Clone(a.inTables) {
+			forget(vip)
+		}
+	}
+	a.routesMoved = a.routesMoved || len(withdrawn) > 0
+	return withdrawn
+}
+
+// knowRoutesLocked lets VIPs of the manager's plan be announced that the tables know now: those that came, also those that had
+// lingered.
+func (a *Agent) knowRoutesLocked(changes []plan.EndpointChange, lingered lingering) {
+	know := func(vip netip.Addr) {
+		if !a.inTables[vip] {
+			a.inTables[vip], a.routesMoved = true, true
+		}
+	}
+	for _, c := range changes {
+		if c.After != nil {
+			know(c.After.Key.VIP)
+		}
+	}
+	for vip := range lingered.until {
+		if len(plan.OfVIP(a.told.Endpoints, lb.EndpointKey{VIP: vip})) > 0 {
+			know(vip)
+		}
+	}
+}
+
+// announcementFaultLocked is why not all that should be announced can be.
+func (a *Agent) announcementFaultLocked() error {
+	a.judgeLocked()
+	if (announcement{node: a.plan.Node, fallback: a.o.Addresses}).whole() {
+		return nil
+	}
+	_, err := a.announcementLocked().state()
+	return err
+}
+
+// keepRules remembers what applies to VIPs once the tables obey a step.
+func (a *Agent) keepRules(s step) {
+	if !plan.SameSlice(s.before.Services, s.after.Services) || !plan.SameSlice(s.before.Sources, s.after.Sources) {
+		a.sources.prune(s.after)
+	}
+	a.rules.obey(s.turned)
+}
+
+// applyTables makes the tables take a step under the present health and path MTUs.
+func (a *Agent) applyTables(s step) error {
+	endpoints, keys := s.after.Endpoints, s.keys()
+	var vips []dataplane.MuxVIP
+	if !s.whole {
+		vips, endpoints = s.touched()
+	} else {
+		for i := range endpoints {
+			keys = append(keys, endpoints[i].Key)
+		}
+	}
+	// Rings depend on the plan alone, and 20,000 take seconds: results of probes must not wait for them.
+	a.rings.prepare(endpoints)
+	a.mu.Lock()
+	mtus := a.pathMTUsLocked(s.after.MTU, endpoints)
+	now := present{
+		rings: &a.rings, sources: a.sources, bit: a.roster.bit, decision: a.roster.decision,
+		mtu: func(outer netip.Addr) uint32 { return mtus[outer] },
+	}
+	apply := func() error { return nil }
+	if s.whole {
+		want := wantedTables(s.after, now)
+		apply = func() error { return a.o.Tables.Apply(want) }
+	} else {
+		want := wantedChange(vips, endpoints, now)
+		apply = func() error { return a.o.Tables.Change(want) }
+	}
+	a.markOpenLocked(keys)
+	a.mu.Unlock()
+	err := apply()
+	a.keepRings(s, endpoints, err == nil)
+	if err != nil {
+		return fmt.Errorf("apply tables: %w", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.followedLocked(s, keys, mtus)
+}
+
+// keepRings remembers which rings the tables have now of the endpoints that a step gave them.
+func (a *Agent) keepRings(s step, endpoints []plan.Endpoint, obeyed bool) {
+	if s.whole {
+		a.rings.obeyed(endpoints, obeyed)
+		return
+	}
+	a.rings.changed(endpoints, obeyed)
+	for _, c := range s.changes {
+		if c.After == nil {
+			a.rings.forget(c.Before.Key)
+		}
+	}
+}
+
+// followedLocked gives tables that took a step the health of these endpoints, and what else they do not keep.
+func (a *Agent) followedLocked(s step, keys []lb.EndpointKey, mtus map[netip.Addr]uint32) error {
+	if s.whole {
+		a.mtus = mtus
+	} else {
+		maps.Copy(a.mtus, mtus)
+	}
+	// Tables that outlived an agent keep their bits, and health may have changed since the step was put together.
+	a.setHealthLocked(keys)
+	a.markFollowedLocked(keys)
+	if s.whole {
+		a.unmarkOthersLocked()
+	}
+	if s.whole || !a.hopsTold {
+		return a.setHopsLocked(s.after)
+	}
+	return nil
+}
+
+// setHealthLocked gives the tables the health of all members of endpoints, and what was decided of it.
+func (a *Agent) setHealthLocked(keys []lb.EndpointKey) {
+	var bits []dataplane.MemberAlive
+	backups := make(map[lb.EndpointKey]bool, len(keys))
+	for _, key := range keys {
+		if g := a.roster.groups[key]; g != nil {
+			bits = append(bits, a.roster.bits(g)...)
+			backups[key] = g.decision.Backup
+		}
+	}
+	a.o.Tables.SetAlive(bits)
+	a.o.Tables.SetBackup(backups)
+}

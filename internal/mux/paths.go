@@ -1,0 +1,151 @@
+package mux
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// wantOuters follows the ways to destinations that changes bring, beside those there are; applying is held.
+func (a *Agent) wantOuters(changes []plan.EndpointChange) {
+	for _, c := range changes {
+		a.outers.add(c.After)
+	}
+	a.tellOuters()
+}
+
+// dropOuters lets the ways to destinations go that changes took, once the tables obey. late: the path to one that came is not
+// as the tables were told.
+func (a *Agent) dropOuters(changes []plan.EndpointChange) (late bool) {
+	a.mu.Lock()
+	for _, c := range changes {
+		a.outers.remove(c.Before)
+		for _, m := range membersOf(c.Before) {
+			if !a.outers.has(m.Outer) {
+				delete(a.mtus, m.Outer)
+			}
+		}
+		for _, m := range membersOf(c.After) {
+			late = late || pathMTU(a.plan.MTU, a.hops[m.Outer]) != a.mtus[m.Outer]
+		}
+	}
+	a.mu.Unlock()
+	a.tellOuters()
+	return late
+}
+
+// tellOuters tells who follows the ways when the destinations are others.
+func (a *Agent) tellOuters() {
+	if len(a.outers.moved) > 0 {
+		a.o.Hops.Want(a.outers.list())
+	}
+}
+
+// pathMTUsLocked are the path MTUs to the members of endpoints.
+func (a *Agent) pathMTUsLocked(planned uint32, endpoints []plan.Endpoint) map[netip.Addr]uint32 {
+	out := map[netip.Addr]uint32{}
+	for i := range endpoints {
+		for _, m := range endpoints[i].Members {
+			if _, known := out[m.Outer]; !known {
+				out[m.Outer] = pathMTU(planned, a.hops[m.Outer])
+			}
+		}
+	}
+	return out
+}
+
+// setHopsLocked gives the tables the ways to a plan's destinations. A map from before these destinations were asked
+// for is held back: it would take away the ways that the tables of an agent before this one have.
+func (a *Agent) setHopsLocked(p plan.Plan) error {
+	for i := range p.Endpoints {
+		for _, m := range p.Endpoints[i].Members {
+			if _, answered := a.hops[m.Outer]; !answered {
+				return nil
+			}
+		}
+	}
+	if err := a.o.Tables.SetNextHops(nextHops(a.hops)); err != nil {
+		return fmt.Errorf("set next hops: %w", err)
+	}
+	a.hopsTold = true
+	return nil
+}
+
+// HopsChanged takes the full map of ways to the wanted destinations. It is never called concurrently.
+func (a *Agent) HopsChanged(hops map[netip.Addr]netdev.NextHop) {
+	reach := sameReach(a.hops, hops)
+	a.mu.Lock()
+	a.hops, a.hopsTold = hops, false
+	if !reach {
+		// Members that cannot be reached serve nothing.
+		a.roster.vips.touchAll()
+	}
+	var err error
+	if a.ready {
+		err = a.setHopsLocked(a.plan)
+	}
+	stale := len(a.stalePathsLocked()) > 0
+	a.mu.Unlock()
+	poke(a.speak)
+	if err != nil {
+		a.o.Log.Error("follow next hops", "error", err)
+	}
+	if stale {
+		a.applying.Lock()
+		defer a.applying.Unlock()
+		a.followPaths()
+	}
+}
+
+// sameReach tells whether the same destinations can be reached, as far as was asked.
+func sameReach(before, after map[netip.Addr]netdev.NextHop) bool {
+	within := func(a, b map[netip.Addr]netdev.NextHop) bool {
+		for outer, hop := range a {
+			if _, known := b[outer]; !reaches(hop, true) && reaches(b[outer], known) {
+				return false
+			}
+		}
+		return true
+	}
+	return within(before, after) && within(after, before)
+}
+
+// reaches says whether the kernel has a way, as far as it was asked: without one the program drops what it should send there.
+func reaches(hop netdev.NextHop, asked bool) bool { return !asked || hop.Ifindex != 0 }
+
+// stalePathsLocked are the destinations whose path MTU is not what the tables were given.
+func (a *Agent) stalePathsLocked() map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for outer, mtu := range a.mtus {
+		if pathMTU(a.plan.MTU, a.hops[outer]) != mtu {
+			out[outer] = true
+		}
+	}
+	return out
+}
+
+// followPaths makes the tables follow the present plan under new path MTUs; applying is held.
+func (a *Agent) followPaths() {
+	a.mu.Lock()
+	ready, stale := a.ready, a.stalePathsLocked()
+	a.mu.Unlock()
+	if !ready || len(stale) == 0 {
+		return
+	}
+	s := a.stepTo(a.plan, nil, a.unsure)
+	for i := range a.plan.Endpoints {
+		e := &a.plan.Endpoints[i]
+		for _, m := range e.Members {
+			if stale[m.Outer] {
+				s.also = append(s.also, e.Key.VIP)
+				break
+			}
+		}
+	}
+	err := a.applyTables(s)
+	if a.unsure = err != nil; a.unsure {
+		a.o.Log.Error("follow path MTUs", "error", err)
+	}
+}

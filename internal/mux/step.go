@@ -1,0 +1,68 @@
+package mux
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// step is the way from the plan that is obeyed to another. What it costs is by what changed.
+type step struct {
+	before, after plan.Plan
+	changes       []plan.EndpointChange
+	// rules are what applied to VIPs before, turned is what becomes of them.
+	rules, turned vipRules
+	// also are further VIPs that the tables have to be told of.
+	also []netip.Addr
+	// whole: the tables are given all of the plan.
+	whole bool
+}
+
+// stepTo is the way to a plan; applying is held. whole: not only what changes is given to the tables.
+func (a *Agent) stepTo(after plan.Plan, changes []plan.EndpointChange, whole bool) step {
+	before := a.plan
+	s := step{before: before, after: after, changes: changes, rules: a.rules}
+	s.whole = whole || after.MTU != before.MTU || !slices.Equal(after.TunnelSources, before.TunnelSources) ||
+		!slices.Equal(after.RingKeys, before.RingKeys)
+	s.turned = a.rules.turned(a.sources, before, after)
+	return s
+}
+
+// touched are the VIPs that the tables have to be told of, with what applies to them, and all of their endpoints, each in order.
+func (s *step) touched() (vips []dataplane.MuxVIP, endpoints []plan.Endpoint) {
+	keys := map[lb.EndpointKey]bool{}
+	for _, c := range s.changes {
+		keys[vipOf(c.Key())] = true
+	}
+	for _, vip := range slices.AppendSeq(slices.Clone(s.also), maps.Keys(s.turned)) {
+		if key := (lb.EndpointKey{VIP: vip}); len(plan.OfVIP(s.after.Endpoints, key)) > 0 {
+			keys[key] = true
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(keys), plan.CompareKeys) {
+		v, turned := s.turned[key.VIP]
+		if !turned {
+			v = s.rules[key.VIP]
+		}
+		v.VNI, v.VIP = key.VNI, key.VIP
+		vips = append(vips, v)
+		endpoints = append(endpoints, plan.OfVIP(s.after.Endpoints, key)...)
+	}
+	return vips, endpoints
+}
+
+// vipOf is the key of an endpoint's VIP.
+func vipOf(key lb.EndpointKey) lb.EndpointKey { return lb.EndpointKey{VNI: key.VNI, VIP: key.VIP} }
+
+// keys are those of the endpoints that the step changes.
+func (s *step) keys() []lb.EndpointKey {
+	out := make([]lb.EndpointKey, 0, len(s.changes))
+	for _, c := range s.changes {
+		out = append(out, c.Key())
+	}
+	return out
+}

@@ -1,0 +1,127 @@
+package mux
+
+import (
+	"slices"
+
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/probe"
+)
+
+// list puts a member among those of its target.
+func (r *roster) list(m *member) {
+	if m.at == 0 {
+		of := append(r.byTarget[m.target], m)
+		r.byTarget[m.target], m.at = of, len(of)
+	}
+}
+
+// unlist is the inverse of list.
+func (r *roster) unlist(m *member) {
+	if m.at == 0 {
+		return
+	}
+	of := r.byTarget[m.target]
+	last := len(of) - 1
+	of[m.at-1] = of[last]
+	of[m.at-1].at = m.at
+	of[last] = nil
+	if m.at = 0; last == 0 {
+		delete(r.byTarget, m.target)
+	} else {
+		r.byTarget[m.target] = of[:last]
+	}
+}
+
+// probedFor tells of the targets that changes may be about whether they are probed; nothing when it is known that this moved.
+func (r *roster) probedFor(changes []plan.EndpointChange) map[probe.Target]bool {
+	if r.moved {
+		return nil
+	}
+	out := map[probe.Target]bool{}
+	note := func(t probe.Target) {
+		if _, noted := out[t]; !noted {
+			out[t] = r.isProbed(t)
+		}
+	}
+	for _, c := range changes {
+		if g := r.groups[c.Key()]; g != nil {
+			for _, m := range g.members {
+				note(m.target)
+			}
+		}
+		if c.After != nil {
+			for _, pm := range c.After.Members {
+				note(probe.Of(c.After.Check, pm.DIP, pm.Port))
+			}
+		}
+	}
+	return out
+}
+
+// isProbed tells whether a member wants a target to be probed.
+func (r *roster) isProbed(t probe.Target) bool {
+	return slices.ContainsFunc(r.byTarget[t], func(m *member) bool { return m.probed() })
+}
+
+// targets is everything that has to be probed.
+func (r *roster) targets() []probe.Target {
+	r.moved = false
+	clear(r.turned)
+	out := make([]probe.Target, 0, len(r.byTarget))
+	for t := range r.byTarget {
+		if r.isProbed(t) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// retarget is what has to be probed beside what was told last, and what no more.
+func (r *roster) retarget() (start, stop []probe.Target) {
+	for t, was := range r.turned {
+		switch now := r.isProbed(t); {
+		case now && !was:
+			start = append(start, t)
+		case was && !now:
+			stop = append(stop, t)
+		}
+	}
+	clear(r.turned)
+	return start, stop
+}
+
+// setTargets tells the prober what to probe.
+func (a *Agent) setTargets() error {
+	a.probing.Lock()
+	defer a.probing.Unlock()
+	return a.tellProber()
+}
+
+// followTargets tells it those that came and went, or all when that is not known or one of them could not be probed.
+func (a *Agent) followTargets() error {
+	a.probing.Lock()
+	defer a.probing.Unlock()
+	a.mu.Lock()
+	moved := a.roster.moved || a.probesFault != nil
+	var start, stop []probe.Target
+	if !moved {
+		start, stop = a.roster.retarget()
+	}
+	a.mu.Unlock()
+	if moved {
+		return a.tellProber()
+	}
+	if len(start)+len(stop) > 0 {
+		a.probesFault = a.o.Prober.Change(start, stop)
+	}
+	return a.probesFault
+}
+
+// tellProber tells the prober all targets; probing is held.
+func (a *Agent) tellProber() error {
+	a.mu.Lock()
+	targets := a.roster.targets()
+	a.mu.Unlock()
+	a.probesFault = a.o.Prober.Set(targets)
+	return a.probesFault
+}

@@ -1,0 +1,124 @@
+package mux
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// vipIndex knows the VIPs of the plan that is obeyed. What health means for them is found out again only for those that were
+// touched: it is asked at every change, of 20,000 VIPs too.
+type vipIndex struct {
+	all     map[netip.Addr]*vipHealth
+	touched map[netip.Addr]bool
+}
+
+// vipHealth is a VIP of the plan that is obeyed.
+type vipHealth struct {
+	// groups are its endpoints as they are obeyed, ordered by key: those of a plan that is being applied may be others.
+	groups []*group
+	// served: it has a member that is alive, or treated so, takes new flows and can be reached.
+	served bool
+	// unsettled: it has a member that was never asked, or a dead one that was alive once and may be alive again: its last probe
+	// was good, or it was not asked since the VIP's other members came back.
+	unsettled bool
+}
+
+func newVIPIndex() vipIndex {
+	return vipIndex{all: map[netip.Addr]*vipHealth{}, touched: map[netip.Addr]bool{}}
+}
+
+// touch has a VIP found out about again.
+func (s *vipIndex) touch(vip netip.Addr) { s.touched[vip] = true }
+
+// touchAll does so with all.
+func (s *vipIndex) touchAll() {
+	for vip := range s.all {
+		s.touched[vip] = true
+	}
+}
+
+// get is what was found out last; the zero value of one that is not there.
+func (s *vipIndex) get(vip netip.Addr) vipHealth {
+	if v := s.all[vip]; v != nil {
+		return *v
+	}
+	return vipHealth{}
+}
+
+// set makes a group what is obeyed of an endpoint; nil: it is gone.
+func (s *vipIndex) set(key lb.EndpointKey, g *group) {
+	s.touch(key.VIP)
+	v := s.all[key.VIP]
+	if v == nil {
+		if g == nil {
+			return
+		}
+		v = &vipHealth{}
+		s.all[key.VIP] = v
+	}
+	at, there := slices.BinarySearchFunc(v.groups, key, func(g *group, key lb.EndpointKey) int { return plan.CompareKeys(g.Key, key) })
+	switch {
+	case there && g != nil:
+		v.groups[at] = g
+	case there:
+		v.groups = slices.Delete(v.groups, at, at+1)
+	case g != nil:
+		v.groups = slices.Insert(v.groups, at, g)
+	}
+	if len(v.groups) == 0 {
+		delete(s.all, key.VIP)
+	}
+}
+
+// look finds out about the touched VIPs and calls f for each: with the zero value for one that is not there.
+func (r *roster) look(reachable func(netip.Addr) bool, f func(netip.Addr, vipHealth)) {
+	for vip := range r.vips.touched {
+		v := r.vips.all[vip]
+		if v == nil {
+			f(vip, vipHealth{})
+			continue
+		}
+		v.served = slices.ContainsFunc(v.groups, func(g *group) bool { return r.serves(g, reachable) })
+		v.unsettled = unsettled(v.groups)
+		f(vip, *v)
+	}
+	clear(r.vips.touched)
+}
+
+// serves tells whether an endpoint has a member to send new flows to.
+func (r *roster) serves(g *group, reachable func(netip.Addr) bool) bool {
+	open := r.decision(g.Key).FailOpen
+	for i, m := range g.members {
+		if pm := &g.Members[i]; pm.Weight > 0 && (open || m.alive()) && reachable(pm.Outer) {
+			return true
+		}
+	}
+	return false
+}
+
+// unsettled tells whether the endpoints of a VIP have a member that must be asked before it is announced.
+func unsettled(groups []*group) bool {
+	first, known, lost := uint64(0), false, false
+	for _, g := range groups {
+		for i, m := range g.members {
+			switch {
+			case g.Members[i].Weight == 0:
+			case !m.alive():
+				lost = lost || m.once || !m.asked
+			case !known || m.back < first:
+				first, known = m.back, true
+			}
+		}
+	}
+	for _, g := range groups {
+		for i, m := range g.members {
+			if lost && g.Members[i].Weight > 0 && !m.alive() && (!m.asked || m.once && (m.good > 0 || m.seen < first)) {
+				return true
+			}
+		}
+	}
+	return false
+}
