@@ -256,17 +256,18 @@ func (d *description) route(vip string) string {
 
 // checkText is a health check in words.
 func checkText(h *lb.Health) string {
+	c := &h.Checks[0]
 	what := "TCP connect"
-	if h.Kind == lb.CheckHTTP {
-		what = "HTTP GET " + h.Path
-		if h.Host != "" {
-			what += " with host " + h.Host
+	if c.Kind == lb.CheckHTTP {
+		what = "HTTP GET " + c.Path
+		if c.Host != "" {
+			what += " with host " + c.Host
 		}
 	}
-	if h.Port != 0 {
-		what += fmt.Sprintf(" at port %d", h.Port)
+	if c.Port != 0 {
+		what += fmt.Sprintf(" at port %d", c.Port)
 	}
-	return fmt.Sprintf("%s every %s, timeout %s; up after %d good, down after %d bad", what, h.Interval, h.Timeout, h.Rise, h.Fall)
+	return fmt.Sprintf("%s every %s, timeout %s; up after %d good, down after %d bad", what, c.Interval, c.Timeout, c.Rise, c.Fall)
 }
 
 func (d *description) network(n *lb.Network) {

@@ -233,7 +233,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 	}
 	var a *mux.Agent
 	prober := probe.New(probe.Options{
-		Clock: clock.System{}, Random: rand.Float64, Report: func(r probe.Result) { a.Probed(r) },
+		Clock: clock.System{}, Random: rand.Float64, Report: func(r []probe.Result) { a.Probed(r) },
 	})
 	defer prober.Close()
 	hops := netdev.NewNextHops()

@@ -44,15 +44,17 @@ func randomDuration(rt *rapid.T, label string) time.Duration {
 }
 
 func health(rt *rapid.T) lb.Health {
-	h := lb.Health{
+	c := lb.Check{
 		Kind: rapid.SampledFrom([]string{"tcp", "http"}).Draw(rt, "check"), Interval: randomDuration(rt, "interval"), Timeout: randomDuration(rt, "timeout"),
 		Rise: rapid.Uint32Range(1, 9).Draw(rt, "rise"), Fall: rapid.Uint32Range(1, 9).Draw(rt, "fall"), Port: word(rt, "check port"),
-		From: rapid.SampledFrom([]string{lb.FromMux, lb.FromHost, lb.FromBoth}).Draw(rt, "from"),
 	}
-	if h.Kind == "http" {
-		h.Path, h.Host = "/"+name(rt), name(rt)
+	if c.Kind == "http" {
+		c.Path, c.Host = "/"+name(rt), name(rt)
 	}
-	return h
+	c.SetDefaults()
+	return lb.Health{
+		Checks: []lb.Check{c}, Combine: lb.CombineAll, From: rapid.SampledFrom([]string{lb.FromMux, lb.FromHost, lb.FromBoth}).Draw(rt, "from"),
+	}
 }
 
 func randomObject(rt *rapid.T) lb.Object {
@@ -259,7 +261,7 @@ func TestPlansComeBack(t *testing.T) {
 		want.Endpoints = append(want.Endpoints, plan.Endpoint{
 			Affinity: ep.Affinity, Source: ep.Source, OnePacket: ep.OnePacket, Idle: ep.Idle, Fragments: ep.Fragments, Encap: ep.Encap,
 			BackupBelow: ep.BackupBelow, FailOpen: ep.FailOpen,
-			Key: endpointKey(rt), Service: name(rt), Generation: rapid.Int64().Draw(rt, "generation"), RingCode: 7, KeyID: 1, Check: health(rt),
+			Key: endpointKey(rt), Service: name(rt), Generation: rapid.Int64().Draw(rt, "generation"), RingCode: 7, KeyID: 1, Health: health(rt),
 			Members: []plan.Member{
 				{ID: 3, DIP: addr(rt, "dip"), Port: word(rt, "dip port"), Weight: word(rt, "weight"), Outer: addr(rt, "outer"), Backup: true},
 				{ID: 65534, Down: true, DIP: addr(rt, "dip"), Port: word(rt, "dip port"), Outer: addr(rt, "outer")},
@@ -270,7 +272,7 @@ func TestPlansComeBack(t *testing.T) {
 			DIPPort: word(rt, "dip port"), Rewrite: rapid.Bool().Draw(rt, "rewrite"),
 		})
 		if check := health(rt); check.ByHost() {
-			want.Bindings[0].Check = check
+			want.Bindings[0].Health = check
 		}
 		items := rapid.Permutation(ToItems(&want)).Draw(rt, "order")
 		got, err := FromItems(items)

@@ -72,11 +72,12 @@ func toIdle(i lb.Idle) *apiv1.Idle {
 }
 
 func toHealth(h lb.Health) *apiv1.Health {
-	out := &apiv1.Health{Interval: duration(h.Interval), Timeout: duration(h.Timeout), Rise: h.Rise, Fall: h.Fall, Port: uint32(h.Port), From: h.From}
-	switch h.Kind {
-	case "http":
-		out.Http = &apiv1.HTTPCheck{Path: h.Path, Host: h.Host}
-	case "tcp":
+	c := h.Checks[0]
+	out := &apiv1.Health{Interval: duration(c.Interval), Timeout: duration(c.Timeout), Rise: c.Rise, Fall: c.Fall, Port: uint32(c.Port), From: h.From}
+	switch c.Kind {
+	case lb.CheckHTTP:
+		out.Http = &apiv1.HTTPCheck{Path: c.Path, Host: c.Host}
+	case lb.CheckTCP:
 		out.Tcp = &apiv1.TCPCheck{}
 	}
 	return out

@@ -93,7 +93,7 @@ func FromPlanEndpoint(in *apiv1.PlanEndpoint) (plan.Endpoint, error) {
 	ep := plan.Endpoint{
 		Key:     r.key(in.GetVni(), in.GetVip(), in.GetProtocol(), in.GetPort(), in.GetPortEnd()),
 		Service: in.GetService(), Generation: in.GetGeneration(), RingCode: uint8(r.upTo("ring_code", in.GetRingCode(), 32)),
-		KeyID: in.GetKeyId(), Check: r.check(in.GetCheck()), Members: make([]plan.Member, 0, len(in.GetMembers())),
+		KeyID: in.GetKeyId(), Health: r.check(in.GetCheck()), Members: make([]plan.Member, 0, len(in.GetMembers())),
 		Affinity: in.GetAffinity(), Source: r.source("source", in.GetSource()), OnePacket: in.GetOnePacket(), Idle: r.idle("idle", in.GetIdle()),
 		Fragments: in.GetFragments(), Encap: in.GetEncap(), BackupBelow: r.percent("backup_below", in.GetBackupBelow()), FailOpen: in.GetFailOpen(),
 	}
@@ -161,17 +161,19 @@ func FromPlanBinding(in *apiv1.PlanBinding) (plan.Binding, error) {
 		Encap: in.GetEncap(),
 	}
 	if check := in.GetCheck(); check != nil {
-		b.Check = r.check(check)
+		b.Health = r.check(check)
 	}
 	return b, r.err()
 }
 
 func (r *reader) check(in *apiv1.PlanCheck) lb.Health {
-	return lb.Health{
+	c := lb.Check{
 		Kind: in.GetKind(), Path: in.GetPath(), Host: in.GetHost(), Interval: r.duration("check.interval", in.GetInterval()),
 		Timeout: r.duration("check.timeout", in.GetTimeout()), Rise: in.GetRise(), Fall: in.GetFall(), Port: r.word("check.port", in.GetPort()),
-		From: cmp.Or(in.GetFrom(), lb.FromMux), // a plan that was kept may be of a version without it
 	}
+	c.SetDefaults()
+	// A plan that was kept may be of a version without from.
+	return lb.Health{Checks: []lb.Check{c}, Combine: lb.CombineAll, From: cmp.Or(in.GetFrom(), lb.FromMux)}
 }
 
 func (r *reader) key(vni uint32, vip, protocol string, port, end uint32) lb.EndpointKey {

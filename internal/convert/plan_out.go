@@ -50,7 +50,7 @@ func EndpointItem(ep *plan.Endpoint) *apiv1.PlanItem {
 	out := &apiv1.PlanEndpoint{
 		Service: ep.Service, Vni: ep.Key.VNI, Vip: text(ep.Key.VIP), Protocol: ep.Key.Protocol.String(), Port: uint32(ep.Key.Port),
 		PortEnd: uint32(ep.Key.PortEnd), Generation: ep.Generation, RingCode: uint32(ep.RingCode), KeyId: ep.KeyID,
-		Check: toCheck(ep.Check), Affinity: ep.Affinity, Source: toSource(ep.Source), OnePacket: ep.OnePacket, Idle: toIdle(ep.Idle),
+		Check: toCheck(ep.Health), Affinity: ep.Affinity, Source: toSource(ep.Source), OnePacket: ep.OnePacket, Idle: toIdle(ep.Idle),
 		Fragments: ep.Fragments, Encap: ep.Encap, BackupBelow: uint32(ep.BackupBelow), FailOpen: ep.FailOpen,
 	}
 	for _, m := range ep.Members {
@@ -63,9 +63,13 @@ func EndpointItem(ep *plan.Endpoint) *apiv1.PlanItem {
 }
 
 func toCheck(h lb.Health) *apiv1.PlanCheck {
+	if len(h.Checks) == 0 {
+		return nil
+	}
+	c := h.Checks[0]
 	return &apiv1.PlanCheck{
-		Kind: h.Kind, Path: h.Path, Host: h.Host, Interval: duration(h.Interval), Timeout: duration(h.Timeout),
-		Rise: h.Rise, Fall: h.Fall, Port: uint32(h.Port), From: h.From,
+		Kind: c.Kind, Path: c.Path, Host: c.Host, Interval: duration(c.Interval), Timeout: duration(c.Timeout),
+		Rise: c.Rise, Fall: c.Fall, Port: uint32(c.Port), From: h.From,
 	}
 }
 
@@ -103,8 +107,8 @@ func BindingItem(b *plan.Binding) *apiv1.PlanItem {
 		Member: uint32(b.Member), Outer: text(b.Outer), Dip: text(b.DIP), DipPort: uint32(b.DIPPort), Rewrite: b.Rewrite,
 		PortEnd: uint32(b.Key.PortEnd), Encap: b.Encap,
 	}
-	if b.Check.ByHost() {
-		out.Check = toCheck(b.Check)
+	if b.Health.ByHost() {
+		out.Check = toCheck(b.Health)
 	}
 	return &apiv1.PlanItem{Key: plan.BindingItem(b.Key, b.Outer, b.Member), Item: &apiv1.PlanItem_Binding{Binding: out}}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -406,7 +407,7 @@ func TestHostApply(t *testing.T) {
 	e.run(e.host.objects.HostIn, q)
 	c, err := e.host.Counters()
 	must(t, err)
-	if len(c.Bindings) != 1 || c.Bindings[0].Binding != moved || c.Bindings[0].Packets != 2 || c.Bindings[0].Bytes != 80 {
+	if len(c.Bindings) != 1 || !reflect.DeepEqual(c.Bindings[0].Binding, moved) || c.Bindings[0].Packets != 2 || c.Bindings[0].Bytes != 80 {
 		t.Errorf("bindings %+v, want one with 2 packets, 80 bytes", c.Bindings)
 	}
 	answer := packet{protocol: lb.TCP, src: dip4, dst: client4, sport: 8080, dport: 40001, ack: true}

@@ -57,11 +57,11 @@ func (c *checks) follow(bindings []plan.Binding) []probe.Target {
 	before := c.members
 	c.members, c.byTarget = map[memberRef]*checked{}, map[probe.Target][]memberRef{}
 	for _, b := range bindings {
-		if !b.Check.ByHost() {
+		if !b.Health.ByHost() {
 			continue
 		}
 		ref := memberRef{b.Key, b.Member}
-		target := probe.Of(b.Check, b.DIP, b.DIPPort)
+		target := probe.Of(b.Health.Checks[0], b.DIP, b.DIPPort)
 		m := &checked{state: health.New()}
 		if old := before[ref]; old != nil && old.target.Address.Addr() == b.DIP {
 			m = old
@@ -69,7 +69,7 @@ func (c *checks) follow(bindings []plan.Binding) []probe.Target {
 				m.state = health.Adopt(m.state.Alive())
 			}
 		}
-		m.target, m.rise, m.fall = target, b.Check.Rise, b.Check.Fall
+		m.target, m.rise, m.fall = target, b.Health.Checks[0].Rise, b.Health.Checks[0].Fall
 		c.members[ref] = m
 		c.byTarget[target] = append(c.byTarget[target], ref)
 	}
@@ -173,8 +173,14 @@ func (c *checks) words(ref memberRef) string {
 	return ""
 }
 
-// Probed takes a probe's result.
-func (a *Agent) Probed(result probe.Result) {
+// Probed takes results of probes.
+func (a *Agent) Probed(results []probe.Result) {
+	for _, result := range results {
+		a.probed(result)
+	}
+}
+
+func (a *Agent) probed(result probe.Result) {
 	for _, ref := range a.checks.observe(result) {
 		a.log.Info("health", "vip", ref.endpoint.VIP, "protocol", ref.endpoint.Protocol, "port", ref.endpoint.Port,
 			"backend", result.Target.Address, "alive", result.Good, "because", result.Words)

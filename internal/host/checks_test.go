@@ -39,7 +39,7 @@ func (w tester) plan(bindings ...plan.Binding) {
 // probe gives every target one result.
 func (w tester) probe(good bool) {
 	for _, target := range w.prober.targets {
-		w.Probed(probe.Result{Target: target, Good: good, Words: "drawn"})
+		w.Probed([]probe.Result{{Target: target, Good: good, Words: "drawn"}})
 	}
 }
 
@@ -58,7 +58,7 @@ func (w tester) told(what string, want ...plan.EndpointVerdicts) {
 }
 
 func checkedBy(b plan.Binding, from string) plan.Binding {
-	b.Check = lb.Health{Kind: lb.CheckTCP, Interval: time.Second, Timeout: time.Second, Rise: 2, Fall: 3, From: from}
+	b.Health = lb.Health{Checks: []lb.Check{{Kind: lb.CheckTCP, Interval: time.Second, Timeout: time.Second, Rise: 2, Fall: 3}}, From: from}
 	return b
 }
 
@@ -93,7 +93,7 @@ func TestVerdictsOutliveAChangeOfTheCheck(t *testing.T) {
 	w.plan(b)
 	w.probe(true)
 	w.told("alive", plan.EndpointVerdicts{Key: b.Key, Alive: []uint16{3}})
-	b.Check.Interval = 2 * time.Second
+	b.Health.Checks[0].Interval = 2 * time.Second
 	w.plan(b)
 	w.told("another interval says nothing of health")
 	if all := w.checks.Take(true); !all.Full || !reflect.DeepEqual(all.Endpoints, []plan.EndpointVerdicts{{Key: b.Key, Alive: []uint16{3}}}) {
@@ -120,6 +120,6 @@ func TestVerdictIsOfTheServerThatIsThere(t *testing.T) {
 func TestWhatCouldNotBeAskedIsNoVerdict(t *testing.T) {
 	w := newTester(t)
 	w.plan(checkedBy(binding("203.0.113.10", "10.20.1.11"), lb.FromHost))
-	w.Probed(probe.Result{Target: w.prober.targets[0], Void: true, Words: "too many open files"})
+	w.Probed([]probe.Result{{Target: w.prober.targets[0], Void: true, Words: "too many open files"}})
 	w.told("nothing was learnt")
 }

@@ -64,7 +64,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	o.Node.Log.Info("programs attached", "interface", o.Interface, "pins", o.BPFFS)
 	var h *Agent
-	prober := probe.New(probe.Options{Clock: clock.System{}, Random: rand.Float64, Report: func(r probe.Result) { h.Probed(r) }})
+	prober := probe.New(probe.Options{Clock: clock.System{}, Random: rand.Float64, Report: func(r []probe.Result) { h.Probed(r) }})
 	defer prober.Close()
 	h = New(tables, thisMachine(o.Interface), prober, clock.System{}, o.Node.Log)
 	o.Node.Verdicts = h.checks

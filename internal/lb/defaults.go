@@ -15,11 +15,6 @@ const (
 	EncapIPIP       = "ipip"
 	EncapGUE        = "gue"
 	SchedulerMaglev = "maglev"
-	CheckTCP        = "tcp"
-	CheckHTTP       = "http"
-	FromMux         = "mux"
-	FromHost        = "host"
-	FromBoth        = "both"
 	PlaceByVIPs     = "vips"
 	PlaceByLoad     = "load"
 )
@@ -39,11 +34,6 @@ const (
 	DefaultWeight          = 1
 	DefaultTenantWeight    = 1
 	DefaultMTU             = 1500
-	DefaultHealthPath      = "/"
-	DefaultHealthInterval  = time.Second
-	DefaultHealthTimeout   = 500 * time.Millisecond
-	DefaultHealthRise      = 2
-	DefaultHealthFall      = 3
 	DefaultBFDTransmit     = 100 * time.Millisecond
 	DefaultBFDReceive      = time.Second
 	DefaultBFDMultiplier   = 3
@@ -100,20 +90,7 @@ func (e *Endpoint) setDefaults() {
 	setDefault(&e.Fragments, FragmentsDrop)
 	setDefault(&e.BackupBelow, DefaultBackupBelow)
 	e.setDerived()
-	h := &e.Health
-	setDefault(&h.Kind, CheckTCP)
-	setDefault(&h.From, FromMux)
-	if h.Kind == CheckHTTP {
-		setDefault(&h.Path, DefaultHealthPath)
-	}
-	if h.Interval == 0 {
-		h.Interval = DefaultHealthInterval
-	}
-	if h.Timeout == 0 {
-		h.Timeout = min(DefaultHealthTimeout, h.Interval)
-	}
-	setDefault(&h.Rise, DefaultHealthRise)
-	setDefault(&h.Fall, DefaultHealthFall)
+	e.Health.setDefaults()
 }
 
 // setDerived fills in the defaults that depend on other fields.
@@ -126,7 +103,9 @@ func (e *Endpoint) setDerived() {
 			setDefault(&e.Backends[i].Port, e.Port)
 		}
 	} else {
-		setDefault(&e.Health.Port, e.Port)
+		for i := range e.Health.Checks {
+			setDefault(&e.Health.Checks[i].Port, e.Port)
+		}
 	}
 	if e.KeepsFlows() {
 		untrusted, trusted := DefaultIdleUntrusted, DefaultIdleTrusted
@@ -160,10 +139,6 @@ func setDefault[T comparable](to *T, value T) {
 	if *to == zero {
 		*to = value
 	}
-}
-
-func defaultHealth() Health {
-	return Health{Kind: CheckTCP, Interval: DefaultHealthInterval, Timeout: DefaultHealthTimeout, Rise: DefaultHealthRise, Fall: DefaultHealthFall, From: FromMux}
 }
 
 func defaultBFD() BFD {

@@ -134,21 +134,22 @@ func (b *Backend) flow() string {
 
 // flow returns the check on one line.
 func (h *Health) flow() string {
+	c := &h.Checks[0]
 	check := "tcp: {}"
-	if h.Kind == CheckHTTP {
-		check = fmt.Sprintf("http: {path: %s}", quote(h.Path))
-		if h.Host != "" {
-			check = fmt.Sprintf("http: {path: %s, host: %s}", quote(h.Path), quote(h.Host))
+	if c.Kind == CheckHTTP {
+		check = fmt.Sprintf("http: {path: %s}", quote(c.Path))
+		if c.Host != "" {
+			check = fmt.Sprintf("http: {path: %s, host: %s}", quote(c.Path), quote(c.Host))
 		}
 	}
 	more := ""
-	if h.Port != 0 {
-		more = fmt.Sprintf(", port: %d", h.Port)
+	if c.Port != 0 {
+		more = fmt.Sprintf(", port: %d", c.Port)
 	}
 	if h.From != FromMux {
 		more += ", from: " + quote(h.From)
 	}
-	return fmt.Sprintf("{%s, interval: %s, timeout: %s, rise: %d, fall: %d%s}", check, durationText(h.Interval), durationText(h.Timeout), h.Rise, h.Fall, more)
+	return fmt.Sprintf("{%s, interval: %s, timeout: %s, rise: %d, fall: %d%s}", check, durationText(c.Interval), durationText(c.Timeout), c.Rise, c.Fall, more)
 }
 
 func (w *writer) node(n *Node) {

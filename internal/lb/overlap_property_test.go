@@ -58,7 +58,7 @@ func TestOverlapsAreFound(t *testing.T) {
 					p := ports.Draw(t, "ports")
 					e.Port, e.PortEnd = p[0], p[1]
 				}
-				e.Health.Port = 80
+				e.Health.Checks = []lb.Check{{Port: 80}}
 				s.Endpoints = append(s.Endpoints, e)
 			}
 			if s.VIPs[0].As4()[3] == 0 {

@@ -248,7 +248,8 @@ func endpoint(t *rapid.T, port uint16, both bool) lb.Endpoint {
 		}
 		e.Backends = append(e.Backends, b)
 	}
-	h := &e.Health
+	e.Health.Checks = []lb.Check{{}}
+	h := &e.Health.Checks[0]
 	h.Kind = rapid.SampledFrom([]string{"tcp", "http"}).Draw(t, "check")
 	if h.Kind == "http" {
 		h.Path = "/" + rapid.StringMatching(`[!-~]{0,20}`).Draw(t, "path")
@@ -256,12 +257,16 @@ func endpoint(t *rapid.T, port uint16, both bool) lb.Endpoint {
 	}
 	h.Interval = duration(100*time.Millisecond, time.Hour).Draw(t, "interval")
 	h.Timeout = duration(time.Millisecond, h.Interval).Draw(t, "timeout")
-	h.From = rapid.SampledFrom([]string{lb.FromMux, lb.FromHost, lb.FromBoth}).Draw(t, "from")
+	e.Health.From = rapid.SampledFrom([]string{lb.FromMux, lb.FromHost, lb.FromBoth}).Draw(t, "from")
 	h.Rise, h.Fall = rapid.Uint32Range(1, 100).Draw(t, "rise"), rapid.Uint32Range(1, 100).Draw(t, "fall")
 	h.Port = rapid.Uint16().Draw(t, "check port")
 	if e.PortEnd != 0 {
 		h.Port = max(1, h.Port)
 	}
+	if h.Kind == "http" {
+		h.Method, h.Status, h.Version = lb.DefaultHealthMethod, lb.DefaultHealthStatus, lb.HTTP1
+	}
+	h.Jitter, h.Initial, h.Through, e.Health.Combine = lb.DefaultHealthJitter, lb.InitialDown, lb.ThroughDirect, lb.CombineAll
 	return e
 }
 

@@ -157,26 +157,6 @@ type Backend struct {
 	Backup bool
 }
 
-// Health is how the backends of an endpoint are checked.
-type Health struct {
-	Kind     string // "tcp" or "http"
-	Path     string
-	Host     string
-	Interval time.Duration
-	Timeout  time.Duration
-	Rise     uint32
-	Fall     uint32
-	Port     uint16 // 0: the backend's; never 0 for ranges and all ports
-	// From says who checks: FromMux, FromHost or FromBoth.
-	From string
-}
-
-// ByMux tells whether muxes check whatever hosts say.
-func (h *Health) ByMux() bool { return h.From != FromHost }
-
-// ByHost tells whether the backends' hosts check.
-func (h *Health) ByHost() bool { return h.From == FromHost || h.From == FromBoth }
-
 // Role is what a node does.
 type Role string
 

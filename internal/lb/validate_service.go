@@ -102,7 +102,7 @@ func (f *faults) endpoint(path string, e *Endpoint) {
 		f.backend(fmt.Sprintf("%s.backends[%d]", path, i), e, &e.Backends[i])
 	}
 	f.health(path+".health", &e.Health)
-	if e.PortEnd != 0 && e.Health.Port == 0 {
+	if e.PortEnd != 0 && slices.ContainsFunc(e.Health.Checks, func(c Check) bool { return c.Port == 0 }) {
 		f.add(path+".health.port", "", "is missing, "+allowedPort+": the backends have all ports")
 	}
 }
@@ -176,33 +176,39 @@ func (f *faults) members(path string, e *Endpoint, vips []netip.Addr) {
 }
 
 func (f *faults) health(path string, h *Health) {
-	switch h.Kind {
+	for i := range h.Checks {
+		f.healthCheck(path, &h.Checks[i])
+	}
+	f.choice(path+".from", h.From, nil, FromMux, FromHost, FromBoth)
+}
+
+func (f *faults) healthCheck(path string, c *Check) {
+	switch c.Kind {
 	case CheckHTTP:
-		if !rooted(h.Path, maxPath) {
-			f.add(path+".http.path", h.Path, "must begin with / and hold printable ASCII without spaces, at most 1024 bytes")
+		if !rooted(c.Path, maxPath) {
+			f.add(path+".http.path", c.Path, "must begin with / and hold printable ASCII without spaces, at most 1024 bytes")
 		}
-		if h.Host != "" && !hostForm.MatchString(h.Host) {
-			f.add(path+".http.host", h.Host, "must be a host name or an address, with or without :port, at most 253 bytes")
+		if c.Host != "" && !hostForm.MatchString(c.Host) {
+			f.add(path+".http.host", c.Host, "must be a host name or an address, with or without :port, at most 253 bytes")
 		}
 	case CheckTCP:
-		if h.Path != "" || h.Host != "" {
+		if c.Path != "" || c.Host != "" {
 			f.add(path+".tcp", "", "must have no path and no host")
 		}
 	default:
-		f.add(path, h.Kind, anyOf(CheckTCP, CheckHTTP))
+		f.add(path, c.Kind, anyOf(CheckTCP, CheckHTTP))
 	}
-	if h.Interval < minInterval || h.Interval > maxInterval {
-		f.add(path+".interval", durationText(h.Interval), "must be 100ms to 1h")
-	} else if h.Timeout < minTimeout || h.Timeout > h.Interval {
-		f.add(path+".timeout", durationText(h.Timeout), "must be 1ms to the interval, "+durationText(h.Interval))
+	if c.Interval < minInterval || c.Interval > maxInterval {
+		f.add(path+".interval", durationText(c.Interval), "must be 100ms to 1h")
+	} else if c.Timeout < minTimeout || c.Timeout > c.Interval {
+		f.add(path+".timeout", durationText(c.Timeout), "must be 1ms to the interval, "+durationText(c.Interval))
 	}
-	if h.Rise < 1 || h.Rise > maxCount {
-		f.add(path+".rise", fmt.Sprint(h.Rise), allowedCount)
+	if c.Rise < 1 || c.Rise > maxCount {
+		f.add(path+".rise", fmt.Sprint(c.Rise), allowedCount)
 	}
-	if h.Fall < 1 || h.Fall > maxCount {
-		f.add(path+".fall", fmt.Sprint(h.Fall), allowedCount)
+	if c.Fall < 1 || c.Fall > maxCount {
+		f.add(path+".fall", fmt.Sprint(c.Fall), allowedCount)
 	}
-	f.choice(path+".from", h.From, nil, FromMux, FromHost, FromBoth)
 }
 
 var hostForm = regexp.MustCompile(`^[A-Za-z0-9_.:\[\]-]{1,253}$`)

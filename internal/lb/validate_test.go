@@ -136,7 +136,7 @@ func TestServiceRefusals(t *testing.T) {
 		{func(s *lb.Service) { ranged(s, 80, 79) }, `services/web: endpoints[0].port: 80-79: must be 1 to 65535, a range such as "8000-8100", or "*"`},
 		{func(s *lb.Service) { first(s).Protocol = lb.AnyProtocol }, `services/web: endpoints[0].port: 80: must be "*" or left out with protocol any`},
 		{func(s *lb.Service) { ranged(s, 80, 90); backend(s).Port = 80 }, "services/web: endpoints[0].backends[0].port: 80: must be left out: packets to tcp port 80-90 keep their port"},
-		{func(s *lb.Service) { ranged(s, 0, 65535); first(s).Health.Port = 0 }, "services/web: endpoints[0].health.port: is missing, must be 1 to 65535: the backends have all ports"},
+		{func(s *lb.Service) { ranged(s, 0, 65535); first(s).Health.Checks[0].Port = 0 }, "services/web: endpoints[0].health.port: is missing, must be 1 to 65535: the backends have all ports"},
 		{func(s *lb.Service) { ranged(s, 80, 90); s.Endpoints = append(s.Endpoints, s.Endpoints[0]) }, "services/web: endpoints[2]: tcp port 80-90: must not overlap the range of endpoints[0]: both hold port 80"},
 		{func(s *lb.Service) { ranged(s, 0, 65535); s.Endpoints = append(s.Endpoints, s.Endpoints[0]) }, "services/web: endpoints[2]: tcp port *: must differ from endpoints[0] in protocol or port"},
 		{func(s *lb.Service) { first(s).Source = &lb.SourceAffinity{Prefix4: 33, Prefix6: 64, For: time.Minute} }, "services/web: endpoints[0].source.prefix4: 33: must be 1 to 32"},
@@ -177,21 +177,25 @@ func TestServiceRefusals(t *testing.T) {
 			s.Sources = &lb.Sources{Allow: []netip.Prefix{prefix("10.0.0.0/8"), prefix("::/0")}, Deny: []netip.Prefix{prefix("::/0")}}
 		}, "services/web: sources.deny[0]: ::/0: must not be allowed and denied, and sources.allow[1] is the same"},
 
-		{func(s *lb.Service) { first(s).Health.Kind = "icmp" }, "services/web: endpoints[0].health: icmp: must be tcp or http"},
+		{func(s *lb.Service) { first(s).Health.Checks[0].Kind = "icmp" }, "services/web: endpoints[0].health: icmp: must be tcp or http"},
 		{func(s *lb.Service) { first(s).Health.From = "hosts" }, "services/web: endpoints[0].health.from: hosts: must be mux, host or both"},
-		{func(s *lb.Service) { first(s).Health.Path = "/" }, "services/web: endpoints[0].health.tcp: must have no path and no host"},
-		{func(s *lb.Service) { first(s).Health.Kind, first(s).Health.Path = "http", "healthz" }, "services/web: endpoints[0].health.http.path: healthz: must begin with / and hold printable ASCII without spaces, at most 1024 bytes"},
-		{func(s *lb.Service) { first(s).Health.Kind, first(s).Health.Path = "http", "/a b" }, "services/web: endpoints[0].health.http.path: /a b: must begin with / and hold printable ASCII without spaces, at most 1024 bytes"},
-		{func(s *lb.Service) { first(s).Health.Kind, first(s).Health.Path = "http", "/\r\nX: y" }, `services/web: endpoints[0].health.http.path: "/\r\nX: y": must begin with / and hold printable ASCII without spaces, at most 1024 bytes`},
+		{func(s *lb.Service) { first(s).Health.Checks[0].Path = "/" }, "services/web: endpoints[0].health.tcp: must have no path and no host"},
 		{func(s *lb.Service) {
-			first(s).Health.Kind, first(s).Health.Path, first(s).Health.Host = "http", "/", "a\nb"
+			first(s).Health.Checks[0].Kind, first(s).Health.Checks[0].Path = "http", "healthz"
+		}, "services/web: endpoints[0].health.http.path: healthz: must begin with / and hold printable ASCII without spaces, at most 1024 bytes"},
+		{func(s *lb.Service) { first(s).Health.Checks[0].Kind, first(s).Health.Checks[0].Path = "http", "/a b" }, "services/web: endpoints[0].health.http.path: /a b: must begin with / and hold printable ASCII without spaces, at most 1024 bytes"},
+		{func(s *lb.Service) {
+			first(s).Health.Checks[0].Kind, first(s).Health.Checks[0].Path = "http", "/\r\nX: y"
+		}, `services/web: endpoints[0].health.http.path: "/\r\nX: y": must begin with / and hold printable ASCII without spaces, at most 1024 bytes`},
+		{func(s *lb.Service) {
+			first(s).Health.Checks[0].Kind, first(s).Health.Checks[0].Path, first(s).Health.Checks[0].Host = "http", "/", "a\nb"
 		}, `services/web: endpoints[0].health.http.host: "a\nb": must be a host name or an address, with or without :port, at most 253 bytes`},
-		{func(s *lb.Service) { first(s).Health.Interval = 99 * time.Millisecond }, "services/web: endpoints[0].health.interval: 99ms: must be 100ms to 1h"},
-		{func(s *lb.Service) { first(s).Health.Interval = time.Hour + 1 }, "services/web: endpoints[0].health.interval: 1h0m0.000000001s: must be 100ms to 1h"},
-		{func(s *lb.Service) { first(s).Health.Timeout = time.Second + 1 }, "services/web: endpoints[0].health.timeout: 1.000000001s: must be 1ms to the interval, 1s"},
-		{func(s *lb.Service) { first(s).Health.Timeout = 0 }, "services/web: endpoints[0].health.timeout: 0s: must be 1ms to the interval, 1s"},
-		{func(s *lb.Service) { first(s).Health.Rise = 0 }, "services/web: endpoints[0].health.rise: 0: must be 1 to 100"},
-		{func(s *lb.Service) { first(s).Health.Fall = 101 }, "services/web: endpoints[0].health.fall: 101: must be 1 to 100"},
+		{func(s *lb.Service) { first(s).Health.Checks[0].Interval = 99 * time.Millisecond }, "services/web: endpoints[0].health.interval: 99ms: must be 100ms to 1h"},
+		{func(s *lb.Service) { first(s).Health.Checks[0].Interval = time.Hour + 1 }, "services/web: endpoints[0].health.interval: 1h0m0.000000001s: must be 100ms to 1h"},
+		{func(s *lb.Service) { first(s).Health.Checks[0].Timeout = time.Second + 1 }, "services/web: endpoints[0].health.timeout: 1.000000001s: must be 1ms to the interval, 1s"},
+		{func(s *lb.Service) { first(s).Health.Checks[0].Timeout = 0 }, "services/web: endpoints[0].health.timeout: 0s: must be 1ms to the interval, 1s"},
+		{func(s *lb.Service) { first(s).Health.Checks[0].Rise = 0 }, "services/web: endpoints[0].health.rise: 0: must be 1 to 100"},
+		{func(s *lb.Service) { first(s).Health.Checks[0].Fall = 101 }, "services/web: endpoints[0].health.fall: 101: must be 1 to 100"},
 	}
 	for _, c := range cases {
 		s := validService()
@@ -203,7 +207,7 @@ func TestServiceRefusals(t *testing.T) {
 // ranged gives the first endpoint a range of ports.
 func ranged(s *lb.Service, port, end uint16) {
 	e := first(s)
-	e.Port, e.PortEnd, e.Health.Port = port, end, 80
+	e.Port, e.PortEnd, e.Health.Checks[0].Port = port, end, 80
 	for i := range e.Backends {
 		e.Backends[i].Port = 0
 	}

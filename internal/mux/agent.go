@@ -220,11 +220,17 @@ func (a *Agent) adoptRoutes(ctx context.Context) (first bool) {
 	return true
 }
 
-// Probed takes a probe's result.
-func (a *Agent) Probed(result probe.Result) {
+// Probed takes results of probes.
+func (a *Agent) Probed(results []probe.Result) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if result.Void || !result.Good && !a.evidenceLocked(result.Target.Timeout) {
+	for _, result := range results {
+		a.probedLocked(result)
+	}
+}
+
+func (a *Agent) probedLocked(result probe.Result) {
+	if result.Void || !result.Good && !a.evidenceLocked(result.Target.Timeout()) {
 		a.roster.note(result)
 		return
 	}

@@ -116,7 +116,7 @@ func TestVoidProbesCountForNothing(t *testing.T) {
 	w.probe("10.20.1.11", true, "connected")
 	w.take()
 	for range 3 {
-		w.agent.Probed(probe.Result{Target: w.prober.targets[0], Void: true, Words: "too many open files"})
+		w.agent.Probed([]probe.Result{{Target: w.prober.targets[0], Void: true, Words: "too many open files"}})
 	}
 	w.expect("nothing")
 	if got := w.agent.Status().Members[0].LastCheck; got != "too many open files (does not count)" {

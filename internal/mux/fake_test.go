@@ -247,7 +247,7 @@ func (w *world) probe(dip string, good bool, words string) {
 	w.t.Helper()
 	for _, target := range w.prober.targets {
 		if target.Address.Addr() == netip.MustParseAddr(dip) {
-			w.agent.Probed(probe.Result{Target: target, Good: good, Words: words})
+			w.agent.Probed([]probe.Result{{Target: target, Good: good, Words: words}})
 			w.agent.Speak(context.Background())
 			return
 		}
@@ -279,7 +279,7 @@ func planOf(vips []string, dips ...string) plan.Plan {
 		e := plan.Endpoint{
 			Key:     lb.EndpointKey{VIP: netip.MustParseAddr(v), Protocol: lb.TCP, Port: 80},
 			Service: "web", Generation: 1, RingCode: 6, KeyID: 3,
-			Check: lb.Health{Kind: "tcp", Interval: time.Second, Timeout: time.Second, Rise: 2, Fall: 2},
+			Health: lb.Health{Checks: []lb.Check{{Kind: lb.CheckTCP, Interval: time.Second, Timeout: time.Second, Rise: 2, Fall: 2}}, From: lb.FromMux},
 		}
 		for i, d := range dips {
 			a := netip.MustParseAddr(d)

@@ -58,7 +58,7 @@ type heard struct {
 
 // follow makes a member of the plan one that is checked as its endpoint says.
 func (r *roster) follow(m *member, e *plan.Endpoint, now time.Time) {
-	from, said := e.Check.From, r.heard.said[e.Key][m.ID]
+	from, said := e.Health.From, r.heard.said[e.Key][m.ID]
 	switch {
 	case from != lb.FromHost:
 		m.hearsay = hearsay{from: from, said: said}

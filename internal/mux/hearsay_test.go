@@ -7,6 +7,7 @@ import (
 
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/probe"
 )
 
 const heardVIP = "203.0.113.10"
@@ -15,7 +16,7 @@ const heardVIP = "203.0.113.10"
 func heardWorld(t *testing.T, from string, change func(*plan.Endpoint)) (*world, plan.Plan) {
 	w := newWorld(t)
 	p := planOf([]string{heardVIP}, "10.20.1.11", "10.20.2.11")
-	p.Endpoints[0].Check.From = from
+	p.Endpoints[0].Health.From = from
 	if change != nil {
 		change(&p.Endpoints[0])
 	}
@@ -135,7 +136,7 @@ func TestMuxChecksWhenTheHostIsSilent(t *testing.T) {
 		t.Errorf("still probes %v", w.prober.targets)
 	}
 	for range 2 {
-		w.agent.Probed(result(stale, false))
+		w.agent.Probed([]probe.Result{result(stale, false)})
 	}
 	w.expect("a probe that was under way does not count")
 }

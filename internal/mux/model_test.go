@@ -15,6 +15,7 @@ import (
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/probe"
 )
 
 // careful is a speaker that checks, at the moment a state is set, that the data plane knows every announced VIP.
@@ -156,7 +157,7 @@ func TestRoutesFollowTablesUnderAnyEvents(t *testing.T) {
 				}
 				slices.SortFunc(w.prober.targets, compareTargets)
 				target := rapid.SampledFrom(w.prober.targets).Draw(rt, "target")
-				w.agent.Probed(result(target, rapid.Bool().Draw(rt, "good")))
+				w.agent.Probed([]probe.Result{result(target, rapid.Bool().Draw(rt, "good"))})
 			case 4:
 				w.clock.Advance(time.Second)
 				if applied && rapid.Bool().Draw(rt, "look") {

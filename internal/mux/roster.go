@@ -109,7 +109,7 @@ func (r *roster) welcome(e *plan.Endpoint) {
 		if r.members[key] != nil {
 			continue
 		}
-		m := &member{target: probe.Of(e.Check, pm.DIP, pm.Port)}
+		m := &member{target: probe.Of(e.Health.Checks[0], pm.DIP, pm.Port)}
 		m.state = r.begin(e.Key, pm.ID, r.byTarget[m.target])
 		m.once, m.asked = !m.state.Fresh(), !m.state.Fresh()
 		r.members[key] = m
@@ -122,13 +122,13 @@ func (r *roster) group(e *plan.Endpoint, decisions map[lb.EndpointKey]health.Dec
 	r.groups[e.Key] = g
 	for _, pm := range e.Members {
 		m := r.members[backend{e.Key, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}]
-		if target := probe.Of(e.Check, pm.DIP, pm.Port); m.target != target {
+		if target := probe.Of(e.Health.Checks[0], pm.DIP, pm.Port); m.target != target {
 			r.unlist(m)
 			m.state = health.Adopt(m.state.Alive())
 			m.target = target
 		}
 		m.Member, m.service, m.group = pm, e.Service, g
-		m.rise, m.fall = e.Check.Rise, e.Check.Fall
+		m.rise, m.fall = e.Health.Checks[0].Rise, e.Health.Checks[0].Fall
 		r.follow(m, e, now)
 		r.list(m)
 		g.members = append(g.members, m)

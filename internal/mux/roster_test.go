@@ -63,7 +63,7 @@ func (r naiveRoster) targets(endpoints []plan.Endpoint) map[probe.Target]bool {
 	for _, e := range endpoints {
 		for _, pm := range e.Members {
 			if r.members[backend{e.Key, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}].probed() {
-				out[probe.Of(e.Check, pm.DIP, pm.Port)] = true
+				out[probe.Of(e.Health.Checks[0], pm.DIP, pm.Port)] = true
 			}
 		}
 	}
@@ -78,9 +78,10 @@ func TestRosterAgainstNaive(t *testing.T) {
 			var out []plan.Endpoint
 			for i := range rapid.IntRange(0, 4).Draw(t, "endpoints") {
 				e := plan.Endpoint{Key: lb.EndpointKey{VIP: netip.AddrFrom4([4]byte{203, 0, 113, byte(i / 2)}), Protocol: lb.TCP, Port: uint16(80 + i)}}
-				e.Check.Port = uint16(rapid.IntRange(0, 1).Draw(t, "check port"))
-				e.FailOpen, e.Check.Rise, e.Check.Fall = rapid.Bool().Draw(t, "fail open"), 1, 1
-				e.Check.From = rapid.SampledFrom([]string{lb.FromMux, lb.FromHost, lb.FromBoth}).Draw(t, "from")
+				e.Health.Checks = []lb.Check{{}}
+				e.Health.Checks[0].Port = uint16(rapid.IntRange(0, 1).Draw(t, "check port"))
+				e.FailOpen, e.Health.Checks[0].Rise, e.Health.Checks[0].Fall = rapid.Bool().Draw(t, "fail open"), 1, 1
+				e.Health.From = rapid.SampledFrom([]string{lb.FromMux, lb.FromHost, lb.FromBoth}).Draw(t, "from")
 				for j := range rapid.IntRange(0, 3).Draw(t, "members") {
 					dip := netip.AddrFrom4([4]byte{10, 20, 1, byte(j)})
 					e.Members = append(e.Members, plan.Member{ID: uint16(j), DIP: dip, Outer: dip, Port: e.Key.Port, Weight: uint16(rapid.IntRange(0, 1).Draw(t, "weight"))})

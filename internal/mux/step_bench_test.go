@@ -35,7 +35,7 @@ func benchWorld(b *testing.B, n int) (*Agent, plan.Plan) {
 		e := plan.Endpoint{
 			Key:     lb.EndpointKey{VIP: netip.AddrFrom4([4]byte{203, byte(i >> 16), byte(i >> 8), byte(i)}), Protocol: lb.TCP, Port: 80},
 			Service: fmt.Sprintf("web%05d", i), Generation: 1, RingCode: 10, KeyID: 3,
-			Check: lb.Health{Kind: "tcp", Interval: time.Second, Timeout: time.Second, Rise: 2, Fall: 2},
+			Health: lb.Health{Checks: []lb.Check{{Kind: lb.CheckTCP, Interval: time.Second, Timeout: time.Second, Rise: 2, Fall: 2}}, From: lb.FromMux},
 		}
 		for j := range 10 {
 			dip := netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), byte(j)})

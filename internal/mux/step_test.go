@@ -31,7 +31,7 @@ func drawSteps(t *rapid.T, before plan.Plan) plan.Plan {
 		}
 		e.RingCode = rapid.Uint8Range(6, 7).Draw(t, "code")
 		e.Encap = rapid.SampledFrom([]string{lb.EncapIPIP, lb.EncapGUE}).Draw(t, "encap")
-		e.Check.From = rapid.SampledFrom([]string{lb.FromMux, lb.FromHost, lb.FromBoth}).Draw(t, "from")
+		e.Health.From = rapid.SampledFrom([]string{lb.FromMux, lb.FromHost, lb.FromBoth}).Draw(t, "from")
 		for j := range e.Members {
 			e.Members[j].Down = rapid.IntRange(0, 5).Draw(t, "down") == 0
 		}
@@ -110,7 +110,7 @@ func (w *world) checkSteps(t *rapid.T) {
 			wanted[m.Outer] = true
 			bits[dataplane.MemberKey{Endpoint: e.Key, Member: m.ID}] = a.roster.bit(e.Key, m)
 			if g.members[i].probed() {
-				targets[probe.Of(e.Check, m.DIP, m.Port)] = true
+				targets[probe.Of(e.Health.Checks[0], m.DIP, m.Port)] = true
 			}
 		}
 	}
@@ -189,7 +189,7 @@ func TestStepsEndWhereAWholePlanDoes(t *testing.T) {
 					w.tables.during = func() {
 						w.tables.during = nil
 						for _, target := range w.prober.targets {
-							w.agent.Probed(result(target, true))
+							w.agent.Probed([]probe.Result{result(target, true)})
 						}
 					}
 				}
@@ -204,7 +204,7 @@ func TestStepsEndWhereAWholePlanDoes(t *testing.T) {
 			case 2, 3:
 				for _, target := range slices.SortedFunc(slices.Values(w.prober.targets), compareTargets) {
 					if rapid.Bool().Draw(rt, "probed") {
-						w.agent.Probed(result(target, rapid.Bool().Draw(rt, "good")))
+						w.agent.Probed([]probe.Result{result(target, rapid.Bool().Draw(rt, "good"))})
 					}
 				}
 			case 4:

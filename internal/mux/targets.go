@@ -51,7 +51,7 @@ func (r *roster) probedFor(changes []plan.EndpointChange) map[probe.Target]bool 
 		}
 		if c.After != nil {
 			for _, pm := range c.After.Members {
-				note(probe.Of(c.After.Check, pm.DIP, pm.Port))
+				note(probe.Of(c.After.Health.Checks[0], pm.DIP, pm.Port))
 			}
 		}
 	}

@@ -88,7 +88,7 @@ func sameList[T comparable](a, b []T) bool { return SameSlice(a, b) || slices.Eq
 func (e *Endpoint) Equal(o *Endpoint) bool {
 	return e.Generation == o.Generation && sameList(e.Members, o.Members) &&
 		(e.Source == o.Source || e.Source != nil && o.Source != nil && *e.Source == *o.Source) &&
-		e.Key == o.Key && e.Service == o.Service && e.RingCode == o.RingCode && e.KeyID == o.KeyID && e.Check == o.Check &&
+		e.Key == o.Key && e.Service == o.Service && e.RingCode == o.RingCode && e.KeyID == o.KeyID && e.Health.Equal(o.Health) &&
 		e.Affinity == o.Affinity && e.OnePacket == o.OnePacket && e.Idle == o.Idle && e.Fragments == o.Fragments &&
 		e.Encap == o.Encap && e.BackupBelow == o.BackupBelow && e.FailOpen == o.FailOpen
 }

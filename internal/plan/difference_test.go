@@ -84,7 +84,7 @@ func TestEveryFieldOfAnEndpointCounts(t *testing.T) {
 		case []Member:
 			b.Members = []Member{{}}
 		case lb.Health:
-			b.Check.Rise = 1
+			b.Health.Checks = []lb.Check{{}}
 		case *lb.SourceAffinity:
 			b.Source = &lb.SourceAffinity{}
 		case lb.Idle:

@@ -67,7 +67,7 @@ func effectiveWeight(b *lb.Backend) uint16 {
 func MakeEndpoint(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap string) Endpoint {
 	out := Endpoint{
 		Key: st.Key, Service: s.Name, Generation: st.Generation, RingCode: st.RingCode, KeyID: st.KeyID,
-		Check: ep.Health, Members: make([]Member, 0, len(st.Members)),
+		Health: ep.Health, Members: make([]Member, 0, len(st.Members)),
 		Affinity: ep.Affinity, Source: ep.Source, OnePacket: ep.OnePacket, Idle: ep.Idle, Fragments: ep.Fragments,
 		Encap: cmp.Or(ep.Encap, encap), BackupBelow: ep.BackupBelow, FailOpen: ep.FailOpen,
 	}
@@ -100,14 +100,14 @@ func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap strin
 	hosts := hostsOf(ep, st.Key.VIP)
 	for _, m := range st.Members {
 		host := hosts[m.Backend]
-		var check lb.Health
+		var health lb.Health
 		if ep.Health.ByHost() {
-			check = ep.Health
+			health = ep.Health
 		}
 		out = append(out, HostBinding{Host: host, Binding: Binding{
 			Key: st.Key, Service: s.Name, Member: m.ID, Outer: lb.Outer(m.Backend.DIP, host),
 			DIP: m.Backend.DIP, DIPPort: m.Backend.Port, Rewrite: ep.Rewrite != lb.RewriteNone, Encap: cmp.Or(ep.Encap, encap),
-			Check: check,
+			Health: health,
 		}})
 	}
 	return out

@@ -62,7 +62,7 @@ type Endpoint struct {
 	// KeyID names the ring hash key.
 	KeyID   uint32
 	Members []Member // ordered by ID
-	Check   lb.Health
+	Health  lb.Health
 	// The rest is as in lb.Endpoint, defaults filled in; Encap is never empty.
 	Affinity    string
 	Source      *lb.SourceAffinity
@@ -115,6 +115,6 @@ type Binding struct {
 	DIPPort uint16 // 0: the port the packet has (ranges and all ports)
 	Rewrite bool
 	Encap   string // lb.EncapIPIP or lb.EncapGUE; empty is IPIP
-	// Check is what the host checks; zero when it does not.
-	Check lb.Health
+	// Health is what the host checks; without checks when it does not.
+	Health lb.Health
 }

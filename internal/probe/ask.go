@@ -8,10 +8,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 // maxAnswer bounds what is read of an answer: status line and headers.
@@ -19,41 +22,42 @@ const maxAnswer = 64 << 10
 
 // ask makes one probe.
 func ask(ctx context.Context, t Target) Result {
-	ctx, cancel := context.WithTimeout(ctx, t.Timeout)
+	c := t.Check.Value()
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	// FallbackDelay: an address needs no happy eyeballs.
 	d := net.Dialer{FallbackDelay: -1, KeepAlive: -1}
 	conn, err := d.DialContext(ctx, "tcp", t.Address.String())
 	if err != nil {
-		return Result{Target: t, Void: ownFault(err), Words: connectWords(err, t.Timeout)}
+		return Result{Target: t, Void: ownFault(err), Words: connectWords(err, c.Timeout)}
 	}
 	defer conn.Close()
-	if t.Kind == TCP {
+	if c.Kind == lb.CheckTCP {
 		return Result{Target: t, Good: true, Words: "connected"}
 	}
 	deadline, _ := ctx.Deadline()
 	_ = conn.SetDeadline(deadline)
 	// A closed engine does not wait for a server that hangs.
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-	status, err := get(conn, t)
+	status, err := get(conn, &c, t.Address)
 	if err != nil {
-		return Result{Target: t, Words: answerWords(err, t.Timeout)}
+		return Result{Target: t, Words: answerWords(err, c.Timeout)}
 	}
-	return Result{Target: t, Good: status >= 200 && status <= 399, Words: fmt.Sprintf("status %d", status)}
+	return Result{Target: t, Good: c.Status.Has(status), Words: fmt.Sprintf("status %d", status)}
 }
 
 // get sends a GET and returns the status of the answer; redirects are not followed.
-func get(conn net.Conn, t Target) (int, error) {
-	host := t.Host
+func get(conn net.Conn, c *lb.Check, address netip.AddrPort) (int, error) {
+	host := c.Host
 	if host == "" {
-		host = t.Address.String()
+		host = address.String()
 	}
-	u, err := url.ParseRequestURI(t.Path)
+	u, err := url.ParseRequestURI(c.Path)
 	if err != nil {
 		return 0, err
 	}
 	req := &http.Request{
-		Method: http.MethodGet, URL: u, Host: host, Close: true,
+		Method: c.Method, URL: u, Host: host, Close: true,
 		ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{"User-Agent": {"shunt"}, "Accept": {"*/*"}},
 	}

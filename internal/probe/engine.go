@@ -19,8 +19,8 @@ type Options struct {
 	Clock clock.Clock
 	// Random is uniform in [0, 1) and safe for concurrent use.
 	Random func() float64
-	// Report gets every result; it is called from many goroutines.
-	Report func(Result)
+	// Report gets every result, once; it is called from many goroutines. The slice is the receiver's until it returns.
+	Report func([]Result)
 }
 
 // Engine probes the wanted targets until it is closed. It is safe for concurrent use.
@@ -122,8 +122,9 @@ func (e *Engine) run(ctx context.Context, t Target) {
 		if ctx.Err() != nil {
 			return
 		}
-		e.options.Report(result)
-		left := wait(t.Interval, e.options.Random()) - e.options.Clock.Now().Sub(begin)
+		result.At, result.Took = begin, e.options.Clock.Now().Sub(begin)
+		e.options.Report([]Result{result})
+		left := wait(t.Check.Value().Interval, e.options.Random()) - e.options.Clock.Now().Sub(begin)
 		wait = health.Next
 		select {
 		case <-e.options.Clock.After(max(left, time.Millisecond)):

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 // serve answers every connection on a loopback address with f.
@@ -53,13 +54,22 @@ func answer(status int, seen chan<- *http.Request) func(net.Conn) {
 func start(t *testing.T, c clock.Clock) (*Engine, <-chan Result) {
 	t.Helper()
 	results := make(chan Result, 100)
-	e := New(Options{Clock: c, Random: func() float64 { return 0 }, Report: func(r Result) { results <- r }})
+	e := New(Options{Clock: c, Random: func() float64 { return 0 }, Report: func(rs []Result) { results <- rs[0] }})
 	t.Cleanup(e.Close)
 	return e, results
 }
 
-func target(a netip.AddrPort, k Kind, timeout time.Duration) Target {
-	return Target{Address: a, Kind: k, Path: "/healthz?deep=1", Interval: time.Second, Timeout: timeout}
+func target(a netip.AddrPort, kind string, timeout time.Duration) Target {
+	return Of(check(kind, timeout), a.Addr(), a.Port())
+}
+
+func check(kind string, timeout time.Duration) lb.Check {
+	c := lb.Check{Kind: kind, Timeout: timeout, Interval: time.Second}
+	if kind == lb.CheckHTTP {
+		c.Path = "/healthz?deep=1"
+	}
+	c.SetDefaults()
+	return c
 }
 
 func TestWordsOfMisbehavingServers(t *testing.T) {
@@ -90,16 +100,16 @@ func TestWordsOfMisbehavingServers(t *testing.T) {
 		good   bool
 		words  string
 	}{
-		{"refuses", target(refused, TCP, long), false, "connection refused"},
-		{"accepts", target(hang, TCP, long), true, "connected"},
-		{"hangs", target(hang, HTTP, short), false, "connected, but no answer within 50 ms"},
-		{"closes", target(shut, HTTP, long), false, "connected, but closed without an answer"},
-		{"200", target(serve(t, answer(200, nil)), HTTP, long), true, "status 200"},
-		{"302", target(serve(t, answer(302, nil)), HTTP, long), true, "status 302"},
-		{"404", target(serve(t, answer(404, nil)), HTTP, long), false, "status 404"},
-		{"503", target(serve(t, answer(503, nil)), HTTP, long), false, "status 503"},
-		{"not http", target(noise, HTTP, long), false, `connected, but no HTTP answer: malformed HTTP response "SSH-2.0-x"`},
-		{"endless headers", target(flood, HTTP, long), false, "connected, but no HTTP answer: headers are longer than 65536 bytes"},
+		{"refuses", target(refused, lb.CheckTCP, long), false, "connection refused"},
+		{"accepts", target(hang, lb.CheckTCP, long), true, "connected"},
+		{"hangs", target(hang, lb.CheckHTTP, short), false, "connected, but no answer within 50 ms"},
+		{"closes", target(shut, lb.CheckHTTP, long), false, "connected, but closed without an answer"},
+		{"200", target(serve(t, answer(200, nil)), lb.CheckHTTP, long), true, "status 200"},
+		{"302", target(serve(t, answer(302, nil)), lb.CheckHTTP, long), true, "status 302"},
+		{"404", target(serve(t, answer(404, nil)), lb.CheckHTTP, long), false, "status 404"},
+		{"503", target(serve(t, answer(503, nil)), lb.CheckHTTP, long), false, "status 503"},
+		{"not http", target(noise, lb.CheckHTTP, long), false, `connected, but no HTTP answer: malformed HTTP response "SSH-2.0-x"`},
+		{"endless headers", target(flood, lb.CheckHTTP, long), false, "connected, but no HTTP answer: headers are longer than 65536 bytes"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -119,8 +129,9 @@ func TestRequestSaysWhatWasConfigured(t *testing.T) {
 	seen := make(chan *http.Request, 2)
 	a := serve(t, answer(204, seen))
 	e, results := start(t, clock.NewFake(time.Unix(0, 0)))
-	want := target(a, HTTP, 10*time.Second)
-	want.Host = "www.example.com"
+	named := check(lb.CheckHTTP, 10*time.Second)
+	named.Host = "www.example.com"
+	want := Of(named, a.Addr(), a.Port())
 	if err := e.Set([]Target{want}); err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +147,7 @@ func TestEqualTargetsAreProbedOnceAndOnTime(t *testing.T) {
 	accepted := make(chan struct{}, 10)
 	a := serve(t, func(c net.Conn) { accepted <- struct{}{}; c.Close() })
 	e, results := start(t, c)
-	one := target(a, TCP, 10*time.Second)
+	one := target(a, lb.CheckTCP, 10*time.Second)
 	if err := e.Set([]Target{one, one, one}); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +176,7 @@ func TestEqualTargetsAreProbedOnceAndOnTime(t *testing.T) {
 
 func TestSetNamesWhatItCannotProbe(t *testing.T) {
 	e, _ := start(t, clock.NewFake(time.Unix(0, 0)))
-	err := e.Set([]Target{{Address: netip.MustParseAddrPort("10.0.0.1:80"), Kind: "icmp", Interval: 1, Timeout: 1}})
+	err := e.Set([]Target{target(netip.MustParseAddrPort("10.0.0.1:80"), "icmp", 1)})
 	const want = `probe 10.0.0.1:80: kind: "icmp": must be tcp or http`
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
@@ -176,7 +187,7 @@ func TestCloseDoesNotWaitForAHangingServer(t *testing.T) {
 	hanging := make(chan struct{})
 	a := serve(t, func(c net.Conn) { c.Read(make([]byte, 1<<16)); close(hanging); c.Read(make([]byte, 1)) })
 	e, results := start(t, clock.NewFake(time.Unix(0, 0)))
-	if err := e.Set([]Target{target(a, HTTP, time.Hour)}); err != nil {
+	if err := e.Set([]Target{target(a, lb.CheckHTTP, time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
 	<-hanging
@@ -207,7 +218,7 @@ func TestChangeLeavesTheOthers(t *testing.T) {
 	var targets []Target
 	for i := range 3 {
 		a := serve(t, func(c net.Conn) { accepted <- i; c.Close() })
-		targets = append(targets, target(a, TCP, 10*time.Second))
+		targets = append(targets, target(a, lb.CheckTCP, 10*time.Second))
 	}
 	c := clock.NewFake(time.Unix(0, 0))
 	e, results := start(t, c)
@@ -229,7 +240,7 @@ func TestChangeLeavesTheOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	probed(2, 2)
-	bad := Target{Address: netip.MustParseAddrPort("10.0.0.1:80"), Kind: "icmp", Interval: 1, Timeout: 1}
+	bad := target(netip.MustParseAddrPort("10.0.0.1:80"), "icmp", 1)
 	if err := e.Change([]Target{targets[1], targets[2], bad}, []Target{targets[0], bad}); err == nil || err.Error() != `probe 10.0.0.1:80: kind: "icmp": must be tcp or http` {
 		t.Errorf("got %v", err)
 	}

@@ -1,4 +1,4 @@
-// Package probe is the probing engine: it asks servers whether they serve, one goroutine per target.
+// Package probe is the probing engine: it asks servers whether they serve.
 package probe
 
 import (
@@ -6,28 +6,29 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+	"unique"
 
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Kind is how a target is asked.
-type Kind string
-
-// TCP expects a connection to be accepted; HTTP expects a status from 200 to 399 to a GET.
-const (
-	TCP  Kind = "tcp"
-	HTTP Kind = "http"
-)
-
 // Target is one thing to probe, and its own key: equal targets are probed once, however many endpoints want them.
 type Target struct {
+	// Check is what is asked and how often. Rise, Fall and Initial are zero, but for Rise and Fall of one with Fast, which
+	// say for how long results change.
+	Check   unique.Handle[lb.Check]
 	Address netip.AddrPort
-	Kind    Kind
-	// Path and Host are the request's; Host defaults to the address. HTTP only.
-	Path, Host string
-	Interval   time.Duration
-	// Timeout bounds the whole probe.
-	Timeout time.Duration
+	// Tunnel is what the probe is sent through; zero: it goes straight to Address.
+	Tunnel unique.Handle[Tunnel]
+}
+
+// Tunnel is the way of a probe that goes as the packets of clients do: to the VIP, in a tunnel to the member's host.
+type Tunnel struct {
+	VNI uint32
+	VIP netip.AddrPort
+	// Outer is the tunnel's destination, Encap its form (lb.EncapIPIP or lb.EncapGUE), Member what GUE names.
+	Outer  netip.Addr
+	Encap  string
+	Member uint16
 }
 
 // Result is what one probe found.
@@ -38,30 +39,38 @@ type Result struct {
 	Void bool
 	// Words says it to people: "status 503".
 	Words string
+	// At is when the probe began, Took how long it was until its verdict.
+	At   time.Time
+	Took time.Duration
 }
 
-// Of is what a check of a backend probes.
-func Of(check lb.Health, dip netip.Addr, port uint16) Target {
-	t := Target{
-		Address: netip.AddrPortFrom(dip, cmp.Or(check.Port, port)), Kind: Kind(check.Kind),
-		Interval: check.Interval, Timeout: check.Timeout,
+// Of is what a check of a backend probes directly.
+func Of(check lb.Check, dip netip.Addr, port uint16) Target {
+	address := netip.AddrPortFrom(cmp.Or(check.Address, dip), cmp.Or(check.Port, port))
+	if check.Fast == 0 {
+		check.Rise, check.Fall = 0, 0
 	}
-	if t.Kind == HTTP {
-		t.Path, t.Host = check.Path, check.Host
-	}
-	return t
+	check.Initial, check.Port, check.Address = "", 0, netip.Addr{}
+	return Target{Check: unique.Make(check), Address: address}
 }
+
+// Timeout bounds the whole probe.
+func (t Target) Timeout() time.Duration { return t.Check.Value().Timeout }
 
 func (t Target) validate() error {
+	if t.Check == (unique.Handle[lb.Check]{}) {
+		return fmt.Errorf("check: must be one")
+	}
+	c := t.Check.Value()
 	switch {
-	case t.Kind != TCP && t.Kind != HTTP:
-		return fmt.Errorf("kind: %q: must be tcp or http", t.Kind)
+	case c.Kind != lb.CheckTCP && c.Kind != lb.CheckHTTP:
+		return fmt.Errorf("kind: %q: must be tcp or http", c.Kind)
 	case !t.Address.IsValid() || t.Address.Port() == 0:
 		return fmt.Errorf("address: %v: must be an address with a port", t.Address)
-	case t.Interval <= 0:
-		return fmt.Errorf("interval: %v: must be above 0", t.Interval)
-	case t.Timeout <= 0:
-		return fmt.Errorf("timeout: %v: must be above 0", t.Timeout)
+	case c.Interval <= 0:
+		return fmt.Errorf("interval: %v: must be above 0", c.Interval)
+	case c.Timeout <= 0:
+		return fmt.Errorf("timeout: %v: must be above 0", c.Timeout)
 	}
 	return nil
 }

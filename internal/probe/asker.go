@@ -1,0 +1,44 @@
+package probe
+
+import "time"
+
+// Verdict is what the answer to a probe means.
+type Verdict uint8
+
+// Verdicts of probes.
+const (
+	// Bad: the server does not serve.
+	Bad Verdict = iota
+	// Good: it does.
+	Good
+	// Void: this machine could not ask, which says nothing about the server.
+	Void
+	// Unsure: this asker cannot tell, another one has to ask.
+	Unsure
+)
+
+// Answer is what one probe came to.
+type Answer struct {
+	// ID is the target's number.
+	ID      uint32
+	Verdict Verdict
+	// Words says it to people: "status 503".
+	Words string
+	// Took is how long it was from the asking to the verdict.
+	Took time.Duration
+}
+
+// Asker makes probes of the targets that it was given, by numbers that its owner chooses: small, dense, used again. Answers come
+// in batches through a func([]Answer) that the asker was made with, from any goroutine; the slice is the receiver's until it
+// returns. The owner asks a number again, or gives it to another target, only after its answer came.
+type Asker interface {
+	// Add makes a target known under a number that is free. An error: this asker cannot ask it, and knows nothing of it.
+	Add(id uint32, t Target) error
+	// Remove forgets a target. An answer that is under way still comes.
+	Remove(id uint32)
+	// Ask begins one probe of each target and does not wait. Exactly one answer follows for each, soon after the target's timeout
+	// at the latest.
+	Ask(ids []uint32)
+	// Close ends everything; no answer comes after it returned.
+	Close() error
+}
