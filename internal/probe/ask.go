@@ -29,7 +29,7 @@ func ask(ctx context.Context, t Target) Result {
 	d := net.Dialer{FallbackDelay: -1, KeepAlive: -1}
 	conn, err := d.DialContext(ctx, "tcp", t.Address.String())
 	if err != nil {
-		return Result{Target: t, Void: ownFault(err), Words: connectWords(err, c.Timeout)}
+		return Result{Target: t, Void: ownFault(err), Silent: silent(err), Words: connectWords(err, c.Timeout)}
 	}
 	defer conn.Close()
 	if c.Kind == lb.CheckTCP {
@@ -83,6 +83,11 @@ func ownFault(err error) bool {
 		}
 	}
 	return false
+}
+
+// silent says whether an attempt to connect failed without a word from the server's machine.
+func silent(err error) bool {
+	return isTimeout(err) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }
 
 func isTimeout(err error) bool {

@@ -22,6 +22,8 @@ type Answer struct {
 	// ID is the target's number.
 	ID      uint32
 	Verdict Verdict
+	// Silent, with Bad, is what it is in Result.
+	Silent bool
 	// Words says it to people: "status 503".
 	Words string
 	// Took is how long it was from the asking to the verdict.

@@ -121,7 +121,22 @@ func TestWordsOfMisbehavingServers(t *testing.T) {
 			if r.Good != c.good || r.Words != c.words || r.Target != c.target {
 				t.Errorf("got %v %q, want %v %q", r.Good, r.Words, c.good, c.words)
 			}
+			if r.Silent {
+				t.Error("a server that was heard of is called silent")
+			}
 		})
+	}
+}
+
+// TestSilenceIsNoRefusal: only what nothing came back of tells of a way that may be broken.
+func TestSilenceIsNoRefusal(t *testing.T) {
+	for err, want := range map[error]bool{
+		os.ErrDeadlineExceeded: true, syscall.EHOSTUNREACH: true, syscall.ENETUNREACH: true,
+		syscall.ECONNREFUSED: false, syscall.ECONNRESET: false, syscall.EMFILE: false,
+	} {
+		if got := silent(&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", err)}); got != want {
+			t.Errorf("%v is silence: %v", err, got)
+		}
 	}
 }
 

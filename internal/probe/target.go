@@ -37,6 +37,9 @@ type Result struct {
 	Good   bool
 	// Void: this machine could not ask, which says nothing about the server.
 	Void bool
+	// Silent: nothing came back from the server or its machine, or a router said that they cannot be reached. A refusal or a bad
+	// answer is not silence: it shows that the way there and back works.
+	Silent bool
 	// Words says it to people: "status 503".
 	Words string
 	// At is when the probe began, Took how long it was until its verdict.

@@ -1,0 +1,39 @@
+package probe
+
+import (
+	"cmp"
+	"net/netip"
+	"unique"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// Way is where a member of an endpoint is reached through the tunnel.
+type Way struct {
+	Endpoint lb.EndpointKey
+	// Outer is the tunnel's destination, Encap its form (lb.EncapIPIP or lb.EncapGUE), Member the member's id.
+	Outer  netip.Addr
+	Encap  string
+	Member uint16
+}
+
+// Wanted is what a check of a member probes: what Of says, or the endpoint's VIP through the tunnel, when the check asks for that.
+//
+// The inner packet goes to the endpoint's port. An endpoint of many ports is asked on the check's port, else on its first, and one
+// of all ports on the backend's when the check has none.
+func Wanted(check lb.Check, dip netip.Addr, port uint16, w Way) Target {
+	t := Of(check, dip, port)
+	if check.Through != lb.ThroughTunnel {
+		return t
+	}
+	inner := w.Endpoint.Port
+	if w.Endpoint.PortEnd != 0 {
+		inner = cmp.Or(check.Port, w.Endpoint.Port, port)
+	}
+	tunnel := Tunnel{VNI: w.Endpoint.VNI, VIP: netip.AddrPortFrom(w.Endpoint.VIP, inner), Outer: w.Outer, Encap: w.Encap}
+	if w.Encap == lb.EncapGUE {
+		tunnel.Member = w.Member
+	}
+	t.Tunnel = unique.Make(tunnel)
+	return t
+}
