@@ -46,12 +46,21 @@ func TestObserveAgreesWithHistory(t *testing.T) {
 		if rapid.Bool().Draw(t, "known") {
 			a := rapid.Bool().Draw(t, "adopted")
 			adopted, m = &a, Adopt(a)
+		} else if rapid.Bool().Draw(t, "initially up") {
+			up := true
+			adopted, m = &up, Begin(true)
+		}
+		if m.Asked() != (adopted != nil) {
+			t.Fatalf("asked %v before any result", m.Asked())
 		}
 		results := rapid.SliceOfN(rapid.Bool(), 0, 60).Draw(t, "results")
 		for i, good := range results {
 			before := m.Alive()
 			flipped := m.Observe(good, rise, fall)
 			want := oracle(adopted, results[:i+1], rise, fall)
+			if !m.Asked() {
+				t.Fatal("not asked after a result")
+			}
 			if m.Alive() != want {
 				t.Fatalf("after %v: alive %v, want %v", results[:i+1], m.Alive(), want)
 			}
