@@ -70,8 +70,8 @@ func TestStatusAndTrace(t *testing.T) {
 	mux := r.join("mux1", "mux")
 	rev := r.apply(web(1)).Revision
 	mux.until("the service", func(p plan.Plan) bool { return p.Revision == rev })
-	st := r.status("mux1", func(st *apiv1.NodeStatus) bool { return st.SyncedRevision == rev })
-	if !st.Connected || st.Role != "mux" || st.Version != "test" || len(st.Routes) != 1 {
+	st := r.status("mux1", func(st *apiv1.NodeStatus) bool { return st.SyncedRevision == rev && len(st.Routes) == 1 })
+	if !st.Connected || st.Role != "mux" || st.Version != "test" || st.Routes[0].Prefix != "203.0.113.10/32" {
 		t.Fatalf("status: %+v", st)
 	}
 	res, err := r.admin.Trace(t.Context(), connect.NewRequest(&apiv1.TraceRequest{
