@@ -288,7 +288,7 @@ func TestUnreadBackup(t *testing.T) {
 		select {
 		case err = <-next:
 			waits = false
-		case <-time.After(time.Millisecond):
+		case <-time.After(5 * time.Millisecond): // so slowly that a message of the next one is read in time
 			fake.Advance(100 * time.Millisecond)
 		}
 	}

@@ -42,9 +42,7 @@ func TestLostCampaignIsRepeated(t *testing.T) {
 	if err := s.Lapse(s.LeaseOf(keyLeader)); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	if err := m.view.until(ctx, func() bool { return m.view.leader.mod > before.mod }); err != nil {
+	if err := m.view.until(t.Context(), func() bool { return m.view.leader.mod > before.mod }); err != nil {
 		t.Errorf("nobody leads after epoch %d: %v", before.epoch, err)
 	}
 	if s.lost.Load() >= 0 {

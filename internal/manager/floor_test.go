@@ -27,12 +27,13 @@ func TestRevisionsOfANodeNeverGoBack(t *testing.T) {
 		t.Fatalf("plans are of revision %d, want one before %d", before, res.Revision)
 	}
 	s.CloseRequest()
-	s = follower.rawAt("mux1", "mux", 1, res.Revision)
+	s = follower.rawHello(&apiv1.Hello{Name: "mux1", Role: "mux", Epoch: 1, HaveRevision: res.Revision, Opened: 1})
 	if up := receive(t, s); up.Revision != res.Revision || !up.Snapshot {
 		t.Errorf("a node of revision %d heard of %d", res.Revision, up.Revision)
 	}
 	s.CloseRequest()
-	n := leader.rawAt("mux1", "mux", 1, res.Revision)
+	// The leader may hear of the streams at the follower after this one: it is the one that was opened later.
+	n := leader.rawHello(&apiv1.Hello{Name: "mux1", Role: "mux", Epoch: 1, HaveRevision: res.Revision, Opened: 2})
 	receive(t, n)
 	if err := n.Send(&apiv1.NodeReport{SyncedRevision: res.Revision, Epoch: 1}); err != nil {
 		t.Fatal(err)

@@ -46,16 +46,25 @@ func withReason(reason string) func(*apiv1.Event) bool {
 // refusals are the audit log's, once it has as many as expected.
 func (r *rig) refusals(want int) []*apiv1.AuditEntry {
 	r.t.Helper()
+	return r.refusalsUntil(func(all []*apiv1.AuditEntry) bool { return len(all) >= want })
+}
+
+// refusalsUntil reads those of the audit log until they fit. What is written waits for time to pass: a clock of the test goes on.
+func (r *rig) refusalsUntil(fits func([]*apiv1.AuditEntry) bool) []*apiv1.AuditEntry {
+	r.t.Helper()
 	for tries := 0; ; tries++ {
 		res, err := r.admin.Audit(r.t.Context(), connect.NewRequest(&apiv1.AuditRequest{Refused: true}))
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		if len(res.Msg.GetEntries()) >= want {
+		if fits(res.Msg.GetEntries()) {
 			return res.Msg.GetEntries()
 		}
 		if tries == maxTries {
-			r.t.Fatalf("refusals in the audit log: %v, want %d", res.Msg.GetEntries(), want)
+			r.t.Fatalf("refusals in the audit log are still %v", res.Msg.GetEntries())
+		}
+		if fake, ok := r.clock.(*clock.Fake); ok {
+			fake.Advance(100 * time.Millisecond)
 		}
 		<-time.After(10 * time.Millisecond)
 	}
