@@ -18,7 +18,7 @@ import (
 )
 
 // patience is how long a test waits for what must come at once.
-const patience = 10 * time.Second
+const patience = 30 * time.Second
 
 // pattern is what is transferred, over and over; its length divides no size of segments.
 var pattern = func() []byte {

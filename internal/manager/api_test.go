@@ -350,7 +350,7 @@ func TestManyWritersLoseNothing(t *testing.T) {
 func TestRevisionIsACondition(t *testing.T) {
 	r := newRig(t, store.NewMemory())
 	read := r.apply(network(), hostNode(1), hostNode(2), web(1)).Revision
-	r.apply(web(1, 2))
+	now := r.apply(web(1, 2)).Revision
 	late := convert.ToObject(web(2))
 	late.Revision = read
 	send := func() error {
@@ -358,11 +358,11 @@ func TestRevisionIsACondition(t *testing.T) {
 		return err
 	}
 	err := send()
-	want := fmt.Sprintf("services/web: revision: %d: must be %d, the present one: it was changed since it was read", read, read+1)
+	want := fmt.Sprintf("services/web: revision: %d: must be %d, the present one: it was changed since it was read", read, now)
 	if connect.CodeOf(err) != connect.CodeAborted || !strings.HasSuffix(err.Error(), want) {
 		t.Fatalf("got %v, want aborted: %s", err, want)
 	}
-	late.Revision = read + 1
+	late.Revision = now
 	if err := send(); err != nil {
 		t.Fatal(err)
 	}

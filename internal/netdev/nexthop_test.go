@@ -78,7 +78,7 @@ func TestNextHopsFollowTheKernel(t *testing.T) {
 		t.Errorf("up0: got %+v", up)
 	}
 
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	maps := make(chan map[netip.Addr]NextHop, 100)
 	hops := NewNextHops()

@@ -27,7 +27,7 @@ func socket(t *testing.T) *net.UnixConn {
 
 func hear(t *testing.T, conn *net.UnixConn) string {
 	t.Helper()
-	if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	b := make([]byte, 4096)
@@ -82,7 +82,7 @@ func TestNobodyListens(t *testing.T) {
 // TestWatchdog: signs of life come while the daemon is alive, and stop when it fails or hangs.
 func TestWatchdog(t *testing.T) {
 	conn := socket(t)
-	t.Setenv("WATCHDOG_USEC", "60000")
+	t.Setenv("WATCHDOG_USEC", "3000000") // a healthy daemon has half of it to answer, on a busy machine too
 	t.Setenv("WATCHDOG_PID", strconv.Itoa(os.Getpid()))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

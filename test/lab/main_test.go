@@ -21,7 +21,7 @@ var (
 )
 
 // eventually is how long a test waits for an event before it says that it does not come.
-const eventually = 20 * time.Second
+const eventually = time.Minute
 
 func TestMain(m *testing.M) {
 	code, err := runTests(m)

@@ -21,7 +21,8 @@ func phased(backends []string, drained string) service {
 	s.entry = func(vm lab.Node) string {
 		return fmt.Sprintf("  - {dip: %q, port: 8080, host: %q, drain: %v}\n", vm.Addresses().V4.Addr(), lab.HostAddresses(vm.Index).V4.Addr(), vm.Name == drained)
 	}
-	s.health = fastHTTP + "\n  slowStart: 3s\n  drainTimeout: 3s"
+	// What is looked at while a backend drains or grows takes its time on a busy machine.
+	s.health = fastHTTP + "\n  slowStart: 10s\n  drainTimeout: 10s"
 	return s
 }
 

@@ -34,7 +34,7 @@ func placesLab(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	l, err := lab.Up(t.Context(), topology, lab.Options{Binary: program, ManagerFlags: []string{"--replace-after", "5s"}})
+	l, err := lab.Up(t.Context(), topology, lab.Options{Binary: program, ManagerFlags: []string{"--replace-after", "15s"}})
 	if err != nil {
 		t.Fatal(err)
 	}

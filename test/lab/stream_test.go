@@ -116,7 +116,7 @@ func (s *stream) finish(t *testing.T) (sent, lost int, gap time.Duration) {
 	t.Helper()
 	close(s.stop)
 	s.wg.Wait()
-	deadline := time.After(time.Second)
+	deadline := time.After(3 * time.Second)
 	tick := time.NewTicker(streamEvery)
 	defer tick.Stop()
 	for s.unanswered() > 0 {

@@ -183,7 +183,7 @@ func (r *router) connections() string {
 func (r *router) until(what string, ok func() bool) time.Duration {
 	r.t.Helper()
 	begin := time.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	pace := time.NewTicker(10 * time.Millisecond)
 	defer pace.Stop()

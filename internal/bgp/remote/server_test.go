@@ -64,7 +64,7 @@ func (p *process) options() ServerOptions {
 
 func (p *process) until(what string, ok func() bool) {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for !ok() {
 		if ctx.Err() != nil {
@@ -197,7 +197,7 @@ func TestMain(m *testing.M) {
 
 func TestSupervisorStartsAdoptsAndReplaces(t *testing.T) {
 	dir := runDir(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	client := NewClient(dir)
 	pid := func() int {

@@ -166,7 +166,7 @@ func TestDamagedAlone(t *testing.T) {
 		}
 		db, _ := dataOf(t, damaged.Dir)
 		change(t, db, noise(page*4096, 4096))
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		m, err := Open(ctx, damaged)
 		if err == nil {
 			m.Close() // a page that nothing refers to

@@ -43,14 +43,14 @@ func TestStoodStill(t *testing.T) {
 	defer m.Close()
 	s := newStore(v3client.New(m.etcd.Server), nil)
 	defer s.Close()
-	id, err := s.Grant(t.Context(), 2*time.Second)
+	id, err := s.Grant(t.Context(), 5*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var jump, looks atomic.Int64
 	s.now = func() time.Time {
 		if looks.Add(1) == 4 {
-			jump.Store(int64(2100 * time.Millisecond))
+			jump.Store(int64(5100 * time.Millisecond))
 		}
 		return time.Now().Add(time.Duration(jump.Load()))
 	}
@@ -67,7 +67,7 @@ func TestUnknown(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3)
 	m := g.members[0]
-	id, err := m.Grant(t.Context(), 2*time.Second)
+	id, err := m.Grant(t.Context(), 5*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestLeaderChanges(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3)
 	m := g.members[0]
-	id, err := m.Grant(t.Context(), 2*time.Second)
+	id, err := m.Grant(t.Context(), 5*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestLeaderChanges(t *testing.T) {
 	}
 	g.members[2].Close()
 	// As long as a lease lasts that nobody keeps alive.
-	other, err := g.members[1].Grant(t.Context(), 2*time.Second)
+	other, err := g.members[1].Grant(t.Context(), 5*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -123,7 +123,7 @@ func TestRemove(t *testing.T) {
 		t.Errorf("what was removed says %v", err)
 	}
 	g.members[2].Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if m, err := Open(ctx, g.options[2]); err == nil {
 		m.Close()

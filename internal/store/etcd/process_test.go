@@ -74,7 +74,7 @@ func (p *memberProcess) run(ctx context.Context) error {
 
 // lease holds a lease with a key, and says when it has lost it.
 func (p *memberProcess) lease(ctx context.Context, m *Member) error {
-	id, err := m.Grant(ctx, 2*time.Second)
+	id, err := m.Grant(ctx, 5*time.Second)
 	if err != nil {
 		return err
 	}

@@ -179,7 +179,7 @@ func (g *group) any() *Member {
 
 func (g *group) start(i int) *Member {
 	g.t.Helper()
-	ctx, cancel := context.WithTimeout(g.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(g.t.Context(), 2*time.Minute)
 	defer cancel()
 	m, err := Open(ctx, g.options[i])
 	if err != nil {
