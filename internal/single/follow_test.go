@@ -94,12 +94,16 @@ func TestFollowChanges(t *testing.T) {
 	b.next("one")
 	b.write(b.path, "two")
 	b.next("two")
-	b.write(filepath.Join(b.dir, "new"), "three")
-	if err := os.Rename(filepath.Join(b.dir, "new"), b.path); err != nil {
-		t.Fatal(err)
+	replace := func(content string) {
+		t.Helper()
+		b.write(filepath.Join(b.dir, "new"), content)
+		if err := os.Rename(filepath.Join(b.dir, "new"), b.path); err != nil {
+			t.Fatal(err)
+		}
 	}
+	replace("three")
 	b.next("three")
-	b.write(b.path, "three") // the same
+	replace("three") // the same, never less
 	b.reload <- syscall.SIGHUP
 	b.next("three") // of the signal; a second one would be the next
 	b.write(b.path, "four")
@@ -286,7 +290,9 @@ func TestFollowDirectory(t *testing.T) {
 		if got == "ABC" {
 			break
 		}
-		t.Fatalf("attempt told %q, want ABC", got)
+		if got != "AB" { // c.yaml is there, and nothing in it yet
+			t.Fatalf("attempt told %q, want ABC", got)
+		}
 	}
 	if _, err := Files(t.TempDir()); err == nil {
 		t.Error("a directory without YAML is no configuration")
