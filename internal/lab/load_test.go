@@ -17,7 +17,7 @@ func TestLoadWindows(t *testing.T) {
 	output, out := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		o := LoadOptions{Targets: []string{server.Listener.Addr().String()}, Rate: 500, Timeout: time.Second, ReportEvery: 10 * time.Millisecond}
+		o := LoadOptions{Targets: []string{server.Listener.Addr().String()}, Rate: 100, Timeout: 10 * time.Second, ReportEvery: 10 * time.Millisecond}
 		err := Load(t.Context(), o, marks, out)
 		out.Close()
 		done <- err

@@ -30,7 +30,7 @@ func echoVIP(i int) netip.Addr {
 func echoYAML() string {
 	var b strings.Builder
 	for i, e := range echoes {
-		fmt.Fprintf(&b, "---\nkind: Service\nname: %s\nvip: %s\nendpoints:\n- protocol: tcp\n  port: %d\n  health: {tcp: {}, interval: 200ms, timeout: 200ms, from: %s}\n  backends:\n", e.name, echoVIP(i), lab.EchoPort, e.from)
+		fmt.Fprintf(&b, "---\nkind: Service\nname: %s\nvip: %s\nendpoints:\n- protocol: tcp\n  port: %d\n  health: {tcp: {}, interval: 200ms, timeout: 200ms, fall: 8, from: %s}\n  backends:\n", e.name, echoVIP(i), lab.EchoPort, e.from)
 		for j := 1; j <= cluster.Topology.Hosts.Count; j++ {
 			fmt.Fprintf(&b, "  - {dip: %s, port: %d, host: %s}\n", lab.VMAddresses(j, 1).V4.Addr(), lab.EchoPort, lab.HostAddresses(j).V4.Addr())
 		}
