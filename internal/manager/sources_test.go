@@ -49,7 +49,7 @@ func TestManySources(t *testing.T) {
 	receive(t, stream)
 	s.Sources.Allow = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 	r.apply(s)
-	up := receive(t, stream)
+	up := receiveItems(t, stream)
 	if keys(up) != "service/web" {
 		t.Errorf("a change of the list sends %s", keys(up))
 	}
@@ -58,7 +58,7 @@ func TestManySources(t *testing.T) {
 	}
 	s.Endpoints[0].Backends[0].Drain = true
 	r.apply(s)
-	if up := receive(t, stream); keys(up) != "endpoint/0/203.0.113.10/tcp/80" {
+	if up := receiveItems(t, stream); keys(up) != "endpoint/0/203.0.113.10/tcp/80" {
 		t.Errorf("a change of an endpoint sends %s", keys(up))
 	}
 	r.stop()
@@ -105,7 +105,7 @@ func TestManySharedSources(t *testing.T) {
 	step := func(what, want string, objects ...lb.Object) {
 		t.Helper()
 		r.apply(objects...)
-		if got := keys(receive(t, stream)); got != want {
+		if got := keys(receiveItems(t, stream)); got != want {
 			t.Errorf("%s sends %q, want %q", what, got, want)
 		}
 	}
