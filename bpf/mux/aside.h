@@ -20,6 +20,14 @@ enum aside_how {
 	ASIDE_KNOWN = 8, /* the member is known already: `first` and `word` */
 };
 
+/* A segment to be sent to a probe's server. */
+struct turn {
+	__u32 number; /* of the rule */
+	__u32 seq_be;
+	__u32 ack_be;
+	__u32 len;    /* bytes of the request in it; 0: it is a RST */
+};
+
 struct aside {
 	__u64 tags; /* taken off the frame (lib/vlan.h): what goes back out of the same interface gets them again */
 	__u64 how;  /* enum aside_how */
@@ -28,6 +36,7 @@ struct aside {
 	struct fragment_key fragment;
 	struct fragment first; /* with ASIDE_KNOWN: which member, and its word */
 	__u64 word;
+	struct turn turn;
 };
 
 /* One for every CPU, which walks one packet at a time: on the stack it would not fit. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What is not simply forwarded: other people's packets, malformed ones, ICMP, fragments, tagged frames. */
+/* What is not simply forwarded: other people's packets, answers to probes, malformed ones, ICMP, fragments, tagged frames. */
 #ifndef SHUNT_MUX_SETTLE_H
 #define SHUNT_MUX_SETTLE_H
 
@@ -17,6 +17,7 @@
 #include "mux/follow.h"
 #include "mux/forward.h"
 #include "mux/ping.h"
+#include "mux/probe.h"
 #include "mux/verdict.h"
 #include "mux/wildcard.h"
 
@@ -61,14 +62,14 @@ static __always_inline int icmp_is_error(struct xdp_md *ctx, const struct packet
 	return quoted_announced(p, *type);
 }
 
-/* untag takes the tags off a frame that is for a VIP of ours, and notes them in aside; else it says how the frame ends,
+/* untag takes the tags off a frame that is for a VIP of ours, or may be an answer to a probe, and notes them in aside; else it says how the frame ends,
  * untouched. 0: go on. */
 static __noinline int untag(struct xdp_md *ctx, struct aside *aside)
 {
 	const void *data = (const void *)(long)ctx->data, *end = (const void *)(long)ctx->data_end;
 	const __u8 *ip;
 	__u64 hi = 0, lo;
-	__u16 type;
+	__u16 type, protocol;
 
 	if (!vlan_read(data, end, &aside->tags, &type))
 		return drop(MUX_REASON_TRUNCATED);
@@ -77,17 +78,19 @@ static __noinline int untag(struct xdp_md *ctx, struct aside *aside)
 		if (ip + sizeof(struct iphdr) > (const __u8 *)end)
 			return drop(MUX_REASON_TRUNCATED);
 		lo = V4_MAPPED | (__u64)*(const __u32 *)(ip + 16) << 32;
+		protocol = ip[9];
 	} else if (type == bpf_htons(ETH_P_IPV6)) {
 		if (ip + sizeof(struct ipv6hdr) > (const __u8 *)end)
 			return drop(MUX_REASON_TRUNCATED);
 		hi = *(const __u64 *)(ip + 24);
 		lo = *(const __u64 *)(ip + 32);
+		protocol = ip[6];
 		if (is_mapped(hi, lo))
 			return pass(MUX_REASON_PASS_NOT_OURS);
 	} else {
 		return pass(vlan_is(type) ? MUX_REASON_PASS_NOT_OURS : MUX_REASON_PASS_NOT_IP);
 	}
-	if (!find_vip(hi, lo))
+	if (!find_vip(hi, lo) && !probe_possible(protocol))
 		return pass(MUX_REASON_PASS_NOT_OURS);
 	return vlan_strip(ctx, aside->tags) ? 0 : drop(MUX_REASON_INTERNAL);
 }
@@ -118,6 +121,18 @@ static __always_inline int settle_ip(struct xdp_md *ctx, int reason, __u32 vip, 
 	return drop(has_ports(p) ? MUX_REASON_NO_ENDPOINT : MUX_REASON_PROTOCOL);
 }
 
+/* unclaimed ends an IP packet for no VIP of ours; parsing ended with `reason`. */
+static __noinline int unclaimed(struct xdp_md *ctx, int reason, struct aside *aside)
+{
+	int verdict = reason ? PROBE_NONE : probe(ctx, aside);
+
+	if (verdict != PROBE_NONE)
+		return verdict;
+	if (aside->tags && !vlan_push(ctx, aside->tags))
+		return drop(MUX_REASON_NO_HEADROOM);
+	return pass(MUX_REASON_PASS_NOT_OURS);
+}
+
 /* settle ends a packet that is not simply forwarded. It reads the packet again, so that the walk of those that are need
  * not keep anything for it. */
 __attribute__((noinline)) int settle(struct xdp_md *ctx)
@@ -142,7 +157,7 @@ __attribute__((noinline)) int settle(struct xdp_md *ctx)
 	if (!aside->packet.family)
 		return reason == MUX_REASON_TRUNCATED ? drop(reason) : pass(reason);
 	vip = find_vip(aside->packet.dst_hi, aside->packet.dst_lo);
-	return vip ? settle_ip(ctx, reason, vip - 1, aside) : pass(MUX_REASON_PASS_NOT_OURS);
+	return vip ? settle_ip(ctx, reason, vip - 1, aside) : unclaimed(ctx, reason, aside);
 }
 
 #endif

@@ -8,6 +8,8 @@
 
 #include "abi.h"
 #include "lib/bucket.h"
+#include "lib/encap.h"
+#include "lib/gue.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -166,6 +168,32 @@ struct {
 	__type(value, __u64);
 } pings SEC(".maps");
 
+/* Probes (mux/probe.h): made anew with every program, for rules are no older than their agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_PROBE_RULES);
+	__type(key, __u32);
+	__type(value, struct probe_rule);
+} probe_rules SEC(".maps");
+
+/* By number of the rule. Written by the walk; the agent clears a word before it begins a round. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_PROBE_RULES);
+	__type(key, __u32);
+	__type(value, struct probe_result);
+} probe_results SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_PROBE_TEXTS);
+	__type(key, __u32);
+	__type(value, struct probe_text);
+} probe_texts SEC(".maps");
+
 /* Slots of endpoint_slots and buckets of flows, less one. */
 const volatile __u32 endpoint_mask = LIMIT_ENDPOINT_SLOTS - 1;
 const volatile __u32 flow_mask = LIMIT_FLOW_ENTRIES / LIMIT_FLOW_BUCKET - 1;
@@ -208,6 +236,9 @@ volatile __u64 cover4;
 volatile __u64 cover6_mask;
 volatile __u64 cover6_value;
 
+/* The key of probes' sequence numbers, and whether there are any (enum probe_round_shift). */
+volatile __u64 probe_key;
+
 /* Carries the enumerations that Go needs, and that no map mentions, into BTF. */
 const struct {
 	enum limit limit;
@@ -223,6 +254,14 @@ const struct {
 	enum port_range_shift ports;
 	enum overhead overhead;
 	enum device_bit device;
+	enum encap encap;
+	enum gue gue;
+	enum gue_source gue_source;
+	enum probe_limit probe;
+	enum probe_kind probe_kind;
+	enum probe_state probe_state;
+	enum probe_round_shift probe_round;
+	enum probe_result_shift probe_result;
 } abi_enums = {};
 
 /* mux_now is the time in jiffies. All that depends on time takes it from here. */

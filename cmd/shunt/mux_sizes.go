@@ -12,7 +12,7 @@ import (
 const slotsPerRingWord = 4
 
 // muxSizes are the sizes of a mux's tables as flags give them; 0 is the default.
-type muxSizes struct{ flows, endpoints, members, backends, ringSlots uint64 }
+type muxSizes struct{ flows, endpoints, members, backends, ringSlots, probes uint64 }
 
 // flags defines them.
 func (s *muxSizes) flags(cmd *cobra.Command) {
@@ -23,6 +23,7 @@ func (s *muxSizes) flags(cmd *cobra.Command) {
 	fl.Uint64Var(&s.members, "max-members", uint64(d.Members), "room for the backends of all endpoints together, a power of two: 8 bytes each, and 16 per CPU")
 	fl.Uint64Var(&s.backends, "max-backends", uint64(d.Backends), "room for different backends, a power of two: 64 bytes each")
 	fl.Uint64Var(&s.ringSlots, "ring-slots", uint64(d.RingWords)*slotsPerRingWord, "room for slots of rings, a power of two: 2 bytes each, about 100 for each backend of an endpoint")
+	fl.Uint64Var(&s.probes, "max-probes", uint64(d.Probes), "room for health checks made by packets, a power of two: 208 bytes each")
 }
 
 // check refuses sizes that no table can have.
@@ -37,6 +38,7 @@ func (s *muxSizes) check() error {
 		{"--max-endpoints", s.endpoints, 64, uint64(most.Endpoints)},
 		{"--max-members", s.members, 64, uint64(most.Members)},
 		{"--max-backends", s.backends, 64, uint64(most.Backends)},
+		{"--max-probes", s.probes, 64, uint64(most.Probes)},
 		{"--ring-slots", s.ringSlots, 1 << 12, uint64(most.RingWords) * slotsPerRingWord},
 	} {
 		if n := cmp.Or(c.n, c.least); n&(n-1) != 0 || n < c.least || n > c.most {
@@ -50,6 +52,6 @@ func (s *muxSizes) check() error {
 func (s *muxSizes) limits() dataplane.MuxLimits {
 	return dataplane.MuxLimits{
 		Flows: uint32(s.flows), Endpoints: uint32(s.endpoints), Members: uint32(s.members), Backends: uint32(s.backends),
-		RingWords: uint32(s.ringSlots / slotsPerRingWord),
+		RingWords: uint32(s.ringSlots / slotsPerRingWord), Probes: uint32(s.probes),
 	}
 }

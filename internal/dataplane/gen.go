@@ -4,7 +4,7 @@ package dataplane
 // The types of bpf/abi.h come back from BTF; nothing is typed twice. `make generate` runs these lines, the objects are
 // not committed, the Go files are.
 
-//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -cc clang-19 -strip llvm-strip-19 -cflags "-O2 -g -mcpu=v3 -Wall -Wextra -Wpadded -Werror -I../../bpf -I/usr/include/x86_64-linux-gnu" -target bpfel -type limit -type mux_reason -type endpoint_slot -type endpoint_slot_value -type endpoint_extra -type endpoint_flag -type policy_shift -type flow_bit -type flow_class -type flow_bucket -type member_bit -type backend -type nexthop_bit -type overhead -type device_bit -type device -type mux_config -type counter -type span_shift -type port_range_shift -type source_list -type vip_guard mux ../../bpf/mux.bpf.c
+//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -cc clang-19 -strip llvm-strip-19 -cflags "-O2 -g -mcpu=v3 -Wall -Wextra -Wpadded -Werror -I../../bpf -I/usr/include/x86_64-linux-gnu" -target bpfel -type limit -type mux_reason -type endpoint_slot -type endpoint_slot_value -type endpoint_extra -type endpoint_flag -type policy_shift -type flow_bit -type flow_class -type flow_bucket -type member_bit -type backend -type nexthop_bit -type overhead -type device_bit -type device -type mux_config -type counter -type span_shift -type port_range_shift -type source_list -type vip_guard -type encap -type gue -type gue_source -type probe_limit -type probe_kind -type probe_rule -type probe_round_shift -type probe_state -type probe_result -type probe_result_shift -type probe_text mux ../../bpf/mux.bpf.c
 
 // Programs that only tests load; they show bpf/lib to them.
 

@@ -24,6 +24,7 @@ type Mux struct {
 	reasons []string             // by number
 	spec    *ebpf.CollectionSpec // the objects were loaded from it
 	memory  *muxMemory
+	probes  *Probes
 	grace   *grace
 	options MuxOptions
 	lock    io.Closer // of the pins; nil: there are none
@@ -211,6 +212,9 @@ func (m *Mux) Close() error {
 		}
 	}
 	m.readers.working.Wait()
+	if m.probes != nil {
+		m.probes.close()
+	}
 	if m.memory != nil {
 		m.memory.close()
 	}

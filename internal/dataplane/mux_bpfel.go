@@ -54,6 +54,13 @@ type muxAside struct {
 	Fragment muxFragmentKey
 	First    muxFragment
 	Word     uint64
+	Turn     struct {
+		_      structs.HostLayout
+		Number uint32
+		SeqBe  uint32
+		AckBe  uint32
+		Len    uint32
+	}
 }
 
 type muxBackend struct {
@@ -86,6 +93,13 @@ type muxDeviceBit uint32
 
 const (
 	muxDeviceBitDEVICE_TAGGED_SHIFT muxDeviceBit = 31
+)
+
+type muxEncap uint32
+
+const (
+	muxEncapENCAP_TTL muxEncap = 64
+	muxEncapENCAP_DF  muxEncap = 16384
 )
 
 type muxEndpointExtra struct {
@@ -173,6 +187,22 @@ type muxFragmentKey struct {
 	Id    uint32
 	Scope uint32
 }
+
+type muxGue uint32
+
+const (
+	muxGueGUE_PORT      muxGue = 6080
+	muxGueGUE_OVERHEAD  muxGue = 24
+	muxGueGUE_VERSION_0 muxGue = 3
+	muxGueGUE_NO_MEMBER muxGue = 65535
+)
+
+type muxGueSource uint32
+
+const (
+	muxGueSourceGUE_SOURCE_PORT muxGueSource = 49152
+	muxGueSourceGUE_SOURCE_MASK muxGueSource = 16383
+)
 
 type muxLimit uint32
 
@@ -281,7 +311,13 @@ const (
 	muxMuxReasonMUX_REASON_PTB_SENT             muxMuxReason = 36
 	muxMuxReasonMUX_REASON_PTB_LIMITED          muxMuxReason = 37
 	muxMuxReasonMUX_REASON_FRAGMENT_FOLLOWED    muxMuxReason = 38
-	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 39
+	muxMuxReasonMUX_REASON_PROBE_ASKED          muxMuxReason = 39
+	muxMuxReasonMUX_REASON_PROBE_ENDED          muxMuxReason = 40
+	muxMuxReasonMUX_REASON_PROBE_RESET          muxMuxReason = 41
+	muxMuxReasonMUX_REASON_PROBE_UNREACHABLE    muxMuxReason = 42
+	muxMuxReasonMUX_REASON_PROBE_IGNORED        muxMuxReason = 43
+	muxMuxReasonMUX_REASON_PROBE_NO_ROOM        muxMuxReason = 44
+	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 45
 )
 
 type muxNexthopBit uint32
@@ -315,6 +351,82 @@ const (
 	muxPortRangeShiftPORT_RANGE_LOW_SHIFT      muxPortRangeShift = 40
 	muxPortRangeShiftPORT_RANGE_PROTOCOL_SHIFT muxPortRangeShift = 56
 )
+
+type muxProbeKind uint32
+
+const (
+	muxProbeKindPROBE_TCP  muxProbeKind = 0
+	muxProbeKindPROBE_HTTP muxProbeKind = 1
+)
+
+type muxProbeLimit uint32
+
+const (
+	muxProbeLimitLIMIT_PROBE_RULES      muxProbeLimit = 262144
+	muxProbeLimitLIMIT_PROBE_TEXTS      muxProbeLimit = 524288
+	muxProbeLimitLIMIT_PROBE_LINE       muxProbeLimit = 64
+	muxProbeLimitLIMIT_PROBE_REQUEST    muxProbeLimit = 1024
+	muxProbeLimitLIMIT_PROBE_PORT_FIRST muxProbeLimit = 61440
+	muxProbeLimitLIMIT_PROBE_ATTEMPTS   muxProbeLimit = 4
+	muxProbeLimitLIMIT_PROBE_TCP_WINDOW muxProbeLimit = 1072
+)
+
+type muxProbeResult struct {
+	_    structs.HostLayout
+	Word uint64
+	Time uint64
+}
+
+type muxProbeResultShift uint32
+
+const (
+	muxProbeResultShiftPROBE_RESULT_STATUS_SHIFT  muxProbeResultShift = 32
+	muxProbeResultShiftPROBE_RESULT_STATE_SHIFT   muxProbeResultShift = 48
+	muxProbeResultShiftPROBE_RESULT_ATTEMPT_SHIFT muxProbeResultShift = 56
+)
+
+type muxProbeRoundShift uint32
+
+const (
+	muxProbeRoundShiftPROBE_ROUND_PORT_SHIFT muxProbeRoundShift = 32
+	muxProbeRoundShiftPROBE_NUMBER_SHIFT     muxProbeRoundShift = 12
+	muxProbeRoundShiftPROBE_ON_SHIFT         muxProbeRoundShift = 63
+)
+
+type muxProbeRule struct {
+	_          structs.HostLayout
+	Peer       [16]uint8
+	Local      [16]uint8
+	Nexthop    uint64
+	Round      uint64
+	Request    uint32
+	Outer      uint32
+	RequestLen uint16
+	RequestSum uint16
+	PortBe     uint16
+	Kind       uint8
+	OuterLen   uint8
+}
+
+type muxProbeState uint32
+
+const (
+	muxProbeStatePROBE_SILENT      muxProbeState = 0
+	muxProbeStatePROBE_UNREACHABLE muxProbeState = 1
+	muxProbeStatePROBE_CONNECTED   muxProbeState = 2
+	muxProbeStatePROBE_ANSWERED    muxProbeState = 3
+	muxProbeStatePROBE_STATUS      muxProbeState = 4
+	muxProbeStatePROBE_ODD         muxProbeState = 5
+	muxProbeStatePROBE_CLOSED      muxProbeState = 6
+	muxProbeStatePROBE_REFUSED     muxProbeState = 7
+	muxProbeStatePROBE_BROKEN      muxProbeState = 8
+	muxProbeStatePROBE_FINAL       muxProbeState = 3
+)
+
+type muxProbeText struct {
+	_     structs.HostLayout
+	Bytes [64]uint8
+}
 
 type muxSourceList struct {
 	_      structs.HostLayout
@@ -360,6 +472,9 @@ const (
 	muxMapMembers         = "members"
 	muxMapPings           = "pings"
 	muxMapPortRanges      = "port_ranges"
+	muxMapProbeResults    = "probe_results"
+	muxMapProbeRules      = "probe_rules"
+	muxMapProbeTexts      = "probe_texts"
 	muxMapReasons         = "reasons"
 	muxMapRings           = "rings"
 	muxMapSourceLists     = "source_lists"
@@ -380,6 +495,7 @@ const (
 	muxVarMemberRegion    = "member_region"
 	muxVarOwnMac          = "own_mac"
 	muxVarOwnMacs         = "own_macs"
+	muxVarProbeKey        = "probe_key"
 	muxVarPtbSpent        = "ptb_spent"
 	muxVarSecond          = "second"
 	muxVarTestClock       = "test_clock"
@@ -451,6 +567,9 @@ type muxMapSpecs struct {
 	Members        *ebpf.MapSpec `ebpf:"members"`
 	Pings          *ebpf.MapSpec `ebpf:"pings"`
 	PortRanges     *ebpf.MapSpec `ebpf:"port_ranges"`
+	ProbeResults   *ebpf.MapSpec `ebpf:"probe_results"`
+	ProbeRules     *ebpf.MapSpec `ebpf:"probe_rules"`
+	ProbeTexts     *ebpf.MapSpec `ebpf:"probe_texts"`
 	Reasons        *ebpf.MapSpec `ebpf:"reasons"`
 	Rings          *ebpf.MapSpec `ebpf:"rings"`
 	SourceLists    *ebpf.MapSpec `ebpf:"source_lists"`
@@ -475,6 +594,7 @@ type muxVariableSpecs struct {
 	MemberRegion    *ebpf.VariableSpec `ebpf:"member_region"`
 	OwnMac          *ebpf.VariableSpec `ebpf:"own_mac"`
 	OwnMacs         *ebpf.VariableSpec `ebpf:"own_macs"`
+	ProbeKey        *ebpf.VariableSpec `ebpf:"probe_key"`
 	PtbSpent        *ebpf.VariableSpec `ebpf:"ptb_spent"`
 	Second          *ebpf.VariableSpec `ebpf:"second"`
 	TestClock       *ebpf.VariableSpec `ebpf:"test_clock"`
@@ -516,6 +636,9 @@ type muxMaps struct {
 	Members        *ebpf.Map `ebpf:"members"`
 	Pings          *ebpf.Map `ebpf:"pings"`
 	PortRanges     *ebpf.Map `ebpf:"port_ranges"`
+	ProbeResults   *ebpf.Map `ebpf:"probe_results"`
+	ProbeRules     *ebpf.Map `ebpf:"probe_rules"`
+	ProbeTexts     *ebpf.Map `ebpf:"probe_texts"`
 	Reasons        *ebpf.Map `ebpf:"reasons"`
 	Rings          *ebpf.Map `ebpf:"rings"`
 	SourceLists    *ebpf.Map `ebpf:"source_lists"`
@@ -539,6 +662,9 @@ func (m *muxMaps) Close() error {
 		m.Members,
 		m.Pings,
 		m.PortRanges,
+		m.ProbeResults,
+		m.ProbeRules,
+		m.ProbeTexts,
 		m.Reasons,
 		m.Rings,
 		m.SourceLists,
@@ -564,6 +690,7 @@ type muxVariables struct {
 	MemberRegion    *ebpf.Variable `ebpf:"member_region"`
 	OwnMac          *ebpf.Variable `ebpf:"own_mac"`
 	OwnMacs         *ebpf.Variable `ebpf:"own_macs"`
+	ProbeKey        *ebpf.Variable `ebpf:"probe_key"`
 	PtbSpent        *ebpf.Variable `ebpf:"ptb_spent"`
 	Second          *ebpf.Variable `ebpf:"second"`
 	TestClock       *ebpf.Variable `ebpf:"test_clock"`

@@ -15,7 +15,7 @@ import (
 
 // Small tables: they are made and emptied for every test.
 var testLimits = MuxLimits{
-	Endpoints: 128, RingWords: 4096, Members: 1024, Backends: 256, Flows: 512, Sources: 8192,
+	Endpoints: 128, RingWords: 4096, Members: 1024, Backends: 256, Flows: 512, Sources: 8192, Probes: 256,
 }
 
 var (
@@ -131,7 +131,7 @@ func (f *muxFixture) run(frame []byte) (uint32, []byte) {
 
 func runProgram(t testing.TB, p *ebpf.Program, frame []byte) (uint32, []byte) {
 	t.Helper()
-	opts := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256)}
+	opts := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+1280)}
 	verdict, err := p.Run(&opts)
 	if err != nil {
 		t.Fatalf("run program on %d bytes: %v", len(frame), err)

@@ -1,11 +1,16 @@
 package dataplane
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+)
 
 // Footprint is the kernel memory of the mux's tables in bytes, by table.
 func (m *Mux) Footprint() (map[string]uint64, error) {
 	out := map[string]uint64{}
-	for name, table := range m.objects.byName() {
+	tables := m.objects.byName()
+	maps.Copy(tables, m.objects.probeMaps())
+	for name, table := range tables {
 		info, err := table.Info()
 		if err != nil {
 			return nil, fmt.Errorf("read table %s: %w", name, err)

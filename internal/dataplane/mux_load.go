@@ -55,15 +55,17 @@ type MuxLimits struct {
 	RingWords uint32 // four slots of rings each: 8 bytes
 	Flows     uint32 // 8 bytes each
 	Sources   uint32 // words of source lists: 8 bytes, for at most two IPv4 turns or half an IPv6 one
+	Probes    uint32 // rules of the packet prober: 208 bytes each, with the two lines of texts that there are for each
 }
 
-// DefaultMuxLimits holds 20,000 endpoints of 10 backends with rings of 1,024 slots: 150 MiB on a machine of two CPUs.
-var DefaultMuxLimits = MuxLimits{Endpoints: 1 << 16, Members: 1 << 19, Backends: 1 << 18, RingWords: 1 << 23, Flows: 1 << 22, Sources: 1 << 21}
+// DefaultMuxLimits holds 20,000 endpoints of 10 backends with rings of 1,024 slots: 200 MiB on a machine of two CPUs.
+var DefaultMuxLimits = MuxLimits{Endpoints: 1 << 16, Members: 1 << 19, Backends: 1 << 18, RingWords: 1 << 23, Flows: 1 << 22, Sources: 1 << 21, Probes: 1 << 18}
 
 // MaxMuxLimits are the largest sizes of bpf/abi.h.
 var MaxMuxLimits = MuxLimits{
 	Endpoints: uint32(muxLimitLIMIT_ENDPOINTS), Members: uint32(muxLimitLIMIT_MEMBERS), Backends: uint32(muxLimitLIMIT_BACKENDS),
 	RingWords: uint32(muxLimitLIMIT_RING_WORDS), Flows: uint32(muxLimitLIMIT_FLOW_ENTRIES),
+	Probes: uint32(muxProbeLimitLIMIT_PROBE_RULES),
 }
 
 // Names of pins under MuxOptions.BPFFS.
@@ -145,6 +147,9 @@ func (m *Mux) open(o MuxOptions) error {
 		return err
 	}
 	if m.memory, err = mapMux(&m.objects.muxMaps); err != nil {
+		return err
+	}
+	if m.probes, err = openProbes(m); err != nil {
 		return err
 	}
 	tick, err := flowTick()
@@ -341,7 +346,7 @@ func abiError(have uint32) error {
 	return fmt.Errorf("they have ABI version %d, this binary has %d and reads 1 too", have, uint32(muxLimitLIMIT_ABI_VERSION))
 }
 
-// byName lists the maps that outlive a process: all the program's but its constants and variables.
+// byName lists the maps that outlive a process: all the program's but its constants, its variables and the rules of probes.
 func (m *muxMaps) byName() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		muxMapEndpointSlots: m.EndpointSlots, muxMapEndpointExtras: m.EndpointExtras, muxMapRings: m.Rings,

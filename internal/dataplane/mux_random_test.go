@@ -185,6 +185,9 @@ func TestEveryReasonIsTested(t *testing.T) {
 		"rate_limited":     true, // TestPacketLimit
 		"new_flow_limited": true, // TestNewFlowLimit
 		"source_denied":    true, // TestSources
+
+		// TestProbeHTTP, TestProbeUnreachable, TestProbeWithoutAWay
+		"probe_asked": true, "probe_ended": true, "probe_reset": true, "probe_ignored": true, "probe_unreachable": true, "probe_no_room": true,
 	}
 	for _, c := range slices.Concat(forwardCases(), echoCases(), malformedCases(), edgeCases()) {
 		tested[c.reason] = true

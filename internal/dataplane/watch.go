@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"sync"
@@ -139,6 +140,7 @@ func (w *Watch) load(f WatchFilter) error {
 	}
 	defer bss.Close()
 	tables := w.mux.objects.byName()
+	maps.Copy(tables, w.mux.objects.probeMaps())
 	tables[watchBSS] = bss
 	for name, m := range tables {
 		spec.Maps[name].MaxEntries = m.MaxEntries()

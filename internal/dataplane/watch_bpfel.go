@@ -54,6 +54,13 @@ type watchAside struct {
 	Fragment watchFragmentKey
 	First    watchFragment
 	Word     uint64
+	Turn     struct {
+		_      structs.HostLayout
+		Number uint32
+		SeqBe  uint32
+		AckBe  uint32
+		Len    uint32
+	}
 }
 
 type watchBackend struct {
@@ -149,6 +156,32 @@ type watchMuxConfig struct {
 	Rsv  [5]uint64
 }
 
+type watchProbeResult struct {
+	_    structs.HostLayout
+	Word uint64
+	Time uint64
+}
+
+type watchProbeRule struct {
+	_          structs.HostLayout
+	Peer       [16]uint8
+	Local      [16]uint8
+	Nexthop    uint64
+	Round      uint64
+	Request    uint32
+	Outer      uint32
+	RequestLen uint16
+	RequestSum uint16
+	PortBe     uint16
+	Kind       uint8
+	OuterLen   uint8
+}
+
+type watchProbeText struct {
+	_     structs.HostLayout
+	Bytes [64]uint8
+}
+
 type watchSourceList struct {
 	_      structs.HostLayout
 	Digest [32]uint8
@@ -213,6 +246,9 @@ const (
 	watchMapMembers          = "members"
 	watchMapPings            = "pings"
 	watchMapPortRanges       = "port_ranges"
+	watchMapProbeResults     = "probe_results"
+	watchMapProbeRules       = "probe_rules"
+	watchMapProbeTexts       = "probe_texts"
 	watchMapReasons          = "reasons"
 	watchMapRings            = "rings"
 	watchMapSourceLists      = "source_lists"
@@ -237,6 +273,7 @@ const (
 	watchVarMemberRegion     = "member_region"
 	watchVarOwnMac           = "own_mac"
 	watchVarOwnMacs          = "own_macs"
+	watchVarProbeKey         = "probe_key"
 	watchVarPtbSpent         = "ptb_spent"
 	watchVarSecond           = "second"
 	watchVarTestClock        = "test_clock"
@@ -317,6 +354,9 @@ type watchMapSpecs struct {
 	Members        *ebpf.MapSpec `ebpf:"members"`
 	Pings          *ebpf.MapSpec `ebpf:"pings"`
 	PortRanges     *ebpf.MapSpec `ebpf:"port_ranges"`
+	ProbeResults   *ebpf.MapSpec `ebpf:"probe_results"`
+	ProbeRules     *ebpf.MapSpec `ebpf:"probe_rules"`
+	ProbeTexts     *ebpf.MapSpec `ebpf:"probe_texts"`
 	Reasons        *ebpf.MapSpec `ebpf:"reasons"`
 	Rings          *ebpf.MapSpec `ebpf:"rings"`
 	SourceLists    *ebpf.MapSpec `ebpf:"source_lists"`
@@ -344,6 +384,7 @@ type watchVariableSpecs struct {
 	MemberRegion     *ebpf.VariableSpec `ebpf:"member_region"`
 	OwnMac           *ebpf.VariableSpec `ebpf:"own_mac"`
 	OwnMacs          *ebpf.VariableSpec `ebpf:"own_macs"`
+	ProbeKey         *ebpf.VariableSpec `ebpf:"probe_key"`
 	PtbSpent         *ebpf.VariableSpec `ebpf:"ptb_spent"`
 	Second           *ebpf.VariableSpec `ebpf:"second"`
 	TestClock        *ebpf.VariableSpec `ebpf:"test_clock"`
@@ -393,6 +434,9 @@ type watchMaps struct {
 	Members        *ebpf.Map `ebpf:"members"`
 	Pings          *ebpf.Map `ebpf:"pings"`
 	PortRanges     *ebpf.Map `ebpf:"port_ranges"`
+	ProbeResults   *ebpf.Map `ebpf:"probe_results"`
+	ProbeRules     *ebpf.Map `ebpf:"probe_rules"`
+	ProbeTexts     *ebpf.Map `ebpf:"probe_texts"`
 	Reasons        *ebpf.Map `ebpf:"reasons"`
 	Rings          *ebpf.Map `ebpf:"rings"`
 	SourceLists    *ebpf.Map `ebpf:"source_lists"`
@@ -419,6 +463,9 @@ func (m *watchMaps) Close() error {
 		m.Members,
 		m.Pings,
 		m.PortRanges,
+		m.ProbeResults,
+		m.ProbeRules,
+		m.ProbeTexts,
 		m.Reasons,
 		m.Rings,
 		m.SourceLists,
@@ -447,6 +494,7 @@ type watchVariables struct {
 	MemberRegion     *ebpf.Variable `ebpf:"member_region"`
 	OwnMac           *ebpf.Variable `ebpf:"own_mac"`
 	OwnMacs          *ebpf.Variable `ebpf:"own_macs"`
+	ProbeKey         *ebpf.Variable `ebpf:"probe_key"`
 	PtbSpent         *ebpf.Variable `ebpf:"ptb_spent"`
 	Second           *ebpf.Variable `ebpf:"second"`
 	TestClock        *ebpf.Variable `ebpf:"test_clock"`

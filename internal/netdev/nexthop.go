@@ -22,6 +22,9 @@ type NextHop struct {
 	Tag uint32
 	// MTU of the path in bytes: the route's where it has one, else the device's.
 	MTU int
+	// Source is the address that the kernel would send from, Own the Ethernet address of the device.
+	Source netip.Addr
+	Own    [6]byte
 	// Resolved: MAC is valid. Ifindex and MTU are known as soon as there is a route.
 	Resolved bool
 }
@@ -147,6 +150,7 @@ type hop struct {
 	ifindex int
 	gateway netip.Addr
 	mtu     int
+	source  netip.Addr
 }
 
 // hopTable remembers the routes between readings; those to nowhere are zero.
@@ -175,11 +179,14 @@ func (h *hopTable) read(want []netip.Addr, full bool) (map[netip.Addr]NextHop, e
 		}
 		found := known[neighbour{way.ifindex, way.gateway}]
 		by, carried := carriedBy(h.links, way.ifindex)
-		out[dst] = NextHop{MAC: found.mac, Ifindex: by.ifindex, Tag: by.tag, MTU: way.mtu, Resolved: found.resolved && carried}
-		if !carried {
+		if carried {
+			out[dst] = NextHop{
+				MAC: found.mac, Ifindex: by.ifindex, Tag: by.tag, MTU: way.mtu, Source: way.source, Own: ownAddress(h.links[by.ifindex]), Resolved: found.resolved,
+			}
+		} else {
 			out[dst] = NextHop{Ifindex: way.ifindex, MTU: way.mtu}
 		}
-		way.mtu = 0
+		way.mtu, way.source = 0, netip.Addr{}
 		if !found.kept && !asked[way] {
 			asked[way] = true
 			keepResolved(way)
@@ -235,6 +242,9 @@ func lookup(dst netip.Addr, links map[int]netlink.Link) (hop, bool) {
 	if r.MTU > 0 && r.MTU < way.mtu {
 		way.mtu = r.MTU
 	}
+	if source, ok := netip.AddrFromSlice(r.Src); ok {
+		way.source = source.Unmap()
+	}
 	if gw, ok := netip.AddrFromSlice(r.Gw); ok {
 		way.gateway = gw.Unmap()
 	} else if via, ok := r.Via.(*netlink.Via); ok {
@@ -243,4 +253,10 @@ func lookup(dst netip.Addr, links map[int]netlink.Link) (hop, bool) {
 		}
 	}
 	return way, true
+}
+
+// ownAddress is a device's Ethernet address, zero when it has none.
+func ownAddress(l netlink.Link) (mac [6]byte) {
+	copy(mac[:], l.Attrs().HardwareAddr)
+	return mac
 }

@@ -103,10 +103,11 @@ func TestNextHopsFollowTheKernel(t *testing.T) {
 	near, nowhere := netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("192.0.2.1")
 	mac := [6]byte{2, 0, 0, 0, 0, 2}
 	hops.Want([]netip.Addr{far6, far4, near, nowhere, far4})
+	from4, from6 := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("2001:db8::1")
 	until("resolve both families", func(m map[netip.Addr]NextHop) bool {
-		return len(m) == 4 && m[far4] == NextHop{mac, up.Index, 0, 1400, true} &&
-			m[far6] == NextHop{mac, up.Index, 0, 9000, true} &&
-			m[near] == NextHop{mac, up.Index, 0, 9000, true} && m[nowhere] == NextHop{}
+		return len(m) == 4 && m[far4] == NextHop{mac, up.Index, 0, 1400, from4, up.MAC, true} &&
+			m[far6] == NextHop{mac, up.Index, 0, 9000, from6, up.MAC, true} &&
+			m[near] == NextHop{mac, up.Index, 0, 9000, from4, up.MAC, true} && m[nowhere] == NextHop{}
 	})
 
 	ip(t, "", "route add 192.0.2.0/24 via 10.0.0.3")

@@ -1,0 +1,70 @@
+package dataplane
+
+import "fmt"
+
+// probeLine is the length of a line of texts.
+const probeLine = int(muxProbeLimitLIMIT_PROBE_LINE)
+
+// textStore keeps texts of which many rules have the same: each once, in consecutive lines of a table. It does not wait for
+// readers: one that is with a text when it ends may send another text, over a connection that nobody waits for any more.
+type textStore struct {
+	lines []muxProbeText
+	room  *buddy
+	held  map[string]*text
+}
+
+// text is a text in the table; nil is the empty one.
+type text struct {
+	block
+	bytes string
+	refs  int
+}
+
+// newTextStore makes one over a table whose length is a power of two.
+func newTextStore(lines []muxProbeText) *textStore {
+	return &textStore{lines: lines, room: newBuddy(uint32(len(lines)), 1), held: map[string]*text{}}
+}
+
+// hold keeps a text until as many releases.
+func (s *textStore) hold(b []byte) (*text, error) {
+	if len(b) == 0 {
+		return nil, nil
+	}
+	if t := s.held[string(b)]; t != nil {
+		t.refs++
+		return t, nil
+	}
+	at, ok := s.room.alloc(uint32(len(b)+probeLine-1) / uint32(probeLine))
+	if !ok {
+		return nil, fmt.Errorf("requests and outer headers of probes: no room for %d bytes: %d lines of %d in all (--max-probes)", len(b), len(s.lines), probeLine)
+	}
+	t := &text{block: at, bytes: string(b), refs: 1}
+	for i := range at.words {
+		line := &s.lines[at.first+i].Bytes
+		clear(line[:])
+		if from := int(i) * probeLine; from < len(b) {
+			copy(line[:], b[from:])
+		}
+	}
+	s.held[t.bytes] = t
+	return t, nil
+}
+
+// release undoes a hold.
+func (s *textStore) release(t *text) {
+	if t == nil {
+		return
+	}
+	if t.refs--; t.refs == 0 {
+		delete(s.held, t.bytes)
+		s.room.free(t.block)
+	}
+}
+
+// first is the first line of a text.
+func (t *text) first() uint32 {
+	if t == nil {
+		return 0
+	}
+	return t.block.first
+}
