@@ -48,8 +48,9 @@ lab: build
 demo: build
 	bin/shunt lab demo $(DEMO_FLAGS)
 
-## bench: all suites; writes docs/benchmarks.md and its plots
+## bench: all suites; writes docs/benchmarks.md and its plots; installs HAProxy, and builds a Rust program when cargo is there
 bench: build
+	@scripts/setup.sh bench
 	bin/shunt bench all --write docs
 
 ## chaos: ten minutes of kill -9, SIGSTOP, partitions and full disks; SHUNT_CHAOS_MINUTES and SHUNT_CHAOS_SEED choose

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building, testing and the lab need on Debian 12/13 and Ubuntu 24.04. Idempotent: does nothing, at once,
-# when all is there. SHUNT_SETUP=skip leaves the machine alone.
+# Installs what building, testing and the lab need on Debian 12/13 and Ubuntu 24.04; with the argument `bench` also what the
+# benchmarks measure beside Shunt. Idempotent: does nothing, at once, when all is there. SHUNT_SETUP=skip leaves the machine alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ "${SHUNT_SETUP:-}" = skip ] && exit 0
@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 go_version=$(sed -n 's/^toolchain go//p' go.mod)
 [ -n "$go_version" ] || go_version=$(sed -n 's/^go //p' go.mod)
 need=(clang-19 llvm-19 libbpf-dev linux-libc-dev make git ca-certificates iproute2 ethtool procps curl tcpdump iputils-ping frr bird2 wrk prometheus)
+if [ "${1:-}" = bench ]; then need+=(haproxy); fi
 
 missing=()
 for p in "${need[@]}"; do

@@ -26,6 +26,8 @@ type benchFlags struct {
 	write  string
 	lab    string
 	katran string
+	rivals string
+	soak   time.Duration
 }
 
 // newBench is `shunt bench`.
@@ -46,6 +48,8 @@ func newBench(g *globals) *cobra.Command {
 	flags.StringVar(&f.write, "write", "", "also write the suite's section of benchmarks.md and its plot into this `directory`")
 	flags.StringVar(&f.lab, "name", "bench", "name of the lab that is made and removed")
 	flags.StringVar(&f.katran, "katran", "", "measure Katran's balancer, built from its sources into this `object`, in turns with the mux (suite dataplane)")
+	flags.StringVar(&f.rivals, "rivals", bench.DefaultRivals, "`directory` with the sources of the checkers that suite health measures beside Shunt's")
+	flags.DurationVar(&f.soak, "soak", 30*time.Second, "how long each engine runs in case soak of suite health")
 	return cmd
 }
 
@@ -82,13 +86,20 @@ func runBench(cmd *cobra.Command, g *globals, f benchFlags, name string) error {
 	if f.katran != "" && f.write != "" {
 		return usagef("--katran: must not come with --write: the page's section is of Shunt alone")
 	}
+	if f.soak < 0 {
+		return usagef("--soak: %s: must not be negative", f.soak)
+	}
 	if g.format == formatYAML {
 		return usagef("-o yaml: must be table or json")
 	}
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("loading programs and making namespaces needs root: run it as root")
 	}
-	options := bench.Options{Short: f.short, Cases: f.cases, LabName: f.lab, Katran: f.katran, Progress: benchProgress(cmd.ErrOrStderr())}
+	options := bench.Options{
+		Short: f.short, Cases: f.cases, LabName: f.lab, Katran: f.katran, Rivals: f.rivals, Soak: f.soak,
+		Progress: benchProgress(cmd.ErrOrStderr()),
+		Note:     func(line string) { fmt.Fprintln(cmd.ErrOrStderr(), "shunt bench: "+line) },
+	}
 	for _, s := range suites {
 		takes := s.Takes
 		if f.short {

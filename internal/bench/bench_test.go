@@ -94,7 +94,7 @@ func TestUnsupportedIsRefused(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"snat": "snat: not supported by this version",
-		"x":    `"x": must be one of dataplane, live, rings, memory, http, control, failover, nodes, place, all`,
+		"x":    `"x": must be one of dataplane, live, rings, memory, http, control, failover, nodes, place, health, all`,
 	} {
 		if _, err := Find(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("suite %s: error is %v, want %q", name, err, want)
@@ -109,7 +109,7 @@ func TestSuitesAreConsistent(t *testing.T) {
 			t.Errorf("suite %s is not described fully", s.Name)
 		}
 		for _, g := range s.Goals {
-			if !slices.Contains(s.Cases, g.Case) || g.Field == "" || (g.Min == 0) == (g.Max == 0) {
+			if !slices.Contains(s.Cases, g.Case) || g.Field == "" || (g.Min != 0) == (g.Max != 0 || g.None) {
 				t.Errorf("suite %s: goal %+v: needs a case, a field and one limit", s.Name, g)
 			}
 		}

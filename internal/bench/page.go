@@ -126,7 +126,7 @@ func verdicts(s Suite, rows []Row) []string {
 	var lines []string
 	for _, g := range s.Goals {
 		for _, r := range rows {
-			if r.Case != g.Case {
+			if !g.concerns(r) {
 				continue
 			}
 			lines = append(lines, g.verdict(r.Get(g.Field)))

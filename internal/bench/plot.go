@@ -14,7 +14,7 @@ import (
 // palette are the colours of the series, distinguishable without colour vision too.
 var palette = []color.Color{
 	color.RGBA{0x1b, 0x6c, 0xa8, 0xff}, color.RGBA{0xe0, 0x8e, 0x45, 0xff}, color.RGBA{0x5b, 0x8c, 0x5a, 0xff},
-	color.RGBA{0x9a, 0x5c, 0x9e, 0xff},
+	color.RGBA{0x9a, 0x5c, 0x9e, 0xff}, color.RGBA{0x8c, 0x8c, 0x8c, 0xff}, color.RGBA{0x40, 0x40, 0x40, 0xff},
 }
 
 // Sizes of a plot: one group of bars per case, one bar per series.
@@ -35,6 +35,10 @@ func writePlot(s Suite, rows []Row, path string) error {
 	p.Legend.Top = true
 	p.Add(plotter.NewGrid())
 	rows = slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { return slices.Contains(s.Unplotted, r.Case) })
+	plotted := s.Plotted
+	if s.Series != "" {
+		rows, plotted = spread(rows, s.Series, s.Plotted[0])
+	}
 	var names []string
 	for _, r := range rows {
 		names = append(names, r.Case)
@@ -43,7 +47,7 @@ func writePlot(s Suite, rows []Row, path string) error {
 		return nil
 	}
 	top := 0.0
-	for i, series := range s.Plotted {
+	for i, series := range plotted {
 		values := make(plotter.Values, len(rows))
 		for j, r := range rows {
 			if v := r.Get(series); !math.IsNaN(v) {
@@ -57,14 +61,14 @@ func writePlot(s Suite, rows []Row, path string) error {
 		}
 		bars.Color = palette[i%len(palette)]
 		bars.LineStyle.Width = 0
-		bars.Offset = (vg.Length(i) - vg.Length(len(s.Plotted)-1)/2) * barWidth
+		bars.Offset = (vg.Length(i) - vg.Length(len(plotted)-1)/2) * barWidth
 		p.Add(bars)
 		p.Legend.Add(series, bars)
 	}
 	legend := true
 	for _, g := range s.Goals {
 		at := slices.Index(names, g.Case)
-		if at < 0 || !slices.Contains(s.Plotted, g.Field) {
+		if at < 0 || !slices.Contains(plotted, g.Field) {
 			continue
 		}
 		top = max(top, g.limit())
@@ -85,5 +89,29 @@ func writePlot(s Suite, rows []Row, path string) error {
 	p.NominalX(names...)
 	p.X.Min, p.X.Max = -0.6, float64(len(names))-0.4
 	p.Legend.Padding = vg.Millimeter
-	return p.Save(plotMargin+vg.Length(len(rows))*groupWidth, plotHeight, path)
+	group := max(groupWidth, vg.Length(len(plotted)+1)*barWidth)
+	return p.Save(plotMargin+vg.Length(len(rows))*group, plotHeight, path)
+}
+
+// spread makes one row of all rows of a case that have the figure: its fields are the values of the series, in the order in which
+// they first appear.
+func spread(rows []Row, series, figure string) (out []Row, names []string) {
+	at := map[string]int{}
+	for _, r := range rows {
+		name, value := r.text(series), r.Get(figure)
+		if math.IsNaN(value) {
+			continue
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+		i, known := at[r.Case]
+		if !known {
+			i = len(out)
+			at[r.Case] = i
+			out = append(out, Row{Case: r.Case})
+		}
+		out[i].Fields = append(out[i].Fields, Field{name, value})
+	}
+	return out, names
 }

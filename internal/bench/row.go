@@ -41,6 +41,16 @@ func (r Row) Get(name string) float64 {
 	return math.NaN()
 }
 
+// text is the value of a field as people read it; empty without one.
+func (r Row) text(name string) string {
+	for _, f := range r.Fields {
+		if f.Name == name {
+			return f.text()
+		}
+	}
+	return ""
+}
+
 // MarshalJSON writes an object whose fields keep their order, `case` first.
 func (r Row) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer

@@ -23,6 +23,8 @@ type Suite struct {
 	Unit    string
 	// Unplotted are cases of another order of magnitude, which the table has and the plot has not.
 	Unplotted []string
+	// Series is the field, if there is one, by whose values the plot has series, of one figure; without it series are fields.
+	Series string
 	// Goals are limits by case and field, published beside the figures.
 	Goals []Goal
 	// curve, if there is one, is drawn beside the bars.
@@ -35,6 +37,10 @@ type Goal struct {
 	Case, Field string
 	Max         float64
 	Min         float64
+	// None: the figure must be 0; there is no other limit.
+	None bool
+	// Engine is, where a case has rows of several engines, the one that the goal is about.
+	Engine string
 }
 
 func atMost(name, field string, limit float64) Goal {
@@ -42,6 +48,19 @@ func atMost(name, field string, limit float64) Goal {
 }
 func atLeast(name, field string, limit float64) Goal {
 	return Goal{Case: name, Field: field, Min: limit}
+}
+
+func none(name, field string) Goal { return Goal{Case: name, Field: field, None: true} }
+
+// of makes a goal one of an engine.
+func (g Goal) of(engine string) Goal {
+	g.Engine = engine
+	return g
+}
+
+// concerns tells whether the goal is about a row.
+func (g Goal) concerns(r Row) bool {
+	return g.Case == r.Case && (g.Engine == "" || g.Engine == r.text(engineField))
 }
 
 // limit is the figure that the goal names.
@@ -58,7 +77,11 @@ func (g Goal) verdict(got float64) string {
 		verdict = "met"
 	}
 	limit := strconv.FormatFloat(g.limit(), 'f', -1, 64)
-	return fmt.Sprintf("goal `%s` %s at %s %s: %s (%s)", g.Case, g.Field, bound, limit, verdict, Field{Value: got}.text())
+	name := "`" + g.Case + "`"
+	if g.Engine != "" {
+		name += " " + g.Engine
+	}
+	return fmt.Sprintf("goal %s %s at %s %s: %s (%s)", name, g.Field, bound, limit, verdict, Field{Value: got}.text())
 }
 
 // Options say how a suite runs.
@@ -76,10 +99,25 @@ type Options struct {
 	Katran string
 	// Program is the shunt program that suites start; empty: this one.
 	Program string
+	// Rivals is the directory with the sources of other programs that the health suite measures beside Shunt.
+	Rivals string
+	// Soak is how long the health suite's case soak takes for each engine; 0: half a minute.
+	Soak time.Duration
+	// Note gets a line of text that must be seen: what is left out and why. Nil: Progress gets it.
+	Note func(string)
 }
 
 // progressf formats a line of progress.
 func (o Options) progressf(format string, args ...any) { o.Progress(fmt.Sprintf(format, args...)) }
+
+// notef formats a line that must be seen.
+func (o Options) notef(format string, args ...any) {
+	tell := o.Note
+	if tell == nil {
+		tell = o.Progress
+	}
+	tell(fmt.Sprintf(format, args...))
+}
 
 // wants tells whether the case was asked for.
 func (o Options) wants(name string) bool { return len(o.Cases) == 0 || slices.Contains(o.Cases, name) }
@@ -90,12 +128,12 @@ var later = map[string][]string{
 		"cookie/1Mi", "cookie6/1Mi",
 		"quic-plain/1Mi", "quic-aes/1Mi", "host/in", "host/out", "host/repair",
 	},
-	"rings": nil, "health": nil, "snat": nil,
+	"rings": nil, "snat": nil,
 }
 
 // Suites returns all suites, in the order in which "all" runs them.
 func Suites() []Suite {
-	return []Suite{dataplaneSuite, liveSuite, ringsSuite, memorySuite, httpSuite, controlSuite, failoverSuite, nodesSuite, placeSuite}
+	return []Suite{dataplaneSuite, liveSuite, ringsSuite, memorySuite, httpSuite, controlSuite, failoverSuite, nodesSuite, placeSuite, healthSuite}
 }
 
 // Find returns the named suite.

@@ -1,0 +1,100 @@
+package checker
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+)
+
+// Tally is how many verdicts there are, and of which kind.
+type Tally struct {
+	Good uint64 `json:"good"`
+	Bad  uint64 `json:"bad"`
+	// WallNS is, after an order to probe all once, how long that took in ns.
+	WallNS int64 `json:"wall_ns"`
+	// Bytes is, after an order to tell it, the memory of process and tables.
+	Bytes uint64 `json:"bytes,omitempty"`
+}
+
+// Orders: one line each, answered by one line, the JSON of a Tally. A checker begins with such a line when it can take orders, and
+// ends with its input.
+const (
+	OrderOnce   = "once"   // probe all targets once, as fast as you can; answer when the last verdict is there
+	OrderSteady = "steady" // probe each target once an interval from now on; answer at once
+	OrderReport = "report" // answer with the verdicts since OrderSteady
+	OrderMemory = "memory" // answer with the bytes that the process and its tables take; Shunt's alone
+)
+
+// Checker probes the targets of its job.
+type Checker interface {
+	// Once probes all targets once and returns when it knows all verdicts.
+	Once(ctx context.Context) (Tally, error)
+	// Steady begins to probe each target once an interval, until ctx ends.
+	Steady(ctx context.Context) error
+	// Report is the verdicts since Steady.
+	Report() Tally
+	// Close ends everything.
+	Close() error
+}
+
+// engines make checkers by their names.
+var engines = map[string]func(Job) (Checker, error){
+	"go": newGoroutines,
+}
+
+// Serve probes by orders until there are no more of them.
+func Serve(ctx context.Context, job Job, in io.Reader, out io.Writer) (err error) {
+	open, ok := engines[job.Engine]
+	if !ok {
+		return fmt.Errorf("--engine: %q: is unknown", job.Engine)
+	}
+	c, err := open(job)
+	if err != nil {
+		return fmt.Errorf("open engine %s: %w", job.Engine, err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		if closed := c.Close(); err == nil {
+			err = closed
+		}
+	}()
+	answers := json.NewEncoder(out)
+	if err := answers.Encode(Tally{}); err != nil {
+		return err
+	}
+	for orders := bufio.NewScanner(in); orders.Scan(); {
+		t, err := obey(ctx, c, orders.Text())
+		if err != nil {
+			return fmt.Errorf("order %s: %w", orders.Text(), err)
+		}
+		if err := answers.Encode(t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func obey(ctx context.Context, c Checker, order string) (t Tally, err error) {
+	switch order {
+	case OrderOnce:
+		began := time.Now()
+		t, err = c.Once(ctx)
+		t.WallNS = time.Since(began).Nanoseconds()
+		return t, err
+	case OrderSteady:
+		return t, c.Steady(ctx)
+	case OrderReport:
+		return c.Report(), nil
+	case OrderMemory:
+		t.Bytes, err = memory()
+		return t, err
+	}
+	return t, fmt.Errorf("must be %s, %s, %s or %s", OrderOnce, OrderSteady, OrderReport, OrderMemory)
+}
+
+// Has tells whether this program has an engine.
+func Has(engine string) bool { return engines[engine] != nil }

@@ -1,0 +1,39 @@
+package bench
+
+import (
+	"context"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/bench/checker"
+)
+
+// soak lets an engine go on for long while frames are lost, and tells what must not happen.
+func (h healthRun) soak(ctx context.Context, who contestant) (row Row, err error) {
+	c := healthCases[len(healthCases)-1]
+	h.o.progressf("health %s: %s, %s", soakCase, who.engine, time.Duration(h.scale.soak)*h.scale.interval)
+	err = h.turn(ctx, c, who, func(r *healthRig, run runner, job checker.Job, base busyness) error {
+		empty, err := run.report(checker.OrderMemory)
+		if err != nil {
+			return err
+		}
+		if err := r.responder.Lose(soakLoss); err != nil {
+			return err
+		}
+		f, err := h.watch(ctx, r, run, job, base, h.scale.soak)
+		if err != nil {
+			return err
+		}
+		full, err := run.report(checker.OrderMemory)
+		if err != nil {
+			return err
+		}
+		row = Row{Case: soakCase, Fields: []Field{
+			{engineField, who.engine}, {"cpu_s", round(f.perProbe * float64(job.Targets))}, {"late", f.late},
+			{"us_per_probe", round(1e6 * f.perProbe)}, {"wrong", f.wrong}, {"rules", f.rules}, {"jitter_p99_ms", f.jitter},
+			{"done", round(f.done)}, {"lost", f.lost}, {"seconds", round(f.seconds)},
+			{"bytes_per_rule", round(float64(full.Bytes-min(full.Bytes, empty.Bytes)) / float64(job.Targets))},
+		}}
+		return nil
+	})
+	return row, err
+}
