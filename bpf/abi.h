@@ -603,9 +603,17 @@ struct flow {
 	__u16 vip_port_be;
 	__u16 client_port_be; /* as the client knows it */
 	__u16 mss;            /* as in struct binding */
-	__u16 rsv;
+	__u16 binding;        /* index of the counters of the binding that its last packet came by */
 };
 SHUNT_ASSERT_SIZE(struct flow, 24);
+
+/* What the TCP connections that clients tried came to, of one binding that rewrites. */
+struct handshakes {
+	__u64 asked;    /* SYNs delivered */
+	__u64 accepted; /* SYN-ACKs returned */
+	__u64 refused;  /* RSTs that answer a SYN returned */
+};
+SHUNT_ASSERT_SIZE(struct handshakes, 24);
 
 /* Key of a flow whose client port was taken: the flow as the client knows it, and the VIP it came by. */
 struct substitute_key {

@@ -132,6 +132,15 @@ struct {
 	__uint(max_entries, LIMIT_BINDINGS);
 } binding_counts SEC(".maps");
 
+/* What clients' connections came to, by the index of the binding's counter. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct handshakes);
+	__uint(max_entries, LIMIT_BINDINGS);
+} binding_asks SEC(".maps");
+_Static_assert((int)LIMIT_BINDINGS <= 1 << 16, "an index that does not fit into struct flow");
+
 /* Keyed by an enum so that the enum reaches BTF and thereby Go. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -153,6 +162,7 @@ struct {
 
 #include "host/verdict.h"
 #include "host/binding.h"
+#include "host/handshake.h"
 #include "host/flow.h"
 #include "host/deliver.h"
 #include "host/datagram.h"

@@ -29,6 +29,7 @@ static __always_inline void name_flow(struct flow_key *key, struct flow *want, c
 	want->vip_port_be = vport;
 	want->client_port_be = cport;
 	want->mss = b->mss;
+	want->binding = b->index;
 }
 
 /* Turns the bare packet's VIP:port into DIP:port, and the client's port into its substitute if it has one. */
@@ -46,6 +47,8 @@ static __noinline enum host_reason translate_in(struct __sk_buff *skb, const str
 		return err == MAP_EXISTS ? HOST_REASON_IN_NO_PORT : HOST_REASON_IN_STATE_FULL;
 	if (key.client_port_be != t->sport_be)
 		count(HOST_REASON_CLIENT_PORT_MAPPED);
+	if (t->syn)
+		count_asked(b->index);
 	view_copy16(n.addr, b->dip);
 	n.sport_be = key.client_port_be;
 	n.dport_be = key.dip_port_be;

@@ -62,6 +62,7 @@ static __always_inline int answer(struct __sk_buff *skb, const struct ip_view *v
 	n.dport_be = f->client_port_be;
 	if (nat_apply(skb, v, t, &n, host_ipv6_csum_flag))
 		return drop(HOST_REASON_OUT_REWRITE_FAILED);
+	count_answered(f, t);
 	count(HOST_REASON_OUT_RETURNED);
 	return VERDICT_NEXT;
 }

@@ -8,14 +8,25 @@ static __always_inline int flow_same(const struct flow *f, const struct flow *wa
 	       f->client_port_be == want->client_port_be;
 }
 
+/* Keeps a flow with the binding that its packets come by now. */
+static __always_inline void flow_follow(struct flow *f, const struct flow *want)
+{
+	if (f->binding != want->binding)
+		f->binding = want->binding;
+}
+
 /* Makes `key` stand for `want`, or finds that it does. Returns 0, MAP_EXISTS (another's), or another negative error. */
 static __always_inline int flow_take(const struct flow_key *key, const struct flow *want)
 {
 	struct flow *f = bpf_map_lookup_elem(&flows, key);
 	int err;
 
+	if (f && flow_same(f, want)) {
+		flow_follow(f, want);
+		return 0;
+	}
 	if (f)
-		return flow_same(f, want) ? 0 : MAP_EXISTS;
+		return MAP_EXISTS;
 	err = bpf_map_update_elem(&flows, key, want, BPF_NOEXIST);
 	if (err != MAP_EXISTS)
 		return err;
@@ -59,8 +70,10 @@ static __always_inline int flow_enter(struct flow_key *key, const struct flow *w
 	struct substitute_key sub = {};
 	int err;
 
-	if (f && flow_same(f, want))
+	if (f && flow_same(f, want)) {
+		flow_follow(f, want);
 		return 0;
+	}
 	if (!ports)
 		return flow_take(key, want);
 	if (f)

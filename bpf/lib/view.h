@@ -55,7 +55,8 @@ struct transport_view {
 	__u16 dport_be;
 	__u8 syn;           /* TCP with SYN, with or without ACK */
 	__u8 ports;         /* TCP or UDP: ports are there, and are looked at */
-	__u8 rsv[2];
+	__u8 refusal;       /* TCP: a RST that answers a SYN */
+	__u8 rsv;
 };
 
 /* view_map4 stores an IPv4 address as ::ffff:a.b.c.d. */
@@ -219,6 +220,8 @@ static __always_inline int tcp_view(struct __sk_buff *skb, const struct ip_view 
 	t->sport_be = tcp.source;
 	t->dport_be = tcp.dest;
 	t->syn = tcp.syn;
+	/* RFC 9293 section 3.10.7.1: what answers a segment without ACK has sequence number zero. */
+	t->refusal = tcp.rst && !tcp.seq;
 	return PARSE_OK;
 }
 

@@ -205,3 +205,28 @@ func (h *Host) Counters() (HostCounters, error) {
 	slices.SortFunc(out.Bindings, func(a, b BindingCounter) int { return plan.CompareBindings(a.Binding, b.Binding) })
 	return out, nil
 }
+
+// Handshakes implements HostTables.
+func (h *Host) Handshakes(want func(*plan.Binding) bool) ([]BindingHandshakes, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []BindingHandshakes
+	for i := range h.state.plans {
+		p := &h.state.plans[i]
+		if !p.Rewrite || !want(&p.Binding) {
+			continue
+		}
+		var perCPU []hostHandshakes
+		if err := h.objects.BindingAsks.Lookup(p.index, &perCPU); err != nil {
+			return nil, fmt.Errorf("read handshakes of binding %s: %w", bindingName(p.Binding), err)
+		}
+		b := BindingHandshakes{Binding: p.Binding}
+		for _, n := range perCPU {
+			b.Asked += n.Asked
+			b.Accepted += n.Accepted
+			b.Refused += n.Refused
+		}
+		out = append(out, b)
+	}
+	return out, nil
+}

@@ -12,6 +12,9 @@ type HostTables interface {
 	Apply(HostState) error
 	// Counters sums over the CPUs: reasons by name, bindings by their plan key.
 	Counters() (HostCounters, error)
+	// Handshakes tells what clients' TCP connections came to, for the bindings of the last Apply that are wanted; only those that
+	// rewrite are counted.
+	Handshakes(want func(*plan.Binding) bool) ([]BindingHandshakes, error)
 	// Close lets go of the handles; the programs keep running from their pins.
 	Close() error
 }
@@ -35,4 +38,12 @@ type HostCounters struct {
 type BindingCounter struct {
 	Binding plan.Binding
 	Counter
+}
+
+// BindingHandshakes are the TCP connections that clients tried by one binding: totals that begin at 0 when the binding does, and
+// never fall while it stays.
+type BindingHandshakes struct {
+	Binding plan.Binding
+	// Asked counts SYNs that were delivered, Accepted SYN-ACKs and Refused RSTs that answered them.
+	Asked, Accepted, Refused uint64
 }

@@ -48,7 +48,8 @@ type hostArrival struct {
 		DportBe    uint16
 		Syn        uint8
 		Ports      uint8
-		Rsv        [2]uint8
+		Refusal    uint8
+		Rsv        uint8
 	}
 	Q struct {
 		_         structs.HostLayout
@@ -128,7 +129,7 @@ type hostFlow struct {
 	VipPortBe    uint16
 	ClientPortBe uint16
 	Mss          uint16
-	Rsv          uint16
+	Binding      uint16
 }
 
 type hostFlowKey struct {
@@ -140,6 +141,13 @@ type hostFlowKey struct {
 	ClientPortBe uint16
 	Protocol     uint8
 	Rsv          [7]uint8
+}
+
+type hostHandshakes struct {
+	_        structs.HostLayout
+	Asked    uint64
+	Accepted uint64
+	Refused  uint64
 }
 
 type hostHostConfig struct {
@@ -248,6 +256,7 @@ type hostTunnelSource struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	hostMapArrivals         = "arrivals"
+	hostMapBindingAsks      = "binding_asks"
 	hostMapBindingCounts    = "binding_counts"
 	hostMapBoundMembers     = "bound_members"
 	hostMapBoundRanges      = "bound_ranges"
@@ -319,6 +328,7 @@ type hostProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type hostMapSpecs struct {
 	Arrivals      *ebpf.MapSpec `ebpf:"arrivals"`
+	BindingAsks   *ebpf.MapSpec `ebpf:"binding_asks"`
 	BindingCounts *ebpf.MapSpec `ebpf:"binding_counts"`
 	BoundMembers  *ebpf.MapSpec `ebpf:"bound_members"`
 	BoundRanges   *ebpf.MapSpec `ebpf:"bound_ranges"`
@@ -364,6 +374,7 @@ func (o *hostObjects) Close() error {
 // It can be passed to loadHostObjects or ebpf.CollectionSpec.LoadAndAssign.
 type hostMaps struct {
 	Arrivals      *ebpf.Map `ebpf:"arrivals"`
+	BindingAsks   *ebpf.Map `ebpf:"binding_asks"`
 	BindingCounts *ebpf.Map `ebpf:"binding_counts"`
 	BoundMembers  *ebpf.Map `ebpf:"bound_members"`
 	BoundRanges   *ebpf.Map `ebpf:"bound_ranges"`
@@ -380,6 +391,7 @@ type hostMaps struct {
 func (m *hostMaps) Close() error {
 	return _HostClose(
 		m.Arrivals,
+		m.BindingAsks,
 		m.BindingCounts,
 		m.BoundMembers,
 		m.BoundRanges,

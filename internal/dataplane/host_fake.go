@@ -3,6 +3,8 @@ package dataplane
 import (
 	"slices"
 	"sync"
+
+	"github.com/shuntlb/shunt/internal/plan"
 )
 
 // FakeHost is HostTables in memory: it checks and keeps what it is given and counts what it is told to.
@@ -12,6 +14,7 @@ type FakeHost struct {
 	applied int
 	err     error
 	counts  HostCounters
+	asks    []BindingHandshakes
 }
 
 var _ HostTables = (*FakeHost)(nil)
@@ -59,6 +62,29 @@ func (f *FakeHost) Counters() (HostCounters, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.counts, nil
+}
+
+// SetHandshakes sets what Handshakes chooses from.
+func (f *FakeHost) SetHandshakes(all []BindingHandshakes) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asks = slices.Clone(all)
+}
+
+// Handshakes implements HostTables.
+func (f *FakeHost) Handshakes(want func(*plan.Binding) bool) ([]BindingHandshakes, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return nil, f.err
+	}
+	var out []BindingHandshakes
+	for _, b := range f.asks {
+		if want(&b.Binding) {
+			out = append(out, b)
+		}
+	}
+	return out, nil
 }
 
 // Close implements HostTables.

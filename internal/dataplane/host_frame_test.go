@@ -18,6 +18,8 @@ type packet struct {
 	sport    uint16
 	dport    uint16
 	syn, ack bool
+	rst      bool   // with seq, else 0x11223344
+	seq      uint32 // of a RST
 	options  []layers.TCPOption
 	payload  string
 	noSum    bool // UDP over IPv4 without checksum
@@ -54,6 +56,9 @@ func (p packet) bytes(t *testing.T) []byte {
 	if p.protocol == lb.TCP {
 		tcp := &layers.TCP{SrcPort: layers.TCPPort(p.sport), DstPort: layers.TCPPort(p.dport), Seq: 0x11223344,
 			SYN: p.syn, ACK: p.ack, Window: 0x7fff, Options: p.options}
+		if p.rst {
+			tcp.RST, tcp.Seq = true, p.seq
+		}
 		must(t, tcp.SetNetworkLayerForChecksum(network))
 		return serialize(t, true, ip, tcp, gopacket.Payload(p.payload))
 	}

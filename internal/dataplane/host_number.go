@@ -40,6 +40,9 @@ func (h *Host) numberLocked(want hostTables) error {
 		if err := h.objects.BindingCounts.Put(uint32(free), make([]hostCounter, ebpf.MustPossibleCPU())); err != nil {
 			return fmt.Errorf("clear counter %d: %w", free, err)
 		}
+		if err := h.objects.BindingAsks.Put(uint32(free), make([]hostHandshakes, ebpf.MustPossibleCPU())); err != nil {
+			return fmt.Errorf("clear handshakes %d: %w", free, err)
+		}
 	}
 	return nil
 }
