@@ -39,11 +39,37 @@ func naive(before Decision, members []Standing, p Policy) Decision {
 	case up == 0:
 		d.Backup = true
 	case before.Backup:
-		d.Backup = share < 100 && share < float64(p.BackupBelow)+BackupMargin
+		d.Backup = share < 100 && share < float64(p.BackupBelow)+Margin
 	default:
 		d.Backup = share < float64(p.BackupBelow)
 	}
+	d.Panic = naivePanic(before.Panic, members, d.Backup, float64(p.PanicBelow))
 	return d
+}
+
+// naivePanic looks at the shares of the members that take part: at the worst and at the best that may come of those not asked.
+func naivePanic(before bool, members []Standing, backups bool, below float64) bool {
+	worst, best, weight := 0.0, 0.0, 0.0
+	for _, m := range members {
+		if m.Backup && !backups {
+			continue
+		}
+		w := float64(m.Weight)
+		weight += w
+		if m.Alive {
+			worst += w
+		}
+		if m.Alive || !m.Asked {
+			best += w
+		}
+	}
+	switch {
+	case weight == 0 || below == 0:
+		return false
+	case before:
+		return worst < weight && worst/weight*100 < below+Margin
+	}
+	return best/weight*100 < below
 }
 
 func drawStanding(t *rapid.T) Standing {
@@ -60,7 +86,7 @@ func TestDecideFollowsTheMembers(t *testing.T) {
 		var tally Tally
 		var members []Standing
 		var now Decision
-		p := Policy{BackupBelow: rapid.Uint8Range(0, 100).Draw(t, "below"), FailOpen: rapid.Bool().Draw(t, "failOpen")}
+		p := Policy{BackupBelow: rapid.Uint8Range(0, 100).Draw(t, "below"), PanicBelow: rapid.SampledFrom([]uint8{0, 1, 25, 50, 95, 100}).Draw(t, "panic"), FailOpen: rapid.Bool().Draw(t, "failOpen")}
 		for range rapid.IntRange(1, 30).Draw(t, "events") {
 			s := drawStanding(t)
 			if at := rapid.IntRange(0, len(members)).Draw(t, "at"); at == len(members) {
@@ -74,6 +100,9 @@ func TestDecideFollowsTheMembers(t *testing.T) {
 			want := naive(now, members, p)
 			if now = Decide(now, tally, p); now != want {
 				t.Fatalf("decided %+v for %+v under %+v, expected %+v", now, members, p, want)
+			}
+			if now.Open() != (want.FailOpen || want.Panic) {
+				t.Fatalf("%+v is open: %v", now, now.Open())
 			}
 		}
 	})
@@ -123,5 +152,49 @@ func TestFailOpenWaitsForTheFirstAnswers(t *testing.T) {
 	tally.Add(Standing{Weight: 1, Alive: true, Asked: true})
 	if d = Decide(d, tally, p); d.FailOpen {
 		t.Error("stays open with a member alive")
+	}
+}
+
+func TestPanicComesAndGoesWithAMargin(t *testing.T) {
+	p := Policy{PanicBelow: 50}
+	var d Decision
+	for i, step := range []struct {
+		alive, unknown int
+		want           bool
+	}{{20, 0, false}, {10, 0, false}, {9, 1, false}, {9, 0, true}, {9, 11, true}, {10, 0, true}, {11, 0, false}, {10, 0, false}, {0, 0, true}} {
+		var tally Tally
+		for n := range 20 {
+			tally.Add(Standing{Weight: 1, Alive: n < step.alive, Asked: n < 20-step.unknown})
+		}
+		if d = Decide(d, tally, p); d.Panic != step.want {
+			t.Errorf("step %d: with %d of 20 alive and %d unknown it panics: %v", i, step.alive, step.unknown, d.Panic)
+		}
+	}
+}
+
+// TestPanicLooksAtThoseThatTakePart: healthy backups end a panic, and idle ones do not.
+func TestPanicLooksAtThoseThatTakePart(t *testing.T) {
+	var tally Tally
+	for n := range 10 {
+		tally.Add(Standing{Weight: 1, Alive: n < 4, Asked: true})
+		tally.Add(Standing{Weight: 1, Alive: true, Asked: true, Backup: true})
+	}
+	if d := Decide(Decision{}, tally, Policy{PanicBelow: 50}); !d.Panic || d.Backup {
+		t.Errorf("4 of 10 below 50 percent, backups idle: %+v", d)
+	}
+	if d := Decide(Decision{}, tally, Policy{PanicBelow: 50, BackupBelow: 50}); d.Panic || !d.Backup {
+		t.Errorf("14 of 20 with the backups: %+v", d)
+	}
+}
+
+func TestServesFromTheMinimumOn(t *testing.T) {
+	for _, c := range []struct {
+		healthy int
+		minimum uint16
+		want    bool
+	}{{0, 0, false}, {1, 0, true}, {1, 1, true}, {2, 3, false}, {3, 3, true}} {
+		if got := Serves(c.healthy, c.minimum); got != c.want {
+			t.Errorf("%d healthy of at least %d serve: %v", c.healthy, c.minimum, got)
+		}
 	}
 }
