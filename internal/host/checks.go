@@ -3,8 +3,8 @@ package host
 import (
 	"slices"
 	"sync"
+	"time"
 
-	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/probe"
@@ -21,7 +21,9 @@ type Prober interface {
 type checks struct {
 	mu       sync.Mutex
 	members  map[memberRef]*checked
-	byTarget map[probe.Target][]memberRef
+	byTarget map[probe.Target][]asking
+	// passive are the members whose clients' own connections count.
+	passive map[memberRef]*checked
 	// fresh are those whose verdict, or whose having one, was not taken yet; changed is poked when there are any.
 	fresh   map[memberRef]bool
 	changed chan struct{}
@@ -33,19 +35,16 @@ type memberRef struct {
 	member   uint16
 }
 
-// checked is a member that is checked.
-type checked struct {
-	target     probe.Target
-	rise, fall uint32
-	state      health.Member
-	// asked: a probe counted.
-	asked bool
-	words string // of the last probe
+// asking is a check of a member.
+type asking struct {
+	ref memberRef
+	at  int // in checked.asks
 }
 
 func newChecks() *checks {
 	return &checks{
-		members: map[memberRef]*checked{}, byTarget: map[probe.Target][]memberRef{}, fresh: map[memberRef]bool{}, changed: make(chan struct{}, 1),
+		members: map[memberRef]*checked{}, byTarget: map[probe.Target][]asking{}, passive: map[memberRef]*checked{},
+		fresh: map[memberRef]bool{}, changed: make(chan struct{}, 1),
 	}
 }
 
@@ -55,26 +54,28 @@ func (c *checks) follow(bindings []plan.Binding) []probe.Target {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.members
-	c.members, c.byTarget = map[memberRef]*checked{}, map[probe.Target][]memberRef{}
-	for _, b := range bindings {
+	c.members, c.byTarget, c.passive = map[memberRef]*checked{}, map[probe.Target][]asking{}, map[memberRef]*checked{}
+	for i := range bindings {
+		b := &bindings[i]
 		if !b.Health.ByHost() {
 			continue
 		}
 		ref := memberRef{b.Key, b.Member}
-		target := probe.Of(b.Health.Checks[0], b.DIP, b.DIPPort)
-		m := &checked{state: health.New()}
-		if old := before[ref]; old != nil && old.target.Address.Addr() == b.DIP {
-			m = old
-			if m.target != target && m.asked {
-				m.state = health.Adopt(m.state.Alive())
-			}
-		}
-		m.target, m.rise, m.fall = target, b.Health.Checks[0].Rise, b.Health.Checks[0].Fall
+		old := before[ref]
+		m := newChecked(b, old)
 		c.members[ref] = m
-		c.byTarget[target] = append(c.byTarget[target], ref)
+		for at, ask := range m.asks {
+			c.byTarget[ask.target] = append(c.byTarget[ask.target], asking{ref, at})
+		}
+		if m.rule != nil {
+			c.passive[ref] = m
+		}
+		if m.settle() || old != nil && old.said != m.said {
+			c.tellLocked(ref)
+		}
 	}
 	for ref, old := range before {
-		if c.members[ref] != old && old.asked {
+		if c.members[ref] == nil && old.said != unsaid {
 			c.tellLocked(ref)
 		}
 	}
@@ -85,26 +86,69 @@ func (c *checks) follow(bindings []plan.Binding) []probe.Target {
 	return targets
 }
 
-// observe folds a probe's result in and returns the members that flipped.
-func (c *checks) observe(result probe.Result) (flipped []memberRef) {
+// observe folds results of probes in, in their order, and returns the members whose verdict changed, each once.
+func (c *checks) observe(results []probe.Result) (flipped []flip) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, ref := range c.byTarget[result.Target] {
-		m := c.members[ref]
-		if result.Void {
-			m.words = result.Words + " (does not count)"
-			continue
+	touched := map[memberRef]bool{}
+	for i := range results {
+		for _, a := range c.byTarget[results[i].Target] {
+			if c.members[a.ref].observe(a.at, &results[i]) && !touched[a.ref] {
+				touched[a.ref] = true
+				flipped = append(flipped, flip{ref: a.ref})
+			}
 		}
-		m.words = result.Words
-		if m.state.Observe(result.Good, m.rise, m.fall) {
-			flipped = append(flipped, ref)
-		} else if m.asked {
-			continue
-		}
-		m.asked = true
-		c.tellLocked(ref)
 	}
-	return flipped
+	return c.settleLocked(flipped)
+}
+
+// watch folds what clients' own connections came to in, and returns the members whose verdict changed.
+func (c *checks) watch(now time.Time, seen []handshakes) (flipped []flip) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range seen {
+		if m := c.passive[s.ref]; m != nil && m.watch(now, s.Handshakes) {
+			flipped = append(flipped, flip{ref: s.ref})
+		}
+	}
+	return c.settleLocked(flipped)
+}
+
+// flip is a member whose verdict may have changed.
+type flip struct {
+	ref   memberRef
+	alive bool
+	words string
+}
+
+// settleLocked finds the new verdicts of members, notes those that changed as fresh, and returns those that were none before or
+// are the opposite now.
+func (c *checks) settleLocked(touched []flip) []flip {
+	out := touched[:0]
+	for _, f := range touched {
+		m := c.members[f.ref]
+		if !m.settle() {
+			continue
+		}
+		c.tellLocked(f.ref)
+		f.alive, f.words = m.said == saidAlive, m.words
+		out = append(out, f)
+	}
+	return out
+}
+
+// watched tells whether what clients do with a binding counts.
+func (c *checks) watched(b *plan.Binding) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.passive[memberRef{b.Key, b.Member}] != nil
+}
+
+// watches tells whether there is anything to watch.
+func (c *checks) watches() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.passive) > 0
 }
 
 func (c *checks) tellLocked(ref memberRef) {
@@ -125,7 +169,7 @@ func (c *checks) Take(all bool) plan.Verdicts {
 	out := map[lb.EndpointKey]*plan.EndpointVerdicts{}
 	if all {
 		for ref, m := range c.members {
-			if m.asked {
+			if m.said != unsaid {
 				m.addTo(out, ref)
 			}
 		}
@@ -146,23 +190,6 @@ func (c *checks) Take(all bool) plan.Verdicts {
 	return v
 }
 
-// addTo adds the verdict on a member; nil is one that is not checked any more.
-func (m *checked) addTo(out map[lb.EndpointKey]*plan.EndpointVerdicts, ref memberRef) {
-	e := out[ref.endpoint]
-	if e == nil {
-		e = &plan.EndpointVerdicts{Key: ref.endpoint}
-		out[ref.endpoint] = e
-	}
-	switch {
-	case m == nil || !m.asked:
-		e.Unknown = append(e.Unknown, ref.member)
-	case m.state.Alive():
-		e.Alive = append(e.Alive, ref.member)
-	default:
-		e.Dead = append(e.Dead, ref.member)
-	}
-}
-
 // words are those of a member's last check; empty: none, or it is not checked here.
 func (c *checks) words(ref memberRef) string {
 	c.mu.Lock()
@@ -174,15 +201,24 @@ func (c *checks) words(ref memberRef) string {
 }
 
 // Probed takes results of probes.
-func (a *Agent) Probed(results []probe.Result) {
-	for _, result := range results {
-		a.probed(result)
-	}
-}
+func (a *Agent) Probed(results []probe.Result) { a.logFlips(a.checks.observe(results)) }
 
-func (a *Agent) probed(result probe.Result) {
-	for _, ref := range a.checks.observe(result) {
-		a.log.Info("health", "vip", ref.endpoint.VIP, "protocol", ref.endpoint.Protocol, "port", ref.endpoint.Port,
-			"backend", result.Target.Address, "alive", result.Good, "because", result.Words)
+// maxFlipLines is how many flips of one batch are logged one by one.
+const maxFlipLines = 16
+
+func (a *Agent) logFlips(flips []flip) {
+	if len(flips) > maxFlipLines {
+		alive := 0
+		for _, f := range flips {
+			if f.alive {
+				alive++
+			}
+		}
+		a.log.Info("health", "members came up", alive, "members went down", len(flips)-alive)
+		return
+	}
+	for _, f := range flips {
+		a.log.Info("health", "vip", f.ref.endpoint.VIP, "protocol", f.ref.endpoint.Protocol, "port", f.ref.endpoint.Port,
+			"member", f.ref.member, "alive", f.alive, "because", f.words)
 	}
 }

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"testing"
 	"time"
@@ -122,4 +123,107 @@ func TestWhatCouldNotBeAskedIsNoVerdict(t *testing.T) {
 	w.plan(checkedBy(binding("203.0.113.10", "10.20.1.11"), lb.FromHost))
 	w.Probed([]probe.Result{{Target: w.prober.targets[0], Void: true, Words: "too many open files"}})
 	w.told("nothing was learnt")
+}
+
+// TestSeveralChecksOfOwnServers: what they come to is told, not what each of them does.
+func TestSeveralChecksOfOwnServers(t *testing.T) {
+	w := newTester(t)
+	b := checkedBy(binding("203.0.113.10", "10.20.1.11"), lb.FromHost)
+	web := lb.Check{Kind: lb.CheckHTTP, Fall: 1, Rise: 1}
+	web.SetDefaults()
+	b.Health.Checks = append(b.Health.Checks, web)
+	b.Health.Combine = lb.CombineAll
+	w.plan(b)
+	of := func(kind string) probe.Target {
+		for _, target := range w.prober.targets {
+			if target.Check.Value().Kind == kind {
+				return target
+			}
+		}
+		t.Fatalf("no %s among %v", kind, w.prober.targets)
+		return probe.Target{}
+	}
+	say := func(kind string, good bool) { w.Probed([]probe.Result{{Target: of(kind), Good: good, Words: "drawn"}}) }
+	say(lb.CheckTCP, true)
+	w.told("one of two is asked")
+	say(lb.CheckHTTP, true)
+	w.told("both are good", plan.EndpointVerdicts{Key: b.Key, Alive: []uint16{3}})
+	if got := w.checks.words(memberRef{b.Key, 3}); got != "check 2, http: drawn" {
+		t.Errorf("words %q", got)
+	}
+	say(lb.CheckHTTP, false)
+	w.told("one is bad", plan.EndpointVerdicts{Key: b.Key, Dead: []uint16{3}})
+	b.Health.Combine = lb.CombineAny
+	w.plan(b)
+	w.told("one suffices now", plan.EndpointVerdicts{Key: b.Key, Alive: []uint16{3}})
+	b.Health.Combine, b.Health.Checks = lb.CombineAll, b.Health.Checks[1:]
+	w.plan(b)
+	w.told("the good one is gone", plan.EndpointVerdicts{Key: b.Key, Dead: []uint16{3}})
+	more := checkedBy(b, lb.FromHost)
+	more.Health.Checks = append(more.Health.Checks, b.Health.Checks...)
+	w.plan(more)
+	w.told("a new check goes on from the verdict")
+	w.Probed([]probe.Result{
+		{Target: of(lb.CheckHTTP), Good: false}, {Target: of(lb.CheckTCP), Good: true}, {Target: of(lb.CheckTCP), Good: true}, {Target: of(lb.CheckHTTP), Good: true},
+	})
+	w.told("a batch is one verdict", plan.EndpointVerdicts{Key: b.Key, Alive: []uint16{3}})
+}
+
+// TestOwnServersThatAreUpAtFirst are told at once.
+func TestOwnServersThatAreUpAtFirst(t *testing.T) {
+	w := newTester(t)
+	b := checkedBy(binding("203.0.113.10", "10.20.1.11"), lb.FromHost)
+	b.Health.Checks[0].Initial = lb.InitialUp
+	w.plan(b)
+	w.told("up at first", plan.EndpointVerdicts{Key: b.Key, Alive: []uint16{3}})
+	w.probe(false)
+	w.probe(false)
+	w.told("two bad ones of three")
+	w.probe(false)
+	w.told("three bad ones", plan.EndpointVerdicts{Key: b.Key, Dead: []uint16{3}})
+}
+
+// TestClientsConnectionsCount: failures in a row hold a member dead although its checks are good, and for no longer than asked.
+func TestClientsConnectionsCount(t *testing.T) {
+	w := newTester(t)
+	tables, now := w.tables.(*dataplane.FakeHost), w.clock.(*clock.Fake)
+	b := checkedBy(binding("203.0.113.10", "10.20.1.11"), lb.FromHost)
+	other := checkedBy(binding("203.0.113.11", "10.20.1.12"), lb.FromHost)
+	b.Health.Passive = &lb.Passive{Failures: 3, Within: 10 * time.Second, Hold: 30 * time.Second}
+	w.plan(b, other)
+	w.probe(true)
+	w.told("both are alive", plan.EndpointVerdicts{Key: b.Key, Alive: []uint16{3}}, plan.EndpointVerdicts{Key: other.Key, Alive: []uint16{3}})
+	see := func(asked, accepted, refused uint64) {
+		t.Helper()
+		tables.SetHandshakes([]dataplane.BindingHandshakes{
+			{Binding: b, Asked: asked, Accepted: accepted, Refused: refused}, {Binding: other, Asked: 10 * refused, Refused: 10 * refused},
+		})
+		if err := w.Watch(); err != nil {
+			t.Fatal(err)
+		}
+		now.Advance(watchEvery)
+	}
+	see(5, 5, 0)
+	see(7, 5, 2)
+	w.told("two failures")
+	see(8, 5, 3)
+	w.told("three in a row", plan.EndpointVerdicts{Key: b.Key, Dead: []uint16{3}})
+	w.probe(true)
+	w.told("a good check does not end it")
+	if got := w.checks.words(memberRef{b.Key, 3}); got != "drawn" {
+		t.Errorf("words %q", got)
+	}
+	w.plan(b, other)
+	w.told("a plan does not either")
+	now.Advance(30 * time.Second)
+	see(8, 5, 3)
+	w.told("its time is over", plan.EndpointVerdicts{Key: b.Key, Alive: []uint16{3}})
+	see(10, 5, 5)
+	see(11, 6, 5)
+	see(12, 6, 6)
+	w.told("an accepted one clears the account")
+	tables.FailApply(errors.New("no table"))
+	if err := w.Watch(); err == nil || err.Error() != "no table" {
+		t.Errorf("got %v", err)
+	}
 }

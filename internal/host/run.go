@@ -72,6 +72,7 @@ func Run(ctx context.Context, o Options) error {
 	var wg sync.WaitGroup
 	var besideErr error
 	wg.Go(func() { expire(ctx, h) })
+	wg.Go(func() { watch(ctx, h) })
 	if o.Beside != nil {
 		wg.Go(func() {
 			besideErr = o.Beside(ctx, h)

@@ -1,0 +1,141 @@
+package host
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/health"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/probe"
+)
+
+// verdict is what this host says of a member.
+type verdict uint8
+
+const (
+	unsaid verdict = iota
+	saidAlive
+	saidDead
+)
+
+// checked is a member that is checked.
+type checked struct {
+	dip    netip.Addr
+	asks   []ask
+	states []health.Member // one of each ask
+	needed int             // of them, for the member to be alive
+	// rule is for clients' own connections, nil when they do not count; shunned says that they hold the member dead.
+	rule    *lb.Passive
+	passive health.Passive
+	shunned bool
+	// said is the verdict as it was last told, or is about to be.
+	said  verdict
+	words string // of the last probe, or of what clients saw
+}
+
+// ask is one check of a member.
+type ask struct {
+	target     probe.Target
+	rise, fall uint32
+}
+
+// newChecked is a binding's member; before is the same member until now, nil when there was none. One that stays on its server
+// keeps its health: a check that is new, or asks something else now, goes on from the verdict there was.
+func newChecked(b *plan.Binding, before *checked) *checked {
+	m := &checked{dip: b.DIP, needed: health.Needed(&b.Health), rule: b.Health.Passive}
+	if before != nil && before.dip == b.DIP {
+		m.said, m.words = before.said, before.words
+		if m.rule != nil && before.rule != nil {
+			m.passive, m.shunned = before.passive, before.shunned
+		}
+	} else {
+		before = nil
+	}
+	for _, c := range b.Health.Checks {
+		// A host asks its own servers: there is no tunnel to them.
+		a := ask{target: probe.Of(c, b.DIP, b.DIPPort), rise: c.Rise, fall: c.Fall}
+		m.asks = append(m.asks, a)
+		m.states = append(m.states, before.stateOf(a.target, c.Initial == lb.InitialUp))
+	}
+	return m
+}
+
+// stateOf is the health that a check of the member begins with: the one it has, else the member's; nil is a member nobody knows.
+func (m *checked) stateOf(t probe.Target, up bool) health.Member {
+	if m == nil {
+		return health.Begin(up)
+	}
+	for at := range m.asks {
+		if m.asks[at].target == t {
+			return m.states[at]
+		}
+	}
+	alive, known := health.Combine(m.states, m.needed)
+	if !known {
+		return health.Begin(up)
+	}
+	return health.Adopt(alive)
+}
+
+// observe folds a result of one of the checks in and tells whether the verdict may be another.
+func (m *checked) observe(at int, r *probe.Result) bool {
+	words := r.Words
+	if len(m.asks) > 1 {
+		words = fmt.Sprintf("check %d, %s: %s", at+1, r.Target.Check.Value().Kind, words)
+	}
+	if r.Void {
+		m.words = words + " (does not count)"
+		return false
+	}
+	m.words = words
+	asked := m.states[at].Asked()
+	return m.states[at].Observe(r.Good, m.asks[at].rise, m.asks[at].fall) || !asked
+}
+
+// watch folds in what clients' own connections came to and tells whether the verdict may be another.
+func (m *checked) watch(now time.Time, h health.Handshakes) bool {
+	rule := health.PassiveRule{Failures: uint64(m.rule.Failures), Within: m.rule.Within, Hold: m.rule.Hold}
+	shunned := m.passive.Observe(now, h, rule)
+	if shunned == m.shunned {
+		return false
+	}
+	if m.shunned = shunned; shunned {
+		m.words = fmt.Sprintf("%d connections of clients failed in a row", m.rule.Failures)
+	}
+	return true
+}
+
+// settle makes the verdict what checks and clients say and tells whether it changed.
+func (m *checked) settle() bool {
+	now := unsaid
+	switch alive, known := health.Combine(m.states, m.needed); {
+	case m.shunned:
+		now = saidDead
+	case known && alive:
+		now = saidAlive
+	case known:
+		now = saidDead
+	}
+	changed := now != m.said
+	m.said = now
+	return changed
+}
+
+// addTo adds the verdict on a member; nil is one that is not checked any more.
+func (m *checked) addTo(out map[lb.EndpointKey]*plan.EndpointVerdicts, ref memberRef) {
+	e := out[ref.endpoint]
+	if e == nil {
+		e = &plan.EndpointVerdicts{Key: ref.endpoint}
+		out[ref.endpoint] = e
+	}
+	switch {
+	case m == nil || m.said == unsaid:
+		e.Unknown = append(e.Unknown, ref.member)
+	case m.said == saidAlive:
+		e.Alive = append(e.Alive, ref.member)
+	default:
+		e.Dead = append(e.Dead, ref.member)
+	}
+}
