@@ -71,6 +71,8 @@ type Agent struct {
 	// changed is poked when the status is worth a report, speak when routers may have to be told something, sweep when
 	// the tables changed, lingers when a VIP may have left the plan.
 	changed, speak, sweep, lingers chan struct{}
+	// suspicions is poked when the mux begins to suspect itself, or ends.
+	suspicions chan struct{}
 	// obeys is closed when the first plan was obeyed.
 	obeys chan struct{}
 
@@ -163,7 +165,7 @@ func New(o Options) (*Agent, error) {
 		rules:    vipRules{}, outers: newOuters(),
 		comeback:     comeback{offered: map[netip.Addr]bool{}, held: map[netip.Addr]time.Time{}},
 		captureStall: captureStall,
-		changed:      make(chan struct{}, 1), speak: make(chan struct{}, 1), sweep: make(chan struct{}, 1), lingers: make(chan struct{}, 1), obeys: make(chan struct{}),
+		changed:      make(chan struct{}, 1), speak: make(chan struct{}, 1), sweep: make(chan struct{}, 1), lingers: make(chan struct{}, 1), suspicions: make(chan struct{}, 1), obeys: make(chan struct{}),
 	}
 	if _, err := os.Stat(filepath.Join(o.RunDir, drainFile)); err == nil {
 		// The way out was taken before this agent started.
