@@ -1514,18 +1514,21 @@ func (x *PlanMember) GetDown() bool {
 	return false
 }
 
-// PlanCheck is Health with its defaults filled in.
+// PlanCheck is Health with its defaults filled in. The fields before `health` are of its first check, and everything where
+// `health` is not there: as versions that know no more of checks write and read it.
 type PlanCheck struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // "tcp" or "http"
-	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
-	Host          string                 `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`
-	Interval      *durationpb.Duration   `protobuf:"bytes,4,opt,name=interval,proto3" json:"interval,omitempty"`
-	Timeout       *durationpb.Duration   `protobuf:"bytes,5,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	Rise          uint32                 `protobuf:"varint,6,opt,name=rise,proto3" json:"rise,omitempty"`
-	Fall          uint32                 `protobuf:"varint,7,opt,name=fall,proto3" json:"fall,omitempty"`
-	Port          uint32                 `protobuf:"varint,8,opt,name=port,proto3" json:"port,omitempty"`
-	From          string                 `protobuf:"bytes,9,opt,name=from,proto3" json:"from,omitempty"` // "mux", "host" or "both"
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Kind     string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // as a key of Check, but "http" for https too
+	Path     string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Host     string                 `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`
+	Interval *durationpb.Duration   `protobuf:"bytes,4,opt,name=interval,proto3" json:"interval,omitempty"`
+	Timeout  *durationpb.Duration   `protobuf:"bytes,5,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	Rise     uint32                 `protobuf:"varint,6,opt,name=rise,proto3" json:"rise,omitempty"`
+	Fall     uint32                 `protobuf:"varint,7,opt,name=fall,proto3" json:"fall,omitempty"`
+	Port     uint32                 `protobuf:"varint,8,opt,name=port,proto3" json:"port,omitempty"`
+	From     string                 `protobuf:"bytes,9,opt,name=from,proto3" json:"from,omitempty"` // "mux", "host" or "both"
+	// All of it, where the fields above cannot say it.
+	Health        *Health `protobuf:"bytes,10,opt,name=health,proto3" json:"health,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1621,6 +1624,13 @@ func (x *PlanCheck) GetFrom() string {
 		return x.From
 	}
 	return ""
+}
+
+func (x *PlanCheck) GetHealth() *Health {
+	if x != nil {
+		return x.Health
+	}
+	return nil
 }
 
 // PlanBinding is a member of an endpoint as its host must know it.
@@ -1891,7 +1901,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x06weight\x18\x04 \x01(\rR\x06weight\x12\x14\n" +
 	"\x05outer\x18\x05 \x01(\tR\x05outer\x12\x16\n" +
 	"\x06backup\x18\x06 \x01(\bR\x06backup\x12\x12\n" +
-	"\x04down\x18\a \x01(\bR\x04down\"\x83\x02\n" +
+	"\x04down\x18\a \x01(\bR\x04down\"\xad\x02\n" +
 	"\tPlanCheck\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
@@ -1901,7 +1911,9 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x04rise\x18\x06 \x01(\rR\x04rise\x12\x12\n" +
 	"\x04fall\x18\a \x01(\rR\x04fall\x12\x12\n" +
 	"\x04port\x18\b \x01(\rR\x04port\x12\x12\n" +
-	"\x04from\x18\t \x01(\tR\x04from\"\xcc\x02\n" +
+	"\x04from\x18\t \x01(\tR\x04from\x12(\n" +
+	"\x06health\x18\n" +
+	" \x01(\v2\x10.shunt.v1.HealthR\x06health\"\xcc\x02\n" +
 	"\vPlanBinding\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
 	"\x03vni\x18\x02 \x01(\rR\x03vni\x12\x10\n" +
@@ -1965,6 +1977,7 @@ var file_v1_node_proto_goTypes = []any{
 	(*Idle)(nil),                // 27: shunt.v1.Idle
 	(*Limits)(nil),              // 28: shunt.v1.Limits
 	(*durationpb.Duration)(nil), // 29: google.protobuf.Duration
+	(*Health)(nil),              // 30: shunt.v1.Health
 }
 var file_v1_node_proto_depIdxs = []int32{
 	5,  // 0: shunt.v1.NodeReport.hello:type_name -> shunt.v1.Hello
@@ -1995,16 +2008,17 @@ var file_v1_node_proto_depIdxs = []int32{
 	28, // 25: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
 	29, // 26: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
 	29, // 27: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
-	18, // 28: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
-	0,  // 29: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
-	2,  // 30: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
-	1,  // 31: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
-	6,  // 32: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
-	31, // [31:33] is the sub-list for method output_type
-	29, // [29:31] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	30, // 28: shunt.v1.PlanCheck.health:type_name -> shunt.v1.Health
+	18, // 29: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
+	0,  // 30: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
+	2,  // 31: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
+	1,  // 32: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
+	6,  // 33: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
+	32, // [32:34] is the sub-list for method output_type
+	30, // [30:32] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_v1_node_proto_init() }

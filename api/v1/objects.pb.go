@@ -1146,7 +1146,9 @@ func (x *Backend) GetBackup() bool {
 	return false
 }
 
-// Health is how the backends of an endpoint are checked. Exactly one of tcp and http; tcp when none is given.
+// Health is how the backends of an endpoint are checked, and what the verdicts mean for the endpoint. One check is given by the
+// fields that Check has too; several are `checks`, beside which those fields, but for the kinds, count for the checks that do
+// not have them. At most one kind; tcp when there is none.
 type Health struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Http     *HTTPCheck             `protobuf:"bytes,1,opt,name=http,proto3" json:"http,omitempty"`
@@ -1158,7 +1160,34 @@ type Health struct {
 	// Port to check; 0 means the backend's port.
 	Port uint32 `protobuf:"varint,7,opt,name=port,proto3" json:"port,omitempty"`
 	// Who checks: "mux" (default); "host", the agent on the backend's host, whose verdicts the manager relays; or "both".
-	From          string `protobuf:"bytes,8,opt,name=from,proto3" json:"from,omitempty"`
+	From     string         `protobuf:"bytes,8,opt,name=from,proto3" json:"from,omitempty"`
+	Https    *HTTPSCheck    `protobuf:"bytes,9,opt,name=https,proto3" json:"https,omitempty"`
+	Icmp     *ICMPCheck     `protobuf:"bytes,10,opt,name=icmp,proto3" json:"icmp,omitempty"`
+	Grpc     *GRPCCheck     `protobuf:"bytes,11,opt,name=grpc,proto3" json:"grpc,omitempty"`
+	Udp      *UDPCheck      `protobuf:"bytes,12,opt,name=udp,proto3" json:"udp,omitempty"`
+	Dns      *DNSCheck      `protobuf:"bytes,13,opt,name=dns,proto3" json:"dns,omitempty"`
+	External *ExternalCheck `protobuf:"bytes,14,opt,name=external,proto3" json:"external,omitempty"`
+	// As in Check.
+	Fast    *durationpb.Duration `protobuf:"bytes,15,opt,name=fast,proto3" json:"fast,omitempty"`
+	Jitter  uint32               `protobuf:"varint,16,opt,name=jitter,proto3" json:"jitter,omitempty"`
+	Initial string               `protobuf:"bytes,17,opt,name=initial,proto3" json:"initial,omitempty"`
+	Address string               `protobuf:"bytes,18,opt,name=address,proto3" json:"address,omitempty"`
+	Through string               `protobuf:"bytes,19,opt,name=through,proto3" json:"through,omitempty"`
+	Engine  string               `protobuf:"bytes,20,opt,name=engine,proto3" json:"engine,omitempty"`
+	// Two to eight, or one that is then as if its fields were those of Health.
+	Checks []*Check `protobuf:"bytes,21,rep,name=checks,proto3" json:"checks,omitempty"`
+	// Which checks must be good for a backend to be healthy: "all" (default), "any" or "at-least".
+	Combine string `protobuf:"bytes,22,opt,name=combine,proto3" json:"combine,omitempty"`
+	// How many, with "at-least": 1 to the number of checks.
+	AtLeast uint32 `protobuf:"varint,23,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`
+	// Healthy share of weight in percent, 0 to 100, below which all backends are treated as healthy; 0: never.
+	PanicBelow uint32 `protobuf:"varint,24,opt,name=panic_below,json=panicBelow,proto3" json:"panic_below,omitempty"`
+	// How many backends with weight must be healthy before muxes advertise the VIP; 0 counts as 1.
+	MinimumHealthy uint32 `protobuf:"varint,25,opt,name=minimum_healthy,json=minimumHealthy,proto3" json:"minimum_healthy,omitempty"`
+	// Keeps backends out that flap; unset: none are.
+	Damping *Damping `protobuf:"bytes,26,opt,name=damping,proto3" json:"damping,omitempty"`
+	// Takes what hosts see of the clients' own connections for evidence; unset: it is none. Needs from "host" or "both".
+	Passive       *Passive `protobuf:"bytes,27,opt,name=passive,proto3" json:"passive,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1249,19 +1278,365 @@ func (x *Health) GetFrom() string {
 	return ""
 }
 
-// HTTPCheck asks for a path and expects a status from 200 to 399.
+func (x *Health) GetHttps() *HTTPSCheck {
+	if x != nil {
+		return x.Https
+	}
+	return nil
+}
+
+func (x *Health) GetIcmp() *ICMPCheck {
+	if x != nil {
+		return x.Icmp
+	}
+	return nil
+}
+
+func (x *Health) GetGrpc() *GRPCCheck {
+	if x != nil {
+		return x.Grpc
+	}
+	return nil
+}
+
+func (x *Health) GetUdp() *UDPCheck {
+	if x != nil {
+		return x.Udp
+	}
+	return nil
+}
+
+func (x *Health) GetDns() *DNSCheck {
+	if x != nil {
+		return x.Dns
+	}
+	return nil
+}
+
+func (x *Health) GetExternal() *ExternalCheck {
+	if x != nil {
+		return x.External
+	}
+	return nil
+}
+
+func (x *Health) GetFast() *durationpb.Duration {
+	if x != nil {
+		return x.Fast
+	}
+	return nil
+}
+
+func (x *Health) GetJitter() uint32 {
+	if x != nil {
+		return x.Jitter
+	}
+	return 0
+}
+
+func (x *Health) GetInitial() string {
+	if x != nil {
+		return x.Initial
+	}
+	return ""
+}
+
+func (x *Health) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Health) GetThrough() string {
+	if x != nil {
+		return x.Through
+	}
+	return ""
+}
+
+func (x *Health) GetEngine() string {
+	if x != nil {
+		return x.Engine
+	}
+	return ""
+}
+
+func (x *Health) GetChecks() []*Check {
+	if x != nil {
+		return x.Checks
+	}
+	return nil
+}
+
+func (x *Health) GetCombine() string {
+	if x != nil {
+		return x.Combine
+	}
+	return ""
+}
+
+func (x *Health) GetAtLeast() uint32 {
+	if x != nil {
+		return x.AtLeast
+	}
+	return 0
+}
+
+func (x *Health) GetPanicBelow() uint32 {
+	if x != nil {
+		return x.PanicBelow
+	}
+	return 0
+}
+
+func (x *Health) GetMinimumHealthy() uint32 {
+	if x != nil {
+		return x.MinimumHealthy
+	}
+	return 0
+}
+
+func (x *Health) GetDamping() *Damping {
+	if x != nil {
+		return x.Damping
+	}
+	return nil
+}
+
+func (x *Health) GetPassive() *Passive {
+	if x != nil {
+		return x.Passive
+	}
+	return nil
+}
+
+// Check is one thing that is asked of a backend. Exactly one of tcp, http, https, icmp, grpc, udp, dns and external.
+type Check struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Tcp      *TCPCheck              `protobuf:"bytes,1,opt,name=tcp,proto3" json:"tcp,omitempty"`
+	Http     *HTTPCheck             `protobuf:"bytes,2,opt,name=http,proto3" json:"http,omitempty"`
+	Https    *HTTPSCheck            `protobuf:"bytes,3,opt,name=https,proto3" json:"https,omitempty"`
+	Icmp     *ICMPCheck             `protobuf:"bytes,4,opt,name=icmp,proto3" json:"icmp,omitempty"`
+	Grpc     *GRPCCheck             `protobuf:"bytes,5,opt,name=grpc,proto3" json:"grpc,omitempty"`
+	Udp      *UDPCheck              `protobuf:"bytes,6,opt,name=udp,proto3" json:"udp,omitempty"`
+	Dns      *DNSCheck              `protobuf:"bytes,7,opt,name=dns,proto3" json:"dns,omitempty"`
+	External *ExternalCheck         `protobuf:"bytes,8,opt,name=external,proto3" json:"external,omitempty"`
+	// From the beginning of a probe to that of the next, 100ms to 1h; default 1s.
+	Interval *durationpb.Duration `protobuf:"bytes,9,opt,name=interval,proto3" json:"interval,omitempty"`
+	// Bounds the whole probe, 1ms to the interval; default 500ms, or the interval if that is less.
+	Timeout *durationpb.Duration `protobuf:"bytes,10,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// Interval after a result that contradicts the verdict, until the verdict changed or is confirmed; 100ms to the interval.
+	// Unset: the interval.
+	Fast *durationpb.Duration `protobuf:"bytes,11,opt,name=fast,proto3" json:"fast,omitempty"`
+	// Share of the interval, in percent, by which the distance of probes varies: 1 to 50, default 10.
+	Jitter uint32 `protobuf:"varint,12,opt,name=jitter,proto3" json:"jitter,omitempty"`
+	// Good probes in a row that bring a dead backend up, 1 to 100; default 2.
+	Rise uint32 `protobuf:"varint,13,opt,name=rise,proto3" json:"rise,omitempty"`
+	// Bad probes in a row that bring a live backend down, 1 to 100; default 3.
+	Fall uint32 `protobuf:"varint,14,opt,name=fall,proto3" json:"fall,omitempty"`
+	// What a backend is before it was asked: "down" (default; its first good probe brings it up) or "up".
+	Initial string `protobuf:"bytes,15,opt,name=initial,proto3" json:"initial,omitempty"`
+	// Port to ask; 0: the backend's. Not with icmp.
+	Port uint32 `protobuf:"varint,16,opt,name=port,proto3" json:"port,omitempty"`
+	// Address to ask instead of the backend's; empty: the backend's. Inside the underlay, as a backend's.
+	Address string `protobuf:"bytes,17,opt,name=address,proto3" json:"address,omitempty"`
+	// The way of probes: "direct" (default), to the backend's address, or "tunnel", to the VIP in the tunnel that packets of clients
+	// take. "tunnel" needs from "mux", and tcp without send and expect or http of version 1.1 with GET or HEAD and without body.
+	Through string `protobuf:"bytes,18,opt,name=through,proto3" json:"through,omitempty"`
+	// Who asks: "packet" (what through "tunnel" allows) or "socket"; empty: what is safe for the kind.
+	Engine        string `protobuf:"bytes,19,opt,name=engine,proto3" json:"engine,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Check) Reset() {
+	*x = Check{}
+	mi := &file_v1_objects_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Check) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Check) ProtoMessage() {}
+
+func (x *Check) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Check.ProtoReflect.Descriptor instead.
+func (*Check) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Check) GetTcp() *TCPCheck {
+	if x != nil {
+		return x.Tcp
+	}
+	return nil
+}
+
+func (x *Check) GetHttp() *HTTPCheck {
+	if x != nil {
+		return x.Http
+	}
+	return nil
+}
+
+func (x *Check) GetHttps() *HTTPSCheck {
+	if x != nil {
+		return x.Https
+	}
+	return nil
+}
+
+func (x *Check) GetIcmp() *ICMPCheck {
+	if x != nil {
+		return x.Icmp
+	}
+	return nil
+}
+
+func (x *Check) GetGrpc() *GRPCCheck {
+	if x != nil {
+		return x.Grpc
+	}
+	return nil
+}
+
+func (x *Check) GetUdp() *UDPCheck {
+	if x != nil {
+		return x.Udp
+	}
+	return nil
+}
+
+func (x *Check) GetDns() *DNSCheck {
+	if x != nil {
+		return x.Dns
+	}
+	return nil
+}
+
+func (x *Check) GetExternal() *ExternalCheck {
+	if x != nil {
+		return x.External
+	}
+	return nil
+}
+
+func (x *Check) GetInterval() *durationpb.Duration {
+	if x != nil {
+		return x.Interval
+	}
+	return nil
+}
+
+func (x *Check) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+func (x *Check) GetFast() *durationpb.Duration {
+	if x != nil {
+		return x.Fast
+	}
+	return nil
+}
+
+func (x *Check) GetJitter() uint32 {
+	if x != nil {
+		return x.Jitter
+	}
+	return 0
+}
+
+func (x *Check) GetRise() uint32 {
+	if x != nil {
+		return x.Rise
+	}
+	return 0
+}
+
+func (x *Check) GetFall() uint32 {
+	if x != nil {
+		return x.Fall
+	}
+	return 0
+}
+
+func (x *Check) GetInitial() string {
+	if x != nil {
+		return x.Initial
+	}
+	return ""
+}
+
+func (x *Check) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *Check) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Check) GetThrough() string {
+	if x != nil {
+		return x.Through
+	}
+	return ""
+}
+
+func (x *Check) GetEngine() string {
+	if x != nil {
+		return x.Engine
+	}
+	return ""
+}
+
+// HTTPCheck asks for a path by HTTP and expects a status.
 type HTTPCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// Default "/".
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// Host header; the DIP when empty.
-	Host          string `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
+	Host string `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
+	// Default GET; not CONNECT.
+	Method string `protobuf:"bytes,3,opt,name=method,proto3" json:"method,omitempty"`
+	// Further header fields, "Name: value" each, in the order they are sent; at most 32 of 8 KiB.
+	Headers []string `protobuf:"bytes,4,rep,name=headers,proto3" json:"headers,omitempty"`
+	// Good statuses, codes and ranges: "304", "200-299". Default "200-399".
+	Status []string `protobuf:"bytes,5,rep,name=status,proto3" json:"status,omitempty"`
+	// Regular expression (RE2) that the first 64 KiB of the answer's body must match; empty: any body.
+	Body string `protobuf:"bytes,6,opt,name=body,proto3" json:"body,omitempty"`
+	// "1.1" (default), or "2": with prior knowledge over TCP, by ALPN over TLS.
+	Version       string `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HTTPCheck) Reset() {
 	*x = HTTPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[14]
+	mi := &file_v1_objects_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1273,7 +1648,7 @@ func (x *HTTPCheck) String() string {
 func (*HTTPCheck) ProtoMessage() {}
 
 func (x *HTTPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[14]
+	mi := &file_v1_objects_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1286,7 +1661,7 @@ func (x *HTTPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HTTPCheck.ProtoReflect.Descriptor instead.
 func (*HTTPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{14}
+	return file_v1_objects_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *HTTPCheck) GetPath() string {
@@ -1303,16 +1678,238 @@ func (x *HTTPCheck) GetHost() string {
 	return ""
 }
 
+func (x *HTTPCheck) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *HTTPCheck) GetHeaders() []string {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
+func (x *HTTPCheck) GetStatus() []string {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *HTTPCheck) GetBody() string {
+	if x != nil {
+		return x.Body
+	}
+	return ""
+}
+
+func (x *HTTPCheck) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+// HTTPSCheck is HTTPCheck over TLS.
+type HTTPSCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in HTTPCheck.
+	Path    string   `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Host    string   `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
+	Method  string   `protobuf:"bytes,3,opt,name=method,proto3" json:"method,omitempty"`
+	Headers []string `protobuf:"bytes,4,rep,name=headers,proto3" json:"headers,omitempty"`
+	Status  []string `protobuf:"bytes,5,rep,name=status,proto3" json:"status,omitempty"`
+	Body    string   `protobuf:"bytes,6,opt,name=body,proto3" json:"body,omitempty"`
+	Version string   `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
+	// As in CheckTLS.
+	ServerName    string `protobuf:"bytes,8,opt,name=server_name,json=serverName,proto3" json:"server_name,omitempty"`
+	Ca            string `protobuf:"bytes,9,opt,name=ca,proto3" json:"ca,omitempty"`
+	Verify        *bool  `protobuf:"varint,10,opt,name=verify,proto3,oneof" json:"verify,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HTTPSCheck) Reset() {
+	*x = HTTPSCheck{}
+	mi := &file_v1_objects_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HTTPSCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HTTPSCheck) ProtoMessage() {}
+
+func (x *HTTPSCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HTTPSCheck.ProtoReflect.Descriptor instead.
+func (*HTTPSCheck) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *HTTPSCheck) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *HTTPSCheck) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *HTTPSCheck) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *HTTPSCheck) GetHeaders() []string {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
+func (x *HTTPSCheck) GetStatus() []string {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *HTTPSCheck) GetBody() string {
+	if x != nil {
+		return x.Body
+	}
+	return ""
+}
+
+func (x *HTTPSCheck) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *HTTPSCheck) GetServerName() string {
+	if x != nil {
+		return x.ServerName
+	}
+	return ""
+}
+
+func (x *HTTPSCheck) GetCa() string {
+	if x != nil {
+		return x.Ca
+	}
+	return ""
+}
+
+func (x *HTTPSCheck) GetVerify() bool {
+	if x != nil && x.Verify != nil {
+		return *x.Verify
+	}
+	return false
+}
+
+// CheckTLS is how a check speaks TLS.
+type CheckTLS struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is asked for (SNI), and what the certificate must be for; empty: the Host header's name, else the address.
+	ServerName string `protobuf:"bytes,1,opt,name=server_name,json=serverName,proto3" json:"server_name,omitempty"`
+	// Certificates in PEM that the server's must come from; empty: what the machine trusts.
+	Ca string `protobuf:"bytes,2,opt,name=ca,proto3" json:"ca,omitempty"`
+	// The certificate must be valid; default true.
+	Verify        *bool `protobuf:"varint,3,opt,name=verify,proto3,oneof" json:"verify,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckTLS) Reset() {
+	*x = CheckTLS{}
+	mi := &file_v1_objects_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckTLS) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckTLS) ProtoMessage() {}
+
+func (x *CheckTLS) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckTLS.ProtoReflect.Descriptor instead.
+func (*CheckTLS) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *CheckTLS) GetServerName() string {
+	if x != nil {
+		return x.ServerName
+	}
+	return ""
+}
+
+func (x *CheckTLS) GetCa() string {
+	if x != nil {
+		return x.Ca
+	}
+	return ""
+}
+
+func (x *CheckTLS) GetVerify() bool {
+	if x != nil && x.Verify != nil {
+		return *x.Verify
+	}
+	return false
+}
+
 // TCPCheck expects a connection to be accepted.
 type TCPCheck struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is sent first, at most 1024 bytes; empty: nothing.
+	Send string `protobuf:"bytes,1,opt,name=send,proto3" json:"send,omitempty"`
+	// What the answer must hold, at most 1024 bytes; empty: no answer is waited for.
+	Expect        string `protobuf:"bytes,2,opt,name=expect,proto3" json:"expect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TCPCheck) Reset() {
 	*x = TCPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[15]
+	mi := &file_v1_objects_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1921,7 @@ func (x *TCPCheck) String() string {
 func (*TCPCheck) ProtoMessage() {}
 
 func (x *TCPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[15]
+	mi := &file_v1_objects_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1934,417 @@ func (x *TCPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TCPCheck.ProtoReflect.Descriptor instead.
 func (*TCPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{15}
+	return file_v1_objects_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *TCPCheck) GetSend() string {
+	if x != nil {
+		return x.Send
+	}
+	return ""
+}
+
+func (x *TCPCheck) GetExpect() string {
+	if x != nil {
+		return x.Expect
+	}
+	return ""
+}
+
+// ICMPCheck expects an answer to an echo request.
+type ICMPCheck struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ICMPCheck) Reset() {
+	*x = ICMPCheck{}
+	mi := &file_v1_objects_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ICMPCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ICMPCheck) ProtoMessage() {}
+
+func (x *ICMPCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ICMPCheck.ProtoReflect.Descriptor instead.
+func (*ICMPCheck) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{19}
+}
+
+// GRPCCheck calls grpc.health.v1.Health/Check and expects SERVING.
+type GRPCCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Service to ask for; empty: the whole server.
+	Service string `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	// Unset: no TLS.
+	Tls           *CheckTLS `protobuf:"bytes,2,opt,name=tls,proto3" json:"tls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GRPCCheck) Reset() {
+	*x = GRPCCheck{}
+	mi := &file_v1_objects_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GRPCCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GRPCCheck) ProtoMessage() {}
+
+func (x *GRPCCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GRPCCheck.ProtoReflect.Descriptor instead.
+func (*GRPCCheck) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *GRPCCheck) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *GRPCCheck) GetTls() *CheckTLS {
+	if x != nil {
+		return x.Tls
+	}
+	return nil
+}
+
+// UDPCheck sends a datagram and expects an answer.
+type UDPCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 1024 bytes, never empty.
+	Send string `protobuf:"bytes,1,opt,name=send,proto3" json:"send,omitempty"`
+	// What the answer must hold, at most 1024 bytes; empty: any answer is good.
+	Expect        string `protobuf:"bytes,2,opt,name=expect,proto3" json:"expect,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UDPCheck) Reset() {
+	*x = UDPCheck{}
+	mi := &file_v1_objects_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UDPCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UDPCheck) ProtoMessage() {}
+
+func (x *UDPCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UDPCheck.ProtoReflect.Descriptor instead.
+func (*UDPCheck) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *UDPCheck) GetSend() string {
+	if x != nil {
+		return x.Send
+	}
+	return ""
+}
+
+func (x *UDPCheck) GetExpect() string {
+	if x != nil {
+		return x.Expect
+	}
+	return ""
+}
+
+// DNSCheck asks a question over UDP and expects an answer with records (RFC 1035).
+type DNSCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name to ask for.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Type of record: "A" (default), "AAAA", "CAA", "CNAME", "MX", "NS", "PTR", "SOA", "SRV" or "TXT".
+	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	// What must be among the answers' data; empty: any record.
+	Answer        string `protobuf:"bytes,3,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DNSCheck) Reset() {
+	*x = DNSCheck{}
+	mi := &file_v1_objects_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DNSCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DNSCheck) ProtoMessage() {}
+
+func (x *DNSCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DNSCheck.ProtoReflect.Descriptor instead.
+func (*DNSCheck) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *DNSCheck) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DNSCheck) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *DNSCheck) GetAnswer() string {
+	if x != nil {
+		return x.Answer
+	}
+	return ""
+}
+
+// ExternalCheck runs a program, which says by its exit code 0 that the backend is good. Nodes run only programs in the
+// directory that their operator named.
+type ExternalCheck struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absolute path.
+	Program string `protobuf:"bytes,1,opt,name=program,proto3" json:"program,omitempty"`
+	// At most 64.
+	Arguments     []string `protobuf:"bytes,2,rep,name=arguments,proto3" json:"arguments,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExternalCheck) Reset() {
+	*x = ExternalCheck{}
+	mi := &file_v1_objects_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExternalCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExternalCheck) ProtoMessage() {}
+
+func (x *ExternalCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExternalCheck.ProtoReflect.Descriptor instead.
+func (*ExternalCheck) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ExternalCheck) GetProgram() string {
+	if x != nil {
+		return x.Program
+	}
+	return ""
+}
+
+func (x *ExternalCheck) GetArguments() []string {
+	if x != nil {
+		return x.Arguments
+	}
+	return nil
+}
+
+// Damping keeps a backend down for `hold` after it last went down, once it came up more than `flips` times within `within`.
+type Damping struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 1000; default 5.
+	Flips uint32 `protobuf:"varint,1,opt,name=flips,proto3" json:"flips,omitempty"`
+	// 1s to 24h; default 5m.
+	Within *durationpb.Duration `protobuf:"bytes,2,opt,name=within,proto3" json:"within,omitempty"`
+	// 1s to 24h; default 1m.
+	Hold          *durationpb.Duration `protobuf:"bytes,3,opt,name=hold,proto3" json:"hold,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Damping) Reset() {
+	*x = Damping{}
+	mi := &file_v1_objects_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Damping) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Damping) ProtoMessage() {}
+
+func (x *Damping) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Damping.ProtoReflect.Descriptor instead.
+func (*Damping) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Damping) GetFlips() uint32 {
+	if x != nil {
+		return x.Flips
+	}
+	return 0
+}
+
+func (x *Damping) GetWithin() *durationpb.Duration {
+	if x != nil {
+		return x.Within
+	}
+	return nil
+}
+
+func (x *Damping) GetHold() *durationpb.Duration {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
+}
+
+// Passive declares a backend dead for `hold` once `failures` connections of clients in a row, all within `within`, were refused
+// or not answered.
+type Passive struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 1000; default 5.
+	Failures uint32 `protobuf:"varint,1,opt,name=failures,proto3" json:"failures,omitempty"`
+	// 1s to 24h; default 10s.
+	Within *durationpb.Duration `protobuf:"bytes,2,opt,name=within,proto3" json:"within,omitempty"`
+	// 1s to 24h; default 30s.
+	Hold          *durationpb.Duration `protobuf:"bytes,3,opt,name=hold,proto3" json:"hold,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Passive) Reset() {
+	*x = Passive{}
+	mi := &file_v1_objects_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Passive) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Passive) ProtoMessage() {}
+
+func (x *Passive) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Passive.ProtoReflect.Descriptor instead.
+func (*Passive) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Passive) GetFailures() uint32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *Passive) GetWithin() *durationpb.Duration {
+	if x != nil {
+		return x.Within
+	}
+	return nil
+}
+
+func (x *Passive) GetHold() *durationpb.Duration {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
 }
 
 // Node is a machine that runs a mux or a host agent.
@@ -1359,7 +2366,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_v1_objects_proto_msgTypes[16]
+	mi := &file_v1_objects_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +2378,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[16]
+	mi := &file_v1_objects_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +2391,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{16}
+	return file_v1_objects_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Node) GetName() string {
@@ -1448,7 +2455,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_v1_objects_proto_msgTypes[17]
+	mi := &file_v1_objects_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1460,7 +2467,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[17]
+	mi := &file_v1_objects_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1473,7 +2480,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{17}
+	return file_v1_objects_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Capacity) GetVips() uint32 {
@@ -1503,7 +2510,7 @@ type BGP struct {
 
 func (x *BGP) Reset() {
 	*x = BGP{}
-	mi := &file_v1_objects_proto_msgTypes[18]
+	mi := &file_v1_objects_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1515,7 +2522,7 @@ func (x *BGP) String() string {
 func (*BGP) ProtoMessage() {}
 
 func (x *BGP) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[18]
+	mi := &file_v1_objects_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1528,7 +2535,7 @@ func (x *BGP) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BGP.ProtoReflect.Descriptor instead.
 func (*BGP) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{18}
+	return file_v1_objects_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *BGP) GetAsn() uint32 {
@@ -1566,7 +2573,7 @@ type BGPPeer struct {
 
 func (x *BGPPeer) Reset() {
 	*x = BGPPeer{}
-	mi := &file_v1_objects_proto_msgTypes[19]
+	mi := &file_v1_objects_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +2585,7 @@ func (x *BGPPeer) String() string {
 func (*BGPPeer) ProtoMessage() {}
 
 func (x *BGPPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[19]
+	mi := &file_v1_objects_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,7 +2598,7 @@ func (x *BGPPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BGPPeer.ProtoReflect.Descriptor instead.
 func (*BGPPeer) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{19}
+	return file_v1_objects_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *BGPPeer) GetAddress() string {
@@ -1634,7 +2641,7 @@ type BFD struct {
 
 func (x *BFD) Reset() {
 	*x = BFD{}
-	mi := &file_v1_objects_proto_msgTypes[20]
+	mi := &file_v1_objects_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +2653,7 @@ func (x *BFD) String() string {
 func (*BFD) ProtoMessage() {}
 
 func (x *BFD) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[20]
+	mi := &file_v1_objects_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +2666,7 @@ func (x *BFD) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BFD.ProtoReflect.Descriptor instead.
 func (*BFD) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{20}
+	return file_v1_objects_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *BFD) GetTransmit() *durationpb.Duration {
@@ -1704,7 +2711,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_v1_objects_proto_msgTypes[21]
+	mi := &file_v1_objects_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1716,7 +2723,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[21]
+	mi := &file_v1_objects_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1729,7 +2736,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{21}
+	return file_v1_objects_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Network) GetName() string {
@@ -1866,7 +2873,7 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\x06weight\x18\x04 \x01(\rH\x00R\x06weight\x88\x01\x01\x12\x14\n" +
 	"\x05drain\x18\x05 \x01(\bR\x05drain\x12\x16\n" +
 	"\x06backup\x18\x06 \x01(\bR\x06backupB\t\n" +
-	"\a_weight\"\x93\x02\n" +
+	"\a_weight\"\xc1\a\n" +
 	"\x06Health\x12'\n" +
 	"\x04http\x18\x01 \x01(\v2\x13.shunt.v1.HTTPCheckR\x04http\x12$\n" +
 	"\x03tcp\x18\x02 \x01(\v2\x12.shunt.v1.TCPCheckR\x03tcp\x125\n" +
@@ -1875,12 +2882,103 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\x04rise\x18\x05 \x01(\rR\x04rise\x12\x12\n" +
 	"\x04fall\x18\x06 \x01(\rR\x04fall\x12\x12\n" +
 	"\x04port\x18\a \x01(\rR\x04port\x12\x12\n" +
-	"\x04from\x18\b \x01(\tR\x04from\"3\n" +
+	"\x04from\x18\b \x01(\tR\x04from\x12*\n" +
+	"\x05https\x18\t \x01(\v2\x14.shunt.v1.HTTPSCheckR\x05https\x12'\n" +
+	"\x04icmp\x18\n" +
+	" \x01(\v2\x13.shunt.v1.ICMPCheckR\x04icmp\x12'\n" +
+	"\x04grpc\x18\v \x01(\v2\x13.shunt.v1.GRPCCheckR\x04grpc\x12$\n" +
+	"\x03udp\x18\f \x01(\v2\x12.shunt.v1.UDPCheckR\x03udp\x12$\n" +
+	"\x03dns\x18\r \x01(\v2\x12.shunt.v1.DNSCheckR\x03dns\x123\n" +
+	"\bexternal\x18\x0e \x01(\v2\x17.shunt.v1.ExternalCheckR\bexternal\x12-\n" +
+	"\x04fast\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\x04fast\x12\x16\n" +
+	"\x06jitter\x18\x10 \x01(\rR\x06jitter\x12\x18\n" +
+	"\ainitial\x18\x11 \x01(\tR\ainitial\x12\x18\n" +
+	"\aaddress\x18\x12 \x01(\tR\aaddress\x12\x18\n" +
+	"\athrough\x18\x13 \x01(\tR\athrough\x12\x16\n" +
+	"\x06engine\x18\x14 \x01(\tR\x06engine\x12'\n" +
+	"\x06checks\x18\x15 \x03(\v2\x0f.shunt.v1.CheckR\x06checks\x12\x18\n" +
+	"\acombine\x18\x16 \x01(\tR\acombine\x12\x19\n" +
+	"\bat_least\x18\x17 \x01(\rR\aatLeast\x12\x1f\n" +
+	"\vpanic_below\x18\x18 \x01(\rR\n" +
+	"panicBelow\x12'\n" +
+	"\x0fminimum_healthy\x18\x19 \x01(\rR\x0eminimumHealthy\x12+\n" +
+	"\adamping\x18\x1a \x01(\v2\x11.shunt.v1.DampingR\adamping\x12+\n" +
+	"\apassive\x18\x1b \x01(\v2\x11.shunt.v1.PassiveR\apassive\"\xaa\x05\n" +
+	"\x05Check\x12$\n" +
+	"\x03tcp\x18\x01 \x01(\v2\x12.shunt.v1.TCPCheckR\x03tcp\x12'\n" +
+	"\x04http\x18\x02 \x01(\v2\x13.shunt.v1.HTTPCheckR\x04http\x12*\n" +
+	"\x05https\x18\x03 \x01(\v2\x14.shunt.v1.HTTPSCheckR\x05https\x12'\n" +
+	"\x04icmp\x18\x04 \x01(\v2\x13.shunt.v1.ICMPCheckR\x04icmp\x12'\n" +
+	"\x04grpc\x18\x05 \x01(\v2\x13.shunt.v1.GRPCCheckR\x04grpc\x12$\n" +
+	"\x03udp\x18\x06 \x01(\v2\x12.shunt.v1.UDPCheckR\x03udp\x12$\n" +
+	"\x03dns\x18\a \x01(\v2\x12.shunt.v1.DNSCheckR\x03dns\x123\n" +
+	"\bexternal\x18\b \x01(\v2\x17.shunt.v1.ExternalCheckR\bexternal\x125\n" +
+	"\binterval\x18\t \x01(\v2\x19.google.protobuf.DurationR\binterval\x123\n" +
+	"\atimeout\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12-\n" +
+	"\x04fast\x18\v \x01(\v2\x19.google.protobuf.DurationR\x04fast\x12\x16\n" +
+	"\x06jitter\x18\f \x01(\rR\x06jitter\x12\x12\n" +
+	"\x04rise\x18\r \x01(\rR\x04rise\x12\x12\n" +
+	"\x04fall\x18\x0e \x01(\rR\x04fall\x12\x18\n" +
+	"\ainitial\x18\x0f \x01(\tR\ainitial\x12\x12\n" +
+	"\x04port\x18\x10 \x01(\rR\x04port\x12\x18\n" +
+	"\aaddress\x18\x11 \x01(\tR\aaddress\x12\x18\n" +
+	"\athrough\x18\x12 \x01(\tR\athrough\x12\x16\n" +
+	"\x06engine\x18\x13 \x01(\tR\x06engine\"\xab\x01\n" +
 	"\tHTTPCheck\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
-	"\x04host\x18\x02 \x01(\tR\x04host\"\n" +
+	"\x04host\x18\x02 \x01(\tR\x04host\x12\x16\n" +
+	"\x06method\x18\x03 \x01(\tR\x06method\x12\x18\n" +
+	"\aheaders\x18\x04 \x03(\tR\aheaders\x12\x16\n" +
+	"\x06status\x18\x05 \x03(\tR\x06status\x12\x12\n" +
+	"\x04body\x18\x06 \x01(\tR\x04body\x12\x18\n" +
+	"\aversion\x18\a \x01(\tR\aversion\"\x85\x02\n" +
 	"\n" +
-	"\bTCPCheck\"\xc3\x01\n" +
+	"HTTPSCheck\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04host\x18\x02 \x01(\tR\x04host\x12\x16\n" +
+	"\x06method\x18\x03 \x01(\tR\x06method\x12\x18\n" +
+	"\aheaders\x18\x04 \x03(\tR\aheaders\x12\x16\n" +
+	"\x06status\x18\x05 \x03(\tR\x06status\x12\x12\n" +
+	"\x04body\x18\x06 \x01(\tR\x04body\x12\x18\n" +
+	"\aversion\x18\a \x01(\tR\aversion\x12\x1f\n" +
+	"\vserver_name\x18\b \x01(\tR\n" +
+	"serverName\x12\x0e\n" +
+	"\x02ca\x18\t \x01(\tR\x02ca\x12\x1b\n" +
+	"\x06verify\x18\n" +
+	" \x01(\bH\x00R\x06verify\x88\x01\x01B\t\n" +
+	"\a_verify\"c\n" +
+	"\bCheckTLS\x12\x1f\n" +
+	"\vserver_name\x18\x01 \x01(\tR\n" +
+	"serverName\x12\x0e\n" +
+	"\x02ca\x18\x02 \x01(\tR\x02ca\x12\x1b\n" +
+	"\x06verify\x18\x03 \x01(\bH\x00R\x06verify\x88\x01\x01B\t\n" +
+	"\a_verify\"6\n" +
+	"\bTCPCheck\x12\x12\n" +
+	"\x04send\x18\x01 \x01(\tR\x04send\x12\x16\n" +
+	"\x06expect\x18\x02 \x01(\tR\x06expect\"\v\n" +
+	"\tICMPCheck\"K\n" +
+	"\tGRPCCheck\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12$\n" +
+	"\x03tls\x18\x02 \x01(\v2\x12.shunt.v1.CheckTLSR\x03tls\"6\n" +
+	"\bUDPCheck\x12\x12\n" +
+	"\x04send\x18\x01 \x01(\tR\x04send\x12\x16\n" +
+	"\x06expect\x18\x02 \x01(\tR\x06expect\"J\n" +
+	"\bDNSCheck\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04type\x18\x02 \x01(\tR\x04type\x12\x16\n" +
+	"\x06answer\x18\x03 \x01(\tR\x06answer\"G\n" +
+	"\rExternalCheck\x12\x18\n" +
+	"\aprogram\x18\x01 \x01(\tR\aprogram\x12\x1c\n" +
+	"\targuments\x18\x02 \x03(\tR\targuments\"\x81\x01\n" +
+	"\aDamping\x12\x14\n" +
+	"\x05flips\x18\x01 \x01(\rR\x05flips\x121\n" +
+	"\x06within\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06within\x12-\n" +
+	"\x04hold\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04hold\"\x87\x01\n" +
+	"\aPassive\x12\x1a\n" +
+	"\bfailures\x18\x01 \x01(\rR\bfailures\x121\n" +
+	"\x06within\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06within\x12-\n" +
+	"\x04hold\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04hold\"\xc3\x01\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x12\n" +
@@ -1927,7 +3025,7 @@ func file_v1_objects_proto_rawDescGZIP() []byte {
 	return file_v1_objects_proto_rawDescData
 }
 
-var file_v1_objects_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_v1_objects_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_v1_objects_proto_goTypes = []any{
 	(*Object)(nil),              // 0: shunt.v1.Object
 	(*FieldOwner)(nil),          // 1: shunt.v1.FieldOwner
@@ -1943,20 +3041,30 @@ var file_v1_objects_proto_goTypes = []any{
 	(*Idle)(nil),                // 11: shunt.v1.Idle
 	(*Backend)(nil),             // 12: shunt.v1.Backend
 	(*Health)(nil),              // 13: shunt.v1.Health
-	(*HTTPCheck)(nil),           // 14: shunt.v1.HTTPCheck
-	(*TCPCheck)(nil),            // 15: shunt.v1.TCPCheck
-	(*Node)(nil),                // 16: shunt.v1.Node
-	(*Capacity)(nil),            // 17: shunt.v1.Capacity
-	(*BGP)(nil),                 // 18: shunt.v1.BGP
-	(*BGPPeer)(nil),             // 19: shunt.v1.BGPPeer
-	(*BFD)(nil),                 // 20: shunt.v1.BFD
-	(*Network)(nil),             // 21: shunt.v1.Network
-	(*durationpb.Duration)(nil), // 22: google.protobuf.Duration
+	(*Check)(nil),               // 14: shunt.v1.Check
+	(*HTTPCheck)(nil),           // 15: shunt.v1.HTTPCheck
+	(*HTTPSCheck)(nil),          // 16: shunt.v1.HTTPSCheck
+	(*CheckTLS)(nil),            // 17: shunt.v1.CheckTLS
+	(*TCPCheck)(nil),            // 18: shunt.v1.TCPCheck
+	(*ICMPCheck)(nil),           // 19: shunt.v1.ICMPCheck
+	(*GRPCCheck)(nil),           // 20: shunt.v1.GRPCCheck
+	(*UDPCheck)(nil),            // 21: shunt.v1.UDPCheck
+	(*DNSCheck)(nil),            // 22: shunt.v1.DNSCheck
+	(*ExternalCheck)(nil),       // 23: shunt.v1.ExternalCheck
+	(*Damping)(nil),             // 24: shunt.v1.Damping
+	(*Passive)(nil),             // 25: shunt.v1.Passive
+	(*Node)(nil),                // 26: shunt.v1.Node
+	(*Capacity)(nil),            // 27: shunt.v1.Capacity
+	(*BGP)(nil),                 // 28: shunt.v1.BGP
+	(*BGPPeer)(nil),             // 29: shunt.v1.BGPPeer
+	(*BFD)(nil),                 // 30: shunt.v1.BFD
+	(*Network)(nil),             // 31: shunt.v1.Network
+	(*durationpb.Duration)(nil), // 32: google.protobuf.Duration
 }
 var file_v1_objects_proto_depIdxs = []int32{
 	6,  // 0: shunt.v1.Object.service:type_name -> shunt.v1.Service
-	16, // 1: shunt.v1.Object.node:type_name -> shunt.v1.Node
-	21, // 2: shunt.v1.Object.network:type_name -> shunt.v1.Network
+	26, // 1: shunt.v1.Object.node:type_name -> shunt.v1.Node
+	31, // 2: shunt.v1.Object.network:type_name -> shunt.v1.Network
 	2,  // 3: shunt.v1.Object.tenant:type_name -> shunt.v1.Tenant
 	4,  // 4: shunt.v1.Object.policy:type_name -> shunt.v1.Policy
 	1,  // 5: shunt.v1.Object.owners:type_name -> shunt.v1.FieldOwner
@@ -1972,26 +3080,52 @@ var file_v1_objects_proto_depIdxs = []int32{
 	13, // 15: shunt.v1.Endpoint.health:type_name -> shunt.v1.Health
 	10, // 16: shunt.v1.Endpoint.source:type_name -> shunt.v1.SourceAffinity
 	11, // 17: shunt.v1.Endpoint.idle:type_name -> shunt.v1.Idle
-	22, // 18: shunt.v1.Endpoint.slow_start:type_name -> google.protobuf.Duration
-	22, // 19: shunt.v1.Endpoint.drain_timeout:type_name -> google.protobuf.Duration
-	22, // 20: shunt.v1.SourceAffinity.for:type_name -> google.protobuf.Duration
-	22, // 21: shunt.v1.Idle.untrusted:type_name -> google.protobuf.Duration
-	22, // 22: shunt.v1.Idle.trusted:type_name -> google.protobuf.Duration
-	14, // 23: shunt.v1.Health.http:type_name -> shunt.v1.HTTPCheck
-	15, // 24: shunt.v1.Health.tcp:type_name -> shunt.v1.TCPCheck
-	22, // 25: shunt.v1.Health.interval:type_name -> google.protobuf.Duration
-	22, // 26: shunt.v1.Health.timeout:type_name -> google.protobuf.Duration
-	18, // 27: shunt.v1.Node.bgp:type_name -> shunt.v1.BGP
-	17, // 28: shunt.v1.Node.capacity:type_name -> shunt.v1.Capacity
-	19, // 29: shunt.v1.BGP.peers:type_name -> shunt.v1.BGPPeer
-	20, // 30: shunt.v1.BGPPeer.bfd:type_name -> shunt.v1.BFD
-	22, // 31: shunt.v1.BFD.transmit:type_name -> google.protobuf.Duration
-	22, // 32: shunt.v1.BFD.receive:type_name -> google.protobuf.Duration
-	33, // [33:33] is the sub-list for method output_type
-	33, // [33:33] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	32, // 18: shunt.v1.Endpoint.slow_start:type_name -> google.protobuf.Duration
+	32, // 19: shunt.v1.Endpoint.drain_timeout:type_name -> google.protobuf.Duration
+	32, // 20: shunt.v1.SourceAffinity.for:type_name -> google.protobuf.Duration
+	32, // 21: shunt.v1.Idle.untrusted:type_name -> google.protobuf.Duration
+	32, // 22: shunt.v1.Idle.trusted:type_name -> google.protobuf.Duration
+	15, // 23: shunt.v1.Health.http:type_name -> shunt.v1.HTTPCheck
+	18, // 24: shunt.v1.Health.tcp:type_name -> shunt.v1.TCPCheck
+	32, // 25: shunt.v1.Health.interval:type_name -> google.protobuf.Duration
+	32, // 26: shunt.v1.Health.timeout:type_name -> google.protobuf.Duration
+	16, // 27: shunt.v1.Health.https:type_name -> shunt.v1.HTTPSCheck
+	19, // 28: shunt.v1.Health.icmp:type_name -> shunt.v1.ICMPCheck
+	20, // 29: shunt.v1.Health.grpc:type_name -> shunt.v1.GRPCCheck
+	21, // 30: shunt.v1.Health.udp:type_name -> shunt.v1.UDPCheck
+	22, // 31: shunt.v1.Health.dns:type_name -> shunt.v1.DNSCheck
+	23, // 32: shunt.v1.Health.external:type_name -> shunt.v1.ExternalCheck
+	32, // 33: shunt.v1.Health.fast:type_name -> google.protobuf.Duration
+	14, // 34: shunt.v1.Health.checks:type_name -> shunt.v1.Check
+	24, // 35: shunt.v1.Health.damping:type_name -> shunt.v1.Damping
+	25, // 36: shunt.v1.Health.passive:type_name -> shunt.v1.Passive
+	18, // 37: shunt.v1.Check.tcp:type_name -> shunt.v1.TCPCheck
+	15, // 38: shunt.v1.Check.http:type_name -> shunt.v1.HTTPCheck
+	16, // 39: shunt.v1.Check.https:type_name -> shunt.v1.HTTPSCheck
+	19, // 40: shunt.v1.Check.icmp:type_name -> shunt.v1.ICMPCheck
+	20, // 41: shunt.v1.Check.grpc:type_name -> shunt.v1.GRPCCheck
+	21, // 42: shunt.v1.Check.udp:type_name -> shunt.v1.UDPCheck
+	22, // 43: shunt.v1.Check.dns:type_name -> shunt.v1.DNSCheck
+	23, // 44: shunt.v1.Check.external:type_name -> shunt.v1.ExternalCheck
+	32, // 45: shunt.v1.Check.interval:type_name -> google.protobuf.Duration
+	32, // 46: shunt.v1.Check.timeout:type_name -> google.protobuf.Duration
+	32, // 47: shunt.v1.Check.fast:type_name -> google.protobuf.Duration
+	17, // 48: shunt.v1.GRPCCheck.tls:type_name -> shunt.v1.CheckTLS
+	32, // 49: shunt.v1.Damping.within:type_name -> google.protobuf.Duration
+	32, // 50: shunt.v1.Damping.hold:type_name -> google.protobuf.Duration
+	32, // 51: shunt.v1.Passive.within:type_name -> google.protobuf.Duration
+	32, // 52: shunt.v1.Passive.hold:type_name -> google.protobuf.Duration
+	28, // 53: shunt.v1.Node.bgp:type_name -> shunt.v1.BGP
+	27, // 54: shunt.v1.Node.capacity:type_name -> shunt.v1.Capacity
+	29, // 55: shunt.v1.BGP.peers:type_name -> shunt.v1.BGPPeer
+	30, // 56: shunt.v1.BGPPeer.bfd:type_name -> shunt.v1.BFD
+	32, // 57: shunt.v1.BFD.transmit:type_name -> google.protobuf.Duration
+	32, // 58: shunt.v1.BFD.receive:type_name -> google.protobuf.Duration
+	59, // [59:59] is the sub-list for method output_type
+	59, // [59:59] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_v1_objects_proto_init() }
@@ -2007,13 +3141,15 @@ func file_v1_objects_proto_init() {
 		(*Object_Policy)(nil),
 	}
 	file_v1_objects_proto_msgTypes[12].OneofWrappers = []any{}
+	file_v1_objects_proto_msgTypes[16].OneofWrappers = []any{}
+	file_v1_objects_proto_msgTypes[17].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_objects_proto_rawDesc), len(file_v1_objects_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -178,7 +178,7 @@ func (d *description) endpoint(service string, e *lb.Endpoint, key lb.EndpointKe
 	d.printf("\nEndpoint %s\n", name)
 	d.printf("  path %s, affinity %s, scheduler %s, rewrite %s\n", e.Path, e.Affinity, e.Scheduler, e.Rewrite)
 	d.options(e)
-	d.printf("  check: %s\n", checkText(&e.Health))
+	d.health(&e.Health)
 	rows := [][]string{{"MEMBER", "BACKEND", "HOST", "WEIGHT", "STATE", "FLOWS", "PACKETS", "HEALTH"}}
 	for i := range e.Backends {
 		b := &e.Backends[i]
@@ -252,22 +252,6 @@ func (d *description) route(vip string) string {
 		return "advertised by " + strings.Join(by, ", ")
 	}
 	return "advertised by " + strings.Join(by, ", ") + "; not by " + strings.Join(not, ", ")
-}
-
-// checkText is a health check in words.
-func checkText(h *lb.Health) string {
-	c := &h.Checks[0]
-	what := "TCP connect"
-	if c.Kind == lb.CheckHTTP {
-		what = "HTTP GET " + c.Path
-		if c.Host != "" {
-			what += " with host " + c.Host
-		}
-	}
-	if c.Port != 0 {
-		what += fmt.Sprintf(" at port %d", c.Port)
-	}
-	return fmt.Sprintf("%s every %s, timeout %s; up after %d good, down after %d bad", what, c.Interval, c.Timeout, c.Rise, c.Fall)
 }
 
 func (d *description) network(n *lb.Network) {

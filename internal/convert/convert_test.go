@@ -43,20 +43,6 @@ func randomDuration(rt *rapid.T, label string) time.Duration {
 	return time.Duration(rapid.Int64Range(1, 1<<40).Draw(rt, label))
 }
 
-func health(rt *rapid.T) lb.Health {
-	c := lb.Check{
-		Kind: rapid.SampledFrom([]string{"tcp", "http"}).Draw(rt, "check"), Interval: randomDuration(rt, "interval"), Timeout: randomDuration(rt, "timeout"),
-		Rise: rapid.Uint32Range(1, 9).Draw(rt, "rise"), Fall: rapid.Uint32Range(1, 9).Draw(rt, "fall"), Port: word(rt, "check port"),
-	}
-	if c.Kind == "http" {
-		c.Path, c.Host = "/"+name(rt), name(rt)
-	}
-	c.SetDefaults()
-	return lb.Health{
-		Checks: []lb.Check{c}, Combine: lb.CombineAll, From: rapid.SampledFrom([]string{lb.FromMux, lb.FromHost, lb.FromBoth}).Draw(rt, "from"),
-	}
-}
-
 func randomObject(rt *rapid.T) lb.Object {
 	var o lb.Object
 	switch rapid.IntRange(0, 4).Draw(rt, "kind") {

@@ -131,23 +131,6 @@ func (r *reader) idle(path string, in *apiv1.Idle) lb.Idle {
 	return lb.Idle{Untrusted: r.duration(path+".untrusted", in.GetUntrusted()), Trusted: r.duration(path+".trusted", in.GetTrusted())}
 }
 
-func (r *reader) health(path string, in *apiv1.Health) lb.Health {
-	c := lb.Check{
-		Interval: r.duration(path+".interval", in.GetInterval()), Timeout: r.duration(path+".timeout", in.GetTimeout()),
-		Rise: in.GetRise(), Fall: in.GetFall(), Port: r.uint16(path+".port", in.GetPort(), "must be 1 to 65535, or 0 for the backend's port"),
-	}
-	http, tcp := in.GetHttp(), in.GetTcp()
-	switch {
-	case http != nil && tcp != nil:
-		r.fault(path, "http and tcp", "must have at most one of http and tcp")
-	case http != nil:
-		c.Kind, c.Path, c.Host = lb.CheckHTTP, http.GetPath(), http.GetHost()
-	case tcp != nil:
-		c.Kind = lb.CheckTCP
-	}
-	return lb.Health{From: in.GetFrom(), Checks: []lb.Check{c}}
-}
-
 func (r *reader) node(in *apiv1.Node) *lb.Node {
 	return &lb.Node{
 		Name: in.GetName(), Role: lb.Role(in.GetRole()), Zone: in.GetZone(), Drain: in.GetDrain(),

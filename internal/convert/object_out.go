@@ -71,18 +71,6 @@ func toIdle(i lb.Idle) *apiv1.Idle {
 	return &apiv1.Idle{Untrusted: duration(i.Untrusted), Trusted: duration(i.Trusted)}
 }
 
-func toHealth(h lb.Health) *apiv1.Health {
-	c := h.Checks[0]
-	out := &apiv1.Health{Interval: duration(c.Interval), Timeout: duration(c.Timeout), Rise: c.Rise, Fall: c.Fall, Port: uint32(c.Port), From: h.From}
-	switch c.Kind {
-	case lb.CheckHTTP:
-		out.Http = &apiv1.HTTPCheck{Path: c.Path, Host: c.Host}
-	case lb.CheckTCP:
-		out.Tcp = &apiv1.TCPCheck{}
-	}
-	return out
-}
-
 // ToNode writes a node.
 func ToNode(n *lb.Node) *apiv1.Node {
 	out := &apiv1.Node{Name: n.Name, Role: string(n.Role), Zone: n.Zone, Address: texts(n.Addresses), Drain: n.Drain}

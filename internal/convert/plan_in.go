@@ -93,7 +93,7 @@ func FromPlanEndpoint(in *apiv1.PlanEndpoint) (plan.Endpoint, error) {
 	ep := plan.Endpoint{
 		Key:     r.key(in.GetVni(), in.GetVip(), in.GetProtocol(), in.GetPort(), in.GetPortEnd()),
 		Service: in.GetService(), Generation: in.GetGeneration(), RingCode: uint8(r.upTo("ring_code", in.GetRingCode(), 32)),
-		KeyID: in.GetKeyId(), Health: r.check(in.GetCheck()), Members: make([]plan.Member, 0, len(in.GetMembers())),
+		KeyID: in.GetKeyId(), Health: r.planCheck(in.GetCheck()), Members: make([]plan.Member, 0, len(in.GetMembers())),
 		Affinity: in.GetAffinity(), Source: r.source("source", in.GetSource()), OnePacket: in.GetOnePacket(), Idle: r.idle("idle", in.GetIdle()),
 		Fragments: in.GetFragments(), Encap: in.GetEncap(), BackupBelow: r.percent("backup_below", in.GetBackupBelow()), FailOpen: in.GetFailOpen(),
 	}
@@ -161,12 +161,17 @@ func FromPlanBinding(in *apiv1.PlanBinding) (plan.Binding, error) {
 		Encap: in.GetEncap(),
 	}
 	if check := in.GetCheck(); check != nil {
-		b.Health = r.check(check)
+		b.Health = r.planCheck(check)
 	}
 	return b, r.err()
 }
 
-func (r *reader) check(in *apiv1.PlanCheck) lb.Health {
+func (r *reader) planCheck(in *apiv1.PlanCheck) lb.Health {
+	if full := in.GetHealth(); full != nil {
+		h := r.health("check.health", full)
+		h.SetDefaults()
+		return h
+	}
 	c := lb.Check{
 		Kind: in.GetKind(), Path: in.GetPath(), Host: in.GetHost(), Interval: r.duration("check.interval", in.GetInterval()),
 		Timeout: r.duration("check.timeout", in.GetTimeout()), Rise: in.GetRise(), Fall: in.GetFall(), Port: r.word("check.port", in.GetPort()),

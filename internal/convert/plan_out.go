@@ -50,7 +50,7 @@ func EndpointItem(ep *plan.Endpoint) *apiv1.PlanItem {
 	out := &apiv1.PlanEndpoint{
 		Service: ep.Service, Vni: ep.Key.VNI, Vip: text(ep.Key.VIP), Protocol: ep.Key.Protocol.String(), Port: uint32(ep.Key.Port),
 		PortEnd: uint32(ep.Key.PortEnd), Generation: ep.Generation, RingCode: uint32(ep.RingCode), KeyId: ep.KeyID,
-		Check: toCheck(ep.Health), Affinity: ep.Affinity, Source: toSource(ep.Source), OnePacket: ep.OnePacket, Idle: toIdle(ep.Idle),
+		Check: toPlanCheck(ep.Health), Affinity: ep.Affinity, Source: toSource(ep.Source), OnePacket: ep.OnePacket, Idle: toIdle(ep.Idle),
 		Fragments: ep.Fragments, Encap: ep.Encap, BackupBelow: uint32(ep.BackupBelow), FailOpen: ep.FailOpen,
 	}
 	for _, m := range ep.Members {
@@ -62,15 +62,20 @@ func EndpointItem(ep *plan.Endpoint) *apiv1.PlanItem {
 	return &apiv1.PlanItem{Key: plan.EndpointItem(ep.Key), Item: &apiv1.PlanItem_Endpoint{Endpoint: out}}
 }
 
-func toCheck(h lb.Health) *apiv1.PlanCheck {
+// toPlanCheck writes all of it only where versions that know one check of two kinds could not read it.
+func toPlanCheck(h lb.Health) *apiv1.PlanCheck {
 	if len(h.Checks) == 0 {
 		return nil
 	}
 	c := h.Checks[0]
-	return &apiv1.PlanCheck{
+	out := &apiv1.PlanCheck{
 		Kind: c.Kind, Path: c.Path, Host: c.Host, Interval: duration(c.Interval), Timeout: duration(c.Timeout),
 		Rise: c.Rise, Fall: c.Fall, Port: uint32(c.Port), From: h.From,
 	}
+	if r := (&reader{}); !h.Equal(r.planCheck(out)) {
+		out.Health = toHealth(h)
+	}
+	return out
 }
 
 // ServiceItem writes what the endpoints of a service share.
@@ -108,7 +113,7 @@ func BindingItem(b *plan.Binding) *apiv1.PlanItem {
 		PortEnd: uint32(b.Key.PortEnd), Encap: b.Encap,
 	}
 	if b.Health.ByHost() {
-		out.Check = toCheck(b.Health)
+		out.Check = toPlanCheck(b.Health)
 	}
 	return &apiv1.PlanItem{Key: plan.BindingItem(b.Key, b.Outer, b.Member), Item: &apiv1.PlanItem_Binding{Binding: out}}
 }

@@ -13,11 +13,12 @@ import (
 )
 
 // Schema tells the items of objects apart: an endpoint is `endpoints[tcp/80]`, a backend `backends[10.20.1.11:8080]` or,
-// with two DIPs, `backends[10.20.1.11,[2001:db8:20:1::11]:8080]`, a router `bgp.peers[10.10.0.1]`.
+// with two DIPs, `backends[10.20.1.11,[2001:db8:20:1::11]:8080]`, a router `bgp.peers[10.10.0.1]`. Nothing tells checks apart but all that they say: several are one value.
 var Schema = fields.Schema{
 	"shunt.v1.Endpoint": {Key: []protoreflect.Name{"protocol", "port"}, Text: endpointText, Needs: "backends"},
 	"shunt.v1.Backend":  {Key: []protoreflect.Name{"dip", "port"}, Text: backendText, Needs: "host"},
 	"shunt.v1.BGPPeer":  {Key: []protoreflect.Name{"address"}, Text: peerText, Needs: "asn"},
+	"shunt.v1.Check":    {Text: checkText, Whole: true},
 }
 
 func endpointText(m protoreflect.Message) string {
@@ -93,7 +94,10 @@ func Said(o *apiv1.Object, index int) (Statement, []lb.Violation) {
 		return Statement{}, []lb.Violation{{Field: lb.Ref(obj.Kind(), obj.ObjectName()) + ": " + place, Value: key, Allowed: "must not be given twice"}}
 	}
 	said := Content(ToObject(obj))
-	Schema.Restrict(said, Content(o))
+	Schema.Restrict(said, Content(spreadSingle(o)))
+	if s, ok := said.(*apiv1.Service); ok {
+		dropBeside(s)
+	}
 	return Statement{said, obj, out}, nil
 }
 

@@ -25,6 +25,9 @@ type Item struct {
 	// there for as long as somebody holds it. One that says less, as a drain does, only adds to what others hold. Of a
 	// list of items at least one must be held.
 	Needs protoreflect.Name
+	// Whole: nothing tells items apart for as long as they are there. A list of them is one value, a field of who says it;
+	// Text writes an item for people.
+	Whole bool
 }
 
 // duration is a message that is one value.
@@ -42,6 +45,8 @@ const (
 func (s Schema) shape(fd protoreflect.FieldDescriptor) shape {
 	switch {
 	case fd.Message() == nil, fd.Message().FullName() == duration:
+		return leaf
+	case fd.IsList() && s[fd.Message().FullName()].Whole:
 		return leaf
 	case fd.IsList():
 		return items

@@ -15,6 +15,8 @@ type Field struct {
 	Path string
 	// Value is not valid for an item, and for a message that is there and empty.
 	Value protoreflect.Value
+	// write writes an item of Value, which is a list of them (Item.Whole); else nil.
+	write func(protoreflect.Message) string
 	// Item: the path is that of an item, and Held tells whether everything is there that an item needs.
 	Item, Held bool
 }
@@ -38,7 +40,7 @@ func (s Schema) walk(m protoreflect.Message, path string, visit func(Field)) (an
 		p := join(path, fd)
 		switch s.shape(fd) {
 		case leaf:
-			visit(Field{Path: p, Value: m.Get(fd)})
+			visit(Field{Path: p, Value: m.Get(fd), write: s.writer(fd)})
 		case message:
 			if !s.walk(m.Get(fd).Message(), p, visit) {
 				visit(Field{Path: p})
@@ -54,6 +56,14 @@ func (s Schema) walk(m protoreflect.Message, path string, visit func(Field)) (an
 		}
 	}
 	return any
+}
+
+// writer is what writes an item of a list that is one value.
+func (s Schema) writer(fd protoreflect.FieldDescriptor) func(protoreflect.Message) string {
+	if !fd.IsList() || fd.Message() == nil {
+		return nil
+	}
+	return s.item(fd).Text
 }
 
 // isName tells whether the field is the key of a whole object.
@@ -112,7 +122,7 @@ func (s Schema) twice(m protoreflect.Message, path string) (place, key string) {
 	return place, key
 }
 
-// maxText is how many bytes of a value are shown.
+// maxText is how many bytes of a value, or of each item that is part of one, are shown.
 const maxText = 80
 
 // Text writes a field's value on one line.
@@ -120,9 +130,19 @@ func (f Field) Text() string {
 	if !f.Value.IsValid() {
 		return ""
 	}
-	text := valueText(f.Value)
+	if f.write == nil {
+		return clip(valueText(f.Value))
+	}
+	var texts []string
+	for i := range f.Value.List().Len() {
+		texts = append(texts, clip(f.write(f.Value.List().Get(i).Message())))
+	}
+	return strings.Join(texts, ", ")
+}
+
+func clip(text string) string {
 	if len(text) > maxText {
-		text = strings.ToValidUTF8(text[:maxText], "") + "…"
+		return strings.ToValidUTF8(text[:maxText], "") + "…"
 	}
 	return text
 }

@@ -1,13 +1,74 @@
 package lb
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// StatusSet is a set of HTTP status codes in its canonical form: codes and ranges in order, without overlap, "200-299,304".
+// StatusSet is a set of HTTP status codes in its canonical form: codes and ranges in order, without overlap and apart from each
+// other, "200-299,304".
 type StatusSet string
+
+const allowedStatus = "must be a status from 100 to 599, or a range such as 200-299"
+
+type statusRange struct{ low, high int }
+
+// StatusText is a range of status codes as it is written: one code when it holds no other.
+func StatusText(low, high int) string {
+	if low == high {
+		return strconv.Itoa(low)
+	}
+	return fmt.Sprintf("%d-%d", low, high)
+}
+
+// parseStatus reads "304" or "200-299".
+func parseStatus(s string) (r statusRange, allowed string) {
+	first, last, ranged := strings.Cut(s, "-")
+	if !ranged {
+		last = first
+	}
+	low, err1 := strconv.Atoi(first)
+	high, err2 := strconv.Atoi(last)
+	if err1 != nil || err2 != nil || len(first) != 3 || len(last) != 3 || low < 100 || high > 599 || low > high {
+		return r, allowedStatus
+	}
+	return statusRange{low, high}, ""
+}
+
+// NewStatusSet puts codes and ranges into canonical form. When one is none, bad is its index and allowed says so.
+func NewStatusSet(list []string) (s StatusSet, bad int, allowed string) {
+	ranges := make([]statusRange, len(list))
+	for i, text := range list {
+		if ranges[i], allowed = parseStatus(text); allowed != "" {
+			return "", i, allowed
+		}
+	}
+	slices.SortFunc(ranges, func(a, b statusRange) int { return cmp.Compare(a.low, b.low) })
+	var joined []statusRange
+	for _, r := range ranges {
+		if n := len(joined); n > 0 && r.low <= joined[n-1].high+1 {
+			joined[n-1].high = max(joined[n-1].high, r.high)
+			continue
+		}
+		joined = append(joined, r)
+	}
+	texts := make([]string, len(joined))
+	for i, r := range joined {
+		texts[i] = StatusText(r.low, r.high)
+	}
+	return StatusSet(strings.Join(texts, ",")), 0, ""
+}
+
+// List is the codes and ranges one by one.
+func (s StatusSet) List() []string {
+	if s == "" {
+		return nil
+	}
+	return strings.Split(string(s), ",")
+}
 
 // Has tells whether a code is in the set.
 func (s StatusSet) Has(code int) bool {
@@ -28,6 +89,18 @@ func (s StatusSet) Has(code int) bool {
 // Headers are header fields of a request, one "Name: value" a line, in the order they are sent.
 type Headers string
 
+// Add adds a field behind the others. It says what is wrong with one that a request cannot have.
+func (h *Headers) Add(name, value string) (allowed string) {
+	if allowed = wrongHeader(name, value); allowed != "" {
+		return allowed
+	}
+	if *h != "" {
+		*h += "\n"
+	}
+	*h += Headers(name + ": " + value)
+	return ""
+}
+
 // All goes over the fields.
 func (h Headers) All(yield func(name, value string) bool) {
 	for line := range strings.SplitSeq(string(h), "\n") {
@@ -37,7 +110,38 @@ func (h Headers) All(yield func(name, value string) bool) {
 	}
 }
 
-// Arguments are those of a program, separated by NUL; empty: none.
+// List is the fields one by one, "Name: value".
+func (h Headers) List() []string {
+	if h == "" {
+		return nil
+	}
+	return strings.Split(string(h), "\n")
+}
+
+// ownHeaders are those that the request has by itself, or that would change its form.
+var ownHeaders = []string{"host", "content-length", "transfer-encoding", "connection"}
+
+// wrongHeader says what is wrong with a header field (RFC 9110 sections 5.1 and 5.5); empty when nothing is.
+func wrongHeader(name, value string) string {
+	switch {
+	case !token(name, maxHeaderName):
+		return fmt.Sprintf("must have a name of letters, digits and any of !#$%%&'*+-.^_`|~, at most %d bytes", maxHeaderName)
+	case slices.Contains(ownHeaders, strings.ToLower(name)):
+		return "must not be Host, Content-Length, Transfer-Encoding or Connection, which the request has by itself"
+	case strings.Trim(value, " \t") != value || strings.ContainsFunc(value, func(r rune) bool { return r != '\t' && (r < ' ' || r > '~') }):
+		return "must have a value of printable ASCII, without spaces around it"
+	}
+	return ""
+}
+
+// token tells whether s is one (RFC 9110 section 5.6.2), of at most max bytes.
+func token(s string, max int) bool {
+	return s != "" && len(s) <= max && !strings.ContainsFunc(s, func(r rune) bool {
+		return r > '~' || !(r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
+	})
+}
+
+// Arguments are those of a program, each ended by NUL; empty: none.
 type Arguments string
 
 // NewArguments joins arguments, none of which holds NUL.

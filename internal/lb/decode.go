@@ -187,9 +187,14 @@ func (d *decoder) given(path string, n ast.Node, allowed string) string {
 
 // idleTime reads a duration other than 0.
 func (d *decoder) idleTime(path string, n ast.Node) time.Duration {
+	return d.span(path, n, allowedIdle)
+}
+
+// span reads a duration other than 0: a zero would be taken for a field that is not there.
+func (d *decoder) span(path string, n ast.Node, allowed string) time.Duration {
 	v := d.duration(path, n)
 	if v == 0 && !d.has(path) {
-		d.add(path, show(n), allowedIdle)
+		d.add(path, show(n), allowed)
 	}
 	return v
 }

@@ -90,7 +90,7 @@ func (e *Endpoint) setDefaults() {
 	setDefault(&e.Fragments, FragmentsDrop)
 	setDefault(&e.BackupBelow, DefaultBackupBelow)
 	e.setDerived()
-	e.Health.setDefaults()
+	e.Health.SetDefaults()
 }
 
 // setDerived fills in the defaults that depend on other fields.
@@ -104,7 +104,9 @@ func (e *Endpoint) setDerived() {
 		}
 	} else {
 		for i := range e.Health.Checks {
-			setDefault(&e.Health.Checks[i].Port, e.Port)
+			if c := &e.Health.Checks[i]; c.HasPort() {
+				setDefault(&c.Port, e.Port)
+			}
 		}
 	}
 	if e.KeepsFlows() {

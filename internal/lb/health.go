@@ -150,15 +150,24 @@ const (
 	DefaultHealthPath     = "/"
 	DefaultHealthMethod   = "GET"
 	DefaultHealthStatus   = StatusSet("200-399")
+	DefaultDNSType        = "A"
 	DefaultHealthInterval = time.Second
 	DefaultHealthTimeout  = 500 * time.Millisecond
 	DefaultHealthJitter   = 10
 	DefaultHealthRise     = 2
 	DefaultHealthFall     = 3
+
+	DefaultDampingFlips  = 5
+	DefaultDampingWithin = 5 * time.Minute
+	DefaultDampingHold   = time.Minute
+
+	DefaultPassiveFailures = 5
+	DefaultPassiveWithin   = 10 * time.Second
+	DefaultPassiveHold     = 30 * time.Second
 )
 
-// setDefaults fills in what is not given.
-func (h *Health) setDefaults() {
+// SetDefaults fills in what is not given.
+func (h *Health) SetDefaults() {
 	if len(h.Checks) == 0 {
 		h.Checks = []Check{{}}
 	}
@@ -167,17 +176,27 @@ func (h *Health) setDefaults() {
 	for i := range h.Checks {
 		h.Checks[i].SetDefaults()
 	}
+	if d := h.Damping; d != nil {
+		setDefault(&d.Flips, DefaultDampingFlips)
+		setDefault(&d.Within, DefaultDampingWithin)
+		setDefault(&d.Hold, DefaultDampingHold)
+	}
+	if p := h.Passive; p != nil {
+		setDefault(&p.Failures, DefaultPassiveFailures)
+		setDefault(&p.Within, DefaultPassiveWithin)
+		setDefault(&p.Hold, DefaultPassiveHold)
+	}
 }
 
-// SetDefaults fills in what is not given.
+// SetDefaults fills in what is not given. Check.Verify is left alone: false is a value.
 func (c *Check) SetDefaults() {
 	setDefault(&c.Kind, CheckTCP)
-	if c.Kind == CheckHTTP {
-		setDefault(&c.Path, DefaultHealthPath)
-		setDefault(&c.Method, DefaultHealthMethod)
-		setDefault(&c.Status, DefaultHealthStatus)
-		setDefault(&c.Version, HTTP1)
-	}
+	c.setKindDefaults()
+	c.setTimingDefaults()
+}
+
+// setTimingDefaults fills in what is not given of the fields that checks of all kinds have.
+func (c *Check) setTimingDefaults() {
 	setDefault(&c.Interval, DefaultHealthInterval)
 	setDefault(&c.Timeout, min(DefaultHealthTimeout, c.Interval))
 	setDefault(&c.Jitter, DefaultHealthJitter)
@@ -187,9 +206,22 @@ func (c *Check) SetDefaults() {
 	setDefault(&c.Through, ThroughDirect)
 }
 
+// setKindDefaults fills in what is not given of the fields that only the kind has.
+func (c *Check) setKindDefaults() {
+	switch c.Kind {
+	case CheckHTTP:
+		setDefault(&c.Path, DefaultHealthPath)
+		setDefault(&c.Method, DefaultHealthMethod)
+		setDefault(&c.Status, DefaultHealthStatus)
+		setDefault(&c.Version, HTTP1)
+	case CheckDNS:
+		setDefault(&c.Type, DefaultDNSType)
+	}
+}
+
 func defaultHealth() Health {
 	var h Health
-	h.setDefaults()
+	h.SetDefaults()
 	return h
 }
 

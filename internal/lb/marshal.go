@@ -69,7 +69,7 @@ func (w *writer) service(s *Service) {
 		for _, b := range e.Backends {
 			w.line("  - %s", b.flow())
 		}
-		w.line("  health: %s", e.Health.flow())
+		w.health(&e.Health)
 	}
 }
 
@@ -130,26 +130,6 @@ func (b *Backend) flow() string {
 		more += ", backup: true"
 	}
 	return fmt.Sprintf("{dip: %s,%s host: %s, weight: %d%s}", flowList(b.DIPs), port, quote(addrText(b.Host)), b.Weight, more)
-}
-
-// flow returns the check on one line.
-func (h *Health) flow() string {
-	c := &h.Checks[0]
-	check := "tcp: {}"
-	if c.Kind == CheckHTTP {
-		check = fmt.Sprintf("http: {path: %s}", quote(c.Path))
-		if c.Host != "" {
-			check = fmt.Sprintf("http: {path: %s, host: %s}", quote(c.Path), quote(c.Host))
-		}
-	}
-	more := ""
-	if c.Port != 0 {
-		more = fmt.Sprintf(", port: %d", c.Port)
-	}
-	if h.From != FromMux {
-		more += ", from: " + quote(h.From)
-	}
-	return fmt.Sprintf("{%s, interval: %s, timeout: %s, rise: %d, fall: %d%s}", check, durationText(c.Interval), durationText(c.Timeout), c.Rise, c.Fall, more)
 }
 
 func (w *writer) node(n *Node) {

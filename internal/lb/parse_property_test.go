@@ -248,25 +248,7 @@ func endpoint(t *rapid.T, port uint16, both bool) lb.Endpoint {
 		}
 		e.Backends = append(e.Backends, b)
 	}
-	e.Health.Checks = []lb.Check{{}}
-	h := &e.Health.Checks[0]
-	h.Kind = rapid.SampledFrom([]string{"tcp", "http"}).Draw(t, "check")
-	if h.Kind == "http" {
-		h.Path = "/" + rapid.StringMatching(`[!-~]{0,20}`).Draw(t, "path")
-		h.Host = rapid.StringMatching(`([A-Za-z0-9_.:\[\]-]{1,20})?`).Draw(t, "host")
-	}
-	h.Interval = duration(100*time.Millisecond, time.Hour).Draw(t, "interval")
-	h.Timeout = duration(time.Millisecond, h.Interval).Draw(t, "timeout")
-	e.Health.From = rapid.SampledFrom([]string{lb.FromMux, lb.FromHost, lb.FromBoth}).Draw(t, "from")
-	h.Rise, h.Fall = rapid.Uint32Range(1, 100).Draw(t, "rise"), rapid.Uint32Range(1, 100).Draw(t, "fall")
-	h.Port = rapid.Uint16().Draw(t, "check port")
-	if e.PortEnd != 0 {
-		h.Port = max(1, h.Port)
-	}
-	if h.Kind == "http" {
-		h.Method, h.Status, h.Version = lb.DefaultHealthMethod, lb.DefaultHealthStatus, lb.HTTP1
-	}
-	h.Jitter, h.Initial, h.Through, e.Health.Combine = lb.DefaultHealthJitter, lb.InitialDown, lb.ThroughDirect, lb.CombineAll
+	e.Health = health(t, &e)
 	return e
 }
 

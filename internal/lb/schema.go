@@ -150,35 +150,6 @@ func (d *decoder) backend(path string, n ast.Node) Backend {
 	return b
 }
 
-func (d *decoder) health(path string, n ast.Node, h *Health) {
-	c := &h.Checks[0]
-	seen := d.mapping(path, n,
-		field{"http", func(p string, n ast.Node) {
-			c.Kind, c.Path, c.Method, c.Status, c.Version = CheckHTTP, DefaultHealthPath, DefaultHealthMethod, DefaultHealthStatus, HTTP1
-			d.mapping(p, n,
-				field{"path", func(p string, n ast.Node) { c.Path = d.text(p, n) }},
-				field{"host", func(p string, n ast.Node) { c.Host = d.text(p, n) }},
-			)
-		}},
-		field{"tcp", func(p string, n ast.Node) {
-			c.Kind = CheckTCP
-			d.mapping(p, n)
-		}},
-		field{"interval", func(p string, n ast.Node) { c.Interval = d.duration(p, n) }},
-		field{"timeout", func(p string, n ast.Node) { c.Timeout = d.duration(p, n) }},
-		field{"rise", func(p string, n ast.Node) { c.Rise = uint32(d.number(p, n, 32, allowedCount)) }},
-		field{"fall", func(p string, n ast.Node) { c.Fall = uint32(d.number(p, n, 32, allowedCount)) }},
-		field{"port", func(p string, n ast.Node) { c.Port = d.port(p, n) }},
-		field{"from", func(p string, n ast.Node) { h.From = d.text(p, n) }},
-	)
-	if seen["http"] && seen["tcp"] {
-		d.add(path, "", "must have http or tcp, not both")
-	}
-	if seen["interval"] && !seen["timeout"] {
-		c.Timeout = min(c.Timeout, c.Interval)
-	}
-}
-
 func (d *decoder) node(n ast.Node) *Node {
 	o := &Node{}
 	d.mapping("", n,

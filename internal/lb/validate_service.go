@@ -3,10 +3,8 @@ package lb
 import (
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Limits of a service.
@@ -14,14 +12,6 @@ const (
 	// MaxBackends per endpoint: the member ids of 16 bits without 0xffff, which means no member.
 	MaxBackends = 65535
 	MaxWeight   = 1000
-
-	minInterval = 100 * time.Millisecond
-	maxInterval = time.Hour
-	minTimeout  = time.Millisecond
-	maxCount    = 100
-	maxPath     = 1024
-
-	allowedCount = "must be 1 to 100"
 )
 
 // What the design has and this version has not (design section 5).
@@ -101,10 +91,7 @@ func (f *faults) endpoint(path string, e *Endpoint) {
 	for i := range e.Backends {
 		f.backend(fmt.Sprintf("%s.backends[%d]", path, i), e, &e.Backends[i])
 	}
-	f.health(path+".health", &e.Health)
-	if e.PortEnd != 0 && slices.ContainsFunc(e.Health.Checks, func(c Check) bool { return c.Port == 0 }) {
-		f.add(path+".health.port", "", "is missing, "+allowedPort+": the backends have all ports")
-	}
+	f.health(path+".health", e)
 }
 
 // choice checks a field with a few values.
@@ -174,44 +161,6 @@ func (f *faults) members(path string, e *Endpoint, vips []netip.Addr) {
 		}
 	}
 }
-
-func (f *faults) health(path string, h *Health) {
-	for i := range h.Checks {
-		f.healthCheck(path, &h.Checks[i])
-	}
-	f.choice(path+".from", h.From, nil, FromMux, FromHost, FromBoth)
-}
-
-func (f *faults) healthCheck(path string, c *Check) {
-	switch c.Kind {
-	case CheckHTTP:
-		if !rooted(c.Path, maxPath) {
-			f.add(path+".http.path", c.Path, "must begin with / and hold printable ASCII without spaces, at most 1024 bytes")
-		}
-		if c.Host != "" && !hostForm.MatchString(c.Host) {
-			f.add(path+".http.host", c.Host, "must be a host name or an address, with or without :port, at most 253 bytes")
-		}
-	case CheckTCP:
-		if c.Path != "" || c.Host != "" {
-			f.add(path+".tcp", "", "must have no path and no host")
-		}
-	default:
-		f.add(path, c.Kind, anyOf(CheckTCP, CheckHTTP))
-	}
-	if c.Interval < minInterval || c.Interval > maxInterval {
-		f.add(path+".interval", durationText(c.Interval), "must be 100ms to 1h")
-	} else if c.Timeout < minTimeout || c.Timeout > c.Interval {
-		f.add(path+".timeout", durationText(c.Timeout), "must be 1ms to the interval, "+durationText(c.Interval))
-	}
-	if c.Rise < 1 || c.Rise > maxCount {
-		f.add(path+".rise", fmt.Sprint(c.Rise), allowedCount)
-	}
-	if c.Fall < 1 || c.Fall > maxCount {
-		f.add(path+".fall", fmt.Sprint(c.Fall), allowedCount)
-	}
-}
-
-var hostForm = regexp.MustCompile(`^[A-Za-z0-9_.:\[\]-]{1,253}$`)
 
 // rooted tells whether s begins with / and holds printable ASCII without spaces, at most max bytes.
 func rooted(s string, max int) bool {

@@ -130,6 +130,11 @@ func (s rules) service(f *faults, o *Service) {
 				}
 			})
 		}
+		for j := range e.Health.Checks {
+			if a := e.Health.Checks[j].Address; a.IsValid() {
+				f.check(e.checkPath(fmt.Sprintf("endpoints[%d].health", i), j)+".address", a.String(), networks.underlay(a))
+			}
+		}
 		for j := range e.Backends {
 			b := &e.Backends[j]
 			if wrong := networks.underlay(b.Host); wrong != "" {

@@ -177,18 +177,18 @@ func TestServiceRefusals(t *testing.T) {
 			s.Sources = &lb.Sources{Allow: []netip.Prefix{prefix("10.0.0.0/8"), prefix("::/0")}, Deny: []netip.Prefix{prefix("::/0")}}
 		}, "services/web: sources.deny[0]: ::/0: must not be allowed and denied, and sources.allow[1] is the same"},
 
-		{func(s *lb.Service) { first(s).Health.Checks[0].Kind = "icmp" }, "services/web: endpoints[0].health: icmp: must be tcp or http"},
+		{func(s *lb.Service) { first(s).Health.Checks[0].Kind = "ping" }, "services/web: endpoints[0].health: ping: must be tcp, http, https, icmp, grpc, udp, dns or external"},
 		{func(s *lb.Service) { first(s).Health.From = "hosts" }, "services/web: endpoints[0].health.from: hosts: must be mux, host or both"},
-		{func(s *lb.Service) { first(s).Health.Checks[0].Path = "/" }, "services/web: endpoints[0].health.tcp: must have no path and no host"},
+		{func(s *lb.Service) { first(s).Health.Checks[0].Path = "/" }, "services/web: endpoints[0].health.tcp: must have no fields of other kinds"},
 		{func(s *lb.Service) {
-			first(s).Health.Checks[0].Kind, first(s).Health.Checks[0].Path = "http", "healthz"
+			web(s).Path = "healthz"
 		}, "services/web: endpoints[0].health.http.path: healthz: must begin with / and hold printable ASCII without spaces, at most 1024 bytes"},
-		{func(s *lb.Service) { first(s).Health.Checks[0].Kind, first(s).Health.Checks[0].Path = "http", "/a b" }, "services/web: endpoints[0].health.http.path: /a b: must begin with / and hold printable ASCII without spaces, at most 1024 bytes"},
+		{func(s *lb.Service) { web(s).Path = "/a b" }, "services/web: endpoints[0].health.http.path: /a b: must begin with / and hold printable ASCII without spaces, at most 1024 bytes"},
 		{func(s *lb.Service) {
-			first(s).Health.Checks[0].Kind, first(s).Health.Checks[0].Path = "http", "/\r\nX: y"
+			web(s).Path = "/\r\nX: y"
 		}, `services/web: endpoints[0].health.http.path: "/\r\nX: y": must begin with / and hold printable ASCII without spaces, at most 1024 bytes`},
 		{func(s *lb.Service) {
-			first(s).Health.Checks[0].Kind, first(s).Health.Checks[0].Path, first(s).Health.Checks[0].Host = "http", "/", "a\nb"
+			web(s).Host = "a\nb"
 		}, `services/web: endpoints[0].health.http.host: "a\nb": must be a host name or an address, with or without :port, at most 253 bytes`},
 		{func(s *lb.Service) { first(s).Health.Checks[0].Interval = 99 * time.Millisecond }, "services/web: endpoints[0].health.interval: 99ms: must be 100ms to 1h"},
 		{func(s *lb.Service) { first(s).Health.Checks[0].Interval = time.Hour + 1 }, "services/web: endpoints[0].health.interval: 1h0m0.000000001s: must be 100ms to 1h"},
@@ -202,6 +202,14 @@ func TestServiceRefusals(t *testing.T) {
 		c.spoil(s)
 		expect(t, lb.Validate(s), c.want)
 	}
+}
+
+// web makes the first endpoint's check one of HTTP.
+func web(s *lb.Service) *lb.Check {
+	c := &first(s).Health.Checks[0]
+	c.Kind = lb.CheckHTTP
+	c.SetDefaults()
+	return c
 }
 
 // ranged gives the first endpoint a range of ports.
