@@ -128,7 +128,7 @@ enum mux_reason {
 	MUX_REASON_PROBE_RESET = 41,    /* a server reset a probe's connection, or refused it: noted */
 	MUX_REASON_PROBE_UNREACHABLE = 42, /* an ICMP error says that a probe's server cannot be reached: noted */
 	MUX_REASON_PROBE_IGNORED = 43,  /* a segment of a probe's connection that says nothing */
-	MUX_REASON_PROBE_NO_ROOM = 44,  /* the driver left no room for what a probe's server is sent */
+	MUX_REASON_PROBE_NO_ROOM = 44,  /* the driver left no room for a probe's request: the connection was reset */
 	MUX_REASON_MAX,
 };
 
@@ -422,6 +422,7 @@ enum probe_state {
 	PROBE_CLOSED = 6,      /* connected, then closed without data */
 	PROBE_REFUSED = 7,     /* RST to the SYN */
 	PROBE_BROKEN = 8,      /* connected, then RST */
+	PROBE_STUCK = 9,       /* connected, but this machine could not send the request */
 	PROBE_FINAL = PROBE_ANSWERED,
 };
 

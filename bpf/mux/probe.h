@@ -20,6 +20,10 @@
 /* Returned instead of a verdict: the packet, untouched, is nothing of a probe's. */
 #define PROBE_NONE (-1)
 
+enum probe_room {
+	PROBE_HEADROOM = 128, /* taken in front of a frame, where drivers leave 192 or more */
+};
+
 /* probe_possible says whether a packet of this protocol may be of a probe: behind IPv6's there may be other headers. */
 static __always_inline int probe_possible(__u8 protocol)
 {
@@ -103,14 +107,28 @@ static __always_inline int probe_headers(struct xdp_md *ctx, const struct aside 
 	return 1;
 }
 
+/* probe_resize makes the frame `size` bytes long, of which the old ones mean nothing any more. A frame that a local socket made
+ * has little room behind it (veth, Linux 6.18), one of a driver with small buffers little in front. */
+static __noinline int probe_resize(struct xdp_md *ctx, __u32 size)
+{
+	__s32 grow = (__s32)size - (__s32)bpf_xdp_get_buff_len(ctx);
+
+	if (grow <= 0)
+		return !grow || !bpf_xdp_adjust_tail(ctx, grow);
+	if (!bpf_xdp_adjust_head(ctx, -grow) || !bpf_xdp_adjust_tail(ctx, grow))
+		return 1;
+	return grow > PROBE_HEADROOM && !bpf_xdp_adjust_head(ctx, -PROBE_HEADROOM) &&
+	       !bpf_xdp_adjust_tail(ctx, grow - PROBE_HEADROOM);
+}
+
 /* probe_reply makes the frame the segment of aside->turn and sends it. */
 static __noinline int probe_reply(struct xdp_md *ctx, struct aside *aside)
 {
 	__u32 number = aside->turn.number, len = aside->turn.len, slot, inner, outer;
 	struct probe_rule *r = bpf_map_lookup_elem(&probe_rules, &number);
 	struct device *dev;
+	enum mux_reason reason = len ? MUX_REASON_PROBE_ASKED : MUX_REASON_PROBE_ENDED;
 	__u64 nexthop;
-	__s32 grow;
 
 	if (!r)
 		return drop(MUX_REASON_INTERNAL);
@@ -121,16 +139,21 @@ static __noinline int probe_reply(struct xdp_md *ctx, struct aside *aside)
 		return drop(MUX_REASON_NO_NEXTHOP);
 	outer = r->outer_len;
 	inner = (aside->packet.family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr)) + sizeof(struct tcphdr);
-	grow = (__s32)(ETH_HLEN + outer + inner + len) - (__s32)bpf_xdp_get_buff_len(ctx);
-	if (grow && bpf_xdp_adjust_tail(ctx, grow))
-		return drop(MUX_REASON_PROBE_NO_ROOM);
+	if (!probe_resize(ctx, ETH_HLEN + outer + inner + len)) {
+		probe_note(number, r->round, &aside->packet, PROBE_STUCK, 0);
+		reason = MUX_REASON_PROBE_NO_ROOM;
+		aside->turn.len = len = 0;
+		aside->turn.ack_be = 0;
+		if (!probe_resize(ctx, ETH_HLEN + outer + inner))
+			return drop(reason);
+	}
 	if (!probe_headers(ctx, aside, r, nexthop, dev->mac))
 		return drop(MUX_REASON_INTERNAL);
 	if (outer && !probe_write(ctx, ETH_HLEN, r->outer + (len ? 1 : 0), outer))
 		return drop(MUX_REASON_INTERNAL);
 	if (len && !probe_write(ctx, ETH_HLEN + outer + inner, r->request, len))
 		return drop(MUX_REASON_INTERNAL);
-	return probe_leave(ctx, dev, len ? MUX_REASON_PROBE_ASKED : MUX_REASON_PROBE_ENDED);
+	return probe_leave(ctx, dev, reason);
 }
 
 /* probe_read_status reads the status from `len` bytes of data at offset `at`; 0 when they begin with no whole status line. */

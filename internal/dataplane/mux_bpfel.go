@@ -420,6 +420,7 @@ const (
 	muxProbeStatePROBE_CLOSED      muxProbeState = 6
 	muxProbeStatePROBE_REFUSED     muxProbeState = 7
 	muxProbeStatePROBE_BROKEN      muxProbeState = 8
+	muxProbeStatePROBE_STUCK       muxProbeState = 9
 	muxProbeStatePROBE_FINAL       muxProbeState = 3
 )
 

@@ -40,6 +40,7 @@ const (
 	ProbeClosed      = ProbeState(muxProbeStatePROBE_CLOSED)      // closed without data
 	ProbeRefused     = ProbeState(muxProbeStatePROBE_REFUSED)
 	ProbeBroken      = ProbeState(muxProbeStatePROBE_BROKEN) // connected, then reset
+	ProbeStuck       = ProbeState(muxProbeStatePROBE_STUCK)  // connected, but this machine could not send the request
 )
 
 // Final says whether nothing more is to come.
@@ -97,7 +98,7 @@ type Probes struct {
 	word   func(NextHop) (uint64, error)
 	enable func() error
 	memory muxMemory
-	refs   map[uint32]probeRefs
+	refs   []probeRefs // by number
 }
 
 // probeRefs are the texts of a rule.
@@ -119,7 +120,7 @@ func (m *muxMaps) probeMaps() map[string]*ebpf.Map {
 
 // openProbes maps the tables of probes.
 func openProbes(m *Mux) (*Probes, error) {
-	p := &Probes{key: probeNumberKey(), refs: map[uint32]probeRefs{}}
+	p := &Probes{key: probeNumberKey()}
 	var lines []muxProbeText
 	for _, err := range []error{
 		mapTable(&p.memory, m.objects.ProbeRules, &p.rules), mapTable(&p.memory, m.objects.ProbeResults, &p.results),
@@ -130,7 +131,7 @@ func openProbes(m *Mux) (*Probes, error) {
 			return nil, err
 		}
 	}
-	p.texts = newTextStore(lines)
+	p.texts, p.refs = newTextStore(lines), make([]probeRefs, len(p.rules))
 	p.word = func(hop NextHop) (uint64, error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -226,11 +227,9 @@ func (p *Probes) Remove(number uint32) {
 		return
 	}
 	p.End(number)
-	if refs, ok := p.refs[number]; ok {
-		p.texts.release(refs.request)
-		p.texts.release(refs.outer)
-		delete(p.refs, number)
-	}
+	p.texts.release(p.refs[number].request)
+	p.texts.release(p.refs[number].outer)
+	p.refs[number] = probeRefs{}
 }
 
 // Begin implements ProbeTables.

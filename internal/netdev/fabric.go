@@ -142,6 +142,19 @@ func (n *Namespace) AddRoute(r Route) error {
 	return nil
 }
 
+// AddLocal makes all addresses of a prefix the namespace's own.
+func (n *Namespace) AddLocal(p netip.Prefix) error {
+	link, err := n.link("lo")
+	if err != nil {
+		return err
+	}
+	route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(p), Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, Scope: unix.RT_SCOPE_HOST}
+	if err := n.nl.RouteReplace(route); err != nil {
+		return fmt.Errorf("make %s local in %s: %w", p, n.Name, err)
+	}
+	return nil
+}
+
 // Routes lists the next hops of the route to exactly the prefix; none when there is no such route.
 func (n *Namespace) Routes(p netip.Prefix) ([]netip.Addr, error) {
 	family := netlink.FAMILY_V4

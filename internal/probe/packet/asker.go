@@ -1,0 +1,211 @@
+package packet
+
+import (
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	crand "crypto/rand"
+
+	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/probe"
+)
+
+// Asker implements probe.Asker. Besides its methods it needs the ways to servers (HopsChanged), and for tunnels their sources
+// (SetTunnelSources). It is safe for concurrent use.
+//
+// Verdict Unsure tells that packets do not suffice: no way by an interface of the mux; silence of a server that never answered by
+// packets, whose answers may take another interface; an answer that does not begin with a whole, final status line.
+type Asker struct {
+	options Options
+	wake    chan struct{}
+	ended   chan struct{}
+
+	mu     sync.Mutex
+	core   core
+	closed bool
+}
+
+var _ probe.Asker = (*Asker)(nil)
+
+// New makes an asker that knows no targets, and begins to work.
+func New(o Options) (*Asker, error) {
+	switch {
+	case o.Tables == nil || o.Sender == nil || o.Report == nil:
+		return nil, errors.New("packet prober: needs tables, a sender and somebody to report to")
+	case o.Window < 0:
+		return nil, errors.New("packet prober: window: must be above 0")
+	}
+	if o.Window == 0 {
+		o.Window = DefaultWindow
+	}
+	if o.Now == nil {
+		o.Now = monotonic
+	}
+	if o.Random == nil {
+		var seed [32]byte
+		crand.Read(seed[:])
+		o.Random = rand.NewChaCha8(seed).Uint64
+	}
+	a := &Asker{options: o, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	a.core = core{
+		tables: o.Tables, sender: o.Sender, random: o.Random, window: o.Window, devices: o.Devices, local: o.Local,
+		ways: map[netip.Addr]netdev.NextHop{}, wanted: map[netip.Addr]int{},
+	}
+	a.core.wheel.now = o.Now() / millisecond
+	go a.run()
+	return a, nil
+}
+
+// monotonic is CLOCK_MONOTONIC in nanoseconds.
+func monotonic() int64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		panic("read the monotonic clock: " + err.Error())
+	}
+	return t.Nano()
+}
+
+// Add implements probe.Asker.
+func (a *Asker) Add(id uint32, t probe.Target) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return errors.New("packet prober: closed")
+	}
+	err := a.core.add(id, t)
+	if a.core.moved {
+		a.poke()
+	}
+	return err
+}
+
+// Remove implements probe.Asker.
+func (a *Asker) Remove(id uint32) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.closed {
+		a.core.remove(id)
+		a.poke()
+	}
+}
+
+// Ask implements probe.Asker.
+func (a *Asker) Ask(ids []uint32) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.closed {
+		a.core.ask(ids, a.options.Now())
+		a.poke()
+	}
+}
+
+// HopsChanged takes the full map of ways to the destinations that were wanted last, which nobody changes afterwards. Probes of
+// destinations that are not in it wait for half of their timeout.
+func (a *Asker) HopsChanged(ways map[netip.Addr]netdev.NextHop) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.closed {
+		a.core.hops(ways, a.options.Now())
+		a.poke()
+	}
+}
+
+// SetTunnelSources takes the tunnel sources of the Network where the mux stands.
+func (a *Asker) SetTunnelSources(sources []netip.Prefix) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.closed {
+		a.core.tunnelSources(sources, a.options.Now())
+		a.poke()
+	}
+}
+
+// Close implements probe.Asker.
+func (a *Asker) Close() error {
+	a.mu.Lock()
+	if a.closed {
+		a.mu.Unlock()
+		<-a.ended
+		return nil
+	}
+	a.closed = true
+	a.poke()
+	a.mu.Unlock()
+	<-a.ended
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for id := range a.core.rules {
+		a.options.Tables.Remove(uint32(id))
+	}
+	a.core.rules = nil
+	return a.options.Sender.Close()
+}
+
+func (a *Asker) poke() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run works until the asker is closed.
+func (a *Asker) run() {
+	defer close(a.ended)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	var spare []probe.Answer
+	for {
+		a.mu.Lock()
+		if a.closed {
+			a.mu.Unlock()
+			return
+		}
+		wait := a.core.step(a.options.Now())
+		answers := a.core.answers
+		// In the middle of a burst answers are gathered.
+		if wait == 0 && len(answers) < gathered {
+			answers = nil
+		} else {
+			a.core.answers = spare[:0]
+		}
+		var want []netip.Addr
+		moved := a.core.moved
+		if moved {
+			want, a.core.moved = slices.Collect(maps.Keys(a.core.wanted)), false
+		}
+		a.mu.Unlock()
+		if moved && a.options.Want != nil {
+			a.options.Want(want)
+		}
+		if len(answers) > 0 {
+			a.options.Report(answers)
+		}
+		if answers != nil {
+			spare = answers
+		}
+		switch {
+		case wait == 0:
+		case wait > 0 && wait < time.Millisecond:
+			// Timers of the runtime are no finer than a millisecond.
+			_ = unix.Nanosleep(&unix.Timespec{Nsec: int64(wait)}, nil)
+		case wait < 0:
+			<-a.wake
+		default:
+			timer.Reset(wait)
+			select {
+			case <-timer.C:
+			case <-a.wake:
+			}
+		}
+	}
+}
+
+// gathered is how many answers are reported at once in a burst.
+const gathered = 1024

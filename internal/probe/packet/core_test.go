@@ -1,0 +1,235 @@
+package packet
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/probe"
+)
+
+// sim is a core over fake tables, in a time of its own, with servers that answer some attempts after a while.
+type sim struct {
+	t      *rapid.T
+	core   *core
+	tables *dataplane.FakeProbes
+	now    int64
+	// script says what comes of SYN number i of a rule, and when; never: of a lost one.
+	script map[uint32][]reply
+	due    []arrival
+	syns   map[uint32]int
+	most   int // probes in the window at once
+	busy   int // calls of Send that find no room
+}
+
+type reply struct {
+	after time.Duration // 0: never
+	state dataplane.ProbeState
+}
+
+type arrival struct {
+	at          int64
+	number, isn uint32
+	result      dataplane.ProbeResult
+}
+
+var simWay = netdev.NextHop{MAC: [6]byte{2}, Ifindex: 3, Source: netip.MustParseAddr("10.0.0.1"), Own: [6]byte{4}, Resolved: true}
+
+func newSim(t *rapid.T, window int) *sim {
+	s := &sim{t: t, tables: dataplane.NewFakeProbes(64), now: 1e9, script: map[uint32][]reply{}, syns: map[uint32]int{}}
+	s.core = &core{
+		tables: s.tables, sender: s, random: rand.NewChaCha8([32]byte{}).Uint64, window: window,
+		ways: map[netip.Addr]netdev.NextHop{}, wanted: map[netip.Addr]int{},
+	}
+	s.core.wheel.now = s.now / millisecond
+	return s
+}
+
+// Send implements Sender: frames say which rule they are of by their port at the server.
+func (s *sim) Send(frames []Frame) (int, error) {
+	if s.busy > 0 {
+		s.busy--
+		return 0, ErrBusy
+	}
+	for _, f := range frames {
+		tcp := f.Data[len(f.Data)-tcpHeader:]
+		if tcp[13] != flagSYN {
+			continue
+		}
+		number := uint32(binary.BigEndian.Uint16(tcp[2:]) - 1000)
+		i := s.syns[number]
+		s.syns[number]++
+		if i >= attempts {
+			s.t.Fatalf("rule %d: SYN number %d", number, i)
+		}
+		if r := s.script[number][i]; r.after > 0 {
+			s.due = append(s.due, arrival{s.now + int64(r.after), number, binary.BigEndian.Uint32(tcp[4:]), dataplane.ProbeResult{State: r.state, Status: 200, Attempt: uint8(i)}})
+		}
+	}
+	return len(frames), nil
+}
+
+// Close implements Sender.
+func (s *sim) Close() error { return nil }
+
+// run steps until so many answers came.
+func (s *sim) run(n int) map[uint32]probe.Answer {
+	got := map[uint32]probe.Answer{}
+	for range 100_000 {
+		wait := s.core.step(s.now)
+		for _, a := range s.core.answers {
+			if _, twice := got[a.ID]; twice {
+				s.t.Fatalf("answered twice: %+v", a)
+			}
+			got[a.ID] = a
+		}
+		s.core.answers = s.core.answers[:0]
+		s.most = max(s.most, len(s.core.young))
+		if len(got) == n && wait < 0 {
+			return got
+		}
+		if wait < 0 {
+			s.t.Fatalf("the core sleeps with %d of %d answers", len(got), n)
+		}
+		s.now += int64(max(wait, 10*time.Microsecond))
+		rest := s.due[:0]
+		for _, a := range s.due {
+			if a.at > s.now {
+				rest = append(rest, a)
+				continue
+			}
+			a.result.Time = uint64(a.at)
+			s.tables.Answer(a.number, a.isn, a.result)
+		}
+		s.due = rest
+	}
+	s.t.Fatalf("no end: %d of %d answers", len(got), n)
+	return nil
+}
+
+// expected is the naive verdict: the first final state that comes in time, whichever attempt it is of.
+func expected(timeout time.Duration, replies []reply, heard bool) probe.Verdict {
+	sentAt := []time.Duration{0, timeout / 4, timeout / 2}
+	var best time.Duration
+	state := dataplane.ProbeSilent
+	for i, r := range replies {
+		at := sentAt[i] + r.after
+		// The next SYN is not sent when an answer has come.
+		if r.after == 0 || state.Final() && sentAt[i] > best || at > timeout || state.Final() && at >= best {
+			continue
+		}
+		state, best = r.state, at
+	}
+	switch {
+	case state == dataplane.ProbeAnswered:
+		return probe.Good
+	case state == dataplane.ProbeRefused, heard:
+		return probe.Bad
+	}
+	return probe.Unsure
+}
+
+// TestCoreAgainstANaiveOracle: every probe is answered once, with the verdict that its servers' answers deserve, whatever is lost.
+func TestCoreAgainstANaiveOracle(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		window := rapid.IntRange(1, 40).Draw(t, "window")
+		s := newSim(t, window)
+		n := uint32(rapid.IntRange(1, 64).Draw(t, "rules"))
+		timeout := 800 * time.Millisecond
+		address := netip.MustParseAddr("10.9.9.9")
+		var ids []uint32
+		for id := range n {
+			err := s.core.add(id, target(netip.AddrPortFrom(address, uint16(1000+id)), within(timeout, func(c *lb.Check) { c.Kind = lb.CheckTCP })))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, id)
+		}
+		if rapid.Bool().Draw(t, "way known") {
+			s.core.hops(map[netip.Addr]netdev.NextHop{address: simWay}, s.now)
+		}
+		heard := map[uint32]bool{}
+		for range 3 {
+			clear(s.syns)
+			s.busy = rapid.IntRange(0, 3).Draw(t, "busy")
+			for _, id := range ids {
+				s.script[id] = nil
+				for range attempts {
+					r := reply{state: rapid.SampledFrom([]dataplane.ProbeState{dataplane.ProbeAnswered, dataplane.ProbeAnswered, dataplane.ProbeRefused}).Draw(t, "state")}
+					// Not near the times of attempts and the end, which may come some milliseconds late.
+					r.after = rapid.SampledFrom([]time.Duration{0, time.Microsecond, 3 * time.Millisecond, 90 * time.Millisecond, 275 * time.Millisecond}).Draw(t, "after")
+					s.script[id] = append(s.script[id], r)
+				}
+			}
+			s.core.ask(ids, s.now)
+			if len(s.core.ways) == 0 {
+				s.core.step(s.now)
+				s.core.hops(map[netip.Addr]netdev.NextHop{address: simWay}, s.now)
+			}
+			for id, a := range s.run(len(ids)) {
+				want := expected(timeout, s.script[id], heard[id])
+				if a.Verdict != want {
+					t.Fatalf("rule %d with %v: %+v, want %v", id, s.script[id], a, want)
+				}
+				heard[id] = heard[id] || want != probe.Unsure
+			}
+			if s.most > window {
+				t.Fatalf("%d probes in a window of %d", s.most, window)
+			}
+		}
+		for _, id := range ids {
+			s.core.remove(id)
+		}
+		if len(s.core.answers) != 0 || len(s.core.wanted) != 0 {
+			t.Fatalf("answers %v, destinations %v of nobody", s.core.answers, s.core.wanted)
+		}
+	})
+}
+
+// TestCoreWithoutAWay: what cannot be sent is nobody's fault but this machine's.
+func TestCoreWithoutAWay(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		at := netip.MustParseAddrPort("10.9.9.9:1000")
+		ask := func(s *sim, ways map[netip.Addr]netdev.NextHop, v probe.Verdict, words string) {
+			t.Helper()
+			s.script[0] = make([]reply, attempts)
+			if err := s.core.add(0, target(at, within(time.Second, tcp))); err != nil {
+				t.Fatal(err)
+			}
+			if ways != nil {
+				s.core.hops(ways, s.now)
+			}
+			s.core.ask([]uint32{0}, s.now)
+			if a := s.run(1)[0]; a.Verdict != v || a.Words != words {
+				t.Fatalf("got %+v, want %v %q", a, v, words)
+			}
+			s.core.ask([]uint32{0}, s.now)
+			s.core.remove(0)
+			if a := s.core.answers; len(a) == 0 || a[len(a)-1].Verdict != v && a[len(a)-1].Verdict != probe.Void {
+				t.Fatalf("removed while it was asked: %v", a)
+			}
+		}
+		to := func(w netdev.NextHop) map[netip.Addr]netdev.NextHop {
+			return map[netip.Addr]netdev.NextHop{at.Addr(): w}
+		}
+		ask(newSim(t, 8), nil, probe.Unsure, "the way is not known")
+		ask(newSim(t, 8), to(netdev.NextHop{}), probe.Unsure, "no route to 10.9.9.9")
+		ask(newSim(t, 8), to(netdev.NextHop{Ifindex: 3}), probe.Unsure, "the next hop does not answer")
+		elsewhere := newSim(t, 8)
+		elsewhere.core.devices = []int{4}
+		ask(elsewhere, to(simWay), probe.Unsure, "the way to 10.9.9.9 does not lead out of an interface of the mux")
+		down := newSim(t, 8)
+		down.core.sender = nowhere{errDown}
+		ask(down, to(simWay), probe.Void, "send: network is down")
+		lost := newSim(t, 8)
+		lost.core.sender = nowhere{}
+		ask(lost, to(simWay), probe.Unsure, "no answer to three SYNs within 1000 ms")
+	})
+}

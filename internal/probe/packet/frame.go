@@ -1,0 +1,87 @@
+package packet
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/wire"
+)
+
+// TCP flags of what is sent (RFC 9293).
+const (
+	flagSYN = 0x02
+	flagRST = 0x04
+)
+
+// tcpHeader is the length of a TCP header without options.
+const tcpHeader = 20
+
+// bareLength is the length of an IP packet with a TCP header and nothing behind it.
+func bareLength(is4 bool) int {
+	if is4 {
+		return 20 + tcpHeader
+	}
+	return 40 + tcpHeader
+}
+
+// link is how frames leave: addresses, and the VLAN tag (TPID:16 | TCI:16, 0 none).
+type link struct {
+	to, from [6]byte
+	tag      uint32
+}
+
+// template makes a frame from local to peer of a bare TCP segment, outer headers in front, without what patch writes. In the place
+// of the checksum is the sum of what the segment's covers so far.
+func template(l link, outer []byte, local netip.Addr, peer netip.AddrPort) []byte {
+	be := binary.BigEndian
+	size := 14 + len(outer) + bareLength(local.Is4())
+	if l.tag != 0 {
+		size += 4
+	}
+	b := make([]byte, 0, size)
+	b = append(append(b, l.to[:]...), l.from[:]...)
+	if l.tag != 0 {
+		b = be.AppendUint32(b, l.tag)
+	}
+	is4 := local.Is4()
+	if len(outer) > 0 {
+		is4 = outer[0]>>4 == 4
+	}
+	if is4 {
+		b = be.AppendUint16(b, wire.EtherTypeIPv4)
+	} else {
+		b = be.AppendUint16(b, wire.EtherTypeIPv6)
+	}
+	b = append(b, outer...)
+	if local.Is4() {
+		at := len(b)
+		b = append(b, 0x45, 0, 0, 20+tcpHeader, 0, 0, 0x40, 0, 64, wire.ProtoTCP, 0, 0)
+		b = append(append(b, local.AsSlice()...), peer.Addr().AsSlice()...)
+		be.PutUint16(b[at+10:], wire.Checksum(b[at:]))
+	} else {
+		b = append(b, 0x60, 0, 0, 0, 0, tcpHeader, wire.ProtoTCP, 64)
+		b = append(append(b, local.AsSlice()...), peer.Addr().AsSlice()...)
+	}
+	at := len(b)
+	b = append(b, make([]byte, tcpHeader)...)
+	be.PutUint16(b[at+2:], peer.Port())
+	be.PutUint16(b[at+14:], dataplane.ProbeWindow)
+	sum := wire.Sum(append(wire.PseudoHeader(local, peer.Addr(), wire.ProtoTCP, tcpHeader), b[at:]...))
+	be.PutUint16(b[at+16:], sum)
+	return b
+}
+
+// patch writes source port, sequence number and flags into a template's copy, and the checksum.
+func patch(b []byte, port uint16, seq uint32, flags uint8) {
+	be := binary.BigEndian
+	tcp := b[len(b)-tcpHeader:]
+	word := uint16(tcpHeader/4)<<12 | uint16(flags)
+	sum := uint32(be.Uint16(tcp[16:])) + uint32(port) + seq>>16 + seq&0xffff + uint32(word)
+	sum = sum&0xffff + sum>>16
+	sum = sum&0xffff + sum>>16
+	be.PutUint16(tcp, port)
+	be.PutUint32(tcp[4:], seq)
+	be.PutUint16(tcp[12:], word)
+	be.PutUint16(tcp[16:], ^uint16(sum))
+}

@@ -1,0 +1,161 @@
+package packet
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+	"time"
+	"unique"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/probe"
+)
+
+// stage is how far a rule's probe is.
+type stage uint8
+
+const (
+	idle   stage = iota
+	parked       // asked, the way is not known yet
+	queued       // asked, nothing sent yet
+	flying       // sent
+)
+
+// rule is a target with its probe. The zero value is none.
+type rule struct {
+	target  probe.Target
+	frame   []byte // template of its SYN, nil: no way
+	fault   error  // why there is none, nil: it is not known yet
+	asked   int64  // when, in nanoseconds, as began
+	began   int64  // when the first SYN was sent
+	timeout time.Duration
+	round   round
+	gen     uint32 // of its probe: entries of others are stale
+	ifindex int32
+	request int32 // its length
+	stage   stage
+	sent    uint8 // SYNs
+	heard   bool  // the server answered by packets, this way
+	known   bool
+}
+
+// destination is where the frames of a target have to go.
+func destination(t probe.Target) netip.Addr {
+	if tunnelled(t) {
+		return t.Tunnel.Value().Outer
+	}
+	return t.Address.Addr()
+}
+
+func tunnelled(t probe.Target) bool { return t.Tunnel != unique.Handle[probe.Tunnel]{} }
+
+// requestOf is a target's request, nothing for TCP.
+func requestOf(t probe.Target) ([]byte, error) {
+	c, address := t.Check.Value(), t.Address
+	if tunnelled(t) {
+		address = t.Tunnel.Value().VIP
+	}
+	return request(&c, address)
+}
+
+// check refuses targets that nobody can ask by packets.
+func check(t probe.Target) error {
+	if t.Check == (unique.Handle[lb.Check]{}) {
+		return errors.New("check: must be one")
+	}
+	switch c := t.Check.Value(); {
+	case c.Timeout <= 0:
+		return fmt.Errorf("timeout: %v: must be above 0", c.Timeout)
+	case !t.Address.IsValid() || t.Address.Port() == 0 && !tunnelled(t):
+		return fmt.Errorf("address: %v: must be an address with a port", t.Address)
+	case c.Through == lb.ThroughTunnel && !tunnelled(t):
+		return errors.New("through: no tunnel is given")
+	}
+	if tunnelled(t) {
+		switch u := t.Tunnel.Value(); {
+		case u.VNI != 0:
+			return fmt.Errorf("vni: %d: not supported by this version", u.VNI)
+		case !u.VIP.IsValid() || u.VIP.Port() == 0:
+			return fmt.Errorf("vip: %v: must be an address with a port", u.VIP)
+		case !u.Outer.IsValid():
+			return errors.New("outer: must be an address")
+		case u.Encap != lb.EncapIPIP && u.Encap != lb.EncapGUE && u.Encap != "":
+			return fmt.Errorf("encap: %q: not supported by this version", u.Encap)
+		}
+	}
+	_, err := requestOf(t)
+	return err
+}
+
+// surroundings are what a rule is made from beside its target.
+type surroundings struct {
+	way     netdev.NextHop
+	sources []netip.Prefix
+	devices []int
+	local   func(is4 bool) netip.Addr
+}
+
+// errUnresolved tells that the kernel asks for the next hop's Ethernet address still.
+var errUnresolved = errors.New("the next hop does not answer")
+
+// place makes the record of a target, and the template of its SYN.
+func place(t probe.Target, s surroundings) (dataplane.ProbeRule, []byte, error) {
+	hop := dataplane.NextHop{MAC: s.way.MAC, Ifindex: s.way.Ifindex, Tag: s.way.Tag}
+	r := dataplane.ProbeRule{Peer: t.Address, Local: s.way.Source, Hop: hop}
+	switch {
+	case s.way.Ifindex == 0:
+		return r, nil, fmt.Errorf("no route to %s", destination(t))
+	case !s.way.Resolved:
+		return r, nil, errUnresolved
+	case s.devices != nil && !slices.Contains(s.devices, s.way.Ifindex):
+		return r, nil, fmt.Errorf("the way to %s does not lead out of an interface of the mux", destination(t))
+	}
+	request, err := requestOf(t)
+	if err != nil {
+		return r, nil, err
+	}
+	r.Request = request
+	if tunnelled(t) {
+		u := t.Tunnel.Value()
+		r.Peer = u.VIP
+		if is4 := u.VIP.Addr().Is4(); r.Local.Is4() != is4 || !r.Local.IsValid() {
+			r.Local = netip.Addr{}
+			if s.local != nil {
+				r.Local = s.local(is4)
+			}
+		}
+		if err := wrap(&r, u, s.sources); err != nil {
+			return r, nil, err
+		}
+	}
+	if !r.Local.IsValid() || r.Local.Is4() != r.Peer.Addr().Is4() {
+		return r, nil, fmt.Errorf("no address of this machine for servers like %s", r.Peer.Addr())
+	}
+	return r, template(link{s.way.MAC, s.way.Own, s.way.Tag}, r.Outer, r.Local, r.Peer), nil
+}
+
+// wrap gives a rule the outer headers of a tunnel. Their hash is the tunnel's own.
+func wrap(r *dataplane.ProbeRule, u probe.Tunnel, sources []netip.Prefix) error {
+	h := fnv.New64a()
+	vip, outer := u.VIP.Addr().As16(), u.Outer.As16()
+	h.Write(vip[:])
+	h.Write(outer[:])
+	h.Write(binary.BigEndian.AppendUint32(nil, uint32(u.VIP.Port())<<16|uint32(u.Member)))
+	tunnel := dataplane.Tunnel{Outer: u.Outer, Member: u.Member, Sources: sources, Hash: h.Sum64()}
+	if u.Encap == lb.EncapGUE {
+		tunnel.Encap = dataplane.EncapGUE
+	}
+	is4 := u.VIP.Addr().Is4()
+	bare := bareLength(is4)
+	var err error
+	if r.Outer, err = tunnel.Header(is4, bare); err != nil {
+		return err
+	}
+	r.OuterRequest, err = tunnel.Header(is4, bare+len(r.Request))
+	return err
+}

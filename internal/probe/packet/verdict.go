@@ -1,0 +1,74 @@
+package packet
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/probe"
+)
+
+// outcome is all that a verdict depends on.
+type outcome struct {
+	result  dataplane.ProbeResult
+	sent    int // SYNs
+	timeout time.Duration
+	// heard: the server answered by packets before, so that silence is its own. tunnel: nobody else could ask.
+	heard, tunnel bool
+}
+
+// statusWords are the words of all statuses.
+var statusWords = func() (w [1000]string) {
+	for i := range w {
+		w[i] = "status " + strconv.Itoa(i)
+	}
+	return w
+}()
+
+// numbers are words for numbers of SYNs.
+var numbers = [...]string{"no SYN", "one SYN", "two SYNs", "three SYNs"}
+
+// verdict is what an outcome means, as an answer's verdict and words: the probe has a final result, or its time is over. good is the
+// statuses that are.
+func verdict(o outcome, good lb.StatusSet) (v probe.Verdict, words string) {
+	within := func() string { return strconv.FormatInt(o.timeout.Milliseconds(), 10) + " ms" }
+	switch o.result.State {
+	case dataplane.ProbeAnswered:
+		return probe.Good, "connected"
+	case dataplane.ProbeStatus:
+		status := int(o.result.Status)
+		if status >= len(statusWords) {
+			return probe.Unsure, fmt.Sprintf("status %d", status)
+		}
+		if good == lb.DefaultHealthStatus && status >= 200 && status <= 399 || good.Has(status) {
+			return probe.Good, statusWords[status]
+		}
+		return probe.Bad, statusWords[status]
+	case dataplane.ProbeOdd:
+		return probe.Unsure, "connected, but the answer begins with no whole status line"
+	case dataplane.ProbeStuck:
+		return probe.Unsure, "connected, but the device has no room for the request"
+	case dataplane.ProbeClosed:
+		return probe.Bad, "connected, but closed without an answer"
+	case dataplane.ProbeRefused:
+		return probe.Bad, "connection refused"
+	case dataplane.ProbeBroken:
+		return probe.Bad, "connected, but reset without an answer"
+	case dataplane.ProbeConnected:
+		return probe.Bad, "connected, but no answer within " + within()
+	case dataplane.ProbeUnreachable:
+		return probe.Bad, "host unreachable"
+	}
+	words = "no answer to " + numbers[min(o.sent, len(numbers)-1)] + " within " + within()
+	if o.heard || o.tunnel {
+		return probe.Bad, words
+	}
+	return probe.Unsure, words
+}
+
+// silent says whether nothing came of a server in this state.
+func silent(s dataplane.ProbeState) bool {
+	return s == dataplane.ProbeSilent || s == dataplane.ProbeUnreachable
+}
