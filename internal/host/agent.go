@@ -59,7 +59,7 @@ func (a *Agent) Apply(_ context.Context, p plan.Plan) error {
 	a.mu.Unlock()
 	a.log.Info("plan applied", "revision", p.Revision, "bindings", len(p.Bindings))
 	a.checkMachine()
-	return a.prober.Set(a.checks.follow(p.Bindings))
+	return a.prober.Set(a.checks.follow(p.Bindings, a.clock.Now()))
 }
 
 // follow gives the tables a state and, where they have room, the bindings that leave.

@@ -33,6 +33,8 @@ type checked struct {
 	// said is the verdict as it was last told, or is about to be.
 	said  verdict
 	words string // of the last probe, or of what clients saw
+	// past is what happened to it on this server, as long as this agent runs.
+	past *health.History
 }
 
 // ask is one check of a member.
@@ -44,9 +46,9 @@ type ask struct {
 // newChecked is a binding's member; before is the same member until now, nil when there was none. One that stays on its server
 // keeps its health: a check that is new, or asks something else now, goes on from the verdict there was.
 func newChecked(b *plan.Binding, before *checked) *checked {
-	m := &checked{dip: b.DIP, needed: health.Needed(&b.Health), rule: b.Health.Passive}
+	m := &checked{dip: b.DIP, needed: health.Needed(&b.Health), rule: b.Health.Passive, past: &health.History{}}
 	if before != nil && before.dip == b.DIP {
-		m.said, m.words = before.said, before.words
+		m.said, m.words, m.past = before.said, before.words, before.past
 		if m.rule != nil && before.rule != nil {
 			m.passive, m.shunned = before.passive, before.shunned
 		}
@@ -81,6 +83,7 @@ func (m *checked) stateOf(t probe.Target, up bool) health.Member {
 
 // observe folds a result of one of the checks in and tells whether the verdict may be another.
 func (m *checked) observe(at int, r *probe.Result) bool {
+	m.past.Add(health.Past{At: r.At, Took: r.Took, Check: uint8(at), Good: r.Good, Void: r.Void, Words: r.Words})
 	words := r.Words
 	if len(m.asks) > 1 {
 		words = fmt.Sprintf("check %d, %s: %s", at+1, r.Target.Check.Value().Kind, words)
@@ -107,8 +110,8 @@ func (m *checked) watch(now time.Time, h health.Handshakes) bool {
 	return true
 }
 
-// settle makes the verdict what checks and clients say and tells whether it changed.
-func (m *checked) settle() bool {
+// settle makes the verdict at a time what checks and clients say and tells whether it changed.
+func (m *checked) settle(at time.Time) bool {
 	now := unsaid
 	switch alive, known := health.Combine(m.states, m.needed); {
 	case m.shunned:
@@ -119,6 +122,9 @@ func (m *checked) settle() bool {
 		now = saidDead
 	}
 	changed := now != m.said
+	if changed && now != unsaid {
+		m.past.Turned(health.Turn{At: at, Alive: now == saidAlive, Words: m.words})
+	}
 	m.said = now
 	return changed
 }

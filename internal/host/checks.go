@@ -50,7 +50,7 @@ func newChecks() *checks {
 
 // follow makes the bindings' checks the wanted ones and returns what is to be probed. Members that stay on their server keep
 // their health.
-func (c *checks) follow(bindings []plan.Binding) []probe.Target {
+func (c *checks) follow(bindings []plan.Binding, now time.Time) []probe.Target {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.members
@@ -70,7 +70,7 @@ func (c *checks) follow(bindings []plan.Binding) []probe.Target {
 		if m.rule != nil {
 			c.passive[ref] = m
 		}
-		if m.settle() || old != nil && old.said != m.said {
+		if m.settle(now) || old != nil && old.said != m.said {
 			c.tellLocked(ref)
 		}
 	}
@@ -87,7 +87,7 @@ func (c *checks) follow(bindings []plan.Binding) []probe.Target {
 }
 
 // observe folds results of probes in, in their order, and returns the members whose verdict changed, each once.
-func (c *checks) observe(results []probe.Result) (flipped []flip) {
+func (c *checks) observe(results []probe.Result, now time.Time) (flipped []flip) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	touched := map[memberRef]bool{}
@@ -99,7 +99,7 @@ func (c *checks) observe(results []probe.Result) (flipped []flip) {
 			}
 		}
 	}
-	return c.settleLocked(flipped)
+	return c.settleLocked(flipped, now)
 }
 
 // watch folds what clients' own connections came to in, and returns the members whose verdict changed.
@@ -111,7 +111,7 @@ func (c *checks) watch(now time.Time, seen []handshakes) (flipped []flip) {
 			flipped = append(flipped, flip{ref: s.ref})
 		}
 	}
-	return c.settleLocked(flipped)
+	return c.settleLocked(flipped, now)
 }
 
 // flip is a member whose verdict may have changed.
@@ -123,11 +123,11 @@ type flip struct {
 
 // settleLocked finds the new verdicts of members, notes those that changed as fresh, and returns those that were none before or
 // are the opposite now.
-func (c *checks) settleLocked(touched []flip) []flip {
+func (c *checks) settleLocked(touched []flip, now time.Time) []flip {
 	out := touched[:0]
 	for _, f := range touched {
 		m := c.members[f.ref]
-		if !m.settle() {
+		if !m.settle(now) {
 			continue
 		}
 		c.tellLocked(f.ref)
@@ -201,7 +201,7 @@ func (c *checks) words(ref memberRef) string {
 }
 
 // Probed takes results of probes.
-func (a *Agent) Probed(results []probe.Result) { a.logFlips(a.checks.observe(results)) }
+func (a *Agent) Probed(results []probe.Result) { a.logFlips(a.checks.observe(results, a.clock.Now())) }
 
 // maxFlipLines is how many flips of one batch are logged one by one.
 const maxFlipLines = 16

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -167,6 +168,23 @@ func TestSeveralChecksOfOwnServers(t *testing.T) {
 		{Target: of(lb.CheckHTTP), Good: false}, {Target: of(lb.CheckTCP), Good: true}, {Target: of(lb.CheckTCP), Good: true}, {Target: of(lb.CheckHTTP), Good: true},
 	})
 	w.told("a batch is one verdict", plan.EndpointVerdicts{Key: b.Key, Alive: []uint16{3}})
+	h, ok := w.HealthOf(b.Key, 3)
+	if !ok || !h.Alive || !h.Known || h.Shunned || len(h.Checks) != 2 || !h.Checks[0].Alive || !h.Checks[1].Alive {
+		t.Errorf("health %+v, %v", h, ok)
+	}
+	if len(h.Results) != 7 || h.Results[6].Check != 1 || !h.Results[6].Good || h.Results[3].Good {
+		t.Errorf("results %+v", h.Results)
+	}
+	var turns []bool
+	for _, turn := range h.Turns {
+		turns = append(turns, turn.Alive)
+	}
+	if want := []bool{true, false, true, false, true}; !slices.Equal(turns, want) {
+		t.Errorf("turns %v, want %v", turns, want)
+	}
+	if _, ok := w.HealthOf(b.Key, 4); ok {
+		t.Error("a member that is not there has health")
+	}
 }
 
 // TestOwnServersThatAreUpAtFirst are told at once.
