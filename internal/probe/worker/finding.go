@@ -1,0 +1,115 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+
+	"github.com/shuntlb/shunt/internal/probe"
+)
+
+// maxWords bounds what is said of a probe, in bytes: servers and programs have a say in it.
+const maxWords = 200
+
+// finding is what a probe came to.
+type finding struct {
+	verdict probe.Verdict
+	words   string
+}
+
+func good(words string) finding { return finding{probe.Good, words} }
+
+func bad(format string, args ...any) finding { return finding{probe.Bad, fmt.Sprintf(format, args...)} }
+
+func void(words string) finding { return finding{probe.Void, words} }
+
+// clean keeps what can be printed, on one line.
+func clean(words string) string {
+	words = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
+			return '?'
+		}
+		return r
+	}, words)
+	if len(words) <= maxWords {
+		return words
+	}
+	const more = "…"
+	return strings.ToValidUTF8(words[:maxWords-len(more)], "") + more
+}
+
+// ownFault tells whether this machine could not do it: it has no descriptor, no memory or no port left, or its firewall
+// forbids it.
+func ownFault(err error) bool {
+	for _, own := range []error{
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EAGAIN, syscall.EADDRNOTAVAIL, syscall.EPERM,
+	} {
+		if errors.Is(err, own) {
+			return true
+		}
+	}
+	return false
+}
+
+func isTimeout(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || os.IsTimeout(err)
+}
+
+func milliseconds(d time.Duration) string { return fmt.Sprintf("%d ms", d.Milliseconds()) }
+
+// noConnection is what the error of a dial says.
+func noConnection(err error, timeout time.Duration) finding {
+	switch {
+	case ownFault(err): // before timeouts: EAGAIN calls itself one
+		return void("not asked: " + cause(err))
+	case isTimeout(err):
+		return bad("no connection within %s", milliseconds(timeout))
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return bad("connection refused")
+	case errors.Is(err, syscall.ECONNRESET):
+		return bad("connected, but reset")
+	case errors.Is(err, syscall.EHOSTUNREACH):
+		return bad("host unreachable")
+	case errors.Is(err, syscall.ENETUNREACH):
+		return bad("network unreachable")
+	}
+	return bad("no connection: %s", cause(err))
+}
+
+// noAnswer is what the error of an exchange over a connection says; kind is what the answer would have been.
+func noAnswer(ctx context.Context, err error, timeout time.Duration, kind string) finding {
+	switch {
+	case isTimeout(err), ctx.Err() != nil:
+		return bad("connected, but no answer within %s", milliseconds(timeout))
+	case isAlert(err):
+		return bad("TLS: %s", strings.TrimPrefix(cause(err), "tls: "))
+	case errors.Is(err, syscall.ECONNRESET):
+		return bad("connected, but reset")
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.EPIPE):
+		return bad("connected, but closed without an answer")
+	case ownFault(err):
+		return void("not asked: " + cause(err))
+	}
+	return bad("connected, but no %s answer: %s", kind, cause(err))
+}
+
+// cause is the innermost error without the addresses and paths that net and os add.
+func cause(err error) string {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err.Error()
+	}
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path.Err.Error()
+	}
+	return err.Error()
+}

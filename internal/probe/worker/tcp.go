@@ -1,0 +1,92 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// dial connects over TCP. Closed, the connection is reset, and so leaves nothing behind.
+func dial(ctx context.Context, address netip.AddrPort) (net.Conn, error) {
+	// FallbackDelay: an address needs no happy eyeballs.
+	d := net.Dialer{FallbackDelay: -1, KeepAlive: -1}
+	conn, err := d.DialContext(ctx, "tcp", address.String())
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.(*net.TCPConn).SetLinger(0); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// connectTCP connects; the connection ends with ctx at the latest.
+func (t *target) connectTCP(ctx context.Context) (net.Conn, func(), *finding) {
+	conn, err := t.dial(ctx, t.address)
+	if err != nil {
+		f := noConnection(err, t.Timeout)
+		return nil, nil, &f
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = conn.SetDeadline(deadline)
+	}
+	// A closed asker does not wait for a server that hangs.
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	return conn, func() { stop(); conn.Close() }, nil
+}
+
+// askTCP connects, sends and looks for what is expected in what comes.
+func (t *target) askTCP(ctx context.Context) finding {
+	conn, hangUp, failed := t.connectTCP(ctx)
+	if failed != nil {
+		return *failed
+	}
+	defer hangUp()
+	if t.Send != "" {
+		if _, err := io.WriteString(conn, t.Send); err != nil {
+			return noAnswer(ctx, err, t.Timeout, "TCP")
+		}
+	}
+	if t.Expect == "" {
+		return good("connected")
+	}
+	return t.expect(ctx, conn)
+}
+
+// expect reads until what is expected came, at most lb.MaxCheckBody bytes.
+func (t *target) expect(ctx context.Context, conn io.Reader) finding {
+	want := []byte(t.Expect)
+	var got []byte
+	part := make([]byte, 4<<10)
+	for {
+		n, err := conn.Read(part[:min(len(part), lb.MaxCheckBody-len(got))])
+		// What was looked at before can be the beginning of it, but for its last byte.
+		from := max(0, len(got)-len(want)+1)
+		got = append(got, part[:n]...)
+		switch {
+		case bytes.Contains(got[from:], want):
+			return good("connected, and answered as expected")
+		case err == nil && len(got) < lb.MaxCheckBody:
+			continue
+		case err == nil:
+			return bad("connected, but no %q in the first %d bytes", t.Expect, lb.MaxCheckBody)
+		case isTimeout(err) && len(got) == 0:
+			return bad("connected, but no bytes within %s", milliseconds(t.Timeout))
+		case isTimeout(err):
+			return bad("connected, but no %q within %s", t.Expect, milliseconds(t.Timeout))
+		case errors.Is(err, syscall.ECONNRESET):
+			return bad("connected, but reset")
+		case errors.Is(err, io.EOF) && len(got) > 0:
+			return bad("connected, but closed without %q", t.Expect)
+		}
+		return noAnswer(ctx, err, t.Timeout, "TCP")
+	}
+}
