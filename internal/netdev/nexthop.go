@@ -2,6 +2,7 @@ package netdev
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -29,8 +30,17 @@ type NextHop struct {
 	Resolved bool
 }
 
-// resync is how often everything is read afresh, should a notification have been lost.
-const resync = 15 * time.Second
+// resync is how often everything is read afresh, should a notification have been lost. Many destinations are read afresh less
+// often: each takes resyncShare, of which reading it is about one in a hundred.
+const (
+	resync      = 15 * time.Second
+	resyncShare = 2 * time.Millisecond
+)
+
+// resyncAfter is when so many destinations are read afresh.
+func resyncAfter(destinations int) time.Duration {
+	return max(resync, time.Duration(destinations)*resyncShare)
+}
 
 // NextHops follows routes, neighbours and links and tells how wanted destinations are reached. The kernel is made to
 // resolve their neighbours and to keep them resolved. It is safe for concurrent use.
@@ -101,9 +111,14 @@ func (n *NextHops) follow(ctx context.Context, last *map[netip.Addr]NextHop, cha
 	if err != nil {
 		return err
 	}
-	tick := time.NewTicker(resync)
+	tick := time.NewTimer(resync)
 	defer tick.Stop()
-	hops := hopTable{look: lookup}
+	kernel, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink socket: %w", err)
+	}
+	defer kernel.Close()
+	hops := hopTable{look: func(dst netip.Addr, links map[int]netlink.Link) (hop, bool) { return lookup(kernel, dst, links) }}
 	// full: routes are read again, not only neighbours.
 	full := true
 	for {
@@ -111,6 +126,9 @@ func (n *NextHops) follow(ctx context.Context, last *map[netip.Addr]NextHop, cha
 		if err == nil && (*last == nil || !maps.Equal(*last, now)) {
 			*last = now
 			changed(maps.Clone(now))
+		}
+		if full {
+			tick.Reset(resyncAfter(len(now)))
 		}
 		full = false
 		select {
@@ -229,8 +247,8 @@ func (h *hopTable) readRoutes(want []netip.Addr, full bool) {
 }
 
 // lookup asks the kernel for the route of one destination; destinations of this machine itself have none.
-func lookup(dst netip.Addr, links map[int]netlink.Link) (hop, bool) {
-	routes, err := netlink.RouteGet(dst.AsSlice())
+func lookup(kernel *netlink.Handle, dst netip.Addr, links map[int]netlink.Link) (hop, bool) {
+	routes, err := kernel.RouteGet(dst.AsSlice())
 	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
 		return hop{}, false
 	}
