@@ -161,13 +161,15 @@ func (a *Asker) run() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	var spare []probe.Answer
+	told := a.options.Now() - int64(settle)
 	for {
 		a.mu.Lock()
 		if a.closed {
 			a.mu.Unlock()
 			return
 		}
-		wait := a.core.step(a.options.Now())
+		now := a.options.Now()
+		wait := a.core.step(now)
 		answers := a.core.answers
 		// In the middle of a burst answers are gathered.
 		if wait == 0 && len(answers) < gathered {
@@ -177,8 +179,14 @@ func (a *Asker) run() {
 		}
 		var want []netip.Addr
 		moved := a.core.moved
+		if left := told + int64(settle) - now; moved && left > 0 {
+			moved = false
+			if wait < 0 || time.Duration(left) < wait {
+				wait = max(time.Duration(left), time.Millisecond)
+			}
+		}
 		if moved {
-			want, a.core.moved = slices.Collect(maps.Keys(a.core.wanted)), false
+			want, a.core.moved, told = slices.Collect(maps.Keys(a.core.wanted)), false, now
 		}
 		a.mu.Unlock()
 		if moved && a.options.Want != nil {
@@ -206,6 +214,9 @@ func (a *Asker) run() {
 		}
 	}
 }
+
+// settle is how far apart changes of the wanted destinations are told: many targets come at once.
+const settle = 50 * time.Millisecond
 
 // gathered is how many answers are reported at once in a burst.
 const gathered = 1024

@@ -174,17 +174,18 @@ func (c *core) noWay(id uint32, now int64) {
 
 // hops takes the ways to destinations, as netdev.NextHops tells them.
 func (c *core) hops(ways map[netip.Addr]netdev.NextHop, now int64) {
-	before := c.ways
-	c.ways = ways
-	for id := range c.rules {
-		r := &c.rules[id]
-		if !r.known {
-			continue
+	changed := map[netip.Addr]bool{}
+	for to, way := range ways {
+		if was, knew := c.ways[to]; !knew || !sameWay(way, was) {
+			changed[to] = true
 		}
-		to := destination(r.target)
-		way, told := ways[to]
-		was, knew := before[to]
-		if told && (!knew || !sameWay(way, was)) {
+	}
+	c.ways = ways
+	if len(changed) == 0 {
+		return
+	}
+	for id := range c.rules {
+		if r := &c.rules[id]; r.known && changed[destination(r.target)] {
 			c.replace(uint32(id), now)
 		}
 	}
@@ -256,6 +257,10 @@ func (c *core) step(now int64) time.Duration {
 	c.lookYoung(now)
 	c.wheel.due(now, func(e entry) { c.lookOld(e, now) })
 	busy := c.send(now)
+	if c.queue.len() == 0 {
+		// Near servers have answered already, and nobody needs to wake for them.
+		c.lookYoung(now)
+	}
 	switch {
 	case busy:
 		return tick
