@@ -68,7 +68,7 @@ func (r *reader) health(path string, in *apiv1.Health) lb.Health {
 		at := fmt.Sprintf("%s.checks[%d]", path, i)
 		c := r.healthCheck(at, one)
 		if c.Kind == "" {
-			r.fault(at, "", "must have a kind, one of "+strings.Join(lb.CheckKinds, ", "))
+			r.fault(at, "", "must have a kind: "+strings.Join(lb.CheckKinds, ", "))
 		}
 		c.Inherit(&own, taken)
 		out.Checks = append(out.Checks, c)

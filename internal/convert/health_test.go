@@ -139,8 +139,8 @@ func TestChecksThatAreNone(t *testing.T) {
 	}{
 		{&apiv1.Health{Http: &apiv1.HTTPCheck{}, Tcp: &apiv1.TCPCheck{}}, "health: tcp and http: must have at most one of tcp and http"},
 		{&apiv1.Health{Dns: &apiv1.DNSCheck{}, Checks: []*apiv1.Check{tcp(func(*apiv1.Check) {})}}, "health.dns: must be left out beside checks, or be one of them"},
-		{&apiv1.Health{Checks: []*apiv1.Check{{Rise: 1}}}, "health.checks[0]: must have a kind, one of tcp, http, https, icmp, grpc, udp, dns, external"},
-		{&apiv1.Health{Checks: []*apiv1.Check{nil}}, "health.checks[0]: must have a kind, one of tcp, http, https, icmp, grpc, udp, dns, external"},
+		{&apiv1.Health{Checks: []*apiv1.Check{{Rise: 1}}}, "health.checks[0]: must have a kind: tcp, http, https, icmp, grpc, udp, dns, external"},
+		{&apiv1.Health{Checks: []*apiv1.Check{nil}}, "health.checks[0]: must have a kind: tcp, http, https, icmp, grpc, udp, dns, external"},
 		{&apiv1.Health{Rise: 2, Fall: 2, Checks: []*apiv1.Check{tcp(func(c *apiv1.Check) { c.Rise = 3 })}}, "health.rise: must be left out: every check says its own"},
 		{&apiv1.Health{Http: &apiv1.HTTPCheck{Status: []string{"200", "2xx"}}}, "health.http.status[1]: 2xx: must be a status from 100 to 599, or a range such as 200-299"},
 		{&apiv1.Health{Https: &apiv1.HTTPSCheck{Headers: []string{"X:y"}}}, "health.https.headers[0]: X:y: must be NAME: VALUE"},

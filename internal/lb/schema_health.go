@@ -47,7 +47,7 @@ func (d *decoder) checks(path string, n ast.Node, h *Health, beside Check, given
 		seen := d.mapping(p, n, append(d.kinds(&c), d.timing(&c)...)...)
 		d.oneKind(p, seen)
 		if seen != nil && c.Kind == "" && !d.has(p) {
-			d.add(p, "", "must have a kind, "+anyOf(CheckKinds...))
+			d.add(p, "", "must have a kind: "+strings.Join(CheckKinds, ", "))
 		}
 		c.inherit(&beside, taken, func(f sharedField) bool { return seen[f.name] })
 		written := maps.Clone(seen)
