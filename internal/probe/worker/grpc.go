@@ -47,16 +47,16 @@ func (t *target) askGRPC(ctx context.Context) finding {
 		return *failed
 	}
 	defer hangUp()
-	client, first, err := t.client2(ctx, conn)
+	client, watched, err := t.client2(ctx, conn)
 	if err != nil {
-		return t.noAnswer2(ctx, err, first)
+		return t.noAnswer2(ctx, err, watched)
 	}
 	c := &call{target: t, client: client}
 	request := connect.NewRequest(&grpc_health_v1.HealthCheckRequest{Service: t.Service})
 	request.Header().Set("User-Agent", userAgent)
 	answer, err := t.health.CallUnary(context.WithValue(ctx, callKey{}, c), request)
 	if err != nil {
-		return t.noHealth(ctx, err, c, first)
+		return t.noHealth(ctx, err, c, watched)
 	}
 	if status := answer.Msg.GetStatus(); status != grpc_health_v1.HealthCheckResponse_SERVING {
 		return bad("gRPC: %s", status)
@@ -65,12 +65,12 @@ func (t *target) askGRPC(ctx context.Context) finding {
 }
 
 // noHealth is what the error of a call says.
-func (t *target) noHealth(ctx context.Context, err error, c *call, first *firstFrame) finding {
+func (t *target) noHealth(ctx context.Context, err error, c *call, conn *watchedConn) finding {
 	code := connect.CodeOf(err)
 	var said *connect.Error
 	switch {
 	case !errors.As(err, &said), c.status == 0:
-		return t.noAnswer2(ctx, err, first)
+		return t.noAnswer2(ctx, err, conn)
 	case c.status != http.StatusOK:
 		return bad("gRPC: status %d", c.status)
 	case connect.IsWireError(err) && code == connect.CodeNotFound:

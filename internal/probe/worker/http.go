@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -153,5 +152,3 @@ func (h *headReader) Read(b []byte) (int, error) {
 	h.left, h.err = h.left-n, err
 	return n, err
 }
-
-var errOneConnection = errors.New("a probe has one connection")

@@ -166,7 +166,7 @@ func TestMisbehavingHTTP2(t *testing.T) {
 			c.Close()
 		}},
 		{"resets", "connected, but reset", func(c net.Conn) { _, _ = c.Read(make([]byte, 4096)); reset(c) }},
-		{"goes away", "connected, but no HTTP/2 answer: http2: Transport received GOAWAY from server ErrCode:ENHANCE_YOUR_CALM",
+		{"goes away", "connected, but no HTTP/2 answer: server went away",
 			preface(settings+goAway, waitGone)},
 	}
 	for _, c := range cases {
