@@ -37,6 +37,7 @@ struct responder_state {
 	__u64 again;      /* SYNs that were sent again: the sequence number is as before and half an interval not over */
 	__u64 requests;
 	__u64 lost;
+	__u64 failed;     /* answers that found no room in the frame */
 	__u64 strangers;  /* frames that are no TCP over IPv4 of the plain form */
 	__u64 missed;     /* starts that came more than two intervals after the last of their target, or after the deadline */
 	__u64 lateness[RESPONDER_LATENESS]; /* starts by how many ms farther from the last one than an interval */
@@ -138,23 +139,37 @@ static __always_inline __u16 fold(__u64 total)
 	return ~total;
 }
 
+/* Room that a SYN-ACK has behind it, at least, as it would in the buffers of a network card: a checker that is a program makes its
+ * request of the frame. A veth's buffer of a short frame has room in front only. */
+enum { ROOM = 160 };
+
 /* reply turns the frame into an answer with the given payload and sends it back. */
-static __always_inline int reply(struct xdp_md *ctx, __u32 seq, __u32 ack_seq, __u16 flags_be, int payload)
+static __always_inline int reply(struct xdp_md *ctx, __u32 seq, __u32 ack_seq, __u16 flags_be, int payload, int room)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	const int length = PAYLOAD_AT + (payload ? ANSWER_LEN : 0);
 	__u64 had = end - data, total;
-	struct ethhdr *eth;
-	struct iphdr *ip;
-	struct tcphdr *tcp;
-	__u8 mac[ETH_ALEN];
-	__u32 address;
-	__u16 port;
+	struct ethhdr *eth = data, was;
+	struct iphdr *ip = data + IP_AT;
+	struct tcphdr *tcp = data + TCP_AT;
+	__u32 here, there;
+	__u16 port, peer;
 
 	/* Keeps the compiler from subtracting the halves: "32-bit pointer arithmetic prohibited" (Linux 6.18). */
 	asm volatile("" : "+r"(had));
-	if (bpf_xdp_adjust_tail(ctx, length - (int)had))
+	if (data + PAYLOAD_AT > end)
 		return XDP_ABORTED;
+	was = *eth;
+	here = ip->daddr;
+	there = ip->saddr;
+	port = tcp->dest;
+	peer = tcp->source;
+	if (room && !bpf_xdp_adjust_head(ctx, -room))
+		had += room;
+	if (bpf_xdp_adjust_tail(ctx, length - (int)had)) {
+		state.failed++;
+		return XDP_ABORTED;
+	}
 	data = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
 	eth = data;
@@ -162,29 +177,28 @@ static __always_inline int reply(struct xdp_md *ctx, __u32 seq, __u32 ack_seq, _
 	tcp = data + TCP_AT;
 	if (data + length > end)
 		return XDP_ABORTED;
-	__builtin_memcpy(mac, eth->h_dest, ETH_ALEN);
-	__builtin_memcpy(eth->h_dest, eth->h_source, ETH_ALEN);
-	__builtin_memcpy(eth->h_source, mac, ETH_ALEN);
-	address = ip->daddr;
-	ip->daddr = ip->saddr;
-	ip->saddr = address;
-	ip->tos = 0;
-	ip->tot_len = bpf_htons(length - sizeof(struct ethhdr));
+	__builtin_memcpy(eth->h_dest, was.h_source, ETH_ALEN);
+	__builtin_memcpy(eth->h_source, was.h_dest, ETH_ALEN);
+	eth->h_proto = bpf_htons(ETH_P_IP);
+	((__u16 *)ip)[0] = bpf_htons(0x4500);
+	ip->tot_len = bpf_htons(length - IP_AT);
 	ip->id = 0;
 	ip->frag_off = bpf_htons(0x4000);
 	ip->ttl = 64;
+	ip->protocol = IPPROTO_TCP;
 	ip->check = 0;
+	ip->saddr = here;
+	ip->daddr = there;
 	ip->check = fold(sum(ip, sizeof(*ip), 0));
-	port = tcp->dest;
-	tcp->dest = tcp->source;
 	tcp->source = port;
+	tcp->dest = peer;
 	tcp->seq = bpf_htonl(seq);
 	tcp->ack_seq = bpf_htonl(ack_seq);
 	((__u16 *)tcp)[6] = flags_be;
 	tcp->window = bpf_htons(0xffff);
 	tcp->check = 0;
 	tcp->urg_ptr = 0;
-	total = (__u64)ip->saddr + ip->daddr + bpf_htonl(IPPROTO_TCP << 16 | (__u32)(length - sizeof(struct ethhdr) - sizeof(struct iphdr)));
+	total = (__u64)here + there + bpf_htonl(IPPROTO_TCP << 16 | (__u32)(length - TCP_AT));
 	total = sum(tcp, sizeof(*tcp), total);
 	if (payload) {
 		__builtin_memcpy(data + PAYLOAD_AT, answer, ANSWER_LEN);
@@ -230,7 +244,7 @@ int responder(struct xdp_md *ctx)
 	if (lost())
 		return XDP_DROP;
 	if (flags & FLAG_SYN)
-		return reply(ctx, SERVER_ISN, seq + 1, FLAGS(FLAG_SYN | FLAG_ACK), 0);
+		return reply(ctx, SERVER_ISN, seq + 1, FLAGS(FLAG_SYN | FLAG_ACK), 0, ROOM);
 	if (flags & FLAG_RST || !(flags & FLAG_ACK))
 		return XDP_DROP;
 	header = sizeof(*ip) + (((__u8 *)tcp)[12] >> 4) * 4;
@@ -241,13 +255,13 @@ int responder(struct xdp_md *ctx)
 	if (payload) {
 		/* Sent again when the answer was lost, with a FIN behind it or not. */
 		state.requests++;
-		return reply(ctx, SERVER_ISN + 1, seq + payload + (flags & FLAG_FIN), FLAGS(FLAG_PSH | FLAG_ACK | FLAG_FIN), 1);
+		return reply(ctx, SERVER_ISN + 1, seq + payload + (flags & FLAG_FIN), FLAGS(FLAG_PSH | FLAG_ACK | FLAG_FIN), 1, 0);
 	}
 	if (!(flags & FLAG_FIN))
 		return XDP_DROP;
 	if (ack == SERVER_ISN + 1)
-		return reply(ctx, ack, seq + 1, FLAGS(FLAG_ACK | FLAG_FIN), 0);
-	return reply(ctx, ack, seq + 1, FLAGS(FLAG_ACK), 0);
+		return reply(ctx, ack, seq + 1, FLAGS(FLAG_ACK | FLAG_FIN), 0, 0);
+	return reply(ctx, ack, seq + 1, FLAGS(FLAG_ACK), 0, 0);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -127,8 +127,9 @@ func (r *Responder) Recount() error {
 type Seen struct {
 	// Starts are SYNs that began a probe, Again those that were sent again, Requests what was asked over HTTP.
 	Starts, Again, Requests uint64
-	// Lost are the frames that it lost on purpose, Strangers those that were none of its business.
-	Lost, Strangers uint64
+	// Lost are the frames that it lost on purpose, Failed answers that it could not make, Strangers frames that were none of its
+	// business.
+	Lost, Failed, Strangers uint64
 	// Missed are the deadlines that were missed. Of watched targets: the next probe did not begin within two intervals from the
 	// last, or has not yet.
 	Missed uint64
@@ -161,7 +162,7 @@ func (r *Responder) Seen() (Seen, error) {
 		return Seen{}, fmt.Errorf("read the responder: %w", err)
 	}
 	s := Seen{
-		Starts: state.Starts, Again: state.Again, Requests: state.Requests, Lost: state.Lost, Strangers: state.Strangers,
+		Starts: state.Starts, Again: state.Again, Requests: state.Requests, Lost: state.Lost, Failed: state.Failed, Strangers: state.Strangers,
 		Missed: state.Missed, Lateness: state.Lateness[:],
 	}
 	if r.interval == 0 {

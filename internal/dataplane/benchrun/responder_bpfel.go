@@ -36,6 +36,7 @@ type responderResponderState struct {
 	Again     uint64
 	Requests  uint64
 	Lost      uint64
+	Failed    uint64
 	Strangers uint64
 	Missed    uint64
 	Lateness  [4096]uint64
