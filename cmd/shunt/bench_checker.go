@@ -42,5 +42,6 @@ func newBenchChecker() *cobra.Command {
 	flags.IntVar(&timeout, "timeout-ms", 2000, "most time that a probe may take, in ms")
 	flags.IntVar(&job.InFlight, "in-flight", 1, "most connections at a time, where each probe has one")
 	flags.StringVar(&job.Device, "device", "", "network device that leads to the targets")
+	flags.StringVar(&job.Pins, "pins", "", "`directory` below the BPF filesystem for programs that have to be pinned")
 	return cmd
 }

@@ -63,6 +63,8 @@ func haproxyConfig(job checker.Job, socket string) []byte {
 	return b.Bytes()
 }
 
+func (h *haproxy) prepare() error { return nil }
+
 func (h *haproxy) once() (checker.Tally, error) {
 	return checker.Tally{}, errors.New("haproxy: cannot probe all servers at once")
 }

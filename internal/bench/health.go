@@ -275,12 +275,18 @@ func (h healthRun) during(r *healthRig, run runner, base busyness, f func() erro
 	// Where others use the CPU too, they get less of it than before.
 	s.cpu = max(s.own, after.spent(before, base))
 	s.seen, err = r.responder.Seen()
+	if err == nil && s.seen.Failed > 0 {
+		err = fmt.Errorf("the servers could not answer %d times", s.seen.Failed)
+	}
 	return s, err
 }
 
 // burst probes all rules once.
 func (h healthRun) burst(ctx context.Context, c healthCase, who contestant, into *healthFigures) error {
 	return h.turn(ctx, c, who, func(r *healthRig, run runner, job checker.Job, base busyness) error {
+		if err := run.prepare(); err != nil {
+			return err
+		}
 		if err := r.responder.Expect(job.Interval); err != nil {
 			return err
 		}

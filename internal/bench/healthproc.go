@@ -36,6 +36,8 @@ func healthInFlight() int {
 
 // runner is a checker that runs: Shunt's, or a rival.
 type runner interface {
+	// prepare makes ready for once.
+	prepare() error
 	// once probes all targets once.
 	once() (checker.Tally, error)
 	// steady begins to probe every target once an interval.
@@ -123,12 +125,18 @@ func (p *process) answer() (t checker.Tally, err error) {
 
 func (p *process) order(text string) (checker.Tally, error) {
 	if _, err := io.WriteString(p.orders, text+"\n"); err != nil {
-		return checker.Tally{}, fmt.Errorf("checker: order %s: %w", text, err)
+		_ = p.command.Wait() // it has ended, and then all that it said is there
+		return checker.Tally{}, fmt.Errorf("checker: order %s: %w: %s", text, err, strings.TrimSpace(p.said.String()))
 	}
 	return p.answer()
 }
 
 func (p *process) once() (checker.Tally, error) { return p.order(checker.OrderOnce) }
+
+func (p *process) prepare() error {
+	_, err := p.order(checker.OrderPrepare)
+	return err
+}
 
 func (p *process) steady() error {
 	_, err := p.order(checker.OrderSteady)

@@ -3,9 +3,12 @@ package bench
 import (
 	"errors"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/shuntlb/shunt/internal/bench/checker"
+	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/dataplane/benchrun"
 	"github.com/shuntlb/shunt/internal/netdev"
 )
@@ -14,6 +17,7 @@ import (
 type healthRig struct {
 	near, far string // namespaces
 	cpu       int    // that all of it runs on
+	pins      string // directory of the checker's programs
 	responder *benchrun.Responder
 	undo      []func() error
 }
@@ -22,6 +26,8 @@ type healthRig struct {
 const (
 	healthDevice = "servers"
 	healthPort   = 80
+	// bpffs is where the BPF filesystem is mounted.
+	bpffs = "/sys/fs/bpf"
 )
 
 var (
@@ -32,7 +38,7 @@ var (
 
 // openHealthRig makes namespaces and devices and puts the servers there.
 func openHealthRig(o Options, cpu int) (*healthRig, error) {
-	r := &healthRig{near: o.LabName + "-health-near", far: o.LabName + "-health-far", cpu: cpu}
+	r := &healthRig{near: o.LabName + "-health-near", far: o.LabName + "-health-far", cpu: cpu, pins: filepath.Join(bpffs, o.LabName+"-health")}
 	if err := r.build(); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
@@ -47,7 +53,19 @@ func (r *healthRig) close() error {
 	return errors.Join(errs...)
 }
 
+// unpin takes what a checker pinned off its devices, if it left anything.
+func (r *healthRig) unpin() error {
+	if _, err := os.Stat(r.pins); err != nil {
+		return nil
+	}
+	return errors.Join(dataplane.DetachMux(r.pins), os.RemoveAll(r.pins))
+}
+
 func (r *healthRig) build() error {
+	if err := r.unpin(); err != nil {
+		return err
+	}
+	r.undo = append(r.undo, r.unpin)
 	for _, name := range []string{r.near, r.far} {
 		// One that is left from a run that was killed goes first.
 		if err := netdev.DeleteNamespace(name); err != nil {
@@ -104,6 +122,6 @@ func (r *healthRig) address() error {
 func (r *healthRig) job(engine string, c healthCase, interval time.Duration, targets int) checker.Job {
 	return checker.Job{
 		Engine: engine, Kind: c.kind, First: healthServers.Addr(), Port: healthPort, Targets: targets,
-		Interval: interval, Timeout: healthTimeout, InFlight: healthInFlight(), Device: healthDevice,
+		Interval: interval, Timeout: min(healthTimeout, interval), InFlight: healthInFlight(), Device: healthDevice, Pins: r.pins,
 	}
 }

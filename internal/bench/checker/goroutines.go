@@ -30,6 +30,12 @@ func newGoroutines(job Job) (Checker, error) {
 	}, nil
 }
 
+// Prepare implements Checker.
+func (g *goroutines) Prepare(context.Context) error { return nil }
+
+// Tables implements Checker.
+func (g *goroutines) Tables() (uint64, error) { return 0, nil }
+
 // Once implements Checker.
 func (g *goroutines) Once(ctx context.Context) (Tally, error) {
 	var good, bad atomic.Uint64

@@ -29,6 +29,8 @@ type Job struct {
 	InFlight int
 	// Device is the network device that leads to the targets.
 	Device string
+	// Pins is a directory below the BPF filesystem for programs that have to be pinned; who starts the checker removes it.
+	Pins string
 }
 
 // Args are the flags that say the job, which a process in any language understands: each followed by its value.
@@ -36,7 +38,7 @@ func (j Job) Args() []string {
 	return []string{
 		"--engine", j.Engine, "--kind", j.Kind, "--first", j.First.String(), "--port", strconv.Itoa(int(j.Port)),
 		"--targets", strconv.Itoa(j.Targets), "--interval-ms", milliseconds(j.Interval), "--timeout-ms", milliseconds(j.Timeout),
-		"--in-flight", strconv.Itoa(j.InFlight), "--device", j.Device,
+		"--in-flight", strconv.Itoa(j.InFlight), "--device", j.Device, "--pins", j.Pins,
 	}
 }
 

@@ -5,53 +5,14 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"strconv"
 )
 
-// memory is what this process has for itself, its garbage collected, and what its BPF maps take in the kernel (fdinfo's memlock), in
-// bytes. Pages of maps that are mapped count once, as the maps'.
-func memory() (bytes uint64, err error) {
+// memory is what this process has for itself, its garbage collected, in bytes. Mapped tables are not part.
+func memory() (uint64, error) {
 	debug.FreeOSMemory()
-	bytes, err = kibibytes("/proc/self/status", "RssAnon:")
-	if err != nil {
-		return 0, err
-	}
-	descriptors, err := os.ReadDir("/proc/self/fdinfo")
-	if err != nil {
-		return 0, fmt.Errorf("read own maps: %w", err)
-	}
-	maps := map[string]uint64{}
-	for _, d := range descriptors {
-		// A descriptor may be closed meanwhile, and most are no map.
-		info, err := os.ReadFile(filepath.Join("/proc/self/fdinfo", d.Name()))
-		if err != nil {
-			continue
-		}
-		if id, size, ok := mapOf(info); ok {
-			maps[id] = size
-		}
-	}
-	for _, size := range maps {
-		bytes += size
-	}
-	return bytes, nil
-}
-
-// mapOf reads the fdinfo of a BPF map: its id and its size in bytes.
-func mapOf(info []byte) (id string, size uint64, ok bool) {
-	for line := range bytes.Lines(info) {
-		name, value, _ := bytes.Cut(line, []byte(":"))
-		switch text := string(bytes.TrimSpace(value)); string(name) {
-		case "map_id":
-			id = text
-		case "memlock":
-			n, err := strconv.ParseUint(text, 10, 64)
-			size, ok = n, err == nil
-		}
-	}
-	return id, size, ok && id != ""
+	return kibibytes("/proc/self/status", "RssAnon:")
 }
 
 // kibibytes reads a line like "RssAnon:   12 kB" of a file, in bytes.

@@ -22,20 +22,25 @@ type Tally struct {
 // Orders: one line each, answered by one line, the JSON of a Tally. A checker begins with such a line when it can take orders, and
 // ends with its input.
 const (
-	OrderOnce   = "once"   // probe all targets once, as fast as you can; answer when the last verdict is there
-	OrderSteady = "steady" // probe each target once an interval from now on; answer at once
-	OrderReport = "report" // answer with the verdicts since OrderSteady
-	OrderMemory = "memory" // answer with the bytes that the process and its tables take; Shunt's alone
+	OrderPrepare = "prepare" // make ready for OrderOnce; answer when you are
+	OrderOnce    = "once"    // probe all targets once, as fast as you can; answer when the last verdict is there
+	OrderSteady  = "steady"  // probe each target once an interval from now on; answer at once
+	OrderReport  = "report"  // answer with the verdicts since OrderSteady
+	OrderMemory  = "memory"  // answer with the bytes that the process and its tables take; only Go programs are asked
 )
 
 // Checker probes the targets of its job.
 type Checker interface {
+	// Prepare makes ready for Once.
+	Prepare(ctx context.Context) error
 	// Once probes all targets once and returns when it knows all verdicts.
 	Once(ctx context.Context) (Tally, error)
 	// Steady begins to probe each target once an interval, until ctx ends.
 	Steady(ctx context.Context) error
 	// Report is the verdicts since Steady.
 	Report() Tally
+	// Tables is the kernel's memory, in bytes, that holds rules.
+	Tables() (uint64, error)
 	// Close ends everything.
 	Close() error
 }
@@ -80,6 +85,8 @@ func Serve(ctx context.Context, job Job, in io.Reader, out io.Writer) (err error
 
 func obey(ctx context.Context, c Checker, order string) (t Tally, err error) {
 	switch order {
+	case OrderPrepare:
+		return t, c.Prepare(ctx)
 	case OrderOnce:
 		began := time.Now()
 		t, err = c.Once(ctx)
@@ -90,10 +97,14 @@ func obey(ctx context.Context, c Checker, order string) (t Tally, err error) {
 	case OrderReport:
 		return c.Report(), nil
 	case OrderMemory:
-		t.Bytes, err = memory()
+		if t.Bytes, err = memory(); err != nil {
+			return t, err
+		}
+		tables, err := c.Tables()
+		t.Bytes += tables
 		return t, err
 	}
-	return t, fmt.Errorf("must be %s, %s, %s or %s", OrderOnce, OrderSteady, OrderReport, OrderMemory)
+	return t, fmt.Errorf("must be %s, %s, %s, %s or %s", OrderPrepare, OrderOnce, OrderSteady, OrderReport, OrderMemory)
 }
 
 // Has tells whether this program has an engine.

@@ -51,7 +51,7 @@ fn flags() -> Job {
     while let (Some(flag), Some(value)) = (args.next(), args.next()) {
         let number = || value.parse::<u64>().unwrap_or_else(|e| fail(&format!("{flag}: {value}: {e}")));
         match flag.as_str() {
-            "--engine" | "--device" => {}
+            "--engine" | "--device" | "--pins" => {}
             "--kind" => job.http = value == "http",
             "--first" => job.first = value.parse::<Ipv4Addr>().unwrap_or_else(|e| fail(&format!("{flag}: {value}: {e}"))).into(),
             "--port" => job.port = number() as u16,
@@ -94,6 +94,7 @@ async fn serve(job: Job) {
                 tokio::task::spawn_local(repeat(job, slots.clone(), steady.clone()));
                 answer(&steady, Duration::ZERO);
             }
+            "prepare" => answer(&steady, Duration::ZERO),
             "report" => answer(&steady, Duration::ZERO),
             other => fail(&format!("{other}: unknown order")),
         }

@@ -1,0 +1,113 @@
+package checker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/probe"
+	"github.com/shuntlb/shunt/internal/probe/packet"
+)
+
+// packets is what the packet asker needs on this machine: the mux's program on the job's device, with its usual tables, and the ways
+// to the targets.
+type packets struct {
+	job    Job
+	device netdev.Interface
+	mux    *dataplane.Mux
+	cancel context.CancelFunc
+	ways   sync.WaitGroup
+	// found is closed when all ways are known, or following them failed with lost.
+	found chan struct{}
+	lost  error
+}
+
+// openPackets puts the mux's program onto the job's device.
+func openPackets(job Job) (*packets, error) {
+	device, err := netdev.FindInterface(job.Device)
+	if err != nil {
+		return nil, err
+	}
+	m, err := dataplane.OpenMux(dataplane.MuxOptions{
+		Ifindex: device.Index, BPFFS: job.Pins, DeviceMAC: func(int) ([6]byte, error) { return device.MAC, nil },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &packets{job: job, device: device, mux: m, cancel: func() {}, found: make(chan struct{})}, nil
+}
+
+// asker makes the asker, once, and follows the ways to its targets.
+func (p *packets) asker(answered func([]probe.Answer)) (probe.Asker, error) {
+	tables, err := p.mux.Probes()
+	if err != nil {
+		return nil, err
+	}
+	sender, err := packet.NewSender()
+	if err != nil {
+		return nil, err
+	}
+	hops := netdev.NewNextHops()
+	a, err := packet.New(packet.Options{
+		Tables: tables, Sender: sender, Want: hops.Want, Devices: []int{p.device.Index}, Report: answered,
+	})
+	if err != nil {
+		return nil, errors.Join(err, sender.Close())
+	}
+	var ctx context.Context
+	ctx, p.cancel = context.WithCancel(context.Background())
+	var once sync.Once
+	p.ways.Go(func() {
+		err := hops.Run(ctx, func(ways map[netip.Addr]netdev.NextHop) {
+			a.HopsChanged(ways)
+			if resolved(ways) >= p.job.Targets {
+				once.Do(func() { close(p.found) })
+			}
+		})
+		once.Do(func() { p.lost = err; close(p.found) })
+	})
+	return a, nil
+}
+
+// resolved counts the ways whose neighbours are known.
+func resolved(ways map[netip.Addr]netdev.NextHop) (n int) {
+	for _, w := range ways {
+		if w.Resolved {
+			n++
+		}
+	}
+	return n
+}
+
+// wait waits until the ways to all targets are known.
+func (p *packets) wait(ctx context.Context) error {
+	select {
+	case <-p.found:
+		return p.lost
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the ways to targets: %w", context.Cause(ctx))
+	}
+}
+
+// tables is the memory of the tables of probes.
+func (p *packets) tables() (sum uint64, err error) {
+	all, err := p.mux.Footprint()
+	for name, bytes := range all {
+		if strings.HasPrefix(name, "probe") {
+			sum += bytes
+		}
+	}
+	return sum, err
+}
+
+// close ends it, after the asker.
+func (p *packets) close() error {
+	p.cancel()
+	p.ways.Wait()
+	return p.mux.Close()
+}
