@@ -41,9 +41,10 @@ type History struct {
 	// results are in a ring once there are KeptResults; next is the oldest one then.
 	results []pastResult
 	// said are the words that results name by their place in it; places that no result names are used again.
-	said  []unique.Handle[string]
-	turns []turned
-	next  uint8
+	said []unique.Handle[string]
+	// turns are in a ring likewise, with nextTurn.
+	turns          []turned
+	next, nextTurn uint8
 }
 
 // pastResult is a Past in 12 bytes.
@@ -101,32 +102,34 @@ func (h *History) Add(p Past) {
 // word is the place of words for the result that will be at `result`: where they are already, else one that no other result names.
 func (h *History) word(words string, result int) uint8 {
 	want := unique.Make(words)
-	var named [KeptResults]bool
-	for i, r := range h.results {
-		named[r.words] = named[r.words] || i != result
-	}
-	free := len(h.said)
 	for i, have := range h.said {
 		if have == want {
 			return uint8(i)
 		}
+	}
+	var named [KeptResults]bool
+	for i, r := range h.results {
+		named[r.words] = named[r.words] || i != result
+	}
+	for i := range h.said {
 		if !named[i] {
-			free = min(free, i)
+			h.said[i] = want
+			return uint8(i)
 		}
 	}
-	if free == len(h.said) {
-		h.said = append(h.said, want)
-	}
-	h.said[free] = want
-	return uint8(free)
+	h.said = append(h.said, want)
+	return uint8(len(h.said) - 1)
 }
 
 // Turned remembers a change of the member's health.
 func (h *History) Turned(t Turn) {
-	if len(h.turns) == KeptTurns {
-		h.turns = append(h.turns[:0], h.turns[1:]...)
+	next := turned{t.At.UnixMilli(), unique.Make(t.Words), t.Alive}
+	if len(h.turns) < KeptTurns {
+		h.turns = append(h.turns, next)
+		return
 	}
-	h.turns = append(h.turns, turned{t.At.UnixMilli(), unique.Make(t.Words), t.Alive})
+	h.turns[h.nextTurn] = next
+	h.nextTurn = (h.nextTurn + 1) % KeptTurns
 }
 
 // Results are those that are remembered, oldest first.
@@ -147,7 +150,8 @@ func (h *History) Results() []Past {
 // Turns are the changes of health that are remembered, oldest first.
 func (h *History) Turns() []Turn {
 	out := make([]Turn, 0, len(h.turns))
-	for _, t := range h.turns {
+	for i := range h.turns {
+		t := h.turns[(i+int(h.nextTurn))%len(h.turns)]
 		out = append(out, Turn{time.UnixMilli(t.at), t.alive, t.words.Value()})
 	}
 	return out

@@ -6,6 +6,7 @@
 package mux
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -20,6 +21,7 @@ import (
 	"github.com/shuntlb/shunt/internal/bgp"
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/netdev"
 	"github.com/shuntlb/shunt/internal/plan"
@@ -56,6 +58,8 @@ type Options struct {
 	DrainWait time.Duration
 	// Linger is how long the tables keep a VIP that left the plan after its routes were withdrawn; 0: they forget it at once.
 	Linger time.Duration
+	// Grace is how long failing verdicts are held when the mux suspects itself; 0: health.DefaultGrace, below: not at all.
+	Grace time.Duration
 	// Watch puts the program that watches in place, for captures; nil: it cannot.
 	Watch func(dataplane.WatchFilter) (Watcher, error)
 	// Addresses of the interface, used as next hops for a family the Node object has no address of.
@@ -108,9 +112,11 @@ type Agent struct {
 	told, plan plan.Plan
 	linger     lingering
 	roster     *roster
-	drain      drain
-	peers      []bgp.Peer
-	hops       map[netip.Addr]netdev.NextHop
+	// dueTold is when Run will do what is due.
+	dueTold time.Time
+	drain   drain
+	peers   []bgp.Peer
+	hops    map[netip.Addr]netdev.NextHop
 	// hopsTold: the tables were given them.
 	hopsTold bool
 	// mtus are the path MTUs that the tables were given.
@@ -167,6 +173,7 @@ func New(o Options) (*Agent, error) {
 		captureStall: captureStall,
 		changed:      make(chan struct{}, 1), speak: make(chan struct{}, 1), sweep: make(chan struct{}, 1), lingers: make(chan struct{}, 1), suspicions: make(chan struct{}, 1), obeys: make(chan struct{}),
 	}
+	a.roster.doubt.Grace = max(cmp.Or(o.Grace, health.DefaultGrace), 0)
 	if _, err := os.Stat(filepath.Join(o.RunDir, drainFile)); err == nil {
 		// The way out was taken before this agent started.
 		a.drain = drain{local: true}
@@ -222,33 +229,9 @@ func (a *Agent) adoptRoutes(ctx context.Context) (first bool) {
 	return true
 }
 
-// Probed takes results of probes.
+// Probed takes results of probes: one pass over the tables, however many there are.
 func (a *Agent) Probed(results []probe.Result) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, result := range results {
-		a.probedLocked(result)
-	}
-}
-
-func (a *Agent) probedLocked(result probe.Result) {
-	if result.Void || !result.Good && !a.evidenceLocked(result.Target.Timeout()) {
-		a.roster.note(result)
-		return
-	}
-	c := a.roster.observe(result)
-	if c.asked {
-		// A VIP may wait for just this one.
-		poke(a.speak)
-	}
-	if c.empty() {
-		return
-	}
-	a.obeyLocked(c)
-	for _, f := range c.flips {
-		a.o.Log.Info("health", "vip", f.Endpoint.VIP, "protocol", f.Endpoint.Protocol, "port", f.Endpoint.Port,
-			"backend", result.Target.Address, "alive", f.Alive, "because", result.Words)
-	}
-	poke(a.speak)
-	poke(a.changed)
+	a.followLocked(a.roster.observe(results, a.o.Clock.Now(), a.evidenceLocked), "of checks")
 }

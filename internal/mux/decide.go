@@ -9,7 +9,7 @@ import (
 // of one member reach the tables in order.
 func (a *Agent) obeyLocked(c change) {
 	for key, d := range c.decisions {
-		if d.FailOpen {
+		if d.Open() {
 			a.markLocked(key, d)
 		}
 	}
@@ -17,11 +17,11 @@ func (a *Agent) obeyLocked(c change) {
 	backups := make(map[lb.EndpointKey]bool, len(c.decisions))
 	for key, d := range c.decisions {
 		backups[key] = d.Backup
-		if !d.FailOpen {
+		if !d.Open() {
 			a.markLocked(key, d)
 		}
 		a.o.Log.Warn("health of all", "vip", key.VIP, "protocol", key.Protocol, "port", key.Port,
-			"backups take part", d.Backup, "fails open", d.FailOpen)
+			"backups take part", d.Backup, "fails open", d.FailOpen, "panics", d.Panic)
 	}
 	if len(backups) > 0 {
 		a.o.Tables.SetBackup(backups)
@@ -31,7 +31,7 @@ func (a *Agent) obeyLocked(c change) {
 // markLocked remembers a decision for the next agent.
 func (a *Agent) markLocked(key lb.EndpointKey, d health.Decision) {
 	w := mark{Decision: d}
-	if d.FailOpen {
+	if d.Open() {
 		w.alive = a.roster.aliveIn(key)
 	}
 	if err := a.marks.write(key, w); err != nil {
@@ -39,10 +39,10 @@ func (a *Agent) markLocked(key lb.EndpointKey, d health.Decision) {
 	}
 }
 
-// markOpenLocked remembers the decisions of endpoints that fail open, before the tables do.
+// markOpenLocked remembers the decisions of endpoints that are open, before the tables do.
 func (a *Agent) markOpenLocked(keys []lb.EndpointKey) {
 	for _, key := range keys {
-		if d := a.roster.decision(key); d.FailOpen {
+		if d := a.roster.decision(key); d.Open() {
 			a.markLocked(key, d)
 		}
 	}

@@ -50,8 +50,18 @@ func (a *Agent) HealthOf(e lb.EndpointKey, id uint16) (MemberHealth, bool) {
 	if m == nil {
 		return MemberHealth{}, false
 	}
-	return MemberHealth{
-		Alive: m.alive(), Asked: m.asked, Words: m.words,
-		Checks: []CheckHealth{{Target: m.target, Alive: m.state.Alive(), Asked: m.asked, Probed: m.probed(), Words: m.words}},
-	}, true
+	out := MemberHealth{
+		Alive: m.alive(), Asked: m.asked, Held: m.held(), Words: m.explain(),
+		Checks: make([]CheckHealth, 0, len(m.checks)), Results: m.history.Results(), Turns: m.history.Turns(),
+	}
+	if m.damped {
+		out.DampedUntil = m.damper.Due()
+	}
+	for i := range m.checks {
+		k := &m.checks[i]
+		out.Checks = append(out.Checks, CheckHealth{
+			Target: k.target, Alive: k.alive(), Asked: k.state.Asked(), Probed: m.probed(), Words: k.words,
+		})
+	}
+	return out, true
 }

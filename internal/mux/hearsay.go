@@ -3,7 +3,6 @@ package mux
 import (
 	"time"
 
-	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
 )
@@ -67,8 +66,9 @@ func (r *roster) follow(m *member, e *plan.Endpoint, now time.Time) {
 		}
 	case said != unsaid:
 		m.hearsay = hearsay{from: from, said: said}
-		m.state, m.words = health.Adopt(said == saidAlive), wordsOf(said)
-		m.asked, m.once = true, m.once || said == saidAlive
+		m.adopt(said == saidAlive)
+		m.words, m.asked, m.once = wordsOf(said), true, m.once || said == saidAlive
+		r.doubt.forget(m)
 	case m.from != lb.FromHost || m.said != unsaid:
 		m.hearsay = hearsay{from: from}
 		r.await(m, now.Add(keepMissing))
@@ -96,7 +96,7 @@ func (r *roster) awaitAll(until time.Time) {
 
 // hear folds in what hosts say: each endpoint is decided once.
 func (r *roster) hear(v plan.Verdicts, now time.Time) change {
-	c := change{decisions: map[lb.EndpointKey]health.Decision{}}
+	c := newChange()
 	r.results++
 	before := map[lb.EndpointKey]map[uint16]verdict{}
 	first := v.Full && !r.heard.full
@@ -111,7 +111,7 @@ func (r *roster) hear(v plan.Verdicts, now time.Time) change {
 			of = make(map[uint16]verdict, len(e.Alive)+len(e.Dead))
 			r.heard.said[e.Key] = of
 		}
-		g, from := r.groups[e.Key], len(c.flips)
+		g := r.groups[e.Key]
 		for said, ids := range [...][]uint16{unsaid: e.Unknown, saidAlive: e.Alive, saidDead: e.Dead} {
 			at := -1
 			for _, id := range ids {
@@ -125,18 +125,16 @@ func (r *roster) hear(v plan.Verdicts, now time.Time) change {
 				}
 				var m *member
 				if m, at = g.find(id, at); m != nil {
-					r.believe(&c, g, m, verdict(said), now.Add(keepTaken))
+					r.believe(&c, m, verdict(said), now.Add(keepTaken))
 				}
 			}
-		}
-		if g != nil {
-			r.settle(&c, g, from)
 		}
 		if len(of) == 0 {
 			delete(r.heard.said, e.Key)
 		}
 	}
 	r.miss(&c, before, now)
+	r.finish(&c, now)
 	if first {
 		r.awaitAll(now.Add(keepMissing))
 	}
@@ -146,7 +144,7 @@ func (r *roster) hear(v plan.Verdicts, now time.Time) change {
 // miss takes back what was said before a full account and is not in it.
 func (r *roster) miss(c *change, before map[lb.EndpointKey]map[uint16]verdict, now time.Time) {
 	for key, of := range before {
-		g, from := r.groups[key], len(c.flips)
+		g := r.groups[key]
 		if g == nil {
 			continue
 		}
@@ -155,10 +153,9 @@ func (r *roster) miss(c *change, before map[lb.EndpointKey]map[uint16]verdict, n
 				continue
 			}
 			if m, _ := g.find(id, -1); m != nil {
-				r.believe(c, g, m, unsaid, now.Add(keepMissing))
+				r.believe(c, m, unsaid, now.Add(keepMissing))
 			}
 		}
-		r.settle(c, g, from)
 	}
 }
 
@@ -177,11 +174,12 @@ func wordsOf(said verdict) string {
 }
 
 // believe takes over what a member's host says; until is how long the last verdict counts when that is nothing.
-func (r *roster) believe(c *change, g *group, m *member, said verdict, until time.Time) {
+func (r *roster) believe(c *change, m *member, said verdict, until time.Time) {
 	was := m.said
 	switch {
 	case m.from == lb.FromBoth && (said == saidDead || was == saidDead):
-		r.turn(c, g, m, said != saidDead, m.words, func() { m.said = said })
+		r.told(c, m, said != saidDead)
+		m.said = said
 	case m.from != lb.FromHost:
 		m.said = said
 	case said == unsaid:
@@ -190,12 +188,24 @@ func (r *roster) believe(c *change, g *group, m *member, said verdict, until tim
 			r.await(m, until)
 		}
 	default:
-		r.turn(c, g, m, said == saidAlive, wordsOf(said), func() {
-			m.said, m.until = said, time.Time{}
-			m.state = health.Adopt(said == saidAlive)
-		})
+		r.told(c, m, said == saidAlive)
+		m.said, m.until, m.words = said, time.Time{}, wordsOf(said)
+		m.adopt(said == saidAlive)
 		r.heard.retarget = r.heard.retarget || m.standIn
 		m.standIn = false
+		r.doubt.forget(m)
+	}
+}
+
+// told begins the turn of a member of which something good or bad is said.
+func (r *roster) told(c *change, m *member, good bool) {
+	r.touch(c, m)
+	m.asked, m.seen = true, r.results
+	switch {
+	case !good:
+		m.good = 0
+	case m.good == 0:
+		m.good = r.results
 	}
 }
 
@@ -208,7 +218,7 @@ func (r *roster) standIn(now time.Time) (retarget bool) {
 			for _, m := range g.members {
 				switch {
 				case m.until.IsZero():
-				case m.until.After(now), !r.heard.full && !m.state.Fresh():
+				case m.until.After(now), !r.heard.full && !m.fresh():
 					// Before the first account there is nothing to tell from silence, but for members nobody knows.
 					r.await(m, m.until)
 				default:
@@ -226,36 +236,10 @@ func (a *Agent) Heard(v plan.Verdicts) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c := a.roster.hear(v, a.o.Clock.Now())
-	if a.roster.heard.retarget || c.asked {
+	if a.roster.heard.retarget {
 		poke(a.speak)
 	}
-	if c.empty() {
-		return
-	}
-	a.obeyLocked(c)
-	a.logFlips(c)
-	poke(a.speak)
-	poke(a.changed)
-}
-
-// maxFlipLines is how many flips of one batch are logged one by one.
-const maxFlipLines = 16
-
-func (a *Agent) logFlips(c change) {
-	if len(c.flips) > maxFlipLines {
-		alive := 0
-		for _, f := range c.flips {
-			if f.Alive {
-				alive++
-			}
-		}
-		a.o.Log.Info("health", "because", "hosts say so", "members came up", alive, "members went down", len(c.flips)-alive)
-		return
-	}
-	for _, f := range c.flips {
-		a.o.Log.Info("health", "vip", f.Endpoint.VIP, "protocol", f.Endpoint.Protocol, "port", f.Endpoint.Port,
-			"member", f.Member, "alive", f.Alive, "because", "its host says so")
-	}
+	a.followLocked(c, "hosts say so")
 }
 
 // StandIn begins to check members whose hosts are silent, and ends it for those whose hosts are back.

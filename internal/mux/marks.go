@@ -13,10 +13,11 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Directories in the run directory: a file for each endpoint of which a decision holds. That of one that fails open lists
-// the ids of the members that are alive nevertheless: they take no new flows.
+// Directories in the run directory: a file for each endpoint of which a decision holds. Those of one that fails open or panics list
+// the ids of the members that are alive in truth; those alive that an endpoint which fails open has take no new flows.
 const (
 	failOpenMarks = "fail-open"
+	panicMarks    = "panic"
 	backupMarks   = "backup"
 )
 
@@ -31,14 +32,14 @@ type marks struct {
 // mark is what is remembered of an endpoint.
 type mark struct {
 	health.Decision
-	// alive are the members of an endpoint that fails open which are alive.
+	// alive are the members of an endpoint that is open which are alive.
 	alive []uint16
 }
 
 // openMarks makes the directories and reads what an agent before left.
 func openMarks(runDir string) (*marks, error) {
 	m := &marks{dir: runDir, set: map[string]map[string]string{}}
-	for _, kind := range []string{failOpenMarks, backupMarks} {
+	for _, kind := range []string{failOpenMarks, panicMarks, backupMarks} {
 		m.set[kind] = map[string]string{}
 		dir := filepath.Join(runDir, kind)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -64,7 +65,9 @@ func markName(k lb.EndpointKey) string {
 }
 
 // empty tells that no decision is marked.
-func (m *marks) empty() bool { return len(m.set[failOpenMarks])+len(m.set[backupMarks]) == 0 }
+func (m *marks) empty() bool {
+	return len(m.set[failOpenMarks])+len(m.set[panicMarks])+len(m.set[backupMarks]) == 0
+}
 
 // read tells what is marked.
 func (m *marks) read(k lb.EndpointKey) (out mark) {
@@ -73,8 +76,12 @@ func (m *marks) read(k lb.EndpointKey) (out mark) {
 	}
 	name := markName(k)
 	_, out.Backup = m.set[backupMarks][name]
-	alive, open := m.set[failOpenMarks][name]
-	out.FailOpen = open
+	alive, panics := m.set[panicMarks][name]
+	out.Panic = panics
+	// Written later, when there are both: the tables are as open before and after.
+	if other, open := m.set[failOpenMarks][name]; open {
+		out.FailOpen, alive = true, other
+	}
 	for _, word := range strings.Fields(alive) {
 		if id, err := strconv.ParseUint(word, 10, 16); err == nil {
 			out.alive = append(out.alive, uint16(id))
@@ -83,7 +90,7 @@ func (m *marks) read(k lb.EndpointKey) (out mark) {
 	return out
 }
 
-// write marks a decision. It is called before tables fail open and after they stopped to: a mark too many makes the
+// write marks a decision. It is called before tables open and after they stopped to: a mark too many makes the
 // next agent ask members again that are alive, one too few makes dead members look alive.
 func (m *marks) write(k lb.EndpointKey, w mark) error {
 	if w.Decision == (health.Decision{}) && m.empty() {
@@ -94,7 +101,8 @@ func (m *marks) write(k lb.EndpointKey, w mark) error {
 		fmt.Fprintln(&alive, id)
 	}
 	name := markName(k)
-	return errors.Join(m.mark(failOpenMarks, name, w.FailOpen, alive.String()), m.mark(backupMarks, name, w.Backup, ""))
+	return errors.Join(
+		m.mark(panicMarks, name, w.Panic, alive.String()), m.mark(failOpenMarks, name, w.FailOpen, alive.String()), m.mark(backupMarks, name, w.Backup, ""))
 }
 
 func (m *marks) mark(kind, name string, on bool, content string) error {

@@ -1,84 +1,171 @@
 package mux
 
 import (
+	"time"
+
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// change is what became of the tables by what was observed.
+// change is what became of the tables in one pass: by results of probes, by what hosts or other muxes said, or by time.
 type change struct {
 	// flips are the members that came up or went down.
-	flips []dataplane.MemberAlive
-	// bits are what the tables are to be told: the flips, or all members of an endpoint that fails open or stops to.
+	flips []flip
+	// bits are what the tables are to be told: the flips, or all members of an endpoint that opens or stops to.
 	bits []dataplane.MemberAlive
-	// decisions are those that changed, and those of endpoints that fail open whose members did.
+	// decisions are those that changed, and those of open endpoints whose members did.
 	decisions map[lb.EndpointKey]health.Decision
-	// asked: it is the first result of a member.
+	// asked: something is known of a member of which nothing was.
 	asked bool
+	// doubts: the mux suspects itself more or less than before.
+	doubts bool
+	// groups have members that turn in this pass.
+	groups []*group
 }
+
+type flip struct {
+	dataplane.MemberAlive
+	of *member
+}
+
+func newChange() change { return change{decisions: map[lb.EndpointKey]health.Decision{}} }
 
 func (c *change) empty() bool { return len(c.flips) == 0 && len(c.decisions) == 0 }
 
-// observe folds a probe's result in.
-func (r *roster) observe(result probe.Result) change {
-	c := change{decisions: map[lb.EndpointKey]health.Decision{}}
-	r.results++
-	for _, m := range r.byTarget[result.Target] {
-		if !m.probed() {
-			continue // its host has spoken since
+// observe folds results of probes in: each endpoint is decided once. evidence says whether a bad one of a target may count.
+func (r *roster) observe(results []probe.Result, now time.Time, evidence func(probe.Target) bool) change {
+	c := newChange()
+	for i := range results {
+		result := &results[i]
+		if result.Void || !result.Good && !evidence(result.Target) {
+			r.note(result)
+			continue
 		}
-		g, from := m.group, len(c.flips)
-		r.turn(&c, g, m, result.Good, result.Words, func() { m.state.Observe(result.Good, m.rise, m.fall) })
-		r.settle(&c, g, from)
+		r.results++
+		for _, k := range r.byTarget[result.Target] {
+			if k.of.probed() { // else its host has spoken since
+				r.fold(&c, k, result, now)
+			}
+		}
 	}
+	r.judge(&c, now)
+	r.finish(&c, now)
 	return c
 }
 
-// turn does something to a member of an endpoint, because of what was found good or bad, and counts it anew.
-func (r *roster) turn(c *change, g *group, m *member, good bool, words string, do func()) {
-	m.words, m.seen = words, r.results
+// note remembers a result that is no evidence.
+func (r *roster) note(result *probe.Result) {
+	words := result.Words + " (does not count)"
+	for _, k := range r.byTarget[result.Target] {
+		k.remember(result, true)
+		k.words, k.of.words = words, words
+	}
+}
+
+func (k *check) remember(result *probe.Result, void bool) {
+	k.of.history.Add(health.Past{
+		At: result.At, Took: result.Took, Check: k.number, Good: result.Good, Void: void, Words: result.Words,
+	})
+}
+
+// fold folds a result of a check in.
+func (r *roster) fold(c *change, k *check, result *probe.Result, now time.Time) {
+	m := k.of
+	r.touch(c, m)
+	k.remember(result, false)
+	k.had, k.good, k.silent, k.words = true, result.Good, result.Silent && !result.Good, result.Words
 	switch {
-	case !good:
+	case k.held && k.good:
+		k.state = health.Adopt(true)
+	case k.state.Observe(k.good, k.rise, k.fall):
+		k.fell = k.silent && !k.state.Alive()
+	}
+	k.fell = k.fell && k.silent
+	// What was held in a suspicion that is over is so until its next result.
+	k.held = k.held && k.silent && r.doubt.Phase() != health.Trusting
+	up, known := m.combine(m.group.needed)
+	m.up, m.asked = up, m.asked || known
+	if m.seen = r.results; !m.couldRise(m.group.needed) {
 		m.good = 0
-	case m.good == 0:
+	} else if m.good == 0 {
 		m.good = r.results
 	}
-	before := m.standing()
-	m.asked, c.asked = true, c.asked || !before.Asked
-	do()
-	alive := m.alive()
-	if !alive || !before.Alive {
-		r.vips.touch(g.Key.VIP)
+	if len(m.checks) == 1 || m.words == "" || k.good == up {
+		m.words = result.Words
 	}
-	if alive != before.Alive {
+	r.doubt.Heard(&m.contact, m.group.reach, m.isSilent(), m.up, now)
+}
+
+// touch begins the turn of a member of the plan in this pass, before anything of it changes.
+func (r *roster) touch(c *change, m *member) {
+	if m.turning {
+		return
+	}
+	m.turning, m.before, m.was = true, m.standing(), m.up
+	if len(m.group.turned) == 0 {
+		c.groups = append(c.groups, m.group)
+	}
+	m.group.turned = append(m.group.turned, m)
+}
+
+// finish ends a pass: what members turned to is counted, and what it means for their endpoints decided. The change's lists are good
+// until the next pass.
+func (r *roster) finish(c *change, now time.Time) {
+	c.flips, c.bits = r.flips[:0], r.bitsRoom[:0]
+	for _, g := range c.groups {
+		from, touched := len(c.flips), false
+		for _, m := range g.turned {
+			r.count(c, g, m, now)
+			touched = touched || !m.before.Alive || !m.alive()
+		}
+		if touched {
+			r.vips.touch(g.Key.VIP)
+		}
+		clear(g.turned)
+		g.turned = g.turned[:0]
+		r.settle(c, g, from)
+	}
+	r.flips, r.bitsRoom = c.flips, c.bits
+}
+
+// count counts what a member turned to.
+func (r *roster) count(c *change, g *group, m *member, now time.Time) {
+	m.turning = false
+	if m.up != m.was && m.probed() {
+		r.damp(m, g.Health.Damping, now)
+	}
+	alive := m.alive()
+	c.asked = c.asked || m.asked != m.before.Asked
+	if alive != m.before.Alive {
 		if alive && m.once {
 			m.back = m.good
 		}
 		m.once = true
 		m.flips++
-		c.flips = append(c.flips, dataplane.MemberAlive{Endpoint: g.Key, Member: m.ID, Alive: alive})
-	} else if before.Asked {
+		m.history.Turned(health.Turn{At: now, Alive: alive, Words: m.explain()})
+		c.flips = append(c.flips, flip{dataplane.MemberAlive{Endpoint: g.Key, Member: m.ID, Alive: alive}, m})
+	} else if m.asked == m.before.Asked {
 		return
 	}
-	g.tally.Remove(before)
+	g.tally.Remove(m.before)
 	g.tally.Add(m.standing())
 }
 
 // settle decides what it means for an endpoint that members of it turned; flips from `from` on are its own.
 func (r *roster) settle(c *change, g *group, from int) {
 	before, flips := g.decision, c.flips[from:]
-	if g.decide(before); g.decision != before || len(flips) > 0 && before.FailOpen {
+	if g.decide(before); g.decision != before || len(flips) > 0 && before.Open() {
 		c.decisions[g.Key] = g.decision
 		r.vips.touch(g.Key.VIP)
 	}
-	if g.decision.FailOpen != before.FailOpen {
+	if g.decision.Open() != before.Open() {
 		c.bits = append(c.bits, r.bits(g)...)
 		return
 	}
 	for _, f := range flips {
-		f.Alive = f.Alive || g.decision.FailOpen
-		c.bits = append(c.bits, f)
+		f.Alive = f.Alive || g.decision.Open()
+		c.bits = append(c.bits, f.MemberAlive)
 	}
 }

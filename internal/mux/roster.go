@@ -18,11 +18,18 @@ type roster struct {
 	results uint64
 	// members of the plan, and of the plan before until prune.
 	members map[backend]*member
-	// byTarget are the members of the plan by what is probed for them.
-	byTarget map[probe.Target][]*member
+	// byTarget are the checks of the plan's members by what is probed for them.
+	byTarget map[probe.Target][]*check
 	// groups are the endpoints of the plan.
 	groups map[lb.EndpointKey]*group
 	heard  heard
+	doubt  doubt
+	// flips and bitsRoom are the lists of the last pass, whose room the next one takes.
+	flips    []flip
+	bitsRoom []dataplane.MemberAlive
+	// damped are the members that stay down because they flapped; dampedDue is when the first of them may come back, or earlier.
+	damped    map[*member]bool
+	dampedDue time.Time
 	// left are members that went since the last prune or takeBack, and may have come back; applied the endpoints that changed
 	// since the last prune.
 	left    []backend
@@ -39,7 +46,8 @@ type roster struct {
 
 func newRoster(adopted func(lb.EndpointKey, uint16) (alive, known bool), decided func(lb.EndpointKey) mark) *roster {
 	return &roster{
-		members: map[backend]*member{}, byTarget: map[probe.Target][]*member{}, groups: map[lb.EndpointKey]*group{},
+		members: map[backend]*member{}, byTarget: map[probe.Target][]*check{}, groups: map[lb.EndpointKey]*group{},
+		damped: map[*member]bool{}, doubt: newDoubt(),
 		heard: heard{said: map[lb.EndpointKey]map[uint16]verdict{}}, moved: true, turned: map[probe.Target]bool{}, vips: newVIPIndex(),
 		adopted: adopted, decided: decided,
 	}
@@ -80,6 +88,9 @@ func (r *roster) follows(changes []plan.EndpointChange, decisions map[lb.Endpoin
 	probed := r.probedFor(changes)
 	for _, c := range changes {
 		key, old := c.Key(), r.groups[c.Key()]
+		if c.After != nil {
+			r.doubt.enter(c.After.Service)
+		}
 		r.applied = append(r.applied, key)
 		r.vips.touch(key.VIP)
 		if old != nil {
@@ -93,6 +104,7 @@ func (r *roster) follows(changes []plan.EndpointChange, decisions map[lb.Endpoin
 		}
 		if old != nil {
 			r.leave(old)
+			r.doubt.leave(old.Service)
 		}
 	}
 	for target, was := range probed {
@@ -104,33 +116,50 @@ func (r *roster) follows(changes []plan.EndpointChange, decisions map[lb.Endpoin
 
 // welcome makes the members of an endpoint that nobody knows yet.
 func (r *roster) welcome(e *plan.Endpoint) {
+	wanted := prepare(e)
 	for _, pm := range e.Members {
 		key := backend{e.Key, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}
 		if r.members[key] != nil {
 			continue
 		}
-		m := &member{target: probe.Of(e.Health.Checks[0], pm.DIP, pm.Port)}
-		m.state = r.begin(e.Key, pm.ID, r.byTarget[m.target])
-		m.once, m.asked = !m.state.Fresh(), !m.state.Fresh()
+		m := &member{}
+		m.checks = m.newChecks(len(e.Health.Checks))
+		for i := range m.checks {
+			target := wanted.target(i, pm)
+			m.checks[i] = check{of: m, number: uint8(i), target: target, state: r.begin(e, i, pm.ID, r.byTarget[target])}
+		}
+		m.up, m.asked = m.combine(health.Needed(&e.Health))
+		m.once = m.asked
 		r.members[key] = m
 	}
 }
 
 // group makes the group of an endpoint whose members are all known.
 func (r *roster) group(e *plan.Endpoint, decisions map[lb.EndpointKey]health.Decision, now time.Time) {
-	g := &group{Endpoint: *e, members: make([]*member, 0, len(e.Members))}
+	g := &group{
+		Endpoint: *e, members: make([]*member, 0, len(e.Members)), needed: health.Needed(&e.Health), reach: r.doubt.reach(e.Service),
+	}
 	r.groups[e.Key] = g
+	wanted := prepare(e)
 	for _, pm := range e.Members {
 		m := r.members[backend{e.Key, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}]
-		if target := probe.Of(e.Health.Checks[0], pm.DIP, pm.Port); m.target != target {
-			r.unlist(m)
-			m.state = health.Adopt(m.state.Alive())
-			m.target = target
+		r.recheck(m, e, pm, wanted)
+		if m.service != e.Service {
+			r.doubt.forget(m)
 		}
 		m.Member, m.service, m.group = pm, e.Service, g
-		m.rise, m.fall = e.Health.Checks[0].Rise, e.Health.Checks[0].Fall
+		up, known := m.combine(g.needed)
+		m.up, m.asked = up, m.asked || known
+		if e.Health.Damping == nil {
+			r.undamp(m)
+			m.damper = nil
+		}
 		r.follow(m, e, now)
-		r.list(m)
+		for i := range m.checks {
+			c := &m.checks[i]
+			c.rise, c.fall = e.Health.Checks[i].Rise, e.Health.Checks[i].Fall
+			r.list(c)
+		}
 		g.members = append(g.members, m)
 		g.tally.Add(m.standing())
 	}
@@ -141,28 +170,62 @@ func (r *roster) group(e *plan.Endpoint, decisions map[lb.EndpointKey]health.Dec
 	g.decide(decision)
 }
 
+// recheck makes a member have the checks of its endpoint. Those of a target that it had keep what they came to; others take over
+// what it is, when that is known.
+func (r *roster) recheck(m *member, e *plan.Endpoint, pm plan.Member, wanted wanted) {
+	same := len(m.checks) == len(e.Health.Checks)
+	for i := 0; same && i < len(m.checks); i++ {
+		same = m.checks[i].target == wanted.target(i, pm)
+	}
+	if same {
+		return
+	}
+	for i := range m.checks {
+		r.unlist(&m.checks[i])
+	}
+	old := slices.Clone(m.checks)
+	m.only = [1]check{}
+	m.checks = m.newChecks(len(e.Health.Checks))
+	for i := range m.checks {
+		target := wanted.target(i, pm)
+		m.checks[i] = check{of: m, number: uint8(i), target: target, state: health.Begin(e.Health.Checks[i].Initial == lb.InitialUp)}
+		c := &m.checks[i]
+		if at := slices.IndexFunc(old, func(c check) bool { return c.target == target }); at >= 0 {
+			*c = old[at]
+			c.number = uint8(i)
+		} else if m.asked {
+			c.state = health.Adopt(m.up)
+		}
+	}
+}
+
 // leave lets the members of a former group go that are in no other.
 func (r *roster) leave(old *group) {
 	for _, m := range old.members {
 		if m.group == nil {
-			r.unlist(m)
+			for i := range m.checks {
+				r.unlist(&m.checks[i])
+			}
+			r.undamp(m)
+			r.doubt.forget(m)
 			r.left = append(r.left, backend{old.Key, lb.BackendKey{DIP: m.DIP, Port: m.Port}})
 		}
 	}
 }
 
-func (r *roster) begin(e lb.EndpointKey, id uint16, equals []*member) health.Member {
-	if slices.ContainsFunc(equals, (*member).alive) {
+// begin is what a check of a new member begins with.
+func (r *roster) begin(e *plan.Endpoint, number int, id uint16, equals []*check) health.Member {
+	if slices.ContainsFunc(equals, (*check).alive) {
 		return health.Adopt(true)
 	}
 	if r.adopted != nil {
-		if alive, known := r.adopted(e, id); known {
-			// Tables that failed open call all alive.
-			d := r.decided(e)
-			return health.Adopt(alive && (!d.FailOpen || slices.Contains(d.alive, id)))
+		if alive, known := r.adopted(e.Key, id); known {
+			// Tables of an endpoint that was open call all alive.
+			d := r.decided(e.Key)
+			return health.Adopt(alive && (!d.Open() || slices.Contains(d.alive, id)))
 		}
 	}
-	return health.New()
+	return health.Begin(e.Health.Checks[number].Initial == lb.InitialUp)
 }
 
 // prune forgets what is not in the plan that was applied last, which is obeyed.
@@ -188,14 +251,14 @@ func (r *roster) forgetLeft() {
 func (r *roster) bits(g *group) []dataplane.MemberAlive {
 	out := make([]dataplane.MemberAlive, 0, len(g.Members))
 	for _, m := range g.members {
-		out = append(out, dataplane.MemberAlive{Endpoint: g.Key, Member: m.ID, Alive: g.decision.FailOpen || m.alive()})
+		out = append(out, dataplane.MemberAlive{Endpoint: g.Key, Member: m.ID, Alive: g.decision.Open() || m.alive()})
 	}
 	return out
 }
 
 // bit is the alive bit of a member as the tables should have it.
 func (r *roster) bit(e lb.EndpointKey, pm plan.Member) bool {
-	return r.decision(e).FailOpen || r.alive(e, pm)
+	return r.decision(e).Open() || r.alive(e, pm)
 }
 
 // aliveIn are the members of an endpoint of the plan that are alive.
@@ -216,13 +279,6 @@ func (r *roster) decision(e lb.EndpointKey) health.Decision {
 		return g.decision
 	}
 	return health.Decision{}
-}
-
-// note keeps the words of a result that is no evidence.
-func (r *roster) note(result probe.Result) {
-	for _, m := range r.byTarget[result.Target] {
-		m.words = result.Words + " (does not count)"
-	}
 }
 
 // alive tells the health of one member; unknown ones are dead.

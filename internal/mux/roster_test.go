@@ -151,7 +151,7 @@ func TestRosterAgainstNaive(t *testing.T) {
 			"probe": func(t *rapid.T) {
 				for _, target := range slices.SortedFunc(maps.Keys(r.byTarget), compareTargets) {
 					if rapid.Bool().Draw(t, "probed") {
-						r.observe(probe.Result{Target: target, Good: rapid.Bool().Draw(t, "good")})
+						r.observe([]probe.Result{{Target: target, Good: rapid.Bool().Draw(t, "good")}}, when, func(probe.Target) bool { return true })
 					}
 				}
 			},
@@ -181,8 +181,8 @@ func TestRosterAgainstNaive(t *testing.T) {
 				for target, members := range r.byTarget {
 					listed += len(members)
 					for i, m := range members {
-						if m.at != i+1 || m.target != target || m.group == nil {
-							t.Fatalf("member %d of %v is %+v", i, target, m)
+						if int(m.at) != i+1 || m.target != target || m.of.group == nil {
+							t.Fatalf("check %d of %v is %+v", i, target, m)
 						}
 					}
 				}

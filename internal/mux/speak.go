@@ -23,13 +23,19 @@ func (s said) covers(want bgp.State, now time.Time) bool {
 	return !s.at.IsZero() && now.Sub(s.at) < signOfLife && s.state.Equal(want)
 }
 
-// Run tells the speaker, and checks in the place of hosts that are silent, until ctx ends.
+// Run tells the speaker, checks in the place of hosts that are silent, and does what is due by time, until ctx ends.
 func (a *Agent) Run(ctx context.Context) {
 	life := a.o.Clock.After(signOfLife)
 	for {
 		a.StandIn()
+		a.Tick()
 		a.Speak(ctx)
+		var due <-chan time.Time
+		if at := a.due(); !at.IsZero() {
+			due = a.o.Clock.After(max(at.Sub(a.o.Clock.Now()), time.Millisecond))
+		}
 		select {
+		case <-due:
 		case <-ctx.Done():
 			return
 		case <-a.speak:

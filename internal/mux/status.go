@@ -69,21 +69,18 @@ func (a *Agent) memberStatus(counters dataplane.MuxCounters) []*apiv1.MemberStat
 // memberStatusLocked appends the status of the members of some endpoints.
 func (a *Agent) memberStatusLocked(endpoints []plan.Endpoint, counters dataplane.MuxCounters, out []*apiv1.MemberStatus) []*apiv1.MemberStatus {
 	for _, e := range endpoints {
-		vip, protocol, open := e.Key.VIP.String(), e.Key.Protocol.String(), a.roster.decision(e.Key).FailOpen
+		vip, protocol, decision := e.Key.VIP.String(), e.Key.Protocol.String(), a.roster.decision(e.Key)
 		for _, pm := range e.Members {
 			m := a.roster.members[backend{e.Key, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}]
 			if m == nil {
 				continue
 			}
-			words, unknown := m.words, m.words == "" && !m.denied()
+			words, unknown := m.explain(), m.words == "" && !m.denied()
 			switch {
-			case m.denied():
-				words = wordsDead
-			case words == "":
-				words = "not checked yet"
-			}
-			if open {
+			case decision.FailOpen:
 				words += " (treated as alive: all are dead)"
+			case decision.Panic:
+				words += " (treated as alive: too few are healthy)"
 			}
 			n := counters.Members[dataplane.MemberKey{Endpoint: e.Key, Member: pm.ID}]
 			out = append(out, &apiv1.MemberStatus{
@@ -155,6 +152,9 @@ func (a *Agent) traceDecisionsLocked(key lb.EndpointKey, steps []string) []strin
 	var decided []string
 	if g.decision.FailOpen {
 		decided = append(decided, "no member is healthy: it fails open, and all of them count as alive")
+	}
+	if g.decision.Panic && !g.decision.FailOpen {
+		decided = append(decided, "too few of its members are healthy: it panics, and all of them count as alive")
 	}
 	if g.decision.Backup {
 		decided = append(decided, "too few of its members are healthy: its backups take part")

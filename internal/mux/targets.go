@@ -7,28 +7,47 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// list puts a member among those of its target.
-func (r *roster) list(m *member) {
-	if m.at == 0 {
-		of := append(r.byTarget[m.target], m)
-		r.byTarget[m.target], m.at = of, len(of)
+// wanted makes the targets of an endpoint's members.
+type wanted struct {
+	*plan.Endpoint
+	checks []probe.Prepared
+}
+
+func prepare(e *plan.Endpoint) wanted {
+	w := wanted{e, make([]probe.Prepared, 0, len(e.Health.Checks))}
+	for _, c := range e.Health.Checks {
+		w.checks = append(w.checks, probe.Prepare(c))
+	}
+	return w
+}
+
+// target is what the i-th check of a member probes.
+func (w wanted) target(i int, m plan.Member) probe.Target {
+	return w.checks[i].Wanted(m.DIP, m.Port, probe.Way{Endpoint: w.Key, Outer: m.Outer, Encap: w.Encap, Member: m.ID})
+}
+
+// list puts a check among those of its target.
+func (r *roster) list(c *check) {
+	if c.at == 0 {
+		of := append(r.byTarget[c.target], c)
+		r.byTarget[c.target], c.at = of, int32(len(of))
 	}
 }
 
 // unlist is the inverse of list.
-func (r *roster) unlist(m *member) {
-	if m.at == 0 {
+func (r *roster) unlist(c *check) {
+	if c.at == 0 {
 		return
 	}
-	of := r.byTarget[m.target]
+	of := r.byTarget[c.target]
 	last := len(of) - 1
-	of[m.at-1] = of[last]
-	of[m.at-1].at = m.at
+	of[c.at-1] = of[last]
+	of[c.at-1].at = c.at
 	of[last] = nil
-	if m.at = 0; last == 0 {
-		delete(r.byTarget, m.target)
+	if c.at = 0; last == 0 {
+		delete(r.byTarget, c.target)
 	} else {
-		r.byTarget[m.target] = of[:last]
+		r.byTarget[c.target] = of[:last]
 	}
 }
 
@@ -46,12 +65,17 @@ func (r *roster) probedFor(changes []plan.EndpointChange) map[probe.Target]bool 
 	for _, c := range changes {
 		if g := r.groups[c.Key()]; g != nil {
 			for _, m := range g.members {
-				note(m.target)
+				for i := range m.checks {
+					note(m.checks[i].target)
+				}
 			}
 		}
 		if c.After != nil {
+			wanted := prepare(c.After)
 			for _, pm := range c.After.Members {
-				note(probe.Of(c.After.Health.Checks[0], pm.DIP, pm.Port))
+				for i := range c.After.Health.Checks {
+					note(wanted.target(i, pm))
+				}
 			}
 		}
 	}
@@ -60,7 +84,7 @@ func (r *roster) probedFor(changes []plan.EndpointChange) map[probe.Target]bool 
 
 // isProbed tells whether a member wants a target to be probed.
 func (r *roster) isProbed(t probe.Target) bool {
-	return slices.ContainsFunc(r.byTarget[t], func(m *member) bool { return m.probed() })
+	return slices.ContainsFunc(r.byTarget[t], func(c *check) bool { return c.of.probed() })
 }
 
 // targets is everything that has to be probed.

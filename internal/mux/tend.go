@@ -3,6 +3,8 @@ package mux
 import (
 	"context"
 	"time"
+
+	"github.com/shuntlb/shunt/internal/probe"
 )
 
 // tendInterval is how often the interface is looked after.
@@ -78,9 +80,9 @@ func (a *Agent) LinkChanged(up bool) {
 
 // evidenceLocked says whether a failed probe may count. Probes that began while the link was down may end later, by their
 // timeout.
-func (a *Agent) evidenceLocked(timeout time.Duration) bool {
+func (a *Agent) evidenceLocked(t probe.Target) bool {
 	if a.linkDown {
 		return false
 	}
-	return a.linkUp.IsZero() || a.o.Clock.Now().Sub(a.linkUp) > timeout+linkSettle
+	return a.linkUp.IsZero() || a.o.Clock.Now().Sub(a.linkUp) > t.Timeout()+linkSettle
 }

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
 )
@@ -19,10 +20,11 @@ type vipIndex struct {
 type vipHealth struct {
 	// groups are its endpoints as they are obeyed, ordered by key: those of a plan that is being applied may be others.
 	groups []*group
-	// served: it has a member that is alive, or treated so, takes new flows and can be reached.
+	// served: an endpoint of it has as many members as it must have that are alive, or treated so, take new flows and can be
+	// reached.
 	served bool
 	// unsettled: it has a member that was never asked, or a dead one that was alive once and may be alive again: its last probe
-	// was good, or it was not asked since the VIP's other members came back.
+	// was good, or it was not asked since the VIP's other members came back. Members that are damped are not waited for.
 	unsettled bool
 }
 
@@ -88,12 +90,14 @@ func (r *roster) look(reachable func(netip.Addr) bool, f func(netip.Addr, vipHea
 	clear(r.vips.touched)
 }
 
-// serves tells whether an endpoint has a member to send new flows to.
+// serves tells whether an endpoint has enough members to send new flows to.
 func (r *roster) serves(g *group, reachable func(netip.Addr) bool) bool {
-	open := r.decision(g.Key).FailOpen
+	open, minimum, n := r.decision(g.Key).Open(), g.Health.MinimumHealthy, 0
 	for i, m := range g.members {
 		if pm := &g.Members[i]; pm.Weight > 0 && (open || m.alive()) && reachable(pm.Outer) {
-			return true
+			if n++; health.Serves(n, minimum) {
+				return true
+			}
 		}
 	}
 	return false
@@ -105,7 +109,7 @@ func unsettled(groups []*group) bool {
 	for _, g := range groups {
 		for i, m := range g.members {
 			switch {
-			case g.Members[i].Weight == 0:
+			case g.Members[i].Weight == 0, m.damped:
 			case !m.alive():
 				lost = lost || m.once || !m.asked
 			case !known || m.back < first:
@@ -115,7 +119,7 @@ func unsettled(groups []*group) bool {
 	}
 	for _, g := range groups {
 		for i, m := range g.members {
-			if lost && g.Members[i].Weight > 0 && !m.alive() && (!m.asked || m.once && (m.good > 0 || m.seen < first)) {
+			if lost && g.Members[i].Weight > 0 && !m.alive() && !m.damped && (!m.asked || m.once && (m.good > 0 || m.seen < first)) {
 				return true
 			}
 		}

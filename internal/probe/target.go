@@ -49,12 +49,17 @@ type Result struct {
 
 // Of is what a check of a backend probes directly.
 func Of(check lb.Check, dip netip.Addr, port uint16) Target {
-	address := netip.AddrPortFrom(cmp.Or(check.Address, dip), cmp.Or(check.Port, port))
+	address := addressOf(&check, dip, port)
 	if check.Fast == 0 {
 		check.Rise, check.Fall = 0, 0
 	}
 	check.Initial, check.Port, check.Address = "", 0, netip.Addr{}
 	return Target{Check: unique.Make(check), Address: address}
+}
+
+// addressOf is where a check asks a backend.
+func addressOf(check *lb.Check, dip netip.Addr, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(cmp.Or(check.Address, dip), cmp.Or(check.Port, port))
 }
 
 // Timeout bounds the whole probe.

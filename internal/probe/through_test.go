@@ -32,6 +32,9 @@ func TestWantedThroughTheTunnel(t *testing.T) {
 		{"the backend's of all", lb.ThroughTunnel, lb.EncapIPIP, all, 0, 8080, Tunnel{7, netip.AddrPortFrom(vip, 8080), outer, lb.EncapIPIP, 0}, 8080},
 	} {
 		got := Wanted(lb.Check{Kind: lb.CheckTCP, Through: c.through, Port: c.port}, dip, c.backend, Way{c.endpoint, outer, c.encap, 5})
+		if c.through == lb.ThroughDirect && got != Of(lb.Check{Kind: lb.CheckTCP, Through: c.through, Port: c.port}, dip, c.backend) {
+			t.Errorf("%s: %+v is not what Of says", c.name, got)
+		}
 		var tunnel Tunnel
 		if got.Tunnel != (unique.Handle[Tunnel]{}) {
 			tunnel = got.Tunnel.Value()
