@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net/netip"
 	"os"
 	"slices"
 	"testing"
@@ -166,4 +167,20 @@ func TestWatchSurvivesAFullRing(t *testing.T) {
 		t.Errorf("forwarded %d of %d", n, runs+1)
 	}
 	next(t, w)
+}
+
+// TestProbesWhileWatched: the watching program answers for probes from the same tables.
+func TestProbesWhileWatched(t *testing.T) {
+	f := basicFixture(t)
+	r := newProbeRig(t, f, ProbeRule{Peer: netip.AddrPortFrom(probeServer4, 8080), Local: probeLocal4, Request: probeText})
+	w, err := f.mux.Watch(WatchFilter{VIP: muxVIP4, Snaplen: MaxSnaplen, SentSnaplen: MaxSnaplen})
+	must(t, err)
+	defer w.Close()
+	verdict, out := runBy(t, w.Program(), synAckOf(r))
+	if want := r.sent(wire.TCP{Seq: r.isn + 1, Ack: 1, Flags: wire.ACK | wire.PSH, Data: probeText}); verdict != xdpTX || !bytes.Equal(out, want) {
+		t.Errorf("verdict %d, %x, want %x", verdict, out, want)
+	}
+	if got := r.probes.Result(r.number, r.isn).State; got != ProbeConnected {
+		t.Errorf("state %d", got)
+	}
 }

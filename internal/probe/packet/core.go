@@ -299,8 +299,7 @@ func (c *core) conclude(id uint32, now int64) bool {
 	r := &c.rules[id]
 	result := c.tables.Result(id, r.round.isn)
 	r.heard = r.heard || result.State >= dataplane.ProbeConnected
-	over := now-r.began >= int64(r.timeout)
-	if !result.State.Final() && !over {
+	if !result.State.Final() && !over(time.Duration(now-r.began), time.Duration(now-r.last), r.timeout, int(r.sent), result.State == dataplane.ProbeConnected) {
 		return false
 	}
 	if result.State == dataplane.ProbeConnected {
@@ -368,7 +367,7 @@ func (c *core) send(now int64) (busy bool) {
 		}
 		if r.stage == queued {
 			r.round = newRound(e.id, c.tables.Key(), c.random(), r.round)
-			r.stage, r.began, r.sent = flying, now, 0
+			r.stage, r.began, r.last, r.sent = flying, now, now, 0
 			c.tables.Begin(e.id, r.round.isn, r.round.port)
 		} else if c.conclude(e.id, now) {
 			c.queue.pop()
@@ -387,6 +386,7 @@ func (c *core) send(now int64) (busy bool) {
 		err = ErrBusy
 	}
 	for i := first; i < min(sent, n); i++ {
+		c.rules[c.sending[i].id].last = now
 		c.young = append(c.young, flight{c.sending[i], now})
 	}
 	if sent >= n {

@@ -29,6 +29,9 @@ type sim struct {
 	busy   int // calls of Send that find no room
 }
 
+// silentAttempts are the SYNs to a server that takes no connection for long.
+const silentAttempts = 3
+
 type reply struct {
 	after time.Duration // 0: never
 	state dataplane.ProbeState
@@ -66,7 +69,7 @@ func (s *sim) Send(frames []Frame) (int, error) {
 		number := uint32(binary.BigEndian.Uint16(tcp[2:]) - 1000)
 		i := s.syns[number]
 		s.syns[number]++
-		if i >= attempts {
+		if i >= silentAttempts {
 			s.t.Fatalf("rule %d: SYN number %d", number, i)
 		}
 		if r := s.script[number][i]; r.after > 0 {
@@ -161,7 +164,7 @@ func TestCoreAgainstANaiveOracle(t *testing.T) {
 			s.busy = rapid.IntRange(0, 3).Draw(t, "busy")
 			for _, id := range ids {
 				s.script[id] = nil
-				for range attempts {
+				for range silentAttempts {
 					r := reply{state: rapid.SampledFrom([]dataplane.ProbeState{dataplane.ProbeAnswered, dataplane.ProbeAnswered, dataplane.ProbeRefused}).Draw(t, "state")}
 					// Not near the times of attempts and the end, which may come some milliseconds late.
 					r.after = rapid.SampledFrom([]time.Duration{0, time.Microsecond, 3 * time.Millisecond, 90 * time.Millisecond, 275 * time.Millisecond}).Draw(t, "after")
@@ -199,7 +202,7 @@ func TestCoreWithoutAWay(t *testing.T) {
 		at := netip.MustParseAddrPort("10.9.9.9:1000")
 		ask := func(s *sim, ways map[netip.Addr]netdev.NextHop, v probe.Verdict, words string) {
 			t.Helper()
-			s.script[0] = make([]reply, attempts)
+			s.script[0] = make([]reply, silentAttempts)
 			if err := s.core.add(0, target(at, within(time.Second, tcp))); err != nil {
 				t.Fatal(err)
 			}

@@ -19,7 +19,7 @@ import (
 
 // Options are what an Asker needs from outside.
 type Options struct {
-	// Tables are the program's (dataplane.Mux.Probes).
+	// Tables are the program's (dataplane.Mux.Probes); they have to be there until the asker is closed.
 	Tables dataplane.ProbeTables
 	// Sender puts frames on the wire (NewSender). The asker closes it.
 	Sender Sender

@@ -114,7 +114,7 @@ func TestSchedule(t *testing.T) {
 		}
 		want := []time.Duration{timeout / 4, timeout / 2}
 		if connected {
-			want = want[1:]
+			want = []time.Duration{timeout / 2, timeout / 4 * 3, timeout / 8 * 7}
 		}
 		if !slices.Equal(at, want) {
 			t.Fatalf("asked again at %v, want %v", at, want)
@@ -165,6 +165,31 @@ func TestWheel(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAStallIsNoSilence: after any stall the SYNs that are left still go, and get their time.
+func TestAStallIsNoSilence(t *testing.T) {
+	const timeout = 800 * time.Millisecond
+	for _, c := range []struct {
+		age, last time.Duration
+		sent      int
+		connected bool
+		want      bool
+	}{
+		{timeout, timeout / 2, 3, false, true},
+		{timeout - 1, timeout / 2, 3, false, false},
+		{timeout, timeout, 1, false, false},
+		{timeout + timeout/2, timeout / 2, 2, false, false},
+		{timeout + timeout/2, timeout/8 - 1, 3, false, false},
+		{timeout + timeout/2, timeout / 8, 3, false, true},
+		{timeout, timeout / 8, 3, true, false},
+		{timeout, timeout / 8, 4, true, true},
+		{2 * timeout, 0, 1, false, true},
+	} {
+		if got := over(c.age, c.last, timeout, c.sent, c.connected); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
 }
 
 func TestVerdicts(t *testing.T) {
@@ -231,7 +256,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// lost is a sender that drops everything, or is busy.
+// nowhere is a sender that drops everything, or is busy.
 type nowhere struct{ err error }
 
 func (s nowhere) Send(f []Frame) (int, error) {

@@ -33,6 +33,7 @@ type rule struct {
 	fault   error  // why there is none, nil: it is not known yet
 	asked   int64  // when, in nanoseconds, as began
 	began   int64  // when the first SYN was sent
+	last    int64  // when the last one was
 	timeout time.Duration
 	round   round
 	gen     uint32 // of its probe: entries of others are stale

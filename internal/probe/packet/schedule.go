@@ -1,20 +1,36 @@
 package packet
 
-import "time"
+import (
+	"time"
 
-// attempts are how many SYNs a round has at most.
-const attempts = 3
+	"github.com/shuntlb/shunt/internal/dataplane"
+)
 
-// retryAt is when a SYN is sent again, counted from the first one, after `sent` of them; false: not any more. A server that took the
-// connection is asked again only once, late: the request or its answer may be lost, but it may also be slow.
+// attempts are how many SYNs a round has at most; silent servers get one less.
+const attempts = dataplane.ProbeAttempts
+
+// retryAt is when a SYN is sent again, counted from the first one, after `sent` of them; false: not any more. To silent servers: after
+// a quarter and a half of the timeout. A server that took a connection is asked again later, but oftener: the request or its
+// answer may be lost, but it may also be slow. With one frame in 1,000 lost, one probe in 10^8 fails wrongly.
 func retryAt(timeout time.Duration, sent int, connected bool) (time.Duration, bool) {
 	switch {
-	case sent >= attempts || connected && sent >= 2:
-		return 0, false
-	case sent == 1 && !connected:
+	case !connected && sent == 1:
 		return timeout / 4, true
+	case !connected && sent == 2, connected && sent == 1:
+		return timeout / 2, true
+	case connected && sent == 2:
+		return timeout / 4 * 3, true
+	case connected && sent == 3:
+		return timeout / 8 * 7, true
 	}
-	return timeout / 2, true
+	return 0, false
+}
+
+// over says whether a probe of this age without a final answer has failed: its timeout is over, all SYNs were sent and the last one had
+// its time. A machine that stood still makes a probe longer, but not its verdict wrong; twice the timeout is the end.
+func over(age, last, timeout time.Duration, sent int, connected bool) bool {
+	_, more := retryAt(timeout, sent, connected)
+	return age >= 2*timeout || age >= timeout && !more && last >= timeout/8
 }
 
 // lookAt is when a probe of this age is looked at again that nobody answered: the older, the less often. It is not later than the

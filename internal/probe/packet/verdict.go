@@ -28,7 +28,7 @@ var statusWords = func() (w [1000]string) {
 }()
 
 // numbers are words for numbers of SYNs.
-var numbers = [...]string{"no SYN", "one SYN", "two SYNs", "three SYNs"}
+var numbers = [...]string{"no SYN", "one SYN", "two SYNs", "three SYNs", "four SYNs"}
 
 // verdict is what an outcome means, as an answer's verdict and words: the probe has a final result, or its time is over. good is the
 // statuses that are.
