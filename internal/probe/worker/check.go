@@ -24,6 +24,8 @@ type means struct {
 	clock clock.Clock
 	// dial connects over TCP.
 	dial func(ctx context.Context, address netip.AddrPort) (net.Conn, error)
+	// programs is where external checks are; nil: nowhere.
+	programs *directory
 }
 
 // check is what is asked of any number of targets, with what is dear to make of it.
@@ -66,6 +68,15 @@ func prepare(c lb.Check, m *means) (*check, error) {
 	switch c.Kind {
 	case lb.CheckTCP:
 		return p, nil
+	case lb.CheckExternal:
+		if m.programs == nil {
+			return nil, fmt.Errorf("program: %q: external checks need a directory of programs, which this node was started without", c.Program)
+		}
+		_, err = m.programs.find(c.Program)
+		if err != nil {
+			return nil, err
+		}
+		return p, nil
 	case lb.CheckGRPC:
 		p.health = newHealth()
 	case lb.CheckHTTP:
@@ -81,7 +92,7 @@ func prepare(c lb.Check, m *means) (*check, error) {
 			}
 		}
 	default:
-		return nil, fmt.Errorf("kind: %q: must be %s, %s or %s", c.Kind, lb.CheckTCP, lb.CheckHTTP, lb.CheckGRPC)
+		return nil, fmt.Errorf("kind: %q: must be %s, %s, %s or %s", c.Kind, lb.CheckTCP, lb.CheckHTTP, lb.CheckGRPC, lb.CheckExternal)
 	}
 	if c.TLS {
 		p.tls, err = tlsConfig(c, m.clock)

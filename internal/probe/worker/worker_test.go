@@ -205,7 +205,7 @@ func TestRefusedTargets(t *testing.T) {
 		want   string
 	}{
 		{probe.Target{}, "check: must be one"},
-		{of(func(c *lb.Check) { c.Kind = lb.CheckDNS }), `kind: "dns": must be tcp, http or grpc`},
+		{of(func(c *lb.Check) { c.Kind = lb.CheckDNS }), `kind: "dns": must be tcp, http, grpc or external`},
 		{of(func(c *lb.Check) { c.Through = lb.ThroughTunnel }), `through: "tunnel": sockets ask directly only`},
 		{of(func(c *lb.Check) { c.Path = "no path" }), `path: "no path": must be a path, with a query or without`},
 		{of(func(c *lb.Check) { c.Body = "(" }), "body: \"(\": must be a regular expression: error parsing regexp: missing closing ): `(`"},

@@ -1,0 +1,194 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits of a program beside its time (setrlimit(2)), of each of its processes.
+const (
+	maxProgramMemory = 1 << 30
+	maxProgramFiles  = 64
+	// maxProgramProcesses is of all processes of the user: maxPrograms of eight each.
+	maxProgramProcesses = 8 * maxPrograms
+	// maxProgramOutput is how much a program may write before it is killed, in bytes; a pipe holds as much.
+	maxProgramOutput = 64 << 10
+	programPath      = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+)
+
+// run asks a program: its end with 0 is good, with anything else bad. That it cannot be started says nothing of the server.
+func (t *target) run(ctx context.Context) finding {
+	path, err := t.programs.find(t.Program)
+	if err != nil {
+		return void("not asked: " + err.Error())
+	}
+	output, news, process, err := t.start(path)
+	if err != nil {
+		return void("not asked: start program: " + cause(err))
+	}
+	defer output.Close()
+	defer news.Close()
+	// The group is named by the process until that is waited for: what is killed before is nobody else's.
+	kill := func() { _ = unix.Kill(-process.Pid, unix.SIGKILL) }
+	killed := make(chan struct{})
+	ctx, tooMuch := context.WithCancelCause(ctx)
+	defer tooMuch(nil)
+	stop := context.AfterFunc(ctx, func() { kill(); close(killed) })
+	lines := make(chan string, 1)
+	go func() {
+		text := listen(output)
+		if len(text) > maxProgramOutput {
+			tooMuch(errFlood)
+		}
+		lines <- firstLine(text)
+	}()
+	said, _ := io.ReadAll(io.LimitReader(news, maxWords))
+	ended := waitEnd(process.Pid)
+	if !stop() {
+		<-killed
+	}
+	kill()
+	state, err := process.Wait()
+	// Who left the group may still hold the other end.
+	_ = output.SetReadDeadline(time.Unix(1, 0))
+	line := <-lines
+	fault, begun := strings.CutPrefix(string(said), childReady)
+	switch err = errors.Join(ended, err); {
+	case err != nil:
+		return void("not asked: wait for program: " + err.Error())
+	case fault != "":
+		return void("not asked: start program: " + fault)
+	case !begun:
+		return void("not asked: program not started within " + milliseconds(t.Timeout))
+	case errors.Is(context.Cause(ctx), errFlood):
+		return bad("program wrote more than %d bytes", maxProgramOutput)
+	case state.Success():
+		return good(cmp.Or(line, "exit 0"))
+	case ctx.Err() != nil:
+		return bad("program not done within %s", milliseconds(t.Timeout))
+	}
+	status := state.Sys().(syscall.WaitStatus)
+	if status.Signaled() {
+		return bad("%s", cmp.Or(line, "program ended by "+unix.SignalName(status.Signal())))
+	}
+	return bad("%s", cmp.Or(line, fmt.Sprintf("exit %d", status.ExitStatus())))
+}
+
+// start makes a process that becomes the program, with its output in a pipe; news is what Child says of it, until the program
+// begins or the process ends.
+func (t *target) start(path string) (output, news *os.File, process *os.Process, err error) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	defer null.Close()
+	output, w, err := pipe()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	defer w.Close()
+	news, tell, err := pipe()
+	if err != nil {
+		output.Close()
+		return nil, nil, nil, err
+	}
+	defer tell.Close()
+	u, seconds := t.programs.user, (t.Timeout+time.Second-1)/time.Second
+	args := []string{childName, fmt.Sprint(u.UID), fmt.Sprint(u.GID), fmt.Sprint(int64(seconds)), path, t.Program}
+	process, err = t.programs.launcher.start(append(args, t.Arguments.List()...), &os.ProcAttr{
+		Dir: "/", Env: t.environment(), Files: []*os.File{null, w, w, tell}, Sys: &syscall.SysProcAttr{Setpgid: true},
+	})
+	if err != nil {
+		output.Close()
+		news.Close()
+		return nil, nil, nil, err
+	}
+	return output, news, process, nil
+}
+
+// pipe makes a pipe of which only the end to read from does not block: programs do not expect that of theirs.
+func pipe() (r, w *os.File, err error) {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, os.NewSyscallError("pipe2", err)
+	}
+	_ = unix.SetNonblock(ends[0], true)
+	return os.NewFile(uintptr(ends[0]), "pipe"), os.NewFile(uintptr(ends[1]), "pipe"), nil
+}
+
+// environment is all that a program is told beside its arguments; the timeout is in seconds.
+func (t *target) environment() []string {
+	return []string{
+		"SHUNT_ADDRESS=" + t.address.Addr().String(),
+		"SHUNT_PORT=" + strconv.Itoa(int(t.address.Port())),
+		"SHUNT_TIMEOUT=" + strconv.FormatFloat(t.Timeout.Seconds(), 'f', -1, 64),
+		"PATH=" + programPath,
+	}
+}
+
+// waitEnd waits for the end of a process and leaves it to be waited for.
+func waitEnd(pid int) error {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// errFlood ends a program that writes too much.
+var errFlood = errors.New("too much output")
+
+// listen reads what a program writes until nobody can write any more, or what is there when its deadline comes; at most one byte
+// more than it may write.
+func listen(output *os.File) []byte {
+	text := make([]byte, 0, maxProgramOutput+1)
+	for len(text) < cap(text) {
+		n, err := output.Read(text[len(text):cap(text)])
+		text = text[:len(text)+n]
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return drain(output, text)
+		}
+		if err != nil {
+			break
+		}
+	}
+	return text
+}
+
+// drain appends what is there.
+func drain(output *os.File, text []byte) []byte {
+	raw, err := output.SyscallConn()
+	if err != nil {
+		return text
+	}
+	_ = raw.Control(func(fd uintptr) {
+		for len(text) < cap(text) {
+			n, err := unix.Read(int(fd), text[len(text):cap(text)])
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if err != nil || n == 0 {
+				return
+			}
+			text = text[:len(text)+n]
+		}
+	})
+	return text
+}
+
+// firstLine is what is said of a program.
+func firstLine(text []byte) string {
+	line, _, _ := strings.Cut(string(text[:min(len(text), 4*maxWords)]), "\n")
+	return strings.TrimSpace(line)
+}
