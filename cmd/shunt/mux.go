@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
@@ -23,6 +22,7 @@ import (
 	"github.com/shuntlb/shunt/internal/mux"
 	"github.com/shuntlb/shunt/internal/netdev"
 	"github.com/shuntlb/shunt/internal/probe"
+	"github.com/shuntlb/shunt/internal/probe/means"
 	"github.com/shuntlb/shunt/internal/service"
 )
 
@@ -232,9 +232,10 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 		Command: []string{self, "mux-speaker", "--run", f.run, "--bpffs", f.bpffs, "--hold", f.hold.String()},
 	}
 	var a *mux.Agent
-	prober := probe.New(probe.Options{
-		Clock: clock.System{}, Random: rand.Float64, Report: func(r []probe.Result) { a.Probed(r) },
-	})
+	prober, err := means.New(means.Options{Clock: clock.System{}, Report: func(r []probe.Result) { a.Probed(r) }})
+	if err != nil {
+		return false, err
+	}
 	defer prober.Close()
 	hops := netdev.NewNextHops()
 	a, err = mux.New(mux.Options{

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -20,6 +19,7 @@ import (
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/netdev"
 	"github.com/shuntlb/shunt/internal/probe"
+	"github.com/shuntlb/shunt/internal/probe/means"
 )
 
 // Options are what Run needs.
@@ -64,7 +64,10 @@ func Run(ctx context.Context, o Options) error {
 	}
 	o.Node.Log.Info("programs attached", "interface", o.Interface, "pins", o.BPFFS)
 	var h *Agent
-	prober := probe.New(probe.Options{Clock: clock.System{}, Random: rand.Float64, Report: func(r []probe.Result) { h.Probed(r) }})
+	prober, err := means.New(means.Options{Clock: clock.System{}, Report: func(r []probe.Result) { h.Probed(r) }})
+	if err != nil {
+		return errors.Join(err, tables.Close())
+	}
 	defer prober.Close()
 	h = New(tables, thisMachine(o.Interface), prober, clock.System{}, o.Node.Log)
 	o.Node.Verdicts = h.checks

@@ -1,135 +1,287 @@
 package probe
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/shuntlb/shunt/internal/clock"
-	"github.com/shuntlb/shunt/internal/health"
 )
 
-// maxParallel bounds the probes in flight, and so the file descriptors: one each.
-const maxParallel = 2048
+const (
+	// tick is the grain of the schedule: probes begin up to one late.
+	tick = 2 * time.Millisecond
+	// maxPerTick bounds the probes begun in one tick. It spreads those of a machine that was stopped, or starts; means that can
+	// stand less pace themselves.
+	maxPerTick = 2048
+	// maxFirst is how many answers of one means may be missing for it to get targets that were never asked: planned probes do not
+	// queue behind those of a start.
+	maxFirst = 16 << 10
+	// packetsRest is how long packets are not tried on a target that they could not decide.
+	packetsRest = 10 * time.Minute
+	// collect is how long results wait for others to be reported with.
+	collect = 2 * time.Millisecond
+	// changeStep is how many targets begin or end before others get a turn.
+	changeStep = 1024
+)
 
 // Options are what an Engine needs from outside.
 type Options struct {
+	// Clock should be a monotonic one, as the system's is: what sets the time of day does not move the schedule.
 	Clock clock.Clock
 	// Random is uniform in [0, 1) and safe for concurrent use.
 	Random func() float64
-	// Report gets every result, once; it is called from many goroutines. The slice is the receiver's until it returns.
+	// Report gets every result, once, in batches, from one goroutine. The slice is the receiver's until it returns.
 	Report func([]Result)
+	// Means are the ways to ask, the preferred first. A target is asked by the first that takes it.
+	Means []Means
 }
 
 // Engine probes the wanted targets until it is closed. It is safe for concurrent use.
+//
+// A target is asked at once when it is new, a second time somewhere within its interval, then once an interval, by a plan that
+// neither load nor slow answers shift; one whose answer is missing is not asked. New targets are asked as fast as means can, but
+// after those that are due.
 type Engine struct {
 	options Options
-	ctx     context.Context
-	cancel  context.CancelFunc
-	slots   chan struct{}
+	askers  []Asker
+	begin   time.Time
 	wait    sync.WaitGroup
+	closing chan struct{}
+	// poke wakes the schedule, some the reports, and quiet those when no answer is missing.
+	poke, some, quiet chan struct{}
 
-	mu      sync.Mutex
-	running map[Target]context.CancelFunc
+	// changing is held while targets are set or changed, asking while askers are called, which is not while mu is held. Lock order:
+	// changing, asking, mu.
+	changing, asking sync.Mutex
+	// batches are what is handed to each asker. Who asks uses it.
+	batches [][]uint32
+	moves   []uint32
+	// ticked is the last tick in which probes began, begun how many.
+	ticked time.Duration
+	begun  int
+
+	mu     sync.Mutex
+	closed bool
+	table  table
+	// wakes is when the schedule looks again; 0: when it is poked.
+	wakes time.Duration
+	// odd are those that another means has to ask.
+	odd     []uint32
+	pending []Result
+	stats   Stats
 }
 
 // New makes an engine without targets.
-func New(o Options) *Engine {
-	ctx, cancel := context.WithCancel(context.Background())
-	return &Engine{
-		options: o, ctx: ctx, cancel: cancel,
-		slots:   make(chan struct{}, maxParallel),
-		running: map[Target]context.CancelFunc{},
+func New(o Options) (*Engine, error) {
+	e := &Engine{
+		options: o, begin: o.Clock.Now(), table: newTable(), closing: make(chan struct{}),
+		poke: make(chan struct{}, 1), some: make(chan struct{}, 1), quiet: make(chan struct{}, 1),
+		batches: make([][]uint32, len(o.Means)),
 	}
+	e.stats.Means = make([]MeansStats, len(o.Means))
+	for i, m := range o.Means {
+		e.stats.Means[i].Name = m.Name
+		a, err := m.New(func(answers []Answer) { e.answered(i, answers) })
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("make the %s asker: %w", m.Name, err), e.closeAskers())
+		}
+		e.askers = append(e.askers, a)
+	}
+	e.wait.Go(e.schedule)
+	e.wait.Go(e.report)
+	return e, nil
 }
 
-// Set makes the probed targets equal to the wanted ones. New ones are probed at once, gone ones no longer reported
-// soon after. Targets that cannot be probed are left out and named in the error.
+// now is the time since the engine was made.
+func (e *Engine) now() time.Duration { return e.options.Clock.Now().Sub(e.begin) }
+
+// Set makes the probed targets equal to the wanted ones. New ones are asked at once, gone ones no longer reported soon after.
+// Targets that cannot be probed are left out and named in the error.
 func (e *Engine) Set(want []Target) error {
-	wanted := make(map[Target]bool, len(want))
+	e.changing.Lock()
+	defer e.changing.Unlock()
+	wanted := make(map[Target]struct{}, len(want))
 	for _, t := range want {
-		wanted[t] = true
+		wanted[t] = struct{}{}
 	}
+	var gone []Target
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	for t := range e.running {
-		if !wanted[t] {
-			e.stopLocked(t)
+	for t := range e.table.byTarget {
+		if _, stays := wanted[t]; !stays {
+			gone = append(gone, t)
 		}
 	}
-	return e.startLocked(want)
+	e.mu.Unlock()
+	return e.change(want, gone, false)
 }
 
 // Change probes more targets, and others no more, as Set does. What it costs is by these alone.
 func (e *Engine) Change(start, stop []Target) error {
+	e.changing.Lock()
+	defer e.changing.Unlock()
+	return e.change(start, stop, false)
+}
+
+// Resume probes more targets, of which it is known from before how they are, as after a restart of the agent: their first probes
+// are spread over their intervals. A Set that follows leaves them so.
+func (e *Engine) Resume(known []Target) error {
+	e.changing.Lock()
+	defer e.changing.Unlock()
+	return e.change(known, nil, true)
+}
+
+// change stops and starts targets in steps; changing is held.
+func (e *Engine) change(start, stop []Target, known bool) error {
+	var bad faults
+	for len(stop) > 0 {
+		n := min(changeStep, len(stop))
+		e.stop(stop[:n])
+		stop = stop[n:]
+	}
+	for len(start) > 0 {
+		n := min(changeStep, len(start))
+		if err := e.start(start[:n], known, &bad); err != nil {
+			return err
+		}
+		start = start[n:]
+	}
+	return bad.err()
+}
+
+// stop ends the probes of targets.
+func (e *Engine) stop(targets []Target) {
+	e.asking.Lock()
+	defer e.asking.Unlock()
+	gone := e.moves[:0]
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, t := range stop {
-		e.stopLocked(t)
-	}
-	return e.startLocked(start)
-}
-
-// stopLocked ends the probes of a target, if there are any.
-func (e *Engine) stopLocked(t Target) {
-	if stop, runs := e.running[t]; runs {
-		stop()
-		delete(e.running, t)
-	}
-}
-
-// startLocked begins to probe those of the targets that are not probed.
-func (e *Engine) startLocked(targets []Target) error {
-	if e.ctx.Err() != nil {
-		return errors.New("set probes: the engine is closed")
-	}
-	var errs []error
 	for _, t := range targets {
-		if _, runs := e.running[t]; runs {
+		if id, probed := e.table.byTarget[t]; probed {
+			gone = append(gone, id)
+			e.stats.Means[e.table.rules[id].means].Targets--
+		}
+	}
+	means := make([]int8, len(gone))
+	for i, id := range gone {
+		means[i] = e.table.rules[id].means
+		e.table.leave(id)
+	}
+	e.mu.Unlock()
+	for i, id := range gone {
+		e.askers[means[i]].Remove(id)
+	}
+	e.moves = gone[:0]
+}
+
+// start begins to probe those of the targets that are not probed.
+func (e *Engine) start(targets []Target, known bool, bad *faults) error {
+	e.asking.Lock()
+	defer e.asking.Unlock()
+	now := e.now()
+	for _, t := range targets {
+		e.mu.Lock()
+		_, probed := e.table.byTarget[t]
+		if e.closed {
+			e.mu.Unlock()
+			return errors.New("set probes: the engine is closed")
+		}
+		if probed {
+			e.mu.Unlock()
 			continue
 		}
 		if err := t.validate(); err != nil {
-			errs = append(errs, fmt.Errorf("probe %v: %w", t.Address, err))
+			e.mu.Unlock()
+			bad.add(t, err)
 			continue
 		}
-		ctx, stop := context.WithCancel(e.ctx)
-		e.running[t] = stop
-		e.wait.Go(func() { e.run(ctx, t) })
+		id := e.table.add(t)
+		e.mu.Unlock()
+		means, err := e.find(id, t, false)
+		e.mu.Lock()
+		if err != nil {
+			e.table.leave(id)
+			e.mu.Unlock()
+			bad.add(t, err)
+			continue
+		}
+		r := &e.table.rules[id]
+		r.means = int8(means)
+		e.stats.Means[means].Targets++
+		if r.plan = now; known {
+			r.fresh = false
+			r.plan += time.Duration(e.options.Random() * float64(r.pace.interval))
+			e.table.wait(id)
+		} else {
+			e.table.queueFirst(id)
+		}
+		e.mu.Unlock()
+	}
+	wake(e.poke)
+	return nil
+}
+
+// find gives a target to the first means that takes it; asking is held.
+func (e *Engine) find(id uint32, t Target, packetsFailed bool) (int, error) {
+	var why error
+	for _, i := range candidates(e.options.Means, t.Check.Value().Engine, packetsFailed) {
+		err := e.askers[i].Add(id, t)
+		if err == nil {
+			return i, nil
+		}
+		// The one that could, but for this, knows best.
+		if why == nil || errors.Is(why, errors.ErrUnsupported) {
+			why = err
+		}
+	}
+	if why == nil {
+		why = fmt.Errorf("kind: %q: %w", t.Check.Value().Kind, errors.ErrUnsupported)
+	}
+	return 0, why
+}
+
+// Stats is what the engine has done.
+func (e *Engine) Stats() Stats {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.stats
+	s.Targets, s.Queued = len(e.table.byTarget), e.table.due.len()+e.table.first.len()
+	s.Means = append([]MeansStats(nil), s.Means...)
+	for _, m := range s.Means {
+		s.Out += m.Out
+	}
+	return s
+}
+
+// Close ends all probes and waits for them. Nothing is reported after it returned.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	closed := e.closed
+	e.closed = true
+	e.mu.Unlock()
+	if !closed {
+		close(e.closing)
+	}
+	e.wait.Wait()
+	if !closed {
+		e.asking.Lock()
+		defer e.asking.Unlock()
+		_ = e.closeAskers()
+	}
+}
+
+func (e *Engine) closeAskers() error {
+	var errs []error
+	for _, a := range e.askers {
+		errs = append(errs, a.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// Close ends all probes and waits for them.
-func (e *Engine) Close() {
-	e.cancel()
-	e.wait.Wait()
-}
-
-// run probes one target: at once, a second time somewhere within the interval, then regularly.
-func (e *Engine) run(ctx context.Context, t Target) {
-	wait := health.Second
-	for {
-		select {
-		case e.slots <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
-		begin := e.options.Clock.Now()
-		result := ask(ctx, t)
-		<-e.slots
-		if ctx.Err() != nil {
-			return
-		}
-		result.At, result.Took = begin, e.options.Clock.Now().Sub(begin)
-		e.options.Report([]Result{result})
-		left := wait(t.Check.Value().Interval, e.options.Random()) - e.options.Clock.Now().Sub(begin)
-		wait = health.Next
-		select {
-		case <-e.options.Clock.After(max(left, time.Millisecond)):
-		case <-ctx.Done():
-			return
-		}
+// wake pokes who waits.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }

@@ -69,11 +69,12 @@ func (t Target) validate() error {
 	if t.Check == (unique.Handle[lb.Check]{}) {
 		return fmt.Errorf("check: must be one")
 	}
-	c := t.Check.Value()
+	c, port := t.Check.Value(), t.Address.Port()
+	if t.Tunnel != (unique.Handle[Tunnel]{}) {
+		port = t.Tunnel.Value().VIP.Port()
+	}
 	switch {
-	case c.Kind != lb.CheckTCP && c.Kind != lb.CheckHTTP:
-		return fmt.Errorf("kind: %q: must be tcp or http", c.Kind)
-	case !t.Address.IsValid() || t.Address.Port() == 0:
+	case !t.Address.IsValid() || port == 0 && c.Kind != lb.CheckICMP && c.Kind != lb.CheckExternal:
 		return fmt.Errorf("address: %v: must be an address with a port", t.Address)
 	case c.Interval <= 0:
 		return fmt.Errorf("interval: %v: must be above 0", c.Interval)

@@ -1,0 +1,172 @@
+// Package loop asks by sockets: TCP, plain HTTP/1.1, UDP, DNS and ICMP echo, from one epoll loop per core, without a goroutine or a
+// descriptor per target. Connections end by RST, so that no port rests in TIME_WAIT, and their sockets are used again.
+package loop
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unique"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/probe"
+)
+
+// DefaultInFlight bounds the probes that a loop has under way, and so its descriptors: one each at most.
+const DefaultInFlight = 512
+
+// Options are how an Asker works. The zero value will do.
+type Options struct {
+	// Loops is how many there are; 0: one per core that Go uses.
+	Loops int
+	// InFlight is how many probes of a loop are under way at most; 0: DefaultInFlight. The others wait, and their timeouts do not
+	// run yet.
+	InFlight int
+	// Enter, if not nil, runs on the thread of each loop before anything else, and decides the network namespace.
+	Enter func() error
+}
+
+// Asker implements probe.Asker.
+type Asker struct {
+	loops []*loop
+	wait  sync.WaitGroup
+
+	mu        sync.Mutex
+	closed    bool
+	questions map[unique.Handle[lb.Check]]*question
+}
+
+var _ probe.Asker = (*Asker)(nil)
+
+// Stats is what an Asker met.
+type Stats struct {
+	// Starved is how often a probe found no descriptor, port or buffer left. It waited for another to end; when there was none, it
+	// was void.
+	Starved uint64
+	// Sockets are open.
+	Sockets int
+}
+
+// New starts the loops. Answers go to answered, from any of them.
+func New(o Options, answered func([]probe.Answer)) (*Asker, error) {
+	if o.Loops == 0 {
+		o.Loops = runtime.GOMAXPROCS(0)
+	}
+	if o.InFlight == 0 {
+		o.InFlight = DefaultInFlight
+	}
+	a := &Asker{questions: map[unique.Handle[lb.Check]]*question{}}
+	for range o.Loops {
+		l, ready := newLoop(o, uint32(o.Loops), answered), make(chan error, 1)
+		a.wait.Go(func() { l.run(o.Enter, ready) })
+		if err := <-ready; err != nil {
+			_ = unix.Close(l.wake)
+			return nil, errors.Join(fmt.Errorf("start a loop: %w", err), a.Close())
+		}
+		a.loops = append(a.loops, l)
+	}
+	return a, nil
+}
+
+// Add implements probe.Asker.
+func (a *Asker) Add(id uint32, t probe.Target) error {
+	if t.Tunnel != (unique.Handle[probe.Tunnel]{}) {
+		return fmt.Errorf("through: %q: needs the packet engine", lb.ThroughTunnel)
+	}
+	a.mu.Lock()
+	q := a.questions[t.Check]
+	if q == nil {
+		var err error
+		c := t.Check.Value()
+		if q, err = newQuestion(&c); err != nil {
+			a.mu.Unlock()
+			return err
+		}
+		a.questions[t.Check] = q
+	}
+	q.targets++
+	a.mu.Unlock()
+	l := a.of(id)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := int(id / l.stride)
+	if at >= len(l.targets) {
+		l.targets = append(l.targets, make([]target, at+1-len(l.targets))...)
+	}
+	l.targets[at] = newTarget(t.Address, q)
+	return nil
+}
+
+// Remove implements probe.Asker.
+func (a *Asker) Remove(id uint32) {
+	l := a.of(id)
+	l.mu.Lock()
+	q := l.targets[id/l.stride].question
+	l.targets[id/l.stride] = target{}
+	l.mu.Unlock()
+	if q == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if q.targets--; q.targets == 0 {
+		delete(a.questions, q.check)
+	}
+}
+
+// Ask implements probe.Asker.
+func (a *Asker) Ask(ids []uint32) {
+	for i, l := range a.loops {
+		l.mu.Lock()
+		for _, id := range ids {
+			if int(id)%len(a.loops) == i {
+				l.inbox = append(l.inbox, id)
+			}
+		}
+		some := len(l.inbox) > 0
+		l.mu.Unlock()
+		if some && l.sleeps.Load() {
+			l.poke()
+		}
+	}
+}
+
+// Stats is what the asker met.
+func (a *Asker) Stats() (s Stats) {
+	for _, l := range a.loops {
+		s.Starved += l.starved.Load()
+		s.Sockets += int(l.sockets.Load())
+	}
+	return s
+}
+
+// Close implements probe.Asker.
+func (a *Asker) Close() error {
+	a.mu.Lock()
+	closed := a.closed
+	a.closed = true
+	a.mu.Unlock()
+	for _, l := range a.loops {
+		if !closed {
+			l.closing.Store(true)
+			l.poke()
+		}
+	}
+	a.wait.Wait()
+	for _, l := range a.loops {
+		if !closed {
+			_ = unix.Close(l.wake)
+		}
+	}
+	return nil
+}
+
+// of is the loop of a number.
+func (a *Asker) of(id uint32) *loop { return a.loops[int(id)%len(a.loops)] }
+
+// counter is one that another thread reads.
+type counter = atomic.Uint64

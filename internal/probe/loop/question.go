@@ -1,0 +1,71 @@
+package loop
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+	"unique"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/probe"
+)
+
+// kind is what a probe does.
+type kind uint8
+
+const (
+	kindTCP kind = iota
+	kindHTTP
+)
+
+// question is a check as it is asked, once for all targets with it.
+type question struct {
+	check   unique.Handle[lb.Check]
+	kind    kind
+	targets int // that have it; Asker.mu guards it
+	timeout time.Duration
+	// before and after are the request of HTTP, around the Host header; before is what TCP and UDP send.
+	before, after string
+	status        [16]uint64 // a bit for each good one
+	expect        []byte
+}
+
+// newQuestion takes a check that can be asked here.
+func newQuestion(c *lb.Check) (*question, error) {
+	q := &question{check: unique.Make(*c), timeout: c.Timeout, before: c.Send, expect: []byte(c.Expect)}
+	var err error
+	switch {
+	case c.Through == lb.ThroughTunnel:
+		return nil, fmt.Errorf("through: %q: needs the packet engine", c.Through)
+	case c.Kind == lb.CheckTCP && !c.TLS:
+		q.kind = kindTCP
+	case c.Kind == lb.CheckHTTP && !c.TLS && c.Version == lb.HTTP1 && c.Body == "":
+		q.kind = kindHTTP
+		for code := range 1000 {
+			if c.Status.Has(code) {
+				q.status[code/64] |= 1 << (code % 64)
+			}
+		}
+		q.before, q.after, err = probe.Request(c)
+	default:
+		return nil, fmt.Errorf("kind: %q, as the check has it: %w", c.Kind, errors.ErrUnsupported)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// hasStatus tells whether a status below 1000 is good.
+func (q *question) hasStatus(code int) bool { return q.status[code/64]&(1<<(code%64)) != 0 }
+
+// target is one to ask. The zero value is nobody.
+type target struct {
+	address  netip.AddrPort
+	question *question
+}
+
+func newTarget(a netip.AddrPort, q *question) target {
+	return target{netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), q}
+}

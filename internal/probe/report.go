@@ -1,0 +1,137 @@
+package probe
+
+import "time"
+
+// answered takes answers of a means in.
+func (e *Engine) answered(means int, answers []Answer) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return
+	}
+	now := e.now()
+	for i := range answers {
+		e.answerLocked(means, &answers[i], now)
+	}
+	if len(e.odd) > 0 {
+		wake(e.poke)
+	}
+	if len(e.pending) > 0 && e.outLocked() == 0 {
+		wake(e.quiet)
+	}
+}
+
+// outLocked is how many answers are missing.
+func (e *Engine) outLocked() (n int) {
+	for i := range e.stats.Means {
+		n += e.stats.Means[i].Out
+	}
+	return n
+}
+
+func (e *Engine) answerLocked(means int, a *Answer, now time.Duration) {
+	if int(a.ID) >= len(e.table.rules) {
+		return
+	}
+	r := &e.table.rules[a.ID]
+	if r.state != out || int(r.means) != means {
+		return
+	}
+	e.stats.Means[means].Out--
+	if r.gone {
+		e.table.release(a.ID)
+		return
+	}
+	// A probe that waited in its means began later than it was handed over.
+	began := max(r.handed, now-a.Took)
+	if late := began - r.plan; !r.fresh {
+		e.stats.Start.observe(late)
+		if late > r.pace.interval {
+			e.stats.Late++
+		}
+	}
+	switch a.Verdict {
+	case Unsure:
+		e.stats.Unsure++
+		r.state = unsure
+		e.odd = append(e.odd, a.ID)
+		return
+	case Good:
+		e.stats.Good++
+		e.stats.Took.observe(a.Took)
+	case Bad:
+		e.stats.Bad++
+	case Void:
+		e.stats.Void++
+	}
+	good, void := a.Verdict == Good, a.Verdict == Void
+	e.resultLocked(Result{
+		Target: r.target, Good: good, Void: void, Silent: a.Silent && a.Verdict == Bad, Words: a.Words, At: e.begin.Add(began), Took: a.Took,
+	})
+	if !void {
+		r.run.settle(r.pace, good)
+	}
+	e.againLocked(a.ID, now, void)
+}
+
+// againLocked plans the next probe of a rule that was asked.
+func (e *Engine) againLocked(id uint32, now time.Duration, void bool) {
+	r := &e.table.rules[id]
+	plan, missed := r.pace.after(r.plan, now, r.run, r.fresh, void, e.options.Random())
+	e.stats.Late += missed
+	if !void {
+		r.fresh = false
+	}
+	if r.plan = plan; plan <= now {
+		r.state = queued
+		e.table.due.push(id)
+	} else {
+		e.table.wait(id)
+	}
+	if e.wakes == 0 || max(plan, now)+tick < e.wakes {
+		wake(e.poke)
+	}
+}
+
+// resultLocked queues a result for the report.
+func (e *Engine) resultLocked(r Result) {
+	if e.pending = append(e.pending, r); len(e.pending) == 1 {
+		wake(e.some)
+	}
+}
+
+// maxKept is how many results' memory is used again; more come at once only now and then.
+const maxKept = 4096
+
+// report hands results over until the engine is closed: those that come within collect of the first, or until no answer is missing.
+func (e *Engine) report() {
+	var batch []Result
+	for {
+		select {
+		case <-e.some:
+		case <-e.closing:
+			return
+		}
+		e.mu.Lock()
+		missing := e.outLocked() > 0
+		e.mu.Unlock()
+		if missing {
+			select {
+			case <-e.options.Clock.After(collect):
+			case <-e.quiet:
+			case <-e.closing:
+				return
+			}
+		}
+		e.mu.Lock()
+		batch, e.pending = e.pending, batch[:0]
+		e.mu.Unlock()
+		if len(batch) > 0 {
+			e.options.Report(batch)
+			clear(batch)
+		}
+		if cap(batch) > maxKept {
+			batch = nil
+		}
+	}
+}

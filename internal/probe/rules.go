@@ -1,0 +1,177 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"time"
+	"unique"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/probe/wheel"
+)
+
+// state is where a rule is between two probes.
+type state uint8
+
+const (
+	free    state = iota
+	waiting       // in the wheel
+	queued        // due
+	out           // asked, the answer has not come
+	unsure        // the answer was Unsure: another means has to ask
+)
+
+// rule is a target with its place in the schedule. Its index in the table is the number that askers know it by. Times are since the
+// engine was made.
+type rule struct {
+	target Target
+	pace   *pace
+	// plan is when the next probe is to begin, or the one that is out was; handed when an asker got it.
+	plan, handed time.Duration
+	// sockets is the second until which packets are not tried; 0: they may be.
+	sockets uint32
+	run     run
+	state   state
+	means   int8 // who asks
+	// gone: nobody wants it any more; the number is free once the state comes round. fresh: it was not asked yet.
+	gone, fresh bool
+}
+
+// queue is numbers in the order they came.
+type queue struct {
+	ids  []uint32
+	head int
+}
+
+func (q *queue) len() int { return len(q.ids) - q.head }
+
+func (q *queue) push(id uint32) { q.ids = append(q.ids, id) }
+
+func (q *queue) pop() uint32 {
+	id := q.ids[q.head]
+	if q.head++; q.head == len(q.ids) {
+		q.ids, q.head = q.ids[:0], 0
+	} else if q.head >= 1024 && q.head*2 >= len(q.ids) {
+		q.ids, q.head = q.ids[:copy(q.ids, q.ids[q.head:])], 0
+	}
+	return id
+}
+
+// table is the rules and where each is. It has no lock, no clock, and knows no asker.
+type table struct {
+	rules    []rule
+	unused   []uint32
+	byTarget map[Target]uint32
+	paces    map[unique.Handle[lb.Check]]*pace
+	// wheel has those that wait, in ticks. due and first are those that are to be asked: planned ones, and those that never were,
+	// which come after.
+	wheel      *wheel.Wheel
+	due, first queue
+}
+
+func newTable() table {
+	return table{byTarget: map[Target]uint32{}, paces: map[unique.Handle[lb.Check]]*pace{}, wheel: wheel.New(0)}
+}
+
+// add makes a rule, which is nowhere yet.
+func (t *table) add(target Target) uint32 {
+	p := t.paces[target.Check]
+	if p == nil {
+		c := target.Check.Value()
+		p = paceOf(&c)
+		t.paces[target.Check] = p
+	}
+	p.targets++
+	var id uint32
+	if n := len(t.unused); n > 0 {
+		id, t.unused = t.unused[n-1], t.unused[:n-1]
+	} else {
+		id = uint32(len(t.rules))
+		t.rules = append(t.rules, rule{})
+	}
+	t.rules[id] = rule{target: target, pace: p, fresh: true}
+	t.byTarget[target] = id
+	return id
+}
+
+// leave makes a rule one that nobody wants. Its number is free at once, or when it comes round.
+func (t *table) leave(id uint32) {
+	r := &t.rules[id]
+	delete(t.byTarget, r.target)
+	r.gone = true
+	if r.pace.targets--; r.pace.targets == 0 {
+		delete(t.paces, r.target.Check)
+	}
+	if r.state == waiting || r.state == free {
+		t.wheel.Remove(id)
+		t.release(id)
+	}
+}
+
+// release frees a number.
+func (t *table) release(id uint32) {
+	t.rules[id] = rule{}
+	t.unused = append(t.unused, id)
+}
+
+// wait puts a rule into the wheel, to fire at its plan.
+func (t *table) wait(id uint32) {
+	t.rules[id].state = waiting
+	t.wheel.Add(id, uint64((t.rules[id].plan+tick-1)/tick))
+}
+
+// queueFirst puts a new rule among those that were never asked.
+func (t *table) queueFirst(id uint32) {
+	t.rules[id].state = queued
+	t.first.push(id)
+}
+
+// fire queues what is due at a time, and returns how many probes it is too late for.
+func (t *table) fire(now time.Duration) (missed uint64) {
+	t.wheel.Advance(uint64(now/tick), func(id uint32, _ uint64) {
+		r := &t.rules[id]
+		plan, n := r.pace.waken(r.plan, now)
+		missed += n
+		if r.plan = plan; n > 0 {
+			t.wait(id)
+			return
+		}
+		r.state = queued
+		t.due.push(id)
+	})
+	return missed
+}
+
+// pop takes the next number out of a queue; false: nobody wants it any more.
+func (t *table) pop(q *queue) (uint32, bool) {
+	id := q.pop()
+	if t.rules[id].gone {
+		t.release(id)
+		return id, false
+	}
+	return id, true
+}
+
+// maxNamed is how many targets an error names.
+const maxNamed = 10
+
+// faults are errors of targets.
+type faults struct {
+	named []error
+	more  int
+}
+
+func (f *faults) add(t Target, err error) {
+	if len(f.named) < maxNamed {
+		f.named = append(f.named, fmt.Errorf("probe %v: %w", t.Address, err))
+	} else {
+		f.more++
+	}
+}
+
+func (f *faults) err() error {
+	if f.more > 0 {
+		return errors.Join(append(f.named, fmt.Errorf("and %d more", f.more))...)
+	}
+	return errors.Join(f.named...)
+}

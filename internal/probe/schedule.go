@@ -1,0 +1,172 @@
+package probe
+
+import (
+	"math"
+	"time"
+)
+
+// schedule asks what is due until the engine is closed.
+func (e *Engine) schedule() {
+	for {
+		e.step()
+		e.mu.Lock()
+		sleep := e.untilNext()
+		e.mu.Unlock()
+		var timer <-chan time.Time
+		if sleep >= 0 {
+			timer = e.options.Clock.After(sleep)
+		}
+		select {
+		case <-timer:
+		case <-e.poke:
+		case <-e.closing:
+			return
+		}
+	}
+}
+
+// untilNext is how long the schedule may sleep; below 0: until it is poked. mu is held.
+func (e *Engine) untilNext() time.Duration {
+	now := e.now()
+	e.wakes = 0
+	switch next, some := e.table.wheel.Next(); {
+	case len(e.odd) > 0:
+		e.wakes = now
+	case e.table.due.len()+e.table.first.len() > 0:
+		e.wakes = (now/tick + 1) * tick
+	case some:
+		e.wakes = max(time.Duration(next)*tick, now+tick)
+	default:
+		return -1
+	}
+	return max(e.wakes-now, 0)
+}
+
+// step asks what is due, up to what one tick may, and what another means was unsure of.
+func (e *Engine) step() {
+	e.asking.Lock()
+	defer e.asking.Unlock()
+	moves := e.moves[:0]
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return
+	}
+	now := e.now()
+	e.stats.Late += e.table.fire(now)
+	moves, e.odd = append(moves, e.odd...), e.odd[:0]
+	if this := now / tick; this != e.ticked {
+		e.ticked, e.begun = this, 0
+	}
+	for ; e.begun < maxPerTick; e.begun++ {
+		id, some := e.nextLocked()
+		if !some {
+			break
+		}
+		r := &e.table.rules[id]
+		if r.sockets != 0 && uint32(now/time.Second) >= r.sockets {
+			moves = append(moves, id)
+			continue
+		}
+		e.handLocked(id, now)
+	}
+	e.mu.Unlock()
+	for _, id := range moves {
+		e.move(id, now)
+	}
+	for i, batch := range e.batches {
+		if len(batch) > 0 {
+			e.askers[i].Ask(batch)
+			e.batches[i] = batch[:0]
+		}
+	}
+	e.moves = moves[:0]
+}
+
+// nextLocked is the next to be asked.
+func (e *Engine) nextLocked() (id uint32, some bool) {
+	t := &e.table
+	for t.due.len() > 0 {
+		if id, wanted := t.pop(&t.due); wanted {
+			return id, true
+		}
+	}
+	for t.first.len() > 0 {
+		if r := &t.rules[t.first.ids[t.first.head]]; !r.gone && e.stats.Means[r.means].Out >= maxFirst {
+			break
+		}
+		if id, wanted := t.pop(&t.first); wanted {
+			return id, true
+		}
+	}
+	return 0, false
+}
+
+// handLocked puts a rule into the batch of its means.
+func (e *Engine) handLocked(id uint32, now time.Duration) {
+	r := &e.table.rules[id]
+	r.state, r.handed = out, now
+	m := &e.stats.Means[r.means]
+	m.Out++
+	m.Asked++
+	e.batches[r.means] = append(e.batches[r.means], id)
+}
+
+// move gives a rule to other means and has it asked: to sockets one that packets could not decide, and back when these rested.
+// asking is held.
+func (e *Engine) move(id uint32, now time.Duration) {
+	e.mu.Lock()
+	r := &e.table.rules[id]
+	if r.gone {
+		e.table.release(id)
+		e.mu.Unlock()
+		return
+	}
+	target, old, failed := r.target, int(r.means), r.state == unsure
+	e.mu.Unlock()
+	if failed && !e.options.Means[old].Packets {
+		e.giveUp(id, now)
+		return
+	}
+	e.askers[old].Remove(id)
+	means, err := e.find(id, target, failed)
+	if err != nil {
+		// What took it once may do so again.
+		means = old
+		if err := e.askers[old].Add(id, target); err != nil {
+			panic("probe: a means does not take back what it had: " + err.Error())
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r = &e.table.rules[id]
+	e.stats.Means[old].Targets--
+	e.stats.Means[means].Targets++
+	switch r.means = int8(means); {
+	case failed && err != nil:
+		e.voidLocked(id, now)
+	case failed:
+		r.sockets = uint32(min((now+packetsRest)/time.Second+1, math.MaxUint32))
+		e.handLocked(id, now)
+	default:
+		r.sockets = 0
+		e.handLocked(id, now)
+	}
+}
+
+// giveUp makes a rule void that nobody is sure of.
+func (e *Engine) giveUp(id uint32, now time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.voidLocked(id, now)
+}
+
+// voidLocked makes the result of a rule that no means could decide.
+func (e *Engine) voidLocked(id uint32, now time.Duration) {
+	r := &e.table.rules[id]
+	e.stats.Void++
+	e.resultLocked(Result{
+		Target: r.target, Void: true, Words: "packets could not decide it, and sockets cannot ask it", At: e.begin.Add(r.handed), Took: now - r.handed,
+	})
+	e.againLocked(id, now, true)
+}
