@@ -7,9 +7,11 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unique"
 
 	"github.com/shuntlb/shunt/internal/bgp"
 	"github.com/shuntlb/shunt/internal/clock"
@@ -290,7 +292,18 @@ func planOf(vips []string, dips ...string) plan.Plan {
 	return p
 }
 
-func compareTargets(a, b probe.Target) int { return a.Address.Compare(b.Address) }
+func compareTargets(a, b probe.Target) int {
+	text := func(t probe.Target) string {
+		if t.Tunnel == (unique.Handle[probe.Tunnel]{}) {
+			return fmt.Sprint(t.Check.Value())
+		}
+		return fmt.Sprint(t.Check.Value(), t.Tunnel.Value())
+	}
+	if c := a.Address.Compare(b.Address); c != 0 {
+		return c
+	}
+	return strings.Compare(text(a), text(b))
+}
 
 func result(t probe.Target, good bool) probe.Result {
 	return probe.Result{Target: t, Good: good, Words: "drawn"}

@@ -41,6 +41,7 @@ func (w *world) speak() {
 func (w *world) pass(d time.Duration) {
 	w.clock.Advance(d)
 	w.agent.StandIn()
+	w.agent.Tick()
 	w.speak()
 }
 

@@ -57,14 +57,19 @@ func (g *guarded) Apply(s dataplane.MuxState) error {
 	return g.tables.Apply(s)
 }
 
-// oracle is what must be announced: VIPs of the plan with a member that is alive in the tables and has weight.
+// oracle is what must be announced: VIPs of the plan with an endpoint that has as many members as it must have which are alive in the
+// tables and have weight.
 func oracle(p plan.Plan, alive map[dataplane.MemberKey]bool) []netip.Addr {
 	var out []netip.Addr
 	for _, e := range p.Endpoints {
+		n := 0
 		for _, m := range e.Members {
-			if m.Weight > 0 && alive[dataplane.MemberKey{Endpoint: e.Key, Member: m.ID}] && !slices.Contains(out, e.Key.VIP) {
-				out = append(out, e.Key.VIP)
+			if m.Weight > 0 && alive[dataplane.MemberKey{Endpoint: e.Key, Member: m.ID}] {
+				n++
 			}
+		}
+		if n >= max(int(e.Health.MinimumHealthy), 1) && !slices.Contains(out, e.Key.VIP) {
+			out = append(out, e.Key.VIP)
 		}
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
@@ -84,6 +89,8 @@ func drawPlan(t *rapid.T) plan.Plan {
 			e.Key = lb.EndpointKey{VIP: netip.MustParseAddr(vip), Protocol: lb.TCP, Port: port}
 			e.Generation = rapid.Int64Range(1, 3).Draw(t, "generation")
 			e.FailOpen, e.BackupBelow = rapid.Bool().Draw(t, "failOpen"), 50
+			e.Health.PanicBelow = rapid.SampledFrom([]uint8{0, 60}).Draw(t, "panicBelow")
+			e.Health.MinimumHealthy = rapid.Uint16Range(0, 2).Draw(t, "minimum")
 			for i := range 3 {
 				if !rapid.Bool().Draw(t, "member") {
 					continue

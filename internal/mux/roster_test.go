@@ -32,10 +32,14 @@ func (r naiveRoster) each(endpoints []plan.Endpoint, f func(vip netip.Addr, m *m
 func (r naiveRoster) served(endpoints []plan.Endpoint, reachable func(netip.Addr) bool) map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for _, e := range endpoints {
+		healthy := 0
 		for _, pm := range e.Members {
 			if pm.Weight > 0 && r.bit(e.Key, pm) && reachable(pm.Outer) {
-				out[e.Key.VIP] = true
+				healthy++
 			}
+		}
+		if healthy >= max(int(e.Health.MinimumHealthy), 1) {
+			out[e.Key.VIP] = true
 		}
 	}
 	return out
@@ -50,7 +54,7 @@ func (r naiveRoster) unsettled(endpoints []plan.Endpoint) map[netip.Addr]bool {
 	})
 	out := map[netip.Addr]bool{}
 	r.each(endpoints, func(vip netip.Addr, m *member) {
-		if !m.alive() && (!m.asked || m.once && (m.good > 0 || m.seen < first[vip])) {
+		if !m.alive() && !m.damped && (!m.asked || m.once && (m.good > 0 || m.seen < first[vip])) {
 			out[vip] = true
 		}
 	})
@@ -63,7 +67,9 @@ func (r naiveRoster) targets(endpoints []plan.Endpoint) map[probe.Target]bool {
 	for _, e := range endpoints {
 		for _, pm := range e.Members {
 			if r.members[backend{e.Key, lb.BackendKey{DIP: pm.DIP, Port: pm.Port}}].probed() {
-				out[probe.Of(e.Health.Checks[0], pm.DIP, pm.Port)] = true
+				for _, c := range e.Health.Checks {
+					out[probe.Wanted(c, pm.DIP, pm.Port, probe.Way{Endpoint: e.Key, Outer: pm.Outer, Encap: e.Encap, Member: pm.ID})] = true
+				}
 			}
 		}
 	}
@@ -78,9 +84,19 @@ func TestRosterAgainstNaive(t *testing.T) {
 			var out []plan.Endpoint
 			for i := range rapid.IntRange(0, 4).Draw(t, "endpoints") {
 				e := plan.Endpoint{Key: lb.EndpointKey{VIP: netip.AddrFrom4([4]byte{203, 0, 113, byte(i / 2)}), Protocol: lb.TCP, Port: uint16(80 + i)}}
-				e.Health.Checks = []lb.Check{{}}
-				e.Health.Checks[0].Port = uint16(rapid.IntRange(0, 1).Draw(t, "check port"))
-				e.FailOpen, e.Health.Checks[0].Rise, e.Health.Checks[0].Fall = rapid.Bool().Draw(t, "fail open"), 1, 1
+				for range rapid.IntRange(1, 3).Draw(t, "checks") {
+					c := lb.Check{Port: uint16(rapid.IntRange(0, 2).Draw(t, "check port")), Rise: 1, Fall: 1}
+					c.Through = rapid.SampledFrom([]string{lb.ThroughDirect, lb.ThroughDirect, lb.ThroughTunnel}).Draw(t, "through")
+					c.Initial = rapid.SampledFrom([]string{lb.InitialDown, lb.InitialDown, lb.InitialUp}).Draw(t, "initial")
+					e.Health.Checks = append(e.Health.Checks, c)
+				}
+				e.Service, e.Encap = rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "service"), lb.EncapGUE
+				e.Health.Combine = rapid.SampledFrom([]string{lb.CombineAll, lb.CombineAny}).Draw(t, "combine")
+				if rapid.Bool().Draw(t, "damped") {
+					e.Health.Damping = &lb.Damping{Flips: 1, Within: time.Minute, Hold: 15 * time.Second}
+				}
+				e.FailOpen, e.Health.PanicBelow = rapid.Bool().Draw(t, "fail open"), rapid.SampledFrom([]uint8{0, 60}).Draw(t, "panic below")
+				e.Health.MinimumHealthy = rapid.Uint16Range(0, 2).Draw(t, "minimum")
 				e.Health.From = rapid.SampledFrom([]string{lb.FromMux, lb.FromHost, lb.FromBoth}).Draw(t, "from")
 				for j := range rapid.IntRange(0, 3).Draw(t, "members") {
 					dip := netip.AddrFrom4([4]byte{10, 20, 1, byte(j)})
@@ -149,11 +165,25 @@ func TestRosterAgainstNaive(t *testing.T) {
 				}
 			},
 			"probe": func(t *rapid.T) {
+				var batch []probe.Result
 				for _, target := range slices.SortedFunc(maps.Keys(r.byTarget), compareTargets) {
-					if rapid.Bool().Draw(t, "probed") {
-						r.observe([]probe.Result{{Target: target, Good: rapid.Bool().Draw(t, "good")}}, when, func(probe.Target) bool { return true })
+					for range rapid.IntRange(0, 2).Draw(t, "probed") {
+						result := probe.Result{Target: target, Good: rapid.Bool().Draw(t, "good"), Void: rapid.IntRange(0, 5).Draw(t, "void") == 0}
+						result.Silent = !result.Good && rapid.Bool().Draw(t, "silent")
+						batch = append(batch, result)
 					}
 				}
+				r.observe(batch, when, func(probe.Target) bool { return true })
+			},
+			"others": func(t *rapid.T) {
+				r.othersSay(drawVerdicts(t), when)
+			},
+			"cut off": func(t *rapid.T) {
+				var batch []probe.Result
+				for _, target := range slices.SortedFunc(maps.Keys(r.byTarget), compareTargets) {
+					batch = append(batch, probe.Result{Target: target, Silent: true})
+				}
+				r.observe(batch, when, func(probe.Target) bool { return true })
 			},
 			"hear": func(t *rapid.T) {
 				r.hear(drawVerdicts(t), when)
@@ -162,6 +192,7 @@ func TestRosterAgainstNaive(t *testing.T) {
 			"time": func(t *rapid.T) {
 				when = when.Add(time.Duration(rapid.IntRange(0, 20).Draw(t, "seconds")) * time.Second)
 				r.moved = r.standIn(when) || r.moved
+				r.tick(when)
 			},
 			"": func(t *rapid.T) {
 				for key, g := range r.groups {
@@ -177,7 +208,7 @@ func TestRosterAgainstNaive(t *testing.T) {
 						t.Fatalf("%v counts %+v, its members come to %+v", key, g.tally, tally)
 					}
 				}
-				listed := 0
+				listed, checks := 0, 0
 				for target, members := range r.byTarget {
 					listed += len(members)
 					for i, m := range members {
@@ -189,10 +220,12 @@ func TestRosterAgainstNaive(t *testing.T) {
 				there := 0
 				for _, e := range applied {
 					there += len(e.Members)
+					checks += len(e.Members) * len(e.Health.Checks)
 				}
-				if listed != there || len(r.groups) != len(applied) {
-					t.Fatalf("%d members of targets and %d groups, of %d members and %d endpoints", listed, len(r.groups), there, len(applied))
+				if listed != checks || len(r.groups) != len(applied) {
+					t.Fatalf("%d checks of targets and %d groups, of %d checks and %d endpoints", listed, len(r.groups), checks, len(applied))
 				}
+				verifyDoubt(t, r, when)
 				naive := naiveRoster{r}
 				if want := naive.targets(applied); !r.moved && len(r.turned) == 0 && !maps.Equal(told, want) {
 					t.Fatalf("%v are probed, not %v", told, want)
@@ -219,6 +252,52 @@ func TestRosterAgainstNaive(t *testing.T) {
 			},
 		})
 	})
+}
+
+// verifyDoubt goes through all members for what is counted of them, and for what may be held.
+func verifyDoubt(t *rapid.T, r *roster, now time.Time) {
+	services := map[string]int{}
+	damped := 0
+	for key, g := range r.groups {
+		services[g.Service]++
+		for _, m := range g.members {
+			if m.damped {
+				damped++
+			}
+			if m.damped != r.damped[m] || m.damped && (m.damper == nil || g.Health.Damping == nil) {
+				t.Fatalf("%d of %v is damped: %v, listed: %v", m.ID, key, m.damped, r.damped[m])
+			}
+			if up, _ := m.combine(g.needed); up != m.up {
+				t.Fatalf("%d of %v is up: %v, its checks come to %v", m.ID, key, m.up, up)
+			}
+			for _, c := range m.checks {
+				if c.held && (c.state.Alive() || !c.fell) {
+					t.Fatalf("a check of %d of %v is held: %+v", m.ID, key, c)
+				}
+				said := r.doubt.others[key][m.ID]
+				if c.held && r.doubt.Phase() == health.Conceding && said != saidAlive || c.held && r.doubt.Phase() == health.Holding && said == saidDead {
+					t.Fatalf("a check of %d of %v is held in phase %v, others say %v", m.ID, key, r.doubt.Phase(), said)
+				}
+			}
+			if m.turning {
+				t.Fatalf("%d of %v is left in the middle", m.ID, key)
+			}
+		}
+	}
+	if damped != len(r.damped) {
+		t.Fatalf("%d members are damped, %d listed", damped, len(r.damped))
+	}
+	for name, n := range services {
+		if s := r.doubt.services[name]; s == nil || s.endpoints != n {
+			t.Fatalf("%s has %d endpoints, counted as %+v", name, n, s)
+		}
+	}
+	if len(services) != len(r.doubt.services) {
+		t.Fatalf("%d services, counted as %d", len(services), len(r.doubt.services))
+	}
+	if due := r.due(); damped > 0 && (due.IsZero() || r.dampedDue.IsZero()) {
+		t.Fatalf("%d members are damped, and nothing is due", damped)
+	}
 }
 
 // drawVerdicts draws what hosts say of the endpoints of the test above, and of others.

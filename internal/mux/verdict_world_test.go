@@ -1,0 +1,244 @@
+package mux
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/probe"
+)
+
+// TestPanicSurvivesTheAgent: an agent that takes over tables that panic does not take their members for alive.
+func TestPanicSurvivesTheAgent(t *testing.T) {
+	w := newWorld(t)
+	p := planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11", "10.20.3.11")
+	p.Endpoints[0].Health.PanicBelow = 50
+	w.apply(p)
+	w.probe("10.20.1.11", false, "connection refused")
+	w.expect("two were not asked", "tables [203.0.113.10]")
+	w.probe("10.20.2.11", true, "connected")
+	w.expect("one was not asked", "alive 203.0.113.10/2 true")
+	w.probe("10.20.3.11", false, "connection refused")
+	w.expect("a third is healthy", "alive 203.0.113.10/1 true", "alive 203.0.113.10/3 true", "routes [203.0.113.10]")
+	if m := w.agent.Status().Members[0]; m.Alive || m.LastCheck != "connection refused (treated as alive: too few are healthy)" {
+		t.Errorf("status says %v", m)
+	}
+	w.restart()
+	w.apply(p)
+	w.expect("the next agent goes on", "tables [203.0.113.10]")
+	if s := w.agent.Status().Members; s[0].Alive || !s[1].Alive || s[2].Alive {
+		t.Errorf("members %v", s)
+	}
+	w.probe("10.20.1.11", true, "connected")
+	w.probe("10.20.1.11", true, "connected")
+	w.expect("two thirds are healthy", "alive 203.0.113.10/3 false")
+	w.restart()
+	w.apply(p)
+	w.expect("and the one after knows it", "tables [203.0.113.10]")
+	if s := w.agent.Status().Members; !s[0].Alive || !s[1].Alive || s[2].Alive {
+		t.Errorf("members %v", s)
+	}
+}
+
+func TestMinimumBeforeTheVIPIsAnnounced(t *testing.T) {
+	w := newWorld(t)
+	p := planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11", "10.20.3.11")
+	p.Endpoints[0].Health.MinimumHealthy = 2
+	w.apply(p)
+	w.probe("10.20.1.11", true, "connected")
+	w.probe("10.20.3.11", false, "connection refused")
+	w.clock.Advance(time.Hour)
+	w.speak()
+	w.expect("one is not enough", "tables [203.0.113.10]", "alive 203.0.113.10/1 true")
+	w.probe("10.20.2.11", true, "connected")
+	w.expect("two are", "alive 203.0.113.10/2 true", "routes [203.0.113.10]")
+	w.probe("10.20.1.11", false, "connection refused")
+	w.probe("10.20.1.11", false, "connection refused")
+	w.expect("one is not", "alive 203.0.113.10/1 false", "routes []")
+}
+
+func TestFlappingMemberStaysDown(t *testing.T) {
+	w := newWorld(t)
+	p := planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11")
+	p.Endpoints[0].Health.Checks[0].Rise, p.Endpoints[0].Health.Checks[0].Fall = 1, 1
+	p.Endpoints[0].Health.Damping = &lb.Damping{Flips: 2, Within: time.Minute, Hold: 20 * time.Second}
+	w.apply(p)
+	w.probe("10.20.2.11", true, "connected")
+	for range 2 {
+		w.probe("10.20.1.11", true, "connected")
+		w.probe("10.20.1.11", false, "connection refused")
+	}
+	w.take()
+	w.clock.Advance(5 * time.Second)
+	w.probe("10.20.1.11", true, "connected")
+	w.expect("it came up too often")
+	m, _ := w.agent.HealthOf(p.Endpoints[0].Key, 1)
+	if m.Alive || !m.Checks[0].Alive || m.DampedUntil.Sub(w.clock.Now()) != 15*time.Second || m.Words != "connected (stays down: it came and went too often)" {
+		t.Errorf("health %+v", m)
+	}
+	w.pass(15*time.Second - 1)
+	w.expect("until its hold is over")
+	w.pass(1)
+	w.expect("it is over", "alive 203.0.113.10/1 true")
+	w.probe("10.20.1.11", false, "connection refused")
+	w.probe("10.20.1.11", true, "connected")
+	w.expect("and it flaps again", "alive 203.0.113.10/1 false")
+	p = planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11")
+	w.apply(p)
+	w.expect("nobody damps it any more", "tables [203.0.113.10]", "alive 203.0.113.10/1 true")
+}
+
+// TestRunDoesWhatIsDue without anything that pokes it. Time is the bubble's own.
+func TestRunDoesWhatIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.agent.o.Clock = clock.System{}
+		p := planOf([]string{"203.0.113.10"}, "10.20.1.11")
+		p.Endpoints[0].Health.Checks[0].Rise, p.Endpoints[0].Health.Checks[0].Fall = 1, 1
+		p.Endpoints[0].Health.Damping = &lb.Damping{Flips: 1, Within: time.Minute, Hold: 1300 * time.Millisecond}
+		w.apply(p)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		go w.agent.Run(ctx)
+		for _, good := range []bool{true, false, true} {
+			w.probe("10.20.1.11", good, "drawn")
+		}
+		alive := func() bool {
+			synctest.Wait()
+			yes, _ := w.tables.Alive(p.Endpoints[0].Key, 1)
+			return yes
+		}
+		<-time.After(1299 * time.Millisecond)
+		if alive() {
+			t.Error("up before its hold is over")
+		}
+		<-time.After(time.Millisecond)
+		if !alive() {
+			t.Error("down when its hold is over")
+		}
+	})
+}
+
+// TestSeveralChecks: a member is what its checks come to together, and is known once they cannot change it.
+func TestSeveralChecks(t *testing.T) {
+	for _, c := range []struct {
+		combine string
+		atLeast uint8
+		// After each of the results, of check 0, 1 and 2 in turn: alive, and asked.
+		results      [3]bool
+		alive, asked [3]bool
+	}{
+		{lb.CombineAll, 0, [3]bool{true, true, true}, [3]bool{false, false, true}, [3]bool{false, false, true}},
+		{lb.CombineAll, 0, [3]bool{true, false, true}, [3]bool{false, false, false}, [3]bool{false, true, true}},
+		{lb.CombineAny, 0, [3]bool{false, true, false}, [3]bool{false, true, true}, [3]bool{false, true, true}},
+		{lb.CombineAny, 0, [3]bool{false, false, false}, [3]bool{false, false, false}, [3]bool{false, false, true}},
+		{lb.CombineAtLeast, 2, [3]bool{true, false, true}, [3]bool{false, false, true}, [3]bool{false, false, true}},
+		{lb.CombineAtLeast, 2, [3]bool{false, false, true}, [3]bool{false, false, false}, [3]bool{false, true, true}},
+	} {
+		w := newWorld(t)
+		p := planOf([]string{"203.0.113.10"}, "10.20.1.11")
+		h := &p.Endpoints[0].Health
+		h.Combine, h.AtLeast = c.combine, c.atLeast
+		for port := range uint16(3) {
+			check := planOf([]string{"203.0.113.10"}).Endpoints[0].Health.Checks[0]
+			check.Port = 9000 + port
+			h.Checks = append(h.Checks[:port], check)
+		}
+		w.apply(p)
+		if len(w.prober.targets) != 3 {
+			t.Fatalf("probes %v", w.prober.targets)
+		}
+		for i, good := range c.results {
+			target := probe.Of(h.Checks[i], netip.MustParseAddr("10.20.1.11"), 8080)
+			w.agent.Probed([]probe.Result{result(target, good)})
+			m, _ := w.agent.HealthOf(p.Endpoints[0].Key, 1)
+			if m.Alive != c.alive[i] || m.Asked != c.asked[i] || m.Checks[i].Alive != good || len(m.Results) != i+1 || int(m.Results[i].Check) != i {
+				t.Errorf("%s %v, after result %d: %+v", c.combine, c.results, i, m)
+			}
+		}
+	}
+}
+
+// TestChecksComeAndGo: a check more does not bring a member down before it was asked, nor one less change what it is.
+func TestChecksComeAndGo(t *testing.T) {
+	w := newWorld(t)
+	p := planOf([]string{"203.0.113.10"}, "10.20.1.11")
+	w.apply(p)
+	w.probe("10.20.1.11", true, "connected")
+	w.take()
+	more := planOf([]string{"203.0.113.10"}, "10.20.1.11")
+	second := more.Endpoints[0].Health.Checks[0]
+	second.Port = 9000
+	more.Endpoints[0].Health.Checks = append([]lb.Check{second}, more.Endpoints[0].Health.Checks...)
+	more.Endpoints[0].Health.Combine = lb.CombineAll
+	w.apply(more)
+	w.expect("a second check", "tables [203.0.113.10]")
+	target := probe.Of(second, netip.MustParseAddr("10.20.1.11"), 8080)
+	w.agent.Probed([]probe.Result{result(target, false), result(target, false)})
+	w.speak()
+	w.expect("it fails", "alive 203.0.113.10/1 false", "routes []")
+	w.apply(p)
+	w.speak()
+	w.expect("it is gone", "tables [203.0.113.10]", "alive 203.0.113.10/1 true", "routes [203.0.113.10]")
+	if len(w.prober.targets) != 1 {
+		t.Errorf("probes %v", w.prober.targets)
+	}
+}
+
+// TestHealthOf tells of members of the plan alone, and what happened to them.
+func TestHealthOf(t *testing.T) {
+	w := newWorld(t)
+	p := planOf([]string{"203.0.113.10"}, "10.20.1.11")
+	w.apply(p)
+	for id, there := range map[uint16]bool{1: true, 2: false} {
+		if _, got := w.agent.HealthOf(p.Endpoints[0].Key, id); got != there {
+			t.Errorf("member %d is there: %v", id, got)
+		}
+	}
+	if _, there := w.agent.HealthOf(lb.EndpointKey{}, 1); there {
+		t.Error("an endpoint that is not in the plan has members")
+	}
+	target := w.prober.targets[0]
+	at := w.clock.Now()
+	w.agent.Probed([]probe.Result{
+		{Target: target, Good: true, Words: "connected", At: at, Took: 3 * time.Millisecond},
+		{Target: target, Void: true, Words: "too many open files", At: at.Add(time.Second)},
+	})
+	m, _ := w.agent.HealthOf(p.Endpoints[0].Key, 1)
+	if !m.Alive || !m.Asked || len(m.Checks) != 1 || m.Checks[0].Target != target || !m.Checks[0].Probed || m.Checks[0].Words != "too many open files (does not count)" {
+		t.Errorf("health %+v", m)
+	}
+	if r := m.Results; len(r) != 2 || !r[0].Good || r[0].Took != 3*time.Millisecond || !r[0].At.Equal(at) || !r[1].Void || r[1].Words != "too many open files" {
+		t.Errorf("results %+v", r)
+	}
+	if turns := m.Turns; len(turns) != 1 || !turns[0].Alive || !turns[0].At.Equal(at) {
+		t.Errorf("turns %+v", turns)
+	}
+}
+
+// TestThroughTheTunnel: a check of the way that packets take is a target of its own.
+func TestThroughTheTunnel(t *testing.T) {
+	w := newWorld(t)
+	p := planOf([]string{"203.0.113.10", "203.0.113.11"}, "10.20.1.11")
+	for i := range p.Endpoints {
+		p.Endpoints[i].Encap, p.Endpoints[i].Health.Checks[0].Through = lb.EncapGUE, lb.ThroughTunnel
+	}
+	w.apply(p)
+	if len(w.prober.targets) != 2 {
+		t.Fatalf("probes %v", w.prober.targets)
+	}
+	for _, target := range w.prober.targets {
+		outer := netip.MustParseAddr("10.20.1.11")
+		if got := target.Tunnel.Value(); got.Outer != outer || got.VIP.Port() != 80 || got.Encap != lb.EncapGUE || got.Member != 1 {
+			t.Errorf("through %+v", got)
+		}
+		if target.Tunnel.Value().VIP.Addr() == p.Endpoints[1].Key.VIP {
+			w.agent.Probed([]probe.Result{result(target, true)})
+		}
+	}
+	w.expect("one way works", "tables [203.0.113.10 203.0.113.11]", "alive 203.0.113.11/1 true")
+}
