@@ -23,13 +23,24 @@ const maxWords = 200
 type finding struct {
 	verdict probe.Verdict
 	words   string
+	// silent is probe.Answer's.
+	silent bool
 }
 
-func good(words string) finding { return finding{probe.Good, words} }
+func good(words string) finding { return finding{verdict: probe.Good, words: words} }
 
-func bad(format string, args ...any) finding { return finding{probe.Bad, fmt.Sprintf(format, args...)} }
+func bad(format string, args ...any) finding {
+	return finding{verdict: probe.Bad, words: fmt.Sprintf(format, args...)}
+}
 
-func void(words string) finding { return finding{probe.Void, words} }
+// silence is bad, and nothing came back.
+func silence(format string, args ...any) finding {
+	f := bad(format, args...)
+	f.silent = true
+	return f
+}
+
+func void(words string) finding { return finding{verdict: probe.Void, words: words} }
 
 // clean keeps what can be printed, on one line.
 func clean(words string) string {
@@ -50,7 +61,7 @@ func clean(words string) string {
 // forbids it.
 func ownFault(err error) bool {
 	for _, own := range []error{
-		syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EAGAIN, syscall.EADDRNOTAVAIL, syscall.EPERM,
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EAGAIN, syscall.EADDRNOTAVAIL, syscall.EPERM, syscall.EACCES,
 	} {
 		if errors.Is(err, own) {
 			return true
@@ -71,15 +82,15 @@ func noConnection(err error, timeout time.Duration) finding {
 	case ownFault(err): // before timeouts: EAGAIN calls itself one
 		return void("not asked: " + cause(err))
 	case isTimeout(err):
-		return bad("no connection within %s", milliseconds(timeout))
+		return silence("no connection within %s", milliseconds(timeout))
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return bad("connection refused")
 	case errors.Is(err, syscall.ECONNRESET):
 		return bad("connected, but reset")
 	case errors.Is(err, syscall.EHOSTUNREACH):
-		return bad("host unreachable")
+		return silence("host unreachable")
 	case errors.Is(err, syscall.ENETUNREACH):
-		return bad("network unreachable")
+		return silence("network unreachable")
 	}
 	return bad("no connection: %s", cause(err))
 }
@@ -91,9 +102,9 @@ func noAnswer(ctx context.Context, err error, timeout time.Duration, kind string
 		return bad("connected, but no answer within %s", milliseconds(timeout))
 	case isAlert(err):
 		return bad("TLS: %s", strings.TrimPrefix(cause(err), "tls: "))
-	case errors.Is(err, syscall.ECONNRESET):
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return bad("connected, but reset")
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return bad("connected, but closed without an answer")
 	case ownFault(err):
 		return void("not asked: " + cause(err))

@@ -73,7 +73,7 @@ func (t *target) expect(ctx context.Context, conn io.Reader) finding {
 		got = append(got, part[:n]...)
 		switch {
 		case bytes.Contains(got[from:], want):
-			return good("connected, and answered as expected")
+			return good("connected, and answered")
 		case err == nil && len(got) < lb.MaxCheckBody:
 			continue
 		case err == nil:

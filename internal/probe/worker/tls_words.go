@@ -46,9 +46,9 @@ func (t *target) noHandshake(ctx context.Context, err error) finding {
 		return bad("no HTTP/1.1")
 	case errors.As(err, &plain):
 		return bad("TLS: server speaks something else")
-	case errors.Is(err, syscall.ECONNRESET):
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return bad("connected, but reset")
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return bad("connected, but closed during the TLS handshake")
 	case ownFault(err):
 		return void("not asked: " + cause(err))

@@ -34,7 +34,7 @@ type Options struct {
 	// Programs is the directory that programs of external checks must be in, or below; then main must begin with Child. Empty: there
 	// are no external checks.
 	Programs string
-	// User is whom programs run as: not root, and best somebody who owns nothing and does nothing else.
+	// User is whom programs run as: not root; best somebody who owns nothing and does nothing else.
 	User User
 }
 
@@ -186,7 +186,7 @@ func (a *Asker) ask(next turn) probe.Answer {
 	ctx, cancel := context.WithTimeout(a.ctx, next.target.Timeout)
 	defer cancel()
 	f := next.target.ask(ctx)
-	return probe.Answer{ID: next.id, Verdict: f.verdict, Words: clean(f.words), Took: a.means.clock.Now().Sub(begin)}
+	return probe.Answer{ID: next.id, Verdict: f.verdict, Silent: f.silent, Words: clean(f.words), Took: a.means.clock.Now().Sub(begin)}
 }
 
 // ask makes one probe, within ctx.

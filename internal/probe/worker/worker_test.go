@@ -176,19 +176,20 @@ func TestVoidOfTheUnknown(t *testing.T) {
 func TestOwnFaultsAreVoid(t *testing.T) {
 	wrap := func(err error) error { return &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", err)} }
 	for err, want := range map[error]finding{
-		syscall.EMFILE:        {probe.Void, "not asked: socket: too many open files"},
-		syscall.ENFILE:        {probe.Void, "not asked: socket: too many open files in system"},
-		syscall.ENOBUFS:       {probe.Void, "not asked: socket: no buffer space available"},
-		syscall.ENOMEM:        {probe.Void, "not asked: socket: cannot allocate memory"},
-		syscall.EADDRNOTAVAIL: {probe.Void, "not asked: socket: cannot assign requested address"},
-		syscall.EAGAIN:        {probe.Void, "not asked: socket: resource temporarily unavailable"},
-		syscall.EPERM:         {probe.Void, "not asked: socket: operation not permitted"},
-		syscall.ECONNREFUSED:  {probe.Bad, "connection refused"},
-		syscall.ECONNRESET:    {probe.Bad, "connected, but reset"},
-		syscall.EHOSTUNREACH:  {probe.Bad, "host unreachable"},
-		syscall.ENETUNREACH:   {probe.Bad, "network unreachable"},
-		syscall.ETIMEDOUT:     {probe.Bad, "no connection within 500 ms"},
-		syscall.EPROTO:        {probe.Bad, "no connection: socket: protocol error"},
+		syscall.EMFILE:        {verdict: probe.Void, words: "not asked: socket: too many open files"},
+		syscall.ENFILE:        {verdict: probe.Void, words: "not asked: socket: too many open files in system"},
+		syscall.ENOBUFS:       {verdict: probe.Void, words: "not asked: socket: no buffer space available"},
+		syscall.ENOMEM:        {verdict: probe.Void, words: "not asked: socket: cannot allocate memory"},
+		syscall.EADDRNOTAVAIL: {verdict: probe.Void, words: "not asked: socket: cannot assign requested address"},
+		syscall.EAGAIN:        {verdict: probe.Void, words: "not asked: socket: resource temporarily unavailable"},
+		syscall.EACCES:        {verdict: probe.Void, words: "not asked: socket: permission denied"},
+		syscall.EPERM:         {verdict: probe.Void, words: "not asked: socket: operation not permitted"},
+		syscall.ECONNREFUSED:  {verdict: probe.Bad, words: "connection refused"},
+		syscall.ECONNRESET:    {verdict: probe.Bad, words: "connected, but reset"},
+		syscall.EHOSTUNREACH:  {verdict: probe.Bad, words: "host unreachable", silent: true},
+		syscall.ENETUNREACH:   {verdict: probe.Bad, words: "network unreachable", silent: true},
+		syscall.ETIMEDOUT:     {verdict: probe.Bad, words: "no connection within 500 ms", silent: true},
+		syscall.EPROTO:        {verdict: probe.Bad, words: "no connection: socket: protocol error"},
 	} {
 		if got := noConnection(wrap(err), 500*time.Millisecond); got != want {
 			t.Errorf("%v: got %+v, want %+v", err, got, want)
