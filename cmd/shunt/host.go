@@ -31,6 +31,7 @@ func newHost() *cobra.Command {
 	var o host.Options
 	var stop bool
 	var listen string
+	var programs programFlags
 	cmd := &cobra.Command{
 		Use:   "host",
 		Short: "Run the agent of a server: decapsulation, translation, direct return",
@@ -46,7 +47,7 @@ func newHost() *cobra.Command {
 			if stop {
 				return host.Stop(o.BPFFS, o.RunDir)
 			}
-			if err := hostFlags(&o, listen); err != nil {
+			if err := hostFlags(&o, listen, &programs); err != nil {
 				return err
 			}
 			o.Node.Version = version
@@ -82,12 +83,13 @@ func newHost() *cobra.Command {
 	f.StringVar(&o.RunDir, "run", "/run/shunt/host", "directory of the lock that keeps a second agent out")
 	f.StringVar(&o.BPFFS, "bpffs", "/sys/fs/bpf/shunt/host", "directory for the pins of programs and maps, on a bpf file system")
 	f.StringVar(&listen, "metrics", "", metricsUsage)
+	programs.register(f)
 	f.BoolVar(&stop, "stop", false, "detach the programs and forget all flows; the agent must have ended")
 	return cmd
 }
 
 // hostFlags checks what is needed to run, and fills in the name.
-func hostFlags(o *host.Options, metrics string) error {
+func hostFlags(o *host.Options, metrics string, programs *programFlags) error {
 	if o.Interface == "" {
 		return usagef(`--interface: "": must be a device of this machine`)
 	}
@@ -98,6 +100,10 @@ func hostFlags(o *host.Options, metrics string) error {
 		return err
 	}
 	if err := checkDirectories([2]string{"--state", o.Node.StateDir}, [2]string{"--run", o.RunDir}, [2]string{"--bpffs", o.BPFFS}); err != nil {
+		return err
+	}
+	var err error
+	if o.Programs, err = programs.programs(); err != nil {
 		return err
 	}
 	if o.Node.Name != "" {

@@ -1,8 +1,13 @@
 // Command shunt is the one binary: managers, node agents, command line and lab.
 package main
 
-import "os"
+import (
+	"os"
+
+	"github.com/shuntlb/shunt/internal/probe/worker"
+)
 
 func main() {
+	worker.Child()
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

@@ -46,6 +46,7 @@ type muxFlags struct {
 	sweep                         time.Duration
 	drain, undrain, stop, verbose bool
 	sizes                         muxSizes
+	programs                      programFlags
 	// created, if not nil, gets the agent before it starts; nil: this process is a daemon of its own, which tells its service
 	// manager how it is.
 	created func(*mux.Agent)
@@ -106,6 +107,7 @@ func (f *muxFlags) register(cmd *cobra.Command) {
 	fl.DurationVar(&f.linger, "linger", defaultLinger, "how long a VIP that moves away or is deleted is still forwarded after its routes were withdrawn; 0: not at all")
 	fl.StringVar(&f.metrics, "metrics", "", metricsUsage)
 	fl.DurationVar(&f.sweep, "sweep-interval", defaultSweep, "how often idle flows are forgotten and the others counted; while a draining backend has flows, every second")
+	f.programs.register(fl)
 	f.sizes.flags(cmd)
 }
 
@@ -137,6 +139,9 @@ func (f *muxFlags) check() error {
 	}
 	if f.linger < 0 {
 		return usagef("--linger: %v: must be 0 or longer", f.linger)
+	}
+	if _, err := f.programs.programs(); err != nil {
+		return err
 	}
 	if err := f.sizes.check(); err != nil {
 		return err
@@ -231,8 +236,12 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 		Client: client, Log: log,
 		Command: []string{self, "mux-speaker", "--run", f.run, "--bpffs", f.bpffs, "--hold", f.hold.String()},
 	}
+	programs, err := f.programs.programs()
+	if err != nil {
+		return false, err
+	}
 	var a *mux.Agent
-	prober, err := means.New(means.Options{Clock: clock.System{}, Report: func(r []probe.Result) { a.Probed(r) }})
+	prober, err := means.New(means.Options{Clock: clock.System{}, Programs: programs, Report: func(r []probe.Result) { a.Probed(r) }})
 	if err != nil {
 		return false, err
 	}

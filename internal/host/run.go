@@ -32,6 +32,8 @@ type Options struct {
 	BPFFS string
 	// RunDir keeps a second agent out.
 	RunDir string
+	// Programs is what external checks may do.
+	Programs means.Programs
 	// Beside, if not nil, runs beside the agent until ctx ends; its error ends the agent.
 	Beside func(ctx context.Context, a *Agent) error
 }
@@ -64,7 +66,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	o.Node.Log.Info("programs attached", "interface", o.Interface, "pins", o.BPFFS)
 	var h *Agent
-	prober, err := means.New(means.Options{Clock: clock.System{}, Report: func(r []probe.Result) { h.Probed(r) }})
+	prober, err := means.New(means.Options{Clock: clock.System{}, Programs: o.Programs, Report: func(r []probe.Result) { h.Probed(r) }})
 	if err != nil {
 		return errors.Join(err, tables.Close())
 	}

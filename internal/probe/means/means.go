@@ -7,6 +7,7 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/probe"
 	"github.com/shuntlb/shunt/internal/probe/loop"
+	"github.com/shuntlb/shunt/internal/probe/worker"
 )
 
 // Options are what New needs.
@@ -16,6 +17,15 @@ type Options struct {
 	Report func([]probe.Result)
 	// Packets asks by packets; nil: sockets do it all.
 	Packets func(answered func([]probe.Answer)) (probe.Asker, error)
+	// Programs is where those of external checks are, and whom they run as; without a directory there are none.
+	Programs Programs
+}
+
+// Programs is what an operator lets external checks do.
+type Programs struct {
+	// Directory is absolute; programs are in it or below. With one, main must begin with worker.Child.
+	Directory string
+	User      worker.User
 }
 
 // New makes an engine without targets. Packets are preferred where a check leaves the choice: they prove as much as a socket that
@@ -27,6 +37,12 @@ func New(o Options) (*probe.Engine, error) {
 	}
 	all = append(all, probe.Means{Name: "loop", New: func(answered func([]probe.Answer)) (probe.Asker, error) {
 		return loop.New(loop.Options{}, answered)
+	}}, probe.Means{Name: "worker", New: func(answered func([]probe.Answer)) (probe.Asker, error) {
+		a, err := worker.New(worker.Options{Clock: o.Clock, Report: answered, Programs: o.Programs.Directory, User: o.Programs.User})
+		if err != nil {
+			return nil, err
+		}
+		return a, nil
 	}})
 	return probe.New(probe.Options{Clock: o.Clock, Random: rand.Float64, Report: o.Report, Means: all})
 }
