@@ -62,7 +62,6 @@ func become(args []string) error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return fmt.Errorf("end with the agent: %w", err)
 	}
-	// All is ready before memory is limited: there may be less of it than this process has.
 	file, argv, environment := args[3], args[4:], os.Environ()
 	for _, l := range limits(seconds) {
 		var now unix.Rlimit
@@ -91,6 +90,7 @@ func limits(seconds uint64) []limit {
 		{unix.RLIMIT_NPROC, maxProgramProcesses, maxProgramProcesses},
 		{unix.RLIMIT_FSIZE, 0, 0},
 		{unix.RLIMIT_CORE, 0, 0},
-		{unix.RLIMIT_AS, maxProgramMemory, maxProgramMemory},
+		{unix.RLIMIT_DATA, maxProgramMemory, maxProgramMemory},
+		{unix.RLIMIT_AS, maxProgramSpace, maxProgramSpace},
 	}
 }

@@ -18,7 +18,9 @@ import (
 // Limits of a program beside its time (setrlimit(2)), of each of its processes.
 const (
 	maxProgramMemory = 1 << 30
-	maxProgramFiles  = 64
+	// maxProgramSpace is addresses, used or not. It also holds for Child's own last steps: Go reserves 1 to 2 GiB.
+	maxProgramSpace = 8 << 30
+	maxProgramFiles = 64
 	// maxProgramProcesses is of all processes of the user: maxPrograms of eight each.
 	maxProgramProcesses = 8 * maxPrograms
 	// maxProgramOutput is how much a program may write before it is killed, in bytes; a pipe holds as much.

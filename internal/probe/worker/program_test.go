@@ -91,7 +91,7 @@ func TestPrograms(t *testing.T) {
 		{"user", "echo $(id -u) $(id -g) $(id -G)", probe.Good, "64123 64123 64123"},
 		{"privileges", flags, probe.Good, "Groups: CapEff:0000000000000000NoNewPrivs:1"},
 		{"group", `read _ _ _ _ group rest </proc/$$/stat; [ $group = $$ ] && echo own`, probe.Good, "own"},
-		{"limits", `echo $(ulimit -t) $(ulimit -v) $(ulimit -n) $(ulimit -f) $(ulimit -c); exit 1`, probe.Bad, "300 1048576 64 0 0"},
+		{"limits", `echo $(ulimit -t) $(ulimit -v) $(ulimit -d) $(ulimit -n) $(ulimit -f) $(ulimit -c); exit 1`, probe.Bad, "300 8388608 1048576 64 0 0"},
 		{"processes", `grep 'Max processes' /proc/self/limits | tr -s ' '`, probe.Good, "Max processes 256 256 processes"},
 		{"descriptors", `echo /proc/self/fd/*`, probe.Good, "/proc/self/fd/0 /proc/self/fd/1 /proc/self/fd/10 /proc/self/fd/2 /proc/self/fd/3"},
 		{"files", `echo x >/dev/shm/shunt-check-$$ || exit 7`, probe.Bad, "program ended by SIGXFSZ"},
