@@ -739,7 +739,9 @@ type StatusRequest struct {
 	// Restrict to one node.
 	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	// Also tell where the VIPs of this service are, or those of all with "*".
-	Service       string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
+	Service string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
+	// Of what nodes report, only the members of this service; those of all with "*".
+	MembersOf     string `protobuf:"bytes,3,opt,name=members_of,json=membersOf,proto3" json:"members_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -784,6 +786,13 @@ func (x *StatusRequest) GetNode() string {
 func (x *StatusRequest) GetService() string {
 	if x != nil {
 		return x.Service
+	}
+	return ""
+}
+
+func (x *StatusRequest) GetMembersOf() string {
+	if x != nil {
+		return x.MembersOf
 	}
 	return ""
 }
@@ -995,7 +1004,9 @@ type NodeStatus struct {
 	// Manager that the node's stream ends at.
 	Manager string `protobuf:"bytes,15,opt,name=manager,proto3" json:"manager,omitempty"`
 	// VIPs that it serves, of muxes.
-	Vips          uint32 `protobuf:"varint,16,opt,name=vips,proto3" json:"vips,omitempty"`
+	Vips uint32 `protobuf:"varint,16,opt,name=vips,proto3" json:"vips,omitempty"`
+	// The mux saw so much fail at once that it suspects itself, and keeps earlier verdicts.
+	Suspect       bool `protobuf:"varint,17,opt,name=suspect,proto3" json:"suspect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1142,6 +1153,13 @@ func (x *NodeStatus) GetVips() uint32 {
 	return 0
 }
 
+func (x *NodeStatus) GetSuspect() bool {
+	if x != nil {
+		return x.Suspect
+	}
+	return false
+}
+
 type TableStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1254,7 +1272,7 @@ func (x *FlowClassStatus) GetFlows() uint64 {
 	return 0
 }
 
-// MemberStatus is a backend's place in one endpoint, as one mux sees it.
+// MemberStatus is a backend's place in one endpoint, as one node sees it.
 type MemberStatus struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Vip      string                 `protobuf:"bytes,1,opt,name=vip,proto3" json:"vip,omitempty"`
@@ -1278,7 +1296,15 @@ type MemberStatus struct {
 	Backup   bool   `protobuf:"varint,15,opt,name=backup,proto3" json:"backup,omitempty"`
 	Draining bool   `protobuf:"varint,16,opt,name=draining,proto3" json:"draining,omitempty"`
 	// No check of it has ended yet: alive says nothing.
-	Unknown       bool `protobuf:"varint,17,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	Unknown bool `protobuf:"varint,17,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	// Since when alive is what it is, by the node's own clock; absent when the node does not know.
+	Since *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=since,proto3" json:"since,omitempty"`
+	// It flapped, and stays dead for a time though its checks are good (Health.damping).
+	Damped bool `protobuf:"varint,19,opt,name=damped,proto3" json:"damped,omitempty"`
+	// The node suspects itself: alive is an earlier verdict, which its checks contradict.
+	Held bool `protobuf:"varint,20,opt,name=held,proto3" json:"held,omitempty"`
+	// Of hosts: the host checks the backend, and alive is what it came to. Without it alive of a host says nothing.
+	Checked       bool `protobuf:"varint,21,opt,name=checked,proto3" json:"checked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1428,6 +1454,34 @@ func (x *MemberStatus) GetDraining() bool {
 func (x *MemberStatus) GetUnknown() bool {
 	if x != nil {
 		return x.Unknown
+	}
+	return false
+}
+
+func (x *MemberStatus) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *MemberStatus) GetDamped() bool {
+	if x != nil {
+		return x.Damped
+	}
+	return false
+}
+
+func (x *MemberStatus) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
+}
+
+func (x *MemberStatus) GetChecked() bool {
+	if x != nil {
+		return x.Checked
 	}
 	return false
 }
@@ -2323,6 +2377,606 @@ func (x *FlowStatus) GetAge() *durationpb.Duration {
 	return nil
 }
 
+type HealthOfRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The backend: its DIP.
+	Dip string `protobuf:"bytes,1,opt,name=dip,proto3" json:"dip,omitempty"`
+	// Its port; 0: whatever it is.
+	Port uint32 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
+	// Only as a backend of this service; of all when empty.
+	Service       string `protobuf:"bytes,3,opt,name=service,proto3" json:"service,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HealthOfRequest) Reset() {
+	*x = HealthOfRequest{}
+	mi := &file_v1_manager_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HealthOfRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HealthOfRequest) ProtoMessage() {}
+
+func (x *HealthOfRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HealthOfRequest.ProtoReflect.Descriptor instead.
+func (*HealthOfRequest) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *HealthOfRequest) GetDip() string {
+	if x != nil {
+		return x.Dip
+	}
+	return ""
+}
+
+func (x *HealthOfRequest) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *HealthOfRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+type HealthOfResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ordered by service, VIP, protocol and port.
+	Backends []*BackendHealth `protobuf:"bytes,1,rep,name=backends,proto3" json:"backends,omitempty"`
+	// It is a backend of more endpoints than an answer tells of.
+	Truncated     bool `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HealthOfResponse) Reset() {
+	*x = HealthOfResponse{}
+	mi := &file_v1_manager_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HealthOfResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HealthOfResponse) ProtoMessage() {}
+
+func (x *HealthOfResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HealthOfResponse.ProtoReflect.Descriptor instead.
+func (*HealthOfResponse) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *HealthOfResponse) GetBackends() []*BackendHealth {
+	if x != nil {
+		return x.Backends
+	}
+	return nil
+}
+
+func (x *HealthOfResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+// BackendHealth is how a backend is as a member of one endpoint.
+type BackendHealth struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Service  string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Vip      string                 `protobuf:"bytes,2,opt,name=vip,proto3" json:"vip,omitempty"`
+	Protocol string                 `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Port     uint32                 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
+	// Last port of a range; 0 for a single port.
+	PortEnd uint32 `protobuf:"varint,5,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
+	Dip     string `protobuf:"bytes,6,opt,name=dip,proto3" json:"dip,omitempty"`
+	DipPort uint32 `protobuf:"varint,7,opt,name=dip_port,json=dipPort,proto3" json:"dip_port,omitempty"`
+	Member  uint32 `protobuf:"varint,8,opt,name=member,proto3" json:"member,omitempty"`
+	// Of the nodes that have it, ordered by name: muxes, then hosts.
+	Nodes []*NodeHealth `protobuf:"bytes,9,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// What became of it within the last week, oldest first.
+	History       []*HealthChange `protobuf:"bytes,10,rep,name=history,proto3" json:"history,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackendHealth) Reset() {
+	*x = BackendHealth{}
+	mi := &file_v1_manager_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackendHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackendHealth) ProtoMessage() {}
+
+func (x *BackendHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackendHealth.ProtoReflect.Descriptor instead.
+func (*BackendHealth) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *BackendHealth) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *BackendHealth) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *BackendHealth) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *BackendHealth) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *BackendHealth) GetPortEnd() uint32 {
+	if x != nil {
+		return x.PortEnd
+	}
+	return 0
+}
+
+func (x *BackendHealth) GetDip() string {
+	if x != nil {
+		return x.Dip
+	}
+	return ""
+}
+
+func (x *BackendHealth) GetDipPort() uint32 {
+	if x != nil {
+		return x.DipPort
+	}
+	return 0
+}
+
+func (x *BackendHealth) GetMember() uint32 {
+	if x != nil {
+		return x.Member
+	}
+	return 0
+}
+
+func (x *BackendHealth) GetNodes() []*NodeHealth {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *BackendHealth) GetHistory() []*HealthChange {
+	if x != nil {
+		return x.History
+	}
+	return nil
+}
+
+// NodeHealth is what one node makes of one backend.
+type NodeHealth struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// "mux" or "host".
+	Role string `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	// "healthy", "unhealthy", "unknown", "damped" (it flapped, and counts as unhealthy for a time) or "held" (the node suspects
+	// itself, and this is an earlier verdict); empty: the node does not check it.
+	Verdict string `protobuf:"bytes,3,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	// By the node's own clock; absent when the node does not know.
+	Since *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	// The last word of the checks.
+	Words  string         `protobuf:"bytes,5,opt,name=words,proto3" json:"words,omitempty"`
+	Checks []*CheckHealth `protobuf:"bytes,6,rep,name=checks,proto3" json:"checks,omitempty"`
+	// Why the node did not answer.
+	Error         string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeHealth) Reset() {
+	*x = NodeHealth{}
+	mi := &file_v1_manager_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeHealth) ProtoMessage() {}
+
+func (x *NodeHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeHealth.ProtoReflect.Descriptor instead.
+func (*NodeHealth) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *NodeHealth) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *NodeHealth) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *NodeHealth) GetVerdict() string {
+	if x != nil {
+		return x.Verdict
+	}
+	return ""
+}
+
+func (x *NodeHealth) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *NodeHealth) GetWords() string {
+	if x != nil {
+		return x.Words
+	}
+	return ""
+}
+
+func (x *NodeHealth) GetChecks() []*CheckHealth {
+	if x != nil {
+		return x.Checks
+	}
+	return nil
+}
+
+func (x *NodeHealth) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// CheckHealth is one of the checks of a backend.
+type CheckHealth struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is asked, in words.
+	Check string `protobuf:"bytes,1,opt,name=check,proto3" json:"check,omitempty"`
+	Alive bool   `protobuf:"varint,2,opt,name=alive,proto3" json:"alive,omitempty"`
+	// How many of the last results in a row were good, or bad: one of the two is 0.
+	Good uint32 `protobuf:"varint,3,opt,name=good,proto3" json:"good,omitempty"`
+	Bad  uint32 `protobuf:"varint,4,opt,name=bad,proto3" json:"bad,omitempty"`
+	// How many it takes to bring it up, and down.
+	Rise uint32 `protobuf:"varint,5,opt,name=rise,proto3" json:"rise,omitempty"`
+	Fall uint32 `protobuf:"varint,6,opt,name=fall,proto3" json:"fall,omitempty"`
+	// The last ones, at most 20, oldest first.
+	Results       []*ProbeResult `protobuf:"bytes,7,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckHealth) Reset() {
+	*x = CheckHealth{}
+	mi := &file_v1_manager_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckHealth) ProtoMessage() {}
+
+func (x *CheckHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckHealth.ProtoReflect.Descriptor instead.
+func (*CheckHealth) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *CheckHealth) GetCheck() string {
+	if x != nil {
+		return x.Check
+	}
+	return ""
+}
+
+func (x *CheckHealth) GetAlive() bool {
+	if x != nil {
+		return x.Alive
+	}
+	return false
+}
+
+func (x *CheckHealth) GetGood() uint32 {
+	if x != nil {
+		return x.Good
+	}
+	return 0
+}
+
+func (x *CheckHealth) GetBad() uint32 {
+	if x != nil {
+		return x.Bad
+	}
+	return 0
+}
+
+func (x *CheckHealth) GetRise() uint32 {
+	if x != nil {
+		return x.Rise
+	}
+	return 0
+}
+
+func (x *CheckHealth) GetFall() uint32 {
+	if x != nil {
+		return x.Fall
+	}
+	return 0
+}
+
+func (x *CheckHealth) GetResults() []*ProbeResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+// ProbeResult is what one probe found.
+type ProbeResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the probe began, by the node's own clock, and how long it was until its verdict.
+	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	Took *durationpb.Duration   `protobuf:"bytes,2,opt,name=took,proto3" json:"took,omitempty"`
+	Good bool                   `protobuf:"varint,3,opt,name=good,proto3" json:"good,omitempty"`
+	// The node could not ask: it says nothing of the backend.
+	Void bool `protobuf:"varint,4,opt,name=void,proto3" json:"void,omitempty"`
+	// "status 503".
+	Words         string `protobuf:"bytes,5,opt,name=words,proto3" json:"words,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProbeResult) Reset() {
+	*x = ProbeResult{}
+	mi := &file_v1_manager_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProbeResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProbeResult) ProtoMessage() {}
+
+func (x *ProbeResult) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProbeResult.ProtoReflect.Descriptor instead.
+func (*ProbeResult) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *ProbeResult) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *ProbeResult) GetTook() *durationpb.Duration {
+	if x != nil {
+		return x.Took
+	}
+	return nil
+}
+
+func (x *ProbeResult) GetGood() bool {
+	if x != nil {
+		return x.Good
+	}
+	return false
+}
+
+func (x *ProbeResult) GetVoid() bool {
+	if x != nil {
+		return x.Void
+	}
+	return false
+}
+
+func (x *ProbeResult) GetWords() string {
+	if x != nil {
+		return x.Words
+	}
+	return ""
+}
+
+// HealthChange is what became of a backend's health, as the whole cluster sees it.
+type HealthChange struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Time    *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	Dip     string                 `protobuf:"bytes,2,opt,name=dip,proto3" json:"dip,omitempty"`
+	DipPort uint32                 `protobuf:"varint,3,opt,name=dip_port,json=dipPort,proto3" json:"dip_port,omitempty"`
+	// "healthy", "unhealthy", or "mixed" when muxes differ.
+	Verdict string `protobuf:"bytes,4,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	// Mux whose word made it so, and why it said so.
+	Node          string `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
+	Words         string `protobuf:"bytes,6,opt,name=words,proto3" json:"words,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HealthChange) Reset() {
+	*x = HealthChange{}
+	mi := &file_v1_manager_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HealthChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HealthChange) ProtoMessage() {}
+
+func (x *HealthChange) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HealthChange.ProtoReflect.Descriptor instead.
+func (*HealthChange) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *HealthChange) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *HealthChange) GetDip() string {
+	if x != nil {
+		return x.Dip
+	}
+	return ""
+}
+
+func (x *HealthChange) GetDipPort() uint32 {
+	if x != nil {
+		return x.DipPort
+	}
+	return 0
+}
+
+func (x *HealthChange) GetVerdict() string {
+	if x != nil {
+		return x.Verdict
+	}
+	return ""
+}
+
+func (x *HealthChange) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *HealthChange) GetWords() string {
+	if x != nil {
+		return x.Words
+	}
+	return ""
+}
+
 type CreateTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -2335,7 +2989,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_v1_manager_proto_msgTypes[29]
+	mi := &file_v1_manager_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2347,7 +3001,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[29]
+	mi := &file_v1_manager_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2360,7 +3014,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{29}
+	return file_v1_manager_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CreateTokenRequest) GetNode() string {
@@ -2394,7 +3048,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_v1_manager_proto_msgTypes[30]
+	mi := &file_v1_manager_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2406,7 +3060,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[30]
+	mi := &file_v1_manager_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2419,7 +3073,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{30}
+	return file_v1_manager_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -2452,7 +3106,7 @@ type CreateAccessRequest struct {
 
 func (x *CreateAccessRequest) Reset() {
 	*x = CreateAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[31]
+	mi := &file_v1_manager_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2464,7 +3118,7 @@ func (x *CreateAccessRequest) String() string {
 func (*CreateAccessRequest) ProtoMessage() {}
 
 func (x *CreateAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[31]
+	mi := &file_v1_manager_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2477,7 +3131,7 @@ func (x *CreateAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAccessRequest.ProtoReflect.Descriptor instead.
 func (*CreateAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{31}
+	return file_v1_manager_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CreateAccessRequest) GetName() string {
@@ -2518,7 +3172,7 @@ type CreateAccessResponse struct {
 
 func (x *CreateAccessResponse) Reset() {
 	*x = CreateAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[32]
+	mi := &file_v1_manager_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2530,7 +3184,7 @@ func (x *CreateAccessResponse) String() string {
 func (*CreateAccessResponse) ProtoMessage() {}
 
 func (x *CreateAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[32]
+	mi := &file_v1_manager_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2543,7 +3197,7 @@ func (x *CreateAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAccessResponse.ProtoReflect.Descriptor instead.
 func (*CreateAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{32}
+	return file_v1_manager_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CreateAccessResponse) GetToken() string {
@@ -2578,7 +3232,7 @@ type CreateCertificateRequest struct {
 
 func (x *CreateCertificateRequest) Reset() {
 	*x = CreateCertificateRequest{}
-	mi := &file_v1_manager_proto_msgTypes[33]
+	mi := &file_v1_manager_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2590,7 +3244,7 @@ func (x *CreateCertificateRequest) String() string {
 func (*CreateCertificateRequest) ProtoMessage() {}
 
 func (x *CreateCertificateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[33]
+	mi := &file_v1_manager_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2603,7 +3257,7 @@ func (x *CreateCertificateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateCertificateRequest.ProtoReflect.Descriptor instead.
 func (*CreateCertificateRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{33}
+	return file_v1_manager_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CreateCertificateRequest) GetName() string {
@@ -2652,7 +3306,7 @@ type CreateCertificateResponse struct {
 
 func (x *CreateCertificateResponse) Reset() {
 	*x = CreateCertificateResponse{}
-	mi := &file_v1_manager_proto_msgTypes[34]
+	mi := &file_v1_manager_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2664,7 +3318,7 @@ func (x *CreateCertificateResponse) String() string {
 func (*CreateCertificateResponse) ProtoMessage() {}
 
 func (x *CreateCertificateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[34]
+	mi := &file_v1_manager_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2677,7 +3331,7 @@ func (x *CreateCertificateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateCertificateResponse.ProtoReflect.Descriptor instead.
 func (*CreateCertificateResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{34}
+	return file_v1_manager_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CreateCertificateResponse) GetCertificate() []byte {
@@ -2711,7 +3365,7 @@ type Access struct {
 
 func (x *Access) Reset() {
 	*x = Access{}
-	mi := &file_v1_manager_proto_msgTypes[35]
+	mi := &file_v1_manager_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2723,7 +3377,7 @@ func (x *Access) String() string {
 func (*Access) ProtoMessage() {}
 
 func (x *Access) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[35]
+	mi := &file_v1_manager_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2736,7 +3390,7 @@ func (x *Access) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Access.ProtoReflect.Descriptor instead.
 func (*Access) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{35}
+	return file_v1_manager_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Access) GetId() string {
@@ -2796,7 +3450,7 @@ type ListAccessRequest struct {
 
 func (x *ListAccessRequest) Reset() {
 	*x = ListAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[36]
+	mi := &file_v1_manager_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2808,7 +3462,7 @@ func (x *ListAccessRequest) String() string {
 func (*ListAccessRequest) ProtoMessage() {}
 
 func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[36]
+	mi := &file_v1_manager_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2821,7 +3475,7 @@ func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessRequest.ProtoReflect.Descriptor instead.
 func (*ListAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{36}
+	return file_v1_manager_proto_rawDescGZIP(), []int{43}
 }
 
 type ListAccessResponse struct {
@@ -2833,7 +3487,7 @@ type ListAccessResponse struct {
 
 func (x *ListAccessResponse) Reset() {
 	*x = ListAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[37]
+	mi := &file_v1_manager_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2845,7 +3499,7 @@ func (x *ListAccessResponse) String() string {
 func (*ListAccessResponse) ProtoMessage() {}
 
 func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[37]
+	mi := &file_v1_manager_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2858,7 +3512,7 @@ func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessResponse.ProtoReflect.Descriptor instead.
 func (*ListAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{37}
+	return file_v1_manager_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListAccessResponse) GetAccess() []*Access {
@@ -2877,7 +3531,7 @@ type RevokeAccessRequest struct {
 
 func (x *RevokeAccessRequest) Reset() {
 	*x = RevokeAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[38]
+	mi := &file_v1_manager_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2889,7 +3543,7 @@ func (x *RevokeAccessRequest) String() string {
 func (*RevokeAccessRequest) ProtoMessage() {}
 
 func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[38]
+	mi := &file_v1_manager_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2902,7 +3556,7 @@ func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{38}
+	return file_v1_manager_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RevokeAccessRequest) GetId() string {
@@ -2920,7 +3574,7 @@ type RevokeAccessResponse struct {
 
 func (x *RevokeAccessResponse) Reset() {
 	*x = RevokeAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[39]
+	mi := &file_v1_manager_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2932,7 +3586,7 @@ func (x *RevokeAccessResponse) String() string {
 func (*RevokeAccessResponse) ProtoMessage() {}
 
 func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[39]
+	mi := &file_v1_manager_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2945,7 +3599,7 @@ func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{39}
+	return file_v1_manager_proto_rawDescGZIP(), []int{46}
 }
 
 type EventsRequest struct {
@@ -2962,7 +3616,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_v1_manager_proto_msgTypes[40]
+	mi := &file_v1_manager_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2974,7 +3628,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[40]
+	mi := &file_v1_manager_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2987,7 +3641,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{40}
+	return file_v1_manager_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *EventsRequest) GetKind() string {
@@ -3027,7 +3681,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_v1_manager_proto_msgTypes[41]
+	mi := &file_v1_manager_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3039,7 +3693,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[41]
+	mi := &file_v1_manager_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3052,7 +3706,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{41}
+	return file_v1_manager_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *EventsResponse) GetEvents() []*Event {
@@ -3079,14 +3733,16 @@ type Event struct {
 	// How often it happened since `time` when equal ones were put together; at least 1.
 	Count uint32 `protobuf:"varint,8,opt,name=count,proto3" json:"count,omitempty"`
 	// Store revision that it belongs to; 0 when it belongs to none.
-	Revision      int64 `protobuf:"varint,9,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision int64 `protobuf:"varint,9,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Backends whose health changed, oldest first; of those of events that were put together the newest.
+	Changes       []*HealthChange `protobuf:"bytes,10,rep,name=changes,proto3" json:"changes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_v1_manager_proto_msgTypes[42]
+	mi := &file_v1_manager_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3098,7 +3754,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[42]
+	mi := &file_v1_manager_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3111,7 +3767,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{42}
+	return file_v1_manager_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Event) GetTime() *timestamppb.Timestamp {
@@ -3177,6 +3833,13 @@ func (x *Event) GetRevision() int64 {
 	return 0
 }
 
+func (x *Event) GetChanges() []*HealthChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
 type AuditRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Since *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
@@ -3190,7 +3853,7 @@ type AuditRequest struct {
 
 func (x *AuditRequest) Reset() {
 	*x = AuditRequest{}
-	mi := &file_v1_manager_proto_msgTypes[43]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3202,7 +3865,7 @@ func (x *AuditRequest) String() string {
 func (*AuditRequest) ProtoMessage() {}
 
 func (x *AuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[43]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3215,7 +3878,7 @@ func (x *AuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRequest.ProtoReflect.Descriptor instead.
 func (*AuditRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{43}
+	return file_v1_manager_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *AuditRequest) GetSince() *timestamppb.Timestamp {
@@ -3248,7 +3911,7 @@ type AuditResponse struct {
 
 func (x *AuditResponse) Reset() {
 	*x = AuditResponse{}
-	mi := &file_v1_manager_proto_msgTypes[44]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3260,7 +3923,7 @@ func (x *AuditResponse) String() string {
 func (*AuditResponse) ProtoMessage() {}
 
 func (x *AuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[44]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3273,7 +3936,7 @@ func (x *AuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditResponse.ProtoReflect.Descriptor instead.
 func (*AuditResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{44}
+	return file_v1_manager_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *AuditResponse) GetEntries() []*AuditEntry {
@@ -3308,7 +3971,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_v1_manager_proto_msgTypes[45]
+	mi := &file_v1_manager_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3320,7 +3983,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[45]
+	mi := &file_v1_manager_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3333,7 +3996,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{45}
+	return file_v1_manager_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *AuditEntry) GetTime() *timestamppb.Timestamp {
@@ -3407,7 +4070,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_v1_manager_proto_msgTypes[46]
+	mi := &file_v1_manager_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3419,7 +4082,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[46]
+	mi := &file_v1_manager_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3432,7 +4095,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{46}
+	return file_v1_manager_proto_rawDescGZIP(), []int{53}
 }
 
 type MembersResponse struct {
@@ -3446,7 +4109,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_v1_manager_proto_msgTypes[47]
+	mi := &file_v1_manager_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3458,7 +4121,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[47]
+	mi := &file_v1_manager_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3471,7 +4134,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{47}
+	return file_v1_manager_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *MembersResponse) GetMembers() []*Member {
@@ -3512,7 +4175,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_v1_manager_proto_msgTypes[48]
+	mi := &file_v1_manager_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3524,7 +4187,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[48]
+	mi := &file_v1_manager_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3537,7 +4200,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{48}
+	return file_v1_manager_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Member) GetName() string {
@@ -3612,7 +4275,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_v1_manager_proto_msgTypes[49]
+	mi := &file_v1_manager_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3624,7 +4287,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[49]
+	mi := &file_v1_manager_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3637,7 +4300,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{49}
+	return file_v1_manager_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RemoveMemberRequest) GetName() string {
@@ -3655,7 +4318,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_v1_manager_proto_msgTypes[50]
+	mi := &file_v1_manager_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3667,7 +4330,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[50]
+	mi := &file_v1_manager_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3680,7 +4343,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{50}
+	return file_v1_manager_proto_rawDescGZIP(), []int{57}
 }
 
 type BackupRequest struct {
@@ -3691,7 +4354,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_v1_manager_proto_msgTypes[51]
+	mi := &file_v1_manager_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3703,7 +4366,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[51]
+	mi := &file_v1_manager_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3716,7 +4379,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{51}
+	return file_v1_manager_proto_rawDescGZIP(), []int{58}
 }
 
 type BackupResponse struct {
@@ -3728,7 +4391,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_v1_manager_proto_msgTypes[52]
+	mi := &file_v1_manager_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3740,7 +4403,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[52]
+	mi := &file_v1_manager_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3753,7 +4416,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{52}
+	return file_v1_manager_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *BackupResponse) GetChunk() []byte {
@@ -3771,7 +4434,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_v1_manager_proto_msgTypes[53]
+	mi := &file_v1_manager_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3783,7 +4446,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[53]
+	mi := &file_v1_manager_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3796,7 +4459,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{53}
+	return file_v1_manager_proto_rawDescGZIP(), []int{60}
 }
 
 type VersionResponse struct {
@@ -3809,7 +4472,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_v1_manager_proto_msgTypes[54]
+	mi := &file_v1_manager_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3821,7 +4484,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[54]
+	mi := &file_v1_manager_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3834,7 +4497,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{54}
+	return file_v1_manager_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -3904,10 +4567,12 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12,\n" +
 	"\bupserted\x18\x02 \x03(\v2\x10.shunt.v1.ObjectR\bupserted\x12-\n" +
 	"\adeleted\x18\x03 \x03(\v2\x13.shunt.v1.ObjectRefR\adeleted\x12\x16\n" +
-	"\x06synced\x18\x04 \x01(\bR\x06synced\"=\n" +
+	"\x06synced\x18\x04 \x01(\bR\x06synced\"\\\n" +
 	"\rStatusRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
-	"\aservice\x18\x02 \x01(\tR\aservice\"\xf6\x01\n" +
+	"\aservice\x18\x02 \x01(\tR\aservice\x12\x1d\n" +
+	"\n" +
+	"members_of\x18\x03 \x01(\tR\tmembersOf\"\xf6\x01\n" +
 	"\x0eStatusResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12*\n" +
@@ -3924,7 +4589,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x05every\x18\x04 \x01(\bR\x05every\x12\x14\n" +
 	"\x05muxes\x18\x05 \x03(\tR\x05muxes\x12\x18\n" +
 	"\aleaving\x18\x06 \x03(\tR\aleaving\x12\x18\n" +
-	"\amissing\x18\a \x01(\tR\amissing\"\xca\x04\n" +
+	"\amissing\x18\a \x01(\tR\amissing\"\xe4\x04\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -3943,14 +4608,15 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x05flows\x18\r \x03(\v2\x19.shunt.v1.FlowClassStatusR\x05flows\x12\x18\n" +
 	"\adrained\x18\x0e \x01(\bR\adrained\x12\x18\n" +
 	"\amanager\x18\x0f \x01(\tR\amanager\x12\x12\n" +
-	"\x04vips\x18\x10 \x01(\rR\x04vips\"Q\n" +
+	"\x04vips\x18\x10 \x01(\rR\x04vips\x12\x18\n" +
+	"\asuspect\x18\x11 \x01(\bR\asuspect\"Q\n" +
 	"\vTableStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04used\x18\x02 \x01(\x04R\x04used\x12\x1a\n" +
 	"\bcapacity\x18\x03 \x01(\x04R\bcapacity\"=\n" +
 	"\x0fFlowClassStatus\x12\x14\n" +
 	"\x05class\x18\x01 \x01(\tR\x05class\x12\x14\n" +
-	"\x05flows\x18\x02 \x01(\x04R\x05flows\"\xab\x03\n" +
+	"\x05flows\x18\x02 \x01(\x04R\x05flows\"\xa3\x04\n" +
 	"\fMemberStatus\x12\x10\n" +
 	"\x03vip\x18\x01 \x01(\tR\x03vip\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\tR\bprotocol\x12\x12\n" +
@@ -3970,7 +4636,11 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x06weight\x18\x0e \x01(\rR\x06weight\x12\x16\n" +
 	"\x06backup\x18\x0f \x01(\bR\x06backup\x12\x1a\n" +
 	"\bdraining\x18\x10 \x01(\bR\bdraining\x12\x18\n" +
-	"\aunknown\x18\x11 \x01(\bR\aunknown\"\xe2\x03\n" +
+	"\aunknown\x18\x11 \x01(\bR\aunknown\x120\n" +
+	"\x05since\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
+	"\x06damped\x18\x13 \x01(\bR\x06damped\x12\x12\n" +
+	"\x04held\x18\x14 \x01(\bR\x04held\x12\x18\n" +
+	"\achecked\x18\x15 \x01(\bR\achecked\"\xe2\x03\n" +
 	"\x0eMemberDecision\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
 	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +
@@ -4046,7 +4716,56 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\bdip_port\x18\x06 \x01(\rR\adipPort\x12\x16\n" +
 	"\x06member\x18\a \x01(\rR\x06member\x12\x14\n" +
 	"\x05class\x18\b \x01(\tR\x05class\x12+\n" +
-	"\x03age\x18\t \x01(\v2\x19.google.protobuf.DurationR\x03age\"i\n" +
+	"\x03age\x18\t \x01(\v2\x19.google.protobuf.DurationR\x03age\"Q\n" +
+	"\x0fHealthOfRequest\x12\x10\n" +
+	"\x03dip\x18\x01 \x01(\tR\x03dip\x12\x12\n" +
+	"\x04port\x18\x02 \x01(\rR\x04port\x12\x18\n" +
+	"\aservice\x18\x03 \x01(\tR\aservice\"e\n" +
+	"\x10HealthOfResponse\x123\n" +
+	"\bbackends\x18\x01 \x03(\v2\x17.shunt.v1.BackendHealthR\bbackends\x12\x1c\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated\"\xa9\x02\n" +
+	"\rBackendHealth\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
+	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +
+	"\bprotocol\x18\x03 \x01(\tR\bprotocol\x12\x12\n" +
+	"\x04port\x18\x04 \x01(\rR\x04port\x12\x19\n" +
+	"\bport_end\x18\x05 \x01(\rR\aportEnd\x12\x10\n" +
+	"\x03dip\x18\x06 \x01(\tR\x03dip\x12\x19\n" +
+	"\bdip_port\x18\a \x01(\rR\adipPort\x12\x16\n" +
+	"\x06member\x18\b \x01(\rR\x06member\x12*\n" +
+	"\x05nodes\x18\t \x03(\v2\x14.shunt.v1.NodeHealthR\x05nodes\x120\n" +
+	"\ahistory\x18\n" +
+	" \x03(\v2\x16.shunt.v1.HealthChangeR\ahistory\"\xdb\x01\n" +
+	"\n" +
+	"NodeHealth\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12\x18\n" +
+	"\averdict\x18\x03 \x01(\tR\averdict\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x14\n" +
+	"\x05words\x18\x05 \x01(\tR\x05words\x12-\n" +
+	"\x06checks\x18\x06 \x03(\v2\x15.shunt.v1.CheckHealthR\x06checks\x12\x14\n" +
+	"\x05error\x18\a \x01(\tR\x05error\"\xb8\x01\n" +
+	"\vCheckHealth\x12\x14\n" +
+	"\x05check\x18\x01 \x01(\tR\x05check\x12\x14\n" +
+	"\x05alive\x18\x02 \x01(\bR\x05alive\x12\x12\n" +
+	"\x04good\x18\x03 \x01(\rR\x04good\x12\x10\n" +
+	"\x03bad\x18\x04 \x01(\rR\x03bad\x12\x12\n" +
+	"\x04rise\x18\x05 \x01(\rR\x04rise\x12\x12\n" +
+	"\x04fall\x18\x06 \x01(\rR\x04fall\x12/\n" +
+	"\aresults\x18\a \x03(\v2\x15.shunt.v1.ProbeResultR\aresults\"\xaa\x01\n" +
+	"\vProbeResult\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12-\n" +
+	"\x04took\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04took\x12\x12\n" +
+	"\x04good\x18\x03 \x01(\bR\x04good\x12\x12\n" +
+	"\x04void\x18\x04 \x01(\bR\x04void\x12\x14\n" +
+	"\x05words\x18\x05 \x01(\tR\x05words\"\xaf\x01\n" +
+	"\fHealthChange\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x10\n" +
+	"\x03dip\x18\x02 \x01(\tR\x03dip\x12\x19\n" +
+	"\bdip_port\x18\x03 \x01(\rR\adipPort\x12\x18\n" +
+	"\averdict\x18\x04 \x01(\tR\averdict\x12\x12\n" +
+	"\x04node\x18\x05 \x01(\tR\x04node\x12\x14\n" +
+	"\x05words\x18\x06 \x01(\tR\x05words\"i\n" +
 	"\x12CreateTokenRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12+\n" +
@@ -4091,7 +4810,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
 	"\x06follow\x18\x04 \x01(\bR\x06follow\"9\n" +
 	"\x0eEventsResponse\x12'\n" +
-	"\x06events\x18\x01 \x03(\v2\x0f.shunt.v1.EventR\x06events\"\xf7\x01\n" +
+	"\x06events\x18\x01 \x03(\v2\x0f.shunt.v1.EventR\x06events\"\xa9\x02\n" +
 	"\x05Event\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
@@ -4101,7 +4820,9 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\amessage\x18\x06 \x01(\tR\amessage\x12\x1a\n" +
 	"\bseverity\x18\a \x01(\tR\bseverity\x12\x14\n" +
 	"\x05count\x18\b \x01(\rR\x05count\x12\x1a\n" +
-	"\brevision\x18\t \x01(\x03R\brevision\"p\n" +
+	"\brevision\x18\t \x01(\x03R\brevision\x120\n" +
+	"\achanges\x18\n" +
+	" \x03(\v2\x16.shunt.v1.HealthChangeR\achanges\"p\n" +
 	"\fAuditRequest\x120\n" +
 	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
 	"\arefused\x18\x02 \x01(\bR\arefused\x12\x14\n" +
@@ -4142,7 +4863,8 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x0eVersionRequest\"C\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
-	"\x06commit\x18\x02 \x01(\tR\x06commit2\xe6\t\n" +
+	"\x06commit\x18\x02 \x01(\tR\x06commit2\xae\n" +
+	"\n" +
 	"\aManager\x128\n" +
 	"\x05Apply\x12\x16.shunt.v1.ApplyRequest\x1a\x17.shunt.v1.ApplyResponse\x12;\n" +
 	"\x06Delete\x12\x17.shunt.v1.DeleteRequest\x1a\x18.shunt.v1.DeleteResponse\x127\n" +
@@ -4150,7 +4872,8 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x05Watch\x12\x16.shunt.v1.WatchRequest\x1a\x17.shunt.v1.WatchResponse0\x01\x12@\n" +
 	"\x06Status\x12\x17.shunt.v1.StatusRequest\x1a\x18.shunt.v1.StatusResponse\"\x03\x90\x02\x01\x12=\n" +
 	"\x05Trace\x12\x16.shunt.v1.TraceRequest\x1a\x17.shunt.v1.TraceResponse\"\x03\x90\x02\x01\x12=\n" +
-	"\x05Flows\x12\x16.shunt.v1.FlowsRequest\x1a\x17.shunt.v1.FlowsResponse\"\x03\x90\x02\x01\x12J\n" +
+	"\x05Flows\x12\x16.shunt.v1.FlowsRequest\x1a\x17.shunt.v1.FlowsResponse\"\x03\x90\x02\x01\x12F\n" +
+	"\bHealthOf\x12\x19.shunt.v1.HealthOfRequest\x1a\x1a.shunt.v1.HealthOfResponse\"\x03\x90\x02\x01\x12J\n" +
 	"\vCreateToken\x12\x1c.shunt.v1.CreateTokenRequest\x1a\x1d.shunt.v1.CreateTokenResponse\x12M\n" +
 	"\fCreateAccess\x12\x1d.shunt.v1.CreateAccessRequest\x1a\x1e.shunt.v1.CreateAccessResponse\x12\\\n" +
 	"\x11CreateCertificate\x12\".shunt.v1.CreateCertificateRequest\x1a#.shunt.v1.CreateCertificateResponse\x12L\n" +
@@ -4177,7 +4900,7 @@ func file_v1_manager_proto_rawDescGZIP() []byte {
 }
 
 var file_v1_manager_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_v1_manager_proto_goTypes = []any{
 	(Change_Action)(0),                // 0: shunt.v1.Change.Action
 	(*Violation)(nil),                 // 1: shunt.v1.Violation
@@ -4209,122 +4932,142 @@ var file_v1_manager_proto_goTypes = []any{
 	(*FlowsResponse)(nil),             // 27: shunt.v1.FlowsResponse
 	(*FlowsResult)(nil),               // 28: shunt.v1.FlowsResult
 	(*FlowStatus)(nil),                // 29: shunt.v1.FlowStatus
-	(*CreateTokenRequest)(nil),        // 30: shunt.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),       // 31: shunt.v1.CreateTokenResponse
-	(*CreateAccessRequest)(nil),       // 32: shunt.v1.CreateAccessRequest
-	(*CreateAccessResponse)(nil),      // 33: shunt.v1.CreateAccessResponse
-	(*CreateCertificateRequest)(nil),  // 34: shunt.v1.CreateCertificateRequest
-	(*CreateCertificateResponse)(nil), // 35: shunt.v1.CreateCertificateResponse
-	(*Access)(nil),                    // 36: shunt.v1.Access
-	(*ListAccessRequest)(nil),         // 37: shunt.v1.ListAccessRequest
-	(*ListAccessResponse)(nil),        // 38: shunt.v1.ListAccessResponse
-	(*RevokeAccessRequest)(nil),       // 39: shunt.v1.RevokeAccessRequest
-	(*RevokeAccessResponse)(nil),      // 40: shunt.v1.RevokeAccessResponse
-	(*EventsRequest)(nil),             // 41: shunt.v1.EventsRequest
-	(*EventsResponse)(nil),            // 42: shunt.v1.EventsResponse
-	(*Event)(nil),                     // 43: shunt.v1.Event
-	(*AuditRequest)(nil),              // 44: shunt.v1.AuditRequest
-	(*AuditResponse)(nil),             // 45: shunt.v1.AuditResponse
-	(*AuditEntry)(nil),                // 46: shunt.v1.AuditEntry
-	(*MembersRequest)(nil),            // 47: shunt.v1.MembersRequest
-	(*MembersResponse)(nil),           // 48: shunt.v1.MembersResponse
-	(*Member)(nil),                    // 49: shunt.v1.Member
-	(*RemoveMemberRequest)(nil),       // 50: shunt.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),      // 51: shunt.v1.RemoveMemberResponse
-	(*BackupRequest)(nil),             // 52: shunt.v1.BackupRequest
-	(*BackupResponse)(nil),            // 53: shunt.v1.BackupResponse
-	(*VersionRequest)(nil),            // 54: shunt.v1.VersionRequest
-	(*VersionResponse)(nil),           // 55: shunt.v1.VersionResponse
-	(*Object)(nil),                    // 56: shunt.v1.Object
-	(*timestamppb.Timestamp)(nil),     // 57: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 58: google.protobuf.Duration
+	(*HealthOfRequest)(nil),           // 30: shunt.v1.HealthOfRequest
+	(*HealthOfResponse)(nil),          // 31: shunt.v1.HealthOfResponse
+	(*BackendHealth)(nil),             // 32: shunt.v1.BackendHealth
+	(*NodeHealth)(nil),                // 33: shunt.v1.NodeHealth
+	(*CheckHealth)(nil),               // 34: shunt.v1.CheckHealth
+	(*ProbeResult)(nil),               // 35: shunt.v1.ProbeResult
+	(*HealthChange)(nil),              // 36: shunt.v1.HealthChange
+	(*CreateTokenRequest)(nil),        // 37: shunt.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 38: shunt.v1.CreateTokenResponse
+	(*CreateAccessRequest)(nil),       // 39: shunt.v1.CreateAccessRequest
+	(*CreateAccessResponse)(nil),      // 40: shunt.v1.CreateAccessResponse
+	(*CreateCertificateRequest)(nil),  // 41: shunt.v1.CreateCertificateRequest
+	(*CreateCertificateResponse)(nil), // 42: shunt.v1.CreateCertificateResponse
+	(*Access)(nil),                    // 43: shunt.v1.Access
+	(*ListAccessRequest)(nil),         // 44: shunt.v1.ListAccessRequest
+	(*ListAccessResponse)(nil),        // 45: shunt.v1.ListAccessResponse
+	(*RevokeAccessRequest)(nil),       // 46: shunt.v1.RevokeAccessRequest
+	(*RevokeAccessResponse)(nil),      // 47: shunt.v1.RevokeAccessResponse
+	(*EventsRequest)(nil),             // 48: shunt.v1.EventsRequest
+	(*EventsResponse)(nil),            // 49: shunt.v1.EventsResponse
+	(*Event)(nil),                     // 50: shunt.v1.Event
+	(*AuditRequest)(nil),              // 51: shunt.v1.AuditRequest
+	(*AuditResponse)(nil),             // 52: shunt.v1.AuditResponse
+	(*AuditEntry)(nil),                // 53: shunt.v1.AuditEntry
+	(*MembersRequest)(nil),            // 54: shunt.v1.MembersRequest
+	(*MembersResponse)(nil),           // 55: shunt.v1.MembersResponse
+	(*Member)(nil),                    // 56: shunt.v1.Member
+	(*RemoveMemberRequest)(nil),       // 57: shunt.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),      // 58: shunt.v1.RemoveMemberResponse
+	(*BackupRequest)(nil),             // 59: shunt.v1.BackupRequest
+	(*BackupResponse)(nil),            // 60: shunt.v1.BackupResponse
+	(*VersionRequest)(nil),            // 61: shunt.v1.VersionRequest
+	(*VersionResponse)(nil),           // 62: shunt.v1.VersionResponse
+	(*Object)(nil),                    // 63: shunt.v1.Object
+	(*timestamppb.Timestamp)(nil),     // 64: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 65: google.protobuf.Duration
 }
 var file_v1_manager_proto_depIdxs = []int32{
-	56, // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
+	63, // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
 	4,  // 1: shunt.v1.ApplyResponse.changes:type_name -> shunt.v1.Change
 	0,  // 2: shunt.v1.Change.action:type_name -> shunt.v1.Change.Action
-	56, // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
-	56, // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
+	63, // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
+	63, // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
 	5,  // 5: shunt.v1.DeleteRequest.objects:type_name -> shunt.v1.ObjectRef
 	4,  // 6: shunt.v1.DeleteResponse.changes:type_name -> shunt.v1.Change
-	56, // 7: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
-	56, // 8: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
+	63, // 7: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
+	63, // 8: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
 	5,  // 9: shunt.v1.WatchResponse.deleted:type_name -> shunt.v1.ObjectRef
 	15, // 10: shunt.v1.StatusResponse.nodes:type_name -> shunt.v1.NodeStatus
 	19, // 11: shunt.v1.StatusResponse.decisions:type_name -> shunt.v1.MemberDecision
 	14, // 12: shunt.v1.StatusResponse.placements:type_name -> shunt.v1.VIPPlacement
-	57, // 13: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
+	64, // 13: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
 	18, // 14: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
 	20, // 15: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
 	21, // 16: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
 	22, // 17: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
 	16, // 18: shunt.v1.NodeStatus.tables:type_name -> shunt.v1.TableStatus
 	17, // 19: shunt.v1.NodeStatus.flows:type_name -> shunt.v1.FlowClassStatus
-	57, // 20: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
-	57, // 21: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
-	57, // 22: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
-	57, // 23: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
-	25, // 24: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
-	28, // 25: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
-	29, // 26: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
-	58, // 27: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
-	58, // 28: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	57, // 29: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	58, // 30: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
-	36, // 31: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
-	58, // 32: shunt.v1.CreateCertificateRequest.ttl:type_name -> google.protobuf.Duration
-	36, // 33: shunt.v1.CreateCertificateResponse.access:type_name -> shunt.v1.Access
-	57, // 34: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
-	57, // 35: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
-	36, // 36: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
-	57, // 37: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	43, // 38: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
-	57, // 39: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
-	57, // 40: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
-	46, // 41: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
-	57, // 42: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	49, // 43: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
-	2,  // 44: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
-	6,  // 45: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
-	8,  // 46: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
-	10, // 47: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
-	12, // 48: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
-	23, // 49: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
-	26, // 50: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
-	30, // 51: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
-	32, // 52: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
-	34, // 53: shunt.v1.Manager.CreateCertificate:input_type -> shunt.v1.CreateCertificateRequest
-	37, // 54: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
-	39, // 55: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
-	41, // 56: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
-	44, // 57: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
-	47, // 58: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
-	50, // 59: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
-	52, // 60: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
-	54, // 61: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
-	3,  // 62: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
-	7,  // 63: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
-	9,  // 64: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
-	11, // 65: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
-	13, // 66: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
-	24, // 67: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
-	27, // 68: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
-	31, // 69: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
-	33, // 70: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
-	35, // 71: shunt.v1.Manager.CreateCertificate:output_type -> shunt.v1.CreateCertificateResponse
-	38, // 72: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
-	40, // 73: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
-	42, // 74: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
-	45, // 75: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
-	48, // 76: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
-	51, // 77: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
-	53, // 78: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
-	55, // 79: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
-	62, // [62:80] is the sub-list for method output_type
-	44, // [44:62] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	64, // 20: shunt.v1.MemberStatus.since:type_name -> google.protobuf.Timestamp
+	64, // 21: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
+	64, // 22: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
+	64, // 23: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
+	64, // 24: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
+	25, // 25: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
+	28, // 26: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
+	29, // 27: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
+	65, // 28: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
+	32, // 29: shunt.v1.HealthOfResponse.backends:type_name -> shunt.v1.BackendHealth
+	33, // 30: shunt.v1.BackendHealth.nodes:type_name -> shunt.v1.NodeHealth
+	36, // 31: shunt.v1.BackendHealth.history:type_name -> shunt.v1.HealthChange
+	64, // 32: shunt.v1.NodeHealth.since:type_name -> google.protobuf.Timestamp
+	34, // 33: shunt.v1.NodeHealth.checks:type_name -> shunt.v1.CheckHealth
+	35, // 34: shunt.v1.CheckHealth.results:type_name -> shunt.v1.ProbeResult
+	64, // 35: shunt.v1.ProbeResult.time:type_name -> google.protobuf.Timestamp
+	65, // 36: shunt.v1.ProbeResult.took:type_name -> google.protobuf.Duration
+	64, // 37: shunt.v1.HealthChange.time:type_name -> google.protobuf.Timestamp
+	65, // 38: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	64, // 39: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	65, // 40: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
+	43, // 41: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
+	65, // 42: shunt.v1.CreateCertificateRequest.ttl:type_name -> google.protobuf.Duration
+	43, // 43: shunt.v1.CreateCertificateResponse.access:type_name -> shunt.v1.Access
+	64, // 44: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
+	64, // 45: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
+	43, // 46: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
+	64, // 47: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	50, // 48: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
+	64, // 49: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
+	36, // 50: shunt.v1.Event.changes:type_name -> shunt.v1.HealthChange
+	64, // 51: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
+	53, // 52: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
+	64, // 53: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	56, // 54: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
+	2,  // 55: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
+	6,  // 56: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
+	8,  // 57: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
+	10, // 58: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
+	12, // 59: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
+	23, // 60: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
+	26, // 61: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
+	30, // 62: shunt.v1.Manager.HealthOf:input_type -> shunt.v1.HealthOfRequest
+	37, // 63: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
+	39, // 64: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
+	41, // 65: shunt.v1.Manager.CreateCertificate:input_type -> shunt.v1.CreateCertificateRequest
+	44, // 66: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
+	46, // 67: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
+	48, // 68: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
+	51, // 69: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
+	54, // 70: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
+	57, // 71: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
+	59, // 72: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
+	61, // 73: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
+	3,  // 74: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
+	7,  // 75: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
+	9,  // 76: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
+	11, // 77: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
+	13, // 78: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
+	24, // 79: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
+	27, // 80: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
+	31, // 81: shunt.v1.Manager.HealthOf:output_type -> shunt.v1.HealthOfResponse
+	38, // 82: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
+	40, // 83: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
+	42, // 84: shunt.v1.Manager.CreateCertificate:output_type -> shunt.v1.CreateCertificateResponse
+	45, // 85: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
+	47, // 86: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
+	49, // 87: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
+	52, // 88: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
+	55, // 89: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
+	58, // 90: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
+	60, // 91: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
+	62, // 92: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
+	74, // [74:93] is the sub-list for method output_type
+	55, // [55:74] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_v1_manager_proto_init() }
@@ -4339,7 +5082,7 @@ func file_v1_manager_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_manager_proto_rawDesc), len(file_v1_manager_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   55,
+			NumMessages:   62,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

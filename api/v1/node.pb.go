@@ -156,7 +156,10 @@ type NodeReport struct {
 	Trace  *TraceReply `protobuf:"bytes,5,opt,name=trace,proto3" json:"trace,omitempty"`
 	Flows  *FlowsReply `protobuf:"bytes,6,opt,name=flows,proto3" json:"flows,omitempty"`
 	// Verdicts of this node's own checks: all of them in the first report after hello, then those that changed.
-	Health        *HealthReport `protobuf:"bytes,7,opt,name=health,proto3" json:"health,omitempty"`
+	Health *HealthReport `protobuf:"bytes,7,opt,name=health,proto3" json:"health,omitempty"`
+	// The mux suspects itself and asks what others see: PlanUpdate.others answers, once for all asks that wait.
+	AskHealth     bool         `protobuf:"varint,8,opt,name=ask_health,json=askHealth,proto3" json:"ask_health,omitempty"`
+	HealthReply   *HealthReply `protobuf:"bytes,9,opt,name=health_reply,json=healthReply,proto3" json:"health_reply,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -236,6 +239,20 @@ func (x *NodeReport) GetFlows() *FlowsReply {
 func (x *NodeReport) GetHealth() *HealthReport {
 	if x != nil {
 		return x.Health
+	}
+	return nil
+}
+
+func (x *NodeReport) GetAskHealth() bool {
+	if x != nil {
+		return x.AskHealth
+	}
+	return false
+}
+
+func (x *NodeReport) GetHealthReply() *HealthReply {
+	if x != nil {
+		return x.HealthReply
 	}
 	return nil
 }
@@ -496,7 +513,10 @@ type PlanUpdate struct {
 	Trace *TraceQuestion `protobuf:"bytes,6,opt,name=trace,proto3" json:"trace,omitempty"`
 	Flows *FlowsQuestion `protobuf:"bytes,7,opt,name=flows,proto3" json:"flows,omitempty"`
 	// Verdicts that hosts came to, for muxes; independent of the plan's revision. Full ones come with a snapshot, and say so when there are none.
-	Health        *HealthReport `protobuf:"bytes,8,opt,name=health,proto3" json:"health,omitempty"`
+	Health *HealthReport `protobuf:"bytes,8,opt,name=health,proto3" json:"health,omitempty"`
+	// What other muxes and hosts see of the members that the mux reported last: whatever is not in it is unknown.
+	Others        *HealthReport   `protobuf:"bytes,9,opt,name=others,proto3" json:"others,omitempty"`
+	HealthOf      *HealthQuestion `protobuf:"bytes,10,opt,name=health_of,json=healthOf,proto3" json:"health_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -587,6 +607,255 @@ func (x *PlanUpdate) GetHealth() *HealthReport {
 	return nil
 }
 
+func (x *PlanUpdate) GetOthers() *HealthReport {
+	if x != nil {
+		return x.Others
+	}
+	return nil
+}
+
+func (x *PlanUpdate) GetHealthOf() *HealthQuestion {
+	if x != nil {
+		return x.HealthOf
+	}
+	return nil
+}
+
+// HealthQuestion asks how the checks of members went.
+type HealthQuestion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Members       []*EndpointMember      `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HealthQuestion) Reset() {
+	*x = HealthQuestion{}
+	mi := &file_v1_node_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HealthQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HealthQuestion) ProtoMessage() {}
+
+func (x *HealthQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HealthQuestion.ProtoReflect.Descriptor instead.
+func (*HealthQuestion) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *HealthQuestion) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *HealthQuestion) GetMembers() []*EndpointMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+// EndpointMember is a member by the natural key of its endpoint and its id.
+type EndpointMember struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vni           uint32                 `protobuf:"varint,1,opt,name=vni,proto3" json:"vni,omitempty"`
+	Vip           string                 `protobuf:"bytes,2,opt,name=vip,proto3" json:"vip,omitempty"`
+	Protocol      string                 `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Port          uint32                 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
+	PortEnd       uint32                 `protobuf:"varint,5,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
+	Member        uint32                 `protobuf:"varint,6,opt,name=member,proto3" json:"member,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndpointMember) Reset() {
+	*x = EndpointMember{}
+	mi := &file_v1_node_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndpointMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndpointMember) ProtoMessage() {}
+
+func (x *EndpointMember) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndpointMember.ProtoReflect.Descriptor instead.
+func (*EndpointMember) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *EndpointMember) GetVni() uint32 {
+	if x != nil {
+		return x.Vni
+	}
+	return 0
+}
+
+func (x *EndpointMember) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *EndpointMember) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *EndpointMember) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *EndpointMember) GetPortEnd() uint32 {
+	if x != nil {
+		return x.PortEnd
+	}
+	return 0
+}
+
+func (x *EndpointMember) GetMember() uint32 {
+	if x != nil {
+		return x.Member
+	}
+	return 0
+}
+
+type HealthReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Result        *HealthResult          `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HealthReply) Reset() {
+	*x = HealthReply{}
+	mi := &file_v1_node_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HealthReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HealthReply) ProtoMessage() {}
+
+func (x *HealthReply) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HealthReply.ProtoReflect.Descriptor instead.
+func (*HealthReply) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *HealthReply) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *HealthReply) GetResult() *HealthResult {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+// HealthResult has an answer for each member asked for, in their order; one that the node does not check is empty.
+type HealthResult struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Members       []*NodeHealth          `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HealthResult) Reset() {
+	*x = HealthResult{}
+	mi := &file_v1_node_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HealthResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HealthResult) ProtoMessage() {}
+
+func (x *HealthResult) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HealthResult.ProtoReflect.Descriptor instead.
+func (*HealthResult) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *HealthResult) GetMembers() []*NodeHealth {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
 type FlowsQuestion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -597,7 +866,7 @@ type FlowsQuestion struct {
 
 func (x *FlowsQuestion) Reset() {
 	*x = FlowsQuestion{}
-	mi := &file_v1_node_proto_msgTypes[7]
+	mi := &file_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -609,7 +878,7 @@ func (x *FlowsQuestion) String() string {
 func (*FlowsQuestion) ProtoMessage() {}
 
 func (x *FlowsQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[7]
+	mi := &file_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -622,7 +891,7 @@ func (x *FlowsQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsQuestion.ProtoReflect.Descriptor instead.
 func (*FlowsQuestion) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *FlowsQuestion) GetId() uint64 {
@@ -649,7 +918,7 @@ type FlowsReply struct {
 
 func (x *FlowsReply) Reset() {
 	*x = FlowsReply{}
-	mi := &file_v1_node_proto_msgTypes[8]
+	mi := &file_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -661,7 +930,7 @@ func (x *FlowsReply) String() string {
 func (*FlowsReply) ProtoMessage() {}
 
 func (x *FlowsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[8]
+	mi := &file_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -674,7 +943,7 @@ func (x *FlowsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsReply.ProtoReflect.Descriptor instead.
 func (*FlowsReply) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *FlowsReply) GetId() uint64 {
@@ -701,7 +970,7 @@ type TraceQuestion struct {
 
 func (x *TraceQuestion) Reset() {
 	*x = TraceQuestion{}
-	mi := &file_v1_node_proto_msgTypes[9]
+	mi := &file_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -713,7 +982,7 @@ func (x *TraceQuestion) String() string {
 func (*TraceQuestion) ProtoMessage() {}
 
 func (x *TraceQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[9]
+	mi := &file_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -726,7 +995,7 @@ func (x *TraceQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceQuestion.ProtoReflect.Descriptor instead.
 func (*TraceQuestion) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TraceQuestion) GetId() uint64 {
@@ -753,7 +1022,7 @@ type TraceReply struct {
 
 func (x *TraceReply) Reset() {
 	*x = TraceReply{}
-	mi := &file_v1_node_proto_msgTypes[10]
+	mi := &file_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -765,7 +1034,7 @@ func (x *TraceReply) String() string {
 func (*TraceReply) ProtoMessage() {}
 
 func (x *TraceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[10]
+	mi := &file_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -778,7 +1047,7 @@ func (x *TraceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceReply.ProtoReflect.Descriptor instead.
 func (*TraceReply) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TraceReply) GetId() uint64 {
@@ -814,7 +1083,7 @@ type PlanItem struct {
 
 func (x *PlanItem) Reset() {
 	*x = PlanItem{}
-	mi := &file_v1_node_proto_msgTypes[11]
+	mi := &file_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -826,7 +1095,7 @@ func (x *PlanItem) String() string {
 func (*PlanItem) ProtoMessage() {}
 
 func (x *PlanItem) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[11]
+	mi := &file_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -839,7 +1108,7 @@ func (x *PlanItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanItem.ProtoReflect.Descriptor instead.
 func (*PlanItem) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PlanItem) GetKey() string {
@@ -966,7 +1235,7 @@ type PlanNode struct {
 
 func (x *PlanNode) Reset() {
 	*x = PlanNode{}
-	mi := &file_v1_node_proto_msgTypes[12]
+	mi := &file_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -978,7 +1247,7 @@ func (x *PlanNode) String() string {
 func (*PlanNode) ProtoMessage() {}
 
 func (x *PlanNode) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[12]
+	mi := &file_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -991,7 +1260,7 @@ func (x *PlanNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanNode.ProtoReflect.Descriptor instead.
 func (*PlanNode) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PlanNode) GetNode() *Node {
@@ -1033,7 +1302,7 @@ type PlanKey struct {
 
 func (x *PlanKey) Reset() {
 	*x = PlanKey{}
-	mi := &file_v1_node_proto_msgTypes[13]
+	mi := &file_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1045,7 +1314,7 @@ func (x *PlanKey) String() string {
 func (*PlanKey) ProtoMessage() {}
 
 func (x *PlanKey) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[13]
+	mi := &file_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1058,7 +1327,7 @@ func (x *PlanKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanKey.ProtoReflect.Descriptor instead.
 func (*PlanKey) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PlanKey) GetId() uint32 {
@@ -1108,7 +1377,7 @@ type PlanEndpoint struct {
 
 func (x *PlanEndpoint) Reset() {
 	*x = PlanEndpoint{}
-	mi := &file_v1_node_proto_msgTypes[14]
+	mi := &file_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1120,7 +1389,7 @@ func (x *PlanEndpoint) String() string {
 func (*PlanEndpoint) ProtoMessage() {}
 
 func (x *PlanEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[14]
+	mi := &file_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1133,7 +1402,7 @@ func (x *PlanEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanEndpoint.ProtoReflect.Descriptor instead.
 func (*PlanEndpoint) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PlanEndpoint) GetService() string {
@@ -1286,7 +1555,7 @@ type PlanService struct {
 
 func (x *PlanService) Reset() {
 	*x = PlanService{}
-	mi := &file_v1_node_proto_msgTypes[15]
+	mi := &file_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1567,7 @@ func (x *PlanService) String() string {
 func (*PlanService) ProtoMessage() {}
 
 func (x *PlanService) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[15]
+	mi := &file_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1580,7 @@ func (x *PlanService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanService.ProtoReflect.Descriptor instead.
 func (*PlanService) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PlanService) GetName() string {
@@ -1369,7 +1638,7 @@ type PlanSources struct {
 
 func (x *PlanSources) Reset() {
 	*x = PlanSources{}
-	mi := &file_v1_node_proto_msgTypes[16]
+	mi := &file_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1381,7 +1650,7 @@ func (x *PlanSources) String() string {
 func (*PlanSources) ProtoMessage() {}
 
 func (x *PlanSources) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[16]
+	mi := &file_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1394,7 +1663,7 @@ func (x *PlanSources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanSources.ProtoReflect.Descriptor instead.
 func (*PlanSources) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PlanSources) GetPolicy() string {
@@ -1437,7 +1706,7 @@ type PlanMember struct {
 
 func (x *PlanMember) Reset() {
 	*x = PlanMember{}
-	mi := &file_v1_node_proto_msgTypes[17]
+	mi := &file_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1449,7 +1718,7 @@ func (x *PlanMember) String() string {
 func (*PlanMember) ProtoMessage() {}
 
 func (x *PlanMember) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[17]
+	mi := &file_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1462,7 +1731,7 @@ func (x *PlanMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMember.ProtoReflect.Descriptor instead.
 func (*PlanMember) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PlanMember) GetId() uint32 {
@@ -1535,7 +1804,7 @@ type PlanCheck struct {
 
 func (x *PlanCheck) Reset() {
 	*x = PlanCheck{}
-	mi := &file_v1_node_proto_msgTypes[18]
+	mi := &file_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1547,7 +1816,7 @@ func (x *PlanCheck) String() string {
 func (*PlanCheck) ProtoMessage() {}
 
 func (x *PlanCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[18]
+	mi := &file_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1560,7 +1829,7 @@ func (x *PlanCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanCheck.ProtoReflect.Descriptor instead.
 func (*PlanCheck) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PlanCheck) GetKind() string {
@@ -1656,7 +1925,7 @@ type PlanBinding struct {
 
 func (x *PlanBinding) Reset() {
 	*x = PlanBinding{}
-	mi := &file_v1_node_proto_msgTypes[19]
+	mi := &file_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +1937,7 @@ func (x *PlanBinding) String() string {
 func (*PlanBinding) ProtoMessage() {}
 
 func (x *PlanBinding) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[19]
+	mi := &file_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1681,7 +1950,7 @@ func (x *PlanBinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanBinding.ProtoReflect.Descriptor instead.
 func (*PlanBinding) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PlanBinding) GetService() string {
@@ -1787,7 +2056,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x03csr\x18\x04 \x01(\fR\x03csr\"@\n" +
 	"\fJoinResponse\x12 \n" +
 	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12\x0e\n" +
-	"\x02ca\x18\x02 \x01(\fR\x02ca\"\xa8\x02\n" +
+	"\x02ca\x18\x02 \x01(\fR\x02ca\"\x81\x03\n" +
 	"\n" +
 	"NodeReport\x12%\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0f.shunt.v1.HelloR\x05hello\x12'\n" +
@@ -1796,7 +2065,10 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x06status\x18\x04 \x01(\v2\x14.shunt.v1.NodeStatusR\x06status\x12*\n" +
 	"\x05trace\x18\x05 \x01(\v2\x14.shunt.v1.TraceReplyR\x05trace\x12*\n" +
 	"\x05flows\x18\x06 \x01(\v2\x14.shunt.v1.FlowsReplyR\x05flows\x12.\n" +
-	"\x06health\x18\a \x01(\v2\x16.shunt.v1.HealthReportR\x06health\"Z\n" +
+	"\x06health\x18\a \x01(\v2\x16.shunt.v1.HealthReportR\x06health\x12\x1d\n" +
+	"\n" +
+	"ask_health\x18\b \x01(\bR\taskHealth\x128\n" +
+	"\fhealth_reply\x18\t \x01(\v2\x15.shunt.v1.HealthReplyR\vhealthReply\"Z\n" +
 	"\fHealthReport\x12\x12\n" +
 	"\x04full\x18\x01 \x01(\bR\x04full\x126\n" +
 	"\tendpoints\x18\x02 \x03(\v2\x18.shunt.v1.EndpointHealthR\tendpoints\"\xc3\x01\n" +
@@ -1815,7 +2087,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12#\n" +
 	"\rhave_revision\x18\x04 \x01(\x03R\fhaveRevision\x12\x14\n" +
 	"\x05epoch\x18\x05 \x01(\x03R\x05epoch\x12\x16\n" +
-	"\x06opened\x18\x06 \x01(\x03R\x06opened\"\xac\x02\n" +
+	"\x06opened\x18\x06 \x01(\x03R\x06opened\"\x93\x03\n" +
 	"\n" +
 	"PlanUpdate\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x14\n" +
@@ -1825,7 +2097,25 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x06delete\x18\x05 \x03(\tR\x06delete\x12-\n" +
 	"\x05trace\x18\x06 \x01(\v2\x17.shunt.v1.TraceQuestionR\x05trace\x12-\n" +
 	"\x05flows\x18\a \x01(\v2\x17.shunt.v1.FlowsQuestionR\x05flows\x12.\n" +
-	"\x06health\x18\b \x01(\v2\x16.shunt.v1.HealthReportR\x06health\"Q\n" +
+	"\x06health\x18\b \x01(\v2\x16.shunt.v1.HealthReportR\x06health\x12.\n" +
+	"\x06others\x18\t \x01(\v2\x16.shunt.v1.HealthReportR\x06others\x125\n" +
+	"\thealth_of\x18\n" +
+	" \x01(\v2\x18.shunt.v1.HealthQuestionR\bhealthOf\"T\n" +
+	"\x0eHealthQuestion\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x122\n" +
+	"\amembers\x18\x02 \x03(\v2\x18.shunt.v1.EndpointMemberR\amembers\"\x97\x01\n" +
+	"\x0eEndpointMember\x12\x10\n" +
+	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
+	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +
+	"\bprotocol\x18\x03 \x01(\tR\bprotocol\x12\x12\n" +
+	"\x04port\x18\x04 \x01(\rR\x04port\x12\x19\n" +
+	"\bport_end\x18\x05 \x01(\rR\aportEnd\x12\x16\n" +
+	"\x06member\x18\x06 \x01(\rR\x06member\"M\n" +
+	"\vHealthReply\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12.\n" +
+	"\x06result\x18\x02 \x01(\v2\x16.shunt.v1.HealthResultR\x06result\">\n" +
+	"\fHealthResult\x12.\n" +
+	"\amembers\x18\x01 \x03(\v2\x14.shunt.v1.NodeHealthR\amembers\"Q\n" +
 	"\rFlowsQuestion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x120\n" +
 	"\arequest\x18\x02 \x01(\v2\x16.shunt.v1.FlowsRequestR\arequest\"K\n" +
@@ -1945,7 +2235,7 @@ func file_v1_node_proto_rawDescGZIP() []byte {
 	return file_v1_node_proto_rawDescData
 }
 
-var file_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_v1_node_proto_goTypes = []any{
 	(*JoinRequest)(nil),         // 0: shunt.v1.JoinRequest
 	(*JoinResponse)(nil),        // 1: shunt.v1.JoinResponse
@@ -1954,71 +2244,82 @@ var file_v1_node_proto_goTypes = []any{
 	(*EndpointHealth)(nil),      // 4: shunt.v1.EndpointHealth
 	(*Hello)(nil),               // 5: shunt.v1.Hello
 	(*PlanUpdate)(nil),          // 6: shunt.v1.PlanUpdate
-	(*FlowsQuestion)(nil),       // 7: shunt.v1.FlowsQuestion
-	(*FlowsReply)(nil),          // 8: shunt.v1.FlowsReply
-	(*TraceQuestion)(nil),       // 9: shunt.v1.TraceQuestion
-	(*TraceReply)(nil),          // 10: shunt.v1.TraceReply
-	(*PlanItem)(nil),            // 11: shunt.v1.PlanItem
-	(*PlanNode)(nil),            // 12: shunt.v1.PlanNode
-	(*PlanKey)(nil),             // 13: shunt.v1.PlanKey
-	(*PlanEndpoint)(nil),        // 14: shunt.v1.PlanEndpoint
-	(*PlanService)(nil),         // 15: shunt.v1.PlanService
-	(*PlanSources)(nil),         // 16: shunt.v1.PlanSources
-	(*PlanMember)(nil),          // 17: shunt.v1.PlanMember
-	(*PlanCheck)(nil),           // 18: shunt.v1.PlanCheck
-	(*PlanBinding)(nil),         // 19: shunt.v1.PlanBinding
-	(*NodeStatus)(nil),          // 20: shunt.v1.NodeStatus
-	(*FlowsRequest)(nil),        // 21: shunt.v1.FlowsRequest
-	(*FlowsResult)(nil),         // 22: shunt.v1.FlowsResult
-	(*TraceRequest)(nil),        // 23: shunt.v1.TraceRequest
-	(*TraceResult)(nil),         // 24: shunt.v1.TraceResult
-	(*Node)(nil),                // 25: shunt.v1.Node
-	(*SourceAffinity)(nil),      // 26: shunt.v1.SourceAffinity
-	(*Idle)(nil),                // 27: shunt.v1.Idle
-	(*Limits)(nil),              // 28: shunt.v1.Limits
-	(*durationpb.Duration)(nil), // 29: google.protobuf.Duration
-	(*Health)(nil),              // 30: shunt.v1.Health
+	(*HealthQuestion)(nil),      // 7: shunt.v1.HealthQuestion
+	(*EndpointMember)(nil),      // 8: shunt.v1.EndpointMember
+	(*HealthReply)(nil),         // 9: shunt.v1.HealthReply
+	(*HealthResult)(nil),        // 10: shunt.v1.HealthResult
+	(*FlowsQuestion)(nil),       // 11: shunt.v1.FlowsQuestion
+	(*FlowsReply)(nil),          // 12: shunt.v1.FlowsReply
+	(*TraceQuestion)(nil),       // 13: shunt.v1.TraceQuestion
+	(*TraceReply)(nil),          // 14: shunt.v1.TraceReply
+	(*PlanItem)(nil),            // 15: shunt.v1.PlanItem
+	(*PlanNode)(nil),            // 16: shunt.v1.PlanNode
+	(*PlanKey)(nil),             // 17: shunt.v1.PlanKey
+	(*PlanEndpoint)(nil),        // 18: shunt.v1.PlanEndpoint
+	(*PlanService)(nil),         // 19: shunt.v1.PlanService
+	(*PlanSources)(nil),         // 20: shunt.v1.PlanSources
+	(*PlanMember)(nil),          // 21: shunt.v1.PlanMember
+	(*PlanCheck)(nil),           // 22: shunt.v1.PlanCheck
+	(*PlanBinding)(nil),         // 23: shunt.v1.PlanBinding
+	(*NodeStatus)(nil),          // 24: shunt.v1.NodeStatus
+	(*NodeHealth)(nil),          // 25: shunt.v1.NodeHealth
+	(*FlowsRequest)(nil),        // 26: shunt.v1.FlowsRequest
+	(*FlowsResult)(nil),         // 27: shunt.v1.FlowsResult
+	(*TraceRequest)(nil),        // 28: shunt.v1.TraceRequest
+	(*TraceResult)(nil),         // 29: shunt.v1.TraceResult
+	(*Node)(nil),                // 30: shunt.v1.Node
+	(*SourceAffinity)(nil),      // 31: shunt.v1.SourceAffinity
+	(*Idle)(nil),                // 32: shunt.v1.Idle
+	(*Limits)(nil),              // 33: shunt.v1.Limits
+	(*durationpb.Duration)(nil), // 34: google.protobuf.Duration
+	(*Health)(nil),              // 35: shunt.v1.Health
 }
 var file_v1_node_proto_depIdxs = []int32{
 	5,  // 0: shunt.v1.NodeReport.hello:type_name -> shunt.v1.Hello
-	20, // 1: shunt.v1.NodeReport.status:type_name -> shunt.v1.NodeStatus
-	10, // 2: shunt.v1.NodeReport.trace:type_name -> shunt.v1.TraceReply
-	8,  // 3: shunt.v1.NodeReport.flows:type_name -> shunt.v1.FlowsReply
+	24, // 1: shunt.v1.NodeReport.status:type_name -> shunt.v1.NodeStatus
+	14, // 2: shunt.v1.NodeReport.trace:type_name -> shunt.v1.TraceReply
+	12, // 3: shunt.v1.NodeReport.flows:type_name -> shunt.v1.FlowsReply
 	3,  // 4: shunt.v1.NodeReport.health:type_name -> shunt.v1.HealthReport
-	4,  // 5: shunt.v1.HealthReport.endpoints:type_name -> shunt.v1.EndpointHealth
-	11, // 6: shunt.v1.PlanUpdate.upsert:type_name -> shunt.v1.PlanItem
-	9,  // 7: shunt.v1.PlanUpdate.trace:type_name -> shunt.v1.TraceQuestion
-	7,  // 8: shunt.v1.PlanUpdate.flows:type_name -> shunt.v1.FlowsQuestion
-	3,  // 9: shunt.v1.PlanUpdate.health:type_name -> shunt.v1.HealthReport
-	21, // 10: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
-	22, // 11: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
-	23, // 12: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
-	24, // 13: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
-	14, // 14: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
-	19, // 15: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
-	13, // 16: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
-	12, // 17: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
-	15, // 18: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
-	16, // 19: shunt.v1.PlanItem.sources:type_name -> shunt.v1.PlanSources
-	25, // 20: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
-	17, // 21: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
-	18, // 22: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
-	26, // 23: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
-	27, // 24: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
-	28, // 25: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
-	29, // 26: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
-	29, // 27: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
-	30, // 28: shunt.v1.PlanCheck.health:type_name -> shunt.v1.Health
-	18, // 29: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
-	0,  // 30: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
-	2,  // 31: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
-	1,  // 32: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
-	6,  // 33: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
-	32, // [32:34] is the sub-list for method output_type
-	30, // [30:32] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	9,  // 5: shunt.v1.NodeReport.health_reply:type_name -> shunt.v1.HealthReply
+	4,  // 6: shunt.v1.HealthReport.endpoints:type_name -> shunt.v1.EndpointHealth
+	15, // 7: shunt.v1.PlanUpdate.upsert:type_name -> shunt.v1.PlanItem
+	13, // 8: shunt.v1.PlanUpdate.trace:type_name -> shunt.v1.TraceQuestion
+	11, // 9: shunt.v1.PlanUpdate.flows:type_name -> shunt.v1.FlowsQuestion
+	3,  // 10: shunt.v1.PlanUpdate.health:type_name -> shunt.v1.HealthReport
+	3,  // 11: shunt.v1.PlanUpdate.others:type_name -> shunt.v1.HealthReport
+	7,  // 12: shunt.v1.PlanUpdate.health_of:type_name -> shunt.v1.HealthQuestion
+	8,  // 13: shunt.v1.HealthQuestion.members:type_name -> shunt.v1.EndpointMember
+	10, // 14: shunt.v1.HealthReply.result:type_name -> shunt.v1.HealthResult
+	25, // 15: shunt.v1.HealthResult.members:type_name -> shunt.v1.NodeHealth
+	26, // 16: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
+	27, // 17: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
+	28, // 18: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
+	29, // 19: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
+	18, // 20: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
+	23, // 21: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
+	17, // 22: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
+	16, // 23: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
+	19, // 24: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
+	20, // 25: shunt.v1.PlanItem.sources:type_name -> shunt.v1.PlanSources
+	30, // 26: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
+	21, // 27: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
+	22, // 28: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
+	31, // 29: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
+	32, // 30: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
+	33, // 31: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
+	34, // 32: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
+	34, // 33: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
+	35, // 34: shunt.v1.PlanCheck.health:type_name -> shunt.v1.Health
+	22, // 35: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
+	0,  // 36: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
+	2,  // 37: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
+	1,  // 38: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
+	6,  // 39: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
+	38, // [38:40] is the sub-list for method output_type
+	36, // [36:38] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_v1_node_proto_init() }
@@ -2028,7 +2329,7 @@ func file_v1_node_proto_init() {
 	}
 	file_v1_manager_proto_init()
 	file_v1_objects_proto_init()
-	file_v1_node_proto_msgTypes[11].OneofWrappers = []any{
+	file_v1_node_proto_msgTypes[15].OneofWrappers = []any{
 		(*PlanItem_Endpoint)(nil),
 		(*PlanItem_Binding)(nil),
 		(*PlanItem_RingKey)(nil),
@@ -2042,7 +2343,7 @@ func file_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_node_proto_rawDesc), len(file_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

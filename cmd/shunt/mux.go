@@ -287,7 +287,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 		func() error {
 			return agent.Run(ctx, agent.Options{
 				Name: f.name, Role: "mux", Manager: f.manager, TokenFile: f.tokenFile, StateDir: f.state,
-				Version: version, Notify: a.Changed(), Heard: a.Heard, Progress: progress, Log: log,
+				Version: version, Notify: a.Changed(), Heard: a.Heard, Suspicion: a, Progress: progress, Log: log,
 			}, a)
 		},
 	)

@@ -3,6 +3,7 @@ package agent
 
 import (
 	"context"
+	"time"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/plan"
@@ -14,6 +15,16 @@ type Verdicts interface {
 	Changed() <-chan struct{}
 	// Take returns what changed since the last call; all: everything, as full verdicts.
 	Take(all bool) plan.Verdicts
+}
+
+// Suspicion is a node's doubt about itself: too much failed at once.
+type Suspicion interface {
+	// Suspicions is poked when it begins or ends.
+	Suspicions() <-chan struct{}
+	// Suspect is since when there is one; zero: there is none.
+	Suspect() time.Time
+	// OthersSay takes what others see of the node's members, always full.
+	OthersSay(plan.Verdicts)
 }
 
 // Handler is what a node agent brings to the loop.
@@ -28,4 +39,7 @@ type Handler interface {
 	Trace(*apiv1.TraceRequest) *apiv1.TraceResult
 	// Flows answers a question for flows; hosts answer with an error.
 	Flows(*apiv1.FlowsRequest) *apiv1.FlowsResult
+	// Health answers how the checks of members went: one answer for each asked for, in their order, empty for those that the
+	// node does not check.
+	Health(*apiv1.HealthQuestion) *apiv1.HealthResult
 }

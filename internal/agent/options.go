@@ -34,6 +34,8 @@ type Options struct {
 	Heard func(plan.Verdicts)
 	// Verdicts, if not nil, is what this node's own checks come to: the manager hears of it.
 	Verdicts Verdicts
+	// Suspicion, if not nil, is the node's doubt about itself: while there is one, the manager is asked what others see.
+	Suspicion Suspicion
 	// StatusInterval is the time between reports; 0 means one second.
 	StatusInterval time.Duration
 	// Quiet leaves out reports that say the same as the last one, for at most QuietFor: for the many nodes of whose statuses nobody

@@ -100,10 +100,16 @@ func (l *loop) listen(s *syncStream, questions chan<- *apiv1.PlanUpdate) error {
 			return fmt.Errorf("stream: %w", err)
 		}
 		l.setConnected(true)
-		if up.GetTrace() != nil || up.GetFlows() != nil {
+		if up.GetTrace() != nil || up.GetFlows() != nil || up.GetHealthOf() != nil {
 			select {
 			case questions <- up:
 			default: // the manager's timeout answers
+			}
+			continue
+		}
+		if o := up.GetOthers(); o != nil {
+			if err := l.othersSay(o); err != nil {
+				return err
 			}
 			continue
 		}
@@ -144,8 +150,11 @@ func (l *loop) fresh(up *apiv1.PlanUpdate) bool {
 // the leader far more than what caused it, and changes come in crowds; what somebody waits for is sent without one.
 const statusPace = 150 * time.Millisecond
 
-// reportAll sends reports and answers; it is the only sender while the stream is up. What the node obeys, what its checks
-// came to, and answers are sent at once; a status follows when something changed, and every StatusInterval.
+// askPace is the time between two asks what others see, while the node suspects itself: what they see changes too.
+const askPace = 2 * time.Second
+
+// reportAll sends reports, answers and asks; it is the only sender while the stream is up. What the node obeys, what its checks
+// came to, answers and asks are sent at once; a status follows when something changed, and every StatusInterval.
 func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *apiv1.PlanUpdate) {
 	tick := l.o.Clock.After(l.o.StatusInterval)
 	var judged <-chan struct{}
@@ -154,6 +163,11 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *a
 			return
 		}
 		judged = l.o.Verdicts.Changed()
+	}
+	var suspicions <-chan struct{}
+	askAgain := l.o.Clock.After(0) // a stream begins with what the last one did not bring
+	if l.o.Suspicion != nil {
+		suspicions = l.o.Suspicion.Suspicions()
 	}
 	var last said
 	var due <-chan time.Time // a status is; nil: nothing changed since the last one
@@ -164,6 +178,15 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *a
 			r = l.verdicts(false)
 		case <-l.obeys:
 			r = l.ack()
+		case <-suspicions:
+			askAgain = l.o.Clock.After(0)
+			continue
+		case <-askAgain:
+			if r = l.ask(); r == nil {
+				askAgain = nil
+				continue
+			}
+			askAgain = l.o.Clock.After(askPace)
 		case q := <-questions:
 			r = l.ack()
 			l.answer(r, q)
@@ -231,6 +254,30 @@ func (l *loop) heard(h *apiv1.HealthReport) error {
 	return nil
 }
 
+// ask is a report that asks what others see, if the node suspects itself; else nil.
+func (l *loop) ask() *apiv1.NodeReport {
+	if l.o.Suspicion == nil || l.o.Suspicion.Suspect().IsZero() {
+		return nil
+	}
+	r := l.ack()
+	r.AskHealth = true
+	return r
+}
+
+// othersSay passes on what others see.
+func (l *loop) othersSay(o *apiv1.HealthReport) error {
+	if l.o.Suspicion == nil {
+		return nil
+	}
+	v, err := convert.FromHealth(o)
+	if err != nil {
+		return fmt.Errorf("verdicts of others: %w", err)
+	}
+	v.Full = true
+	l.o.Suspicion.OthersSay(v)
+	return nil
+}
+
 // said is the last report of a stream with a status.
 type said struct {
 	report *apiv1.NodeReport
@@ -249,6 +296,9 @@ func (l *loop) answer(r *apiv1.NodeReport, up *apiv1.PlanUpdate) {
 	}
 	if q := up.GetFlows(); q != nil {
 		r.Flows = &apiv1.FlowsReply{Id: q.GetId(), Result: l.h.Flows(q.GetRequest())}
+	}
+	if q := up.GetHealthOf(); q != nil {
+		r.HealthReply = &apiv1.HealthReply{Id: q.GetId(), Result: l.h.Health(q)}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -160,5 +161,92 @@ func TestVerdictsAreOfNoEpoch(t *testing.T) {
 		if got := <-heard; !reflect.DeepEqual(got, c.said) {
 			t.Errorf("update %d: heard %+v, want %+v", i, got, c.said)
 		}
+	}
+}
+
+// doubt is a suspicion that a test decides.
+type doubt struct {
+	suspicions chan struct{}
+	others     chan plan.Verdicts
+	since      atomic.Int64 // in Unix seconds
+}
+
+func (d *doubt) Suspicions() <-chan struct{} { return d.suspicions }
+func (d *doubt) OthersSay(v plan.Verdicts)   { d.others <- v }
+
+func (d *doubt) Suspect() time.Time {
+	if at := d.since.Load(); at != 0 {
+		return time.Unix(at, 0)
+	}
+	return time.Time{}
+}
+
+// TestSuspicionIsAsked: a node asks at once when it begins to suspect itself, again and again while it does, on a new stream too, and no
+// more when that is over. Questions about its checks are answered meanwhile.
+func TestSuspicionIsAsked(t *testing.T) {
+	m, fake := newManagerTwin(t), clock.NewFake(time.Now())
+	d := &doubt{suspicions: make(chan struct{}), others: make(chan plan.Verdicts, 1)}
+	m.run(Options{Clock: fake, StatusInterval: time.Hour, Suspicion: d}, obedient{})
+	again := func(s *twinStream) *twinStream {
+		close(s.ups)
+		for range s.reports {
+		}
+		for {
+			select {
+			case next := <-m.streams:
+				next.report() // its hello
+				return next
+			case <-time.After(time.Millisecond): // the fake's time
+				fake.Advance(maxWait)
+			}
+		}
+	}
+	// answers is the next report that answers a question.
+	answers := func(s *twinStream, id uint64) (asks int) {
+		t.Helper()
+		s.ups <- &apiv1.PlanUpdate{HealthOf: &apiv1.HealthQuestion{Id: id, Members: []*apiv1.EndpointMember{{Vip: "203.0.113.10"}}}}
+		for {
+			r := s.report()
+			if r.GetAskHealth() {
+				asks++
+			}
+			if h := r.GetHealthReply(); h != nil {
+				if h.GetId() != id || len(h.GetResult().GetMembers()) != 1 || h.GetResult().GetMembers()[0].GetWords() != "203.0.113.10" || r.GetStatus() != nil {
+					t.Fatalf("report is %v, want an answer to question %d without a status", r, id)
+				}
+				return asks
+			}
+		}
+	}
+	asks := func(s *twinStream) {
+		t.Helper()
+		if r := s.until(fake, askPace/4); !r.GetAskHealth() || r.GetStatus() != nil {
+			t.Fatalf("report is %v, want an ask without a status", r)
+		}
+	}
+
+	s := m.accept()
+	if n := answers(s, 7); n != 0 {
+		t.Fatalf("%d asks without a suspicion", n)
+	}
+	d.since.Store(1000)
+	d.suspicions <- struct{}{}
+	asks(s)
+	asks(s)
+	s = again(s)
+	asks(s)
+	said := verdictsOf(true, []uint16{1}, []uint16{2})
+	s.ups <- &apiv1.PlanUpdate{Others: convert.ToHealth(said)}
+	if got := <-d.others; !reflect.DeepEqual(got, said) {
+		t.Errorf("others say %+v, want %+v", got, said)
+	}
+	asks(s)
+	d.since.Store(0)
+	d.suspicions <- struct{}{}
+	fake.Advance(10 * askPace)
+	answers(s, 8) // an ask may have been under way
+	fake.Advance(10 * askPace)
+	if n := answers(s, 9); n != 0 {
+		t.Errorf("%d asks after the suspicion", n)
 	}
 }

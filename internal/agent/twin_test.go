@@ -181,3 +181,11 @@ func (obedient) Trace(*apiv1.TraceRequest) *apiv1.TraceResult {
 	return &apiv1.TraceResult{Verdict: "forwarded"}
 }
 func (obedient) Flows(*apiv1.FlowsRequest) *apiv1.FlowsResult { return &apiv1.FlowsResult{} }
+
+func (obedient) Health(q *apiv1.HealthQuestion) *apiv1.HealthResult {
+	out := &apiv1.HealthResult{}
+	for _, m := range q.GetMembers() {
+		out.Members = append(out.Members, &apiv1.NodeHealth{Words: m.GetVip()})
+	}
+	return out
+}

@@ -106,6 +106,11 @@ func (h *flipHost) Flows(*apiv1.FlowsRequest) *apiv1.FlowsResult {
 	return &apiv1.FlowsResult{Error: "is simulated"}
 }
 
+// Health implements agent.Handler.
+func (h *flipHost) Health(*apiv1.HealthQuestion) *apiv1.HealthResult {
+	return &apiv1.HealthResult{}
+}
+
 // flipHostAddress is that of a simulated host; no packet goes there.
 func flipHostAddress(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 20, byte(200 + i), 1}) }
 func flipHostName(i int) string        { return fmt.Sprintf("bench-flip%d", i) }

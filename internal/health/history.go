@@ -147,6 +147,15 @@ func (h *History) Results() []Past {
 	return out
 }
 
+// LastTurn is the last change of health; false: there was none.
+func (h *History) LastTurn() (Turn, bool) {
+	if len(h.turns) == 0 {
+		return Turn{}, false
+	}
+	t := h.turns[len(h.turns)-1]
+	return Turn{time.UnixMilli(t.at), t.alive, t.words.Value()}, true
+}
+
 // Turns are the changes of health that are remembered, oldest first.
 func (h *History) Turns() []Turn {
 	out := make([]Turn, 0, len(h.turns))

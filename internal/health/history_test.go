@@ -47,6 +47,9 @@ func TestHistoryRemembersTheLatest(t *testing.T) {
 		if got, want := h.Turns(), turns[max(len(turns)-KeptTurns, 0):]; !slices.Equal(got, want) {
 			t.Fatalf("remembers %v, expected %v", got, want)
 		}
+		if got, known := h.LastTurn(); known != (len(turns) > 0) || known && got != turns[len(turns)-1] {
+			t.Fatalf("turned last %v, expected %v", got, turns)
+		}
 	})
 }
 

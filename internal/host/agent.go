@@ -13,6 +13,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/plan"
 )
@@ -137,7 +138,7 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 	}
 	s.Error = strings.Join(faults, "; ")
 	for _, b := range counters.Bindings {
-		s.Members = append(s.Members, memberStatus(b, a.checks.words(memberRef{b.Binding.Key, b.Binding.Member})))
+		s.Members = append(s.Members, memberStatus(b, a.checks.health(memberRef{b.Binding.Key, b.Binding.Member})))
 	}
 	for reason, n := range counters.Reasons {
 		s.Reasons = append(s.Reasons, &apiv1.ReasonCount{Reason: reason, Packets: n})
@@ -146,14 +147,15 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 	return s
 }
 
-// memberStatus is one binding in the manager's words, with those of its check. Alive says that the binding is there:
-// verdicts have a way of their own.
-func memberStatus(c dataplane.BindingCounter, check string) *apiv1.MemberStatus {
-	b := c.Binding
+// memberStatus is one binding in the manager's words, with what its checks come to for people: what muxes hear of verdicts has a
+// way of its own. Alive of one that is not checked says that the binding is there.
+func memberStatus(c dataplane.BindingCounter, h *apiv1.NodeHealth) *apiv1.MemberStatus {
+	b, checked := c.Binding, h.GetVerdict() != ""
 	return &apiv1.MemberStatus{
 		Vip: b.Key.VIP.String(), Protocol: b.Key.Protocol.String(), Port: uint32(b.Key.Port), PortEnd: uint32(b.Key.PortEnd),
 		Dip: b.DIP.String(), DipPort: uint32(b.DIPPort), Member: uint32(b.Member), Service: b.Service,
-		Alive: true, LastCheck: check, Packets: c.Packets, Bytes: c.Bytes,
+		Alive: !checked || h.GetVerdict() == convert.Healthy, Unknown: h.GetVerdict() == convert.Unknown, Checked: checked, Since: h.GetSince(),
+		LastCheck: h.GetWords(), Packets: c.Packets, Bytes: c.Bytes,
 	}
 }
 

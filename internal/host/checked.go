@@ -39,8 +39,8 @@ type checked struct {
 
 // ask is one check of a member.
 type ask struct {
-	target     probe.Target
-	rise, fall uint32
+	target probe.Target
+	check  lb.Check
 }
 
 // newChecked is a binding's member; before is the same member until now, nil when there was none. One that stays on its server
@@ -57,7 +57,7 @@ func newChecked(b *plan.Binding, before *checked) *checked {
 	}
 	for _, c := range b.Health.Checks {
 		// A host asks its own servers: there is no tunnel to them.
-		a := ask{target: probe.Of(c, b.DIP, b.DIPPort), rise: c.Rise, fall: c.Fall}
+		a := ask{target: probe.Of(c, b.DIP, b.DIPPort), check: c}
 		m.asks = append(m.asks, a)
 		m.states = append(m.states, before.stateOf(a.target, c.Initial == lb.InitialUp))
 	}
@@ -94,7 +94,7 @@ func (m *checked) observe(at int, r *probe.Result) bool {
 	}
 	m.words = words
 	asked := m.states[at].Asked()
-	return m.states[at].Observe(r.Good, m.asks[at].rise, m.asks[at].fall) || !asked
+	return m.states[at].Observe(r.Good, m.asks[at].check.Rise, m.asks[at].check.Fall) || !asked
 }
 
 // watch folds in what clients' own connections came to and tells whether the verdict may be another.

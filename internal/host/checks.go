@@ -190,16 +190,6 @@ func (c *checks) Take(all bool) plan.Verdicts {
 	return v
 }
 
-// words are those of a member's last check; empty: none, or it is not checked here.
-func (c *checks) words(ref memberRef) string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if m := c.members[ref]; m != nil {
-		return m.words
-	}
-	return ""
-}
-
 // Probed takes results of probes.
 func (a *Agent) Probed(results []probe.Result) { a.logFlips(a.checks.observe(results, a.clock.Now())) }
 

@@ -149,7 +149,7 @@ func TestSeveralChecksOfOwnServers(t *testing.T) {
 	w.told("one of two is asked")
 	say(lb.CheckHTTP, true)
 	w.told("both are good", plan.EndpointVerdicts{Key: b.Key, Alive: []uint16{3}})
-	if got := w.checks.words(memberRef{b.Key, 3}); got != "check 2, http: drawn" {
+	if got := w.checks.health(memberRef{b.Key, 3}).GetWords(); got != "check 2, http: drawn" {
 		t.Errorf("words %q", got)
 	}
 	say(lb.CheckHTTP, false)
@@ -228,7 +228,7 @@ func TestClientsConnectionsCount(t *testing.T) {
 	w.told("three in a row", plan.EndpointVerdicts{Key: b.Key, Dead: []uint16{3}})
 	w.probe(true)
 	w.told("a good check does not end it")
-	if got := w.checks.words(memberRef{b.Key, 3}); got != "drawn" {
+	if got := w.checks.health(memberRef{b.Key, 3}).GetWords(); got != "drawn" {
 		t.Errorf("words %q", got)
 	}
 	w.plan(b, other)

@@ -22,7 +22,9 @@ type MemberHealth struct {
 
 // CheckHealth is what one check of a member came to.
 type CheckHealth struct {
-	Target       probe.Target
+	Target probe.Target
+	// Check is the whole of it, with what Target leaves out.
+	Check        lb.Check
 	Alive, Asked bool
 }
 
@@ -39,7 +41,7 @@ func (a *Agent) HealthOf(e lb.EndpointKey, id uint16) (MemberHealth, bool) {
 		Alive: m.said == saidAlive, Known: m.said != unsaid, Shunned: m.shunned, Words: m.words, Results: m.past.Results(), Turns: m.past.Turns(),
 	}
 	for at, ask := range m.asks {
-		out.Checks = append(out.Checks, CheckHealth{Target: ask.target, Alive: m.states[at].Alive(), Asked: m.states[at].Asked()})
+		out.Checks = append(out.Checks, CheckHealth{Target: ask.target, Check: ask.check, Alive: m.states[at].Alive(), Asked: m.states[at].Asked()})
 	}
 	return out, true
 }

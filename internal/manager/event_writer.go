@@ -2,11 +2,13 @@ package manager
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
@@ -128,12 +130,14 @@ func (m *Manager) eventDuty() duty {
 type eventWriter struct{ pages pages }
 
 // write writes one batch and returns when it wants to be called again.
-func (w *eventWriter) write(ctx context.Context, now time.Time) (time.Time, error) {
+func (w *eventWriter) write(ctx context.Context, now time.Time) (next time.Time, err error) {
 	m := w.pages.m
 	if err := w.pages.flush(ctx, now); err != nil {
 		return now.Add(eventPace), err
 	}
-	events, left, next := m.events.funnel.take(now, eventBatch)
+	var events []*apiv1.Event
+	var left int
+	events, left, next = m.events.funnel.take(now, eventBatch)
 	if left > 0 && next.IsZero() {
 		next = now
 	}
@@ -144,7 +148,28 @@ func (w *eventWriter) write(ctx context.Context, now time.Time) (time.Time, erro
 		m.complete(e)
 		m.o.Log.Info(e.GetMessage(), "event", e.GetReason(), "object", lb.Ref(lb.Kind(e.GetKind()), e.GetName()), "count", e.GetCount())
 	}
-	return next, w.pages.add(ctx, now, &apiv1.StoredEvents{Events: events})
+	for _, page := range eventPages(events) {
+		// One that fails waits with those behind it.
+		err = errors.Join(err, w.pages.add(ctx, now, &apiv1.StoredEvents{Events: page}))
+	}
+	return next, err
+}
+
+// maxPageBytes is how large a page of events is, but for the last of them: an event of all backends of a large endpoint has 300 KB.
+const maxPageBytes = 1 << 20
+
+// eventPages parts events into pages.
+func eventPages(events []*apiv1.Event) (out [][]*apiv1.Event) {
+	begin, bytes := 0, 0
+	for i, e := range events {
+		if bytes += proto.Size(e); bytes >= maxPageBytes {
+			out, begin, bytes = append(out, events[begin:i+1]), i+1, 0
+		}
+	}
+	if begin < len(events) {
+		out = append(out, events[begin:])
+	}
+	return out
 }
 
 // complete fills in the tenant of an event's object.

@@ -164,7 +164,26 @@ func shape(message string) string {
 func mergeEvents(old, now *apiv1.Event) *apiv1.Event {
 	now.Time, now.Count = old.GetTime(), old.GetCount()+now.GetCount()
 	now.Revision = cmp.Or(now.GetRevision(), old.GetRevision())
+	now.Changes = newestChanges(slices.Concat(old.GetChanges(), now.GetChanges()))
 	return now
+}
+
+// newestChanges are the last ones of each backend, in their order.
+func newestChanges(all []*apiv1.HealthChange) []*apiv1.HealthChange {
+	type backend struct {
+		dip  string
+		port uint32
+	}
+	seen := map[backend]bool{}
+	var out []*apiv1.HealthChange
+	for _, c := range slices.Backward(all) {
+		if b := (backend{c.GetDip(), c.GetDipPort()}); !seen[b] && len(out) < maxChanges {
+			seen[b] = true
+			out = append(out, c)
+		}
+	}
+	slices.Reverse(out)
+	return out
 }
 
 // wrote notes the events of what somebody changed.

@@ -70,6 +70,12 @@ var filters = map[string]filter{
 		asks: func(s *scope, req proto.Message) error { return s.vip(req.(*apiv1.FlowsRequest).GetVip()) },
 		gets: func(s *scope, _, res proto.Message) (bool, error) { return s.flows(res.(*apiv1.FlowsResponse)), nil },
 	},
+	shuntv1connect.ManagerHealthOfProcedure: {
+		asks: func(s *scope, req proto.Message) error { return s.backend(req.(*apiv1.HealthOfRequest)) },
+		gets: func(s *scope, _, res proto.Message) (bool, error) {
+			return s.health(res.(*apiv1.HealthOfResponse)), nil
+		},
+	},
 }
 
 // objects: what is not seen is not there.
@@ -203,6 +209,25 @@ func (s *scope) flows(res *apiv1.FlowsResponse) bool {
 			Flows: only(r.GetFlows(), func(f *apiv1.FlowStatus) bool { return own[f.GetService()] }),
 		}
 	}
+	return true
+}
+
+// backend refuses questions about backends that no service of the tenant has, whether others have them or nobody.
+func (s *scope) backend(req *apiv1.HealthOfRequest) error {
+	q, faults := backendQueryOf(req, s.identity)
+	if len(faults) > 0 || len(s.view.seats(q)) > 0 {
+		return nil // the call itself says what is wrong with it
+	}
+	none := q.none()
+	if q.tenant = ""; len(s.view.seats(q)) > 0 {
+		return overReach{none, "it is another tenant's"}
+	}
+	return none
+}
+
+func (s *scope) health(res *apiv1.HealthOfResponse) bool {
+	own := s.services()
+	res.Backends = only(res.GetBackends(), func(b *apiv1.BackendHealth) bool { return own[b.GetService()] })
 	return true
 }
 

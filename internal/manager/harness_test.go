@@ -243,6 +243,18 @@ func (n *node) Flows(req *apiv1.FlowsRequest) *apiv1.FlowsResult {
 	return &apiv1.FlowsResult{Flows: []*apiv1.FlowStatus{{Vip: req.GetVip(), Port: req.GetPort(), Class: "trusted"}}, Truncated: req.GetLimit() == 1}
 }
 
+func (n *node) Health(q *apiv1.HealthQuestion) *apiv1.HealthResult {
+	out := &apiv1.HealthResult{}
+	for _, m := range q.GetMembers() {
+		h := &apiv1.NodeHealth{}
+		if m.GetVip() != "203.0.113.11" {
+			h.Verdict, h.Words = "healthy", fmt.Sprintf("member %d of %s:%d", m.GetMember(), m.GetVip(), m.GetPort())
+		}
+		out.Members = append(out.Members, h)
+	}
+	return out
+}
+
 // join makes a token and starts an agent with it.
 func (r *rig) join(name, role string) *node {
 	r.t.Helper()

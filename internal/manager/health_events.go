@@ -10,7 +10,10 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
@@ -24,6 +27,8 @@ const (
 	healthPace = time.Second
 	// maxNamed is how many backends an event names.
 	maxNamed = 5
+	// maxChanges is of how many backends an event tells one by one, maxChangeWords how many bytes a node's words may have there.
+	maxChanges, maxChangeWords = 4096, 200
 )
 
 // healthEvents tells what health does to endpoints. An event says what is so afterwards, for all of an endpoint, so that
@@ -176,24 +181,44 @@ type teller struct {
 	st  *plan.EndpointState
 }
 
-func (t teller) event(reason string, count int, format string, args ...any) {
+func (t teller) event(reason string, count int, changes []*apiv1.HealthChange, format string, args ...any) {
 	t.m.event(&apiv1.Event{
 		Kind: string(lb.KindService), Name: t.own.svc.Name, Tenant: t.own.svc.Tenant, Reason: reason, Count: uint32(count),
-		Message: endpointText(t.key) + ": " + fmt.Sprintf(format, args...),
+		Message: endpointText(t.key) + ": " + fmt.Sprintf(format, args...), Changes: changes,
 	})
+}
+
+// change is what became of a member, and by whose word.
+func (t teller) change(m *plan.MemberState, dead bool) *apiv1.HealthChange {
+	c := &apiv1.HealthChange{Dip: m.Backend.DIP.String(), DipPort: uint32(m.Backend.Port), Verdict: convert.Healthy}
+	if dead {
+		c.Verdict = convert.Unhealthy
+	}
+	at := t.m.o.Clock.Now()
+	if w, known := t.m.opinions.because(t.key, m.ID, dead); known {
+		at, c.Node, c.Words = w.at, w.mux, clipWords(w.words)
+	}
+	c.Time = timestamppb.New(at)
+	return c
+}
+
+// clipWords bounds the words of a change: of a node's error they may be long.
+func clipWords(s string) string {
+	if len(s) <= maxChangeWords {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxChangeWords], "") + "…"
 }
 
 // tell tells the difference between two accounts.
 func (t teller) tell(before, now account) {
-	var fell, rose int
-	present := map[lb.BackendKey]bool{}
-	for _, m := range t.st.Members {
-		present[m.Backend] = true
-		switch {
+	var fell, rose []*apiv1.HealthChange
+	for i := range t.st.Members {
+		switch m := &t.st.Members[i]; {
 		case now.down[m.Backend] && !before.down[m.Backend]:
-			fell++
+			fell = append(fell, t.change(m, true))
 		case !now.down[m.Backend] && before.down[m.Backend]:
-			rose++
+			rose = append(rose, t.change(m, false))
 		}
 	}
 	all, down := len(t.st.Members), len(now.down)
@@ -201,31 +226,31 @@ func (t teller) tell(before, now account) {
 	if down > 0 {
 		said = fmt.Sprintf("%d of %d backends down: %s; %d healthy", down, all, names(now.down), all-down)
 	}
-	if rose > 0 {
-		t.event(reasonBackendUp, rose, "%s", said)
+	if len(rose) > 0 {
+		t.event(reasonBackendUp, len(rose), rose[max(0, len(rose)-maxChanges):], "%s", said)
 	}
-	if fell > 0 {
-		t.event(reasonBackendDown, fell, "%s", said)
+	if len(fell) > 0 {
+		t.event(reasonBackendDown, len(fell), fell[max(0, len(fell)-maxChanges):], "%s", said)
 	}
 	if now.dead != before.dead {
 		t.tellDead(now)
 	}
 	switch {
 	case now.backups && !before.backups:
-		t.event(reasonBackupsInUse, 1, "fewer than %d %% of its weight are healthy: backups take flows", t.own.ep.BackupBelow)
+		t.event(reasonBackupsInUse, 1, nil, "fewer than %d %% of its weight are healthy: backups take flows", t.own.ep.BackupBelow)
 	case before.backups && !now.backups:
-		t.event(reasonBackupsIdle, 1, "backups take no new flows any more")
+		t.event(reasonBackupsIdle, 1, nil, "backups take no new flows any more")
 	}
 }
 
 func (t teller) tellDead(now account) {
 	switch {
 	case !now.dead:
-		t.event(reasonEndpointUp, 1, "it has a healthy backend again")
+		t.event(reasonEndpointUp, 1, nil, "it has a healthy backend again")
 	case t.own.ep.FailOpen:
-		t.event(reasonEndpointDown, 1, "it has no healthy backend left and fails open: flows go to backends that are down")
+		t.event(reasonEndpointDown, 1, nil, "it has no healthy backend left and fails open: flows go to backends that are down")
 	default:
-		t.event(reasonEndpointDown, 1, "it has no healthy backend left")
+		t.event(reasonEndpointDown, 1, nil, "it has no healthy backend left")
 	}
 }
 

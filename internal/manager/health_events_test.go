@@ -2,10 +2,12 @@ package manager
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
@@ -208,6 +210,86 @@ func TestStepsAreTold(t *testing.T) {
 	if got := s.said(reasonDrainEnded); len(got) != 2 || !strings.Contains(got[1], "drain no more, and take new flows again: 10.0.0.2:80") {
 		t.Errorf("a drain that was undone: %q", got)
 	}
+}
+
+// TestHistoryTellsWhoSawIt: a backend's history has each change with the mux that made it so and its words, whoever leads, and of many
+// that are told together its last.
+func TestHistoryTellsWhoSawIt(t *testing.T) {
+	s := newScribe(t)
+	s.apply(crowd(1, 2, 3)...)
+	say := func(mux, words string, dead ...byte) {
+		s.words = words
+		s.say(mux, dead...)
+		s.clock.Advance(time.Second)
+	}
+	began := s.clock.Now().Unix()
+	history := func(port uint16) string {
+		t.Helper()
+		var at []seat
+		for _, p := range s.m.view.seats(backendQuery{dip: netip.MustParseAddr("10.0.0.1")}) {
+			if p.key.Port == port {
+				at = append(at, p)
+			}
+		}
+		if len(at) != 1 {
+			t.Fatalf("%d seats at port %d", len(at), port)
+		}
+		b := []*apiv1.BackendHealth{at[0].health()}
+		if err := s.m.withHistory(at, b); err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, c := range b[0].History {
+			out = append(out, fmt.Sprintf("%d %s %s (%s)", c.GetTime().AsTime().Unix()-began, c.GetVerdict(), c.GetNode(), c.GetWords()))
+		}
+		return strings.Join(out, ", ")
+	}
+	say("mux1", "status 200")
+	say("mux2", "status 200")
+	s.tell()
+	say("mux1", "connection refused", 1)
+	s.tell()
+	if got := history(80); got != "" {
+		t.Errorf("one mux of two calls it dead: %s", got)
+	}
+	say("mux1", "no route to host", 1) // which is the same verdict
+	say("mux2", "status 503", 1)
+	s.tell()
+	want := "6 unhealthy mux2 (status 503)"
+	if got := history(80); got != want {
+		t.Errorf("it died: %s, want %s", got, want)
+	}
+	s.takeover()
+	say("mux1", "status 503", 1)
+	say("mux2", "status 200")
+	s.tell()
+	if got := history(80); got != want+", 9 healthy mux2 (status 200)" {
+		t.Errorf("it came back: %s", got)
+	}
+	if got := history(81); got != history(80) {
+		t.Errorf("of another endpoint: %s", got)
+	}
+}
+
+// TestSuspicionIsTold: a mux that suspects itself is told of once, by all leaders, and so is the end of it.
+func TestSuspicionIsTold(t *testing.T) {
+	s := newScribe(t)
+	say := func(suspect bool) {
+		s.m.takeStatus(&session{name: "mux1", role: lb.RoleMux, ctx: t.Context()}, &apiv1.NodeReport{Status: &apiv1.NodeStatus{Suspect: suspect}})
+		s.write()
+	}
+	nodes := eventFilter{kind: "Node"}
+	say(false)
+	s.expectEvents(nodes)
+	say(true)
+	say(true)
+	s.takeover()
+	say(true)
+	s.expectEvents(nodes, "Node mux1 MuxSuspect")
+	s.takeover()
+	say(false)
+	say(false)
+	s.expectEvents(nodes, "Node mux1 MuxSuspect", "Node mux1 MuxTrusted")
 }
 
 // TestPaceIsTold: a node that is late for long is told once by all leaders, and one that goes from plan to plan is not.

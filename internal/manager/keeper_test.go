@@ -35,6 +35,8 @@ type kept struct {
 	clock *clock.Fake
 	m     *Manager
 	k     *keeper
+	// words are what muxes say of each member.
+	words string
 	// stop ends the manager.
 	stop    func()
 	streams uint64
@@ -101,7 +103,7 @@ func (k *kept) say(mux string, dead ...byte) {
 			}
 			members = append(members, &apiv1.MemberStatus{
 				Vip: key.VIP.String(), Protocol: key.Protocol.String(), Port: uint32(key.Port), PortEnd: uint32(key.PortEnd),
-				Member: uint32(m.ID), Alive: alive,
+				Member: uint32(m.ID), Alive: alive, LastCheck: k.words,
 			})
 		}
 	}

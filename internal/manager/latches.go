@@ -19,6 +19,8 @@ const (
 	latchPlan     latch = "plan"
 	latchPace     latch = "pace"
 	latchPresence latch = "presence"
+	// latchSuspicion is of muxes that suspect themselves.
+	latchSuspicion latch = "suspicion"
 )
 
 // slotKey is a latch of an object, or of a part of it.

@@ -98,6 +98,7 @@ type Manager struct {
 	hosts  *hostProgress
 	// outbox is what the leader hears from here while another member leads; followers are those that this one hears.
 	outbox    *outbox
+	askers    *askers
 	followers *followers
 	barriers  barriers
 	cert      *managerCert
@@ -139,6 +140,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	m.view.newest = o.Schema
 	m.events, m.auditLog = newEventLog(o.Name), newAuditLog()
 	m.hosts, m.outbox, m.followers = newHostProgress(), newOutbox(), newFollowers()
+	m.askers = newAskers()
 	m.healthEvents = newHealthEvents(m)
 	m.verdicts, m.budget = newVerdicts(), newBudget(o.Clock, snapshotBytes)
 	m.intake = newIntake([classes]func(*session, *apiv1.NodeReport){m.takeAck, m.takeHealth, m.takeStatus})

@@ -22,6 +22,16 @@ func (m *Manager) planEvent(node string, st *apiv1.NodeStatus) {
 	}
 }
 
+// suspicionEvent notes that a mux suspects itself, or does no more. The latch leaves out what was told.
+func (m *Manager) suspicionEvent(node string, st *apiv1.NodeStatus) {
+	switch {
+	case st.GetSuspect():
+		m.objectEvent(lb.KindNode, node, reasonMuxSuspect, "sees so much fail at once that it suspects itself: it keeps earlier verdicts and asks what others see")
+	case st != nil && m.events.last(string(lb.KindNode), node, latchSuspicion, "").reason == reasonMuxSuspect:
+		m.objectEvent(lb.KindNode, node, reasonMuxTrusted, "suspects itself no more: its own checks decide again")
+	}
+}
+
 // planError is the error that the node reported last.
 func (r *reports) planError(node string) string {
 	r.mu.Lock()

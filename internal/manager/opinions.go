@@ -32,6 +32,8 @@ type testimony struct {
 type vote struct {
 	up, down int
 	heard    plan.Heard
+	// fell and rose are the last muxes that called it dead, and alive again; nil: none did.
+	fell, rose *witness
 }
 
 func newOpinions() *opinions {
@@ -50,7 +52,7 @@ func (o *opinions) report(s *session, members []*apiv1.MemberStatus, now time.Ti
 		return
 	}
 	o.said[s.name] = testimony{s.number, members}
-	o.changeLocked(old.members, members, now)
+	o.changeLocked(s.name, old.members, members, now)
 }
 
 // gone forgets what the stream said, unless the node has a newer one.
@@ -62,21 +64,23 @@ func (o *opinions) gone(s *session, now time.Time) {
 		return
 	}
 	delete(o.said, s.name)
-	o.changeLocked(old.members, nil, now)
+	o.changeLocked(s.name, old.members, nil, now)
 }
 
 // changeLocked puts one mux's opinions in the place of its earlier ones. Most reports repeat the last one: what is
 // equal at both ends is not looked at again.
-func (o *opinions) changeLocked(old, now []*apiv1.MemberStatus, at time.Time) {
+func (o *opinions) changeLocked(mux string, old, now []*apiv1.MemberStatus, at time.Time) {
 	for len(old) > 0 && len(now) > 0 && sameOpinion(old[0], now[0]) {
 		old, now = old[1:], now[1:]
 	}
 	for len(old) > 0 && len(now) > 0 && sameOpinion(old[len(old)-1], now[len(now)-1]) {
 		old, now = old[:len(old)-1], now[:len(now)-1]
 	}
-	changed := map[*vote]memberRef{}
-	for _, m := range now {
-		o.countLocked(m, 1, changed)
+	changed, before := map[*vote]memberRef{}, earlier{members: old}
+	for i, m := range now {
+		if v := o.countLocked(m, 1, changed); v != nil {
+			v.noteLocked(mux, m, before.of(i, m), at)
+		}
 	}
 	for _, m := range old {
 		o.countLocked(m, -1, changed)
@@ -94,15 +98,14 @@ type memberRef struct {
 
 // sameOpinion tells whether two reports say the same of the same member.
 func sameOpinion(a, b *apiv1.MemberStatus) bool {
-	return a.GetMember() == b.GetMember() && a.GetAlive() == b.GetAlive() && a.GetUnknown() == b.GetUnknown() && a.GetPort() == b.GetPort() &&
-		a.GetPortEnd() == b.GetPortEnd() && a.GetVip() == b.GetVip() && a.GetProtocol() == b.GetProtocol()
+	return a.GetAlive() == b.GetAlive() && a.GetUnknown() == b.GetUnknown() && sameMember(a, b)
 }
 
-// countLocked adds an opinion, or takes it away.
-func (o *opinions) countLocked(m *apiv1.MemberStatus, by int, changed map[*vote]memberRef) {
+// countLocked adds an opinion, or takes it away, and returns the vote; nil for no opinion.
+func (o *opinions) countLocked(m *apiv1.MemberStatus, by int, changed map[*vote]memberRef) *vote {
 	key, id, err := convert.MemberOf(m)
 	if err != nil || m.GetUnknown() {
-		return
+		return nil
 	}
 	of := o.votes[key]
 	if of == nil {
@@ -120,6 +123,7 @@ func (o *opinions) countLocked(m *apiv1.MemberStatus, by int, changed map[*vote]
 		v.down += by
 	}
 	changed[v] = memberRef{key, id}
+	return v
 }
 
 // settleLocked notes what the opinions of a member come to.

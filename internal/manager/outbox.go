@@ -37,7 +37,7 @@ type lastWords struct {
 	// introduced: the leader has had the hello.
 	introduced    bool
 	synced, epoch int64
-	// answers to questions are sent all.
+	// answers to questions, and what it asks, are sent all.
 	answers []*apiv1.NodeReport
 	// verdicts are all that the node has told; fresh are those that the leader has not heard. Neither is ever modified.
 	verdicts, fresh *apiv1.HealthReport
@@ -81,8 +81,9 @@ func (o *outbox) hear(s *session, r *apiv1.NodeReport) {
 			n.epoch = r.GetEpoch()
 			o.queueLocked(n, weightObeyed)
 		}
-		if o.linked && (r.GetTrace() != nil || r.GetFlows() != nil) && len(n.answers) < maxQuestions {
-			n.answers = append(n.answers, &apiv1.NodeReport{Trace: r.GetTrace(), Flows: r.GetFlows()})
+		answers := r.GetTrace() != nil || r.GetFlows() != nil || r.GetHealthReply() != nil
+		if o.linked && (answers || r.GetAskHealth()) && len(n.answers) < maxQuestions {
+			n.answers = append(n.answers, &apiv1.NodeReport{Trace: r.GetTrace(), Flows: r.GetFlows(), HealthReply: r.GetHealthReply(), AskHealth: r.GetAskHealth()})
 			o.queueLocked(n, weightObeyed)
 		}
 	})

@@ -102,6 +102,9 @@ func (r *reports) answer(node string, report *apiv1.NodeReport) {
 	if f := report.GetFlows(); f.GetResult() != nil {
 		deliver(f.GetId())
 	}
+	if h := report.GetHealthReply(); h.GetResult() != nil {
+		deliver(h.GetId())
+	}
 }
 
 // muxes are the connected ones, ordered by name.

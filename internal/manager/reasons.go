@@ -30,6 +30,8 @@ const (
 	reasonPlanStale          = "PlanStale"
 	reasonPlanCurrent        = "PlanCurrent"
 	reasonReportRefused      = "ReportRefused"
+	reasonMuxSuspect         = "MuxSuspect"
+	reasonMuxTrusted         = "MuxTrusted"
 	reasonLeaderChanged      = "LeaderChanged"
 	reasonMemberJoined       = "MemberJoined"
 	reasonMemberLeft         = "MemberLeft"
@@ -89,6 +91,8 @@ var reasons = []reason{
 	{reasonPlanStale, severityWarning, "Node", latchPace, false, "the connected node has not obeyed its newest plan for 10 seconds"},
 	{reasonPlanCurrent, severityInfo, "Node", latchPace, false, "such a node obeys its newest plan"},
 	{reasonReportRefused, severityWarning, "Node", "", false, "the node sends reports that are larger than one of its role may have; they are left out"},
+	{reasonMuxSuspect, severityWarning, "Node", latchSuspicion, false, "the mux suspects itself: so much failed at once that it keeps earlier verdicts and asks what others see"},
+	{reasonMuxTrusted, severityInfo, "Node", latchSuspicion, false, "such a mux suspects itself no more"},
 	{reasonLeaderChanged, severityInfo, "Manager", "", false, "the manager leads from now on"},
 	{reasonMemberJoined, severityInfo, "Manager", "", false, "the manager became a member"},
 	{reasonMemberLeft, severityWarning, "Manager", "", false, "the manager was removed"},

@@ -31,6 +31,7 @@ var mayCall = map[string]string{
 	"Manager/Status":            "admin viewer tenant",
 	"Manager/Trace":             "admin viewer tenant",
 	"Manager/Flows":             "admin viewer tenant",
+	"Manager/HealthOf":          "admin viewer tenant",
 	"Manager/Events":            "admin viewer tenant",
 	"Manager/Version":           "admin viewer tenant",
 	"Manager/Members":           "admin viewer",

@@ -95,6 +95,9 @@ func (m *Manager) connected(s *session, hello *apiv1.Hello) {
 func (m *Manager) hear(s *session, report *apiv1.NodeReport) {
 	m.reports.answer(s.name, report)
 	m.intake.put(s, report)
+	if report.GetAskHealth() {
+		m.askedForOthers(s)
+	}
 	m.checkEpoch(s, report.GetEpoch())
 }
 

@@ -4,6 +4,7 @@ import (
 	"crypto/x509/pkix"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -251,6 +252,34 @@ func TestTenantAsksForItsOwn(t *testing.T) {
 	}
 	if _, err := flows(ann, "203.0.113.20"); connect.CodeOf(err) != connect.CodeNotFound {
 		t.Errorf("flows of another's: %v", err)
+	}
+}
+
+// TestTenantAsksForHealthOfItsOwn: of a backend that others have too a tenant hears as a backend of its own services, and for it alone
+// nodes are asked.
+func TestTenantAsksForHealthOfItsOwn(t *testing.T) {
+	r, ann := shops(t)
+	mux := r.join("mux1", "mux")
+	defer mux.stop()
+	r.status("mux1", func(st *apiv1.NodeStatus) bool { return st.Connected })
+	for name, c := range map[string]struct {
+		client shuntv1connect.ManagerClient
+		want   []string
+	}{"ann of shop": {ann, []string{"shop-web"}}, "the admin": {r.admin, []string{"media-web", "shop-web"}}} {
+		res, err := c.client.HealthOf(t.Context(), connect.NewRequest(&apiv1.HealthOfRequest{Dip: "10.20.1.11"}))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var got []string
+		for _, b := range res.Msg.Backends {
+			got = append(got, b.Service)
+			if len(b.Nodes) != 1 || b.Nodes[0].Node != "mux1" || b.Nodes[0].Words == "" {
+				t.Errorf("%s: %v", name, b)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: a backend of %q, want %q", name, got, c.want)
+		}
 	}
 }
 

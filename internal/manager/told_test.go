@@ -162,6 +162,10 @@ func TestMaskedReadsAreAudited(t *testing.T) {
 			_, err := ann.Flows(ctx, connect.NewRequest(&apiv1.FlowsRequest{Vip: vip}))
 			return err
 		}},
+		{"HealthOf backend 10.20.1.11: services/media-web has no such backend (it is another tenant's)", func(name, _ string) error {
+			_, err := ann.HealthOf(ctx, connect.NewRequest(&apiv1.HealthOfRequest{Dip: "10.20.1.11", Service: name}))
+			return err
+		}},
 		{"Events services/media-web: not found (it is another tenant's)", func(name, _ string) error {
 			s, err := ann.Events(ctx, connect.NewRequest(&apiv1.EventsRequest{Kind: "Service", Name: name}))
 			return drained(s, err)

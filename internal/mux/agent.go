@@ -145,7 +145,10 @@ type Agent struct {
 	sweeps sweeps
 }
 
-var _ agent.Handler = (*Agent)(nil)
+var (
+	_ agent.Handler   = (*Agent)(nil)
+	_ agent.Suspicion = (*Agent)(nil)
+)
 
 // drainFile marks a local drain in the run directory.
 const drainFile = "drain"

@@ -47,6 +47,8 @@ const (
 	ManagerTraceProcedure = "/shunt.v1.Manager/Trace"
 	// ManagerFlowsProcedure is the fully-qualified name of the Manager's Flows RPC.
 	ManagerFlowsProcedure = "/shunt.v1.Manager/Flows"
+	// ManagerHealthOfProcedure is the fully-qualified name of the Manager's HealthOf RPC.
+	ManagerHealthOfProcedure = "/shunt.v1.Manager/HealthOf"
 	// ManagerCreateTokenProcedure is the fully-qualified name of the Manager's CreateToken RPC.
 	ManagerCreateTokenProcedure = "/shunt.v1.Manager/CreateToken"
 	// ManagerCreateAccessProcedure is the fully-qualified name of the Manager's CreateAccess RPC.
@@ -89,6 +91,9 @@ type ManagerClient interface {
 	Trace(context.Context, *connect.Request[v1.TraceRequest]) (*connect.Response[v1.TraceResponse], error)
 	// Flows lists what muxes remember of an endpoint's flows.
 	Flows(context.Context, *connect.Request[v1.FlowsRequest]) (*connect.Response[v1.FlowsResponse], error)
+	// HealthOf asks the nodes that check a backend how that went, and tells what became of its health before. NOT_FOUND when no
+	// service has the backend.
+	HealthOf(context.Context, *connect.Request[v1.HealthOfRequest]) (*connect.Response[v1.HealthOfResponse], error)
 	// CreateToken makes a join token for one node.
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
 	// CreateAccess makes an access token for a person or a program; its secret is in the answer and nowhere else.
@@ -168,6 +173,13 @@ func NewManagerClient(httpClient connect.HTTPClient, baseURL string, opts ...con
 			httpClient,
 			baseURL+ManagerFlowsProcedure,
 			connect.WithSchema(managerMethods.ByName("Flows")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		healthOf: connect.NewClient[v1.HealthOfRequest, v1.HealthOfResponse](
+			httpClient,
+			baseURL+ManagerHealthOfProcedure,
+			connect.WithSchema(managerMethods.ByName("HealthOf")),
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
@@ -254,6 +266,7 @@ type managerClient struct {
 	status            *connect.Client[v1.StatusRequest, v1.StatusResponse]
 	trace             *connect.Client[v1.TraceRequest, v1.TraceResponse]
 	flows             *connect.Client[v1.FlowsRequest, v1.FlowsResponse]
+	healthOf          *connect.Client[v1.HealthOfRequest, v1.HealthOfResponse]
 	createToken       *connect.Client[v1.CreateTokenRequest, v1.CreateTokenResponse]
 	createAccess      *connect.Client[v1.CreateAccessRequest, v1.CreateAccessResponse]
 	createCertificate *connect.Client[v1.CreateCertificateRequest, v1.CreateCertificateResponse]
@@ -300,6 +313,11 @@ func (c *managerClient) Trace(ctx context.Context, req *connect.Request[v1.Trace
 // Flows calls shunt.v1.Manager.Flows.
 func (c *managerClient) Flows(ctx context.Context, req *connect.Request[v1.FlowsRequest]) (*connect.Response[v1.FlowsResponse], error) {
 	return c.flows.CallUnary(ctx, req)
+}
+
+// HealthOf calls shunt.v1.Manager.HealthOf.
+func (c *managerClient) HealthOf(ctx context.Context, req *connect.Request[v1.HealthOfRequest]) (*connect.Response[v1.HealthOfResponse], error) {
+	return c.healthOf.CallUnary(ctx, req)
 }
 
 // CreateToken calls shunt.v1.Manager.CreateToken.
@@ -374,6 +392,9 @@ type ManagerHandler interface {
 	Trace(context.Context, *connect.Request[v1.TraceRequest]) (*connect.Response[v1.TraceResponse], error)
 	// Flows lists what muxes remember of an endpoint's flows.
 	Flows(context.Context, *connect.Request[v1.FlowsRequest]) (*connect.Response[v1.FlowsResponse], error)
+	// HealthOf asks the nodes that check a backend how that went, and tells what became of its health before. NOT_FOUND when no
+	// service has the backend.
+	HealthOf(context.Context, *connect.Request[v1.HealthOfRequest]) (*connect.Response[v1.HealthOfResponse], error)
 	// CreateToken makes a join token for one node.
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
 	// CreateAccess makes an access token for a person or a program; its secret is in the answer and nowhere else.
@@ -449,6 +470,13 @@ func NewManagerHandler(svc ManagerHandler, opts ...connect.HandlerOption) (strin
 		ManagerFlowsProcedure,
 		svc.Flows,
 		connect.WithSchema(managerMethods.ByName("Flows")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	managerHealthOfHandler := connect.NewUnaryHandler(
+		ManagerHealthOfProcedure,
+		svc.HealthOf,
+		connect.WithSchema(managerMethods.ByName("HealthOf")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
@@ -539,6 +567,8 @@ func NewManagerHandler(svc ManagerHandler, opts ...connect.HandlerOption) (strin
 			managerTraceHandler.ServeHTTP(w, r)
 		case ManagerFlowsProcedure:
 			managerFlowsHandler.ServeHTTP(w, r)
+		case ManagerHealthOfProcedure:
+			managerHealthOfHandler.ServeHTTP(w, r)
 		case ManagerCreateTokenProcedure:
 			managerCreateTokenHandler.ServeHTTP(w, r)
 		case ManagerCreateAccessProcedure:
@@ -596,6 +626,10 @@ func (UnimplementedManagerHandler) Trace(context.Context, *connect.Request[v1.Tr
 
 func (UnimplementedManagerHandler) Flows(context.Context, *connect.Request[v1.FlowsRequest]) (*connect.Response[v1.FlowsResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.Flows is not implemented"))
+}
+
+func (UnimplementedManagerHandler) HealthOf(context.Context, *connect.Request[v1.HealthOfRequest]) (*connect.Response[v1.HealthOfResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.HealthOf is not implemented"))
 }
 
 func (UnimplementedManagerHandler) CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error) {

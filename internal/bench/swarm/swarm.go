@@ -90,6 +90,11 @@ func (n *node) Flows(*apiv1.FlowsRequest) *apiv1.FlowsResult {
 	return &apiv1.FlowsResult{Error: "is simulated"}
 }
 
+// Health implements agent.Handler.
+func (n *node) Health(*apiv1.HealthQuestion) *apiv1.HealthResult {
+	return &apiv1.HealthResult{}
+}
+
 // Start starts count nodes of a manager, all at once.
 func Start(ctx context.Context, manager, dir string, count int, log *slog.Logger) *Swarm {
 	s := &Swarm{manager: manager, dir: dir, log: log}

@@ -1,0 +1,72 @@
+package agent
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/health"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// CheckState is a check that a node makes of a member, and what it came to.
+type CheckState struct {
+	Check lb.Check
+	// Number is its place among the checks of the endpoint.
+	Number int
+	Alive  bool
+}
+
+// ChecksTold is how the checks of a member went: their states, and what is remembered of their results.
+func ChecksTold(states []CheckState, past []health.Past) []*apiv1.CheckHealth {
+	var out []*apiv1.CheckHealth
+	byNumber := map[int]*apiv1.CheckHealth{}
+	for i := range states {
+		s := &states[i]
+		c := &apiv1.CheckHealth{Check: checkWords(&s.Check), Alive: s.Alive, Rise: s.Check.Rise, Fall: s.Check.Fall}
+		out, byNumber[s.Number] = append(out, c), c
+	}
+	for _, p := range past {
+		c := byNumber[int(p.Check)]
+		if c == nil {
+			continue // of a check that is no more
+		}
+		c.Results = append(c.Results, &apiv1.ProbeResult{
+			Time: timestamppb.New(p.At), Took: durationpb.New(p.Took), Good: p.Good, Void: p.Void, Words: p.Words,
+		})
+		switch {
+		case p.Void:
+		case p.Good:
+			c.Good, c.Bad = c.Good+1, 0
+		default:
+			c.Good, c.Bad = 0, c.Bad+1
+		}
+	}
+	return out
+}
+
+// checkWords is what a check asks, as short as it can be told from others.
+func checkWords(c *lb.Check) string {
+	words := []string{c.Kind}
+	if c.TLS {
+		words[0] += "+tls"
+	}
+	for _, w := range []string{c.Path, c.Service, c.Name, c.Program} {
+		if w != "" {
+			words = append(words, w)
+		}
+	}
+	if c.Address.IsValid() {
+		words = append(words, "at "+c.Address.String())
+	}
+	if c.Port != 0 {
+		words = append(words, fmt.Sprintf("port %d", c.Port))
+	}
+	if c.Through == lb.ThroughTunnel {
+		words = append(words, "through tunnel")
+	}
+	return strings.Join(words, " ")
+}

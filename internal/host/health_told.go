@@ -1,0 +1,60 @@
+package host
+
+import (
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/agent"
+	"github.com/shuntlb/shunt/internal/convert"
+)
+
+// Health implements agent.Handler.
+func (a *Agent) Health(q *apiv1.HealthQuestion) *apiv1.HealthResult {
+	out := &apiv1.HealthResult{}
+	for _, asked := range q.GetMembers() {
+		out.Members = append(out.Members, a.healthTold(asked))
+	}
+	return out
+}
+
+// healthTold is what is known of a member, in the manager's words; empty for one that is not checked here.
+func (a *Agent) healthTold(asked *apiv1.EndpointMember) *apiv1.NodeHealth {
+	key, id, err := convert.EndpointMemberOf(asked)
+	if err != nil {
+		return &apiv1.NodeHealth{Error: err.Error()}
+	}
+	out := a.checks.health(memberRef{key, id})
+	h, known := a.HealthOf(key, id)
+	if !known {
+		return out
+	}
+	states := make([]agent.CheckState, len(h.Checks))
+	for i, c := range h.Checks {
+		states[i] = agent.CheckState{Check: c.Check, Number: i, Alive: c.Alive}
+	}
+	out.Checks = agent.ChecksTold(states, h.Results)
+	return out
+}
+
+// health is what the checks of a member come to; empty when it is not checked here.
+func (c *checks) health(ref memberRef) *apiv1.NodeHealth {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.members[ref]
+	if m == nil {
+		return &apiv1.NodeHealth{}
+	}
+	out := &apiv1.NodeHealth{Words: m.words}
+	switch m.said {
+	case unsaid:
+		out.Verdict = convert.Unknown
+	case saidAlive:
+		out.Verdict = convert.Healthy
+	default:
+		out.Verdict = convert.Unhealthy
+	}
+	if turn, known := m.past.LastTurn(); known {
+		out.Since = timestamppb.New(turn.At)
+	}
+	return out
+}

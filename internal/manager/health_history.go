@@ -1,0 +1,49 @@
+package manager
+
+import (
+	"strings"
+	"time"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// maxHistory is how many changes of a backend an answer has: the newest.
+const maxHistory = 50
+
+// withHistory adds what became of backends before. It is read out of the events, which are the one account of it: they are
+// kept for a week, and every leader has them.
+func (m *Manager) withHistory(seats []seat, of []*apiv1.BackendHealth) error {
+	pages, _, _ := m.view.events.since(0, time.Time{})
+	byService := map[string][]*apiv1.Event{}
+	for i, p := range seats {
+		events, read := byService[p.service]
+		if !read {
+			var err error
+			f := eventFilter{kind: string(lb.KindService), name: p.service}
+			if events, err = f.read(pages); err != nil {
+				return err
+			}
+			byService[p.service] = events
+		}
+		of[i].History = p.history(events)
+	}
+	return nil
+}
+
+// history are the changes of a backend that events tell, oldest first.
+func (p *seat) history(events []*apiv1.Event) []*apiv1.HealthChange {
+	var out []*apiv1.HealthChange
+	about, dip := endpointText(p.key)+": ", p.backend.DIP.String()
+	for _, e := range events {
+		if len(e.GetChanges()) == 0 || !strings.HasPrefix(e.GetMessage(), about) {
+			continue
+		}
+		for _, c := range e.GetChanges() {
+			if c.GetDip() == dip && c.GetDipPort() == uint32(p.backend.Port) {
+				out = append(out, c)
+			}
+		}
+	}
+	return out[max(0, len(out)-maxHistory):]
+}

@@ -1,0 +1,68 @@
+package mux
+
+import (
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/agent"
+	"github.com/shuntlb/shunt/internal/convert"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// Health implements agent.Handler.
+func (a *Agent) Health(q *apiv1.HealthQuestion) *apiv1.HealthResult {
+	out := &apiv1.HealthResult{}
+	for _, asked := range q.GetMembers() {
+		out.Members = append(out.Members, a.healthTold(asked))
+	}
+	return out
+}
+
+// healthTold is what is known of a member, in the manager's words; empty for one that is in no plan.
+func (a *Agent) healthTold(asked *apiv1.EndpointMember) *apiv1.NodeHealth {
+	key, id, err := convert.EndpointMemberOf(asked)
+	if err != nil {
+		return &apiv1.NodeHealth{Error: err.Error()}
+	}
+	h, known := a.HealthOf(key, id)
+	if !known {
+		return &apiv1.NodeHealth{}
+	}
+	out := &apiv1.NodeHealth{Verdict: h.verdict(), Words: h.Words}
+	if n := len(h.Turns); n > 0 {
+		out.Since = timestamppb.New(h.Turns[n-1].At)
+	}
+	var states []agent.CheckState
+	for i, c := range a.checksOf(key) {
+		if i < len(h.Checks) && h.Checks[i].Probed {
+			states = append(states, agent.CheckState{Check: c, Number: i, Alive: h.Checks[i].Alive})
+		}
+	}
+	out.Checks = agent.ChecksTold(states, h.Results)
+	return out
+}
+
+// verdict is the word for it.
+func (h *MemberHealth) verdict() string {
+	switch {
+	case !h.Asked:
+		return convert.Unknown
+	case h.Held:
+		return convert.Held
+	case !h.DampedUntil.IsZero():
+		return convert.Damped
+	case h.Alive:
+		return convert.Healthy
+	}
+	return convert.Unhealthy
+}
+
+// checksOf are the checks of an endpoint of the plan.
+func (a *Agent) checksOf(e lb.EndpointKey) []lb.Check {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if g := a.roster.groups[e]; g != nil {
+		return g.Health.Checks
+	}
+	return nil
+}
