@@ -241,7 +241,7 @@ func randomService(rt *rapid.T, name string) *lb.Service {
 			SlowStart: time.Duration(rapid.IntRange(0, 1).Draw(rt, "slow start")) * time.Hour, DrainTimeout: time.Duration(rapid.IntRange(0, 1).Draw(rt, "drain timeout")) * time.Hour,
 		}
 		if port == 82 {
-			ep.PortEnd = 90
+			ep.PortEnd, ep.Health.Checks = 90, []lb.Check{{Port: 8080}}
 		}
 		for _, b := range rapid.SliceOfNDistinct(rapid.IntRange(1, 6), 1, 4, rapid.ID).Draw(rt, "backends") {
 			host := 2 + b%2
