@@ -85,6 +85,8 @@ func happen(t *testing.T, fake *fakeManager, what string) {
 		fake.report()
 	case "events":
 		fake.happen()
+	case "doubt":
+		fake.doubt()
 	case "decide":
 		fake.decide()
 	case "place":

@@ -15,15 +15,31 @@ import (
 
 func newDescribe(g *globals) *cobra.Command {
 	return &cobra.Command{
-		Use:   "describe KIND NAME",
+		Use:   "describe KIND NAME | backend DIP[:PORT] [SERVICE]",
 		Short: "Tell everything about one object, and what the nodes report of it",
-		Long:  "Describe tells an object in words: of a service its endpoints, their members with ids, health by mux and routes;\nof a node what it obeys, its BGP peers, routes and counted reasons; of a tenant what of its quotas is taken, of a\npolicy who names it; and the last ten events of each. With -o json or yaml it prints the object and the reports as\nrecords.",
+		Long:  "Describe tells an object in words: of a service its endpoints, their members with ids, health by mux and routes;\nof a node what it obeys, its BGP peers, routes and counted reasons; of a tenant what of its quotas is taken, of a\npolicy who names it; and the last ten events of each. Of a\nbackend it tells, for each endpoint, what every node that checks it found: state and last results of each check, with time,\nduration and words, and what became of its health within the last week, by whose word. With -o json or yaml it prints the object and the reports as\nrecords.",
 		Example: "  shunt describe service web\n" +
 			"  shunt describe node mux1\n" +
-			"  shunt describe tenant shop",
-		Args:              needs("KIND", "NAME"),
+			"  shunt describe tenant shop\n" +
+			"  shunt describe backend 10.20.1.11:8080 web",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 3 && isBackendKind(args[0]) {
+				return nil
+			}
+			return needs("KIND", "NAME")(cmd, args)
+		},
 		ValidArgsFunction: g.completeNames(),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if isBackendKind(args[0]) {
+				backend, err := parseBackend(args[1])
+				if err != nil {
+					return err
+				}
+				request := &apiv1.HealthOfRequest{Dip: backend.DIP.String(), Port: uint32(backend.Port), Service: strings.Join(args[2:], "")}
+				return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+					return c.describeBackend(ctx, g, cmd.OutOrStdout(), request)
+				})
+			}
 			kind, err := parseKind(args[0])
 			if err != nil {
 				return err

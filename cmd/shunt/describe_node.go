@@ -25,6 +25,9 @@ func (d *description) node(o *lb.Node) {
 	n := nodeStatus(d.status, o.Name)
 	state, _ := nodeState(o, n)
 	d.field("State", state)
+	if n.GetSuspect() {
+		d.field("Suspect", "so much failed at once that it suspects itself, and keeps earlier verdicts")
+	}
 	if n.GetDrained() {
 		d.field("Drained", "on its own machine, until shunt mux --undrain there or its next boot")
 	}

@@ -92,8 +92,18 @@ func (c *client) getEvents(ctx context.Context, g *globals, w io.Writer, request
 func eventRow(e *apiv1.Event) []string {
 	return []string{
 		e.GetTime().AsTime().Format(time.RFC3339), e.GetSeverity(), lb.Ref(lb.Kind(e.GetKind()), e.GetName()), e.GetReason(),
-		fmt.Sprint(e.GetCount()), e.GetMessage(),
+		fmt.Sprint(e.GetCount()), e.GetMessage() + becauseText(e),
 	}
+}
+
+// becauseText is why the first of the backends of an event changed, as the node said that saw it.
+func becauseText(e *apiv1.Event) string {
+	for _, c := range e.GetChanges() {
+		if c.GetWords() != "" {
+			return fmt.Sprintf(" (%s at %s: %s)", backendText(c.GetDip(), c.GetDipPort()), c.GetNode(), c.GetWords())
+		}
+	}
+	return ""
 }
 
 // followEvents prints what happened and goes on with what happens, until ctx ends. It survives the loss of managers: see

@@ -34,6 +34,39 @@ func (f *fakeManager) Flows(_ context.Context, r *connect.Request[apiv1.FlowsReq
 	}}), nil
 }
 
+// HealthOf answers for the first backend: mux1 finds it healthy after a time of trouble, its host does not answer.
+func (f *fakeManager) HealthOf(_ context.Context, r *connect.Request[apiv1.HealthOfRequest]) (*connect.Response[apiv1.HealthOfResponse], error) {
+	if r.Msg.GetDip() != "10.20.1.11" {
+		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("backend %s: no service has it", r.Msg.GetDip()))
+	}
+	at := func(second int) *timestamppb.Timestamp {
+		return timestamppb.New(time.Date(2026, 1, 2, 3, 4, second, 5_000_000, time.UTC))
+	}
+	result := func(second int, took time.Duration, good bool, words string) *apiv1.ProbeResult {
+		return &apiv1.ProbeResult{Time: at(second), Took: durationpb.New(took), Good: good, Words: words}
+	}
+	void := result(4, 0, false, "too many open files")
+	void.Void = true
+	b := &apiv1.BackendHealth{
+		Service: "web", Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Dip: "10.20.1.11", DipPort: 8080, Member: 1,
+		Nodes: []*apiv1.NodeHealth{
+			{Node: "mux1", Role: "mux", Verdict: "healthy", Since: at(6), Words: "status 200", Checks: []*apiv1.CheckHealth{
+				{Check: "tcp", Rise: 2, Fall: 3},
+				{Check: "http /healthz", Alive: true, Good: 2, Rise: 2, Fall: 3, Results: []*apiv1.ProbeResult{
+					result(3, 500012*time.Microsecond, false, "connected, but no bytes within 500 ms"), void,
+					result(5, 812345*time.Nanosecond, true, "status 200"), result(6, 12345*time.Microsecond, true, "status 200"),
+				}},
+			}},
+			{Node: "host1", Role: "host", Error: "did not answer within 1s"},
+		},
+		History: []*apiv1.HealthChange{
+			{Time: at(3), Dip: "10.20.1.11", DipPort: 8080, Verdict: "unhealthy", Node: "mux2", Words: "connected, but no bytes within 500 ms"},
+			{Time: at(6), Dip: "10.20.1.11", DipPort: 8080, Verdict: "healthy", Node: "mux1", Words: "status 200"},
+		},
+	}
+	return connect.NewResponse(&apiv1.HealthOfResponse{Backends: []*apiv1.BackendHealth{b}, Truncated: r.Msg.GetService() == ""}), nil
+}
+
 func (f *fakeManager) Trace(_ context.Context, r *connect.Request[apiv1.TraceRequest]) (*connect.Response[apiv1.TraceResponse], error) {
 	response := &apiv1.TraceResponse{}
 	for _, result := range f.traces {
@@ -75,6 +108,29 @@ func (f *fakeManager) report() {
 	f.traces = []*apiv1.TraceResult{
 		{Node: "mux1", Verdict: "forwarded", Service: "web", Dip: "10.20.1.11", DipPort: 8080, Member: 1, OuterDestination: "10.20.1.11", Steps: []string{"endpoint web", "slot 17: member 1, alive"}},
 		{Node: "mux2", Verdict: "no_backend", Steps: []string{"endpoint web"}},
+	}
+}
+
+// doubt makes mux2 suspect itself, mux1 damp the second backend, and host1 check the first.
+func (f *fakeManager) doubt() {
+	since := func(second int) *timestamppb.Timestamp {
+		return timestamppb.New(time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC))
+	}
+	for _, n := range f.status.GetNodes() {
+		for i, m := range n.GetMembers() {
+			switch n.GetName() {
+			case "mux1":
+				m.Since = since(i)
+				if m.GetMember() == 2 {
+					m.Alive, m.Damped, m.LastCheck = false, true, "status 200"
+				}
+			case "mux2":
+				n.Suspect, n.Error = true, ""
+				m.Alive, m.Held, m.LastCheck = true, m.GetMember() == 1, "no answer to three SYNs within 500 ms"
+			case "host1":
+				m.Checked, m.Alive, m.Since, m.LastCheck = true, false, since(9), "connection refused"
+			}
+		}
 	}
 }
 

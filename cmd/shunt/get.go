@@ -30,6 +30,9 @@ func newGet(g *globals) *cobra.Command {
 			"a service.\n\n" +
 			"The kind placement tells which muxes each VIP is on, has yet to leave, and why there are fewer than it asks for; NAME is\n" +
 			"a service.\n\n" +
+			"The kind health tells what the cluster makes of each backend: healthy, unhealthy, unknown, damped (it flapped), held (its\n" +
+			"muxes suspect themselves and keep an earlier verdict) or mixed (muxes differ), by which nodes, since when and why; NAME is\n" +
+			"a service. shunt describe backend has the results of its checks.\n\n" +
 			"The kind flows asks the muxes what they remember of an endpoint's flows: backend, class and age of each; NAME is\n" +
 			"then VIP or VIP:PORT. The flow table holds no client addresses; shunt trace tells where a client's packets go.\n\n" +
 			"The kind events tells what happened within the last week, oldest first; NAME is then KIND or KIND/NAME of objects,\n" +
@@ -38,16 +41,17 @@ func newGet(g *globals) *cobra.Command {
 			"  shunt get service web -o yaml\n" +
 			"  shunt get nodes --watch\n" +
 			"  shunt get backends web\n" +
+			"  shunt get health web --watch\n" +
 			"  shunt get placements\n" +
 			"  shunt get flows 203.0.113.10:80 --node mux1 --limit 20\n" +
 			"  shunt get events services/web --since 1h --watch",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 1 || len(args) > 2 {
-				return usagef("needs KIND and at most one NAME; KIND is %s, backend, endpoint, placement, flows or events", kindWords)
+				return usagef("needs KIND and at most one NAME; KIND is %s, backend, endpoint, placement, health, flows or events", kindWords)
 			}
 			return nil
 		},
-		ValidArgsFunction: g.completeNames("backends", "endpoints", "placements", "flows", "events"),
+		ValidArgsFunction: g.completeNames("backends", "endpoints", "placements", "health", "flows", "events"),
 		RunE:              func(cmd *cobra.Command, args []string) error { return g.get(cmd, args, &f) },
 	}
 	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "go on with every change until interrupted, also when a manager is lost")
@@ -77,8 +81,10 @@ func (g *globals) get(cmd *cobra.Command, args []string, f *getFlags) error {
 	switch {
 	case !isFlows && f.flows.given():
 		return usagef("--node, --protocol and --limit: must be used with flows")
+	case isHealth(word):
+		return g.getHealth(cmd.Context(), cmd.OutOrStdout(), name, f.watch)
 	case (isFlows || isView) && f.watch:
-		return usagef("--watch: must be used with %s, or with events", kindChoice)
+		return usagef("--watch: must be used with %s, or with health or events", kindChoice)
 	case isFlows:
 		request, err := f.flows.request(name)
 		if err != nil {
@@ -113,7 +119,7 @@ func (g *globals) getEvents(cmd *cobra.Command, name string, f *getFlags) error 
 func (g *globals) getObjects(cmd *cobra.Command, word, name string, watch bool) error {
 	kind, err := parseKind(word)
 	if err != nil {
-		return usagef("kind: %q: must be %s, backend, endpoint, placement, flows or events", word, kindWords)
+		return usagef("kind: %q: must be %s, backend, endpoint, placement, health, flows or events", word, kindWords)
 	}
 	if watch {
 		return g.watch(cmd.Context(), cmd.OutOrStdout(), g.note, kind, name)
@@ -244,6 +250,8 @@ func nodeState(o *lb.Node, status *apiv1.NodeStatus) (state, synced string) {
 		state = "away"
 	case status.GetError() != "":
 		state = "error"
+	case status.GetSuspect():
+		state = "suspect"
 	case o.Drain, status.GetDrained():
 		state = "drained"
 	default:

@@ -144,12 +144,31 @@ func (a api) Status(_ context.Context, req *connect.Request[apiv1.StatusRequest]
 	out.Nodes = a.m.reports.all(req.Msg.GetNode(), objs)
 	a.m.synced(out.Nodes)
 	a.m.withVIPs(out.Nodes)
+	if of := req.Msg.GetMembersOf(); of != "" {
+		out.Nodes = membersOnly(out.Nodes, of)
+	}
 	out.Decisions = a.m.view.decisions()
 	out.Placements = a.m.placements(req.Msg.GetService())
 	if len(out.Nodes) == 0 && req.Msg.GetNode() != "" {
 		return nil, fault(notFound{ref{lb.KindNode, req.Msg.GetNode()}})
 	}
 	return connect.NewResponse(out), nil
+}
+
+// membersOnly are nodes with nothing but their members of a service, or of all with "*".
+func membersOnly(nodes []*apiv1.NodeStatus, service string) []*apiv1.NodeStatus {
+	out := make([]*apiv1.NodeStatus, 0, len(nodes))
+	for _, n := range nodes {
+		members := n.GetMembers()
+		if service != "*" {
+			members = only(members, func(m *apiv1.MemberStatus) bool { return m.GetService() == service })
+		}
+		out = append(out, &apiv1.NodeStatus{
+			Name: n.GetName(), Role: n.GetRole(), Connected: n.GetConnected(), LastSeen: n.GetLastSeen(), SyncedRevision: n.GetSyncedRevision(),
+			Suspect: n.GetSuspect(), Members: members,
+		})
+	}
+	return out
 }
 
 // all returns the statuses ordered by name, for one node or all. A node that was deleted and is gone has none.

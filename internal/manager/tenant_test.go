@@ -308,6 +308,22 @@ func TestTenantsStatus(t *testing.T) {
 	if !proto.Equal(n, want) {
 		t.Errorf("status: %v, want %v", n, want)
 	}
+	if res, err = ann.Status(t.Context(), connect.NewRequest(&apiv1.StatusRequest{MembersOf: "media-web"})); err != nil || len(res.Msg.Nodes) != 0 {
+		t.Errorf("members of another's service: %v %v", res, err)
+	}
+	if res, err = r.admin.Status(t.Context(), connect.NewRequest(&apiv1.StatusRequest{MembersOf: "shop-web"})); err != nil || len(res.Msg.Nodes) != 1 && len(res.Msg.Nodes) != 2 {
+		t.Errorf("members of a service: %v %v", res, err)
+	}
+	for _, n := range res.Msg.Nodes {
+		if bare := (&apiv1.NodeStatus{Name: n.Name, Role: n.Role, Connected: n.Connected, LastSeen: n.LastSeen, Members: n.Members}); !proto.Equal(n, bare) {
+			t.Errorf("a node has more than members of a service: %v", n)
+		}
+		for _, m := range n.Members {
+			if m.Service != "shop-web" {
+				t.Errorf("%s has a member of %s", n.Name, m.Service)
+			}
+		}
+	}
 	if _, err := ann.Status(t.Context(), connect.NewRequest(&apiv1.StatusRequest{Node: "host1"})); connect.CodeOf(err) != connect.CodeNotFound {
 		t.Errorf("status of a node without members of the tenant: %v", err)
 	}

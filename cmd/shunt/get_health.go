@@ -1,0 +1,314 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// healthPace is the time between two looks of `get health --watch`: nodes report once a second.
+const healthPace = time.Second
+
+// isHealth tells whether a KIND of the command line means health.
+func isHealth(kind string) bool { return strings.ToLower(kind) == "health" }
+
+// healthRecord is a row of the view of health: one backend of one endpoint.
+type healthRecord struct {
+	endpointKey
+	DIP     string `json:"dip"`
+	DIPPort uint32 `json:"dipPort"`
+	Member  uint32 `json:"member"`
+	// Verdict is what the cluster makes of it: healthy, unhealthy, unknown, damped, held, or mixed when muxes differ.
+	Verdict string `json:"verdict"`
+	// Since is when the last node came to it; empty: no node knows.
+	Since string `json:"since"`
+	// Nodes are who says what, muxes before hosts.
+	Nodes []healthOpinion `json:"nodes"`
+	// LastCheck is the last word of a node that says so, of one that finds fault when they differ.
+	LastCheck string `json:"lastCheck"`
+	// Checks are what it is asked.
+	Checks []string `json:"checks"`
+}
+
+// healthOpinion is what one node makes of a backend.
+type healthOpinion struct {
+	Node      string `json:"node"`
+	Role      string `json:"role"`
+	Verdict   string `json:"verdict"`
+	Since     string `json:"since"`
+	LastCheck string `json:"lastCheck"`
+}
+
+// healthRecords are the backends of a service, or of all, as nodes that are connected see them.
+func healthRecords(status *apiv1.StatusResponse, checks map[string][]string) []healthRecord {
+	out := []healthRecord{}
+	all := membersOf(status.GetNodes(), "")
+	for len(all) > 0 {
+		end := slices.IndexFunc(all, func(m memberReport) bool { return memberKey(m.MemberStatus) != memberKey(all[0].MemberStatus) })
+		if end < 0 {
+			end = len(all)
+		}
+		out = append(out, healthOf(all[:end], checks))
+		all = all[end:]
+	}
+	return out
+}
+
+// healthOf sums up what nodes report of one backend; there is at least one report.
+func healthOf(reports []memberReport, checks map[string][]string) healthRecord {
+	m := reports[0].MemberStatus
+	r := healthRecord{
+		endpointKey: keyOf(m), DIP: m.GetDip(), DIPPort: m.GetDipPort(), Member: m.GetMember(), Nodes: []healthOpinion{},
+	}
+	r.Checks = append([]string{}, checks[checksKey(r.Service, r.Protocol, r.Port)]...)
+	for _, report := range reports {
+		word := convert.VerdictWord(lb.Role(report.node.GetRole()), report.MemberStatus)
+		if word == "" || !report.node.GetConnected() {
+			continue
+		}
+		r.Nodes = append(r.Nodes, healthOpinion{
+			Node: report.node.GetName(), Role: report.node.GetRole(), Verdict: word, Since: stampText(report.GetSince()), LastCheck: report.GetLastCheck(),
+		})
+	}
+	slices.SortStableFunc(r.Nodes, func(a, b healthOpinion) int { return -cmp.Compare(a.Role, b.Role) }) // muxes before hosts
+	r.Verdict = verdictOf(r.Nodes)
+	r.explain()
+	return r
+}
+
+// verdictOf is what opinions come to. Muxes decide; hosts do when no mux has an opinion of its own.
+func verdictOf(opinions []healthOpinion) string {
+	for _, role := range []lb.Role{lb.RoleMux, lb.RoleHost} {
+		said := map[string]bool{}
+		for _, o := range opinions {
+			if o.Role == string(role) && o.Verdict != convert.Unknown {
+				said[o.Verdict] = true
+			}
+		}
+		if len(said) > 1 {
+			delete(said, convert.Held) // others know better
+		}
+		switch {
+		case len(said) == 0:
+		case said[convert.Healthy] && len(said) > 1:
+			return convert.Mixed
+		case len(said) > 1:
+			return convert.Damped
+		default:
+			return slices.Collect(maps.Keys(said))[0]
+		}
+	}
+	return convert.Unknown
+}
+
+// explain finds since when, and why.
+func (r *healthRecord) explain() {
+	for _, o := range r.Nodes {
+		if o.Verdict == r.Verdict || r.Verdict == convert.Mixed {
+			r.Since = max(r.Since, o.Since) // of one zone and width
+		}
+		if r.LastCheck == "" && (o.Verdict == r.Verdict || r.Verdict == convert.Mixed && o.Verdict != convert.Healthy && o.Verdict != convert.Unknown) {
+			r.LastCheck = o.LastCheck
+		}
+	}
+}
+
+// by is who says what: names alone when they agree.
+func (r *healthRecord) by() string {
+	var words []string
+	names := map[string][]string{}
+	for _, o := range r.Nodes {
+		if names[o.Verdict] == nil {
+			words = append(words, o.Verdict)
+		}
+		names[o.Verdict] = append(names[o.Verdict], o.Node)
+	}
+	if len(words) == 1 {
+		return strings.Join(names[words[0]], ",")
+	}
+	for i, word := range words {
+		words[i] = strings.Join(names[word], ",") + " " + word
+	}
+	return strings.Join(words, "; ")
+}
+
+func (r *healthRecord) row() []string {
+	return []string{
+		r.Service, r.endpointKey.String(), backendText(r.DIP, r.DIPPort), r.Verdict, r.Since, r.by(), r.LastCheck, strings.Join(r.Checks, ", "),
+	}
+}
+
+var healthHeading = []string{"SERVICE", "ENDPOINT", "BACKEND", "VERDICT", "SINCE", "BY", "LAST-CHECK", "CHECKS"}
+
+// stampText is a time as people read it; empty without one.
+func stampText(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return ""
+	}
+	return t.AsTime().Format(time.RFC3339)
+}
+
+// health reads the backends of a service, or of all when it is empty.
+func (c *client) health(ctx context.Context, service string) ([]healthRecord, error) {
+	objects, err := c.fetch(ctx, lb.KindService, service)
+	if err != nil {
+		return nil, err
+	}
+	checks := map[string][]string{}
+	for _, o := range objects {
+		object, err := domainObject(o)
+		if err != nil {
+			return nil, err
+		}
+		s := object.(*lb.Service)
+		for i := range s.Endpoints {
+			e := &s.Endpoints[i]
+			for j := range e.Health.Checks {
+				key := checksKey(s.Name, e.Protocol.String(), uint32(e.Port))
+				checks[key] = append(checks[key], askedText(&e.Health.Checks[j]))
+			}
+		}
+	}
+	status, err := c.ask(ctx, connect.NewRequest(&apiv1.StatusRequest{MembersOf: cmp.Or(service, everyService)}))
+	if err != nil {
+		return nil, err
+	}
+	return healthRecords(status, checks), nil
+}
+
+// checksKey names an endpoint of a service.
+func checksKey(service, protocol string, port uint32) string {
+	return fmt.Sprintf("%s %s %d", service, protocol, port)
+}
+
+// getHealth prints the health of the backends of a service, or of all.
+func (g *globals) getHealth(ctx context.Context, w io.Writer, service string, watch bool) error {
+	if watch {
+		return g.watchHealth(ctx, w, service)
+	}
+	return g.call(ctx, func(ctx context.Context, c *client) error {
+		records, err := c.health(ctx, service)
+		if err != nil {
+			return err
+		}
+		if g.format != formatTable {
+			return g.format.encode(w, records)
+		}
+		rows := [][]string{healthHeading}
+		for i := range records {
+			rows = append(rows, records[i].row())
+		}
+		return table(w, rows)
+	})
+}
+
+// watchHealth prints the health of backends, then what changes, until ctx ends. It survives the loss of managers: see follow.
+func (g *globals) watchHealth(ctx context.Context, w io.Writer, service string) error {
+	c, err := g.connect()
+	if err != nil {
+		return err
+	}
+	p := healthPrinter{w: w, format: g.format, told: map[string]*healthRecord{}}
+	return c.follow(ctx, g.note, func(begun func()) error {
+		for first := true; ; first = false {
+			records, err := c.health(ctx, service)
+			if err != nil {
+				return err
+			}
+			if first {
+				begun()
+			}
+			if err := p.print(records); err != nil {
+				return err
+			}
+			select {
+			case <-time.After(healthPace):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	})
+}
+
+// healthPrinter prints changes of verdicts as they come: table rows after one heading, YAML documents, or one JSON object a line.
+type healthPrinter struct {
+	w       io.Writer
+	format  format
+	started bool
+	// told are the backends that it printed and that are still there.
+	told map[string]*healthRecord
+}
+
+// healthChange is a change as JSON and YAML.
+type healthChange struct {
+	Event string `json:"event"` // upserted or deleted
+	*healthRecord
+}
+
+// print tells what differs from what was told.
+func (p *healthPrinter) print(records []healthRecord) error {
+	if !p.started && p.format == formatTable {
+		if err := p.row("EVENT", healthHeading[:7]); err != nil {
+			return err
+		}
+	}
+	p.started = true
+	gone := maps.Clone(p.told)
+	for i := range records {
+		r := &records[i]
+		key := backendKey(r.endpointKey, r.DIP, r.DIPPort)
+		delete(gone, key)
+		if old := p.told[key]; old != nil && old.Verdict == r.Verdict && old.by() == r.by() {
+			continue
+		}
+		p.told[key] = r
+		if err := p.change("upserted", r); err != nil {
+			return err
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(gone)) {
+		delete(p.told, key)
+		if err := p.change("deleted", gone[key]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *healthPrinter) change(event string, r *healthRecord) error {
+	switch p.format {
+	case formatYAML:
+		if _, err := fmt.Fprintln(p.w, "---"); err != nil {
+			return err
+		}
+		return p.format.encode(p.w, healthChange{event, r})
+	case formatJSON:
+		text, err := json.Marshal(healthChange{event, r})
+		if err != nil {
+			return fmt.Errorf("encode output: %w", err)
+		}
+		_, err = fmt.Fprintf(p.w, "%s\n", text)
+		return err
+	}
+	return p.row(event, r.row()[:7])
+}
+
+// row has fixed columns: rows that are still to come cannot widen those that were printed.
+func (p *healthPrinter) row(event string, cells []string) error {
+	_, err := fmt.Fprintf(p.w, "%-8s  %-20s  %-9s  %-16s  %-28s  %-22s  %-24s  %s\n",
+		event, cmp.Or(cells[4], "-"), cells[3], cells[0], cells[1], cells[2], cmp.Or(cells[5], "-"), cells[6])
+	return err
+}
