@@ -92,12 +92,12 @@ func (m *Manager) others(mux string) *apiv1.HealthReport {
 	}
 	for _, witness := range m.reports.witnesses(mux, m.o.Clock.Now()) {
 		for _, member := range told[witness] {
-			if !member.GetUnknown() {
-				said := saidDead
-				if member.GetAlive() {
-					said = saidAlive
-				}
-				of.hear(memberKeyOf(member), member.GetMember(), said)
+			switch {
+			case member.GetUnknown(), member.GetDamped(): // one that flaps is neither
+			case member.GetAlive():
+				of.hear(memberKeyOf(member), member.GetMember(), saidAlive)
+			default:
+				of.hear(memberKeyOf(member), member.GetMember(), saidDead)
 			}
 		}
 	}

@@ -57,6 +57,15 @@ func (h *MemberHealth) verdict() string {
 	return convert.Unhealthy
 }
 
+// since is when the member's health turned last; nil: it did not.
+func (m *member) since() *timestamppb.Timestamp {
+	turn, known := m.history.LastTurn()
+	if !known {
+		return nil
+	}
+	return timestamppb.New(turn.At)
+}
+
 // checksOf are the checks of an endpoint of the plan.
 func (a *Agent) checksOf(e lb.EndpointKey) []lb.Check {
 	a.mu.Lock()

@@ -89,6 +89,7 @@ func (a *Agent) memberStatusLocked(endpoints []plan.Endpoint, counters dataplane
 				Alive: m.alive(), LastCheck: words, Packets: n.Packets, Bytes: n.Bytes,
 				PortEnd: uint32(e.Key.PortEnd), Flows: a.flowsOfLocked(e.Key, pm.ID), Weight: uint32(pm.Weight),
 				Backup: pm.Backup, Draining: pm.Weight == 0, Unknown: unknown,
+				Since: m.since(), Damped: m.damped, Held: m.held(),
 			})
 		}
 	}
