@@ -19,7 +19,7 @@ type Handshakes struct {
 
 // Passive is what is known of one member by connections that others made. The zero value knows nothing.
 type Passive struct {
-	// samples are the totals at times within Within and Silence before the last, the first of them at or before what counts.
+	// samples are totals at the times when they changed: those within Within, and the last one before.
 	samples []sample
 	// until is how long the member is held dead; zero: it is not.
 	until time.Time
@@ -40,15 +40,16 @@ func (p *Passive) Observe(now time.Time, h Handshakes, rule PassiveRule) (dead b
 		// Whatever failed before the server accepted one says nothing now.
 		p.samples = p.samples[:0]
 	}
-	p.samples = append(p.samples, sample{now, h})
 	if !p.until.IsZero() {
+		// What is tried meanwhile was sent before the member was taken out.
+		p.samples = append(p.samples[:0], sample{now, h})
 		if now.Before(p.until) {
-			// What is tried meanwhile was sent before the member was taken out.
-			p.samples = append(p.samples[:0], sample{now, h})
 			return true
 		}
 		p.until = time.Time{}
-		p.samples = append(p.samples[:0], sample{now, h})
+	}
+	if last := len(p.samples) - 1; last < 0 || p.samples[last].Handshakes != h {
+		p.samples = append(p.samples, sample{now, h})
 	}
 	p.forget(now.Add(-rule.Within))
 	if p.failures(now) < max(rule.Failures, 1) {
@@ -59,10 +60,10 @@ func (p *Passive) Observe(now time.Time, h Handshakes, rule PassiveRule) (dead b
 	return true
 }
 
-// forget drops samples that are older than the oldest that counts.
+// forget drops samples before the last one that is not after a time.
 func (p *Passive) forget(before time.Time) {
 	first := 0
-	for first < len(p.samples)-1 && p.samples[first].at.Before(before) {
+	for first < len(p.samples)-1 && !p.samples[first+1].at.After(before) {
 		first++
 	}
 	p.samples = p.samples[:copy(p.samples, p.samples[first:])]

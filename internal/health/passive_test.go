@@ -39,7 +39,7 @@ func TestPassiveAgainstNaive(t *testing.T) {
 			if got := p.Observe(now, total, rule); got != want {
 				t.Fatalf("at %v: dead %v, want %v", now, got, want)
 			}
-			if len(p.samples) > 2+int(max(rule.Within, Silence)/(250*time.Millisecond)) {
+			if len(p.samples) > int(rule.Failures)+6 {
 				t.Fatalf("%d samples are kept", len(p.samples))
 			}
 		}
@@ -53,7 +53,7 @@ func naiveFailures(all []sample, until time.Time, within time.Duration) uint64 {
 	from := last
 	for i := last; i >= 0; i-- {
 		s := all[i]
-		if s.at.Before(now.Add(-within)) || s.at.Before(until) {
+		if s.at.Before(until) {
 			break
 		}
 		if i < last {
@@ -62,7 +62,9 @@ func naiveFailures(all []sample, until time.Time, within time.Duration) uint64 {
 				break
 			}
 		}
-		from = i
+		if from = i; !s.at.After(now.Add(-within)) {
+			break
+		}
 	}
 	first, old := all[from], uint64(0)
 	for _, s := range all[from:] {

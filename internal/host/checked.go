@@ -57,6 +57,7 @@ func newChecked(b *plan.Binding, before *checked) *checked {
 	}
 	for _, c := range b.Health.Checks {
 		// A host asks its own servers: there is no tunnel to them.
+		c = direct(c, b)
 		a := ask{target: probe.Of(c, b.DIP, b.DIPPort), check: c}
 		m.asks = append(m.asks, a)
 		m.states = append(m.states, before.stateOf(a.target, c.Initial == lb.InitialUp))
@@ -144,4 +145,13 @@ func (m *checked) addTo(out map[lb.EndpointKey]*plan.EndpointVerdicts, ref membe
 	default:
 		e.Dead = append(e.Dead, ref.member)
 	}
+}
+
+// direct is a check of a binding as its host makes it: by sockets, and without a tunnel, whose ports are the endpoint's.
+func direct(c lb.Check, b *plan.Binding) lb.Check {
+	if c.Through == lb.ThroughTunnel && b.DIPPort != 0 {
+		c.Port = 0
+	}
+	c.Through, c.Engine = lb.ThroughDirect, lb.EngineSocket
+	return c
 }

@@ -33,7 +33,7 @@ func health(t *rapid.T, e *lb.Endpoint) lb.Health {
 	if rapid.Bool().Draw(t, "damped") {
 		h.Damping = &lb.Damping{Flips: rapid.Uint16Range(1, lb.MaxFlips).Draw(t, "flips"), Within: span.Draw(t, "within"), Hold: span.Draw(t, "hold")}
 	}
-	if h.ByHost() && rapid.Bool().Draw(t, "passive") {
+	if h.ByHost() && e.Rewrite != lb.RewriteNone && e.Protocol != lb.UDP && rapid.Bool().Draw(t, "passive") {
 		h.Passive = &lb.Passive{Failures: rapid.Uint16Range(1, lb.MaxFailures).Draw(t, "failures"), Within: span.Draw(t, "within"), Hold: span.Draw(t, "hold")}
 	}
 	return h
@@ -111,7 +111,10 @@ func check(t *rapid.T, e *lb.Endpoint, from string) lb.Check {
 	}
 	if c.Plain() {
 		c.Engine = rapid.SampledFrom([]string{"", lb.EnginePacket, lb.EngineSocket}).Draw(t, "engine")
-		if from == lb.FromMux && c.Engine != lb.EngineSocket && e.Protocol != lb.UDP && rapid.Bool().Draw(t, "tunnel") {
+		if from == lb.FromHost && c.Engine == lb.EnginePacket {
+			c.Engine = ""
+		}
+		if from != lb.FromHost && c.Engine != lb.EngineSocket && e.Protocol != lb.UDP && rapid.Bool().Draw(t, "tunnel") {
 			c.Through, c.Port = lb.ThroughTunnel, e.Port
 			return c
 		}

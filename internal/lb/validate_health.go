@@ -58,6 +58,12 @@ func (f *faults) health(path string, e *Endpoint) {
 		if !h.ByHost() {
 			f.add(path+".passive", "", "must be left out with from mux: hosts see the connections of clients, give from host or both")
 		}
+		if e.Rewrite == RewriteNone {
+			f.add(path+".passive", "", "must be left out with rewrite none: hosts do not see what such a server answers")
+		}
+		if e.Protocol == UDP {
+			f.add(path+".passive", "", "must be left out with protocol udp, which has no connections")
+		}
 	}
 }
 
@@ -108,6 +114,8 @@ func (f *faults) way(path string, c *Check, e *Endpoint) {
 	}
 	if c.Engine == EnginePacket && !c.Plain() {
 		f.add(path+".engine", c.Engine, "must be socket or left out: the packet engine asks "+whatIsPlain)
+	} else if c.Engine == EnginePacket && e.Health.From == FromHost {
+		f.add(path+".engine", c.Engine, NotSupported+" with from host, must be socket or left out")
 	}
 	if c.Address.IsValid() {
 		f.check(path+".address", addrText(c.Address), unicast(c.Address))
@@ -131,8 +139,8 @@ func (f *faults) tunnel(path string, c *Check, e *Endpoint) {
 	switch {
 	case !c.Plain():
 		wrong("must be direct: " + onlyPackets + ", and it asks " + whatIsPlain)
-	case e.Health.From != FromMux:
-		wrong("must be direct with from " + e.Health.From + ": " + onlyPackets + ", and only that of muxes")
+	case e.Health.From == FromHost:
+		wrong("must be direct with from host: " + onlyPackets + ", and only that of muxes")
 	case c.Engine == EngineSocket:
 		wrong("must be direct with engine socket: " + onlyPackets)
 	case c.Address.IsValid():
