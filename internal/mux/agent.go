@@ -34,6 +34,8 @@ type Prober interface {
 	Set([]probe.Target) error
 	// Change adds targets to those and removes others.
 	Change(start, stop []probe.Target) error
+	// Resume adds targets of which it is known how they are, before the Set that has them: they need not be asked all at once.
+	Resume(known []probe.Target) error
 }
 
 // Hops follows the way to destinations; *netdev.NextHops is the real one.

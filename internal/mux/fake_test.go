@@ -171,7 +171,13 @@ func (s *speaker) Set(ctx context.Context, want bgp.State) error {
 	return err
 }
 
-type prober struct{ targets []probe.Target }
+// prober remembers its targets, and those that were resumed.
+type prober struct{ targets, resumed []probe.Target }
+
+func (p *prober) Resume(t []probe.Target) error {
+	p.resumed = append(p.resumed, t...)
+	return nil
+}
 
 func (p *prober) Set(t []probe.Target) error { p.targets = t; return nil }
 

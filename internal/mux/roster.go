@@ -38,6 +38,8 @@ type roster struct {
 	moved  bool
 	turned map[probe.Target]bool
 	vips   vipIndex
+	// known are targets of which adopted tables said that they serve; nil once the prober was told.
+	known map[probe.Target]bool
 	// decided is what an agent before this one decided; nil once a plan was obeyed.
 	decided func(lb.EndpointKey) mark
 	// adopted tells what tables of an agent before this one say of a member; nil once a plan was obeyed.
@@ -47,7 +49,7 @@ type roster struct {
 func newRoster(adopted func(lb.EndpointKey, uint16) (alive, known bool), decided func(lb.EndpointKey) mark) *roster {
 	return &roster{
 		members: map[backend]*member{}, byTarget: map[probe.Target][]*check{}, groups: map[lb.EndpointKey]*group{},
-		damped: map[*member]bool{}, doubt: newDoubt(),
+		known: map[probe.Target]bool{}, damped: map[*member]bool{}, doubt: newDoubt(),
 		heard: heard{said: map[lb.EndpointKey]map[uint16]verdict{}}, moved: true, turned: map[probe.Target]bool{}, vips: newVIPIndex(),
 		adopted: adopted, decided: decided,
 	}
@@ -126,7 +128,7 @@ func (r *roster) welcome(e *plan.Endpoint) {
 		m.checks = m.newChecks(len(e.Health.Checks))
 		for i := range m.checks {
 			target := wanted.target(i, pm)
-			m.checks[i] = check{of: m, number: uint8(i), target: target, state: r.begin(e, i, pm.ID, r.byTarget[target])}
+			m.checks[i] = check{of: m, number: uint8(i), target: target, state: r.begin(e, i, pm.ID, target)}
 		}
 		m.up, m.asked = m.combine(health.Needed(&e.Health))
 		m.once = m.asked
@@ -214,15 +216,19 @@ func (r *roster) leave(old *group) {
 }
 
 // begin is what a check of a new member begins with.
-func (r *roster) begin(e *plan.Endpoint, number int, id uint16, equals []*check) health.Member {
-	if slices.ContainsFunc(equals, (*check).alive) {
+func (r *roster) begin(e *plan.Endpoint, number int, id uint16, target probe.Target) health.Member {
+	if slices.ContainsFunc(r.byTarget[target], (*check).alive) {
 		return health.Adopt(true)
 	}
 	if r.adopted != nil {
 		if alive, known := r.adopted(e.Key, id); known {
 			// Tables of an endpoint that was open call all alive.
 			d := r.decided(e.Key)
-			return health.Adopt(alive && (!d.Open() || slices.Contains(d.alive, id)))
+			alive = alive && (!d.Open() || slices.Contains(d.alive, id))
+			if alive && r.known != nil {
+				r.known[target] = true
+			}
+			return health.Adopt(alive)
 		}
 	}
 	return health.Begin(e.Health.Checks[number].Initial == lb.InitialUp)

@@ -100,6 +100,18 @@ func (r *roster) targets() []probe.Target {
 	return out
 }
 
+// takeKnown are, once, those of the targets of which an agent before this one knew that they serve.
+func (r *roster) takeKnown() []probe.Target {
+	var out []probe.Target
+	for t := range r.known {
+		if r.isProbed(t) {
+			out = append(out, t)
+		}
+	}
+	r.known = nil
+	return out
+}
+
 // retarget is what has to be probed beside what was told last, and what no more.
 func (r *roster) retarget() (start, stop []probe.Target) {
 	for t, was := range r.turned {
@@ -144,8 +156,12 @@ func (a *Agent) followTargets() error {
 // tellProber tells the prober all targets; probing is held.
 func (a *Agent) tellProber() error {
 	a.mu.Lock()
-	targets := a.roster.targets()
+	known, targets := a.roster.takeKnown(), a.roster.targets()
 	a.mu.Unlock()
+	if len(known) > 0 {
+		// What it cannot probe, Set names again.
+		_ = a.o.Prober.Resume(known)
+	}
 	a.probesFault = a.o.Prober.Set(targets)
 	return a.probesFault
 }

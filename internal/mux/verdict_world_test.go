@@ -242,3 +242,27 @@ func TestThroughTheTunnel(t *testing.T) {
 	}
 	w.expect("one way works", "tables [203.0.113.10 203.0.113.11]", "alive 203.0.113.11/1 true")
 }
+
+// TestRestartIsNoStorm: members that the tables have alive are asked in their time, others at once.
+func TestRestartIsNoStorm(t *testing.T) {
+	w := newWorld(t)
+	p := planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11")
+	w.apply(p)
+	w.probe("10.20.1.11", true, "connected")
+	w.probe("10.20.2.11", false, "connection refused")
+	if len(w.prober.resumed) != 0 {
+		t.Fatalf("%v are known before anything was asked", w.prober.resumed)
+	}
+	w.restart()
+	more := planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11", "10.20.3.11")
+	more.Endpoints[0].Health.Checks[0].Initial = lb.InitialUp
+	w.apply(more)
+	if known := w.prober.resumed; len(known) != 1 || known[0].Address.Addr() != netip.MustParseAddr("10.20.1.11") || len(w.prober.targets) != 3 {
+		t.Fatalf("resumed %v of %v", known, w.prober.targets)
+	}
+	w.apply(p)
+	w.apply(more)
+	if len(w.prober.resumed) != 1 {
+		t.Errorf("resumed %v", w.prober.resumed)
+	}
+}
