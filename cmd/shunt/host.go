@@ -65,7 +65,7 @@ func newHost() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				registry, err := metrics.NewHost(metrics.Node{Name: o.Node.Name, Build: thisBuild(), Status: a.Status, Progress: o.Node.Progress, Starts: starts})
+				registry, err := metrics.NewHost(metrics.Node{Name: o.Node.Name, Build: thisBuild(), Status: a.Status, Progress: o.Node.Progress, Probes: a.Probes, Starts: starts})
 				if err != nil {
 					return err
 				}

@@ -8,6 +8,7 @@ import (
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/metrics"
 	"github.com/shuntlb/shunt/internal/mux"
+	"github.com/shuntlb/shunt/internal/probe"
 )
 
 // metricsUsage describes the flag --metrics of the daemons.
@@ -24,13 +25,13 @@ func serveMetrics(ctx context.Context, l net.Listener, r *metrics.Registry) erro
 
 func thisBuild() metrics.Build { return metrics.Build{Version: version, Commit: commit()} }
 
-func muxMetrics(f muxFlags, a *mux.Agent, tables dataplane.MuxTables, progress *agent.Progress) (*metrics.Registry, error) {
+func muxMetrics(f muxFlags, a *mux.Agent, tables dataplane.MuxTables, progress *agent.Progress, probes func() probe.Stats) (*metrics.Registry, error) {
 	starts, err := metrics.CountStart(f.run)
 	if err != nil {
 		return nil, err
 	}
 	return metrics.NewMux(metrics.Mux{
-		Node:     metrics.Node{Name: f.name, Build: thisBuild(), Status: a.Status, Progress: progress, Starts: starts},
-		Counters: tables.Counters, Flips: a.Flips, Captures: a.Captures,
+		Node:     metrics.Node{Name: f.name, Build: thisBuild(), Status: a.Status, Progress: progress, Probes: probes, Starts: starts},
+		Counters: tables.Counters, Flips: a.Flips, Captures: a.Captures, Overruled: a.Overruled,
 	})
 }

@@ -263,7 +263,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 		tended = func() error { return tellMux(ctx, a, log) }
 	}
 	progress := &agent.Progress{}
-	registry, err := muxMetrics(f, a, tables, progress)
+	registry, err := muxMetrics(f, a, tables, progress, prober.Stats)
 	if err != nil {
 		return false, err
 	}

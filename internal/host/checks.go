@@ -14,6 +14,8 @@ import (
 type Prober interface {
 	// Set replaces the targets. Results go to Agent.Probed.
 	Set([]probe.Target) error
+	// Stats is what it did.
+	Stats() probe.Stats
 }
 
 // checks are the members that this host checks, with what their checks came to. They are in memory only: an agent that
@@ -189,6 +191,9 @@ func (c *checks) Take(all bool) plan.Verdicts {
 	slices.SortFunc(v.Endpoints, func(a, b plan.EndpointVerdicts) int { return plan.CompareKeys(a.Key, b.Key) })
 	return v
 }
+
+// Probes is what the prober did.
+func (a *Agent) Probes() probe.Stats { return a.prober.Stats() }
 
 // Probed takes results of probes.
 func (a *Agent) Probed(results []probe.Result) { a.logFlips(a.checks.observe(results, a.clock.Now())) }

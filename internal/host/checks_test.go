@@ -18,6 +18,7 @@ import (
 type prober struct{ targets []probe.Target }
 
 func (p *prober) Set(t []probe.Target) error { p.targets = t; return nil }
+func (p *prober) Stats() probe.Stats         { return probe.Stats{Targets: len(p.targets)} }
 
 // tester is an agent whose servers answer as the test says.
 type tester struct {

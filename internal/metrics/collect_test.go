@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	dto "github.com/prometheus/client_model/go"
@@ -20,6 +21,7 @@ import (
 	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/probe"
 	"github.com/shuntlb/shunt/internal/store"
 )
 
@@ -28,10 +30,11 @@ var web = lb.EndpointKey{VIP: netip.MustParseAddr("203.0.113.10"), Protocol: lb.
 // status is one of everything a node can report.
 func status() *apiv1.NodeStatus {
 	return &apiv1.NodeStatus{
+		Suspect: true,
 		Members: []*apiv1.MemberStatus{
 			{Service: "web", Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Dip: "10.20.1.11", DipPort: 8080, Member: 1, Alive: true, Packets: 7, Bytes: 700, Weight: 10, Flows: 3},
-			{Service: "web", Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Dip: "2001:db8:20:1::11", DipPort: 8080, Member: 2},
-			{Service: "any", Vip: "203.0.113.11", Protocol: "any", PortEnd: 65535, Dip: "10.20.1.11", Member: 1, Alive: true, Draining: true},
+			{Service: "web", Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Dip: "2001:db8:20:1::11", DipPort: 8080, Member: 2, Damped: true},
+			{Service: "any", Vip: "203.0.113.11", Protocol: "any", PortEnd: 65535, Dip: "10.20.1.11", Member: 1, Alive: true, Draining: true, Held: true},
 			{Service: "ftp", Vip: "203.0.113.11", Protocol: "tcp", Port: 8000, PortEnd: 8100, Dip: "10.20.1.11", Member: 1, Alive: true},
 		},
 		Reasons: []*apiv1.ReasonCount{{Reason: "forwarded", Packets: 7}, {Reason: "no_endpoint"}},
@@ -42,16 +45,24 @@ func status() *apiv1.NodeStatus {
 	}
 }
 
+// probes is what an engine did.
+func probes() probe.Stats {
+	s := probe.Stats{Good: 5, Bad: 2, Void: 1, Late: 6, Means: []probe.MeansStats{{Name: "packet", Targets: 7, Asked: 8}, {Name: "loop"}}}
+	s.Took.Counts[0], s.Took.Counts[3], s.Took.Counts[len(probe.Bounds)], s.Took.Sum = 2, 2, 1, 13*time.Second
+	return s
+}
+
 func muxOf(s *apiv1.NodeStatus) Mux {
 	return Mux{
-		Node: Node{Name: "mux1", Status: func() *apiv1.NodeStatus { return s }, Progress: &agent.Progress{}, Starts: 2},
+		Node: Node{Name: "mux1", Status: func() *apiv1.NodeStatus { return s }, Progress: &agent.Progress{}, Starts: 2, Probes: probes},
 		Counters: func() (dataplane.MuxCounters, error) {
 			return dataplane.MuxCounters{Endpoints: map[lb.EndpointKey]dataplane.Counter{web: {Packets: 9, Bytes: 900}}}, nil
 		},
 		Flips: func() map[dataplane.MemberKey]uint64 {
 			return map[dataplane.MemberKey]uint64{{Endpoint: web, Member: 2}: 5}
 		},
-		Captures: func() int { return 1 },
+		Captures:  func() int { return 1 },
+		Overruled: func() (int, int) { return 3, 4 },
 	}
 }
 
@@ -119,7 +130,7 @@ func TestMux(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	expect(t, lines(t, r, NodeFamilies, MuxFamilies),
+	expect(t, lines(t, r, NodeFamilies, ProbeFamilies, MuxFamilies),
 		`shunt_agent_starts_total{} 2`,
 		`shunt_mux_packets_total{reason="forwarded"} 7`,
 		`shunt_mux_packets_total{reason="no_endpoint"} 0`,
@@ -136,7 +147,29 @@ func TestMux(t *testing.T) {
 		`shunt_mux_flows{class="trusted"} 3`, `shunt_mux_flows{class="closing"} 0`,
 		`shunt_mux_captures_running{} 1`,
 		`shunt_metrics_omitted{kind="backends"} 0`,
+		`shunt_probe_rules{engine="packet"} 7`, `shunt_probes_asked_total{engine="packet"} 8`, `shunt_probe_rules{engine="loop"} 0`,
+		`shunt_probes_total{verdict="good"} 5`, `shunt_probes_total{verdict="bad"} 2`, `shunt_probes_total{verdict="void"} 1`, `shunt_probes_late_total{} 6`,
+		`shunt_health_flips_total{port="80",protocol="tcp",service="web",vip="203.0.113.10"} 5`,
+		`shunt_health_suspect{} 1`, `shunt_health_held{} 1`, `shunt_health_damped{} 1`,
+		`shunt_health_overruled{cause="panic"} 3`, `shunt_health_overruled{cause="fail-open"} 4`,
 	)
+	all, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mf := range all {
+		if mf.GetName() != "shunt_probe_duration_seconds" {
+			continue
+		}
+		h := mf.Metric[0].GetHistogram()
+		var got []uint64
+		for _, b := range h.GetBucket()[:4] {
+			got = append(got, b.GetCumulativeCount())
+		}
+		if h.GetSampleCount() != 5 || h.GetSampleSum() != 13 || !slices.Equal(got, []uint64{2, 2, 2, 4}) || h.GetBucket()[0].GetUpperBound() != 0.0001 {
+			t.Errorf("durations: %v", h)
+		}
+	}
 }
 
 // TestSeriesAreBounded: a mux of many backends leaves their series out and says so.
@@ -173,11 +206,11 @@ func TestSeriesAreBounded(t *testing.T) {
 func TestHost(t *testing.T) {
 	s := status()
 	s.Members = append(s.Members, s.Members[0]) // the same backend by another outer address
-	r, err := NewHost(Node{Name: "host1", Status: func() *apiv1.NodeStatus { return s }})
+	r, err := NewHost(Node{Name: "host1", Probes: probes, Status: func() *apiv1.NodeStatus { return s }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	expect(t, lines(t, r, NodeFamilies, HostFamilies),
+	expect(t, lines(t, r, NodeFamilies, ProbeFamilies, HostFamilies),
 		`shunt_host_bindings{} 5`,
 		`shunt_host_packets_total{reason="forwarded"} 7`,
 		`shunt_host_backend_packets_total{backend="10.20.1.11:8080",port="80",protocol="tcp",service="web",vip="203.0.113.10"} 14`,

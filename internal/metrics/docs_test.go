@@ -26,7 +26,7 @@ func TestDocs(t *testing.T) {
 		title    string
 		families []*Family
 	}{
-		{"Muxes and hosts", NodeFamilies}, {"Muxes", MuxFamilies}, {"Hosts", HostFamilies},
+		{"Muxes and hosts", append(NodeFamilies[:len(NodeFamilies):len(NodeFamilies)], ProbeFamilies...)}, {"Muxes", MuxFamilies}, {"Hosts", HostFamilies},
 		{"Managers", append(ManagerFamilies[:len(ManagerFamilies):len(ManagerFamilies)], ManagerHistograms...)},
 	} {
 		fmt.Fprintf(&out, "\n### %s\n\n| metric | type | labels | series | meaning |\n|---|---|---|---|---|\n", part.title)

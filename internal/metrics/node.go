@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/probe"
 )
 
 // Build says what program runs.
@@ -23,6 +25,8 @@ type Node struct {
 	Status func() *apiv1.NodeStatus
 	// Progress is how the node stands to its manager.
 	Progress *agent.Progress
+	// Probes is what the engine that checks backends did; nil: there is none.
+	Probes func() probe.Stats
 	// Starts is how often an agent started since the machine did.
 	Starts uint64
 }
@@ -35,6 +39,8 @@ type Mux struct {
 	Flips func() map[dataplane.MemberKey]uint64
 	// Captures is the number of captures that run.
 	Captures func() int
+	// Overruled counts endpoints whose backends all count as alive whatever checks say.
+	Overruled func() (panics, failOpen int)
 }
 
 // NodeFamilies are those of muxes and hosts alike.
@@ -64,6 +70,11 @@ var MuxFamilies = []*Family{
 	fam(Gauge, "shunt_mux_backend_weight", perBackend, "Weight in the ring at present; slow start raises it in steps.", backendLabels...),
 	fam(Gauge, "shunt_mux_backend_flows", perBackend, "Flows of the backend in the flow table at the last sweep.", backendLabels...),
 	fam(Counter, "shunt_mux_health_flips_total", perBackend, "Changes of the backend's health since the agent started.", backendLabels...),
+	fam(Counter, "shunt_health_flips_total", perEndpoint, "Changes of the health of the endpoint's backends since the agent started: the sum of shunt_mux_health_flips_total, also of muxes with too many backends for that.", endpointLabels...),
+	fam(Gauge, "shunt_health_suspect", one, "1 while the mux suspects itself, because so much fails at once, and keeps earlier verdicts."),
+	fam(Gauge, "shunt_health_held", one, "Backends whose earlier verdict the mux keeps, because it suspects itself."),
+	fam(Gauge, "shunt_health_damped", one, "Backends that stay down for a time because they flapped."),
+	fam(Gauge, "shunt_health_overruled", "2", "Endpoints whose backends all count as alive whatever checks say, by cause: panic (too few are healthy), fail-open (none is).", "cause"),
 	fam(Gauge, "shunt_mux_flows", "one per class, at most 4", "Flows in the flow table at the last sweep by class: untrusted, trusted, closing.", "class"),
 	fam(Gauge, "shunt_mux_table_used", perTable, "Map pressure: entries in use of a table, in the table's own unit.", "table"),
 	fam(Gauge, "shunt_mux_table_capacity", perTable, "Map pressure: entries a table has room for.", "table"),
@@ -91,12 +102,12 @@ type nodeCollector struct {
 
 // NewMux registers a mux's metrics.
 func NewMux(m Mux) (*Registry, error) {
-	return register(nodeCollector{m.Node, "mux", described(append(NodeFamilies[:len(NodeFamilies):len(NodeFamilies)], MuxFamilies...), m.Name), m.collect})
+	return register(nodeCollector{m.Node, "mux", described(slices.Concat(NodeFamilies, ProbeFamilies, MuxFamilies), m.Name), m.collect})
 }
 
 // NewHost registers a host's metrics.
 func NewHost(n Node) (*Registry, error) {
-	return register(nodeCollector{n, "host", described(append(NodeFamilies[:len(NodeFamilies):len(NodeFamilies)], HostFamilies...), n.Name), collectHost})
+	return register(nodeCollector{n, "host", described(slices.Concat(NodeFamilies, ProbeFamilies, HostFamilies), n.Name), collectHost})
 }
 
 // Describe implements prometheus.Collector.
@@ -118,6 +129,7 @@ func (c nodeCollector) Collect(out chan<- prometheus.Metric) {
 	s.flag("shunt_plan_manager_connected", plan.Connected)
 	s.put("shunt_plan_age_seconds", plan.Age.Seconds())
 	s.flag("shunt_plan_stale", plan.Age > agent.StaleAfter)
+	c.collectProbes(s)
 	c.own(s, status)
 }
 
@@ -125,8 +137,10 @@ func (m Mux) collect(s sink, status *apiv1.NodeStatus) {
 	for _, r := range status.GetReasons() {
 		s.put("shunt_mux_packets_total", float64(r.GetPackets()), r.GetReason())
 	}
-	m.collectEndpoints(s, status)
-	m.collectBackends(s, status)
+	flips := m.Flips()
+	m.collectEndpoints(s, status, flips)
+	m.collectBackends(s, status, flips)
+	m.collectHealth(s, status)
 	// A class without flows is not reported, but its series must not come and go.
 	flows := map[string]uint64{"untrusted": 0, "trusted": 0, "closing": 0}
 	for _, f := range status.GetFlows() {
@@ -157,7 +171,26 @@ func (m Mux) collect(s sink, status *apiv1.NodeStatus) {
 // members counts an endpoint's by state.
 type members struct{ alive, dead, draining int }
 
-func (m Mux) collectEndpoints(s sink, status *apiv1.NodeStatus) {
+// collectHealth shows what keeps verdicts from being what checks say.
+func (m Mux) collectHealth(s sink, status *apiv1.NodeStatus) {
+	held, damped := 0, 0
+	for _, ms := range status.GetMembers() {
+		if ms.GetHeld() {
+			held++
+		}
+		if ms.GetDamped() {
+			damped++
+		}
+	}
+	s.flag("shunt_health_suspect", status.GetSuspect())
+	s.put("shunt_health_held", float64(held))
+	s.put("shunt_health_damped", float64(damped))
+	panics, failOpen := m.Overruled()
+	s.put("shunt_health_overruled", float64(panics), "panic")
+	s.put("shunt_health_overruled", float64(failOpen), "fail-open")
+}
+
+func (m Mux) collectEndpoints(s sink, status *apiv1.NodeStatus, flips map[dataplane.MemberKey]uint64) {
 	byLabels := map[[4]string]*members{}
 	for _, ms := range status.GetMembers() {
 		labels := [4]string(memberLabels(ms))
@@ -187,6 +220,16 @@ func (m Mux) collectEndpoints(s sink, status *apiv1.NodeStatus) {
 			s.put("shunt_mux_endpoint_members", float64(count), l[0], l[1], l[2], l[3], state)
 		}
 	}
+	turned := map[lb.EndpointKey]uint64{}
+	for k, n := range flips {
+		turned[k.Endpoint] += n
+	}
+	for k, n := range turned {
+		vip, protocol, port := k.VIP.String(), k.Protocol.String(), lb.PortsText(k.Port, k.PortEnd)
+		if service, planned := services[[3]string{vip, protocol, port}]; planned {
+			s.put("shunt_health_flips_total", float64(n), service, vip, protocol, port)
+		}
+	}
 	counters, err := m.Counters()
 	if err != nil {
 		return // the status says it too
@@ -202,14 +245,14 @@ func (m Mux) collectEndpoints(s sink, status *apiv1.NodeStatus) {
 	}
 }
 
-func (m Mux) collectBackends(s sink, status *apiv1.NodeStatus) {
+func (m Mux) collectBackends(s sink, status *apiv1.NodeStatus, turned map[dataplane.MemberKey]uint64) {
 	if n := len(status.GetMembers()); n > MaxBackends {
 		s.put("shunt_metrics_omitted", float64(n), "backends")
 		return
 	}
 	s.put("shunt_metrics_omitted", 0, "backends")
 	flips := map[[4]string]uint64{}
-	for k, n := range m.Flips() {
+	for k, n := range turned {
 		flips[[4]string{k.Endpoint.VIP.String(), k.Endpoint.Protocol.String(), lb.PortsText(k.Endpoint.Port, k.Endpoint.PortEnd), strconv.Itoa(int(k.Member))}] += n
 	}
 	for _, ms := range status.GetMembers() {
