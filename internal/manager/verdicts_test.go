@@ -124,6 +124,69 @@ func (m *Manager) hearAlive(s *session, alive ...uint32) {
 }
 
 // TestStreamsThatAreOverAreNotPassedOn: what a host said on an earlier stream comes late, and no other member hears of it.
+// TestVerdictsAreOneBatch: 20,000 verdicts of one report wait for each mux as one message, and so do those of further reports until it
+// reads.
+func TestVerdictsAreOneBatch(t *testing.T) {
+	m, muxes := batchOf(t)
+	host := &session{name: "host1", role: lb.RoleHost}
+	m.sessions.stamp(host)
+	m.hearHealth(host, manyVerdicts(true))
+	m.hearHealth(host, manyVerdicts(false))
+	for _, mux := range muxes {
+		h, again := mux.takeHealth(), mux.takeHealth()
+		dead := 0
+		for _, e := range h.GetEndpoints() {
+			dead += len(e.GetDead())
+		}
+		if dead != 20_000 || len(h.GetEndpoints()) != 2000 || again != nil {
+			t.Errorf("%s hears of %d dead members of %d endpoints, then %v", mux.name, dead, len(h.GetEndpoints()), again)
+		}
+	}
+}
+
+// batchOf is a manager with two muxes that read nothing.
+func batchOf(tb testing.TB) (*Manager, []*session) {
+	m := &Manager{sessions: newSessions(clock.System{}), verdicts: newVerdicts(), outbox: newOutbox(), followers: newFollowers()}
+	var muxes []*session
+	for i := range 2 {
+		s := newSession(tb.Context(), identity{name: fmt.Sprintf("mux%d", i+1), role: string(lb.RoleMux)})
+		m.sessions.add(s)
+		muxes = append(muxes, s)
+	}
+	return m, muxes
+}
+
+// manyVerdicts are 20,000 on members of 2,000 endpoints.
+func manyVerdicts(alive bool) *apiv1.HealthReport {
+	h := &apiv1.HealthReport{}
+	for port := range uint32(2000) {
+		e := &apiv1.EndpointHealth{Vip: "203.0.113.10", Protocol: "tcp", Port: port + 1}
+		for id := range uint32(10) {
+			if alive {
+				e.Alive = append(e.Alive, id)
+			} else {
+				e.Dead = append(e.Dead, id)
+			}
+		}
+		h.Endpoints = append(h.Endpoints, e)
+	}
+	return h
+}
+
+// BenchmarkVerdicts is what 20,000 verdicts of one report cost until they wait for two muxes.
+func BenchmarkVerdicts(b *testing.B) {
+	m, muxes := batchOf(b)
+	host := &session{name: "host1", role: lb.RoleHost}
+	m.sessions.stamp(host)
+	reports := [2]*apiv1.HealthReport{manyVerdicts(true), manyVerdicts(false)}
+	for i := 0; b.Loop(); i++ {
+		m.hearHealth(host, reports[i%2])
+		for _, mux := range muxes {
+			mux.takeHealth()
+		}
+	}
+}
+
 func TestStreamsThatAreOverAreNotPassedOn(t *testing.T) {
 	m, _, f := newTeller(clock.System{})
 	m.hearAlive(&session{name: "host1", role: lb.RoleHost, number: 2}, 1)
