@@ -17,6 +17,9 @@ type kind uint8
 const (
 	kindTCP kind = iota
 	kindHTTP
+	kindUDP
+	kindDNS
+	kindICMP
 )
 
 // question is a check as it is asked, once for all targets with it.
@@ -25,10 +28,11 @@ type question struct {
 	kind    kind
 	targets int // that have it; Asker.mu guards it
 	timeout time.Duration
-	// before and after are the request of HTTP, around the Host header; before is what TCP and UDP send.
+	// before and after are the request of HTTP, around the Host header; before is what TCP, UDP and DNS send.
 	before, after string
 	status        [16]uint64 // a bit for each good one
 	expect        []byte
+	dns           dnsQuestion
 }
 
 // newQuestion takes a check that can be asked here.
@@ -48,6 +52,15 @@ func newQuestion(c *lb.Check) (*question, error) {
 			}
 		}
 		q.before, q.after, err = probe.Request(c)
+	case c.Kind == lb.CheckUDP:
+		q.kind = kindUDP
+	case c.Kind == lb.CheckDNS:
+		q.kind = kindDNS
+		var message []byte
+		q.dns, message, err = newDNSQuestion(c)
+		q.before = string(message)
+	case c.Kind == lb.CheckICMP:
+		q.kind = kindICMP
 	default:
 		return nil, fmt.Errorf("kind: %q, as the check has it: %w", c.Kind, errors.ErrUnsupported)
 	}

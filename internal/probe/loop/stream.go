@@ -14,7 +14,12 @@ func (l *loop) stream(i uint32, events uint32) {
 	s := &l.slots[i]
 	if s.phase == connecting {
 		if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
-			if err := pendingError(s.fd); err != 0 {
+			switch err := pendingError(s.fd); err {
+			case 0:
+			case unix.EACCES, unix.EPERM:
+				l.finish(i, silence("forbidden on the way"))
+				return
+			default:
 				l.finish(i, noConnection(err))
 				return
 			}
@@ -154,6 +159,8 @@ func (s *slot) closed() finding {
 func (s *slot) tooLate() finding {
 	within := milliseconds(s.question.timeout)
 	switch {
+	case s.class != tcp4 && s.class != tcp6:
+		return silence("no answer within %s", within)
 	case s.phase == connecting:
 		return silence("no connection within %s", within)
 	case len(s.got) == 0:

@@ -58,6 +58,7 @@ type loop struct {
 	request   []byte
 	to        unix.RawSockaddrInet6
 	words     [1000]string // of statuses
+	echoes    [2]echoes    // of IPv4 and IPv6
 }
 
 func newLoop(o Options, stride uint32, answered func([]probe.Answer)) *loop {
@@ -130,6 +131,11 @@ func (l *loop) end() {
 			_ = unix.Close(int(l.slots[i].fd))
 		}
 	}
+	for _, e := range l.echoes {
+		if e.fd > 0 {
+			_ = unix.Close(e.fd)
+		}
+	}
 	if l.epoll >= 0 {
 		_ = unix.Close(l.epoll)
 	}
@@ -180,7 +186,7 @@ func (l *loop) startSome() {
 // start begins a probe. An error: there is no socket for it.
 func (l *loop) start(id uint32, t target) unix.Errno {
 	c := classOf(t)
-	i, err := l.slot(c)
+	i, err := l.slot(c, t.address.Addr().Is6())
 	if err != 0 {
 		return err
 	}
@@ -189,7 +195,14 @@ func (l *loop) start(id uint32, t target) unix.Errno {
 	l.busy++
 	const ms = time.Millisecond
 	l.deadlines.Add(i, uint64((s.began+t.question.timeout+ms-1)/ms))
-	l.connect(i)
+	switch {
+	case c == echo:
+		l.sendEcho(i)
+	case c == udp4 || c == udp6:
+		l.sendDatagram(i)
+	default:
+		l.connect(i)
+	}
 	return 0
 }
 
@@ -207,18 +220,36 @@ func (l *loop) connect(i uint32) {
 	}
 }
 
+// classOf is the class of the socket that a target is asked by.
 func classOf(t target) class {
-	if t.address.Addr().Is4() {
-		return tcp4
+	v6 := class(0)
+	if t.address.Addr().Is6() {
+		v6 = 1
 	}
-	return tcp6
+	switch t.question.kind {
+	case kindICMP:
+		return echo
+	case kindUDP, kindDNS:
+		return udp4 + v6
+	}
+	return tcp4 + v6
 }
 
 // slot is one of a class, with an open socket.
-func (l *loop) slot(c class) (uint32, unix.Errno) {
+func (l *loop) slot(c class, v6 bool) (uint32, unix.Errno) {
+	if c == echo {
+		if err := l.openEchoesOf(v6); err != 0 {
+			return 0, err
+		}
+	}
 	if n := len(l.spare[c]); n > 0 {
 		i := l.spare[c][n-1]
 		l.spare[c] = l.spare[c][:n-1]
+		return i, 0
+	}
+	if c == echo {
+		i := l.newSlot()
+		l.slots[i] = slot{fd: -1, class: c}
 		return i, 0
 	}
 	fd, err := open(c)
@@ -284,7 +315,15 @@ func (l *loop) finish(i uint32, f finding) {
 	l.busy--
 	l.full = false
 	s.phase, s.target, s.got = idle, target{}, nil
-	if err := disconnect(s.fd); err != 0 {
+	clean := true
+	switch s.class {
+	case echo:
+	case tcp4, tcp6:
+		clean = disconnect(s.fd) == 0
+	default:
+		clean = f.verdict == probe.Good && disconnect(s.fd) == 0 && l.clearDatagrams(s.fd)
+	}
+	if !clean {
 		l.close(i)
 		return
 	}
@@ -332,8 +371,17 @@ func (l *loop) event(e unix.EpollEvent) {
 		_, _ = unix.Read(l.wake, count[:])
 		return
 	}
-	if i := uint32(e.Fd); l.slots[i].phase != idle {
+	if e.Fd == echo4Event || e.Fd == echo6Event {
+		l.heardEchoes(e.Fd == echo6Event)
+		return
+	}
+	i := uint32(e.Fd)
+	switch s := &l.slots[i]; {
+	case s.phase == idle:
+	case s.class == tcp4 || s.class == tcp6:
 		l.stream(i, e.Events)
+	default:
+		l.datagram(i)
 	}
 }
 
