@@ -3,6 +3,7 @@ package netdev
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -52,13 +53,13 @@ func neighbours() (map[neighbour]link, error) {
 
 // keepResolved makes the kernel resolve a neighbour now and, from Linux 5.16 on, keep it resolved by itself
 // (NTF_EXT_MANAGED). Faults show as an unresolved neighbour.
-func keepResolved(way hop) {
+func keepResolved(which neighbour) {
 	family := unix.AF_INET
-	if way.gateway.Is6() {
+	if which.address.Is6() {
 		family = unix.AF_INET6
 	}
 	n := &netlink.Neigh{
-		LinkIndex: way.ifindex, Family: family, IP: way.gateway.AsSlice(),
+		LinkIndex: which.ifindex, Family: family, IP: which.address.AsSlice(),
 		Flags: netlink.NTF_USE, FlagsExt: netlink.NTF_EXT_MANAGED,
 	}
 	if netlink.NeighSet(n) != nil {
@@ -67,13 +68,35 @@ func keepResolved(way hop) {
 	}
 }
 
-// event is what a notification makes stale.
-type event int
+// event is what a notification makes stale: the routes of destinations in a prefix, or all; neighbours always.
+type event struct {
+	all    bool
+	within netip.Prefix // without address: none
+}
 
-const (
-	neighbourEvent event = iota
-	routeEvent
-)
+// mark adds what an event makes stale.
+func (e event) mark(s *stale) {
+	switch {
+	case e.all:
+		*s = stale{all: true}
+	case e.within.IsValid():
+		s.add(e.within)
+	}
+}
+
+// routeEvent is what a change of a route makes stale. Those of addresses of this machine may change the sources of all others.
+func routeEvent(r netlink.Route) event {
+	if r.Type != unix.RTN_UNICAST || r.Dst == nil {
+		return event{all: true}
+	}
+	address, ok := netip.AddrFromSlice(r.Dst.IP)
+	bits, _ := r.Dst.Mask.Size()
+	if len(r.Dst.Mask) == net.IPv4len {
+		address = address.Unmap()
+	}
+	p := netip.PrefixFrom(address, bits)
+	return event{all: !ok || !p.IsValid(), within: p}
+}
 
 // subscribe merges the notifications of routes, links and neighbours until ctx ends.
 func subscribe(ctx context.Context) (<-chan event, error) {
@@ -92,13 +115,15 @@ func subscribe(ctx context.Context) (<-chan event, error) {
 	go func() {
 		defer close(out)
 		for {
-			e := routeEvent
+			var e event
+			var route netlink.RouteUpdate
 			open := true
 			select {
-			case _, open = <-routes:
+			case route, open = <-routes:
+				e = routeEvent(route.Route)
 			case _, open = <-links:
+				e.all = true
 			case _, open = <-neighs:
-				e = neighbourEvent
 			case <-ctx.Done():
 				return
 			}

@@ -2,15 +2,12 @@ package netdev
 
 import (
 	"context"
-	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // NextHop is how the kernel would send to a destination.
@@ -34,7 +31,7 @@ type NextHop struct {
 // often: each takes resyncShare, of which reading it is about one in a hundred.
 const (
 	resync      = 15 * time.Second
-	resyncShare = 2 * time.Millisecond
+	resyncShare = 400 * time.Microsecond
 )
 
 // resyncAfter is when so many destinations are read afresh.
@@ -94,9 +91,20 @@ func (n *NextHops) wanted() []netip.Addr {
 // Run follows the present namespace until ctx ends. changed gets the full map, one entry for each wanted destination,
 // whenever it differs from the last; it is never called concurrently.
 func (n *NextHops) Run(ctx context.Context, changed func(map[netip.Addr]NextHop)) error {
-	var last map[netip.Addr]NextHop
+	return n.Follow(ctx, func(w Ways) { changed(w.Map()) })
+}
+
+// Follow is Run for many destinations, of which most are reached alike.
+func (n *NextHops) Follow(ctx context.Context, changed func(Ways)) error {
+	told, last := false, Ways{}
 	for ctx.Err() == nil {
-		if err := n.follow(ctx, &last, changed); err != nil {
+		err := n.follow(ctx, func(w Ways) {
+			if !told || !w.equal(last) {
+				told, last = true, w
+				changed(w)
+			}
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -104,7 +112,7 @@ func (n *NextHops) Run(ctx context.Context, changed func(map[netip.Addr]NextHop)
 }
 
 // follow runs until ctx ends or the kernel drops the subscription, as it does when notifications overflow.
-func (n *NextHops) follow(ctx context.Context, last *map[netip.Addr]NextHop, changed func(map[netip.Addr]NextHop)) error {
+func (n *NextHops) follow(ctx context.Context, read func(Ways)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events, err := subscribe(ctx)
@@ -113,108 +121,65 @@ func (n *NextHops) follow(ctx context.Context, last *map[netip.Addr]NextHop, cha
 	}
 	tick := time.NewTimer(resync)
 	defer tick.Stop()
-	kernel, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	routes, err := openRouteSocket()
 	if err != nil {
-		return fmt.Errorf("open netlink socket: %w", err)
+		return err
 	}
-	defer kernel.Close()
-	hops := hopTable{look: func(dst netip.Addr, links map[int]netlink.Link) (hop, bool) { return lookup(kernel, dst, links) }}
-	// full: routes are read again, not only neighbours.
-	full := true
+	defer routes.close()
+	hops := hopTable{kernel: system{routes}}
+	old := stale{all: true}
 	for {
-		now, err := hops.read(n.wanted(), full)
-		if err == nil && (*last == nil || !maps.Equal(*last, now)) {
-			*last = now
-			changed(maps.Clone(now))
+		now, err := hops.read(n.wanted(), old)
+		switch {
+		case err != nil:
+			// The next reading is of all.
+			tick.Reset(unread)
+		case old.all:
+			tick.Reset(resyncAfter(now.Len()))
 		}
-		if full {
-			tick.Reset(resyncAfter(len(now)))
+		if err == nil {
+			read(now)
 		}
-		full = false
+		old = stale{all: err != nil}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-n.poke:
 			// What is new is looked up.
 		case <-tick.C:
-			full = true
+			old.all = true
 		case e, open := <-events:
 			if !open {
 				return nil
 			}
-			full = e == routeEvent
+			e.mark(&old)
 		}
-		full = drain(events) || full
+		drain(events, &old)
 	}
 }
 
+// unread is how long the kernel is left alone when it could not be read.
+const unread = time.Second
+
 // drain takes what is queued, so that a storm of notifications is one reading.
-func drain(events <-chan event) (routes bool) {
+func drain(events <-chan event, old *stale) {
 	for {
 		select {
 		case e, open := <-events:
 			if !open {
-				return routes
+				return
 			}
-			routes = routes || e == routeEvent
+			e.mark(old)
 		default:
-			return routes
+			return
 		}
 	}
 }
 
-// hop is where a route points: the device and the neighbour on it.
-type hop struct {
-	ifindex int
-	gateway netip.Addr
-	mtu     int
-	source  netip.Addr
-}
+// system is the kernel.
+type system struct{ *routeSocket }
 
-// hopTable remembers the routes between readings; those to nowhere are zero.
-type hopTable struct {
-	routes map[netip.Addr]hop
-	of     []netip.Addr // the destinations they are to
-	links  map[int]netlink.Link
-	// look is lookup; tests count.
-	look func(netip.Addr, map[int]netlink.Link) (hop, bool)
-}
-
-// read reads neighbours, and the routes of destinations that were not wanted at the last reading: of all when it is full.
-func (h *hopTable) read(want []netip.Addr, full bool) (map[netip.Addr]NextHop, error) {
-	h.readRoutes(want, full)
-	known, err := neighbours()
-	if err != nil {
-		return nil, err
-	}
-	out := make(map[netip.Addr]NextHop, len(want))
-	asked := map[hop]bool{}
-	for _, dst := range want {
-		way := h.routes[dst]
-		if way == (hop{}) {
-			out[dst] = NextHop{}
-			continue
-		}
-		found := known[neighbour{way.ifindex, way.gateway}]
-		by, carried := carriedBy(h.links, way.ifindex)
-		if carried {
-			out[dst] = NextHop{
-				MAC: found.mac, Ifindex: by.ifindex, Tag: by.tag, MTU: way.mtu, Source: way.source, Own: ownAddress(h.links[by.ifindex]), Resolved: found.resolved,
-			}
-		} else {
-			out[dst] = NextHop{Ifindex: way.ifindex, MTU: way.mtu}
-		}
-		way.mtu, way.source = 0, netip.Addr{}
-		if !found.kept && !asked[way] {
-			asked[way] = true
-			keepResolved(way)
-		}
-	}
-	return out, nil
-}
-
-// readLinks lists the devices by index.
-func readLinks() map[int]netlink.Link {
+func (system) links() map[int]netlink.Link {
 	out := map[int]netlink.Link{}
 	if links, err := netlink.LinkList(); err == nil {
 		for _, l := range links {
@@ -224,57 +189,6 @@ func readLinks() map[int]netlink.Link {
 	return out
 }
 
-// readRoutes brings routes to those of the wanted destinations.
-func (h *hopTable) readRoutes(want []netip.Addr, full bool) {
-	if full {
-		h.routes, h.links = nil, readLinks()
-	} else if len(want) == len(h.of) && (len(want) == 0 || &want[0] == &h.of[0]) {
-		return
-	}
-	h.of = want
-	routes, fresh := make(map[netip.Addr]hop, len(want)), false
-	for _, dst := range want {
-		way, known := h.routes[dst]
-		if !known {
-			if !full && !fresh {
-				h.links, fresh = readLinks(), true
-			}
-			way, _ = h.look(dst, h.links)
-		}
-		routes[dst] = way
-	}
-	h.routes = routes
-}
+func (system) neighbours() (map[neighbour]link, error) { return neighbours() }
 
-// lookup asks the kernel for the route of one destination; destinations of this machine itself have none.
-func lookup(kernel *netlink.Handle, dst netip.Addr, links map[int]netlink.Link) (hop, bool) {
-	routes, err := kernel.RouteGet(dst.AsSlice())
-	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
-		return hop{}, false
-	}
-	r := routes[0]
-	way := hop{ifindex: r.LinkIndex, gateway: dst}
-	if l := links[r.LinkIndex]; l != nil {
-		way.mtu = l.Attrs().MTU
-	}
-	if r.MTU > 0 && r.MTU < way.mtu {
-		way.mtu = r.MTU
-	}
-	if source, ok := netip.AddrFromSlice(r.Src); ok {
-		way.source = source.Unmap()
-	}
-	if gw, ok := netip.AddrFromSlice(r.Gw); ok {
-		way.gateway = gw.Unmap()
-	} else if via, ok := r.Via.(*netlink.Via); ok {
-		if gw, ok := netip.AddrFromSlice(via.Addr); ok {
-			way.gateway = gw.Unmap()
-		}
-	}
-	return way, true
-}
-
-// ownAddress is a device's Ethernet address, zero when it has none.
-func ownAddress(l netlink.Link) (mac [6]byte) {
-	copy(mac[:], l.Attrs().HardwareAddr)
-	return mac
-}
+func (system) keep(n neighbour) { keepResolved(n) }

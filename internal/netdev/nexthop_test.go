@@ -6,13 +6,10 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/vishvananda/netlink"
 )
 
 // ownNamespace runs the calling test again as a process in a network namespace of its own and returns true there:
@@ -157,37 +154,6 @@ func TestSameDestinationsAreNotReadAgain(t *testing.T) {
 		hops.Want(c.want)
 		if got := poked(); got != c.reads {
 			t.Errorf("step %d: there is something to read: %v", i, got)
-		}
-	}
-}
-
-// TestOnlyNewDestinationsAreLookedUp: a server more among many costs the lookup of one route.
-func TestOnlyNewDestinationsAreLookedUp(t *testing.T) {
-	var asked []netip.Addr
-	nowhere := netip.MustParseAddr("192.0.2.1")
-	h := hopTable{look: func(dst netip.Addr, _ map[int]netlink.Link) (hop, bool) {
-		asked = append(asked, dst)
-		if dst == nowhere {
-			return hop{}, false
-		}
-		return hop{ifindex: 1, gateway: dst}, true
-	}}
-	a, b := netip.MustParseAddr("10.20.1.11"), netip.MustParseAddr("10.20.2.11")
-	for i, c := range []struct {
-		want []netip.Addr
-		full bool
-		asks []netip.Addr
-	}{
-		{[]netip.Addr{a, nowhere}, true, []netip.Addr{a, nowhere}},
-		{[]netip.Addr{a, b, nowhere}, false, []netip.Addr{b}},
-		{[]netip.Addr{b}, false, nil},
-		{[]netip.Addr{b}, true, []netip.Addr{b}},
-		{[]netip.Addr{a, b}, false, []netip.Addr{a}},
-	} {
-		asked = nil
-		h.readRoutes(c.want, c.full)
-		if !slices.Equal(asked, c.asks) || len(h.routes) != len(c.want) {
-			t.Errorf("step %d: asked for %v, not %v; routes %v", i, asked, c.asks, h.routes)
 		}
 	}
 }
