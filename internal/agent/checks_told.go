@@ -8,9 +8,24 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/lb"
 )
+
+// HealthTold answers a question about members, each by itself.
+func HealthTold(q *apiv1.HealthQuestion, of func(lb.EndpointKey, uint16) *apiv1.NodeHealth) *apiv1.HealthResult {
+	out := &apiv1.HealthResult{}
+	for _, asked := range q.GetMembers() {
+		key, id, err := convert.EndpointMemberOf(asked)
+		if err != nil {
+			out.Members = append(out.Members, &apiv1.NodeHealth{Error: err.Error()})
+			continue
+		}
+		out.Members = append(out.Members, of(key, id))
+	}
+	return out
+}
 
 // CheckState is a check that a node makes of a member, and what it came to.
 type CheckState struct {

@@ -11,19 +11,11 @@ import (
 
 // Health implements agent.Handler.
 func (a *Agent) Health(q *apiv1.HealthQuestion) *apiv1.HealthResult {
-	out := &apiv1.HealthResult{}
-	for _, asked := range q.GetMembers() {
-		out.Members = append(out.Members, a.healthTold(asked))
-	}
-	return out
+	return agent.HealthTold(q, a.healthTold)
 }
 
 // healthTold is what is known of a member, in the manager's words; empty for one that is in no plan.
-func (a *Agent) healthTold(asked *apiv1.EndpointMember) *apiv1.NodeHealth {
-	key, id, err := convert.EndpointMemberOf(asked)
-	if err != nil {
-		return &apiv1.NodeHealth{Error: err.Error()}
-	}
+func (a *Agent) healthTold(key lb.EndpointKey, id uint16) *apiv1.NodeHealth {
 	h, known := a.HealthOf(key, id)
 	if !known {
 		return &apiv1.NodeHealth{}
