@@ -13,6 +13,7 @@ func (a *Agent) obeyLocked(c change) {
 			a.markLocked(key, d)
 		}
 	}
+	a.keepMarksLocked()
 	a.o.Tables.SetAlive(c.bits)
 	backups := make(map[lb.EndpointKey]bool, len(c.decisions))
 	for key, d := range c.decisions {
@@ -20,21 +21,46 @@ func (a *Agent) obeyLocked(c change) {
 		if !d.Open() {
 			a.markLocked(key, d)
 		}
-		a.o.Log.Warn("health of all", "vip", key.VIP, "protocol", key.Protocol, "port", key.Port,
-			"backups take part", d.Backup, "fails open", d.FailOpen, "panics", d.Panic)
 	}
+	a.keepMarksLocked()
 	if len(backups) > 0 {
 		a.o.Tables.SetBackup(backups)
 	}
+	a.logDecisions(c)
 }
 
-// markLocked remembers a decision for the next agent.
+// logDecisions says what was decided of endpoints.
+func (a *Agent) logDecisions(c change) {
+	if len(c.decisions) > maxFlipLines {
+		var backup, open, panics int
+		for _, d := range c.decisions {
+			for n, holds := range map[*int]bool{&backup: d.Backup, &open: d.FailOpen, &panics: d.Panic} {
+				if holds {
+					*n++
+				}
+			}
+		}
+		a.o.Log.Warn("health of all", "endpoints", len(c.decisions), "backups take part", backup, "fail open", open, "panic", panics)
+		return
+	}
+	for key, d := range c.decisions {
+		a.o.Log.Warn("health of all", "vip", key.VIP, "protocol", key.Protocol, "port", key.Port,
+			"backups take part", d.Backup, "fails open", d.FailOpen, "panics", d.Panic)
+	}
+}
+
+// markLocked remembers a decision for the next agent, once keepMarksLocked is called.
 func (a *Agent) markLocked(key lb.EndpointKey, d health.Decision) {
 	w := mark{Decision: d}
 	if d.Open() {
 		w.alive = a.roster.aliveIn(key)
 	}
-	if err := a.marks.write(key, w); err != nil {
+	a.marks.put(key, w)
+}
+
+// keepMarksLocked keeps what was marked.
+func (a *Agent) keepMarksLocked() {
+	if err := a.marks.flush(); err != nil {
 		a.o.Log.Error("health of all", "error", err)
 	}
 }
@@ -46,6 +72,7 @@ func (a *Agent) markOpenLocked(keys []lb.EndpointKey) {
 			a.markLocked(key, d)
 		}
 	}
+	a.keepMarksLocked()
 }
 
 // markFollowedLocked remembers the decisions of endpoints once the tables follow them, and none of those that are not in the
@@ -54,11 +81,11 @@ func (a *Agent) markFollowedLocked(keys []lb.EndpointKey) {
 	for _, key := range keys {
 		a.markLocked(key, a.roster.decision(key))
 	}
+	a.keepMarksLocked()
 }
 
 // unmarkOthersLocked forgets what is marked of endpoints that are not in the plan.
 func (a *Agent) unmarkOthersLocked() {
-	if err := a.marks.prune(a.roster.groups); err != nil {
-		a.o.Log.Error("health of all", "error", err)
-	}
+	a.marks.prune(a.roster.groups)
+	a.keepMarksLocked()
 }

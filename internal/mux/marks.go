@@ -1,6 +1,7 @@
 package mux
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,20 +14,38 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Directories in the run directory: a file for each endpoint of which a decision holds. Those of one that fails open or panics list
-// the ids of the members that are alive in truth; those alive that an endpoint which fails open has take no new flows.
+// marksFile in the run directory holds decisions of endpoints. Each line says of one which hold, and the ids of its members that are
+// alive in truth when it is open; the last line of an endpoint counts, and a line without its end does not.
+const marksFile = "decisions"
+
+// marksSlack is how many lines the file may have beside two for each endpoint before it is written anew.
+const marksSlack = 4096
+
+// Directories in which agents before kept a file for each endpoint: of those that fail open with ids of members, of those whose
+// backups take part.
 const (
-	failOpenMarks = "fail-open"
-	panicMarks    = "panic"
-	backupMarks   = "backup"
+	formerOpenMarks   = "fail-open"
+	formerBackupMarks = "backup"
+)
+
+// Words of a line.
+const (
+	markedOpen   = "fails-open"
+	markedPanic  = "panics"
+	markedBackup = "backups"
 )
 
 // marks are the decisions that outlive an agent, until the next boot, as the tables do. An agent that takes over tables
 // cannot tell from them that members are called alive because none is.
 type marks struct {
 	dir string
-	// set are the files' contents, by directory and name.
-	set map[string]map[string]string
+	// set is what is said of endpoints, by name. Endpoints without a decision are not in it.
+	set map[string]string
+	// pending are lines that are not in the file yet, which has so many. whole: it is to be written anew.
+	pending bytes.Buffer
+	lines   int
+	whole   bool
+	file    *os.File
 }
 
 // mark is what is remembered of an endpoint.
@@ -36,111 +55,183 @@ type mark struct {
 	alive []uint16
 }
 
-// openMarks makes the directories and reads what an agent before left.
+// openMarks reads what an agent before left.
 func openMarks(runDir string) (*marks, error) {
-	m := &marks{dir: runDir, set: map[string]map[string]string{}}
-	for _, kind := range []string{failOpenMarks, panicMarks, backupMarks} {
-		m.set[kind] = map[string]string{}
-		dir := filepath.Join(runDir, kind)
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("make run directory: %w", err)
-		}
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			return nil, fmt.Errorf("read decisions: %w", err)
-		}
-		for _, e := range entries {
-			content, err := os.ReadFile(filepath.Join(dir, e.Name()))
-			if err != nil {
-				return nil, fmt.Errorf("read decisions: %w", err)
-			}
-			m.set[kind][e.Name()] = string(content)
+	m := &marks{dir: runDir, set: map[string]string{}}
+	data, err := os.ReadFile(filepath.Join(runDir, marksFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read decisions: %w", err)
+	}
+	for line := range strings.Lines(string(data)) {
+		name, said, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		switch {
+		case !strings.HasSuffix(line, "\n"):
+		case said == "":
+			delete(m.set, name)
+		default:
+			m.set[name] = said
 		}
 	}
-	return m, nil
+	// What this agent writes does not follow a line without its end.
+	m.whole = len(data) > 0
+	return m, m.takeFormer()
+}
+
+// takeFormer takes over the files of an agent of a former version.
+func (m *marks) takeFormer() error {
+	for dir, word := range map[string]string{formerOpenMarks: markedOpen, formerBackupMarks: markedBackup} {
+		path := filepath.Join(m.dir, dir)
+		entries, err := os.ReadDir(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read decisions: %w", err)
+		}
+		for _, e := range entries {
+			content, err := os.ReadFile(filepath.Join(path, e.Name()))
+			if err != nil {
+				return fmt.Errorf("read decisions: %w", err)
+			}
+			m.set[e.Name()] = strings.Join(append(strings.Fields(m.set[e.Name()]), append([]string{word}, strings.Fields(string(content))...)...), " ")
+		}
+		m.whole = true
+		if err := m.flush(); err != nil {
+			return err
+		}
+		if err := os.RemoveAll(path); err != nil {
+			return fmt.Errorf("forget decisions of a former version: %w", err)
+		}
+	}
+	return nil
 }
 
 func markName(k lb.EndpointKey) string {
 	return fmt.Sprintf("%d_%s_%d_%d_%d", k.VNI, k.VIP, k.Protocol, k.Port, k.PortEnd)
 }
 
-// empty tells that no decision is marked.
-func (m *marks) empty() bool {
-	return len(m.set[failOpenMarks])+len(m.set[panicMarks])+len(m.set[backupMarks]) == 0
-}
-
 // read tells what is marked.
 func (m *marks) read(k lb.EndpointKey) (out mark) {
-	if m.empty() {
+	if len(m.set) == 0 {
 		return out
 	}
-	name := markName(k)
-	_, out.Backup = m.set[backupMarks][name]
-	alive, panics := m.set[panicMarks][name]
-	out.Panic = panics
-	// Written later, when there are both: the tables are as open before and after.
-	if other, open := m.set[failOpenMarks][name]; open {
-		out.FailOpen, alive = true, other
-	}
-	for _, word := range strings.Fields(alive) {
-		if id, err := strconv.ParseUint(word, 10, 16); err == nil {
-			out.alive = append(out.alive, uint16(id))
+	for _, word := range strings.Fields(m.set[markName(k)]) {
+		switch word {
+		case markedOpen:
+			out.FailOpen = true
+		case markedPanic:
+			out.Panic = true
+		case markedBackup:
+			out.Backup = true
+		default:
+			if id, err := strconv.ParseUint(word, 10, 16); err == nil {
+				out.alive = append(out.alive, uint16(id))
+			}
 		}
 	}
 	return out
 }
 
-// write marks a decision. It is called before tables open and after they stopped to: a mark too many makes the
-// next agent ask members again that are alive, one too few makes dead members look alive.
-func (m *marks) write(k lb.EndpointKey, w mark) error {
-	if w.Decision == (health.Decision{}) && m.empty() {
-		return nil
+// say is what a line says of an endpoint; empty: nothing holds.
+func (w mark) say() string {
+	var out []byte
+	word := func(s string) {
+		if len(out) > 0 {
+			out = append(out, ' ')
+		}
+		out = append(out, s...)
 	}
-	var alive strings.Builder
+	if w.FailOpen {
+		word(markedOpen)
+	}
+	if w.Panic {
+		word(markedPanic)
+	}
+	if w.Backup {
+		word(markedBackup)
+	}
 	for _, id := range w.alive {
-		fmt.Fprintln(&alive, id)
+		word(strconv.Itoa(int(id)))
 	}
-	name := markName(k)
-	return errors.Join(
-		m.mark(panicMarks, name, w.Panic, alive.String()), m.mark(failOpenMarks, name, w.FailOpen, alive.String()), m.mark(backupMarks, name, w.Backup, ""))
+	return string(out)
 }
 
-func (m *marks) mark(kind, name string, on bool, content string) error {
-	have, marked := m.set[kind][name]
-	if marked == on && (!on || have == content) {
+// put marks a decision, which flush then keeps. That is before tables open and after they stopped to: a mark too many makes the
+// next agent ask members again that are alive, one too few makes dead members look alive.
+func (m *marks) put(k lb.EndpointKey, w mark) {
+	if w.Decision == (health.Decision{}) && len(m.set) == 0 {
+		return
+	}
+	m.change(markName(k), w.say())
+}
+
+func (m *marks) change(name, said string) {
+	if m.set[name] == said {
+		return
+	}
+	if m.set[name] = said; said == "" {
+		delete(m.set, name)
+	}
+	fmt.Fprintf(&m.pending, "%s %s\n", name, said)
+	m.lines++
+}
+
+// flush writes what was put, all at once.
+func (m *marks) flush() error {
+	if !m.whole && m.pending.Len() == 0 {
 		return nil
 	}
-	path := filepath.Join(m.dir, kind, name)
-	if on {
-		m.set[kind][name] = content
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			return fmt.Errorf("remember decision: %w", err)
-		}
-		return nil
+	if m.whole || m.file == nil || m.lines > 2*len(m.set)+marksSlack {
+		return m.rewrite()
 	}
-	delete(m.set[kind], name)
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("forget decision: %w", err)
+	_, err := m.file.Write(m.pending.Bytes())
+	m.pending.Reset()
+	if err != nil {
+		m.whole = true
+		return fmt.Errorf("remember decisions: %w", err)
 	}
 	return nil
 }
 
+// rewrite makes the file one that says everything once.
+func (m *marks) rewrite() error {
+	m.whole = true
+	m.pending.Reset()
+	for name, said := range m.set {
+		fmt.Fprintf(&m.pending, "%s %s\n", name, said)
+	}
+	path := filepath.Join(m.dir, marksFile)
+	err := os.WriteFile(path+".new", m.pending.Bytes(), 0o600)
+	m.pending.Reset()
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		return fmt.Errorf("remember decisions: %w", err)
+	}
+	if m.file != nil {
+		m.file.Close()
+	}
+	if m.file, err = os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0); err != nil {
+		m.file = nil
+		return fmt.Errorf("remember decisions: %w", err)
+	}
+	m.whole, m.lines = false, len(m.set)
+	return nil
+}
+
 // prune forgets what is marked of endpoints that wanted does not name.
-func (m *marks) prune(wanted map[lb.EndpointKey]*group) error {
-	if m.empty() {
-		return nil
+func (m *marks) prune(wanted map[lb.EndpointKey]*group) {
+	if len(m.set) == 0 {
+		return
 	}
 	names := make(map[string]bool, len(wanted))
 	for k := range wanted {
 		names[markName(k)] = true
 	}
-	var errs []error
-	for kind, set := range m.set {
-		for name := range set {
-			if !names[name] {
-				errs = append(errs, m.mark(kind, name, false, ""))
-			}
+	for name := range m.set {
+		if !names[name] {
+			m.change(name, "")
 		}
 	}
-	return errors.Join(errs...)
 }

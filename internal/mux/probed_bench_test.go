@@ -23,6 +23,11 @@ func BenchmarkProbedBatchDamped(b *testing.B) {
 	})
 }
 
+// BenchmarkProbedBatchOpen is the same where all endpoints fail open, and stop to, which is kept for the next agent.
+func BenchmarkProbedBatchOpen(b *testing.B) {
+	benchBatch(b, func(e *plan.Endpoint) { e.FailOpen = true })
+}
+
 // benchBatch has 2,000 endpoints of 10 members each turn again and again.
 func benchBatch(b *testing.B, change func(*plan.Endpoint)) {
 	a, p := benchWorld(b, 2000)
