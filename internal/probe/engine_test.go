@@ -106,6 +106,20 @@ func (a *asker) Close() error {
 	return nil
 }
 
+// says changes what it answers.
+func (a *asker) says(answer func(Target) (Answer, time.Duration)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.answer = answer
+}
+
+// known is how many targets it has.
+func (a *asker) known() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.targets)
+}
+
 // take returns what was asked since it was called last.
 func (a *asker) take() []asked {
 	a.mu.Lock()
@@ -119,8 +133,8 @@ func (a *asker) take() []asked {
 type rig struct {
 	*Engine
 	askers  []*asker
-	random  float64
 	mu      sync.Mutex
+	random  func() float64
 	results []Result
 	batches []int
 }
@@ -145,7 +159,7 @@ func (r *rig) take() []Result {
 func newRig(t *testing.T, askers ...*asker) *rig {
 	t.Helper()
 	epoch = time.Now()
-	r := &rig{askers: askers, random: 0.5}
+	r := &rig{askers: askers, random: func() float64 { return 0.5 }}
 	var all []Means
 	for i, a := range askers {
 		a.t, a.targets, a.out = t, map[uint32]Target{}, map[uint32]Target{}
@@ -154,7 +168,7 @@ func newRig(t *testing.T, askers ...*asker) *rig {
 			return a, nil
 		}})
 	}
-	e, err := New(Options{Clock: clock.System{}, Random: func() float64 { return r.random }, Report: r.report, Means: all})
+	e, err := New(Options{Clock: clock.System{}, Random: func() float64 { r.mu.Lock(); defer r.mu.Unlock(); return r.random() }, Report: r.report, Means: all})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +252,7 @@ func TestScheduleKeepsToItsPlan(t *testing.T) {
 		}
 		set(t, r.Engine, nil)
 		pass(time.Hour)
-		if got := a.take(); len(got) != 0 || len(r.take()) != 0 || len(a.targets) != 0 {
+		if got := a.take(); len(got) != 0 || len(r.take()) != 0 || a.known() != 0 {
 			t.Errorf("a target that is gone is asked: %v", got)
 		}
 	})
@@ -279,10 +293,10 @@ func TestUnsureIsAskedBySockets(t *testing.T) {
 		if got := packets.take(); len(got) != 0 {
 			t.Fatalf("packets asked at %v", got)
 		}
-		if len(packets.targets) != 0 || len(sockets.targets) != 1 {
-			t.Errorf("packets know %d targets, sockets %d", len(packets.targets), len(sockets.targets))
+		if packets.known() != 0 || sockets.known() != 1 {
+			t.Errorf("packets know %d targets, sockets %d", packets.known(), sockets.known())
 		}
-		packets.answer = after(Good, 10*time.Millisecond)
+		packets.says(after(Good, 10*time.Millisecond))
 		pass(3 * time.Second)
 		sockets.take()
 		r.take()
@@ -307,7 +321,7 @@ func TestUnsureWithoutSocketsIsVoid(t *testing.T) {
 		if results := r.take(); len(results) < 3 || !results[0].Void || results[0].Words != "packets could not decide it, and sockets cannot ask it" {
 			t.Errorf("reported %+v", results)
 		}
-		if len(packets.take()) < 3 || len(packets.targets) != 1 {
+		if len(packets.take()) < 3 || packets.known() != 1 {
 			t.Error("packets gave up")
 		}
 	})
@@ -337,10 +351,10 @@ func TestFastWhileResultsChange(t *testing.T) {
 		set(t, r.Engine, targetsOf(1, checkOf(func(c *lb.Check) { c.Interval, c.Fast, c.Rise, c.Fall = 10*time.Second, 100*ms, 2, 3 })))
 		pass(6 * time.Second)
 		onTick(t, a.take(), 0, 5000*ms)
-		a.answer = after(Bad, 0)
+		a.says(after(Bad, 0))
 		pass(20 * time.Second)
 		onTick(t, a.take(), 15_000*ms, 15_100*ms, 15_200*ms, 25_200*ms)
-		a.answer = after(Good, 0)
+		a.says(after(Good, 0))
 		pass(20 * time.Second)
 		onTick(t, a.take(), 35_200*ms, 35_300*ms, 45_300*ms)
 	})
@@ -372,7 +386,9 @@ func TestStartIsPaced(t *testing.T) {
 		}
 		set(t, r.Engine, nil)
 		i := 0
-		r.options.Random = func() float64 { i++; return float64(i%100) / 100 }
+		r.mu.Lock()
+		r.random = func() float64 { i++; return float64(i%100) / 100 }
+		r.mu.Unlock()
 		if err := r.Resume(targets[:1000]); err != nil {
 			t.Fatal(err)
 		}
@@ -421,8 +437,8 @@ func TestNumbersAreUsedAgainAfterTheirAnswer(t *testing.T) {
 		set(t, r.Engine, nil)
 		pass(time.Second)
 		s := r.Stats()
-		if len(packets.targets)+len(sockets.targets)+len(r.table.paces) != 0 || s.Out != 0 || s.Targets != 0 || s.Means[0].Targets != 0 || s.Means[1].Targets != 0 {
-			t.Errorf("packets %v, sockets %v, stats %+v", packets.targets, sockets.targets, s)
+		if packets.known()+sockets.known()+len(r.table.paces) != 0 || s.Out != 0 || s.Targets != 0 || s.Means[0].Targets != 0 || s.Means[1].Targets != 0 {
+			t.Errorf("packets know %d, sockets %d, stats %+v", packets.known(), sockets.known(), s)
 		}
 		if len(r.table.unused) != len(r.table.rules) || len(r.table.rules) > 80 {
 			t.Errorf("%d numbers of %d are free", len(r.table.unused), len(r.table.rules))
