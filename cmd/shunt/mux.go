@@ -216,7 +216,7 @@ func runMux(ctx context.Context, f muxFlags, stderr io.Writer) error {
 	if mode := netdev.XDPMode(device.Name); mode != "" && mode != f.xdpMode {
 		log.Warn("the program keeps the mode it was attached in; shunt mux --stop takes it off", "attached", mode, "--xdp-mode", f.xdpMode)
 	}
-	served, err := serveMux(ctx, f, device, tables, scrapes, log)
+	served, err := serveMux(ctx, f, device, append(indices(arrivals), device.Index), tables, scrapes, log)
 	if err != nil && !served && !before {
 		// Nothing came of it: a token that is refused, for one.
 		err = errors.Join(err, dataplane.DetachMux(f.bpffs))
@@ -225,8 +225,8 @@ func runMux(ctx context.Context, f muxFlags, stderr io.Writer) error {
 }
 
 // serveMux runs all parts of the agent until ctx ends, one of them fails, or --stop is asked for. served tells that it had
-// a plan.
-func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *dataplane.Mux, scrapes net.Listener, log *slog.Logger) (served bool, err error) {
+// a plan; on are the interfaces that packets come by.
+func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, on []int, tables *dataplane.Mux, scrapes net.Listener, log *slog.Logger) (served bool, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return false, fmt.Errorf("find own program: %w", err)
@@ -241,7 +241,10 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 		return false, err
 	}
 	var a *mux.Agent
-	prober, err := means.New(means.Options{Clock: clock.System{}, Programs: programs, Report: func(r []probe.Result) { a.Probed(r) }})
+	packets := newMuxPackets(tables, on, device.Addresses)
+	prober, err := means.New(means.Options{
+		Clock: clock.System{}, Programs: programs, Packets: packets.open, Report: func(r []probe.Result) { a.Probed(r) },
+	})
 	if err != nil {
 		return false, err
 	}
@@ -251,7 +254,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 		Tables: tables, Ring: mux.BuildRing, Prober: prober, Hops: hops, Speaker: client, Ensure: supervisor.Ensure,
 		Clock: clock.System{}, RunDir: f.run, DrainWait: f.drainWait, Linger: f.linger,
 		Watch:     func(f dataplane.WatchFilter) (mux.Watcher, error) { return tables.Watch(f) },
-		Addresses: device.Addresses, ReadFile: os.ReadFile, Log: log,
+		Addresses: device.Addresses, ReadFile: os.ReadFile, Sources: packets.asker.SetTunnelSources, Log: log,
 	})
 	if err != nil {
 		return false, err
@@ -279,6 +282,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, tables *
 		func() error { a.SweepFlows(ctx, f.sweep); return nil },
 		func() error { a.Linger(ctx); return nil },
 		func() error { return hops.Run(ctx, a.HopsChanged) },
+		func() error { return packets.run(ctx) },
 		func() error { return watchCarriers(ctx, cancel, f.ifaces, a.LinkChanged) },
 		func() error { a.Tend(ctx, func() (string, error) { return tend(f.ifaces, tables) }); return nil },
 		func() error { return a.Control(ctx, stop) },

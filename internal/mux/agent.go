@@ -66,6 +66,8 @@ type Options struct {
 	Watch func(dataplane.WatchFilter) (Watcher, error)
 	// Addresses of the interface, used as next hops for a family the Node object has no address of.
 	Addresses []netip.Addr
+	// Sources is told the tunnel sources of the plan that is obeyed, when they are others; nil: nobody asks.
+	Sources func([]netip.Prefix)
 	// ReadFile reads password files.
 	ReadFile func(string) ([]byte, error)
 	Log      *slog.Logger

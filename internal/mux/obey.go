@@ -90,6 +90,9 @@ func (a *Agent) takenLocked(s step) {
 
 // obeyed lets all others know of a step that the tables took.
 func (a *Agent) obeyed(s step) error {
+	if a.o.Sources != nil && s.whole {
+		a.o.Sources(s.after.TunnelSources)
+	}
 	a.keepRules(s)
 	late := a.dropOuters(s.changes)
 	err := a.followTargets()

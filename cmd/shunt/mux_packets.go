@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/probe"
+	"github.com/shuntlb/shunt/internal/probe/packet"
+)
+
+// muxPackets lets checks be made by packets, whose answers the mux's program takes.
+type muxPackets struct {
+	tables *dataplane.Mux
+	// devices are the interfaces that the program is on, addresses the mux's own.
+	devices   []int
+	addresses []netip.Addr
+	hops      *netdev.NextHops
+	asker     *packet.Asker
+}
+
+func newMuxPackets(tables *dataplane.Mux, devices []int, addresses []netip.Addr) *muxPackets {
+	return &muxPackets{tables: tables, devices: devices, addresses: addresses, hops: netdev.NewNextHops()}
+}
+
+// open makes the asker, once.
+func (p *muxPackets) open(answered func([]probe.Answer)) (probe.Asker, error) {
+	probes, err := p.tables.Probes()
+	if err != nil {
+		return nil, fmt.Errorf("probes by packets: %w", err)
+	}
+	sender, err := packet.NewSender()
+	if err != nil {
+		return nil, fmt.Errorf("probes by packets: %w", err)
+	}
+	p.asker, err = packet.New(packet.Options{
+		Tables: probes, Sender: sender, Want: p.hops.Want, Report: answered, Devices: p.devices, Local: p.local,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p.asker, nil
+}
+
+// local is an address of the mux of a family; the zero address: it has none.
+func (p *muxPackets) local(is4 bool) netip.Addr {
+	for _, a := range p.addresses {
+		if a.Is4() == is4 {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// run follows the ways to servers until ctx ends.
+func (p *muxPackets) run(ctx context.Context) error { return p.hops.Run(ctx, p.asker.HopsChanged) }
