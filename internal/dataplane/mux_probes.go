@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"os"
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
@@ -99,6 +100,9 @@ type Probes struct {
 	enable func() error
 	memory muxMemory
 	refs   []probeRefs // by number
+	// What bursts need; nil without a program.
+	resultsMap *ebpf.Map
+	namespace  *os.File // of the network
 }
 
 // probeRefs are the texts of a rule.
@@ -120,14 +124,18 @@ func (m *muxMaps) probeMaps() map[string]*ebpf.Map {
 
 // openProbes maps the tables of probes.
 func openProbes(m *Mux) (*Probes, error) {
-	p := &Probes{key: probeNumberKey()}
+	p := &Probes{key: probeNumberKey(), resultsMap: m.objects.ProbeResults}
+	var err error
+	if p.namespace, err = ownNamespace(); err != nil {
+		return nil, err
+	}
 	var lines []muxProbeText
 	for _, err := range []error{
 		mapTable(&p.memory, m.objects.ProbeRules, &p.rules), mapTable(&p.memory, m.objects.ProbeResults, &p.results),
 		mapTable(&p.memory, m.objects.ProbeTexts, &lines),
 	} {
 		if err != nil {
-			p.memory.close()
+			p.close()
 			return nil, err
 		}
 	}
@@ -155,7 +163,10 @@ func (m *Mux) Probes() (*Probes, error) {
 	return m.probes, nil
 }
 
-func (p *Probes) close() { p.memory.close() }
+func (p *Probes) close() {
+	p.memory.close()
+	p.namespace.Close()
+}
 
 // Size implements ProbeTables.
 func (p *Probes) Size() uint32 { return uint32(len(p.rules)) }

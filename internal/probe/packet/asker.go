@@ -13,6 +13,7 @@ import (
 
 	crand "crypto/rand"
 
+	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/netdev"
 	"github.com/shuntlb/shunt/internal/probe"
 )
@@ -57,6 +58,9 @@ func New(o Options) (*Asker, error) {
 	a.core = core{
 		tables: o.Tables, sender: o.Sender, random: o.Random, window: o.Window, devices: o.Devices, local: o.Local,
 		ways: map[netip.Addr]netdev.NextHop{}, wanted: map[netip.Addr]int{},
+	}
+	if opener, ok := o.Tables.(dataplane.BurstOpener); ok {
+		a.core.bursts = bursts{open: opener.OpenBurst, least: floor}
 	}
 	a.core.wheel.now = o.Now() / millisecond
 	go a.run()
@@ -141,6 +145,7 @@ func (a *Asker) Close() error {
 	<-a.ended
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.core.closeBursts()
 	for id := range a.core.rules {
 		a.options.Tables.Remove(uint32(id))
 	}

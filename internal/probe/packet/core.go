@@ -32,6 +32,7 @@ type core struct {
 	resets []reset // connections to be ended
 	young  []flight
 	wheel  wheel
+	bursts bursts
 	// answers are to be reported.
 	answers []probe.Answer
 
@@ -256,19 +257,26 @@ func (c *core) finish(id uint32, now int64, v probe.Verdict, words string) {
 func (c *core) step(now int64) time.Duration {
 	c.lookYoung(now)
 	c.wheel.due(now, func(e entry) { c.lookOld(e, now) })
-	busy := c.send(now)
+	c.collectBursts(now)
+	c.beginBurst(now)
+	most := batch
+	bursting := c.bursts.active != nil
+	if bursting {
+		most = aside
+	}
+	busy := c.send(now, most)
 	if c.queue.len() == 0 {
 		// Near servers have answered already, and nobody needs to wake for them.
 		c.lookYoung(now)
 	}
 	switch {
-	case busy:
+	case busy, bursting:
 		return tick
 	case (c.queue.len() > 0 || len(c.resets) > 0) && len(c.young) < c.window:
 		return 0
 	case c.queue.len() > 0:
 		return pause
-	case len(c.young) > 0:
+	case len(c.young) > 0, c.bursts.judging != nil:
 		return tick
 	}
 	if at, ok := c.wheel.next(); ok {
@@ -354,11 +362,11 @@ func (c *core) lookOld(e entry, now int64) {
 	}
 }
 
-// send fills the window; true when the device is busy.
-func (c *core) send(now int64) (busy bool) {
-	n := c.sendResets()
+// send fills the window with so many frames at most; true when the device is busy.
+func (c *core) send(now int64, most int) (busy bool) {
+	n := c.sendResets(most)
 	first := n
-	for n < batch && c.queue.len() > 0 && len(c.young)+n-first < c.window {
+	for n < most && c.queue.len() > 0 && len(c.young)+n-first < c.window {
 		e := c.queue.peek()
 		r := &c.rules[e.id]
 		if r.gen != e.gen || r.frame == nil || r.stage != queued && r.stage != flying {
@@ -366,9 +374,7 @@ func (c *core) send(now int64) (busy bool) {
 			continue
 		}
 		if r.stage == queued {
-			r.round = newRound(e.id, c.tables.Key(), c.random(), r.round)
-			r.stage, r.began, r.last, r.sent = flying, now, now, 0
-			c.tables.Begin(e.id, r.round.isn, r.round.port)
+			c.begin(e.id, now)
 		} else if c.conclude(e.id, now) {
 			c.queue.pop()
 			continue
@@ -395,9 +401,17 @@ func (c *core) send(now int64) (busy bool) {
 	return c.unsent(c.sending[max(sent, first):n], sent < first, err, now)
 }
 
+// begin begins the round of a probe.
+func (c *core) begin(id uint32, now int64) {
+	r := &c.rules[id]
+	r.round = newRound(id, c.tables.Key(), c.random(), r.round)
+	r.stage, r.began, r.last, r.sent = flying, now, now, 0
+	c.tables.Begin(id, r.round.isn, r.round.port)
+}
+
 // sendResets puts what ends connections into the first frames, and gives their number: best effort.
-func (c *core) sendResets() (n int) {
-	for n < batch/2 && len(c.resets) > 0 {
+func (c *core) sendResets(most int) (n int) {
+	for n < most/2 && len(c.resets) > 0 {
 		x := c.resets[len(c.resets)-1]
 		c.resets = c.resets[:len(c.resets)-1]
 		if r := &c.rules[x.id]; r.known && r.frame != nil {

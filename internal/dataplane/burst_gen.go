@@ -1,0 +1,3 @@
+package dataplane
+
+//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -cc clang-19 -strip llvm-strip-19 -cflags "-O2 -g -mcpu=v3 -Wall -Wextra -Wpadded -Werror -I../../bpf -I/usr/include/x86_64-linux-gnu" -target bpfel -type burst_limit -type burst_frame -type burst_state burst ../../bpf/burst.bpf.c

@@ -1,0 +1,157 @@
+package packet
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/probe"
+)
+
+// simBurstMode is what becomes of a sim's bursts.
+type simBurstMode int
+
+const (
+	burstsNone  simBurstMode = iota // they cannot be opened
+	burstsWork                      // each frame goes
+	burstsLost                      // the device takes none, and nobody says so
+	burstsStall                     // some frames go, the others are given back
+	burstsFail                      // the kernel refuses them, after the first was begun
+)
+
+// simBurst is a dataplane.Burst of a sim, which sends a few frames whenever somebody looks.
+type simBurst struct {
+	sim    *sim
+	mode   simBurstMode
+	frames []dataplane.BurstFrame
+	at     []int64
+	n      int // of the burst
+	sent   int
+	idleAt int64
+	failed bool
+}
+
+// openBursts gives the sim's core bursts.
+func (s *sim) openBursts(mode simBurstMode, least int) {
+	s.core.bursts = bursts{least: least, open: func() (dataplane.Burst, error) {
+		if mode == burstsNone {
+			return nil, errors.New("none here")
+		}
+		return &simBurst{sim: s, mode: mode, frames: make([]dataplane.BurstFrame, dataplane.BurstFrames), at: make([]int64, dataplane.BurstFrames)}, nil
+	}}
+}
+
+// Put implements dataplane.Burst.
+func (b *simBurst) Put(i int, f dataplane.BurstFrame) error {
+	f.Data = slices.Clone(f.Data)
+	b.frames[i] = f
+	return nil
+}
+
+// Start implements dataplane.Burst.
+func (b *simBurst) Start(n, window int, _ time.Duration) {
+	if b.sim.now < b.idleAt || n < 1 || window < 1 {
+		b.sim.t.Fatalf("a burst of %d frames in a window of %d, before the last one is over: %t", n, window, b.sim.now < b.idleAt)
+	}
+	b.n, b.sent, b.idleAt = n, 0, b.sim.now+int64(25*time.Millisecond)
+	b.failed = b.mode == burstsFail
+}
+
+// Sent implements dataplane.Burst.
+func (b *simBurst) Sent() (int, bool) {
+	limit := b.n
+	switch b.mode {
+	case burstsStall:
+		limit = b.n / 3
+	case burstsFail:
+		limit = 0
+	}
+	for range 5 {
+		if b.sent == limit {
+			return b.sent, true
+		}
+		f := b.frames[b.sent]
+		if number := uint32(binary.BigEndian.Uint16(f.Data[len(f.Data)-tcpHeader+2:]) - 1000); number != f.Number || binary.BigEndian.Uint32(f.Data[len(f.Data)-tcpHeader+4:]) != f.ISN {
+			b.sim.t.Fatalf("a frame of rule %d and another round is sent for rule %d, round %d", number, f.Number, f.ISN)
+		}
+		if b.mode == burstsLost {
+			b.sim.script[f.Number][0].after = 0
+		}
+		b.at[b.sent] = b.sim.now
+		b.sent++
+		b.sim.arrive(f.Data)
+	}
+	return b.sent, b.sent == limit
+}
+
+// At implements dataplane.Burst.
+func (b *simBurst) At(i int) int64 { return b.at[i] }
+
+// Idle implements dataplane.Burst.
+func (b *simBurst) Idle() (bool, error) {
+	if b.failed {
+		return true, errors.New("not supported")
+	}
+	return b.sim.now >= b.idleAt, nil
+}
+
+// Close implements dataplane.Burst.
+func (b *simBurst) Close() error { return nil }
+
+// TestBurstsNobodyAnswersCostAnAttempt: a device that loses bursts is found out by the first one, which is small, and no verdict is
+// wrong.
+func TestBurstsNobodyAnswersCostAnAttempt(t *testing.T) {
+	r := newRig(t)
+	r.serve(8000, say(answer200))
+	must(t, r.servers.SetOffload("eth0", netdev.OffloadGRO, false))
+	ids := r.add(many(3000, 1, within(2*time.Second, tcp))...)
+	r.resolve(targets.Addr().Next())
+	for range 2 {
+		for id, a := range r.ask(ids) {
+			if a.Verdict != probe.Good {
+				t.Fatalf("probe %d: %+v", id, a)
+			}
+		}
+	}
+	r.asker.mu.Lock()
+	defer r.asker.mu.Unlock()
+	b := &r.asker.core.bursts
+	if len(b.all) == 0 {
+		t.Fatal("no burst was tried")
+	}
+	for ifindex, trust := range b.trusts {
+		if trust.proven || trust.until == 0 {
+			t.Errorf("device %d, which takes no bursts: %+v", ifindex, trust)
+		}
+	}
+}
+
+// TestAnswersToBurstsProveTheDevice: of a device that takes bursts it is known from then on.
+func TestAnswersToBurstsProveTheDevice(t *testing.T) {
+	r := newRig(t)
+	r.serve(8000, say(answer200))
+	ids := r.add(many(3000, 1, tcp)...)
+	r.resolve(netip.MustParseAddr("10.30.0.1"))
+	for proven := false; !proven; {
+		for id, a := range r.ask(ids) {
+			if a.Verdict != probe.Good {
+				t.Fatalf("probe %d: %+v", id, a)
+			}
+		}
+		r.asker.mu.Lock()
+		b := &r.asker.core.bursts
+		if b.open == nil {
+			t.Fatal("this kernel sends no bursts")
+		}
+		for _, trust := range b.trusts {
+			proven = proven || trust.proven
+			trust.until = 0
+		}
+		r.asker.mu.Unlock()
+	}
+}
