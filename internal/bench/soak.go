@@ -29,7 +29,7 @@ func (h healthRun) soak(ctx context.Context, who contestant) (row Row, err error
 		}
 		row = Row{Case: soakCase, Fields: []Field{
 			{engineField, who.engine}, {"cpu_s", round(f.perProbe * float64(job.Targets))}, {"late", f.late},
-			{"us_per_probe", round(1e6 * f.perProbe)}, {"wrong", f.wrong}, {"rules", f.rules}, {"jitter_p99_ms", f.jitter},
+			{"us_per_probe", round(1e6 * f.perProbe)}, {"own_us", round(1e6 * f.own)}, {"wrong", f.wrong}, {"rules", f.rules}, {"jitter_p99_ms", f.jitter},
 			{"done", round(f.done)}, {"lost", f.lost}, {"seconds", round(f.seconds)},
 			{"bytes_per_rule", round(float64(full.Bytes-min(full.Bytes, empty.Bytes)) / float64(job.Targets))},
 		}}

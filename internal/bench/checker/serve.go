@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 // Tally is how many verdicts there are, and of which kind.
@@ -47,7 +49,7 @@ type Checker interface {
 
 // engines make checkers by their names.
 var engines = map[string]func(Job) (Checker, error){
-	"go": newGoroutines,
+	lb.EnginePacket: newShunt, lb.EngineSocket: newShunt, "go": newGoroutines,
 }
 
 // Serve probes by orders until there are no more of them.
