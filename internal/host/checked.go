@@ -30,6 +30,10 @@ type checked struct {
 	rule    *lb.Passive
 	passive health.Passive
 	shunned bool
+	// damping keeps it down when it flaps, nil when nothing does; up is what its checks and clients made of it last.
+	damping *lb.Damping
+	damper  health.Damper
+	up      verdict
 	// said is the verdict as it was last told, or is about to be.
 	said  verdict
 	words string // of the last probe, or of what clients saw
@@ -46,11 +50,14 @@ type ask struct {
 // newChecked is a binding's member; before is the same member until now, nil when there was none. One that stays on its server
 // keeps its health: a check that is new, or asks something else now, goes on from the verdict there was.
 func newChecked(b *plan.Binding, before *checked) *checked {
-	m := &checked{dip: b.DIP, needed: health.Needed(&b.Health), rule: b.Health.Passive, past: &health.History{}}
+	m := &checked{dip: b.DIP, needed: health.Needed(&b.Health), rule: b.Health.Passive, damping: b.Health.Damping, past: &health.History{}}
 	if before != nil && before.dip == b.DIP {
 		m.said, m.words, m.past = before.said, before.words, before.past
 		if m.rule != nil && before.rule != nil {
 			m.passive, m.shunned = before.passive, before.shunned
+		}
+		if m.up = before.up; m.damping != nil && before.damping != nil {
+			m.damper = before.damper
 		}
 	} else {
 		before = nil
@@ -111,23 +118,47 @@ func (m *checked) watch(now time.Time, h health.Handshakes) bool {
 	return true
 }
 
-// settle makes the verdict at a time what checks and clients say and tells whether it changed.
+// settle makes the verdict at a time what checks, clients and damping say and tells whether it changed.
 func (m *checked) settle(at time.Time) bool {
-	now := unsaid
-	switch alive, known := health.Combine(m.states, m.needed); {
-	case m.shunned:
-		now = saidDead
-	case known && alive:
-		now = saidAlive
-	case known:
-		now = saidDead
+	now := m.undamped()
+	if m.damping != nil && now != m.up {
+		switch {
+		case now == saidAlive && m.up == saidDead:
+			m.damper.Rose(at, *m.damping)
+		case now == saidDead && m.up == saidAlive:
+			m.damper.Fell(at, *m.damping)
+		}
 	}
-	changed := now != m.said
-	if changed && now != unsaid {
-		m.past.Turned(health.Turn{At: at, Alive: now == saidAlive, Words: m.words})
+	m.up = now
+	words := m.words
+	if now == saidAlive && m.damped(at) {
+		now, words = saidDead, fmt.Sprintf("it came up more than %d times within %s", m.damping.Flips, m.damping.Within)
+	}
+	if now == m.said {
+		return false
+	}
+	if now != unsaid {
+		m.words = words
+		m.past.Turned(health.Turn{At: at, Alive: now == saidAlive, Words: words})
 	}
 	m.said = now
-	return changed
+	return true
+}
+
+// damped tells whether it is held down because it flapped.
+func (m *checked) damped(at time.Time) bool { return m.damping != nil && m.damper.Holds(at) }
+
+// undamped is what checks and clients say.
+func (m *checked) undamped() verdict {
+	switch alive, known := health.Combine(m.states, m.needed); {
+	case m.shunned:
+		return saidDead
+	case known && alive:
+		return saidAlive
+	case known:
+		return saidDead
+	}
+	return unsaid
 }
 
 // addTo adds the verdict on a member; nil is one that is not checked any more.

@@ -26,6 +26,8 @@ type checks struct {
 	byTarget map[probe.Target][]asking
 	// passive are the members whose clients' own connections count.
 	passive map[memberRef]*checked
+	// held are members that are up and were held down by damping when they settled last.
+	held map[memberRef]bool
 	// fresh are those whose verdict, or whose having one, was not taken yet; changed is poked when there are any.
 	fresh   map[memberRef]bool
 	changed chan struct{}
@@ -45,7 +47,7 @@ type asking struct {
 
 func newChecks() *checks {
 	return &checks{
-		members: map[memberRef]*checked{}, byTarget: map[probe.Target][]asking{}, passive: map[memberRef]*checked{},
+		members: map[memberRef]*checked{}, byTarget: map[probe.Target][]asking{}, passive: map[memberRef]*checked{}, held: map[memberRef]bool{},
 		fresh: map[memberRef]bool{}, changed: make(chan struct{}, 1),
 	}
 }
@@ -72,7 +74,9 @@ func (c *checks) follow(bindings []plan.Binding, now time.Time) []probe.Target {
 		if m.rule != nil {
 			c.passive[ref] = m
 		}
-		if m.settle(now) || old != nil && old.said != m.said {
+		changed := m.settle(now)
+		c.holdLocked(ref, m, now)
+		if changed || old != nil && old.said != m.said {
 			c.tellLocked(ref)
 		}
 	}
@@ -129,7 +133,9 @@ func (c *checks) settleLocked(touched []flip, now time.Time) []flip {
 	out := touched[:0]
 	for _, f := range touched {
 		m := c.members[f.ref]
-		if !m.settle(now) {
+		changed := m.settle(now)
+		c.holdLocked(f.ref, m, now)
+		if !changed {
 			continue
 		}
 		c.tellLocked(f.ref)
@@ -137,6 +143,30 @@ func (c *checks) settleLocked(touched []flip, now time.Time) []flip {
 		out = append(out, f)
 	}
 	return out
+}
+
+// holdLocked notes whether damping alone keeps a member down.
+func (c *checks) holdLocked(ref memberRef, m *checked, now time.Time) {
+	if m.up == saidAlive && m.damped(now) {
+		c.held[ref] = true
+	} else {
+		delete(c.held, ref)
+	}
+}
+
+// release lets members up whose damping is over.
+func (c *checks) release(now time.Time) []flip {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var due []flip
+	for ref := range c.held {
+		if m := c.members[ref]; m == nil {
+			delete(c.held, ref)
+		} else if !m.damped(now) {
+			due = append(due, flip{ref: ref})
+		}
+	}
+	return c.settleLocked(due, now)
 }
 
 // watched tells whether what clients do with a binding counts.

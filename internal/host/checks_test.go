@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
@@ -244,5 +245,45 @@ func TestClientsConnectionsCount(t *testing.T) {
 	tables.FailApply(errors.New("no table"))
 	if err := w.Watch(); err == nil || err.Error() != "no table" {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestAFlappingServerIsHeldDown for its time after it last went down, whatever its checks say.
+func TestAFlappingServerIsHeldDown(t *testing.T) {
+	w := newTester(t)
+	now := w.clock.(*clock.Fake)
+	b := checkedBy(binding("203.0.113.10", "10.20.1.11"), lb.FromHost)
+	b.Health.Checks[0].Rise, b.Health.Checks[0].Fall = 1, 1
+	b.Health.Damping = &lb.Damping{Flips: 2, Within: time.Minute, Hold: 20 * time.Second}
+	w.plan(b)
+	alive, dead := plan.EndpointVerdicts{Key: b.Key, Alive: []uint16{3}}, plan.EndpointVerdicts{Key: b.Key, Dead: []uint16{3}}
+	w.probe(true)
+	w.told("alive", alive)
+	for range 2 {
+		now.Advance(time.Second)
+		w.probe(false)
+		w.told("down", dead)
+		w.probe(true)
+		w.told("up again", alive)
+	}
+	w.probe(false)
+	w.told("down", dead)
+	w.probe(true)
+	w.told("one time too many")
+	if h := w.checks.health(memberRef{b.Key, 3}); h.GetVerdict() != convert.Damped {
+		t.Errorf("health %v", h)
+	}
+	now.Advance(19 * time.Second)
+	if err := w.Watch(); err != nil {
+		t.Fatal(err)
+	}
+	w.told("not yet")
+	now.Advance(time.Second)
+	if err := w.Watch(); err != nil {
+		t.Fatal(err)
+	}
+	w.told("its time is over", alive)
+	if h := w.checks.health(memberRef{b.Key, 3}); h.GetVerdict() != convert.Healthy {
+		t.Errorf("health %v", h)
 	}
 }

@@ -38,10 +38,12 @@ func (c *checks) health(ref memberRef) *apiv1.NodeHealth {
 		return &apiv1.NodeHealth{}
 	}
 	out := &apiv1.NodeHealth{Words: m.words}
-	switch m.said {
-	case unsaid:
+	switch {
+	case c.held[ref]:
+		out.Verdict = convert.Damped
+	case m.said == unsaid:
 		out.Verdict = convert.Unknown
-	case saidAlive:
+	case m.said == saidAlive:
 		out.Verdict = convert.Healthy
 	default:
 		out.Verdict = convert.Unhealthy

@@ -15,8 +15,10 @@ type handshakes struct {
 	health.Handshakes
 }
 
-// Watch takes what clients' own connections came to, for the members whose endpoints want that.
+// Watch takes what clients' own connections came to, for the members whose endpoints want that, and lets up those whose damping is
+// over.
 func (a *Agent) Watch() error {
+	a.logFlips(a.checks.release(a.clock.Now()))
 	if !a.checks.watches() {
 		return nil
 	}
