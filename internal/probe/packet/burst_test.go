@@ -111,11 +111,10 @@ func TestBurstsNobodyAnswersCostAnAttempt(t *testing.T) {
 	must(t, r.servers.SetOffload("eth0", netdev.OffloadGRO, false))
 	ids := r.add(many(3000, 1, within(2*time.Second, tcp))...)
 	r.resolve(targets.Addr().Next())
-	for range 2 {
-		for id, a := range r.ask(ids) {
-			if a.Verdict != probe.Good {
-				t.Fatalf("probe %d: %+v", id, a)
-			}
+	// Once: resets are lost, and servers remember the ports.
+	for id, a := range r.ask(ids) {
+		if a.Verdict != probe.Good {
+			t.Fatalf("probe %d: %+v", id, a)
 		}
 	}
 	r.asker.mu.Lock()
