@@ -55,4 +55,4 @@ func (p *muxPackets) local(is4 bool) netip.Addr {
 }
 
 // run follows the ways to servers until ctx ends.
-func (p *muxPackets) run(ctx context.Context) error { return p.hops.Run(ctx, p.asker.HopsChanged) }
+func (p *muxPackets) run(ctx context.Context) error { return p.hops.Follow(ctx, p.asker.HopsChanged) }

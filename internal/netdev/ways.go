@@ -41,13 +41,22 @@ func (w Ways) Each() iter.Seq2[netip.Addr, int] {
 	}
 }
 
+// Which is the index in Hops of the way to a destination; false: it is none of these.
+func (w Ways) Which(destination netip.Addr) (int, bool) {
+	i, ok := slices.BinarySearchFunc(w.of, destination, netip.Addr.Compare)
+	if !ok {
+		return 0, false
+	}
+	return int(w.which[i]), true
+}
+
 // To is the way to a destination; false: it is none of these.
 func (w Ways) To(destination netip.Addr) (NextHop, bool) {
-	i, ok := slices.BinarySearchFunc(w.of, destination, netip.Addr.Compare)
+	i, ok := w.Which(destination)
 	if !ok {
 		return NextHop{}, false
 	}
-	return w.hops[w.which[i]], true
+	return w.hops[i], true
 }
 
 // Map is the ways by destination.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 	"sync"
 
@@ -63,7 +62,7 @@ func (p *packets) asker(answered func([]probe.Answer)) (probe.Asker, error) {
 	ctx, p.cancel = context.WithCancel(context.Background())
 	var once sync.Once
 	p.ways.Go(func() {
-		err := hops.Run(ctx, func(ways map[netip.Addr]netdev.NextHop) {
+		err := hops.Follow(ctx, func(ways netdev.Ways) {
 			a.HopsChanged(ways)
 			if resolved(ways) >= p.job.Targets {
 				once.Do(func() { close(p.found) })
@@ -75,9 +74,9 @@ func (p *packets) asker(answered func([]probe.Answer)) (probe.Asker, error) {
 }
 
 // resolved counts the ways whose neighbours are known.
-func resolved(ways map[netip.Addr]netdev.NextHop) (n int) {
-	for _, w := range ways {
-		if w.Resolved {
+func resolved(ways netdev.Ways) (n int) {
+	for _, which := range ways.Each() {
+		if ways.Hops()[which].Resolved {
 			n++
 		}
 	}

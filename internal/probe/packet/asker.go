@@ -2,7 +2,6 @@ package packet
 
 import (
 	"errors"
-	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -21,8 +20,10 @@ import (
 // Asker implements probe.Asker. Besides its methods it needs the ways to servers (HopsChanged), and for tunnels their sources
 // (SetTunnelSources). It is safe for concurrent use.
 //
-// Verdict Unsure tells that packets do not suffice: no way by an interface of the mux; silence of a server that never answered by
-// packets, whose answers may take another interface; an answer that does not begin with a whole, final status line.
+// Verdict Unsure tells that packets do not suffice: no way by an interface of the mux; a next hop that has not answered for a while;
+// silence of a server that never answered by packets, or did so until now, whose answers may take another interface; an answer that
+// does not begin with a whole, final status line. Of servers that fell silent, and next hops, so are maxDoubts at a time at most: when
+// more do, silence is Bad at once. While no way is known yet, the verdict is Void.
 type Asker struct {
 	options Options
 	wake    chan struct{}
@@ -55,10 +56,7 @@ func New(o Options) (*Asker, error) {
 		o.Random = rand.NewChaCha8(seed).Uint64
 	}
 	a := &Asker{options: o, wake: make(chan struct{}, 1), ended: make(chan struct{})}
-	a.core = core{
-		tables: o.Tables, sender: o.Sender, random: o.Random, window: o.Window, devices: o.Devices, local: o.Local,
-		ways: map[netip.Addr]netdev.NextHop{}, wanted: map[netip.Addr]int{},
-	}
+	a.core = newCore(o)
 	if opener, ok := o.Tables.(dataplane.BurstOpener); ok {
 		a.core.bursts = bursts{open: opener.OpenBurst, least: floor}
 	}
@@ -110,9 +108,9 @@ func (a *Asker) Ask(ids []uint32) {
 	}
 }
 
-// HopsChanged takes the full map of ways to the destinations that were wanted last, which nobody changes afterwards. Probes of
-// destinations that are not in it wait for half of their timeout.
-func (a *Asker) HopsChanged(ways map[netip.Addr]netdev.NextHop) {
+// HopsChanged takes the ways to the destinations that were wanted last. Probes of destinations that are not among these wait for half
+// of their timeout, and are Void then.
+func (a *Asker) HopsChanged(ways netdev.Ways) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.closed {
@@ -147,7 +145,9 @@ func (a *Asker) Close() error {
 	defer a.mu.Unlock()
 	a.core.closeBursts()
 	for id := range a.core.rules {
-		a.options.Tables.Remove(uint32(id))
+		if a.core.rules[id].placed {
+			a.options.Tables.Remove(uint32(id))
+		}
 	}
 	a.core.rules = nil
 	return a.options.Sender.Close()
@@ -191,10 +191,11 @@ func (a *Asker) run() {
 			}
 		}
 		if moved {
-			want, a.core.moved, told = slices.Collect(maps.Keys(a.core.wanted)), false, now
+			want, a.core.moved, told = a.core.places.addresses(), false, now
 		}
 		a.mu.Unlock()
 		if moved && a.options.Want != nil {
+			slices.SortFunc(want, netip.Addr.Compare)
 			a.options.Want(want)
 		}
 		if len(answers) > 0 {
@@ -202,6 +203,9 @@ func (a *Asker) run() {
 		}
 		if answers != nil {
 			spare = answers
+		}
+		if cap(spare) > 4*gathered {
+			spare = nil
 		}
 		switch {
 		case wait == 0:

@@ -93,7 +93,7 @@ func (c *core) beginBurst(now int64) {
 	if b.open == nil || c.queue.len() < b.least || b.active != nil {
 		return
 	}
-	ifindex := c.rules[c.queue.peek().id].ifindex
+	ifindex := c.ifindex(c.queue.peek().id)
 	trust := b.of(ifindex)
 	if now < trust.until || !trust.proven && b.judging != nil {
 		return
@@ -112,15 +112,15 @@ func (c *core) beginBurst(now int64) {
 		e := c.queue.peek()
 		c.queue.pop()
 		r := &c.rules[e.id]
-		if r.gen != e.gen || r.frame == nil || r.stage != queued && r.stage != flying {
+		if r.gen != e.gen || !r.placed || r.stage != queued && r.stage != flying {
 			continue
 		}
-		if r.stage != queued || r.ifindex != ifindex {
+		if r.stage != queued || c.ifindex(e.id) != ifindex {
 			c.queue.push(e)
 			continue
 		}
 		c.begin(e.id, now)
-		frame := c.buffers[0][:copy(c.buffers[0][:], r.frame)]
+		frame := c.frame(c.buffers[0][:], e.id)
 		patch(frame, r.round.port, r.round.isn, flagSYN)
 		if err := l.sender.Put(len(l.entries), dataplane.BurstFrame{Number: e.id, ISN: r.round.isn, Ifindex: ifindex, Data: frame}); err != nil {
 			panic("packet prober: " + err.Error())
@@ -176,7 +176,7 @@ func (c *core) departed(l *lane, now int64) {
 func (c *core) giveBack(l *lane, now int64) {
 	for _, e := range l.entries[l.sent:] {
 		if r := &c.rules[e.id]; r.gen == e.gen {
-			r.stage, r.began, r.sent = queued, 0, 0
+			r.stage, r.sent = queued, 0
 			c.queue.push(e)
 		}
 	}

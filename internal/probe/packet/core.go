@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+	"unique"
 
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/lb"
@@ -23,10 +24,15 @@ type core struct {
 	local   func(is4 bool) netip.Addr
 
 	rules   []rule // by number
+	checks  checks
+	places  *places
+	tunnels map[uint32]tunnelRule // those through tunnels
+	faults  map[uint32]error      // of those that cannot be asked
 	sources []netip.Prefix
-	ways    map[netip.Addr]netdev.NextHop // as far as they were told
-	wanted  map[netip.Addr]int            // destinations, with the number of their rules
-	moved   bool                          // other destinations than were told
+	told    netdev.Ways
+	ways    []way // those of told, from 1 up
+	moved   bool  // other destinations than were told
+	doubts  doubts
 
 	queue  fifo    // to be sent: first SYNs, and again
 	resets []reset // connections to be ended
@@ -39,6 +45,14 @@ type core struct {
 	frames  [batch]Frame
 	sending [batch]entry
 	buffers [batch][frameMax]byte
+}
+
+func newCore(o Options) core {
+	return core{
+		tables: o.Tables, sender: o.Sender, random: o.Random, window: o.Window, devices: o.Devices, local: o.Local,
+		checks: checks{known: map[unique.Handle[lb.Check]]uint32{}}, places: newPlaces(), ways: make([]way, 1),
+		tunnels: map[uint32]tunnelRule{}, faults: map[uint32]error{},
+	}
 }
 
 // frameMax is the longest frame that is sent: two headers of IPv6, one of them with GUE, a tag and a TCP header.
@@ -85,18 +99,42 @@ func (c *core) add(id uint32, t probe.Target) error {
 	}
 	r := &c.rules[id]
 	if r.known {
-		return fmt.Errorf("probe %s: number %d is that of %s", t.Address, id, r.target.Address)
+		return fmt.Errorf("probe %s: number %d is that of %s", t.Address, id, c.target(id).Address)
 	}
-	*r = rule{target: t, timeout: t.Timeout(), gen: r.gen + 1, round: r.round, known: true}
 	to := destination(t)
-	if c.wanted[to]++; c.wanted[to] == 1 {
-		c.moved = true
+	place, first := c.places.hold(to)
+	*r = rule{
+		terms: c.checks.hold(t.Check), place: place, port: t.Address.Port(), tunnel: tunnelled(t), gen: r.gen + 1, round: r.round, known: true,
 	}
-	if _, told := c.ways[to]; told {
+	if r.tunnel {
+		c.tunnels[id] = tunnelRule{target: t}
+	}
+	if first {
+		c.moved = true
+		// It may have been wanted a moment ago, and nobody tells again.
+		if which, told := c.told.Which(to); told {
+			c.places.list[place].way = uint32(which) + 1
+		}
+	}
+	if c.places.list[place].way != 0 {
 		c.place(id)
 	}
 	return nil
 }
+
+// target is that of a rule.
+func (c *core) target(id uint32) probe.Target {
+	r := &c.rules[id]
+	if r.tunnel {
+		return c.tunnels[id].target
+	}
+	return probe.Target{Check: c.checks.list[r.terms].check, Address: netip.AddrPortFrom(c.places.list[r.place].address, r.port)}
+}
+
+func (c *core) timeout(r *rule) time.Duration { return c.checks.list[r.terms].timeout }
+
+// way is the way of a rule, the zero one when it was not told.
+func (c *core) way(r *rule) *way { return &c.ways[c.places.list[r.place].way] }
 
 // remove forgets a target; of a probe under way nothing can be said.
 func (c *core) remove(id uint32) {
@@ -108,34 +146,42 @@ func (c *core) remove(id uint32) {
 		c.finish(id, 0, probe.Void, "not probed any more")
 	}
 	c.tables.Remove(id)
-	to := destination(r.target)
-	if c.wanted[to]--; c.wanted[to] == 0 {
-		delete(c.wanted, to)
+	if c.places.release(r.place) {
 		c.moved = true
 	}
+	c.checks.release(r.terms)
+	delete(c.tunnels, id)
+	delete(c.faults, id)
 	*r = rule{gen: r.gen + 1, round: r.round}
 }
 
-// place makes the record of a rule whose way is known.
+// place makes the record of a rule, if its way is known.
 func (c *core) place(id uint32) {
-	r := &c.rules[id]
-	way := c.ways[destination(r.target)]
-	record, frame, err := place(r.target, surroundings{way, c.sources, c.devices, c.local})
-	if err == nil {
-		err = c.tables.Put(id, record)
-	}
-	if err != nil {
-		c.tables.Remove(id)
-		r.frame, r.fault = nil, err
-		if errors.Is(err, errUnresolved) {
-			r.fault = nil // it may come any moment
+	r, target := &c.rules[id], c.target(id)
+	delete(c.faults, id)
+	r.faulty = false
+	err := errUnresolved
+	if c.places.list[r.place].way != 0 {
+		var rec dataplane.ProbeRule
+		var frame []byte
+		rec, frame, err = record(target, surroundings{c.way(r).NextHop, c.sources, c.devices, c.local})
+		if err == nil {
+			err = c.tables.Put(id, rec)
 		}
-		return
+		if err == nil {
+			r.placed, r.request = true, uint16(len(rec.Request))
+			if r.tunnel {
+				c.tunnels[id] = tunnelRule{target, frame}
+			}
+			return
+		}
 	}
-	if r.ifindex != int32(way.Ifindex) {
-		r.heard = false
+	c.tables.Remove(id)
+	r.placed = false
+	// What is not known may come any moment.
+	if !errors.Is(err, errUnresolved) {
+		r.faulty, c.faults[id] = true, err
 	}
-	r.frame, r.fault, r.ifindex, r.request = frame, nil, int32(way.Ifindex), int32(len(record.Request))
 }
 
 // replace makes the record again, in the middle of a probe too, which then goes on.
@@ -143,52 +189,89 @@ func (c *core) replace(id uint32, now int64) {
 	r := &c.rules[id]
 	c.place(id)
 	switch {
-	case r.stage == flying && r.frame != nil:
+	case r.stage == flying && r.placed:
 		c.tables.Begin(id, r.round.isn, r.round.port)
-	case r.stage == parked && r.frame != nil:
+	case r.stage == parked && r.placed:
 		r.stage = queued
 		r.gen++ // what the wheel has of it is over
 		c.queue.push(entry{id, r.gen})
-	case r.stage != idle && r.fault != nil:
+	case r.stage != idle && r.faulty:
 		c.noWay(id, now)
-	case r.stage != idle && r.frame == nil && r.stage != parked:
+	case r.stage != idle && !r.placed && r.stage != parked:
 		r.stage = parked
 		r.gen++
 		c.wheel.add(entry{id, r.gen}, now)
 	}
 }
 
-// noWay answers for a rule that there is no way to: somebody else may find one.
+// resolving is how long a next hop may take to answer before others are asked: the kernel gives up in about three seconds.
+const resolving = 3 * time.Second
+
+// noWay answers for a rule that there is no way to. While it may come that says nothing; else somebody else may find one.
 func (c *core) noWay(id uint32, now int64) {
 	r := &c.rules[id]
-	v, words := probe.Unsure, "the way is not known"
-	if tunnelled(r.target) {
-		v = probe.Void
-	}
-	if r.fault != nil {
-		words = r.fault.Error()
-	} else if _, told := c.ways[destination(r.target)]; told {
+	v, words := probe.Void, "no way to the server is known yet"
+	switch {
+	case r.faulty:
+		if words = c.faults[id].Error(); !r.tunnel {
+			v = probe.Unsure
+		}
+	case c.places.list[r.place].way != 0:
 		words = errUnresolved.Error()
+		if !r.tunnel && now-c.way(r).since >= int64(resolving) && c.doubts.one(now, now+int64(c.timeout(r))) {
+			v = probe.Unsure
+		}
 	}
 	c.finish(id, now, v, words)
 }
 
 // hops takes the ways to destinations, as netdev.NextHops tells them.
-func (c *core) hops(ways map[netip.Addr]netdev.NextHop, now int64) {
-	changed := map[netip.Addr]bool{}
-	for to, way := range ways {
-		if was, knew := c.ways[to]; !knew || !sameWay(way, was) {
-			changed[to] = true
+func (c *core) hops(told netdev.Ways, now int64) {
+	since := map[netdev.NextHop]int64{}
+	for _, w := range c.ways {
+		if !w.Resolved && w.Ifindex != 0 {
+			since[w.NextHop] = w.since
 		}
 	}
-	c.ways = ways
-	if len(changed) == 0 {
+	ways := make([]way, 1, 1+len(told.Hops()))
+	for _, hop := range told.Hops() {
+		w := way{NextHop: hop, since: now}
+		if before, ok := since[hop]; ok {
+			w.since = before
+		}
+		ways = append(ways, w)
+	}
+	to := make([]uint32, len(c.places.list))
+	for address, which := range told.Each() {
+		if n, wanted := c.places.number(address); wanted {
+			to[n] = uint32(which) + 1
+		}
+	}
+	changed, some := make([]bool, len(to)), false
+	elsewhere := map[uint32]bool{} // places whose answers may come by another interface now
+	for n := range to {
+		p := &c.places.list[n]
+		before, after := c.ways[p.way].NextHop, ways[to[n]].NextHop
+		changed[n] = (p.way == 0) != (to[n] == 0) || !sameWay(before, after)
+		some = some || changed[n]
+		if before.Ifindex != 0 && before.Ifindex != after.Ifindex {
+			elsewhere[uint32(n)] = true
+		}
+		p.way = to[n]
+	}
+	c.told, c.ways = told, ways
+	if !some {
 		return
 	}
 	for id := range c.rules {
-		if r := &c.rules[id]; r.known && changed[destination(r.target)] {
-			c.replace(uint32(id), now)
+		r := &c.rules[id]
+		if !r.known || !changed[r.place] {
+			continue
 		}
+		if elsewhere[r.place] {
+			r.heard, r.doubted = false, false
+		}
+		c.replace(uint32(id), now)
 	}
 }
 
@@ -205,11 +288,7 @@ func (c *core) tunnelSources(sources []netip.Prefix, now int64) {
 	}
 	c.sources = slices.Clone(sources)
 	for id := range c.rules {
-		r := &c.rules[id]
-		if !r.known || !tunnelled(r.target) {
-			continue
-		}
-		if _, told := c.ways[destination(r.target)]; told {
+		if r := &c.rules[id]; r.known && r.tunnel && c.places.list[r.place].way != 0 {
 			c.replace(uint32(id), now)
 		}
 	}
@@ -224,19 +303,19 @@ func (c *core) ask(ids []uint32, now int64) {
 		}
 		r := &c.rules[id]
 		if r.stage != idle {
-			panic(fmt.Sprintf("probe %d of %s is asked while it is under way", id, r.target.Address))
+			panic(fmt.Sprintf("probe %d of %s is asked while it is under way", id, c.target(id).Address))
 		}
-		r.asked, r.began, r.sent = now, 0, 0
+		r.began, r.sent = now, 0
 		switch {
-		case r.frame != nil:
+		case r.placed:
 			r.stage = queued
 			c.queue.push(entry{id, r.gen})
-		case r.fault != nil:
+		case r.faulty:
 			r.stage = parked
 			c.noWay(id, now)
 		default:
 			r.stage = parked
-			c.wheel.add(entry{id, r.gen}, now+int64(r.timeout/2))
+			c.wheel.add(entry{id, r.gen}, now+int64(c.timeout(r)/2))
 		}
 	}
 }
@@ -244,11 +323,7 @@ func (c *core) ask(ids []uint32, now int64) {
 // finish answers for a probe.
 func (c *core) finish(id uint32, now int64, v probe.Verdict, words string) {
 	r := &c.rules[id]
-	from := r.began
-	if from == 0 {
-		from = r.asked
-	}
-	c.answers = append(c.answers, probe.Answer{ID: id, Verdict: v, Words: words, Took: time.Duration(max(now-from, 0))})
+	c.answers = append(c.answers, probe.Answer{ID: id, Verdict: v, Words: words, Took: time.Duration(max(now-r.began, 0))})
 	r.stage = idle
 	r.gen++
 }
@@ -306,8 +381,10 @@ func (c *core) lookYoung(now int64) {
 func (c *core) conclude(id uint32, now int64) bool {
 	r := &c.rules[id]
 	result := c.tables.Result(id, r.round.isn)
-	r.heard = r.heard || result.State >= dataplane.ProbeConnected
-	if !result.State.Final() && !over(time.Duration(now-r.began), time.Duration(now-r.last), r.timeout, int(r.sent), result.State == dataplane.ProbeConnected) {
+	if result.State >= dataplane.ProbeConnected {
+		r.heard, r.doubted = true, false
+	}
+	if !result.State.Final() && !over(time.Duration(now-r.began), time.Duration(now-r.last), c.timeout(r), int(r.sent), result.State == dataplane.ProbeConnected) {
 		return false
 	}
 	if result.State == dataplane.ProbeConnected {
@@ -319,7 +396,11 @@ func (c *core) conclude(id uint32, now int64) bool {
 	if result.State.Final() && int64(result.Time) > r.began {
 		at = int64(result.Time)
 	}
-	v, words := verdict(outcome{result, int(r.sent), r.timeout, r.heard, tunnelled(r.target)}, c.good(r))
+	own := r.heard || r.tunnel
+	if own && result.State == dataplane.ProbeSilent && !r.tunnel && !r.doubted && c.doubts.one(now, now+int64(c.timeout(r))) {
+		own, r.doubted = false, true
+	}
+	v, words := verdict(outcome{result, int(r.sent), c.timeout(r), own}, c.good(r))
 	c.finish(id, at, v, words)
 	c.answers[len(c.answers)-1].Silent = v == probe.Bad && silent(result.State)
 	return true
@@ -330,8 +411,7 @@ func (c *core) good(r *rule) lb.StatusSet {
 	if r.request == 0 {
 		return ""
 	}
-	check := r.target.Check.Value()
-	return check.Status
+	return c.checks.list[r.terms].good
 }
 
 // later puts a probe into the wheel, or asks again.
@@ -339,11 +419,11 @@ func (c *core) later(e entry, now int64) {
 	r := &c.rules[e.id]
 	age := time.Duration(now - r.began)
 	connected := c.tables.Result(e.id, r.round.isn).State == dataplane.ProbeConnected
-	if at, ok := retryAt(r.timeout, int(r.sent), connected); ok && age >= at {
+	if at, ok := retryAt(c.timeout(r), int(r.sent), connected); ok && age >= at {
 		c.queue.push(e)
 		return
 	}
-	c.wheel.add(e, max(r.began+int64(lookAt(age, r.timeout, int(r.sent), connected)), now+millisecond))
+	c.wheel.add(e, max(r.began+int64(lookAt(age, c.timeout(r), int(r.sent), connected)), now+millisecond))
 }
 
 // lookOld looks at a probe that the wheel brings.
@@ -352,7 +432,7 @@ func (c *core) lookOld(e entry, now int64) {
 	switch {
 	case r.gen != e.gen:
 	case r.stage == parked:
-		if left := r.asked + int64(r.timeout/2) - now; left > 0 {
+		if left := r.began + int64(c.timeout(r)/2) - now; left > 0 {
 			c.wheel.add(e, now+max(left, millisecond))
 			return
 		}
@@ -369,7 +449,7 @@ func (c *core) send(now int64, most int) (busy bool) {
 	for n < most && c.queue.len() > 0 && len(c.young)+n-first < c.window {
 		e := c.queue.peek()
 		r := &c.rules[e.id]
-		if r.gen != e.gen || r.frame == nil || r.stage != queued && r.stage != flying {
+		if r.gen != e.gen || !r.placed || r.stage != queued && r.stage != flying {
 			c.queue.pop()
 			continue
 		}
@@ -414,7 +494,7 @@ func (c *core) sendResets(most int) (n int) {
 	for n < most/2 && len(c.resets) > 0 {
 		x := c.resets[len(c.resets)-1]
 		c.resets = c.resets[:len(c.resets)-1]
-		if r := &c.rules[x.id]; r.known && r.frame != nil {
+		if r := &c.rules[x.id]; r.known && r.placed {
 			c.put(n, x.entry, x.port, x.seq, flagRST)
 			n++
 		}
@@ -422,12 +502,24 @@ func (c *core) sendResets(most int) (n int) {
 	return n
 }
 
+// ifindex is the interface that a rule's frames leave by, 0 while its way is not told.
+func (c *core) ifindex(id uint32) int32 { return int32(c.way(&c.rules[id]).Ifindex) }
+
+// frame makes the frame of a rule in b, without what patch writes.
+func (c *core) frame(b []byte, id uint32) []byte {
+	r := &c.rules[id]
+	if r.tunnel {
+		return b[:copy(b, c.tunnels[id].frame)]
+	}
+	w := c.way(r)
+	return b[:plain(b, linkOf(w.NextHop), w.Source, netip.AddrPortFrom(c.places.list[r.place].address, r.port))]
+}
+
 // put makes frame i of a rule.
 func (c *core) put(i int, e entry, port uint16, seq uint32, flags uint8) {
-	r := &c.rules[e.id]
-	b := c.buffers[i][:copy(c.buffers[i][:], r.frame)]
+	b := c.frame(c.buffers[i][:], e.id)
 	patch(b, port, seq, flags)
-	c.frames[i], c.sending[i] = Frame{r.ifindex, b}, e
+	c.frames[i], c.sending[i] = Frame{c.ifindex(e.id), b}, e
 }
 
 // unsent takes back SYNs that did not go: all of them later, but for the first when the error is about it and will stay.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
@@ -47,10 +48,8 @@ var simWay = netdev.NextHop{MAC: [6]byte{2}, Ifindex: 3, Source: netip.MustParse
 
 func newSim(t *rapid.T, window int) *sim {
 	s := &sim{t: t, tables: dataplane.NewFakeProbes(64), now: 1e9, script: map[uint32][]reply{}, syns: map[uint32]int{}}
-	s.core = &core{
-		tables: s.tables, sender: s, random: rand.NewChaCha8([32]byte{}).Uint64, window: window,
-		ways: map[netip.Addr]netdev.NextHop{}, wanted: map[netip.Addr]int{},
-	}
+	c := newCore(Options{Tables: s.tables, Sender: s, Random: rand.NewChaCha8([32]byte{}).Uint64, Window: window})
+	s.core = &c
 	s.core.wheel.now = s.now / millisecond
 	return s
 }
@@ -163,9 +162,10 @@ func TestCoreAgainstANaiveOracle(t *testing.T) {
 			ids = append(ids, id)
 		}
 		if rapid.Bool().Draw(t, "way known") {
-			s.core.hops(map[netip.Addr]netdev.NextHop{address: simWay}, s.now)
+			s.core.hops(netdev.WaysOf(map[netip.Addr]netdev.NextHop{address: simWay}), s.now)
 		}
-		heard := map[uint32]bool{}
+		// What answered before may be silent once before it is bad.
+		heard, doubted := map[uint32]bool{}, map[uint32]bool{}
 		for range 3 {
 			clear(s.syns)
 			s.busy = rapid.IntRange(0, 3).Draw(t, "busy")
@@ -179,16 +179,18 @@ func TestCoreAgainstANaiveOracle(t *testing.T) {
 				}
 			}
 			s.core.ask(ids, s.now)
-			if len(s.core.ways) == 0 {
+			if len(s.core.ways) == 1 {
 				s.core.step(s.now)
-				s.core.hops(map[netip.Addr]netdev.NextHop{address: simWay}, s.now)
+				s.core.hops(netdev.WaysOf(map[netip.Addr]netdev.NextHop{address: simWay}), s.now)
 			}
 			for id, a := range s.run(len(ids)) {
-				want := expected(timeout, s.script[id], heard[id])
+				want := expected(timeout, s.script[id], heard[id] && doubted[id])
 				if a.Verdict != want {
 					t.Fatalf("rule %d with %v: %+v, want %v", id, s.script[id], a, want)
 				}
-				heard[id] = heard[id] || want != probe.Unsure
+				answered := expected(timeout, s.script[id], false) != probe.Unsure
+				doubted[id] = !answered && heard[id]
+				heard[id] = heard[id] || answered
 			}
 			if s.most > window && mode == burstsNone {
 				t.Fatalf("%d probes in a window of %d", s.most, window)
@@ -197,8 +199,8 @@ func TestCoreAgainstANaiveOracle(t *testing.T) {
 		for _, id := range ids {
 			s.core.remove(id)
 		}
-		if len(s.core.answers) != 0 || len(s.core.wanted) != 0 {
-			t.Fatalf("answers %v, destinations %v of nobody", s.core.answers, s.core.wanted)
+		if len(s.core.answers) != 0 || s.core.places.find.Len() != 0 {
+			t.Fatalf("answers %v, destinations %v of nobody", s.core.answers, s.core.places.addresses())
 		}
 	})
 }
@@ -214,7 +216,7 @@ func TestCoreWithoutAWay(t *testing.T) {
 				t.Fatal(err)
 			}
 			if ways != nil {
-				s.core.hops(ways, s.now)
+				s.core.hops(netdev.WaysOf(ways), s.now)
 			}
 			s.core.ask([]uint32{0}, s.now)
 			if a := s.run(1)[0]; a.Verdict != v || a.Words != words {
@@ -229,9 +231,13 @@ func TestCoreWithoutAWay(t *testing.T) {
 		to := func(w netdev.NextHop) map[netip.Addr]netdev.NextHop {
 			return map[netip.Addr]netdev.NextHop{at.Addr(): w}
 		}
-		ask(newSim(t, 8), nil, probe.Unsure, "the way is not known")
+		ask(newSim(t, 8), nil, probe.Void, "no way to the server is known yet")
 		ask(newSim(t, 8), to(netdev.NextHop{}), probe.Unsure, "no route to 10.9.9.9")
-		ask(newSim(t, 8), to(netdev.NextHop{Ifindex: 3}), probe.Unsure, "the next hop does not answer")
+		ask(newSim(t, 8), to(netdev.NextHop{Ifindex: 3}), probe.Void, "the next hop does not answer")
+		gone := newSim(t, 8)
+		gone.core.hops(netdev.WaysOf(to(netdev.NextHop{Ifindex: 3})), gone.now)
+		gone.now += int64(resolving)
+		ask(gone, to(netdev.NextHop{Ifindex: 3}), probe.Unsure, "the next hop does not answer")
 		elsewhere := newSim(t, 8)
 		elsewhere.core.devices = []int{4}
 		ask(elsewhere, to(simWay), probe.Unsure, "the way to 10.9.9.9 does not lead out of an interface of the mux")
@@ -242,4 +248,112 @@ func TestCoreWithoutAWay(t *testing.T) {
 		lost.core.sender = nowhere{}
 		ask(lost, to(simWay), probe.Unsure, "no answer to three SYNs within 1000 ms")
 	})
+}
+
+// TestManySilentServersAreBad: of servers that answered before and fall silent, others are asked, but not when it is many; of those
+// that never answered, always.
+func TestManySilentServersAreBad(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := newSim(t, 1000)
+		s.tables = dataplane.NewFakeProbes(1024)
+		s.core.tables = s.tables
+		address := netip.MustParseAddr("10.9.9.9")
+		s.core.hops(netdev.WaysOf(map[netip.Addr]netdev.NextHop{address: simWay}), s.now)
+		n := rapid.IntRange(1, 600).Draw(t, "rules")
+		var ids []uint32
+		for id := range uint32(n) {
+			if err := s.core.add(id, target(netip.AddrPortFrom(address, uint16(1000+id)), within(time.Second, tcp))); err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, id)
+		}
+		round := func(answer bool) (count [probe.Unsure + 1]int) {
+			clear(s.syns)
+			for _, id := range ids {
+				s.script[id] = make([]reply, silentAttempts)
+				if answer {
+					s.script[id][0] = reply{time.Millisecond, dataplane.ProbeAnswered}
+				}
+			}
+			s.core.ask(ids, s.now)
+			for _, a := range s.run(n) {
+				count[a.Verdict]++
+				if a.Silent != (a.Verdict == probe.Bad) {
+					t.Fatalf("%+v", a)
+				}
+			}
+			return count
+		}
+		expect := func(what string, got, want [probe.Unsure + 1]int) {
+			if got != want {
+				t.Fatalf("%s: got %v, want %v", what, got, want)
+			}
+		}
+		doubted := min(n, maxDoubts)
+		expect("never heard", round(false), [...]int{probe.Unsure: n})
+		expect("heard", round(true), [...]int{probe.Good: n, probe.Unsure: 0})
+		expect("silent", round(false), [...]int{probe.Bad: n - doubted, probe.Unsure: doubted})
+		if n <= maxDoubts {
+			expect("silent again", round(false), [...]int{probe.Bad: n, probe.Unsure: 0})
+		}
+		expect("heard again", round(true), [...]int{probe.Good: n, probe.Unsure: 0})
+		// The others had their time meanwhile.
+		s.now += int64(time.Second)
+		expect("silent later", round(false), [...]int{probe.Bad: n - doubted, probe.Unsure: doubted})
+	})
+}
+
+// TestDestinationsComeBack: one that nobody probes for a moment has its way at once, for nobody tells it again.
+func TestDestinationsComeBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := newSim(t, 8)
+		x := target(netip.MustParseAddrPort("10.9.9.9:1000"), within(time.Second, tcp))
+		s.script[0] = []reply{{time.Millisecond, dataplane.ProbeAnswered}}
+		if err := s.core.add(0, x); err != nil {
+			t.Fatal(err)
+		}
+		s.core.hops(netdev.WaysOf(map[netip.Addr]netdev.NextHop{x.Address.Addr(): simWay}), s.now)
+		s.core.remove(0)
+		if err := s.core.add(0, x); err != nil {
+			t.Fatal(err)
+		}
+		s.core.ask([]uint32{0}, s.now)
+		if a := s.run(1)[0]; a.Verdict != probe.Good {
+			t.Fatalf("%+v", a)
+		}
+	})
+}
+
+// TestRulesTakeLittle counts the bytes of many rules, each at an address of its own.
+func TestRulesTakeLittle(t *testing.T) {
+	const many = 140_000
+	c := newCore(Options{Tables: nowhereTables{}})
+	check := target(netip.MustParseAddrPort("10.0.0.1:80"), within(time.Second, tcp)).Check
+	before := heap()
+	at := netip.MustParseAddr("10.32.0.0")
+	for id := range uint32(many) {
+		if err := c.add(id, probe.Target{Check: check, Address: netip.AddrPortFrom(at, 80)}); err != nil {
+			t.Fatal(err)
+		}
+		at = at.Next()
+	}
+	got := float64(heap()-before) / many
+	runtime.KeepAlive(c)
+	t.Logf("%.0f bytes a rule", got)
+	if got > 120 {
+		t.Errorf("%.0f bytes a rule", got)
+	}
+}
+
+// nowhereTables are of a program that is not there.
+type nowhereTables struct{ dataplane.ProbeTables }
+
+func (nowhereTables) Size() uint32 { return 1 << 18 }
+
+// heap is what is in use after a collection.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/netdev"
 	"github.com/shuntlb/shunt/internal/wire"
 )
 
@@ -29,6 +30,60 @@ func bareLength(is4 bool) int {
 type link struct {
 	to, from [6]byte
 	tag      uint32
+}
+
+// linkOf is that of a way.
+func linkOf(w netdev.NextHop) link { return link{w.MAC, w.Own, w.Tag} }
+
+// plain writes what template makes of a segment without outer headers into b, and returns its length.
+func plain(b []byte, l link, local netip.Addr, peer netip.AddrPort) int {
+	be := binary.BigEndian
+	at := copy(b, l.to[:])
+	at += copy(b[at:], l.from[:])
+	if l.tag != 0 {
+		be.PutUint32(b[at:], l.tag)
+		at += 4
+	}
+	from, to := local.As16(), peer.Addr().As16()
+	var sum uint32
+	add := func(words []byte) {
+		for i := 0; i < len(words); i += 2 {
+			sum += uint32(be.Uint16(words[i:]))
+		}
+	}
+	fold := func() uint16 {
+		for sum > 0xffff {
+			sum = sum&0xffff + sum>>16
+		}
+		return uint16(sum)
+	}
+	if local.Is4() {
+		be.PutUint16(b[at:], wire.EtherTypeIPv4)
+		at += 2
+		copy(b[at:], []byte{0x45, 0, 0, 20 + tcpHeader, 0, 0, 0x40, 0, 64, wire.ProtoTCP, 0, 0})
+		copy(b[at+12:], from[12:])
+		copy(b[at+16:], to[12:])
+		add(b[at : at+20])
+		be.PutUint16(b[at+10:], ^fold())
+		sum = 0
+		add(b[at+12 : at+20])
+		at += 20
+	} else {
+		be.PutUint16(b[at:], wire.EtherTypeIPv6)
+		at += 2
+		copy(b[at:], []byte{0x60, 0, 0, 0, 0, tcpHeader, wire.ProtoTCP, 64})
+		copy(b[at+8:], from[:])
+		copy(b[at+24:], to[:])
+		add(b[at+8 : at+40])
+		at += 40
+	}
+	tcp := b[at : at+tcpHeader]
+	clear(tcp)
+	be.PutUint16(tcp[2:], peer.Port())
+	be.PutUint16(tcp[14:], dataplane.ProbeWindow)
+	sum += wire.ProtoTCP + tcpHeader + uint32(peer.Port()) + uint32(dataplane.ProbeWindow)
+	be.PutUint16(tcp[16:], fold())
+	return at + tcpHeader
 }
 
 // template makes a frame from local to peer of a bare TCP segment, outer headers in front, without what patch writes. In the place

@@ -37,6 +37,10 @@ func TestFramesAreWires(t *testing.T) {
 		port, peerPort := rapid.Uint16().Draw(t, "port"), rapid.Uint16().Draw(t, "peerPort")
 		seq, flags := rapid.Uint32().Draw(t, "seq"), rapid.SampledFrom([]uint8{wire.SYN, wire.RST}).Draw(t, "flags")
 		got := template(l, outer, local, netip.AddrPortFrom(peer, peerPort))
+		if outer == nil && rapid.Bool().Draw(t, "plain") {
+			got = bytes.Repeat([]byte{0xee}, frameMax)
+			got = got[:plain(got, l, local, netip.AddrPortFrom(peer, peerPort))]
+		}
 		patch(got, port, seq, flags)
 
 		p := wire.Packet{DstMAC: l.to, SrcMAC: l.from, Src: local, Dst: peer,
@@ -194,7 +198,7 @@ func TestAStallIsNoSilence(t *testing.T) {
 
 func TestVerdicts(t *testing.T) {
 	of := func(s dataplane.ProbeState, status uint16) outcome {
-		return outcome{result: dataplane.ProbeResult{State: s, Status: status}, sent: 3, timeout: 500 * time.Millisecond, heard: true}
+		return outcome{result: dataplane.ProbeResult{State: s, Status: status}, sent: 3, timeout: 500 * time.Millisecond, own: true}
 	}
 	with := func(o outcome, change func(*outcome)) outcome { change(&o); return o }
 	for _, c := range []struct {
@@ -216,8 +220,7 @@ func TestVerdicts(t *testing.T) {
 		{of(dataplane.ProbeConnected, 0), "200", probe.Bad, "connected, but no answer within 500 ms"},
 		{of(dataplane.ProbeUnreachable, 0), "200", probe.Bad, "host unreachable"},
 		{of(dataplane.ProbeSilent, 0), "", probe.Bad, "no answer to three SYNs within 500 ms"},
-		{with(of(dataplane.ProbeSilent, 0), func(o *outcome) { o.heard, o.sent = false, 1 }), "", probe.Unsure, "no answer to one SYN within 500 ms"},
-		{with(of(dataplane.ProbeSilent, 0), func(o *outcome) { o.heard, o.tunnel = false, true }), "", probe.Bad, "no answer to three SYNs within 500 ms"},
+		{with(of(dataplane.ProbeSilent, 0), func(o *outcome) { o.own, o.sent = false, 1 }), "", probe.Unsure, "no answer to one SYN within 500 ms"},
 	} {
 		v, words := verdict(c.o, c.good)
 		if v != c.verdict || words != c.words {

@@ -41,7 +41,7 @@ type rig struct {
 	servers *netdev.Namespace
 	asker   *Asker
 	answers chan []probe.Answer
-	ways    chan map[netip.Addr]netdev.NextHop
+	ways    chan netdev.Ways
 	next    uint32
 }
 
@@ -66,7 +66,7 @@ func namespace(t testing.TB, name string) *netdev.Namespace {
 func newRig(t testing.TB) *rig {
 	t.Helper()
 	id := fmt.Sprintf("%d-%d", os.Getpid(), rigs.Add(1))
-	r := &rig{t: t, muxNS: namespace(t, "probemux-"+id), servers: namespace(t, "probesrv-"+id), answers: make(chan []probe.Answer, 1<<16), ways: make(chan map[netip.Addr]netdev.NextHop, 1<<10)}
+	r := &rig{t: t, muxNS: namespace(t, "probemux-"+id), servers: namespace(t, "probesrv-"+id), answers: make(chan []probe.Answer, 1<<16), ways: make(chan netdev.Ways, 1<<10)}
 	must(t, netdev.AddVeth(netdev.VethEnd{Namespace: r.muxNS, Name: "up0"}, netdev.VethEnd{Namespace: r.servers, Name: "eth0"}, 1500))
 	must(t, r.servers.SetOffload("eth0", netdev.OffloadTxChecksum, false))
 	must(t, r.servers.SetOffload("eth0", netdev.OffloadGRO, true))
@@ -120,7 +120,7 @@ func newRig(t testing.TB) *rig {
 	var following sync.WaitGroup
 	following.Go(func() {
 		err := netdev.In(r.muxNS.Name, func() error {
-			return hops.Run(ctx, func(ways map[netip.Addr]netdev.NextHop) {
+			return hops.Follow(ctx, func(ways netdev.Ways) {
 				r.asker.HopsChanged(ways)
 				r.ways <- ways
 			})
@@ -203,7 +203,7 @@ func (r *rig) add(all ...probe.Target) (ids []uint32) {
 // resolve waits until the asker knows the ways to these addresses.
 func (r *rig) resolve(all ...netip.Addr) {
 	for ways := range r.ways {
-		if !slices.ContainsFunc(all, func(a netip.Addr) bool { return !ways[a].Resolved }) {
+		if !slices.ContainsFunc(all, func(a netip.Addr) bool { hop, _ := ways.To(a); return !hop.Resolved }) {
 			return
 		}
 	}

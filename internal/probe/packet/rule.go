@@ -7,7 +7,6 @@ import (
 	"hash/fnv"
 	"net/netip"
 	"slices"
-	"time"
 	"unique"
 
 	"github.com/shuntlb/shunt/internal/dataplane"
@@ -26,23 +25,25 @@ const (
 	flying       // sent
 )
 
-// rule is a target with its probe. The zero value is none.
+// rule is a target with its probe. The zero value is none. What many have alike is elsewhere, and the SYN of one without a tunnel is
+// made when it is sent: there are many rules.
 type rule struct {
-	target  probe.Target
-	frame   []byte // template of its SYN, nil: no way
-	fault   error  // why there is none, nil: it is not known yet
-	asked   int64  // when, in nanoseconds, as began
-	began   int64  // when the first SYN was sent
-	last    int64  // when the last one was
-	timeout time.Duration
+	began   int64 // when the first SYN of the probe was sent, before that when it was asked, in nanoseconds
+	last    int64 // when the last one was
 	round   round
 	gen     uint32 // of its probe: entries of others are stale
-	ifindex int32
-	request int32 // its length
+	terms   uint32 // in checks
+	place   uint32 // in places
+	port    uint16 // of the server
+	request uint16 // its length
 	stage   stage
 	sent    uint8 // SYNs
-	heard   bool  // the server answered by packets, this way
 	known   bool
+	placed  bool // it has a record, and can be asked
+	faulty  bool // it cannot, as core.faults says
+	tunnel  bool // core.tunnels has it
+	heard   bool // the server answered by packets, this way
+	doubted bool // but not the last time, of which somebody else was told
 }
 
 // destination is where the frames of a target have to go.
@@ -72,6 +73,8 @@ func check(t probe.Target) error {
 	switch c := t.Check.Value(); {
 	case c.Timeout <= 0:
 		return fmt.Errorf("timeout: %v: must be above 0", c.Timeout)
+	case t.Address.Addr().Zone() != "":
+		return errors.New("address: with a zone: not by packets")
 	case !t.Address.IsValid() || t.Address.Port() == 0 && !tunnelled(t):
 		return fmt.Errorf("address: %v: must be an address with a port", t.Address)
 	case c.Through == lb.ThroughTunnel && !tunnelled(t):
@@ -104,8 +107,8 @@ type surroundings struct {
 // errUnresolved tells that the kernel asks for the next hop's Ethernet address still.
 var errUnresolved = errors.New("the next hop does not answer")
 
-// place makes the record of a target, and the template of its SYN.
-func place(t probe.Target, s surroundings) (dataplane.ProbeRule, []byte, error) {
+// record makes the record of a target, and through tunnels the template of its SYN.
+func record(t probe.Target, s surroundings) (dataplane.ProbeRule, []byte, error) {
 	hop := dataplane.NextHop{MAC: s.way.MAC, Ifindex: s.way.Ifindex, Tag: s.way.Tag}
 	r := dataplane.ProbeRule{Peer: t.Address, Local: s.way.Source, Hop: hop}
 	switch {
@@ -137,7 +140,10 @@ func place(t probe.Target, s surroundings) (dataplane.ProbeRule, []byte, error) 
 	if !r.Local.IsValid() || r.Local.Is4() != r.Peer.Addr().Is4() {
 		return r, nil, fmt.Errorf("no address of this machine for servers like %s", r.Peer.Addr())
 	}
-	return r, template(link{s.way.MAC, s.way.Own, s.way.Tag}, r.Outer, r.Local, r.Peer), nil
+	if !tunnelled(t) {
+		return r, nil, nil
+	}
+	return r, template(linkOf(s.way), r.Outer, r.Local, r.Peer), nil
 }
 
 // wrap gives a rule the outer headers of a tunnel. Their hash is the tunnel's own.

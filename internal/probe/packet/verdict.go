@@ -15,8 +15,8 @@ type outcome struct {
 	result  dataplane.ProbeResult
 	sent    int // SYNs
 	timeout time.Duration
-	// heard: the server answered by packets before, so that silence is its own. tunnel: nobody else could ask.
-	heard, tunnel bool
+	// own: silence is the server's own, which answered by packets before, or nobody else could ask.
+	own bool
 }
 
 // statusWords are the words of all statuses.
@@ -62,7 +62,7 @@ func verdict(o outcome, good lb.StatusSet) (v probe.Verdict, words string) {
 		return probe.Bad, "host unreachable"
 	}
 	words = "no answer to " + numbers[min(o.sent, len(numbers)-1)] + " within " + within()
-	if o.heard || o.tunnel {
+	if o.own {
 		return probe.Bad, words
 	}
 	return probe.Unsure, words

@@ -1,0 +1,151 @@
+package packet
+
+import (
+	"hash/maphash"
+	"net/netip"
+	"time"
+	"unique"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/probe"
+	"github.com/shuntlb/shunt/internal/probe/index"
+)
+
+// place is a destination that rules' frames go to. Its number is used again.
+type place struct {
+	address netip.Addr
+	way     uint32 // in core.ways, 0: not told yet
+	rules   uint32 // that go there, 0: the number is free
+}
+
+// places are the destinations.
+type places struct {
+	list   []place
+	unused []uint32
+	find   index.Index
+	seed   maphash.Seed
+}
+
+func newPlaces() *places {
+	p := &places{seed: maphash.MakeSeed()}
+	p.find.Hash = func(n uint32) uint64 { return maphash.Comparable(p.seed, p.list[n].address) }
+	return p
+}
+
+// number is that of an address; false: nobody goes there.
+func (p *places) number(a netip.Addr) (uint32, bool) {
+	return p.find.Find(maphash.Comparable(p.seed, a), func(n uint32) bool { return p.list[n].address == a })
+}
+
+// hold counts one rule more, and tells whether it is the first.
+func (p *places) hold(a netip.Addr) (n uint32, first bool) {
+	if n, ok := p.number(a); ok {
+		p.list[n].rules++
+		return n, false
+	}
+	if free := len(p.unused); free > 0 {
+		n, p.unused = p.unused[free-1], p.unused[:free-1]
+	} else {
+		n, p.list = uint32(len(p.list)), append(p.list, place{})
+	}
+	p.list[n] = place{address: a, rules: 1}
+	p.find.Add(n)
+	return n, true
+}
+
+// release undoes a hold, and tells whether it was the last.
+func (p *places) release(n uint32) bool {
+	if p.list[n].rules--; p.list[n].rules > 0 {
+		return false
+	}
+	p.find.Remove(n)
+	p.list[n] = place{}
+	p.unused = append(p.unused, n)
+	return true
+}
+
+// addresses are all destinations.
+func (p *places) addresses() []netip.Addr {
+	out := make([]netip.Addr, 0, p.find.Len())
+	for _, x := range p.list {
+		if x.rules > 0 {
+			out = append(out, x.address)
+		}
+	}
+	return out
+}
+
+// way is how some destinations are reached.
+type way struct {
+	netdev.NextHop
+	// since is from when on the next hop does not answer, in nanoseconds.
+	since int64
+}
+
+// terms are what all rules with a check have in common.
+type terms struct {
+	check   unique.Handle[lb.Check]
+	timeout time.Duration
+	good    lb.StatusSet
+	rules   int
+}
+
+// checks are the terms by number. A number is used again when no rule has it.
+type checks struct {
+	list   []terms
+	unused []uint32
+	known  map[unique.Handle[lb.Check]]uint32
+}
+
+func (c *checks) hold(h unique.Handle[lb.Check]) uint32 {
+	n, ok := c.known[h]
+	if !ok {
+		if free := len(c.unused); free > 0 {
+			n, c.unused = c.unused[free-1], c.unused[:free-1]
+		} else {
+			n, c.list = uint32(len(c.list)), append(c.list, terms{})
+		}
+		check := h.Value()
+		c.list[n], c.known[h] = terms{check: h, timeout: check.Timeout, good: check.Status}, n
+	}
+	c.list[n].rules++
+	return n
+}
+
+func (c *checks) release(n uint32) {
+	if c.list[n].rules--; c.list[n].rules == 0 {
+		delete(c.known, c.list[n].check)
+		c.list[n] = terms{}
+		c.unused = append(c.unused, n)
+	}
+}
+
+// tunnelRule is what a rule through a tunnel has beside what others have.
+type tunnelRule struct {
+	target probe.Target
+	frame  []byte // template of its SYN
+}
+
+// doubts bound how many silent servers others are asked of at once, that answered before: above that so much has failed that nobody
+// needs to be asked.
+type doubts struct{ until []int64 }
+
+// maxDoubts is how many.
+const maxDoubts = 256
+
+// one more is had until a time; false: there are enough.
+func (d *doubts) one(now, until int64) bool {
+	keep := d.until[:0]
+	for _, t := range d.until {
+		if t > now {
+			keep = append(keep, t)
+		}
+	}
+	d.until = keep
+	if len(keep) >= maxDoubts {
+		return false
+	}
+	d.until = append(keep, until)
+	return true
+}
