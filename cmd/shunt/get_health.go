@@ -114,8 +114,15 @@ func verdictOf(opinions []healthOpinion) string {
 	return convert.Unknown
 }
 
-// explain finds since when, and why.
+// explain finds since when, and why: where the backend's host has the same verdict, its words are the reason, for muxes only say that
+// they have it from there.
 func (r *healthRecord) explain() {
+	for _, o := range r.Nodes {
+		if o.Role == string(lb.RoleHost) && o.Verdict == r.Verdict && o.Verdict != convert.Unknown && o.LastCheck != "" {
+			r.LastCheck = o.Node + ": " + o.LastCheck
+			break
+		}
+	}
 	for _, o := range r.Nodes {
 		if o.Verdict == r.Verdict || r.Verdict == convert.Mixed {
 			r.Since = max(r.Since, o.Since) // of one zone and width

@@ -103,3 +103,21 @@ func TestTookText(t *testing.T) {
 		}
 	}
 }
+
+// TestHostSaysWhy: muxes that obey a host do not say more than that; one that finds fault by itself does.
+func TestHostSaysWhy(t *testing.T) {
+	of := func(host string) healthRecord {
+		r := healthRecord{Nodes: []healthOpinion{
+			{Node: "mux1", Role: "mux", Verdict: convert.Unhealthy, LastCheck: "its host says that it is dead"},
+			{Node: "host1", Role: "host", Verdict: host, LastCheck: "connection refused"},
+		}}
+		r.Verdict = verdictOf(r.Nodes)
+		r.explain()
+		return r
+	}
+	for host, want := range map[string]string{convert.Unhealthy: "host1: connection refused", convert.Healthy: "its host says that it is dead"} {
+		if r := of(host); r.LastCheck != want {
+			t.Errorf("host %s: because %q, want %q", host, r.LastCheck, want)
+		}
+	}
+}

@@ -42,6 +42,9 @@ func ChecksTold(states []CheckState, past []health.Past) []*apiv1.CheckHealth {
 	for i := range states {
 		s := &states[i]
 		c := &apiv1.CheckHealth{Check: checkWords(&s.Check), Alive: s.Alive, Rise: s.Check.Rise, Fall: s.Check.Fall}
+		if len(states) > 1 {
+			c.Check = fmt.Sprintf("check %d, %s", s.Number+1, c.Check)
+		}
 		out, byNumber[s.Number] = append(out, c), c
 	}
 	for _, p := range past {
@@ -63,11 +66,11 @@ func ChecksTold(states []CheckState, past []health.Past) []*apiv1.CheckHealth {
 	return out
 }
 
-// checkWords is what a check asks, as short as it can be told from others.
+// checkWords is what a check asks, in short: where there are several, their numbers tell those apart that differ in what is not said.
 func checkWords(c *lb.Check) string {
-	words := []string{c.Kind}
-	if c.TLS {
-		words[0] += "+tls"
+	words := []string{c.KindText()}
+	if c.Kind == lb.CheckGRPC && c.TLS {
+		words = append(words, "over TLS")
 	}
 	for _, w := range []string{c.Path, c.Service, c.Name, c.Program} {
 		if w != "" {

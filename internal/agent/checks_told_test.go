@@ -33,9 +33,9 @@ func TestChecksAreTold(t *testing.T) {
 		}
 	}
 	want := []string{
-		"tcp alive true good 0 bad 2 rise 2 fall 3",
+		"check 1, tcp alive true good 0 bad 2 rise 2 fall 3",
 		"1000 0s true false connected", "1002 2ms false false connection refused", "1003 3ms false true no route", "1004 4ms false false connection refused",
-		"http+tls /healthz port 81 through tunnel alive false good 1 bad 0 rise 1 fall 1",
+		"check 2, https /healthz port 81 through tunnel alive false good 1 bad 0 rise 1 fall 1",
 		"1001 1ms false false status 503", "1005 5ms true false status 200",
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {

@@ -35,8 +35,10 @@ type checked struct {
 	damper  health.Damper
 	up      verdict
 	// said is the verdict as it was last told, or is about to be.
-	said  verdict
-	words string // of the last probe, or of what clients saw
+	said verdict
+	// words are of the last probe, or of what clients saw; while these hold the member dead, or it has several checks, of the last
+	// that agrees with the verdict, so that they tell why.
+	words string
 	// past is what happened to it on this server, as long as this agent runs.
 	past *health.History
 }
@@ -100,9 +102,12 @@ func (m *checked) observe(at int, r *probe.Result) bool {
 		m.words = words + " (does not count)"
 		return false
 	}
-	m.words = words
 	asked := m.states[at].Asked()
-	return m.states[at].Observe(r.Good, m.asks[at].check.Rise, m.asks[at].check.Fall) || !asked
+	changed := m.states[at].Observe(r.Good, m.asks[at].check.Rise, m.asks[at].check.Fall) || !asked
+	if m.words == "" || r.Good == (m.undamped() == saidAlive) || len(m.asks) == 1 && !m.shunned {
+		m.words = words
+	}
+	return changed
 }
 
 // watch folds in what clients' own connections came to and tells whether the verdict may be another.
@@ -112,6 +117,7 @@ func (m *checked) watch(now time.Time, h health.Handshakes) bool {
 	if shunned == m.shunned {
 		return false
 	}
+	m.words = "clients may connect again"
 	if m.shunned = shunned; shunned {
 		m.words = fmt.Sprintf("%d connections of clients failed in a row", m.rule.Failures)
 	}

@@ -156,6 +156,10 @@ func TestSeveralChecksOfOwnServers(t *testing.T) {
 	}
 	say(lb.CheckHTTP, false)
 	w.told("one is bad", plan.EndpointVerdicts{Key: b.Key, Dead: []uint16{3}})
+	say(lb.CheckTCP, true)
+	if got := w.checks.health(memberRef{b.Key, 3}).GetWords(); got != "check 2, http: drawn" {
+		t.Errorf("the words of a dead server are %q", got)
+	}
 	b.Health.Combine = lb.CombineAny
 	w.plan(b)
 	w.told("one suffices now", plan.EndpointVerdicts{Key: b.Key, Alive: []uint16{3}})
@@ -174,7 +178,7 @@ func TestSeveralChecksOfOwnServers(t *testing.T) {
 	if !ok || !h.Alive || !h.Known || h.Shunned || len(h.Checks) != 2 || !h.Checks[0].Alive || !h.Checks[1].Alive {
 		t.Errorf("health %+v, %v", h, ok)
 	}
-	if len(h.Results) != 7 || h.Results[6].Check != 1 || !h.Results[6].Good || h.Results[3].Good {
+	if len(h.Results) != 8 || h.Results[7].Check != 1 || !h.Results[7].Good || h.Results[4].Good {
 		t.Errorf("results %+v", h.Results)
 	}
 	var turns []bool
@@ -230,14 +234,21 @@ func TestClientsConnectionsCount(t *testing.T) {
 	w.told("three in a row", plan.EndpointVerdicts{Key: b.Key, Dead: []uint16{3}})
 	w.probe(true)
 	w.told("a good check does not end it")
-	if got := w.checks.health(memberRef{b.Key, 3}).GetWords(); got != "drawn" {
-		t.Errorf("words %q", got)
+	words := func(want string) {
+		t.Helper()
+		if got := w.checks.health(memberRef{b.Key, 3}).GetWords(); got != want {
+			t.Errorf("words %q, want %q", got, want)
+		}
 	}
+	words("3 connections of clients failed in a row")
 	w.plan(b, other)
 	w.told("a plan does not either")
 	now.Advance(30 * time.Second)
 	see(8, 5, 3)
 	w.told("its time is over", plan.EndpointVerdicts{Key: b.Key, Alive: []uint16{3}})
+	words("clients may connect again")
+	w.probe(true)
+	words("drawn")
 	see(10, 5, 5)
 	see(11, 6, 5)
 	see(12, 6, 6)

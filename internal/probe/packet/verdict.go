@@ -55,9 +55,9 @@ func verdict(o outcome, good lb.StatusSet) (v probe.Verdict, words string) {
 	case dataplane.ProbeRefused:
 		return probe.Bad, "connection refused"
 	case dataplane.ProbeBroken:
-		return probe.Bad, "connected, but reset without an answer"
+		return probe.Bad, "connected, but reset"
 	case dataplane.ProbeConnected:
-		return probe.Bad, "connected, but no answer within " + within()
+		return probe.Bad, "connected, but no bytes within " + within()
 	case dataplane.ProbeUnreachable:
 		return probe.Bad, "host unreachable"
 	}

@@ -93,6 +93,9 @@ func (t *target) exchange(ctx context.Context, conn net.Conn) (*http.Response, f
 		case err != nil:
 			// An answer that was cut off is first of all cut off.
 			err = cmp.Or(head.err, err)
+			if head.left == maxHead && (isTimeout(err) || ctx.Err() != nil) {
+				return nil, bad("connected, but no bytes within %s", milliseconds(t.Timeout))
+			}
 			return nil, noAnswer(ctx, err, t.Timeout, "HTTP")
 		case answer.StatusCode >= 200 || answer.StatusCode == http.StatusSwitchingProtocols:
 			// The body has its own limit.
