@@ -64,7 +64,7 @@ type Engine struct {
 
 	mu     sync.Mutex
 	closed bool
-	table  table
+	table  *table
 	// wakes is when the schedule looks again; 0: when it is poked.
 	wakes time.Duration
 	// odd are those that another means has to ask.
@@ -108,9 +108,13 @@ func (e *Engine) Set(want []Target) error {
 	}
 	var gone []Target
 	e.mu.Lock()
-	for t := range e.table.byTarget {
-		if _, stays := wanted[t]; !stays {
-			gone = append(gone, t)
+	for i := range e.table.rules {
+		r := &e.table.rules[i]
+		if r.gone || r.pace == nil {
+			continue
+		}
+		if _, stays := wanted[r.target]; !stays {
+			gone = append(gone, r.target)
 		}
 	}
 	e.mu.Unlock()
@@ -157,7 +161,7 @@ func (e *Engine) stop(targets []Target) {
 	gone := e.moves[:0]
 	e.mu.Lock()
 	for _, t := range targets {
-		if id, probed := e.table.byTarget[t]; probed {
+		if id, probed := e.table.find(t); probed {
 			gone = append(gone, id)
 			e.stats.Means[e.table.rules[id].means].Targets--
 		}
@@ -181,7 +185,7 @@ func (e *Engine) start(targets []Target, known bool, bad *faults) error {
 	now := e.now()
 	for _, t := range targets {
 		e.mu.Lock()
-		_, probed := e.table.byTarget[t]
+		_, probed := e.table.find(t)
 		if e.closed {
 			e.mu.Unlock()
 			return errors.New("set probes: the engine is closed")
@@ -245,7 +249,7 @@ func (e *Engine) Stats() Stats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.stats
-	s.Targets, s.Queued = len(e.table.byTarget), e.table.due.len()+e.table.first.len()
+	s.Targets, s.Queued = e.table.byTarget.Len(), e.table.due.len()+e.table.first.len()
 	s.Means = append([]MeansStats(nil), s.Means...)
 	for _, m := range s.Means {
 		s.Out += m.Out

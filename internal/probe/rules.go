@@ -3,10 +3,12 @@ package probe
 import (
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"time"
 	"unique"
 
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/probe/index"
 	"github.com/shuntlb/shunt/internal/probe/wheel"
 )
 
@@ -61,7 +63,8 @@ func (q *queue) pop() uint32 {
 type table struct {
 	rules    []rule
 	unused   []uint32
-	byTarget map[Target]uint32
+	byTarget index.Index // of those that are wanted
+	seed     maphash.Seed
 	paces    map[unique.Handle[lb.Check]]*pace
 	// wheel has those that wait, in ticks. due and first are those that are to be asked: planned ones, and those that never were,
 	// which come after.
@@ -69,8 +72,15 @@ type table struct {
 	due, first queue
 }
 
-func newTable() table {
-	return table{byTarget: map[Target]uint32{}, paces: map[unique.Handle[lb.Check]]*pace{}, wheel: wheel.New(0)}
+func newTable() *table {
+	t := &table{seed: maphash.MakeSeed(), paces: map[unique.Handle[lb.Check]]*pace{}, wheel: wheel.New(0)}
+	t.byTarget.Hash = func(id uint32) uint64 { return maphash.Comparable(t.seed, t.rules[id].target) }
+	return t
+}
+
+// find is the number of a target; false: nobody wants it.
+func (t *table) find(target Target) (uint32, bool) {
+	return t.byTarget.Find(maphash.Comparable(t.seed, target), func(id uint32) bool { return t.rules[id].target == target })
 }
 
 // add makes a rule, which is nowhere yet.
@@ -90,14 +100,14 @@ func (t *table) add(target Target) uint32 {
 		t.rules = append(t.rules, rule{})
 	}
 	t.rules[id] = rule{target: target, pace: p, fresh: true}
-	t.byTarget[target] = id
+	t.byTarget.Add(id)
 	return id
 }
 
 // leave makes a rule one that nobody wants. Its number is free at once, or when it comes round.
 func (t *table) leave(id uint32) {
 	r := &t.rules[id]
-	delete(t.byTarget, r.target)
+	t.byTarget.Remove(id)
 	r.gone = true
 	if r.pace.targets--; r.pace.targets == 0 {
 		delete(t.paces, r.target.Check)

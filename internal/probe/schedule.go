@@ -85,7 +85,7 @@ func (e *Engine) step() {
 
 // nextLocked is the next to be asked.
 func (e *Engine) nextLocked() (id uint32, some bool) {
-	t := &e.table
+	t := e.table
 	for t.due.len() > 0 {
 		if id, wanted := t.pop(&t.due); wanted {
 			return id, true
