@@ -23,7 +23,7 @@ func (s *muxSizes) flags(cmd *cobra.Command) {
 	fl.Uint64Var(&s.members, "max-members", uint64(d.Members), "room for the backends of all endpoints together, a power of two: 8 bytes each, and 16 per CPU")
 	fl.Uint64Var(&s.backends, "max-backends", uint64(d.Backends), "room for different backends, a power of two: 64 bytes each")
 	fl.Uint64Var(&s.ringSlots, "ring-slots", uint64(d.RingWords)*slotsPerRingWord, "room for slots of rings, a power of two: 2 bytes each, about 100 for each backend of an endpoint")
-	fl.Uint64Var(&s.probes, "max-probes", uint64(d.Probes), "room for health checks made by packets, a power of two: 208 bytes each")
+	fl.Uint64Var(&s.probes, "max-probes", uint64(d.Probes), "room for health checks made by packets, a multiple of 64: up to 208 bytes each; sockets make the others")
 }
 
 // check refuses sizes that no table can have.
@@ -38,12 +38,14 @@ func (s *muxSizes) check() error {
 		{"--max-endpoints", s.endpoints, 64, uint64(most.Endpoints)},
 		{"--max-members", s.members, 64, uint64(most.Members)},
 		{"--max-backends", s.backends, 64, uint64(most.Backends)},
-		{"--max-probes", s.probes, 64, uint64(most.Probes)},
 		{"--ring-slots", s.ringSlots, 1 << 12, uint64(most.RingWords) * slotsPerRingWord},
 	} {
 		if n := cmp.Or(c.n, c.least); n&(n-1) != 0 || n < c.least || n > c.most {
 			return usagef("%s: %d: must be a power of two from %d to %d", c.flag, c.n, c.least, c.most)
 		}
+	}
+	if n := s.probes; n%64 != 0 || n > uint64(most.Probes) {
+		return usagef("--max-probes: %d: must be a multiple of 64 from 64 to %d", n, most.Probes)
 	}
 	return nil
 }

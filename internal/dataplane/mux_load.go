@@ -47,7 +47,7 @@ type MuxOptions struct {
 	testSpec func(*ebpf.CollectionSpec)
 }
 
-// MuxLimits are table sizes, powers of two, at most what bpf/abi.h says.
+// MuxLimits are table sizes, at most what bpf/abi.h says: powers of two, but for probes.
 type MuxLimits struct {
 	Endpoints uint32 // VIPs included: 136 bytes each, and 16 per CPU
 	Members   uint32 // of all endpoints together: 8 bytes each, and 16 per CPU
@@ -55,11 +55,11 @@ type MuxLimits struct {
 	RingWords uint32 // four slots of rings each: 8 bytes
 	Flows     uint32 // 8 bytes each
 	Sources   uint32 // words of source lists: 8 bytes, for at most two IPv4 turns or half an IPv6 one
-	Probes    uint32 // rules of the packet prober: 208 bytes each, with the two lines of texts that there are for each
+	Probes    uint32 // rules of the packet prober, a multiple of 64: up to 208 bytes each, with two lines of texts, of which there is a power of two
 }
 
 // DefaultMuxLimits holds 20,000 endpoints of 10 backends with rings of 1,024 slots: 200 MiB on a machine of two CPUs.
-var DefaultMuxLimits = MuxLimits{Endpoints: 1 << 16, Members: 1 << 19, Backends: 1 << 18, RingWords: 1 << 23, Flows: 1 << 22, Sources: 1 << 21, Probes: 1 << 18}
+var DefaultMuxLimits = MuxLimits{Endpoints: 1 << 16, Members: 1 << 19, Backends: 1 << 18, RingWords: 1 << 23, Flows: 1 << 22, Sources: 1 << 21, Probes: 1 << 16}
 
 // MaxMuxLimits are the largest sizes of bpf/abi.h.
 var MaxMuxLimits = MuxLimits{

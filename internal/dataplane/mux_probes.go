@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"os"
 	"sync/atomic"
@@ -23,8 +24,8 @@ const (
 	ProbeAttempts = int(muxProbeLimitLIMIT_PROBE_ATTEMPTS)
 	// ProbeWindow is the TCP window of probes in bytes.
 	ProbeWindow = uint16(muxProbeLimitLIMIT_PROBE_TCP_WINDOW)
-	// probeTexts is how many lines of texts there are for each rule.
-	probeTexts = uint32(muxProbeLimitLIMIT_PROBE_TEXTS / muxProbeLimitLIMIT_PROBE_RULES)
+	// probesStep is what numbers of rules are multiples of.
+	probesStep = 64
 )
 
 // ProbeState is what a round of a probe came to.
@@ -120,6 +121,13 @@ func probeNumberKey() uint32 {
 // probeMaps are the maps that a program's probes have: no older than the process.
 func (m *muxMaps) probeMaps() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{muxMapProbeRules: m.ProbeRules, muxMapProbeResults: m.ProbeResults, muxMapProbeTexts: m.ProbeTexts}
+}
+
+// probeTexts is how many lines of texts there are for so many rules: a power of two, up to two each, which a short request takes.
+// Checks with a host of their own share theirs.
+func probeTexts(rules uint32) uint32 {
+	lines := min(2*rules, uint32(muxProbeLimitLIMIT_PROBE_TEXTS))
+	return 1 << (bits.Len32(lines) - 1)
 }
 
 // openProbes maps the tables of probes.

@@ -33,11 +33,13 @@ func (l MuxLimits) check() error {
 		{"ring words", l.RingWords, ringBlockMin, muxLimitLIMIT_RING_WORDS},
 		{"flows", l.Flows, muxLimitLIMIT_FLOW_BUCKET, muxLimitLIMIT_FLOW_ENTRIES},
 		{"sources", l.Sources, sourceBlockMin, muxLimitLIMIT_SOURCE_WORDS},
-		{"probes", l.Probes, 1, muxLimit(muxProbeLimitLIMIT_PROBE_RULES)},
 	} {
 		if c.n&(c.n-1) != 0 || c.n < uint32(c.least) || c.n > uint32(c.limit) {
 			return fmt.Errorf("table size: %s: %d: must be a power of two from %d to %d", c.name, c.n, c.least, c.limit)
 		}
+	}
+	if most := uint32(muxProbeLimitLIMIT_PROBE_RULES); l.Probes == 0 || l.Probes%probesStep != 0 || l.Probes > most {
+		return fmt.Errorf("table size: probes: %d: must be a multiple of %d up to %d", l.Probes, probesStep, most)
 	}
 	return nil
 }
@@ -71,7 +73,7 @@ func muxSpec(l MuxLimits) (*ebpf.CollectionSpec, error) {
 		muxMapPortRanges: max(2*l.Endpoints, portBlockMin), muxMapVipGuards: l.Endpoints / 2,
 		muxMapSourceLists: min(l.Endpoints/2, uint32(muxLimitLIMIT_SOURCE_LISTS)), muxMapSourceWords: l.Sources,
 		muxMapDatagrams:  cpus * uint32(muxLimitLIMIT_DATAGRAM_REGION),
-		muxMapProbeRules: l.Probes, muxMapProbeResults: l.Probes, muxMapProbeTexts: probeTexts * l.Probes,
+		muxMapProbeRules: l.Probes, muxMapProbeResults: l.Probes, muxMapProbeTexts: probeTexts(l.Probes),
 	} {
 		spec.Maps[name].MaxEntries = n
 	}

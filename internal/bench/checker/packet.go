@@ -33,7 +33,7 @@ func openPackets(job Job) (*packets, error) {
 		return nil, err
 	}
 	m, err := dataplane.OpenMux(dataplane.MuxOptions{
-		Ifindex: device.Index, BPFFS: job.Pins, DeviceMAC: func(int) ([6]byte, error) { return device.MAC, nil },
+		Ifindex: device.Index, BPFFS: job.Pins, Limits: dataplane.MuxLimits{Probes: uint32(max(job.Targets, 1)+63) &^ 63}, DeviceMAC: func(int) ([6]byte, error) { return device.MAC, nil },
 	})
 	if err != nil {
 		return nil, err
