@@ -10,9 +10,11 @@ import (
 // nothing more for them.
 var ProbeFamilies = []*Family{
 	fam(Gauge, "shunt_probe_rules", perEngine, "Targets that are probed, each once however many backends it stands for, by the engine that asks them: packet, loop (sockets), worker (TLS, HTTP/2, gRPC, bodies), external.", "engine"),
+	fam(Gauge, "shunt_probe_unaskable", one, "Targets that nothing on this node can ask, and that are not asked."),
 	fam(Counter, "shunt_probes_asked_total", perEngine, "Probes made, by engine; one that an engine is unsure of is asked again by another.", "engine"),
 	fam(Counter, "shunt_probes_total", "3", "Results of probes by verdict: good, bad, void (this machine could not ask, which says nothing of the server).", "verdict"),
 	fam(Counter, "shunt_probes_late_total", one, "Probes that began more than an interval late, or were left out for being so: the machine has too little CPU for its checks."),
+	fam(Counter, "shunt_probes_starved_total", one, "Probes for which the machine had no descriptor, port or memory left."),
 	fam(Histogram, "shunt_probe_duration_seconds", "1, 22 lines", "Time of a good probe, from its beginning to its verdict."),
 	fam(Histogram, "shunt_probe_start_delay_seconds", "1, 22 lines", "How late probes began."),
 }
@@ -29,6 +31,8 @@ func (c nodeCollector) collectProbes(s sink) {
 		s.put("shunt_probe_rules", float64(m.Targets), m.Name)
 		s.put("shunt_probes_asked_total", float64(m.Asked), m.Name)
 	}
+	s.put("shunt_probe_unaskable", float64(stats.Unaskable))
+	s.put("shunt_probes_starved_total", float64(stats.Starved))
 	s.put("shunt_probes_total", float64(stats.Good), "good")
 	s.put("shunt_probes_total", float64(stats.Bad), "bad")
 	s.put("shunt_probes_total", float64(stats.Void), "void")

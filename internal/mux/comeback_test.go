@@ -200,3 +200,51 @@ func TestAnnouncedBeforeSaysNothingOfLater(t *testing.T) {
 	w.probe("10.20.2.11", true, "connected")
 	w.expect("all are known", "alive 203.0.113.11/2 true", "routes [203.0.113.10 203.0.113.11]")
 }
+
+// TestUnaskableHoldsNothingBack: a member that this mux cannot ask is unknown, and neither its VIP nor what its endpoint decides waits
+// for it.
+func TestUnaskableHoldsNothingBack(t *testing.T) {
+	const words = "cannot be asked here: no programs"
+	begin := func(failOpen bool) *world {
+		w := newWorld(t)
+		p := planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11")
+		p.Endpoints[0].FailOpen = failOpen
+		w.apply(p)
+		w.take()
+		return w
+	}
+	unaskable := func(w *world) {
+		for _, target := range w.prober.targets {
+			if target.Address.Addr() == netip.MustParseAddr("10.20.2.11") {
+				w.agent.Probed([]probe.Result{{Target: target, Void: true, Unaskable: true, Words: words}})
+			}
+		}
+		w.agent.Speak(context.Background())
+	}
+	w := begin(false)
+	unaskable(w)
+	w.expect("nobody is known")
+	w.probe("10.20.1.11", true, "connected")
+	w.expect("the other is", "alive 203.0.113.10/1 true", "routes [203.0.113.10]")
+	m := w.agent.Status().Members[1]
+	if m.Alive || !m.Unknown || m.LastCheck != words+" (does not count)" {
+		t.Errorf("it is %v", m)
+	}
+	w.probe("10.20.2.11", true, "connected")
+	w.expect("it can be asked", "alive 203.0.113.10/2 true")
+	if m := w.agent.Status().Members[1]; !m.Alive || m.Unknown {
+		t.Errorf("asked, it is %v", m)
+	}
+
+	w = begin(false)
+	w.probe("10.20.1.11", true, "connected")
+	w.expect("it may be asked still", "alive 203.0.113.10/1 true")
+	unaskable(w)
+	w.expect("it is not waited for", "routes [203.0.113.10]")
+
+	w = begin(true)
+	w.probe("10.20.1.11", false, "connection refused")
+	w.expect("it may be alive")
+	unaskable(w)
+	w.expect("no member is healthy", "alive 203.0.113.10/1 true", "alive 203.0.113.10/2 true", "routes [203.0.113.10]")
+}

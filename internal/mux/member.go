@@ -64,7 +64,9 @@ type check struct {
 	// had: there was a result. good: the last one was. silent: nothing came back. fell: its state went down because of silence, and
 	// there was only silence since. held: it counts as alive nevertheless, because the mux suspects itself.
 	had, good, silent, fell, held bool
-	target                        probe.Target
+	// unaskable: this mux cannot make it, and there was no result since that was known.
+	unaskable bool
+	target    probe.Target
 	// words of the last result.
 	words string
 }
@@ -158,8 +160,13 @@ func (m *member) explain() string {
 	return m.words
 }
 
+// settled tells that there is nothing to wait for before it is known how it is: it was asked, or this mux cannot ask what it was not.
+func (m *member) settled() bool {
+	return m.asked || !slices.ContainsFunc(m.checks, func(c check) bool { return !c.unaskable && !c.state.Asked() })
+}
+
 func (m *member) standing() health.Standing {
-	return health.Standing{Weight: m.Weight, Backup: m.Backup, Alive: m.alive(), Asked: m.asked}
+	return health.Standing{Weight: m.Weight, Backup: m.Backup, Alive: m.alive(), Asked: m.settled()}
 }
 
 // group is an endpoint of the plan with what health means for all of it.

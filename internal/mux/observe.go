@@ -39,6 +39,9 @@ func (r *roster) observe(results []probe.Result, now time.Time, evidence func(pr
 	c := newChange()
 	for i := range results {
 		result := &results[i]
+		if result.Unaskable {
+			r.unaskable(&c, result)
+		}
 		if result.Void || !result.Good && !evidence(result.Target) {
 			r.note(result)
 			continue
@@ -53,6 +56,16 @@ func (r *roster) observe(results []probe.Result, now time.Time, evidence func(pr
 	r.judge(&c, now)
 	r.finish(&c, now)
 	return c
+}
+
+// unaskable takes in that a check is never asked. Nobody waits for a member whose other checks were.
+func (r *roster) unaskable(c *change, result *probe.Result) {
+	for _, k := range r.byTarget[result.Target] {
+		if k.of.probed() {
+			r.touch(c, k.of)
+			k.unaskable = true
+		}
+	}
 }
 
 // note remembers a result that is no evidence.
@@ -75,6 +88,7 @@ func (r *roster) fold(c *change, k *check, result *probe.Result, now time.Time) 
 	m := k.of
 	r.touch(c, m)
 	k.remember(result, false)
+	k.unaskable = false
 	k.had, k.good, k.silent, k.words = true, result.Good, result.Silent && !result.Good, result.Words
 	switch {
 	case k.held && k.good:
@@ -137,7 +151,7 @@ func (r *roster) count(c *change, g *group, m *member, now time.Time) {
 		r.damp(m, g.Health.Damping, now)
 	}
 	alive := m.alive()
-	c.asked = c.asked || m.asked != m.before.Asked
+	c.asked = c.asked || m.settled() != m.before.Asked
 	if alive != m.before.Alive {
 		if alive && m.once {
 			m.back = m.good
@@ -146,7 +160,7 @@ func (r *roster) count(c *change, g *group, m *member, now time.Time) {
 		m.flips++
 		m.history.Turned(health.Turn{At: now, Alive: alive, Words: m.explain()})
 		c.flips = append(c.flips, flip{dataplane.MemberAlive{Endpoint: g.Key, Member: m.ID, Alive: alive}, m})
-	} else if m.asked == m.before.Asked {
+	} else if m.settled() == m.before.Asked {
 		return
 	}
 	g.tally.Remove(m.before)

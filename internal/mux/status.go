@@ -75,7 +75,7 @@ func (a *Agent) memberStatusLocked(endpoints []plan.Endpoint, counters dataplane
 			if m == nil {
 				continue
 			}
-			words, unknown := m.explain(), m.words == "" && !m.denied()
+			words, unknown := m.explain(), (m.words == "" || !m.asked) && !m.denied()
 			switch {
 			case decision.FailOpen:
 				words += " (treated as alive: all are dead)"

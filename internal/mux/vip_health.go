@@ -111,7 +111,7 @@ func unsettled(groups []*group) bool {
 			switch {
 			case g.Members[i].Weight == 0, m.damped:
 			case !m.alive():
-				lost = lost || m.once || !m.asked
+				lost = lost || m.once || !m.settled()
 			case !known || m.back < first:
 				first, known = m.back, true
 			}
@@ -119,7 +119,7 @@ func unsettled(groups []*group) bool {
 	}
 	for _, g := range groups {
 		for i, m := range g.members {
-			if lost && g.Members[i].Weight > 0 && !m.alive() && !m.damped && (!m.asked || m.once && (m.good > 0 || m.seen < first)) {
+			if lost && g.Members[i].Weight > 0 && !m.alive() && !m.damped && (!m.settled() || m.once && (m.good > 0 || m.seen < first)) {
 				return true
 			}
 		}

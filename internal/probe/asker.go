@@ -44,3 +44,9 @@ type Asker interface {
 	// Close ends everything; no answer comes after it returned.
 	Close() error
 }
+
+// Starver is an Asker that counts what this machine had nothing left for.
+type Starver interface {
+	// Starved is how many probes found no descriptor, port or memory. It waits for nothing.
+	Starved() uint64
+}

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"sync"
 	"time"
+	"unique"
 
 	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 const (
@@ -71,6 +73,8 @@ type Engine struct {
 	odd     []uint32
 	pending []Result
 	stats   Stats
+	// changedAt is when targets were last set or changed.
+	changedAt time.Duration
 }
 
 // New makes an engine without targets.
@@ -98,7 +102,8 @@ func New(o Options) (*Engine, error) {
 func (e *Engine) now() time.Duration { return e.options.Clock.Now().Sub(e.begin) }
 
 // Set makes the probed targets equal to the wanted ones. New ones are asked at once, gone ones no longer reported soon after.
-// Targets that cannot be probed are left out and named in the error.
+// A target that no means takes is none's fault here: it has void results that say why, one now and one after each later change,
+// and is offered to the means again every offerAgain, and when it is set again. An error: the engine is closed, or a target has no check.
 func (e *Engine) Set(want []Target) error {
 	e.changing.Lock()
 	defer e.changing.Unlock()
@@ -138,7 +143,9 @@ func (e *Engine) Resume(known []Target) error {
 
 // change stops and starts targets in steps; changing is held.
 func (e *Engine) change(start, stop []Target, known bool) error {
-	var bad faults
+	e.mu.Lock()
+	e.changedAt = e.now()
+	e.mu.Unlock()
 	for len(stop) > 0 {
 		n := min(changeStep, len(stop))
 		e.stop(stop[:n])
@@ -146,12 +153,12 @@ func (e *Engine) change(start, stop []Target, known bool) error {
 	}
 	for len(start) > 0 {
 		n := min(changeStep, len(start))
-		if err := e.start(start[:n], known, &bad); err != nil {
+		if err := e.start(start[:n], known); err != nil {
 			return err
 		}
 		start = start[n:]
 	}
-	return bad.err()
+	return nil
 }
 
 // stop ends the probes of targets.
@@ -163,7 +170,11 @@ func (e *Engine) stop(targets []Target) {
 	for _, t := range targets {
 		if id, probed := e.table.find(t); probed {
 			gone = append(gone, id)
-			e.stats.Means[e.table.rules[id].means].Targets--
+			if means := e.table.rules[id].means; means != nobody {
+				e.stats.Means[means].Targets--
+			} else {
+				e.stats.Unaskable--
+			}
 		}
 	}
 	means := make([]int8, len(gone))
@@ -173,53 +184,40 @@ func (e *Engine) stop(targets []Target) {
 	}
 	e.mu.Unlock()
 	for i, id := range gone {
-		e.askers[means[i]].Remove(id)
+		if means[i] != nobody {
+			e.askers[means[i]].Remove(id)
+		}
 	}
 	e.moves = gone[:0]
 }
 
 // start begins to probe those of the targets that are not probed.
-func (e *Engine) start(targets []Target, known bool, bad *faults) error {
+func (e *Engine) start(targets []Target, known bool) error {
 	e.asking.Lock()
 	defer e.asking.Unlock()
 	now := e.now()
 	for _, t := range targets {
 		e.mu.Lock()
-		_, probed := e.table.find(t)
+		id, probed := e.table.find(t)
 		if e.closed {
 			e.mu.Unlock()
 			return errors.New("set probes: the engine is closed")
 		}
-		if probed {
+		if probed && e.table.rules[id].means != nobody {
 			e.mu.Unlock()
 			continue
 		}
-		if err := t.validate(); err != nil {
+		if t.Check == (unique.Handle[lb.Check]{}) {
 			e.mu.Unlock()
-			bad.add(t, err)
-			continue
+			return t.validate()
 		}
-		id := e.table.add(t)
-		e.mu.Unlock()
-		means, err := e.find(id, t, false)
-		e.mu.Lock()
-		if err != nil {
-			e.table.leave(id)
-			e.mu.Unlock()
-			bad.add(t, err)
-			continue
-		}
-		r := &e.table.rules[id]
-		r.means = int8(means)
-		e.stats.Means[means].Targets++
-		if r.plan = now; known {
-			r.fresh = false
-			r.plan += time.Duration(e.options.Random() * float64(r.pace.interval))
-			e.table.wait(id)
-		} else {
-			e.table.queueFirst(id)
+		if !probed {
+			id = e.table.add(t)
+			e.table.rules[id].means = nobody
+			e.stats.Unaskable++
 		}
 		e.mu.Unlock()
+		e.offer(id, t, now, known, true)
 	}
 	wake(e.poke)
 	return nil
@@ -227,15 +225,19 @@ func (e *Engine) start(targets []Target, known bool, bad *faults) error {
 
 // find gives a target to the first means that takes it; asking is held.
 func (e *Engine) find(id uint32, t Target, packetsFailed bool) (int, error) {
+	if err := t.validate(); err != nil {
+		return 0, err
+	}
 	var why error
+	packets := false // why is of packets, which ask directly only what sockets ask too
 	for _, i := range candidates(e.options.Means, t.Check.Value().Engine, packetsFailed) {
 		err := e.askers[i].Add(id, t)
 		if err == nil {
 			return i, nil
 		}
 		// The one that could, but for this, knows best.
-		if why == nil || errors.Is(why, errors.ErrUnsupported) {
-			why = err
+		if why == nil || packets || errors.Is(why, errors.ErrUnsupported) {
+			why, packets = err, e.options.Means[i].Packets && t.Tunnel == (unique.Handle[Tunnel]{})
 		}
 	}
 	if why == nil {
@@ -249,10 +251,15 @@ func (e *Engine) Stats() Stats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.stats
-	s.Targets, s.Queued = e.table.byTarget.Len(), e.table.due.len()+e.table.first.len()
+	s.Targets, s.Queued = e.table.byTarget.Len()-s.Unaskable, e.table.due.len()+e.table.first.len()
 	s.Means = append([]MeansStats(nil), s.Means...)
 	for _, m := range s.Means {
 		s.Out += m.Out
+	}
+	for _, a := range e.askers {
+		if a, counts := a.(Starver); counts {
+			s.Starved += a.Starved()
+		}
 	}
 	return s
 }

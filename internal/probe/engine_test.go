@@ -456,36 +456,6 @@ func TestNumbersAreUsedAgainAfterTheirAnswer(t *testing.T) {
 	})
 }
 
-func TestSetNamesWhatItCannotProbe(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, &asker{takes: func(t Target) error {
-			if t.Check.Value().Kind != lb.CheckTCP {
-				return fmt.Errorf("kind: %q: %w", t.Check.Value().Kind, errors.ErrUnsupported)
-			}
-			return nil
-		}})
-		other := Of(checkOf(func(c *lb.Check) { c.Kind = lb.CheckExternal }), netip.MustParseAddr("10.0.0.1"), 80)
-		portless := Of(checkOf(nil), netip.MustParseAddr("10.0.0.2"), 0)
-		fine := targetsOf(1, checkOf(nil))[0]
-		err := r.Set([]Target{other, fine, portless})
-		const want = "probe 10.0.0.1:80: kind: \"external\": unsupported operation\nprobe 10.0.0.2:0: address: 10.0.0.2:0: must be an address with a port"
-		if err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
-		if s := r.Stats(); s.Targets != 1 {
-			t.Errorf("%d are probed", s.Targets)
-		}
-		err = r.Set(targetsOf(100, checkOf(func(c *lb.Check) { c.Timeout = 0 })))
-		if err == nil || len(err.Error()) > 100*maxNamed || r.Stats().Targets != 0 {
-			t.Errorf("got %v", err)
-		}
-		r.Close()
-		if err := r.Change([]Target{fine}, nil); err == nil {
-			t.Error("a closed engine probes")
-		}
-	})
-}
-
 // TestCandidates: the check's choice goes before the order, and packets that failed are none.
 func TestCandidates(t *testing.T) {
 	all := []Means{{Name: "loop"}, {Name: "packet", Packets: true}, {Name: "worker"}}

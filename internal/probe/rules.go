@@ -1,8 +1,6 @@
 package probe
 
 import (
-	"errors"
-	"fmt"
 	"hash/maphash"
 	"time"
 	"unique"
@@ -34,7 +32,7 @@ type rule struct {
 	sockets uint32
 	run     run
 	state   state
-	means   int8 // who asks
+	means   int8 // who asks; nobody
 	// gone: nobody wants it any more; the number is free once the state comes round. fresh: it was not asked yet.
 	gone, fresh bool
 }
@@ -140,6 +138,11 @@ func (t *table) queueFirst(id uint32) {
 func (t *table) fire(now time.Duration) (missed uint64) {
 	t.wheel.Advance(uint64(now/tick), func(id uint32, _ uint64) {
 		r := &t.rules[id]
+		if r.means == nobody {
+			r.state = queued
+			t.due.push(id)
+			return
+		}
 		plan, n := r.pace.waken(r.plan, now)
 		missed += n
 		if r.plan = plan; n > 0 {
@@ -160,28 +163,4 @@ func (t *table) pop(q *queue) (uint32, bool) {
 		return id, false
 	}
 	return id, true
-}
-
-// maxNamed is how many targets an error names.
-const maxNamed = 10
-
-// faults are errors of targets.
-type faults struct {
-	named []error
-	more  int
-}
-
-func (f *faults) add(t Target, err error) {
-	if len(f.named) < maxNamed {
-		f.named = append(f.named, fmt.Errorf("probe %v: %w", t.Address, err))
-	} else {
-		f.more++
-	}
-}
-
-func (f *faults) err() error {
-	if f.more > 0 {
-		return errors.Join(append(f.named, fmt.Errorf("and %d more", f.more))...)
-	}
-	return errors.Join(f.named...)
 }

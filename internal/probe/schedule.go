@@ -64,7 +64,7 @@ func (e *Engine) step() {
 			break
 		}
 		r := &e.table.rules[id]
-		if r.sockets != 0 && uint32(now/time.Second) >= r.sockets {
+		if r.means == nobody || r.sockets != 0 && uint32(now/time.Second) >= r.sockets {
 			moves = append(moves, id)
 			continue
 		}
@@ -123,7 +123,14 @@ func (e *Engine) move(id uint32, now time.Duration) {
 		return
 	}
 	target, old, failed := r.target, int(r.means), r.state == unsure
+	if old == nobody {
+		r.state = free
+	}
 	e.mu.Unlock()
+	if old == nobody {
+		e.offer(id, target, now, false, false)
+		return
+	}
 	if failed && !e.options.Means[old].Packets {
 		e.giveUp(id, now)
 		return

@@ -47,6 +47,12 @@ func (h *Histogram) Quantile(q float64) time.Duration {
 type Stats struct {
 	// Targets are probed; of these Queued wait to be asked and Out for their answer.
 	Targets, Queued, Out int
+	// Unaskable are wanted beside these, and never asked: no means takes them. Why is what kept the latest of them from it.
+	Unaskable int
+	Why       string
+	// Starved counts probes for which this machine had no descriptor, port or memory left: they waited for others to end, or were
+	// void.
+	Starved uint64
 	// Good, Bad and Void are results. Unsure are answers of a means after which another was asked.
 	Good, Bad, Void, Unsure uint64
 	// Late are probes that began more than an interval late, or were left out for being so.

@@ -37,6 +37,8 @@ type Result struct {
 	Good   bool
 	// Void: this machine could not ask, which says nothing about the server.
 	Void bool
+	// Unaskable, with Void: nothing on this machine can ask this target, and it is not asked.
+	Unaskable bool
 	// Silent: nothing came back from the server or its machine, or a router said that they cannot be reached. A refusal or a bad
 	// answer is not silence: it shows that the way there and back works.
 	Silent bool

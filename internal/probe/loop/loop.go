@@ -40,7 +40,10 @@ type Asker struct {
 	questions map[unique.Handle[lb.Check]]*question
 }
 
-var _ probe.Asker = (*Asker)(nil)
+var (
+	_ probe.Asker   = (*Asker)(nil)
+	_ probe.Starver = (*Asker)(nil)
+)
 
 // Stats is what an Asker met.
 type Stats struct {
@@ -143,6 +146,9 @@ func (a *Asker) Stats() (s Stats) {
 	}
 	return s
 }
+
+// Starved implements probe.Starver.
+func (a *Asker) Starved() uint64 { return a.Stats().Starved }
 
 // Close implements probe.Asker.
 func (a *Asker) Close() error {

@@ -70,7 +70,7 @@ func prepare(c lb.Check, m *means) (*check, error) {
 		return p, nil
 	case lb.CheckExternal:
 		if m.programs == nil {
-			return nil, fmt.Errorf("program: %q: external checks need a directory of programs, which this node was started without", c.Program)
+			return nil, fmt.Errorf("program: %q: external checks are not allowed: --check-programs is not given", c.Program)
 		}
 		_, err = m.programs.find(c.Program)
 		if err != nil {

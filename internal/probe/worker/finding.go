@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -25,6 +26,8 @@ type finding struct {
 	words   string
 	// silent is probe.Answer's.
 	silent bool
+	// starved: this machine had nothing left for it.
+	starved bool
 }
 
 func good(words string) finding { return finding{verdict: probe.Good, words: words} }
@@ -42,6 +45,13 @@ func silence(format string, args ...any) finding {
 
 func void(words string) finding { return finding{verdict: probe.Void, words: words} }
 
+// notAsked is void because of what this machine could not do.
+func notAsked(what string, err error) finding {
+	f := void("not asked: " + what + cause(err))
+	f.starved = isShort(err)
+	return f
+}
+
 // clean keeps what can be printed, on one line.
 func clean(words string) string {
 	words = strings.Map(func(r rune) rune {
@@ -57,18 +67,18 @@ func clean(words string) string {
 	return strings.ToValidUTF8(words[:maxWords-len(more)], "") + more
 }
 
+// isShort tells whether this machine has no descriptor, memory or port left.
+func isShort(err error) bool {
+	return isAny(err, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EAGAIN, syscall.EADDRNOTAVAIL)
+}
+
+func isAny(err error, of ...error) bool {
+	return slices.ContainsFunc(of, func(one error) bool { return errors.Is(err, one) })
+}
+
 // ownFault tells whether this machine could not do it: it has no descriptor, no memory or no port left, or its firewall
 // forbids it.
-func ownFault(err error) bool {
-	for _, own := range []error{
-		syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EAGAIN, syscall.EADDRNOTAVAIL, syscall.EPERM, syscall.EACCES,
-	} {
-		if errors.Is(err, own) {
-			return true
-		}
-	}
-	return false
-}
+func ownFault(err error) bool { return isShort(err) || isAny(err, syscall.EPERM, syscall.EACCES) }
 
 func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || os.IsTimeout(err)
@@ -80,7 +90,7 @@ func milliseconds(d time.Duration) string { return fmt.Sprintf("%d ms", d.Millis
 func noConnection(err error, timeout time.Duration) finding {
 	switch {
 	case ownFault(err): // before timeouts: EAGAIN calls itself one
-		return void("not asked: " + cause(err))
+		return notAsked("", err)
 	case isTimeout(err):
 		return silence("no connection within %s", milliseconds(timeout))
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -107,7 +117,7 @@ func noAnswer(ctx context.Context, err error, timeout time.Duration, kind string
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return bad("connected, but closed without an answer")
 	case ownFault(err):
-		return void("not asked: " + cause(err))
+		return notAsked("", err)
 	}
 	return bad("connected, but no %s answer: %s", kind, cause(err))
 }

@@ -120,7 +120,7 @@ func (t *target) judge(ctx context.Context, answer *http.Response) finding {
 	case err != nil && (isTimeout(err) || ctx.Err() != nil):
 		return bad("%s, but the body did not end within %s", status, milliseconds(t.Timeout))
 	case err != nil && ownFault(err):
-		return void("not asked: " + cause(err))
+		return notAsked("", err)
 	case err != nil:
 		return bad("%s, but the body broke off", status)
 	case !t.body.Match(body):

@@ -36,7 +36,7 @@ func (t *target) run(ctx context.Context) finding {
 	}
 	output, news, process, err := t.start(path)
 	if err != nil {
-		return void("not asked: start program: " + cause(err))
+		return notAsked("start program: ", err)
 	}
 	defer output.Close()
 	defer news.Close()

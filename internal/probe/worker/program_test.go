@@ -231,7 +231,7 @@ func TestProgramsAreRootsAlone(t *testing.T) {
 
 func TestExternalChecksAreOptIn(t *testing.T) {
 	a, _ := newAsker(t, Options{})
-	const want = `program: "/bin/true": external checks need a directory of programs, which this node was started without`
+	const want = `program: "/bin/true": external checks are not allowed: --check-programs is not given`
 	if err := a.Add(1, probe.Of(external("/bin/true", long), today4, 1)); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

@@ -51,7 +51,7 @@ func (t *target) noHandshake(ctx context.Context, err error) finding {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return bad("connected, but closed during the TLS handshake")
 	case ownFault(err):
-		return void("not asked: " + cause(err))
+		return notAsked("", err)
 	}
 	return bad("TLS: %s", strings.TrimPrefix(cause(err), "tls: "))
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"unique"
 
 	"github.com/shuntlb/shunt/internal/clock"
@@ -54,9 +55,14 @@ type Asker struct {
 	checks  map[unique.Handle[lb.Check]]*check
 	// network and external are apart, so that programs that hang keep nobody else waiting.
 	network, external lane
+
+	starved atomic.Uint64
 }
 
-var _ probe.Asker = (*Asker)(nil)
+var (
+	_ probe.Asker   = (*Asker)(nil)
+	_ probe.Starver = (*Asker)(nil)
+)
 
 // target is an address with its prepared check.
 type target struct {
@@ -159,6 +165,9 @@ func (a *Asker) Close() error {
 	return nil
 }
 
+// Starved implements probe.Starver.
+func (a *Asker) Starved() uint64 { return a.starved.Load() }
+
 // work makes the probes of a lane one after the other until none waits.
 func (a *Asker) work(l *lane) {
 	for {
@@ -186,6 +195,9 @@ func (a *Asker) ask(next turn) probe.Answer {
 	ctx, cancel := context.WithTimeout(a.ctx, next.target.Timeout)
 	defer cancel()
 	f := next.target.ask(ctx)
+	if f.starved {
+		a.starved.Add(1)
+	}
 	return probe.Answer{ID: next.id, Verdict: f.verdict, Silent: f.silent, Words: clean(f.words), Took: a.means.clock.Now().Sub(begin)}
 }
 

@@ -1,0 +1,195 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// starver is an asker that was short of something.
+type starver struct {
+	*asker
+	n uint64
+}
+
+func (s starver) Starved() uint64 { return s.n }
+
+func kindOf(kind string) lb.Check { return checkOf(func(c *lb.Check) { c.Kind = kind }) }
+
+// TestUnaskableIsNeverAsked: what no means takes is told, once now and once after a change, keeps nothing else from being asked, and
+// is asked when a means takes it.
+func TestUnaskableIsNeverAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var room atomic.Bool
+		a := &asker{answer: after(Good, 0), takes: func(t Target) error {
+			if t.Check.Value().Kind != lb.CheckTCP && !room.Load() {
+				return errors.New("no room")
+			}
+			return nil
+		}}
+		r := newRig(t, a)
+		fine, other := targetsOf(1, checkOf(nil))[0], Of(kindOf(lb.CheckExternal), netip.MustParseAddr("10.0.0.1"), 80)
+		// told are the results of other since it was called last, which have to be alike.
+		told := func(what string, want int, void bool) {
+			t.Helper()
+			n := 0
+			for _, x := range r.take() {
+				if x.Target != other {
+					continue
+				}
+				n++
+				if x.Void != void || x.Unaskable != void || x.Good == void || void && x.Words != "cannot be asked here: no room" {
+					t.Errorf("%s: %+v", what, x)
+				}
+			}
+			if n != want {
+				t.Errorf("%s: told %d times, want %d", what, n, want)
+			}
+		}
+		targets := func(what string, asked, unaskable int) {
+			t.Helper()
+			if s := r.Stats(); s.Targets != asked || s.Unaskable != unaskable || s.Means[0].Targets != asked {
+				t.Errorf("%s: stats %+v", what, s)
+			}
+		}
+		set(t, r.Engine, []Target{other, fine})
+		targets("set", 1, 1)
+		pass(10 * time.Minute)
+		told("set", 1, true)
+		if s := r.Stats(); s.Good < 590 || s.Late != 0 || s.Why != "10.0.0.1:80: no room" {
+			t.Errorf("what can be asked: %+v", s)
+		}
+		set(t, r.Engine, []Target{other, fine})
+		pass(10 * time.Minute)
+		told("set again", 1, true)
+		if err := r.Change(targetsOf(2, checkOf(nil))[1:], nil); err != nil {
+			t.Fatal(err)
+		}
+		pass(10 * time.Minute)
+		told("another came", 1, true)
+		targets("another came", 2, 1)
+
+		room.Store(true)
+		pass(offerAgain + 5*time.Second)
+		targets("there is room", 3, 0)
+		if n := len(r.take()); n == 0 {
+			t.Error("nothing is asked")
+		}
+		pass(10 * time.Second)
+		told("there is room", 10, false)
+		if err := r.Change(nil, []Target{other}); err != nil {
+			t.Fatal(err)
+		}
+		room.Store(false)
+		r.take()
+		if err := r.Change([]Target{other}, nil); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		told("it came again", 1, true)
+		room.Store(true)
+		if err := r.Change([]Target{other}, nil); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		told("it was wanted again", 1, false)
+		room.Store(false)
+		set(t, r.Engine, nil)
+		targets("nothing", 0, 0)
+		set(t, r.Engine, []Target{other})
+		set(t, r.Engine, nil)
+		targets("nothing again", 0, 0)
+		pass(time.Hour)
+		if a.known() != 0 {
+			t.Error("the asker knows what is gone")
+		}
+	})
+}
+
+// TestManyUnaskable: those that are offered again are so in their turn, whatever else is changed then.
+func TestManyUnaskable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var room atomic.Bool
+		a := &asker{answer: after(Good, 0), takes: func(Target) error {
+			if !room.Load() {
+				return errors.New("no room")
+			}
+			return nil
+		}}
+		r := newRig(t, a)
+		r.mu.Lock()
+		r.random = func() float64 { return 0 } // all at once
+		r.mu.Unlock()
+		const n = 3 * maxPerTick
+		all := targetsOf(n, checkOf(nil))
+		set(t, r.Engine, all)
+		pass(offerAgain/2 + tick) // some wait for their offer, which was due
+		room.Store(true)
+		set(t, r.Engine, all[1:])
+		pass(offerAgain)
+		if s := r.Stats(); s.Targets != n-1 || s.Unaskable != 0 || a.known() != n-1 {
+			t.Errorf("stats %+v, the asker knows %d", s, a.known())
+		}
+	})
+}
+
+// TestInvalidIsUnaskable: what cannot be is refused nobody else.
+func TestInvalidIsUnaskable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, &asker{answer: after(Good, 0)})
+		never := checkOf(func(c *lb.Check) { c.Interval = 0 })
+		set(t, r.Engine, append(targetsOf(2, never), Of(checkOf(nil), netip.MustParseAddr("10.0.0.2"), 0), targetsOf(1, checkOf(nil))[0]))
+		pass(5 * time.Minute)
+		if s := r.Stats(); s.Unaskable != 3 || s.Targets != 1 || s.Good < 290 {
+			t.Errorf("stats %+v", s)
+		}
+		if err := r.Set([]Target{{}}); err == nil {
+			t.Error("a target without a check is taken")
+		}
+		r.Close()
+		if err := r.Change(targetsOf(3, checkOf(nil))[2:], nil); err == nil {
+			t.Error("a closed engine probes")
+		}
+	})
+}
+
+// TestWhyIsOfWhomItConcerns: packets say why not where there is a tunnel, sockets where there is none.
+func TestWhyIsOfWhomItConcerns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		no := func(words string, of error) func(Target) error {
+			return func(Target) error { return fmt.Errorf("%s: %w", words, of) }
+		}
+		r := newRig(t, &asker{takes: no("packets", errors.New("no"))}, &asker{takes: no("loop", errors.ErrUnsupported)}, &asker{takes: no("worker", errors.New("no"))})
+		c := checkOf(func(c *lb.Check) { c.Through = lb.ThroughTunnel })
+		dip, vip := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("203.0.113.10")
+		prepared := Prepare(c)
+		tunnel := prepared.Wanted(dip, 80, Way{
+			Endpoint: lb.EndpointKey{VIP: vip, Protocol: lb.TCP, Port: 80}, Outer: dip, Encap: lb.EncapIPIP, Member: 1,
+		})
+		direct := targetsOf(1, checkOf(nil))[0]
+		set(t, r.Engine, []Target{tunnel, direct})
+		for _, x := range r.take() {
+			if want := map[Target]string{tunnel: "cannot be asked here: packets: no", direct: "cannot be asked here: worker: no"}[x.Target]; x.Words != want {
+				t.Errorf("%q, want %q", x.Words, want)
+			}
+		}
+	})
+}
+
+// TestStarvedIsOfAllAskers.
+func TestStarvedIsOfAllAskers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, &asker{})
+		r.askers[0].t = t
+		r.Engine.askers = []Asker{starver{r.askers[0], 3}, r.askers[0], starver{r.askers[0], 4}}
+		if got := r.Stats().Starved; got != 7 {
+			t.Errorf("starved %d times, want 7", got)
+		}
+	})
+}
