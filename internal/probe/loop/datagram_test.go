@@ -108,6 +108,11 @@ func names(b []byte) [][]byte {
 		add(&dnsmessage.CNAMEResource{CNAME: name("www.example.com.")})
 	case "www.example.com.257":
 		add(&dnsmessage.UnknownResource{Type: typeCAA, Data: append([]byte{0, 5}, "issueca.example"...)})
+	case "long.example.com.257":
+		// The longest tags there can be: their length and what is before them do not fit a byte.
+		for _, length := range []byte{254, 255} {
+			add(&dnsmessage.UnknownResource{Type: typeCAA, Data: append([]byte{0, length}, strings.Repeat("t", 300)...)})
+		}
 	case "empty.example.com.A":
 	case "refused.example.com.A":
 		m.RCode = dnsmessage.RCodeRefused
@@ -151,6 +156,7 @@ func TestWordsOfNameServers(t *testing.T) {
 	for _, c := range []struct{ name, kind, answer, words string }{
 		{www, "A", "192.0.2.3", `no A record is "192.0.2.3"`}, {www, "MX", "20 mail.example.com", `no MX record is "20 mail.example.com"`},
 		{www, "CAA", `0 issue "b.example"`, `no CAA record is "0 issue \"b.example\""`},
+		{"long.example.com", "CAA", "0 t", `no CAA record is "0 t"`},
 		{"empty.example.com", "A", "", "no A record"}, {"none.example.com", "A", "", "NXDOMAIN"}, {"refused.example.com", "A", "", "REFUSED"},
 		{"broken.example.com", "A", "", "SERVFAIL"}, {"odd.example.com", "A", "", "RCODE 14"}, {"big.example.com", "A", "", "the answer does not fit a datagram"},
 	} {

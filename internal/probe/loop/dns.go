@@ -1,7 +1,6 @@
 package loop
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -144,6 +143,6 @@ func caa(data []byte) string {
 	if len(data) < 2 || len(data) < 2+int(data[1]) {
 		return ""
 	}
-	tag := data[2 : 2+data[1]]
-	return fmt.Sprintf("%d %s %q", data[0], tag, bytes.TrimPrefix(data[2:], tag))
+	end := 2 + int(data[1])
+	return fmt.Sprintf("%d %s %q", data[0], data[2:end], data[end:])
 }
