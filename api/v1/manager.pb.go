@@ -1006,7 +1006,9 @@ type NodeStatus struct {
 	// VIPs that it serves, of muxes.
 	Vips uint32 `protobuf:"varint,16,opt,name=vips,proto3" json:"vips,omitempty"`
 	// The mux saw so much fail at once that it suspects itself, and keeps earlier verdicts.
-	Suspect       bool `protobuf:"varint,17,opt,name=suspect,proto3" json:"suspect,omitempty"`
+	Suspect bool `protobuf:"varint,17,opt,name=suspect,proto3" json:"suspect,omitempty"`
+	// Within the last minute the node lacked descriptors, ports or memory for checks. They waited or were left out, and count for nothing.
+	Starved       bool `protobuf:"varint,18,opt,name=starved,proto3" json:"starved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1156,6 +1158,13 @@ func (x *NodeStatus) GetVips() uint32 {
 func (x *NodeStatus) GetSuspect() bool {
 	if x != nil {
 		return x.Suspect
+	}
+	return false
+}
+
+func (x *NodeStatus) GetStarved() bool {
+	if x != nil {
+		return x.Starved
 	}
 	return false
 }
@@ -4589,7 +4598,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x05every\x18\x04 \x01(\bR\x05every\x12\x14\n" +
 	"\x05muxes\x18\x05 \x03(\tR\x05muxes\x12\x18\n" +
 	"\aleaving\x18\x06 \x03(\tR\aleaving\x12\x18\n" +
-	"\amissing\x18\a \x01(\tR\amissing\"\xe4\x04\n" +
+	"\amissing\x18\a \x01(\tR\amissing\"\xfe\x04\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -4609,7 +4618,8 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\adrained\x18\x0e \x01(\bR\adrained\x12\x18\n" +
 	"\amanager\x18\x0f \x01(\tR\amanager\x12\x12\n" +
 	"\x04vips\x18\x10 \x01(\rR\x04vips\x12\x18\n" +
-	"\asuspect\x18\x11 \x01(\bR\asuspect\"Q\n" +
+	"\asuspect\x18\x11 \x01(\bR\asuspect\x12\x18\n" +
+	"\astarved\x18\x12 \x01(\bR\astarved\"Q\n" +
 	"\vTableStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04used\x18\x02 \x01(\x04R\x04used\x12\x1a\n" +

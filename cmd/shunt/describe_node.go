@@ -28,6 +28,9 @@ func (d *description) node(o *lb.Node) {
 	if n.GetSuspect() {
 		d.field("Suspect", "so much failed at once that it suspects itself, and keeps earlier verdicts")
 	}
+	if n.GetStarved() {
+		d.field("Starved", "it has no descriptors, ports or memory left for checks, some of which wait or are left out")
+	}
 	if n.GetDrained() {
 		d.field("Drained", "on its own machine, until shunt mux --undrain there or its next boot")
 	}

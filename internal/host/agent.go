@@ -16,6 +16,7 @@ import (
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/probe"
 )
 
 // Agent is the host's agent.Handler.
@@ -34,6 +35,7 @@ type Agent struct {
 
 	// mu guards what follows.
 	mu       sync.Mutex
+	hunger   probe.Hunger
 	bindings []plan.Binding // obeyed by the tables
 	problems []Problem      // logged already
 }
@@ -125,7 +127,7 @@ func (a *Agent) checkMachine() []Problem {
 // Status implements agent.Handler: a member per binding with what it received, all reasons, and in Error what keeps
 // packets from the servers.
 func (a *Agent) Status() *apiv1.NodeStatus {
-	s := &apiv1.NodeStatus{}
+	s := &apiv1.NodeStatus{Starved: a.starved()}
 	var faults []string
 	for _, p := range a.checkMachine() {
 		if p.Fatal {
@@ -145,6 +147,14 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 	}
 	slices.SortFunc(s.Reasons, func(a, b *apiv1.ReasonCount) int { return strings.Compare(a.Reason, b.Reason) })
 	return s
+}
+
+// starved tells whether the machine lacks what checks need.
+func (a *Agent) starved() bool {
+	n := a.prober.Stats().Starved
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.hunger.Felt(n, a.clock.Now())
 }
 
 // memberStatus is one binding in the manager's words, with what its checks come to for people: what muxes hear of verdicts has a

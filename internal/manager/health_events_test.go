@@ -292,6 +292,25 @@ func TestSuspicionIsTold(t *testing.T) {
 	s.expectEvents(nodes, "Node mux1 MuxSuspect", "Node mux1 MuxTrusted")
 }
 
+// TestHungerIsTold: a node that lacks what checks need is told of once, by all leaders, and so is the end of it.
+func TestHungerIsTold(t *testing.T) {
+	s := newScribe(t)
+	say := func(starved bool) {
+		s.m.takeStatus(&session{name: "host1", role: lb.RoleHost, ctx: t.Context()}, &apiv1.NodeReport{Status: &apiv1.NodeStatus{Starved: starved}})
+		s.write()
+	}
+	nodes := eventFilter{kind: "Node"}
+	say(false)
+	s.expectEvents(nodes)
+	say(true)
+	s.takeover()
+	say(true)
+	s.expectEvents(nodes, "Node host1 ChecksStarved")
+	say(false)
+	say(false)
+	s.expectEvents(nodes, "Node host1 ChecksStarved", "Node host1 ChecksFed")
+}
+
 // TestPaceIsTold: a node that is late for long is told once by all leaders, and one that goes from plan to plan is not.
 func TestPaceIsTold(t *testing.T) {
 	s := newScribe(t)

@@ -21,6 +21,8 @@ const (
 	latchPresence latch = "presence"
 	// latchSuspicion is of muxes that suspect themselves.
 	latchSuspicion latch = "suspicion"
+	// latchHunger is of nodes that lack what checks need.
+	latchHunger latch = "hunger"
 )
 
 // slotKey is a latch of an object, or of a part of it.

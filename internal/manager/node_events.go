@@ -32,6 +32,16 @@ func (m *Manager) suspicionEvent(node string, st *apiv1.NodeStatus) {
 	}
 }
 
+// hungerEvent notes that a node lacks what checks need, or does no more.
+func (m *Manager) hungerEvent(node string, st *apiv1.NodeStatus) {
+	switch {
+	case st.GetStarved():
+		m.objectEvent(lb.KindNode, node, reasonChecksStarved, "has no descriptors, ports or memory left for checks: some wait or are left out, which is no verdict")
+	case st != nil && m.events.last(string(lb.KindNode), node, latchHunger, "").reason == reasonChecksStarved:
+		m.objectEvent(lb.KindNode, node, reasonChecksFed, "had descriptors, ports and memory for all checks within the last minute")
+	}
+}
+
 // planError is the error that the node reported last.
 func (r *reports) planError(node string) string {
 	r.mu.Lock()

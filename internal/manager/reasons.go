@@ -32,6 +32,8 @@ const (
 	reasonReportRefused      = "ReportRefused"
 	reasonMuxSuspect         = "MuxSuspect"
 	reasonMuxTrusted         = "MuxTrusted"
+	reasonChecksStarved      = "ChecksStarved"
+	reasonChecksFed          = "ChecksFed"
 	reasonLeaderChanged      = "LeaderChanged"
 	reasonMemberJoined       = "MemberJoined"
 	reasonMemberLeft         = "MemberLeft"
@@ -93,6 +95,8 @@ var reasons = []reason{
 	{reasonReportRefused, severityWarning, "Node", "", false, "the node sends reports that are larger than one of its role may have; they are left out"},
 	{reasonMuxSuspect, severityWarning, "Node", latchSuspicion, false, "the mux suspects itself: so much failed at once that it keeps earlier verdicts and asks what others see"},
 	{reasonMuxTrusted, severityInfo, "Node", latchSuspicion, false, "such a mux suspects itself no more"},
+	{reasonChecksStarved, severityWarning, "Node", latchHunger, false, "the node has no descriptors, ports or memory left for checks: some wait or are left out, and count for nothing"},
+	{reasonChecksFed, severityInfo, "Node", latchHunger, false, "it has had them for a minute"},
 	{reasonLeaderChanged, severityInfo, "Manager", "", false, "the manager leads from now on"},
 	{reasonMemberJoined, severityInfo, "Manager", "", false, "the manager became a member"},
 	{reasonMemberLeft, severityWarning, "Manager", "", false, "the manager was removed"},

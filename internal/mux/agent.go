@@ -36,6 +36,8 @@ type Prober interface {
 	Change(start, stop []probe.Target) error
 	// Resume adds targets of which it is known how they are, before the Set that has them: they need not be asked all at once.
 	Resume(known []probe.Target) error
+	// Stats is what was done so far.
+	Stats() probe.Stats
 }
 
 // Hops follows the way to destinations; *netdev.NextHops is the real one.
@@ -119,6 +121,7 @@ type Agent struct {
 	// dueTold is when Run will do what is due.
 	dueTold time.Time
 	drain   drain
+	hunger  probe.Hunger
 	peers   []bgp.Peer
 	hops    map[netip.Addr]netdev.NextHop
 	// hopsTold: the tables were given them.

@@ -179,6 +179,8 @@ func (p *prober) Resume(t []probe.Target) error {
 	return nil
 }
 
+func (p *prober) Stats() probe.Stats { return probe.Stats{Targets: len(p.targets)} }
+
 func (p *prober) Set(t []probe.Target) error { p.targets = t; return nil }
 
 func (p *prober) Change(start, stop []probe.Target) error {

@@ -25,12 +25,12 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 		a.o.Log.Error("read counters", "error", err)
 	}
 	tables := tableStatus(a.o.Tables.Pressure())
-	members, suspect := a.memberStatus(counters), !a.Suspect().IsZero()
+	members, suspect, starved := a.memberStatus(counters), !a.Suspect().IsZero(), a.o.Prober.Stats().Starved
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out := &apiv1.NodeStatus{
 		Members: members, Routes: a.routeStatusLocked(), Tables: tables, Flows: a.flowStatusLocked(),
-		Drained: a.drain.local || a.drain.last, Suspect: suspect,
+		Drained: a.drain.local || a.drain.last, Suspect: suspect, Starved: a.hunger.Felt(starved, a.o.Clock.Now()),
 	}
 	for name, n := range counters.Reasons {
 		out.Reasons = append(out.Reasons, &apiv1.ReasonCount{Reason: name, Packets: n})
