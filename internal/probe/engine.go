@@ -165,21 +165,20 @@ func (e *Engine) change(start, stop []Target, known bool) error {
 func (e *Engine) stop(targets []Target) {
 	e.asking.Lock()
 	defer e.asking.Unlock()
-	gone := e.moves[:0]
+	gone, means := e.moves[:0], make([]int8, 0, len(targets))
 	e.mu.Lock()
 	for _, t := range targets {
-		if id, probed := e.table.find(t); probed {
-			gone = append(gone, id)
-			if means := e.table.rules[id].means; means != nobody {
-				e.stats.Means[means].Targets--
-			} else {
-				e.stats.Unaskable--
-			}
+		id, probed := e.table.find(t)
+		if !probed {
+			continue
 		}
-	}
-	means := make([]int8, len(gone))
-	for i, id := range gone {
-		means[i] = e.table.rules[id].means
+		by := e.table.rules[id].means
+		if gone, means = append(gone, id), append(means, by); by != nobody {
+			e.stats.Means[by].Targets--
+		} else {
+			e.stats.Unaskable--
+		}
+		// Before the next is looked up, which may be the same one.
 		e.table.leave(id)
 	}
 	e.mu.Unlock()

@@ -456,6 +456,56 @@ func TestNumbersAreUsedAgainAfterTheirAnswer(t *testing.T) {
 	})
 }
 
+// TestStoppedMachineBlamesNobody: probes that were under way while the agent was stopped came to an end without its part of the
+// conversation. They say nothing of servers, unless good, and are made again soon.
+func TestStoppedMachineBlamesNobody(t *testing.T) {
+	for _, c := range []struct {
+		verdict Verdict
+		took    time.Duration
+		void    bool
+	}{
+		{Bad, time.Minute, true}, {Bad, 1500 * time.Millisecond, true}, {Bad, 1499 * time.Millisecond, false}, {Bad, 500 * time.Millisecond, false},
+		{Good, time.Minute, false},
+	} {
+		t.Run(fmt.Sprintf("%d after %v", c.verdict, c.took), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := &asker{}
+				r := newRig(t, a)
+				set(t, r.Engine, targetsOf(1, checkOf(nil)))
+				pass(c.took)
+				a.take()
+				a.say(0, Answer{Verdict: c.verdict, Silent: true, Words: "no bytes", Took: c.took})
+				pass(100 * time.Millisecond)
+				got := r.take()
+				if len(got) != 1 || got[0].Void != c.void || got[0].Good != (c.verdict == Good) || got[0].Silent != (c.verdict == Bad && !c.void) {
+					t.Fatalf("results are %+v", got)
+				}
+				pass(900 * time.Millisecond)
+				if again := len(a.take()); c.void && again != 1 {
+					t.Errorf("asked %d times within a second", again)
+				}
+			})
+		})
+	}
+}
+
+// TestStopOfOneTwice: a target that is named twice among those to stop ends once.
+func TestStopOfOneTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &asker{answer: after(Good, time.Millisecond)}
+		r := newRig(t, a)
+		both := targetsOf(2, checkOf(nil))
+		set(t, r.Engine, both)
+		pass(100 * time.Millisecond)
+		if err := r.Change(nil, []Target{both[0], both[0]}); err != nil {
+			t.Fatal(err)
+		}
+		if s := r.Stats(); s.Targets != 1 || s.Means[0].Targets != 1 || a.known() != 1 {
+			t.Errorf("%d targets are left, the asker knows %d", s.Targets, a.known())
+		}
+	})
+}
+
 // TestCandidates: the check's choice goes before the order, and packets that failed are none.
 func TestCandidates(t *testing.T) {
 	all := []Means{{Name: "loop"}, {Name: "packet", Packets: true}, {Name: "worker"}}

@@ -13,17 +13,21 @@ const voidRetry = time.Second
 // slept is how late a probe that became due may be noticed before the machine counts as one that was stopped.
 const slept = 10 * time.Second
 
+// stalled is the least time by which an answer is noticed after its timeout for it to tell of this machine, not of the server.
+const stalled = time.Second
+
 // pace is when a check is asked, and by whom: what the schedule needs of an lb.Check, once for all targets with it.
 type pace struct {
-	interval, fast time.Duration
-	jitter         float64 // share of the interval, to either side
-	rise, fall     uint32
-	engine         string
-	targets        int // that have it
+	interval, fast, timeout time.Duration
+
+	jitter     float64 // share of the interval, to either side
+	rise, fall uint32
+	engine     string
+	targets    int // that have it
 }
 
 func paceOf(c *lb.Check) *pace {
-	p := &pace{interval: c.Interval, jitter: float64(c.Jitter) / 100, rise: c.Rise, fall: c.Fall, engine: c.Engine}
+	p := &pace{interval: c.Interval, timeout: c.Timeout, jitter: float64(c.Jitter) / 100, rise: c.Rise, fall: c.Fall, engine: c.Engine}
 	if c.Fast > 0 {
 		p.fast = min(c.Fast, c.Interval)
 	}
@@ -75,6 +79,10 @@ func (p *pace) after(planned, answered time.Duration, r run, first, void bool, r
 	}
 	return plan, missed
 }
+
+// stoodStill tells whether a bad answer that took so long is none: who asks ends a probe at its timeout, unless this machine, or the
+// agent, was stopped. Then its own part of the conversation came too late, too.
+func (p *pace) stoodStill(took time.Duration) bool { return took-p.timeout >= max(p.timeout, stalled) }
 
 // waken is the plan of a probe that becomes due now: its own, or when the machine was stopped since, the next of the same rhythm
 // after now. So a machine that wakes does not ask everything at once.

@@ -50,7 +50,11 @@ func (e *Engine) answerLocked(means int, a *Answer, now time.Duration) {
 			e.stats.Late++
 		}
 	}
-	switch a.Verdict {
+	verdict, words := a.Verdict, a.Words
+	if verdict == Bad && r.pace.stoodStill(a.Took) {
+		verdict, words = Void, "this machine stood still: "+words
+	}
+	switch verdict {
 	case Unsure:
 		e.stats.Unsure++
 		r.state = unsure
@@ -64,9 +68,9 @@ func (e *Engine) answerLocked(means int, a *Answer, now time.Duration) {
 	case Void:
 		e.stats.Void++
 	}
-	good, void := a.Verdict == Good, a.Verdict == Void
+	good, void := verdict == Good, verdict == Void
 	e.resultLocked(Result{
-		Target: r.target, Good: good, Void: void, Silent: a.Silent && a.Verdict == Bad, Words: a.Words, At: e.begin.Add(began), Took: a.Took,
+		Target: r.target, Good: good, Void: void, Silent: a.Silent && verdict == Bad, Words: words, At: e.begin.Add(began), Took: a.Took,
 	})
 	if !void {
 		r.run.settle(r.pace, good)
