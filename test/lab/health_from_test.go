@@ -9,11 +9,11 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// forbidChecks keeps the muxes' own checks from servers: their kernels have no way for TCP to the port. Tunnelled packets are no TCP.
+// forbidChecks keeps the muxes' own checks from servers: the router has no way for TCP to the port. Tunnelled packets are no TCP.
 func forbidChecks(t *testing.T, vms []string) {
 	t.Helper()
 	for _, n := range shared.Topology.Nodes() {
-		if n.Kind != lab.KindMux {
+		if n.Kind != lab.KindRouter {
 			continue
 		}
 		for _, name := range vms {
