@@ -23,7 +23,7 @@ func (s *muxSizes) flags(cmd *cobra.Command) {
 	fl.Uint64Var(&s.members, "max-members", uint64(d.Members), "room for the backends of all endpoints together, a power of two: 8 bytes each, and 16 per CPU")
 	fl.Uint64Var(&s.backends, "max-backends", uint64(d.Backends), "room for different backends, a power of two: 64 bytes each")
 	fl.Uint64Var(&s.ringSlots, "ring-slots", uint64(d.RingWords)*slotsPerRingWord, "room for slots of rings, a power of two: 2 bytes each, about 100 for each backend of an endpoint")
-	fl.Uint64Var(&s.probes, "max-probes", uint64(d.Probes), "room for health checks made by packets, a multiple of 64: up to 208 bytes each; sockets make the others")
+	fl.Uint64Var(&s.probes, "max-probes", uint64(d.Probes), "room for health checks made by packets, a multiple of 64: 208 bytes each, and more where that is no power of two; sockets make the others")
 }
 
 // check refuses sizes that no table can have.
