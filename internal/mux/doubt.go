@@ -12,9 +12,15 @@ import (
 type doubt struct {
 	health.Suspicion
 	services map[string]*doubted
-	// others are what other muxes see, while the suspicion lasts.
+	// others are what other muxes see, while the suspicion lasts and not for longer than othersLast after heard, when they were
+	// last told.
 	others map[lb.EndpointKey]map[uint16]verdict
+	heard  time.Time
 }
+
+// othersLast is how long it counts what other muxes see: the manager tells it every other second, and one that tells nothing more may
+// be as far away as the members.
+const othersLast = 30 * time.Second
 
 // doubted is a service of the plan, with what the mux reaches of it. endpoints counts those that there are.
 type doubted struct {
@@ -50,6 +56,14 @@ func (d *doubt) forget(m *member) { d.Forget(&m.contact) }
 func (r *roster) judge(c *change, now time.Time) {
 	before := r.doubt.Phase()
 	phase := r.doubt.Decide(now)
+	late := r.doubt.others != nil && now.Sub(r.doubt.heard) >= othersLast
+	if late || phase == health.Trusting {
+		r.doubt.others = nil
+	}
+	if phase == before && late {
+		r.holdAll(c, now)
+		return
+	}
 	if phase == before {
 		for _, g := range c.groups {
 			for _, m := range g.turned {
@@ -59,9 +73,6 @@ func (r *roster) judge(c *change, now time.Time) {
 		return
 	}
 	c.doubts = true
-	if phase == health.Trusting {
-		r.doubt.others = nil
-	}
 	r.holdAll(c, now)
 }
 
@@ -105,6 +116,7 @@ func (r *roster) othersSay(v plan.Verdicts, now time.Time) change {
 	if v.Full || r.doubt.others == nil {
 		r.doubt.others = make(map[lb.EndpointKey]map[uint16]verdict, len(v.Endpoints))
 	}
+	r.doubt.heard = now
 	for i := range v.Endpoints {
 		e := &v.Endpoints[i]
 		of := r.doubt.others[e.Key]

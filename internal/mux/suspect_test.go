@@ -169,6 +169,26 @@ func TestOthersSay(t *testing.T) {
 	}
 }
 
+// TestOthersFallSilent: a manager that tells nothing more keeps no member up that this mux does not hear.
+func TestOthersFallSilent(t *testing.T) {
+	w := doubtWorld(t, nil)
+	w.each(4, false, true)
+	w.each(4, false, true)
+	var all plan.Verdicts
+	for i := range 4 {
+		all.Endpoints = append(all.Endpoints, plan.EndpointVerdicts{Key: vip(i), Alive: []uint16{1, 2}})
+	}
+	w.agent.OthersSay(all)
+	w.pass(health.DefaultGrace)
+	w.each(4, false, true)
+	w.expect("others reach all")
+	w.pass(30 * time.Second)
+	w.each(4, false, true)
+	if lines := w.take(); len(lines) != 9 || lines[8] != "routes []" {
+		t.Fatalf("nobody has said anything for long: %q", lines)
+	}
+}
+
 // TestNoGrace: without it nothing is held.
 func TestNoGrace(t *testing.T) {
 	w := doubtWorld(t, nil)
