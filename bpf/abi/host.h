@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The host's configuration, and what became of packets there. */
+#ifndef SHUNT_ABI_HOST_H
+#define SHUNT_ABI_HOST_H
+
+#include "abi/limit.h"
+
+enum host_limit {
+	/* Of the host's maps, apart from the mux's. Version 1 knew neither members nor ranges. */
+	LIMIT_HOST_ABI_VERSION = 2,
+	LIMIT_BINDINGS = 1 << 16,
+	/* Prefixes of ports that the bindings of ranges are made of: at most 30 each. */
+	LIMIT_BINDING_PREFIXES = 1 << 17,
+	/* Tunnel sources beyond those of struct host_config: twice what a plan may have, old and new ones are there together. */
+	LIMIT_TUNNEL_SOURCES = 128,
+	/* Flows remembered for their answers: 144 bytes each with the kernel's overhead, 36 MiB. */
+	LIMIT_FLOWS = 1 << 18,
+	/* Flows that go by a substitute client port. */
+	LIMIT_SUBSTITUTES = 1 << 14,
+	/* Client ports tried before a colliding flow is refused. */
+	LIMIT_PORT_PROBES = 16,
+	/* Datagrams in fragments under way, both directions, and for how long they are remembered. */
+	LIMIT_DATAGRAMS = 1 << 16,
+	LIMIT_DATAGRAM_SECONDS = 5,
+};
+
+/* What the host programs did with a packet. Counted per CPU in the map `host_reasons`. */
+enum host_reason {
+	HOST_REASON_PASS_NOT_OURS = 0,    /* neither a tunnel packet for a DIP here nor an answer of one */
+	HOST_REASON_IN_DELIVERED = 1,     /* decapsulated, translated, delivered */
+	HOST_REASON_IN_UNTOUCHED = 2,     /* decapsulated and delivered as it was (the server owns the VIP) */
+	HOST_REASON_OUT_RETURNED = 3,     /* an answer, translated back and sent to the client */
+	HOST_REASON_IN_BAD_SOURCE = 4,    /* tunnel packet whose outer source is no tunnel source of the plan */
+	HOST_REASON_IN_NO_BINDING = 5,    /* tunnel packet for VIP, port and DIP that the plan does not have here */
+	HOST_REASON_IN_MALFORMED = 6,     /* truncated or lying inner or outer header */
+	HOST_REASON_IN_FRAGMENT = 7,      /* an inner fragment whose first one was not seen, or a fragment of a tunnel packet */
+	HOST_REASON_IN_NO_PORT = 8,       /* two VIPs share a DIP:port and no substitute client port was free */
+	HOST_REASON_IN_STATE_FULL = 9,    /* flow state could not be stored */
+	HOST_REASON_IN_ADJUST_FAILED = 10,/* the kernel refused to shrink or to rewrite the packet */
+	HOST_REASON_OUT_REWRITE_FAILED = 11, /* the kernel refused to rewrite an answer */
+	HOST_REASON_MSS_CLAMPED = 12,     /* counted beside the verdict of the same packet */
+	HOST_REASON_CLIENT_PORT_MAPPED = 13, /* counted beside: a client port was substituted (design section 9.8) */
+	HOST_REASON_IN_NO_ROUTE = 14,     /* no route to the DIP, or a VIP that its server does not own */
+	HOST_REASON_OUT_FRAGMENT = 15,    /* first fragment of an answer that the others could not follow: no room to note it */
+	HOST_REASON_IN_GUE_UNKNOWN = 16,  /* GUE control message, or a version, length, flags or fields that we do not know */
+	HOST_REASON_IN_ICMP_DELIVERED = 17, /* an ICMP error about an answer, translated and delivered to the server */
+	HOST_REASON_IN_ICMP_UNKNOWN = 18, /* an ICMP error that quotes no answer of a flow here */
+	HOST_REASON_OUT_ICMP_RETURNED = 19, /* a server's ICMP error, translated back and sent to the client */
+	HOST_REASON_FRAGMENT_FOLLOWED = 20, /* counted beside: a fragment without ports that found its first one */
+	HOST_REASON_MAX,
+};
+
+/* What of the bindings there is, so that nobody looks for the rest. */
+enum host_flag {
+	HOST_RANGES = 1,
+	HOST_ANY = 2,
+	HOST_SOURCES = 4, /* tunnel sources beyond one prefix of each family: those of other Networks */
+};
+
+/* The one element of the map `host_configs`. Prefixes are a value and a mask; a family without a prefix has a value
+ * that no address masked with it can have (value bits outside the mask). */
+struct host_config {
+	__u32 abi_version;
+	__u32 flags; /* enum host_flag */
+	__u32 source4_be;
+	__u32 source4_mask_be;
+	__u64 source6_be[2];
+	__u64 source6_mask_be[2];
+};
+SHUNT_ASSERT_SIZE(struct host_config, 48);
+
+/* Key of a tunnel source beyond those of struct host_config; IPv4 as ::ffff:a.b.c.d/96+length. */
+struct tunnel_source {
+	__u32 bits;
+	__u8 addr[16];
+};
+SHUNT_ASSERT_SIZE(struct tunnel_source, 20);
+
+#endif
