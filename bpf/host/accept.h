@@ -32,6 +32,20 @@ static __always_inline void name_flow(struct flow_key *key, struct flow *want, c
 	want->binding = b->index;
 }
 
+/* Does this host know the flow of the packet that came by binding `b`? Makes none, and changes nothing. A binding that does
+ * not rewrite has no flows here: 0. To be asked before the packet is out of its tunnel. Global, so that the verifier looks at
+ * it once. */
+__noinline int packet_known(const struct arrival *a __arg_nonnull, const struct binding *b __arg_nonnull)
+{
+	struct flow_key key = {};
+	struct flow want = {};
+
+	if (!a || !b || !b->rewrite)
+		return 0;
+	name_flow(&key, &want, b, a->inner.protocol, a->inner.src, a->t.sport_be, a->inner.dst, a->t.dport_be);
+	return !flow_known(&key, &want);
+}
+
 /* Turns the bare packet's VIP:port into DIP:port, and the client's port into its substitute if it has one. */
 static __noinline enum host_reason translate_in(struct __sk_buff *skb, const struct ip_view *inner,
 						const struct transport_view *t, const struct binding *b)
