@@ -58,11 +58,15 @@ func applyBy(config, text string) (string, int) {
 	return out.String(), code
 }
 
-// TestUpgradeOneByOne: three managers are replaced by a build with a later schema, one after the other, while a writer goes on: no
-// write fails for good, none that was acknowledged is lost, and the schema is raised when the last one is replaced, not before.
-// A build of the former schema does not start any more.
+// TestUpgradeOneByOne: three managers of the schema before this build's are replaced by this build, one after the other, while a
+// writer goes on: no write fails for good, none that was acknowledged is lost, and the schema is raised when the last one is
+// replaced, not before. Until then what came with this schema is refused, whoever leads, with the name of who does not know it. A
+// build of the former schema does not start any more.
 func TestUpgradeOneByOne(t *testing.T) {
 	all := []*managerProcess{newPeer(t, "m1"), newPeer(t, "m2"), newPeer(t, "m3")}
+	for _, p := range all {
+		p.schema = "2"
+	}
 	all[0].start()
 	all[1].join(all[0])
 	all[2].join(all[0])
@@ -86,20 +90,40 @@ func TestUpgradeOneByOne(t *testing.T) {
 		out, _ := p.shunt("", "backup", "-f", file, "--plain", "--server", "https://"+p.addr)
 		return out
 	}
+	const newer = `
+kind: Service
+name: newer
+vip: 203.1.0.1
+endpoints:
+- protocol: tcp
+  port: 80
+  backends: [{dip: 10.20.1.11, port: 8080, host: 10.20.1.1}]
+  health: {https: {path: /ready}}
+`
 	stop := writer(t, config)
 	for i, p := range all {
 		if rest, code := p.end(syscall.SIGTERM); code != exitOK {
 			t.Errorf("%s: exit code %d: %s", p.name, code, rest)
 		}
-		p.schema = "3"
+		p.schema = ""
 		p.start()
-		// The command is of schema 2: it makes a backup as long as the schema is.
-		if out := schema(p); i < 2 && !strings.Contains(out, "schema       2\n") && !strings.Contains(out, "schema     2\n") {
+		if i == 2 {
+			break
+		}
+		if out := schema(p); !strings.Contains(out, "schema       2\n") && !strings.Contains(out, "schema     2\n") {
 			t.Errorf("%d of 3 are replaced: %s", i+1, out)
 		}
+		const why = "endpoints[0].health.https: needs schema 3 of the state, which has 2 until every manager is of a version that knows it: "
+		out, code := applyBy(config, newer)
+		if code != exitFailed || !strings.Contains(out, why) || !strings.Contains(out, "m3 of version of schema 2 does not") {
+			t.Errorf("%d of 3 are replaced, and a new kind of check is applied: exit code %d: %s", i+1, code, out)
+		}
 	}
-	for !strings.Contains(schema(all[0]), `schema "3": must be 2`) {
+	for out := ""; !strings.Contains(out, "schema       3\n") && !strings.Contains(out, "schema     3\n"); out = schema(all[0]) {
 		<-time.After(100 * time.Millisecond)
+	}
+	if out, code := applyBy(config, newer); code != exitOK {
+		t.Errorf("the schema is raised, and a new kind of check is applied: %s", out)
 	}
 	n, slowest := stop()
 	t.Logf("%d writes, the slowest took %s", n, slowest)
@@ -112,7 +136,7 @@ func TestUpgradeOneByOne(t *testing.T) {
 		}
 	}
 	all[2].end(syscall.SIGTERM)
-	all[2].schema = ""
+	all[2].schema = "2"
 	all[2].launch()
 	if rest, code := all[2].end(syscall.Signal(0)); code != exitFailed || !strings.Contains(rest, "too old for it") {
 		t.Errorf("a build of the former schema: exit code %d: %s", code, rest)

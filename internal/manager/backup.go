@@ -161,8 +161,8 @@ func readArchive(a *backup.Archive, newest int64) (*view, error) {
 // CheckBackup tells whether a cluster can be restored from the archive: its header says what is in it, its secrets belong to
 // its keys, and every key can be read.
 func CheckBackup(a *backup.Archive) error {
-	if a.Header.Schema != schemaText(Schema) {
-		return fmt.Errorf("schema %q: must be %d: it needs another version of shunt, such as %s, which wrote it", a.Header.Schema, Schema, a.Header.Version)
+	if a.Header.Schema != schemaText(Schema) && a.Header.Schema != schemaText(Schema-1) {
+		return fmt.Errorf("schema %q: must be %d or %d: it needs another version of shunt, such as %s, which wrote it", a.Header.Schema, Schema, Schema-1, a.Header.Version)
 	}
 	v, err := readArchive(a, Schema)
 	if err != nil {

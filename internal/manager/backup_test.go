@@ -396,7 +396,7 @@ func TestRestoreRefuses(t *testing.T) {
 		a    *backup.Archive
 		want string
 	}{
-		"a later schema":   {spoilt(func(a *backup.Archive) { a.Header.Schema = "3" }), `schema "3": must be 2`},
+		"a later schema":   {spoilt(func(a *backup.Archive) { a.Header.Schema = "4" }), `schema "4": must be 3 or 2`},
 		"another CA":       {spoilt(func(a *backup.Archive) { a.Secrets.CA, a.Secrets.CAKey = other.CertPEM(), otherKey }), "belongs to another CA"},
 		"another key":      {spoilt(func(a *backup.Archive) { a.Secrets.CAKey = otherKey }), "CA"},
 		"another seal":     {spoilt(func(a *backup.Archive) { a.Secrets.StoreKey = make([]byte, 32) }), "sealed with another key"},
@@ -494,5 +494,27 @@ func TestHalfARestoreStartsNobody(t *testing.T) {
 	_, err = manager.Restore(t.Context(), manager.Restoring{Dir: dir, Store: mem, Name: "m1", Now: time.Now()}, whole)
 	if !errors.Is(err, manager.ErrUsedStore) {
 		t.Errorf("a second restore over half of one: %v", err)
+	}
+}
+
+// TestRestoreOfTheFormerSchema: a backup that was made before the last manager was replaced is restored as it is; the first
+// manager that starts with it raises the schema.
+func TestRestoreOfTheFormerSchema(t *testing.T) {
+	r := newRig(t, nil)
+	r.apply(network())
+	a := r.backup()
+	a.Header.Schema = "2"
+	for i := range a.Keys {
+		if a.Keys[i].Name == "/shunt/schema" {
+			a.Keys[i].Value = []byte("2")
+		}
+	}
+	mem := store.NewMemory()
+	err := manager.BuildDataDir(filepath.Join(t.TempDir(), "data"), func(d *manager.DataDir) error {
+		_, err := manager.Restore(t.Context(), manager.Restoring{Dir: d, Store: mem, Name: "m1", Now: time.Now()}, a)
+		return err
+	})
+	if schema := content(t, mem, "/shunt/schema")["/shunt/schema"]; err != nil || schema != "2" {
+		t.Errorf("schema %q, %v: must be 2, as in the backup", schema, err)
 	}
 }

@@ -162,6 +162,9 @@ func (w *write) put(op opinion) ([]lb.Violation, []fields.Conflict, error) {
 	if faults := lb.Validate(next.obj); len(faults) > 0 {
 		return w.asSaid(faults), nil, nil
 	}
+	if faults := w.base.newer(lb.Ref(r.kind, r.name), old, content); len(faults) > 0 {
+		return w.asSaid(faults), nil, nil
+	}
 	if err := w.by.mayPut(old, next.obj); err != nil {
 		return nil, nil, err
 	}

@@ -14,12 +14,17 @@ import (
 
 // A schema is a way to write the state into the store. A program works with its newest one and with the one before: managers of
 // two versions work on one store while one after the other is replaced. The leader raises the schema when nobody needs the former
-// one any more; from then on managers of the former version refuse the store.
+// one any more; from then on managers of the former version refuse the store. Until then what came with the newest is refused.
 const (
 	// Schema is the newest that this program works with.
-	Schema = 2
+	Schema = schemaHealth
+	// schemaHealth has all kinds of checks, several of an endpoint, and what their verdicts mean: fields of objects alone
+	// (newFields), so that nothing that is stored changes when it is reached.
+	schemaHealth = 3
+	// schemaMembers has several managers.
+	schemaMembers = 2
 	// schemaAlone had one manager: its leader key held the last epoch for ever, there were no keyEpoch and keyCA. Everything
-	// else is as it was; the first campaign brings it up to date, because nobody else can be there.
+	// else is as it was; the first campaign brings it up to date at once, because nobody else can be there.
 	schemaAlone = 1
 	// schemaRestoring stands in the place of a schema until a restore has written everything: nobody works with half of it.
 	schemaRestoring = "restoring"
@@ -40,7 +45,7 @@ func (v *view) foldSchemaLocked(ev store.Event) error {
 		return fmt.Errorf("schema of the data: %q: must be a number", text)
 	case schema > v.newest:
 		return fmt.Errorf("schema of the data: %d: must be at most %d: a newer version of shunt raised it, and this one is too old for it", schema, v.newest)
-	case schema < v.newest-1:
+	case schema < v.newest-1 && schema != schemaAlone:
 		return fmt.Errorf("schema of the data: %d: must be at least %d: upgrade to a version between first, which raises it", schema, v.newest-1)
 	}
 	v.schema, v.schemaMod = schema, ev.KV.ModRevision

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
@@ -60,8 +61,8 @@ func TestSchemaOneIsMigrated(t *testing.T) {
 	if epoch := r.m.Epoch(); epoch != 3 {
 		t.Errorf("epoch %d: must be 3, after the 2 of schema 1", epoch)
 	}
-	if schema := content(t, s, "/shunt/schema")["/shunt/schema"]; schema != "2" {
-		t.Errorf("schema %s: must be 2", schema)
+	if schema := content(t, s, "/shunt/schema")["/shunt/schema"]; schema != "3" {
+		t.Errorf("schema %s: must be 3", schema)
 	}
 	mux := r.join("mux1", "mux")
 	mux.until("its plan", func(p plan.Plan) bool {
@@ -120,13 +121,13 @@ func TestSchemaIsRaisedWhenNobodyNeedsTheFormer(t *testing.T) {
 		t.Errorf("epoch %d: a manager of a new version took the leadership from one that leads", newer.Epoch())
 	}
 	r.stop()
-	if line := <-keeps.line; now() != "2" || !strings.Contains(line, "m3 of version v1") {
+	if line := <-keeps.line; now() != "3" || !strings.Contains(line, "m3 of version v1") {
 		t.Errorf("schema %s though m3 is up: %s", now(), line)
 	}
 	if _, err := s.Txn(t.Context(), store.Txn{Ops: []store.Op{store.Delete("/shunt/managers/m3")}}); err != nil {
 		t.Fatal(err)
 	}
-	for now() != "3" {
+	for now() != "4" {
 		<-time.After(10 * time.Millisecond)
 	}
 	old, err := manager.OpenDataDir(r.path)
@@ -137,5 +138,70 @@ func TestSchemaIsRaisedWhenNobodyNeedsTheFormer(t *testing.T) {
 	_, err = manager.Open(t.Context(), manager.Options{Dir: old, Store: s, Name: "m1", Listen: r.addr})
 	if err == nil || !strings.Contains(err.Error(), "this one is too old for it") {
 		t.Errorf("a manager of the former version: %v", err)
+	}
+}
+
+// TestFieldsOfASchemaWaitForIt: while a manager is up that does not know the kinds of checks, services that name one are refused, by
+// a dry run too, and all else is done; once it is gone they are taken.
+func TestFieldsOfASchemaWaitForIt(t *testing.T) {
+	s := store.NewMemory()
+	r := newRig(t, s)
+	r.apply(network())
+	r.stop()
+	former, err := proto.Marshal(&apiv1.StoredManager{Name: "m2", Schema: 2, Version: "v1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Txn(t.Context(), store.Txn{Ops: []store.Op{store.Put("/shunt/managers/m2", former), store.Put("/shunt/schema", []byte("2"))}}); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	with := func(h *apiv1.Health) *apiv1.Object {
+		return service(func(svc *apiv1.Service) { svc.GetEndpoints()[0].Health = h })
+	}
+	apply := func(h *apiv1.Health, dry bool) error {
+		_, err := r.admin.Apply(t.Context(), connect.NewRequest(&apiv1.ApplyRequest{Objects: []*apiv1.Object{with(h)}, DryRun: dry}))
+		return err
+	}
+	const waits = ": needs schema 3 of the state, which has 2 until every manager is of a version that knows it: m2 of version v1 does not"
+	newer := []struct {
+		health *apiv1.Health
+		first  string
+		more   bool
+	}{
+		{&apiv1.Health{Icmp: &apiv1.ICMPCheck{}}, "icmp", false},
+		{&apiv1.Health{Tcp: &apiv1.TCPCheck{Send: "a", Expect: "b"}}, "tcp.expect", true},
+		{&apiv1.Health{Http: &apiv1.HTTPCheck{Path: "/", Method: "HEAD"}, Through: "tunnel"}, "http.method", true},
+		{&apiv1.Health{Checks: []*apiv1.Check{{Tcp: &apiv1.TCPCheck{}}, {Icmp: &apiv1.ICMPCheck{}}}}, "checks", false},
+		{&apiv1.Health{Tcp: &apiv1.TCPCheck{}, PanicBelow: 30, Damping: &apiv1.Damping{}}, "damping", true},
+	}
+	for _, c := range newer {
+		for _, dry := range []bool{true, false} {
+			err := apply(c.health, dry)
+			want := "services/web: endpoints[0].health." + c.first + waits
+			if c.more {
+				want += " (and 1 more)"
+			}
+			if err == nil || !strings.HasSuffix(err.Error(), want) {
+				t.Errorf("%v, dry %v: %v: must end with %q", c.health, dry, err, want)
+			}
+		}
+	}
+	if left := content(t, s, "/shunt/objects/services/"); len(left) > 0 {
+		t.Errorf("refused, but stored: %v", left)
+	}
+	if err := apply(&apiv1.Health{Http: &apiv1.HTTPCheck{Path: "/old", Host: "h"}, Rise: 4, From: "host"}, false); err != nil {
+		t.Errorf("what schema 2 has: %v", err)
+	}
+	if _, err := s.Txn(t.Context(), store.Txn{Ops: []store.Op{store.Delete("/shunt/managers/m2")}}); err != nil {
+		t.Fatal(err)
+	}
+	for content(t, s, "/shunt/schema")["/shunt/schema"] != "3" {
+		<-time.After(10 * time.Millisecond)
+	}
+	for _, c := range newer {
+		if err := apply(c.health, false); err != nil {
+			t.Errorf("%v after the schema was raised: %v", c.health, err)
+		}
 	}
 }

@@ -308,8 +308,8 @@ func TestFormerSchemaIsMigrated(t *testing.T) {
 	mux := r.join("mux1", "mux")
 	mux.until("its plan", func(p plan.Plan) bool { return p.Epoch == 8 && len(p.Endpoints) == 1 })
 	kv, _, _, err := s.Get(t.Context(), "/shunt/schema")
-	if err != nil || string(kv.Value) != "2" {
-		t.Errorf("schema %q %v: must be 2", kv.Value, err)
+	if err != nil || string(kv.Value) != "3" {
+		t.Errorf("schema %q %v: must be 3", kv.Value, err)
 	}
 	r.stop()
 	r.start()
@@ -322,7 +322,7 @@ func TestUnknownSchemaIsRefused(t *testing.T) {
 	s := store.NewMemory()
 	r := newRig(t, s)
 	r.stop()
-	if _, err := s.Txn(t.Context(), store.Txn{Ops: []store.Op{store.Put("/shunt/schema", []byte("3"))}}); err != nil {
+	if _, err := s.Txn(t.Context(), store.Txn{Ops: []store.Op{store.Put("/shunt/schema", []byte("4"))}}); err != nil {
 		t.Fatal(err)
 	}
 	dir, err := manager.OpenDataDir(r.path)
@@ -331,8 +331,8 @@ func TestUnknownSchemaIsRefused(t *testing.T) {
 	}
 	defer dir.Close()
 	_, err = manager.Open(t.Context(), manager.Options{Dir: dir, Store: s, Name: "m1", Listen: r.addr})
-	if err == nil || !strings.Contains(err.Error(), "schema of the data: 3: must be at most 2") {
-		t.Errorf("schema 3: %v", err)
+	if err == nil || !strings.Contains(err.Error(), "schema of the data: 4: must be at most 3") {
+		t.Errorf("schema 4: %v", err)
 	}
 }
 

@@ -1,0 +1,93 @@
+package manager
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/shuntlb/shunt/internal/convert"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// newFields are the fields of objects that came with a schema: those of the message from the number on. A manager of the schema
+// before does not know them. Were they written while one is there, it would lead with plans that lack them.
+var newFields = []struct {
+	schema  int64
+	message protoreflect.FullName
+	from    protoreflect.FieldNumber
+}{
+	{schemaHealth, "shunt.v1.Health", 9}, // https and what follows: further kinds, several checks, what verdicts mean
+	{schemaHealth, "shunt.v1.HTTPCheck", 3},
+	{schemaHealth, "shunt.v1.TCPCheck", 1},
+}
+
+// newSince is the schema that a field came with; 0: all know it.
+func newSince(fd protoreflect.FieldDescriptor) int64 {
+	for _, n := range newFields {
+		if n.message == fd.ContainingMessage().FullName() && fd.Number() >= n.from {
+			return n.schema
+		}
+	}
+	return 0
+}
+
+// newerFields visits what the message says that came after the schema, with its path and the schema that it came with. What is
+// within such a field is not visited.
+func newerFields(m protoreflect.Message, path string, schema int64, visit func(path string, since int64)) {
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		at := path + fd.JSONName()
+		if since := newSince(fd); since > schema {
+			visit(at, since)
+			return true
+		}
+		switch {
+		case fd.Message() == nil || fd.IsMap():
+		case fd.IsList():
+			for i := range v.List().Len() {
+				newerFields(v.List().Get(i).Message(), fmt.Sprintf("%s[%d].", at, i), schema, visit)
+			}
+		default:
+			newerFields(v.Message(), at+".", schema, visit)
+		}
+		return true
+	})
+}
+
+// newer are the faults of an object that says what not every manager knows. What the record said before may stay.
+func (s *snapshot) newer(ref string, old *record, said proto.Message) (out []lb.Violation) {
+	s.v.mu.RLock()
+	defer s.v.mu.RUnlock()
+	if s.v.schema >= Schema {
+		return nil
+	}
+	var before []string
+	if old != nil {
+		newerFields(convert.Content(old.stored).ProtoReflect(), "", s.v.schema, func(path string, _ int64) { before = append(before, path) })
+	}
+	newerFields(said.ProtoReflect(), "", s.v.schema, func(path string, since int64) {
+		if !slices.Contains(before, path) {
+			out = append(out, lb.Violation{Field: ref + ": " + path, Allowed: s.v.waitsForLocked(since)})
+		}
+	})
+	slices.SortFunc(out, func(a, b lb.Violation) int { return strings.Compare(a.Field, b.Field) })
+	return out
+}
+
+// waitsForLocked tells why a field of the schema must wait.
+func (v *view) waitsForLocked(since int64) string {
+	text := fmt.Sprintf("needs schema %d of the state, which has %d until every manager is of a version that knows it", since, v.schema)
+	var behind []string
+	for name, s := range v.managers {
+		if s.GetSchema() < since {
+			behind = append(behind, fmt.Sprintf("%s of version %s does not", name, s.GetVersion()))
+		}
+	}
+	if len(behind) == 0 {
+		return text + ": `shunt member list` tells who is not up"
+	}
+	slices.Sort(behind)
+	return text + ": " + strings.Join(behind, ", ")
+}
