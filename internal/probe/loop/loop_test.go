@@ -7,12 +7,17 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/netdev"
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
@@ -262,6 +267,82 @@ func TestWordsOfMisbehavingServers(t *testing.T) {
 		{"says nothing", talk(says(""), short, "PING\r\n", "PONG"), probe.Bad, false, "connected, but no bytes within 50 ms"},
 		{"talks without end", talk(flood, long, "", "PONG"), probe.Bad, false, `connected, but no "PONG" in the first 65536 bytes`},
 	})
+}
+
+// TestServersThatSpeakFirstDoNotWait: a check of them may be shorter than the time for which the kernel may keep an acknowledgement
+// back. Without it the server's connection is not there to be greeted.
+func TestServersThatSpeakFirstDoNotWait(t *testing.T) {
+	const shorter = 150 * time.Millisecond
+	greets := of(check(lb.CheckTCP, shorter, func(c *lb.Check) { c.Expect = "220" }), serve(t, "127.0.0.1:0", func(c *net.TCPConn) {
+		defer c.Close()
+		_, _ = c.Write([]byte("220 hello"))
+		_, _ = c.Read(make([]byte, 1))
+	}))
+	r := newRig(t, Options{Loops: 1})
+	// A busy machine may miss the time, but not every time.
+	for end := time.Now().Add(time.Minute); ; {
+		a := r.ask(greets)
+		if a.Verdict == probe.Good {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("got %+v", a)
+		}
+	}
+}
+
+// TestConnectionsAreNotAcknowledgedTwice: the kernel sends a SYN and a RST for a connection that is all that is asked for, and
+// nothing between them.
+func TestConnectionsAreNotAcknowledgedTwice(t *testing.T) {
+	const n = 50
+	name := namespace(t, "segments")
+	var listener net.Listener
+	var before, after int
+	in := func(f func() error) {
+		t.Helper()
+		if err := netdev.In(name, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in(func() (err error) {
+		listener, err = net.Listen("tcp", "127.0.0.1:80")
+		return err
+	})
+	defer listener.Close()
+	r := newRig(t, Options{Loops: 1, Enter: enter(name)})
+	tcp := of(check(lb.CheckTCP, long, nil), listener.Addr().(*net.TCPAddr).AddrPort())
+	in(func() (err error) { before, err = segments(); return err })
+	for range n {
+		if a := r.ask(tcp); a.Verdict != probe.Good {
+			t.Fatalf("got %+v", a)
+		}
+	}
+	in(func() (err error) { after, err = segments(); return err })
+	// The SYN, the server's SYN-ACK, the RST.
+	if got := after - before; got != 3*n {
+		t.Errorf("%d segments for %d connections", got, n)
+	}
+}
+
+// segments is how many TCP segments the thread's namespace has sent.
+func segments() (int, error) {
+	all, err := os.ReadFile("/proc/thread-self/net/snmp")
+	if err != nil {
+		return 0, err
+	}
+	var names []string
+	for line := range strings.Lines(string(all)) {
+		fields := strings.Fields(line)
+		if fields[0] != "Tcp:" {
+			continue
+		}
+		if names == nil {
+			names = fields
+			continue
+		}
+		return strconv.Atoi(fields[slices.Index(names, "OutSegs")])
+	}
+	return 0, errors.New("snmp has no OutSegs")
 }
 
 func TestRequestSaysWhatWasConfigured(t *testing.T) {

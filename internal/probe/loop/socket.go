@@ -115,6 +115,11 @@ func open(c class) (int32, unix.Errno) {
 		// What is left closes by RST, too.
 		_ = unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+		// Of a socket that connects it means that the SYN-ACK is acknowledged by what is sent next, the request or the RST, and not
+		// by a segment of its own; after 200 ms at the latest (Linux, tcp_rcv_synsent_state_process).
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 1)
+		// One segment has no congestion to control. What the machine has for its streams may pace, and arm timers.
+		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
 	case udp4:
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVERR, 1)
 	case udp6:
@@ -122,6 +127,9 @@ func open(c class) (int32, unix.Errno) {
 	}
 	return int32(fd), 0
 }
+
+// acknowledge sends the acknowledgement that a connection owes now.
+func acknowledge(fd int32) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) }
 
 // fill writes an address as the kernel takes it, and returns its size.
 func fill(to *unix.RawSockaddrInet6, a netip.AddrPort) uintptr {

@@ -31,7 +31,9 @@ func (l *loop) stream(i uint32, events uint32) {
 			l.finish(i, good("connected"))
 			return
 		}
-		s.phase = talking
+		if s.phase = talking; s.question.listens() {
+			acknowledge(s.fd)
+		}
 	}
 	if s.sent >= 0 && !l.write(i) {
 		return
@@ -45,6 +47,9 @@ func (l *loop) stream(i uint32, events uint32) {
 func (q *question) asksNothing() bool {
 	return q.kind == kindTCP && q.before == "" && len(q.expect) == 0
 }
+
+// listens: the server is to speak first.
+func (q *question) listens() bool { return q.kind == kindTCP && q.before == "" && len(q.expect) > 0 }
 
 // write sends what is left of the request; false: the probe has ended. slot.sent is -1 once all is out.
 func (l *loop) write(i uint32) bool {
