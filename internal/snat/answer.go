@@ -1,0 +1,45 @@
+package snat
+
+// Kind is what an answer says.
+type Kind uint8
+
+const (
+	// Granted: these ranges, beside those that the DIP has, may be used from now on.
+	Granted Kind = iota + 1
+	// All: these are all ranges that the DIP has.
+	All
+	// Taken: these ranges are no longer the DIP's: it gave them back, or is no longer one of the VIP's.
+	Taken
+	// Leave: no new connection may take a port of these ranges; when the last one is over they are to be given back.
+	Leave
+	// Refused: there is nothing to grant at present.
+	Refused
+)
+
+// Reason is why an ask was refused.
+type Reason uint8
+
+const (
+	// ReasonExhausted: the VIP has no free range.
+	ReasonExhausted Reason = iota + 1
+	// ReasonDIPLimit: the DIP has as many as it may have.
+	ReasonDIPLimit
+	// ReasonTenantLimit: the tenant has as many as it may have.
+	ReasonTenantLimit
+)
+
+// String is the reason as events and metrics say it.
+func (r Reason) String() string {
+	return [...]string{"", "exhausted", "dip_limit", "tenant_limit"}[r]
+}
+
+// Answer is what the desk says to the host of a DIP.
+type Answer struct {
+	Holder Holder
+	Kind   Kind
+	Ranges []Range
+	// Revision orders grants and what was taken: of Granted and All that of the commit that muxes acknowledged, of Taken that of
+	// the commit that took.
+	Revision int64
+	Reason   Reason
+}

@@ -1,0 +1,522 @@
+package snat
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Rules are what a desk goes by. Amounts are in ranges.
+type Rules struct {
+	// Quarantine is how long a range rests that was freed, Silence how long an eligible mux may leave a revision unacknowledged.
+	Quarantine, Silence time.Duration
+	// First is what the first ask of a DIP gets, MaxGrant what one ask gets at most, PerDIP what a DIP has at most unless its
+	// tenant's limits say less.
+	First, MaxGrant, PerDIP int
+}
+
+// DefaultRules are what managers go by: 1,024 ports to a DIP, as many again for each destination.
+var DefaultRules = Rules{Quarantine: Quarantine, Silence: 20 * time.Millisecond, First: 2, MaxGrant: 32, PerDIP: 128}
+
+// Config is what the objects say of a VIP.
+type Config struct {
+	Tenant string
+	DIPs   []netip.Addr
+	Closed Bitmap
+	// PerDIP and PerTenant are limits in ranges; 0: Rules.PerDIP, and none.
+	PerDIP, PerTenant int
+}
+
+// Desk serves asks for one term of the leader. What it decides it counts as done; when a commit fails, or nobody knows whether it
+// did, the desk is thrown away and another one opened from the book.
+type Desk struct {
+	rules   Rules
+	vips    map[VIP]*vip
+	tenants map[string]*tenant
+	// turns are tenants with requests, the next one first.
+	turns  []*tenant
+	number uint64
+	counts Counts
+	telling
+}
+
+// Counts are how many of what there were since the desk was opened.
+type Counts struct {
+	Asks, Repeated, Granted, Exhausted, Limited, Freed, Silent uint64
+}
+
+type tenant struct {
+	name    string
+	held    int
+	queue   []*request
+	waiting bool // it is in turns
+}
+
+type vip struct {
+	name   VIP
+	block  *Block
+	tenant *tenant
+	conf   Config
+	dips   []*dip // by Owner-1; nil: none
+	byDIP  map[netip.Addr]*dip
+}
+
+// dip is what the desk knows of a holder.
+type dip struct {
+	holder  Holder
+	vip     *vip
+	owner   Owner
+	removed bool
+	demand  Demand
+	// ranges are all that it has; usable those of which its host may know.
+	ranges    []Range
+	usable    Bitmap
+	ask, give *request
+}
+
+// request waits for its turn, and then for its commit.
+type request struct {
+	dip    *dip
+	give   bool
+	want   int
+	adopt  []Range
+	ranges []Range
+	// all: everything that the DIP has is to be given.
+	all bool
+}
+
+// Open makes a desk of a book that is at a revision of the store. Ranges that were freed rest anew: clocks of leaders differ. All
+// muxes named count as eligible until they were silent.
+func Open(rules Rules, book *Book, revision int64, muxes []string, now time.Time) *Desk {
+	d := &Desk{rules: rules, vips: map[VIP]*vip{}, tenants: map[string]*tenant{}, number: book.Last()}
+	d.telling.open(rules.Silence, revision, muxes, now)
+	for _, name := range book.VIPs() {
+		v, p := d.vipOf(name), book.Page(name)
+		p.EachLease(func(l Lease) {
+			h := d.dipOf(v, l.DIP)
+			v.block.Hold(l.Range, h.owner)
+			h.ranges = append(h.ranges, l.Range)
+			h.usable.Set(l.Range)
+			v.tenant.held++
+		})
+		for _, r := range p.Rests() {
+			if v.block.Owner(r.Range) == 0 && r.At.Add(RestKept).After(now) {
+				v.block.Rest(r.Range, now.Add(rules.Quarantine))
+			}
+		}
+	}
+	return d
+}
+
+func (d *Desk) tenantOf(name string) *tenant {
+	t := d.tenants[name]
+	if t == nil {
+		t = &tenant{name: name}
+		d.tenants[name] = t
+	}
+	return t
+}
+
+// vipOf makes what the desk knows of a VIP; one that is not configured has no DIPs.
+func (d *Desk) vipOf(name VIP) *vip {
+	v := d.vips[name]
+	if v == nil {
+		closed := Closed()
+		v = &vip{name: name, block: NewBlock(closed), tenant: d.tenantOf(""), byDIP: map[netip.Addr]*dip{}, conf: Config{Closed: *closed}}
+		d.vips[name] = v
+	}
+	return v
+}
+
+func (d *Desk) dipOf(v *vip, addr netip.Addr) *dip {
+	h := v.byDIP[addr]
+	if h == nil {
+		i := slices.Index(v.dips, nil)
+		if i < 0 {
+			i = len(v.dips)
+			v.dips = append(v.dips, nil)
+		}
+		h = &dip{holder: Holder{v.name, addr}, vip: v, owner: Owner(i + 1), removed: true}
+		v.dips[i], v.byDIP[addr] = h, h
+	}
+	return h
+}
+
+// Configure makes a VIP what objects say; nil: it has no SNAT any more. What DIPs hold that are gone is taken from them; those who
+// hold ranges in which an endpoint listens now are asked to leave them.
+func (d *Desk) Configure(name VIP, c *Config, now time.Time) {
+	v := d.vipOf(name)
+	if c == nil {
+		c = &Config{Closed: *Closed(), Tenant: v.tenant.name}
+	}
+	if t := d.tenantOf(c.Tenant); t != v.tenant {
+		n := v.block.Leased()
+		v.tenant.held -= n
+		t.held += n
+		v.tenant = t
+	}
+	was := v.conf.Closed
+	v.conf = *c
+	v.block.Close(&c.Closed)
+	wanted := make(map[netip.Addr]bool, len(c.DIPs))
+	for _, addr := range c.DIPs {
+		wanted[addr] = true
+		d.dipOf(v, addr).removed = false
+	}
+	for _, h := range v.dips {
+		if h == nil {
+			continue
+		}
+		if !wanted[h.holder.DIP] {
+			h.removed = true
+			if len(h.ranges) > 0 {
+				d.giving(h).all = true
+			}
+			d.forget(h)
+			continue
+		}
+		var leave []Range
+		for _, r := range h.ranges {
+			if c.Closed.Has(r) && !was.Has(r) && h.usable.Has(r) {
+				leave = append(leave, r)
+			}
+		}
+		if len(leave) > 0 {
+			d.say(Answer{Holder: h.holder, Kind: Leave, Ranges: leave})
+		}
+	}
+	if len(c.DIPs) == 0 && len(v.byDIP) == 0 && v.block.Resting() == 0 {
+		delete(d.vips, name)
+	}
+}
+
+// forget drops a DIP that is gone and holds nothing.
+func (d *Desk) forget(h *dip) {
+	if h.removed && len(h.ranges) == 0 && h.ask == nil && h.give == nil {
+		delete(h.vip.byDIP, h.holder.DIP)
+		h.vip.dips[h.owner-1] = nil
+	}
+}
+
+// known is a holder that may ask; nil: the DIP is none of the VIP's.
+func (d *Desk) known(h Holder) *dip {
+	if v := d.vips[h.VIP]; v != nil {
+		if known := v.byDIP[h.DIP]; known != nil && !known.removed {
+			return known
+		}
+	}
+	return nil
+}
+
+// Ask is for more ranges, at least so many as wanted; false: the DIP is none of the VIP's. A DIP has at most one ask at a time: another
+// one before it is answered says nothing new.
+func (d *Desk) Ask(h Holder, want int) bool {
+	k := d.known(h)
+	if k == nil {
+		return false
+	}
+	d.counts.Asks++
+	if k.ask != nil {
+		d.counts.Repeated++
+		return true
+	}
+	k.ask = &request{dip: k, want: max(1, want)}
+	d.enqueue(k.ask)
+	return true
+}
+
+// Sync answers with everything that a DIP holds, after it has what its host says that it holds and nobody else does: a store that was
+// restored does not know it. false: the DIP is none of the VIP's.
+func (d *Desk) Sync(h Holder, held []Range, now time.Time) bool {
+	k := d.known(h)
+	if k == nil {
+		return false
+	}
+	b := k.vip.block
+	var adopt []Range
+	for _, r := range held {
+		if r < Ranges && b.free.Has(r) {
+			adopt = append(adopt, r)
+		}
+	}
+	if len(adopt) > 0 {
+		d.enqueue(&request{dip: k, adopt: adopt})
+		return true
+	}
+	d.tell(now, d.revision, Answer{Holder: h, Kind: All})
+	return true
+}
+
+// Give ends leases of a DIP. Ranges that it does not hold are answered as if it had just given them.
+func (d *Desk) Give(h Holder, ranges []Range) {
+	v := d.vips[h.VIP]
+	if v == nil || v.byDIP[h.DIP] == nil {
+		d.say(Answer{Holder: h, Kind: Taken, Ranges: ranges, Revision: d.revision})
+		return
+	}
+	g := d.giving(v.byDIP[h.DIP])
+	for _, r := range ranges {
+		if r < Ranges && !slices.Contains(g.ranges, r) {
+			g.ranges = append(g.ranges, r)
+		}
+	}
+}
+
+// giving is the request of a DIP that gives ranges back.
+func (d *Desk) giving(k *dip) *request {
+	if k.give == nil {
+		k.give = &request{dip: k, give: true}
+		d.enqueue(k.give)
+	}
+	return k.give
+}
+
+func (d *Desk) enqueue(r *request) {
+	t := r.dip.vip.tenant
+	t.queue = append(t.queue, r)
+	if !t.waiting {
+		t.waiting = true
+		d.turns = append(d.turns, t)
+	}
+}
+
+// Waiting tells whether requests wait.
+func (d *Desk) Waiting() bool { return len(d.turns) > 0 }
+
+// Batch takes requests, of tenants in turn and of each in the order in which they came, until about so many ranges change hands. What
+// needs no commit is answered. nil: nothing is to be committed.
+func (d *Desk) Batch(now time.Time, most int) (*Batch, *Tally) {
+	b := &Batch{Number: d.number + 1, At: now.Truncate(time.Millisecond)}
+	t := &Tally{at: map[VIP]int{}}
+	for n := 0; n < most && len(d.turns) > 0; {
+		tn := d.turns[0]
+		d.turns = d.turns[1:]
+		r := tn.queue[0]
+		tn.queue[0] = nil
+		if tn.queue = tn.queue[1:]; len(tn.queue) > 0 {
+			d.turns = append(d.turns, tn)
+		} else {
+			tn.waiting, tn.queue = false, nil
+		}
+		n += 1 + d.serve(b, t, r, now)
+	}
+	if len(b.Sections) == 0 {
+		return nil, nil
+	}
+	d.number++
+	return b, t
+}
+
+// Tally is what a batch has to say when it is committed.
+type Tally struct {
+	at      map[VIP]int // sections by VIP
+	answers []Answer
+	// said may be said before muxes know.
+	said []Answer
+}
+
+func (b *Batch) section(t *Tally, v VIP) *Section {
+	i, ok := t.at[v]
+	if !ok {
+		i = len(b.Sections)
+		t.at[v] = i
+		b.Sections = append(b.Sections, Section{VIP: v})
+	}
+	return &b.Sections[i]
+}
+
+// serve does a request and returns how many ranges change hands.
+func (d *Desk) serve(b *Batch, t *Tally, r *request, now time.Time) int {
+	switch {
+	case r.give:
+		return d.serveGive(b, t, r, now)
+	case r.adopt != nil:
+		return d.serveAdopt(b, t, r, now)
+	default:
+		return d.serveAsk(b, t, r, now)
+	}
+}
+
+func (d *Desk) serveGive(b *Batch, t *Tally, r *request, now time.Time) int {
+	k := r.dip
+	k.give = nil
+	ranges := r.ranges
+	if r.all && k.removed {
+		ranges = slices.Clone(k.ranges)
+	}
+	n := 0
+	for _, x := range ranges {
+		if k.vip.block.Owner(x) != k.owner {
+			continue
+		}
+		k.vip.block.Give(x, now.Add(d.rules.Quarantine))
+		k.ranges = slices.DeleteFunc(k.ranges, func(have Range) bool { return have == x })
+		k.usable.Clear(x)
+		k.vip.tenant.held--
+		s := b.section(t, k.vip.name)
+		s.Freed = append(s.Freed, x)
+		n++
+	}
+	d.counts.Freed += uint64(n)
+	switch a := (Answer{Holder: k.holder, Kind: Taken, Ranges: ranges, Revision: d.revision}); {
+	case n > 0:
+		t.said = append(t.said, a)
+	case len(ranges) > 0:
+		d.say(a)
+	}
+	d.forget(k)
+	return n
+}
+
+func (d *Desk) serveAdopt(b *Batch, t *Tally, r *request, now time.Time) int {
+	k, n := r.dip, 0
+	a := Answer{Holder: k.holder, Kind: All}
+	for _, x := range r.adopt {
+		if k.removed || !k.vip.block.free.Has(x) {
+			continue
+		}
+		k.vip.block.Hold(x, k.owner)
+		d.hold(b, t, k, x)
+		a.Ranges = append(a.Ranges, x)
+		n++
+	}
+	if n > 0 {
+		t.answers = append(t.answers, a)
+	} else {
+		d.tell(now, d.revision, a)
+	}
+	return n
+}
+
+func (d *Desk) hold(b *Batch, t *Tally, k *dip, x Range) {
+	k.ranges = append(k.ranges, x)
+	k.vip.tenant.held++
+	s := b.section(t, k.vip.name)
+	s.Leased = append(s.Leased, Lease{DIP: k.holder.DIP, Range: x})
+}
+
+func (d *Desk) serveAsk(b *Batch, t *Tally, r *request, now time.Time) int {
+	k := r.dip
+	if k.removed {
+		k.ask = nil
+		d.forget(k)
+		return 0
+	}
+	v := k.vip
+	v.block.Tick(now)
+	limit := d.rules.PerDIP
+	if n := v.conf.PerDIP; n > 0 {
+		limit = n
+	}
+	size := max(r.want, k.demand.Ask(now, max(r.want, d.rules.First), d.rules.MaxGrant))
+	size = min(size, d.rules.MaxGrant, limit-len(k.ranges))
+	reason := ReasonDIPLimit
+	if n := v.conf.PerTenant; n > 0 && n-v.tenant.held < size {
+		size, reason = n-v.tenant.held, ReasonTenantLimit
+	}
+	a := Answer{Holder: k.holder, Kind: Granted}
+	for range max(0, size) {
+		x, ok := v.block.Take(k.owner)
+		if !ok {
+			reason = ReasonExhausted
+			break
+		}
+		d.hold(b, t, k, x)
+		a.Ranges = append(a.Ranges, x)
+	}
+	if len(a.Ranges) == 0 {
+		k.ask = nil
+		if reason == ReasonExhausted {
+			d.counts.Exhausted++
+		} else {
+			d.counts.Limited++
+		}
+		d.say(Answer{Holder: k.holder, Kind: Refused, Reason: reason})
+		return 0
+	}
+	d.counts.Granted += uint64(len(a.Ranges))
+	t.answers = append(t.answers, a)
+	return len(a.Ranges)
+}
+
+// Committed takes in that a batch is stored at a revision: muxes must acknowledge it before its grants are told.
+func (d *Desk) Committed(t *Tally, revision int64, now time.Time) {
+	d.revision = revision
+	for _, a := range t.said {
+		a.Revision = revision
+		d.say(a)
+	}
+	d.tell(now, revision, t.answers...)
+}
+
+// Answers takes the answers that there are, in the order in which they were found.
+func (d *Desk) Answers(now time.Time) []Answer {
+	for _, a := range d.release() {
+		v := d.vips[a.Holder.VIP]
+		if v == nil || v.byDIP[a.Holder.DIP] == nil {
+			continue
+		}
+		k := v.byDIP[a.Holder.DIP]
+		switch a.Kind {
+		case Granted:
+			k.ask = nil
+			a.Ranges = slices.DeleteFunc(a.Ranges, func(r Range) bool { return v.block.Owner(r) != k.owner })
+			for _, r := range a.Ranges {
+				k.usable.Set(r)
+			}
+			d.forget(k)
+		case All:
+			if k.removed {
+				continue
+			}
+			for _, r := range a.Ranges {
+				if v.block.Owner(r) == k.owner {
+					k.usable.Set(r)
+				}
+			}
+			a.Ranges = nil
+			var leave []Range
+			for _, r := range k.ranges {
+				if k.usable.Has(r) {
+					a.Ranges = append(a.Ranges, r)
+					if v.conf.Closed.Has(r) {
+						leave = append(leave, r)
+					}
+				}
+			}
+			d.say(a)
+			if len(leave) > 0 {
+				d.say(Answer{Holder: a.Holder, Kind: Leave, Ranges: leave})
+			}
+			continue
+		}
+		d.say(a)
+	}
+	out := d.said
+	d.said = nil
+	return out
+}
+
+// Counts are how many of what there were.
+func (d *Desk) Counts() Counts {
+	c := d.counts
+	c.Silent = d.silences
+	return c
+}
+
+// Usage is how full a VIP is.
+type Usage struct {
+	VIP                   VIP
+	Tenant                string
+	Leased, Free, Resting int
+}
+
+// Usage of every VIP that has SNAT, in no order.
+func (d *Desk) Usage(now time.Time) []Usage {
+	out := make([]Usage, 0, len(d.vips))
+	for name, v := range d.vips {
+		v.block.Tick(now)
+		out = append(out, Usage{VIP: name, Tenant: v.tenant.name, Leased: v.block.Leased(), Free: v.block.Free(), Resting: v.block.Resting()})
+	}
+	return out
+}

@@ -1,0 +1,177 @@
+package snat
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Page is what is stored of one VIP's leases.
+type Page struct {
+	VIP VIP
+	// Through is the number of the last batch that is in it, Saved that of the last one in the page's stored copy.
+	Through, Saved uint64
+	owners         [Ranges]Owner
+	dips           []netip.Addr // by Owner-1; the zero address is of nobody
+	held           []int        // ranges of each
+	byDIP          map[netip.Addr]Owner
+	leased         int
+	rests          []Rested // in the order in which they were freed
+}
+
+// Rested is when a range was freed.
+type Rested struct {
+	Range Range
+	At    time.Time
+}
+
+func newPage(v VIP) *Page { return &Page{VIP: v, byDIP: map[netip.Addr]Owner{}} }
+
+// Leased is how many ranges are.
+func (p *Page) Leased() int { return p.leased }
+
+// DIP is who has a range; false: nobody.
+func (p *Page) DIP(r Range) (netip.Addr, bool) {
+	if o := p.owners[r]; o != 0 {
+		return p.dips[o-1], true
+	}
+	return netip.Addr{}, false
+}
+
+// Rests are the ranges that were freed not long ago, the oldest first.
+func (p *Page) Rests() []Rested { return p.rests }
+
+// Words fills, for each range, the index of the DIP that has it, plus 1; 0 is for ranges of nobody and of DIPs that have no index.
+func (p *Page) Words(words *[Ranges]uint16, index map[netip.Addr]uint16) {
+	of := make([]uint16, len(p.dips)+1)
+	for i, dip := range p.dips {
+		if n, ok := index[dip]; ok {
+			of[i+1] = n + 1
+		}
+	}
+	for r, o := range p.owners {
+		words[r] = of[o]
+	}
+}
+
+// EachLease calls with every lease, ordered by range.
+func (p *Page) EachLease(each func(Lease)) {
+	for r, o := range p.owners {
+		if o != 0 {
+			each(Lease{DIP: p.dips[o-1], Range: Range(r)})
+		}
+	}
+}
+
+func (p *Page) lease(l Lease) error {
+	if o := p.owners[l.Range]; o != 0 {
+		return fmt.Errorf("range %s of %s is leased to %s, and was to %s", l.Range, p.VIP.Addr, l.DIP, p.dips[o-1])
+	}
+	o := p.byDIP[l.DIP]
+	if o == 0 {
+		i := slices.Index(p.dips, netip.Addr{})
+		if i < 0 {
+			i = len(p.dips)
+			p.dips, p.held = append(p.dips, netip.Addr{}), append(p.held, 0)
+		}
+		p.dips[i] = l.DIP
+		o = Owner(i + 1)
+		p.byDIP[l.DIP] = o
+	}
+	p.owners[l.Range] = o
+	p.held[o-1]++
+	p.leased++
+	return nil
+}
+
+func (p *Page) free(r Range, at time.Time) error {
+	o := p.owners[r]
+	if o == 0 {
+		return fmt.Errorf("range %s of %s is freed, and nobody had it", r, p.VIP.Addr)
+	}
+	p.owners[r] = 0
+	p.leased--
+	if p.held[o-1]--; p.held[o-1] == 0 {
+		delete(p.byDIP, p.dips[o-1])
+		p.dips[o-1] = netip.Addr{}
+	}
+	p.rests = append(p.rests, Rested{r, at})
+	return nil
+}
+
+// forget drops what was freed before a time.
+func (p *Page) forget(before time.Time) {
+	n := 0
+	for n < len(p.rests) && p.rests[n].At.Before(before) {
+		n++
+	}
+	if n > 0 && (n == len(p.rests) || n > 64) {
+		p.rests = slices.Delete(p.rests, 0, n)
+	}
+}
+
+// Pack appends the page: version u8, VNI u32, VIP 4 bytes, number of the last batch u64, DIPs u32, leases u32, rests u32; each DIP 4
+// bytes; each lease range u16, index of its DIP u16; each rest range u16, time in Unix milliseconds i64. Big endian.
+func (p *Page) Pack(out []byte) []byte {
+	e := binary.BigEndian
+	out = packVIP(append(out, format), p.VIP)
+	out = e.AppendUint64(out, p.Through)
+	var dips []netip.Addr
+	index := make([]uint16, len(p.dips))
+	for i, dip := range p.dips {
+		if dip.IsValid() {
+			index[i] = uint16(len(dips))
+			dips = append(dips, dip)
+		}
+	}
+	out = e.AppendUint32(out, uint32(len(dips)))
+	out = e.AppendUint32(out, uint32(p.leased))
+	out = e.AppendUint32(out, uint32(len(p.rests)))
+	for _, dip := range dips {
+		a := dip.As4()
+		out = append(out, a[:]...)
+	}
+	for r, o := range p.owners {
+		if o != 0 {
+			out = e.AppendUint16(e.AppendUint16(out, uint16(r)), index[o-1])
+		}
+	}
+	for _, q := range p.rests {
+		out = e.AppendUint64(e.AppendUint16(out, uint16(q.Range)), uint64(q.At.UnixMilli()))
+	}
+	return out
+}
+
+// UnpackPage reads what Pack wrote.
+func UnpackPage(in []byte) (*Page, error) {
+	c := cursor{in: in}
+	if err := c.version(); err != nil {
+		return nil, err
+	}
+	p := newPage(c.vip())
+	p.Through = c.u64()
+	p.Saved = p.Through
+	ndips, leases, rests := int(c.u32()), int(c.u32()), int(c.u32())
+	if c.short || ndips*4+leases*4+rests*10 != len(c.in) {
+		return nil, errShort
+	}
+	dips := make([]netip.Addr, ndips)
+	for i := range dips {
+		dips[i] = c.addr()
+	}
+	for range leases {
+		r, i := c.rng(), int(c.u16())
+		if i >= ndips {
+			return nil, fmt.Errorf("packed leases: DIP %d: must be less than %d", i, ndips)
+		}
+		if err := p.lease(Lease{DIP: dips[i], Range: r}); err != nil {
+			return nil, err
+		}
+	}
+	for range rests {
+		p.rests = append(p.rests, Rested{Range: c.rng(), At: time.UnixMilli(int64(c.u64()))})
+	}
+	return p, c.end()
+}

@@ -1,0 +1,242 @@
+package snat
+
+import (
+	"slices"
+	"time"
+)
+
+// StockRules are what a host goes by.
+type StockRules struct {
+	// Idle is how long a range must be unused until it is given back; Keep is how many are kept all the same.
+	Idle time.Duration
+	Keep int
+	// Patience is how long an answer may take until everything is asked for afresh, Again how long after a refusal the next ask
+	// comes.
+	Patience, Again time.Duration
+}
+
+// DefaultStockRules: idle ranges go back after 4 minutes (design section 9.9).
+var DefaultStockRules = StockRules{Idle: 4 * time.Minute, Keep: 2, Patience: time.Second, Again: time.Second}
+
+// Stock is the ranges of one DIP at its host, and what is to be said to the manager of them.
+type Stock struct {
+	rules  StockRules
+	ranges map[Range]*held
+	// known: the manager has said what the DIP holds since the host began to ask.
+	known bool
+	// low: more is needed; sync: everything is to be asked for afresh.
+	low, sync bool
+	// asked is when the ask that is not answered was sent; zero: there is none. notBefore is when the next one may be.
+	asked, notBefore time.Time
+	// epoch and floor are the newest of what was taken, or of all that there is: an older grant is void.
+	epoch, floor int64
+	changed      bool
+	refusal      Reason
+}
+
+type held struct {
+	used    time.Time
+	leaving bool
+	// returned is when it was said to the manager that it is given back; zero: it was not.
+	returned time.Time
+}
+
+// NewStock makes the stock of a DIP of which it is not known what it holds.
+func NewStock(rules StockRules) *Stock {
+	return &Stock{rules: rules, ranges: map[Range]*held{}, sync: true}
+}
+
+// Said is what a host says to the manager of one DIP. At most one of Ask and Sync is set.
+type Said struct {
+	// Ask is for more ranges.
+	Ask bool
+	// Sync asks for everything; Held is what the host believes that the DIP has.
+	Sync   bool
+	Held   []Range
+	Return []Range
+}
+
+// Usable are the ranges that new connections may use, ordered; leaving those of which only present connections may.
+func (s *Stock) Usable() (usable, leaving []Range) {
+	for r, h := range s.ranges {
+		switch {
+		case !h.returned.IsZero():
+		case h.leaving:
+			leaving = append(leaving, r)
+		default:
+			usable = append(usable, r)
+		}
+	}
+	slices.Sort(usable)
+	slices.Sort(leaving)
+	return usable, leaving
+}
+
+// Changed tells whether Usable may say something else than at the last call.
+func (s *Stock) Changed() bool {
+	c := s.changed
+	s.changed = false
+	return c
+}
+
+// Known tells whether the manager has said what the DIP has.
+func (s *Stock) Known() bool { return s.known }
+
+// Refusal is why the last ask was refused; 0: it was not.
+func (s *Stock) Refusal() Reason { return s.refusal }
+
+// Low says that more ranges are needed soon.
+func (s *Stock) Low() { s.low = true }
+
+// Used says when a range was used last; busy: it still is.
+func (s *Stock) Used(r Range, at time.Time) {
+	if h := s.ranges[r]; h != nil && at.After(h.used) {
+		h.used = at
+	}
+}
+
+// Afresh makes the host ask for everything: answers may be lost.
+func (s *Stock) Afresh() { s.sync, s.asked, s.notBefore = true, time.Time{}, time.Time{} }
+
+// Hear takes in an answer of an epoch.
+func (s *Stock) Hear(a Answer, epoch int64, now time.Time) {
+	if epoch < s.epoch {
+		return
+	}
+	if epoch > s.epoch {
+		s.epoch, s.floor = epoch, 0
+	}
+	switch a.Kind {
+	case Granted:
+		if s.asked = (time.Time{}); a.Revision < s.floor || !s.known {
+			s.sync = true
+			return
+		}
+		s.low, s.refusal = false, 0
+		s.take(a.Ranges, now)
+	case All:
+		s.asked = time.Time{}
+		if a.Revision < s.floor {
+			s.sync = true
+			return
+		}
+		s.floor, s.known = a.Revision, true
+		for r := range s.ranges {
+			if !slices.Contains(a.Ranges, r) {
+				delete(s.ranges, r)
+			}
+		}
+		s.take(a.Ranges, now)
+	case Taken:
+		s.floor = max(s.floor, a.Revision)
+		for _, r := range a.Ranges {
+			delete(s.ranges, r)
+		}
+	case Leave:
+		for _, r := range a.Ranges {
+			if h := s.ranges[r]; h != nil {
+				h.leaving = true
+			}
+		}
+	case Refused:
+		s.asked, s.refusal = time.Time{}, a.Reason
+		s.notBefore = now.Add(s.rules.Again)
+	}
+	s.changed = true
+}
+
+func (s *Stock) take(ranges []Range, now time.Time) {
+	for _, r := range ranges {
+		if s.ranges[r] == nil {
+			s.ranges[r] = &held{used: now}
+		}
+	}
+}
+
+// Tick is what is to be said at a time; false: nothing. What it returns counts as said.
+func (s *Stock) Tick(now time.Time) (Said, bool) {
+	var out Said
+	if !s.asked.IsZero() && now.Sub(s.asked) >= s.rules.Patience {
+		s.asked, s.sync = time.Time{}, true
+	}
+	if s.asked.IsZero() && !now.Before(s.notBefore) {
+		switch {
+		case s.sync:
+			out.Sync, s.sync, s.asked = true, false, now
+			for r, h := range s.ranges {
+				if h.returned.IsZero() {
+					out.Held = append(out.Held, r)
+				}
+			}
+			slices.Sort(out.Held)
+		case s.low || s.known && len(s.ranges) == 0:
+			out.Ask, s.asked = true, now
+		}
+	}
+	out.Return = s.idle(now)
+	return out, out.Ask || out.Sync || len(out.Return) > 0
+}
+
+// idle are the ranges to give back: those that were not used for long, and again those of which the manager did not say that it has
+// them.
+func (s *Stock) idle(now time.Time) (out []Range) {
+	if !s.known {
+		return nil
+	}
+	kept := 0
+	for _, h := range s.ranges {
+		if h.returned.IsZero() && !h.leaving {
+			kept++
+		}
+	}
+	for r, h := range s.ranges {
+		switch {
+		case !h.returned.IsZero():
+			if now.Sub(h.returned) < s.rules.Patience {
+				continue
+			}
+		case now.Sub(h.used) < s.rules.Idle:
+			continue
+		case h.leaving:
+		case kept <= s.rules.Keep:
+			continue
+		default:
+			kept--
+		}
+		if h.returned.IsZero() {
+			s.changed = true
+		}
+		h.returned = now
+		out = append(out, r)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Due is when Tick has something to say next, unless something is heard before; zero: never.
+func (s *Stock) Due(now time.Time) (due time.Time) {
+	earliest := func(at time.Time) {
+		if due.IsZero() || at.Before(due) {
+			due = at
+		}
+	}
+	switch {
+	case !s.asked.IsZero():
+		earliest(s.asked.Add(s.rules.Patience))
+	case s.sync || s.low || s.known && len(s.ranges) == 0:
+		earliest(s.notBefore)
+	}
+	if !s.known {
+		return due
+	}
+	for _, h := range s.ranges {
+		if h.returned.IsZero() {
+			if len(s.ranges) > s.rules.Keep || h.leaving {
+				earliest(h.used.Add(s.rules.Idle))
+			}
+		} else {
+			earliest(h.returned.Add(s.rules.Patience))
+		}
+	}
+	return due
+}

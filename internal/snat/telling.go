@@ -1,0 +1,116 @@
+package snat
+
+import "time"
+
+// telling holds grants back until every eligible mux has acknowledged the revision of their commit. A mux that leaves a revision
+// unacknowledged for too long is no longer eligible, until it has acknowledged everything.
+type telling struct {
+	silence time.Duration
+	// revision is that of the last commit.
+	revision int64
+	muxes    map[string]*muxState
+	queue    []told
+	// said is what may be said.
+	said []Answer
+	// lost are muxes that lost eligibility and of which nobody was told.
+	lost     []string
+	silences uint64
+}
+
+type muxState struct {
+	acked    int64
+	eligible bool
+}
+
+type told struct {
+	revision int64
+	at       time.Time
+	answers  []Answer
+}
+
+func (t *telling) open(silence time.Duration, revision int64, muxes []string, now time.Time) {
+	t.silence, t.revision, t.muxes = silence, revision, make(map[string]*muxState, len(muxes))
+	for _, m := range muxes {
+		t.muxes[m] = &muxState{eligible: true}
+	}
+	t.queue = append(t.queue, told{revision: revision, at: now})
+}
+
+func (t *telling) say(a Answer) { t.said = append(t.said, a) }
+
+// tell says answers once muxes have a revision.
+func (t *telling) tell(now time.Time, revision int64, answers ...Answer) {
+	for i := range answers {
+		answers[i].Revision = revision
+	}
+	t.queue = append(t.queue, told{revision, now, answers})
+}
+
+// Ack takes in which revision a mux obeys.
+func (t *telling) Ack(mux string, revision int64) {
+	m := t.muxes[mux]
+	if m == nil {
+		m = &muxState{}
+		t.muxes[mux] = m
+	}
+	m.acked = revision // it goes back when the mux starts afresh
+	m.eligible = m.eligible || revision >= t.revision
+}
+
+// Forget takes off a mux that is no more.
+func (t *telling) Forget(mux string) { delete(t.muxes, mux) }
+
+// Eligible tells whether grants wait for the mux.
+func (t *telling) Eligible(mux string) bool { return t.muxes[mux] != nil && t.muxes[mux].eligible }
+
+// Tick ends the eligibility of muxes that were silent for too long.
+func (t *telling) Tick(now time.Time) {
+	for _, q := range t.queue {
+		if now.Sub(q.at) < t.silence {
+			return
+		}
+		for name, m := range t.muxes {
+			if m.eligible && m.acked < q.revision {
+				m.eligible = false
+				t.lost = append(t.lost, name)
+				t.silences++
+			}
+		}
+	}
+}
+
+// Lost takes the muxes that lost eligibility.
+func (t *telling) Lost() []string {
+	out := t.lost
+	t.lost = nil
+	return out
+}
+
+// Due is when Tick has something to do unless muxes acknowledge; zero: nothing waits for them.
+func (t *telling) Due() time.Time {
+	if len(t.queue) == 0 {
+		return time.Time{}
+	}
+	return t.queue[0].at.Add(t.silence)
+}
+
+// release takes the answers that every eligible mux has acknowledged.
+func (t *telling) release() (out []Answer) {
+	n := 0
+	for ; n < len(t.queue) && t.acked(t.queue[n].revision); n++ {
+		out = append(out, t.queue[n].answers...)
+	}
+	if t.queue = t.queue[n:]; len(t.queue) == 0 {
+		t.queue = nil
+	}
+	return out
+}
+
+func (t *telling) acked(revision int64) bool {
+	for _, m := range t.muxes {
+		if m.eligible && m.acked < revision {
+			return false
+		}
+	}
+	return true
+}
