@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/shuntlb/shunt/internal/bgp/remote"
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/metrics"
 	"github.com/shuntlb/shunt/internal/mux"
 	"github.com/shuntlb/shunt/internal/netdev"
@@ -37,13 +39,16 @@ const (
 	defaultSweep       = 30 * time.Second
 )
 
+// maxSuspectGrace bounds for how long servers that are silent may get traffic.
+const maxSuspectGrace = time.Hour
+
 type muxFlags struct {
 	ifaces                        []string
 	manager, tokenFile, name      string
 	state, run, bpffs, xdpMode    string
 	metrics                       string
 	hold, drainWait, linger       time.Duration
-	sweep                         time.Duration
+	sweep, suspectGrace           time.Duration
 	drain, undrain, stop, verbose bool
 	sizes                         muxSizes
 	programs                      programFlags
@@ -107,6 +112,7 @@ func (f *muxFlags) register(cmd *cobra.Command) {
 	fl.DurationVar(&f.linger, "linger", defaultLinger, "how long a VIP that moves away or is deleted is still forwarded after its routes were withdrawn; 0: not at all")
 	fl.StringVar(&f.metrics, "metrics", "", metricsUsage)
 	fl.DurationVar(&f.sweep, "sweep-interval", defaultSweep, "how often idle flows are forgotten and the others counted; while a draining backend has flows, every second")
+	fl.DurationVar(&f.suspectGrace, "suspect-grace", health.DefaultGrace, "how long a mux that suspects itself keeps its last verdicts on servers that fell silent; 0: not at all")
 	f.programs.register(fl)
 	f.sizes.flags(cmd)
 }
@@ -139,6 +145,9 @@ func (f *muxFlags) check() error {
 	}
 	if f.linger < 0 {
 		return usagef("--linger: %v: must be 0 or longer", f.linger)
+	}
+	if f.suspectGrace < 0 || f.suspectGrace > maxSuspectGrace {
+		return usagef("--suspect-grace: %v: must be 0 to %v", f.suspectGrace, maxSuspectGrace)
 	}
 	if _, err := f.programs.programs(); err != nil {
 		return err
@@ -252,7 +261,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, on []int
 	hops := netdev.NewNextHops()
 	a, err = mux.New(mux.Options{
 		Tables: tables, Ring: mux.BuildRing, Prober: prober, Hops: hops, Speaker: client, Ensure: supervisor.Ensure,
-		Clock: clock.System{}, RunDir: f.run, DrainWait: f.drainWait, Linger: f.linger,
+		Clock: clock.System{}, RunDir: f.run, DrainWait: f.drainWait, Linger: f.linger, Grace: cmp.Or(f.suspectGrace, -1),
 		Watch:     func(f dataplane.WatchFilter) (mux.Watcher, error) { return tables.Watch(f) },
 		Addresses: device.Addresses, ReadFile: os.ReadFile, Sources: packets.asker.SetTunnelSources, Log: log,
 	})

@@ -96,7 +96,7 @@ func (m *checked) observe(at int, r *probe.Result) bool {
 	m.past.Add(health.Past{At: r.At, Took: r.Took, Check: uint8(at), Good: r.Good, Void: r.Void, Words: r.Words})
 	words := r.Words
 	if len(m.asks) > 1 {
-		words = fmt.Sprintf("check %d, %s: %s", at+1, r.Target.Check.Value().Kind, words)
+		words = health.SaidBy(at, &m.asks[at].check, words)
 	}
 	if r.Void {
 		m.words = words + " (does not count)"

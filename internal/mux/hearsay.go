@@ -67,7 +67,7 @@ func (r *roster) follow(m *member, e *plan.Endpoint, now time.Time) {
 	case said != unsaid:
 		m.hearsay = hearsay{from: from, said: said}
 		m.adopt(said == saidAlive)
-		m.words, m.asked, m.once = wordsOf(said), true, m.once || said == saidAlive
+		m.words, m.spoke, m.asked, m.once = wordsOf(said), 0, true, m.once || said == saidAlive
 		r.doubt.forget(m)
 	case m.from != lb.FromHost || m.said != unsaid:
 		m.hearsay = hearsay{from: from}
@@ -184,12 +184,12 @@ func (r *roster) believe(c *change, m *member, said verdict, until time.Time) {
 		m.said = said
 	case said == unsaid:
 		if was != unsaid {
-			m.said, m.words = unsaid, wordsSilent
+			m.said, m.words, m.spoke = unsaid, wordsSilent, 0
 			r.await(m, until)
 		}
 	default:
 		r.told(c, m, said == saidAlive)
-		m.said, m.until, m.words = said, time.Time{}, wordsOf(said)
+		m.said, m.until, m.words, m.spoke = said, time.Time{}, wordsOf(said), 0
 		m.adopt(said == saidAlive)
 		r.heard.retarget = r.heard.retarget || m.standIn
 		m.standIn = false

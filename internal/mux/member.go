@@ -31,7 +31,9 @@ type member struct {
 	// contact is whether this mux reaches it.
 	contact health.Contact
 	// words of the last probe that explains the verdict, or of what else it comes from.
-	words   string
+	words string
+	// spoke is the number of the check that words are of + 1; 0: they are of none.
+	spoke   uint8
 	history health.History
 	// seen is the number of the last result, good that of the first in the latest run of results that could bring it up; 0: none.
 	seen, good uint64
@@ -153,11 +155,20 @@ func (m *member) explain() string {
 	case m.words == "":
 		return "not checked yet"
 	case m.damped:
-		return m.words + " (stays down: it came and went too often)"
+		return m.named() + " (stays down: it came and went too often)"
 	case m.held():
-		return m.words + " (is held: this mux suspects itself)"
+		return m.named() + " (is held: this mux suspects itself)"
 	}
-	return m.words
+	return m.named()
+}
+
+// named are its words, with the check that they are of when it has several.
+func (m *member) named() string {
+	if len(m.checks) < 2 || m.spoke == 0 {
+		return m.words
+	}
+	check := m.checks[m.spoke-1].target.Check.Value()
+	return health.SaidBy(int(m.spoke-1), &check, m.words)
 }
 
 // settled tells that there is nothing to wait for before it is known how it is: it was asked, or this mux cannot ask what it was not.

@@ -73,7 +73,7 @@ func (r *roster) note(result *probe.Result) {
 	words := result.Words + " (does not count)"
 	for _, k := range r.byTarget[result.Target] {
 		k.remember(result, true)
-		k.words, k.of.words = words, words
+		k.words, k.of.words, k.of.spoke = words, words, k.number+1
 	}
 }
 
@@ -107,7 +107,7 @@ func (r *roster) fold(c *change, k *check, result *probe.Result, now time.Time) 
 		m.good = r.results
 	}
 	if len(m.checks) == 1 || m.words == "" || k.good == up {
-		m.words = result.Words
+		m.words, m.spoke = result.Words, k.number+1
 	}
 	r.doubt.Heard(&m.contact, m.group.reach, m.isSilent(), m.up, now)
 }

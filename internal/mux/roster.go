@@ -186,7 +186,8 @@ func (r *roster) recheck(m *member, e *plan.Endpoint, pm plan.Member, wanted wan
 		r.unlist(&m.checks[i])
 	}
 	old := slices.Clone(m.checks)
-	m.only = [1]check{}
+	spoke := m.spoke
+	m.only, m.spoke = [1]check{}, 0
 	m.checks = m.newChecks(len(e.Health.Checks))
 	for i := range m.checks {
 		target := wanted.target(i, pm)
@@ -195,6 +196,9 @@ func (r *roster) recheck(m *member, e *plan.Endpoint, pm plan.Member, wanted wan
 		if at := slices.IndexFunc(old, func(c check) bool { return c.target == target }); at >= 0 {
 			*c = old[at]
 			c.number = uint8(i)
+			if at == int(spoke)-1 {
+				m.spoke = c.number + 1
+			}
 		} else if m.asked {
 			c.state = health.Adopt(m.up)
 		}

@@ -163,6 +163,43 @@ func TestSeveralChecks(t *testing.T) {
 	}
 }
 
+// TestWordsNameTheirCheck: of several checks words tell whose they are, also after another check came before it; a single one has
+// nothing in front.
+func TestWordsNameTheirCheck(t *testing.T) {
+	w := newWorld(t)
+	p := planOf([]string{"203.0.113.10"}, "10.20.1.11")
+	h := &p.Endpoints[0].Health
+	dip := netip.MustParseAddr("10.20.1.11")
+	said := func(want string) {
+		t.Helper()
+		if got := w.agent.Status().Members[0].LastCheck; got != want {
+			t.Errorf("words %q, want %q", got, want)
+		}
+	}
+	w.apply(p)
+	w.agent.Probed([]probe.Result{{Target: probe.Of(h.Checks[0], dip, 8080), Words: "status 503"}})
+	said("status 503")
+	secure, other := h.Checks[0], h.Checks[0]
+	secure.Kind, secure.TLS, secure.Port, secure.Path, secure.Method, secure.Version = lb.CheckHTTP, true, 8443, "/", "GET", lb.HTTP1
+	other.Port = 8081
+	p = planOf([]string{"203.0.113.10"}, "10.20.1.11")
+	h = &p.Endpoints[0].Health
+	h.Checks = []lb.Check{h.Checks[0], secure}
+	w.apply(p)
+	said("check 1, " + h.Checks[0].KindText() + ": status 503")
+	w.agent.Probed([]probe.Result{{Target: probe.Of(secure, dip, 8080), Words: "certificate expired 2 days ago"}})
+	said("check 2, https: certificate expired 2 days ago")
+	p = planOf([]string{"203.0.113.10"}, "10.20.1.11")
+	h = &p.Endpoints[0].Health
+	h.Checks = []lb.Check{h.Checks[0], other, secure}
+	w.apply(p)
+	said("check 3, https: certificate expired 2 days ago")
+	p = planOf([]string{"203.0.113.10"}, "10.20.1.11")
+	p.Endpoints[0].Health.Checks = []lb.Check{secure}
+	w.apply(p)
+	said("certificate expired 2 days ago")
+}
+
 // TestChecksComeAndGo: a check more does not bring a member down before it was asked, nor one less change what it is.
 func TestChecksComeAndGo(t *testing.T) {
 	w := newWorld(t)
