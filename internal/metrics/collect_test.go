@@ -47,8 +47,12 @@ func status() *apiv1.NodeStatus {
 
 // probes is what an engine did.
 func probes() probe.Stats {
-	s := probe.Stats{Good: 5, Bad: 2, Void: 1, Late: 6, Unaskable: 3, Starved: 4, Means: []probe.MeansStats{{Name: "packet", Targets: 7, Asked: 8}, {Name: "loop"}}}
-	s.Took.Counts[0], s.Took.Counts[3], s.Took.Counts[len(probe.Bounds)], s.Took.Sum = 2, 2, 1, 13*time.Second
+	s := probe.Stats{
+		Late: 6, Unaskable: 3, Starved: 4, Means: []probe.MeansStats{{Name: "packet", Targets: 7, Asked: 8}, {Name: "loop"}},
+		Kinds: []probe.KindStats{{Name: "tcp", Good: 5, Bad: 2, Void: 1}, {Name: "http"}, {Name: "dns", Bad: 9}},
+	}
+	took := &s.Kinds[0].Took
+	took.Counts[0], took.Counts[3], took.Counts[len(probe.Bounds)], took.Sum = 2, 2, 1, 13*time.Second
 	return s
 }
 
@@ -148,7 +152,9 @@ func TestMux(t *testing.T) {
 		`shunt_mux_captures_running{} 1`,
 		`shunt_metrics_omitted{kind="backends"} 0`,
 		`shunt_probe_rules{engine="packet"} 7`, `shunt_probes_asked_total{engine="packet"} 8`, `shunt_probe_rules{engine="loop"} 0`,
-		`shunt_probes_total{verdict="good"} 5`, `shunt_probes_total{verdict="bad"} 2`, `shunt_probes_total{verdict="void"} 1`, `shunt_probes_late_total{} 6`, `shunt_probe_unaskable{} 3`, `shunt_probes_starved_total{} 4`,
+		`shunt_probes_total{kind="tcp",verdict="good"} 5`, `shunt_probes_total{kind="tcp",verdict="bad"} 2`, `shunt_probes_total{kind="tcp",verdict="void"} 1`,
+		`shunt_probes_total{kind="dns",verdict="good"} 0`, `shunt_probes_total{kind="dns",verdict="bad"} 9`,
+		`shunt_probes_late_total{} 6`, `shunt_probe_unaskable{} 3`, `shunt_probes_starved_total{} 4`,
 		`shunt_health_flips_total{port="80",protocol="tcp",service="web",vip="203.0.113.10"} 5`,
 		`shunt_health_suspect{} 1`, `shunt_health_held{} 1`, `shunt_health_damped{} 1`,
 		`shunt_health_overruled{cause="panic"} 3`, `shunt_health_overruled{cause="fail-open"} 4`,
@@ -161,7 +167,15 @@ func TestMux(t *testing.T) {
 		if mf.GetName() != "shunt_probe_duration_seconds" {
 			continue
 		}
-		h := mf.Metric[0].GetHistogram()
+		kinds := map[string]*dto.Histogram{}
+		for _, m := range mf.Metric {
+			kinds[m.GetLabel()[0].GetValue()] = m.GetHistogram()
+		}
+		// Nobody asked by http.
+		if len(kinds) != 2 || kinds["dns"].GetSampleCount() != 0 {
+			t.Errorf("durations of %v", kinds)
+		}
+		h := kinds["tcp"]
 		var got []uint64
 		for _, b := range h.GetBucket()[:4] {
 			got = append(got, b.GetCumulativeCount())

@@ -12,10 +12,10 @@ var ProbeFamilies = []*Family{
 	fam(Gauge, "shunt_probe_rules", perEngine, "Targets that are probed, each once however many backends it stands for, by the engine that asks them: packet, loop (sockets), worker (TLS, HTTP/2, gRPC, bodies), external.", "engine"),
 	fam(Gauge, "shunt_probe_unaskable", one, "Targets that nothing on this node can ask, and that are not asked."),
 	fam(Counter, "shunt_probes_asked_total", perEngine, "Probes made, by engine; one that an engine is unsure of is asked again by another.", "engine"),
-	fam(Counter, "shunt_probes_total", "3", "Results of probes by verdict: good, bad, void (this machine could not ask, which says nothing of the server).", "verdict"),
+	fam(Counter, "shunt_probes_total", "3 per kind that was asked, at most 27", "Results of probes by the kind of their check as it is written in services (tcp, http, https, icmp, grpc, udp, dns, external) and by verdict: good, bad, void (this machine could not ask, which says nothing of the server).", "kind", "verdict"),
 	fam(Counter, "shunt_probes_late_total", one, "Probes that began more than an interval late, or were left out for being so: the machine has too little CPU for its checks."),
 	fam(Counter, "shunt_probes_starved_total", one, "Probes for which the machine had no descriptor, port or memory left."),
-	fam(Histogram, "shunt_probe_duration_seconds", "1, 22 lines", "Time of a good probe, from its beginning to its verdict."),
+	fam(Histogram, "shunt_probe_duration_seconds", "one per kind that was asked, at most 9, 22 lines each", "Time of a good probe, from its beginning to its verdict, by the kind of its check.", "kind"),
 	fam(Histogram, "shunt_probe_start_delay_seconds", "1, 22 lines", "How late probes began."),
 }
 
@@ -33,16 +33,22 @@ func (c nodeCollector) collectProbes(s sink) {
 	}
 	s.put("shunt_probe_unaskable", float64(stats.Unaskable))
 	s.put("shunt_probes_starved_total", float64(stats.Starved))
-	s.put("shunt_probes_total", float64(stats.Good), "good")
-	s.put("shunt_probes_total", float64(stats.Bad), "bad")
-	s.put("shunt_probes_total", float64(stats.Void), "void")
+	for i := range stats.Kinds {
+		k := &stats.Kinds[i]
+		if k.Good+k.Bad+k.Void == 0 {
+			continue
+		}
+		s.put("shunt_probes_total", float64(k.Good), k.Name, "good")
+		s.put("shunt_probes_total", float64(k.Bad), k.Name, "bad")
+		s.put("shunt_probes_total", float64(k.Void), k.Name, "void")
+		s.histogram("shunt_probe_duration_seconds", &k.Took, k.Name)
+	}
 	s.put("shunt_probes_late_total", float64(stats.Late))
-	s.histogram("shunt_probe_duration_seconds", &stats.Took)
 	s.histogram("shunt_probe_start_delay_seconds", &stats.Start)
 }
 
-// histogram adds a family of one histogram.
-func (s sink) histogram(name string, h *probe.Histogram) {
+// histogram adds a histogram to its family.
+func (s sink) histogram(name string, h *probe.Histogram, labels ...string) {
 	var count uint64
 	buckets := make(map[float64]uint64, len(probe.Bounds))
 	for i, n := range h.Counts {
@@ -51,7 +57,7 @@ func (s sink) histogram(name string, h *probe.Histogram) {
 		}
 	}
 	f := s.families[name]
-	m, err := prometheus.NewConstHistogram(f.desc, count, h.Sum.Seconds(), buckets)
+	m, err := prometheus.NewConstHistogram(f.desc, count, h.Sum.Seconds(), buckets, labels...)
 	if err != nil {
 		m = prometheus.NewInvalidMetric(f.desc, err)
 	}

@@ -3,6 +3,7 @@ package probe
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 	"unique"
@@ -84,6 +85,7 @@ func New(o Options) (*Engine, error) {
 		poke: make(chan struct{}, 1), some: make(chan struct{}, 1), quiet: make(chan struct{}, 1),
 		batches: make([][]uint32, len(o.Means)),
 	}
+	e.stats.Kinds = newKinds()
 	e.stats.Means = make([]MeansStats, len(o.Means))
 	for i, m := range o.Means {
 		e.stats.Means[i].Name = m.Name
@@ -251,7 +253,8 @@ func (e *Engine) Stats() Stats {
 	defer e.mu.Unlock()
 	s := e.stats
 	s.Targets, s.Queued = e.table.byTarget.Len()-s.Unaskable, e.table.due.len()+e.table.first.len()
-	s.Means = append([]MeansStats(nil), s.Means...)
+	s.Means, s.Kinds = slices.Clone(s.Means), slices.Clone(s.Kinds)
+	s.sumKinds()
 	for _, m := range s.Means {
 		s.Out += m.Out
 	}

@@ -23,11 +23,12 @@ type pace struct {
 	jitter     float64 // share of the interval, to either side
 	rise, fall uint32
 	engine     string
+	kind       int // of its check, in Stats.Kinds
 	targets    int // that have it
 }
 
 func paceOf(c *lb.Check) *pace {
-	p := &pace{interval: c.Interval, timeout: c.Timeout, jitter: float64(c.Jitter) / 100, rise: c.Rise, fall: c.Fall, engine: c.Engine}
+	p := &pace{interval: c.Interval, timeout: c.Timeout, jitter: float64(c.Jitter) / 100, rise: c.Rise, fall: c.Fall, engine: c.Engine, kind: kindPlace(c)}
 	if c.Fast > 0 {
 		p.fast = min(c.Fast, c.Interval)
 	}

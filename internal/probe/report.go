@@ -54,6 +54,7 @@ func (e *Engine) answerLocked(means int, a *Answer, now time.Duration) {
 	if verdict == Bad && r.pace.stoodStill(a.Took) {
 		verdict, words = Void, "this machine stood still: "+words
 	}
+	kind := &e.stats.Kinds[r.pace.kind]
 	switch verdict {
 	case Unsure:
 		e.stats.Unsure++
@@ -61,12 +62,12 @@ func (e *Engine) answerLocked(means int, a *Answer, now time.Duration) {
 		e.odd = append(e.odd, a.ID)
 		return
 	case Good:
-		e.stats.Good++
-		e.stats.Took.observe(a.Took)
+		kind.Good++
+		kind.Took.observe(a.Took)
 	case Bad:
-		e.stats.Bad++
+		kind.Bad++
 	case Void:
-		e.stats.Void++
+		kind.Void++
 	}
 	good, void := verdict == Good, verdict == Void
 	e.resultLocked(Result{

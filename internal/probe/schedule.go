@@ -171,7 +171,7 @@ func (e *Engine) giveUp(id uint32, now time.Duration) {
 // voidLocked makes the result of a rule that no means could decide.
 func (e *Engine) voidLocked(id uint32, now time.Duration) {
 	r := &e.table.rules[id]
-	e.stats.Void++
+	e.stats.Kinds[r.pace.kind].Void++
 	e.resultLocked(Result{
 		Target: r.target, Void: true, Words: "packets could not decide it, and sockets cannot ask it", At: e.begin.Add(r.handed), Took: now - r.handed,
 	})

@@ -1,6 +1,11 @@
 package probe
 
-import "time"
+import (
+	"slices"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
 
 // Bounds are the upper ends of a Histogram's buckets but the last, which has none.
 var Bounds = [...]time.Duration{
@@ -59,6 +64,9 @@ type Stats struct {
 	Late uint64
 	// Start is how late planned probes began, Took how long good ones took.
 	Start, Took Histogram
+	// Kinds are the results by the kind of the check, in the order of lb.CheckKinds; last those of kinds that this version does not
+	// know.
+	Kinds []KindStats
 	// Means are the ways to ask, in the order of Options.
 	Means []MeansStats
 }
@@ -70,4 +78,49 @@ type MeansStats struct {
 	Targets, Out int
 	// Asked are probes.
 	Asked uint64
+}
+
+// KindStats is what checks of one kind came to.
+type KindStats struct {
+	// Name is the kind as it is written: "https".
+	Name string
+	// Good, Bad and Void are results.
+	Good, Bad, Void uint64
+	// Took is how long good ones took.
+	Took Histogram
+}
+
+// newKinds has no results yet.
+func newKinds() []KindStats {
+	out := make([]KindStats, len(lb.CheckKinds)+1)
+	for i, kind := range lb.CheckKinds {
+		out[i].Name = kind
+	}
+	out[len(lb.CheckKinds)].Name = "other"
+	return out
+}
+
+// kindPlace is the place of a check's kind in Stats.Kinds.
+func kindPlace(c *lb.Check) int {
+	if at := slices.Index(lb.CheckKinds, c.KindText()); at >= 0 {
+		return at
+	}
+	return len(lb.CheckKinds)
+}
+
+// sumKinds makes the totals those of all kinds.
+func (s *Stats) sumKinds() {
+	for i := range s.Kinds {
+		k := &s.Kinds[i]
+		s.Good, s.Bad, s.Void = s.Good+k.Good, s.Bad+k.Bad, s.Void+k.Void
+		s.Took.add(&k.Took)
+	}
+}
+
+// add counts what another histogram counted.
+func (h *Histogram) add(other *Histogram) {
+	for i, n := range other.Counts {
+		h.Counts[i] += n
+	}
+	h.Sum += other.Sum
 }

@@ -23,7 +23,7 @@ func (e *Engine) offer(id uint32, t Target, now time.Duration, known, report boo
 	}
 	if report || r.handed < e.changedAt {
 		r.handed, e.stats.Why = now, t.Address.String()+": "+err.Error()
-		e.stats.Void++
+		e.stats.Kinds[r.pace.kind].Void++
 		e.resultLocked(Result{Target: t, Void: true, Unaskable: true, Words: "cannot be asked here: " + err.Error(), At: e.begin.Add(now)})
 	}
 	if r.state != free {
