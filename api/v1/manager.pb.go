@@ -1008,7 +1008,9 @@ type NodeStatus struct {
 	// The mux saw so much fail at once that it suspects itself, and keeps earlier verdicts.
 	Suspect bool `protobuf:"varint,17,opt,name=suspect,proto3" json:"suspect,omitempty"`
 	// Within the last minute the node lacked descriptors, ports or memory for checks. They waited or were left out, and count for nothing.
-	Starved       bool `protobuf:"varint,18,opt,name=starved,proto3" json:"starved,omitempty"`
+	Starved bool `protobuf:"varint,18,opt,name=starved,proto3" json:"starved,omitempty"`
+	// The tables of checks by packets have no room for some: sockets make them, or nobody does.
+	Crowded       bool `protobuf:"varint,19,opt,name=crowded,proto3" json:"crowded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1165,6 +1167,13 @@ func (x *NodeStatus) GetSuspect() bool {
 func (x *NodeStatus) GetStarved() bool {
 	if x != nil {
 		return x.Starved
+	}
+	return false
+}
+
+func (x *NodeStatus) GetCrowded() bool {
+	if x != nil {
+		return x.Crowded
 	}
 	return false
 }
@@ -4598,7 +4607,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x05every\x18\x04 \x01(\bR\x05every\x12\x14\n" +
 	"\x05muxes\x18\x05 \x03(\tR\x05muxes\x12\x18\n" +
 	"\aleaving\x18\x06 \x03(\tR\aleaving\x12\x18\n" +
-	"\amissing\x18\a \x01(\tR\amissing\"\xfe\x04\n" +
+	"\amissing\x18\a \x01(\tR\amissing\"\x98\x05\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -4619,7 +4628,8 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\amanager\x18\x0f \x01(\tR\amanager\x12\x12\n" +
 	"\x04vips\x18\x10 \x01(\rR\x04vips\x12\x18\n" +
 	"\asuspect\x18\x11 \x01(\bR\asuspect\x12\x18\n" +
-	"\astarved\x18\x12 \x01(\bR\astarved\"Q\n" +
+	"\astarved\x18\x12 \x01(\bR\astarved\x12\x18\n" +
+	"\acrowded\x18\x13 \x01(\bR\acrowded\"Q\n" +
 	"\vTableStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04used\x18\x02 \x01(\x04R\x04used\x12\x1a\n" +

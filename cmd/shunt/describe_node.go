@@ -31,6 +31,9 @@ func (d *description) node(o *lb.Node) {
 	if n.GetStarved() {
 		d.field("Starved", "it has no descriptors, ports or memory left for checks, some of which wait or are left out")
 	}
+	if n.GetCrowded() {
+		d.field("Crowded", "its tables have no room for some checks by packets (--max-probes): sockets make them, and those through tunnels wait")
+	}
 	if n.GetDrained() {
 		d.field("Drained", "on its own machine, until shunt mux --undrain there or its next boot")
 	}

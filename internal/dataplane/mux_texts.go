@@ -1,6 +1,12 @@
 package dataplane
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrProbeRoom is wrapped where the tables of probes have no room, which may come: for a rule of this number, or for its texts.
+var ErrProbeRoom = errors.New("no room")
 
 // probeLine is the length of a line of texts.
 const probeLine = int(muxProbeLimitLIMIT_PROBE_LINE)
@@ -36,7 +42,7 @@ func (s *textStore) hold(b []byte) (*text, error) {
 	}
 	at, ok := s.room.alloc(uint32(len(b)+probeLine-1) / uint32(probeLine))
 	if !ok {
-		return nil, fmt.Errorf("requests and outer headers of probes: no room for %d bytes: %d lines of %d in all (--max-probes)", len(b), len(s.lines), probeLine)
+		return nil, fmt.Errorf("requests and outer headers of probes: %w for %d bytes: %d lines of %d in all (--max-probes)", ErrProbeRoom, len(b), len(s.lines), probeLine)
 	}
 	t := &text{block: at, bytes: string(b), refs: 1}
 	for i := range at.words {

@@ -311,6 +311,25 @@ func TestHungerIsTold(t *testing.T) {
 	s.expectEvents(nodes, "Node host1 ChecksStarved", "Node host1 ChecksFed")
 }
 
+// TestCrowdIsTold: so is a node whose tables have no room for checks by packets.
+func TestCrowdIsTold(t *testing.T) {
+	s := newScribe(t)
+	say := func(crowded bool) {
+		s.m.takeStatus(&session{name: "mux1", role: lb.RoleMux, ctx: t.Context()}, &apiv1.NodeReport{Status: &apiv1.NodeStatus{Crowded: crowded}})
+		s.write()
+	}
+	nodes := eventFilter{kind: "Node"}
+	say(false)
+	s.expectEvents(nodes)
+	say(true)
+	s.takeover()
+	say(true)
+	s.expectEvents(nodes, "Node mux1 ChecksCrowded")
+	say(false)
+	say(false)
+	s.expectEvents(nodes, "Node mux1 ChecksCrowded", "Node mux1 ChecksFit")
+}
+
 // TestPaceIsTold: a node that is late for long is told once by all leaders, and one that goes from plan to plan is not.
 func TestPaceIsTold(t *testing.T) {
 	s := newScribe(t)

@@ -161,6 +161,7 @@ func (m *Manager) takeStatus(s *session, r *apiv1.NodeReport) {
 	m.planEvent(s.name, r.GetStatus())
 	m.suspicionEvent(s.name, r.GetStatus())
 	m.hungerEvent(s.name, r.GetStatus())
+	m.crowdEvent(s.name, r.GetStatus())
 	m.reports.report(s, r.GetStatus(), now)
 	m.opinions.report(s, r.GetStatus().GetMembers(), now)
 	m.outbox.report(s, r.GetStatus())

@@ -23,6 +23,8 @@ const (
 	latchSuspicion latch = "suspicion"
 	// latchHunger is of nodes that lack what checks need.
 	latchHunger latch = "hunger"
+	// latchCrowd is of nodes whose tables have no room for checks by packets.
+	latchCrowd latch = "crowd"
 )
 
 // slotKey is a latch of an object, or of a part of it.

@@ -42,6 +42,16 @@ func (m *Manager) hungerEvent(node string, st *apiv1.NodeStatus) {
 	}
 }
 
+// crowdEvent notes that a node has no room for some checks by packets, or has it again.
+func (m *Manager) crowdEvent(node string, st *apiv1.NodeStatus) {
+	switch {
+	case st.GetCrowded():
+		m.objectEvent(lb.KindNode, node, reasonChecksCrowded, "has no room in its tables for some checks by packets: sockets make them instead, and those through tunnels wait")
+	case st != nil && m.events.last(string(lb.KindNode), node, latchCrowd, "").reason == reasonChecksCrowded:
+		m.objectEvent(lb.KindNode, node, reasonChecksFit, "has room in its tables for all checks by packets")
+	}
+}
+
 // planError is the error that the node reported last.
 func (r *reports) planError(node string) string {
 	r.mu.Lock()

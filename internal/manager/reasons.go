@@ -34,6 +34,8 @@ const (
 	reasonMuxTrusted         = "MuxTrusted"
 	reasonChecksStarved      = "ChecksStarved"
 	reasonChecksFed          = "ChecksFed"
+	reasonChecksCrowded      = "ChecksCrowded"
+	reasonChecksFit          = "ChecksFit"
 	reasonLeaderChanged      = "LeaderChanged"
 	reasonMemberJoined       = "MemberJoined"
 	reasonMemberLeft         = "MemberLeft"
@@ -97,6 +99,8 @@ var reasons = []reason{
 	{reasonMuxTrusted, severityInfo, "Node", latchSuspicion, false, "such a mux suspects itself no more"},
 	{reasonChecksStarved, severityWarning, "Node", latchHunger, false, "the node has no descriptors, ports or memory left for checks: some wait or are left out, and count for nothing"},
 	{reasonChecksFed, severityInfo, "Node", latchHunger, false, "it has had them for a minute"},
+	{reasonChecksCrowded, severityWarning, "Node", latchCrowd, false, "the node's tables have no room for some checks by packets: sockets make them, and those through tunnels wait"},
+	{reasonChecksFit, severityInfo, "Node", latchCrowd, false, "they have room for all again"},
 	{reasonLeaderChanged, severityInfo, "Manager", "", false, "the manager leads from now on"},
 	{reasonMemberJoined, severityInfo, "Manager", "", false, "the manager became a member"},
 	{reasonMemberLeft, severityWarning, "Manager", "", false, "the manager was removed"},

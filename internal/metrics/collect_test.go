@@ -48,7 +48,7 @@ func status() *apiv1.NodeStatus {
 // probes is what an engine did.
 func probes() probe.Stats {
 	s := probe.Stats{
-		Late: 6, Unaskable: 3, Starved: 4, Means: []probe.MeansStats{{Name: "packet", Targets: 7, Asked: 8}, {Name: "loop"}},
+		Late: 6, Unaskable: 3, Crowded: 2, Starved: 4, Means: []probe.MeansStats{{Name: "packet", Targets: 7, Asked: 8}, {Name: "loop"}},
 		Kinds: []probe.KindStats{{Name: "tcp", Good: 5, Bad: 2, Void: 1}, {Name: "http"}, {Name: "dns", Bad: 9}},
 	}
 	took := &s.Kinds[0].Took
@@ -154,7 +154,7 @@ func TestMux(t *testing.T) {
 		`shunt_probe_rules{engine="packet"} 7`, `shunt_probes_asked_total{engine="packet"} 8`, `shunt_probe_rules{engine="loop"} 0`,
 		`shunt_probes_total{kind="tcp",verdict="good"} 5`, `shunt_probes_total{kind="tcp",verdict="bad"} 2`, `shunt_probes_total{kind="tcp",verdict="void"} 1`,
 		`shunt_probes_total{kind="dns",verdict="good"} 0`, `shunt_probes_total{kind="dns",verdict="bad"} 9`,
-		`shunt_probes_late_total{} 6`, `shunt_probe_unaskable{} 3`, `shunt_probes_starved_total{} 4`,
+		`shunt_probes_late_total{} 6`, `shunt_probe_unaskable{} 3`, `shunt_probe_crowded{} 2`, `shunt_probes_starved_total{} 4`,
 		`shunt_health_flips_total{port="80",protocol="tcp",service="web",vip="203.0.113.10"} 5`,
 		`shunt_health_suspect{} 1`, `shunt_health_held{} 1`, `shunt_health_damped{} 1`,
 		`shunt_health_overruled{cause="panic"} 3`, `shunt_health_overruled{cause="fail-open"} 4`,

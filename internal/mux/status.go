@@ -25,12 +25,12 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 		a.o.Log.Error("read counters", "error", err)
 	}
 	tables := tableStatus(a.o.Tables.Pressure())
-	members, suspect, starved := a.memberStatus(counters), !a.Suspect().IsZero(), a.o.Prober.Stats().Starved
+	members, suspect, probes := a.memberStatus(counters), !a.Suspect().IsZero(), a.o.Prober.Stats()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out := &apiv1.NodeStatus{
 		Members: members, Routes: a.routeStatusLocked(), Tables: tables, Flows: a.flowStatusLocked(),
-		Drained: a.drain.local || a.drain.last, Suspect: suspect, Starved: a.hunger.Felt(starved, a.o.Clock.Now()),
+		Drained: a.drain.local || a.drain.last, Suspect: suspect, Starved: a.hunger.Felt(probes.Starved, a.o.Clock.Now()), Crowded: probes.Crowded > 0,
 	}
 	for name, n := range counters.Reasons {
 		out.Reasons = append(out.Reasons, &apiv1.ReasonCount{Reason: name, Packets: n})

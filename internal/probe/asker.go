@@ -1,6 +1,9 @@
 package probe
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // Verdict is what the answer to a probe means.
 type Verdict uint8
@@ -17,6 +20,9 @@ const (
 	Unsure
 )
 
+// ErrCrowded is wrapped by what an Asker says to a target that it could ask, but for room of its own.
+var ErrCrowded = errors.New("no room")
+
 // Answer is what one probe came to.
 type Answer struct {
 	// ID is the target's number.
@@ -24,6 +30,8 @@ type Answer struct {
 	Verdict Verdict
 	// Silent, with Bad, is what it is in Result.
 	Silent bool
+	// Crowded: the asker has no room for what this target needs, and did not ask.
+	Crowded bool
 	// Words says it to people: "status 503".
 	Words string
 	// Took is how long it was from the asking to the verdict.

@@ -224,17 +224,19 @@ func (e *Engine) start(targets []Target, known bool) error {
 	return nil
 }
 
-// find gives a target to the first means that takes it; asking is held.
-func (e *Engine) find(id uint32, t Target, packetsFailed bool) (int, error) {
+// find gives a target to the first means that takes it; full is what one before it said that has no room. asking is held.
+func (e *Engine) find(id uint32, t Target, packetsFailed bool) (means int, full, why error) {
 	if err := t.validate(); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	var why error
 	packets := false // why is of packets, which ask directly only what sockets ask too
 	for _, i := range candidates(e.options.Means, t.Check.Value().Engine, packetsFailed) {
 		err := e.askers[i].Add(id, t)
 		if err == nil {
-			return i, nil
+			return i, full, nil
+		}
+		if errors.Is(err, ErrCrowded) {
+			full = err
 		}
 		// The one that could, but for this, knows best.
 		if why == nil || packets || errors.Is(why, errors.ErrUnsupported) {
@@ -244,7 +246,7 @@ func (e *Engine) find(id uint32, t Target, packetsFailed bool) (int, error) {
 	if why == nil {
 		why = fmt.Errorf("kind: %q: %w", t.Check.Value().Kind, errors.ErrUnsupported)
 	}
-	return 0, why
+	return 0, full, why
 }
 
 // Stats is what the engine has done.
@@ -252,6 +254,7 @@ func (e *Engine) Stats() Stats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.stats
+	s.Crowded = e.table.crowd.n
 	s.Targets, s.Queued = e.table.byTarget.Len()-s.Unaskable, e.table.due.len()+e.table.first.len()
 	s.Means, s.Kinds = slices.Clone(s.Means), slices.Clone(s.Kinds)
 	s.sumKinds()

@@ -54,6 +54,9 @@ func (e *Engine) answerLocked(means int, a *Answer, now time.Duration) {
 	if verdict == Bad && r.pace.stoodStill(a.Took) {
 		verdict, words = Void, "this machine stood still: "+words
 	}
+	if e.options.Means[means].Packets {
+		e.table.crowd.put(a.ID, a.Crowded)
+	}
 	kind := &e.stats.Kinds[r.pace.kind]
 	switch verdict {
 	case Unsure:

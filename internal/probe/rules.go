@@ -68,6 +68,7 @@ type table struct {
 	// which come after.
 	wheel      *wheel.Wheel
 	due, first queue
+	crowd      crowd
 }
 
 func newTable() *table {
@@ -106,6 +107,7 @@ func (t *table) add(target Target) uint32 {
 func (t *table) leave(id uint32) {
 	r := &t.rules[id]
 	t.byTarget.Remove(id)
+	t.crowd.put(id, false)
 	r.gone = true
 	if r.pace.targets--; r.pace.targets == 0 {
 		delete(t.paces, r.target.Check)

@@ -1,9 +1,6 @@
 package probe
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // schedule asks what is due until the engine is closed.
 func (e *Engine) schedule() {
@@ -136,7 +133,7 @@ func (e *Engine) move(id uint32, now time.Duration) {
 		return
 	}
 	e.askers[old].Remove(id)
-	means, err := e.find(id, target, failed)
+	means, full, err := e.find(id, target, failed)
 	if err != nil {
 		// What took it once may do so again.
 		means = old
@@ -153,10 +150,10 @@ func (e *Engine) move(id uint32, now time.Duration) {
 	case failed && err != nil:
 		e.voidLocked(id, now)
 	case failed:
-		r.sockets = uint32(min((now+packetsRest)/time.Second+1, math.MaxUint32))
+		r.sockets = afterRest(now)
 		e.handLocked(id, now)
 	default:
-		r.sockets = 0
+		e.crowdedLocked(id, full, now)
 		e.handLocked(id, now)
 	}
 }

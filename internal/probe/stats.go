@@ -55,6 +55,8 @@ type Stats struct {
 	// Unaskable are wanted beside these, and never asked: no means takes them. Why is what kept the latest of them from it.
 	Unaskable int
 	Why       string
+	// Crowded are those that packets had no room for (ErrCrowded): sockets ask them, or nobody.
+	Crowded int
 	// Starved counts probes for which this machine had no descriptor, port or memory left: they waited for others to end, or were
 	// void.
 	Starved uint64

@@ -13,10 +13,11 @@ const (
 // its interval when it is known how its target is. Else that is reported, if it was not since the last change or is wanted to be.
 // asking is held.
 func (e *Engine) offer(id uint32, t Target, now time.Duration, known, report bool) {
-	means, err := e.find(id, t, false)
+	means, full, err := e.find(id, t, false)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r := &e.table.rules[id]
+	e.crowdedLocked(id, full, now)
 	if err == nil {
 		e.takeLocked(id, means, now, known)
 		return

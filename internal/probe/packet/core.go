@@ -33,6 +33,7 @@ type core struct {
 	ways    []way // those of told, from 1 up
 	moved   bool  // other destinations than were told
 	doubts  doubts
+	busy    busy
 
 	queue  fifo    // to be sent: first SYNs, and again
 	resets []reset // connections to be ended
@@ -89,7 +90,7 @@ func (q *fifo) pop() {
 // add makes a target known.
 func (c *core) add(id uint32, t probe.Target) error {
 	if id >= c.tables.Size() {
-		return fmt.Errorf("probe %s: number %d: at most %d by packets (--max-probes)", t.Address, id, c.tables.Size())
+		return fmt.Errorf("probe %s: number %d: %w: at most %d by packets (--max-probes)", t.Address, id, probe.ErrCrowded, c.tables.Size())
 	}
 	if err := check(t); err != nil {
 		return fmt.Errorf("probe %s: %w", t.Address, err)
@@ -222,7 +223,9 @@ func (c *core) noWay(id uint32, now int64) {
 			v = probe.Unsure
 		}
 	}
+	crowded := r.faulty && errors.Is(c.faults[id], dataplane.ErrProbeRoom)
 	c.finish(id, now, v, words)
+	c.answers[len(c.answers)-1].Crowded = crowded
 }
 
 // hops takes the ways to destinations, as netdev.NextHops tells them.
@@ -471,6 +474,9 @@ func (c *core) send(now int64, most int) (busy bool) {
 	if err == nil && sent == 0 {
 		err = ErrBusy
 	}
+	if sent > 0 {
+		c.busy.passed(c.frames[:min(sent, n)])
+	}
 	for i := first; i < min(sent, n); i++ {
 		c.rules[c.sending[i].id].last = now
 		c.young = append(c.young, flight{c.sending[i], now})
@@ -478,7 +484,11 @@ func (c *core) send(now int64, most int) (busy bool) {
 	if sent >= n {
 		return false
 	}
-	return c.unsent(c.sending[max(sent, first):n], sent < first, err, now)
+	busy = c.unsent(c.sending[max(sent, first):n], sent < first, err, now)
+	if busy {
+		c.giveUp(c.frames[sent].Ifindex, now)
+	}
+	return busy
 }
 
 // begin begins the round of a probe.
@@ -522,12 +532,14 @@ func (c *core) put(i int, e entry, port uint16, seq uint32, flags uint8) {
 	c.frames[i], c.sending[i] = Frame{c.ifindex(e.id), b}, e
 }
 
-// unsent takes back SYNs that did not go: all of them later, but for the first when the error is about it and will stay.
+// unsent takes back SYNs that did not go: all of them later, but for the first when the error is about it and will stay, and those
+// whose device has been busy for as long as they have time.
 func (c *core) unsent(entries []entry, others bool, err error, now int64) bool {
+	full := errors.Is(err, ErrBusy)
 	for i, e := range entries {
 		r := &c.rules[e.id]
 		r.sent--
-		if i == 0 && !others && err != nil && !errors.Is(err, ErrBusy) {
+		if i == 0 && !others && err != nil && !full {
 			c.finish(e.id, now, probe.Void, err.Error())
 			continue
 		}
@@ -536,5 +548,23 @@ func (c *core) unsent(entries []entry, others bool, err error, now int64) bool {
 		}
 		c.queue.push(e)
 	}
-	return errors.Is(err, ErrBusy)
+	return full
+}
+
+// giveUp answers for probes that wait for a device that has been busy for as long as they have time: of a server nothing can be said.
+func (c *core) giveUp(ifindex int32, now int64) {
+	span := c.busy.refused(ifindex, now)
+	if span < c.checks.least() {
+		return
+	}
+	for left := c.queue.len(); left > 0; left-- {
+		e := c.queue.peek()
+		c.queue.pop()
+		r := &c.rules[e.id]
+		if r.gen == e.gen && r.stage == queued && c.ifindex(e.id) == ifindex && span >= c.timeout(r) {
+			c.finish(e.id, now, probe.Void, "the device takes no packets: busy for "+span.Round(time.Millisecond).String())
+			continue
+		}
+		c.queue.push(e)
+	}
 }

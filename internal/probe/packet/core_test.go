@@ -2,9 +2,13 @@ package packet
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -247,6 +251,88 @@ func TestCoreWithoutAWay(t *testing.T) {
 		lost := newSim(t, 8)
 		lost.core.sender = nowhere{}
 		ask(lost, to(simWay), probe.Unsure, "no answer to three SYNs within 1000 ms")
+	})
+}
+
+// TestADeviceThatIsBusyForEver: probes that cannot be sent end, void, about when their time is over, those of another timeout too, and
+// go well once the device takes packets.
+func TestADeviceThatIsBusyForEver(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := newSim(t, rapid.IntRange(1, 200).Draw(t, "window"))
+		s.tables = dataplane.NewFakeProbes(1024)
+		s.core.tables = s.tables
+		address := netip.MustParseAddr("10.9.9.9")
+		s.core.hops(netdev.WaysOf(map[netip.Addr]netdev.NextHop{address: simWay}), s.now)
+		n := rapid.IntRange(1, 500).Draw(t, "rules")
+		timeouts := []time.Duration{300 * time.Millisecond, 800 * time.Millisecond}
+		var ids []uint32
+		for id := range uint32(n) {
+			if err := s.core.add(id, target(netip.AddrPortFrom(address, uint16(1000+id)), within(timeouts[id%2], tcp))); err != nil {
+				t.Fatal(err)
+			}
+			s.script[id] = []reply{{time.Millisecond, dataplane.ProbeAnswered}}
+			ids = append(ids, id)
+		}
+		for range 2 {
+			s.busy = math.MaxInt
+			began := s.now
+			s.core.ask(ids, s.now)
+			for id, a := range s.run(n) {
+				if a.Verdict != probe.Void || !strings.HasPrefix(a.Words, "the device takes no packets: busy for ") {
+					t.Fatalf("rule %d: %+v", id, a)
+				}
+			}
+			if took := time.Duration(s.now - began); took > timeouts[1]+100*time.Millisecond {
+				t.Fatalf("the last answer came after %v", took)
+			}
+			s.busy, s.now = 0, s.now+int64(time.Minute)
+			clear(s.syns)
+			s.core.ask(ids, s.now)
+			for id, a := range s.run(n) {
+				if a.Verdict != probe.Good {
+					t.Fatalf("rule %d, of a device that is busy no more: %+v", id, a)
+				}
+			}
+		}
+	})
+}
+
+// TestCoreWithoutRoom: what there is no room for is told as that, whether it is rules or texts, and others are asked.
+func TestCoreWithoutRoom(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := newSim(t, 64)
+		address := netip.MustParseAddr("10.9.9.9")
+		s.core.hops(netdev.WaysOf(map[netip.Addr]netdev.NextHop{address: simWay}), s.now)
+		full := 0
+		for id := range uint32(64) {
+			x := target(netip.AddrPortFrom(address, uint16(1000+id)), within(time.Second, func(c *lb.Check) {
+				http(c)
+				c.Path = fmt.Sprintf("/%d/%s", id, strings.Repeat("x", 200)) // of its own, and longer than the room for one
+			}))
+			if err := s.core.add(id, x); err != nil {
+				t.Fatal(err)
+			}
+			s.core.ask([]uint32{id}, s.now)
+			s.script[id] = []reply{{time.Millisecond, dataplane.ProbeStatus}}
+			switch a := s.run(1)[id]; {
+			case a.Crowded && a.Verdict == probe.Unsure && strings.Contains(a.Words, "no room for"):
+				full++
+			case a.Crowded || a.Verdict != probe.Good || full > 0:
+				t.Fatalf("rule %d: %+v", id, a)
+			}
+		}
+		if full == 0 || full == 64 {
+			t.Fatalf("%d of 64 rules had no room", full)
+		}
+		s.core.remove(0)
+		s.core.remove(63)
+		if err := s.core.add(0, target(netip.AddrPortFrom(address, 1000), within(time.Second, http))); err != nil {
+			t.Fatal(err)
+		}
+		err := s.core.add(64, target(netip.AddrPortFrom(address, 2000), within(time.Second, tcp)))
+		if !errors.Is(err, probe.ErrCrowded) || !strings.Contains(err.Error(), "at most 64 by packets (--max-probes)") {
+			t.Fatalf("rule 64 of 64: %v", err)
+		}
 	})
 }
 

@@ -2,6 +2,7 @@ package packet
 
 import (
 	"hash/maphash"
+	"math"
 	"net/netip"
 	"time"
 	"unique"
@@ -111,6 +112,17 @@ func (c *checks) hold(h unique.Handle[lb.Check]) uint32 {
 	}
 	c.list[n].rules++
 	return n
+}
+
+// least is the shortest timeout.
+func (c *checks) least() time.Duration {
+	d := time.Duration(math.MaxInt64)
+	for i := range c.list {
+		if c.list[i].rules > 0 {
+			d = min(d, c.list[i].timeout)
+		}
+	}
+	return d
 }
 
 func (c *checks) release(n uint32) {
