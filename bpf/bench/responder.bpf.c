@@ -29,6 +29,10 @@ struct responder_config {
 	__u32 targets;
 	__u32 loss;        /* a frame, of either direction, is lost with odds of loss in 2^32 */
 	__u32 out_ifindex; /* the device itself: answers go where the question came from */
+	__u32 gone_first;  /* servers that are gone, as first and targets */
+	__u32 gone_targets;
+	__u32 gone_silent; /* they answer nothing; else they refuse */
+	__u32 rsv;
 };
 
 /* Counted here. One CPU at a time. */
@@ -243,6 +247,11 @@ int responder(struct xdp_md *ctx)
 		watch(bpf_ntohl(ip->daddr) - config.first, seq);
 	if (lost())
 		return XDP_DROP;
+	if (bpf_ntohl(ip->daddr) - config.gone_first < config.gone_targets) {
+		if (config.gone_silent || !(flags & FLAG_SYN))
+			return XDP_DROP;
+		return reply(ctx, 0, seq + 1, FLAGS(FLAG_RST | FLAG_ACK), 0, 0);
+	}
 	if (flags & FLAG_SYN)
 		return reply(ctx, SERVER_ISN, seq + 1, FLAGS(FLAG_SYN | FLAG_ACK), 0, ROOM);
 	if (flags & FLAG_RST || !(flags & FLAG_ACK))

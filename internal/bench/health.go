@@ -48,17 +48,24 @@ var healthSuite = Suite{
 		"per probe, HTTP written by hand; `go` a goroutine per probe and net/http; both hold at most 15,000 connections. `haproxy` " +
 		"wants a file descriptor for each server: `rules` fewer are measured, and `cpu_s` and `cores` are scaled up; it cannot be told " +
 		"to check all at once. `soak`: 140,000 rules over HTTP every 5 s for `seconds`, while one frame in 1,000 is lost, of either " +
-		"direction; `bytes_per_rule` is the memory of the checker's process and its tables, without what it had with no rule.",
+		"direction; `bytes_per_rule` is the memory of the checker's process and its tables, without what it had with no rule. `lost-20000`: a " +
+		"whole mux agent on that CPU, whose packet engine asks 22,000 members of 2,000 endpoints every second; 20,000 of them go at once, " +
+		"ten of each endpoint, and refuse, or are silent (`-silent`). All probes of an interval are due at once, the worst there is, or spread " +
+		"over it (`-spread`). `p50_ms`, `max_ms`: from the last failed probe that a member died of until all 20,000 are dead in the tables, of " +
+		"`runs`; `member_…`: from each member's own. Then packets run through the program: none may leave for a dead member. `wall_s`: from " +
+		"the loss, of which two probes in a row must tell.",
 	Plotted: []string{"us_per_probe"}, Unit: "µs of CPU time per probe", Series: engineField,
-	Unplotted: []string{soakCase},
-	Cases:     append(caseNames(healthCases), soakCase),
-	Takes:     18 * time.Minute, TakesShort: 50 * time.Second,
+	Unplotted: append(lossNames(), soakCase),
+	Cases:     append(append(caseNames(healthCases), lossNames()...), soakCase),
+	Takes:     19 * time.Minute, TakesShort: time.Minute,
 	Goals: []Goal{
 		atMost("tcp-140000", "us_per_probe", 2.5).of("packet"), atMost("http-140000", "us_per_probe", 3.3).of("packet"),
 		atMost("tcp-140000", "us_per_probe", 15).of("socket"), atMost("http-140000", "us_per_probe", 22).of("socket"),
 		atMost("http-28000", "wall_s", 0.09).of("packet"), atMost("http-140000", "wall_s", 0.45).of("packet"),
 		none("tcp-140000", "late").of("packet"), none("http-140000", "late").of("packet"),
 		atMost("http-140000", "jitter_p99_ms", 20).of("packet"),
+		atMost("lost-20000", "max_ms", 50).of("packet"), atMost("lost-20000-spread", "max_ms", 50).of("packet"),
+		atMost("lost-20000-silent", "max_ms", 50).of("packet"),
 		none(soakCase, "late").of("packet"), atMost(soakCase, "jitter_p99_ms", 20).of("packet"), none(soakCase, "wrong").of("packet"),
 		atMost(soakCase, "bytes_per_rule", 400).of("packet"),
 	},
@@ -98,13 +105,14 @@ type healthScale struct {
 	quiet, idle        time.Duration
 	bursts, others     int
 	warm, window, soak int // intervals
+	losses             int
 }
 
 func scaleOf(o Options) healthScale {
 	if o.Short {
 		return healthScale{
 			rules: func(n int) int { return n / 100 }, interval: 500 * time.Millisecond, quiet: 0, idle: 20 * time.Millisecond,
-			bursts: 1, others: 1, warm: 2, window: 1, soak: 2,
+			bursts: 1, others: 1, warm: 2, window: 1, soak: 2, losses: 1,
 		}
 	}
 	soak := soakUsual
@@ -113,7 +121,7 @@ func scaleOf(o Options) healthScale {
 	}
 	return healthScale{
 		rules: func(n int) int { return n }, interval: healthInterval, quiet: healthQuiet, idle: healthIdle,
-		bursts: burstRounds, others: healthRounds, warm: healthWarm, window: healthWindow, soak: max(1, int(soak/healthInterval)),
+		bursts: burstRounds, others: healthRounds, warm: healthWarm, window: healthWindow, soak: max(1, int(soak/healthInterval)), losses: lossRounds,
 	}
 }
 
@@ -134,6 +142,20 @@ func runHealth(ctx context.Context, o Options, emit func(Row)) error {
 		if err := h.compare(ctx, c, all, emit); err != nil {
 			return fmt.Errorf("case %s: %w", c.name, err)
 		}
+	}
+	program, err := o.program()
+	if err != nil {
+		return err
+	}
+	for _, c := range lossCases {
+		if !o.wants(c.name) {
+			continue
+		}
+		row, err := h.lose(ctx, c, program)
+		if err != nil {
+			return fmt.Errorf("case %s: %w", c.name, err)
+		}
+		emit(row)
 	}
 	if !o.wants(soakCase) {
 		return nil

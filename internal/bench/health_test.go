@@ -126,6 +126,12 @@ func TestHealthRuns(t *testing.T) {
 	if err := healthSuite.Run(t.Context(), o, func(r Row) {
 		t.Log(r)
 		got[r.Case] = append(got[r.Case], r.text(engineField))
+		if strings.HasPrefix(r.Case, "lost-") {
+			if r.Get("p50_ms") <= 0 || r.Get("max_ms") < r.Get("p50_ms") || r.Get("member_max_ms") <= 0 || r.Get("wall_s") <= 0 || r.Get("lost") != 200 {
+				t.Errorf("row without figures: %v", r)
+			}
+			return
+		}
 		if r.Get("us_per_probe") < r.Get("own_us") || r.Get("own_us") <= 0 || r.Get("rules") <= 0 || r.Get("late") < 0 {
 			t.Errorf("row without figures: %v", r)
 		}
@@ -134,6 +140,11 @@ func TestHealthRuns(t *testing.T) {
 	}
 	if !slices.ContainsFunc(notes, func(line string) bool { return strings.HasPrefix(line, "tokio: left out: its source is not at ") }) {
 		t.Errorf("nobody was told of the rival that is not there: %q", notes)
+	}
+	for _, c := range lossCases {
+		if !slices.Equal(got[c.name], []string{"packet"}) {
+			t.Errorf("case %s: engines %v", c.name, got[c.name])
+		}
 	}
 	engines := append(slices.DeleteFunc(slices.Clone(shuntEngines), func(e string) bool { return !checker.Has(e) }), "go")
 	for _, c := range healthCases {

@@ -32,12 +32,9 @@ var shuntEngines = []string{"packet", "socket"}
 
 // contestants are all that can take part here; what cannot is told.
 func contestants(ctx context.Context, o Options) ([]contestant, error) {
-	program := o.Program
-	if program == "" {
-		var err error
-		if program, err = os.Executable(); err != nil {
-			return nil, err
-		}
+	program, err := o.program()
+	if err != nil {
+		return nil, err
 	}
 	var all []contestant
 	for _, engine := range shuntEngines {
@@ -61,6 +58,14 @@ func contestants(ctx context.Context, o Options) ([]contestant, error) {
 		all = append(all, contestant{engine: "haproxy", start: startHAProxy, rules: min(haproxyRules, healthInFlight())})
 	}
 	return all, nil
+}
+
+// program is the shunt program.
+func (o Options) program() (string, error) {
+	if o.Program != "" {
+		return o.Program, nil
+	}
+	return os.Executable()
 }
 
 // byProgram starts a program that takes a job by its flags.

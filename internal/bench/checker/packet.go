@@ -47,6 +47,11 @@ func (p *packets) asker(answered func([]probe.Answer)) (probe.Asker, error) {
 	if err != nil {
 		return nil, err
 	}
+	return p.askerOn(tables, answered)
+}
+
+// askerOn is asker with the mux's tables, as somebody sees them.
+func (p *packets) askerOn(tables dataplane.ProbeTables, answered func([]probe.Answer)) (probe.Asker, error) {
 	sender, err := packet.NewSender()
 	if err != nil {
 		return nil, err

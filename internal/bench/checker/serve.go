@@ -19,6 +19,8 @@ type Tally struct {
 	WallNS int64 `json:"wall_ns"`
 	// Bytes is, after an order to tell it, the memory of process and tables.
 	Bytes uint64 `json:"bytes,omitempty"`
+	// Loss is, of engines that are muxes, how the members went that were lost.
+	Loss *Loss `json:"loss,omitempty"`
 }
 
 // Orders: one line each, answered by one line, the JSON of a Tally. A checker begins with such a line when it can take orders, and
@@ -49,7 +51,7 @@ type Checker interface {
 
 // engines make checkers by their names.
 var engines = map[string]func(Job) (Checker, error){
-	lb.EnginePacket: newShunt, lb.EngineSocket: newShunt, "go": newGoroutines,
+	lb.EnginePacket: newShunt, lb.EngineSocket: newShunt, "go": newGoroutines, MuxAtOnce: newMux, MuxSpread: newMux,
 }
 
 // Serve probes by orders until there are no more of them.

@@ -75,6 +75,19 @@ func (r *Responder) Lose(odds float64) error {
 	return r.configure()
 }
 
+// Gone takes servers at consecutive addresses out, all at once, until it is called again: they refuse connections, or are silent.
+func (r *Responder) Gone(first netip.Addr, servers int, silent bool) error {
+	if !first.Is4() || servers < 0 {
+		return fmt.Errorf("take out %d servers from %s: must be IPv4, not below 0", servers, first)
+	}
+	address := first.As4()
+	r.config.GoneFirst, r.config.GoneTargets, r.config.GoneSilent = binary.BigEndian.Uint32(address[:]), uint32(servers), 0
+	if silent {
+		r.config.GoneSilent = 1
+	}
+	return r.configure()
+}
+
 // Watch forgets all that was counted and seen. From now on the starts of probes of targets, which are at consecutive addresses,
 // are compared with the interval.
 func (r *Responder) Watch(first netip.Addr, targets int, interval time.Duration) error {

@@ -14,13 +14,17 @@ import (
 )
 
 type responderResponderConfig struct {
-	_          structs.HostLayout
-	IntervalNs uint64
-	DeadlineNs uint64
-	First      uint32
-	Targets    uint32
-	Loss       uint32
-	OutIfindex uint32
+	_           structs.HostLayout
+	IntervalNs  uint64
+	DeadlineNs  uint64
+	First       uint32
+	Targets     uint32
+	Loss        uint32
+	OutIfindex  uint32
+	GoneFirst   uint32
+	GoneTargets uint32
+	GoneSilent  uint32
+	Rsv         uint32
 }
 
 type responderResponderStart struct {

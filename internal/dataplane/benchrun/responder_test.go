@@ -193,6 +193,42 @@ func TestResponderLoses(t *testing.T) {
 	}
 }
 
+// Servers that are gone refuse, or are silent, and those beside them serve.
+func TestResponderGone(t *testing.T) {
+	r := openResponder(t)
+	at := netip.MustParseAddr("10.128.0.5")
+	for _, c := range []struct {
+		first   netip.Addr
+		servers int
+		silent  bool
+		verdict uint32
+		flags   byte
+	}{
+		{at, 1, false, xdpRedirect, 0x14}, {at.Prev(), 2, false, xdpRedirect, 0x14}, {at, 1, true, xdpDrop, 0},
+		{at.Next(), 9, true, xdpRedirect, 0x12}, {at.Prev(), 1, false, xdpRedirect, 0x12}, {at, 0, false, xdpRedirect, 0x12},
+	} {
+		if err := r.Gone(c.first, c.servers, c.silent); err != nil {
+			t.Fatal(err)
+		}
+		verdict, got := r.answer(t, segment(0x02, 7, 0, "", ""))
+		if verdict != c.verdict || c.flags != 0 && got[ethLen+ip4Len+13] != c.flags {
+			t.Errorf("%+v: verdict %d, %x", c, verdict, got)
+		}
+		if c.flags == 0x14 && binary.BigEndian.Uint32(got[ethLen+ip4Len+8:]) != 8 {
+			t.Errorf("%+v: acknowledges another segment: %x", c, got)
+		}
+	}
+	if verdict, _ := r.answer(t, segment(0x18, 7, responderIs+1, "", "GET / HTTP/1.1\r\n\r\n")); verdict != xdpRedirect {
+		t.Error("a request to a server that is back is not answered")
+	}
+	if err := r.Gone(at, 1, false); err != nil {
+		t.Fatal(err)
+	}
+	if verdict, _ := r.answer(t, segment(0x18, 7, responderIs+1, "", "GET / HTTP/1.1\r\n\r\n")); verdict != xdpDrop {
+		t.Error("a request to a server that is gone is answered")
+	}
+}
+
 func TestSeenPercentile(t *testing.T) {
 	lateness := make([]uint64, 10)
 	lateness[0], lateness[3], lateness[9] = 980, 15, 5
