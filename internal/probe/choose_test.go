@@ -22,7 +22,7 @@ func TestUnsureIsAskedBySockets(t *testing.T) {
 		if results := r.take(); len(results) != 1 || results[0].Good || results[0].Void {
 			t.Fatalf("reported %+v", results)
 		}
-		pass(packetsRest - time.Second)
+		pass(PacketsRest - time.Second)
 		if got := packets.take(); len(got) != 0 {
 			t.Fatalf("packets asked at %v", got)
 		}

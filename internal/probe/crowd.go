@@ -42,5 +42,5 @@ func (e *Engine) crowdedLocked(id uint32, refused error, now time.Duration) {
 
 // afterRest is the second in which packets that did not suffice are tried again.
 func afterRest(now time.Duration) uint32 {
-	return uint32(min((now+packetsRest)/time.Second+1, math.MaxUint32))
+	return uint32(min((now+PacketsRest)/time.Second+1, math.MaxUint32))
 }

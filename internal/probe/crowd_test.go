@@ -28,12 +28,12 @@ func TestCrowd(t *testing.T) {
 		}
 		set(t, r.Engine, all)
 		expect("room for two", 3, 2, 3)
-		pass(packetsRest + 10*time.Second)
+		pass(PacketsRest + 10*time.Second)
 		expect("no room yet", 3, 2, 3)
 		packets.mu.Lock()
 		room[all[2]] = true
 		packets.mu.Unlock()
-		pass(packetsRest + 10*time.Second)
+		pass(PacketsRest + 10*time.Second)
 		expect("room for three", 2, 3, 2)
 		if err := r.Change(nil, all[3:4]); err != nil {
 			t.Fatal(err)
@@ -47,7 +47,7 @@ func TestCrowd(t *testing.T) {
 		pass(2 * time.Second)
 		expect("no room for texts", 2, 0, 4)
 		packets.says(after(Good, 0))
-		pass(packetsRest + 10*time.Second)
+		pass(PacketsRest + 10*time.Second)
 		expect("room for texts", 1, 3, 1)
 		set(t, r.Engine, nil)
 		expect("nothing", 0, 0, 0)

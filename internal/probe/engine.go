@@ -12,6 +12,9 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
+// PacketsRest is how long packets are not tried on a target that they could not decide, or had no room for.
+const PacketsRest = 10 * time.Minute
+
 const (
 	// tick is the grain of the schedule: probes begin up to one late.
 	tick = 2 * time.Millisecond
@@ -21,8 +24,6 @@ const (
 	// maxFirst is how many answers of one means may be missing for it to get targets that were never asked: planned probes do not
 	// queue behind those of a start.
 	maxFirst = 16 << 10
-	// packetsRest is how long packets are not tried on a target that they could not decide.
-	packetsRest = 10 * time.Minute
 	// collect is how long results wait for others to be reported with.
 	collect = 2 * time.Millisecond
 	// changeStep is how many targets begin or end before others get a turn.

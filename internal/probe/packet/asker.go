@@ -22,8 +22,9 @@ import (
 //
 // Verdict Unsure tells that packets do not suffice: no way by an interface of the mux; a next hop that has not answered for a while;
 // silence of a server that never answered by packets, or did so until now, whose answers may take another interface; an answer that
-// does not begin with a whole, final status line. Of servers that fell silent, and next hops, so are maxDoubts at a time at most: when
-// more do, silence is Bad at once. While no way is known yet, the verdict is Void.
+// does not begin with a whole, final status line. Of servers that fell silent, so are maxDoubts at a time at most, each for as long as
+// others ask it then (probe.PacketsRest): when more do, silence is Bad at once. Of next hops it is as many in a timeout. While no way is
+// known yet, the verdict is Void.
 type Asker struct {
 	options Options
 	wake    chan struct{}

@@ -32,8 +32,10 @@ type core struct {
 	told    netdev.Ways
 	ways    []way // those of told, from 1 up
 	moved   bool  // other destinations than were told
-	doubts  doubts
-	busy    busy
+	// doubts are of servers that fell silent, for as long as others ask them then: all those that are lost at once would fill
+	// the room of others. unreached are of next hops.
+	doubts, unreached doubts
+	busy              busy
 
 	queue  fifo    // to be sent: first SYNs, and again
 	resets []reset // connections to be ended
@@ -219,7 +221,7 @@ func (c *core) noWay(id uint32, now int64) {
 		}
 	case c.places.list[r.place].way != 0:
 		words = errUnresolved.Error()
-		if !r.tunnel && now-c.way(r).since >= int64(resolving) && c.doubts.one(now, now+int64(c.timeout(r))) {
+		if !r.tunnel && now-c.way(r).since >= int64(resolving) && c.unreached.one(now, now+int64(c.timeout(r))) {
 			v = probe.Unsure
 		}
 	}
@@ -400,7 +402,7 @@ func (c *core) conclude(id uint32, now int64) bool {
 		at = int64(result.Time)
 	}
 	own := r.heard || r.tunnel
-	if own && result.State == dataplane.ProbeSilent && !r.tunnel && !r.doubted && c.doubts.one(now, now+int64(c.timeout(r))) {
+	if own && result.State == dataplane.ProbeSilent && !r.tunnel && !r.doubted && c.doubts.one(now, now+int64(probe.PacketsRest)) {
 		own, r.doubted = false, true
 	}
 	v, words := verdict(outcome{result, int(r.sent), c.timeout(r), own}, c.good(r))

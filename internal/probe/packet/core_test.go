@@ -383,8 +383,13 @@ func TestManySilentServersAreBad(t *testing.T) {
 			expect("silent again", round(false), [...]int{probe.Bad: n, probe.Unsure: 0})
 		}
 		expect("heard again", round(true), [...]int{probe.Good: n, probe.Unsure: 0})
+		if n > maxDoubts {
+			s.now += int64(time.Minute)
+			expect("silent soon", round(false), [...]int{probe.Bad: n, probe.Unsure: 0})
+			expect("heard once more", round(true), [...]int{probe.Good: n, probe.Unsure: 0})
+		}
 		// The others had their time meanwhile.
-		s.now += int64(time.Second)
+		s.now += int64(probe.PacketsRest)
 		expect("silent later", round(false), [...]int{probe.Bad: n - doubted, probe.Unsure: doubted})
 	})
 }
