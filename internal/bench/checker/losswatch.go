@@ -21,8 +21,7 @@ import (
 // known by their target's number.
 type lossWatch struct {
 	dataplane.MuxTables
-	job     Job
-	timeout int64
+	job Job
 	// targets are the numbers of targets, plus 1, by the engine's numbers; began, in ns, is when a probe began.
 	targets []atomic.Int32
 	began   []atomic.Int64
@@ -35,7 +34,7 @@ type lossWatch struct {
 func newLossWatch(job Job) *lossWatch {
 	n := job.Targets
 	return &lossWatch{
-		job: job, timeout: int64(job.Timeout), turned: make(chan struct{}, 1),
+		job: job, turned: make(chan struct{}, 1),
 		targets: make([]atomic.Int32, 2*n), began: make([]atomic.Int64, 2*n), fails: make([]atomic.Int64, n), died: make([]atomic.Int64, n),
 	}
 }
@@ -82,8 +81,10 @@ func (w *lossWatch) failed(id uint32, at int64) {
 	}
 }
 
-// silent notes that a probe failed by its timeout.
-func (w *lossWatch) silent(id uint32) { w.failed(id, w.began[id].Load()+w.timeout) }
+// silent notes that a probe failed because nothing came for so long: its SYNs left no earlier than it began.
+func (w *lossWatch) silent(id uint32, took time.Duration) {
+	w.failed(id, w.began[id].Load()+int64(took))
+}
 
 // wait waits until so many members are dead: the first ones, and no other.
 func (w *lossWatch) wait(ctx context.Context, dead int) error {

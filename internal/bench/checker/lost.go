@@ -119,7 +119,7 @@ func (c *muxChecker) packets(answered func([]probe.Answer)) (probe.Asker, error)
 	a, err := c.tables.askerOn(&watchedProbes{probes, c.watch}, func(answers []probe.Answer) {
 		for _, a := range answers {
 			if a.Silent {
-				c.watch.silent(a.ID)
+				c.watch.silent(a.ID, a.Took)
 			}
 		}
 		answered(answers)
