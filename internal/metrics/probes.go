@@ -15,7 +15,7 @@ var ProbeFamilies = []*Family{
 	fam(Counter, "shunt_probes_asked_total", perEngine, "Probes made, by engine; one that an engine is unsure of is asked again by another.", "engine"),
 	fam(Counter, "shunt_probes_total", "3 per kind that was asked, at most 27", "Results of probes by the kind of their check as it is written in services (tcp, http, https, icmp, grpc, udp, dns, external) and by verdict: good, bad, void (this machine could not ask, which says nothing of the server).", "kind", "verdict"),
 	fam(Counter, "shunt_probes_late_total", one, "Probes that began more than an interval late, or were left out for being so: the machine has too little CPU for its checks."),
-	fam(Counter, "shunt_probes_starved_total", one, "Probes for which the machine had no descriptor, port or memory left."),
+	fam(Counter, "shunt_probes_starved_total", one, "Probes for which the machine had no descriptor, port or memory left, or no room for more that wait for silent servers."),
 	fam(Histogram, "shunt_probe_duration_seconds", "one per kind that was asked, at most 9, 22 lines each", "Time of a good probe, from its beginning to its verdict, by the kind of its check.", "kind"),
 	fam(Histogram, "shunt_probe_start_delay_seconds", "1, 22 lines", "How late probes began."),
 }

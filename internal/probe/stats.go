@@ -57,8 +57,8 @@ type Stats struct {
 	Why       string
 	// Crowded are those that packets had no room for (ErrCrowded): sockets ask them, or nobody.
 	Crowded int
-	// Starved counts probes for which this machine had no descriptor, port or memory left: they waited for others to end, or were
-	// void.
+	// Starved counts probes for which this machine had no descriptor, port or memory left, or no room among those that wait for
+	// silent servers: they waited for others to end, or were void.
 	Starved uint64
 	// Good, Bad and Void are results. Unsure are answers of a means after which another was asked.
 	Good, Bad, Void, Unsure uint64

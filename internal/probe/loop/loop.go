@@ -16,7 +16,7 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-// DefaultInFlight bounds the probes that a loop has under way, and so its descriptors: one each at most.
+// DefaultInFlight bounds the probes that a loop has under way and that are answered soon.
 const DefaultInFlight = 512
 
 // Options are how an Asker works. The zero value will do.
@@ -24,8 +24,11 @@ type Options struct {
 	// Loops is how many there are; 0: one per core that Go uses.
 	Loops int
 	// InFlight is how many probes of a loop are under way at most; 0: DefaultInFlight. The others wait, and their timeouts do not
-	// run yet.
+	// run yet. Those without an answer for 100 ms do not count, while there is room among Patient.
 	InFlight int
+	// Patient is how many connections of a loop are under way for probes that wait longer, or whose targets' last ones timed out; 0:
+	// 16,384, or as many as take a quarter of the process's descriptors with those of the other loops.
+	Patient int
 	// Enter, if not nil, runs on the thread of each loop before anything else, and decides the network namespace.
 	Enter func() error
 }
@@ -47,9 +50,11 @@ var (
 
 // Stats is what an Asker met.
 type Stats struct {
-	// Starved is how often a probe found no descriptor, port or buffer left. It waited for another to end; when there was none, it
-	// was void.
+	// Starved is how often a probe found no descriptor, port or buffer left, or no room among those that wait for silent servers.
+	// It waited for another to end; when there was none, it was void.
 	Starved uint64
+	// Again are connections that were tried beside one that was not made yet: its SYN may be lost.
+	Again uint64
 	// Sockets are open.
 	Sockets int
 }
@@ -101,6 +106,7 @@ func (a *Asker) Add(id uint32, t probe.Target) error {
 		l.targets = append(l.targets, make([]target, at+1-len(l.targets))...)
 	}
 	l.targets[at] = newTarget(t.Address, q)
+	l.late.set(uint32(at), false)
 	return nil
 }
 
@@ -142,6 +148,7 @@ func (a *Asker) Ask(ids []uint32) {
 func (a *Asker) Stats() (s Stats) {
 	for _, l := range a.loops {
 		s.Starved += l.starved.Load()
+		s.Again += l.again.Load()
 		s.Sockets += int(l.sockets.Load())
 	}
 	return s

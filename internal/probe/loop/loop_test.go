@@ -7,10 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -92,19 +88,11 @@ func closedPort(t *testing.T) netip.AddrPort {
 // fullBacklog listens, accepts nobody, and has no place for another connection: SYNs are dropped.
 func fullBacklog(t *testing.T) netip.AddrPort {
 	t.Helper()
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd, address, err := noPlace()
 	t.Cleanup(func() { unix.Close(fd) })
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
-		t.Fatal(err)
-	}
-	name, err := unix.Getsockname(fd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(name.(*unix.SockaddrInet4).Port))
 	c, err := net.Dial("tcp", address.String())
 	if err != nil {
 		t.Fatal(err)
@@ -311,38 +299,17 @@ func TestConnectionsAreNotAcknowledgedTwice(t *testing.T) {
 	defer listener.Close()
 	r := newRig(t, Options{Loops: 1, Enter: enter(name)})
 	tcp := of(check(lb.CheckTCP, long, nil), listener.Addr().(*net.TCPAddr).AddrPort())
-	in(func() (err error) { before, err = segments(); return err })
+	in(func() (err error) { before, err = counterOf("snmp", "OutSegs"); return err })
 	for range n {
 		if a := r.ask(tcp); a.Verdict != probe.Good {
 			t.Fatalf("got %+v", a)
 		}
 	}
-	in(func() (err error) { after, err = segments(); return err })
+	in(func() (err error) { after, err = counterOf("snmp", "OutSegs"); return err })
 	// The SYN, the server's SYN-ACK, the RST.
 	if got := after - before; got != 3*n {
 		t.Errorf("%d segments for %d connections", got, n)
 	}
-}
-
-// segments is how many TCP segments the thread's namespace has sent.
-func segments() (int, error) {
-	all, err := os.ReadFile("/proc/thread-self/net/snmp")
-	if err != nil {
-		return 0, err
-	}
-	var names []string
-	for line := range strings.Lines(string(all)) {
-		fields := strings.Fields(line)
-		if fields[0] != "Tcp:" {
-			continue
-		}
-		if names == nil {
-			names = fields
-			continue
-		}
-		return strconv.Atoi(fields[slices.Index(names, "OutSegs")])
-	}
-	return 0, errors.New("snmp has no OutSegs")
 }
 
 func TestRequestSaysWhatWasConfigured(t *testing.T) {

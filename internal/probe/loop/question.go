@@ -28,6 +28,8 @@ type question struct {
 	kind    kind
 	targets int // that have it; Asker.mu guards it
 	timeout time.Duration
+	// again is how long after one connection another is tried; 0: none is.
+	again time.Duration
 	// before and after are the request of HTTP, around the Host header; before is what TCP, UDP and DNS send.
 	before, after string
 	status        [16]uint64 // a bit for each good one
@@ -66,6 +68,9 @@ func newQuestion(c *lb.Check) (*question, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if q.kind == kindTCP || q.kind == kindHTTP {
+		q.again = againAfter(q.timeout)
 	}
 	return q, nil
 }

@@ -30,6 +30,8 @@ const (
 	idle phase = iota
 	connecting
 	talking
+	// trying: the connection is one more of another slot's probe, until it is made.
+	trying
 )
 
 // slot is a socket with the probe that uses it. Its index is what epoll reports, and what its deadline is known by.
@@ -40,6 +42,14 @@ type slot struct {
 	id    uint32
 	target
 	began time.Duration
+	// patient: it is among those that wait for long, or impatient is when it is to be. wasLate: the target's last probe timed out.
+	patient, wasLate bool
+	impatient        time.Duration
+	// others are the connections that were tried beside its own, the last of them at triedAt; of is whose such a connection is.
+	tried   uint8
+	others  [maxAgain]uint32
+	of      uint32
+	triedAt time.Duration
 	// sent is how much of the request went out, got what came and is not whole yet.
 	sent int
 	got  []byte

@@ -31,6 +31,7 @@ func (l *loop) stream(i uint32, events uint32) {
 			l.finish(i, good("connected"))
 			return
 		}
+		l.settle(i)
 		if s.phase = talking; s.question.listens() {
 			acknowledge(s.fd)
 		}

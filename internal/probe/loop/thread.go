@@ -15,8 +15,10 @@ import (
 )
 
 const (
-	// maxStarts is how many probes begin before answers are looked at again.
+	// maxStarts is how many probes begin before answers are looked at again, and maxLate how many of these of targets whose last
+	// ones timed out.
 	maxStarts = 64
+	maxLate   = 16
 	maxEvents = 256
 	// wakeEvent is what epoll reports of the loop's own event, echo4Event and echo6Event of the sockets of ICMP.
 	wakeEvent  = -1
@@ -27,27 +29,26 @@ const (
 // loop is one thread with the probes that it makes.
 type loop struct {
 	stride   uint32 // number of loops
-	limit    int
 	answered func([]probe.Answer)
 	// sleeps: it waits and has to be poked.
 	sleeps, closing atomic.Bool
-	starved         counter
+	starved, again  counter
 	sockets         atomic.Int64
 
 	mu      sync.Mutex
 	targets []target // by id/stride
+	late    marks    // those whose last probe timed out
 	inbox   []uint32
 
 	// What follows is the thread's alone.
 	epoll, wake int
 	begin       time.Time
-	// queue are those to ask, from head on.
-	queue []uint32
-	head  int
-	slots []slot
+	// queue are those to ask, lateQueue those of them whose last probe timed out.
+	queue, lateQueue queue
+	room             room
+	slots            []slot
 	// spare are the slots of each class that no probe uses.
 	spare [echo + 1][]uint32
-	busy  int
 	// full: descriptors ran out; no probe begins before one ends.
 	full bool
 	// deadlines of slots, in ms since begin.
@@ -63,7 +64,7 @@ type loop struct {
 
 func newLoop(o Options, stride uint32, answered func([]probe.Answer)) *loop {
 	l := &loop{
-		stride: stride, limit: o.InFlight, answered: answered, begin: time.Now(), deadlines: wheel.New(0),
+		stride: stride, room: newRoom(&o), answered: answered, begin: time.Now(), deadlines: wheel.New(0),
 		scratch: make([]byte, maxAnswer+1), epoll: -1, wake: -1,
 	}
 	var err error
@@ -103,7 +104,10 @@ func (l *loop) run(enter func() error, ready chan<- error) {
 		for _, e := range l.events[:n] {
 			l.event(e)
 		}
-		l.expire()
+		// What came in time is not late because it was not looked at yet.
+		if n < len(l.events) {
+			l.expire()
+		}
 		l.flush()
 	}
 }
@@ -143,48 +147,59 @@ func (l *loop) end() {
 
 // take takes over what is to be asked.
 func (l *loop) take() {
-	if l.head == len(l.queue) {
-		l.queue, l.head = l.queue[:0], 0
-	} else if l.head >= 1024 && l.head*2 >= len(l.queue) {
-		l.queue, l.head = l.queue[:copy(l.queue, l.queue[l.head:])], 0
-	}
 	l.mu.Lock()
-	l.queue = append(l.queue, l.inbox...)
+	defer l.mu.Unlock()
+	for _, id := range l.inbox {
+		if !l.late.has(id / l.stride) {
+			l.queue.push(id)
+			continue
+		}
+		if l.lateQueue.push(id); l.room.patient+l.lateQueue.len() > l.room.patientMost {
+			l.starved.Add(1)
+		}
+	}
 	l.inbox = l.inbox[:0]
-	l.mu.Unlock()
 }
 
 // mayStart tells whether a probe waits that may begin.
-func (l *loop) mayStart() bool { return l.head < len(l.queue) && l.busy < l.limit && !l.full }
+func (l *loop) mayStart() bool {
+	return !l.full && (l.queue.len() > 0 && l.room.has(false) || l.lateQueue.len() > 0 && l.room.has(true))
+}
 
 // startSome begins probes.
 func (l *loop) startSome() {
-	for n := 0; n < maxStarts && l.mayStart(); n++ {
-		id := l.queue[l.head]
+	l.startFrom(&l.queue, false, maxStarts)
+	l.startFrom(&l.lateQueue, true, maxLate)
+}
+
+// startFrom begins at most so many probes of a queue; late: it is the one of those whose last probes timed out.
+func (l *loop) startFrom(q *queue, late bool, most int) {
+	for n := 0; n < most && q.len() > 0 && l.room.has(late) && !l.full; n++ {
+		id := q.first()
 		l.mu.Lock()
 		t := l.targets[id/l.stride]
 		l.mu.Unlock()
 		if t.question == nil {
 			l.answers = append(l.answers, probe.Answer{ID: id, Verdict: probe.Void, Words: "not wanted any more"})
-			l.head++
+			q.pop()
 			continue
 		}
-		err := l.start(id, t)
-		if err != 0 && l.busy > 0 {
+		err := l.start(id, t, late)
+		if err != 0 && l.room.busy() > 0 {
 			// Others have what it needs, and give it back.
 			l.starved.Add(1)
 			l.full = true
 			return
 		}
-		if l.head++; err != 0 {
+		if q.pop(); err != 0 {
 			l.starved.Add(1)
 			l.answers = append(l.answers, probe.Answer{ID: id, Verdict: probe.Void, Words: void(err).words})
 		}
 	}
 }
 
-// start begins a probe. An error: there is no socket for it.
-func (l *loop) start(id uint32, t target) unix.Errno {
+// start begins a probe; late: the target's last one timed out. An error: there is no socket for it.
+func (l *loop) start(id uint32, t target, late bool) unix.Errno {
 	c := classOf(t)
 	i, err := l.slot(c, t.address.Addr().Is6())
 	if err != 0 {
@@ -192,9 +207,9 @@ func (l *loop) start(id uint32, t target) unix.Errno {
 	}
 	s := &l.slots[i]
 	s.id, s.target, s.began, s.sent, s.phase = id, t, l.now(), 0, connecting
-	l.busy++
-	const ms = time.Millisecond
-	l.deadlines.Add(i, uint64((s.began+t.question.timeout+ms-1)/ms))
+	s.patient, s.wasLate, s.impatient, s.triedAt = late, late, s.began+patience, s.began
+	l.room.enter(late)
+	l.arm(i)
 	switch {
 	case c == echo:
 		l.sendEcho(i)
@@ -260,7 +275,7 @@ func (l *loop) slot(c class, v6 bool) (uint32, unix.Errno) {
 		return 0, err
 	}
 	i := l.newSlot()
-	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(i)}
+	event := eventOf(i)
 	if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, int(fd), &event); err != nil {
 		_ = unix.Close(int(fd))
 		l.spare[classes] = append(l.spare[classes], i)
@@ -273,6 +288,11 @@ func (l *loop) slot(c class, v6 bool) (uint32, unix.Errno) {
 	l.sockets.Add(1)
 	l.slots[i] = slot{fd: fd, class: c}
 	return i, 0
+}
+
+// eventOf is what epoll is asked for the socket of a slot.
+func eventOf(i uint32) unix.EpollEvent {
+	return unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(i)}
 }
 
 // newSlot is a slot without a socket. Those that lost theirs are kept as spare of no class.
@@ -309,12 +329,16 @@ func (l *loop) close(i uint32) {
 
 // finish ends a probe.
 func (l *loop) finish(i uint32, f finding) {
+	l.settle(i)
 	s := &l.slots[i]
 	l.answers = append(l.answers, probe.Answer{ID: s.id, Verdict: f.verdict, Silent: f.silent, Words: f.words, Took: l.now() - s.began})
+	if s.wasLate != f.late {
+		l.mu.Lock()
+		l.late.set(s.id/l.stride, f.late)
+		l.mu.Unlock()
+	}
 	l.deadlines.Remove(i)
-	l.busy--
-	l.full = false
-	s.phase, s.target, s.got = idle, target{}, nil
+	l.room.leave(s.patient)
 	clean := true
 	switch s.class {
 	case echo:
@@ -323,7 +347,16 @@ func (l *loop) finish(i uint32, f finding) {
 	default:
 		clean = f.verdict == probe.Good && disconnect(s.fd) == 0 && l.clearDatagrams(s.fd)
 	}
-	if !clean {
+	l.free(i, clean)
+}
+
+// free makes a slot one that no probe uses; clean: its socket can be used again.
+func (l *loop) free(i uint32, clean bool) {
+	s := &l.slots[i]
+	l.full = false
+	s.phase, s.target, s.got = idle, target{}, nil
+	// What a storm of silence took is given back.
+	if !clean || s.class != echo && len(l.spare[s.class]) >= l.room.promptMost {
 		l.close(i)
 		return
 	}
@@ -378,6 +411,8 @@ func (l *loop) event(e unix.EpollEvent) {
 	i := uint32(e.Fd)
 	switch s := &l.slots[i]; {
 	case s.phase == idle:
+	case s.phase == trying:
+		l.takeOver(i, e.Events)
 	case s.class == tcp4 || s.class == tcp6:
 		l.stream(i, e.Events)
 	default:
@@ -385,7 +420,46 @@ func (l *loop) event(e unix.EpollEvent) {
 	}
 }
 
-// expire ends the probes whose time is over.
+// arm sets when a probe is looked at again unless it ends.
+func (l *loop) arm(i uint32) {
+	s := &l.slots[i]
+	next := s.began + s.question.timeout
+	if !s.patient {
+		next = min(next, s.impatient)
+	}
+	if s.phase == connecting && s.tried < maxAgain && s.question.again > 0 {
+		next = min(next, s.triedAt+s.question.again)
+	}
+	const ms = time.Millisecond
+	l.deadlines.Add(i, uint64((next+ms-1)/ms))
+}
+
+// expire ends the probes whose time is over, and looks at those that wait for long.
 func (l *loop) expire() {
-	l.deadlines.Advance(uint64(l.now()/time.Millisecond), func(i uint32, _ uint64) { l.finish(i, l.slots[i].tooLate()) })
+	now := l.now()
+	l.deadlines.Advance(uint64(now/time.Millisecond), func(i uint32, _ uint64) { l.due(i, now) })
+}
+
+// due is what there is to do for a probe that is under way.
+func (l *loop) due(i uint32, now time.Duration) {
+	s := &l.slots[i]
+	if now >= s.began+s.question.timeout {
+		f := s.tooLate()
+		f.late = true
+		l.finish(i, f)
+		return
+	}
+	if !s.patient && now >= s.impatient {
+		if s.patient = l.room.change(); !s.patient {
+			if s.impatient == s.began+patience {
+				l.starved.Add(1)
+			}
+			s.impatient = now + patience
+		}
+	}
+	if s.phase == connecting && s.tried < maxAgain && s.question.again > 0 && now >= s.triedAt+s.question.again {
+		s.triedAt = now
+		l.connectAgain(i)
+	}
+	l.arm(i)
 }

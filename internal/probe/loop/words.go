@@ -13,7 +13,9 @@ import (
 type finding struct {
 	verdict probe.Verdict
 	silent  bool
-	words   string
+	// late: the time was over.
+	late  bool
+	words string
 }
 
 func good(words string) finding { return finding{verdict: probe.Good, words: words} }
