@@ -47,6 +47,12 @@ enum host_reason {
 	HOST_REASON_IN_ICMP_UNKNOWN = 18, /* an ICMP error that quotes no answer of a flow here */
 	HOST_REASON_OUT_ICMP_RETURNED = 19, /* a server's ICMP error, translated back and sent to the client */
 	HOST_REASON_FRAGMENT_FOLLOWED = 20, /* counted beside: a fragment without ports that found its first one */
+	HOST_REASON_PROBE_ASKED = 21,     /* a server took a probe's connection: acknowledged, with the request */
+	HOST_REASON_PROBE_ENDED = 22,     /* a server's answer to a probe: noted, and the connection reset */
+	HOST_REASON_PROBE_RESET = 23,     /* a server reset a probe's connection, or refused it: noted */
+	HOST_REASON_PROBE_UNREACHABLE = 24, /* an ICMP error says that a probe's server cannot be reached: noted */
+	HOST_REASON_PROBE_IGNORED = 25,   /* a segment of a probe's connection that says nothing */
+	HOST_REASON_PROBE_NO_ROOM = 26,   /* the kernel had no room for a probe's request: the connection was reset */
 	HOST_REASON_MAX,
 };
 

@@ -206,7 +206,13 @@ const (
 	hostHostReasonHOST_REASON_IN_ICMP_UNKNOWN    hostHostReason = 18
 	hostHostReasonHOST_REASON_OUT_ICMP_RETURNED  hostHostReason = 19
 	hostHostReasonHOST_REASON_FRAGMENT_FOLLOWED  hostHostReason = 20
-	hostHostReasonHOST_REASON_MAX                hostHostReason = 21
+	hostHostReasonHOST_REASON_PROBE_ASKED        hostHostReason = 21
+	hostHostReasonHOST_REASON_PROBE_ENDED        hostHostReason = 22
+	hostHostReasonHOST_REASON_PROBE_RESET        hostHostReason = 23
+	hostHostReasonHOST_REASON_PROBE_UNREACHABLE  hostHostReason = 24
+	hostHostReasonHOST_REASON_PROBE_IGNORED      hostHostReason = 25
+	hostHostReasonHOST_REASON_PROBE_NO_ROOM      hostHostReason = 26
+	hostHostReasonHOST_REASON_MAX                hostHostReason = 27
 )
 
 type hostHostTunnel uint32

@@ -136,7 +136,7 @@ type skbContext struct {
 // run gives a frame to a program and returns verdict and frame.
 func (e *hostEnv) run(p *ebpf.Program, frame []byte) (int32, []byte) {
 	e.t.Helper()
-	opts := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: skbContext{Ifindex: uint32(e.ifindex)}}
+	opts := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+2048), Context: skbContext{Ifindex: uint32(e.ifindex)}}
 	var verdict uint32
 	must(e.t, netdev.In(e.namespace, func() (err error) {
 		verdict, err = p.Run(opts)

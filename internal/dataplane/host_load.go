@@ -29,6 +29,8 @@ type Host struct {
 	objects hostObjects
 	links   []link.Link
 	reasons []string // by enum host_reason
+	// testClock is HostOptions'.
+	testClock bool
 
 	mu    sync.Mutex
 	state hostTables // what the maps hold
@@ -66,7 +68,7 @@ func OpenHost(o HostOptions) (*Host, error) {
 	if err := checkHostABI(o.Dir); err != nil {
 		return nil, err
 	}
-	h := &Host{dir: o.Dir}
+	h := &Host{dir: o.Dir, testClock: o.testClock}
 	if h.reasons, err = enumNames(spec, "host_reason", "HOST_REASON_"); err != nil {
 		return nil, err
 	}
