@@ -37,7 +37,8 @@ func newHost() *cobra.Command {
 		Short: "Run the agent of a server: decapsulation, translation, direct return",
 		Long: "Run the agent of a server. It attaches two tcx programs to the interface by which tunnel packets come in and\n" +
 			"answers leave. They stay attached when the agent ends, and the next one takes them over without losing a\n" +
-			"packet; --stop takes them away.\n\n" +
+			"packet; --stop takes them away. Checks with engine packet have a third one, on the devices of their servers, as\n" +
+			"long as the agent runs.\n\n" +
 			"Servers behind this machine need its forwarding (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding); the agent\n" +
 			"tells what is missing and changes nothing.",
 		Example: "  shunt host --interface eth0 --manager 10.99.0.11:8443 --token-file /etc/shunt/host1.token\n" +

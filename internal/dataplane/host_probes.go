@@ -34,7 +34,7 @@ type HostProbes struct {
 var _ HostProbeTables = (*HostProbes)(nil)
 
 // OpenProbes makes tables for so many rules, a power of two of at least 64, and loads the program that takes answers to probes; it is
-// on no device yet. They are to be closed before the Host.
+// on no device yet. Closing the Host does not close them.
 func (h *Host) OpenProbes(rules uint32) (*HostProbes, error) {
 	spec, err := loadHostProbe()
 	if err != nil {

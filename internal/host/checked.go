@@ -184,11 +184,15 @@ func (m *checked) addTo(out map[lb.EndpointKey]*plan.EndpointVerdicts, ref membe
 	}
 }
 
-// direct is a check of a binding as its host makes it: by sockets, and without a tunnel, whose ports are the endpoint's.
+// direct is a check of a binding as its host makes it: without a tunnel, whose ports are the endpoint's, and by sockets unless it wants
+// packets: a host has few servers, and what a socket meets on the way is what clients' packets meet.
 func direct(c lb.Check, b *plan.Binding) lb.Check {
 	if c.Through == lb.ThroughTunnel && b.DIPPort != 0 {
 		c.Port = 0
 	}
-	c.Through, c.Engine = lb.ThroughDirect, lb.EngineSocket
+	c.Through = lb.ThroughDirect
+	if c.Engine != lb.EnginePacket {
+		c.Engine = lb.EngineSocket
+	}
 	return c
 }

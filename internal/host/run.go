@@ -66,7 +66,13 @@ func Run(ctx context.Context, o Options) error {
 	}
 	o.Node.Log.Info("programs attached", "interface", o.Interface, "pins", o.BPFFS)
 	var h *Agent
-	prober, err := means.New(means.Options{Clock: clock.System{}, Programs: o.Programs, Report: func(r []probe.Result) { h.Probed(r) }})
+	asking := means.Options{Clock: clock.System{}, Programs: o.Programs, Report: func(r []probe.Result) { h.Probed(r) }}
+	packets := openPackets(tables, o.Interface, clock.System{}, o.Node.Log)
+	if packets != nil {
+		defer packets.close()
+		asking.Packets = packets.open
+	}
+	prober, err := means.New(asking)
 	if err != nil {
 		return errors.Join(err, tables.Close())
 	}
@@ -75,9 +81,16 @@ func Run(ctx context.Context, o Options) error {
 	o.Node.Verdicts = h.checks
 	ctx, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	var besideErr error
+	var besideErr, packetsErr error
 	wg.Go(func() { expire(ctx, h) })
 	wg.Go(func() { watch(ctx, h) })
+	if packets != nil {
+		wg.Go(func() {
+			if packetsErr = packets.run(ctx); packetsErr != nil {
+				stop()
+			}
+		})
+	}
 	if o.Beside != nil {
 		wg.Go(func() {
 			besideErr = o.Beside(ctx, h)
@@ -87,7 +100,7 @@ func Run(ctx context.Context, o Options) error {
 	err = agent.Run(ctx, o.Node, h)
 	stop()
 	wg.Wait()
-	return errors.Join(err, besideErr, tables.Close())
+	return errors.Join(err, besideErr, packetsErr, tables.Close())
 }
 
 // expire looks for bindings whose time is over until ctx ends.

@@ -33,6 +33,10 @@ func beAgent(namespace, dir string) int {
 		return 1
 	}
 	defer h.Close()
+	if err := probeDevices(h, namespace, "vm0"); err != nil {
+		fmt.Println(err)
+		return 1
+	}
 	fmt.Println("ready")
 	io.Copy(io.Discard, os.Stdin)
 	return 0

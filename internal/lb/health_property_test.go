@@ -111,9 +111,6 @@ func check(t *rapid.T, e *lb.Endpoint, from string) lb.Check {
 	}
 	if c.Plain() {
 		c.Engine = rapid.SampledFrom([]string{"", lb.EnginePacket, lb.EngineSocket}).Draw(t, "engine")
-		if from == lb.FromHost && c.Engine == lb.EnginePacket {
-			c.Engine = ""
-		}
 		if from != lb.FromHost && c.Engine != lb.EngineSocket && e.Protocol != lb.UDP && rapid.Bool().Draw(t, "tunnel") {
 			c.Through, c.Port = lb.ThroughTunnel, e.Port
 			return c

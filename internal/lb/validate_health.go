@@ -114,8 +114,6 @@ func (f *faults) way(path string, c *Check, e *Endpoint) {
 	}
 	if c.Engine == EnginePacket && !c.Plain() {
 		f.add(path+".engine", c.Engine, "must be socket or left out: the packet engine asks "+whatIsPlain)
-	} else if c.Engine == EnginePacket && e.Health.From == FromHost {
-		f.add(path+".engine", c.Engine, NotSupported+" with from host, must be socket or left out")
 	}
 	if c.Address.IsValid() {
 		f.check(path+".address", addrText(c.Address), unicast(c.Address))

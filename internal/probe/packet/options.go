@@ -1,6 +1,6 @@
 // Package packet asks servers by packets instead of sockets: SYNs leave by a packet socket, those of many probes at once as bursts
-// (dataplane.Burst), and the mux's XDP program is the client that answers for them (bpf/mux/probe.h). It knows TCP and plain HTTP,
-// directly and through a mux's tunnel.
+// (dataplane.Burst), and the mux's XDP program is the client that answers for them (bpf/mux/probe.h), on hosts a tcx program
+// (bpf/hostprobe.bpf.c). It knows TCP and plain HTTP, directly and through a mux's tunnel.
 //
 // What a good answer proves: of TCP, that the server's kernel completes handshakes on the port, not that a process accepts them; of
 // HTTP, that a process answers with the status. Connections are ended by RST.
