@@ -320,9 +320,11 @@ type EndpointHealth struct {
 	Port     uint32                 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
 	PortEnd  uint32                 `protobuf:"varint,5,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
 	// Member ids; a member is in one of the lists at most.
-	Alive         []uint32 `protobuf:"varint,6,rep,packed,name=alive,proto3" json:"alive,omitempty"`
-	Dead          []uint32 `protobuf:"varint,7,rep,packed,name=dead,proto3" json:"dead,omitempty"`
-	Unknown       []uint32 `protobuf:"varint,8,rep,packed,name=unknown,proto3" json:"unknown,omitempty"`
+	Alive   []uint32 `protobuf:"varint,6,rep,packed,name=alive,proto3" json:"alive,omitempty"`
+	Dead    []uint32 `protobuf:"varint,7,rep,packed,name=dead,proto3" json:"dead,omitempty"`
+	Unknown []uint32 `protobuf:"varint,8,rep,packed,name=unknown,proto3" json:"unknown,omitempty"`
+	// Why, of members that are alive or dead, as far as the host says it and there is room.
+	Words         []*HealthWords `protobuf:"bytes,9,rep,name=words,proto3" json:"words,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -413,6 +415,67 @@ func (x *EndpointHealth) GetUnknown() []uint32 {
 	return nil
 }
 
+func (x *EndpointHealth) GetWords() []*HealthWords {
+	if x != nil {
+		return x.Words
+	}
+	return nil
+}
+
+// HealthWords is what a host says of members of one endpoint: "connection refused".
+type HealthWords struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 160 bytes, what is not printable escaped.
+	Words         string   `protobuf:"bytes,1,opt,name=words,proto3" json:"words,omitempty"`
+	Members       []uint32 `protobuf:"varint,2,rep,packed,name=members,proto3" json:"members,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HealthWords) Reset() {
+	*x = HealthWords{}
+	mi := &file_v1_node_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HealthWords) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HealthWords) ProtoMessage() {}
+
+func (x *HealthWords) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HealthWords.ProtoReflect.Descriptor instead.
+func (*HealthWords) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *HealthWords) GetWords() string {
+	if x != nil {
+		return x.Words
+	}
+	return ""
+}
+
+func (x *HealthWords) GetMembers() []uint32 {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
 type Hello struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -429,7 +492,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_v1_node_proto_msgTypes[5]
+	mi := &file_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -441,7 +504,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[5]
+	mi := &file_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -454,7 +517,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Hello) GetName() string {
@@ -523,7 +586,7 @@ type PlanUpdate struct {
 
 func (x *PlanUpdate) Reset() {
 	*x = PlanUpdate{}
-	mi := &file_v1_node_proto_msgTypes[6]
+	mi := &file_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -535,7 +598,7 @@ func (x *PlanUpdate) String() string {
 func (*PlanUpdate) ProtoMessage() {}
 
 func (x *PlanUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[6]
+	mi := &file_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -548,7 +611,7 @@ func (x *PlanUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanUpdate.ProtoReflect.Descriptor instead.
 func (*PlanUpdate) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PlanUpdate) GetRevision() int64 {
@@ -632,7 +695,7 @@ type HealthQuestion struct {
 
 func (x *HealthQuestion) Reset() {
 	*x = HealthQuestion{}
-	mi := &file_v1_node_proto_msgTypes[7]
+	mi := &file_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -644,7 +707,7 @@ func (x *HealthQuestion) String() string {
 func (*HealthQuestion) ProtoMessage() {}
 
 func (x *HealthQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[7]
+	mi := &file_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -657,7 +720,7 @@ func (x *HealthQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthQuestion.ProtoReflect.Descriptor instead.
 func (*HealthQuestion) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *HealthQuestion) GetId() uint64 {
@@ -689,7 +752,7 @@ type EndpointMember struct {
 
 func (x *EndpointMember) Reset() {
 	*x = EndpointMember{}
-	mi := &file_v1_node_proto_msgTypes[8]
+	mi := &file_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -701,7 +764,7 @@ func (x *EndpointMember) String() string {
 func (*EndpointMember) ProtoMessage() {}
 
 func (x *EndpointMember) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[8]
+	mi := &file_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -714,7 +777,7 @@ func (x *EndpointMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointMember.ProtoReflect.Descriptor instead.
 func (*EndpointMember) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *EndpointMember) GetVni() uint32 {
@@ -769,7 +832,7 @@ type HealthReply struct {
 
 func (x *HealthReply) Reset() {
 	*x = HealthReply{}
-	mi := &file_v1_node_proto_msgTypes[9]
+	mi := &file_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -781,7 +844,7 @@ func (x *HealthReply) String() string {
 func (*HealthReply) ProtoMessage() {}
 
 func (x *HealthReply) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[9]
+	mi := &file_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -794,7 +857,7 @@ func (x *HealthReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthReply.ProtoReflect.Descriptor instead.
 func (*HealthReply) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *HealthReply) GetId() uint64 {
@@ -821,7 +884,7 @@ type HealthResult struct {
 
 func (x *HealthResult) Reset() {
 	*x = HealthResult{}
-	mi := &file_v1_node_proto_msgTypes[10]
+	mi := &file_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -833,7 +896,7 @@ func (x *HealthResult) String() string {
 func (*HealthResult) ProtoMessage() {}
 
 func (x *HealthResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[10]
+	mi := &file_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -846,7 +909,7 @@ func (x *HealthResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResult.ProtoReflect.Descriptor instead.
 func (*HealthResult) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HealthResult) GetMembers() []*NodeHealth {
@@ -866,7 +929,7 @@ type FlowsQuestion struct {
 
 func (x *FlowsQuestion) Reset() {
 	*x = FlowsQuestion{}
-	mi := &file_v1_node_proto_msgTypes[11]
+	mi := &file_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -878,7 +941,7 @@ func (x *FlowsQuestion) String() string {
 func (*FlowsQuestion) ProtoMessage() {}
 
 func (x *FlowsQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[11]
+	mi := &file_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -891,7 +954,7 @@ func (x *FlowsQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsQuestion.ProtoReflect.Descriptor instead.
 func (*FlowsQuestion) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *FlowsQuestion) GetId() uint64 {
@@ -918,7 +981,7 @@ type FlowsReply struct {
 
 func (x *FlowsReply) Reset() {
 	*x = FlowsReply{}
-	mi := &file_v1_node_proto_msgTypes[12]
+	mi := &file_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -930,7 +993,7 @@ func (x *FlowsReply) String() string {
 func (*FlowsReply) ProtoMessage() {}
 
 func (x *FlowsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[12]
+	mi := &file_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -943,7 +1006,7 @@ func (x *FlowsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsReply.ProtoReflect.Descriptor instead.
 func (*FlowsReply) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *FlowsReply) GetId() uint64 {
@@ -970,7 +1033,7 @@ type TraceQuestion struct {
 
 func (x *TraceQuestion) Reset() {
 	*x = TraceQuestion{}
-	mi := &file_v1_node_proto_msgTypes[13]
+	mi := &file_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +1045,7 @@ func (x *TraceQuestion) String() string {
 func (*TraceQuestion) ProtoMessage() {}
 
 func (x *TraceQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[13]
+	mi := &file_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +1058,7 @@ func (x *TraceQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceQuestion.ProtoReflect.Descriptor instead.
 func (*TraceQuestion) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TraceQuestion) GetId() uint64 {
@@ -1022,7 +1085,7 @@ type TraceReply struct {
 
 func (x *TraceReply) Reset() {
 	*x = TraceReply{}
-	mi := &file_v1_node_proto_msgTypes[14]
+	mi := &file_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1034,7 +1097,7 @@ func (x *TraceReply) String() string {
 func (*TraceReply) ProtoMessage() {}
 
 func (x *TraceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[14]
+	mi := &file_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1047,7 +1110,7 @@ func (x *TraceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceReply.ProtoReflect.Descriptor instead.
 func (*TraceReply) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TraceReply) GetId() uint64 {
@@ -1083,7 +1146,7 @@ type PlanItem struct {
 
 func (x *PlanItem) Reset() {
 	*x = PlanItem{}
-	mi := &file_v1_node_proto_msgTypes[15]
+	mi := &file_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1095,7 +1158,7 @@ func (x *PlanItem) String() string {
 func (*PlanItem) ProtoMessage() {}
 
 func (x *PlanItem) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[15]
+	mi := &file_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1108,7 +1171,7 @@ func (x *PlanItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanItem.ProtoReflect.Descriptor instead.
 func (*PlanItem) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PlanItem) GetKey() string {
@@ -1235,7 +1298,7 @@ type PlanNode struct {
 
 func (x *PlanNode) Reset() {
 	*x = PlanNode{}
-	mi := &file_v1_node_proto_msgTypes[16]
+	mi := &file_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1310,7 @@ func (x *PlanNode) String() string {
 func (*PlanNode) ProtoMessage() {}
 
 func (x *PlanNode) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[16]
+	mi := &file_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1323,7 @@ func (x *PlanNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanNode.ProtoReflect.Descriptor instead.
 func (*PlanNode) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PlanNode) GetNode() *Node {
@@ -1302,7 +1365,7 @@ type PlanKey struct {
 
 func (x *PlanKey) Reset() {
 	*x = PlanKey{}
-	mi := &file_v1_node_proto_msgTypes[17]
+	mi := &file_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1314,7 +1377,7 @@ func (x *PlanKey) String() string {
 func (*PlanKey) ProtoMessage() {}
 
 func (x *PlanKey) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[17]
+	mi := &file_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1327,7 +1390,7 @@ func (x *PlanKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanKey.ProtoReflect.Descriptor instead.
 func (*PlanKey) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PlanKey) GetId() uint32 {
@@ -1377,7 +1440,7 @@ type PlanEndpoint struct {
 
 func (x *PlanEndpoint) Reset() {
 	*x = PlanEndpoint{}
-	mi := &file_v1_node_proto_msgTypes[18]
+	mi := &file_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1452,7 @@ func (x *PlanEndpoint) String() string {
 func (*PlanEndpoint) ProtoMessage() {}
 
 func (x *PlanEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[18]
+	mi := &file_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +1465,7 @@ func (x *PlanEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanEndpoint.ProtoReflect.Descriptor instead.
 func (*PlanEndpoint) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PlanEndpoint) GetService() string {
@@ -1555,7 +1618,7 @@ type PlanService struct {
 
 func (x *PlanService) Reset() {
 	*x = PlanService{}
-	mi := &file_v1_node_proto_msgTypes[19]
+	mi := &file_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1567,7 +1630,7 @@ func (x *PlanService) String() string {
 func (*PlanService) ProtoMessage() {}
 
 func (x *PlanService) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[19]
+	mi := &file_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1580,7 +1643,7 @@ func (x *PlanService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanService.ProtoReflect.Descriptor instead.
 func (*PlanService) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PlanService) GetName() string {
@@ -1638,7 +1701,7 @@ type PlanSources struct {
 
 func (x *PlanSources) Reset() {
 	*x = PlanSources{}
-	mi := &file_v1_node_proto_msgTypes[20]
+	mi := &file_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1650,7 +1713,7 @@ func (x *PlanSources) String() string {
 func (*PlanSources) ProtoMessage() {}
 
 func (x *PlanSources) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[20]
+	mi := &file_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1663,7 +1726,7 @@ func (x *PlanSources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanSources.ProtoReflect.Descriptor instead.
 func (*PlanSources) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PlanSources) GetPolicy() string {
@@ -1706,7 +1769,7 @@ type PlanMember struct {
 
 func (x *PlanMember) Reset() {
 	*x = PlanMember{}
-	mi := &file_v1_node_proto_msgTypes[21]
+	mi := &file_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1718,7 +1781,7 @@ func (x *PlanMember) String() string {
 func (*PlanMember) ProtoMessage() {}
 
 func (x *PlanMember) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[21]
+	mi := &file_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1731,7 +1794,7 @@ func (x *PlanMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMember.ProtoReflect.Descriptor instead.
 func (*PlanMember) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PlanMember) GetId() uint32 {
@@ -1804,7 +1867,7 @@ type PlanCheck struct {
 
 func (x *PlanCheck) Reset() {
 	*x = PlanCheck{}
-	mi := &file_v1_node_proto_msgTypes[22]
+	mi := &file_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1816,7 +1879,7 @@ func (x *PlanCheck) String() string {
 func (*PlanCheck) ProtoMessage() {}
 
 func (x *PlanCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[22]
+	mi := &file_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1829,7 +1892,7 @@ func (x *PlanCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanCheck.ProtoReflect.Descriptor instead.
 func (*PlanCheck) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PlanCheck) GetKind() string {
@@ -1925,7 +1988,7 @@ type PlanBinding struct {
 
 func (x *PlanBinding) Reset() {
 	*x = PlanBinding{}
-	mi := &file_v1_node_proto_msgTypes[23]
+	mi := &file_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1937,7 +2000,7 @@ func (x *PlanBinding) String() string {
 func (*PlanBinding) ProtoMessage() {}
 
 func (x *PlanBinding) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[23]
+	mi := &file_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1950,7 +2013,7 @@ func (x *PlanBinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanBinding.ProtoReflect.Descriptor instead.
 func (*PlanBinding) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PlanBinding) GetService() string {
@@ -2071,7 +2134,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\fhealth_reply\x18\t \x01(\v2\x15.shunt.v1.HealthReplyR\vhealthReply\"Z\n" +
 	"\fHealthReport\x12\x12\n" +
 	"\x04full\x18\x01 \x01(\bR\x04full\x126\n" +
-	"\tendpoints\x18\x02 \x03(\v2\x18.shunt.v1.EndpointHealthR\tendpoints\"\xc3\x01\n" +
+	"\tendpoints\x18\x02 \x03(\v2\x18.shunt.v1.EndpointHealthR\tendpoints\"\xf0\x01\n" +
 	"\x0eEndpointHealth\x12\x10\n" +
 	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
 	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +
@@ -2080,7 +2143,11 @@ const file_v1_node_proto_rawDesc = "" +
 	"\bport_end\x18\x05 \x01(\rR\aportEnd\x12\x14\n" +
 	"\x05alive\x18\x06 \x03(\rR\x05alive\x12\x12\n" +
 	"\x04dead\x18\a \x03(\rR\x04dead\x12\x18\n" +
-	"\aunknown\x18\b \x03(\rR\aunknown\"\x9c\x01\n" +
+	"\aunknown\x18\b \x03(\rR\aunknown\x12+\n" +
+	"\x05words\x18\t \x03(\v2\x15.shunt.v1.HealthWordsR\x05words\"=\n" +
+	"\vHealthWords\x12\x14\n" +
+	"\x05words\x18\x01 \x01(\tR\x05words\x12\x18\n" +
+	"\amembers\x18\x02 \x03(\rR\amembers\"\x9c\x01\n" +
 	"\x05Hello\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x18\n" +
@@ -2235,91 +2302,93 @@ func file_v1_node_proto_rawDescGZIP() []byte {
 	return file_v1_node_proto_rawDescData
 }
 
-var file_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_v1_node_proto_goTypes = []any{
 	(*JoinRequest)(nil),         // 0: shunt.v1.JoinRequest
 	(*JoinResponse)(nil),        // 1: shunt.v1.JoinResponse
 	(*NodeReport)(nil),          // 2: shunt.v1.NodeReport
 	(*HealthReport)(nil),        // 3: shunt.v1.HealthReport
 	(*EndpointHealth)(nil),      // 4: shunt.v1.EndpointHealth
-	(*Hello)(nil),               // 5: shunt.v1.Hello
-	(*PlanUpdate)(nil),          // 6: shunt.v1.PlanUpdate
-	(*HealthQuestion)(nil),      // 7: shunt.v1.HealthQuestion
-	(*EndpointMember)(nil),      // 8: shunt.v1.EndpointMember
-	(*HealthReply)(nil),         // 9: shunt.v1.HealthReply
-	(*HealthResult)(nil),        // 10: shunt.v1.HealthResult
-	(*FlowsQuestion)(nil),       // 11: shunt.v1.FlowsQuestion
-	(*FlowsReply)(nil),          // 12: shunt.v1.FlowsReply
-	(*TraceQuestion)(nil),       // 13: shunt.v1.TraceQuestion
-	(*TraceReply)(nil),          // 14: shunt.v1.TraceReply
-	(*PlanItem)(nil),            // 15: shunt.v1.PlanItem
-	(*PlanNode)(nil),            // 16: shunt.v1.PlanNode
-	(*PlanKey)(nil),             // 17: shunt.v1.PlanKey
-	(*PlanEndpoint)(nil),        // 18: shunt.v1.PlanEndpoint
-	(*PlanService)(nil),         // 19: shunt.v1.PlanService
-	(*PlanSources)(nil),         // 20: shunt.v1.PlanSources
-	(*PlanMember)(nil),          // 21: shunt.v1.PlanMember
-	(*PlanCheck)(nil),           // 22: shunt.v1.PlanCheck
-	(*PlanBinding)(nil),         // 23: shunt.v1.PlanBinding
-	(*NodeStatus)(nil),          // 24: shunt.v1.NodeStatus
-	(*NodeHealth)(nil),          // 25: shunt.v1.NodeHealth
-	(*FlowsRequest)(nil),        // 26: shunt.v1.FlowsRequest
-	(*FlowsResult)(nil),         // 27: shunt.v1.FlowsResult
-	(*TraceRequest)(nil),        // 28: shunt.v1.TraceRequest
-	(*TraceResult)(nil),         // 29: shunt.v1.TraceResult
-	(*Node)(nil),                // 30: shunt.v1.Node
-	(*SourceAffinity)(nil),      // 31: shunt.v1.SourceAffinity
-	(*Idle)(nil),                // 32: shunt.v1.Idle
-	(*Limits)(nil),              // 33: shunt.v1.Limits
-	(*durationpb.Duration)(nil), // 34: google.protobuf.Duration
-	(*Health)(nil),              // 35: shunt.v1.Health
+	(*HealthWords)(nil),         // 5: shunt.v1.HealthWords
+	(*Hello)(nil),               // 6: shunt.v1.Hello
+	(*PlanUpdate)(nil),          // 7: shunt.v1.PlanUpdate
+	(*HealthQuestion)(nil),      // 8: shunt.v1.HealthQuestion
+	(*EndpointMember)(nil),      // 9: shunt.v1.EndpointMember
+	(*HealthReply)(nil),         // 10: shunt.v1.HealthReply
+	(*HealthResult)(nil),        // 11: shunt.v1.HealthResult
+	(*FlowsQuestion)(nil),       // 12: shunt.v1.FlowsQuestion
+	(*FlowsReply)(nil),          // 13: shunt.v1.FlowsReply
+	(*TraceQuestion)(nil),       // 14: shunt.v1.TraceQuestion
+	(*TraceReply)(nil),          // 15: shunt.v1.TraceReply
+	(*PlanItem)(nil),            // 16: shunt.v1.PlanItem
+	(*PlanNode)(nil),            // 17: shunt.v1.PlanNode
+	(*PlanKey)(nil),             // 18: shunt.v1.PlanKey
+	(*PlanEndpoint)(nil),        // 19: shunt.v1.PlanEndpoint
+	(*PlanService)(nil),         // 20: shunt.v1.PlanService
+	(*PlanSources)(nil),         // 21: shunt.v1.PlanSources
+	(*PlanMember)(nil),          // 22: shunt.v1.PlanMember
+	(*PlanCheck)(nil),           // 23: shunt.v1.PlanCheck
+	(*PlanBinding)(nil),         // 24: shunt.v1.PlanBinding
+	(*NodeStatus)(nil),          // 25: shunt.v1.NodeStatus
+	(*NodeHealth)(nil),          // 26: shunt.v1.NodeHealth
+	(*FlowsRequest)(nil),        // 27: shunt.v1.FlowsRequest
+	(*FlowsResult)(nil),         // 28: shunt.v1.FlowsResult
+	(*TraceRequest)(nil),        // 29: shunt.v1.TraceRequest
+	(*TraceResult)(nil),         // 30: shunt.v1.TraceResult
+	(*Node)(nil),                // 31: shunt.v1.Node
+	(*SourceAffinity)(nil),      // 32: shunt.v1.SourceAffinity
+	(*Idle)(nil),                // 33: shunt.v1.Idle
+	(*Limits)(nil),              // 34: shunt.v1.Limits
+	(*durationpb.Duration)(nil), // 35: google.protobuf.Duration
+	(*Health)(nil),              // 36: shunt.v1.Health
 }
 var file_v1_node_proto_depIdxs = []int32{
-	5,  // 0: shunt.v1.NodeReport.hello:type_name -> shunt.v1.Hello
-	24, // 1: shunt.v1.NodeReport.status:type_name -> shunt.v1.NodeStatus
-	14, // 2: shunt.v1.NodeReport.trace:type_name -> shunt.v1.TraceReply
-	12, // 3: shunt.v1.NodeReport.flows:type_name -> shunt.v1.FlowsReply
+	6,  // 0: shunt.v1.NodeReport.hello:type_name -> shunt.v1.Hello
+	25, // 1: shunt.v1.NodeReport.status:type_name -> shunt.v1.NodeStatus
+	15, // 2: shunt.v1.NodeReport.trace:type_name -> shunt.v1.TraceReply
+	13, // 3: shunt.v1.NodeReport.flows:type_name -> shunt.v1.FlowsReply
 	3,  // 4: shunt.v1.NodeReport.health:type_name -> shunt.v1.HealthReport
-	9,  // 5: shunt.v1.NodeReport.health_reply:type_name -> shunt.v1.HealthReply
+	10, // 5: shunt.v1.NodeReport.health_reply:type_name -> shunt.v1.HealthReply
 	4,  // 6: shunt.v1.HealthReport.endpoints:type_name -> shunt.v1.EndpointHealth
-	15, // 7: shunt.v1.PlanUpdate.upsert:type_name -> shunt.v1.PlanItem
-	13, // 8: shunt.v1.PlanUpdate.trace:type_name -> shunt.v1.TraceQuestion
-	11, // 9: shunt.v1.PlanUpdate.flows:type_name -> shunt.v1.FlowsQuestion
-	3,  // 10: shunt.v1.PlanUpdate.health:type_name -> shunt.v1.HealthReport
-	3,  // 11: shunt.v1.PlanUpdate.others:type_name -> shunt.v1.HealthReport
-	7,  // 12: shunt.v1.PlanUpdate.health_of:type_name -> shunt.v1.HealthQuestion
-	8,  // 13: shunt.v1.HealthQuestion.members:type_name -> shunt.v1.EndpointMember
-	10, // 14: shunt.v1.HealthReply.result:type_name -> shunt.v1.HealthResult
-	25, // 15: shunt.v1.HealthResult.members:type_name -> shunt.v1.NodeHealth
-	26, // 16: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
-	27, // 17: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
-	28, // 18: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
-	29, // 19: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
-	18, // 20: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
-	23, // 21: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
-	17, // 22: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
-	16, // 23: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
-	19, // 24: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
-	20, // 25: shunt.v1.PlanItem.sources:type_name -> shunt.v1.PlanSources
-	30, // 26: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
-	21, // 27: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
-	22, // 28: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
-	31, // 29: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
-	32, // 30: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
-	33, // 31: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
-	34, // 32: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
-	34, // 33: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
-	35, // 34: shunt.v1.PlanCheck.health:type_name -> shunt.v1.Health
-	22, // 35: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
-	0,  // 36: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
-	2,  // 37: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
-	1,  // 38: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
-	6,  // 39: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
-	38, // [38:40] is the sub-list for method output_type
-	36, // [36:38] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	5,  // 7: shunt.v1.EndpointHealth.words:type_name -> shunt.v1.HealthWords
+	16, // 8: shunt.v1.PlanUpdate.upsert:type_name -> shunt.v1.PlanItem
+	14, // 9: shunt.v1.PlanUpdate.trace:type_name -> shunt.v1.TraceQuestion
+	12, // 10: shunt.v1.PlanUpdate.flows:type_name -> shunt.v1.FlowsQuestion
+	3,  // 11: shunt.v1.PlanUpdate.health:type_name -> shunt.v1.HealthReport
+	3,  // 12: shunt.v1.PlanUpdate.others:type_name -> shunt.v1.HealthReport
+	8,  // 13: shunt.v1.PlanUpdate.health_of:type_name -> shunt.v1.HealthQuestion
+	9,  // 14: shunt.v1.HealthQuestion.members:type_name -> shunt.v1.EndpointMember
+	11, // 15: shunt.v1.HealthReply.result:type_name -> shunt.v1.HealthResult
+	26, // 16: shunt.v1.HealthResult.members:type_name -> shunt.v1.NodeHealth
+	27, // 17: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
+	28, // 18: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
+	29, // 19: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
+	30, // 20: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
+	19, // 21: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
+	24, // 22: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
+	18, // 23: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
+	17, // 24: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
+	20, // 25: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
+	21, // 26: shunt.v1.PlanItem.sources:type_name -> shunt.v1.PlanSources
+	31, // 27: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
+	22, // 28: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
+	23, // 29: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
+	32, // 30: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
+	33, // 31: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
+	34, // 32: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
+	35, // 33: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
+	35, // 34: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
+	36, // 35: shunt.v1.PlanCheck.health:type_name -> shunt.v1.Health
+	23, // 36: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
+	0,  // 37: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
+	2,  // 38: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
+	1,  // 39: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
+	7,  // 40: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
+	39, // [39:41] is the sub-list for method output_type
+	37, // [37:39] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_v1_node_proto_init() }
@@ -2329,7 +2398,7 @@ func file_v1_node_proto_init() {
 	}
 	file_v1_manager_proto_init()
 	file_v1_objects_proto_init()
-	file_v1_node_proto_msgTypes[15].OneofWrappers = []any{
+	file_v1_node_proto_msgTypes[16].OneofWrappers = []any{
 		(*PlanItem_Endpoint)(nil),
 		(*PlanItem_Binding)(nil),
 		(*PlanItem_RingKey)(nil),
@@ -2343,7 +2412,7 @@ func file_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_node_proto_rawDesc), len(file_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

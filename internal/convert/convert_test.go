@@ -208,9 +208,18 @@ func TestVerdictsComeBack(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		want := plan.Verdicts{Full: rapid.Bool().Draw(rt, "full"), Endpoints: []plan.EndpointVerdicts{}}
 		for range rapid.IntRange(0, 3).Draw(rt, "endpoints") {
-			want.Endpoints = append(want.Endpoints, plan.EndpointVerdicts{
+			e := plan.EndpointVerdicts{
 				Key: endpointKey(rt), Alive: some(rt, "alive", 0, 3, id), Dead: some(rt, "dead", 0, 3, id), Unknown: some(rt, "unknown", 0, 3, id),
-			})
+			}
+			for _, m := range slices.Concat(e.Alive, e.Dead) {
+				if words := rapid.SampledFrom([]string{"", "status 200", "connection refused"}).Draw(rt, "words"); words != "" {
+					if e.Words == nil {
+						e.Words = map[uint16]string{}
+					}
+					e.Words[m] = words
+				}
+			}
+			want.Endpoints = append(want.Endpoints, e)
 		}
 		got, err := FromHealth(ToHealth(want))
 		if err != nil || !reflect.DeepEqual(got, want) {

@@ -1,7 +1,9 @@
 package convert
 
 import (
+	"maps"
 	"math"
+	"slices"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/plan"
@@ -15,9 +17,41 @@ func FromHealth(in *apiv1.HealthReport) (plan.Verdicts, error) {
 		out.Endpoints = append(out.Endpoints, plan.EndpointVerdicts{
 			Key:   r.key(e.GetVni(), e.GetVip(), e.GetProtocol(), e.GetPort(), e.GetPortEnd()),
 			Alive: r.ids("alive", e.GetAlive()), Dead: r.ids("dead", e.GetDead()), Unknown: r.ids("unknown", e.GetUnknown()),
+			Words: r.healthWords(e.GetWords()),
 		})
 	}
 	return out, r.err()
+}
+
+func (r *reader) healthWords(in []*apiv1.HealthWords) map[uint16]string {
+	if len(in) == 0 {
+		return nil
+	}
+	out := map[uint16]string{}
+	for _, w := range in {
+		for _, id := range r.ids("words", w.GetMembers()) {
+			out[id] = w.GetWords()
+		}
+	}
+	return out
+}
+
+// ToHealthWords writes words of members, each text once, in a fixed order; those that are empty are left out.
+func ToHealthWords[ID ~uint16 | ~uint32](of map[ID]string) (out []*apiv1.HealthWords) {
+	byText := map[string]*apiv1.HealthWords{}
+	for _, id := range slices.Sorted(maps.Keys(of)) {
+		text := of[id]
+		if text == "" {
+			continue
+		}
+		w := byText[text]
+		if w == nil {
+			w = &apiv1.HealthWords{Words: text}
+			byText[text], out = w, append(out, w)
+		}
+		w.Members = append(w.Members, uint32(id))
+	}
+	return out
 }
 
 // ids reads a list of member ids; one that is none is a fault, once for the list.
@@ -43,6 +77,7 @@ func ToHealth(v plan.Verdicts) *apiv1.HealthReport {
 		out.Endpoints = append(out.Endpoints, &apiv1.EndpointHealth{
 			Vni: e.Key.VNI, Vip: text(e.Key.VIP), Protocol: e.Key.Protocol.String(), Port: uint32(e.Key.Port), PortEnd: uint32(e.Key.PortEnd),
 			Alive: toIDs(e.Alive), Dead: toIDs(e.Dead), Unknown: toIDs(e.Unknown),
+			Words: ToHealthWords(e.Words),
 		})
 	}
 	return out

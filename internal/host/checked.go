@@ -174,6 +174,14 @@ func (m *checked) addTo(out map[lb.EndpointKey]*plan.EndpointVerdicts, ref membe
 		e = &plan.EndpointVerdicts{Key: ref.endpoint}
 		out[ref.endpoint] = e
 	}
+	if m != nil && m.said != unsaid {
+		if turn, known := m.past.LastTurn(); known && turn.Words != "" {
+			if e.Words == nil {
+				e.Words = map[uint16]string{}
+			}
+			e.Words[ref.member] = health.Told(turn.Words)
+		}
+	}
 	switch {
 	case m == nil || m.said == unsaid:
 		e.Unknown = append(e.Unknown, ref.member)

@@ -56,7 +56,17 @@ func (w tester) told(what string, want ...plan.EndpointVerdicts) {
 		poked = true
 	default:
 	}
-	if got := w.checks.Take(false); got.Full || !reflect.DeepEqual(got.Endpoints, want) || poked != (len(want) > 0) {
+	got := w.checks.Take(false)
+	for i := range got.Endpoints {
+		e := &got.Endpoints[i]
+		for id := range e.Words {
+			if !slices.Contains(e.Alive, id) && !slices.Contains(e.Dead, id) {
+				w.t.Fatalf("%s: words of %d, of which nothing is said: %+v", what, id, e)
+			}
+		}
+		e.Words = nil // of TestVerdictsHaveWords
+	}
+	if got.Full || !reflect.DeepEqual(got.Endpoints, want) || poked != (len(want) > 0) {
 		w.t.Fatalf("%s: told %+v, poked %v, want %+v", what, got, poked, want)
 	}
 }
@@ -91,6 +101,30 @@ func TestVerdictsOfOwnServers(t *testing.T) {
 	}
 }
 
+// TestVerdictsHaveWords: a verdict is told with the words of the result that made it so, not with those of results since.
+func TestVerdictsHaveWords(t *testing.T) {
+	w := newTester(t)
+	b := checkedBy(binding("203.0.113.10", "10.20.1.11"), lb.FromHost)
+	w.plan(b)
+	say := func(good bool, words string) {
+		w.Probed([]probe.Result{{Target: w.prober.targets[0], Good: good, Words: words}})
+	}
+	expect := func(all bool, want string) {
+		t.Helper()
+		got := w.checks.Take(all)
+		if len(got.Endpoints) != 1 || got.Endpoints[0].Words[b.Member] != want {
+			t.Errorf("told %+v, want %q", got, want)
+		}
+	}
+	say(false, "no connection\nwithin 500 ms")
+	say(false, "connection refused")
+	expect(false, `no connection\nwithin 500 ms`)
+	say(true, "connected")
+	expect(false, "connected")
+	say(false, "connection refused")
+	expect(true, "connected")
+}
+
 func TestVerdictsOutliveAChangeOfTheCheck(t *testing.T) {
 	w := newTester(t)
 	b := checkedBy(binding("203.0.113.10", "10.20.1.11"), lb.FromBoth)
@@ -100,7 +134,7 @@ func TestVerdictsOutliveAChangeOfTheCheck(t *testing.T) {
 	b.Health.Checks[0].Interval = 2 * time.Second
 	w.plan(b)
 	w.told("another interval says nothing of health")
-	if all := w.checks.Take(true); !all.Full || !reflect.DeepEqual(all.Endpoints, []plan.EndpointVerdicts{{Key: b.Key, Alive: []uint16{3}}}) {
+	if all := w.checks.Take(true); !all.Full || !reflect.DeepEqual(all.Endpoints, []plan.EndpointVerdicts{{Key: b.Key, Alive: []uint16{3}, Words: map[uint16]string{3: "drawn"}}}) {
 		t.Errorf("all is %+v", all)
 	}
 	w.plan(checkedBy(b, lb.FromMux))

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
 )
 
 // healthKey is the natural key of an endpoint in a HealthReport.
@@ -29,10 +30,12 @@ type healthMerge struct {
 	full    bool
 	order   []healthKey
 	members map[healthKey]map[uint32]int
+	// words are those of members of which something is said, and which have any.
+	words map[healthKey]map[uint32]string
 }
 
 func newHealthMerge(h *apiv1.HealthReport) *healthMerge {
-	m := &healthMerge{full: h.GetFull(), members: map[healthKey]map[uint32]int{}}
+	m := &healthMerge{full: h.GetFull(), members: map[healthKey]map[uint32]int{}, words: map[healthKey]map[uint32]string{}}
 	m.add(h)
 	return m
 }
@@ -44,13 +47,52 @@ func (m *healthMerge) add(h *apiv1.HealthReport) {
 		for said, ids := range [][]uint32{saidAlive: e.GetAlive(), saidDead: e.GetDead(), saidUnknown: e.GetUnknown()} {
 			for _, id := range ids {
 				of[id] = said
+				delete(m.words[healthKeyOf(e)], id)
+			}
+		}
+		for id, text := range wordsIn(e) {
+			if said, known := of[id]; known && said != saidUnknown {
+				m.say(healthKeyOf(e), id, text)
 			}
 		}
 	}
 }
 
-// set puts what is said of one member in the place of what was.
-func (m *healthMerge) set(key healthKey, id uint32, said int) { m.of(key)[id] = said }
+// set puts what is said of one member in the place of what was, words included.
+func (m *healthMerge) set(key healthKey, id uint32, said word) {
+	m.of(key)[id] = said.said
+	delete(m.words[key], id)
+	if said.said != saidUnknown {
+		m.say(key, id, said.text)
+	}
+}
+
+// say puts a member's words in the place of those it had.
+func (m *healthMerge) say(key healthKey, id uint32, text string) {
+	if text == "" {
+		return
+	}
+	of := m.words[key]
+	if of == nil {
+		of = map[uint32]string{}
+		m.words[key] = of
+	}
+	of[id] = text
+}
+
+// wordsIn are the words that a report has of members; nil for none.
+func wordsIn(e *apiv1.EndpointHealth) map[uint32]string {
+	if len(e.GetWords()) == 0 {
+		return nil
+	}
+	out := map[uint32]string{}
+	for _, w := range e.GetWords() {
+		for _, id := range w.GetMembers() {
+			out[id] = w.GetWords()
+		}
+	}
+	return out
+}
 
 func (m *healthMerge) of(key healthKey) map[uint32]int {
 	of := m.members[key]
@@ -66,7 +108,9 @@ func (m *healthMerge) of(key healthKey) map[uint32]int {
 func (m *healthMerge) report() *apiv1.HealthReport {
 	out := &apiv1.HealthReport{Full: m.full}
 	for _, key := range m.order {
-		e := &apiv1.EndpointHealth{Vni: key.vni, Vip: key.vip, Protocol: key.protocol, Port: key.port, PortEnd: key.portEnd}
+		e := &apiv1.EndpointHealth{
+			Vni: key.vni, Vip: key.vip, Protocol: key.protocol, Port: key.port, PortEnd: key.portEnd, Words: convert.ToHealthWords(m.words[key]),
+		}
 		for id, said := range m.members[key] {
 			switch {
 			case said == saidAlive:

@@ -88,7 +88,7 @@ func (m *Manager) others(mux string) *apiv1.HealthReport {
 	of := newHealthMerge(&apiv1.HealthReport{Full: true})
 	told := m.opinions.testimonies()
 	for _, member := range told[mux] {
-		of.set(memberKeyOf(member), member.GetMember(), saidUnknown)
+		of.set(memberKeyOf(member), member.GetMember(), word{said: saidUnknown})
 	}
 	for _, witness := range m.reports.witnesses(mux, m.o.Clock.Now()) {
 		for _, member := range told[witness] {
@@ -127,7 +127,7 @@ func (v *verdicts) tellTo(of *healthMerge) {
 			continue
 		}
 		for id := range members {
-			of.hear(key, id, v.words.last(key, id))
+			of.hear(key, id, v.words.last(key, id).said)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package manager
 
 import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
@@ -20,6 +21,11 @@ func (v *view) ownHealth(s *session, h *apiv1.HealthReport) *apiv1.HealthReport 
 		kept := &apiv1.EndpointHealth{
 			Vni: e.GetVni(), Vip: e.GetVip(), Protocol: e.GetProtocol(), Port: e.GetPort(), PortEnd: e.GetPortEnd(),
 			Alive: among(ids, e.GetAlive()), Dead: among(ids, e.GetDead()),
+		}
+		for _, w := range e.GetWords() {
+			if members := among(ids, w.GetMembers()); len(members) > 0 {
+				kept.Words = append(kept.Words, &apiv1.HealthWords{Words: health.Told(w.GetWords()), Members: members})
+			}
 		}
 		if !h.GetFull() {
 			kept.Unknown = e.GetUnknown()

@@ -3,9 +3,11 @@ package manager_test
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/store"
 )
@@ -60,6 +62,26 @@ func TestHostsSpeakForTheirOwn(t *testing.T) {
 	hears(func(e *apiv1.EndpointHealth) bool { return len(e.GetAlive()) == 1 && e.GetAlive()[0] == 0 })
 	says(evil, true, of("no address", []uint32{1}, nil, nil), of("203.0.113.10", nil, []uint32{0, 1, 70000}, nil), of("203.0.113.99", []uint32{1}, nil, nil))
 	hears(func(e *apiv1.EndpointHealth) bool { return len(e.GetDead()) == 1 })
+	// Its words are for people, and for nobody to be fooled by.
+	loud := of("203.0.113.10", nil, []uint32{1}, nil)
+	loud.Words = []*apiv1.HealthWords{{Words: "gone\n\x1b[2Jmux1 says" + strings.Repeat("x", 1<<16), Members: []uint32{0, 1, 70000}}, {Words: "of nobody", Members: []uint32{0}}}
+	says(evil, false, loud)
+	hears(func(e *apiv1.EndpointHealth) bool {
+		if len(e.GetWords()) != 1 {
+			return false
+		}
+		w := e.GetWords()[0]
+		if !slices.Equal(w.GetMembers(), []uint32{1}) || !strings.HasPrefix(w.GetWords(), `gone\n\x1b[2Jmux1 says`) || len(w.GetWords()) > health.MaxWords {
+			t.Fatalf("the mux hears %v", e)
+		}
+		return true
+	})
+	// Who comes later hears why members are dead.
+	late := r.raw("mux1", "mux")
+	if h := receive(t, late).GetHealth(); !h.GetFull() || len(h.GetEndpoints()) != 1 || len(h.GetEndpoints()[0].GetWords()) != 1 {
+		t.Errorf("a mux that starts hears %v", h)
+	}
+	mux = late
 	says(evil, false, of("no address", nil, nil, []uint32{1}), of("203.0.113.10", []uint32{1}, nil, []uint32{0}))
 	hears(func(e *apiv1.EndpointHealth) bool { return len(e.GetAlive()) == 1 && e.GetAlive()[0] == 1 })
 }

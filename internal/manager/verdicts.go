@@ -62,15 +62,15 @@ func (v *verdicts) report(s *session, h *apiv1.HealthReport) *heardHealth {
 func (v *verdicts) foldLocked(host string, change *apiv1.HealthReport) (news, tell *apiv1.HealthReport) {
 	of, last := newHealthMerge(&apiv1.HealthReport{}), newHealthMerge(&apiv1.HealthReport{})
 	for _, e := range change.GetEndpoints() {
-		key := healthKeyOf(e)
+		key, texts := healthKeyOf(e), wordsIn(e)
 		for said, ids := range [][]uint32{saidAlive: e.GetAlive(), saidDead: e.GetDead(), saidUnknown: e.GetUnknown()} {
 			for _, id := range ids {
 				if said != saidUnknown {
-					v.words.say(host, key, id, said)
+					v.words.say(host, key, id, said, texts[id])
 				} else if !v.words.takeBack(host, key, id) {
 					continue
 				}
-				of.set(key, id, said)
+				of.set(key, id, word{said: said, text: texts[id]})
 				last.set(key, id, v.words.last(key, id))
 			}
 		}
@@ -115,7 +115,11 @@ func (v *verdicts) all() *apiv1.HealthReport {
 	out := newHealthMerge(&apiv1.HealthReport{Full: true})
 	for key, of := range v.words {
 		for id := range of {
-			out.set(key, id, v.words.last(key, id))
+			said := v.words.last(key, id)
+			if said.said == saidAlive {
+				said.text = "" // of many members that are well, nobody asks why
+			}
+			out.set(key, id, said)
 		}
 	}
 	return out.report()

@@ -10,10 +10,12 @@ type words map[healthKey]map[uint32][]word
 type word struct {
 	host string
 	said int
+	// text tells why; empty: nothing does.
+	text string
 }
 
 // say puts a host's word behind the others'; one that repeats itself keeps its place.
-func (w words) say(host string, key healthKey, id uint32, said int) {
+func (w words) say(host string, key healthKey, id uint32, said int, text string) {
 	of := w[key]
 	if of == nil {
 		of = map[uint32][]word{}
@@ -22,9 +24,11 @@ func (w words) say(host string, key healthKey, id uint32, said int) {
 	all := of[id]
 	switch at := slices.IndexFunc(all, func(o word) bool { return o.host == host }); {
 	case at < 0:
-		of[id] = append(all, word{host, said})
+		of[id] = append(all, word{host, said, text})
 	case all[at].said != said:
-		of[id] = append(slices.Delete(all, at, at+1), word{host, said})
+		of[id] = append(slices.Delete(all, at, at+1), word{host, said, text})
+	default:
+		all[at].text = text
 	}
 }
 
@@ -47,9 +51,9 @@ func (w words) takeBack(host string, key healthKey, id uint32) bool {
 }
 
 // last is the last word on a member.
-func (w words) last(key healthKey, id uint32) int {
+func (w words) last(key healthKey, id uint32) word {
 	if all := w[key][id]; len(all) > 0 {
-		return all[len(all)-1].said
+		return all[len(all)-1]
 	}
-	return saidUnknown
+	return word{said: saidUnknown}
 }

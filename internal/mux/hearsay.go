@@ -32,6 +32,8 @@ const (
 type hearsay struct {
 	from string // lb.FromMux, lb.FromHost or lb.FromBoth
 	said verdict
+	// because are the host's own words for it; empty: it gave none.
+	because string
 	// until: with FromHost and nothing said, when this mux checks by itself; zero: there is something said, or standIn.
 	until time.Time
 	// standIn: this mux checks because the host is silent.
@@ -44,9 +46,15 @@ func (h *hearsay) denied() bool { return h.from == lb.FromBoth && h.said == said
 // probed tells whether the mux checks the member.
 func (h *hearsay) probed() bool { return h.from != lb.FromHost || h.standIn }
 
+// saying is what a host says of a member, and why.
+type saying struct {
+	verdict verdict
+	because string
+}
+
 // heard is all that hosts said, of members of the plan and of those that may come to be.
 type heard struct {
-	said map[lb.EndpointKey]map[uint16]verdict
+	said map[lb.EndpointKey]map[uint16]saying
 	// full: there was a full account since the agent started.
 	full bool
 	// due is when the next member's until is, or earlier; zero: there is none.
@@ -57,15 +65,16 @@ type heard struct {
 
 // follow makes a member of the plan one that is checked as its endpoint says.
 func (r *roster) follow(m *member, e *plan.Endpoint, now time.Time) {
-	from, said := e.Health.From, r.heard.said[e.Key][m.ID]
+	from, last := e.Health.From, r.heard.said[e.Key][m.ID]
+	said := last.verdict
 	switch {
 	case from != lb.FromHost:
-		m.hearsay = hearsay{from: from, said: said}
+		m.hearsay = hearsay{from: from, said: said, because: last.because}
 		if m.denied() {
 			m.asked = true
 		}
 	case said != unsaid:
-		m.hearsay = hearsay{from: from, said: said}
+		m.hearsay = hearsay{from: from, said: said, because: last.because}
 		m.adopt(said == saidAlive)
 		m.words, m.spoke, m.asked, m.once = wordsOf(said), 0, true, m.once || said == saidAlive
 		r.doubt.forget(m)
@@ -98,24 +107,25 @@ func (r *roster) awaitAll(until time.Time) {
 func (r *roster) hear(v plan.Verdicts, now time.Time) change {
 	c := newChange()
 	r.results++
-	before := map[lb.EndpointKey]map[uint16]verdict{}
+	before := map[lb.EndpointKey]map[uint16]saying{}
 	first := v.Full && !r.heard.full
 	if v.Full {
-		before, r.heard.said = r.heard.said, make(map[lb.EndpointKey]map[uint16]verdict, len(v.Endpoints))
+		before, r.heard.said = r.heard.said, make(map[lb.EndpointKey]map[uint16]saying, len(v.Endpoints))
 		r.heard.full = true
 	}
 	for i := range v.Endpoints {
 		e := &v.Endpoints[i]
 		of := r.heard.said[e.Key]
 		if of == nil {
-			of = make(map[uint16]verdict, len(e.Alive)+len(e.Dead))
+			of = make(map[uint16]saying, len(e.Alive)+len(e.Dead))
 			r.heard.said[e.Key] = of
 		}
 		g := r.groups[e.Key]
 		for said, ids := range [...][]uint16{unsaid: e.Unknown, saidAlive: e.Alive, saidDead: e.Dead} {
 			at := -1
 			for _, id := range ids {
-				if said := verdict(said); said == unsaid {
+				said := saying{verdict(said), e.Words[id]}
+				if said.verdict == unsaid {
 					delete(of, id)
 				} else {
 					of[id] = said
@@ -125,7 +135,7 @@ func (r *roster) hear(v plan.Verdicts, now time.Time) change {
 				}
 				var m *member
 				if m, at = g.find(id, at); m != nil {
-					r.believe(&c, m, verdict(said), now.Add(keepTaken))
+					r.believe(&c, m, said, now.Add(keepTaken))
 				}
 			}
 		}
@@ -142,18 +152,18 @@ func (r *roster) hear(v plan.Verdicts, now time.Time) change {
 }
 
 // miss takes back what was said before a full account and is not in it.
-func (r *roster) miss(c *change, before map[lb.EndpointKey]map[uint16]verdict, now time.Time) {
+func (r *roster) miss(c *change, before map[lb.EndpointKey]map[uint16]saying, now time.Time) {
 	for key, of := range before {
 		g := r.groups[key]
 		if g == nil {
 			continue
 		}
 		for id := range of {
-			if r.heard.said[key][id] != unsaid {
+			if r.heard.said[key][id].verdict != unsaid {
 				continue
 			}
 			if m, _ := g.find(id, -1); m != nil {
-				r.believe(c, m, unsaid, now.Add(keepMissing))
+				r.believe(c, m, saying{}, now.Add(keepMissing))
 			}
 		}
 	}
@@ -173,9 +183,18 @@ func wordsOf(said verdict) string {
 	return wordsDead
 }
 
+// told are words about what the host says, with its own behind them.
+func (h *hearsay) told(words string) string {
+	if h.because == "" {
+		return words
+	}
+	return words + ": " + h.because
+}
+
 // believe takes over what a member's host says; until is how long the last verdict counts when that is nothing.
-func (r *roster) believe(c *change, m *member, said verdict, until time.Time) {
-	was := m.said
+func (r *roster) believe(c *change, m *member, last saying, until time.Time) {
+	was, said := m.said, last.verdict
+	m.because = last.because
 	switch {
 	case m.from == lb.FromBoth && (said == saidDead || was == saidDead):
 		r.told(c, m, said != saidDead)

@@ -66,6 +66,51 @@ func TestHostDecides(t *testing.T) {
 	}
 }
 
+// TestHostsOwnWords: what the host says is told with its words, in statuses and in what becomes of a member, whether it decides or
+// forbids, and for one that comes after it was spoken of; without words as before.
+func TestHostsOwnWords(t *testing.T) {
+	for _, from := range []string{lb.FromHost, lb.FromBoth} {
+		w, p := heardWorld(t, from, nil)
+		key := p.Endpoints[0].Key
+		say := func(e plan.EndpointVerdicts) {
+			e.Key = key
+			w.agent.Heard(plan.Verdicts{Endpoints: []plan.EndpointVerdicts{e}})
+		}
+		expect := func(id uint32, want string) {
+			t.Helper()
+			for _, m := range w.agent.Status().Members {
+				if m.Member == id && m.LastCheck != want {
+					t.Errorf("from %s: status of %d: %q, want %q", from, id, m.LastCheck, want)
+				}
+			}
+		}
+		say(plan.EndpointVerdicts{Dead: []uint16{1, 3}, Words: map[uint16]string{1: "connection refused", 3: "status 503"}})
+		expect(1, "its host says that it is dead: connection refused")
+		if h, _ := w.agent.HealthOf(key, 1); h.Words != "its host says that it is dead: connection refused" {
+			t.Errorf("from %s: %+v", from, h)
+		}
+		say(plan.EndpointVerdicts{Dead: []uint16{1}})
+		expect(1, "its host says that it is dead")
+		if from == lb.FromHost {
+			say(plan.EndpointVerdicts{Alive: []uint16{1}, Words: map[uint16]string{1: "status 200"}})
+			expect(1, "its host says that it is alive: status 200")
+			h, _ := w.agent.HealthOf(key, 1)
+			if n := len(h.Turns); n == 0 || h.Turns[n-1].Words != "its host says that it is alive: status 200" {
+				t.Errorf("turns %v", h.Turns)
+			}
+			say(plan.EndpointVerdicts{Unknown: []uint16{1}})
+			expect(1, wordsSilent)
+		}
+		third := p.Endpoints[0].Members[1]
+		third.ID, third.DIP = 3, third.DIP.Next()
+		third.Outer = third.DIP
+		p.Endpoints = slices.Clone(p.Endpoints)
+		p.Endpoints[0].Members = append(p.Endpoints[0].Members[:2:2], third)
+		w.apply(p)
+		expect(3, "its host says that it is dead: status 503")
+	}
+}
+
 // TestVerdictsBeforeThePlan: hosts hear of a member before muxes do.
 func TestVerdictsBeforeThePlan(t *testing.T) {
 	w, p := heardWorld(t, lb.FromHost, nil)

@@ -151,7 +151,7 @@ func (m *member) address() netip.AddrPort { return netip.AddrPortFrom(m.DIP, m.P
 func (m *member) explain() string {
 	switch {
 	case m.denied():
-		return wordsDead
+		return m.hearsay.told(wordsDead)
 	case m.words == "":
 		return "not checked yet"
 	case m.damped:
@@ -162,8 +162,11 @@ func (m *member) explain() string {
 	return m.named()
 }
 
-// named are its words, with the check that they are of when it has several.
+// named are its words, with the check that they are of when it has several, and with those of its host when they are about these.
 func (m *member) named() string {
+	if m.words == wordsAlive || m.words == wordsDead {
+		return m.hearsay.told(m.words)
+	}
 	if len(m.checks) < 2 || m.spoke == 0 {
 		return m.words
 	}

@@ -50,7 +50,7 @@ func newRoster(adopted func(lb.EndpointKey, uint16) (alive, known bool), decided
 	return &roster{
 		members: map[backend]*member{}, byTarget: map[probe.Target][]*check{}, groups: map[lb.EndpointKey]*group{},
 		known: map[probe.Target]bool{}, damped: map[*member]bool{}, doubt: newDoubt(),
-		heard: heard{said: map[lb.EndpointKey]map[uint16]verdict{}}, moved: true, turned: map[probe.Target]bool{}, vips: newVIPIndex(),
+		heard: heard{said: map[lb.EndpointKey]map[uint16]saying{}}, moved: true, turned: map[probe.Target]bool{}, vips: newVIPIndex(),
 		adopted: adopted, decided: decided,
 	}
 }

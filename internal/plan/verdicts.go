@@ -13,4 +13,6 @@ type Verdicts struct {
 type EndpointVerdicts struct {
 	Key                  lb.EndpointKey
 	Alive, Dead, Unknown []uint16
+	// Words tell why, of some of the alive and the dead; nil: of none.
+	Words map[uint16]string
 }
