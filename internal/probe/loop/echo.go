@@ -138,12 +138,21 @@ func (l *loop) heardEcho(h heard, from netip.Addr) {
 		return
 	}
 	s := &l.slots[i]
-	if s.class != echo || s.phase == idle || h.nonced && h.nonce != s.nonce {
+	if s.class != echo || s.phase == idle {
+		return
+	}
+	// Who is not on the way can guess all but the nonce. A router that quotes 64 bits alone (RFC 792) does not prove that it is on it;
+	// RFC 1812, section 4.3.2.3, has it quote more.
+	if !h.nonced {
+		l.unproven.Add(1)
+		return
+	}
+	if h.nonce != s.nonce {
 		return
 	}
 	asked := s.address.Addr().WithZone("")
 	switch {
-	case h.words == "" && h.nonced && from == asked:
+	case h.words == "" && from == asked:
 		l.finish(i, good("answered"))
 	case h.words != "" && h.to == asked:
 		l.finish(i, silence("%s", h.words))

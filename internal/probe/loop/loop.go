@@ -55,6 +55,9 @@ type Stats struct {
 	Starved uint64
 	// Again are connections that were tried beside one that was not made yet: its SYN may be lost.
 	Again uint64
+	// Unproven are answers and errors of routers by ICMP that did not show the secret of the request that they were about, and were
+	// not believed.
+	Unproven uint64
 	// Sockets are open.
 	Sockets int
 }
@@ -149,6 +152,7 @@ func (a *Asker) Stats() (s Stats) {
 	for _, l := range a.loops {
 		s.Starved += l.starved.Load()
 		s.Again += l.again.Load()
+		s.Unproven += l.unproven.Load()
 		s.Sockets += int(l.sockets.Load())
 	}
 	return s

@@ -31,9 +31,9 @@ type loop struct {
 	stride   uint32 // number of loops
 	answered func([]probe.Answer)
 	// sleeps: it waits and has to be poked.
-	sleeps, closing atomic.Bool
-	starved, again  counter
-	sockets         atomic.Int64
+	sleeps, closing          atomic.Bool
+	starved, again, unproven counter
+	sockets                  atomic.Int64
 
 	mu      sync.Mutex
 	targets []target // by id/stride
