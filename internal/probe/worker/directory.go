@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 // directory is where the programs of external checks are, and what starts them.
@@ -15,6 +17,13 @@ type directory struct {
 	path     string
 	user     User
 	launcher *launcher
+	groups   *groups
+	// stuck are programs that were given up: they were killed, and go on.
+	stuck atomic.Int32
+	// waitEnd waits for the end of a process, which is still to be waited for then.
+	waitEnd func(pid int) error
+	// giveUp is how long after its timeout the end of a program that was killed is waited for.
+	giveUp time.Duration
 }
 
 // openDirectory takes a directory that nobody but root can change.
@@ -39,10 +48,13 @@ func openDirectory(path string, u User) (*directory, error) {
 	if err := onlyRootChanges(real); err != nil {
 		return nil, fmt.Errorf("programs: %w", err)
 	}
-	return &directory{path: real, user: u, launcher: newLauncher()}, nil
+	return &directory{path: real, user: u, launcher: newLauncher(), groups: openGroups(), waitEnd: waitEnd, giveUp: giveUp}, nil
 }
 
-func (d *directory) close() { d.launcher.close() }
+func (d *directory) close() {
+	d.launcher.close()
+	d.groups.close()
+}
 
 // find resolves a program's path and checks that root alone decides what it is. It is asked before each start: what was true when
 // the check was made may have changed.

@@ -25,7 +25,11 @@ const (
 	maxProgramProcesses = 8 * maxPrograms
 	// maxProgramOutput is how much a program may write before it is killed, in bytes; a pipe holds as much.
 	maxProgramOutput = 64 << 10
-	programPath      = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	// giveUp is how long the end of a program that was killed is waited for. One in uninterruptible sleep ends when it wakes.
+	giveUp = 2 * time.Second
+	// maxStuck bounds the programs that were given up; while there are as many, none begins.
+	maxStuck    = maxPrograms
+	programPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
 // run asks a program: its end with 0 is good, with anything else bad. That it cannot be started says nothing of the server.
@@ -34,14 +38,21 @@ func (t *target) run(ctx context.Context) finding {
 	if err != nil {
 		return void("not asked: " + err.Error())
 	}
-	output, news, process, err := t.start(path)
+	if t.programs.stuck.Load() >= maxStuck {
+		f := void(fmt.Sprintf("not asked: %d programs cannot be ended", maxStuck))
+		f.starved = true
+		return f
+	}
+	group := t.programs.groups.make()
+	output, news, process, err := t.start(path, group)
 	if err != nil {
+		group.remove()
 		return notAsked("start program: ", err)
 	}
 	defer output.Close()
 	defer news.Close()
 	// The group is named by the process until that is waited for: what is killed before is nobody else's.
-	kill := func() { _ = unix.Kill(-process.Pid, unix.SIGKILL) }
+	kill := func() { _ = unix.Kill(-process.Pid, unix.SIGKILL); group.kill() }
 	killed := make(chan struct{})
 	ctx, tooMuch := context.WithCancelCause(ctx)
 	defer tooMuch(nil)
@@ -54,13 +65,28 @@ func (t *target) run(ctx context.Context) finding {
 		}
 		lines <- firstLine(text)
 	}()
+	end := make(chan error, 1)
+	go func() { end <- t.programs.waitEnd(process.Pid) }()
+	_ = news.SetReadDeadline(time.Now().Add(t.Timeout + t.programs.giveUp))
 	said, _ := io.ReadAll(io.LimitReader(news, maxWords))
-	ended := waitEnd(process.Pid)
+	ended, gone := t.awaitEnd(ctx, end)
+	if !gone {
+		t.programs.stuck.Add(1)
+		go func() {
+			<-end
+			kill()
+			_, _ = process.Wait()
+			group.remove()
+			t.programs.stuck.Add(-1)
+		}()
+		return bad("program not done within %s, and cannot be ended", milliseconds(t.Timeout))
+	}
 	if !stop() {
 		<-killed
 	}
 	kill()
 	state, err := process.Wait()
+	group.remove()
 	// Who left the group may still hold the other end.
 	_ = output.SetReadDeadline(time.Unix(1, 0))
 	line := <-lines
@@ -86,9 +112,26 @@ func (t *target) run(ctx context.Context) finding {
 	return bad("%s", cmp.Or(line, fmt.Sprintf("exit %d", status.ExitStatus())))
 }
 
-// start makes a process that becomes the program, with its output in a pipe; news is what Child says of it, until the program
+// awaitEnd waits for a program's end, and when its time is over not for long; false: it has not come.
+func (t *target) awaitEnd(ctx context.Context, end <-chan error) (err error, gone bool) {
+	select {
+	case err := <-end:
+		return err, true
+	case <-ctx.Done():
+	}
+	patience := time.NewTimer(t.programs.giveUp)
+	defer patience.Stop()
+	select {
+	case err := <-end:
+		return err, true
+	case <-patience.C:
+		return nil, false
+	}
+}
+
+// start makes a process that becomes the program, in a group of its own, with its output in a pipe; news is what Child says of it, until the program
 // begins or the process ends.
-func (t *target) start(path string) (output, news *os.File, process *os.Process, err error) {
+func (t *target) start(path string, g *group) (output, news *os.File, process *os.Process, err error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, nil, nil, err
@@ -107,8 +150,19 @@ func (t *target) start(path string) (output, news *os.File, process *os.Process,
 	defer tell.Close()
 	u, seconds := t.programs.user, (t.Timeout+time.Second-1)/time.Second
 	args := []string{childName, fmt.Sprint(u.UID), fmt.Sprint(u.GID), fmt.Sprint(int64(seconds)), path, t.Program}
+	sys := &syscall.SysProcAttr{Setpgid: true}
+	if g != nil {
+		d, err := g.open()
+		if err != nil {
+			output.Close()
+			news.Close()
+			return nil, nil, nil, err
+		}
+		defer d.Close()
+		sys.UseCgroupFD, sys.CgroupFD = true, int(d.Fd())
+	}
 	process, err = t.programs.launcher.start(append(args, t.Arguments.List()...), &os.ProcAttr{
-		Dir: "/", Env: t.environment(), Files: []*os.File{null, w, w, tell}, Sys: &syscall.SysProcAttr{Setpgid: true},
+		Dir: "/", Env: t.environment(), Files: []*os.File{null, w, w, tell}, Sys: sys,
 	})
 	if err != nil {
 		output.Close()

@@ -1,0 +1,123 @@
+package worker
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/probe"
+)
+
+func TestGroupOf(t *testing.T) {
+	const hybrid = "30 24 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n31 30 0:27 / /sys/fs/cgroup/unified rw shared:4 - cgroup2 cgroup2 rw\n"
+	const inner = "31 30 0:27 /a/b /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+	for _, c := range []struct{ member, mounts, want string }{
+		{"9:name=systemd:/x\n0::/\n", hybrid, "/sys/fs/cgroup/unified"},
+		{"0::/system.slice/shunt-mux.service\n", hybrid, "/sys/fs/cgroup/unified/system.slice/shunt-mux.service"},
+		{"0::/a/b/c\n", inner, "/sys/fs/cgroup/c"},
+		{"0::/a/other\n", inner, ""},
+		{"1:pids:/x\n", hybrid, ""},
+		{"0::/\n", "30 24 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n", ""},
+	} {
+		got, err := groupOf(c.member, c.mounts)
+		if got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%q: got %q, %v; want %q", c.member, got, err, c.want)
+		}
+	}
+}
+
+// TestNobodyLeavesTheGroup: a child in a session of its own goes with its program where there are cgroups, and not elsewhere.
+func TestNobodyLeavesTheGroup(t *testing.T) {
+	g := openGroups()
+	if g == nil {
+		t.Log("this machine has no cgroups of version 2 for us: only process groups are ended")
+		return
+	}
+	g.close()
+	dir := programs(t)
+	fifo := filepath.Join(dir, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(fifo, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(fifo, os.O_RDWR, 0) // so that nobody waits for the other end
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := script(t, dir, "leaves", "echo here >"+fifo+"\nsetsid sleep 1000 >"+fifo+" &\nwait")
+	a, got := newAsker(t, Options{Programs: dir, User: nobody})
+	if err := a.Add(1, probe.Of(external(program, time.Second), today4, 1)); err != nil {
+		t.Fatal(err)
+	}
+	for answer := (probe.Answer{Verdict: probe.Void}); answer.Verdict == probe.Void; {
+		a.Ask([]uint32{1})
+		answer = <-got
+	}
+	again, err := os.OpenFile(fifo, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	f.Close()
+	// The file ends when nobody has it open.
+	if _, err := io.ReadAll(again); err != nil {
+		t.Error(err)
+	}
+	a.Close()
+	for { // what is killed takes its time to go
+		a.means.programs.groups.sweep()
+		if os.Remove(a.means.programs.groups.path); !exists(a.means.programs.groups.path) {
+			return
+		}
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// TestStuckProgramsAreGivenUp: one whose end does not come keeps no lane; when there are too many, none begins, until they end.
+func TestStuckProgramsAreGivenUp(t *testing.T) {
+	dir := programs(t)
+	a, got := newAsker(t, Options{Programs: dir, User: nobody})
+	wake := make(chan struct{})
+	d := a.means.programs
+	d.giveUp = time.Millisecond
+	d.waitEnd = func(pid int) error {
+		<-wake
+		return waitEnd(pid)
+	}
+	a.external.limit = 1
+	if err := a.Add(1, probe.Of(external(script(t, dir, "stuck", "sleep 1000"), 50*time.Millisecond), today4, 1)); err != nil {
+		t.Fatal(err)
+	}
+	for range maxStuck {
+		a.Ask([]uint32{1})
+		expectAnswer(t, <-got, probe.Bad, "program not done within 50 ms, and cannot be ended")
+	}
+	starved := a.Starved()
+	a.Ask([]uint32{1})
+	expectAnswer(t, <-got, probe.Void, fmt.Sprintf("not asked: %d programs cannot be ended", maxStuck))
+	if a.Starved() != starved+1 {
+		t.Errorf("%d starved, want %d", a.Starved(), starved+1)
+	}
+	close(wake)
+	for end := time.Now().Add(time.Minute); d.stuck.Load() > 0; runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatalf("%d are still stuck", d.stuck.Load())
+		}
+	}
+	a.Ask([]uint32{1})
+	if answer := <-got; strings.HasPrefix(answer.Words, "not asked: 32") {
+		t.Errorf("got %q when all had ended", answer.Words)
+	}
+}
