@@ -1902,7 +1902,10 @@ type TCPCheck struct {
 	// What is sent first, at most 1024 bytes; empty: nothing.
 	Send string `protobuf:"bytes,1,opt,name=send,proto3" json:"send,omitempty"`
 	// What the answer must hold, at most 1024 bytes; empty: no answer is waited for.
-	Expect        string `protobuf:"bytes,2,opt,name=expect,proto3" json:"expect,omitempty"`
+	Expect string `protobuf:"bytes,2,opt,name=expect,proto3" json:"expect,omitempty"`
+	// The same as bytes, two hexadecimal digits each: "50494e47". At most one of send and send_hex, and of expect and expect_hex.
+	SendHex       string `protobuf:"bytes,3,opt,name=send_hex,json=sendHex,proto3" json:"send_hex,omitempty"`
+	ExpectHex     string `protobuf:"bytes,4,opt,name=expect_hex,json=expectHex,proto3" json:"expect_hex,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1947,6 +1950,20 @@ func (x *TCPCheck) GetSend() string {
 func (x *TCPCheck) GetExpect() string {
 	if x != nil {
 		return x.Expect
+	}
+	return ""
+}
+
+func (x *TCPCheck) GetSendHex() string {
+	if x != nil {
+		return x.SendHex
+	}
+	return ""
+}
+
+func (x *TCPCheck) GetExpectHex() string {
+	if x != nil {
+		return x.ExpectHex
 	}
 	return ""
 }
@@ -2046,10 +2063,13 @@ func (x *GRPCCheck) GetTls() *CheckTLS {
 // UDPCheck sends a datagram and expects an answer.
 type UDPCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most 1024 bytes, never empty.
+	// At most 1024 bytes; this or send_hex must be given.
 	Send string `protobuf:"bytes,1,opt,name=send,proto3" json:"send,omitempty"`
 	// What the answer must hold, at most 1024 bytes; empty: any answer is good.
-	Expect        string `protobuf:"bytes,2,opt,name=expect,proto3" json:"expect,omitempty"`
+	Expect string `protobuf:"bytes,2,opt,name=expect,proto3" json:"expect,omitempty"`
+	// The same as bytes, two hexadecimal digits each: "50494e47". At most one of send and send_hex, and of expect and expect_hex.
+	SendHex       string `protobuf:"bytes,3,opt,name=send_hex,json=sendHex,proto3" json:"send_hex,omitempty"`
+	ExpectHex     string `protobuf:"bytes,4,opt,name=expect_hex,json=expectHex,proto3" json:"expect_hex,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2094,6 +2114,20 @@ func (x *UDPCheck) GetSend() string {
 func (x *UDPCheck) GetExpect() string {
 	if x != nil {
 		return x.Expect
+	}
+	return ""
+}
+
+func (x *UDPCheck) GetSendHex() string {
+	if x != nil {
+		return x.SendHex
+	}
+	return ""
+}
+
+func (x *UDPCheck) GetExpectHex() string {
+	if x != nil {
+		return x.ExpectHex
 	}
 	return ""
 }
@@ -2953,17 +2987,23 @@ const file_v1_objects_proto_rawDesc = "" +
 	"serverName\x12\x0e\n" +
 	"\x02ca\x18\x02 \x01(\tR\x02ca\x12\x1b\n" +
 	"\x06verify\x18\x03 \x01(\bH\x00R\x06verify\x88\x01\x01B\t\n" +
-	"\a_verify\"6\n" +
+	"\a_verify\"p\n" +
 	"\bTCPCheck\x12\x12\n" +
 	"\x04send\x18\x01 \x01(\tR\x04send\x12\x16\n" +
-	"\x06expect\x18\x02 \x01(\tR\x06expect\"\v\n" +
+	"\x06expect\x18\x02 \x01(\tR\x06expect\x12\x19\n" +
+	"\bsend_hex\x18\x03 \x01(\tR\asendHex\x12\x1d\n" +
+	"\n" +
+	"expect_hex\x18\x04 \x01(\tR\texpectHex\"\v\n" +
 	"\tICMPCheck\"K\n" +
 	"\tGRPCCheck\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12$\n" +
-	"\x03tls\x18\x02 \x01(\v2\x12.shunt.v1.CheckTLSR\x03tls\"6\n" +
+	"\x03tls\x18\x02 \x01(\v2\x12.shunt.v1.CheckTLSR\x03tls\"p\n" +
 	"\bUDPCheck\x12\x12\n" +
 	"\x04send\x18\x01 \x01(\tR\x04send\x12\x16\n" +
-	"\x06expect\x18\x02 \x01(\tR\x06expect\"J\n" +
+	"\x06expect\x18\x02 \x01(\tR\x06expect\x12\x19\n" +
+	"\bsend_hex\x18\x03 \x01(\tR\asendHex\x12\x1d\n" +
+	"\n" +
+	"expect_hex\x18\x04 \x01(\tR\texpectHex\"J\n" +
 	"\bDNSCheck\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x16\n" +

@@ -99,6 +99,7 @@ func (r *reader) healthCheck(path string, in checkMessage) lb.Check {
 	}
 	kind(in.GetTcp() != nil, lb.CheckTCP, func(string) {
 		c.Kind, c.Send, c.Expect = lb.CheckTCP, in.GetTcp().GetSend(), in.GetTcp().GetExpect()
+		c.SendHex, c.ExpectHex = strings.ToLower(in.GetTcp().GetSendHex()), strings.ToLower(in.GetTcp().GetExpectHex())
 	})
 	kind(in.GetHttp() != nil, lb.CheckHTTP, func(p string) { r.http(p, in.GetHttp(), &c) })
 	kind(in.GetHttps() != nil, lb.KindHTTPS, func(p string) {
@@ -114,6 +115,7 @@ func (r *reader) healthCheck(path string, in checkMessage) lb.Check {
 	})
 	kind(in.GetUdp() != nil, lb.CheckUDP, func(string) {
 		c.Kind, c.Send, c.Expect = lb.CheckUDP, in.GetUdp().GetSend(), in.GetUdp().GetExpect()
+		c.SendHex, c.ExpectHex = strings.ToLower(in.GetUdp().GetSendHex()), strings.ToLower(in.GetUdp().GetExpectHex())
 	})
 	kind(in.GetDns() != nil, lb.CheckDNS, func(string) {
 		c.Kind, c.Name, c.Type, c.Answer = lb.CheckDNS, in.GetDns().GetName(), in.GetDns().GetType(), in.GetDns().GetAnswer()

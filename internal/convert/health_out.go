@@ -36,7 +36,7 @@ func toCheck(c *lb.Check) *apiv1.Check {
 	verify := c.Verify
 	switch c.KindText() {
 	case lb.CheckTCP:
-		out.Tcp = &apiv1.TCPCheck{Send: c.Send, Expect: c.Expect}
+		out.Tcp = &apiv1.TCPCheck{Send: c.Send, Expect: c.Expect, SendHex: c.SendHex, ExpectHex: c.ExpectHex}
 	case lb.CheckHTTP:
 		out.Http = &apiv1.HTTPCheck{
 			Path: c.Path, Host: c.Host, Method: c.Method, Headers: c.Headers.List(), Status: c.Status.List(), Body: c.Body, Version: c.Version,
@@ -54,7 +54,7 @@ func toCheck(c *lb.Check) *apiv1.Check {
 			out.Grpc.Tls = &apiv1.CheckTLS{ServerName: c.ServerName, Ca: c.CA, Verify: &verify}
 		}
 	case lb.CheckUDP:
-		out.Udp = &apiv1.UDPCheck{Send: c.Send, Expect: c.Expect}
+		out.Udp = &apiv1.UDPCheck{Send: c.Send, Expect: c.Expect, SendHex: c.SendHex, ExpectHex: c.ExpectHex}
 	case lb.CheckDNS:
 		out.Dns = &apiv1.DNSCheck{Name: c.Name, Type: c.Type, Answer: c.Answer}
 	case lb.CheckExternal:

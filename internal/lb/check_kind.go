@@ -1,5 +1,7 @@
 package lb
 
+import "encoding/hex"
+
 // KindHTTPS is how HTTP with TLS is written; its Check.Kind is CheckHTTP.
 const KindHTTPS = "https"
 
@@ -22,11 +24,32 @@ func (c *Check) HasPort() bool { return c.Kind != CheckICMP }
 func (c *Check) Plain() bool {
 	switch c.Kind {
 	case CheckTCP:
-		return c.Send == "" && c.Expect == ""
+		return !c.Talks()
 	case CheckHTTP:
 		return !c.TLS && c.Version == HTTP1 && c.Body == "" && (c.Method == "GET" || c.Method == "HEAD")
 	}
 	return false
+}
+
+// Talks tells whether TCP or UDP sends something, or waits for an answer that holds something.
+func (c *Check) Talks() bool { return c.Send+c.SendHex+c.Expect+c.ExpectHex != "" }
+
+// Sent are the bytes that are sent first, Expected those that the answer must hold; empty for none.
+func (c *Check) Sent() string { return payload(c.Send, c.SendHex) }
+
+// Expected: see Sent.
+func (c *Check) Expected() string { return payload(c.Expect, c.ExpectHex) }
+
+// payload is text, or else what the digits stand for; what is not valid stands for nothing.
+func payload(text, digits string) string {
+	if text != "" {
+		return text
+	}
+	b, err := hex.DecodeString(digits)
+	if err != nil {
+		return ""
+	}
+	return string(b)
 }
 
 // own is the check with those of its fields that its kind has.
@@ -40,7 +63,7 @@ func (c *Check) own() Check {
 		out.Path, out.Method, out.Host, out.Headers = c.Path, c.Method, c.Host, c.Headers
 		out.Status, out.Body, out.Version = c.Status, c.Body, c.Version
 	case CheckTCP, CheckUDP:
-		out.Send, out.Expect = c.Send, c.Expect
+		out.Send, out.Expect, out.SendHex, out.ExpectHex = c.Send, c.Expect, c.SendHex, c.ExpectHex
 	case CheckGRPC:
 		out.Service = c.Service
 	case CheckDNS:

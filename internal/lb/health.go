@@ -73,6 +73,9 @@ type Check struct {
 
 	// Send is what is sent first over TCP or UDP, Expect what the answer must hold.
 	Send, Expect string
+	// SendHex and ExpectHex are the same as bytes, two lower-case hexadecimal digits each; at most one of either pair is there.
+	// Sent and Expected are what counts.
+	SendHex, ExpectHex string
 
 	// Service is what gRPC's health service is asked for; empty: the whole server.
 	Service string

@@ -114,6 +114,8 @@ func (c *Check) kindFields() pairs {
 	case CheckTCP, CheckUDP:
 		p.text("send", c.Send, "")
 		p.text("expect", c.Expect, "")
+		p.text("sendHex", c.SendHex, "")
+		p.text("expectHex", c.ExpectHex, "")
 	case CheckGRPC:
 		p.text("service", c.Service, "")
 		if c.TLS {

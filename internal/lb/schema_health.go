@@ -144,7 +144,11 @@ func (d *decoder) kinds(c *Check) []field {
 			d.mapping(p, n, fields()...)
 		}}
 	}
-	messages := func() []field { return []field{d.payload("send", &c.Send), d.payload("expect", &c.Expect)} }
+	messages := func() []field {
+		return []field{
+			d.payload("send", &c.Send), d.payload("expect", &c.Expect), d.payloadHex("sendHex", &c.SendHex), d.payloadHex("expectHex", &c.ExpectHex),
+		}
+	}
 	return []field{
 		kind(CheckTCP, messages),
 		kind(CheckHTTP, func() []field { return d.http(c) }),
@@ -199,6 +203,11 @@ func (d *decoder) tls(c *Check) []field {
 // payload is a field of what is sent or expected.
 func (d *decoder) payload(name string, to *string) field {
 	return field{name, func(p string, n ast.Node) { *to = d.block(p, n, allowedPayload) }}
+}
+
+// payloadHex reads digits in either case.
+func (d *decoder) payloadHex(name string, to *string) field {
+	return field{name, func(p string, n ast.Node) { *to = strings.ToLower(d.given(p, n, allowedHex)) }}
 }
 
 // block reads a string that is not empty, of any number of lines.

@@ -40,6 +40,7 @@ const (
 	allowedFast       = "must be 100ms to the interval"
 	allowedBody       = "must be a regular expression (RE2) of 1 to 1024 bytes"
 	allowedPayload    = "must be 1 to 1024 bytes of UTF-8"
+	allowedHex        = "must be 1 to 1024 bytes of two hexadecimal digits each, such as \"0d0a\""
 	allowedService    = "must be the name of a gRPC service, printable ASCII without spaces, at most 256 bytes"
 	allowedDNSName    = "must be a DNS name such as www.example.com, at most 253 bytes"
 	allowedAnswer     = "must be 1 to 512 bytes of printable text"
@@ -67,8 +68,7 @@ func (f *faults) healthCheck(path string, c *Check) {
 	}
 	switch c.Kind {
 	case CheckTCP:
-		f.payload(kind+".send", c.Send)
-		f.payload(kind+".expect", c.Expect)
+		f.payloads(kind, c)
 	case CheckHTTP:
 		f.http(kind, c)
 	case CheckICMP:
@@ -78,11 +78,10 @@ func (f *faults) healthCheck(path string, c *Check) {
 		}
 		f.tls(kind+".tls", c)
 	case CheckUDP:
-		if c.Send == "" {
+		if c.Send == "" && c.SendHex == "" {
 			f.add(kind+".send", "", "is missing, "+allowedPayload)
 		}
-		f.payload(kind+".send", c.Send)
-		f.payload(kind+".expect", c.Expect)
+		f.payloads(kind, c)
 	case CheckDNS:
 		f.dns(kind, c)
 	case CheckExternal:
@@ -206,6 +205,30 @@ func wrongCA(s string) string {
 		if strings.TrimSpace(string(rest)) == "" {
 			return ""
 		}
+	}
+}
+
+// payloads checks what is sent and expected, as text and as digits.
+func (f *faults) payloads(kind string, c *Check) {
+	f.payload(kind+".send", c.Send)
+	f.payload(kind+".expect", c.Expect)
+	f.payloadHex(kind+".sendHex", c.SendHex, kind+".send", c.Send)
+	f.payloadHex(kind+".expectHex", c.ExpectHex, kind+".expect", c.Expect)
+}
+
+// payloadHex checks digits beside the text that they stand instead of.
+func (f *faults) payloadHex(path, s, textPath, text string) {
+	at := strings.IndexFunc(s, func(r rune) bool { return !strings.ContainsRune("0123456789abcdef", r) })
+	switch {
+	case s == "":
+	case text != "":
+		f.add(path, s, "must be left out beside "+textPath)
+	case at >= 0:
+		f.add(path, s, fmt.Sprintf("%s: character %d is no digit", allowedHex, at+1))
+	case len(s)%2 != 0:
+		f.add(path, s, fmt.Sprintf("%s: %d digits are an odd number", allowedHex, len(s)))
+	case len(s) > 2*maxPayload:
+		f.add(path, s, allowedHex)
 	}
 }
 

@@ -15,7 +15,7 @@ func TestFieldsOfOtherKinds(t *testing.T) {
 	const all = "Kind Port Address Interval Fast Timeout Jitter Rise Fall Initial Through Engine"
 	http, tls := "Path Method Host Headers Status Body Version TLS", " Verify ServerName CA"
 	for kind, fields := range map[string]string{
-		lb.CheckTCP: "Send Expect", lb.CheckUDP: "Send Expect", lb.CheckHTTP: http, lb.KindHTTPS: http + tls, lb.CheckICMP: "",
+		lb.CheckTCP: "Send Expect SendHex ExpectHex", lb.CheckUDP: "Send Expect SendHex ExpectHex", lb.CheckHTTP: http, lb.KindHTTPS: http + tls, lb.CheckICMP: "",
 		lb.CheckGRPC: "Service TLS", lb.CheckDNS: "Name Type Answer", lb.CheckExternal: "Program Arguments",
 	} {
 		own := strings.Fields(all + " " + fields)

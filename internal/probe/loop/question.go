@@ -39,7 +39,7 @@ type question struct {
 
 // newQuestion takes a check that can be asked here.
 func newQuestion(c *lb.Check) (*question, error) {
-	q := &question{check: unique.Make(*c), timeout: c.Timeout, before: c.Send, expect: []byte(c.Expect)}
+	q := &question{check: unique.Make(*c), timeout: c.Timeout, before: c.Sent(), expect: []byte(c.Expected())}
 	var err error
 	switch {
 	case c.Through == lb.ThroughTunnel:

@@ -16,7 +16,7 @@ func request(c *lb.Check, address netip.AddrPort) ([]byte, error) {
 	switch {
 	case c.Engine == lb.EngineSocket:
 		return nil, fmt.Errorf("engine: %q: not by packets", c.Engine)
-	case c.Kind == lb.CheckTCP && c.Send == "" && c.Expect == "" && !c.TLS:
+	case c.Kind == lb.CheckTCP && !c.Talks() && !c.TLS:
 		return nil, nil
 	case c.Kind == lb.CheckTCP:
 		return nil, fmt.Errorf("send, expect: not by packets")

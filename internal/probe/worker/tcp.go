@@ -50,12 +50,12 @@ func (t *target) askTCP(ctx context.Context) finding {
 		return *failed
 	}
 	defer hangUp()
-	if t.Send != "" {
-		if _, err := io.WriteString(conn, t.Send); err != nil {
+	if t.Sent() != "" {
+		if _, err := io.WriteString(conn, t.Sent()); err != nil {
 			return noAnswer(ctx, err, t.Timeout, "TCP")
 		}
 	}
-	if t.Expect == "" {
+	if t.Expected() == "" {
 		return good("connected")
 	}
 	return t.expect(ctx, conn)
@@ -63,7 +63,7 @@ func (t *target) askTCP(ctx context.Context) finding {
 
 // expect reads until what is expected came, at most lb.MaxCheckBody bytes.
 func (t *target) expect(ctx context.Context, conn io.Reader) finding {
-	want := []byte(t.Expect)
+	want := []byte(t.Expected())
 	var got []byte
 	part := make([]byte, 4<<10)
 	for {
@@ -77,15 +77,15 @@ func (t *target) expect(ctx context.Context, conn io.Reader) finding {
 		case err == nil && len(got) < lb.MaxCheckBody:
 			continue
 		case err == nil:
-			return bad("connected, but no %q in the first %d bytes", t.Expect, lb.MaxCheckBody)
+			return bad("connected, but no %q in the first %d bytes", t.Expected(), lb.MaxCheckBody)
 		case isTimeout(err) && len(got) == 0:
 			return bad("connected, but no bytes within %s", milliseconds(t.Timeout))
 		case isTimeout(err):
-			return bad("connected, but no %q within %s", t.Expect, milliseconds(t.Timeout))
+			return bad("connected, but no %q within %s", t.Expected(), milliseconds(t.Timeout))
 		case errors.Is(err, syscall.ECONNRESET):
 			return bad("connected, but reset")
 		case errors.Is(err, io.EOF) && len(got) > 0:
-			return bad("connected, but closed without %q", t.Expect)
+			return bad("connected, but closed without %q", t.Expected())
 		}
 		return noAnswer(ctx, err, t.Timeout, "TCP")
 	}
