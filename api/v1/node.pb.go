@@ -1139,6 +1139,7 @@ type PlanItem struct {
 	//	*PlanItem_Node
 	//	*PlanItem_Service
 	//	*PlanItem_Sources
+	//	*PlanItem_Repair
 	Item          isPlanItem_Item `protobuf_oneof:"item"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1242,6 +1243,15 @@ func (x *PlanItem) GetSources() *PlanSources {
 	return nil
 }
 
+func (x *PlanItem) GetRepair() *PlanRepair {
+	if x != nil {
+		if x, ok := x.Item.(*PlanItem_Repair); ok {
+			return x.Repair
+		}
+	}
+	return nil
+}
+
 type isPlanItem_Item interface {
 	isPlanItem_Item()
 }
@@ -1270,6 +1280,10 @@ type PlanItem_Sources struct {
 	Sources *PlanSources `protobuf:"bytes,7,opt,name=sources,proto3,oneof"`
 }
 
+type PlanItem_Repair struct {
+	Repair *PlanRepair `protobuf:"bytes,8,opt,name=repair,proto3,oneof"`
+}
+
 func (*PlanItem_Endpoint) isPlanItem_Item() {}
 
 func (*PlanItem_Binding) isPlanItem_Item() {}
@@ -1281,6 +1295,8 @@ func (*PlanItem_Node) isPlanItem_Item() {}
 func (*PlanItem_Service) isPlanItem_Item() {}
 
 func (*PlanItem_Sources) isPlanItem_Item() {}
+
+func (*PlanItem_Repair) isPlanItem_Item() {}
 
 // PlanNode is what a node must know about itself and its surroundings.
 type PlanNode struct {
@@ -2107,6 +2123,294 @@ func (x *PlanBinding) GetCheck() *PlanCheck {
 	return nil
 }
 
+// PlanRepair is what hosts with members of an endpoint must know of the memberships that it had lately, to find the former owner of
+// a connection (design section 9.4). It is there only while there are such: what was displaced longer ago than the endpoint's repair
+// window is not in it.
+type PlanRepair struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Vni      uint32                 `protobuf:"varint,1,opt,name=vni,proto3" json:"vni,omitempty"`
+	Vip      string                 `protobuf:"bytes,2,opt,name=vip,proto3" json:"vip,omitempty"`
+	Protocol string                 `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Port     uint32                 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
+	PortEnd  uint32                 `protobuf:"varint,5,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
+	// The ring hash key of all memberships.
+	Key *PlanKey `protobuf:"bytes,6,opt,name=key,proto3" json:"key,omitempty"`
+	// As in PlanEndpoint.
+	Encap     string          `protobuf:"bytes,7,opt,name=encap,proto3" json:"encap,omitempty"`
+	Source    *SourceAffinity `protobuf:"bytes,8,opt,name=source,proto3" json:"source,omitempty"`
+	Fragments string          `protobuf:"bytes,9,opt,name=fragments,proto3" json:"fragments,omitempty"`
+	// Who is a member, or was one.
+	Targets []*PlanTarget `protobuf:"bytes,10,rep,name=targets,proto3" json:"targets,omitempty"`
+	// Oldest first; the last is the present one.
+	Memberships   []*PlanMembership `protobuf:"bytes,11,rep,name=memberships,proto3" json:"memberships,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanRepair) Reset() {
+	*x = PlanRepair{}
+	mi := &file_v1_node_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanRepair) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanRepair) ProtoMessage() {}
+
+func (x *PlanRepair) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanRepair.ProtoReflect.Descriptor instead.
+func (*PlanRepair) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *PlanRepair) GetVni() uint32 {
+	if x != nil {
+		return x.Vni
+	}
+	return 0
+}
+
+func (x *PlanRepair) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *PlanRepair) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *PlanRepair) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *PlanRepair) GetPortEnd() uint32 {
+	if x != nil {
+		return x.PortEnd
+	}
+	return 0
+}
+
+func (x *PlanRepair) GetKey() *PlanKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *PlanRepair) GetEncap() string {
+	if x != nil {
+		return x.Encap
+	}
+	return ""
+}
+
+func (x *PlanRepair) GetSource() *SourceAffinity {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+func (x *PlanRepair) GetFragments() string {
+	if x != nil {
+		return x.Fragments
+	}
+	return ""
+}
+
+func (x *PlanRepair) GetTargets() []*PlanTarget {
+	if x != nil {
+		return x.Targets
+	}
+	return nil
+}
+
+func (x *PlanRepair) GetMemberships() []*PlanMembership {
+	if x != nil {
+		return x.Memberships
+	}
+	return nil
+}
+
+// PlanTarget is a member of one of the memberships, and the way to it.
+type PlanTarget struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Dip   string                 `protobuf:"bytes,2,opt,name=dip,proto3" json:"dip,omitempty"`
+	Port  uint32                 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	// Outer destination, as in PlanMember.
+	Outer string `protobuf:"bytes,4,opt,name=outer,proto3" json:"outer,omitempty"`
+	// Underlay address of its host, which repaired packets from there have as their source.
+	Host          string `protobuf:"bytes,5,opt,name=host,proto3" json:"host,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanTarget) Reset() {
+	*x = PlanTarget{}
+	mi := &file_v1_node_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanTarget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanTarget) ProtoMessage() {}
+
+func (x *PlanTarget) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanTarget.ProtoReflect.Descriptor instead.
+func (*PlanTarget) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *PlanTarget) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *PlanTarget) GetDip() string {
+	if x != nil {
+		return x.Dip
+	}
+	return ""
+}
+
+func (x *PlanTarget) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *PlanTarget) GetOuter() string {
+	if x != nil {
+		return x.Outer
+	}
+	return ""
+}
+
+func (x *PlanTarget) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+// PlanMembership is what a ring was made of: one entry of each list for each member, ordered by id.
+type PlanMembership struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Generation int64                  `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
+	RingCode   uint32                 `protobuf:"varint,2,opt,name=ring_code,json=ringCode,proto3" json:"ring_code,omitempty"`
+	Ids        []uint32               `protobuf:"varint,3,rep,packed,name=ids,proto3" json:"ids,omitempty"`
+	Weights    []uint32               `protobuf:"varint,4,rep,packed,name=weights,proto3" json:"weights,omitempty"`
+	// 1: a backup, 2: down, 3: both.
+	Flags         []uint32 `protobuf:"varint,5,rep,packed,name=flags,proto3" json:"flags,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanMembership) Reset() {
+	*x = PlanMembership{}
+	mi := &file_v1_node_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanMembership) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanMembership) ProtoMessage() {}
+
+func (x *PlanMembership) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanMembership.ProtoReflect.Descriptor instead.
+func (*PlanMembership) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *PlanMembership) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *PlanMembership) GetRingCode() uint32 {
+	if x != nil {
+		return x.RingCode
+	}
+	return 0
+}
+
+func (x *PlanMembership) GetIds() []uint32 {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
+func (x *PlanMembership) GetWeights() []uint32 {
+	if x != nil {
+		return x.Weights
+	}
+	return nil
+}
+
+func (x *PlanMembership) GetFlags() []uint32 {
+	if x != nil {
+		return x.Flags
+	}
+	return nil
+}
+
 var File_v1_node_proto protoreflect.FileDescriptor
 
 const file_v1_node_proto_rawDesc = "" +
@@ -2196,7 +2500,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"TraceReply\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12-\n" +
-	"\x06result\x18\x02 \x01(\v2\x15.shunt.v1.TraceResultR\x06result\"\xcd\x02\n" +
+	"\x06result\x18\x02 \x01(\v2\x15.shunt.v1.TraceResultR\x06result\"\xfd\x02\n" +
 	"\bPlanItem\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x124\n" +
 	"\bendpoint\x18\x02 \x01(\v2\x16.shunt.v1.PlanEndpointH\x00R\bendpoint\x121\n" +
@@ -2204,7 +2508,8 @@ const file_v1_node_proto_rawDesc = "" +
 	"\bring_key\x18\x04 \x01(\v2\x11.shunt.v1.PlanKeyH\x00R\aringKey\x12(\n" +
 	"\x04node\x18\x05 \x01(\v2\x12.shunt.v1.PlanNodeH\x00R\x04node\x121\n" +
 	"\aservice\x18\x06 \x01(\v2\x15.shunt.v1.PlanServiceH\x00R\aservice\x121\n" +
-	"\asources\x18\a \x01(\v2\x15.shunt.v1.PlanSourcesH\x00R\asourcesB\x06\n" +
+	"\asources\x18\a \x01(\v2\x15.shunt.v1.PlanSourcesH\x00R\asources\x12.\n" +
+	"\x06repair\x18\b \x01(\v2\x14.shunt.v1.PlanRepairH\x00R\x06repairB\x06\n" +
 	"\x04item\"\x83\x01\n" +
 	"\bPlanNode\x12\"\n" +
 	"\x04node\x18\x01 \x01(\v2\x0e.shunt.v1.NodeR\x04node\x12\x10\n" +
@@ -2285,7 +2590,36 @@ const file_v1_node_proto_rawDesc = "" +
 	" \x01(\bR\arewrite\x12\x19\n" +
 	"\bport_end\x18\v \x01(\rR\aportEnd\x12\x14\n" +
 	"\x05encap\x18\f \x01(\tR\x05encap\x12)\n" +
-	"\x05check\x18\r \x01(\v2\x13.shunt.v1.PlanCheckR\x05check2}\n" +
+	"\x05check\x18\r \x01(\v2\x13.shunt.v1.PlanCheckR\x05check\"\xf2\x02\n" +
+	"\n" +
+	"PlanRepair\x12\x10\n" +
+	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
+	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +
+	"\bprotocol\x18\x03 \x01(\tR\bprotocol\x12\x12\n" +
+	"\x04port\x18\x04 \x01(\rR\x04port\x12\x19\n" +
+	"\bport_end\x18\x05 \x01(\rR\aportEnd\x12#\n" +
+	"\x03key\x18\x06 \x01(\v2\x11.shunt.v1.PlanKeyR\x03key\x12\x14\n" +
+	"\x05encap\x18\a \x01(\tR\x05encap\x120\n" +
+	"\x06source\x18\b \x01(\v2\x18.shunt.v1.SourceAffinityR\x06source\x12\x1c\n" +
+	"\tfragments\x18\t \x01(\tR\tfragments\x12.\n" +
+	"\atargets\x18\n" +
+	" \x03(\v2\x14.shunt.v1.PlanTargetR\atargets\x12:\n" +
+	"\vmemberships\x18\v \x03(\v2\x18.shunt.v1.PlanMembershipR\vmemberships\"l\n" +
+	"\n" +
+	"PlanTarget\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
+	"\x03dip\x18\x02 \x01(\tR\x03dip\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\rR\x04port\x12\x14\n" +
+	"\x05outer\x18\x04 \x01(\tR\x05outer\x12\x12\n" +
+	"\x04host\x18\x05 \x01(\tR\x04host\"\x8f\x01\n" +
+	"\x0ePlanMembership\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x01 \x01(\x03R\n" +
+	"generation\x12\x1b\n" +
+	"\tring_code\x18\x02 \x01(\rR\bringCode\x12\x10\n" +
+	"\x03ids\x18\x03 \x03(\rR\x03ids\x12\x18\n" +
+	"\aweights\x18\x04 \x03(\rR\aweights\x12\x14\n" +
+	"\x05flags\x18\x05 \x03(\rR\x05flags2}\n" +
 	"\fNodeProtocol\x125\n" +
 	"\x04Join\x12\x15.shunt.v1.JoinRequest\x1a\x16.shunt.v1.JoinResponse\x126\n" +
 	"\x04Sync\x12\x14.shunt.v1.NodeReport\x1a\x14.shunt.v1.PlanUpdate(\x010\x01B)Z'github.com/shuntlb/shunt/api/v1;shuntv1b\x06proto3"
@@ -2302,7 +2636,7 @@ func file_v1_node_proto_rawDescGZIP() []byte {
 	return file_v1_node_proto_rawDescData
 }
 
-var file_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_v1_node_proto_goTypes = []any{
 	(*JoinRequest)(nil),         // 0: shunt.v1.JoinRequest
 	(*JoinResponse)(nil),        // 1: shunt.v1.JoinResponse
@@ -2329,22 +2663,25 @@ var file_v1_node_proto_goTypes = []any{
 	(*PlanMember)(nil),          // 22: shunt.v1.PlanMember
 	(*PlanCheck)(nil),           // 23: shunt.v1.PlanCheck
 	(*PlanBinding)(nil),         // 24: shunt.v1.PlanBinding
-	(*NodeStatus)(nil),          // 25: shunt.v1.NodeStatus
-	(*NodeHealth)(nil),          // 26: shunt.v1.NodeHealth
-	(*FlowsRequest)(nil),        // 27: shunt.v1.FlowsRequest
-	(*FlowsResult)(nil),         // 28: shunt.v1.FlowsResult
-	(*TraceRequest)(nil),        // 29: shunt.v1.TraceRequest
-	(*TraceResult)(nil),         // 30: shunt.v1.TraceResult
-	(*Node)(nil),                // 31: shunt.v1.Node
-	(*SourceAffinity)(nil),      // 32: shunt.v1.SourceAffinity
-	(*Idle)(nil),                // 33: shunt.v1.Idle
-	(*Limits)(nil),              // 34: shunt.v1.Limits
-	(*durationpb.Duration)(nil), // 35: google.protobuf.Duration
-	(*Health)(nil),              // 36: shunt.v1.Health
+	(*PlanRepair)(nil),          // 25: shunt.v1.PlanRepair
+	(*PlanTarget)(nil),          // 26: shunt.v1.PlanTarget
+	(*PlanMembership)(nil),      // 27: shunt.v1.PlanMembership
+	(*NodeStatus)(nil),          // 28: shunt.v1.NodeStatus
+	(*NodeHealth)(nil),          // 29: shunt.v1.NodeHealth
+	(*FlowsRequest)(nil),        // 30: shunt.v1.FlowsRequest
+	(*FlowsResult)(nil),         // 31: shunt.v1.FlowsResult
+	(*TraceRequest)(nil),        // 32: shunt.v1.TraceRequest
+	(*TraceResult)(nil),         // 33: shunt.v1.TraceResult
+	(*Node)(nil),                // 34: shunt.v1.Node
+	(*SourceAffinity)(nil),      // 35: shunt.v1.SourceAffinity
+	(*Idle)(nil),                // 36: shunt.v1.Idle
+	(*Limits)(nil),              // 37: shunt.v1.Limits
+	(*durationpb.Duration)(nil), // 38: google.protobuf.Duration
+	(*Health)(nil),              // 39: shunt.v1.Health
 }
 var file_v1_node_proto_depIdxs = []int32{
 	6,  // 0: shunt.v1.NodeReport.hello:type_name -> shunt.v1.Hello
-	25, // 1: shunt.v1.NodeReport.status:type_name -> shunt.v1.NodeStatus
+	28, // 1: shunt.v1.NodeReport.status:type_name -> shunt.v1.NodeStatus
 	15, // 2: shunt.v1.NodeReport.trace:type_name -> shunt.v1.TraceReply
 	13, // 3: shunt.v1.NodeReport.flows:type_name -> shunt.v1.FlowsReply
 	3,  // 4: shunt.v1.NodeReport.health:type_name -> shunt.v1.HealthReport
@@ -2359,36 +2696,41 @@ var file_v1_node_proto_depIdxs = []int32{
 	8,  // 13: shunt.v1.PlanUpdate.health_of:type_name -> shunt.v1.HealthQuestion
 	9,  // 14: shunt.v1.HealthQuestion.members:type_name -> shunt.v1.EndpointMember
 	11, // 15: shunt.v1.HealthReply.result:type_name -> shunt.v1.HealthResult
-	26, // 16: shunt.v1.HealthResult.members:type_name -> shunt.v1.NodeHealth
-	27, // 17: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
-	28, // 18: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
-	29, // 19: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
-	30, // 20: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
+	29, // 16: shunt.v1.HealthResult.members:type_name -> shunt.v1.NodeHealth
+	30, // 17: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
+	31, // 18: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
+	32, // 19: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
+	33, // 20: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
 	19, // 21: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
 	24, // 22: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
 	18, // 23: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
 	17, // 24: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
 	20, // 25: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
 	21, // 26: shunt.v1.PlanItem.sources:type_name -> shunt.v1.PlanSources
-	31, // 27: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
-	22, // 28: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
-	23, // 29: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
-	32, // 30: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
-	33, // 31: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
-	34, // 32: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
-	35, // 33: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
-	35, // 34: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
-	36, // 35: shunt.v1.PlanCheck.health:type_name -> shunt.v1.Health
-	23, // 36: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
-	0,  // 37: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
-	2,  // 38: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
-	1,  // 39: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
-	7,  // 40: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
-	39, // [39:41] is the sub-list for method output_type
-	37, // [37:39] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	25, // 27: shunt.v1.PlanItem.repair:type_name -> shunt.v1.PlanRepair
+	34, // 28: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
+	22, // 29: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
+	23, // 30: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
+	35, // 31: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
+	36, // 32: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
+	37, // 33: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
+	38, // 34: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
+	38, // 35: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
+	39, // 36: shunt.v1.PlanCheck.health:type_name -> shunt.v1.Health
+	23, // 37: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
+	18, // 38: shunt.v1.PlanRepair.key:type_name -> shunt.v1.PlanKey
+	35, // 39: shunt.v1.PlanRepair.source:type_name -> shunt.v1.SourceAffinity
+	26, // 40: shunt.v1.PlanRepair.targets:type_name -> shunt.v1.PlanTarget
+	27, // 41: shunt.v1.PlanRepair.memberships:type_name -> shunt.v1.PlanMembership
+	0,  // 42: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
+	2,  // 43: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
+	1,  // 44: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
+	7,  // 45: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
+	44, // [44:46] is the sub-list for method output_type
+	42, // [42:44] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_v1_node_proto_init() }
@@ -2405,6 +2747,7 @@ func file_v1_node_proto_init() {
 		(*PlanItem_Node)(nil),
 		(*PlanItem_Service)(nil),
 		(*PlanItem_Sources)(nil),
+		(*PlanItem_Repair)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2412,7 +2755,7 @@ func file_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_node_proto_rawDesc), len(file_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -782,7 +782,10 @@ type Endpoint struct {
 	// Time in which a new backend, or one that came back, grows to its weight; default 0: at once.
 	SlowStart *durationpb.Duration `protobuf:"bytes,16,opt,name=slow_start,json=slowStart,proto3" json:"slow_start,omitempty"`
 	// How long a draining backend keeps its flows; default 0: without end.
-	DrainTimeout  *durationpb.Duration `protobuf:"bytes,17,opt,name=drain_timeout,json=drainTimeout,proto3" json:"drain_timeout,omitempty"`
+	DrainTimeout *durationpb.Duration `protobuf:"bytes,17,opt,name=drain_timeout,json=drainTimeout,proto3" json:"drain_timeout,omitempty"`
+	// tcp only: for how long hosts send packets of connections that they do not know on to the backend that had them before a change
+	// of the endpoint; default 1h, at most 24h, 0 for not at all.
+	RepairWindow  *durationpb.Duration `protobuf:"bytes,18,opt,name=repair_window,json=repairWindow,proto3" json:"repair_window,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -932,6 +935,13 @@ func (x *Endpoint) GetSlowStart() *durationpb.Duration {
 func (x *Endpoint) GetDrainTimeout() *durationpb.Duration {
 	if x != nil {
 		return x.DrainTimeout
+	}
+	return nil
+}
+
+func (x *Endpoint) GetRepairWindow() *durationpb.Duration {
+	if x != nil {
+		return x.RepairWindow
 	}
 	return nil
 }
@@ -2871,7 +2881,7 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\x04ping\x18\x03 \x01(\x04R\x04ping\"3\n" +
 	"\aSources\x12\x14\n" +
 	"\x05allow\x18\x01 \x03(\tR\x05allow\x12\x12\n" +
-	"\x04deny\x18\x02 \x03(\tR\x04deny\"\xde\x04\n" +
+	"\x04deny\x18\x02 \x03(\tR\x04deny\"\x9e\x05\n" +
 	"\bEndpoint\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\tR\x04port\x12\x12\n" +
@@ -2892,7 +2902,8 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\tfail_open\x18\x0f \x01(\bR\bfailOpen\x128\n" +
 	"\n" +
 	"slow_start\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\tslowStart\x12>\n" +
-	"\rdrain_timeout\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\fdrainTimeout\"q\n" +
+	"\rdrain_timeout\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\fdrainTimeout\x12>\n" +
+	"\rrepair_window\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\frepairWindow\"q\n" +
 	"\x0eSourceAffinity\x12\x18\n" +
 	"\aprefix4\x18\x01 \x01(\rR\aprefix4\x12\x18\n" +
 	"\aprefix6\x18\x02 \x01(\rR\aprefix6\x12+\n" +
@@ -3122,50 +3133,51 @@ var file_v1_objects_proto_depIdxs = []int32{
 	11, // 17: shunt.v1.Endpoint.idle:type_name -> shunt.v1.Idle
 	32, // 18: shunt.v1.Endpoint.slow_start:type_name -> google.protobuf.Duration
 	32, // 19: shunt.v1.Endpoint.drain_timeout:type_name -> google.protobuf.Duration
-	32, // 20: shunt.v1.SourceAffinity.for:type_name -> google.protobuf.Duration
-	32, // 21: shunt.v1.Idle.untrusted:type_name -> google.protobuf.Duration
-	32, // 22: shunt.v1.Idle.trusted:type_name -> google.protobuf.Duration
-	15, // 23: shunt.v1.Health.http:type_name -> shunt.v1.HTTPCheck
-	18, // 24: shunt.v1.Health.tcp:type_name -> shunt.v1.TCPCheck
-	32, // 25: shunt.v1.Health.interval:type_name -> google.protobuf.Duration
-	32, // 26: shunt.v1.Health.timeout:type_name -> google.protobuf.Duration
-	16, // 27: shunt.v1.Health.https:type_name -> shunt.v1.HTTPSCheck
-	19, // 28: shunt.v1.Health.icmp:type_name -> shunt.v1.ICMPCheck
-	20, // 29: shunt.v1.Health.grpc:type_name -> shunt.v1.GRPCCheck
-	21, // 30: shunt.v1.Health.udp:type_name -> shunt.v1.UDPCheck
-	22, // 31: shunt.v1.Health.dns:type_name -> shunt.v1.DNSCheck
-	23, // 32: shunt.v1.Health.external:type_name -> shunt.v1.ExternalCheck
-	32, // 33: shunt.v1.Health.fast:type_name -> google.protobuf.Duration
-	14, // 34: shunt.v1.Health.checks:type_name -> shunt.v1.Check
-	24, // 35: shunt.v1.Health.damping:type_name -> shunt.v1.Damping
-	25, // 36: shunt.v1.Health.passive:type_name -> shunt.v1.Passive
-	18, // 37: shunt.v1.Check.tcp:type_name -> shunt.v1.TCPCheck
-	15, // 38: shunt.v1.Check.http:type_name -> shunt.v1.HTTPCheck
-	16, // 39: shunt.v1.Check.https:type_name -> shunt.v1.HTTPSCheck
-	19, // 40: shunt.v1.Check.icmp:type_name -> shunt.v1.ICMPCheck
-	20, // 41: shunt.v1.Check.grpc:type_name -> shunt.v1.GRPCCheck
-	21, // 42: shunt.v1.Check.udp:type_name -> shunt.v1.UDPCheck
-	22, // 43: shunt.v1.Check.dns:type_name -> shunt.v1.DNSCheck
-	23, // 44: shunt.v1.Check.external:type_name -> shunt.v1.ExternalCheck
-	32, // 45: shunt.v1.Check.interval:type_name -> google.protobuf.Duration
-	32, // 46: shunt.v1.Check.timeout:type_name -> google.protobuf.Duration
-	32, // 47: shunt.v1.Check.fast:type_name -> google.protobuf.Duration
-	17, // 48: shunt.v1.GRPCCheck.tls:type_name -> shunt.v1.CheckTLS
-	32, // 49: shunt.v1.Damping.within:type_name -> google.protobuf.Duration
-	32, // 50: shunt.v1.Damping.hold:type_name -> google.protobuf.Duration
-	32, // 51: shunt.v1.Passive.within:type_name -> google.protobuf.Duration
-	32, // 52: shunt.v1.Passive.hold:type_name -> google.protobuf.Duration
-	28, // 53: shunt.v1.Node.bgp:type_name -> shunt.v1.BGP
-	27, // 54: shunt.v1.Node.capacity:type_name -> shunt.v1.Capacity
-	29, // 55: shunt.v1.BGP.peers:type_name -> shunt.v1.BGPPeer
-	30, // 56: shunt.v1.BGPPeer.bfd:type_name -> shunt.v1.BFD
-	32, // 57: shunt.v1.BFD.transmit:type_name -> google.protobuf.Duration
-	32, // 58: shunt.v1.BFD.receive:type_name -> google.protobuf.Duration
-	59, // [59:59] is the sub-list for method output_type
-	59, // [59:59] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	32, // 20: shunt.v1.Endpoint.repair_window:type_name -> google.protobuf.Duration
+	32, // 21: shunt.v1.SourceAffinity.for:type_name -> google.protobuf.Duration
+	32, // 22: shunt.v1.Idle.untrusted:type_name -> google.protobuf.Duration
+	32, // 23: shunt.v1.Idle.trusted:type_name -> google.protobuf.Duration
+	15, // 24: shunt.v1.Health.http:type_name -> shunt.v1.HTTPCheck
+	18, // 25: shunt.v1.Health.tcp:type_name -> shunt.v1.TCPCheck
+	32, // 26: shunt.v1.Health.interval:type_name -> google.protobuf.Duration
+	32, // 27: shunt.v1.Health.timeout:type_name -> google.protobuf.Duration
+	16, // 28: shunt.v1.Health.https:type_name -> shunt.v1.HTTPSCheck
+	19, // 29: shunt.v1.Health.icmp:type_name -> shunt.v1.ICMPCheck
+	20, // 30: shunt.v1.Health.grpc:type_name -> shunt.v1.GRPCCheck
+	21, // 31: shunt.v1.Health.udp:type_name -> shunt.v1.UDPCheck
+	22, // 32: shunt.v1.Health.dns:type_name -> shunt.v1.DNSCheck
+	23, // 33: shunt.v1.Health.external:type_name -> shunt.v1.ExternalCheck
+	32, // 34: shunt.v1.Health.fast:type_name -> google.protobuf.Duration
+	14, // 35: shunt.v1.Health.checks:type_name -> shunt.v1.Check
+	24, // 36: shunt.v1.Health.damping:type_name -> shunt.v1.Damping
+	25, // 37: shunt.v1.Health.passive:type_name -> shunt.v1.Passive
+	18, // 38: shunt.v1.Check.tcp:type_name -> shunt.v1.TCPCheck
+	15, // 39: shunt.v1.Check.http:type_name -> shunt.v1.HTTPCheck
+	16, // 40: shunt.v1.Check.https:type_name -> shunt.v1.HTTPSCheck
+	19, // 41: shunt.v1.Check.icmp:type_name -> shunt.v1.ICMPCheck
+	20, // 42: shunt.v1.Check.grpc:type_name -> shunt.v1.GRPCCheck
+	21, // 43: shunt.v1.Check.udp:type_name -> shunt.v1.UDPCheck
+	22, // 44: shunt.v1.Check.dns:type_name -> shunt.v1.DNSCheck
+	23, // 45: shunt.v1.Check.external:type_name -> shunt.v1.ExternalCheck
+	32, // 46: shunt.v1.Check.interval:type_name -> google.protobuf.Duration
+	32, // 47: shunt.v1.Check.timeout:type_name -> google.protobuf.Duration
+	32, // 48: shunt.v1.Check.fast:type_name -> google.protobuf.Duration
+	17, // 49: shunt.v1.GRPCCheck.tls:type_name -> shunt.v1.CheckTLS
+	32, // 50: shunt.v1.Damping.within:type_name -> google.protobuf.Duration
+	32, // 51: shunt.v1.Damping.hold:type_name -> google.protobuf.Duration
+	32, // 52: shunt.v1.Passive.within:type_name -> google.protobuf.Duration
+	32, // 53: shunt.v1.Passive.hold:type_name -> google.protobuf.Duration
+	28, // 54: shunt.v1.Node.bgp:type_name -> shunt.v1.BGP
+	27, // 55: shunt.v1.Node.capacity:type_name -> shunt.v1.Capacity
+	29, // 56: shunt.v1.BGP.peers:type_name -> shunt.v1.BGPPeer
+	30, // 57: shunt.v1.BGPPeer.bfd:type_name -> shunt.v1.BFD
+	32, // 58: shunt.v1.BFD.transmit:type_name -> google.protobuf.Duration
+	32, // 59: shunt.v1.BFD.receive:type_name -> google.protobuf.Duration
+	60, // [60:60] is the sub-list for method output_type
+	60, // [60:60] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_v1_objects_proto_init() }

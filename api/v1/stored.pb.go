@@ -164,7 +164,9 @@ type StoredMember struct {
 	// Since when it grows to its weight; absent when it has it.
 	Warming *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=warming,proto3" json:"warming,omitempty"`
 	// Since when it drains; absent when it does not.
-	Draining      *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=draining,proto3" json:"draining,omitempty"`
+	Draining *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=draining,proto3" json:"draining,omitempty"`
+	// Underlay address of the machine that runs it.
+	Host          string `protobuf:"bytes,9,opt,name=host,proto3" json:"host,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -255,6 +257,13 @@ func (x *StoredMember) GetDraining() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *StoredMember) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
 // StoredQuarantine is an id that only its former backend may get back before `until`.
 type StoredQuarantine struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -326,11 +335,13 @@ func (x *StoredQuarantine) GetUntil() *timestamppb.Timestamp {
 
 // StoredMembership is the membership of one generation.
 type StoredMembership struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Generation    int64                  `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
-	RingCode      uint32                 `protobuf:"varint,2,opt,name=ring_code,json=ringCode,proto3" json:"ring_code,omitempty"`
-	KeyId         uint32                 `protobuf:"varint,3,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	Members       []*StoredMember        `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Generation int64                  `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
+	RingCode   uint32                 `protobuf:"varint,2,opt,name=ring_code,json=ringCode,proto3" json:"ring_code,omitempty"`
+	KeyId      uint32                 `protobuf:"varint,3,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	Members    []*StoredMember        `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"`
+	// When it ceased to be the present one.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -389,6 +400,13 @@ func (x *StoredMembership) GetKeyId() uint32 {
 func (x *StoredMembership) GetMembers() []*StoredMember {
 	if x != nil {
 		return x.Members
+	}
+	return nil
+}
+
+func (x *StoredMembership) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
 	}
 	return nil
 }
@@ -1064,7 +1082,7 @@ const file_v1_stored_proto_rawDesc = "" +
 	"quarantine\x124\n" +
 	"\ahistory\x18\n" +
 	" \x03(\v2\x1a.shunt.v1.StoredMembershipR\ahistory\x12\x19\n" +
-	"\bport_end\x18\v \x01(\rR\aportEnd\"\xf6\x01\n" +
+	"\bport_end\x18\v \x01(\rR\aportEnd\"\x8a\x02\n" +
 	"\fStoredMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
 	"\x03dip\x18\x02 \x01(\tR\x03dip\x12\x12\n" +
@@ -1073,19 +1091,21 @@ const file_v1_stored_proto_rawDesc = "" +
 	"\x06backup\x18\x05 \x01(\bR\x06backup\x12\x12\n" +
 	"\x04down\x18\x06 \x01(\bR\x04down\x124\n" +
 	"\awarming\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\awarming\x126\n" +
-	"\bdraining\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\bdraining\"z\n" +
+	"\bdraining\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\bdraining\x12\x12\n" +
+	"\x04host\x18\t \x01(\tR\x04host\"z\n" +
 	"\x10StoredQuarantine\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
 	"\x03dip\x18\x02 \x01(\tR\x03dip\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x120\n" +
-	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\x98\x01\n" +
+	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xca\x01\n" +
 	"\x10StoredMembership\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x03R\n" +
 	"generation\x12\x1b\n" +
 	"\tring_code\x18\x02 \x01(\rR\bringCode\x12\x15\n" +
 	"\x06key_id\x18\x03 \x01(\rR\x05keyId\x120\n" +
-	"\amembers\x18\x04 \x03(\v2\x16.shunt.v1.StoredMemberR\amembers\"\x84\x01\n" +
+	"\amembers\x18\x04 \x03(\v2\x16.shunt.v1.StoredMemberR\amembers\x120\n" +
+	"\x05until\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\x84\x01\n" +
 	"\fStoredLeader\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x120\n" +
@@ -1171,19 +1191,20 @@ var file_v1_stored_proto_depIdxs = []int32{
 	14, // 4: shunt.v1.StoredMember.draining:type_name -> google.protobuf.Timestamp
 	14, // 5: shunt.v1.StoredQuarantine.until:type_name -> google.protobuf.Timestamp
 	1,  // 6: shunt.v1.StoredMembership.members:type_name -> shunt.v1.StoredMember
-	14, // 7: shunt.v1.StoredLeader.since:type_name -> google.protobuf.Timestamp
-	14, // 8: shunt.v1.StoredAccess.created:type_name -> google.protobuf.Timestamp
-	14, // 9: shunt.v1.StoredAccess.expires:type_name -> google.protobuf.Timestamp
-	15, // 10: shunt.v1.StoredEvents.events:type_name -> shunt.v1.Event
-	16, // 11: shunt.v1.StoredAudit.entries:type_name -> shunt.v1.AuditEntry
-	10, // 12: shunt.v1.StoredPlacement.places:type_name -> shunt.v1.StoredPlace
-	14, // 13: shunt.v1.StoredToken.expires:type_name -> google.protobuf.Timestamp
-	14, // 14: shunt.v1.StoredRevocation.before:type_name -> google.protobuf.Timestamp
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	14, // 7: shunt.v1.StoredMembership.until:type_name -> google.protobuf.Timestamp
+	14, // 8: shunt.v1.StoredLeader.since:type_name -> google.protobuf.Timestamp
+	14, // 9: shunt.v1.StoredAccess.created:type_name -> google.protobuf.Timestamp
+	14, // 10: shunt.v1.StoredAccess.expires:type_name -> google.protobuf.Timestamp
+	15, // 11: shunt.v1.StoredEvents.events:type_name -> shunt.v1.Event
+	16, // 12: shunt.v1.StoredAudit.entries:type_name -> shunt.v1.AuditEntry
+	10, // 13: shunt.v1.StoredPlacement.places:type_name -> shunt.v1.StoredPlace
+	14, // 14: shunt.v1.StoredToken.expires:type_name -> google.protobuf.Timestamp
+	14, // 15: shunt.v1.StoredRevocation.before:type_name -> google.protobuf.Timestamp
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_v1_stored_proto_init() }

@@ -26,7 +26,7 @@ func patch(p plan.Plan, up *apiv1.PlanUpdate) (plan.Plan, error) {
 	var endpoints []plan.Endpoint
 	var services []plan.Service
 	var sources []plan.Sources
-	bindings := 0
+	bindings, repairs := 0, 0
 	for key := range gone {
 		if rest, ok := strings.CutPrefix(key, "endpoint/"); ok {
 			k, err := plan.ParseKey(rest)
@@ -36,6 +36,8 @@ func patch(p plan.Plan, up *apiv1.PlanUpdate) (plan.Plan, error) {
 			endpoints = append(endpoints, plan.Endpoint{Key: k})
 		} else if strings.HasPrefix(key, "binding/") {
 			bindings++
+		} else if strings.HasPrefix(key, "repair/") {
+			repairs++
 		} else if name, ok := strings.CutPrefix(key, plan.ServiceItem("")); ok {
 			services = append(services, plan.Service{Name: name})
 		} else if policy, ok := strings.CutPrefix(key, plan.SourcesItem("")); ok {
@@ -51,6 +53,9 @@ func patch(p plan.Plan, up *apiv1.PlanUpdate) (plan.Plan, error) {
 	p.Endpoints = replace(p.Endpoints, fresh.Endpoints, endpoints, func(a, b plan.Endpoint) int { return plan.CompareKeys(a.Key, b.Key) })
 	if bindings > 0 {
 		p.Bindings = merge(p.Bindings, fresh.Bindings, func(b plan.Binding) bool { return gone[plan.BindingItem(b.Key, b.Outer, b.Member)] }, plan.CompareBindings)
+	}
+	if repairs > 0 {
+		p.Repairs = merge(p.Repairs, fresh.Repairs, func(r plan.Repair) bool { return gone[plan.RepairItem(r.Key)] }, plan.CompareRepairs)
 	}
 	return p, nil
 }

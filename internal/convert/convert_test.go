@@ -145,7 +145,8 @@ func randomEndpoint(rt *rapid.T) lb.Endpoint {
 		Fragments: rapid.SampledFrom([]string{lb.FragmentsDrop, lb.Fragments3Tuple}).Draw(rt, "fragments"), Encap: randomEncap(rt),
 		BackupBelow: rapid.Uint8().Draw(rt, "backup below"), FailOpen: rapid.Bool().Draw(rt, "fail open"),
 		SlowStart: randomDuration(rt, "slow start"), DrainTimeout: randomDuration(rt, "drain timeout"),
-		Rewrite: rapid.SampledFrom([]lb.Rewrite{lb.RewriteHost, lb.RewriteNone}).Draw(rt, "rewrite"), Health: health(rt),
+		RepairWindow: rapid.SampledFrom([]*time.Duration{nil, new(time.Duration(0)), new(time.Minute)}).Draw(rt, "repair window"),
+		Rewrite:      rapid.SampledFrom([]lb.Rewrite{lb.RewriteHost, lb.RewriteNone}).Draw(rt, "rewrite"), Health: health(rt),
 		Backends: some(rt, "backends", 1, 3, func(rt *rapid.T) lb.Backend {
 			return lb.Backend{
 				DIPs: some(rt, "dips", 1, 2, func(rt *rapid.T) netip.Addr { return addr(rt, "dip") }), Port: max(1, word(rt, "backend port")),
@@ -269,6 +270,15 @@ func TestPlansComeBack(t *testing.T) {
 		if check := health(rt); check.ByHost() {
 			want.Bindings[0].Health = check
 		}
+		want.Repairs = append(want.Repairs, plan.Repair{
+			Key: endpointKey(rt), Hash: plan.Key{ID: 2, Key: [16]byte{3}}, Encap: "gue", Source: randomSource(rt), Fragments: lb.FragmentsDrop,
+			Targets: []plan.Target{{ID: word(rt, "id"), DIP: addr(rt, "dip"), Port: word(rt, "port"), Outer: addr(rt, "outer"), Host: addr(rt, "host")}},
+			Memberships: some(rt, "memberships", 1, 3, func(rt *rapid.T) plan.Seats {
+				return plan.Seats{Generation: 7, RingCode: 9, Seats: some(rt, "seats", 1, 3, func(rt *rapid.T) plan.Seat {
+					return plan.Seat{ID: word(rt, "id"), Weight: word(rt, "weight"), Backup: rapid.Bool().Draw(rt, "backup"), Down: rapid.Bool().Draw(rt, "down")}
+				})}
+			}),
+		})
 		items := rapid.Permutation(ToItems(&want)).Draw(rt, "order")
 		got, err := FromItems(items)
 		if err != nil || !reflect.DeepEqual(got, want) {
@@ -297,6 +307,7 @@ func TestStatesComeBack(t *testing.T) {
 			return plan.MemberState{
 				ID: word(rt, "id"), Backend: lb.BackendKey{DIP: addr(rt, "dip"), Port: word(rt, "port")}, Weight: word(rt, "weight"),
 				Backup: rapid.Bool().Draw(rt, "backup"), Down: rapid.Bool().Draw(rt, "down"), Warming: someTime(rt), Draining: someTime(rt),
+				Host: addr(rt, "host"),
 			}
 		})
 	}
@@ -308,7 +319,7 @@ func TestStatesComeBack(t *testing.T) {
 				return plan.Quarantined{ID: word(rt, "id"), Backend: lb.BackendKey{DIP: addr(rt, "dip"), Port: 1}, Until: time.Unix(rapid.Int64Range(0, 1<<32).Draw(rt, "until"), 5).UTC()}
 			}),
 			History: some(rt, "history", 0, 8, func(rt *rapid.T) plan.Membership {
-				return plan.Membership{Generation: 1, RingCode: 6, KeyID: 1, Members: members(rt)}
+				return plan.Membership{Generation: 1, RingCode: 6, KeyID: 1, Members: members(rt), Until: someTime(rt)}
 			}),
 		}
 		got, err := FromStoredEndpoint(ToStoredEndpoint(&want))
@@ -369,7 +380,7 @@ func FuzzFromObject(f *testing.F) {
 		Endpoints: []*apiv1.Endpoint{{
 			Protocol: "udp", Port: "8000-8100", Source: &apiv1.SourceAffinity{Prefix4: 24, For: durationpb.New(time.Minute)},
 			Idle: &apiv1.Idle{Untrusted: durationpb.New(time.Minute)}, Fragments: "3tuple", Encap: "gue", BackupBelow: 70, FailOpen: true,
-			SlowStart: durationpb.New(time.Minute), DrainTimeout: durationpb.New(time.Minute), Health: &apiv1.Health{Port: 80},
+			SlowStart: durationpb.New(time.Minute), DrainTimeout: durationpb.New(time.Minute), RepairWindow: durationpb.New(time.Minute), Health: &apiv1.Health{Port: 80},
 			Backends: []*apiv1.Backend{{Dip: []string{"10.20.1.11"}, Host: "10.20.1.1", Backup: true}},
 		}, {Protocol: "any", Affinity: "hash", Health: &apiv1.Health{Port: 80}, Backends: []*apiv1.Backend{{Dip: []string{"10.20.1.11"}, Host: "10.20.1.1"}}}},
 	}}})

@@ -89,6 +89,7 @@ func (r *reader) endpoint(path string, in *apiv1.Endpoint) lb.Endpoint {
 		OnePacket: in.GetOnePacket(), Idle: r.idle(path+".idle", in.GetIdle()), Fragments: in.GetFragments(), Encap: in.GetEncap(),
 		BackupBelow: r.percent(path+".backupBelow", in.GetBackupBelow()), FailOpen: in.GetFailOpen(),
 		SlowStart: r.time(path+".slowStart", in.GetSlowStart()), DrainTimeout: r.time(path+".drainTimeout", in.GetDrainTimeout()),
+		RepairWindow: r.timeOf(path+".repairWindow", in.GetRepairWindow()),
 	}
 	var allowed string
 	if ep.Protocol, allowed = lb.ParseProtocol(in.GetProtocol()); allowed != "" {
@@ -231,6 +232,14 @@ func (r *reader) time(path string, in *durationpb.Duration) time.Duration {
 		return 0
 	}
 	return in.AsDuration()
+}
+
+// timeOf reads a duration that may be absent, and may be 0.
+func (r *reader) timeOf(path string, in *durationpb.Duration) *time.Duration {
+	if in == nil {
+		return nil
+	}
+	return new(r.time(path, in))
 }
 
 // duration reads a duration that is not 0 when it is there.

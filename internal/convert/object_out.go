@@ -45,7 +45,7 @@ func toEndpoint(ep *lb.Endpoint) *apiv1.Endpoint {
 		Protocol: ep.Protocol.String(), Port: lb.PortsText(ep.Port, ep.PortEnd), Path: ep.Path, Affinity: ep.Affinity,
 		Scheduler: ep.Scheduler, Rewrite: string(ep.Rewrite), Health: toHealth(ep.Health), Source: toSource(ep.Source),
 		OnePacket: ep.OnePacket, Idle: toIdle(ep.Idle), Fragments: ep.Fragments, Encap: ep.Encap, BackupBelow: uint32(ep.BackupBelow),
-		FailOpen: ep.FailOpen, SlowStart: duration(ep.SlowStart), DrainTimeout: duration(ep.DrainTimeout),
+		FailOpen: ep.FailOpen, SlowStart: duration(ep.SlowStart), DrainTimeout: duration(ep.DrainTimeout), RepairWindow: durationOf(ep.RepairWindow),
 	}
 	for i := range ep.Backends {
 		b := &ep.Backends[i]
@@ -112,6 +112,14 @@ func texts[T fmt.Stringer](in []T) []string {
 		out = append(out, v.String())
 	}
 	return out
+}
+
+// durationOf writes a duration that may be absent.
+func durationOf(d *time.Duration) *durationpb.Duration {
+	if d == nil {
+		return nil
+	}
+	return durationpb.New(*d)
 }
 
 func duration(d time.Duration) *durationpb.Duration {

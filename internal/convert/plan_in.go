@@ -26,6 +26,7 @@ func FromItems(items []*apiv1.PlanItem) (plan.Plan, error) {
 	slices.SortFunc(p.Sources, plan.CompareSources)
 	slices.SortFunc(p.Endpoints, func(a, b plan.Endpoint) int { return plan.CompareKeys(a.Key, b.Key) })
 	slices.SortFunc(p.Bindings, plan.CompareBindings)
+	slices.SortFunc(p.Repairs, plan.CompareRepairs)
 	return p, nil
 }
 
@@ -48,6 +49,10 @@ func addItem(p *plan.Plan, item *apiv1.PlanItem) error {
 		var b plan.Binding
 		b, err = FromPlanBinding(it.Binding)
 		key, p.Bindings = plan.BindingItem(b.Key, b.Outer, b.Member), append(p.Bindings, b)
+	case *apiv1.PlanItem_Repair:
+		var rep plan.Repair
+		rep, err = FromPlanRepair(it.Repair)
+		key, p.Repairs = plan.RepairItem(rep.Key), append(p.Repairs, rep)
 	case *apiv1.PlanItem_Service:
 		var svc plan.Service
 		svc, err = FromPlanService(it.Service)
@@ -57,7 +62,7 @@ func addItem(p *plan.Plan, item *apiv1.PlanItem) error {
 		list, err = FromPlanSources(it.Sources)
 		key, p.Sources = plan.SourcesItem(list.Policy), append(p.Sources, list)
 	default:
-		err = fmt.Errorf("item: %T: must be node, ring_key, service, sources, endpoint or binding", it)
+		err = fmt.Errorf("item: %T: must be node, ring_key, service, sources, endpoint, binding or repair", it)
 	}
 	if err == nil && key != item.GetKey() {
 		err = fmt.Errorf("key: %q: must be %q", item.GetKey(), key)

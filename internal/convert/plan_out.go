@@ -30,6 +30,9 @@ func ToItems(p *plan.Plan) []*apiv1.PlanItem {
 	for i := range p.Bindings {
 		out = append(out, BindingItem(&p.Bindings[i]))
 	}
+	for i := range p.Repairs {
+		out = append(out, RepairItem(&p.Repairs[i]))
+	}
 	return out
 }
 

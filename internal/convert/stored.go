@@ -23,7 +23,7 @@ func ToStoredEndpoint(s *plan.EndpointState) *apiv1.StoredEndpoint {
 	}
 	for _, m := range s.History {
 		out.History = append(out.History, &apiv1.StoredMembership{
-			Generation: m.Generation, RingCode: uint32(m.RingCode), KeyId: m.KeyID, Members: toStoredMembers(m.Members),
+			Generation: m.Generation, RingCode: uint32(m.RingCode), KeyId: m.KeyID, Members: toStoredMembers(m.Members), Until: timestamp(m.Until),
 		})
 	}
 	return out
@@ -34,7 +34,7 @@ func toStoredMembers(in []plan.MemberState) []*apiv1.StoredMember {
 	for _, m := range in {
 		out = append(out, &apiv1.StoredMember{
 			Id: uint32(m.ID), Dip: text(m.Backend.DIP), Port: uint32(m.Backend.Port), Weight: uint32(m.Weight), Backup: m.Backup,
-			Down: m.Down, Warming: timestamp(m.Warming), Draining: timestamp(m.Draining),
+			Down: m.Down, Warming: timestamp(m.Warming), Draining: timestamp(m.Draining), Host: text(m.Host),
 		})
 	}
 	return out
@@ -56,7 +56,7 @@ func FromStoredEndpoint(in *apiv1.StoredEndpoint) (plan.EndpointState, error) {
 	for _, m := range in.GetHistory() {
 		s.History = append(s.History, plan.Membership{
 			Generation: m.GetGeneration(), RingCode: uint8(r.upTo("history.ring_code", m.GetRingCode(), 32)), KeyID: m.GetKeyId(),
-			Members: r.storedMembers(m.GetMembers()),
+			Members: r.storedMembers(m.GetMembers()), Until: moment(m.GetUntil()),
 		})
 	}
 	return s, r.err()
@@ -68,6 +68,7 @@ func (r *reader) storedMembers(in []*apiv1.StoredMember) []plan.MemberState {
 		out = append(out, plan.MemberState{
 			ID: r.word("members.id", m.GetId()), Backend: r.backendKey(m.GetDip(), m.GetPort()), Weight: r.word("members.weight", m.GetWeight()),
 			Backup: m.GetBackup(), Down: m.GetDown(), Warming: moment(m.GetWarming()), Draining: moment(m.GetDraining()),
+			Host: r.optional("members.host", m.GetHost()),
 		})
 	}
 	return out

@@ -27,6 +27,7 @@ const (
 	DefaultPrefix4         = 32
 	DefaultPrefix6         = 128
 	DefaultSourceFor       = 10 * time.Minute
+	DefaultRepairWindow    = time.Hour
 	DefaultIdleUntrusted   = 60 * time.Second
 	DefaultIdleTrusted     = 2*time.Hour + 4*time.Minute // RFC 5382 section 5
 	DefaultUDPUntrusted    = 30 * time.Second
@@ -108,6 +109,9 @@ func (e *Endpoint) setDerived() {
 				setDefault(&c.Port, e.Port)
 			}
 		}
+	}
+	if e.Protocol == TCP && e.RepairWindow == nil {
+		e.RepairWindow = new(DefaultRepairWindow)
 	}
 	if e.KeepsFlows() {
 		untrusted, trusted := DefaultIdleUntrusted, DefaultIdleTrusted

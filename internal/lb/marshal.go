@@ -98,6 +98,9 @@ func (w *writer) options(e *Endpoint) {
 	if e.DrainTimeout != 0 {
 		w.line("  drainTimeout: %s", durationText(e.DrainTimeout))
 	}
+	if e.RepairWindow != nil && *e.RepairWindow != DefaultRepairWindow {
+		w.line("  repairWindow: %s", durationText(*e.RepairWindow))
+	}
 }
 
 // flow returns the source affinity on one line.

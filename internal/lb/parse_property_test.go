@@ -222,6 +222,9 @@ func endpoint(t *rapid.T, port uint16, both bool) lb.Endpoint {
 	if rapid.Bool().Draw(t, "range") {
 		e.PortEnd = port + rapid.Uint16Range(1, 500).Draw(t, "ports")
 	}
+	if e.Protocol == lb.TCP {
+		e.RepairWindow = new(duration(0, lb.MaxRepairWindow).Draw(t, "repair window"))
+	}
 	e.OnePacket = e.Protocol == lb.UDP && rapid.Bool().Draw(t, "one packet")
 	if e.KeepsFlows() {
 		e.Idle.Untrusted = duration(lb.MinIdle, time.Minute).Draw(t, "untrusted")

@@ -113,6 +113,7 @@ func (d *decoder) endpoint(path string, n ast.Node) Endpoint {
 		field{"failOpen", func(p string, n ast.Node) { e.FailOpen = d.boolean(p, n) }},
 		field{"slowStart", func(p string, n ast.Node) { e.SlowStart = d.duration(p, n) }},
 		field{"drainTimeout", func(p string, n ast.Node) { e.DrainTimeout = d.duration(p, n) }},
+		field{"repairWindow", func(p string, n ast.Node) { e.RepairWindow = new(d.duration(p, n)) }},
 	)
 	e.setDerived()
 	return e

@@ -131,6 +131,17 @@ type Endpoint struct {
 	SlowStart time.Duration
 	// DrainTimeout is how long a draining backend keeps its flows; 0: without end.
 	DrainTimeout time.Duration
+	// RepairWindow is for how long hosts send packets of connections that they do not know on to the backend that had them before a
+	// change; 0: they do not. Of endpoints that are not TCP it is nil, else never once defaults are filled in.
+	RepairWindow *time.Duration
+}
+
+// Repairs is the endpoint's RepairWindow, 0 where there is none.
+func (e *Endpoint) Repairs() time.Duration {
+	if e.RepairWindow == nil {
+		return 0
+	}
+	return *e.RepairWindow
 }
 
 // SourceAffinity says which bits of a client's address count, and for how long a client without packets is remembered

@@ -14,6 +14,8 @@ const (
 	MaxSlowStart = time.Hour
 	// MaxDrainTimeout bounds how long a draining backend keeps its flows.
 	MaxDrainTimeout = 7 * 24 * time.Hour
+	// MaxRepairWindow bounds for how long former backends are asked: an id of one is not given to another for as long.
+	MaxRepairWindow = 24 * time.Hour
 
 	allowedIdle    = "must be 1s to 12h"
 	allowedPercent = "must be 1 to 100"
@@ -91,6 +93,13 @@ func (f *faults) timing(path string, e *Endpoint) {
 	}
 	if e.DrainTimeout < 0 || e.DrainTimeout > MaxDrainTimeout {
 		f.add(path+".drainTimeout", durationText(e.DrainTimeout), "must be 0s to 168h")
+	}
+	switch w := e.RepairWindow; {
+	case w == nil:
+	case e.Protocol == UDP || e.Protocol == AnyProtocol:
+		f.add(path+".repairWindow", durationText(*w), "must be left out: only tcp connections are repaired")
+	case *w < 0 || *w > MaxRepairWindow:
+		f.add(path+".repairWindow", durationText(*w), "must be 0s to 24h")
 	}
 }
 

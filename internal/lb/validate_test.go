@@ -164,6 +164,8 @@ func TestServiceRefusals(t *testing.T) {
 		{func(s *lb.Service) { first(s).BackupBelow = 101 }, "services/web: endpoints[0].backupBelow: 101: must be 1 to 100"},
 		{func(s *lb.Service) { first(s).SlowStart = time.Hour + 1 }, "services/web: endpoints[0].slowStart: 1h0m0.000000001s: must be 0s to 1h"},
 		{func(s *lb.Service) { first(s).DrainTimeout = -1 }, "services/web: endpoints[0].drainTimeout: -1ns: must be 0s to 168h"},
+		{func(s *lb.Service) { first(s).RepairWindow = new(25 * time.Hour) }, "services/web: endpoints[0].repairWindow: 25h: must be 0s to 24h"},
+		{func(s *lb.Service) { first(s).RepairWindow = new(time.Duration(-1)) }, "services/web: endpoints[0].repairWindow: -1ns: must be 0s to 24h"},
 		{func(s *lb.Service) { s.Limits.Packets = 1e9 + 1 }, "services/web: limits.packets: 1000000001: must be 0 to 1000000000 a second, 0 for no limit"},
 		{func(s *lb.Service) { s.Limits.Connections = 1e9 + 1 }, "services/web: limits.connections: 1000000001: must be 0 to 1000000000 a second, 0 for no limit"},
 		{func(s *lb.Service) { s.Policy = "Gold" }, "services/web: policy: Gold: must be a DNS label: 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"},

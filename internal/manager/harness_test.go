@@ -356,7 +356,7 @@ func hostNode(i int) *lb.Node {
 
 // web is a service on 203.0.113.10:80 with one backend on each of the hosts.
 func web(hosts ...int) *lb.Service {
-	s := &lb.Service{Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("203.0.113.10")}, Endpoints: []lb.Endpoint{{Protocol: lb.TCP, Port: 80}}}
+	s := &lb.Service{Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("203.0.113.10")}, Endpoints: []lb.Endpoint{{Protocol: lb.TCP, Port: 80, RepairWindow: new(time.Duration(0))}}}
 	for _, h := range hosts {
 		s.Endpoints[0].Backends = append(s.Endpoints[0].Backends, backend(h))
 	}

@@ -33,7 +33,9 @@ type items struct {
 	// serves is how many of those a mux has.
 	serves   map[string]int
 	bindings map[string]hostItem
-	// byHost are the same bindings by host address.
+	// repairs are what the hosts of endpoints' bindings need to find former owners.
+	repairs map[lb.EndpointKey]*apiv1.PlanItem
+	// byHost are the same bindings by host address, and the repairs of their endpoints.
 	byHost map[netip.Addr]map[string]*apiv1.PlanItem
 	// byEndpoint are the keys of an endpoint's bindings.
 	byEndpoint map[lb.EndpointKey][]string
@@ -50,7 +52,7 @@ func newItems() items {
 		ringKeys: map[string]*apiv1.PlanItem{}, services: map[string]*apiv1.PlanItem{}, told: map[string]plan.Service{}, endpoints: map[string]muxItem{},
 		sources: map[string]*apiv1.PlanItem{}, lists: map[string]plan.Sources{}, takers: map[string]map[string]bool{}, where: map[place.Key][]string{},
 		serves:   map[string]int{},
-		bindings: map[string]hostItem{}, byHost: map[netip.Addr]map[string]*apiv1.PlanItem{}, byEndpoint: map[lb.EndpointKey][]string{},
+		bindings: map[string]hostItem{}, repairs: map[lb.EndpointKey]*apiv1.PlanItem{}, byHost: map[netip.Addr]map[string]*apiv1.PlanItem{}, byEndpoint: map[lb.EndpointKey][]string{},
 	}
 }
 
@@ -108,7 +110,9 @@ func (v *view) rebuildLocked(key lb.EndpointKey, reach reach, c *change) {
 		v.items.unbind(k)
 	}
 	delete(v.items.byEndpoint, key)
+	repair := v.items.unrepair(key, former)
 	defer func() {
+		v.repairLocked(key, repair, c)
 		for k, was := range former {
 			c.bindingOf(was.host, name, k)
 		}
@@ -174,8 +178,10 @@ func (v *view) itemLocked(node *lb.Node, key string) *apiv1.PlanItem {
 		}
 		return v.items.ringKeys[key]
 	case lb.RoleHost:
-		if hi := v.items.bindings[key]; hi.item != nil && owns(node, hi.host) {
-			return hi.item
+		for _, a := range node.Addresses {
+			if item := v.items.byHost[a][key]; item != nil {
+				return item
+			}
 		}
 	}
 	return nil
@@ -217,5 +223,3 @@ func (v *view) allLocked(node *lb.Node) map[string]*apiv1.PlanItem {
 	out[plan.NodeItem] = item
 	return out
 }
-
-func owns(node *lb.Node, host netip.Addr) bool { return slices.Contains(node.Addresses, host) }

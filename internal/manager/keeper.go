@@ -156,7 +156,8 @@ func (m *Manager) unsettled(key lb.EndpointKey) bool {
 	m.view.mu.RLock()
 	defer m.view.mu.RUnlock()
 	heard := m.opinions.heard(key)
-	return slices.ContainsFunc(m.view.state.Endpoints[key].Members, func(m plan.MemberState) bool {
+	st := m.view.state.Endpoints[key]
+	return len(st.History) > 0 || slices.ContainsFunc(st.Members, func(m plan.MemberState) bool {
 		return m.Changing() || heard(m.ID).Health == plan.HeardDead
 	})
 }

@@ -139,7 +139,7 @@ func crowd(services, endpoints, backends int) []lb.Object {
 	for i := range services {
 		s := &lb.Service{Name: fmt.Sprintf("s%d", i), VIPs: []netip.Addr{netip.AddrFrom4([4]byte{203, 0, 113 + byte(i>>8), byte(i + 1)})}}
 		for port := range endpoints {
-			e := lb.Endpoint{Protocol: lb.TCP, Port: 80 + uint16(port)}
+			e := lb.Endpoint{Protocol: lb.TCP, Port: 80 + uint16(port), RepairWindow: new(time.Duration(0))}
 			for b := range backends {
 				e.Backends = append(e.Backends, lb.Backend{DIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), byte(b + 1)})}, Host: netip.MustParseAddr("10.99.0.1"), Weight: 1})
 			}
@@ -225,6 +225,36 @@ func TestSlowStartOfNewAndReturned(t *testing.T) {
 	k.round()
 	k.expect("1, 1, 1")
 	if len(k.k.due) != 0 || k.round() {
+		t.Errorf("due at the end: %v", k.k.due)
+	}
+}
+
+// TestHostsForgetInTime: when the window is over the leader takes former owners out of the state, which is no new ring.
+func TestHostsForgetInTime(t *testing.T) {
+	k := newKept(t)
+	objs := crowd(1, 1, 2)
+	svc := objs[1].(*lb.Service)
+	svc.Endpoints[0].RepairWindow = new(time.Hour)
+	k.apply(objs...)
+	svc.Endpoints[0].Backends[0].Weight = 5
+	k.apply(svc)
+	remembered := func() (n int, generation int64) {
+		for _, st := range k.m.view.state.Endpoints {
+			n, generation = len(st.History), st.Generation
+		}
+		return n, generation
+	}
+	n, generation := remembered()
+	if n != 1 {
+		t.Fatalf("%d memberships are remembered", n)
+	}
+	k.round()
+	k.clock.Advance(time.Hour)
+	k.round()
+	if n, after := remembered(); n != 0 || after != generation {
+		t.Errorf("%d memberships are remembered in generation %d, before %d", n, after, generation)
+	}
+	if len(k.k.due) != 0 {
 		t.Errorf("due at the end: %v", k.k.due)
 	}
 }

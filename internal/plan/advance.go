@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -25,6 +26,10 @@ type Input struct {
 	Size  SizeCode
 	// SlowStart and DrainTimeout are as in lb.Endpoint.
 	SlowStart, DrainTimeout time.Duration
+	// RepairWindow is for how long a membership that was displaced is remembered; 0: not at all.
+	RepairWindow time.Duration
+	// Hosts are the underlay addresses of the machines that run wanted backends, as far as they are known.
+	Hosts map[lb.BackendKey]netip.Addr
 	// DownAfter is how long a member must be dead until the ring is made without it; 0: it never is.
 	DownAfter time.Duration
 	// Heard is what muxes say of a member; nil: nothing.
@@ -50,29 +55,20 @@ func Advance(prev EndpointState, in Input) (EndpointState, error) {
 		ring.RingCode = in.Size(w, prev.RingCode)
 	}
 	scale(members, in.SlowStart, in.Now)
+	for i := range members {
+		members[i].Host = in.Hosts[members[i].Backend]
+	}
+	next.History = in.recent(prev.History)
 	if prev.Generation > 0 && prev.Membership.same(ring) {
 		next.Members = members
 		return next, nil
 	}
 	if prev.Generation > 0 {
-		next.History = remember(prev.History, prev.past())
+		next.History = in.recent(remember(next.History, prev.past(in.Now)))
 	}
 	ring.Generation++
 	next.Membership = ring
 	return next, nil
-}
-
-// remember adds a membership to a history.
-func remember(history []Membership, m Membership) []Membership {
-	out := append(slices.Clone(history), m)
-	out = out[max(0, len(out)-MaxHistory):]
-	total := 0
-	for i := len(out) - 1; i >= 0; i-- {
-		if total += len(out[i].Members); total > MaxHistoryMembers {
-			return out[i+1:]
-		}
-	}
-	return out
 }
 
 // place gives every wanted backend its id and moves those that left into quarantine.

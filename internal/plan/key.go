@@ -51,6 +51,9 @@ func (b *Binding) TunnelMember() uint16 {
 	return NoMember
 }
 
+// RepairItem is the item key "repair/vni/vip/protocol/ports".
+func RepairItem(k lb.EndpointKey) string { return "repair/" + FormatKey(k) }
+
 // ServiceItem is the item key "service/name".
 func ServiceItem(name string) string { return "service/" + name }
 

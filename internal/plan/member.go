@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"errors"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -19,7 +20,7 @@ const (
 	// NoMember stands in a tunnel's metadata for "the outer destination says it all".
 	NoMember = 1<<16 - 1
 	// MaxHistory is how many earlier memberships an endpoint remembers (design section 9.4), as long as they have at
-	// most MaxHistoryMembers in all: of 65,535 members one is remembered, in 3 MB.
+	// most MaxHistoryMembers in all: of 65,535 members one is remembered, in 3 MB. The steps of a slow start are two of them.
 	MaxHistory        = 8
 	MaxHistoryMembers = 1 << 16
 )
@@ -43,6 +44,8 @@ type MemberState struct {
 	Warming time.Time
 	// Draining is since when it drains; zero when it does not.
 	Draining time.Time
+	// Host is the underlay address of the machine that runs it, for as long as it may be a former owner; zero when nobody said it.
+	Host netip.Addr
 }
 
 // Quarantined is an id that only its former backend may get back before Until.
@@ -58,6 +61,8 @@ type Membership struct {
 	RingCode   uint8
 	KeyID      uint32
 	Members    []MemberState // ordered by ID
+	// Until is when another took its place; zero of the present one.
+	Until time.Time
 }
 
 // EndpointState is what an endpoint remembers over time. The embedded Membership is the present one.
@@ -65,7 +70,9 @@ type EndpointState struct {
 	Key lb.EndpointKey
 	Membership
 	Quarantine []Quarantined // ordered by ID
-	History    []Membership  // before the present one, oldest first, at most MaxHistory; without times
+	// History are the memberships before the present one that ceased to be it within Input.RepairWindow, oldest first, at most
+	// MaxHistory. Members in it keep Warming and Host only.
+	History []Membership
 }
 
 // Idle tells whether nothing of the endpoint needs to be remembered any more.
@@ -81,26 +88,29 @@ func (m Membership) same(o Membership) bool {
 // same tells whether two members are the same to a ring.
 func (m MemberState) same(o MemberState) bool { return m.timeless() == o.timeless() }
 
-// timeless is the member without the times that no ring depends on.
+// timeless is the member without what no ring depends on.
 func (m MemberState) timeless() MemberState {
-	m.Warming, m.Draining = time.Time{}, time.Time{}
+	m.Warming, m.Draining, m.Host = time.Time{}, time.Time{}, netip.Addr{}
 	return m
 }
 
 // past is the membership as the history keeps it.
-func (m Membership) past() Membership {
-	m.Members = slices.Clone(m.Members)
+func (m Membership) past(until time.Time) Membership {
+	m.Members, m.Until = slices.Clone(m.Members), until
 	for i := range m.Members {
-		m.Members[i] = m.Members[i].timeless()
+		m.Members[i].Draining = time.Time{}
 	}
 	return m
 }
 
-// Equal tells whether both states remember the same. Of two with one generation the history is one too.
+// Equal tells whether both states remember the same. A membership of the history is known by its generation.
 func (s *EndpointState) Equal(o *EndpointState) bool {
 	return s.Key == o.Key && s.Generation == o.Generation && s.Membership.same(o.Membership) &&
 		slices.EqualFunc(s.Members, o.Members, func(a, b MemberState) bool {
-			return a.Warming.Equal(b.Warming) && a.Draining.Equal(b.Draining)
+			return a.Warming.Equal(b.Warming) && a.Draining.Equal(b.Draining) && a.Host == b.Host
+		}) &&
+		slices.EqualFunc(s.History, o.History, func(a, b Membership) bool {
+			return a.Generation == b.Generation && a.Until.Equal(b.Until)
 		}) &&
 		slices.EqualFunc(s.Quarantine, o.Quarantine, func(a, b Quarantined) bool {
 			return a.ID == b.ID && a.Backend == b.Backend && a.Until.Equal(b.Until)

@@ -42,12 +42,13 @@ func TestAdvanceKeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		st := EndpointState{Key: lb.EndpointKey{VIP: netip.MustParseAddr("203.0.113.10"), Protocol: lb.TCP, Port: 80}}
 		used, now := useLog{}, epoch
+		window := time.Duration(rapid.IntRange(0, 60).Draw(rt, "window")) * time.Hour
 		var memberships []Membership
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 20).Draw(rt, "hours")) * time.Hour)
 			wanted, keyID := wantedOf(rt), uint32(rapid.IntRange(1, 2).Draw(rt, "key"))
 			before := fmt.Sprintf("%+v", st)
-			next, err := Advance(st, Input{Wanted: wanted, KeyID: keyID, Size: eightPerMember, Now: now})
+			next, err := Advance(st, Input{Wanted: wanted, KeyID: keyID, Size: eightPerMember, Now: now, RepairWindow: window})
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -55,17 +56,23 @@ func TestAdvanceKeepsItsPromises(t *testing.T) {
 				rt.Fatalf("the previous state was modified")
 			}
 			shuffled := rapid.Permutation(wanted).Draw(rt, "order")
-			if other, _ := Advance(st, Input{Wanted: shuffled, KeyID: keyID, Size: eightPerMember, Now: now}); !reflect.DeepEqual(other, next) {
+			if other, _ := Advance(st, Input{Wanted: shuffled, KeyID: keyID, Size: eightPerMember, Now: now, RepairWindow: window}); !reflect.DeepEqual(other, next) {
 				rt.Fatalf("order matters: %+v and %+v", next, other)
 			}
 			checkStep(rt, st, next, wanted, used, now)
 			if next.Generation != st.Generation {
-				memberships = append(memberships, next.past())
+				if len(memberships) > 0 {
+					memberships[len(memberships)-1].Until = now
+				}
+				memberships = append(memberships, next.past(time.Time{}))
 			}
 			st = next
 		}
 		past := memberships[:len(memberships)-1]
 		past = past[max(0, len(past)-MaxHistory):]
+		for len(past) > 0 && now.Sub(past[0].Until) >= window {
+			past = past[1:]
+		}
 		if len(past) != len(st.History) || len(past) > 0 && !reflect.DeepEqual(st.History, past) {
 			rt.Fatalf("history %+v, want %+v", st.History, past)
 		}
@@ -76,7 +83,7 @@ func checkStep(rt *rapid.T, prev, next EndpointState, wanted []Wanted, used useL
 	if len(next.Members) != len(wanted) || !slices.IsSortedFunc(next.Members, func(a, b MemberState) int { return int(a.ID) - int(b.ID) }) {
 		rt.Fatalf("members %+v for %+v", next.Members, wanted)
 	}
-	same := prev.Generation > 0 && prev.RingCode == next.RingCode && prev.KeyID == next.KeyID && reflect.DeepEqual(prev.past().Members, next.past().Members)
+	same := prev.Generation > 0 && prev.RingCode == next.RingCode && prev.KeyID == next.KeyID && prev.Membership.same(next.Membership)
 	if want := prev.Generation + 1; !same && next.Generation != want || same && next.Generation != prev.Generation {
 		rt.Fatalf("generation %d after %d, same ring: %v", next.Generation, prev.Generation, same)
 	}

@@ -190,6 +190,9 @@ func Due(st *EndpointState, in Input) time.Time {
 			due = t
 		}
 	}
+	if len(st.History) > 0 {
+		at(in.forgets(&st.History[0]))
+	}
 	for i := range st.Members {
 		m := &st.Members[i]
 		if !m.Warming.IsZero() {

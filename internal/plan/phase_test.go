@@ -32,6 +32,7 @@ func newLife(rt *rapid.T) *life {
 	l.in = Input{
 		KeyID: 1, Size: eightPerMember, Now: epoch,
 		SlowStart:    time.Duration(rapid.SampledFrom([]int{0, 7, 100}).Draw(rt, "slow start")) * time.Second,
+		RepairWindow: time.Duration(rapid.SampledFrom([]int{0, 60, 3600}).Draw(rt, "repair window")) * time.Second,
 		DrainTimeout: time.Duration(rapid.SampledFrom([]int{0, 30}).Draw(rt, "drain timeout")) * time.Second,
 		DownAfter:    time.Duration(rapid.SampledFrom([]int{0, 30}).Draw(rt, "down after")) * time.Second,
 		Heard:        func(id uint16) Heard { return l.heard[id] },
@@ -258,7 +259,7 @@ func TestHistoryOfManyMembers(t *testing.T) {
 	var st EndpointState
 	for i := range 4 {
 		all[0].Weight = uint16(1 + i)
-		st, _ = Advance(st, Input{Wanted: all, KeyID: 1, Size: eightPerMember, Now: epoch})
+		st, _ = Advance(st, Input{Wanted: all, KeyID: 1, Size: eightPerMember, Now: epoch, RepairWindow: time.Hour})
 	}
 	if len(st.History) != 2 || st.History[1].Generation != 3 {
 		t.Errorf("%d memberships are remembered, want the last 2", len(st.History))

@@ -71,7 +71,7 @@ func MakeEndpoint(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap strin
 		Affinity: ep.Affinity, Source: ep.Source, OnePacket: ep.OnePacket, Idle: ep.Idle, Fragments: ep.Fragments,
 		Encap: cmp.Or(ep.Encap, encap), BackupBelow: ep.BackupBelow, FailOpen: ep.FailOpen,
 	}
-	hosts := hostsOf(ep, st.Key.VIP)
+	hosts := HostsOf(ep, st.Key.VIP)
 	for _, m := range st.Members {
 		out.Members = append(out.Members, Member{
 			ID: m.ID, DIP: m.Backend.DIP, Port: m.Backend.Port, Weight: m.Weight, Backup: m.Backup, Down: m.Down,
@@ -94,27 +94,35 @@ func MakeService(s *lb.Service, policies map[string]*lb.Policy) Service {
 // MakeSources is the list of a policy that services take sources from, as muxes need it.
 func MakeSources(p *lb.Policy) Sources { return Sources{Policy: p.Name, Sources: *p.Sources} }
 
-// MakeBindings are the endpoint's members as their hosts need them; encap is that of the VIP's Network.
+// MakeBindings are the endpoint's members as their hosts need them, and those that were lately, where their flows are sent on to; encap
+// is that of the VIP's Network.
 func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap string) []HostBinding {
 	out := make([]HostBinding, 0, len(st.Members))
-	hosts := hostsOf(ep, st.Key.VIP)
-	for _, m := range st.Members {
-		host := hosts[m.Backend]
-		var health lb.Health
-		if ep.Health.ByHost() {
-			health = ep.Health
-		}
+	hosts := HostsOf(ep, st.Key.VIP)
+	bind := func(m *MemberState, host netip.Addr, health lb.Health) {
 		out = append(out, HostBinding{Host: host, Binding: Binding{
 			Key: st.Key, Service: s.Name, Member: m.ID, Outer: lb.Outer(m.Backend.DIP, host),
 			DIP: m.Backend.DIP, DIPPort: m.Backend.Port, Rewrite: ep.Rewrite != lb.RewriteNone, Encap: cmp.Or(ep.Encap, encap),
 			Health: health,
 		}})
 	}
+	var health lb.Health
+	if ep.Health.ByHost() {
+		health = ep.Health
+	}
+	for i := range st.Members {
+		bind(&st.Members[i], hosts[st.Members[i].Backend], health)
+	}
+	if ep.Repairs() > 0 {
+		for _, m := range st.Former() {
+			bind(&m, m.Host, lb.Health{})
+		}
+	}
 	return out
 }
 
-// hostsOf finds the host address of each backend that serves the VIP.
-func hostsOf(ep *lb.Endpoint, vip netip.Addr) map[lb.BackendKey]netip.Addr {
+// HostsOf finds the host address of each backend that serves the VIP.
+func HostsOf(ep *lb.Endpoint, vip netip.Addr) map[lb.BackendKey]netip.Addr {
 	out := make(map[lb.BackendKey]netip.Addr, len(ep.Backends))
 	for i := range ep.Backends {
 		b := &ep.Backends[i]
@@ -177,10 +185,14 @@ func ForNode(s *State, name string) Plan {
 					p.Endpoints = append(p.Endpoints, MakeEndpoint(svc, ep, &st, networks.Encap(key.VIP)))
 				}
 			case lb.RoleHost:
+				bound := len(p.Bindings)
 				for _, hb := range MakeBindings(svc, ep, &st, networks.Encap(key.VIP)) {
 					if slices.Contains(node.Addresses, hb.Host) {
 						p.Bindings = append(p.Bindings, hb.Binding)
 					}
+				}
+				if r, ok := MakeRepair(ep, &st, s.RingKeys, networks.Encap(key.VIP)); ok && len(p.Bindings) > bound {
+					p.Repairs = append(p.Repairs, *r)
 				}
 			}
 		})
@@ -189,5 +201,6 @@ func ForNode(s *State, name string) Plan {
 	slices.SortFunc(p.Services, CompareServices)
 	slices.SortFunc(p.Sources, CompareSources)
 	slices.SortFunc(p.Bindings, CompareBindings)
+	slices.SortFunc(p.Repairs, CompareRepairs)
 	return p
 }

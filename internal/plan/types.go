@@ -20,7 +20,7 @@ type Plan struct {
 	// TunnelSources are the prefixes outer sources come from: a mux has at most one of each family, a host those of all
 	// Networks.
 	TunnelSources []netip.Prefix
-	// RingKeys are the live ring hash keys.
+	// RingKeys are the live ring hash keys, ordered by id.
 	RingKeys []Key
 	// Endpoints: for muxes, ordered by key.
 	Endpoints []Endpoint
@@ -30,6 +30,8 @@ type Plan struct {
 	Sources []Sources
 	// Bindings: for hosts, ordered by key.
 	Bindings []Binding
+	// Repairs: for hosts, ordered by key: of endpoints of their bindings from which something was displaced lately.
+	Repairs []Repair
 }
 
 // Whole tells whether every list of sources that services take is there: without it they would let everybody through.

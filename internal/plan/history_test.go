@@ -1,0 +1,172 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/ring"
+)
+
+// build is the ring of a membership.
+func build(m Membership) []uint16 {
+	var seats []ring.Seat
+	for _, s := range m.Members {
+		seats = append(seats, ring.Seat{
+			Member: ring.Member{ID: s.ID, DIP: s.Backend.DIP, Port: s.Backend.Port, Weight: s.Weight}, Backup: s.Backup, Down: s.Down,
+		})
+	}
+	return new(ring.Builder).Walked(m.RingCode, seats)
+}
+
+// fold folds a history and the membership behind it.
+func fold(history []Membership, now Membership) ring.Folded {
+	var rings [][]uint16
+	for _, m := range append(slices.Clip(history), now) {
+		rings = append(rings, build(m))
+	}
+	return ring.Fold(rings...)
+}
+
+// TestSlowStartsAreShortInHistory: after a slow start the history has two memberships more, and flows that began
+// between slow starts find their members as well as with every step of them.
+func TestSlowStartsAreShortInHistory(t *testing.T) {
+	in := Input{KeyID: 1, Size: ring.SizeCode, Now: epoch, RepairWindow: 24 * time.Hour, SlowStart: 100 * time.Second}
+	for n := range 10 {
+		in.Wanted = append(in.Wanted, Wanted{Backend: backendN(n), Weight: 1})
+	}
+	st := EndpointState{Key: lb.EndpointKey{VIP: netip.MustParseAddr("203.0.113.10"), Protocol: lb.TCP, Port: 80}}
+	var all, settled []Membership // every one, and those between slow starts
+	advance := func() {
+		next, err := Advance(st, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if next.Generation > st.Generation && st.Generation > 0 {
+			all = append(all, st.past(in.Now))
+		}
+		st = next
+	}
+	advance()
+	for round := range 3 {
+		settled = append(settled, st.past(in.Now))
+		in.Wanted = append(in.Wanted, Wanted{Backend: backendN(10 + round), Weight: 1})
+		for advance(); !st.Members[len(st.Members)-1].Warming.IsZero(); advance() {
+			in.Now = Due(&st, in)
+		}
+		if want := 2 * (round + 1); len(st.History) != want {
+			t.Fatalf("after %d slow starts %d memberships are remembered, want %d", round+1, len(st.History), want)
+		}
+	}
+	if len(all) != 30 {
+		t.Fatalf("%d memberships in all: the test expects ten steps for each", len(all))
+	}
+	// Flows that began while nobody grew, the long ones: how many slots' do not find their member.
+	broken := func(f ring.Folded, began []Membership) (n int) {
+		for _, m := range began {
+			r := build(m)
+			for i, slot := range f.Slots {
+				if owner := r[i>>(f.Code-m.RingCode)]; owner != slot.Current() && owner != slot.Former() {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	short, whole := fold(st.History, st.Membership), fold(all, st.Membership)
+	slots := len(short.Slots) * len(settled)
+	t.Logf("of %d: %d broken, %d with every step remembered; of those that began in steps %d and %d of %d", slots, broken(short, settled),
+		broken(whole, settled), broken(short, all), broken(whole, all), len(short.Slots)*len(all))
+	if broken(short, settled) > broken(whole, settled)+slots/100 {
+		t.Errorf("%d broken, %d with every step remembered", broken(short, settled), broken(whole, settled))
+	}
+	for i := 1; i < len(st.History); i++ {
+		if st.History[i].Until.Before(st.History[i-1].Until) {
+			t.Errorf("history %d ends at %v, before the one before", i, st.History[i].Until)
+		}
+	}
+}
+
+// TestHistoryIsForgottenInTime: by Due and Advance alone a change is remembered for the window, the generation stays, and the members that
+// left are former ones until then.
+func TestHistoryIsForgottenInTime(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		window := time.Duration(rapid.IntRange(1, 86400).Draw(rt, "window")) * time.Second
+		host := netip.MustParseAddr("10.20.1.1")
+		in := Input{KeyID: 1, Size: eightPerMember, Now: epoch, RepairWindow: window, Hosts: map[lb.BackendKey]netip.Addr{backendN(0): host, backendN(1): host}}
+		in.Wanted = []Wanted{{Backend: backendN(0), Weight: 1}, {Backend: backendN(1), Weight: 1}}
+		st, err := Advance(EndpointState{}, in)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		if !Due(&st, in).IsZero() {
+			rt.Fatalf("something is due at %v", Due(&st, in))
+		}
+		in.Wanted = in.Wanted[:1]
+		if st, err = Advance(st, in); err != nil || len(st.History) != 1 {
+			rt.Fatalf("%+v %v", st.History, err)
+		}
+		former := st.Former()
+		if len(former) != 1 || former[0].Backend != backendN(1) || former[0].Host != host {
+			rt.Fatalf("former members %+v", former)
+		}
+		early := in
+		early.Now = epoch.Add(window - 1)
+		if same, err := Advance(st, early); err != nil || !same.Equal(&st) {
+			rt.Fatalf("too early %+v %v", same, err)
+		}
+		if in.Now = Due(&st, in); !in.Now.Equal(epoch.Add(window)) {
+			rt.Fatalf("due at %v", in.Now)
+		}
+		late, err := Advance(st, in)
+		if err != nil || len(late.History) != 0 || late.Equal(&st) || late.Generation != st.Generation || len(late.Former()) != 0 {
+			rt.Fatalf("too late %+v %v", late, err)
+		}
+	})
+}
+
+// TestRepairIsOfWhatMoved: hosts are told of an endpoint only while something was displaced, with everybody who may have had it; memberships
+// under another key say nothing of slots under this one.
+func TestRepairIsOfWhatMoved(t *testing.T) {
+	ep := &lb.Endpoint{Protocol: lb.TCP, Port: 80, RepairWindow: new(time.Hour)}
+	for n := range 3 {
+		b := backendN(n)
+		ep.Backends = append(ep.Backends, lb.Backend{DIPs: []netip.Addr{b.DIP}, Port: b.Port, Host: netip.MustParseAddr("10.20.1.1").Next(), Weight: 1})
+	}
+	vip := netip.MustParseAddr("203.0.113.10")
+	in := Input{KeyID: 1, Size: eightPerMember, Now: epoch, RepairWindow: time.Hour}
+	st := EndpointState{Key: lb.EndpointKey{VIP: vip, Protocol: lb.TCP, Port: 80}}
+	step := func() (*Repair, bool) {
+		t.Helper()
+		in.Wanted, in.Hosts = WantedMembers(ep, vip), HostsOf(ep, vip)
+		var err error
+		if st, err = Advance(st, in); err != nil {
+			t.Fatal(err)
+		}
+		return MakeRepair(ep, &st, []Key{{ID: 1}, {ID: 2}}, lb.EncapIPIP)
+	}
+	if r, ok := step(); ok {
+		t.Errorf("nothing moved, but hosts hear %+v", r)
+	}
+	ep.Backends = ep.Backends[:2]
+	r, ok := step()
+	if !ok || len(r.Targets) != 3 || len(r.Memberships) != 2 || len(r.Memberships[0].Seats) != 3 || r.Targets[2].Host != netip.MustParseAddr("10.20.1.2") {
+		t.Errorf("hosts hear %+v %v", r, ok)
+	}
+	if b := MakeBindings(&lb.Service{Name: "web"}, ep, &st, lb.EncapIPIP); len(b) != 3 {
+		t.Errorf("%d bindings, want those of the two members and of the one that left", len(b))
+	}
+	in.KeyID = 2
+	if r, ok := step(); ok {
+		t.Errorf("all slots are others, but hosts hear %+v", r)
+	}
+	ep.RepairWindow = new(time.Duration(0))
+	in.RepairWindow = 0
+	if _, ok := step(); ok || len(st.History) > 0 {
+		t.Errorf("repair is off, but %+v is remembered", st.History)
+	}
+}

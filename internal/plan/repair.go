@@ -1,0 +1,89 @@
+package plan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// Repair is what hosts with members of an endpoint must know to find former owners of flows.
+type Repair struct {
+	Key lb.EndpointKey
+	// Hash is the ring hash key of all memberships.
+	Hash Key
+	// Encap, Source and Fragments are as in Endpoint.
+	Encap     string
+	Source    *lb.SourceAffinity
+	Fragments string
+	Targets   []Target // ordered by ID
+	// Memberships have no times and neither backends nor hosts: Targets do. Oldest first; the last is the present one.
+	Memberships []Seats
+}
+
+// Seats are what a ring is made of.
+type Seats struct {
+	Generation int64
+	RingCode   uint8
+	Seats      []Seat // ordered by ID
+}
+
+// Seat is a member in a ring.
+type Seat struct {
+	ID, Weight   uint16
+	Backup, Down bool
+}
+
+// Target is who a flow may belong to: a member of one of the memberships, and the way to it.
+type Target struct {
+	ID   uint16
+	DIP  netip.Addr
+	Port uint16
+	// Outer is as in Member. Host is the underlay address of its host: the source of what that sends on.
+	Outer, Host netip.Addr
+}
+
+// MakeRepair is what the endpoint's hosts need for repair; false when nothing was displaced lately, or nothing is repaired. Memberships
+// under another hash key are left out: no flow has the slot that it had. keys are the live ones; encap is that of the VIP's Network.
+func MakeRepair(ep *lb.Endpoint, st *EndpointState, keys []Key, encap string) (*Repair, bool) {
+	live := slices.IndexFunc(keys, func(k Key) bool { return k.ID == st.KeyID })
+	if ep.Repairs() == 0 || live < 0 {
+		return nil, false
+	}
+	out := &Repair{Key: st.Key, Hash: keys[live], Encap: cmp.Or(ep.Encap, encap), Source: ep.Source, Fragments: ep.Fragments}
+	for i := range st.History {
+		if m := &st.History[i]; m.KeyID == st.KeyID {
+			out.Memberships = append(out.Memberships, m.seats())
+		}
+	}
+	if len(out.Memberships) == 0 {
+		return nil, false
+	}
+	out.Memberships = append(out.Memberships, st.Membership.seats())
+	hosts := HostsOf(ep, st.Key.VIP)
+	for _, m := range st.Members {
+		out.aim(&m, hosts[m.Backend])
+	}
+	for _, m := range st.Former() {
+		out.aim(&m, m.Host)
+	}
+	slices.SortFunc(out.Targets, func(a, b Target) int { return cmp.Compare(a.ID, b.ID) })
+	return out, true
+}
+
+// aim adds a target.
+func (r *Repair) aim(m *MemberState, host netip.Addr) {
+	r.Targets = append(r.Targets, Target{ID: m.ID, DIP: m.Backend.DIP, Port: m.Backend.Port, Outer: lb.Outer(m.Backend.DIP, host), Host: host})
+}
+
+func (m *Membership) seats() Seats {
+	out := Seats{Generation: m.Generation, RingCode: m.RingCode, Seats: make([]Seat, len(m.Members))}
+	for i, s := range m.Members {
+		out.Seats[i] = Seat{ID: s.ID, Weight: s.Weight, Backup: s.Backup, Down: s.Down}
+	}
+	return out
+}
+
+// CompareRepairs orders them by endpoint.
+func CompareRepairs(a, b Repair) int { return CompareKeys(a.Key, b.Key) }
