@@ -3,6 +3,7 @@ package probe
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -17,10 +18,10 @@ const PacketsRest = 10 * time.Minute
 
 const (
 	// tick is the grain of the schedule: probes begin up to one late.
-	tick = 2 * time.Millisecond
+	tick = 4 * time.Millisecond
 	// maxPerTick bounds the probes begun in one tick. It spreads those of a machine that was stopped, or starts; means that can
 	// stand less pace themselves.
-	maxPerTick = 2048
+	maxPerTick = 4096
 	// maxFirst is how many answers of one means may be missing for it to get targets that were never asked: planned probes do not
 	// queue behind those of a start.
 	maxFirst = 16 << 10
@@ -87,6 +88,7 @@ func New(o Options) (*Engine, error) {
 		batches: make([][]uint32, len(o.Means)),
 	}
 	e.stats.Kinds = newKinds()
+	e.table.salt = math.Float64bits(o.Random())
 	e.stats.Means = make([]MeansStats, len(o.Means))
 	for i, m := range o.Means {
 		e.stats.Means[i].Name = m.Name
@@ -148,6 +150,7 @@ func (e *Engine) Resume(known []Target) error {
 func (e *Engine) change(start, stop []Target, known bool) error {
 	e.mu.Lock()
 	e.changedAt = e.now()
+	e.table.expected = len(e.table.rules) - len(e.table.unused) + len(start)
 	e.mu.Unlock()
 	for len(stop) > 0 {
 		n := min(changeStep, len(stop))

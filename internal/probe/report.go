@@ -85,7 +85,7 @@ func (e *Engine) answerLocked(means int, a *Answer, now time.Duration) {
 // againLocked plans the next probe of a rule that was asked.
 func (e *Engine) againLocked(id uint32, now time.Duration, void bool) {
 	r := &e.table.rules[id]
-	plan, missed := r.pace.after(r.plan, now, r.run, r.fresh, void, e.options.Random())
+	plan, missed := r.pace.after(r.plan, now, r.run, r.fresh, void, e.drawLocked(id))
 	e.stats.Late += missed
 	if !void {
 		r.fresh = false

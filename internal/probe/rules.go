@@ -63,6 +63,9 @@ type table struct {
 	unused   []uint32
 	byTarget index.Index // of those that are wanted
 	seed     maphash.Seed
+	// expected is how many rules there will be at least; salt makes neighbours' plans this engine's own.
+	expected int
+	salt     uint64
 	paces    map[unique.Handle[lb.Check]]*pace
 	// wheel has those that wait, in ticks. due and first are those that are to be asked: planned ones, and those that never were,
 	// which come after.

@@ -92,7 +92,8 @@ func TestStartIsPaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &asker{answer: after(Good, time.Millisecond)}
 		r := newRig(t, a)
-		c := checkOf(func(c *lb.Check) { c.Interval = 5 * time.Second })
+		// Long enough for nobody to have neighbours.
+		c := checkOf(func(c *lb.Check) { c.Interval = 20 * time.Second })
 		targets := targetsOf(3*maxPerTick+10, c)
 		set(t, r.Engine, targets)
 		pass(100 * time.Millisecond)
@@ -121,11 +122,11 @@ func TestStartIsPaced(t *testing.T) {
 		}
 		set(t, r.Engine, targets[:1000])
 		begun := time.Since(epoch)
-		pass(4999 * time.Millisecond)
+		pass(19_999 * time.Millisecond)
 		seen, slots := map[Target]bool{}, [10]int{}
 		for _, p := range a.take() {
 			seen[p.target] = true
-			slots[min(9, (p.at-begun)/(500*time.Millisecond))]++
+			slots[min(9, (p.at-begun)/(2*time.Second))]++
 		}
 		if len(seen) != 1000 || slices.Min(slots[:]) < 50 {
 			t.Errorf("%d were asked, in tenths of the interval: %v", len(seen), slots)

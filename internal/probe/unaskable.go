@@ -47,7 +47,7 @@ func (e *Engine) takeLocked(id uint32, means int, now time.Duration, known bool)
 	case r.state == queued: // among those that are due
 	case known:
 		r.fresh = false
-		r.plan += time.Duration(e.options.Random() * float64(r.pace.interval))
+		r.plan += time.Duration(e.drawLocked(id) * float64(r.pace.interval))
 		e.table.wait(id)
 	default:
 		e.table.queueFirst(id)
