@@ -8,6 +8,8 @@
 enum burst_limit {
 	/* Frames of a burst: 6 MiB. */
 	LIMIT_BURST_FRAMES = 1 << 15,
+	/* Of one that costs little to begin: 192 KiB. */
+	LIMIT_BURST_QUICK = 1 << 10,
 	/* Bytes of a frame: two headers of IPv6, one of them with GUE, a tag and a TCP header, and what makes its record whole
 	 * cache lines. The frames that the kernel runs the program with have as many. */
 	LIMIT_BURST_BYTES = 168,

@@ -250,7 +250,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, on []int
 		return false, err
 	}
 	var a *mux.Agent
-	packets := newMuxPackets(tables, on, device.Addresses)
+	packets := newMuxPackets(tables, on, device.Addresses, log)
 	prober, err := means.New(means.Options{
 		Clock: clock.System{}, Programs: programs, Packets: packets.open, Report: func(r []probe.Result) { a.Probed(r) },
 	})

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 
 	"github.com/shuntlb/shunt/internal/dataplane"
@@ -18,11 +19,12 @@ type muxPackets struct {
 	devices   []int
 	addresses []netip.Addr
 	hops      *netdev.NextHops
+	log       *slog.Logger
 	asker     *packet.Asker
 }
 
-func newMuxPackets(tables *dataplane.Mux, devices []int, addresses []netip.Addr) *muxPackets {
-	return &muxPackets{tables: tables, devices: devices, addresses: addresses, hops: netdev.NewNextHops()}
+func newMuxPackets(tables *dataplane.Mux, devices []int, addresses []netip.Addr, log *slog.Logger) *muxPackets {
+	return &muxPackets{tables: tables, devices: devices, addresses: addresses, hops: netdev.NewNextHops(), log: log}
 }
 
 // open makes the asker, once.
@@ -37,6 +39,9 @@ func (p *muxPackets) open(answered func([]probe.Answer)) (probe.Asker, error) {
 	}
 	p.asker, err = packet.New(packet.Options{
 		Tables: probes, Sender: sender, Want: p.hops.Want, Report: answered, Devices: p.devices, Local: p.local,
+		Say: func(err error) {
+			p.log.Warn("probes are sent by a packet socket unless a thousand wait, which costs about twice the CPU", "error", err)
+		},
 	})
 	if err != nil {
 		return nil, err

@@ -15,13 +15,16 @@ import (
 
 // Bounds of bursts (bpf/abi.h).
 const (
-	// BurstFrames is the most frames of a burst.
+	// BurstFrames is the most frames of a burst, QuickFrames of a quick one.
 	BurstFrames = int(burstBurstLimitLIMIT_BURST_FRAMES)
+	QuickFrames = int(burstBurstLimitLIMIT_BURST_QUICK)
 	// BurstWindow is the most probes that a burst may have under way.
 	BurstWindow = int(burstBurstLimitLIMIT_BURST_WINDOW)
 	// burstTurns is how many turns of the program there are for each frame: those that find the window full send nothing, and
 	// those behind the last frame are wasted.
 	burstTurns = 2
+	// batchSize is how many frames the kernel makes before it sends them.
+	batchSize = 64
 )
 
 // BurstFrame is a frame of a burst: what begins the round of a probe.
@@ -36,16 +39,17 @@ type BurstFrame struct {
 // Burst sends many frames at once from within the kernel: one burst at a time, whose probes have a window as receive rings have
 // room. It is for one goroutine. *LiveBurst is the real one.
 type Burst interface {
-	// Put makes frame i, below BurstFrames, of the next burst; an error: it is too long. No burst may be under way.
+	// Put makes frame i, below BurstFrames or QuickFrames, of the next burst; an error: it is too long. No burst may be under way.
 	Put(i int, f BurstFrame) error
 	// Start begins to send the first n frames, with so many probes under way at most that are younger than `young` and have no
-	// final result, and does not wait.
+	// final result. Of a quick sender it returns when all went that will, else at once.
 	Start(n, window int, young time.Duration)
 	// Sent is how many frames went, from the first on, and whether no more will: those behind are given back.
 	Sent() (n int, ended bool)
 	// At is when a frame went, CLOCK_MONOTONIC in nanoseconds.
 	At(i int) int64
-	// Idle says whether the next burst may be made; an error: the kernel cannot send bursts. It takes some 25 ms after the end.
+	// Idle says whether the next burst may be made; an error: the kernel cannot send bursts. It takes some 25 ms after the end,
+	// but not with a quick sender.
 	Idle() (bool, error)
 	// Close waits for the end of the burst.
 	Close() error
@@ -53,8 +57,9 @@ type Burst interface {
 
 // BurstOpener is what probe tables implement that bursts can be sent for.
 type BurstOpener interface {
-	// OpenBurst loads the sender of bursts.
-	OpenBurst() (Burst, error)
+	// OpenBurst loads a sender of bursts: a quick one, whose bursts are small and cost little beside what they send, or one of
+	// long bursts, which costs the kernel much each time. An error: there are none of these here.
+	OpenBurst(quick bool) (Burst, error)
 }
 
 // LiveBurst implements Burst by frames that the kernel makes for a program (BPF_F_TEST_XDP_LIVE_FRAMES, Linux 5.18). Devices take them
@@ -66,7 +71,12 @@ type LiveBurst struct {
 	state   *burstBurstState
 	// repeat is the number of turns of the burst under way.
 	repeat uint32
+	// anchor makes it quick; nil: it is not.
+	anchor *anchor
+	// starts are told to the thread in the namespace; nil: who starts a quick burst is there himself. done comes back when it is quick.
 	starts chan uint32
+	done   chan struct{}
+	frame  []byte // that the kernel makes its own of
 	ended  sync.WaitGroup
 	idle   atomic.Bool
 	err    atomic.Pointer[error]
@@ -78,7 +88,8 @@ var (
 )
 
 // OpenBurst implements BurstOpener. Bursts leave in the network namespace that the Mux was opened in, and end before it is closed.
-func (p *Probes) OpenBurst() (Burst, error) {
+// A sender is for the goroutine that opens it.
+func (p *Probes) OpenBurst(quick bool) (Burst, error) {
 	if p.namespace == nil {
 		return nil, errors.New("open bursts of probes: the tables are of no mux")
 	}
@@ -86,30 +97,59 @@ func (p *Probes) OpenBurst() (Burst, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read burst object: %w", err)
 	}
+	if quick {
+		spec.Maps[burstMapBurstFrames].MaxEntries = uint32(QuickFrames)
+	}
 	results := spec.Maps[burstMapProbeResults]
 	results.MaxEntries = p.resultsMap.MaxEntries()
-	b := &LiveBurst{starts: make(chan uint32, 1)}
+	b := &LiveBurst{frame: make([]byte, int(burstBurstLimitLIMIT_BURST_BYTES))}
 	err = spec.LoadAndAssign(&b.objects, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{burstMapProbeResults: p.resultsMap}})
 	if err != nil {
 		return nil, fmt.Errorf("load burst program: %w", err)
+	}
+	if quick {
+		if b.anchor, err = dropAnchor(b.objects.Burst); err != nil {
+			return nil, errors.Join(fmt.Errorf("open quick bursts of probes: %w", err), b.Close())
+		}
 	}
 	var states []burstBurstState
 	for _, err := range []error{
 		mapTable(&b.memory, b.objects.BurstFrames, &b.frames), mapTable(&b.memory, b.objects.BurstStates, &states),
 	} {
 		if err != nil {
-			b.memory.close()
-			return nil, errors.Join(err, b.objects.Close())
+			return nil, errors.Join(err, b.Close())
 		}
 	}
 	b.state = &states[0]
 	b.idle.Store(true)
+	if quick && p.here() {
+		return b, nil
+	}
+	b.starts = make(chan uint32, 1)
+	if quick {
+		b.done = make(chan struct{})
+	}
 	entered := make(chan error)
 	b.ended.Go(func() { b.run(p.namespace, entered) })
 	if err := <-entered; err != nil {
 		return nil, errors.Join(fmt.Errorf("open bursts of probes: %w", err), b.Close())
 	}
 	return b, nil
+}
+
+// here says whether the calling thread is in the network namespace of the tables.
+func (p *Probes) here() bool {
+	here, err := ownNamespace()
+	if err != nil {
+		return false
+	}
+	defer here.Close()
+	a, err := here.Stat()
+	if err != nil {
+		return false
+	}
+	b, err := p.namespace.Stat()
+	return err == nil && os.SameFile(a, b)
 }
 
 // ownNamespace is the network namespace of the calling thread.
@@ -129,15 +169,24 @@ func (b *LiveBurst) run(namespace *os.File, entered chan<- error) {
 	if err != nil {
 		return
 	}
-	frame := make([]byte, int(burstBurstLimitLIMIT_BURST_BYTES))
 	for repeat := range b.starts {
-		_, err := b.objects.Burst.Run(&ebpf.RunOptions{Data: frame, Repeat: repeat, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES})
-		if err != nil {
-			err = fmt.Errorf("send a burst of probes: %w", err)
-			b.err.Store(&err)
+		b.call(repeat)
+		if b.done != nil {
+			b.done <- struct{}{}
 		}
-		b.idle.Store(true)
 	}
+}
+
+// call has the kernel run the program so many times.
+func (b *LiveBurst) call(repeat uint32) {
+	_, err := b.objects.Burst.Run(&ebpf.RunOptions{
+		Data: b.frame, Repeat: repeat, BatchSize: min(repeat, batchSize), Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES,
+	})
+	if err != nil {
+		err = fmt.Errorf("send a burst of probes: %w", err)
+		b.err.Store(&err)
+	}
+	b.idle.Store(true)
 }
 
 // Put implements Burst.
@@ -157,9 +206,20 @@ func (b *LiveBurst) Start(n, window int, young time.Duration) {
 		panic(fmt.Sprintf("a burst of %d frames in a window of %d, idle: %t", n, window, b.idle.Load()))
 	}
 	*b.state = burstBurstState{Count: uint32(n), Window: uint32(window), Young: uint64(young)}
-	b.repeat = uint32(n)*burstTurns + uint32(window)
+	b.repeat = uint32(n)
+	if n > window {
+		b.repeat = uint32(n)*burstTurns + uint32(window)
+	}
 	b.idle.Store(false)
-	b.starts <- b.repeat
+	switch {
+	case b.starts == nil:
+		b.call(b.repeat)
+	case b.done != nil:
+		b.starts <- b.repeat
+		<-b.done
+	default:
+		b.starts <- b.repeat
+	}
 }
 
 // Sent implements Burst.
@@ -182,8 +242,14 @@ func (b *LiveBurst) Idle() (bool, error) {
 
 // Close implements Burst.
 func (b *LiveBurst) Close() error {
-	close(b.starts)
-	b.ended.Wait()
+	if b.starts != nil {
+		close(b.starts)
+		b.ended.Wait()
+	}
 	b.memory.close()
-	return b.objects.Close()
+	var err error
+	if b.anchor != nil {
+		err = b.anchor.raise()
+	}
+	return errors.Join(err, b.objects.Close())
 }

@@ -27,6 +27,7 @@ type burstBurstLimit uint32
 
 const (
 	burstBurstLimitLIMIT_BURST_FRAMES burstBurstLimit = 32768
+	burstBurstLimitLIMIT_BURST_QUICK  burstBurstLimit = 1024
 	burstBurstLimitLIMIT_BURST_BYTES  burstBurstLimit = 168
 	burstBurstLimitLIMIT_BURST_SHORT  burstBurstLimit = 64
 	burstBurstLimitLIMIT_BURST_WINDOW burstBurstLimit = 256

@@ -19,11 +19,33 @@ type burstRig struct {
 	t       *testing.T
 	probes  *Probes
 	burst   Burst
+	quick   bool
 	socket  int
 	ifindex int32
 }
 
-func newBurstRig(t *testing.T) *burstRig {
+// bothBursts runs a test with a sender of each kind.
+func bothBursts(t *testing.T, f func(t *testing.T, r *burstRig)) {
+	for name, quick := range map[string]bool{"quick": true, "long": false} {
+		t.Run(name, func(t *testing.T) { f(t, newBurstRig(t, quick)) })
+	}
+}
+
+// start begins a burst; of a quick sender all is over then.
+func (r *burstRig) start(n, window int, young time.Duration) {
+	r.t.Helper()
+	r.burst.Start(n, window, young)
+	if !r.quick {
+		return
+	}
+	idle, err := r.burst.Idle()
+	must(r.t, err)
+	if _, ended := r.burst.Sent(); !idle || !ended {
+		r.t.Fatalf("a quick burst has begun: idle %t, ended %t", idle, ended)
+	}
+}
+
+func newBurstRig(t *testing.T, quick bool) *burstRig {
 	e := newMuxEnv(t)
 	n, err := netdev.OpenNamespace(e.namespace)
 	must(t, err)
@@ -32,7 +54,7 @@ func newBurstRig(t *testing.T) *burstRig {
 		must(t, n.SetOffload(device, netdev.OffloadGRO, true))
 		must(t, n.SetUp(device, true))
 	}
-	r := &burstRig{t: t, ifindex: int32(e.ifindex)}
+	r := &burstRig{t: t, quick: quick, ifindex: int32(e.ifindex)}
 	must(t, netdev.In(e.namespace, func() error {
 		far, err := netdev.FindInterface("up1")
 		if err != nil {
@@ -53,7 +75,7 @@ func newBurstRig(t *testing.T) *burstRig {
 	t.Cleanup(func() { m.Close() })
 	r.probes, err = m.Probes()
 	must(t, err)
-	r.burst, err = r.probes.OpenBurst()
+	r.burst, err = r.probes.OpenBurst(quick)
 	must(t, err)
 	t.Cleanup(func() { r.burst.Close() })
 	return r
@@ -120,12 +142,13 @@ func (r *burstRig) nothing() {
 }
 
 // TestBurstsSendEachFrameOnce: of every length, byte by byte, whatever the kernel's frames had in them before.
-func TestBurstsSendEachFrameOnce(t *testing.T) {
-	r := newBurstRig(t)
+func TestBurstsSendEachFrameOnce(t *testing.T) { bothBursts(t, burstsSendEachFrameOnce) }
+
+func burstsSendEachFrameOnce(t *testing.T, r *burstRig) {
 	from := 0
 	for _, n := range []int{1, 64, 200, BurstWindow, 3} {
 		r.fill(from, n)
-		r.burst.Start(n, BurstWindow, time.Hour)
+		r.start(n, BurstWindow, time.Hour)
 		if sent := r.finish(); sent != n {
 			t.Fatalf("%d of %d frames went, with room for all", sent, n)
 		}
@@ -144,8 +167,9 @@ func TestBurstsSendEachFrameOnce(t *testing.T) {
 
 // TestBurstsKeepToTheirWindow: probes without a final result hold their places; those with one, and those that are not young any
 // more, do not.
-func TestBurstsKeepToTheirWindow(t *testing.T) {
-	r := newBurstRig(t)
+func TestBurstsKeepToTheirWindow(t *testing.T) { bothBursts(t, burstsKeepToTheirWindow) }
+
+func burstsKeepToTheirWindow(t *testing.T, r *burstRig) {
 	const n, window = 100, 10
 	result := func(i int, isn uint32, state ProbeState) {
 		store(&r.probes.results[i].Word, uint64(isn)|uint64(state)<<muxProbeResultShiftPROBE_RESULT_STATE_SHIFT)
@@ -167,7 +191,7 @@ func TestBurstsKeepToTheirWindow(t *testing.T) {
 			result(i, c.isn, c.state)
 		}
 		r.fill(1000, n)
-		r.burst.Start(n, window, c.young)
+		r.start(n, window, c.young)
 		if sent := r.finish(); sent != c.want {
 			t.Errorf("%s: %d frames went, want %d", name, sent, c.want)
 		}
@@ -177,14 +201,15 @@ func TestBurstsKeepToTheirWindow(t *testing.T) {
 }
 
 // TestBurstsRefuse: what does not fit is an error, and senders without a program are none.
-func TestBurstsRefuse(t *testing.T) {
-	r := newBurstRig(t)
+func TestBurstsRefuse(t *testing.T) { bothBursts(t, burstsRefuse) }
+
+func burstsRefuse(t *testing.T, r *burstRig) {
 	for _, size := range []int{0, 13, int(burstBurstLimitLIMIT_BURST_BYTES) + 1} {
 		if r.burst.Put(0, BurstFrame{Data: make([]byte, size)}) == nil {
 			t.Errorf("a frame of %d bytes is taken", size)
 		}
 	}
-	if b, err := NewFakeProbes(64).OpenBurst(); err == nil {
+	if b, err := NewFakeProbes(64).OpenBurst(false); err == nil {
 		b.Close()
 		t.Error("tables without a program open bursts")
 	}

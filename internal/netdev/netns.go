@@ -21,6 +21,11 @@ func In(name string, f func() error) error {
 	if name == "" {
 		return f()
 	}
+	return inside(func() (netns.NsHandle, error) { return netns.GetFromPath(filepath.Join(NamespaceDir, name)) }, name, f)
+}
+
+// inside runs f on a thread inside the namespace that open opens.
+func inside(open func() (netns.NsHandle, error), name string, f func() error) error {
 	errs := make(chan error, 1)
 	go func() {
 		// The thread is not unlocked when it cannot be brought back: it then ends with its goroutine.
@@ -31,7 +36,7 @@ func In(name string, f func() error) error {
 			return
 		}
 		defer before.Close()
-		target, err := netns.GetFromPath(filepath.Join(NamespaceDir, name))
+		target, err := open()
 		if err != nil {
 			errs <- fmt.Errorf("open namespace %s: %w", name, err)
 			return

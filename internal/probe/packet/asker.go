@@ -59,7 +59,7 @@ func New(o Options) (*Asker, error) {
 	a := &Asker{options: o, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	a.core = newCore(o)
 	if opener, ok := o.Tables.(dataplane.BurstOpener); ok {
-		a.core.bursts = bursts{open: opener.OpenBurst, least: floor}
+		a.core.bursts = newBursts(opener.OpenBurst, o.Say)
 	}
 	a.core.wheel.now = o.Now() / millisecond
 	go a.run()

@@ -153,7 +153,7 @@ func TestCoreAgainstANaiveOracle(t *testing.T) {
 		window := rapid.IntRange(1, 40).Draw(t, "window")
 		s := newSim(t, window)
 		mode := rapid.SampledFrom([]simBurstMode{burstsNone, burstsWork, burstsLost, burstsStall, burstsFail}).Draw(t, "bursts")
-		s.openBursts(mode, rapid.IntRange(1, 64).Draw(t, "least of a burst"))
+		s.openBursts(mode, rapid.Bool().Draw(t, "quick"), rapid.IntRange(1, 64).Draw(t, "least of a burst"))
 		n := uint32(rapid.IntRange(1, min(64, 8*window)).Draw(t, "rules")) // silent ones leave the window soon enough
 		timeout := 800 * time.Millisecond
 		address := netip.MustParseAddr("10.9.9.9")

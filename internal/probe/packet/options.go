@@ -1,6 +1,6 @@
-// Package packet asks servers by packets instead of sockets: SYNs leave by a packet socket, those of many probes at once as bursts
-// (dataplane.Burst), and the mux's XDP program is the client that answers for them (bpf/mux/probe.h), on hosts a tcx program
-// (bpf/hostprobe.bpf.c). It knows TCP and plain HTTP, directly and through a mux's tunnel.
+// Package packet asks servers by packets instead of sockets: first SYNs leave as bursts (dataplane.Burst) where several wait and the
+// device takes them, all others by a packet socket, and the mux's XDP program is the client that answers for them (bpf/mux/probe.h), on
+// hosts a tcx program (bpf/hostprobe.bpf.c). It knows TCP and plain HTTP, directly and through a mux's tunnel.
 //
 // What a good answer proves: of TCP, that the server's kernel completes handshakes on the port, not that a process accepts them; of
 // HTTP, that a process answers with the status. Connections are ended by RST.
@@ -29,6 +29,8 @@ type Options struct {
 	Want func([]netip.Addr)
 	// Report gets the answers, in batches that are its own until it returns.
 	Report func([]probe.Answer)
+	// Say is told, once, why every probe costs more than it might here; nil: nobody is.
+	Say func(error)
 	// Devices are the interfaces that the program takes answers on; nil: all.
 	Devices []int
 	// Local is an address of this machine to which servers answer that are tunnelled to over the other family; nil: there is none.

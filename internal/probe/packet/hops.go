@@ -1,0 +1,153 @@
+package packet
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/probe"
+)
+
+// place makes the record of a rule, if its way is known.
+func (c *core) place(id uint32) {
+	r, target := &c.rules[id], c.target(id)
+	delete(c.faults, id)
+	r.faulty = false
+	err := errUnresolved
+	if c.places.list[r.place].way != 0 {
+		var rec dataplane.ProbeRule
+		var frame []byte
+		rec, frame, err = record(target, surroundings{c.way(r).NextHop, c.sources, c.devices, c.local})
+		if err == nil {
+			err = c.tables.Put(id, rec)
+		}
+		if err == nil {
+			r.placed, r.request = true, uint16(len(rec.Request))
+			if r.tunnel {
+				c.tunnels[id] = tunnelRule{target, frame}
+			}
+			return
+		}
+	}
+	c.tables.Remove(id)
+	r.placed = false
+	// What is not known may come any moment.
+	if !errors.Is(err, errUnresolved) {
+		r.faulty, c.faults[id] = true, err
+	}
+}
+
+// replace makes the record again, in the middle of a probe too, which then goes on.
+func (c *core) replace(id uint32, now int64) {
+	r := &c.rules[id]
+	c.place(id)
+	switch {
+	case r.stage == flying && r.placed:
+		c.tables.Begin(id, r.round.isn, r.round.port)
+	case r.stage == parked && r.placed:
+		r.stage = queued
+		r.gen++ // what the wheel has of it is over
+		c.queue.push(entry{id, r.gen})
+	case r.stage != idle && r.faulty:
+		c.noWay(id, now)
+	case r.stage != idle && !r.placed && r.stage != parked:
+		r.stage = parked
+		r.gen++
+		c.wheel.add(entry{id, r.gen}, now)
+	}
+}
+
+// resolving is how long a next hop may take to answer before others are asked: the kernel gives up in about three seconds.
+const resolving = 3 * time.Second
+
+// noWay answers for a rule that there is no way to. While it may come that says nothing; else somebody else may find one.
+func (c *core) noWay(id uint32, now int64) {
+	r := &c.rules[id]
+	v, words := probe.Void, "no way to the server is known yet"
+	switch {
+	case r.faulty:
+		if words = c.faults[id].Error(); !r.tunnel {
+			v = probe.Unsure
+		}
+	case c.places.list[r.place].way != 0:
+		words = errUnresolved.Error()
+		if !r.tunnel && now-c.way(r).since >= int64(resolving) && c.unreached.one(now, now+int64(c.timeout(r))) {
+			v = probe.Unsure
+		}
+	}
+	crowded := r.faulty && errors.Is(c.faults[id], dataplane.ErrProbeRoom)
+	c.finish(id, now, v, words)
+	c.answers[len(c.answers)-1].Crowded = crowded
+}
+
+// hops takes the ways to destinations, as netdev.NextHops tells them.
+func (c *core) hops(told netdev.Ways, now int64) {
+	since := map[netdev.NextHop]int64{}
+	for _, w := range c.ways {
+		if !w.Resolved && w.Ifindex != 0 {
+			since[w.NextHop] = w.since
+		}
+	}
+	ways := make([]way, 1, 1+len(told.Hops()))
+	for _, hop := range told.Hops() {
+		w := way{NextHop: hop, since: now}
+		if before, ok := since[hop]; ok {
+			w.since = before
+		}
+		ways = append(ways, w)
+	}
+	to := make([]uint32, len(c.places.list))
+	for address, which := range told.Each() {
+		if n, wanted := c.places.number(address); wanted {
+			to[n] = uint32(which) + 1
+		}
+	}
+	changed, some := make([]bool, len(to)), false
+	elsewhere := map[uint32]bool{} // places whose answers may come by another interface now
+	for n := range to {
+		p := &c.places.list[n]
+		before, after := c.ways[p.way].NextHop, ways[to[n]].NextHop
+		changed[n] = (p.way == 0) != (to[n] == 0) || !sameWay(before, after)
+		some = some || changed[n]
+		if before.Ifindex != 0 && before.Ifindex != after.Ifindex {
+			elsewhere[uint32(n)] = true
+		}
+		p.way = to[n]
+	}
+	c.told, c.ways = told, ways
+	if !some {
+		return
+	}
+	for id := range c.rules {
+		r := &c.rules[id]
+		if !r.known || !changed[r.place] {
+			continue
+		}
+		if elsewhere[r.place] {
+			r.heard, r.doubted = false, false
+		}
+		c.replace(uint32(id), now)
+	}
+}
+
+// sameWay compares all that frames depend on.
+func sameWay(a, b netdev.NextHop) bool {
+	a.MTU, b.MTU = 0, 0
+	return a == b
+}
+
+// tunnelSources takes what the outer headers come from.
+func (c *core) tunnelSources(sources []netip.Prefix, now int64) {
+	if slices.Equal(sources, c.sources) {
+		return
+	}
+	c.sources = slices.Clone(sources)
+	for id := range c.rules {
+		if r := &c.rules[id]; r.known && r.tunnel && c.places.list[r.place].way != 0 {
+			c.replace(uint32(id), now)
+		}
+	}
+}
