@@ -158,8 +158,14 @@ type NodeReport struct {
 	// Verdicts of this node's own checks: all of them in the first report after hello, then those that changed.
 	Health *HealthReport `protobuf:"bytes,7,opt,name=health,proto3" json:"health,omitempty"`
 	// The mux suspects itself and asks what others see: PlanUpdate.others answers, once for all asks that wait.
-	AskHealth     bool         `protobuf:"varint,8,opt,name=ask_health,json=askHealth,proto3" json:"ask_health,omitempty"`
-	HealthReply   *HealthReply `protobuf:"bytes,9,opt,name=health_reply,json=healthReply,proto3" json:"health_reply,omitempty"`
+	AskHealth   bool         `protobuf:"varint,8,opt,name=ask_health,json=askHealth,proto3" json:"ask_health,omitempty"`
+	HealthReply *HealthReply `protobuf:"bytes,9,opt,name=health_reply,json=healthReply,proto3" json:"health_reply,omitempty"`
+	// Of a host: more ranges are needed, or all that there are are asked for.
+	SnatAsks []*SnatAsk `protobuf:"bytes,10,rep,name=snat_asks,json=snatAsks,proto3" json:"snat_asks,omitempty"`
+	// Of a host: ranges that it gives back.
+	SnatReturns []*SnatReturn `protobuf:"bytes,11,rep,name=snat_returns,json=snatReturns,proto3" json:"snat_returns,omitempty"`
+	// Of a mux: it obeys all leases up to this revision.
+	SnatAck       *SnatAck `protobuf:"bytes,12,opt,name=snat_ack,json=snatAck,proto3" json:"snat_ack,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -257,6 +263,256 @@ func (x *NodeReport) GetHealthReply() *HealthReply {
 	return nil
 }
 
+func (x *NodeReport) GetSnatAsks() []*SnatAsk {
+	if x != nil {
+		return x.SnatAsks
+	}
+	return nil
+}
+
+func (x *NodeReport) GetSnatReturns() []*SnatReturn {
+	if x != nil {
+		return x.SnatReturns
+	}
+	return nil
+}
+
+func (x *NodeReport) GetSnatAck() *SnatAck {
+	if x != nil {
+		return x.SnatAck
+	}
+	return nil
+}
+
+// SnatAsk is for ranges of a DIP. A DIP has at most one ask that is not answered.
+type SnatAsk struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Holder *SnatHolder            `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	// Ranges that are needed at least.
+	Want uint32 `protobuf:"varint,2,opt,name=want,proto3" json:"want,omitempty"`
+	// All that the DIP has is asked for, no more; held is what the host believes that it has.
+	Sync          bool     `protobuf:"varint,3,opt,name=sync,proto3" json:"sync,omitempty"`
+	Held          []uint32 `protobuf:"varint,4,rep,packed,name=held,proto3" json:"held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatAsk) Reset() {
+	*x = SnatAsk{}
+	mi := &file_v1_node_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatAsk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatAsk) ProtoMessage() {}
+
+func (x *SnatAsk) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatAsk.ProtoReflect.Descriptor instead.
+func (*SnatAsk) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *SnatAsk) GetHolder() *SnatHolder {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *SnatAsk) GetWant() uint32 {
+	if x != nil {
+		return x.Want
+	}
+	return 0
+}
+
+func (x *SnatAsk) GetSync() bool {
+	if x != nil {
+		return x.Sync
+	}
+	return false
+}
+
+func (x *SnatAsk) GetHeld() []uint32 {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+// SnatReturn gives ranges back: nothing uses them any more.
+type SnatReturn struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Holder        *SnatHolder            `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	Ranges        []uint32               `protobuf:"varint,2,rep,packed,name=ranges,proto3" json:"ranges,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatReturn) Reset() {
+	*x = SnatReturn{}
+	mi := &file_v1_node_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatReturn) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatReturn) ProtoMessage() {}
+
+func (x *SnatReturn) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatReturn.ProtoReflect.Descriptor instead.
+func (*SnatReturn) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SnatReturn) GetHolder() *SnatHolder {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *SnatReturn) GetRanges() []uint32 {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+// SnatHolder is a DIP whose connections leave with the VIP. A range is its ports divided by 8.
+type SnatHolder struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vni           uint32                 `protobuf:"varint,1,opt,name=vni,proto3" json:"vni,omitempty"`
+	Vip           string                 `protobuf:"bytes,2,opt,name=vip,proto3" json:"vip,omitempty"`
+	Dip           string                 `protobuf:"bytes,3,opt,name=dip,proto3" json:"dip,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatHolder) Reset() {
+	*x = SnatHolder{}
+	mi := &file_v1_node_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatHolder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatHolder) ProtoMessage() {}
+
+func (x *SnatHolder) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatHolder.ProtoReflect.Descriptor instead.
+func (*SnatHolder) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *SnatHolder) GetVni() uint32 {
+	if x != nil {
+		return x.Vni
+	}
+	return 0
+}
+
+func (x *SnatHolder) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *SnatHolder) GetDip() string {
+	if x != nil {
+		return x.Dip
+	}
+	return ""
+}
+
+type SnatAck struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatAck) Reset() {
+	*x = SnatAck{}
+	mi := &file_v1_node_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatAck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatAck) ProtoMessage() {}
+
+func (x *SnatAck) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatAck.ProtoReflect.Descriptor instead.
+func (*SnatAck) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *SnatAck) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 // HealthReport is verdicts on members that a host checks (Health.from "host" or "both").
 type HealthReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -269,7 +525,7 @@ type HealthReport struct {
 
 func (x *HealthReport) Reset() {
 	*x = HealthReport{}
-	mi := &file_v1_node_proto_msgTypes[3]
+	mi := &file_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -281,7 +537,7 @@ func (x *HealthReport) String() string {
 func (*HealthReport) ProtoMessage() {}
 
 func (x *HealthReport) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[3]
+	mi := &file_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -294,7 +550,7 @@ func (x *HealthReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthReport.ProtoReflect.Descriptor instead.
 func (*HealthReport) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *HealthReport) GetFull() bool {
@@ -331,7 +587,7 @@ type EndpointHealth struct {
 
 func (x *EndpointHealth) Reset() {
 	*x = EndpointHealth{}
-	mi := &file_v1_node_proto_msgTypes[4]
+	mi := &file_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -343,7 +599,7 @@ func (x *EndpointHealth) String() string {
 func (*EndpointHealth) ProtoMessage() {}
 
 func (x *EndpointHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[4]
+	mi := &file_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -356,7 +612,7 @@ func (x *EndpointHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointHealth.ProtoReflect.Descriptor instead.
 func (*EndpointHealth) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *EndpointHealth) GetVni() uint32 {
@@ -434,7 +690,7 @@ type HealthWords struct {
 
 func (x *HealthWords) Reset() {
 	*x = HealthWords{}
-	mi := &file_v1_node_proto_msgTypes[5]
+	mi := &file_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -446,7 +702,7 @@ func (x *HealthWords) String() string {
 func (*HealthWords) ProtoMessage() {}
 
 func (x *HealthWords) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[5]
+	mi := &file_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -459,7 +715,7 @@ func (x *HealthWords) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthWords.ProtoReflect.Descriptor instead.
 func (*HealthWords) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *HealthWords) GetWords() string {
@@ -492,7 +748,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_v1_node_proto_msgTypes[6]
+	mi := &file_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -504,7 +760,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[6]
+	mi := &file_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -517,7 +773,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Hello) GetName() string {
@@ -578,15 +834,21 @@ type PlanUpdate struct {
 	// Verdicts that hosts came to, for muxes; independent of the plan's revision. Full ones come with a snapshot, and say so when there are none.
 	Health *HealthReport `protobuf:"bytes,8,opt,name=health,proto3" json:"health,omitempty"`
 	// What other muxes and hosts see of the members that the mux reported last: whatever is not in it is unknown.
-	Others        *HealthReport   `protobuf:"bytes,9,opt,name=others,proto3" json:"others,omitempty"`
-	HealthOf      *HealthQuestion `protobuf:"bytes,10,opt,name=health_of,json=healthOf,proto3" json:"health_of,omitempty"`
+	Others   *HealthReport   `protobuf:"bytes,9,opt,name=others,proto3" json:"others,omitempty"`
+	HealthOf *HealthQuestion `protobuf:"bytes,10,opt,name=health_of,json=healthOf,proto3" json:"health_of,omitempty"`
+	// For muxes: who has which ports of VIPs. Independent of the plan's revision.
+	SnatLeases *SnatLeases `protobuf:"bytes,11,opt,name=snat_leases,json=snatLeases,proto3" json:"snat_leases,omitempty"`
+	// For hosts: which DIPs may ask for ranges, whole.
+	SnatHolders *SnatHolders `protobuf:"bytes,12,opt,name=snat_holders,json=snatHolders,proto3" json:"snat_holders,omitempty"`
+	// For hosts: what came of asks and returns.
+	SnatAnswers   *SnatAnswers `protobuf:"bytes,13,opt,name=snat_answers,json=snatAnswers,proto3" json:"snat_answers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanUpdate) Reset() {
 	*x = PlanUpdate{}
-	mi := &file_v1_node_proto_msgTypes[7]
+	mi := &file_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -598,7 +860,7 @@ func (x *PlanUpdate) String() string {
 func (*PlanUpdate) ProtoMessage() {}
 
 func (x *PlanUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[7]
+	mi := &file_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -611,7 +873,7 @@ func (x *PlanUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanUpdate.ProtoReflect.Descriptor instead.
 func (*PlanUpdate) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PlanUpdate) GetRevision() int64 {
@@ -684,6 +946,548 @@ func (x *PlanUpdate) GetHealthOf() *HealthQuestion {
 	return nil
 }
 
+func (x *PlanUpdate) GetSnatLeases() *SnatLeases {
+	if x != nil {
+		return x.SnatLeases
+	}
+	return nil
+}
+
+func (x *PlanUpdate) GetSnatHolders() *SnatHolders {
+	if x != nil {
+		return x.SnatHolders
+	}
+	return nil
+}
+
+func (x *PlanUpdate) GetSnatAnswers() *SnatAnswers {
+	if x != nil {
+		return x.SnatAnswers
+	}
+	return nil
+}
+
+// SnatLeases is a snapshot or a change of all leases. A mux advertises a VIP with SNAT only while it has them.
+type SnatLeases struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the mux acknowledges once it obeys this and all before; 0: more of the snapshot follows.
+	Revision int64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Everything that the mux has is void; the VIPs and pages of this and of what follows are all there is.
+	Snapshot bool `protobuf:"varint,2,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// VIPs are all those with SNAT, when there are any or configured is set.
+	Configured bool       `protobuf:"varint,3,opt,name=configured,proto3" json:"configured,omitempty"`
+	Vips       []*SnatVIP `protobuf:"bytes,4,rep,name=vips,proto3" json:"vips,omitempty"`
+	// Packed pages of VIPs, for a snapshot, and packed batches in their order (see docs/wire/snat.md).
+	Pages         [][]byte `protobuf:"bytes,5,rep,name=pages,proto3" json:"pages,omitempty"`
+	Batches       [][]byte `protobuf:"bytes,6,rep,name=batches,proto3" json:"batches,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatLeases) Reset() {
+	*x = SnatLeases{}
+	mi := &file_v1_node_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatLeases) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatLeases) ProtoMessage() {}
+
+func (x *SnatLeases) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatLeases.ProtoReflect.Descriptor instead.
+func (*SnatLeases) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *SnatLeases) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *SnatLeases) GetSnapshot() bool {
+	if x != nil {
+		return x.Snapshot
+	}
+	return false
+}
+
+func (x *SnatLeases) GetConfigured() bool {
+	if x != nil {
+		return x.Configured
+	}
+	return false
+}
+
+func (x *SnatLeases) GetVips() []*SnatVIP {
+	if x != nil {
+		return x.Vips
+	}
+	return nil
+}
+
+func (x *SnatLeases) GetPages() [][]byte {
+	if x != nil {
+		return x.Pages
+	}
+	return nil
+}
+
+func (x *SnatLeases) GetBatches() [][]byte {
+	if x != nil {
+		return x.Batches
+	}
+	return nil
+}
+
+// SnatVIP is a VIP with SNAT.
+type SnatVIP struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vni           uint32                 `protobuf:"varint,1,opt,name=vni,proto3" json:"vni,omitempty"`
+	Vip           string                 `protobuf:"bytes,2,opt,name=vip,proto3" json:"vip,omitempty"`
+	Service       string                 `protobuf:"bytes,3,opt,name=service,proto3" json:"service,omitempty"`
+	Dips          []*SnatDIP             `protobuf:"bytes,4,rep,name=dips,proto3" json:"dips,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatVIP) Reset() {
+	*x = SnatVIP{}
+	mi := &file_v1_node_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatVIP) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatVIP) ProtoMessage() {}
+
+func (x *SnatVIP) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatVIP.ProtoReflect.Descriptor instead.
+func (*SnatVIP) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *SnatVIP) GetVni() uint32 {
+	if x != nil {
+		return x.Vni
+	}
+	return 0
+}
+
+func (x *SnatVIP) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *SnatVIP) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *SnatVIP) GetDips() []*SnatDIP {
+	if x != nil {
+		return x.Dips
+	}
+	return nil
+}
+
+// SnatDIP is how a mux reaches a DIP.
+type SnatDIP struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Dip   string                 `protobuf:"bytes,1,opt,name=dip,proto3" json:"dip,omitempty"`
+	// Outer destination.
+	Outer string `protobuf:"bytes,2,opt,name=outer,proto3" json:"outer,omitempty"`
+	// "ipip" or "gue".
+	Encap         string `protobuf:"bytes,3,opt,name=encap,proto3" json:"encap,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatDIP) Reset() {
+	*x = SnatDIP{}
+	mi := &file_v1_node_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatDIP) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatDIP) ProtoMessage() {}
+
+func (x *SnatDIP) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatDIP.ProtoReflect.Descriptor instead.
+func (*SnatDIP) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SnatDIP) GetDip() string {
+	if x != nil {
+		return x.Dip
+	}
+	return ""
+}
+
+func (x *SnatDIP) GetOuter() string {
+	if x != nil {
+		return x.Outer
+	}
+	return ""
+}
+
+func (x *SnatDIP) GetEncap() string {
+	if x != nil {
+		return x.Encap
+	}
+	return ""
+}
+
+type SnatHolders struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Holders       []*SnatHolder          `protobuf:"bytes,1,rep,name=holders,proto3" json:"holders,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatHolders) Reset() {
+	*x = SnatHolders{}
+	mi := &file_v1_node_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatHolders) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatHolders) ProtoMessage() {}
+
+func (x *SnatHolders) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatHolders.ProtoReflect.Descriptor instead.
+func (*SnatHolders) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SnatHolders) GetHolders() []*SnatHolder {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
+// SnatAnswers are in the order in which they must be obeyed.
+type SnatAnswers struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Epoch of the leader that answers: those of an older one are void.
+	Epoch         int64         `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Answers       []*SnatAnswer `protobuf:"bytes,2,rep,name=answers,proto3" json:"answers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatAnswers) Reset() {
+	*x = SnatAnswers{}
+	mi := &file_v1_node_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatAnswers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatAnswers) ProtoMessage() {}
+
+func (x *SnatAnswers) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatAnswers.ProtoReflect.Descriptor instead.
+func (*SnatAnswers) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SnatAnswers) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *SnatAnswers) GetAnswers() []*SnatAnswer {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
+}
+
+// SnatAnswer carries one of grant and revoke.
+type SnatAnswer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Grant         *SnatGrant             `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	Revoke        *SnatRevoke            `protobuf:"bytes,2,opt,name=revoke,proto3" json:"revoke,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatAnswer) Reset() {
+	*x = SnatAnswer{}
+	mi := &file_v1_node_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatAnswer) ProtoMessage() {}
+
+func (x *SnatAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatAnswer.ProtoReflect.Descriptor instead.
+func (*SnatAnswer) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *SnatAnswer) GetGrant() *SnatGrant {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
+func (x *SnatAnswer) GetRevoke() *SnatRevoke {
+	if x != nil {
+		return x.Revoke
+	}
+	return nil
+}
+
+// SnatGrant is usable at once: it is stored, and every eligible mux has acknowledged it.
+type SnatGrant struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Holder *SnatHolder            `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	Ranges []uint32               `protobuf:"varint,2,rep,packed,name=ranges,proto3" json:"ranges,omitempty"`
+	// The DIP has these and no others.
+	All      bool  `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"`
+	Revision int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Why there are none: "exhausted", "dip_limit" or "tenant_limit".
+	Refused       string `protobuf:"bytes,5,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatGrant) Reset() {
+	*x = SnatGrant{}
+	mi := &file_v1_node_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatGrant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatGrant) ProtoMessage() {}
+
+func (x *SnatGrant) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatGrant.ProtoReflect.Descriptor instead.
+func (*SnatGrant) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *SnatGrant) GetHolder() *SnatHolder {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *SnatGrant) GetRanges() []uint32 {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *SnatGrant) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
+func (x *SnatGrant) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *SnatGrant) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
+// SnatRevoke takes ranges from a DIP, or says that the manager has those that were given back.
+type SnatRevoke struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Holder   *SnatHolder            `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	Ranges   []uint32               `protobuf:"varint,2,rep,packed,name=ranges,proto3" json:"ranges,omitempty"`
+	Revision int64                  `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Only new connections must not use them; they are to be given back when the last one is over.
+	Leave         bool `protobuf:"varint,4,opt,name=leave,proto3" json:"leave,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatRevoke) Reset() {
+	*x = SnatRevoke{}
+	mi := &file_v1_node_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatRevoke) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatRevoke) ProtoMessage() {}
+
+func (x *SnatRevoke) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatRevoke.ProtoReflect.Descriptor instead.
+func (*SnatRevoke) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *SnatRevoke) GetHolder() *SnatHolder {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *SnatRevoke) GetRanges() []uint32 {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *SnatRevoke) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *SnatRevoke) GetLeave() bool {
+	if x != nil {
+		return x.Leave
+	}
+	return false
+}
+
 // HealthQuestion asks how the checks of members went.
 type HealthQuestion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -695,7 +1499,7 @@ type HealthQuestion struct {
 
 func (x *HealthQuestion) Reset() {
 	*x = HealthQuestion{}
-	mi := &file_v1_node_proto_msgTypes[8]
+	mi := &file_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -707,7 +1511,7 @@ func (x *HealthQuestion) String() string {
 func (*HealthQuestion) ProtoMessage() {}
 
 func (x *HealthQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[8]
+	mi := &file_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -720,7 +1524,7 @@ func (x *HealthQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthQuestion.ProtoReflect.Descriptor instead.
 func (*HealthQuestion) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *HealthQuestion) GetId() uint64 {
@@ -752,7 +1556,7 @@ type EndpointMember struct {
 
 func (x *EndpointMember) Reset() {
 	*x = EndpointMember{}
-	mi := &file_v1_node_proto_msgTypes[9]
+	mi := &file_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +1568,7 @@ func (x *EndpointMember) String() string {
 func (*EndpointMember) ProtoMessage() {}
 
 func (x *EndpointMember) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[9]
+	mi := &file_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +1581,7 @@ func (x *EndpointMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointMember.ProtoReflect.Descriptor instead.
 func (*EndpointMember) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EndpointMember) GetVni() uint32 {
@@ -832,7 +1636,7 @@ type HealthReply struct {
 
 func (x *HealthReply) Reset() {
 	*x = HealthReply{}
-	mi := &file_v1_node_proto_msgTypes[10]
+	mi := &file_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +1648,7 @@ func (x *HealthReply) String() string {
 func (*HealthReply) ProtoMessage() {}
 
 func (x *HealthReply) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[10]
+	mi := &file_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +1661,7 @@ func (x *HealthReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthReply.ProtoReflect.Descriptor instead.
 func (*HealthReply) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *HealthReply) GetId() uint64 {
@@ -884,7 +1688,7 @@ type HealthResult struct {
 
 func (x *HealthResult) Reset() {
 	*x = HealthResult{}
-	mi := &file_v1_node_proto_msgTypes[11]
+	mi := &file_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -896,7 +1700,7 @@ func (x *HealthResult) String() string {
 func (*HealthResult) ProtoMessage() {}
 
 func (x *HealthResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[11]
+	mi := &file_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -909,7 +1713,7 @@ func (x *HealthResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResult.ProtoReflect.Descriptor instead.
 func (*HealthResult) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HealthResult) GetMembers() []*NodeHealth {
@@ -929,7 +1733,7 @@ type FlowsQuestion struct {
 
 func (x *FlowsQuestion) Reset() {
 	*x = FlowsQuestion{}
-	mi := &file_v1_node_proto_msgTypes[12]
+	mi := &file_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -941,7 +1745,7 @@ func (x *FlowsQuestion) String() string {
 func (*FlowsQuestion) ProtoMessage() {}
 
 func (x *FlowsQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[12]
+	mi := &file_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -954,7 +1758,7 @@ func (x *FlowsQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsQuestion.ProtoReflect.Descriptor instead.
 func (*FlowsQuestion) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *FlowsQuestion) GetId() uint64 {
@@ -981,7 +1785,7 @@ type FlowsReply struct {
 
 func (x *FlowsReply) Reset() {
 	*x = FlowsReply{}
-	mi := &file_v1_node_proto_msgTypes[13]
+	mi := &file_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -993,7 +1797,7 @@ func (x *FlowsReply) String() string {
 func (*FlowsReply) ProtoMessage() {}
 
 func (x *FlowsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[13]
+	mi := &file_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1006,7 +1810,7 @@ func (x *FlowsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsReply.ProtoReflect.Descriptor instead.
 func (*FlowsReply) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *FlowsReply) GetId() uint64 {
@@ -1033,7 +1837,7 @@ type TraceQuestion struct {
 
 func (x *TraceQuestion) Reset() {
 	*x = TraceQuestion{}
-	mi := &file_v1_node_proto_msgTypes[14]
+	mi := &file_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1045,7 +1849,7 @@ func (x *TraceQuestion) String() string {
 func (*TraceQuestion) ProtoMessage() {}
 
 func (x *TraceQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[14]
+	mi := &file_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1058,7 +1862,7 @@ func (x *TraceQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceQuestion.ProtoReflect.Descriptor instead.
 func (*TraceQuestion) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TraceQuestion) GetId() uint64 {
@@ -1085,7 +1889,7 @@ type TraceReply struct {
 
 func (x *TraceReply) Reset() {
 	*x = TraceReply{}
-	mi := &file_v1_node_proto_msgTypes[15]
+	mi := &file_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1097,7 +1901,7 @@ func (x *TraceReply) String() string {
 func (*TraceReply) ProtoMessage() {}
 
 func (x *TraceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[15]
+	mi := &file_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1110,7 +1914,7 @@ func (x *TraceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceReply.ProtoReflect.Descriptor instead.
 func (*TraceReply) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TraceReply) GetId() uint64 {
@@ -1147,7 +1951,7 @@ type PlanItem struct {
 
 func (x *PlanItem) Reset() {
 	*x = PlanItem{}
-	mi := &file_v1_node_proto_msgTypes[16]
+	mi := &file_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1159,7 +1963,7 @@ func (x *PlanItem) String() string {
 func (*PlanItem) ProtoMessage() {}
 
 func (x *PlanItem) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[16]
+	mi := &file_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1172,7 +1976,7 @@ func (x *PlanItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanItem.ProtoReflect.Descriptor instead.
 func (*PlanItem) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PlanItem) GetKey() string {
@@ -1314,7 +2118,7 @@ type PlanNode struct {
 
 func (x *PlanNode) Reset() {
 	*x = PlanNode{}
-	mi := &file_v1_node_proto_msgTypes[17]
+	mi := &file_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1326,7 +2130,7 @@ func (x *PlanNode) String() string {
 func (*PlanNode) ProtoMessage() {}
 
 func (x *PlanNode) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[17]
+	mi := &file_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1339,7 +2143,7 @@ func (x *PlanNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanNode.ProtoReflect.Descriptor instead.
 func (*PlanNode) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PlanNode) GetNode() *Node {
@@ -1381,7 +2185,7 @@ type PlanKey struct {
 
 func (x *PlanKey) Reset() {
 	*x = PlanKey{}
-	mi := &file_v1_node_proto_msgTypes[18]
+	mi := &file_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1393,7 +2197,7 @@ func (x *PlanKey) String() string {
 func (*PlanKey) ProtoMessage() {}
 
 func (x *PlanKey) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[18]
+	mi := &file_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1406,7 +2210,7 @@ func (x *PlanKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanKey.ProtoReflect.Descriptor instead.
 func (*PlanKey) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PlanKey) GetId() uint32 {
@@ -1456,7 +2260,7 @@ type PlanEndpoint struct {
 
 func (x *PlanEndpoint) Reset() {
 	*x = PlanEndpoint{}
-	mi := &file_v1_node_proto_msgTypes[19]
+	mi := &file_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1468,7 +2272,7 @@ func (x *PlanEndpoint) String() string {
 func (*PlanEndpoint) ProtoMessage() {}
 
 func (x *PlanEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[19]
+	mi := &file_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1481,7 +2285,7 @@ func (x *PlanEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanEndpoint.ProtoReflect.Descriptor instead.
 func (*PlanEndpoint) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PlanEndpoint) GetService() string {
@@ -1634,7 +2438,7 @@ type PlanService struct {
 
 func (x *PlanService) Reset() {
 	*x = PlanService{}
-	mi := &file_v1_node_proto_msgTypes[20]
+	mi := &file_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +2450,7 @@ func (x *PlanService) String() string {
 func (*PlanService) ProtoMessage() {}
 
 func (x *PlanService) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[20]
+	mi := &file_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +2463,7 @@ func (x *PlanService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanService.ProtoReflect.Descriptor instead.
 func (*PlanService) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PlanService) GetName() string {
@@ -1717,7 +2521,7 @@ type PlanSources struct {
 
 func (x *PlanSources) Reset() {
 	*x = PlanSources{}
-	mi := &file_v1_node_proto_msgTypes[21]
+	mi := &file_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1729,7 +2533,7 @@ func (x *PlanSources) String() string {
 func (*PlanSources) ProtoMessage() {}
 
 func (x *PlanSources) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[21]
+	mi := &file_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1742,7 +2546,7 @@ func (x *PlanSources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanSources.ProtoReflect.Descriptor instead.
 func (*PlanSources) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PlanSources) GetPolicy() string {
@@ -1785,7 +2589,7 @@ type PlanMember struct {
 
 func (x *PlanMember) Reset() {
 	*x = PlanMember{}
-	mi := &file_v1_node_proto_msgTypes[22]
+	mi := &file_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1797,7 +2601,7 @@ func (x *PlanMember) String() string {
 func (*PlanMember) ProtoMessage() {}
 
 func (x *PlanMember) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[22]
+	mi := &file_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1810,7 +2614,7 @@ func (x *PlanMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMember.ProtoReflect.Descriptor instead.
 func (*PlanMember) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PlanMember) GetId() uint32 {
@@ -1883,7 +2687,7 @@ type PlanCheck struct {
 
 func (x *PlanCheck) Reset() {
 	*x = PlanCheck{}
-	mi := &file_v1_node_proto_msgTypes[23]
+	mi := &file_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1895,7 +2699,7 @@ func (x *PlanCheck) String() string {
 func (*PlanCheck) ProtoMessage() {}
 
 func (x *PlanCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[23]
+	mi := &file_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1908,7 +2712,7 @@ func (x *PlanCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanCheck.ProtoReflect.Descriptor instead.
 func (*PlanCheck) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PlanCheck) GetKind() string {
@@ -2004,7 +2808,7 @@ type PlanBinding struct {
 
 func (x *PlanBinding) Reset() {
 	*x = PlanBinding{}
-	mi := &file_v1_node_proto_msgTypes[24]
+	mi := &file_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2016,7 +2820,7 @@ func (x *PlanBinding) String() string {
 func (*PlanBinding) ProtoMessage() {}
 
 func (x *PlanBinding) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[24]
+	mi := &file_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2029,7 +2833,7 @@ func (x *PlanBinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanBinding.ProtoReflect.Descriptor instead.
 func (*PlanBinding) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PlanBinding) GetService() string {
@@ -2149,7 +2953,7 @@ type PlanRepair struct {
 
 func (x *PlanRepair) Reset() {
 	*x = PlanRepair{}
-	mi := &file_v1_node_proto_msgTypes[25]
+	mi := &file_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2965,7 @@ func (x *PlanRepair) String() string {
 func (*PlanRepair) ProtoMessage() {}
 
 func (x *PlanRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[25]
+	mi := &file_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2978,7 @@ func (x *PlanRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRepair.ProtoReflect.Descriptor instead.
 func (*PlanRepair) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PlanRepair) GetVni() uint32 {
@@ -2270,7 +3074,7 @@ type PlanTarget struct {
 
 func (x *PlanTarget) Reset() {
 	*x = PlanTarget{}
-	mi := &file_v1_node_proto_msgTypes[26]
+	mi := &file_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2282,7 +3086,7 @@ func (x *PlanTarget) String() string {
 func (*PlanTarget) ProtoMessage() {}
 
 func (x *PlanTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[26]
+	mi := &file_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2295,7 +3099,7 @@ func (x *PlanTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanTarget.ProtoReflect.Descriptor instead.
 func (*PlanTarget) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PlanTarget) GetId() uint32 {
@@ -2348,7 +3152,7 @@ type PlanMembership struct {
 
 func (x *PlanMembership) Reset() {
 	*x = PlanMembership{}
-	mi := &file_v1_node_proto_msgTypes[27]
+	mi := &file_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2360,7 +3164,7 @@ func (x *PlanMembership) String() string {
 func (*PlanMembership) ProtoMessage() {}
 
 func (x *PlanMembership) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[27]
+	mi := &file_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2373,7 +3177,7 @@ func (x *PlanMembership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMembership.ProtoReflect.Descriptor instead.
 func (*PlanMembership) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PlanMembership) GetGeneration() int64 {
@@ -2423,7 +3227,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x03csr\x18\x04 \x01(\fR\x03csr\"@\n" +
 	"\fJoinResponse\x12 \n" +
 	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12\x0e\n" +
-	"\x02ca\x18\x02 \x01(\fR\x02ca\"\x81\x03\n" +
+	"\x02ca\x18\x02 \x01(\fR\x02ca\"\x98\x04\n" +
 	"\n" +
 	"NodeReport\x12%\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0f.shunt.v1.HelloR\x05hello\x12'\n" +
@@ -2435,7 +3239,27 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x06health\x18\a \x01(\v2\x16.shunt.v1.HealthReportR\x06health\x12\x1d\n" +
 	"\n" +
 	"ask_health\x18\b \x01(\bR\taskHealth\x128\n" +
-	"\fhealth_reply\x18\t \x01(\v2\x15.shunt.v1.HealthReplyR\vhealthReply\"Z\n" +
+	"\fhealth_reply\x18\t \x01(\v2\x15.shunt.v1.HealthReplyR\vhealthReply\x12.\n" +
+	"\tsnat_asks\x18\n" +
+	" \x03(\v2\x11.shunt.v1.SnatAskR\bsnatAsks\x127\n" +
+	"\fsnat_returns\x18\v \x03(\v2\x14.shunt.v1.SnatReturnR\vsnatReturns\x12,\n" +
+	"\bsnat_ack\x18\f \x01(\v2\x11.shunt.v1.SnatAckR\asnatAck\"s\n" +
+	"\aSnatAsk\x12,\n" +
+	"\x06holder\x18\x01 \x01(\v2\x14.shunt.v1.SnatHolderR\x06holder\x12\x12\n" +
+	"\x04want\x18\x02 \x01(\rR\x04want\x12\x12\n" +
+	"\x04sync\x18\x03 \x01(\bR\x04sync\x12\x12\n" +
+	"\x04held\x18\x04 \x03(\rR\x04held\"R\n" +
+	"\n" +
+	"SnatReturn\x12,\n" +
+	"\x06holder\x18\x01 \x01(\v2\x14.shunt.v1.SnatHolderR\x06holder\x12\x16\n" +
+	"\x06ranges\x18\x02 \x03(\rR\x06ranges\"B\n" +
+	"\n" +
+	"SnatHolder\x12\x10\n" +
+	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
+	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x10\n" +
+	"\x03dip\x18\x03 \x01(\tR\x03dip\"%\n" +
+	"\aSnatAck\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\"Z\n" +
 	"\fHealthReport\x12\x12\n" +
 	"\x04full\x18\x01 \x01(\bR\x04full\x126\n" +
 	"\tendpoints\x18\x02 \x03(\v2\x18.shunt.v1.EndpointHealthR\tendpoints\"\xf0\x01\n" +
@@ -2458,7 +3282,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12#\n" +
 	"\rhave_revision\x18\x04 \x01(\x03R\fhaveRevision\x12\x14\n" +
 	"\x05epoch\x18\x05 \x01(\x03R\x05epoch\x12\x16\n" +
-	"\x06opened\x18\x06 \x01(\x03R\x06opened\"\x93\x03\n" +
+	"\x06opened\x18\x06 \x01(\x03R\x06opened\"\xbe\x04\n" +
 	"\n" +
 	"PlanUpdate\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x14\n" +
@@ -2471,7 +3295,51 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x06health\x18\b \x01(\v2\x16.shunt.v1.HealthReportR\x06health\x12.\n" +
 	"\x06others\x18\t \x01(\v2\x16.shunt.v1.HealthReportR\x06others\x125\n" +
 	"\thealth_of\x18\n" +
-	" \x01(\v2\x18.shunt.v1.HealthQuestionR\bhealthOf\"T\n" +
+	" \x01(\v2\x18.shunt.v1.HealthQuestionR\bhealthOf\x125\n" +
+	"\vsnat_leases\x18\v \x01(\v2\x14.shunt.v1.SnatLeasesR\n" +
+	"snatLeases\x128\n" +
+	"\fsnat_holders\x18\f \x01(\v2\x15.shunt.v1.SnatHoldersR\vsnatHolders\x128\n" +
+	"\fsnat_answers\x18\r \x01(\v2\x15.shunt.v1.SnatAnswersR\vsnatAnswers\"\xbb\x01\n" +
+	"\n" +
+	"SnatLeases\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x1a\n" +
+	"\bsnapshot\x18\x02 \x01(\bR\bsnapshot\x12\x1e\n" +
+	"\n" +
+	"configured\x18\x03 \x01(\bR\n" +
+	"configured\x12%\n" +
+	"\x04vips\x18\x04 \x03(\v2\x11.shunt.v1.SnatVIPR\x04vips\x12\x14\n" +
+	"\x05pages\x18\x05 \x03(\fR\x05pages\x12\x18\n" +
+	"\abatches\x18\x06 \x03(\fR\abatches\"n\n" +
+	"\aSnatVIP\x12\x10\n" +
+	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
+	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x18\n" +
+	"\aservice\x18\x03 \x01(\tR\aservice\x12%\n" +
+	"\x04dips\x18\x04 \x03(\v2\x11.shunt.v1.SnatDIPR\x04dips\"G\n" +
+	"\aSnatDIP\x12\x10\n" +
+	"\x03dip\x18\x01 \x01(\tR\x03dip\x12\x14\n" +
+	"\x05outer\x18\x02 \x01(\tR\x05outer\x12\x14\n" +
+	"\x05encap\x18\x03 \x01(\tR\x05encap\"=\n" +
+	"\vSnatHolders\x12.\n" +
+	"\aholders\x18\x01 \x03(\v2\x14.shunt.v1.SnatHolderR\aholders\"S\n" +
+	"\vSnatAnswers\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12.\n" +
+	"\aanswers\x18\x02 \x03(\v2\x14.shunt.v1.SnatAnswerR\aanswers\"e\n" +
+	"\n" +
+	"SnatAnswer\x12)\n" +
+	"\x05grant\x18\x01 \x01(\v2\x13.shunt.v1.SnatGrantR\x05grant\x12,\n" +
+	"\x06revoke\x18\x02 \x01(\v2\x14.shunt.v1.SnatRevokeR\x06revoke\"\x99\x01\n" +
+	"\tSnatGrant\x12,\n" +
+	"\x06holder\x18\x01 \x01(\v2\x14.shunt.v1.SnatHolderR\x06holder\x12\x16\n" +
+	"\x06ranges\x18\x02 \x03(\rR\x06ranges\x12\x10\n" +
+	"\x03all\x18\x03 \x01(\bR\x03all\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevision\x12\x18\n" +
+	"\arefused\x18\x05 \x01(\tR\arefused\"\x84\x01\n" +
+	"\n" +
+	"SnatRevoke\x12,\n" +
+	"\x06holder\x18\x01 \x01(\v2\x14.shunt.v1.SnatHolderR\x06holder\x12\x16\n" +
+	"\x06ranges\x18\x02 \x03(\rR\x06ranges\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\x12\x14\n" +
+	"\x05leave\x18\x04 \x01(\bR\x05leave\"T\n" +
 	"\x0eHealthQuestion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x122\n" +
 	"\amembers\x18\x02 \x03(\v2\x18.shunt.v1.EndpointMemberR\amembers\"\x97\x01\n" +
@@ -2636,101 +3504,129 @@ func file_v1_node_proto_rawDescGZIP() []byte {
 	return file_v1_node_proto_rawDescData
 }
 
-var file_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_v1_node_proto_goTypes = []any{
 	(*JoinRequest)(nil),         // 0: shunt.v1.JoinRequest
 	(*JoinResponse)(nil),        // 1: shunt.v1.JoinResponse
 	(*NodeReport)(nil),          // 2: shunt.v1.NodeReport
-	(*HealthReport)(nil),        // 3: shunt.v1.HealthReport
-	(*EndpointHealth)(nil),      // 4: shunt.v1.EndpointHealth
-	(*HealthWords)(nil),         // 5: shunt.v1.HealthWords
-	(*Hello)(nil),               // 6: shunt.v1.Hello
-	(*PlanUpdate)(nil),          // 7: shunt.v1.PlanUpdate
-	(*HealthQuestion)(nil),      // 8: shunt.v1.HealthQuestion
-	(*EndpointMember)(nil),      // 9: shunt.v1.EndpointMember
-	(*HealthReply)(nil),         // 10: shunt.v1.HealthReply
-	(*HealthResult)(nil),        // 11: shunt.v1.HealthResult
-	(*FlowsQuestion)(nil),       // 12: shunt.v1.FlowsQuestion
-	(*FlowsReply)(nil),          // 13: shunt.v1.FlowsReply
-	(*TraceQuestion)(nil),       // 14: shunt.v1.TraceQuestion
-	(*TraceReply)(nil),          // 15: shunt.v1.TraceReply
-	(*PlanItem)(nil),            // 16: shunt.v1.PlanItem
-	(*PlanNode)(nil),            // 17: shunt.v1.PlanNode
-	(*PlanKey)(nil),             // 18: shunt.v1.PlanKey
-	(*PlanEndpoint)(nil),        // 19: shunt.v1.PlanEndpoint
-	(*PlanService)(nil),         // 20: shunt.v1.PlanService
-	(*PlanSources)(nil),         // 21: shunt.v1.PlanSources
-	(*PlanMember)(nil),          // 22: shunt.v1.PlanMember
-	(*PlanCheck)(nil),           // 23: shunt.v1.PlanCheck
-	(*PlanBinding)(nil),         // 24: shunt.v1.PlanBinding
-	(*PlanRepair)(nil),          // 25: shunt.v1.PlanRepair
-	(*PlanTarget)(nil),          // 26: shunt.v1.PlanTarget
-	(*PlanMembership)(nil),      // 27: shunt.v1.PlanMembership
-	(*NodeStatus)(nil),          // 28: shunt.v1.NodeStatus
-	(*NodeHealth)(nil),          // 29: shunt.v1.NodeHealth
-	(*FlowsRequest)(nil),        // 30: shunt.v1.FlowsRequest
-	(*FlowsResult)(nil),         // 31: shunt.v1.FlowsResult
-	(*TraceRequest)(nil),        // 32: shunt.v1.TraceRequest
-	(*TraceResult)(nil),         // 33: shunt.v1.TraceResult
-	(*Node)(nil),                // 34: shunt.v1.Node
-	(*SourceAffinity)(nil),      // 35: shunt.v1.SourceAffinity
-	(*Idle)(nil),                // 36: shunt.v1.Idle
-	(*Limits)(nil),              // 37: shunt.v1.Limits
-	(*durationpb.Duration)(nil), // 38: google.protobuf.Duration
-	(*Health)(nil),              // 39: shunt.v1.Health
+	(*SnatAsk)(nil),             // 3: shunt.v1.SnatAsk
+	(*SnatReturn)(nil),          // 4: shunt.v1.SnatReturn
+	(*SnatHolder)(nil),          // 5: shunt.v1.SnatHolder
+	(*SnatAck)(nil),             // 6: shunt.v1.SnatAck
+	(*HealthReport)(nil),        // 7: shunt.v1.HealthReport
+	(*EndpointHealth)(nil),      // 8: shunt.v1.EndpointHealth
+	(*HealthWords)(nil),         // 9: shunt.v1.HealthWords
+	(*Hello)(nil),               // 10: shunt.v1.Hello
+	(*PlanUpdate)(nil),          // 11: shunt.v1.PlanUpdate
+	(*SnatLeases)(nil),          // 12: shunt.v1.SnatLeases
+	(*SnatVIP)(nil),             // 13: shunt.v1.SnatVIP
+	(*SnatDIP)(nil),             // 14: shunt.v1.SnatDIP
+	(*SnatHolders)(nil),         // 15: shunt.v1.SnatHolders
+	(*SnatAnswers)(nil),         // 16: shunt.v1.SnatAnswers
+	(*SnatAnswer)(nil),          // 17: shunt.v1.SnatAnswer
+	(*SnatGrant)(nil),           // 18: shunt.v1.SnatGrant
+	(*SnatRevoke)(nil),          // 19: shunt.v1.SnatRevoke
+	(*HealthQuestion)(nil),      // 20: shunt.v1.HealthQuestion
+	(*EndpointMember)(nil),      // 21: shunt.v1.EndpointMember
+	(*HealthReply)(nil),         // 22: shunt.v1.HealthReply
+	(*HealthResult)(nil),        // 23: shunt.v1.HealthResult
+	(*FlowsQuestion)(nil),       // 24: shunt.v1.FlowsQuestion
+	(*FlowsReply)(nil),          // 25: shunt.v1.FlowsReply
+	(*TraceQuestion)(nil),       // 26: shunt.v1.TraceQuestion
+	(*TraceReply)(nil),          // 27: shunt.v1.TraceReply
+	(*PlanItem)(nil),            // 28: shunt.v1.PlanItem
+	(*PlanNode)(nil),            // 29: shunt.v1.PlanNode
+	(*PlanKey)(nil),             // 30: shunt.v1.PlanKey
+	(*PlanEndpoint)(nil),        // 31: shunt.v1.PlanEndpoint
+	(*PlanService)(nil),         // 32: shunt.v1.PlanService
+	(*PlanSources)(nil),         // 33: shunt.v1.PlanSources
+	(*PlanMember)(nil),          // 34: shunt.v1.PlanMember
+	(*PlanCheck)(nil),           // 35: shunt.v1.PlanCheck
+	(*PlanBinding)(nil),         // 36: shunt.v1.PlanBinding
+	(*PlanRepair)(nil),          // 37: shunt.v1.PlanRepair
+	(*PlanTarget)(nil),          // 38: shunt.v1.PlanTarget
+	(*PlanMembership)(nil),      // 39: shunt.v1.PlanMembership
+	(*NodeStatus)(nil),          // 40: shunt.v1.NodeStatus
+	(*NodeHealth)(nil),          // 41: shunt.v1.NodeHealth
+	(*FlowsRequest)(nil),        // 42: shunt.v1.FlowsRequest
+	(*FlowsResult)(nil),         // 43: shunt.v1.FlowsResult
+	(*TraceRequest)(nil),        // 44: shunt.v1.TraceRequest
+	(*TraceResult)(nil),         // 45: shunt.v1.TraceResult
+	(*Node)(nil),                // 46: shunt.v1.Node
+	(*SourceAffinity)(nil),      // 47: shunt.v1.SourceAffinity
+	(*Idle)(nil),                // 48: shunt.v1.Idle
+	(*Limits)(nil),              // 49: shunt.v1.Limits
+	(*durationpb.Duration)(nil), // 50: google.protobuf.Duration
+	(*Health)(nil),              // 51: shunt.v1.Health
 }
 var file_v1_node_proto_depIdxs = []int32{
-	6,  // 0: shunt.v1.NodeReport.hello:type_name -> shunt.v1.Hello
-	28, // 1: shunt.v1.NodeReport.status:type_name -> shunt.v1.NodeStatus
-	15, // 2: shunt.v1.NodeReport.trace:type_name -> shunt.v1.TraceReply
-	13, // 3: shunt.v1.NodeReport.flows:type_name -> shunt.v1.FlowsReply
-	3,  // 4: shunt.v1.NodeReport.health:type_name -> shunt.v1.HealthReport
-	10, // 5: shunt.v1.NodeReport.health_reply:type_name -> shunt.v1.HealthReply
-	4,  // 6: shunt.v1.HealthReport.endpoints:type_name -> shunt.v1.EndpointHealth
-	5,  // 7: shunt.v1.EndpointHealth.words:type_name -> shunt.v1.HealthWords
-	16, // 8: shunt.v1.PlanUpdate.upsert:type_name -> shunt.v1.PlanItem
-	14, // 9: shunt.v1.PlanUpdate.trace:type_name -> shunt.v1.TraceQuestion
-	12, // 10: shunt.v1.PlanUpdate.flows:type_name -> shunt.v1.FlowsQuestion
-	3,  // 11: shunt.v1.PlanUpdate.health:type_name -> shunt.v1.HealthReport
-	3,  // 12: shunt.v1.PlanUpdate.others:type_name -> shunt.v1.HealthReport
-	8,  // 13: shunt.v1.PlanUpdate.health_of:type_name -> shunt.v1.HealthQuestion
-	9,  // 14: shunt.v1.HealthQuestion.members:type_name -> shunt.v1.EndpointMember
-	11, // 15: shunt.v1.HealthReply.result:type_name -> shunt.v1.HealthResult
-	29, // 16: shunt.v1.HealthResult.members:type_name -> shunt.v1.NodeHealth
-	30, // 17: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
-	31, // 18: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
-	32, // 19: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
-	33, // 20: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
-	19, // 21: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
-	24, // 22: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
-	18, // 23: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
-	17, // 24: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
-	20, // 25: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
-	21, // 26: shunt.v1.PlanItem.sources:type_name -> shunt.v1.PlanSources
-	25, // 27: shunt.v1.PlanItem.repair:type_name -> shunt.v1.PlanRepair
-	34, // 28: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
-	22, // 29: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
-	23, // 30: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
-	35, // 31: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
-	36, // 32: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
-	37, // 33: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
-	38, // 34: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
-	38, // 35: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
-	39, // 36: shunt.v1.PlanCheck.health:type_name -> shunt.v1.Health
-	23, // 37: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
-	18, // 38: shunt.v1.PlanRepair.key:type_name -> shunt.v1.PlanKey
-	35, // 39: shunt.v1.PlanRepair.source:type_name -> shunt.v1.SourceAffinity
-	26, // 40: shunt.v1.PlanRepair.targets:type_name -> shunt.v1.PlanTarget
-	27, // 41: shunt.v1.PlanRepair.memberships:type_name -> shunt.v1.PlanMembership
-	0,  // 42: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
-	2,  // 43: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
-	1,  // 44: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
-	7,  // 45: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
-	44, // [44:46] is the sub-list for method output_type
-	42, // [42:44] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	10, // 0: shunt.v1.NodeReport.hello:type_name -> shunt.v1.Hello
+	40, // 1: shunt.v1.NodeReport.status:type_name -> shunt.v1.NodeStatus
+	27, // 2: shunt.v1.NodeReport.trace:type_name -> shunt.v1.TraceReply
+	25, // 3: shunt.v1.NodeReport.flows:type_name -> shunt.v1.FlowsReply
+	7,  // 4: shunt.v1.NodeReport.health:type_name -> shunt.v1.HealthReport
+	22, // 5: shunt.v1.NodeReport.health_reply:type_name -> shunt.v1.HealthReply
+	3,  // 6: shunt.v1.NodeReport.snat_asks:type_name -> shunt.v1.SnatAsk
+	4,  // 7: shunt.v1.NodeReport.snat_returns:type_name -> shunt.v1.SnatReturn
+	6,  // 8: shunt.v1.NodeReport.snat_ack:type_name -> shunt.v1.SnatAck
+	5,  // 9: shunt.v1.SnatAsk.holder:type_name -> shunt.v1.SnatHolder
+	5,  // 10: shunt.v1.SnatReturn.holder:type_name -> shunt.v1.SnatHolder
+	8,  // 11: shunt.v1.HealthReport.endpoints:type_name -> shunt.v1.EndpointHealth
+	9,  // 12: shunt.v1.EndpointHealth.words:type_name -> shunt.v1.HealthWords
+	28, // 13: shunt.v1.PlanUpdate.upsert:type_name -> shunt.v1.PlanItem
+	26, // 14: shunt.v1.PlanUpdate.trace:type_name -> shunt.v1.TraceQuestion
+	24, // 15: shunt.v1.PlanUpdate.flows:type_name -> shunt.v1.FlowsQuestion
+	7,  // 16: shunt.v1.PlanUpdate.health:type_name -> shunt.v1.HealthReport
+	7,  // 17: shunt.v1.PlanUpdate.others:type_name -> shunt.v1.HealthReport
+	20, // 18: shunt.v1.PlanUpdate.health_of:type_name -> shunt.v1.HealthQuestion
+	12, // 19: shunt.v1.PlanUpdate.snat_leases:type_name -> shunt.v1.SnatLeases
+	15, // 20: shunt.v1.PlanUpdate.snat_holders:type_name -> shunt.v1.SnatHolders
+	16, // 21: shunt.v1.PlanUpdate.snat_answers:type_name -> shunt.v1.SnatAnswers
+	13, // 22: shunt.v1.SnatLeases.vips:type_name -> shunt.v1.SnatVIP
+	14, // 23: shunt.v1.SnatVIP.dips:type_name -> shunt.v1.SnatDIP
+	5,  // 24: shunt.v1.SnatHolders.holders:type_name -> shunt.v1.SnatHolder
+	17, // 25: shunt.v1.SnatAnswers.answers:type_name -> shunt.v1.SnatAnswer
+	18, // 26: shunt.v1.SnatAnswer.grant:type_name -> shunt.v1.SnatGrant
+	19, // 27: shunt.v1.SnatAnswer.revoke:type_name -> shunt.v1.SnatRevoke
+	5,  // 28: shunt.v1.SnatGrant.holder:type_name -> shunt.v1.SnatHolder
+	5,  // 29: shunt.v1.SnatRevoke.holder:type_name -> shunt.v1.SnatHolder
+	21, // 30: shunt.v1.HealthQuestion.members:type_name -> shunt.v1.EndpointMember
+	23, // 31: shunt.v1.HealthReply.result:type_name -> shunt.v1.HealthResult
+	41, // 32: shunt.v1.HealthResult.members:type_name -> shunt.v1.NodeHealth
+	42, // 33: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
+	43, // 34: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
+	44, // 35: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
+	45, // 36: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
+	31, // 37: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
+	36, // 38: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
+	30, // 39: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
+	29, // 40: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
+	32, // 41: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
+	33, // 42: shunt.v1.PlanItem.sources:type_name -> shunt.v1.PlanSources
+	37, // 43: shunt.v1.PlanItem.repair:type_name -> shunt.v1.PlanRepair
+	46, // 44: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
+	34, // 45: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
+	35, // 46: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
+	47, // 47: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
+	48, // 48: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
+	49, // 49: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
+	50, // 50: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
+	50, // 51: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
+	51, // 52: shunt.v1.PlanCheck.health:type_name -> shunt.v1.Health
+	35, // 53: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
+	30, // 54: shunt.v1.PlanRepair.key:type_name -> shunt.v1.PlanKey
+	47, // 55: shunt.v1.PlanRepair.source:type_name -> shunt.v1.SourceAffinity
+	38, // 56: shunt.v1.PlanRepair.targets:type_name -> shunt.v1.PlanTarget
+	39, // 57: shunt.v1.PlanRepair.memberships:type_name -> shunt.v1.PlanMembership
+	0,  // 58: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
+	2,  // 59: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
+	1,  // 60: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
+	11, // 61: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
+	60, // [60:62] is the sub-list for method output_type
+	58, // [58:60] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_v1_node_proto_init() }
@@ -2740,7 +3636,7 @@ func file_v1_node_proto_init() {
 	}
 	file_v1_manager_proto_init()
 	file_v1_objects_proto_init()
-	file_v1_node_proto_msgTypes[16].OneofWrappers = []any{
+	file_v1_node_proto_msgTypes[28].OneofWrappers = []any{
 		(*PlanItem_Endpoint)(nil),
 		(*PlanItem_Binding)(nil),
 		(*PlanItem_RingKey)(nil),
@@ -2755,7 +3651,7 @@ func file_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_node_proto_rawDesc), len(file_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -321,9 +321,13 @@ type Quotas struct {
 	// Backends of all its endpoints.
 	Backends uint32 `protobuf:"varint,3,opt,name=backends,proto3" json:"backends,omitempty"`
 	// Requests that change something, per minute.
-	Changes       uint32 `protobuf:"varint,4,opt,name=changes,proto3" json:"changes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Changes uint32 `protobuf:"varint,4,opt,name=changes,proto3" json:"changes,omitempty"`
+	// Ports that its DIPs have for outbound connections, of all VIPs. A multiple of 8. Not supported by this version.
+	SnatPorts uint32 `protobuf:"varint,5,opt,name=snat_ports,json=snatPorts,proto3" json:"snat_ports,omitempty"`
+	// The same for one DIP and one VIP; 0 means 1024. Not supported by this version.
+	SnatPortsPerDip uint32 `protobuf:"varint,6,opt,name=snat_ports_per_dip,json=snatPortsPerDip,proto3" json:"snat_ports_per_dip,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Quotas) Reset() {
@@ -380,6 +384,20 @@ func (x *Quotas) GetBackends() uint32 {
 func (x *Quotas) GetChanges() uint32 {
 	if x != nil {
 		return x.Changes
+	}
+	return 0
+}
+
+func (x *Quotas) GetSnatPorts() uint32 {
+	if x != nil {
+		return x.SnatPorts
+	}
+	return 0
+}
+
+func (x *Quotas) GetSnatPortsPerDip() uint32 {
+	if x != nil {
+		return x.SnatPortsPerDip
 	}
 	return 0
 }
@@ -2850,12 +2868,15 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\rR\x06weight\x12\x10\n" +
 	"\x03vni\x18\x03 \x01(\rR\x03vni\x12(\n" +
-	"\x06quotas\x18\x04 \x01(\v2\x10.shunt.v1.QuotasR\x06quotas\"x\n" +
+	"\x06quotas\x18\x04 \x01(\v2\x10.shunt.v1.QuotasR\x06quotas\"\xc4\x01\n" +
 	"\x06Quotas\x12\x1a\n" +
 	"\bservices\x18\x01 \x01(\rR\bservices\x12\x1c\n" +
 	"\tendpoints\x18\x02 \x01(\rR\tendpoints\x12\x1a\n" +
 	"\bbackends\x18\x03 \x01(\rR\bbackends\x12\x18\n" +
-	"\achanges\x18\x04 \x01(\rR\achanges\"\xbe\x01\n" +
+	"\achanges\x18\x04 \x01(\rR\achanges\x12\x1d\n" +
+	"\n" +
+	"snat_ports\x18\x05 \x01(\rR\tsnatPorts\x12+\n" +
+	"\x12snat_ports_per_dip\x18\x06 \x01(\rR\x0fsnatPortsPerDip\"\xbe\x01\n" +
 	"\x06Policy\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12(\n" +

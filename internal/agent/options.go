@@ -36,6 +36,8 @@ type Options struct {
 	Verdicts Verdicts
 	// Suspicion, if not nil, is the node's doubt about itself: while there is one, the manager is asked what others see.
 	Suspicion Suspicion
+	// Leases, if not nil, is the node's part in leasing ports for outbound connections.
+	Leases Leases
 	// StatusInterval is the time between reports; 0 means one second.
 	StatusInterval time.Duration
 	// Quiet leaves out reports that say the same as the last one, for at most QuietFor: for the many nodes of whose statuses nobody

@@ -30,6 +30,9 @@ func (l *loop) stream(ctx context.Context) error {
 	s := client.Sync(sctx)
 	// HTTP/2 does not look at the context while it waits for the next report; the end of the request wakes it.
 	defer context.AfterFunc(sctx, func() { s.CloseRequest() })()
+	if l.o.Leases != nil {
+		l.o.Leases.Begin()
+	}
 	if err := s.Send(&apiv1.NodeReport{Hello: l.hello(), Epoch: l.epoch()}); err != nil {
 		// The cause of a failed send is what Receive returns.
 		if _, cause := s.Receive(); cause != nil {
@@ -107,6 +110,14 @@ func (l *loop) listen(s *syncStream, questions chan<- *apiv1.PlanUpdate) error {
 			}
 			continue
 		}
+		if ofLeases(up) {
+			if l.o.Leases != nil {
+				if err := l.o.Leases.Hear(up); err != nil {
+					return fmt.Errorf("stream: %w", err)
+				}
+			}
+			continue
+		}
 		if o := up.GetOthers(); o != nil {
 			if err := l.othersSay(o); err != nil {
 				return err
@@ -164,6 +175,10 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *a
 		}
 		judged = l.o.Verdicts.Changed()
 	}
+	var leases <-chan struct{}
+	if l.o.Leases != nil {
+		leases = l.o.Leases.Says()
+	}
 	var suspicions <-chan struct{}
 	askAgain := l.o.Clock.After(0) // a stream begins with what the last one did not bring
 	if l.o.Suspicion != nil {
@@ -176,6 +191,10 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *a
 		select {
 		case <-judged:
 			r = l.verdicts(false)
+		case <-leases:
+			if r = l.ack(); !l.o.Leases.Say(r) {
+				continue
+			}
 		case <-l.obeys:
 			r = l.ack()
 		case <-suspicions:

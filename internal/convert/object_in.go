@@ -73,9 +73,7 @@ func (r *reader) service(in *apiv1.Service) *lb.Service {
 		Name: in.GetName(), Tenant: in.GetTenant(), VIPs: r.addrs("vip", in.GetVip()), Policy: in.GetPolicy(),
 		Limits: limits(in.GetLimits()), Sources: r.sources(in.GetSources()), Placement: placement(in.GetPlacement()),
 	}
-	if len(in.GetSnat()) > 0 {
-		r.fault("snat", in.GetSnat()[0], lb.NotSupported)
-	}
+	s.SNAT = r.addrs("snat", in.GetSnat())
 	for i, ep := range in.GetEndpoints() {
 		s.Endpoints = append(s.Endpoints, r.endpoint(fmt.Sprintf("endpoints[%d]", i), ep))
 	}

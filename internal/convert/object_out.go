@@ -32,7 +32,7 @@ func ToObject(o lb.Object) *apiv1.Object {
 func ToService(s *lb.Service) *apiv1.Service {
 	out := &apiv1.Service{
 		Name: s.Name, Tenant: s.Tenant, Vip: texts(s.VIPs), Policy: s.Policy,
-		Limits: toLimits(s.Limits), Sources: toSources(s.Sources), Placement: toPlacement(s.Placement),
+		Limits: toLimits(s.Limits), Sources: toSources(s.Sources), Placement: toPlacement(s.Placement), Snat: texts(s.SNAT),
 	}
 	for i := range s.Endpoints {
 		out.Endpoints = append(out.Endpoints, toEndpoint(&s.Endpoints[i]))

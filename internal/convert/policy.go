@@ -67,7 +67,7 @@ func tenant(in *apiv1.Tenant) *lb.Tenant {
 	q := in.GetQuotas()
 	return &lb.Tenant{
 		Name: in.GetName(), Weight: in.GetWeight(), VNI: in.GetVni(),
-		Quotas: lb.Quotas{Services: q.GetServices(), Endpoints: q.GetEndpoints(), Backends: q.GetBackends(), Changes: q.GetChanges()},
+		Quotas: lb.Quotas{Services: q.GetServices(), Endpoints: q.GetEndpoints(), Backends: q.GetBackends(), Changes: q.GetChanges(), SNATPorts: q.GetSnatPorts(), SNATPortsPerDIP: q.GetSnatPortsPerDip()},
 	}
 }
 
@@ -75,7 +75,7 @@ func tenant(in *apiv1.Tenant) *lb.Tenant {
 func ToTenant(t *lb.Tenant) *apiv1.Tenant {
 	out := &apiv1.Tenant{Name: t.Name, Weight: t.Weight, Vni: t.VNI}
 	if q := t.Quotas; q != (lb.Quotas{}) {
-		out.Quotas = &apiv1.Quotas{Services: q.Services, Endpoints: q.Endpoints, Backends: q.Backends, Changes: q.Changes}
+		out.Quotas = &apiv1.Quotas{Services: q.Services, Endpoints: q.Endpoints, Backends: q.Backends, Changes: q.Changes, SnatPorts: q.SNATPorts, SnatPortsPerDip: q.SNATPortsPerDIP}
 	}
 	return out
 }

@@ -14,6 +14,7 @@ func (w *writer) tenant(t *Tenant) {
 	if q := t.Quotas; q != (Quotas{}) {
 		w.line("quotas: %s", numbers{
 			{"services", uint64(q.Services)}, {"endpoints", uint64(q.Endpoints)}, {"backends", uint64(q.Backends)}, {"changes", uint64(q.Changes)},
+			{"snatPorts", uint64(q.SNATPorts)}, {"snatPortsPerDip", uint64(q.SNATPortsPerDIP)},
 		}.flow())
 	}
 }

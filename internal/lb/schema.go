@@ -83,7 +83,7 @@ func (d *decoder) service(n ast.Node) *Service {
 		field{"sources", func(p string, n ast.Node) { s.Sources = d.sources(p, n) }},
 		field{"policy", func(p string, n ast.Node) { s.Policy = d.given(p, n, "must be the name of a Policy") }},
 		field{"placement", func(p string, n ast.Node) { s.Placement = d.placement(p, n) }},
-		field{"snat", nil},
+		field{"snat", d.snat(s)},
 	)
 	return s
 }

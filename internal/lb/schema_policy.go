@@ -42,6 +42,8 @@ func (d *decoder) quotas(path string, n ast.Node, q *Quotas) {
 		field{"endpoints", quota(&q.Endpoints)},
 		field{"backends", quota(&q.Backends)},
 		field{"changes", quota(&q.Changes)},
+		field{"snatPorts", quota(&q.SNATPorts)},
+		field{"snatPortsPerDip", quota(&q.SNATPortsPerDIP)},
 	)
 }
 

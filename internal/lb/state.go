@@ -14,6 +14,8 @@ type State struct {
 	all     Networks
 	// vips and addresses are the Services and Nodes that claim an address, ordered by name.
 	vips, addresses claims
+	// snats are the Services that a DIP's outbound connections leave by.
+	snats claims
 	// naming are the services that name a Policy.
 	naming map[string]map[string]bool
 	// used is what the services of a tenant take of its quotas.
@@ -78,9 +80,17 @@ func claimed(o Object) []netip.Addr {
 	return nil
 }
 
+// snatOf are the DIPs whose outbound connections leave by the object.
+func snatOf(o Object) []netip.Addr {
+	if svc, ok := o.(*Service); ok {
+		return svc.SNAT
+	}
+	return nil
+}
+
 // NewState returns the state without objects.
 func NewState() *State {
-	return &State{objects: map[id]Object{}, vips: claims{}, addresses: claims{}, naming: map[string]map[string]bool{}, used: map[string]Usage{}, wrong: map[id][]Violation{}}
+	return &State{objects: map[id]Object{}, vips: claims{}, addresses: claims{}, snats: claims{}, naming: map[string]map[string]bool{}, used: map[string]Usage{}, wrong: map[id][]Violation{}}
 }
 
 // NodesAt are the names of the Nodes with the address: one, unless the state is at fault.
@@ -113,12 +123,14 @@ func (s *State) Apply(edits ...Edit) {
 	for i, o := range after.edits {
 		if old := s.objects[i]; old != nil {
 			s.claims(i.kind).remove(claimed(old), i.name)
+			s.snats.remove(snatOf(old), i.name)
 			s.name(old, false)
 		}
 		delete(s.objects, i)
 		if o != nil {
 			s.objects[i] = o
 			s.claims(i.kind).add(claimed(o), i.name)
+			s.snats.add(snatOf(o), i.name)
 			s.name(o, true)
 		}
 	}
@@ -172,13 +184,13 @@ type after struct {
 	all   Networks
 	// taken is by how much what tenants have differs.
 	taken map[string]Usage
-	// newVIPs and newAddresses are the claims of the edited objects.
-	newVIPs, newAddresses claims
+	// newVIPs, newAddresses and newSNATs are the claims of the edited objects.
+	newVIPs, newAddresses, newSNATs claims
 }
 
 func (s *State) after(edits []Edit) *after {
 	a := &after{
-		State: s, edits: make(map[id]Object, len(edits)), all: s.all, taken: map[string]Usage{}, newVIPs: claims{}, newAddresses: claims{},
+		State: s, edits: make(map[id]Object, len(edits)), all: s.all, taken: map[string]Usage{}, newVIPs: claims{}, newAddresses: claims{}, newSNATs: claims{},
 	}
 	for _, e := range edits {
 		a.edits[id{e.Kind, e.Name}] = e.Object
@@ -189,6 +201,7 @@ func (s *State) after(edits []Edit) *after {
 		switch o := o.(type) {
 		case *Service:
 			a.newVIPs.add(o.VIPs, o.Name)
+			a.newSNATs.add(o.SNAT, o.Name)
 		case *Node:
 			a.newAddresses.add(o.Addresses, o.Name)
 		}
@@ -241,6 +254,11 @@ func (a *after) vipOwner(addr netip.Addr) string {
 	return a.owner(KindService, a.vips[addr], a.newVIPs[addr])
 }
 
+// snatOwner implements surroundings.
+func (a *after) snatOwner(addr netip.Addr) string {
+	return a.owner(KindService, a.snats[addr], a.newSNATs[addr])
+}
+
 // addressOwner implements surroundings.
 func (a *after) addressOwner(addr netip.Addr) string {
 	return a.owner(KindNode, a.addresses[addr], a.newAddresses[addr])
@@ -284,6 +302,13 @@ func (a *after) affected() map[id]bool {
 	for i, o := range a.edits {
 		if i.kind == KindPolicy {
 			a.Naming(i.name, func(service string) { out[id{KindService, service}] = true })
+		}
+		for _, addrs := range [2][]netip.Addr{snatOf(a.objects[i]), snatOf(o)} {
+			for _, addr := range addrs {
+				for _, name := range a.snats[addr] {
+					out[id{KindService, name}] = true
+				}
+			}
 		}
 		of := a.claims(i.kind)
 		for _, addrs := range [2][]netip.Addr{claimed(a.objects[i]), claimed(o)} {

@@ -62,7 +62,7 @@ type Service struct {
 	Tenant    string
 	VIPs      []netip.Addr
 	Endpoints []Endpoint
-	// SNAT: DIPs whose outbound connections leave with the VIP. Not supported by this version.
+	// SNAT: DIPs whose outbound connections leave with the VIP, IPv4 alone. See the switch SNAT.
 	SNAT []netip.Addr
 	// Limits, Sources and Placement that are nil are those of the Policy, else the defaults: see Effective.
 	Limits    *Limits
@@ -240,6 +240,8 @@ type Quotas struct {
 	Endpoints uint32 // of all its services, each counted once for every VIP
 	Backends  uint32 // of all its endpoints
 	Changes   uint32 // requests that change something, per minute
+	// SNATPorts are leased to all its DIPs at most, SNATPortsPerDIP to one of them for each VIP; 0: 1,024.
+	SNATPorts, SNATPortsPerDIP uint32
 }
 
 // Policy is what several services share: each of its fields that is not nil counts for a service that names the policy

@@ -31,6 +31,7 @@ func (f *faults) tenant(t *Tenant) {
 	if t.VNI != 0 {
 		f.add("vni", fmt.Sprint(t.VNI), allowedVNI)
 	}
+	f.snatQuotas(&t.Quotas)
 }
 
 func (f *faults) policy(p *Policy) {

@@ -30,9 +30,7 @@ func (f *faults) service(s *Service) {
 		f.check(fmt.Sprintf("vip[%d]", i), addrText(vip), unicast(vip))
 	}
 	unique(f, "vip", s.VIPs)
-	if len(s.SNAT) > 0 {
-		f.add("snat", "", NotSupported)
-	}
+	f.snat(s)
 	if len(s.Endpoints) == 0 {
 		f.add("endpoints", "", "is missing, must have at least one endpoint")
 	}

@@ -15,7 +15,7 @@ import (
 func ValidateState(all []Object) []Violation {
 	objects := slices.Clone(all)
 	slices.SortStableFunc(objects, func(a, b Object) int { return idOf(a).compare(idOf(b)) })
-	l := listed{vips: map[netip.Addr]string{}, nodes: map[netip.Addr]string{}, policies: map[string]*Policy{}, used: map[string]Usage{}}
+	l := listed{vips: map[netip.Addr]string{}, snats: map[netip.Addr]string{}, nodes: map[netip.Addr]string{}, policies: map[string]*Policy{}, used: map[string]Usage{}}
 	for _, o := range objects {
 		l.add(o)
 	}
@@ -32,6 +32,8 @@ type surroundings interface {
 	// vipOwner and addressOwner are the first Service and the first Node, by name, with the address.
 	vipOwner(netip.Addr) string
 	addressOwner(netip.Addr) string
+	// snatOwner is the first Service that the DIP's outbound connections leave by.
+	snatOwner(netip.Addr) string
 	// policy is nil when there is none of that name.
 	policy(name string) *Policy
 	// usage is what the services of a tenant take of its quotas.
@@ -42,6 +44,7 @@ type surroundings interface {
 type listed struct {
 	all      Networks
 	vips     map[netip.Addr]string
+	snats    map[netip.Addr]string
 	nodes    map[netip.Addr]string
 	policies map[string]*Policy
 	used     map[string]Usage
@@ -59,6 +62,7 @@ func (l *listed) add(o Object) {
 	switch o := o.(type) {
 	case *Service:
 		claim(l.vips, o.VIPs)
+		claim(l.snats, o.SNAT)
 		u := l.used[o.Tenant]
 		u.Add(o.Usage())
 		l.used[o.Tenant] = u
@@ -73,6 +77,7 @@ func (l *listed) add(o Object) {
 
 func (l listed) networks() Networks               { return l.all }
 func (l listed) vipOwner(a netip.Addr) string     { return l.vips[a] }
+func (l listed) snatOwner(a netip.Addr) string    { return l.snats[a] }
 func (l listed) addressOwner(a netip.Addr) string { return l.nodes[a] }
 func (l listed) policy(name string) *Policy       { return l.policies[name] }
 func (l listed) usage(tenant string) Usage        { return l.used[tenant] }
@@ -113,6 +118,11 @@ func (s rules) service(f *faults, o *Service) {
 		}
 		if owner := s.vipOwner(vip); owner != o.Name {
 			f.add(at(), vip.String(), "must belong to one service, and "+Ref(KindService, owner)+" claims it too")
+		}
+	}
+	for i, dip := range o.SNAT {
+		if owner := s.snatOwner(dip); owner != o.Name {
+			f.add(fmt.Sprintf("snat[%d]", i), dip.String(), "must be in one service, and "+Ref(KindService, owner)+" has it too")
 		}
 	}
 	if o.Policy != "" {

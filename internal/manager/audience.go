@@ -61,6 +61,17 @@ func (v *view) tellLocked(c change) {
 			}
 		}
 	}
+	if c.snatConf {
+		for _, sessions := range v.audience.byNode {
+			for s := range sessions {
+				s.signal()
+			}
+		}
+	} else if c.snatLeases {
+		for s := range v.audience.muxes {
+			s.signal()
+		}
+	}
 	for _, r := range c.objects {
 		if r.kind == lb.KindNode {
 			for s := range v.audience.byNode[r.name] {

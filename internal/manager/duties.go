@@ -17,6 +17,7 @@ func (m *Manager) duties() []duty {
 		{"schema", m.raiseSchema},
 		{"access", func(ctx context.Context) error { m.sweepAccess(ctx); return nil }},
 	}
+	out = append(out, duty{"snat", m.leaseSNAT})
 	if !m.o.keepNothing {
 		out = append(out, m.eventDuty(), m.auditDuty())
 		out = append(out, duty{"keeper", func(ctx context.Context) error { newKeeper(m).run(ctx); return nil }})

@@ -114,6 +114,8 @@ type Manager struct {
 	backingUp chan struct{}
 	// placing is what the leader knows of VIPs that it cannot place; nil while this member does not lead.
 	placing atomic.Pointer[placing]
+	// snat leases ports while this member leads; nil while it does not.
+	snat atomic.Pointer[snatDuty]
 
 	mu sync.Mutex
 	// term is the present one; nil while this member does not lead.

@@ -24,7 +24,8 @@ type outbox struct {
 type weight int
 
 const (
-	weightObeyed weight = iota
+	weightSNAT weight = iota
+	weightObeyed
 	weightHealth
 	weightStatus
 	weights
@@ -37,6 +38,9 @@ type lastWords struct {
 	// introduced: the leader has had the hello.
 	introduced    bool
 	synced, epoch int64
+	// snat is what the leader has yet to hear of SNAT; snatAck what a mux acknowledged last.
+	snat    *apiv1.NodeReport
+	snatAck *apiv1.SnatAck
 	// answers to questions, and what it asks, are sent all.
 	answers []*apiv1.NodeReport
 	// verdicts are all that the node has told; fresh are those that the leader has not heard. Neither is ever modified.
@@ -76,7 +80,14 @@ func (o *outbox) ack(s *session, synced int64) {
 
 // hear takes in what of a report does not wait: the epoch, and answers to questions.
 func (o *outbox) hear(s *session, r *apiv1.NodeReport) {
+	says, alone := saysSNAT(r)
 	o.with(s, func(n *lastWords) {
+		if says {
+			o.hearSNATLocked(n, r)
+		}
+		if alone {
+			return
+		}
 		if n.epoch != r.GetEpoch() {
 			n.epoch = r.GetEpoch()
 			o.queueLocked(n, weightObeyed)
@@ -147,6 +158,10 @@ func (o *outbox) link() {
 	o.linked = true
 	for _, n := range o.nodes {
 		n.introduced, n.fresh = false, n.verdicts
+		if n.snatAck != nil {
+			n.snat = &apiv1.NodeReport{SnatAck: n.snatAck}
+			o.queueLocked(n, weightSNAT)
+		}
 		o.queueLocked(n, weightObeyed)
 		if n.fresh != nil {
 			o.queueLocked(n, weightHealth)
@@ -168,7 +183,7 @@ func (o *outbox) unlink() {
 func (o *outbox) unlinkLocked() {
 	o.linked, o.gone, o.queues = false, nil, [weights][]string{}
 	for _, n := range o.nodes {
-		n.queued, n.answers, n.fresh = [weights]bool{}, nil, nil
+		n.queued, n.answers, n.fresh, n.snat = [weights]bool{}, nil, nil, nil
 	}
 }
 
@@ -197,6 +212,11 @@ func (o *outbox) next(least weight) *apiv1.RelayUp {
 			n.queued[w] = false
 			report := &apiv1.NodeReport{}
 			switch w {
+			case weightSNAT:
+				if n.snat == nil {
+					continue
+				}
+				report, n.snat = n.snat, nil
 			case weightHealth:
 				report.Health, n.fresh = n.fresh, nil
 			case weightStatus:

@@ -21,6 +21,8 @@ const (
 	reasonMoved              = "Moved"
 	reasonUnplaced           = "Unplaced"
 	reasonOverloaded         = "Overloaded"
+	reasonSNATExhausted      = "SNATExhausted"
+	reasonSNATLimited        = "SNATLimited"
 	reasonNodeJoined         = "NodeJoined"
 	reasonCertificateRenewed = "CertificateRenewed"
 	reasonNodeConnected      = "NodeConnected"
@@ -86,6 +88,8 @@ var reasons = []reason{
 	{reasonMoved, severityInfo, "Service", "", false, "a VIP moves to other muxes"},
 	{reasonUnplaced, severityWarning, "Service", "", false, "a VIP has fewer muxes than it asks for; the message says why"},
 	{reasonOverloaded, severityWarning, "Node", "", false, "a mux gets more packets than its capacity, and no other has room"},
+	{reasonSNATExhausted, severityWarning, "Service", "", false, "a VIP has no ports left for outbound connections of its servers; told once a minute"},
+	{reasonSNATLimited, severityWarning, "Service", "", false, "a server, or the tenant, has as many ports for outbound connections as its limit allows; told once a minute"},
 	{reasonNodeJoined, severityInfo, "Node", "", false, "the node joined with a token"},
 	{reasonCertificateRenewed, severityInfo, "Node, Manager", "", false, "a certificate was renewed before it expired"},
 	{reasonNodeConnected, severityInfo, "Node", latchStream, false, "the node opened its stream"},

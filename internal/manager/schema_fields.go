@@ -18,16 +18,20 @@ var newFields = []struct {
 	schema  int64
 	message protoreflect.FullName
 	from    protoreflect.FieldNumber
+	// alone: the field, without those that follow it.
+	alone bool
 }{
-	{schemaHealth, "shunt.v1.Health", 9}, // https and what follows: further kinds, several checks, what verdicts mean
-	{schemaHealth, "shunt.v1.HTTPCheck", 3},
-	{schemaHealth, "shunt.v1.TCPCheck", 1},
+	{schemaHealth, "shunt.v1.Health", 9, false}, // https and what follows: further kinds, several checks, what verdicts mean
+	{schemaHealth, "shunt.v1.HTTPCheck", 3, false},
+	{schemaHealth, "shunt.v1.TCPCheck", 1, false},
+	{schemaHealth, "shunt.v1.Service", 5, true}, // snat: refused before
+	{schemaHealth, "shunt.v1.Quotas", 5, false}, // snatPorts
 }
 
 // newSince is the schema that a field came with; 0: all know it.
 func newSince(fd protoreflect.FieldDescriptor) int64 {
 	for _, n := range newFields {
-		if n.message == fd.ContainingMessage().FullName() && fd.Number() >= n.from {
+		if n.message == fd.ContainingMessage().FullName() && (fd.Number() == n.from || fd.Number() > n.from && !n.alone) {
 			return n.schema
 		}
 	}

@@ -62,6 +62,8 @@ type session struct {
 	questions []*apiv1.PlanUpdate
 	// health is what hosts said that the node has not heard.
 	health *apiv1.HealthReport
+	// snatAnswers wait for a host.
+	snatAnswers *apiv1.SnatAnswers
 	// wake has room for one.
 	wake chan struct{}
 
@@ -83,6 +85,7 @@ type session struct {
 	sent     map[string]*apiv1.PlanItem
 	epoch    int64 // of the last update
 	snapshot bool  // the first update was made
+	snat     snatTold
 }
 
 func newSession(ctx context.Context, id identity) *session {
@@ -138,6 +141,9 @@ const maxQuestions = 64
 func (s *session) ask(q *apiv1.PlanUpdate) bool {
 	if s.via != nil {
 		return s.via.ask(s.name, q)
+	}
+	if a := q.GetSnatAnswers(); a != nil {
+		return s.askSNAT(a)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -93,6 +93,11 @@ func (m *Manager) connected(s *session, hello *apiv1.Hello) {
 
 // hear takes in a report of a node, here or at a follower. What takes time is left to the intake.
 func (m *Manager) hear(s *session, report *apiv1.NodeReport) {
+	if says, alone := saysSNAT(report); says {
+		if m.hearSNAT(s, report); alone {
+			return
+		}
+	}
 	m.reports.answer(s.name, report)
 	m.intake.put(s, report)
 	if report.GetAskHealth() {
@@ -163,8 +168,12 @@ func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, 
 	if s.role == lb.RoleMux {
 		hold = func() []fold { return n.m.hold(s, &w) }
 	}
+	renew := n.m.snatRenewals(s)
 	for {
 		select {
+		case <-renew:
+			renew = n.m.snatRenewals(s)
+			s.snat.renew = true
 		case <-s.wake:
 		case <-w.stirred:
 		case <-w.moved:
@@ -185,6 +194,12 @@ func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, 
 		} else if s.snapshot {
 			if h := n.m.healthFor(s, false); h != nil {
 				ups = append(ups, &apiv1.PlanUpdate{Health: h})
+			}
+		}
+		if s.snapshot && !deleted {
+			ups = append(ups, n.m.view.snatUpdates(s)...)
+			if up := s.takeSNAT(); up != nil {
+				ups = append(ups, up)
 			}
 		}
 		for _, up := range ups {

@@ -82,6 +82,7 @@ type view struct {
 	// networks are the state's, ordered.
 	networks    lb.Networks
 	items       items
+	snat        snatView
 	vips        vips
 	subscribers map[subscriber]bool
 	// accesses are the access tokens by id.
@@ -108,6 +109,8 @@ type change struct {
 	revoked []string
 	// surroundings: networks or managers changed, every node's own items must be computed afresh.
 	surroundings bool
+	// snatLeases: there are new leases; snatConf: who may have some changed.
+	snatLeases, snatConf bool
 	// epoch: a new leadership term began.
 	epoch bool
 }
@@ -123,7 +126,7 @@ func newView(s *secrets) *view {
 		},
 		vips:   newVIPs(),
 		tokens: map[string]*apiv1.StoredToken{}, revoked: map[string]*apiv1.StoredRevocation{}, managers: map[string]*apiv1.StoredManager{},
-		owners: map[lb.EndpointKey]owner{}, items: newItems(), mods: map[string]int64{},
+		owners: map[lb.EndpointKey]owner{}, items: newItems(), snat: newSNATView(), mods: map[string]int64{},
 		accesses:    map[string]*apiv1.StoredAccess{},
 		subscribers: map[subscriber]bool{}, audience: newAudience(), advanced: make(chan struct{}),
 	}

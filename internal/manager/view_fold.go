@@ -84,6 +84,7 @@ func (v *view) foldLocked(b store.Batch) error {
 	}
 	v.wanted.Apply(v.editsLocked(c.objects)...)
 	v.spreadLocked(c.objects, touched)
+	v.reconfigureSNATLocked(c.objects, &c)
 	v.rev = b.Revision
 	v.state.Revision = v.planRev
 	v.retouchLocked(touched, &c)
@@ -153,6 +154,8 @@ func (v *view) foldEventLocked(ev store.Event, c *change, touched touched) error
 		return v.foldStateLocked(ev, touched.endpoints)
 	case strings.HasPrefix(key, dirPlacement):
 		return v.foldPlacementLocked(ev, touched)
+	case strings.HasPrefix(key, dirSNAT):
+		return v.foldSNATLocked(ev, c)
 	case strings.HasPrefix(key, dirTokens):
 		return foldMessage(ev, dirTokens, v.tokens, &apiv1.StoredToken{})
 	case strings.HasPrefix(key, dirAccess):

@@ -72,6 +72,7 @@ func newWorld(rt *rapid.T) *world {
 	}
 	w.view.state.RingKeys = []plan.Key{{ID: 1}}
 	w.view.items.ringKeys[plan.KeyItem(1)] = convert.KeyItem(plan.Key{ID: 1})
+	w.view.schema = Schema
 	all := newSessions(clock.System{})
 	for _, name := range nodeNames {
 		w.sessions[name] = newSession(rt.Context(), identity{name: name, role: name[:len(name)-1]})

@@ -28,9 +28,20 @@ const (
 	ReasonTenantLimit
 )
 
+// reasons are their names, as events and metrics say them.
+var reasons = [...]string{"", "exhausted", "dip_limit", "tenant_limit"}
+
 // String is the reason as events and metrics say it.
-func (r Reason) String() string {
-	return [...]string{"", "exhausted", "dip_limit", "tenant_limit"}[r]
+func (r Reason) String() string { return reasons[r] }
+
+// ParseReason reads what String wrote; what it does not know counts as exhausted.
+func ParseReason(s string) Reason {
+	for i, name := range reasons {
+		if name == s {
+			return Reason(i)
+		}
+	}
+	return ReasonExhausted
 }
 
 // Answer is what the desk says to the host of a DIP.

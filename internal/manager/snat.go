@@ -1,0 +1,265 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/snat"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+const (
+	// snatBatchRanges is about how many ranges change hands in one transaction: so much that a tenant that asks without end does not
+	// hold up others for longer than one of them takes.
+	snatBatchRanges = 4096
+	// snatPause is how long a full store is left alone.
+	snatPause = time.Second
+)
+
+// snatDuty leases ranges: allocate, commit, wait for muxes, grant.
+type snatDuty struct {
+	m    *Manager
+	wake chan struct{} // room for one
+
+	mu   sync.Mutex
+	desk *snat.Desk
+	conf int64
+	// known are the VIPs that the desk was told of.
+	known map[snat.VIP]bool
+	// epoch of the term.
+	epoch int64
+	full  snatFull
+}
+
+// leaseSNAT is the duty of the leader that serves asks for ranges.
+func (m *Manager) leaseSNAT(ctx context.Context) error {
+	for ctx.Err() == nil {
+		err := m.leaseSNATOnce(ctx)
+		if !errors.Is(err, store.ErrNoSpace) {
+			return err
+		}
+		m.o.Log.Error("cannot store leases of SNAT ports", "error", err)
+		select {
+		case <-m.o.Clock.After(snatPause):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// leaseSNATOnce works with one desk until the term ends or a commit fails.
+func (m *Manager) leaseSNATOnce(ctx context.Context) error {
+	t, err := m.lead(ctx)
+	if err != nil {
+		return err
+	}
+	if err := m.catchUp(ctx); err != nil {
+		return err
+	}
+	d := &snatDuty{m: m, wake: make(chan struct{}, 1), known: map[snat.VIP]bool{}, conf: -1, epoch: t.epoch}
+	m.view.mu.RLock()
+	book, rev := m.view.snat.book.Clone(), m.view.snat.rev
+	var muxes []string
+	for name, n := range m.view.state.Nodes {
+		if n.Role == lb.RoleMux {
+			muxes = append(muxes, name)
+		}
+	}
+	m.view.mu.RUnlock()
+	d.desk = snat.Open(snat.DefaultRules, book, rev, muxes, m.o.Clock.Now())
+	d.configure()
+	m.snat.Store(d)
+	defer m.snat.CompareAndSwap(d, nil)
+	m.o.Log.Debug("leases SNAT ports", "leased", d.leased())
+	for {
+		advanced := m.view.next()
+		d.configure()
+		wrote, err := d.commit(ctx, t)
+		if err != nil {
+			return err
+		}
+		if wrote {
+			continue
+		}
+		select {
+		case <-d.wake:
+		case <-advanced:
+		case <-d.timer():
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// timer fires when muxes were silent for too long; nil: none is waited for.
+func (d *snatDuty) timer() <-chan time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := d.m.o.Clock.Now()
+	d.desk.Tick(now)
+	d.deliverLocked(now)
+	if due := d.desk.Due(); !due.IsZero() {
+		return d.m.o.Clock.After(max(due.Sub(now), time.Millisecond))
+	}
+	return nil
+}
+
+// configure tells the desk what objects say, when that has changed.
+func (d *snatDuty) configure() {
+	d.m.view.mu.RLock()
+	conf := d.m.view.snat.conf
+	d.m.view.mu.RUnlock()
+	d.mu.Lock()
+	same := conf == d.conf
+	d.mu.Unlock()
+	if same {
+		return
+	}
+	configs, conf := d.m.view.snatConfigs()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := d.m.o.Clock.Now()
+	for name, c := range configs {
+		d.desk.Configure(name, c, now)
+		d.known[name] = true
+	}
+	for _, u := range d.desk.Usage(now) {
+		if configs[u.VIP] == nil {
+			d.desk.Configure(u.VIP, nil, now)
+			delete(d.known, u.VIP)
+		}
+	}
+	d.conf = conf
+	d.deliverLocked(now)
+}
+
+// commit stores what waits as one transaction; false: nothing does.
+func (d *snatDuty) commit(ctx context.Context, t *term) (bool, error) {
+	d.mu.Lock()
+	now := d.m.o.Clock.Now()
+	b, tally := d.desk.Batch(now, snatBatchRanges)
+	d.deliverLocked(now)
+	d.mu.Unlock()
+	if b == nil {
+		return false, nil
+	}
+	txn := store.Txn{Ops: []store.Op{store.Put(snatLogKey(b.Number), b.Pack(nil))}}
+	d.m.view.mu.RLock()
+	pages, batches := d.m.view.snat.book.Save()
+	for _, p := range pages {
+		if p.Leased() == 0 && len(p.Rests()) == 0 && d.m.view.snat.vips[p.VIP] == nil {
+			txn.Ops = append(txn.Ops, store.Delete(snatPageKey(p.VIP)))
+		} else {
+			txn.Ops = append(txn.Ops, store.Put(snatPageKey(p.VIP), p.Pack(nil)))
+		}
+	}
+	d.m.view.mu.RUnlock()
+	for _, n := range batches {
+		txn.Ops = append(txn.Ops, store.Delete(snatLogKey(n)))
+	}
+	res, err := t.commit(ctx, txn)
+	if err == nil && !res.Succeeded {
+		err = errors.New("leases were not stored")
+	}
+	if err != nil {
+		return false, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now = d.m.o.Clock.Now()
+	d.desk.Committed(tally, res.Revision, now)
+	d.deliverLocked(now)
+	return true, nil
+}
+
+// deliverLocked tells hosts what came of their asks.
+func (d *snatDuty) deliverLocked(now time.Time) {
+	for _, mux := range d.desk.Lost() {
+		d.m.o.Log.Warn("a mux did not acknowledge leases in time: grants no longer wait for it", "mux", mux)
+	}
+	answers := d.desk.Answers(now)
+	if len(answers) == 0 {
+		return
+	}
+	byNode := map[string]*apiv1.SnatAnswers{}
+	at := map[snat.Holder][]string{}
+	for _, a := range answers {
+		if a.Kind == snat.Refused {
+			d.full.refused(d.m, a, now)
+		}
+		nodes, known := at[a.Holder]
+		if !known {
+			nodes = d.m.view.snatHosts(a.Holder)
+			at[a.Holder] = nodes
+		}
+		for _, node := range nodes {
+			if byNode[node] == nil {
+				byNode[node] = &apiv1.SnatAnswers{Epoch: d.epoch}
+			}
+			byNode[node].Answers = append(byNode[node].Answers, convert.ToSNATAnswer(a))
+		}
+	}
+	for node, up := range byNode {
+		if s := d.m.sessions.get(node); s != nil {
+			s.ask(&apiv1.PlanUpdate{SnatAnswers: up})
+		}
+	}
+}
+
+// hearSNAT takes in what a node says of SNAT, here or at a follower: asks and returns of hosts, for their own DIPs, and what muxes
+// obey. Only the leader does anything with it. What a stream said that is not the node's newest does not count.
+func (m *Manager) hearSNAT(s *session, r *apiv1.NodeReport) {
+	d := m.snat.Load()
+	if d == nil || m.sessions.get(s.name) != s {
+		return
+	}
+	now := m.o.Clock.Now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if ack := r.GetSnatAck(); ack != nil && s.role == lb.RoleMux {
+		d.desk.Ack(s.name, ack.GetRevision())
+	}
+	if s.role == lb.RoleHost {
+		// Returns first: what is asked for is known then.
+		for _, ret := range r.GetSnatReturns() {
+			if h, err := convert.FromSNATHolder(ret.GetHolder()); err == nil && m.view.snatAt(h, s.name) {
+				d.desk.Give(h, convert.FromSNATRanges(ret.GetRanges()))
+			}
+		}
+		for _, a := range r.GetSnatAsks() {
+			h, err := convert.FromSNATHolder(a.GetHolder())
+			switch {
+			case err != nil || !m.view.snatAt(h, s.name):
+			case a.GetSync():
+				d.desk.Sync(h, convert.FromSNATRanges(a.GetHeld()), now)
+			default:
+				d.desk.Ask(h, int(min(a.GetWant(), snat.MaxRanges)))
+			}
+		}
+	}
+	d.deliverLocked(now)
+	if d.desk.Waiting() {
+		signal(d.wake)
+	}
+}
+
+// saysSNAT tells whether a report says something of SNAT; alone: and nothing else.
+func saysSNAT(r *apiv1.NodeReport) (says, alone bool) {
+	says = r.GetSnatAck() != nil || len(r.GetSnatAsks()) > 0 || len(r.GetSnatReturns()) > 0
+	alone = says && r.GetStatus() == nil && r.GetHealth() == nil && r.GetTrace() == nil && r.GetFlows() == nil && r.GetHealthReply() == nil && !r.GetAskHealth() && r.GetHello() == nil
+	return says, alone
+}
+
+func (d *snatDuty) leased() (n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, u := range d.desk.Usage(d.m.o.Clock.Now()) {
+		n += u.Leased
+	}
+	return n
+}

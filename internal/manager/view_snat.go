@@ -1,0 +1,237 @@
+package manager
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/snat"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// Leases are stored as a log of packed batches, one for each transaction, and a packed page for each VIP, of a time when the log was
+// shortened. Pages are listed before the log: what is read afresh is a page and then what came after it.
+const (
+	dirSNAT      = root + "snat/"
+	dirSNATPages = dirSNAT + "base/"
+	dirSNATLog   = dirSNAT + "log/"
+)
+
+func snatPageKey(v snat.VIP) string { return fmt.Sprintf("%s%d/%s", dirSNATPages, v.VNI, v.Addr) }
+func snatLogKey(n uint64) string    { return fmt.Sprintf("%s%016x", dirSNATLog, n) }
+
+// parseSNATPageKey is the VIP of a page's key.
+func parseSNATPageKey(key string) (snat.VIP, error) {
+	vni, addr, ok := strings.Cut(strings.TrimPrefix(key, dirSNATPages), "/")
+	n, err := strconv.ParseUint(vni, 10, 32)
+	if err != nil || !ok {
+		return snat.VIP{}, fmt.Errorf("must be snat/base/VNI/VIP")
+	}
+	a, err := netip.ParseAddr(addr)
+	return snat.VIP{VNI: uint32(n), Addr: a}, err
+}
+
+// maxRecentSNAT is how many batches are kept for muxes that are a little behind; others get a snapshot.
+const maxRecentSNAT = 1024
+
+// snatView is what the view knows of SNAT.
+type snatView struct {
+	book *snat.Book
+	// rev is the revision of the last batch; recent are the last ones, without a gap, the oldest first.
+	rev    int64
+	recent []snatBatch
+	// vips are those with SNAT, of which objects say so; services lists those of each service.
+	vips     map[snat.VIP]*snatVIP
+	services map[string][]snat.VIP
+	// conf counts the changes of vips; muxVIPs is how muxes hear of them.
+	conf    int64
+	muxVIPs []*apiv1.SnatVIP
+}
+
+type snatBatch struct {
+	rev int64
+	raw []byte
+}
+
+// snatVIP is what objects say of a VIP with SNAT. It is never modified.
+type snatVIP struct {
+	service, tenant string
+	dips            map[netip.Addr]snatDIP
+	closed          *snat.Bitmap
+}
+
+// snatDIP is where a DIP is.
+type snatDIP struct{ host, outer netip.Addr }
+
+func newSNATView() snatView {
+	return snatView{book: snat.NewBook(), vips: map[snat.VIP]*snatVIP{}, services: map[string][]snat.VIP{}}
+}
+
+// foldSNATLocked takes in a batch or a page.
+func (v *view) foldSNATLocked(ev store.Event, c *change) error {
+	s := &v.snat
+	if strings.HasPrefix(ev.KV.Key, dirSNATPages) {
+		if ev.Deleted {
+			name, err := parseSNATPageKey(ev.KV.Key)
+			if err == nil {
+				s.book.Drop(name)
+			}
+			return err
+		}
+		p, err := snat.UnpackPage(ev.KV.Value)
+		if err != nil {
+			return err
+		}
+		if old := s.book.Page(p.VIP); old == nil || old.Through < p.Through {
+			s.recent, c.snatLeases = nil, true // batches are missing
+		}
+		s.book.Load(p)
+		s.rev = max(s.rev, ev.KV.ModRevision)
+		return nil
+	}
+	if ev.Deleted {
+		n, err := strconv.ParseUint(strings.TrimPrefix(ev.KV.Key, dirSNATLog), 16, 64)
+		if err == nil {
+			s.book.DropBatch(n)
+		}
+		return err
+	}
+	var b snat.Batch
+	if err := b.Unpack(ev.KV.Value); err != nil {
+		return err
+	}
+	if err := s.book.Fold(&b, len(ev.KV.Value)); err != nil {
+		return err
+	}
+	if len(s.recent) == 2*maxRecentSNAT {
+		s.recent = slices.Clone(s.recent[maxRecentSNAT:])
+	}
+	s.recent = append(s.recent, snatBatch{ev.KV.ModRevision, ev.KV.Value})
+	s.rev, c.snatLeases = max(s.rev, ev.KV.ModRevision), true
+	return nil
+}
+
+// reconfigureSNATLocked takes in which services changed.
+func (v *view) reconfigureSNATLocked(changed []ref, c *change) {
+	s := &v.snat
+	for _, r := range changed {
+		if r.kind == lb.KindTenant || r.kind == lb.KindNode {
+			c.snatConf = c.snatConf || len(s.vips) > 0
+		}
+		if r.kind != lb.KindService {
+			continue
+		}
+		for _, name := range s.services[r.name] {
+			delete(s.vips, name)
+			c.snatConf = true
+		}
+		delete(s.services, r.name)
+		rec := v.records[r]
+		if rec == nil {
+			continue
+		}
+		svc := rec.obj.(*lb.Service)
+		if len(svc.SNAT) == 0 {
+			continue
+		}
+		c.snatConf = true
+		conf := snatOf(svc)
+		for _, vip := range svc.VIPs {
+			if vip.Is4() {
+				name := snat.VIP{Addr: vip}
+				s.vips[name] = conf
+				s.services[r.name] = append(s.services[r.name], name)
+			}
+		}
+	}
+	if c.snatConf {
+		s.conf++
+		s.muxVIPs = nil
+	}
+}
+
+// snatOf is what a service says of each of its VIPs.
+func snatOf(svc *lb.Service) *snatVIP {
+	out := &snatVIP{service: svc.Name, tenant: svc.Tenant, dips: map[netip.Addr]snatDIP{}}
+	hosts := map[netip.Addr]netip.Addr{}
+	var ports [][2]uint16
+	for i := range svc.Endpoints {
+		e := &svc.Endpoints[i]
+		first, last := e.Port, max(e.Port, e.PortEnd)
+		ports = append(ports, [2]uint16{first, last})
+		for j := range e.Backends {
+			for _, dip := range e.Backends[j].DIPs {
+				hosts[dip] = e.Backends[j].Host
+			}
+		}
+	}
+	for _, dip := range svc.SNAT {
+		if host, ok := hosts[dip]; ok {
+			out.dips[dip] = snatDIP{host: host, outer: lb.Outer(dip, host)}
+		}
+	}
+	out.closed = snat.Closed(ports...)
+	return out
+}
+
+// snatConfigs are the VIPs with SNAT as a desk takes them, with the count of changes.
+func (v *view) snatConfigs() (map[snat.VIP]*snat.Config, int64) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	out := make(map[snat.VIP]*snat.Config, len(v.snat.vips))
+	for name, s := range v.snat.vips {
+		c := &snat.Config{Tenant: s.tenant, Closed: *s.closed, DIPs: slices.SortedFunc(maps.Keys(s.dips), netip.Addr.Compare)}
+		if t := v.state.Tenants[s.tenant]; t != nil {
+			c.PerDIP, c.PerTenant = snatLimit(t.Quotas.SNATPortsPerDIP), snatLimit(t.Quotas.SNATPorts)
+		}
+		out[name] = c
+	}
+	return out, v.snat.conf
+}
+
+// snatLimit turns ports into ranges. Less than one is none: 0 would be no limit.
+func snatLimit(ports uint32) int {
+	if ports == 0 {
+		return 0
+	}
+	return max(1, int(ports)/snat.RangePorts)
+}
+
+// snatHosts are the nodes that a holder is at, by name.
+func (v *view) snatHosts(h snat.Holder) []string {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if s := v.snat.vips[h.VIP]; s != nil {
+		if d, ok := s.dips[h.DIP]; ok {
+			return v.wanted.NodesAt(d.host)
+		}
+	}
+	return nil
+}
+
+// snatAt tells whether a holder is at a node.
+func (v *view) snatAt(h snat.Holder, node string) bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	s, n := v.snat.vips[h.VIP], v.state.Nodes[node]
+	return s != nil && n != nil && s.dips[h.DIP].host.IsValid() && owns(n, s.dips[h.DIP].host)
+}
+
+// snatMuxVIPsLocked is how muxes hear of the VIPs with SNAT.
+func (v *view) snatMuxVIPsLocked() []*apiv1.SnatVIP {
+	out := make([]*apiv1.SnatVIP, 0, len(v.snat.vips))
+	for _, name := range slices.SortedFunc(maps.Keys(v.snat.vips), snat.VIP.Compare) {
+		s := v.snat.vips[name]
+		m := &apiv1.SnatVIP{Vni: name.VNI, Vip: name.Addr.String(), Service: s.service}
+		for _, dip := range slices.SortedFunc(maps.Keys(s.dips), netip.Addr.Compare) {
+			m.Dips = append(m.Dips, &apiv1.SnatDIP{Dip: dip.String(), Outer: s.dips[dip].outer.String(), Encap: v.networks.Encap(name.Addr)})
+		}
+		out = append(out, m)
+	}
+	return out
+}
