@@ -70,7 +70,9 @@ func (b *Book) Fold(batch *Batch, size int) error {
 				return fmt.Errorf("batch %d: %w", batch.Number, err)
 			}
 		}
-		p.forget(batch.At.Add(-RestKept))
+		if batch.At.After(p.latest) {
+			p.latest = batch.At
+		}
 		p.Through = batch.Number
 	}
 	if n := len(b.log); n == 0 || b.log[n-1].number < batch.Number {
@@ -131,7 +133,7 @@ func (b *Book) Save() (pages []*Page, batches []uint64) {
 			}
 			saved[v] = true
 			pages = append(pages, p)
-			room -= 32 + 4*len(p.dips) + 4*p.leased + 10*len(p.rests)
+			room -= 32 + 4*len(p.dips) + 4*p.leased + 6*len(p.Rests())
 		}
 		if batches = append(batches, l.number); len(batches) >= logBatches/2 {
 			break
@@ -145,7 +147,11 @@ func (b *Book) Clone() *Book {
 	out := &Book{pages: make(map[VIP]*Page, len(b.pages)), log: slices.Clone(b.log), last: b.last}
 	for v, p := range b.pages {
 		c := *p
-		c.dips, c.held, c.rests, c.byDIP = slices.Clone(p.dips), slices.Clone(p.held), slices.Clone(p.rests), maps.Clone(p.byDIP)
+		c.dips, c.held, c.byDIP = slices.Clone(p.dips), slices.Clone(p.held), maps.Clone(p.byDIP)
+		if p.freed != nil {
+			freed := *p.freed
+			c.freed = &freed
+		}
 		out.pages[v] = &c
 	}
 	return out

@@ -18,7 +18,9 @@ type Page struct {
 	held           []int        // ranges of each
 	byDIP          map[netip.Addr]Owner
 	leased         int
-	rests          []Rested // in the order in which they were freed
+	// freed is when ranges were freed, Unix seconds rounded up; nil: none was. latest is the last batch's time.
+	freed  *[Ranges]uint32
+	latest time.Time
 }
 
 // Rested is when a range was freed.
@@ -40,8 +42,31 @@ func (p *Page) DIP(r Range) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// Rests are the ranges that were freed not long ago, the oldest first.
-func (p *Page) Rests() []Rested { return p.rests }
+// Rests are the ranges that were freed not long ago and not leased since, the oldest first.
+func (p *Page) Rests() (out []Rested) {
+	if p.freed == nil {
+		return nil
+	}
+	oldest := uint32(max(0, p.latest.Add(-RestKept).Unix()))
+	for r, at := range p.freed {
+		if at > oldest && p.owners[r] == 0 {
+			out = append(out, Rested{Range(r), time.Unix(int64(at), 0)})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Rested) int { return a.At.Compare(b.At) })
+	return out
+}
+
+// rest notes when a range was freed.
+func (p *Page) rest(r Range, at time.Time) {
+	if p.freed == nil {
+		p.freed = &[Ranges]uint32{}
+	}
+	p.freed[r] = uint32(at.Add(time.Second - 1).Unix())
+	if at.After(p.latest) {
+		p.latest = at
+	}
+}
 
 // Words fills, for each range, the index of the DIP that has it, plus 1; 0 is for ranges of nobody and of DIPs that have no index.
 func (p *Page) Words(words *[Ranges]uint16, index map[netip.Addr]uint16) {
@@ -97,25 +122,14 @@ func (p *Page) free(r Range, at time.Time) error {
 		delete(p.byDIP, p.dips[o-1])
 		p.dips[o-1] = netip.Addr{}
 	}
-	p.rests = append(p.rests, Rested{r, at})
+	p.rest(r, at)
 	return nil
 }
 
-// forget drops what was freed before a time.
-func (p *Page) forget(before time.Time) {
-	n := 0
-	for n < len(p.rests) && p.rests[n].At.Before(before) {
-		n++
-	}
-	if n > 0 && (n == len(p.rests) || n > 64) {
-		p.rests = slices.Delete(p.rests, 0, n)
-	}
-}
-
 // Pack appends the page: version u8, VNI u32, VIP 4 bytes, number of the last batch u64, DIPs u32, leases u32, rests u32; each DIP 4
-// bytes; each lease range u16, index of its DIP u16; each rest range u16, time in Unix milliseconds i64. Big endian.
+// bytes; each lease range u16, index of its DIP u16; each rest range u16, time in Unix seconds u32. Big endian.
 func (p *Page) Pack(out []byte) []byte {
-	e := binary.BigEndian
+	e, rests := binary.BigEndian, p.Rests()
 	out = packVIP(append(out, format), p.VIP)
 	out = e.AppendUint64(out, p.Through)
 	var dips []netip.Addr
@@ -128,7 +142,7 @@ func (p *Page) Pack(out []byte) []byte {
 	}
 	out = e.AppendUint32(out, uint32(len(dips)))
 	out = e.AppendUint32(out, uint32(p.leased))
-	out = e.AppendUint32(out, uint32(len(p.rests)))
+	out = e.AppendUint32(out, uint32(len(rests)))
 	for _, dip := range dips {
 		a := dip.As4()
 		out = append(out, a[:]...)
@@ -138,8 +152,8 @@ func (p *Page) Pack(out []byte) []byte {
 			out = e.AppendUint16(e.AppendUint16(out, uint16(r)), index[o-1])
 		}
 	}
-	for _, q := range p.rests {
-		out = e.AppendUint64(e.AppendUint16(out, uint16(q.Range)), uint64(q.At.UnixMilli()))
+	for _, q := range rests {
+		out = e.AppendUint32(e.AppendUint16(out, uint16(q.Range)), uint32(q.At.Unix()))
 	}
 	return out
 }
@@ -154,7 +168,7 @@ func UnpackPage(in []byte) (*Page, error) {
 	p.Through = c.u64()
 	p.Saved = p.Through
 	ndips, leases, rests := int(c.u32()), int(c.u32()), int(c.u32())
-	if c.short || ndips*4+leases*4+rests*10 != len(c.in) {
+	if c.short || ndips*4+leases*4+rests*6 != len(c.in) {
 		return nil, errShort
 	}
 	dips := make([]netip.Addr, ndips)
@@ -171,7 +185,8 @@ func UnpackPage(in []byte) (*Page, error) {
 		}
 	}
 	for range rests {
-		p.rests = append(p.rests, Rested{Range: c.rng(), At: time.UnixMilli(int64(c.u64()))})
+		r := c.rng()
+		p.rest(r, time.Unix(int64(c.u32()), 0))
 	}
 	return p, c.end()
 }
