@@ -32,6 +32,7 @@ func newHost() *cobra.Command {
 	var stop bool
 	var listen string
 	var programs programFlags
+	var probes uint64
 	cmd := &cobra.Command{
 		Use:   "host",
 		Short: "Run the agent of a server: decapsulation, translation, direct return",
@@ -51,6 +52,10 @@ func newHost() *cobra.Command {
 			if err := hostFlags(&o, listen, &programs); err != nil {
 				return err
 			}
+			if err := checkMaxProbes(probes); err != nil {
+				return err
+			}
+			o.MaxProbes = uint32(probes)
 			o.Node.Version = version
 			o.Node.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 			scrapes, err := metrics.Listen(listen)
@@ -84,6 +89,7 @@ func newHost() *cobra.Command {
 	f.StringVar(&o.RunDir, "run", "/run/shunt/host", "directory of the lock that keeps a second agent out")
 	f.StringVar(&o.BPFFS, "bpffs", "/sys/fs/bpf/shunt/host", "directory for the pins of programs and maps, on a bpf file system")
 	f.StringVar(&listen, "metrics", "", metricsUsage)
+	f.Uint64Var(&probes, "max-probes", host.DefaultMaxProbes, maxProbesUsage)
 	programs.register(f)
 	f.BoolVar(&stop, "stop", false, "detach the programs and forget all flows; the agent must have ended")
 	return cmd

@@ -23,7 +23,18 @@ func (s *muxSizes) flags(cmd *cobra.Command) {
 	fl.Uint64Var(&s.members, "max-members", uint64(d.Members), "room for the backends of all endpoints together, a power of two: 8 bytes each, and 16 per CPU")
 	fl.Uint64Var(&s.backends, "max-backends", uint64(d.Backends), "room for different backends, a power of two: 64 bytes each")
 	fl.Uint64Var(&s.ringSlots, "ring-slots", uint64(d.RingWords)*slotsPerRingWord, "room for slots of rings, a power of two: 2 bytes each, about 100 for each backend of an endpoint")
-	fl.Uint64Var(&s.probes, "max-probes", uint64(d.Probes), "room for health checks made by packets, a multiple of 64: 208 bytes each, and more where that is no power of two; sockets make the others")
+	fl.Uint64Var(&s.probes, "max-probes", uint64(d.Probes), maxProbesUsage)
+}
+
+// maxProbesUsage is the same for muxes and hosts.
+const maxProbesUsage = "room for health checks made by packets, a multiple of 64: 208 bytes each, and more where that is no power of two; sockets make the others"
+
+// checkMaxProbes refuses a --max-probes that no table can have.
+func checkMaxProbes(n uint64) error {
+	if most := dataplane.MaxMuxLimits.Probes; n%64 != 0 || n > uint64(most) {
+		return usagef("--max-probes: %d: must be a multiple of 64 from 64 to %d", n, most)
+	}
+	return nil
 }
 
 // check refuses sizes that no table can have.
@@ -44,10 +55,7 @@ func (s *muxSizes) check() error {
 			return usagef("%s: %d: must be a power of two from %d to %d", c.flag, c.n, c.least, c.most)
 		}
 	}
-	if n := s.probes; n%64 != 0 || n > uint64(most.Probes) {
-		return usagef("--max-probes: %d: must be a multiple of 64 from 64 to %d", n, most.Probes)
-	}
-	return nil
+	return checkMaxProbes(s.probes)
 }
 
 // limits are the sizes in the data plane's words.

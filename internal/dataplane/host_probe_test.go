@@ -372,6 +372,11 @@ func (e *hostEnv) programsOn(ifindex int) (names []string) {
 // lead out of such devices only.
 func TestHostProbesFollowDevices(t *testing.T) {
 	e := newHostEnv(t)
+	for _, rules := range []uint32{0, 100, 1 << 19} {
+		if _, err := e.host.OpenProbes(rules); err == nil || !strings.Contains(err.Error(), "must be a multiple of 64 up to 262144") {
+			t.Errorf("%d rules: %v", rules, err)
+		}
+	}
 	p, err := e.host.OpenProbes(64)
 	must(t, err)
 	vm0, nm0 := e.device("vm0"), e.device("nm0")

@@ -33,9 +33,12 @@ type HostProbes struct {
 
 var _ HostProbeTables = (*HostProbes)(nil)
 
-// OpenProbes makes tables for so many rules, a power of two of at least 64, and loads the program that takes answers to probes; it is
+// OpenProbes makes tables for so many rules, a multiple of 64, and loads the program that takes answers to probes; it is
 // on no device yet. Closing the Host does not close them.
 func (h *Host) OpenProbes(rules uint32) (*HostProbes, error) {
+	if most := uint32(muxProbeLimitLIMIT_PROBE_RULES); rules == 0 || rules%probesStep != 0 || rules > most {
+		return nil, fmt.Errorf("table size: probes: %d: must be a multiple of %d up to %d", rules, probesStep, most)
+	}
 	spec, err := loadHostProbe()
 	if err != nil {
 		return nil, fmt.Errorf("read host probe object: %w", err)

@@ -127,7 +127,7 @@ func (a *Agent) checkMachine() []Problem {
 // Status implements agent.Handler: a member per binding with what it received, all reasons, and in Error what keeps
 // packets from the servers.
 func (a *Agent) Status() *apiv1.NodeStatus {
-	s := &apiv1.NodeStatus{Starved: a.starved()}
+	s := &apiv1.NodeStatus{Starved: a.starved(), Crowded: a.prober.Stats().Crowded > 0}
 	var faults []string
 	for _, p := range a.checkMachine() {
 		if p.Fatal {

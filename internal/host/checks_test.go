@@ -16,10 +16,13 @@ import (
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
-type prober struct{ targets []probe.Target }
+type prober struct {
+	targets []probe.Target
+	crowded int
+}
 
 func (p *prober) Set(t []probe.Target) error { p.targets = t; return nil }
-func (p *prober) Stats() probe.Stats         { return probe.Stats{Targets: len(p.targets)} }
+func (p *prober) Stats() probe.Stats         { return probe.Stats{Targets: len(p.targets), Crowded: p.crowded} }
 
 // tester is an agent whose servers answer as the test says.
 type tester struct {

@@ -20,12 +20,11 @@ import (
 	"github.com/shuntlb/shunt/internal/probe/packet"
 )
 
-const (
-	// packetRules is how many targets have room in the tables of packets: 1.6 MiB of the kernel's memory. Sockets ask the others.
-	packetRules = 1 << 13
-	// attachAgain is how long until devices are tried again that took no program.
-	attachAgain = 15 * time.Second
-)
+// DefaultMaxProbes takes 1.6 MiB of the kernel's memory.
+const DefaultMaxProbes = 1 << 13
+
+// attachAgain is how long until devices are tried again that took no program.
+const attachAgain = 15 * time.Second
 
 // packets lets checks be made by packets: of servers behind devices of their own, which have the program that takes the answers while a
 // way leads there. What is on the machine itself, or behind the uplink, is not: sockets ask it.
@@ -52,8 +51,8 @@ func newPackets(tables dataplane.HostProbeTables, sender packet.Sender, uplinks 
 }
 
 // openPackets makes what packets of a host need; nil when this machine cannot have it, which is logged: sockets make all checks then.
-func openPackets(tables *dataplane.Host, uplink string, c clock.Clock, log *slog.Logger) *packets {
-	probes, err := tables.OpenProbes(packetRules)
+func openPackets(tables *dataplane.Host, rules uint32, uplink string, c clock.Clock, log *slog.Logger) *packets {
+	probes, err := tables.OpenProbes(rules)
 	if err != nil {
 		log.Warn(noPackets, "error", err)
 		return nil

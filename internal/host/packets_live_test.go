@@ -39,7 +39,7 @@ func (n *testNet) livePackets(h *dataplane.Host) *liveProbes {
 	var p *packets
 	done.Go(func() {
 		err := netdev.In(n.host, func() error {
-			if p = openPackets(h, "up0", clock.System{}, slog.New(slog.DiscardHandler)); p == nil {
+			if p = openPackets(h, 192, "up0", clock.System{}, slog.New(slog.DiscardHandler)); p == nil {
 				return fmt.Errorf("no packets")
 			}
 			var err error

@@ -178,3 +178,14 @@ func TestEngineOfHosts(t *testing.T) {
 		}
 	}
 }
+
+// TestAHostWithoutRoomForPacketsSaysSo: as muxes do.
+func TestAHostWithoutRoomForPacketsSaysSo(t *testing.T) {
+	w := newTester(t)
+	for _, crowded := range []int{0, 2, 0} {
+		w.prober.crowded = crowded
+		if got := w.Status().GetCrowded(); got != (crowded > 0) {
+			t.Errorf("%d checks without room: crowded %t", crowded, got)
+		}
+	}
+}

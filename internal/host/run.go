@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,9 @@ type Options struct {
 	BPFFS string
 	// RunDir keeps a second agent out.
 	RunDir string
+	// MaxProbes is how many targets have room in the tables of checks by packets, a multiple of 64; 0: DefaultMaxProbes. Sockets ask the
+	// others.
+	MaxProbes uint32
 	// Programs is what external checks may do.
 	Programs means.Programs
 	// Beside, if not nil, runs beside the agent until ctx ends; its error ends the agent.
@@ -67,7 +71,7 @@ func Run(ctx context.Context, o Options) error {
 	o.Node.Log.Info("programs attached", "interface", o.Interface, "pins", o.BPFFS)
 	var h *Agent
 	asking := means.Options{Clock: clock.System{}, Programs: o.Programs, Report: func(r []probe.Result) { h.Probed(r) }}
-	packets := openPackets(tables, o.Interface, clock.System{}, o.Node.Log)
+	packets := openPackets(tables, cmp.Or(o.MaxProbes, DefaultMaxProbes), o.Interface, clock.System{}, o.Node.Log)
 	if packets != nil {
 		defer packets.close()
 		asking.Packets = packets.open
