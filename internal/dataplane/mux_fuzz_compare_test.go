@@ -42,6 +42,9 @@ func (f *fuzz) compare() string {
 			return fmt.Sprintf("reason %s: counted %d times, expected %d", f.mux.reasons[i], got, want)
 		}
 	}
+	if what := f.compareProbe(f.model.probes.touched); what != "" {
+		return what
+	}
 	trail := &f.model.trail
 	for _, i := range trail.buckets {
 		if what := f.compareBucket(i); what != "" {
@@ -221,6 +224,11 @@ func (f *fuzz) compareAll() string {
 	f.seen = newFuzzSeen(len(f.mux.memory.flows)) // member words may have moved
 	for i := range f.model.flows.buckets {
 		if what := f.compareBucket(i); what != "" {
+			return what
+		}
+	}
+	for _, r := range f.model.probes.rules {
+		if what := f.compareProbe(r); what != "" {
 			return what
 		}
 	}

@@ -53,6 +53,12 @@ func TestFuzzerFindsFaults(t *testing.T) {
 		{"address of a device", func(f *fuzz) { f.model.mac = func(i int) [6]byte { return testMAC(i + i/7) } }},
 		{"interface of arrival", func(f *fuzz) { f.model.ingress = 7 }},
 		{"tokens of packet-too-big", func(f *fuzz) { f.model.edge.ptb = &bucketModel{1 << 40, 1, 1 << 40, 0} }},
+		{"key of probes", func(f *fuzz) { f.model.probes.key ^= 1 }},
+		{"ports of probes", func(f *fuzz) {
+			for _, r := range f.model.probes.rules {
+				r.port++
+			}
+		}},
 		{"count of datagrams", func(f *fuzz) { f.mux.memory.datagrams = nil }},
 	} {
 		datagrams := f.mux.memory.datagrams

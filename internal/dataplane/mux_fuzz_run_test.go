@@ -17,7 +17,7 @@ import (
 )
 
 // Tables so small that flows collide, slots are not where they are looked for first, and members move.
-var fuzzLimits = MuxLimits{Endpoints: 64, RingWords: 8192, Members: 1024, Backends: 256, Flows: 256, Sources: 8192}
+var fuzzLimits = MuxLimits{Endpoints: 64, RingWords: 8192, Members: 1024, Backends: 256, Flows: 256, Sources: 8192, Probes: fuzzProbes}
 
 // fuzz is a mux, its model, and the generator that drives both.
 type fuzz struct {
@@ -38,6 +38,8 @@ type fuzz struct {
 	entered []modelFragmentKey // fragments in the program's table
 	hz      uint64
 	held    held
+	// probes have a generator of their own: they change nothing of what the others draw.
+	pr *rand.Rand
 
 	// Of all episodes.
 	packets, states, sweeps uint64
@@ -111,6 +113,7 @@ func (f *fuzz) begin(seed uint64) {
 	f.seen = newFuzzSeen(len(m.flows))
 	f.setJiffies(1<<32 + f.r.Uint64N(1<<34))
 	f.gen.begin()
+	f.beginProbes()
 }
 
 // episode runs n packets from a seed.
@@ -128,6 +131,7 @@ func (f *fuzz) run(n int) {
 		f.between()
 		frame, linear := f.gen.next()
 		f.packet(frame, linear)
+		f.probes()
 		if f.step&1023 == 1023 {
 			f.checkAll()
 		}
@@ -180,7 +184,7 @@ func (f *fuzz) packet(frame []byte, linear int) {
 		f.mux.memory.datagrams[i] = f.model.policy.datagrams
 	}
 	m := f.model
-	m.noted, m.linear = m.noted[:0], linear
+	m.noted, m.linear, m.probes.touched = m.noted[:0], linear, nil
 	want := m.walk(frame)
 	f.options.Data, f.options.DataOut, f.options.Context = frame, f.out, nil
 	if linear > 0 {

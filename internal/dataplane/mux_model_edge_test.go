@@ -23,28 +23,32 @@ func (m *muxModel) walkTagged(frame []byte) modelResult {
 	}
 	bare := append(append([]byte(nil), frame[:12]...), frame[12+4*n:]...)
 	var dst netip.Addr
+	var protocol byte
 	switch kind() {
 	case 0x0800:
 		if room-4*n < 34 {
 			return modelResult{verdict: xdpDrop, frame: frame, reason: "truncated"}
 		}
-		dst = netip.AddrFrom4([4]byte(bare[30:]))
+		dst, protocol = netip.AddrFrom4([4]byte(bare[30:])), bare[23]
 	case 0x86dd:
 		if room-4*n < 54 {
 			return modelResult{verdict: xdpDrop, frame: frame, reason: "truncated"}
 		}
-		dst = netip.AddrFrom16([16]byte(bare[38:]))
+		dst, protocol = netip.AddrFrom16([16]byte(bare[38:])), bare[20]
 	case 0x8100, 0x88a8:
 		return modelResult{verdict: xdpPass, frame: frame, reason: "pass_not_ours"}
 	default:
 		return modelResult{verdict: xdpPass, frame: frame, reason: "pass_not_ip"}
 	}
-	if !m.isVIP(dst) {
+	if !m.isVIP(dst) && !m.probePossible(protocol) {
 		return modelResult{verdict: xdpPass, frame: frame, reason: "pass_not_ours"}
 	}
 	defer func(linear int) { m.linear = linear }(m.linear)
 	m.linear = room - 4*n
 	r := m.walk(bare)
+	if r.reason == "pass_not_ours" {
+		r.frame = frame
+	}
 	if r.reason == "echo_replied" || r.reason == "ptb_sent" {
 		r.frame = append(append(append([]byte(nil), r.frame[:12]...), frame[12:12+4*n]...), r.frame[12:]...)
 	}

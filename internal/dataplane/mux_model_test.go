@@ -29,6 +29,8 @@ type muxModel struct {
 	// noted are reasons counted beside the packet's own.
 	noted []string
 	edge  modelEdge
+	// probes are those that there are; nil: probes are off.
+	probes *modelProbes
 	// linear is how much of a frame lies in one piece, where alone headers are found; 0: linearBytes.
 	linear int
 	macs   [][6]byte // own addresses; none: muxSelf
@@ -101,7 +103,7 @@ type modelPacket struct {
 func (m *muxModel) walkIP(frame []byte, p modelPacket) modelResult {
 	drop := func(reason string) modelResult { return modelResult{verdict: xdpDrop, frame: frame, reason: reason} }
 	if !m.isVIP(p.dst) {
-		return modelResult{verdict: xdpPass, frame: frame, reason: "pass_not_ours"}
+		return m.walkUnclaimed(frame, p)
 	}
 	if p.bad != "" {
 		return drop(p.bad)
