@@ -115,7 +115,10 @@ static __noinline int probe_resize(struct xdp_md *ctx, __u32 size)
 
 	if (grow <= 0)
 		return !grow || !bpf_xdp_adjust_tail(ctx, grow);
-	if (!bpf_xdp_adjust_head(ctx, -grow) || !bpf_xdp_adjust_tail(ctx, grow))
+	/* Not all of what is in front: a tag may have to go there yet. */
+	if (!bpf_xdp_adjust_head(ctx, -grow - VLAN_LEN))
+		return !bpf_xdp_adjust_head(ctx, VLAN_LEN);
+	if (!bpf_xdp_adjust_tail(ctx, grow))
 		return 1;
 	return grow > PROBE_HEADROOM && !bpf_xdp_adjust_head(ctx, -PROBE_HEADROOM) &&
 	       !bpf_xdp_adjust_tail(ctx, grow - PROBE_HEADROOM);
