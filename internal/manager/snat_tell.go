@@ -74,7 +74,7 @@ func (v *view) snatHoldersLocked(node string) *apiv1.SnatHolders {
 	for _, name := range slices.SortedFunc(maps.Keys(v.snat.vips), snat.VIP.Compare) {
 		s := v.snat.vips[name]
 		for _, dip := range slices.SortedFunc(maps.Keys(s.dips), netip.Addr.Compare) {
-			if owns(n, s.dips[dip].host) {
+			if slices.Contains(n.Addresses, s.dips[dip].host) {
 				out.Holders = append(out.Holders, convert.ToSNATHolder(snat.Holder{VIP: name, DIP: dip}))
 			}
 		}

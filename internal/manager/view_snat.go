@@ -219,7 +219,7 @@ func (v *view) snatAt(h snat.Holder, node string) bool {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	s, n := v.snat.vips[h.VIP], v.state.Nodes[node]
-	return s != nil && n != nil && s.dips[h.DIP].host.IsValid() && owns(n, s.dips[h.DIP].host)
+	return s != nil && n != nil && s.dips[h.DIP].host.IsValid() && slices.Contains(n.Addresses, s.dips[h.DIP].host)
 }
 
 // snatMuxVIPsLocked is how muxes hear of the VIPs with SNAT.
