@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shuntlb/shunt/internal/probe"
 )
 
 // sendDatagram begins a probe over UDP.
@@ -23,7 +25,7 @@ func (l *loop) sendDatagram(i uint32) {
 		binary.BigEndian.PutUint16(l.request, uint16(s.nonce))
 	}
 	if _, err := send(s.fd, l.request); err != 0 {
-		if passes(err) {
+		if probe.Shortage(err) {
 			l.starved.Add(1)
 		}
 		l.finish(i, noAnswer(err, false))

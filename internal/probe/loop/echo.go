@@ -7,6 +7,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shuntlb/shunt/internal/probe"
 )
 
 // Types of ICMP (RFC 792) and ICMPv6 (RFC 4443).
@@ -73,7 +75,7 @@ func (l *loop) sendEcho(i uint32) {
 	}
 	if err := unix.Sendto(e.fd, b, unix.MSG_DONTWAIT, to); err != nil {
 		errno, _ := err.(unix.Errno)
-		if passes(errno) {
+		if probe.Shortage(errno) {
 			l.starved.Add(1)
 		}
 		l.finish(i, noConnection(errno))

@@ -228,7 +228,7 @@ func (l *loop) connect(i uint32) {
 	switch err := connect(s.fd, &l.to, size); err {
 	case unix.EINPROGRESS, 0:
 	default:
-		if passes(err) {
+		if probe.Shortage(err) {
 			l.starved.Add(1)
 		}
 		l.finish(i, noConnection(err))
@@ -268,7 +268,7 @@ func (l *loop) slot(c class, v6 bool) (uint32, unix.Errno) {
 		return i, 0
 	}
 	fd, err := open(c)
-	if err != 0 && passes(err) && l.closeSpare() {
+	if err != 0 && probe.Shortage(err) && l.closeSpare() {
 		fd, err = open(c)
 	}
 	if err != 0 {

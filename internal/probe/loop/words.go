@@ -34,29 +34,10 @@ func void(err unix.Errno) finding {
 	return finding{verdict: probe.Void, words: "not asked: " + err.Error()}
 }
 
-// ownFault tells whether an error says that this machine could not ask: it has no descriptor, memory or port left, or its own
-// firewall or policy forbids it.
-func ownFault(err unix.Errno) bool {
-	switch err {
-	case unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EADDRNOTAVAIL, unix.EPERM, unix.EACCES:
-		return true
-	}
-	return false
-}
-
-// passes tells whether what this machine lacks may be there again when another probe ends.
-func passes(err unix.Errno) bool {
-	switch err {
-	case unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EADDRNOTAVAIL, unix.EAGAIN:
-		return true
-	}
-	return false
-}
-
 // noConnection is what an error of a connection that was not made says.
 func noConnection(err unix.Errno) finding {
 	switch {
-	case ownFault(err):
+	case probe.OwnFault(err):
 		return void(err)
 	case err == unix.ECONNREFUSED:
 		return bad("connection refused")
@@ -73,7 +54,7 @@ func noConnection(err unix.Errno) finding {
 // broken is what an error of a connection that was made says.
 func broken(err unix.Errno) finding {
 	switch {
-	case ownFault(err):
+	case probe.OwnFault(err):
 		return void(err)
 	case err == unix.ECONNRESET, err == unix.EPIPE:
 		return bad("connected, but reset")

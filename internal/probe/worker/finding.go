@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -48,7 +47,7 @@ func void(words string) finding { return finding{verdict: probe.Void, words: wor
 // notAsked is void because of what this machine could not do.
 func notAsked(what string, err error) finding {
 	f := void("not asked: " + what + cause(err))
-	f.starved = isShort(err)
+	f.starved = probe.Shortage(err)
 	return f
 }
 
@@ -67,19 +66,6 @@ func clean(words string) string {
 	return strings.ToValidUTF8(words[:maxWords-len(more)], "") + more
 }
 
-// isShort tells whether this machine has no descriptor, memory or port left.
-func isShort(err error) bool {
-	return isAny(err, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EAGAIN, syscall.EADDRNOTAVAIL)
-}
-
-func isAny(err error, of ...error) bool {
-	return slices.ContainsFunc(of, func(one error) bool { return errors.Is(err, one) })
-}
-
-// ownFault tells whether this machine could not do it: it has no descriptor, no memory or no port left, or its firewall
-// forbids it.
-func ownFault(err error) bool { return isShort(err) || isAny(err, syscall.EPERM, syscall.EACCES) }
-
 func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || os.IsTimeout(err)
 }
@@ -89,7 +75,7 @@ func milliseconds(d time.Duration) string { return fmt.Sprintf("%d ms", d.Millis
 // noConnection is what the error of a dial says.
 func noConnection(err error, timeout time.Duration) finding {
 	switch {
-	case ownFault(err): // before timeouts: EAGAIN calls itself one
+	case probe.OwnFault(err): // before timeouts: EAGAIN calls itself one
 		return notAsked("", err)
 	case isTimeout(err):
 		return silence("no connection within %s", milliseconds(timeout))
@@ -116,7 +102,7 @@ func noAnswer(ctx context.Context, err error, timeout time.Duration, kind string
 		return bad("connected, but reset")
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return bad("connected, but closed without an answer")
-	case ownFault(err):
+	case probe.OwnFault(err):
 		return notAsked("", err)
 	}
 	return bad("connected, but no %s answer: %s", kind, cause(err))

@@ -11,6 +11,7 @@ import (
 	"net/http"
 
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/probe"
 )
 
 const (
@@ -119,7 +120,7 @@ func (t *target) judge(ctx context.Context, answer *http.Response) finding {
 	switch {
 	case err != nil && (isTimeout(err) || ctx.Err() != nil):
 		return bad("%s, but the body did not end within %s", status, milliseconds(t.Timeout))
-	case err != nil && ownFault(err):
+	case err != nil && probe.OwnFault(err):
 		return notAsked("", err)
 	case err != nil:
 		return bad("%s, but the body broke off", status)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/shuntlb/shunt/internal/probe"
 )
 
 // maxNames bounds how many names of a certificate are said.
@@ -50,7 +52,7 @@ func (t *target) noHandshake(ctx context.Context, err error) finding {
 		return bad("connected, but reset")
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return bad("connected, but closed during the TLS handshake")
-	case ownFault(err):
+	case probe.OwnFault(err):
 		return notAsked("", err)
 	}
 	return bad("TLS: %s", strings.TrimPrefix(cause(err), "tls: "))
