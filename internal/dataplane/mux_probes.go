@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
-	"math/bits"
 	"net/netip"
 	"os"
 	"sync/atomic"
@@ -123,12 +122,9 @@ func (m *muxMaps) probeMaps() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{muxMapProbeRules: m.ProbeRules, muxMapProbeResults: m.ProbeResults, muxMapProbeTexts: m.ProbeTexts}
 }
 
-// probeTexts is how many lines of texts there are for so many rules: a power of two, at least two each, which a short request takes.
-// Checks with a host of their own share theirs.
-func probeTexts(rules uint32) uint32 {
-	lines := min(2*rules, uint32(muxProbeLimitLIMIT_PROBE_TEXTS))
-	return 1 << bits.Len32(lines-1)
-}
+// probeTexts is how many lines of texts there are for so many rules: two each, which a short request takes. Checks with a host of their
+// own share theirs.
+func probeTexts(rules uint32) uint32 { return min(2*rules, uint32(muxProbeLimitLIMIT_PROBE_TEXTS)) }
 
 // openProbes maps the tables of probes.
 func openProbes(m *Mux) (*Probes, error) {

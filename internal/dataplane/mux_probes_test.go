@@ -35,7 +35,7 @@ func TestProbeRulesAreChecked(t *testing.T) {
 // TestTextStoreHoldsEachTextOnce compares with a map of texts.
 func TestTextStoreHoldsEachTextOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := newTextStore(make([]muxProbeText, 64))
+		s := newTextStore(make([]muxProbeText, rapid.IntRange(1, 100).Draw(t, "lines")))
 		type held struct {
 			t     *text
 			bytes string

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 )
 
 // ErrProbeRoom is wrapped where the tables of probes have no room, which may come: for a rule of this number, or for its texts.
@@ -26,9 +27,20 @@ type text struct {
 	refs  int
 }
 
-// newTextStore makes one over a table whose length is a power of two.
+// newTextStore makes one over a table of any length: lines up to the next power of two, which are not there, are never free.
 func newTextStore(lines []muxProbeText) *textStore {
-	return &textStore{lines: lines, room: newBuddy(uint32(len(lines)), 1), held: map[string]*text{}}
+	n := uint32(len(lines))
+	end := uint32(1) << bits.Len32(n-1)
+	room := newBuddy(end, 1)
+	for at := n; at < end; {
+		missing, ok := room.reserve(at, at&-at)
+		if !ok {
+			panic(fmt.Sprintf("texts: line %d of a fresh table is taken", at))
+		}
+		at += missing.words
+	}
+	room.used = 0
+	return &textStore{lines: lines, room: room, held: map[string]*text{}}
 }
 
 // hold keeps a text until as many releases.
