@@ -128,12 +128,12 @@ var later = map[string][]string{
 		"cookie/1Mi", "cookie6/1Mi",
 		"quic-plain/1Mi", "quic-aes/1Mi", "host/in", "host/out", "host/repair",
 	},
-	"rings": nil, "snat": nil,
+	"rings": nil,
 }
 
 // Suites returns all suites, in the order in which "all" runs them.
 func Suites() []Suite {
-	return []Suite{dataplaneSuite, liveSuite, ringsSuite, memorySuite, httpSuite, controlSuite, failoverSuite, nodesSuite, placeSuite, healthSuite}
+	return []Suite{dataplaneSuite, liveSuite, ringsSuite, memorySuite, httpSuite, controlSuite, failoverSuite, nodesSuite, placeSuite, healthSuite, snatSuite}
 }
 
 // Find returns the named suite.
