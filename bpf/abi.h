@@ -24,6 +24,7 @@
 #include "abi/host.h"
 #include "abi/binding.h"
 #include "abi/host_flow.h"
+#include "abi/repair.h"
 #include "abi/watch.h"
 
 #endif

@@ -19,6 +19,8 @@
 #include "lib/nat.h"
 #include "lib/mss.h"
 #include "lib/quote.h"
+#include "lib/hash.h"
+#include "lib/ring.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -31,6 +33,10 @@ const volatile enum host_limit host_abi_version = LIMIT_HOST_ABI_VERSION;
 
 /* All flags that this object knows (and their way into BTF). */
 const volatile enum host_flag host_flags_known = HOST_RANGES | HOST_ANY | HOST_SOURCES;
+
+/* What of repair Go has to know (and its way into BTF). */
+const volatile enum repair_limit repair_limit_peers = LIMIT_PEERS;
+const volatile enum repair_flow repair_flow_usual = REPAIR_PORTS;
 
 /* 1: time is host_test_now. */
 const volatile __u32 host_test_clock = 0;
@@ -46,6 +52,10 @@ struct arrival {
 	__u32 vni;
 	__u16 member;              /* GUE_NO_MEMBER with IPIP */
 	__u16 rsv;
+	/* Room for those who ask whether its flow is known: the stack has none. */
+	struct flow_key asked;
+	struct flow wanted;
+	__u8 router[16];
 };
 
 /* ---- maps */
@@ -117,6 +127,40 @@ struct {
 	__uint(max_entries, LIMIT_SUBSTITUTES);
 } substitutes SEC(".maps");
 
+/* Endpoints from which something was displaced lately, their slots and their targets: memory-mapped. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct repair);
+	__uint(max_entries, LIMIT_REPAIRS);
+} repairs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64); /* two slots, the first in the lower half: elements of maps have whole words */
+	__uint(max_entries, LIMIT_REPAIR_SLOTS / 2);
+} repair_slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct repair_target);
+	__uint(max_entries, LIMIT_REPAIR_TARGETS);
+} repair_targets SEC(".maps");
+
+/* The value is an enum so that it reaches BTF and thereby Go: what hosts send on comes from these addresses; the value says nothing. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(key_size, 16);
+	__type(value, enum repair_use);
+	__uint(max_entries, LIMIT_PEERS);
+} peers SEC(".maps");
+
 /* Datagrams in fragments. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -166,6 +210,7 @@ struct {
 #include "host/flow.h"
 #include "host/deliver.h"
 #include "host/datagram.h"
+#include "host/repair.h"
 #include "host/accept.h"
 #include "host/icmp.h"
 #include "host/answer.h"
@@ -235,7 +280,7 @@ static __always_inline int look(struct __sk_buff *skb, struct arrival *a)
 		return r ? not_ours() : pass_by(skb, a);
 	if (r)
 		return refuse(a, parse_reason(r));
-	if (!source_ok(&a->outer))
+	if (!source_ok(&a->outer) && !from_peer(&a->outer))
 		return refuse(a, HOST_REASON_IN_BAD_SOURCE);
 	if (a->outer.fragment)
 		return refuse(a, HOST_REASON_IN_FRAGMENT);

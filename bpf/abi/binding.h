@@ -49,9 +49,10 @@ struct binding {
 	__u16 port_be; /* port at the DIP; 0: the port stays */
 	__u16 mss;     /* largest TCP MSS to let through, host order; 0: leave it */
 	__u8 rewrite;  /* 1: VIP:port <-> DIP:port; 0: the server owns the VIP */
-	__u8 rsv[3];
+	__u8 rsv;
+	__u16 member;  /* id in the endpoint */
 	__u32 index;   /* of its counter */
-	__u32 rsv1;
+	__u32 repair;  /* index of the endpoint's struct repair + 1; 0: nothing was displaced from it lately */
 };
 SHUNT_ASSERT_SIZE(struct binding, 32);
 

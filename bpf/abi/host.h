@@ -53,6 +53,11 @@ enum host_reason {
 	HOST_REASON_PROBE_UNREACHABLE = 24, /* an ICMP error says that a probe's server cannot be reached: noted */
 	HOST_REASON_PROBE_IGNORED = 25,   /* a segment of a probe's connection that says nothing */
 	HOST_REASON_PROBE_NO_ROOM = 26,   /* the kernel had no room for a probe's request: the connection was reset */
+	HOST_REASON_REPAIRED_AWAY = 27,   /* of a flow that is not known here: sent on to the host that had it before a change */
+	HOST_REASON_REPAIRED_HERE = 28,   /* counted beside: of such a flow, given to another member of this host */
+	HOST_REASON_REPAIR_ARRIVED = 29,  /* counted beside: sent on by another host, and taken whatever it is */
+	HOST_REASON_REPAIR_NOBODY = 30,   /* counted beside: of a flow that is not known here, and nobody had it before */
+	HOST_REASON_REPAIR_FAILED = 31,   /* the kernel refused to readdress a packet, or it was sent on too often */
 	HOST_REASON_MAX,
 };
 

@@ -16,36 +16,6 @@ static __always_inline enum host_reason clamp_in(struct __sk_buff *skb, const st
 	return 0;
 }
 
-/* The flow of a packet from client:cport to VIP:vport, as its server and as its client know it. */
-static __always_inline void name_flow(struct flow_key *key, struct flow *want, const struct binding *b, __u8 protocol,
-				      const __u8 *client, __be16 cport, const __u8 *vip, __be16 vport)
-{
-	view_copy16(key->dip, b->dip);
-	view_copy16(key->client, client);
-	key->dip_port_be = b->port_be ? b->port_be : vport;
-	key->client_port_be = cport;
-	key->protocol = protocol;
-	view_copy16(want->vip, vip);
-	want->vip_port_be = vport;
-	want->client_port_be = cport;
-	want->mss = b->mss;
-	want->binding = b->index;
-}
-
-/* Does this host know the flow of the packet that came by binding `b`? Makes none, and changes nothing. A binding that does
- * not rewrite has no flows here: 0. To be asked before the packet is out of its tunnel. Global, so that the verifier looks at
- * it once. */
-__noinline int packet_known(const struct arrival *a __arg_nonnull, const struct binding *b __arg_nonnull)
-{
-	struct flow_key key = {};
-	struct flow want = {};
-
-	if (!a || !b || !b->rewrite)
-		return 0;
-	name_flow(&key, &want, b, a->inner.protocol, a->inner.src, a->t.sport_be, a->inner.dst, a->t.dport_be);
-	return !flow_known(&key, &want);
-}
-
 /* Turns the bare packet's VIP:port into DIP:port, and the client's port into its substitute if it has one. */
 static __noinline enum host_reason translate_in(struct __sk_buff *skb, const struct ip_view *inner,
 						const struct transport_view *t, const struct binding *b)
@@ -93,9 +63,17 @@ static __always_inline enum host_reason bare(struct __sk_buff *skb, const struct
 static __always_inline int accept_packet(struct __sk_buff *skb, struct arrival *a, const struct binding *b)
 {
 	struct transport_view *t = &a->t;
-	struct destination to = { .rewrite = b->rewrite };
+	struct destination to = {};
 	__u32 shift = a->outer.payload - ETH_HLEN;
 	enum host_reason reason = 0;
+	int verdict = VERDICT_DROP;
+
+	if (b->repair && a->inner.protocol == IPPROTO_TCP && !t->syn && !a->inner.fragment) {
+		b = repair(skb, a, b, &verdict);
+		if (!b)
+			return verdict;
+	}
+	to.rewrite = b->rewrite;
 
 	view_copy16(to.dip, b->dip);
 	count_packet(&binding_counts, b->index, a->inner.end - a->outer.payload);

@@ -46,6 +46,12 @@ static __always_inline int source_ok(const struct ip_view *outer)
 	return other_source(outer);
 }
 
+/* Did the packet come from another host? Then it was sent on once already. */
+static __always_inline int from_peer(const struct ip_view *outer)
+{
+	return bpf_map_lookup_elem(&peers, outer->src) != 0;
+}
+
 /* Finds the binding of a VIP's port: the port's own, else that of a range, else of all ports of the protocol, else of
  * all protocols. */
 static __noinline const struct binding *find_binding(const struct arrival *a, __u8 protocol, __be16 port)

@@ -111,6 +111,33 @@ __noinline int flow_known(struct flow_key *key, const struct flow *want)
 	return f && flow_same(f, want) ? 0 : -1;
 }
 
+/* The flow of a packet from client:cport to VIP:vport, as its server and as its client know it. */
+static __always_inline void name_flow(struct flow_key *key, struct flow *want, const struct binding *b, __u8 protocol,
+				      const __u8 *client, __be16 cport, const __u8 *vip, __be16 vport)
+{
+	view_copy16(key->dip, b->dip);
+	view_copy16(key->client, client);
+	key->dip_port_be = b->port_be ? b->port_be : vport;
+	key->client_port_be = cport;
+	key->protocol = protocol;
+	view_copy16(want->vip, vip);
+	want->vip_port_be = vport;
+	want->client_port_be = cport;
+	want->mss = b->mss;
+	want->binding = b->index;
+}
+
+/* Does this host know the TCP flow of the packet that came by binding `b`? Makes none, and changes nothing. A binding that does
+ * not rewrite has no flows here: 0. To be asked before the packet is out of its tunnel. */
+static __always_inline int packet_known(struct arrival *a, const struct binding *b)
+{
+	if (!b->rewrite)
+		return 0;
+	__builtin_memset(&a->asked, 0, sizeof(a->asked));
+	name_flow(&a->asked, &a->wanted, b, IPPROTO_TCP, a->inner.src, a->t.sport_be, a->inner.dst, a->t.dport_be);
+	return !flow_known(&a->asked, &a->wanted);
+}
+
 /* A client that opens a connection to a DIP itself, past the VIP, gets its answers from the DIP: a flow of the same ports
  * that went by a VIP is over. Global, so that the verifier looks at it once. */
 __noinline int flow_forget(const struct ip_view *v, const struct transport_view *t)

@@ -19,6 +19,18 @@ static __always_inline enum host_reason translate_error(struct __sk_buff *skb, c
 	return quote_apply(skb, v, q, &n, host_ipv6_csum_flag) ? HOST_REASON_IN_ADJUST_FAILED : 0;
 }
 
+/* repair for an ICMP error: it goes the way of the packets that it is about, of the flow whose answer it quotes. */
+static __always_inline const struct binding *repair_error(struct __sk_buff *skb, struct arrival *a, const struct binding *b, int *verdict)
+{
+	view_copy16(a->router, a->inner.src);
+	view_copy16(a->inner.src, a->q.dst);
+	a->t.sport_be = a->q.dport_be;
+	a->t.dport_be = a->q.sport_be;
+	b = repair(skb, a, b, verdict);
+	view_copy16(a->inner.src, a->router);
+	return b;
+}
+
 /* An ICMP error to a VIP goes to the server that sent what it quotes. */
 static __noinline int accept_error(struct __sk_buff *skb, struct arrival *a)
 {
@@ -27,12 +39,18 @@ static __noinline int accept_error(struct __sk_buff *skb, struct arrival *a)
 	__u32 shift = a->outer.payload - ETH_HLEN;
 	const struct binding *b;
 	enum host_reason reason;
+	int verdict = VERDICT_DROP;
 
 	if (!view_equal16(q->src, a->inner.dst))
 		return refuse(a, HOST_REASON_IN_MALFORMED);
 	b = find_binding(a, q->protocol, q->sport_be);
 	if (!b)
 		return refuse(a, HOST_REASON_IN_NO_BINDING);
+	if (b->repair && q->protocol == IPPROTO_TCP) {
+		b = repair_error(skb, a, b, &verdict);
+		if (!b)
+			return verdict;
+	}
 	view_copy16(to.dip, b->dip);
 	to.rewrite = b->rewrite;
 	count_packet(&binding_counts, b->index, a->inner.end - a->outer.payload);

@@ -45,6 +45,10 @@ func (h *Host) applyLocked(want hostTables) error {
 	if err := h.numberLocked(want); err != nil {
 		return err
 	}
+	if err := putAll(h.objects.Peers, h.state.peers, want.peers); err != nil {
+		return err
+	}
+	want.repair(h.repairs.follow(want.repairs))
 	if err := putAll(h.objects.Outers, h.state.outers, want.outers); err != nil {
 		return err
 	}
@@ -58,6 +62,9 @@ func (h *Host) applyLocked(want hostTables) error {
 		return err
 	}
 	if err := h.pruneLocked(want); err != nil {
+		return err
+	}
+	if err := h.repairs.release(); err != nil {
 		return err
 	}
 	return h.configureLocked(want.config)
@@ -82,6 +89,7 @@ func (h *Host) pruneLocked(want hostTables) error {
 		prune(h.objects.BoundRanges, h.state.ranges, want.ranges),
 		prune(h.objects.TunnelSources, h.state.sources, want.sources),
 		prune(h.objects.OwnedVips, h.state.owned, want.owned),
+		prune(h.objects.Peers, h.state.peers, want.peers),
 		prune(h.objects.Outers, h.state.outers, want.outers))
 }
 
@@ -158,6 +166,18 @@ func (h *Host) readTables() error {
 	if h.state.outers, err = readAll[[16]byte, hostHostTunnel](h.objects.Outers); err != nil {
 		return err
 	}
+	if h.state.peers, err = readAll[[16]byte, hostRepairUse](h.objects.Peers); err != nil {
+		return err
+	}
+	for _, b := range h.state.bindings {
+		err = errors.Join(err, h.repairs.adopt(b.Repair))
+	}
+	for _, b := range h.state.ranges {
+		err = errors.Join(err, h.repairs.adopt(b.Repair))
+	}
+	if err != nil {
+		return err
+	}
 	h.state.owned, err = readAll[hostOwnedKey, hostOwned](h.objects.OwnedVips)
 	return err
 }
@@ -190,6 +210,7 @@ func (h *Host) Counters() (HostCounters, error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	out.Unrepaired = h.repairs.crowded
 	for _, p := range h.state.plans {
 		var perCPU []hostCounter
 		if err := h.objects.BindingCounts.Lookup(p.index, &perCPU); err != nil {

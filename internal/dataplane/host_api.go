@@ -26,12 +26,16 @@ type HostState struct {
 	TunnelSources []netip.Prefix
 	MTU           uint32
 	Bindings      []plan.Binding
+	// Repairs are of endpoints of bindings, each once; those that do not fit into the tables are left out and counted.
+	Repairs []*HostRepair
 }
 
 // HostCounters are totals since the maps were made.
 type HostCounters struct {
 	Reasons  map[string]uint64
 	Bindings []BindingCounter
+	// Unrepaired is how many endpoints the tables had no room for: their flows are not repaired.
+	Unrepaired int
 }
 
 // BindingCounter is what one binding received.

@@ -67,6 +67,9 @@ type hostArrival struct {
 	Vni    uint32
 	Member uint16
 	Rsv    uint16
+	Asked  hostFlowKey
+	Wanted hostFlow
+	Router [16]uint8
 }
 
 type hostBinding struct {
@@ -75,9 +78,10 @@ type hostBinding struct {
 	PortBe  uint16
 	Mss     uint16
 	Rewrite uint8
-	Rsv     [3]uint8
+	Rsv     uint8
+	Member  uint16
 	Index   uint32
-	Rsv1    uint32
+	Repair  uint32
 }
 
 type hostBindingKey struct {
@@ -212,7 +216,12 @@ const (
 	hostHostReasonHOST_REASON_PROBE_UNREACHABLE  hostHostReason = 24
 	hostHostReasonHOST_REASON_PROBE_IGNORED      hostHostReason = 25
 	hostHostReasonHOST_REASON_PROBE_NO_ROOM      hostHostReason = 26
-	hostHostReasonHOST_REASON_MAX                hostHostReason = 27
+	hostHostReasonHOST_REASON_REPAIRED_AWAY      hostHostReason = 27
+	hostHostReasonHOST_REASON_REPAIRED_HERE      hostHostReason = 28
+	hostHostReasonHOST_REASON_REPAIR_ARRIVED     hostHostReason = 29
+	hostHostReasonHOST_REASON_REPAIR_NOBODY      hostHostReason = 30
+	hostHostReasonHOST_REASON_REPAIR_FAILED      hostHostReason = 31
+	hostHostReasonHOST_REASON_MAX                hostHostReason = 32
 )
 
 type hostHostTunnel uint32
@@ -236,6 +245,50 @@ type hostOwnedKey struct {
 	Protocol uint8
 	Rsv      uint8
 }
+
+type hostRepair struct {
+	_       structs.HostLayout
+	Key     [2]uint64
+	Mask    [2]uint64
+	Source  [16]uint8
+	Slots   uint32
+	Targets uint32
+	Count   uint32
+	Port    uint16
+	Code    uint8
+	Flow    uint8
+}
+
+type hostRepairFlow uint32
+
+const (
+	hostRepairFlowREPAIR_PORTS  hostRepairFlow = 0
+	hostRepairFlowREPAIR_CLIENT hostRepairFlow = 1
+	hostRepairFlowREPAIR_3TUPLE hostRepairFlow = 2
+)
+
+type hostRepairLimit uint32
+
+const (
+	hostRepairLimitLIMIT_REPAIRS        hostRepairLimit = 8192
+	hostRepairLimitLIMIT_REPAIR_SLOTS   hostRepairLimit = 2097152
+	hostRepairLimitLIMIT_REPAIR_TARGETS hostRepairLimit = 131072
+	hostRepairLimitLIMIT_PEERS          hostRepairLimit = 65536
+)
+
+type hostRepairTarget struct {
+	_        structs.HostLayout
+	OuterDst [16]uint8
+	Use      uint32
+	Rsv      [3]uint32
+}
+
+type hostRepairUse uint32
+
+const (
+	hostRepairUseREPAIR_AWAY hostRepairUse = 1
+	hostRepairUseREPAIR_HERE hostRepairUse = 2
+)
 
 type hostSubstitute struct {
 	_            structs.HostLayout
@@ -272,6 +325,10 @@ const (
 	hostMapHostReasons      = "host_reasons"
 	hostMapOuters           = "outers"
 	hostMapOwnedVips        = "owned_vips"
+	hostMapPeers            = "peers"
+	hostMapRepairSlots      = "repair_slots"
+	hostMapRepairTargets    = "repair_targets"
+	hostMapRepairs          = "repairs"
 	hostMapSubstitutes      = "substitutes"
 	hostMapTunnelSources    = "tunnel_sources"
 	hostProgHostIn          = "host_in"
@@ -281,6 +338,8 @@ const (
 	hostVarHostIpv6CsumFlag = "host_ipv6_csum_flag"
 	hostVarHostTestClock    = "host_test_clock"
 	hostVarHostTestNow      = "host_test_now"
+	hostVarRepairFlowUsual  = "repair_flow_usual"
+	hostVarRepairLimitPeers = "repair_limit_peers"
 )
 
 // loadHost returns the embedded CollectionSpec for host.
@@ -344,6 +403,10 @@ type hostMapSpecs struct {
 	HostReasons   *ebpf.MapSpec `ebpf:"host_reasons"`
 	Outers        *ebpf.MapSpec `ebpf:"outers"`
 	OwnedVips     *ebpf.MapSpec `ebpf:"owned_vips"`
+	Peers         *ebpf.MapSpec `ebpf:"peers"`
+	RepairSlots   *ebpf.MapSpec `ebpf:"repair_slots"`
+	RepairTargets *ebpf.MapSpec `ebpf:"repair_targets"`
+	Repairs       *ebpf.MapSpec `ebpf:"repairs"`
 	Substitutes   *ebpf.MapSpec `ebpf:"substitutes"`
 	TunnelSources *ebpf.MapSpec `ebpf:"tunnel_sources"`
 }
@@ -357,6 +420,8 @@ type hostVariableSpecs struct {
 	HostIpv6CsumFlag *ebpf.VariableSpec `ebpf:"host_ipv6_csum_flag"`
 	HostTestClock    *ebpf.VariableSpec `ebpf:"host_test_clock"`
 	HostTestNow      *ebpf.VariableSpec `ebpf:"host_test_now"`
+	RepairFlowUsual  *ebpf.VariableSpec `ebpf:"repair_flow_usual"`
+	RepairLimitPeers *ebpf.VariableSpec `ebpf:"repair_limit_peers"`
 }
 
 // hostObjects contains all objects after they have been loaded into the kernel.
@@ -390,6 +455,10 @@ type hostMaps struct {
 	HostReasons   *ebpf.Map `ebpf:"host_reasons"`
 	Outers        *ebpf.Map `ebpf:"outers"`
 	OwnedVips     *ebpf.Map `ebpf:"owned_vips"`
+	Peers         *ebpf.Map `ebpf:"peers"`
+	RepairSlots   *ebpf.Map `ebpf:"repair_slots"`
+	RepairTargets *ebpf.Map `ebpf:"repair_targets"`
+	Repairs       *ebpf.Map `ebpf:"repairs"`
 	Substitutes   *ebpf.Map `ebpf:"substitutes"`
 	TunnelSources *ebpf.Map `ebpf:"tunnel_sources"`
 }
@@ -407,6 +476,10 @@ func (m *hostMaps) Close() error {
 		m.HostReasons,
 		m.Outers,
 		m.OwnedVips,
+		m.Peers,
+		m.RepairSlots,
+		m.RepairTargets,
+		m.Repairs,
 		m.Substitutes,
 		m.TunnelSources,
 	)
@@ -421,6 +494,8 @@ type hostVariables struct {
 	HostIpv6CsumFlag *ebpf.Variable `ebpf:"host_ipv6_csum_flag"`
 	HostTestClock    *ebpf.Variable `ebpf:"host_test_clock"`
 	HostTestNow      *ebpf.Variable `ebpf:"host_test_now"`
+	RepairFlowUsual  *ebpf.Variable `ebpf:"repair_flow_usual"`
+	RepairLimitPeers *ebpf.Variable `ebpf:"repair_limit_peers"`
 }
 
 // hostPrograms contains all programs after they have been loaded into the kernel.

@@ -21,6 +21,8 @@ type hostTables struct {
 	ranges   map[hostBindingPrefix]hostBinding // the parts of ranges
 	outers   map[[16]byte]hostHostTunnel
 	owned    map[hostOwnedKey]hostOwned
+	peers    map[[16]byte]hostRepairUse // that are not tunnel sources, but send on what they do not know
+	repairs  []*HostRepair
 	// plans are the bindings as the plan has them, with the keys they have above.
 	plans []plannedBinding
 }
@@ -49,9 +51,18 @@ func wantedTables(s HostState) (hostTables, error) {
 		ranges:   map[hostBindingPrefix]hostBinding{},
 		outers:   map[[16]byte]hostHostTunnel{},
 		owned:    map[hostOwnedKey]hostOwned{},
+		peers:    map[[16]byte]hostRepairUse{}, repairs: s.Repairs,
 	}
 	if err := t.accept(s.TunnelSources); err != nil {
 		return t, err
+	}
+	for _, r := range s.Repairs {
+		for _, a := range r.Peers {
+			t.peers[a.As16()] = hostRepairUseREPAIR_AWAY
+		}
+	}
+	if len(t.peers) > hostMaxPeers {
+		return t, fmt.Errorf("%d hosts with members of the same endpoints: at most %d fit", len(t.peers), hostMaxPeers)
 	}
 	if len(s.Bindings) > hostMaxBindings {
 		return t, fmt.Errorf("%d bindings: at most %d fit", len(s.Bindings), hostMaxBindings)
@@ -71,6 +82,7 @@ func wantedTables(s HostState) (hostTables, error) {
 const (
 	hostMaxBindings = int(hostHostLimitLIMIT_BINDINGS)
 	hostMaxPrefixes = int(hostHostLimitLIMIT_BINDING_PREFIXES)
+	hostMaxPeers    = int(hostRepairLimitLIMIT_PEERS)
 	hostMaxSources  = int(hostHostLimitLIMIT_TUNNEL_SOURCES) / 2
 )
 
@@ -83,7 +95,7 @@ func (t *hostTables) add(b plan.Binding, mtu uint32) error {
 		OuterDst: b.Outer.As16(), Vip: b.Key.VIP.As16(), Vni: b.Key.VNI, Member: b.TunnelMember(),
 		PortBe: be16(b.Key.Port), Protocol: uint8(b.Key.Protocol),
 	}}
-	value := hostBinding{Dip: b.DIP.As16(), PortBe: be16(b.DIPPort), Mss: clampMSS(mtu, b)}
+	value := hostBinding{Member: b.Member, Dip: b.DIP.As16(), PortBe: be16(b.DIPPort), Mss: clampMSS(mtu, b)}
 	if b.Rewrite {
 		value.Rewrite = 1
 	} else {
@@ -138,6 +150,30 @@ func (t *hostTables) set(p *plannedBinding, index uint32) {
 		value := t.bindings[p.key]
 		value.Index = index
 		t.bindings[p.key] = value
+	}
+}
+
+// repair makes bindings name the records of their endpoints, by number.
+func (t *hostTables) repair(numbers map[lb.EndpointKey]uint32) {
+	if len(numbers) == 0 {
+		return
+	}
+	for i := range t.plans {
+		p := &t.plans[i]
+		number := numbers[p.Key]
+		if number == 0 {
+			continue
+		}
+		for _, key := range p.prefixes {
+			value := t.ranges[key]
+			value.Repair = number
+			t.ranges[key] = value
+		}
+		if len(p.prefixes) == 0 {
+			value := t.bindings[p.key]
+			value.Repair = number
+			t.bindings[p.key] = value
+		}
 	}
 }
 

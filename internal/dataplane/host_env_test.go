@@ -181,3 +181,15 @@ func bind(protocol lb.Protocol, vip, outer, dip string, rewrite bool) plan.Bindi
 }
 
 func mustPrefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// listen makes a server of the host's own namespace.
+func (e *hostEnv) listen(addr string) {
+	e.t.Helper()
+	must(e.t, netdev.In(e.namespace, func() error {
+		l, err := net.Listen("tcp4", addr)
+		if err == nil {
+			e.t.Cleanup(func() { l.Close() })
+		}
+		return err
+	}))
+}

@@ -31,6 +31,7 @@ func (f *FakeHost) Apply(s HostState) error {
 	}
 	s.Bindings = slices.Clone(s.Bindings)
 	s.TunnelSources = slices.Clone(s.TunnelSources)
+	s.Repairs = slices.Clone(s.Repairs)
 	f.state = s
 	f.applied++
 	return nil

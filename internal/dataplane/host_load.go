@@ -32,8 +32,9 @@ type Host struct {
 	// testClock is HostOptions'.
 	testClock bool
 
-	mu    sync.Mutex
-	state hostTables // what the maps hold
+	mu      sync.Mutex
+	state   hostTables // what the maps hold
+	repairs *repairTables
 }
 
 var _ HostTables = (*Host)(nil)
@@ -88,6 +89,10 @@ func OpenHost(o HostOptions) (*Host, error) {
 
 // begin reads what the maps hold and attaches the programs.
 func (h *Host) begin(ifindex int) error {
+	var err error
+	if h.repairs, err = openRepairs(&h.objects); err != nil {
+		return err
+	}
 	if err := h.migrateHost(); err != nil {
 		return err
 	}
@@ -267,6 +272,9 @@ func (h *Host) Close() error {
 	var errs []error
 	for _, l := range h.links {
 		errs = append(errs, l.Close())
+	}
+	if h.repairs != nil {
+		h.repairs.close()
 	}
 	return errors.Join(append(errs, h.objects.Close())...)
 }

@@ -43,7 +43,12 @@ const (
 	hostProbeHostReasonHOST_REASON_PROBE_UNREACHABLE  hostProbeHostReason = 24
 	hostProbeHostReasonHOST_REASON_PROBE_IGNORED      hostProbeHostReason = 25
 	hostProbeHostReasonHOST_REASON_PROBE_NO_ROOM      hostProbeHostReason = 26
-	hostProbeHostReasonHOST_REASON_MAX                hostProbeHostReason = 27
+	hostProbeHostReasonHOST_REASON_REPAIRED_AWAY      hostProbeHostReason = 27
+	hostProbeHostReasonHOST_REASON_REPAIRED_HERE      hostProbeHostReason = 28
+	hostProbeHostReasonHOST_REASON_REPAIR_ARRIVED     hostProbeHostReason = 29
+	hostProbeHostReasonHOST_REASON_REPAIR_NOBODY      hostProbeHostReason = 30
+	hostProbeHostReasonHOST_REASON_REPAIR_FAILED      hostProbeHostReason = 31
+	hostProbeHostReasonHOST_REASON_MAX                hostProbeHostReason = 32
 )
 
 type hostProbeProbeResult struct {

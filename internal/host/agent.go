@@ -32,6 +32,7 @@ type Agent struct {
 	applying sync.Mutex
 	state    dataplane.HostState // of the last plan
 	leavers  []leaver            // in the tables beside it
+	repairs  repairs             // used by Apply alone, which is never called twice at once
 
 	// mu guards what follows.
 	mu       sync.Mutex
@@ -53,7 +54,7 @@ func New(tables dataplane.HostTables, machine Machine, prober Prober, c clock.Cl
 
 // Apply implements agent.Handler. Problems of the machine do not fail it: the tables are as wanted, and Status tells.
 func (a *Agent) Apply(_ context.Context, p plan.Plan) error {
-	next := dataplane.HostState{TunnelSources: p.TunnelSources, MTU: p.MTU, Bindings: p.Bindings}
+	next := dataplane.HostState{TunnelSources: p.TunnelSources, MTU: p.MTU, Bindings: p.Bindings, Repairs: a.repairs.follow(&p)}
 	if err := a.follow(next); err != nil {
 		return err
 	}
@@ -137,6 +138,9 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 	counters, err := a.tables.Counters()
 	if err != nil {
 		faults = append(faults, err.Error())
+	}
+	if n := counters.Unrepaired; n > 0 {
+		faults = append(faults, fmt.Sprintf("%d endpoints changed lately have no room in the tables: their connections are not repaired", n))
 	}
 	s.Error = strings.Join(faults, "; ")
 	for _, b := range counters.Bindings {

@@ -1,0 +1,208 @@
+package dataplane
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/ring"
+)
+
+// Another host with members, and one of its servers.
+const (
+	peer4, peer6 = "10.20.9.1", "2001:db8:20:9::1"
+	away4, away6 = "10.20.9.11", "2001:db8:20:9::11"
+)
+
+var repairHash = [16]byte{7, 0, 3, 200, 1, 99, 4, 12, 1, 2, 3, 4, 5, 6, 7, 8}
+
+// displaced is an endpoint of which the slot of one flow was another member's before: members 0 (and 2) are here, 1 is away.
+func displaced(b plan.Binding, flow packet, current, former uint16, more ...HostTarget) *HostRepair {
+	r := &HostRepair{
+		Key: b.Key, Hash: repairHash, Turns: ring.Fold(slices.Repeat([]uint16{0}, 1<<9)),
+		Source: netip.MustParseAddr(host4), Peers: []netip.Addr{netip.MustParseAddr(peer4)},
+		Targets: append(more, HostTarget{ID: 0, Outer: b.Outer, Here: true}, HostTarget{ID: 1, Outer: netip.MustParseAddr(away4)}),
+	}
+	if !b.Outer.Is4() {
+		r.Source, r.Peers, r.Targets[len(r.Targets)-1].Outer = netip.MustParseAddr(host6), []netip.Addr{netip.MustParseAddr(peer6)}, netip.MustParseAddr(away6)
+	}
+	hash := ring.FlowHash(ring.KeyOf(repairHash), 0, netip.MustParseAddr(flow.src), netip.MustParseAddr(flow.dst), 6, flow.sport, flow.dport)
+	r.Turns.Slots[ring.Slot(hash, 9)] = ring.Turns(uint32(former)<<16 | uint32(current))
+	return r
+}
+
+func (e *hostEnv) applyRepair(r *HostRepair, bindings ...plan.Binding) {
+	e.t.Helper()
+	must(e.t, e.host.Apply(HostState{TunnelSources: tunnelSources, MTU: 1500, Bindings: bindings, Repairs: []*HostRepair{r}}))
+}
+
+// sentOn is a frame as the next host gets it: from this one, one hop less to live.
+func sentOn(f []byte, src, dst string, member uint16) []byte {
+	f = slices.Clone(f)
+	ip := f[14:]
+	s, d := netip.MustParseAddr(src).AsSlice(), netip.MustParseAddr(dst).AsSlice()
+	udp := 20
+	if len(s) == 4 {
+		copy(ip[12:], s)
+		copy(ip[16:], d)
+		ip[8]--
+		ip[10], ip[11] = 0, 0
+		sum := uint32(0)
+		for i := 0; i < 20; i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(ip[i:]))
+		}
+		for sum > 0xffff {
+			sum = sum&0xffff + sum>>16
+		}
+		binary.BigEndian.PutUint16(ip[10:], ^uint16(sum))
+	} else {
+		copy(ip[8:], s)
+		copy(ip[24:], d)
+		ip[7]--
+		udp = 40
+	}
+	if ip[9] == 17 && len(s) == 4 || ip[6] == 17 && len(s) == 16 {
+		binary.BigEndian.PutUint16(ip[udp+8+12:], member)
+		ip[udp+8+4] = 0x10
+	}
+	return f
+}
+
+// TestHostRepair: a packet of a flow that this host does not know goes to the owner before, in its tunnel, unless a host sent it, it is
+// a SYN, the flow is known, or nobody had its slot.
+func TestHostRepair(t *testing.T) {
+	for _, c := range []struct {
+		name                           string
+		binding                        plan.Binding
+		client, vip, source, dip, peer string
+		host, away                     string
+		wrap                           func(src string, inner []byte) []byte
+	}{
+		{"ipip", bind(lb.TCP, vip4, dip4, dip4, true), client4, vip4, source4, dip4, peer4, host4, away4,
+			func(src string, in []byte) []byte { return tunnel(t, src, dip4, in) }},
+		{"gue", gue(0, bind(lb.TCP, vip4, host4, dip4, true)), client4, vip4, source4, dip4, peer4, host4, away4,
+			func(src string, in []byte) []byte { return gueTunnel(t, src, host4, 0, in) }},
+		{"ip6", bind(lb.TCP, vip6, dip6, dip6, true), client6, vip6, source6, dip6, peer6, host6, away6,
+			func(src string, in []byte) []byte { return tunnel(t, src, dip6, in) }},
+		{"gue6", gue(0, bind(lb.TCP, vip6, host6, dip6, true)), client6, vip6, source6, dip6, peer6, host6, away6,
+			func(src string, in []byte) []byte { return gueTunnel(t, src, host6, 0, in) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := newHostEnv(t).quiet()
+			flow := packet{protocol: lb.TCP, src: c.client, dst: c.vip, sport: 40001, dport: 80, ack: true, payload: "x"}
+			r := displaced(c.binding, flow, 0, 1)
+			e.applyRepair(r, c.binding)
+			delivered := func(p packet) []byte {
+				p.dst, p.dport = c.dip, 8080
+				return frame(p.bytes(t))
+			}
+			in := c.wrap(c.source, flow.bytes(t))
+			e.expect("unknown", in, verdictRedirect, sentOn(in, c.host, c.away, 1), "repaired_away")
+			e.expect("unknown again: nothing was remembered", in, verdictRedirect, sentOn(in, c.host, c.away, 1), "repaired_away")
+			other := flow
+			other.sport = 40002
+			e.expect("of a slot that nobody had", c.wrap(c.source, other.bytes(t)), verdictRedirect, delivered(other), "in_delivered", "repair_nobody")
+			e.expect("known now", c.wrap(c.source, other.bytes(t)), verdictRedirect, delivered(other), "in_delivered")
+			tired := slices.Clone(in)
+			if at := 14 + 8; c.host == host4 {
+				tired[at] = 1
+			} else {
+				tired[14+7] = 1
+			}
+			if c.host == host6 { // IPv4's checksum says so first
+				e.expect("sent on too often", tired, verdictDrop, nil, "repair_failed")
+			}
+			// A mux that is behind sends to the former owner what began at the present one.
+			behind := displaced(c.binding, flow, 1, 0)
+			e.applyRepair(behind, c.binding)
+			e.expect("mux behind", in, verdictRedirect, sentOn(in, c.host, c.away, 1), "repaired_away")
+			e.applyRepair(r, c.binding)
+			syn := flow
+			syn.syn, syn.ack, syn.payload = true, false, ""
+			e.expect("opens", c.wrap(c.source, syn.bytes(t)), verdictRedirect, delivered(syn), "in_delivered")
+			e.expect("known", in, verdictRedirect, delivered(flow), "in_delivered")
+			// From another host nothing goes on.
+			flow.sport = 40003
+			e.applyRepair(displaced(c.binding, flow, 0, 1), c.binding)
+			in = c.wrap(c.peer, flow.bytes(t))
+			e.expect("from a peer", in, verdictRedirect, delivered(flow), "in_delivered", "repair_arrived")
+			e.apply(c.binding)
+			e.expect("no peer any more", in, verdictDrop, nil, "in_bad_source")
+		})
+	}
+}
+
+// TestHostRepairHere: the owner before may be another member of this host.
+func TestHostRepairHere(t *testing.T) {
+	e := newHostEnv(t).quiet()
+	other := "10.20.1.13"
+	e.route(other, "vm0")
+	one, two := bind(lb.TCP, vip4, dip4, dip4, true), bind(lb.TCP, vip4, other, other, true)
+	two.Member = 2
+	flow := packet{protocol: lb.TCP, src: client4, dst: vip4, sport: 40001, dport: 80, ack: true, payload: "x"}
+	e.applyRepair(displaced(one, flow, 0, 2, HostTarget{ID: 2, Outer: two.Outer, Here: true}), one, two)
+	out := flow
+	out.dst, out.dport = other, 8080
+	e.expect("to the other", tunnel(t, source4, dip4, flow.bytes(t)), verdictRedirect, frame(out.bytes(t)), "in_delivered", "repaired_here")
+}
+
+// TestHostRepairsErrors: an ICMP error goes the way of the flow that it is about.
+func TestHostRepairsErrors(t *testing.T) {
+	e := newHostEnv(t).quiet()
+	b := bind(lb.TCP, vip4, dip4, dip4, true)
+	flow := packet{protocol: lb.TCP, src: client4, dst: vip4, sport: 40001, dport: 80, ack: true}
+	answer := packet{protocol: lb.TCP, src: vip4, dst: client4, sport: 80, dport: 40001, ack: true, payload: "an answer that is too big"}
+	e.applyRepair(displaced(b, flow, 0, 1), b)
+	in := tunnel(t, source4, dip4, icmp(t, router4, vip4, 3, 4, 1400, quote(answer.bytes(t), 28)))
+	e.expect("about a flow that moved", in, verdictRedirect, sentOn(in, host4, away4, 1), "repaired_away")
+}
+
+// TestHostRepairsOwned: with a VIP that the server owns a connection is known when a socket of this machine has it; where nobody listens
+// nobody can say.
+func TestHostRepairsOwned(t *testing.T) {
+	e := newHostEnv(t).quiet()
+	b := bind(lb.TCP, owned4, host4, host4, false)
+	flow := packet{protocol: lb.TCP, src: client4, dst: owned4, sport: 40001, dport: 80, ack: true, payload: "x"}
+	e.applyRepair(displaced(b, flow, 0, 1), b)
+	in := tunnel(t, source4, host4, flow.bytes(t))
+	e.expect("nobody listens", in, verdictPass, frame(flow.bytes(t)), "in_untouched")
+	e.listen(owned4 + ":80")
+	e.expect("unknown to the server", in, verdictRedirect, sentOn(in, host4, away4, 1), "repaired_away")
+}
+
+// TestHostRepairPlaces: changes give back what they took, also across a restart, and what does not fit is counted.
+func TestHostRepairPlaces(t *testing.T) {
+	e := newHostEnv(t).quiet()
+	b := bind(lb.TCP, vip4, dip4, dip4, true)
+	flow := packet{protocol: lb.TCP, src: client4, dst: vip4, sport: 40001, dport: 80, ack: true, payload: "x"}
+	in := tunnel(t, source4, dip4, flow.bytes(t))
+	for range 3 {
+		e.applyRepair(displaced(b, flow, 0, 1), b)
+	}
+	tables := e.host.repairs
+	if tables.slotSpace.used != 1<<9 || tables.targetSpace.used != 8 {
+		t.Errorf("%d slots and %d targets in use", tables.slotSpace.used, tables.targetSpace.used)
+	}
+	must(t, e.host.Close())
+	e.open()
+	e.quiet()
+	e.expect("after a restart", in, verdictRedirect, sentOn(in, host4, away4, 1), "repaired_away")
+	e.applyRepair(displaced(b, flow, 0, 1), b)
+	e.expect("after its plan", in, verdictRedirect, sentOn(in, host4, away4, 1), "repaired_away")
+	if used := e.host.repairs.slotSpace.used; used != 1<<9 {
+		t.Errorf("%d slots in use after a restart", used)
+	}
+	wide := displaced(b, flow, 0, 1)
+	wide.Turns = ring.Folded{Code: 22, Slots: make([]ring.Turns, 1<<22)}
+	e.applyRepair(wide, b)
+	if c, err := e.host.Counters(); err != nil || c.Unrepaired != 1 {
+		t.Errorf("unrepaired %d %v, want 1", c.Unrepaired, err)
+	}
+	e.apply(b)
+	if used := e.host.repairs.slotSpace.used; used != 0 {
+		t.Errorf("%d slots in use at the end", used)
+	}
+}

@@ -1,0 +1,87 @@
+package host
+
+import (
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/ring"
+)
+
+// repairs are the endpoints' former owners as the tables have them: they are folded again only when their memberships changed.
+type repairs struct {
+	builder ring.Builder
+	made    map[lb.EndpointKey]madeRepair
+}
+
+// madeRepair is what the tables have of an endpoint, and what that was made of.
+type madeRepair struct {
+	of  plan.Repair
+	own []netip.Addr
+	out *dataplane.HostRepair
+}
+
+// follow folds what changed. An endpoint whose bindings here have no host address that anybody knows is left out.
+func (r *repairs) follow(p *plan.Plan) []*dataplane.HostRepair {
+	made := make(map[lb.EndpointKey]madeRepair, len(p.Repairs))
+	var out []*dataplane.HostRepair
+	for i := range p.Repairs {
+		want := &p.Repairs[i]
+		m, ok := r.made[want.Key]
+		if !ok || !slices.Equal(m.own, p.Node.Addresses) || !reflect.DeepEqual(&m.of, want) {
+			m = madeRepair{of: *want, own: p.Node.Addresses, out: r.make(want, p.Node.Addresses)}
+		}
+		made[want.Key] = m
+		if m.out != nil {
+			out = append(out, m.out)
+		}
+	}
+	r.made = made
+	return out
+}
+
+// make folds an endpoint's memberships; nil when no member is here. own are the addresses of this host.
+func (r *repairs) make(in *plan.Repair, own []netip.Addr) *dataplane.HostRepair {
+	out := &dataplane.HostRepair{Key: in.Key, Hash: in.Hash.Key, Client: in.Source, ThreeTuple: in.Fragments == lb.Fragments3Tuple}
+	targets := make(map[uint16]*plan.Target, len(in.Targets))
+	for i := range in.Targets {
+		targets[in.Targets[i].ID] = &in.Targets[i]
+	}
+	down := map[uint16]bool{}
+	for _, s := range in.Memberships[len(in.Memberships)-1].Seats {
+		down[s.ID] = s.Down
+	}
+	for _, t := range in.Targets {
+		here := slices.Contains(own, t.Host)
+		if here && !out.Source.IsValid() {
+			out.Source = t.Host
+		}
+		if !here && !slices.Contains(out.Peers, t.Host) {
+			out.Peers = append(out.Peers, t.Host)
+		}
+		if !down[t.ID] {
+			out.Targets = append(out.Targets, dataplane.HostTarget{ID: t.ID, Outer: t.Outer, Here: here})
+		}
+	}
+	if !out.Source.IsValid() {
+		return nil
+	}
+	rings := make([][]uint16, len(in.Memberships))
+	for i, m := range in.Memberships {
+		if m.RingCode < ring.CodeMin || m.RingCode > ring.CodeMax {
+			return nil
+		}
+		seats := make([]ring.Seat, 0, len(m.Seats))
+		for _, s := range m.Seats {
+			if t := targets[s.ID]; t != nil {
+				seats = append(seats, ring.Seat{Member: ring.Member{ID: s.ID, DIP: t.DIP, Port: t.Port, Weight: s.Weight}, Backup: s.Backup, Down: s.Down})
+			}
+		}
+		rings[i] = r.builder.Walked(m.RingCode, seats)
+	}
+	out.Turns = ring.Fold(rings...)
+	return out
+}

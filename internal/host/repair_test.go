@@ -1,0 +1,58 @@
+package host
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/ring"
+)
+
+// TestRepairsAreFolded: a plan becomes the slots of both rings, targets but for those that are down, and peers; what is the same is the
+// same pointer, and an endpoint without a member here has no source and is left out.
+func TestRepairsAreFolded(t *testing.T) {
+	own, other, third := netip.MustParseAddr("10.20.1.1"), netip.MustParseAddr("10.20.2.1"), netip.MustParseAddr("10.20.3.1")
+	seats := func(n int) plan.Seats {
+		s := plan.Seats{Generation: int64(n), RingCode: 7}
+		for id := range n {
+			s.Seats = append(s.Seats, plan.Seat{ID: uint16(id), Weight: 1})
+		}
+		return s
+	}
+	in := plan.Repair{Key: lb.EndpointKey{VIP: netip.MustParseAddr("203.0.113.10"), Protocol: lb.TCP, Port: 80}, Memberships: []plan.Seats{seats(3), seats(2)}}
+	for id, host := range []netip.Addr{own, other, third} {
+		in.Targets = append(in.Targets, plan.Target{ID: uint16(id), DIP: host.Next(), Port: 80, Outer: host.Next(), Host: host})
+	}
+	p := plan.Plan{Node: lb.Node{Addresses: []netip.Addr{own}}, Repairs: []plan.Repair{in}}
+	var r repairs
+	got := r.follow(&p)
+	if len(got) != 1 || got[0].Source != own || len(got[0].Targets) != 3 || !got[0].Targets[0].Here || got[0].Targets[1].Here || len(got[0].Peers) != 2 {
+		t.Fatalf("%+v", got)
+	}
+	moved := 0
+	for _, turns := range got[0].Turns.Slots {
+		switch {
+		case turns.Current() > 1 || turns.Former() != 2 && turns.Former() != ring.NoFormer && turns.Former() > 1:
+			t.Fatalf("slot %d after %d", turns.Current(), turns.Former())
+		case turns.Former() == 2:
+			moved++
+		}
+	}
+	if moved < 128/3 {
+		t.Errorf("%d of 128 slots were the third member's", moved)
+	}
+	if again := r.follow(&p); again[0] != got[0] {
+		t.Error("what is the same was folded again")
+	}
+	in.Memberships = []plan.Seats{seats(3), seats(3)}
+	in.Memberships[1].Generation, in.Memberships[1].Seats[1].Down = 4, true
+	p.Repairs = []plan.Repair{in}
+	if next := r.follow(&p); next[0] == got[0] || len(next[0].Targets) != 2 {
+		t.Errorf("a member that is down is a target: %+v", next[0].Targets)
+	}
+	p.Node.Addresses = []netip.Addr{netip.MustParseAddr("10.20.4.1")}
+	if next := r.follow(&p); len(next) != 0 {
+		t.Errorf("nothing is here, but %+v", next)
+	}
+}
