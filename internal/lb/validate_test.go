@@ -134,7 +134,7 @@ func TestServiceRefusals(t *testing.T) {
 		}, "services/web: endpoints[0].backends[1].dip[0]: 2001:db8:20:2::11: must not share its outer destination 10.20.1.1 with backends[0] with encap ipip: gue tells them apart"},
 
 		{func(s *lb.Service) { ranged(s, 80, 79) }, `services/web: endpoints[0].port: 80-79: must be 1 to 65535, a range such as "8000-8100", or "*"`},
-		{func(s *lb.Service) { first(s).Protocol = lb.AnyProtocol }, `services/web: endpoints[0].port: 80: must be "*" or left out with protocol any`},
+		{func(s *lb.Service) { first(s).Protocol, first(s).RepairWindow = lb.AnyProtocol, nil }, `services/web: endpoints[0].port: 80: must be "*" or left out with protocol any`},
 		{func(s *lb.Service) { ranged(s, 80, 90); backend(s).Port = 80 }, "services/web: endpoints[0].backends[0].port: 80: must be left out: packets to tcp port 80-90 keep their port"},
 		{func(s *lb.Service) { ranged(s, 0, 65535); first(s).Health.Checks[0].Port = 0 }, "services/web: endpoints[0].health.port: is missing, must be 1 to 65535: the backends have all ports"},
 		{func(s *lb.Service) { ranged(s, 80, 90); s.Endpoints = append(s.Endpoints, s.Endpoints[0]) }, "services/web: endpoints[2]: tcp port 80-90: must not overlap the range of endpoints[0]: both hold port 80"},
@@ -153,9 +153,11 @@ func TestServiceRefusals(t *testing.T) {
 		{func(s *lb.Service) { first(s).Idle.Trusted = time.Second }, "services/web: endpoints[0].idle.trusted: 1s: must be at least untrusted, 1m"},
 		{func(s *lb.Service) { first(s).OnePacket, first(s).Idle = true, lb.Idle{} }, "services/web: endpoints[0].onePacket: true: must be false with protocol tcp: only udp has single packets"},
 		{func(s *lb.Service) {
+			first(s).RepairWindow = nil
 			first(s).Protocol, first(s).OnePacket, first(s).Idle, first(s).Source = lb.UDP, true, lb.Idle{}, &lb.SourceAffinity{Prefix4: 1, Prefix6: 1}
 		}, "services/web: endpoints[0].source: must be left out with onePacket, which sends every packet elsewhere"},
 		{func(s *lb.Service) {
+			first(s).RepairWindow = nil
 			first(s).Protocol, first(s).OnePacket, first(s).Idle, first(s).Fragments = lb.UDP, true, lb.Idle{}, "3tuple"
 		}, "services/web: endpoints[0].fragments: 3tuple: must be drop with onePacket, which sends every packet elsewhere"},
 		{func(s *lb.Service) { first(s).Fragments = "pass" }, "services/web: endpoints[0].fragments: pass: must be drop or 3tuple"},
@@ -231,6 +233,7 @@ func TestPortsInsidePorts(t *testing.T) {
 	s.Endpoints[2].Port, s.Endpoints[2].PortEnd = 501, 600
 	s.Endpoints[3].Port, s.Endpoints[3].PortEnd = 0, lb.AllPorts
 	s.Endpoints[4].Protocol, s.Endpoints[4].Port, s.Endpoints[4].PortEnd = lb.AnyProtocol, 0, lb.AllPorts
+	s.Endpoints[4].RepairWindow = nil
 	e := &s.Endpoints[1]
 	e.Encap, e.Backends[1].DIPs[0], e.Backends[1].Port = lb.EncapGUE, e.Backends[0].DIPs[0], 444
 	if v := append(lb.Validate(s), lb.ValidateState([]lb.Object{s, n})...); v != nil {
