@@ -741,7 +741,9 @@ type StatusRequest struct {
 	// Also tell where the VIPs of this service are, or those of all with "*".
 	Service string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
 	// Of what nodes report, only the members of this service; those of all with "*".
-	MembersOf     string `protobuf:"bytes,3,opt,name=members_of,json=membersOf,proto3" json:"members_of,omitempty"`
+	MembersOf string `protobuf:"bytes,3,opt,name=members_of,json=membersOf,proto3" json:"members_of,omitempty"`
+	// Also tell who has which ports of this service's VIPs for outbound connections; those of all with "*".
+	SnatOf        string `protobuf:"bytes,4,opt,name=snat_of,json=snatOf,proto3" json:"snat_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -797,6 +799,13 @@ func (x *StatusRequest) GetMembersOf() string {
 	return ""
 }
 
+func (x *StatusRequest) GetSnatOf() string {
+	if x != nil {
+		return x.SnatOf
+	}
+	return ""
+}
+
 type StatusResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Revision  int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -806,7 +815,9 @@ type StatusResponse struct {
 	// Name of the leading manager.
 	Leader string `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`
 	// Of the service that was asked for, or of all, ordered by service: one for each VIP.
-	Placements    []*VIPPlacement `protobuf:"bytes,6,rep,name=placements,proto3" json:"placements,omitempty"`
+	Placements []*VIPPlacement `protobuf:"bytes,6,rep,name=placements,proto3" json:"placements,omitempty"`
+	// Of the service that was asked for, or of all, ordered by VIP: one for each DIP.
+	Snat          []*SnatStatus `protobuf:"bytes,7,rep,name=snat,proto3" json:"snat,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -883,6 +894,108 @@ func (x *StatusResponse) GetPlacements() []*VIPPlacement {
 	return nil
 }
 
+func (x *StatusResponse) GetSnat() []*SnatStatus {
+	if x != nil {
+		return x.Snat
+	}
+	return nil
+}
+
+// SnatStatus is what a DIP has of the ports of a VIP.
+type SnatStatus struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Tenant  string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Vni     uint32                 `protobuf:"varint,3,opt,name=vni,proto3" json:"vni,omitempty"`
+	Vip     string                 `protobuf:"bytes,4,opt,name=vip,proto3" json:"vip,omitempty"`
+	Dip     string                 `protobuf:"bytes,5,opt,name=dip,proto3" json:"dip,omitempty"`
+	// First ports of its ranges of 8, in order.
+	Ports []uint32 `protobuf:"varint,6,rep,packed,name=ports,proto3" json:"ports,omitempty"`
+	// The DIP is none of the service's any more: the ranges are about to be freed.
+	Gone          bool `protobuf:"varint,7,opt,name=gone,proto3" json:"gone,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatStatus) Reset() {
+	*x = SnatStatus{}
+	mi := &file_v1_manager_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatStatus) ProtoMessage() {}
+
+func (x *SnatStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatStatus.ProtoReflect.Descriptor instead.
+func (*SnatStatus) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *SnatStatus) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *SnatStatus) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *SnatStatus) GetVni() uint32 {
+	if x != nil {
+		return x.Vni
+	}
+	return 0
+}
+
+func (x *SnatStatus) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *SnatStatus) GetDip() string {
+	if x != nil {
+		return x.Dip
+	}
+	return ""
+}
+
+func (x *SnatStatus) GetPorts() []uint32 {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+func (x *SnatStatus) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
 // VIPPlacement is where a VIP is.
 type VIPPlacement struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -904,7 +1017,7 @@ type VIPPlacement struct {
 
 func (x *VIPPlacement) Reset() {
 	*x = VIPPlacement{}
-	mi := &file_v1_manager_proto_msgTypes[13]
+	mi := &file_v1_manager_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -916,7 +1029,7 @@ func (x *VIPPlacement) String() string {
 func (*VIPPlacement) ProtoMessage() {}
 
 func (x *VIPPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[13]
+	mi := &file_v1_manager_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -929,7 +1042,7 @@ func (x *VIPPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VIPPlacement.ProtoReflect.Descriptor instead.
 func (*VIPPlacement) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{13}
+	return file_v1_manager_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *VIPPlacement) GetService() string {
@@ -1017,7 +1130,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_v1_manager_proto_msgTypes[14]
+	mi := &file_v1_manager_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1029,7 +1142,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[14]
+	mi := &file_v1_manager_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1042,7 +1155,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{14}
+	return file_v1_manager_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -1189,7 +1302,7 @@ type TableStatus struct {
 
 func (x *TableStatus) Reset() {
 	*x = TableStatus{}
-	mi := &file_v1_manager_proto_msgTypes[15]
+	mi := &file_v1_manager_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1201,7 +1314,7 @@ func (x *TableStatus) String() string {
 func (*TableStatus) ProtoMessage() {}
 
 func (x *TableStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[15]
+	mi := &file_v1_manager_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1214,7 +1327,7 @@ func (x *TableStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableStatus.ProtoReflect.Descriptor instead.
 func (*TableStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{15}
+	return file_v1_manager_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TableStatus) GetName() string {
@@ -1248,7 +1361,7 @@ type FlowClassStatus struct {
 
 func (x *FlowClassStatus) Reset() {
 	*x = FlowClassStatus{}
-	mi := &file_v1_manager_proto_msgTypes[16]
+	mi := &file_v1_manager_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1260,7 +1373,7 @@ func (x *FlowClassStatus) String() string {
 func (*FlowClassStatus) ProtoMessage() {}
 
 func (x *FlowClassStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[16]
+	mi := &file_v1_manager_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1273,7 +1386,7 @@ func (x *FlowClassStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowClassStatus.ProtoReflect.Descriptor instead.
 func (*FlowClassStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{16}
+	return file_v1_manager_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *FlowClassStatus) GetClass() string {
@@ -1329,7 +1442,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_v1_manager_proto_msgTypes[17]
+	mi := &file_v1_manager_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1454,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[17]
+	mi := &file_v1_manager_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1467,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{17}
+	return file_v1_manager_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *MemberStatus) GetVip() string {
@@ -1534,7 +1647,7 @@ type MemberDecision struct {
 
 func (x *MemberDecision) Reset() {
 	*x = MemberDecision{}
-	mi := &file_v1_manager_proto_msgTypes[18]
+	mi := &file_v1_manager_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +1659,7 @@ func (x *MemberDecision) String() string {
 func (*MemberDecision) ProtoMessage() {}
 
 func (x *MemberDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[18]
+	mi := &file_v1_manager_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +1672,7 @@ func (x *MemberDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberDecision.ProtoReflect.Descriptor instead.
 func (*MemberDecision) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{18}
+	return file_v1_manager_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *MemberDecision) GetService() string {
@@ -1677,7 +1790,7 @@ type ReasonCount struct {
 
 func (x *ReasonCount) Reset() {
 	*x = ReasonCount{}
-	mi := &file_v1_manager_proto_msgTypes[19]
+	mi := &file_v1_manager_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1689,7 +1802,7 @@ func (x *ReasonCount) String() string {
 func (*ReasonCount) ProtoMessage() {}
 
 func (x *ReasonCount) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[19]
+	mi := &file_v1_manager_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1702,7 +1815,7 @@ func (x *ReasonCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReasonCount.ProtoReflect.Descriptor instead.
 func (*ReasonCount) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{19}
+	return file_v1_manager_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReasonCount) GetReason() string {
@@ -1730,7 +1843,7 @@ type RouteStatus struct {
 
 func (x *RouteStatus) Reset() {
 	*x = RouteStatus{}
-	mi := &file_v1_manager_proto_msgTypes[20]
+	mi := &file_v1_manager_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1742,7 +1855,7 @@ func (x *RouteStatus) String() string {
 func (*RouteStatus) ProtoMessage() {}
 
 func (x *RouteStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[20]
+	mi := &file_v1_manager_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1755,7 +1868,7 @@ func (x *RouteStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteStatus.ProtoReflect.Descriptor instead.
 func (*RouteStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{20}
+	return file_v1_manager_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RouteStatus) GetPrefix() string {
@@ -1785,7 +1898,7 @@ type PeerStatus struct {
 
 func (x *PeerStatus) Reset() {
 	*x = PeerStatus{}
-	mi := &file_v1_manager_proto_msgTypes[21]
+	mi := &file_v1_manager_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1797,7 +1910,7 @@ func (x *PeerStatus) String() string {
 func (*PeerStatus) ProtoMessage() {}
 
 func (x *PeerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[21]
+	mi := &file_v1_manager_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1810,7 +1923,7 @@ func (x *PeerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerStatus.ProtoReflect.Descriptor instead.
 func (*PeerStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{21}
+	return file_v1_manager_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PeerStatus) GetAddress() string {
@@ -1852,7 +1965,7 @@ type TraceRequest struct {
 
 func (x *TraceRequest) Reset() {
 	*x = TraceRequest{}
-	mi := &file_v1_manager_proto_msgTypes[22]
+	mi := &file_v1_manager_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1864,7 +1977,7 @@ func (x *TraceRequest) String() string {
 func (*TraceRequest) ProtoMessage() {}
 
 func (x *TraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[22]
+	mi := &file_v1_manager_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1877,7 +1990,7 @@ func (x *TraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceRequest.ProtoReflect.Descriptor instead.
 func (*TraceRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{22}
+	return file_v1_manager_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TraceRequest) GetClient() string {
@@ -1945,7 +2058,7 @@ type TraceResponse struct {
 
 func (x *TraceResponse) Reset() {
 	*x = TraceResponse{}
-	mi := &file_v1_manager_proto_msgTypes[23]
+	mi := &file_v1_manager_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1957,7 +2070,7 @@ func (x *TraceResponse) String() string {
 func (*TraceResponse) ProtoMessage() {}
 
 func (x *TraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[23]
+	mi := &file_v1_manager_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1970,7 +2083,7 @@ func (x *TraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceResponse.ProtoReflect.Descriptor instead.
 func (*TraceResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{23}
+	return file_v1_manager_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TraceResponse) GetResults() []*TraceResult {
@@ -2000,7 +2113,7 @@ type TraceResult struct {
 
 func (x *TraceResult) Reset() {
 	*x = TraceResult{}
-	mi := &file_v1_manager_proto_msgTypes[24]
+	mi := &file_v1_manager_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2012,7 +2125,7 @@ func (x *TraceResult) String() string {
 func (*TraceResult) ProtoMessage() {}
 
 func (x *TraceResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[24]
+	mi := &file_v1_manager_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2025,7 +2138,7 @@ func (x *TraceResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceResult.ProtoReflect.Descriptor instead.
 func (*TraceResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{24}
+	return file_v1_manager_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TraceResult) GetNode() string {
@@ -2108,7 +2221,7 @@ type FlowsRequest struct {
 
 func (x *FlowsRequest) Reset() {
 	*x = FlowsRequest{}
-	mi := &file_v1_manager_proto_msgTypes[25]
+	mi := &file_v1_manager_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2120,7 +2233,7 @@ func (x *FlowsRequest) String() string {
 func (*FlowsRequest) ProtoMessage() {}
 
 func (x *FlowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[25]
+	mi := &file_v1_manager_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2133,7 +2246,7 @@ func (x *FlowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsRequest.ProtoReflect.Descriptor instead.
 func (*FlowsRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{25}
+	return file_v1_manager_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *FlowsRequest) GetVip() string {
@@ -2180,7 +2293,7 @@ type FlowsResponse struct {
 
 func (x *FlowsResponse) Reset() {
 	*x = FlowsResponse{}
-	mi := &file_v1_manager_proto_msgTypes[26]
+	mi := &file_v1_manager_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2192,7 +2305,7 @@ func (x *FlowsResponse) String() string {
 func (*FlowsResponse) ProtoMessage() {}
 
 func (x *FlowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[26]
+	mi := &file_v1_manager_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2205,7 +2318,7 @@ func (x *FlowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsResponse.ProtoReflect.Descriptor instead.
 func (*FlowsResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{26}
+	return file_v1_manager_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *FlowsResponse) GetResults() []*FlowsResult {
@@ -2229,7 +2342,7 @@ type FlowsResult struct {
 
 func (x *FlowsResult) Reset() {
 	*x = FlowsResult{}
-	mi := &file_v1_manager_proto_msgTypes[27]
+	mi := &file_v1_manager_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2241,7 +2354,7 @@ func (x *FlowsResult) String() string {
 func (*FlowsResult) ProtoMessage() {}
 
 func (x *FlowsResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[27]
+	mi := &file_v1_manager_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2254,7 +2367,7 @@ func (x *FlowsResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsResult.ProtoReflect.Descriptor instead.
 func (*FlowsResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{27}
+	return file_v1_manager_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *FlowsResult) GetNode() string {
@@ -2304,7 +2417,7 @@ type FlowStatus struct {
 
 func (x *FlowStatus) Reset() {
 	*x = FlowStatus{}
-	mi := &file_v1_manager_proto_msgTypes[28]
+	mi := &file_v1_manager_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2316,7 +2429,7 @@ func (x *FlowStatus) String() string {
 func (*FlowStatus) ProtoMessage() {}
 
 func (x *FlowStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[28]
+	mi := &file_v1_manager_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2329,7 +2442,7 @@ func (x *FlowStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowStatus.ProtoReflect.Descriptor instead.
 func (*FlowStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{28}
+	return file_v1_manager_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *FlowStatus) GetVip() string {
@@ -2409,7 +2522,7 @@ type HealthOfRequest struct {
 
 func (x *HealthOfRequest) Reset() {
 	*x = HealthOfRequest{}
-	mi := &file_v1_manager_proto_msgTypes[29]
+	mi := &file_v1_manager_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2421,7 +2534,7 @@ func (x *HealthOfRequest) String() string {
 func (*HealthOfRequest) ProtoMessage() {}
 
 func (x *HealthOfRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[29]
+	mi := &file_v1_manager_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2434,7 +2547,7 @@ func (x *HealthOfRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthOfRequest.ProtoReflect.Descriptor instead.
 func (*HealthOfRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{29}
+	return file_v1_manager_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *HealthOfRequest) GetDip() string {
@@ -2470,7 +2583,7 @@ type HealthOfResponse struct {
 
 func (x *HealthOfResponse) Reset() {
 	*x = HealthOfResponse{}
-	mi := &file_v1_manager_proto_msgTypes[30]
+	mi := &file_v1_manager_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2482,7 +2595,7 @@ func (x *HealthOfResponse) String() string {
 func (*HealthOfResponse) ProtoMessage() {}
 
 func (x *HealthOfResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[30]
+	mi := &file_v1_manager_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2495,7 +2608,7 @@ func (x *HealthOfResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthOfResponse.ProtoReflect.Descriptor instead.
 func (*HealthOfResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{30}
+	return file_v1_manager_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *HealthOfResponse) GetBackends() []*BackendHealth {
@@ -2534,7 +2647,7 @@ type BackendHealth struct {
 
 func (x *BackendHealth) Reset() {
 	*x = BackendHealth{}
-	mi := &file_v1_manager_proto_msgTypes[31]
+	mi := &file_v1_manager_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2546,7 +2659,7 @@ func (x *BackendHealth) String() string {
 func (*BackendHealth) ProtoMessage() {}
 
 func (x *BackendHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[31]
+	mi := &file_v1_manager_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2559,7 +2672,7 @@ func (x *BackendHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendHealth.ProtoReflect.Descriptor instead.
 func (*BackendHealth) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{31}
+	return file_v1_manager_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *BackendHealth) GetService() string {
@@ -2654,7 +2767,7 @@ type NodeHealth struct {
 
 func (x *NodeHealth) Reset() {
 	*x = NodeHealth{}
-	mi := &file_v1_manager_proto_msgTypes[32]
+	mi := &file_v1_manager_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2666,7 +2779,7 @@ func (x *NodeHealth) String() string {
 func (*NodeHealth) ProtoMessage() {}
 
 func (x *NodeHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[32]
+	mi := &file_v1_manager_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2679,7 +2792,7 @@ func (x *NodeHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeHealth.ProtoReflect.Descriptor instead.
 func (*NodeHealth) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{32}
+	return file_v1_manager_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *NodeHealth) GetNode() string {
@@ -2751,7 +2864,7 @@ type CheckHealth struct {
 
 func (x *CheckHealth) Reset() {
 	*x = CheckHealth{}
-	mi := &file_v1_manager_proto_msgTypes[33]
+	mi := &file_v1_manager_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2763,7 +2876,7 @@ func (x *CheckHealth) String() string {
 func (*CheckHealth) ProtoMessage() {}
 
 func (x *CheckHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[33]
+	mi := &file_v1_manager_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2776,7 +2889,7 @@ func (x *CheckHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckHealth.ProtoReflect.Descriptor instead.
 func (*CheckHealth) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{33}
+	return file_v1_manager_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CheckHealth) GetCheck() string {
@@ -2845,7 +2958,7 @@ type ProbeResult struct {
 
 func (x *ProbeResult) Reset() {
 	*x = ProbeResult{}
-	mi := &file_v1_manager_proto_msgTypes[34]
+	mi := &file_v1_manager_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2857,7 +2970,7 @@ func (x *ProbeResult) String() string {
 func (*ProbeResult) ProtoMessage() {}
 
 func (x *ProbeResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[34]
+	mi := &file_v1_manager_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2870,7 +2983,7 @@ func (x *ProbeResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResult.ProtoReflect.Descriptor instead.
 func (*ProbeResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{34}
+	return file_v1_manager_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ProbeResult) GetTime() *timestamppb.Timestamp {
@@ -2925,7 +3038,7 @@ type HealthChange struct {
 
 func (x *HealthChange) Reset() {
 	*x = HealthChange{}
-	mi := &file_v1_manager_proto_msgTypes[35]
+	mi := &file_v1_manager_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2937,7 +3050,7 @@ func (x *HealthChange) String() string {
 func (*HealthChange) ProtoMessage() {}
 
 func (x *HealthChange) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[35]
+	mi := &file_v1_manager_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2950,7 +3063,7 @@ func (x *HealthChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthChange.ProtoReflect.Descriptor instead.
 func (*HealthChange) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{35}
+	return file_v1_manager_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *HealthChange) GetTime() *timestamppb.Timestamp {
@@ -3007,7 +3120,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_v1_manager_proto_msgTypes[36]
+	mi := &file_v1_manager_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3019,7 +3132,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[36]
+	mi := &file_v1_manager_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3032,7 +3145,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{36}
+	return file_v1_manager_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CreateTokenRequest) GetNode() string {
@@ -3066,7 +3179,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_v1_manager_proto_msgTypes[37]
+	mi := &file_v1_manager_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3078,7 +3191,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[37]
+	mi := &file_v1_manager_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3091,7 +3204,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{37}
+	return file_v1_manager_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -3124,7 +3237,7 @@ type CreateAccessRequest struct {
 
 func (x *CreateAccessRequest) Reset() {
 	*x = CreateAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[38]
+	mi := &file_v1_manager_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3136,7 +3249,7 @@ func (x *CreateAccessRequest) String() string {
 func (*CreateAccessRequest) ProtoMessage() {}
 
 func (x *CreateAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[38]
+	mi := &file_v1_manager_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3149,7 +3262,7 @@ func (x *CreateAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAccessRequest.ProtoReflect.Descriptor instead.
 func (*CreateAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{38}
+	return file_v1_manager_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CreateAccessRequest) GetName() string {
@@ -3190,7 +3303,7 @@ type CreateAccessResponse struct {
 
 func (x *CreateAccessResponse) Reset() {
 	*x = CreateAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[39]
+	mi := &file_v1_manager_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3202,7 +3315,7 @@ func (x *CreateAccessResponse) String() string {
 func (*CreateAccessResponse) ProtoMessage() {}
 
 func (x *CreateAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[39]
+	mi := &file_v1_manager_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3215,7 +3328,7 @@ func (x *CreateAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAccessResponse.ProtoReflect.Descriptor instead.
 func (*CreateAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{39}
+	return file_v1_manager_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CreateAccessResponse) GetToken() string {
@@ -3250,7 +3363,7 @@ type CreateCertificateRequest struct {
 
 func (x *CreateCertificateRequest) Reset() {
 	*x = CreateCertificateRequest{}
-	mi := &file_v1_manager_proto_msgTypes[40]
+	mi := &file_v1_manager_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3262,7 +3375,7 @@ func (x *CreateCertificateRequest) String() string {
 func (*CreateCertificateRequest) ProtoMessage() {}
 
 func (x *CreateCertificateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[40]
+	mi := &file_v1_manager_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3275,7 +3388,7 @@ func (x *CreateCertificateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateCertificateRequest.ProtoReflect.Descriptor instead.
 func (*CreateCertificateRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{40}
+	return file_v1_manager_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CreateCertificateRequest) GetName() string {
@@ -3324,7 +3437,7 @@ type CreateCertificateResponse struct {
 
 func (x *CreateCertificateResponse) Reset() {
 	*x = CreateCertificateResponse{}
-	mi := &file_v1_manager_proto_msgTypes[41]
+	mi := &file_v1_manager_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3336,7 +3449,7 @@ func (x *CreateCertificateResponse) String() string {
 func (*CreateCertificateResponse) ProtoMessage() {}
 
 func (x *CreateCertificateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[41]
+	mi := &file_v1_manager_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3349,7 +3462,7 @@ func (x *CreateCertificateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateCertificateResponse.ProtoReflect.Descriptor instead.
 func (*CreateCertificateResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{41}
+	return file_v1_manager_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *CreateCertificateResponse) GetCertificate() []byte {
@@ -3383,7 +3496,7 @@ type Access struct {
 
 func (x *Access) Reset() {
 	*x = Access{}
-	mi := &file_v1_manager_proto_msgTypes[42]
+	mi := &file_v1_manager_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3395,7 +3508,7 @@ func (x *Access) String() string {
 func (*Access) ProtoMessage() {}
 
 func (x *Access) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[42]
+	mi := &file_v1_manager_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3408,7 +3521,7 @@ func (x *Access) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Access.ProtoReflect.Descriptor instead.
 func (*Access) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{42}
+	return file_v1_manager_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Access) GetId() string {
@@ -3468,7 +3581,7 @@ type ListAccessRequest struct {
 
 func (x *ListAccessRequest) Reset() {
 	*x = ListAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[43]
+	mi := &file_v1_manager_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3480,7 +3593,7 @@ func (x *ListAccessRequest) String() string {
 func (*ListAccessRequest) ProtoMessage() {}
 
 func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[43]
+	mi := &file_v1_manager_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3493,7 +3606,7 @@ func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessRequest.ProtoReflect.Descriptor instead.
 func (*ListAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{43}
+	return file_v1_manager_proto_rawDescGZIP(), []int{44}
 }
 
 type ListAccessResponse struct {
@@ -3505,7 +3618,7 @@ type ListAccessResponse struct {
 
 func (x *ListAccessResponse) Reset() {
 	*x = ListAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[44]
+	mi := &file_v1_manager_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3517,7 +3630,7 @@ func (x *ListAccessResponse) String() string {
 func (*ListAccessResponse) ProtoMessage() {}
 
 func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[44]
+	mi := &file_v1_manager_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3530,7 +3643,7 @@ func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessResponse.ProtoReflect.Descriptor instead.
 func (*ListAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{44}
+	return file_v1_manager_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListAccessResponse) GetAccess() []*Access {
@@ -3549,7 +3662,7 @@ type RevokeAccessRequest struct {
 
 func (x *RevokeAccessRequest) Reset() {
 	*x = RevokeAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[45]
+	mi := &file_v1_manager_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3561,7 +3674,7 @@ func (x *RevokeAccessRequest) String() string {
 func (*RevokeAccessRequest) ProtoMessage() {}
 
 func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[45]
+	mi := &file_v1_manager_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3574,7 +3687,7 @@ func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{45}
+	return file_v1_manager_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RevokeAccessRequest) GetId() string {
@@ -3592,7 +3705,7 @@ type RevokeAccessResponse struct {
 
 func (x *RevokeAccessResponse) Reset() {
 	*x = RevokeAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[46]
+	mi := &file_v1_manager_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3604,7 +3717,7 @@ func (x *RevokeAccessResponse) String() string {
 func (*RevokeAccessResponse) ProtoMessage() {}
 
 func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[46]
+	mi := &file_v1_manager_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3617,7 +3730,7 @@ func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{46}
+	return file_v1_manager_proto_rawDescGZIP(), []int{47}
 }
 
 type EventsRequest struct {
@@ -3634,7 +3747,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_v1_manager_proto_msgTypes[47]
+	mi := &file_v1_manager_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3646,7 +3759,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[47]
+	mi := &file_v1_manager_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3659,7 +3772,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{47}
+	return file_v1_manager_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *EventsRequest) GetKind() string {
@@ -3699,7 +3812,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_v1_manager_proto_msgTypes[48]
+	mi := &file_v1_manager_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3711,7 +3824,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[48]
+	mi := &file_v1_manager_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3724,7 +3837,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{48}
+	return file_v1_manager_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *EventsResponse) GetEvents() []*Event {
@@ -3760,7 +3873,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_v1_manager_proto_msgTypes[49]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3772,7 +3885,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[49]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3785,7 +3898,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{49}
+	return file_v1_manager_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Event) GetTime() *timestamppb.Timestamp {
@@ -3871,7 +3984,7 @@ type AuditRequest struct {
 
 func (x *AuditRequest) Reset() {
 	*x = AuditRequest{}
-	mi := &file_v1_manager_proto_msgTypes[50]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3883,7 +3996,7 @@ func (x *AuditRequest) String() string {
 func (*AuditRequest) ProtoMessage() {}
 
 func (x *AuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[50]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3896,7 +4009,7 @@ func (x *AuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRequest.ProtoReflect.Descriptor instead.
 func (*AuditRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{50}
+	return file_v1_manager_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *AuditRequest) GetSince() *timestamppb.Timestamp {
@@ -3929,7 +4042,7 @@ type AuditResponse struct {
 
 func (x *AuditResponse) Reset() {
 	*x = AuditResponse{}
-	mi := &file_v1_manager_proto_msgTypes[51]
+	mi := &file_v1_manager_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3941,7 +4054,7 @@ func (x *AuditResponse) String() string {
 func (*AuditResponse) ProtoMessage() {}
 
 func (x *AuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[51]
+	mi := &file_v1_manager_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3954,7 +4067,7 @@ func (x *AuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditResponse.ProtoReflect.Descriptor instead.
 func (*AuditResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{51}
+	return file_v1_manager_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *AuditResponse) GetEntries() []*AuditEntry {
@@ -3989,7 +4102,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_v1_manager_proto_msgTypes[52]
+	mi := &file_v1_manager_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4001,7 +4114,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[52]
+	mi := &file_v1_manager_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4014,7 +4127,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{52}
+	return file_v1_manager_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AuditEntry) GetTime() *timestamppb.Timestamp {
@@ -4088,7 +4201,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_v1_manager_proto_msgTypes[53]
+	mi := &file_v1_manager_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4100,7 +4213,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[53]
+	mi := &file_v1_manager_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4113,7 +4226,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{53}
+	return file_v1_manager_proto_rawDescGZIP(), []int{54}
 }
 
 type MembersResponse struct {
@@ -4127,7 +4240,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_v1_manager_proto_msgTypes[54]
+	mi := &file_v1_manager_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4139,7 +4252,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[54]
+	mi := &file_v1_manager_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4152,7 +4265,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{54}
+	return file_v1_manager_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *MembersResponse) GetMembers() []*Member {
@@ -4193,7 +4306,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_v1_manager_proto_msgTypes[55]
+	mi := &file_v1_manager_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4205,7 +4318,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[55]
+	mi := &file_v1_manager_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4218,7 +4331,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{55}
+	return file_v1_manager_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Member) GetName() string {
@@ -4293,7 +4406,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_v1_manager_proto_msgTypes[56]
+	mi := &file_v1_manager_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4305,7 +4418,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[56]
+	mi := &file_v1_manager_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4318,7 +4431,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{56}
+	return file_v1_manager_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *RemoveMemberRequest) GetName() string {
@@ -4336,7 +4449,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_v1_manager_proto_msgTypes[57]
+	mi := &file_v1_manager_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4348,7 +4461,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[57]
+	mi := &file_v1_manager_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4361,7 +4474,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{57}
+	return file_v1_manager_proto_rawDescGZIP(), []int{58}
 }
 
 type BackupRequest struct {
@@ -4372,7 +4485,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_v1_manager_proto_msgTypes[58]
+	mi := &file_v1_manager_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4384,7 +4497,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[58]
+	mi := &file_v1_manager_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4397,7 +4510,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{58}
+	return file_v1_manager_proto_rawDescGZIP(), []int{59}
 }
 
 type BackupResponse struct {
@@ -4409,7 +4522,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_v1_manager_proto_msgTypes[59]
+	mi := &file_v1_manager_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4421,7 +4534,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[59]
+	mi := &file_v1_manager_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4434,7 +4547,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{59}
+	return file_v1_manager_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *BackupResponse) GetChunk() []byte {
@@ -4452,7 +4565,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_v1_manager_proto_msgTypes[60]
+	mi := &file_v1_manager_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4464,7 +4577,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[60]
+	mi := &file_v1_manager_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4477,7 +4590,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{60}
+	return file_v1_manager_proto_rawDescGZIP(), []int{61}
 }
 
 type VersionResponse struct {
@@ -4490,7 +4603,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_v1_manager_proto_msgTypes[61]
+	mi := &file_v1_manager_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4502,7 +4615,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[61]
+	mi := &file_v1_manager_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4515,7 +4628,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{61}
+	return file_v1_manager_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -4585,12 +4698,13 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12,\n" +
 	"\bupserted\x18\x02 \x03(\v2\x10.shunt.v1.ObjectR\bupserted\x12-\n" +
 	"\adeleted\x18\x03 \x03(\v2\x13.shunt.v1.ObjectRefR\adeleted\x12\x16\n" +
-	"\x06synced\x18\x04 \x01(\bR\x06synced\"\\\n" +
+	"\x06synced\x18\x04 \x01(\bR\x06synced\"u\n" +
 	"\rStatusRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x1d\n" +
 	"\n" +
-	"members_of\x18\x03 \x01(\tR\tmembersOf\"\xf6\x01\n" +
+	"members_of\x18\x03 \x01(\tR\tmembersOf\x12\x17\n" +
+	"\asnat_of\x18\x04 \x01(\tR\x06snatOf\"\xa0\x02\n" +
 	"\x0eStatusResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12*\n" +
@@ -4599,7 +4713,17 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x06leader\x18\x05 \x01(\tR\x06leader\x126\n" +
 	"\n" +
 	"placements\x18\x06 \x03(\v2\x16.shunt.v1.VIPPlacementR\n" +
-	"placements\"\xb6\x01\n" +
+	"placements\x12(\n" +
+	"\x04snat\x18\a \x03(\v2\x14.shunt.v1.SnatStatusR\x04snat\"\x9e\x01\n" +
+	"\n" +
+	"SnatStatus\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x10\n" +
+	"\x03vni\x18\x03 \x01(\rR\x03vni\x12\x10\n" +
+	"\x03vip\x18\x04 \x01(\tR\x03vip\x12\x10\n" +
+	"\x03dip\x18\x05 \x01(\tR\x03dip\x12\x14\n" +
+	"\x05ports\x18\x06 \x03(\rR\x05ports\x12\x12\n" +
+	"\x04gone\x18\a \x01(\bR\x04gone\"\xb6\x01\n" +
 	"\fVIPPlacement\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
 	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +
@@ -4920,7 +5044,7 @@ func file_v1_manager_proto_rawDescGZIP() []byte {
 }
 
 var file_v1_manager_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
+var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
 var file_v1_manager_proto_goTypes = []any{
 	(Change_Action)(0),                // 0: shunt.v1.Change.Action
 	(*Violation)(nil),                 // 1: shunt.v1.Violation
@@ -4936,158 +5060,160 @@ var file_v1_manager_proto_goTypes = []any{
 	(*WatchResponse)(nil),             // 11: shunt.v1.WatchResponse
 	(*StatusRequest)(nil),             // 12: shunt.v1.StatusRequest
 	(*StatusResponse)(nil),            // 13: shunt.v1.StatusResponse
-	(*VIPPlacement)(nil),              // 14: shunt.v1.VIPPlacement
-	(*NodeStatus)(nil),                // 15: shunt.v1.NodeStatus
-	(*TableStatus)(nil),               // 16: shunt.v1.TableStatus
-	(*FlowClassStatus)(nil),           // 17: shunt.v1.FlowClassStatus
-	(*MemberStatus)(nil),              // 18: shunt.v1.MemberStatus
-	(*MemberDecision)(nil),            // 19: shunt.v1.MemberDecision
-	(*ReasonCount)(nil),               // 20: shunt.v1.ReasonCount
-	(*RouteStatus)(nil),               // 21: shunt.v1.RouteStatus
-	(*PeerStatus)(nil),                // 22: shunt.v1.PeerStatus
-	(*TraceRequest)(nil),              // 23: shunt.v1.TraceRequest
-	(*TraceResponse)(nil),             // 24: shunt.v1.TraceResponse
-	(*TraceResult)(nil),               // 25: shunt.v1.TraceResult
-	(*FlowsRequest)(nil),              // 26: shunt.v1.FlowsRequest
-	(*FlowsResponse)(nil),             // 27: shunt.v1.FlowsResponse
-	(*FlowsResult)(nil),               // 28: shunt.v1.FlowsResult
-	(*FlowStatus)(nil),                // 29: shunt.v1.FlowStatus
-	(*HealthOfRequest)(nil),           // 30: shunt.v1.HealthOfRequest
-	(*HealthOfResponse)(nil),          // 31: shunt.v1.HealthOfResponse
-	(*BackendHealth)(nil),             // 32: shunt.v1.BackendHealth
-	(*NodeHealth)(nil),                // 33: shunt.v1.NodeHealth
-	(*CheckHealth)(nil),               // 34: shunt.v1.CheckHealth
-	(*ProbeResult)(nil),               // 35: shunt.v1.ProbeResult
-	(*HealthChange)(nil),              // 36: shunt.v1.HealthChange
-	(*CreateTokenRequest)(nil),        // 37: shunt.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),       // 38: shunt.v1.CreateTokenResponse
-	(*CreateAccessRequest)(nil),       // 39: shunt.v1.CreateAccessRequest
-	(*CreateAccessResponse)(nil),      // 40: shunt.v1.CreateAccessResponse
-	(*CreateCertificateRequest)(nil),  // 41: shunt.v1.CreateCertificateRequest
-	(*CreateCertificateResponse)(nil), // 42: shunt.v1.CreateCertificateResponse
-	(*Access)(nil),                    // 43: shunt.v1.Access
-	(*ListAccessRequest)(nil),         // 44: shunt.v1.ListAccessRequest
-	(*ListAccessResponse)(nil),        // 45: shunt.v1.ListAccessResponse
-	(*RevokeAccessRequest)(nil),       // 46: shunt.v1.RevokeAccessRequest
-	(*RevokeAccessResponse)(nil),      // 47: shunt.v1.RevokeAccessResponse
-	(*EventsRequest)(nil),             // 48: shunt.v1.EventsRequest
-	(*EventsResponse)(nil),            // 49: shunt.v1.EventsResponse
-	(*Event)(nil),                     // 50: shunt.v1.Event
-	(*AuditRequest)(nil),              // 51: shunt.v1.AuditRequest
-	(*AuditResponse)(nil),             // 52: shunt.v1.AuditResponse
-	(*AuditEntry)(nil),                // 53: shunt.v1.AuditEntry
-	(*MembersRequest)(nil),            // 54: shunt.v1.MembersRequest
-	(*MembersResponse)(nil),           // 55: shunt.v1.MembersResponse
-	(*Member)(nil),                    // 56: shunt.v1.Member
-	(*RemoveMemberRequest)(nil),       // 57: shunt.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),      // 58: shunt.v1.RemoveMemberResponse
-	(*BackupRequest)(nil),             // 59: shunt.v1.BackupRequest
-	(*BackupResponse)(nil),            // 60: shunt.v1.BackupResponse
-	(*VersionRequest)(nil),            // 61: shunt.v1.VersionRequest
-	(*VersionResponse)(nil),           // 62: shunt.v1.VersionResponse
-	(*Object)(nil),                    // 63: shunt.v1.Object
-	(*timestamppb.Timestamp)(nil),     // 64: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 65: google.protobuf.Duration
+	(*SnatStatus)(nil),                // 14: shunt.v1.SnatStatus
+	(*VIPPlacement)(nil),              // 15: shunt.v1.VIPPlacement
+	(*NodeStatus)(nil),                // 16: shunt.v1.NodeStatus
+	(*TableStatus)(nil),               // 17: shunt.v1.TableStatus
+	(*FlowClassStatus)(nil),           // 18: shunt.v1.FlowClassStatus
+	(*MemberStatus)(nil),              // 19: shunt.v1.MemberStatus
+	(*MemberDecision)(nil),            // 20: shunt.v1.MemberDecision
+	(*ReasonCount)(nil),               // 21: shunt.v1.ReasonCount
+	(*RouteStatus)(nil),               // 22: shunt.v1.RouteStatus
+	(*PeerStatus)(nil),                // 23: shunt.v1.PeerStatus
+	(*TraceRequest)(nil),              // 24: shunt.v1.TraceRequest
+	(*TraceResponse)(nil),             // 25: shunt.v1.TraceResponse
+	(*TraceResult)(nil),               // 26: shunt.v1.TraceResult
+	(*FlowsRequest)(nil),              // 27: shunt.v1.FlowsRequest
+	(*FlowsResponse)(nil),             // 28: shunt.v1.FlowsResponse
+	(*FlowsResult)(nil),               // 29: shunt.v1.FlowsResult
+	(*FlowStatus)(nil),                // 30: shunt.v1.FlowStatus
+	(*HealthOfRequest)(nil),           // 31: shunt.v1.HealthOfRequest
+	(*HealthOfResponse)(nil),          // 32: shunt.v1.HealthOfResponse
+	(*BackendHealth)(nil),             // 33: shunt.v1.BackendHealth
+	(*NodeHealth)(nil),                // 34: shunt.v1.NodeHealth
+	(*CheckHealth)(nil),               // 35: shunt.v1.CheckHealth
+	(*ProbeResult)(nil),               // 36: shunt.v1.ProbeResult
+	(*HealthChange)(nil),              // 37: shunt.v1.HealthChange
+	(*CreateTokenRequest)(nil),        // 38: shunt.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 39: shunt.v1.CreateTokenResponse
+	(*CreateAccessRequest)(nil),       // 40: shunt.v1.CreateAccessRequest
+	(*CreateAccessResponse)(nil),      // 41: shunt.v1.CreateAccessResponse
+	(*CreateCertificateRequest)(nil),  // 42: shunt.v1.CreateCertificateRequest
+	(*CreateCertificateResponse)(nil), // 43: shunt.v1.CreateCertificateResponse
+	(*Access)(nil),                    // 44: shunt.v1.Access
+	(*ListAccessRequest)(nil),         // 45: shunt.v1.ListAccessRequest
+	(*ListAccessResponse)(nil),        // 46: shunt.v1.ListAccessResponse
+	(*RevokeAccessRequest)(nil),       // 47: shunt.v1.RevokeAccessRequest
+	(*RevokeAccessResponse)(nil),      // 48: shunt.v1.RevokeAccessResponse
+	(*EventsRequest)(nil),             // 49: shunt.v1.EventsRequest
+	(*EventsResponse)(nil),            // 50: shunt.v1.EventsResponse
+	(*Event)(nil),                     // 51: shunt.v1.Event
+	(*AuditRequest)(nil),              // 52: shunt.v1.AuditRequest
+	(*AuditResponse)(nil),             // 53: shunt.v1.AuditResponse
+	(*AuditEntry)(nil),                // 54: shunt.v1.AuditEntry
+	(*MembersRequest)(nil),            // 55: shunt.v1.MembersRequest
+	(*MembersResponse)(nil),           // 56: shunt.v1.MembersResponse
+	(*Member)(nil),                    // 57: shunt.v1.Member
+	(*RemoveMemberRequest)(nil),       // 58: shunt.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),      // 59: shunt.v1.RemoveMemberResponse
+	(*BackupRequest)(nil),             // 60: shunt.v1.BackupRequest
+	(*BackupResponse)(nil),            // 61: shunt.v1.BackupResponse
+	(*VersionRequest)(nil),            // 62: shunt.v1.VersionRequest
+	(*VersionResponse)(nil),           // 63: shunt.v1.VersionResponse
+	(*Object)(nil),                    // 64: shunt.v1.Object
+	(*timestamppb.Timestamp)(nil),     // 65: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 66: google.protobuf.Duration
 }
 var file_v1_manager_proto_depIdxs = []int32{
-	63, // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
+	64, // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
 	4,  // 1: shunt.v1.ApplyResponse.changes:type_name -> shunt.v1.Change
 	0,  // 2: shunt.v1.Change.action:type_name -> shunt.v1.Change.Action
-	63, // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
-	63, // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
+	64, // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
+	64, // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
 	5,  // 5: shunt.v1.DeleteRequest.objects:type_name -> shunt.v1.ObjectRef
 	4,  // 6: shunt.v1.DeleteResponse.changes:type_name -> shunt.v1.Change
-	63, // 7: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
-	63, // 8: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
+	64, // 7: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
+	64, // 8: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
 	5,  // 9: shunt.v1.WatchResponse.deleted:type_name -> shunt.v1.ObjectRef
-	15, // 10: shunt.v1.StatusResponse.nodes:type_name -> shunt.v1.NodeStatus
-	19, // 11: shunt.v1.StatusResponse.decisions:type_name -> shunt.v1.MemberDecision
-	14, // 12: shunt.v1.StatusResponse.placements:type_name -> shunt.v1.VIPPlacement
-	64, // 13: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
-	18, // 14: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
-	20, // 15: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
-	21, // 16: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
-	22, // 17: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
-	16, // 18: shunt.v1.NodeStatus.tables:type_name -> shunt.v1.TableStatus
-	17, // 19: shunt.v1.NodeStatus.flows:type_name -> shunt.v1.FlowClassStatus
-	64, // 20: shunt.v1.MemberStatus.since:type_name -> google.protobuf.Timestamp
-	64, // 21: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
-	64, // 22: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
-	64, // 23: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
-	64, // 24: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
-	25, // 25: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
-	28, // 26: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
-	29, // 27: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
-	65, // 28: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
-	32, // 29: shunt.v1.HealthOfResponse.backends:type_name -> shunt.v1.BackendHealth
-	33, // 30: shunt.v1.BackendHealth.nodes:type_name -> shunt.v1.NodeHealth
-	36, // 31: shunt.v1.BackendHealth.history:type_name -> shunt.v1.HealthChange
-	64, // 32: shunt.v1.NodeHealth.since:type_name -> google.protobuf.Timestamp
-	34, // 33: shunt.v1.NodeHealth.checks:type_name -> shunt.v1.CheckHealth
-	35, // 34: shunt.v1.CheckHealth.results:type_name -> shunt.v1.ProbeResult
-	64, // 35: shunt.v1.ProbeResult.time:type_name -> google.protobuf.Timestamp
-	65, // 36: shunt.v1.ProbeResult.took:type_name -> google.protobuf.Duration
-	64, // 37: shunt.v1.HealthChange.time:type_name -> google.protobuf.Timestamp
-	65, // 38: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	64, // 39: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	65, // 40: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
-	43, // 41: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
-	65, // 42: shunt.v1.CreateCertificateRequest.ttl:type_name -> google.protobuf.Duration
-	43, // 43: shunt.v1.CreateCertificateResponse.access:type_name -> shunt.v1.Access
-	64, // 44: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
-	64, // 45: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
-	43, // 46: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
-	64, // 47: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	50, // 48: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
-	64, // 49: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
-	36, // 50: shunt.v1.Event.changes:type_name -> shunt.v1.HealthChange
-	64, // 51: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
-	53, // 52: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
-	64, // 53: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	56, // 54: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
-	2,  // 55: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
-	6,  // 56: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
-	8,  // 57: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
-	10, // 58: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
-	12, // 59: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
-	23, // 60: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
-	26, // 61: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
-	30, // 62: shunt.v1.Manager.HealthOf:input_type -> shunt.v1.HealthOfRequest
-	37, // 63: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
-	39, // 64: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
-	41, // 65: shunt.v1.Manager.CreateCertificate:input_type -> shunt.v1.CreateCertificateRequest
-	44, // 66: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
-	46, // 67: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
-	48, // 68: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
-	51, // 69: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
-	54, // 70: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
-	57, // 71: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
-	59, // 72: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
-	61, // 73: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
-	3,  // 74: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
-	7,  // 75: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
-	9,  // 76: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
-	11, // 77: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
-	13, // 78: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
-	24, // 79: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
-	27, // 80: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
-	31, // 81: shunt.v1.Manager.HealthOf:output_type -> shunt.v1.HealthOfResponse
-	38, // 82: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
-	40, // 83: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
-	42, // 84: shunt.v1.Manager.CreateCertificate:output_type -> shunt.v1.CreateCertificateResponse
-	45, // 85: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
-	47, // 86: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
-	49, // 87: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
-	52, // 88: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
-	55, // 89: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
-	58, // 90: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
-	60, // 91: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
-	62, // 92: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
-	74, // [74:93] is the sub-list for method output_type
-	55, // [55:74] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	16, // 10: shunt.v1.StatusResponse.nodes:type_name -> shunt.v1.NodeStatus
+	20, // 11: shunt.v1.StatusResponse.decisions:type_name -> shunt.v1.MemberDecision
+	15, // 12: shunt.v1.StatusResponse.placements:type_name -> shunt.v1.VIPPlacement
+	14, // 13: shunt.v1.StatusResponse.snat:type_name -> shunt.v1.SnatStatus
+	65, // 14: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
+	19, // 15: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
+	21, // 16: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
+	22, // 17: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
+	23, // 18: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
+	17, // 19: shunt.v1.NodeStatus.tables:type_name -> shunt.v1.TableStatus
+	18, // 20: shunt.v1.NodeStatus.flows:type_name -> shunt.v1.FlowClassStatus
+	65, // 21: shunt.v1.MemberStatus.since:type_name -> google.protobuf.Timestamp
+	65, // 22: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
+	65, // 23: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
+	65, // 24: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
+	65, // 25: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
+	26, // 26: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
+	29, // 27: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
+	30, // 28: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
+	66, // 29: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
+	33, // 30: shunt.v1.HealthOfResponse.backends:type_name -> shunt.v1.BackendHealth
+	34, // 31: shunt.v1.BackendHealth.nodes:type_name -> shunt.v1.NodeHealth
+	37, // 32: shunt.v1.BackendHealth.history:type_name -> shunt.v1.HealthChange
+	65, // 33: shunt.v1.NodeHealth.since:type_name -> google.protobuf.Timestamp
+	35, // 34: shunt.v1.NodeHealth.checks:type_name -> shunt.v1.CheckHealth
+	36, // 35: shunt.v1.CheckHealth.results:type_name -> shunt.v1.ProbeResult
+	65, // 36: shunt.v1.ProbeResult.time:type_name -> google.protobuf.Timestamp
+	66, // 37: shunt.v1.ProbeResult.took:type_name -> google.protobuf.Duration
+	65, // 38: shunt.v1.HealthChange.time:type_name -> google.protobuf.Timestamp
+	66, // 39: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	65, // 40: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	66, // 41: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
+	44, // 42: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
+	66, // 43: shunt.v1.CreateCertificateRequest.ttl:type_name -> google.protobuf.Duration
+	44, // 44: shunt.v1.CreateCertificateResponse.access:type_name -> shunt.v1.Access
+	65, // 45: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
+	65, // 46: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
+	44, // 47: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
+	65, // 48: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	51, // 49: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
+	65, // 50: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
+	37, // 51: shunt.v1.Event.changes:type_name -> shunt.v1.HealthChange
+	65, // 52: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
+	54, // 53: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
+	65, // 54: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	57, // 55: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
+	2,  // 56: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
+	6,  // 57: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
+	8,  // 58: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
+	10, // 59: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
+	12, // 60: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
+	24, // 61: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
+	27, // 62: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
+	31, // 63: shunt.v1.Manager.HealthOf:input_type -> shunt.v1.HealthOfRequest
+	38, // 64: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
+	40, // 65: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
+	42, // 66: shunt.v1.Manager.CreateCertificate:input_type -> shunt.v1.CreateCertificateRequest
+	45, // 67: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
+	47, // 68: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
+	49, // 69: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
+	52, // 70: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
+	55, // 71: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
+	58, // 72: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
+	60, // 73: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
+	62, // 74: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
+	3,  // 75: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
+	7,  // 76: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
+	9,  // 77: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
+	11, // 78: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
+	13, // 79: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
+	25, // 80: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
+	28, // 81: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
+	32, // 82: shunt.v1.Manager.HealthOf:output_type -> shunt.v1.HealthOfResponse
+	39, // 83: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
+	41, // 84: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
+	43, // 85: shunt.v1.Manager.CreateCertificate:output_type -> shunt.v1.CreateCertificateResponse
+	46, // 86: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
+	48, // 87: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
+	50, // 88: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
+	53, // 89: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
+	56, // 90: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
+	59, // 91: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
+	61, // 92: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
+	63, // 93: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
+	75, // [75:94] is the sub-list for method output_type
+	56, // [56:75] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_v1_manager_proto_init() }
@@ -5102,7 +5228,7 @@ func file_v1_manager_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_manager_proto_rawDesc), len(file_v1_manager_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   62,
+			NumMessages:   63,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

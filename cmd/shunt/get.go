@@ -18,6 +18,7 @@ var viewKinds = map[string]viewKind{
 	"backend": {rows: backendView}, "backends": {rows: backendView},
 	"endpoint": {rows: endpointView}, "endpoints": {rows: endpointView},
 	"placement": {rows: placeView, places: true}, "placements": {rows: placeView, places: true},
+	"snat": {rows: snatView, snat: true},
 }
 
 func newGet(g *globals) *cobra.Command {
@@ -30,6 +31,7 @@ func newGet(g *globals) *cobra.Command {
 			"a service.\n\n" +
 			"The kind placement tells which muxes each VIP is on, has yet to leave, and why there are fewer than it asks for; NAME is\n" +
 			"a service.\n\n" +
+			"The kind snat tells which ports of VIPs each server has for outbound connections; NAME is a service.\n\n" +
 			"The kind health tells what the cluster makes of each backend: healthy, unhealthy, unknown, damped (it flapped), held (its\n" +
 			"muxes suspect themselves and keep an earlier verdict) or mixed (muxes differ), by which nodes, since when and why; NAME is\n" +
 			"a service. shunt describe backend has the results of its checks.\n\n" +
@@ -47,11 +49,11 @@ func newGet(g *globals) *cobra.Command {
 			"  shunt get events services/web --since 1h --watch",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 1 || len(args) > 2 {
-				return usagef("needs KIND and at most one NAME; KIND is %s, backend, endpoint, placement, health, flows or events", kindWords)
+				return usagef("needs KIND and at most one NAME; KIND is %s, backend, endpoint, placement, snat, health, flows or events", kindWords)
 			}
 			return nil
 		},
-		ValidArgsFunction: g.completeNames("backends", "endpoints", "placements", "health", "flows", "events"),
+		ValidArgsFunction: g.completeNames("backends", "endpoints", "placements", "snat", "health", "flows", "events"),
 		RunE:              func(cmd *cobra.Command, args []string) error { return g.get(cmd, args, &f) },
 	}
 	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "go on with every change until interrupted, also when a manager is lost")

@@ -27,6 +27,8 @@ type viewKind struct {
 	rows func(status *apiv1.StatusResponse, service string) view
 	// places: the status must have where the VIPs are.
 	places bool
+	// snat: the status must have who has which ports for outbound connections.
+	snat bool
 }
 
 // status reads what the nodes reported, nodes in order of name.
@@ -54,6 +56,9 @@ func (c *client) getView(ctx context.Context, g *globals, w io.Writer, kind view
 	request := &apiv1.StatusRequest{}
 	if kind.places {
 		request.Service = cmp.Or(service, everyService)
+	}
+	if kind.snat {
+		request.SnatOf = cmp.Or(service, everyService)
 	}
 	status, err := c.ask(ctx, connect.NewRequest(request))
 	if err != nil {

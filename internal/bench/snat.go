@@ -82,7 +82,7 @@ func (r *snatRig) measure(ctx context.Context, o Options, times snatTimes, emit 
 		return nil
 	}
 	var alone, beside []float64
-	victims := r.normal[:min(100, len(r.normal)/4)]
+	victims := r.normal[:r.few]
 	abusers := r.normal[len(victims):]
 	abusers = abusers[:min(3000, len(abusers))]
 	for turn := range times.turns {

@@ -149,6 +149,7 @@ func (a api) Status(_ context.Context, req *connect.Request[apiv1.StatusRequest]
 	}
 	out.Decisions = a.m.view.decisions()
 	out.Placements = a.m.placements(req.Msg.GetService())
+	out.Snat = a.m.view.snatStatus(req.Msg.GetSnatOf())
 	if len(out.Nodes) == 0 && req.Msg.GetNode() != "" {
 		return nil, fault(notFound{ref{lb.KindNode, req.Msg.GetNode()}})
 	}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/snat"
@@ -145,6 +147,16 @@ func TestRangesAreLeased(t *testing.T) {
 	first := (<-grant).GetGrant()
 	if first.GetRanges()[0] != snat.FirstRange || len(first.GetRanges()) != snat.DefaultRules.First {
 		t.Fatalf("granted %v", first)
+	}
+	for {
+		res, err := ms.rigs[2].admin.Status(t.Context(), connect.NewRequest(&apiv1.StatusRequest{SnatOf: "web"}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := res.Msg.GetSnat(); len(got) == 2 && len(got[0].GetPorts()) == 2 && got[0].GetPorts()[0] == 1024 && got[0].GetDip() == "10.20.1.11" && len(got[1].GetPorts()) == 0 {
+			break
+		}
+		<-time.After(10 * time.Millisecond)
 	}
 	// A stranger, and another host's DIP, get nothing: the next answer is that to the ask after them.
 	stranger := &apiv1.SnatHolder{Vip: "203.0.113.10", Dip: "10.20.2.11"}
