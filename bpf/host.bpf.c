@@ -20,6 +20,7 @@
 #include "lib/mss.h"
 #include "lib/quote.h"
 #include "lib/hash.h"
+#include "lib/tag.h"
 #include "lib/ring.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -37,10 +38,21 @@ const volatile enum host_flag host_flags_known = HOST_RANGES | HOST_ANY | HOST_S
 /* What of repair Go has to know (and its way into BTF). */
 const volatile enum repair_limit repair_limit_peers = LIMIT_PEERS;
 const volatile enum repair_flow repair_flow_usual = REPAIR_PORTS;
+/* Of no use but that these enums reach BTF. */
+const volatile enum flow_tag flow_tag_known = 0;
+const volatile enum flow_kind flow_kind_known = 0;
+const volatile enum flow_record_flag flow_flags_known = 0;
+const volatile enum idle_class idle_class_known = 0;
+
+/* Buckets of flow_tags less one, and the key of their hash. */
+const volatile __u32 flow_mask = 0;
+const volatile struct siphash_key flow_key = {};
 
 /* 1: time is host_test_now. */
 const volatile __u32 host_test_clock = 0;
 volatile __u64 host_test_now = 0;
+
+#include "host/name.h"
 
 /* A packet that came through a tunnel. */
 struct arrival {
@@ -52,10 +64,12 @@ struct arrival {
 	__u32 vni;
 	__u16 member;              /* GUE_NO_MEMBER with IPIP */
 	__u16 rsv;
-	/* Room for those who ask whether its flow is known: the stack has none. */
-	struct flow_key asked;
-	struct flow wanted;
 	__u8 router[16];
+	/* Not cleared before: of a packet whose flow was looked for. */
+	struct flow_name name;
+	struct flow_record want;
+	struct flow_found flow;
+	struct flow_spare spare;
 };
 
 /* ---- maps */
@@ -110,22 +124,48 @@ struct {
 	__uint(max_entries, LIMIT_BINDINGS);
 } owned_vips SEC(".maps");
 
-/* Flows by their answers. Least recently used ones make room: the next packet of the client brings such a flow back,
- * but an answer that comes before it leaves with the DIP as its source. */
+/* The flow table (host/flow.h): buckets, and eight records to each. The agent makes them with as many as it is told. */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__type(key, struct flow_key);
-	__type(value, struct flow);
-	__uint(max_entries, LIMIT_FLOWS);
-} flows SEC(".maps");
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct flow_tags);
+	__uint(max_entries, LIMIT_HOST_FLOWS_MIN / LIMIT_FLOW_BUCKET);
+} flow_tags SEC(".maps");
 
-/* Flows whose client port was another's. */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__type(key, struct substitute_key);
-	__type(value, struct substitute);
-	__uint(max_entries, LIMIT_SUBSTITUTES);
-} substitutes SEC(".maps");
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct flow_record);
+	__uint(max_entries, LIMIT_HOST_FLOWS_MIN);
+} flow_records SEC(".maps");
+
+/* Addresses that records name; one stays as long as a flow may name it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__uint(value_size, 16);
+	__uint(max_entries, LIMIT_FLOW_ADDRS);
+} flow_addrs SEC(".maps");
+
+/* By the index of a binding's counter; written before the binding. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct binding_flow);
+	__uint(max_entries, LIMIT_BINDINGS);
+} binding_flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct flow_setup);
+	__uint(max_entries, 1);
+} flow_setups SEC(".maps");
 
 /* Endpoints from which something was displaced lately, their slots and their targets: memory-mapped. */
 struct {
@@ -183,7 +223,7 @@ struct {
 	__type(value, struct handshakes);
 	__uint(max_entries, LIMIT_BINDINGS);
 } binding_asks SEC(".maps");
-_Static_assert((int)LIMIT_BINDINGS <= 1 << 16, "an index that does not fit into struct flow");
+_Static_assert((int)LIMIT_BINDINGS <= 1 << 16, "an index that does not fit into struct flow_record");
 
 /* Keyed by an enum so that the enum reaches BTF and thereby Go. */
 struct {
@@ -194,7 +234,7 @@ struct {
 } host_reasons SEC(".maps");
 _Static_assert((int)HOST_REASON_MAX <= (int)LIMIT_REASONS, "a reason without a counter");
 
-/* The packet that host_in looks at: too large for the stack. Not pinned. */
+/* The packet that host_in looks at, and the flow that either program found: too large for the stack. Not pinned. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
@@ -206,10 +246,14 @@ struct {
 
 #include "host/verdict.h"
 #include "host/binding.h"
-#include "host/handshake.h"
+#include "host/clock.h"
 #include "host/flow.h"
+#include "host/track.h"
+#include "host/client.h"
+#include "host/handshake.h"
 #include "host/deliver.h"
 #include "host/datagram.h"
+#include "host/packet.h"
 #include "host/repair.h"
 #include "host/accept.h"
 #include "host/icmp.h"
@@ -307,7 +351,7 @@ int host_in(struct __sk_buff *skb)
 	a = bpf_map_lookup_elem(&arrivals, &zero);
 	if (!a)
 		return not_ours();
-	__builtin_memset(a, 0, sizeof(*a));
+	__builtin_memset(a, 0, __builtin_offsetof(struct arrival, name));
 	return look(skb, a);
 }
 
@@ -326,7 +370,8 @@ int host_out(struct __sk_buff *skb)
 {
 	struct ip_view v = {};
 	struct transport_view t = {};
-	struct flow *f;
+	struct arrival *scratch;
+	__u32 zero = 0;
 	int r;
 
 	if (skb->vlan_present || frame_ip(skb, &v))
@@ -340,9 +385,9 @@ int host_out(struct __sk_buff *skb)
 		return answer_icmp(skb, &v);
 	if (!t.ports && !plain_possible())
 		return not_ours();
-	f = find_flow(&v, &t);
-	if (f)
-		return answer(skb, &v, &t, f);
+	scratch = bpf_map_lookup_elem(&arrivals, &zero);
+	if (scratch && find_flow(&v, &t, &scratch->name, &scratch->flow))
+		return answer(skb, &v, &t, &scratch->flow);
 	if (t.syn)
 		return clamp_owned(skb, &v, &t);
 	return not_ours();

@@ -6,17 +6,21 @@
 #include "abi/limit.h"
 
 enum host_limit {
-	/* Of the host's maps, apart from the mux's. Version 1 knew neither members nor ranges. */
-	LIMIT_HOST_ABI_VERSION = 2,
+	/* Of the host's maps, apart from the mux's. Version 1 knew neither members nor ranges, version 2 had flows in maps of the
+	 * kernel. */
+	LIMIT_HOST_ABI_VERSION = 3,
 	LIMIT_BINDINGS = 1 << 16,
 	/* Prefixes of ports that the bindings of ranges are made of: at most 30 each. */
 	LIMIT_BINDING_PREFIXES = 1 << 17,
 	/* Tunnel sources beyond those of struct host_config: twice what a plan may have, old and new ones are there together. */
 	LIMIT_TUNNEL_SOURCES = 128,
-	/* Flows remembered for their answers: 144 bytes each with the kernel's overhead, 36 MiB. */
-	LIMIT_FLOWS = 1 << 18,
-	/* Flows that go by a substitute client port. */
-	LIMIT_SUBSTITUTES = 1 << 14,
+	/* Flows that the table may have room for: 72 bytes each. What it is made with is a power of two between them. */
+	LIMIT_HOST_FLOWS_MIN = 1 << 13,
+	LIMIT_HOST_FLOWS = 1 << 23,
+	/* Addresses of DIPs and VIPs that flows name, those of bindings that left included: 4 MiB. */
+	LIMIT_FLOW_ADDRS = 1 << 18,
+	/* Times that a packet tries to begin a flow that another CPU begins too. */
+	LIMIT_FLOW_CLAIMS = 4,
 	/* Client ports tried before a colliding flow is refused. */
 	LIMIT_PORT_PROBES = 16,
 	/* Datagrams in fragments under way, both directions, and for how long they are remembered. */
@@ -58,6 +62,9 @@ enum host_reason {
 	HOST_REASON_REPAIR_ARRIVED = 29,  /* counted beside: sent on by another host, and taken whatever it is */
 	HOST_REASON_REPAIR_NOBODY = 30,   /* counted beside: of a flow that is not known here, and nobody had it before */
 	HOST_REASON_REPAIR_FAILED = 31,   /* the kernel refused to readdress a packet, or it was sent on too often */
+	HOST_REASON_IN_ICMP_WINDOW = 32,  /* an ICMP error that quotes what its flow has not sent, or what its client has */
+	HOST_REASON_FLOW_EVICTED = 33,    /* counted beside: a new flow took the place of an untrusted or closing one */
+	HOST_REASON_FLOW_CONTENDED = 34,  /* counted beside: other CPUs began the same flow; with in_state_full: until it gave up */
 	HOST_REASON_MAX,
 };
 

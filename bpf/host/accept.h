@@ -17,26 +17,19 @@ static __always_inline enum host_reason clamp_in(struct __sk_buff *skb, const st
 }
 
 /* Turns the bare packet's VIP:port into DIP:port, and the client's port into its substitute if it has one. */
-static __noinline enum host_reason translate_in(struct __sk_buff *skb, const struct ip_view *inner,
-						const struct transport_view *t, const struct binding *b)
+static __noinline enum host_reason translate_in(struct __sk_buff *skb, const struct arrival *a, const struct binding *b)
 {
-	struct flow_key key = {};
-	struct flow want = {};
+	const struct transport_view *t = &a->t;
 	struct nat n = { .dst = 1 };
-	int err;
 
-	name_flow(&key, &want, b, inner->protocol, inner->src, t->sport_be, inner->dst, t->dport_be);
-	err = flow_enter(&key, &want, t->ports);
-	if (err)
-		return err == MAP_EXISTS ? HOST_REASON_IN_NO_PORT : HOST_REASON_IN_STATE_FULL;
-	if (key.client_port_be != t->sport_be)
+	if (a->name.peer_port_be != t->sport_be)
 		count(HOST_REASON_CLIENT_PORT_MAPPED);
 	if (t->syn)
 		count_asked(b->index);
 	view_copy16(n.addr, b->dip);
-	n.sport_be = key.client_port_be;
-	n.dport_be = key.dip_port_be;
-	return nat_apply(skb, inner, t, &n, host_ipv6_csum_flag) ? HOST_REASON_IN_ADJUST_FAILED : 0;
+	n.sport_be = a->name.peer_port_be;
+	n.dport_be = a->name.dip_port_be;
+	return nat_apply(skb, &a->inner, t, &n, host_ipv6_csum_flag) ? HOST_REASON_IN_ADJUST_FAILED : 0;
 }
 
 /* Remembers where the other fragments of this datagram go. */
@@ -66,7 +59,7 @@ static __always_inline int accept_packet(struct __sk_buff *skb, struct arrival *
 	struct destination to = {};
 	__u32 shift = a->outer.payload - ETH_HLEN;
 	enum host_reason reason = 0;
-	int verdict = VERDICT_DROP;
+	int verdict = VERDICT_DROP, known;
 
 	if (b->repair && a->inner.protocol == IPPROTO_TCP && !t->syn && !a->inner.fragment) {
 		b = repair(skb, a, b, &verdict);
@@ -74,6 +67,7 @@ static __always_inline int accept_packet(struct __sk_buff *skb, struct arrival *
 			return verdict;
 	}
 	to.rewrite = b->rewrite;
+	known = packet_known(a, b);
 
 	view_copy16(to.dip, b->dip);
 	count_packet(&binding_counts, b->index, a->inner.end - a->outer.payload);
@@ -81,15 +75,20 @@ static __always_inline int accept_packet(struct __sk_buff *skb, struct arrival *
 		reason = clamp_in(skb, t, b->mss);
 	if (!reason && a->inner.fragment && note_in(a, b))
 		reason = HOST_REASON_IN_STATE_FULL;
-	if (!reason)
-		reason = bare(skb, a);
+	if (!reason && b->rewrite && !known)
+		reason = packet_begin(a);
+	if (reason)
+		return drop(reason);
+	if (b->rewrite)
+		flow_came(&a->flow, &a->inner, t, b->index);
+	reason = bare(skb, a);
 	if (reason)
 		return drop(reason);
 	to.reason = HOST_REASON_IN_UNTOUCHED;
 	if (b->rewrite) {
 		t->offset -= shift;
 		t->csum_offset -= t->csum_offset ? shift : 0;
-		reason = translate_in(skb, &a->inner, t, b);
+		reason = translate_in(skb, a, b);
 		if (reason)
 			return drop(reason);
 		to.reason = HOST_REASON_IN_DELIVERED;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Part of host.bpf.c: answers of servers. */
 
-static __always_inline struct flow *find_flow(const struct ip_view *v, const struct transport_view *t)
+/* Finds the flow that a packet of a server belongs to. */
+static __always_inline int find_flow(const struct ip_view *v, const struct transport_view *t, struct flow_name *n, struct flow_found *f)
 {
-	struct flow_key key = {};
-
-	view_copy16(key.dip, v->src);
-	view_copy16(key.client, v->dst);
-	key.dip_port_be = t->sport_be;
-	key.client_port_be = t->dport_be;
-	key.protocol = v->protocol;
-	return bpf_map_lookup_elem(&flows, &key);
+	view_copy16(n->dip, v->src);
+	view_copy16(n->client, v->dst);
+	n->dip_port_be = t->sport_be;
+	n->peer_port_be = t->dport_be;
+	n->scope = flow_scope(0, v->protocol);
+	n->kind = FLOW_INBOUND;
+	return flow_find(n, f);
 }
 
 /* A SYN-ACK of a VIP that its server owns is clamped; everything else of it is right already. */
@@ -33,36 +33,40 @@ static __always_inline int clamp_owned(struct __sk_buff *skb, const struct ip_vi
 }
 
 /* Lets the other fragments of an answer follow the first one. */
-static __always_inline int note_out(const struct ip_view *v, const struct flow *f)
+static __always_inline int note_out(const struct ip_view *v, const __u8 *vip)
 {
 	struct datagram d = { .rewrite = 1 };
 
-	view_copy16(d.addr, f->vip);
+	view_copy16(d.addr, vip);
 	return datagram_note(v, 0, &d);
 }
 
 /* Answers leave from the VIP, to the port that the client knows. */
 static __always_inline int answer(struct __sk_buff *skb, const struct ip_view *v, const struct transport_view *t,
-				  const struct flow *f)
+				  const struct flow_found *f)
 {
+	const __u8 *vip = bpf_map_lookup_elem(&flow_addrs, &f->record.vip);
 	struct nat n = {};
 
+	if (!vip)
+		return not_ours();
 	if (t->syn) {
-		int r = mss_clamp(skb, t, f->mss);
+		int r = mss_clamp(skb, t, f->record.mss);
 
 		if (r == MSS_FAILED)
 			return drop(HOST_REASON_OUT_REWRITE_FAILED);
 		if (r == MSS_CLAMPED)
 			count(HOST_REASON_MSS_CLAMPED);
 	}
-	if (v->fragment && note_out(v, f))
+	if (v->fragment && note_out(v, vip))
 		return drop(HOST_REASON_OUT_FRAGMENT);
-	view_copy16(n.addr, f->vip);
-	n.sport_be = f->vip_port_be;
-	n.dport_be = f->client_port_be;
+	flow_left(f, v, t);
+	view_copy16(n.addr, vip);
+	n.sport_be = f->record.vip_port_be;
+	n.dport_be = f->record.client_port_be;
 	if (nat_apply(skb, v, t, &n, host_ipv6_csum_flag))
 		return drop(HOST_REASON_OUT_REWRITE_FAILED);
-	count_answered(f, t);
+	count_answered(f->record.binding, t);
 	count(HOST_REASON_OUT_RETURNED);
 	return VERDICT_NEXT;
 }

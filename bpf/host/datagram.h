@@ -2,12 +2,6 @@
 /* Part of host.bpf.c: datagrams in fragments. The first fragment goes the way of its ports and is noted; the others
  * have no ports and follow it. One that overtakes the first is lost to it. */
 
-/* Nanoseconds; tests set them. */
-static __always_inline __u64 host_now(void)
-{
-	return host_test_clock ? host_test_now : bpf_ktime_get_coarse_ns();
-}
-
 static __always_inline void datagram_name(struct datagram_key *key, const struct ip_view *v, __u32 vni)
 {
 	view_copy16(key->src, v->src);

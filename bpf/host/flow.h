@@ -1,155 +1,244 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Part of host.bpf.c: flows by their answers, and the client ports of those that collide. */
+/* Part of host.bpf.c: the flow table. */
 
-/* Is this the flow that `want` describes? */
-static __always_inline int flow_same(const struct flow *f, const struct flow *want)
+/* What beginning a flow came to. */
+enum flow_begun {
+	FLOW_BEGUN = 0,
+	FLOW_THERE = 1, /* one of this name is there, and found */
+	FLOW_FULL = 2,
+};
+
+static __always_inline __u32 flow_scope(__u32 vni, __u8 protocol)
 {
-	return view_equal16(f->vip, want->vip) && f->vip_port_be == want->vip_port_be &&
-	       f->client_port_be == want->client_port_be;
+	return vni << 8 | protocol;
 }
 
-/* Keeps a flow with the binding that its packets come by now. */
-static __always_inline void flow_follow(struct flow *f, const struct flow *want)
+static __always_inline __u64 flow_half(const __u8 *addr)
 {
-	if (f->binding != want->binding)
-		f->binding = want->binding;
+	const __u32 *w = (const __u32 *)addr;
+
+	return w[0] | (__u64)w[1] << 32;
 }
 
-/* Makes `key` stand for `want`, or finds that it does. Returns 0, MAP_EXISTS (another's), or another negative error. */
-static __always_inline int flow_take(const struct flow_key *key, const struct flow *want)
+static __always_inline __u64 flow_hash(const struct flow_name *n)
 {
-	struct flow *f = bpf_map_lookup_elem(&flows, key);
-	int err;
+	const struct siphash_key key = { .k0 = flow_key.k0, .k1 = flow_key.k1 };
+	__u64 word = flow_word(n->scope >> 8, bpf_ntohs(n->peer_port_be), bpf_ntohs(n->dip_port_be), n->scope);
+	const __u32 *dip = (const __u32 *)n->dip, *client = (const __u32 *)n->client;
 
-	if (f && flow_same(f, want)) {
-		flow_follow(f, want);
+	if (!dip[0] && !dip[1] && dip[2] == bpf_htonl(0xffff))
+		return table_hash4(&key, bpf_ntohl(client[3]), bpf_ntohl(dip[3]), word);
+	return table_hash6(&key, flow_half(n->client), flow_half(n->client + 8), flow_half(n->dip), flow_half(n->dip + 8), word);
+}
+
+/* Is the record of this place, which the tag is of, that of the flow? Copies it. */
+static __always_inline int flow_is(const struct flow_name *n, const struct flow_tags *b, __u32 bucket, __u32 way, __u64 tag,
+				   struct flow_found *f)
+{
+	__u32 place = bucket * LIMIT_FLOW_BUCKET + way;
+	const struct flow_record *r = bpf_map_lookup_elem(&flow_records, &place);
+	const __u8 *dip;
+
+	if (!r)
 		return 0;
-	}
-	if (f)
-		return MAP_EXISTS;
-	err = bpf_map_update_elem(&flows, key, want, BPF_NOEXIST);
-	if (err != MAP_EXISTS)
-		return err;
-	/* Another CPU was faster: with a packet of the same flow, or not. */
-	f = bpf_map_lookup_elem(&flows, key);
-	return f && flow_same(f, want) ? 0 : MAP_EXISTS;
+	f->record = *r;
+	asm volatile("" ::: "memory");
+	if (!tag_same(tag_load(b, way), tag))
+		return 0;
+	if (f->record.peer_port_be != n->peer_port_be || f->record.dip_port_be != n->dip_port_be || f->record.scope != n->scope ||
+	    f->record.kind != n->kind || !view_equal16(f->record.client, n->client))
+		return 0;
+	dip = bpf_map_lookup_elem(&flow_addrs, &f->record.dip);
+	if (!dip || !view_equal16(dip, n->dip))
+		return 0;
+	f->tag = tag;
+	f->place = place;
+	return 1;
 }
 
-/* Gives a flow whose tuple is another's a client port of its own, and remembers it. Sets key->client_port_be. Global, so
- * that the verifier looks at it once. */
-__noinline int flow_substitute(struct flow_key *key, const struct flow *want)
+/* Finds a live flow: 1, else 0. Global, as what follows, so that the verifier looks at it once. */
+__noinline int flow_find(const struct flow_name *n, struct flow_found *f)
 {
-	struct substitute_key sub = {};
-	struct substitute chosen = {}, *known;
+	__u64 hash, tick = host_tick();
 
-	if (!key || !want)
-		return -1;
-	sub.flow = *key;
-	view_copy16(sub.vip, want->vip);
-	sub.vip_port_be = want->vip_port_be;
-	known = bpf_map_lookup_elem(&substitutes, &sub);
-	if (known) {
-		key->client_port_be = known->client_port_be;
-		if (!flow_take(key, want))
+	if (!n || !f)
+		return 0;
+	f->alias_tag = 0;
+	hash = flow_hash(n);
+	for (__u32 second = 0; second < 2; second++) {
+		__u32 bucket = tag_bucket(hash, second, flow_mask);
+		const struct flow_tags *b = bpf_map_lookup_elem(&flow_tags, &bucket);
+
+		if (!b)
 			return 0;
+#pragma clang loop unroll(disable)
+		for (__u32 i = 0; i < LIMIT_FLOW_BUCKET; i++) {
+			__u32 way = (tag_home(hash) + i) & (LIMIT_FLOW_BUCKET - 1);
+			__u64 tag = tag_load(b, way);
+
+			if ((tag ^ hash) >> FLOW_TAG_FINGERPRINT_SHIFT || tag & TAG_BUSY || !tag_live(tag, tick))
+				continue;
+			if (flow_is(n, b, bucket, way, tag, f))
+				return 1;
+		}
 	}
-	for (__u32 i = 0; i < LIMIT_PORT_PROBES; i++) {
-		key->client_port_be = chosen.client_port_be = nat_port(&sub, i);
-		if (!flow_take(key, want))
-			return bpf_map_update_elem(&substitutes, &sub, &chosen, BPF_ANY);
-	}
-	return MAP_EXISTS;
+	return 0;
 }
 
-/* Finds or makes the state of the flow a packet belongs to; key->client_port_be becomes the port the server sees.
- * A flow that has a substitute port keeps it, also when its own tuple became free. Without ports there is no
- * substitute: then MAP_EXISTS says that the client speaks this protocol to the DIP by another VIP. */
-static __always_inline int flow_enter(struct flow_key *key, const struct flow *want, int ports)
+/* The address of the tag of a place, 0 when there is no such place. */
+static __always_inline __u64 *flow_tag_at(__u32 place)
 {
-	struct flow *f = bpf_map_lookup_elem(&flows, key);
-	struct substitute_key sub = {};
-	int err;
+	__u32 bucket = place / LIMIT_FLOW_BUCKET;
+	struct flow_tags *b = bpf_map_lookup_elem(&flow_tags, &bucket);
 
-	if (f && flow_same(f, want)) {
-		flow_follow(f, want);
-		return 0;
-	}
-	if (!ports)
-		return flow_take(key, want);
-	if (f)
-		return flow_substitute(key, want);
-	sub.flow = *key;
-	view_copy16(sub.vip, want->vip);
-	sub.vip_port_be = want->vip_port_be;
-	if (bpf_map_lookup_elem(&substitutes, &sub))
-		return flow_substitute(key, want);
-	err = flow_take(key, want);
-	return err == MAP_EXISTS ? flow_substitute(key, want) : err;
+	return b ? &b->tags[place & (LIMIT_FLOW_BUCKET - 1)] : 0;
 }
 
-/* Finds the port that the server sees of a flow's client, without making one: key->client_port_be becomes it. Global, so
- * that the verifier looks at it once. */
-__noinline int flow_known(struct flow_key *key, const struct flow *want)
+/* Forgets a flow, unless its tag changed. */
+static __always_inline void flow_drop(__u32 place, __u64 tag)
 {
-	struct substitute_key sub = {};
-	struct substitute *known;
-	struct flow *f;
+	__u64 *at = flow_tag_at(place);
 
-	if (!key || !want)
+	if (at)
+		__sync_val_compare_and_swap(at, tag, 0);
+}
+
+/* The place that a newcomer takes, all ones: none. */
+__noinline __u64 flow_room(__u64 hash, __u64 tick)
+{
+	__u32 first = tag_bucket(hash, 0, flow_mask), second = tag_bucket(hash, 1, flow_mask), way;
+	const struct flow_tags *x = bpf_map_lookup_elem(&flow_tags, &first), *y = bpf_map_lookup_elem(&flow_tags, &second);
+
+	if (!x || !y)
+		return ~0ULL;
+	way = tag_choose(tag_room(x, tag_home(hash), tick), tag_room(y, tag_home(hash), tick));
+	if (way == TAG_NO_ROOM)
+		return ~0ULL;
+	return (__u64)(way & LIMIT_FLOW_BUCKET ? second : first) * LIMIT_FLOW_BUCKET + (way & (LIMIT_FLOW_BUCKET - 1));
+}
+
+/* Does another CPU begin a flow of this hash elsewhere than in the place `own`? */
+__noinline int flow_rival(__u64 hash, __u32 own, __u64 tick)
+{
+	for (__u32 second = 0; second < 2; second++) {
+		__u32 bucket = tag_bucket(hash, second, flow_mask);
+		const struct flow_tags *b = bpf_map_lookup_elem(&flow_tags, &bucket);
+
+		if (!b)
+			return 0;
+#pragma clang loop unroll(disable)
+		for (__u32 way = 0; way < LIMIT_FLOW_BUCKET; way++) {
+			__u64 tag = tag_load(b, way);
+
+			if (!((tag ^ hash) >> FLOW_TAG_FINGERPRINT_SHIFT) && tag & TAG_BUSY && tag_live(tag, tick) &&
+			    bucket * LIMIT_FLOW_BUCKET + way != own)
+				return 1;
+		}
+	}
+	return 0;
+}
+
+/* One attempt to begin a flow: as flow_begin, or a negative number when another CPU was in the way. */
+__noinline int flow_try(const struct flow_name *n, const struct flow_record *fresh, __u32 idle, struct flow_found *f)
+{
+	__u64 hash, before, claim, room, tick = host_tick(), *at;
+	struct flow_record *r;
+	__u32 place;
+
+	if (!n || !fresh || !f)
+		return FLOW_FULL;
+	if (flow_find(n, f))
+		return FLOW_THERE;
+	hash = flow_hash(n);
+	room = flow_room(hash, tick);
+	if (room == ~0ULL)
+		return FLOW_FULL;
+	place = room;
+	at = flow_tag_at(place);
+	r = bpf_map_lookup_elem(&flow_records, &place);
+	if (!at || !r)
+		return FLOW_FULL;
+	before = *(volatile __u64 *)at;
+	if (tag_live(before, tick) && tag_class(before) == FLOW_CLASS_TRUSTED)
 		return -1;
-	f = bpf_map_lookup_elem(&flows, key);
-	if (f && flow_same(f, want))
-		return 0;
-	sub.flow = *key;
-	view_copy16(sub.vip, want->vip);
-	sub.vip_port_be = want->vip_port_be;
-	known = bpf_map_lookup_elem(&substitutes, &sub);
-	if (!known)
+	claim = tag_claim(hash, before, tick);
+	if (__sync_val_compare_and_swap(at, before, claim) != before)
 		return -1;
-	key->client_port_be = known->client_port_be;
-	f = bpf_map_lookup_elem(&flows, key);
-	return f && flow_same(f, want) ? 0 : -1;
+	/* Of two that claim at the same time at least one sees the other, and whoever does gives way. */
+	if (flow_find(n, f) || flow_rival(hash, place, tick)) {
+		__sync_lock_test_and_set(at, 0);
+		return -1;
+	}
+	*r = *fresh;
+	r->seen = tick;
+	f->record = *fresh;
+	f->place = place;
+	f->alias_tag = 0;
+	f->tag = tag_state(claim, FLOW_CLASS_UNTRUSTED, tick + idle);
+	__sync_lock_test_and_set(at, f->tag);
+	if (tag_live(before, tick))
+		count(HOST_REASON_FLOW_EVICTED);
+	return FLOW_BEGUN;
 }
 
-/* The flow of a packet from client:cport to VIP:vport, as its server and as its client know it. */
-static __always_inline void name_flow(struct flow_key *key, struct flow *want, const struct binding *b, __u8 protocol,
-				      const __u8 *client, __be16 cport, const __u8 *vip, __be16 vport)
+/* Begins a flow, untrusted, unless there is one of this name: enum flow_begun. */
+__noinline int flow_begin(const struct flow_name *n, const struct flow_record *fresh, __u32 idle, struct flow_found *f)
 {
-	view_copy16(key->dip, b->dip);
-	view_copy16(key->client, client);
-	key->dip_port_be = b->port_be ? b->port_be : vport;
-	key->client_port_be = cport;
-	key->protocol = protocol;
-	view_copy16(want->vip, vip);
-	want->vip_port_be = vport;
-	want->client_port_be = cport;
-	want->mss = b->mss;
-	want->binding = b->index;
+	for (__u32 i = 0; i < LIMIT_FLOW_CLAIMS; i++) {
+		int r = flow_try(n, fresh, idle, f);
+
+		if (r >= 0)
+			return r;
+		count(HOST_REASON_FLOW_CONTENDED);
+	}
+	return FLOW_FULL;
 }
 
-/* Does this host know the TCP flow of the packet that came by binding `b`? Makes none, and changes nothing. A binding that does
- * not rewrite has no flows here: 0. To be asked before the packet is out of its tunnel. */
-static __always_inline int packet_known(struct arrival *a, const struct binding *b)
+/* How long, in ticks, a flow of this class lives without a packet. */
+static __always_inline __u32 flow_idle(__u32 binding, __u32 scope, __u32 class)
 {
-	if (!b->rewrite)
+	const struct binding_flow *b = bpf_map_lookup_elem(&binding_flows, &binding);
+	__u8 protocol = scope;
+
+	if (!b)
 		return 0;
-	__builtin_memset(&a->asked, 0, sizeof(a->asked));
-	name_flow(&a->asked, &a->wanted, b, IPPROTO_TCP, a->inner.src, a->t.sport_be, a->inner.dst, a->t.dport_be);
-	return !flow_known(&a->asked, &a->wanted);
+	if (protocol == IPPROTO_UDP)
+		return b->idle[IDLE_UDP];
+	if (protocol != IPPROTO_TCP)
+		return b->idle[IDLE_OTHER];
+	return class == FLOW_CLASS_TRUSTED ? b->idle[IDLE_ESTABLISHED] : class == FLOW_CLASS_UNTRUSTED ? b->idle[IDLE_OPENING] : b->idle[IDLE_CLOSING];
+}
+
+/* Notes that a flow with this tag had a packet that leaves it in a class. Most packets write nothing. */
+static __always_inline void flow_touch(__u32 place, __u64 tag, struct flow_record *r, __u32 class)
+{
+	__u64 tick = host_tick(), left = tag_left(tag, tick), *at;
+	__u32 idle = flow_idle(r->binding, r->scope, class);
+
+	if (class == tag_class(tag) && left <= idle && left + (idle >> 6) >= idle)
+		return;
+	at = flow_tag_at(place);
+	if (!at)
+		return;
+	r->seen = tick;
+	__sync_val_compare_and_swap(at, tag, tag_state(tag, class, tick + idle));
 }
 
 /* A client that opens a connection to a DIP itself, past the VIP, gets its answers from the DIP: a flow of the same ports
- * that went by a VIP is over. Global, so that the verifier looks at it once. */
+ * that went by a VIP is over. */
 __noinline int flow_forget(const struct ip_view *v, const struct transport_view *t)
 {
-	struct flow_key key = {};
+	struct flow_found f;
+	struct flow_name n = {};
 
 	if (!v || !t)
-		return -1;
-	view_copy16(key.dip, v->dst);
-	view_copy16(key.client, v->src);
-	key.dip_port_be = t->dport_be;
-	key.client_port_be = t->sport_be;
-	key.protocol = v->protocol;
-	return bpf_map_delete_elem(&flows, &key);
+		return 0;
+	view_copy16(n.dip, v->dst);
+	view_copy16(n.client, v->src);
+	n.dip_port_be = t->dport_be;
+	n.peer_port_be = t->sport_be;
+	n.scope = flow_scope(0, v->protocol);
+	if (flow_find(&n, &f))
+		flow_drop(f.place, f.tag);
+	return 0;
 }

@@ -11,9 +11,8 @@ static __always_inline void count_asked(__u32 binding)
 }
 
 /* Counts what a server answers to a SYN. */
-static __always_inline void count_answered(const struct flow *f, const struct transport_view *t)
+static __always_inline void count_answered(__u32 binding, const struct transport_view *t)
 {
-	__u32 binding = f->binding;
 	struct handshakes *h;
 
 	if (!t->syn && !t->refusal)

@@ -2,20 +2,24 @@
 /* Part of host.bpf.c: ICMP errors, about answers of servers here and by these servers. */
 
 /* Turns the quoted VIP:port into DIP:port, and the client's port into the one that the server sees. The flow must be
- * known: the error is about something that left by us. */
-static __always_inline enum host_reason translate_error(struct __sk_buff *skb, const struct ip_view *v, const struct quote *q,
-							const struct binding *b)
+ * known: the error is about something that left by us; of TCP something that its client does not have yet. */
+static __always_inline enum host_reason translate_error(struct __sk_buff *skb, struct arrival *a, const struct binding *b)
 {
-	struct flow_key key = {};
-	struct flow want = {};
+	const struct ip_view *v = &a->inner;
+	const struct quote *q = &a->q;
 	struct quote_nat n = { .inbound = 1 };
+	__be32 seq;
 
-	name_flow(&key, &want, b, q->protocol, q->dst, q->dport_be, q->src, q->sport_be);
-	if (flow_known(&key, &want))
+	if (!name_flow(&a->name, &a->want, b, q->protocol, q->dst, q->dport_be, q->sport_be))
 		return HOST_REASON_IN_ICMP_UNKNOWN;
+	if (!client_find(&a->name, &a->want, &a->flow, q->protocol == IPPROTO_TCP || q->protocol == IPPROTO_UDP))
+		return HOST_REASON_IN_ICMP_UNKNOWN;
+	if (q->protocol == IPPROTO_TCP && (bpf_skb_load_bytes(skb, q->transport + __builtin_offsetof(struct tcphdr, seq), &seq, sizeof(seq)) ||
+					   !seq_under_way(&a->flow.record, bpf_ntohl(seq))))
+		return HOST_REASON_IN_ICMP_WINDOW;
 	view_copy16(n.addr, b->dip);
-	n.sport_be = key.dip_port_be;
-	n.dport_be = key.client_port_be;
+	n.sport_be = a->name.dip_port_be;
+	n.dport_be = a->name.peer_port_be;
 	return quote_apply(skb, v, q, &n, host_ipv6_csum_flag) ? HOST_REASON_IN_ADJUST_FAILED : 0;
 }
 
@@ -62,7 +66,7 @@ static __noinline int accept_error(struct __sk_buff *skb, struct arrival *a)
 		q->transport -= shift;
 		q->end -= shift;
 		to.reason = HOST_REASON_IN_ICMP_DELIVERED;
-		reason = translate_error(skb, &a->inner, q, b);
+		reason = translate_error(skb, a, b);
 	}
 	if (reason)
 		return drop(reason);
@@ -74,24 +78,31 @@ static __noinline int accept_error(struct __sk_buff *skb, struct arrival *a)
  * not ours, nor do endpoints for all protocols get any: muxes answer ping. */
 static __noinline int answer_icmp(struct __sk_buff *skb, const struct ip_view *v)
 {
-	struct flow_key key = {};
 	struct quote_nat n = {};
 	struct quote q = {};
-	struct flow *f;
+	struct arrival *scratch;
+	const __u8 *vip;
+	__u32 zero = 0;
 
 	if (quote_view(skb, v, &q))
 		return not_ours();
-	view_copy16(key.dip, q.dst);
-	view_copy16(key.client, q.src);
-	key.dip_port_be = q.dport_be;
-	key.client_port_be = q.sport_be;
-	key.protocol = q.protocol;
-	f = bpf_map_lookup_elem(&flows, &key);
-	if (!f || !view_equal16(q.src, v->dst))
+	scratch = bpf_map_lookup_elem(&arrivals, &zero);
+	if (!scratch || !view_equal16(q.src, v->dst))
 		return not_ours();
-	view_copy16(n.addr, f->vip);
-	n.sport_be = f->client_port_be;
-	n.dport_be = f->vip_port_be;
+	view_copy16(scratch->name.dip, q.dst);
+	view_copy16(scratch->name.client, q.src);
+	scratch->name.dip_port_be = q.dport_be;
+	scratch->name.peer_port_be = q.sport_be;
+	scratch->name.scope = flow_scope(0, q.protocol);
+	scratch->name.kind = FLOW_INBOUND;
+	if (!flow_find(&scratch->name, &scratch->flow))
+		return not_ours();
+	vip = bpf_map_lookup_elem(&flow_addrs, &scratch->flow.record.vip);
+	if (!vip)
+		return not_ours();
+	view_copy16(n.addr, vip);
+	n.sport_be = scratch->flow.record.client_port_be;
+	n.dport_be = scratch->flow.record.vip_port_be;
 	if (quote_apply(skb, v, &q, &n, host_ipv6_csum_flag))
 		return drop(HOST_REASON_OUT_REWRITE_FAILED);
 	count(HOST_REASON_OUT_ICMP_RETURNED);

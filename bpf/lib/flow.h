@@ -11,6 +11,7 @@
 #include <linux/types.h>
 
 #include "abi.h"
+#include "mask.h"
 #include "parse.h"
 
 /* The member bits of an entry, shifted down. */
@@ -55,16 +56,6 @@ static __always_inline __u64 flow_load(const struct flow_bucket *b, __u32 i)
 	return *(const volatile __u64 *)&b->entries[i];
 }
 
-/* flow_negative is all ones when x is negative, else 0. Opaque to clang, which would make branches of what is done with it:
- * they could not be predicted, and the verifier would follow every combination of them. */
-static __always_inline __u64 flow_negative(__u64 x)
-{
-	__u64 mask = (__s64)x >> 63;
-
-	asm volatile("" : "+r"(mask));
-	return mask;
-}
-
 /* flow_home is the entry of its bucket that a flow takes when it can: most flows are found by one look. */
 static __always_inline __u32 flow_home(__u64 hash)
 {
@@ -99,14 +90,6 @@ static __always_inline __u32 flow_place(const struct flow_bucket *b, __u64 e)
 		if (flow_load(b, i) == e)
 			break;
 	return i;
-}
-
-/* flow_larger is the larger of two numbers below 1 << 63. */
-static __always_inline __u64 flow_larger(__u64 x, __u64 y)
-{
-	__u64 more = y - x;
-
-	return x + (more & ~flow_negative(more));
 }
 
 /* flow_room is the entry that an untrusted newcomer with a home takes, LIMIT_FLOW_BUCKET when there is none: an empty or

@@ -73,6 +73,18 @@ static __always_inline int nat_apply(struct __sk_buff *skb, const struct ip_view
 	return v->is6 ? nat_ip6(skb, n, t->csum_offset ? 0 : BPF_F_RECOMPUTE_CSUM) : nat_ip4(skb, n, old);
 }
 
+/* A flow whose client port was taken: as its client and as its server know it, but for the port. */
+struct substitute_key {
+	__u8 client[16];
+	__u8 dip[16];
+	__u8 vip[16];
+	__u32 scope;
+	__u16 dip_port_be;
+	__u16 vip_port_be;
+	__u16 client_port_be;
+	__u16 rsv;
+};
+
 /* nat_port is the attempt-th client port to try for a flow, from 1024 up; the sequence depends on the flow alone. */
 static __always_inline __u16 nat_port(const struct substitute_key *key, __u32 attempt)
 {

@@ -56,7 +56,17 @@ struct transport_view {
 	__u8 syn;           /* TCP with SYN, with or without ACK */
 	__u8 ports;         /* TCP or UDP: ports are there, and are looked at */
 	__u8 refusal;       /* TCP: a RST that answers a SYN */
-	__u8 rsv;
+	__u8 bits;          /* TCP: enum tcp_bit */
+	__u32 seq;          /* TCP: of the first byte, host order */
+	__u32 ack;          /* TCP, with TCP_BIT_ACK */
+};
+
+/* Control bits of a TCP segment that flow state goes by. */
+enum tcp_bit {
+	TCP_BIT_FIN = 1,
+	TCP_BIT_SYN = 2,
+	TCP_BIT_RST = 4,
+	TCP_BIT_ACK = 16,
 };
 
 /* view_map4 stores an IPv4 address as ::ffff:a.b.c.d. */
@@ -220,6 +230,9 @@ static __always_inline int tcp_view(struct __sk_buff *skb, const struct ip_view 
 	t->sport_be = tcp.source;
 	t->dport_be = tcp.dest;
 	t->syn = tcp.syn;
+	t->bits = tcp.fin * TCP_BIT_FIN | tcp.syn * TCP_BIT_SYN | tcp.rst * TCP_BIT_RST | tcp.ack * TCP_BIT_ACK;
+	t->seq = bpf_ntohl(tcp.seq);
+	t->ack = bpf_ntohl(tcp.ack_seq);
 	/* RFC 9293 section 3.10.7.1: what answers a segment without ACK has sequence number zero. */
 	t->refusal = tcp.rst && !tcp.seq;
 	return PARSE_OK;

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shuntlb/shunt/internal/agent"
+	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/host"
 	"github.com/shuntlb/shunt/internal/metrics"
 )
@@ -32,7 +33,7 @@ func newHost() *cobra.Command {
 	var stop bool
 	var listen string
 	var programs programFlags
-	var probes uint64
+	var probes, flows uint64
 	cmd := &cobra.Command{
 		Use:   "host",
 		Short: "Run the agent of a server: decapsulation, translation, direct return",
@@ -49,7 +50,7 @@ func newHost() *cobra.Command {
 			if stop {
 				return host.Stop(o.BPFFS, o.RunDir)
 			}
-			if err := hostFlags(&o, listen, &programs); err != nil {
+			if err := hostFlags(&o, listen, &programs, flows); err != nil {
 				return err
 			}
 			if err := checkMaxProbes(probes); err != nil {
@@ -90,13 +91,14 @@ func newHost() *cobra.Command {
 	f.StringVar(&o.BPFFS, "bpffs", "/sys/fs/bpf/shunt/host", "directory for the pins of programs and maps, on a bpf file system")
 	f.StringVar(&listen, "metrics", "", metricsUsage)
 	f.Uint64Var(&probes, "max-probes", host.DefaultMaxProbes, maxProbesUsage)
+	f.Uint64Var(&flows, "flows", uint64(dataplane.DefaultHostFlows), "room for flows, 72 bytes each: a power of two from 8192 (8 Ki) to 8388608 (8 Mi). Another size than before takes over the flows there are")
 	programs.register(f)
 	f.BoolVar(&stop, "stop", false, "detach the programs and forget all flows; the agent must have ended")
 	return cmd
 }
 
 // hostFlags checks what is needed to run, and fills in the name.
-func hostFlags(o *host.Options, metrics string, programs *programFlags) error {
+func hostFlags(o *host.Options, metrics string, programs *programFlags, flows uint64) error {
 	if o.Interface == "" {
 		return usagef(`--interface: "": must be a device of this machine`)
 	}
@@ -109,6 +111,10 @@ func hostFlags(o *host.Options, metrics string, programs *programFlags) error {
 	if err := checkDirectories([2]string{"--state", o.Node.StateDir}, [2]string{"--run", o.RunDir}, [2]string{"--bpffs", o.BPFFS}); err != nil {
 		return err
 	}
+	if flows&(flows-1) != 0 || flows < uint64(dataplane.MinHostFlows) || flows > uint64(dataplane.MaxHostFlows) {
+		return usagef("--flows: %d: must be a power of two from %d to %d", flows, dataplane.MinHostFlows, dataplane.MaxHostFlows)
+	}
+	o.Flows = uint32(flows)
 	var err error
 	if o.Programs, err = programs.programs(); err != nil {
 		return err

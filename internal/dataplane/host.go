@@ -49,6 +49,9 @@ func (h *Host) applyLocked(want hostTables) error {
 		return err
 	}
 	want.repair(h.repairs.follow(want.repairs))
+	if err := h.bindFlowsLocked(want); err != nil {
+		return err
+	}
 	if err := putAll(h.objects.Outers, h.state.outers, want.outers); err != nil {
 		return err
 	}
@@ -67,6 +70,7 @@ func (h *Host) applyLocked(want hostTables) error {
 	if err := h.repairs.release(); err != nil {
 		return err
 	}
+	h.keepAddrsLocked(want)
 	return h.configureLocked(want.config)
 }
 
@@ -211,6 +215,9 @@ func (h *Host) Counters() (HostCounters, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out.Unrepaired = h.repairs.crowded
+	if h.flows != nil {
+		out.Flows = h.flowTotalsLocked()
+	}
 	for _, p := range h.state.plans {
 		var perCPU []hostCounter
 		if err := h.objects.BindingCounts.Lookup(p.index, &perCPU); err != nil {

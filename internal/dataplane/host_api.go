@@ -15,6 +15,9 @@ type HostTables interface {
 	// Handshakes tells what clients' TCP connections came to, for the bindings of the last Apply that are wanted; only those that
 	// rewrite are counted.
 	Handshakes(want func(*plan.Binding) bool) ([]BindingHandshakes, error)
+	// SweepStep takes one of many steps through the flow table, which together take out flows whose time is over and count the rest. No
+	// step takes longer than a millisecond or so.
+	SweepStep() error
 	// Close lets go of the handles; the programs keep running from their pins.
 	Close() error
 }
@@ -36,6 +39,8 @@ type HostCounters struct {
 	Bindings []BindingCounter
 	// Unrepaired is how many endpoints the tables had no room for: their flows are not repaired.
 	Unrepaired int
+	// Flows is what the last whole sweep of the flow table found.
+	Flows HostFlows
 }
 
 // BindingCounter is what one binding received.

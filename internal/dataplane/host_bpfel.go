@@ -49,7 +49,9 @@ type hostArrival struct {
 		Syn        uint8
 		Ports      uint8
 		Refusal    uint8
-		Rsv        uint8
+		Bits       uint8
+		Seq        uint32
+		Ack        uint32
 	}
 	Q struct {
 		_         structs.HostLayout
@@ -67,9 +69,49 @@ type hostArrival struct {
 	Vni    uint32
 	Member uint16
 	Rsv    uint16
-	Asked  hostFlowKey
-	Wanted hostFlow
 	Router [16]uint8
+	Name   struct {
+		_          structs.HostLayout
+		Dip        [16]uint8
+		Client     [16]uint8
+		Scope      uint32
+		DipPortBe  uint16
+		PeerPortBe uint16
+		Kind       uint8
+		Rsv        [3]uint8
+	}
+	Want hostFlowRecord
+	Flow struct {
+		_          structs.HostLayout
+		Record     hostFlowRecord
+		Tag        uint64
+		AliasTag   uint64
+		Place      uint32
+		AliasPlace uint32
+	}
+	Spare struct {
+		_     structs.HostLayout
+		Found struct {
+			_          structs.HostLayout
+			Record     hostFlowRecord
+			Tag        uint64
+			AliasTag   uint64
+			Place      uint32
+			AliasPlace uint32
+		}
+		Record hostFlowRecord
+		Name   struct {
+			_          structs.HostLayout
+			Dip        [16]uint8
+			Client     [16]uint8
+			Scope      uint32
+			DipPortBe  uint16
+			PeerPortBe uint16
+			Kind       uint8
+			Rsv        [3]uint8
+		}
+		Rsv uint32
+	}
 }
 
 type hostBinding struct {
@@ -82,6 +124,14 @@ type hostBinding struct {
 	Member  uint16
 	Index   uint32
 	Repair  uint32
+}
+
+type hostBindingFlow struct {
+	_    structs.HostLayout
+	Dip  uint32
+	Vip  uint32
+	Idle [5]uint32
+	Rsv  uint32
 }
 
 type hostBindingKey struct {
@@ -127,24 +177,73 @@ type hostDatagramKey struct {
 	Rsv      [7]uint8
 }
 
-type hostFlow struct {
+type hostFlowKind uint32
+
+const (
+	hostFlowKindFLOW_INBOUND hostFlowKind = 0
+	hostFlowKindFLOW_SNAT    hostFlowKind = 1
+	hostFlowKindFLOW_ALIAS   hostFlowKind = 2
+)
+
+type hostFlowRecord struct {
 	_            structs.HostLayout
-	Vip          [16]uint8
+	Client       [16]uint8
+	Dip          uint32
+	Vip          uint32
+	DipPortBe    uint16
+	PeerPortBe   uint16
 	VipPortBe    uint16
 	ClientPortBe uint16
+	Scope        uint32
+	Kind         uint8
+	Rsv          uint8
 	Mss          uint16
 	Binding      uint16
+	Flags        uint16
+	SeqOut       uint32
+	AckIn        uint32
+	SeqIn        uint32
+	AckOut       uint32
+	Seen         uint32
 }
 
-type hostFlowKey struct {
-	_            structs.HostLayout
-	Dip          [16]uint8
-	Client       [16]uint8
-	Vni          uint32
-	DipPortBe    uint16
-	ClientPortBe uint16
-	Protocol     uint8
-	Rsv          [7]uint8
+type hostFlowRecordFlag uint32
+
+const (
+	hostFlowRecordFlagFLOW_OPENED  hostFlowRecordFlag = 1
+	hostFlowRecordFlagFLOW_SEQ_OUT hostFlowRecordFlag = 2
+	hostFlowRecordFlagFLOW_ACK_IN  hostFlowRecordFlag = 4
+	hostFlowRecordFlagFLOW_SEQ_IN  hostFlowRecordFlag = 8
+	hostFlowRecordFlagFLOW_ACK_OUT hostFlowRecordFlag = 16
+	hostFlowRecordFlagFLOW_FIN_IN  hostFlowRecordFlag = 32
+	hostFlowRecordFlagFLOW_FIN_OUT hostFlowRecordFlag = 64
+)
+
+type hostFlowSetup struct {
+	_   structs.HostLayout
+	Key struct {
+		_  structs.HostLayout
+		K0 uint64
+		K1 uint64
+	}
+	Aliases uint64
+}
+
+type hostFlowTag uint32
+
+const (
+	hostFlowTagFLOW_TAG_TICK_SHIFT        hostFlowTag = 30
+	hostFlowTagFLOW_TAG_UNTIL_BITS        hostFlowTag = 18
+	hostFlowTagFLOW_TAG_IDLE_MAX          hostFlowTag = 131071
+	hostFlowTagFLOW_TAG_CLASS_SHIFT       hostFlowTag = 18
+	hostFlowTagFLOW_TAG_BUSY_SHIFT        hostFlowTag = 20
+	hostFlowTagFLOW_TAG_GENERATION_SHIFT  hostFlowTag = 24
+	hostFlowTagFLOW_TAG_FINGERPRINT_SHIFT hostFlowTag = 32
+)
+
+type hostFlowTags struct {
+	_    structs.HostLayout
+	Tags [8]uint64
 }
 
 type hostHandshakes struct {
@@ -175,12 +274,14 @@ const (
 type hostHostLimit uint32
 
 const (
-	hostHostLimitLIMIT_HOST_ABI_VERSION hostHostLimit = 2
+	hostHostLimitLIMIT_HOST_ABI_VERSION hostHostLimit = 3
 	hostHostLimitLIMIT_BINDINGS         hostHostLimit = 65536
 	hostHostLimitLIMIT_BINDING_PREFIXES hostHostLimit = 131072
 	hostHostLimitLIMIT_TUNNEL_SOURCES   hostHostLimit = 128
-	hostHostLimitLIMIT_FLOWS            hostHostLimit = 262144
-	hostHostLimitLIMIT_SUBSTITUTES      hostHostLimit = 16384
+	hostHostLimitLIMIT_HOST_FLOWS_MIN   hostHostLimit = 8192
+	hostHostLimitLIMIT_HOST_FLOWS       hostHostLimit = 8388608
+	hostHostLimitLIMIT_FLOW_ADDRS       hostHostLimit = 262144
+	hostHostLimitLIMIT_FLOW_CLAIMS      hostHostLimit = 4
 	hostHostLimitLIMIT_PORT_PROBES      hostHostLimit = 16
 	hostHostLimitLIMIT_DATAGRAMS        hostHostLimit = 65536
 	hostHostLimitLIMIT_DATAGRAM_SECONDS hostHostLimit = 5
@@ -221,7 +322,10 @@ const (
 	hostHostReasonHOST_REASON_REPAIR_ARRIVED     hostHostReason = 29
 	hostHostReasonHOST_REASON_REPAIR_NOBODY      hostHostReason = 30
 	hostHostReasonHOST_REASON_REPAIR_FAILED      hostHostReason = 31
-	hostHostReasonHOST_REASON_MAX                hostHostReason = 32
+	hostHostReasonHOST_REASON_IN_ICMP_WINDOW     hostHostReason = 32
+	hostHostReasonHOST_REASON_FLOW_EVICTED       hostHostReason = 33
+	hostHostReasonHOST_REASON_FLOW_CONTENDED     hostHostReason = 34
+	hostHostReasonHOST_REASON_MAX                hostHostReason = 35
 )
 
 type hostHostTunnel uint32
@@ -229,6 +333,17 @@ type hostHostTunnel uint32
 const (
 	hostHostTunnelHOST_TUNNEL_IPIP hostHostTunnel = 1
 	hostHostTunnelHOST_TUNNEL_GUE  hostHostTunnel = 2
+)
+
+type hostIdleClass uint32
+
+const (
+	hostIdleClassIDLE_ESTABLISHED hostIdleClass = 0
+	hostIdleClassIDLE_OPENING     hostIdleClass = 1
+	hostIdleClassIDLE_CLOSING     hostIdleClass = 2
+	hostIdleClassIDLE_UDP         hostIdleClass = 3
+	hostIdleClassIDLE_OTHER       hostIdleClass = 4
+	hostIdleClassIDLE_CLASSES     hostIdleClass = 5
 )
 
 type hostOwned struct {
@@ -290,18 +405,10 @@ const (
 	hostRepairUseREPAIR_HERE hostRepairUse = 2
 )
 
-type hostSubstitute struct {
-	_            structs.HostLayout
-	ClientPortBe uint16
-	Rsv          uint16
-}
-
-type hostSubstituteKey struct {
-	_         structs.HostLayout
-	Flow      hostFlowKey
-	Vip       [16]uint8
-	VipPortBe uint16
-	Rsv       [6]uint8
+type hostSiphashKey struct {
+	_  structs.HostLayout
+	K0 uint64
+	K1 uint64
 }
 
 type hostTunnelSource struct {
@@ -317,10 +424,14 @@ const (
 	hostMapArrivals         = "arrivals"
 	hostMapBindingAsks      = "binding_asks"
 	hostMapBindingCounts    = "binding_counts"
+	hostMapBindingFlows     = "binding_flows"
 	hostMapBoundMembers     = "bound_members"
 	hostMapBoundRanges      = "bound_ranges"
 	hostMapDatagrams        = "datagrams"
-	hostMapFlows            = "flows"
+	hostMapFlowAddrs        = "flow_addrs"
+	hostMapFlowRecords      = "flow_records"
+	hostMapFlowSetups       = "flow_setups"
+	hostMapFlowTags         = "flow_tags"
 	hostMapHostConfigs      = "host_configs"
 	hostMapHostReasons      = "host_reasons"
 	hostMapOuters           = "outers"
@@ -329,15 +440,20 @@ const (
 	hostMapRepairSlots      = "repair_slots"
 	hostMapRepairTargets    = "repair_targets"
 	hostMapRepairs          = "repairs"
-	hostMapSubstitutes      = "substitutes"
 	hostMapTunnelSources    = "tunnel_sources"
 	hostProgHostIn          = "host_in"
 	hostProgHostOut         = "host_out"
+	hostVarFlowFlagsKnown   = "flow_flags_known"
+	hostVarFlowKey          = "flow_key"
+	hostVarFlowKindKnown    = "flow_kind_known"
+	hostVarFlowMask         = "flow_mask"
+	hostVarFlowTagKnown     = "flow_tag_known"
 	hostVarHostAbiVersion   = "host_abi_version"
 	hostVarHostFlagsKnown   = "host_flags_known"
 	hostVarHostIpv6CsumFlag = "host_ipv6_csum_flag"
 	hostVarHostTestClock    = "host_test_clock"
 	hostVarHostTestNow      = "host_test_now"
+	hostVarIdleClassKnown   = "idle_class_known"
 	hostVarRepairFlowUsual  = "repair_flow_usual"
 	hostVarRepairLimitPeers = "repair_limit_peers"
 )
@@ -395,10 +511,14 @@ type hostMapSpecs struct {
 	Arrivals      *ebpf.MapSpec `ebpf:"arrivals"`
 	BindingAsks   *ebpf.MapSpec `ebpf:"binding_asks"`
 	BindingCounts *ebpf.MapSpec `ebpf:"binding_counts"`
+	BindingFlows  *ebpf.MapSpec `ebpf:"binding_flows"`
 	BoundMembers  *ebpf.MapSpec `ebpf:"bound_members"`
 	BoundRanges   *ebpf.MapSpec `ebpf:"bound_ranges"`
 	Datagrams     *ebpf.MapSpec `ebpf:"datagrams"`
-	Flows         *ebpf.MapSpec `ebpf:"flows"`
+	FlowAddrs     *ebpf.MapSpec `ebpf:"flow_addrs"`
+	FlowRecords   *ebpf.MapSpec `ebpf:"flow_records"`
+	FlowSetups    *ebpf.MapSpec `ebpf:"flow_setups"`
+	FlowTags      *ebpf.MapSpec `ebpf:"flow_tags"`
 	HostConfigs   *ebpf.MapSpec `ebpf:"host_configs"`
 	HostReasons   *ebpf.MapSpec `ebpf:"host_reasons"`
 	Outers        *ebpf.MapSpec `ebpf:"outers"`
@@ -407,7 +527,6 @@ type hostMapSpecs struct {
 	RepairSlots   *ebpf.MapSpec `ebpf:"repair_slots"`
 	RepairTargets *ebpf.MapSpec `ebpf:"repair_targets"`
 	Repairs       *ebpf.MapSpec `ebpf:"repairs"`
-	Substitutes   *ebpf.MapSpec `ebpf:"substitutes"`
 	TunnelSources *ebpf.MapSpec `ebpf:"tunnel_sources"`
 }
 
@@ -415,11 +534,17 @@ type hostMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type hostVariableSpecs struct {
+	FlowFlagsKnown   *ebpf.VariableSpec `ebpf:"flow_flags_known"`
+	FlowKey          *ebpf.VariableSpec `ebpf:"flow_key"`
+	FlowKindKnown    *ebpf.VariableSpec `ebpf:"flow_kind_known"`
+	FlowMask         *ebpf.VariableSpec `ebpf:"flow_mask"`
+	FlowTagKnown     *ebpf.VariableSpec `ebpf:"flow_tag_known"`
 	HostAbiVersion   *ebpf.VariableSpec `ebpf:"host_abi_version"`
 	HostFlagsKnown   *ebpf.VariableSpec `ebpf:"host_flags_known"`
 	HostIpv6CsumFlag *ebpf.VariableSpec `ebpf:"host_ipv6_csum_flag"`
 	HostTestClock    *ebpf.VariableSpec `ebpf:"host_test_clock"`
 	HostTestNow      *ebpf.VariableSpec `ebpf:"host_test_now"`
+	IdleClassKnown   *ebpf.VariableSpec `ebpf:"idle_class_known"`
 	RepairFlowUsual  *ebpf.VariableSpec `ebpf:"repair_flow_usual"`
 	RepairLimitPeers *ebpf.VariableSpec `ebpf:"repair_limit_peers"`
 }
@@ -447,10 +572,14 @@ type hostMaps struct {
 	Arrivals      *ebpf.Map `ebpf:"arrivals"`
 	BindingAsks   *ebpf.Map `ebpf:"binding_asks"`
 	BindingCounts *ebpf.Map `ebpf:"binding_counts"`
+	BindingFlows  *ebpf.Map `ebpf:"binding_flows"`
 	BoundMembers  *ebpf.Map `ebpf:"bound_members"`
 	BoundRanges   *ebpf.Map `ebpf:"bound_ranges"`
 	Datagrams     *ebpf.Map `ebpf:"datagrams"`
-	Flows         *ebpf.Map `ebpf:"flows"`
+	FlowAddrs     *ebpf.Map `ebpf:"flow_addrs"`
+	FlowRecords   *ebpf.Map `ebpf:"flow_records"`
+	FlowSetups    *ebpf.Map `ebpf:"flow_setups"`
+	FlowTags      *ebpf.Map `ebpf:"flow_tags"`
 	HostConfigs   *ebpf.Map `ebpf:"host_configs"`
 	HostReasons   *ebpf.Map `ebpf:"host_reasons"`
 	Outers        *ebpf.Map `ebpf:"outers"`
@@ -459,7 +588,6 @@ type hostMaps struct {
 	RepairSlots   *ebpf.Map `ebpf:"repair_slots"`
 	RepairTargets *ebpf.Map `ebpf:"repair_targets"`
 	Repairs       *ebpf.Map `ebpf:"repairs"`
-	Substitutes   *ebpf.Map `ebpf:"substitutes"`
 	TunnelSources *ebpf.Map `ebpf:"tunnel_sources"`
 }
 
@@ -468,10 +596,14 @@ func (m *hostMaps) Close() error {
 		m.Arrivals,
 		m.BindingAsks,
 		m.BindingCounts,
+		m.BindingFlows,
 		m.BoundMembers,
 		m.BoundRanges,
 		m.Datagrams,
-		m.Flows,
+		m.FlowAddrs,
+		m.FlowRecords,
+		m.FlowSetups,
+		m.FlowTags,
 		m.HostConfigs,
 		m.HostReasons,
 		m.Outers,
@@ -480,7 +612,6 @@ func (m *hostMaps) Close() error {
 		m.RepairSlots,
 		m.RepairTargets,
 		m.Repairs,
-		m.Substitutes,
 		m.TunnelSources,
 	)
 }
@@ -489,11 +620,17 @@ func (m *hostMaps) Close() error {
 //
 // It can be passed to loadHostObjects or ebpf.CollectionSpec.LoadAndAssign.
 type hostVariables struct {
+	FlowFlagsKnown   *ebpf.Variable `ebpf:"flow_flags_known"`
+	FlowKey          *ebpf.Variable `ebpf:"flow_key"`
+	FlowKindKnown    *ebpf.Variable `ebpf:"flow_kind_known"`
+	FlowMask         *ebpf.Variable `ebpf:"flow_mask"`
+	FlowTagKnown     *ebpf.Variable `ebpf:"flow_tag_known"`
 	HostAbiVersion   *ebpf.Variable `ebpf:"host_abi_version"`
 	HostFlagsKnown   *ebpf.Variable `ebpf:"host_flags_known"`
 	HostIpv6CsumFlag *ebpf.Variable `ebpf:"host_ipv6_csum_flag"`
 	HostTestClock    *ebpf.Variable `ebpf:"host_test_clock"`
 	HostTestNow      *ebpf.Variable `ebpf:"host_test_now"`
+	IdleClassKnown   *ebpf.Variable `ebpf:"idle_class_known"`
 	RepairFlowUsual  *ebpf.Variable `ebpf:"repair_flow_usual"`
 	RepairLimitPeers *ebpf.Variable `ebpf:"repair_limit_peers"`
 }

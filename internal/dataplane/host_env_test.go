@@ -41,6 +41,7 @@ type hostEnv struct {
 	ifindex   int
 	host      *Host
 	testClock bool
+	flows     uint32 // size of the flow table
 }
 
 func must(t testing.TB, err error) {
@@ -53,7 +54,7 @@ func must(t testing.TB, err error) {
 // newHostEnv makes the namespace: uplink up0 with the host's addresses, vm0 towards the DIPs, forwarding on.
 func newHostEnv(t *testing.T) *hostEnv {
 	t.Helper()
-	e := &hostEnv{t: t, namespace: fmt.Sprintf("hostbpf-%d-%d", os.Getpid(), hostEnvs.Add(1))}
+	e := &hostEnv{t: t, flows: MinHostFlows, namespace: fmt.Sprintf("hostbpf-%d-%d", os.Getpid(), hostEnvs.Add(1))}
 	must(t, netdev.CreateNamespace(e.namespace))
 	t.Cleanup(func() { netdev.DeleteNamespace(e.namespace) })
 	n, err := netdev.OpenNamespace(e.namespace)
@@ -96,7 +97,7 @@ func (e *hostEnv) open() {
 	e.t.Helper()
 	var err error
 	must(e.t, netdev.In(e.namespace, func() error {
-		e.host, err = OpenHost(HostOptions{Ifindex: e.ifindex, Dir: e.dir, testClock: e.testClock})
+		e.host, err = OpenHost(HostOptions{Ifindex: e.ifindex, Dir: e.dir, Flows: e.flows, testClock: e.testClock})
 		return err
 	}))
 	h := e.host

@@ -12,6 +12,7 @@ type FakeHost struct {
 	mu      sync.Mutex
 	state   HostState
 	applied int
+	swept   int
 	err     error
 	counts  HostCounters
 	asks    []BindingHandshakes
@@ -86,6 +87,21 @@ func (f *FakeHost) Handshakes(want func(*plan.Binding) bool) ([]BindingHandshake
 		}
 	}
 	return out, nil
+}
+
+// SweepStep implements HostTables.
+func (f *FakeHost) SweepStep() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.swept++
+	return f.err
+}
+
+// Swept tells how many steps of sweeps were asked for.
+func (f *FakeHost) Swept() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.swept
 }
 
 // Close implements HostTables.

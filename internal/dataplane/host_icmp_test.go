@@ -74,6 +74,10 @@ func TestHostICMPIn(t *testing.T) {
 		sent := packet{protocol: c.protocol, src: c.dip, dst: c.client, sport: c.dport, dport: 40001, ack: true, payload: "an answer that is too big"}
 		left := sent
 		left.src, left.sport = c.vip, c.vport
+		if c.protocol == lb.TCP {
+			e.expect("before an answer", c.wrap(icmp(t, c.router, c.vip, c.errors[0].kind, 0, 0, left.bytes(t))), verdictDrop, nil, "in_icmp_window")
+		}
+		e.run(e.host.objects.HostOut, frame(sent.bytes(t)))
 		for _, k := range c.errors {
 			for _, n := range quotes {
 				in := icmp(t, c.router, c.vip, k.kind, k.code, k.word, quote(left.bytes(t), n))

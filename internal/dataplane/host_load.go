@@ -6,11 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"github.com/shuntlb/shunt/internal/ring"
 )
 
 // HostOptions say where the host programs run and where they are pinned.
@@ -19,6 +22,9 @@ type HostOptions struct {
 	Ifindex int
 	// Dir is a directory on a bpf file system, used by nothing else. It is made when it is missing.
 	Dir string
+	// Flows is the size of the flow table, a power of two from MinHostFlows to MaxHostFlows: 72 bytes each. 0: what the pins have, else
+	// DefaultHostFlows.
+	Flows uint32
 	// testClock makes the programs' time the variable host_test_now.
 	testClock bool
 }
@@ -31,6 +37,12 @@ type Host struct {
 	reasons []string // by enum host_reason
 	// testClock is HostOptions'.
 	testClock bool
+	flows     *flowTable
+	now       func() time.Duration // CLOCK_MONOTONIC
+
+	// sweeping is held during a step of a sweep. Taken before mu.
+	sweeping sync.Mutex
+	sweep    hostSweep // last: guarded by mu too
 
 	mu      sync.Mutex
 	state   hostTables // what the maps hold
@@ -69,7 +81,11 @@ func OpenHost(o HostOptions) (*Host, error) {
 	if err := checkHostABI(o.Dir); err != nil {
 		return nil, err
 	}
-	h := &Host{dir: o.Dir, testClock: o.testClock}
+	key, err := sizeFlows(spec, o)
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{dir: o.Dir, now: monotonic, testClock: o.testClock}
 	if h.reasons, err = enumNames(spec, "host_reason", "HOST_REASON_"); err != nil {
 		return nil, err
 	}
@@ -80,7 +96,7 @@ func OpenHost(o HostOptions) (*Host, error) {
 		}
 		return nil, fmt.Errorf("load host programs: %w", err)
 	}
-	if err := h.begin(o.Ifindex); err != nil {
+	if err := h.begin(o.Ifindex, key); err != nil {
 		h.Close()
 		return nil, err
 	}
@@ -88,15 +104,26 @@ func OpenHost(o HostOptions) (*Host, error) {
 }
 
 // begin reads what the maps hold and attaches the programs.
-func (h *Host) begin(ifindex int) error {
+func (h *Host) begin(ifindex int, key hostFlowSetup) error {
 	var err error
 	if h.repairs, err = openRepairs(&h.objects); err != nil {
 		return err
 	}
+	if h.flows, err = mapFlows(&h.objects.hostMaps); err != nil {
+		return err
+	}
+	h.flows.setup.Key = key.Key
+	h.flows.key = ring.Key{K0: key.Key.K0, K1: key.Key.K1}
 	if err := h.migrateHost(); err != nil {
 		return err
 	}
 	if err := h.readTables(); err != nil {
+		return err
+	}
+	if err := h.adoptBindings(); err != nil {
+		return err
+	}
+	if err := h.migrateFlows(); err != nil {
 		return err
 	}
 	for _, hook := range hostHooks {
@@ -105,6 +132,9 @@ func (h *Host) begin(ifindex int) error {
 			return err
 		}
 		h.links = append(h.links, l)
+	}
+	if err := h.migrateFlows(); err != nil {
+		return err
 	}
 	return h.finishMigration()
 }
@@ -148,7 +178,7 @@ func checkHostABI(dir string) error {
 		return fmt.Errorf("read ABI version of pins in %s: %w; stop the host agent with --stop first", dir, err)
 	}
 	// 0: the maps were made, but their maker died before it wrote the version.
-	if c.AbiVersion != 0 && c.AbiVersion != hostABIFirst && c.AbiVersion != uint32(hostHostLimitLIMIT_HOST_ABI_VERSION) {
+	if c.AbiVersion != 0 && c.AbiVersion != hostABIFirst && c.AbiVersion != hostABISecond && c.AbiVersion != uint32(hostHostLimitLIMIT_HOST_ABI_VERSION) {
 		return fmt.Errorf("pins in %s have ABI version %d, this binary has %d: stop the host agent with --stop first",
 			dir, c.AbiVersion, hostHostLimitLIMIT_HOST_ABI_VERSION)
 	}
@@ -249,7 +279,7 @@ func DetachHost(dir string) error {
 	if err != nil {
 		return err
 	}
-	pins := []string{hostMapBindingsOne}
+	pins := append([]string{hostMapBindingsOne}, formerFlowPins...)
 	for _, m := range spec.Maps {
 		if m.Pinning == ebpf.PinByName {
 			pins = append(pins, m.Name)
@@ -269,6 +299,14 @@ func DetachHost(dir string) error {
 
 // Close implements HostTables.
 func (h *Host) Close() error {
+	h.sweeping.Lock()
+	defer h.sweeping.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.flows != nil {
+		h.flows.close()
+		h.flows = nil
+	}
 	var errs []error
 	for _, l := range h.links {
 		errs = append(errs, l.Close())

@@ -12,9 +12,11 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// Version 1 of the host's maps had IP in IP only, and bindings of single ports only. Everything else is as it was.
+// Version 1 of the host's maps had IP in IP only, and bindings of single ports only. Version 2 and it had flows in maps of the kernel
+// (host_migrate_flows.go). Everything else is as it was.
 const (
 	hostABIFirst       = 1
+	hostABISecond      = 2
 	hostMapBindingsOne = "bindings"
 )
 
@@ -63,8 +65,10 @@ func (h *Host) finishMigration() error {
 	if err := h.configureLocked(c); err != nil {
 		return err
 	}
-	if err := os.Remove(filepath.Join(h.dir, hostMapBindingsOne)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove bindings of version %d: %w", hostABIFirst, err)
+	for _, pin := range append([]string{hostMapBindingsOne}, formerFlowPins...) {
+		if err := os.Remove(filepath.Join(h.dir, pin)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove tables of before: %w", err)
+		}
 	}
 	return nil
 }

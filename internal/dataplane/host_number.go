@@ -47,16 +47,17 @@ func (h *Host) numberLocked(want hostTables) error {
 	return nil
 }
 
-// indexOf is the index of the counter that a binding has in these tables. A range has one when all its parts agree.
+// indexOf is the index of the counter that a binding has in these tables. A range has one when all its parts agree. One that leads to
+// another DIP now has none: flows find its DIP by the index.
 func (t *hostTables) indexOf(p *plannedBinding) (uint32, bool) {
 	if len(p.prefixes) == 0 {
 		have, ok := t.bindings[p.key]
-		return have.Index, ok
+		return have.Index, ok && have.Dip == p.DIP.As16()
 	}
 	first, ok := t.ranges[p.prefixes[0]]
 	for _, key := range p.prefixes[1:] {
 		have, there := t.ranges[key]
 		ok = ok && there && have.Index == first.Index
 	}
-	return first.Index, ok
+	return first.Index, ok && first.Dip == p.DIP.As16()
 }

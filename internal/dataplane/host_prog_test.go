@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"encoding/binary"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gopacket/gopacket/layers"
 
@@ -354,8 +356,7 @@ func TestHostCollision(t *testing.T) {
 		returns(substitute, second)
 	}
 	// The first flow's state goes: the second keeps its port.
-	own := flowKeyOf(client4, dip4, 40001)
-	must(t, e.host.objects.Flows.Delete(own))
+	e.forget(flowOf(e, client4, dip4, 40001))
 	if p := send(second); p != substitute {
 		t.Fatalf("second flow changed to port %d when the first went", p)
 	}
@@ -365,25 +366,55 @@ func TestHostCollision(t *testing.T) {
 	}
 }
 
-func flowKeyOf(client, dip string, port uint16) hostFlowKey {
-	b := bind(lb.TCP, vip4, dip, dip, true)
-	c := bind(lb.TCP, client, dip, dip, true)
-	return hostFlowKey{Dip: b.DIP.As16(), Client: c.Key.VIP.As16(), DipPortBe: be16(8080), ClientPortBe: be16(port), Protocol: 6}
+// flowOf is the record of a TCP flow to port 8080 of a DIP, as far as it is its name.
+func flowOf(e *hostEnv, client, dip string, port uint16) hostFlowRecord {
+	return hostFlowRecord{Client: netip.MustParseAddr(client).As16(), Dip: e.number(dip), DipPortBe: be16(8080), PeerPortBe: be16(port), Scope: 6}
+}
+
+// number is that of an address in the flow table.
+func (e *hostEnv) number(addr string) uint32 {
+	e.t.Helper()
+	n, err := e.host.flows.addrs.number(netip.MustParseAddr(addr).As16())
+	must(e.t, err)
+	return n
+}
+
+// forget takes a flow out of the table.
+func (e *hostEnv) forget(r hostFlowRecord) {
+	e.t.Helper()
+	place, _, ok := e.host.flows.find(&r, e.tick())
+	if !ok {
+		e.t.Fatalf("no flow %+v", r)
+	}
+	store(&e.host.flows.tags[place/flowWays].Tags[place%flowWays], 0)
+}
+
+// tick is the programs' present tick.
+func (e *hostEnv) tick() uint64 {
+	e.t.Helper()
+	if !e.testClock {
+		return tagTick(monotonic())
+	}
+	var now uint64
+	must(e.t, e.host.objects.HostTestNow.Get(&now))
+	return tagTick(time.Duration(now))
 }
 
 // TestHostNoPort: every substitute port is taken.
 func TestHostNoPort(t *testing.T) {
-	e := newHostEnv(t).quiet()
+	e := newHostEnv(t)
+	e.flows = 1 << 18
+	e.open()
+	e.quiet()
 	e.apply(bind(lb.TCP, vip4, dip4, dip4, true))
-	taken := hostFlow{Vip: bind(lb.TCP, vip6, dip6, dip6, true).Key.VIP.As16()}
-	var keys []hostFlowKey
-	var values []hostFlow
+	taken := e.number(vip6)
 	for port := 1; port < 65536; port++ {
-		keys = append(keys, flowKeyOf(client4, dip4, uint16(port)))
-		values = append(values, taken)
+		r := flowOf(e, client4, dip4, uint16(port))
+		r.Vip = taken
+		if !e.host.flows.insert(r, FlowTrusted, e.tick()+100, e.tick()) {
+			t.Fatalf("no room for port %d", port)
+		}
 	}
-	_, err := e.host.objects.Flows.BatchUpdate(keys, values, nil)
-	must(t, err)
 	p := packet{protocol: lb.TCP, src: client4, dst: vip4, sport: 40001, dport: 80, syn: true}
 	before := e.reasons(nil)
 	verdict, _ := e.run(e.host.objects.HostIn, tunnel(t, source4, dip4, p.bytes(t)))

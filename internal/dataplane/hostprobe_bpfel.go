@@ -48,7 +48,10 @@ const (
 	hostProbeHostReasonHOST_REASON_REPAIR_ARRIVED     hostProbeHostReason = 29
 	hostProbeHostReasonHOST_REASON_REPAIR_NOBODY      hostProbeHostReason = 30
 	hostProbeHostReasonHOST_REASON_REPAIR_FAILED      hostProbeHostReason = 31
-	hostProbeHostReasonHOST_REASON_MAX                hostProbeHostReason = 32
+	hostProbeHostReasonHOST_REASON_IN_ICMP_WINDOW     hostProbeHostReason = 32
+	hostProbeHostReasonHOST_REASON_FLOW_EVICTED       hostProbeHostReason = 33
+	hostProbeHostReasonHOST_REASON_FLOW_CONTENDED     hostProbeHostReason = 34
+	hostProbeHostReasonHOST_REASON_MAX                hostProbeHostReason = 35
 )
 
 type hostProbeProbeResult struct {

@@ -149,6 +149,7 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 	for reason, n := range counters.Reasons {
 		s.Reasons = append(s.Reasons, &apiv1.ReasonCount{Reason: reason, Packets: n})
 	}
+	flowStatus(s, counters.Flows)
 	slices.SortFunc(s.Reasons, func(a, b *apiv1.ReasonCount) int { return strings.Compare(a.Reason, b.Reason) })
 	return s
 }

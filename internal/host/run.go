@@ -31,6 +31,8 @@ type Options struct {
 	Interface string
 	// BPFFS is the directory of the pins, on a bpf file system, used by nothing else.
 	BPFFS string
+	// Flows is the size of the flow table, as in dataplane.HostOptions.
+	Flows uint32
 	// RunDir keeps a second agent out.
 	RunDir string
 	// MaxProbes is how many targets have room in the tables of checks by packets, a multiple of 64; 0: DefaultMaxProbes. Sockets ask the
@@ -60,7 +62,7 @@ func Run(ctx context.Context, o Options) error {
 	if dev.MAC == [6]byte{} {
 		return fmt.Errorf("interface %s: it has no Ethernet address: not supported by this version", o.Interface)
 	}
-	tables, err := dataplane.OpenHost(dataplane.HostOptions{Ifindex: dev.Index, Dir: o.BPFFS})
+	tables, err := dataplane.OpenHost(dataplane.HostOptions{Ifindex: dev.Index, Dir: o.BPFFS, Flows: o.Flows})
 	if err != nil {
 		return err
 	}
@@ -87,6 +89,7 @@ func Run(ctx context.Context, o Options) error {
 	var wg sync.WaitGroup
 	var besideErr, packetsErr error
 	wg.Go(func() { expire(ctx, h) })
+	wg.Go(func() { h.sweep(ctx) })
 	wg.Go(func() { watch(ctx, h) })
 	if packets != nil {
 		wg.Go(func() {

@@ -86,8 +86,11 @@ var MuxFamilies = []*Family{
 
 // HostFamilies are a host's own.
 var HostFamilies = []*Family{
-	fam(Counter, "shunt_host_packets_total", perReason, "Packets by what became of them.", "reason"),
+	fam(Counter, "shunt_host_packets_total", perReason, "Packets by what became of them. in_state_full are those of new flows that the flow table had no room for; beside packets flow_evicted counts flows that lost their place to a new one, and flow_expired those that a sweep took out.", "reason"),
 	fam(Gauge, "shunt_host_bindings", one, "Backends of this machine that the programs know."),
+	fam(Gauge, "shunt_host_flows", "one per class, at most 3", "Flows in the flow table at the last sweep by class: untrusted, trusted, closing.", "class"),
+	fam(Gauge, "shunt_host_table_used", perTable, "Map pressure: entries in use of a table, flows at the last sweep.", "table"),
+	fam(Gauge, "shunt_host_table_capacity", perTable, "Map pressure: entries a table has room for.", "table"),
 	fam(Counter, "shunt_host_backend_packets_total", perBackend, "Packets delivered to the backend.", backendLabels...),
 	fam(Counter, "shunt_host_backend_bytes_total", perBackend, "Bytes of the IP packets delivered to the backend.", backendLabels...),
 }
@@ -133,6 +136,17 @@ func (c nodeCollector) Collect(out chan<- prometheus.Metric) {
 	c.own(s, status)
 }
 
+// putFlows puts the flows of each class. One without flows is not reported, but its series must not come and go.
+func (s sink) putFlows(family string, status *apiv1.NodeStatus) {
+	flows := map[string]uint64{"untrusted": 0, "trusted": 0, "closing": 0}
+	for _, f := range status.GetFlows() {
+		flows[f.GetClass()] = f.GetFlows()
+	}
+	for class, n := range flows {
+		s.put(family, float64(n), class)
+	}
+}
+
 func (m Mux) collect(s sink, status *apiv1.NodeStatus) {
 	for _, r := range status.GetReasons() {
 		s.put("shunt_mux_packets_total", float64(r.GetPackets()), r.GetReason())
@@ -141,14 +155,7 @@ func (m Mux) collect(s sink, status *apiv1.NodeStatus) {
 	m.collectEndpoints(s, status, flips)
 	m.collectBackends(s, status, flips)
 	m.collectHealth(s, status)
-	// A class without flows is not reported, but its series must not come and go.
-	flows := map[string]uint64{"untrusted": 0, "trusted": 0, "closing": 0}
-	for _, f := range status.GetFlows() {
-		flows[f.GetClass()] = f.GetFlows()
-	}
-	for class, n := range flows {
-		s.put("shunt_mux_flows", float64(n), class)
-	}
+	s.putFlows("shunt_mux_flows", status)
 	for _, t := range status.GetTables() {
 		s.put("shunt_mux_table_used", float64(t.GetUsed()), t.GetName())
 		s.put("shunt_mux_table_capacity", float64(t.GetCapacity()), t.GetName())
@@ -273,6 +280,11 @@ func collectHost(s sink, status *apiv1.NodeStatus) {
 	}
 	s.put("shunt_metrics_omitted", 0, "endpoints")
 	s.put("shunt_host_bindings", float64(len(status.GetMembers())))
+	s.putFlows("shunt_host_flows", status)
+	for _, t := range status.GetTables() {
+		s.put("shunt_host_table_used", float64(t.GetUsed()), t.GetName())
+		s.put("shunt_host_table_capacity", float64(t.GetCapacity()), t.GetName())
+	}
 	if n := len(status.GetMembers()); n > MaxBackends {
 		s.put("shunt_metrics_omitted", float64(n), "backends")
 		return

@@ -1,0 +1,83 @@
+package dataplane
+
+import (
+	"fmt"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// bindFlowsLocked writes what flows have from the wanted bindings, which have their indices but are not in the tables yet.
+func (h *Host) bindFlowsLocked(want hostTables) error {
+	for i := range want.plans {
+		p := &want.plans[i]
+		if !p.Rewrite {
+			continue
+		}
+		if err := h.bindFlow(p.index, p.DIP.As16(), p.Key.VIP.As16(), p.Idle.Or(lb.DefaultHostIdle)); err != nil {
+			return fmt.Errorf("binding %s: %w", bindingName(p.Binding), err)
+		}
+	}
+	return nil
+}
+
+// bindFlow writes what flows have from the binding of an index.
+func (h *Host) bindFlow(index uint32, dip, vip [16]byte, idle lb.HostIdle) error {
+	var b hostBindingFlow
+	var err error
+	if b.Dip, err = h.flows.addrs.number(dip); err != nil {
+		return err
+	}
+	if b.Vip, err = h.flows.addrs.number(vip); err != nil {
+		return err
+	}
+	b.Idle[hostIdleClassIDLE_ESTABLISHED] = idleTicks(idle.Established)
+	b.Idle[hostIdleClassIDLE_OPENING] = idleTicks(idle.Opening)
+	b.Idle[hostIdleClassIDLE_CLOSING] = idleTicks(idle.Closing)
+	b.Idle[hostIdleClassIDLE_UDP] = idleTicks(idle.UDP)
+	b.Idle[hostIdleClassIDLE_OTHER] = idleTicks(idle.Other)
+	if h.flows.binding[index] != b {
+		h.flows.binding[index] = b
+	}
+	return nil
+}
+
+// adoptBindings writes what flows have from pinned bindings, until the first plan says more: those of former versions had nothing.
+func (h *Host) adoptBindings() error {
+	adopt := func(key hostBindingKey, b hostBinding) error {
+		if b.Rewrite == 0 {
+			return nil
+		}
+		if h.flows.binding[b.Index].Dip != 0 {
+			for _, addr := range [][16]byte{b.Dip, key.Vip} {
+				if _, err := h.flows.addrs.number(addr); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		return h.bindFlow(b.Index, b.Dip, key.Vip, lb.DefaultHostIdle)
+	}
+	for key, b := range h.state.bindings {
+		if err := adopt(key, b); err != nil {
+			return err
+		}
+	}
+	for key, b := range h.state.ranges {
+		if err := adopt(key.Key, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keepAddrsLocked lets the addresses of bindings that are gone leave, once no flow names them.
+func (h *Host) keepAddrsLocked(want hostTables) {
+	wanted := map[uint32]bool{}
+	for i := range want.plans {
+		if p := &want.plans[i]; p.Rewrite {
+			wanted[h.flows.binding[p.index].Dip] = true
+			wanted[h.flows.binding[p.index].Vip] = true
+		}
+	}
+	h.flows.addrs.keep(wanted)
+}

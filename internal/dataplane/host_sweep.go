@@ -1,0 +1,125 @@
+package dataplane
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// hostSweepStep is how many buckets a step looks at: half a megabyte of tags.
+const hostSweepStep = 1 << 13
+
+// HostFlows says what is in the flow table of a host.
+type HostFlows struct {
+	// Capacity is the number of flows that there is room for, ByClass those that the last whole sweep found.
+	Capacity uint64
+	ByClass  map[FlowClass]uint64
+	// Expired counts flows that were taken out since the agent started because their time was over. Others of that kind lose their
+	// place to a new flow.
+	Expired uint64
+	// Addresses of DIPs and VIPs that flows may name, and how many there is room for.
+	Addresses, AddressCapacity uint64
+}
+
+// hostSweep is a pass through the flow table, and what the one before found.
+type hostSweep struct {
+	at      int // next bucket
+	counts  [4]uint64
+	aliases uint64
+	// Addresses that were leaving when the pass began, and those of them that flows name.
+	leaving, named map[uint32]bool
+
+	last    HostFlows
+	expired uint64
+}
+
+// SweepStep implements HostTables.
+func (h *Host) SweepStep() error {
+	h.sweeping.Lock()
+	defer h.sweeping.Unlock()
+	if h.flows == nil {
+		return nil
+	}
+	h.sweepStep(h.now())
+	return nil
+}
+
+// sweepStep is a step at a time of CLOCK_MONOTONIC.
+func (h *Host) sweepStep(now time.Duration) {
+	s, t := &h.sweep, h.flows
+	if s.at == 0 {
+		h.beginSweep()
+	}
+	end := min(s.at+hostSweepStep, len(t.tags))
+	s.chunk(t, s.at, end, tagTick(now))
+	if s.at = end; end < len(t.tags) {
+		return
+	}
+	h.endSweep()
+}
+
+func (h *Host) beginSweep() {
+	s, t := &h.sweep, h.flows
+	s.counts, s.aliases = [4]uint64{}, 0
+	s.leaving, s.named = map[uint32]bool{}, map[uint32]bool{}
+	h.mu.Lock()
+	for n := range t.addrs.leaving {
+		s.leaving[n] = true
+	}
+	h.mu.Unlock()
+	// Aliases that come from here on make it 1 again.
+	atomic.CompareAndSwapUint64(&t.setup.Aliases, 1, 2)
+}
+
+// chunk takes out what is over, and counts the rest. Records are looked at only when what they name matters.
+func (s *hostSweep) chunk(t *flowTable, from, to int, tick uint64) {
+	look := len(s.leaving) > 0 || load(&t.setup.Aliases) != 0
+	for b := from; b < to; b++ {
+		for way := range flowWays {
+			word := &t.tags[b].Tags[way]
+			tag := flowTag(load(word))
+			if tag.class() == 0 {
+				continue
+			}
+			if !tag.live(tick) {
+				if atomic.CompareAndSwapUint64(word, uint64(tag), 0) {
+					s.expired++
+				}
+				continue
+			}
+			s.counts[tag.class()]++
+			if !look {
+				continue
+			}
+			r := &t.records[b*flowWays+way]
+			if r.Kind == uint8(hostFlowKindFLOW_ALIAS) {
+				s.aliases++
+			}
+			for _, n := range [2]uint32{r.Dip, r.Vip} {
+				if s.leaving[n] {
+					s.named[n] = true
+				}
+			}
+		}
+	}
+}
+
+func (h *Host) endSweep() {
+	s, t := &h.sweep, h.flows
+	s.at = 0
+	if s.aliases == 0 {
+		atomic.CompareAndSwapUint64(&t.setup.Aliases, 2, 0)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t.addrs.swept(s.leaving, s.named)
+	s.last.ByClass = map[FlowClass]uint64{FlowUntrusted: s.counts[FlowUntrusted], FlowTrusted: s.counts[FlowTrusted], FlowClosing: s.counts[FlowClosing]}
+	s.last.Expired = s.expired
+}
+
+// flowTotalsLocked is what the last whole sweep found.
+func (h *Host) flowTotalsLocked() HostFlows {
+	out := h.sweep.last
+	out.Capacity = uint64(len(h.flows.records))
+	out.Addresses, out.AddressCapacity = uint64(len(h.flows.addrs.numbers)), uint64(len(h.flows.addrs.cells)-1)
+	return out
+}
