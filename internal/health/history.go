@@ -152,7 +152,7 @@ func (h *History) LastTurn() (Turn, bool) {
 	if len(h.turns) == 0 {
 		return Turn{}, false
 	}
-	t := h.turns[len(h.turns)-1]
+	t := h.turns[(int(h.nextTurn)+len(h.turns)-1)%len(h.turns)]
 	return Turn{time.UnixMilli(t.at), t.alive, t.words.Value()}, true
 }
 

@@ -18,6 +18,8 @@ func TestHistoryRemembersTheLatest(t *testing.T) {
 		now := time.UnixMilli(1_700_000_000_000)
 		// Few words, or such as never come again.
 		often := rapid.Bool().Draw(t, "few words")
+		// Of ten events: seldom, or so often that turns are forgotten too.
+		turning := rapid.SampledFrom([]int{1, 7}).Draw(t, "turns")
 		for i := range rapid.IntRange(0, 70).Draw(t, "events") {
 			// Clocks jump, and checks that take long are told later than those that began after them.
 			now = now.Add(time.Duration(rapid.IntRange(-5000, 3600_000).Draw(t, "after")) * time.Millisecond)
@@ -25,7 +27,7 @@ func TestHistoryRemembersTheLatest(t *testing.T) {
 			if often {
 				words = rapid.SampledFrom([]string{"connected", "connection refused", ""}).Draw(t, "words")
 			}
-			if rapid.IntRange(0, 9).Draw(t, "what") == 0 {
+			if rapid.IntRange(0, 9).Draw(t, "what") < turning {
 				turn := Turn{now, rapid.Bool().Draw(t, "alive"), words}
 				h.Turned(turn)
 				turns = append(turns, turn)
