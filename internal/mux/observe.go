@@ -162,6 +162,8 @@ func (r *roster) count(c *change, g *group, m *member, now time.Time) {
 		c.flips = append(c.flips, flip{dataplane.MemberAlive{Endpoint: g.Key, Member: m.ID, Alive: alive}, m})
 	} else if m.settled() == m.before.Asked {
 		return
+	} else if m.asked && !alive {
+		m.history.Turned(health.Turn{At: now, Words: m.explain()}) // dead from the first
 	}
 	g.tally.Remove(m.before)
 	g.tally.Add(m.standing())

@@ -77,6 +77,7 @@ func (a *Agent) memberStatusLocked(endpoints []plan.Endpoint, counters dataplane
 			}
 			words, unknown := m.explain(), (m.words == "" || !m.asked) && !m.denied()
 			switch {
+			case m.alive():
 			case decision.FailOpen:
 				words += " (treated as alive: all are dead)"
 			case decision.Panic:

@@ -27,6 +27,9 @@ func TestPanicSurvivesTheAgent(t *testing.T) {
 	if m := w.agent.Status().Members[0]; m.Alive || m.LastCheck != "connection refused (treated as alive: too few are healthy)" {
 		t.Errorf("status says %v", m)
 	}
+	if m := w.agent.Status().Members[1]; !m.Alive || m.LastCheck != "connected" {
+		t.Errorf("status says %v", m)
+	}
 	w.restart()
 	w.apply(p)
 	w.expect("the next agent goes on", "tables [203.0.113.10]")
@@ -254,6 +257,24 @@ func TestHealthOf(t *testing.T) {
 	}
 	if turns := m.Turns; len(turns) != 1 || !turns[0].Alive || !turns[0].At.Equal(at) {
 		t.Errorf("turns %+v", turns)
+	}
+}
+
+// TestDeadFromTheFirst: since when is told of members that never were alive too.
+func TestDeadFromTheFirst(t *testing.T) {
+	w := newWorld(t)
+	p := planOf([]string{"203.0.113.10"}, "10.20.1.11")
+	w.apply(p)
+	at := w.clock.Now()
+	w.probe("10.20.1.11", false, "connection refused")
+	w.pass(time.Minute)
+	w.probe("10.20.1.11", false, "no connection within 500 ms")
+	m, _ := w.agent.HealthOf(p.Endpoints[0].Key, 1)
+	if len(m.Turns) != 1 || m.Turns[0].Alive || !m.Turns[0].At.Equal(at) || m.Turns[0].Words != "connection refused" {
+		t.Errorf("turns %+v", m.Turns)
+	}
+	if since := w.agent.Status().Members[0].Since.AsTime(); !since.Equal(at) {
+		t.Errorf("since %v, want %v", since, at)
 	}
 }
 
