@@ -81,7 +81,7 @@ func checkText(c *lb.Check) string {
 func askedText(c *lb.Check) string {
 	switch c.Kind {
 	case lb.CheckTCP:
-		if c.Send == "" && c.Expect == "" {
+		if !c.Talks() {
 			return "TCP connect"
 		}
 		return "TCP" + exchangeText(c)
@@ -94,7 +94,11 @@ func askedText(c *lb.Check) string {
 		if c.Host != "" {
 			what += " with host " + c.Host
 		}
-		if n := len(c.Headers.List()); n > 0 {
+		switch n := len(c.Headers.List()); n {
+		case 0:
+		case 1:
+			what += " with a header"
+		default:
 			what += fmt.Sprintf(" with %d headers", n)
 		}
 		if c.Status != lb.DefaultHealthStatus {
@@ -129,14 +133,18 @@ func askedText(c *lb.Check) string {
 	return c.Kind
 }
 
-func exchangeText(c *lb.Check) (text string) {
-	if c.Send != "" {
-		text += fmt.Sprintf(" send %q", c.Send)
+func exchangeText(c *lb.Check) string {
+	return payloadText("send", c.Send, c.SendHex) + payloadText("expect", c.Expect, c.ExpectHex)
+}
+
+func payloadText(verb, text, digits string) string {
+	switch {
+	case text != "":
+		return fmt.Sprintf(" %s %q", verb, text)
+	case digits != "":
+		return fmt.Sprintf(" %s hex %s", verb, digits)
 	}
-	if c.Expect != "" {
-		text += fmt.Sprintf(" expect %q", c.Expect)
-	}
-	return text
+	return ""
 }
 
 func tlsText(c *lb.Check) (text string) {
