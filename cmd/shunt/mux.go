@@ -117,6 +117,9 @@ func (f *muxFlags) register(cmd *cobra.Command) {
 	f.sizes.flags(cmd)
 }
 
+// grace is mux.Options.Grace, where 0 is the default.
+func (f *muxFlags) grace() time.Duration { return cmp.Or(f.suspectGrace, -1) }
+
 func (f *muxFlags) check() error {
 	if len(f.ifaces) == 0 || slices.Contains(f.ifaces, "") {
 		return usagef(`--interface: "": must be a device of this machine`)
@@ -261,7 +264,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, on []int
 	hops := netdev.NewNextHops()
 	a, err = mux.New(mux.Options{
 		Tables: tables, Ring: mux.BuildRing, Prober: prober, Hops: hops, Speaker: client, Ensure: supervisor.Ensure,
-		Clock: clock.System{}, RunDir: f.run, DrainWait: f.drainWait, Linger: f.linger, Grace: cmp.Or(f.suspectGrace, -1),
+		Clock: clock.System{}, RunDir: f.run, DrainWait: f.drainWait, Linger: f.linger, Grace: f.grace(),
 		Watch:     func(f dataplane.WatchFilter) (mux.Watcher, error) { return tables.Watch(f) },
 		Addresses: device.Addresses, ReadFile: os.ReadFile, Sources: packets.asker.SetTunnelSources, Log: log,
 	})

@@ -9,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
@@ -81,5 +84,22 @@ func TestMuxWithoutTokenLeavesNothing(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(pins); len(left) > 0 {
 		t.Errorf("pins left: %v", left)
+	}
+}
+
+// TestSuspectGrace: the agent is told what the flag of either command says; 0 is not its default, but none at all.
+func TestSuspectGrace(t *testing.T) {
+	for line, want := range map[string]time.Duration{
+		"": health.DefaultGrace, "--suspect-grace 30s": 30 * time.Second, "--suspect-grace 0": -1, "--suspect-grace 1h": maxSuspectGrace,
+	} {
+		var f muxFlags
+		cmd := &cobra.Command{}
+		f.register(cmd)
+		if err := cmd.ParseFlags(strings.Fields(line)); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.grace(); got != want {
+			t.Errorf("%q: %v, want %v", line, got, want)
+		}
 	}
 }

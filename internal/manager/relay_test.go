@@ -266,7 +266,7 @@ func TestRefusalsOfFollowersAreAudited(t *testing.T) {
 	}
 }
 
-// TestVerdictsReachMuxesOfAllMembers: what a host at one member says of its backends is told to the muxes of every member:
+// TestVerdictsReachMuxesOfAllMembers: what a host at one member says of its backends, and why, is told to the muxes of every member:
 // to those that are there, to one that comes later, and to those of a member that heard nothing while it was said.
 func TestVerdictsReachMuxesOfAllMembers(t *testing.T) {
 	ms := newMembers(t, 3, nil)
@@ -278,19 +278,35 @@ func TestVerdictsReachMuxesOfAllMembers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// known reads a mux's stream until it knows that.
-	known := func(mux *rawStream, alive, dead string) {
+	because := func(text string, id uint32) []*apiv1.HealthWords {
+		return []*apiv1.HealthWords{{Words: text, Members: []uint32{id}}}
+	}
+	// known reads a mux's stream until it knows that, and why the dead one is dead.
+	known := func(mux *rawStream, alive, dead, words string) {
 		t.Helper()
-		verdict := map[uint32]string{}
-		for verdict[1] != alive || verdict[2] != dead {
+		verdict, said := map[uint32]string{}, map[uint32]string{}
+		why := func() string {
+			if verdict[1] == "dead" {
+				return said[1]
+			}
+			return said[2]
+		}
+		for verdict[1] != alive || verdict[2] != dead || why() != words {
 			h := receive(t, mux).GetHealth()
 			if h.GetFull() {
 				clear(verdict)
+				clear(said)
 			}
 			for _, e := range h.GetEndpoints() {
 				for word, ids := range map[string][]uint32{"alive": e.Alive, "dead": e.Dead, "unknown": e.Unknown} {
 					for _, id := range ids {
 						verdict[id] = word
+						delete(said, id)
+					}
+				}
+				for _, w := range e.GetWords() {
+					for _, id := range w.GetMembers() {
+						said[id] = w.GetWords()
 					}
 				}
 			}
@@ -299,22 +315,22 @@ func TestVerdictsReachMuxesOfAllMembers(t *testing.T) {
 	host := ms.rigs[1].rawHello(&apiv1.Hello{Name: "host1", Role: "host", Opened: 1})
 	receive(t, host)
 	muxes := []*rawStream{ms.rigs[0].raw("mux1", "mux"), ms.rigs[1].raw("mux2", "mux")}
-	says(host, true, &apiv1.EndpointHealth{Alive: []uint32{1}, Dead: []uint32{2}})
+	says(host, true, &apiv1.EndpointHealth{Alive: []uint32{1}, Dead: []uint32{2}, Words: because("connection refused", 2)})
 	for _, mux := range append(muxes, ms.rigs[2].raw("mux3", "mux")) {
-		known(mux, "alive", "dead")
+		known(mux, "alive", "dead", "connection refused")
 	}
 	ms.lapse()
 	ms.leader(2)
-	says(host, false, &apiv1.EndpointHealth{Alive: []uint32{2}, Dead: []uint32{1}})
+	says(host, false, &apiv1.EndpointHealth{Alive: []uint32{2}, Dead: []uint32{1}, Words: because("status 503", 1)})
 	for _, mux := range muxes {
-		known(mux, "dead", "alive")
+		known(mux, "dead", "alive", "status 503")
 	}
 	// The host moves; what the member that it left remembers of it counts no more.
 	moved := ms.rigs[2].rawHello(&apiv1.Hello{Name: "host1", Role: "host", Opened: 2})
 	receive(t, moved)
-	says(moved, true, &apiv1.EndpointHealth{Alive: []uint32{1}, Dead: []uint32{2}})
+	says(moved, true, &apiv1.EndpointHealth{Alive: []uint32{1}, Dead: []uint32{2}, Words: because("gone", 2)})
 	for _, mux := range muxes {
-		known(mux, "alive", "dead")
+		known(mux, "alive", "dead", "gone")
 	}
 }
 

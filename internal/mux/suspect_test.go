@@ -17,6 +17,13 @@ import (
 // 203.0.113.10 to 13.
 func doubtWorld(t *testing.T, change func(*lb.Health)) *world {
 	w := newWorld(t)
+	w.doubtful(change)
+	return w
+}
+
+// doubtful gives the agent what doubtWorld says.
+func (w *world) doubtful(change func(*lb.Health)) {
+	w.t.Helper()
 	p := planOf(nil)
 	for i := range 4 {
 		e := planOf([]string{fmt.Sprintf("203.0.113.%d", 10+i)}, fmt.Sprintf("10.20.%d.1", i), fmt.Sprintf("10.20.%d.2", i)).Endpoints[0]
@@ -30,9 +37,8 @@ func doubtWorld(t *testing.T, change func(*lb.Health)) *world {
 	w.each(4, true, false)
 	w.take()
 	if n := len(w.speaker.State().Routes); n != 4 {
-		t.Fatalf("%d routes", n)
+		w.t.Fatalf("%d routes", n)
 	}
-	return w
 }
 
 // each gives all members of the first services one result.
@@ -189,10 +195,31 @@ func TestOthersFallSilent(t *testing.T) {
 	}
 }
 
+// TestGraceOfOptions: verdicts are held for as long as the agent was told.
+func TestGraceOfOptions(t *testing.T) {
+	const grace = 3 * health.DefaultGrace
+	w := newWorld(t)
+	w.grace = grace
+	w.restart()
+	w.doubtful(nil)
+	for range 5 {
+		w.each(4, false, true)
+	}
+	w.expect("it suspects itself")
+	w.pass(grace - time.Millisecond)
+	w.expect("the time of grace")
+	w.pass(time.Millisecond)
+	if lines := w.take(); len(lines) != 9 {
+		t.Fatalf("after the grace: %q", lines)
+	}
+}
+
 // TestNoGrace: without it nothing is held.
 func TestNoGrace(t *testing.T) {
-	w := doubtWorld(t, nil)
-	w.agent.roster.doubt.Grace = 0
+	w := newWorld(t)
+	w.grace = -1
+	w.restart()
+	w.doubtful(nil)
 	w.each(4, false, true)
 	w.each(4, false, true)
 	if lines := w.take(); len(lines) != 9 || w.agent.Suspect().IsZero() {

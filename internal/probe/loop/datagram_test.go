@@ -52,6 +52,15 @@ func TestWordsOfDatagrams(t *testing.T) {
 	udp := func(timeout time.Duration, expect string) lb.Check {
 		return check(lb.CheckUDP, timeout, func(c *lb.Check) { c.Send, c.Expect = "PING", expect })
 	}
+	bytes := func(send, expect string) lb.Check {
+		return check(lb.CheckUDP, long, func(c *lb.Check) { c.SendHex, c.ExpectHex = send, expect })
+	}
+	knows := serveUDP(t, "127.0.0.1:0", func(b []byte) [][]byte {
+		if string(b) != "\x00\xff\x80" {
+			return [][]byte{b}
+		}
+		return [][]byte{[]byte("\x01\xff\xfe\x00\x01")}
+	})
 	echoes := func(b []byte) [][]byte {
 		if string(b) != "PING" {
 			return nil
@@ -65,6 +74,8 @@ func TestWordsOfDatagrams(t *testing.T) {
 		{"answers", of(udp(long, ""), server), probe.Good, false, "answered"},
 		{"answers as expected", of(udp(long, "PONG"), server), probe.Good, false, "answered"},
 		{"answers over IPv6", of(udp(long, "PONG"), serveUDP(t, local6, echoes)), probe.Good, false, "answered"},
+		{"answers bytes that are no text", of(bytes("00ff80", "fffe0001"), knows), probe.Good, false, "answered"},
+		{"answers other bytes", of(bytes("00ff81", "fffe0001"), knows), probe.Bad, false, `the answer has no "\xff\xfe\x00\x01"`},
 		{"answers otherwise", of(udp(long, "GONG"), server), probe.Bad, false, `the answer has no "GONG"`},
 		{"says nothing", of(udp(short, ""), serveUDP(t, local, func([]byte) [][]byte { return nil })), probe.Bad, true, "no answer within 50 ms"},
 		{"is closed", of(udp(long, ""), closedUDP(t, local)), probe.Bad, false, "port unreachable"},

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -227,6 +228,9 @@ func TestWordsOfMisbehavingServers(t *testing.T) {
 		return of(check(lb.CheckTCP, timeout, func(c *lb.Check) { c.Send, c.Expect = send, expect }), serve(t, local, f))
 	}
 	tcp := func(timeout time.Duration) lb.Check { return check(lb.CheckTCP, timeout, nil) }
+	bytes := func(send, expect string) probe.Target {
+		return of(check(lb.CheckTCP, long, func(c *lb.Check) { c.SendHex, c.ExpectHex = send, expect }), serve(t, local, knows))
+	}
 	r.compare([]wordsCase{
 		{"refuses", of(tcp(long), closedPort(t)), probe.Bad, false, "connection refused"},
 		{"refuses HTTP", of(check(lb.CheckHTTP, long, nil), closedPort(t)), probe.Bad, false, "connection refused"},
@@ -249,12 +253,24 @@ func TestWordsOfMisbehavingServers(t *testing.T) {
 			`connected, but no HTTP answer: malformed HTTP response "SSH-2.0-x"`},
 		{"endless headers", web(flood, long), probe.Bad, false, "connected, but no HTTP answer: headers are longer than 65536 bytes"},
 		{"answers as expected", talk(says("+PONG\r\n"), long, "PING\r\n", "PONG"), probe.Good, false, "connected, and answered"},
+		{"answers bytes that are no text", bytes("00ff80", "fffe0001"), probe.Good, false, "connected, and answered"},
+		{"answers other bytes", bytes("00ff80", "fffe0002"), probe.Bad, false, `connected, but closed without "\xff\xfe\x00\x02"`},
+		{"is sent other bytes", bytes("00ff81", "fffe0001"), probe.Bad, false, "connected, but closed without an answer"},
 		{"takes what is sent", talk(says(""), long, "PING\r\n", ""), probe.Good, false, "connected"},
 		{"answers otherwise", talk(saysAndLeaves("-ERR", false), long, "PING\r\n", "PONG"), probe.Bad, false, `connected, but closed without "PONG"`},
 		{"answers otherwise and stays", talk(says("-ERR"), time.Second, "PING\r\n", "PONG"), probe.Bad, false, `connected, but no "PONG" within 1000 ms`},
 		{"says nothing", talk(says(""), short, "PING\r\n", "PONG"), probe.Bad, false, "connected, but no bytes within 50 ms"},
 		{"talks without end", talk(flood, long, "", "PONG"), probe.Bad, false, `connected, but no "PONG" in the first 65536 bytes`},
 	})
+}
+
+// knows answers the bytes 00 ff 80 with ff fe 00 01, and others with nothing.
+func knows(c *net.TCPConn) {
+	defer c.Close()
+	b := make([]byte, 3)
+	if _, err := io.ReadFull(c, b); err == nil && string(b) == "\x00\xff\x80" {
+		_, _ = c.Write([]byte("\x01\xff\xfe\x00\x01"))
+	}
 }
 
 // TestServersThatSpeakFirstDoNotWait: a check of them may be shorter than the time for which the kernel may keep an acknowledgement

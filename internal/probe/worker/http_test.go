@@ -210,6 +210,8 @@ func TestTCP(t *testing.T) {
 		{"accepts", "", "", serve(t, waitGone), probe.Good, "connected"},
 		{"sends", "PING\r\n", "", serve(t, waitGone), probe.Good, "connected"},
 		{"answers", "PING\r\n", "PING", serve(t, echo), probe.Good, "connected, and answered"},
+		{"answers bytes that are no text", "hex 00ff80", "hex ff80", serve(t, echo), probe.Good, "connected, and answered"},
+		{"answers other bytes", "hex 00ff80", "hex fffe", serve(t, banner("\xff\x80")), probe.Bad, `connected, but closed without "\xff\xfe"`},
 		{"answers in pieces", "", "220 mail", serve(t, banner("2", "20", " m", "ail ready\r\n")), probe.Good, "connected, and answered"},
 		{"answers else", "", "220 mail", serve(t, banner("554 no\r\n")), probe.Bad, `connected, but closed without "220 mail"`},
 		{"closes", "", "220", serve(t, banner()), probe.Bad, "connected, but closed without an answer"},
@@ -219,7 +221,17 @@ func TestTCP(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			check := lb.Check{Kind: lb.CheckTCP, Timeout: long, Interval: long, Send: c.send, Expect: c.expect}
+			check := lb.Check{Kind: lb.CheckTCP, Timeout: long, Interval: long}
+			for _, part := range []struct {
+				said         string
+				text, digits *string
+			}{{c.send, &check.Send, &check.SendHex}, {c.expect, &check.Expect, &check.ExpectHex}} {
+				if digits, hex := strings.CutPrefix(part.said, "hex "); hex {
+					*part.digits = digits
+				} else {
+					*part.text = part.said
+				}
+			}
 			check.SetDefaults()
 			expectAnswer(t, ask(t, check, c.at), c.verdict, c.words)
 		})
