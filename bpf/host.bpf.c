@@ -386,8 +386,11 @@ int host_out(struct __sk_buff *skb)
 	if (!t.ports && !plain_possible())
 		return not_ours();
 	scratch = bpf_map_lookup_elem(&arrivals, &zero);
-	if (scratch && find_flow(&v, &t, &scratch->name, &scratch->flow))
+	if (scratch && find_flow(&v, &t, &scratch->name, &scratch->flow)) {
+		if (scratch->flow.record.peer_port_be != scratch->flow.record.client_port_be)
+			client_keep(&scratch->flow, &scratch->spare);
 		return answer(skb, &v, &t, &scratch->flow);
+	}
 	if (t.syn)
 		return clamp_owned(skb, &v, &t);
 	return not_ours();

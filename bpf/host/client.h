@@ -172,3 +172,20 @@ static __always_inline int client_begin(struct flow_name *n, struct flow_record 
 		client_alias(want, idle, spare);
 	return r;
 }
+
+/* Keeps the alias of a flow that goes by a substitute as long as the flow, also when only its server sends. */
+__noinline int client_keep(const struct flow_found *f, struct flow_spare *s)
+{
+	struct flow_record *alias;
+	__u32 place;
+
+	if (!f || !s || !alias_name(&s->name, &f->record) || !flow_find(&s->name, &s->found))
+		return 0;
+	if (s->found.record.vip != f->record.dip || s->found.record.vip_port_be != f->record.dip_port_be)
+		return 0;
+	place = s->found.place;
+	alias = bpf_map_lookup_elem(&flow_records, &place);
+	if (alias)
+		flow_touch(place, s->found.tag, alias, tag_class(f->tag));
+	return 0;
+}

@@ -18,6 +18,8 @@ type packet struct {
 	sport    uint16
 	dport    uint16
 	syn, ack bool
+	fin      bool
+	acked    uint32 // acknowledgement number
 	rst      bool   // with seq, else 0x11223344
 	seq      uint32 // of a RST
 	options  []layers.TCPOption
@@ -55,7 +57,7 @@ func (p packet) bytes(t *testing.T) []byte {
 	network := ip.(gopacket.NetworkLayer)
 	if p.protocol == lb.TCP {
 		tcp := &layers.TCP{SrcPort: layers.TCPPort(p.sport), DstPort: layers.TCPPort(p.dport), Seq: 0x11223344,
-			SYN: p.syn, ACK: p.ack, Window: 0x7fff, Options: p.options}
+			SYN: p.syn, ACK: p.ack, FIN: p.fin, Ack: p.acked, Window: 0x7fff, Options: p.options}
 		if p.rst {
 			tcp.RST, tcp.Seq = true, p.seq
 		}
