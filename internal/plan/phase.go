@@ -133,10 +133,20 @@ func (in *Input) warmingSince(m, old *MemberState, grown bool) time.Time {
 	return since
 }
 
-// bake decides who is down: who was dead for DownAfter, and stays down until a mux calls it alive. When no live member
-// is left there is nothing to bake onto, and none is down.
+// bake decides who is down: who was dead for DownAfter, and stays down until a mux calls it alive. When that leaves
+// nobody to bake onto, those that nobody calls dead any more are up again; when nobody is left even so, none is down.
 func (in *Input) bake(before map[uint16]*MemberState, next []MemberState) {
-	live := false
+	if in.markDown(next, before) || in.markDown(next, nil) {
+		return
+	}
+	for i := range next {
+		next[i].Down = false
+	}
+}
+
+// markDown sets who is down, where before holds those whose being down counts although nobody speaks of them. It tells
+// whether a live member is left.
+func (in *Input) markDown(next []MemberState, before map[uint16]*MemberState) (live bool) {
 	for i := range next {
 		m := &next[i]
 		if m.Weight == 0 {
@@ -146,9 +156,7 @@ func (in *Input) bake(before map[uint16]*MemberState, next []MemberState) {
 		m.Down = h.Health != HeardAlive && old != nil && old.Down && in.DownAfter > 0 || in.dead(h)
 		live = live || !m.Down && h.Health != HeardDead
 	}
-	for i := range next {
-		next[i].Down = next[i].Down && live
-	}
+	return live
 }
 
 // dead tells whether a member was dead for so long that it is baked in.

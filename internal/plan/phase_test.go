@@ -142,10 +142,17 @@ func (l *life) checkDown(rt *rapid.T, prev EndpointState) {
 		h := l.heard[m.ID]
 		return h.Health == HeardDead && l.in.Now.Sub(h.Since) >= l.in.DownAfter && l.in.DownAfter > 0
 	}
-	live := slices.ContainsFunc(l.st.Members, func(m MemberState) bool {
-		h := l.heard[m.ID].Health
-		return m.Weight > 0 && (h == HeardAlive || h == HeardNothing && !was[m.ID])
-	})
+	anyLive := func() bool {
+		return slices.ContainsFunc(l.st.Members, func(m MemberState) bool {
+			h := l.heard[m.ID].Health
+			return m.Weight > 0 && (h == HeardAlive || h == HeardNothing && !was[m.ID])
+		})
+	}
+	live := anyLive()
+	if !live {
+		clear(was) // who is silent is up again rather than nobody
+		live = anyLive()
+	}
 	for _, m := range l.st.Members {
 		want := m.Weight > 0 && live && l.heard[m.ID].Health != HeardAlive && (was[m.ID] || dead(m))
 		if m.Down != want {
