@@ -48,7 +48,7 @@ func status() *apiv1.NodeStatus {
 // probes is what an engine did.
 func probes() probe.Stats {
 	s := probe.Stats{
-		Late: 6, Unaskable: 3, Crowded: 2, Starved: 4, Means: []probe.MeansStats{{Name: "packet", Targets: 7, Asked: 8}, {Name: "loop"}},
+		Late: 6, Unaskable: 3, Crowded: 2, Met: probe.Met{Starved: 4, Again: 11, Unproven: 12, Stuck: 13}, Means: []probe.MeansStats{{Name: "packet", Targets: 7, Asked: 8}, {Name: "loop"}},
 		Kinds: []probe.KindStats{{Name: "tcp", Good: 5, Bad: 2, Void: 1}, {Name: "http"}, {Name: "dns", Bad: 9}},
 	}
 	took := &s.Kinds[0].Took
@@ -155,6 +155,7 @@ func TestMux(t *testing.T) {
 		`shunt_probes_total{kind="tcp",verdict="good"} 5`, `shunt_probes_total{kind="tcp",verdict="bad"} 2`, `shunt_probes_total{kind="tcp",verdict="void"} 1`,
 		`shunt_probes_total{kind="dns",verdict="good"} 0`, `shunt_probes_total{kind="dns",verdict="bad"} 9`,
 		`shunt_probes_late_total{} 6`, `shunt_probe_unaskable{} 3`, `shunt_probe_crowded{} 2`, `shunt_probes_starved_total{} 4`,
+		`shunt_probe_connections_again_total{} 11`, `shunt_probe_unproven_total{} 12`, `shunt_probe_programs_stuck{} 13`,
 		`shunt_health_flips_total{port="80",protocol="tcp",service="web",vip="203.0.113.10"} 5`,
 		`shunt_health_suspect{} 1`, `shunt_health_held{} 1`, `shunt_health_damped{} 1`,
 		`shunt_health_overruled{cause="panic"} 3`, `shunt_health_overruled{cause="fail-open"} 4`,

@@ -16,6 +16,9 @@ var ProbeFamilies = []*Family{
 	fam(Counter, "shunt_probes_total", "3 per kind that was asked, at most 27", "Results of probes by the kind of their check as it is written in services (tcp, http, https, icmp, grpc, udp, dns, external) and by verdict: good, bad, void (this machine could not ask, which says nothing of the server).", "kind", "verdict"),
 	fam(Counter, "shunt_probes_late_total", one, "Probes that began more than an interval late, or were left out for being so: the machine has too little CPU for its checks."),
 	fam(Counter, "shunt_probes_starved_total", one, "Probes for which the machine had no descriptor, port or memory left, or no room for more that wait for silent servers."),
+	fam(Counter, "shunt_probe_connections_again_total", one, "Connections tried by sockets beside one of the same probe that was not made yet, whose SYN may be lost: many of them tell of loss on the way to servers."),
+	fam(Counter, "shunt_probe_unproven_total", one, "Answers and errors by ICMP that did not show the secret of what was asked, and were not believed: somebody forges them, or a router quotes too little."),
+	fam(Gauge, "shunt_probe_programs_stuck", one, "Programs of external checks that were killed when their time was over, and have not ended; at 32 no other one begins."),
 	fam(Histogram, "shunt_probe_duration_seconds", "one per kind that was asked, at most 9, 22 lines each", "Time of a good probe, from its beginning to its verdict, by the kind of its check.", "kind"),
 	fam(Histogram, "shunt_probe_start_delay_seconds", "1, 22 lines", "How late probes began."),
 }
@@ -35,6 +38,9 @@ func (c nodeCollector) collectProbes(s sink) {
 	s.put("shunt_probe_unaskable", float64(stats.Unaskable))
 	s.put("shunt_probe_crowded", float64(stats.Crowded))
 	s.put("shunt_probes_starved_total", float64(stats.Starved))
+	s.put("shunt_probe_connections_again_total", float64(stats.Again))
+	s.put("shunt_probe_unproven_total", float64(stats.Unproven))
+	s.put("shunt_probe_programs_stuck", float64(stats.Stuck))
 	for i := range stats.Kinds {
 		k := &stats.Kinds[i]
 		if k.Good+k.Bad+k.Void == 0 {

@@ -53,8 +53,27 @@ type Asker interface {
 	Close() error
 }
 
-// Starver is an Asker that counts what this machine had nothing left for.
-type Starver interface {
-	// Starved is how many probes found no descriptor, port or memory. It waits for nothing.
-	Starved() uint64
+// Counter is an Asker that counts what it met.
+type Counter interface {
+	// Met is what it met since it was made. It waits for nothing.
+	Met() Met
+}
+
+// Met is what askers met that is no result.
+type Met struct {
+	// Starved counts probes for which this machine had no descriptor, port or memory left, or no room among those that wait for
+	// silent servers: they waited for others to end, or were void.
+	Starved uint64
+	// Again counts connections that were tried beside one that was not made yet: its SYN may be lost.
+	Again uint64
+	// Unproven counts answers, and errors of routers by ICMP, that did not show the secret of the request that they were about, and
+	// were not believed.
+	Unproven uint64
+	// Stuck are the programs that were killed and have not ended yet; it goes down again.
+	Stuck int
+}
+
+// add adds what another asker met.
+func (m *Met) add(other Met) {
+	m.Starved, m.Again, m.Unproven, m.Stuck = m.Starved+other.Starved, m.Again+other.Again, m.Unproven+other.Unproven, m.Stuck+other.Stuck
 }

@@ -266,8 +266,8 @@ func (e *Engine) Stats() Stats {
 		s.Out += m.Out
 	}
 	for _, a := range e.askers {
-		if a, counts := a.(Starver); counts {
-			s.Starved += a.Starved()
+		if a, counts := a.(Counter); counts {
+			s.Met.add(a.Met())
 		}
 	}
 	return s

@@ -57,9 +57,8 @@ type Stats struct {
 	Why       string
 	// Crowded are those that packets had no room for (ErrCrowded): sockets ask them, or nobody.
 	Crowded int
-	// Starved counts probes for which this machine had no descriptor, port or memory left, or no room among those that wait for
-	// silent servers: they waited for others to end, or were void.
-	Starved uint64
+	// Met is what the means met.
+	Met
 	// Good, Bad and Void are results. Unsure are answers of a means after which another was asked.
 	Good, Bad, Void, Unsure uint64
 	// Late are probes that began more than an interval late, or were left out for being so.

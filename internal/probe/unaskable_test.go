@@ -18,7 +18,7 @@ type starver struct {
 	n uint64
 }
 
-func (s starver) Starved() uint64 { return s.n }
+func (s starver) Met() Met { return Met{Starved: s.n, Again: 1, Unproven: 2, Stuck: 3} }
 
 func kindOf(kind string) lb.Check { return checkOf(func(c *lb.Check) { c.Kind = kind }) }
 
@@ -182,14 +182,14 @@ func TestWhyIsOfWhomItConcerns(t *testing.T) {
 	})
 }
 
-// TestStarvedIsOfAllAskers.
-func TestStarvedIsOfAllAskers(t *testing.T) {
+// TestMetIsOfAllAskers.
+func TestMetIsOfAllAskers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, &asker{})
 		r.askers[0].t = t
 		r.Engine.askers = []Asker{starver{r.askers[0], 3}, r.askers[0], starver{r.askers[0], 4}}
-		if got := r.Stats().Starved; got != 7 {
-			t.Errorf("starved %d times, want 7", got)
+		if got, want := r.Stats().Met, (Met{Starved: 7, Again: 2, Unproven: 4, Stuck: 6}); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
 		}
 	})
 }

@@ -45,19 +45,12 @@ type Asker struct {
 
 var (
 	_ probe.Asker   = (*Asker)(nil)
-	_ probe.Starver = (*Asker)(nil)
+	_ probe.Counter = (*Asker)(nil)
 )
 
 // Stats is what an Asker met.
 type Stats struct {
-	// Starved is how often a probe found no descriptor, port or buffer left, or no room among those that wait for silent servers.
-	// It waited for another to end; when there was none, it was void.
-	Starved uint64
-	// Again are connections that were tried beside one that was not made yet: its SYN may be lost.
-	Again uint64
-	// Unproven are answers and errors of routers by ICMP that did not show the secret of the request that they were about, and were
-	// not believed.
-	Unproven uint64
+	probe.Met
 	// Sockets are open.
 	Sockets int
 }
@@ -158,8 +151,8 @@ func (a *Asker) Stats() (s Stats) {
 	return s
 }
 
-// Starved implements probe.Starver.
-func (a *Asker) Starved() uint64 { return a.Stats().Starved }
+// Met implements probe.Counter.
+func (a *Asker) Met() probe.Met { return a.Stats().Met }
 
 // Close implements probe.Asker.
 func (a *Asker) Close() error {

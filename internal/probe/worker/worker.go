@@ -61,7 +61,7 @@ type Asker struct {
 
 var (
 	_ probe.Asker   = (*Asker)(nil)
-	_ probe.Starver = (*Asker)(nil)
+	_ probe.Counter = (*Asker)(nil)
 )
 
 // target is an address with its prepared check.
@@ -165,8 +165,14 @@ func (a *Asker) Close() error {
 	return nil
 }
 
-// Starved implements probe.Starver.
-func (a *Asker) Starved() uint64 { return a.starved.Load() }
+// Met implements probe.Counter.
+func (a *Asker) Met() probe.Met {
+	m := probe.Met{Starved: a.starved.Load()}
+	if a.means.programs != nil {
+		m.Stuck = int(a.means.programs.stuck.Load())
+	}
+	return m
+}
 
 // work makes the probes of a lane one after the other until none waits.
 func (a *Asker) work(l *lane) {
