@@ -71,7 +71,10 @@ func (f *farm) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.counts[server]++
 		f.mu.Unlock()
 	}
-	if sick(server) {
+	switch {
+	case r.URL.Path == "/hang":
+		<-r.Context().Done() // whoever asks hangs up
+	case r.URL.Path != "/well" && sick(server):
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 }
