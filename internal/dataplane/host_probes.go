@@ -44,7 +44,7 @@ func (h *Host) OpenProbes(rules uint32) (*HostProbes, error) {
 		return nil, fmt.Errorf("read host probe object: %w", err)
 	}
 	p := &HostProbes{links: map[int]link.Link{}}
-	p.key, p.word, p.refs = probeNumberKey(), p.wordOf, make([]probeRefs, rules)
+	p.key, p.word = probeNumberKey(), p.wordOf
 	spec.Maps[hostProbeMapProbeRules].MaxEntries = rules
 	spec.Maps[hostProbeMapProbeResults].MaxEntries = rules
 	spec.Maps[hostProbeMapProbeTexts].MaxEntries = probeTexts(rules)

@@ -99,14 +99,10 @@ type Probes struct {
 	word   func(NextHop) (uint64, error)
 	enable func() error
 	memory muxMemory
-	refs   []probeRefs // by number
 	// What bursts need; nil without a program.
 	resultsMap *ebpf.Map
 	namespace  *os.File // of the network
 }
-
-// probeRefs are the texts of a rule.
-type probeRefs struct{ request, outer *text }
 
 var _ ProbeTables = (*Probes)(nil)
 
@@ -143,7 +139,7 @@ func openProbes(m *Mux) (*Probes, error) {
 			return nil, err
 		}
 	}
-	p.texts, p.refs = newTextStore(lines), make([]probeRefs, len(p.rules))
+	p.texts = newTextStore(lines)
 	p.word = func(hop NextHop) (uint64, error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -191,18 +187,18 @@ func (p *Probes) Put(number uint32, r ProbeRule) error {
 		return fmt.Errorf("probe %s: %w", r.Peer, err)
 	}
 	p.Remove(number)
-	var refs probeRefs
-	if refs.request, err = p.texts.hold(r.Request); err != nil {
+	request, err := p.texts.hold(r.Request)
+	if err != nil {
 		return fmt.Errorf("probe %s: %w", r.Peer, err)
 	}
-	if refs.outer, err = p.texts.hold(outerText(r)); err != nil {
-		p.texts.release(refs.request)
+	outer, err := p.texts.hold(outerText(r))
+	if err != nil {
+		p.texts.release(request)
 		return fmt.Errorf("probe %s: %w", r.Peer, err)
 	}
-	p.refs[number] = refs
 	record := muxProbeRule{
 		Peer: r.Peer.Addr().As16(), Local: r.Local.As16(), Nexthop: word, PortBe: be16(r.Peer.Port()), OuterLen: uint8(len(r.Outer)),
-		RequestLen: uint16(len(r.Request)), RequestSum: be16(wire.Sum(r.Request)), Request: refs.request.first(), Outer: refs.outer.first(),
+		RequestLen: uint16(len(r.Request)), RequestSum: be16(wire.Sum(r.Request)), Request: request.first, Outer: outer.first,
 	}
 	if len(r.Request) > 0 {
 		record.Kind = uint8(muxProbeKindPROBE_HTTP)
@@ -211,12 +207,15 @@ func (p *Probes) Put(number uint32, r ProbeRule) error {
 	return nil
 }
 
+// outerLines are the lines of a rule's outer headers.
+const outerLines = 2
+
 // outerText is the text of a rule's outer headers: each on a line of its own.
 func outerText(r ProbeRule) []byte {
 	if len(r.Outer) == 0 {
 		return nil
 	}
-	both := make([]byte, 2*probeLine)
+	both := make([]byte, outerLines*probeLine)
 	copy(both, r.Outer)
 	copy(both[probeLine:], r.OuterRequest)
 	return both
@@ -242,9 +241,12 @@ func (p *Probes) Remove(number uint32) {
 		return
 	}
 	p.End(number)
-	p.texts.release(p.refs[number].request)
-	p.texts.release(p.refs[number].outer)
-	p.refs[number] = probeRefs{}
+	r := &p.rules[number]
+	p.texts.release(text{r.Request, r.RequestLen})
+	if r.OuterLen > 0 {
+		p.texts.release(text{r.Outer, uint16(outerLines * probeLine)})
+	}
+	r.RequestLen, r.OuterLen = 0, 0
 }
 
 // Begin implements ProbeTables.

@@ -7,7 +7,7 @@ type FakeProbes struct{ *Probes }
 func NewFakeProbes(size uint32) *FakeProbes {
 	return &FakeProbes{&Probes{
 		rules: make([]muxProbeRule, size), results: make([]muxProbeResult, size),
-		texts: newTextStore(make([]muxProbeText, probeTexts(size))), key: probeNumberKey(), refs: make([]probeRefs, size),
+		texts: newTextStore(make([]muxProbeText, probeTexts(size))), key: probeNumberKey(),
 		word: func(hop NextHop) (uint64, error) { return macWord(hop.MAC) | 1<<muxNexthopBitNEXTHOP_VALID_SHIFT, nil },
 	}}
 }

@@ -37,7 +37,7 @@ func TestTextStoreHoldsEachTextOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newTextStore(make([]muxProbeText, rapid.IntRange(1, 100).Draw(t, "lines")))
 		type held struct {
-			t     *text
+			t     text
 			bytes string
 		}
 		var all []held
@@ -56,13 +56,13 @@ func TestTextStoreHoldsEachTextOnce(t *testing.T) {
 			for _, h := range all {
 				var got []byte
 				for i := range uint32((len(h.bytes) + 63) / 64) {
-					got = append(got, s.lines[h.t.first()+i].Bytes[:]...)
+					got = append(got, s.lines[h.t.first+i].Bytes[:]...)
 				}
 				if want := append([]byte(h.bytes), make([]byte, len(got)-len(h.bytes))...); !bytes.Equal(got, want) {
 					t.Fatalf("text %q reads %x", h.bytes, got)
 				}
-				if h.t != nil {
-					distinct[h.bytes] = h.t.words
+				if h.bytes != "" {
+					distinct[h.bytes] = s.blockOf(h.t).words
 				}
 			}
 			var words uint32
