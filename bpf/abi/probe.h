@@ -36,8 +36,7 @@ struct probe_rule {
 	__u8 local[16]; /* our own address */
 	__u64 nexthop;  /* atomic: enum nexthop_bit, to the peer or the tunnel's end */
 	__u64 round;    /* atomic: initial sequence number:32 | source port of the first attempt:16, from bit 0 up; 0: none */
-	__u32 request;  /* first line of the request */
-	__u32 outer;    /* line of the outer headers of segments without data; that of the request's is the next */
+	__u64 lines;    /* of texts: enum probe_lines_shift */
 	__u16 request_len;
 	__u16 request_sum; /* folded sum of the request (lib/csum.h) */
 	__u16 port_be;     /* of the peer */
@@ -45,6 +44,14 @@ struct probe_rule {
 	__u8 outer_len;    /* bytes of the outer headers, enum overhead; 0: no tunnel */
 };
 SHUNT_ASSERT_SIZE(struct probe_rule, 64);
+
+/* Where the lines of a rule's texts are told: the request's first one, the first of the others behind it, and that of the outer headers
+ * of segments without data, 20 bits each. What many requests begin or go on with is there once. */
+enum probe_lines_shift {
+	PROBE_LINES_REQUEST_SHIFT = 0,
+	PROBE_LINES_REST_SHIFT = 20,
+	PROBE_LINES_OUTER_SHIFT = 40,
+};
 
 enum probe_round_shift {
 	PROBE_ROUND_PORT_SHIFT = 32,

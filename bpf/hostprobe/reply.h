@@ -5,9 +5,9 @@
 struct turn {
 	__be32 seq_be;
 	__be32 ack_be;
-	__u32 len;     /* bytes of the request in it; 0: it is a RST */
-	__u32 request; /* first line of the request */
-	__u32 sum;     /* of the request */
+	__u32 len;   /* bytes of the request in it; 0: it is a RST */
+	__u32 sum;   /* of the request */
+	__u64 lines; /* of the request: struct probe_rule */
 };
 
 enum reply_room {
@@ -48,12 +48,14 @@ static __always_inline int reply_headers(struct __sk_buff *skb, const struct pac
 	return !bpf_skb_store_bytes(skb, ETH_HLEN, ip, sizeof(ip), flags);
 }
 
-/* reply_text puts `len` bytes of the text that begins at `line` into the frame at offset `at`. Global: the verifier looks at it
- * once. */
-__noinline int reply_text(struct __sk_buff *skb, __u32 at, __u32 line, __u32 len)
+/* reply_text puts `len` bytes of the request of a rule with these lines into the frame at offset `at`. Global: the verifier looks at
+ * it once. */
+__noinline int reply_text(struct __sk_buff *skb, __u32 at, __u64 lines, __u32 len)
 {
+	__u32 line = probe_line_of(lines, PROBE_LINES_REQUEST_SHIFT), rest = probe_line_of(lines, PROBE_LINES_REST_SHIFT);
+
 	for (__u32 i = 0; i < LIMIT_PROBE_REQUEST / LIMIT_PROBE_LINE && i * LIMIT_PROBE_LINE < len; i++) {
-		__u32 n = len - i * LIMIT_PROBE_LINE, index = line + i;
+		__u32 n = len - i * LIMIT_PROBE_LINE, index = i ? rest + i - 1 : line;
 		struct probe_text *text = bpf_map_lookup_elem(&probe_texts, &index);
 
 		if (!text)
@@ -84,7 +86,7 @@ static __always_inline int reply(struct __sk_buff *skb, const struct packet *p, 
 		if (!reply_resize(skb, headers))
 			return drop(reason);
 	}
-	if (!reply_ethernet(skb) || !reply_headers(skb, p, t) || (t->len && !reply_text(skb, headers, t->request, t->len)))
+	if (!reply_ethernet(skb) || !reply_headers(skb, p, t) || (t->len && !reply_text(skb, headers, t->lines, t->len)))
 		return drop(HOST_REASON_PROBE_NO_ROOM);
 	count(reason);
 	return bpf_redirect(skb->ifindex, 0);

@@ -40,7 +40,7 @@ static __always_inline int segment_take(struct __sk_buff *skb, const struct ip_v
 		    r->kind == PROBE_HTTP) {
 			t.ack_be = bpf_htonl(bpf_ntohl(tcp->seq) + 1);
 			t.len = r->request_len;
-			t.request = r->request;
+			t.lines = r->lines;
 			t.sum = r->request_sum;
 		}
 	} else if (data < v->end) {

@@ -33,6 +33,12 @@ static __always_inline int probe_fits(const struct probe_rule *r, __u64 round, c
 	       p->src_hi == peer[0] && p->dst_lo == local[1] && p->dst_hi == local[0];
 }
 
+/* probe_line_of is one of the lines of a rule's texts (enum probe_lines_shift). */
+static __always_inline __u32 probe_line_of(__u64 lines, enum probe_lines_shift which)
+{
+	return lines >> which & 0xfffff;
+}
+
 enum probe_line {
 	PROBE_STATUS_LINE = 13, /* bytes of "HTTP/1.1 200 " */
 };

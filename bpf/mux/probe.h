@@ -45,12 +45,12 @@ static __always_inline __u32 probe_note(__u32 number, __u64 round, const struct 
 	return r ? probe_stamp(r, round, state, status, attempt, probe_now()) : PROBE_FINAL;
 }
 
-/* probe_write puts `len` bytes of the text that begins at `line` into the frame at offset `at`. Global: the verifier looks at it
- * once. */
-__attribute__((noinline)) int probe_write(struct xdp_md *ctx, __u32 at, __u32 line, __u32 len)
+/* probe_write puts `len` bytes of the text that begins at `line`, and goes on at `rest`, into the frame at offset `at`. Global: the
+ * verifier looks at it once. */
+__attribute__((noinline)) int probe_write(struct xdp_md *ctx, __u32 at, __u32 line, __u32 rest, __u32 len)
 {
 	for (__u32 i = 0; i < LIMIT_PROBE_REQUEST / LIMIT_PROBE_LINE && i * LIMIT_PROBE_LINE < len; i++) {
-		__u32 n = len - i * LIMIT_PROBE_LINE, index = line + i;
+		__u32 n = len - i * LIMIT_PROBE_LINE, index = i ? rest + i - 1 : line;
 		struct probe_text *text = bpf_map_lookup_elem(&probe_texts, &index);
 
 		if (!text)
@@ -64,6 +64,38 @@ __attribute__((noinline)) int probe_write(struct xdp_md *ctx, __u32 at, __u32 li
 			return 0;
 	}
 	return 1;
+}
+
+/* probe_stretch makes the outer headers of a segment without data, which the frame has, those of one with `len` bytes. */
+static __noinline int probe_stretch(struct xdp_md *ctx, __u32 outer, __u32 len)
+{
+	void *ip = (void *)(long)ctx->data + ETH_HLEN, *end = (void *)(long)ctx->data_end;
+	struct ipv6hdr *ip6 = ip;
+	struct iphdr *ip4 = ip;
+	struct udphdr *udp;
+
+	if (outer == OVERHEAD_IP4 || outer == OVERHEAD_GUE4) {
+		udp = ip + sizeof(*ip4);
+		if ((void *)(udp + 1) > end)
+			return 0;
+		ip4->tot_len = bpf_htons(bpf_ntohs(ip4->tot_len) + len);
+		ip4->check = ~csum_fold_small((__u16)~ip4->check + bpf_htons(len));
+	} else {
+		udp = ip + sizeof(*ip6);
+		if ((void *)(udp + 1) > end)
+			return 0;
+		ip6->payload_len = bpf_htons(bpf_ntohs(ip6->payload_len) + len);
+	}
+	if (outer == OVERHEAD_GUE4 || outer == OVERHEAD_GUE6)
+		udp->len = bpf_htons(bpf_ntohs(udp->len) + len);
+	return 1;
+}
+
+/* probe_outer writes a rule's outer headers of a segment with `len` bytes of data. */
+static __always_inline int probe_outer(struct xdp_md *ctx, __u64 lines, __u32 outer, __u32 len)
+{
+	return probe_write(ctx, ETH_HLEN, probe_line_of(lines, PROBE_LINES_OUTER_SHIFT), 0, outer) &&
+	       (!len || probe_stretch(ctx, outer, len));
 }
 
 /* probe_leave sends a frame out by a next hop word. */
@@ -131,10 +163,11 @@ static __noinline int probe_reply(struct xdp_md *ctx, struct aside *aside)
 	struct probe_rule *r = bpf_map_lookup_elem(&probe_rules, &number);
 	struct device *dev;
 	enum mux_reason reason = len ? MUX_REASON_PROBE_ASKED : MUX_REASON_PROBE_ENDED;
-	__u64 nexthop;
+	__u64 nexthop, lines;
 
 	if (!r)
 		return drop(MUX_REASON_INTERNAL);
+	lines = r->lines;
 	nexthop = *(volatile __u64 *)&r->nexthop;
 	slot = nexthop >> NEXTHOP_DEVICE_SHIFT & (LIMIT_DEVICES - 1);
 	dev = bpf_map_lookup_elem(&devices, &slot);
@@ -152,9 +185,10 @@ static __noinline int probe_reply(struct xdp_md *ctx, struct aside *aside)
 	}
 	if (!probe_headers(ctx, aside, r, nexthop, dev->mac))
 		return drop(MUX_REASON_INTERNAL);
-	if (outer && !probe_write(ctx, ETH_HLEN, r->outer + (len ? 1 : 0), outer))
+	if (outer && !probe_outer(ctx, lines, outer, len))
 		return drop(MUX_REASON_INTERNAL);
-	if (len && !probe_write(ctx, ETH_HLEN + outer + inner, r->request, len))
+	if (len && !probe_write(ctx, ETH_HLEN + outer + inner, probe_line_of(lines, PROBE_LINES_REQUEST_SHIFT),
+				probe_line_of(lines, PROBE_LINES_REST_SHIFT), len))
 		return drop(MUX_REASON_INTERNAL);
 	return probe_leave(ctx, dev, reason);
 }

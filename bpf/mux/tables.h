@@ -261,6 +261,7 @@ const struct {
 	enum probe_kind probe_kind;
 	enum probe_state probe_state;
 	enum probe_round_shift probe_round;
+	enum probe_lines_shift probe_lines;
 	enum probe_result_shift probe_result;
 } abi_enums = {};
 

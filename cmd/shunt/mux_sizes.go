@@ -27,7 +27,7 @@ func (s *muxSizes) flags(cmd *cobra.Command) {
 }
 
 // maxProbesUsage is the same for muxes and hosts.
-const maxProbesUsage = "room for health checks made by packets, a multiple of 64: 208 bytes each; sockets make the others"
+const maxProbesUsage = "room for health checks made by packets, a multiple of 64: 152 bytes each; sockets make the others"
 
 // checkMaxProbes refuses a --max-probes that no table can have.
 func checkMaxProbes(n uint64) error {

@@ -66,8 +66,7 @@ type hostProbeProbeRule struct {
 	Local      [16]uint8
 	Nexthop    uint64
 	Round      uint64
-	Request    uint32
-	Outer      uint32
+	Lines      uint64
 	RequestLen uint16
 	RequestSum uint16
 	PortBe     uint16

@@ -371,6 +371,14 @@ const (
 	muxProbeLimitLIMIT_PROBE_TCP_WINDOW muxProbeLimit = 1072
 )
 
+type muxProbeLinesShift uint32
+
+const (
+	muxProbeLinesShiftPROBE_LINES_REQUEST_SHIFT muxProbeLinesShift = 0
+	muxProbeLinesShiftPROBE_LINES_REST_SHIFT    muxProbeLinesShift = 20
+	muxProbeLinesShiftPROBE_LINES_OUTER_SHIFT   muxProbeLinesShift = 40
+)
+
 type muxProbeResult struct {
 	_    structs.HostLayout
 	Word uint64
@@ -399,8 +407,7 @@ type muxProbeRule struct {
 	Local      [16]uint8
 	Nexthop    uint64
 	Round      uint64
-	Request    uint32
-	Outer      uint32
+	Lines      uint64
 	RequestLen uint16
 	RequestSum uint16
 	PortBe     uint16

@@ -79,8 +79,6 @@ func (f *fuzz) randomProbe() {
 		var err error
 		r.Outer, err = tunnel.Header(!v6, bare)
 		must(f.t, err)
-		r.OuterRequest, err = tunnel.Header(!v6, bare+len(r.Request))
-		must(f.t, err)
 	}
 	if err := p.Put(number, r); errors.Is(err, ErrProbeRoom) {
 		delete(f.model.probes.rules, number) // what was there is gone

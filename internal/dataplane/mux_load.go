@@ -55,7 +55,7 @@ type MuxLimits struct {
 	RingWords uint32 // four slots of rings each: 8 bytes
 	Flows     uint32 // 8 bytes each
 	Sources   uint32 // words of source lists: 8 bytes, for at most two IPv4 turns or half an IPv6 one
-	Probes    uint32 // rules of the packet prober, a multiple of 64: 208 bytes each with two lines of texts
+	Probes    uint32 // rules of the packet prober, a multiple of 64: 152 bytes each with their texts
 }
 
 // DefaultMuxLimits holds 20,000 endpoints of 10 backends with rings of 1,024 slots: 200 MiB on a machine of two CPUs.

@@ -142,7 +142,7 @@ func (m *muxModel) sendProbe(frame []byte, p modelPacket, r *modelProbe, seg wir
 	}
 	outer := r.rule.Outer
 	if len(seg.Data) > 0 {
-		outer, reason = r.rule.OuterRequest, "probe_asked"
+		outer, reason = stretched(outer, len(seg.Data)), "probe_asked"
 	}
 	seg.SrcPort, seg.DstPort, seg.Window = p.dport, p.sport, ProbeWindow
 	plain := wire.Packet{Src: p.dst, Dst: p.src, Flags: 0x4000, Payload: seg}.Frame()

@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -77,7 +78,7 @@ func (r *probeRig) sent(seg wire.TCP) []byte {
 	frame := p.Frame()
 	outer := r.rule.Outer
 	if len(seg.Data) > 0 {
-		outer = r.rule.OuterRequest
+		outer = stretched(outer, len(seg.Data))
 	}
 	if len(outer) > 0 {
 		frame = slices.Concat(frame[:12], []byte{8, 0}, outer, frame[14:])
@@ -120,6 +121,26 @@ func (r *probeRig) again() {
 	r.begin(probeISN)
 }
 
+// stretched are outer headers with so many bytes more behind them.
+func stretched(outer []byte, more int) []byte {
+	if len(outer) == 0 {
+		return nil
+	}
+	be, b, at, protocol := binary.BigEndian, slices.Clone(outer), 20, 9
+	if b[0]>>4 == 4 {
+		be.PutUint16(b[2:], be.Uint16(b[2:])+uint16(more))
+		b[10], b[11] = 0, 0
+		be.PutUint16(b[10:], wire.Checksum(b[:20]))
+	} else {
+		at, protocol = 40, 6
+		be.PutUint16(b[4:], be.Uint16(b[4:])+uint16(more))
+	}
+	if b[protocol] == wire.ProtoUDP {
+		be.PutUint16(b[at+4:], be.Uint16(b[at+4:])+uint16(more))
+	}
+	return b
+}
+
 // probeWays are rules over every way to a server.
 func probeWays(t *testing.T, request []byte) map[string]ProbeRule {
 	t.Helper()
@@ -142,8 +163,11 @@ func probeWays(t *testing.T, request []byte) map[string]ProbeRule {
 				var err error
 				r.Outer, err = tunnel.Header(r.Local.Is4(), bare)
 				must(t, err)
-				r.OuterRequest, err = tunnel.Header(r.Local.Is4(), bare+len(request))
+				want, err := tunnel.Header(r.Local.Is4(), bare+len(request))
 				must(t, err)
+				if got := stretched(r.Outer, len(request)); !bytes.Equal(got, want) {
+					t.Fatalf("outer headers %x of %d bytes more are %x, want %x", r.Outer, len(request), got, want)
+				}
 				out[fmt.Sprintf("tunnel %d of %s to %s", encap, r.Local, outer)] = r
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
@@ -64,8 +65,8 @@ type ProbeRule struct {
 	Hop NextHop
 	// Request is sent over HTTP, nothing: the connection is the answer.
 	Request []byte
-	// Outer are the outer headers (TunnelHeader) of segments without data and of the request's; both nil: no tunnel.
-	Outer, OuterRequest []byte
+	// Outer are the outer headers (Tunnel.Header) of segments without data; nil: no tunnel.
+	Outer []byte
 }
 
 // ProbeTables are the packet prober's rules and results, which the XDP program reads and writes. Rules have numbers below Size;
@@ -118,9 +119,11 @@ func (m *muxMaps) probeMaps() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{muxMapProbeRules: m.ProbeRules, muxMapProbeResults: m.ProbeResults, muxMapProbeTexts: m.ProbeTexts}
 }
 
-// probeTexts is how many lines of texts there are for so many rules: two each, which a short request takes. Checks with a host of their
-// own share theirs.
-func probeTexts(rules uint32) uint32 { return min(2*rules, uint32(muxProbeLimitLIMIT_PROBE_TEXTS)) }
+// probeTexts is how many lines of texts there are for so many rules: one each, of outer headers or of a request's begin with the server
+// as its host, and some for what many rules share, a request's end and whole requests.
+func probeTexts(rules uint32) uint32 {
+	return min(rules+max(rules/8, probesStep), uint32(muxProbeLimitLIMIT_PROBE_TEXTS))
+}
 
 // openProbes maps the tables of probes.
 func openProbes(m *Mux) (*Probes, error) {
@@ -187,18 +190,13 @@ func (p *Probes) Put(number uint32, r ProbeRule) error {
 		return fmt.Errorf("probe %s: %w", r.Peer, err)
 	}
 	p.Remove(number)
-	request, err := p.texts.hold(r.Request)
+	texts, err := p.hold(r)
 	if err != nil {
-		return fmt.Errorf("probe %s: %w", r.Peer, err)
-	}
-	outer, err := p.texts.hold(outerText(r))
-	if err != nil {
-		p.texts.release(request)
 		return fmt.Errorf("probe %s: %w", r.Peer, err)
 	}
 	record := muxProbeRule{
 		Peer: r.Peer.Addr().As16(), Local: r.Local.As16(), Nexthop: word, PortBe: be16(r.Peer.Port()), OuterLen: uint8(len(r.Outer)),
-		RequestLen: uint16(len(r.Request)), RequestSum: be16(wire.Sum(r.Request)), Request: request.first, Outer: outer.first,
+		RequestLen: uint16(len(r.Request)), RequestSum: be16(wire.Sum(r.Request)), Lines: texts.lines(),
 	}
 	if len(r.Request) > 0 {
 		record.Kind = uint8(muxProbeKindPROBE_HTTP)
@@ -207,18 +205,52 @@ func (p *Probes) Put(number uint32, r ProbeRule) error {
 	return nil
 }
 
-// outerLines are the lines of a rule's outer headers.
-const outerLines = 2
+// ruleTexts are the texts of a rule: the first line of its request, the others, and its outer headers.
+type ruleTexts [3]text
 
-// outerText is the text of a rule's outer headers: each on a line of its own.
-func outerText(r ProbeRule) []byte {
-	if len(r.Outer) == 0 {
-		return nil
+// ruleLines are where a rule's record tells their lines.
+var ruleLines = [3]uint{
+	uint(muxProbeLinesShiftPROBE_LINES_REQUEST_SHIFT), uint(muxProbeLinesShiftPROBE_LINES_REST_SHIFT), uint(muxProbeLinesShiftPROBE_LINES_OUTER_SHIFT),
+}
+
+// hold keeps the texts of a rule.
+func (p *Probes) hold(r ProbeRule) (t ruleTexts, err error) {
+	first := min(len(r.Request), probeLine)
+	for i, b := range [3][]byte{r.Request[:first], r.Request[first:], r.Outer} {
+		if t[i], err = p.texts.hold(b); err != nil {
+			p.release(t)
+			return t, err
+		}
 	}
-	both := make([]byte, outerLines*probeLine)
-	copy(both, r.Outer)
-	copy(both[probeLine:], r.OuterRequest)
-	return both
+	return t, nil
+}
+
+func (p *Probes) release(t ruleTexts) {
+	for _, x := range t {
+		p.texts.release(x)
+	}
+}
+
+// lines are those of a record.
+func (t ruleTexts) lines() (word uint64) {
+	for i, x := range t {
+		word |= uint64(x.first) << ruleLines[i]
+	}
+	return word
+}
+
+// textsOf are those of a record.
+func textsOf(r *muxProbeRule) (t ruleTexts) {
+	first := min(r.RequestLen, uint16(probeLine))
+	for i, length := range [3]uint16{first, r.RequestLen - first, uint16(r.OuterLen)} {
+		t[i] = text{uint32(r.Lines>>ruleLines[i]) & 0xfffff, length}
+	}
+	return t
+}
+
+// overheads are the lengths of outer headers (enum overhead).
+var overheads = []int{
+	int(muxOverheadOVERHEAD_IP4), int(muxOverheadOVERHEAD_IP6), int(muxOverheadOVERHEAD_GUE4), int(muxOverheadOVERHEAD_GUE6),
 }
 
 func (r ProbeRule) check() error {
@@ -229,8 +261,8 @@ func (r ProbeRule) check() error {
 		return fmt.Errorf("from %s: must be an address of the same family", r.Local)
 	case len(r.Request) > ProbeRequestMax:
 		return fmt.Errorf("request: %d bytes: must be at most %d", len(r.Request), ProbeRequestMax)
-	case len(r.Outer) > probeLine || len(r.OuterRequest) != len(r.Outer) && len(r.Request) > 0:
-		return fmt.Errorf("outer headers: %d and %d bytes: must be as many, at most %d", len(r.Outer), len(r.OuterRequest), probeLine)
+	case len(r.Outer) > 0 && !slices.Contains(overheads, len(r.Outer)):
+		return fmt.Errorf("outer headers: %d bytes: must be those of a tunnel", len(r.Outer))
 	}
 	return nil
 }
@@ -242,10 +274,7 @@ func (p *Probes) Remove(number uint32) {
 	}
 	p.End(number)
 	r := &p.rules[number]
-	p.texts.release(text{r.Request, r.RequestLen})
-	if r.OuterLen > 0 {
-		p.texts.release(text{r.Outer, uint16(outerLines * probeLine)})
-	}
+	p.release(textsOf(r))
 	r.RequestLen, r.OuterLen = 0, 0
 }
 

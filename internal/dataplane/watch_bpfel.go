@@ -168,8 +168,7 @@ type watchProbeRule struct {
 	Local      [16]uint8
 	Nexthop    uint64
 	Round      uint64
-	Request    uint32
-	Outer      uint32
+	Lines      uint64
 	RequestLen uint16
 	RequestSum uint16
 	PortBe     uint16

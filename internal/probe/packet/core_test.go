@@ -307,7 +307,7 @@ func TestCoreWithoutRoom(t *testing.T) {
 		for id := range uint32(64) {
 			x := target(netip.AddrPortFrom(address, uint16(1000+id)), within(time.Second, func(c *lb.Check) {
 				http(c)
-				c.Path = fmt.Sprintf("/%d/%s", id, strings.Repeat("x", 200)) // of its own, and longer than the room for one
+				c.Path = fmt.Sprintf("/%s/%d", strings.Repeat("x", 200), id) // of its own, and longer than the room for one
 			}))
 			if err := s.core.add(id, x); err != nil {
 				t.Fatal(err)

@@ -158,11 +158,7 @@ func wrap(r *dataplane.ProbeRule, u probe.Tunnel, sources []netip.Prefix) error 
 		tunnel.Encap = dataplane.EncapGUE
 	}
 	is4 := u.VIP.Addr().Is4()
-	bare := bareLength(is4)
 	var err error
-	if r.Outer, err = tunnel.Header(is4, bare); err != nil {
-		return err
-	}
-	r.OuterRequest, err = tunnel.Header(is4, bare+len(r.Request))
+	r.Outer, err = tunnel.Header(is4, bareLength(is4))
 	return err
 }
