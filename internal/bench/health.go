@@ -48,7 +48,9 @@ var healthSuite = Suite{
 		"per probe, HTTP written by hand; `go` a goroutine per probe and net/http; both hold at most 15,000 connections. `haproxy` " +
 		"wants a file descriptor for each server: `rules` fewer are measured, and `cpu_s` and `cores` are scaled up; it cannot be told " +
 		"to check all at once. `soak`: 140,000 rules over HTTP every 5 s for `seconds`, while one frame in 1,000 is lost, of either " +
-		"direction; `bytes_per_rule` is the memory of the checker's process and its tables, without what it had with no rule. `lost-20000`: a " +
+		"direction; `bytes_per_rule` is the memory of the checker's process and its tables, without what it had with no rule: `tables_…`, what of " +
+		"it the heap reaches (`heap_…`), what that keeps beside (`spare_…`), stacks and the runtime's own; `garbage_…` it takes beyond these " +
+		"until it is collected. `lost-20000`: a " +
 		"whole mux agent on that CPU, whose packet engine asks 22,000 members of 2,000 endpoints every second; 20,000 of them go at once, " +
 		"ten of each endpoint, and refuse, or are silent (`-silent`). All probes of an interval are due at once, the worst there is, or spread " +
 		"over it (`-spread`). `p50_ms`, `max_ms`: from the last failed probe that a member died of until all 20,000 are dead in the tables, of " +

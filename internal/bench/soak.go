@@ -31,9 +31,23 @@ func (h healthRun) soak(ctx context.Context, who contestant) (row Row, err error
 			{engineField, who.engine}, {"cpu_s", round(f.perProbe * float64(job.Targets))}, {"late", f.late},
 			{"us_per_probe", round(1e6 * f.perProbe)}, {"own_us", round(1e6 * f.own)}, {"wrong", f.wrong}, {"rules", f.rules}, {"jitter_p99_ms", f.jitter},
 			{"done", round(f.done)}, {"lost", f.lost}, {"seconds", round(f.seconds)},
-			{"bytes_per_rule", round(float64(full.Bytes-min(full.Bytes, empty.Bytes)) / float64(job.Targets))},
 		}}
+		row.Fields = append(row.Fields, memoryPerRule(*empty.Memory, *full.Memory, job.Targets)...)
 		return nil
 	})
 	return row, err
+}
+
+// memoryPerRule is what a checker with so many rules has more than it had with none, for each.
+func memoryPerRule(empty, full checker.Memory, rules int) []Field {
+	per := func(of func(checker.Memory) uint64) float64 {
+		return round((float64(of(full)) - float64(of(empty))) / float64(rules))
+	}
+	return []Field{
+		{"bytes_per_rule", per(func(m checker.Memory) uint64 { return m.Resident + m.Tables })},
+		{"tables_per_rule", per(func(m checker.Memory) uint64 { return m.Tables })},
+		{"heap_per_rule", per(func(m checker.Memory) uint64 { return m.Heap })},
+		{"spare_per_rule", per(func(m checker.Memory) uint64 { return m.Spare })},
+		{"garbage_per_rule", per(func(m checker.Memory) uint64 { return m.Running - min(m.Running, m.Resident) })},
+	}
 }

@@ -126,7 +126,7 @@ func TestGoroutines(t *testing.T) {
 				t.Errorf("%s: %+v: want one good verdict", kind, a)
 			}
 		}
-		if got[2].Bytes == 0 || got[3] != (Tally{}) {
+		if m := got[2].Memory; m == nil || m.Resident == 0 || m.Heap == 0 || got[3] != (Tally{}) {
 			t.Errorf("%s: memory %+v, steady %+v", kind, got[2], got[3])
 		}
 		// Nobody listens on the addresses behind it.

@@ -5,15 +5,40 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 )
 
-// memory is what this process has for itself, its garbage collected, in bytes. Mapped tables are not part.
-func memory() (uint64, error) {
-	debug.FreeOSMemory()
-	return kibibytes("/proc/self/status", "RssAnon:")
+// Memory is what a Go program takes, in bytes.
+type Memory struct {
+	// Running is what it had for itself, with its garbage; Resident what is left when that is collected.
+	Running  uint64 `json:"running"`
+	Resident uint64 `json:"resident"`
+	// Heap, of Resident, is what it reaches, and Spare what else the heap keeps: parts of pages.
+	Heap  uint64 `json:"heap"`
+	Spare uint64 `json:"spare"`
+	// Tables are the kernel's that hold rules. They are no part of the above.
+	Tables uint64 `json:"tables"`
 }
+
+// memory is that of this process without tables, which are mapped, and its garbage collected.
+func memory() (m Memory, err error) {
+	if m.Running, err = resident(); err != nil {
+		return m, err
+	}
+	debug.FreeOSMemory()
+	if m.Resident, err = resident(); err != nil {
+		return m, err
+	}
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	m.Heap, m.Spare = s.HeapAlloc, s.HeapSys-s.HeapReleased-s.HeapAlloc
+	return m, nil
+}
+
+// resident is the memory that is this process's own.
+func resident() (uint64, error) { return kibibytes("/proc/self/status", "RssAnon:") }
 
 // kibibytes reads a line like "RssAnon:   12 kB" of a file, in bytes.
 func kibibytes(path, name string) (uint64, error) {

@@ -17,8 +17,8 @@ type Tally struct {
 	Bad  uint64 `json:"bad"`
 	// WallNS is, after an order to probe all once, how long that took in ns.
 	WallNS int64 `json:"wall_ns"`
-	// Bytes is, after an order to tell it, the memory of process and tables.
-	Bytes uint64 `json:"bytes,omitempty"`
+	// Memory is, after an order to tell it, that of process and tables.
+	Memory *Memory `json:"memory,omitempty"`
 	// Loss is, of engines that are muxes, how the members went that were lost.
 	Loss *Loss `json:"loss,omitempty"`
 }
@@ -30,7 +30,7 @@ const (
 	OrderOnce    = "once"    // probe all targets once, as fast as you can; answer when the last verdict is there
 	OrderSteady  = "steady"  // probe each target once an interval from now on; answer at once
 	OrderReport  = "report"  // answer with the verdicts since OrderSteady
-	OrderMemory  = "memory"  // answer with the bytes that the process and its tables take; only Go programs are asked
+	OrderMemory  = "memory"  // answer with the memory that the process and its tables take; only Go programs are asked
 )
 
 // Checker probes the targets of its job.
@@ -101,11 +101,12 @@ func obey(ctx context.Context, c Checker, order string) (t Tally, err error) {
 	case OrderReport:
 		return c.Report(), nil
 	case OrderMemory:
-		if t.Bytes, err = memory(); err != nil {
+		m, err := memory()
+		if err != nil {
 			return t, err
 		}
-		tables, err := c.Tables()
-		t.Bytes += tables
+		m.Tables, err = c.Tables()
+		t.Memory = &m
 		return t, err
 	}
 	return t, fmt.Errorf("must be %s, %s, %s, %s or %s", OrderPrepare, OrderOnce, OrderSteady, OrderReport, OrderMemory)
