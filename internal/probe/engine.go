@@ -117,25 +117,29 @@ func (e *Engine) Set(want []Target) error {
 		wanted[t] = struct{}{}
 	}
 	var gone []Target
+	stay := 0
 	e.mu.Lock()
 	for i := range e.table.rules {
 		r := &e.table.rules[i]
-		if r.gone || r.pace == nil {
+		if r.gone || r.pace == 0 {
 			continue
 		}
-		if _, stays := wanted[r.target]; !stays {
-			gone = append(gone, r.target)
+		target := e.table.target(uint32(i))
+		if _, stays := wanted[target]; !stays {
+			gone = append(gone, target)
+			continue
 		}
+		stay++
 	}
 	e.mu.Unlock()
-	return e.change(want, gone, false)
+	return e.change(want, len(wanted)-stay, gone, false)
 }
 
 // Change probes more targets, and others no more, as Set does. What it costs is by these alone.
 func (e *Engine) Change(start, stop []Target) error {
 	e.changing.Lock()
 	defer e.changing.Unlock()
-	return e.change(start, stop, false)
+	return e.change(start, len(start), stop, false)
 }
 
 // Resume probes more targets, of which it is known from before how they are, as after a restart of the agent: their first probes
@@ -143,14 +147,14 @@ func (e *Engine) Change(start, stop []Target) error {
 func (e *Engine) Resume(known []Target) error {
 	e.changing.Lock()
 	defer e.changing.Unlock()
-	return e.change(known, nil, true)
+	return e.change(known, len(known), nil, true)
 }
 
-// change stops and starts targets in steps; changing is held.
-func (e *Engine) change(start, stop []Target, known bool) error {
+// change stops and starts targets, `fresh` of which are not probed yet, or fewer, in steps; changing is held.
+func (e *Engine) change(start []Target, fresh int, stop []Target, known bool) error {
 	e.mu.Lock()
 	e.changedAt = e.now()
-	e.table.expected = len(e.table.rules) - len(e.table.unused) + len(start)
+	e.table.expect(len(e.table.rules) - len(e.table.unused) + max(fresh-len(stop), 0))
 	e.mu.Unlock()
 	for len(stop) > 0 {
 		n := min(changeStep, len(stop))

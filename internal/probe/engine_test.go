@@ -23,7 +23,7 @@ func TestNumbersAreUsedAgainAfterTheirAnswer(t *testing.T) {
 		set(t, r.Engine, nil)
 		pass(time.Second)
 		s := r.Stats()
-		if packets.known()+sockets.known()+len(r.table.paces) != 0 || s.Out != 0 || s.Targets != 0 || s.Means[0].Targets != 0 || s.Means[1].Targets != 0 {
+		if packets.known()+sockets.known()+len(r.table.paces.known) != 0 || s.Out != 0 || s.Targets != 0 || s.Means[0].Targets != 0 || s.Means[1].Targets != 0 {
 			t.Errorf("packets know %d, sockets %d, stats %+v", packets.known(), sockets.known(), s)
 		}
 		if len(r.table.unused) != len(r.table.rules) || len(r.table.rules) > 80 {

@@ -22,7 +22,7 @@ func neighbours(rules int, interval time.Duration) uint32 {
 // drawLocked is a random number in [0, 1) for the next plan of a rule: the same for all neighbours that were planned for the same time.
 func (e *Engine) drawLocked(id uint32) float64 {
 	r := &e.table.rules[id]
-	n := neighbours(max(len(e.table.rules)-len(e.table.unused), e.table.expected), r.pace.interval)
+	n := neighbours(max(len(e.table.rules)-len(e.table.unused), e.table.expected), e.table.pace(id).interval)
 	if n == 1 {
 		return e.options.Random()
 	}

@@ -47,7 +47,7 @@ func TestNeighboursStayTogether(t *testing.T) {
 		quarters := [4]int{}
 		for id := range uint32(rules) {
 			r := &e.table.rules[id]
-			r.plan, _ = r.pace.after(r.plan, 0, r.run, round == 0, false, e.drawLocked(id))
+			r.plan, _ = e.table.pace(id).after(r.plan, 0, r.run, round == 0, false, e.drawLocked(id))
 			if first := e.table.rules[id/n*n].plan; r.plan != first {
 				t.Fatalf("round %d: rule %d is planned at %v, its neighbour %v", round, id, r.plan, first)
 			}

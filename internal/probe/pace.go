@@ -2,6 +2,7 @@ package probe
 
 import (
 	"time"
+	"unique"
 
 	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/lb"
@@ -18,6 +19,8 @@ const stalled = time.Second
 
 // pace is when a check is asked, and by whom: what the schedule needs of an lb.Check, once for all targets with it.
 type pace struct {
+	check unique.Handle[lb.Check]
+
 	interval, fast, timeout time.Duration
 
 	jitter     float64 // share of the interval, to either side
@@ -33,6 +36,43 @@ func paceOf(c *lb.Check) *pace {
 		p.fast = min(c.Fast, c.Interval)
 	}
 	return p
+}
+
+// paces are those by number, from 1 up, and by check. A number is used again when no target has it.
+type paces struct {
+	list   []*pace
+	unused []uint32
+	known  map[unique.Handle[lb.Check]]uint32
+}
+
+func newPaces() paces {
+	return paces{list: make([]*pace, 1), known: map[unique.Handle[lb.Check]]uint32{}}
+}
+
+// hold counts one target more.
+func (p *paces) hold(check unique.Handle[lb.Check]) uint32 {
+	n, ok := p.known[check]
+	if !ok {
+		if free := len(p.unused); free > 0 {
+			n, p.unused = p.unused[free-1], p.unused[:free-1]
+		} else {
+			n, p.list = uint32(len(p.list)), append(p.list, nil)
+		}
+		c := check.Value()
+		p.list[n], p.known[check] = paceOf(&c), n
+		p.list[n].check = check
+	}
+	p.list[n].targets++
+	return n
+}
+
+// release undoes a hold.
+func (p *paces) release(n uint32) {
+	if p.list[n].targets--; p.list[n].targets == 0 {
+		delete(p.known, p.list[n].check)
+		p.list[n] = nil
+		p.unused = append(p.unused, n)
+	}
 }
 
 // run is what the latest results of a target say, for a check with Fast. The zero value is one that nobody asked: it counts as

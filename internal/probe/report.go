@@ -33,7 +33,7 @@ func (e *Engine) answerLocked(means int, a *Answer, now time.Duration) {
 	if int(a.ID) >= len(e.table.rules) {
 		return
 	}
-	r := &e.table.rules[a.ID]
+	r, p := &e.table.rules[a.ID], e.table.pace(a.ID)
 	if r.state != out || int(r.means) != means {
 		return
 	}
@@ -46,18 +46,18 @@ func (e *Engine) answerLocked(means int, a *Answer, now time.Duration) {
 	began := max(r.handed, now-a.Took)
 	if late := began - r.plan; !r.fresh {
 		e.stats.Start.observe(late)
-		if late > r.pace.interval {
+		if late > p.interval {
 			e.stats.Late++
 		}
 	}
 	verdict, words := a.Verdict, a.Words
-	if verdict == Bad && r.pace.stoodStill(a.Took) {
+	if verdict == Bad && p.stoodStill(a.Took) {
 		verdict, words = Void, "this machine stood still: "+words
 	}
 	if e.options.Means[means].Packets {
 		e.table.crowd.put(a.ID, a.Crowded)
 	}
-	kind := &e.stats.Kinds[r.pace.kind]
+	kind := &e.stats.Kinds[p.kind]
 	switch verdict {
 	case Unsure:
 		e.stats.Unsure++
@@ -74,10 +74,10 @@ func (e *Engine) answerLocked(means int, a *Answer, now time.Duration) {
 	}
 	good, void := verdict == Good, verdict == Void
 	e.resultLocked(Result{
-		Target: r.target, Good: good, Void: void, Silent: a.Silent && verdict == Bad, Words: words, At: e.begin.Add(began), Took: a.Took,
+		Target: e.table.target(a.ID), Good: good, Void: void, Silent: a.Silent && verdict == Bad, Words: words, At: e.begin.Add(began), Took: a.Took,
 	})
 	if !void {
-		r.run.settle(r.pace, good)
+		r.run.settle(p, good)
 	}
 	e.againLocked(a.ID, now, void)
 }
@@ -85,7 +85,7 @@ func (e *Engine) answerLocked(means int, a *Answer, now time.Duration) {
 // againLocked plans the next probe of a rule that was asked.
 func (e *Engine) againLocked(id uint32, now time.Duration, void bool) {
 	r := &e.table.rules[id]
-	plan, missed := r.pace.after(r.plan, now, r.run, r.fresh, void, e.drawLocked(id))
+	plan, missed := e.table.pace(id).after(r.plan, now, r.run, r.fresh, void, e.drawLocked(id))
 	e.stats.Late += missed
 	if !void {
 		r.fresh = false

@@ -119,7 +119,7 @@ func (e *Engine) move(id uint32, now time.Duration) {
 		e.mu.Unlock()
 		return
 	}
-	target, old, failed := r.target, int(r.means), r.state == unsure
+	target, old, failed := e.table.target(id), int(r.means), r.state == unsure
 	if old == nobody {
 		r.state = free
 	}
@@ -168,9 +168,9 @@ func (e *Engine) giveUp(id uint32, now time.Duration) {
 // voidLocked makes the result of a rule that no means could decide.
 func (e *Engine) voidLocked(id uint32, now time.Duration) {
 	r := &e.table.rules[id]
-	e.stats.Kinds[r.pace.kind].Void++
+	e.stats.Kinds[e.table.pace(id).kind].Void++
 	e.resultLocked(Result{
-		Target: r.target, Void: true, Words: "packets could not decide it, and sockets cannot ask it", At: e.begin.Add(r.handed), Took: now - r.handed,
+		Target: e.table.target(id), Void: true, Words: "packets could not decide it, and sockets cannot ask it", At: e.begin.Add(r.handed), Took: now - r.handed,
 	})
 	e.againLocked(id, now, true)
 }

@@ -24,7 +24,7 @@ func (e *Engine) offer(id uint32, t Target, now time.Duration, known, report boo
 	}
 	if report || r.handed < e.changedAt {
 		r.handed, e.stats.Why = now, t.Address.String()+": "+err.Error()
-		e.stats.Kinds[r.pace.kind].Void++
+		e.stats.Kinds[e.table.pace(id).kind].Void++
 		e.resultLocked(Result{Target: t, Void: true, Unaskable: true, Words: "cannot be asked here: " + err.Error(), At: e.begin.Add(now)})
 	}
 	if r.state != free {
@@ -47,7 +47,7 @@ func (e *Engine) takeLocked(id uint32, means int, now time.Duration, known bool)
 	case r.state == queued: // among those that are due
 	case known:
 		r.fresh = false
-		r.plan += time.Duration(e.drawLocked(id) * float64(r.pace.interval))
+		r.plan += time.Duration(e.drawLocked(id) * float64(e.table.pace(id).interval))
 		e.table.wait(id)
 	default:
 		e.table.queueFirst(id)

@@ -43,10 +43,17 @@ func (x *Index) Find(hash uint64, wanted func(number uint32) bool) (uint32, bool
 // Add puts a number in that is not there.
 func (x *Index) Add(number uint32) {
 	if (x.n+1)*4 > len(x.slots)*3 {
-		x.resize(max(16, len(x.slots)+len(x.slots)/2))
+		x.resize(max(16, len(x.slots)+len(x.slots)/4))
 	}
 	x.put(number)
 	x.n++
+}
+
+// Expect makes room for so many numbers in all.
+func (x *Index) Expect(n int) {
+	if n*4 > len(x.slots)*3 {
+		x.resize(max(16, n*4/3+1, len(x.slots)+len(x.slots)/8))
+	}
 }
 
 func (x *Index) put(number uint32) {

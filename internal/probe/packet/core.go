@@ -67,9 +67,7 @@ func (c *core) add(id uint32, t probe.Target) error {
 	if err := check(t); err != nil {
 		return fmt.Errorf("probe %s: %w", t.Address, err)
 	}
-	if int(id) >= len(c.rules) {
-		c.rules = append(c.rules, make([]rule, int(id)+1-len(c.rules))...)
-	}
+	c.rules = roomFor(c.rules, int(id)+1)
 	r := &c.rules[id]
 	if r.known {
 		return fmt.Errorf("probe %s: number %d is that of %s", t.Address, id, c.target(id).Address)
@@ -101,7 +99,7 @@ func (c *core) target(id uint32) probe.Target {
 	if r.tunnel {
 		return c.tunnels[id].target
 	}
-	return probe.Target{Check: c.checks.list[r.terms].check, Address: netip.AddrPortFrom(c.places.list[r.place].address, r.port)}
+	return probe.Target{Check: c.checks.list[r.terms].check, Address: netip.AddrPortFrom(c.places.list[r.place].address(), r.port)}
 }
 
 func (c *core) timeout(r *rule) time.Duration { return c.checks.list[r.terms].timeout }

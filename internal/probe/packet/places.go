@@ -13,11 +13,21 @@ import (
 	"github.com/shuntlb/shunt/internal/probe/index"
 )
 
-// place is a destination that rules' frames go to. Its number is used again.
+// place is a destination that rules' frames go to, without a zone. Its number is used again.
 type place struct {
-	address netip.Addr
-	way     uint32 // in core.ways, 0: not told yet
-	rules   uint32 // that go there, 0: the number is free
+	bytes [16]byte
+	way   uint32 // in core.ways, 0: not told yet
+	rules uint32 // that go there, 0: the number is free
+	is4   bool
+}
+
+// address is that of a place.
+func (p *place) address() netip.Addr {
+	a := netip.AddrFrom16(p.bytes)
+	if p.is4 {
+		a = a.Unmap()
+	}
+	return a
 }
 
 // places are the destinations.
@@ -30,13 +40,13 @@ type places struct {
 
 func newPlaces() *places {
 	p := &places{seed: maphash.MakeSeed()}
-	p.find.Hash = func(n uint32) uint64 { return maphash.Comparable(p.seed, p.list[n].address) }
+	p.find.Hash = func(n uint32) uint64 { return maphash.Comparable(p.seed, p.list[n].address()) }
 	return p
 }
 
 // number is that of an address; false: nobody goes there.
 func (p *places) number(a netip.Addr) (uint32, bool) {
-	return p.find.Find(maphash.Comparable(p.seed, a), func(n uint32) bool { return p.list[n].address == a })
+	return p.find.Find(maphash.Comparable(p.seed, a), func(n uint32) bool { return p.list[n].address() == a })
 }
 
 // hold counts one rule more, and tells whether it is the first.
@@ -48,11 +58,19 @@ func (p *places) hold(a netip.Addr) (n uint32, first bool) {
 	if free := len(p.unused); free > 0 {
 		n, p.unused = p.unused[free-1], p.unused[:free-1]
 	} else {
-		n, p.list = uint32(len(p.list)), append(p.list, place{})
+		n, p.list = uint32(len(p.list)), roomFor(p.list, len(p.list)+1)
 	}
-	p.list[n] = place{address: a, rules: 1}
+	p.list[n] = place{bytes: a.As16(), is4: a.Is4(), rules: 1}
 	p.find.Add(n)
 	return n, true
+}
+
+// roomFor lengthens a list to n, with little room for more: there may be many rules.
+func roomFor[T any](list []T, n int) []T {
+	if n > cap(list) {
+		list = append(make([]T, 0, max(n, cap(list)+cap(list)/16)), list...)
+	}
+	return list[:max(n, len(list))]
 }
 
 // release undoes a hold, and tells whether it was the last.
@@ -69,9 +87,9 @@ func (p *places) release(n uint32) bool {
 // addresses are all destinations.
 func (p *places) addresses() []netip.Addr {
 	out := make([]netip.Addr, 0, p.find.Len())
-	for _, x := range p.list {
-		if x.rules > 0 {
-			out = append(out, x.address)
+	for i := range p.list {
+		if x := &p.list[i]; x.rules > 0 {
+			out = append(out, x.address())
 		}
 	}
 	return out

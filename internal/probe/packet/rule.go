@@ -88,6 +88,8 @@ func check(t probe.Target) error {
 			return fmt.Errorf("vip: %v: must be an address with a port", u.VIP)
 		case !u.Outer.IsValid():
 			return errors.New("outer: must be an address")
+		case u.Outer.Zone() != "":
+			return errors.New("outer: with a zone: not by packets")
 		case u.Encap != lb.EncapIPIP && u.Encap != lb.EncapGUE && u.Encap != "":
 			return fmt.Errorf("encap: %q: not supported by this version", u.Encap)
 		}

@@ -92,7 +92,7 @@ func (c *core) frame(b []byte, id uint32) []byte {
 		return b[:copy(b, c.tunnels[id].frame)]
 	}
 	w := c.way(r)
-	return b[:plain(b, linkOf(w.NextHop), w.Source, netip.AddrPortFrom(c.places.list[r.place].address, r.port))]
+	return b[:plain(b, linkOf(w.NextHop), w.Source, netip.AddrPortFrom(c.places.list[r.place].address(), r.port))]
 }
 
 // put makes frame i of a rule.

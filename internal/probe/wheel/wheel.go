@@ -20,11 +20,12 @@ type Wheel struct {
 	heads [levels][levelSlots]uint32
 	full  [levels][levelSlots / 64]uint64 // a bit for each slot that is not empty
 	links []link
+	far   map[uint32]uint64 // when those are due that are more than Horizon ahead
 }
 
 // link is a number's place: one of a ring of those in the same slot.
 type link struct {
-	at         uint64 // when it is due
+	at         uint32 // when it is due, the lower bits: it is now or less than 1<<32 ahead, or far
 	next, prev uint32
 	slot       uint16 // level<<levelBits | slot
 	held       bool
@@ -54,13 +55,21 @@ func (w *Wheel) Holds(id uint32) bool { return int(id) < len(w.links) && w.links
 // numbers below it.
 func (w *Wheel) Add(id uint32, at uint64) {
 	if int(id) >= len(w.links) {
-		w.links = append(w.links, make([]link, int(id)+1-len(w.links))...)
+		w.Expect(int(id) + 1)
+		w.links = w.links[:int(id)+1]
 	}
 	if w.links[id].held {
 		panic("wheel: a number is added twice")
 	}
 	w.count++
 	w.put(id, max(at, w.now+1))
+}
+
+// Expect makes room for all numbers below n: just so much for many at once, some more for a few.
+func (w *Wheel) Expect(n int) {
+	if n > cap(w.links) {
+		w.links = append(make([]link, 0, max(n, cap(w.links)+cap(w.links)/8)), w.links...)
+	}
 }
 
 // put places a number that is due after now, or at it while now's slots are taken down.
@@ -76,7 +85,16 @@ func (w *Wheel) put(id uint32, at uint64) {
 	}
 	slot := place >> (levelBits * level) & (levelSlots - 1)
 	l := &w.links[id]
-	l.at, l.slot, l.held = at, uint16(level<<levelBits)|uint16(slot), true
+	switch {
+	case at-w.now > Horizon:
+		if w.far == nil {
+			w.far = map[uint32]uint64{}
+		}
+		w.far[id] = at
+	case len(w.far) > 0:
+		delete(w.far, id)
+	}
+	l.at, l.slot, l.held = uint32(at), uint16(level<<levelBits)|uint16(slot), true
 	head := &w.heads[level][slot]
 	if *head == none {
 		l.next, l.prev = id, id
@@ -95,7 +113,16 @@ func (w *Wheel) Remove(id uint32) {
 	if w.Holds(id) {
 		w.count--
 		w.take(id)
+		delete(w.far, id)
 	}
+}
+
+// at is when a number is due.
+func (w *Wheel) at(id uint32) uint64 {
+	if at, far := w.far[id]; far {
+		return at
+	}
+	return w.now + uint64(w.links[id].at-uint32(w.now))
 }
 
 func (w *Wheel) take(id uint32) {
@@ -133,7 +160,7 @@ func (w *Wheel) Advance(to uint64, due func(id uint32, at uint64)) {
 			id := *head
 			w.take(id)
 			w.count--
-			due(id, w.links[id].at)
+			due(id, w.at(id))
 		}
 	}
 }
@@ -148,7 +175,7 @@ func (w *Wheel) cascade(level int) {
 	for last := w.links[*head].prev; ; {
 		id := *head
 		w.take(id)
-		w.put(id, w.links[id].at)
+		w.put(id, w.at(id))
 		if id == last {
 			return
 		}
