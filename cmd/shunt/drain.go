@@ -106,7 +106,8 @@ func newDrainBackend(g *globals, on bool, short string) *cobra.Command {
 	if on {
 		cmd.Long = "Drain backend gives a backend no new flows, in all endpoints of the service. Flows that muxes remember stay with it,\n" +
 			"for at most the endpoint's drainTimeout if it has one: then the backend loses its place, and what is left is given\n" +
-			"up. Flows of endpoints with affinity hash are not remembered and move at once."
+			"up. TCP connections that muxes do not remember, with affinity hash all, are sent on to it by hosts, for the endpoint's\n" +
+			"repairWindow; other flows that are not remembered move at once."
 		wait.register(cmd, "wait until no mux counts a flow of it, or the limit has passed")
 	}
 	return cmd

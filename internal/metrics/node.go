@@ -86,7 +86,7 @@ var MuxFamilies = []*Family{
 
 // HostFamilies are a host's own.
 var HostFamilies = []*Family{
-	fam(Counter, "shunt_host_packets_total", perReason, "Packets by what became of them. in_state_full are those of new flows that the flow table had no room for; beside packets flow_evicted counts flows that lost their place to a new one, and flow_expired those that a sweep took out.", "reason"),
+	fam(Counter, "shunt_host_packets_total", perReason, "Packets by what became of them. in_state_full are those of new flows that the flow table had no room for; beside packets flow_evicted counts flows that lost their place to a new one, and flow_expired those that a sweep took out; so do repaired_here, repair_arrived and repair_nobody of packets that hosts repair.", "reason"),
 	fam(Gauge, "shunt_host_bindings", one, "Backends of this machine that the programs know."),
 	fam(Gauge, "shunt_host_flows", "one per class, at most 3", "Flows in the flow table at the last sweep by class: untrusted, trusted, closing.", "class"),
 	fam(Gauge, "shunt_host_table_used", perTable, "Map pressure: entries in use of a table, flows at the last sweep.", "table"),
