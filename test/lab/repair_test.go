@@ -155,3 +155,32 @@ func repairs(ctx context.Context, t *testing.T) map[string]uint64 {
 	}
 	return sum
 }
+
+// Agents of hosts that are killed or replaced, also by ones with flow tables of another size, know within the window whose connections
+// are whose: those of before a change, and those that began after it.
+func TestRepairOutlivesAgents(t *testing.T) {
+	logsOnFailure(t, shared)
+	s := hashed("repair-agents", 118, "gue", everyVM[:5])
+	s.up(t)
+	before := dialMany(t, s.targets(), 60)
+	after := s
+	after.backends = everyVM
+	after.apply(t)
+	after.awaitAlive(t, len(everyVM))
+	talks := []*talk{before.talk(), dialMany(t, s.targets(), 60).talk()}
+	for _, host := range []string{"host1", "host2", "host3"} {
+		if err := shared.RestartAgent(t.Context(), host); err != nil {
+			t.Fatal(err)
+		}
+		for _, flags := range [][]string{{"--flows", "65536"}, nil} {
+			if err := shared.ReplaceAgent(t.Context(), host, program, flags...); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i, when := range []string{"before", "after"} {
+		for n, err := range talks[i].end() {
+			t.Errorf("connection %d of %s the change broke: %v", n, when, err)
+		}
+	}
+}
