@@ -214,3 +214,26 @@ func burstsRefuse(t *testing.T, r *burstRig) {
 		t.Error("tables without a program open bursts")
 	}
 }
+
+// TestNobodyRunsAnAnchor: a program is in no frame's way by the device that it is anchored to.
+func TestNobodyRunsAnAnchor(t *testing.T) {
+	r := newBurstRig(t, true)
+	a := r.burst.(*LiveBurst).anchor
+	must(t, a.namespace.In(func() error {
+		for _, end := range []string{anchorDevice, anchorPeer} {
+			device, err := netdev.FindInterface(end)
+			if err != nil {
+				return err
+			}
+			if device.Up {
+				t.Errorf("%s is up", end)
+			}
+		}
+		return nil
+	}))
+	info, err := a.at.Info()
+	must(t, err)
+	if xdp := info.XDP(); xdp == nil || xdp.Ifindex == 0 {
+		t.Errorf("the program is on no device: %+v", info)
+	}
+}
