@@ -133,3 +133,16 @@ func TestStuckProgramsAreGivenUp(t *testing.T) {
 		t.Errorf("got %q when all had ended", answer.Words)
 	}
 }
+
+// TestProgramsRunWhereNobodyIsBornInAGroup: a cgroup that takes no process, here a directory that is none, keeps no check from being made.
+func TestProgramsRunWhereNobodyIsBornInAGroup(t *testing.T) {
+	dir := programs(t)
+	a, got := newAsker(t, Options{Programs: dir, User: nobody})
+	a.means.programs.groups.close()
+	a.means.programs.groups = &groups{path: t.TempDir()}
+	if err := a.Add(1, probe.Of(external(script(t, dir, "good", "echo fine"), 30*time.Second), today4, 1)); err != nil {
+		t.Fatal(err)
+	}
+	a.Ask([]uint32{1})
+	expectAnswer(t, <-got, probe.Good, "fine")
+}

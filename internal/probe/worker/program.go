@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shuntlb/shunt/internal/probe"
 )
 
 // Limits of a program beside its time (setrlimit(2)), of each of its processes.
@@ -45,6 +47,12 @@ func (t *target) run(ctx context.Context) finding {
 	}
 	group := t.programs.groups.make()
 	output, news, process, err := t.start(path, group)
+	if group != nil && err != nil && !probe.Shortage(err) {
+		// The machine may let nobody be born in a cgroup: seccomp(2) without clone3, a threaded cgroup.
+		group.remove()
+		group = nil
+		output, news, process, err = t.start(path, nil)
+	}
 	if err != nil {
 		group.remove()
 		return notAsked("start program: ", err)
