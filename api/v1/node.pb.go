@@ -2801,7 +2801,9 @@ type PlanBinding struct {
 	PortEnd  uint32                 `protobuf:"varint,11,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
 	Encap    string                 `protobuf:"bytes,12,opt,name=encap,proto3" json:"encap,omitempty"` // as in PlanEndpoint
 	// What the host must check; absent when only muxes do.
-	Check         *PlanCheck `protobuf:"bytes,13,opt,name=check,proto3" json:"check,omitempty"`
+	Check *PlanCheck `protobuf:"bytes,13,opt,name=check,proto3" json:"check,omitempty"`
+	// As in Endpoint; what it does not have is as by default.
+	HostIdle      *HostIdle `protobuf:"bytes,14,opt,name=host_idle,json=hostIdle,proto3" json:"host_idle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2923,6 +2925,13 @@ func (x *PlanBinding) GetEncap() string {
 func (x *PlanBinding) GetCheck() *PlanCheck {
 	if x != nil {
 		return x.Check
+	}
+	return nil
+}
+
+func (x *PlanBinding) GetHostIdle() *HostIdle {
+	if x != nil {
+		return x.HostIdle
 	}
 	return nil
 }
@@ -3443,7 +3452,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x04port\x18\b \x01(\rR\x04port\x12\x12\n" +
 	"\x04from\x18\t \x01(\tR\x04from\x12(\n" +
 	"\x06health\x18\n" +
-	" \x01(\v2\x10.shunt.v1.HealthR\x06health\"\xcc\x02\n" +
+	" \x01(\v2\x10.shunt.v1.HealthR\x06health\"\xfd\x02\n" +
 	"\vPlanBinding\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
 	"\x03vni\x18\x02 \x01(\rR\x03vni\x12\x10\n" +
@@ -3458,7 +3467,8 @@ const file_v1_node_proto_rawDesc = "" +
 	" \x01(\bR\arewrite\x12\x19\n" +
 	"\bport_end\x18\v \x01(\rR\aportEnd\x12\x14\n" +
 	"\x05encap\x18\f \x01(\tR\x05encap\x12)\n" +
-	"\x05check\x18\r \x01(\v2\x13.shunt.v1.PlanCheckR\x05check\"\xf2\x02\n" +
+	"\x05check\x18\r \x01(\v2\x13.shunt.v1.PlanCheckR\x05check\x12/\n" +
+	"\thost_idle\x18\x0e \x01(\v2\x12.shunt.v1.HostIdleR\bhostIdle\"\xf2\x02\n" +
 	"\n" +
 	"PlanRepair\x12\x10\n" +
 	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
@@ -3558,6 +3568,7 @@ var file_v1_node_proto_goTypes = []any{
 	(*Limits)(nil),              // 49: shunt.v1.Limits
 	(*durationpb.Duration)(nil), // 50: google.protobuf.Duration
 	(*Health)(nil),              // 51: shunt.v1.Health
+	(*HostIdle)(nil),            // 52: shunt.v1.HostIdle
 }
 var file_v1_node_proto_depIdxs = []int32{
 	10, // 0: shunt.v1.NodeReport.hello:type_name -> shunt.v1.Hello
@@ -3614,19 +3625,20 @@ var file_v1_node_proto_depIdxs = []int32{
 	50, // 51: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
 	51, // 52: shunt.v1.PlanCheck.health:type_name -> shunt.v1.Health
 	35, // 53: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
-	30, // 54: shunt.v1.PlanRepair.key:type_name -> shunt.v1.PlanKey
-	47, // 55: shunt.v1.PlanRepair.source:type_name -> shunt.v1.SourceAffinity
-	38, // 56: shunt.v1.PlanRepair.targets:type_name -> shunt.v1.PlanTarget
-	39, // 57: shunt.v1.PlanRepair.memberships:type_name -> shunt.v1.PlanMembership
-	0,  // 58: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
-	2,  // 59: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
-	1,  // 60: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
-	11, // 61: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
-	60, // [60:62] is the sub-list for method output_type
-	58, // [58:60] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	52, // 54: shunt.v1.PlanBinding.host_idle:type_name -> shunt.v1.HostIdle
+	30, // 55: shunt.v1.PlanRepair.key:type_name -> shunt.v1.PlanKey
+	47, // 56: shunt.v1.PlanRepair.source:type_name -> shunt.v1.SourceAffinity
+	38, // 57: shunt.v1.PlanRepair.targets:type_name -> shunt.v1.PlanTarget
+	39, // 58: shunt.v1.PlanRepair.memberships:type_name -> shunt.v1.PlanMembership
+	0,  // 59: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
+	2,  // 60: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
+	1,  // 61: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
+	11, // 62: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
+	61, // [61:63] is the sub-list for method output_type
+	59, // [59:61] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_v1_node_proto_init() }

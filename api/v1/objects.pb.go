@@ -803,7 +803,9 @@ type Endpoint struct {
 	DrainTimeout *durationpb.Duration `protobuf:"bytes,17,opt,name=drain_timeout,json=drainTimeout,proto3" json:"drain_timeout,omitempty"`
 	// tcp only: for how long hosts send packets of connections that they do not know on to the backend that had them before a change
 	// of the endpoint; default 1h, at most 24h, 0 for not at all.
-	RepairWindow  *durationpb.Duration `protobuf:"bytes,18,opt,name=repair_window,json=repairWindow,proto3" json:"repair_window,omitempty"`
+	RepairWindow *durationpb.Duration `protobuf:"bytes,18,opt,name=repair_window,json=repairWindow,proto3" json:"repair_window,omitempty"`
+	// How long hosts keep flows without packets; not with rewrite none.
+	HostIdle      *HostIdle `protobuf:"bytes,19,opt,name=host_idle,json=hostIdle,proto3" json:"host_idle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -964,6 +966,13 @@ func (x *Endpoint) GetRepairWindow() *durationpb.Duration {
 	return nil
 }
 
+func (x *Endpoint) GetHostIdle() *HostIdle {
+	if x != nil {
+		return x.HostIdle
+	}
+	return nil
+}
+
 // SourceAffinity says which bits of a client's address count, and for how long a silent client is remembered.
 type SourceAffinity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1083,6 +1092,89 @@ func (x *Idle) GetTrusted() *durationpb.Duration {
 	return nil
 }
 
+// HostIdle is how long the hosts of an endpoint keep flows without packets, by what a flow is: each 1s to 18h, and only those that the
+// endpoint's protocol has.
+type HostIdle struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// TCP whose client and server are known to be there: default 2h4m (RFC 5382).
+	Established *durationpb.Duration `protobuf:"bytes,1,opt,name=established,proto3" json:"established,omitempty"`
+	// TCP before that: default 60s, at most established.
+	Opening *durationpb.Duration `protobuf:"bytes,2,opt,name=opening,proto3" json:"opening,omitempty"`
+	// TCP after a RST, or a FIN each way: default 4m.
+	Closing *durationpb.Duration `protobuf:"bytes,3,opt,name=closing,proto3" json:"closing,omitempty"`
+	// UDP: default 2m (RFC 4787).
+	Udp *durationpb.Duration `protobuf:"bytes,4,opt,name=udp,proto3" json:"udp,omitempty"`
+	// protocol any: protocols without ports, default 10m.
+	Other         *durationpb.Duration `protobuf:"bytes,5,opt,name=other,proto3" json:"other,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostIdle) Reset() {
+	*x = HostIdle{}
+	mi := &file_v1_objects_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostIdle) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostIdle) ProtoMessage() {}
+
+func (x *HostIdle) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostIdle.ProtoReflect.Descriptor instead.
+func (*HostIdle) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *HostIdle) GetEstablished() *durationpb.Duration {
+	if x != nil {
+		return x.Established
+	}
+	return nil
+}
+
+func (x *HostIdle) GetOpening() *durationpb.Duration {
+	if x != nil {
+		return x.Opening
+	}
+	return nil
+}
+
+func (x *HostIdle) GetClosing() *durationpb.Duration {
+	if x != nil {
+		return x.Closing
+	}
+	return nil
+}
+
+func (x *HostIdle) GetUdp() *durationpb.Duration {
+	if x != nil {
+		return x.Udp
+	}
+	return nil
+}
+
+func (x *HostIdle) GetOther() *durationpb.Duration {
+	if x != nil {
+		return x.Other
+	}
+	return nil
+}
+
 // Backend is a server of an endpoint.
 type Backend struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1104,7 +1196,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_v1_objects_proto_msgTypes[12]
+	mi := &file_v1_objects_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1208,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[12]
+	mi := &file_v1_objects_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1221,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{12}
+	return file_v1_objects_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Backend) GetDip() []string {
@@ -1222,7 +1314,7 @@ type Health struct {
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_v1_objects_proto_msgTypes[13]
+	mi := &file_v1_objects_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1234,7 +1326,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[13]
+	mi := &file_v1_objects_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1247,7 +1339,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{13}
+	return file_v1_objects_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Health) GetHttp() *HTTPCheck {
@@ -1480,7 +1572,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_v1_objects_proto_msgTypes[14]
+	mi := &file_v1_objects_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1492,7 +1584,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[14]
+	mi := &file_v1_objects_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1505,7 +1597,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{14}
+	return file_v1_objects_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Check) GetTcp() *TCPCheck {
@@ -1664,7 +1756,7 @@ type HTTPCheck struct {
 
 func (x *HTTPCheck) Reset() {
 	*x = HTTPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[15]
+	mi := &file_v1_objects_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1676,7 +1768,7 @@ func (x *HTTPCheck) String() string {
 func (*HTTPCheck) ProtoMessage() {}
 
 func (x *HTTPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[15]
+	mi := &file_v1_objects_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1689,7 +1781,7 @@ func (x *HTTPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HTTPCheck.ProtoReflect.Descriptor instead.
 func (*HTTPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{15}
+	return file_v1_objects_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *HTTPCheck) GetPath() string {
@@ -1762,7 +1854,7 @@ type HTTPSCheck struct {
 
 func (x *HTTPSCheck) Reset() {
 	*x = HTTPSCheck{}
-	mi := &file_v1_objects_proto_msgTypes[16]
+	mi := &file_v1_objects_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1774,7 +1866,7 @@ func (x *HTTPSCheck) String() string {
 func (*HTTPSCheck) ProtoMessage() {}
 
 func (x *HTTPSCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[16]
+	mi := &file_v1_objects_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1787,7 +1879,7 @@ func (x *HTTPSCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HTTPSCheck.ProtoReflect.Descriptor instead.
 func (*HTTPSCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{16}
+	return file_v1_objects_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *HTTPSCheck) GetPath() string {
@@ -1875,7 +1967,7 @@ type CheckTLS struct {
 
 func (x *CheckTLS) Reset() {
 	*x = CheckTLS{}
-	mi := &file_v1_objects_proto_msgTypes[17]
+	mi := &file_v1_objects_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1887,7 +1979,7 @@ func (x *CheckTLS) String() string {
 func (*CheckTLS) ProtoMessage() {}
 
 func (x *CheckTLS) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[17]
+	mi := &file_v1_objects_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1900,7 +1992,7 @@ func (x *CheckTLS) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckTLS.ProtoReflect.Descriptor instead.
 func (*CheckTLS) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{17}
+	return file_v1_objects_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CheckTLS) GetServerName() string {
@@ -1940,7 +2032,7 @@ type TCPCheck struct {
 
 func (x *TCPCheck) Reset() {
 	*x = TCPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[18]
+	mi := &file_v1_objects_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2044,7 @@ func (x *TCPCheck) String() string {
 func (*TCPCheck) ProtoMessage() {}
 
 func (x *TCPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[18]
+	mi := &file_v1_objects_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2057,7 @@ func (x *TCPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TCPCheck.ProtoReflect.Descriptor instead.
 func (*TCPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{18}
+	return file_v1_objects_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TCPCheck) GetSend() string {
@@ -2005,7 +2097,7 @@ type ICMPCheck struct {
 
 func (x *ICMPCheck) Reset() {
 	*x = ICMPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[19]
+	mi := &file_v1_objects_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2017,7 +2109,7 @@ func (x *ICMPCheck) String() string {
 func (*ICMPCheck) ProtoMessage() {}
 
 func (x *ICMPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[19]
+	mi := &file_v1_objects_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2030,7 +2122,7 @@ func (x *ICMPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ICMPCheck.ProtoReflect.Descriptor instead.
 func (*ICMPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{19}
+	return file_v1_objects_proto_rawDescGZIP(), []int{20}
 }
 
 // GRPCCheck calls grpc.health.v1.Health/Check and expects SERVING.
@@ -2046,7 +2138,7 @@ type GRPCCheck struct {
 
 func (x *GRPCCheck) Reset() {
 	*x = GRPCCheck{}
-	mi := &file_v1_objects_proto_msgTypes[20]
+	mi := &file_v1_objects_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2058,7 +2150,7 @@ func (x *GRPCCheck) String() string {
 func (*GRPCCheck) ProtoMessage() {}
 
 func (x *GRPCCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[20]
+	mi := &file_v1_objects_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2071,7 +2163,7 @@ func (x *GRPCCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GRPCCheck.ProtoReflect.Descriptor instead.
 func (*GRPCCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{20}
+	return file_v1_objects_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GRPCCheck) GetService() string {
@@ -2104,7 +2196,7 @@ type UDPCheck struct {
 
 func (x *UDPCheck) Reset() {
 	*x = UDPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[21]
+	mi := &file_v1_objects_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2116,7 +2208,7 @@ func (x *UDPCheck) String() string {
 func (*UDPCheck) ProtoMessage() {}
 
 func (x *UDPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[21]
+	mi := &file_v1_objects_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2129,7 +2221,7 @@ func (x *UDPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UDPCheck.ProtoReflect.Descriptor instead.
 func (*UDPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{21}
+	return file_v1_objects_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *UDPCheck) GetSend() string {
@@ -2175,7 +2267,7 @@ type DNSCheck struct {
 
 func (x *DNSCheck) Reset() {
 	*x = DNSCheck{}
-	mi := &file_v1_objects_proto_msgTypes[22]
+	mi := &file_v1_objects_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2187,7 +2279,7 @@ func (x *DNSCheck) String() string {
 func (*DNSCheck) ProtoMessage() {}
 
 func (x *DNSCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[22]
+	mi := &file_v1_objects_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2200,7 +2292,7 @@ func (x *DNSCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DNSCheck.ProtoReflect.Descriptor instead.
 func (*DNSCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{22}
+	return file_v1_objects_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DNSCheck) GetName() string {
@@ -2238,7 +2330,7 @@ type ExternalCheck struct {
 
 func (x *ExternalCheck) Reset() {
 	*x = ExternalCheck{}
-	mi := &file_v1_objects_proto_msgTypes[23]
+	mi := &file_v1_objects_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2250,7 +2342,7 @@ func (x *ExternalCheck) String() string {
 func (*ExternalCheck) ProtoMessage() {}
 
 func (x *ExternalCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[23]
+	mi := &file_v1_objects_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2263,7 +2355,7 @@ func (x *ExternalCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExternalCheck.ProtoReflect.Descriptor instead.
 func (*ExternalCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{23}
+	return file_v1_objects_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ExternalCheck) GetProgram() string {
@@ -2295,7 +2387,7 @@ type Damping struct {
 
 func (x *Damping) Reset() {
 	*x = Damping{}
-	mi := &file_v1_objects_proto_msgTypes[24]
+	mi := &file_v1_objects_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2307,7 +2399,7 @@ func (x *Damping) String() string {
 func (*Damping) ProtoMessage() {}
 
 func (x *Damping) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[24]
+	mi := &file_v1_objects_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2320,7 +2412,7 @@ func (x *Damping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Damping.ProtoReflect.Descriptor instead.
 func (*Damping) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{24}
+	return file_v1_objects_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Damping) GetFlips() uint32 {
@@ -2360,7 +2452,7 @@ type Passive struct {
 
 func (x *Passive) Reset() {
 	*x = Passive{}
-	mi := &file_v1_objects_proto_msgTypes[25]
+	mi := &file_v1_objects_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2372,7 +2464,7 @@ func (x *Passive) String() string {
 func (*Passive) ProtoMessage() {}
 
 func (x *Passive) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[25]
+	mi := &file_v1_objects_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2385,7 +2477,7 @@ func (x *Passive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Passive.ProtoReflect.Descriptor instead.
 func (*Passive) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{25}
+	return file_v1_objects_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Passive) GetFailures() uint32 {
@@ -2428,7 +2520,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_v1_objects_proto_msgTypes[26]
+	mi := &file_v1_objects_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2440,7 +2532,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[26]
+	mi := &file_v1_objects_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2453,7 +2545,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{26}
+	return file_v1_objects_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Node) GetName() string {
@@ -2517,7 +2609,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_v1_objects_proto_msgTypes[27]
+	mi := &file_v1_objects_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2529,7 +2621,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[27]
+	mi := &file_v1_objects_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2542,7 +2634,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{27}
+	return file_v1_objects_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Capacity) GetVips() uint32 {
@@ -2572,7 +2664,7 @@ type BGP struct {
 
 func (x *BGP) Reset() {
 	*x = BGP{}
-	mi := &file_v1_objects_proto_msgTypes[28]
+	mi := &file_v1_objects_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2584,7 +2676,7 @@ func (x *BGP) String() string {
 func (*BGP) ProtoMessage() {}
 
 func (x *BGP) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[28]
+	mi := &file_v1_objects_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2597,7 +2689,7 @@ func (x *BGP) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BGP.ProtoReflect.Descriptor instead.
 func (*BGP) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{28}
+	return file_v1_objects_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *BGP) GetAsn() uint32 {
@@ -2635,7 +2727,7 @@ type BGPPeer struct {
 
 func (x *BGPPeer) Reset() {
 	*x = BGPPeer{}
-	mi := &file_v1_objects_proto_msgTypes[29]
+	mi := &file_v1_objects_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2647,7 +2739,7 @@ func (x *BGPPeer) String() string {
 func (*BGPPeer) ProtoMessage() {}
 
 func (x *BGPPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[29]
+	mi := &file_v1_objects_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2660,7 +2752,7 @@ func (x *BGPPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BGPPeer.ProtoReflect.Descriptor instead.
 func (*BGPPeer) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{29}
+	return file_v1_objects_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *BGPPeer) GetAddress() string {
@@ -2703,7 +2795,7 @@ type BFD struct {
 
 func (x *BFD) Reset() {
 	*x = BFD{}
-	mi := &file_v1_objects_proto_msgTypes[30]
+	mi := &file_v1_objects_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2715,7 +2807,7 @@ func (x *BFD) String() string {
 func (*BFD) ProtoMessage() {}
 
 func (x *BFD) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[30]
+	mi := &file_v1_objects_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2728,7 +2820,7 @@ func (x *BFD) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BFD.ProtoReflect.Descriptor instead.
 func (*BFD) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{30}
+	return file_v1_objects_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *BFD) GetTransmit() *durationpb.Duration {
@@ -2773,7 +2865,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_v1_objects_proto_msgTypes[31]
+	mi := &file_v1_objects_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2785,7 +2877,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[31]
+	mi := &file_v1_objects_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2798,7 +2890,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{31}
+	return file_v1_objects_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Network) GetName() string {
@@ -2902,7 +2994,7 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\x04ping\x18\x03 \x01(\x04R\x04ping\"3\n" +
 	"\aSources\x12\x14\n" +
 	"\x05allow\x18\x01 \x03(\tR\x05allow\x12\x12\n" +
-	"\x04deny\x18\x02 \x03(\tR\x04deny\"\x9e\x05\n" +
+	"\x04deny\x18\x02 \x03(\tR\x04deny\"\xcf\x05\n" +
 	"\bEndpoint\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\tR\x04port\x12\x12\n" +
@@ -2924,14 +3016,21 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\n" +
 	"slow_start\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\tslowStart\x12>\n" +
 	"\rdrain_timeout\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\fdrainTimeout\x12>\n" +
-	"\rrepair_window\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\frepairWindow\"q\n" +
+	"\rrepair_window\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\frepairWindow\x12/\n" +
+	"\thost_idle\x18\x13 \x01(\v2\x12.shunt.v1.HostIdleR\bhostIdle\"q\n" +
 	"\x0eSourceAffinity\x12\x18\n" +
 	"\aprefix4\x18\x01 \x01(\rR\aprefix4\x12\x18\n" +
 	"\aprefix6\x18\x02 \x01(\rR\aprefix6\x12+\n" +
 	"\x03for\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03for\"t\n" +
 	"\x04Idle\x127\n" +
 	"\tuntrusted\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\tuntrusted\x123\n" +
-	"\atrusted\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atrusted\"\x99\x01\n" +
+	"\atrusted\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atrusted\"\x8f\x02\n" +
+	"\bHostIdle\x12;\n" +
+	"\vestablished\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\vestablished\x123\n" +
+	"\aopening\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\aopening\x123\n" +
+	"\aclosing\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\aclosing\x12+\n" +
+	"\x03udp\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03udp\x12/\n" +
+	"\x05other\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05other\"\x99\x01\n" +
 	"\aBackend\x12\x10\n" +
 	"\x03dip\x18\x01 \x03(\tR\x03dip\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x12\n" +
@@ -3097,7 +3196,7 @@ func file_v1_objects_proto_rawDescGZIP() []byte {
 	return file_v1_objects_proto_rawDescData
 }
 
-var file_v1_objects_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_v1_objects_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_v1_objects_proto_goTypes = []any{
 	(*Object)(nil),              // 0: shunt.v1.Object
 	(*FieldOwner)(nil),          // 1: shunt.v1.FieldOwner
@@ -3111,32 +3210,33 @@ var file_v1_objects_proto_goTypes = []any{
 	(*Endpoint)(nil),            // 9: shunt.v1.Endpoint
 	(*SourceAffinity)(nil),      // 10: shunt.v1.SourceAffinity
 	(*Idle)(nil),                // 11: shunt.v1.Idle
-	(*Backend)(nil),             // 12: shunt.v1.Backend
-	(*Health)(nil),              // 13: shunt.v1.Health
-	(*Check)(nil),               // 14: shunt.v1.Check
-	(*HTTPCheck)(nil),           // 15: shunt.v1.HTTPCheck
-	(*HTTPSCheck)(nil),          // 16: shunt.v1.HTTPSCheck
-	(*CheckTLS)(nil),            // 17: shunt.v1.CheckTLS
-	(*TCPCheck)(nil),            // 18: shunt.v1.TCPCheck
-	(*ICMPCheck)(nil),           // 19: shunt.v1.ICMPCheck
-	(*GRPCCheck)(nil),           // 20: shunt.v1.GRPCCheck
-	(*UDPCheck)(nil),            // 21: shunt.v1.UDPCheck
-	(*DNSCheck)(nil),            // 22: shunt.v1.DNSCheck
-	(*ExternalCheck)(nil),       // 23: shunt.v1.ExternalCheck
-	(*Damping)(nil),             // 24: shunt.v1.Damping
-	(*Passive)(nil),             // 25: shunt.v1.Passive
-	(*Node)(nil),                // 26: shunt.v1.Node
-	(*Capacity)(nil),            // 27: shunt.v1.Capacity
-	(*BGP)(nil),                 // 28: shunt.v1.BGP
-	(*BGPPeer)(nil),             // 29: shunt.v1.BGPPeer
-	(*BFD)(nil),                 // 30: shunt.v1.BFD
-	(*Network)(nil),             // 31: shunt.v1.Network
-	(*durationpb.Duration)(nil), // 32: google.protobuf.Duration
+	(*HostIdle)(nil),            // 12: shunt.v1.HostIdle
+	(*Backend)(nil),             // 13: shunt.v1.Backend
+	(*Health)(nil),              // 14: shunt.v1.Health
+	(*Check)(nil),               // 15: shunt.v1.Check
+	(*HTTPCheck)(nil),           // 16: shunt.v1.HTTPCheck
+	(*HTTPSCheck)(nil),          // 17: shunt.v1.HTTPSCheck
+	(*CheckTLS)(nil),            // 18: shunt.v1.CheckTLS
+	(*TCPCheck)(nil),            // 19: shunt.v1.TCPCheck
+	(*ICMPCheck)(nil),           // 20: shunt.v1.ICMPCheck
+	(*GRPCCheck)(nil),           // 21: shunt.v1.GRPCCheck
+	(*UDPCheck)(nil),            // 22: shunt.v1.UDPCheck
+	(*DNSCheck)(nil),            // 23: shunt.v1.DNSCheck
+	(*ExternalCheck)(nil),       // 24: shunt.v1.ExternalCheck
+	(*Damping)(nil),             // 25: shunt.v1.Damping
+	(*Passive)(nil),             // 26: shunt.v1.Passive
+	(*Node)(nil),                // 27: shunt.v1.Node
+	(*Capacity)(nil),            // 28: shunt.v1.Capacity
+	(*BGP)(nil),                 // 29: shunt.v1.BGP
+	(*BGPPeer)(nil),             // 30: shunt.v1.BGPPeer
+	(*BFD)(nil),                 // 31: shunt.v1.BFD
+	(*Network)(nil),             // 32: shunt.v1.Network
+	(*durationpb.Duration)(nil), // 33: google.protobuf.Duration
 }
 var file_v1_objects_proto_depIdxs = []int32{
 	6,  // 0: shunt.v1.Object.service:type_name -> shunt.v1.Service
-	26, // 1: shunt.v1.Object.node:type_name -> shunt.v1.Node
-	31, // 2: shunt.v1.Object.network:type_name -> shunt.v1.Network
+	27, // 1: shunt.v1.Object.node:type_name -> shunt.v1.Node
+	32, // 2: shunt.v1.Object.network:type_name -> shunt.v1.Network
 	2,  // 3: shunt.v1.Object.tenant:type_name -> shunt.v1.Tenant
 	4,  // 4: shunt.v1.Object.policy:type_name -> shunt.v1.Policy
 	1,  // 5: shunt.v1.Object.owners:type_name -> shunt.v1.FieldOwner
@@ -3148,57 +3248,63 @@ var file_v1_objects_proto_depIdxs = []int32{
 	7,  // 11: shunt.v1.Service.limits:type_name -> shunt.v1.Limits
 	8,  // 12: shunt.v1.Service.sources:type_name -> shunt.v1.Sources
 	5,  // 13: shunt.v1.Service.placement:type_name -> shunt.v1.Placement
-	12, // 14: shunt.v1.Endpoint.backends:type_name -> shunt.v1.Backend
-	13, // 15: shunt.v1.Endpoint.health:type_name -> shunt.v1.Health
+	13, // 14: shunt.v1.Endpoint.backends:type_name -> shunt.v1.Backend
+	14, // 15: shunt.v1.Endpoint.health:type_name -> shunt.v1.Health
 	10, // 16: shunt.v1.Endpoint.source:type_name -> shunt.v1.SourceAffinity
 	11, // 17: shunt.v1.Endpoint.idle:type_name -> shunt.v1.Idle
-	32, // 18: shunt.v1.Endpoint.slow_start:type_name -> google.protobuf.Duration
-	32, // 19: shunt.v1.Endpoint.drain_timeout:type_name -> google.protobuf.Duration
-	32, // 20: shunt.v1.Endpoint.repair_window:type_name -> google.protobuf.Duration
-	32, // 21: shunt.v1.SourceAffinity.for:type_name -> google.protobuf.Duration
-	32, // 22: shunt.v1.Idle.untrusted:type_name -> google.protobuf.Duration
-	32, // 23: shunt.v1.Idle.trusted:type_name -> google.protobuf.Duration
-	15, // 24: shunt.v1.Health.http:type_name -> shunt.v1.HTTPCheck
-	18, // 25: shunt.v1.Health.tcp:type_name -> shunt.v1.TCPCheck
-	32, // 26: shunt.v1.Health.interval:type_name -> google.protobuf.Duration
-	32, // 27: shunt.v1.Health.timeout:type_name -> google.protobuf.Duration
-	16, // 28: shunt.v1.Health.https:type_name -> shunt.v1.HTTPSCheck
-	19, // 29: shunt.v1.Health.icmp:type_name -> shunt.v1.ICMPCheck
-	20, // 30: shunt.v1.Health.grpc:type_name -> shunt.v1.GRPCCheck
-	21, // 31: shunt.v1.Health.udp:type_name -> shunt.v1.UDPCheck
-	22, // 32: shunt.v1.Health.dns:type_name -> shunt.v1.DNSCheck
-	23, // 33: shunt.v1.Health.external:type_name -> shunt.v1.ExternalCheck
-	32, // 34: shunt.v1.Health.fast:type_name -> google.protobuf.Duration
-	14, // 35: shunt.v1.Health.checks:type_name -> shunt.v1.Check
-	24, // 36: shunt.v1.Health.damping:type_name -> shunt.v1.Damping
-	25, // 37: shunt.v1.Health.passive:type_name -> shunt.v1.Passive
-	18, // 38: shunt.v1.Check.tcp:type_name -> shunt.v1.TCPCheck
-	15, // 39: shunt.v1.Check.http:type_name -> shunt.v1.HTTPCheck
-	16, // 40: shunt.v1.Check.https:type_name -> shunt.v1.HTTPSCheck
-	19, // 41: shunt.v1.Check.icmp:type_name -> shunt.v1.ICMPCheck
-	20, // 42: shunt.v1.Check.grpc:type_name -> shunt.v1.GRPCCheck
-	21, // 43: shunt.v1.Check.udp:type_name -> shunt.v1.UDPCheck
-	22, // 44: shunt.v1.Check.dns:type_name -> shunt.v1.DNSCheck
-	23, // 45: shunt.v1.Check.external:type_name -> shunt.v1.ExternalCheck
-	32, // 46: shunt.v1.Check.interval:type_name -> google.protobuf.Duration
-	32, // 47: shunt.v1.Check.timeout:type_name -> google.protobuf.Duration
-	32, // 48: shunt.v1.Check.fast:type_name -> google.protobuf.Duration
-	17, // 49: shunt.v1.GRPCCheck.tls:type_name -> shunt.v1.CheckTLS
-	32, // 50: shunt.v1.Damping.within:type_name -> google.protobuf.Duration
-	32, // 51: shunt.v1.Damping.hold:type_name -> google.protobuf.Duration
-	32, // 52: shunt.v1.Passive.within:type_name -> google.protobuf.Duration
-	32, // 53: shunt.v1.Passive.hold:type_name -> google.protobuf.Duration
-	28, // 54: shunt.v1.Node.bgp:type_name -> shunt.v1.BGP
-	27, // 55: shunt.v1.Node.capacity:type_name -> shunt.v1.Capacity
-	29, // 56: shunt.v1.BGP.peers:type_name -> shunt.v1.BGPPeer
-	30, // 57: shunt.v1.BGPPeer.bfd:type_name -> shunt.v1.BFD
-	32, // 58: shunt.v1.BFD.transmit:type_name -> google.protobuf.Duration
-	32, // 59: shunt.v1.BFD.receive:type_name -> google.protobuf.Duration
-	60, // [60:60] is the sub-list for method output_type
-	60, // [60:60] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	33, // 18: shunt.v1.Endpoint.slow_start:type_name -> google.protobuf.Duration
+	33, // 19: shunt.v1.Endpoint.drain_timeout:type_name -> google.protobuf.Duration
+	33, // 20: shunt.v1.Endpoint.repair_window:type_name -> google.protobuf.Duration
+	12, // 21: shunt.v1.Endpoint.host_idle:type_name -> shunt.v1.HostIdle
+	33, // 22: shunt.v1.SourceAffinity.for:type_name -> google.protobuf.Duration
+	33, // 23: shunt.v1.Idle.untrusted:type_name -> google.protobuf.Duration
+	33, // 24: shunt.v1.Idle.trusted:type_name -> google.protobuf.Duration
+	33, // 25: shunt.v1.HostIdle.established:type_name -> google.protobuf.Duration
+	33, // 26: shunt.v1.HostIdle.opening:type_name -> google.protobuf.Duration
+	33, // 27: shunt.v1.HostIdle.closing:type_name -> google.protobuf.Duration
+	33, // 28: shunt.v1.HostIdle.udp:type_name -> google.protobuf.Duration
+	33, // 29: shunt.v1.HostIdle.other:type_name -> google.protobuf.Duration
+	16, // 30: shunt.v1.Health.http:type_name -> shunt.v1.HTTPCheck
+	19, // 31: shunt.v1.Health.tcp:type_name -> shunt.v1.TCPCheck
+	33, // 32: shunt.v1.Health.interval:type_name -> google.protobuf.Duration
+	33, // 33: shunt.v1.Health.timeout:type_name -> google.protobuf.Duration
+	17, // 34: shunt.v1.Health.https:type_name -> shunt.v1.HTTPSCheck
+	20, // 35: shunt.v1.Health.icmp:type_name -> shunt.v1.ICMPCheck
+	21, // 36: shunt.v1.Health.grpc:type_name -> shunt.v1.GRPCCheck
+	22, // 37: shunt.v1.Health.udp:type_name -> shunt.v1.UDPCheck
+	23, // 38: shunt.v1.Health.dns:type_name -> shunt.v1.DNSCheck
+	24, // 39: shunt.v1.Health.external:type_name -> shunt.v1.ExternalCheck
+	33, // 40: shunt.v1.Health.fast:type_name -> google.protobuf.Duration
+	15, // 41: shunt.v1.Health.checks:type_name -> shunt.v1.Check
+	25, // 42: shunt.v1.Health.damping:type_name -> shunt.v1.Damping
+	26, // 43: shunt.v1.Health.passive:type_name -> shunt.v1.Passive
+	19, // 44: shunt.v1.Check.tcp:type_name -> shunt.v1.TCPCheck
+	16, // 45: shunt.v1.Check.http:type_name -> shunt.v1.HTTPCheck
+	17, // 46: shunt.v1.Check.https:type_name -> shunt.v1.HTTPSCheck
+	20, // 47: shunt.v1.Check.icmp:type_name -> shunt.v1.ICMPCheck
+	21, // 48: shunt.v1.Check.grpc:type_name -> shunt.v1.GRPCCheck
+	22, // 49: shunt.v1.Check.udp:type_name -> shunt.v1.UDPCheck
+	23, // 50: shunt.v1.Check.dns:type_name -> shunt.v1.DNSCheck
+	24, // 51: shunt.v1.Check.external:type_name -> shunt.v1.ExternalCheck
+	33, // 52: shunt.v1.Check.interval:type_name -> google.protobuf.Duration
+	33, // 53: shunt.v1.Check.timeout:type_name -> google.protobuf.Duration
+	33, // 54: shunt.v1.Check.fast:type_name -> google.protobuf.Duration
+	18, // 55: shunt.v1.GRPCCheck.tls:type_name -> shunt.v1.CheckTLS
+	33, // 56: shunt.v1.Damping.within:type_name -> google.protobuf.Duration
+	33, // 57: shunt.v1.Damping.hold:type_name -> google.protobuf.Duration
+	33, // 58: shunt.v1.Passive.within:type_name -> google.protobuf.Duration
+	33, // 59: shunt.v1.Passive.hold:type_name -> google.protobuf.Duration
+	29, // 60: shunt.v1.Node.bgp:type_name -> shunt.v1.BGP
+	28, // 61: shunt.v1.Node.capacity:type_name -> shunt.v1.Capacity
+	30, // 62: shunt.v1.BGP.peers:type_name -> shunt.v1.BGPPeer
+	31, // 63: shunt.v1.BGPPeer.bfd:type_name -> shunt.v1.BFD
+	33, // 64: shunt.v1.BFD.transmit:type_name -> google.protobuf.Duration
+	33, // 65: shunt.v1.BFD.receive:type_name -> google.protobuf.Duration
+	66, // [66:66] is the sub-list for method output_type
+	66, // [66:66] is the sub-list for method input_type
+	66, // [66:66] is the sub-list for extension type_name
+	66, // [66:66] is the sub-list for extension extendee
+	0,  // [0:66] is the sub-list for field type_name
 }
 
 func init() { file_v1_objects_proto_init() }
@@ -3213,16 +3319,16 @@ func file_v1_objects_proto_init() {
 		(*Object_Tenant)(nil),
 		(*Object_Policy)(nil),
 	}
-	file_v1_objects_proto_msgTypes[12].OneofWrappers = []any{}
-	file_v1_objects_proto_msgTypes[16].OneofWrappers = []any{}
+	file_v1_objects_proto_msgTypes[13].OneofWrappers = []any{}
 	file_v1_objects_proto_msgTypes[17].OneofWrappers = []any{}
+	file_v1_objects_proto_msgTypes[18].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_objects_proto_rawDesc), len(file_v1_objects_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

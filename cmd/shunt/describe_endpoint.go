@@ -39,6 +39,9 @@ func (d *description) options(e *lb.Endpoint) {
 		flows = append(flows, "tunnel "+e.Encap)
 	}
 	d.printf("  flows: %s\n", strings.Join(flows, ", "))
+	if said := e.HostIdle.String(); said != "" {
+		d.printf("  hosts forget flows after: %s\n", said)
+	}
 	var backends []string
 	for i := range e.Backends {
 		if e.Backends[i].Backup {

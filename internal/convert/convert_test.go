@@ -124,6 +124,16 @@ func randomSource(rt *rapid.T) *lb.SourceAffinity {
 	}
 }
 
+// randomHostIdle has each time as often as not.
+func randomHostIdle(rt *rapid.T) (h lb.HostIdle) {
+	for _, d := range []*time.Duration{&h.Established, &h.Opening, &h.Closing, &h.UDP, &h.Other} {
+		if rapid.Bool().Draw(rt, "said") {
+			*d = randomDuration(rt, "host idle")
+		}
+	}
+	return h
+}
+
 // ports are a single port, a range, or all.
 func ports(rt *rapid.T) (port, end uint16) {
 	low := rapid.Uint16Range(1, 65534).Draw(rt, "port")
@@ -146,6 +156,7 @@ func randomEndpoint(rt *rapid.T) lb.Endpoint {
 		BackupBelow: rapid.Uint8().Draw(rt, "backup below"), FailOpen: rapid.Bool().Draw(rt, "fail open"),
 		SlowStart: randomDuration(rt, "slow start"), DrainTimeout: randomDuration(rt, "drain timeout"),
 		RepairWindow: rapid.SampledFrom([]*time.Duration{nil, new(time.Duration(0)), new(time.Minute)}).Draw(rt, "repair window"),
+		HostIdle:     randomHostIdle(rt),
 		Rewrite:      rapid.SampledFrom([]lb.Rewrite{lb.RewriteHost, lb.RewriteNone}).Draw(rt, "rewrite"), Health: health(rt),
 		Backends: some(rt, "backends", 1, 3, func(rt *rapid.T) lb.Backend {
 			return lb.Backend{
@@ -265,7 +276,7 @@ func TestPlansComeBack(t *testing.T) {
 		})
 		want.Bindings = append(want.Bindings, plan.Binding{
 			Key: endpointKey(rt), Service: name(rt), Member: word(rt, "member"), Outer: addr(rt, "outer"), DIP: addr(rt, "dip"),
-			DIPPort: word(rt, "dip port"), Rewrite: rapid.Bool().Draw(rt, "rewrite"),
+			DIPPort: word(rt, "dip port"), Rewrite: rapid.Bool().Draw(rt, "rewrite"), Idle: randomHostIdle(rt),
 		})
 		if check := health(rt); check.ByHost() {
 			want.Bindings[0].Health = check
@@ -380,7 +391,7 @@ func FuzzFromObject(f *testing.F) {
 		Endpoints: []*apiv1.Endpoint{{
 			Protocol: "udp", Port: "8000-8100", Source: &apiv1.SourceAffinity{Prefix4: 24, For: durationpb.New(time.Minute)},
 			Idle: &apiv1.Idle{Untrusted: durationpb.New(time.Minute)}, Fragments: "3tuple", Encap: "gue", BackupBelow: 70, FailOpen: true,
-			SlowStart: durationpb.New(time.Minute), DrainTimeout: durationpb.New(time.Minute), RepairWindow: durationpb.New(time.Minute), Health: &apiv1.Health{Port: 80},
+			SlowStart: durationpb.New(time.Minute), DrainTimeout: durationpb.New(time.Minute), RepairWindow: durationpb.New(time.Minute), HostIdle: &apiv1.HostIdle{Udp: durationpb.New(time.Minute)}, Health: &apiv1.Health{Port: 80},
 			Backends: []*apiv1.Backend{{Dip: []string{"10.20.1.11"}, Host: "10.20.1.1", Backup: true}},
 		}, {Protocol: "any", Affinity: "hash", Health: &apiv1.Health{Port: 80}, Backends: []*apiv1.Backend{{Dip: []string{"10.20.1.11"}, Host: "10.20.1.1"}}}},
 	}}})

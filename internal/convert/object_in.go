@@ -87,7 +87,7 @@ func (r *reader) endpoint(path string, in *apiv1.Endpoint) lb.Endpoint {
 		OnePacket: in.GetOnePacket(), Idle: r.idle(path+".idle", in.GetIdle()), Fragments: in.GetFragments(), Encap: in.GetEncap(),
 		BackupBelow: r.percent(path+".backupBelow", in.GetBackupBelow()), FailOpen: in.GetFailOpen(),
 		SlowStart: r.time(path+".slowStart", in.GetSlowStart()), DrainTimeout: r.time(path+".drainTimeout", in.GetDrainTimeout()),
-		RepairWindow: r.timeOf(path+".repairWindow", in.GetRepairWindow()),
+		RepairWindow: r.timeOf(path+".repairWindow", in.GetRepairWindow()), HostIdle: r.hostIdle(path+".hostIdle", in.GetHostIdle()),
 	}
 	var allowed string
 	if ep.Protocol, allowed = lb.ParseProtocol(in.GetProtocol()); allowed != "" {
@@ -128,6 +128,13 @@ func (r *reader) source(path string, in *apiv1.SourceAffinity) *lb.SourceAffinit
 
 func (r *reader) idle(path string, in *apiv1.Idle) lb.Idle {
 	return lb.Idle{Untrusted: r.duration(path+".untrusted", in.GetUntrusted()), Trusted: r.duration(path+".trusted", in.GetTrusted())}
+}
+
+func (r *reader) hostIdle(path string, in *apiv1.HostIdle) lb.HostIdle {
+	return lb.HostIdle{
+		Established: r.duration(path+".established", in.GetEstablished()), Opening: r.duration(path+".opening", in.GetOpening()),
+		Closing: r.duration(path+".closing", in.GetClosing()), UDP: r.duration(path+".udp", in.GetUdp()), Other: r.duration(path+".other", in.GetOther()),
+	}
 }
 
 func (r *reader) node(in *apiv1.Node) *lb.Node {

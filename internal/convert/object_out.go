@@ -45,7 +45,11 @@ func toEndpoint(ep *lb.Endpoint) *apiv1.Endpoint {
 		Protocol: ep.Protocol.String(), Port: lb.PortsText(ep.Port, ep.PortEnd), Path: ep.Path, Affinity: ep.Affinity,
 		Scheduler: ep.Scheduler, Rewrite: string(ep.Rewrite), Health: toHealth(ep.Health), Source: toSource(ep.Source),
 		OnePacket: ep.OnePacket, Idle: toIdle(ep.Idle), Fragments: ep.Fragments, Encap: ep.Encap, BackupBelow: uint32(ep.BackupBelow),
-		FailOpen: ep.FailOpen, SlowStart: duration(ep.SlowStart), DrainTimeout: duration(ep.DrainTimeout), RepairWindow: durationOf(ep.RepairWindow),
+		FailOpen: ep.FailOpen, SlowStart: duration(ep.SlowStart), DrainTimeout: duration(ep.DrainTimeout), HostIdle: toHostIdle(ep.HostIdle),
+	}
+	// Managers of the schema before do not know the field: who says nothing of it must be able to change the service while there is one.
+	if ep.RepairWindow != nil && *ep.RepairWindow != lb.DefaultRepairWindow {
+		out.RepairWindow = durationOf(ep.RepairWindow)
 	}
 	for i := range ep.Backends {
 		b := &ep.Backends[i]
@@ -69,6 +73,16 @@ func toIdle(i lb.Idle) *apiv1.Idle {
 		return nil
 	}
 	return &apiv1.Idle{Untrusted: duration(i.Untrusted), Trusted: duration(i.Trusted)}
+}
+
+// toHostIdle writes the times that are given; nil when none is.
+func toHostIdle(h lb.HostIdle) *apiv1.HostIdle {
+	if h == (lb.HostIdle{}) {
+		return nil
+	}
+	return &apiv1.HostIdle{
+		Established: duration(h.Established), Opening: duration(h.Opening), Closing: duration(h.Closing), Udp: duration(h.UDP), Other: duration(h.Other),
+	}
 }
 
 // ToNode writes a node.

@@ -163,7 +163,7 @@ func FromPlanBinding(in *apiv1.PlanBinding) (plan.Binding, error) {
 		Key:     r.key(in.GetVni(), in.GetVip(), in.GetProtocol(), in.GetPort(), in.GetPortEnd()),
 		Service: in.GetService(), Member: r.word("member", in.GetMember()), Outer: r.addr("outer", in.GetOuter()),
 		DIP: r.addr("dip", in.GetDip()), DIPPort: r.word("dip_port", in.GetDipPort()), Rewrite: in.GetRewrite(),
-		Encap: in.GetEncap(),
+		Encap: in.GetEncap(), Idle: r.hostIdle("host_idle", in.GetHostIdle()),
 	}
 	if check := in.GetCheck(); check != nil {
 		b.Health = r.planCheck(check)

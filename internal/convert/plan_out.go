@@ -113,7 +113,7 @@ func BindingItem(b *plan.Binding) *apiv1.PlanItem {
 	out := &apiv1.PlanBinding{
 		Service: b.Service, Vni: b.Key.VNI, Vip: text(b.Key.VIP), Protocol: b.Key.Protocol.String(), Port: uint32(b.Key.Port),
 		Member: uint32(b.Member), Outer: text(b.Outer), Dip: text(b.DIP), DipPort: uint32(b.DIPPort), Rewrite: b.Rewrite,
-		PortEnd: uint32(b.Key.PortEnd), Encap: b.Encap,
+		PortEnd: uint32(b.Key.PortEnd), Encap: b.Encap, HostIdle: toHostIdle(b.Idle),
 	}
 	if b.Health.ByHost() {
 		out.Check = toPlanCheck(b.Health)

@@ -1,6 +1,9 @@
 package lb
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // HostIdle is how long the host keeps a flow without packets, by what the flow is. A zero field says nothing: see Or.
 type HostIdle struct {
@@ -11,6 +14,30 @@ type HostIdle struct {
 	UDP, Other time.Duration
 }
 
+// hostIdleClass is a field of HostIdle and its name in the API.
+type hostIdleClass struct {
+	name string
+	time *time.Duration
+}
+
+// classes are the fields of h, in the order in which they are written.
+func (h *HostIdle) classes() [5]hostIdleClass {
+	return [...]hostIdleClass{
+		{"established", &h.Established}, {"opening", &h.Opening}, {"closing", &h.Closing}, {"udp", &h.UDP}, {"other", &h.Other},
+	}
+}
+
+// String is what is said of the times, as in "established 2h4m, udp 2m"; empty: nothing.
+func (h HostIdle) String() string {
+	var out []string
+	for _, c := range h.classes() {
+		if *c.time != 0 {
+			out = append(out, c.name+" "+durationText(*c.time))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
 // DefaultHostIdle is what an endpoint has that says nothing: RFC 5382 section 5 (REQ-5) for TCP, RFC 4787 section 4.3 for UDP. Opening is
 // shorter than its 4 minutes: a server that answers makes a flow established at once.
 var DefaultHostIdle = HostIdle{
@@ -18,7 +45,10 @@ var DefaultHostIdle = HostIdle{
 }
 
 // MaxHostIdle bounds the times of HostIdle; MinIdle does from below.
-const MaxHostIdle = 18 * time.Hour
+const (
+	MaxHostIdle     = 18 * time.Hour
+	allowedHostIdle = "must be 1s to 18h"
+)
 
 // Or is these times, where they are not given those of d.
 func (h HostIdle) Or(d HostIdle) HostIdle {
@@ -39,4 +69,29 @@ func (h HostIdle) Of(p Protocol) HostIdle {
 		h = HostIdle{UDP: h.UDP}
 	}
 	return h
+}
+
+// hostIdle checks how long hosts keep the endpoint's flows.
+func (f *faults) hostIdle(path string, e *Endpoint) {
+	h := e.HostIdle
+	if h == (HostIdle{}) {
+		return
+	}
+	if e.Rewrite == RewriteNone {
+		f.add(path, "", "must be left out with rewrite none: hosts remember no flow")
+		return
+	}
+	of := h.Of(e.Protocol)
+	for i, c := range h.classes() {
+		switch at := path + "." + c.name; {
+		case *c.time == 0:
+		case *of.classes()[i].time == 0:
+			f.add(at, durationText(*c.time), "must be left out: the endpoint's protocol is "+e.Protocol.String())
+		case *c.time < MinIdle || *c.time > MaxHostIdle:
+			f.add(at, durationText(*c.time), allowedHostIdle)
+		}
+	}
+	if all := h.Or(DefaultHostIdle); h.Opening != 0 && all.Opening > all.Established && !f.hasUnder(path) {
+		f.add(path+".opening", durationText(h.Opening), "must be at most established, "+durationText(all.Established))
+	}
 }

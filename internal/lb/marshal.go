@@ -101,6 +101,20 @@ func (w *writer) options(e *Endpoint) {
 	if e.RepairWindow != nil && *e.RepairWindow != DefaultRepairWindow {
 		w.line("  repairWindow: %s", durationText(*e.RepairWindow))
 	}
+	if e.HostIdle != (HostIdle{}) {
+		w.line("  hostIdle: %s", e.HostIdle.flow())
+	}
+}
+
+// flow returns the times that are given on one line.
+func (h HostIdle) flow() string {
+	var out []string
+	for _, c := range h.classes() {
+		if *c.time != 0 {
+			out = append(out, c.name+": "+durationText(*c.time))
+		}
+	}
+	return "{" + strings.Join(out, ", ") + "}"
 }
 
 // flow returns the source affinity on one line.

@@ -225,6 +225,12 @@ func endpoint(t *rapid.T, port uint16, both bool) lb.Endpoint {
 	if e.Protocol == lb.TCP {
 		e.RepairWindow = new(duration(0, lb.MaxRepairWindow).Draw(t, "repair window"))
 	}
+	if e.Rewrite == lb.RewriteHost && rapid.Bool().Draw(t, "host idle") {
+		e.HostIdle = lb.HostIdle{
+			Established: duration(time.Hour, lb.MaxHostIdle).Draw(t, "established"), Opening: duration(lb.MinIdle, time.Hour).Draw(t, "opening"),
+			Closing: duration(lb.MinIdle, lb.MaxHostIdle).Draw(t, "closing"), UDP: duration(lb.MinIdle, lb.MaxHostIdle).Draw(t, "udp"),
+		}.Of(e.Protocol)
+	}
 	e.OnePacket = e.Protocol == lb.UDP && rapid.Bool().Draw(t, "one packet")
 	if e.KeepsFlows() {
 		e.Idle.Untrusted = duration(lb.MinIdle, time.Minute).Draw(t, "untrusted")

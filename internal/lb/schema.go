@@ -114,6 +114,7 @@ func (d *decoder) endpoint(path string, n ast.Node) Endpoint {
 		field{"slowStart", func(p string, n ast.Node) { e.SlowStart = d.duration(p, n) }},
 		field{"drainTimeout", func(p string, n ast.Node) { e.DrainTimeout = d.duration(p, n) }},
 		field{"repairWindow", func(p string, n ast.Node) { e.RepairWindow = new(d.duration(p, n)) }},
+		field{"hostIdle", func(p string, n ast.Node) { d.hostIdle(p, n, &e.HostIdle) }},
 	)
 	e.setDerived()
 	return e
@@ -134,6 +135,14 @@ func (d *decoder) idle(path string, n ast.Node, i *Idle) {
 		field{"untrusted", func(p string, n ast.Node) { i.Untrusted = d.idleTime(p, n) }},
 		field{"trusted", func(p string, n ast.Node) { i.Trusted = d.idleTime(p, n) }},
 	)
+}
+
+func (d *decoder) hostIdle(path string, n ast.Node, h *HostIdle) {
+	var fields []field
+	for _, c := range h.classes() {
+		fields = append(fields, field{c.name, func(p string, n ast.Node) { *c.time = d.span(p, n, allowedHostIdle) }})
+	}
+	d.mapping(path, n, fields...)
 }
 
 func (d *decoder) backend(path string, n ast.Node) Backend {

@@ -134,6 +134,9 @@ type Endpoint struct {
 	// RepairWindow is for how long hosts send packets of connections that they do not know on to the backend that had them before a
 	// change; 0: they do not. Of endpoints that are not TCP it is nil, else never once defaults are filled in.
 	RepairWindow *time.Duration
+	// HostIdle is how long hosts keep flows without packets; a zero field is that of DefaultHostIdle. It has no part that the protocol does not
+	// have (HostIdle.Of), and none at all with RewriteNone: hosts remember no flow then.
+	HostIdle HostIdle
 }
 
 // Repairs is the endpoint's RepairWindow, 0 where there is none.

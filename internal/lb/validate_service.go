@@ -73,6 +73,7 @@ func (f *faults) endpoint(path string, e *Endpoint) {
 	f.choice(path+".rewrite", string(e.Rewrite), nil, string(RewriteHost), string(RewriteNone))
 	f.remembering(path, e)
 	f.timing(path, e)
+	f.hostIdle(path+".hostIdle", e)
 	f.choice(path+".fragments", e.Fragments, nil, FragmentsDrop, Fragments3Tuple)
 	if e.Encap != "" {
 		f.choice(path+".encap", e.Encap, nil, encaps...)

@@ -166,6 +166,17 @@ func TestServiceRefusals(t *testing.T) {
 		{func(s *lb.Service) { first(s).BackupBelow = 101 }, "services/web: endpoints[0].backupBelow: 101: must be 1 to 100"},
 		{func(s *lb.Service) { first(s).SlowStart = time.Hour + 1 }, "services/web: endpoints[0].slowStart: 1h0m0.000000001s: must be 0s to 1h"},
 		{func(s *lb.Service) { first(s).DrainTimeout = -1 }, "services/web: endpoints[0].drainTimeout: -1ns: must be 0s to 168h"},
+		{func(s *lb.Service) { first(s).HostIdle.Established = 18*time.Hour + 1 }, "services/web: endpoints[0].hostIdle.established: 18h0m0.000000001s: must be 1s to 18h"},
+		{func(s *lb.Service) { first(s).HostIdle.Opening = time.Second - 1 }, "services/web: endpoints[0].hostIdle.opening: 999.999999ms: must be 1s to 18h"},
+		{func(s *lb.Service) { first(s).HostIdle.Closing = -1 }, "services/web: endpoints[0].hostIdle.closing: -1ns: must be 1s to 18h"},
+		{func(s *lb.Service) { first(s).HostIdle.Opening = 3 * time.Hour }, "services/web: endpoints[0].hostIdle.opening: 3h: must be at most established, 2h4m"},
+		{func(s *lb.Service) { first(s).HostIdle = lb.HostIdle{Established: time.Minute, Opening: time.Hour} }, "services/web: endpoints[0].hostIdle.opening: 1h: must be at most established, 1m"},
+		{func(s *lb.Service) { first(s).HostIdle.UDP = time.Minute }, "services/web: endpoints[0].hostIdle.udp: 1m: must be left out: the endpoint's protocol is tcp"},
+		{func(s *lb.Service) { first(s).HostIdle.Other = time.Minute }, "services/web: endpoints[0].hostIdle.other: 1m: must be left out: the endpoint's protocol is tcp"},
+		{func(s *lb.Service) {
+			first(s).Protocol, first(s).RepairWindow, first(s).HostIdle.Established = lb.UDP, nil, time.Hour
+		}, "services/web: endpoints[0].hostIdle.established: 1h: must be left out: the endpoint's protocol is udp"},
+		{func(s *lb.Service) { first(s).Rewrite, first(s).HostIdle.Closing = lb.RewriteNone, time.Minute }, "services/web: endpoints[0].hostIdle: must be left out with rewrite none: hosts remember no flow"},
 		{func(s *lb.Service) { first(s).RepairWindow = new(25 * time.Hour) }, "services/web: endpoints[0].repairWindow: 25h: must be 0s to 24h"},
 		{func(s *lb.Service) { first(s).RepairWindow = new(time.Duration(-1)) }, "services/web: endpoints[0].repairWindow: -1ns: must be 0s to 24h"},
 		{func(s *lb.Service) { s.Limits.Packets = 1e9 + 1 }, "services/web: limits.packets: 1000000001: must be 0 to 1000000000 a second, 0 for no limit"},

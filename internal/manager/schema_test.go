@@ -12,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/manager"
@@ -157,7 +158,7 @@ func TestFieldsOfASchemaWaitForIt(t *testing.T) {
 	}
 	r.start()
 	with := func(h *apiv1.Health) *apiv1.Object {
-		return service(func(svc *apiv1.Service) { svc.GetEndpoints()[0].Health = h })
+		return service(func(svc *apiv1.Service) { svc.Endpoints[0].Health, svc.Endpoints[0].RepairWindow = h, nil })
 	}
 	apply := func(h *apiv1.Health, dry bool) error {
 		_, err := r.admin.Apply(t.Context(), connect.NewRequest(&apiv1.ApplyRequest{Objects: []*apiv1.Object{with(h)}, DryRun: dry}))
@@ -185,6 +186,17 @@ func TestFieldsOfASchemaWaitForIt(t *testing.T) {
 			if err == nil || !strings.HasSuffix(err.Error(), want) {
 				t.Errorf("%v, dry %v: %v: must end with %q", c.health, dry, err, want)
 			}
+		}
+	}
+	for field, f := range map[string]func(*apiv1.Endpoint){
+		"repairWindow": func(ep *apiv1.Endpoint) { ep.RepairWindow = durationpb.New(0) },
+		"hostIdle":     func(ep *apiv1.Endpoint) { ep.HostIdle = &apiv1.HostIdle{Closing: durationpb.New(time.Minute)} },
+	} {
+		o := with(&apiv1.Health{Tcp: &apiv1.TCPCheck{}})
+		f(o.GetService().Endpoints[0])
+		_, err := r.admin.Apply(t.Context(), connect.NewRequest(&apiv1.ApplyRequest{Objects: []*apiv1.Object{o}}))
+		if want := "services/web: endpoints[0]." + field + waits; err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: %v: must end with %q", field, err, want)
 		}
 	}
 	if left := content(t, s, "/shunt/objects/services/"); len(left) > 0 {

@@ -221,6 +221,7 @@ func TestSeriesAreBounded(t *testing.T) {
 func TestHost(t *testing.T) {
 	s := status()
 	s.Members = append(s.Members, s.Members[0]) // the same backend by another outer address
+	s.Tables = append(s.Tables, &apiv1.TableStatus{Name: "flow_addresses", Capacity: 7})
 	r, err := NewHost(Node{Name: "host1", Probes: probes, Status: func() *apiv1.NodeStatus { return s }})
 	if err != nil {
 		t.Fatal(err)
@@ -229,6 +230,9 @@ func TestHost(t *testing.T) {
 		`shunt_host_bindings{} 5`,
 		`shunt_host_packets_total{reason="forwarded"} 7`,
 		`shunt_host_backend_packets_total{backend="10.20.1.11:8080",port="80",protocol="tcp",service="web",vip="203.0.113.10"} 14`,
+		`shunt_host_flows{class="trusted"} 3`, `shunt_host_flows{class="untrusted"} 0`, `shunt_host_flows{class="closing"} 0`,
+		`shunt_host_table_used{table="flows"} 3`, `shunt_host_table_capacity{table="flows"} 100`,
+		`shunt_host_table_used{table="flow_addresses"} 0`, `shunt_host_table_capacity{table="flow_addresses"} 7`,
 	)
 }
 

@@ -103,7 +103,7 @@ func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap strin
 		out = append(out, HostBinding{Host: host, Binding: Binding{
 			Key: st.Key, Service: s.Name, Member: m.ID, Outer: lb.Outer(m.Backend.DIP, host),
 			DIP: m.Backend.DIP, DIPPort: m.Backend.Port, Rewrite: ep.Rewrite != lb.RewriteNone, Encap: cmp.Or(ep.Encap, encap),
-			Health: health,
+			Idle: ep.HostIdle, Health: health,
 		}})
 	}
 	var health lb.Health

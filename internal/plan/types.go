@@ -117,7 +117,7 @@ type Binding struct {
 	DIPPort uint16 // 0: the port the packet has (ranges and all ports)
 	Rewrite bool
 	Encap   string // lb.EncapIPIP or lb.EncapGUE; empty is IPIP
-	// Idle is how long the host keeps its flows.
+	// Idle is how long the host keeps its flows; a zero field is that of lb.DefaultHostIdle.
 	Idle lb.HostIdle
 	// Health is what the host checks; without checks when it does not.
 	Health lb.Health
