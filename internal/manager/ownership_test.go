@@ -213,7 +213,7 @@ func TestObjectsWithoutOwners(t *testing.T) {
 	o := r.get("Service", "web")[0]
 	want := []string{
 		"endpoints[tcp/80]", "endpoints[tcp/80].backends[10.20.1.11:8080]", "endpoints[tcp/80].backends[10.20.1.11:8080].host",
-		second, second + ".host", second + ".weight", "vip",
+		second, second + ".host", second + ".weight", "endpoints[tcp/80].repairWindow", "vip",
 	}
 	if got := owned(o, "apply"); !slices.Equal(got, want) || o.GetGeneration() != 7 {
 		t.Fatalf("apply owns %q of generation %d, want %q", got, o.GetGeneration(), want)

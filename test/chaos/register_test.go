@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/anishathalye/porcupine"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lab"
@@ -19,7 +20,8 @@ func registerService(key int, value uint64, revision int64) *apiv1.Object {
 	host := 1 + int(value%uint64(cluster.Topology.Hosts.Count))
 	return &apiv1.Object{Revision: revision, Kind: &apiv1.Object_Service{Service: &apiv1.Service{
 		Name: registerName(key), Vip: []string{vip.String()}, Limits: &apiv1.Limits{Packets: value},
-		Endpoints: []*apiv1.Endpoint{{Protocol: "tcp", Port: "80", Backends: []*apiv1.Backend{
+		// Without a window a host lets go of a backend as soon as the store has.
+		Endpoints: []*apiv1.Endpoint{{Protocol: "tcp", Port: "80", RepairWindow: durationpb.New(0), Backends: []*apiv1.Backend{
 			{Dip: []string{lab.VMAddresses(host, 1).V4.Addr().String()}, Port: lab.ServerPort, Host: lab.HostAddresses(host).V4.Addr().String()},
 		}}},
 	}}}
