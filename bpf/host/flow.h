@@ -159,13 +159,16 @@ __noinline int flow_try(const struct flow_name *n, const struct flow_record *fre
 	if (!at || !r)
 		return FLOW_FULL;
 	before = *(volatile __u64 *)at;
-	if (tag_live(before, tick) && tag_class(before) == FLOW_CLASS_TRUSTED)
+	/* Another CPU may have begun a flow here since the place was chosen: this one even, whose home it is. */
+	if (tag_live(before, tick) &&
+	    (tag_class(before) == FLOW_CLASS_TRUSTED || !((before ^ hash) >> FLOW_TAG_FINGERPRINT_SHIFT) || flow_room(hash, tick) != room))
 		return -1;
 	claim = tag_claim(hash, before, tick);
 	if (__sync_val_compare_and_swap(at, before, claim) != before)
 		return -1;
-	/* Of two that claim at the same time at least one sees the other, and whoever does gives way. */
-	if (flow_find(n, f) || flow_rival(hash, place, tick)) {
+	/* Of two that claim at the same time at least one sees the other, and whoever does gives way. A rival that has begun
+	 * between the two looks is found by the second. */
+	if (flow_rival(hash, place, tick) || flow_find(n, f)) {
 		__sync_lock_test_and_set(at, 0);
 		return -1;
 	}
