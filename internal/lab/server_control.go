@@ -1,9 +1,15 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -81,7 +87,7 @@ func (l *Lab) process(node, name string) (Process, error) {
 	return Process{}, fmt.Errorf("%s on %s: no such process is recorded", name, node)
 }
 
-// freeze stops exactly one process without telling it, or lets it go on.
+// freeze stops exactly one process without telling it, or lets it go on. It returns when all its threads stand still.
 func (l *Lab) freeze(node, name string, frozen bool) error {
 	p, err := l.process(node, name)
 	if err != nil {
@@ -94,5 +100,30 @@ func (l *Lab) freeze(node, name string, frozen bool) error {
 	if frozen {
 		sig = unix.SIGSTOP
 	}
-	return unix.Kill(p.Pid, sig)
+	if err := unix.Kill(p.Pid, sig); err != nil || !frozen {
+		return err
+	}
+	return stopped(p.Pid)
+}
+
+// stopped waits until all threads of a process stand still: a signal only asks each of them to.
+func stopped(pid int) error {
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		states, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		if err != nil {
+			return err
+		}
+		running := slices.ContainsFunc(states, func(path string) bool {
+			text, err := os.ReadFile(path)
+			// "tid (name) state …", where the name may have anything (proc(5)).
+			_, state, _ := strings.Cut(string(text[bytes.LastIndexByte(text, ')')+1:]), " ")
+			return err == nil && !strings.HasPrefix(state, "T")
+		})
+		if !running {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("process %d does not stop", pid)
+		}
+	}
 }
