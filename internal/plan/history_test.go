@@ -170,3 +170,30 @@ func TestRepairIsOfWhatMoved(t *testing.T) {
 		t.Errorf("repair is off, but %+v is remembered", st.History)
 	}
 }
+
+// TestBindingsAreToldApart: a backend that changes its port leaves no binding behind that has the same tunnel, which its host would refuse
+// with the rest of the plan; with GUE the tunnel names the member, and all are bound. However often it changes, the present one is.
+func TestBindingsAreToldApart(t *testing.T) {
+	vip, host := netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("10.20.1.1")
+	dip := netip.MustParseAddr("10.20.1.11")
+	for encap, want := range map[string][]uint16{lb.EncapIPIP: {8082}, lb.EncapGUE: {8082, 8081, 8080}} {
+		ep := &lb.Endpoint{Protocol: lb.TCP, Port: 80, RepairWindow: new(time.Hour)}
+		in := Input{KeyID: 1, Size: eightPerMember, Now: epoch, RepairWindow: time.Hour}
+		st := EndpointState{Key: lb.EndpointKey{VIP: vip, Protocol: lb.TCP, Port: 80}}
+		for port := uint16(8080); port <= 8082; port++ {
+			ep.Backends = []lb.Backend{{DIPs: []netip.Addr{dip}, Port: port, Host: host, Weight: 1}}
+			in.Wanted, in.Hosts, in.Now = WantedMembers(ep, vip), HostsOf(ep, vip), in.Now.Add(time.Second)
+			var err error
+			if st, err = Advance(st, in); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var ports []uint16
+		for _, b := range MakeBindings(&lb.Service{Name: "web"}, ep, &st, encap) {
+			ports = append(ports, b.Binding.DIPPort)
+		}
+		if !slices.Equal(ports, want) {
+			t.Errorf("%s: ports %v are bound, want %v", encap, ports, want)
+		}
+	}
+}

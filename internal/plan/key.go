@@ -51,6 +51,14 @@ func (b *Binding) TunnelMember() uint16 {
 	return NoMember
 }
 
+// tunnelName is all that a packet's tunnel says of its member, of those of one endpoint.
+type tunnelName struct {
+	outer  netip.Addr
+	member uint16
+}
+
+func (b *Binding) tunnelName() tunnelName { return tunnelName{b.Outer, b.TunnelMember()} }
+
 // RepairItem is the item key "repair/vni/vip/protocol/ports".
 func RepairItem(k lb.EndpointKey) string { return "repair/" + FormatKey(k) }
 

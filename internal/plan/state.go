@@ -94,28 +94,39 @@ func MakeService(s *lb.Service, policies map[string]*lb.Policy) Service {
 // MakeSources is the list of a policy that services take sources from, as muxes need it.
 func MakeSources(p *lb.Policy) Sources { return Sources{Policy: p.Name, Sources: *p.Sources} }
 
-// MakeBindings are the endpoint's members as their hosts need them, and those that were lately, where their flows are sent on to; encap
-// is that of the VIP's Network.
+// MakeBindings are the endpoint's members as their hosts need them, and those that were lately, where their flows are sent on to, but for
+// what the tunnel cannot tell from a later member: with IPIP, one that had another port of the same DIP. encap is that of the VIP's
+// Network.
 func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap string) []HostBinding {
 	out := make([]HostBinding, 0, len(st.Members))
 	hosts := HostsOf(ep, st.Key.VIP)
-	bind := func(m *MemberState, host netip.Addr, health lb.Health) {
-		out = append(out, HostBinding{Host: host, Binding: Binding{
+	bind := func(m *MemberState, host netip.Addr, health lb.Health) Binding {
+		return Binding{
 			Key: st.Key, Service: s.Name, Member: m.ID, Outer: lb.Outer(m.Backend.DIP, host),
 			DIP: m.Backend.DIP, DIPPort: m.Backend.Port, Rewrite: ep.Rewrite != lb.RewriteNone, Encap: cmp.Or(ep.Encap, encap),
 			Idle: ep.HostIdle, Health: health,
-		}})
+		}
 	}
 	var health lb.Health
 	if ep.Health.ByHost() {
 		health = ep.Health
 	}
 	for i := range st.Members {
-		bind(&st.Members[i], hosts[st.Members[i].Backend], health)
+		host := hosts[st.Members[i].Backend]
+		out = append(out, HostBinding{Host: host, Binding: bind(&st.Members[i], host, health)})
 	}
-	if ep.Repairs() > 0 {
-		for _, m := range st.Former() {
-			bind(&m, m.Host, lb.Health{})
+	if ep.Repairs() == 0 || len(st.History) == 0 {
+		return out
+	}
+	named := make(map[tunnelName]bool, len(out))
+	for i := range out {
+		named[out[i].Binding.tunnelName()] = true
+	}
+	for _, m := range st.Former() {
+		b := bind(&m, m.Host, lb.Health{})
+		if name := b.tunnelName(); !named[name] {
+			named[name] = true
+			out = append(out, HostBinding{Host: m.Host, Binding: b})
 		}
 	}
 	return out
