@@ -3,7 +3,6 @@ package chaos
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -43,7 +42,10 @@ func agree(ctx context.Context) error {
 			return fmt.Errorf("%s: connected %v, revision %d of %d: %s", n.GetName(), n.GetConnected(), n.GetSyncedRevision(), status.Msg.GetRevision(), n.GetError())
 		}
 	}
-	return errors.Join(muxesAgree(ctx, services), hostsAgree(ctx, services, status.Msg.GetEpoch()))
+	if err := muxesAgree(ctx, services); err != nil {
+		return err
+	}
+	return hostsAgree(ctx, services, status.Msg.GetEpoch())
 }
 
 // membersAgree: all members are healthy, and one of them leads.

@@ -116,20 +116,26 @@ func await(t *testing.T, what string, condition func(context.Context) error) {
 	}
 }
 
-// poll looks at a condition until it is met; its error is what was missing at the end.
+// poll looks at a condition until it is met; its error is what was missing at the end: by the last look that was not broken off, if
+// there is one, as what is broken off says only where it was then.
 func poll(ctx context.Context, condition func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, eventually)
 	defer cancel()
+	var missing error
 	for {
 		one, done := context.WithTimeout(ctx, attemptTimeout)
 		err := condition(one)
+		broken := one.Err() != nil
 		done()
 		if err == nil {
 			return nil
 		}
+		if missing == nil || !broken {
+			missing = err
+		}
 		select {
 		case <-ctx.Done():
-			return err
+			return missing
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

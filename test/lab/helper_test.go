@@ -39,21 +39,26 @@ func logsOnFailure(t *testing.T, l *lab.Lab) {
 	})
 }
 
-// await looks at a condition until it is met, and fails the test when it is not in time.
+// await looks at a condition until it is met, and fails the test when it is not in time, with what the last look found that was not
+// broken off.
 func await(t *testing.T, what string, condition func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), eventually)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
+	var missing error
 	for {
 		err := condition(ctx)
 		if err == nil {
 			return
 		}
+		if missing == nil || ctx.Err() == nil {
+			missing = err
+		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%s: not within %s: %v", what, eventually, err)
+			t.Fatalf("%s: not within %s: %v", what, eventually, missing)
 		case <-tick.C:
 		}
 	}
