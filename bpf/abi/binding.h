@@ -24,7 +24,7 @@ struct binding_key {
 	__u32 vni;
 	__u16 member; /* id with GUE, else 0xffff */
 	__u8 protocol;
-	__u8 rsv;
+	__u8 by;      /* 1: for packets from switches; the binding is of all members of the endpoint here */
 	__u16 port_be;
 	__u16 rsv1;
 };
@@ -49,7 +49,7 @@ struct binding {
 	__u16 port_be; /* port at the DIP; 0: the port stays */
 	__u16 mss;     /* largest TCP MSS to let through, host order; 0: leave it */
 	__u8 rewrite;  /* 1: VIP:port <-> DIP:port; 0: the server owns the VIP */
-	__u8 rsv;
+	__u8 spread;   /* 1: of all members of the endpoint here: the targets of `repair`, and nothing else counts but `rewrite` */
 	__u16 member;  /* id in the endpoint */
 	__u32 index;   /* of its counter */
 	__u32 repair;  /* index of the endpoint's struct repair + 1; 0: nothing was displaced from it lately */

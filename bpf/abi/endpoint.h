@@ -15,8 +15,8 @@
  * publishes members before ring, so that a ring never names a member that is not there.
  *
  * In the slot of a VIP as such other words mean something else: ring is the VIP's port ranges, first:32 | number:32 from
- * bit 0 up, members the index + 1 of the slot of its endpoint for any protocol, 0 for none; the lower half of policy the
- * echo requests answered per second, 0 for LIMIT_PING_RATE. */
+ * bit 0 up, members the index + 1 of the slot of its endpoint for any protocol:32, 0 for none | that of its snat_block:32, 0
+ * for none (enum snat_shift); the lower half of policy the echo requests answered per second, 0 for LIMIT_PING_RATE. */
 struct endpoint_slot {
 	__u8 vip[16];
 	__u64 key;

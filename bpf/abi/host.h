@@ -7,13 +7,16 @@
 
 enum host_limit {
 	/* Of the host's maps, apart from the mux's. Version 1 knew neither members nor ranges, version 2 had flows in maps of the
-	 * kernel. */
-	LIMIT_HOST_ABI_VERSION = 3,
+	 * kernel, version 3 neither programs on the devices of servers nor counts of servers and connections. */
+	LIMIT_HOST_ABI_VERSION = 4,
 	LIMIT_BINDINGS = 1 << 16,
 	/* Prefixes of ports that the bindings of ranges are made of: at most 30 each. */
 	LIMIT_BINDING_PREFIXES = 1 << 17,
 	/* Tunnel sources beyond those of struct host_config: twice what a plan may have, old and new ones are there together. */
 	LIMIT_TUNNEL_SOURCES = 128,
+	/* Prefixes of the plan's Networks, and senders behind devices: twice what there may be, old and new ones are there together. */
+	LIMIT_NETWORKS = 1 << 16,
+	LIMIT_SENDERS = 1 << 19,
 	/* Flows that the table may have room for: 72 bytes each. What it is made with is a power of two between them. */
 	LIMIT_HOST_FLOWS_MIN = 1 << 13,
 	LIMIT_HOST_FLOWS = 1 << 23,
@@ -38,7 +41,8 @@ enum host_reason {
 	HOST_REASON_IN_NO_BINDING = 5,    /* tunnel packet for VIP, port and DIP that the plan does not have here */
 	HOST_REASON_IN_MALFORMED = 6,     /* truncated or lying inner or outer header */
 	HOST_REASON_IN_FRAGMENT = 7,      /* an inner fragment whose first one was not seen, or a fragment of a tunnel packet */
-	HOST_REASON_IN_NO_PORT = 8,       /* two VIPs share a DIP:port and no substitute client port was free */
+	HOST_REASON_IN_NO_PORT = 8,       /* two VIPs share a DIP:port and no substitute client port was free; or a protocol without ports
+					   * from a client on the server's own machine */
 	HOST_REASON_IN_STATE_FULL = 9,    /* flow state could not be stored */
 	HOST_REASON_IN_ADJUST_FAILED = 10,/* the kernel refused to shrink or to rewrite the packet */
 	HOST_REASON_OUT_REWRITE_FAILED = 11, /* the kernel refused to rewrite an answer */
@@ -65,14 +69,29 @@ enum host_reason {
 	HOST_REASON_IN_ICMP_WINDOW = 32,  /* an ICMP error that quotes what its flow has not sent, or what its client has */
 	HOST_REASON_FLOW_EVICTED = 33,    /* counted beside: a new flow took the place of an untrusted or closing one */
 	HOST_REASON_FLOW_CONTENDED = 34,  /* counted beside: other CPUs began the same flow; with in_state_full: until it gave up */
+	HOST_REASON_SENT_MALFORMED = 35,  /* a server sent a frame whose IP header is cut or lies, or that has too many VLAN tags */
+	HOST_REASON_CLIENT_HERE = 36,     /* counted beside: from or to a client on the server's own machine, which its server knows by the VIP */
+	HOST_REASON_SENT_BAD_SOURCE = 37, /* a server sent from an address that the machine does not reach by its device */
+	HOST_REASON_SENT_VIP_SOURCE = 38, /* a server sent from a VIP what belongs to no endpoint that it owns */
+	HOST_REASON_SENT_TUNNEL = 39,     /* a server sent a tunnel packet to the underlay */
+	HOST_REASON_OUT_SNAT = 40,        /* a packet of a connection that a server opened, sent from a VIP and a port leased to the server */
+	HOST_REASON_IN_SNAT = 41,         /* what came back for such a connection, decapsulated, translated, delivered */
+	HOST_REASON_OUT_SNAT_WAITS = 42,  /* of such a connection, without a free port: given to the agent, which sends it again when there is one */
+	HOST_REASON_OUT_SNAT_NO_PORT = 43,/* of such a connection: no port is free, and too many packets of the server wait already */
+	HOST_REASON_OUT_SNAT_FULL = 44,   /* of such a connection: the flow table has no room */
+	HOST_REASON_IN_SNAT_UNKNOWN = 45, /* to a VIP that servers here send from, and of no connection of theirs */
+	HOST_REASON_SPREAD = 46,          /* counted beside: from a switch; this host chose the member */
+	HOST_REASON_SPREAD_NOBODY = 47,   /* counted beside in_no_binding: from a switch, of a new flow, and no member here takes any */
 	HOST_REASON_MAX,
 };
 
-/* What of the bindings there is, so that nobody looks for the rest. */
+/* What of the bindings there is, so that nobody looks for the rest, and what is asked of senders. */
 enum host_flag {
 	HOST_RANGES = 1,
 	HOST_ANY = 2,
 	HOST_SOURCES = 4, /* tunnel sources beyond one prefix of each family: those of other Networks */
+	HOST_GUARD = 8,   /* what servers send is held against the plan's Networks */
+	HOST_STRICT = 16, /* and against the routes, whatever its source */
 };
 
 /* The one element of the map `host_configs`. Prefixes are a value and a mask; a family without a prefix has a value
@@ -87,11 +106,48 @@ struct host_config {
 };
 SHUNT_ASSERT_SIZE(struct host_config, 48);
 
+/* Who tunnels from a source: values of the map `tunnel_sources`. */
+enum host_source {
+	HOST_SOURCE_MUX = 1,
+	HOST_SOURCE_SWITCH = 2,
+};
+
 /* Key of a tunnel source beyond those of struct host_config; IPv4 as ::ffff:a.b.c.d/96+length. */
 struct tunnel_source {
 	__u32 bits;
 	__u8 addr[16];
 };
 SHUNT_ASSERT_SIZE(struct tunnel_source, 20);
+
+/* Key of a prefix of the plan's Networks; IPv4 as ::ffff:a.b.c.d/96+length. The longest one decides. */
+struct network_prefix {
+	__u32 bits;
+	__u8 addr[16];
+};
+SHUNT_ASSERT_SIZE(struct network_prefix, 20);
+
+/* What a prefix of the Networks holds. */
+enum network_kind {
+	NETWORK_UNDERLAY = 1, /* nodes, hosts, DIPs */
+	NETWORK_VIP = 2,
+	NETWORK_SOURCE = 3,   /* outer sources of tunnels */
+};
+
+/* Key of an address that servers behind a device may send from: with protocol and port 0 of the address as such, else of an endpoint
+ * whose VIP it is: port 0 stands for all ports of ranges together, protocol 255 for any. */
+struct sender_key {
+	__u8 addr[16];
+	__u32 ifindex;
+	__u16 port_be;
+	__u8 protocol;
+	__u8 rsv;
+};
+SHUNT_ASSERT_SIZE(struct sender_key, 24);
+
+/* What the sender may send. */
+enum sender_use {
+	SENDER_ALL = 1,       /* anything: a DIP */
+	SENDER_ENDPOINTS = 2, /* what belongs to endpoints with a key of their own, fragments and ICMP: a VIP that it owns */
+};
 
 #endif

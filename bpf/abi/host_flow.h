@@ -30,10 +30,17 @@ enum flow_tag {
 /* What a record is. */
 enum flow_kind {
 	FLOW_INBOUND = 0, /* of a client to a VIP */
+	/* Of a server to somebody else, who is its client: what leaves has the VIP and vip_port_be, a port leased to the DIP. The port may be
+	 * an identifier of ICMP echo, which has none at the other end. */
 	FLOW_SNAT = 1,
 	/* Leads from the client's own words to the substitute port of a flow that collides with another: dip and its port are the
 	 * VIP's, peer_port_be the client's; vip and its port are the DIP's, client_port_be is the substitute. */
 	FLOW_ALIAS = 2,
+	/* Leads from the words of the far end back to a FLOW_SNAT: dip and its port are the VIP's, vip and its port the DIP's. */
+	FLOW_BACK = 3,
+	/* FLOW_INBOUND of a client on the server's own machine: the server knows the VIP as its client, and is what the flow is found
+	 * by; `client` is whom its answers go to. */
+	FLOW_HAIRPIN = 4,
 };
 
 enum flow_record_flag {
@@ -44,10 +51,11 @@ enum flow_record_flag {
 	FLOW_ACK_OUT = 16, /* ack_out is known */
 	FLOW_FIN_IN = 32,  /* the client said that it sends no more */
 	FLOW_FIN_OUT = 64, /* the server did */
+	FLOW_BESIDE = 128, /* its answers are host_serve's: the client is on this machine, behind another device */
 };
 
-/* A flow of this host. Its key is as the server sees it: scope, client, dip, dip_port_be, peer_port_be and kind; that and what answers
- * become is written while its tag is busy, and does not change. Everything from mss on does, without order. */
+/* A flow of this host. Its key is as the server sees it: scope, client (of FLOW_HAIRPIN vip), dip, dip_port_be, peer_port_be and kind; that
+ * and what answers become is written while its tag is busy, and does not change. Everything from mss on does, without order. */
 struct flow_record {
 	__u8 client[16];
 	__u32 dip; /* index in flow_addrs */
@@ -105,17 +113,20 @@ struct datagram_key {
 	__u32 vni;
 	__u32 id;      /* as it lies in the header */
 	__u8 protocol; /* 0 with IPv6, where fragments of one datagram need not agree (RFC 8200 section 4.5) */
-	__u8 rsv[7];
+	__u8 out;      /* 1: an answer; a question of a client on this machine passes its uplink too */
+	__u8 rsv[6];
 };
 SHUNT_ASSERT_SIZE(struct datagram_key, 48);
 
 /* What became of its first fragment. */
 struct datagram {
-	__u8 addr[16]; /* inbound the DIP, else the VIP */
+	__u8 addr[16]; /* inbound the DIP, else the VIP; of a hairpin's answer the client */
 	__u64 born;    /* nanoseconds */
-	__u32 index;   /* of the binding's counter */
+	__u32 index;   /* of the binding's counter; of an answer the server's in flow_addrs */
 	__u8 rewrite;  /* 1: the address is replaced by addr */
-	__u8 rsv[3];
+	__u8 hairpin;  /* 1: addr replaces the destination, which replaces the source */
+	__u8 beside;   /* 1: of an answer of a flow with FLOW_BESIDE */
+	__u8 rsv;
 };
 SHUNT_ASSERT_SIZE(struct datagram, 32);
 

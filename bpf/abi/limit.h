@@ -14,7 +14,7 @@
 
 /* Limits. They are enumerators, not macros, so that they reach BTF and thereby Go. */
 enum limit {
-	LIMIT_ABI_VERSION = 2,
+	LIMIT_ABI_VERSION = 3,
 	/* The largest tables; what they are made with is the agent's choice, always a power of two. The endpoint table has
 	 * two slots for every endpoint that it may hold, VIPs included. */
 	LIMIT_ENDPOINTS = 1 << 17,
@@ -36,6 +36,10 @@ enum limit {
 	/* Cold records of endpoints that need one. */
 	LIMIT_ENDPOINT_EXTRAS = 1 << 17,
 	LIMIT_DEVICES = 16,
+	/* VIPs whose ports are leased to servers: 256 MiB. `snat_blocks` has one element more, so that one can change. */
+	LIMIT_SNAT_VIPS = 1 << 14,
+	/* Words of such a VIP's ports: four ranges of 8 ports each. */
+	LIMIT_SNAT_WORDS = 1 << 11,
 	/* Words of all VIPs' port ranges together. */
 	LIMIT_PORT_RANGES = 1 << 18,
 	/* VIPs with limits or a source list. */

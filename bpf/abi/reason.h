@@ -52,6 +52,8 @@ enum mux_reason {
 	MUX_REASON_PROBE_UNREACHABLE = 42, /* an ICMP error says that a probe's server cannot be reached: noted */
 	MUX_REASON_PROBE_IGNORED = 43,  /* a segment of a probe's connection that says nothing */
 	MUX_REASON_PROBE_NO_ROOM = 44,  /* the driver left no room for a probe's request: the connection was reset */
+	MUX_REASON_SNAT_FORWARDED = 45, /* counted beside: went to the server that has the port of the VIP */
+	MUX_REASON_SNAT_NOBODY = 46,    /* a VIP with SNAT: no endpoint takes the packet, and no server has the port */
 	MUX_REASON_MAX,
 };
 

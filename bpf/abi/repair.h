@@ -14,6 +14,8 @@ enum repair_limit {
 	LIMIT_REPAIR_TARGETS = 1 << 17,
 	/* Hosts that packets are repaired by. */
 	LIMIT_PEERS = 1 << 16,
+	/* Members of an endpoint that one host spreads the packets of switches over. */
+	LIMIT_SPREAD = 64,
 };
 
 /* A slot: current owner in the lower half, the last owner that was another in the upper half. */
@@ -22,7 +24,8 @@ enum repair_slot {
 	REPAIR_NONE = 0xffff, /* there is none */
 };
 
-/* An endpoint, immutable; bindings name it by index + 1. */
+/* An endpoint, immutable; bindings name it by index + 1. Of packets from switches (struct binding.spread) the current owner of a slot is
+ * a target's number, and the other half of it REPAIR_NONE. */
 struct repair {
 	__u64 key[2];       /* of the ring's hash: struct siphash_key */
 	__u64 mask[2];      /* bits of the client's address that count, both halves as stored */
@@ -47,7 +50,8 @@ enum repair_flow {
 struct repair_target {
 	__u8 outer_dst[16];
 	__u32 use; /* enum repair_use; 0: no packet is sent on to it */
-	__u32 rsv[3];
+	__u32 member; /* with packets from switches: as in struct binding_key */
+	__u32 rsv[2];
 };
 SHUNT_ASSERT_SIZE(struct repair_target, 32);
 

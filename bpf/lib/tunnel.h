@@ -102,7 +102,7 @@ static __always_inline int gue_payload(struct __sk_buff *skb, struct ip_view *v,
 		return PARSE_OTHER;
 	if (v->payload + sizeof(*g) > v->end || view_load(skb, v->payload, g, sizeof(*g)))
 		return PARSE_MALFORMED;
-	if (g->hop & 0x0f || g->vni_be & bpf_htonl(0xff) || g->zero || g->member_be == GUE_NO_MEMBER)
+	if (g->hop & 0x0f || g->vni_be & bpf_htonl(0xff) || g->zero)
 		return PARSE_OTHER;
 	v->payload += sizeof(*g);
 	v->protocol = g->protocol;

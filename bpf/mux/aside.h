@@ -18,6 +18,7 @@ enum aside_how {
 	ASIDE_LATER = 2, /* a later fragment: no ICMP error about it over IPv4 (RFC 1122 section 3.2.2) */
 	ASIDE_ERROR = 4, /* an ICMP error: no error is about it */
 	ASIDE_KNOWN = 8, /* the member is known already: `first` and `word` */
+	ASIDE_SNAT = 16, /* to a port that a server sends from: the slot is the VIP's own, and tunnels name no member */
 };
 
 /* A segment to be sent to a probe's server. */
@@ -51,6 +52,15 @@ struct {
 static __always_inline __u32 aside_how(const struct aside *aside)
 {
 	return aside ? aside->how : 0;
+}
+
+/* aside_checked says whether a packet may be from a VIP: an answer to a server of ours, or a later fragment, whose first one was
+ * looked at. */
+static __always_inline int aside_checked(const struct aside *aside)
+{
+	__u32 how = aside_how(aside);
+
+	return how & ASIDE_SNAT || (how & ASIDE_LATER && how & ASIDE_KNOWN);
 }
 
 /* answer sends a frame that was turned round back the way it came, counted as `reason`. */

@@ -48,18 +48,4 @@ __attribute__((noinline)) __u32 find_vip(__u64 hi, __u64 lo)
 	return endpoint_search(&endpoint_slots, endpoint_mask, 0, hi, lo, endpoint_key(0, 0, 0));
 }
 
-/* from_vip says whether the source is a VIP of ours. Two services that answer whatever they get would answer each other,
- * through the mux, without end. */
-static __always_inline int from_vip(const struct packet *p)
-{
-	__u64 cover;
-
-	if (p->family == 4) {
-		cover = cover4;
-		return (p->src_lo >> 32 & cover >> 32) == (__u32)cover && find_vip(p->src_hi, p->src_lo);
-	}
-	return (p->src_hi & cover6_mask) == cover6_value && !is_mapped(p->src_hi, p->src_lo) &&
-	       find_vip(p->src_hi, p->src_lo);
-}
-
 #endif

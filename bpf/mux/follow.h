@@ -13,6 +13,7 @@
 #include "mux/aside.h"
 #include "mux/find.h"
 #include "mux/fragments.h"
+#include "mux/outbound.h"
 #include "mux/tables.h"
 #include "mux/wildcard.h"
 
@@ -36,7 +37,7 @@ static __always_inline __u32 taker_of_fragments(const struct packet *p, __u32 vi
 	return index && slot_of(p, index - 1) ? index : 0;
 }
 
-/* follow finds the endpoint of a fragment that is not the first: index of its slot + 1, or 0. */
+/* follow finds the endpoint of a fragment that is not the first, or its VIP's own slot: index of the slot + 1, or 0. */
 static __always_inline __u32 follow(__u32 vip, struct aside *aside)
 {
 	const struct fragment *f = bpf_map_lookup_elem(&fragments, &aside->fragment);
@@ -46,35 +47,44 @@ static __always_inline __u32 follow(__u32 vip, struct aside *aside)
 		/* A copy: the kernel may give the element to another packet at any time. */
 		aside->first = *f;
 		if (fragment_recall(&aside->packet, &aside->first, &aside->word)) {
-			aside->how = ASIDE_LATER | ASIDE_KNOWN;
+			aside->how = ASIDE_LATER | ASIDE_KNOWN | (aside->first.slot == vip ? ASIDE_SNAT : 0);
 			return aside->first.slot + 1;
 		}
 	}
-	return taker_of_fragments(&aside->packet, vip);
+	return aside->packet.protocol == PROTOCOL_ICMP ? 0 : taker_of_fragments(&aside->packet, vip);
 }
 
-/* fragment finds the endpoint of the fragment aside->packet to the VIP whose slot has index `vip`: index of its slot + 1,
- * or the reason for refusal, shifted by 32 bits. */
+/* fragment_first finds the endpoint of a first fragment, or the server that has its port: as fragment answers, 0 for neither. */
+static __always_inline __u64 fragment_first(struct xdp_md *ctx, __u32 vip, struct aside *aside)
+{
+	struct packet *p = &aside->packet;
+	__u64 found;
+
+	if (p->protocol == PROTOCOL_ICMP)
+		return outbound_echo(ctx, vip, aside);
+	found = find_taker(p);
+	return found || !has_ports(p) ? found : outbound(p, vip, p->dport, aside);
+}
+
+/* fragment finds the endpoint of the fragment aside->packet to the VIP whose slot has index `vip`, or the server that has its
+ * port: index of the slot + 1, or the reason for refusal, shifted by 32 bits. */
 static __noinline __u64 fragment(struct xdp_md *ctx, __u32 vip, struct aside *aside)
 {
 	struct packet *p = &aside->packet;
 	struct fragment_view view = {};
-	__u64 reason = fragment_read(ctx, p, &view);
-	__u32 index;
+	__u64 reason = fragment_read(ctx, p, &view), found;
 
 	if (reason)
 		return reason << 32;
-	/* Of a protocol for the mux itself, which assembles nothing. */
-	if (p->protocol == PROTOCOL_ICMP || p->protocol == PROTOCOL_ICMPV6)
+	/* For the mux itself, which assembles nothing; but an echo reply may be a server's. */
+	if (p->protocol == PROTOCOL_ICMPV6 || (p->protocol == PROTOCOL_ICMP && p->family != 4))
 		return (__u64)MUX_REASON_FRAGMENT << 32;
 	fragment_key_of(&aside->fragment, p, view.id);
-	reason = view.offset || !has_ports(p) ? MUX_REASON_FRAGMENT : MUX_REASON_NO_ENDPOINT;
-	index = view.offset ? follow(vip, aside) : find_taker(p);
-	if (!index)
-		return reason << 32;
 	if (!view.offset && view.more)
 		aside->how = ASIDE_FIRST;
-	return index;
+	reason = view.offset || !has_ports(p) ? MUX_REASON_FRAGMENT : MUX_REASON_NO_ENDPOINT;
+	found = view.offset ? follow(vip, aside) : fragment_first(ctx, vip, aside);
+	return found ? found : reason << 32;
 }
 
 #endif

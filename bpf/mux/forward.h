@@ -17,6 +17,7 @@
 #include "mux/fragments.h"
 #include "mux/identity.h"
 #include "mux/send.h"
+#include "mux/snat.h"
 #include "mux/tables.h"
 #include "mux/verdict.h"
 
@@ -131,7 +132,7 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, s
 		return drop(MUX_REASON_INTERNAL);
 	if (p->ttl <= 1)
 		return refuse(slot_value(slot), p->l3_len, MUX_REASON_TTL_EXPIRED);
-	if (from_vip(p))
+	if (!aside_checked(aside) && from_vip(p))
 		return refuse(slot_value(slot), p->l3_len, MUX_REASON_BAD_SOURCE);
 	if (flags & ENDPOINT_UNUSUAL) {
 		reason = flags & ENDPOINT_ADMIT ? admit(slot_extra(slot), p->src_hi, p->src_lo) : 0;
@@ -144,6 +145,8 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, s
 	if (aside_how(aside) & ASIDE_KNOWN) {
 		if (aside->how & ASIDE_LATER)
 			note(MUX_REASON_FRAGMENT_FOLLOWED);
+		if (aside->how & ASIDE_SNAT)
+			note(MUX_REASON_SNAT_FORWARDED);
 		return send_member(ctx, p, slot, slot_members(slot), aside->first.member, aside->word, aside->first.hash,
 				   aside);
 	}

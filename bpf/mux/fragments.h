@@ -11,6 +11,7 @@
 #include "lib/ring.h"
 #include "mux/aside.h"
 #include "mux/find.h"
+#include "mux/snat.h"
 #include "mux/tables.h"
 
 /* fragment_key_of is the key of the packet that a fragment is of. */
@@ -36,6 +37,23 @@ static __always_inline struct endpoint_slot *slot_of(const struct packet *p, __u
 	return vip[0] == p->dst_hi && vip[1] == p->dst_lo ? s : 0;
 }
 
+/* slot_is_vip says whether a slot is that of a VIP as such. */
+static __always_inline int slot_is_vip(const struct endpoint_slot *slot)
+{
+	return !(slot->key >> 32 & 0xff);
+}
+
+/* fragment_range is the members that a first fragment to a slot may have gone to: of a VIP as such those with ports of it. */
+static __always_inline __u64 fragment_range(const struct endpoint_slot *slot)
+{
+	const struct snat_block *b;
+
+	if (!slot_is_vip(slot))
+		return *(const volatile __u64 *)&slot->members;
+	b = snat_block_of(slot);
+	return b ? b->members : 0;
+}
+
 /* fragment_recall finds where the first fragment went: true when that is a member still that can be used, whose word it
  * gives. One that cannot is no place to go: the packet is lost there anyway. */
 static __always_inline int fragment_recall(const struct packet *p, const struct fragment *f, __u64 *word)
@@ -49,7 +67,7 @@ static __always_inline int fragment_recall(const struct packet *p, const struct 
 	slot = slot_of(p, f->slot);
 	if (!slot)
 		return 0;
-	range = *(volatile __u64 *)&slot->members;
+	range = fragment_range(slot);
 	w = bpf_map_lookup_elem(&members, &member);
 	if (!w || member - (__u32)range >= (__u32)(range >> 32))
 		return 0;

@@ -194,7 +194,8 @@ static __always_inline int send_member(struct xdp_md *ctx, const struct packet *
 			return drop(MUX_REASON_INTERNAL);
 		encap_ethernet(data, way.nexthop, way.mac, ETH_P_IPV6);
 		encap_ip6(data + ETH_HLEN, b, p, p->l3_len, encap_inner(p), c, hash);
-	} else if (!wrap_gue(data, end, p, b, c, &way, hash, source4, member_id(slot, range, member))) {
+	} else if (!wrap_gue(data, end, p, b, c, &way, hash, source4,
+			     aside_how(aside) & ASIDE_SNAT ? GUE_NO_MEMBER : member_id(slot, range, member))) {
 		return drop(MUX_REASON_INTERNAL);
 	}
 	return leave(ctx, &way);

@@ -16,38 +16,48 @@
 #include "mux/find.h"
 #include "mux/follow.h"
 #include "mux/forward.h"
+#include "mux/outbound.h"
 #include "mux/ping.h"
 #include "mux/probe.h"
 #include "mux/verdict.h"
 #include "mux/wildcard.h"
 
-/* icmp_error finds the endpoint whose packet an ICMP error quotes: index of its slot + 1, or 0. aside->flow is then the
- * packet to be sent: the whole error, with the addresses and ports of the client's direction. */
-static __noinline __u32 icmp_error(struct xdp_md *ctx, struct aside *aside)
+/* icmp_error finds the endpoint whose packet an ICMP error to the VIP of a slot quotes, or the server that has the port which it
+ * was sent from: index of the slot + 1, or 0. aside->flow is then the packet to be sent: the whole error, with the addresses
+ * and ports of the client's direction. */
+static __noinline __u32 icmp_error(struct xdp_md *ctx, __u32 vip, struct aside *aside)
 {
-	__u32 index = quoted_read(ctx, &aside->packet, &aside->flow) ? find_taker(&aside->flow) : 0;
+	__u64 found;
 
-	if (!index)
+	if (!quoted_read(ctx, &aside->packet, &aside->flow))
+		return 0;
+	found = find_taker(&aside->flow);
+	if (!found)
+		found = outbound_error(ctx, vip, aside);
+	if (!found || found >> 32)
 		return 0;
 	note(MUX_REASON_ICMP_ERROR_FORWARDED);
-	aside->how = ASIDE_ERROR | ASIDE_KNOWN;
-	return index;
+	aside->how |= ASIDE_ERROR | ASIDE_KNOWN;
+	return found;
 }
 
 /* forward_error sends the ICMP error of aside->flow to the member of its flow, which it does not change, at the endpoint
- * of a slot. */
+ * of a slot, or to the server that has its port. */
 static __always_inline int forward_error(struct xdp_md *ctx, __u32 index, struct aside *aside)
 {
-	__u64 found = find_member(&aside->flow, index);
 	struct endpoint_slot *slot = slot_at(index);
+	__u64 found;
 
 	if (!slot)
 		return drop(MUX_REASON_INTERNAL);
-	if (!(found & FLOW_FOUND))
-		return refuse(*(volatile __u64 *)&slot->value, aside->flow.l3_len, found);
-	aside->first.member = found;
-	aside->first.hash = aside->flow.src_lo >> 32;
-	aside->word = member_word(found);
+	if (!(aside->how & ASIDE_SNAT)) {
+		found = find_member(&aside->flow, index);
+		if (!(found & FLOW_FOUND))
+			return refuse(*(volatile __u64 *)&slot->value, aside->flow.l3_len, found);
+		aside->first.member = found;
+		aside->first.hash = aside->flow.src_lo >> 32;
+		aside->word = member_word(found);
+	}
 	return forward_slot(ctx, &aside->flow, index, aside);
 }
 
@@ -95,30 +105,49 @@ static __noinline int untag(struct xdp_md *ctx, struct aside *aside)
 	return vlan_strip(ctx, aside->tags) ? 0 : drop(MUX_REASON_INTERNAL);
 }
 
+/* settle_icmp ends an ICMP message to the VIP whose slot has index `vip`. */
+static __always_inline int settle_icmp(struct xdp_md *ctx, __u32 vip, struct aside *aside)
+{
+	struct packet *p = &aside->packet;
+	__u64 found;
+	__u32 index;
+
+	if (icmp_is_error(ctx, p)) {
+		index = icmp_error(ctx, vip, aside);
+		return index ? forward_error(ctx, index - 1, aside) : drop(MUX_REASON_ICMP_ERROR_UNKNOWN);
+	}
+	found = outbound_echo(ctx, vip, aside);
+	if (!found)
+		return ping(ctx, p, vip, aside);
+	return found >> 32 ? drop(found >> 32) : forward_slot(ctx, p, found - 1, aside);
+}
+
+/* settle_found finds who takes a packet to the VIP whose slot has index `vip`: as fragment answers. */
+static __always_inline __u64 settle_found(__u32 vip, struct aside *aside)
+{
+	struct packet *p = &aside->packet;
+	/* Untagged packets with ports were looked for already. */
+	__u64 found = aside->tags || !has_ports(p) ? find_taker(p) : 0;
+
+	if (!found && has_ports(p))
+		found = outbound(p, vip, p->dport, aside);
+	if (found)
+		return found;
+	return (__u64)(has_ports(p) ? MUX_REASON_NO_ENDPOINT : MUX_REASON_PROTOCOL) << 32;
+}
+
 /* settle_ip ends an IP packet for the VIP whose slot has index `vip`; parsing ended with `reason`. */
 static __always_inline int settle_ip(struct xdp_md *ctx, int reason, __u32 vip, struct aside *aside)
 {
 	struct packet *p = &aside->packet;
-	__u32 index;
 	__u64 found;
 
-	if (reason == MUX_REASON_FRAGMENT) {
-		found = fragment(ctx, vip, aside);
-		return found >> 32 ? drop(found >> 32) : forward_slot(ctx, p, found - 1, aside);
-	}
-	if (reason)
+	if (reason && reason != MUX_REASON_FRAGMENT)
 		return drop(reason);
-	if (p->protocol == (p->family == 4 ? PROTOCOL_ICMP : PROTOCOL_ICMPV6)) {
-		if (!icmp_is_error(ctx, p))
-			return ping(ctx, p, vip, aside);
-		index = icmp_error(ctx, aside);
-		return index ? forward_error(ctx, index - 1, aside) : drop(MUX_REASON_ICMP_ERROR_UNKNOWN);
-	}
-	/* Untagged packets with ports were looked for already. */
-	index = aside->tags || !has_ports(p) ? find_taker(p) : 0;
-	if (index)
-		return forward_slot(ctx, p, index - 1, aside);
-	return drop(has_ports(p) ? MUX_REASON_NO_ENDPOINT : MUX_REASON_PROTOCOL);
+	if (!reason && p->protocol == (p->family == 4 ? PROTOCOL_ICMP : PROTOCOL_ICMPV6))
+		return settle_icmp(ctx, vip, aside);
+	found = reason ? fragment(ctx, vip, aside) : settle_found(vip, aside);
+	return found >> 32 ? drop(found >> 32) : forward_slot(ctx, p, found - 1, aside);
 }
 
 /* unclaimed ends an IP packet for no VIP of ours; parsing ended with `reason`. */

@@ -113,6 +113,15 @@ struct {
 	__type(value, __u64);
 } source_words SEC(".maps");
 
+/* Who has which ports of VIPs with SNAT. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_SNAT_VIPS + 1);
+	__type(key, __u32);
+	__type(value, struct snat_block);
+} snat_blocks SEC(".maps");
+
 /* Datagrams to endpoints with ENDPOINT_ONE_PACKET, in regions of one cache line. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -252,6 +261,7 @@ const struct {
 	enum nexthop_bit nexthop;
 	enum span_shift span;
 	enum port_range_shift ports;
+	enum snat_shift snat;
 	enum overhead overhead;
 	enum device_bit device;
 	enum encap encap;

@@ -120,7 +120,7 @@ type hostBinding struct {
 	PortBe  uint16
 	Mss     uint16
 	Rewrite uint8
-	Rsv     uint8
+	Spread  uint8
 	Member  uint16
 	Index   uint32
 	Repair  uint32
@@ -141,7 +141,7 @@ type hostBindingKey struct {
 	Vni      uint32
 	Member   uint16
 	Protocol uint8
-	Rsv      uint8
+	By       uint8
 	PortBe   uint16
 	Rsv1     uint16
 }
@@ -164,7 +164,9 @@ type hostDatagram struct {
 	Born    uint64
 	Index   uint32
 	Rewrite uint8
-	Rsv     [3]uint8
+	Hairpin uint8
+	Beside  uint8
+	Rsv     uint8
 }
 
 type hostDatagramKey struct {
@@ -174,7 +176,8 @@ type hostDatagramKey struct {
 	Vni      uint32
 	Id       uint32
 	Protocol uint8
-	Rsv      [7]uint8
+	Out      uint8
+	Rsv      [6]uint8
 }
 
 type hostFlowKind uint32
@@ -183,6 +186,8 @@ const (
 	hostFlowKindFLOW_INBOUND hostFlowKind = 0
 	hostFlowKindFLOW_SNAT    hostFlowKind = 1
 	hostFlowKindFLOW_ALIAS   hostFlowKind = 2
+	hostFlowKindFLOW_BACK    hostFlowKind = 3
+	hostFlowKindFLOW_HAIRPIN hostFlowKind = 4
 )
 
 type hostFlowRecord struct {
@@ -217,6 +222,7 @@ const (
 	hostFlowRecordFlagFLOW_ACK_OUT hostFlowRecordFlag = 16
 	hostFlowRecordFlagFLOW_FIN_IN  hostFlowRecordFlag = 32
 	hostFlowRecordFlagFLOW_FIN_OUT hostFlowRecordFlag = 64
+	hostFlowRecordFlagFLOW_BESIDE  hostFlowRecordFlag = 128
 )
 
 type hostFlowSetup struct {
@@ -269,15 +275,19 @@ const (
 	hostHostFlagHOST_RANGES  hostHostFlag = 1
 	hostHostFlagHOST_ANY     hostHostFlag = 2
 	hostHostFlagHOST_SOURCES hostHostFlag = 4
+	hostHostFlagHOST_GUARD   hostHostFlag = 8
+	hostHostFlagHOST_STRICT  hostHostFlag = 16
 )
 
 type hostHostLimit uint32
 
 const (
-	hostHostLimitLIMIT_HOST_ABI_VERSION hostHostLimit = 3
+	hostHostLimitLIMIT_HOST_ABI_VERSION hostHostLimit = 4
 	hostHostLimitLIMIT_BINDINGS         hostHostLimit = 65536
 	hostHostLimitLIMIT_BINDING_PREFIXES hostHostLimit = 131072
 	hostHostLimitLIMIT_TUNNEL_SOURCES   hostHostLimit = 128
+	hostHostLimitLIMIT_NETWORKS         hostHostLimit = 65536
+	hostHostLimitLIMIT_SENDERS          hostHostLimit = 524288
 	hostHostLimitLIMIT_HOST_FLOWS_MIN   hostHostLimit = 8192
 	hostHostLimitLIMIT_HOST_FLOWS       hostHostLimit = 8388608
 	hostHostLimitLIMIT_FLOW_ADDRS       hostHostLimit = 262144
@@ -325,7 +335,20 @@ const (
 	hostHostReasonHOST_REASON_IN_ICMP_WINDOW     hostHostReason = 32
 	hostHostReasonHOST_REASON_FLOW_EVICTED       hostHostReason = 33
 	hostHostReasonHOST_REASON_FLOW_CONTENDED     hostHostReason = 34
-	hostHostReasonHOST_REASON_MAX                hostHostReason = 35
+	hostHostReasonHOST_REASON_SENT_MALFORMED     hostHostReason = 35
+	hostHostReasonHOST_REASON_CLIENT_HERE        hostHostReason = 36
+	hostHostReasonHOST_REASON_SENT_BAD_SOURCE    hostHostReason = 37
+	hostHostReasonHOST_REASON_SENT_VIP_SOURCE    hostHostReason = 38
+	hostHostReasonHOST_REASON_SENT_TUNNEL        hostHostReason = 39
+	hostHostReasonHOST_REASON_OUT_SNAT           hostHostReason = 40
+	hostHostReasonHOST_REASON_IN_SNAT            hostHostReason = 41
+	hostHostReasonHOST_REASON_OUT_SNAT_WAITS     hostHostReason = 42
+	hostHostReasonHOST_REASON_OUT_SNAT_NO_PORT   hostHostReason = 43
+	hostHostReasonHOST_REASON_OUT_SNAT_FULL      hostHostReason = 44
+	hostHostReasonHOST_REASON_IN_SNAT_UNKNOWN    hostHostReason = 45
+	hostHostReasonHOST_REASON_SPREAD             hostHostReason = 46
+	hostHostReasonHOST_REASON_SPREAD_NOBODY      hostHostReason = 47
+	hostHostReasonHOST_REASON_MAX                hostHostReason = 48
 )
 
 type hostHostTunnel uint32
@@ -389,13 +412,15 @@ const (
 	hostRepairLimitLIMIT_REPAIR_SLOTS   hostRepairLimit = 2097152
 	hostRepairLimitLIMIT_REPAIR_TARGETS hostRepairLimit = 131072
 	hostRepairLimitLIMIT_PEERS          hostRepairLimit = 65536
+	hostRepairLimitLIMIT_SPREAD         hostRepairLimit = 64
 )
 
 type hostRepairTarget struct {
 	_        structs.HostLayout
 	OuterDst [16]uint8
 	Use      uint32
-	Rsv      [3]uint32
+	Member   uint32
+	Rsv      [2]uint32
 }
 
 type hostRepairUse uint32

@@ -51,7 +51,20 @@ const (
 	hostProbeHostReasonHOST_REASON_IN_ICMP_WINDOW     hostProbeHostReason = 32
 	hostProbeHostReasonHOST_REASON_FLOW_EVICTED       hostProbeHostReason = 33
 	hostProbeHostReasonHOST_REASON_FLOW_CONTENDED     hostProbeHostReason = 34
-	hostProbeHostReasonHOST_REASON_MAX                hostProbeHostReason = 35
+	hostProbeHostReasonHOST_REASON_SENT_MALFORMED     hostProbeHostReason = 35
+	hostProbeHostReasonHOST_REASON_CLIENT_HERE        hostProbeHostReason = 36
+	hostProbeHostReasonHOST_REASON_SENT_BAD_SOURCE    hostProbeHostReason = 37
+	hostProbeHostReasonHOST_REASON_SENT_VIP_SOURCE    hostProbeHostReason = 38
+	hostProbeHostReasonHOST_REASON_SENT_TUNNEL        hostProbeHostReason = 39
+	hostProbeHostReasonHOST_REASON_OUT_SNAT           hostProbeHostReason = 40
+	hostProbeHostReasonHOST_REASON_IN_SNAT            hostProbeHostReason = 41
+	hostProbeHostReasonHOST_REASON_OUT_SNAT_WAITS     hostProbeHostReason = 42
+	hostProbeHostReasonHOST_REASON_OUT_SNAT_NO_PORT   hostProbeHostReason = 43
+	hostProbeHostReasonHOST_REASON_OUT_SNAT_FULL      hostProbeHostReason = 44
+	hostProbeHostReasonHOST_REASON_IN_SNAT_UNKNOWN    hostProbeHostReason = 45
+	hostProbeHostReasonHOST_REASON_SPREAD             hostProbeHostReason = 46
+	hostProbeHostReasonHOST_REASON_SPREAD_NOBODY      hostProbeHostReason = 47
+	hostProbeHostReasonHOST_REASON_MAX                hostProbeHostReason = 48
 )
 
 type hostProbeProbeResult struct {

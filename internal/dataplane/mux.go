@@ -33,6 +33,8 @@ type Mux struct {
 	applying sync.Mutex
 	// published is when the last Apply or Change had stored its last word, in ns since 1970.
 	published atomic.Int64
+	// idle: a former program forwards, and packets do not meet these tables yet.
+	idle atomic.Bool
 
 	// sweeping is held for a whole Sweep.
 	sweeping  sync.Mutex
@@ -73,19 +75,7 @@ func (m *Mux) follow(stage func(crowded bool) (*change, error)) error {
 	defer m.applying.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.settleLocked(); err != nil {
-		return fmt.Errorf("apply tables: %w", err)
-	}
-	if err := m.awaitLocked(func(c *change) bool { return c.first }); err != nil {
-		return fmt.Errorf("apply tables: %w", err)
-	}
-	c, err := m.stageLocked(stage)
-	if err != nil && len(m.readers.waiting) > 0 {
-		if err := m.awaitLocked(func(*change) bool { return true }); err != nil {
-			return fmt.Errorf("apply tables: %w", err)
-		}
-		c, err = m.stageLocked(stage)
-	}
+	c, err := m.takeLocked(stage)
 	if err != nil {
 		return fmt.Errorf("apply tables: %w", err)
 	}
@@ -98,11 +88,34 @@ func (m *Mux) follow(stage func(crowded bool) (*change, error)) error {
 	if m.former != nil && coverErr == nil {
 		coverErr = m.migrateLocked()
 	}
+	m.leaveLocked(c)
+	return coverErr
+}
+
+// takeLocked stages a change, when need be after what others gave up is free. applying is held.
+func (m *Mux) takeLocked(stage func(crowded bool) (*change, error)) (*change, error) {
+	if err := m.settleLocked(); err != nil {
+		return nil, err
+	}
+	if err := m.awaitLocked(func(c *change) bool { return c.first }); err != nil {
+		return nil, err
+	}
+	c, err := m.stageLocked(stage)
+	if err != nil && len(m.readers.waiting) > 0 {
+		if err := m.awaitLocked(func(*change) bool { return true }); err != nil {
+			return nil, err
+		}
+		c, err = m.stageLocked(stage)
+	}
+	return c, err
+}
+
+// leaveLocked has what a published change gave up freed, sooner or later.
+func (m *Mux) leaveLocked(c *change) {
 	if len(c.released) > 0 {
 		m.readers.waiting = append(m.readers.waiting, c)
 		m.releaseLocked()
 	}
-	return coverErr
 }
 
 // stageLocked stages a state and lets every packet look for its VIP while VIPs come and go. On error nothing has changed.

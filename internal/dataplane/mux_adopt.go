@@ -49,7 +49,10 @@ func (t *muxTables) adoptEntry(key lb.EndpointKey, ref slotRef) error {
 		}
 	}
 	if key.Protocol == 0 {
-		return t.adoptRanges(e, record)
+		if err := t.adoptRanges(e, record); err != nil {
+			return err
+		}
+		return t.adoptSNAT(key, e, record)
 	}
 	if record.Ring != 0 {
 		code := uint8(record.Ring >> 32)
@@ -93,21 +96,28 @@ func (t *muxTables) adoptMembers(e *muxEntry) error {
 		if word&memberPresent == 0 {
 			continue
 		}
-		index := uint32(word)
-		if int(index) >= len(t.records.byIndex) {
-			return fmt.Errorf("member %d: backend %d beyond the table", id, index)
+		b, err := t.adoptBackend(uint32(word))
+		if err != nil {
+			return fmt.Errorf("member %d: %w", id, err)
 		}
-		b := t.records.byIndex[index]
-		if b == nil {
-			if !t.backends.reserve(index) {
-				return fmt.Errorf("member %d: backend %d beyond the table", id, index)
-			}
-			record := &t.mem.backends[index]
-			b = &backendRef{backendKey: backendKeyOf(record), index: index}
-			t.records.put(b)
-		}
-		b.refs++
 		e.members.set(uint16(id), b)
 	}
 	return nil
+}
+
+// adoptBackend learns a backend record and takes a reference.
+func (t *muxTables) adoptBackend(index uint32) (*backendRef, error) {
+	if int(index) >= len(t.records.byIndex) {
+		return nil, fmt.Errorf("backend %d beyond the table", index)
+	}
+	b := t.records.byIndex[index]
+	if b == nil {
+		if !t.backends.reserve(index) {
+			return nil, fmt.Errorf("backend %d beyond the table", index)
+		}
+		b = &backendRef{backendKey: backendKeyOf(&t.mem.backends[index]), index: index}
+		t.records.put(b)
+	}
+	b.refs++
+	return b, nil
 }

@@ -146,7 +146,7 @@ type FlowTotals struct {
 
 // TablePressure is how full a table is, in its own unit.
 type TablePressure struct {
-	Name           string // "endpoints", "members", "backends", "rings", "flows", "sources", "devices"
+	Name           string // "endpoints", "members", "backends", "rings", "flows", "sources", "devices", "snat_vips"
 	Used, Capacity uint64
 }
 
@@ -192,6 +192,7 @@ type Trace struct {
 	Member   uint16
 	Outer    netip.Addr
 	Source   netip.Addr // outer source
+	SNAT     bool       // it goes to the server that sends from the VIP's port: there is no endpoint and no member
 	Steps    []string
 }
 

@@ -145,8 +145,13 @@ func (c *change) vip(k lb.EndpointKey) error {
 		return nil
 	}
 	c.moves = true
-	_, err := c.add(k, uint32(muxEndpointFlagENDPOINT_VIP_ONLY))
-	return err
+	e, err := c.add(k, uint32(muxEndpointFlagENDPOINT_VIP_ONLY))
+	if err != nil {
+		return err
+	}
+	c.t.nameSNAT(e, k)
+	c.t.mem.slots[e.slot].Members = e.vipMembers()
+	return nil
 }
 
 // add makes an entry with an empty record; its slot is published last.

@@ -207,7 +207,7 @@ const (
 type muxLimit uint32
 
 const (
-	muxLimitLIMIT_ABI_VERSION      muxLimit = 2
+	muxLimitLIMIT_ABI_VERSION      muxLimit = 3
 	muxLimitLIMIT_ENDPOINTS        muxLimit = 131072
 	muxLimitLIMIT_ENDPOINT_SLOTS   muxLimit = 262144
 	muxLimitLIMIT_ENDPOINT_PROBES  muxLimit = 32
@@ -220,6 +220,8 @@ const (
 	muxLimitLIMIT_FLOW_UNTRUSTED   muxLimit = 4
 	muxLimitLIMIT_ENDPOINT_EXTRAS  muxLimit = 131072
 	muxLimitLIMIT_DEVICES          muxLimit = 16
+	muxLimitLIMIT_SNAT_VIPS        muxLimit = 16384
+	muxLimitLIMIT_SNAT_WORDS       muxLimit = 2048
 	muxLimitLIMIT_PORT_RANGES      muxLimit = 262144
 	muxLimitLIMIT_VIP_GUARDS       muxLimit = 65536
 	muxLimitLIMIT_DATAGRAM_REGION  muxLimit = 8
@@ -317,7 +319,9 @@ const (
 	muxMuxReasonMUX_REASON_PROBE_UNREACHABLE    muxMuxReason = 42
 	muxMuxReasonMUX_REASON_PROBE_IGNORED        muxMuxReason = 43
 	muxMuxReasonMUX_REASON_PROBE_NO_ROOM        muxMuxReason = 44
-	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 45
+	muxMuxReasonMUX_REASON_SNAT_FORWARDED       muxMuxReason = 45
+	muxMuxReasonMUX_REASON_SNAT_NOBODY          muxMuxReason = 46
+	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 47
 )
 
 type muxNexthopBit uint32
@@ -436,6 +440,19 @@ type muxProbeText struct {
 	Bytes [64]uint8
 }
 
+type muxSnatBlock struct {
+	_       structs.HostLayout
+	Members uint64
+	Rsv     [7]uint64
+	Words   [2048]uint64
+}
+
+type muxSnatShift uint32
+
+const (
+	muxSnatShiftSNAT_BLOCK_SHIFT muxSnatShift = 32
+)
+
 type muxSourceList struct {
 	_      structs.HostLayout
 	Digest [32]uint8
@@ -485,6 +502,7 @@ const (
 	muxMapProbeTexts      = "probe_texts"
 	muxMapReasons         = "reasons"
 	muxMapRings           = "rings"
+	muxMapSnatBlocks      = "snat_blocks"
 	muxMapSourceLists     = "source_lists"
 	muxMapSourceWords     = "source_words"
 	muxMapVipGuards       = "vip_guards"
@@ -580,6 +598,7 @@ type muxMapSpecs struct {
 	ProbeTexts     *ebpf.MapSpec `ebpf:"probe_texts"`
 	Reasons        *ebpf.MapSpec `ebpf:"reasons"`
 	Rings          *ebpf.MapSpec `ebpf:"rings"`
+	SnatBlocks     *ebpf.MapSpec `ebpf:"snat_blocks"`
 	SourceLists    *ebpf.MapSpec `ebpf:"source_lists"`
 	SourceWords    *ebpf.MapSpec `ebpf:"source_words"`
 	VipGuards      *ebpf.MapSpec `ebpf:"vip_guards"`
@@ -649,6 +668,7 @@ type muxMaps struct {
 	ProbeTexts     *ebpf.Map `ebpf:"probe_texts"`
 	Reasons        *ebpf.Map `ebpf:"reasons"`
 	Rings          *ebpf.Map `ebpf:"rings"`
+	SnatBlocks     *ebpf.Map `ebpf:"snat_blocks"`
 	SourceLists    *ebpf.Map `ebpf:"source_lists"`
 	SourceWords    *ebpf.Map `ebpf:"source_words"`
 	VipGuards      *ebpf.Map `ebpf:"vip_guards"`
@@ -675,6 +695,7 @@ func (m *muxMaps) Close() error {
 		m.ProbeTexts,
 		m.Reasons,
 		m.Rings,
+		m.SnatBlocks,
 		m.SourceLists,
 		m.SourceWords,
 		m.VipGuards,

@@ -137,5 +137,6 @@ func (m *Mux) Pressure() []TablePressure {
 		{"flows", m.flowsUsed, uint64(len(t.mem.flows)) * uint64(muxLimitLIMIT_FLOW_BUCKET)},
 		{"sources", t.guards.sources.used(), uint64(len(t.mem.sourceWords))},
 		{"devices", uint64(len(t.hops.devices)), uint64(len(t.mem.devices))},
+		{"snat_vips", uint64(len(t.snat.byVIP)), uint64(t.snat.room())},
 	}
 }

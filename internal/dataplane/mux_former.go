@@ -23,6 +23,8 @@ type formerTables struct {
 	// flows is the flow table, members what its entries mean by member word; nil when they cannot be carried over.
 	flows   []muxFlowBucket
 	members []MemberKey
+	// snat is who has which ports of VIPs.
+	snat map[lb.EndpointKey]formerSNAT
 	// count reads the counters; the program that counts in them may still run.
 	count func() (MuxCounters, error)
 	close func()
@@ -58,8 +60,8 @@ func readFormer(dir, set string, reasons []string) (*formerTables, error) {
 	var f *formerTables
 	switch {
 	case err != nil:
-	case version == uint32(muxLimitLIMIT_ABI_VERSION):
-		f, err = formerOf(pinned, reasons)
+	case version == uint32(muxLimitLIMIT_ABI_VERSION) || version == abiWithoutSNAT:
+		f, err = formerOf(pinned, reasons, version)
 	case version == 1:
 		f, err = formerOfABI1(pinned, reasons)
 	default:
@@ -73,10 +75,13 @@ func readFormer(dir, set string, reasons []string) (*formerTables, error) {
 	return f, nil
 }
 
-// formerOf reads tables of this binary's own layout, whatever their sizes. It owns the maps when it succeeds.
-func formerOf(pinned map[string]*ebpf.Map, reasons []string) (*formerTables, error) {
+// abiWithoutSNAT is the ABI version before this one: it has no blocks of SNAT, and is the same else.
+const abiWithoutSNAT = 2
+
+// formerOf reads tables of this binary's own layout, whatever their sizes, or of the one before. It owns the maps when it succeeds.
+func formerOf(pinned map[string]*ebpf.Map, reasons []string, version uint32) (*formerTables, error) {
 	m := &muxMaps{}
-	if err := fillMaps(m, pinned); err != nil {
+	if err := fillMaps(m, pinned, version); err != nil {
 		return nil, err
 	}
 	tick, err := flowTick()
@@ -98,6 +103,7 @@ func formerOf(pinned map[string]*ebpf.Map, reasons []string) (*formerTables, err
 	}
 	f := &formerTables{alive: map[MemberKey]bool{}, hops: t.hops.wanted, flowKey: [2]uint64{mem.config.FlowKey.K0, mem.config.FlowKey.K1}}
 	f.close = func() { mem.close(); closeMaps(pinned) }
+	f.snat = t.snatOf()
 	f.flows, f.members = mem.flows, make([]MemberKey, len(mem.members))
 	for key, e := range t.entries {
 		for id := range e.members.all() {
@@ -126,8 +132,9 @@ func noCounters() MuxCounters {
 	return MuxCounters{Reasons: map[string]uint64{}, Members: map[MemberKey]Counter{}, Endpoints: map[lb.EndpointKey]Counter{}}
 }
 
-// fillMaps gives every field of m the pinned map of its name; all that outlive a process must be there.
-func fillMaps(m *muxMaps, pinned map[string]*ebpf.Map) error {
+// fillMaps gives every field of m the pinned map of its name; all that outlive a process, and that this ABI version has, must be
+// there.
+func fillMaps(m *muxMaps, pinned map[string]*ebpf.Map, version uint32) error {
 	v := reflect.ValueOf(m).Elem()
 	for i := range v.NumField() {
 		if found := pinned[v.Type().Field(i).Tag.Get("ebpf")]; found != nil {
@@ -135,7 +142,7 @@ func fillMaps(m *muxMaps, pinned map[string]*ebpf.Map) error {
 		}
 	}
 	for name, found := range m.byName() {
-		if found == nil {
+		if found == nil && !(name == muxMapSnatBlocks && version == abiWithoutSNAT) {
 			return fmt.Errorf("table %s is not pinned", name)
 		}
 	}

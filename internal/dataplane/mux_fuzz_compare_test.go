@@ -168,7 +168,11 @@ func (f *fuzz) compareFragment(k modelFragmentKey) string {
 		return ""
 	}
 	e := f.mux.tables.entries[first.endpoint.Key]
-	want := muxFragment{Slot: e.slot, Member: e.block.first + uint32(first.member), Hash: uint32(first.hash), Time: uint32(first.time)}
+	members := e.block.first
+	if first.endpoint.Key.Protocol == 0 {
+		members = f.mux.tables.snat.byVIP[first.endpoint.Key].members.first
+	}
+	want := muxFragment{Slot: e.slot, Member: members + uint32(first.member), Hash: uint32(first.hash), Time: uint32(first.time)}
 	if got != want {
 		return fmt.Sprintf("fragments of %+v: %+v, expected %+v", k, got, want)
 	}

@@ -59,6 +59,12 @@ func TestFuzzerFindsFaults(t *testing.T) {
 				r.port++
 			}
 		}},
+		{"words of leases", func(f *fuzz) {
+			for _, l := range f.model.snat.vips {
+				l.words[128]++
+			}
+		}},
+		{"hash of leases", func(f *fuzz) { f.model.snat.key.K1 ^= 1 }},
 		{"count of datagrams", func(f *fuzz) { f.mux.memory.datagrams = nil }},
 	} {
 		datagrams := f.mux.memory.datagrams

@@ -17,7 +17,7 @@ import (
 )
 
 // Tables so small that flows collide, slots are not where they are looked for first, and members move.
-var fuzzLimits = MuxLimits{Endpoints: 64, RingWords: 8192, Members: 1024, Backends: 256, Flows: 256, Sources: 8192, Probes: fuzzProbes}
+var fuzzLimits = MuxLimits{Endpoints: 64, RingWords: 8192, Members: 1024, Backends: 256, Flows: 256, Sources: 8192, SNAT: 2, Probes: fuzzProbes}
 
 // fuzz is a mux, its model, and the generator that drives both.
 type fuzz struct {
@@ -40,6 +40,7 @@ type fuzz struct {
 	held    held
 	// probes have a generator of their own: they change nothing of what the others draw.
 	pr *rand.Rand
+	sn fuzzSNAT
 
 	// Of all episodes.
 	packets, states, sweeps uint64
@@ -114,6 +115,7 @@ func (f *fuzz) begin(seed uint64) {
 	f.setJiffies(1<<32 + f.r.Uint64N(1<<34))
 	f.gen.begin()
 	f.beginProbes()
+	f.beginSNAT()
 }
 
 // episode runs n packets from a seed.
@@ -132,6 +134,7 @@ func (f *fuzz) run(n int) {
 		frame, linear := f.gen.next()
 		f.packet(frame, linear)
 		f.probes()
+		f.outbound()
 		if f.step&1023 == 1023 {
 			f.checkAll()
 		}

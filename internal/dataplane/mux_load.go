@@ -55,17 +55,18 @@ type MuxLimits struct {
 	RingWords uint32 // four slots of rings each: 8 bytes
 	Flows     uint32 // 8 bytes each
 	Sources   uint32 // words of source lists: 8 bytes, for at most two IPv4 turns or half an IPv6 one
+	SNAT      uint32 // VIPs whose ports are leased to servers: 16448 bytes each, and once more
 	Probes    uint32 // rules of the packet prober, a multiple of 64: 152 bytes each with their texts
 }
 
 // DefaultMuxLimits holds 20,000 endpoints of 10 backends with rings of 1,024 slots: 200 MiB on a machine of two CPUs.
-var DefaultMuxLimits = MuxLimits{Endpoints: 1 << 16, Members: 1 << 19, Backends: 1 << 18, RingWords: 1 << 23, Flows: 1 << 22, Sources: 1 << 21, Probes: 1 << 16}
+var DefaultMuxLimits = MuxLimits{Endpoints: 1 << 16, Members: 1 << 19, Backends: 1 << 18, RingWords: 1 << 23, Flows: 1 << 22, Sources: 1 << 21, SNAT: 1 << 6, Probes: 1 << 16}
 
 // MaxMuxLimits are the largest sizes of bpf/abi.h.
 var MaxMuxLimits = MuxLimits{
 	Endpoints: uint32(muxLimitLIMIT_ENDPOINTS), Members: uint32(muxLimitLIMIT_MEMBERS), Backends: uint32(muxLimitLIMIT_BACKENDS),
 	RingWords: uint32(muxLimitLIMIT_RING_WORDS), Flows: uint32(muxLimitLIMIT_FLOW_ENTRIES),
-	Probes: uint32(muxProbeLimitLIMIT_PROBE_RULES),
+	SNAT: uint32(muxLimitLIMIT_SNAT_VIPS), Probes: uint32(muxProbeLimitLIMIT_PROBE_RULES),
 }
 
 // Names of pins under MuxOptions.BPFFS.
@@ -216,7 +217,9 @@ func (m *Mux) prepare() error {
 	if key := m.former.flowKey; key != [2]uint64{} {
 		m.memory.config.FlowKey.K0, m.memory.config.FlowKey.K1 = key[0], key[1]
 	}
+	m.idle.Store(true)
 	m.tables.hops.wanted = m.former.hops
+	m.takeSNAT(m.former)
 	m.options.log().Info("the pinned tables cannot be adopted as they are: their program forwards until the first plan has filled new ones",
 		"pinned", m.former.words)
 	if m.options.Ifindex == 0 {
@@ -343,7 +346,7 @@ func muxABI(configs *ebpf.Map) (uint32, error) {
 
 // abiError says that tables cannot be read.
 func abiError(have uint32) error {
-	return fmt.Errorf("they have ABI version %d, this binary has %d and reads 1 too", have, uint32(muxLimitLIMIT_ABI_VERSION))
+	return fmt.Errorf("they have ABI version %d, this binary has %d and reads 1 and 2 too", have, uint32(muxLimitLIMIT_ABI_VERSION))
 }
 
 // byName lists the maps that outlive a process: all the program's but its constants, its variables and the rules of probes.
@@ -353,7 +356,7 @@ func (m *muxMaps) byName() map[string]*ebpf.Map {
 		muxMapMembers: m.Members, muxMapBackends: m.Backends, muxMapFlows: m.Flows, muxMapFragments: m.Fragments, muxMapPings: m.Pings, muxMapDevices: m.Devices,
 		muxMapConfigs: m.Configs, muxMapReasons: m.Reasons, muxMapEndpointCounts: m.EndpointCounts,
 		muxMapMemberCounts: m.MemberCounts, muxMapPortRanges: m.PortRanges, muxMapVipGuards: m.VipGuards,
-		muxMapSourceLists: m.SourceLists, muxMapSourceWords: m.SourceWords, muxMapDatagrams: m.Datagrams,
+		muxMapSourceLists: m.SourceLists, muxMapSourceWords: m.SourceWords, muxMapDatagrams: m.Datagrams, muxMapSnatBlocks: m.SnatBlocks,
 	}
 }
 

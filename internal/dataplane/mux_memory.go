@@ -30,6 +30,7 @@ type muxMemory struct {
 	sourceWords []uint64
 	datagrams   []uint64
 	pings       []uint64
+	snatBlocks  []muxSnatBlock // none in former tables that know no SNAT
 
 	mapped [][]byte
 }
@@ -56,6 +57,7 @@ func mapMux(m *muxMaps) (*muxMemory, error) {
 		mapTable(mem, m.SourceWords, &mem.sourceWords),
 		mapTable(mem, m.Datagrams, &mem.datagrams),
 		mapTable(mem, m.Pings, &mem.pings),
+		mapIfThere(mem, m.SnatBlocks, &mem.snatBlocks),
 	} {
 		if err != nil {
 			mem.close()
@@ -81,6 +83,14 @@ func mapTable[T any](mem *muxMemory, m *ebpf.Map, out *[]T) error {
 	}
 	*out = unsafe.Slice((*T)(unsafe.Pointer(&b[0])), m.MaxEntries())
 	return nil
+}
+
+// mapIfThere is mapTable for a table that former ABI versions do not have.
+func mapIfThere[T any](mem *muxMemory, m *ebpf.Map, out *[]T) error {
+	if m == nil {
+		return nil
+	}
+	return mapTable(mem, m, out)
 }
 
 // mmap maps the bytes of a BPF_F_MMAPABLE array until close.

@@ -148,6 +148,7 @@ func (m *Mux) migrateLocked() error {
 		// The first one works with these tables already: there is no way back, and Tend tries again.
 		m.options.log().Error("an interface keeps the program before", "error", err)
 	}
+	m.idle.Store(false)
 	if err := m.reached("switched"); err != nil {
 		return err
 	}

@@ -122,6 +122,9 @@ func (m *muxModel) walkError(frame []byte, p modelPacket) modelResult {
 	}
 	e, ok := m.endpointOf(flow.dst, protocol, flow.dport)
 	if !ok {
+		if r, ok := m.outboundError(frame, flow, l4); ok {
+			return r
+		}
 		return unknown
 	}
 	m.noted = append(m.noted, "icmp_error_forwarded")

@@ -70,27 +70,43 @@ func (p *modelPacket) readFragment6() {
 // walkFragment: the first fragment goes by its ports, later ones follow it.
 func (m *muxModel) walkFragment(frame []byte, p modelPacket) modelResult {
 	drop := func(reason string) modelResult { return modelResult{verdict: xdpDrop, frame: frame, reason: reason} }
-	if p.protocol == 1 || p.protocol == 58 {
+	icmp := p.protocol == 1
+	if p.protocol == 58 || icmp && p.dst.Is6() {
 		return drop("fragment")
 	}
 	ports := p.protocol == 6 || p.protocol == 17
+	if icmp && !p.fragment.later {
+		if r, ok := m.outboundEcho(frame, p); ok {
+			return r
+		}
+		return drop("fragment")
+	}
 	if !p.fragment.later {
 		e, ok := m.endpointOf(p.dst, p.protocol, p.dport)
 		switch {
 		case ok:
 			return m.forward(frame, p, e)
 		case ports:
+			if r, ok := m.outbound(frame, p, p.dport); ok {
+				return r
+			}
 			return drop("no_endpoint")
 		}
 		return drop("fragment")
 	}
 	if first, ok := m.edge.fragments[p.fragmentKey()]; ok && m.policy.now-first.time < 5*m.policy.hz {
+		if r, ok := m.followOutbound(frame, p, first); ok {
+			return r
+		}
 		for _, e := range m.state.Endpoints {
 			if e.Key == first.endpoint.Key && !first.gone && m.alive[MemberKey{e.Key, first.member}] {
 				p.fragment.followed = &first
 				return m.forward(frame, p, e)
 			}
 		}
+	}
+	if icmp {
+		return drop("fragment")
 	}
 	if !ports {
 		if e, ok := m.endpointOf(p.dst, p.protocol, 0); ok {

@@ -29,6 +29,7 @@ type muxModel struct {
 	// noted are reasons counted beside the packet's own.
 	noted []string
 	edge  modelEdge
+	snat  modelSNAT
 	// probes are those that there are; nil: probes are off.
 	probes *modelProbes
 	// linear is how much of a frame lies in one piece, where alone headers are found; 0: linearBytes.
@@ -122,8 +123,11 @@ func (m *muxModel) walkIP(frame []byte, p modelPacket) modelResult {
 	if e, ok := m.endpointOf(p.dst, p.protocol, p.dport); ok {
 		return m.forward(frame, p, e)
 	}
-	if p.protocol != 6 && p.protocol != 17 {
+	if !p.ports() {
 		return drop("protocol")
+	}
+	if r, ok := m.outbound(frame, p, p.dport); ok {
+		return r
 	}
 	return drop("no_endpoint")
 }
@@ -268,6 +272,9 @@ func (m *muxModel) walkICMP(frame []byte, p modelPacket) modelResult {
 	if p.room < 8 {
 		return drop("truncated")
 	}
+	if r, ok := m.outboundEcho(frame, p); ok {
+		return r
+	}
 	request, reply, header := byte(8), byte(0), 20
 	var pseudo []byte
 	if p.dst.Is6() {
@@ -327,7 +334,7 @@ func (m *muxModel) forward(frame []byte, p modelPacket, e MuxEndpoint) modelResu
 	if p.ttl <= 1 {
 		return drop("ttl_expired")
 	}
-	if m.isVIP(p.src) {
+	if followed := p.fragment != nil && p.fragment.followed != nil; !followed && m.fromService(p) {
 		return drop("bad_source")
 	}
 	if reason := m.admit(p); reason != "" {

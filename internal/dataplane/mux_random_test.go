@@ -178,6 +178,7 @@ func TestEveryReasonIsTested(t *testing.T) {
 		"ptb_limited":  true, // the same
 		// Counted beside, in TestEdgePackets.
 		"icmp_error_forwarded": true, "fragment_followed": true,
+		"snat_forwarded": true, // counted beside, in TestSNATPackets
 
 		"flow_table_full": true, // TestSYNAndACKFlood
 		"flow_moved":      true, // TestDeadMemberLosesItsFlows
@@ -189,7 +190,7 @@ func TestEveryReasonIsTested(t *testing.T) {
 		// TestProbeHTTP, TestProbeUnreachable, TestProbeWithoutAWay
 		"probe_asked": true, "probe_ended": true, "probe_reset": true, "probe_ignored": true, "probe_unreachable": true, "probe_no_room": true,
 	}
-	for _, c := range slices.Concat(forwardCases(), echoCases(), malformedCases(), edgeCases()) {
+	for _, c := range slices.Concat(forwardCases(), echoCases(), malformedCases(), edgeCases(), snatCases()) {
 		tested[c.reason] = true
 	}
 	for _, name := range newMuxFixture(t).mux.reasons {

@@ -7,11 +7,12 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// portSpan is where the intervals of a VIP's ports are, and which slot takes any protocol.
+// portSpan is where the intervals of a VIP's ports are, which slot takes any protocol, and who has ports that no endpoint takes.
 type portSpan struct {
 	block block
 	count int
 	any   uint32 // index of the slot + 1, 0 none
+	snat  uint32 // index of the snat_block + 1, 0 none
 }
 
 // checkPorts refuses ports that no endpoint can have.
@@ -113,7 +114,7 @@ func (c *change) stageAny(vip *muxEntry, slot uint32) {
 	if vip.ranges.any != slot {
 		c.ranges = append(c.ranges, func() {
 			vip.ranges.any = slot
-			store(&c.t.mem.slots[vip.slot].Members, uint64(slot))
+			store(&c.t.mem.slots[vip.slot].Members, vip.vipMembers())
 		})
 	}
 }

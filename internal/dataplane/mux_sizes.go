@@ -16,7 +16,7 @@ func (l MuxLimits) withDefaults() MuxLimits {
 	return MuxLimits{
 		Endpoints: cmp.Or(l.Endpoints, d.Endpoints), Members: cmp.Or(l.Members, d.Members),
 		Backends: cmp.Or(l.Backends, d.Backends), RingWords: cmp.Or(l.RingWords, d.RingWords), Flows: cmp.Or(l.Flows, d.Flows),
-		Sources: cmp.Or(l.Sources, d.Sources), Probes: cmp.Or(l.Probes, d.Probes),
+		Sources: cmp.Or(l.Sources, d.Sources), SNAT: cmp.Or(l.SNAT, d.SNAT), Probes: cmp.Or(l.Probes, d.Probes),
 	}
 }
 
@@ -33,6 +33,7 @@ func (l MuxLimits) check() error {
 		{"ring words", l.RingWords, ringBlockMin, muxLimitLIMIT_RING_WORDS},
 		{"flows", l.Flows, muxLimitLIMIT_FLOW_BUCKET, muxLimitLIMIT_FLOW_ENTRIES},
 		{"sources", l.Sources, sourceBlockMin, muxLimitLIMIT_SOURCE_WORDS},
+		{"VIPs with SNAT", l.SNAT, 1, muxLimitLIMIT_SNAT_VIPS},
 	} {
 		if c.n&(c.n-1) != 0 || c.n < uint32(c.least) || c.n > uint32(c.limit) {
 			return fmt.Errorf("table size: %s: %d: must be a power of two from %d to %d", c.name, c.n, c.least, c.limit)
@@ -72,6 +73,7 @@ func muxSpec(l MuxLimits) (*ebpf.CollectionSpec, error) {
 		// A VIP with n ranges has at most 2n+1 intervals; one with limits or a list has an endpoint too.
 		muxMapPortRanges: max(2*l.Endpoints, portBlockMin), muxMapVipGuards: l.Endpoints / 2,
 		muxMapSourceLists: min(l.Endpoints/2, uint32(muxLimitLIMIT_SOURCE_LISTS)), muxMapSourceWords: l.Sources,
+		muxMapSnatBlocks: l.SNAT + 1,
 		muxMapDatagrams:  cpus * uint32(muxLimitLIMIT_DATAGRAM_REGION),
 		muxMapProbeRules: l.Probes, muxMapProbeResults: l.Probes, muxMapProbeTexts: probeTexts(l.Probes),
 	} {

@@ -22,6 +22,7 @@ type muxTables struct {
 	extras    *pool
 	ports     *buddy // blocks of port_ranges
 	guards    guardTable
+	snat      snatTable
 
 	entries map[lb.EndpointKey]*muxEntry
 	records backendSet
@@ -121,6 +122,7 @@ func newMuxTables(mem *muxMemory, tick time.Duration, hz uint64) *muxTables {
 		extras:    newPool(uint32(len(mem.extras))),
 		ports:     newBuddy(uint32(len(mem.portRanges)), portBlockMin),
 		guards:    newGuardTable(mem, hz),
+		snat:      newSNATTable(mem),
 		entries:   make(map[lb.EndpointKey]*muxEntry),
 		records:   newBackendSet(len(mem.backends)),
 		idles:     idleCounts{},

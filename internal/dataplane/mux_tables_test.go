@@ -176,6 +176,7 @@ func (f *muxFixture) checkEmpty() {
 	}
 	for name, p := range map[string]*pool{
 		"guards": tables.guards.indices, "source lists": tables.guards.sources.indices, "endpoints": tables.endpoints, "backends": tables.backends, "extras": tables.extras,
+		"SNAT blocks": tables.snat.indices,
 	} {
 		if i := slices.Index(p.used, true); i >= 0 {
 			f.t.Errorf("%s: index %d leaked", name, i)

@@ -19,6 +19,8 @@ type tableView interface {
 	// guard is what applies to a whole VIP; false when nothing does.
 	guard(vip lb.EndpointKey) (guardView, bool)
 	tunnelSources() []netip.Prefix
+	// snat is who has a port of a VIP; false when the VIP has no SNAT.
+	snat(vip lb.EndpointKey, port uint16) (snatView, bool)
 	// remembered is the flow of an endpoint with this hash under flowKey; false when the table has none that counts.
 	remembered(k lb.EndpointKey, hash uint64) (Flow, bool)
 	flowKey() ring.Key
@@ -58,6 +60,7 @@ const (
 	traceNoEndpoint   = "no_endpoint"
 	traceNoBackend    = "no_backend"
 	traceSourceDenied = "source_denied"
+	traceSNATNobody   = "snat_nobody"
 )
 
 // tracePacket walks a view as the program does, and says what it saw.
@@ -80,6 +83,10 @@ func tracePacket(p Packet, view tableView) (Trace, error) {
 		t.step("%s is no VIP of this mux: the packet goes to the kernel", p.VIP)
 		return t, nil
 	case !ok:
+		if s, has := view.snat(vipKey(key), p.Port); has {
+			t.outbound(p, s, view)
+			return t, nil
+		}
 		t.Verdict = traceNoEndpoint
 		t.step("%s is a VIP, but no endpoint of it has %s port %d", p.VIP, p.Protocol, p.Port)
 		return t, nil

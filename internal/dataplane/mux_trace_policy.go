@@ -106,8 +106,8 @@ func (v tablesView) find(p Packet) (lb.EndpointKey, bool) {
 			return v.keyAt(slot), true
 		}
 	}
-	if slot := load(&record.Members); slot != 0 {
-		return v.keyAt(uint32(slot - 1)), true
+	if slot := uint32(load(&record.Members)); slot != 0 {
+		return v.keyAt(slot - 1), true
 	}
 	return exact, false
 }

@@ -16,14 +16,22 @@ type FakeMuxSNAT struct {
 	mu      sync.Mutex
 	members map[snat.VIP][]SNATMember
 	words   map[snat.VIP]*[snat.Ranges]uint16
+	fails   map[snat.VIP]error
+	idle    bool
 }
 
-var _ MuxSNAT = (*FakeMuxSNAT)(nil)
+var (
+	_ MuxSNAT    = (*FakeMuxSNAT)(nil)
+	_ SNATTeller = (*FakeMuxSNAT)(nil)
+)
 
 // SetSNAT implements MuxSNAT.
 func (f *FakeMuxSNAT) SetSNAT(vip snat.VIP, members []SNATMember, words *[snat.Ranges]uint16) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if err := f.fails[vip]; err != nil {
+		return err
+	}
 	if f.words == nil {
 		f.members, f.words = map[snat.VIP][]SNATMember{}, map[snat.VIP]*[snat.Ranges]uint16{}
 	}
@@ -54,6 +62,58 @@ func (f *FakeMuxSNAT) ChangeSNAT(vip snat.VIP, changes []SNATWord) error {
 	return nil
 }
 
+// HeldSNAT implements MuxSNAT.
+func (f *FakeMuxSNAT) HeldSNAT() []snat.VIP {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(f.words), snat.VIP.Compare)
+}
+
+// ServesSNAT implements MuxSNAT.
+func (f *FakeMuxSNAT) ServesSNAT() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.idle
+}
+
+// Idle makes it that packets do not meet what is set, or do again.
+func (f *FakeMuxSNAT) Idle(idle bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.idle = idle
+}
+
+// Fail makes SetSNAT of a VIP fail with err, or work again (nil).
+func (f *FakeMuxSNAT) Fail(vip snat.VIP, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fails == nil {
+		f.fails = map[snat.VIP]error{}
+	}
+	f.fails[vip] = err
+}
+
+// Members are a VIP's as they were set last.
+func (f *FakeMuxSNAT) Members(vip snat.VIP) []SNATMember {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.members[vip])
+}
+
+// SNATWords implements SNATTeller.
+func (f *FakeMuxSNAT) SNATWords(vip snat.VIP) (outers []netip.Addr, words *[snat.Ranges]uint16, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.words[vip] == nil {
+		return nil, nil, false
+	}
+	for _, m := range f.members[vip] {
+		outers = append(outers, m.Outer)
+	}
+	copied := *f.words[vip]
+	return outers, &copied, true
+}
+
 // DIP is who gets what is sent to a port of a VIP; false: nobody.
 func (f *FakeMuxSNAT) DIP(vip snat.VIP, port uint16) (netip.Addr, bool) {
 	f.mu.Lock()
@@ -70,9 +130,16 @@ type FakeHostSNAT struct {
 	mu     sync.Mutex
 	pools  map[snat.Holder]*snat.Pool
 	ranges map[snat.Holder][]snat.Range // leaving ones too
+	usable map[snat.Holder][]snat.Range
 	used   map[snat.Holder]map[snat.Range]time.Time
 	low    chan snat.Holder
 	now    func() time.Time
+	// holders are those of the last SetHolders, device that of the last SetDevice; dealt counts what Dealt said.
+	holders []snat.Holder
+	device  int
+	dealt   map[netip.Addr]int
+	settled map[netip.Addr]int // by the last Settle
+	late    []SNATUse
 }
 
 var _ HostSNAT = (*FakeHostSNAT)(nil)
@@ -80,9 +147,89 @@ var _ HostSNAT = (*FakeHostSNAT)(nil)
 // NewFakeHostSNAT makes one that goes by a clock.
 func NewFakeHostSNAT(now func() time.Time) *FakeHostSNAT {
 	return &FakeHostSNAT{
-		pools: map[snat.Holder]*snat.Pool{}, ranges: map[snat.Holder][]snat.Range{}, used: map[snat.Holder]map[snat.Range]time.Time{},
+		pools: map[snat.Holder]*snat.Pool{}, ranges: map[snat.Holder][]snat.Range{}, usable: map[snat.Holder][]snat.Range{}, used: map[snat.Holder]map[snat.Range]time.Time{},
 		low: make(chan snat.Holder, 1024), now: now,
 	}
+}
+
+// SetHolders implements HostSNAT.
+func (f *FakeHostSNAT) SetHolders(holders []snat.Holder) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.holders = slices.Clone(holders)
+	for h := range f.ranges {
+		if !slices.Contains(holders, h) {
+			delete(f.pools, h)
+			delete(f.ranges, h)
+			delete(f.used, h)
+		}
+	}
+	return nil
+}
+
+// Told are the DIPs of the last SetHolders.
+func (f *FakeHostSNAT) Told() []snat.Holder {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.holders)
+}
+
+// SetDevice implements HostSNAT.
+func (f *FakeHostSNAT) SetDevice(index int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.device = index
+}
+
+// Device is that of the last SetDevice.
+func (f *FakeHostSNAT) Device() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.device
+}
+
+// Dealt implements HostSNAT.
+func (f *FakeHostSNAT) Dealt(dip netip.Addr, n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.dealt == nil {
+		f.dealt = map[netip.Addr]int{}
+	}
+	f.dealt[dip] += n
+}
+
+// DealtOf is what Dealt said of a DIP altogether.
+func (f *FakeHostSNAT) DealtOf(dip netip.Addr) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.dealt[dip]
+}
+
+// Use says that a connection took a port of a range now, whether the DIP has it or not: one that was about to when the range went.
+func (f *FakeHostSNAT) Use(h snat.Holder, r snat.Range) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.late = append(f.late, SNATUse{h, r, f.now()})
+}
+
+// Settle implements HostSNAT.
+func (f *FakeHostSNAT) Settle(waiting func(netip.Addr) (int, bool)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.settled = map[netip.Addr]int{}
+	for _, h := range f.holders {
+		if n, ok := waiting(h.DIP); ok {
+			f.settled[h.DIP] = n
+		}
+	}
+}
+
+// Settled is what the last Settle was told of a DIP; false: nothing.
+func (f *FakeHostSNAT) Settled(dip netip.Addr) (n int, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, ok = f.settled[dip]
+	return n, ok
 }
 
 // SetRanges implements HostSNAT.
@@ -92,6 +239,7 @@ func (f *FakeHostSNAT) SetRanges(h snat.Holder, usable, leaving []snat.Range) er
 	if len(usable)+len(leaving) == 0 {
 		delete(f.pools, h)
 		delete(f.ranges, h)
+		delete(f.usable, h)
 		delete(f.used, h)
 		return nil
 	}
@@ -100,6 +248,7 @@ func (f *FakeHostSNAT) SetRanges(h snat.Holder, usable, leaving []snat.Range) er
 	}
 	f.pools[h].Use(usable)
 	f.ranges[h] = append(slices.Clone(usable), leaving...)
+	f.usable[h] = slices.Clone(usable)
 	return nil
 }
 
@@ -146,6 +295,13 @@ func (f *FakeHostSNAT) Ranges(h snat.Holder) []snat.Range {
 	return slices.Clone(f.ranges[h])
 }
 
+// Usable are those whose ports new connections of a DIP take.
+func (f *FakeHostSNAT) Usable(h snat.Holder) []snat.Range {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.usable[h])
+}
+
 // Low implements HostSNAT.
 func (f *FakeHostSNAT) Low() <-chan snat.Holder { return f.low }
 
@@ -153,6 +309,7 @@ func (f *FakeHostSNAT) Low() <-chan snat.Holder { return f.low }
 func (f *FakeHostSNAT) Uses() (out []SNATUse, _ error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	out = append(out, f.late...)
 	for h, ranges := range f.ranges {
 		for _, r := range ranges {
 			at := f.used[h][r]

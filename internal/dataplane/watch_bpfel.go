@@ -181,6 +181,13 @@ type watchProbeText struct {
 	Bytes [64]uint8
 }
 
+type watchSnatBlock struct {
+	_       structs.HostLayout
+	Members uint64
+	Rsv     [7]uint64
+	Words   [2048]uint64
+}
+
 type watchSourceList struct {
 	_      structs.HostLayout
 	Digest [32]uint8
@@ -250,6 +257,7 @@ const (
 	watchMapProbeTexts       = "probe_texts"
 	watchMapReasons          = "reasons"
 	watchMapRings            = "rings"
+	watchMapSnatBlocks       = "snat_blocks"
 	watchMapSourceLists      = "source_lists"
 	watchMapSourceWords      = "source_words"
 	watchMapVipGuards        = "vip_guards"
@@ -358,6 +366,7 @@ type watchMapSpecs struct {
 	ProbeTexts     *ebpf.MapSpec `ebpf:"probe_texts"`
 	Reasons        *ebpf.MapSpec `ebpf:"reasons"`
 	Rings          *ebpf.MapSpec `ebpf:"rings"`
+	SnatBlocks     *ebpf.MapSpec `ebpf:"snat_blocks"`
 	SourceLists    *ebpf.MapSpec `ebpf:"source_lists"`
 	SourceWords    *ebpf.MapSpec `ebpf:"source_words"`
 	VipGuards      *ebpf.MapSpec `ebpf:"vip_guards"`
@@ -438,6 +447,7 @@ type watchMaps struct {
 	ProbeTexts     *ebpf.Map `ebpf:"probe_texts"`
 	Reasons        *ebpf.Map `ebpf:"reasons"`
 	Rings          *ebpf.Map `ebpf:"rings"`
+	SnatBlocks     *ebpf.Map `ebpf:"snat_blocks"`
 	SourceLists    *ebpf.Map `ebpf:"source_lists"`
 	SourceWords    *ebpf.Map `ebpf:"source_words"`
 	VipGuards      *ebpf.Map `ebpf:"vip_guards"`
@@ -467,6 +477,7 @@ func (m *watchMaps) Close() error {
 		m.ProbeTexts,
 		m.Reasons,
 		m.Rings,
+		m.SnatBlocks,
 		m.SourceLists,
 		m.SourceWords,
 		m.VipGuards,
