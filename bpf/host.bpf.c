@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The host's data plane: two tcx programs on the uplink.
+/* The host's data plane: two tcx programs on the uplink, and one on each device that servers are behind.
  *
  * host_in takes tunnel packets of the muxes (IP in IP, GUE) out of their outer header, turns VIP:port into DIP:port and
  * hands them to the server; host_out turns the server's answers back, and they leave by the host's own route (direct
  * return). ICMP errors are translated with what they quote, and fragments follow their first one.
+ * What servers say on connections that they open themselves leaves with a VIP and a port leased to them, and what comes back finds them
+ * (host/snat*.h).
+ * host_serve sees first what servers send, on the ingress of their devices, and drops what they may not send: by others' addresses, or
+ * into the muxes' tunnels. Answers to clients on this machine it translates itself.
  * A packet that is none of ours is TCX_NEXT: the next program, then the kernel, untouched.
  *
- * Not here: answers that do not leave by the uplink (a client on this machine), and frames with a VLAN tag.
+ * Not here: on the uplink, frames with a VLAN tag.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -22,6 +26,7 @@
 #include "lib/hash.h"
 #include "lib/tag.h"
 #include "lib/ring.h"
+#include "lib/vlan.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -33,16 +38,20 @@ const volatile __u64 host_ipv6_csum_flag = 0;
 const volatile enum host_limit host_abi_version = LIMIT_HOST_ABI_VERSION;
 
 /* All flags that this object knows (and their way into BTF). */
-const volatile enum host_flag host_flags_known = HOST_RANGES | HOST_ANY | HOST_SOURCES;
+const volatile enum host_flag host_flags_known = HOST_RANGES | HOST_ANY | HOST_SOURCES | HOST_GUARD | HOST_STRICT;
 
 /* What of repair Go has to know (and its way into BTF). */
 const volatile enum repair_limit repair_limit_peers = LIMIT_PEERS;
 const volatile enum repair_flow repair_flow_usual = REPAIR_PORTS;
+const volatile enum host_source host_source_usual = HOST_SOURCE_MUX;
 /* Of no use but that these enums reach BTF. */
 const volatile enum flow_tag flow_tag_known = 0;
 const volatile enum flow_kind flow_kind_known = 0;
 const volatile enum flow_record_flag flow_flags_known = 0;
 const volatile enum idle_class idle_class_known = 0;
+const volatile enum host_snat_limit snat_limit_known = 0;
+const volatile enum meter_limit meter_limit_known = LIMIT_METERS;
+const volatile enum meter_direction meter_direction_known = METER_IN;
 
 /* Buckets of flow_tags less one, and the key of their hash. */
 const volatile __u32 flow_mask = 0;
@@ -51,6 +60,9 @@ const volatile struct siphash_key flow_key = {};
 /* 1: time is host_test_now. */
 const volatile __u32 host_test_clock = 0;
 volatile __u64 host_test_now = 0;
+
+/* Not 0 once there may be flows with FLOW_BESIDE; of a table that was taken over there may be. */
+volatile __u32 host_flows_beside = 0;
 
 #include "host/name.h"
 
@@ -63,8 +75,14 @@ struct arrival {
 	enum host_tunnel kind;
 	__u32 vni;
 	__u16 member;              /* GUE_NO_MEMBER with IPIP */
-	__u16 rsv;
+	__u8 by;                   /* 1: from a switch, until a member is chosen */
+	__u8 spread;               /* 1: this host chose the member */
 	__u8 router[16];
+	/* Of what came from a switch. */
+	__u8 host[16];             /* outer destination */
+	__be16 sought_be;          /* port and protocol of the endpoint */
+	__u8 sought;
+	__u8 rsv[5];
 	/* Not cleared before: of a packet whose flow was looked for. */
 	struct flow_name name;
 	struct flow_record want;
@@ -81,7 +99,7 @@ struct {
 	__uint(max_entries, 1);
 } host_configs SEC(".maps");
 
-/* Tunnel sources beyond those of the configuration; the value says nothing. */
+/* Tunnel sources beyond those of the configuration; values are of enum host_source. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -201,6 +219,73 @@ struct {
 	__uint(max_entries, LIMIT_PEERS);
 } peers SEC(".maps");
 
+/* Prefixes of the plan's Networks. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct network_prefix);
+	__type(value, enum network_kind);
+	__uint(max_entries, LIMIT_NETWORKS);
+} networks SEC(".maps");
+
+/* Who may send from which address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct sender_key);
+	__type(value, enum sender_use);
+	__uint(max_entries, LIMIT_SENDERS);
+} senders SEC(".maps");
+
+/* Addresses of SNAT, 4 bytes each: DIPs whose connections leave with a VIP, and those VIPs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(key_size, 4);
+	__type(value, enum host_snat_addr);
+	__uint(max_entries, 2 * LIMIT_HOST_SNAT_HOLDERS);
+} snat_addrs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct host_snat_holder);
+	__uint(max_entries, LIMIT_HOST_SNAT_HOLDERS);
+} snat_holders SEC(".maps");
+
+/* A DIP's block is written before it is named, and not written again while it may be read, but for `used`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct host_snat_range);
+	__uint(max_entries, LIMIT_HOST_SNAT_RANGES);
+} snat_ranges SEC(".maps");
+
+/* Destinations that servers' connections go to without SNAT; the value says nothing. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct host_snat_prefix);
+	__type(value, __u32);
+	__uint(max_entries, LIMIT_HOST_SNAT_INSIDE);
+} snat_inside_of SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct host_snat_setup);
+	__uint(max_entries, 1);
+} snat_setups SEC(".maps");
+
+/* Indices of DIPs whose ports get scarce: for the agent that is there. Not pinned. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, LIMIT_HOST_SNAT_LOWS);
+} snat_lows SEC(".maps");
+
 /* Datagrams in fragments. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -225,6 +310,23 @@ struct {
 } binding_asks SEC(".maps");
 _Static_assert((int)LIMIT_BINDINGS <= 1 << 16, "an index that does not fit into struct flow_record");
 
+/* Established flows, by the index of the binding's counter: shared by all CPUs, for one changes it only when a connection begins or ends. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct flow_count);
+	__uint(max_entries, LIMIT_BINDINGS);
+} flow_counts SEC(".maps");
+
+/* What servers get and send, by their number in flow_addrs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct server_meter);
+	__uint(max_entries, LIMIT_METERS);
+} server_meters SEC(".maps");
+
 /* Keyed by an enum so that the enum reaches BTF and thereby Go. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -247,17 +349,28 @@ struct {
 #include "host/verdict.h"
 #include "host/binding.h"
 #include "host/clock.h"
+#include "host/meter.h"
 #include "host/flow.h"
 #include "host/track.h"
 #include "host/client.h"
 #include "host/handshake.h"
 #include "host/deliver.h"
+#include "host/hairpin.h"
+#include "host/beside.h"
 #include "host/datagram.h"
 #include "host/packet.h"
 #include "host/repair.h"
+#include "host/spread.h"
 #include "host/accept.h"
-#include "host/icmp.h"
 #include "host/answer.h"
+#include "host/snat_port.h"
+#include "host/snat_track.h"
+#include "host/snat.h"
+#include "host/snat_in.h"
+#include "host/icmp.h"
+#include "host/sent.h"
+#include "host/guard.h"
+#include "host/serve.h"
 
 /* ---- host_in */
 
@@ -271,15 +384,22 @@ static __always_inline int arrive(struct __sk_buff *skb, struct arrival *a)
 		return follow(skb, a);
 	if (quote_possible(&a->inner))
 		r = quote_view(skb, &a->inner, &a->q);
-	if (r == PARSE_OK)
+	if (r == PARSE_OK) {
+		if (a->by)
+			spread_quoted(skb, a);
 		return accept_error(skb, a);
+	}
 	if (r == PARSE_OTHER)
 		r = transport_view(skb, &a->inner, &a->t);
 	if (r == PARSE_MALFORMED)
 		return refuse(a, HOST_REASON_IN_MALFORMED);
+	if (a->by)
+		spread(skb, a, a->inner.protocol, a->t.dport_be);
 	b = find_binding(a, a->inner.protocol, a->t.dport_be);
+	if (!b)
+		return snat_arrive(skb, a);
 	/* Other messages of ICMP are not translated: their answers quote nothing to know them by. */
-	if (!b || (b->rewrite && quote_protocol(&a->inner)))
+	if (b->rewrite && quote_protocol(&a->inner))
 		return refuse(a, HOST_REASON_IN_NO_BINDING);
 	return accept_packet(skb, a, b);
 }
@@ -313,6 +433,7 @@ static __always_inline int look(struct __sk_buff *skb, struct arrival *a)
 {
 	enum host_reason reason = 0;
 	int r = frame_ip(skb, &a->outer);
+	__u32 source;
 
 	if (r == PARSE_OTHER)
 		return not_ours();
@@ -324,11 +445,14 @@ static __always_inline int look(struct __sk_buff *skb, struct arrival *a)
 		return r ? not_ours() : pass_by(skb, a);
 	if (r)
 		return refuse(a, parse_reason(r));
-	if (!source_ok(&a->outer) && !from_peer(&a->outer))
+	source = source_ok(&a->outer);
+	if (!source && !from_peer(&a->outer))
 		return refuse(a, HOST_REASON_IN_BAD_SOURCE);
 	if (a->outer.fragment)
 		return refuse(a, HOST_REASON_IN_FRAGMENT);
 	a->member = GUE_NO_MEMBER;
+	/* GUE names the member. */
+	a->by = source == HOST_SOURCE_SWITCH && a->kind == HOST_TUNNEL_IPIP;
 	if (a->kind == HOST_TUNNEL_GUE)
 		reason = arrive_gue(skb, a);
 	if (reason)
@@ -378,20 +502,41 @@ int host_out(struct __sk_buff *skb)
 		return not_ours();
 	r = transport_view(skb, &v, &t);
 	if (r == PARSE_FRAGMENT)
-		return follow_out(skb, &v);
+		return follow_out(skb, &v, 0);
 	if (r == PARSE_MALFORMED)
 		return not_ours();
-	if (quote_possible(&v))
-		return answer_icmp(skb, &v);
+	if (quote_possible(&v)) {
+		r = answer_icmp(skb, &v, 0);
+		return r == VERDICT_OPEN ? leave(skb, &v, &t) : r;
+	}
 	if (!t.ports && !plain_possible())
-		return not_ours();
+		return leave(skb, &v, &t);
 	scratch = bpf_map_lookup_elem(&arrivals, &zero);
 	if (scratch && find_flow(&v, &t, &scratch->name, &scratch->flow)) {
 		if (scratch->flow.record.peer_port_be != scratch->flow.record.client_port_be)
 			client_keep(&scratch->flow, &scratch->spare);
-		return answer(skb, &v, &t, &scratch->flow);
+		return answer(skb, &v, &t, &scratch->flow, 0);
 	}
-	if (t.syn)
-		return clamp_owned(skb, &v, &t);
-	return not_ours();
+	return leave(skb, &v, &t);
+}
+
+/* ---- host_serve */
+
+/* Every step returns a reason to drop the frame, or 0. What is not IP is not looked at. */
+SEC("tcx/ingress")
+int host_serve(struct __sk_buff *skb)
+{
+	struct sent s = {};
+	enum host_reason reason;
+
+	if (!sent_view(skb, &s))
+		return VERDICT_NEXT;
+	reason = sent_whole(skb, &s);
+	if (!reason)
+		reason = guard(skb, &s);
+	if (reason)
+		return drop(reason);
+	if (host_flows_beside && !s.tagged && !s.result)
+		return serve_beside(skb, &s.v);
+	return VERDICT_NEXT;
 }

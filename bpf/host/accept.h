@@ -16,12 +16,16 @@ static __always_inline enum host_reason clamp_in(struct __sk_buff *skb, const st
 	return 0;
 }
 
-/* Turns the bare packet's VIP:port into DIP:port, and the client's port into its substitute if it has one. */
-static __noinline enum host_reason translate_in(struct __sk_buff *skb, const struct arrival *a, const struct binding *b)
+/* Turns the bare packet's VIP:port into DIP:port, the client's port into its substitute if it has one, and the address of a client on this
+ * machine into the VIP. Returns a reason to drop it, or 0. Global, so that the verifier looks at it once. */
+__noinline int translate_in(struct __sk_buff *skb, const struct arrival *a, const struct binding *b)
 {
-	const struct transport_view *t = &a->t;
+	const struct transport_view *t;
 	struct nat n = { .dst = 1 };
 
+	if (!a || !b)
+		return HOST_REASON_IN_ADJUST_FAILED;
+	t = &a->t;
 	if (a->name.peer_port_be != t->sport_be)
 		count(HOST_REASON_CLIENT_PORT_MAPPED);
 	if (t->syn)
@@ -29,16 +33,21 @@ static __noinline enum host_reason translate_in(struct __sk_buff *skb, const str
 	view_copy16(n.addr, b->dip);
 	n.sport_be = a->name.peer_port_be;
 	n.dport_be = a->name.dip_port_be;
-	return nat_apply(skb, &a->inner, t, &n, host_ipv6_csum_flag) ? HOST_REASON_IN_ADJUST_FAILED : 0;
+	if (nat_apply(skb, &a->inner, t, &n, host_ipv6_csum_flag))
+		return HOST_REASON_IN_ADJUST_FAILED;
+	if (a->want.kind != FLOW_HAIRPIN)
+		return 0;
+	count(HOST_REASON_CLIENT_HERE);
+	return hairpin_from_vip(skb, &a->inner, t) ? HOST_REASON_IN_ADJUST_FAILED : 0;
 }
 
 /* Remembers where the other fragments of this datagram go. */
 static __always_inline int note_in(const struct arrival *a, const struct binding *b)
 {
-	struct datagram d = { .index = b->index, .rewrite = b->rewrite };
+	struct datagram d = { .index = b->index, .rewrite = b->rewrite, .hairpin = b->rewrite && a->want.kind == FLOW_HAIRPIN };
 
 	view_copy16(d.addr, b->dip);
-	return datagram_note(&a->inner, a->vni, &d);
+	return datagram_note(&a->inner, a->vni, 0, &d);
 }
 
 /* Takes the packet out of the tunnel; returns a reason to drop it, or 0. */
@@ -61,16 +70,16 @@ static __always_inline int accept_packet(struct __sk_buff *skb, struct arrival *
 	enum host_reason reason = 0;
 	int verdict = VERDICT_DROP, known;
 
-	if (b->repair && a->inner.protocol == IPPROTO_TCP && !t->syn && !a->inner.fragment) {
+	if (b->repair && !a->spread && a->inner.protocol == IPPROTO_TCP && !t->syn && !a->inner.fragment) {
 		b = repair(skb, a, b, &verdict);
 		if (!b)
 			return verdict;
 	}
 	to.rewrite = b->rewrite;
-	known = packet_known(a, b);
+	known = packet_known(skb, a, b);
 
 	view_copy16(to.dip, b->dip);
-	count_packet(&binding_counts, b->index, a->inner.end - a->outer.payload);
+	count_arrival(skb, a, b->index);
 	if (t->syn)
 		reason = clamp_in(skb, t, b->mss);
 	if (!reason && a->inner.fragment && note_in(a, b))

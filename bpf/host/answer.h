@@ -33,17 +33,18 @@ static __always_inline int clamp_owned(struct __sk_buff *skb, const struct ip_vi
 }
 
 /* Lets the other fragments of an answer follow the first one. */
-static __always_inline int note_out(const struct ip_view *v, const __u8 *vip)
+static __always_inline int note_out(const struct ip_view *v, const __u8 *vip, const struct flow_record *r, int serving)
 {
-	struct datagram d = { .rewrite = 1 };
+	struct datagram d = { .rewrite = 1, .hairpin = r->kind == FLOW_HAIRPIN, .beside = serving, .index = r->dip };
 
-	view_copy16(d.addr, vip);
-	return datagram_note(v, 0, &d);
+	view_copy16(d.addr, d.hairpin ? r->client : vip);
+	return datagram_note(v, 0, 1, &d);
 }
 
-/* Answers leave from the VIP, to the port that the client knows. */
+/* Answers leave from the VIP, to the port that the client knows. Those to a client on this machine are turned back when they leave, or
+ * sent on to it when they come by the device of their server (serving). */
 static __always_inline int answer(struct __sk_buff *skb, const struct ip_view *v, const struct transport_view *t,
-				  const struct flow_found *f)
+				  const struct flow_found *f, int serving)
 {
 	const __u8 *vip = bpf_map_lookup_elem(&flow_addrs, &f->record.vip);
 	struct nat n = {};
@@ -58,15 +59,20 @@ static __always_inline int answer(struct __sk_buff *skb, const struct ip_view *v
 		if (r == MSS_CLAMPED)
 			count(HOST_REASON_MSS_CLAMPED);
 	}
-	if (v->fragment && note_out(v, vip))
+	if (v->fragment && note_out(v, vip, &f->record, serving))
 		return drop(HOST_REASON_OUT_FRAGMENT);
 	flow_left(f, v, t);
+	meter_out(skb, v, t, f->record.dip);
 	view_copy16(n.addr, vip);
 	n.sport_be = f->record.vip_port_be;
 	n.dport_be = f->record.client_port_be;
 	if (nat_apply(skb, v, t, &n, host_ipv6_csum_flag))
 		return drop(HOST_REASON_OUT_REWRITE_FAILED);
+	if (f->record.kind == FLOW_HAIRPIN && hairpin_to_client(skb, v, t, f->record.client))
+		return drop(HOST_REASON_OUT_REWRITE_FAILED);
 	count_answered(f->record.binding, t);
+	if (f->record.kind == FLOW_HAIRPIN)
+		return hairpin_turn(skb, HOST_REASON_OUT_RETURNED);
 	count(HOST_REASON_OUT_RETURNED);
-	return VERDICT_NEXT;
+	return serving ? beside_send(skb, vip, v->dst) : VERDICT_NEXT;
 }

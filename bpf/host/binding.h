@@ -18,17 +18,19 @@ static __always_inline const struct host_config *config(void)
 	return bpf_map_lookup_elem(&host_configs, &zero);
 }
 
-/* Does the outer source lie in a tunnel source of another Network? */
-static __noinline int other_source(const struct ip_view *outer)
+/* Does the outer source lie in a tunnel source of another Network, or of switches: enum host_source, or 0. */
+static __noinline __u32 other_source(const struct ip_view *outer)
 {
 	struct tunnel_source k = { .bits = 128 };
+	const __u32 *of;
 
 	view_copy16(k.addr, outer->src);
-	return bpf_map_lookup_elem(&tunnel_sources, &k) != 0;
+	of = bpf_map_lookup_elem(&tunnel_sources, &k);
+	return of ? *of : 0;
 }
 
-/* Does the outer source lie in a tunnel source of the plan? */
-static __always_inline int source_ok(const struct ip_view *outer)
+/* Does the outer source lie in a tunnel source of the plan: enum host_source, or 0. */
+static __always_inline __u32 source_ok(const struct ip_view *outer)
 {
 	const __u32 *src = (const __u32 *)outer->src;
 	const struct host_config *c = config();
@@ -41,9 +43,9 @@ static __always_inline int source_ok(const struct ip_view *outer)
 	else
 		ok = ((src[0] | (__u64)src[1] << 32) & c->source6_mask_be[0]) == c->source6_be[0] &&
 		     ((src[2] | (__u64)src[3] << 32) & c->source6_mask_be[1]) == c->source6_be[1];
-	if (ok || !(c->flags & HOST_SOURCES))
-		return ok;
-	return other_source(outer);
+	if (ok)
+		return HOST_SOURCE_MUX;
+	return c->flags & HOST_SOURCES ? other_source(outer) : 0;
 }
 
 /* Did the packet come from another host? Then it was sent on once already. */
@@ -60,11 +62,15 @@ static __noinline const struct binding *find_binding(const struct arrival *a, __
 	struct binding_prefix k = { .bits = PREFIX_BITS + PREFIX_PORT_BITS };
 	const struct binding *b;
 
+	/* What comes back for servers' own connections names no member; neither do bindings of IP in IP. */
+	if (a->kind == HOST_TUNNEL_GUE && a->member == GUE_NO_MEMBER)
+		return 0;
 	view_copy16(k.key.outer_dst, a->outer.dst);
 	view_copy16(k.key.vip, a->inner.dst);
 	k.key.vni = a->vni;
 	k.key.member = a->member;
 	k.key.protocol = protocol;
+	k.key.by = a->by;
 	k.key.port_be = port;
 	b = bpf_map_lookup_elem(&bound_members, &k.key);
 	if (!b && c && c->flags & HOST_RANGES)

@@ -2,7 +2,11 @@
 /* Part of host.bpf.c: flows as their clients know them, and the client ports of those that collide.
  *
  * Two VIPs may lead to one DIP and port: a client that speaks to both by one port has two flows that the server cannot tell apart. The
- * second one gets another client port, and an alias leads from the client's own words to it. */
+ * second one gets another client port, and an alias leads from the client's own words to it.
+ *
+ * A client on the server's own machine, the server itself included, gets answers that would not leave by the uplink, where they are
+ * translated. Those that pass another device of servers are translated there (host/beside.h); else its server knows the VIP as the client, so
+ * that answers do leave (host/hairpin.h). All such clients share the ports of the VIP. */
 
 /* The flow of a packet from client:cport to VIP:vport, as its server and as its client know it; 0 when the binding's part in it is not
  * known. */
@@ -35,10 +39,36 @@ static __always_inline int name_flow(struct flow_name *n, struct flow_record *wa
 	return 1;
 }
 
+/* Makes the flow that name_flow named one of a client on this machine. */
+static __always_inline void name_hairpin(struct flow_name *n, struct flow_record *want, const __u8 *vip)
+{
+	view_copy16(n->client, vip);
+	want->kind = FLOW_HAIRPIN;
+}
+
+/* Makes the flow one of a client on this machine that its server knows by its own address. */
+static __always_inline void name_beside(struct flow_name *n, struct flow_record *want)
+{
+	view_copy16(n->client, want->client);
+	want->kind = FLOW_INBOUND;
+	want->flags = FLOW_BESIDE;
+	host_flows_beside = 1;
+}
+
+/* Would the flow's answers look like packets of its server, as a client with its server's port, to the VIP? */
+static __always_inline int hairpin_alike(const struct flow_record *want)
+{
+	return want->kind == FLOW_HAIRPIN && want->peer_port_be == want->vip_port_be;
+}
+
 /* Is this record that of the flow that `want` describes? */
 static __always_inline int flow_same(const struct flow_record *r, const struct flow_record *want)
 {
-	return r->vip == want->vip && r->vip_port_be == want->vip_port_be && r->client_port_be == want->client_port_be;
+	const __u32 *x = (const __u32 *)r->client, *y = (const __u32 *)want->client;
+
+	/* One branch: the verifier takes every one again for each port that is tried. */
+	return !((r->vip ^ want->vip) | (r->vip_port_be ^ want->vip_port_be) | (r->client_port_be ^ want->client_port_be) |
+		 (r->kind ^ want->kind) | (x[0] ^ y[0]) | (x[1] ^ y[1]) | (x[2] ^ y[2]) | (x[3] ^ y[3]));
 }
 
 /* May there be aliases at all? */
@@ -119,7 +149,7 @@ __noinline int client_alias(const struct flow_record *want, __u32 idle, struct f
 	if (flow_begin(&s->name, &s->record, idle, &s->found) != FLOW_THERE || flow_same(&s->found.record, &s->record))
 		return 0;
 	/* It led to a flow that is over. */
-	flow_drop(s->found.place, s->found.tag);
+	flow_untag(s->found.place, s->found.tag);
 	flow_begin(&s->name, &s->record, idle, &s->found);
 	return 0;
 }
@@ -131,7 +161,7 @@ __noinline int client_substitute(struct flow_name *n, struct flow_record *want, 
 
 	if (!n || !want || !f)
 		return FLOW_FULL;
-	view_copy16(sub.client, n->client);
+	view_copy16(sub.client, want->client);
 	view_copy16(sub.dip, n->dip);
 	sub.scope = n->scope;
 	sub.vip_port_be = want->vip_port_be;
@@ -162,9 +192,11 @@ static __always_inline int client_begin(struct flow_name *n, struct flow_record 
 	/* The agent gave the binding's number to another one while this packet was under way. */
 	if (!addr || !view_equal16(addr, vip))
 		return FLOW_FULL;
-	r = flow_begin(n, want, idle, f);
-	if (r != FLOW_THERE || flow_same(&f->record, want))
-		return r == FLOW_FULL ? FLOW_FULL : FLOW_BEGUN;
+	if (!hairpin_alike(want)) {
+		r = flow_begin(n, want, idle, f);
+		if (r != FLOW_THERE || flow_same(&f->record, want))
+			return r == FLOW_FULL ? FLOW_FULL : FLOW_BEGUN;
+	}
 	if (!ports)
 		return FLOW_THERE;
 	r = client_substitute(n, want, idle, f);

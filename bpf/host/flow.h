@@ -31,6 +31,19 @@ static __always_inline __u64 flow_hash(const struct flow_name *n)
 	return table_hash6(&key, flow_half(n->client), flow_half(n->client + 8), flow_half(n->dip), flow_half(n->dip + 8), word);
 }
 
+/* Does the record have the flow's kind and client? Global, so that the verifier looks at it once. */
+__noinline int flow_client_is(const struct flow_name *n, const struct flow_record *r)
+{
+	const __u8 *vip;
+
+	if (!n || !r)
+		return 0;
+	if (r->kind != FLOW_HAIRPIN)
+		return r->kind == n->kind && view_equal16(r->client, n->client);
+	vip = bpf_map_lookup_elem(&flow_addrs, &r->vip);
+	return vip && n->kind == FLOW_INBOUND && view_equal16(vip, n->client);
+}
+
 /* Is the record of this place, which the tag is of, that of the flow? Copies it. */
 static __always_inline int flow_is(const struct flow_name *n, const struct flow_tags *b, __u32 bucket, __u32 way, __u64 tag,
 				   struct flow_found *f)
@@ -46,7 +59,7 @@ static __always_inline int flow_is(const struct flow_name *n, const struct flow_
 	if (!tag_same(tag_load(b, way), tag))
 		return 0;
 	if (f->record.peer_port_be != n->peer_port_be || f->record.dip_port_be != n->dip_port_be || f->record.scope != n->scope ||
-	    f->record.kind != n->kind || !view_equal16(f->record.client, n->client))
+	    !flow_client_is(n, &f->record))
 		return 0;
 	dip = bpf_map_lookup_elem(&flow_addrs, &f->record.dip);
 	if (!dip || !view_equal16(dip, n->dip))
@@ -94,13 +107,23 @@ static __always_inline __u64 *flow_tag_at(__u32 place)
 	return b ? &b->tags[place & (LIMIT_FLOW_BUCKET - 1)] : 0;
 }
 
-/* Forgets a flow, unless its tag changed. */
-static __always_inline void flow_drop(__u32 place, __u64 tag)
+/* Forgets what is no connection of a client, unless its tag changed. */
+static __always_inline void flow_untag(__u32 place, __u64 tag)
 {
 	__u64 *at = flow_tag_at(place);
 
 	if (at)
 		__sync_val_compare_and_swap(at, tag, 0);
+}
+
+/* Forgets a flow, unless its tag changed. */
+static __always_inline void flow_drop(__u32 place, __u64 tag)
+{
+	__u64 *at = flow_tag_at(place);
+	const struct flow_record *r = bpf_map_lookup_elem(&flow_records, &place);
+
+	if (at && __sync_val_compare_and_swap(at, tag, 0) == tag && r)
+		flow_turned(r, tag_class(tag), FLOW_CLASS_EMPTY);
 }
 
 /* The place that a newcomer takes, all ones: none. */
@@ -166,6 +189,8 @@ __noinline int flow_try(const struct flow_name *n, const struct flow_record *fre
 	claim = tag_claim(hash, before, tick);
 	if (__sync_val_compare_and_swap(at, before, claim) != before)
 		return -1;
+	/* Its record is as it was: of a flow whose time is over, or of one that is not trusted. */
+	flow_turned(r, tag_class(before), FLOW_CLASS_EMPTY);
 	/* Of two that claim at the same time at least one sees the other, and whoever does gives way. A rival that has begun
 	 * between the two looks is found by the second. */
 	if (flow_rival(hash, place, tick) || flow_find(n, f)) {
@@ -179,6 +204,7 @@ __noinline int flow_try(const struct flow_name *n, const struct flow_record *fre
 	f->alias_tag = 0;
 	f->tag = tag_state(claim, FLOW_CLASS_UNTRUSTED, tick + idle);
 	__sync_lock_test_and_set(at, f->tag);
+	meter_begun(fresh);
 	if (tag_live(before, tick))
 		count(HOST_REASON_FLOW_EVICTED);
 	return FLOW_BEGUN;
@@ -212,19 +238,21 @@ static __always_inline __u32 flow_idle(__u32 binding, __u32 scope, __u32 class)
 	return class == FLOW_CLASS_TRUSTED ? b->idle[IDLE_ESTABLISHED] : class == FLOW_CLASS_UNTRUSTED ? b->idle[IDLE_OPENING] : b->idle[IDLE_CLOSING];
 }
 
-/* Notes that a flow with this tag had a packet that leaves it in a class. Most packets write nothing. */
-static __always_inline void flow_touch(__u32 place, __u64 tag, struct flow_record *r, __u32 class)
+/* Notes that a flow with this tag had a packet that leaves it in a class. Most packets write nothing: 0. */
+static __always_inline int flow_touch(__u32 place, __u64 tag, struct flow_record *r, __u32 class)
 {
 	__u64 tick = host_tick(), left = tag_left(tag, tick), *at;
 	__u32 idle = flow_idle(r->binding, r->scope, class);
 
 	if (class == tag_class(tag) && left <= idle && left + (idle >> 6) >= idle)
-		return;
+		return 0;
 	at = flow_tag_at(place);
 	if (!at)
-		return;
+		return 0;
 	r->seen = tick;
-	__sync_val_compare_and_swap(at, tag, tag_state(tag, class, tick + idle));
+	if (__sync_val_compare_and_swap(at, tag, tag_state(tag, class, tick + idle)) == tag)
+		flow_turned(r, tag_class(tag), class);
+	return 1;
 }
 
 /* A client that opens a connection to a DIP itself, past the VIP, gets its answers from the DIP: a flow of the same ports

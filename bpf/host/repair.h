@@ -176,7 +176,7 @@ static __always_inline const struct repair_target *repair_find(struct __sk_buff 
 		count(HOST_REASON_REPAIR_ARRIVED);
 		return 0;
 	}
-	if (b->rewrite ? packet_known(a, b) : socket_known(skb, a))
+	if (b->rewrite ? packet_known(skb, a, b) : socket_known(skb, a))
 		return 0;
 	*r = bpf_map_lookup_elem(&repairs, &index);
 	if (!*r)

@@ -42,7 +42,7 @@ static __always_inline __u32 track_in(struct flow_record *r, const struct transp
 		if (class == FLOW_CLASS_CLOSING)
 			class = FLOW_CLASS_UNTRUSTED;
 		if (class == FLOW_CLASS_UNTRUSTED) {
-			flags = FLOW_OPENED | FLOW_SEQ_IN;
+			flags = (flags & FLOW_BESIDE) | FLOW_OPENED | FLOW_SEQ_IN;
 			r->seq_in = end;
 		}
 		r->flags = flags;
@@ -114,8 +114,11 @@ __noinline int flow_came(const struct flow_found *f, const struct ip_view *v, co
 	r = bpf_map_lookup_elem(&flow_records, &place);
 	if (!r)
 		return 0;
-	if (r->binding != binding)
+	if (r->binding != binding) {
+		flow_turned(r, class, FLOW_CLASS_EMPTY);
 		r->binding = binding;
+		flow_turned(r, FLOW_CLASS_EMPTY, class);
+	}
 	if (v->protocol == IPPROTO_TCP)
 		class = track_in(r, t, track_end(v, t), class);
 	flow_touch(place, f->tag, r, class);

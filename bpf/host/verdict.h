@@ -6,6 +6,8 @@ enum verdict {
 	VERDICT_NEXT = -1,
 	VERDICT_PASS = 0,
 	VERDICT_DROP = 2,
+	/* Of parts, never of a program: somebody else is to decide. */
+	VERDICT_OPEN = 256,
 };
 
 /* What bpf_map_update_elem says of a key that is there (errno.h does not go with BPF). */

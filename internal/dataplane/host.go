@@ -23,7 +23,8 @@ func (h *Host) Apply(s HostState) error {
 	if err := h.applyLocked(want); err != nil {
 		return fmt.Errorf("apply host state: %w", err)
 	}
-	h.state.plans = want.plans
+	h.state.plans, h.mtu = want.plans, s.MTU
+	h.clampHoldersLocked()
 	return nil
 }
 
@@ -34,7 +35,13 @@ func (h *Host) applyLocked(want hostTables) error {
 	if err := putAll(h.objects.TunnelSources, h.state.sources, want.sources); err != nil {
 		return err
 	}
+	if err := putAll(h.objects.Networks, h.state.networks, want.networks); err != nil {
+		return err
+	}
 	if err := h.configureLocked(both); err != nil {
+		return err
+	}
+	if err := putAll(h.objects.SnatInsideOf, h.state.inside, want.inside); err != nil {
 		return err
 	}
 	if crowded(h.state.bindings, want.bindings, hostMaxBindings) || crowded(h.state.ranges, want.ranges, hostMaxPrefixes) {
@@ -48,7 +55,7 @@ func (h *Host) applyLocked(want hostTables) error {
 	if err := putAll(h.objects.Peers, h.state.peers, want.peers); err != nil {
 		return err
 	}
-	want.repair(h.repairs.follow(want.repairs))
+	want.repair(h.repairs.follow(append(slices.Clip(want.repairs), h.spreadRecords(want.spreadOf)...)))
 	if err := h.bindFlowsLocked(want); err != nil {
 		return err
 	}
@@ -92,8 +99,10 @@ func (h *Host) pruneLocked(want hostTables) error {
 		prune(h.objects.BoundMembers, h.state.bindings, want.bindings),
 		prune(h.objects.BoundRanges, h.state.ranges, want.ranges),
 		prune(h.objects.TunnelSources, h.state.sources, want.sources),
+		prune(h.objects.Networks, h.state.networks, want.networks),
 		prune(h.objects.OwnedVips, h.state.owned, want.owned),
 		prune(h.objects.Peers, h.state.peers, want.peers),
+		prune(h.objects.SnatInsideOf, h.state.inside, want.inside),
 		prune(h.objects.Outers, h.state.outers, want.outers))
 }
 
@@ -161,6 +170,12 @@ func (h *Host) readTables() error {
 	if h.state.sources, err = readAll[hostTunnelSource, uint32](h.objects.TunnelSources); err != nil {
 		return err
 	}
+	if h.state.networks, err = readAll[hostNetworkPrefix, hostNetworkKind](h.objects.Networks); err != nil {
+		return err
+	}
+	if h.senders, err = readAll[hostSenderKey, hostSenderUse](h.objects.Senders); err != nil {
+		return err
+	}
 	if h.state.bindings, err = readAll[hostBindingKey, hostBinding](h.objects.BoundMembers); err != nil {
 		return err
 	}
@@ -171,6 +186,9 @@ func (h *Host) readTables() error {
 		return err
 	}
 	if h.state.peers, err = readAll[[16]byte, hostRepairUse](h.objects.Peers); err != nil {
+		return err
+	}
+	if h.state.inside, err = readAll[hostHostSnatPrefix, uint32](h.objects.SnatInsideOf); err != nil {
 		return err
 	}
 	for _, b := range h.state.bindings {
@@ -231,7 +249,9 @@ func (h *Host) Counters() (HostCounters, error) {
 		out.Bindings = append(out.Bindings, c)
 	}
 	slices.SortFunc(out.Bindings, func(a, b BindingCounter) int { return plan.CompareBindings(a.Binding, b.Binding) })
-	return out, nil
+	var err error
+	out.Servers, out.Unmetered, err = h.metersLocked()
+	return out, err
 }
 
 // Handshakes implements HostTables.

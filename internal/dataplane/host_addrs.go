@@ -10,6 +10,8 @@ type addrTable struct {
 	free    []uint32
 	// leaving are numbers of addresses that no binding has, with how many sweeps found no flow that names them.
 	leaving map[uint32]int
+	// cleared, if not nil, is told of a number before it is free.
+	cleared func(number uint32)
 }
 
 // readAddrs learns what the cells hold. Until keep says otherwise every address is leaving.
@@ -62,6 +64,9 @@ func (t *addrTable) swept(from map[uint32]bool, named map[uint32]bool) {
 		case seen == 0:
 			t.leaving[n] = 1
 		default:
+			if t.cleared != nil {
+				t.cleared(n)
+			}
 			delete(t.leaving, n)
 			delete(t.numbers, t.cells[n])
 			t.cells[n] = [16]byte{}

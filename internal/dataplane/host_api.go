@@ -15,6 +15,12 @@ type HostTables interface {
 	// Handshakes tells what clients' TCP connections came to, for the bindings of the last Apply that are wanted; only those that
 	// rewrite are counted.
 	Handshakes(want func(*plan.Binding) bool) ([]BindingHandshakes, error)
+	// Serve puts the program that sees what servers send on the devices that servers are behind, and takes it off others. It stays when
+	// the agent ends. on are the devices that have it, in order; the error says why others have it, or have it not.
+	Serve(s HostServers) (on []int, err error)
+	// Connections tells how many established flows of clients each binding of the last Apply has that rewrites; those of which nobody knows
+	// are left out. It is cheap. `each` must not call back.
+	Connections(each func(b *plan.Binding, established uint64))
 	// SweepStep takes one of many steps through the flow table, which together take out flows whose time is over and count the rest. No
 	// step takes longer than a millisecond or so.
 	SweepStep() error
@@ -29,9 +35,31 @@ type HostState struct {
 	TunnelSources []netip.Prefix
 	MTU           uint32
 	Bindings      []plan.Binding
+	// Guard says what servers may send, VIPs and Underlay what of it is the plan's: prefixes of all Networks.
+	Guard          HostGuard
+	VIPs, Underlay []netip.Prefix
+	// Inside are the destinations that servers' connections go to without SNAT.
+	Inside []netip.Prefix
 	// Repairs are of endpoints of bindings, each once; those that do not fit into the tables are left out and counted.
 	Repairs []*HostRepair
+	// Switches are the prefixes that switches tunnel from; with TunnelSources they are at most 64 beyond one of each family.
+	Switches []netip.Prefix
+	// Spreads are of endpoints of bindings, each once; those that do not fit are left out and counted as Repairs are.
+	Spreads []*HostSpread
 }
+
+// HostGuard says which packets of servers are dropped where they come in.
+type HostGuard uint8
+
+const (
+	// GuardOff lets everything through.
+	GuardOff HostGuard = iota
+	// GuardNetworks drops what comes from a VIP but belongs to no endpoint of its own, what comes from an address of the underlay that
+	// the machine does not reach by the same device, and tunnel packets to the underlay.
+	GuardNetworks
+	// GuardStrict drops besides what comes from any other address that the machine does not reach by the same device.
+	GuardStrict
+)
 
 // HostCounters are totals since the maps were made.
 type HostCounters struct {
@@ -41,6 +69,9 @@ type HostCounters struct {
 	Unrepaired int
 	// Flows is what the last whole sweep of the flow table found.
 	Flows HostFlows
+	// Servers are the servers of the bindings, ordered by address; Unmetered is how many are not counted, for want of room.
+	Servers   []ServerMeter
+	Unmetered int
 }
 
 // BindingCounter is what one binding received.

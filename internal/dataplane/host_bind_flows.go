@@ -6,13 +6,11 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// bindFlowsLocked writes what flows have from the wanted bindings, which have their indices but are not in the tables yet.
+// bindFlowsLocked writes what flows have from the wanted bindings, which have their indices but are not in the tables yet. Those that do not
+// rewrite have no flows, but servers that are metered.
 func (h *Host) bindFlowsLocked(want hostTables) error {
 	for i := range want.plans {
 		p := &want.plans[i]
-		if !p.Rewrite {
-			continue
-		}
 		if err := h.bindFlow(p.index, p.DIP.As16(), p.Key.VIP.As16(), p.Idle.Or(lb.DefaultHostIdle)); err != nil {
 			return fmt.Errorf("binding %s: %w", bindingName(p.Binding), err)
 		}
@@ -30,21 +28,34 @@ func (h *Host) bindFlow(index uint32, dip, vip [16]byte, idle lb.HostIdle) error
 	if b.Vip, err = h.flows.addrs.number(vip); err != nil {
 		return err
 	}
-	b.Idle[hostIdleClassIDLE_ESTABLISHED] = idleTicks(idle.Established)
-	b.Idle[hostIdleClassIDLE_OPENING] = idleTicks(idle.Opening)
-	b.Idle[hostIdleClassIDLE_CLOSING] = idleTicks(idle.Closing)
-	b.Idle[hostIdleClassIDLE_UDP] = idleTicks(idle.UDP)
-	b.Idle[hostIdleClassIDLE_OTHER] = idleTicks(idle.Other)
+	b.Idle = flowIdles(idle)
 	if h.flows.binding[index] != b {
 		h.flows.binding[index] = b
 	}
 	return nil
 }
 
+// bindSNAT writes what flows have that servers open themselves. An ICMP echo is one of the protocols without ports.
+func (h *Host) bindSNAT() {
+	idle := lb.DefaultHostIdle
+	idle.Other = snatEchoIdle
+	h.flows.binding[snatBinding] = hostBindingFlow{Idle: flowIdles(idle)}
+}
+
+// flowIdles are idle times by class, in ticks.
+func flowIdles(idle lb.HostIdle) (out [hostIdleClassIDLE_CLASSES]uint32) {
+	out[hostIdleClassIDLE_ESTABLISHED] = idleTicks(idle.Established)
+	out[hostIdleClassIDLE_OPENING] = idleTicks(idle.Opening)
+	out[hostIdleClassIDLE_CLOSING] = idleTicks(idle.Closing)
+	out[hostIdleClassIDLE_UDP] = idleTicks(idle.UDP)
+	out[hostIdleClassIDLE_OTHER] = idleTicks(idle.Other)
+	return out
+}
+
 // adoptBindings writes what flows have from pinned bindings, until the first plan says more: those of former versions had nothing.
 func (h *Host) adoptBindings() error {
 	adopt := func(key hostBindingKey, b hostBinding) error {
-		if b.Rewrite == 0 {
+		if b.Spread != 0 {
 			return nil
 		}
 		if h.flows.binding[b.Index].Dip != 0 {
@@ -74,10 +85,10 @@ func (h *Host) adoptBindings() error {
 func (h *Host) keepAddrsLocked(want hostTables) {
 	wanted := map[uint32]bool{}
 	for i := range want.plans {
-		if p := &want.plans[i]; p.Rewrite {
-			wanted[h.flows.binding[p.index].Dip] = true
-			wanted[h.flows.binding[p.index].Vip] = true
-		}
+		p := &want.plans[i]
+		wanted[h.flows.binding[p.index].Dip] = true
+		wanted[h.flows.binding[p.index].Vip] = true
 	}
+	h.snat.numbers(wanted)
 	h.flows.addrs.keep(wanted)
 }

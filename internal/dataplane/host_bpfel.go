@@ -65,12 +65,17 @@ type hostArrival struct {
 		Protocol  uint8
 		Rsv       [3]uint8
 	}
-	Kind   hostHostTunnel
-	Vni    uint32
-	Member uint16
-	Rsv    uint16
-	Router [16]uint8
-	Name   struct {
+	Kind     hostHostTunnel
+	Vni      uint32
+	Member   uint16
+	By       uint8
+	Spread   uint8
+	Router   [16]uint8
+	Host     [16]uint8
+	SoughtBe uint16
+	Sought   uint8
+	Rsv      [5]uint8
+	Name     struct {
 		_          structs.HostLayout
 		Dip        [16]uint8
 		Client     [16]uint8
@@ -178,6 +183,12 @@ type hostDatagramKey struct {
 	Protocol uint8
 	Out      uint8
 	Rsv      [6]uint8
+}
+
+type hostFlowCount struct {
+	_      structs.HostLayout
+	Opened uint64
+	Closed uint64
 }
 
 type hostFlowKind uint32
@@ -351,6 +362,64 @@ const (
 	hostHostReasonHOST_REASON_MAX                hostHostReason = 48
 )
 
+type hostHostSnatAddr uint32
+
+const (
+	hostHostSnatAddrSNAT_DIP hostHostSnatAddr = 0
+	hostHostSnatAddrSNAT_VIP hostHostSnatAddr = 1073741824
+)
+
+type hostHostSnatHolder struct {
+	_      structs.HostLayout
+	Ranges uint64
+	Handed uint64
+	Dealt  uint64
+	Dip    uint32
+	Vip    uint32
+	Low    uint32
+	Mss    uint16
+	Rsv    uint16
+	Rsv1   [3]uint64
+}
+
+type hostHostSnatLimit uint32
+
+const (
+	hostHostSnatLimitLIMIT_HOST_SNAT_HOLDERS hostHostSnatLimit = 4096
+	hostHostSnatLimitLIMIT_HOST_SNAT_RANGES  hostHostSnatLimit = 131072
+	hostHostSnatLimitLIMIT_HOST_SNAT_INSIDE  hostHostSnatLimit = 1024
+	hostHostSnatLimitLIMIT_HOST_SNAT_PROBES  hostHostSnatLimit = 64
+	hostHostSnatLimitLIMIT_HOST_SNAT_SCARCE  hostHostSnatLimit = 3
+	hostHostSnatLimitLIMIT_HOST_SNAT_WAITING hostHostSnatLimit = 64
+	hostHostSnatLimitLIMIT_HOST_SNAT_LOWS    hostHostSnatLimit = 65536
+	hostHostSnatLimitHOST_SNAT_BINDING       hostHostSnatLimit = 65535
+)
+
+type hostHostSnatPrefix struct {
+	_      structs.HostLayout
+	Bits   uint32
+	AddrBe uint32
+}
+
+type hostHostSnatRange struct {
+	_     structs.HostLayout
+	Range uint32
+	Used  uint32
+}
+
+type hostHostSnatSetup struct {
+	_       structs.HostLayout
+	Holders uint32
+	Device  uint32
+}
+
+type hostHostSource uint32
+
+const (
+	hostHostSourceHOST_SOURCE_MUX    hostHostSource = 1
+	hostHostSourceHOST_SOURCE_SWITCH hostHostSource = 2
+)
+
 type hostHostTunnel uint32
 
 const (
@@ -368,6 +437,34 @@ const (
 	hostIdleClassIDLE_OTHER       hostIdleClass = 4
 	hostIdleClassIDLE_CLASSES     hostIdleClass = 5
 )
+
+type hostMeterDirection uint32
+
+const (
+	hostMeterDirectionMETER_IN         hostMeterDirection = 0
+	hostMeterDirectionMETER_OUT        hostMeterDirection = 1
+	hostMeterDirectionMETER_DIRECTIONS hostMeterDirection = 2
+)
+
+type hostMeterLimit uint32
+
+const (
+	hostMeterLimitLIMIT_METERS hostMeterLimit = 8192
+)
+
+type hostNetworkKind uint32
+
+const (
+	hostNetworkKindNETWORK_UNDERLAY hostNetworkKind = 1
+	hostNetworkKindNETWORK_VIP      hostNetworkKind = 2
+	hostNetworkKindNETWORK_SOURCE   hostNetworkKind = 3
+)
+
+type hostNetworkPrefix struct {
+	_    structs.HostLayout
+	Bits uint32
+	Addr [16]uint8
+}
 
 type hostOwned struct {
 	_   structs.HostLayout
@@ -430,6 +527,32 @@ const (
 	hostRepairUseREPAIR_HERE hostRepairUse = 2
 )
 
+type hostSenderKey struct {
+	_        structs.HostLayout
+	Addr     [16]uint8
+	Ifindex  uint32
+	PortBe   uint16
+	Protocol uint8
+	Rsv      uint8
+}
+
+type hostSenderUse uint32
+
+const (
+	hostSenderUseSENDER_ALL       hostSenderUse = 1
+	hostSenderUseSENDER_ENDPOINTS hostSenderUse = 2
+)
+
+type hostServerMeter struct {
+	_  structs.HostLayout
+	Of [2]struct {
+		_       structs.HostLayout
+		Packets uint64
+		Bytes   uint64
+		Flows   uint64
+	}
+}
+
 type hostSiphashKey struct {
 	_  structs.HostLayout
 	K0 uint64
@@ -446,41 +569,57 @@ type hostTunnelSource struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	hostMapArrivals         = "arrivals"
-	hostMapBindingAsks      = "binding_asks"
-	hostMapBindingCounts    = "binding_counts"
-	hostMapBindingFlows     = "binding_flows"
-	hostMapBoundMembers     = "bound_members"
-	hostMapBoundRanges      = "bound_ranges"
-	hostMapDatagrams        = "datagrams"
-	hostMapFlowAddrs        = "flow_addrs"
-	hostMapFlowRecords      = "flow_records"
-	hostMapFlowSetups       = "flow_setups"
-	hostMapFlowTags         = "flow_tags"
-	hostMapHostConfigs      = "host_configs"
-	hostMapHostReasons      = "host_reasons"
-	hostMapOuters           = "outers"
-	hostMapOwnedVips        = "owned_vips"
-	hostMapPeers            = "peers"
-	hostMapRepairSlots      = "repair_slots"
-	hostMapRepairTargets    = "repair_targets"
-	hostMapRepairs          = "repairs"
-	hostMapTunnelSources    = "tunnel_sources"
-	hostProgHostIn          = "host_in"
-	hostProgHostOut         = "host_out"
-	hostVarFlowFlagsKnown   = "flow_flags_known"
-	hostVarFlowKey          = "flow_key"
-	hostVarFlowKindKnown    = "flow_kind_known"
-	hostVarFlowMask         = "flow_mask"
-	hostVarFlowTagKnown     = "flow_tag_known"
-	hostVarHostAbiVersion   = "host_abi_version"
-	hostVarHostFlagsKnown   = "host_flags_known"
-	hostVarHostIpv6CsumFlag = "host_ipv6_csum_flag"
-	hostVarHostTestClock    = "host_test_clock"
-	hostVarHostTestNow      = "host_test_now"
-	hostVarIdleClassKnown   = "idle_class_known"
-	hostVarRepairFlowUsual  = "repair_flow_usual"
-	hostVarRepairLimitPeers = "repair_limit_peers"
+	hostMapArrivals            = "arrivals"
+	hostMapBindingAsks         = "binding_asks"
+	hostMapBindingCounts       = "binding_counts"
+	hostMapBindingFlows        = "binding_flows"
+	hostMapBoundMembers        = "bound_members"
+	hostMapBoundRanges         = "bound_ranges"
+	hostMapDatagrams           = "datagrams"
+	hostMapFlowAddrs           = "flow_addrs"
+	hostMapFlowCounts          = "flow_counts"
+	hostMapFlowRecords         = "flow_records"
+	hostMapFlowSetups          = "flow_setups"
+	hostMapFlowTags            = "flow_tags"
+	hostMapHostConfigs         = "host_configs"
+	hostMapHostReasons         = "host_reasons"
+	hostMapNetworks            = "networks"
+	hostMapOuters              = "outers"
+	hostMapOwnedVips           = "owned_vips"
+	hostMapPeers               = "peers"
+	hostMapRepairSlots         = "repair_slots"
+	hostMapRepairTargets       = "repair_targets"
+	hostMapRepairs             = "repairs"
+	hostMapSenders             = "senders"
+	hostMapServerMeters        = "server_meters"
+	hostMapSnatAddrs           = "snat_addrs"
+	hostMapSnatHolders         = "snat_holders"
+	hostMapSnatInsideOf        = "snat_inside_of"
+	hostMapSnatLows            = "snat_lows"
+	hostMapSnatRanges          = "snat_ranges"
+	hostMapSnatSetups          = "snat_setups"
+	hostMapTunnelSources       = "tunnel_sources"
+	hostProgHostIn             = "host_in"
+	hostProgHostOut            = "host_out"
+	hostProgHostServe          = "host_serve"
+	hostVarFlowFlagsKnown      = "flow_flags_known"
+	hostVarFlowKey             = "flow_key"
+	hostVarFlowKindKnown       = "flow_kind_known"
+	hostVarFlowMask            = "flow_mask"
+	hostVarFlowTagKnown        = "flow_tag_known"
+	hostVarHostAbiVersion      = "host_abi_version"
+	hostVarHostFlagsKnown      = "host_flags_known"
+	hostVarHostFlowsBeside     = "host_flows_beside"
+	hostVarHostIpv6CsumFlag    = "host_ipv6_csum_flag"
+	hostVarHostSourceUsual     = "host_source_usual"
+	hostVarHostTestClock       = "host_test_clock"
+	hostVarHostTestNow         = "host_test_now"
+	hostVarIdleClassKnown      = "idle_class_known"
+	hostVarMeterDirectionKnown = "meter_direction_known"
+	hostVarMeterLimitKnown     = "meter_limit_known"
+	hostVarRepairFlowUsual     = "repair_flow_usual"
+	hostVarRepairLimitPeers    = "repair_limit_peers"
+	hostVarSnatLimitKnown      = "snat_limit_known"
 )
 
 // loadHost returns the embedded CollectionSpec for host.
@@ -525,8 +664,9 @@ type hostSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type hostProgramSpecs struct {
-	HostIn  *ebpf.ProgramSpec `ebpf:"host_in"`
-	HostOut *ebpf.ProgramSpec `ebpf:"host_out"`
+	HostIn    *ebpf.ProgramSpec `ebpf:"host_in"`
+	HostOut   *ebpf.ProgramSpec `ebpf:"host_out"`
+	HostServe *ebpf.ProgramSpec `ebpf:"host_serve"`
 }
 
 // hostMapSpecs contains maps before they are loaded into the kernel.
@@ -541,17 +681,27 @@ type hostMapSpecs struct {
 	BoundRanges   *ebpf.MapSpec `ebpf:"bound_ranges"`
 	Datagrams     *ebpf.MapSpec `ebpf:"datagrams"`
 	FlowAddrs     *ebpf.MapSpec `ebpf:"flow_addrs"`
+	FlowCounts    *ebpf.MapSpec `ebpf:"flow_counts"`
 	FlowRecords   *ebpf.MapSpec `ebpf:"flow_records"`
 	FlowSetups    *ebpf.MapSpec `ebpf:"flow_setups"`
 	FlowTags      *ebpf.MapSpec `ebpf:"flow_tags"`
 	HostConfigs   *ebpf.MapSpec `ebpf:"host_configs"`
 	HostReasons   *ebpf.MapSpec `ebpf:"host_reasons"`
+	Networks      *ebpf.MapSpec `ebpf:"networks"`
 	Outers        *ebpf.MapSpec `ebpf:"outers"`
 	OwnedVips     *ebpf.MapSpec `ebpf:"owned_vips"`
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
 	RepairSlots   *ebpf.MapSpec `ebpf:"repair_slots"`
 	RepairTargets *ebpf.MapSpec `ebpf:"repair_targets"`
 	Repairs       *ebpf.MapSpec `ebpf:"repairs"`
+	Senders       *ebpf.MapSpec `ebpf:"senders"`
+	ServerMeters  *ebpf.MapSpec `ebpf:"server_meters"`
+	SnatAddrs     *ebpf.MapSpec `ebpf:"snat_addrs"`
+	SnatHolders   *ebpf.MapSpec `ebpf:"snat_holders"`
+	SnatInsideOf  *ebpf.MapSpec `ebpf:"snat_inside_of"`
+	SnatLows      *ebpf.MapSpec `ebpf:"snat_lows"`
+	SnatRanges    *ebpf.MapSpec `ebpf:"snat_ranges"`
+	SnatSetups    *ebpf.MapSpec `ebpf:"snat_setups"`
 	TunnelSources *ebpf.MapSpec `ebpf:"tunnel_sources"`
 }
 
@@ -559,19 +709,24 @@ type hostMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type hostVariableSpecs struct {
-	FlowFlagsKnown   *ebpf.VariableSpec `ebpf:"flow_flags_known"`
-	FlowKey          *ebpf.VariableSpec `ebpf:"flow_key"`
-	FlowKindKnown    *ebpf.VariableSpec `ebpf:"flow_kind_known"`
-	FlowMask         *ebpf.VariableSpec `ebpf:"flow_mask"`
-	FlowTagKnown     *ebpf.VariableSpec `ebpf:"flow_tag_known"`
-	HostAbiVersion   *ebpf.VariableSpec `ebpf:"host_abi_version"`
-	HostFlagsKnown   *ebpf.VariableSpec `ebpf:"host_flags_known"`
-	HostIpv6CsumFlag *ebpf.VariableSpec `ebpf:"host_ipv6_csum_flag"`
-	HostTestClock    *ebpf.VariableSpec `ebpf:"host_test_clock"`
-	HostTestNow      *ebpf.VariableSpec `ebpf:"host_test_now"`
-	IdleClassKnown   *ebpf.VariableSpec `ebpf:"idle_class_known"`
-	RepairFlowUsual  *ebpf.VariableSpec `ebpf:"repair_flow_usual"`
-	RepairLimitPeers *ebpf.VariableSpec `ebpf:"repair_limit_peers"`
+	FlowFlagsKnown      *ebpf.VariableSpec `ebpf:"flow_flags_known"`
+	FlowKey             *ebpf.VariableSpec `ebpf:"flow_key"`
+	FlowKindKnown       *ebpf.VariableSpec `ebpf:"flow_kind_known"`
+	FlowMask            *ebpf.VariableSpec `ebpf:"flow_mask"`
+	FlowTagKnown        *ebpf.VariableSpec `ebpf:"flow_tag_known"`
+	HostAbiVersion      *ebpf.VariableSpec `ebpf:"host_abi_version"`
+	HostFlagsKnown      *ebpf.VariableSpec `ebpf:"host_flags_known"`
+	HostFlowsBeside     *ebpf.VariableSpec `ebpf:"host_flows_beside"`
+	HostIpv6CsumFlag    *ebpf.VariableSpec `ebpf:"host_ipv6_csum_flag"`
+	HostSourceUsual     *ebpf.VariableSpec `ebpf:"host_source_usual"`
+	HostTestClock       *ebpf.VariableSpec `ebpf:"host_test_clock"`
+	HostTestNow         *ebpf.VariableSpec `ebpf:"host_test_now"`
+	IdleClassKnown      *ebpf.VariableSpec `ebpf:"idle_class_known"`
+	MeterDirectionKnown *ebpf.VariableSpec `ebpf:"meter_direction_known"`
+	MeterLimitKnown     *ebpf.VariableSpec `ebpf:"meter_limit_known"`
+	RepairFlowUsual     *ebpf.VariableSpec `ebpf:"repair_flow_usual"`
+	RepairLimitPeers    *ebpf.VariableSpec `ebpf:"repair_limit_peers"`
+	SnatLimitKnown      *ebpf.VariableSpec `ebpf:"snat_limit_known"`
 }
 
 // hostObjects contains all objects after they have been loaded into the kernel.
@@ -602,17 +757,27 @@ type hostMaps struct {
 	BoundRanges   *ebpf.Map `ebpf:"bound_ranges"`
 	Datagrams     *ebpf.Map `ebpf:"datagrams"`
 	FlowAddrs     *ebpf.Map `ebpf:"flow_addrs"`
+	FlowCounts    *ebpf.Map `ebpf:"flow_counts"`
 	FlowRecords   *ebpf.Map `ebpf:"flow_records"`
 	FlowSetups    *ebpf.Map `ebpf:"flow_setups"`
 	FlowTags      *ebpf.Map `ebpf:"flow_tags"`
 	HostConfigs   *ebpf.Map `ebpf:"host_configs"`
 	HostReasons   *ebpf.Map `ebpf:"host_reasons"`
+	Networks      *ebpf.Map `ebpf:"networks"`
 	Outers        *ebpf.Map `ebpf:"outers"`
 	OwnedVips     *ebpf.Map `ebpf:"owned_vips"`
 	Peers         *ebpf.Map `ebpf:"peers"`
 	RepairSlots   *ebpf.Map `ebpf:"repair_slots"`
 	RepairTargets *ebpf.Map `ebpf:"repair_targets"`
 	Repairs       *ebpf.Map `ebpf:"repairs"`
+	Senders       *ebpf.Map `ebpf:"senders"`
+	ServerMeters  *ebpf.Map `ebpf:"server_meters"`
+	SnatAddrs     *ebpf.Map `ebpf:"snat_addrs"`
+	SnatHolders   *ebpf.Map `ebpf:"snat_holders"`
+	SnatInsideOf  *ebpf.Map `ebpf:"snat_inside_of"`
+	SnatLows      *ebpf.Map `ebpf:"snat_lows"`
+	SnatRanges    *ebpf.Map `ebpf:"snat_ranges"`
+	SnatSetups    *ebpf.Map `ebpf:"snat_setups"`
 	TunnelSources *ebpf.Map `ebpf:"tunnel_sources"`
 }
 
@@ -626,17 +791,27 @@ func (m *hostMaps) Close() error {
 		m.BoundRanges,
 		m.Datagrams,
 		m.FlowAddrs,
+		m.FlowCounts,
 		m.FlowRecords,
 		m.FlowSetups,
 		m.FlowTags,
 		m.HostConfigs,
 		m.HostReasons,
+		m.Networks,
 		m.Outers,
 		m.OwnedVips,
 		m.Peers,
 		m.RepairSlots,
 		m.RepairTargets,
 		m.Repairs,
+		m.Senders,
+		m.ServerMeters,
+		m.SnatAddrs,
+		m.SnatHolders,
+		m.SnatInsideOf,
+		m.SnatLows,
+		m.SnatRanges,
+		m.SnatSetups,
 		m.TunnelSources,
 	)
 }
@@ -645,33 +820,40 @@ func (m *hostMaps) Close() error {
 //
 // It can be passed to loadHostObjects or ebpf.CollectionSpec.LoadAndAssign.
 type hostVariables struct {
-	FlowFlagsKnown   *ebpf.Variable `ebpf:"flow_flags_known"`
-	FlowKey          *ebpf.Variable `ebpf:"flow_key"`
-	FlowKindKnown    *ebpf.Variable `ebpf:"flow_kind_known"`
-	FlowMask         *ebpf.Variable `ebpf:"flow_mask"`
-	FlowTagKnown     *ebpf.Variable `ebpf:"flow_tag_known"`
-	HostAbiVersion   *ebpf.Variable `ebpf:"host_abi_version"`
-	HostFlagsKnown   *ebpf.Variable `ebpf:"host_flags_known"`
-	HostIpv6CsumFlag *ebpf.Variable `ebpf:"host_ipv6_csum_flag"`
-	HostTestClock    *ebpf.Variable `ebpf:"host_test_clock"`
-	HostTestNow      *ebpf.Variable `ebpf:"host_test_now"`
-	IdleClassKnown   *ebpf.Variable `ebpf:"idle_class_known"`
-	RepairFlowUsual  *ebpf.Variable `ebpf:"repair_flow_usual"`
-	RepairLimitPeers *ebpf.Variable `ebpf:"repair_limit_peers"`
+	FlowFlagsKnown      *ebpf.Variable `ebpf:"flow_flags_known"`
+	FlowKey             *ebpf.Variable `ebpf:"flow_key"`
+	FlowKindKnown       *ebpf.Variable `ebpf:"flow_kind_known"`
+	FlowMask            *ebpf.Variable `ebpf:"flow_mask"`
+	FlowTagKnown        *ebpf.Variable `ebpf:"flow_tag_known"`
+	HostAbiVersion      *ebpf.Variable `ebpf:"host_abi_version"`
+	HostFlagsKnown      *ebpf.Variable `ebpf:"host_flags_known"`
+	HostFlowsBeside     *ebpf.Variable `ebpf:"host_flows_beside"`
+	HostIpv6CsumFlag    *ebpf.Variable `ebpf:"host_ipv6_csum_flag"`
+	HostSourceUsual     *ebpf.Variable `ebpf:"host_source_usual"`
+	HostTestClock       *ebpf.Variable `ebpf:"host_test_clock"`
+	HostTestNow         *ebpf.Variable `ebpf:"host_test_now"`
+	IdleClassKnown      *ebpf.Variable `ebpf:"idle_class_known"`
+	MeterDirectionKnown *ebpf.Variable `ebpf:"meter_direction_known"`
+	MeterLimitKnown     *ebpf.Variable `ebpf:"meter_limit_known"`
+	RepairFlowUsual     *ebpf.Variable `ebpf:"repair_flow_usual"`
+	RepairLimitPeers    *ebpf.Variable `ebpf:"repair_limit_peers"`
+	SnatLimitKnown      *ebpf.Variable `ebpf:"snat_limit_known"`
 }
 
 // hostPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadHostObjects or ebpf.CollectionSpec.LoadAndAssign.
 type hostPrograms struct {
-	HostIn  *ebpf.Program `ebpf:"host_in"`
-	HostOut *ebpf.Program `ebpf:"host_out"`
+	HostIn    *ebpf.Program `ebpf:"host_in"`
+	HostOut   *ebpf.Program `ebpf:"host_out"`
+	HostServe *ebpf.Program `ebpf:"host_serve"`
 }
 
 func (p *hostPrograms) Close() error {
 	return _HostClose(
 		p.HostIn,
 		p.HostOut,
+		p.HostServe,
 	)
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -21,8 +22,12 @@ type hostTables struct {
 	ranges   map[hostBindingPrefix]hostBinding // the parts of ranges
 	outers   map[[16]byte]hostHostTunnel
 	owned    map[hostOwnedKey]hostOwned
+	networks map[hostNetworkPrefix]hostNetworkKind
 	peers    map[[16]byte]hostRepairUse // that are not tunnel sources, but send on what they do not know
 	repairs  []*HostRepair
+	inside   map[hostHostSnatPrefix]uint32 // what servers' connections go to without SNAT
+	spreads  []plannedBinding              // of packets from switches: without counters
+	spreadOf []*HostSpread
 	// plans are the bindings as the plan has them, with the keys they have above.
 	plans []plannedBinding
 }
@@ -51,9 +56,23 @@ func wantedTables(s HostState) (hostTables, error) {
 		ranges:   map[hostBindingPrefix]hostBinding{},
 		outers:   map[[16]byte]hostHostTunnel{},
 		owned:    map[hostOwnedKey]hostOwned{},
-		peers:    map[[16]byte]hostRepairUse{}, repairs: s.Repairs,
+		networks: map[hostNetworkPrefix]hostNetworkKind{},
+		peers:    map[[16]byte]hostRepairUse{}, repairs: s.Repairs, spreadOf: s.Spreads,
+		inside: map[hostHostSnatPrefix]uint32{},
 	}
-	if err := t.accept(s.TunnelSources); err != nil {
+	for _, p := range slices.Concat(snatNever, s.Inside) {
+		if p.Addr().Is4() {
+			t.inside[hostHostSnatPrefix{Bits: uint32(p.Bits()), AddrBe: binary.NativeEndian.Uint32(p.Masked().Addr().AsSlice())}] = 1
+		}
+	}
+	// Old and new ones are there together.
+	if len(t.inside) > hostMaxInside/2 {
+		return t, fmt.Errorf("%d prefixes that connections go to without SNAT: at most %d fit", len(t.inside), hostMaxInside/2)
+	}
+	if err := t.accept(s.TunnelSources, s.Switches); err != nil {
+		return t, err
+	}
+	if err := t.guard(s); err != nil {
 		return t, err
 	}
 	for _, r := range s.Repairs {
@@ -72,10 +91,22 @@ func wantedTables(s HostState) (hostTables, error) {
 			return t, err
 		}
 	}
+	for _, sp := range s.Spreads {
+		t.spread(sp)
+	}
+	if len(t.bindings) > hostMaxBindings {
+		return t, fmt.Errorf("%d bindings, those of packets from switches included: at most %d fit", len(t.bindings), hostMaxBindings)
+	}
 	if len(t.ranges) > hostMaxPrefixes {
 		return t, fmt.Errorf("%d parts of port ranges: at most %d fit", len(t.ranges), hostMaxPrefixes)
 	}
 	return t, nil
+}
+
+// snatNever is what nobody is reached by from elsewhere: this network, loopback, link-local, groups and the rest (RFC 6890, RFC 5771).
+var snatNever = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("224.0.0.0/3"),
 }
 
 // Limits of bpf/abi.h.
@@ -84,6 +115,10 @@ const (
 	hostMaxPrefixes = int(hostHostLimitLIMIT_BINDING_PREFIXES)
 	hostMaxPeers    = int(hostRepairLimitLIMIT_PEERS)
 	hostMaxSources  = int(hostHostLimitLIMIT_TUNNEL_SOURCES) / 2
+	hostMaxNetworks = int(hostHostLimitLIMIT_NETWORKS) / 2
+	hostMaxSenders  = int(hostHostLimitLIMIT_SENDERS) / 2
+
+	noTunnelMember = plan.NoMember
 )
 
 // add adds one binding.
@@ -154,13 +189,19 @@ func (t *hostTables) set(p *plannedBinding, index uint32) {
 }
 
 // repair makes bindings name the records of their endpoints, by number.
-func (t *hostTables) repair(numbers map[lb.EndpointKey]uint32) {
+func (t *hostTables) repair(numbers map[repairName]uint32) {
 	if len(numbers) == 0 {
 		return
 	}
-	for i := range t.plans {
-		p := &t.plans[i]
-		number := numbers[p.Key]
+	t.nameRecords(t.plans, numbers, false)
+	t.nameRecords(t.spreads, numbers, true)
+}
+
+// nameRecords makes some bindings name their records.
+func (t *hostTables) nameRecords(of []plannedBinding, numbers map[repairName]uint32, spread bool) {
+	for i := range of {
+		p := &of[i]
+		number := numbers[repairName{p.Key, spread}]
 		if number == 0 {
 			continue
 		}
@@ -243,21 +284,27 @@ func noSources() hostHostConfig {
 	return hostHostConfig{AbiVersion: uint32(hostHostLimitLIMIT_HOST_ABI_VERSION), Source4Be: 1, Source6Be: [2]uint64{1, 1}}
 }
 
-// accept takes in the tunnel sources: the first of each family goes into the configuration as value and mask, so that
+// accept takes in the tunnel sources, those of switches as such: the first of each family goes into the configuration as value and mask, so that
 // where there is one Network nothing is looked up.
-func (t *hostTables) accept(sources []netip.Prefix) error {
+func (t *hostTables) accept(sources, switches []netip.Prefix) error {
 	t.config = noSources()
+	more := func(p netip.Prefix, of hostHostSource) {
+		key := hostTunnelSource{Bits: uint32(p.Bits()), Addr: p.Addr().As16()}
+		if p.Addr().Is4() {
+			key.Bits += 96
+		}
+		t.sources[key] = uint32(of)
+		t.config.Flags |= uint32(hostHostFlagHOST_SOURCES)
+	}
+	for _, p := range switches {
+		more(p.Masked(), hostHostSourceHOST_SOURCE_SWITCH)
+	}
 	seen := map[bool]bool{}
 	for _, p := range sources {
 		p = p.Masked()
 		is4 := p.Addr().Is4()
 		if seen[is4] {
-			key := hostTunnelSource{Bits: uint32(p.Bits()), Addr: p.Addr().As16()}
-			if is4 {
-				key.Bits += 96
-			}
-			t.sources[key] = 1
-			t.config.Flags |= uint32(hostHostFlagHOST_SOURCES)
+			more(p, hostHostSourceHOST_SOURCE_MUX)
 			continue
 		}
 		seen[is4] = true

@@ -110,6 +110,9 @@ func (e *hostEnv) quiet() *hostEnv {
 	for _, l := range e.host.links {
 		must(e.t, l.Detach())
 	}
+	for _, l := range e.host.serve {
+		must(e.t, l.Detach())
+	}
 	return e
 }
 
@@ -134,10 +137,16 @@ type skbContext struct {
 	Ifindex uint32
 }
 
-// run gives a frame to a program and returns verdict and frame.
+// run gives a frame of the uplink to a program and returns verdict and frame.
 func (e *hostEnv) run(p *ebpf.Program, frame []byte) (int32, []byte) {
 	e.t.Helper()
-	opts := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+2048), Context: skbContext{Ifindex: uint32(e.ifindex)}}
+	return e.runOn(p, e.ifindex, frame)
+}
+
+// runOn gives a frame of a device to a program and returns verdict and frame.
+func (e *hostEnv) runOn(p *ebpf.Program, ifindex int, frame []byte) (int32, []byte) {
+	e.t.Helper()
+	opts := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+2048), Context: skbContext{Ifindex: uint32(ifindex)}}
 	var verdict uint32
 	must(e.t, netdev.In(e.namespace, func() (err error) {
 		verdict, err = p.Run(opts)

@@ -1,9 +1,12 @@
 package dataplane
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"sync"
 
+	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -16,6 +19,10 @@ type FakeHost struct {
 	err     error
 	counts  HostCounters
 	asks    []BindingHandshakes
+	servers HostServers
+	served  int
+	broken  []int
+	open    map[lb.EndpointKey]map[uint16]uint64
 }
 
 var _ HostTables = (*FakeHost)(nil)
@@ -33,6 +40,7 @@ func (f *FakeHost) Apply(s HostState) error {
 	s.Bindings = slices.Clone(s.Bindings)
 	s.TunnelSources = slices.Clone(s.TunnelSources)
 	s.Repairs = slices.Clone(s.Repairs)
+	s.Spreads = slices.Clone(s.Spreads)
 	f.state = s
 	f.applied++
 	return nil
@@ -87,6 +95,55 @@ func (f *FakeHost) Handshakes(want func(*plan.Binding) bool) ([]BindingHandshake
 		}
 	}
 	return out, nil
+}
+
+// Serve implements HostTables.
+func (f *FakeHost) Serve(s HostServers) (on []int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.servers = s
+	f.served++
+	for _, d := range s.Devices {
+		if slices.Contains(f.broken, d) {
+			err = errors.Join(err, fmt.Errorf("attach to interface %d: broken", d))
+		} else {
+			on = append(on, d)
+		}
+	}
+	return on, err
+}
+
+// Servers returns what Serve was given last, and how often it was called.
+func (f *FakeHost) Servers() (HostServers, int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.servers, f.served
+}
+
+// BreakDevices makes devices take no program from now on; the others do.
+func (f *FakeHost) BreakDevices(devices ...int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.broken = devices
+}
+
+// SetConnections sets how many established flows members have; those that are not there are not known.
+func (f *FakeHost) SetConnections(n map[lb.EndpointKey]map[uint16]uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.open = n
+}
+
+// Connections implements HostTables.
+func (f *FakeHost) Connections(each func(b *plan.Binding, established uint64)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range f.state.Bindings {
+		b := &f.state.Bindings[i]
+		if n, known := f.open[b.Key][b.Member]; known {
+			each(b, n)
+		}
+	}
 }
 
 // SweepStep implements HostTables.

@@ -20,6 +20,7 @@ type flowTable struct {
 	records []hostFlowRecord
 	addrs   addrTable
 	binding []hostBindingFlow
+	counts  []hostFlowCount
 	setup   *hostFlowSetup
 	key     ring.Key
 }
@@ -79,7 +80,7 @@ func mapFlows(o *hostMaps) (*flowTable, error) {
 	for _, err := range []error{
 		mapTable(&t.memory, o.FlowTags, &t.tags), mapTable(&t.memory, o.FlowRecords, &t.records),
 		mapTable(&t.memory, o.FlowAddrs, &addrs), mapTable(&t.memory, o.BindingFlows, &t.binding),
-		mapTable(&t.memory, o.FlowSetups, &setups),
+		mapTable(&t.memory, o.FlowSetups, &setups), mapTable(&t.memory, o.FlowCounts, &t.counts),
 	} {
 		if err != nil {
 			t.close()
@@ -109,12 +110,11 @@ func (t *flowTable) close() { t.memory.close() }
 
 // hash is what a record is found by.
 func (t *flowTable) hash(r *hostFlowRecord) uint64 {
-	return flowRecordHash(t.key, r, t.addrs.cells[r.Dip])
-}
-
-// flowRecordHash is the hash of a record whose DIP, or VIP of an alias, is the address.
-func flowRecordHash(key ring.Key, r *hostFlowRecord, dip [16]byte) uint64 {
-	return ring.TableHash(key, r.Scope>>8, netip.AddrFrom16(r.Client).Unmap(), netip.AddrFrom16(dip).Unmap(), uint8(r.Scope), be16(r.PeerPortBe), be16(r.DipPortBe))
+	client, dip := r.Client, t.addrs.cells[r.Dip]
+	if r.Kind == uint8(hostFlowKindFLOW_HAIRPIN) {
+		client = t.addrs.cells[r.Vip] // as the server sees it
+	}
+	return ring.TableHash(t.key, r.Scope>>8, netip.AddrFrom16(client).Unmap(), netip.AddrFrom16(dip).Unmap(), uint8(r.Scope), be16(r.PeerPortBe), be16(r.DipPortBe))
 }
 
 // bucket is the first or second bucket of a hash (tag_bucket).

@@ -73,7 +73,7 @@ func TestHostGUERefuses(t *testing.T) {
 		"protocol of a tunnel":    {header + 1, []byte{47}, "in_gue_unknown"},
 		"octet behind the VNI":    {header + 11, []byte{1}, "in_gue_unknown"},
 		"octets behind member":    {header + 14, []byte{0, 1}, "in_gue_unknown"},
-		"no member":               {header + 12, []byte{0xff, 0xff}, "in_gue_unknown"},
+		"no member":               {header + 12, []byte{0xff, 0xff}, "in_no_binding"},
 		"another member":          {header + 12, []byte{0, 2}, "in_no_binding"},
 		"another VNI":             {header + 8, []byte{0, 0, 1}, "in_no_binding"},
 		"protocol of IPv6":        {header + 1, []byte{41}, "in_malformed"},

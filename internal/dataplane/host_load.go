@@ -25,11 +25,13 @@ type HostOptions struct {
 	// Flows is the size of the flow table, a power of two from MinHostFlows to MaxHostFlows: 72 bytes each. 0: what the pins have, else
 	// DefaultHostFlows.
 	Flows uint32
+	// Last puts programs behind those of others that a device has already, where they are not there yet: else they are the first.
+	Last bool
 	// testClock makes the programs' time the variable host_test_now.
 	testClock bool
 }
 
-// Host is the data plane of one host: two tcx programs on the uplink, and their pinned maps.
+// Host is the data plane of one host: two tcx programs on the uplink, one on each device of servers, and their pinned maps.
 type Host struct {
 	dir     string
 	objects hostObjects
@@ -38,7 +40,15 @@ type Host struct {
 	// testClock is HostOptions'.
 	testClock bool
 	flows     *flowTable
-	now       func() time.Duration // CLOCK_MONOTONIC
+	// connections is of mu, but for what it says itself.
+	connections connections
+	now         func() time.Duration // CLOCK_MONOTONIC
+
+	// serving guards what follows. Nothing else is taken under it.
+	serving sync.Mutex
+	serve   map[int]link.Link               // on servers' devices, by device
+	last    bool                            // as HostOptions.Last; never changes
+	senders map[hostSenderKey]hostSenderUse // what the map holds
 
 	// sweeping is held during a step of a sweep. Taken before mu.
 	sweeping sync.Mutex
@@ -46,7 +56,9 @@ type Host struct {
 
 	mu      sync.Mutex
 	state   hostTables // what the maps hold
+	mtu     uint32     // of the last Apply
 	repairs *repairTables
+	snat    *snatTables // its own lock is taken after mu
 }
 
 var _ HostTables = (*Host)(nil)
@@ -85,7 +97,7 @@ func OpenHost(o HostOptions) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{dir: o.Dir, now: monotonic, testClock: o.testClock}
+	h := &Host{dir: o.Dir, now: monotonic, testClock: o.testClock, serve: map[int]link.Link{}, last: o.Last}
 	if h.reasons, err = enumNames(spec, "host_reason", "HOST_REASON_"); err != nil {
 		return nil, err
 	}
@@ -112,6 +124,8 @@ func (h *Host) begin(ifindex int, key hostFlowSetup) error {
 	if h.flows, err = mapFlows(&h.objects.hostMaps); err != nil {
 		return err
 	}
+	h.flows.addrs.cleared = h.clearMeter
+	h.connections = newConnections(h.flows.counts)
 	h.flows.setup.Key = key.Key
 	h.flows.key = ring.Key{K0: key.Key.K0, K1: key.Key.K1}
 	if err := h.migrateHost(); err != nil {
@@ -123,19 +137,27 @@ func (h *Host) begin(ifindex int, key hostFlowSetup) error {
 	if err := h.adoptBindings(); err != nil {
 		return err
 	}
+	h.bindSNAT()
+	if h.snat, err = openSNAT(&h.objects, &h.flows.addrs, h.repairs.grace, func() uint32 { return uint32(tagTick(h.now())) }); err != nil {
+		return err
+	}
 	if err := h.migrateFlows(); err != nil {
 		return err
 	}
 	for _, hook := range hostHooks {
-		l, err := attachHook(hook, &h.objects, h.dir, ifindex)
+		l, err := attachHook(hook, h, ifindex)
 		if err != nil {
 			return err
 		}
 		h.links = append(h.links, l)
 	}
+	if err := h.adoptServe(); err != nil {
+		return err
+	}
 	if err := h.migrateFlows(); err != nil {
 		return err
 	}
+	h.connections.adopt(h.flows, tagTick(h.now()))
 	return h.finishMigration()
 }
 
@@ -146,7 +168,7 @@ func hostSpec() (*ebpf.CollectionSpec, error) {
 		return nil, fmt.Errorf("read host object: %w", err)
 	}
 	for _, m := range spec.Maps {
-		if m.Name[0] != '.' && m.Name != hostMapArrivals {
+		if m.Name[0] != '.' && m.Name != hostMapArrivals && m.Name != hostMapSNATLows {
 			m.Pinning = ebpf.PinByName
 		}
 	}
@@ -178,24 +200,32 @@ func checkHostABI(dir string) error {
 		return fmt.Errorf("read ABI version of pins in %s: %w; stop the host agent with --stop first", dir, err)
 	}
 	// 0: the maps were made, but their maker died before it wrote the version.
-	if c.AbiVersion != 0 && c.AbiVersion != hostABIFirst && c.AbiVersion != hostABISecond && c.AbiVersion != uint32(hostHostLimitLIMIT_HOST_ABI_VERSION) {
+	if c.AbiVersion > uint32(hostHostLimitLIMIT_HOST_ABI_VERSION) {
 		return fmt.Errorf("pins in %s have ABI version %d, this binary has %d: stop the host agent with --stop first",
 			dir, c.AbiVersion, hostHostLimitLIMIT_HOST_ABI_VERSION)
 	}
 	return nil
 }
 
-// attachHook puts the new program into the pinned link when that is on the wanted interface, else attaches it anew and
-// takes the old link away afterwards.
-func attachHook(hook hostHook, o *hostObjects, dir string, ifindex int) (link.Link, error) {
-	pin := filepath.Join(dir, hook.pin)
+// place is where among others' programs one of a device goes.
+func (h *Host) place() link.Anchor {
+	if h.last {
+		return link.Tail()
+	}
+	return link.Head()
+}
+
+// attachHook puts the new program into the pinned link when that is on the wanted interface, where it keeps its place among others', else
+// attaches it anew and takes the old link away afterwards.
+func attachHook(hook hostHook, h *Host, ifindex int) (link.Link, error) {
+	pin := filepath.Join(h.dir, hook.pin)
 	old, err := link.LoadPinnedLink(pin, nil)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("open pinned link %s: %w", pin, err)
 	}
 	if old != nil {
 		if linkIfindex(old) == ifindex {
-			if err := old.Update(hook.prog(o)); err != nil {
+			if err := old.Update(hook.prog(&h.objects)); err != nil {
 				old.Close()
 				return nil, fmt.Errorf("replace program of %s: %w", pin, err)
 			}
@@ -203,7 +233,7 @@ func attachHook(hook hostHook, o *hostObjects, dir string, ifindex int) (link.Li
 		}
 		defer old.Close()
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: hook.prog(o), Attach: hook.attach})
+	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: hook.prog(&h.objects), Attach: hook.attach, Anchor: h.place()})
 	if err != nil {
 		return nil, fmt.Errorf("attach %s to interface %d: %w", hook.attach, ifindex, err)
 	}
@@ -261,6 +291,9 @@ func HostAttached(dir string) (bool, error) {
 // DetachHost detaches the programs pinned in dir and removes the pins, flow state included, and dir if nothing else is
 // in it. Nothing pinned is no error.
 func DetachHost(dir string) error {
+	if err := detachServe(dir); err != nil {
+		return err
+	}
 	for _, hook := range hostHooks {
 		l, err := link.LoadPinnedLink(filepath.Join(dir, hook.pin), nil)
 		if errors.Is(err, os.ErrNotExist) {
@@ -303,12 +336,21 @@ func (h *Host) Close() error {
 	defer h.sweeping.Unlock()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.snat != nil {
+		h.snat.close()
+	}
 	if h.flows != nil {
 		h.flows.close()
 		h.flows = nil
 	}
 	var errs []error
 	for _, l := range h.links {
+		errs = append(errs, l.Close())
+	}
+	h.serving.Lock()
+	defer h.serving.Unlock()
+	for ifindex, l := range h.serve {
+		delete(h.serve, ifindex)
 		errs = append(errs, l.Close())
 	}
 	if h.repairs != nil {

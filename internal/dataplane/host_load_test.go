@@ -19,7 +19,7 @@ func TestHostRefusesOtherABI(t *testing.T) {
 		_, err := OpenHost(HostOptions{Ifindex: e.ifindex, Dir: e.dir})
 		return err
 	})
-	if err == nil || !strings.Contains(err.Error(), "have ABI version 99, this binary has 3: stop the host agent with --stop first") {
+	if err == nil || !strings.Contains(err.Error(), "have ABI version 99, this binary has 4: stop the host agent with --stop first") {
 		t.Errorf("error %v", err)
 	}
 	if attached, err := HostAttached(e.dir); err != nil || !attached {

@@ -13,10 +13,12 @@ import (
 )
 
 // Version 1 of the host's maps had IP in IP only, and bindings of single ports only. Version 2 and it had flows in maps of the kernel
-// (host_migrate_flows.go). Everything else is as it was.
+// (host_migrate_flows.go). Version 3 had no links on servers' devices, and none of the maps that came with them: there is nothing to
+// take over, but its agents would leave those behind. Everything else is as it was.
 const (
 	hostABIFirst       = 1
 	hostABISecond      = 2
+	hostABIThird       = 3
 	hostMapBindingsOne = "bindings"
 )
 

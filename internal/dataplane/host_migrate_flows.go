@@ -67,6 +67,11 @@ func sizeFlows(spec *ebpf.CollectionSpec, o HostOptions) (hostFlowSetup, error) 
 	case want < MinHostFlows || want > MaxHostFlows || want&(want-1) != 0:
 		return setup, fmt.Errorf("flows: %d: must be a power of two from %d to %d", want, MinHostFlows, MaxHostFlows)
 	}
+	if size != 0 {
+		if err := spec.Variables[hostVarHostFlowsBeside].Set(uint32(1)); err != nil {
+			return setup, fmt.Errorf("set %s: %w", hostVarHostFlowsBeside, err)
+		}
+	}
 	if size != 0 && size != want {
 		if err := asideFlows(o.Dir); err != nil {
 			return setup, err

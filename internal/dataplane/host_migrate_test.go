@@ -158,3 +158,39 @@ func TestHostMigratesFlows(t *testing.T) {
 	}
 	check("after what was refused")
 }
+
+// TestHostMigratesThird: version 3 counted neither servers nor connections. Connections that are there are known at once, servers begin at zero.
+func TestHostMigratesThird(t *testing.T) {
+	e := newHostEnv(t)
+	e.apply(bind(lb.TCP, vip4, dip4, dip4, true))
+	e.in4(packet{sport: 1, ack: true})
+	e.out4(packet{dport: 1, ack: true})
+	e.in4(packet{sport: 2, ack: true})
+	c := e.host.state.config
+	c.AbiVersion = hostABIThird
+	must(t, e.host.objects.HostConfigs.Put(uint32(0), c))
+	for _, m := range []string{hostMapFlowCounts, hostMapServerMeters} {
+		must(t, os.Remove(filepath.Join(e.dir, m)))
+	}
+	e.open()
+	e.quiet()
+	e.apply(bind(lb.TCP, vip4, dip4, dip4, true))
+	check := func(connections uint64, in uint64) {
+		t.Helper()
+		for key, n := range e.connections() {
+			if n != connections {
+				t.Errorf("%s has %d connections, want %d", key.VIP, n, connections)
+			}
+		}
+		if got := e.metered(dip4); got.In.Packets != in || got.FlowsIn != 0 {
+			t.Errorf("%+v, want %d packets", got, in)
+		}
+	}
+	check(1, 0)
+	e.in4(packet{sport: 1, ack: true})
+	e.out4(packet{dport: 2, ack: true})
+	check(2, 1)
+	if c := e.host.state.config; c.AbiVersion != uint32(hostHostLimitLIMIT_HOST_ABI_VERSION) {
+		t.Errorf("the pins are of version %d", c.AbiVersion)
+	}
+}

@@ -15,6 +15,7 @@ func (h *Host) numberLocked(want hostTables) error {
 	for _, have := range h.state.ranges {
 		used[have.Index] = true
 	}
+	used[snatBinding] = true
 	// A counter goes on with one binding only, also where a range was split in two.
 	kept := map[uint32]bool{}
 	var fresh []*plannedBinding
@@ -37,6 +38,7 @@ func (h *Host) numberLocked(want hostTables) error {
 		}
 		used[free] = true
 		want.set(p, uint32(free))
+		h.connections.fresh(uint32(free))
 		if err := h.objects.BindingCounts.Put(uint32(free), make([]hostCounter, ebpf.MustPossibleCPU())); err != nil {
 			return fmt.Errorf("clear counter %d: %w", free, err)
 		}

@@ -27,6 +27,9 @@ type HostProbes struct {
 	Probes
 	objects hostProbeObjects
 
+	// beside is where on a device's ingress the program goes.
+	beside func(ifindex int) link.Anchor
+
 	devices sync.Mutex
 	links   map[int]link.Link // by device; guarded by devices
 }
@@ -43,7 +46,7 @@ func (h *Host) OpenProbes(rules uint32) (*HostProbes, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read host probe object: %w", err)
 	}
-	p := &HostProbes{links: map[int]link.Link{}}
+	p := &HostProbes{links: map[int]link.Link{}, beside: h.besideServe}
 	p.key, p.word = probeNumberKey(), p.wordOf
 	spec.Maps[hostProbeMapProbeRules].MaxEntries = rules
 	spec.Maps[hostProbeMapProbeResults].MaxEntries = rules
@@ -83,8 +86,8 @@ func (p *HostProbes) wordOf(hop NextHop) (uint64, error) {
 	return macWord(hop.MAC) | 1<<muxNexthopBitNEXTHOP_VALID_SHIFT, nil
 }
 
-// Follow implements HostProbeTables. The program is the first of a device, so that it sees answers before others may take them; what
-// it does not take goes on to them.
+// Follow implements HostProbeTables. The program is the first of a device but for that which sees what servers send, so that it sees
+// answers before others may take them; what it does not take goes on to them.
 func (p *HostProbes) Follow(devices []int) (on []int, err error) {
 	p.devices.Lock()
 	defer p.devices.Unlock()
@@ -101,7 +104,7 @@ func (p *HostProbes) Follow(devices []int) (on []int, err error) {
 			continue
 		}
 		l, err := link.AttachTCX(link.TCXOptions{
-			Interface: ifindex, Program: p.objects.HostProbe, Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
+			Interface: ifindex, Program: p.objects.HostProbe, Attach: ebpf.AttachTCXIngress, Anchor: p.beside(ifindex),
 		})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("attach %s to interface %d: %w", ebpf.AttachTCXIngress, ifindex, err))

@@ -27,7 +27,12 @@ type HostRepair struct {
 	Targets []HostTarget
 	// Peers are the hosts that may send packets on to this one.
 	Peers []netip.Addr
+	// spread, if not nil, is what the record is made of instead: of packets from switches.
+	spread *HostSpread
 }
+
+// name is what the record is found by.
+func (r *HostRepair) name() repairName { return repairName{r.Key, r.spread != nil} }
 
 // HostTarget is who a flow may belong to.
 type HostTarget struct {
@@ -35,6 +40,8 @@ type HostTarget struct {
 	Outer netip.Addr
 	// Here: its host is this one.
 	Here bool
+	// named is what packets from switches name the member by, once it is chosen.
+	named uint16
 }
 
 // repairTables are the parts of the host's tables that say who had flows before. Endpoints are immutable records: a change fills free
@@ -49,7 +56,7 @@ type repairTables struct {
 	taken       []bool // records
 	slotSpace   *buddy
 	targetSpace *buddy
-	placed      map[lb.EndpointKey]*placedRepair
+	placed      map[repairName]*placedRepair
 	// left are those that bindings name no more, and at the start those that bindings of the pins name.
 	left []*placedRepair
 	// crowded is how many endpoints the tables have no room for.
@@ -65,7 +72,7 @@ type placedRepair struct {
 
 // openRepairs maps the tables and takes what the bindings name as used.
 func openRepairs(o *hostObjects) (*repairTables, error) {
-	t := &repairTables{placed: map[lb.EndpointKey]*placedRepair{}}
+	t := &repairTables{placed: map[repairName]*placedRepair{}}
 	err := mapTable(&t.mem, o.Repairs, &t.records)
 	if err == nil {
 		var words []uint64
@@ -144,7 +151,7 @@ func (t *repairTables) write(p *placedRepair, count uint32) {
 	}
 	clear(t.targets[p.targets.first : p.targets.first+p.targets.words])
 	for _, to := range r.Targets {
-		w := hostRepairTarget{OuterDst: to.Outer.As16()}
+		w := hostRepairTarget{OuterDst: to.Outer.As16(), Member: uint32(to.named)}
 		switch {
 		case to.Here:
 			w.Use = uint32(hostRepairUseREPAIR_HERE)
@@ -175,12 +182,12 @@ func (t *repairTables) write(p *placedRepair, count uint32) {
 
 // follow makes the tables have the wanted endpoints beside those that are there, and returns the numbers that bindings name them by. What
 // is not wanted any more is left until release.
-func (t *repairTables) follow(want []*HostRepair) map[lb.EndpointKey]uint32 {
-	numbers := make(map[lb.EndpointKey]uint32, len(want))
-	placed := make(map[lb.EndpointKey]*placedRepair, len(want))
+func (t *repairTables) follow(want []*HostRepair) map[repairName]uint32 {
+	numbers := make(map[repairName]uint32, len(want))
+	placed := make(map[repairName]*placedRepair, len(want))
 	t.crowded = 0
 	for _, r := range want {
-		p := t.placed[r.Key]
+		p := t.placed[r.name()]
 		if p == nil || p.of != r {
 			var ok bool
 			if p, ok = t.place(r); !ok {
@@ -188,7 +195,7 @@ func (t *repairTables) follow(want []*HostRepair) map[lb.EndpointKey]uint32 {
 				continue
 			}
 		}
-		placed[r.Key], numbers[r.Key] = p, p.index+1
+		placed[r.name()], numbers[r.name()] = p, p.index+1
 	}
 	for key, p := range t.placed {
 		if placed[key] != p {

@@ -18,6 +18,15 @@ type HostFlows struct {
 	Expired uint64
 	// Addresses of DIPs and VIPs that flows may name, and how many there is room for.
 	Addresses, AddressCapacity uint64
+	SNAT                       HostSNATCounts
+}
+
+// HostSNATCounts says what there is of ports for connections that servers open.
+type HostSNATCounts struct {
+	// Servers have Ports together, of which Used had connections when the table was last swept.
+	Servers, Ports, Used uint64
+	// Waiting is how many packets the agent was given because there was no port.
+	Waiting uint64
 }
 
 // hostSweep is a pass through the flow table, and what the one before found.
@@ -25,6 +34,7 @@ type hostSweep struct {
 	at      int // next bucket
 	counts  [4]uint64
 	aliases uint64
+	snat    snatSweep
 	// Addresses that were leaving when the pass began, and those of them that flows name.
 	leaving, named map[uint32]bool
 
@@ -40,7 +50,7 @@ func (h *Host) SweepStep() error {
 		return nil
 	}
 	h.sweepStep(h.now())
-	return nil
+	return h.snat.release()
 }
 
 // sweepStep is a step at a time of CLOCK_MONOTONIC.
@@ -50,7 +60,7 @@ func (h *Host) sweepStep(now time.Duration) {
 		h.beginSweep()
 	}
 	end := min(s.at+hostSweepStep, len(t.tags))
-	s.chunk(t, s.at, end, tagTick(now))
+	s.chunk(t, h.snat, &h.connections, s.at, end, tagTick(now))
 	if s.at = end; end < len(t.tags) {
 		return
 	}
@@ -60,8 +70,9 @@ func (h *Host) sweepStep(now time.Duration) {
 func (h *Host) beginSweep() {
 	s, t := &h.sweep, h.flows
 	s.counts, s.aliases = [4]uint64{}, 0
-	s.leaving, s.named = map[uint32]bool{}, map[uint32]bool{}
+	s.leaving, s.named, s.snat = map[uint32]bool{}, map[uint32]bool{}, h.snat.beginSweep()
 	h.mu.Lock()
+	h.connections.begin(h.state.plans)
 	for n := range t.addrs.leaving {
 		s.leaving[n] = true
 	}
@@ -70,9 +81,9 @@ func (h *Host) beginSweep() {
 	atomic.CompareAndSwapUint64(&t.setup.Aliases, 1, 2)
 }
 
-// chunk takes out what is over, and counts the rest. Records are looked at only when what they name matters.
-func (s *hostSweep) chunk(t *flowTable, from, to int, tick uint64) {
-	look := len(s.leaving) > 0 || load(&t.setup.Aliases) != 0
+// chunk takes out what is over, and counts the rest. Records are looked at only when what they name matters, and for connections.
+func (s *hostSweep) chunk(t *flowTable, leases *snatTables, c *connections, from, to int, tick uint64) {
+	look := len(s.leaving) > 0 || load(&t.setup.Aliases) != 0 || s.snat.look
 	for b := from; b < to; b++ {
 		for way := range flowWays {
 			word := &t.tags[b].Tags[way]
@@ -80,20 +91,35 @@ func (s *hostSweep) chunk(t *flowTable, from, to int, tick uint64) {
 			if tag.class() == 0 {
 				continue
 			}
+			r := &t.records[b*flowWays+way]
+			connection := tag.class() == FlowTrusted && tag&tagBusy == 0 && t.owns(r)
 			if !tag.live(tick) {
+				binding := r.Binding
 				if atomic.CompareAndSwapUint64(word, uint64(tag), 0) {
 					s.expired++
+					if connection {
+						c.gone(binding)
+					}
 				}
 				continue
 			}
-			s.counts[tag.class()]++
+			if connection {
+				c.met(r.Binding)
+			}
 			if !look {
+				s.counts[tag.class()]++
 				continue
 			}
-			r := &t.records[b*flowWays+way]
-			if r.Kind == uint8(hostFlowKindFLOW_ALIAS) {
+			switch r.Kind {
+			case uint8(hostFlowKindFLOW_ALIAS):
 				s.aliases++
+			case uint8(hostFlowKindFLOW_SNAT), uint8(hostFlowKindFLOW_BACK):
+				if tag&tagBusy == 0 && !s.snat.flow(leases, word, tag, r, tick) {
+					s.expired++
+					continue
+				}
 			}
+			s.counts[tag.class()]++
 			for _, n := range [2]uint32{r.Dip, r.Vip} {
 				if s.leaving[n] {
 					s.named[n] = true
@@ -109,9 +135,11 @@ func (h *Host) endSweep() {
 	if s.aliases == 0 {
 		atomic.CompareAndSwapUint64(&t.setup.Aliases, 2, 0)
 	}
+	h.snat.endSweep(&s.snat)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t.addrs.swept(s.leaving, s.named)
+	h.connections.end()
 	s.last.ByClass = map[FlowClass]uint64{FlowUntrusted: s.counts[FlowUntrusted], FlowTrusted: s.counts[FlowTrusted], FlowClosing: s.counts[FlowClosing]}
 	s.last.Expired = s.expired
 }
@@ -121,5 +149,6 @@ func (h *Host) flowTotalsLocked() HostFlows {
 	out := h.sweep.last
 	out.Capacity = uint64(len(h.flows.records))
 	out.Addresses, out.AddressCapacity = uint64(len(h.flows.addrs.numbers)), uint64(len(h.flows.addrs.cells)-1)
+	out.SNAT = h.snat.counts()
 	return out
 }

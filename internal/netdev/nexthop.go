@@ -28,10 +28,10 @@ type NextHop struct {
 }
 
 // resync is how often everything is read afresh, should a notification have been lost. Many destinations are read afresh less
-// often: each takes resyncShare, of which reading it is about one in a hundred.
+// often: each takes resyncShare, of which reading it is about one in five hundred.
 const (
 	resync      = 15 * time.Second
-	resyncShare = 400 * time.Microsecond
+	resyncShare = 2 * time.Millisecond
 )
 
 // resyncAfter is when so many destinations are read afresh.

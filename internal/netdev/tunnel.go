@@ -1,0 +1,146 @@
+package netdev
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Tunnel is a device of the kernel that takes IP packets out of IP packets: ipip, sit or ip6tnl.
+type Tunnel struct {
+	Name, Kind string
+	Up         bool
+	// Local and Remote are the outer addresses that it takes packets to and from; invalid for any.
+	Local, Remote netip.Addr
+	// Inner4 and Inner6 tell which packets it takes out.
+	Inner4, Inner6 bool
+}
+
+// FindTunnels lists the tunnel devices of the present namespace.
+func FindTunnels() ([]Tunnel, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list devices: %w", err)
+	}
+	var out []Tunnel
+	for _, l := range links {
+		t := Tunnel{Name: l.Attrs().Name, Kind: l.Type(), Up: l.Attrs().Flags&net.FlagUp != 0}
+		switch l := l.(type) {
+		case *netlink.Iptun:
+			t.ends(l.Local, l.Remote)
+			t.carry(l.Proto)
+		case *netlink.Sittun:
+			t.ends(l.Local, l.Remote)
+			t.carry(l.Proto)
+		case *netlink.Ip6tnl:
+			t.ends(l.Local, l.Remote)
+			t.carry(l.Proto)
+		default:
+			continue
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+// ends takes the outer addresses.
+func (t *Tunnel) ends(local, remote net.IP) {
+	known := func(ip net.IP) netip.Addr {
+		a, ok := netip.AddrFromSlice(ip)
+		if a = a.Unmap(); !ok || a.IsUnspecified() {
+			return netip.Addr{}
+		}
+		return a
+	}
+	t.Local, t.Remote = known(local), known(remote)
+}
+
+// carry takes the inner protocol; 0 is any.
+func (t *Tunnel) carry(protocol uint8) {
+	t.Inner4 = protocol == 0 || protocol == unix.IPPROTO_IPIP
+	t.Inner6 = protocol == unix.IPPROTO_IPV6 || protocol == 0 && t.Kind != "ipip"
+}
+
+// OwnAddress is an address of this machine.
+type OwnAddress struct {
+	// Prefix is the address with the length that it was given.
+	Prefix netip.Prefix
+	Device string
+}
+
+// OwnAddresses lists the addresses of all devices of the present namespace.
+func OwnAddresses() ([]OwnAddress, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list devices: %w", err)
+	}
+	var out []OwnAddress
+	for _, l := range links {
+		addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+		if err != nil {
+			return nil, fmt.Errorf("read addresses of interface %s: %w", l.Attrs().Name, err)
+		}
+		for _, a := range addrs {
+			ip, ok := netip.AddrFromSlice(a.IP)
+			bits, _ := a.Mask.Size()
+			if ok {
+				out = append(out, OwnAddress{Prefix: netip.PrefixFrom(ip.Unmap(), bits), Device: l.Attrs().Name})
+			}
+		}
+	}
+	return out, nil
+}
+
+// Way is how packets leave.
+type Way struct {
+	Device string
+	// MTU of the device, or less if the route says so.
+	MTU int
+	// AdvMSS is the MSS that the route makes connections advertise; 0: what the MTU allows.
+	AdvMSS int
+}
+
+// FindWay looks up the route of packets to an address, from an address of this machine unless that is invalid.
+func FindWay(from, to netip.Addr) (Way, error) {
+	options := &netlink.RouteGetOptions{}
+	if from.IsValid() {
+		options.SrcAddr = from.AsSlice()
+	}
+	routes, err := netlink.RouteGetWithOptions(to.AsSlice(), options)
+	if err != nil || len(routes) == 0 {
+		return Way{}, fmt.Errorf("look up the route to %s: %w", to, err)
+	}
+	link, err := netlink.LinkByIndex(routes[0].LinkIndex)
+	if err != nil {
+		return Way{}, fmt.Errorf("read the device of the route to %s: %w", to, err)
+	}
+	w := Way{Device: link.Attrs().Name, MTU: link.Attrs().MTU, AdvMSS: routes[0].AdvMSS}
+	if mtu := routes[0].MTU; mtu > 0 && mtu < w.MTU {
+		w.MTU = mtu
+	}
+	return w, nil
+}
+
+// fouGUE is FOU_ENCAP_GUE (linux/fou.h).
+const fouGUE = 2
+
+// TakesGUE tells whether the kernel takes packets out of GUE at a UDP port, over IPv6 or IPv4 (foo over UDP).
+func TakesGUE(port int, is6 bool) (bool, error) {
+	family := unix.AF_INET
+	if is6 {
+		family = unix.AF_INET6
+	}
+	ports, err := netlink.FouList(family)
+	if err != nil {
+		return false, fmt.Errorf("list ports of foo over UDP: %w", err)
+	}
+	for _, p := range ports {
+		if p.Family == family && p.Port == port && p.EncapType == fouGUE {
+			return true, nil
+		}
+	}
+	return false, nil
+}
