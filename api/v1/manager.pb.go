@@ -743,7 +743,9 @@ type StatusRequest struct {
 	// Of what nodes report, only the members of this service; those of all with "*".
 	MembersOf string `protobuf:"bytes,3,opt,name=members_of,json=membersOf,proto3" json:"members_of,omitempty"`
 	// Also tell who has which ports of this service's VIPs for outbound connections; those of all with "*".
-	SnatOf        string `protobuf:"bytes,4,opt,name=snat_of,json=snatOf,proto3" json:"snat_of,omitempty"`
+	SnatOf string `protobuf:"bytes,4,opt,name=snat_of,json=snatOf,proto3" json:"snat_of,omitempty"`
+	// Also tell how loaded the backends of this service are; those of all with "*".
+	LoadOf        string `protobuf:"bytes,5,opt,name=load_of,json=loadOf,proto3" json:"load_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -806,6 +808,13 @@ func (x *StatusRequest) GetSnatOf() string {
 	return ""
 }
 
+func (x *StatusRequest) GetLoadOf() string {
+	if x != nil {
+		return x.LoadOf
+	}
+	return ""
+}
+
 type StatusResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Revision  int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -817,7 +826,13 @@ type StatusResponse struct {
 	// Of the service that was asked for, or of all, ordered by service: one for each VIP.
 	Placements []*VIPPlacement `protobuf:"bytes,6,rep,name=placements,proto3" json:"placements,omitempty"`
 	// Of the service that was asked for, or of all, ordered by VIP: one for each DIP.
-	Snat          []*SnatStatus `protobuf:"bytes,7,rep,name=snat,proto3" json:"snat,omitempty"`
+	Snat []*SnatStatus `protobuf:"bytes,7,rep,name=snat,proto3" json:"snat,omitempty"`
+	// Of the service that was asked for, or of all, ordered by endpoint and member: one for each member.
+	Load []*LoadStatus `protobuf:"bytes,10,rep,name=load,proto3" json:"load,omitempty"`
+	// Of the same: one for each VIP.
+	SnatVips []*SnatVIPStatus `protobuf:"bytes,8,rep,name=snat_vips,json=snatVips,proto3" json:"snat_vips,omitempty"`
+	// What came of asks for ranges since this manager started, in the terms that it led.
+	SnatCounts    *SnatCounts `protobuf:"bytes,9,opt,name=snat_counts,json=snatCounts,proto3" json:"snat_counts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -901,6 +916,504 @@ func (x *StatusResponse) GetSnat() []*SnatStatus {
 	return nil
 }
 
+func (x *StatusResponse) GetLoad() []*LoadStatus {
+	if x != nil {
+		return x.Load
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetSnatVips() []*SnatVIPStatus {
+	if x != nil {
+		return x.SnatVips
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetSnatCounts() *SnatCounts {
+	if x != nil {
+		return x.SnatCounts
+	}
+	return nil
+}
+
+// SnatVIPStatus is how full a VIP with SNAT is. All numbers are of ports.
+type SnatVIPStatus struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Tenant  string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Vni     uint32                 `protobuf:"varint,3,opt,name=vni,proto3" json:"vni,omitempty"`
+	Vip     string                 `protobuf:"bytes,4,opt,name=vip,proto3" json:"vip,omitempty"`
+	// Leased, to be leased, and at rest after they were given back. What is left of 65,536 may not be leased.
+	Leased  uint32 `protobuf:"varint,5,opt,name=leased,proto3" json:"leased,omitempty"`
+	Free    uint32 `protobuf:"varint,6,opt,name=free,proto3" json:"free,omitempty"`
+	Resting uint32 `protobuf:"varint,7,opt,name=resting,proto3" json:"resting,omitempty"`
+	// What a DIP may have at most, and all of the tenant's together; 0: no limit.
+	DipLimit    uint32 `protobuf:"varint,8,opt,name=dip_limit,json=dipLimit,proto3" json:"dip_limit,omitempty"`
+	TenantLimit uint32 `protobuf:"varint,9,opt,name=tenant_limit,json=tenantLimit,proto3" json:"tenant_limit,omitempty"`
+	// What all of the tenant's have.
+	TenantLeased  uint32 `protobuf:"varint,10,opt,name=tenant_leased,json=tenantLeased,proto3" json:"tenant_leased,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatVIPStatus) Reset() {
+	*x = SnatVIPStatus{}
+	mi := &file_v1_manager_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatVIPStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatVIPStatus) ProtoMessage() {}
+
+func (x *SnatVIPStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatVIPStatus.ProtoReflect.Descriptor instead.
+func (*SnatVIPStatus) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *SnatVIPStatus) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *SnatVIPStatus) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *SnatVIPStatus) GetVni() uint32 {
+	if x != nil {
+		return x.Vni
+	}
+	return 0
+}
+
+func (x *SnatVIPStatus) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *SnatVIPStatus) GetLeased() uint32 {
+	if x != nil {
+		return x.Leased
+	}
+	return 0
+}
+
+func (x *SnatVIPStatus) GetFree() uint32 {
+	if x != nil {
+		return x.Free
+	}
+	return 0
+}
+
+func (x *SnatVIPStatus) GetResting() uint32 {
+	if x != nil {
+		return x.Resting
+	}
+	return 0
+}
+
+func (x *SnatVIPStatus) GetDipLimit() uint32 {
+	if x != nil {
+		return x.DipLimit
+	}
+	return 0
+}
+
+func (x *SnatVIPStatus) GetTenantLimit() uint32 {
+	if x != nil {
+		return x.TenantLimit
+	}
+	return 0
+}
+
+func (x *SnatVIPStatus) GetTenantLeased() uint32 {
+	if x != nil {
+		return x.TenantLeased
+	}
+	return 0
+}
+
+type SnatCounts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Asks that were heard, and those of DIPs whose ask was under way.
+	Asks         uint64 `protobuf:"varint,1,opt,name=asks,proto3" json:"asks,omitempty"`
+	RepeatedAsks uint64 `protobuf:"varint,2,opt,name=repeated_asks,json=repeatedAsks,proto3" json:"repeated_asks,omitempty"`
+	// Asks that got ranges, ranges that they got, and ranges that were given back or taken.
+	Grants  uint64         `protobuf:"varint,3,opt,name=grants,proto3" json:"grants,omitempty"`
+	Granted uint64         `protobuf:"varint,4,opt,name=granted,proto3" json:"granted,omitempty"`
+	Freed   uint64         `protobuf:"varint,5,opt,name=freed,proto3" json:"freed,omitempty"`
+	Refused []*SnatRefused `protobuf:"bytes,6,rep,name=refused,proto3" json:"refused,omitempty"`
+	// How often a mux was silent for so long that grants went on without it.
+	Silent uint64 `protobuf:"varint,7,opt,name=silent,proto3" json:"silent,omitempty"`
+	// Asks that wait now: for their tenant's turn, and stored but not acknowledged by every mux.
+	Queued        uint64 `protobuf:"varint,8,opt,name=queued,proto3" json:"queued,omitempty"`
+	Telling       uint64 `protobuf:"varint,9,opt,name=telling,proto3" json:"telling,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatCounts) Reset() {
+	*x = SnatCounts{}
+	mi := &file_v1_manager_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatCounts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatCounts) ProtoMessage() {}
+
+func (x *SnatCounts) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatCounts.ProtoReflect.Descriptor instead.
+func (*SnatCounts) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SnatCounts) GetAsks() uint64 {
+	if x != nil {
+		return x.Asks
+	}
+	return 0
+}
+
+func (x *SnatCounts) GetRepeatedAsks() uint64 {
+	if x != nil {
+		return x.RepeatedAsks
+	}
+	return 0
+}
+
+func (x *SnatCounts) GetGrants() uint64 {
+	if x != nil {
+		return x.Grants
+	}
+	return 0
+}
+
+func (x *SnatCounts) GetGranted() uint64 {
+	if x != nil {
+		return x.Granted
+	}
+	return 0
+}
+
+func (x *SnatCounts) GetFreed() uint64 {
+	if x != nil {
+		return x.Freed
+	}
+	return 0
+}
+
+func (x *SnatCounts) GetRefused() []*SnatRefused {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+func (x *SnatCounts) GetSilent() uint64 {
+	if x != nil {
+		return x.Silent
+	}
+	return 0
+}
+
+func (x *SnatCounts) GetQueued() uint64 {
+	if x != nil {
+		return x.Queued
+	}
+	return 0
+}
+
+func (x *SnatCounts) GetTelling() uint64 {
+	if x != nil {
+		return x.Telling
+	}
+	return 0
+}
+
+// SnatRefused counts asks that were refused: "exhausted", "dip_limit" or "tenant_limit".
+type SnatRefused struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	Count         uint64                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatRefused) Reset() {
+	*x = SnatRefused{}
+	mi := &file_v1_manager_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatRefused) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatRefused) ProtoMessage() {}
+
+func (x *SnatRefused) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatRefused.ProtoReflect.Descriptor instead.
+func (*SnatRefused) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SnatRefused) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *SnatRefused) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// LoadStatus is how loaded a backend is as a member of one endpoint.
+type LoadStatus struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Service  string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Tenant   string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Vip      string                 `protobuf:"bytes,3,opt,name=vip,proto3" json:"vip,omitempty"`
+	Protocol string                 `protobuf:"bytes,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Port     uint32                 `protobuf:"varint,5,opt,name=port,proto3" json:"port,omitempty"`
+	// Last port of a range; 0 for a single port.
+	PortEnd uint32 `protobuf:"varint,6,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
+	Dip     string `protobuf:"bytes,7,opt,name=dip,proto3" json:"dip,omitempty"`
+	DipPort uint32 `protobuf:"varint,8,opt,name=dip_port,json=dipPort,proto3" json:"dip_port,omitempty"`
+	Member  uint32 `protobuf:"varint,9,opt,name=member,proto3" json:"member,omitempty"`
+	// Absent when no host says anything.
+	Load          *MemberLoad `protobuf:"bytes,10,opt,name=load,proto3" json:"load,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoadStatus) Reset() {
+	*x = LoadStatus{}
+	mi := &file_v1_manager_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadStatus) ProtoMessage() {}
+
+func (x *LoadStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadStatus.ProtoReflect.Descriptor instead.
+func (*LoadStatus) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *LoadStatus) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *LoadStatus) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *LoadStatus) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *LoadStatus) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *LoadStatus) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *LoadStatus) GetPortEnd() uint32 {
+	if x != nil {
+		return x.PortEnd
+	}
+	return 0
+}
+
+func (x *LoadStatus) GetDip() string {
+	if x != nil {
+		return x.Dip
+	}
+	return ""
+}
+
+func (x *LoadStatus) GetDipPort() uint32 {
+	if x != nil {
+		return x.DipPort
+	}
+	return 0
+}
+
+func (x *LoadStatus) GetMember() uint32 {
+	if x != nil {
+		return x.Member
+	}
+	return 0
+}
+
+func (x *LoadStatus) GetLoad() *MemberLoad {
+	if x != nil {
+		return x.Load
+	}
+	return nil
+}
+
+// MemberLoad is what is known of a member's load.
+type MemberLoad struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Established flows of clients, as its host counts them.
+	Connections *uint32 `protobuf:"varint,1,opt,name=connections,proto3,oneof" json:"connections,omitempty"`
+	// Busy thousandths of its host's processors.
+	Cpu *uint32 `protobuf:"varint,2,opt,name=cpu,proto3,oneof" json:"cpu,omitempty"`
+	// What its application says, in a unit of its own.
+	Given *float32 `protobuf:"fixed32,3,opt,name=given,proto3,oneof" json:"given,omitempty"`
+	// Since it was told last.
+	Age           *durationpb.Duration `protobuf:"bytes,4,opt,name=age,proto3" json:"age,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberLoad) Reset() {
+	*x = MemberLoad{}
+	mi := &file_v1_manager_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberLoad) ProtoMessage() {}
+
+func (x *MemberLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberLoad.ProtoReflect.Descriptor instead.
+func (*MemberLoad) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *MemberLoad) GetConnections() uint32 {
+	if x != nil && x.Connections != nil {
+		return *x.Connections
+	}
+	return 0
+}
+
+func (x *MemberLoad) GetCpu() uint32 {
+	if x != nil && x.Cpu != nil {
+		return *x.Cpu
+	}
+	return 0
+}
+
+func (x *MemberLoad) GetGiven() float32 {
+	if x != nil && x.Given != nil {
+		return *x.Given
+	}
+	return 0
+}
+
+func (x *MemberLoad) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
 // SnatStatus is what a DIP has of the ports of a VIP.
 type SnatStatus struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -919,7 +1432,7 @@ type SnatStatus struct {
 
 func (x *SnatStatus) Reset() {
 	*x = SnatStatus{}
-	mi := &file_v1_manager_proto_msgTypes[13]
+	mi := &file_v1_manager_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -931,7 +1444,7 @@ func (x *SnatStatus) String() string {
 func (*SnatStatus) ProtoMessage() {}
 
 func (x *SnatStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[13]
+	mi := &file_v1_manager_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -944,7 +1457,7 @@ func (x *SnatStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatStatus.ProtoReflect.Descriptor instead.
 func (*SnatStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{13}
+	return file_v1_manager_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SnatStatus) GetService() string {
@@ -996,6 +1509,288 @@ func (x *SnatStatus) GetGone() bool {
 	return false
 }
 
+type AuditSNATRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The service whose VIPs are looked at; all when empty.
+	Service       string `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditSNATRequest) Reset() {
+	*x = AuditSNATRequest{}
+	mi := &file_v1_manager_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditSNATRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditSNATRequest) ProtoMessage() {}
+
+func (x *AuditSNATRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditSNATRequest.ProtoReflect.Descriptor instead.
+func (*AuditSNATRequest) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *AuditSNATRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+type AuditSNATResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for each connected mux and host, ordered by name.
+	Nodes         []*SnatNodeAudit `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditSNATResponse) Reset() {
+	*x = AuditSNATResponse{}
+	mi := &file_v1_manager_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditSNATResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditSNATResponse) ProtoMessage() {}
+
+func (x *AuditSNATResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditSNATResponse.ProtoReflect.Descriptor instead.
+func (*AuditSNATResponse) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *AuditSNATResponse) GetNodes() []*SnatNodeAudit {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+// SnatNodeAudit is what a node's tables say of who has which ports, beside what is stored.
+type SnatNodeAudit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Role  string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	// Why the node could not be asked about everything; empty when it could.
+	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// The oldest revision of the leases that its answers are of.
+	Revision int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	// VIPs and ranges of 8 ports that were compared, and ranges that changed hands meanwhile and were left out.
+	Vips   uint32 `protobuf:"varint,5,opt,name=vips,proto3" json:"vips,omitempty"`
+	Ranges uint64 `protobuf:"varint,6,opt,name=ranges,proto3" json:"ranges,omitempty"`
+	Moving uint64 `protobuf:"varint,7,opt,name=moving,proto3" json:"moving,omitempty"`
+	// Ranges of which the node says something else, the first hundred of them, and how many there are.
+	Differences   []*SnatDifference `protobuf:"bytes,8,rep,name=differences,proto3" json:"differences,omitempty"`
+	Different     uint64            `protobuf:"varint,9,opt,name=different,proto3" json:"different,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatNodeAudit) Reset() {
+	*x = SnatNodeAudit{}
+	mi := &file_v1_manager_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatNodeAudit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatNodeAudit) ProtoMessage() {}
+
+func (x *SnatNodeAudit) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatNodeAudit.ProtoReflect.Descriptor instead.
+func (*SnatNodeAudit) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *SnatNodeAudit) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *SnatNodeAudit) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *SnatNodeAudit) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *SnatNodeAudit) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *SnatNodeAudit) GetVips() uint32 {
+	if x != nil {
+		return x.Vips
+	}
+	return 0
+}
+
+func (x *SnatNodeAudit) GetRanges() uint64 {
+	if x != nil {
+		return x.Ranges
+	}
+	return 0
+}
+
+func (x *SnatNodeAudit) GetMoving() uint64 {
+	if x != nil {
+		return x.Moving
+	}
+	return 0
+}
+
+func (x *SnatNodeAudit) GetDifferences() []*SnatDifference {
+	if x != nil {
+		return x.Differences
+	}
+	return nil
+}
+
+func (x *SnatNodeAudit) GetDifferent() uint64 {
+	if x != nil {
+		return x.Different
+	}
+	return 0
+}
+
+// SnatDifference is a range of which a node says something else than the store.
+type SnatDifference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Vni   uint32                 `protobuf:"varint,1,opt,name=vni,proto3" json:"vni,omitempty"`
+	Vip   string                 `protobuf:"bytes,2,opt,name=vip,proto3" json:"vip,omitempty"`
+	// First port of the range.
+	Port uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	// DIPs by the store and by the node; empty: nobody.
+	Stored        string `protobuf:"bytes,4,opt,name=stored,proto3" json:"stored,omitempty"`
+	Said          string `protobuf:"bytes,5,opt,name=said,proto3" json:"said,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatDifference) Reset() {
+	*x = SnatDifference{}
+	mi := &file_v1_manager_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatDifference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatDifference) ProtoMessage() {}
+
+func (x *SnatDifference) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatDifference.ProtoReflect.Descriptor instead.
+func (*SnatDifference) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *SnatDifference) GetVni() uint32 {
+	if x != nil {
+		return x.Vni
+	}
+	return 0
+}
+
+func (x *SnatDifference) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *SnatDifference) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *SnatDifference) GetStored() string {
+	if x != nil {
+		return x.Stored
+	}
+	return ""
+}
+
+func (x *SnatDifference) GetSaid() string {
+	if x != nil {
+		return x.Said
+	}
+	return ""
+}
+
 // VIPPlacement is where a VIP is.
 type VIPPlacement struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -1017,7 +1812,7 @@ type VIPPlacement struct {
 
 func (x *VIPPlacement) Reset() {
 	*x = VIPPlacement{}
-	mi := &file_v1_manager_proto_msgTypes[14]
+	mi := &file_v1_manager_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1029,7 +1824,7 @@ func (x *VIPPlacement) String() string {
 func (*VIPPlacement) ProtoMessage() {}
 
 func (x *VIPPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[14]
+	mi := &file_v1_manager_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1042,7 +1837,7 @@ func (x *VIPPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VIPPlacement.ProtoReflect.Descriptor instead.
 func (*VIPPlacement) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{14}
+	return file_v1_manager_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *VIPPlacement) GetService() string {
@@ -1123,14 +1918,16 @@ type NodeStatus struct {
 	// Within the last minute the node lacked descriptors, ports or memory for checks. They waited or were left out, and count for nothing.
 	Starved bool `protobuf:"varint,18,opt,name=starved,proto3" json:"starved,omitempty"`
 	// The tables of checks by packets have no room for some: sockets make them, or nobody does.
-	Crowded       bool `protobuf:"varint,19,opt,name=crowded,proto3" json:"crowded,omitempty"`
+	Crowded bool `protobuf:"varint,19,opt,name=crowded,proto3" json:"crowded,omitempty"`
+	// Of hosts: what each of its servers got and sent.
+	Servers       []*ServerStatus `protobuf:"bytes,20,rep,name=servers,proto3" json:"servers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_v1_manager_proto_msgTypes[15]
+	mi := &file_v1_manager_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1142,7 +1939,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[15]
+	mi := &file_v1_manager_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1155,7 +1952,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{15}
+	return file_v1_manager_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -1291,6 +2088,109 @@ func (x *NodeStatus) GetCrowded() bool {
 	return false
 }
 
+func (x *NodeStatus) GetServers() []*ServerStatus {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
+}
+
+// ServerStatus is what a server, by its DIP, got from clients of VIPs and sent them: totals since its host knows the address. Packets and
+// bytes are of IP between the two.
+type ServerStatus struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Dip       string                 `protobuf:"bytes,1,opt,name=dip,proto3" json:"dip,omitempty"`
+	PacketsIn uint64                 `protobuf:"varint,2,opt,name=packets_in,json=packetsIn,proto3" json:"packets_in,omitempty"`
+	BytesIn   uint64                 `protobuf:"varint,3,opt,name=bytes_in,json=bytesIn,proto3" json:"bytes_in,omitempty"`
+	// Flows that clients began.
+	FlowsIn    uint64 `protobuf:"varint,4,opt,name=flows_in,json=flowsIn,proto3" json:"flows_in,omitempty"`
+	PacketsOut uint64 `protobuf:"varint,5,opt,name=packets_out,json=packetsOut,proto3" json:"packets_out,omitempty"`
+	BytesOut   uint64 `protobuf:"varint,6,opt,name=bytes_out,json=bytesOut,proto3" json:"bytes_out,omitempty"`
+	// Flows that the server began.
+	FlowsOut      uint64 `protobuf:"varint,7,opt,name=flows_out,json=flowsOut,proto3" json:"flows_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerStatus) Reset() {
+	*x = ServerStatus{}
+	mi := &file_v1_manager_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerStatus) ProtoMessage() {}
+
+func (x *ServerStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
+func (*ServerStatus) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ServerStatus) GetDip() string {
+	if x != nil {
+		return x.Dip
+	}
+	return ""
+}
+
+func (x *ServerStatus) GetPacketsIn() uint64 {
+	if x != nil {
+		return x.PacketsIn
+	}
+	return 0
+}
+
+func (x *ServerStatus) GetBytesIn() uint64 {
+	if x != nil {
+		return x.BytesIn
+	}
+	return 0
+}
+
+func (x *ServerStatus) GetFlowsIn() uint64 {
+	if x != nil {
+		return x.FlowsIn
+	}
+	return 0
+}
+
+func (x *ServerStatus) GetPacketsOut() uint64 {
+	if x != nil {
+		return x.PacketsOut
+	}
+	return 0
+}
+
+func (x *ServerStatus) GetBytesOut() uint64 {
+	if x != nil {
+		return x.BytesOut
+	}
+	return 0
+}
+
+func (x *ServerStatus) GetFlowsOut() uint64 {
+	if x != nil {
+		return x.FlowsOut
+	}
+	return 0
+}
+
 type TableStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1302,7 +2202,7 @@ type TableStatus struct {
 
 func (x *TableStatus) Reset() {
 	*x = TableStatus{}
-	mi := &file_v1_manager_proto_msgTypes[16]
+	mi := &file_v1_manager_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1314,7 +2214,7 @@ func (x *TableStatus) String() string {
 func (*TableStatus) ProtoMessage() {}
 
 func (x *TableStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[16]
+	mi := &file_v1_manager_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1327,7 +2227,7 @@ func (x *TableStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableStatus.ProtoReflect.Descriptor instead.
 func (*TableStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{16}
+	return file_v1_manager_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TableStatus) GetName() string {
@@ -1361,7 +2261,7 @@ type FlowClassStatus struct {
 
 func (x *FlowClassStatus) Reset() {
 	*x = FlowClassStatus{}
-	mi := &file_v1_manager_proto_msgTypes[17]
+	mi := &file_v1_manager_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1373,7 +2273,7 @@ func (x *FlowClassStatus) String() string {
 func (*FlowClassStatus) ProtoMessage() {}
 
 func (x *FlowClassStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[17]
+	mi := &file_v1_manager_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1386,7 +2286,7 @@ func (x *FlowClassStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowClassStatus.ProtoReflect.Descriptor instead.
 func (*FlowClassStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{17}
+	return file_v1_manager_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *FlowClassStatus) GetClass() string {
@@ -1442,7 +2342,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_v1_manager_proto_msgTypes[18]
+	mi := &file_v1_manager_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1454,7 +2354,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[18]
+	mi := &file_v1_manager_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1467,7 +2367,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{18}
+	return file_v1_manager_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *MemberStatus) GetVip() string {
@@ -1647,7 +2547,7 @@ type MemberDecision struct {
 
 func (x *MemberDecision) Reset() {
 	*x = MemberDecision{}
-	mi := &file_v1_manager_proto_msgTypes[19]
+	mi := &file_v1_manager_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1659,7 +2559,7 @@ func (x *MemberDecision) String() string {
 func (*MemberDecision) ProtoMessage() {}
 
 func (x *MemberDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[19]
+	mi := &file_v1_manager_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1672,7 +2572,7 @@ func (x *MemberDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberDecision.ProtoReflect.Descriptor instead.
 func (*MemberDecision) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{19}
+	return file_v1_manager_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *MemberDecision) GetService() string {
@@ -1790,7 +2690,7 @@ type ReasonCount struct {
 
 func (x *ReasonCount) Reset() {
 	*x = ReasonCount{}
-	mi := &file_v1_manager_proto_msgTypes[20]
+	mi := &file_v1_manager_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1802,7 +2702,7 @@ func (x *ReasonCount) String() string {
 func (*ReasonCount) ProtoMessage() {}
 
 func (x *ReasonCount) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[20]
+	mi := &file_v1_manager_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1815,7 +2715,7 @@ func (x *ReasonCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReasonCount.ProtoReflect.Descriptor instead.
 func (*ReasonCount) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{20}
+	return file_v1_manager_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReasonCount) GetReason() string {
@@ -1843,7 +2743,7 @@ type RouteStatus struct {
 
 func (x *RouteStatus) Reset() {
 	*x = RouteStatus{}
-	mi := &file_v1_manager_proto_msgTypes[21]
+	mi := &file_v1_manager_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1855,7 +2755,7 @@ func (x *RouteStatus) String() string {
 func (*RouteStatus) ProtoMessage() {}
 
 func (x *RouteStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[21]
+	mi := &file_v1_manager_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1868,7 +2768,7 @@ func (x *RouteStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteStatus.ProtoReflect.Descriptor instead.
 func (*RouteStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{21}
+	return file_v1_manager_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RouteStatus) GetPrefix() string {
@@ -1898,7 +2798,7 @@ type PeerStatus struct {
 
 func (x *PeerStatus) Reset() {
 	*x = PeerStatus{}
-	mi := &file_v1_manager_proto_msgTypes[22]
+	mi := &file_v1_manager_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1910,7 +2810,7 @@ func (x *PeerStatus) String() string {
 func (*PeerStatus) ProtoMessage() {}
 
 func (x *PeerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[22]
+	mi := &file_v1_manager_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1923,7 +2823,7 @@ func (x *PeerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerStatus.ProtoReflect.Descriptor instead.
 func (*PeerStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{22}
+	return file_v1_manager_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PeerStatus) GetAddress() string {
@@ -1965,7 +2865,7 @@ type TraceRequest struct {
 
 func (x *TraceRequest) Reset() {
 	*x = TraceRequest{}
-	mi := &file_v1_manager_proto_msgTypes[23]
+	mi := &file_v1_manager_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1977,7 +2877,7 @@ func (x *TraceRequest) String() string {
 func (*TraceRequest) ProtoMessage() {}
 
 func (x *TraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[23]
+	mi := &file_v1_manager_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1990,7 +2890,7 @@ func (x *TraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceRequest.ProtoReflect.Descriptor instead.
 func (*TraceRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{23}
+	return file_v1_manager_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *TraceRequest) GetClient() string {
@@ -2058,7 +2958,7 @@ type TraceResponse struct {
 
 func (x *TraceResponse) Reset() {
 	*x = TraceResponse{}
-	mi := &file_v1_manager_proto_msgTypes[24]
+	mi := &file_v1_manager_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2070,7 +2970,7 @@ func (x *TraceResponse) String() string {
 func (*TraceResponse) ProtoMessage() {}
 
 func (x *TraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[24]
+	mi := &file_v1_manager_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2083,7 +2983,7 @@ func (x *TraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceResponse.ProtoReflect.Descriptor instead.
 func (*TraceResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{24}
+	return file_v1_manager_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *TraceResponse) GetResults() []*TraceResult {
@@ -2113,7 +3013,7 @@ type TraceResult struct {
 
 func (x *TraceResult) Reset() {
 	*x = TraceResult{}
-	mi := &file_v1_manager_proto_msgTypes[25]
+	mi := &file_v1_manager_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2125,7 +3025,7 @@ func (x *TraceResult) String() string {
 func (*TraceResult) ProtoMessage() {}
 
 func (x *TraceResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[25]
+	mi := &file_v1_manager_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2138,7 +3038,7 @@ func (x *TraceResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceResult.ProtoReflect.Descriptor instead.
 func (*TraceResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{25}
+	return file_v1_manager_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *TraceResult) GetNode() string {
@@ -2221,7 +3121,7 @@ type FlowsRequest struct {
 
 func (x *FlowsRequest) Reset() {
 	*x = FlowsRequest{}
-	mi := &file_v1_manager_proto_msgTypes[26]
+	mi := &file_v1_manager_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2233,7 +3133,7 @@ func (x *FlowsRequest) String() string {
 func (*FlowsRequest) ProtoMessage() {}
 
 func (x *FlowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[26]
+	mi := &file_v1_manager_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2246,7 +3146,7 @@ func (x *FlowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsRequest.ProtoReflect.Descriptor instead.
 func (*FlowsRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{26}
+	return file_v1_manager_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *FlowsRequest) GetVip() string {
@@ -2293,7 +3193,7 @@ type FlowsResponse struct {
 
 func (x *FlowsResponse) Reset() {
 	*x = FlowsResponse{}
-	mi := &file_v1_manager_proto_msgTypes[27]
+	mi := &file_v1_manager_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2305,7 +3205,7 @@ func (x *FlowsResponse) String() string {
 func (*FlowsResponse) ProtoMessage() {}
 
 func (x *FlowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[27]
+	mi := &file_v1_manager_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2318,7 +3218,7 @@ func (x *FlowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsResponse.ProtoReflect.Descriptor instead.
 func (*FlowsResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{27}
+	return file_v1_manager_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *FlowsResponse) GetResults() []*FlowsResult {
@@ -2342,7 +3242,7 @@ type FlowsResult struct {
 
 func (x *FlowsResult) Reset() {
 	*x = FlowsResult{}
-	mi := &file_v1_manager_proto_msgTypes[28]
+	mi := &file_v1_manager_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2354,7 +3254,7 @@ func (x *FlowsResult) String() string {
 func (*FlowsResult) ProtoMessage() {}
 
 func (x *FlowsResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[28]
+	mi := &file_v1_manager_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2367,7 +3267,7 @@ func (x *FlowsResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsResult.ProtoReflect.Descriptor instead.
 func (*FlowsResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{28}
+	return file_v1_manager_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *FlowsResult) GetNode() string {
@@ -2417,7 +3317,7 @@ type FlowStatus struct {
 
 func (x *FlowStatus) Reset() {
 	*x = FlowStatus{}
-	mi := &file_v1_manager_proto_msgTypes[29]
+	mi := &file_v1_manager_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2429,7 +3329,7 @@ func (x *FlowStatus) String() string {
 func (*FlowStatus) ProtoMessage() {}
 
 func (x *FlowStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[29]
+	mi := &file_v1_manager_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2442,7 +3342,7 @@ func (x *FlowStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowStatus.ProtoReflect.Descriptor instead.
 func (*FlowStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{29}
+	return file_v1_manager_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *FlowStatus) GetVip() string {
@@ -2522,7 +3422,7 @@ type HealthOfRequest struct {
 
 func (x *HealthOfRequest) Reset() {
 	*x = HealthOfRequest{}
-	mi := &file_v1_manager_proto_msgTypes[30]
+	mi := &file_v1_manager_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2534,7 +3434,7 @@ func (x *HealthOfRequest) String() string {
 func (*HealthOfRequest) ProtoMessage() {}
 
 func (x *HealthOfRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[30]
+	mi := &file_v1_manager_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2547,7 +3447,7 @@ func (x *HealthOfRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthOfRequest.ProtoReflect.Descriptor instead.
 func (*HealthOfRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{30}
+	return file_v1_manager_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *HealthOfRequest) GetDip() string {
@@ -2583,7 +3483,7 @@ type HealthOfResponse struct {
 
 func (x *HealthOfResponse) Reset() {
 	*x = HealthOfResponse{}
-	mi := &file_v1_manager_proto_msgTypes[31]
+	mi := &file_v1_manager_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2595,7 +3495,7 @@ func (x *HealthOfResponse) String() string {
 func (*HealthOfResponse) ProtoMessage() {}
 
 func (x *HealthOfResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[31]
+	mi := &file_v1_manager_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2608,7 +3508,7 @@ func (x *HealthOfResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthOfResponse.ProtoReflect.Descriptor instead.
 func (*HealthOfResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{31}
+	return file_v1_manager_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *HealthOfResponse) GetBackends() []*BackendHealth {
@@ -2647,7 +3547,7 @@ type BackendHealth struct {
 
 func (x *BackendHealth) Reset() {
 	*x = BackendHealth{}
-	mi := &file_v1_manager_proto_msgTypes[32]
+	mi := &file_v1_manager_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2659,7 +3559,7 @@ func (x *BackendHealth) String() string {
 func (*BackendHealth) ProtoMessage() {}
 
 func (x *BackendHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[32]
+	mi := &file_v1_manager_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2672,7 +3572,7 @@ func (x *BackendHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendHealth.ProtoReflect.Descriptor instead.
 func (*BackendHealth) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{32}
+	return file_v1_manager_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *BackendHealth) GetService() string {
@@ -2760,14 +3660,16 @@ type NodeHealth struct {
 	Words  string         `protobuf:"bytes,5,opt,name=words,proto3" json:"words,omitempty"`
 	Checks []*CheckHealth `protobuf:"bytes,6,rep,name=checks,proto3" json:"checks,omitempty"`
 	// Why the node did not answer.
-	Error         string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	// Of muxes: what they know of its load.
+	Load          *MemberLoad `protobuf:"bytes,8,opt,name=load,proto3" json:"load,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeHealth) Reset() {
 	*x = NodeHealth{}
-	mi := &file_v1_manager_proto_msgTypes[33]
+	mi := &file_v1_manager_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2779,7 +3681,7 @@ func (x *NodeHealth) String() string {
 func (*NodeHealth) ProtoMessage() {}
 
 func (x *NodeHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[33]
+	mi := &file_v1_manager_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2792,7 +3694,7 @@ func (x *NodeHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeHealth.ProtoReflect.Descriptor instead.
 func (*NodeHealth) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{33}
+	return file_v1_manager_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *NodeHealth) GetNode() string {
@@ -2844,6 +3746,13 @@ func (x *NodeHealth) GetError() string {
 	return ""
 }
 
+func (x *NodeHealth) GetLoad() *MemberLoad {
+	if x != nil {
+		return x.Load
+	}
+	return nil
+}
+
 // CheckHealth is one of the checks of a backend.
 type CheckHealth struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2864,7 +3773,7 @@ type CheckHealth struct {
 
 func (x *CheckHealth) Reset() {
 	*x = CheckHealth{}
-	mi := &file_v1_manager_proto_msgTypes[34]
+	mi := &file_v1_manager_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2876,7 +3785,7 @@ func (x *CheckHealth) String() string {
 func (*CheckHealth) ProtoMessage() {}
 
 func (x *CheckHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[34]
+	mi := &file_v1_manager_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2889,7 +3798,7 @@ func (x *CheckHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckHealth.ProtoReflect.Descriptor instead.
 func (*CheckHealth) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{34}
+	return file_v1_manager_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *CheckHealth) GetCheck() string {
@@ -2958,7 +3867,7 @@ type ProbeResult struct {
 
 func (x *ProbeResult) Reset() {
 	*x = ProbeResult{}
-	mi := &file_v1_manager_proto_msgTypes[35]
+	mi := &file_v1_manager_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2970,7 +3879,7 @@ func (x *ProbeResult) String() string {
 func (*ProbeResult) ProtoMessage() {}
 
 func (x *ProbeResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[35]
+	mi := &file_v1_manager_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2983,7 +3892,7 @@ func (x *ProbeResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResult.ProtoReflect.Descriptor instead.
 func (*ProbeResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{35}
+	return file_v1_manager_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ProbeResult) GetTime() *timestamppb.Timestamp {
@@ -3038,7 +3947,7 @@ type HealthChange struct {
 
 func (x *HealthChange) Reset() {
 	*x = HealthChange{}
-	mi := &file_v1_manager_proto_msgTypes[36]
+	mi := &file_v1_manager_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3050,7 +3959,7 @@ func (x *HealthChange) String() string {
 func (*HealthChange) ProtoMessage() {}
 
 func (x *HealthChange) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[36]
+	mi := &file_v1_manager_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3063,7 +3972,7 @@ func (x *HealthChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthChange.ProtoReflect.Descriptor instead.
 func (*HealthChange) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{36}
+	return file_v1_manager_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *HealthChange) GetTime() *timestamppb.Timestamp {
@@ -3120,7 +4029,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_v1_manager_proto_msgTypes[37]
+	mi := &file_v1_manager_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3132,7 +4041,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[37]
+	mi := &file_v1_manager_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3145,7 +4054,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{37}
+	return file_v1_manager_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CreateTokenRequest) GetNode() string {
@@ -3179,7 +4088,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_v1_manager_proto_msgTypes[38]
+	mi := &file_v1_manager_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3191,7 +4100,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[38]
+	mi := &file_v1_manager_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3204,7 +4113,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{38}
+	return file_v1_manager_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -3237,7 +4146,7 @@ type CreateAccessRequest struct {
 
 func (x *CreateAccessRequest) Reset() {
 	*x = CreateAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[39]
+	mi := &file_v1_manager_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3249,7 +4158,7 @@ func (x *CreateAccessRequest) String() string {
 func (*CreateAccessRequest) ProtoMessage() {}
 
 func (x *CreateAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[39]
+	mi := &file_v1_manager_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3262,7 +4171,7 @@ func (x *CreateAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAccessRequest.ProtoReflect.Descriptor instead.
 func (*CreateAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{39}
+	return file_v1_manager_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *CreateAccessRequest) GetName() string {
@@ -3303,7 +4212,7 @@ type CreateAccessResponse struct {
 
 func (x *CreateAccessResponse) Reset() {
 	*x = CreateAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[40]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3315,7 +4224,7 @@ func (x *CreateAccessResponse) String() string {
 func (*CreateAccessResponse) ProtoMessage() {}
 
 func (x *CreateAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[40]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3328,7 +4237,7 @@ func (x *CreateAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAccessResponse.ProtoReflect.Descriptor instead.
 func (*CreateAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{40}
+	return file_v1_manager_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *CreateAccessResponse) GetToken() string {
@@ -3363,7 +4272,7 @@ type CreateCertificateRequest struct {
 
 func (x *CreateCertificateRequest) Reset() {
 	*x = CreateCertificateRequest{}
-	mi := &file_v1_manager_proto_msgTypes[41]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3375,7 +4284,7 @@ func (x *CreateCertificateRequest) String() string {
 func (*CreateCertificateRequest) ProtoMessage() {}
 
 func (x *CreateCertificateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[41]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3388,7 +4297,7 @@ func (x *CreateCertificateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateCertificateRequest.ProtoReflect.Descriptor instead.
 func (*CreateCertificateRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{41}
+	return file_v1_manager_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *CreateCertificateRequest) GetName() string {
@@ -3437,7 +4346,7 @@ type CreateCertificateResponse struct {
 
 func (x *CreateCertificateResponse) Reset() {
 	*x = CreateCertificateResponse{}
-	mi := &file_v1_manager_proto_msgTypes[42]
+	mi := &file_v1_manager_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3449,7 +4358,7 @@ func (x *CreateCertificateResponse) String() string {
 func (*CreateCertificateResponse) ProtoMessage() {}
 
 func (x *CreateCertificateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[42]
+	mi := &file_v1_manager_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3462,7 +4371,7 @@ func (x *CreateCertificateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateCertificateResponse.ProtoReflect.Descriptor instead.
 func (*CreateCertificateResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{42}
+	return file_v1_manager_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *CreateCertificateResponse) GetCertificate() []byte {
@@ -3496,7 +4405,7 @@ type Access struct {
 
 func (x *Access) Reset() {
 	*x = Access{}
-	mi := &file_v1_manager_proto_msgTypes[43]
+	mi := &file_v1_manager_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3508,7 +4417,7 @@ func (x *Access) String() string {
 func (*Access) ProtoMessage() {}
 
 func (x *Access) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[43]
+	mi := &file_v1_manager_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3521,7 +4430,7 @@ func (x *Access) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Access.ProtoReflect.Descriptor instead.
 func (*Access) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{43}
+	return file_v1_manager_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Access) GetId() string {
@@ -3581,7 +4490,7 @@ type ListAccessRequest struct {
 
 func (x *ListAccessRequest) Reset() {
 	*x = ListAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[44]
+	mi := &file_v1_manager_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3593,7 +4502,7 @@ func (x *ListAccessRequest) String() string {
 func (*ListAccessRequest) ProtoMessage() {}
 
 func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[44]
+	mi := &file_v1_manager_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3606,7 +4515,7 @@ func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessRequest.ProtoReflect.Descriptor instead.
 func (*ListAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{44}
+	return file_v1_manager_proto_rawDescGZIP(), []int{54}
 }
 
 type ListAccessResponse struct {
@@ -3618,7 +4527,7 @@ type ListAccessResponse struct {
 
 func (x *ListAccessResponse) Reset() {
 	*x = ListAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[45]
+	mi := &file_v1_manager_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3630,7 +4539,7 @@ func (x *ListAccessResponse) String() string {
 func (*ListAccessResponse) ProtoMessage() {}
 
 func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[45]
+	mi := &file_v1_manager_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3643,7 +4552,7 @@ func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessResponse.ProtoReflect.Descriptor instead.
 func (*ListAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{45}
+	return file_v1_manager_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListAccessResponse) GetAccess() []*Access {
@@ -3662,7 +4571,7 @@ type RevokeAccessRequest struct {
 
 func (x *RevokeAccessRequest) Reset() {
 	*x = RevokeAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[46]
+	mi := &file_v1_manager_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3674,7 +4583,7 @@ func (x *RevokeAccessRequest) String() string {
 func (*RevokeAccessRequest) ProtoMessage() {}
 
 func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[46]
+	mi := &file_v1_manager_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3687,7 +4596,7 @@ func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{46}
+	return file_v1_manager_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RevokeAccessRequest) GetId() string {
@@ -3705,7 +4614,7 @@ type RevokeAccessResponse struct {
 
 func (x *RevokeAccessResponse) Reset() {
 	*x = RevokeAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[47]
+	mi := &file_v1_manager_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3717,7 +4626,7 @@ func (x *RevokeAccessResponse) String() string {
 func (*RevokeAccessResponse) ProtoMessage() {}
 
 func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[47]
+	mi := &file_v1_manager_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3730,7 +4639,7 @@ func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{47}
+	return file_v1_manager_proto_rawDescGZIP(), []int{57}
 }
 
 type EventsRequest struct {
@@ -3747,7 +4656,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_v1_manager_proto_msgTypes[48]
+	mi := &file_v1_manager_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3759,7 +4668,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[48]
+	mi := &file_v1_manager_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3772,7 +4681,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{48}
+	return file_v1_manager_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *EventsRequest) GetKind() string {
@@ -3812,7 +4721,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_v1_manager_proto_msgTypes[49]
+	mi := &file_v1_manager_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3824,7 +4733,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[49]
+	mi := &file_v1_manager_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3837,7 +4746,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{49}
+	return file_v1_manager_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *EventsResponse) GetEvents() []*Event {
@@ -3873,7 +4782,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_v1_manager_proto_msgTypes[50]
+	mi := &file_v1_manager_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3885,7 +4794,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[50]
+	mi := &file_v1_manager_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3898,7 +4807,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{50}
+	return file_v1_manager_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Event) GetTime() *timestamppb.Timestamp {
@@ -3984,7 +4893,7 @@ type AuditRequest struct {
 
 func (x *AuditRequest) Reset() {
 	*x = AuditRequest{}
-	mi := &file_v1_manager_proto_msgTypes[51]
+	mi := &file_v1_manager_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3996,7 +4905,7 @@ func (x *AuditRequest) String() string {
 func (*AuditRequest) ProtoMessage() {}
 
 func (x *AuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[51]
+	mi := &file_v1_manager_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4009,7 +4918,7 @@ func (x *AuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRequest.ProtoReflect.Descriptor instead.
 func (*AuditRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{51}
+	return file_v1_manager_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *AuditRequest) GetSince() *timestamppb.Timestamp {
@@ -4042,7 +4951,7 @@ type AuditResponse struct {
 
 func (x *AuditResponse) Reset() {
 	*x = AuditResponse{}
-	mi := &file_v1_manager_proto_msgTypes[52]
+	mi := &file_v1_manager_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4054,7 +4963,7 @@ func (x *AuditResponse) String() string {
 func (*AuditResponse) ProtoMessage() {}
 
 func (x *AuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[52]
+	mi := &file_v1_manager_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4067,7 +4976,7 @@ func (x *AuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditResponse.ProtoReflect.Descriptor instead.
 func (*AuditResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{52}
+	return file_v1_manager_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *AuditResponse) GetEntries() []*AuditEntry {
@@ -4102,7 +5011,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_v1_manager_proto_msgTypes[53]
+	mi := &file_v1_manager_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4114,7 +5023,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[53]
+	mi := &file_v1_manager_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4127,7 +5036,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{53}
+	return file_v1_manager_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *AuditEntry) GetTime() *timestamppb.Timestamp {
@@ -4201,7 +5110,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_v1_manager_proto_msgTypes[54]
+	mi := &file_v1_manager_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4213,7 +5122,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[54]
+	mi := &file_v1_manager_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4226,7 +5135,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{54}
+	return file_v1_manager_proto_rawDescGZIP(), []int{64}
 }
 
 type MembersResponse struct {
@@ -4240,7 +5149,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_v1_manager_proto_msgTypes[55]
+	mi := &file_v1_manager_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4252,7 +5161,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[55]
+	mi := &file_v1_manager_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4265,7 +5174,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{55}
+	return file_v1_manager_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *MembersResponse) GetMembers() []*Member {
@@ -4306,7 +5215,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_v1_manager_proto_msgTypes[56]
+	mi := &file_v1_manager_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4318,7 +5227,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[56]
+	mi := &file_v1_manager_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4331,7 +5240,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{56}
+	return file_v1_manager_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Member) GetName() string {
@@ -4406,7 +5315,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_v1_manager_proto_msgTypes[57]
+	mi := &file_v1_manager_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4418,7 +5327,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[57]
+	mi := &file_v1_manager_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4431,7 +5340,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{57}
+	return file_v1_manager_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *RemoveMemberRequest) GetName() string {
@@ -4449,7 +5358,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_v1_manager_proto_msgTypes[58]
+	mi := &file_v1_manager_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4461,7 +5370,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[58]
+	mi := &file_v1_manager_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4474,7 +5383,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{58}
+	return file_v1_manager_proto_rawDescGZIP(), []int{68}
 }
 
 type BackupRequest struct {
@@ -4485,7 +5394,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_v1_manager_proto_msgTypes[59]
+	mi := &file_v1_manager_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4497,7 +5406,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[59]
+	mi := &file_v1_manager_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4510,7 +5419,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{59}
+	return file_v1_manager_proto_rawDescGZIP(), []int{69}
 }
 
 type BackupResponse struct {
@@ -4522,7 +5431,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_v1_manager_proto_msgTypes[60]
+	mi := &file_v1_manager_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4534,7 +5443,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[60]
+	mi := &file_v1_manager_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4547,7 +5456,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{60}
+	return file_v1_manager_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *BackupResponse) GetChunk() []byte {
@@ -4565,7 +5474,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_v1_manager_proto_msgTypes[61]
+	mi := &file_v1_manager_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4577,7 +5486,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[61]
+	mi := &file_v1_manager_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4590,7 +5499,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{61}
+	return file_v1_manager_proto_rawDescGZIP(), []int{71}
 }
 
 type VersionResponse struct {
@@ -4603,7 +5512,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_v1_manager_proto_msgTypes[62]
+	mi := &file_v1_manager_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4615,7 +5524,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[62]
+	mi := &file_v1_manager_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4628,7 +5537,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{62}
+	return file_v1_manager_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -4698,13 +5607,14 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12,\n" +
 	"\bupserted\x18\x02 \x03(\v2\x10.shunt.v1.ObjectR\bupserted\x12-\n" +
 	"\adeleted\x18\x03 \x03(\v2\x13.shunt.v1.ObjectRefR\adeleted\x12\x16\n" +
-	"\x06synced\x18\x04 \x01(\bR\x06synced\"u\n" +
+	"\x06synced\x18\x04 \x01(\bR\x06synced\"\x8e\x01\n" +
 	"\rStatusRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x1d\n" +
 	"\n" +
 	"members_of\x18\x03 \x01(\tR\tmembersOf\x12\x17\n" +
-	"\asnat_of\x18\x04 \x01(\tR\x06snatOf\"\xa0\x02\n" +
+	"\asnat_of\x18\x04 \x01(\tR\x06snatOf\x12\x17\n" +
+	"\aload_of\x18\x05 \x01(\tR\x06loadOf\"\xb7\x03\n" +
 	"\x0eStatusResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12*\n" +
@@ -4714,7 +5624,60 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\n" +
 	"placements\x18\x06 \x03(\v2\x16.shunt.v1.VIPPlacementR\n" +
 	"placements\x12(\n" +
-	"\x04snat\x18\a \x03(\v2\x14.shunt.v1.SnatStatusR\x04snat\"\x9e\x01\n" +
+	"\x04snat\x18\a \x03(\v2\x14.shunt.v1.SnatStatusR\x04snat\x12(\n" +
+	"\x04load\x18\n" +
+	" \x03(\v2\x14.shunt.v1.LoadStatusR\x04load\x124\n" +
+	"\tsnat_vips\x18\b \x03(\v2\x17.shunt.v1.SnatVIPStatusR\bsnatVips\x125\n" +
+	"\vsnat_counts\x18\t \x01(\v2\x14.shunt.v1.SnatCountsR\n" +
+	"snatCounts\"\x90\x02\n" +
+	"\rSnatVIPStatus\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x10\n" +
+	"\x03vni\x18\x03 \x01(\rR\x03vni\x12\x10\n" +
+	"\x03vip\x18\x04 \x01(\tR\x03vip\x12\x16\n" +
+	"\x06leased\x18\x05 \x01(\rR\x06leased\x12\x12\n" +
+	"\x04free\x18\x06 \x01(\rR\x04free\x12\x18\n" +
+	"\aresting\x18\a \x01(\rR\aresting\x12\x1b\n" +
+	"\tdip_limit\x18\b \x01(\rR\bdipLimit\x12!\n" +
+	"\ftenant_limit\x18\t \x01(\rR\vtenantLimit\x12#\n" +
+	"\rtenant_leased\x18\n" +
+	" \x01(\rR\ftenantLeased\"\x88\x02\n" +
+	"\n" +
+	"SnatCounts\x12\x12\n" +
+	"\x04asks\x18\x01 \x01(\x04R\x04asks\x12#\n" +
+	"\rrepeated_asks\x18\x02 \x01(\x04R\frepeatedAsks\x12\x16\n" +
+	"\x06grants\x18\x03 \x01(\x04R\x06grants\x12\x18\n" +
+	"\agranted\x18\x04 \x01(\x04R\agranted\x12\x14\n" +
+	"\x05freed\x18\x05 \x01(\x04R\x05freed\x12/\n" +
+	"\arefused\x18\x06 \x03(\v2\x15.shunt.v1.SnatRefusedR\arefused\x12\x16\n" +
+	"\x06silent\x18\a \x01(\x04R\x06silent\x12\x16\n" +
+	"\x06queued\x18\b \x01(\x04R\x06queued\x12\x18\n" +
+	"\atelling\x18\t \x01(\x04R\atelling\";\n" +
+	"\vSnatRefused\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\x8a\x02\n" +
+	"\n" +
+	"LoadStatus\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x10\n" +
+	"\x03vip\x18\x03 \x01(\tR\x03vip\x12\x1a\n" +
+	"\bprotocol\x18\x04 \x01(\tR\bprotocol\x12\x12\n" +
+	"\x04port\x18\x05 \x01(\rR\x04port\x12\x19\n" +
+	"\bport_end\x18\x06 \x01(\rR\aportEnd\x12\x10\n" +
+	"\x03dip\x18\a \x01(\tR\x03dip\x12\x19\n" +
+	"\bdip_port\x18\b \x01(\rR\adipPort\x12\x16\n" +
+	"\x06member\x18\t \x01(\rR\x06member\x12(\n" +
+	"\x04load\x18\n" +
+	" \x01(\v2\x14.shunt.v1.MemberLoadR\x04load\"\xb4\x01\n" +
+	"\n" +
+	"MemberLoad\x12%\n" +
+	"\vconnections\x18\x01 \x01(\rH\x00R\vconnections\x88\x01\x01\x12\x15\n" +
+	"\x03cpu\x18\x02 \x01(\rH\x01R\x03cpu\x88\x01\x01\x12\x19\n" +
+	"\x05given\x18\x03 \x01(\x02H\x02R\x05given\x88\x01\x01\x12+\n" +
+	"\x03age\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03ageB\x0e\n" +
+	"\f_connectionsB\x06\n" +
+	"\x04_cpuB\b\n" +
+	"\x06_given\"\x9e\x01\n" +
 	"\n" +
 	"SnatStatus\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
@@ -4723,7 +5686,27 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x03vip\x18\x04 \x01(\tR\x03vip\x12\x10\n" +
 	"\x03dip\x18\x05 \x01(\tR\x03dip\x12\x14\n" +
 	"\x05ports\x18\x06 \x03(\rR\x05ports\x12\x12\n" +
-	"\x04gone\x18\a \x01(\bR\x04gone\"\xb6\x01\n" +
+	"\x04gone\x18\a \x01(\bR\x04gone\",\n" +
+	"\x10AuditSNATRequest\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\"B\n" +
+	"\x11AuditSNATResponse\x12-\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x17.shunt.v1.SnatNodeAuditR\x05nodes\"\x87\x02\n" +
+	"\rSnatNodeAudit\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\x03R\brevision\x12\x12\n" +
+	"\x04vips\x18\x05 \x01(\rR\x04vips\x12\x16\n" +
+	"\x06ranges\x18\x06 \x01(\x04R\x06ranges\x12\x16\n" +
+	"\x06moving\x18\a \x01(\x04R\x06moving\x12:\n" +
+	"\vdifferences\x18\b \x03(\v2\x18.shunt.v1.SnatDifferenceR\vdifferences\x12\x1c\n" +
+	"\tdifferent\x18\t \x01(\x04R\tdifferent\"t\n" +
+	"\x0eSnatDifference\x12\x10\n" +
+	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
+	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\rR\x04port\x12\x16\n" +
+	"\x06stored\x18\x04 \x01(\tR\x06stored\x12\x12\n" +
+	"\x04said\x18\x05 \x01(\tR\x04said\"\xb6\x01\n" +
 	"\fVIPPlacement\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
 	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +
@@ -4731,7 +5714,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x05every\x18\x04 \x01(\bR\x05every\x12\x14\n" +
 	"\x05muxes\x18\x05 \x03(\tR\x05muxes\x12\x18\n" +
 	"\aleaving\x18\x06 \x03(\tR\aleaving\x12\x18\n" +
-	"\amissing\x18\a \x01(\tR\amissing\"\x98\x05\n" +
+	"\amissing\x18\a \x01(\tR\amissing\"\xca\x05\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -4753,7 +5736,18 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x04vips\x18\x10 \x01(\rR\x04vips\x12\x18\n" +
 	"\asuspect\x18\x11 \x01(\bR\asuspect\x12\x18\n" +
 	"\astarved\x18\x12 \x01(\bR\astarved\x12\x18\n" +
-	"\acrowded\x18\x13 \x01(\bR\acrowded\"Q\n" +
+	"\acrowded\x18\x13 \x01(\bR\acrowded\x120\n" +
+	"\aservers\x18\x14 \x03(\v2\x16.shunt.v1.ServerStatusR\aservers\"\xd0\x01\n" +
+	"\fServerStatus\x12\x10\n" +
+	"\x03dip\x18\x01 \x01(\tR\x03dip\x12\x1d\n" +
+	"\n" +
+	"packets_in\x18\x02 \x01(\x04R\tpacketsIn\x12\x19\n" +
+	"\bbytes_in\x18\x03 \x01(\x04R\abytesIn\x12\x19\n" +
+	"\bflows_in\x18\x04 \x01(\x04R\aflowsIn\x12\x1f\n" +
+	"\vpackets_out\x18\x05 \x01(\x04R\n" +
+	"packetsOut\x12\x1b\n" +
+	"\tbytes_out\x18\x06 \x01(\x04R\bbytesOut\x12\x1b\n" +
+	"\tflows_out\x18\a \x01(\x04R\bflowsOut\"Q\n" +
 	"\vTableStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04used\x18\x02 \x01(\x04R\x04used\x12\x1a\n" +
@@ -4879,7 +5873,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x06member\x18\b \x01(\rR\x06member\x12*\n" +
 	"\x05nodes\x18\t \x03(\v2\x14.shunt.v1.NodeHealthR\x05nodes\x120\n" +
 	"\ahistory\x18\n" +
-	" \x03(\v2\x16.shunt.v1.HealthChangeR\ahistory\"\xdb\x01\n" +
+	" \x03(\v2\x16.shunt.v1.HealthChangeR\ahistory\"\x85\x02\n" +
 	"\n" +
 	"NodeHealth\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
@@ -4888,7 +5882,8 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x14\n" +
 	"\x05words\x18\x05 \x01(\tR\x05words\x12-\n" +
 	"\x06checks\x18\x06 \x03(\v2\x15.shunt.v1.CheckHealthR\x06checks\x12\x14\n" +
-	"\x05error\x18\a \x01(\tR\x05error\"\xb8\x01\n" +
+	"\x05error\x18\a \x01(\tR\x05error\x12(\n" +
+	"\x04load\x18\b \x01(\v2\x14.shunt.v1.MemberLoadR\x04load\"\xb8\x01\n" +
 	"\vCheckHealth\x12\x14\n" +
 	"\x05check\x18\x01 \x01(\tR\x05check\x12\x14\n" +
 	"\x05alive\x18\x02 \x01(\bR\x05alive\x12\x12\n" +
@@ -5007,7 +6002,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x0eVersionRequest\"C\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
-	"\x06commit\x18\x02 \x01(\tR\x06commit2\xae\n" +
+	"\x06commit\x18\x02 \x01(\tR\x06commit2\xf9\n" +
 	"\n" +
 	"\aManager\x128\n" +
 	"\x05Apply\x12\x16.shunt.v1.ApplyRequest\x1a\x17.shunt.v1.ApplyResponse\x12;\n" +
@@ -5017,7 +6012,8 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x06Status\x12\x17.shunt.v1.StatusRequest\x1a\x18.shunt.v1.StatusResponse\"\x03\x90\x02\x01\x12=\n" +
 	"\x05Trace\x12\x16.shunt.v1.TraceRequest\x1a\x17.shunt.v1.TraceResponse\"\x03\x90\x02\x01\x12=\n" +
 	"\x05Flows\x12\x16.shunt.v1.FlowsRequest\x1a\x17.shunt.v1.FlowsResponse\"\x03\x90\x02\x01\x12F\n" +
-	"\bHealthOf\x12\x19.shunt.v1.HealthOfRequest\x1a\x1a.shunt.v1.HealthOfResponse\"\x03\x90\x02\x01\x12J\n" +
+	"\bHealthOf\x12\x19.shunt.v1.HealthOfRequest\x1a\x1a.shunt.v1.HealthOfResponse\"\x03\x90\x02\x01\x12I\n" +
+	"\tAuditSNAT\x12\x1a.shunt.v1.AuditSNATRequest\x1a\x1b.shunt.v1.AuditSNATResponse\"\x03\x90\x02\x01\x12J\n" +
 	"\vCreateToken\x12\x1c.shunt.v1.CreateTokenRequest\x1a\x1d.shunt.v1.CreateTokenResponse\x12M\n" +
 	"\fCreateAccess\x12\x1d.shunt.v1.CreateAccessRequest\x1a\x1e.shunt.v1.CreateAccessResponse\x12\\\n" +
 	"\x11CreateCertificate\x12\".shunt.v1.CreateCertificateRequest\x1a#.shunt.v1.CreateCertificateResponse\x12L\n" +
@@ -5044,7 +6040,7 @@ func file_v1_manager_proto_rawDescGZIP() []byte {
 }
 
 var file_v1_manager_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
+var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
 var file_v1_manager_proto_goTypes = []any{
 	(Change_Action)(0),                // 0: shunt.v1.Change.Action
 	(*Violation)(nil),                 // 1: shunt.v1.Violation
@@ -5060,160 +6056,182 @@ var file_v1_manager_proto_goTypes = []any{
 	(*WatchResponse)(nil),             // 11: shunt.v1.WatchResponse
 	(*StatusRequest)(nil),             // 12: shunt.v1.StatusRequest
 	(*StatusResponse)(nil),            // 13: shunt.v1.StatusResponse
-	(*SnatStatus)(nil),                // 14: shunt.v1.SnatStatus
-	(*VIPPlacement)(nil),              // 15: shunt.v1.VIPPlacement
-	(*NodeStatus)(nil),                // 16: shunt.v1.NodeStatus
-	(*TableStatus)(nil),               // 17: shunt.v1.TableStatus
-	(*FlowClassStatus)(nil),           // 18: shunt.v1.FlowClassStatus
-	(*MemberStatus)(nil),              // 19: shunt.v1.MemberStatus
-	(*MemberDecision)(nil),            // 20: shunt.v1.MemberDecision
-	(*ReasonCount)(nil),               // 21: shunt.v1.ReasonCount
-	(*RouteStatus)(nil),               // 22: shunt.v1.RouteStatus
-	(*PeerStatus)(nil),                // 23: shunt.v1.PeerStatus
-	(*TraceRequest)(nil),              // 24: shunt.v1.TraceRequest
-	(*TraceResponse)(nil),             // 25: shunt.v1.TraceResponse
-	(*TraceResult)(nil),               // 26: shunt.v1.TraceResult
-	(*FlowsRequest)(nil),              // 27: shunt.v1.FlowsRequest
-	(*FlowsResponse)(nil),             // 28: shunt.v1.FlowsResponse
-	(*FlowsResult)(nil),               // 29: shunt.v1.FlowsResult
-	(*FlowStatus)(nil),                // 30: shunt.v1.FlowStatus
-	(*HealthOfRequest)(nil),           // 31: shunt.v1.HealthOfRequest
-	(*HealthOfResponse)(nil),          // 32: shunt.v1.HealthOfResponse
-	(*BackendHealth)(nil),             // 33: shunt.v1.BackendHealth
-	(*NodeHealth)(nil),                // 34: shunt.v1.NodeHealth
-	(*CheckHealth)(nil),               // 35: shunt.v1.CheckHealth
-	(*ProbeResult)(nil),               // 36: shunt.v1.ProbeResult
-	(*HealthChange)(nil),              // 37: shunt.v1.HealthChange
-	(*CreateTokenRequest)(nil),        // 38: shunt.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),       // 39: shunt.v1.CreateTokenResponse
-	(*CreateAccessRequest)(nil),       // 40: shunt.v1.CreateAccessRequest
-	(*CreateAccessResponse)(nil),      // 41: shunt.v1.CreateAccessResponse
-	(*CreateCertificateRequest)(nil),  // 42: shunt.v1.CreateCertificateRequest
-	(*CreateCertificateResponse)(nil), // 43: shunt.v1.CreateCertificateResponse
-	(*Access)(nil),                    // 44: shunt.v1.Access
-	(*ListAccessRequest)(nil),         // 45: shunt.v1.ListAccessRequest
-	(*ListAccessResponse)(nil),        // 46: shunt.v1.ListAccessResponse
-	(*RevokeAccessRequest)(nil),       // 47: shunt.v1.RevokeAccessRequest
-	(*RevokeAccessResponse)(nil),      // 48: shunt.v1.RevokeAccessResponse
-	(*EventsRequest)(nil),             // 49: shunt.v1.EventsRequest
-	(*EventsResponse)(nil),            // 50: shunt.v1.EventsResponse
-	(*Event)(nil),                     // 51: shunt.v1.Event
-	(*AuditRequest)(nil),              // 52: shunt.v1.AuditRequest
-	(*AuditResponse)(nil),             // 53: shunt.v1.AuditResponse
-	(*AuditEntry)(nil),                // 54: shunt.v1.AuditEntry
-	(*MembersRequest)(nil),            // 55: shunt.v1.MembersRequest
-	(*MembersResponse)(nil),           // 56: shunt.v1.MembersResponse
-	(*Member)(nil),                    // 57: shunt.v1.Member
-	(*RemoveMemberRequest)(nil),       // 58: shunt.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),      // 59: shunt.v1.RemoveMemberResponse
-	(*BackupRequest)(nil),             // 60: shunt.v1.BackupRequest
-	(*BackupResponse)(nil),            // 61: shunt.v1.BackupResponse
-	(*VersionRequest)(nil),            // 62: shunt.v1.VersionRequest
-	(*VersionResponse)(nil),           // 63: shunt.v1.VersionResponse
-	(*Object)(nil),                    // 64: shunt.v1.Object
-	(*timestamppb.Timestamp)(nil),     // 65: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 66: google.protobuf.Duration
+	(*SnatVIPStatus)(nil),             // 14: shunt.v1.SnatVIPStatus
+	(*SnatCounts)(nil),                // 15: shunt.v1.SnatCounts
+	(*SnatRefused)(nil),               // 16: shunt.v1.SnatRefused
+	(*LoadStatus)(nil),                // 17: shunt.v1.LoadStatus
+	(*MemberLoad)(nil),                // 18: shunt.v1.MemberLoad
+	(*SnatStatus)(nil),                // 19: shunt.v1.SnatStatus
+	(*AuditSNATRequest)(nil),          // 20: shunt.v1.AuditSNATRequest
+	(*AuditSNATResponse)(nil),         // 21: shunt.v1.AuditSNATResponse
+	(*SnatNodeAudit)(nil),             // 22: shunt.v1.SnatNodeAudit
+	(*SnatDifference)(nil),            // 23: shunt.v1.SnatDifference
+	(*VIPPlacement)(nil),              // 24: shunt.v1.VIPPlacement
+	(*NodeStatus)(nil),                // 25: shunt.v1.NodeStatus
+	(*ServerStatus)(nil),              // 26: shunt.v1.ServerStatus
+	(*TableStatus)(nil),               // 27: shunt.v1.TableStatus
+	(*FlowClassStatus)(nil),           // 28: shunt.v1.FlowClassStatus
+	(*MemberStatus)(nil),              // 29: shunt.v1.MemberStatus
+	(*MemberDecision)(nil),            // 30: shunt.v1.MemberDecision
+	(*ReasonCount)(nil),               // 31: shunt.v1.ReasonCount
+	(*RouteStatus)(nil),               // 32: shunt.v1.RouteStatus
+	(*PeerStatus)(nil),                // 33: shunt.v1.PeerStatus
+	(*TraceRequest)(nil),              // 34: shunt.v1.TraceRequest
+	(*TraceResponse)(nil),             // 35: shunt.v1.TraceResponse
+	(*TraceResult)(nil),               // 36: shunt.v1.TraceResult
+	(*FlowsRequest)(nil),              // 37: shunt.v1.FlowsRequest
+	(*FlowsResponse)(nil),             // 38: shunt.v1.FlowsResponse
+	(*FlowsResult)(nil),               // 39: shunt.v1.FlowsResult
+	(*FlowStatus)(nil),                // 40: shunt.v1.FlowStatus
+	(*HealthOfRequest)(nil),           // 41: shunt.v1.HealthOfRequest
+	(*HealthOfResponse)(nil),          // 42: shunt.v1.HealthOfResponse
+	(*BackendHealth)(nil),             // 43: shunt.v1.BackendHealth
+	(*NodeHealth)(nil),                // 44: shunt.v1.NodeHealth
+	(*CheckHealth)(nil),               // 45: shunt.v1.CheckHealth
+	(*ProbeResult)(nil),               // 46: shunt.v1.ProbeResult
+	(*HealthChange)(nil),              // 47: shunt.v1.HealthChange
+	(*CreateTokenRequest)(nil),        // 48: shunt.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 49: shunt.v1.CreateTokenResponse
+	(*CreateAccessRequest)(nil),       // 50: shunt.v1.CreateAccessRequest
+	(*CreateAccessResponse)(nil),      // 51: shunt.v1.CreateAccessResponse
+	(*CreateCertificateRequest)(nil),  // 52: shunt.v1.CreateCertificateRequest
+	(*CreateCertificateResponse)(nil), // 53: shunt.v1.CreateCertificateResponse
+	(*Access)(nil),                    // 54: shunt.v1.Access
+	(*ListAccessRequest)(nil),         // 55: shunt.v1.ListAccessRequest
+	(*ListAccessResponse)(nil),        // 56: shunt.v1.ListAccessResponse
+	(*RevokeAccessRequest)(nil),       // 57: shunt.v1.RevokeAccessRequest
+	(*RevokeAccessResponse)(nil),      // 58: shunt.v1.RevokeAccessResponse
+	(*EventsRequest)(nil),             // 59: shunt.v1.EventsRequest
+	(*EventsResponse)(nil),            // 60: shunt.v1.EventsResponse
+	(*Event)(nil),                     // 61: shunt.v1.Event
+	(*AuditRequest)(nil),              // 62: shunt.v1.AuditRequest
+	(*AuditResponse)(nil),             // 63: shunt.v1.AuditResponse
+	(*AuditEntry)(nil),                // 64: shunt.v1.AuditEntry
+	(*MembersRequest)(nil),            // 65: shunt.v1.MembersRequest
+	(*MembersResponse)(nil),           // 66: shunt.v1.MembersResponse
+	(*Member)(nil),                    // 67: shunt.v1.Member
+	(*RemoveMemberRequest)(nil),       // 68: shunt.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),      // 69: shunt.v1.RemoveMemberResponse
+	(*BackupRequest)(nil),             // 70: shunt.v1.BackupRequest
+	(*BackupResponse)(nil),            // 71: shunt.v1.BackupResponse
+	(*VersionRequest)(nil),            // 72: shunt.v1.VersionRequest
+	(*VersionResponse)(nil),           // 73: shunt.v1.VersionResponse
+	(*Object)(nil),                    // 74: shunt.v1.Object
+	(*durationpb.Duration)(nil),       // 75: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),     // 76: google.protobuf.Timestamp
 }
 var file_v1_manager_proto_depIdxs = []int32{
-	64, // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
+	74, // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
 	4,  // 1: shunt.v1.ApplyResponse.changes:type_name -> shunt.v1.Change
 	0,  // 2: shunt.v1.Change.action:type_name -> shunt.v1.Change.Action
-	64, // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
-	64, // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
+	74, // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
+	74, // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
 	5,  // 5: shunt.v1.DeleteRequest.objects:type_name -> shunt.v1.ObjectRef
 	4,  // 6: shunt.v1.DeleteResponse.changes:type_name -> shunt.v1.Change
-	64, // 7: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
-	64, // 8: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
+	74, // 7: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
+	74, // 8: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
 	5,  // 9: shunt.v1.WatchResponse.deleted:type_name -> shunt.v1.ObjectRef
-	16, // 10: shunt.v1.StatusResponse.nodes:type_name -> shunt.v1.NodeStatus
-	20, // 11: shunt.v1.StatusResponse.decisions:type_name -> shunt.v1.MemberDecision
-	15, // 12: shunt.v1.StatusResponse.placements:type_name -> shunt.v1.VIPPlacement
-	14, // 13: shunt.v1.StatusResponse.snat:type_name -> shunt.v1.SnatStatus
-	65, // 14: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
-	19, // 15: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
-	21, // 16: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
-	22, // 17: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
-	23, // 18: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
-	17, // 19: shunt.v1.NodeStatus.tables:type_name -> shunt.v1.TableStatus
-	18, // 20: shunt.v1.NodeStatus.flows:type_name -> shunt.v1.FlowClassStatus
-	65, // 21: shunt.v1.MemberStatus.since:type_name -> google.protobuf.Timestamp
-	65, // 22: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
-	65, // 23: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
-	65, // 24: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
-	65, // 25: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
-	26, // 26: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
-	29, // 27: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
-	30, // 28: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
-	66, // 29: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
-	33, // 30: shunt.v1.HealthOfResponse.backends:type_name -> shunt.v1.BackendHealth
-	34, // 31: shunt.v1.BackendHealth.nodes:type_name -> shunt.v1.NodeHealth
-	37, // 32: shunt.v1.BackendHealth.history:type_name -> shunt.v1.HealthChange
-	65, // 33: shunt.v1.NodeHealth.since:type_name -> google.protobuf.Timestamp
-	35, // 34: shunt.v1.NodeHealth.checks:type_name -> shunt.v1.CheckHealth
-	36, // 35: shunt.v1.CheckHealth.results:type_name -> shunt.v1.ProbeResult
-	65, // 36: shunt.v1.ProbeResult.time:type_name -> google.protobuf.Timestamp
-	66, // 37: shunt.v1.ProbeResult.took:type_name -> google.protobuf.Duration
-	65, // 38: shunt.v1.HealthChange.time:type_name -> google.protobuf.Timestamp
-	66, // 39: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	65, // 40: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	66, // 41: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
-	44, // 42: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
-	66, // 43: shunt.v1.CreateCertificateRequest.ttl:type_name -> google.protobuf.Duration
-	44, // 44: shunt.v1.CreateCertificateResponse.access:type_name -> shunt.v1.Access
-	65, // 45: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
-	65, // 46: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
-	44, // 47: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
-	65, // 48: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	51, // 49: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
-	65, // 50: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
-	37, // 51: shunt.v1.Event.changes:type_name -> shunt.v1.HealthChange
-	65, // 52: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
-	54, // 53: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
-	65, // 54: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	57, // 55: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
-	2,  // 56: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
-	6,  // 57: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
-	8,  // 58: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
-	10, // 59: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
-	12, // 60: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
-	24, // 61: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
-	27, // 62: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
-	31, // 63: shunt.v1.Manager.HealthOf:input_type -> shunt.v1.HealthOfRequest
-	38, // 64: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
-	40, // 65: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
-	42, // 66: shunt.v1.Manager.CreateCertificate:input_type -> shunt.v1.CreateCertificateRequest
-	45, // 67: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
-	47, // 68: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
-	49, // 69: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
-	52, // 70: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
-	55, // 71: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
-	58, // 72: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
-	60, // 73: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
-	62, // 74: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
-	3,  // 75: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
-	7,  // 76: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
-	9,  // 77: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
-	11, // 78: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
-	13, // 79: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
-	25, // 80: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
-	28, // 81: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
-	32, // 82: shunt.v1.Manager.HealthOf:output_type -> shunt.v1.HealthOfResponse
-	39, // 83: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
-	41, // 84: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
-	43, // 85: shunt.v1.Manager.CreateCertificate:output_type -> shunt.v1.CreateCertificateResponse
-	46, // 86: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
-	48, // 87: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
-	50, // 88: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
-	53, // 89: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
-	56, // 90: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
-	59, // 91: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
-	61, // 92: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
-	63, // 93: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
-	75, // [75:94] is the sub-list for method output_type
-	56, // [56:75] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	25, // 10: shunt.v1.StatusResponse.nodes:type_name -> shunt.v1.NodeStatus
+	30, // 11: shunt.v1.StatusResponse.decisions:type_name -> shunt.v1.MemberDecision
+	24, // 12: shunt.v1.StatusResponse.placements:type_name -> shunt.v1.VIPPlacement
+	19, // 13: shunt.v1.StatusResponse.snat:type_name -> shunt.v1.SnatStatus
+	17, // 14: shunt.v1.StatusResponse.load:type_name -> shunt.v1.LoadStatus
+	14, // 15: shunt.v1.StatusResponse.snat_vips:type_name -> shunt.v1.SnatVIPStatus
+	15, // 16: shunt.v1.StatusResponse.snat_counts:type_name -> shunt.v1.SnatCounts
+	16, // 17: shunt.v1.SnatCounts.refused:type_name -> shunt.v1.SnatRefused
+	18, // 18: shunt.v1.LoadStatus.load:type_name -> shunt.v1.MemberLoad
+	75, // 19: shunt.v1.MemberLoad.age:type_name -> google.protobuf.Duration
+	22, // 20: shunt.v1.AuditSNATResponse.nodes:type_name -> shunt.v1.SnatNodeAudit
+	23, // 21: shunt.v1.SnatNodeAudit.differences:type_name -> shunt.v1.SnatDifference
+	76, // 22: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
+	29, // 23: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
+	31, // 24: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
+	32, // 25: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
+	33, // 26: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
+	27, // 27: shunt.v1.NodeStatus.tables:type_name -> shunt.v1.TableStatus
+	28, // 28: shunt.v1.NodeStatus.flows:type_name -> shunt.v1.FlowClassStatus
+	26, // 29: shunt.v1.NodeStatus.servers:type_name -> shunt.v1.ServerStatus
+	76, // 30: shunt.v1.MemberStatus.since:type_name -> google.protobuf.Timestamp
+	76, // 31: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
+	76, // 32: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
+	76, // 33: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
+	76, // 34: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
+	36, // 35: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
+	39, // 36: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
+	40, // 37: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
+	75, // 38: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
+	43, // 39: shunt.v1.HealthOfResponse.backends:type_name -> shunt.v1.BackendHealth
+	44, // 40: shunt.v1.BackendHealth.nodes:type_name -> shunt.v1.NodeHealth
+	47, // 41: shunt.v1.BackendHealth.history:type_name -> shunt.v1.HealthChange
+	76, // 42: shunt.v1.NodeHealth.since:type_name -> google.protobuf.Timestamp
+	45, // 43: shunt.v1.NodeHealth.checks:type_name -> shunt.v1.CheckHealth
+	18, // 44: shunt.v1.NodeHealth.load:type_name -> shunt.v1.MemberLoad
+	46, // 45: shunt.v1.CheckHealth.results:type_name -> shunt.v1.ProbeResult
+	76, // 46: shunt.v1.ProbeResult.time:type_name -> google.protobuf.Timestamp
+	75, // 47: shunt.v1.ProbeResult.took:type_name -> google.protobuf.Duration
+	76, // 48: shunt.v1.HealthChange.time:type_name -> google.protobuf.Timestamp
+	75, // 49: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	76, // 50: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	75, // 51: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
+	54, // 52: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
+	75, // 53: shunt.v1.CreateCertificateRequest.ttl:type_name -> google.protobuf.Duration
+	54, // 54: shunt.v1.CreateCertificateResponse.access:type_name -> shunt.v1.Access
+	76, // 55: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
+	76, // 56: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
+	54, // 57: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
+	76, // 58: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	61, // 59: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
+	76, // 60: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
+	47, // 61: shunt.v1.Event.changes:type_name -> shunt.v1.HealthChange
+	76, // 62: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
+	64, // 63: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
+	76, // 64: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	67, // 65: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
+	2,  // 66: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
+	6,  // 67: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
+	8,  // 68: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
+	10, // 69: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
+	12, // 70: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
+	34, // 71: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
+	37, // 72: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
+	41, // 73: shunt.v1.Manager.HealthOf:input_type -> shunt.v1.HealthOfRequest
+	20, // 74: shunt.v1.Manager.AuditSNAT:input_type -> shunt.v1.AuditSNATRequest
+	48, // 75: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
+	50, // 76: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
+	52, // 77: shunt.v1.Manager.CreateCertificate:input_type -> shunt.v1.CreateCertificateRequest
+	55, // 78: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
+	57, // 79: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
+	59, // 80: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
+	62, // 81: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
+	65, // 82: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
+	68, // 83: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
+	70, // 84: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
+	72, // 85: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
+	3,  // 86: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
+	7,  // 87: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
+	9,  // 88: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
+	11, // 89: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
+	13, // 90: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
+	35, // 91: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
+	38, // 92: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
+	42, // 93: shunt.v1.Manager.HealthOf:output_type -> shunt.v1.HealthOfResponse
+	21, // 94: shunt.v1.Manager.AuditSNAT:output_type -> shunt.v1.AuditSNATResponse
+	49, // 95: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
+	51, // 96: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
+	53, // 97: shunt.v1.Manager.CreateCertificate:output_type -> shunt.v1.CreateCertificateResponse
+	56, // 98: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
+	58, // 99: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
+	60, // 100: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
+	63, // 101: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
+	66, // 102: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
+	69, // 103: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
+	71, // 104: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
+	73, // 105: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
+	86, // [86:106] is the sub-list for method output_type
+	66, // [66:86] is the sub-list for method input_type
+	66, // [66:66] is the sub-list for extension type_name
+	66, // [66:66] is the sub-list for extension extendee
+	0,  // [0:66] is the sub-list for field type_name
 }
 
 func init() { file_v1_manager_proto_init() }
@@ -5222,13 +6240,14 @@ func file_v1_manager_proto_init() {
 		return
 	}
 	file_v1_objects_proto_init()
+	file_v1_manager_proto_msgTypes[17].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_manager_proto_rawDesc), len(file_v1_manager_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   63,
+			NumMessages:   73,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

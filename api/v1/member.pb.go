@@ -194,9 +194,11 @@ type RelayUp struct {
 	Said    *NodeSaid              `protobuf:"bytes,2,opt,name=said,proto3" json:"said,omitempty"`
 	Left    *NodeLeft              `protobuf:"bytes,3,opt,name=left,proto3" json:"left,omitempty"`
 	// Refusals for the audit log.
-	Audit         []*AuditEntry  `protobuf:"bytes,4,rep,name=audit,proto3" json:"audit,omitempty"`
-	Progress      *RelayProgress `protobuf:"bytes,5,opt,name=progress,proto3" json:"progress,omitempty"`
-	Hosts         *HostProgress  `protobuf:"bytes,6,opt,name=hosts,proto3" json:"hosts,omitempty"`
+	Audit    []*AuditEntry  `protobuf:"bytes,4,rep,name=audit,proto3" json:"audit,omitempty"`
+	Progress *RelayProgress `protobuf:"bytes,5,opt,name=progress,proto3" json:"progress,omitempty"`
+	Hosts    *HostProgress  `protobuf:"bytes,6,opt,name=hosts,proto3" json:"hosts,omitempty"`
+	// What hosts at the follower say of the load of their members.
+	Load          *LoadReport `protobuf:"bytes,7,opt,name=load,proto3" json:"load,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -269,6 +271,13 @@ func (x *RelayUp) GetProgress() *RelayProgress {
 func (x *RelayUp) GetHosts() *HostProgress {
 	if x != nil {
 		return x.Hosts
+	}
+	return nil
+}
+
+func (x *RelayUp) GetLoad() *LoadReport {
+	if x != nil {
+		return x.Load
 	}
 	return nil
 }
@@ -649,7 +658,10 @@ type RelayDown struct {
 	// All that the leader knows of hosts' verdicts when the relay begins was sent.
 	AllSaid bool `protobuf:"varint,5,opt,name=all_said,json=allSaid,proto3" json:"all_said,omitempty"`
 	// The follower's own member of the store may have it later, when its disk is slower than those of a majority.
-	Stored        *StoredChange `protobuf:"bytes,6,opt,name=stored,proto3" json:"stored,omitempty"`
+	Stored *StoredChange `protobuf:"bytes,6,opt,name=stored,proto3" json:"stored,omitempty"`
+	// What hosts elsewhere say of the load of their members.
+	Load          *LoadReport `protobuf:"bytes,8,opt,name=load,proto3" json:"load,omitempty"`
+	SnatNewest    *SnatNewest `protobuf:"bytes,7,opt,name=snat_newest,json=snatNewest,proto3" json:"snat_newest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -726,6 +738,66 @@ func (x *RelayDown) GetStored() *StoredChange {
 	return nil
 }
 
+func (x *RelayDown) GetLoad() *LoadReport {
+	if x != nil {
+		return x.Load
+	}
+	return nil
+}
+
+func (x *RelayDown) GetSnatNewest() *SnatNewest {
+	if x != nil {
+		return x.SnatNewest
+	}
+	return nil
+}
+
+// SnatNewest is up to which revision there are leases of ports, once a second: a manager that has them may tell its muxes that they
+// have the newest.
+type SnatNewest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatNewest) Reset() {
+	*x = SnatNewest{}
+	mi := &file_v1_member_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatNewest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatNewest) ProtoMessage() {}
+
+func (x *SnatNewest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_member_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatNewest.ProtoReflect.Descriptor instead.
+func (*SnatNewest) Descriptor() ([]byte, []int) {
+	return file_v1_member_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *SnatNewest) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 var File_v1_member_proto protoreflect.FileDescriptor
 
 const file_v1_member_proto_rawDesc = "" +
@@ -743,14 +815,15 @@ const file_v1_member_proto_rawDesc = "" +
 	"\x06ca_key\x18\x03 \x01(\fR\x05caKey\x12\x1b\n" +
 	"\tstore_key\x18\x04 \x01(\fR\bstoreKey\x12\x18\n" +
 	"\acluster\x18\x05 \x03(\tR\acluster\x12\x18\n" +
-	"\aoutside\x18\x06 \x01(\bR\aoutside\"\x82\x02\n" +
+	"\aoutside\x18\x06 \x01(\bR\aoutside\"\xac\x02\n" +
 	"\aRelayUp\x12\x18\n" +
 	"\amanager\x18\x01 \x01(\tR\amanager\x12&\n" +
 	"\x04said\x18\x02 \x01(\v2\x12.shunt.v1.NodeSaidR\x04said\x12&\n" +
 	"\x04left\x18\x03 \x01(\v2\x12.shunt.v1.NodeLeftR\x04left\x12*\n" +
 	"\x05audit\x18\x04 \x03(\v2\x14.shunt.v1.AuditEntryR\x05audit\x123\n" +
 	"\bprogress\x18\x05 \x01(\v2\x17.shunt.v1.RelayProgressR\bprogress\x12,\n" +
-	"\x05hosts\x18\x06 \x01(\v2\x16.shunt.v1.HostProgressR\x05hosts\"x\n" +
+	"\x05hosts\x18\x06 \x01(\v2\x16.shunt.v1.HostProgressR\x05hosts\x12(\n" +
+	"\x04load\x18\a \x01(\v2\x14.shunt.v1.LoadReportR\x04load\"x\n" +
 	"\bNodeSaid\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x16\n" +
@@ -773,14 +846,20 @@ const file_v1_member_proto_rawDesc = "" +
 	"\bStoredOp\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\x12\x16\n" +
-	"\x06delete\x18\x03 \x01(\bR\x06delete\"\xee\x01\n" +
+	"\x06delete\x18\x03 \x01(\bR\x06delete\"\xcf\x02\n" +
 	"\tRelayDown\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12,\n" +
 	"\x06update\x18\x02 \x01(\v2\x14.shunt.v1.PlanUpdateR\x06update\x12,\n" +
 	"\x05hosts\x18\x03 \x01(\v2\x16.shunt.v1.HostProgressR\x05hosts\x12&\n" +
 	"\x04said\x18\x04 \x01(\v2\x12.shunt.v1.NodeSaidR\x04said\x12\x19\n" +
 	"\ball_said\x18\x05 \x01(\bR\aallSaid\x12.\n" +
-	"\x06stored\x18\x06 \x01(\v2\x16.shunt.v1.StoredChangeR\x06stored2\x7f\n" +
+	"\x06stored\x18\x06 \x01(\v2\x16.shunt.v1.StoredChangeR\x06stored\x12(\n" +
+	"\x04load\x18\b \x01(\v2\x14.shunt.v1.LoadReportR\x04load\x125\n" +
+	"\vsnat_newest\x18\a \x01(\v2\x14.shunt.v1.SnatNewestR\n" +
+	"snatNewest\"(\n" +
+	"\n" +
+	"SnatNewest\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision2\x7f\n" +
 	"\x0eMemberProtocol\x128\n" +
 	"\x05Admit\x12\x16.shunt.v1.AdmitRequest\x1a\x17.shunt.v1.AdmitResponse\x123\n" +
 	"\x05Relay\x12\x11.shunt.v1.RelayUp\x1a\x13.shunt.v1.RelayDown(\x010\x01B)Z'github.com/shuntlb/shunt/api/v1;shuntv1b\x06proto3"
@@ -797,7 +876,7 @@ func file_v1_member_proto_rawDescGZIP() []byte {
 	return file_v1_member_proto_rawDescData
 }
 
-var file_v1_member_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_v1_member_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_v1_member_proto_goTypes = []any{
 	(*AdmitRequest)(nil),  // 0: shunt.v1.AdmitRequest
 	(*AdmitResponse)(nil), // 1: shunt.v1.AdmitResponse
@@ -809,31 +888,36 @@ var file_v1_member_proto_goTypes = []any{
 	(*StoredChange)(nil),  // 7: shunt.v1.StoredChange
 	(*StoredOp)(nil),      // 8: shunt.v1.StoredOp
 	(*RelayDown)(nil),     // 9: shunt.v1.RelayDown
-	(*AuditEntry)(nil),    // 10: shunt.v1.AuditEntry
-	(*NodeReport)(nil),    // 11: shunt.v1.NodeReport
-	(*PlanUpdate)(nil),    // 12: shunt.v1.PlanUpdate
+	(*SnatNewest)(nil),    // 10: shunt.v1.SnatNewest
+	(*AuditEntry)(nil),    // 11: shunt.v1.AuditEntry
+	(*LoadReport)(nil),    // 12: shunt.v1.LoadReport
+	(*NodeReport)(nil),    // 13: shunt.v1.NodeReport
+	(*PlanUpdate)(nil),    // 14: shunt.v1.PlanUpdate
 }
 var file_v1_member_proto_depIdxs = []int32{
 	3,  // 0: shunt.v1.RelayUp.said:type_name -> shunt.v1.NodeSaid
 	4,  // 1: shunt.v1.RelayUp.left:type_name -> shunt.v1.NodeLeft
-	10, // 2: shunt.v1.RelayUp.audit:type_name -> shunt.v1.AuditEntry
+	11, // 2: shunt.v1.RelayUp.audit:type_name -> shunt.v1.AuditEntry
 	5,  // 3: shunt.v1.RelayUp.progress:type_name -> shunt.v1.RelayProgress
 	6,  // 4: shunt.v1.RelayUp.hosts:type_name -> shunt.v1.HostProgress
-	11, // 5: shunt.v1.NodeSaid.report:type_name -> shunt.v1.NodeReport
-	8,  // 6: shunt.v1.StoredChange.ops:type_name -> shunt.v1.StoredOp
-	12, // 7: shunt.v1.RelayDown.update:type_name -> shunt.v1.PlanUpdate
-	6,  // 8: shunt.v1.RelayDown.hosts:type_name -> shunt.v1.HostProgress
-	3,  // 9: shunt.v1.RelayDown.said:type_name -> shunt.v1.NodeSaid
-	7,  // 10: shunt.v1.RelayDown.stored:type_name -> shunt.v1.StoredChange
-	0,  // 11: shunt.v1.MemberProtocol.Admit:input_type -> shunt.v1.AdmitRequest
-	2,  // 12: shunt.v1.MemberProtocol.Relay:input_type -> shunt.v1.RelayUp
-	1,  // 13: shunt.v1.MemberProtocol.Admit:output_type -> shunt.v1.AdmitResponse
-	9,  // 14: shunt.v1.MemberProtocol.Relay:output_type -> shunt.v1.RelayDown
-	13, // [13:15] is the sub-list for method output_type
-	11, // [11:13] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	12, // 5: shunt.v1.RelayUp.load:type_name -> shunt.v1.LoadReport
+	13, // 6: shunt.v1.NodeSaid.report:type_name -> shunt.v1.NodeReport
+	8,  // 7: shunt.v1.StoredChange.ops:type_name -> shunt.v1.StoredOp
+	14, // 8: shunt.v1.RelayDown.update:type_name -> shunt.v1.PlanUpdate
+	6,  // 9: shunt.v1.RelayDown.hosts:type_name -> shunt.v1.HostProgress
+	3,  // 10: shunt.v1.RelayDown.said:type_name -> shunt.v1.NodeSaid
+	7,  // 11: shunt.v1.RelayDown.stored:type_name -> shunt.v1.StoredChange
+	12, // 12: shunt.v1.RelayDown.load:type_name -> shunt.v1.LoadReport
+	10, // 13: shunt.v1.RelayDown.snat_newest:type_name -> shunt.v1.SnatNewest
+	0,  // 14: shunt.v1.MemberProtocol.Admit:input_type -> shunt.v1.AdmitRequest
+	2,  // 15: shunt.v1.MemberProtocol.Relay:input_type -> shunt.v1.RelayUp
+	1,  // 16: shunt.v1.MemberProtocol.Admit:output_type -> shunt.v1.AdmitResponse
+	9,  // 17: shunt.v1.MemberProtocol.Relay:output_type -> shunt.v1.RelayDown
+	16, // [16:18] is the sub-list for method output_type
+	14, // [14:16] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_v1_member_proto_init() }
@@ -849,7 +933,7 @@ func file_v1_member_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_member_proto_rawDesc), len(file_v1_member_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

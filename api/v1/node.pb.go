@@ -165,7 +165,10 @@ type NodeReport struct {
 	// Of a host: ranges that it gives back.
 	SnatReturns []*SnatReturn `protobuf:"bytes,11,rep,name=snat_returns,json=snatReturns,proto3" json:"snat_returns,omitempty"`
 	// Of a mux: it obeys all leases up to this revision.
-	SnatAck       *SnatAck `protobuf:"bytes,12,opt,name=snat_ack,json=snatAck,proto3" json:"snat_ack,omitempty"`
+	SnatAck *SnatAck `protobuf:"bytes,12,opt,name=snat_ack,json=snatAck,proto3" json:"snat_ack,omitempty"`
+	// Of a host: how loaded its members are, as far as it is news.
+	Load          *LoadReport     `protobuf:"bytes,14,opt,name=load,proto3" json:"load,omitempty"`
+	SnatWords     *SnatWordsReply `protobuf:"bytes,13,opt,name=snat_words,json=snatWords,proto3" json:"snat_words,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -284,6 +287,349 @@ func (x *NodeReport) GetSnatAck() *SnatAck {
 	return nil
 }
 
+func (x *NodeReport) GetLoad() *LoadReport {
+	if x != nil {
+		return x.Load
+	}
+	return nil
+}
+
+func (x *NodeReport) GetSnatWords() *SnatWordsReply {
+	if x != nil {
+		return x.SnatWords
+	}
+	return nil
+}
+
+// SnatWordsQuestion asks who has which ports, by the tables that packets go by.
+type SnatWordsQuestion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// At most 16.
+	Vips          []*SnatVIP `protobuf:"bytes,2,rep,name=vips,proto3" json:"vips,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatWordsQuestion) Reset() {
+	*x = SnatWordsQuestion{}
+	mi := &file_v1_node_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatWordsQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatWordsQuestion) ProtoMessage() {}
+
+func (x *SnatWordsQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatWordsQuestion.ProtoReflect.Descriptor instead.
+func (*SnatWordsQuestion) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *SnatWordsQuestion) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *SnatWordsQuestion) GetVips() []*SnatVIP {
+	if x != nil {
+		return x.Vips
+	}
+	return nil
+}
+
+type SnatWordsReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Result        *SnatWords             `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatWordsReply) Reset() {
+	*x = SnatWordsReply{}
+	mi := &file_v1_node_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatWordsReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatWordsReply) ProtoMessage() {}
+
+func (x *SnatWordsReply) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatWordsReply.ProtoReflect.Descriptor instead.
+func (*SnatWordsReply) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SnatWordsReply) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *SnatWordsReply) GetResult() *SnatWords {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+// SnatWords has a page for each VIP that was asked for, in their order, packed as in docs/wire/snat.md; an empty one says that the
+// node has no leases of it.
+type SnatWords struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of a mux: it obeys all leases up to this revision; 0: it has none.
+	Revision int64    `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Pages    [][]byte `protobuf:"bytes,2,rep,name=pages,proto3" json:"pages,omitempty"`
+	// Why there is no answer.
+	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatWords) Reset() {
+	*x = SnatWords{}
+	mi := &file_v1_node_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatWords) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatWords) ProtoMessage() {}
+
+func (x *SnatWords) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatWords.ProtoReflect.Descriptor instead.
+func (*SnatWords) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *SnatWords) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *SnatWords) GetPages() [][]byte {
+	if x != nil {
+		return x.Pages
+	}
+	return nil
+}
+
+func (x *SnatWords) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// LoadReport is loads of members: the newest of each, which counts until it is told again or for 15 s. What is not in it is as before.
+type LoadReport struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Endpoints     []*EndpointLoad        `protobuf:"bytes,1,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoadReport) Reset() {
+	*x = LoadReport{}
+	mi := &file_v1_node_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadReport) ProtoMessage() {}
+
+func (x *LoadReport) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadReport.ProtoReflect.Descriptor instead.
+func (*LoadReport) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *LoadReport) GetEndpoints() []*EndpointLoad {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+// EndpointLoad is the loads of members of one endpoint, by its natural key. Each of the lists that follow members has an entry for each
+// of them, or is empty: nothing of the kind is known then.
+type EndpointLoad struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Vni      uint32                 `protobuf:"varint,1,opt,name=vni,proto3" json:"vni,omitempty"`
+	Vip      string                 `protobuf:"bytes,2,opt,name=vip,proto3" json:"vip,omitempty"`
+	Protocol string                 `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Port     uint32                 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
+	PortEnd  uint32                 `protobuf:"varint,5,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
+	// Member ids.
+	Members []uint32 `protobuf:"varint,6,rep,packed,name=members,proto3" json:"members,omitempty"`
+	// Established flows of clients and one; 0: not known.
+	Connections []uint32 `protobuf:"varint,7,rep,packed,name=connections,proto3" json:"connections,omitempty"`
+	// Busy thousandths of the host's processors and one; 0: not known.
+	Cpu []uint32 `protobuf:"varint,8,rep,packed,name=cpu,proto3" json:"cpu,omitempty"`
+	// What the application says, 0 to 1e9; below 0: nothing.
+	Given         []float32 `protobuf:"fixed32,9,rep,packed,name=given,proto3" json:"given,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndpointLoad) Reset() {
+	*x = EndpointLoad{}
+	mi := &file_v1_node_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndpointLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndpointLoad) ProtoMessage() {}
+
+func (x *EndpointLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndpointLoad.ProtoReflect.Descriptor instead.
+func (*EndpointLoad) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *EndpointLoad) GetVni() uint32 {
+	if x != nil {
+		return x.Vni
+	}
+	return 0
+}
+
+func (x *EndpointLoad) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *EndpointLoad) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *EndpointLoad) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *EndpointLoad) GetPortEnd() uint32 {
+	if x != nil {
+		return x.PortEnd
+	}
+	return 0
+}
+
+func (x *EndpointLoad) GetMembers() []uint32 {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *EndpointLoad) GetConnections() []uint32 {
+	if x != nil {
+		return x.Connections
+	}
+	return nil
+}
+
+func (x *EndpointLoad) GetCpu() []uint32 {
+	if x != nil {
+		return x.Cpu
+	}
+	return nil
+}
+
+func (x *EndpointLoad) GetGiven() []float32 {
+	if x != nil {
+		return x.Given
+	}
+	return nil
+}
+
 // SnatAsk is for ranges of a DIP. A DIP has at most one ask that is not answered.
 type SnatAsk struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -299,7 +645,7 @@ type SnatAsk struct {
 
 func (x *SnatAsk) Reset() {
 	*x = SnatAsk{}
-	mi := &file_v1_node_proto_msgTypes[3]
+	mi := &file_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -311,7 +657,7 @@ func (x *SnatAsk) String() string {
 func (*SnatAsk) ProtoMessage() {}
 
 func (x *SnatAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[3]
+	mi := &file_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -324,7 +670,7 @@ func (x *SnatAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatAsk.ProtoReflect.Descriptor instead.
 func (*SnatAsk) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SnatAsk) GetHolder() *SnatHolder {
@@ -366,7 +712,7 @@ type SnatReturn struct {
 
 func (x *SnatReturn) Reset() {
 	*x = SnatReturn{}
-	mi := &file_v1_node_proto_msgTypes[4]
+	mi := &file_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -378,7 +724,7 @@ func (x *SnatReturn) String() string {
 func (*SnatReturn) ProtoMessage() {}
 
 func (x *SnatReturn) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[4]
+	mi := &file_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -391,7 +737,7 @@ func (x *SnatReturn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatReturn.ProtoReflect.Descriptor instead.
 func (*SnatReturn) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SnatReturn) GetHolder() *SnatHolder {
@@ -420,7 +766,7 @@ type SnatHolder struct {
 
 func (x *SnatHolder) Reset() {
 	*x = SnatHolder{}
-	mi := &file_v1_node_proto_msgTypes[5]
+	mi := &file_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -432,7 +778,7 @@ func (x *SnatHolder) String() string {
 func (*SnatHolder) ProtoMessage() {}
 
 func (x *SnatHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[5]
+	mi := &file_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -445,7 +791,7 @@ func (x *SnatHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatHolder.ProtoReflect.Descriptor instead.
 func (*SnatHolder) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SnatHolder) GetVni() uint32 {
@@ -478,7 +824,7 @@ type SnatAck struct {
 
 func (x *SnatAck) Reset() {
 	*x = SnatAck{}
-	mi := &file_v1_node_proto_msgTypes[6]
+	mi := &file_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -490,7 +836,7 @@ func (x *SnatAck) String() string {
 func (*SnatAck) ProtoMessage() {}
 
 func (x *SnatAck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[6]
+	mi := &file_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -503,7 +849,7 @@ func (x *SnatAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatAck.ProtoReflect.Descriptor instead.
 func (*SnatAck) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SnatAck) GetRevision() int64 {
@@ -525,7 +871,7 @@ type HealthReport struct {
 
 func (x *HealthReport) Reset() {
 	*x = HealthReport{}
-	mi := &file_v1_node_proto_msgTypes[7]
+	mi := &file_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -537,7 +883,7 @@ func (x *HealthReport) String() string {
 func (*HealthReport) ProtoMessage() {}
 
 func (x *HealthReport) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[7]
+	mi := &file_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -550,7 +896,7 @@ func (x *HealthReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthReport.ProtoReflect.Descriptor instead.
 func (*HealthReport) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HealthReport) GetFull() bool {
@@ -587,7 +933,7 @@ type EndpointHealth struct {
 
 func (x *EndpointHealth) Reset() {
 	*x = EndpointHealth{}
-	mi := &file_v1_node_proto_msgTypes[8]
+	mi := &file_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +945,7 @@ func (x *EndpointHealth) String() string {
 func (*EndpointHealth) ProtoMessage() {}
 
 func (x *EndpointHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[8]
+	mi := &file_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,7 +958,7 @@ func (x *EndpointHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointHealth.ProtoReflect.Descriptor instead.
 func (*EndpointHealth) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EndpointHealth) GetVni() uint32 {
@@ -690,7 +1036,7 @@ type HealthWords struct {
 
 func (x *HealthWords) Reset() {
 	*x = HealthWords{}
-	mi := &file_v1_node_proto_msgTypes[9]
+	mi := &file_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -702,7 +1048,7 @@ func (x *HealthWords) String() string {
 func (*HealthWords) ProtoMessage() {}
 
 func (x *HealthWords) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[9]
+	mi := &file_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -715,7 +1061,7 @@ func (x *HealthWords) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthWords.ProtoReflect.Descriptor instead.
 func (*HealthWords) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *HealthWords) GetWords() string {
@@ -741,14 +1087,16 @@ type Hello struct {
 	HaveRevision int64 `protobuf:"varint,4,opt,name=have_revision,json=haveRevision,proto3" json:"have_revision,omitempty"`
 	Epoch        int64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// When the node opened the stream, by its own clock in nanoseconds: orders its streams, whatever managers they end at.
-	Opened        int64 `protobuf:"varint,6,opt,name=opened,proto3" json:"opened,omitempty"`
+	Opened int64 `protobuf:"varint,6,opt,name=opened,proto3" json:"opened,omitempty"`
+	// Of muxes: it takes PlanUpdate.load.
+	TakesLoad     bool `protobuf:"varint,7,opt,name=takes_load,json=takesLoad,proto3" json:"takes_load,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_v1_node_proto_msgTypes[10]
+	mi := &file_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -760,7 +1108,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[10]
+	mi := &file_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -773,7 +1121,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Hello) GetName() string {
@@ -818,6 +1166,13 @@ func (x *Hello) GetOpened() int64 {
 	return 0
 }
 
+func (x *Hello) GetTakesLoad() bool {
+	if x != nil {
+		return x.TakesLoad
+	}
+	return false
+}
+
 // PlanUpdate is a snapshot or a change of the node's plan, and nothing of other nodes.
 type PlanUpdate struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -841,14 +1196,17 @@ type PlanUpdate struct {
 	// For hosts: which DIPs may ask for ranges, whole.
 	SnatHolders *SnatHolders `protobuf:"bytes,12,opt,name=snat_holders,json=snatHolders,proto3" json:"snat_holders,omitempty"`
 	// For hosts: what came of asks and returns.
-	SnatAnswers   *SnatAnswers `protobuf:"bytes,13,opt,name=snat_answers,json=snatAnswers,proto3" json:"snat_answers,omitempty"`
+	SnatAnswers *SnatAnswers       `protobuf:"bytes,13,opt,name=snat_answers,json=snatAnswers,proto3" json:"snat_answers,omitempty"`
+	SnatWords   *SnatWordsQuestion `protobuf:"bytes,14,opt,name=snat_words,json=snatWords,proto3" json:"snat_words,omitempty"`
+	// For muxes: loads of members, as hosts know them. Independent of the plan's revision.
+	Load          *LoadReport `protobuf:"bytes,15,opt,name=load,proto3" json:"load,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanUpdate) Reset() {
 	*x = PlanUpdate{}
-	mi := &file_v1_node_proto_msgTypes[11]
+	mi := &file_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +1218,7 @@ func (x *PlanUpdate) String() string {
 func (*PlanUpdate) ProtoMessage() {}
 
 func (x *PlanUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[11]
+	mi := &file_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,7 +1231,7 @@ func (x *PlanUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanUpdate.ProtoReflect.Descriptor instead.
 func (*PlanUpdate) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PlanUpdate) GetRevision() int64 {
@@ -967,6 +1325,20 @@ func (x *PlanUpdate) GetSnatAnswers() *SnatAnswers {
 	return nil
 }
 
+func (x *PlanUpdate) GetSnatWords() *SnatWordsQuestion {
+	if x != nil {
+		return x.SnatWords
+	}
+	return nil
+}
+
+func (x *PlanUpdate) GetLoad() *LoadReport {
+	if x != nil {
+		return x.Load
+	}
+	return nil
+}
+
 // SnatLeases is a snapshot or a change of all leases. A mux advertises a VIP with SNAT only while it has them.
 type SnatLeases struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -978,15 +1350,18 @@ type SnatLeases struct {
 	Configured bool       `protobuf:"varint,3,opt,name=configured,proto3" json:"configured,omitempty"`
 	Vips       []*SnatVIP `protobuf:"bytes,4,rep,name=vips,proto3" json:"vips,omitempty"`
 	// Packed pages of VIPs, for a snapshot, and packed batches in their order (see docs/wire/snat.md).
-	Pages         [][]byte `protobuf:"bytes,5,rep,name=pages,proto3" json:"pages,omitempty"`
-	Batches       [][]byte `protobuf:"bytes,6,rep,name=batches,proto3" json:"batches,omitempty"`
+	Pages   [][]byte `protobuf:"bytes,5,rep,name=pages,proto3" json:"pages,omitempty"`
+	Batches [][]byte `protobuf:"bytes,6,rep,name=batches,proto3" json:"batches,omitempty"`
+	// With this the mux has all that the leader had a few seconds ago at most: a manager that is cut off from the others does not
+	// say so.
+	Newest        bool `protobuf:"varint,7,opt,name=newest,proto3" json:"newest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnatLeases) Reset() {
 	*x = SnatLeases{}
-	mi := &file_v1_node_proto_msgTypes[12]
+	mi := &file_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -998,7 +1373,7 @@ func (x *SnatLeases) String() string {
 func (*SnatLeases) ProtoMessage() {}
 
 func (x *SnatLeases) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[12]
+	mi := &file_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1011,7 +1386,7 @@ func (x *SnatLeases) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatLeases.ProtoReflect.Descriptor instead.
 func (*SnatLeases) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SnatLeases) GetRevision() int64 {
@@ -1056,6 +1431,13 @@ func (x *SnatLeases) GetBatches() [][]byte {
 	return nil
 }
 
+func (x *SnatLeases) GetNewest() bool {
+	if x != nil {
+		return x.Newest
+	}
+	return false
+}
+
 // SnatVIP is a VIP with SNAT.
 type SnatVIP struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1069,7 +1451,7 @@ type SnatVIP struct {
 
 func (x *SnatVIP) Reset() {
 	*x = SnatVIP{}
-	mi := &file_v1_node_proto_msgTypes[13]
+	mi := &file_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1081,7 +1463,7 @@ func (x *SnatVIP) String() string {
 func (*SnatVIP) ProtoMessage() {}
 
 func (x *SnatVIP) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[13]
+	mi := &file_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1094,7 +1476,7 @@ func (x *SnatVIP) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatVIP.ProtoReflect.Descriptor instead.
 func (*SnatVIP) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SnatVIP) GetVni() uint32 {
@@ -1139,7 +1521,7 @@ type SnatDIP struct {
 
 func (x *SnatDIP) Reset() {
 	*x = SnatDIP{}
-	mi := &file_v1_node_proto_msgTypes[14]
+	mi := &file_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1533,7 @@ func (x *SnatDIP) String() string {
 func (*SnatDIP) ProtoMessage() {}
 
 func (x *SnatDIP) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[14]
+	mi := &file_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1546,7 @@ func (x *SnatDIP) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatDIP.ProtoReflect.Descriptor instead.
 func (*SnatDIP) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SnatDIP) GetDip() string {
@@ -1197,7 +1579,7 @@ type SnatHolders struct {
 
 func (x *SnatHolders) Reset() {
 	*x = SnatHolders{}
-	mi := &file_v1_node_proto_msgTypes[15]
+	mi := &file_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1209,7 +1591,7 @@ func (x *SnatHolders) String() string {
 func (*SnatHolders) ProtoMessage() {}
 
 func (x *SnatHolders) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[15]
+	mi := &file_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1222,7 +1604,7 @@ func (x *SnatHolders) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatHolders.ProtoReflect.Descriptor instead.
 func (*SnatHolders) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SnatHolders) GetHolders() []*SnatHolder {
@@ -1244,7 +1626,7 @@ type SnatAnswers struct {
 
 func (x *SnatAnswers) Reset() {
 	*x = SnatAnswers{}
-	mi := &file_v1_node_proto_msgTypes[16]
+	mi := &file_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1256,7 +1638,7 @@ func (x *SnatAnswers) String() string {
 func (*SnatAnswers) ProtoMessage() {}
 
 func (x *SnatAnswers) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[16]
+	mi := &file_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1269,7 +1651,7 @@ func (x *SnatAnswers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatAnswers.ProtoReflect.Descriptor instead.
 func (*SnatAnswers) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SnatAnswers) GetEpoch() int64 {
@@ -1297,7 +1679,7 @@ type SnatAnswer struct {
 
 func (x *SnatAnswer) Reset() {
 	*x = SnatAnswer{}
-	mi := &file_v1_node_proto_msgTypes[17]
+	mi := &file_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1309,7 +1691,7 @@ func (x *SnatAnswer) String() string {
 func (*SnatAnswer) ProtoMessage() {}
 
 func (x *SnatAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[17]
+	mi := &file_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1322,7 +1704,7 @@ func (x *SnatAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatAnswer.ProtoReflect.Descriptor instead.
 func (*SnatAnswer) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SnatAnswer) GetGrant() *SnatGrant {
@@ -1355,7 +1737,7 @@ type SnatGrant struct {
 
 func (x *SnatGrant) Reset() {
 	*x = SnatGrant{}
-	mi := &file_v1_node_proto_msgTypes[18]
+	mi := &file_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1367,7 +1749,7 @@ func (x *SnatGrant) String() string {
 func (*SnatGrant) ProtoMessage() {}
 
 func (x *SnatGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[18]
+	mi := &file_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1380,7 +1762,7 @@ func (x *SnatGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatGrant.ProtoReflect.Descriptor instead.
 func (*SnatGrant) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SnatGrant) GetHolder() *SnatHolder {
@@ -1432,7 +1814,7 @@ type SnatRevoke struct {
 
 func (x *SnatRevoke) Reset() {
 	*x = SnatRevoke{}
-	mi := &file_v1_node_proto_msgTypes[19]
+	mi := &file_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +1826,7 @@ func (x *SnatRevoke) String() string {
 func (*SnatRevoke) ProtoMessage() {}
 
 func (x *SnatRevoke) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[19]
+	mi := &file_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +1839,7 @@ func (x *SnatRevoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatRevoke.ProtoReflect.Descriptor instead.
 func (*SnatRevoke) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SnatRevoke) GetHolder() *SnatHolder {
@@ -1499,7 +1881,7 @@ type HealthQuestion struct {
 
 func (x *HealthQuestion) Reset() {
 	*x = HealthQuestion{}
-	mi := &file_v1_node_proto_msgTypes[20]
+	mi := &file_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1511,7 +1893,7 @@ func (x *HealthQuestion) String() string {
 func (*HealthQuestion) ProtoMessage() {}
 
 func (x *HealthQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[20]
+	mi := &file_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1524,7 +1906,7 @@ func (x *HealthQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthQuestion.ProtoReflect.Descriptor instead.
 func (*HealthQuestion) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *HealthQuestion) GetId() uint64 {
@@ -1556,7 +1938,7 @@ type EndpointMember struct {
 
 func (x *EndpointMember) Reset() {
 	*x = EndpointMember{}
-	mi := &file_v1_node_proto_msgTypes[21]
+	mi := &file_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1568,7 +1950,7 @@ func (x *EndpointMember) String() string {
 func (*EndpointMember) ProtoMessage() {}
 
 func (x *EndpointMember) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[21]
+	mi := &file_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1581,7 +1963,7 @@ func (x *EndpointMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointMember.ProtoReflect.Descriptor instead.
 func (*EndpointMember) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *EndpointMember) GetVni() uint32 {
@@ -1636,7 +2018,7 @@ type HealthReply struct {
 
 func (x *HealthReply) Reset() {
 	*x = HealthReply{}
-	mi := &file_v1_node_proto_msgTypes[22]
+	mi := &file_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1648,7 +2030,7 @@ func (x *HealthReply) String() string {
 func (*HealthReply) ProtoMessage() {}
 
 func (x *HealthReply) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[22]
+	mi := &file_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1661,7 +2043,7 @@ func (x *HealthReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthReply.ProtoReflect.Descriptor instead.
 func (*HealthReply) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *HealthReply) GetId() uint64 {
@@ -1688,7 +2070,7 @@ type HealthResult struct {
 
 func (x *HealthResult) Reset() {
 	*x = HealthResult{}
-	mi := &file_v1_node_proto_msgTypes[23]
+	mi := &file_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1700,7 +2082,7 @@ func (x *HealthResult) String() string {
 func (*HealthResult) ProtoMessage() {}
 
 func (x *HealthResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[23]
+	mi := &file_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1713,7 +2095,7 @@ func (x *HealthResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResult.ProtoReflect.Descriptor instead.
 func (*HealthResult) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *HealthResult) GetMembers() []*NodeHealth {
@@ -1733,7 +2115,7 @@ type FlowsQuestion struct {
 
 func (x *FlowsQuestion) Reset() {
 	*x = FlowsQuestion{}
-	mi := &file_v1_node_proto_msgTypes[24]
+	mi := &file_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1745,7 +2127,7 @@ func (x *FlowsQuestion) String() string {
 func (*FlowsQuestion) ProtoMessage() {}
 
 func (x *FlowsQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[24]
+	mi := &file_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1758,7 +2140,7 @@ func (x *FlowsQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsQuestion.ProtoReflect.Descriptor instead.
 func (*FlowsQuestion) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *FlowsQuestion) GetId() uint64 {
@@ -1785,7 +2167,7 @@ type FlowsReply struct {
 
 func (x *FlowsReply) Reset() {
 	*x = FlowsReply{}
-	mi := &file_v1_node_proto_msgTypes[25]
+	mi := &file_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1797,7 +2179,7 @@ func (x *FlowsReply) String() string {
 func (*FlowsReply) ProtoMessage() {}
 
 func (x *FlowsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[25]
+	mi := &file_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1810,7 +2192,7 @@ func (x *FlowsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsReply.ProtoReflect.Descriptor instead.
 func (*FlowsReply) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *FlowsReply) GetId() uint64 {
@@ -1837,7 +2219,7 @@ type TraceQuestion struct {
 
 func (x *TraceQuestion) Reset() {
 	*x = TraceQuestion{}
-	mi := &file_v1_node_proto_msgTypes[26]
+	mi := &file_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1849,7 +2231,7 @@ func (x *TraceQuestion) String() string {
 func (*TraceQuestion) ProtoMessage() {}
 
 func (x *TraceQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[26]
+	mi := &file_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1862,7 +2244,7 @@ func (x *TraceQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceQuestion.ProtoReflect.Descriptor instead.
 func (*TraceQuestion) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TraceQuestion) GetId() uint64 {
@@ -1889,7 +2271,7 @@ type TraceReply struct {
 
 func (x *TraceReply) Reset() {
 	*x = TraceReply{}
-	mi := &file_v1_node_proto_msgTypes[27]
+	mi := &file_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1901,7 +2283,7 @@ func (x *TraceReply) String() string {
 func (*TraceReply) ProtoMessage() {}
 
 func (x *TraceReply) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[27]
+	mi := &file_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1914,7 +2296,7 @@ func (x *TraceReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceReply.ProtoReflect.Descriptor instead.
 func (*TraceReply) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *TraceReply) GetId() uint64 {
@@ -1951,7 +2333,7 @@ type PlanItem struct {
 
 func (x *PlanItem) Reset() {
 	*x = PlanItem{}
-	mi := &file_v1_node_proto_msgTypes[28]
+	mi := &file_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1963,7 +2345,7 @@ func (x *PlanItem) String() string {
 func (*PlanItem) ProtoMessage() {}
 
 func (x *PlanItem) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[28]
+	mi := &file_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1976,7 +2358,7 @@ func (x *PlanItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanItem.ProtoReflect.Descriptor instead.
 func (*PlanItem) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PlanItem) GetKey() string {
@@ -2111,14 +2493,21 @@ type PlanNode struct {
 	// Prefixes of outer sources: of a mux one of each family, of a host those of all Networks, its own first.
 	TunnelSources []string `protobuf:"bytes,3,rep,name=tunnel_sources,json=tunnelSources,proto3" json:"tunnel_sources,omitempty"`
 	// Addresses of all managers, host:port, ordered: where to go when the present one is gone.
-	Managers      []string `protobuf:"bytes,4,rep,name=managers,proto3" json:"managers,omitempty"`
+	Managers []string `protobuf:"bytes,4,rep,name=managers,proto3" json:"managers,omitempty"`
+	// Of a host: prefixes of the VIPs and of the underlay of all Networks, for what servers may send.
+	Vips     []string `protobuf:"bytes,5,rep,name=vips,proto3" json:"vips,omitempty"`
+	Underlay []string `protobuf:"bytes,6,rep,name=underlay,proto3" json:"underlay,omitempty"`
+	// Of a host: prefixes of destinations that connections of servers with SNAT go to as they are.
+	Inside []string `protobuf:"bytes,7,rep,name=inside,proto3" json:"inside,omitempty"`
+	// Of hosts: prefixes that switches of all Networks tunnel from.
+	Switches      []string `protobuf:"bytes,8,rep,name=switches,proto3" json:"switches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanNode) Reset() {
 	*x = PlanNode{}
-	mi := &file_v1_node_proto_msgTypes[29]
+	mi := &file_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2130,7 +2519,7 @@ func (x *PlanNode) String() string {
 func (*PlanNode) ProtoMessage() {}
 
 func (x *PlanNode) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[29]
+	mi := &file_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2143,7 +2532,7 @@ func (x *PlanNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanNode.ProtoReflect.Descriptor instead.
 func (*PlanNode) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PlanNode) GetNode() *Node {
@@ -2174,6 +2563,34 @@ func (x *PlanNode) GetManagers() []string {
 	return nil
 }
 
+func (x *PlanNode) GetVips() []string {
+	if x != nil {
+		return x.Vips
+	}
+	return nil
+}
+
+func (x *PlanNode) GetUnderlay() []string {
+	if x != nil {
+		return x.Underlay
+	}
+	return nil
+}
+
+func (x *PlanNode) GetInside() []string {
+	if x != nil {
+		return x.Inside
+	}
+	return nil
+}
+
+func (x *PlanNode) GetSwitches() []string {
+	if x != nil {
+		return x.Switches
+	}
+	return nil
+}
+
 // PlanKey is a live key of purpose ring; slot is key id modulo 2.
 type PlanKey struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2185,7 +2602,7 @@ type PlanKey struct {
 
 func (x *PlanKey) Reset() {
 	*x = PlanKey{}
-	mi := &file_v1_node_proto_msgTypes[30]
+	mi := &file_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2197,7 +2614,7 @@ func (x *PlanKey) String() string {
 func (*PlanKey) ProtoMessage() {}
 
 func (x *PlanKey) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[30]
+	mi := &file_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2210,7 +2627,7 @@ func (x *PlanKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanKey.ProtoReflect.Descriptor instead.
 func (*PlanKey) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PlanKey) GetId() uint32 {
@@ -2260,7 +2677,7 @@ type PlanEndpoint struct {
 
 func (x *PlanEndpoint) Reset() {
 	*x = PlanEndpoint{}
-	mi := &file_v1_node_proto_msgTypes[31]
+	mi := &file_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2689,7 @@ func (x *PlanEndpoint) String() string {
 func (*PlanEndpoint) ProtoMessage() {}
 
 func (x *PlanEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[31]
+	mi := &file_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2702,7 @@ func (x *PlanEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanEndpoint.ProtoReflect.Descriptor instead.
 func (*PlanEndpoint) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PlanEndpoint) GetService() string {
@@ -2438,7 +2855,7 @@ type PlanService struct {
 
 func (x *PlanService) Reset() {
 	*x = PlanService{}
-	mi := &file_v1_node_proto_msgTypes[32]
+	mi := &file_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2450,7 +2867,7 @@ func (x *PlanService) String() string {
 func (*PlanService) ProtoMessage() {}
 
 func (x *PlanService) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[32]
+	mi := &file_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2463,7 +2880,7 @@ func (x *PlanService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanService.ProtoReflect.Descriptor instead.
 func (*PlanService) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PlanService) GetName() string {
@@ -2521,7 +2938,7 @@ type PlanSources struct {
 
 func (x *PlanSources) Reset() {
 	*x = PlanSources{}
-	mi := &file_v1_node_proto_msgTypes[33]
+	mi := &file_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2533,7 +2950,7 @@ func (x *PlanSources) String() string {
 func (*PlanSources) ProtoMessage() {}
 
 func (x *PlanSources) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[33]
+	mi := &file_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2546,7 +2963,7 @@ func (x *PlanSources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanSources.ProtoReflect.Descriptor instead.
 func (*PlanSources) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PlanSources) GetPolicy() string {
@@ -2589,7 +3006,7 @@ type PlanMember struct {
 
 func (x *PlanMember) Reset() {
 	*x = PlanMember{}
-	mi := &file_v1_node_proto_msgTypes[34]
+	mi := &file_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2601,7 +3018,7 @@ func (x *PlanMember) String() string {
 func (*PlanMember) ProtoMessage() {}
 
 func (x *PlanMember) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[34]
+	mi := &file_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2614,7 +3031,7 @@ func (x *PlanMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMember.ProtoReflect.Descriptor instead.
 func (*PlanMember) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PlanMember) GetId() uint32 {
@@ -2687,7 +3104,7 @@ type PlanCheck struct {
 
 func (x *PlanCheck) Reset() {
 	*x = PlanCheck{}
-	mi := &file_v1_node_proto_msgTypes[35]
+	mi := &file_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2699,7 +3116,7 @@ func (x *PlanCheck) String() string {
 func (*PlanCheck) ProtoMessage() {}
 
 func (x *PlanCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[35]
+	mi := &file_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2712,7 +3129,7 @@ func (x *PlanCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanCheck.ProtoReflect.Descriptor instead.
 func (*PlanCheck) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PlanCheck) GetKind() string {
@@ -2803,14 +3220,19 @@ type PlanBinding struct {
 	// What the host must check; absent when only muxes do.
 	Check *PlanCheck `protobuf:"bytes,13,opt,name=check,proto3" json:"check,omitempty"`
 	// As in Endpoint; what it does not have is as by default.
-	HostIdle      *HostIdle `protobuf:"bytes,14,opt,name=host_idle,json=hostIdle,proto3" json:"host_idle,omitempty"`
+	HostIdle *HostIdle `protobuf:"bytes,14,opt,name=host_idle,json=hostIdle,proto3" json:"host_idle,omitempty"`
+	// Weight among the endpoint's members on the host for new flows that switches send to the host's address; 0 while it drains, as a
+	// backup, and where no Network has switches.
+	Share uint32 `protobuf:"varint,15,opt,name=share,proto3" json:"share,omitempty"`
+	// As in Endpoint.
+	Load          *Load `protobuf:"bytes,16,opt,name=load,proto3" json:"load,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanBinding) Reset() {
 	*x = PlanBinding{}
-	mi := &file_v1_node_proto_msgTypes[36]
+	mi := &file_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2822,7 +3244,7 @@ func (x *PlanBinding) String() string {
 func (*PlanBinding) ProtoMessage() {}
 
 func (x *PlanBinding) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[36]
+	mi := &file_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2835,7 +3257,7 @@ func (x *PlanBinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanBinding.ProtoReflect.Descriptor instead.
 func (*PlanBinding) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PlanBinding) GetService() string {
@@ -2936,6 +3358,20 @@ func (x *PlanBinding) GetHostIdle() *HostIdle {
 	return nil
 }
 
+func (x *PlanBinding) GetShare() uint32 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
+func (x *PlanBinding) GetLoad() *Load {
+	if x != nil {
+		return x.Load
+	}
+	return nil
+}
+
 // PlanRepair is what hosts with members of an endpoint must know of the memberships that it had lately, to find the former owner of
 // a connection (design section 9.4). It is there only while there are such: what was displaced longer ago than the endpoint's repair
 // window is not in it.
@@ -2962,7 +3398,7 @@ type PlanRepair struct {
 
 func (x *PlanRepair) Reset() {
 	*x = PlanRepair{}
-	mi := &file_v1_node_proto_msgTypes[37]
+	mi := &file_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2974,7 +3410,7 @@ func (x *PlanRepair) String() string {
 func (*PlanRepair) ProtoMessage() {}
 
 func (x *PlanRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[37]
+	mi := &file_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2987,7 +3423,7 @@ func (x *PlanRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRepair.ProtoReflect.Descriptor instead.
 func (*PlanRepair) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PlanRepair) GetVni() uint32 {
@@ -3076,14 +3512,16 @@ type PlanTarget struct {
 	// Outer destination, as in PlanMember.
 	Outer string `protobuf:"bytes,4,opt,name=outer,proto3" json:"outer,omitempty"`
 	// Underlay address of its host, which repaired packets from there have as their source.
-	Host          string `protobuf:"bytes,5,opt,name=host,proto3" json:"host,omitempty"`
+	Host string `protobuf:"bytes,5,opt,name=host,proto3" json:"host,omitempty"`
+	// Muxes call it dead: nothing is sent on to it.
+	Fallen        bool `protobuf:"varint,6,opt,name=fallen,proto3" json:"fallen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanTarget) Reset() {
 	*x = PlanTarget{}
-	mi := &file_v1_node_proto_msgTypes[38]
+	mi := &file_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3095,7 +3533,7 @@ func (x *PlanTarget) String() string {
 func (*PlanTarget) ProtoMessage() {}
 
 func (x *PlanTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[38]
+	mi := &file_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3108,7 +3546,7 @@ func (x *PlanTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanTarget.ProtoReflect.Descriptor instead.
 func (*PlanTarget) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PlanTarget) GetId() uint32 {
@@ -3146,6 +3584,13 @@ func (x *PlanTarget) GetHost() string {
 	return ""
 }
 
+func (x *PlanTarget) GetFallen() bool {
+	if x != nil {
+		return x.Fallen
+	}
+	return false
+}
+
 // PlanMembership is what a ring was made of: one entry of each list for each member, ordered by id.
 type PlanMembership struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -3161,7 +3606,7 @@ type PlanMembership struct {
 
 func (x *PlanMembership) Reset() {
 	*x = PlanMembership{}
-	mi := &file_v1_node_proto_msgTypes[39]
+	mi := &file_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3173,7 +3618,7 @@ func (x *PlanMembership) String() string {
 func (*PlanMembership) ProtoMessage() {}
 
 func (x *PlanMembership) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[39]
+	mi := &file_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3186,7 +3631,7 @@ func (x *PlanMembership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMembership.ProtoReflect.Descriptor instead.
 func (*PlanMembership) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PlanMembership) GetGeneration() int64 {
@@ -3236,7 +3681,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x03csr\x18\x04 \x01(\fR\x03csr\"@\n" +
 	"\fJoinResponse\x12 \n" +
 	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12\x0e\n" +
-	"\x02ca\x18\x02 \x01(\fR\x02ca\"\x98\x04\n" +
+	"\x02ca\x18\x02 \x01(\fR\x02ca\"\xfb\x04\n" +
 	"\n" +
 	"NodeReport\x12%\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0f.shunt.v1.HelloR\x05hello\x12'\n" +
@@ -3252,7 +3697,33 @@ const file_v1_node_proto_rawDesc = "" +
 	"\tsnat_asks\x18\n" +
 	" \x03(\v2\x11.shunt.v1.SnatAskR\bsnatAsks\x127\n" +
 	"\fsnat_returns\x18\v \x03(\v2\x14.shunt.v1.SnatReturnR\vsnatReturns\x12,\n" +
-	"\bsnat_ack\x18\f \x01(\v2\x11.shunt.v1.SnatAckR\asnatAck\"s\n" +
+	"\bsnat_ack\x18\f \x01(\v2\x11.shunt.v1.SnatAckR\asnatAck\x12(\n" +
+	"\x04load\x18\x0e \x01(\v2\x14.shunt.v1.LoadReportR\x04load\x127\n" +
+	"\n" +
+	"snat_words\x18\r \x01(\v2\x18.shunt.v1.SnatWordsReplyR\tsnatWords\"J\n" +
+	"\x11SnatWordsQuestion\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12%\n" +
+	"\x04vips\x18\x02 \x03(\v2\x11.shunt.v1.SnatVIPR\x04vips\"M\n" +
+	"\x0eSnatWordsReply\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12+\n" +
+	"\x06result\x18\x02 \x01(\v2\x13.shunt.v1.SnatWordsR\x06result\"S\n" +
+	"\tSnatWords\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x14\n" +
+	"\x05pages\x18\x02 \x03(\fR\x05pages\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"B\n" +
+	"\n" +
+	"LoadReport\x124\n" +
+	"\tendpoints\x18\x01 \x03(\v2\x16.shunt.v1.EndpointLoadR\tendpoints\"\xe1\x01\n" +
+	"\fEndpointLoad\x12\x10\n" +
+	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
+	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +
+	"\bprotocol\x18\x03 \x01(\tR\bprotocol\x12\x12\n" +
+	"\x04port\x18\x04 \x01(\rR\x04port\x12\x19\n" +
+	"\bport_end\x18\x05 \x01(\rR\aportEnd\x12\x18\n" +
+	"\amembers\x18\x06 \x03(\rR\amembers\x12 \n" +
+	"\vconnections\x18\a \x03(\rR\vconnections\x12\x10\n" +
+	"\x03cpu\x18\b \x03(\rR\x03cpu\x12\x14\n" +
+	"\x05given\x18\t \x03(\x02R\x05given\"s\n" +
 	"\aSnatAsk\x12,\n" +
 	"\x06holder\x18\x01 \x01(\v2\x14.shunt.v1.SnatHolderR\x06holder\x12\x12\n" +
 	"\x04want\x18\x02 \x01(\rR\x04want\x12\x12\n" +
@@ -3284,14 +3755,16 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x05words\x18\t \x03(\v2\x15.shunt.v1.HealthWordsR\x05words\"=\n" +
 	"\vHealthWords\x12\x14\n" +
 	"\x05words\x18\x01 \x01(\tR\x05words\x12\x18\n" +
-	"\amembers\x18\x02 \x03(\rR\amembers\"\x9c\x01\n" +
+	"\amembers\x18\x02 \x03(\rR\amembers\"\xbb\x01\n" +
 	"\x05Hello\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12#\n" +
 	"\rhave_revision\x18\x04 \x01(\x03R\fhaveRevision\x12\x14\n" +
 	"\x05epoch\x18\x05 \x01(\x03R\x05epoch\x12\x16\n" +
-	"\x06opened\x18\x06 \x01(\x03R\x06opened\"\xbe\x04\n" +
+	"\x06opened\x18\x06 \x01(\x03R\x06opened\x12\x1d\n" +
+	"\n" +
+	"takes_load\x18\a \x01(\bR\ttakesLoad\"\xa4\x05\n" +
 	"\n" +
 	"PlanUpdate\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x14\n" +
@@ -3308,7 +3781,10 @@ const file_v1_node_proto_rawDesc = "" +
 	"\vsnat_leases\x18\v \x01(\v2\x14.shunt.v1.SnatLeasesR\n" +
 	"snatLeases\x128\n" +
 	"\fsnat_holders\x18\f \x01(\v2\x15.shunt.v1.SnatHoldersR\vsnatHolders\x128\n" +
-	"\fsnat_answers\x18\r \x01(\v2\x15.shunt.v1.SnatAnswersR\vsnatAnswers\"\xbb\x01\n" +
+	"\fsnat_answers\x18\r \x01(\v2\x15.shunt.v1.SnatAnswersR\vsnatAnswers\x12:\n" +
+	"\n" +
+	"snat_words\x18\x0e \x01(\v2\x1b.shunt.v1.SnatWordsQuestionR\tsnatWords\x12(\n" +
+	"\x04load\x18\x0f \x01(\v2\x14.shunt.v1.LoadReportR\x04load\"\xd3\x01\n" +
 	"\n" +
 	"SnatLeases\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x1a\n" +
@@ -3318,7 +3794,8 @@ const file_v1_node_proto_rawDesc = "" +
 	"configured\x12%\n" +
 	"\x04vips\x18\x04 \x03(\v2\x11.shunt.v1.SnatVIPR\x04vips\x12\x14\n" +
 	"\x05pages\x18\x05 \x03(\fR\x05pages\x12\x18\n" +
-	"\abatches\x18\x06 \x03(\fR\abatches\"n\n" +
+	"\abatches\x18\x06 \x03(\fR\abatches\x12\x16\n" +
+	"\x06newest\x18\a \x01(\bR\x06newest\"n\n" +
 	"\aSnatVIP\x12\x10\n" +
 	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
 	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x18\n" +
@@ -3387,12 +3864,16 @@ const file_v1_node_proto_rawDesc = "" +
 	"\aservice\x18\x06 \x01(\v2\x15.shunt.v1.PlanServiceH\x00R\aservice\x121\n" +
 	"\asources\x18\a \x01(\v2\x15.shunt.v1.PlanSourcesH\x00R\asources\x12.\n" +
 	"\x06repair\x18\b \x01(\v2\x14.shunt.v1.PlanRepairH\x00R\x06repairB\x06\n" +
-	"\x04item\"\x83\x01\n" +
+	"\x04item\"\xe7\x01\n" +
 	"\bPlanNode\x12\"\n" +
 	"\x04node\x18\x01 \x01(\v2\x0e.shunt.v1.NodeR\x04node\x12\x10\n" +
 	"\x03mtu\x18\x02 \x01(\rR\x03mtu\x12%\n" +
 	"\x0etunnel_sources\x18\x03 \x03(\tR\rtunnelSources\x12\x1a\n" +
-	"\bmanagers\x18\x04 \x03(\tR\bmanagers\"+\n" +
+	"\bmanagers\x18\x04 \x03(\tR\bmanagers\x12\x12\n" +
+	"\x04vips\x18\x05 \x03(\tR\x04vips\x12\x1a\n" +
+	"\bunderlay\x18\x06 \x03(\tR\bunderlay\x12\x16\n" +
+	"\x06inside\x18\a \x03(\tR\x06inside\x12\x1a\n" +
+	"\bswitches\x18\b \x03(\tR\bswitches\"+\n" +
 	"\aPlanKey\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\fR\x03key\"\xcb\x04\n" +
@@ -3452,7 +3933,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x04port\x18\b \x01(\rR\x04port\x12\x12\n" +
 	"\x04from\x18\t \x01(\tR\x04from\x12(\n" +
 	"\x06health\x18\n" +
-	" \x01(\v2\x10.shunt.v1.HealthR\x06health\"\xfd\x02\n" +
+	" \x01(\v2\x10.shunt.v1.HealthR\x06health\"\xb7\x03\n" +
 	"\vPlanBinding\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
 	"\x03vni\x18\x02 \x01(\rR\x03vni\x12\x10\n" +
@@ -3468,7 +3949,9 @@ const file_v1_node_proto_rawDesc = "" +
 	"\bport_end\x18\v \x01(\rR\aportEnd\x12\x14\n" +
 	"\x05encap\x18\f \x01(\tR\x05encap\x12)\n" +
 	"\x05check\x18\r \x01(\v2\x13.shunt.v1.PlanCheckR\x05check\x12/\n" +
-	"\thost_idle\x18\x0e \x01(\v2\x12.shunt.v1.HostIdleR\bhostIdle\"\xf2\x02\n" +
+	"\thost_idle\x18\x0e \x01(\v2\x12.shunt.v1.HostIdleR\bhostIdle\x12\x14\n" +
+	"\x05share\x18\x0f \x01(\rR\x05share\x12\"\n" +
+	"\x04load\x18\x10 \x01(\v2\x0e.shunt.v1.LoadR\x04load\"\xf2\x02\n" +
 	"\n" +
 	"PlanRepair\x12\x10\n" +
 	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
@@ -3482,14 +3965,15 @@ const file_v1_node_proto_rawDesc = "" +
 	"\tfragments\x18\t \x01(\tR\tfragments\x12.\n" +
 	"\atargets\x18\n" +
 	" \x03(\v2\x14.shunt.v1.PlanTargetR\atargets\x12:\n" +
-	"\vmemberships\x18\v \x03(\v2\x18.shunt.v1.PlanMembershipR\vmemberships\"l\n" +
+	"\vmemberships\x18\v \x03(\v2\x18.shunt.v1.PlanMembershipR\vmemberships\"\x84\x01\n" +
 	"\n" +
 	"PlanTarget\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
 	"\x03dip\x18\x02 \x01(\tR\x03dip\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12\x14\n" +
 	"\x05outer\x18\x04 \x01(\tR\x05outer\x12\x12\n" +
-	"\x04host\x18\x05 \x01(\tR\x04host\"\x8f\x01\n" +
+	"\x04host\x18\x05 \x01(\tR\x04host\x12\x16\n" +
+	"\x06fallen\x18\x06 \x01(\bR\x06fallen\"\x8f\x01\n" +
 	"\x0ePlanMembership\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x03R\n" +
@@ -3514,131 +3998,145 @@ func file_v1_node_proto_rawDescGZIP() []byte {
 	return file_v1_node_proto_rawDescData
 }
 
-var file_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_v1_node_proto_goTypes = []any{
 	(*JoinRequest)(nil),         // 0: shunt.v1.JoinRequest
 	(*JoinResponse)(nil),        // 1: shunt.v1.JoinResponse
 	(*NodeReport)(nil),          // 2: shunt.v1.NodeReport
-	(*SnatAsk)(nil),             // 3: shunt.v1.SnatAsk
-	(*SnatReturn)(nil),          // 4: shunt.v1.SnatReturn
-	(*SnatHolder)(nil),          // 5: shunt.v1.SnatHolder
-	(*SnatAck)(nil),             // 6: shunt.v1.SnatAck
-	(*HealthReport)(nil),        // 7: shunt.v1.HealthReport
-	(*EndpointHealth)(nil),      // 8: shunt.v1.EndpointHealth
-	(*HealthWords)(nil),         // 9: shunt.v1.HealthWords
-	(*Hello)(nil),               // 10: shunt.v1.Hello
-	(*PlanUpdate)(nil),          // 11: shunt.v1.PlanUpdate
-	(*SnatLeases)(nil),          // 12: shunt.v1.SnatLeases
-	(*SnatVIP)(nil),             // 13: shunt.v1.SnatVIP
-	(*SnatDIP)(nil),             // 14: shunt.v1.SnatDIP
-	(*SnatHolders)(nil),         // 15: shunt.v1.SnatHolders
-	(*SnatAnswers)(nil),         // 16: shunt.v1.SnatAnswers
-	(*SnatAnswer)(nil),          // 17: shunt.v1.SnatAnswer
-	(*SnatGrant)(nil),           // 18: shunt.v1.SnatGrant
-	(*SnatRevoke)(nil),          // 19: shunt.v1.SnatRevoke
-	(*HealthQuestion)(nil),      // 20: shunt.v1.HealthQuestion
-	(*EndpointMember)(nil),      // 21: shunt.v1.EndpointMember
-	(*HealthReply)(nil),         // 22: shunt.v1.HealthReply
-	(*HealthResult)(nil),        // 23: shunt.v1.HealthResult
-	(*FlowsQuestion)(nil),       // 24: shunt.v1.FlowsQuestion
-	(*FlowsReply)(nil),          // 25: shunt.v1.FlowsReply
-	(*TraceQuestion)(nil),       // 26: shunt.v1.TraceQuestion
-	(*TraceReply)(nil),          // 27: shunt.v1.TraceReply
-	(*PlanItem)(nil),            // 28: shunt.v1.PlanItem
-	(*PlanNode)(nil),            // 29: shunt.v1.PlanNode
-	(*PlanKey)(nil),             // 30: shunt.v1.PlanKey
-	(*PlanEndpoint)(nil),        // 31: shunt.v1.PlanEndpoint
-	(*PlanService)(nil),         // 32: shunt.v1.PlanService
-	(*PlanSources)(nil),         // 33: shunt.v1.PlanSources
-	(*PlanMember)(nil),          // 34: shunt.v1.PlanMember
-	(*PlanCheck)(nil),           // 35: shunt.v1.PlanCheck
-	(*PlanBinding)(nil),         // 36: shunt.v1.PlanBinding
-	(*PlanRepair)(nil),          // 37: shunt.v1.PlanRepair
-	(*PlanTarget)(nil),          // 38: shunt.v1.PlanTarget
-	(*PlanMembership)(nil),      // 39: shunt.v1.PlanMembership
-	(*NodeStatus)(nil),          // 40: shunt.v1.NodeStatus
-	(*NodeHealth)(nil),          // 41: shunt.v1.NodeHealth
-	(*FlowsRequest)(nil),        // 42: shunt.v1.FlowsRequest
-	(*FlowsResult)(nil),         // 43: shunt.v1.FlowsResult
-	(*TraceRequest)(nil),        // 44: shunt.v1.TraceRequest
-	(*TraceResult)(nil),         // 45: shunt.v1.TraceResult
-	(*Node)(nil),                // 46: shunt.v1.Node
-	(*SourceAffinity)(nil),      // 47: shunt.v1.SourceAffinity
-	(*Idle)(nil),                // 48: shunt.v1.Idle
-	(*Limits)(nil),              // 49: shunt.v1.Limits
-	(*durationpb.Duration)(nil), // 50: google.protobuf.Duration
-	(*Health)(nil),              // 51: shunt.v1.Health
-	(*HostIdle)(nil),            // 52: shunt.v1.HostIdle
+	(*SnatWordsQuestion)(nil),   // 3: shunt.v1.SnatWordsQuestion
+	(*SnatWordsReply)(nil),      // 4: shunt.v1.SnatWordsReply
+	(*SnatWords)(nil),           // 5: shunt.v1.SnatWords
+	(*LoadReport)(nil),          // 6: shunt.v1.LoadReport
+	(*EndpointLoad)(nil),        // 7: shunt.v1.EndpointLoad
+	(*SnatAsk)(nil),             // 8: shunt.v1.SnatAsk
+	(*SnatReturn)(nil),          // 9: shunt.v1.SnatReturn
+	(*SnatHolder)(nil),          // 10: shunt.v1.SnatHolder
+	(*SnatAck)(nil),             // 11: shunt.v1.SnatAck
+	(*HealthReport)(nil),        // 12: shunt.v1.HealthReport
+	(*EndpointHealth)(nil),      // 13: shunt.v1.EndpointHealth
+	(*HealthWords)(nil),         // 14: shunt.v1.HealthWords
+	(*Hello)(nil),               // 15: shunt.v1.Hello
+	(*PlanUpdate)(nil),          // 16: shunt.v1.PlanUpdate
+	(*SnatLeases)(nil),          // 17: shunt.v1.SnatLeases
+	(*SnatVIP)(nil),             // 18: shunt.v1.SnatVIP
+	(*SnatDIP)(nil),             // 19: shunt.v1.SnatDIP
+	(*SnatHolders)(nil),         // 20: shunt.v1.SnatHolders
+	(*SnatAnswers)(nil),         // 21: shunt.v1.SnatAnswers
+	(*SnatAnswer)(nil),          // 22: shunt.v1.SnatAnswer
+	(*SnatGrant)(nil),           // 23: shunt.v1.SnatGrant
+	(*SnatRevoke)(nil),          // 24: shunt.v1.SnatRevoke
+	(*HealthQuestion)(nil),      // 25: shunt.v1.HealthQuestion
+	(*EndpointMember)(nil),      // 26: shunt.v1.EndpointMember
+	(*HealthReply)(nil),         // 27: shunt.v1.HealthReply
+	(*HealthResult)(nil),        // 28: shunt.v1.HealthResult
+	(*FlowsQuestion)(nil),       // 29: shunt.v1.FlowsQuestion
+	(*FlowsReply)(nil),          // 30: shunt.v1.FlowsReply
+	(*TraceQuestion)(nil),       // 31: shunt.v1.TraceQuestion
+	(*TraceReply)(nil),          // 32: shunt.v1.TraceReply
+	(*PlanItem)(nil),            // 33: shunt.v1.PlanItem
+	(*PlanNode)(nil),            // 34: shunt.v1.PlanNode
+	(*PlanKey)(nil),             // 35: shunt.v1.PlanKey
+	(*PlanEndpoint)(nil),        // 36: shunt.v1.PlanEndpoint
+	(*PlanService)(nil),         // 37: shunt.v1.PlanService
+	(*PlanSources)(nil),         // 38: shunt.v1.PlanSources
+	(*PlanMember)(nil),          // 39: shunt.v1.PlanMember
+	(*PlanCheck)(nil),           // 40: shunt.v1.PlanCheck
+	(*PlanBinding)(nil),         // 41: shunt.v1.PlanBinding
+	(*PlanRepair)(nil),          // 42: shunt.v1.PlanRepair
+	(*PlanTarget)(nil),          // 43: shunt.v1.PlanTarget
+	(*PlanMembership)(nil),      // 44: shunt.v1.PlanMembership
+	(*NodeStatus)(nil),          // 45: shunt.v1.NodeStatus
+	(*NodeHealth)(nil),          // 46: shunt.v1.NodeHealth
+	(*FlowsRequest)(nil),        // 47: shunt.v1.FlowsRequest
+	(*FlowsResult)(nil),         // 48: shunt.v1.FlowsResult
+	(*TraceRequest)(nil),        // 49: shunt.v1.TraceRequest
+	(*TraceResult)(nil),         // 50: shunt.v1.TraceResult
+	(*Node)(nil),                // 51: shunt.v1.Node
+	(*SourceAffinity)(nil),      // 52: shunt.v1.SourceAffinity
+	(*Idle)(nil),                // 53: shunt.v1.Idle
+	(*Limits)(nil),              // 54: shunt.v1.Limits
+	(*durationpb.Duration)(nil), // 55: google.protobuf.Duration
+	(*Health)(nil),              // 56: shunt.v1.Health
+	(*HostIdle)(nil),            // 57: shunt.v1.HostIdle
+	(*Load)(nil),                // 58: shunt.v1.Load
 }
 var file_v1_node_proto_depIdxs = []int32{
-	10, // 0: shunt.v1.NodeReport.hello:type_name -> shunt.v1.Hello
-	40, // 1: shunt.v1.NodeReport.status:type_name -> shunt.v1.NodeStatus
-	27, // 2: shunt.v1.NodeReport.trace:type_name -> shunt.v1.TraceReply
-	25, // 3: shunt.v1.NodeReport.flows:type_name -> shunt.v1.FlowsReply
-	7,  // 4: shunt.v1.NodeReport.health:type_name -> shunt.v1.HealthReport
-	22, // 5: shunt.v1.NodeReport.health_reply:type_name -> shunt.v1.HealthReply
-	3,  // 6: shunt.v1.NodeReport.snat_asks:type_name -> shunt.v1.SnatAsk
-	4,  // 7: shunt.v1.NodeReport.snat_returns:type_name -> shunt.v1.SnatReturn
-	6,  // 8: shunt.v1.NodeReport.snat_ack:type_name -> shunt.v1.SnatAck
-	5,  // 9: shunt.v1.SnatAsk.holder:type_name -> shunt.v1.SnatHolder
-	5,  // 10: shunt.v1.SnatReturn.holder:type_name -> shunt.v1.SnatHolder
-	8,  // 11: shunt.v1.HealthReport.endpoints:type_name -> shunt.v1.EndpointHealth
-	9,  // 12: shunt.v1.EndpointHealth.words:type_name -> shunt.v1.HealthWords
-	28, // 13: shunt.v1.PlanUpdate.upsert:type_name -> shunt.v1.PlanItem
-	26, // 14: shunt.v1.PlanUpdate.trace:type_name -> shunt.v1.TraceQuestion
-	24, // 15: shunt.v1.PlanUpdate.flows:type_name -> shunt.v1.FlowsQuestion
-	7,  // 16: shunt.v1.PlanUpdate.health:type_name -> shunt.v1.HealthReport
-	7,  // 17: shunt.v1.PlanUpdate.others:type_name -> shunt.v1.HealthReport
-	20, // 18: shunt.v1.PlanUpdate.health_of:type_name -> shunt.v1.HealthQuestion
-	12, // 19: shunt.v1.PlanUpdate.snat_leases:type_name -> shunt.v1.SnatLeases
-	15, // 20: shunt.v1.PlanUpdate.snat_holders:type_name -> shunt.v1.SnatHolders
-	16, // 21: shunt.v1.PlanUpdate.snat_answers:type_name -> shunt.v1.SnatAnswers
-	13, // 22: shunt.v1.SnatLeases.vips:type_name -> shunt.v1.SnatVIP
-	14, // 23: shunt.v1.SnatVIP.dips:type_name -> shunt.v1.SnatDIP
-	5,  // 24: shunt.v1.SnatHolders.holders:type_name -> shunt.v1.SnatHolder
-	17, // 25: shunt.v1.SnatAnswers.answers:type_name -> shunt.v1.SnatAnswer
-	18, // 26: shunt.v1.SnatAnswer.grant:type_name -> shunt.v1.SnatGrant
-	19, // 27: shunt.v1.SnatAnswer.revoke:type_name -> shunt.v1.SnatRevoke
-	5,  // 28: shunt.v1.SnatGrant.holder:type_name -> shunt.v1.SnatHolder
-	5,  // 29: shunt.v1.SnatRevoke.holder:type_name -> shunt.v1.SnatHolder
-	21, // 30: shunt.v1.HealthQuestion.members:type_name -> shunt.v1.EndpointMember
-	23, // 31: shunt.v1.HealthReply.result:type_name -> shunt.v1.HealthResult
-	41, // 32: shunt.v1.HealthResult.members:type_name -> shunt.v1.NodeHealth
-	42, // 33: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
-	43, // 34: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
-	44, // 35: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
-	45, // 36: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
-	31, // 37: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
-	36, // 38: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
-	30, // 39: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
-	29, // 40: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
-	32, // 41: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
-	33, // 42: shunt.v1.PlanItem.sources:type_name -> shunt.v1.PlanSources
-	37, // 43: shunt.v1.PlanItem.repair:type_name -> shunt.v1.PlanRepair
-	46, // 44: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
-	34, // 45: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
-	35, // 46: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
-	47, // 47: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
-	48, // 48: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
-	49, // 49: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
-	50, // 50: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
-	50, // 51: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
-	51, // 52: shunt.v1.PlanCheck.health:type_name -> shunt.v1.Health
-	35, // 53: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
-	52, // 54: shunt.v1.PlanBinding.host_idle:type_name -> shunt.v1.HostIdle
-	30, // 55: shunt.v1.PlanRepair.key:type_name -> shunt.v1.PlanKey
-	47, // 56: shunt.v1.PlanRepair.source:type_name -> shunt.v1.SourceAffinity
-	38, // 57: shunt.v1.PlanRepair.targets:type_name -> shunt.v1.PlanTarget
-	39, // 58: shunt.v1.PlanRepair.memberships:type_name -> shunt.v1.PlanMembership
-	0,  // 59: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
-	2,  // 60: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
-	1,  // 61: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
-	11, // 62: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
-	61, // [61:63] is the sub-list for method output_type
-	59, // [59:61] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	15, // 0: shunt.v1.NodeReport.hello:type_name -> shunt.v1.Hello
+	45, // 1: shunt.v1.NodeReport.status:type_name -> shunt.v1.NodeStatus
+	32, // 2: shunt.v1.NodeReport.trace:type_name -> shunt.v1.TraceReply
+	30, // 3: shunt.v1.NodeReport.flows:type_name -> shunt.v1.FlowsReply
+	12, // 4: shunt.v1.NodeReport.health:type_name -> shunt.v1.HealthReport
+	27, // 5: shunt.v1.NodeReport.health_reply:type_name -> shunt.v1.HealthReply
+	8,  // 6: shunt.v1.NodeReport.snat_asks:type_name -> shunt.v1.SnatAsk
+	9,  // 7: shunt.v1.NodeReport.snat_returns:type_name -> shunt.v1.SnatReturn
+	11, // 8: shunt.v1.NodeReport.snat_ack:type_name -> shunt.v1.SnatAck
+	6,  // 9: shunt.v1.NodeReport.load:type_name -> shunt.v1.LoadReport
+	4,  // 10: shunt.v1.NodeReport.snat_words:type_name -> shunt.v1.SnatWordsReply
+	18, // 11: shunt.v1.SnatWordsQuestion.vips:type_name -> shunt.v1.SnatVIP
+	5,  // 12: shunt.v1.SnatWordsReply.result:type_name -> shunt.v1.SnatWords
+	7,  // 13: shunt.v1.LoadReport.endpoints:type_name -> shunt.v1.EndpointLoad
+	10, // 14: shunt.v1.SnatAsk.holder:type_name -> shunt.v1.SnatHolder
+	10, // 15: shunt.v1.SnatReturn.holder:type_name -> shunt.v1.SnatHolder
+	13, // 16: shunt.v1.HealthReport.endpoints:type_name -> shunt.v1.EndpointHealth
+	14, // 17: shunt.v1.EndpointHealth.words:type_name -> shunt.v1.HealthWords
+	33, // 18: shunt.v1.PlanUpdate.upsert:type_name -> shunt.v1.PlanItem
+	31, // 19: shunt.v1.PlanUpdate.trace:type_name -> shunt.v1.TraceQuestion
+	29, // 20: shunt.v1.PlanUpdate.flows:type_name -> shunt.v1.FlowsQuestion
+	12, // 21: shunt.v1.PlanUpdate.health:type_name -> shunt.v1.HealthReport
+	12, // 22: shunt.v1.PlanUpdate.others:type_name -> shunt.v1.HealthReport
+	25, // 23: shunt.v1.PlanUpdate.health_of:type_name -> shunt.v1.HealthQuestion
+	17, // 24: shunt.v1.PlanUpdate.snat_leases:type_name -> shunt.v1.SnatLeases
+	20, // 25: shunt.v1.PlanUpdate.snat_holders:type_name -> shunt.v1.SnatHolders
+	21, // 26: shunt.v1.PlanUpdate.snat_answers:type_name -> shunt.v1.SnatAnswers
+	3,  // 27: shunt.v1.PlanUpdate.snat_words:type_name -> shunt.v1.SnatWordsQuestion
+	6,  // 28: shunt.v1.PlanUpdate.load:type_name -> shunt.v1.LoadReport
+	18, // 29: shunt.v1.SnatLeases.vips:type_name -> shunt.v1.SnatVIP
+	19, // 30: shunt.v1.SnatVIP.dips:type_name -> shunt.v1.SnatDIP
+	10, // 31: shunt.v1.SnatHolders.holders:type_name -> shunt.v1.SnatHolder
+	22, // 32: shunt.v1.SnatAnswers.answers:type_name -> shunt.v1.SnatAnswer
+	23, // 33: shunt.v1.SnatAnswer.grant:type_name -> shunt.v1.SnatGrant
+	24, // 34: shunt.v1.SnatAnswer.revoke:type_name -> shunt.v1.SnatRevoke
+	10, // 35: shunt.v1.SnatGrant.holder:type_name -> shunt.v1.SnatHolder
+	10, // 36: shunt.v1.SnatRevoke.holder:type_name -> shunt.v1.SnatHolder
+	26, // 37: shunt.v1.HealthQuestion.members:type_name -> shunt.v1.EndpointMember
+	28, // 38: shunt.v1.HealthReply.result:type_name -> shunt.v1.HealthResult
+	46, // 39: shunt.v1.HealthResult.members:type_name -> shunt.v1.NodeHealth
+	47, // 40: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
+	48, // 41: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
+	49, // 42: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
+	50, // 43: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
+	36, // 44: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
+	41, // 45: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
+	35, // 46: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
+	34, // 47: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
+	37, // 48: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
+	38, // 49: shunt.v1.PlanItem.sources:type_name -> shunt.v1.PlanSources
+	42, // 50: shunt.v1.PlanItem.repair:type_name -> shunt.v1.PlanRepair
+	51, // 51: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
+	39, // 52: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
+	40, // 53: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
+	52, // 54: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
+	53, // 55: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
+	54, // 56: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
+	55, // 57: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
+	55, // 58: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
+	56, // 59: shunt.v1.PlanCheck.health:type_name -> shunt.v1.Health
+	40, // 60: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
+	57, // 61: shunt.v1.PlanBinding.host_idle:type_name -> shunt.v1.HostIdle
+	58, // 62: shunt.v1.PlanBinding.load:type_name -> shunt.v1.Load
+	35, // 63: shunt.v1.PlanRepair.key:type_name -> shunt.v1.PlanKey
+	52, // 64: shunt.v1.PlanRepair.source:type_name -> shunt.v1.SourceAffinity
+	43, // 65: shunt.v1.PlanRepair.targets:type_name -> shunt.v1.PlanTarget
+	44, // 66: shunt.v1.PlanRepair.memberships:type_name -> shunt.v1.PlanMembership
+	0,  // 67: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
+	2,  // 68: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
+	1,  // 69: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
+	16, // 70: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
+	69, // [69:71] is the sub-list for method output_type
+	67, // [67:69] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_v1_node_proto_init() }
@@ -3648,7 +4146,7 @@ func file_v1_node_proto_init() {
 	}
 	file_v1_manager_proto_init()
 	file_v1_objects_proto_init()
-	file_v1_node_proto_msgTypes[28].OneofWrappers = []any{
+	file_v1_node_proto_msgTypes[33].OneofWrappers = []any{
 		(*PlanItem_Endpoint)(nil),
 		(*PlanItem_Binding)(nil),
 		(*PlanItem_RingKey)(nil),
@@ -3663,7 +4161,7 @@ func file_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_node_proto_rawDesc), len(file_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

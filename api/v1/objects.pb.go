@@ -805,7 +805,9 @@ type Endpoint struct {
 	// of the endpoint; default 1h, at most 24h, 0 for not at all.
 	RepairWindow *durationpb.Duration `protobuf:"bytes,18,opt,name=repair_window,json=repairWindow,proto3" json:"repair_window,omitempty"`
 	// How long hosts keep flows without packets; not with rewrite none.
-	HostIdle      *HostIdle `protobuf:"bytes,19,opt,name=host_idle,json=hostIdle,proto3" json:"host_idle,omitempty"`
+	HostIdle *HostIdle `protobuf:"bytes,19,opt,name=host_idle,json=hostIdle,proto3" json:"host_idle,omitempty"`
+	// How hosts learn what backends say of their own load.
+	Load          *Load `protobuf:"bytes,20,opt,name=load,proto3" json:"load,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -969,6 +971,13 @@ func (x *Endpoint) GetRepairWindow() *durationpb.Duration {
 func (x *Endpoint) GetHostIdle() *HostIdle {
 	if x != nil {
 		return x.HostIdle
+	}
+	return nil
+}
+
+func (x *Endpoint) GetLoad() *Load {
+	if x != nil {
+		return x.Load
 	}
 	return nil
 }
@@ -1175,6 +1184,143 @@ func (x *HostIdle) GetOther() *durationpb.Duration {
 	return nil
 }
 
+// Load is how the hosts of an endpoint learn what its backends say of their own load.
+type Load struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Backends are asked; without it their applications tell it by their host's socket.
+	Http *LoadHTTP `protobuf:"bytes,1,opt,name=http,proto3" json:"http,omitempty"`
+	// With http: between two questions, 100ms to 1m, default 100ms.
+	Interval *durationpb.Duration `protobuf:"bytes,2,opt,name=interval,proto3" json:"interval,omitempty"`
+	// With http: for an answer, 10ms to 10s, default 1s.
+	Timeout *durationpb.Duration `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// How long what was said counts: 1s to 10m, longer than interval; default 5s, at least two intervals.
+	Stale         *durationpb.Duration `protobuf:"bytes,4,opt,name=stale,proto3" json:"stale,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Load) Reset() {
+	*x = Load{}
+	mi := &file_v1_objects_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Load) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Load) ProtoMessage() {}
+
+func (x *Load) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Load.ProtoReflect.Descriptor instead.
+func (*Load) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Load) GetHttp() *LoadHTTP {
+	if x != nil {
+		return x.Http
+	}
+	return nil
+}
+
+func (x *Load) GetInterval() *durationpb.Duration {
+	if x != nil {
+		return x.Interval
+	}
+	return nil
+}
+
+func (x *Load) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+func (x *Load) GetStale() *durationpb.Duration {
+	if x != nil {
+		return x.Stale
+	}
+	return nil
+}
+
+// LoadHTTP is a page whose body is the backend's load: a number from 0 up to 1e9.
+type LoadHTTP struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Default /load.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// Host header; default: the backend's address and port.
+	Host string `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
+	// Default: the backend's; needed where it has none for TCP.
+	Port          uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoadHTTP) Reset() {
+	*x = LoadHTTP{}
+	mi := &file_v1_objects_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadHTTP) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadHTTP) ProtoMessage() {}
+
+func (x *LoadHTTP) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadHTTP.ProtoReflect.Descriptor instead.
+func (*LoadHTTP) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *LoadHTTP) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *LoadHTTP) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *LoadHTTP) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
 // Backend is a server of an endpoint.
 type Backend struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1196,7 +1342,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_v1_objects_proto_msgTypes[13]
+	mi := &file_v1_objects_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1208,7 +1354,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[13]
+	mi := &file_v1_objects_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1221,7 +1367,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{13}
+	return file_v1_objects_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Backend) GetDip() []string {
@@ -1314,7 +1460,7 @@ type Health struct {
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_v1_objects_proto_msgTypes[14]
+	mi := &file_v1_objects_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1326,7 +1472,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[14]
+	mi := &file_v1_objects_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1339,7 +1485,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{14}
+	return file_v1_objects_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Health) GetHttp() *HTTPCheck {
@@ -1572,7 +1718,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_v1_objects_proto_msgTypes[15]
+	mi := &file_v1_objects_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1584,7 +1730,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[15]
+	mi := &file_v1_objects_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1597,7 +1743,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{15}
+	return file_v1_objects_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Check) GetTcp() *TCPCheck {
@@ -1756,7 +1902,7 @@ type HTTPCheck struct {
 
 func (x *HTTPCheck) Reset() {
 	*x = HTTPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[16]
+	mi := &file_v1_objects_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1768,7 +1914,7 @@ func (x *HTTPCheck) String() string {
 func (*HTTPCheck) ProtoMessage() {}
 
 func (x *HTTPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[16]
+	mi := &file_v1_objects_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1781,7 +1927,7 @@ func (x *HTTPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HTTPCheck.ProtoReflect.Descriptor instead.
 func (*HTTPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{16}
+	return file_v1_objects_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *HTTPCheck) GetPath() string {
@@ -1854,7 +2000,7 @@ type HTTPSCheck struct {
 
 func (x *HTTPSCheck) Reset() {
 	*x = HTTPSCheck{}
-	mi := &file_v1_objects_proto_msgTypes[17]
+	mi := &file_v1_objects_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1866,7 +2012,7 @@ func (x *HTTPSCheck) String() string {
 func (*HTTPSCheck) ProtoMessage() {}
 
 func (x *HTTPSCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[17]
+	mi := &file_v1_objects_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1879,7 +2025,7 @@ func (x *HTTPSCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HTTPSCheck.ProtoReflect.Descriptor instead.
 func (*HTTPSCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{17}
+	return file_v1_objects_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HTTPSCheck) GetPath() string {
@@ -1967,7 +2113,7 @@ type CheckTLS struct {
 
 func (x *CheckTLS) Reset() {
 	*x = CheckTLS{}
-	mi := &file_v1_objects_proto_msgTypes[18]
+	mi := &file_v1_objects_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1979,7 +2125,7 @@ func (x *CheckTLS) String() string {
 func (*CheckTLS) ProtoMessage() {}
 
 func (x *CheckTLS) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[18]
+	mi := &file_v1_objects_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1992,7 +2138,7 @@ func (x *CheckTLS) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckTLS.ProtoReflect.Descriptor instead.
 func (*CheckTLS) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{18}
+	return file_v1_objects_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CheckTLS) GetServerName() string {
@@ -2032,7 +2178,7 @@ type TCPCheck struct {
 
 func (x *TCPCheck) Reset() {
 	*x = TCPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[19]
+	mi := &file_v1_objects_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2044,7 +2190,7 @@ func (x *TCPCheck) String() string {
 func (*TCPCheck) ProtoMessage() {}
 
 func (x *TCPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[19]
+	mi := &file_v1_objects_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2057,7 +2203,7 @@ func (x *TCPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TCPCheck.ProtoReflect.Descriptor instead.
 func (*TCPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{19}
+	return file_v1_objects_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TCPCheck) GetSend() string {
@@ -2097,7 +2243,7 @@ type ICMPCheck struct {
 
 func (x *ICMPCheck) Reset() {
 	*x = ICMPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[20]
+	mi := &file_v1_objects_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2109,7 +2255,7 @@ func (x *ICMPCheck) String() string {
 func (*ICMPCheck) ProtoMessage() {}
 
 func (x *ICMPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[20]
+	mi := &file_v1_objects_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2122,7 +2268,7 @@ func (x *ICMPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ICMPCheck.ProtoReflect.Descriptor instead.
 func (*ICMPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{20}
+	return file_v1_objects_proto_rawDescGZIP(), []int{22}
 }
 
 // GRPCCheck calls grpc.health.v1.Health/Check and expects SERVING.
@@ -2138,7 +2284,7 @@ type GRPCCheck struct {
 
 func (x *GRPCCheck) Reset() {
 	*x = GRPCCheck{}
-	mi := &file_v1_objects_proto_msgTypes[21]
+	mi := &file_v1_objects_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2150,7 +2296,7 @@ func (x *GRPCCheck) String() string {
 func (*GRPCCheck) ProtoMessage() {}
 
 func (x *GRPCCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[21]
+	mi := &file_v1_objects_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2163,7 +2309,7 @@ func (x *GRPCCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GRPCCheck.ProtoReflect.Descriptor instead.
 func (*GRPCCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{21}
+	return file_v1_objects_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GRPCCheck) GetService() string {
@@ -2196,7 +2342,7 @@ type UDPCheck struct {
 
 func (x *UDPCheck) Reset() {
 	*x = UDPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[22]
+	mi := &file_v1_objects_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2208,7 +2354,7 @@ func (x *UDPCheck) String() string {
 func (*UDPCheck) ProtoMessage() {}
 
 func (x *UDPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[22]
+	mi := &file_v1_objects_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2221,7 +2367,7 @@ func (x *UDPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UDPCheck.ProtoReflect.Descriptor instead.
 func (*UDPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{22}
+	return file_v1_objects_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *UDPCheck) GetSend() string {
@@ -2267,7 +2413,7 @@ type DNSCheck struct {
 
 func (x *DNSCheck) Reset() {
 	*x = DNSCheck{}
-	mi := &file_v1_objects_proto_msgTypes[23]
+	mi := &file_v1_objects_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2279,7 +2425,7 @@ func (x *DNSCheck) String() string {
 func (*DNSCheck) ProtoMessage() {}
 
 func (x *DNSCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[23]
+	mi := &file_v1_objects_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2292,7 +2438,7 @@ func (x *DNSCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DNSCheck.ProtoReflect.Descriptor instead.
 func (*DNSCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{23}
+	return file_v1_objects_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DNSCheck) GetName() string {
@@ -2330,7 +2476,7 @@ type ExternalCheck struct {
 
 func (x *ExternalCheck) Reset() {
 	*x = ExternalCheck{}
-	mi := &file_v1_objects_proto_msgTypes[24]
+	mi := &file_v1_objects_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2342,7 +2488,7 @@ func (x *ExternalCheck) String() string {
 func (*ExternalCheck) ProtoMessage() {}
 
 func (x *ExternalCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[24]
+	mi := &file_v1_objects_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2355,7 +2501,7 @@ func (x *ExternalCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExternalCheck.ProtoReflect.Descriptor instead.
 func (*ExternalCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{24}
+	return file_v1_objects_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ExternalCheck) GetProgram() string {
@@ -2387,7 +2533,7 @@ type Damping struct {
 
 func (x *Damping) Reset() {
 	*x = Damping{}
-	mi := &file_v1_objects_proto_msgTypes[25]
+	mi := &file_v1_objects_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2399,7 +2545,7 @@ func (x *Damping) String() string {
 func (*Damping) ProtoMessage() {}
 
 func (x *Damping) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[25]
+	mi := &file_v1_objects_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2412,7 +2558,7 @@ func (x *Damping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Damping.ProtoReflect.Descriptor instead.
 func (*Damping) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{25}
+	return file_v1_objects_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Damping) GetFlips() uint32 {
@@ -2452,7 +2598,7 @@ type Passive struct {
 
 func (x *Passive) Reset() {
 	*x = Passive{}
-	mi := &file_v1_objects_proto_msgTypes[26]
+	mi := &file_v1_objects_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2464,7 +2610,7 @@ func (x *Passive) String() string {
 func (*Passive) ProtoMessage() {}
 
 func (x *Passive) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[26]
+	mi := &file_v1_objects_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2477,7 +2623,7 @@ func (x *Passive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Passive.ProtoReflect.Descriptor instead.
 func (*Passive) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{26}
+	return file_v1_objects_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Passive) GetFailures() uint32 {
@@ -2520,7 +2666,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_v1_objects_proto_msgTypes[27]
+	mi := &file_v1_objects_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2532,7 +2678,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[27]
+	mi := &file_v1_objects_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2545,7 +2691,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{27}
+	return file_v1_objects_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Node) GetName() string {
@@ -2609,7 +2755,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_v1_objects_proto_msgTypes[28]
+	mi := &file_v1_objects_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2621,7 +2767,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[28]
+	mi := &file_v1_objects_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2634,7 +2780,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{28}
+	return file_v1_objects_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Capacity) GetVips() uint32 {
@@ -2664,7 +2810,7 @@ type BGP struct {
 
 func (x *BGP) Reset() {
 	*x = BGP{}
-	mi := &file_v1_objects_proto_msgTypes[29]
+	mi := &file_v1_objects_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2676,7 +2822,7 @@ func (x *BGP) String() string {
 func (*BGP) ProtoMessage() {}
 
 func (x *BGP) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[29]
+	mi := &file_v1_objects_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2689,7 +2835,7 @@ func (x *BGP) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BGP.ProtoReflect.Descriptor instead.
 func (*BGP) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{29}
+	return file_v1_objects_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *BGP) GetAsn() uint32 {
@@ -2727,7 +2873,7 @@ type BGPPeer struct {
 
 func (x *BGPPeer) Reset() {
 	*x = BGPPeer{}
-	mi := &file_v1_objects_proto_msgTypes[30]
+	mi := &file_v1_objects_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2739,7 +2885,7 @@ func (x *BGPPeer) String() string {
 func (*BGPPeer) ProtoMessage() {}
 
 func (x *BGPPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[30]
+	mi := &file_v1_objects_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2752,7 +2898,7 @@ func (x *BGPPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BGPPeer.ProtoReflect.Descriptor instead.
 func (*BGPPeer) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{30}
+	return file_v1_objects_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *BGPPeer) GetAddress() string {
@@ -2795,7 +2941,7 @@ type BFD struct {
 
 func (x *BFD) Reset() {
 	*x = BFD{}
-	mi := &file_v1_objects_proto_msgTypes[31]
+	mi := &file_v1_objects_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2807,7 +2953,7 @@ func (x *BFD) String() string {
 func (*BFD) ProtoMessage() {}
 
 func (x *BFD) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[31]
+	mi := &file_v1_objects_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2820,7 +2966,7 @@ func (x *BFD) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BFD.ProtoReflect.Descriptor instead.
 func (*BFD) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{31}
+	return file_v1_objects_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *BFD) GetTransmit() *durationpb.Duration {
@@ -2858,14 +3004,17 @@ type Network struct {
 	// Defaults 100.64.0.0/16 and fd53:6875:6e74::/64. Hosts accept tunnel packets from these only.
 	TunnelSources []string `protobuf:"bytes,5,rep,name=tunnel_sources,json=tunnelSources,proto3" json:"tunnel_sources,omitempty"`
 	// Tunnel of endpoints that do not say: "ipip" (default) or "gue".
-	Encap         string `protobuf:"bytes,6,opt,name=encap,proto3" json:"encap,omitempty"`
+	Encap string `protobuf:"bytes,6,opt,name=encap,proto3" json:"encap,omitempty"`
+	// Prefixes of the addresses that switches tunnel from. They can name no more than the host: hosts spread what comes from there to their
+	// own address over the endpoint's members on them. Apart from all else of all Networks but underlays; at most 64 in all Networks.
+	Switches      []string `protobuf:"bytes,7,rep,name=switches,proto3" json:"switches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_v1_objects_proto_msgTypes[32]
+	mi := &file_v1_objects_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2877,7 +3026,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[32]
+	mi := &file_v1_objects_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2890,7 +3039,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{32}
+	return file_v1_objects_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Network) GetName() string {
@@ -2933,6 +3082,13 @@ func (x *Network) GetEncap() string {
 		return x.Encap
 	}
 	return ""
+}
+
+func (x *Network) GetSwitches() []string {
+	if x != nil {
+		return x.Switches
+	}
+	return nil
 }
 
 var File_v1_objects_proto protoreflect.FileDescriptor
@@ -2994,7 +3150,7 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\x04ping\x18\x03 \x01(\x04R\x04ping\"3\n" +
 	"\aSources\x12\x14\n" +
 	"\x05allow\x18\x01 \x03(\tR\x05allow\x12\x12\n" +
-	"\x04deny\x18\x02 \x03(\tR\x04deny\"\xcf\x05\n" +
+	"\x04deny\x18\x02 \x03(\tR\x04deny\"\xf3\x05\n" +
 	"\bEndpoint\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\tR\x04port\x12\x12\n" +
@@ -3017,7 +3173,8 @@ const file_v1_objects_proto_rawDesc = "" +
 	"slow_start\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\tslowStart\x12>\n" +
 	"\rdrain_timeout\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\fdrainTimeout\x12>\n" +
 	"\rrepair_window\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\frepairWindow\x12/\n" +
-	"\thost_idle\x18\x13 \x01(\v2\x12.shunt.v1.HostIdleR\bhostIdle\"q\n" +
+	"\thost_idle\x18\x13 \x01(\v2\x12.shunt.v1.HostIdleR\bhostIdle\x12\"\n" +
+	"\x04load\x18\x14 \x01(\v2\x0e.shunt.v1.LoadR\x04load\"q\n" +
 	"\x0eSourceAffinity\x12\x18\n" +
 	"\aprefix4\x18\x01 \x01(\rR\aprefix4\x12\x18\n" +
 	"\aprefix6\x18\x02 \x01(\rR\aprefix6\x12+\n" +
@@ -3030,7 +3187,16 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\aopening\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\aopening\x123\n" +
 	"\aclosing\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\aclosing\x12+\n" +
 	"\x03udp\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03udp\x12/\n" +
-	"\x05other\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05other\"\x99\x01\n" +
+	"\x05other\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05other\"\xcb\x01\n" +
+	"\x04Load\x12&\n" +
+	"\x04http\x18\x01 \x01(\v2\x12.shunt.v1.LoadHTTPR\x04http\x125\n" +
+	"\binterval\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\binterval\x123\n" +
+	"\atimeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12/\n" +
+	"\x05stale\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x05stale\"F\n" +
+	"\bLoadHTTP\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04host\x18\x02 \x01(\tR\x04host\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\rR\x04port\"\x99\x01\n" +
 	"\aBackend\x12\x10\n" +
 	"\x03dip\x18\x01 \x03(\tR\x03dip\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x12\n" +
@@ -3175,14 +3341,15 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\areceive\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\areceive\x12\x1e\n" +
 	"\n" +
 	"multiplier\x18\x03 \x01(\rR\n" +
-	"multiplier\"\x9c\x01\n" +
+	"multiplier\"\xb8\x01\n" +
 	"\aNetwork\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04vips\x18\x02 \x03(\tR\x04vips\x12\x1a\n" +
 	"\bunderlay\x18\x03 \x03(\tR\bunderlay\x12\x10\n" +
 	"\x03mtu\x18\x04 \x01(\rR\x03mtu\x12%\n" +
 	"\x0etunnel_sources\x18\x05 \x03(\tR\rtunnelSources\x12\x14\n" +
-	"\x05encap\x18\x06 \x01(\tR\x05encapB)Z'github.com/shuntlb/shunt/api/v1;shuntv1b\x06proto3"
+	"\x05encap\x18\x06 \x01(\tR\x05encap\x12\x1a\n" +
+	"\bswitches\x18\a \x03(\tR\bswitchesB)Z'github.com/shuntlb/shunt/api/v1;shuntv1b\x06proto3"
 
 var (
 	file_v1_objects_proto_rawDescOnce sync.Once
@@ -3196,7 +3363,7 @@ func file_v1_objects_proto_rawDescGZIP() []byte {
 	return file_v1_objects_proto_rawDescData
 }
 
-var file_v1_objects_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_v1_objects_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_v1_objects_proto_goTypes = []any{
 	(*Object)(nil),              // 0: shunt.v1.Object
 	(*FieldOwner)(nil),          // 1: shunt.v1.FieldOwner
@@ -3211,32 +3378,34 @@ var file_v1_objects_proto_goTypes = []any{
 	(*SourceAffinity)(nil),      // 10: shunt.v1.SourceAffinity
 	(*Idle)(nil),                // 11: shunt.v1.Idle
 	(*HostIdle)(nil),            // 12: shunt.v1.HostIdle
-	(*Backend)(nil),             // 13: shunt.v1.Backend
-	(*Health)(nil),              // 14: shunt.v1.Health
-	(*Check)(nil),               // 15: shunt.v1.Check
-	(*HTTPCheck)(nil),           // 16: shunt.v1.HTTPCheck
-	(*HTTPSCheck)(nil),          // 17: shunt.v1.HTTPSCheck
-	(*CheckTLS)(nil),            // 18: shunt.v1.CheckTLS
-	(*TCPCheck)(nil),            // 19: shunt.v1.TCPCheck
-	(*ICMPCheck)(nil),           // 20: shunt.v1.ICMPCheck
-	(*GRPCCheck)(nil),           // 21: shunt.v1.GRPCCheck
-	(*UDPCheck)(nil),            // 22: shunt.v1.UDPCheck
-	(*DNSCheck)(nil),            // 23: shunt.v1.DNSCheck
-	(*ExternalCheck)(nil),       // 24: shunt.v1.ExternalCheck
-	(*Damping)(nil),             // 25: shunt.v1.Damping
-	(*Passive)(nil),             // 26: shunt.v1.Passive
-	(*Node)(nil),                // 27: shunt.v1.Node
-	(*Capacity)(nil),            // 28: shunt.v1.Capacity
-	(*BGP)(nil),                 // 29: shunt.v1.BGP
-	(*BGPPeer)(nil),             // 30: shunt.v1.BGPPeer
-	(*BFD)(nil),                 // 31: shunt.v1.BFD
-	(*Network)(nil),             // 32: shunt.v1.Network
-	(*durationpb.Duration)(nil), // 33: google.protobuf.Duration
+	(*Load)(nil),                // 13: shunt.v1.Load
+	(*LoadHTTP)(nil),            // 14: shunt.v1.LoadHTTP
+	(*Backend)(nil),             // 15: shunt.v1.Backend
+	(*Health)(nil),              // 16: shunt.v1.Health
+	(*Check)(nil),               // 17: shunt.v1.Check
+	(*HTTPCheck)(nil),           // 18: shunt.v1.HTTPCheck
+	(*HTTPSCheck)(nil),          // 19: shunt.v1.HTTPSCheck
+	(*CheckTLS)(nil),            // 20: shunt.v1.CheckTLS
+	(*TCPCheck)(nil),            // 21: shunt.v1.TCPCheck
+	(*ICMPCheck)(nil),           // 22: shunt.v1.ICMPCheck
+	(*GRPCCheck)(nil),           // 23: shunt.v1.GRPCCheck
+	(*UDPCheck)(nil),            // 24: shunt.v1.UDPCheck
+	(*DNSCheck)(nil),            // 25: shunt.v1.DNSCheck
+	(*ExternalCheck)(nil),       // 26: shunt.v1.ExternalCheck
+	(*Damping)(nil),             // 27: shunt.v1.Damping
+	(*Passive)(nil),             // 28: shunt.v1.Passive
+	(*Node)(nil),                // 29: shunt.v1.Node
+	(*Capacity)(nil),            // 30: shunt.v1.Capacity
+	(*BGP)(nil),                 // 31: shunt.v1.BGP
+	(*BGPPeer)(nil),             // 32: shunt.v1.BGPPeer
+	(*BFD)(nil),                 // 33: shunt.v1.BFD
+	(*Network)(nil),             // 34: shunt.v1.Network
+	(*durationpb.Duration)(nil), // 35: google.protobuf.Duration
 }
 var file_v1_objects_proto_depIdxs = []int32{
 	6,  // 0: shunt.v1.Object.service:type_name -> shunt.v1.Service
-	27, // 1: shunt.v1.Object.node:type_name -> shunt.v1.Node
-	32, // 2: shunt.v1.Object.network:type_name -> shunt.v1.Network
+	29, // 1: shunt.v1.Object.node:type_name -> shunt.v1.Node
+	34, // 2: shunt.v1.Object.network:type_name -> shunt.v1.Network
 	2,  // 3: shunt.v1.Object.tenant:type_name -> shunt.v1.Tenant
 	4,  // 4: shunt.v1.Object.policy:type_name -> shunt.v1.Policy
 	1,  // 5: shunt.v1.Object.owners:type_name -> shunt.v1.FieldOwner
@@ -3248,63 +3417,68 @@ var file_v1_objects_proto_depIdxs = []int32{
 	7,  // 11: shunt.v1.Service.limits:type_name -> shunt.v1.Limits
 	8,  // 12: shunt.v1.Service.sources:type_name -> shunt.v1.Sources
 	5,  // 13: shunt.v1.Service.placement:type_name -> shunt.v1.Placement
-	13, // 14: shunt.v1.Endpoint.backends:type_name -> shunt.v1.Backend
-	14, // 15: shunt.v1.Endpoint.health:type_name -> shunt.v1.Health
+	15, // 14: shunt.v1.Endpoint.backends:type_name -> shunt.v1.Backend
+	16, // 15: shunt.v1.Endpoint.health:type_name -> shunt.v1.Health
 	10, // 16: shunt.v1.Endpoint.source:type_name -> shunt.v1.SourceAffinity
 	11, // 17: shunt.v1.Endpoint.idle:type_name -> shunt.v1.Idle
-	33, // 18: shunt.v1.Endpoint.slow_start:type_name -> google.protobuf.Duration
-	33, // 19: shunt.v1.Endpoint.drain_timeout:type_name -> google.protobuf.Duration
-	33, // 20: shunt.v1.Endpoint.repair_window:type_name -> google.protobuf.Duration
+	35, // 18: shunt.v1.Endpoint.slow_start:type_name -> google.protobuf.Duration
+	35, // 19: shunt.v1.Endpoint.drain_timeout:type_name -> google.protobuf.Duration
+	35, // 20: shunt.v1.Endpoint.repair_window:type_name -> google.protobuf.Duration
 	12, // 21: shunt.v1.Endpoint.host_idle:type_name -> shunt.v1.HostIdle
-	33, // 22: shunt.v1.SourceAffinity.for:type_name -> google.protobuf.Duration
-	33, // 23: shunt.v1.Idle.untrusted:type_name -> google.protobuf.Duration
-	33, // 24: shunt.v1.Idle.trusted:type_name -> google.protobuf.Duration
-	33, // 25: shunt.v1.HostIdle.established:type_name -> google.protobuf.Duration
-	33, // 26: shunt.v1.HostIdle.opening:type_name -> google.protobuf.Duration
-	33, // 27: shunt.v1.HostIdle.closing:type_name -> google.protobuf.Duration
-	33, // 28: shunt.v1.HostIdle.udp:type_name -> google.protobuf.Duration
-	33, // 29: shunt.v1.HostIdle.other:type_name -> google.protobuf.Duration
-	16, // 30: shunt.v1.Health.http:type_name -> shunt.v1.HTTPCheck
-	19, // 31: shunt.v1.Health.tcp:type_name -> shunt.v1.TCPCheck
-	33, // 32: shunt.v1.Health.interval:type_name -> google.protobuf.Duration
-	33, // 33: shunt.v1.Health.timeout:type_name -> google.protobuf.Duration
-	17, // 34: shunt.v1.Health.https:type_name -> shunt.v1.HTTPSCheck
-	20, // 35: shunt.v1.Health.icmp:type_name -> shunt.v1.ICMPCheck
-	21, // 36: shunt.v1.Health.grpc:type_name -> shunt.v1.GRPCCheck
-	22, // 37: shunt.v1.Health.udp:type_name -> shunt.v1.UDPCheck
-	23, // 38: shunt.v1.Health.dns:type_name -> shunt.v1.DNSCheck
-	24, // 39: shunt.v1.Health.external:type_name -> shunt.v1.ExternalCheck
-	33, // 40: shunt.v1.Health.fast:type_name -> google.protobuf.Duration
-	15, // 41: shunt.v1.Health.checks:type_name -> shunt.v1.Check
-	25, // 42: shunt.v1.Health.damping:type_name -> shunt.v1.Damping
-	26, // 43: shunt.v1.Health.passive:type_name -> shunt.v1.Passive
-	19, // 44: shunt.v1.Check.tcp:type_name -> shunt.v1.TCPCheck
-	16, // 45: shunt.v1.Check.http:type_name -> shunt.v1.HTTPCheck
-	17, // 46: shunt.v1.Check.https:type_name -> shunt.v1.HTTPSCheck
-	20, // 47: shunt.v1.Check.icmp:type_name -> shunt.v1.ICMPCheck
-	21, // 48: shunt.v1.Check.grpc:type_name -> shunt.v1.GRPCCheck
-	22, // 49: shunt.v1.Check.udp:type_name -> shunt.v1.UDPCheck
-	23, // 50: shunt.v1.Check.dns:type_name -> shunt.v1.DNSCheck
-	24, // 51: shunt.v1.Check.external:type_name -> shunt.v1.ExternalCheck
-	33, // 52: shunt.v1.Check.interval:type_name -> google.protobuf.Duration
-	33, // 53: shunt.v1.Check.timeout:type_name -> google.protobuf.Duration
-	33, // 54: shunt.v1.Check.fast:type_name -> google.protobuf.Duration
-	18, // 55: shunt.v1.GRPCCheck.tls:type_name -> shunt.v1.CheckTLS
-	33, // 56: shunt.v1.Damping.within:type_name -> google.protobuf.Duration
-	33, // 57: shunt.v1.Damping.hold:type_name -> google.protobuf.Duration
-	33, // 58: shunt.v1.Passive.within:type_name -> google.protobuf.Duration
-	33, // 59: shunt.v1.Passive.hold:type_name -> google.protobuf.Duration
-	29, // 60: shunt.v1.Node.bgp:type_name -> shunt.v1.BGP
-	28, // 61: shunt.v1.Node.capacity:type_name -> shunt.v1.Capacity
-	30, // 62: shunt.v1.BGP.peers:type_name -> shunt.v1.BGPPeer
-	31, // 63: shunt.v1.BGPPeer.bfd:type_name -> shunt.v1.BFD
-	33, // 64: shunt.v1.BFD.transmit:type_name -> google.protobuf.Duration
-	33, // 65: shunt.v1.BFD.receive:type_name -> google.protobuf.Duration
-	66, // [66:66] is the sub-list for method output_type
-	66, // [66:66] is the sub-list for method input_type
-	66, // [66:66] is the sub-list for extension type_name
-	66, // [66:66] is the sub-list for extension extendee
-	0,  // [0:66] is the sub-list for field type_name
+	13, // 22: shunt.v1.Endpoint.load:type_name -> shunt.v1.Load
+	35, // 23: shunt.v1.SourceAffinity.for:type_name -> google.protobuf.Duration
+	35, // 24: shunt.v1.Idle.untrusted:type_name -> google.protobuf.Duration
+	35, // 25: shunt.v1.Idle.trusted:type_name -> google.protobuf.Duration
+	35, // 26: shunt.v1.HostIdle.established:type_name -> google.protobuf.Duration
+	35, // 27: shunt.v1.HostIdle.opening:type_name -> google.protobuf.Duration
+	35, // 28: shunt.v1.HostIdle.closing:type_name -> google.protobuf.Duration
+	35, // 29: shunt.v1.HostIdle.udp:type_name -> google.protobuf.Duration
+	35, // 30: shunt.v1.HostIdle.other:type_name -> google.protobuf.Duration
+	14, // 31: shunt.v1.Load.http:type_name -> shunt.v1.LoadHTTP
+	35, // 32: shunt.v1.Load.interval:type_name -> google.protobuf.Duration
+	35, // 33: shunt.v1.Load.timeout:type_name -> google.protobuf.Duration
+	35, // 34: shunt.v1.Load.stale:type_name -> google.protobuf.Duration
+	18, // 35: shunt.v1.Health.http:type_name -> shunt.v1.HTTPCheck
+	21, // 36: shunt.v1.Health.tcp:type_name -> shunt.v1.TCPCheck
+	35, // 37: shunt.v1.Health.interval:type_name -> google.protobuf.Duration
+	35, // 38: shunt.v1.Health.timeout:type_name -> google.protobuf.Duration
+	19, // 39: shunt.v1.Health.https:type_name -> shunt.v1.HTTPSCheck
+	22, // 40: shunt.v1.Health.icmp:type_name -> shunt.v1.ICMPCheck
+	23, // 41: shunt.v1.Health.grpc:type_name -> shunt.v1.GRPCCheck
+	24, // 42: shunt.v1.Health.udp:type_name -> shunt.v1.UDPCheck
+	25, // 43: shunt.v1.Health.dns:type_name -> shunt.v1.DNSCheck
+	26, // 44: shunt.v1.Health.external:type_name -> shunt.v1.ExternalCheck
+	35, // 45: shunt.v1.Health.fast:type_name -> google.protobuf.Duration
+	17, // 46: shunt.v1.Health.checks:type_name -> shunt.v1.Check
+	27, // 47: shunt.v1.Health.damping:type_name -> shunt.v1.Damping
+	28, // 48: shunt.v1.Health.passive:type_name -> shunt.v1.Passive
+	21, // 49: shunt.v1.Check.tcp:type_name -> shunt.v1.TCPCheck
+	18, // 50: shunt.v1.Check.http:type_name -> shunt.v1.HTTPCheck
+	19, // 51: shunt.v1.Check.https:type_name -> shunt.v1.HTTPSCheck
+	22, // 52: shunt.v1.Check.icmp:type_name -> shunt.v1.ICMPCheck
+	23, // 53: shunt.v1.Check.grpc:type_name -> shunt.v1.GRPCCheck
+	24, // 54: shunt.v1.Check.udp:type_name -> shunt.v1.UDPCheck
+	25, // 55: shunt.v1.Check.dns:type_name -> shunt.v1.DNSCheck
+	26, // 56: shunt.v1.Check.external:type_name -> shunt.v1.ExternalCheck
+	35, // 57: shunt.v1.Check.interval:type_name -> google.protobuf.Duration
+	35, // 58: shunt.v1.Check.timeout:type_name -> google.protobuf.Duration
+	35, // 59: shunt.v1.Check.fast:type_name -> google.protobuf.Duration
+	20, // 60: shunt.v1.GRPCCheck.tls:type_name -> shunt.v1.CheckTLS
+	35, // 61: shunt.v1.Damping.within:type_name -> google.protobuf.Duration
+	35, // 62: shunt.v1.Damping.hold:type_name -> google.protobuf.Duration
+	35, // 63: shunt.v1.Passive.within:type_name -> google.protobuf.Duration
+	35, // 64: shunt.v1.Passive.hold:type_name -> google.protobuf.Duration
+	31, // 65: shunt.v1.Node.bgp:type_name -> shunt.v1.BGP
+	30, // 66: shunt.v1.Node.capacity:type_name -> shunt.v1.Capacity
+	32, // 67: shunt.v1.BGP.peers:type_name -> shunt.v1.BGPPeer
+	33, // 68: shunt.v1.BGPPeer.bfd:type_name -> shunt.v1.BFD
+	35, // 69: shunt.v1.BFD.transmit:type_name -> google.protobuf.Duration
+	35, // 70: shunt.v1.BFD.receive:type_name -> google.protobuf.Duration
+	71, // [71:71] is the sub-list for method output_type
+	71, // [71:71] is the sub-list for method input_type
+	71, // [71:71] is the sub-list for extension type_name
+	71, // [71:71] is the sub-list for extension extendee
+	0,  // [0:71] is the sub-list for field type_name
 }
 
 func init() { file_v1_objects_proto_init() }
@@ -3319,16 +3493,16 @@ func file_v1_objects_proto_init() {
 		(*Object_Tenant)(nil),
 		(*Object_Policy)(nil),
 	}
-	file_v1_objects_proto_msgTypes[13].OneofWrappers = []any{}
-	file_v1_objects_proto_msgTypes[17].OneofWrappers = []any{}
-	file_v1_objects_proto_msgTypes[18].OneofWrappers = []any{}
+	file_v1_objects_proto_msgTypes[15].OneofWrappers = []any{}
+	file_v1_objects_proto_msgTypes[19].OneofWrappers = []any{}
+	file_v1_objects_proto_msgTypes[20].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_objects_proto_rawDesc), len(file_v1_objects_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   33,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -166,7 +166,11 @@ type StoredMember struct {
 	// Since when it drains; absent when it does not.
 	Draining *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=draining,proto3" json:"draining,omitempty"`
 	// Underlay address of the machine that runs it.
-	Host          string `protobuf:"bytes,9,opt,name=host,proto3" json:"host,omitempty"`
+	Host string `protobuf:"bytes,9,opt,name=host,proto3" json:"host,omitempty"`
+	// Muxes call it dead; noted where no mux remembers which connections others began in its place.
+	Fallen bool `protobuf:"varint,10,opt,name=fallen,proto3" json:"fallen,omitempty"`
+	// When they ceased to, for as long as such connections are sent on.
+	Revived       *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=revived,proto3" json:"revived,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -262,6 +266,20 @@ func (x *StoredMember) GetHost() string {
 		return x.Host
 	}
 	return ""
+}
+
+func (x *StoredMember) GetFallen() bool {
+	if x != nil {
+		return x.Fallen
+	}
+	return false
+}
+
+func (x *StoredMember) GetRevived() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Revived
+	}
+	return nil
 }
 
 // StoredQuarantine is an id that only its former backend may get back before `until`.
@@ -1082,7 +1100,7 @@ const file_v1_stored_proto_rawDesc = "" +
 	"quarantine\x124\n" +
 	"\ahistory\x18\n" +
 	" \x03(\v2\x1a.shunt.v1.StoredMembershipR\ahistory\x12\x19\n" +
-	"\bport_end\x18\v \x01(\rR\aportEnd\"\x8a\x02\n" +
+	"\bport_end\x18\v \x01(\rR\aportEnd\"\xd8\x02\n" +
 	"\fStoredMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
 	"\x03dip\x18\x02 \x01(\tR\x03dip\x12\x12\n" +
@@ -1092,7 +1110,10 @@ const file_v1_stored_proto_rawDesc = "" +
 	"\x04down\x18\x06 \x01(\bR\x04down\x124\n" +
 	"\awarming\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\awarming\x126\n" +
 	"\bdraining\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\bdraining\x12\x12\n" +
-	"\x04host\x18\t \x01(\tR\x04host\"z\n" +
+	"\x04host\x18\t \x01(\tR\x04host\x12\x16\n" +
+	"\x06fallen\x18\n" +
+	" \x01(\bR\x06fallen\x124\n" +
+	"\arevived\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\arevived\"z\n" +
 	"\x10StoredQuarantine\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
 	"\x03dip\x18\x02 \x01(\tR\x03dip\x12\x12\n" +
@@ -1189,22 +1210,23 @@ var file_v1_stored_proto_depIdxs = []int32{
 	3,  // 2: shunt.v1.StoredEndpoint.history:type_name -> shunt.v1.StoredMembership
 	14, // 3: shunt.v1.StoredMember.warming:type_name -> google.protobuf.Timestamp
 	14, // 4: shunt.v1.StoredMember.draining:type_name -> google.protobuf.Timestamp
-	14, // 5: shunt.v1.StoredQuarantine.until:type_name -> google.protobuf.Timestamp
-	1,  // 6: shunt.v1.StoredMembership.members:type_name -> shunt.v1.StoredMember
-	14, // 7: shunt.v1.StoredMembership.until:type_name -> google.protobuf.Timestamp
-	14, // 8: shunt.v1.StoredLeader.since:type_name -> google.protobuf.Timestamp
-	14, // 9: shunt.v1.StoredAccess.created:type_name -> google.protobuf.Timestamp
-	14, // 10: shunt.v1.StoredAccess.expires:type_name -> google.protobuf.Timestamp
-	15, // 11: shunt.v1.StoredEvents.events:type_name -> shunt.v1.Event
-	16, // 12: shunt.v1.StoredAudit.entries:type_name -> shunt.v1.AuditEntry
-	10, // 13: shunt.v1.StoredPlacement.places:type_name -> shunt.v1.StoredPlace
-	14, // 14: shunt.v1.StoredToken.expires:type_name -> google.protobuf.Timestamp
-	14, // 15: shunt.v1.StoredRevocation.before:type_name -> google.protobuf.Timestamp
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	14, // 5: shunt.v1.StoredMember.revived:type_name -> google.protobuf.Timestamp
+	14, // 6: shunt.v1.StoredQuarantine.until:type_name -> google.protobuf.Timestamp
+	1,  // 7: shunt.v1.StoredMembership.members:type_name -> shunt.v1.StoredMember
+	14, // 8: shunt.v1.StoredMembership.until:type_name -> google.protobuf.Timestamp
+	14, // 9: shunt.v1.StoredLeader.since:type_name -> google.protobuf.Timestamp
+	14, // 10: shunt.v1.StoredAccess.created:type_name -> google.protobuf.Timestamp
+	14, // 11: shunt.v1.StoredAccess.expires:type_name -> google.protobuf.Timestamp
+	15, // 12: shunt.v1.StoredEvents.events:type_name -> shunt.v1.Event
+	16, // 13: shunt.v1.StoredAudit.entries:type_name -> shunt.v1.AuditEntry
+	10, // 14: shunt.v1.StoredPlacement.places:type_name -> shunt.v1.StoredPlace
+	14, // 15: shunt.v1.StoredToken.expires:type_name -> google.protobuf.Timestamp
+	14, // 16: shunt.v1.StoredRevocation.before:type_name -> google.protobuf.Timestamp
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_v1_stored_proto_init() }

@@ -116,7 +116,6 @@ func newRootAt(now func() time.Time) *cobra.Command {
 	root.AddCommand(newRun())
 	root.AddCommand(newBench(g))
 	root.AddCommand(newBenchSwarm())
-	root.AddCommand(newBenchSNATManager())
 	root.AddCommand(newBenchChecker())
 	root.AddCommand(newLab(g))
 	root.AddCommand(newLabServer(), newLabLoad())

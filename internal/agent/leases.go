@@ -14,7 +14,12 @@ type Leases interface {
 	Says() <-chan struct{}
 	// Say puts it into a report; false: there is nothing.
 	Say(*apiv1.NodeReport) bool
+	// Words answers who has which ports by the node's tables.
+	Words(*apiv1.SnatWordsQuestion) *apiv1.SnatWords
 }
+
+// noLeases is the answer of a node that takes no part in them.
+const noLeases = "this node leases no ports"
 
 // ofLeases tells whether an update is one for Leases.
 func ofLeases(up *apiv1.PlanUpdate) bool {

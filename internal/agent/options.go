@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/load"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -36,6 +37,10 @@ type Options struct {
 	Verdicts Verdicts
 	// Suspicion, if not nil, is the node's doubt about itself: while there is one, the manager is asked what others see.
 	Suspicion Suspicion
+	// Loads, if not nil, is what this node knows of the load of its members: the manager hears of it.
+	Loads Loads
+	// HeardLoads, if not nil, takes what hosts say of the load of their members, the newest of each.
+	HeardLoads func([]load.Member)
 	// Leases, if not nil, is the node's part in leasing ports for outbound connections.
 	Leases Leases
 	// StatusInterval is the time between reports; 0 means one second.

@@ -45,7 +45,8 @@ func patch(p plan.Plan, up *apiv1.PlanUpdate) (plan.Plan, error) {
 		}
 	}
 	if gone[plan.NodeItem] {
-		p.Node, p.MTU, p.TunnelSources = fresh.Node, fresh.MTU, fresh.TunnelSources
+		p.Node, p.MTU, p.TunnelSources, p.VIPs, p.Underlay = fresh.Node, fresh.MTU, fresh.TunnelSources, fresh.VIPs, fresh.Underlay
+		p.Inside, p.Switches = fresh.Inside, fresh.Switches
 	}
 	p.RingKeys = merge(p.RingKeys, fresh.RingKeys, func(k plan.Key) bool { return gone[plan.KeyItem(k.ID)] }, func(a, b plan.Key) int { return int(a.ID) - int(b.ID) })
 	p.Services = replace(p.Services, fresh.Services, services, plan.CompareServices)

@@ -33,6 +33,9 @@ func (l *loop) stream(ctx context.Context) error {
 	if l.o.Leases != nil {
 		l.o.Leases.Begin()
 	}
+	if l.o.Loads != nil {
+		l.o.Loads.Begin()
+	}
 	if err := s.Send(&apiv1.NodeReport{Hello: l.hello(), Epoch: l.epoch()}); err != nil {
 		// The cause of a failed send is what Receive returns.
 		if _, cause := s.Receive(); cause != nil {
@@ -83,7 +86,7 @@ func (l *loop) endAfter(ctx context.Context, left time.Duration, end context.Can
 func (l *loop) hello() *apiv1.Hello {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return &apiv1.Hello{Name: l.o.Name, Role: l.o.Role, Version: l.o.Version, HaveRevision: l.applied.revision, Epoch: l.wanted.epoch, Opened: l.o.Clock.Now().UnixNano()}
+	return &apiv1.Hello{Name: l.o.Name, Role: l.o.Role, Version: l.o.Version, HaveRevision: l.applied.revision, Epoch: l.wanted.epoch, Opened: l.o.Clock.Now().UnixNano(), TakesLoad: l.o.HeardLoads != nil}
 }
 
 func (l *loop) epoch() int64 {
@@ -103,7 +106,7 @@ func (l *loop) listen(s *syncStream, questions chan<- *apiv1.PlanUpdate) error {
 			return fmt.Errorf("stream: %w", err)
 		}
 		l.setConnected(true)
-		if up.GetTrace() != nil || up.GetFlows() != nil || up.GetHealthOf() != nil {
+		if up.GetTrace() != nil || up.GetFlows() != nil || up.GetHealthOf() != nil || up.GetSnatWords() != nil {
 			select {
 			case questions <- up:
 			default: // the manager's timeout answers
@@ -115,6 +118,12 @@ func (l *loop) listen(s *syncStream, questions chan<- *apiv1.PlanUpdate) error {
 				if err := l.o.Leases.Hear(up); err != nil {
 					return fmt.Errorf("stream: %w", err)
 				}
+			}
+			continue
+		}
+		if in := up.GetLoad(); in != nil {
+			if err := l.heardLoad(in); err != nil {
+				return fmt.Errorf("stream: %w", err)
 			}
 			continue
 		}
@@ -179,6 +188,10 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *a
 	if l.o.Leases != nil {
 		leases = l.o.Leases.Says()
 	}
+	var loaded <-chan struct{}
+	if l.o.Loads != nil {
+		loaded = l.o.Loads.Changed()
+	}
 	var suspicions <-chan struct{}
 	askAgain := l.o.Clock.After(0) // a stream begins with what the last one did not bring
 	if l.o.Suspicion != nil {
@@ -193,6 +206,10 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *a
 			r = l.verdicts(false)
 		case <-leases:
 			if r = l.ack(); !l.o.Leases.Say(r) {
+				continue
+			}
+		case <-loaded:
+			if r = l.load(); r == nil {
 				continue
 			}
 		case <-l.obeys:
@@ -318,6 +335,13 @@ func (l *loop) answer(r *apiv1.NodeReport, up *apiv1.PlanUpdate) {
 	}
 	if q := up.GetHealthOf(); q != nil {
 		r.HealthReply = &apiv1.HealthReply{Id: q.GetId(), Result: l.h.Health(q)}
+	}
+	if q := up.GetSnatWords(); q != nil {
+		words := &apiv1.SnatWords{Error: noLeases}
+		if l.o.Leases != nil {
+			words = l.o.Leases.Words(q)
+		}
+		r.SnatWords = &apiv1.SnatWordsReply{Id: q.GetId(), Result: words}
 	}
 }
 

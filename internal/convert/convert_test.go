@@ -134,6 +134,19 @@ func randomHostIdle(rt *rapid.T) (h lb.HostIdle) {
 	return h
 }
 
+// randomLoad has each part as often as not.
+func randomLoad(rt *rapid.T) (l lb.Load) {
+	for _, d := range []*time.Duration{&l.Interval, &l.Timeout, &l.Stale} {
+		if rapid.Bool().Draw(rt, "said") {
+			*d = randomDuration(rt, "load")
+		}
+	}
+	if rapid.Bool().Draw(rt, "asked") {
+		l.HTTP = lb.LoadHTTP{Path: "/" + name(rt), Host: rapid.SampledFrom([]string{"", "load.example"}).Draw(rt, "host"), Port: rapid.Uint16().Draw(rt, "load port")}
+	}
+	return l
+}
+
 // ports are a single port, a range, or all.
 func ports(rt *rapid.T) (port, end uint16) {
 	low := rapid.Uint16Range(1, 65534).Draw(rt, "port")
@@ -156,8 +169,8 @@ func randomEndpoint(rt *rapid.T) lb.Endpoint {
 		BackupBelow: rapid.Uint8().Draw(rt, "backup below"), FailOpen: rapid.Bool().Draw(rt, "fail open"),
 		SlowStart: randomDuration(rt, "slow start"), DrainTimeout: randomDuration(rt, "drain timeout"),
 		RepairWindow: rapid.SampledFrom([]*time.Duration{nil, new(time.Duration(0)), new(time.Minute)}).Draw(rt, "repair window"),
-		HostIdle:     randomHostIdle(rt),
-		Rewrite:      rapid.SampledFrom([]lb.Rewrite{lb.RewriteHost, lb.RewriteNone}).Draw(rt, "rewrite"), Health: health(rt),
+		HostIdle:     randomHostIdle(rt), Load: randomLoad(rt),
+		Rewrite: rapid.SampledFrom([]lb.Rewrite{lb.RewriteHost, lb.RewriteNone}).Draw(rt, "rewrite"), Health: health(rt),
 		Backends: some(rt, "backends", 1, 3, func(rt *rapid.T) lb.Backend {
 			return lb.Backend{
 				DIPs: some(rt, "dips", 1, 2, func(rt *rapid.T) netip.Addr { return addr(rt, "dip") }), Port: max(1, word(rt, "backend port")),
@@ -255,6 +268,7 @@ func TestPlansComeBack(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		want := plan.Plan{
 			Node: *nodeOf(rt), MTU: 1500, TunnelSources: []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16")},
+			VIPs: some(rt, "vips", 0, 2, prefix), Underlay: some(rt, "underlay", 0, 2, prefix),
 			RingKeys: []plan.Key{{ID: 1, Key: [16]byte(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(rt, "key"))}},
 		}
 		want.Services = append(want.Services, plan.Service{
@@ -276,7 +290,7 @@ func TestPlansComeBack(t *testing.T) {
 		})
 		want.Bindings = append(want.Bindings, plan.Binding{
 			Key: endpointKey(rt), Service: name(rt), Member: word(rt, "member"), Outer: addr(rt, "outer"), DIP: addr(rt, "dip"),
-			DIPPort: word(rt, "dip port"), Rewrite: rapid.Bool().Draw(rt, "rewrite"), Idle: randomHostIdle(rt),
+			DIPPort: word(rt, "dip port"), Rewrite: rapid.Bool().Draw(rt, "rewrite"), Idle: randomHostIdle(rt), Load: randomLoad(rt),
 		})
 		if check := health(rt); check.ByHost() {
 			want.Bindings[0].Health = check
@@ -391,7 +405,7 @@ func FuzzFromObject(f *testing.F) {
 		Endpoints: []*apiv1.Endpoint{{
 			Protocol: "udp", Port: "8000-8100", Source: &apiv1.SourceAffinity{Prefix4: 24, For: durationpb.New(time.Minute)},
 			Idle: &apiv1.Idle{Untrusted: durationpb.New(time.Minute)}, Fragments: "3tuple", Encap: "gue", BackupBelow: 70, FailOpen: true,
-			SlowStart: durationpb.New(time.Minute), DrainTimeout: durationpb.New(time.Minute), RepairWindow: durationpb.New(time.Minute), HostIdle: &apiv1.HostIdle{Udp: durationpb.New(time.Minute)}, Health: &apiv1.Health{Port: 80},
+			SlowStart: durationpb.New(time.Minute), DrainTimeout: durationpb.New(time.Minute), RepairWindow: durationpb.New(time.Minute), HostIdle: &apiv1.HostIdle{Udp: durationpb.New(time.Minute)}, Load: &apiv1.Load{Http: &apiv1.LoadHTTP{Port: 70000}}, Health: &apiv1.Health{Port: 80},
 			Backends: []*apiv1.Backend{{Dip: []string{"10.20.1.11"}, Host: "10.20.1.1", Backup: true}},
 		}, {Protocol: "any", Affinity: "hash", Health: &apiv1.Health{Port: 80}, Backends: []*apiv1.Backend{{Dip: []string{"10.20.1.11"}, Host: "10.20.1.1"}}}},
 	}}})

@@ -3,6 +3,7 @@
 package convert
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/netip"
@@ -88,6 +89,7 @@ func (r *reader) endpoint(path string, in *apiv1.Endpoint) lb.Endpoint {
 		BackupBelow: r.percent(path+".backupBelow", in.GetBackupBelow()), FailOpen: in.GetFailOpen(),
 		SlowStart: r.time(path+".slowStart", in.GetSlowStart()), DrainTimeout: r.time(path+".drainTimeout", in.GetDrainTimeout()),
 		RepairWindow: r.timeOf(path+".repairWindow", in.GetRepairWindow()), HostIdle: r.hostIdle(path+".hostIdle", in.GetHostIdle()),
+		Load: r.load(path+".load", in.GetLoad()),
 	}
 	var allowed string
 	if ep.Protocol, allowed = lb.ParseProtocol(in.GetProtocol()); allowed != "" {
@@ -137,6 +139,19 @@ func (r *reader) hostIdle(path string, in *apiv1.HostIdle) lb.HostIdle {
 	}
 }
 
+func (r *reader) load(path string, in *apiv1.Load) lb.Load {
+	out := lb.Load{
+		Interval: r.duration(path+".interval", in.GetInterval()), Timeout: r.duration(path+".timeout", in.GetTimeout()),
+		Stale: r.duration(path+".stale", in.GetStale()),
+	}
+	if h := in.GetHttp(); h != nil {
+		out.HTTP = lb.LoadHTTP{
+			Path: cmp.Or(h.GetPath(), lb.DefaultLoadPath), Host: h.GetHost(), Port: r.uint16(path+".http.port", h.GetPort(), "must be 1 to 65535"),
+		}
+	}
+	return out
+}
+
 func (r *reader) node(in *apiv1.Node) *lb.Node {
 	return &lb.Node{
 		Name: in.GetName(), Role: lb.Role(in.GetRole()), Zone: in.GetZone(), Drain: in.GetDrain(),
@@ -169,7 +184,7 @@ func (r *reader) network(in *apiv1.Network) *lb.Network {
 	return &lb.Network{
 		Name: in.GetName(), MTU: in.GetMtu(), VIPs: r.prefixes("vips", in.GetVips()),
 		Underlay: r.prefixes("underlay", in.GetUnderlay()), TunnelSources: r.prefixes("tunnelSources", in.GetTunnelSources()),
-		Encap: in.GetEncap(),
+		Encap: in.GetEncap(), Switches: r.prefixes("switches", in.GetSwitches()),
 	}
 }
 

@@ -46,6 +46,7 @@ func toEndpoint(ep *lb.Endpoint) *apiv1.Endpoint {
 		Scheduler: ep.Scheduler, Rewrite: string(ep.Rewrite), Health: toHealth(ep.Health), Source: toSource(ep.Source),
 		OnePacket: ep.OnePacket, Idle: toIdle(ep.Idle), Fragments: ep.Fragments, Encap: ep.Encap, BackupBelow: uint32(ep.BackupBelow),
 		FailOpen: ep.FailOpen, SlowStart: duration(ep.SlowStart), DrainTimeout: duration(ep.DrainTimeout), HostIdle: toHostIdle(ep.HostIdle),
+		Load: toLoad(ep.Load),
 	}
 	// Managers of the schema before do not know the field: who says nothing of it must be able to change the service while there is one.
 	if ep.RepairWindow != nil && *ep.RepairWindow != lb.DefaultRepairWindow {
@@ -85,6 +86,18 @@ func toHostIdle(h lb.HostIdle) *apiv1.HostIdle {
 	}
 }
 
+// toLoad writes what is said; nil when nothing is.
+func toLoad(l lb.Load) *apiv1.Load {
+	if l == (lb.Load{}) {
+		return nil
+	}
+	out := &apiv1.Load{Interval: duration(l.Interval), Timeout: duration(l.Timeout), Stale: duration(l.Stale)}
+	if l.Asked() {
+		out.Http = &apiv1.LoadHTTP{Path: l.HTTP.Path, Host: l.HTTP.Host, Port: uint32(l.HTTP.Port)}
+	}
+	return out
+}
+
 // ToNode writes a node.
 func ToNode(n *lb.Node) *apiv1.Node {
 	out := &apiv1.Node{Name: n.Name, Role: string(n.Role), Zone: n.Zone, Address: texts(n.Addresses), Drain: n.Drain}
@@ -109,6 +122,7 @@ func ToNode(n *lb.Node) *apiv1.Node {
 func ToNetwork(n *lb.Network) *apiv1.Network {
 	return &apiv1.Network{
 		Name: n.Name, Mtu: n.MTU, Vips: texts(n.VIPs), Underlay: texts(n.Underlay), TunnelSources: texts(n.TunnelSources), Encap: n.Encap,
+		Switches: texts(n.Switches),
 	}
 }
 

@@ -75,11 +75,14 @@ func FromPlanNode(p *plan.Plan, in *apiv1.PlanNode) error {
 	r := &reader{}
 	node := r.node(in.GetNode())
 	sources := r.prefixes("tunnel_sources", in.GetTunnelSources())
+	vips, underlay, inside := r.prefixes("vips", in.GetVips()), r.prefixes("underlay", in.GetUnderlay()), r.prefixes("inside", in.GetInside())
+	switches := r.prefixes("switches", in.GetSwitches())
 	if err := r.err(); err != nil {
 		return err
 	}
 	lb.SetDefaults(node)
-	p.Node, p.MTU, p.TunnelSources = *node, in.GetMtu(), sources
+	p.Node, p.MTU, p.TunnelSources, p.VIPs, p.Underlay, p.Inside = *node, in.GetMtu(), sources, vips, underlay, inside
+	p.Switches = switches
 	return nil
 }
 
@@ -163,7 +166,8 @@ func FromPlanBinding(in *apiv1.PlanBinding) (plan.Binding, error) {
 		Key:     r.key(in.GetVni(), in.GetVip(), in.GetProtocol(), in.GetPort(), in.GetPortEnd()),
 		Service: in.GetService(), Member: r.word("member", in.GetMember()), Outer: r.addr("outer", in.GetOuter()),
 		DIP: r.addr("dip", in.GetDip()), DIPPort: r.word("dip_port", in.GetDipPort()), Rewrite: in.GetRewrite(),
-		Encap: in.GetEncap(), Idle: r.hostIdle("host_idle", in.GetHostIdle()),
+		Encap: in.GetEncap(), Idle: r.hostIdle("host_idle", in.GetHostIdle()), Share: r.word("share", in.GetShare()),
+		Load: r.load("load", in.GetLoad()),
 	}
 	if check := in.GetCheck(); check != nil {
 		b.Health = r.planCheck(check)

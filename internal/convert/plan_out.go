@@ -39,7 +39,8 @@ func ToItems(p *plan.Plan) []*apiv1.PlanItem {
 // NodeItem writes what a plan says of the node itself.
 func NodeItem(p *plan.Plan) *apiv1.PlanItem {
 	return &apiv1.PlanItem{Key: plan.NodeItem, Item: &apiv1.PlanItem_Node{Node: &apiv1.PlanNode{
-		Node: ToNode(&p.Node), Mtu: p.MTU, TunnelSources: texts(p.TunnelSources),
+		Node: ToNode(&p.Node), Mtu: p.MTU, TunnelSources: texts(p.TunnelSources), Vips: texts(p.VIPs), Underlay: texts(p.Underlay),
+		Inside: texts(p.Inside), Switches: texts(p.Switches),
 	}}}
 }
 
@@ -113,7 +114,7 @@ func BindingItem(b *plan.Binding) *apiv1.PlanItem {
 	out := &apiv1.PlanBinding{
 		Service: b.Service, Vni: b.Key.VNI, Vip: text(b.Key.VIP), Protocol: b.Key.Protocol.String(), Port: uint32(b.Key.Port),
 		Member: uint32(b.Member), Outer: text(b.Outer), Dip: text(b.DIP), DipPort: uint32(b.DIPPort), Rewrite: b.Rewrite,
-		PortEnd: uint32(b.Key.PortEnd), Encap: b.Encap, HostIdle: toHostIdle(b.Idle),
+		PortEnd: uint32(b.Key.PortEnd), Encap: b.Encap, HostIdle: toHostIdle(b.Idle), Share: uint32(b.Share), Load: toLoad(b.Load),
 	}
 	if b.Health.ByHost() {
 		out.Check = toPlanCheck(b.Health)

@@ -22,7 +22,7 @@ func RepairItem(r *plan.Repair) *apiv1.PlanItem {
 	}
 	for _, t := range r.Targets {
 		out.Targets = append(out.Targets, &apiv1.PlanTarget{
-			Id: uint32(t.ID), Dip: text(t.DIP), Port: uint32(t.Port), Outer: text(t.Outer), Host: text(t.Host),
+			Id: uint32(t.ID), Dip: text(t.DIP), Port: uint32(t.Port), Outer: text(t.Outer), Host: text(t.Host), Fallen: t.Fallen,
 		})
 	}
 	for _, m := range r.Memberships {
@@ -58,7 +58,7 @@ func FromPlanRepair(in *apiv1.PlanRepair) (plan.Repair, error) {
 		path := fmt.Sprintf("targets[%d]", i)
 		to := plan.Target{
 			ID: r.word(path+".id", t.GetId()), DIP: r.addr(path+".dip", t.GetDip()), Port: r.word(path+".port", t.GetPort()),
-			Outer: r.addr(path+".outer", t.GetOuter()), Host: r.addr(path+".host", t.GetHost()),
+			Outer: r.addr(path+".outer", t.GetOuter()), Host: r.addr(path+".host", t.GetHost()), Fallen: t.GetFallen(),
 		}
 		if known[to.ID] {
 			r.fault(path+".id", fmt.Sprint(to.ID), "must differ from those before")

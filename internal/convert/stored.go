@@ -35,6 +35,7 @@ func toStoredMembers(in []plan.MemberState) []*apiv1.StoredMember {
 		out = append(out, &apiv1.StoredMember{
 			Id: uint32(m.ID), Dip: text(m.Backend.DIP), Port: uint32(m.Backend.Port), Weight: uint32(m.Weight), Backup: m.Backup,
 			Down: m.Down, Warming: timestamp(m.Warming), Draining: timestamp(m.Draining), Host: text(m.Host),
+			Fallen: m.Fallen, Revived: timestamp(m.Revived),
 		})
 	}
 	return out
@@ -68,7 +69,7 @@ func (r *reader) storedMembers(in []*apiv1.StoredMember) []plan.MemberState {
 		out = append(out, plan.MemberState{
 			ID: r.word("members.id", m.GetId()), Backend: r.backendKey(m.GetDip(), m.GetPort()), Weight: r.word("members.weight", m.GetWeight()),
 			Backup: m.GetBackup(), Down: m.GetDown(), Warming: moment(m.GetWarming()), Draining: moment(m.GetDraining()),
-			Host: r.optional("members.host", m.GetHost()),
+			Host: r.optional("members.host", m.GetHost()), Fallen: m.GetFallen(), Revived: moment(m.GetRevived()),
 		})
 	}
 	return out

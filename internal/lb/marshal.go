@@ -104,6 +104,9 @@ func (w *writer) options(e *Endpoint) {
 	if e.HostIdle != (HostIdle{}) {
 		w.line("  hostIdle: %s", e.HostIdle.flow())
 	}
+	if e.Load != (Load{}) {
+		w.line("  load: %s", e.Load.flow())
+	}
 }
 
 // flow returns the times that are given on one line.
@@ -112,6 +115,27 @@ func (h HostIdle) flow() string {
 	for _, c := range h.classes() {
 		if *c.time != 0 {
 			out = append(out, c.name+": "+durationText(*c.time))
+		}
+	}
+	return "{" + strings.Join(out, ", ") + "}"
+}
+
+// flow returns what is said of the load on one line.
+func (l Load) flow() string {
+	var out []string
+	if l.Asked() {
+		http := []string{"path: " + quote(l.HTTP.Path)}
+		if l.HTTP.Host != "" {
+			http = append(http, "host: "+quote(l.HTTP.Host))
+		}
+		if l.HTTP.Port != 0 {
+			http = append(http, fmt.Sprintf("port: %d", l.HTTP.Port))
+		}
+		out = append(out, "http: {"+strings.Join(http, ", ")+"}")
+	}
+	for _, t := range l.times() {
+		if *t.time != 0 {
+			out = append(out, t.name+": "+durationText(*t.time))
 		}
 	}
 	return "{" + strings.Join(out, ", ") + "}"
@@ -190,6 +214,9 @@ func (w *writer) network(n *Network) {
 	w.line("mtu: %d", n.MTU)
 	w.line("tunnelSources: %s", flowList(n.TunnelSources))
 	w.line("encap: %s", quote(n.Encap))
+	if len(n.Switches) > 0 {
+		w.line("switches: %s", flowList(n.Switches))
+	}
 }
 
 // flowList writes addresses or prefixes in brackets.

@@ -81,3 +81,34 @@ func (ns Networks) TunnelSources(first *Network) []netip.Prefix {
 	}
 	return out
 }
+
+// VIPs are the prefixes of VIPs of all Networks, each once.
+func (ns Networks) VIPs() []netip.Prefix {
+	return ns.all(func(n *Network) []netip.Prefix { return n.VIPs })
+}
+
+// Underlay is the underlay of all Networks, each prefix once.
+func (ns Networks) Underlay() []netip.Prefix {
+	return ns.all(func(n *Network) []netip.Prefix { return n.Underlay })
+}
+
+// all are some prefixes of every Network, in order, each once.
+func (ns Networks) all(of func(*Network) []netip.Prefix) (out []netip.Prefix) {
+	for _, n := range ns {
+		out = append(out, of(n)...)
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out)
+}
+
+// Inside are the IPv4 prefixes of what the balancer serves and of what it is made of: underlays, VIPs and tunnel sources of all Networks,
+// each once. Connections of servers that go there need no VIP to leave with.
+func (ns Networks) Inside() []netip.Prefix {
+	out := ns.all(func(n *Network) []netip.Prefix { return slices.Concat(n.Underlay, n.VIPs, n.TunnelSources) })
+	return slices.DeleteFunc(out, func(p netip.Prefix) bool { return !p.Addr().Is4() })
+}
+
+// Switches are those of all Networks, each once.
+func (ns Networks) Switches() []netip.Prefix {
+	return ns.all(func(n *Network) []netip.Prefix { return n.Switches })
+}

@@ -108,6 +108,29 @@ func TestNetworks(t *testing.T) {
 				t.Fatalf("node %s stands in %q, want %q", block(i), name(got), home)
 			}
 		}
+		for _, c := range []struct {
+			name string
+			got  []netip.Prefix
+			of   func(*lb.Network) []netip.Prefix
+		}{
+			{"vips", networks.VIPs(), func(n *lb.Network) []netip.Prefix { return n.VIPs }},
+			{"underlay", networks.Underlay(), func(n *lb.Network) []netip.Prefix { return n.Underlay }},
+		} {
+			want := map[netip.Prefix]bool{}
+			for _, n := range all {
+				for _, p := range c.of(n) {
+					want[p] = true
+				}
+			}
+			for i, p := range c.got {
+				if !want[p] || slices.Contains(c.got[:i], p) {
+					t.Fatalf("%s: %s is there twice, or nobody's", c.name, p)
+				}
+			}
+			if len(c.got) != len(want) {
+				t.Fatalf("%s are %v, want all of %v", c.name, c.got, want)
+			}
+		}
 		first := rapid.SampledFrom(all).Draw(t, "first")
 		sources := networks.TunnelSources(first)
 		if !slices.Equal(sources[:len(first.TunnelSources)], first.TunnelSources) {

@@ -231,6 +231,14 @@ func endpoint(t *rapid.T, port uint16, both bool) lb.Endpoint {
 			Closing: duration(lb.MinIdle, lb.MaxHostIdle).Draw(t, "closing"), UDP: duration(lb.MinIdle, lb.MaxHostIdle).Draw(t, "udp"),
 		}.Of(e.Protocol)
 	}
+	if rapid.Bool().Draw(t, "load") {
+		e.Load.Stale = duration(2*time.Minute, lb.MaxLoadStale).Draw(t, "stale")
+		if rapid.Bool().Draw(t, "asked") {
+			e.Load.HTTP = lb.LoadHTTP{Path: "/load", Host: rapid.SampledFrom([]string{"", "load.example"}).Draw(t, "host"), Port: rapid.Uint16Range(1, 65535).Draw(t, "load port")}
+			e.Load.Interval = duration(lb.MinLoadInterval, lb.MaxLoadInterval).Draw(t, "interval")
+			e.Load.Timeout = duration(lb.MinLoadTimeout, lb.MaxLoadTimeout).Draw(t, "timeout")
+		}
+	}
 	e.OnePacket = e.Protocol == lb.UDP && rapid.Bool().Draw(t, "one packet")
 	if e.KeepsFlows() {
 		e.Idle.Untrusted = duration(lb.MinIdle, time.Minute).Draw(t, "untrusted")

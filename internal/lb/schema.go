@@ -115,6 +115,7 @@ func (d *decoder) endpoint(path string, n ast.Node) Endpoint {
 		field{"drainTimeout", func(p string, n ast.Node) { e.DrainTimeout = d.duration(p, n) }},
 		field{"repairWindow", func(p string, n ast.Node) { e.RepairWindow = new(d.duration(p, n)) }},
 		field{"hostIdle", func(p string, n ast.Node) { d.hostIdle(p, n, &e.HostIdle) }},
+		field{"load", func(p string, n ast.Node) { d.load(p, n, &e.Load) }},
 	)
 	e.setDerived()
 	return e
@@ -143,6 +144,23 @@ func (d *decoder) hostIdle(path string, n ast.Node, h *HostIdle) {
 		fields = append(fields, field{c.name, func(p string, n ast.Node) { *c.time = d.span(p, n, allowedHostIdle) }})
 	}
 	d.mapping(path, n, fields...)
+}
+
+func (d *decoder) load(path string, n ast.Node, l *Load) {
+	fields := []field{{"http", func(p string, n ast.Node) { d.loadHTTP(p, n, &l.HTTP) }}}
+	for _, t := range l.times() {
+		fields = append(fields, field{t.name, func(p string, n ast.Node) { *t.time = d.span(p, n, t.allowed) }})
+	}
+	d.mapping(path, n, fields...)
+}
+
+func (d *decoder) loadHTTP(path string, n ast.Node, h *LoadHTTP) {
+	h.Path = DefaultLoadPath
+	d.mapping(path, n,
+		field{"path", func(p string, n ast.Node) { h.Path = d.given(p, n, allowedPath) }},
+		field{"host", func(p string, n ast.Node) { h.Host = d.given(p, n, allowedHost) }},
+		field{"port", func(p string, n ast.Node) { h.Port = d.port(p, n) }},
+	)
 }
 
 func (d *decoder) backend(path string, n ast.Node) Backend {
@@ -220,6 +238,7 @@ func (d *decoder) network(n ast.Node) *Network {
 		field{"mtu", func(p string, n ast.Node) { o.MTU = uint32(d.number(p, n, 32, allowedMTU)) }},
 		field{"tunnelSources", d.prefixes(&o.TunnelSources)},
 		field{"encap", func(p string, n ast.Node) { o.Encap = d.text(p, n) }},
+		field{"switches", d.prefixes(&o.Switches)},
 	)
 	return o
 }

@@ -2,11 +2,8 @@ package lb
 
 import "github.com/goccy/go-yaml/ast"
 
-// snat reads DIPs whose connections leave with the VIP; nil while it is not supported.
+// snat reads DIPs whose connections leave with the VIP.
 func (d *decoder) snat(s *Service) func(string, ast.Node) {
-	if !SNAT {
-		return nil
-	}
 	return func(p string, n ast.Node) {
 		d.listOrOne(p, n, func(p string, n ast.Node) { s.SNAT = append(s.SNAT, d.addr(p, n)) })
 	}

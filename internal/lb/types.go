@@ -62,7 +62,7 @@ type Service struct {
 	Tenant    string
 	VIPs      []netip.Addr
 	Endpoints []Endpoint
-	// SNAT: DIPs whose outbound connections leave with the VIP, IPv4 alone. See the switch SNAT.
+	// SNAT: DIPs whose outbound connections leave with the VIP, IPv4 alone.
 	SNAT []netip.Addr
 	// Limits, Sources and Placement that are nil are those of the Policy, else the defaults: see Effective.
 	Limits    *Limits
@@ -137,6 +137,8 @@ type Endpoint struct {
 	// HostIdle is how long hosts keep flows without packets; a zero field is that of DefaultHostIdle. It has no part that the protocol does not
 	// have (HostIdle.Of), and none at all with RewriteNone: hosts remember no flow then.
 	HostIdle HostIdle
+	// Load is how hosts learn what backends say of their own load; what is zero is as by default.
+	Load Load
 }
 
 // Repairs is the endpoint's RepairWindow, 0 where there is none.
@@ -227,6 +229,8 @@ type Network struct {
 	MTU           uint32
 	TunnelSources []netip.Prefix // at most one of each family
 	Encap         string         // EncapIPIP or EncapGUE, for endpoints that say nothing
+	// Switches are where switches tunnel from: hosts choose the member of what comes from there to their own address.
+	Switches []netip.Prefix
 }
 
 // Tenant owns services. One that services name need not exist: then it has no quotas.

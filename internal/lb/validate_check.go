@@ -115,12 +115,18 @@ func (f *faults) times(path string, c *Check) {
 	f.choice(path+".initial", c.Initial, nil, InitialDown, InitialUp)
 }
 
+// What paths and Host headers of requests may be.
+const (
+	allowedPath = "must begin with / and hold printable ASCII without spaces, at most 1024 bytes"
+	allowedHost = "must be a host name or an address, with or without :port, at most 253 bytes"
+)
+
 func (f *faults) http(path string, c *Check) {
 	if !rooted(c.Path, maxPath) {
-		f.add(path+".path", c.Path, "must begin with / and hold printable ASCII without spaces, at most 1024 bytes")
+		f.add(path+".path", c.Path, allowedPath)
 	}
 	if c.Host != "" && !hostForm.MatchString(c.Host) {
-		f.add(path+".host", c.Host, "must be a host name or an address, with or without :port, at most 253 bytes")
+		f.add(path+".host", c.Host, allowedHost)
 	}
 	if !token(c.Method, maxMethod) || c.Method == "CONNECT" {
 		f.add(path+".method", c.Method, allowedMethod)

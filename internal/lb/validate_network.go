@@ -36,6 +36,12 @@ func (f *faults) network(n *Network) {
 		f.apart(at, p, "vips", "", n.VIPs)
 		f.apart(at, p, "underlay", "", n.Underlay)
 	}
+	f.prefixes("switches", n.Switches)
+	for i, p := range n.Switches {
+		at := fmt.Sprintf("switches[%d]", i)
+		f.apart(at, p, "vips", "", n.VIPs)
+		f.apart(at, p, "tunnelSources", "", n.TunnelSources)
+	}
 }
 
 // prefixes checks each prefix of a list by itself, and that none is there twice.

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// MaxTunnelSources of all Networks together: what the data plane of a host takes.
+// MaxTunnelSources of all Networks together, those of switches included: what the data plane of a host takes.
 const MaxTunnelSources = 64
 
 // network compares a Network with those before it: of two that exclude each other the later name is at fault.
@@ -22,19 +22,30 @@ func (s rules) network(f *faults, n *Network) {
 		for _, mine := range []struct {
 			name     string
 			prefixes []netip.Prefix
-		}{{"vips", n.VIPs}, {"underlay", n.Underlay}, {"tunnelSources", n.TunnelSources}} {
+		}{{"vips", n.VIPs}, {"underlay", n.Underlay}, {"tunnelSources", n.TunnelSources}, {"switches", n.Switches}} {
 			for i, p := range mine.prefixes {
 				at := fmt.Sprintf("%s[%d]", mine.name, i)
 				f.apart(at, p, "vips", ref, o.VIPs)
-				f.apart(at, p, "underlay", ref, o.Underlay)
+				// Switches stand in underlays.
+				if mine.name != "switches" {
+					f.apart(at, p, "underlay", ref, o.Underlay)
+				}
 				if mine.name != "tunnelSources" {
 					f.apart(at, p, "tunnelSources", ref, o.TunnelSources)
+				}
+				if mine.name != "switches" && mine.name != "underlay" {
+					f.apart(at, p, "switches", ref, o.Switches)
 				}
 			}
 		}
 	}
-	if count := len(before.TunnelSources(n)); count > MaxTunnelSources {
-		f.add("tunnelSources", fmt.Sprintf("%d prefixes", count), fmt.Sprintf("must be at most %d different ones in all Networks", MaxTunnelSources))
+	switches := len(append(before, n).Switches())
+	if count := len(before.TunnelSources(n)) + switches; count > MaxTunnelSources {
+		field, allowed := "tunnelSources", fmt.Sprintf("must be at most %d different ones in all Networks", MaxTunnelSources)
+		if switches > 0 {
+			field, allowed = "switches", allowed+", tunnelSources included"
+		}
+		f.add(field, fmt.Sprintf("%d prefixes", count), allowed)
 	}
 }
 
@@ -64,6 +75,9 @@ func (ns Networks) underlay(a netip.Addr) string {
 		}
 		if i := holding(n.TunnelSources, a); i >= 0 {
 			return fmt.Sprintf("must not be inside the tunnelSources of %s: %s", Ref(KindNetwork, n.Name), n.TunnelSources[i])
+		}
+		if i := holding(n.Switches, a); i >= 0 {
+			return fmt.Sprintf("must not be inside the switches of %s: %s", Ref(KindNetwork, n.Name), n.Switches[i])
 		}
 		inside = inside || n.anywhere() || holding(n.Underlay, a) >= 0
 	}

@@ -74,6 +74,7 @@ func (f *faults) endpoint(path string, e *Endpoint) {
 	f.remembering(path, e)
 	f.timing(path, e)
 	f.hostIdle(path+".hostIdle", e)
+	f.load(path+".load", e)
 	f.choice(path+".fragments", e.Fragments, nil, FragmentsDrop, Fragments3Tuple)
 	if e.Encap != "" {
 		f.choice(path+".encap", e.Encap, nil, encaps...)

@@ -6,19 +6,10 @@ import (
 	"slices"
 )
 
-// SNAT says whether services may have DIPs whose outbound connections leave with their VIP, and tenants limits of it. It is the one
-// switch: while the data plane does not translate such connections, validation refuses the fields. Benchmarks and tests of the
-// manager's side switch it on before anything is validated.
-var SNAT = false
-
 // snat checks which DIPs' connections leave with the VIP. Each has to be a backend of the service: its endpoints say which host it is
 // on.
 func (f *faults) snat(s *Service) {
 	if len(s.SNAT) == 0 {
-		return
-	}
-	if !SNAT {
-		f.add("snat", "", NotSupported)
 		return
 	}
 	if !slices.ContainsFunc(s.VIPs, netip.Addr.Is4) {
@@ -53,18 +44,23 @@ func (f *faults) snat(s *Service) {
 	unique(f, "snat", s.SNAT)
 }
 
+// MaxSNATPorts is how many ports of a VIP may be leased: those from 1024 on.
+const MaxSNATPorts = 65536 - 1024
+
 // snatQuotas checks a tenant's limits of ports.
 func (f *faults) snatQuotas(q *Quotas) {
 	for _, field := range []struct {
 		name  string
 		value uint32
-	}{{"quotas.snatPorts", q.SNATPorts}, {"quotas.snatPortsPerDip", q.SNATPortsPerDIP}} {
+		most  uint32 // 0: none
+		none  string
+	}{{"quotas.snatPorts", q.SNATPorts, 0, "no limit"}, {"quotas.snatPortsPerDip", q.SNATPortsPerDIP, MaxSNATPorts, "1024"}} {
 		switch {
 		case field.value == 0:
-		case !SNAT:
-			f.add(field.name, fmt.Sprint(field.value), NotSupported)
 		case field.value%8 != 0:
-			f.add(field.name, fmt.Sprint(field.value), "must be a multiple of 8, the ports of a range, or 0 for no limit")
+			f.add(field.name, fmt.Sprint(field.value), "must be a multiple of 8, the ports of a range, or 0 for "+field.none)
+		case field.most != 0 && field.value > field.most:
+			f.add(field.name, fmt.Sprint(field.value), fmt.Sprintf("must be at most %d: a VIP has no more ports to lease", field.most))
 		}
 	}
 }

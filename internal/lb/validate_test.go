@@ -95,7 +95,7 @@ func TestServiceRefusals(t *testing.T) {
 		{func(s *lb.Service) { s.VIPs[1] = addr("fe80::1") }, "services/web: vip[1]: fe80::1: must not be a link-local address"},
 		{func(s *lb.Service) { s.VIPs[0] = addr("255.255.255.255") }, "services/web: vip[0]: 255.255.255.255: must be a unicast address"},
 		{func(s *lb.Service) { s.VIPs[0] = addr("0.1.2.3") }, "services/web: vip[0]: 0.1.2.3: must be a unicast address"},
-		{func(s *lb.Service) { s.SNAT = []netip.Addr{addr("10.20.1.11")} }, "services/web: snat: not supported by this version"},
+		{func(s *lb.Service) { s.SNAT = []netip.Addr{addr("10.20.9.11")} }, "services/web: snat[0]: 10.20.9.11: must be the DIP of a backend of the service"},
 		{func(s *lb.Service) { s.Endpoints = nil }, "services/web: endpoints: is missing, must have at least one endpoint"},
 		{func(s *lb.Service) { s.Endpoints[1].Port = 80 }, "services/web: endpoints[1]: tcp port 80: must differ from endpoints[0] in protocol or port"},
 
@@ -177,6 +177,23 @@ func TestServiceRefusals(t *testing.T) {
 			first(s).Protocol, first(s).RepairWindow, first(s).HostIdle.Established = lb.UDP, nil, time.Hour
 		}, "services/web: endpoints[0].hostIdle.established: 1h: must be left out: the endpoint's protocol is udp"},
 		{func(s *lb.Service) { first(s).Rewrite, first(s).HostIdle.Closing = lb.RewriteNone, time.Minute }, "services/web: endpoints[0].hostIdle: must be left out with rewrite none: hosts remember no flow"},
+		{func(s *lb.Service) { first(s).Load.Interval = time.Second }, "services/web: endpoints[0].load.interval: 1s: must be left out without http: nobody is asked"},
+		{func(s *lb.Service) { first(s).Load.Timeout = time.Second }, "services/web: endpoints[0].load.timeout: 1s: must be left out without http: nobody is asked"},
+		{func(s *lb.Service) { first(s).Load.Stale = time.Second - 1 }, "services/web: endpoints[0].load.stale: 999.999999ms: must be 1s to 10m"},
+		{func(s *lb.Service) {
+			first(s).Load = lb.Load{HTTP: lb.LoadHTTP{Path: "/load"}, Interval: 99 * time.Millisecond}
+		}, "services/web: endpoints[0].load.interval: 99ms: must be 100ms to 1m"},
+		{func(s *lb.Service) {
+			first(s).Load = lb.Load{HTTP: lb.LoadHTTP{Path: "/load"}, Timeout: 11 * time.Second}
+		}, "services/web: endpoints[0].load.timeout: 11s: must be 10ms to 10s"},
+		{func(s *lb.Service) {
+			first(s).Load = lb.Load{HTTP: lb.LoadHTTP{Path: "/load"}, Interval: 5 * time.Second, Stale: 5 * time.Second}
+		}, "services/web: endpoints[0].load.stale: 5s: must be longer than interval, 5s"},
+		{func(s *lb.Service) { first(s).Load.HTTP.Path = "load" }, "services/web: endpoints[0].load.http.path: load: must begin with / and hold printable ASCII without spaces, at most 1024 bytes"},
+		{func(s *lb.Service) { first(s).Load.HTTP = lb.LoadHTTP{Path: "/load", Host: "a b"} }, "services/web: endpoints[0].load.http.host: a b: must be a host name or an address, with or without :port, at most 253 bytes"},
+		{func(s *lb.Service) {
+			first(s).Protocol, first(s).RepairWindow, first(s).Load.HTTP.Path = lb.UDP, nil, "/load"
+		}, "services/web: endpoints[0].load.http.port: is missing, must be 1 to 65535: the backends have no TCP port of their own"},
 		{func(s *lb.Service) { first(s).RepairWindow = new(25 * time.Hour) }, "services/web: endpoints[0].repairWindow: 25h: must be 0s to 24h"},
 		{func(s *lb.Service) { first(s).RepairWindow = new(time.Duration(-1)) }, "services/web: endpoints[0].repairWindow: -1ns: must be 0s to 24h"},
 		{func(s *lb.Service) { s.Limits.Packets = 1e9 + 1 }, "services/web: limits.packets: 1000000001: must be 0 to 1000000000 a second, 0 for no limit"},
@@ -327,6 +344,9 @@ func TestNetworkRefusals(t *testing.T) {
 		{func(n *lb.Network) { n.TunnelSources[1] = prefix("100.65.0.0/16") }, "networks/dc: tunnelSources[1]: 100.65.0.0/16: must be at most one prefix of each family"},
 		{func(n *lb.Network) { n.TunnelSources[0] = prefix("203.0.112.0/20") }, "networks/dc: tunnelSources[0]: 203.0.112.0/20: must not overlap vips[0], 203.0.113.0/24"},
 		{func(n *lb.Network) { n.TunnelSources[0] = prefix("10.9.0.0/16") }, "networks/dc: tunnelSources[0]: 10.9.0.0/16: must not overlap underlay[0], 10.0.0.0/8"},
+		{func(n *lb.Network) { n.Switches = []netip.Prefix{prefix("10.30.0.1/24")} }, "networks/dc: switches[0]: 10.30.0.1/24: must have no bits set after its length, write 10.30.0.0/24"},
+		{func(n *lb.Network) { n.Switches = []netip.Prefix{prefix("203.0.113.8/30")} }, "networks/dc: switches[0]: 203.0.113.8/30: must not overlap vips[0], 203.0.113.0/24"},
+		{func(n *lb.Network) { n.Switches = []netip.Prefix{prefix("10.30.0.7/32"), prefix("100.64.3.0/24")} }, "networks/dc: switches[1]: 100.64.3.0/24: must not overlap tunnelSources[0], 100.64.0.0/16"},
 	}
 	for _, c := range cases {
 		n := validNetwork()
@@ -373,6 +393,19 @@ func TestStateRefusals(t *testing.T) {
 			}
 			return []lb.Object{n, o}
 		}, "networks/other: tunnelSources: 65 prefixes: must be at most 64 different ones in all Networks"},
+		{func(_ *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			for i := range 63 {
+				n.Switches = append(n.Switches, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 30, byte(i)}), 24))
+			}
+			return []lb.Object{n}
+		}, "networks/dc: switches: 65 prefixes: must be at most 64 different ones in all Networks, tunnelSources included"},
+		{func(_ *lb.Service, m *lb.Node, n *lb.Network) []lb.Object {
+			n.Switches = []netip.Prefix{prefix("10.10.0.0/24")}
+			return []lb.Object{m, n}
+		}, "nodes/mux1: address[0]: 10.10.0.11: must not be inside the switches of networks/dc: 10.10.0.0/24"},
+		{func(_ *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			return []lb.Object{n, &lb.Network{Name: "other", Switches: []netip.Prefix{prefix("10.30.0.0/24"), prefix("203.0.113.0/28")}}}
+		}, "networks/other: switches[1]: 203.0.113.0/28: must not overlap vips[0] of networks/dc, 203.0.113.0/24"},
 		{func(s *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
 			s.VIPs[0] = addr("192.0.2.1")
 			return []lb.Object{s, n, otherNetwork()}

@@ -128,7 +128,7 @@ func TestBadInputIsRefused(t *testing.T) {
 		"path":                {other(func(s *apiv1.Service) { s.Endpoints[0].Path = "nat" }), lb.NotSupported},
 		"affinity":            {other(func(s *apiv1.Service) { s.Endpoints[0].Affinity = "cookie" }), lb.NotSupported},
 		"scheduler":           {other(func(s *apiv1.Service) { s.Endpoints[0].Scheduler = "fastest" }), "scheduler"},
-		"snat":                {other(func(s *apiv1.Service) { s.Snat = []string{"10.20.1.11"} }), lb.NotSupported},
+		"snat":                {other(func(s *apiv1.Service) { s.Snat = []string{"10.20.1.99"} }), "snat[0]: 10.20.1.99"},
 		"same endpoint twice": {other(func(s *apiv1.Service) { s.Endpoints = append(s.Endpoints, s.Endpoints[0]) }), "endpoints[1]"},
 		"no backend":          {other(func(s *apiv1.Service) { s.Endpoints[0].Backends = nil }), "backends"},
 		"nil backend":         {other(func(s *apiv1.Service) { s.Endpoints[0].Backends[0] = nil }), "backends[0]"},

@@ -94,6 +94,7 @@ var (
 		shuntv1connect.ManagerTraceProcedure:             everybody,
 		shuntv1connect.ManagerFlowsProcedure:             everybody,
 		shuntv1connect.ManagerHealthOfProcedure:          everybody,
+		shuntv1connect.ManagerAuditSNATProcedure:         readers,
 		shuntv1connect.ManagerEventsProcedure:            everybody,
 		shuntv1connect.ManagerVersionProcedure:           everybody,
 		shuntv1connect.ManagerMembersProcedure:           readers,

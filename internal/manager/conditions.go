@@ -30,6 +30,7 @@ func (c conditions) input(key lb.EndpointKey, ep *lb.Endpoint, keyID uint32) pla
 		in.Wanted, in.SlowStart, in.DrainTimeout = plan.WantedMembers(ep, key.VIP), ep.SlowStart, ep.DrainTimeout
 		if in.RepairWindow = ep.Repairs(); in.RepairWindow > 0 {
 			in.Hosts = plan.HostsOf(ep, key.VIP)
+			in.Revives = ep.Affinity == lb.AffinityHash
 		}
 	}
 	if c.heard != nil {

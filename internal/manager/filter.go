@@ -148,7 +148,9 @@ func (s *scope) status(req *apiv1.StatusRequest, res *apiv1.StatusResponse) (boo
 	res.Decisions = only(res.GetDecisions(), func(d *apiv1.MemberDecision) bool { return own[d.GetService()] })
 	res.Placements = only(res.GetPlacements(), func(p *apiv1.VIPPlacement) bool { return own[p.GetService()] })
 	res.Snat = only(res.GetSnat(), func(p *apiv1.SnatStatus) bool { return own[p.GetService()] })
-	res.Leader = ""
+	res.SnatVips = only(res.GetSnatVips(), func(p *apiv1.SnatVIPStatus) bool { return own[p.GetService()] })
+	res.Load = only(res.GetLoad(), func(p *apiv1.LoadStatus) bool { return own[p.GetService()] })
+	res.Leader, res.SnatCounts = "", nil
 	if req.GetNode() != "" && len(res.Nodes) == 0 {
 		return false, s.missing(ref{lb.KindNode, req.GetNode()})
 	}

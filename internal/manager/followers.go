@@ -190,6 +190,9 @@ func (f *follower) hear(up *apiv1.RelayUp) {
 	if p := up.GetHosts(); p != nil && p.GetManager() == f.name {
 		f.m.hosts.hear(p)
 	}
+	if l := up.GetLoad(); l != nil {
+		f.m.relayedLoad(l, f.name)
+	}
 }
 
 // said takes in a report of a node at the follower.

@@ -94,10 +94,17 @@ func (f *follower) take() []*apiv1.RelayDown {
 // speak sends until the stream ends: what was stored, what hosts elsewhere have yet to obey, questions, and verdicts.
 func (f *follower) speak(stream *connect.BidiStream[apiv1.RelayUp, apiv1.RelayDown]) error {
 	sent := map[string]*apiv1.HostProgress{}
+	renew := f.m.o.Clock.After(0)
+	// What came before may be older than what the follower has of its own hosts; it is told again soon.
+	loads := f.m.loads.teller(f.m.o.Clock, func(origin string) bool { return origin == f.name }).fresh()
 	for {
 		own, stirred, advanced := f.m.ownHosts()
 		others, moved := f.m.hosts.all()
-		for _, d := range append(f.take(), f.newHosts(sent, own, others)...) {
+		all := append(f.take(), f.newHosts(sent, own, others)...)
+		if report := loads.take(); report != nil {
+			all = append(all, &apiv1.RelayDown{Load: report})
+		}
+		for _, d := range all {
 			if err := stream.Send(d); err != nil {
 				return err
 			}
@@ -106,7 +113,18 @@ func (f *follower) speak(stream *connect.BidiStream[apiv1.RelayUp, apiv1.RelayDo
 		case <-stirred:
 		case <-advanced:
 		case <-moved:
+		case <-loads.stirs():
+			loads.come()
+		case <-loads.dues():
+			loads.rise()
 		case <-f.wake:
+		case <-renew:
+			renew = f.m.o.Clock.After(snatRenew)
+			if d := f.m.tellSNATNewest(); d != nil {
+				if err := stream.Send(d); err != nil {
+					return err
+				}
+			}
 		case <-f.ctx.Done():
 			return connect.NewError(connect.CodeUnavailable, context.Cause(f.ctx))
 		}

@@ -49,6 +49,7 @@ var leaders = map[string]bool{
 	shuntv1connect.ManagerTraceProcedure:             false,
 	shuntv1connect.ManagerFlowsProcedure:             false,
 	shuntv1connect.ManagerHealthOfProcedure:          false,
+	shuntv1connect.ManagerAuditSNATProcedure:         false,
 	shuntv1connect.ManagerEventsProcedure:            false,
 	shuntv1connect.ManagerAuditProcedure:             false,
 }

@@ -125,7 +125,9 @@ func (v *view) rebuildLocked(key lb.EndpointKey, reach reach, c *change) {
 	encap := v.networks.Encap(key.VIP)
 	ep := plan.MakeEndpoint(own.svc, own.ep, &st, encap)
 	v.items.endpoints[name] = muxItem{vip: plan.VIPOf(key), item: convert.EndpointItem(&ep)}
+	switches := v.networks.Switches()
 	for _, hb := range plan.MakeBindings(own.svc, own.ep, &st, encap) {
+		hb.Binding.ShareWith(switches)
 		item := convert.BindingItem(&hb.Binding)
 		if was := former[item.Key]; was.host == hb.Host && proto.Equal(was.item, item) {
 			item = was.item // most changes of an endpoint are none for its hosts
@@ -214,12 +216,29 @@ func (v *view) allLocked(node *lb.Node) map[string]*apiv1.PlanItem {
 		}
 	}
 	p := plan.Plan{Node: *node}
-	p.MTU, p.TunnelSources = v.state.Surroundings(node)
+	v.state.Surround(&p)
 	item := convert.NodeItem(&p)
 	for _, m := range v.managers {
 		item.GetNode().Managers = append(item.GetNode().Managers, m.GetAddress())
 	}
+	if node.Role == lb.RoleHost {
+		item.GetNode().Inside = withManagers(item.GetNode().GetInside(), item.GetNode().GetManagers())
+	}
 	slices.Sort(item.GetNode().Managers)
 	out[plan.NodeItem] = item
 	return out
+}
+
+// withManagers adds managers to the prefixes that servers reach without SNAT: a host whose own address has SNAT asks them for its ports.
+func withManagers(inside, managers []string) []string {
+	for _, m := range managers {
+		at, err := netip.ParseAddrPort(m)
+		if err != nil || !at.Addr().Unmap().Is4() {
+			continue // by name, or by IPv6, which has no SNAT
+		}
+		if p := netip.PrefixFrom(at.Addr().Unmap(), 32).String(); !slices.Contains(inside, p) {
+			inside = append(inside, p)
+		}
+	}
+	return inside
 }

@@ -158,7 +158,7 @@ func (m *Manager) unsettled(key lb.EndpointKey) bool {
 	heard := m.opinions.heard(key)
 	st := m.view.state.Endpoints[key]
 	return len(st.History) > 0 || slices.ContainsFunc(st.Members, func(m plan.MemberState) bool {
-		return m.Changing() || heard(m.ID).Health == plan.HeardDead
+		return m.Changing() || m.Fallen || !m.Revived.IsZero() || heard(m.ID).Health == plan.HeardDead
 	})
 }
 

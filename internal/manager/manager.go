@@ -4,9 +4,9 @@
 // A Manager is a member: it follows the store in a view, and serves reads and node streams from it. At most one member
 // leads, in a term; what only the leader does asks Manager.lead for it.
 //
-// Lock order: term.writing, view.mu, sessions.mu, session.mu, keeper.mu or placement.mu; those of Manager, reports,
+// Lock order: term.writing, view.mu, sessions.mu, session.mu, keeper.mu or placement.mu; those of Manager, snatKnown, reports,
 // opinions, followers (before one follower's) and hostProgress are taken last. verdicts.telling comes before those of sessions
-// and followers. Those of outbox, intake, budget and writing, and verdicts.mu, are held with none taken after them.
+// and followers, and snatPast.mu before that of its duty. Those of outbox, intake, budget and writing, and verdicts.mu, are held with none taken after them.
 package manager
 
 import (
@@ -66,6 +66,8 @@ type Options struct {
 	// ReplaceAfter is how long a mux must be away until others get its VIPs; 0 is DefaultReplaceAfter, less than that
 	// never.
 	ReplaceAfter time.Duration
+	// SNATLeased, if not nil, is called with how long every lease of ranges took. It must not block.
+	SNATLeased func(SNATLease)
 	// Schema is the newest schema of the store that this manager works with; 0 is Schema. A later one, whose content is that of
 	// Schema, is for tests of upgrades.
 	Schema int64
@@ -92,6 +94,7 @@ type Manager struct {
 	opinions *opinions
 	sessions *sessions
 	verdicts *verdicts
+	loads    *hostLoads
 	intake   *intake
 	// budget bounds the snapshots that are being sent.
 	budget *budget
@@ -116,6 +119,10 @@ type Manager struct {
 	placing atomic.Pointer[placing]
 	// snat leases ports while this member leads; nil while it does not.
 	snat atomic.Pointer[snatDuty]
+	// snatPast are the counts of terms that are over.
+	snatPast snatPast
+	// snatKnown is what the leader said last of how far leases are.
+	snatKnown snatKnown
 
 	mu sync.Mutex
 	// term is the present one; nil while this member does not lead.
@@ -144,7 +151,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	m.hosts, m.outbox, m.followers = newHostProgress(), newOutbox(), newFollowers()
 	m.askers = newAskers()
 	m.healthEvents = newHealthEvents(m)
-	m.verdicts, m.budget = newVerdicts(), newBudget(o.Clock, snapshotBytes)
+	m.verdicts, m.loads, m.budget = newVerdicts(), newHostLoads(), newBudget(o.Clock, snapshotBytes)
 	m.intake = newIntake([classes]func(*session, *apiv1.NodeReport){m.takeAck, m.takeHealth, m.takeStatus})
 	if secrets.old && !used {
 		o.Log.Warn("the store is empty, but the CA is not new: nodes that obeyed a later epoch keep their plans until this one is as late")

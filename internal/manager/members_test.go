@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -121,9 +122,15 @@ func TestManagersJoin(t *testing.T) {
 	if _, err := rigs[2].admin.RemoveMember(t.Context(), connect.NewRequest(&apiv1.RemoveMemberRequest{Name: "m1"})); err != nil {
 		t.Fatalf("removing the one that is gone: %v", err)
 	}
-	res, err := rigs[2].admin.Members(t.Context(), connect.NewRequest(&apiv1.MembersRequest{}))
-	if err != nil || len(res.Msg.Members) != 2 {
-		t.Fatalf("members afterwards: %v %v", res, err)
+	// A member tells what it knows itself, and may hear of the removal after the leader.
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		res, err := rigs[2].admin.Members(t.Context(), connect.NewRequest(&apiv1.MembersRequest{}))
+		if err == nil && len(res.Msg.Members) == 2 {
+			break
+		}
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("members afterwards: %v %v", res, err)
+		}
 	}
 	nodes, err := rigs[2].admin.Get(t.Context(), connect.NewRequest(&apiv1.GetRequest{Kind: "Node"}))
 	if err != nil || len(nodes.Msg.Objects) != 3 {

@@ -92,9 +92,9 @@ func (o *outbox) hear(s *session, r *apiv1.NodeReport) {
 			n.epoch = r.GetEpoch()
 			o.queueLocked(n, weightObeyed)
 		}
-		answers := r.GetTrace() != nil || r.GetFlows() != nil || r.GetHealthReply() != nil
+		answers := r.GetTrace() != nil || r.GetFlows() != nil || r.GetHealthReply() != nil || r.GetSnatWords() != nil
 		if o.linked && (answers || r.GetAskHealth()) && len(n.answers) < maxQuestions {
-			n.answers = append(n.answers, &apiv1.NodeReport{Trace: r.GetTrace(), Flows: r.GetFlows(), HealthReply: r.GetHealthReply(), AskHealth: r.GetAskHealth()})
+			n.answers = append(n.answers, &apiv1.NodeReport{Trace: r.GetTrace(), Flows: r.GetFlows(), HealthReply: r.GetHealthReply(), SnatWords: r.GetSnatWords(), AskHealth: r.GetAskHealth()})
 			o.queueLocked(n, weightObeyed)
 		}
 	})

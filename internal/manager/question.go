@@ -32,7 +32,7 @@ func (m *Manager) asked(node string) ([]string, error) {
 }
 
 // askAll asks nodes at the same time; results are in the order of names.
-func askAll[R any](names []string, ask func(name string) R) []R {
+func askAll[N, R any](names []N, ask func(name N) R) []R {
 	out := make([]R, len(names))
 	var wg sync.WaitGroup
 	for i, name := range names {
@@ -104,6 +104,9 @@ func (r *reports) answer(node string, report *apiv1.NodeReport) {
 	}
 	if h := report.GetHealthReply(); h.GetResult() != nil {
 		deliver(h.GetId())
+	}
+	if w := report.GetSnatWords(); w.GetResult() != nil {
+		deliver(w.GetId())
 	}
 }
 

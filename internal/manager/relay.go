@@ -96,6 +96,12 @@ func (m *Manager) told(down *apiv1.RelayDown) {
 	if p := down.GetHosts(); p != nil {
 		m.hosts.hear(p)
 	}
+	if n := down.GetSnatNewest(); n != nil {
+		m.snatKnown.hear(n, m.o.Clock.Now())
+	}
+	if l := down.GetLoad(); l != nil {
+		m.relayedLoad(l, loadsLeader)
+	}
 	if s := m.sessions.here(down.GetNode()); s != nil && down.GetUpdate() != nil {
 		s.ask(down.GetUpdate())
 	}
@@ -115,7 +121,7 @@ func (v *view) planRevision() int64 {
 
 // relay sends what there is, the most important first, until ctx ends.
 func (m *Manager) relay(ctx context.Context, s *relayStream) error {
-	r := relaying{m: m, behind: true}
+	r := relaying{m: m, behind: true, loads: m.loads.teller(m.o.Clock, func(origin string) bool { return origin != loadsOwn })}
 	tick := m.o.Clock.After(auditTick)
 	for {
 		stirred, advanced := r.look()
@@ -137,6 +143,10 @@ func (m *Manager) relay(ctx context.Context, s *relayStream) error {
 			r.behind = true
 		case <-r.pause:
 			r.pause = nil
+		case <-r.loads.stirs():
+			r.loads.come()
+		case <-r.loads.dues():
+			r.loads.rise()
 		case <-m.auditLog.refusals.wake:
 			r.audit = true
 		case <-tick:
@@ -157,6 +167,8 @@ type relaying struct {
 	pause  <-chan time.Time
 	// audit: entries may wait.
 	audit bool
+	// loads are those of this member's own hosts.
+	loads *loadTeller
 }
 
 // look looks at the hosts and returns the channels that close when they, or the view, may have moved.
@@ -174,6 +186,9 @@ func (r *relaying) next() *apiv1.RelayUp {
 	}
 	if up := r.m.outbox.next(weightHealth); up != nil {
 		return up
+	}
+	if report := r.loads.take(); report != nil {
+		return &apiv1.RelayUp{Load: report}
 	}
 	if r.behind && r.pause == nil {
 		r.behind, r.pause = false, r.m.o.Clock.After(progressPace)

@@ -132,6 +132,7 @@ func (m *Manager) Status() *apiv1.StatusResponse {
 	}
 	out.Nodes = m.reports.all("", objs)
 	m.synced(out.Nodes)
+	out.SnatVips, out.SnatCounts = m.snatVIPStatus(everyService), m.snatCounts()
 	return out
 }
 
@@ -149,7 +150,10 @@ func (a api) Status(_ context.Context, req *connect.Request[apiv1.StatusRequest]
 	}
 	out.Decisions = a.m.view.decisions()
 	out.Placements = a.m.placements(req.Msg.GetService())
-	out.Snat = a.m.view.snatStatus(req.Msg.GetSnatOf())
+	if of := req.Msg.GetSnatOf(); of != "" {
+		out.Snat, out.SnatVips, out.SnatCounts = a.m.view.snatStatus(of), a.m.snatVIPStatus(of), a.m.snatCounts()
+	}
+	out.Load = a.m.loadStatus(req.Msg.GetLoadOf())
 	if len(out.Nodes) == 0 && req.Msg.GetNode() != "" {
 		return nil, fault(notFound{ref{lb.KindNode, req.Msg.GetNode()}})
 	}

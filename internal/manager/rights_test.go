@@ -32,6 +32,7 @@ var mayCall = map[string]string{
 	"Manager/Trace":             "admin viewer tenant",
 	"Manager/Flows":             "admin viewer tenant",
 	"Manager/HealthOf":          "admin viewer tenant",
+	"Manager/AuditSNAT":         "admin viewer",
 	"Manager/Events":            "admin viewer tenant",
 	"Manager/Version":           "admin viewer tenant",
 	"Manager/Members":           "admin viewer",

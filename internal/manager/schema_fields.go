@@ -24,9 +24,10 @@ var newFields = []struct {
 	{schemaHealth, "shunt.v1.Health", 9, false}, // https and what follows: further kinds, several checks, what verdicts mean
 	{schemaHealth, "shunt.v1.HTTPCheck", 3, false},
 	{schemaHealth, "shunt.v1.TCPCheck", 1, false},
-	{schemaHealth, "shunt.v1.Endpoint", 18, false}, // repairWindow, hostIdle
+	{schemaHealth, "shunt.v1.Endpoint", 18, false}, // repairWindow, hostIdle, load
 	{schemaHealth, "shunt.v1.Service", 5, true},    // snat: refused before
 	{schemaHealth, "shunt.v1.Quotas", 5, false},    // snatPorts
+	{schemaHealth, "shunt.v1.Network", 7, false},   // switches
 }
 
 // newSince is the schema that a field came with; 0: all know it.

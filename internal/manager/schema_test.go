@@ -211,6 +211,7 @@ func TestFieldsOfASchemaWaitForIt(t *testing.T) {
 	}
 	for field, f := range map[string]func(*apiv1.Endpoint){
 		"repairWindow": func(ep *apiv1.Endpoint) { ep.RepairWindow = durationpb.New(0) },
+		"load":         func(ep *apiv1.Endpoint) { ep.Load = &apiv1.Load{Http: &apiv1.LoadHTTP{}} },
 		"hostIdle":     func(ep *apiv1.Endpoint) { ep.HostIdle = &apiv1.HostIdle{Closing: durationpb.New(time.Minute)} },
 	} {
 		o := with(&apiv1.Health{Tcp: &apiv1.TCPCheck{}})

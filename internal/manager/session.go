@@ -78,6 +78,8 @@ type session struct {
 	writing writing
 	// forwards: the node had a plan when it came.
 	forwards bool
+	// takesLoad: it is a mux that knows what to do with loads.
+	takesLoad bool
 	// of are the sessions it is one of; nil only before it is.
 	of *sessions
 

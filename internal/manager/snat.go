@@ -17,9 +17,15 @@ const (
 	// snatBatchRanges is about how many ranges change hands in one transaction: so much that a tenant that asks without end does not
 	// hold up others for longer than one of them takes.
 	snatBatchRanges = 4096
+	// snatTick is the least time that the duty sleeps.
+	snatTick = 200 * time.Microsecond
 	// snatPause is how long a full store is left alone.
 	snatPause = time.Second
 )
+
+// SNATLease is how long the parts of a lease took at the leader: until the ask had its turn, until it was stored, and until every mux
+// had it.
+type SNATLease struct{ Queued, Storing, Telling time.Duration }
 
 // snatDuty leases ranges: allocate, commit, wait for muxes, grant.
 type snatDuty struct {
@@ -33,7 +39,9 @@ type snatDuty struct {
 	known map[snat.VIP]bool
 	// epoch of the term.
 	epoch int64
-	full  snatFull
+	// due is when the duty looks again by itself; zero: never.
+	due  time.Time
+	full snatFull
 }
 
 // leaseSNAT is the duty of the leader that serves asks for ranges.
@@ -61,20 +69,8 @@ func (m *Manager) leaseSNATOnce(ctx context.Context) error {
 	if err := m.catchUp(ctx); err != nil {
 		return err
 	}
-	d := &snatDuty{m: m, wake: make(chan struct{}, 1), known: map[snat.VIP]bool{}, conf: -1, epoch: t.epoch}
-	m.view.mu.RLock()
-	book, rev := m.view.snat.book.Clone(), m.view.snat.rev
-	var muxes []string
-	for name, n := range m.view.state.Nodes {
-		if n.Role == lb.RoleMux {
-			muxes = append(muxes, name)
-		}
-	}
-	m.view.mu.RUnlock()
-	d.desk = snat.Open(snat.DefaultRules, book, rev, muxes, m.o.Clock.Now())
-	d.configure()
-	m.snat.Store(d)
-	defer m.snat.CompareAndSwap(d, nil)
+	d := m.openSNAT(t)
+	defer m.snatPast.close(d)
 	m.o.Log.Debug("leases SNAT ports", "leased", d.leased())
 	for {
 		advanced := m.view.next()
@@ -96,15 +92,33 @@ func (m *Manager) leaseSNATOnce(ctx context.Context) error {
 	}
 }
 
-// timer fires when muxes were silent for too long; nil: none is waited for.
+// openSNAT opens a desk of what the view has, which is everything that was stored before the term.
+func (m *Manager) openSNAT(t *term) *snatDuty {
+	d := &snatDuty{m: m, wake: make(chan struct{}, 1), known: map[snat.VIP]bool{}, conf: -1, epoch: t.epoch}
+	m.view.mu.RLock()
+	book, rev := m.view.snat.book.Clone(), m.view.snat.rev
+	var muxes []string
+	for name, n := range m.view.state.Nodes {
+		if n.Role == lb.RoleMux {
+			muxes = append(muxes, name)
+		}
+	}
+	m.view.mu.RUnlock()
+	d.desk = snat.Open(snat.DefaultRules, book, rev, muxes, m.o.Clock.Now())
+	d.configure()
+	m.snat.Store(d)
+	return d
+}
+
+// timer fires when muxes were silent for too long, or a batch is to be made; nil: nothing is waited for.
 func (d *snatDuty) timer() <-chan time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := d.m.o.Clock.Now()
 	d.desk.Tick(now)
 	d.deliverLocked(now)
-	if due := d.desk.Due(); !due.IsZero() {
-		return d.m.o.Clock.After(max(due.Sub(now), time.Millisecond))
+	if d.due = d.desk.Due(now); !d.due.IsZero() {
+		return d.m.o.Clock.After(max(d.due.Sub(now), snatTick))
 	}
 	return nil
 }
@@ -142,6 +156,10 @@ func (d *snatDuty) configure() {
 func (d *snatDuty) commit(ctx context.Context, t *term) (bool, error) {
 	d.mu.Lock()
 	now := d.m.o.Clock.Now()
+	if !d.desk.Ready(now) {
+		d.mu.Unlock()
+		return false, nil
+	}
 	b, tally := d.desk.Batch(now, snatBatchRanges)
 	d.deliverLocked(now)
 	d.mu.Unlock()
@@ -189,8 +207,11 @@ func (d *snatDuty) deliverLocked(now time.Time) {
 	byNode := map[string]*apiv1.SnatAnswers{}
 	at := map[snat.Holder][]string{}
 	for _, a := range answers {
-		if a.Kind == snat.Refused {
+		switch {
+		case a.Kind == snat.Refused:
 			d.full.refused(d.m, a, now)
+		case a.Kind == snat.Granted && d.m.o.SNATLeased != nil:
+			d.m.o.SNATLeased(SNATLease{Queued: a.Served.Sub(a.Asked), Storing: a.Stored.Sub(a.Served), Telling: now.Sub(a.Stored)})
 		}
 		nodes, known := at[a.Holder]
 		if !known {
@@ -228,7 +249,7 @@ func (m *Manager) hearSNAT(s *session, r *apiv1.NodeReport) {
 		// Returns first: what is asked for is known then.
 		for _, ret := range r.GetSnatReturns() {
 			if h, err := convert.FromSNATHolder(ret.GetHolder()); err == nil && m.view.snatAt(h, s.name) {
-				d.desk.Give(h, convert.FromSNATRanges(ret.GetRanges()))
+				d.desk.Give(h, convert.FromSNATRanges(ret.GetRanges()), now)
 			}
 		}
 		for _, a := range r.GetSnatAsks() {
@@ -238,12 +259,13 @@ func (m *Manager) hearSNAT(s *session, r *apiv1.NodeReport) {
 			case a.GetSync():
 				d.desk.Sync(h, convert.FromSNATRanges(a.GetHeld()), now)
 			default:
-				d.desk.Ask(h, int(min(a.GetWant(), snat.MaxRanges)))
+				d.desk.Ask(h, int(min(a.GetWant(), snat.MaxRanges)), now)
 			}
 		}
 	}
 	d.deliverLocked(now)
-	if d.desk.Waiting() {
+	if due := d.desk.Due(now); !due.IsZero() && (d.due.IsZero() || due.Before(d.due)) {
+		d.due = due
 		signal(d.wake)
 	}
 }
@@ -251,7 +273,7 @@ func (m *Manager) hearSNAT(s *session, r *apiv1.NodeReport) {
 // saysSNAT tells whether a report says something of SNAT; alone: and nothing else.
 func saysSNAT(r *apiv1.NodeReport) (says, alone bool) {
 	says = r.GetSnatAck() != nil || len(r.GetSnatAsks()) > 0 || len(r.GetSnatReturns()) > 0
-	alone = says && r.GetStatus() == nil && r.GetHealth() == nil && r.GetTrace() == nil && r.GetFlows() == nil && r.GetHealthReply() == nil && !r.GetAskHealth() && r.GetHello() == nil
+	alone = says && r.GetStatus() == nil && r.GetHealth() == nil && r.GetTrace() == nil && r.GetFlows() == nil && r.GetHealthReply() == nil && r.GetSnatWords() == nil && !r.GetAskHealth() && r.GetHello() == nil
 	return says, alone
 }
 

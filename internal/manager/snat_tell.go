@@ -45,19 +45,22 @@ func (m *Manager) snatRenewals(s *session) <-chan time.Time {
 }
 
 // snatUpdates is what a node must hear of SNAT now: of leases, when it is a mux, and of the DIPs that may ask, when it is a host.
-func (v *view) snatUpdates(s *session) []*apiv1.PlanUpdate {
+func (m *Manager) snatUpdates(s *session) []*apiv1.PlanUpdate {
+	v := m.view
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	switch s.role {
 	case lb.RoleMux:
-		return v.snatLeasesLocked(&s.snat)
+		return v.snatLeasesLocked(&s.snat, m.snatNewestLocked())
 	case lb.RoleHost:
 		if s.snat.conf == v.snat.conf {
 			return nil
 		}
 		s.snat.conf = v.snat.conf
 		holders := v.snatHoldersLocked(s.name)
-		if proto.Equal(holders, s.snat.holders) || s.snat.holders == nil && len(holders.GetHolders()) == 0 {
+		// One that was away may hold ports of servers that left snat meanwhile: it hears that it has none, too.
+		unused := len(v.snat.vips) == 0 && v.snat.rev == 0
+		if s.snat.holders == nil && unused || s.snat.holders != nil && proto.Equal(holders, s.snat.holders) {
 			return nil
 		}
 		s.snat.holders = holders
@@ -82,8 +85,9 @@ func (v *view) snatHoldersLocked(node string) *apiv1.SnatHolders {
 	return out
 }
 
-// snatLeasesLocked is what a mux lacks: batches when the view has all of them, else everything.
-func (v *view) snatLeasesLocked(t *snatTold) []*apiv1.PlanUpdate {
+// snatLeasesLocked is what a mux lacks: batches when the view has all of them, else everything. newest: the view has all that there
+// is.
+func (v *view) snatLeasesLocked(t *snatTold, newest bool) []*apiv1.PlanUpdate {
 	s := &v.snat
 	if !t.leases && len(s.vips) == 0 && s.rev == 0 {
 		return nil // nobody uses it
@@ -91,8 +95,8 @@ func (v *view) snatLeasesLocked(t *snatTold) []*apiv1.PlanUpdate {
 	rev, renew := max(1, s.rev), t.renew
 	t.renew = false
 	if t.leases && t.rev == rev && t.conf == s.conf {
-		if renew {
-			return []*apiv1.PlanUpdate{{SnatLeases: &apiv1.SnatLeases{Revision: rev}}}
+		if renew && newest {
+			return []*apiv1.PlanUpdate{{SnatLeases: &apiv1.SnatLeases{Revision: rev, Newest: true}}}
 		}
 		return nil
 	}
@@ -103,8 +107,11 @@ func (v *view) snatLeasesLocked(t *snatTold) []*apiv1.PlanUpdate {
 	first := sort.Search(len(s.recent), func(i int) bool { return s.recent[i].rev > t.rev })
 	// Without a gap: the batch that the mux has last is here too, or it has what the oldest one here follows.
 	whole := t.leases && (t.rev == rev || first > 0)
+	if !whole && !newest {
+		return nil // what the mux has may be newer: it goes by that, as long as it may
+	}
 	if whole {
-		up := &apiv1.SnatLeases{Revision: rev, Configured: t.conf != s.conf, Vips: vips}
+		up := &apiv1.SnatLeases{Revision: rev, Configured: t.conf != s.conf, Vips: vips, Newest: newest}
 		for _, b := range s.recent[first:] {
 			up.Batches = append(up.Batches, b.raw)
 		}
@@ -124,7 +131,7 @@ func (v *view) snatLeasesLocked(t *snatTold) []*apiv1.PlanUpdate {
 		raw := s.book.Page(name).Pack(nil)
 		up.Pages, size = append(up.Pages, raw), size+len(raw)
 	}
-	up.Revision = rev
+	up.Revision, up.Newest = rev, newest
 	t.leases, t.rev, t.conf = true, rev, s.conf
 	return out
 }

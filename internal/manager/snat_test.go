@@ -12,12 +12,6 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// withSNAT switches SNAT on for a test.
-func withSNAT(t *testing.T) {
-	lb.SNAT = true
-	t.Cleanup(func() { lb.SNAT = false })
-}
-
 // snatWeb is web with SNAT for the servers of all its hosts.
 func snatWeb(hosts ...int) *lb.Service {
 	s := web(hosts...)
@@ -113,7 +107,6 @@ func granted(a *apiv1.SnatAnswer) bool { return len(a.GetGrant().GetRanges()) > 
 // TestRangesAreLeased: a host at a follower asks, a mux at another one must have the lease before the host has it; the lease outlives
 // leaders; what is given back, or was of a DIP that is gone, goes from muxes.
 func TestRangesAreLeased(t *testing.T) {
-	withSNAT(t)
 	ms := newMembers(t, 3, nil)
 	lead := ms.leader(1)
 	lead.apply(network(), hostNode(1), hostNode(2), muxNode(1), snatWeb(1, 2))
@@ -198,18 +191,5 @@ func TestRangesAreLeased(t *testing.T) {
 	fresh.next()
 	if fresh.rev < mux.rev || fresh.book.Leased() != 0 {
 		t.Fatalf("a mux that starts has %d leases of revision %d, want none of %d", fresh.book.Leased(), fresh.rev, mux.rev)
-	}
-}
-
-// TestSNATIsRefused while the data plane lacks it, in all ways in.
-func TestSNATIsRefused(t *testing.T) {
-	r := newRig(t, nil)
-	_, err := r.tryApply(network(), snatWeb(1))
-	if got := violations(t, err); len(got) != 1 || got[0] != "services/web: snat: : "+lb.NotSupported {
-		t.Errorf("violations %q", got)
-	}
-	_, err = r.tryApply(&lb.Tenant{Name: "shop", Weight: 1, Quotas: lb.Quotas{SNATPorts: 800}})
-	if got := violations(t, err); len(got) != 1 || got[0] != "tenants/shop: quotas.snatPorts: 800: "+lb.NotSupported {
-		t.Errorf("violations %q", got)
 	}
 }

@@ -42,6 +42,7 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 	}
 	s.manager, s.opened = m.o.Name, hello.GetOpened()
 	s.forwards = hello.GetHaveRevision() > 0
+	s.takesLoad = s.role == lb.RoleMux && hello.GetTakesLoad()
 	m.forgetFormer(first)
 	defer s.end(nil)
 	defer s.writing.close()
@@ -97,6 +98,9 @@ func (m *Manager) hear(s *session, report *apiv1.NodeReport) {
 		if m.hearSNAT(s, report); alone {
 			return
 		}
+	}
+	if report.GetLoad() != nil {
+		m.hearLoad(s, report.GetLoad())
 	}
 	m.reports.answer(s.name, report)
 	m.intake.put(s, report)
@@ -169,6 +173,10 @@ func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, 
 		hold = func() []fold { return n.m.hold(s, &w) }
 	}
 	renew := n.m.snatRenewals(s)
+	var loads *loadTeller
+	if s.takesLoad {
+		loads = n.m.loads.teller(n.m.o.Clock, nil)
+	}
 	for {
 		select {
 		case <-renew:
@@ -179,6 +187,11 @@ func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, 
 		case <-w.moved:
 		case <-w.due:
 			w.due = nil
+		case <-loads.stirs():
+			loads.come()
+			continue
+		case <-loads.dues():
+			loads.rise()
 		case <-s.ctx.Done():
 			cause := context.Cause(s.ctx)
 			if errors.Is(cause, errSurplus) {
@@ -197,9 +210,12 @@ func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, 
 			}
 		}
 		if s.snapshot && !deleted {
-			ups = append(ups, n.m.view.snatUpdates(s)...)
+			ups = append(ups, n.m.snatUpdates(s)...)
 			if up := s.takeSNAT(); up != nil {
 				ups = append(ups, up)
+			}
+			if report := loads.take(); report != nil {
+				ups = append(ups, &apiv1.PlanUpdate{Load: report})
 			}
 		}
 		for _, up := range ups {

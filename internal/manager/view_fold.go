@@ -98,7 +98,7 @@ func (v *view) foldLocked(b store.Batch) error {
 }
 
 // spreadLocked touches what depends on objects that changed without belonging to them: services that name a policy, and
-// endpoints whose tunnel is their VIP's Network's.
+// endpoints whose tunnel is their VIP's Network's; all where there are switches now and were none, or the other way.
 func (v *view) spreadLocked(changed []ref, touched touched) {
 	moved := false
 	for _, r := range changed {
@@ -112,8 +112,9 @@ func (v *view) spreadLocked(changed []ref, touched touched) {
 	}
 	before := v.networks
 	v.networks = v.state.AllNetworks()
+	switched := (len(before.Switches()) == 0) != (len(v.networks.Switches()) == 0)
 	for key, own := range v.owners {
-		if own.ep.Encap == "" && before.Encap(key.VIP) != v.networks.Encap(key.VIP) {
+		if switched || own.ep.Encap == "" && before.Encap(key.VIP) != v.networks.Encap(key.VIP) {
 			touched.endpoints[key] = true
 		}
 	}

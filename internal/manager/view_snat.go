@@ -83,6 +83,14 @@ func (v *view) foldSNATLocked(ev store.Event, c *change) error {
 			}
 			return err
 		}
+		name, through, err := snat.PeekPage(ev.KV.Value)
+		if err != nil {
+			return err
+		}
+		s.rev = max(s.rev, ev.KV.ModRevision)
+		if s.book.Stored(name, through) {
+			return nil
+		}
 		p, err := snat.UnpackPage(ev.KV.Value)
 		if err != nil {
 			return err
@@ -91,7 +99,6 @@ func (v *view) foldSNATLocked(ev store.Event, c *change) error {
 			s.recent, c.snatLeases = nil, true // batches are missing
 		}
 		s.book.Load(p)
-		s.rev = max(s.rev, ev.KV.ModRevision)
 		return nil
 	}
 	if ev.Deleted {

@@ -18,7 +18,7 @@ func BenchmarkApply(b *testing.B) {
 	for _, count := range []int{1, 1000, 5000, 20000} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {
 			m := benchManager(b)
-			load(b, m, count)
+			fill(b, m, count)
 			begin := cpuTime()
 			for i := 0; b.Loop(); i++ {
 				if _, _, err := m.apply(b.Context(), &apiv1.ApplyRequest{Objects: []*apiv1.Object{convert.ToObject(benchService(i%count, i))}}); err != nil {
@@ -44,8 +44,8 @@ func benchManager(b *testing.B) *Manager {
 	return m
 }
 
-// load applies a Network and the services.
-func load(b *testing.B, m *Manager, count int) {
+// fill applies a Network and the services.
+func fill(b *testing.B, m *Manager, count int) {
 	n := &lb.Network{Name: "main", VIPs: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/12")}, Underlay: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 	lb.SetDefaults(n)
 	in := []*apiv1.Object{convert.ToObject(n)}

@@ -32,6 +32,8 @@ type Input struct {
 	Hosts map[lb.BackendKey]netip.Addr
 	// DownAfter is how long a member must be dead until the ring is made without it; 0: it never is.
 	DownAfter time.Duration
+	// Revives: it is noted which members died and came back, because muxes do not remember whose connections are whose.
+	Revives bool
 	// Heard is what muxes say of a member; nil: nothing.
 	Heard func(id uint16) Heard
 	Now   time.Time
@@ -49,6 +51,7 @@ func Advance(prev EndpointState, in Input) (EndpointState, error) {
 		return prev, fmt.Errorf("endpoint %s: %w", FormatKey(prev.Key), err)
 	}
 	in.phase(prev.Members, members)
+	in.fall(prev.Members, members)
 	ring := Membership{Generation: prev.Generation, KeyID: in.KeyID, Members: members, RingCode: prev.RingCode}
 	// A ring without weights keeps its size, so that draining everything and coming back moves nothing.
 	if w := finalWeights(members); len(w) > 0 || prev.RingCode == 0 {

@@ -46,6 +46,10 @@ type MemberState struct {
 	Draining time.Time
 	// Host is the underlay address of the machine that runs it, for as long as it may be a former owner; zero when nobody said it.
 	Host netip.Addr
+	// Fallen: muxes call it dead, and none alive. Revived is when they ceased to. While it is dead its slots' connections begin on others,
+	// where they are sent on to for as long as the window of repair. Both are noted where Input.Revives.
+	Fallen  bool
+	Revived time.Time
 }
 
 // Quarantined is an id that only its former backend may get back before Until.
@@ -90,7 +94,7 @@ func (m MemberState) same(o MemberState) bool { return m.timeless() == o.timeles
 
 // timeless is the member without what no ring depends on.
 func (m MemberState) timeless() MemberState {
-	m.Warming, m.Draining, m.Host = time.Time{}, time.Time{}, netip.Addr{}
+	m.Warming, m.Draining, m.Host, m.Fallen, m.Revived = time.Time{}, time.Time{}, netip.Addr{}, false, time.Time{}
 	return m
 }
 
@@ -98,7 +102,7 @@ func (m MemberState) timeless() MemberState {
 func (m Membership) past(until time.Time) Membership {
 	m.Members, m.Until = slices.Clone(m.Members), until
 	for i := range m.Members {
-		m.Members[i].Draining = time.Time{}
+		m.Members[i].Draining, m.Members[i].Fallen, m.Members[i].Revived = time.Time{}, false, time.Time{}
 	}
 	return m
 }
@@ -107,7 +111,7 @@ func (m Membership) past(until time.Time) Membership {
 func (s *EndpointState) Equal(o *EndpointState) bool {
 	return s.Key == o.Key && s.Generation == o.Generation && s.Membership.same(o.Membership) &&
 		slices.EqualFunc(s.Members, o.Members, func(a, b MemberState) bool {
-			return a.Warming.Equal(b.Warming) && a.Draining.Equal(b.Draining) && a.Host == b.Host
+			return a.Warming.Equal(b.Warming) && a.Draining.Equal(b.Draining) && a.Host == b.Host && a.Fallen == b.Fallen && a.Revived.Equal(b.Revived)
 		}) &&
 		slices.EqualFunc(s.History, o.History, func(a, b Membership) bool {
 			return a.Generation == b.Generation && a.Until.Equal(b.Until)
@@ -120,6 +124,9 @@ func (s *EndpointState) Equal(o *EndpointState) bool {
 func compareBackend(a, b lb.BackendKey) int {
 	return cmp.Or(a.DIP.Compare(b.DIP), cmp.Compare(a.Port, b.Port))
 }
+
+// away tells whether connections of the member's slots may be others': they began while it was dead.
+func (m MemberState) away() bool { return m.Fallen || !m.Revived.IsZero() }
 
 // Special tells whether the member is not plainly in service.
 func (m MemberState) Special() bool { return m.Backup || m.Changing() }

@@ -75,6 +75,35 @@ func (in *Input) phase(prev, next []MemberState) {
 	in.bake(before, next)
 }
 
+// fall notes who is dead, and who was within the window of repair. Of one that nobody speaks of it stays as it was.
+func (in *Input) fall(prev, next []MemberState) {
+	if !in.Revives || in.RepairWindow == 0 {
+		return
+	}
+	before := make(map[uint16]*MemberState, len(prev))
+	for i := range prev {
+		before[prev[i].ID] = &prev[i]
+	}
+	for i := range next {
+		m, old := &next[i], before[next[i].ID]
+		if m.Weight == 0 {
+			continue // without slots
+		}
+		was := old != nil && old.Fallen
+		h := in.heard(m.ID)
+		m.Fallen = h.Health == HeardDead || h.Health == HeardNothing && was
+		switch {
+		case was && !m.Fallen:
+			m.Revived = in.Now
+		case old != nil && !old.Revived.IsZero() && in.Now.Before(in.settles(old)):
+			m.Revived = old.Revived
+		}
+	}
+}
+
+// settles is when it is forgotten that a member was dead.
+func (in *Input) settles(m *MemberState) time.Time { return m.Revived.Add(in.RepairWindow) }
+
 func (in *Input) drainingSince(m, old *MemberState) time.Time {
 	switch {
 	case m.Weight > 0:
@@ -211,6 +240,9 @@ func Due(st *EndpointState, in Input) time.Time {
 		}
 		if !m.Draining.IsZero() && in.DrainTimeout > 0 {
 			at(m.Draining.Add(in.DrainTimeout))
+		}
+		if !m.Revived.IsZero() {
+			at(in.settles(m))
 		}
 		if h := in.heard(m.ID); h.Health == HeardDead && !m.Down && m.Weight > 0 && in.DownAfter > 0 {
 			at(h.Since.Add(in.DownAfter))

@@ -18,7 +18,8 @@ type Repair struct {
 	Source    *lb.SourceAffinity
 	Fragments string
 	Targets   []Target // ordered by ID
-	// Memberships have no times and neither backends nor hosts: Targets do. Oldest first; the last is the present one.
+	// Memberships have no times and neither backends nor hosts: Targets do. Oldest first; the last is the present one. Before it is once
+	// more the present one, with those down that are dead or were lately, if there are such.
 	Memberships []Seats
 }
 
@@ -42,6 +43,8 @@ type Target struct {
 	Port uint16
 	// Outer is as in Member. Host is the underlay address of its host: the source of what that sends on.
 	Outer, Host netip.Addr
+	// Fallen: muxes call it dead, so that nothing is sent on to it.
+	Fallen bool
 }
 
 // MakeRepair is what the endpoint's hosts need for repair; false when nothing was displaced lately, or nothing is repaired. Memberships
@@ -56,6 +59,9 @@ func MakeRepair(ep *lb.Endpoint, st *EndpointState, keys []Key, encap string) (*
 		if m := &st.History[i]; m.KeyID == st.KeyID {
 			out.Memberships = append(out.Memberships, m.seats())
 		}
+	}
+	if slices.ContainsFunc(st.Members, MemberState.away) {
+		out.Memberships = append(out.Memberships, st.Membership.without())
 	}
 	if len(out.Memberships) == 0 {
 		return nil, false
@@ -74,7 +80,16 @@ func MakeRepair(ep *lb.Endpoint, st *EndpointState, keys []Key, encap string) (*
 
 // aim adds a target.
 func (r *Repair) aim(m *MemberState, host netip.Addr) {
-	r.Targets = append(r.Targets, Target{ID: m.ID, DIP: m.Backend.DIP, Port: m.Backend.Port, Outer: lb.Outer(m.Backend.DIP, host), Host: host})
+	r.Targets = append(r.Targets, Target{ID: m.ID, DIP: m.Backend.DIP, Port: m.Backend.Port, Outer: lb.Outer(m.Backend.DIP, host), Host: host, Fallen: m.Fallen})
+}
+
+// without is the membership as muxes walk it while those are dead that are or were.
+func (m *Membership) without() Seats {
+	out := m.seats()
+	for i := range out.Seats {
+		out.Seats[i].Down = out.Seats[i].Down || m.Members[i].away()
+	}
+	return out
 }
 
 func (m *Membership) seats() Seats {

@@ -104,7 +104,7 @@ func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap strin
 		return Binding{
 			Key: st.Key, Service: s.Name, Member: m.ID, Outer: lb.Outer(m.Backend.DIP, host),
 			DIP: m.Backend.DIP, DIPPort: m.Backend.Port, Rewrite: ep.Rewrite != lb.RewriteNone, Encap: cmp.Or(ep.Encap, encap),
-			Idle: ep.HostIdle, Health: health,
+			Idle: ep.HostIdle, Health: health, Load: ep.Load,
 		}
 	}
 	var health lb.Health
@@ -112,8 +112,12 @@ func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap strin
 		health = ep.Health
 	}
 	for i := range st.Members {
-		host := hosts[st.Members[i].Backend]
-		out = append(out, HostBinding{Host: host, Binding: bind(&st.Members[i], host, health)})
+		m := &st.Members[i]
+		b := bind(m, hosts[m.Backend], health)
+		if !m.Backup && !m.Down {
+			b.Share = m.Weight
+		}
+		out = append(out, HostBinding{Host: hosts[m.Backend], Binding: b})
 	}
 	if ep.Repairs() == 0 || len(st.History) == 0 {
 		return out
@@ -130,6 +134,13 @@ func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap strin
 		}
 	}
 	return out
+}
+
+// ShareWith takes the share out where there are no switches: then a change of weights is no change of bindings.
+func (b *Binding) ShareWith(switches []netip.Prefix) {
+	if len(switches) == 0 {
+		b.Share = 0
+	}
 }
 
 // HostsOf finds the host address of each backend that serves the VIP.
@@ -149,18 +160,20 @@ func (s *State) AllNetworks() lb.Networks {
 	return lb.SortNetworks(slices.Collect(maps.Values(s.Networks)))
 }
 
-// Surroundings are the MTU and the prefixes of outer sources for a node. A mux has those of the Network where it stands;
-// a host has this one's first, and those of all others: muxes of every Network tunnel to it.
-func (s *State) Surroundings(n *lb.Node) (mtu uint32, sources []netip.Prefix) {
+// Surround fills in what a plan says of the surroundings of its node: MTU and prefixes. A mux has the outer sources of the Network where it
+// stands; a host has this one's first, and those of all others: muxes of every Network tunnel to it.
+func (s *State) Surround(p *Plan) {
 	networks := s.AllNetworks()
-	home := networks.Home(n.Addresses)
-	switch {
-	case home == nil:
-		return DefaultMTU, nil
-	case n.Role == lb.RoleHost:
-		return home.MTU, networks.TunnelSources(home)
+	home := networks.Home(p.Node.Addresses)
+	if home == nil {
+		p.MTU = DefaultMTU
+		return
 	}
-	return home.MTU, home.TunnelSources
+	p.MTU, p.TunnelSources = home.MTU, home.TunnelSources
+	if p.Node.Role == lb.RoleHost {
+		p.TunnelSources, p.VIPs, p.Underlay = networks.TunnelSources(home), networks.VIPs(), networks.Underlay()
+		p.Inside, p.Switches = networks.Inside(), networks.Switches()
+	}
 }
 
 // ForNode computes the plan of one node from scratch. A node without a Node object has an empty plan.
@@ -171,7 +184,7 @@ func ForNode(s *State, name string) Plan {
 		return p
 	}
 	p.Node = *node
-	p.MTU, p.TunnelSources = s.Surroundings(node)
+	s.Surround(&p)
 	if node.Role == lb.RoleMux {
 		p.RingKeys = slices.Clone(s.RingKeys)
 	}
@@ -199,6 +212,7 @@ func ForNode(s *State, name string) Plan {
 				bound := len(p.Bindings)
 				for _, hb := range MakeBindings(svc, ep, &st, networks.Encap(key.VIP)) {
 					if slices.Contains(node.Addresses, hb.Host) {
+						hb.Binding.ShareWith(p.Switches)
 						p.Bindings = append(p.Bindings, hb.Binding)
 					}
 				}

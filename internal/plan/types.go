@@ -20,6 +20,12 @@ type Plan struct {
 	// TunnelSources are the prefixes outer sources come from: a mux has at most one of each family, a host those of all
 	// Networks.
 	TunnelSources []netip.Prefix
+	// VIPs and Underlay are the prefixes of all Networks, for hosts.
+	VIPs, Underlay []netip.Prefix
+	// Inside: for hosts, the destinations that connections of servers with SNAT go to as they are.
+	Inside []netip.Prefix
+	// Switches: for hosts, the prefixes that switches of all Networks tunnel from.
+	Switches []netip.Prefix
 	// RingKeys are the live ring hash keys, ordered by id.
 	RingKeys []Key
 	// Endpoints: for muxes, ordered by key.
@@ -121,4 +127,9 @@ type Binding struct {
 	Idle lb.HostIdle
 	// Health is what the host checks; without checks when it does not.
 	Health lb.Health
+	// Share is its weight among the members on its host for new flows that come from switches; 0: it gets none, and where no Network has
+	// switches.
+	Share uint16
+	// Load is how it learns what the member says of its load.
+	Load lb.Load
 }

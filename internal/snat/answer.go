@@ -1,5 +1,7 @@
 package snat
 
+import "time"
+
 // Kind is what an answer says.
 type Kind uint8
 
@@ -53,4 +55,7 @@ type Answer struct {
 	// the commit that took.
 	Revision int64
 	Reason   Reason
+	// Asked is when the ask came that Granted answers, Served when its turn came, and Stored when the batch was, by the desk's
+	// clock; zero otherwise.
+	Asked, Served, Stored time.Time
 }

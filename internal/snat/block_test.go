@@ -169,14 +169,14 @@ func TestAbuserWaitsBehindItself(t *testing.T) {
 		d.Configure(name, c, now)
 		for _, dip := range c.DIPs {
 			for range 3 { // it does not wait for answers
-				d.Ask(Holder{name, dip}, 1)
+				d.Ask(Holder{name, dip}, 1, now)
 			}
 		}
 	}
 	other := Holder{VIP{Addr: netip.MustParseAddr("198.51.100.1")}, netip.MustParseAddr("10.2.0.1")}
 	d.Configure(other.VIP, &Config{Tenant: "normal", Closed: *closed, DIPs: []netip.Addr{other.DIP}}, now)
-	d.Ask(other, 1)
-	b, tally := d.Batch(now, 8)
+	d.Ask(other, 1, now)
+	b, tally := d.Batch(now, 64)
 	d.Committed(tally, 2, now)
 	for _, a := range d.Answers(now) {
 		if a.Holder == other && a.Kind == Granted {
@@ -196,7 +196,7 @@ func TestLimits(t *testing.T) {
 	c := &Config{Tenant: "shop", Closed: *Closed(), PerDIP: 3, PerTenant: 5, DIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")}}
 	d.Configure(name, c, now)
 	ask := func(i, want int) Answer {
-		d.Ask(Holder{name, c.DIPs[i]}, want)
+		d.Ask(Holder{name, c.DIPs[i]}, want, now)
 		if b, tally := d.Batch(now, 100); b != nil {
 			d.Committed(tally, 2, now)
 		}
@@ -210,7 +210,7 @@ func TestLimits(t *testing.T) {
 			t.Fatalf("ask %d: %d ranges, reason %q, want %d and %q", i, len(a.Ranges), a.Reason, s.got, s.reason)
 		}
 	}
-	if d.Ask(Holder{name, netip.MustParseAddr("10.0.0.3")}, 1) {
+	if d.Ask(Holder{name, netip.MustParseAddr("10.0.0.3")}, 1, now) {
 		t.Fatal("a stranger may ask")
 	}
 }
@@ -223,7 +223,7 @@ func TestSilentMuxHoldsUpGrantsForTwentyMilliseconds(t *testing.T) {
 	name := VIP{Addr: netip.MustParseAddr("203.0.113.10")}
 	h := Holder{name, netip.MustParseAddr("10.0.0.1")}
 	d.Configure(name, &Config{Tenant: "shop", Closed: *Closed(), DIPs: []netip.Addr{h.DIP}}, now)
-	d.Ask(h, 1)
+	d.Ask(h, 1, now)
 	_, tally := d.Batch(now, 100)
 	d.Committed(tally, 2, now)
 	d.Ack("a", 2)
@@ -232,7 +232,7 @@ func TestSilentMuxHoldsUpGrantsForTwentyMilliseconds(t *testing.T) {
 	}
 	now = now.Add(20*time.Millisecond - 1)
 	d.Tick(now)
-	if len(d.Answers(now)) != 0 || !d.Eligible("b") || d.Due().Sub(now) != 1 {
+	if len(d.Answers(now)) != 0 || !d.Eligible("b") || d.Due(now).Sub(now) != 1 {
 		t.Fatal("granted before the mux was silent for 20 ms")
 	}
 	now = now.Add(1)
@@ -248,6 +248,10 @@ func TestSilentMuxHoldsUpGrantsForTwentyMilliseconds(t *testing.T) {
 	if !d.Eligible("b") {
 		t.Fatal("a mux is not eligible that has everything")
 	}
+	d.Ack("b", 1)
+	if d.Eligible("b") {
+		t.Fatal("a mux is eligible that went back to a revision before")
+	}
 }
 
 func TestSaveShortensTheLog(t *testing.T) {
@@ -256,7 +260,7 @@ func TestSaveShortensTheLog(t *testing.T) {
 	var number uint64
 	stored := map[uint64][]byte{}
 	pages := map[VIP][]byte{}
-	for range 3000 {
+	for range 4 * logBatches {
 		number++
 		batch := &Batch{Number: number, At: time.UnixMilli(int64(number))}
 		for range 3 {

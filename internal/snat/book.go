@@ -92,6 +92,17 @@ func (b *Book) Load(p *Page) {
 	b.pages[p.VIP] = p
 }
 
+// Stored takes in that a page's copy through a batch is stored; false: the book is behind it, and has to load the copy.
+func (b *Book) Stored(v VIP, through uint64) bool {
+	p := b.pages[v]
+	if p == nil || p.Through < through {
+		return false
+	}
+	p.Saved = max(p.Saved, through)
+	b.last = max(b.last, through)
+	return true
+}
+
 // Drop forgets a page whose stored copy is gone, and a batch that is no longer stored.
 func (b *Book) Drop(v VIP) {
 	if p := b.pages[v]; p != nil && p.leased == 0 {
@@ -101,14 +112,22 @@ func (b *Book) Drop(v VIP) {
 
 // DropBatch forgets that a batch is stored by itself.
 func (b *Book) DropBatch(number uint64) {
+	if len(b.log) > 0 && b.log[0].number == number { // the oldest goes first
+		b.log = b.log[1:]
+		return
+	}
 	b.log = slices.DeleteFunc(b.log, func(l logged) bool { return l.number == number })
 }
 
 const (
-	// logBatches and logBytes are from which size on the log is shortened.
-	logBatches, logBytes = 256, 1 << 20
-	// saveBytes is about how much is saved for that at a time.
-	saveBytes = 96 << 10
+	// logBatches and logBytes are from which size on the log is shortened: a page is stored once for all batches that it is in, and a
+	// leader that begins reads the log in milliseconds.
+	logBatches, logBytes = 2048, 1 << 20
+	// saveBytes is about how much is saved for that at a time, a part of it as long as the log has not twice that size: whoever asks
+	// waits for what is stored beside.
+	saveBytes, savePart = 96 << 10, 8
+	// mostDropped is how many batches go at a time.
+	mostDropped = 32
 )
 
 // Save tells what to store beside the next batch so that the log stays short: copies of pages, and the batches that can go then.
@@ -120,8 +139,12 @@ func (b *Book) Save() (pages []*Page, batches []uint64) {
 	if len(b.log) < logBatches && size < logBytes {
 		return nil, nil
 	}
+	room := saveBytes
+	if len(b.log) < 2*logBatches && size < 2*logBytes {
+		room /= savePart
+	}
 	saved := map[VIP]bool{}
-	for room := saveBytes; len(batches) < len(b.log); {
+	for len(batches) < len(b.log) {
 		l := b.log[len(batches)]
 		for _, v := range l.vips {
 			p := b.pages[v]
@@ -135,7 +158,7 @@ func (b *Book) Save() (pages []*Page, batches []uint64) {
 			pages = append(pages, p)
 			room -= 32 + 4*len(p.dips) + 4*p.leased + 6*len(p.Rests())
 		}
-		if batches = append(batches, l.number); len(batches) >= logBatches/2 {
+		if batches = append(batches, l.number); len(batches) >= mostDropped {
 			break
 		}
 	}
@@ -146,13 +169,7 @@ func (b *Book) Save() (pages []*Page, batches []uint64) {
 func (b *Book) Clone() *Book {
 	out := &Book{pages: make(map[VIP]*Page, len(b.pages)), log: slices.Clone(b.log), last: b.last}
 	for v, p := range b.pages {
-		c := *p
-		c.dips, c.held, c.byDIP = slices.Clone(p.dips), slices.Clone(p.held), maps.Clone(p.byDIP)
-		if p.freed != nil {
-			freed := *p.freed
-			c.freed = &freed
-		}
-		out.pages[v] = &c
+		out.pages[v] = p.Clone()
 	}
 	return out
 }

@@ -13,10 +13,18 @@ type Rules struct {
 	// First is what the first ask of a DIP gets, MaxGrant what one ask gets at most, PerDIP what a DIP has at most unless its
 	// tenant's limits say less.
 	First, MaxGrant, PerDIP int
+	// Linger is how long ranges that are given back wait for a batch with asks: nobody waits for them.
+	Linger time.Duration
+	// Rate is how many ranges a second a tenant is leased while others ask too, Burst how many at once (Ananta section 3.6.1 limits
+	// the rate of each VM). A tenant alone has no limit.
+	Rate, Burst int
 }
 
-// DefaultRules are what managers go by: 1,024 ports to a DIP, as many again for each destination.
-var DefaultRules = Rules{Quarantine: Quarantine, Silence: 20 * time.Millisecond, First: 2, MaxGrant: 32, PerDIP: 128}
+// DefaultRules are what managers go by: 1,024 ports to a DIP, as many again for each destination. A share of 32,768 ranges is 1,024 of
+// the largest grants a second, and a fifth of what managers can do.
+var DefaultRules = Rules{
+	Quarantine: Quarantine, Silence: 20 * time.Millisecond, First: 2, MaxGrant: 32, PerDIP: 128, Linger: 10 * time.Millisecond, Rate: 32768, Burst: 16384,
+}
 
 // Config is what the objects say of a VIP.
 type Config struct {
@@ -30,26 +38,12 @@ type Config struct {
 // Desk serves asks for one term of the leader. What it decides it counts as done; when a commit fails, or nobody knows whether it
 // did, the desk is thrown away and another one opened from the book.
 type Desk struct {
-	rules   Rules
-	vips    map[VIP]*vip
-	tenants map[string]*tenant
-	// turns are tenants with requests, the next one first.
-	turns  []*tenant
+	rules  Rules
+	vips   map[VIP]*vip
 	number uint64
 	counts Counts
+	turns
 	telling
-}
-
-// Counts are how many of what there were since the desk was opened.
-type Counts struct {
-	Asks, Repeated, Granted, Exhausted, Limited, Freed, Silent uint64
-}
-
-type tenant struct {
-	name    string
-	held    int
-	queue   []*request
-	waiting bool // it is in turns
 }
 
 type vip struct {
@@ -77,6 +71,7 @@ type dip struct {
 // request waits for its turn, and then for its commit.
 type request struct {
 	dip    *dip
+	at     time.Time // when it came
 	give   bool
 	want   int
 	adopt  []Range
@@ -88,7 +83,8 @@ type request struct {
 // Open makes a desk of a book that is at a revision of the store. Ranges that were freed rest anew: clocks of leaders differ. All
 // muxes named count as eligible until they were silent.
 func Open(rules Rules, book *Book, revision int64, muxes []string, now time.Time) *Desk {
-	d := &Desk{rules: rules, vips: map[VIP]*vip{}, tenants: map[string]*tenant{}, number: book.Last()}
+	d := &Desk{rules: rules, vips: map[VIP]*vip{}, number: book.Last()}
+	d.turns = turns{rules: &d.rules, tenants: map[string]*tenant{}}
 	d.telling.open(rules.Silence, revision, muxes, now)
 	for _, name := range book.VIPs() {
 		v, p := d.vipOf(name), book.Page(name)
@@ -106,15 +102,6 @@ func Open(rules Rules, book *Book, revision int64, muxes []string, now time.Time
 		}
 	}
 	return d
-}
-
-func (d *Desk) tenantOf(name string) *tenant {
-	t := d.tenants[name]
-	if t == nil {
-		t = &tenant{name: name}
-		d.tenants[name] = t
-	}
-	return t
 }
 
 // vipOf makes what the desk knows of a VIP; one that is not configured has no DIPs.
@@ -170,7 +157,7 @@ func (d *Desk) Configure(name VIP, c *Config, now time.Time) {
 		if !wanted[h.holder.DIP] {
 			h.removed = true
 			if len(h.ranges) > 0 {
-				d.giving(h).all = true
+				d.giving(h, now).all = true
 			}
 			d.forget(h)
 			continue
@@ -210,7 +197,7 @@ func (d *Desk) known(h Holder) *dip {
 
 // Ask is for more ranges, at least so many as wanted; false: the DIP is none of the VIP's. A DIP has at most one ask at a time: another
 // one before it is answered says nothing new.
-func (d *Desk) Ask(h Holder, want int) bool {
+func (d *Desk) Ask(h Holder, want int, now time.Time) bool {
 	k := d.known(h)
 	if k == nil {
 		return false
@@ -220,7 +207,7 @@ func (d *Desk) Ask(h Holder, want int) bool {
 		d.counts.Repeated++
 		return true
 	}
-	k.ask = &request{dip: k, want: max(1, want)}
+	k.ask = &request{dip: k, at: now, want: max(1, want)}
 	d.enqueue(k.ask)
 	return true
 }
@@ -240,7 +227,7 @@ func (d *Desk) Sync(h Holder, held []Range, now time.Time) bool {
 		}
 	}
 	if len(adopt) > 0 {
-		d.enqueue(&request{dip: k, adopt: adopt})
+		d.enqueue(&request{dip: k, at: now, adopt: adopt})
 		return true
 	}
 	d.tell(now, d.revision, Answer{Holder: h, Kind: All})
@@ -248,13 +235,13 @@ func (d *Desk) Sync(h Holder, held []Range, now time.Time) bool {
 }
 
 // Give ends leases of a DIP. Ranges that it does not hold are answered as if it had just given them.
-func (d *Desk) Give(h Holder, ranges []Range) {
+func (d *Desk) Give(h Holder, ranges []Range, now time.Time) {
 	v := d.vips[h.VIP]
 	if v == nil || v.byDIP[h.DIP] == nil {
 		d.say(Answer{Holder: h, Kind: Taken, Ranges: ranges, Revision: d.revision})
 		return
 	}
-	g := d.giving(v.byDIP[h.DIP])
+	g := d.giving(v.byDIP[h.DIP], now)
 	for _, r := range ranges {
 		if r < Ranges && !slices.Contains(g.ranges, r) {
 			g.ranges = append(g.ranges, r)
@@ -263,42 +250,41 @@ func (d *Desk) Give(h Holder, ranges []Range) {
 }
 
 // giving is the request of a DIP that gives ranges back.
-func (d *Desk) giving(k *dip) *request {
+func (d *Desk) giving(k *dip, now time.Time) *request {
 	if k.give == nil {
-		k.give = &request{dip: k, give: true}
+		k.give = &request{dip: k, at: now, give: true}
 		d.enqueue(k.give)
 	}
 	return k.give
 }
 
-func (d *Desk) enqueue(r *request) {
-	t := r.dip.vip.tenant
-	t.queue = append(t.queue, r)
-	if !t.waiting {
-		t.waiting = true
-		d.turns = append(d.turns, t)
+// Due is when a batch is to be made, or Tick has something to do, unless something is heard before; zero: nothing waits.
+func (d *Desk) Due(now time.Time) time.Time {
+	silence, batch := d.telling.due(), d.turns.due(now)
+	if silence.IsZero() || !batch.IsZero() && batch.Before(silence) {
+		return batch
 	}
+	return silence
 }
 
-// Waiting tells whether requests wait.
-func (d *Desk) Waiting() bool { return len(d.turns) > 0 }
-
-// Batch takes requests, of tenants in turn and of each in the order in which they came, until about so many ranges change hands. What
-// needs no commit is answered. nil: nothing is to be committed.
+// Batch takes requests, of tenants in turn and of each in the order in which they came, until about so many ranges change hands, or
+// far fewer while several tenants ask. What needs no commit is answered. nil: nothing is to be committed.
 func (d *Desk) Batch(now time.Time, most int) (*Batch, *Tally) {
 	b := &Batch{Number: d.number + 1, At: now.Truncate(time.Millisecond)}
 	t := &Tally{at: map[VIP]int{}}
-	for n := 0; n < most && len(d.turns) > 0; {
-		tn := d.turns[0]
-		d.turns = d.turns[1:]
-		r := tn.queue[0]
-		tn.queue[0] = nil
-		if tn.queue = tn.queue[1:]; len(tn.queue) > 0 {
-			d.turns = append(d.turns, tn)
-		} else {
-			tn.waiting, tn.queue = false, nil
+	d.resume(now)
+	for n := 0; n < most; {
+		r := d.next(now)
+		if r == nil {
+			break
 		}
-		n += 1 + d.serve(b, t, r, now)
+		took := d.serve(b, t, r, now)
+		if !r.give {
+			d.charge(r.dip.vip.tenant, took)
+		}
+		if n += 1 + took; n >= most/sharedPart && d.shared(now) {
+			break
+		}
 	}
 	if len(b.Sections) == 0 {
 		return nil, nil
@@ -414,7 +400,7 @@ func (d *Desk) serveAsk(b *Batch, t *Tally, r *request, now time.Time) int {
 	if n := v.conf.PerTenant; n > 0 && n-v.tenant.held < size {
 		size, reason = n-v.tenant.held, ReasonTenantLimit
 	}
-	a := Answer{Holder: k.holder, Kind: Granted}
+	a := Answer{Holder: k.holder, Kind: Granted, Asked: r.at, Served: now}
 	for range max(0, size) {
 		x, ok := v.block.Take(k.owner)
 		if !ok {
@@ -426,14 +412,11 @@ func (d *Desk) serveAsk(b *Batch, t *Tally, r *request, now time.Time) int {
 	}
 	if len(a.Ranges) == 0 {
 		k.ask = nil
-		if reason == ReasonExhausted {
-			d.counts.Exhausted++
-		} else {
-			d.counts.Limited++
-		}
+		d.counts.Refused[reason]++
 		d.say(Answer{Holder: k.holder, Kind: Refused, Reason: reason})
 		return 0
 	}
+	d.counts.Grants++
 	d.counts.Granted += uint64(len(a.Ranges))
 	t.answers = append(t.answers, a)
 	return len(a.Ranges)
@@ -494,29 +477,5 @@ func (d *Desk) Answers(now time.Time) []Answer {
 	}
 	out := d.said
 	d.said = nil
-	return out
-}
-
-// Counts are how many of what there were.
-func (d *Desk) Counts() Counts {
-	c := d.counts
-	c.Silent = d.silences
-	return c
-}
-
-// Usage is how full a VIP is.
-type Usage struct {
-	VIP                   VIP
-	Tenant                string
-	Leased, Free, Resting int
-}
-
-// Usage of every VIP that has SNAT, in no order.
-func (d *Desk) Usage(now time.Time) []Usage {
-	out := make([]Usage, 0, len(d.vips))
-	for name, v := range d.vips {
-		v.block.Tick(now)
-		out = append(out, Usage{VIP: name, Tenant: v.tenant.name, Leased: v.block.Leased(), Free: v.block.Free(), Resting: v.block.Resting()})
-	}
 	return out
 }

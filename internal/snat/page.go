@@ -3,6 +3,7 @@ package snat
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -30,6 +31,28 @@ type Rested struct {
 }
 
 func newPage(v VIP) *Page { return &Page{VIP: v, byDIP: map[netip.Addr]Owner{}} }
+
+// PageOf makes a page of leases that is of no batch.
+func PageOf(v VIP, leases []Lease) (*Page, error) {
+	p := newPage(v)
+	for _, l := range leases {
+		if err := p.lease(l); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// Clone is a copy that changes with nothing.
+func (p *Page) Clone() *Page {
+	c := *p
+	c.dips, c.held, c.byDIP = slices.Clone(p.dips), slices.Clone(p.held), maps.Clone(p.byDIP)
+	if p.freed != nil {
+		freed := *p.freed
+		c.freed = &freed
+	}
+	return &c
+}
 
 // Leased is how many ranges are.
 func (p *Page) Leased() int { return p.leased }
@@ -156,6 +179,18 @@ func (p *Page) Pack(out []byte) []byte {
 		out = e.AppendUint32(e.AppendUint16(out, uint16(q.Range)), uint32(q.At.Unix()))
 	}
 	return out
+}
+
+// PeekPage reads of what Pack wrote which VIP's page it is, and through which batch.
+func PeekPage(in []byte) (v VIP, through uint64, err error) {
+	c := cursor{in: in}
+	if err := c.version(); err != nil {
+		return v, 0, err
+	}
+	if v, through = c.vip(), c.u64(); c.short {
+		return v, 0, errShort
+	}
+	return v, through, nil
 }
 
 // UnpackPage reads what Pack wrote.

@@ -95,6 +95,16 @@ func (s *Stock) Used(r Range, at time.Time) {
 	}
 }
 
+// Has tells whether the DIP has the range, leaving ones and those that are about to be given back included.
+func (s *Stock) Has(r Range) bool { return s.ranges[r] != nil }
+
+// Keep takes back that a range is to be given back, of which the manager has not heard: it is used.
+func (s *Stock) Keep(r Range, now time.Time) {
+	if h := s.ranges[r]; h != nil {
+		h.returned, h.used, s.changed = time.Time{}, now, true
+	}
+}
+
 // Afresh makes the host ask for everything: answers may be lost.
 func (s *Stock) Afresh() { s.sync, s.asked, s.notBefore = true, time.Time{}, time.Time{} }
 

@@ -41,7 +41,7 @@ func (t *telling) say(a Answer) { t.said = append(t.said, a) }
 // tell says answers once muxes have a revision.
 func (t *telling) tell(now time.Time, revision int64, answers ...Answer) {
 	for i := range answers {
-		answers[i].Revision = revision
+		answers[i].Revision, answers[i].Stored = revision, now
 	}
 	t.queue = append(t.queue, told{revision, now, answers})
 }
@@ -53,8 +53,9 @@ func (t *telling) Ack(mux string, revision int64) {
 		m = &muxState{}
 		t.muxes[mux] = m
 	}
-	m.acked = revision // it goes back when the mux starts afresh
-	m.eligible = m.eligible || revision >= t.revision
+	// It goes back when the mux starts afresh, or comes to a manager that is a little behind: what was granted it may lack.
+	m.eligible = revision >= t.revision || m.eligible && revision >= m.acked
+	m.acked = revision
 }
 
 // Forget takes off a mux that is no more.
@@ -86,8 +87,8 @@ func (t *telling) Lost() []string {
 	return out
 }
 
-// Due is when Tick has something to do unless muxes acknowledge; zero: nothing waits for them.
-func (t *telling) Due() time.Time {
+// due is when Tick has something to do unless muxes acknowledge; zero: nothing waits for them.
+func (t *telling) due() time.Time {
 	if len(t.queue) == 0 {
 		return time.Time{}
 	}

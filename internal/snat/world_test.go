@@ -203,10 +203,10 @@ func (w *world) deliverUp() {
 	said, holder := h.up[0], Holder{w.vip, dip}
 	h.up = h.up[1:]
 	if len(said.Return) > 0 {
-		w.desk.Give(holder, said.Return)
+		w.desk.Give(holder, said.Return, w.now)
 	}
 	if said.Ask {
-		w.desk.Ask(holder, 1)
+		w.desk.Ask(holder, 1, w.now)
 	}
 	if said.Sync {
 		w.desk.Sync(holder, said.Held, w.now)

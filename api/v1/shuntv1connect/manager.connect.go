@@ -49,6 +49,8 @@ const (
 	ManagerFlowsProcedure = "/shunt.v1.Manager/Flows"
 	// ManagerHealthOfProcedure is the fully-qualified name of the Manager's HealthOf RPC.
 	ManagerHealthOfProcedure = "/shunt.v1.Manager/HealthOf"
+	// ManagerAuditSNATProcedure is the fully-qualified name of the Manager's AuditSNAT RPC.
+	ManagerAuditSNATProcedure = "/shunt.v1.Manager/AuditSNAT"
 	// ManagerCreateTokenProcedure is the fully-qualified name of the Manager's CreateToken RPC.
 	ManagerCreateTokenProcedure = "/shunt.v1.Manager/CreateToken"
 	// ManagerCreateAccessProcedure is the fully-qualified name of the Manager's CreateAccess RPC.
@@ -94,6 +96,8 @@ type ManagerClient interface {
 	// HealthOf asks the nodes that check a backend how that went, and tells what became of its health before. NOT_FOUND when no
 	// service has the backend.
 	HealthOf(context.Context, *connect.Request[v1.HealthOfRequest]) (*connect.Response[v1.HealthOfResponse], error)
+	// AuditSNAT asks every mux and host for its table of who has which ports for outbound connections, and compares it with the store.
+	AuditSNAT(context.Context, *connect.Request[v1.AuditSNATRequest]) (*connect.Response[v1.AuditSNATResponse], error)
 	// CreateToken makes a join token for one node.
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
 	// CreateAccess makes an access token for a person or a program; its secret is in the answer and nowhere else.
@@ -183,6 +187,13 @@ func NewManagerClient(httpClient connect.HTTPClient, baseURL string, opts ...con
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		auditSNAT: connect.NewClient[v1.AuditSNATRequest, v1.AuditSNATResponse](
+			httpClient,
+			baseURL+ManagerAuditSNATProcedure,
+			connect.WithSchema(managerMethods.ByName("AuditSNAT")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		createToken: connect.NewClient[v1.CreateTokenRequest, v1.CreateTokenResponse](
 			httpClient,
 			baseURL+ManagerCreateTokenProcedure,
@@ -267,6 +278,7 @@ type managerClient struct {
 	trace             *connect.Client[v1.TraceRequest, v1.TraceResponse]
 	flows             *connect.Client[v1.FlowsRequest, v1.FlowsResponse]
 	healthOf          *connect.Client[v1.HealthOfRequest, v1.HealthOfResponse]
+	auditSNAT         *connect.Client[v1.AuditSNATRequest, v1.AuditSNATResponse]
 	createToken       *connect.Client[v1.CreateTokenRequest, v1.CreateTokenResponse]
 	createAccess      *connect.Client[v1.CreateAccessRequest, v1.CreateAccessResponse]
 	createCertificate *connect.Client[v1.CreateCertificateRequest, v1.CreateCertificateResponse]
@@ -318,6 +330,11 @@ func (c *managerClient) Flows(ctx context.Context, req *connect.Request[v1.Flows
 // HealthOf calls shunt.v1.Manager.HealthOf.
 func (c *managerClient) HealthOf(ctx context.Context, req *connect.Request[v1.HealthOfRequest]) (*connect.Response[v1.HealthOfResponse], error) {
 	return c.healthOf.CallUnary(ctx, req)
+}
+
+// AuditSNAT calls shunt.v1.Manager.AuditSNAT.
+func (c *managerClient) AuditSNAT(ctx context.Context, req *connect.Request[v1.AuditSNATRequest]) (*connect.Response[v1.AuditSNATResponse], error) {
+	return c.auditSNAT.CallUnary(ctx, req)
 }
 
 // CreateToken calls shunt.v1.Manager.CreateToken.
@@ -395,6 +412,8 @@ type ManagerHandler interface {
 	// HealthOf asks the nodes that check a backend how that went, and tells what became of its health before. NOT_FOUND when no
 	// service has the backend.
 	HealthOf(context.Context, *connect.Request[v1.HealthOfRequest]) (*connect.Response[v1.HealthOfResponse], error)
+	// AuditSNAT asks every mux and host for its table of who has which ports for outbound connections, and compares it with the store.
+	AuditSNAT(context.Context, *connect.Request[v1.AuditSNATRequest]) (*connect.Response[v1.AuditSNATResponse], error)
 	// CreateToken makes a join token for one node.
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
 	// CreateAccess makes an access token for a person or a program; its secret is in the answer and nowhere else.
@@ -477,6 +496,13 @@ func NewManagerHandler(svc ManagerHandler, opts ...connect.HandlerOption) (strin
 		ManagerHealthOfProcedure,
 		svc.HealthOf,
 		connect.WithSchema(managerMethods.ByName("HealthOf")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	managerAuditSNATHandler := connect.NewUnaryHandler(
+		ManagerAuditSNATProcedure,
+		svc.AuditSNAT,
+		connect.WithSchema(managerMethods.ByName("AuditSNAT")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
@@ -569,6 +595,8 @@ func NewManagerHandler(svc ManagerHandler, opts ...connect.HandlerOption) (strin
 			managerFlowsHandler.ServeHTTP(w, r)
 		case ManagerHealthOfProcedure:
 			managerHealthOfHandler.ServeHTTP(w, r)
+		case ManagerAuditSNATProcedure:
+			managerAuditSNATHandler.ServeHTTP(w, r)
 		case ManagerCreateTokenProcedure:
 			managerCreateTokenHandler.ServeHTTP(w, r)
 		case ManagerCreateAccessProcedure:
@@ -630,6 +658,10 @@ func (UnimplementedManagerHandler) Flows(context.Context, *connect.Request[v1.Fl
 
 func (UnimplementedManagerHandler) HealthOf(context.Context, *connect.Request[v1.HealthOfRequest]) (*connect.Response[v1.HealthOfResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.HealthOf is not implemented"))
+}
+
+func (UnimplementedManagerHandler) AuditSNAT(context.Context, *connect.Request[v1.AuditSNATRequest]) (*connect.Response[v1.AuditSNATResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.AuditSNAT is not implemented"))
 }
 
 func (UnimplementedManagerHandler) CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error) {

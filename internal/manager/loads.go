@@ -1,0 +1,137 @@
+package manager
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/load"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// hostLoads are what hosts say of the load of their members, for muxes. They are in memory only, and nobody takes them back: what is not told
+// again does not count any more.
+type hostLoads struct {
+	mu    sync.Mutex
+	table *load.Table
+	// stirred is closed and replaced when something comes.
+	stirred chan struct{}
+}
+
+func newHostLoads() *hostLoads {
+	return &hostLoads{table: load.NewTable(), stirred: make(chan struct{})}
+}
+
+// Where loads came from; of a leader also the names of followers.
+const (
+	loadsOwn    = ""  // hosts whose streams end here
+	loadsLeader = "*" // no name of a manager
+)
+
+// put takes in loads.
+func (l *hostLoads) put(members []load.Member, origin string, now time.Time) {
+	if len(members) == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.table.Put(members, origin, now)
+	close(l.stirred)
+	l.stirred = make(chan struct{})
+}
+
+// next is closed when something comes.
+func (l *hostLoads) next() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stirred
+}
+
+// told is what is known of a member; nil for nothing.
+func (l *hostLoads) told(k load.Key, now time.Time) *apiv1.MemberLoad {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of, at, known := l.table.Told(k, now)
+	if !known {
+		return nil
+	}
+	return convert.ToMemberLoad(of, now.Sub(at))
+}
+
+// hearLoad takes in what a host whose stream ends here says of members. What it says of others' is nothing, and so is a report that says
+// what cannot be.
+func (m *Manager) hearLoad(s *session, in *apiv1.LoadReport) {
+	if s.role != lb.RoleHost || s.via != nil {
+		return
+	}
+	own := map[healthKey]map[uint32]bool{}
+	for _, e := range in.GetEndpoints() {
+		own[loadKeyOf(e)] = map[uint32]bool{}
+	}
+	m.view.ownMembers(s, own)
+	var kept []load.Member
+	for _, e := range in.GetEndpoints() {
+		members, err := convert.FromLoadReport(&apiv1.LoadReport{Endpoints: []*apiv1.EndpointLoad{e}})
+		if err != nil {
+			m.o.Log.Debug("a report of load that cannot be", "node", s.name, "error", err)
+			continue
+		}
+		ids := own[loadKeyOf(e)]
+		kept = append(kept, slices.DeleteFunc(members, func(x load.Member) bool { return !ids[uint32(x.Key.Member)] })...)
+	}
+	m.loads.put(kept, loadsOwn, m.o.Clock.Now())
+}
+
+func loadKeyOf(e *apiv1.EndpointLoad) healthKey {
+	return healthKey{e.GetVni(), e.GetVip(), e.GetProtocol(), e.GetPort(), e.GetPortEnd()}
+}
+
+// relayedLoad takes in what another member tells: it looked whose members they are.
+func (m *Manager) relayedLoad(in *apiv1.LoadReport, origin string) {
+	members, err := convert.FromLoadReport(in)
+	if err != nil {
+		m.o.Log.Debug("a report of load that cannot be", "manager", origin, "error", err)
+		return
+	}
+	m.loads.put(members, origin, m.o.Clock.Now())
+}
+
+// loadStatus tells how loaded the members of a service are, or those of all.
+func (m *Manager) loadStatus(service string) []*apiv1.LoadStatus {
+	if service == "" {
+		return nil
+	}
+	type member struct {
+		load.Key
+		status *apiv1.LoadStatus
+	}
+	var all []member
+	v := m.view
+	v.mu.RLock()
+	for key, st := range v.state.Endpoints {
+		own := v.owners[key]
+		if own.ep == nil || service != everyService && own.svc.Name != service {
+			continue
+		}
+		for _, ms := range st.Members {
+			all = append(all, member{load.Key{Endpoint: key, Member: ms.ID}, &apiv1.LoadStatus{
+				Service: own.svc.Name, Tenant: own.svc.Tenant, Vip: key.VIP.String(), Protocol: key.Protocol.String(), Port: uint32(key.Port),
+				PortEnd: uint32(key.PortEnd), Dip: ms.Backend.DIP.String(), DipPort: uint32(ms.Backend.Port), Member: uint32(ms.ID),
+			}})
+		}
+	}
+	v.mu.RUnlock()
+	slices.SortFunc(all, func(a, b member) int {
+		return cmp.Or(cmp.Compare(a.status.Service, b.status.Service), plan.CompareKeys(a.Endpoint, b.Endpoint), cmp.Compare(a.Member, b.Member))
+	})
+	out, now := make([]*apiv1.LoadStatus, len(all)), m.o.Clock.Now()
+	for i, x := range all {
+		x.status.Load = m.loads.told(x.Key, now)
+		out[i] = x.status
+	}
+	return out
+}

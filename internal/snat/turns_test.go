@@ -1,0 +1,159 @@
+package snat
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// crowd is a desk at which tenants ask, each with VIPs and DIPs of its own.
+type crowd struct {
+	t        *testing.T
+	d        *Desk
+	now      time.Time
+	revision int64
+	holders  map[string][]Holder
+	// got are ranges by tenant, waited the longest time from an ask to its grant since they were looked at last.
+	got    map[string]int
+	waited map[string]time.Duration
+}
+
+func newCrowd(t *testing.T, tenants map[string]int) *crowd {
+	c := &crowd{t: t, now: time.Unix(1_700_000_000, 0), revision: 1, holders: map[string][]Holder{}, got: map[string]int{}, waited: map[string]time.Duration{}}
+	c.d = Open(DefaultRules, NewBook(), 1, nil, c.now)
+	vips := 0
+	for name, dips := range tenants {
+		for len(c.holders[name]) < dips {
+			vip := VIP{Addr: netip.AddrFrom4([4]byte{198, 18, byte(vips >> 8), byte(vips)})}
+			conf := &Config{Tenant: name, Closed: *Closed(), PerDIP: Ranges}
+			for i := range min(4, dips-len(c.holders[name])) {
+				dip := netip.AddrFrom4([4]byte{10, byte(i), byte(vips >> 8), byte(vips)})
+				conf.DIPs = append(conf.DIPs, dip)
+				c.holders[name] = append(c.holders[name], Holder{vip, dip})
+			}
+			c.d.Configure(vip, conf, c.now)
+			vips++
+		}
+	}
+	return c
+}
+
+func (c *crowd) ask(tenant string, each int) {
+	for i, h := range c.holders[tenant] {
+		if i%each == 0 {
+			c.d.Ask(h, 1, c.now)
+		}
+	}
+}
+
+// work commits a batch every millisecond; what is granted is given back at once.
+func (c *crowd) work(lasts time.Duration, step func()) {
+	for end := c.now.Add(lasts); c.now.Before(end); c.now = c.now.Add(time.Millisecond) {
+		step()
+		if !c.d.Ready(c.now) {
+			continue
+		}
+		b, tally := c.d.Batch(c.now, 2048)
+		if b != nil {
+			c.revision++
+			c.d.Committed(tally, c.revision, c.now)
+		}
+		for _, a := range c.d.Answers(c.now) {
+			if a.Kind != Granted {
+				continue
+			}
+			tenant := c.d.vips[a.Holder.VIP].tenant.name
+			c.got[tenant] += len(a.Ranges)
+			c.waited[tenant] = max(c.waited[tenant], c.now.Sub(a.Asked))
+			c.d.Give(a.Holder, a.Ranges, c.now)
+		}
+	}
+}
+
+// TestTenantsShare: who asks without end is served by its share while others ask, and those wait for nobody; alone it has no limit.
+func TestTenantsShare(t *testing.T) {
+	c := newCrowd(t, map[string]int{"abuser": 3000, "normal": 100})
+	step := 0
+	all := func() {
+		if step++; step%10 == 0 {
+			c.ask("abuser", 1)
+		}
+	}
+	c.work(time.Second, all)
+	if got := c.got["abuser"]; got < 10*DefaultRules.Rate {
+		t.Errorf("alone it is leased %d ranges in a second, want at least %d: it has no limit", got, 10*DefaultRules.Rate)
+	}
+	i := 0
+	both := func() {
+		all()
+		if i++; i%5 == 0 {
+			c.d.Ask(c.holders["normal"][i/5%100], 1, c.now)
+		}
+	}
+	c.work(100*time.Millisecond, both) // what the abuser has in hand
+	clear(c.got)
+	clear(c.waited)
+	const lasts = 5 * time.Second
+	c.work(lasts, both)
+	most := int(lasts.Seconds()*float64(DefaultRules.Rate)) + DefaultRules.Burst
+	if got := c.got["abuser"]; got > most || got < most/2 {
+		t.Errorf("beside another tenant it is leased %d ranges in %v, want at most %d and at least half of that", got, lasts, most)
+	}
+	if w := c.waited["normal"]; w != 0 {
+		t.Errorf("the other tenant waited for %v, want none: every ask is in the next batch", w)
+	}
+	if got := c.got["normal"]; got == 0 {
+		t.Error("the other tenant got nothing")
+	}
+	// The other one is gone: nobody is left to leave room for.
+	c.work(companyFor, all)
+	clear(c.got)
+	c.work(time.Second, all)
+	if got := c.got["abuser"]; got < 10*DefaultRules.Rate {
+		t.Errorf("alone again it is leased %d ranges in a second, want at least %d", got, 10*DefaultRules.Rate)
+	}
+}
+
+// TestGivesLinger: what is given back waits for an ask, and not for long.
+func TestGivesLinger(t *testing.T) {
+	c := newCrowd(t, map[string]int{"shop": 2})
+	a, b := c.holders["shop"][0], c.holders["shop"][1]
+	grant := func() []Range {
+		t.Helper()
+		batch, tally := c.d.Batch(c.now, 100)
+		if batch == nil {
+			t.Fatal("nothing is to be committed")
+		}
+		c.revision++
+		c.d.Committed(tally, c.revision, c.now)
+		for _, answer := range c.d.Answers(c.now) {
+			if answer.Kind == Granted {
+				return answer.Ranges
+			}
+		}
+		return nil
+	}
+	c.d.Ask(a, 1, c.now)
+	if !c.d.Ready(c.now) {
+		t.Fatal("an ask waits")
+	}
+	got := grant()
+	c.d.Give(a, got[:1], c.now)
+	if due := c.d.Due(c.now); c.d.Ready(c.now) || due.Sub(c.now) != DefaultRules.Linger {
+		t.Fatalf("what is given back is due in %v, want %v", due.Sub(c.now), DefaultRules.Linger)
+	}
+	c.d.Ask(b, 1, c.now)
+	if !c.d.Ready(c.now) {
+		t.Fatal("an ask waits")
+	}
+	grant()
+	if c.d.Waiting() {
+		t.Fatal("what was given back is not in the batch of the ask")
+	}
+	c.d.Give(a, got[1:], c.now)
+	c.now = c.now.Add(DefaultRules.Linger)
+	if !c.d.Ready(c.now) {
+		t.Fatalf("what is given back waits for longer than %v", DefaultRules.Linger)
+	}
+	grant()
+}
