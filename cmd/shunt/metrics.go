@@ -32,6 +32,6 @@ func muxMetrics(f muxFlags, a *mux.Agent, tables dataplane.MuxTables, progress *
 	}
 	return metrics.NewMux(metrics.Mux{
 		Node:     metrics.Node{Name: f.name, Build: thisBuild(), Status: a.Status, Progress: progress, Probes: probes, Starts: starts},
-		Counters: tables.Counters, Flips: a.Flips, Captures: a.Captures, Overruled: a.Overruled,
+		Counters: tables.Counters, Flips: a.Flips, Captures: a.Captures, Overruled: a.Overruled, LoadOf: a.LoadOf,
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -38,6 +39,9 @@ const (
 	defaultLinger      = 5 * time.Second
 	defaultSweep       = 30 * time.Second
 )
+
+// snatFile in the state directory names the VIPs with SNAT.
+const snatFile = "snat-vips"
 
 // maxSuspectGrace bounds for how long servers that are silent may get traffic.
 const maxSuspectGrace = time.Hour
@@ -262,11 +266,15 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, on []int
 	}
 	defer prober.Close()
 	hops := netdev.NewNextHops()
+	leases := mux.NewLeases(tables, clock.System{})
+	if err := leases.Remember(filepath.Join(f.state, snatFile)); err != nil {
+		return false, err
+	}
 	a, err = mux.New(mux.Options{
 		Tables: tables, Ring: mux.BuildRing, Prober: prober, Hops: hops, Speaker: client, Ensure: supervisor.Ensure,
 		Clock: clock.System{}, RunDir: f.run, DrainWait: f.drainWait, Linger: f.linger, Grace: f.grace(),
 		Watch:     func(f dataplane.WatchFilter) (mux.Watcher, error) { return tables.Watch(f) },
-		Addresses: device.Addresses, ReadFile: os.ReadFile, Sources: packets.asker.SetTunnelSources, Log: log,
+		Addresses: device.Addresses, ReadFile: os.ReadFile, Sources: packets.asker.SetTunnelSources, Leases: leases, Log: log,
 	})
 	if err != nil {
 		return false, err
@@ -293,6 +301,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, on []int
 		func() error { a.Run(ctx); return nil },
 		func() error { a.SweepFlows(ctx, f.sweep); return nil },
 		func() error { a.Linger(ctx); return nil },
+		func() error { a.FollowLeases(ctx); return nil },
 		func() error { return hops.Run(ctx, a.HopsChanged) },
 		func() error { return packets.run(ctx) },
 		func() error { return watchCarriers(ctx, cancel, f.ifaces, a.LinkChanged) },
@@ -303,7 +312,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, on []int
 		func() error {
 			return agent.Run(ctx, agent.Options{
 				Name: f.name, Role: "mux", Manager: f.manager, TokenFile: f.tokenFile, StateDir: f.state,
-				Version: version, Notify: a.Changed(), Heard: a.Heard, Suspicion: a, Progress: progress, Log: log,
+				Version: version, Notify: a.Changed(), Heard: a.Heard, HeardLoads: a.HeardLoads, Suspicion: a, Leases: leases, Progress: progress, Log: log,
 			}, a)
 		},
 	)

@@ -21,6 +21,7 @@ import (
 	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/load"
 	"github.com/shuntlb/shunt/internal/probe"
 	"github.com/shuntlb/shunt/internal/store"
 )
@@ -67,6 +68,12 @@ func muxOf(s *apiv1.NodeStatus) Mux {
 		},
 		Captures:  func() int { return 1 },
 		Overruled: func() (int, int) { return 3, 4 },
+		LoadOf: func(e lb.EndpointKey, member uint16) (load.Load, bool) {
+			if e != web || member != 1 {
+				return load.Load{}, false
+			}
+			return load.Load{Connections: 31, CPU: 250, Given: 0.5, Has: load.HasConnections | load.HasCPU | load.HasGiven}, true
+		},
 	}
 }
 
@@ -136,6 +143,9 @@ func TestMux(t *testing.T) {
 	}
 	expect(t, lines(t, r, NodeFamilies, ProbeFamilies, MuxFamilies),
 		`shunt_agent_starts_total{} 2`,
+		`shunt_backend_connections{backend="10.20.1.11:8080",port="80",protocol="tcp",service="web",vip="203.0.113.10"} 31`,
+		`shunt_backend_load{backend="10.20.1.11:8080",port="80",protocol="tcp",service="web",source="cpu",vip="203.0.113.10"} 0.25`,
+		`shunt_backend_load{backend="10.20.1.11:8080",port="80",protocol="tcp",service="web",source="application",vip="203.0.113.10"} 0.5`,
 		`shunt_mux_packets_total{reason="forwarded"} 7`,
 		`shunt_mux_packets_total{reason="no_endpoint"} 0`,
 		`shunt_mux_endpoint_packets_total{port="80",protocol="tcp",service="web",vip="203.0.113.10"} 9`,
@@ -222,6 +232,7 @@ func TestHost(t *testing.T) {
 	s := status()
 	s.Members = append(s.Members, s.Members[0]) // the same backend by another outer address
 	s.Tables = append(s.Tables, &apiv1.TableStatus{Name: "flow_addresses", Capacity: 7})
+	s.Servers = []*apiv1.ServerStatus{{Dip: "10.20.1.11", PacketsIn: 21, BytesIn: 22, FlowsIn: 23, PacketsOut: 24, BytesOut: 25, FlowsOut: 26}}
 	r, err := NewHost(Node{Name: "host1", Probes: probes, Status: func() *apiv1.NodeStatus { return s }})
 	if err != nil {
 		t.Fatal(err)
@@ -232,6 +243,9 @@ func TestHost(t *testing.T) {
 		`shunt_host_backend_packets_total{backend="10.20.1.11:8080",port="80",protocol="tcp",service="web",vip="203.0.113.10"} 14`,
 		`shunt_host_flows{class="trusted"} 3`, `shunt_host_flows{class="untrusted"} 0`, `shunt_host_flows{class="closing"} 0`,
 		`shunt_host_table_used{table="flows"} 3`, `shunt_host_table_capacity{table="flows"} 100`,
+		`shunt_host_server_packets_total{dip="10.20.1.11",direction="in"} 21`, `shunt_host_server_packets_total{dip="10.20.1.11",direction="out"} 24`,
+		`shunt_host_server_bytes_total{dip="10.20.1.11",direction="in"} 22`, `shunt_host_server_bytes_total{dip="10.20.1.11",direction="out"} 25`,
+		`shunt_host_server_flows_total{dip="10.20.1.11",direction="in"} 23`, `shunt_host_server_flows_total{dip="10.20.1.11",direction="out"} 26`,
 		`shunt_host_table_used{table="flow_addresses"} 0`, `shunt_host_table_capacity{table="flow_addresses"} 7`,
 	)
 }
@@ -242,6 +256,8 @@ func TestManager(t *testing.T) {
 		return &apiv1.StatusResponse{Revision: 5, Epoch: 2, Nodes: []*apiv1.NodeStatus{
 			{Role: "mux", Connected: true, SyncedRevision: 5}, {Role: "mux", Connected: true, SyncedRevision: 4, Error: "full"},
 			{Role: "mux", LastSeen: timestamppb.Now()}, {Role: "host"},
+		}, SnatVips: []*apiv1.SnatVIPStatus{{Service: "web", Tenant: "shop", Vip: "203.0.113.10", Leased: 16, Free: 800, Resting: 8}}, SnatCounts: &apiv1.SnatCounts{
+			Asks: 9, RepeatedAsks: 2, Grants: 5, Granted: 10, Freed: 3, Silent: 4, Queued: 6, Telling: 1, Refused: []*apiv1.SnatRefused{{Reason: "exhausted", Count: 2}},
 		}}
 	})
 	if err != nil {
@@ -255,7 +271,14 @@ func TestManager(t *testing.T) {
 		return nil, connect.NewError(connect.CodeAborted, errors.New("changed"))
 	})
 	_, _ = call(t.Context(), connect.NewRequest(&apiv1.ApplyRequest{}))
+	m.SNATLeased(time.Millisecond, 2*time.Millisecond, 3*time.Millisecond)
 	expect(t, lines(t, r, ManagerFamilies, ManagerHistograms),
+		`shunt_snat_ranges{service="web",state="leased",tenant="shop",vip="203.0.113.10"} 2`,
+		`shunt_snat_ranges{service="web",state="free",tenant="shop",vip="203.0.113.10"} 100`,
+		`shunt_snat_ranges{service="web",state="resting",tenant="shop",vip="203.0.113.10"} 1`,
+		`shunt_snat_asks_total{} 9`, `shunt_snat_repeated_asks_total{} 2`, `shunt_snat_grants_total{} 5`, `shunt_snat_ranges_granted_total{} 10`,
+		`shunt_snat_ranges_freed_total{} 3`, `shunt_snat_refused_total{reason="exhausted"} 2`, `shunt_snat_mux_silences_total{} 4`,
+		`shunt_snat_asks_waiting{for="turn"} 6`, `shunt_snat_asks_waiting{for="mux"} 1`, `shunt_snat_lease_seconds{part="store"} 0`,
 		`shunt_manager_leader_epoch{} 2`, `shunt_manager_revision{} 5`,
 		`shunt_manager_nodes{role="mux",state="connected"} 2`, `shunt_manager_nodes{role="mux",state="away"} 1`,
 		`shunt_manager_nodes{role="host",state="never"} 1`,

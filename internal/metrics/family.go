@@ -32,6 +32,7 @@ type Family struct {
 var (
 	endpointLabels = []string{"service", "vip", "protocol", "port"}
 	backendLabels  = []string{"service", "vip", "protocol", "port", "backend"}
+	serverLabels   = []string{"dip", "direction"}
 )
 
 // nodeLabel is on every series of Shunt's own: the node's or the manager's name.
@@ -50,6 +51,7 @@ const (
 	perReason   = "one per reason, at most 64"
 	perEndpoint = "one per endpoint and VIP; none at all beyond 20,000"
 	perBackend  = "one per backend, endpoint and VIP; none at all beyond 10,000"
+	perServer   = "two per server, at most 8,191 servers; none at all beyond 10,000 backends"
 	perTable    = "one per table, at most 16"
 	perVIP      = "one per VIP; none at all beyond 20,000"
 	perPeer     = "one per BGP peer"

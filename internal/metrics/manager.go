@@ -13,14 +13,14 @@ import (
 )
 
 // ManagerFamilies are a manager's.
-var ManagerFamilies = []*Family{
+var ManagerFamilies = append([]*Family{
 	fam(Gauge, "shunt_build_info", one, "1, with the version of the program in its labels.", "role", "version", "commit"),
 	fam(Gauge, "shunt_manager_leader_epoch", one, "Leadership term of this manager."),
 	fam(Gauge, "shunt_manager_revision", one, "Newest store revision that changed a plan."),
 	fam(Gauge, "shunt_manager_nodes", "6", "Nodes by role and state: connected, away (was heard of before), never (has not joined).", "role", "state"),
 	fam(Gauge, "shunt_manager_nodes_behind", "2", "Connected nodes that do not obey the newest revision yet.", "role"),
 	fam(Gauge, "shunt_manager_nodes_error", "2", "Connected nodes that report an error.", "role"),
-}
+}, snatFamilies...)
 
 // Histograms of a manager; the buckets are those of latencyBuckets.
 var (
@@ -29,16 +29,16 @@ var (
 )
 
 // ManagerHistograms are the manager's families that are filled as things happen.
-var ManagerHistograms = []*Family{requestSeconds, storeSeconds}
+var ManagerHistograms = []*Family{requestSeconds, storeSeconds, snatSeconds}
 
 // latencyBuckets reach from a call answered from memory, 0.1 ms, to one that waits for nodes, 10 s.
 var latencyBuckets = []float64{.0001, .0005, .001, .0025, .005, .01, .025, .05, .1, .5, 2, 10}
 
 // Manager is a manager's metrics. It is made before the manager, which works through its Store and Interceptor.
 type Manager struct {
-	name               string
-	build              Build
-	requests, storeOps *prometheus.HistogramVec
+	name                       string
+	build                      Build
+	requests, storeOps, leases *prometheus.HistogramVec
 }
 
 // NewManager makes the metrics of a manager of this name.
@@ -48,12 +48,12 @@ func NewManager(name string, build Build) *Manager {
 			Name: f.Name, Help: f.Help, Buckets: latencyBuckets, ConstLabels: prometheus.Labels{nodeLabel: name},
 		}, f.Labels)
 	}
-	return &Manager{name, build, histogram(requestSeconds), histogram(storeSeconds)}
+	return &Manager{name, build, histogram(requestSeconds), histogram(storeSeconds), histogram(snatSeconds)}
 }
 
 // Registry registers the metrics; status is what the manager knows of its nodes.
 func (m *Manager) Registry(status func() *apiv1.StatusResponse) (*Registry, error) {
-	return register(m.requests, m.storeOps, managerCollector{m.build, described(ManagerFamilies, m.name), status})
+	return register(m.requests, m.storeOps, m.leases, managerCollector{m.build, described(ManagerFamilies, m.name), status})
 }
 
 // Interceptor times the calls of the API; streams are no calls.
@@ -156,4 +156,5 @@ func (c managerCollector) Collect(out chan<- prometheus.Metric) {
 		s.put("shunt_manager_nodes_behind", float64(behind), role)
 		s.put("shunt_manager_nodes_error", float64(faulty), role)
 	}
+	s.snat(status.GetSnatVips(), status.GetSnatCounts())
 }

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/load"
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
@@ -39,6 +41,8 @@ type Mux struct {
 	Flips func() map[dataplane.MemberKey]uint64
 	// Captures is the number of captures that run.
 	Captures func() int
+	// LoadOf is the load of a member as the mux knows it; nil: it knows none.
+	LoadOf func(e lb.EndpointKey, member uint16) (load.Load, bool)
 	// Overruled counts endpoints whose backends all count as alive whatever checks say.
 	Overruled func() (panics, failOpen int)
 }
@@ -69,6 +73,8 @@ var MuxFamilies = []*Family{
 	fam(Gauge, "shunt_mux_backend_draining", perBackend, "1 while the backend gets no new flows.", backendLabels...),
 	fam(Gauge, "shunt_mux_backend_weight", perBackend, "Weight in the ring at present; slow start raises it in steps.", backendLabels...),
 	fam(Gauge, "shunt_mux_backend_flows", perBackend, "Flows of the backend in the flow table at the last sweep.", backendLabels...),
+	fam(Gauge, "shunt_backend_connections", perBackend, "Established flows of clients that the backend's host counts, as far as the mux knows them.", backendLabels...),
+	fam(Gauge, "shunt_backend_load", perBackend+", by source", "Load of the backend, as far as the mux knows it, by source: cpu is the busy share of its host's processors, from 0 to 1, application what the application says in its own unit.", append(backendLabels[:5:5], "source")...),
 	fam(Counter, "shunt_mux_health_flips_total", perBackend, "Changes of the backend's health since the agent started.", backendLabels...),
 	fam(Counter, "shunt_health_flips_total", perEndpoint, "Changes of the health of the endpoint's backends since the agent started: the sum of shunt_mux_health_flips_total, also of muxes with too many backends for that.", endpointLabels...),
 	fam(Gauge, "shunt_health_suspect", one, "1 while the mux suspects itself, because so much fails at once, and keeps earlier verdicts."),
@@ -86,13 +92,16 @@ var MuxFamilies = []*Family{
 
 // HostFamilies are a host's own.
 var HostFamilies = []*Family{
-	fam(Counter, "shunt_host_packets_total", perReason, "Packets by what became of them. in_state_full are those of new flows that the flow table had no room for; beside packets flow_evicted counts flows that lost their place to a new one, and flow_expired those that a sweep took out; so do repaired_here, repair_arrived and repair_nobody of packets that hosts repair.", "reason"),
+	fam(Counter, "shunt_host_packets_total", perReason, "Packets by what became of them. in_state_full are those of new flows that the flow table had no room for; beside packets flow_evicted counts flows that lost their place to a new one, and flow_expired those that a sweep took out; so do repaired_here, repair_arrived and repair_nobody of packets that hosts repair, and spread and spread_nobody of those from switches.", "reason"),
 	fam(Gauge, "shunt_host_bindings", one, "Backends of this machine that the programs know."),
 	fam(Gauge, "shunt_host_flows", "one per class, at most 3", "Flows in the flow table at the last sweep by class: untrusted, trusted, closing.", "class"),
 	fam(Gauge, "shunt_host_table_used", perTable, "Map pressure: entries in use of a table, flows at the last sweep.", "table"),
 	fam(Gauge, "shunt_host_table_capacity", perTable, "Map pressure: entries a table has room for.", "table"),
 	fam(Counter, "shunt_host_backend_packets_total", perBackend, "Packets delivered to the backend.", backendLabels...),
 	fam(Counter, "shunt_host_backend_bytes_total", perBackend, "Bytes of the IP packets delivered to the backend.", backendLabels...),
+	fam(Counter, "shunt_host_server_packets_total", perServer, "IP packets between the server and clients of VIPs, by direction: in is to the server.", serverLabels...),
+	fam(Counter, "shunt_host_server_bytes_total", perServer, "Bytes of the IP packets between the server and clients of VIPs, as the server sees them.", serverLabels...),
+	fam(Counter, "shunt_host_server_flows_total", perServer, "Flows that began, by who began them: in is clients of VIPs, out is the server.", serverLabels...),
 }
 
 // nodeCollector collects what muxes and hosts have in common, then what is the role's own.
@@ -271,6 +280,27 @@ func (m Mux) collectBackends(s sink, status *apiv1.NodeStatus, turned map[datapl
 		s.put("shunt_mux_backend_weight", float64(ms.GetWeight()), l...)
 		s.put("shunt_mux_backend_flows", float64(ms.GetFlows()), l...)
 		s.put("shunt_mux_health_flips_total", float64(flips[[4]string{l[1], l[2], l[3], strconv.Itoa(int(ms.GetMember()))}]), l...)
+		m.putLoad(s, ms, l)
+	}
+}
+
+// putLoad puts what is known of a backend's load.
+func (m Mux) putLoad(s sink, ms *apiv1.MemberStatus, l []string) {
+	vip, err := netip.ParseAddr(ms.GetVip())
+	protocol, wrong := lb.ParseProtocol(ms.GetProtocol())
+	if m.LoadOf == nil || err != nil || wrong != "" {
+		return
+	}
+	key := lb.EndpointKey{VIP: vip, Protocol: protocol, Port: uint16(ms.GetPort()), PortEnd: uint16(ms.GetPortEnd())}
+	of, _ := m.LoadOf(key, uint16(ms.GetMember()))
+	if of.Has&load.HasConnections != 0 {
+		s.put("shunt_backend_connections", float64(of.Connections), l...)
+	}
+	if of.Has&load.HasCPU != 0 {
+		s.put("shunt_backend_load", float64(of.CPU)/load.FullCPU, append(l[:5:5], "cpu")...)
+	}
+	if of.Has&load.HasGiven != 0 {
+		s.put("shunt_backend_load", float64(of.Given), append(l[:5:5], "application")...)
 	}
 }
 
@@ -302,6 +332,14 @@ func collectHost(s sink, status *apiv1.NodeStatus) {
 	for l, n := range sums {
 		s.put("shunt_host_backend_packets_total", float64(n.Packets), l[:]...)
 		s.put("shunt_host_backend_bytes_total", float64(n.Bytes), l[:]...)
+	}
+	for _, n := range status.GetServers() {
+		s.put("shunt_host_server_packets_total", float64(n.GetPacketsIn()), n.GetDip(), "in")
+		s.put("shunt_host_server_packets_total", float64(n.GetPacketsOut()), n.GetDip(), "out")
+		s.put("shunt_host_server_bytes_total", float64(n.GetBytesIn()), n.GetDip(), "in")
+		s.put("shunt_host_server_bytes_total", float64(n.GetBytesOut()), n.GetDip(), "out")
+		s.put("shunt_host_server_flows_total", float64(n.GetFlowsIn()), n.GetDip(), "in")
+		s.put("shunt_host_server_flows_total", float64(n.GetFlowsOut()), n.GetDip(), "out")
 	}
 }
 

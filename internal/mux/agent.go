@@ -23,6 +23,7 @@ import (
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/load"
 	"github.com/shuntlb/shunt/internal/netdev"
 	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/probe"
@@ -68,6 +69,8 @@ type Options struct {
 	Watch func(dataplane.WatchFilter) (Watcher, error)
 	// Addresses of the interface, used as next hops for a family the Node object has no address of.
 	Addresses []netip.Addr
+	// Leases are the ports that servers send from; nil: there are none. VIPs that these withhold are not announced.
+	Leases *Leases
 	// Sources is told the tunnel sources of the plan that is obeyed, when they are others; nil: nobody asks.
 	Sources func([]netip.Prefix)
 	// ReadFile reads password files.
@@ -81,6 +84,8 @@ type Agent struct {
 	// changed is poked when the status is worth a report, speak when routers may have to be told something, sweep when
 	// the tables changed, lingers when a VIP may have left the plan.
 	changed, speak, sweep, lingers chan struct{}
+	// paths is poked when the MTUs of paths may be others.
+	paths chan struct{}
 	// suspicions is poked when the mux begins to suspect itself, or ends.
 	suspicions chan struct{}
 	// obeys is closed when the first plan was obeyed.
@@ -101,6 +106,8 @@ type Agent struct {
 	captures atomic.Int32
 	// captureStall is the constant; tests have less patience.
 	captureStall time.Duration
+
+	loads loads
 
 	// tending is held while the interface is looked after.
 	tending sync.Mutex
@@ -180,8 +187,8 @@ func New(o Options) (*Agent, error) {
 		inTables: map[netip.Addr]bool{},
 		rules:    vipRules{}, outers: newOuters(),
 		comeback:     comeback{offered: map[netip.Addr]bool{}, held: map[netip.Addr]time.Time{}},
-		captureStall: captureStall,
-		changed:      make(chan struct{}, 1), speak: make(chan struct{}, 1), sweep: make(chan struct{}, 1), lingers: make(chan struct{}, 1), suspicions: make(chan struct{}, 1), obeys: make(chan struct{}),
+		captureStall: captureStall, loads: loads{table: load.NewTable()},
+		changed: make(chan struct{}, 1), speak: make(chan struct{}, 1), sweep: make(chan struct{}, 1), lingers: make(chan struct{}, 1), paths: make(chan struct{}, 1), suspicions: make(chan struct{}, 1), obeys: make(chan struct{}),
 	}
 	a.roster.doubt.Grace = max(cmp.Or(o.Grace, health.DefaultGrace), 0)
 	if _, err := os.Stat(filepath.Join(o.RunDir, drainFile)); err == nil {

@@ -135,7 +135,7 @@ func (a *Agent) withdrawFirst(ctx context.Context, p plan.Plan, peers []bgp.Peer
 		next = a.announcementLocked()
 	} else {
 		next = announcement{
-			node: p.Node, fallback: a.o.Addresses, peers: peers, vips: a.servedLocked(),
+			node: p.Node, fallback: a.o.Addresses, peers: peers, vips: a.o.Leases.allowed(a.servedLocked()),
 			phase: a.drain.phase(a.o.Clock.Now(), a.o.DrainWait),
 		}
 	}
@@ -166,7 +166,7 @@ func (a *Agent) announcementLocked() announcement {
 		slices.SortFunc(a.announced, netip.Addr.Compare)
 	}
 	return announcement{
-		node: a.plan.Node, fallback: a.o.Addresses, peers: a.peers, vips: a.announced,
+		node: a.plan.Node, fallback: a.o.Addresses, peers: a.peers, vips: a.o.Leases.allowed(a.announced),
 		phase: a.drain.phase(a.o.Clock.Now(), a.o.DrainWait),
 	}
 }

@@ -208,6 +208,7 @@ type world struct {
 	files   map[string]string
 	run     string
 	grace   time.Duration // Options.Grace of the next agent
+	leases  *Leases       // Options.Leases of the next agent
 }
 
 func newWorld(t *testing.T) *world {
@@ -227,7 +228,7 @@ func (w *world) restart() {
 	a, err := New(Options{
 		Tables: w.tables, Prober: w.prober, Hops: w.hops, Speaker: w.speaker, Clock: w.clock,
 		Ensure: func(context.Context) (bool, error) { return false, nil },
-		RunDir: w.run, DrainWait: 2 * time.Second, Grace: w.grace, Watch: w.watch,
+		RunDir: w.run, DrainWait: 2 * time.Second, Grace: w.grace, Watch: w.watch, Leases: w.leases,
 		Ring: func(code uint8, members []plan.Member) []uint16 {
 			w.built = append(w.built, fmt.Sprintf("%d of %d", 1<<code, len(members)))
 			return make([]uint16, 1<<code)

@@ -7,6 +7,7 @@ import (
 	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/load"
 )
 
 // Health implements agent.Handler.
@@ -21,6 +22,9 @@ func (a *Agent) healthTold(key lb.EndpointKey, id uint16) *apiv1.NodeHealth {
 		return &apiv1.NodeHealth{}
 	}
 	out := &apiv1.NodeHealth{Verdict: h.verdict(), Words: h.Words}
+	if l, age, known := a.loads.told(load.Key{Endpoint: key, Member: id}, a.o.Clock.Now()); known {
+		out.Load = convert.ToMemberLoad(l, age)
+	}
 	if n := len(h.Turns); n > 0 {
 		out.Since = timestamppb.New(h.Turns[n-1].At)
 	}

@@ -2,6 +2,7 @@ package mux
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -17,34 +18,86 @@ import (
 // to say that they are the newest, and far shorter than a range rests.
 const DefaultLeaseFor = 10 * time.Second
 
-// Leases keeps who has which ports of VIPs: it obeys what the manager says in its order, and acknowledges it.
+// Leases keeps who has which ports of VIPs: it obeys what the manager says in its order, and acknowledges it. Lock order: hearing, mu.
 type Leases struct {
 	tables dataplane.MuxSNAT
 	clock  clock.Clock
 	says   chan struct{}
+	moves  chan struct{}
+	names  *leaseNames
 
-	mu   sync.Mutex
-	book *snat.Book
-	vips map[snat.VIP]*leasedVIP
-	// loading: pages of a snapshot are still to come; ready: the tables have all leases up to revision.
-	loading, ready bool
-	revision       int64
-	// said is the revision that was acknowledged on this stream, heard when something of leases was heard last.
+	// hearing is held while something is obeyed; the tables may wait meanwhile.
+	hearing sync.Mutex
+	book    *snat.Book
+	vips    map[snat.VIP]*leasedVIP
+	// loading: pages of a snapshot are still to come.
+	loading bool
+	mtu     func(outer netip.Addr) uint32
+	// news: what tell tells is not so any more. faulty is how many VIPs the tables could not take.
+	news   bool
+	faulty int
+
+	mu sync.Mutex
+	// ready: the tables have all leases up to revision.
+	ready    bool
+	revision int64
+	// said is the revision that was acknowledged on this stream, heard when it was heard last that these are the newest.
 	said  int64
 	heard time.Time
-	used  bool // a manager said something of leases
+	// known are the VIPs with SNAT.
+	known map[netip.Addr]knownVIP
+	outer []netip.Addr
 }
 
-// leasedVIP is a VIP with SNAT in the tables.
+// leasedVIP is a VIP with SNAT.
 type leasedVIP struct {
+	service string
 	members []dataplane.SNATMember
 	// index of each DIP in members; a DIP that goes leaves its place to another one.
 	index map[netip.Addr]uint16
+	// fault is why the tables do not have it.
+	fault error
 }
 
-// NewLeases makes leases of a data plane.
+// knownVIP is what is known of a VIP with SNAT.
+type knownVIP struct {
+	// held: the tables have words of it, of this agent or of one before.
+	held  bool
+	fault error
+}
+
+// NewLeases makes leases of a data plane. VIPs of which it has words of an agent before are as they were, as long as that one's leases
+// would have lasted (Remember).
 func NewLeases(tables dataplane.MuxSNAT, c clock.Clock) *Leases {
-	return &Leases{tables: tables, clock: c, says: make(chan struct{}, 1), book: snat.NewBook(), vips: map[snat.VIP]*leasedVIP{}}
+	l := &Leases{
+		tables: tables, clock: c, says: make(chan struct{}, 1), moves: make(chan struct{}, 1), book: snat.NewBook(), vips: map[snat.VIP]*leasedVIP{},
+		mtu: func(netip.Addr) uint32 { return 0 }, known: map[netip.Addr]knownVIP{},
+	}
+	for _, vip := range tables.HeldSNAT() {
+		l.known[vip.Addr] = knownVIP{held: true}
+	}
+	return l
+}
+
+// Remember keeps the names of the VIPs with SNAT in a file, and when it was heard that leases are the newest: an agent that starts
+// without a manager may advertise VIPs only if it has their words, and those were the newest not long ago.
+func (l *Leases) Remember(file string) error {
+	names, had, err := openLeaseNames(file)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.names = names
+	if l.heard = names.heard; l.heard.After(l.clock.Now()) {
+		l.heard = never
+	}
+	for _, vip := range had {
+		if _, ok := l.known[vip]; !ok {
+			l.known[vip] = knownVIP{}
+		}
+	}
+	return nil
 }
 
 // Begin implements agent.Leases: the stream begins with a snapshot, and the tables stay as they are until it is there.
@@ -57,8 +110,17 @@ func (l *Leases) Begin() {
 // Says implements agent.Leases.
 func (l *Leases) Says() <-chan struct{} { return l.says }
 
-// Say implements agent.Leases: it acknowledges what the tables have.
+// Moves is poked when other VIPs may be advertised.
+func (l *Leases) Moves() <-chan struct{} { return l.moves }
+
+// Obeyed says that the tables obey a plan: what they have of leases is acknowledged only then.
+func (l *Leases) Obeyed() { signal(l.says) }
+
+// Say implements agent.Leases: it acknowledges what the tables have, once packets meet them.
 func (l *Leases) Say(r *apiv1.NodeReport) bool {
+	if !l.tables.ServesSNAT() {
+		return false
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.ready || l.said == l.revision {
@@ -69,14 +131,54 @@ func (l *Leases) Say(r *apiv1.NodeReport) bool {
 	return true
 }
 
-// Valid tells whether a VIP may be advertised: it has no SNAT, or the tables have its leases, and have had the newest for a time.
-func (l *Leases) Valid(vip netip.Addr, lasts time.Duration) bool {
+// Withheld are the VIPs with SNAT that may not be advertised: the tables do not have their leases, or have not had the newest for
+// longer than a time; 0: however long.
+func (l *Leases) Withheld(lasts time.Duration) (out map[netip.Addr]bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.used || l.vips[snat.VIP{Addr: vip}] == nil {
-		return true
+	late := lasts > 0 && l.clock.Now().Sub(l.heard) > lasts
+	for vip, k := range l.known {
+		if !late && k.held && k.fault == nil {
+			continue
+		}
+		if out == nil {
+			out = map[netip.Addr]bool{}
+		}
+		out[vip] = true
 	}
-	return l.ready && (lasts <= 0 || l.clock.Now().Sub(l.heard) <= lasts)
+	return out
+}
+
+// Valid tells whether a VIP may be advertised: it has no SNAT, or the tables have its leases, and have had the newest for a time.
+func (l *Leases) Valid(vip netip.Addr, lasts time.Duration) bool { return !l.Withheld(lasts)[vip] }
+
+// Fault is why VIPs with SNAT are withheld; empty: none is.
+func (l *Leases) Fault(lasts time.Duration) string {
+	withheld := l.Withheld(lasts)
+	if len(withheld) == 0 {
+		return ""
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, vip := range slices.SortedFunc(maps.Keys(withheld), netip.Addr.Compare) {
+		if k := l.known[vip]; k.fault != nil {
+			return k.fault.Error()
+		}
+	}
+	return fmt.Sprintf("%d VIPs with SNAT are withheld: no manager told of leases within %v", len(withheld), lasts)
+}
+
+// Holder is the server that has a port of a VIP, and the VIP's service; false: none, or the VIP has no SNAT.
+func (l *Leases) Holder(vip netip.Addr, port uint16) (dip netip.Addr, service string, ok bool) {
+	l.hearing.Lock()
+	defer l.hearing.Unlock()
+	name := snat.VIP{Addr: vip}
+	v, p := l.vips[name], l.book.Page(name)
+	if v == nil || p == nil {
+		return dip, "", false
+	}
+	dip, ok = p.DIP(snat.RangeOf(port))
+	return dip, v.service, ok
 }
 
 // Revision is up to which the tables have all leases; 0: they have none.
@@ -89,30 +191,119 @@ func (l *Leases) Revision() int64 {
 	return l.revision
 }
 
+// Outers are the outer destinations of all servers, each once. Nobody changes them in place.
+func (l *Leases) Outers() []netip.Addr {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.outer
+}
+
+// SetPaths takes the MTUs of the paths to all of Outers, and of those to others; 0: not known.
+func (l *Leases) SetPaths(mtus map[netip.Addr]uint32, others uint32) {
+	l.hearing.Lock()
+	defer l.hearing.Unlock()
+	l.mtu = func(outer netip.Addr) uint32 {
+		if mtu, ok := mtus[outer]; ok {
+			return mtu
+		}
+		return others
+	}
+	for name, v := range l.vips {
+		if v.follow(l.mtu) && !l.loading {
+			l.set(name, v)
+		}
+	}
+	l.tell()
+}
+
 // Hear implements agent.Leases.
 func (l *Leases) Hear(up *apiv1.PlanUpdate) error {
 	in := up.GetSnatLeases()
 	if in == nil {
 		return nil
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.used = true
-	if err := l.obeyLocked(in); err != nil {
+	l.hearing.Lock()
+	defer l.hearing.Unlock()
+	if err := l.obey(in); err != nil {
 		return fmt.Errorf("leases of SNAT ports: %w", err)
 	}
+	if l.faulty > 0 && !l.loading && len(in.GetBatches()) == 0 {
+		l.retry()
+	}
+	l.tell()
 	if in.GetRevision() != 0 {
-		l.ready, l.revision, l.heard = true, in.GetRevision(), l.clock.Now()
-		signal(l.says)
+		l.fresh(in.GetRevision(), in.GetNewest())
 	}
 	return nil
 }
 
-func (l *Leases) obeyLocked(in *apiv1.SnatLeases) error {
+// fresh says that the tables have all leases up to a revision, and that it was the newest just now.
+func (l *Leases) fresh(revision int64, newest bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !newest && revision < l.revision {
+		l.heard = never // these are older than what was the newest
+		signal(l.moves)
+	}
+	if newest {
+		if l.clock.Now().Sub(l.heard) > DefaultLeaseFor {
+			signal(l.moves)
+		}
+		l.heard = l.clock.Now()
+		l.names.hear(l.heard)
+	}
+	l.ready, l.revision = true, revision
+	signal(l.says)
+}
+
+// retry gives the tables what they could not take.
+func (l *Leases) retry() {
+	for name, v := range l.vips {
+		if v.fault != nil {
+			l.set(name, v)
+		}
+	}
+}
+
+// tell lets others know of the VIPs there are, when that is news.
+func (l *Leases) tell() {
+	if !l.news {
+		return
+	}
+	l.news, l.faulty = false, 0
+	known, outer := make(map[netip.Addr]knownVIP, len(l.vips)), map[netip.Addr]bool{}
+	for name, v := range l.vips {
+		known[name.Addr] = knownVIP{held: !l.loading, fault: v.fault}
+		if v.fault != nil {
+			l.faulty++
+		}
+		for _, m := range v.members {
+			if m.Outer.IsValid() {
+				outer[m.Outer] = true
+			}
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.loading {
+		// The tables have what they had.
+		for vip, k := range l.known {
+			known[vip] = k
+		}
+	}
+	l.known = known
+	if len(outer) != len(l.outer) || slices.ContainsFunc(l.outer, func(a netip.Addr) bool { return !outer[a] }) {
+		l.outer = slices.SortedFunc(maps.Keys(outer), netip.Addr.Compare)
+	}
+	l.names.keep(known)
+	signal(l.moves)
+}
+
+func (l *Leases) obey(in *apiv1.SnatLeases) error {
 	switch {
 	case in.GetSnapshot():
-		l.book, l.loading = snat.NewBook(), true
-	case !l.loading && !l.ready:
+		l.book, l.loading, l.news = snat.NewBook(), true, true
+	case !l.loading && l.Revision() == 0:
 		return fmt.Errorf("a change came before a snapshot")
 	}
 	for _, raw := range in.GetPages() {
@@ -123,28 +314,34 @@ func (l *Leases) obeyLocked(in *apiv1.SnatLeases) error {
 		l.book.Load(p)
 	}
 	if in.GetConfigured() {
-		if err := l.configureLocked(in.GetVips()); err != nil {
+		if err := l.configure(in.GetVips()); err != nil {
 			return err
 		}
 	}
 	for _, raw := range in.GetBatches() {
-		if err := l.changeLocked(raw); err != nil {
+		if err := l.change(raw); err != nil {
 			return err
 		}
 	}
 	if l.loading && in.GetRevision() != 0 {
-		l.loading = false
+		l.loading, l.news = false, true
 		for name, v := range l.vips {
-			if err := l.setLocked(name, v); err != nil {
-				return err
+			l.set(name, v)
+		}
+		for _, name := range l.tables.HeldSNAT() {
+			if l.vips[name] == nil { // of an agent before
+				if err := l.tables.SetSNAT(name, nil, nil); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	return nil
 }
 
-// configureLocked makes these the VIPs with SNAT.
-func (l *Leases) configureLocked(vips []*apiv1.SnatVIP) error {
+// configure makes these the VIPs with SNAT.
+func (l *Leases) configure(vips []*apiv1.SnatVIP) error {
+	l.news = true
 	wanted := make(map[snat.VIP]bool, len(vips))
 	for _, in := range vips {
 		addr, err := netip.ParseAddr(in.GetVip())
@@ -158,14 +355,14 @@ func (l *Leases) configureLocked(vips []*apiv1.SnatVIP) error {
 			v = &leasedVIP{index: map[netip.Addr]uint16{}}
 			l.vips[name] = v
 		}
+		v.service = in.GetService()
 		changed, err := v.configure(in.GetDips())
 		if err != nil {
 			return err
 		}
+		changed = v.follow(l.mtu) || changed
 		if changed && !l.loading {
-			if err := l.setLocked(name, v); err != nil {
-				return err
-			}
+			l.set(name, v)
 		}
 	}
 	for name := range l.vips {
@@ -179,9 +376,10 @@ func (l *Leases) configureLocked(vips []*apiv1.SnatVIP) error {
 	return nil
 }
 
-// configure makes these the DIPs; those that stay keep their places.
+// configure makes these the DIPs; those that stay keep their places, others come in the order that they are given in.
 func (v *leasedVIP) configure(dips []*apiv1.SnatDIP) (changed bool, err error) {
 	wanted := make(map[netip.Addr]dataplane.SNATMember, len(dips))
+	order := make([]netip.Addr, 0, len(dips))
 	for _, d := range dips {
 		m := dataplane.SNATMember{Encap: d.GetEncap()}
 		if m.DIP, err = netip.ParseAddr(d.GetDip()); err != nil {
@@ -191,41 +389,60 @@ func (v *leasedVIP) configure(dips []*apiv1.SnatDIP) (changed bool, err error) {
 			return false, err
 		}
 		wanted[m.DIP] = m
+		order = append(order, m.DIP)
 	}
+	members := slices.Clone(v.members) // the tables may have these
 	for dip, i := range v.index {
 		if _, ok := wanted[dip]; !ok {
 			delete(v.index, dip)
-			v.members[i], changed = dataplane.SNATMember{}, true
+			members[i], changed = dataplane.SNATMember{}, true
 		}
 	}
-	for dip, m := range wanted {
+	for _, dip := range order {
+		m := wanted[dip]
 		i, ok := v.index[dip]
 		if !ok {
-			free := slices.Index(v.members, dataplane.SNATMember{})
+			free := slices.Index(members, dataplane.SNATMember{})
 			if free < 0 {
-				free = len(v.members)
-				v.members = append(v.members, dataplane.SNATMember{})
+				free = len(members)
+				members = append(members, dataplane.SNATMember{})
 			}
 			i = uint16(free)
 			v.index[dip] = i
 		}
-		changed = changed || v.members[i] != m
-		v.members[i] = m
+		m.MTU = members[i].MTU
+		changed = changed || members[i] != m
+		members[i] = m
 	}
+	v.members = members
 	return changed, nil
 }
 
-// setLocked gives the tables all of a VIP.
-func (l *Leases) setLocked(name snat.VIP, v *leasedVIP) error {
+// follow gives the members the MTUs of their paths.
+func (v *leasedVIP) follow(mtu func(outer netip.Addr) uint32) (changed bool) {
+	members := slices.Clone(v.members)
+	for i := range members {
+		if m := &members[i]; m.Outer.IsValid() && m.MTU != mtu(m.Outer) {
+			m.MTU, changed = mtu(m.Outer), true
+		}
+	}
+	v.members = members
+	return changed
+}
+
+// set gives the tables all of a VIP. What they cannot take is tried again with whatever is heard next; the VIP is withheld until then.
+func (l *Leases) set(name snat.VIP, v *leasedVIP) {
 	var words [snat.Ranges]uint16
 	if p := l.book.Page(name); p != nil {
 		p.Words(&words, v.index)
 	}
-	return l.tables.SetSNAT(name, v.members, &words)
+	was := v.fault
+	v.fault = l.tables.SetSNAT(name, v.members, &words)
+	l.news = l.news || (was == nil) != (v.fault == nil)
 }
 
-// changeLocked takes in a batch.
-func (l *Leases) changeLocked(raw []byte) error {
+// change takes in a batch.
+func (l *Leases) change(raw []byte) error {
 	var b snat.Batch
 	if err := b.Unpack(raw); err != nil {
 		return err
@@ -240,7 +457,7 @@ func (l *Leases) changeLocked(raw []byte) error {
 	for i := range b.Sections {
 		s := &b.Sections[i]
 		v := l.vips[s.VIP]
-		if v == nil || len(v.members) == 0 {
+		if v == nil || len(v.members) == 0 || v.fault != nil {
 			continue
 		}
 		changes := make([]dataplane.SNATWord, 0, len(s.Freed)+len(s.Leased))
@@ -252,9 +469,8 @@ func (l *Leases) changeLocked(raw []byte) error {
 				changes = append(changes, dataplane.SNATWord{Range: lease.Range, Word: i + 1})
 			}
 		}
-		if err := l.tables.ChangeSNAT(s.VIP, changes); err != nil {
-			return err
-		}
+		v.fault = l.tables.ChangeSNAT(s.VIP, changes)
+		l.news = l.news || v.fault != nil
 	}
 	return nil
 }

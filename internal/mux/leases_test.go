@@ -35,7 +35,7 @@ func TestLeasesReachTheTables(t *testing.T) {
 		revision := int64(1)
 		snapshot := func() {
 			first := &apiv1.SnatLeases{Snapshot: true, Configured: true, Vips: config()}
-			rest := &apiv1.SnatLeases{Revision: revision}
+			rest := &apiv1.SnatLeases{Revision: revision, Newest: true}
 			if p := book.Page(vip); p != nil {
 				rest.Pages = append(rest.Pages, p.Pack(nil))
 			}
@@ -60,7 +60,7 @@ func TestLeasesReachTheTables(t *testing.T) {
 				if has == [5]bool{} {
 					has[i] = true
 				}
-				if err := l.Hear(&apiv1.PlanUpdate{SnatLeases: &apiv1.SnatLeases{Revision: revision, Configured: true, Vips: config()}}); err != nil {
+				if err := l.Hear(&apiv1.PlanUpdate{SnatLeases: &apiv1.SnatLeases{Revision: revision, Configured: true, Vips: config(), Newest: true}}); err != nil {
 					t.Fatal(err)
 				}
 			default:

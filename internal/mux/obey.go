@@ -96,8 +96,11 @@ func (a *Agent) obeyed(s step) error {
 	a.keepRules(s)
 	late := a.dropOuters(s.changes)
 	err := a.followTargets()
-	for _, c := range []chan struct{}{a.speak, a.changed, a.sweep, a.lingers} {
+	for _, c := range []chan struct{}{a.speak, a.changed, a.sweep, a.lingers, a.paths} {
 		poke(c)
+	}
+	if a.o.Leases != nil {
+		a.o.Leases.Obeyed()
 	}
 	if late {
 		a.followPaths()

@@ -89,6 +89,7 @@ func (a *Agent) HopsChanged(hops map[netip.Addr]netdev.NextHop) {
 	stale := len(a.stalePathsLocked()) > 0
 	a.mu.Unlock()
 	poke(a.speak)
+	poke(a.paths)
 	if err != nil {
 		a.o.Log.Error("follow next hops", "error", err)
 	}

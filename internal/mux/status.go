@@ -25,6 +25,7 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 		a.o.Log.Error("read counters", "error", err)
 	}
 	tables := tableStatus(a.o.Tables.Pressure())
+	leaseFault := a.leaseFault()
 	members, suspect, probes := a.memberStatus(counters), !a.Suspect().IsZero(), a.o.Prober.Stats()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -46,6 +47,8 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 		out.Error = fmt.Sprintf("bgp speaker: %v", a.speakerFault)
 	case a.ready && a.status.Withheld != "":
 		out.Error = "routes are withheld: " + a.status.Withheld
+	case a.ready && leaseFault != "":
+		out.Error = leaseFault
 	}
 	return out
 }
@@ -127,6 +130,10 @@ func (a *Agent) Trace(q *apiv1.TraceRequest) *apiv1.TraceResult {
 		return &apiv1.TraceResult{Error: fmt.Sprintf("trace: %v", err)}
 	}
 	out := &apiv1.TraceResult{Verdict: walk.Verdict, Steps: walk.Steps}
+	if walk.SNAT {
+		a.traceLease(packet, walk, out)
+		return out
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, e := range a.plan.Endpoints {
@@ -143,6 +150,18 @@ func (a *Agent) Trace(q *apiv1.TraceRequest) *apiv1.TraceResult {
 		}
 	}
 	return out
+}
+
+// traceLease says which server a packet to a port that one sends from goes to.
+func (a *Agent) traceLease(p dataplane.Packet, walk dataplane.Trace, out *apiv1.TraceResult) {
+	out.OuterDestination = walk.Outer.String()
+	if a.o.Leases == nil {
+		return
+	}
+	if dip, service, ok := a.o.Leases.Holder(p.VIP, p.Port); ok {
+		out.Dip, out.Service = dip.String(), service
+		out.Steps = append(out.Steps, fmt.Sprintf("the port is %s's", dip))
+	}
 }
 
 // traceDecisionsLocked puts what the agent decided by health behind the step that found the endpoint.
