@@ -31,7 +31,7 @@ func checkManagers(value string) error {
 func newHost() *cobra.Command {
 	var o host.Options
 	var stop bool
-	var listen string
+	var listen, guard, place string
 	var programs programFlags
 	var probes, flows uint64
 	cmd := &cobra.Command{
@@ -39,8 +39,8 @@ func newHost() *cobra.Command {
 		Short: "Run the agent of a server: decapsulation, translation, direct return",
 		Long: "Run the agent of a server. It attaches two tcx programs to the interface by which tunnel packets come in and\n" +
 			"answers leave. They stay attached when the agent ends, and the next one takes them over without losing a\n" +
-			"packet; --stop takes them away. Checks with engine packet have a third one, on the devices of their servers, as\n" +
-			"long as the agent runs.\n\n" +
+			"packet; --stop takes them away. So it is with a third one, on each device that servers are behind, which sees what\n" +
+			"they send. Checks with engine packet have a fourth one there, as long as the agent runs.\n\n" +
 			"Servers behind this machine need its forwarding (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding); the agent\n" +
 			"tells what is missing and changes nothing.",
 		Example: "  shunt host --interface eth0 --manager 10.99.0.11:8443 --token-file /etc/shunt/host1.token\n" +
@@ -57,6 +57,14 @@ func newHost() *cobra.Command {
 				return err
 			}
 			o.MaxProbes = uint32(probes)
+			var err error
+			if o.Guard, err = dataplane.ParseHostGuard(guard); err != nil {
+				return usagef("--guard: %v", err)
+			}
+			if place != "first" && place != "last" {
+				return usagef("--tcx: %q: must be first or last", place)
+			}
+			o.Last = place == "last"
 			o.Node.Version = version
 			o.Node.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 			scrapes, err := metrics.Listen(listen)
@@ -89,9 +97,12 @@ func newHost() *cobra.Command {
 	f.StringVar(&o.Node.StateDir, "state", "/var/lib/shunt/host", "directory of key, certificate and last plan")
 	f.StringVar(&o.RunDir, "run", "/run/shunt/host", "directory of the lock that keeps a second agent out")
 	f.StringVar(&o.BPFFS, "bpffs", "/sys/fs/bpf/shunt/host", "directory for the pins of programs and maps, on a bpf file system")
+	f.StringVar(&o.LoadSocket, "load-socket", "", "`path` of the socket by which applications of this machine say their load (default: load.sock in --run)")
 	f.StringVar(&listen, "metrics", "", metricsUsage)
 	f.Uint64Var(&probes, "max-probes", host.DefaultMaxProbes, maxProbesUsage)
 	f.Uint64Var(&flows, "flows", uint64(dataplane.DefaultHostFlows), "room for flows, 72 bytes each: a power of two from 8192 (8 Ki) to 8388608 (8 Mi). Another size than before takes over the flows there are")
+	f.StringVar(&guard, "guard", "networks", "`mode` of guarding against servers behind devices: networks (nothing from VIPs and addresses of the Networks that are not theirs, no tunnels to the underlay), strict (nor from any other address that is not reached by their device) or off")
+	f.StringVar(&place, "tcx", "first", "`place` of the programs among those of others that a device has when they come to it: first or last. They keep it until they are detached")
 	programs.register(f)
 	f.BoolVar(&stop, "stop", false, "detach the programs and forget all flows; the agent must have ended")
 	return cmd
@@ -113,6 +124,9 @@ func hostFlags(o *host.Options, metrics string, programs *programFlags, flows ui
 	}
 	if flows&(flows-1) != 0 || flows < uint64(dataplane.MinHostFlows) || flows > uint64(dataplane.MaxHostFlows) {
 		return usagef("--flows: %d: must be a power of two from %d to %d", flows, dataplane.MinHostFlows, dataplane.MaxHostFlows)
+	}
+	if n := len(o.LoadSocket); n > host.MaxSocketPath {
+		return usagef("--load-socket: %d bytes: must be a path of at most %d", n, host.MaxSocketPath)
 	}
 	o.Flows = uint32(flows)
 	var err error

@@ -147,6 +147,7 @@ func runManager(ctx context.Context, f managerFlags, stderr io.Writer) error {
 		Listen: listener.Addr().String(), Advertise: cmp.Or(f.advertise, f.store.advertise(listener.Addr().String())), Peer: f.store.peer,
 		Version: version, Commit: commit(), Log: log, DownAfter: cmp.Or(f.downAfter, -1), ReplaceAfter: cmp.Or(f.replaceAfter, -1), AuditKeep: f.auditKeep,
 		NodeTimeout: cmp.Or(f.nodeTimeout, -1), Schema: storeSchema,
+		SNATLeased: func(l manager.SNATLease) { meter.SNATLeased(l.Queued, l.Storing, l.Telling) },
 	}
 	kv, err := f.store.open(ctx, o, log)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -27,12 +28,24 @@ type Agent struct {
 	log     *slog.Logger
 	prober  Prober
 	checks  *checks
+	loads   *loads
+	// servers, if not nil, hears of the bindings that the tables have. Set by Run before anything else is called.
+	servers *servers
+	// guard says what servers may send. Set by Run as well.
+	guard dataplane.HostGuard
+	// outbound is nil where servers open no connections that leave with a VIP.
+	outbound *outbound
 
-	// applying is held while the tables are made to follow; it guards what the tables were given. Taken before mu.
+	// applying is held while the tables are made to follow; it guards what the tables were given. Taken before mu, and before those of
+	// servers.
 	applying sync.Mutex
 	state    dataplane.HostState // of the last plan
 	leavers  []leaver            // in the tables beside it
 	repairs  repairs             // used by Apply alone, which is never called twice at once
+	spreads  spreads
+	own      []netip.Addr // of this host, as the plan has them
+	// flipped is poked when members changed their health: new flows from switches go elsewhere then.
+	flipped chan struct{}
 
 	// mu guards what follows.
 	mu       sync.Mutex
@@ -49,13 +62,21 @@ func New(tables dataplane.HostTables, machine Machine, prober Prober, c clock.Cl
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Agent{tables: tables, machine: machine, prober: prober, checks: newChecks(), clock: c, log: log}
+	return &Agent{
+		tables: tables, machine: machine, prober: prober, checks: newChecks(), loads: newLoads(tables, c, log), clock: c, log: log,
+		flipped: make(chan struct{}, 1),
+	}
 }
 
 // Apply implements agent.Handler. Problems of the machine do not fail it: the tables are as wanted, and Status tells.
 func (a *Agent) Apply(_ context.Context, p plan.Plan) error {
-	next := dataplane.HostState{TunnelSources: p.TunnelSources, MTU: p.MTU, Bindings: p.Bindings, Repairs: a.repairs.follow(&p)}
-	if err := a.follow(next); err != nil {
+	next := dataplane.HostState{
+		TunnelSources: p.TunnelSources, MTU: p.MTU, Bindings: p.Bindings, Inside: p.Inside, Repairs: a.repairs.follow(&p), Switches: p.Switches,
+	}
+	if a.guard != dataplane.GuardOff {
+		next.Guard, next.VIPs, next.Underlay = a.guard, p.VIPs, underlay(&p)
+	}
+	if err := a.follow(next, p.Node.Addresses); err != nil {
 		return err
 	}
 	a.mu.Lock()
@@ -63,23 +84,37 @@ func (a *Agent) Apply(_ context.Context, p plan.Plan) error {
 	a.mu.Unlock()
 	a.log.Info("plan applied", "revision", p.Revision, "bindings", len(p.Bindings))
 	a.checkMachine()
+	a.loads.follow(p.Bindings)
+	defer a.poke()
 	return a.prober.Set(a.checks.follow(p.Bindings, a.clock.Now()))
 }
 
-// follow gives the tables a state and, where they have room, the bindings that leave.
-func (a *Agent) follow(next dataplane.HostState) error {
+// follow gives the tables a state and, where they have room, the bindings that leave. own are the addresses of this host.
+func (a *Agent) follow(next dataplane.HostState, own []netip.Addr) error {
 	a.applying.Lock()
 	defer a.applying.Unlock()
+	a.own = own
 	leavers := leave(a.leavers, a.state.Bindings, next.Bindings, a.clock.Now())
+	a.spreadLocked(&next, leavers)
 	err := a.tables.Apply(withLeavers(next, leavers))
 	if err != nil && len(leavers) > 0 {
-		leavers, err = nil, a.tables.Apply(next)
+		leavers = nil
+		a.spreadLocked(&next, leavers)
+		err = a.tables.Apply(next)
 	}
 	if err != nil {
 		return err
 	}
 	a.state, a.leavers = next, leavers
+	a.tellServers()
 	return nil
+}
+
+// tellServers tells of the bindings that the tables have. applying is held.
+func (a *Agent) tellServers() {
+	if a.servers != nil {
+		a.servers.bound(withLeavers(a.state, a.leavers).Bindings)
+	}
 }
 
 // withLeavers is the state with the leavers behind its own bindings.
@@ -99,10 +134,13 @@ func (a *Agent) Expire() error {
 	if len(rest) == len(a.leavers) {
 		return nil
 	}
-	if err := a.tables.Apply(withLeavers(a.state, rest)); err != nil {
+	next := a.state
+	a.spreadLocked(&next, rest)
+	if err := a.tables.Apply(withLeavers(next, rest)); err != nil {
 		return err
 	}
-	a.leavers = rest
+	a.state, a.leavers = next, rest
+	a.tellServers()
 	return nil
 }
 
@@ -140,7 +178,15 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 		faults = append(faults, err.Error())
 	}
 	if n := counters.Unrepaired; n > 0 {
-		faults = append(faults, fmt.Sprintf("%d endpoints changed lately have no room in the tables: their connections are not repaired", n))
+		faults = append(faults, fmt.Sprintf("%d endpoints changed lately have no room in the tables: their connections are not repaired, nor do they get what switches send", n))
+	}
+	if a.servers != nil {
+		if trouble := a.servers.trouble(); trouble != "" {
+			faults = append(faults, trouble)
+		}
+	}
+	if n := counters.Unmetered; n > 0 {
+		faults = append(faults, fmt.Sprintf("%d servers are beyond the meters: what they get and send is counted by endpoint only", n))
 	}
 	s.Error = strings.Join(faults, "; ")
 	for _, b := range counters.Bindings {
@@ -149,7 +195,11 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 	for reason, n := range counters.Reasons {
 		s.Reasons = append(s.Reasons, &apiv1.ReasonCount{Reason: reason, Packets: n})
 	}
+	for _, m := range counters.Servers {
+		s.Servers = append(s.Servers, serverStatus(m))
+	}
 	flowStatus(s, counters.Flows)
+	a.outboundStatus(s, counters.Flows.SNAT)
 	slices.SortFunc(s.Reasons, func(a, b *apiv1.ReasonCount) int { return strings.Compare(a.Reason, b.Reason) })
 	return s
 }
@@ -171,6 +221,14 @@ func memberStatus(c dataplane.BindingCounter, h *apiv1.NodeHealth) *apiv1.Member
 		Dip: b.DIP.String(), DipPort: uint32(b.DIPPort), Member: uint32(b.Member), Service: b.Service,
 		Alive: !checked || h.GetVerdict() == convert.Healthy, Unknown: h.GetVerdict() == convert.Unknown, Checked: checked, Since: h.GetSince(),
 		LastCheck: h.GetWords(), Packets: c.Packets, Bytes: c.Bytes,
+	}
+}
+
+// serverStatus is what a server got and sent, in the manager's words.
+func serverStatus(m dataplane.ServerMeter) *apiv1.ServerStatus {
+	return &apiv1.ServerStatus{
+		Dip: m.DIP.String(), PacketsIn: m.In.Packets, BytesIn: m.In.Bytes, FlowsIn: m.FlowsIn,
+		PacketsOut: m.Out.Packets, BytesOut: m.Out.Bytes, FlowsOut: m.FlowsOut,
 	}
 }
 

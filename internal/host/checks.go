@@ -232,6 +232,9 @@ func (a *Agent) Probed(results []probe.Result) { a.logFlips(a.checks.observe(res
 const maxFlipLines = 16
 
 func (a *Agent) logFlips(flips []flip) {
+	if len(flips) > 0 {
+		a.poke()
+	}
 	if len(flips) > maxFlipLines {
 		alive := 0
 		for _, f := range flips {

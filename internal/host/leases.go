@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,8 +15,12 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// leasesUsePace is how often the host looks which ranges were used.
-const leasesUsePace = 10 * time.Second
+const (
+	// leasesUsePace is how often the host looks which ranges were used.
+	leasesUsePace = 10 * time.Second
+	// leasesRest is for how long the tables do without a range before it is given back: longer than a packet is in a program.
+	leasesRest = 500 * time.Millisecond
+)
 
 // Leases keeps the ranges of the host's servers: it asks for more when ports get scarce, and gives idle ones back.
 type Leases struct {
@@ -29,15 +34,23 @@ type Leases struct {
 
 	mu     sync.Mutex
 	stocks map[snat.Holder]*snat.Stock
+	// resting are ranges that are to be given back: new connections do not take their ports.
+	resting map[snat.Holder]map[snat.Range]rest
 	// ready are those that may have something to say.
 	ready map[snat.Holder]bool
+}
+
+// rest is since when a range rests, and whether the manager was told that it may have it.
+type rest struct {
+	since time.Time
+	given bool
 }
 
 // NewLeases makes leases of a data plane. Run must run.
 func NewLeases(tables dataplane.HostSNAT, rules snat.StockRules, c clock.Clock, log *slog.Logger) *Leases {
 	return &Leases{
 		tables: tables, clock: c, log: log, rules: rules, says: make(chan struct{}, 1), stirred: make(chan struct{}, 1),
-		stocks: map[snat.Holder]*snat.Stock{}, ready: map[snat.Holder]bool{},
+		stocks: map[snat.Holder]*snat.Stock{}, resting: map[snat.Holder]map[snat.Range]rest{}, ready: map[snat.Holder]bool{},
 	}
 }
 
@@ -60,6 +73,7 @@ func (l *Leases) Say(r *apiv1.NodeReport) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now, any := l.clock.Now(), false
+	uses := sync.OnceValues(l.usesByHolder)
 	for h := range l.ready {
 		delete(l.ready, h)
 		s := l.stocks[h]
@@ -70,7 +84,8 @@ func (l *Leases) Say(r *apiv1.NodeReport) bool {
 		if !ok {
 			continue
 		}
-		any = true
+		said.Return = l.restLocked(h, s, said.Return, uses, now)
+		any = any || said.Ask || said.Sync || len(said.Return) > 0
 		m := convert.ToSNATHolder(h)
 		if said.Ask || said.Sync {
 			r.SnatAsks = append(r.SnatAsks, &apiv1.SnatAsk{Holder: m, Want: 1, Sync: said.Sync, Held: convert.ToSNATRanges(said.Held)})
@@ -78,10 +93,88 @@ func (l *Leases) Say(r *apiv1.NodeReport) bool {
 		if len(said.Return) > 0 {
 			r.SnatReturns = append(r.SnatReturns, &apiv1.SnatReturn{Holder: m, Ranges: convert.ToSNATRanges(said.Return)})
 		}
-		l.tableLocked(h, s)
 	}
 	signal(l.stirred)
 	return any
+}
+
+// restLocked is which of the ranges that the tables do not use for new connections any more are given back: those that were told of before, so
+// that every connection that took a port of them meanwhile is known. A range that has one is kept. uses tells what is used now.
+func (l *Leases) restLocked(
+	h snat.Holder, s *snat.Stock, out []snat.Range, uses func() (map[snat.Holder][]dataplane.SNATUse, error), now time.Time,
+) (give []snat.Range) {
+	rests := l.resting[h]
+	var asked map[snat.Range]bool
+	for _, r := range out {
+		at, ok := rests[r]
+		switch {
+		case !ok:
+			if rests == nil {
+				rests = map[snat.Range]rest{}
+				l.resting[h] = rests
+			}
+			rests[r] = rest{since: now}
+			continue
+		case at.given:
+			give = append(give, r)
+			continue
+		case now.Sub(at.since) < leasesRest:
+			continue
+		}
+		if asked == nil {
+			all, err := uses()
+			if err != nil {
+				l.log.Error("cannot tell which ports are used", "error", err)
+				return give
+			}
+			asked = usedSince(all[h], rests)
+		}
+		if asked[r] {
+			s.Keep(r, now)
+			delete(rests, r)
+			continue
+		}
+		rests[r] = rest{at.since, true}
+		give = append(give, r)
+	}
+	l.tableLocked(h, s)
+	return give
+}
+
+// restedLocked forgets the rest of ranges that the DIP does not have any more.
+func (l *Leases) restedLocked(h snat.Holder, s *snat.Stock) {
+	for r := range l.resting[h] {
+		if !s.Has(r) {
+			delete(l.resting[h], r)
+		}
+	}
+	if len(l.resting[h]) == 0 {
+		delete(l.resting, h)
+	}
+}
+
+// usedSince are the ranges that were used since they rest, or so little before that it could be the same.
+func usedSince(uses []dataplane.SNATUse, rests map[snat.Range]rest) map[snat.Range]bool {
+	out := map[snat.Range]bool{}
+	for _, u := range uses {
+		if at, ok := rests[u.Range]; ok && u.At.After(at.since.Add(-leasesUsePace)) {
+			out[u.Range] = true
+		}
+	}
+	return out
+}
+
+// usesByHolder is when ranges were used last, by who has them: thousands of servers may have ranges to give back at one time.
+func (l *Leases) usesByHolder() (map[snat.Holder][]dataplane.SNATUse, error) {
+	uses, err := l.tables.Uses()
+	if err != nil {
+		return nil, err
+	}
+	out := map[snat.Holder][]dataplane.SNATUse{}
+	for _, u := range uses {
+		out[u.Holder] = append(out[u.Holder], u)
+	}
+	return out, nil
 }
 
 // Hear implements agent.Leases.
@@ -106,6 +199,7 @@ func (l *Leases) Hear(up *apiv1.PlanUpdate) error {
 		}
 	}
 	for h := range touched {
+		l.restedLocked(h, l.stocks[h])
 		l.tableLocked(h, l.stocks[h])
 	}
 	if len(l.ready) > 0 {
@@ -128,10 +222,18 @@ func (l *Leases) holdersLocked(in *apiv1.SnatHolders) error {
 			l.ready[h] = true
 		}
 	}
+	holders := make([]snat.Holder, 0, len(wanted))
+	for h := range wanted {
+		holders = append(holders, h)
+	}
+	if err := l.tables.SetHolders(holders); err != nil {
+		l.log.Error("cannot tell the tables which servers have SNAT", "error", err)
+	}
 	for h := range l.stocks {
 		if !wanted[h] {
 			delete(l.stocks, h)
 			delete(l.ready, h)
+			delete(l.resting, h)
 			if err := l.tables.SetRanges(h, nil, nil); err != nil {
 				l.log.Error("cannot take ports from a server", "vip", h.VIP.Addr, "dip", h.DIP, "error", err)
 			}
@@ -147,6 +249,13 @@ func (l *Leases) tableLocked(h snat.Holder, s *snat.Stock) {
 		return
 	}
 	usable, leaving := s.Usable()
+	// Connections that took a port of a range at the last moment keep it: then the range is not given back.
+	for r, at := range l.resting[h] {
+		if !at.given && s.Has(r) && !slices.Contains(usable, r) && !slices.Contains(leaving, r) {
+			leaving = append(leaving, r)
+		}
+	}
+	slices.Sort(leaving)
 	if err := l.tables.SetRanges(h, usable, leaving); err != nil {
 		l.log.Error("cannot give ports to a server", "vip", h.VIP.Addr, "dip", h.DIP, "error", err)
 	}
@@ -163,29 +272,55 @@ func (l *Leases) Run(ctx context.Context) {
 	for {
 		select {
 		case h := <-l.tables.Low():
-			l.mu.Lock()
-			if s := l.stocks[h]; s != nil {
-				s.Low()
-				l.ready[h] = true
-				signal(l.says)
-			}
-			l.mu.Unlock()
+			l.low(h)
 			continue
 		case <-uses:
 			uses = l.clock.After(leasesUsePace)
 			l.look()
 		case <-l.stirred:
 		case <-l.due():
-			l.mu.Lock()
-			for h := range l.stocks {
-				l.ready[h] = true
-			}
-			signal(l.says)
-			l.mu.Unlock()
+			l.askAll()
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// Poll does at once what Run does in its time, for who moves the clock: it takes in which DIPs are low and what was used, and looks at
+// all that may be due.
+func (l *Leases) Poll() {
+	for {
+		select {
+		case h := <-l.tables.Low():
+			l.low(h)
+			continue
+		default:
+		}
+		l.look()
+		l.askAll()
+		return
+	}
+}
+
+// low notes that a DIP's ports got scarce.
+func (l *Leases) low(h snat.Holder) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s := l.stocks[h]; s != nil {
+		s.Low()
+		l.ready[h] = true
+		signal(l.says)
+	}
+}
+
+// askAll lets every DIP say what is due.
+func (l *Leases) askAll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for h := range l.stocks {
+		l.ready[h] = true
+	}
+	signal(l.says)
 }
 
 // look notes which ranges were used, before any of them is given back.

@@ -104,6 +104,7 @@ type testNet struct {
 	client, host, server string
 	dir                  string // of pins
 	mtu                  int    // of all links
+	unguard              func() // ends the agent that guards; nil: there is none
 }
 
 func check(t *testing.T, err error) {

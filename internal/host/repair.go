@@ -62,7 +62,7 @@ func (r *repairs) make(in *plan.Repair, own []netip.Addr) *dataplane.HostRepair 
 		if !here && !slices.Contains(out.Peers, t.Host) {
 			out.Peers = append(out.Peers, t.Host)
 		}
-		if !down[t.ID] {
+		if !down[t.ID] && !t.Fallen {
 			out.Targets = append(out.Targets, dataplane.HostTarget{ID: t.ID, Outer: t.Outer, Here: here})
 		}
 	}

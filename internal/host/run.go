@@ -21,6 +21,7 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 	"github.com/shuntlb/shunt/internal/probe"
 	"github.com/shuntlb/shunt/internal/probe/means"
+	"github.com/shuntlb/shunt/internal/snat"
 )
 
 // Options are what Run needs.
@@ -33,11 +34,17 @@ type Options struct {
 	BPFFS string
 	// Flows is the size of the flow table, as in dataplane.HostOptions.
 	Flows uint32
+	// Guard says what servers behind devices may send.
+	Guard dataplane.HostGuard
+	// Last puts programs behind those of others, as in dataplane.HostOptions.
+	Last bool
 	// RunDir keeps a second agent out.
 	RunDir string
 	// MaxProbes is how many targets have room in the tables of checks by packets, a multiple of 64; 0: DefaultMaxProbes. Sockets ask the
 	// others.
 	MaxProbes uint32
+	// LoadSocket is where applications say their load; empty: in RunDir.
+	LoadSocket string
 	// Programs is what external checks may do.
 	Programs means.Programs
 	// Beside, if not nil, runs beside the agent until ctx ends; its error ends the agent.
@@ -62,7 +69,7 @@ func Run(ctx context.Context, o Options) error {
 	if dev.MAC == [6]byte{} {
 		return fmt.Errorf("interface %s: it has no Ethernet address: not supported by this version", o.Interface)
 	}
-	tables, err := dataplane.OpenHost(dataplane.HostOptions{Ifindex: dev.Index, Dir: o.BPFFS, Flows: o.Flows})
+	tables, err := dataplane.OpenHost(dataplane.HostOptions{Ifindex: dev.Index, Dir: o.BPFFS, Flows: o.Flows, Last: o.Last})
 	if err != nil {
 		return err
 	}
@@ -84,13 +91,38 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer prober.Close()
 	h = New(tables, thisMachine(o.Interface), prober, clock.System{}, o.Node.Log)
-	o.Node.Verdicts = h.checks
+	h.guard = o.Guard
+	h.servers = newServers(tables, func() ([]int, error) { return uplinkDevices(o.Interface) }, clock.System{}, o.Node.Log)
+	o.Node.Verdicts, o.Node.Loads = h.checks, h.loads
+	h.outbound = newOutbound(tables, dev.Index, clock.System{}, o.Node.Log)
+	h.outbound.opens = h.servers.opens
+	leases := NewLeases(h.outbound, snat.DefaultStockRules, clock.System{}, o.Node.Log)
+	o.Node.Leases = leases
+	socket, err := openLoadSocket(cmp.Or(o.LoadSocket, filepath.Join(o.RunDir, loadSocketName)), h.loads.given)
+	if err != nil {
+		return errors.Join(err, tables.Close())
+	}
 	ctx, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	var besideErr, packetsErr error
+	var besideErr, packetsErr, serversErr, socketErr error
 	wg.Go(func() { expire(ctx, h) })
 	wg.Go(func() { h.sweep(ctx) })
+	wg.Go(func() { leases.Run(ctx) })
+	wg.Go(func() { h.outbound.run(ctx) })
 	wg.Go(func() { watch(ctx, h) })
+	wg.Go(func() { h.loads.run(ctx) })
+	wg.Go(func() { newLoadAsker(h.loads.given, clock.System{}, o.Node.Log).run(ctx) })
+	wg.Go(func() {
+		if socketErr = socket.serve(ctx); socketErr != nil {
+			stop()
+		}
+	})
+	wg.Go(func() {
+		if serversErr = h.servers.run(ctx); serversErr != nil {
+			stop()
+		}
+	})
+	wg.Go(func() { h.respreadAll(ctx) })
 	if packets != nil {
 		wg.Go(func() {
 			if packetsErr = packets.run(ctx); packetsErr != nil {
@@ -107,7 +139,7 @@ func Run(ctx context.Context, o Options) error {
 	err = agent.Run(ctx, o.Node, h)
 	stop()
 	wg.Wait()
-	return errors.Join(err, besideErr, packetsErr, tables.Close())
+	return errors.Join(err, besideErr, packetsErr, serversErr, socketErr, tables.Close())
 }
 
 // expire looks for bindings whose time is over until ctx ends.

@@ -33,6 +33,15 @@ func beAgent(namespace, dir string) int {
 		return 1
 	}
 	defer h.Close()
+	a, stop, err := guardedAgent(namespace, h, 1500, dataplane.GuardStrict)
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	defer stop()
+	for len(a.servers.devicesOn()) == 0 {
+		time.Sleep(time.Millisecond)
+	}
 	if err := probeDevices(h, namespace, "vm0"); err != nil {
 		fmt.Println(err)
 		return 1
@@ -209,7 +218,7 @@ func (n *testNet) agentProcess() (kill func()) {
 }
 
 // TestRestart kills the agent and starts another, again and again, under a TCP transfer and UDP in lockstep: a datagram
-// that is lost is never echoed, and fails the test.
+// that is lost is never echoed, and fails the test. Each agent replaces the programs, those of servers' devices too.
 func TestRestart(t *testing.T) {
 	n := newTestNet(t, 1500)
 	n.startServers()

@@ -1,0 +1,173 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+
+	"github.com/shuntlb/shunt/internal/agent"
+	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/load"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// loads samples the load of the members on this host: what its tables count, what its processors do, and what applications say.
+type loads struct {
+	tables dataplane.HostTables
+	clock  clock.Clock
+	log    *slog.Logger
+	// ticks are what the processors did.
+	ticks func() (load.Ticks, error)
+	given *given
+	// changed is poked when there is something to take.
+	changed chan struct{}
+
+	mu       sync.Mutex
+	members  []loaded
+	reporter load.Reporter
+	pending  map[load.Key]load.Member
+	cpu      load.CPU
+	// fault is why the processors' share is not known, as it was logged.
+	fault string
+}
+
+// loaded is a member of the plan.
+type loaded struct {
+	key  load.Key
+	says sayer
+}
+
+var _ agent.Loads = (*loads)(nil)
+
+func newLoads(tables dataplane.HostTables, c clock.Clock, log *slog.Logger) *loads {
+	return &loads{
+		tables: tables, clock: c, log: log, ticks: machineTicks, given: newGiven(c), changed: make(chan struct{}, 1), pending: map[load.Key]load.Member{},
+	}
+}
+
+// machineTicks reads what the processors of this machine did.
+func machineTicks() (load.Ticks, error) {
+	f, err := os.Open("/proc/stat")
+	if err != nil {
+		return load.Ticks{}, err
+	}
+	defer f.Close()
+	t, err := load.ParseTicks(f)
+	if err != nil {
+		return t, fmt.Errorf("read /proc/stat: %w", err)
+	}
+	return t, nil
+}
+
+// follow makes the members of these bindings those that are told of.
+func (l *loads) follow(bindings []plan.Binding) {
+	members, seen := make([]loaded, 0, len(bindings)), make(map[load.Key]bool, len(bindings))
+	says := make([]sayer, 0, len(bindings))
+	for i := range bindings {
+		b := &bindings[i]
+		m := loaded{load.Key{Endpoint: b.Key, Member: b.Member}, sayerOf(b)}
+		if seen[m.key] {
+			continue // by another outer address
+		}
+		seen[m.key] = true
+		members, says = append(members, m), append(says, m.says)
+	}
+	l.given.follow(says)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.members = members
+}
+
+// run samples until ctx ends.
+func (l *loads) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.clock.After(load.SampleEvery):
+		}
+		l.sample()
+	}
+}
+
+// sample looks at every member once.
+func (l *loads) sample() {
+	connections := map[load.Key]uint64{}
+	l.tables.Connections(func(b *plan.Binding, established uint64) {
+		connections[load.Key{Endpoint: b.Key, Member: b.Member}] += established
+	})
+	ticks, err := l.ticks()
+	now := l.clock.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	share, known := uint16(0), false
+	if err == nil {
+		share, known = l.cpu.Sampled(ticks)
+	}
+	l.tellLocked(err)
+	all := make([]load.Member, 0, len(l.members))
+	for i := range l.members {
+		m := load.Member{Key: l.members[i].key}
+		if n, counted := connections[m.Key]; counted {
+			m.Connections, m.Has = uint32(min(n, 1<<32-2)), m.Has|load.HasConnections
+		}
+		if known {
+			m.CPU, m.Has = share, m.Has|load.HasCPU
+		}
+		if v, said := l.given.of(l.members[i].says, now); said {
+			m.Given, m.Has = v, m.Has|load.HasGiven
+		}
+		if m.Has != 0 {
+			all = append(all, m)
+		}
+	}
+	for _, m := range l.reporter.Report(all, now) {
+		l.pending[m.Key] = m
+	}
+	if len(l.pending) > 0 {
+		select {
+		case l.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// tellLocked logs what became of the processors' share, once.
+func (l *loads) tellLocked(err error) {
+	fault := ""
+	if err != nil {
+		fault = err.Error()
+	}
+	if fault != "" && fault != l.fault {
+		l.log.Warn("the load of the processors is not known", "error", err)
+	}
+	l.fault = fault
+}
+
+// Begin implements agent.Loads: the next sample tells of all.
+func (l *loads) Begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reporter.Afresh()
+	clear(l.pending)
+}
+
+// Changed implements agent.Loads.
+func (l *loads) Changed() <-chan struct{} { return l.changed }
+
+// Take implements agent.Loads.
+func (l *loads) Take() []load.Member {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make([]load.Member, 0, len(l.pending))
+	for i := range l.members {
+		if m, waits := l.pending[l.members[i].key]; waits {
+			out = append(out, m)
+		}
+	}
+	clear(l.pending)
+	return out
+}

@@ -1,0 +1,259 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/snat"
+)
+
+const (
+	// outboundDevice is the name of the device that packets without a port are given to.
+	outboundDevice = "shunt-snat%d"
+	// outboundPace is how often packets are looked through that waited for too long.
+	outboundPace = 250 * time.Millisecond
+	// outboundAgain is how often the device is tried again where it could not be made.
+	outboundAgain = 10 * time.Second
+	// outboundFrame is the largest frame: what is joined is cut up before it is given to the device.
+	outboundFrame = 1 << 16
+)
+
+// frameDevice is where packets come from for which there is no port.
+type frameDevice interface {
+	Index() int
+	Read([]byte) (int, error)
+	Close() error
+}
+
+// frameSender sends packets on by the uplink, as if their servers had just sent them.
+type frameSender interface {
+	Send([]byte) error
+	Close() error
+}
+
+// outbound is the data plane of connections that servers open, with the packets that wait in the agent for a port: they are sent on when
+// ports come.
+type outbound struct {
+	dataplane.HostSNAT
+	clock clock.Clock
+	log   *slog.Logger
+	make  func() (frameDevice, frameSender, error)
+	// opens, if not nil, hears whose connections leave with a VIP. Set before the first call.
+	opens func(dips []netip.Addr)
+	wg    sync.WaitGroup
+
+	// mu is taken before what the data plane takes.
+	mu      sync.Mutex
+	waiting *waiting
+	wanted  bool // there are DIPs with SNAT
+	device  frameDevice
+	sender  frameSender
+	tried   time.Time // when the device was tried to be made last
+	expired uint64
+}
+
+var _ dataplane.HostSNAT = (*outbound)(nil)
+
+// newOutbound makes one around the data plane, whose frames leave by the device of index uplink.
+func newOutbound(tables dataplane.HostSNAT, uplink int, c clock.Clock, log *slog.Logger) *outbound {
+	return &outbound{
+		HostSNAT: tables, clock: c, log: log, waiting: newWaiting(dataplane.MaxSNATWaiting),
+		make: func() (frameDevice, frameSender, error) {
+			d, err := netdev.OpenTap(outboundDevice)
+			if err != nil {
+				return nil, nil, err
+			}
+			s, err := netdev.NewFrameSender(uplink)
+			if err != nil {
+				return nil, nil, errors.Join(err, d.Close())
+			}
+			return d, s, nil
+		},
+	}
+}
+
+// SetHolders implements dataplane.HostSNAT. The first DIPs make the device.
+func (o *outbound) SetHolders(holders []snat.Holder) error {
+	o.mu.Lock()
+	o.wanted = len(holders) > 0
+	o.openLocked()
+	o.mu.Unlock()
+	if o.opens != nil {
+		dips := make([]netip.Addr, 0, len(holders))
+		for _, h := range holders {
+			dips = append(dips, h.DIP)
+		}
+		o.opens(dips)
+	}
+	return o.HostSNAT.SetHolders(holders)
+}
+
+// SetRanges implements dataplane.HostSNAT. What waited for ports goes on.
+func (o *outbound) SetRanges(h snat.Holder, usable, leaving []snat.Range) error {
+	if err := o.HostSNAT.SetRanges(h, usable, leaving); err != nil {
+		return err
+	}
+	if len(usable) == 0 {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	send := o.waiting.ports(h.DIP, o.clock.Now())
+	o.sendLocked(send)
+	if len(send) > 0 {
+		o.Dealt(h.DIP, len(send))
+	}
+	return nil
+}
+
+// openLocked makes the device if it is wanted and not there. Without it packets that have no port are dropped.
+func (o *outbound) openLocked() {
+	now := o.clock.Now()
+	if !o.wanted || o.device != nil || !o.tried.IsZero() && now.Sub(o.tried) < outboundAgain {
+		return
+	}
+	o.tried = now
+	device, sender, err := o.make()
+	if err != nil {
+		o.log.Warn("packets of connections that have no port yet are dropped: there is no device that they could wait at", "error", err)
+		return
+	}
+	o.device, o.sender = device, sender
+	o.SetDevice(device.Index())
+	o.wg.Go(func() { o.read(device) })
+}
+
+// read takes in frames until the device is closed.
+func (o *outbound) read(d frameDevice) {
+	b := make([]byte, outboundFrame)
+	for {
+		n, err := d.Read(b)
+		if errors.Is(err, os.ErrClosed) {
+			return
+		}
+		if err != nil {
+			o.log.Error("read packets that wait for a port", "error", err)
+			o.lose(d)
+			return
+		}
+		o.arrive(bytes.Clone(b[:n]))
+	}
+}
+
+// lose gives a device up that cannot be read any more, as one that somebody removed: another one is made in its place after a while.
+func (o *outbound) lose(d frameDevice) {
+	o.mu.Lock()
+	if o.device != d {
+		o.mu.Unlock()
+		return // it is being closed
+	}
+	sender := o.sender
+	o.device, o.sender, o.tried = nil, nil, o.clock.Now()
+	o.SetDevice(0)
+	o.mu.Unlock()
+	if err := errors.Join(d.Close(), sender.Close()); err != nil {
+		o.log.Error("take away the device of packets that wait for a port", "error", err)
+	}
+}
+
+func (o *outbound) arrive(frame []byte) {
+	dip, ok := waitingDIP(frame)
+	if !ok {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	send, ok := o.waiting.arrive(dip, frame, o.clock.Now())
+	o.sendLocked(send)
+	dealt := len(send)
+	if !ok {
+		o.expired++
+		dealt++
+	}
+	if dealt > 0 {
+		o.Dealt(dip, dealt)
+	}
+}
+
+// sendLocked sends frames on. One that the device has no room for is lost, as any other would be.
+func (o *outbound) sendLocked(frames [][]byte) {
+	for _, f := range frames {
+		if o.sender == nil {
+			return
+		}
+		if err := o.sender.Send(f); err != nil {
+			o.expired++
+			o.log.Debug("a packet that waited for a port is lost", "error", err)
+		}
+	}
+}
+
+// run drops what waits for too long until ctx ends, then takes the device away.
+func (o *outbound) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			o.close()
+			return
+		case <-o.clock.After(outboundPace):
+		}
+		o.tend()
+	}
+}
+
+func (o *outbound) tend() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := o.clock.Now()
+	for dip, n := range o.waiting.expire(now) {
+		o.expired += uint64(n)
+		o.Dealt(dip, n)
+	}
+	// The device may have lost some, of one DIP while others' go on coming.
+	o.Settle(func(dip netip.Addr) (int, bool) { return o.waiting.settled(dip, now) })
+	o.openLocked()
+}
+
+func (o *outbound) close() {
+	o.mu.Lock()
+	device, sender := o.device, o.sender
+	o.wanted, o.device, o.sender = false, nil, nil
+	if device != nil {
+		o.SetDevice(0)
+	}
+	o.mu.Unlock()
+	if device != nil {
+		if err := errors.Join(device.Close(), sender.Close()); err != nil {
+			o.log.Error("take away the device of packets that wait for a port", "error", err)
+		}
+	}
+	o.wg.Wait()
+}
+
+// lost is how many packets were dropped because they waited for too long, or there was no room for them to wait.
+func (o *outbound) lost() uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.expired
+}
+
+// outboundStatus puts into a status what there is of ports for connections that servers open, and what became of packets that had none.
+func (a *Agent) outboundStatus(s *apiv1.NodeStatus, n dataplane.HostSNATCounts) {
+	if a.outbound == nil {
+		return
+	}
+	s.Tables = append(s.Tables,
+		&apiv1.TableStatus{Name: "snat_ports", Used: n.Used, Capacity: n.Ports},
+		&apiv1.TableStatus{Name: "snat_waiting", Used: n.Waiting, Capacity: n.Servers * uint64(dataplane.MaxSNATWaiting)})
+	s.Reasons = append(s.Reasons, &apiv1.ReasonCount{Reason: "out_snat_expired", Packets: a.outbound.lost()})
+}
