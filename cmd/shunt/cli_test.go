@@ -83,6 +83,8 @@ func happen(t *testing.T, fake *fakeManager, what string) {
 	switch what {
 	case "report":
 		fake.report()
+	case "lease":
+		fake.lease()
 	case "events":
 		fake.happen()
 	case "doubt":

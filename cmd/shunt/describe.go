@@ -17,7 +17,7 @@ func newDescribe(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "describe KIND NAME | backend DIP[:PORT] [SERVICE]",
 		Short: "Tell everything about one object, and what the nodes report of it",
-		Long:  "Describe tells an object in words: of a service its endpoints, their members with ids, health by mux and routes;\nof a node what it obeys, its BGP peers, routes and counted reasons; of a tenant what of its quotas is taken, of a\npolicy who names it; and the last ten events of each. Of a\nbackend it tells, for each endpoint, what every node that checks it found: state and last results of each check, with time,\nduration and words, and what became of its health within the last week, by whose word. With -o json or yaml it prints the object and the reports as\nrecords.",
+		Long:  "Describe tells an object in words: of a service its endpoints, their members with ids, health by mux and routes,\nand the ports of its servers' outbound connections;\nof a node what it obeys, its BGP peers, routes and counted reasons; of a tenant what of its quotas is taken, of a\npolicy who names it; and the last ten events of each. Of a\nbackend it tells, for each endpoint, what every node that checks it found: state and last results of each check, with time,\nduration and words, and what became of its health within the last week, by whose word. With -o json or yaml it prints the object and the reports as\nrecords.",
 		Example: "  shunt describe service web\n" +
 			"  shunt describe node mux1\n" +
 			"  shunt describe tenant shop\n" +
@@ -116,6 +116,15 @@ func describeRecords(g *globals, w io.Writer, kind lb.Kind, o *apiv1.Object, sta
 			placements = append(placements, text)
 		}
 		out["placements"] = placements
+		vips := []any{}
+		for _, v := range status.GetSnatVips() {
+			text, err := rawJSON(v)
+			if err != nil {
+				return err
+			}
+			vips = append(vips, text)
+		}
+		out["snat"], out["snatVips"] = snatView(status, objectName(o)).records, vips
 	case lb.KindNode:
 		if n := nodeStatus(status, objectName(o)); n != nil {
 			if out["status"], err = rawJSON(n); err != nil {
@@ -186,6 +195,7 @@ func (d *description) service(s *lb.Service) {
 			d.endpoint(s.Name, e, lb.EndpointKey{VIP: vip, Protocol: e.Protocol, Port: e.Port, PortEnd: e.PortEnd})
 		}
 	}
+	d.snat(s.Name)
 }
 
 // endpoint writes the members of one endpoint as the muxes see them.

@@ -56,6 +56,16 @@ func (d *description) backendHealth(b *apiv1.BackendHealth) {
 	if len(rows) == 1 {
 		d.printf("  no connected node checks it\n")
 	}
+	loads := [][]string{{"NODE", "CONNECTIONS", "CPU", "LOAD", "AGE"}}
+	for _, n := range b.GetNodes() {
+		if n.GetLoad() != nil {
+			loads = append(loads, append([]string{n.GetNode()}, loadTexts(n.GetLoad())...))
+		}
+	}
+	if len(loads) > 1 {
+		d.printf("\n  Load\n")
+		d.table(loads)
+	}
 	for _, n := range b.GetNodes() {
 		for _, check := range n.GetChecks() {
 			d.checkHealth(n.GetNode(), check)

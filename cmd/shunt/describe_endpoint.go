@@ -42,6 +42,9 @@ func (d *description) options(e *lb.Endpoint) {
 	if said := e.HostIdle.String(); said != "" {
 		d.printf("  hosts forget flows after: %s\n", said)
 	}
+	if said := e.Load.String(); said != "" {
+		d.printf("  load: %s\n", said)
+	}
 	var backends []string
 	for i := range e.Backends {
 		if e.Backends[i].Backup {

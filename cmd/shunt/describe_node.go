@@ -60,6 +60,14 @@ func (d *description) node(o *lb.Node) {
 		})
 	}
 	d.section("Members", members)
+	servers := [][]string{{"SERVER", "PACKETS-IN", "BYTES-IN", "FLOWS-IN", "PACKETS-OUT", "BYTES-OUT", "FLOWS-OUT"}}
+	for _, s := range n.GetServers() {
+		servers = append(servers, []string{
+			s.GetDip(), fmt.Sprint(s.GetPacketsIn()), fmt.Sprint(s.GetBytesIn()), fmt.Sprint(s.GetFlowsIn()),
+			fmt.Sprint(s.GetPacketsOut()), fmt.Sprint(s.GetBytesOut()), fmt.Sprint(s.GetFlowsOut()),
+		})
+	}
+	d.section("Servers", servers)
 	reasons := [][]string{{"REASON", "PACKETS"}}
 	for _, r := range n.GetReasons() {
 		if r.GetPackets() > 0 {

@@ -12,11 +12,12 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// describeStatus is the status that an object is described with: of a service it tells where its VIPs are.
+// describeStatus is the status that an object is described with: of a service it tells where its VIPs are, and who has
+// which of their ports.
 func (c *client) describeStatus(ctx context.Context, kind lb.Kind, name string) (*apiv1.StatusResponse, error) {
 	request := &apiv1.StatusRequest{}
 	if kind == lb.KindService {
-		request.Service = name
+		request.Service, request.SnatOf = name, name
 	}
 	return c.ask(ctx, connect.NewRequest(request))
 }

@@ -19,6 +19,7 @@ var viewKinds = map[string]viewKind{
 	"endpoint": {rows: endpointView}, "endpoints": {rows: endpointView},
 	"placement": {rows: placeView, places: true}, "placements": {rows: placeView, places: true},
 	"snat": {rows: snatView, snat: true},
+	"load": {rows: loadView, load: true}, "loads": {rows: loadView, load: true},
 }
 
 func newGet(g *globals) *cobra.Command {
@@ -31,7 +32,10 @@ func newGet(g *globals) *cobra.Command {
 			"a service.\n\n" +
 			"The kind placement tells which muxes each VIP is on, has yet to leave, and why there are fewer than it asks for; NAME is\n" +
 			"a service.\n\n" +
-			"The kind snat tells which ports of VIPs each server has for outbound connections; NAME is a service.\n\n" +
+			"The kind snat tells which ports of VIPs each server has for outbound connections; NAME is a service. With --audit every\n" +
+			"mux and host is asked for its table of them, and where one differs from what is stored the command fails.\n\n" +
+			"The kind load tells how loaded each backend is, as its host counts and its application says; NAME is a service. With --watch it\n" +
+			"prints what changed, once a second.\n\n" +
 			"The kind health tells what the cluster makes of each backend: healthy, unhealthy, unknown, damped (it flapped), held (its\n" +
 			"muxes suspect themselves and keep an earlier verdict) or mixed (muxes differ), by which nodes, since when and why; NAME is\n" +
 			"a service. shunt describe backend has the results of its checks.\n\n" +
@@ -44,19 +48,22 @@ func newGet(g *globals) *cobra.Command {
 			"  shunt get nodes --watch\n" +
 			"  shunt get backends web\n" +
 			"  shunt get health web --watch\n" +
+			"  shunt get load web --watch\n" +
 			"  shunt get placements\n" +
+			"  shunt get snat --audit\n" +
 			"  shunt get flows 203.0.113.10:80 --node mux1 --limit 20\n" +
 			"  shunt get events services/web --since 1h --watch",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 1 || len(args) > 2 {
-				return usagef("needs KIND and at most one NAME; KIND is %s, backend, endpoint, placement, snat, health, flows or events", kindWords)
+				return usagef("needs KIND and at most one NAME; KIND is %s, backend, endpoint, placement, snat, load, health, flows or events", kindWords)
 			}
 			return nil
 		},
-		ValidArgsFunction: g.completeNames("backends", "endpoints", "placements", "snat", "health", "flows", "events"),
+		ValidArgsFunction: g.completeNames("backends", "endpoints", "placements", "snat", "load", "health", "flows", "events"),
 		RunE:              func(cmd *cobra.Command, args []string) error { return g.get(cmd, args, &f) },
 	}
 	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "go on with every change until interrupted, also when a manager is lost")
+	cmd.Flags().BoolVar(&f.audit, "audit", false, "of snat: compare the tables of all muxes and hosts with what is stored")
 	cmd.Flags().DurationVar(&f.since, "since", 0, "only events of this last time, such as 1h; 0: of a week")
 	f.flows.register(cmd.Flags())
 	return cmd
@@ -65,6 +72,7 @@ func newGet(g *globals) *cobra.Command {
 // getFlags are the flags of get, each for some kinds.
 type getFlags struct {
 	watch bool
+	audit bool
 	since time.Duration
 	flows flowsFlags
 }
@@ -73,6 +81,9 @@ type getFlags struct {
 func (g *globals) get(cmd *cobra.Command, args []string, f *getFlags) error {
 	word, name := strings.ToLower(args[0]), strings.Join(args[1:], "")
 	if isEvents(args[0]) {
+		if f.audit {
+			return usagef("--audit: must be used with snat")
+		}
 		return g.getEvents(cmd, name, f)
 	}
 	if f.since != 0 {
@@ -81,12 +92,22 @@ func (g *globals) get(cmd *cobra.Command, args []string, f *getFlags) error {
 	view, isView := viewKinds[word]
 	isFlows := word == "flows" || word == "flow"
 	switch {
+	case f.audit && !view.snat:
+		return usagef("--audit: must be used with snat")
+	case f.audit && f.watch:
+		return usagef("--audit: must not come with --watch")
+	case f.audit:
+		return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+			return c.auditSNAT(ctx, g, cmd.OutOrStdout(), name)
+		})
 	case !isFlows && f.flows.given():
 		return usagef("--node, --protocol and --limit: must be used with flows")
 	case isHealth(word):
 		return g.getHealth(cmd.Context(), cmd.OutOrStdout(), name, f.watch)
+	case isLoad(word) && f.watch:
+		return g.watchLoad(cmd.Context(), cmd.OutOrStdout(), name)
 	case (isFlows || isView) && f.watch:
-		return usagef("--watch: must be used with %s, or with health or events", kindChoice)
+		return usagef("--watch: must be used with %s, or with load, health or events", kindChoice)
 	case isFlows:
 		request, err := f.flows.request(name)
 		if err != nil {

@@ -14,8 +14,9 @@ type snatRecord struct {
 	Tenant  string `json:"tenant"`
 	VIP     string `json:"vip"`
 	DIP     string `json:"dip"`
-	// Count is how many ports the DIP has; Ports are spans of them, first and last.
+	// Count is how many ports the DIP has, Limit how many it may have; Ports are spans of them, first and last.
 	Count int      `json:"count"`
+	Limit int      `json:"limit"`
 	Ports []string `json:"ports"`
 	// Gone: the DIP is none of the service's any more.
 	Gone bool `json:"gone"`
@@ -24,20 +25,24 @@ type snatRecord struct {
 // snatView has one row per DIP, of one service or of all, ordered by VIP.
 func snatView(status *apiv1.StatusResponse, service string) view {
 	records := []snatRecord{}
-	rows := [][]string{{"SERVICE", "TENANT", "VIP", "DIP", "COUNT", "PORTS"}}
+	rows := [][]string{{"SERVICE", "TENANT", "VIP", "DIP", "COUNT", "LIMIT", "PORTS"}}
+	limits := map[string]int{}
+	for _, v := range status.GetSnatVips() {
+		limits[v.GetVip()] = int(v.GetDipLimit())
+	}
 	for _, s := range status.GetSnat() {
 		if service != "" && s.GetService() != service {
 			continue
 		}
 		spans, count := portSpans(s.GetPorts()), len(s.GetPorts())*snat.RangePorts
 		records = append(records, snatRecord{
-			Service: s.GetService(), Tenant: s.GetTenant(), VIP: s.GetVip(), DIP: s.GetDip(), Count: count, Ports: spans, Gone: s.GetGone(),
+			Service: s.GetService(), Tenant: s.GetTenant(), VIP: s.GetVip(), DIP: s.GetDip(), Count: count, Limit: limits[s.GetVip()], Ports: spans, Gone: s.GetGone(),
 		})
 		dip := s.GetDip()
 		if s.GetGone() {
 			dip += " (gone)"
 		}
-		rows = append(rows, []string{s.GetService(), s.GetTenant(), s.GetVip(), dip, fmt.Sprint(count), strings.Join(spans, ",")})
+		rows = append(rows, []string{s.GetService(), s.GetTenant(), s.GetVip(), dip, fmt.Sprint(count), fmt.Sprint(limits[s.GetVip()]), strings.Join(spans, ",")})
 	}
 	return view{rows, records}
 }

@@ -25,6 +25,7 @@ var reads = map[string]bool{
 	shuntv1connect.ManagerStatusProcedure:     true,
 	shuntv1connect.ManagerTraceProcedure:      true,
 	shuntv1connect.ManagerFlowsProcedure:      true,
+	shuntv1connect.ManagerAuditSNATProcedure:  true,
 	shuntv1connect.ManagerListAccessProcedure: true,
 	shuntv1connect.ManagerEventsProcedure:     true,
 	shuntv1connect.ManagerAuditProcedure:      true,

@@ -29,6 +29,8 @@ type viewKind struct {
 	places bool
 	// snat: the status must have who has which ports for outbound connections.
 	snat bool
+	// load: the status must have how loaded backends are.
+	load bool
 }
 
 // status reads what the nodes reported, nodes in order of name.
@@ -59,6 +61,9 @@ func (c *client) getView(ctx context.Context, g *globals, w io.Writer, kind view
 	}
 	if kind.snat {
 		request.SnatOf = cmp.Or(service, everyService)
+	}
+	if kind.load {
+		request.LoadOf = cmp.Or(service, everyService)
 	}
 	status, err := c.ask(ctx, connect.NewRequest(request))
 	if err != nil {

@@ -1,7 +1,10 @@
-// Package doctor checks whether a machine can be a mux or a host, and says the command that cures what is wrong.
+// Package doctor checks whether a machine can be a mux, a host or a plain server, and says the command that cures what is wrong.
 package doctor
 
-import "fmt"
+import (
+	"fmt"
+	"net/netip"
+)
 
 // Status is how a check went.
 type Status string
@@ -27,6 +30,12 @@ type Options struct {
 	Interface string
 	// MTU of the underlay in bytes, IP header included.
 	MTU int
+	// Of servers: VIPs are those that it shall have, none: those on its loopback. Tunnels are the devices that take packets out of
+	// their tunnels, none: those of the kernel's tunnel kinds. GUE: packets come in GUE. TunnelSources are as in the Network.
+	VIPs          []netip.Addr
+	Tunnels       []string
+	GUE           bool
+	TunnelSources []netip.Prefix
 }
 
 // Role is what the machine shall be.
@@ -36,6 +45,8 @@ type Role string
 const (
 	Mux  Role = "mux"
 	Host Role = "host"
+	// Server is a server without a host agent that owns the VIPs (rewrite: none).
+	Server Role = "server"
 )
 
 // Interface is what the checks ask of the interface.
@@ -62,6 +73,28 @@ type VethPeer struct {
 	GRO        bool
 }
 
+// Tunnel is a device of the kernel that takes packets out of tunnels.
+type Tunnel struct {
+	Name, Kind string
+	Up         bool
+	// Local and Remote are the outer addresses that it takes packets to and from; invalid for any.
+	Local, Remote netip.Addr
+	// Inner4 and Inner6 tell which packets it takes out.
+	Inner4, Inner6 bool
+}
+
+// Address is an address of the machine, with the prefix length that it was given.
+type Address struct {
+	Prefix netip.Prefix
+	Device string
+}
+
+// Way is how packets leave: by which device, of which MTU, and with which MSS if the route says one.
+type Way struct {
+	Device      string
+	MTU, AdvMSS int
+}
+
 // Machine is what the checks read. Local is the real one.
 type Machine interface {
 	// Kernel is the release: "6.12.1-amd64".
@@ -86,12 +119,24 @@ type Machine interface {
 	ProbeXDP() error
 	ProbeTCX(device int) error
 	ProbeArray() error
+	// Tunnels lists the tunnel devices.
+	Tunnels() ([]Tunnel, error)
+	// Addresses lists the addresses of all devices.
+	Addresses() ([]Address, error)
+	// Way looks up the route to an address, from one of the machine's own unless that is invalid.
+	Way(from, to netip.Addr) (Way, error)
+	// TakesGUE tells whether the kernel takes packets out of GUE, over IPv6 or IPv4.
+	TakesGUE(is6 bool) (bool, error)
 }
 
 // Run makes every check of the role, in a fixed order.
 func Run(m Machine, o Options) []Result {
 	e := &examination{m: m, o: o}
 	e.kernel()
+	if o.Role == Server {
+		e.server()
+		return e.results
+	}
 	e.capabilities()
 	e.btf()
 	e.bpffs()

@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 )
 
 // Fake is a machine in memory. The zero value lacks everything; NewFake is in perfect health.
@@ -21,6 +22,14 @@ type Fake struct {
 	XDPError error
 	TCXError error
 	MapError error
+	// Of servers; a way is found by its source, or by its destination without one.
+	Devices  []Tunnel
+	Own      []Address
+	Ways     map[netip.Addr]Way
+	GUE      map[bool]bool // by whether it is over IPv6
+	NoGUE    error
+	NoOwn    error
+	NoDevice error
 }
 
 // NewFake is a machine with one interface, eth0, that can be everything.
@@ -34,6 +43,36 @@ func NewFake() *Fake {
 		Links:  map[string]Interface{"eth0": {Up: true, MTU: 1600, Driver: "mlx5_core", Index: 2}},
 		Native: XDP{Native: true},
 		Peer:   VethPeer{Command: "ip netns exec fabric ", Name: "veth1", GRO: true},
+	}
+}
+
+// NewFakeServer is a machine with one interface, eth0, that serves 203.0.113.10 and 2001:db8:f::10 without a host agent.
+func NewFakeServer() *Fake {
+	vip4, vip6 := netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8:f::10")
+	dip4, dip6 := netip.MustParseAddr("10.20.1.11"), netip.MustParseAddr("2001:db8:20:1::11")
+	return &Fake{
+		Release: "6.12.1-amd64",
+		Sysctls: map[string]string{
+			"net/ipv4/ip_forward": "0", "net/ipv6/conf/all/forwarding": "0",
+			"net/ipv4/conf/all/rp_filter": "1", "net/ipv4/conf/eth0/rp_filter": "0", "net/ipv4/conf/shunt4/rp_filter": "2",
+			"net/ipv4/conf/all/arp_ignore": "0", "net/ipv4/conf/eth0/arp_ignore": "1",
+			"net/ipv4/conf/all/arp_announce": "0", "net/ipv4/conf/eth0/arp_announce": "2",
+		},
+		Links: map[string]Interface{"eth0": {Up: true, MTU: 1500, Driver: "mlx5_core", Index: 2}},
+		Devices: []Tunnel{
+			{Name: "shunt4", Kind: "ipip", Up: true, Local: dip4, Inner4: true},
+			{Name: "shunt6", Kind: "ip6tnl", Up: true, Local: dip6, Inner4: true, Inner6: true},
+		},
+		Own: []Address{
+			{netip.MustParsePrefix("127.0.0.1/8"), "lo"}, {netip.MustParsePrefix("::1/128"), "lo"},
+			{netip.PrefixFrom(vip4, 32), "lo"}, {netip.PrefixFrom(vip6, 128), "lo"},
+			{netip.PrefixFrom(dip4, 24), "eth0"}, {netip.PrefixFrom(dip6, 64), "eth0"}, {netip.PrefixFrom(dip4, 32), "shunt4"},
+		},
+		Ways: map[netip.Addr]Way{
+			vip4: {Device: "eth0", MTU: 1500, AdvMSS: 1440}, vip6: {Device: "eth0", MTU: 1500, AdvMSS: 1400},
+			netip.MustParseAddr("100.64.0.1"): {Device: "eth0", MTU: 1500},
+		},
+		GUE: map[bool]bool{false: true, true: true},
 	}
 }
 
@@ -92,3 +131,24 @@ func (f *Fake) ProbeTCX(int) error { return f.TCXError }
 
 // ProbeArray implements Machine.
 func (f *Fake) ProbeArray() error { return f.MapError }
+
+// Tunnels implements Machine.
+func (f *Fake) Tunnels() ([]Tunnel, error) { return f.Devices, f.NoDevice }
+
+// Addresses implements Machine.
+func (f *Fake) Addresses() ([]Address, error) { return f.Own, f.NoOwn }
+
+// Way implements Machine.
+func (f *Fake) Way(from, to netip.Addr) (Way, error) {
+	if !from.IsValid() {
+		from = to
+	}
+	w, ok := f.Ways[from]
+	if !ok {
+		return Way{}, fmt.Errorf("look up the route to %s: network is unreachable", to)
+	}
+	return w, nil
+}
+
+// TakesGUE implements Machine.
+func (f *Fake) TakesGUE(is6 bool) (bool, error) { return f.GUE[is6], f.NoGUE }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -114,3 +115,32 @@ func (Local) ProbeTCX(device int) error { return dataplane.ProbeTCX(device) }
 
 // ProbeArray implements Machine.
 func (Local) ProbeArray() error { return dataplane.ProbeMmapableArray() }
+
+// Tunnels implements Machine.
+func (Local) Tunnels() ([]Tunnel, error) {
+	found, err := netdev.FindTunnels()
+	out := make([]Tunnel, len(found))
+	for i, t := range found {
+		out[i] = Tunnel(t)
+	}
+	return out, err
+}
+
+// Addresses implements Machine.
+func (Local) Addresses() ([]Address, error) {
+	found, err := netdev.OwnAddresses()
+	out := make([]Address, len(found))
+	for i, a := range found {
+		out[i] = Address(a)
+	}
+	return out, err
+}
+
+// Way implements Machine.
+func (Local) Way(from, to netip.Addr) (Way, error) {
+	w, err := netdev.FindWay(from, to)
+	return Way(w), err
+}
+
+// TakesGUE implements Machine.
+func (Local) TakesGUE(is6 bool) (bool, error) { return netdev.TakesGUE(guePort, is6) }

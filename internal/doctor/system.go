@@ -5,10 +5,12 @@ import (
 	"strings"
 )
 
-// Oldest kernel: 6.6 has tcx and links of it.
+// Oldest kernel: 6.6 has tcx and links of it. Plain servers need tunnel devices and foo over UDP for both families: 4.7.
 const (
-	minMajor = 6
-	minMinor = 6
+	minMajor       = 6
+	minMinor       = 6
+	serverMinMajor = 4
+	serverMinMinor = 7
 )
 
 // bpfDir is where the pins of the data planes live.
@@ -26,7 +28,11 @@ const rootCure = "run it as root: sudo shunt doctor"
 
 func (e *examination) kernel() {
 	const check = "kernel"
-	cure := fmt.Sprintf("install Linux %d.%d or newer, for instance on Debian 12: apt install -t bookworm-backports linux-image-amd64", minMajor, minMinor)
+	needMajor, needMinor := minMajor, minMinor
+	if e.o.Role == Server {
+		needMajor, needMinor = serverMinMajor, serverMinMinor
+	}
+	cure := fmt.Sprintf("install Linux %d.%d or newer, for instance on Debian 12: apt install -t bookworm-backports linux-image-amd64", needMajor, needMinor)
 	release, err := e.m.Kernel()
 	if err != nil {
 		e.fail(check, cure, "%v", err)
@@ -37,8 +43,8 @@ func (e *examination) kernel() {
 		e.fail(check, cure, "%s: not a release number", release)
 		return
 	}
-	if major < minMajor || major == minMajor && minor < minMinor {
-		e.fail(check, cure, "Linux %s, must be %d.%d or newer", release, minMajor, minMinor)
+	if major < needMajor || major == needMajor && minor < needMinor {
+		e.fail(check, cure, "Linux %s, must be %d.%d or newer", release, needMajor, needMinor)
 		return
 	}
 	e.ok(check, "Linux %s", release)

@@ -1,0 +1,29 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// snat writes who has which ports of a service's VIPs for outbound connections; nothing of one without SNAT.
+func (d *description) snat(service string) {
+	for _, v := range d.status.GetSnatVips() {
+		if v.GetService() != service {
+			continue
+		}
+		rows := [][]string{{"DIP", "PORTS", "RANGES"}}
+		for _, r := range snatView(d.status, service).records.([]snatRecord) {
+			if r.VIP != v.GetVip() {
+				continue
+			}
+			dip := r.DIP
+			if r.Gone {
+				dip += " (gone)"
+			}
+			rows = append(rows, []string{dip, fmt.Sprintf("%d/%d", r.Count, r.Limit), strings.Join(r.Ports, ",")})
+		}
+		d.printf("\nOutbound connections by %s\n", v.GetVip())
+		d.printf("  %d ports leased, %d free, %d at rest; tenant %s has %s\n", v.GetLeased(), v.GetFree(), v.GetResting(), v.GetTenant(), ofQuota(int(v.GetTenantLeased()), v.GetTenantLimit()))
+		d.table(rows)
+	}
+}
