@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/shuntlb/shunt/internal/dataplane"
@@ -12,7 +13,7 @@ import (
 
 var dataplaneSuite = Suite{
 	Name:  "dataplane",
-	Title: "The mux's packet walk",
+	Title: "The packet walks of mux and host",
 	About: "Nanoseconds per packet over a floor that only encapsulates, measured in the kernel's test runner on one " +
 		"pinned CPU: a front program makes every repeat a fresh 64-byte TCP packet of a random flow; null target, floor and " +
 		"mux take short turns; the figure is the median over the repetitions. The mux is the real program with tables " +
@@ -20,12 +21,21 @@ var dataplaneSuite = Suite{
 		"endpoint; `flow/N` has N flows in a flow table of 4 Mi entries (16 Mi for `flow/4Mi`), all known and trusted, " +
 		"`hits` the percentage that was found there; `-20000ep` spreads them over 20,000 endpoints of 5 backends each; in " +
 		"`flow/new` every packet is the SYN of a new flow, the table is full and each evicts an untrusted flow, while no " +
-		"trusted one goes. `katran_ns` is what Katran takes over the floor in a harness of the same rules on this kind of " +
+		"trusted one goes. `snat/N` are answers to N connections of the servers' own: no endpoint takes them, and the port tells the server. `katran_ns` is what Katran takes over the floor in a harness of the same rules on this kind of " +
 		"machine, whose memory answered in about 60 ns. `line_ns` is what a random cache line of 64 MiB cost at the time: `-1Mi` cases are " +
-		"made of it. Cases with 20,000 endpoints are left out of the plot.",
+		"made of it. Cases with 20,000 endpoints are left out of the plot.\n\n" +
+		"`host/…` are the host's two programs, as its agent attaches them, by the same method: 8 servers of one service, IPv4, a flow table of " +
+		"4 Mi with 1 Mi known flows (one with `-1`). `host/in`: a client's packet of a known flow leaves its IP-in-IP tunnel, is " +
+		"translated and gets its route; the floor takes the outer header off and sends the packet on, without a look at it " +
+		"(what the front needs to put the packet back into its tunnel is part of `floor_ns`, not of `over_floor_ns`). " +
+		"`host/new`: the same for SYNs, each of a new flow, which takes a place in the table. `host/out`: a server's answer gets the VIP; " +
+		"the floor does nothing, so this is all it costs. `host/repair`: a packet of a flow that is not known, of a slot that another host's " +
+		"backend had before, is readdressed and sent on; the floor sends it on as it is. `helpers_ns` is what a program takes over the same floor that " +
+		"calls the kernel's helpers which such a packet needs and does nothing else. Counters must say that every packet was treated so, and " +
+		"`hits` of them found their flow (or, with `new` and `repair`, a place or an owner).",
 	Plotted: []string{"floor_ns", "over_floor_ns"}, Unit: "ns per packet",
 	Unplotted: []string{"hash/1Mi-20000ep", "flow/1Mi-20000ep"},
-	Takes:     3 * time.Minute, TakesShort: 30 * time.Second,
+	Takes:     4 * time.Minute, TakesShort: 40 * time.Second,
 	Goals: []Goal{
 		atMost("hash/1", "over_floor_ns", 25), atMost("flow/1", "over_floor_ns", 25), atMost("flow/64Ki", "over_floor_ns", 50),
 		atMost("flow/1Mi", "over_floor_ns", 110), atMost("flow/1Mi-20000ep", "over_floor_ns", 130), atMost("flow/new", "over_floor_ns", 130),
@@ -43,6 +53,9 @@ var dataplaneSuite = Suite{
 
 func init() {
 	for _, c := range muxCases {
+		dataplaneSuite.Cases = append(dataplaneSuite.Cases, c.name)
+	}
+	for _, c := range hostCases {
 		dataplaneSuite.Cases = append(dataplaneSuite.Cases, c.name)
 	}
 }
@@ -83,7 +96,12 @@ var muxCases = []muxCase{
 	{"flow/1Mi-20000ep", v4(mi, 20000), few, 4 * mi, "445–490"},
 	{"flow/new", benchrun.Traffic{Family: benchrun.IPv4, Flows: mi, VIPs: 1, New: true}, benchBackends, 4 * mi, "800–950"},
 	{"flow6/1Mi", v6(mi, 1), benchBackends, 4 * mi, "403–420"},
+	{"snat/1", v4(1, 1), benchBackends, 0, ""},
+	{"snat/1Mi", v4(mi, 1), benchBackends, 0, ""},
 }
+
+// snat says that no endpoint takes the packets: they are for ports that servers send from.
+func (c muxCase) snat() bool { return strings.HasPrefix(c.name, "snat/") }
 
 func v4(flows, vips uint32) benchrun.Traffic {
 	return benchrun.Traffic{Family: benchrun.IPv4, Flows: flows, VIPs: vips}
@@ -114,6 +132,17 @@ func runDataplane(ctx context.Context, o Options, emit func(Row)) error {
 		if err != nil {
 			return fmt.Errorf("case %s: %w", c.name, err)
 		}
+	}
+	for _, c := range hostCases {
+		if o.Katran != "" || !o.wants(c.name) {
+			continue
+		}
+		row, err := c.run(ctx, o, cpu)
+		if err != nil {
+			return fmt.Errorf("case %s: %w", c.name, err)
+		}
+		row.Fields = append(row.Fields, Field{"line_ns", round(lines.median())})
+		emit(row)
 	}
 	return nil
 }
@@ -158,6 +187,9 @@ func (c muxCase) run(ctx context.Context, o Options) (Row, error) {
 		return Row{}, err
 	}
 	if err := mux.Apply(state); err != nil {
+		return Row{}, err
+	}
+	if err := c.lease(mux); err != nil {
 		return Row{}, err
 	}
 	harness, err := benchrun.Open(c.traffic, benchrun.MuxFrags)
@@ -206,21 +238,26 @@ func (c muxCase) run(ctx context.Context, o Options) (Row, error) {
 
 // row sums up what was measured of the mux.
 func (c muxCase) row(got benchrun.Comparison, hits float64) Row {
+	row := Row{Case: c.name, Fields: comparisonFields(got)}
+	if c.table > 0 && !c.traffic.New {
+		row.Fields = append(row.Fields, Field{"hits", round(100 * hits)})
+	}
+	return row
+}
+
+// comparisonFields sum up what was measured of the first program.
+func comparisonFields(got benchrun.Comparison) []Field {
 	var over, floor []float64
 	for _, r := range got.Rounds {
 		over, floor = append(over, r.OverFloor(0)), append(floor, r.NetFloor())
 	}
-	row := Row{Case: c.name, Fields: []Field{
+	return []Field{
 		{"over_floor_ns", round(Median(over))},
 		{"floor_ns", round(Median(floor))},
 		{"min_over_floor_ns", round(slices.Min(over))},
 		{"runs", len(over)},
 		{"packets", got.Packets[0]},
-	}}
-	if c.table > 0 && !c.traffic.New {
-		row.Fields = append(row.Fields, Field{"hits", round(100 * hits)})
 	}
-	return row
 }
 
 // check sends single packets of flows spread over the traffic and compares each with what Trace says of it.

@@ -23,22 +23,20 @@ var memorySuite = Suite{
 	Title: "Memory and capacity",
 	About: "`tables` is the kernel memory of all tables of a mux at their usual sizes, as the kernel accounts it, holding " +
 		"20,000 endpoints of 10 backends each, every one with a ring of 1,024 slots, and a flow table of 4 Mi entries. `agent` is what " +
-		"the plan, the rings and the bookkeeping of the same take in the agent (anonymous memory at rest). `snat` is a table with " +
-		"room for 1.6 M ports. `total` is the sum. `flows-16Mi` is a flow table alone. The rows below are what one mux can hold: " +
+		"the plan, the rings and the bookkeeping of the same take in the agent (anonymous memory at rest). `snat` is the table of ports " +
+		"that servers send from, of 64 VIPs: 4 Mi ports. `total` is the sum. `flows-16Mi` is a flow table alone. `host-1Mi` and `host-4Mi` are all tables of a host with room " +
+		"for so many flows, `per_flow` what its flow table takes for each (NGLB's module, which keeps sessions on hosts too, is reported to take 60 bytes). The rows below are what one mux can hold: " +
 		"the tables are made, the state is applied (`apply_ms`, to the last word stored), and packets to 64 of its endpoints or " +
 		"members are sent through the program and compared with what the trace says.",
 	Plotted: []string{"bytes"}, Unit: "bytes",
-	Cases:     []string{"tables", "agent", "snat", "total", "flows-16Mi", "services-64Ki", "backends-1Mi", "members-65535"},
+	Cases:     []string{"tables", "agent", "snat", "total", "flows-16Mi", "host-1Mi", "host-4Mi", "services-64Ki", "backends-1Mi", "members-65535"},
 	Unplotted: []string{"services-64Ki", "backends-1Mi", "members-65535"},
 	Takes:     40 * time.Second, TakesShort: 10 * time.Second,
 	Goals: []Goal{atMost("total", "bytes", 256<<20), atMost("flows-16Mi", "bytes", 128<<20+64<<10)},
 	run:   runMemory,
 }
 
-const (
-	snatPorts     = 1_600_000
-	holdEndpoints = 20000
-)
+const holdEndpoints = 20000
 
 func runMemory(ctx context.Context, o Options, emit func(Row)) error {
 	if o.wants("tables") || o.wants("agent") || o.wants("snat") || o.wants("total") {
@@ -53,6 +51,16 @@ func runMemory(ctx context.Context, o Options, emit func(Row)) error {
 			return err
 		}
 		emit(bytesRow("flows-16Mi", bytes))
+	}
+	for _, c := range hostSizes {
+		if !o.wants(c.name) {
+			continue
+		}
+		row, err := c.run(o)
+		if err != nil {
+			return fmt.Errorf("case %s: %w", c.name, err)
+		}
+		emit(row)
 	}
 	for _, c := range capacities {
 		if err := ctx.Err(); err != nil {
@@ -96,11 +104,7 @@ func holdFleet(o Options, emit func(Row)) error {
 	}
 	runtime.KeepAlive(p)
 	runtime.KeepAlive(planner)
-	tables, err := footprint(m)
-	if err != nil {
-		return err
-	}
-	snat, err := benchrun.SNATFootprint(snatPorts)
+	tables, snat, err := footprint(m)
 	if err != nil {
 		return err
 	}
@@ -115,13 +119,17 @@ func holdFleet(o Options, emit func(Row)) error {
 	return nil
 }
 
-// footprint is the kernel memory of a mux's tables.
-func footprint(m *benchrun.Mux) (sum uint64, err error) {
+// footprint is the kernel memory of a mux's tables: of all but that of leased ports, and of that.
+func footprint(m *benchrun.Mux) (sum, snat uint64, err error) {
 	tables, err := m.Footprint()
-	for _, bytes := range tables {
-		sum += bytes
+	for name, bytes := range tables {
+		if name == "snat_blocks" {
+			snat = bytes
+		} else {
+			sum += bytes
+		}
 	}
-	return sum, err
+	return sum, snat, err
 }
 
 // flowTable is the kernel memory of a flow table of so many entries.
@@ -195,7 +203,7 @@ func (c capacity) run() (Row, error) {
 		return Row{}, err
 	}
 	took := m.Published().Sub(start)
-	bytes, err := footprint(m)
+	tables, snat, err := footprint(m)
 	if err != nil {
 		return Row{}, err
 	}
@@ -208,5 +216,5 @@ func (c capacity) run() (Row, error) {
 	if err := packets.check(harness, m); err != nil {
 		return Row{}, err
 	}
-	return Row{Case: c.name, Fields: []Field{{"bytes", bytes}, {"apply_ms", round(float64(took) / 1e6)}}}, nil
+	return Row{Case: c.name, Fields: []Field{{"bytes", tables + snat}, {"apply_ms", round(float64(took) / 1e6)}}}, nil
 }

@@ -38,6 +38,7 @@ func (p Page) Write(s Suite, rows []Row, taken Taken) error {
 	if len(rows) == 0 {
 		return fmt.Errorf("write section %s: no rows", s.Name)
 	}
+	rows, drawn := s.timeline.split(rows)
 	plots := filepath.Join(p.dir, plotDir)
 	if err := os.MkdirAll(plots, 0o755); err != nil {
 		return fmt.Errorf("write plots: %w", err)
@@ -49,6 +50,9 @@ func (p Page) Write(s Suite, rows []Row, taken Taken) error {
 		if err := s.curve.write(rows, s.Plotted, s.Unit, filepath.Join(plots, s.Name+curveSuffix)); err != nil {
 			return fmt.Errorf("write curve of %s: %w", s.Name, err)
 		}
+	}
+	if err := s.timeline.write(drawn, filepath.Join(plots, s.Name+timelineSuffix)); err != nil {
+		return fmt.Errorf("write timeline of %s: %w", s.Name, err)
 	}
 	path := filepath.Join(p.dir, pageName)
 	text, err := os.ReadFile(path)
@@ -101,6 +105,9 @@ func section(s Suite, rows []Row, taken Taken) string {
 	fmt.Fprintf(&b, "\n![%s](%s/%s.png)\n\n", s.Title, plotDir, s.Name)
 	if s.curve != nil {
 		fmt.Fprintf(&b, "![%s](%s/%s%s)\n\n", s.curve.title, plotDir, s.Name, curveSuffix)
+	}
+	if s.timeline != nil {
+		fmt.Fprintf(&b, "![%s](%s/%s%s)\n\n", s.timeline.title, plotDir, s.Name, timelineSuffix)
 	}
 	fmt.Fprintf(&b, "`shunt bench %s`, %s, %s; %s.", s.Name, taken.At.UTC().Format(time.DateOnly), taken.Version, taken.Machine)
 	if text := StolenText(taken.Stolen); text != "" {

@@ -2,10 +2,12 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/shuntlb/shunt/internal/snat"
@@ -14,6 +16,7 @@ import (
 const (
 	snatLeases = "leases"
 	snatAbuser = "abuser"
+	snatOver   = "isolation"
 	snatMemory = "memory"
 )
 
@@ -22,15 +25,20 @@ var snatSuite = Suite{
 	Title: "Ports for outbound connections",
 	About: "Three managers, each a process with a store that syncs every write to its disk, on the CPUs of this machine with the simulated nodes: two muxes with the real agent's " +
 		"part, which fold every lease, and hosts that speak the node protocol. 2,000 VIPs, two servers each. `leases`: p50_ms and p99_ms are from an ask to " +
-		"the grant, at 1,000 asks a second, sent whether others were answered or not; per_s is ranges a second, with all that were given back at rest for two minutes, while " +
-		"every server asks for 32 as soon as it has given back what it had. local_share is the share of connections, of a workload with Zipf's far ends, that got a port without " +
+		"the grant, at 1,000 asks a second, sent whether others were answered or not, while what was granted goes back in bunches every 50 ms; per_s is ranges a second, with all that were given back at rest for two minutes, while " +
+		"every server asks for 32 as soon as it has given back what it had. queue_ms, store_ms and muxes_ms are what of a lease's time, on average, passes at the leader until the ask has its turn, is stored, and every mux has it. local_share is the share of connections, of a workload with Zipf's far ends, that got a port without " +
 		"waiting, the lease taking 15 ms. `abuser`: the latency of a tenant that asks 200 times a second, in turns alone (alone_p99_ms) and beside a tenant whose " +
-		"3,000 servers ask without end. `memory`: allocating a range of a VIP (ns), freeing it (free_ns), and a connection's port (port_ns).",
-	Cases:     []string{snatLeases, snatAbuser, snatMemory},
+		"3,000 servers ask without end, 20,000 times a second. The second plot redraws Ananta's Figure 13 (SIGCOMM 2013): the same two tenants second by second, the " +
+		"second one asking between the dashed lines; each ask of its servers waits for its share, 32,768 ranges a second as long as others ask. `memory`: allocating a range of a VIP (ns), freeing it (free_ns), and a connection's port (port_ns).",
+	Cases:     []string{snatLeases, snatAbuser, snatOver, snatMemory},
 	Plotted:   []string{"p50_ms", "p99_ms", "alone_p50_ms", "alone_p99_ms"},
 	Unplotted: []string{snatMemory},
 	Unit:      "ms",
-	Takes:     3 * time.Minute, TakesShort: 40 * time.Second,
+	timeline: &timeline{
+		of: snatOver, title: "A normal tenant beside one that asks without end (Ananta's Figure 13)", x: "s", y: "ms from ask to grant",
+		at: "at_s", marked: "heavy_asks", lines: []timelineLine{{"p50_ms", "normal, median"}, {"p99_ms", "normal, 99 %"}, {"heavy_p50_ms", "heavy, median"}},
+	},
+	Takes: 4 * time.Minute, TakesShort: 40 * time.Second,
 	Goals: []Goal{
 		atMost(snatLeases, "p50_ms", 2), atMost(snatLeases, "p99_ms", 15), atLeast(snatLeases, "per_s", 100_000), atLeast(snatLeases, "local_share", 0.99),
 		atMost(snatAbuser, "p99_over_alone", 1.2), atMost(snatMemory, "ns", 40), atMost(snatMemory, "port_ns", 40),
@@ -42,14 +50,16 @@ var snatSuite = Suite{
 type snatTimes struct {
 	latency, sustained, turn time.Duration
 	turns, vips              int
+	// warm is how long there are asks before any counts, phase how long each of the three of the timeline is.
+	warm, phase time.Duration
 }
 
 func runSNAT(ctx context.Context, o Options, emit func(Row)) error {
-	times := snatTimes{latency: 20 * time.Second, sustained: time.Minute, turn: 4 * time.Second, turns: 6, vips: 2000}
+	times := snatTimes{latency: 20 * time.Second, sustained: time.Minute, turn: 4 * time.Second, turns: 6, vips: 2000, warm: 3 * time.Second, phase: 10 * time.Second}
 	if o.Short {
-		times = snatTimes{latency: time.Second, sustained: 2 * time.Second, turn: 500 * time.Millisecond, turns: 2, vips: 200}
+		times = snatTimes{latency: time.Second, sustained: 2 * time.Second, turn: 500 * time.Millisecond, turns: 2, vips: 200, warm: time.Second, phase: time.Second}
 	}
-	if o.wants(snatLeases) || o.wants(snatAbuser) {
+	if o.wants(snatLeases) || o.wants(snatAbuser) || o.wants(snatOver) {
 		if err := withSNAT(ctx, o, times.vips, func(ctx context.Context, r *snatRig) error { return r.measure(ctx, o, times, emit) }); err != nil {
 			return err
 		}
@@ -63,9 +73,21 @@ func runSNAT(ctx context.Context, o Options, emit func(Row)) error {
 }
 
 func (r *snatRig) measure(ctx context.Context, o Options, times snatTimes, emit func(Row)) error {
+	o.progressf("snat: warming up for %v", times.warm)
+	if _, err := r.openLoop(ctx, r.normal[r.few:], 1000, times.warm); err != nil {
+		return err
+	}
 	if o.wants(snatLeases) {
 		o.progressf("snat: 1,000 asks a second for %v", times.latency)
-		lat, err := r.openLoop(ctx, r.normal, 1000, times.latency)
+		before, err := r.parts(ctx)
+		if err != nil {
+			return err
+		}
+		answers, err := r.openLoop(ctx, r.normal[r.few:], 1000, times.latency)
+		if err != nil {
+			return err
+		}
+		after, err := r.parts(ctx)
 		if err != nil {
 			return err
 		}
@@ -74,34 +96,45 @@ func (r *snatRig) measure(ctx context.Context, o Options, times snatTimes, emit 
 		if err != nil {
 			return err
 		}
-		emit(Row{Case: snatLeases, Fields: []Field{
+		lat := tookMillis(answers)
+		emit(Row{Case: snatLeases, Fields: append([]Field{
 			{"p50_ms", Percentile(lat, 0.5)}, {"p99_ms", Percentile(lat, 0.99)}, {"per_s", perSecond}, {"local_share", localShare(o.Short)}, {"asks", len(lat)},
-		}})
+		}, after.since(before)...)})
 	}
-	if !o.wants(snatAbuser) {
-		return nil
-	}
-	var alone, beside []float64
 	victims := r.normal[:r.few]
 	abusers := r.normal[len(victims):]
 	abusers = abusers[:min(3000, len(abusers))]
+	if o.wants(snatAbuser) {
+		if err := r.besideAbuser(ctx, o, times, victims, abusers, emit); err != nil {
+			return err
+		}
+	}
+	if o.wants(snatOver) {
+		return r.overTime(ctx, o, times.phase, victims, abusers, emit)
+	}
+	return nil
+}
+
+// victimAsks is how often a second the normal tenant asks that is measured beside an abuser.
+const victimAsks = 200
+
+// besideAbuser measures the normal tenant alone and beside the other one, in turns.
+func (r *snatRig) besideAbuser(ctx context.Context, o Options, times snatTimes, victims, abusers []*snatServer, emit func(Row)) error {
+	var alone, beside []float64
 	for turn := range times.turns {
 		o.progressf("snat: turn %d of %d, alone and beside an abuser", turn+1, times.turns)
-		lat, err := r.openLoop(ctx, victims, 200, times.turn)
+		answers, err := r.openLoop(ctx, victims, victimAsks, times.turn)
 		if err != nil {
 			return err
 		}
-		alone = append(alone, lat...)
-		stop := r.abuse(abusers)
-		lat, err = r.openLoop(ctx, victims, 200, times.turn)
-		if err := stop(); err != nil {
+		alone = append(alone, tookMillis(answers)...)
+		stop := r.abuse(abusers, nil)
+		answers, err = r.openLoop(ctx, victims, victimAsks, times.turn)
+		if err := errors.Join(err, stop()); err != nil {
 			return err
 		}
-		if err != nil {
-			return err
-		}
-		beside = append(beside, lat...)
-		if err := pause(ctx, 300*time.Millisecond); err != nil {
+		beside = append(beside, tookMillis(answers)...)
+		if err := pause(ctx, time.Second); err != nil {
 			return err
 		}
 	}
@@ -110,6 +143,68 @@ func (r *snatRig) measure(ctx context.Context, o Options, times snatTimes, emit 
 		{"p50_ms", Percentile(beside, 0.5)}, {"p99_ms", p99}, {"alone_p50_ms", Percentile(alone, 0.5)}, {"alone_p99_ms", alone99}, {"p99_over_alone", p99 / alone99},
 	}})
 	return nil
+}
+
+// overTime lets the other tenant ask in the second of three phases, and emits a row for each second.
+func (r *snatRig) overTime(ctx context.Context, o Options, phase time.Duration, victims, abusers []*snatServer, emit func(Row)) error {
+	o.progressf("snat: three times %v, the abuser in the middle", phase)
+	var mu sync.Mutex
+	var heavy []snatAnswer
+	began := time.Now()
+	stopped := make(chan error, 1)
+	go func() {
+		if err := pause(ctx, phase); err != nil {
+			stopped <- err
+			return
+		}
+		stop := r.abuse(abusers, func(a snatAnswer) {
+			mu.Lock()
+			defer mu.Unlock()
+			heavy = append(heavy, a)
+		})
+		err := pause(ctx, phase)
+		stopped <- errors.Join(err, stop())
+	}()
+	answers, err := r.openLoop(ctx, victims, victimAsks, 3*phase)
+	if err := errors.Join(err, <-stopped); err != nil {
+		return err
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	// By when they were asked: what takes long belongs to the second in which it began.
+	bin := func(answers []snatAnswer) map[int][]snatAnswer {
+		out := map[int][]snatAnswer{}
+		for _, a := range answers {
+			second := int(a.at.Add(-a.took).Sub(began) / time.Second)
+			out[second] = append(out[second], a)
+		}
+		return out
+	}
+	normals, heavies := bin(answers), bin(heavy)
+	for second := range int(3 * phase / time.Second) {
+		at := time.Duration(second) * time.Second
+		fields := []Field{{"at_s", second}, {"heavy_asks", yes(at >= phase && at < 2*phase)}}
+		if lat := tookMillis(normals[second]); len(lat) > 0 {
+			fields = append(fields, Field{"p50_ms", Percentile(lat, 0.5)}, Field{"p99_ms", Percentile(lat, 0.99)})
+		}
+		if lat := tookMillis(heavies[second]); len(lat) > 0 {
+			ranges := 0
+			for _, a := range heavies[second] {
+				ranges += a.ranges
+			}
+			fields = append(fields, Field{"heavy_p50_ms", Percentile(lat, 0.5)}, Field{"heavy_ranges", ranges})
+		}
+		emit(Row{Case: snatOver, Fields: fields})
+	}
+	return nil
+}
+
+// yes is 1, or 0 for no.
+func yes(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // localShare is the share of connections that need not wait: 200 servers behind VIPs of their own opening 20 connections a second each that last 30 s

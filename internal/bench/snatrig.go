@@ -30,9 +30,6 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// SNATManagerCommand is the hidden command of the program that is a manager which takes `snat` of services.
-const SNATManagerCommand = "bench-snat-manager"
-
 const (
 	snatManagers, snatHosts, snatMuxes = 3, 6, 2
 	snatServers                        = 2 // of a VIP
@@ -45,6 +42,7 @@ type snatRig struct {
 	note     func(format string, args ...any)
 	managers []*exec.Cmd
 	api      []string
+	scrapes  []string // where managers show metrics
 	ca       *pki.CA
 	admin    shuntv1connect.ManagerClient
 	hosts    []*snatHost
@@ -62,7 +60,19 @@ type snatHost struct {
 	stream  *syncStream
 	sending sync.Mutex
 	servers map[snat.Holder]*snatServer
+
+	mu sync.Mutex
+	// idle are ranges that go back with the next bunch.
+	idle []idleRanges
 }
+
+type idleRanges struct {
+	server *snatServer
+	ranges []uint32
+}
+
+// snatIdlePace is how often hosts give ranges back: what only time makes due they look at so often (internal/host).
+const snatIdlePace = 50 * time.Millisecond
 
 // snatServer is a DIP of a host.
 type snatServer struct {
@@ -126,8 +136,8 @@ func (r *snatRig) explain(i int, err error) error {
 func (r *snatRig) startManager(ctx context.Context, i int) error {
 	ip := fmt.Sprintf("127.79.%d.%d", os.Getpid()>>8&255, os.Getpid()&255)
 	api, peer := fmt.Sprintf("%s:%d", ip, 8443+i), fmt.Sprintf("%s:%d", ip, 2380+i)
-	data := filepath.Join(r.dir, fmt.Sprintf("m%d", i+1))
-	args := []string{SNATManagerCommand, "--data", data, "--listen", api, "--name", fmt.Sprintf("m%d", i+1), "--peer", peer}
+	data, scrape := filepath.Join(r.dir, fmt.Sprintf("m%d", i+1)), fmt.Sprintf("%s:%d", ip, 9485+i)
+	args := []string{"manager", "--data", data, "--metrics", scrape, "--listen", api, "--name", fmt.Sprintf("m%d", i+1), "--peer", peer}
 	if i > 0 {
 		res, err := r.admin.CreateToken(ctx, connect.NewRequest(&apiv1.CreateTokenRequest{Node: fmt.Sprintf("m%d", i+1), Role: "manager"}))
 		if err != nil {
@@ -149,7 +159,7 @@ func (r *snatRig) startManager(ctx context.Context, i int) error {
 	if err := m.Start(); err != nil {
 		return err
 	}
-	r.managers, r.api = append(r.managers, m), append(r.api, api)
+	r.managers, r.api, r.scrapes = append(r.managers, m), append(r.api, api), append(r.scrapes, scrape)
 	ctx, cancel := context.WithTimeout(ctx, nodesWithin)
 	defer cancel()
 	for {
@@ -221,9 +231,9 @@ func (r *snatRig) objects(ctx context.Context, vips int) error {
 		r.hosts = append(r.hosts, &snatHost{servers: map[snat.Holder]*snatServer{}})
 	}
 	for v := range vips {
-		// The first hundred servers are one tenant's, all others another's.
+		// The first two hundred servers, a quarter at most, are one tenant's, all others another's.
 		s := &apiv1.Service{Name: snatServiceName(v), Tenant: "many", Vip: []string{snatVIPAddr(v).String()}}
-		if v*snatServers < 100 {
+		if v*snatServers < min(200, vips*snatServers/4) {
 			s.Tenant = "few"
 			r.few += snatServers
 		}
@@ -265,6 +275,7 @@ func (r *snatRig) connectAll(ctx context.Context) error {
 		}
 		h.stream = s
 		r.wg.Go(func() { r.fail(h.listen()) })
+		r.wg.Go(func() { h.giveBack(ctx) })
 	}
 	for _, s := range r.normal {
 		select {
@@ -306,11 +317,15 @@ func (r *snatRig) runMux(ctx context.Context, i int) error {
 	r.wg.Go(func() {
 		for {
 			up, err := s.Receive()
-			if err == nil && up.GetSnatLeases() != nil {
+			switch {
+			case err != nil:
+			case up.GetSnatLeases() != nil:
 				var rep apiv1.NodeReport
 				if err = l.Hear(up); err == nil && l.Say(&rep) {
 					err = s.Send(&rep)
 				}
+			case up.GetRevision() != 0:
+				err = s.Send(obeyed(up))
 			}
 			if ctx.Err() != nil {
 				return
@@ -324,10 +339,18 @@ func (r *snatRig) runMux(ctx context.Context, i int) error {
 	return nil
 }
 
+// obeyed is the report of a node that obeys a plan.
+func obeyed(up *apiv1.PlanUpdate) *apiv1.NodeReport {
+	return &apiv1.NodeReport{SyncedRevision: up.GetRevision(), Epoch: up.GetEpoch()}
+}
+
 // listen takes in what the manager says to a host.
 func (h *snatHost) listen() error {
 	for {
 		up, err := h.stream.Receive()
+		if err == nil && up.GetRevision() != 0 {
+			err = h.send(obeyed(up))
+		}
 		if err != nil {
 			return fmt.Errorf("host: %w", err)
 		}
@@ -391,16 +414,62 @@ func (h *snatHost) ask(servers []*snatServer, back [][]uint32, want uint32) erro
 			rep.SnatAsks = append(rep.SnatAsks, &apiv1.SnatAsk{Holder: m, Want: want})
 		}
 	}
+	return h.send(rep)
+}
+
+func (h *snatHost) send(rep *apiv1.NodeReport) error {
 	h.sending.Lock()
 	defer h.sending.Unlock()
 	return h.stream.Send(rep)
 }
 
-// openLoop lets servers ask so many times a second, in turns, and returns how long each answer took, in ms. What they get they give
-// back at once.
-func (r *snatRig) openLoop(ctx context.Context, servers []*snatServer, perSecond int, lasts time.Duration) ([]float64, error) {
+// idles makes ranges of a server go back with the next bunch.
+func (h *snatHost) idles(s *snatServer, ranges []uint32) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.idle = append(h.idle, idleRanges{s, ranges})
+}
+
+// giveBack sends bunches until ctx ends. That the stream broke listen tells.
+func (h *snatHost) giveBack(ctx context.Context) {
+	for pause(ctx, snatIdlePace) == nil {
+		h.mu.Lock()
+		idle := h.idle
+		h.idle = nil
+		h.mu.Unlock()
+		if len(idle) == 0 {
+			continue
+		}
+		servers, back := make([]*snatServer, len(idle)), make([][]uint32, len(idle))
+		for i, r := range idle {
+			servers[i], back[i] = r.server, r.ranges
+		}
+		if h.ask(servers, back, 0) != nil {
+			return
+		}
+	}
+}
+
+// snatAnswer is an answer with when it came, and how long it took.
+type snatAnswer struct {
+	at   time.Time
+	took time.Duration
+	// ranges it brought.
+	ranges int
+}
+
+func tookMillis(answers []snatAnswer) []float64 {
+	out := make([]float64, len(answers))
+	for i, a := range answers {
+		out[i] = float64(a.took) / 1e6
+	}
+	return out
+}
+
+// openLoop lets servers ask so many times a second, in turns, and returns the answers. What they get they give back soon.
+func (r *snatRig) openLoop(ctx context.Context, servers []*snatServer, perSecond int, lasts time.Duration) ([]snatAnswer, error) {
 	var mu sync.Mutex
-	var out []float64
+	var out []snatAnswer
 	var refused atomic.Int64
 	for _, s := range servers {
 		s.then(func(ranges []uint32, took time.Duration) {
@@ -409,9 +478,9 @@ func (r *snatRig) openLoop(ctx context.Context, servers []*snatServer, perSecond
 				return
 			}
 			mu.Lock()
-			out = append(out, float64(took)/1e6)
+			out = append(out, snatAnswer{time.Now(), took, len(ranges)})
 			mu.Unlock()
-			r.wg.Go(func() { s.host.ask([]*snatServer{s}, [][]uint32{ranges}, 0) })
+			s.host.idles(s, ranges)
 		})
 	}
 	ticker := time.NewTicker(time.Millisecond)
@@ -507,15 +576,19 @@ func (r *snatRig) closedLoop(ctx context.Context, lasts time.Duration) (float64,
 	return perSecond, pause(ctx, 2*time.Second)
 }
 
-// abuse lets servers ask again and again, without waiting for answers, and give back what they get, until stop.
-func (r *snatRig) abuse(servers []*snatServer) (stop func() error) {
+// abuse lets servers ask again and again, without waiting for answers, and give back what they get, until stop; seen, if not nil, takes
+// every answer.
+func (r *snatRig) abuse(servers []*snatServer, seen func(snatAnswer)) (stop func() error) {
 	var over atomic.Bool
 	var wg sync.WaitGroup
 	byHost := map[*snatHost][]*snatServer{}
 	for _, s := range servers {
 		byHost[s.host] = append(byHost[s.host], s)
-		s.then(func(ranges []uint32, _ time.Duration) {
-			r.wg.Go(func() { s.host.ask([]*snatServer{s}, [][]uint32{ranges}, 0) })
+		s.then(func(ranges []uint32, took time.Duration) {
+			s.host.idles(s, ranges)
+			if seen != nil {
+				seen(snatAnswer{time.Now(), took, len(ranges)})
+			}
 		})
 	}
 	errs := make(chan error, len(byHost))

@@ -29,7 +29,9 @@ type Suite struct {
 	Goals []Goal
 	// curve, if there is one, is drawn beside the bars.
 	curve *curve
-	run   func(ctx context.Context, o Options, emit func(Row)) error
+	// timeline, if there is one, is drawn of a case whose rows are in no table.
+	timeline *timeline
+	run      func(ctx context.Context, o Options, emit func(Row)) error
 }
 
 // Goal is a limit of a figure: Max, or Min where that is not 0.
@@ -126,14 +128,14 @@ func (o Options) wants(name string) bool { return len(o.Cases) == 0 || slices.Co
 var later = map[string][]string{
 	"dataplane": {
 		"cookie/1Mi", "cookie6/1Mi",
-		"quic-plain/1Mi", "quic-aes/1Mi", "host/in", "host/out", "host/repair",
+		"quic-plain/1Mi", "quic-aes/1Mi",
 	},
 	"rings": nil,
 }
 
 // Suites returns all suites, in the order in which "all" runs them.
 func Suites() []Suite {
-	return []Suite{dataplaneSuite, liveSuite, ringsSuite, memorySuite, httpSuite, controlSuite, failoverSuite, nodesSuite, placeSuite, healthSuite, snatSuite}
+	return []Suite{dataplaneSuite, liveSuite, ringsSuite, memorySuite, httpSuite, controlSuite, failoverSuite, nodesSuite, placeSuite, healthSuite, snatSuite, hostSuite, hostFlowsSuite, repairSuite}
 }
 
 // Find returns the named suite.

@@ -8,6 +8,7 @@ import (
 	"github.com/shuntlb/shunt/internal/dataplane/benchrun"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/ring"
+	"github.com/shuntlb/shunt/internal/snat"
 )
 
 // ringKey is the keyed hash's key in benchmarks; any will do.
@@ -60,11 +61,37 @@ func (c muxCase) tables() (dataplane.MuxState, map[netip.Addr]dataplane.NextHop)
 	}
 	for i := range c.traffic.VIPs {
 		s := int(i) % sets
+		port := uint16(benchrun.Port)
+		if c.snat() {
+			port++
+		}
 		state.Endpoints = append(state.Endpoints, dataplane.MuxEndpoint{
-			Key:      lb.EndpointKey{VIP: c.traffic.Family.VIP(i), Protocol: lb.TCP, Port: benchrun.Port},
+			Key:      lb.EndpointKey{VIP: c.traffic.Family.VIP(i), Protocol: lb.TCP, Port: port},
 			RingCode: code, Ring: rings[s], Members: members[s],
 			Affinity: affinity, Idle: lb.Idle{Untrusted: benchIdle, Trusted: benchIdle},
 		})
 	}
 	return state, hops
+}
+
+// lease gives the backends the ports of the case's VIPs, as its agent would.
+func (c muxCase) lease(mux *benchrun.Mux) error {
+	if !c.snat() {
+		return nil
+	}
+	members := make([]dataplane.SNATMember, c.members)
+	for i := range members {
+		dip := backendAddress(c.traffic.Family, i)
+		members[i] = dataplane.SNATMember{DIP: dip, Outer: dip, Encap: lb.EncapIPIP, MTU: 1500}
+	}
+	words := &[snat.Ranges]uint16{}
+	for r := range words {
+		words[r] = uint16(1 + r%len(members))
+	}
+	for i := range c.traffic.VIPs {
+		if err := mux.SetSNAT(snat.VIP{Addr: c.traffic.Family.VIP(i)}, members, words); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -42,8 +42,13 @@ type Effort struct {
 // Compare measures null, floor and the programs in turns. Each round begins with another of them; progress is called
 // before every round.
 func (h *Harness) Compare(ctx context.Context, programs []Target, e Effort, progress func(round int)) (Comparison, error) {
-	c := Comparison{Packets: make([]uint64, len(programs))}
-	targets := append([]Target{h.Null(), h.Floor()}, programs...)
+	return compare(ctx, append([]Target{h.Null(), h.Floor()}, programs...), e, h.timed, progress)
+}
+
+// compare gives null, floor and the programs, which are the targets in that order, their turns. run sends packets through one of them.
+func compare(ctx context.Context, targets []Target, e Effort, run func(t Target, packets int, seed uint64) (Run, error),
+	progress func(round int)) (Comparison, error) {
+	c := Comparison{Packets: make([]uint64, len(targets)-2)}
 	for i := range e.Rounds {
 		progress(i)
 		sums := make([]Run, len(targets))
@@ -53,12 +58,12 @@ func (h *Harness) Compare(ctx context.Context, programs []Target, e Effort, prog
 			}
 			k := (i + turn) % len(targets)
 			seed := uint64(i*e.Turns+turn/len(targets)+1) * 0x9e3779b97f4a7c15
-			run, err := h.timed(targets[k], (e.Packets+e.Turns-1)/e.Turns, seed)
+			got, err := run(targets[k], (e.Packets+e.Turns-1)/e.Turns, seed)
 			if err != nil {
 				return c, err
 			}
-			sums[k].Stretches = append(sums[k].Stretches, run.Stretches...)
-			sums[k].Packets += run.Packets
+			sums[k].Stretches = append(sums[k].Stretches, got.Stretches...)
+			sums[k].Packets += got.Packets
 		}
 		round := Round{Null: sums[0].Middle(), Floor: sums[1].Middle()}
 		for p, sum := range sums[2:] {

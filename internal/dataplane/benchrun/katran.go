@@ -151,7 +151,7 @@ func (k *Katran) size(spec *ebpf.CollectionSpec) error {
 		return fmt.Errorf("%d reals: want less than %d (MAX_REALS)", len(k.tables.Reals), reals)
 	}
 	spec.Maps["ch_rings"].MaxEntries = k.tables.VIPs * KatranRing
-	spec.Maps["ch_rings"].Flags |= mmapable
+	spec.Maps["ch_rings"].Flags |= unix.BPF_F_MMAPABLE
 	program.Flags |= xdpHasFrags
 	return nil
 }
