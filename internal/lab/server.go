@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -67,9 +68,20 @@ func Serve(ctx context.Context, name string) error {
 	return err
 }
 
-// webHandler answers / with the server's name, /healthz, and /bytes/N with N bytes.
+// webHandler answers / with the server's name, /healthz, /load with what was put there last, at first 0, and /bytes/N with N bytes.
 func webHandler(name string) http.Handler {
 	mux := http.NewServeMux()
+	var load atomic.Value
+	load.Store("0\n")
+	mux.HandleFunc("GET /load", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, load.Load().(string)) })
+	mux.HandleFunc("PUT /load", func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		load.Store(string(body))
+	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, name+"\n") })
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /bytes/{n}", func(w http.ResponseWriter, r *http.Request) {
@@ -105,7 +117,7 @@ func echoTCP(l net.Listener) error {
 }
 
 // echoUDP sends every datagram back from the address it came to: the packet information that was received is handed
-// back as it is, and its address becomes the source.
+// back but for the device, and its address becomes the source.
 func echoUDP(conn *net.UDPConn) error {
 	buf, oob := make([]byte, 64<<10), make([]byte, 128)
 	for {
@@ -119,6 +131,7 @@ func echoUDP(conn *net.UDPConn) error {
 			}
 			return fmt.Errorf("serve echo over udp: %w", err)
 		}
+		forgetDevice(oob[:oobn])
 		// A client that is gone is its own trouble.
 		_, _, _ = conn.WriteMsgUDPAddrPort(buf[:n], oob[:oobn], from)
 	}

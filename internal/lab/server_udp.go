@@ -32,3 +32,20 @@ func listenUDP(network string, port int) (*net.UDPConn, error) {
 	}
 	return conn, nil
 }
+
+// forgetDevice takes the device out of packet information (struct in_pktinfo, in6_pktinfo), so that an answer leaves by its route: out of
+// a tunnel come datagrams whose answers do not go back into it.
+func forgetDevice(oob []byte) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return
+	}
+	for _, m := range messages {
+		switch {
+		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= unix.SizeofInet4Pktinfo:
+			clear(m.Data[:4])
+		case m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= unix.SizeofInet6Pktinfo:
+			clear(m.Data[16:20])
+		}
+	}
+}

@@ -184,3 +184,74 @@ func TestRepairOutlivesAgents(t *testing.T) {
 		}
 	}
 }
+
+// While a server is dead others get its new connections. When it is back, its host sends their packets on to those, and none breaks though no
+// mux remembers any; where nothing is repaired some do.
+func TestRepairOfServersThatComeBack(t *testing.T) {
+	logsOnFailure(t, shared)
+	const connections = 120
+	cases := []*repaired{
+		{service: hashed("revived", 132, "ipip", everyVM)},
+		{service: hashed("revived-gue", 133, "gue", everyVM)},
+		{service: hashed("revived-nothing", 134, "ipip", everyVM), forgets: true},
+	}
+	cases[1].entry = cases[1].both
+	cases[2].more += "  repairWindow: 0s\n"
+	for _, c := range cases {
+		c.apply(t)
+	}
+	for _, c := range cases {
+		c.awaitHops(t, shared.Topology.Muxes)
+		c.awaitAlive(t, len(everyVM))
+	}
+	before := repairs(t.Context(), t)
+	known := synced(t.Context(), t)
+	if err := shared.StopServer(t.Context(), "host1-vm1"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range cases {
+		c.awaitAlive(t, len(everyVM)-1)
+	}
+	// Two endpoints for each family know that it is dead, and so do their hosts.
+	await(t, "hosts know who is dead", func(ctx context.Context) error {
+		if now := synced(ctx, t); now <= known {
+			return fmt.Errorf("all are at revision %d", now)
+		}
+		return nil
+	})
+	var talks []*talk
+	for _, c := range cases {
+		talks = append(talks, dialMany(t, c.targets(), connections).talk())
+	}
+	if err := shared.StartServer(t.Context(), "host1-vm1"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range cases {
+		c.awaitAlive(t, len(everyVM))
+	}
+	for i, c := range cases {
+		broken := talks[i].end()
+		t.Logf("%s: %d of %d connections broke", c.name, len(broken), connections)
+		if c.forgets != (len(broken) > 0) {
+			t.Errorf("%s: %d of %d connections broke: %v", c.name, len(broken), connections, broken)
+		}
+	}
+	await(t, "hosts count what they repaired", func(ctx context.Context) error {
+		if now := repairs(ctx, t); now["repair_arrived"] <= before["repair_arrived"] {
+			return fmt.Errorf("repair_arrived is %d, it was %d", now["repair_arrived"], before["repair_arrived"])
+		}
+		return nil
+	})
+}
+
+// synced is the revision that all hosts obey.
+func synced(ctx context.Context, t *testing.T) int64 {
+	t.Helper()
+	least := int64(-1)
+	for _, n := range status(ctx, t).GetNodes() {
+		if r := n.GetSyncedRevision(); n.GetRole() == "host" && (least < 0 || r < least) {
+			least = r
+		}
+	}
+	return least
+}
