@@ -265,6 +265,7 @@ func (r *rig) statusGone(node string) {
 		if err != nil || tries == maxTries {
 			r.t.Fatalf("status of %s is still there, error %v", node, err)
 		}
+		<-time.After(100 * time.Microsecond)
 	}
 }
 

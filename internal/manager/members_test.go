@@ -131,6 +131,7 @@ func TestManagersJoin(t *testing.T) {
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("members afterwards: %v %v", res, err)
 		}
+		<-time.After(10 * time.Millisecond)
 	}
 	nodes, err := rigs[2].admin.Get(t.Context(), connect.NewRequest(&apiv1.GetRequest{Kind: "Node"}))
 	if err != nil || len(nodes.Msg.Objects) != 3 {

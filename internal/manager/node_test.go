@@ -3,6 +3,7 @@ package manager_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -96,8 +97,9 @@ func (r *rig) status(node string, fits func(*apiv1.NodeStatus) bool) *apiv1.Node
 		if tries == maxTries {
 			r.t.Fatalf("status of %s is still %v", node, res.Msg)
 		}
+		<-time.After(100 * time.Microsecond)
 	}
 }
 
-// maxTries bounds polling: at 0.1 ms each it is longer than any backoff of an agent.
+// maxTries bounds polling, with a pause of 0.1 ms at least between two looks: that is longer than any backoff of an agent.
 const maxTries = 100_000

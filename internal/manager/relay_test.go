@@ -263,6 +263,7 @@ func TestRefusalsOfFollowersAreAudited(t *testing.T) {
 		if tries == maxTries {
 			t.Fatalf("audit log is still %v", res.Msg)
 		}
+		<-time.After(100 * time.Microsecond)
 	}
 }
 

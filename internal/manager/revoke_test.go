@@ -1,6 +1,7 @@
 package manager_test
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -44,6 +45,38 @@ func TestNodeDeletedAndMadeAgainAtOnce(t *testing.T) {
 			t.Fatalf("a deleted node got %s", keys(up))
 		}
 	}
+}
+
+// handClock is moved by the test.
+type handClock struct {
+	mu    sync.Mutex
+	ahead time.Duration
+	waits []chan time.Time
+}
+
+func (c *handClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Now().Add(c.ahead)
+}
+
+// After never fires but at advance.
+func (c *handClock) After(time.Duration) <-chan time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ch := make(chan time.Time, 1)
+	c.waits = append(c.waits, ch)
+	return ch
+}
+
+func (c *handClock) advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ahead += d
+	for _, ch := range c.waits {
+		ch <- time.Now().Add(c.ahead)
+	}
+	c.waits = nil
 }
 
 // TestDeletionWithAClockThatMoves: neither does a certificate of a later clock outlive its node, nor does a deletion
