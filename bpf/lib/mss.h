@@ -3,13 +3,8 @@
 #ifndef SHUNT_MSS_H
 #define SHUNT_MSS_H
 
+#include "options.h"
 #include "view.h"
-
-enum tcp_option {
-	TCP_OPTION_END = 0,
-	TCP_OPTION_NOP = 1,
-	TCP_OPTION_MSS = 2,
-};
 
 /* Results of mss_clamp. */
 enum mss_result {
@@ -17,12 +12,6 @@ enum mss_result {
 	MSS_CLAMPED = 1,
 	MSS_MALFORMED = 2, /* an option length that is 0, 1 or beyond the header */
 	MSS_FAILED = 3,    /* the kernel refused to write */
-};
-
-/* The options of one TCP header: at most 40 bytes. */
-struct tcp_options {
-	__u8 bytes[LIMIT_TCP_OPTIONS];
-	__u32 len;
 };
 
 /* Where a walk through options stands. */

@@ -17,6 +17,7 @@
 
 #include "abi.h"
 #include "csum.h"
+#include "options.h"
 
 /* Protocol numbers (IANA) that the headers above lack or spell as enumerators. */
 enum protocol {
@@ -138,7 +139,7 @@ static __always_inline int parse_tcp(struct xdp_md *ctx, const void *l4, __u32 l
 	if (header == sizeof(*tcp))
 		return 0;
 	/* NOP NOP timestamps: what nearly every segment of an established connection carries. */
-	if (header == sizeof(*tcp) + 12 && (const void *)(opt + 1) <= end && *opt == bpf_htonl(0x0101080a))
+	if (header == sizeof(*tcp) + OPTIONS_USUAL_LEN && (const void *)(opt + 1) <= end && *opt == OPTIONS_USUAL)
 		return 0;
 	return parse_tcp_options(ctx, p->l4 + sizeof(*tcp), header - sizeof(*tcp)) ? 0 : MUX_REASON_TCP_BAD_OPTION;
 }
