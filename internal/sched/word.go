@@ -1,0 +1,46 @@
+package sched
+
+import "math"
+
+// A word of a member's load, as packets compare it (bpf/abi/schedule.h): the load divided by the weight in its low 48 bits, and what a connection adds to
+// it in the 16 above. 0: nothing is known.
+const (
+	StepShift = 48
+	scoreMask = 1<<StepShift - 1
+	unit      = 1<<16 - 1 // a connection divided by weight 1
+	// Packets add what they give until the next word comes: the score stays below half of what there is room for.
+	maxScore = 1 << (StepShift - 1)
+)
+
+// Word is the word of a member with a load in connections. A weight w counts as 65535/⌊65535/w⌋, within 0.8 % of it up to 1,000.
+func Word(m Member) uint64 {
+	if m.Weight == 0 {
+		return 0
+	}
+	step := uint64(unit / m.Weight)
+	score := min(math.Round(m.Load*float64(step)), maxScore)
+	return step<<StepShift | uint64(max(score, 0))
+}
+
+// Given is a word after a connection more.
+func Given(word uint64) uint64 { return word + word>>StepShift }
+
+// Lighter says whether a connection goes to the member of word b instead of that of word a: it is better off with it. What is not known is no reason.
+func Lighter(a, b uint64) bool {
+	return a != 0 && b != 0 && a&scoreMask+a>>StepShift > b&scoreMask+b>>StepShift
+}
+
+// Draws are the places that p2c compares in a sequence of n, by a flow's hash; random takes the first.
+func Draws(hash uint64, n int) (first, second int) {
+	hash = mix64(hash)
+	return int(hash >> 32 * uint64(n) >> 32), int(hash & math.MaxUint32 * uint64(n) >> 32)
+}
+
+// mix64 is the finalizer of MurmurHash3, as in bpf/lib/hash.h.
+func mix64(x uint64) uint64 {
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	x *= 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
+}
