@@ -64,6 +64,7 @@ func TestOnlyImporter(t *testing.T) {
 		{"github.com/coreos/go-systemd", "daemons say how they are in one place, and run without a service manager too", []string{"internal/service"}},
 		{"filippo.io/age", "what a backup is encrypted with can be replaced; nobody else handles passphrases", []string{"internal/backup"}},
 		{"github.com/fsnotify", "what follows a file must also see replaced directories and lost events", []string{"internal/single"}},
+		{"github.com/quic-go", "QUIC is for servers and clients of labs; what balances it reads packets, and pkg/quiclb fits any library", []string{"internal/lab"}},
 		{"github.com/vishvananda/netns", "netlink needs the right namespace and thread; one package knows how", []string{"internal/netdev"}},
 	}
 	for _, p := range packages(t) {
@@ -98,6 +99,25 @@ func TestPurePackages(t *testing.T) {
 				t.Errorf("%s imports %s: pure packages import pure packages only", p.ImportPath, imported)
 			}
 		}
+	}
+}
+
+// TestPublicPackages: what others import stands alone, with the standard library, so that it fits whatever they build with.
+func TestPublicPackages(t *testing.T) {
+	found := false
+	for _, p := range packages(t) {
+		if !within(p.ImportPath, module+"pkg") {
+			continue
+		}
+		found = true
+		for _, imported := range p.Imports {
+			if first, _, _ := strings.Cut(imported, "/"); strings.Contains(first, ".") {
+				t.Errorf("%s imports %s: public packages need the standard library only", p.ImportPath, imported)
+			}
+		}
+	}
+	if !found {
+		t.Error("there is no public package")
 	}
 }
 
