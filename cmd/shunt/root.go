@@ -117,6 +117,7 @@ func newRootAt(now func() time.Time) *cobra.Command {
 	root.AddCommand(newBench(g))
 	root.AddCommand(newBenchSwarm())
 	root.AddCommand(newBenchChecker())
+	root.AddCommand(newSim(g))
 	root.AddCommand(newLab(g))
 	root.AddCommand(newLabServer(), newLabLoad())
 	root.InitDefaultHelpCmd()

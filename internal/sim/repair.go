@@ -9,28 +9,35 @@ import (
 )
 
 // Rule is how packets of established connections find their backend after the pool changed, when no mux remembers any.
-type Rule int
+type Rule string
 
-// The rules.
+// The rules, as results name them.
 const (
 	// PresentOwner: the present owner of the slot, and nobody else. What is left to consistent hashing without state.
-	PresentOwner Rule = iota
+	PresentOwner Rule = "maglev"
 	// Modulo: the hash modulo the number of backends, in the order of the pool. Plain hashing.
-	Modulo
-	// PreviousRing: a backend hands what it does not know to the owner of the slot in the ring before. A daisy chain of one generation.
-	PreviousRing
+	Modulo Rule = "modulo"
+	// PreviousRing: a backend hands what it does not know to the owner of the slot in the ring before. A daisy chain of one generation, as Beamer has.
+	PreviousRing Rule = "previous-ring"
 	// LastOwner: a backend hands what it does not know to the last owner of the slot that was another one. Shunt's repair.
-	LastOwner
+	LastOwner Rule = "last-owner"
+	// Published: Cheetah's cookies as its program has them (publishedCookie). Of stories only.
+	Published Rule = "cheetah"
+	// Cookies: Shunt's. Of stories only.
+	Cookies Rule = "shunt"
 )
 
 // Pool is the backends of an endpoint at one time, with IDs that stay.
 type Pool []ring.Member
 
 // Broken tells of connections that begin with the first pool how many are lost after each change to the next one: they reach a backend that is
-// not theirs, and are reset. Hashes are those of their flows. Pools must have members with weight.
+// not theirs, and are reset. Hashes are those of their flows. Pools must have members with weight; rules that are of stories only are none of its.
 func Broken(rule Rule, pools []Pool, hashes []uint64) []int {
 	if len(pools) < 2 {
 		panic(fmt.Sprintf("sim: %d pools: must be 2 or more", len(pools)))
+	}
+	if rule == Published || rule == Cookies {
+		panic(fmt.Sprintf("sim: rule %s needs a story", rule))
 	}
 	rings := ringsOf(pools)
 	lost := make([]bool, len(hashes))

@@ -52,7 +52,7 @@ func TestOneChange(t *testing.T) {
 	}{{PresentOwner, 9, 13}, {Modulo, 88, 92}, {PreviousRing, 0, 0}, {LastOwner, 0, 0}} {
 		got := 100 * float64(Broken(c.rule, grown(9, 10), hashes(seed, n))[0]) / n
 		if got < c.least || got > c.most {
-			t.Errorf("rule %d breaks %.1f %%: want %g to %g", c.rule, got, c.least, c.most)
+			t.Errorf("rule %s breaks %.1f %%: want %g to %g", c.rule, got, c.least, c.most)
 		}
 	}
 }
@@ -86,13 +86,13 @@ func TestBrokenProperties(t *testing.T) {
 		for _, rule := range []Rule{PresentOwner, Modulo, PreviousRing, LastOwner} {
 			got := Broken(rule, pools, flows)
 			if !slices.IsSorted(got) {
-				t.Errorf("rule %d: %v", rule, got)
+				t.Errorf("rule %s: %v", rule, got)
 			}
 			if (rule == PreviousRing || rule == LastOwner) && (got[0] != 0 || got[len(got)-1] > none[len(none)-1]) {
-				t.Errorf("rule %d breaks %v, none %v", rule, got, none)
+				t.Errorf("rule %s breaks %v, none %v", rule, got, none)
 			}
 			if same := Broken(rule, []Pool{pools[0], pools[0], pools[0]}, flows); same[1] != 0 {
-				t.Errorf("rule %d breaks %v when nothing changes", rule, same)
+				t.Errorf("rule %s breaks %v when nothing changes", rule, same)
 			}
 		}
 	})

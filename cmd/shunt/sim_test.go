@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// What cannot be simulated is a wrong command line.
+func TestSimRefuses(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"sim"}, "needs a subcommand: broken"},
+		{[]string{"sim", "broken", "churn"}, `takes no arguments, not "churn"`},
+		{[]string{"sim", "broken", "--servers", "1"}, "--servers: 1: must be 2 to 4000"},
+		{[]string{"sim", "broken", "--changes", "501"}, "--changes: 501: must be 1 to 500"},
+		{[]string{"sim", "broken", "--servers", "10", "--changes", "9"}, "--changes: 9: must leave a server of 10"},
+		{[]string{"sim", "broken", "--connections", "0"}, "--connections: 0: must be 1 to 1000000"},
+		{[]string{"sim", "broken", "--lasting", "2h"}, "--lasting: 2h0m0s: must be 1ms to 1h"},
+	} {
+		var out, errs bytes.Buffer
+		if code := run(c.args, strings.NewReader(""), &out, &errs); code != exitUsage || !strings.Contains(errs.String(), c.want) {
+			t.Errorf("shunt %s: exit code %d, says %q; want %d and %q", strings.Join(c.args, " "), code, errs.String(), exitUsage, c.want)
+		}
+	}
+}
+
+// A simulation prints its seed, says the same again, and writes what it prints.
+func TestSimBroken(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new")
+	args := []string{"sim", "broken", "--seed", "7", "--servers", "20", "--changes", "5", "--connections", "200", "--out", dir}
+	simulate := func(more ...string) string {
+		t.Helper()
+		var out, errs bytes.Buffer
+		if code := run(append(args, more...), strings.NewReader(""), &out, &errs); code != exitOK {
+			t.Fatalf("exit code %d: %s", code, errs.String())
+		}
+		return out.String()
+	}
+	screen := simulate()
+	if !strings.HasPrefix(screen, "seed 7\n") || screen != simulate() {
+		t.Errorf("printed:\n%s\nthen:\n%s", screen, simulate())
+	}
+	var found struct {
+		Simulation string
+		Seed       uint64
+		Rows       []map[string]any
+	}
+	if err := json.Unmarshal([]byte(simulate("-o", "json")), &found); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(filepath.Join(dir, "broken.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	table, err := csv.NewReader(file).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found.Simulation != "broken" || found.Seed != 7 || len(found.Rows) != 6*(5+15) || len(table) != len(found.Rows)+1 {
+		t.Errorf("%s of seed %d has %d rows, the file %d lines", found.Simulation, found.Seed, len(found.Rows), len(table))
+	}
+	for i, name := range table[0] {
+		if _, ok := found.Rows[0][name]; !ok {
+			t.Errorf("column %d of the file, %s, is no field of the rows", i, name)
+		}
+	}
+	drawn, err := os.ReadFile(filepath.Join(dir, "broken.png"))
+	if err != nil || !bytes.HasPrefix(drawn, []byte("\x89PNG")) {
+		t.Errorf("the plot: %v", err)
+	}
+}

@@ -1,0 +1,133 @@
+// Package figure draws what simulations and measurements found, and writes it as tables.
+package figure
+
+import (
+	"fmt"
+	"image/color"
+	"os"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
+)
+
+// Panel is one diagram.
+type Panel struct {
+	Title, X, Y string
+	// LogX and LogY make an axis logarithmic: all values of it must be above 0.
+	LogX, LogY bool
+	// MaxY is the upper end of the vertical axis, 0: that of the data. The lower end is 0, or that of the data with LogY.
+	MaxY float64
+	// Ticks, when there are any, are the only ones of the horizontal axis.
+	Ticks []Tick
+	Lines []Line
+}
+
+// Tick is a labelled place of the horizontal axis.
+type Tick struct {
+	At    float64
+	Label string
+}
+
+// Line is a series of points, joined in their order.
+type Line struct {
+	Name string
+	X, Y []float64 // as many of each
+}
+
+// Sizes of a panel.
+const (
+	panelWidth  = 160 * vg.Millimeter
+	panelHeight = 95 * vg.Millimeter
+	dotsPerInch = 130
+)
+
+// palette are the colours of lines in order, distinguishable without colour vision too; shapes are their points'.
+var (
+	palette = []color.Color{
+		color.RGBA{0x8c, 0x8c, 0x8c, 0xff}, color.RGBA{0xe0, 0x8e, 0x45, 0xff}, color.RGBA{0x9a, 0x5c, 0x9e, 0xff},
+		color.RGBA{0x5b, 0x8c, 0x5a, 0xff}, color.RGBA{0xb0, 0x20, 0x20, 0xff}, color.RGBA{0x1b, 0x6c, 0xa8, 0xff}, color.RGBA{0x40, 0x40, 0x40, 0xff},
+	}
+	shapes = []draw.GlyphDrawer{draw.CrossGlyph{}, draw.TriangleGlyph{}, draw.SquareGlyph{}, draw.PyramidGlyph{}, draw.RingGlyph{}, draw.CircleGlyph{}, draw.PlusGlyph{}}
+)
+
+// WritePNG draws panels below one another into a file.
+func WritePNG(path string, panels ...Panel) error {
+	canvas := vgimg.NewWith(vgimg.UseWH(panelWidth, panelHeight*vg.Length(len(panels))), vgimg.UseDPI(dotsPerInch), vgimg.UseBackgroundColor(color.White))
+	tiles := draw.Tiles{Rows: len(panels), Cols: 1, PadY: 4 * vg.Millimeter, PadTop: 2 * vg.Millimeter, PadBottom: 2 * vg.Millimeter, PadRight: 4 * vg.Millimeter, PadLeft: 2 * vg.Millimeter}
+	all := draw.New(canvas)
+	for i := range panels {
+		p, err := panels[i].plot()
+		if err != nil {
+			return fmt.Errorf("draw %s: %w", path, err)
+		}
+		p.Draw(tiles.At(all, 0, i))
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := (vgimg.PngCanvas{Canvas: canvas}).WriteTo(file); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return file.Close()
+}
+
+// plot makes the diagram.
+func (p *Panel) plot() (*plot.Plot, error) {
+	out := plot.New()
+	out.Title.Text, out.X.Label.Text, out.Y.Label.Text = p.Title, p.X, p.Y
+	out.Title.Padding = 2 * vg.Millimeter
+	out.Legend.Top, out.Legend.Left = true, true
+	out.Legend.Padding = vg.Millimeter
+	out.Add(plotter.NewGrid())
+	if p.LogX {
+		out.X.Scale, out.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+	}
+	if p.LogY {
+		out.Y.Scale, out.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+	}
+	if len(p.Ticks) > 0 {
+		var ticks plot.ConstantTicks
+		for _, t := range p.Ticks {
+			ticks = append(ticks, plot.Tick{Value: t.At, Label: t.Label})
+		}
+		out.X.Tick.Marker = ticks
+	}
+	for i := range p.Lines {
+		if err := p.Lines[i].add(out, i); err != nil {
+			return nil, err
+		}
+	}
+	if !p.LogY {
+		out.Y.Min = 0
+	}
+	if p.MaxY > 0 {
+		out.Y.Max = p.MaxY
+	}
+	return out, nil
+}
+
+// add draws the line as number i.
+func (l *Line) add(to *plot.Plot, i int) error {
+	if len(l.X) != len(l.Y) {
+		return fmt.Errorf("line %s: %d and %d values", l.Name, len(l.X), len(l.Y))
+	}
+	points := make(plotter.XYs, len(l.X))
+	for j := range points {
+		points[j].X, points[j].Y = l.X[j], l.Y[j]
+	}
+	line, marks, err := plotter.NewLinePoints(points)
+	if err != nil {
+		return fmt.Errorf("line %s: %w", l.Name, err)
+	}
+	line.Color, marks.Color = palette[i%len(palette)], palette[i%len(palette)]
+	line.Width, marks.Radius = vg.Points(1.3), vg.Points(2.4)
+	marks.Shape = shapes[i%len(shapes)]
+	to.Add(line, marks)
+	to.Legend.Add(l.Name, line, marks)
+	return nil
+}

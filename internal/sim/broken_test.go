@@ -1,0 +1,217 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/shuntlb/shunt/internal/ring"
+)
+
+// oracle plays a story without plans, folds and cookies: it keeps every membership that there was, and a table of who has which connection.
+type oracle struct {
+	up      []bool // by number of the server
+	members []oracleRing
+}
+
+// oracleRing is a membership as it was until some time.
+type oracleRing struct {
+	until time.Duration
+	up    []int
+	code  uint8
+	slots []uint16
+}
+
+func (o *oracle) change(at time.Duration, c Change, r *rand.Rand) {
+	for range c.Come {
+		o.up = append(o.up, true)
+	}
+	for range c.Go {
+		up := o.taking()
+		o.up[up[r.IntN(len(up))]] = false
+	}
+	code := uint8(0)
+	if n := len(o.members); n > 0 {
+		o.members[n-1].until, code = at, o.members[n-1].code
+	}
+	next := oracleRing{up: o.taking()}
+	var members []ring.Member
+	var weights []uint16
+	for _, n := range next.up {
+		weights = append(weights, 1)
+		members = append(members, ring.Member{ID: uint16(n), DIP: netip.AddrFrom4([4]byte{10, 20, byte(n >> 8), byte(n)}), Port: 443, Weight: 1})
+	}
+	next.code = ring.SizeCode(weights, code)
+	next.slots = ring.Build(next.code, members)
+	o.members = append(o.members, next)
+}
+
+func (o *oracle) taking() (up []int) {
+	for n, is := range o.up {
+		if is {
+			up = append(up, n)
+		}
+	}
+	return up
+}
+
+// owner is who has a hash in the membership so many before the present one.
+func (o *oracle) owner(back int, hash uint64) int {
+	m := o.members[len(o.members)-1-back]
+	return int(m.slots[hash>>(64-m.code)])
+}
+
+// reached is who gets to see a packet of a flow at some time.
+func (o *oracle) reached(rule Rule, at time.Duration, hash uint64, table int) []int {
+	last := len(o.members) - 1
+	switch rule {
+	case Modulo:
+		return []int{o.members[last].up[hash%uint64(len(o.members[last].up))]}
+	case PresentOwner:
+		return []int{o.owner(0, hash)}
+	case PreviousRing:
+		return []int{o.owner(0, hash), o.owner(min(1, last), hash)}
+	case LastOwner:
+		reached := []int{o.owner(0, hash)}
+		for back := 1; back <= min(8, last); back++ {
+			if m := o.members[last-back]; m.until+time.Hour <= at {
+				break
+			}
+			if former := o.owner(back, hash); former != reached[0] {
+				return append(reached, former)
+			}
+		}
+		return reached
+	}
+	return []int{table}
+}
+
+// outlive is Story.Outlive, one connection at a time.
+func (o *oracle) outlive(s Story, rule Rule, flows []Flow, r *rand.Rand) (broken []int) {
+	o.change(0, Change{Come: s.Servers}, r)
+	table, lost := make([]int, len(flows)), make([]bool, len(flows))
+	begin := func(until, from time.Duration) {
+		for i, f := range flows {
+			if f.Begin >= until || f.Begin < from {
+				continue
+			}
+			switch up := o.members[len(o.members)-1].up; rule {
+			case Published, Cookies:
+				table[i] = up[i%len(up)]
+			default:
+				table[i] = o.reached(rule, f.Begin, f.Hash(), 0)[0]
+			}
+		}
+	}
+	from := time.Duration(-1 << 62)
+	for _, c := range s.Changes {
+		begin(c.At, from)
+		sum := 0
+		speak := func(at time.Duration) {
+			for i, f := range flows {
+				if f.Begin < at && f.End >= at && !lost[i] && !slices.Contains(o.reached(rule, at, f.Hash(), table[i]), table[i]) {
+					lost[i] = true
+					sum++
+				}
+			}
+		}
+		for _, m := range o.members[:len(o.members)-1] {
+			if forgotten := m.until + time.Hour; forgotten > from && forgotten <= c.At {
+				speak(forgotten)
+			}
+		}
+		o.change(c.At, c, r)
+		speak(c.At)
+		broken = append(broken, sum)
+		from = c.At
+	}
+	return broken
+}
+
+// drawStory draws a pool that changes a few times, some of them so far from each other that hosts forget.
+func drawStory(t *rapid.T) Story {
+	s := Story{Servers: rapid.IntRange(1, 20).Draw(t, "servers")}
+	up := s.Servers
+	for range rapid.IntRange(1, 14).Draw(t, "changes") {
+		after := rapid.SampledFrom([]time.Duration{time.Second, 7 * time.Minute, 20 * time.Minute, 2 * time.Hour}).Draw(t, "after")
+		c := Change{At: s.End + after, Come: rapid.IntRange(0, 2).Draw(t, "come"), Go: rapid.IntRange(0, 2).Draw(t, "go")}
+		if c.Go >= up+c.Come {
+			c.Go = 0
+		}
+		if c.Come == c.Go {
+			c.Come, c.Go = 1, 0
+		}
+		up += c.Come - c.Go
+		s.Changes, s.End = append(s.Changes, c), c.At
+	}
+	return s
+}
+
+// Every rule breaks what the oracle says, change by change.
+func TestOutliveIsWhatTheOracleSays(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, seed := drawStory(t), rapid.Uint64().Draw(t, "seed")
+		flows := append(s.Lasting(60, rand.New(rand.NewPCG(seed, 1))), s.Passing(60, 10*time.Minute, rand.New(rand.NewPCG(seed, 2)))...)
+		slices.SortStableFunc(flows, func(a, b Flow) int { return int(a.Begin - b.Begin) })
+		for _, rule := range BrokenRules {
+			steps, err := s.Outlive(rule, flows, rand.New(rand.NewPCG(seed, 3)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			// What breaks since the change before, the change itself included.
+			got, n := make([]int, len(s.Changes)), 0
+			for _, step := range steps {
+				for n < len(s.Changes)-1 && step.At > s.Changes[n].At {
+					n++
+				}
+				got[n] += step.Broken
+			}
+			if want := new(oracle).outlive(s, rule, flows, rand.New(rand.NewPCG(seed, 3))); !slices.Equal(got, want) {
+				t.Fatalf("%s: %+v breaks %v, the oracle says %v", rule, s, got, want)
+			}
+		}
+	})
+}
+
+// The figures' rows: cookies lose nothing, and every other rule something; the better one loses less.
+func TestPlayBroken(t *testing.T) {
+	o := BrokenOptions{Seed: 5, Servers: 40, Changes: 12, Connections: 3000, Lasting: 20 * time.Second}
+	rows, err := PlayBroken(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := PlayBroken(o)
+	if err != nil || !reflect.DeepEqual(rows, again) {
+		t.Errorf("the same options gave other rows: %v", err)
+	}
+	last := map[string]float64{}
+	for _, r := range rows {
+		last[fmt.Sprint(r.Story, " ", r.Rule)] = r.BrokenPct
+	}
+	for _, story := range []string{"churn-40 ", "24-31-23 "} {
+		lost := func(r Rule) float64 { return last[story+string(r)] }
+		if lost(Cookies) != 0 || lost(Published) != 0 || lost(LastOwner) == 0 {
+			t.Errorf("%s: %v", story, last)
+		}
+		if !slices.IsSorted([]float64{lost(LastOwner), lost(PreviousRing), lost(PresentOwner), lost(Modulo)}) {
+			t.Errorf("%s: a worse rule loses less: %v", story, last)
+		}
+	}
+	if rows[len(rows)-1].Servers != 23 {
+		t.Errorf("the last change leaves %d servers, want 23", rows[len(rows)-1].Servers)
+	}
+}
+
+// A pool of which nobody would be left is refused.
+func TestOutliveRefuses(t *testing.T) {
+	s := Story{Servers: 1, Changes: []Change{{At: 1, Go: 1}}}
+	if _, err := s.Outlive(Cookies, nil, rand.New(rand.NewPCG(1, 1))); err == nil {
+		t.Error("the last server went")
+	}
+}

@@ -1,0 +1,93 @@
+package sim
+
+import "github.com/shuntlb/shunt/internal/cookie"
+
+// way is a rule in a story. Eras come with their number.
+type way interface {
+	// settle gives the connection number n, which begins in an era, its server.
+	settle(at int, e *era, n int, c *connection)
+	// reaches tells whether a packet of it finds that server in an era; when it does, it is answered.
+	reaches(at int, e *era, c *connection) bool
+}
+
+// wayOf is a rule in a story of so many eras.
+func wayOf(rule Rule, eras int) way {
+	switch rule {
+	case Published:
+		return publishedWay{}
+	case Cookies:
+		return cookieWay{newKey: eras / 2}
+	}
+	return ringWay{rule}
+}
+
+// ringWay are the rules by which a hash says who has a connection.
+type ringWay struct{ rule Rule }
+
+func (w ringWay) settle(_ int, e *era, _ int, c *connection) {
+	if w.rule == Modulo {
+		c.home = e.modulo(c.hash)
+	} else {
+		c.home = e.owner(c.hash)
+	}
+}
+
+func (w ringWay) reaches(_ int, e *era, c *connection) bool {
+	switch w.rule {
+	case Modulo:
+		return e.modulo(c.hash) == c.home
+	case PreviousRing:
+		return e.owner(c.hash) == c.home || e.ownerBefore(c.hash) == c.home
+	case LastOwner:
+		return e.owner(c.hash) == c.home || e.former(c.hash) == c.home
+	}
+	return e.owner(c.hash) == c.home
+}
+
+// publishedWay gives connections to servers by turns, as any scheduler may, and finds them by Cheetah's cookies. Servers keep their index.
+type publishedWay struct{}
+
+func (publishedWay) settle(_ int, e *era, n int, c *connection) {
+	c.home = e.taking[n%len(e.taking)]
+	c.cookie = publishedCookie(c.home, c.hash)
+}
+
+func (publishedWay) reaches(_ int, e *era, c *connection) bool {
+	id := publishedCookie(c.cookie, c.hash)
+	return e.has(id) && id == c.home
+}
+
+// publishedBits are the bits of a cookie of Cheetah's: one of the upper 16 of a timestamp tells versions apart.
+const publishedBits = 15
+
+// publishedCookie is Cheetah's cookie of a server's index, and the index of a cookie: XOR with a hash of the connection.
+func publishedCookie(index uint16, hash uint64) uint16 {
+	return (index ^ uint16(hash)) & (1<<publishedBits - 1)
+}
+
+// cookieWay gives connections to servers by turns, as any scheduler may, and finds them by Shunt's cookies. From era newKey on servers stamp with the next
+// key: a connection's cookie is that of the time when it spoke last.
+type cookieWay struct{ newKey int }
+
+// cookieKeys are the two keys of the VIP, by key id.
+var cookieKeys = [2][16]byte{{1, 2, 3, 4}, {5, 6, 7, 8}}
+
+// stamp makes the cookie that servers stamp with in an era.
+func (w cookieWay) stamp(at int, c *connection) {
+	kid := uint8(0)
+	if at >= w.newKey {
+		kid = 1
+	}
+	c.cookie = cookie.Encode(cookie.PRF(cookieKeys[kid], c.bound()), kid, c.home)
+}
+
+func (w cookieWay) settle(at int, e *era, n int, c *connection) {
+	c.home = e.taking[n%len(e.taking)]
+	w.stamp(at, c)
+}
+
+func (w cookieWay) reaches(at int, e *era, c *connection) bool {
+	id, ok := cookie.Decode(cookie.PRF(cookieKeys[cookie.KeyID(c.cookie)], c.bound()), c.cookie)
+	w.stamp(at, c)
+	return ok && e.has(id) && id == c.home
+}
