@@ -2326,6 +2326,8 @@ type PlanItem struct {
 	//	*PlanItem_Service
 	//	*PlanItem_Sources
 	//	*PlanItem_Repair
+	//	*PlanItem_Cookies
+	//	*PlanItem_Cids
 	Item          isPlanItem_Item `protobuf_oneof:"item"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2438,6 +2440,24 @@ func (x *PlanItem) GetRepair() *PlanRepair {
 	return nil
 }
 
+func (x *PlanItem) GetCookies() *PlanKeys {
+	if x != nil {
+		if x, ok := x.Item.(*PlanItem_Cookies); ok {
+			return x.Cookies
+		}
+	}
+	return nil
+}
+
+func (x *PlanItem) GetCids() *PlanKeys {
+	if x != nil {
+		if x, ok := x.Item.(*PlanItem_Cids); ok {
+			return x.Cids
+		}
+	}
+	return nil
+}
+
 type isPlanItem_Item interface {
 	isPlanItem_Item()
 }
@@ -2470,6 +2490,14 @@ type PlanItem_Repair struct {
 	Repair *PlanRepair `protobuf:"bytes,8,opt,name=repair,proto3,oneof"`
 }
 
+type PlanItem_Cookies struct {
+	Cookies *PlanKeys `protobuf:"bytes,9,opt,name=cookies,proto3,oneof"`
+}
+
+type PlanItem_Cids struct {
+	Cids *PlanKeys `protobuf:"bytes,10,opt,name=cids,proto3,oneof"`
+}
+
 func (*PlanItem_Endpoint) isPlanItem_Item() {}
 
 func (*PlanItem_Binding) isPlanItem_Item() {}
@@ -2483,6 +2511,10 @@ func (*PlanItem_Service) isPlanItem_Item() {}
 func (*PlanItem_Sources) isPlanItem_Item() {}
 
 func (*PlanItem_Repair) isPlanItem_Item() {}
+
+func (*PlanItem_Cookies) isPlanItem_Item() {}
+
+func (*PlanItem_Cids) isPlanItem_Item() {}
 
 // PlanNode is what a node must know about itself and its surroundings.
 type PlanNode struct {
@@ -2644,6 +2676,131 @@ func (x *PlanKey) GetKey() []byte {
 	return nil
 }
 
+// PlanKeys are the live keys of a VIP for one purpose: of its cookies, for the muxes that serve it and the hosts that stamp, or of its QUIC
+// connection ids, for muxes.
+type PlanKeys struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Vni   uint32                 `protobuf:"varint,1,opt,name=vni,proto3" json:"vni,omitempty"`
+	Vip   string                 `protobuf:"bytes,2,opt,name=vip,proto3" json:"vip,omitempty"`
+	// One or two, ordered by epoch.
+	Keys []*PlanEpochKey `protobuf:"bytes,3,rep,name=keys,proto3" json:"keys,omitempty"`
+	// Epoch of the key that is used for what is new; it is among keys.
+	Mint          uint32 `protobuf:"varint,4,opt,name=mint,proto3" json:"mint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanKeys) Reset() {
+	*x = PlanKeys{}
+	mi := &file_v1_node_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanKeys) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanKeys) ProtoMessage() {}
+
+func (x *PlanKeys) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanKeys.ProtoReflect.Descriptor instead.
+func (*PlanKeys) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *PlanKeys) GetVni() uint32 {
+	if x != nil {
+		return x.Vni
+	}
+	return 0
+}
+
+func (x *PlanKeys) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *PlanKeys) GetKeys() []*PlanEpochKey {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *PlanKeys) GetMint() uint32 {
+	if x != nil {
+		return x.Mint
+	}
+	return 0
+}
+
+// PlanEpochKey is a key of an epoch, from 1. A cookie names it by the epoch modulo 2, a connection id by the epoch modulo 7.
+type PlanEpochKey struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Key           []byte                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"` // 16 bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanEpochKey) Reset() {
+	*x = PlanEpochKey{}
+	mi := &file_v1_node_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanEpochKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanEpochKey) ProtoMessage() {}
+
+func (x *PlanEpochKey) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_node_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanEpochKey.ProtoReflect.Descriptor instead.
+func (*PlanEpochKey) Descriptor() ([]byte, []int) {
+	return file_v1_node_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *PlanEpochKey) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *PlanEpochKey) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
 // PlanEndpoint is an endpoint of one VIP, for muxes.
 type PlanEndpoint struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -2661,23 +2818,31 @@ type PlanEndpoint struct {
 	Check    *PlanCheck    `protobuf:"bytes,10,opt,name=check,proto3" json:"check,omitempty"`
 	// Last port of a range; 0 for a single port. "any" and "*" have port 0 and 65535.
 	PortEnd uint32 `protobuf:"varint,11,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
-	// "hash" or "flow".
+	// "hash", "flow" or "cookie".
 	Affinity  string          `protobuf:"bytes,12,opt,name=affinity,proto3" json:"affinity,omitempty"`
 	Source    *SourceAffinity `protobuf:"bytes,13,opt,name=source,proto3" json:"source,omitempty"`
 	OnePacket bool            `protobuf:"varint,14,opt,name=one_packet,json=onePacket,proto3" json:"one_packet,omitempty"`
 	Idle      *Idle           `protobuf:"bytes,15,opt,name=idle,proto3" json:"idle,omitempty"`
 	Fragments string          `protobuf:"bytes,16,opt,name=fragments,proto3" json:"fragments,omitempty"`
 	// "ipip" or "gue", never empty.
-	Encap         string `protobuf:"bytes,17,opt,name=encap,proto3" json:"encap,omitempty"`
-	BackupBelow   uint32 `protobuf:"varint,18,opt,name=backup_below,json=backupBelow,proto3" json:"backup_below,omitempty"`
-	FailOpen      bool   `protobuf:"varint,19,opt,name=fail_open,json=failOpen,proto3" json:"fail_open,omitempty"`
+	Encap       string `protobuf:"bytes,17,opt,name=encap,proto3" json:"encap,omitempty"`
+	BackupBelow uint32 `protobuf:"varint,18,opt,name=backup_below,json=backupBelow,proto3" json:"backup_below,omitempty"`
+	FailOpen    bool   `protobuf:"varint,19,opt,name=fail_open,json=failOpen,proto3" json:"fail_open,omitempty"`
+	// As in Endpoint; empty is "maglev".
+	Scheduler  string `protobuf:"bytes,20,opt,name=scheduler,proto3" json:"scheduler,omitempty"`
+	ScheduleBy string `protobuf:"bytes,21,opt,name=schedule_by,json=scheduleBy,proto3" json:"schedule_by,omitempty"`
+	Track      bool   `protobuf:"varint,22,opt,name=track,proto3" json:"track,omitempty"`
+	// The protocol is QUIC; `protocol` says udp.
+	Quic *QUIC `protobuf:"bytes,23,opt,name=quic,proto3" json:"quic,omitempty"`
+	// Form of cookies in TCP timestamps; empty: there are none.
+	Cookie        string `protobuf:"bytes,24,opt,name=cookie,proto3" json:"cookie,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanEndpoint) Reset() {
 	*x = PlanEndpoint{}
-	mi := &file_v1_node_proto_msgTypes[36]
+	mi := &file_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2689,7 +2854,7 @@ func (x *PlanEndpoint) String() string {
 func (*PlanEndpoint) ProtoMessage() {}
 
 func (x *PlanEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[36]
+	mi := &file_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2702,7 +2867,7 @@ func (x *PlanEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanEndpoint.ProtoReflect.Descriptor instead.
 func (*PlanEndpoint) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PlanEndpoint) GetService() string {
@@ -2838,6 +3003,41 @@ func (x *PlanEndpoint) GetFailOpen() bool {
 	return false
 }
 
+func (x *PlanEndpoint) GetScheduler() string {
+	if x != nil {
+		return x.Scheduler
+	}
+	return ""
+}
+
+func (x *PlanEndpoint) GetScheduleBy() string {
+	if x != nil {
+		return x.ScheduleBy
+	}
+	return ""
+}
+
+func (x *PlanEndpoint) GetTrack() bool {
+	if x != nil {
+		return x.Track
+	}
+	return false
+}
+
+func (x *PlanEndpoint) GetQuic() *QUIC {
+	if x != nil {
+		return x.Quic
+	}
+	return nil
+}
+
+func (x *PlanEndpoint) GetCookie() string {
+	if x != nil {
+		return x.Cookie
+	}
+	return ""
+}
+
 // PlanService is what the endpoints of one service share, for muxes.
 type PlanService struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -2855,7 +3055,7 @@ type PlanService struct {
 
 func (x *PlanService) Reset() {
 	*x = PlanService{}
-	mi := &file_v1_node_proto_msgTypes[37]
+	mi := &file_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2867,7 +3067,7 @@ func (x *PlanService) String() string {
 func (*PlanService) ProtoMessage() {}
 
 func (x *PlanService) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[37]
+	mi := &file_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2880,7 +3080,7 @@ func (x *PlanService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanService.ProtoReflect.Descriptor instead.
 func (*PlanService) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PlanService) GetName() string {
@@ -2938,7 +3138,7 @@ type PlanSources struct {
 
 func (x *PlanSources) Reset() {
 	*x = PlanSources{}
-	mi := &file_v1_node_proto_msgTypes[38]
+	mi := &file_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2950,7 +3150,7 @@ func (x *PlanSources) String() string {
 func (*PlanSources) ProtoMessage() {}
 
 func (x *PlanSources) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[38]
+	mi := &file_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2963,7 +3163,7 @@ func (x *PlanSources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanSources.ProtoReflect.Descriptor instead.
 func (*PlanSources) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PlanSources) GetPolicy() string {
@@ -3006,7 +3206,7 @@ type PlanMember struct {
 
 func (x *PlanMember) Reset() {
 	*x = PlanMember{}
-	mi := &file_v1_node_proto_msgTypes[39]
+	mi := &file_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3018,7 +3218,7 @@ func (x *PlanMember) String() string {
 func (*PlanMember) ProtoMessage() {}
 
 func (x *PlanMember) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[39]
+	mi := &file_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3031,7 +3231,7 @@ func (x *PlanMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMember.ProtoReflect.Descriptor instead.
 func (*PlanMember) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PlanMember) GetId() uint32 {
@@ -3104,7 +3304,7 @@ type PlanCheck struct {
 
 func (x *PlanCheck) Reset() {
 	*x = PlanCheck{}
-	mi := &file_v1_node_proto_msgTypes[40]
+	mi := &file_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3116,7 +3316,7 @@ func (x *PlanCheck) String() string {
 func (*PlanCheck) ProtoMessage() {}
 
 func (x *PlanCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[40]
+	mi := &file_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3129,7 +3329,7 @@ func (x *PlanCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanCheck.ProtoReflect.Descriptor instead.
 func (*PlanCheck) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PlanCheck) GetKind() string {
@@ -3225,14 +3425,18 @@ type PlanBinding struct {
 	// backup, and where no Network has switches.
 	Share uint32 `protobuf:"varint,15,opt,name=share,proto3" json:"share,omitempty"`
 	// As in Endpoint.
-	Load          *Load `protobuf:"bytes,16,opt,name=load,proto3" json:"load,omitempty"`
+	Load *Load `protobuf:"bytes,16,opt,name=load,proto3" json:"load,omitempty"`
+	// The host stamps TCP timestamps with the member.
+	Cookie bool `protobuf:"varint,17,opt,name=cookie,proto3" json:"cookie,omitempty"`
+	// The protocol is QUIC; `protocol` says udp.
+	Quic          *QUIC `protobuf:"bytes,18,opt,name=quic,proto3" json:"quic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanBinding) Reset() {
 	*x = PlanBinding{}
-	mi := &file_v1_node_proto_msgTypes[41]
+	mi := &file_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3244,7 +3448,7 @@ func (x *PlanBinding) String() string {
 func (*PlanBinding) ProtoMessage() {}
 
 func (x *PlanBinding) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[41]
+	mi := &file_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3257,7 +3461,7 @@ func (x *PlanBinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanBinding.ProtoReflect.Descriptor instead.
 func (*PlanBinding) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PlanBinding) GetService() string {
@@ -3372,6 +3576,20 @@ func (x *PlanBinding) GetLoad() *Load {
 	return nil
 }
 
+func (x *PlanBinding) GetCookie() bool {
+	if x != nil {
+		return x.Cookie
+	}
+	return false
+}
+
+func (x *PlanBinding) GetQuic() *QUIC {
+	if x != nil {
+		return x.Quic
+	}
+	return nil
+}
+
 // PlanRepair is what hosts with members of an endpoint must know of the memberships that it had lately, to find the former owner of
 // a connection (design section 9.4). It is there only while there are such: what was displaced longer ago than the endpoint's repair
 // window is not in it.
@@ -3398,7 +3616,7 @@ type PlanRepair struct {
 
 func (x *PlanRepair) Reset() {
 	*x = PlanRepair{}
-	mi := &file_v1_node_proto_msgTypes[42]
+	mi := &file_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3410,7 +3628,7 @@ func (x *PlanRepair) String() string {
 func (*PlanRepair) ProtoMessage() {}
 
 func (x *PlanRepair) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[42]
+	mi := &file_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3423,7 +3641,7 @@ func (x *PlanRepair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRepair.ProtoReflect.Descriptor instead.
 func (*PlanRepair) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PlanRepair) GetVni() uint32 {
@@ -3521,7 +3739,7 @@ type PlanTarget struct {
 
 func (x *PlanTarget) Reset() {
 	*x = PlanTarget{}
-	mi := &file_v1_node_proto_msgTypes[43]
+	mi := &file_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3533,7 +3751,7 @@ func (x *PlanTarget) String() string {
 func (*PlanTarget) ProtoMessage() {}
 
 func (x *PlanTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[43]
+	mi := &file_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3546,7 +3764,7 @@ func (x *PlanTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanTarget.ProtoReflect.Descriptor instead.
 func (*PlanTarget) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PlanTarget) GetId() uint32 {
@@ -3606,7 +3824,7 @@ type PlanMembership struct {
 
 func (x *PlanMembership) Reset() {
 	*x = PlanMembership{}
-	mi := &file_v1_node_proto_msgTypes[44]
+	mi := &file_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3618,7 +3836,7 @@ func (x *PlanMembership) String() string {
 func (*PlanMembership) ProtoMessage() {}
 
 func (x *PlanMembership) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_node_proto_msgTypes[44]
+	mi := &file_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3631,7 +3849,7 @@ func (x *PlanMembership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMembership.ProtoReflect.Descriptor instead.
 func (*PlanMembership) Descriptor() ([]byte, []int) {
-	return file_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PlanMembership) GetGeneration() int64 {
@@ -3854,7 +4072,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"TraceReply\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12-\n" +
-	"\x06result\x18\x02 \x01(\v2\x15.shunt.v1.TraceResultR\x06result\"\xfd\x02\n" +
+	"\x06result\x18\x02 \x01(\v2\x15.shunt.v1.TraceResultR\x06result\"\xd7\x03\n" +
 	"\bPlanItem\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x124\n" +
 	"\bendpoint\x18\x02 \x01(\v2\x16.shunt.v1.PlanEndpointH\x00R\bendpoint\x121\n" +
@@ -3863,7 +4081,10 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x04node\x18\x05 \x01(\v2\x12.shunt.v1.PlanNodeH\x00R\x04node\x121\n" +
 	"\aservice\x18\x06 \x01(\v2\x15.shunt.v1.PlanServiceH\x00R\aservice\x121\n" +
 	"\asources\x18\a \x01(\v2\x15.shunt.v1.PlanSourcesH\x00R\asources\x12.\n" +
-	"\x06repair\x18\b \x01(\v2\x14.shunt.v1.PlanRepairH\x00R\x06repairB\x06\n" +
+	"\x06repair\x18\b \x01(\v2\x14.shunt.v1.PlanRepairH\x00R\x06repair\x12.\n" +
+	"\acookies\x18\t \x01(\v2\x12.shunt.v1.PlanKeysH\x00R\acookies\x12(\n" +
+	"\x04cids\x18\n" +
+	" \x01(\v2\x12.shunt.v1.PlanKeysH\x00R\x04cidsB\x06\n" +
 	"\x04item\"\xe7\x01\n" +
 	"\bPlanNode\x12\"\n" +
 	"\x04node\x18\x01 \x01(\v2\x0e.shunt.v1.NodeR\x04node\x12\x10\n" +
@@ -3876,7 +4097,15 @@ const file_v1_node_proto_rawDesc = "" +
 	"\bswitches\x18\b \x03(\tR\bswitches\"+\n" +
 	"\aPlanKey\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\fR\x03key\"\xcb\x04\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\"n\n" +
+	"\bPlanKeys\x12\x10\n" +
+	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
+	"\x03vip\x18\x02 \x01(\tR\x03vip\x12*\n" +
+	"\x04keys\x18\x03 \x03(\v2\x16.shunt.v1.PlanEpochKeyR\x04keys\x12\x12\n" +
+	"\x04mint\x18\x04 \x01(\rR\x04mint\"6\n" +
+	"\fPlanEpochKey\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\"\xdc\x05\n" +
 	"\fPlanEndpoint\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
 	"\x03vni\x18\x02 \x01(\rR\x03vni\x12\x10\n" +
@@ -3900,7 +4129,13 @@ const file_v1_node_proto_rawDesc = "" +
 	"\tfragments\x18\x10 \x01(\tR\tfragments\x12\x14\n" +
 	"\x05encap\x18\x11 \x01(\tR\x05encap\x12!\n" +
 	"\fbackup_below\x18\x12 \x01(\rR\vbackupBelow\x12\x1b\n" +
-	"\tfail_open\x18\x13 \x01(\bR\bfailOpen\"\xa6\x01\n" +
+	"\tfail_open\x18\x13 \x01(\bR\bfailOpen\x12\x1c\n" +
+	"\tscheduler\x18\x14 \x01(\tR\tscheduler\x12\x1f\n" +
+	"\vschedule_by\x18\x15 \x01(\tR\n" +
+	"scheduleBy\x12\x14\n" +
+	"\x05track\x18\x16 \x01(\bR\x05track\x12\"\n" +
+	"\x04quic\x18\x17 \x01(\v2\x0e.shunt.v1.QUICR\x04quic\x12\x16\n" +
+	"\x06cookie\x18\x18 \x01(\tR\x06cookie\"\xa6\x01\n" +
 	"\vPlanService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03vip\x18\x02 \x03(\tR\x03vip\x12(\n" +
@@ -3933,7 +4168,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x04port\x18\b \x01(\rR\x04port\x12\x12\n" +
 	"\x04from\x18\t \x01(\tR\x04from\x12(\n" +
 	"\x06health\x18\n" +
-	" \x01(\v2\x10.shunt.v1.HealthR\x06health\"\xb7\x03\n" +
+	" \x01(\v2\x10.shunt.v1.HealthR\x06health\"\xf3\x03\n" +
 	"\vPlanBinding\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
 	"\x03vni\x18\x02 \x01(\rR\x03vni\x12\x10\n" +
@@ -3951,7 +4186,9 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x05check\x18\r \x01(\v2\x13.shunt.v1.PlanCheckR\x05check\x12/\n" +
 	"\thost_idle\x18\x0e \x01(\v2\x12.shunt.v1.HostIdleR\bhostIdle\x12\x14\n" +
 	"\x05share\x18\x0f \x01(\rR\x05share\x12\"\n" +
-	"\x04load\x18\x10 \x01(\v2\x0e.shunt.v1.LoadR\x04load\"\xf2\x02\n" +
+	"\x04load\x18\x10 \x01(\v2\x0e.shunt.v1.LoadR\x04load\x12\x16\n" +
+	"\x06cookie\x18\x11 \x01(\bR\x06cookie\x12\"\n" +
+	"\x04quic\x18\x12 \x01(\v2\x0e.shunt.v1.QUICR\x04quic\"\xf2\x02\n" +
 	"\n" +
 	"PlanRepair\x12\x10\n" +
 	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
@@ -3998,7 +4235,7 @@ func file_v1_node_proto_rawDescGZIP() []byte {
 	return file_v1_node_proto_rawDescData
 }
 
-var file_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_v1_node_proto_goTypes = []any{
 	(*JoinRequest)(nil),         // 0: shunt.v1.JoinRequest
 	(*JoinResponse)(nil),        // 1: shunt.v1.JoinResponse
@@ -4036,33 +4273,36 @@ var file_v1_node_proto_goTypes = []any{
 	(*PlanItem)(nil),            // 33: shunt.v1.PlanItem
 	(*PlanNode)(nil),            // 34: shunt.v1.PlanNode
 	(*PlanKey)(nil),             // 35: shunt.v1.PlanKey
-	(*PlanEndpoint)(nil),        // 36: shunt.v1.PlanEndpoint
-	(*PlanService)(nil),         // 37: shunt.v1.PlanService
-	(*PlanSources)(nil),         // 38: shunt.v1.PlanSources
-	(*PlanMember)(nil),          // 39: shunt.v1.PlanMember
-	(*PlanCheck)(nil),           // 40: shunt.v1.PlanCheck
-	(*PlanBinding)(nil),         // 41: shunt.v1.PlanBinding
-	(*PlanRepair)(nil),          // 42: shunt.v1.PlanRepair
-	(*PlanTarget)(nil),          // 43: shunt.v1.PlanTarget
-	(*PlanMembership)(nil),      // 44: shunt.v1.PlanMembership
-	(*NodeStatus)(nil),          // 45: shunt.v1.NodeStatus
-	(*NodeHealth)(nil),          // 46: shunt.v1.NodeHealth
-	(*FlowsRequest)(nil),        // 47: shunt.v1.FlowsRequest
-	(*FlowsResult)(nil),         // 48: shunt.v1.FlowsResult
-	(*TraceRequest)(nil),        // 49: shunt.v1.TraceRequest
-	(*TraceResult)(nil),         // 50: shunt.v1.TraceResult
-	(*Node)(nil),                // 51: shunt.v1.Node
-	(*SourceAffinity)(nil),      // 52: shunt.v1.SourceAffinity
-	(*Idle)(nil),                // 53: shunt.v1.Idle
-	(*Limits)(nil),              // 54: shunt.v1.Limits
-	(*durationpb.Duration)(nil), // 55: google.protobuf.Duration
-	(*Health)(nil),              // 56: shunt.v1.Health
-	(*HostIdle)(nil),            // 57: shunt.v1.HostIdle
-	(*Load)(nil),                // 58: shunt.v1.Load
+	(*PlanKeys)(nil),            // 36: shunt.v1.PlanKeys
+	(*PlanEpochKey)(nil),        // 37: shunt.v1.PlanEpochKey
+	(*PlanEndpoint)(nil),        // 38: shunt.v1.PlanEndpoint
+	(*PlanService)(nil),         // 39: shunt.v1.PlanService
+	(*PlanSources)(nil),         // 40: shunt.v1.PlanSources
+	(*PlanMember)(nil),          // 41: shunt.v1.PlanMember
+	(*PlanCheck)(nil),           // 42: shunt.v1.PlanCheck
+	(*PlanBinding)(nil),         // 43: shunt.v1.PlanBinding
+	(*PlanRepair)(nil),          // 44: shunt.v1.PlanRepair
+	(*PlanTarget)(nil),          // 45: shunt.v1.PlanTarget
+	(*PlanMembership)(nil),      // 46: shunt.v1.PlanMembership
+	(*NodeStatus)(nil),          // 47: shunt.v1.NodeStatus
+	(*NodeHealth)(nil),          // 48: shunt.v1.NodeHealth
+	(*FlowsRequest)(nil),        // 49: shunt.v1.FlowsRequest
+	(*FlowsResult)(nil),         // 50: shunt.v1.FlowsResult
+	(*TraceRequest)(nil),        // 51: shunt.v1.TraceRequest
+	(*TraceResult)(nil),         // 52: shunt.v1.TraceResult
+	(*Node)(nil),                // 53: shunt.v1.Node
+	(*SourceAffinity)(nil),      // 54: shunt.v1.SourceAffinity
+	(*Idle)(nil),                // 55: shunt.v1.Idle
+	(*QUIC)(nil),                // 56: shunt.v1.QUIC
+	(*Limits)(nil),              // 57: shunt.v1.Limits
+	(*durationpb.Duration)(nil), // 58: google.protobuf.Duration
+	(*Health)(nil),              // 59: shunt.v1.Health
+	(*HostIdle)(nil),            // 60: shunt.v1.HostIdle
+	(*Load)(nil),                // 61: shunt.v1.Load
 }
 var file_v1_node_proto_depIdxs = []int32{
 	15, // 0: shunt.v1.NodeReport.hello:type_name -> shunt.v1.Hello
-	45, // 1: shunt.v1.NodeReport.status:type_name -> shunt.v1.NodeStatus
+	47, // 1: shunt.v1.NodeReport.status:type_name -> shunt.v1.NodeStatus
 	32, // 2: shunt.v1.NodeReport.trace:type_name -> shunt.v1.TraceReply
 	30, // 3: shunt.v1.NodeReport.flows:type_name -> shunt.v1.FlowsReply
 	12, // 4: shunt.v1.NodeReport.health:type_name -> shunt.v1.HealthReport
@@ -4100,43 +4340,48 @@ var file_v1_node_proto_depIdxs = []int32{
 	10, // 36: shunt.v1.SnatRevoke.holder:type_name -> shunt.v1.SnatHolder
 	26, // 37: shunt.v1.HealthQuestion.members:type_name -> shunt.v1.EndpointMember
 	28, // 38: shunt.v1.HealthReply.result:type_name -> shunt.v1.HealthResult
-	46, // 39: shunt.v1.HealthResult.members:type_name -> shunt.v1.NodeHealth
-	47, // 40: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
-	48, // 41: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
-	49, // 42: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
-	50, // 43: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
-	36, // 44: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
-	41, // 45: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
+	48, // 39: shunt.v1.HealthResult.members:type_name -> shunt.v1.NodeHealth
+	49, // 40: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
+	50, // 41: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
+	51, // 42: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
+	52, // 43: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
+	38, // 44: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
+	43, // 45: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
 	35, // 46: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
 	34, // 47: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
-	37, // 48: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
-	38, // 49: shunt.v1.PlanItem.sources:type_name -> shunt.v1.PlanSources
-	42, // 50: shunt.v1.PlanItem.repair:type_name -> shunt.v1.PlanRepair
-	51, // 51: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
-	39, // 52: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
-	40, // 53: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
-	52, // 54: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
-	53, // 55: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
-	54, // 56: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
-	55, // 57: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
-	55, // 58: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
-	56, // 59: shunt.v1.PlanCheck.health:type_name -> shunt.v1.Health
-	40, // 60: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
-	57, // 61: shunt.v1.PlanBinding.host_idle:type_name -> shunt.v1.HostIdle
-	58, // 62: shunt.v1.PlanBinding.load:type_name -> shunt.v1.Load
-	35, // 63: shunt.v1.PlanRepair.key:type_name -> shunt.v1.PlanKey
-	52, // 64: shunt.v1.PlanRepair.source:type_name -> shunt.v1.SourceAffinity
-	43, // 65: shunt.v1.PlanRepair.targets:type_name -> shunt.v1.PlanTarget
-	44, // 66: shunt.v1.PlanRepair.memberships:type_name -> shunt.v1.PlanMembership
-	0,  // 67: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
-	2,  // 68: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
-	1,  // 69: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
-	16, // 70: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
-	69, // [69:71] is the sub-list for method output_type
-	67, // [67:69] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	39, // 48: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
+	40, // 49: shunt.v1.PlanItem.sources:type_name -> shunt.v1.PlanSources
+	44, // 50: shunt.v1.PlanItem.repair:type_name -> shunt.v1.PlanRepair
+	36, // 51: shunt.v1.PlanItem.cookies:type_name -> shunt.v1.PlanKeys
+	36, // 52: shunt.v1.PlanItem.cids:type_name -> shunt.v1.PlanKeys
+	53, // 53: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
+	37, // 54: shunt.v1.PlanKeys.keys:type_name -> shunt.v1.PlanEpochKey
+	41, // 55: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
+	42, // 56: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
+	54, // 57: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
+	55, // 58: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
+	56, // 59: shunt.v1.PlanEndpoint.quic:type_name -> shunt.v1.QUIC
+	57, // 60: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
+	58, // 61: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
+	58, // 62: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
+	59, // 63: shunt.v1.PlanCheck.health:type_name -> shunt.v1.Health
+	42, // 64: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
+	60, // 65: shunt.v1.PlanBinding.host_idle:type_name -> shunt.v1.HostIdle
+	61, // 66: shunt.v1.PlanBinding.load:type_name -> shunt.v1.Load
+	56, // 67: shunt.v1.PlanBinding.quic:type_name -> shunt.v1.QUIC
+	35, // 68: shunt.v1.PlanRepair.key:type_name -> shunt.v1.PlanKey
+	54, // 69: shunt.v1.PlanRepair.source:type_name -> shunt.v1.SourceAffinity
+	45, // 70: shunt.v1.PlanRepair.targets:type_name -> shunt.v1.PlanTarget
+	46, // 71: shunt.v1.PlanRepair.memberships:type_name -> shunt.v1.PlanMembership
+	0,  // 72: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
+	2,  // 73: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
+	1,  // 74: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
+	16, // 75: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
+	74, // [74:76] is the sub-list for method output_type
+	72, // [72:74] is the sub-list for method input_type
+	72, // [72:72] is the sub-list for extension type_name
+	72, // [72:72] is the sub-list for extension extendee
+	0,  // [0:72] is the sub-list for field type_name
 }
 
 func init() { file_v1_node_proto_init() }
@@ -4154,6 +4399,8 @@ func file_v1_node_proto_init() {
 		(*PlanItem_Service)(nil),
 		(*PlanItem_Sources)(nil),
 		(*PlanItem_Repair)(nil),
+		(*PlanItem_Cookies)(nil),
+		(*PlanItem_Cids)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4161,7 +4408,7 @@ func file_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_node_proto_rawDesc), len(file_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   45,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -769,15 +769,17 @@ func (x *Sources) GetDeny() []string {
 // Endpoint is what the service offers on every VIP of it.
 type Endpoint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "tcp", "udp", or "any": everything to the VIP that no other endpoint takes.
+	// "tcp", "udp", "quic" (udp whose connection ids are read), or "any": everything to the VIP that no other endpoint takes.
 	Protocol string `protobuf:"bytes,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	// "1" to "65535", a range "8000-8100", or "*" for all.
 	Port string `protobuf:"bytes,2,opt,name=port,proto3" json:"port,omitempty"`
 	// "dsr" (default).
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
-	// "flow" (default) or "hash".
+	// "flow" (default but for quic), "hash", or "cookie": the packets themselves carry where they belong, in TCP's timestamps or in QUIC's
+	// connection ids; for tcp and quic, whose default it is.
 	Affinity string `protobuf:"bytes,4,opt,name=affinity,proto3" json:"affinity,omitempty"`
-	// "maglev" (default).
+	// "maglev" (default), "random", "round-robin", "weighted-round-robin", "adaptive", "least-connections" or "p2c"; all but maglev need
+	// affinity flow or cookie.
 	Scheduler string     `protobuf:"bytes,5,opt,name=scheduler,proto3" json:"scheduler,omitempty"`
 	Backends  []*Backend `protobuf:"bytes,6,rep,name=backends,proto3" json:"backends,omitempty"`
 	Health    *Health    `protobuf:"bytes,7,opt,name=health,proto3" json:"health,omitempty"`
@@ -807,7 +809,15 @@ type Endpoint struct {
 	// How long hosts keep flows without packets; not with rewrite none.
 	HostIdle *HostIdle `protobuf:"bytes,19,opt,name=host_idle,json=hostIdle,proto3" json:"host_idle,omitempty"`
 	// How hosts learn what backends say of their own load.
-	Load          *Load `protobuf:"bytes,20,opt,name=load,proto3" json:"load,omitempty"`
+	Load *Load `protobuf:"bytes,20,opt,name=load,proto3" json:"load,omitempty"`
+	// What the schedulers adaptive, least-connections and p2c look at.
+	Schedule *Schedule `protobuf:"bytes,21,opt,name=schedule,proto3" json:"schedule,omitempty"`
+	// Affinity cookie with tcp only.
+	Cookie *Cookie `protobuf:"bytes,22,opt,name=cookie,proto3" json:"cookie,omitempty"`
+	// Affinity cookie only: connections have records, which count their packets and bytes.
+	Track bool `protobuf:"varint,23,opt,name=track,proto3" json:"track,omitempty"`
+	// Protocol quic only.
+	Quic          *QUIC `protobuf:"bytes,24,opt,name=quic,proto3" json:"quic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -982,6 +992,193 @@ func (x *Endpoint) GetLoad() *Load {
 	return nil
 }
 
+func (x *Endpoint) GetSchedule() *Schedule {
+	if x != nil {
+		return x.Schedule
+	}
+	return nil
+}
+
+func (x *Endpoint) GetCookie() *Cookie {
+	if x != nil {
+		return x.Cookie
+	}
+	return nil
+}
+
+func (x *Endpoint) GetTrack() bool {
+	if x != nil {
+		return x.Track
+	}
+	return false
+}
+
+func (x *Endpoint) GetQuic() *QUIC {
+	if x != nil {
+		return x.Quic
+	}
+	return nil
+}
+
+// Schedule is what a scheduler looks at.
+type Schedule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "connections" (default): established connections of a member; "cpu": the processors of its host; "load": what the application says
+	// of itself (Load).
+	By            string `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Schedule) Reset() {
+	*x = Schedule{}
+	mi := &file_v1_objects_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Schedule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Schedule) ProtoMessage() {}
+
+func (x *Schedule) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Schedule.ProtoReflect.Descriptor instead.
+func (*Schedule) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Schedule) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+// Cookie says who writes the member into TCP timestamps, and how.
+type Cookie struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "evc" (default): the hosts, in a form that bears any silence. "split-r", "split-z" (muxes, with path nat) and "co" (the kernel's own
+	// clock) are not supported by this version.
+	Form          string `protobuf:"bytes,1,opt,name=form,proto3" json:"form,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cookie) Reset() {
+	*x = Cookie{}
+	mi := &file_v1_objects_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cookie) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cookie) ProtoMessage() {}
+
+func (x *Cookie) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cookie.ProtoReflect.Descriptor instead.
+func (*Cookie) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Cookie) GetForm() string {
+	if x != nil {
+		return x.Form
+	}
+	return ""
+}
+
+// QUIC is what the connection ids of an endpoint's servers look like.
+type QUIC struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "quiclb" (default): draft-ietf-quic-load-balancers, encrypted; "quiclb-plain": the same in clear, for networks that are trusted;
+	// "msquic": a fixed server id; "mvfst"; "none": packets go by addresses and ports, with affinity flow (then the default) or hash.
+	Format string `protobuf:"bytes,1,opt,name=format,proto3" json:"format,omitempty"`
+	// Bytes, with quiclb and quiclb-plain only: default 3, 2 to 15. The member id is its first 12 bits.
+	ServerIdLength uint32 `protobuf:"varint,2,opt,name=server_id_length,json=serverIdLength,proto3" json:"server_id_length,omitempty"`
+	// Bytes, with quiclb and quiclb-plain only: default 13, 4 to 18; both together at most 19. With 16 together ids are cheapest to read.
+	NonceLength   uint32 `protobuf:"varint,3,opt,name=nonce_length,json=nonceLength,proto3" json:"nonce_length,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QUIC) Reset() {
+	*x = QUIC{}
+	mi := &file_v1_objects_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QUIC) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QUIC) ProtoMessage() {}
+
+func (x *QUIC) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QUIC.ProtoReflect.Descriptor instead.
+func (*QUIC) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *QUIC) GetFormat() string {
+	if x != nil {
+		return x.Format
+	}
+	return ""
+}
+
+func (x *QUIC) GetServerIdLength() uint32 {
+	if x != nil {
+		return x.ServerIdLength
+	}
+	return 0
+}
+
+func (x *QUIC) GetNonceLength() uint32 {
+	if x != nil {
+		return x.NonceLength
+	}
+	return 0
+}
+
 // SourceAffinity says which bits of a client's address count, and for how long a silent client is remembered.
 type SourceAffinity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -997,7 +1194,7 @@ type SourceAffinity struct {
 
 func (x *SourceAffinity) Reset() {
 	*x = SourceAffinity{}
-	mi := &file_v1_objects_proto_msgTypes[10]
+	mi := &file_v1_objects_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1009,7 +1206,7 @@ func (x *SourceAffinity) String() string {
 func (*SourceAffinity) ProtoMessage() {}
 
 func (x *SourceAffinity) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[10]
+	mi := &file_v1_objects_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1022,7 +1219,7 @@ func (x *SourceAffinity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceAffinity.ProtoReflect.Descriptor instead.
 func (*SourceAffinity) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{10}
+	return file_v1_objects_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SourceAffinity) GetPrefix4() uint32 {
@@ -1059,7 +1256,7 @@ type Idle struct {
 
 func (x *Idle) Reset() {
 	*x = Idle{}
-	mi := &file_v1_objects_proto_msgTypes[11]
+	mi := &file_v1_objects_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1071,7 +1268,7 @@ func (x *Idle) String() string {
 func (*Idle) ProtoMessage() {}
 
 func (x *Idle) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[11]
+	mi := &file_v1_objects_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1084,7 +1281,7 @@ func (x *Idle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Idle.ProtoReflect.Descriptor instead.
 func (*Idle) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{11}
+	return file_v1_objects_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Idle) GetUntrusted() *durationpb.Duration {
@@ -1121,7 +1318,7 @@ type HostIdle struct {
 
 func (x *HostIdle) Reset() {
 	*x = HostIdle{}
-	mi := &file_v1_objects_proto_msgTypes[12]
+	mi := &file_v1_objects_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1133,7 +1330,7 @@ func (x *HostIdle) String() string {
 func (*HostIdle) ProtoMessage() {}
 
 func (x *HostIdle) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[12]
+	mi := &file_v1_objects_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1146,7 +1343,7 @@ func (x *HostIdle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostIdle.ProtoReflect.Descriptor instead.
 func (*HostIdle) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{12}
+	return file_v1_objects_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *HostIdle) GetEstablished() *durationpb.Duration {
@@ -1201,7 +1398,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_v1_objects_proto_msgTypes[13]
+	mi := &file_v1_objects_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1213,7 +1410,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[13]
+	mi := &file_v1_objects_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1226,7 +1423,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{13}
+	return file_v1_objects_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Load) GetHttp() *LoadHTTP {
@@ -1272,7 +1469,7 @@ type LoadHTTP struct {
 
 func (x *LoadHTTP) Reset() {
 	*x = LoadHTTP{}
-	mi := &file_v1_objects_proto_msgTypes[14]
+	mi := &file_v1_objects_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +1481,7 @@ func (x *LoadHTTP) String() string {
 func (*LoadHTTP) ProtoMessage() {}
 
 func (x *LoadHTTP) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[14]
+	mi := &file_v1_objects_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1494,7 @@ func (x *LoadHTTP) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadHTTP.ProtoReflect.Descriptor instead.
 func (*LoadHTTP) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{14}
+	return file_v1_objects_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LoadHTTP) GetPath() string {
@@ -1342,7 +1539,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_v1_objects_proto_msgTypes[15]
+	mi := &file_v1_objects_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1551,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[15]
+	mi := &file_v1_objects_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1564,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{15}
+	return file_v1_objects_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Backend) GetDip() []string {
@@ -1460,7 +1657,7 @@ type Health struct {
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_v1_objects_proto_msgTypes[16]
+	mi := &file_v1_objects_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1472,7 +1669,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[16]
+	mi := &file_v1_objects_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1485,7 +1682,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{16}
+	return file_v1_objects_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Health) GetHttp() *HTTPCheck {
@@ -1718,7 +1915,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_v1_objects_proto_msgTypes[17]
+	mi := &file_v1_objects_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1730,7 +1927,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[17]
+	mi := &file_v1_objects_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1743,7 +1940,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{17}
+	return file_v1_objects_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Check) GetTcp() *TCPCheck {
@@ -1902,7 +2099,7 @@ type HTTPCheck struct {
 
 func (x *HTTPCheck) Reset() {
 	*x = HTTPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[18]
+	mi := &file_v1_objects_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1914,7 +2111,7 @@ func (x *HTTPCheck) String() string {
 func (*HTTPCheck) ProtoMessage() {}
 
 func (x *HTTPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[18]
+	mi := &file_v1_objects_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1927,7 +2124,7 @@ func (x *HTTPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HTTPCheck.ProtoReflect.Descriptor instead.
 func (*HTTPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{18}
+	return file_v1_objects_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *HTTPCheck) GetPath() string {
@@ -2000,7 +2197,7 @@ type HTTPSCheck struct {
 
 func (x *HTTPSCheck) Reset() {
 	*x = HTTPSCheck{}
-	mi := &file_v1_objects_proto_msgTypes[19]
+	mi := &file_v1_objects_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2012,7 +2209,7 @@ func (x *HTTPSCheck) String() string {
 func (*HTTPSCheck) ProtoMessage() {}
 
 func (x *HTTPSCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[19]
+	mi := &file_v1_objects_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2025,7 +2222,7 @@ func (x *HTTPSCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HTTPSCheck.ProtoReflect.Descriptor instead.
 func (*HTTPSCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{19}
+	return file_v1_objects_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *HTTPSCheck) GetPath() string {
@@ -2113,7 +2310,7 @@ type CheckTLS struct {
 
 func (x *CheckTLS) Reset() {
 	*x = CheckTLS{}
-	mi := &file_v1_objects_proto_msgTypes[20]
+	mi := &file_v1_objects_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2125,7 +2322,7 @@ func (x *CheckTLS) String() string {
 func (*CheckTLS) ProtoMessage() {}
 
 func (x *CheckTLS) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[20]
+	mi := &file_v1_objects_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2138,7 +2335,7 @@ func (x *CheckTLS) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckTLS.ProtoReflect.Descriptor instead.
 func (*CheckTLS) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{20}
+	return file_v1_objects_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CheckTLS) GetServerName() string {
@@ -2178,7 +2375,7 @@ type TCPCheck struct {
 
 func (x *TCPCheck) Reset() {
 	*x = TCPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[21]
+	mi := &file_v1_objects_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2190,7 +2387,7 @@ func (x *TCPCheck) String() string {
 func (*TCPCheck) ProtoMessage() {}
 
 func (x *TCPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[21]
+	mi := &file_v1_objects_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2203,7 +2400,7 @@ func (x *TCPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TCPCheck.ProtoReflect.Descriptor instead.
 func (*TCPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{21}
+	return file_v1_objects_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TCPCheck) GetSend() string {
@@ -2243,7 +2440,7 @@ type ICMPCheck struct {
 
 func (x *ICMPCheck) Reset() {
 	*x = ICMPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[22]
+	mi := &file_v1_objects_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2255,7 +2452,7 @@ func (x *ICMPCheck) String() string {
 func (*ICMPCheck) ProtoMessage() {}
 
 func (x *ICMPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[22]
+	mi := &file_v1_objects_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2268,7 +2465,7 @@ func (x *ICMPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ICMPCheck.ProtoReflect.Descriptor instead.
 func (*ICMPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{22}
+	return file_v1_objects_proto_rawDescGZIP(), []int{25}
 }
 
 // GRPCCheck calls grpc.health.v1.Health/Check and expects SERVING.
@@ -2284,7 +2481,7 @@ type GRPCCheck struct {
 
 func (x *GRPCCheck) Reset() {
 	*x = GRPCCheck{}
-	mi := &file_v1_objects_proto_msgTypes[23]
+	mi := &file_v1_objects_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2296,7 +2493,7 @@ func (x *GRPCCheck) String() string {
 func (*GRPCCheck) ProtoMessage() {}
 
 func (x *GRPCCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[23]
+	mi := &file_v1_objects_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2309,7 +2506,7 @@ func (x *GRPCCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GRPCCheck.ProtoReflect.Descriptor instead.
 func (*GRPCCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{23}
+	return file_v1_objects_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GRPCCheck) GetService() string {
@@ -2342,7 +2539,7 @@ type UDPCheck struct {
 
 func (x *UDPCheck) Reset() {
 	*x = UDPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[24]
+	mi := &file_v1_objects_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2354,7 +2551,7 @@ func (x *UDPCheck) String() string {
 func (*UDPCheck) ProtoMessage() {}
 
 func (x *UDPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[24]
+	mi := &file_v1_objects_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2367,7 +2564,7 @@ func (x *UDPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UDPCheck.ProtoReflect.Descriptor instead.
 func (*UDPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{24}
+	return file_v1_objects_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *UDPCheck) GetSend() string {
@@ -2413,7 +2610,7 @@ type DNSCheck struct {
 
 func (x *DNSCheck) Reset() {
 	*x = DNSCheck{}
-	mi := &file_v1_objects_proto_msgTypes[25]
+	mi := &file_v1_objects_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2425,7 +2622,7 @@ func (x *DNSCheck) String() string {
 func (*DNSCheck) ProtoMessage() {}
 
 func (x *DNSCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[25]
+	mi := &file_v1_objects_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2438,7 +2635,7 @@ func (x *DNSCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DNSCheck.ProtoReflect.Descriptor instead.
 func (*DNSCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{25}
+	return file_v1_objects_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DNSCheck) GetName() string {
@@ -2476,7 +2673,7 @@ type ExternalCheck struct {
 
 func (x *ExternalCheck) Reset() {
 	*x = ExternalCheck{}
-	mi := &file_v1_objects_proto_msgTypes[26]
+	mi := &file_v1_objects_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2488,7 +2685,7 @@ func (x *ExternalCheck) String() string {
 func (*ExternalCheck) ProtoMessage() {}
 
 func (x *ExternalCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[26]
+	mi := &file_v1_objects_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2501,7 +2698,7 @@ func (x *ExternalCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExternalCheck.ProtoReflect.Descriptor instead.
 func (*ExternalCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{26}
+	return file_v1_objects_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ExternalCheck) GetProgram() string {
@@ -2533,7 +2730,7 @@ type Damping struct {
 
 func (x *Damping) Reset() {
 	*x = Damping{}
-	mi := &file_v1_objects_proto_msgTypes[27]
+	mi := &file_v1_objects_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2545,7 +2742,7 @@ func (x *Damping) String() string {
 func (*Damping) ProtoMessage() {}
 
 func (x *Damping) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[27]
+	mi := &file_v1_objects_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2558,7 +2755,7 @@ func (x *Damping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Damping.ProtoReflect.Descriptor instead.
 func (*Damping) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{27}
+	return file_v1_objects_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Damping) GetFlips() uint32 {
@@ -2598,7 +2795,7 @@ type Passive struct {
 
 func (x *Passive) Reset() {
 	*x = Passive{}
-	mi := &file_v1_objects_proto_msgTypes[28]
+	mi := &file_v1_objects_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2610,7 +2807,7 @@ func (x *Passive) String() string {
 func (*Passive) ProtoMessage() {}
 
 func (x *Passive) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[28]
+	mi := &file_v1_objects_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2623,7 +2820,7 @@ func (x *Passive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Passive.ProtoReflect.Descriptor instead.
 func (*Passive) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{28}
+	return file_v1_objects_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Passive) GetFailures() uint32 {
@@ -2666,7 +2863,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_v1_objects_proto_msgTypes[29]
+	mi := &file_v1_objects_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2678,7 +2875,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[29]
+	mi := &file_v1_objects_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2691,7 +2888,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{29}
+	return file_v1_objects_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Node) GetName() string {
@@ -2755,7 +2952,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_v1_objects_proto_msgTypes[30]
+	mi := &file_v1_objects_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2767,7 +2964,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[30]
+	mi := &file_v1_objects_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2780,7 +2977,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{30}
+	return file_v1_objects_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Capacity) GetVips() uint32 {
@@ -2810,7 +3007,7 @@ type BGP struct {
 
 func (x *BGP) Reset() {
 	*x = BGP{}
-	mi := &file_v1_objects_proto_msgTypes[31]
+	mi := &file_v1_objects_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2822,7 +3019,7 @@ func (x *BGP) String() string {
 func (*BGP) ProtoMessage() {}
 
 func (x *BGP) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[31]
+	mi := &file_v1_objects_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2835,7 +3032,7 @@ func (x *BGP) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BGP.ProtoReflect.Descriptor instead.
 func (*BGP) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{31}
+	return file_v1_objects_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *BGP) GetAsn() uint32 {
@@ -2873,7 +3070,7 @@ type BGPPeer struct {
 
 func (x *BGPPeer) Reset() {
 	*x = BGPPeer{}
-	mi := &file_v1_objects_proto_msgTypes[32]
+	mi := &file_v1_objects_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2885,7 +3082,7 @@ func (x *BGPPeer) String() string {
 func (*BGPPeer) ProtoMessage() {}
 
 func (x *BGPPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[32]
+	mi := &file_v1_objects_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2898,7 +3095,7 @@ func (x *BGPPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BGPPeer.ProtoReflect.Descriptor instead.
 func (*BGPPeer) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{32}
+	return file_v1_objects_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *BGPPeer) GetAddress() string {
@@ -2941,7 +3138,7 @@ type BFD struct {
 
 func (x *BFD) Reset() {
 	*x = BFD{}
-	mi := &file_v1_objects_proto_msgTypes[33]
+	mi := &file_v1_objects_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2953,7 +3150,7 @@ func (x *BFD) String() string {
 func (*BFD) ProtoMessage() {}
 
 func (x *BFD) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[33]
+	mi := &file_v1_objects_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2966,7 +3163,7 @@ func (x *BFD) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BFD.ProtoReflect.Descriptor instead.
 func (*BFD) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{33}
+	return file_v1_objects_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *BFD) GetTransmit() *durationpb.Duration {
@@ -3014,7 +3211,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_v1_objects_proto_msgTypes[34]
+	mi := &file_v1_objects_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3026,7 +3223,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[34]
+	mi := &file_v1_objects_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3039,7 +3236,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{34}
+	return file_v1_objects_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Network) GetName() string {
@@ -3150,7 +3347,7 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\x04ping\x18\x03 \x01(\x04R\x04ping\"3\n" +
 	"\aSources\x12\x14\n" +
 	"\x05allow\x18\x01 \x03(\tR\x05allow\x12\x12\n" +
-	"\x04deny\x18\x02 \x03(\tR\x04deny\"\xf3\x05\n" +
+	"\x04deny\x18\x02 \x03(\tR\x04deny\"\x87\a\n" +
 	"\bEndpoint\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\tR\x04port\x12\x12\n" +
@@ -3174,7 +3371,19 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\rdrain_timeout\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\fdrainTimeout\x12>\n" +
 	"\rrepair_window\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\frepairWindow\x12/\n" +
 	"\thost_idle\x18\x13 \x01(\v2\x12.shunt.v1.HostIdleR\bhostIdle\x12\"\n" +
-	"\x04load\x18\x14 \x01(\v2\x0e.shunt.v1.LoadR\x04load\"q\n" +
+	"\x04load\x18\x14 \x01(\v2\x0e.shunt.v1.LoadR\x04load\x12.\n" +
+	"\bschedule\x18\x15 \x01(\v2\x12.shunt.v1.ScheduleR\bschedule\x12(\n" +
+	"\x06cookie\x18\x16 \x01(\v2\x10.shunt.v1.CookieR\x06cookie\x12\x14\n" +
+	"\x05track\x18\x17 \x01(\bR\x05track\x12\"\n" +
+	"\x04quic\x18\x18 \x01(\v2\x0e.shunt.v1.QUICR\x04quic\"\x1a\n" +
+	"\bSchedule\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\"\x1c\n" +
+	"\x06Cookie\x12\x12\n" +
+	"\x04form\x18\x01 \x01(\tR\x04form\"k\n" +
+	"\x04QUIC\x12\x16\n" +
+	"\x06format\x18\x01 \x01(\tR\x06format\x12(\n" +
+	"\x10server_id_length\x18\x02 \x01(\rR\x0eserverIdLength\x12!\n" +
+	"\fnonce_length\x18\x03 \x01(\rR\vnonceLength\"q\n" +
 	"\x0eSourceAffinity\x12\x18\n" +
 	"\aprefix4\x18\x01 \x01(\rR\aprefix4\x12\x18\n" +
 	"\aprefix6\x18\x02 \x01(\rR\aprefix6\x12+\n" +
@@ -3363,7 +3572,7 @@ func file_v1_objects_proto_rawDescGZIP() []byte {
 	return file_v1_objects_proto_rawDescData
 }
 
-var file_v1_objects_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_v1_objects_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_v1_objects_proto_goTypes = []any{
 	(*Object)(nil),              // 0: shunt.v1.Object
 	(*FieldOwner)(nil),          // 1: shunt.v1.FieldOwner
@@ -3375,37 +3584,40 @@ var file_v1_objects_proto_goTypes = []any{
 	(*Limits)(nil),              // 7: shunt.v1.Limits
 	(*Sources)(nil),             // 8: shunt.v1.Sources
 	(*Endpoint)(nil),            // 9: shunt.v1.Endpoint
-	(*SourceAffinity)(nil),      // 10: shunt.v1.SourceAffinity
-	(*Idle)(nil),                // 11: shunt.v1.Idle
-	(*HostIdle)(nil),            // 12: shunt.v1.HostIdle
-	(*Load)(nil),                // 13: shunt.v1.Load
-	(*LoadHTTP)(nil),            // 14: shunt.v1.LoadHTTP
-	(*Backend)(nil),             // 15: shunt.v1.Backend
-	(*Health)(nil),              // 16: shunt.v1.Health
-	(*Check)(nil),               // 17: shunt.v1.Check
-	(*HTTPCheck)(nil),           // 18: shunt.v1.HTTPCheck
-	(*HTTPSCheck)(nil),          // 19: shunt.v1.HTTPSCheck
-	(*CheckTLS)(nil),            // 20: shunt.v1.CheckTLS
-	(*TCPCheck)(nil),            // 21: shunt.v1.TCPCheck
-	(*ICMPCheck)(nil),           // 22: shunt.v1.ICMPCheck
-	(*GRPCCheck)(nil),           // 23: shunt.v1.GRPCCheck
-	(*UDPCheck)(nil),            // 24: shunt.v1.UDPCheck
-	(*DNSCheck)(nil),            // 25: shunt.v1.DNSCheck
-	(*ExternalCheck)(nil),       // 26: shunt.v1.ExternalCheck
-	(*Damping)(nil),             // 27: shunt.v1.Damping
-	(*Passive)(nil),             // 28: shunt.v1.Passive
-	(*Node)(nil),                // 29: shunt.v1.Node
-	(*Capacity)(nil),            // 30: shunt.v1.Capacity
-	(*BGP)(nil),                 // 31: shunt.v1.BGP
-	(*BGPPeer)(nil),             // 32: shunt.v1.BGPPeer
-	(*BFD)(nil),                 // 33: shunt.v1.BFD
-	(*Network)(nil),             // 34: shunt.v1.Network
-	(*durationpb.Duration)(nil), // 35: google.protobuf.Duration
+	(*Schedule)(nil),            // 10: shunt.v1.Schedule
+	(*Cookie)(nil),              // 11: shunt.v1.Cookie
+	(*QUIC)(nil),                // 12: shunt.v1.QUIC
+	(*SourceAffinity)(nil),      // 13: shunt.v1.SourceAffinity
+	(*Idle)(nil),                // 14: shunt.v1.Idle
+	(*HostIdle)(nil),            // 15: shunt.v1.HostIdle
+	(*Load)(nil),                // 16: shunt.v1.Load
+	(*LoadHTTP)(nil),            // 17: shunt.v1.LoadHTTP
+	(*Backend)(nil),             // 18: shunt.v1.Backend
+	(*Health)(nil),              // 19: shunt.v1.Health
+	(*Check)(nil),               // 20: shunt.v1.Check
+	(*HTTPCheck)(nil),           // 21: shunt.v1.HTTPCheck
+	(*HTTPSCheck)(nil),          // 22: shunt.v1.HTTPSCheck
+	(*CheckTLS)(nil),            // 23: shunt.v1.CheckTLS
+	(*TCPCheck)(nil),            // 24: shunt.v1.TCPCheck
+	(*ICMPCheck)(nil),           // 25: shunt.v1.ICMPCheck
+	(*GRPCCheck)(nil),           // 26: shunt.v1.GRPCCheck
+	(*UDPCheck)(nil),            // 27: shunt.v1.UDPCheck
+	(*DNSCheck)(nil),            // 28: shunt.v1.DNSCheck
+	(*ExternalCheck)(nil),       // 29: shunt.v1.ExternalCheck
+	(*Damping)(nil),             // 30: shunt.v1.Damping
+	(*Passive)(nil),             // 31: shunt.v1.Passive
+	(*Node)(nil),                // 32: shunt.v1.Node
+	(*Capacity)(nil),            // 33: shunt.v1.Capacity
+	(*BGP)(nil),                 // 34: shunt.v1.BGP
+	(*BGPPeer)(nil),             // 35: shunt.v1.BGPPeer
+	(*BFD)(nil),                 // 36: shunt.v1.BFD
+	(*Network)(nil),             // 37: shunt.v1.Network
+	(*durationpb.Duration)(nil), // 38: google.protobuf.Duration
 }
 var file_v1_objects_proto_depIdxs = []int32{
 	6,  // 0: shunt.v1.Object.service:type_name -> shunt.v1.Service
-	29, // 1: shunt.v1.Object.node:type_name -> shunt.v1.Node
-	34, // 2: shunt.v1.Object.network:type_name -> shunt.v1.Network
+	32, // 1: shunt.v1.Object.node:type_name -> shunt.v1.Node
+	37, // 2: shunt.v1.Object.network:type_name -> shunt.v1.Network
 	2,  // 3: shunt.v1.Object.tenant:type_name -> shunt.v1.Tenant
 	4,  // 4: shunt.v1.Object.policy:type_name -> shunt.v1.Policy
 	1,  // 5: shunt.v1.Object.owners:type_name -> shunt.v1.FieldOwner
@@ -3417,68 +3629,71 @@ var file_v1_objects_proto_depIdxs = []int32{
 	7,  // 11: shunt.v1.Service.limits:type_name -> shunt.v1.Limits
 	8,  // 12: shunt.v1.Service.sources:type_name -> shunt.v1.Sources
 	5,  // 13: shunt.v1.Service.placement:type_name -> shunt.v1.Placement
-	15, // 14: shunt.v1.Endpoint.backends:type_name -> shunt.v1.Backend
-	16, // 15: shunt.v1.Endpoint.health:type_name -> shunt.v1.Health
-	10, // 16: shunt.v1.Endpoint.source:type_name -> shunt.v1.SourceAffinity
-	11, // 17: shunt.v1.Endpoint.idle:type_name -> shunt.v1.Idle
-	35, // 18: shunt.v1.Endpoint.slow_start:type_name -> google.protobuf.Duration
-	35, // 19: shunt.v1.Endpoint.drain_timeout:type_name -> google.protobuf.Duration
-	35, // 20: shunt.v1.Endpoint.repair_window:type_name -> google.protobuf.Duration
-	12, // 21: shunt.v1.Endpoint.host_idle:type_name -> shunt.v1.HostIdle
-	13, // 22: shunt.v1.Endpoint.load:type_name -> shunt.v1.Load
-	35, // 23: shunt.v1.SourceAffinity.for:type_name -> google.protobuf.Duration
-	35, // 24: shunt.v1.Idle.untrusted:type_name -> google.protobuf.Duration
-	35, // 25: shunt.v1.Idle.trusted:type_name -> google.protobuf.Duration
-	35, // 26: shunt.v1.HostIdle.established:type_name -> google.protobuf.Duration
-	35, // 27: shunt.v1.HostIdle.opening:type_name -> google.protobuf.Duration
-	35, // 28: shunt.v1.HostIdle.closing:type_name -> google.protobuf.Duration
-	35, // 29: shunt.v1.HostIdle.udp:type_name -> google.protobuf.Duration
-	35, // 30: shunt.v1.HostIdle.other:type_name -> google.protobuf.Duration
-	14, // 31: shunt.v1.Load.http:type_name -> shunt.v1.LoadHTTP
-	35, // 32: shunt.v1.Load.interval:type_name -> google.protobuf.Duration
-	35, // 33: shunt.v1.Load.timeout:type_name -> google.protobuf.Duration
-	35, // 34: shunt.v1.Load.stale:type_name -> google.protobuf.Duration
-	18, // 35: shunt.v1.Health.http:type_name -> shunt.v1.HTTPCheck
-	21, // 36: shunt.v1.Health.tcp:type_name -> shunt.v1.TCPCheck
-	35, // 37: shunt.v1.Health.interval:type_name -> google.protobuf.Duration
-	35, // 38: shunt.v1.Health.timeout:type_name -> google.protobuf.Duration
-	19, // 39: shunt.v1.Health.https:type_name -> shunt.v1.HTTPSCheck
-	22, // 40: shunt.v1.Health.icmp:type_name -> shunt.v1.ICMPCheck
-	23, // 41: shunt.v1.Health.grpc:type_name -> shunt.v1.GRPCCheck
-	24, // 42: shunt.v1.Health.udp:type_name -> shunt.v1.UDPCheck
-	25, // 43: shunt.v1.Health.dns:type_name -> shunt.v1.DNSCheck
-	26, // 44: shunt.v1.Health.external:type_name -> shunt.v1.ExternalCheck
-	35, // 45: shunt.v1.Health.fast:type_name -> google.protobuf.Duration
-	17, // 46: shunt.v1.Health.checks:type_name -> shunt.v1.Check
-	27, // 47: shunt.v1.Health.damping:type_name -> shunt.v1.Damping
-	28, // 48: shunt.v1.Health.passive:type_name -> shunt.v1.Passive
-	21, // 49: shunt.v1.Check.tcp:type_name -> shunt.v1.TCPCheck
-	18, // 50: shunt.v1.Check.http:type_name -> shunt.v1.HTTPCheck
-	19, // 51: shunt.v1.Check.https:type_name -> shunt.v1.HTTPSCheck
-	22, // 52: shunt.v1.Check.icmp:type_name -> shunt.v1.ICMPCheck
-	23, // 53: shunt.v1.Check.grpc:type_name -> shunt.v1.GRPCCheck
-	24, // 54: shunt.v1.Check.udp:type_name -> shunt.v1.UDPCheck
-	25, // 55: shunt.v1.Check.dns:type_name -> shunt.v1.DNSCheck
-	26, // 56: shunt.v1.Check.external:type_name -> shunt.v1.ExternalCheck
-	35, // 57: shunt.v1.Check.interval:type_name -> google.protobuf.Duration
-	35, // 58: shunt.v1.Check.timeout:type_name -> google.protobuf.Duration
-	35, // 59: shunt.v1.Check.fast:type_name -> google.protobuf.Duration
-	20, // 60: shunt.v1.GRPCCheck.tls:type_name -> shunt.v1.CheckTLS
-	35, // 61: shunt.v1.Damping.within:type_name -> google.protobuf.Duration
-	35, // 62: shunt.v1.Damping.hold:type_name -> google.protobuf.Duration
-	35, // 63: shunt.v1.Passive.within:type_name -> google.protobuf.Duration
-	35, // 64: shunt.v1.Passive.hold:type_name -> google.protobuf.Duration
-	31, // 65: shunt.v1.Node.bgp:type_name -> shunt.v1.BGP
-	30, // 66: shunt.v1.Node.capacity:type_name -> shunt.v1.Capacity
-	32, // 67: shunt.v1.BGP.peers:type_name -> shunt.v1.BGPPeer
-	33, // 68: shunt.v1.BGPPeer.bfd:type_name -> shunt.v1.BFD
-	35, // 69: shunt.v1.BFD.transmit:type_name -> google.protobuf.Duration
-	35, // 70: shunt.v1.BFD.receive:type_name -> google.protobuf.Duration
-	71, // [71:71] is the sub-list for method output_type
-	71, // [71:71] is the sub-list for method input_type
-	71, // [71:71] is the sub-list for extension type_name
-	71, // [71:71] is the sub-list for extension extendee
-	0,  // [0:71] is the sub-list for field type_name
+	18, // 14: shunt.v1.Endpoint.backends:type_name -> shunt.v1.Backend
+	19, // 15: shunt.v1.Endpoint.health:type_name -> shunt.v1.Health
+	13, // 16: shunt.v1.Endpoint.source:type_name -> shunt.v1.SourceAffinity
+	14, // 17: shunt.v1.Endpoint.idle:type_name -> shunt.v1.Idle
+	38, // 18: shunt.v1.Endpoint.slow_start:type_name -> google.protobuf.Duration
+	38, // 19: shunt.v1.Endpoint.drain_timeout:type_name -> google.protobuf.Duration
+	38, // 20: shunt.v1.Endpoint.repair_window:type_name -> google.protobuf.Duration
+	15, // 21: shunt.v1.Endpoint.host_idle:type_name -> shunt.v1.HostIdle
+	16, // 22: shunt.v1.Endpoint.load:type_name -> shunt.v1.Load
+	10, // 23: shunt.v1.Endpoint.schedule:type_name -> shunt.v1.Schedule
+	11, // 24: shunt.v1.Endpoint.cookie:type_name -> shunt.v1.Cookie
+	12, // 25: shunt.v1.Endpoint.quic:type_name -> shunt.v1.QUIC
+	38, // 26: shunt.v1.SourceAffinity.for:type_name -> google.protobuf.Duration
+	38, // 27: shunt.v1.Idle.untrusted:type_name -> google.protobuf.Duration
+	38, // 28: shunt.v1.Idle.trusted:type_name -> google.protobuf.Duration
+	38, // 29: shunt.v1.HostIdle.established:type_name -> google.protobuf.Duration
+	38, // 30: shunt.v1.HostIdle.opening:type_name -> google.protobuf.Duration
+	38, // 31: shunt.v1.HostIdle.closing:type_name -> google.protobuf.Duration
+	38, // 32: shunt.v1.HostIdle.udp:type_name -> google.protobuf.Duration
+	38, // 33: shunt.v1.HostIdle.other:type_name -> google.protobuf.Duration
+	17, // 34: shunt.v1.Load.http:type_name -> shunt.v1.LoadHTTP
+	38, // 35: shunt.v1.Load.interval:type_name -> google.protobuf.Duration
+	38, // 36: shunt.v1.Load.timeout:type_name -> google.protobuf.Duration
+	38, // 37: shunt.v1.Load.stale:type_name -> google.protobuf.Duration
+	21, // 38: shunt.v1.Health.http:type_name -> shunt.v1.HTTPCheck
+	24, // 39: shunt.v1.Health.tcp:type_name -> shunt.v1.TCPCheck
+	38, // 40: shunt.v1.Health.interval:type_name -> google.protobuf.Duration
+	38, // 41: shunt.v1.Health.timeout:type_name -> google.protobuf.Duration
+	22, // 42: shunt.v1.Health.https:type_name -> shunt.v1.HTTPSCheck
+	25, // 43: shunt.v1.Health.icmp:type_name -> shunt.v1.ICMPCheck
+	26, // 44: shunt.v1.Health.grpc:type_name -> shunt.v1.GRPCCheck
+	27, // 45: shunt.v1.Health.udp:type_name -> shunt.v1.UDPCheck
+	28, // 46: shunt.v1.Health.dns:type_name -> shunt.v1.DNSCheck
+	29, // 47: shunt.v1.Health.external:type_name -> shunt.v1.ExternalCheck
+	38, // 48: shunt.v1.Health.fast:type_name -> google.protobuf.Duration
+	20, // 49: shunt.v1.Health.checks:type_name -> shunt.v1.Check
+	30, // 50: shunt.v1.Health.damping:type_name -> shunt.v1.Damping
+	31, // 51: shunt.v1.Health.passive:type_name -> shunt.v1.Passive
+	24, // 52: shunt.v1.Check.tcp:type_name -> shunt.v1.TCPCheck
+	21, // 53: shunt.v1.Check.http:type_name -> shunt.v1.HTTPCheck
+	22, // 54: shunt.v1.Check.https:type_name -> shunt.v1.HTTPSCheck
+	25, // 55: shunt.v1.Check.icmp:type_name -> shunt.v1.ICMPCheck
+	26, // 56: shunt.v1.Check.grpc:type_name -> shunt.v1.GRPCCheck
+	27, // 57: shunt.v1.Check.udp:type_name -> shunt.v1.UDPCheck
+	28, // 58: shunt.v1.Check.dns:type_name -> shunt.v1.DNSCheck
+	29, // 59: shunt.v1.Check.external:type_name -> shunt.v1.ExternalCheck
+	38, // 60: shunt.v1.Check.interval:type_name -> google.protobuf.Duration
+	38, // 61: shunt.v1.Check.timeout:type_name -> google.protobuf.Duration
+	38, // 62: shunt.v1.Check.fast:type_name -> google.protobuf.Duration
+	23, // 63: shunt.v1.GRPCCheck.tls:type_name -> shunt.v1.CheckTLS
+	38, // 64: shunt.v1.Damping.within:type_name -> google.protobuf.Duration
+	38, // 65: shunt.v1.Damping.hold:type_name -> google.protobuf.Duration
+	38, // 66: shunt.v1.Passive.within:type_name -> google.protobuf.Duration
+	38, // 67: shunt.v1.Passive.hold:type_name -> google.protobuf.Duration
+	34, // 68: shunt.v1.Node.bgp:type_name -> shunt.v1.BGP
+	33, // 69: shunt.v1.Node.capacity:type_name -> shunt.v1.Capacity
+	35, // 70: shunt.v1.BGP.peers:type_name -> shunt.v1.BGPPeer
+	36, // 71: shunt.v1.BGPPeer.bfd:type_name -> shunt.v1.BFD
+	38, // 72: shunt.v1.BFD.transmit:type_name -> google.protobuf.Duration
+	38, // 73: shunt.v1.BFD.receive:type_name -> google.protobuf.Duration
+	74, // [74:74] is the sub-list for method output_type
+	74, // [74:74] is the sub-list for method input_type
+	74, // [74:74] is the sub-list for extension type_name
+	74, // [74:74] is the sub-list for extension extendee
+	0,  // [0:74] is the sub-list for field type_name
 }
 
 func init() { file_v1_objects_proto_init() }
@@ -3493,16 +3708,16 @@ func file_v1_objects_proto_init() {
 		(*Object_Tenant)(nil),
 		(*Object_Policy)(nil),
 	}
-	file_v1_objects_proto_msgTypes[15].OneofWrappers = []any{}
-	file_v1_objects_proto_msgTypes[19].OneofWrappers = []any{}
-	file_v1_objects_proto_msgTypes[20].OneofWrappers = []any{}
+	file_v1_objects_proto_msgTypes[18].OneofWrappers = []any{}
+	file_v1_objects_proto_msgTypes[22].OneofWrappers = []any{}
+	file_v1_objects_proto_msgTypes[23].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_objects_proto_rawDesc), len(file_v1_objects_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   35,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

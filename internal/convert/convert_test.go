@@ -159,11 +159,33 @@ func ports(rt *rapid.T) (port, end uint16) {
 	return 0, lb.AllPorts
 }
 
+// randomQUIC is nil as often as not.
+func randomQUIC(rt *rapid.T) *lb.QUIC {
+	return maybe(rt, func(rt *rapid.T) lb.QUIC {
+		return lb.QUIC{
+			Format:         rapid.SampledFrom([]string{lb.QUICLB, lb.QUICLBPlain, lb.QUICMsquic, lb.QUICMvfst, lb.QUICNone}).Draw(rt, "format"),
+			ServerIDLength: rapid.Uint8Min(1).Draw(rt, "server id"), NonceLength: rapid.Uint8Min(1).Draw(rt, "nonce"),
+		}
+	})
+}
+
 func randomEndpoint(rt *rapid.T) lb.Endpoint {
+	e := simpleEndpoint(rt)
+	e.Scheduler = rapid.SampledFrom([]string{lb.SchedulerMaglev, lb.SchedulerRandom, lb.SchedulerAdaptive, lb.SchedulerP2C}).Draw(rt, "scheduler")
+	e.Schedule.By = rapid.SampledFrom([]string{"", lb.ByCPU}).Draw(rt, "by")
+	e.Cookie.Form = rapid.SampledFrom([]string{"", lb.CookieEVC, lb.CookieCO}).Draw(rt, "form")
+	e.Track = rapid.Bool().Draw(rt, "track")
+	if e.QUIC = randomQUIC(rt); e.QUIC != nil {
+		e.Protocol = lb.UDP
+	}
+	return e
+}
+
+func simpleEndpoint(rt *rapid.T) lb.Endpoint {
 	port, end := ports(rt)
 	return lb.Endpoint{
 		Protocol: rapid.SampledFrom([]lb.Protocol{lb.TCP, lb.UDP, lb.AnyProtocol}).Draw(rt, "protocol"), Port: port, PortEnd: end,
-		Affinity: rapid.SampledFrom([]string{lb.AffinityFlow, lb.AffinityHash}).Draw(rt, "affinity"), Source: randomSource(rt),
+		Affinity: rapid.SampledFrom([]string{lb.AffinityFlow, lb.AffinityHash, lb.AffinityCookie}).Draw(rt, "affinity"), Source: randomSource(rt),
 		OnePacket: rapid.Bool().Draw(rt, "one packet"), Idle: lb.Idle{Untrusted: randomDuration(rt, "untrusted"), Trusted: randomDuration(rt, "trusted")},
 		Fragments: rapid.SampledFrom([]string{lb.FragmentsDrop, lb.Fragments3Tuple}).Draw(rt, "fragments"), Encap: randomEncap(rt),
 		BackupBelow: rapid.Uint8().Draw(rt, "backup below"), FailOpen: rapid.Bool().Draw(rt, "fail open"),
@@ -282,6 +304,7 @@ func TestPlansComeBack(t *testing.T) {
 		want.Endpoints = append(want.Endpoints, plan.Endpoint{
 			Affinity: ep.Affinity, Source: ep.Source, OnePacket: ep.OnePacket, Idle: ep.Idle, Fragments: ep.Fragments, Encap: ep.Encap,
 			BackupBelow: ep.BackupBelow, FailOpen: ep.FailOpen,
+			Scheduler: ep.Scheduler, ScheduleBy: ep.Schedule.By, Track: ep.Track, QUIC: ep.QUIC, Cookie: ep.Cookie.Form,
 			Key: endpointKey(rt), Service: name(rt), Generation: rapid.Int64().Draw(rt, "generation"), RingCode: 7, KeyID: 1, Health: health(rt),
 			Members: []plan.Member{
 				{ID: 3, DIP: addr(rt, "dip"), Port: word(rt, "dip port"), Weight: word(rt, "weight"), Outer: addr(rt, "outer"), Backup: true},
@@ -291,7 +314,13 @@ func TestPlansComeBack(t *testing.T) {
 		want.Bindings = append(want.Bindings, plan.Binding{
 			Key: endpointKey(rt), Service: name(rt), Member: word(rt, "member"), Outer: addr(rt, "outer"), DIP: addr(rt, "dip"),
 			DIPPort: word(rt, "dip port"), Rewrite: rapid.Bool().Draw(rt, "rewrite"), Idle: randomHostIdle(rt), Load: randomLoad(rt),
+			Cookie: rapid.Bool().Draw(rt, "cookie"), QUIC: randomQUIC(rt),
 		})
+		epoch := rapid.Uint32Range(1, 1<<31).Draw(rt, "epoch")
+		want.Cookies = append(want.Cookies, plan.CookieKeys{
+			VNI: 7, VIP: addr(rt, "vip"), Mint: epoch + 1, Keys: []plan.CookieKey{{Epoch: epoch, Key: [16]byte{1}}, {Epoch: epoch + 1, Key: [16]byte{2}}},
+		})
+		want.CIDs = append(want.CIDs, plan.CIDKeys{VIP: addr(rt, "vip"), Mint: epoch, Keys: []plan.CIDKey{{Epoch: epoch, Key: [16]byte{3}}}})
 		if check := health(rt); check.ByHost() {
 			want.Bindings[0].Health = check
 		}
@@ -378,6 +407,26 @@ func TestBadItemsAreRefused(t *testing.T) {
 			t.Errorf("error %v: must tell of %q", err, want)
 		}
 	}
+	key := func(epoch uint32) *apiv1.PlanEpochKey {
+		return &apiv1.PlanEpochKey{Epoch: epoch, Key: make([]byte, 16)}
+	}
+	for want, keys := range map[string]*apiv1.PlanKeys{
+		"vip: ":                              {Keys: []*apiv1.PlanEpochKey{key(1)}, Mint: 1},
+		"keys: 0 keys":                       {Vip: "203.0.113.10"},
+		"keys: 3 keys":                       {Vip: "203.0.113.10", Keys: []*apiv1.PlanEpochKey{key(1), key(2), key(3)}, Mint: 1},
+		"mint: 3: must be the epoch":         {Vip: "203.0.113.10", Keys: []*apiv1.PlanEpochKey{key(1), key(2)}, Mint: 3},
+		"keys[0].epoch: 0: must be above 0":  {Vip: "203.0.113.10", Keys: []*apiv1.PlanEpochKey{key(0)}},
+		"keys[1].epoch: 2: must be above 2":  {Vip: "203.0.113.10", Keys: []*apiv1.PlanEpochKey{key(2), key(2)}, Mint: 2},
+		"keys: epochs 1 and 15: must have":   {Vip: "203.0.113.10", Keys: []*apiv1.PlanEpochKey{key(1), key(15)}, Mint: 1},
+		"keys[0].key: 15 bytes: must be 16 ": {Vip: "203.0.113.10", Keys: []*apiv1.PlanEpochKey{{Epoch: 1, Key: make([]byte, 15)}}, Mint: 1},
+		"vni: 16777216":                      {Vni: 1 << 24, Vip: "203.0.113.10", Keys: []*apiv1.PlanEpochKey{key(1)}, Mint: 1},
+	} {
+		for _, item := range []*apiv1.PlanItem{{Key: "k", Item: &apiv1.PlanItem_Cookies{Cookies: keys}}, {Key: "k", Item: &apiv1.PlanItem_Cids{Cids: keys}}} {
+			if _, err := FromItems([]*apiv1.PlanItem{item}); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("error %v: must tell of %q", err, want)
+			}
+		}
+	}
 	for _, item := range []*apiv1.PlanItem{nil, {Key: "k"}, {Item: &apiv1.PlanItem_RingKey{RingKey: &apiv1.PlanKey{Key: make([]byte, 15)}}}, {Item: &apiv1.PlanItem_Binding{}}} {
 		if _, err := FromItems([]*apiv1.PlanItem{item}); err == nil {
 			t.Errorf("item %v was accepted", item)
@@ -407,6 +456,12 @@ func FuzzFromObject(f *testing.F) {
 			Idle: &apiv1.Idle{Untrusted: durationpb.New(time.Minute)}, Fragments: "3tuple", Encap: "gue", BackupBelow: 70, FailOpen: true,
 			SlowStart: durationpb.New(time.Minute), DrainTimeout: durationpb.New(time.Minute), RepairWindow: durationpb.New(time.Minute), HostIdle: &apiv1.HostIdle{Udp: durationpb.New(time.Minute)}, Load: &apiv1.Load{Http: &apiv1.LoadHTTP{Port: 70000}}, Health: &apiv1.Health{Port: 80},
 			Backends: []*apiv1.Backend{{Dip: []string{"10.20.1.11"}, Host: "10.20.1.1", Backup: true}},
+		}, {
+			Protocol: "quic", Port: "443", Affinity: "cookie", Scheduler: "p2c", Schedule: &apiv1.Schedule{By: "cpu"}, Quic: &apiv1.QUIC{Format: "quiclb", ServerIdLength: 300},
+			Backends: []*apiv1.Backend{{Dip: []string{"10.20.1.11"}, Host: "10.20.1.1"}},
+		}, {
+			Protocol: "tcp", Port: "443", Affinity: "cookie", Cookie: &apiv1.Cookie{Form: "evc"}, Track: true,
+			Backends: []*apiv1.Backend{{Dip: []string{"10.20.1.11"}, Host: "10.20.1.1"}},
 		}, {Protocol: "any", Affinity: "hash", Health: &apiv1.Health{Port: 80}, Backends: []*apiv1.Backend{{Dip: []string{"10.20.1.11"}, Host: "10.20.1.1"}}}},
 	}}})
 	seed(&apiv1.Object{Kind: &apiv1.Object_Node{Node: &apiv1.Node{Name: "mux1", Role: "mux", Address: []string{"10.10.0.11"}, Bgp: &apiv1.BGP{Asn: 1, Peers: []*apiv1.BGPPeer{{}}}}}})

@@ -89,11 +89,19 @@ func (r *reader) endpoint(path string, in *apiv1.Endpoint) lb.Endpoint {
 		BackupBelow: r.percent(path+".backupBelow", in.GetBackupBelow()), FailOpen: in.GetFailOpen(),
 		SlowStart: r.time(path+".slowStart", in.GetSlowStart()), DrainTimeout: r.time(path+".drainTimeout", in.GetDrainTimeout()),
 		RepairWindow: r.timeOf(path+".repairWindow", in.GetRepairWindow()), HostIdle: r.hostIdle(path+".hostIdle", in.GetHostIdle()),
-		Load: r.load(path+".load", in.GetLoad()),
+		Load: r.load(path+".load", in.GetLoad()), Schedule: lb.Schedule{By: in.GetSchedule().GetBy()},
+		Cookie: lb.Cookie{Form: in.GetCookie().GetForm()}, Track: in.GetTrack(), QUIC: r.quic(path+".quic", in.GetQuic()),
 	}
-	var allowed string
-	if ep.Protocol, allowed = lb.ParseProtocol(in.GetProtocol()); allowed != "" {
+	transport, allowed := lb.ParseTransport(in.GetProtocol())
+	if allowed != "" {
 		r.fault(path+".protocol", in.GetProtocol(), allowed)
+	}
+	ep.Protocol = transport.Protocol
+	switch {
+	case transport.QUIC && ep.QUIC == nil:
+		ep.QUIC = &lb.QUIC{}
+	case !transport.QUIC && ep.QUIC != nil:
+		r.fault(path+".quic", "", "must be left out: the protocol is not quic")
 	}
 	if in.GetPort() != "" || ep.Protocol != lb.AnyProtocol {
 		if ep.Port, ep.PortEnd, allowed = lb.ParsePorts(in.GetPort()); allowed != "" {
@@ -150,6 +158,17 @@ func (r *reader) load(path string, in *apiv1.Load) lb.Load {
 		}
 	}
 	return out
+}
+
+// quic reads what connection ids look like; nil when nothing is said.
+func (r *reader) quic(path string, in *apiv1.QUIC) *lb.QUIC {
+	if in == nil {
+		return nil
+	}
+	return &lb.QUIC{
+		Format: in.GetFormat(), ServerIDLength: r.byte(path+".serverIdLength", in.GetServerIdLength(), "must be 2 to 15"),
+		NonceLength: r.byte(path+".nonceLength", in.GetNonceLength(), "must be 4 to 18"),
+	}
 }
 
 func (r *reader) node(in *apiv1.Node) *lb.Node {

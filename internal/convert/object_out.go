@@ -42,11 +42,17 @@ func ToService(s *lb.Service) *apiv1.Service {
 
 func toEndpoint(ep *lb.Endpoint) *apiv1.Endpoint {
 	out := &apiv1.Endpoint{
-		Protocol: ep.Protocol.String(), Port: lb.PortsText(ep.Port, ep.PortEnd), Path: ep.Path, Affinity: ep.Affinity,
+		Protocol: ep.ProtocolName(), Port: lb.PortsText(ep.Port, ep.PortEnd), Path: ep.Path, Affinity: ep.Affinity,
 		Scheduler: ep.Scheduler, Rewrite: string(ep.Rewrite), Health: toHealth(ep.Health), Source: toSource(ep.Source),
 		OnePacket: ep.OnePacket, Idle: toIdle(ep.Idle), Fragments: ep.Fragments, Encap: ep.Encap, BackupBelow: uint32(ep.BackupBelow),
 		FailOpen: ep.FailOpen, SlowStart: duration(ep.SlowStart), DrainTimeout: duration(ep.DrainTimeout), HostIdle: toHostIdle(ep.HostIdle),
-		Load: toLoad(ep.Load),
+		Load: toLoad(ep.Load), Track: ep.Track, Quic: toQUIC(ep.QUIC),
+	}
+	if ep.Schedule != (lb.Schedule{}) {
+		out.Schedule = &apiv1.Schedule{By: ep.Schedule.By}
+	}
+	if ep.Cookie != (lb.Cookie{}) {
+		out.Cookie = &apiv1.Cookie{Form: ep.Cookie.Form}
 	}
 	// Managers of the schema before do not know the field: who says nothing of it must be able to change the service while there is one.
 	if ep.RepairWindow != nil && *ep.RepairWindow != lb.DefaultRepairWindow {
@@ -96,6 +102,14 @@ func toLoad(l lb.Load) *apiv1.Load {
 		out.Http = &apiv1.LoadHTTP{Path: l.HTTP.Path, Host: l.HTTP.Host, Port: uint32(l.HTTP.Port)}
 	}
 	return out
+}
+
+// toQUIC writes what connection ids look like; nil when the protocol is not QUIC.
+func toQUIC(q *lb.QUIC) *apiv1.QUIC {
+	if q == nil {
+		return nil
+	}
+	return &apiv1.QUIC{Format: q.Format, ServerIdLength: uint32(q.ServerIDLength), NonceLength: uint32(q.NonceLength)}
 }
 
 // ToNode writes a node.

@@ -27,6 +27,8 @@ func FromItems(items []*apiv1.PlanItem) (plan.Plan, error) {
 	slices.SortFunc(p.Endpoints, func(a, b plan.Endpoint) int { return plan.CompareKeys(a.Key, b.Key) })
 	slices.SortFunc(p.Bindings, plan.CompareBindings)
 	slices.SortFunc(p.Repairs, plan.CompareRepairs)
+	slices.SortFunc(p.Cookies, plan.CompareCookies)
+	slices.SortFunc(p.CIDs, plan.CompareCIDs)
 	return p, nil
 }
 
@@ -61,8 +63,16 @@ func addItem(p *plan.Plan, item *apiv1.PlanItem) error {
 		var list plan.Sources
 		list, err = FromPlanSources(it.Sources)
 		key, p.Sources = plan.SourcesItem(list.Policy), append(p.Sources, list)
+	case *apiv1.PlanItem_Cookies:
+		var keys plan.CookieKeys
+		keys, err = FromPlanCookies(it.Cookies)
+		key, p.Cookies = plan.CookiesItem(keys.VNI, keys.VIP), append(p.Cookies, keys)
+	case *apiv1.PlanItem_Cids:
+		var keys plan.CIDKeys
+		keys, err = FromPlanCIDs(it.Cids)
+		key, p.CIDs = plan.CIDsItem(keys.VNI, keys.VIP), append(p.CIDs, keys)
 	default:
-		err = fmt.Errorf("item: %T: must be node, ring_key, service, sources, endpoint, binding or repair", it)
+		err = fmt.Errorf("item: %T: must be node, ring_key, service, sources, endpoint, binding, repair, cookies or cids", it)
 	}
 	if err == nil && key != item.GetKey() {
 		err = fmt.Errorf("key: %q: must be %q", item.GetKey(), key)
@@ -104,6 +114,8 @@ func FromPlanEndpoint(in *apiv1.PlanEndpoint) (plan.Endpoint, error) {
 		KeyID: in.GetKeyId(), Health: r.planCheck(in.GetCheck()), Members: make([]plan.Member, 0, len(in.GetMembers())),
 		Affinity: in.GetAffinity(), Source: r.source("source", in.GetSource()), OnePacket: in.GetOnePacket(), Idle: r.idle("idle", in.GetIdle()),
 		Fragments: in.GetFragments(), Encap: in.GetEncap(), BackupBelow: r.percent("backup_below", in.GetBackupBelow()), FailOpen: in.GetFailOpen(),
+		Scheduler: cmp.Or(in.GetScheduler(), lb.SchedulerMaglev), ScheduleBy: in.GetScheduleBy(), Track: in.GetTrack(),
+		QUIC: r.quic("quic", in.GetQuic()), Cookie: in.GetCookie(),
 	}
 	for i, m := range in.GetMembers() {
 		path := fmt.Sprintf("members[%d]", i)
@@ -167,7 +179,7 @@ func FromPlanBinding(in *apiv1.PlanBinding) (plan.Binding, error) {
 		Service: in.GetService(), Member: r.word("member", in.GetMember()), Outer: r.addr("outer", in.GetOuter()),
 		DIP: r.addr("dip", in.GetDip()), DIPPort: r.word("dip_port", in.GetDipPort()), Rewrite: in.GetRewrite(),
 		Encap: in.GetEncap(), Idle: r.hostIdle("host_idle", in.GetHostIdle()), Share: r.word("share", in.GetShare()),
-		Load: r.load("load", in.GetLoad()),
+		Load: r.load("load", in.GetLoad()), Cookie: in.GetCookie(), QUIC: r.quic("quic", in.GetQuic()),
 	}
 	if check := in.GetCheck(); check != nil {
 		b.Health = r.planCheck(check)

@@ -33,6 +33,12 @@ func ToItems(p *plan.Plan) []*apiv1.PlanItem {
 	for i := range p.Repairs {
 		out = append(out, RepairItem(&p.Repairs[i]))
 	}
+	for i := range p.Cookies {
+		out = append(out, CookiesItem(&p.Cookies[i]))
+	}
+	for i := range p.CIDs {
+		out = append(out, CIDsItem(&p.CIDs[i]))
+	}
 	return out
 }
 
@@ -56,6 +62,7 @@ func EndpointItem(ep *plan.Endpoint) *apiv1.PlanItem {
 		PortEnd: uint32(ep.Key.PortEnd), Generation: ep.Generation, RingCode: uint32(ep.RingCode), KeyId: ep.KeyID,
 		Check: toPlanCheck(ep.Health), Affinity: ep.Affinity, Source: toSource(ep.Source), OnePacket: ep.OnePacket, Idle: toIdle(ep.Idle),
 		Fragments: ep.Fragments, Encap: ep.Encap, BackupBelow: uint32(ep.BackupBelow), FailOpen: ep.FailOpen,
+		Scheduler: ep.Scheduler, ScheduleBy: ep.ScheduleBy, Track: ep.Track, Quic: toQUIC(ep.QUIC), Cookie: ep.Cookie,
 	}
 	for _, m := range ep.Members {
 		out.Members = append(out.Members, &apiv1.PlanMember{
@@ -115,6 +122,7 @@ func BindingItem(b *plan.Binding) *apiv1.PlanItem {
 		Service: b.Service, Vni: b.Key.VNI, Vip: text(b.Key.VIP), Protocol: b.Key.Protocol.String(), Port: uint32(b.Key.Port),
 		Member: uint32(b.Member), Outer: text(b.Outer), Dip: text(b.DIP), DipPort: uint32(b.DIPPort), Rewrite: b.Rewrite,
 		PortEnd: uint32(b.Key.PortEnd), Encap: b.Encap, HostIdle: toHostIdle(b.Idle), Share: uint32(b.Share), Load: toLoad(b.Load),
+		Cookie: b.Cookie, Quic: toQUIC(b.QUIC),
 	}
 	if b.Health.ByHost() {
 		out.Check = toPlanCheck(b.Health)

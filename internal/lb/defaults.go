@@ -5,16 +5,17 @@ import (
 	"time"
 )
 
-// The choices of an endpoint that are built (design section 5).
+// The choices of an endpoint (design section 5).
 const (
 	PathDSR         = "dsr"
+	PathNAT         = "nat"
 	AffinityHash    = "hash"
 	AffinityFlow    = "flow"
+	AffinityCookie  = "cookie"
 	FragmentsDrop   = "drop"
 	Fragments3Tuple = "3tuple"
 	EncapIPIP       = "ipip"
 	EncapGUE        = "gue"
-	SchedulerMaglev = "maglev"
 	PlaceByVIPs     = "vips"
 	PlaceByLoad     = "load"
 )
@@ -85,7 +86,6 @@ func setShared(l *Limits, p *Placement) {
 
 func (e *Endpoint) setDefaults() {
 	setDefault(&e.Path, PathDSR)
-	setDefault(&e.Affinity, AffinityFlow)
 	setDefault(&e.Scheduler, SchedulerMaglev)
 	setDefault(&e.Rewrite, RewriteHost)
 	setDefault(&e.Fragments, FragmentsDrop)
@@ -96,6 +96,19 @@ func (e *Endpoint) setDefaults() {
 
 // setDerived fills in the defaults that depend on other fields.
 func (e *Endpoint) setDerived() {
+	if e.QUIC != nil {
+		e.QUIC.setDefaults(e.Affinity)
+	}
+	if e.QUIC != nil && e.QUIC.Format != QUICNone {
+		setDefault(&e.Affinity, AffinityCookie)
+	}
+	setDefault(&e.Affinity, AffinityFlow)
+	if e.StampsTCP() {
+		setDefault(&e.Cookie.Form, CookieEVC)
+	}
+	if e.Loaded() {
+		setDefault(&e.Schedule.By, ByConnections)
+	}
 	if e.Protocol == AnyProtocol && e.Port == 0 {
 		setDefault(&e.PortEnd, AllPorts)
 	}
@@ -130,8 +143,10 @@ func (e *Endpoint) setDerived() {
 	}
 }
 
-// KeepsFlows tells whether muxes remember the endpoint's flows.
-func (e *Endpoint) KeepsFlows() bool { return e.Affinity == AffinityFlow && !e.OnePacket }
+// KeepsFlows tells whether muxes remember the endpoint's flows: with affinity cookie those whose packets carry none.
+func (e *Endpoint) KeepsFlows() bool {
+	return (e.Affinity == AffinityFlow || e.Affinity == AffinityCookie) && !e.OnePacket
+}
 
 func (b *BFD) setDefaults() {
 	d := defaultBFD()

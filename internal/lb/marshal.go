@@ -58,11 +58,12 @@ func (w *writer) service(s *Service) {
 	w.line("endpoints:")
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
-		w.line("- protocol: %s", e.Protocol)
+		w.line("- protocol: %s", e.ProtocolName())
 		w.line("  port: %s", portsFlow(e))
 		w.line("  path: %s", quote(e.Path))
 		w.line("  affinity: %s", quote(e.Affinity))
 		w.line("  scheduler: %s", quote(e.Scheduler))
+		w.choices(e)
 		w.line("  rewrite: %s", quote(string(e.Rewrite)))
 		w.options(e)
 		w.line("  backends:")
@@ -70,6 +71,22 @@ func (w *writer) service(s *Service) {
 			w.line("  - %s", b.flow())
 		}
 		w.health(&e.Health)
+	}
+}
+
+// choices writes what affinities, protocols and schedulers have that not every endpoint has.
+func (w *writer) choices(e *Endpoint) {
+	if e.Schedule != (Schedule{}) {
+		w.line("  schedule: {by: %s}", quote(e.Schedule.By))
+	}
+	if e.Cookie != (Cookie{}) {
+		w.line("  cookie: {form: %s}", quote(e.Cookie.Form))
+	}
+	if e.Track {
+		w.line("  track: true")
+	}
+	if e.QUIC != nil {
+		w.line("  quic: %s", e.QUIC.flow())
 	}
 }
 

@@ -239,12 +239,19 @@ func endpoint(t *rapid.T, port uint16, both bool) lb.Endpoint {
 			e.Load.Timeout = duration(lb.MinLoadTimeout, lb.MaxLoadTimeout).Draw(t, "timeout")
 		}
 	}
-	e.OnePacket = e.Protocol == lb.UDP && rapid.Bool().Draw(t, "one packet")
+	carrying(t, &e)
+	e.OnePacket = e.Protocol == lb.UDP && e.QUIC == nil && rapid.Bool().Draw(t, "one packet")
 	if e.KeepsFlows() {
 		e.Idle.Untrusted = duration(lb.MinIdle, time.Minute).Draw(t, "untrusted")
 		e.Idle.Trusted = duration(time.Minute, lb.MaxIdle).Draw(t, "trusted")
 	}
-	if !e.OnePacket && rapid.Bool().Draw(t, "source") {
+	if e.KeepsFlows() && rapid.Bool().Draw(t, "scheduled") {
+		e.Scheduler = rapid.SampledFrom([]string{"maglev", "random", "round-robin", "weighted-round-robin", "adaptive", "least-connections", "p2c"}).Draw(t, "scheduler")
+		if e.Loaded() {
+			e.Schedule.By = rapid.SampledFrom([]string{"connections", "cpu", "load"}).Draw(t, "by")
+		}
+	}
+	if !e.OnePacket && !e.Cookies() && e.Scheduler == "maglev" && rapid.Bool().Draw(t, "source") {
 		e.Source = &lb.SourceAffinity{Prefix4: rapid.Uint8Range(1, 32).Draw(t, "prefix4"), Prefix6: rapid.Uint8Range(1, 128).Draw(t, "prefix6")}
 		if e.KeepsFlows() {
 			e.Source.For = duration(lb.MinIdle, lb.MaxIdle).Draw(t, "for")
@@ -267,6 +274,25 @@ func endpoint(t *rapid.T, port uint16, both bool) lb.Endpoint {
 	}
 	e.Health = health(t, &e)
 	return e
+}
+
+// carrying makes the endpoint one whose packets carry their member, or one of QUIC, or neither.
+func carrying(t *rapid.T, e *lb.Endpoint) {
+	if e.Protocol == lb.UDP && rapid.Bool().Draw(t, "quic") {
+		e.QUIC = &lb.QUIC{Format: "none"}
+	}
+	if e.Rewrite == lb.RewriteNone || e.Protocol == lb.UDP && e.QUIC == nil || !rapid.Bool().Draw(t, "cookie") {
+		return
+	}
+	e.Affinity = lb.AffinityCookie
+	if e.Protocol == lb.TCP {
+		e.Cookie.Form = lb.CookieEVC
+		return
+	}
+	if e.QUIC.Format = rapid.SampledFrom([]string{"quiclb", "quiclb-plain", "msquic", "mvfst"}).Draw(t, "format"); e.QUIC.HasLengths() {
+		e.QUIC.ServerIDLength = rapid.Uint8Range(lb.MinServerIDLength, lb.MaxServerIDLength).Draw(t, "server id")
+		e.QUIC.NonceLength = rapid.Uint8Range(lb.MinNonceLength, lb.MaxServerIDAndNonce-e.QUIC.ServerIDLength).Draw(t, "nonce")
+	}
 }
 
 func node() *rapid.Generator[lb.Object] {

@@ -62,10 +62,33 @@ func ParseProtocol(s string) (p Protocol, allowed string) {
 		return UDP, ""
 	case "any":
 		return AnyProtocol, ""
-	case "quic":
-		return 0, NotSupported + ", " + allowedProtocol
 	}
 	return 0, allowedProtocol
+}
+
+// Transport is the protocol of an endpoint as it is written: QUIC is UDP in packets and keys.
+type Transport struct {
+	Protocol Protocol
+	QUIC     bool
+}
+
+// ParseTransport reads what ParseProtocol does, and "quic".
+func ParseTransport(s string) (t Transport, allowed string) {
+	if s == "quic" {
+		return Transport{Protocol: UDP, QUIC: true}, ""
+	}
+	if t.Protocol, allowed = ParseProtocol(s); allowed != "" {
+		allowed = allowedTransport
+	}
+	return t, allowed
+}
+
+// ProtocolName is the endpoint's protocol as it is written: "quic" where Protocol is UDP.
+func (e *Endpoint) ProtocolName() string {
+	if e.QUIC != nil && e.Protocol == UDP {
+		return "quic"
+	}
+	return e.Protocol.String()
 }
 
 // ParseAddr reads an IPv4 or IPv6 address in its text form. IPv4-mapped addresses and zones are refused.
@@ -117,10 +140,11 @@ func addrText(a netip.Addr) string {
 }
 
 const (
-	allowedPrefix   = "must be a prefix such as 203.0.113.0/24 or 2001:db8:f::/64"
-	allowedPort     = "must be 1 to 65535"
-	allowedPorts    = `must be 1 to 65535, a range such as "8000-8100", or "*"`
-	allowedProtocol = "must be tcp, udp or any"
+	allowedPrefix    = "must be a prefix such as 203.0.113.0/24 or 2001:db8:f::/64"
+	allowedPort      = "must be 1 to 65535"
+	allowedPorts     = `must be 1 to 65535, a range such as "8000-8100", or "*"`
+	allowedProtocol  = "must be tcp, udp or any"
+	allowedTransport = "must be tcp, udp, quic or any"
 )
 
 // AllowedKind says which kinds there are.
@@ -143,4 +167,10 @@ func anyOf(choices ...string) string {
 	}
 	last := len(choices) - 1
 	return "must be " + strings.Join(choices[:last], ", ") + " or " + choices[last]
+}
+
+// words are at least two in a sentence: "a, b and c".
+func words(of ...string) string {
+	last := len(of) - 1
+	return strings.Join(of[:last], ", ") + " and " + of[last]
 }

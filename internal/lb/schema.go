@@ -90,15 +90,23 @@ func (d *decoder) service(n ast.Node) *Service {
 
 func (d *decoder) endpoint(path string, n ast.Node) Endpoint {
 	e := Endpoint{
-		Path: PathDSR, Affinity: AffinityFlow, Scheduler: SchedulerMaglev, Rewrite: RewriteHost, Fragments: FragmentsDrop,
+		Path: PathDSR, Scheduler: SchedulerMaglev, Rewrite: RewriteHost, Fragments: FragmentsDrop,
 		BackupBelow: DefaultBackupBelow, Health: defaultHealth(),
 	}
-	d.mapping(path, n,
-		field{"protocol", func(p string, n ast.Node) { e.Protocol = parsed(d, p, n, ParseProtocol) }},
+	var quic bool
+	seen := d.mapping(path, n,
+		field{"protocol", func(p string, n ast.Node) {
+			t := parsed(d, p, n, ParseTransport)
+			e.Protocol, quic = t.Protocol, t.QUIC
+		}},
 		field{"port", func(p string, n ast.Node) { e.Port, e.PortEnd = d.ports(p, n) }},
 		field{"path", func(p string, n ast.Node) { e.Path = d.text(p, n) }},
-		field{"affinity", func(p string, n ast.Node) { e.Affinity = d.text(p, n) }},
+		field{"affinity", func(p string, n ast.Node) { e.Affinity = d.given(p, n, allowedAffinity) }},
+		field{"cookie", func(p string, n ast.Node) { e.Cookie = d.cookie(p, n) }},
+		field{"quic", func(p string, n ast.Node) { e.QUIC = d.quic(p, n) }},
+		field{"track", func(p string, n ast.Node) { e.Track = d.boolean(p, n) }},
 		field{"scheduler", func(p string, n ast.Node) { e.Scheduler = d.text(p, n) }},
+		field{"schedule", func(p string, n ast.Node) { e.Schedule = d.schedule(p, n) }},
 		field{"rewrite", func(p string, n ast.Node) { e.Rewrite = Rewrite(d.text(p, n)) }},
 		field{"backends", func(p string, n ast.Node) {
 			d.list(p, n, func(p string, n ast.Node) { e.Backends = append(e.Backends, d.backend(p, n)) })
@@ -117,6 +125,13 @@ func (d *decoder) endpoint(path string, n ast.Node) Endpoint {
 		field{"hostIdle", func(p string, n ast.Node) { d.hostIdle(p, n, &e.HostIdle) }},
 		field{"load", func(p string, n ast.Node) { d.load(p, n, &e.Load) }},
 	)
+	if quic && e.QUIC == nil {
+		e.QUIC = &QUIC{}
+	}
+	if !quic && seen["quic"] {
+		d.add(path+".quic", "", "must be left out: the protocol is not quic")
+		e.QUIC = nil
+	}
 	e.setDerived()
 	return e
 }

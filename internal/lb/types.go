@@ -109,10 +109,17 @@ type Endpoint struct {
 	Port     uint16 // as in EndpointKey
 	PortEnd  uint16
 	Path     string // "dsr"
-	Affinity string // "hash" or "flow"
+	Affinity string // AffinityHash, AffinityFlow or AffinityCookie
+	// QUIC, when not nil, says that the protocol is QUIC; Protocol is UDP, which is what is on the wire, and in keys and tables.
+	QUIC *QUIC
+	// Cookie is for affinity cookie with protocol tcp.
+	Cookie Cookie
+	// Track: connections have records, which count their packets and bytes. Affinity cookie only.
+	Track bool
 	// Source, when not nil, keeps the flows of one client (or prefix of clients) on one backend.
 	Source    *SourceAffinity
-	Scheduler string // "maglev"
+	Scheduler string // one of Scheduler…
+	Schedule  Schedule
 	Rewrite   Rewrite
 	Backends  []Backend
 	Health    Health

@@ -27,7 +27,7 @@ var encaps = []string{EncapIPIP, EncapGUE}
 
 // name is the endpoint in messages: "tcp port 80".
 func (e *Endpoint) name() string {
-	return fmt.Sprintf("%s port %s", e.Protocol, PortsText(e.Port, e.PortEnd))
+	return fmt.Sprintf("%s port %s", e.ProtocolName(), PortsText(e.Port, e.PortEnd))
 }
 
 // wrongPorts says what is wrong with the endpoint's ports.
@@ -47,7 +47,7 @@ func (f *faults) remembering(path string, e *Endpoint) {
 	if e.OnePacket {
 		switch {
 		case e.Protocol != UDP:
-			f.add(path+".onePacket", "true", "must be false with protocol "+e.Protocol.String()+": only udp has single packets")
+			f.add(path+".onePacket", "true", "must be false with protocol "+e.ProtocolName()+": only udp has single packets")
 		case e.Source != nil:
 			f.add(path+".source", "", "must be left out with onePacket, which sends every packet elsewhere")
 		case e.Fragments == Fragments3Tuple:

@@ -14,12 +14,18 @@ const (
 	MaxWeight   = 1000
 )
 
-// What the design has and this version has not (design section 5).
+// What the design has (design section 5): what this version has, and what it has not. Who builds something moves its name.
 var (
-	unbuiltPaths      = []string{"nat", "bypass"}
-	unbuiltAffinities = []string{"cookie"}
-	unbuiltSchedulers = []string{"random", "round-robin", "weighted-round-robin", "adaptive", "least-connections", "p2c"}
+	builtPaths, unbuiltPaths           = []string{PathDSR}, []string{PathNAT, "bypass"}
+	builtAffinities, unbuiltAffinities = []string{AffinityFlow, AffinityHash, AffinityCookie}, []string{}
+	builtSchedulers, unbuiltSchedulers = schedulers, []string{}
+	builtForms, unbuiltForms           = []string{CookieEVC}, []string{CookieSplitR, CookieSplitZ, CookieCO}
 )
+
+// trackBuilt tells whether connections can have records (Endpoint.Track).
+const trackBuilt = false
+
+const allowedAffinity = "must be flow, hash or cookie"
 
 func (f *faults) service(s *Service) {
 	f.check("tenant", s.Tenant, label(s.Tenant))
@@ -62,15 +68,17 @@ func (f *faults) endpoint(path string, e *Endpoint) {
 	switch e.Protocol {
 	case TCP, UDP, AnyProtocol:
 	case 0:
-		f.add(path+".protocol", "", "is missing, "+allowedProtocol)
+		f.add(path+".protocol", "", "is missing, "+allowedTransport)
 	default:
-		f.add(path+".protocol", fmt.Sprint(uint8(e.Protocol)), allowedProtocol)
+		f.add(path+".protocol", fmt.Sprint(uint8(e.Protocol)), allowedTransport)
 	}
 	f.check(path+".port", PortsText(e.Port, e.PortEnd), e.wrongPorts())
-	f.choice(path+".path", e.Path, unbuiltPaths, PathDSR)
-	f.choice(path+".affinity", e.Affinity, unbuiltAffinities, AffinityFlow, AffinityHash)
-	f.choice(path+".scheduler", e.Scheduler, unbuiltSchedulers, SchedulerMaglev)
+	f.choice(path+".path", e.Path, unbuiltPaths, builtPaths...)
+	f.choice(path+".affinity", e.Affinity, unbuiltAffinities, builtAffinities...)
 	f.choice(path+".rewrite", string(e.Rewrite), nil, string(RewriteHost), string(RewriteNone))
+	f.scheduling(path, e)
+	f.carrying(path, e)
+	f.quic(path, e)
 	f.remembering(path, e)
 	f.timing(path, e)
 	f.hostIdle(path+".hostIdle", e)
@@ -88,6 +96,7 @@ func (f *faults) endpoint(path string, e *Endpoint) {
 	if len(e.Backends) > MaxBackends {
 		f.add(path+".backends", fmt.Sprintf("%d backends", len(e.Backends)), fmt.Sprintf("must be at most %d", MaxBackends))
 	}
+	f.cookieMembers(path, e)
 	for i := range e.Backends {
 		f.backend(fmt.Sprintf("%s.backends[%d]", path, i), e, &e.Backends[i])
 	}

@@ -2,7 +2,7 @@ package lb
 
 import "bytes"
 
-// maxKeys bounds the keys of one mapping; the schema has 20 at most. The parser compares each with every other one.
+// maxKeys bounds the keys of one mapping; the schema has 30 at most. The parser compares each with every other one.
 const maxKeys = 1000
 
 // tooWide tells whether a mapping has more than maxKeys keys, as far as lines, indentation and brackets tell: a list may be as long as

@@ -123,11 +123,20 @@ func TestBadInputIsRefused(t *testing.T) {
 			b.Port++
 			s.Endpoints[0].Backends = append(s.Endpoints[0].Backends, b)
 		}), "with encap ipip: gue tells them apart"},
-		"quic":                {other(func(s *apiv1.Service) { s.Endpoints[0].Protocol = "quic" }), lb.NotSupported},
-		"unknown protocol":    {other(func(s *apiv1.Service) { s.Endpoints[0].Protocol = "sctp" }), "must be tcp, udp or any"},
-		"path":                {other(func(s *apiv1.Service) { s.Endpoints[0].Path = "nat" }), lb.NotSupported},
-		"affinity":            {other(func(s *apiv1.Service) { s.Endpoints[0].Affinity = "cookie" }), lb.NotSupported},
+		"quic without quic": {other(func(s *apiv1.Service) { s.Endpoints[0].Quic = &apiv1.QUIC{} }), "endpoints[0].quic: : must be left out: the protocol is not quic"},
+		"long server id": {other(func(s *apiv1.Service) {
+			e := s.Endpoints[0]
+			e.Protocol, e.Affinity, e.RepairWindow, e.Quic = "quic", "", nil, &apiv1.QUIC{ServerIdLength: 16}
+		}), "quic.serverIdLength: 16: must be 2 to 15"},
+		"unknown protocol": {other(func(s *apiv1.Service) { s.Endpoints[0].Protocol = "sctp" }), "must be tcp, udp, quic or any"},
+		"path":             {other(func(s *apiv1.Service) { s.Endpoints[0].Path = "nat" }), lb.NotSupported},
+		"affinity":         {other(func(s *apiv1.Service) { s.Endpoints[0].Affinity = "sticky" }), "must be flow, hash or cookie"},
+		"track":            {other(func(s *apiv1.Service) { s.Endpoints[0].Affinity, s.Endpoints[0].Track = "cookie", true }), lb.NotSupported},
+		"form": {other(func(s *apiv1.Service) {
+			s.Endpoints[0].Affinity, s.Endpoints[0].Cookie = "cookie", &apiv1.Cookie{Form: "co"}
+		}), lb.NotSupported},
 		"scheduler":           {other(func(s *apiv1.Service) { s.Endpoints[0].Scheduler = "fastest" }), "scheduler"},
+		"scheduler and hash":  {other(func(s *apiv1.Service) { s.Endpoints[0].Affinity, s.Endpoints[0].Scheduler = "hash", "p2c" }), "must be maglev with affinity hash"},
 		"snat":                {other(func(s *apiv1.Service) { s.Snat = []string{"10.20.1.99"} }), "snat[0]: 10.20.1.99"},
 		"same endpoint twice": {other(func(s *apiv1.Service) { s.Endpoints = append(s.Endpoints, s.Endpoints[0]) }), "endpoints[1]"},
 		"no backend":          {other(func(s *apiv1.Service) { s.Endpoints[0].Backends = nil }), "backends"},

@@ -28,6 +28,7 @@ func (c conditions) input(key lb.EndpointKey, ep *lb.Endpoint, keyID uint32) pla
 	in := plan.Input{KeyID: keyID, Size: c.size, DownAfter: c.downAfter, Now: c.now}
 	if ep != nil {
 		in.Wanted, in.SlowStart, in.DrainTimeout = plan.WantedMembers(ep, key.VIP), ep.SlowStart, ep.DrainTimeout
+		in.MaxIDs = ep.MaxMembers()
 		if in.RepairWindow = ep.Repairs(); in.RepairWindow > 0 {
 			in.Hosts = plan.HostsOf(ep, key.VIP)
 			in.Revives = ep.Affinity == lb.AffinityHash

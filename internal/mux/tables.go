@@ -60,7 +60,7 @@ func wantedEndpoint(e plan.Endpoint, r nextRings, now present) dataplane.MuxEndp
 	if hasBackups(e) {
 		out.BackupCode, out.UseBackup = e.RingCode, now.decision(e.Key).Backup
 	}
-	if e.Affinity == lb.AffinityFlow {
+	if e.Affinity != lb.AffinityHash {
 		out.Affinity = dataplane.AffinityFlow
 	}
 	if e.Encap == lb.EncapGUE {

@@ -24,6 +24,8 @@ type Input struct {
 	// KeyID is the newest ring hash key.
 	KeyID uint32
 	Size  SizeCode
+	// MaxIDs is how many member ids there are, from 0 on; 0: all up to MaxMemberID.
+	MaxIDs int
 	// SlowStart and DrainTimeout are as in lb.Endpoint.
 	SlowStart, DrainTimeout time.Duration
 	// RepairWindow is for how long a membership that was displaced is remembered; 0: not at all.
@@ -46,7 +48,7 @@ type Input struct {
 func Advance(prev EndpointState, in Input) (EndpointState, error) {
 	next := prev
 	next.Quarantine = slices.DeleteFunc(slices.Clone(prev.Quarantine), func(q Quarantined) bool { return !q.Until.After(in.Now) })
-	members, err := next.place(in.staying(prev), in.Now)
+	members, err := next.place(in.staying(prev), in.maxIDs(), in.Now)
 	if err != nil {
 		return prev, fmt.Errorf("endpoint %s: %w", FormatKey(prev.Key), err)
 	}
@@ -74,28 +76,40 @@ func Advance(prev EndpointState, in Input) (EndpointState, error) {
 	return next, nil
 }
 
-// place gives every wanted backend its id and moves those that left into quarantine.
-func (s *EndpointState) place(wanted []Wanted, now time.Time) ([]MemberState, error) {
+// maxIDs is how many member ids there are.
+func (in *Input) maxIDs() int {
+	if in.MaxIDs == 0 {
+		return MaxMemberID + 1
+	}
+	return in.MaxIDs
+}
+
+// place gives every wanted backend one of so many ids and moves those that left into quarantine.
+func (s *EndpointState) place(wanted []Wanted, ids int, now time.Time) ([]MemberState, error) {
 	wanted = slices.SortedFunc(slices.Values(wanted), func(a, b Wanted) int { return compareBackend(a.Backend, b.Backend) })
-	ids := make(map[lb.BackendKey]uint16, len(s.Members)+len(s.Quarantine))
+	had := make(map[lb.BackendKey]uint16, len(s.Members)+len(s.Quarantine))
 	left := make(map[lb.BackendKey]uint16, len(s.Members))
-	taken := make(map[uint16]bool, len(ids))
+	taken := make(map[uint16]bool, len(had))
 	for _, q := range s.Quarantine {
-		ids[q.Backend], taken[q.ID] = q.ID, true
+		had[q.Backend], taken[q.ID] = q.ID, true
 	}
 	for _, m := range s.Members {
-		ids[m.Backend], taken[m.ID], left[m.Backend] = m.ID, true, m.ID
+		had[m.Backend], taken[m.ID], left[m.Backend] = m.ID, true, m.ID
 	}
 	members := make([]MemberState, 0, len(wanted))
 	free := 0
 	for _, w := range wanted {
-		id, known := ids[w.Backend]
+		id, known := had[w.Backend]
+		if int(id) >= ids {
+			return nil, fmt.Errorf("%w: %s has %d, and with affinity cookie the largest is %d: ids are given anew %s after their backend left",
+				ErrMemberIDs, netip.AddrPortFrom(w.Backend.DIP, w.Backend.Port), id, ids-1, MemberQuarantine)
+		}
 		if !known {
-			for free <= MaxMemberID && taken[uint16(free)] {
+			for free < ids && taken[uint16(free)] {
 				free++
 			}
-			if free > MaxMemberID {
-				return nil, fmt.Errorf("%w: %d in use, %d in quarantine for up to %s", ErrMemberIDs, len(s.Members), len(s.Quarantine), MemberQuarantine)
+			if free >= ids {
+				return nil, fmt.Errorf("%w: of %d, %d in use, %d in quarantine for up to %s", ErrMemberIDs, ids, len(s.Members), len(s.Quarantine), MemberQuarantine)
 			}
 			id = uint16(free)
 			free++

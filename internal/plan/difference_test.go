@@ -87,6 +87,8 @@ func TestEveryFieldOfAnEndpointCounts(t *testing.T) {
 			b.Health.Checks = []lb.Check{{}}
 		case *lb.SourceAffinity:
 			b.Source = &lb.SourceAffinity{}
+		case *lb.QUIC:
+			b.QUIC = &lb.QUIC{}
 		case lb.Idle:
 			b.Idle.Trusted = time.Second
 		case string:

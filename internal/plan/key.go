@@ -62,6 +62,12 @@ func (b *Binding) tunnelName() tunnelName { return tunnelName{b.Outer, b.TunnelM
 // RepairItem is the item key "repair/vni/vip/protocol/ports".
 func RepairItem(k lb.EndpointKey) string { return "repair/" + FormatKey(k) }
 
+// CookiesItem is the item key "cookies/vni/vip".
+func CookiesItem(vni uint32, vip netip.Addr) string { return fmt.Sprintf("cookies/%d/%s", vni, vip) }
+
+// CIDsItem is the item key "cids/vni/vip".
+func CIDsItem(vni uint32, vip netip.Addr) string { return fmt.Sprintf("cids/%d/%s", vni, vip) }
+
 // ServiceItem is the item key "service/name".
 func ServiceItem(name string) string { return "service/" + name }
 

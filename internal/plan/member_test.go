@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -124,6 +125,39 @@ func anyRecent(used useLog, now time.Time) bool {
 		}
 	}
 	return false
+}
+
+// TestAdvanceWithFewIDs: what carries its member in packets has few ids, and an endpoint that gave larger ones away cannot become one.
+func TestAdvanceWithFewIDs(t *testing.T) {
+	all := make([]Wanted, lb.MaxCookieMembers+1)
+	for i := range all {
+		all[i] = Wanted{Backend: backendN(i), Weight: 1}
+	}
+	in := Input{Wanted: all[:lb.MaxCookieMembers], MaxIDs: lb.MaxCookieMembers, KeyID: 1, Size: eightPerMember, Now: epoch}
+	st, err := Advance(EndpointState{}, in)
+	if err != nil || st.Members[lb.MaxCookieMemberID].ID != lb.MaxCookieMemberID {
+		t.Fatalf("every id: %v", err)
+	}
+	in.Wanted = all[1:]
+	if _, err := Advance(st, in); !errors.Is(err, ErrMemberIDs) || !strings.Contains(err.Error(), "of 4095, 4095 in use, 0 in quarantine") {
+		t.Fatalf("one more: %v", err)
+	}
+	in.Wanted, in.MaxIDs = all, 0
+	many, err := Advance(st, in)
+	if err != nil || many.Members[lb.MaxCookieMembers].ID != lb.MaxCookieMembers {
+		t.Fatalf("without cookies: %v", err)
+	}
+	in.MaxIDs = lb.MaxCookieMembers
+	for _, wanted := range [][]Wanted{all, all[lb.MaxCookieMembers:]} {
+		in.Wanted = wanted
+		if _, err := Advance(many, in); !errors.Is(err, ErrMemberIDs) || !strings.Contains(err.Error(), "has 4095, and with affinity cookie the largest is 4094") {
+			t.Fatalf("with a larger id: %v", err)
+		}
+	}
+	in.Wanted = all[:1]
+	if st, err = Advance(many, in); err != nil || len(st.Members) != 1 {
+		t.Fatalf("without the larger id: %v", err)
+	}
 }
 
 func TestAdvanceRunsOutOfIDs(t *testing.T) {

@@ -70,6 +70,7 @@ func MakeEndpoint(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap strin
 		Health: ep.Health, Members: make([]Member, 0, len(st.Members)),
 		Affinity: ep.Affinity, Source: ep.Source, OnePacket: ep.OnePacket, Idle: ep.Idle, Fragments: ep.Fragments,
 		Encap: cmp.Or(ep.Encap, encap), BackupBelow: ep.BackupBelow, FailOpen: ep.FailOpen,
+		Scheduler: ep.Scheduler, ScheduleBy: ep.Schedule.By, Track: ep.Track, QUIC: ep.QUIC, Cookie: ep.Cookie.Form,
 	}
 	hosts := HostsOf(ep, st.Key.VIP)
 	for _, m := range st.Members {
@@ -104,7 +105,7 @@ func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap strin
 		return Binding{
 			Key: st.Key, Service: s.Name, Member: m.ID, Outer: lb.Outer(m.Backend.DIP, host),
 			DIP: m.Backend.DIP, DIPPort: m.Backend.Port, Rewrite: ep.Rewrite != lb.RewriteNone, Encap: cmp.Or(ep.Encap, encap),
-			Idle: ep.HostIdle, Health: health, Load: ep.Load,
+			Idle: ep.HostIdle, Health: health, Load: ep.Load, Cookie: ep.Cookie.Form == lb.CookieEVC, QUIC: ep.QUIC,
 		}
 	}
 	var health lb.Health

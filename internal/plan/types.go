@@ -38,6 +38,11 @@ type Plan struct {
 	Bindings []Binding
 	// Repairs: for hosts, ordered by key: of endpoints of their bindings from which something was displaced lately.
 	Repairs []Repair
+	// Cookies are the keys of cookies in TCP timestamps, ordered by VIP: of a mux those of the VIPs that it serves, of a host those of the
+	// VIPs that it has bindings with Cookie of.
+	Cookies []CookieKeys
+	// CIDs: for muxes, ordered by VIP: the keys of QUIC connection ids of the VIPs that they serve.
+	CIDs []CIDKeys
 }
 
 // Whole tells whether every list of sources that services take is there: without it they would let everybody through.
@@ -80,6 +85,14 @@ type Endpoint struct {
 	Encap       string
 	BackupBelow uint8
 	FailOpen    bool
+	Scheduler   string
+	// ScheduleBy is lb.Schedule.By.
+	ScheduleBy string
+	Track      bool
+	// QUIC, when not nil, says that the protocol is QUIC.
+	QUIC *lb.QUIC
+	// Cookie is lb.Cookie.Form: empty where TCP timestamps carry none.
+	Cookie string
 }
 
 // Service is what the endpoints of one service share.
@@ -132,4 +145,8 @@ type Binding struct {
 	Share uint16
 	// Load is how it learns what the member says of its load.
 	Load lb.Load
+	// Cookie: the host stamps TCP timestamps with the member (lb.CookieEVC), under the VIP's keys in Plan.Cookies.
+	Cookie bool
+	// QUIC, when not nil, says that the protocol is QUIC.
+	QUIC *lb.QUIC
 }

@@ -1,0 +1,110 @@
+package lb
+
+import (
+	"fmt"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// Cookie says how the member is written into the packets of an endpoint's TCP connections (affinity cookie).
+type Cookie struct {
+	// Form is one of CookieEVC, CookieSplitR, CookieSplitZ, CookieCO; empty for endpoints without cookies in TCP.
+	Form string
+}
+
+// Forms of cookies in TCP timestamps (RFC 7323 section 3). EVC is written by the hosts and bears any silence. The mux writes the split forms,
+// which need path nat: R restores what the server's clock said, Z tells the server of no echo. CO is the server's own clock, moved when
+// the connection begins.
+const (
+	CookieEVC    = "evc"
+	CookieSplitR = "split-r"
+	CookieSplitZ = "split-z"
+	CookieCO     = "co"
+)
+
+// MaxCookieMemberID is the largest member id of an endpoint with affinity cookie, MaxCookieMembers how many ids it has, those that rest
+// included: a cookie and a connection id have 12 bits.
+const (
+	MaxCookieMemberID = 1<<12 - 2
+	MaxCookieMembers  = MaxCookieMemberID + 1
+)
+
+// Cookies tells whether the endpoint's packets carry their member: in TCP's timestamps or in QUIC's connection ids.
+func (e *Endpoint) Cookies() bool { return e.Affinity == AffinityCookie }
+
+// StampsTCP tells whether TCP timestamps carry the member.
+func (e *Endpoint) StampsTCP() bool { return e.Cookies() && e.Protocol == TCP }
+
+// MaxMembers is how many member ids the endpoint has.
+func (e *Endpoint) MaxMembers() int {
+	if e.Cookies() {
+		return MaxCookieMembers
+	}
+	return MaxBackends
+}
+
+func (d *decoder) cookie(path string, n ast.Node) Cookie {
+	var c Cookie
+	d.mapping(path, n, field{"form", func(p string, n ast.Node) { c.Form = d.given(p, n, anyOf(builtForms...)) }})
+	return c
+}
+
+// carrying checks what affinity cookie needs, and what only it has.
+func (f *faults) carrying(path string, e *Endpoint) {
+	if !e.Cookies() {
+		if e.Cookie != (Cookie{}) {
+			f.add(path+".cookie", e.Cookie.Form, "must be left out with affinity "+e.Affinity)
+		}
+		if e.Track {
+			f.add(path+".track", "true", "must be false with affinity "+e.Affinity+": only cookie endpoints have records of connections")
+		}
+		return
+	}
+	switch {
+	case e.Protocol == UDP && e.QUIC == nil:
+		f.add(path+".affinity", e.Affinity, "must be flow or hash with protocol udp: only tcp and quic carry cookies")
+	case e.Protocol == AnyProtocol:
+		f.add(path+".affinity", e.Affinity, "must be flow or hash with protocol any: only tcp and quic carry cookies")
+	}
+	if e.Source != nil {
+		f.add(path+".source", "", "must be left out with affinity cookie, which keeps connections and not clients at their backends")
+	}
+	if e.Fragments == Fragments3Tuple {
+		f.add(path+".fragments", e.Fragments, "must be drop with affinity cookie: fragments but the first carry none")
+	}
+	if e.Rewrite == RewriteNone {
+		f.add(path+".rewrite", string(e.Rewrite), NotSupported+" with affinity cookie, must be host")
+	}
+	if e.Track && !trackBuilt {
+		f.add(path+".track", "true", NotSupported+", must be false")
+	}
+	f.form(path, e)
+}
+
+// form checks who writes the cookie, and where.
+func (f *faults) form(path string, e *Endpoint) {
+	at := path + ".cookie.form"
+	if e.Protocol != TCP {
+		if e.Cookie != (Cookie{}) {
+			f.add(path+".cookie", e.Cookie.Form, "must be left out with protocol "+e.ProtocolName()+": only tcp has forms of cookies")
+		}
+		return
+	}
+	f.choice(at, e.Cookie.Form, unbuiltForms, builtForms...)
+	if f.has(at) || f.has(path+".path") {
+		return
+	}
+	switch split := e.Cookie.Form == CookieSplitR || e.Cookie.Form == CookieSplitZ; {
+	case split && e.Path != PathNAT:
+		f.add(at, e.Cookie.Form, "must be evc or co with path "+e.Path+": the split forms need path nat")
+	case !split && e.Path == PathNAT:
+		f.add(at, e.Cookie.Form, "must be split-r or split-z with path nat")
+	}
+}
+
+// cookieMembers checks how many backends a cookie can tell apart.
+func (f *faults) cookieMembers(path string, e *Endpoint) {
+	if n := len(e.Backends); e.Cookies() && n > MaxCookieMembers && n <= MaxBackends {
+		f.add(path+".backends", fmt.Sprintf("%d backends", n), fmt.Sprintf("must be at most %d with affinity cookie", MaxCookieMembers))
+	}
+}
