@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 go_version=$(sed -n 's/^toolchain go//p' go.mod)
 [ -n "$go_version" ] || go_version=$(sed -n 's/^go //p' go.mod)
-need=(clang-19 llvm-19 libbpf-dev linux-libc-dev make git ca-certificates iproute2 ethtool procps curl tcpdump iputils-ping nftables frr bird2 wrk prometheus)
+need=(clang-19 llvm-19 libbpf-dev linux-libc-dev make git ca-certificates iproute2 ethtool procps curl tcpdump iputils-ping nftables frr bird2 wrk prometheus python3-venv)
 if [ "${1:-}" = bench ]; then need+=(haproxy); fi
 
 missing=()
@@ -51,4 +51,13 @@ if [ $go_ok = no ]; then
 	cp -r "$tmp/mod/golang.org/toolchain@v0.0.1-go$go_version.linux-$arch" .tools/go
 	chmod -R u+w .tools/go "$tmp" && chmod +x .tools/go/bin/* && find .tools/go/pkg/tool -type f -exec chmod +x {} +
 	rm -rf "$tmp"
+fi
+
+# The QUIC client of the lab's tests that is not ours: an environment of its own, with exactly the versions that are written down.
+if ! cmp -s test/aioquic/requirements.txt .tools/aioquic/requirements.txt; then
+	echo "setup: installing aioquic"
+	rm -rf .tools/aioquic && mkdir -p .tools
+	/usr/bin/python3 -m venv .tools/aioquic
+	.tools/aioquic/bin/python -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: -r test/aioquic/requirements.txt
+	cp test/aioquic/requirements.txt .tools/aioquic/
 fi

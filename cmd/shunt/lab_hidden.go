@@ -2,6 +2,8 @@ package main
 
 import (
 	"io"
+	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +21,54 @@ func newLabServer() *cobra.Command {
 	}
 	name := cmd.Flags().String("name", "", "name to answer with")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return lab.Serve(cmd.Context(), *name) }
+	return cmd
+}
+
+// newLabServerQUIC is the hidden command that runs in a lab's virtual machines for tests of QUIC.
+func newLabServerQUIC() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:    "lab-server-quic",
+		Short:  "Serve HTTP/3 as the servers of a lab do",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+	}
+	o := lab.QUICOptions{}
+	cmd.Flags().StringVar(&o.Name, "name", "", "name to answer with")
+	cmd.Flags().StringVar(&o.Network, "network", "udp", "udp, udp4 or udp6")
+	cmd.Flags().IntVar(&o.Port, "port", lab.QUICPort, "UDP port")
+	cmd.Flags().StringVar(&o.Config, "config", "", "file with what connection ids are made of; it is followed")
+	cmd.Flags().BoolVar(&o.Retry, "retry", false, "have each client prove its address first")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		o.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+		return lab.ServeQUIC(cmd.Context(), o)
+	}
+	return cmd
+}
+
+// newLabQUIC is the hidden command that runs on a lab's clients for tests of QUIC.
+func newLabQUIC() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:    "lab-quic ADDRESS:PORT",
+		Short:  "Download over HTTP/3 without end, move to another port at each line \"move\" of standard input, and print JSON lines",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+	}
+	o := lab.QUICClientOptions{}
+	from := cmd.Flags().StringSlice("from", nil, "the client's own addresses, taken in turn")
+	cmd.Flags().IntVar(&o.Names, "names", 0, "ALPN protocols to offer beside h3, for a long ClientHello")
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if o.Target, err = netip.ParseAddrPort(args[0]); err != nil {
+			return err
+		}
+		for _, text := range *from {
+			a, err := netip.ParseAddr(text)
+			if err != nil {
+				return err
+			}
+			o.From = append(o.From, a)
+		}
+		return lab.QUICClient(cmd.Context(), o, cmd.InOrStdin(), cmd.OutOrStdout())
+	}
 	return cmd
 }
 

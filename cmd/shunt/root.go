@@ -119,7 +119,7 @@ func newRootAt(now func() time.Time) *cobra.Command {
 	root.AddCommand(newBenchChecker())
 	root.AddCommand(newSim(g))
 	root.AddCommand(newLab(g))
-	root.AddCommand(newLabServer(), newLabLoad())
+	root.AddCommand(newLabServer(), newLabServerQUIC(), newLabQUIC(), newLabLoad())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	checkArguments(root)

@@ -26,10 +26,11 @@ const (
 	MuxASN    = 65010
 )
 
-// Ports of a lab's servers and its managers: their API, and what members of the store say to each other.
+// Ports of a lab's servers, QUIC servers where there are any, and its managers: their API, and what members of the store say to each other.
 const (
 	ServerPort  = 8080
 	EchoPort    = 7
+	QUICPort    = 4433
 	ManagerPort = 8443
 	PeerPort    = 2380
 )

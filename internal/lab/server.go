@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +69,11 @@ func Serve(ctx context.Context, name string) error {
 	return err
 }
 
-// webHandler answers / with the server's name, /healthz, /load with what was put there last, at first 0, and /bytes/N with N bytes.
+// slowChunk is what /bytes/N sends at once when it is asked for a pace.
+const slowChunk = 16 << 10
+
+// webHandler answers / with the server's name, /healthz, /load with what was put there last, at first 0, and /bytes/N with N bytes, or with slowChunk of them in
+// every so much time (?every=5ms) and the server's name as Server.
 func webHandler(name string) http.Handler {
 	mux := http.NewServeMux()
 	var load atomic.Value
@@ -90,17 +95,45 @@ func webHandler(name string) http.Handler {
 			http.Error(w, fmt.Sprintf("bytes: %q: must be 0 to %d", r.PathValue("n"), int64(MaxBytes)), http.StatusBadRequest)
 			return
 		}
+		every, err := time.ParseDuration(cmp.Or(r.FormValue("every"), "0s"))
+		if err != nil || every < 0 || every > time.Minute {
+			http.Error(w, fmt.Sprintf("every: %q: must be 0s to 1m", r.FormValue("every")), http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Server", name)
 		w.Header().Set("Content-Type", "application/octet-stream")
 		w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
-		for n > 0 {
-			chunk := pattern[:min(n, int64(len(pattern)))]
-			if _, err := w.Write(chunk); err != nil {
-				return
-			}
-			n -= int64(len(chunk))
-		}
+		sendPattern(r.Context(), w, n, every)
 	})
 	return mux
+}
+
+// sendPattern writes n bytes of the pattern until the client is gone, at once or a chunk in every so much time.
+func sendPattern(ctx context.Context, w http.ResponseWriter, n int64, every time.Duration) {
+	most := int64(len(pattern))
+	if every > 0 {
+		most = slowChunk
+	}
+	for at := int64(0); at < n; {
+		length := min(n-at, most)
+		start := at % 251
+		length = min(length, int64(len(pattern))-start)
+		if _, err := w.Write(pattern[start : start+length]); err != nil {
+			return
+		}
+		at += length
+		if every == 0 {
+			continue
+		}
+		if http.NewResponseController(w).Flush() != nil {
+			return
+		}
+		select {
+		case <-time.After(every):
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 func echoTCP(l net.Listener) error {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -15,12 +16,14 @@ func TestWebServer(t *testing.T) {
 		status int
 		body   string
 	}{
-		"/":         {200, "host1-vm1\n"},
-		"/healthz":  {200, "ok\n"},
-		"/bytes/0":  {200, ""},
-		"/bytes/-1": {400, "bytes: \"-1\": must be 0 to 1099511627776\n"},
-		"/bytes/x":  {400, "bytes: \"x\": must be 0 to 1099511627776\n"},
-		"/nothing":  {404, "404 page not found\n"},
+		"/":                  {200, "host1-vm1\n"},
+		"/healthz":           {200, "ok\n"},
+		"/bytes/0":           {200, ""},
+		"/bytes/-1":          {400, "bytes: \"-1\": must be 0 to 1099511627776\n"},
+		"/bytes/x":           {400, "bytes: \"x\": must be 0 to 1099511627776\n"},
+		"/bytes/5?every=1ns": {200, "\x00\x01\x02\x03\x04"},
+		"/bytes/5?every=-1s": {400, "every: \"-1s\": must be 0s to 1m\n"},
+		"/nothing":           {404, "404 page not found\n"},
 	} {
 		response, err := http.Get(server.URL + path)
 		if err != nil {
@@ -38,7 +41,7 @@ func TestWebServer(t *testing.T) {
 func TestBytesFollowThePattern(t *testing.T) {
 	server := httptest.NewServer(webHandler("vm"))
 	defer server.Close()
-	for _, n := range []string{"1", "250", "251", "252", "262043", "262044", "262045", "1000000"} {
+	for _, n := range []string{"1", "250", "251", "252", "262043", "262044", "262045", "1000000", "65536?every=1ns"} {
 		response, err := http.Get(server.URL + "/bytes/" + n)
 		if err != nil {
 			t.Fatal(err)
@@ -48,6 +51,7 @@ func TestBytesFollowThePattern(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		n, _, _ := strings.Cut(n, "?")
 		if got := response.Header.Get("Content-Length"); got != n {
 			t.Errorf("/bytes/%s: content length %s", n, got)
 		}
