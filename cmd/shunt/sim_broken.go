@@ -83,7 +83,7 @@ func lastBroken(rows []sim.BrokenRow) (out []sim.BrokenRow) {
 }
 
 // brokenTop is the upper end of the diagrams, in percent: modulo lies above it nearly everywhere, and is in the table.
-const brokenTop = 30
+const brokenTop = 20
 
 // brokenPanels are a diagram of each story.
 func brokenPanels(rows []sim.BrokenRow) (panels []figure.Panel) {

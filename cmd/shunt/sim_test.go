@@ -16,13 +16,15 @@ func TestSimRefuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"sim"}, "needs a subcommand: broken"},
+		{[]string{"sim"}, "needs a subcommand: broken, forged"},
 		{[]string{"sim", "broken", "churn"}, `takes no arguments, not "churn"`},
 		{[]string{"sim", "broken", "--servers", "1"}, "--servers: 1: must be 2 to 4000"},
 		{[]string{"sim", "broken", "--changes", "501"}, "--changes: 501: must be 1 to 500"},
 		{[]string{"sim", "broken", "--servers", "10", "--changes", "9"}, "--changes: 9: must leave a server of 10"},
 		{[]string{"sim", "broken", "--connections", "0"}, "--connections: 0: must be 1 to 1000000"},
 		{[]string{"sim", "broken", "--lasting", "2h"}, "--lasting: 2h0m0s: must be 1ms to 1h"},
+		{[]string{"sim", "forged", "--servers", "10,4096"}, "--servers: 4096: must be 2 to 4095"},
+		{[]string{"sim", "forged", "--tries", "0"}, "--tries: 0: must be 1 to 100000000"},
 	} {
 		var out, errs bytes.Buffer
 		if code := run(c.args, strings.NewReader(""), &out, &errs); code != exitUsage || !strings.Contains(errs.String(), c.want) {
@@ -32,9 +34,21 @@ func TestSimRefuses(t *testing.T) {
 }
 
 // A simulation prints its seed, says the same again, and writes what it prints.
-func TestSimBroken(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new")
-	args := []string{"sim", "broken", "--seed", "7", "--servers", "20", "--changes", "5", "--connections", "200", "--out", dir}
+func TestSimulations(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		rows int
+	}{
+		{[]string{"broken", "--servers", "20", "--changes", "5", "--connections", "200"}, 6 * (5 + 15)},
+		{[]string{"forged", "--servers", "10,50", "--tries", "500"}, 2 * 4 * 2},
+	} {
+		t.Run(c.args[0], func(t *testing.T) { testSimulation(t, c.args, c.rows) })
+	}
+}
+
+func testSimulation(t *testing.T, args []string, rows int) {
+	name, dir := args[0], filepath.Join(t.TempDir(), "new")
+	args = append([]string{"sim"}, append(args, "--seed", "7", "--out", dir)...)
 	simulate := func(more ...string) string {
 		t.Helper()
 		var out, errs bytes.Buffer
@@ -55,7 +69,7 @@ func TestSimBroken(t *testing.T) {
 	if err := json.Unmarshal([]byte(simulate("-o", "json")), &found); err != nil {
 		t.Fatal(err)
 	}
-	file, err := os.Open(filepath.Join(dir, "broken.csv"))
+	file, err := os.Open(filepath.Join(dir, name+".csv"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,15 +78,15 @@ func TestSimBroken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found.Simulation != "broken" || found.Seed != 7 || len(found.Rows) != 6*(5+15) || len(table) != len(found.Rows)+1 {
-		t.Errorf("%s of seed %d has %d rows, the file %d lines", found.Simulation, found.Seed, len(found.Rows), len(table))
+	if found.Simulation != name || found.Seed != 7 || len(found.Rows) != rows || len(table) != rows+1 {
+		t.Errorf("%s of seed %d has %d rows, the file %d lines; want %d and one more", found.Simulation, found.Seed, len(found.Rows), len(table), rows)
 	}
-	for i, name := range table[0] {
-		if _, ok := found.Rows[0][name]; !ok {
-			t.Errorf("column %d of the file, %s, is no field of the rows", i, name)
+	for i, column := range table[0] {
+		if _, ok := found.Rows[0][column]; !ok {
+			t.Errorf("column %d of the file, %s, is no field of the rows", i, column)
 		}
 	}
-	drawn, err := os.ReadFile(filepath.Join(dir, "broken.png"))
+	drawn, err := os.ReadFile(filepath.Join(dir, name+".png"))
 	if err != nil || !bytes.HasPrefix(drawn, []byte("\x89PNG")) {
 		t.Errorf("the plot: %v", err)
 	}

@@ -39,7 +39,8 @@ type Line struct {
 
 // Sizes of a panel.
 const (
-	panelWidth  = 160 * vg.Millimeter
+	panelWidth  = 190 * vg.Millimeter
+	legendWidth = 38 * vg.Millimeter // beside the diagram
 	panelHeight = 95 * vg.Millimeter
 	dotsPerInch = 130
 )
@@ -50,7 +51,8 @@ var (
 		color.RGBA{0x8c, 0x8c, 0x8c, 0xff}, color.RGBA{0xe0, 0x8e, 0x45, 0xff}, color.RGBA{0x9a, 0x5c, 0x9e, 0xff},
 		color.RGBA{0x5b, 0x8c, 0x5a, 0xff}, color.RGBA{0xb0, 0x20, 0x20, 0xff}, color.RGBA{0x1b, 0x6c, 0xa8, 0xff}, color.RGBA{0x40, 0x40, 0x40, 0xff},
 	}
-	shapes = []draw.GlyphDrawer{draw.CrossGlyph{}, draw.TriangleGlyph{}, draw.SquareGlyph{}, draw.PyramidGlyph{}, draw.RingGlyph{}, draw.CircleGlyph{}, draw.PlusGlyph{}}
+	// shapes are one more than colours, so that the two together tell many lines apart.
+	shapes = []draw.GlyphDrawer{draw.CrossGlyph{}, draw.TriangleGlyph{}, draw.SquareGlyph{}, draw.PyramidGlyph{}, draw.RingGlyph{}, draw.CircleGlyph{}, draw.PlusGlyph{}, draw.BoxGlyph{}}
 )
 
 // WritePNG draws panels below one another into a file.
@@ -59,11 +61,13 @@ func WritePNG(path string, panels ...Panel) error {
 	tiles := draw.Tiles{Rows: len(panels), Cols: 1, PadY: 4 * vg.Millimeter, PadTop: 2 * vg.Millimeter, PadBottom: 2 * vg.Millimeter, PadRight: 4 * vg.Millimeter, PadLeft: 2 * vg.Millimeter}
 	all := draw.New(canvas)
 	for i := range panels {
-		p, err := panels[i].plot()
+		p, legend, err := panels[i].plot()
 		if err != nil {
 			return fmt.Errorf("draw %s: %w", path, err)
 		}
-		p.Draw(tiles.At(all, 0, i))
+		tile := tiles.At(all, 0, i)
+		p.Draw(draw.Crop(tile, 0, -legendWidth, 0, 0))
+		legend.Draw(draw.Crop(tile, tile.Max.X-tile.Min.X-legendWidth, 0, 0, -10*vg.Millimeter))
 	}
 	file, err := os.Create(path)
 	if err != nil {
@@ -76,13 +80,13 @@ func WritePNG(path string, panels ...Panel) error {
 	return file.Close()
 }
 
-// plot makes the diagram.
-func (p *Panel) plot() (*plot.Plot, error) {
-	out := plot.New()
+// plot makes the diagram and what says which line is which.
+func (p *Panel) plot() (*plot.Plot, plot.Legend, error) {
+	out, legend := plot.New(), plot.NewLegend()
 	out.Title.Text, out.X.Label.Text, out.Y.Label.Text = p.Title, p.X, p.Y
 	out.Title.Padding = 2 * vg.Millimeter
-	out.Legend.Top, out.Legend.Left = true, true
-	out.Legend.Padding = vg.Millimeter
+	legend.Top, legend.Left, legend.XOffs = true, true, 2*vg.Millimeter
+	legend.Padding = vg.Millimeter
 	out.Add(plotter.NewGrid())
 	if p.LogX {
 		out.X.Scale, out.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
@@ -98,8 +102,8 @@ func (p *Panel) plot() (*plot.Plot, error) {
 		out.X.Tick.Marker = ticks
 	}
 	for i := range p.Lines {
-		if err := p.Lines[i].add(out, i); err != nil {
-			return nil, err
+		if err := p.Lines[i].add(out, &legend, i); err != nil {
+			return nil, legend, err
 		}
 	}
 	if !p.LogY {
@@ -108,11 +112,11 @@ func (p *Panel) plot() (*plot.Plot, error) {
 	if p.MaxY > 0 {
 		out.Y.Max = p.MaxY
 	}
-	return out, nil
+	return out, legend, nil
 }
 
 // add draws the line as number i.
-func (l *Line) add(to *plot.Plot, i int) error {
+func (l *Line) add(to *plot.Plot, legend *plot.Legend, i int) error {
 	if len(l.X) != len(l.Y) {
 		return fmt.Errorf("line %s: %d and %d values", l.Name, len(l.X), len(l.Y))
 	}
@@ -128,6 +132,6 @@ func (l *Line) add(to *plot.Plot, i int) error {
 	line.Width, marks.Radius = vg.Points(1.3), vg.Points(2.4)
 	marks.Shape = shapes[i%len(shapes)]
 	to.Add(line, marks)
-	to.Legend.Add(l.Name, line, marks)
+	legend.Add(l.Name, line, marks)
 	return nil
 }

@@ -132,4 +132,5 @@ const (
 	streamLasting
 	streamPassing
 	streamLeaving
+	streamForged // and those of the other forgeries
 )

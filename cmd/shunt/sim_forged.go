@@ -1,0 +1,86 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shuntlb/shunt/internal/figure"
+	"github.com/shuntlb/shunt/internal/sim"
+)
+
+// newSimForged is `shunt sim forged`.
+func newSimForged(g *globals) *cobra.Command {
+	var f simFlags
+	var servers []int
+	var tries int
+	cmd := &cobra.Command{
+		Use:   "forged",
+		Short: "Forged cookies that are accepted, and that reach a chosen server",
+		Long: "How many forged cookies are accepted, and how many lead to the server that the attacker wants: Shunt's, and Cheetah's as its authors' program makes them (the\n" +
+			"server's index XOR a hash of the connection, in a table of a power of two).\n\n" +
+			"Forgeries: random; of an attacker who has a cookie of its own and knows its server: flip-one (one bit changed, for the server to which that led most often when as many were tried before), flip-to (the\n" +
+			"difference between its server's id and the wanted one's), replay (the same cookie on another connection). The attacker knows which key is in use. No scheme of 15\n" +
+			"bits accepts less than ideal_pct of random ones.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkForged(servers, tries); err != nil {
+				return usageError{err}
+			}
+			return simOutput[sim.ForgedRow]{
+				rows: sim.PlayForged(f.seed, servers, tries), cells: forgedCells, panels: forgedPanels,
+				heading: []string{"scheme", "forgery", "servers", "tries", "accepted", "chosen", "accepted_pct", "chosen_pct", "ideal_pct"},
+			}.print(cmd, g, f)
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().IntSliceVar(&servers, "servers", []int{10, 100, 1000}, "sizes of the pool: 2 to 4095")
+	cmd.Flags().IntVar(&tries, "tries", 1_000_000, "cookies of each kind: 1 to 100000000")
+	return cmd
+}
+
+// checkForged refuses what cannot be tried.
+func checkForged(servers []int, tries int) error {
+	if len(servers) == 0 {
+		return fmt.Errorf("--servers: must be one size at least")
+	}
+	for _, n := range servers {
+		if n < 2 || n > 4095 {
+			return fmt.Errorf("--servers: %d: must be 2 to 4095", n)
+		}
+	}
+	if tries < 1 || tries > 100_000_000 {
+		return fmt.Errorf("--tries: %d: must be 1 to 100000000", tries)
+	}
+	return nil
+}
+
+func forgedCells(r sim.ForgedRow) []string {
+	i := strconv.Itoa
+	return []string{string(r.Scheme), string(r.Forgery), i(r.Servers), i(r.Tries), i(r.Accepted), i(r.Chosen), number(r.AcceptedPct), number(r.ChosenPct), number(r.IdealPct)}
+}
+
+// forgedPanels are a diagram of what is accepted, and one of what reaches the chosen server.
+func forgedPanels(rows []sim.ForgedRow) []figure.Panel {
+	panel := func(title string, of func(sim.ForgedRow) float64) figure.Panel {
+		p := figure.Panel{Title: title, X: "servers", Y: "% of the cookies", LogX: true, LogY: true}
+		for _, scheme := range []sim.Rule{sim.Published, sim.Cookies} {
+			for _, forgery := range sim.Forgeries {
+				l := figure.Line{Name: fmt.Sprintf("%s, %s", scheme, forgery)}
+				for _, r := range rows {
+					if r.Scheme == scheme && r.Forgery == forgery && of(r) > 0 {
+						l.X, l.Y = append(l.X, float64(r.Servers)), append(l.Y, of(r))
+					}
+				}
+				if len(l.X) > 0 {
+					p.Lines = append(p.Lines, l)
+				}
+			}
+		}
+		return p
+	}
+	return []figure.Panel{
+		panel("forged cookies that are accepted", func(r sim.ForgedRow) float64 { return r.AcceptedPct }),
+		panel("forged cookies that reach the chosen server", func(r sim.ForgedRow) float64 { return r.ChosenPct }),
+	}
+}

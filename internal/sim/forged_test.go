@@ -1,0 +1,83 @@
+package sim
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/shuntlb/shunt/internal/cookie"
+)
+
+// What is counted of Shunt's cookies is what follows from the permutation: of all cookies of a connection as many lead to a server as there are servers, one to each.
+func TestForgedOdds(t *testing.T) {
+	const seed, tries = 3, 120_000
+	rows := PlayForged(seed, []int{10, 1000}, tries)
+	if len(rows) != 2*2*len(Forgeries) {
+		t.Fatalf("%d rows", len(rows))
+	}
+	for _, r := range rows {
+		n := float64(r.Servers)
+		accepted, chosen := n/(1<<15), 1/float64(1<<15)
+		slack := 6.0 // deviations
+		if r.Scheme == Published {
+			table := 1.0
+			for table < n {
+				table *= 2
+			}
+			accepted, chosen = n/table, 1/table
+			if r.Forgery == FlipTo {
+				accepted, chosen = 1, 1
+			}
+		}
+		within := func(what string, got int, want float64) {
+			if d := math.Sqrt(tries*want*(1-want)) + 1; math.Abs(float64(got)-tries*want) > slack*d {
+				t.Errorf("seed %d, %s, %s, %d servers: %d of %d are %s, want %.0f", seed, r.Scheme, r.Forgery, r.Servers, got, tries, what, tries*want)
+			}
+		}
+		switch {
+		case r.Scheme == Published && r.Forgery == FlipOne:
+			// What a bit leads to is certain where it leads to a server at all.
+			if r.Chosen != r.Accepted || r.Accepted < tries/2 {
+				t.Errorf("%+v: a changed bit leads elsewhere", r)
+			}
+		case r.Scheme == Cookies && (r.Forgery == FlipOne || r.Forgery == FlipTo):
+			// A permutation never leaves a changed cookie where it was, and four rounds are not a random permutation (protocol section 1.6).
+			if odds := float64(r.Accepted) / tries; odds > 1.3*accepted+1e-4 {
+				t.Errorf("%+v: accepted are %g of them, ideal is %g", r, odds, accepted)
+			}
+			if odds := float64(r.Chosen) / tries; odds > 5e-4 {
+				t.Errorf("%+v: at the chosen server are %g of them", r, odds)
+			}
+		default:
+			within("accepted", r.Accepted, accepted)
+			within("at the chosen server", r.Chosen, chosen)
+		}
+	}
+	if again := PlayForged(seed, []int{10, 1000}, tries); !slices.Equal(rows, again) {
+		t.Error("the same seed gave other rows")
+	}
+}
+
+// Of one connection's 2^15 cookies each server has one, whatever the connection.
+func TestEveryServerHasOneCookie(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 20 {
+		f := Flow{Client: randomClient(r)}
+		led := map[uint16]int{}
+		for c := range uint16(1 << 15) {
+			if id, ok := readCookie(&f, c); ok && id < 100 {
+				led[id]++
+				if mintCookie(&f, id) != c {
+					t.Fatalf("cookie %#x leads to %d, whose cookie is %#x", c, id, mintCookie(&f, id))
+				}
+			}
+		}
+		if len(led) != 100 {
+			t.Errorf("%s: %d servers have cookies", f.Client, len(led))
+		}
+	}
+	if cookie.IDBits+cookie.CheckBits != publishedBits {
+		t.Errorf("cookies of %d bits are compared with ones of %d", cookie.IDBits+cookie.CheckBits, publishedBits)
+	}
+}
