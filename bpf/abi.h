@@ -18,6 +18,7 @@
 #include "abi/guard.h"
 #include "abi/flow.h"
 #include "abi/backend.h"
+#include "abi/schedule.h"
 #include "abi/snat.h"
 #include "abi/config.h"
 #include "abi/probe.h"

@@ -50,11 +50,12 @@ enum endpoint_flag {
 	ENDPOINT_ADMIT = 32,            /* limits or a source list apply */
 	ENDPOINT_MOVED = 64,            /* extra.members_before is in use */
 	ENDPOINT_ANY = 128,             /* takes packets of any protocol: 3-tuple for those without ports */
+	ENDPOINT_SCHED = 2048,          /* new flows go where a sequence says (abi/schedule.h), the ring is asked when it is silent */
 	/* Flags that the usual packet does not meet: one branch leads to all of them. */
 	ENDPOINT_UNUSUAL = 4 | 8 | 16 | 32 | 64 | 128,
 };
 
-/* What few endpoints need. Immutable but for members_before. */
+/* What few endpoints need. Immutable but for members_before and schedule. */
 struct endpoint_extra {
 	__u64 members_before; /* atomic: the `members` word before the block moved, 0: none */
 	__u64 source_mask_hi; /* bits of the client's address that make the flow, both halves as stored */
@@ -64,7 +65,8 @@ struct endpoint_extra {
 	/* Of a VIP as such: index + 1 of the slots of its endpoints that take fragments whose first one is unknown, 0: none. */
 	__u32 fragments_tcp;
 	__u32 fragments_udp;
-	__u64 rsv[3];
+	__u64 schedule; /* atomic: enum schedule_shift, 0: none */
+	__u64 rsv[2];
 };
 SHUNT_ASSERT_SIZE(struct endpoint_extra, 64);
 

@@ -12,6 +12,7 @@
 #include "lib/ring.h"
 #include "mux/admit.h"
 #include "mux/choose.h"
+#include "mux/schedule.h"
 #include "mux/tables.h"
 #include "mux/verdict.h"
 
@@ -25,16 +26,18 @@ struct flow_query {
 	__u64 extra;
 	__u32 segment;
 	__u32 peek;      /* nothing is written */
+	__u32 first;     /* it may be the first packet of a flow: the scheduler is asked */
+	__u32 endpoint;  /* index of the endpoint's counter */
 };
-
-/* The answer: index of the member word:32 | FLOW_FOUND, or the reason why there is none. */
-#define FLOW_FOUND (1ULL << 32)
 
 /* The bit of a hash that becomes FLOW_CLIENT_SHIFT of its fingerprint. */
 #define FLOW_CLIENT (1ULL << FLOW_CLIENT_SHIFT)
 
 /* In the segment that flow_settle is given: nothing is to be written. */
 #define FLOW_PEEK 0x100
+
+/* The packet may be the first of a flow: a SYN, or one of a protocol without connections. */
+#define FLOW_FIRST 0x200
 
 /* flow_bucket_of is the bucket of a flow. */
 static __always_inline struct flow_bucket *flow_bucket_of(__u64 hash)
@@ -76,8 +79,11 @@ static __always_inline int flow_stays(__u64 word, __u32 class, __u32 segment)
 /* flow_ask is the question that a packet of the endpoint of a slot puts. */
 static __always_inline struct flow_query flow_ask(const struct endpoint_slot *slot, __u64 hash, __u64 ring_hash, __u32 segment)
 {
-	struct flow_query q = { .hash = hash, .ring_hash = ring_hash, .segment = segment & 0xff, .peek = segment & FLOW_PEEK };
+	struct flow_query q = { .hash = hash, .ring_hash = ring_hash, .segment = segment & 0xff };
 
+	q.peek = segment & FLOW_PEEK;
+	q.first = segment & FLOW_FIRST;
+	q.endpoint = (__u32)*(const volatile __u64 *)&slot->value - ENDPOINT_SLOT_FIRST;
 	q.policy = *(const volatile __u64 *)&slot->policy;
 	/* Ring before members: the agent publishes them the other way round. */
 	q.ring = *(const volatile __u64 *)&slot->ring;
@@ -120,11 +126,17 @@ static __always_inline __u64 flow_hit(const struct flow_query *q, struct flow_bu
 	return FLOW_FOUND | member;
 }
 
-/* flow_choose gives a flow a member by the ring: as flow_settle answers. */
+/* flow_choose gives a flow a member: by the endpoint's scheduler if it may be new, else by the ring. As flow_settle answers. */
 static __always_inline __u64 flow_choose(const struct flow_query *q)
 {
+	__u64 picked;
 	__u32 id;
 
+	if (q->first && q->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_SCHED) {
+		picked = schedule_pick(q->extra, q->range, q->ring_hash, q->endpoint);
+		if (picked)
+			return picked;
+	}
 	if (!choose(q->ring, q->range, q->ring_hash, &id))
 		return MUX_REASON_NO_BACKEND;
 	return FLOW_FOUND | ((__u32)q->range + id);
@@ -139,6 +151,19 @@ __attribute__((noinline)) __u32 flow_newcomer(__u64 hash, __u64 tick)
 	struct mux_config *c = bpf_map_lookup_elem(&configs, &zero);
 
 	return b && c ? flow_room(b, flow_home(hash), *(volatile __u64 *)&c->idle, tick) : LIMIT_FLOW_BUCKET;
+}
+
+/* flow_seat is the entry that will remember a flow, which has entry `e` or none: LIMIT_FLOW_BUCKET when there is no room. What is not
+ * remembered is for the ring alone, where the flow's later packets find the same. */
+static __always_inline __u32 flow_seat(struct flow_query *q, struct flow_bucket *b, __u64 e, __u64 tick)
+{
+	__u32 at = e ? flow_place(b, e) : LIMIT_FLOW_BUCKET;
+
+	if (at == LIMIT_FLOW_BUCKET)
+		at = flow_newcomer(q->hash, tick);
+	if (at == LIMIT_FLOW_BUCKET)
+		q->first = 0;
+	return at;
 }
 
 /* client_settle finds the member for new flows of a client: the remembered one if it takes new flows, else one chosen by
@@ -163,20 +188,20 @@ __attribute__((noinline)) __u64 client_settle(__u64 hash, __u64 ring_hash, __u32
 		if (class == flow_class(e) && flow_age(e, tick) < 2 && here == flow_member(e))
 			return answer;
 	} else {
-		answer = flow_choose(&q);
+		answer = 0;
 	}
+	at = q.peek ? LIMIT_FLOW_BUCKET : flow_seat(&q, b, e, tick);
+	if (!answer)
+		answer = flow_choose(&q);
 	if (!(answer & FLOW_FOUND) || q.peek)
 		return answer;
-	at = e ? flow_place(b, e) : LIMIT_FLOW_BUCKET;
-	if (at == LIMIT_FLOW_BUCKET)
-		at = flow_newcomer(hash, tick);
 	if (at < LIMIT_FLOW_BUCKET)
 		*(volatile __u64 *)&b->entries[at] = flow_entry(hash, answer, class, tick);
 	return answer;
 }
 
 /* flow_settle finds the member of a flow to the endpoint of slot `index`, remembered or chosen, and remembers it. `choice`
- * is what is chosen: as this function answers, or 0 for what the ring says. */
+ * is what is chosen: as this function answers, or 0 for what the scheduler of a packet with FLOW_FIRST says, and of others the ring. */
 __attribute__((noinline)) __u64 flow_settle(__u64 hash, __u64 ring_hash, __u32 index, __u32 segment, __u64 choice)
 {
 	struct endpoint_slot *slot = bpf_map_lookup_elem(&endpoint_slots, &index);
@@ -205,13 +230,11 @@ __attribute__((noinline)) __u64 flow_settle(__u64 hash, __u64 ring_hash, __u32 i
 		if (reason)
 			return reason;
 	}
+	at = q->peek ? LIMIT_FLOW_BUCKET : flow_seat(q, b, e, tick);
 	answer = choice ? choice : flow_choose(q);
 	if (!(answer & FLOW_FOUND) || q->peek)
 		return answer;
 	class = live && !(q->segment & SEGMENT_SYN) ? flow_next(class, q->segment) : flow_first(q->segment);
-	at = e ? flow_place(b, e) : LIMIT_FLOW_BUCKET;
-	if (at == LIMIT_FLOW_BUCKET)
-		at = flow_newcomer(hash, tick);
 	if (at < LIMIT_FLOW_BUCKET)
 		*(volatile __u64 *)&b->entries[at] = flow_entry(q->hash, answer, class, tick);
 	else

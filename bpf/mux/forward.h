@@ -73,6 +73,8 @@ static __always_inline __u64 settle_flow(const struct mux_config *c, const struc
 	struct identity who = o->identity;
 	__u64 ring, client, choice = 0;
 
+	if (!(segment & FLOW_PEEK) && (p->protocol != PROTOCOL_TCP || segment & SEGMENT_SYN))
+		segment |= FLOW_FIRST;
 	if (o->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_SOURCE)
 		identity_client(&who, slot);
 	ring = ring_hash(c, slot_ring(slot), p, &who);

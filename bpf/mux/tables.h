@@ -203,6 +203,25 @@ struct {
 	__type(value, struct probe_text);
 } probe_texts SEC(".maps");
 
+/* Schedulers (mux/schedule.h): made anew with every program, for what is lost is made good by the agent's next word. Cursors are by index of the
+ * endpoint's counter, in regions. The agent begins them anywhere, so that no two CPUs, and no two muxes, go through a sequence side by side. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_ENDPOINTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} schedule_cursors SEC(".maps");
+
+/* By member word (enum member_load_shift). Written by the walk and by the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_MEMBERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} member_loads SEC(".maps");
+
 /* Slots of endpoint_slots and buckets of flows, less one. */
 const volatile __u32 endpoint_mask = LIMIT_ENDPOINT_SLOTS - 1;
 const volatile __u32 flow_mask = LIMIT_FLOW_ENTRIES / LIMIT_FLOW_BUCKET - 1;
@@ -258,6 +277,11 @@ const struct {
 	enum flow_bit flow;
 	enum flow_class class;
 	enum member_bit member;
+	enum schedule_shift schedule;
+	enum schedule_kind schedule_kind;
+	enum schedule_cursor_shift schedule_cursor;
+	enum schedule_limit schedule_limit;
+	enum member_load_shift member_load;
 	enum nexthop_bit nexthop;
 	enum span_shift span;
 	enum port_range_shift ports;

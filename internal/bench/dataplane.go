@@ -21,7 +21,8 @@ var dataplaneSuite = Suite{
 		"endpoint; `flow/N` has N flows in a flow table of 4 Mi entries (16 Mi for `flow/4Mi`), all known and trusted, " +
 		"`hits` the percentage that was found there; `-20000ep` spreads them over 20,000 endpoints of 5 backends each; in " +
 		"`flow/new` every packet is the SYN of a new flow, the table is full and each evicts an untrusted flow, while no " +
-		"trusted one goes. `snat/N` are answers to N connections of the servers' own: no endpoint takes them, and the port tells the server. `katran_ns` is what Katran takes over the floor in a harness of the same rules on this kind of " +
+		"trusted one goes. `snat/N` are answers to N connections of the servers' own: no endpoint takes them, and the port tells the server. In `sched/NAME` every packet begins a flow too, in a table that fits into caches, and is given to a member by that scheduler; `over_ring_ns` " +
+		"is what that takes beyond the ring's choice in the same run. `katran_ns` is what Katran takes over the floor in a harness of the same rules on this kind of " +
 		"machine, whose memory answered in about 60 ns. `line_ns` is what a random cache line of 64 MiB cost at the time: `-1Mi` cases are " +
 		"made of it. Cases with 20,000 endpoints are left out of the plot.\n\n" +
 		"`host/…` are the host's two programs, as its agent attaches them, by the same method: 8 servers of one service, IPv4, a flow table of " +
@@ -54,6 +55,10 @@ var dataplaneSuite = Suite{
 func init() {
 	for _, c := range muxCases {
 		dataplaneSuite.Cases = append(dataplaneSuite.Cases, c.name)
+	}
+	for _, c := range scheduleCases {
+		dataplaneSuite.Cases = append(dataplaneSuite.Cases, c.name)
+		dataplaneSuite.Goals = append(dataplaneSuite.Goals, atMost(c.name, "over_ring_ns", 40))
 	}
 	for _, c := range hostCases {
 		dataplaneSuite.Cases = append(dataplaneSuite.Cases, c.name)
@@ -119,6 +124,22 @@ func runDataplane(ctx context.Context, o Options, emit func(Row)) error {
 	lines := newLineTimer()
 	for _, c := range muxCases {
 		if !o.wants(c.name) {
+			continue
+		}
+		err := benchrun.Pinned(cpu, func() error {
+			row, err := c.run(ctx, o)
+			row.Fields = append(row.Fields, Field{"line_ns", round(lines.median())})
+			if err == nil {
+				emit(row)
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("case %s: %w", c.name, err)
+		}
+	}
+	for _, c := range scheduleCases {
+		if o.Katran != "" || !o.wants(c.name) {
 			continue
 		}
 		err := benchrun.Pinned(cpu, func() error {

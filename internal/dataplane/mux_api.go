@@ -8,7 +8,7 @@ import (
 )
 
 // MuxTables is the mux's data plane as its agent sees it. *Mux is the real one, *FakeMux the in-memory twin.
-// It is not safe for concurrent use but for SetAlive, SetBackup, SetNextHops, Sweep, Flows, Pressure, Trace, Counters and
+// It is not safe for concurrent use but for SetAlive, SetBackup, SetSchedules, Scheduled, SetNextHops, Sweep, Flows, Pressure, Trace, Counters and
 // Alive.
 type MuxTables interface {
 	// Apply makes the tables equal to the full wanted state: adds, changes, then prunes. Alive bits of members that
@@ -25,6 +25,12 @@ type MuxTables interface {
 	Rings(e lb.EndpointKey) (ring, backup []uint16)
 	// SetNextHops replaces the way to outer destinations: address and how it is reached; a zero NextHop means unresolved.
 	SetNextHops(map[netip.Addr]NextHop) error
+	// SetSchedules gives endpoints with a scheduler the sequences and loads by which new flows are given to members from then on. Unknown endpoints
+	// and members, and endpoints of another scheduler, are ignored. On error those that were no room for keep what they had.
+	SetSchedules([]Schedule) error
+	// Scheduled tells how often a member was taken from the sequences of endpoints whose scheduler is ScheduleNext since the program was loaded, modulo
+	// 2^32 for each CPU.
+	Scheduled([]lb.EndpointKey) []uint32
 	// SetBackup lets the backups of endpoints take part or not: one atomic store each. Unknown endpoints are ignored.
 	SetBackup(map[lb.EndpointKey]bool)
 	// Sweep goes once through the flow table: forgets flows that are idle for too long, follows members whose words
@@ -80,6 +86,8 @@ type MuxEndpoint struct {
 	// where they have none, and where a ring names a member that goes.
 	KeepRings bool
 	Affinity  Affinity
+	// Scheduler is how new flows are given to members; it needs an affinity that remembers them.
+	Scheduler ScheduleKind
 	// Source: bits of the client's address that count, 0 for whole flows; in affinity flow clients are remembered for
 	// SourceFor.
 	SourcePrefix4, SourcePrefix6 uint8

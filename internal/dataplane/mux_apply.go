@@ -222,6 +222,7 @@ func (c *change) remove(k lb.EndpointKey, e *muxEntry) {
 		t.endpoints.free(e.index)
 		t.rings.free(e.rings[0].block)
 		t.rings.free(e.rings[1].block)
+		t.rings.free(e.sequence.block)
 		t.limbo = append(t.limbo, e.block, e.moved)
 		t.ports.free(e.ranges.block)
 		t.freeExtra(e.extra)

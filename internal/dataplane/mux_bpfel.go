@@ -111,7 +111,8 @@ type muxEndpointExtra struct {
 	Guard         uint32
 	FragmentsTcp  uint32
 	FragmentsUdp  uint32
-	Rsv           [3]uint64
+	Schedule      uint64
+	Rsv           [2]uint64
 }
 
 type muxEndpointFlag uint32
@@ -125,6 +126,7 @@ const (
 	muxEndpointFlagENDPOINT_ADMIT            muxEndpointFlag = 32
 	muxEndpointFlagENDPOINT_MOVED            muxEndpointFlag = 64
 	muxEndpointFlagENDPOINT_ANY              muxEndpointFlag = 128
+	muxEndpointFlagENDPOINT_SCHED            muxEndpointFlag = 2048
 	muxEndpointFlagENDPOINT_UNUSUAL          muxEndpointFlag = 252
 )
 
@@ -248,6 +250,12 @@ const (
 	muxMemberBitMEMBER_ALIVE_SHIFT     muxMemberBit = 32
 	muxMemberBitMEMBER_CHOOSABLE_SHIFT muxMemberBit = 33
 	muxMemberBitMEMBER_PRESENT_SHIFT   muxMemberBit = 34
+)
+
+type muxMemberLoadShift uint32
+
+const (
+	muxMemberLoadShiftMEMBER_LOAD_STEP_SHIFT muxMemberLoadShift = 48
 )
 
 type muxMuxConfig struct {
@@ -440,6 +448,34 @@ type muxProbeText struct {
 	Bytes [64]uint8
 }
 
+type muxScheduleCursorShift uint32
+
+const (
+	muxScheduleCursorShiftSCHEDULE_COUNT_SHIFT muxScheduleCursorShift = 32
+)
+
+type muxScheduleKind uint32
+
+const (
+	muxScheduleKindSCHEDULE_NEXT    muxScheduleKind = 1
+	muxScheduleKindSCHEDULE_RANDOM  muxScheduleKind = 2
+	muxScheduleKindSCHEDULE_LIGHTER muxScheduleKind = 3
+)
+
+type muxScheduleLimit uint32
+
+const (
+	muxScheduleLimitLIMIT_SCHEDULE_LENGTH muxScheduleLimit = 16384
+	muxScheduleLimitLIMIT_SCHEDULE_TRIES  muxScheduleLimit = 8
+)
+
+type muxScheduleShift uint32
+
+const (
+	muxScheduleShiftSCHEDULE_LENGTH_SHIFT muxScheduleShift = 32
+	muxScheduleShiftSCHEDULE_KIND_SHIFT   muxScheduleShift = 56
+)
+
 type muxSnatBlock struct {
 	_       structs.HostLayout
 	Members uint64
@@ -494,6 +530,7 @@ const (
 	muxMapFlows           = "flows"
 	muxMapFragments       = "fragments"
 	muxMapMemberCounts    = "member_counts"
+	muxMapMemberLoads     = "member_loads"
 	muxMapMembers         = "members"
 	muxMapPings           = "pings"
 	muxMapPortRanges      = "port_ranges"
@@ -502,6 +539,7 @@ const (
 	muxMapProbeTexts      = "probe_texts"
 	muxMapReasons         = "reasons"
 	muxMapRings           = "rings"
+	muxMapScheduleCursors = "schedule_cursors"
 	muxMapSnatBlocks      = "snat_blocks"
 	muxMapSourceLists     = "source_lists"
 	muxMapSourceWords     = "source_words"
@@ -579,29 +617,31 @@ type muxProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type muxMapSpecs struct {
-	Asides         *ebpf.MapSpec `ebpf:"asides"`
-	Backends       *ebpf.MapSpec `ebpf:"backends"`
-	Configs        *ebpf.MapSpec `ebpf:"configs"`
-	Datagrams      *ebpf.MapSpec `ebpf:"datagrams"`
-	Devices        *ebpf.MapSpec `ebpf:"devices"`
-	EndpointCounts *ebpf.MapSpec `ebpf:"endpoint_counts"`
-	EndpointExtras *ebpf.MapSpec `ebpf:"endpoint_extras"`
-	EndpointSlots  *ebpf.MapSpec `ebpf:"endpoint_slots"`
-	Flows          *ebpf.MapSpec `ebpf:"flows"`
-	Fragments      *ebpf.MapSpec `ebpf:"fragments"`
-	MemberCounts   *ebpf.MapSpec `ebpf:"member_counts"`
-	Members        *ebpf.MapSpec `ebpf:"members"`
-	Pings          *ebpf.MapSpec `ebpf:"pings"`
-	PortRanges     *ebpf.MapSpec `ebpf:"port_ranges"`
-	ProbeResults   *ebpf.MapSpec `ebpf:"probe_results"`
-	ProbeRules     *ebpf.MapSpec `ebpf:"probe_rules"`
-	ProbeTexts     *ebpf.MapSpec `ebpf:"probe_texts"`
-	Reasons        *ebpf.MapSpec `ebpf:"reasons"`
-	Rings          *ebpf.MapSpec `ebpf:"rings"`
-	SnatBlocks     *ebpf.MapSpec `ebpf:"snat_blocks"`
-	SourceLists    *ebpf.MapSpec `ebpf:"source_lists"`
-	SourceWords    *ebpf.MapSpec `ebpf:"source_words"`
-	VipGuards      *ebpf.MapSpec `ebpf:"vip_guards"`
+	Asides          *ebpf.MapSpec `ebpf:"asides"`
+	Backends        *ebpf.MapSpec `ebpf:"backends"`
+	Configs         *ebpf.MapSpec `ebpf:"configs"`
+	Datagrams       *ebpf.MapSpec `ebpf:"datagrams"`
+	Devices         *ebpf.MapSpec `ebpf:"devices"`
+	EndpointCounts  *ebpf.MapSpec `ebpf:"endpoint_counts"`
+	EndpointExtras  *ebpf.MapSpec `ebpf:"endpoint_extras"`
+	EndpointSlots   *ebpf.MapSpec `ebpf:"endpoint_slots"`
+	Flows           *ebpf.MapSpec `ebpf:"flows"`
+	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
+	MemberCounts    *ebpf.MapSpec `ebpf:"member_counts"`
+	MemberLoads     *ebpf.MapSpec `ebpf:"member_loads"`
+	Members         *ebpf.MapSpec `ebpf:"members"`
+	Pings           *ebpf.MapSpec `ebpf:"pings"`
+	PortRanges      *ebpf.MapSpec `ebpf:"port_ranges"`
+	ProbeResults    *ebpf.MapSpec `ebpf:"probe_results"`
+	ProbeRules      *ebpf.MapSpec `ebpf:"probe_rules"`
+	ProbeTexts      *ebpf.MapSpec `ebpf:"probe_texts"`
+	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
+	Rings           *ebpf.MapSpec `ebpf:"rings"`
+	ScheduleCursors *ebpf.MapSpec `ebpf:"schedule_cursors"`
+	SnatBlocks      *ebpf.MapSpec `ebpf:"snat_blocks"`
+	SourceLists     *ebpf.MapSpec `ebpf:"source_lists"`
+	SourceWords     *ebpf.MapSpec `ebpf:"source_words"`
+	VipGuards       *ebpf.MapSpec `ebpf:"vip_guards"`
 }
 
 // muxVariableSpecs contains global variables before they are loaded into the kernel.
@@ -649,29 +689,31 @@ func (o *muxObjects) Close() error {
 //
 // It can be passed to loadMuxObjects or ebpf.CollectionSpec.LoadAndAssign.
 type muxMaps struct {
-	Asides         *ebpf.Map `ebpf:"asides"`
-	Backends       *ebpf.Map `ebpf:"backends"`
-	Configs        *ebpf.Map `ebpf:"configs"`
-	Datagrams      *ebpf.Map `ebpf:"datagrams"`
-	Devices        *ebpf.Map `ebpf:"devices"`
-	EndpointCounts *ebpf.Map `ebpf:"endpoint_counts"`
-	EndpointExtras *ebpf.Map `ebpf:"endpoint_extras"`
-	EndpointSlots  *ebpf.Map `ebpf:"endpoint_slots"`
-	Flows          *ebpf.Map `ebpf:"flows"`
-	Fragments      *ebpf.Map `ebpf:"fragments"`
-	MemberCounts   *ebpf.Map `ebpf:"member_counts"`
-	Members        *ebpf.Map `ebpf:"members"`
-	Pings          *ebpf.Map `ebpf:"pings"`
-	PortRanges     *ebpf.Map `ebpf:"port_ranges"`
-	ProbeResults   *ebpf.Map `ebpf:"probe_results"`
-	ProbeRules     *ebpf.Map `ebpf:"probe_rules"`
-	ProbeTexts     *ebpf.Map `ebpf:"probe_texts"`
-	Reasons        *ebpf.Map `ebpf:"reasons"`
-	Rings          *ebpf.Map `ebpf:"rings"`
-	SnatBlocks     *ebpf.Map `ebpf:"snat_blocks"`
-	SourceLists    *ebpf.Map `ebpf:"source_lists"`
-	SourceWords    *ebpf.Map `ebpf:"source_words"`
-	VipGuards      *ebpf.Map `ebpf:"vip_guards"`
+	Asides          *ebpf.Map `ebpf:"asides"`
+	Backends        *ebpf.Map `ebpf:"backends"`
+	Configs         *ebpf.Map `ebpf:"configs"`
+	Datagrams       *ebpf.Map `ebpf:"datagrams"`
+	Devices         *ebpf.Map `ebpf:"devices"`
+	EndpointCounts  *ebpf.Map `ebpf:"endpoint_counts"`
+	EndpointExtras  *ebpf.Map `ebpf:"endpoint_extras"`
+	EndpointSlots   *ebpf.Map `ebpf:"endpoint_slots"`
+	Flows           *ebpf.Map `ebpf:"flows"`
+	Fragments       *ebpf.Map `ebpf:"fragments"`
+	MemberCounts    *ebpf.Map `ebpf:"member_counts"`
+	MemberLoads     *ebpf.Map `ebpf:"member_loads"`
+	Members         *ebpf.Map `ebpf:"members"`
+	Pings           *ebpf.Map `ebpf:"pings"`
+	PortRanges      *ebpf.Map `ebpf:"port_ranges"`
+	ProbeResults    *ebpf.Map `ebpf:"probe_results"`
+	ProbeRules      *ebpf.Map `ebpf:"probe_rules"`
+	ProbeTexts      *ebpf.Map `ebpf:"probe_texts"`
+	Reasons         *ebpf.Map `ebpf:"reasons"`
+	Rings           *ebpf.Map `ebpf:"rings"`
+	ScheduleCursors *ebpf.Map `ebpf:"schedule_cursors"`
+	SnatBlocks      *ebpf.Map `ebpf:"snat_blocks"`
+	SourceLists     *ebpf.Map `ebpf:"source_lists"`
+	SourceWords     *ebpf.Map `ebpf:"source_words"`
+	VipGuards       *ebpf.Map `ebpf:"vip_guards"`
 }
 
 func (m *muxMaps) Close() error {
@@ -687,6 +729,7 @@ func (m *muxMaps) Close() error {
 		m.Flows,
 		m.Fragments,
 		m.MemberCounts,
+		m.MemberLoads,
 		m.Members,
 		m.Pings,
 		m.PortRanges,
@@ -695,6 +738,7 @@ func (m *muxMaps) Close() error {
 		m.ProbeTexts,
 		m.Reasons,
 		m.Rings,
+		m.ScheduleCursors,
 		m.SnatBlocks,
 		m.SourceLists,
 		m.SourceWords,

@@ -19,6 +19,10 @@ type FakeMux struct {
 	fail     error
 	counters MuxCounters
 	flows    FlowTotals
+
+	schedules map[lb.EndpointKey]Schedule
+	scheduled map[lb.EndpointKey]uint32
+	phases    map[lb.EndpointKey]uint32 // where cursors stand
 }
 
 var _ MuxTables = (*FakeMux)(nil)
@@ -175,6 +179,7 @@ func (v fakeView) endpoint(k lb.EndpointKey) (endpointView, bool) {
 		if e.UseBackup && len(e.BackupRing) > 0 {
 			view.code, view.ring = e.BackupCode, e.BackupRing
 		}
+		view.schedule = v.f.scheduleView(e)
 		view.key = ring.KeyOf(v.f.state.RingKeys[e.KeySlot])
 		for _, m := range e.Members {
 			view.count = max(view.count, int(m.ID)+1)

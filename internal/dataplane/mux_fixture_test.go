@@ -53,7 +53,7 @@ func newMuxFixtureWith(t testing.TB, o MuxOptions) *muxFixture {
 		t.Fatalf("%+v", err)
 	}
 	t.Cleanup(func() { m.Close() })
-	f := &muxFixture{t, m, &muxModel{alive: map[MemberKey]bool{}, mac: testMAC, ingress: ingress}}
+	f := &muxFixture{t, m, &muxModel{alive: map[MemberKey]bool{}, mac: testMAC, ingress: ingress, schedules: newModelSchedules()}}
 	j, err := jiffy()
 	if err != nil {
 		t.Fatal(err)
@@ -105,6 +105,7 @@ func (f *muxFixture) applyBy(s MuxState, err error) {
 			alive[key] = was || !known && m.Alive
 		}
 	}
+	f.model.schedules.keep(f.model.state, s)
 	f.model.state, f.model.alive, f.model.indexed = s, alive, nil
 }
 
@@ -153,11 +154,14 @@ func (f *muxFixture) reasonsNow() map[string]uint64 {
 func (f *muxFixture) check(frame []byte) modelResult {
 	f.t.Helper()
 	before := f.reasonsNow()
-	f.model.noted = nil
+	f.model.noted, f.model.schedules.turned = nil, lb.EndpointKey{}
 	want := f.model.walk(frame)
 	verdict, out := f.run(frame)
 	if verdict != want.verdict || !bytes.Equal(out, want.frame) {
 		f.t.Fatalf("frame %x:\ngot  verdict %d, %x\nwant verdict %d, %x (%s)", frame, verdict, out, want.verdict, want.frame, want.reason)
+	}
+	if what := f.wrongCursor(); what != "" {
+		f.t.Fatalf("frame %x: %s", frame, what)
 	}
 	after := f.reasonsNow()
 	for name, n := range after {

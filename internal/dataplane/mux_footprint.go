@@ -9,7 +9,7 @@ import (
 func (m *Mux) Footprint() (map[string]uint64, error) {
 	out := map[string]uint64{}
 	tables := m.objects.byName()
-	maps.Copy(tables, m.objects.probeMaps())
+	maps.Copy(tables, m.objects.ownMaps())
 	for name, table := range tables {
 		info, err := table.Info()
 		if err != nil {

@@ -225,6 +225,9 @@ func (f *fuzz) checkAll() {
 }
 
 func (f *fuzz) compareAll() string {
+	if what := f.wrongSchedules(); what != "" {
+		return what
+	}
 	f.seen = newFuzzSeen(len(f.mux.memory.flows)) // member words may have moved
 	for i := range f.model.flows.buckets {
 		if what := f.compareBucket(i); what != "" {

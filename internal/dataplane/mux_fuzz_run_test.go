@@ -40,6 +40,8 @@ type fuzz struct {
 	held    held
 	// probes have a generator of their own: they change nothing of what the others draw.
 	pr *rand.Rand
+	// sr is that of schedulers, likewise.
+	sr *rand.Rand
 	sn fuzzSNAT
 
 	// Of all episodes.
@@ -103,7 +105,8 @@ func (f *fuzz) begin(seed uint64) {
 	m.config.AbiVersion = uint32(muxLimitLIMIT_ABI_VERSION)
 	f.seed, f.step, f.r = seed, 0, rand.New(rand.NewPCG(seed, 1))
 	m.config.FlowKey.K0, m.config.FlowKey.K1 = f.r.Uint64(), f.r.Uint64()
-	f.model = &muxModel{alive: map[MemberKey]bool{}, mac: testMAC, ingress: ingress, macs: [][6]byte{muxSelf, fuzzOtherSelf}}
+	f.model = &muxModel{alive: map[MemberKey]bool{}, mac: testMAC, ingress: ingress, macs: [][6]byte{muxSelf, fuzzOtherSelf}, schedules: newModelSchedules()}
+	f.sr = rand.New(rand.NewPCG(seed, 3))
 	f.model.policy = modelPolicy{hz: f.hz, packets: map[netip.Addr]*bucketModel{}, flows: map[netip.Addr]*bucketModel{}}
 	f.model.flows = &modelFlows{
 		key: ring.Key{K0: m.config.FlowKey.K0, K1: m.config.FlowKey.K1}, buckets: make([][8]modelFlow, len(m.flows)),
@@ -149,6 +152,7 @@ func (f *fuzz) run(n int) {
 // between is what happens beside packets.
 func (f *fuzz) between() {
 	n := f.r.IntN(6000)
+	f.randomSchedule()
 	if f.gen.burst.left > 0 {
 		return
 	}
@@ -176,6 +180,44 @@ func (f *fuzz) between() {
 	}
 }
 
+// randomSchedule gives an endpoint another schedule now and then.
+func (f *fuzz) randomSchedule() {
+	n := len(f.model.state.Endpoints)
+	if f.sr.IntN(100) > 0 || n == 0 {
+		return
+	}
+	e := f.model.state.Endpoints[f.sr.IntN(n)]
+	s := Schedule{Endpoint: e.Key, Kind: e.Scheduler}
+	if f.sr.IntN(20) == 0 {
+		s.Kind = ScheduleKind(f.sr.IntN(4))
+	}
+	for range f.sr.IntN(9) * f.sr.IntN(9) {
+		s.Sequence = append(s.Sequence, uint16(f.sr.IntN(len(e.Members)+2)))
+	}
+	for range f.sr.IntN(5) {
+		l := MemberLoad{Member: uint16(f.sr.IntN(len(e.Members) + 2)), Word: uint64(f.sr.IntN(1000))<<48 | f.sr.Uint64N(5000)}
+		if _, there := memberWith(e, l.Member); there {
+			s.Loads = append(s.Loads, l)
+		}
+	}
+	if err := f.setSchedule(s); err != nil && !strings.Contains(err.Error(), "no room") {
+		f.t.Fatal(err)
+	}
+}
+
+// beginCursors makes the model know where the cursors of endpoints with a scheduler stand, and lets all CPUs stand at the same place.
+func (f *fuzz) beginCursors() {
+	for _, e := range f.model.state.Endpoints {
+		if e.Scheduler == ScheduleRing {
+			continue
+		}
+		for cell := range f.mux.memory.cursors.of(f.mux.tables.entries[e.Key].index) {
+			f.model.schedules.cursors[e.Key] = modelCursor{uint32(*cell), uint32(*cell >> 32)}
+		}
+	}
+	f.alignCursors()
+}
+
 // pass lets time pass.
 func (f *fuzz) pass(d time.Duration) {
 	f.setJiffies(f.model.policy.now + uint64(d)*f.hz/uint64(time.Second))
@@ -187,7 +229,7 @@ func (f *fuzz) packet(frame []byte, linear int) {
 		f.mux.memory.datagrams[i] = f.model.policy.datagrams
 	}
 	m := f.model
-	m.noted, m.linear, m.probes.touched = m.noted[:0], linear, nil
+	m.noted, m.linear, m.probes.touched, m.schedules.turned = m.noted[:0], linear, nil, lb.EndpointKey{}
 	want := m.walk(frame)
 	f.options.Data, f.options.DataOut, f.options.Context = frame, f.out, nil
 	if linear > 0 {
@@ -204,6 +246,9 @@ func (f *fuzz) packet(frame []byte, linear int) {
 	f.wanted[f.number[want.reason]]++
 	for _, name := range m.noted {
 		f.wanted[f.number[name]]++
+	}
+	if what := f.wrongCursor(); what != "" {
+		f.differ("frame %x: %s", frame, what)
 	}
 	if what := f.compare(); what != "" {
 		f.differ("frame %x, %d bytes in one piece (%s, %v; the program counted %v): %s", frame, linear, want.reason, m.noted, f.counted(), what)
@@ -267,7 +312,9 @@ func (f *fuzz) to(s MuxState) {
 	}
 	f.states++
 	f.keepBackups(&s)
+	model.schedules.keep(model.state, s)
 	model.state, model.indexed, model.alive = s, nil, map[MemberKey]bool{}
+	f.beginCursors()
 	stays := make(map[lb.EndpointKey]bool, len(s.Endpoints))
 	for _, e := range s.Endpoints {
 		stays[e.Key] = true

@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -17,6 +18,10 @@ func checkIdentity(e MuxEndpoint) error {
 		return fmt.Errorf("source prefix of %d bits: IPv6 addresses have 128", e.SourcePrefix6)
 	case e.OnePacket && e.Key.Protocol != lb.UDP:
 		return fmt.Errorf("one packet: must be an endpoint of udp, not of %s", e.Key.Protocol)
+	case e.Scheduler > ScheduleLighter:
+		return fmt.Errorf("scheduler %d: there are %d", e.Scheduler, ScheduleLighter)
+	case e.Scheduler != ScheduleRing && (e.Affinity == AffinityHash || e.OnePacket):
+		return errors.New("scheduler: needs an affinity that remembers where flows went")
 	case e.OnePacket && e.sourceBits() != 0:
 		return fmt.Errorf("one packet: must not keep the packets of a source together")
 	}

@@ -162,6 +162,7 @@ func (m *Mux) open(o MuxOptions) error {
 		return err
 	}
 	m.tables = newMuxTables(m.memory, tick, hz)
+	m.memory.scatterCursors()
 	if m.tickShift, err = tickShift(); err != nil {
 		return err
 	}
@@ -349,7 +350,8 @@ func abiError(have uint32) error {
 	return fmt.Errorf("they have ABI version %d, this binary has %d and reads 1 and 2 too", have, uint32(muxLimitLIMIT_ABI_VERSION))
 }
 
-// byName lists the maps that outlive a process: all the program's but its constants, its variables and the rules of probes.
+// byName lists the maps that outlive a process: all the program's but its constants, its variables, the rules of probes and what
+// schedulers count.
 func (m *muxMaps) byName() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		muxMapEndpointSlots: m.EndpointSlots, muxMapEndpointExtras: m.EndpointExtras, muxMapRings: m.Rings,

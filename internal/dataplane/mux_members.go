@@ -88,6 +88,7 @@ func (c *change) moveMembers(e *muxEntry, count uint32) (block, error) {
 		// As late as possible: health may have flipped bits since.
 		for i := range uint32(oldCount) {
 			store(&t.mem.members[next.first+i], load(&t.mem.members[old.first+i]))
+			store(&t.mem.memberLoads[next.first+i], load(&t.mem.memberLoads[old.first+i]))
 		}
 	})
 	return next, nil
@@ -117,6 +118,8 @@ func (c *change) stageMember(e *muxEntry, in block, m MuxMember, encap Encap) er
 		alive := m.Alive
 		if present != nil {
 			alive = load(word)&memberAlive != 0
+		} else {
+			store(&t.mem.memberLoads[in.first+uint32(m.ID)], 0)
 		}
 		store(word, memberWord(backend.index, m.Choosable, alive))
 		e.members.set(m.ID, backend)

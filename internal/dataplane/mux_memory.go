@@ -31,6 +31,9 @@ type muxMemory struct {
 	datagrams   []uint64
 	pings       []uint64
 	snatBlocks  []muxSnatBlock // none in former tables that know no SNAT
+	// Of this process's program; none in former tables.
+	cursors     regions[uint64]
+	memberLoads []uint64
 
 	mapped [][]byte
 }
@@ -58,6 +61,8 @@ func mapMux(m *muxMaps) (*muxMemory, error) {
 		mapTable(mem, m.Datagrams, &mem.datagrams),
 		mapTable(mem, m.Pings, &mem.pings),
 		mapIfThere(mem, m.SnatBlocks, &mem.snatBlocks),
+		mapIfThere(mem, m.ScheduleCursors, &mem.cursors.cells),
+		mapIfThere(mem, m.MemberLoads, &mem.memberLoads),
 	} {
 		if err != nil {
 			mem.close()
@@ -68,6 +73,7 @@ func mapMux(m *muxMaps) (*muxMemory, error) {
 	mem.reasons.size = uint32(muxLimitLIMIT_REASONS)
 	mem.endpointCounts.size = uint32(len(mem.endpointCounts.cells) / counterRegions())
 	mem.memberCounts.size = uint32(len(mem.memberCounts.cells) / counterRegions())
+	mem.cursors.size = uint32(len(mem.cursors.cells) / counterRegions())
 	return mem, nil
 }
 

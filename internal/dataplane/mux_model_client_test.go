@@ -15,7 +15,7 @@ func flowHashBeside(m *muxModel, p modelPacket, e MuxEndpoint) uint64 {
 // rememberClient is for endpoints that remember clients: the hash of the flow's own entry, and what chooses the member of
 // a flow that has none. The client's entry is looked at, and kept up, for every packet but those of trusted flows that
 // were refreshed just now.
-func (m *muxModel) rememberClient(p modelPacket, e MuxEndpoint, client modelIdentity, ringHash uint64) (flow uint64, choose func() (uint16, bool)) {
+func (m *muxModel) rememberClient(p modelPacket, e MuxEndpoint, client modelIdentity, ringHash uint64) (flow uint64, choose func(bool) (uint16, bool)) {
 	flow = flowHashBeside(m, p, e)
 	syn, end, ack := segmentOf(p)
 	later := ack && !syn && !end
@@ -25,12 +25,12 @@ func (m *muxModel) rememberClient(p modelPacket, e MuxEndpoint, client modelIden
 			return flow, nil // it stays where it is
 		}
 	}
-	member, ok := m.client(e, client.entry(m.flows.key)|clientBit, ringHash, later)
-	return flow, func() (uint16, bool) { return member, ok }
+	member, ok := m.client(e, client.entry(m.flows.key)|clientBit, ringHash, later, syn || p.protocol != 6)
+	return flow, func(bool) (uint16, bool) { return member, ok }
 }
 
 // client finds the member for new flows of a client, remembered or chosen, and remembers it.
-func (m *muxModel) client(e MuxEndpoint, hash, ringHash uint64, later bool) (uint16, bool) {
+func (m *muxModel) client(e MuxEndpoint, hash, ringHash uint64, later, first bool) (uint16, bool) {
 	bucket, at, live := m.find(e, hash)
 	if live {
 		f := &bucket[at]
@@ -46,12 +46,12 @@ func (m *muxModel) client(e MuxEndpoint, hash, ringHash uint64, later bool) (uin
 			return f.member.Member, true
 		}
 	}
-	chosen, ok := m.ring(e, ringHash)
-	if !ok {
-		return 0, false
-	}
 	if at < 0 {
 		at = m.room(bucket, modelHome(hash))
+	}
+	chosen, ok := m.pick(e, ringHash, first && at >= 0)
+	if !ok {
+		return 0, false
 	}
 	if at >= 0 {
 		bucket[at] = modelFlow{hash >> 39, FlowUntrusted, m.now() & 0xffff, MemberKey{e.Key, chosen}, false, false}

@@ -99,11 +99,12 @@ func modelHome(hash uint64) int { return int(hash >> 36 & 7) }
 
 // remember finds the member of a flow in the table, or chooses one and enters it.
 func (m *muxModel) remember(p modelPacket, e MuxEndpoint, id modelIdentity, ringHash uint64) (uint16, uint64, string) {
-	hash, choose := id.entry(m.flows.key), func() (uint16, bool) { return m.ring(e, ringHash) }
+	syn, end, ack := segmentOf(p)
+	first := syn || p.protocol != 6
+	hash, choose := id.entry(m.flows.key), func(room bool) (uint16, bool) { return m.pick(e, ringHash, first && room) }
 	if e.sourceBits() != 0 {
 		hash, choose = m.rememberClient(p, e, id, ringHash)
 	}
-	syn, end, ack := segmentOf(p)
 	bucket, at, live := m.find(e, hash)
 	class := FlowUntrusted
 	if end {
@@ -138,12 +139,12 @@ func (m *muxModel) remember(p modelPacket, e MuxEndpoint, id modelIdentity, ring
 	} else if !syn && !m.takeFlow(p) {
 		return 0, 0, "new_flow_limited"
 	}
-	chosen, ok := choose()
-	if !ok {
-		return 0, 0, "no_backend"
-	}
 	if at < 0 {
 		at = m.room(bucket, modelHome(hash))
+	}
+	chosen, ok := choose(at >= 0)
+	if !ok {
+		return 0, 0, "no_backend"
 	}
 	if at < 0 {
 		m.noted = append(m.noted, "flow_table_full")

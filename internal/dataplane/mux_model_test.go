@@ -31,7 +31,8 @@ type muxModel struct {
 	edge  modelEdge
 	snat  modelSNAT
 	// probes are those that there are; nil: probes are off.
-	probes *modelProbes
+	probes    *modelProbes
+	schedules modelSchedules
 	// linear is how much of a frame lies in one piece, where alone headers are found; 0: linearBytes.
 	linear int
 	macs   [][6]byte // own addresses; none: muxSelf
@@ -398,7 +399,7 @@ func (m *muxModel) send(frame []byte, p modelPacket, e MuxEndpoint, member MuxMe
 // choose says which member a packet goes to, and the hash that its outer source varies with.
 func (m *muxModel) choose(p modelPacket, e MuxEndpoint) (id uint16, hash uint64, reason string) {
 	identity := m.identity(p, e)
-	hash = identity.hash(ring.KeyOf(m.state.RingKeys[e.KeySlot]))
+	hash = identity.hash(m.ringKey(e))
 	if e.Affinity == AffinityFlow && !e.OnePacket {
 		return m.remember(p, e, identity, hash)
 	}
@@ -409,12 +410,26 @@ func (m *muxModel) choose(p modelPacket, e MuxEndpoint) (id uint16, hash uint64,
 	return id, hash, ""
 }
 
+// ringKey is the key of an endpoint's ring; without a ring nobody says which, and it is the first.
+func (m *muxModel) ringKey(e MuxEndpoint) ring.Key {
+	if slots, _ := e.activeRing(); len(slots) == 0 {
+		return ring.KeyOf(m.state.RingKeys[0])
+	}
+	return ring.KeyOf(m.state.RingKeys[e.KeySlot])
+}
+
+// activeRing is the ring in use.
+func (e MuxEndpoint) activeRing() ([]uint16, uint8) {
+	if e.UseBackup && len(e.BackupRing) > 0 {
+		return e.BackupRing, e.BackupCode
+	}
+	return e.Ring, e.RingCode
+}
+
 // ring is the member of a ring hash.
 func (m *muxModel) ring(e MuxEndpoint, hash uint64) (uint16, bool) {
-	slots, code, count := e.Ring, e.RingCode, 0
-	if e.UseBackup && len(e.BackupRing) > 0 {
-		slots, code = e.BackupRing, e.BackupCode
-	}
+	slots, code := e.activeRing()
+	count := 0
 	if len(slots) == 0 {
 		return 0, false
 	}

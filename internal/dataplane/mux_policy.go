@@ -20,6 +20,7 @@ func (c *change) policyWord(w MuxEndpoint) uint64 {
 		{w.OnePacket, muxEndpointFlagENDPOINT_ONE_PACKET},
 		{w.Fragments3Tuple, muxEndpointFlagENDPOINT_FRAGMENTS_3TUPLE},
 		{w.Key.Protocol == lb.AnyProtocol, muxEndpointFlagENDPOINT_ANY},
+		{w.Scheduler != ScheduleRing, muxEndpointFlagENDPOINT_SCHED},
 		{c.guardOf[vipKey(w.Key)] != 0, muxEndpointFlagENDPOINT_ADMIT},
 	} {
 		if f.on {
@@ -64,13 +65,16 @@ func (e *muxEntry) flags() muxEndpointFlag {
 const endpointMoved = uint64(muxEndpointFlagENDPOINT_MOVED) << muxPolicyShiftPOLICY_FLAGS_SHIFT
 
 // extraOf is the cold record of an endpoint but for its members' old place; nil when it needs none.
-func (c *change) extraOf(w MuxEndpoint) *muxEndpointExtra {
+func (c *change) extraOf(e *muxEntry, w MuxEndpoint) *muxEndpointExtra {
 	x := muxEndpointExtra{Guard: c.guardOf[vipKey(w.Key)]}
+	if e.sequence.kind == w.Scheduler {
+		x.Schedule = e.sequence.word()
+	}
 	if w.sourceBits() != 0 {
 		x.SourceMaskHi, x.SourceMaskLo = sourceMask(w)
 		x.SourceTicks = uint32(c.t.ticks(w.SourceFor))
 	}
-	if x == (muxEndpointExtra{}) {
+	if x == (muxEndpointExtra{}) && w.Scheduler == ScheduleRing {
 		return nil
 	}
 	return &x
@@ -79,7 +83,7 @@ func (c *change) extraOf(w MuxEndpoint) *muxEndpointExtra {
 // stagePolicy gives the endpoint another policy word and cold record when they differ.
 func (c *change) stagePolicy(e *muxEntry, w MuxEndpoint) error {
 	t := c.t
-	extra, word := c.extraOf(w), c.policyWord(w)
+	extra, word := c.extraOf(e, w), c.policyWord(w)
 	if before := c.membersBefore(e, w.Members); before != 0 {
 		if extra == nil {
 			extra = &muxEndpointExtra{}
@@ -90,6 +94,7 @@ func (c *change) stagePolicy(e *muxEntry, w MuxEndpoint) error {
 	if err := c.stageExtra(e, extra); err != nil {
 		return err
 	}
+	c.dropSequence(e, w.Scheduler)
 	if word != e.policy {
 		c.members = append(c.members, func() {
 			e.policy = word

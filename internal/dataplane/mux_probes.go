@@ -114,9 +114,12 @@ func probeNumberKey() uint32 {
 	return binary.NativeEndian.Uint32(b[:]) & 0xfffff
 }
 
-// probeMaps are the maps that a program's probes have: no older than the process.
-func (m *muxMaps) probeMaps() map[string]*ebpf.Map {
-	return map[string]*ebpf.Map{muxMapProbeRules: m.ProbeRules, muxMapProbeResults: m.ProbeResults, muxMapProbeTexts: m.ProbeTexts}
+// ownMaps are the maps that a program's probes and schedulers have: no older than the process.
+func (m *muxMaps) ownMaps() map[string]*ebpf.Map {
+	return map[string]*ebpf.Map{
+		muxMapProbeRules: m.ProbeRules, muxMapProbeResults: m.ProbeResults, muxMapProbeTexts: m.ProbeTexts,
+		muxMapScheduleCursors: m.ScheduleCursors, muxMapMemberLoads: m.MemberLoads,
+	}
 }
 
 // probeTexts is how many lines of texts there are for so many rules: one each, of outer headers or of a request's begin with the server

@@ -69,7 +69,7 @@ func muxSpec(l MuxLimits) (*ebpf.CollectionSpec, error) {
 		muxMapMembers: l.Members, muxMapBackends: l.Backends, muxMapFlows: buckets,
 		muxMapPings:   l.Endpoints,
 		muxMapReasons: cpus * uint32(muxLimitLIMIT_REASONS), muxMapEndpointCounts: cpus * l.Endpoints,
-		muxMapMemberCounts: cpus * l.Members,
+		muxMapMemberCounts: cpus * l.Members, muxMapScheduleCursors: cpus * l.Endpoints, muxMapMemberLoads: l.Members,
 		// A VIP with n ranges has at most 2n+1 intervals; one with limits or a list has an endpoint too.
 		muxMapPortRanges: max(2*l.Endpoints, portBlockMin), muxMapVipGuards: l.Endpoints / 2,
 		muxMapSourceLists: min(l.Endpoints/2, uint32(muxLimitLIMIT_SOURCE_LISTS)), muxMapSourceWords: l.Sources,

@@ -50,8 +50,10 @@ type muxEntry struct {
 	rings       [2]ringRef // without backups, with them
 	backup      bool       // the second is in use
 	keySlot     uint8
-	adopted     bool  // and not applied since: which of the rings the one known is, is not known
-	block       block // of member words
+	scheduler   ScheduleKind
+	sequence    sequenceRef // of kind scheduler, or none
+	adopted     bool        // and not applied since: which of the rings the one known is, is not known
+	block       block       // of member words
 	// moved was block before it had to grow: flows may name its words until a sweep has gone through all. ripe: no reader
 	// can make such a flow any more.
 	moved   block

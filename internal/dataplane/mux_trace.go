@@ -37,6 +37,7 @@ type endpointView struct {
 	source                int
 	onePacket, threeTuple bool
 	flow                  bool // flows are remembered
+	schedule              scheduleView
 }
 
 // guardView is what applies to a whole VIP.
@@ -100,7 +101,7 @@ func tracePacket(p Packet, view tableView) (Trace, error) {
 		ringHash := hash
 		hash = flowHash(p, e, found, view.flowKey(), false)
 		f, ok := view.remembered(found, hash)
-		if !t.follow(e, p.Segment, f, ok) && !t.followClient(p, e, found, view) {
+		if !t.follow(e, p.Segment, f, ok) && !t.followClient(p, e, found, view) && !t.schedule(e, p, ringHash) {
 			t.choose(e, ringHash)
 		}
 	} else {
@@ -216,6 +217,7 @@ func (v tablesView) endpoint(k lb.EndpointKey) (endpointView, bool) {
 	view := endpointView{count: int(members >> 32), members: map[uint16]memberView{}}
 	v.identity(&view, record)
 	view.flow = load(&record.Policy)>>muxPolicyShiftPOLICY_FLAGS_SHIFT&uint64(muxEndpointFlagENDPOINT_FLOW) != 0
+	view.schedule = v.schedule(record, members)
 	if word != 0 {
 		first := uint32(word)
 		view.code = uint8(word >> 32)

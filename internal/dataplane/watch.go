@@ -140,7 +140,7 @@ func (w *Watch) load(f WatchFilter) error {
 	}
 	defer bss.Close()
 	tables := w.mux.objects.byName()
-	maps.Copy(tables, w.mux.objects.probeMaps())
+	maps.Copy(tables, w.mux.objects.ownMaps())
 	tables[watchBSS] = bss
 	for name, m := range tables {
 		spec.Maps[name].MaxEntries = m.MaxEntries()

@@ -98,7 +98,8 @@ type watchEndpointExtra struct {
 	Guard         uint32
 	FragmentsTcp  uint32
 	FragmentsUdp  uint32
-	Rsv           [3]uint64
+	Schedule      uint64
+	Rsv           [2]uint64
 }
 
 type watchEndpointSlot struct {
@@ -249,6 +250,7 @@ const (
 	watchMapFlows            = "flows"
 	watchMapFragments        = "fragments"
 	watchMapMemberCounts     = "member_counts"
+	watchMapMemberLoads      = "member_loads"
 	watchMapMembers          = "members"
 	watchMapPings            = "pings"
 	watchMapPortRanges       = "port_ranges"
@@ -257,6 +259,7 @@ const (
 	watchMapProbeTexts       = "probe_texts"
 	watchMapReasons          = "reasons"
 	watchMapRings            = "rings"
+	watchMapScheduleCursors  = "schedule_cursors"
 	watchMapSnatBlocks       = "snat_blocks"
 	watchMapSourceLists      = "source_lists"
 	watchMapSourceWords      = "source_words"
@@ -347,32 +350,34 @@ type watchProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type watchMapSpecs struct {
-	Asides         *ebpf.MapSpec `ebpf:"asides"`
-	Backends       *ebpf.MapSpec `ebpf:"backends"`
-	Configs        *ebpf.MapSpec `ebpf:"configs"`
-	Datagrams      *ebpf.MapSpec `ebpf:"datagrams"`
-	Devices        *ebpf.MapSpec `ebpf:"devices"`
-	EndpointCounts *ebpf.MapSpec `ebpf:"endpoint_counts"`
-	EndpointExtras *ebpf.MapSpec `ebpf:"endpoint_extras"`
-	EndpointSlots  *ebpf.MapSpec `ebpf:"endpoint_slots"`
-	Flows          *ebpf.MapSpec `ebpf:"flows"`
-	Fragments      *ebpf.MapSpec `ebpf:"fragments"`
-	MemberCounts   *ebpf.MapSpec `ebpf:"member_counts"`
-	Members        *ebpf.MapSpec `ebpf:"members"`
-	Pings          *ebpf.MapSpec `ebpf:"pings"`
-	PortRanges     *ebpf.MapSpec `ebpf:"port_ranges"`
-	ProbeResults   *ebpf.MapSpec `ebpf:"probe_results"`
-	ProbeRules     *ebpf.MapSpec `ebpf:"probe_rules"`
-	ProbeTexts     *ebpf.MapSpec `ebpf:"probe_texts"`
-	Reasons        *ebpf.MapSpec `ebpf:"reasons"`
-	Rings          *ebpf.MapSpec `ebpf:"rings"`
-	SnatBlocks     *ebpf.MapSpec `ebpf:"snat_blocks"`
-	SourceLists    *ebpf.MapSpec `ebpf:"source_lists"`
-	SourceWords    *ebpf.MapSpec `ebpf:"source_words"`
-	VipGuards      *ebpf.MapSpec `ebpf:"vip_guards"`
-	WatchEvents    *ebpf.MapSpec `ebpf:"watch_events"`
-	WatchLost      *ebpf.MapSpec `ebpf:"watch_lost"`
-	WatchScratches *ebpf.MapSpec `ebpf:"watch_scratches"`
+	Asides          *ebpf.MapSpec `ebpf:"asides"`
+	Backends        *ebpf.MapSpec `ebpf:"backends"`
+	Configs         *ebpf.MapSpec `ebpf:"configs"`
+	Datagrams       *ebpf.MapSpec `ebpf:"datagrams"`
+	Devices         *ebpf.MapSpec `ebpf:"devices"`
+	EndpointCounts  *ebpf.MapSpec `ebpf:"endpoint_counts"`
+	EndpointExtras  *ebpf.MapSpec `ebpf:"endpoint_extras"`
+	EndpointSlots   *ebpf.MapSpec `ebpf:"endpoint_slots"`
+	Flows           *ebpf.MapSpec `ebpf:"flows"`
+	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
+	MemberCounts    *ebpf.MapSpec `ebpf:"member_counts"`
+	MemberLoads     *ebpf.MapSpec `ebpf:"member_loads"`
+	Members         *ebpf.MapSpec `ebpf:"members"`
+	Pings           *ebpf.MapSpec `ebpf:"pings"`
+	PortRanges      *ebpf.MapSpec `ebpf:"port_ranges"`
+	ProbeResults    *ebpf.MapSpec `ebpf:"probe_results"`
+	ProbeRules      *ebpf.MapSpec `ebpf:"probe_rules"`
+	ProbeTexts      *ebpf.MapSpec `ebpf:"probe_texts"`
+	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
+	Rings           *ebpf.MapSpec `ebpf:"rings"`
+	ScheduleCursors *ebpf.MapSpec `ebpf:"schedule_cursors"`
+	SnatBlocks      *ebpf.MapSpec `ebpf:"snat_blocks"`
+	SourceLists     *ebpf.MapSpec `ebpf:"source_lists"`
+	SourceWords     *ebpf.MapSpec `ebpf:"source_words"`
+	VipGuards       *ebpf.MapSpec `ebpf:"vip_guards"`
+	WatchEvents     *ebpf.MapSpec `ebpf:"watch_events"`
+	WatchLost       *ebpf.MapSpec `ebpf:"watch_lost"`
+	WatchScratches  *ebpf.MapSpec `ebpf:"watch_scratches"`
 }
 
 // watchVariableSpecs contains global variables before they are loaded into the kernel.
@@ -428,32 +433,34 @@ func (o *watchObjects) Close() error {
 //
 // It can be passed to loadWatchObjects or ebpf.CollectionSpec.LoadAndAssign.
 type watchMaps struct {
-	Asides         *ebpf.Map `ebpf:"asides"`
-	Backends       *ebpf.Map `ebpf:"backends"`
-	Configs        *ebpf.Map `ebpf:"configs"`
-	Datagrams      *ebpf.Map `ebpf:"datagrams"`
-	Devices        *ebpf.Map `ebpf:"devices"`
-	EndpointCounts *ebpf.Map `ebpf:"endpoint_counts"`
-	EndpointExtras *ebpf.Map `ebpf:"endpoint_extras"`
-	EndpointSlots  *ebpf.Map `ebpf:"endpoint_slots"`
-	Flows          *ebpf.Map `ebpf:"flows"`
-	Fragments      *ebpf.Map `ebpf:"fragments"`
-	MemberCounts   *ebpf.Map `ebpf:"member_counts"`
-	Members        *ebpf.Map `ebpf:"members"`
-	Pings          *ebpf.Map `ebpf:"pings"`
-	PortRanges     *ebpf.Map `ebpf:"port_ranges"`
-	ProbeResults   *ebpf.Map `ebpf:"probe_results"`
-	ProbeRules     *ebpf.Map `ebpf:"probe_rules"`
-	ProbeTexts     *ebpf.Map `ebpf:"probe_texts"`
-	Reasons        *ebpf.Map `ebpf:"reasons"`
-	Rings          *ebpf.Map `ebpf:"rings"`
-	SnatBlocks     *ebpf.Map `ebpf:"snat_blocks"`
-	SourceLists    *ebpf.Map `ebpf:"source_lists"`
-	SourceWords    *ebpf.Map `ebpf:"source_words"`
-	VipGuards      *ebpf.Map `ebpf:"vip_guards"`
-	WatchEvents    *ebpf.Map `ebpf:"watch_events"`
-	WatchLost      *ebpf.Map `ebpf:"watch_lost"`
-	WatchScratches *ebpf.Map `ebpf:"watch_scratches"`
+	Asides          *ebpf.Map `ebpf:"asides"`
+	Backends        *ebpf.Map `ebpf:"backends"`
+	Configs         *ebpf.Map `ebpf:"configs"`
+	Datagrams       *ebpf.Map `ebpf:"datagrams"`
+	Devices         *ebpf.Map `ebpf:"devices"`
+	EndpointCounts  *ebpf.Map `ebpf:"endpoint_counts"`
+	EndpointExtras  *ebpf.Map `ebpf:"endpoint_extras"`
+	EndpointSlots   *ebpf.Map `ebpf:"endpoint_slots"`
+	Flows           *ebpf.Map `ebpf:"flows"`
+	Fragments       *ebpf.Map `ebpf:"fragments"`
+	MemberCounts    *ebpf.Map `ebpf:"member_counts"`
+	MemberLoads     *ebpf.Map `ebpf:"member_loads"`
+	Members         *ebpf.Map `ebpf:"members"`
+	Pings           *ebpf.Map `ebpf:"pings"`
+	PortRanges      *ebpf.Map `ebpf:"port_ranges"`
+	ProbeResults    *ebpf.Map `ebpf:"probe_results"`
+	ProbeRules      *ebpf.Map `ebpf:"probe_rules"`
+	ProbeTexts      *ebpf.Map `ebpf:"probe_texts"`
+	Reasons         *ebpf.Map `ebpf:"reasons"`
+	Rings           *ebpf.Map `ebpf:"rings"`
+	ScheduleCursors *ebpf.Map `ebpf:"schedule_cursors"`
+	SnatBlocks      *ebpf.Map `ebpf:"snat_blocks"`
+	SourceLists     *ebpf.Map `ebpf:"source_lists"`
+	SourceWords     *ebpf.Map `ebpf:"source_words"`
+	VipGuards       *ebpf.Map `ebpf:"vip_guards"`
+	WatchEvents     *ebpf.Map `ebpf:"watch_events"`
+	WatchLost       *ebpf.Map `ebpf:"watch_lost"`
+	WatchScratches  *ebpf.Map `ebpf:"watch_scratches"`
 }
 
 func (m *watchMaps) Close() error {
@@ -469,6 +476,7 @@ func (m *watchMaps) Close() error {
 		m.Flows,
 		m.Fragments,
 		m.MemberCounts,
+		m.MemberLoads,
 		m.Members,
 		m.Pings,
 		m.PortRanges,
@@ -477,6 +485,7 @@ func (m *watchMaps) Close() error {
 		m.ProbeTexts,
 		m.Reasons,
 		m.Rings,
+		m.ScheduleCursors,
 		m.SnatBlocks,
 		m.SourceLists,
 		m.SourceWords,

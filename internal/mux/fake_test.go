@@ -56,6 +56,9 @@ type tables struct {
 	room int
 	// changes counts calls of Change.
 	changes int
+	// What schedulers were given last, and how often packets took a member by it.
+	schedules map[lb.EndpointKey]dataplane.Schedule
+	scheduled map[lb.EndpointKey]uint32
 	// during runs in the middle of Apply.
 	during func()
 }
@@ -115,6 +118,29 @@ func (f *tables) SetAlive(list []dataplane.MemberAlive) {
 			f.journal.add("alive %v/%d %v", a.Endpoint.VIP, a.Member, a.Alive)
 		}
 	}
+}
+
+// SetSchedules remembers the last of each endpoint.
+func (f *tables) SetSchedules(schedules []dataplane.Schedule) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.schedules == nil {
+		f.schedules = map[lb.EndpointKey]dataplane.Schedule{}
+	}
+	for _, s := range schedules {
+		f.schedules[s.Endpoint] = s
+	}
+	return nil
+}
+
+func (f *tables) Scheduled(keys []lb.EndpointKey) []uint32 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := make([]uint32, len(keys))
+	for i, key := range keys {
+		out[i] = f.scheduled[key]
+	}
+	return out
 }
 
 func (f *tables) Alive(e lb.EndpointKey, member uint16) (alive, known bool) {

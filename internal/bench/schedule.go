@@ -1,0 +1,101 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/dataplane/benchrun"
+	"github.com/shuntlb/shunt/internal/sched"
+)
+
+// scheduleCase is what new flows are given to members by, where every packet begins one.
+type scheduleCase struct {
+	name   string
+	kind   dataplane.ScheduleKind
+	places int // of the sequence
+}
+
+// scheduleFlows is a flow table that fits into caches, so that what it costs does not drown what a choice does.
+const scheduleFlows = 512 * ki
+
+var scheduleCases = []scheduleCase{
+	{"sched/round-robin", dataplane.ScheduleNext, benchBackends},
+	{"sched/least-connections", dataplane.ScheduleNext, sched.MaxLength},
+	{"sched/random", dataplane.ScheduleRandom, benchBackends},
+	{"sched/p2c", dataplane.ScheduleLighter, benchBackends},
+}
+
+// run measures the walk with the scheduler, and beside it the same walk with the ring's choice.
+func (s scheduleCase) run(ctx context.Context, o Options) (Row, error) {
+	c := muxCase{name: s.name, traffic: benchrun.Traffic{Family: benchrun.IPv4, Flows: scheduleFlows / 4, VIPs: 1, New: true}, members: benchBackends, table: scheduleFlows}
+	harness, err := benchrun.Open(c.traffic, benchrun.MuxFrags)
+	if err != nil {
+		return Row{}, err
+	}
+	defer harness.Close()
+	var programs []benchrun.Target
+	var muxes []*benchrun.Mux
+	var audits []muxAudit
+	for _, kind := range []dataplane.ScheduleKind{s.kind, dataplane.ScheduleRing} {
+		mux, err := s.open(c, kind)
+		if err != nil {
+			return Row{}, err
+		}
+		defer mux.Close()
+		audit, err := c.begin(harness, mux)
+		if err != nil {
+			return Row{}, err
+		}
+		programs, muxes, audits = append(programs, mux.Target()), append(muxes, mux), append(audits, audit)
+	}
+	effort := c.effort(o)
+	got, err := harness.Compare(ctx, programs, effort, func(i int) {
+		o.progressf("dataplane %s: repetition %d of %d", s.name, i+1, effort.Rounds)
+	})
+	if err != nil {
+		return Row{}, err
+	}
+	for i, audit := range audits {
+		if _, err := audit.end(muxes[i], got.Packets[i]); err != nil {
+			return Row{}, err
+		}
+	}
+	var over []float64
+	for _, r := range got.Rounds {
+		over = append(over, r.Programs[0]-r.Programs[1])
+	}
+	row := Row{Case: s.name, Fields: append([]Field{{"over_ring_ns", round(Median(over))}}, comparisonFields(got)...)}
+	return row, nil
+}
+
+// open makes a mux with this kind of scheduler.
+func (s scheduleCase) open(c muxCase, kind dataplane.ScheduleKind) (*benchrun.Mux, error) {
+	mux, err := benchrun.OpenMux(dataplane.MuxLimits{Flows: c.table})
+	if err != nil {
+		return nil, err
+	}
+	state, hops := c.tables()
+	schedule := dataplane.Schedule{Kind: kind}
+	for i := range state.Endpoints {
+		state.Endpoints[i].Scheduler, schedule.Endpoint = kind, state.Endpoints[i].Key
+	}
+	for place := range s.places {
+		schedule.Sequence = append(schedule.Sequence, uint16(place%benchBackends))
+	}
+	for id := range uint16(benchBackends) {
+		schedule.Loads = append(schedule.Loads, dataplane.MemberLoad{Member: id, Word: sched.Word(sched.Member{Weight: 1, Load: float64(id % 7)})})
+	}
+	err = mux.SetNextHops(hops)
+	if err == nil {
+		err = mux.Apply(state)
+	}
+	if err == nil && kind != dataplane.ScheduleRing {
+		err = mux.SetSchedules([]dataplane.Schedule{schedule})
+	}
+	if err != nil {
+		mux.Close()
+		return nil, fmt.Errorf("tables: %w", err)
+	}
+	return mux, nil
+}
