@@ -29,6 +29,7 @@
 #include "abi/host_snat.h"
 #include "abi/meter.h"
 #include "abi/repair.h"
+#include "abi/co.h"
 #include "abi/watch.h"
 
 #endif

@@ -291,6 +291,9 @@ func HostAttached(dir string) (bool, error) {
 // DetachHost detaches the programs pinned in dir and removes the pins, flow state included, and dir if nothing else is
 // in it. Nothing pinned is no error.
 func DetachHost(dir string) error {
+	if err := detachCO(dir); err != nil {
+		return err
+	}
 	if err := detachServe(dir); err != nil {
 		return err
 	}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Handshakes that the host makes for servers whose own clock carries the cookie (form CO, protocol section 1.4). */
+#ifndef SHUNT_ABI_CO_H
+#define SHUNT_ABI_CO_H
+
+#include "abi/config.h"
+#include "abi/limit.h"
+
+/* A timestamp of form CO is the shared clock in milliseconds plus cookie << CO_TIME_BITS: a clock like any other to whoever does not know the key. */
+enum co_limit {
+	LIMIT_CO_ENDPOINTS = 1 << 12,
+	CO_TIME_BITS = 20,
+	/* How far, in milliseconds, an echo may seem to be ahead of the clock of whoever reads it: machines' clocks differ, and what is 17.4 minutes
+	 * old is not told from it. */
+	CO_GUARD = 2000,
+	/* Lowest bits of the first timestamp that hold what the SYN offered instead of time. */
+	CO_OFFER_BITS = 6,
+	/* Classes of maximum segment sizes that a sequence number names. */
+	CO_MSS_CLASSES = 8,
+};
+
+/* Key of an endpoint whose handshakes the host makes. */
+struct co_key {
+	__u8 vip[16];
+	__u16 port_be;
+	__u16 rsv;
+};
+SHUNT_ASSERT_SIZE(struct co_key, 20);
+
+/* What it needs. `off` is written by the program, the rest by the agent before the key is there; a change replaces the element. */
+struct co_endpoint {
+	struct siphash_key keys[2]; /* of cookies, by key id */
+	__u32 vni;
+	__u16 member;
+	__u16 mss;  /* to announce, for IPv4 or IPv6 as the VIP is */
+	__u32 mint; /* key id of new cookies */
+	__u32 live; /* bit k: keys[k] */
+	__u64 rsv;
+};
+SHUNT_ASSERT_SIZE(struct co_endpoint, 56);
+
+/* What SYN-ACKs may offer, by the sysctls of the server's namespace. */
+enum co_allow {
+	CO_ALLOW_SACK = 1,
+	CO_ALLOW_WSCALE = 2,
+};
+
+/* The one element of the map `co_setups`. */
+struct co_setup {
+	struct siphash_key key; /* of sequence numbers; never changed */
+	__u64 ahead;            /* atomic: nanoseconds that the shared clock is ahead of CLOCK_MONOTONIC */
+	__u32 allow;            /* enum co_allow */
+	__u32 wscale;           /* window scale of the server, 0 to 14 */
+};
+SHUNT_ASSERT_SIZE(struct co_setup, 32);
+
+/* What became of a segment. Counted per CPU in the map `co_reasons`. */
+enum co_reason {
+	CO_REASON_PASS_OTHER = 0,      /* of no handshake that is made here: the kernel's */
+	CO_REASON_ANSWERED = 1,        /* a SYN, answered */
+	CO_REASON_ACCEPTED = 2,        /* the client's acknowledgement: the kernel has the connection */
+	CO_REASON_PASS_NO_TIME = 3,    /* a SYN without timestamps, or with a maximum segment size below the kernel's least: the kernel's, without a cookie */
+	CO_REASON_PASS_NO_LISTENER = 4,/* nobody listens */
+	CO_REASON_PASS_MPTCP = 5,      /* who listens takes MPTCP, whose connections the kernel alone can begin: without a cookie */
+	CO_REASON_PASS_OLD = 6,        /* a SYN of a connection that the kernel still knows: the kernel's, without a cookie */
+	CO_REASON_BAD_ECHO = 7,        /* of what was sent here, but with another timestamp: dropped, for its packets would go elsewhere */
+	CO_REASON_MALFORMED = 8,       /* options that lie about their length: dropped */
+	CO_REASON_REFUSED = 9,         /* the kernel did not take the connection: dropped */
+	CO_REASON_NO_ROOM = 10,        /* no room for the answer: dropped */
+	CO_REASON_MAX,
+};
+
+#endif

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Cookies of 12 bits: key id:1 | P:11, where P is (member id:8 | zero:3) under a permutation of 11 bits that the hash of the flow chooses (protocol
+ * section 1.4: where 20 bits of a timestamp are time). internal/cookie holds the same functions in Go. */
+#ifndef SHUNT_SHORT_COOKIE_H
+#define SHUNT_SHORT_COOKIE_H
+
+#include "cookie.h"
+
+enum short_cookie_bit {
+	SHORT_COOKIE_KID_SHIFT = 11,
+	SHORT_COOKIE_BITS = 12,
+	SHORT_COOKIE_MAX_ID = 255,
+};
+
+/* short_cookie_encode is the cookie of a member id below 256 under key `kid`, whose hash of the flow is `prf` (cookie_prf4, cookie_prf6): four Feistel rounds
+ * over L:6 | R:5. */
+static __always_inline __u32 short_cookie_encode(__u64 prf, __u32 kid, __u32 id)
+{
+	__u32 l = id >> 2 & 0x3f, r = id << COOKIE_CHECK_BITS & 0x1f;
+
+	r ^= cookie_round(l, prf) & 0x1f;
+	l ^= cookie_round(r, prf >> 16) & 0x3f;
+	r ^= cookie_round(l, prf >> 32) & 0x1f;
+	l ^= cookie_round(r, prf >> 48) & 0x3f;
+	return kid << SHORT_COOKIE_KID_SHIFT | l << 5 | r;
+}
+
+/* short_cookie_decode is the member id that a cookie names, whatever its key id; COOKIE_NONE when the check bits are wrong. */
+static __always_inline __u32 short_cookie_decode(__u64 prf, __u32 cookie)
+{
+	__u32 l = cookie >> 5 & 0x3f, r = cookie & 0x1f, plain;
+
+	l ^= cookie_round(r, prf >> 48) & 0x3f;
+	r ^= cookie_round(l, prf >> 32) & 0x1f;
+	l ^= cookie_round(r, prf >> 16) & 0x3f;
+	r ^= cookie_round(l, prf) & 0x1f;
+	plain = l << 5 | r;
+	return plain & ((1 << COOKIE_CHECK_BITS) - 1) ? COOKIE_NONE : plain >> COOKIE_CHECK_BITS;
+}
+
+/* short_cookie_kid is the key id of a cookie. */
+static __always_inline __u32 short_cookie_kid(__u32 cookie)
+{
+	return cookie >> SHORT_COOKIE_KID_SHIFT & 1;
+}
+
+/* co_place is the timestamp of form CO that says `clock`, in milliseconds, and carries a cookie. */
+static __always_inline __u32 co_place(__u32 clock, __u32 cookie)
+{
+	return clock + (cookie << CO_TIME_BITS);
+}
+
+/* co_cookie is the cookie in a timestamp of form CO that was made at most 2^CO_TIME_BITS - CO_GUARD milliseconds ago, by a clock that is at most CO_GUARD
+ * ahead of `clock`. */
+static __always_inline __u32 co_cookie(__u32 stamp, __u32 clock)
+{
+	return (stamp - clock - CO_GUARD + (1U << CO_TIME_BITS) - 1) >> CO_TIME_BITS;
+}
+
+/* co_clock_of is the clock in such a timestamp. */
+static __always_inline __u32 co_clock_of(__u32 stamp, __u32 clock)
+{
+	return stamp - (co_cookie(stamp, clock) << CO_TIME_BITS);
+}
+
+#endif

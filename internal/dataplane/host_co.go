@@ -1,0 +1,239 @@
+package dataplane
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/shuntlb/shunt/internal/cookie"
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// coLinkPin is the pin of the program's link, beside those of the host's.
+const coLinkPin = "link_co"
+
+// coWindowScale is the window scale that handshakes announce: up to 8 MiB.
+const coWindowScale = 7
+
+// HostCO implements HostCOTables: a tcx program behind host_in. Program, link and tables are pinned beside the Host's.
+type HostCO struct {
+	objects hostCOObjects
+	memory  muxMemory
+	setup   []hostCOCoSetup // one
+	link    link.Link
+	reasons []string // by enum co_reason
+
+	mu    sync.Mutex
+	state map[hostCOCoKey]hostCOCoEndpoint // what the map holds
+}
+
+var _ HostCOTables = (*HostCO)(nil)
+
+// OpenCO loads the program that makes handshakes around its pinned tables, or around new ones, and puts it behind host_in; one that is there already is
+// replaced in one step. The error is ErrNoCO where the kernel cannot do it. Closing the Host does not close it.
+func (h *Host) OpenCO() (*HostCO, error) {
+	spec, err := loadHostCO()
+	if err != nil {
+		return nil, fmt.Errorf("read handshake object: %w", err)
+	}
+	for _, m := range spec.Maps {
+		if m.Name[0] != '.' && m.Name != hostCOMapCoScratches {
+			m.Pinning = ebpf.PinByName
+		}
+	}
+	if h.testClock {
+		if err := spec.Variables[hostCOVarCoTestClock].Set(uint32(1)); err != nil {
+			return nil, fmt.Errorf("set %s: %w", hostCOVarCoTestClock, err)
+		}
+	}
+	c := &HostCO{state: map[hostCOCoKey]hostCOCoEndpoint{}}
+	if c.reasons, err = enumNames(spec, "co_reason", "CO_REASON_"); err != nil {
+		return nil, err
+	}
+	if err := spec.LoadAndAssign(&c.objects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: h.dir}}); err != nil {
+		if errors.Is(err, ebpf.ErrNotSupported) {
+			return nil, ErrNoCO
+		}
+		return nil, fmt.Errorf("load handshake program: %w", err)
+	}
+	if err := c.begin(h); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// begin reads what the tables hold and attaches the program.
+func (c *HostCO) begin(h *Host) error {
+	if err := mapTable(&c.memory, c.objects.CoSetups, &c.setup); err != nil {
+		return err
+	}
+	if c.setup[0].Key.K0 == 0 && c.setup[0].Key.K1 == 0 {
+		var key [16]byte
+		rand.Read(key[:])
+		c.setup[0].Key.K0, c.setup[0].Key.K1 = binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])
+	}
+	c.setup[0].Wscale = coWindowScale
+	var k hostCOCoKey
+	var e hostCOCoEndpoint
+	entries := c.objects.CoEndpoints.Iterate()
+	for entries.Next(&k, &e) {
+		c.state[k] = e
+	}
+	if err := entries.Err(); err != nil {
+		return fmt.Errorf("read handshake table: %w", err)
+	}
+	if err := c.Tune(); err != nil {
+		return err
+	}
+	return c.attach(h)
+}
+
+// attach puts the program behind host_in, on its device.
+func (c *HostCO) attach(h *Host) error {
+	pin, ifindex := filepath.Join(h.dir, coLinkPin), linkIfindex(h.links[0])
+	old, err := link.LoadPinnedLink(pin, nil)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("open pinned link %s: %w", pin, err)
+	}
+	if old != nil && linkIfindex(old) == ifindex {
+		c.link = old
+		if err := old.Update(c.objects.HostCo); err != nil {
+			return fmt.Errorf("replace program of %s: %w", pin, err)
+		}
+		return nil
+	}
+	if old != nil {
+		if err := releaseServe(old); err != nil {
+			return fmt.Errorf("release %s: %w", pin, err)
+		}
+	}
+	c.link, err = link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: c.objects.HostCo, Attach: ebpf.AttachTCXIngress, Anchor: link.AfterLink(h.links[0])})
+	if err != nil {
+		return fmt.Errorf("attach %s to interface %d: %w", ebpf.AttachTCXIngress, ifindex, err)
+	}
+	if err := c.link.Pin(pin); err != nil {
+		return fmt.Errorf("pin link %s: %w", pin, err)
+	}
+	return nil
+}
+
+// coRecord is an endpoint as the table has it.
+func coRecord(e COEndpoint) (k hostCOCoKey, r hostCOCoEndpoint, err error) {
+	switch {
+	case e.Key.Protocol != lb.TCP || e.Key.Port == 0 || e.Key.PortEnd != 0:
+		return k, r, fmt.Errorf("endpoint %s port %d to %d: must be a single tcp port", e.Key.Protocol, e.Key.Port, e.Key.PortEnd)
+	case e.Member > cookie.MaxShortID:
+		return k, r, fmt.Errorf("member %d: must be at most %d", e.Member, cookie.MaxShortID)
+	case e.Mint > 1 || !e.Live[e.Mint]:
+		return k, r, fmt.Errorf("key id %d of new cookies: must be that of a live key", e.Mint)
+	case e.MSS < 536:
+		return k, r, fmt.Errorf("maximum segment size %d: must be at least 536", e.MSS)
+	}
+	k = hostCOCoKey{Vip: e.Key.VIP.As16(), PortBe: be16(e.Key.Port)}
+	r = hostCOCoEndpoint{Vni: e.Key.VNI, Member: e.Member, Mss: e.MSS, Mint: uint32(e.Mint)}
+	for i, key := range e.Keys {
+		r.Keys[i].K0, r.Keys[i].K1 = binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])
+		if e.Live[i] {
+			r.Live |= 1 << i
+		}
+	}
+	return k, r, nil
+}
+
+// Apply implements HostCOTables.
+func (c *HostCO) Apply(setup COSetup, endpoints []COEndpoint) error {
+	want := make(map[hostCOCoKey]hostCOCoEndpoint, len(endpoints))
+	for _, e := range endpoints {
+		k, r, err := coRecord(e)
+		if err != nil {
+			return fmt.Errorf("handshakes of %s: %w", e.Key.VIP, err)
+		}
+		want[k] = r
+	}
+	if most := int(hostCOCoLimitLIMIT_CO_ENDPOINTS); len(want) > most {
+		return fmt.Errorf("handshakes: %d endpoints: must be at most %d", len(want), most)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var allow hostCOCoAllow
+	if setup.SACK {
+		allow |= hostCOCoAllowCO_ALLOW_SACK
+	}
+	if setup.WindowScaling {
+		allow |= hostCOCoAllowCO_ALLOW_WSCALE
+	}
+	atomic.StoreUint32(&c.setup[0].Allow, uint32(allow))
+	// Those that go first: there is room for as many as there may be, not for two states.
+	if err := prune(c.objects.CoEndpoints, c.state, want); err != nil {
+		return fmt.Errorf("handshakes: %w", err)
+	}
+	if err := putAll(c.objects.CoEndpoints, c.state, want); err != nil {
+		return fmt.Errorf("handshakes: %w", err)
+	}
+	return nil
+}
+
+// Tune implements HostCOTables. The shared clock is UTC: machines have to agree within a second.
+func (c *HostCO) Tune() error {
+	var wall, mono unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_REALTIME, &wall); err != nil {
+		return fmt.Errorf("read clock: %w", err)
+	}
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &mono); err != nil {
+		return fmt.Errorf("read clock: %w", err)
+	}
+	atomic.StoreUint64(&c.setup[0].Ahead, uint64(time.Duration(wall.Nano()-mono.Nano())))
+	return nil
+}
+
+// Counters implements HostCOTables.
+func (c *HostCO) Counters() (map[string]uint64, error) {
+	out := make(map[string]uint64, len(c.reasons))
+	for i, name := range c.reasons {
+		var perCPU []uint64
+		if err := c.objects.CoReasons.Lookup(uint32(i), &perCPU); err != nil {
+			return nil, fmt.Errorf("read reason %s: %w", name, err)
+		}
+		for _, n := range perCPU {
+			out[name] += n
+		}
+	}
+	return out, nil
+}
+
+// Close implements HostCOTables.
+func (c *HostCO) Close() error {
+	var err error
+	if c.link != nil {
+		err = c.link.Close()
+	}
+	c.memory.close()
+	return errors.Join(err, c.objects.Close())
+}
+
+// detachCO takes the program that is pinned in dir off its device and removes its pins.
+func detachCO(dir string) error {
+	l, err := link.LoadPinnedLink(filepath.Join(dir, coLinkPin), nil)
+	if err == nil {
+		err = releaseServe(l)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("detach %s: %w", coLinkPin, err)
+	}
+	for _, pin := range []string{hostCOMapCoEndpoints, hostCOMapCoReasons, hostCOMapCoSetups} {
+		if err := os.Remove(filepath.Join(dir, pin)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove pins: %w", err)
+		}
+	}
+	return nil
+}
