@@ -16,7 +16,7 @@ func TestSimRefuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"sim"}, "needs a subcommand: broken, forged"},
+		{[]string{"sim"}, "needs a subcommand: broken, forged, idle"},
 		{[]string{"sim", "broken", "churn"}, `takes no arguments, not "churn"`},
 		{[]string{"sim", "broken", "--servers", "1"}, "--servers: 1: must be 2 to 4000"},
 		{[]string{"sim", "broken", "--changes", "501"}, "--changes: 501: must be 1 to 500"},
@@ -25,6 +25,8 @@ func TestSimRefuses(t *testing.T) {
 		{[]string{"sim", "broken", "--lasting", "2h"}, "--lasting: 2h0m0s: must be 1ms to 1h"},
 		{[]string{"sim", "forged", "--servers", "10,4096"}, "--servers: 4096: must be 2 to 4095"},
 		{[]string{"sim", "forged", "--tries", "0"}, "--tries: 0: must be 1 to 100000000"},
+		{[]string{"sim", "idle", "--idle", "1s,0s"}, "--idle: 0s: must be 1ms to 240h"},
+		{[]string{"sim", "idle", "--pushes", "0"}, "--pushes: 0: must be 1 to 1000000"},
 	} {
 		var out, errs bytes.Buffer
 		if code := run(c.args, strings.NewReader(""), &out, &errs); code != exitUsage || !strings.Contains(errs.String(), c.want) {
@@ -41,6 +43,7 @@ func TestSimulations(t *testing.T) {
 	}{
 		{[]string{"broken", "--servers", "20", "--changes", "5", "--connections", "200"}, 6 * (5 + 15)},
 		{[]string{"forged", "--servers", "10,50", "--tries", "500"}, 2 * 4 * 2},
+		{[]string{"idle", "--idle", "70s", "--pushes", "20"}, 3 * (200 + 1)},
 	} {
 		t.Run(c.args[0], func(t *testing.T) { testSimulation(t, c.args, c.rows) })
 	}

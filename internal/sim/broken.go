@@ -133,4 +133,5 @@ const (
 	streamPassing
 	streamLeaving
 	streamForged // and those of the other forgeries
+	streamIdle   = streamForged + 10
 )
