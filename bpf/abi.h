@@ -17,6 +17,7 @@
 #include "abi/endpoint.h"
 #include "abi/guard.h"
 #include "abi/flow.h"
+#include "abi/quic.h"
 #include "abi/backend.h"
 #include "abi/schedule.h"
 #include "abi/snat.h"
