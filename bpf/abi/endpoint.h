@@ -23,7 +23,7 @@ struct endpoint_slot {
 	__u64 value;   /* atomic */
 	__u64 ring;    /* atomic: first ring word:32 | size code:8 | ring key:8 | zero:16, from bit 0 up. 0: no ring */
 	__u64 members; /* atomic: first member word:32 | number of member words:32, from bit 0 up */
-	__u64 policy;  /* atomic: idle ticks of untrusted flows:16 | of trusted:16 | enum endpoint_flag:32, from bit 0 up */
+	__u64 policy;  /* atomic: idle ticks of untrusted flows:16 | of trusted:16 | enum endpoint_flag:16 | index of its quic_set + 1, 0 none:16, from bit 0 up */
 	__u64 extra;   /* atomic: index of the endpoint_extra record + 1, 0: none */
 };
 SHUNT_ASSERT_SIZE(struct endpoint_slot, 64);
@@ -39,6 +39,7 @@ enum policy_shift {
 	POLICY_UNTRUSTED_SHIFT = 0,
 	POLICY_TRUSTED_SHIFT = 16,
 	POLICY_FLAGS_SHIFT = 32,
+	POLICY_COOKIE_SHIFT = 48,
 };
 
 enum endpoint_flag {
@@ -50,6 +51,7 @@ enum endpoint_flag {
 	ENDPOINT_ADMIT = 32,            /* limits or a source list apply */
 	ENDPOINT_MOVED = 64,            /* extra.members_before is in use */
 	ENDPOINT_ANY = 128,             /* takes packets of any protocol: 3-tuple for those without ports */
+	ENDPOINT_QUIC = 512,            /* connection ids name the member: with ENDPOINT_FLOW, for those that name none */
 	ENDPOINT_SCHED = 2048,          /* new flows go where a sequence says (abi/schedule.h), the ring is asked when it is silent */
 	/* Flags that the usual packet does not meet: one branch leads to all of them. */
 	ENDPOINT_UNUSUAL = 4 | 8 | 16 | 32 | 64 | 128,

@@ -42,6 +42,9 @@ enum limit {
 	LIMIT_SNAT_WORDS = 1 << 11,
 	/* Words of all VIPs' port ranges together. */
 	LIMIT_PORT_RANGES = 1 << 18,
+	/* Sets by which QUIC connection ids are read, twice as many as endpoints may have one, so that all can change. Policy words have 16 bits for the number of
+	 * one, and 0 says that there is none. */
+	LIMIT_QUIC_SETS = 1 << 15,
 	/* VIPs with limits or a source list. */
 	LIMIT_VIP_GUARDS = 1 << 16,
 	/* Words of a CPU's region of `datagrams`: a cache line. */

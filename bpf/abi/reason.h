@@ -54,6 +54,9 @@ enum mux_reason {
 	MUX_REASON_PROBE_NO_ROOM = 44,  /* the driver left no room for a probe's request: the connection was reset */
 	MUX_REASON_SNAT_FORWARDED = 45, /* counted beside: went to the server that has the port of the VIP */
 	MUX_REASON_SNAT_NOBODY = 46,    /* a VIP with SNAT: no endpoint takes the packet, and no server has the port */
+	MUX_REASON_QUIC_UNROUTABLE = 47, /* counted beside: a connection id of no configuration here, or made without one: by flow table or ring */
+	MUX_REASON_QUIC_INVALID = 48,   /* counted beside: a connection id that names no member: by flow table or ring */
+	MUX_REASON_QUIC_MALFORMED = 49, /* counted beside: no QUIC header that can be read: by flow table or ring */
 	MUX_REASON_MAX,
 };
 

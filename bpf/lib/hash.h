@@ -125,6 +125,15 @@ static __always_inline __u64 table_hash6(const struct siphash_key *key, __u64 sr
 	return siphash13(key, words, 5);
 }
 
+/* spread_hash varies with a client: an address as its two halves as stored, and a port. Two keyed multiplications, for what has to vary and no more: outer
+ * sources of packets whose member is known without a flow's hash. The lowest 32 bits count. */
+static __always_inline __u64 spread_hash(const struct siphash_key *key, __u64 src_hi, __u64 src_lo, __u32 port)
+{
+	__u64 x = ((src_lo ^ port) + src_hi * (key->k1 | 1)) * (key->k0 | 1);
+
+	return (x ^ x >> 32) * (key->k1 | 1) >> 32;
+}
+
 /* endpoint_hash spreads (vip, key) over the endpoint table; vip as its two halves as stored. Unkeyed: what it hashes
  * is configuration, and a lookup that misses ends at the first empty slot. */
 static __always_inline __u64 endpoint_hash(__u64 vip_hi, __u64 vip_lo, __u64 key)

@@ -39,6 +39,9 @@ struct flow_query {
 /* The packet may be the first of a flow: a SYN, or one of a protocol without connections. */
 #define FLOW_FIRST 0x200
 
+/* In the segment that flow_settle is given: a flow that is not known stays so. */
+#define FLOW_UNKNOWN 0x400
+
 /* flow_bucket_of is the bucket of a flow. */
 static __always_inline struct flow_bucket *flow_bucket_of(__u64 hash)
 {
@@ -225,6 +228,8 @@ __attribute__((noinline)) __u64 flow_settle(__u64 hash, __u64 ring_hash, __u32 i
 		if (!(q->segment & SEGMENT_SYN) && !q->peek)
 			note(MUX_REASON_FLOW_MOVED);
 	}
+	if (segment & FLOW_UNKNOWN && !live)
+		q->peek = 1;
 	if (!q->peek && q->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_ADMIT && !live && !(q->segment & SEGMENT_SYN)) {
 		reason = admit_flow(q->extra);
 		if (reason)

@@ -16,6 +16,7 @@
 #include "mux/flows.h"
 #include "mux/fragments.h"
 #include "mux/identity.h"
+#include "mux/quic.h"
 #include "mux/send.h"
 #include "mux/snat.h"
 #include "mux/tables.h"
@@ -58,23 +59,18 @@ static __always_inline __u64 slot_members(const struct endpoint_slot *slot)
 	return *(const volatile __u64 *)&slot->members;
 }
 
-/* member_word is word `member` of the table of all members; 0: it is not there. */
-static __always_inline __u64 member_word(__u32 member)
-{
-	__u64 *word = bpf_map_lookup_elem(&members, &member);
-
-	return word ? *(volatile __u64 *)word : 0;
-}
-
 /* settle_flow is flow_settle for a packet with these orders. Where clients are remembered, the ring is asked about them. */
 static __always_inline __u64 settle_flow(const struct mux_config *c, const struct packet *p, const struct orders *o,
 					 const struct endpoint_slot *slot, __u32 index, __u64 hash, __u32 segment)
 {
 	struct identity who = o->identity;
-	__u64 ring, client, choice = 0;
+	__u64 ring, client, answer, choice = 0;
 
-	if (!(segment & FLOW_PEEK) && (p->protocol != PROTOCOL_TCP || segment & SEGMENT_SYN))
+	if (!(segment & (FLOW_PEEK | FLOW_UNKNOWN)) && (p->protocol != PROTOCOL_TCP || segment & SEGMENT_SYN))
 		segment |= FLOW_FIRST;
+	/* The ring is asked about addresses and ports: what comes later with these alone finds the same. */
+	if (o->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_QUIC)
+		who.word &= ~IDENTITY_VNI;
 	if (o->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_SOURCE)
 		identity_client(&who, slot);
 	ring = ring_hash(c, slot_ring(slot), p, &who);
@@ -82,7 +78,10 @@ static __always_inline __u64 settle_flow(const struct mux_config *c, const struc
 		client = identity_hash(&c->flow_key, p, &who) | FLOW_CLIENT;
 		choice = client_settle(client, ring, index, segment);
 	}
-	return flow_settle(hash, ring, index, segment, choice);
+	answer = flow_settle(hash, ring, index, segment, choice);
+	if (who.word != o->identity.word && o->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_QUIC && answer & FLOW_FOUND)
+		quic_also(identity_hash(&c->flow_key, p, &who), answer);
+	return answer;
 }
 
 /* orders_narrow makes orders those of an endpoint with one of ENDPOINT_UNUSUAL in its flags. */
@@ -127,7 +126,7 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, s
 	struct orders o = orders_of(p, slot);
 	__u32 zero = 0, id, flags = o.policy >> POLICY_FLAGS_SHIFT;
 	struct mux_config *c = bpf_map_lookup_elem(&configs, &zero);
-	__u64 hash, word, answer, ring, range;
+	__u64 hash, word, answer = 0, ring, range;
 	int reason;
 
 	if (!c)
@@ -152,7 +151,18 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, s
 		return send_member(ctx, p, slot, slot_members(slot), aside->first.member, aside->word, aside->first.hash,
 				   aside);
 	}
-	if (flags & ENDPOINT_FLOW) {
+	if (flags & ENDPOINT_QUIC) {
+		range = slot_members(slot);
+		answer = quic_find(ctx, o.policy, range, p->l4, ETH_HLEN + p->l3_len);
+		o.segment = answer & FLOW_UNKNOWN;
+		o.identity.word |= answer >> 40 << IDENTITY_VNI_SHIFT;
+	}
+	if (answer & FLOW_FOUND) {
+		word = member_word(answer);
+		hash = spread_hash(&c->flow_key, p->src_hi, p->src_lo, p->sport);
+		if (!member_present(word))
+			return refuse(slot_value(slot), p->l3_len, MUX_REASON_NO_BACKEND);
+	} else if (flags & ENDPOINT_FLOW) {
 		range = slot_members(slot);
 		hash = identity_hash(&c->flow_key, p, &o.identity) & o.keep;
 		answer = remembered(c, p, &o, slot, index, hash, range, &word);

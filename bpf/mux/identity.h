@@ -17,6 +17,10 @@ struct identity {
 	__u64 word; /* flow_word */
 };
 
+/* Where the VNI is in the word of an identity: there is none but 0 in it yet, and what else tells flows apart has its place. */
+#define IDENTITY_VNI_SHIFT 8
+#define IDENTITY_VNI (0xffffffULL << IDENTITY_VNI_SHIFT)
+
 /* identity_of is the usual identity of a packet. */
 static __always_inline struct identity identity_of(const struct packet *p)
 {

@@ -87,6 +87,15 @@ struct {
 	__type(value, __u64);
 } port_ranges SEC(".maps");
 
+/* How QUIC connection ids are read, by the number in policy words. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_QUIC_SETS);
+	__type(key, __u32);
+	__type(value, struct quic_set);
+} quic_sets SEC(".maps");
+
 /* What VIPs let through. The walk writes the words of its buckets. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -282,6 +291,8 @@ const struct {
 	enum schedule_cursor_shift schedule_cursor;
 	enum schedule_limit schedule_limit;
 	enum member_load_shift member_load;
+	enum quic_head quic_head;
+	enum quic_kind quic_kind;
 	enum nexthop_bit nexthop;
 	enum span_shift span;
 	enum port_range_shift ports;
@@ -298,6 +309,14 @@ const struct {
 	enum probe_lines_shift probe_lines;
 	enum probe_result_shift probe_result;
 } abi_enums = {};
+
+/* member_word is word `member` of the table of all members; 0: it is not there. */
+static __always_inline __u64 member_word(__u32 member)
+{
+	__u64 *word = bpf_map_lookup_elem(&members, &member);
+
+	return word ? *(volatile __u64 *)word : 0;
+}
 
 /* mux_now is the time in jiffies. All that depends on time takes it from here. */
 static __always_inline __u64 mux_now(void)

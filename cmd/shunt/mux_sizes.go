@@ -12,7 +12,7 @@ import (
 const slotsPerRingWord = 4
 
 // muxSizes are the sizes of a mux's tables as flags give them; 0 is the default.
-type muxSizes struct{ flows, endpoints, members, backends, ringSlots, snatVIPs, probes uint64 }
+type muxSizes struct{ flows, endpoints, members, backends, ringSlots, snatVIPs, quic, probes uint64 }
 
 // flags defines them.
 func (s *muxSizes) flags(cmd *cobra.Command) {
@@ -24,6 +24,7 @@ func (s *muxSizes) flags(cmd *cobra.Command) {
 	fl.Uint64Var(&s.backends, "max-backends", uint64(d.Backends), "room for different backends, a power of two: 64 bytes each")
 	fl.Uint64Var(&s.ringSlots, "ring-slots", uint64(d.RingWords)*slotsPerRingWord, "room for slots of rings, a power of two: 2 bytes each, about 100 for each backend of an endpoint")
 	fl.Uint64Var(&s.snatVIPs, "max-snat-vips", uint64(d.SNAT), "room for VIPs with snat, a power of two: 16 KiB each")
+	fl.Uint64Var(&s.quic, "max-quic-endpoints", uint64(d.QUIC), "room for quic endpoints with affinity cookie, a power of two: 2816 bytes each")
 	fl.Uint64Var(&s.probes, "max-probes", uint64(d.Probes), maxProbesUsage)
 }
 
@@ -52,6 +53,7 @@ func (s *muxSizes) check() error {
 		{"--max-backends", s.backends, 64, uint64(most.Backends)},
 		{"--ring-slots", s.ringSlots, 1 << 12, uint64(most.RingWords) * slotsPerRingWord},
 		{"--max-snat-vips", s.snatVIPs, 1, uint64(most.SNAT)},
+		{"--max-quic-endpoints", s.quic, 1, uint64(most.QUIC)},
 	} {
 		if n := cmp.Or(c.n, c.least); n&(n-1) != 0 || n < c.least || n > c.most {
 			return usagef("%s: %d: must be a power of two from %d to %d", c.flag, c.n, c.least, c.most)
@@ -64,6 +66,6 @@ func (s *muxSizes) check() error {
 func (s *muxSizes) limits() dataplane.MuxLimits {
 	return dataplane.MuxLimits{
 		Flows: uint32(s.flows), Endpoints: uint32(s.endpoints), Members: uint32(s.members), Backends: uint32(s.backends),
-		RingWords: uint32(s.ringSlots / slotsPerRingWord), SNAT: uint32(s.snatVIPs), Probes: uint32(s.probes),
+		RingWords: uint32(s.ringSlots / slotsPerRingWord), SNAT: uint32(s.snatVIPs), QUIC: uint32(s.quic), Probes: uint32(s.probes),
 	}
 }

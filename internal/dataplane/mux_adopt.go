@@ -40,6 +40,9 @@ func (t *muxTables) adoptEntry(key lb.EndpointKey, ref slotRef) error {
 	record := &t.mem.slots[ref.slot]
 	e := &muxEntry{slot: ref.slot, index: ref.endpoint, policy: record.Policy}
 	t.entries[key] = e
+	if err := t.quic.adopt(e); err != nil {
+		return err
+	}
 	if e.extra = uint32(record.Extra); e.extra != 0 && !t.extras.reserve(e.extra-1) {
 		return fmt.Errorf("record %d: beyond the table or in use twice", e.extra-1)
 	}

@@ -88,6 +88,8 @@ type MuxEndpoint struct {
 	Affinity  Affinity
 	// Scheduler is how new flows are given to members; it needs an affinity that remembers them.
 	Scheduler ScheduleKind
+	// QUIC, when not nil, is how connection ids name members, before the flow table is asked: with AffinityCookie, and one of udp.
+	QUIC *MuxQUIC
 	// Source: bits of the client's address that count, 0 for whole flows; in affinity flow clients are remembered for
 	// SourceFor.
 	SourcePrefix4, SourcePrefix6 uint8
@@ -101,10 +103,11 @@ type MuxEndpoint struct {
 // Affinity is what the mux remembers of a flow.
 type Affinity uint8
 
-// AffinityHash: nothing. AffinityFlow: the member, in the flow table.
+// AffinityHash: nothing. AffinityFlow: the member, in the flow table. AffinityCookie: the packets carry the member; the flow table has those that do not.
 const (
 	AffinityHash Affinity = iota
 	AffinityFlow
+	AffinityCookie
 )
 
 // Encap is a form of tunnel.
@@ -154,7 +157,7 @@ type FlowTotals struct {
 
 // TablePressure is how full a table is, in its own unit.
 type TablePressure struct {
-	Name           string // "endpoints", "members", "backends", "rings", "flows", "sources", "devices", "snat_vips"
+	Name           string // "endpoints", "members", "backends", "rings", "flows", "sources", "devices", "snat_vips", "quic_endpoints"
 	Used, Capacity uint64
 }
 

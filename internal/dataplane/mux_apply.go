@@ -28,6 +28,7 @@ type change struct {
 	staged                                      map[lb.EndpointKey]bool   // the same VIPs
 	leaving                                     []*muxEntry               // are removed
 	moves                                       bool                      // VIPs may come or go
+	quics                                       int                       // how many more endpoints have a quic_set
 	moved                                       map[*muxEntry]bool        // their staged records name the members' old place
 	guardOf                                     map[lb.EndpointKey]uint32 // by VIP: index + 1; VIPs without a guard are not in it
 }
@@ -85,6 +86,9 @@ func (c *change) stage(s MuxState) error {
 		if !wanted[key] {
 			c.remove(key, entry)
 		}
+	}
+	if err := c.countQUIC(); err != nil {
+		return err
 	}
 	c.rings = slices.Insert(c.rings, 0, func() {
 		c.t.configure(s)
@@ -210,6 +214,7 @@ func (c *change) remove(k lb.EndpointKey, e *muxEntry) {
 	t := c.t
 	c.leaving = append(c.leaving, e)
 	c.moves = c.moves || k == vipKey(k)
+	c.quics -= known(e.quic)
 	c.gone = append(c.gone, func() {
 		t.slots.withdraw(k, e.slot)
 		delete(t.entries, k)
@@ -226,6 +231,7 @@ func (c *change) remove(k lb.EndpointKey, e *muxEntry) {
 		t.limbo = append(t.limbo, e.block, e.moved)
 		t.ports.free(e.ranges.block)
 		t.freeExtra(e.extra)
+		t.quic.release(e.quic)
 	})
 	for _, b := range e.members.all() {
 		c.dropBackend(b)

@@ -126,6 +126,7 @@ const (
 	muxEndpointFlagENDPOINT_ADMIT            muxEndpointFlag = 32
 	muxEndpointFlagENDPOINT_MOVED            muxEndpointFlag = 64
 	muxEndpointFlagENDPOINT_ANY              muxEndpointFlag = 128
+	muxEndpointFlagENDPOINT_QUIC             muxEndpointFlag = 512
 	muxEndpointFlagENDPOINT_SCHED            muxEndpointFlag = 2048
 	muxEndpointFlagENDPOINT_UNUSUAL          muxEndpointFlag = 252
 )
@@ -225,6 +226,7 @@ const (
 	muxLimitLIMIT_SNAT_VIPS        muxLimit = 16384
 	muxLimitLIMIT_SNAT_WORDS       muxLimit = 2048
 	muxLimitLIMIT_PORT_RANGES      muxLimit = 262144
+	muxLimitLIMIT_QUIC_SETS        muxLimit = 32768
 	muxLimitLIMIT_VIP_GUARDS       muxLimit = 65536
 	muxLimitLIMIT_DATAGRAM_REGION  muxLimit = 8
 	muxLimitLIMIT_BURST_MIN        muxLimit = 16
@@ -329,7 +331,10 @@ const (
 	muxMuxReasonMUX_REASON_PROBE_NO_ROOM        muxMuxReason = 44
 	muxMuxReasonMUX_REASON_SNAT_FORWARDED       muxMuxReason = 45
 	muxMuxReasonMUX_REASON_SNAT_NOBODY          muxMuxReason = 46
-	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 47
+	muxMuxReasonMUX_REASON_QUIC_UNROUTABLE      muxMuxReason = 47
+	muxMuxReasonMUX_REASON_QUIC_INVALID         muxMuxReason = 48
+	muxMuxReasonMUX_REASON_QUIC_MALFORMED       muxMuxReason = 49
+	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 50
 )
 
 type muxNexthopBit uint32
@@ -354,6 +359,7 @@ const (
 	muxPolicyShiftPOLICY_UNTRUSTED_SHIFT muxPolicyShift = 0
 	muxPolicyShiftPOLICY_TRUSTED_SHIFT   muxPolicyShift = 16
 	muxPolicyShiftPOLICY_FLAGS_SHIFT     muxPolicyShift = 32
+	muxPolicyShiftPOLICY_COOKIE_SHIFT    muxPolicyShift = 48
 )
 
 type muxPortRangeShift uint32
@@ -448,6 +454,37 @@ type muxProbeText struct {
 	Bytes [64]uint8
 }
 
+type muxQuicHead uint32
+
+const (
+	muxQuicHeadQUIC_KIND_SHIFT   muxQuicHead = 0
+	muxQuicHeadQUIC_LENGTH_SHIFT muxQuicHead = 8
+	muxQuicHeadQUIC_FIELD_SHIFT  muxQuicHead = 16
+	muxQuicHeadQUIC_PLAIN_SHIFT  muxQuicHead = 16
+)
+
+type muxQuicKind uint32
+
+const (
+	muxQuicKindQUIC_CLEAR     muxQuicKind = 1
+	muxQuicKindQUIC_CLEAR_LOW muxQuicKind = 2
+	muxQuicKindQUIC_SINGLE    muxQuicKind = 3
+	muxQuicKindQUIC_FOUR_PASS muxQuicKind = 4
+)
+
+type muxQuicSet struct {
+	_       structs.HostLayout
+	Heads   [8]uint64
+	Configs [7]struct {
+		_        structs.HostLayout
+		Schedule struct {
+			_    structs.HostLayout
+			Keys [44]uint32
+		}
+		Rsv [2]uint64
+	}
+}
+
 type muxScheduleCursorShift uint32
 
 const (
@@ -537,6 +574,7 @@ const (
 	muxMapProbeResults    = "probe_results"
 	muxMapProbeRules      = "probe_rules"
 	muxMapProbeTexts      = "probe_texts"
+	muxMapQuicSets        = "quic_sets"
 	muxMapReasons         = "reasons"
 	muxMapRings           = "rings"
 	muxMapScheduleCursors = "schedule_cursors"
@@ -635,6 +673,7 @@ type muxMapSpecs struct {
 	ProbeResults    *ebpf.MapSpec `ebpf:"probe_results"`
 	ProbeRules      *ebpf.MapSpec `ebpf:"probe_rules"`
 	ProbeTexts      *ebpf.MapSpec `ebpf:"probe_texts"`
+	QuicSets        *ebpf.MapSpec `ebpf:"quic_sets"`
 	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	ScheduleCursors *ebpf.MapSpec `ebpf:"schedule_cursors"`
@@ -707,6 +746,7 @@ type muxMaps struct {
 	ProbeResults    *ebpf.Map `ebpf:"probe_results"`
 	ProbeRules      *ebpf.Map `ebpf:"probe_rules"`
 	ProbeTexts      *ebpf.Map `ebpf:"probe_texts"`
+	QuicSets        *ebpf.Map `ebpf:"quic_sets"`
 	Reasons         *ebpf.Map `ebpf:"reasons"`
 	Rings           *ebpf.Map `ebpf:"rings"`
 	ScheduleCursors *ebpf.Map `ebpf:"schedule_cursors"`
@@ -736,6 +776,7 @@ func (m *muxMaps) Close() error {
 		m.ProbeResults,
 		m.ProbeRules,
 		m.ProbeTexts,
+		m.QuicSets,
 		m.Reasons,
 		m.Rings,
 		m.ScheduleCursors,

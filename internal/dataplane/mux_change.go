@@ -101,6 +101,9 @@ func (c *change) stageChange(s MuxChange) error {
 	for vip := range scope {
 		c.removeUnwanted(vip, wanted)
 	}
+	if err := c.countQUIC(); err != nil {
+		return err
+	}
 	c.rings = slices.Insert(c.rings, 0, func() { c.countIdle(s.Endpoints) })
 	return nil
 }

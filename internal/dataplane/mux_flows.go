@@ -138,5 +138,6 @@ func (m *Mux) Pressure() []TablePressure {
 		{"sources", t.guards.sources.used(), uint64(len(t.mem.sourceWords))},
 		{"devices", uint64(len(t.hops.devices)), uint64(len(t.mem.devices))},
 		{"snat_vips", uint64(len(t.snat.byVIP)), uint64(t.snat.room())},
+		{"quic_endpoints", uint64(t.quic.endpoints), uint64(t.quic.room())},
 	}
 }

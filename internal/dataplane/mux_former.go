@@ -142,7 +142,8 @@ func fillMaps(m *muxMaps, pinned map[string]*ebpf.Map, version uint32) error {
 		}
 	}
 	for name, found := range m.byName() {
-		if found == nil && !(name == muxMapSnatBlocks && version == abiWithoutSNAT) {
+		later := name == muxMapQuicSets || name == muxMapSnatBlocks && version == abiWithoutSNAT
+		if found == nil && !later {
 			return fmt.Errorf("table %s is not pinned", name)
 		}
 	}

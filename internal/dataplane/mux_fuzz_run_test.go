@@ -17,7 +17,7 @@ import (
 )
 
 // Tables so small that flows collide, slots are not where they are looked for first, and members move.
-var fuzzLimits = MuxLimits{Endpoints: 64, RingWords: 8192, Members: 1024, Backends: 256, Flows: 256, Sources: 8192, SNAT: 2, Probes: fuzzProbes}
+var fuzzLimits = MuxLimits{Endpoints: 64, RingWords: 8192, Members: 1024, Backends: 256, Flows: 256, Sources: 8192, SNAT: 2, QUIC: 64, Probes: fuzzProbes}
 
 // fuzz is a mux, its model, and the generator that drives both.
 type fuzz struct {

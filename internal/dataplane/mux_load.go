@@ -56,17 +56,18 @@ type MuxLimits struct {
 	Flows     uint32 // 8 bytes each
 	Sources   uint32 // words of source lists: 8 bytes, for at most two IPv4 turns or half an IPv6 one
 	SNAT      uint32 // VIPs whose ports are leased to servers: 16448 bytes each, and once more
+	QUIC      uint32 // endpoints whose QUIC connection ids are read: 2816 bytes each
 	Probes    uint32 // rules of the packet prober, a multiple of 64: 152 bytes each with their texts
 }
 
 // DefaultMuxLimits holds 20,000 endpoints of 10 backends with rings of 1,024 slots: 200 MiB on a machine of two CPUs.
-var DefaultMuxLimits = MuxLimits{Endpoints: 1 << 16, Members: 1 << 19, Backends: 1 << 18, RingWords: 1 << 23, Flows: 1 << 22, Sources: 1 << 21, SNAT: 1 << 6, Probes: 1 << 16}
+var DefaultMuxLimits = MuxLimits{Endpoints: 1 << 16, Members: 1 << 19, Backends: 1 << 18, RingWords: 1 << 23, Flows: 1 << 22, Sources: 1 << 21, SNAT: 1 << 6, QUIC: 1 << 8, Probes: 1 << 16}
 
 // MaxMuxLimits are the largest sizes of bpf/abi.h.
 var MaxMuxLimits = MuxLimits{
 	Endpoints: uint32(muxLimitLIMIT_ENDPOINTS), Members: uint32(muxLimitLIMIT_MEMBERS), Backends: uint32(muxLimitLIMIT_BACKENDS),
 	RingWords: uint32(muxLimitLIMIT_RING_WORDS), Flows: uint32(muxLimitLIMIT_FLOW_ENTRIES),
-	SNAT: uint32(muxLimitLIMIT_SNAT_VIPS), Probes: uint32(muxProbeLimitLIMIT_PROBE_RULES),
+	SNAT: uint32(muxLimitLIMIT_SNAT_VIPS), QUIC: uint32(muxLimitLIMIT_QUIC_SETS) / 2, Probes: uint32(muxProbeLimitLIMIT_PROBE_RULES),
 }
 
 // Names of pins under MuxOptions.BPFFS.
@@ -359,6 +360,7 @@ func (m *muxMaps) byName() map[string]*ebpf.Map {
 		muxMapConfigs: m.Configs, muxMapReasons: m.Reasons, muxMapEndpointCounts: m.EndpointCounts,
 		muxMapMemberCounts: m.MemberCounts, muxMapPortRanges: m.PortRanges, muxMapVipGuards: m.VipGuards,
 		muxMapSourceLists: m.SourceLists, muxMapSourceWords: m.SourceWords, muxMapDatagrams: m.Datagrams, muxMapSnatBlocks: m.SnatBlocks,
+		muxMapQuicSets: m.QuicSets,
 	}
 }
 

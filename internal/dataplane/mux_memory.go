@@ -34,6 +34,7 @@ type muxMemory struct {
 	// Of this process's program; none in former tables.
 	cursors     regions[uint64]
 	memberLoads []uint64
+	quicSets    []muxQuicSet // none in former tables that know no QUIC
 
 	mapped [][]byte
 }
@@ -63,6 +64,7 @@ func mapMux(m *muxMaps) (*muxMemory, error) {
 		mapIfThere(mem, m.SnatBlocks, &mem.snatBlocks),
 		mapIfThere(mem, m.ScheduleCursors, &mem.cursors.cells),
 		mapIfThere(mem, m.MemberLoads, &mem.memberLoads),
+		mapIfThere(mem, m.QuicSets, &mem.quicSets),
 	} {
 		if err != nil {
 			mem.close()

@@ -140,7 +140,7 @@ func (m *muxModel) walkError(frame []byte, p modelPacket) modelResult {
 // peek is the member that a packet of a flow would go to; nothing is remembered or forgotten.
 func (m *muxModel) peek(p modelPacket, e MuxEndpoint) (MuxMember, bool) {
 	identity := m.identity(p, e)
-	if e.Affinity == AffinityFlow && !e.OnePacket {
+	if e.Affinity != AffinityHash && !e.OnePacket {
 		hash := identity.entry(m.flows.key)
 		if e.sourceBits() != 0 {
 			hash = flowHashBeside(m, p, e)

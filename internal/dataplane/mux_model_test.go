@@ -398,6 +398,9 @@ func (m *muxModel) send(frame []byte, p modelPacket, e MuxEndpoint, member MuxMe
 
 // choose says which member a packet goes to, and the hash that its outer source varies with.
 func (m *muxModel) choose(p modelPacket, e MuxEndpoint) (id uint16, hash uint64, reason string) {
+	if e.QUIC != nil {
+		return m.chooseQUIC(p, e)
+	}
 	identity := m.identity(p, e)
 	hash = identity.hash(m.ringKey(e))
 	if e.Affinity == AffinityFlow && !e.OnePacket {

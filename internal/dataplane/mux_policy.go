@@ -7,15 +7,16 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// policyWord is the policy word of an endpoint (bpf/abi.h).
-func (c *change) policyWord(w MuxEndpoint) uint64 {
+// policyWord is the policy word of an endpoint (bpf/abi.h); quic is the number of its quic_set.
+func (c *change) policyWord(w MuxEndpoint, quic uint32) uint64 {
 	t := c.t
 	var flags muxEndpointFlag
 	for _, f := range []struct {
 		on   bool
 		flag muxEndpointFlag
 	}{
-		{w.Affinity == AffinityFlow && !w.OnePacket, muxEndpointFlagENDPOINT_FLOW},
+		{w.Affinity != AffinityHash && !w.OnePacket, muxEndpointFlagENDPOINT_FLOW},
+		{w.QUIC != nil, muxEndpointFlagENDPOINT_QUIC},
 		{w.sourceBits() != 0, muxEndpointFlagENDPOINT_SOURCE},
 		{w.OnePacket, muxEndpointFlagENDPOINT_ONE_PACKET},
 		{w.Fragments3Tuple, muxEndpointFlagENDPOINT_FRAGMENTS_3TUPLE},
@@ -29,7 +30,8 @@ func (c *change) policyWord(w MuxEndpoint) uint64 {
 	}
 	return uint64(t.ticks(w.Idle.Untrusted))<<muxPolicyShiftPOLICY_UNTRUSTED_SHIFT |
 		uint64(t.ticks(w.Idle.Trusted))<<muxPolicyShiftPOLICY_TRUSTED_SHIFT |
-		uint64(flags)<<muxPolicyShiftPOLICY_FLAGS_SHIFT
+		uint64(flags)<<muxPolicyShiftPOLICY_FLAGS_SHIFT |
+		uint64(quic)<<muxPolicyShiftPOLICY_COOKIE_SHIFT
 }
 
 // maxIdleTicks is the longest idle time in ticks of flow stamps, which have 16 bits: the sweep has the rest, about two hours,
@@ -83,7 +85,11 @@ func (c *change) extraOf(e *muxEntry, w MuxEndpoint) *muxEndpointExtra {
 // stagePolicy gives the endpoint another policy word and cold record when they differ.
 func (c *change) stagePolicy(e *muxEntry, w MuxEndpoint) error {
 	t := c.t
-	extra, word := c.extraOf(e, w), c.policyWord(w)
+	quic, err := c.stageQUIC(e, w)
+	if err != nil {
+		return err
+	}
+	extra, word := c.extraOf(e, w), c.policyWord(w, quic)
 	if before := c.membersBefore(e, w.Members); before != 0 {
 		if extra == nil {
 			extra = &muxEndpointExtra{}

@@ -180,6 +180,9 @@ func TestEveryReasonIsTested(t *testing.T) {
 		"icmp_error_forwarded": true, "fragment_followed": true,
 		"snat_forwarded": true, // counted beside, in TestSNATPackets
 
+		// Counted beside, in TestQUICUnroutable, TestQUICServerIsGone and TestQUICOddDatagrams.
+		"quic_unroutable": true, "quic_invalid": true, "quic_malformed": true,
+
 		"flow_table_full": true, // TestSYNAndACKFlood
 		"flow_moved":      true, // TestDeadMemberLosesItsFlows
 

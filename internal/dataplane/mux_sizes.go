@@ -16,7 +16,7 @@ func (l MuxLimits) withDefaults() MuxLimits {
 	return MuxLimits{
 		Endpoints: cmp.Or(l.Endpoints, d.Endpoints), Members: cmp.Or(l.Members, d.Members),
 		Backends: cmp.Or(l.Backends, d.Backends), RingWords: cmp.Or(l.RingWords, d.RingWords), Flows: cmp.Or(l.Flows, d.Flows),
-		Sources: cmp.Or(l.Sources, d.Sources), SNAT: cmp.Or(l.SNAT, d.SNAT), Probes: cmp.Or(l.Probes, d.Probes),
+		Sources: cmp.Or(l.Sources, d.Sources), SNAT: cmp.Or(l.SNAT, d.SNAT), QUIC: cmp.Or(l.QUIC, d.QUIC), Probes: cmp.Or(l.Probes, d.Probes),
 	}
 }
 
@@ -34,6 +34,7 @@ func (l MuxLimits) check() error {
 		{"flows", l.Flows, muxLimitLIMIT_FLOW_BUCKET, muxLimitLIMIT_FLOW_ENTRIES},
 		{"sources", l.Sources, sourceBlockMin, muxLimitLIMIT_SOURCE_WORDS},
 		{"VIPs with SNAT", l.SNAT, 1, muxLimitLIMIT_SNAT_VIPS},
+		{"QUIC endpoints", l.QUIC, 1, muxLimitLIMIT_QUIC_SETS / 2},
 	} {
 		if c.n&(c.n-1) != 0 || c.n < uint32(c.least) || c.n > uint32(c.limit) {
 			return fmt.Errorf("table size: %s: %d: must be a power of two from %d to %d", c.name, c.n, c.least, c.limit)
@@ -74,6 +75,8 @@ func muxSpec(l MuxLimits) (*ebpf.CollectionSpec, error) {
 		muxMapPortRanges: max(2*l.Endpoints, portBlockMin), muxMapVipGuards: l.Endpoints / 2,
 		muxMapSourceLists: min(l.Endpoints/2, uint32(muxLimitLIMIT_SOURCE_LISTS)), muxMapSourceWords: l.Sources,
 		muxMapSnatBlocks: l.SNAT + 1,
+		// As many again for those that change.
+		muxMapQuicSets:   2 * l.QUIC,
 		muxMapDatagrams:  cpus * uint32(muxLimitLIMIT_DATAGRAM_REGION),
 		muxMapProbeRules: l.Probes, muxMapProbeResults: l.Probes, muxMapProbeTexts: probeTexts(l.Probes),
 	} {

@@ -23,6 +23,7 @@ type muxTables struct {
 	ports     *buddy // blocks of port_ranges
 	guards    guardTable
 	snat      snatTable
+	quic      quicTable
 
 	entries map[lb.EndpointKey]*muxEntry
 	records backendSet
@@ -47,6 +48,7 @@ type muxEntry struct {
 	slot, index uint32 // of endpoint_slots, of endpoint_counts
 	policy      uint64
 	extra       uint32     // index of the endpoint_extra record + 1, 0 none
+	quic        uint32     // index of the quic_set + 1, 0 none
 	rings       [2]ringRef // without backups, with them
 	backup      bool       // the second is in use
 	keySlot     uint8
@@ -125,6 +127,7 @@ func newMuxTables(mem *muxMemory, tick time.Duration, hz uint64) *muxTables {
 		ports:     newBuddy(uint32(len(mem.portRanges)), portBlockMin),
 		guards:    newGuardTable(mem, hz),
 		snat:      newSNATTable(mem),
+		quic:      newQUICTable(mem),
 		entries:   make(map[lb.EndpointKey]*muxEntry),
 		records:   newBackendSet(len(mem.backends)),
 		idles:     idleCounts{},

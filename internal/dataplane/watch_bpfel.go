@@ -182,6 +182,19 @@ type watchProbeText struct {
 	Bytes [64]uint8
 }
 
+type watchQuicSet struct {
+	_       structs.HostLayout
+	Heads   [8]uint64
+	Configs [7]struct {
+		_        structs.HostLayout
+		Schedule struct {
+			_    structs.HostLayout
+			Keys [44]uint32
+		}
+		Rsv [2]uint64
+	}
+}
+
 type watchSnatBlock struct {
 	_       structs.HostLayout
 	Members uint64
@@ -257,6 +270,7 @@ const (
 	watchMapProbeResults     = "probe_results"
 	watchMapProbeRules       = "probe_rules"
 	watchMapProbeTexts       = "probe_texts"
+	watchMapQuicSets         = "quic_sets"
 	watchMapReasons          = "reasons"
 	watchMapRings            = "rings"
 	watchMapScheduleCursors  = "schedule_cursors"
@@ -368,6 +382,7 @@ type watchMapSpecs struct {
 	ProbeResults    *ebpf.MapSpec `ebpf:"probe_results"`
 	ProbeRules      *ebpf.MapSpec `ebpf:"probe_rules"`
 	ProbeTexts      *ebpf.MapSpec `ebpf:"probe_texts"`
+	QuicSets        *ebpf.MapSpec `ebpf:"quic_sets"`
 	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	ScheduleCursors *ebpf.MapSpec `ebpf:"schedule_cursors"`
@@ -451,6 +466,7 @@ type watchMaps struct {
 	ProbeResults    *ebpf.Map `ebpf:"probe_results"`
 	ProbeRules      *ebpf.Map `ebpf:"probe_rules"`
 	ProbeTexts      *ebpf.Map `ebpf:"probe_texts"`
+	QuicSets        *ebpf.Map `ebpf:"quic_sets"`
 	Reasons         *ebpf.Map `ebpf:"reasons"`
 	Rings           *ebpf.Map `ebpf:"rings"`
 	ScheduleCursors *ebpf.Map `ebpf:"schedule_cursors"`
@@ -483,6 +499,7 @@ func (m *watchMaps) Close() error {
 		m.ProbeResults,
 		m.ProbeRules,
 		m.ProbeTexts,
+		m.QuicSets,
 		m.Reasons,
 		m.Rings,
 		m.ScheduleCursors,
