@@ -126,6 +126,9 @@ static __always_inline __u64 flow_hit(const struct flow_query *q, struct flow_bu
 	at = flow_place(b, e);
 	if (at < LIMIT_FLOW_BUCKET)
 		*(volatile __u64 *)&b->entries[at] = flow_entry(q->hash, member, next, tick);
+	if (q->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_SCHED && next != class &&
+	    (next == FLOW_CLASS_CLOSING || q->segment & SEGMENT_SYN))
+		schedule_passed(q->extra, member, next == FLOW_CLASS_CLOSING);
 	return FLOW_FOUND | member;
 }
 

@@ -121,6 +121,24 @@ __attribute__((noinline)) __u64 schedule_pick(__u64 extra, __u64 range, __u64 ri
 	return found == 0xffffffff ? 0 : FLOW_FOUND | found;
 }
 
+/* schedule_passed keeps up the load of a member, given the word `extra` of its endpoint's slot, when a remembered flow of it closes, or begins anew. */
+__attribute__((noinline)) int schedule_passed(__u64 extra, __u32 member, __u32 closes)
+{
+	__u32 index = (__u32)extra - 1;
+	const struct endpoint_extra *x = bpf_map_lookup_elem(&endpoint_extras, &index);
+	__u64 *load = schedule_load(member), was, one;
+
+	if (!x || !load || *(const volatile __u64 *)&x->schedule >> SCHEDULE_KIND_SHIFT != SCHEDULE_LIGHTER)
+		return 0;
+	was = *(volatile __u64 *)load;
+	one = was >> MEMBER_LOAD_STEP_SHIFT;
+	if (!closes)
+		__sync_fetch_and_add(load, one);
+	else if ((was & ((1ULL << MEMBER_LOAD_STEP_SHIFT) - 1)) >= one)
+		__sync_fetch_and_add(load, -one);
+	return 0;
+}
+
 /* schedule gives a new flow with this ring hash to a member of the endpoint of a slot: as its scheduler says, or else the ring. For the first packet
  * of a flow alone, and once. */
 static __always_inline __u64 schedule(const struct endpoint_slot *slot, __u64 ring_hash)

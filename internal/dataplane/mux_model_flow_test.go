@@ -126,6 +126,7 @@ func (m *muxModel) remember(p modelPacket, e MuxEndpoint, id modelIdentity, ring
 			class = FlowUntrusted
 		}
 		if alive && (!syn || f.class == FlowUntrusted || member.Choosable) {
+			m.passed(e, f.member, f.class, class, syn)
 			if f.class != class || m.age(*f) >= 2 || f.moved {
 				f.class, f.stamp, f.moved = class, m.now()&0xffff, false
 			}

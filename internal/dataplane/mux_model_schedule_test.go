@@ -74,6 +74,20 @@ func (m *muxModel) scheduled(e MuxEndpoint, sequence []uint16, hash uint64) (uin
 	return id, true
 }
 
+// passed keeps up the load of a member whose flow goes from one class to another.
+func (m *muxModel) passed(e MuxEndpoint, member MemberKey, from, to FlowClass, syn bool) {
+	word := m.schedules.loads[member]
+	if e.Scheduler != ScheduleLighter || len(m.schedules.sequences[e.Key]) == 0 || from == to || word == 0 {
+		return
+	}
+	switch score := word & (1<<48 - 1); {
+	case to == FlowClosing && score >= word>>48:
+		m.schedules.loads[member] -= word >> 48
+	case syn && to != FlowClosing:
+		m.schedules.loads[member] = sched.Given(word)
+	}
+}
+
 // keep is what is left of schedules after a change of the state.
 func (s *modelSchedules) keep(before, after MuxState) {
 	was := map[lb.EndpointKey]MuxEndpoint{}
@@ -275,6 +289,29 @@ func TestPowerOfTwo(t *testing.T) {
 	}
 	if what := f.wrongSchedules(); what != "" {
 		t.Fatal(what)
+	}
+}
+
+// TestPowerOfTwoFollowsConnections: a connection that closes is taken off again, once, and one that begins anew counts again.
+func TestPowerOfTwoFollowsConnections(t *testing.T) {
+	f := newFlowFixture(t, scheduledEndpoint(ScheduleLighter, "10.20.1.1", "10.20.2.1"))
+	step := uint64(100) << 48
+	f.schedule([]uint16{0, 1}, MemberLoad{0, step}, MemberLoad{1, step})
+	load := func() (sum uint64) {
+		entry := f.mux.tables.entries[f.model.state.Endpoints[0].Key]
+		for i := range uint32(2) {
+			sum += f.mux.memory.memberLoads[entry.block.first+i] & (1<<48 - 1)
+		}
+		return sum
+	}
+	for i, flags := range []uint8{wire.SYN, wire.SYN, wire.ACK, wire.ACK | wire.FIN, wire.ACK | wire.FIN, wire.ACK, wire.SYN, wire.SYN, wire.RST} {
+		f.send(1000, flags)
+		if got, want := load(), []uint64{100, 100, 100, 0, 0, 0, 100, 100, 0}[i]; got != want {
+			t.Fatalf("after segment %d of flags %#x: %d, want %d", i, flags, got, want)
+		}
+		if what := f.wrongSchedules(); what != "" {
+			t.Fatal(what)
+		}
 	}
 }
 

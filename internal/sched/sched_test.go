@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -297,5 +298,73 @@ func TestDraws(t *testing.T) {
 		if n < 9_600 || n > 10_400 || place%10 >= 7 {
 			t.Errorf("place %d: %d of 70,000", place, n)
 		}
+	}
+}
+
+// TestBasin: with loads that are told late, members are filled as if they were told at once: compared with one that sees everything.
+func TestBasin(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const tick = 100 * time.Millisecond
+		lag := time.Duration(rapid.IntRange(0, 4).Draw(t, "lag")) * tick
+		members := anyMembers(t)
+		loads := [][]float64{} // after each tick
+		var basin Basin
+		now := time.Unix(0, 0)
+		for i := range 8 {
+			arriving := rapid.IntRange(0, 40).Draw(t, "arriving")
+			seen, exact := slices.Clone(members), slices.Clone(members)
+			if late := i - int(lag/tick); late > 0 {
+				for j := range seen {
+					seen[j].Load = loads[late-1][j]
+				}
+			}
+			arrived := 0.0
+			if i > 0 {
+				for j := range exact {
+					exact[j].Load = loads[i-1][j]
+					arrived += loads[i-1][j]
+				}
+				before := 0.0
+				for j := range members {
+					if i > 1 {
+						before += loads[i-2][j]
+					} else {
+						before += members[j].Load
+					}
+				}
+				arrived -= before
+			}
+			got, want := basin.Fill(seen, arrived, arriving, now, lag), Fill(exact, arriving)
+			for j := range got {
+				if got[j].Share != want[j].Share && math.Abs(after(exact[j], got[j])-after(exact[j], want[j])) > 1/float64(exact[j].Weight)+1e-9 {
+					t.Fatalf("tick %d, lag %v: %v, want %v", i, lag, got, want)
+				}
+			}
+			next := make([]float64, len(members))
+			for j := range next {
+				next[j] = exact[j].Load + float64(want[j].Share)
+			}
+			loads = append(loads, next)
+			now = now.Add(tick)
+		}
+	})
+}
+
+func TestRate(t *testing.T) {
+	var r Rate
+	now := time.Unix(0, 0)
+	if got := r.Happened(1000, now); got != 0 {
+		t.Errorf("%v per second before any time passed", got)
+	}
+	for range 100 {
+		now = now.Add(100 * time.Millisecond)
+		r.Happened(50, now)
+	}
+	if got := r.Happened(0, now); math.Abs(got-500) > 1 {
+		t.Errorf("%v per second, want 500", got)
+	}
+	now = now.Add(time.Second)
+	if got := r.Happened(0, now); math.Abs(got-500/math.E) > 1 {
+		t.Errorf("%v per second a second later, want %v", got, 500/math.E)
 	}
 }

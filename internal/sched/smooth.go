@@ -1,7 +1,5 @@
 package sched
 
-import "container/heap"
-
 // Smooth orders shares to a sequence that may be gone round for ever: each member has as many places as its share, and after any number of places
 // from the beginning every member had its part of them within less than one. nginx's smooth weighted round-robin, which gives whoever waited longest
 // a place, can stray farther. Of members that are due alike the first goes first.
@@ -12,64 +10,68 @@ import "container/heap"
 func Smooth(shares []Share) []uint16 {
 	length := sum(shares)
 	out := make([]uint16, 0, length)
-	waits := make([][]turn, length) // by the place that they may be taken from
+	waits := make([][]uint32, length) // who may take a place from there on
+	taken := make([]uint64, len(shares))
 	due := make(turns, 0, len(shares))
+	enter := func(number uint32) {
+		q := uint64(shares[number].Share)
+		due.push(((taken[number]+1)*length+q-1)/q<<32 | uint64(number))
+	}
 	for i, s := range shares {
 		if s.Share > 0 {
-			due = append(due, turn{number: i}.of(s, length))
+			enter(uint32(i))
 		}
 	}
-	heap.Init(&due)
 	for at := range length {
-		for _, t := range waits[at] {
-			heap.Push(&due, t)
+		for _, number := range waits[at] {
+			enter(number)
 		}
-		waits[at] = nil
-		t := due[0]
-		s := shares[t.number]
+		number := uint32(due.pop())
+		s := shares[number]
 		out = append(out, s.ID)
-		if t.taken++; t.taken == uint64(s.Share) {
-			heap.Pop(&due)
+		q := uint64(s.Share)
+		if taken[number]++; taken[number] == q {
 			continue
 		}
-		t = t.of(s, length)
-		if from := (t.taken*length + uint64(s.Share) - 1) / uint64(s.Share); from > at+1 {
-			heap.Pop(&due)
-			waits[from] = append(waits[from], t)
+		if from := (taken[number]*length + q - 1) / q; from > at+1 {
+			waits[from] = append(waits[from], number)
 		} else {
-			due[0] = t
-			heap.Fix(&due, 0)
+			enter(number)
 		}
 	}
 	return out
 }
 
-// turn is the next place of a member.
-type turn struct {
-	number int    // among the shares
-	taken  uint64 // places that it had
-	before uint64 // the place that it must have it before
+// turns is a heap of members that may take a place, the one due first on top: the place that its part is used up at:32 | number among the shares:32.
+type turns []uint64
+
+func (t *turns) push(turn uint64) {
+	h := append(*t, turn)
+	i := len(h) - 1
+	for ; i > 0 && turn < h[(i-1)/2]; i = (i - 1) / 2 {
+		h[i] = h[(i-1)/2]
+	}
+	h[i] = turn
+	*t = h
 }
 
-// of is the turn with its end.
-func (t turn) of(s Share, length uint64) turn {
-	t.before = ((t.taken+1)*length + uint64(s.Share) - 1) / uint64(s.Share)
-	return t
-}
-
-// turns is a heap of those that may be taken, the one due first on top.
-type turns []turn
-
-func (t turns) Len() int { return len(t) }
-func (t turns) Less(i, j int) bool {
-	return t[i].before < t[j].before || t[i].before == t[j].before && t[i].number < t[j].number
-}
-func (t turns) Swap(i, j int) { t[i], t[j] = t[j], t[i] }
-func (t *turns) Push(x any)   { *t = append(*t, x.(turn)) }
-func (t *turns) Pop() any {
-	last := (*t)[len(*t)-1]
-	*t = (*t)[:len(*t)-1]
-	return last
+func (t *turns) pop() uint64 {
+	h := *t
+	top, last := h[0], h[len(h)-1]
+	h = h[:len(h)-1]
+	for i := 0; len(h) > 0; {
+		child := 2*i + 1
+		if child+1 < len(h) && h[child+1] < h[child] {
+			child++
+		}
+		if child >= len(h) || last <= h[child] {
+			h[i] = last
+			break
+		}
+		h[i], i = h[child], child
+	}
+	*t = h
+	return top
 }
 
 // Sequence is Smooth of what Fit makes of shares.
