@@ -532,7 +532,9 @@ type EndpointLoad struct {
 	// Busy thousandths of the host's processors and one; 0: not known.
 	Cpu []uint32 `protobuf:"varint,8,rep,packed,name=cpu,proto3" json:"cpu,omitempty"`
 	// What the application says, 0 to 1e9; below 0: nothing.
-	Given         []float32 `protobuf:"fixed32,9,rep,packed,name=given,proto3" json:"given,omitempty"`
+	Given []float32 `protobuf:"fixed32,9,rep,packed,name=given,proto3" json:"given,omitempty"`
+	// How many flows of clients began since some time, modulo 2^32; of members whose connections are known.
+	Opened        []uint32 `protobuf:"varint,10,rep,packed,name=opened,proto3" json:"opened,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -626,6 +628,13 @@ func (x *EndpointLoad) GetCpu() []uint32 {
 func (x *EndpointLoad) GetGiven() []float32 {
 	if x != nil {
 		return x.Given
+	}
+	return nil
+}
+
+func (x *EndpointLoad) GetOpened() []uint32 {
+	if x != nil {
+		return x.Opened
 	}
 	return nil
 }
@@ -3931,7 +3940,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x05error\x18\x03 \x01(\tR\x05error\"B\n" +
 	"\n" +
 	"LoadReport\x124\n" +
-	"\tendpoints\x18\x01 \x03(\v2\x16.shunt.v1.EndpointLoadR\tendpoints\"\xe1\x01\n" +
+	"\tendpoints\x18\x01 \x03(\v2\x16.shunt.v1.EndpointLoadR\tendpoints\"\xf9\x01\n" +
 	"\fEndpointLoad\x12\x10\n" +
 	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
 	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +
@@ -3941,7 +3950,9 @@ const file_v1_node_proto_rawDesc = "" +
 	"\amembers\x18\x06 \x03(\rR\amembers\x12 \n" +
 	"\vconnections\x18\a \x03(\rR\vconnections\x12\x10\n" +
 	"\x03cpu\x18\b \x03(\rR\x03cpu\x12\x14\n" +
-	"\x05given\x18\t \x03(\x02R\x05given\"s\n" +
+	"\x05given\x18\t \x03(\x02R\x05given\x12\x16\n" +
+	"\x06opened\x18\n" +
+	" \x03(\rR\x06opened\"s\n" +
 	"\aSnatAsk\x12,\n" +
 	"\x06holder\x18\x01 \x01(\v2\x14.shunt.v1.SnatHolderR\x06holder\x12\x12\n" +
 	"\x04want\x18\x02 \x01(\rR\x04want\x12\x12\n" +

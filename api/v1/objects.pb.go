@@ -1118,7 +1118,7 @@ func (x *Cookie) GetForm() string {
 type QUIC struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "quiclb" (default): draft-ietf-quic-load-balancers, encrypted; "quiclb-plain": the same in clear, for networks that are trusted;
-	// "msquic": a fixed server id; "mvfst"; "none": packets go by addresses and ports, with affinity flow (then the default) or hash.
+	// "msquic": a fixed server id; "mvfst"; "none": packets go by addresses and ports; the default with affinity flow and hash, and the only one with them.
 	Format string `protobuf:"bytes,1,opt,name=format,proto3" json:"format,omitempty"`
 	// Bytes, with quiclb and quiclb-plain only: default 3, 2 to 15. The member id is its first 12 bits.
 	ServerIdLength uint32 `protobuf:"varint,2,opt,name=server_id_length,json=serverIdLength,proto3" json:"server_id_length,omitempty"`

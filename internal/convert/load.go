@@ -40,11 +40,12 @@ func ToLoadReport(members []load.Member) *apiv1.LoadReport {
 		}
 		e.Members = append(e.Members, uint32(m.Member))
 		e.Connections, e.Cpu, e.Given = append(e.Connections, connections), append(e.Cpu, cpu), append(e.Given, given)
+		e.Opened = append(e.Opened, m.Opened)
 		has[e] |= m.Has
 	}
 	for _, e := range out.Endpoints {
 		if has[e]&load.HasConnections == 0 {
-			e.Connections = nil
+			e.Connections, e.Opened = nil, nil
 		}
 		if has[e]&load.HasCPU == 0 {
 			e.Cpu = nil
@@ -63,7 +64,7 @@ func FromLoadReport(in *apiv1.LoadReport) ([]load.Member, error) {
 		r := &reader{}
 		key := r.key(e.GetVni(), e.GetVip(), e.GetProtocol(), e.GetPort(), e.GetPortEnd())
 		n := len(e.GetMembers())
-		for name, have := range map[string]int{"connections": len(e.GetConnections()), "cpu": len(e.GetCpu()), "given": len(e.GetGiven())} {
+		for name, have := range map[string]int{"connections": len(e.GetConnections()), "cpu": len(e.GetCpu()), "given": len(e.GetGiven()), "opened": len(e.GetOpened())} {
 			if have != 0 && have != n {
 				r.fault(name, fmt.Sprintf("%d values", have), fmt.Sprintf("must be one for each of %d members, or none", n))
 			}
@@ -75,6 +76,9 @@ func FromLoadReport(in *apiv1.LoadReport) ([]load.Member, error) {
 			m := load.Member{Key: load.Key{Endpoint: key, Member: r.word("members", id)}}
 			if c := e.GetConnections(); len(c) > 0 && c[j] > 0 {
 				m.Connections, m.Has = c[j]-1, m.Has|load.HasConnections
+				if o := e.GetOpened(); len(o) > 0 {
+					m.Opened = o[j]
+				}
 			}
 			if c := e.GetCpu(); len(c) > 0 && c[j] > 0 {
 				m.CPU, m.Has = uint16(min(c[j]-1, math.MaxUint16)), m.Has|load.HasCPU

@@ -28,6 +28,7 @@ func TestLoadReportsComeBack(t *testing.T) {
 			m := load.Member{Key: load.Key{Endpoint: endpointKey(rt), Member: rapid.Uint16().Draw(rt, "member")}, Load: load.Load{Has: load.Part(rapid.IntRange(0, 7).Draw(rt, "has"))}}
 			if m.Has&load.HasConnections != 0 {
 				m.Connections = rapid.Uint32Range(0, math.MaxUint32-1).Draw(rt, "connections")
+				m.Opened = rapid.Uint32().Draw(rt, "opened")
 			}
 			if m.Has&load.HasCPU != 0 {
 				m.CPU = rapid.Uint16Range(0, load.FullCPU).Draw(rt, "cpu")

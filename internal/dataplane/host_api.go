@@ -18,9 +18,9 @@ type HostTables interface {
 	// Serve puts the program that sees what servers send on the devices that servers are behind, and takes it off others. It stays when
 	// the agent ends. on are the devices that have it, in order; the error says why others have it, or have it not.
 	Serve(s HostServers) (on []int, err error)
-	// Connections tells how many established flows of clients each binding of the last Apply has that rewrites; those of which nobody knows
-	// are left out. It is cheap. `each` must not call back.
-	Connections(each func(b *plan.Binding, established uint64))
+	// Connections tells how many established flows of clients each binding of the last Apply has that rewrites, and how many there ever were since the
+	// tables were made; those of which nobody knows are left out. It is cheap. `each` must not call back.
+	Connections(each func(b *plan.Binding, established, opened uint64))
 	// SweepStep takes one of many steps through the flow table, which together take out flows whose time is over and count the rest. No
 	// step takes longer than a millisecond or so.
 	SweepStep() error

@@ -97,7 +97,7 @@ func (t *flowTable) owns(r *hostFlowRecord) bool {
 }
 
 // Connections implements HostTables.
-func (h *Host) Connections(each func(b *plan.Binding, established uint64)) {
+func (h *Host) Connections(each func(b *plan.Binding, established, opened uint64)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.flows == nil {
@@ -110,7 +110,7 @@ func (h *Host) Connections(each func(b *plan.Binding, established uint64)) {
 		}
 		n := h.connections.of(p.index)
 		if now, known := h.connections.tallies[p.index].Now(n.began, n.ended); known {
-			each(&p.Binding, now)
+			each(&p.Binding, now, n.began)
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 // connections are the established flows of each binding.
 func (e *hostEnv) connections() map[lb.EndpointKey]uint64 {
 	out := map[lb.EndpointKey]uint64{}
-	e.host.Connections(func(b *plan.Binding, n uint64) { out[b.Key] = n })
+	e.host.Connections(func(b *plan.Binding, n, _ uint64) { out[b.Key] = n })
 	return out
 }
 

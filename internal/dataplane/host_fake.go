@@ -23,6 +23,7 @@ type FakeHost struct {
 	served  int
 	broken  []int
 	open    map[lb.EndpointKey]map[uint16]uint64
+	closed  map[lb.EndpointKey]map[uint16]uint64
 }
 
 var _ HostTables = (*FakeHost)(nil)
@@ -134,14 +135,21 @@ func (f *FakeHost) SetConnections(n map[lb.EndpointKey]map[uint16]uint64) {
 	f.open = n
 }
 
+// SetClosed sets how many flows members had beside those that are established.
+func (f *FakeHost) SetClosed(n map[lb.EndpointKey]map[uint16]uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = n
+}
+
 // Connections implements HostTables.
-func (f *FakeHost) Connections(each func(b *plan.Binding, established uint64)) {
+func (f *FakeHost) Connections(each func(b *plan.Binding, established, opened uint64)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i := range f.state.Bindings {
 		b := &f.state.Bindings[i]
 		if n, known := f.open[b.Key][b.Member]; known {
-			each(b, n)
+			each(b, n, n+f.closed[b.Key][b.Member])
 		}
 	}
 }

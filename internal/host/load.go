@@ -95,9 +95,12 @@ func (l *loads) run(ctx context.Context) {
 
 // sample looks at every member once.
 func (l *loads) sample() {
-	connections := map[load.Key]uint64{}
-	l.tables.Connections(func(b *plan.Binding, established uint64) {
-		connections[load.Key{Endpoint: b.Key, Member: b.Member}] += established
+	type flows struct{ established, opened uint64 }
+	connections := map[load.Key]flows{}
+	l.tables.Connections(func(b *plan.Binding, established, opened uint64) {
+		key := load.Key{Endpoint: b.Key, Member: b.Member}
+		had := connections[key]
+		connections[key] = flows{had.established + established, had.opened + opened}
 	})
 	ticks, err := l.ticks()
 	now := l.clock.Now()
@@ -112,7 +115,7 @@ func (l *loads) sample() {
 	for i := range l.members {
 		m := load.Member{Key: l.members[i].key}
 		if n, counted := connections[m.Key]; counted {
-			m.Connections, m.Has = uint32(min(n, 1<<32-2)), m.Has|load.HasConnections
+			m.Connections, m.Opened, m.Has = uint32(min(n.established, 1<<32-2)), uint32(n.opened), m.Has|load.HasConnections
 		}
 		if known {
 			m.CPU, m.Has = share, m.Has|load.HasCPU

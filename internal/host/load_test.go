@@ -90,7 +90,7 @@ func TestLoadsOfMembers(t *testing.T) {
 	w.tables.SetConnections(map[lb.EndpointKey]map[uint16]uint64{one.Key: {1: 7}})
 	half := load.Load{CPU: 500, Has: load.HasCPU}
 	of := func(connections uint32, given float32, has load.Part) load.Load {
-		return load.Load{Connections: connections, CPU: 500, Given: given, Has: has | load.HasCPU}
+		return load.Load{Connections: connections, Opened: connections, CPU: 500, Given: given, Has: has | load.HasCPU}
 	}
 	expect := func(when string, want map[uint16]load.Load) {
 		t.Helper()
@@ -139,7 +139,7 @@ func TestLoadsWithoutProcessors(t *testing.T) {
 	w := newLoadTest(t, b)
 	w.loads.ticks = func() (load.Ticks, error) { return load.Ticks{}, errors.New("no /proc") }
 	w.tables.SetConnections(map[lb.EndpointKey]map[uint16]uint64{b.Key: {1: 7}})
-	if got := w.told(); got[1] != (load.Load{Connections: 7, Has: load.HasConnections}) {
+	if got := w.told(); got[1] != (load.Load{Connections: 7, Opened: 7, Has: load.HasConnections}) {
 		t.Errorf("told %v", got)
 	}
 	if _, err := machineTicks(); err != nil {

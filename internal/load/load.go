@@ -2,6 +2,7 @@
 package load
 
 import (
+	"math"
 	"time"
 
 	"github.com/shuntlb/shunt/internal/lb"
@@ -40,6 +41,8 @@ const (
 type Load struct {
 	// Connections are its established flows of clients.
 	Connections uint32
+	// Opened is how many began since some time, modulo 2^32: two loads of a member have a difference. It is known when Connections is.
+	Opened uint32
 	// CPU is the share of its host's processors that is busy, in thousandths.
 	CPU uint16
 	// Given is what the application says, in a unit of its own, from 0 to MaxGiven.
@@ -53,13 +56,14 @@ func (l Load) Valid() bool {
 	return l.Has&^allParts == 0 && l.CPU <= FullCPU && l.Given >= 0 && l.Given <= MaxGiven
 }
 
-// Differs tells whether the load is far enough from another one to be worth telling: another part is known, or a value changed by a
-// connection where there are few, else by a 32nd; by two hundredths of the processors; by a 64th of what the application says.
+// Differs tells whether the load is far enough from another one to be worth telling: another part is known, or a value changed by more than a sixteenth of the
+// square root of the connections, which is a sixteenth of what chance alone makes of them; by two hundredths of the processors; by a 64th of what the
+// application says.
 func (l Load) Differs(o Load) bool {
 	few, many := min(l.Connections, o.Connections), max(l.Connections, o.Connections)
 	idle, busy := min(l.CPU, o.CPU), max(l.CPU, o.CPU)
 	low, high := min(l.Given, o.Given), max(l.Given, o.Given)
-	return l.Has != o.Has || many-few > many/32 || busy-idle >= FullCPU/50 || high-low > high/64
+	return l.Has != o.Has || float64(many-few) > math.Sqrt(float64(many))/16 || busy-idle >= FullCPU/50 || high-low > high/64
 }
 
 // Key names a member of an endpoint.

@@ -47,8 +47,11 @@ func TestLoadDiffers(t *testing.T) {
 			t.Errorf("%s: differs %v, want %v", c.name, got, c.want)
 		}
 	}
-	if (Load{Connections: 10_000}).Differs(Load{Connections: 10_100}) || !(Load{Connections: 10_000}).Differs(Load{Connections: 10_400}) {
-		t.Error("of many connections a 32nd counts, and no less")
+	if (Load{Connections: 255}).Differs(Load{Connections: 255, Opened: 9}) || !(Load{Connections: 255}).Differs(Load{Connections: 254}) {
+		t.Error("of few connections one counts, and not those that came and went")
+	}
+	if (Load{Connections: 10_000}).Differs(Load{Connections: 10_006}) || !(Load{Connections: 10_000}).Differs(Load{Connections: 10_007}) {
+		t.Error("of many connections a sixteenth of the root counts, and no less")
 	}
 	if (Load{}).Differs(Load{}) {
 		t.Error("nothing differs from nothing")
