@@ -64,6 +64,9 @@ volatile __u64 host_test_now = 0;
 /* Not 0 once there may be flows with FLOW_BESIDE; of a table that was taken over there may be. */
 volatile __u32 host_flows_beside = 0;
 
+/* Not 0 while host_co is behind host_in (hostco.bpf.c): what is for an owned VIP goes on to it. */
+volatile __u32 host_openings = 0;
+
 #include "host/name.h"
 
 /* A packet that came through a tunnel. */

@@ -3435,7 +3435,7 @@ type PlanBinding struct {
 	Share uint32 `protobuf:"varint,15,opt,name=share,proto3" json:"share,omitempty"`
 	// As in Endpoint.
 	Load *Load `protobuf:"bytes,16,opt,name=load,proto3" json:"load,omitempty"`
-	// The host stamps TCP timestamps with the member.
+	// The host puts the member into TCP timestamps: it stamps them where it rewrites, else it makes the handshakes.
 	Cookie bool `protobuf:"varint,17,opt,name=cookie,proto3" json:"cookie,omitempty"`
 	// The protocol is QUIC; `protocol` says udp.
 	Quic          *QUIC `protobuf:"bytes,18,opt,name=quic,proto3" json:"quic,omitempty"`

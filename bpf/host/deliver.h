@@ -94,7 +94,7 @@ __noinline int deliver(struct __sk_buff *skb, const struct ip_view *inner, const
 		if (!to->rewrite && !owned_local(skb, inner))
 			break;
 		count(to->reason);
-		return VERDICT_PASS;
+		return to->rewrite || !host_openings ? VERDICT_PASS : VERDICT_NEXT;
 	}
 	return drop(HOST_REASON_IN_NO_ROUTE);
 }

@@ -611,6 +611,7 @@ const (
 	hostVarHostFlagsKnown      = "host_flags_known"
 	hostVarHostFlowsBeside     = "host_flows_beside"
 	hostVarHostIpv6CsumFlag    = "host_ipv6_csum_flag"
+	hostVarHostOpenings        = "host_openings"
 	hostVarHostSourceUsual     = "host_source_usual"
 	hostVarHostTestClock       = "host_test_clock"
 	hostVarHostTestNow         = "host_test_now"
@@ -718,6 +719,7 @@ type hostVariableSpecs struct {
 	HostFlagsKnown      *ebpf.VariableSpec `ebpf:"host_flags_known"`
 	HostFlowsBeside     *ebpf.VariableSpec `ebpf:"host_flows_beside"`
 	HostIpv6CsumFlag    *ebpf.VariableSpec `ebpf:"host_ipv6_csum_flag"`
+	HostOpenings        *ebpf.VariableSpec `ebpf:"host_openings"`
 	HostSourceUsual     *ebpf.VariableSpec `ebpf:"host_source_usual"`
 	HostTestClock       *ebpf.VariableSpec `ebpf:"host_test_clock"`
 	HostTestNow         *ebpf.VariableSpec `ebpf:"host_test_now"`
@@ -829,6 +831,7 @@ type hostVariables struct {
 	HostFlagsKnown      *ebpf.Variable `ebpf:"host_flags_known"`
 	HostFlowsBeside     *ebpf.Variable `ebpf:"host_flows_beside"`
 	HostIpv6CsumFlag    *ebpf.Variable `ebpf:"host_ipv6_csum_flag"`
+	HostOpenings        *ebpf.Variable `ebpf:"host_openings"`
 	HostSourceUsual     *ebpf.Variable `ebpf:"host_source_usual"`
 	HostTestClock       *ebpf.Variable `ebpf:"host_test_clock"`
 	HostTestNow         *ebpf.Variable `ebpf:"host_test_now"`

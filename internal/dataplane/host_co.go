@@ -69,7 +69,21 @@ func (h *Host) OpenCO() (*HostCO, error) {
 	if err := c.begin(h); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
+	if err := h.objects.HostOpenings.Set(uint32(1)); err != nil {
+		return nil, errors.Join(fmt.Errorf("set %s: %w", hostVarHostOpenings, err), c.Close())
+	}
 	return c, nil
+}
+
+// adoptCO lets host_in send on what the handshake program is for, if an agent before put it there.
+func (h *Host) adoptCO() error {
+	if _, err := os.Stat(filepath.Join(h.dir, coLinkPin)); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := h.objects.HostOpenings.Set(uint32(1)); err != nil {
+		return fmt.Errorf("set %s: %w", hostVarHostOpenings, err)
+	}
+	return nil
 }
 
 // begin reads what the tables hold and attaches the program.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shuntlb/shunt/internal/cookie"
+	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
@@ -242,5 +243,31 @@ func TestHandshakesOutliveTheAgent(t *testing.T) {
 	bad.Member = 256
 	if err := e.co.Apply(COSetup{}, []COEndpoint{bad}); err == nil || !strings.Contains(err.Error(), "member 256: must be at most 255") {
 		t.Errorf("member 256: %v", err)
+	}
+}
+
+// TestHandshakesOfTunnelPackets gives host_in a SYN in a tunnel: it goes on to the program behind, also after the agent was replaced.
+func TestHandshakesOfTunnelPackets(t *testing.T) {
+	const next = -1
+	e := newHostEnv(t)
+	e.apply(bind(lb.TCP, owned4, host4, host4, false))
+	frame := tunnel(t, source4, host4, packet{protocol: lb.TCP, src: client4, dst: owned4, sport: 40000, dport: 80}.bytes(t))
+	if verdict, _ := e.run(e.host.objects.HostIn, frame); verdict != 0 {
+		t.Fatalf("without the program: verdict %d", verdict)
+	}
+	var co *HostCO
+	must(t, netdev.In(e.namespace, func() (err error) {
+		co, err = e.host.OpenCO()
+		return err
+	}))
+	defer co.Close()
+	if verdict, _ := e.run(e.host.objects.HostIn, frame); verdict != next {
+		t.Errorf("with the program: verdict %d", verdict)
+	}
+	e.host.Close()
+	e.open()
+	e.apply(bind(lb.TCP, owned4, host4, host4, false))
+	if verdict, _ := e.run(e.host.objects.HostIn, frame); verdict != next {
+		t.Errorf("with the next agent: verdict %d", verdict)
 	}
 }

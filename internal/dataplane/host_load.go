@@ -144,6 +144,9 @@ func (h *Host) begin(ifindex int, key hostFlowSetup) error {
 	if err := h.migrateFlows(); err != nil {
 		return err
 	}
+	if err := h.adoptCO(); err != nil {
+		return err
+	}
 	for _, hook := range hostHooks {
 		l, err := attachHook(hook, h, ifindex)
 		if err != nil {

@@ -35,6 +35,8 @@ type Agent struct {
 	guard dataplane.HostGuard
 	// outbound is nil where servers open no connections that leave with a VIP.
 	outbound *outbound
+	// openings is nil where nobody makes them. Set by Run before anything else is called.
+	openings *openings
 
 	// applying is held while the tables are made to follow; it guards what the tables were given. Taken before mu, and before those of
 	// servers.
@@ -85,6 +87,9 @@ func (a *Agent) Apply(_ context.Context, p plan.Plan) error {
 	a.log.Info("plan applied", "revision", p.Revision, "bindings", len(p.Bindings))
 	a.checkMachine()
 	a.loads.follow(p.Bindings)
+	if a.openings != nil {
+		a.openings.follow(&p)
+	}
 	defer a.poke()
 	return a.prober.Set(a.checks.follow(p.Bindings, a.clock.Now()))
 }
@@ -185,6 +190,7 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 			faults = append(faults, trouble)
 		}
 	}
+	faults = append(faults, a.openingStatus(s)...)
 	if n := counters.Unmetered; n > 0 {
 		faults = append(faults, fmt.Sprintf("%d servers are beyond the meters: what they get and send is counted by endpoint only", n))
 	}

@@ -96,6 +96,7 @@ func Run(ctx context.Context, o Options) error {
 	o.Node.Verdicts, o.Node.Loads = h.checks, h.loads
 	h.outbound = newOutbound(tables, dev.Index, clock.System{}, o.Node.Log)
 	h.outbound.opens = h.servers.opens
+	h.openings = newOpenings(func() (dataplane.HostCOTables, error) { return tables.OpenCO() }, h.machine.Sysctl, clock.System{}, o.Node.Log)
 	leases := NewLeases(h.outbound, snat.DefaultStockRules, clock.System{}, o.Node.Log)
 	o.Node.Leases = leases
 	socket, err := openLoadSocket(cmp.Or(o.LoadSocket, filepath.Join(o.RunDir, loadSocketName)), h.loads.given)
@@ -107,6 +108,7 @@ func Run(ctx context.Context, o Options) error {
 	var besideErr, packetsErr, serversErr, socketErr error
 	wg.Go(func() { expire(ctx, h) })
 	wg.Go(func() { h.sweep(ctx) })
+	wg.Go(func() { h.openings.run(ctx) })
 	wg.Go(func() { leases.Run(ctx) })
 	wg.Go(func() { h.outbound.run(ctx) })
 	wg.Go(func() { watch(ctx, h) })
@@ -139,7 +141,7 @@ func Run(ctx context.Context, o Options) error {
 	err = agent.Run(ctx, o.Node, h)
 	stop()
 	wg.Wait()
-	return errors.Join(err, besideErr, packetsErr, serversErr, socketErr, tables.Close())
+	return errors.Join(err, besideErr, packetsErr, serversErr, socketErr, h.openings.close(), tables.Close())
 }
 
 // expire looks for bindings whose time is over until ctx ends.

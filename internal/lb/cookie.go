@@ -27,6 +27,8 @@ const (
 const (
 	MaxCookieMemberID = 1<<12 - 2
 	MaxCookieMembers  = MaxCookieMemberID + 1
+	// MaxShortCookieMembers is how many there are with forms that leave a cookie 12 bits: CO.
+	MaxShortCookieMembers = 1 << 8
 )
 
 // Cookies tells whether the endpoint's packets carry their member: in TCP's timestamps or in QUIC's connection ids.
@@ -37,7 +39,10 @@ func (e *Endpoint) StampsTCP() bool { return e.Cookies() && e.Protocol == TCP }
 
 // MaxMembers is how many member ids the endpoint has.
 func (e *Endpoint) MaxMembers() int {
-	if e.Cookies() {
+	switch {
+	case e.Cookie.Form == CookieCO:
+		return MaxShortCookieMembers
+	case e.Cookies():
 		return MaxCookieMembers
 	}
 	return MaxBackends
@@ -72,8 +77,8 @@ func (f *faults) carrying(path string, e *Endpoint) {
 	if e.Fragments == Fragments3Tuple {
 		f.add(path+".fragments", e.Fragments, "must be drop with affinity cookie: fragments but the first carry none")
 	}
-	if e.Rewrite == RewriteNone {
-		f.add(path+".rewrite", string(e.Rewrite), NotSupported+" with affinity cookie, must be host")
+	if e.Rewrite == RewriteNone && e.Cookie.Form != CookieCO {
+		f.add(path+".rewrite", string(e.Rewrite), "must be host with affinity cookie, but for cookie.form co")
 	}
 	if e.Track && !trackBuilt {
 		f.add(path+".track", "true", NotSupported+", must be false")
@@ -100,11 +105,24 @@ func (f *faults) form(path string, e *Endpoint) {
 	case !split && e.Path == PathNAT:
 		f.add(at, e.Cookie.Form, "must be split-r or split-z with path nat")
 	}
+	if e.Cookie.Form != CookieCO {
+		return
+	}
+	if e.Rewrite == RewriteHost {
+		f.add(path+".rewrite", string(e.Rewrite), "must be none with cookie.form co: the server's own kernel ends the connections to the VIP")
+	}
+	if e.PortEnd != 0 {
+		f.add(path+".port", PortsText(e.Port, e.PortEnd), "must be a single port with cookie.form co, whose handshakes the host makes for who listens there")
+	}
 }
 
 // cookieMembers checks how many backends a cookie can tell apart.
 func (f *faults) cookieMembers(path string, e *Endpoint) {
-	if n := len(e.Backends); e.Cookies() && n > MaxCookieMembers && n <= MaxBackends {
-		f.add(path+".backends", fmt.Sprintf("%d backends", n), fmt.Sprintf("must be at most %d with affinity cookie", MaxCookieMembers))
+	if n, most := len(e.Backends), e.MaxMembers(); e.Cookies() && n > most && n <= MaxBackends {
+		with := "affinity cookie"
+		if e.Cookie.Form == CookieCO {
+			with = "cookie.form co"
+		}
+		f.add(path+".backends", fmt.Sprintf("%d backends", n), fmt.Sprintf("must be at most %d with %s", most, with))
 	}
 }

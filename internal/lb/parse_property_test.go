@@ -281,12 +281,17 @@ func carrying(t *rapid.T, e *lb.Endpoint) {
 	if e.Protocol == lb.UDP && rapid.Bool().Draw(t, "quic") {
 		e.QUIC = &lb.QUIC{Format: "none"}
 	}
-	if e.Rewrite == lb.RewriteNone || e.Protocol == lb.UDP && e.QUIC == nil || !rapid.Bool().Draw(t, "cookie") {
+	if e.Protocol == lb.UDP && e.QUIC == nil || !rapid.Bool().Draw(t, "cookie") {
+		return
+	}
+	if e.Rewrite == lb.RewriteNone && (e.Protocol != lb.TCP || e.PortEnd != 0) {
 		return
 	}
 	e.Affinity = lb.AffinityCookie
 	if e.Protocol == lb.TCP {
-		e.Cookie.Form = lb.CookieEVC
+		if e.Cookie.Form = lb.CookieEVC; e.Rewrite == lb.RewriteNone {
+			e.Cookie.Form = lb.CookieCO
+		}
 		return
 	}
 	if e.QUIC.Format = rapid.SampledFrom([]string{"quiclb", "quiclb-plain", "msquic", "mvfst"}).Draw(t, "format"); e.QUIC.HasLengths() {

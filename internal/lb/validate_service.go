@@ -19,7 +19,7 @@ var (
 	builtPaths, unbuiltPaths           = []string{PathDSR}, []string{PathNAT, "bypass"}
 	builtAffinities, unbuiltAffinities = []string{AffinityFlow, AffinityHash, AffinityCookie}, []string{}
 	builtSchedulers, unbuiltSchedulers = schedulers, []string{}
-	builtForms, unbuiltForms           = []string{CookieEVC}, []string{CookieSplitR, CookieSplitZ, CookieCO}
+	builtForms, unbuiltForms           = []string{CookieEVC, CookieCO}, []string{CookieSplitR, CookieSplitZ}
 )
 
 // trackBuilt tells whether connections can have records (Endpoint.Track).

@@ -105,7 +105,7 @@ func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap strin
 		return Binding{
 			Key: st.Key, Service: s.Name, Member: m.ID, Outer: lb.Outer(m.Backend.DIP, host),
 			DIP: m.Backend.DIP, DIPPort: m.Backend.Port, Rewrite: ep.Rewrite != lb.RewriteNone, Encap: cmp.Or(ep.Encap, encap),
-			Idle: ep.HostIdle, Health: health, Load: ep.Load, Cookie: ep.Cookie.Form == lb.CookieEVC, QUIC: ep.QUIC,
+			Idle: ep.HostIdle, Health: health, Load: ep.Load, Cookie: ep.Cookie.Form == lb.CookieEVC || ep.Cookie.Form == lb.CookieCO, QUIC: ep.QUIC,
 		}
 	}
 	var health lb.Health

@@ -145,7 +145,8 @@ type Binding struct {
 	Share uint16
 	// Load is how it learns what the member says of its load.
 	Load lb.Load
-	// Cookie: the host stamps TCP timestamps with the member (lb.CookieEVC), under the VIP's keys in Plan.Cookies.
+	// Cookie: the host puts the member into TCP timestamps, under the VIP's keys in Plan.Cookies: by stamping them (lb.CookieEVC) where it rewrites,
+	// else by making the handshakes (lb.CookieCO).
 	Cookie bool
 	// QUIC, when not nil, says that the protocol is QUIC.
 	QUIC *lb.QUIC
