@@ -13,7 +13,7 @@ func TestBenchRefuses(t *testing.T) {
 		want string
 	}{
 		{[]string{"bench"}, "accepts 1 arg(s), received 0"},
-		{[]string{"bench", "nonsense"}, `suite: "nonsense": must be one of dataplane, live, rings, memory, http, control, failover, nodes, place, health, snat, host, hostflows, repair, all`},
+		{[]string{"bench", "nonsense"}, `suite: "nonsense": must be one of dataplane, live, rings, memory, http, control, failover, nodes, place, health, snat, host, hostflows, repair, cheetah, all`},
 		{[]string{"bench", "dataplane", "--case", "cookie/1Mi"}, "case: cookie/1Mi: not supported by this version"},
 		{[]string{"bench", "all", "--case", "hash/1"}, "--case: must come with one suite, not with all"},
 		{[]string{"bench", "all", "--short", "--write", "docs"}, "--write: must not come with --short"},

@@ -93,7 +93,7 @@ func TestUnsupportedIsRefused(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"x": `"x": must be one of dataplane, live, rings, memory, http, control, failover, nodes, place, health, snat, host, hostflows, repair, all`,
+		"x": `"x": must be one of dataplane, live, rings, memory, http, control, failover, nodes, place, health, snat, host, hostflows, repair, cheetah, all`,
 	} {
 		if _, err := Find(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("suite %s: error is %v, want %q", name, err, want)

@@ -69,6 +69,21 @@ func (l *lives) close() {
 	}
 }
 
+// add takes over the connections of others, of which none is broken.
+func (l *lives) add(others *lives) {
+	l.conns, l.broken = append(l.conns, others.conns...), append(l.broken, others.broken...)
+}
+
+// lost is how many are broken.
+func (l *lives) lost() (broken int) {
+	for _, err := range l.broken {
+		if err != nil {
+			broken++
+		}
+	}
+	return broken
+}
+
 // flows are the connections' addresses.
 func (l *lives) flows() (out []flowTuple) {
 	for _, conn := range l.conns {
@@ -155,10 +170,5 @@ func (l *lives) talk() *lifeTalk {
 func (t *lifeTalk) end() (broken int) {
 	close(t.stop)
 	<-t.done
-	for _, err := range t.lives.broken {
-		if err != nil {
-			broken++
-		}
-	}
-	return broken
+	return t.lives.lost()
 }

@@ -38,6 +38,9 @@ func (p Page) Write(s Suite, rows []Row, taken Taken) error {
 	if len(rows) == 0 {
 		return fmt.Errorf("write section %s: no rows", s.Name)
 	}
+	if s.results != nil {
+		return s.results.write(p.dir, s, rows, taken)
+	}
 	rows, drawn := s.timeline.split(rows)
 	plots := filepath.Join(p.dir, plotDir)
 	if err := os.MkdirAll(plots, 0o755); err != nil {
@@ -54,15 +57,19 @@ func (p Page) Write(s Suite, rows []Row, taken Taken) error {
 	if err := s.timeline.write(drawn, filepath.Join(plots, s.Name+timelineSuffix)); err != nil {
 		return fmt.Errorf("write timeline of %s: %w", s.Name, err)
 	}
-	path := filepath.Join(p.dir, pageName)
+	return writeSection(filepath.Join(p.dir, pageName), pageHead, s.Name, section(s, rows, taken))
+}
+
+// writeSection replaces the section of a suite on a page, which begins with head when it is new.
+func writeSection(path, head, name, body string) error {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		text, err = []byte(pageHead), nil
+		text, err = []byte(head), nil
 	}
 	if err != nil {
 		return fmt.Errorf("read page: %w", err)
 	}
-	page, err := replaceSection(string(text), s.Name, section(s, rows, taken))
+	page, err := replaceSection(string(text), name, body)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
@@ -109,12 +116,17 @@ func section(s Suite, rows []Row, taken Taken) string {
 	if s.timeline != nil {
 		fmt.Fprintf(&b, "![%s](%s/%s%s)\n\n", s.timeline.title, plotDir, s.Name, timelineSuffix)
 	}
-	fmt.Fprintf(&b, "`shunt bench %s`, %s, %s; %s.", s.Name, taken.At.UTC().Format(time.DateOnly), taken.Version, taken.Machine)
-	if text := StolenText(taken.Stolen); text != "" {
-		fmt.Fprintf(&b, " Mind that %s.", text)
-	}
-	b.WriteString("\n")
+	b.WriteString(signature(s, taken))
 	return b.String()
+}
+
+// signature says by what, when and on what figures were taken.
+func signature(s Suite, taken Taken) string {
+	text := fmt.Sprintf("`shunt bench %s`, %s, %s; %s.", s.Name, taken.At.UTC().Format(time.DateOnly), taken.Version, taken.Machine)
+	if stolen := StolenText(taken.Stolen); stolen != "" {
+		text += fmt.Sprintf(" Mind that %s.", stolen)
+	}
+	return text + "\n"
 }
 
 // writeMarkdownTable writes rows with figures aligned right.

@@ -31,7 +31,9 @@ type Suite struct {
 	curve *curve
 	// timeline, if there is one, is drawn of a case whose rows are in no table.
 	timeline *timeline
-	run      func(ctx context.Context, o Options, emit func(Row)) error
+	// results, if there are any, are a page of the suite's own in the place of all that.
+	results *results
+	run     func(ctx context.Context, o Options, emit func(Row)) error
 }
 
 // Goal is a limit of a figure: Max, or Min where that is not 0.
@@ -124,6 +126,9 @@ func (o Options) notef(format string, args ...any) {
 // wants tells whether the case was asked for.
 func (o Options) wants(name string) bool { return len(o.Cases) == 0 || slices.Contains(o.Cases, name) }
 
+// wantsLong tells whether a case that takes long was asked for by its name.
+func (o Options) wantsLong(name string) bool { return slices.Contains(o.Cases, name) }
+
 // later names the suites and cases of the bench contract that this version does not have yet.
 var later = map[string][]string{
 	"dataplane": {
@@ -135,7 +140,7 @@ var later = map[string][]string{
 
 // Suites returns all suites, in the order in which "all" runs them.
 func Suites() []Suite {
-	return []Suite{dataplaneSuite, liveSuite, ringsSuite, memorySuite, httpSuite, controlSuite, failoverSuite, nodesSuite, placeSuite, healthSuite, snatSuite, hostSuite, hostFlowsSuite, repairSuite}
+	return []Suite{dataplaneSuite, liveSuite, ringsSuite, memorySuite, httpSuite, controlSuite, failoverSuite, nodesSuite, placeSuite, healthSuite, snatSuite, hostSuite, hostFlowsSuite, repairSuite, cheetahSuite}
 }
 
 // Find returns the named suite.

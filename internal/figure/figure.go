@@ -109,6 +109,12 @@ func (p *Panel) plot() (*plot.Plot, plot.Legend, error) {
 	if !p.LogY {
 		out.Y.Min = 0
 	}
+	// A logarithmic axis needs a length.
+	for _, axis := range []*plot.Axis{&out.X, &out.Y} {
+		if _, log := axis.Scale.(plot.LogScale); log && axis.Min >= axis.Max {
+			axis.Min, axis.Max = axis.Min/2, axis.Max*2
+		}
+	}
 	if p.MaxY > 0 {
 		out.Y.Max = p.MaxY
 	}

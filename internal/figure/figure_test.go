@@ -39,6 +39,10 @@ func TestWritePNG(t *testing.T) {
 			t.Errorf("no point has the colour %v", c)
 		}
 	}
+	alone := Panel{LogX: true, LogY: true, Lines: []Line{{Name: "a point", X: []float64{70}, Y: []float64{3}}}}
+	if err := WritePNG(path, alone); err != nil {
+		t.Errorf("one point on logarithmic axes: %v", err)
+	}
 	panel.Lines[0].X = panel.Lines[0].X[:1]
 	if err := WritePNG(path, panel); err == nil || !strings.Contains(err.Error(), "line up: 1 and 2 values") {
 		t.Errorf("a line with too few values: %v", err)

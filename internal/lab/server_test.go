@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestWebServer(t *testing.T) {
@@ -23,6 +24,7 @@ func TestWebServer(t *testing.T) {
 		"/bytes/x":           {400, "bytes: \"x\": must be 0 to 1099511627776\n"},
 		"/bytes/5?every=1ns": {200, "\x00\x01\x02\x03\x04"},
 		"/bytes/5?every=-1s": {400, "every: \"-1s\": must be 0s to 1m\n"},
+		"/push?after=2h":     {400, "after: \"2h\": must be 0s to 1h0m0s\n"},
 		"/nothing":           {404, "404 page not found\n"},
 	} {
 		response, err := http.Get(server.URL + path)
@@ -63,5 +65,26 @@ func TestBytesFollowThePattern(t *testing.T) {
 		if got := len(body); strconv.Itoa(got) != n {
 			t.Errorf("/bytes/%s: %d bytes", n, got)
 		}
+	}
+}
+
+// What is pushed says when it was.
+func TestPush(t *testing.T) {
+	server := httptest.NewServer(webHandler("vm"))
+	defer server.Close()
+	begun := time.Now()
+	response, err := http.Get(server.URL + "/push?after=1ms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	word, at, _ := strings.Cut(string(body), "\n")
+	ns, err := strconv.ParseInt(strings.TrimSuffix(at, "\n"), 10, 64)
+	if err != nil || word != PushWord || ns < begun.UnixNano() || ns > time.Now().UnixNano() {
+		t.Errorf("body is %q (%v)", body, err)
 	}
 }

@@ -1,0 +1,126 @@
+package bench
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/figure"
+	"github.com/shuntlb/shunt/internal/lab"
+)
+
+// Engines of the suite, as its rows name them.
+const (
+	cheetahShunt   = "shunt"  // affinity cookie, round robin
+	cheetahFlow    = "flow"   // affinity flow: the muxes remember
+	cheetahHash    = "hash"   // affinity hash: hosts repair
+	cheetahMaglev  = "maglev" // affinity hash, nothing is repaired
+	cheetahModulo  = "sim-modulo"
+	cheetahTheirs  = "cheetah" // their encoding, as published, at the server
+	cheetahDirect  = "none"    // timestamps as they are
+	cheetahStep    = "step"    // case of the rows of one step
+	brokenField    = "broken"
+	pushDelayField = "worst_s"
+)
+
+var cheetahSuite = Suite{
+	Name:  "cheetah",
+	Title: "In a real network",
+	About: "A laboratory with a client, a router, three muxes, four hosts with their agents, and 32 servers: each is a network namespace with a kernel's TCP and a process of its own behind a device " +
+		"of its host. **`scaling`**: four services over the same servers hold 2,000 connections each, over which messages are sent and echoed all the time, while seven servers come to the 24, " +
+		"a mux is lost, comes back, eight servers drain, another mux is lost and comes back, one step after the other; 50 connections more begin after each step. `shunt` has `affinity: " +
+		"cookie` with `scheduler: round-robin`; `flow` has `affinity: flow` with Maglev; `hash` has `affinity: hash`, where hosts repair; `maglev` the same with `repairWindow: 0s`. " +
+		"`sim-modulo` is plain hashing, simulated with the addresses of the first connections of `maglev`. A connection is broken that was reset, or from which nothing was heard for 30 s. " +
+		"**`idle-1`**, **`idle-70`** (and `idle-700`, when it is named): a server answers, is silent for so many seconds and then sends a line, without keep-alives; `at_once` are the lines that " +
+		"were there within a second, `worst_s` is how late the latest was. `shunt` goes through muxes and hosts with cookies; `cheetah` goes to a server whose timestamps a program of its own at its device changes " +
+		"as the authors' kernel does, and so does no other machine anything; `none` goes to a server as it is. `paws` are the segments that the clients' kernels dropped as old (`PAWSEstab`), `tsecr` those that the " +
+		"servers' dropped because of their echo (`TSEcrRejected`).",
+	Plotted: []string{brokenPercent}, Unit: "% of the connections broken", Series: engineField,
+	Cases: []string{"scaling", "idle-1", "idle-70", "idle-700"},
+	Takes: 6 * time.Minute, TakesShort: time.Minute,
+	Goals: []Goal{
+		none("scaling", brokenField).of(cheetahShunt),
+		none("idle-1", "late").of(cheetahShunt), none("idle-70", "late").of(cheetahShunt), none("idle-700", "late").of(cheetahShunt),
+		none("idle-70", "paws").of(cheetahShunt), none("idle-70", "tsecr").of(cheetahShunt),
+	},
+	results: &results{dir: "results/cheetah", detail: []string{cheetahStep}, files: cheetahFiles},
+	run:     runCheetah,
+}
+
+// cheetahSizes are those of a run.
+type cheetahSizes struct {
+	hosts, vms, muxes    int
+	servers, come, leave int // of the story of scaling
+	first, more          int // connections of each engine: at first, and after each step
+	pushes               int // of each engine and silence
+}
+
+func (o Options) cheetahSizes() cheetahSizes {
+	if o.Short {
+		return cheetahSizes{hosts: 2, vms: 3, muxes: 2, servers: 4, come: 2, leave: 2, first: 40, more: 5, pushes: 4}
+	}
+	return cheetahSizes{hosts: 4, vms: 8, muxes: 3, servers: 24, come: 7, leave: 8, first: 2000, more: 50, pushes: 24}
+}
+
+func runCheetah(ctx context.Context, o Options, emit func(Row)) error {
+	sizes := o.cheetahSizes()
+	topology := lab.DefaultTopology()
+	topology.Hosts, topology.Muxes, topology.Clients = lab.Hosts{Count: sizes.hosts, VMs: sizes.vms}, sizes.muxes, 3
+	return withRigOf(ctx, o, topology, func(ctx context.Context, r *rig) error {
+		if o.wants("scaling") {
+			if err := (&scaling{rig: r, o: o, sizes: sizes}).play(ctx, emit); err != nil {
+				return err
+			}
+		}
+		return r.pushes(ctx, o, sizes, emit)
+	})
+}
+
+// cheetahFiles are the steps of the story of scaling, and what became of pushes.
+func cheetahFiles(rows []Row) (files []resultFile) {
+	of := func(cases ...string) []Row {
+		return slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { return !slices.Contains(cases, r.Case) })
+	}
+	if steps := of(cheetahStep); len(steps) > 0 {
+		files = append(files, resultFile{name: "lab-broken", title: "broken connections in the laboratory", rows: steps, panels: []figure.Panel{stepPanel(steps)}})
+	}
+	if pushes := of("idle-1", "idle-70", "idle-700"); len(pushes) > 0 {
+		files = append(files, resultFile{name: "lab-idle", title: "silence in the laboratory", rows: pushes, panels: []figure.Panel{pushPanel(pushes)}})
+	}
+	return files
+}
+
+// seriesOf draws a line of a figure for each engine; at says where a row lies, over all of them.
+func seriesOf(rows []Row, of string, at func(Row) float64) (lines []figure.Line) {
+	for _, r := range rows {
+		i := slices.IndexFunc(lines, func(l figure.Line) bool { return l.Name == r.text(engineField) })
+		if i < 0 {
+			i = len(lines)
+			lines = append(lines, figure.Line{Name: r.text(engineField)})
+		}
+		lines[i].X, lines[i].Y = append(lines[i].X, at(r)), append(lines[i].Y, r.Get(of))
+	}
+	return lines
+}
+
+// stepPanel draws the broken share of each engine over the steps.
+func stepPanel(rows []Row) figure.Panel {
+	p := figure.Panel{Title: "connections broken since the beginning", X: "servers that take connections; mux lost (−), back (+)", Y: "% of the connections"}
+	p.Lines = seriesOf(rows, brokenPercent, func(r Row) float64 { return r.Get("number") })
+	for _, r := range rows {
+		if n := int(r.Get("number")); n == len(p.Ticks) {
+			p.Ticks = append(p.Ticks, figure.Tick{At: float64(n), Label: r.text("mark")})
+		}
+	}
+	return p
+}
+
+// pushPanel draws how late the latest push of each engine was.
+func pushPanel(rows []Row) figure.Panel {
+	p := figure.Panel{Title: "a server speaks after a silence: how late the latest is heard", X: "silence in seconds", Y: "seconds", LogX: true}
+	p.Lines = seriesOf(rows, pushDelayField, func(r Row) float64 { return r.Get("idle_s") })
+	for _, s := range silences {
+		p.Ticks = append(p.Ticks, figure.Tick{At: s.after.Seconds(), Label: s.after.String()})
+	}
+	return p
+}

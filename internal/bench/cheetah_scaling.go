@@ -1,0 +1,317 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lab"
+	"github.com/shuntlb/shunt/internal/ring"
+	"github.com/shuntlb/shunt/internal/sim"
+)
+
+const (
+	// cheetahVIP is the number of the first engine's VIP; the others follow.
+	cheetahVIP = 40
+	// enginePorts are the source ports of each engine's connections.
+	enginePorts = 6_800
+	// scalingHealth finds servers that are gone; none of them goes.
+	scalingHealth = 10
+)
+
+// scaling is a service of each engine over the same servers, which come and go, as muxes do.
+type scaling struct {
+	*rig
+	o     Options
+	sizes cheetahSizes
+	// draining are the servers that drain, by number; known is how many there are.
+	draining []bool
+	engines  []*scalingEngine
+	muxes    int // that are there
+}
+
+// scalingEngine is one way of keeping connections where they are.
+type scalingEngine struct {
+	name   string
+	number int
+	set    func(*apiv1.Endpoint)
+	lives  *lives
+}
+
+func (e *scalingEngine) service() string { return "cheetah-" + e.name }
+
+func (e *scalingEngine) vip() netip.Addr {
+	vip, _ := lab.VIPAddresses(cheetahVIP + e.number)
+	return vip
+}
+
+// ports are those of its connections: an engine's servers meet no connection of another's with the same.
+func (e *scalingEngine) ports() portRange {
+	first := vipPorts.first + uint16(e.number*enginePorts)
+	return portRange{first, first + enginePorts - 1}
+}
+
+// step is a change of servers or muxes.
+type step struct {
+	mark string // for the plot
+	do   func(context.Context) error
+}
+
+// play tells what becomes of the connections, step by step and at the end.
+func (s *scaling) play(ctx context.Context, emit func(Row)) error {
+	s.muxes = s.sizes.muxes
+	s.draining = make([]bool, s.sizes.servers)
+	for i, e := range []*scalingEngine{
+		{name: cheetahShunt, set: func(ep *apiv1.Endpoint) { ep.Affinity, ep.Scheduler = "cookie", "round-robin" }},
+		{name: cheetahFlow, set: func(ep *apiv1.Endpoint) { ep.Affinity = "flow" }},
+		{name: cheetahHash, set: func(ep *apiv1.Endpoint) { ep.Affinity = "hash" }},
+		{name: cheetahMaglev, set: func(ep *apiv1.Endpoint) { ep.Affinity, ep.RepairWindow = "hash", durationpb.New(0) }},
+	} {
+		e.number = i
+		s.engines = append(s.engines, e)
+	}
+	if err := s.apply(ctx); err != nil {
+		return err
+	}
+	for _, e := range s.engines {
+		if err := s.waitRoutes(ctx, e.vip(), s.muxes); err != nil {
+			return err
+		}
+		s.o.progressf("cheetah: %d connections of %s", s.sizes.first, e.name)
+		var err error
+		if e.lives, err = openLives(ctx, s.dialer(e.ports()), netip.AddrPortFrom(e.vip(), lab.EchoPort), s.sizes.first); err != nil {
+			return fmt.Errorf("%s: %w", e.name, err)
+		}
+		defer e.lives.close()
+	}
+	pools, modulo := []sim.Pool{s.pool()}, s.engines[len(s.engines)-1].lives.flows()
+	s.emit(emit, 0, s.mark(""), nil)
+	s.row(emit, cheetahStep, cheetahModulo, 0, s.mark(""), 0, len(modulo))
+	for i, step := range s.steps() {
+		s.o.progressf("cheetah: step %d, %s", i+1, step.mark)
+		broken, err := s.during(ctx, step.do)
+		if err != nil {
+			return fmt.Errorf("step %d, %s: %w", i+1, step.mark, err)
+		}
+		s.emit(emit, i+1, step.mark, broken)
+		if err := s.more(ctx); err != nil {
+			return fmt.Errorf("after step %d, %s: %w", i+1, step.mark, err)
+		}
+		pools = append(pools, s.pool())
+		lost := sim.Broken(sim.Modulo, pools, hashesOf(modulo))
+		s.row(emit, cheetahStep, cheetahModulo, i+1, step.mark, lost[len(lost)-1], len(modulo))
+	}
+	for _, e := range s.engines {
+		s.row(emit, "scaling", e.name, -1, "", e.lives.lost(), len(e.lives.conns))
+	}
+	lost := sim.Broken(sim.Modulo, pools, hashesOf(modulo))
+	s.row(emit, "scaling", cheetahModulo, -1, "", lost[len(lost)-1], len(modulo))
+	return ctx.Err()
+}
+
+// steps is the story: servers come, one after the other, with the loss of a mux among them; then they go.
+func (s *scaling) steps() (out []step) {
+	come := func(ctx context.Context) error {
+		s.draining = append(s.draining, false)
+		return s.apply(ctx)
+	}
+	servers := s.sizes.servers
+	mark := func(sign string) string { return strconv.Itoa(servers) + sign }
+	for i := range s.sizes.come {
+		servers++
+		out = append(out, step{mark(""), come})
+		if i == s.sizes.come/2 {
+			out = append(out, step{mark("−"), func(ctx context.Context) error { return s.lose(ctx, "mux1") }})
+		}
+	}
+	out = append(out, step{mark("+"), func(ctx context.Context) error { return s.revive(ctx, "mux1") }})
+	for i := range s.sizes.leave {
+		servers--
+		// Every third is on another host than the one before.
+		out = append(out, step{mark(""), func(ctx context.Context) error {
+			s.draining[(3*i+1)%s.sizes.servers] = true
+			return s.apply(ctx)
+		}})
+		if i == s.sizes.leave/2 {
+			out = append(out, step{mark("−"), func(ctx context.Context) error { return s.lose(ctx, "mux2") }})
+		}
+	}
+	return append(out, step{mark("+"), func(ctx context.Context) error { return s.revive(ctx, "mux2") }})
+}
+
+// mark names the present number of servers.
+func (s *scaling) mark(sign string) string { return strconv.Itoa(len(s.pool())) + sign }
+
+// during lets all connections speak while something is done, and returns how many of each engine are broken.
+func (s *scaling) during(ctx context.Context, do func(context.Context) error) (broken []int, err error) {
+	var talks []*lifeTalk
+	for _, e := range s.engines {
+		talks = append(talks, e.lives.talk())
+	}
+	err = do(ctx)
+	for _, t := range talks {
+		broken = append(broken, t.end())
+	}
+	return broken, err
+}
+
+// more opens further connections of each engine.
+func (s *scaling) more(ctx context.Context) error {
+	for _, e := range s.engines {
+		added, err := openLives(ctx, s.dialer(e.ports()), netip.AddrPortFrom(e.vip(), lab.EchoPort), s.sizes.more)
+		if err != nil {
+			return fmt.Errorf("%s: %w", e.name, err)
+		}
+		e.lives.add(added)
+	}
+	return nil
+}
+
+// lose takes a mux away; the connections go by others once the router knows.
+func (s *scaling) lose(ctx context.Context, mux string) error {
+	s.muxes--
+	if err := s.lab.LoseMux(ctx, mux); err != nil {
+		return err
+	}
+	return s.routes(ctx)
+}
+
+// revive brings a mux back; it begins without any memory of connections.
+func (s *scaling) revive(ctx context.Context, mux string) error {
+	s.muxes++
+	if err := s.lab.ReviveMux(mux); err != nil {
+		return err
+	}
+	if err := s.lab.WaitReady(ctx); err != nil {
+		return err
+	}
+	return s.routes(ctx)
+}
+
+func (s *scaling) routes(ctx context.Context) error {
+	for _, e := range s.engines {
+		if err := s.waitRoutes(ctx, e.vip(), s.muxes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serverPlace is where a server is: neighbours are on different hosts.
+func (s *scaling) serverPlace(number int) (host, vm int) {
+	return 1 + number%s.sizes.hosts, 1 + number/s.sizes.hosts
+}
+
+func (s *scaling) serverDIP(number int) netip.Addr {
+	return lab.VMAddresses(s.serverPlace(number)).V4.Addr()
+}
+
+// pool is who takes connections now.
+func (s *scaling) pool() (out sim.Pool) {
+	for n, drains := range s.draining {
+		if !drains {
+			out = append(out, ring.Member{ID: uint16(n), DIP: s.serverDIP(n), Port: lab.EchoPort, Weight: 1})
+		}
+	}
+	return out
+}
+
+// apply makes every engine's service have the present servers, and returns when all nodes that are there obey.
+func (s *scaling) apply(ctx context.Context) error {
+	request := &apiv1.ApplyRequest{}
+	for _, e := range s.engines {
+		endpoint := &apiv1.Endpoint{
+			Protocol: "tcp", Port: strconv.Itoa(lab.EchoPort),
+			Health: &apiv1.Health{Tcp: &apiv1.TCPCheck{}, Interval: durationpb.New(time.Second), Timeout: durationpb.New(time.Second), Rise: 1, Fall: scalingHealth},
+		}
+		e.set(endpoint)
+		for n, drains := range s.draining {
+			host, _ := s.serverPlace(n)
+			endpoint.Backends = append(endpoint.Backends, &apiv1.Backend{
+				Dip: []string{s.serverDIP(n).String()}, Port: lab.EchoPort, Host: lab.HostAddresses(host).V4.Addr().String(), Drain: drains,
+			})
+		}
+		service := &apiv1.Service{Name: e.service(), Vip: []string{e.vip().String()}, Endpoints: []*apiv1.Endpoint{endpoint}}
+		request.Objects = append(request.Objects, &apiv1.Object{Kind: &apiv1.Object_Service{Service: service}})
+	}
+	answer, err := s.manager.Apply(ctx, connect.NewRequest(request))
+	if err != nil {
+		return err
+	}
+	return s.waitServers(ctx, answer.Msg.GetRevision())
+}
+
+// waitServers waits until all connected nodes obey a revision and every mux calls all servers alive.
+func (s *scaling) waitServers(ctx context.Context, revision int64) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*stepWithin)
+	defer cancel()
+	ticker := time.NewTicker(pollEvery)
+	defer ticker.Stop()
+	for {
+		missing := s.missingServers(ctx, revision)
+		if missing == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(missing, ctx.Err())
+		case <-ticker.C:
+		}
+	}
+}
+
+// missingServers says what waitServers waits for.
+func (s *scaling) missingServers(ctx context.Context, revision int64) error {
+	answer, err := s.manager.Status(ctx, connect.NewRequest(&apiv1.StatusRequest{}))
+	if err != nil {
+		return err
+	}
+	for _, n := range answer.Msg.GetNodes() {
+		if !n.GetConnected() {
+			continue
+		}
+		if n.GetSyncedRevision() < revision || n.GetError() != "" {
+			return fmt.Errorf("%s is at revision %d of %d: %s", n.GetName(), n.GetSyncedRevision(), revision, n.GetError())
+		}
+		alive := map[string]int{}
+		for _, m := range n.GetMembers() {
+			if m.GetAlive() && !m.GetUnknown() {
+				alive[m.GetService()]++
+			}
+		}
+		for _, e := range s.engines {
+			if n.GetRole() == "mux" && alive[e.service()] != len(s.draining) {
+				return fmt.Errorf("%s calls %d members of %s alive, not %d", n.GetName(), alive[e.service()], e.service(), len(s.draining))
+			}
+		}
+	}
+	return nil
+}
+
+// emit makes the rows of a step; broken nil: none are.
+func (s *scaling) emit(emit func(Row), number int, mark string, broken []int) {
+	for i, e := range s.engines {
+		lost := 0
+		if broken != nil {
+			lost = broken[i]
+		}
+		s.row(emit, cheetahStep, e.name, number, mark, lost, len(e.lives.conns))
+	}
+}
+
+// row makes a row; number is that of a step, below 0 for none.
+func (s *scaling) row(emit func(Row), name, engine string, number int, mark string, broken, of int) {
+	r := Row{Case: name, Fields: []Field{{engineField, engine}}}
+	if number >= 0 {
+		r.Fields = append(r.Fields, Field{"number", number}, Field{"mark", mark}, Field{"servers", len(s.pool())}, Field{"muxes", s.muxes})
+	}
+	r.Fields = append(r.Fields, Field{brokenField, broken}, Field{brokenPercent, round(100 * float64(broken) / float64(of))}, Field{"connections", of})
+	emit(r)
+}

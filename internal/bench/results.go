@@ -1,0 +1,93 @@
+package bench
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/shuntlb/shunt/internal/figure"
+)
+
+// results is the page of a suite that is not published among the others: a section of the README of a directory of its own, with files of figures beside.
+type results struct {
+	// dir is below that of benchmarks.md.
+	dir string
+	// detail are cases whose rows are in files and plots, and in no table.
+	detail []string
+	files  func(rows []Row) []resultFile
+}
+
+// resultFile is a table as CSV and a plot of it, under one name.
+type resultFile struct {
+	name, title string
+	rows        []Row
+	panels      []figure.Panel
+}
+
+// resultsName is the page of a directory of results.
+const resultsName = "README.md"
+
+// write replaces the suite's section and its files.
+func (r *results) write(dir string, s Suite, rows []Row, taken Taken) error {
+	dir = filepath.Join(dir, r.dir)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, f := range r.files(rows) {
+		names := columns(f.rows)
+		var cells [][]string
+		for _, row := range f.rows {
+			cells = append(cells, row.plain(names))
+		}
+		if err := figure.WriteCSV(filepath.Join(dir, f.name+".csv"), append([]string{"case"}, names...), cells); err != nil {
+			return err
+		}
+		if err := figure.WritePNG(filepath.Join(dir, f.name+".png"), f.panels...); err != nil {
+			return err
+		}
+	}
+	return writeSection(filepath.Join(dir, resultsName), "# "+s.Title+"\n", s.Name, r.section(s, rows, taken))
+}
+
+// section is the generated text of the suite.
+func (r *results) section(s Suite, rows []Row, taken Taken) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "## %s\n\n%s\n\n", s.Title, s.About)
+	shown := slices.DeleteFunc(slices.Clone(rows), func(row Row) bool { return slices.Contains(r.detail, row.Case) })
+	for _, c := range s.Cases { // cases have figures of their own
+		of := slices.DeleteFunc(slices.Clone(shown), func(row Row) bool { return row.Case != c })
+		if len(of) > 0 {
+			writeMarkdownTable(&b, of)
+			b.WriteString("\n")
+		}
+	}
+	for _, line := range verdicts(s, shown) {
+		fmt.Fprintf(&b, "- %s\n", line)
+	}
+	if len(s.Goals) > 0 {
+		b.WriteString("\n")
+	}
+	for _, f := range r.files(rows) {
+		fmt.Fprintf(&b, "![%s](%s.png)\n\n", f.title, f.name)
+	}
+	b.WriteString(signature(s, taken))
+	return b.String()
+}
+
+// plain are a row's cells under the given columns, with figures as programs read them; empty without one.
+func (r Row) plain(columns []string) []string {
+	cells := []string{r.Case}
+	for _, c := range columns {
+		text := ""
+		if v := r.Get(c); !math.IsNaN(v) {
+			text = fmt.Sprint(v)
+		} else {
+			text = r.text(c)
+		}
+		cells = append(cells, text)
+	}
+	return cells
+}

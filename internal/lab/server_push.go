@@ -1,0 +1,40 @@
+package lab
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+)
+
+// PushWord is the first line of the body of /push.
+const PushWord = "wait"
+
+// maxPushAfter bounds the silence of /push.
+const maxPushAfter = time.Hour
+
+// push answers /push?after=70s with the line PushWord at once, then nothing for so long, and then the time at which it speaks again, in nanoseconds since 1970, as a second line. The
+// connection has no keep-alive: between the two lines the server is silent. The body ends when the connection is closed.
+func push(w http.ResponseWriter, r *http.Request) {
+	after, err := time.ParseDuration(r.FormValue("after"))
+	if err != nil || after < 0 || after > maxPushAfter {
+		http.Error(w, fmt.Sprintf("after: %q: must be 0s to %s", r.FormValue("after"), maxPushAfter), http.StatusBadRequest)
+		return
+	}
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	defer conn.Close()
+	if tcp, ok := conn.(*net.TCPConn); ok && tcp.SetKeepAlive(false) != nil {
+		return
+	}
+	if _, err := io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"+PushWord+"\n"); err != nil {
+		return
+	}
+	time.Sleep(after)
+	// Who does not hear it is the client's to say.
+	_, _ = fmt.Fprintf(conn, "%d\n", time.Now().UnixNano())
+}
