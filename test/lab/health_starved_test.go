@@ -21,17 +21,19 @@ import (
 func TestChecksWithoutDescriptors(t *testing.T) {
 	logsOnFailure(t, shared)
 	newFarm(t)
-	const each, spare = 40, 6
-	service := func(number int, name, path string, from int) service {
+	// Those that hang are more than the sockets that checks of the others have left behind, and what is spare: they take all of it,
+	// and want more. Those that answer have 5 s for it, twice: a machine that is slow for a moment is no lack of descriptors.
+	const answering, hanging, spare = 40, 160, 6
+	service := func(number int, name, path, every string, from, to int) service {
 		return service{
-			name: name, number: number, protocol: "tcp", port: 80, backends: []string{"host1-vm1"}, only4: true, entry: entries(from, from+each),
-			health: "{http: {path: " + path + "}, engine: socket, interval: 1s, timeout: 1s, rise: 1, fall: 2}",
+			name: name, number: number, protocol: "tcp", port: 80, backends: []string{"host1-vm1"}, only4: true, entry: entries(from, to),
+			health: "{http: {path: " + path + "}, engine: socket, interval: " + every + ", timeout: " + every + ", rise: 1, fall: 2}",
 		}
 	}
-	well, hang := service(112, "starvedwell", "/well", 0), service(113, "starvedhang", "/hang", each)
+	well, hang := service(112, "starvedwell", "/well", "5s", 0, answering), service(113, "starvedhang", "/hang", "1s", answering, answering+hanging)
 	well.apply(t)
 	allWell := func(ctx context.Context) error {
-		if w := membersAt(ctx, t, well.name); w.alive != each || w.unknown != 0 {
+		if w := membersAt(ctx, t, well.name); w.alive != answering || w.unknown != 0 {
 			return fmt.Errorf("%+v", w)
 		}
 		return nil
@@ -54,7 +56,7 @@ func TestChecksWithoutDescriptors(t *testing.T) {
 	await(t, "the mux says that it starves", func(ctx context.Context) error { return notWell(ctx, "ChecksStarved") })
 	// All of those that hang are asked often enough for a verdict, and hold what there is.
 	await(t, "a verdict on servers that hang", func(ctx context.Context) error {
-		if h := membersAt(ctx, t, hang.name); h.dead != each || h.alive != 0 {
+		if h := membersAt(ctx, t, hang.name); h.dead != hanging || h.unknown != 0 {
 			return fmt.Errorf("%+v", h)
 		}
 		return notWell(ctx, "ChecksStarved")
