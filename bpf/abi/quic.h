@@ -9,15 +9,14 @@
 enum quic_head {
 	QUIC_KIND_SHIFT = 0,   /* 8 bits: enum quic_kind */
 	QUIC_LENGTH_SHIFT = 8, /* 8 bits: octets that it must have at least */
-	QUIC_FIELD_SHIFT = 16, /* 8 bits: of kinds in clear, how far its first eight octets, as a number, are shifted for the 12 bits of the id */
+	QUIC_FIELD_SHIFT = 16, /* 8 bits: of QUIC_CLEAR, how far its first eight octets, as a number, are shifted for the 12 bits of the id */
 	QUIC_PLAIN_SHIFT = 16, /* 8 bits: of QUIC_FOUR_PASS, octets of server id and nonce */
 };
 
 enum quic_kind {
-	QUIC_CLEAR = 1,     /* in clear, first octet highest */
-	QUIC_CLEAR_LOW = 2, /* in clear, first octet lowest */
-	QUIC_SINGLE = 3,    /* one block of AES-128 */
-	QUIC_FOUR_PASS = 4, /* four Feistel rounds of AES-128 */
+	QUIC_CLEAR = 1,     /* in clear */
+	QUIC_SINGLE = 2,    /* one block of AES-128 */
+	QUIC_FOUR_PASS = 3, /* four Feistel rounds of AES-128 */
 };
 
 /* Round keys of AES-128, made by the agent: with QUIC_SINGLE those of the equivalent inverse cipher (FIPS 197 section 5.3.5), with QUIC_FOUR_PASS those

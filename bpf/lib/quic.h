@@ -45,9 +45,7 @@ static __always_inline __u32 quic_kind_of(__u64 head)
 /* quic_clear is the member id in a connection id in clear, read as `head` says. */
 static __always_inline __u32 quic_clear(__u64 head, const struct quic_cid *cid)
 {
-	__u64 number = quic_kind_of(head) == QUIC_CLEAR ? bpf_be64_to_cpu(cid->lo) : cid->lo;
-
-	return number >> (head >> QUIC_FIELD_SHIFT & 63) & ((1 << QUIC_MEMBER_BITS) - 1);
+	return bpf_be64_to_cpu(cid->lo) >> (head >> QUIC_FIELD_SHIFT & 63) & ((1 << QUIC_MEMBER_BITS) - 1);
 }
 
 /* quic_top is the member id in the first two octets of a server id, the first one lowest. */
@@ -220,7 +218,7 @@ static __always_inline __u32 quic_member(const struct quic_set *set, const struc
 	__u64 head = quic_head_of(set, cid, length), lo = cid->lo >> 8 | cid->mid << 56, mid = cid->mid >> 8 | (__u64)cid->hi << 56;
 	__u32 kind = quic_kind_of(head), index = cid->lo >> 5 & 7;
 
-	if (kind == QUIC_CLEAR || kind == QUIC_CLEAR_LOW)
+	if (kind == QUIC_CLEAR)
 		return quic_clear(head, cid);
 	if (index >= sizeof(set->configs) / sizeof(set->configs[0]))
 		return QUIC_NOBODY;

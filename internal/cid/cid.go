@@ -13,14 +13,15 @@ import (
 // Format is how servers write connection ids.
 type Format uint8
 
-// The formats. In all of them the member id is the topmost 12 bits of what the format calls the server id or host id.
+// The formats. In all of them the member id is the first 12 bits of what the format calls the server id or host id, as its octets stand in the connection id, or in
+// what that is the encryption of.
 const (
 	// QUICLB is that of draft-ietf-quic-load-balancers-21: one octet whose first three bits name a configuration, then server id and nonce under its
 	// AES-128 key.
 	QUICLB Format = 1
 	// Plain is QUICLB without keys: server id and nonce in clear.
 	Plain Format = 2
-	// MSQUIC is that of msquic with a FixedServerID: an octet of chance, then the id, least octet first.
+	// MSQUIC is that of msquic with a FixedServerID: an octet of chance, then the four octets of the id.
 	MSQUIC Format = 3
 	// MVFST is that of mvfst and Katran: the first two bits are the version. 1: a host id of 16 bits follows them; 2 and 3: one of 24 or 32 bits
 	// follows the first octet.
@@ -114,14 +115,11 @@ func (s Set) Member(id []byte) (member uint16, ok bool) {
 	if len(id) == 0 || s.Length(id[0]) == 0 || len(id) < s.Length(id[0]) {
 		return 0, false
 	}
-	switch s.Format {
-	case MSQUIC:
-		return uint16(binary.LittleEndian.Uint32(id[1:]) >> (32 - MemberBits)), true
-	case MVFST:
-		if id[0]>>6 == 1 {
-			host := uint16(id[0])<<10 | uint16(id[1])<<2 | uint16(id[2])>>6
-			return host >> (16 - MemberBits), true
-		}
+	switch {
+	case s.Format == MVFST && id[0]>>6 == 1:
+		host := uint16(id[0])<<10 | uint16(id[1])<<2 | uint16(id[2])>>6
+		return host >> (16 - MemberBits), true
+	case s.Format == MSQUIC || s.Format == MVFST:
 		return top(id[1:]), true
 	}
 	c := s.config(id[0])

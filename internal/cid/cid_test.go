@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/shuntlb/shunt/pkg/quiclb"
 )
 
 func unhex(t testing.TB, s string) []byte {
@@ -65,9 +67,9 @@ func TestClearFormats(t *testing.T) {
 		member uint16
 		ok     bool
 	}{
-		{"msquic", Set{Format: MSQUIC}, "ff4567c3ab0001020304050607ee", 0xabc, true},
-		{"msquic, five octets", Set{Format: MSQUIC}, "ff4567c3ab", 0xabc, true},
-		{"msquic, four octets", Set{Format: MSQUIC}, "ff4567c3", 0, false},
+		{"msquic", Set{Format: MSQUIC}, "ffabc367450001020304050607ee", 0xabc, true},
+		{"msquic, five octets", Set{Format: MSQUIC}, "ffabc36745", 0xabc, true},
+		{"msquic, four octets", Set{Format: MSQUIC}, "ffabc367", 0, false},
 		{"mvfst 0", Set{Format: MVFST}, "3fabcdef0102030405", 0, false},
 		{"mvfst 1", Set{Format: MVFST}, "6af340", 0b101010111100, true},
 		{"mvfst 1, two octets", Set{Format: MVFST}, "6af3", 0, false},
@@ -123,6 +125,37 @@ func TestRoundTrip(t *testing.T) {
 		id[0] ^= byte(rapid.IntRange(1, 7).Draw(t, "another")) << 5
 		if got, ok := s.Member(id); ok {
 			t.Fatalf("another configuration's id was read: %#x", got)
+		}
+	})
+}
+
+// TestServersAgree: what pkg/quiclb writes is read, in all formats.
+func TestServersAgree(t *testing.T) {
+	formats := map[Format]quiclb.Format{QUICLB: quiclb.QUICLB, Plain: quiclb.Plain, MSQUIC: quiclb.Msquic, MVFST: quiclb.Mvfst}
+	rapid.Check(t, func(t *rapid.T) {
+		s := Set{Format: rapid.SampledFrom([]Format{QUICLB, Plain, MSQUIC, MVFST}).Draw(t, "format")}
+		scheme := quiclb.Scheme{Format: formats[s.Format]}
+		switch s.Format {
+		case MSQUIC:
+			scheme.ServerIDLength, scheme.NonceLength = 4, 9
+		case MVFST:
+			scheme.ServerIDLength = rapid.IntRange(2, 4).Draw(t, "server id")
+			scheme.NonceLength = 7 - scheme.ServerIDLength
+		default:
+			scheme.ID, scheme.ServerIDLength = uint8(rapid.IntRange(0, 6).Draw(t, "id")), rapid.IntRange(2, 15).Draw(t, "server id")
+			scheme.NonceLength = rapid.IntRange(4, 19-scheme.ServerIDLength).Draw(t, "nonce")
+			scheme.Key = quiclb.Key(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "key"))
+			s.Configs = []Config{{ID: scheme.ID, Key: scheme.Key, ServerID: uint8(scheme.ServerIDLength), Nonce: uint8(scheme.NonceLength)}}
+		}
+		codec, err := quiclb.NewCodec(scheme)
+		if err != nil {
+			t.Fatal(err)
+		}
+		serverID := rapid.SliceOfN(rapid.Byte(), scheme.ServerIDLength, scheme.ServerIDLength).Draw(t, "server")
+		nonce := rapid.SliceOfN(rapid.Byte(), scheme.NonceLength, scheme.NonceLength).Draw(t, "nonce octets")
+		id := codec.Encode(nil, rapid.Byte().Draw(t, "spare"), serverID, nonce)
+		if got, ok := s.Member(id); !ok || got != quiclb.Member(serverID) {
+			t.Fatalf("%x of %x: %#x, %v: expected %#x", id, serverID, got, ok, quiclb.Member(serverID))
 		}
 	})
 }

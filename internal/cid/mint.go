@@ -13,8 +13,7 @@ func (s Set) Mint(of int, member uint16, fill [MaxLength]byte) []byte {
 	id := fill[:]
 	switch s.Format {
 	case MSQUIC:
-		instance := binary.LittleEndian.Uint32(id[1:]) & (1<<(32-MemberBits) - 1)
-		binary.LittleEndian.PutUint32(id[1:], uint32(member)<<(32-MemberBits)|instance)
+		putTop(id[1:], member)
 		return id[:14]
 	case MVFST:
 		id[0] = id[0]&0x3f | byte(of)<<6

@@ -76,10 +76,18 @@ func inverseMix(w uint32) (out uint32) {
 	return out
 }
 
+// boxes are the S-box of every octet.
+var boxes = func() (b [256]uint32) {
+	for i := range b {
+		b[i] = sbox(uint32(i))
+	}
+	return b
+}()
+
 // substitute is SubWord.
 func substitute(w uint32) (out uint32) {
 	for shift := 0; shift < 32; shift += 8 {
-		out |= sbox(w>>shift&0xff) << shift
+		out |= boxes[w>>shift&0xff] << shift
 	}
 	return out
 }

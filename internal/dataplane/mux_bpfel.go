@@ -467,9 +467,8 @@ type muxQuicKind uint32
 
 const (
 	muxQuicKindQUIC_CLEAR     muxQuicKind = 1
-	muxQuicKindQUIC_CLEAR_LOW muxQuicKind = 2
-	muxQuicKindQUIC_SINGLE    muxQuicKind = 3
-	muxQuicKindQUIC_FOUR_PASS muxQuicKind = 4
+	muxQuicKindQUIC_SINGLE    muxQuicKind = 2
+	muxQuicKindQUIC_FOUR_PASS muxQuicKind = 3
 )
 
 type muxQuicSet struct {

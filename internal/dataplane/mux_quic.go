@@ -45,11 +45,9 @@ func quicSet(s *MuxQUIC) (out muxQuicSet) {
 		length := s.Length(first)
 		switch {
 		case length == 0:
-		case s.Format == cid.MSQUIC: // octets 3 and 4, the latter the higher one
-			out.Heads[i] = quicHead(muxQuicKindQUIC_CLEAR_LOW, length, 5*8-cid.MemberBits)
 		case s.Format == cid.MVFST && first>>6 == 1:
 			out.Heads[i] = quicHead(muxQuicKindQUIC_CLEAR, length, quicField(2))
-		case s.Format == cid.MVFST || s.Format == cid.Plain:
+		case s.Format != cid.QUICLB:
 			out.Heads[i] = quicHead(muxQuicKindQUIC_CLEAR, length, quicField(8))
 		case length-1 == 16:
 			out.Heads[i] = quicHead(muxQuicKindQUIC_SINGLE, length, 0)
@@ -163,10 +161,10 @@ func quicOf(r *muxQuicSet) *MuxQUIC {
 		switch {
 		case head == 0:
 			continue
-		case kind == muxQuicKindQUIC_CLEAR_LOW:
-			return &MuxQUIC{Format: cid.MSQUIC}
 		case i == 2 && head == quicHead(muxQuicKindQUIC_CLEAR, length, quicField(2)):
 			return &MuxQUIC{Format: cid.MVFST}
+		case kind == muxQuicKindQUIC_CLEAR && i == len(r.Heads)-1: // of Plain these ids are unroutable
+			return &MuxQUIC{Format: cid.MSQUIC}
 		case kind == muxQuicKindQUIC_CLEAR:
 			s.Format = cid.Plain
 		}

@@ -37,5 +37,6 @@ func (p *Planner) State(of plan.Plan) dataplane.MuxState {
 		bit:      func(lb.EndpointKey, plan.Member) bool { return true },
 		decision: func(lb.EndpointKey) health.Decision { return health.Decision{} },
 		mtu:      func(netip.Addr) uint32 { return of.MTU },
+		cids:     of.CIDs,
 	})
 }

@@ -24,6 +24,13 @@ func drawSteps(t *rapid.T, before plan.Plan) plan.Plan {
 	p := drawPlan(t)
 	for i := range p.Endpoints {
 		e := &p.Endpoints[i]
+		if e.Key.Port == 443 {
+			e.Key.Protocol, e.Affinity = lb.UDP, lb.AffinityCookie
+			e.QUIC = &lb.QUIC{Format: lb.QUICLB, ServerIDLength: 3, NonceLength: 13}
+			if rapid.IntRange(0, 3).Draw(t, "format") == 0 {
+				e.QUIC = &lb.QUIC{Format: rapid.SampledFrom([]string{lb.QUICLBPlain, lb.QUICMsquic, lb.QUICMvfst}).Draw(t, "in clear"), ServerIDLength: 2, NonceLength: 4}
+			}
+		}
 		same := func(o plan.Endpoint) bool { return o.Key == e.Key }
 		if at := slices.IndexFunc(before.Endpoints, same); at >= 0 && rapid.IntRange(0, 3).Draw(t, "changes") > 0 {
 			*e = before.Endpoints[at]
@@ -36,6 +43,7 @@ func drawSteps(t *rapid.T, before plan.Plan) plan.Plan {
 			e.Members[j].Down = rapid.IntRange(0, 5).Draw(t, "down") == 0
 		}
 	}
+	p.CIDs = drawCIDs(t, before.CIDs, p.Endpoints)
 	p.TunnelSources = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16")}
 	if p.Services, p.Sources = before.Services, before.Sources; rapid.IntRange(0, 2).Draw(t, "services") == 0 {
 		p.Services = nil
@@ -56,6 +64,24 @@ func drawSteps(t *rapid.T, before plan.Plan) plan.Plan {
 		p.MTU, p.RingKeys = 1400, []plan.Key{{ID: 3, Key: [16]byte{2}}}
 	}
 	return p
+}
+
+// drawCIDs draws the keys of the VIPs of QUIC endpoints, as they are or as they come to be; now and then they are not there yet.
+func drawCIDs(t *rapid.T, before []plan.CIDKeys, endpoints []plan.Endpoint) (out []plan.CIDKeys) {
+	for _, e := range endpoints {
+		key := vipOf(e.Key)
+		if e.QUIC == nil || plan.CIDsOf(out, key) != nil || rapid.IntRange(0, 8).Draw(t, "no key yet") == 0 {
+			continue
+		}
+		keys := plan.CIDsOf(before, key)
+		if keys == nil || rapid.IntRange(0, 2).Draw(t, "rotation") == 0 {
+			epoch := rapid.Uint32Range(1, 20).Draw(t, "epoch")
+			keys = []plan.CIDKey{{Epoch: epoch, Key: [16]byte{byte(epoch), 1}}, {Epoch: epoch + 1, Key: [16]byte{byte(epoch), 2}}}[:rapid.IntRange(1, 2).Draw(t, "live")]
+		}
+		out = append(out, plan.CIDKeys{VIP: key.VIP, Keys: keys, Mint: keys[0].Epoch})
+		slices.SortFunc(out, plan.CompareCIDs)
+	}
+	return out
 }
 
 // bare is a wanted state in order, without what tables know better once they have it.

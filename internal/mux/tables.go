@@ -20,6 +20,8 @@ type present struct {
 	bit      func(lb.EndpointKey, plan.Member) bool
 	decision func(lb.EndpointKey) health.Decision
 	mtu      func(outer netip.Addr) uint32
+	// cids are the live keys of all VIPs' connection ids, ordered by VIP.
+	cids []plan.CIDKeys
 }
 
 // wantedTables is the data plane's wanted state under a plan whose endpoints now.rings has prepared.
@@ -62,6 +64,9 @@ func wantedEndpoint(e plan.Endpoint, r nextRings, now present) dataplane.MuxEndp
 	}
 	if e.Affinity != lb.AffinityHash {
 		out.Affinity = dataplane.AffinityFlow
+	}
+	if out.QUIC = wantedQUIC(e, plan.CIDsOf(now.cids, e.Key)); out.QUIC != nil {
+		out.Affinity = dataplane.AffinityCookie
 	}
 	if e.Encap == lb.EncapGUE {
 		out.Encap = dataplane.EncapGUE

@@ -1,0 +1,35 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// CIDsOf are the keys of the connection ids of a key's VIP, nil where there are none; the list is ordered by VIP.
+func CIDsOf(list []CIDKeys, key lb.EndpointKey) []CIDKey {
+	at, found := slices.BinarySearchFunc(list, key, func(k CIDKeys, key lb.EndpointKey) int {
+		return CompareCIDs(k, CIDKeys{VNI: key.VNI, VIP: key.VIP})
+	})
+	if !found {
+		return nil
+	}
+	return list[at].Keys
+}
+
+// OtherCIDs are the VIPs whose live keys of connection ids are not the same in two lists ordered by VIP; which of them servers use is no matter.
+func OtherCIDs(before, after []CIDKeys) (out []netip.Addr) {
+	if SameSlice(before, after) {
+		return nil
+	}
+	compare := func(a, b *CIDKeys) int { return CompareCIDs(*a, *b) }
+	equal := func(a, b *CIDKeys) bool { return slices.Equal(a.Keys, b.Keys) }
+	differ(before, after, compare, equal, func(b, a *CIDKeys) {
+		if a == nil {
+			a = b
+		}
+		out = append(out, a.VIP)
+	})
+	return out
+}
