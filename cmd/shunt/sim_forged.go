@@ -18,11 +18,12 @@ func newSimForged(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "forged",
 		Short: "Forged cookies that are accepted, and that reach a chosen server",
-		Long: "How many forged cookies are accepted, and how many lead to the server that the attacker wants: Shunt's, and Cheetah's as its authors' program makes them (the\n" +
-			"server's index XOR a hash of the connection, in a table of a power of two).\n\n" +
-			"Forgeries: random; of an attacker who has a cookie of its own and knows its server: flip-one (one bit changed, for the server to which that led most often when as many were tried before), flip-to (the\n" +
-			"difference between its server's id and the wanted one's), replay (the same cookie on another connection). The attacker knows which key is in use. No scheme of 15\n" +
-			"bits accepts less than ideal_pct of random ones.",
+		Long: "How many forged cookies and connection ids are accepted, and how many lead to the server that the attacker wants.\n\n" +
+			"Schemes: cheetah (cookies as its authors' program makes them: the server's index XOR a hash of the connection, in a table of a power of two), shunt (Shunt's\n" +
+			"cookies), quiclb and quiclb-plain (connection ids of QUIC, under AES and in clear).\n\n" +
+			"Forgeries: random; of an attacker who has one of its own and knows its server: flip-one (one bit changed, for the server to which that led most often when as many\n" +
+			"were tried before), flip-to (the difference between its server's id and the wanted one's), replay (the same on another connection, as QUIC's clients do when they\n" +
+			"move). The attacker knows which key is in use. No scheme of as many bits accepts less than ideal_pct of random ones.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkForged(servers, tries); err != nil {
 				return usageError{err}
@@ -60,27 +61,32 @@ func forgedCells(r sim.ForgedRow) []string {
 	return []string{string(r.Scheme), string(r.Forgery), i(r.Servers), i(r.Tries), i(r.Accepted), i(r.Chosen), number(r.AcceptedPct), number(r.ChosenPct), number(r.IdealPct)}
 }
 
-// forgedPanels are a diagram of what is accepted, and one of what reaches the chosen server.
-func forgedPanels(rows []sim.ForgedRow) []figure.Panel {
-	panel := func(title string, of func(sim.ForgedRow) float64) figure.Panel {
-		p := figure.Panel{Title: title, X: "servers", Y: "% of the cookies", LogX: true, LogY: true}
-		for _, scheme := range []sim.Rule{sim.Published, sim.Cookies} {
-			for _, forgery := range sim.Forgeries {
-				l := figure.Line{Name: fmt.Sprintf("%s, %s", scheme, forgery)}
-				for _, r := range rows {
-					if r.Scheme == scheme && r.Forgery == forgery && of(r) > 0 {
-						l.X, l.Y = append(l.X, float64(r.Servers)), append(l.Y, of(r))
+// forgedPanels are diagrams of what is accepted and of what reaches the chosen server, of cookies and of connection ids.
+func forgedPanels(rows []sim.ForgedRow) (panels []figure.Panel) {
+	for _, what := range []struct {
+		name    string
+		schemes []sim.Rule
+	}{{"cookies", []sim.Rule{sim.Published, sim.Cookies}}, {"connection ids", []sim.Rule{sim.PlainCID, sim.QUICLB}}} {
+		panel := func(title string, of func(sim.ForgedRow) float64) figure.Panel {
+			p := figure.Panel{Title: "forged " + what.name + " that " + title, X: "servers", Y: "% of them", LogX: true, LogY: true}
+			for _, scheme := range what.schemes {
+				for _, forgery := range sim.Forgeries {
+					l := figure.Line{Name: fmt.Sprintf("%s, %s", scheme, forgery)}
+					for _, r := range rows {
+						if r.Scheme == scheme && r.Forgery == forgery && of(r) > 0 {
+							l.X, l.Y = append(l.X, float64(r.Servers)), append(l.Y, of(r))
+						}
+					}
+					if len(l.X) > 0 {
+						p.Lines = append(p.Lines, l)
 					}
 				}
-				if len(l.X) > 0 {
-					p.Lines = append(p.Lines, l)
-				}
 			}
+			return p
 		}
-		return p
+		panels = append(panels,
+			panel("are accepted", func(r sim.ForgedRow) float64 { return r.AcceptedPct }),
+			panel("reach the chosen server", func(r sim.ForgedRow) float64 { return r.ChosenPct }))
 	}
-	return []figure.Panel{
-		panel("forged cookies that are accepted", func(r sim.ForgedRow) float64 { return r.AcceptedPct }),
-		panel("forged cookies that reach the chosen server", func(r sim.ForgedRow) float64 { return r.ChosenPct }),
-	}
+	return panels
 }

@@ -42,7 +42,7 @@ func TestSimulations(t *testing.T) {
 		rows int
 	}{
 		{[]string{"broken", "--servers", "20", "--changes", "5", "--connections", "200"}, 6 * (5 + 15)},
-		{[]string{"forged", "--servers", "10,50", "--tries", "500"}, 2 * 4 * 2},
+		{[]string{"forged", "--servers", "10,50", "--tries", "500"}, 4 * 4 * 2},
 		{[]string{"idle", "--idle", "70s", "--pushes", "20"}, 3 * (200 + 1)},
 	} {
 		t.Run(c.args[0], func(t *testing.T) { testSimulation(t, c.args, c.rows) })

@@ -39,8 +39,8 @@ type Line struct {
 
 // Sizes of a panel.
 const (
-	panelWidth  = 190 * vg.Millimeter
-	legendWidth = 38 * vg.Millimeter // beside the diagram
+	panelWidth  = 200 * vg.Millimeter
+	legendWidth = 48 * vg.Millimeter // beside the diagram
 	panelHeight = 95 * vg.Millimeter
 	dotsPerInch = 130
 )

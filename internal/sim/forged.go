@@ -2,24 +2,21 @@ package sim
 
 import (
 	"math"
-	"math/bits"
 	"math/rand/v2"
-
-	"github.com/shuntlb/shunt/internal/cookie"
 )
 
-// Forgery is how an attacker comes by a cookie that nobody made for its connection.
+// Forgery is how an attacker comes by a cookie, or a connection id of QUIC, that nobody made for its connection.
 type Forgery string
 
 // The forgeries. In all but the first the attacker has a cookie of a connection of its own, and knows which server that is on.
 const (
-	// Random: a number without thought.
+	// Random: a number without thought, but for the id of the key.
 	Random Forgery = "random"
 	// FlipOne: one bit of its cookie changed. It wants the server to which this bit led most often when it tried before.
 	FlipOne Forgery = "flip-one"
 	// FlipTo: its cookie XOR the difference between the ids of its server and of the one that it wants.
 	FlipTo Forgery = "flip-to"
-	// Replay: its cookie on another connection, for the same server.
+	// Replay: its cookie on another connection, for the same server. Of connection ids that is no forgery: a client that moves does it.
 	Replay Forgery = "replay"
 )
 
@@ -28,7 +25,6 @@ var Forgeries = []Forgery{Random, FlipOne, FlipTo, Replay}
 
 // ForgedRow is what became of forged cookies.
 type ForgedRow struct {
-	// Scheme is Cookies, or Published with cookies as the authors' program makes them.
 	Scheme  Rule    `json:"scheme"`
 	Forgery Forgery `json:"forgery"`
 	Servers int     `json:"servers"`
@@ -38,22 +34,19 @@ type ForgedRow struct {
 	Chosen      int     `json:"chosen"`
 	AcceptedPct float64 `json:"accepted_pct"`
 	ChosenPct   float64 `json:"chosen_pct"`
-	// IdealPct is the share that any scheme of 15 bits must accept, for each server needs a number: Servers of 2^15.
+	// IdealPct is the share of random ones that any scheme of as many bits accepts, for each server needs a number.
 	IdealPct float64 `json:"ideal_pct"`
 }
 
-// PlayForged forges so many cookies in each way under both schemes, for pools of these sizes.
+// PlayForged forges so many cookies in each way under every scheme, for pools of these sizes.
 func PlayForged(seed uint64, servers []int, tries int) (rows []ForgedRow) {
 	for _, n := range servers {
-		for _, scheme := range []Rule{Published, Cookies} {
+		for _, scheme := range ForgedSchemes {
 			for i, forgery := range Forgeries {
-				f := forger{random: rand.New(rand.NewPCG(seed, uint64(streamForged+i))), servers: n}
-				if f.mint, f.read, f.shift = mintCookie, readCookie, cookie.CheckBits; scheme == Published {
-					f.mint, f.read, f.shift = mintPublished, f.readPublished, 0
-				}
+				f := forger{random: rand.New(rand.NewPCG(seed, uint64(streamForged+i))), servers: n, scheme: schemeOf(scheme, n)}
 				row := ForgedRow{Scheme: scheme, Forgery: forgery, Servers: n, Tries: tries}
 				row.Accepted, row.Chosen = f.forge(forgery, tries)
-				row.AcceptedPct, row.ChosenPct, row.IdealPct = fine(row.Accepted, tries), fine(row.Chosen, tries), fine(n, 1<<publishedBits)
+				row.AcceptedPct, row.ChosenPct, row.IdealPct = fine(row.Accepted, tries), fine(row.Chosen, tries), fine(n, 1<<f.scheme.names())
 				rows = append(rows, row)
 			}
 		}
@@ -61,60 +54,45 @@ func PlayForged(seed uint64, servers []int, tries int) (rows []ForgedRow) {
 	return rows
 }
 
+// fine is a share in percent, to a hundred-thousandth.
+func fine(part, of int) float64 { return math.Round(1e7*float64(part)/float64(of)) / 1e5 }
+
 // forger tries cookies on a pool with members of ids from 0 on.
 type forger struct {
 	random  *rand.Rand
 	servers int
-	// mint is the cookie of a member for a connection; read is the member that one leads to.
-	mint func(f *Flow, id uint16) uint16
-	read func(f *Flow, cookie uint16) (id uint16, ok bool)
-	// shift is where the id lies in what a cookie hides.
-	shift int
-}
-
-// fine is a share in percent, to a hundred-thousandth.
-func fine(part, of int) float64 { return math.Round(1e7*float64(part)/float64(of)) / 1e5 }
-
-func mintCookie(f *Flow, id uint16) uint16 {
-	return cookie.Encode(cookie.PRF(cookieKeys[0], f.bound()), 0, id)
-}
-
-func readCookie(f *Flow, c uint16) (uint16, bool) {
-	return cookie.Decode(cookie.PRF(cookieKeys[cookie.KeyID(c)], f.bound()), c)
-}
-
-func mintPublished(f *Flow, id uint16) uint16 { return publishedCookie(id, f.Hash()) }
-
-// readPublished takes the index modulo the size of the table of servers, a power of two, as the program does.
-func (f *forger) readPublished(flow *Flow, c uint16) (uint16, bool) {
-	return publishedCookie(c, flow.Hash()) & (1<<bits.Len(uint(f.servers-1)) - 1), true
+	scheme  scheme
 }
 
 // forge counts what became of cookies. For FlipOne as many are tried before.
 func (f *forger) forge(how Forgery, tries int) (accepted, chosen int) {
-	var hope [publishedBits]uint16
+	hope := make([]uint16, f.scheme.bits())
 	if how == FlipOne {
-		hope = f.learn(tries)
+		f.learn(tries, hope)
 	}
 	for range tries {
 		flow, id := Flow{Client: randomClient(f.random)}, uint16(f.random.IntN(f.servers))
-		forged, wanted := f.mint(&flow, id), id
+		forged, wanted := f.scheme.mint(&flow, id, f.random), id
 		switch how {
 		case Random:
-			forged = uint16(f.random.UintN(1 << publishedBits))
+			for bit := range f.scheme.bits() {
+				if f.random.IntN(2) == 0 {
+					f.scheme.flip(&forged, bit)
+				}
+			}
 		case FlipOne:
-			bit := f.random.IntN(publishedBits)
-			forged ^= 1 << bit
+			bit := f.random.IntN(f.scheme.bits())
+			f.scheme.flip(&forged, bit)
 			wanted = id ^ hope[bit]
 		case FlipTo:
 			for wanted == id {
 				wanted = uint16(f.random.IntN(f.servers))
 			}
-			forged ^= (id ^ wanted) << f.shift
+			f.scheme.move(&forged, id^wanted)
 		case Replay:
 			flow = Flow{Client: randomClient(f.random)}
 		}
-		if got, ok := f.read(&flow, forged); ok && int(got) < f.servers {
+		if got, ok := f.scheme.read(&flow, &forged); ok && int(got) < f.servers {
 			accepted++
 			if got == wanted {
 				chosen++
@@ -125,11 +103,13 @@ func (f *forger) forge(how Forgery, tries int) (accepted, chosen int) {
 }
 
 // learn is by which difference each changed bit moves the id most often, of so many tries in all.
-func (f *forger) learn(tries int) (most [publishedBits]uint16) {
-	var moved [publishedBits]map[uint16]int
+func (f *forger) learn(tries int, most []uint16) {
+	moved := make([]map[uint16]int, len(most))
 	for i := range tries {
-		flow, id, bit := Flow{Client: randomClient(f.random)}, uint16(f.random.IntN(f.servers)), i%publishedBits
-		got, ok := f.read(&flow, f.mint(&flow, id)^1<<bit)
+		flow, id, bit := Flow{Client: randomClient(f.random)}, uint16(f.random.IntN(f.servers)), i%len(most)
+		forged := f.scheme.mint(&flow, id, f.random)
+		f.scheme.flip(&forged, bit)
+		got, ok := f.scheme.read(&flow, &forged)
 		if !ok || int(got) >= f.servers {
 			continue
 		}
@@ -142,5 +122,4 @@ func (f *forger) learn(tries int) (most [publishedBits]uint16) {
 			most[bit] = by
 		}
 	}
-	return most
 }

@@ -1,0 +1,121 @@
+package sim
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"math/rand/v2"
+
+	"github.com/shuntlb/shunt/internal/cid"
+	"github.com/shuntlb/shunt/internal/cookie"
+)
+
+// Schemes of forgeries, beside Cookies and Published.
+const (
+	// QUICLB are connection ids of 17 octets under AES, PlainCID the same in clear.
+	QUICLB   Rule = "quiclb"
+	PlainCID Rule = "quiclb-plain"
+)
+
+// ForgedSchemes are those that are forged.
+var ForgedSchemes = []Rule{Published, Cookies, PlainCID, QUICLB}
+
+// token is a cookie in its first two octets, or a connection id.
+type token [1 + 16]byte
+
+func tokenOf(cookie uint16) (t token) {
+	binary.BigEndian.PutUint16(t[:], cookie)
+	return t
+}
+
+func (t *token) cookie() uint16 { return binary.BigEndian.Uint16(t[:]) }
+
+// scheme is how a packet names its server.
+type scheme interface {
+	// mint is what names a member to packets of a connection; read is the member that it names.
+	mint(f *Flow, id uint16, r *rand.Rand) token
+	read(f *Flow, t *token) (id uint16, ok bool)
+	// bits is how many an attacker may change: all but the id of the key. flip changes one; move changes those where the id would lie in clear by a
+	// difference.
+	bits() int
+	flip(t *token, bit int)
+	move(t *token, difference uint16)
+	// names is how many of the bits say which server it is.
+	names() int
+}
+
+// schemeOf is a scheme for a pool of so many servers.
+func schemeOf(rule Rule, servers int) scheme {
+	switch rule {
+	case Cookies:
+		return cookieScheme{}
+	case Published:
+		return publishedScheme{table: 1 << bits.Len(uint(servers-1))}
+	}
+	set := cid.Set{Format: cid.Plain, Configs: []cid.Config{{ID: 2, Key: cookieKeys[0], ServerID: 3, Nonce: 13}}}
+	if rule == QUICLB {
+		set.Format = cid.QUICLB
+	}
+	return cidScheme{set}
+}
+
+// fifteen are what cookies have in common: 15 bits, all of which say which server it is.
+type fifteen struct{}
+
+func (fifteen) bits() int  { return publishedBits }
+func (fifteen) names() int { return publishedBits }
+
+func (fifteen) flip(t *token, bit int) { *t = tokenOf(t.cookie() ^ 1<<bit) }
+
+// cookieScheme is Shunt's.
+type cookieScheme struct{ fifteen }
+
+func (cookieScheme) mint(f *Flow, id uint16, _ *rand.Rand) token {
+	return tokenOf(cookie.Encode(cookie.PRF(cookieKeys[0], f.bound()), 0, id))
+}
+
+func (cookieScheme) read(f *Flow, t *token) (uint16, bool) {
+	return cookie.Decode(cookie.PRF(cookieKeys[cookie.KeyID(t.cookie())], f.bound()), t.cookie())
+}
+
+func (cookieScheme) move(t *token, difference uint16) {
+	*t = tokenOf(t.cookie() ^ difference<<cookie.CheckBits)
+}
+
+// publishedScheme is Cheetah's: the index is taken modulo the size of the table of servers, a power of two.
+type publishedScheme struct {
+	fifteen
+	table uint16
+}
+
+func (publishedScheme) mint(f *Flow, id uint16, _ *rand.Rand) token {
+	return tokenOf(publishedCookie(id, f.Hash()))
+}
+
+func (s publishedScheme) read(f *Flow, t *token) (uint16, bool) {
+	return publishedCookie(t.cookie(), f.Hash()) % s.table, true
+}
+
+func (publishedScheme) move(t *token, difference uint16) { *t = tokenOf(t.cookie() ^ difference) }
+
+// cidScheme is connection ids, as muxes read them.
+type cidScheme struct{ set cid.Set }
+
+func (s cidScheme) mint(_ *Flow, id uint16, r *rand.Rand) (t token) {
+	var fill [cid.MaxLength]byte
+	for i := range fill {
+		fill[i] = byte(r.Uint32())
+	}
+	copy(t[:], s.set.Mint(0, id, fill))
+	return t
+}
+
+func (s cidScheme) read(_ *Flow, t *token) (uint16, bool) { return s.set.Member(t[:]) }
+
+func (cidScheme) bits() int  { return 8 * (len(token{}) - 1) }
+func (cidScheme) names() int { return cid.MemberBits }
+
+func (cidScheme) flip(t *token, bit int) { t[1+bit/8] ^= 0x80 >> (bit % 8) }
+
+func (cidScheme) move(t *token, difference uint16) {
+	binary.BigEndian.PutUint16(t[1:], binary.BigEndian.Uint16(t[1:])^difference<<(16-cid.MemberBits))
+}
