@@ -22,6 +22,7 @@
 #include "abi/schedule.h"
 #include "abi/snat.h"
 #include "abi/config.h"
+#include "abi/cookie.h"
 #include "abi/probe.h"
 #include "abi/burst.h"
 #include "abi/host.h"

@@ -23,7 +23,7 @@ struct endpoint_slot {
 	__u64 value;   /* atomic */
 	__u64 ring;    /* atomic: first ring word:32 | size code:8 | ring key:8 | zero:16, from bit 0 up. 0: no ring */
 	__u64 members; /* atomic: first member word:32 | number of member words:32, from bit 0 up */
-	__u64 policy;  /* atomic: idle ticks of untrusted flows:16 | of trusted:16 | enum endpoint_flag:16 | index of its quic_set + 1, 0 none:16, from bit 0 up */
+	__u64 policy;  /* atomic: idle ticks of untrusted flows:16 | of trusted:16 | enum endpoint_flag:16 | index of its cookie_set or quic_set + 1, 0 none:16, from bit 0 up */
 	__u64 extra;   /* atomic: index of the endpoint_extra record + 1, 0: none */
 };
 SHUNT_ASSERT_SIZE(struct endpoint_slot, 64);
@@ -51,6 +51,7 @@ enum endpoint_flag {
 	ENDPOINT_ADMIT = 32,            /* limits or a source list apply */
 	ENDPOINT_MOVED = 64,            /* extra.members_before is in use */
 	ENDPOINT_ANY = 128,             /* takes packets of any protocol: 3-tuple for those without ports */
+	ENDPOINT_COOKIE = 256,          /* segments of TCP carry cookies: with ENDPOINT_FLOW, for those that carry none */
 	ENDPOINT_QUIC = 512,            /* connection ids name the member: with ENDPOINT_FLOW, for those that name none */
 	ENDPOINT_SCHED = 2048,          /* new flows go where a sequence says (abi/schedule.h), the ring is asked when it is silent */
 	/* Flags that the usual packet does not meet: one branch leads to all of them. */

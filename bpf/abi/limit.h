@@ -45,6 +45,10 @@ enum limit {
 	/* Sets by which QUIC connection ids are read, twice as many as endpoints may have one, so that all can change. Policy words have 16 bits for the number of
 	 * one, and 0 says that there is none. */
 	LIMIT_QUIC_SETS = 1 << 15,
+	/* Sets of cookie keys: policy words have 16 bits for the number of one, and 0 says that there is none. */
+	LIMIT_COOKIE_SETS = (1 << 16) - 1,
+	/* Live cookie keys of a set, told apart by one bit of cookies. */
+	LIMIT_COOKIE_KEYS = 2,
 	/* VIPs with limits or a source list. */
 	LIMIT_VIP_GUARDS = 1 << 16,
 	/* Words of a CPU's region of `datagrams`: a cache line. */

@@ -57,6 +57,8 @@ enum mux_reason {
 	MUX_REASON_QUIC_UNROUTABLE = 47, /* counted beside: a connection id of no configuration here, or made without one: by flow table or ring */
 	MUX_REASON_QUIC_INVALID = 48,   /* counted beside: a connection id that names no member: by flow table or ring */
 	MUX_REASON_QUIC_MALFORMED = 49, /* counted beside: no QUIC header that can be read: by flow table or ring */
+	MUX_REASON_COOKIE_ABSENT = 50,  /* counted beside: a segment without a timestamp that could carry a cookie: by flow table or ring */
+	MUX_REASON_COOKIE_INVALID = 51, /* counted beside: what the timestamp carries is no cookie of a member under a live key: by flow table or ring */
 	MUX_REASON_MAX,
 };
 

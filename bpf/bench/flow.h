@@ -30,4 +30,10 @@ static __attribute__((always_inline)) inline void flow_ids_of(__u32 n, __u32 vip
 	ids->rsv = 0;
 }
 
+/* flow_member_of is the member that flow number n belongs to where packets say it. */
+static __attribute__((always_inline)) inline __u32 flow_member_of(__u32 n, __u32 members)
+{
+	return (__u64)(n * 0x9e3779b1U) * members >> 32;
+}
+
 #endif

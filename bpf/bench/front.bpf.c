@@ -8,6 +8,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "flow.h"
+#include "lib/cookie.h"
 
 enum front_limit {
 	FRAME_MAX = 96,
@@ -21,10 +22,14 @@ enum frame_offset {
 	IP4_DESTINATION = 30,
 	IP4_PORTS = 34,
 	IP4_FRAME = 64,
+	IP4_ECHO = 62,       /* of timestamps behind two NOPs */
+	IP4_ECHO_FRAME = 66,
 	IP6_SOURCE_LOW = 30,
 	IP6_DESTINATION_LOW = 46,
 	IP6_PORTS = 54,
 	IP6_FRAME = 80,
+	IP6_ECHO = 82,
+	IP6_ECHO_FRAME = 86,
 };
 
 /* Written by the harness before a run. */
@@ -43,6 +48,9 @@ struct front_config {
 	__u16 port_be;      /* destination port */
 	__u16 rsv;
 	__u32 out_ifindex;  /* live frames: the device they leave by */
+	struct siphash_key cookie_key; /* echoes carry cookies of key 0, which is this one */
+	__u32 cookie_members; /* that cookies name; 0: there are no timestamps */
+	__u32 rsv1;
 };
 
 /* Written here, read by the harness after a run. */
@@ -125,6 +133,29 @@ static __always_inline void write6(void *data, const struct flow_ids *ids)
 	copy(__u16, 78);
 }
 
+/* write_echo writes the timestamp that a client echoes: the cookie of its flow. */
+static __always_inline int write_echo(void *data, void *end)
+{
+	__u64 hash = 0, word;
+	__u32 id = flow_member_of(state.flow, config.cookie_members);
+
+	if (config.family == 4) {
+		if (data + IP4_ECHO_FRAME > end)
+			return 0;
+		word = flow_word(0, bpf_ntohs(*(__u16 *)(data + IP4_PORTS)), bpf_ntohs(config.port_be), 6);
+		hash = cookie_prf4(&config.cookie_key, bpf_ntohl(*(__u32 *)(data + IP4_SOURCE)), bpf_ntohl(*(__u32 *)(data + IP4_DESTINATION)), word);
+		*(volatile __u32 *)(data + IP4_ECHO) = bpf_htonl(cookie_place(state.flow, cookie_encode(hash, 0, id)));
+		return 1;
+	}
+	if (data + IP6_ECHO_FRAME > end)
+		return 0;
+	word = flow_word(0, bpf_ntohs(*(__u16 *)(data + IP6_PORTS)), bpf_ntohs(config.port_be), 6);
+	hash = cookie_prf6(&config.cookie_key, *(__u64 *)(data + 22), *(__u64 *)(data + 30), *(__u64 *)(data + 38), *(__u64 *)(data + 46), word);
+	copy(__u16, IP6_FRAME);
+	*(volatile __u32 *)(data + IP6_ECHO) = bpf_htonl(cookie_place(state.flow, cookie_encode(hash, 0, id)));
+	return 1;
+}
+
 /* write_next writes the frame of packet n; false when it does not fit. */
 static __always_inline int write_next(struct xdp_md *ctx, __u64 n)
 {
@@ -142,7 +173,7 @@ static __always_inline int write_next(struct xdp_md *ctx, __u64 n)
 			return 0;
 		write6(data, &ids);
 	}
-	return 1;
+	return config.cookie_members ? write_echo(data, end) : 1;
 }
 
 SEC("xdp")

@@ -48,7 +48,8 @@ struct packet {
 	__u8 tos;     /* or traffic class */
 	__u8 ttl;     /* or hop limit */
 	__u8 segment; /* enum segment_flag; of other protocols than TCP SEGMENT_ACK */
-	__u8 rsv[7];
+	__u8 rsv[3];
+	__u32 quote;  /* of what an ICMP error quotes: offset of the quoted transport header from the Ethernet header */
 };
 
 /* The TCP flags that the walk looks at (RFC 9293). */

@@ -55,6 +55,7 @@ static __always_inline int quoted_read4(struct xdp_md *ctx, __u32 at, __u32 limi
 		return 0;
 	flow->src_lo = V4_MAPPED | (__u64)ip->daddr << 32;
 	flow->dst_lo = V4_MAPPED | (__u64)ip->saddr << 32;
+	flow->quote = at + header;
 	quoted_ports(l4, ip->protocol, flow);
 	return 1;
 }
@@ -76,11 +77,13 @@ static __always_inline int quoted_read6(struct xdp_md *ctx, __u32 at, __u32 limi
 	flow->src_lo = addr[3];
 	flow->dst_hi = addr[0];
 	flow->dst_lo = addr[1];
+	flow->quote = at + sizeof(struct ipv6hdr);
 	if (next == PROTOCOL_FRAGMENT) {
 		next = l4[0];
 		if (*(const __u16 *)(l4 + 2) & bpf_htons(0xfff8))
 			return 0;
 		l4 += 8;
+		flow->quote += 8;
 		if (at + sizeof(struct ipv6hdr) + 8 + ICMP_HEADER > limit || (const void *)(l4 + ICMP_HEADER) > end)
 			return 0;
 	}

@@ -12,6 +12,7 @@
 #include "lib/ring.h"
 #include "mux/admit.h"
 #include "mux/choose.h"
+#include "mux/cookie.h"
 #include "mux/find.h"
 #include "mux/flows.h"
 #include "mux/fragments.h"
@@ -126,7 +127,7 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, s
 	struct orders o = orders_of(p, slot);
 	__u32 zero = 0, id, flags = o.policy >> POLICY_FLAGS_SHIFT;
 	struct mux_config *c = bpf_map_lookup_elem(&configs, &zero);
-	__u64 hash, word, answer = 0, ring, range;
+	__u64 hash = 0, word = 0, answer = 0, ring, range;
 	int reason;
 
 	if (!c)
@@ -151,17 +152,26 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, s
 		return send_member(ctx, p, slot, slot_members(slot), aside->first.member, aside->word, aside->first.hash,
 				   aside);
 	}
-	if (flags & ENDPOINT_QUIC) {
+	if (flags & ENDPOINT_COOKIE) {
+		range = slot_members(slot);
+		answer = by_cookie(ctx, p, o.policy, range, &word, &hash);
+		/* A flow that the ring gave a member is remembered when it shows that it carries no cookie: until then the ring says the same. */
+		if (!answer && !(flags & ENDPOINT_SCHED))
+			o.segment |= FLOW_UNKNOWN;
+	} else if (flags & ENDPOINT_QUIC) {
 		range = slot_members(slot);
 		answer = quic_find(ctx, o.policy, range, p->l4, ETH_HLEN + p->l3_len);
 		o.segment = answer & FLOW_UNKNOWN;
 		o.identity.word |= answer >> 40 << IDENTITY_VNI_SHIFT;
+		if (answer & FLOW_FOUND) {
+			word = member_word(answer);
+			hash = spread_hash(&c->flow_key, p->src_hi, p->src_lo, p->sport);
+			if (!member_present(word))
+				return refuse(slot_value(slot), p->l3_len, MUX_REASON_NO_BACKEND);
+		}
 	}
 	if (answer & FLOW_FOUND) {
-		word = member_word(answer);
-		hash = spread_hash(&c->flow_key, p->src_hi, p->src_lo, p->sport);
-		if (!member_present(word))
-			return refuse(slot_value(slot), p->l3_len, MUX_REASON_NO_BACKEND);
+		/* The packet itself said where it goes. */
 	} else if (flags & ENDPOINT_FLOW) {
 		range = slot_members(slot);
 		hash = identity_hash(&c->flow_key, p, &o.identity) & o.keep;
@@ -191,13 +201,14 @@ static __noinline int forward_slot(struct xdp_md *ctx, const struct packet *p, _
 }
 
 /* find_member tells where packets of a flow to the endpoint of a slot go, and changes nothing: as flow_settle answers.
- * The packet need not have arrived: its addresses, ports and protocol are looked at. */
-__attribute__((noinline)) __u64 find_member(const struct packet *p __arg_nonnull, __u32 index)
+ * The packet need not have arrived: its addresses, ports and protocol are looked at. `stamp` is a timestamp that a member gave the flow's client, 0 when
+ * none is known. */
+__attribute__((noinline)) __u64 find_member(const struct packet *p __arg_nonnull, __u32 index, __u32 stamp)
 {
 	struct endpoint_slot *slot = slot_at(index);
 	__u32 zero = 0, id, flags;
 	struct mux_config *c = bpf_map_lookup_elem(&configs, &zero);
-	__u64 ring, range;
+	__u64 ring, range, word, hash, answer;
 	struct orders o;
 
 	if (!slot || !c)
@@ -206,6 +217,11 @@ __attribute__((noinline)) __u64 find_member(const struct packet *p __arg_nonnull
 	flags = o.policy >> POLICY_FLAGS_SHIFT;
 	if (flags & ENDPOINT_UNUSUAL)
 		orders_narrow(&o, p, slot, flags);
+	if (flags & ENDPOINT_COOKIE && stamp) {
+		answer = cookie_member(p, o.policy, slot_members(slot), stamp, &word, &hash);
+		if (answer & FLOW_FOUND)
+			return answer;
+	}
 	if (flags & ENDPOINT_FLOW)
 		return settle_flow(c, p, &o, slot, index, identity_hash(&c->flow_key, p, &o.identity) & o.keep,
 				   SEGMENT_ACK | FLOW_PEEK);

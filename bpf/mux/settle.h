@@ -46,12 +46,15 @@ static __noinline __u32 icmp_error(struct xdp_md *ctx, __u32 vip, struct aside *
 static __always_inline int forward_error(struct xdp_md *ctx, __u32 index, struct aside *aside)
 {
 	struct endpoint_slot *slot = slot_at(index);
+	__u32 stamp = 0;
 	__u64 found;
 
 	if (!slot)
 		return drop(MUX_REASON_INTERNAL);
 	if (!(aside->how & ASIDE_SNAT)) {
-		found = find_member(&aside->flow, index);
+		if (*(volatile __u64 *)&slot->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_COOKIE)
+			stamp = cookie_options(ctx, aside->flow.quote, ETH_HLEN + aside->packet.l3_len) >> 32;
+		found = find_member(&aside->flow, index, stamp);
 		if (!(found & FLOW_FOUND))
 			return refuse(*(volatile __u64 *)&slot->value, aside->flow.l3_len, found);
 		aside->first.member = found;

@@ -96,6 +96,15 @@ struct {
 	__type(value, struct quic_set);
 } quic_sets SEC(".maps");
 
+/* What cookies are read with, by the number in policy words. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_COOKIE_SETS);
+	__type(key, __u32);
+	__type(value, struct cookie_set);
+} cookie_sets SEC(".maps");
+
 /* What VIPs let through. The walk writes the words of its buckets. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

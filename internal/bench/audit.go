@@ -61,6 +61,13 @@ func (a muxAudit) end(mux *benchrun.Mux, packets uint64) (float64, error) {
 	if sent := since("forwarded"); sent != packets {
 		return 0, fmt.Errorf("%d of %d packets were forwarded: want all (reasons %v)", sent, packets, after.Reasons)
 	}
+	if a.c.cookie() {
+		share := 1 - float64(since("cookie_absent")+since("cookie_invalid")+since("flow_moved"))/float64(packets)
+		if share < 1 {
+			return share, fmt.Errorf("%g of the packets were sent by their cookies: want all (reasons %v)", share, after.Reasons)
+		}
+		return share, nil
+	}
 	if a.c.table == 0 {
 		return 0, nil
 	}

@@ -21,7 +21,8 @@ var dataplaneSuite = Suite{
 		"endpoint; `flow/N` has N flows in a flow table of 4 Mi entries (16 Mi for `flow/4Mi`), all known and trusted, " +
 		"`hits` the percentage that was found there; `-20000ep` spreads them over 20,000 endpoints of 5 backends each; in " +
 		"`flow/new` every packet is the SYN of a new flow, the table is full and each evicts an untrusted flow, while no " +
-		"trusted one goes. `snat/N` are answers to N connections of the servers' own: no endpoint takes them, and the port tells the server. In `sched/NAME` every packet begins a flow too, in a table that fits into caches, and is given to a member by that scheduler; `over_ring_ns` " +
+		"trusted one goes. `cookie/N` has N flows whose packets echo a timestamp with a cookie: `hits` is the percentage that was sent by it, without ring and table. " +
+		"`snat/N` are answers to N connections of the servers' own: no endpoint takes them, and the port tells the server. In `sched/NAME` every packet begins a flow too, in a table that fits into caches, and is given to a member by that scheduler; `over_ring_ns` " +
 		"is what that takes beyond the ring's choice in the same run. `katran_ns` is what Katran takes over the floor in a harness of the same rules on this kind of " +
 		"machine, whose memory answered in about 60 ns. `line_ns` is what a random cache line of 64 MiB cost at the time: `-1Mi` cases are " +
 		"made of it. Cases with 20,000 endpoints are left out of the plot.\n\n" +
@@ -41,6 +42,7 @@ var dataplaneSuite = Suite{
 		atMost("hash/1", "over_floor_ns", 25), atMost("flow/1", "over_floor_ns", 25), atMost("flow/64Ki", "over_floor_ns", 50),
 		atMost("flow/1Mi", "over_floor_ns", 110), atMost("flow/1Mi-20000ep", "over_floor_ns", 130), atMost("flow/new", "over_floor_ns", 130),
 		atMost("flow6/1Mi", "over_floor_ns", 110),
+		atMost("cookie/1", "over_floor_ns", 50), atMost("cookie/1Mi", "over_floor_ns", 50), atMost("cookie6/1Mi", "over_floor_ns", 65),
 	},
 	curve: &curve{
 		title: "Flow table: cost of a packet by the number of flows", x: "flows",
@@ -101,12 +103,25 @@ var muxCases = []muxCase{
 	{"flow/1Mi-20000ep", v4(mi, 20000), few, 4 * mi, "445–490"},
 	{"flow/new", benchrun.Traffic{Family: benchrun.IPv4, Flows: mi, VIPs: 1, New: true}, benchBackends, 4 * mi, "800–950"},
 	{"flow6/1Mi", v6(mi, 1), benchBackends, 4 * mi, "403–420"},
+	{"cookie/1", cookies(v4(1, 1)), benchBackends, 0, ""},
+	{"cookie/64Ki", cookies(v4(64*ki, 1)), benchBackends, 0, ""},
+	{"cookie/1Mi", cookies(v4(mi, 1)), benchBackends, 0, "387–404"},
+	{"cookie6/1Mi", cookies(v6(mi, 1)), benchBackends, 0, "403–420"},
 	{"snat/1", v4(1, 1), benchBackends, 0, ""},
 	{"snat/1Mi", v4(mi, 1), benchBackends, 0, ""},
 }
 
 // snat says that no endpoint takes the packets: they are for ports that servers send from.
 func (c muxCase) snat() bool { return strings.HasPrefix(c.name, "snat/") }
+
+// cookies makes packets carry the cookie of one of the backends.
+func cookies(t benchrun.Traffic) benchrun.Traffic {
+	t.CookieMembers = benchBackends
+	return t
+}
+
+// cookie says that packets carry cookies.
+func (c muxCase) cookie() bool { return c.traffic.CookieMembers > 0 }
 
 func v4(flows, vips uint32) benchrun.Traffic {
 	return benchrun.Traffic{Family: benchrun.IPv4, Flows: flows, VIPs: vips}
@@ -260,7 +275,7 @@ func (c muxCase) run(ctx context.Context, o Options) (Row, error) {
 // row sums up what was measured of the mux.
 func (c muxCase) row(got benchrun.Comparison, hits float64) Row {
 	row := Row{Case: c.name, Fields: comparisonFields(got)}
-	if c.table > 0 && !c.traffic.New {
+	if c.cookie() || c.table > 0 && !c.traffic.New {
 		row.Fields = append(row.Fields, Field{"hits", round(100 * hits)})
 	}
 	return row

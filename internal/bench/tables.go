@@ -59,6 +59,11 @@ func (c muxCase) tables() (dataplane.MuxState, map[netip.Addr]dataplane.NextHop)
 	if c.table > 0 {
 		affinity = dataplane.AffinityFlow
 	}
+	var keys *dataplane.MuxCookie
+	if c.cookie() {
+		affinity = dataplane.AffinityCookie
+		keys = &dataplane.MuxCookie{Keys: [2][16]byte{benchrun.CookieKey}, Live: [2]bool{true, false}}
+	}
 	for i := range c.traffic.VIPs {
 		s := int(i) % sets
 		port := uint16(benchrun.Port)
@@ -68,7 +73,7 @@ func (c muxCase) tables() (dataplane.MuxState, map[netip.Addr]dataplane.NextHop)
 		state.Endpoints = append(state.Endpoints, dataplane.MuxEndpoint{
 			Key:      lb.EndpointKey{VIP: c.traffic.Family.VIP(i), Protocol: lb.TCP, Port: port},
 			RingCode: code, Ring: rings[s], Members: members[s],
-			Affinity: affinity, Idle: lb.Idle{Untrusted: benchIdle, Trusted: benchIdle},
+			Affinity: affinity, Cookie: keys, Idle: lb.Idle{Untrusted: benchIdle, Trusted: benchIdle},
 		})
 	}
 	return state, hops

@@ -54,6 +54,9 @@ func (t *muxTables) adoptEntry(key lb.EndpointKey, ref slotRef) error {
 	if err := t.adoptSequence(e); err != nil {
 		return err
 	}
+	if err := t.adoptCookies(e); err != nil {
+		return err
+	}
 	if key.Protocol == 0 {
 		if err := t.adoptRanges(e, record); err != nil {
 			return err

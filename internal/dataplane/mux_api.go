@@ -88,6 +88,8 @@ type MuxEndpoint struct {
 	Affinity  Affinity
 	// Scheduler is how new flows are given to members; it needs an affinity that remembers them.
 	Scheduler ScheduleKind
+	// Cookie is what cookies are read with: with AffinityCookie, and one of tcp.
+	Cookie *MuxCookie
 	// QUIC, when not nil, is how connection ids name members, before the flow table is asked: with AffinityCookie, and one of udp.
 	QUIC *MuxQUIC
 	// Source: bits of the client's address that count, 0 for whole flows; in affinity flow clients are remembered for
@@ -157,7 +159,7 @@ type FlowTotals struct {
 
 // TablePressure is how full a table is, in its own unit.
 type TablePressure struct {
-	Name           string // "endpoints", "members", "backends", "rings", "flows", "sources", "devices", "snat_vips", "quic_endpoints"
+	Name           string // "endpoints", "members", "backends", "rings", "flows", "sources", "devices", "snat_vips", "quic_endpoints", "cookie_sets"
 	Used, Capacity uint64
 }
 
@@ -184,6 +186,7 @@ type Packet struct {
 	ClientPort uint16
 	Port       uint16
 	Segment    Segment
+	Echo       uint32 // the timestamp that a segment echoes (TSecr, RFC 7323), 0: none
 }
 
 // Segment is what a packet means to the flow that it is of.

@@ -232,6 +232,9 @@ func (c *change) remove(k lb.EndpointKey, e *muxEntry) {
 		t.ports.free(e.ranges.block)
 		t.freeExtra(e.extra)
 		t.quic.release(e.quic)
+		if e.cookies != nil {
+			t.cookies.release(e.cookies)
+		}
 	})
 	for _, b := range e.members.all() {
 		c.dropBackend(b)

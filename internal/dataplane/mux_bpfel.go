@@ -32,7 +32,8 @@ type muxAside struct {
 		Tos      uint8
 		Ttl      uint8
 		Segment  uint8
-		Rsv      [7]uint8
+		Rsv      [3]uint8
+		Quote    uint32
 	}
 	Flow struct {
 		_        structs.HostLayout
@@ -49,7 +50,8 @@ type muxAside struct {
 		Tos      uint8
 		Ttl      uint8
 		Segment  uint8
-		Rsv      [7]uint8
+		Rsv      [3]uint8
+		Quote    uint32
 	}
 	Fragment muxFragmentKey
 	First    muxFragment
@@ -74,6 +76,17 @@ type muxBackend struct {
 	Overhead uint32
 	Rsv0     uint32
 	Rsv      [2]uint64
+}
+
+type muxCookieSet struct {
+	_    structs.HostLayout
+	Keys [2]struct {
+		_  structs.HostLayout
+		K0 uint64
+		K1 uint64
+	}
+	Live uint64
+	Rsv  [3]uint64
 }
 
 type muxCounter struct {
@@ -126,6 +139,7 @@ const (
 	muxEndpointFlagENDPOINT_ADMIT            muxEndpointFlag = 32
 	muxEndpointFlagENDPOINT_MOVED            muxEndpointFlag = 64
 	muxEndpointFlagENDPOINT_ANY              muxEndpointFlag = 128
+	muxEndpointFlagENDPOINT_COOKIE           muxEndpointFlag = 256
 	muxEndpointFlagENDPOINT_QUIC             muxEndpointFlag = 512
 	muxEndpointFlagENDPOINT_SCHED            muxEndpointFlag = 2048
 	muxEndpointFlagENDPOINT_UNUSUAL          muxEndpointFlag = 252
@@ -227,6 +241,8 @@ const (
 	muxLimitLIMIT_SNAT_WORDS       muxLimit = 2048
 	muxLimitLIMIT_PORT_RANGES      muxLimit = 262144
 	muxLimitLIMIT_QUIC_SETS        muxLimit = 32768
+	muxLimitLIMIT_COOKIE_SETS      muxLimit = 65535
+	muxLimitLIMIT_COOKIE_KEYS      muxLimit = 2
 	muxLimitLIMIT_VIP_GUARDS       muxLimit = 65536
 	muxLimitLIMIT_DATAGRAM_REGION  muxLimit = 8
 	muxLimitLIMIT_BURST_MIN        muxLimit = 16
@@ -334,7 +350,9 @@ const (
 	muxMuxReasonMUX_REASON_QUIC_UNROUTABLE      muxMuxReason = 47
 	muxMuxReasonMUX_REASON_QUIC_INVALID         muxMuxReason = 48
 	muxMuxReasonMUX_REASON_QUIC_MALFORMED       muxMuxReason = 49
-	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 50
+	muxMuxReasonMUX_REASON_COOKIE_ABSENT        muxMuxReason = 50
+	muxMuxReasonMUX_REASON_COOKIE_INVALID       muxMuxReason = 51
+	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 52
 )
 
 type muxNexthopBit uint32
@@ -558,6 +576,7 @@ const (
 	muxMapAsides          = "asides"
 	muxMapBackends        = "backends"
 	muxMapConfigs         = "configs"
+	muxMapCookieSets      = "cookie_sets"
 	muxMapDatagrams       = "datagrams"
 	muxMapDevices         = "devices"
 	muxMapEndpointCounts  = "endpoint_counts"
@@ -657,6 +676,7 @@ type muxMapSpecs struct {
 	Asides          *ebpf.MapSpec `ebpf:"asides"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Configs         *ebpf.MapSpec `ebpf:"configs"`
+	CookieSets      *ebpf.MapSpec `ebpf:"cookie_sets"`
 	Datagrams       *ebpf.MapSpec `ebpf:"datagrams"`
 	Devices         *ebpf.MapSpec `ebpf:"devices"`
 	EndpointCounts  *ebpf.MapSpec `ebpf:"endpoint_counts"`
@@ -730,6 +750,7 @@ type muxMaps struct {
 	Asides          *ebpf.Map `ebpf:"asides"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Configs         *ebpf.Map `ebpf:"configs"`
+	CookieSets      *ebpf.Map `ebpf:"cookie_sets"`
 	Datagrams       *ebpf.Map `ebpf:"datagrams"`
 	Devices         *ebpf.Map `ebpf:"devices"`
 	EndpointCounts  *ebpf.Map `ebpf:"endpoint_counts"`
@@ -760,6 +781,7 @@ func (m *muxMaps) Close() error {
 		m.Asides,
 		m.Backends,
 		m.Configs,
+		m.CookieSets,
 		m.Datagrams,
 		m.Devices,
 		m.EndpointCounts,

@@ -165,7 +165,7 @@ func checkEndpoint(e MuxEndpoint) error {
 			return fmt.Errorf("ring of %d slots with size code %d: must have 1<<code, code %d to %d", len(r), code, low, high)
 		}
 	}
-	for _, err := range []error{checkPorts(e.Key), checkIdentity(e), checkQUIC(e)} {
+	for _, err := range []error{checkPorts(e.Key), checkIdentity(e), checkQUIC(e), checkCookie(e)} {
 		if err != nil {
 			return err
 		}

@@ -137,6 +137,7 @@ func (m *Mux) Pressure() []TablePressure {
 		{"flows", m.flowsUsed, uint64(len(t.mem.flows)) * uint64(muxLimitLIMIT_FLOW_BUCKET)},
 		{"sources", t.guards.sources.used(), uint64(len(t.mem.sourceWords))},
 		{"devices", uint64(len(t.hops.devices)), uint64(len(t.mem.devices))},
+		{"cookie_sets", uint64(t.cookies.indices.n), uint64(len(t.mem.cookieSets))},
 		{"snat_vips", uint64(len(t.snat.byVIP)), uint64(t.snat.room())},
 		{"quic_endpoints", uint64(t.quic.endpoints), uint64(t.quic.room())},
 	}

@@ -133,7 +133,7 @@ func noCounters() MuxCounters {
 }
 
 // fillMaps gives every field of m the pinned map of its name; all that outlive a process, and that this ABI version has, must be
-// there.
+// there. The sets of cookie keys came without another version: where they are not, no endpoint has one.
 func fillMaps(m *muxMaps, pinned map[string]*ebpf.Map, version uint32) error {
 	v := reflect.ValueOf(m).Elem()
 	for i := range v.NumField() {
@@ -142,7 +142,7 @@ func fillMaps(m *muxMaps, pinned map[string]*ebpf.Map, version uint32) error {
 		}
 	}
 	for name, found := range m.byName() {
-		later := name == muxMapQuicSets || name == muxMapSnatBlocks && version == abiWithoutSNAT
+		later := name == muxMapQuicSets || name == muxMapCookieSets || name == muxMapSnatBlocks && version == abiWithoutSNAT
 		if found == nil && !later {
 			return fmt.Errorf("table %s is not pinned", name)
 		}

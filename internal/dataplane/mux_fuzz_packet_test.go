@@ -16,7 +16,7 @@ func (g *fuzzFrames) transport(w fuzzFlow, size int) []byte {
 	b = be.AppendUint16(b, w.to)
 	switch w.protocol {
 	case 6:
-		options := g.options()
+		options := g.cookied(w, g.options())
 		b = append(be.AppendUint64(b, r.Uint64()), byte(5+len(options)/4)<<4, g.flags(), 1, 0, 0, 0, 0, 0)
 		b = append(b, options...)
 	case 17:

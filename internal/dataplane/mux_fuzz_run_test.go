@@ -42,6 +42,8 @@ type fuzz struct {
 	pr *rand.Rand
 	// sr is that of schedulers, likewise.
 	sr *rand.Rand
+	// cr is that of cookies, likewise.
+	cr *rand.Rand
 	sn fuzzSNAT
 
 	// Of all episodes.
@@ -106,7 +108,7 @@ func (f *fuzz) begin(seed uint64) {
 	f.seed, f.step, f.r = seed, 0, rand.New(rand.NewPCG(seed, 1))
 	m.config.FlowKey.K0, m.config.FlowKey.K1 = f.r.Uint64(), f.r.Uint64()
 	f.model = &muxModel{alive: map[MemberKey]bool{}, mac: testMAC, ingress: ingress, macs: [][6]byte{muxSelf, fuzzOtherSelf}, schedules: newModelSchedules()}
-	f.sr = rand.New(rand.NewPCG(seed, 3))
+	f.sr, f.cr = rand.New(rand.NewPCG(seed, 3)), rand.New(rand.NewPCG(seed, 4))
 	f.model.policy = modelPolicy{hz: f.hz, packets: map[netip.Addr]*bucketModel{}, flows: map[netip.Addr]*bucketModel{}}
 	f.model.flows = &modelFlows{
 		key: ring.Key{K0: m.config.FlowKey.K0, K1: m.config.FlowKey.K1}, buckets: make([][8]modelFlow, len(m.flows)),

@@ -360,7 +360,7 @@ func (m *muxMaps) byName() map[string]*ebpf.Map {
 		muxMapConfigs: m.Configs, muxMapReasons: m.Reasons, muxMapEndpointCounts: m.EndpointCounts,
 		muxMapMemberCounts: m.MemberCounts, muxMapPortRanges: m.PortRanges, muxMapVipGuards: m.VipGuards,
 		muxMapSourceLists: m.SourceLists, muxMapSourceWords: m.SourceWords, muxMapDatagrams: m.Datagrams, muxMapSnatBlocks: m.SnatBlocks,
-		muxMapQuicSets: m.QuicSets,
+		muxMapQuicSets: m.QuicSets, muxMapCookieSets: m.CookieSets,
 	}
 }
 

@@ -28,6 +28,7 @@ type muxMemory struct {
 	guards      []muxVipGuard
 	sourceLists []muxSourceList
 	sourceWords []uint64
+	cookieSets  []muxCookieSet // none in former tables that know no cookies
 	datagrams   []uint64
 	pings       []uint64
 	snatBlocks  []muxSnatBlock // none in former tables that know no SNAT
@@ -65,6 +66,7 @@ func mapMux(m *muxMaps) (*muxMemory, error) {
 		mapIfThere(mem, m.ScheduleCursors, &mem.cursors.cells),
 		mapIfThere(mem, m.MemberLoads, &mem.memberLoads),
 		mapIfThere(mem, m.QuicSets, &mem.quicSets),
+		mapIfThere(mem, m.CookieSets, &mem.cookieSets),
 	} {
 		if err != nil {
 			mem.close()

@@ -111,7 +111,8 @@ func quoted(b []byte, v6 bool) (src, dst netip.Addr, protocol byte, l4 []byte, o
 // walkError sends an ICMP error to the member that sent what it quotes.
 func (m *muxModel) walkError(frame []byte, p modelPacket) modelResult {
 	unknown := modelResult{verdict: xdpDrop, frame: frame, reason: "icmp_error_unknown"}
-	src, dst, protocol, l4, ok := quoted(p.l4[min(8, max(p.room, 0)):min(len(p.l4), max(p.room, 0))], p.dst.Is6())
+	linear := p.l4[min(8, max(p.room, 0)):min(len(p.l4), max(p.room, 0))]
+	src, dst, protocol, l4, ok := quoted(linear, p.dst.Is6())
 	if !ok || src != p.dst {
 		return unknown
 	}
@@ -119,6 +120,9 @@ func (m *muxModel) walkError(frame []byte, p modelPacket) modelResult {
 	flow.src, flow.protocol, flow.l4 = dst, protocol, make([]byte, 20)
 	if protocol == 6 || protocol == 17 {
 		flow.dport, flow.sport = binary.BigEndian.Uint16(l4), binary.BigEndian.Uint16(l4[2:])
+	}
+	if protocol == 6 { // options are read wherever they lie
+		flow.stamp, _, _ = timestamps(p.l4[8+len(linear)-len(l4):])
 	}
 	e, ok := m.endpointOf(flow.dst, protocol, flow.dport)
 	if !ok {
@@ -139,6 +143,11 @@ func (m *muxModel) walkError(frame []byte, p modelPacket) modelResult {
 
 // peek is the member that a packet of a flow would go to; nothing is remembered or forgotten.
 func (m *muxModel) peek(p modelPacket, e MuxEndpoint) (MuxMember, bool) {
+	if e.Cookie != nil && p.stamp != 0 {
+		if id, _, reason := m.named(p, e, p.stamp); reason == "" {
+			return memberWith(e, id)
+		}
+	}
 	identity := m.identity(p, e)
 	if e.Affinity != AffinityHash && !e.OnePacket {
 		hash := identity.entry(m.flows.key)

@@ -140,6 +140,12 @@ func (m *muxModel) remember(p modelPacket, e MuxEndpoint, id modelIdentity, ring
 	} else if !syn && !m.takeFlow(p) {
 		return 0, 0, "new_flow_limited"
 	}
+	if passing := syn && e.Cookie != nil && e.Scheduler == ScheduleRing; passing && !live {
+		if chosen, ok := choose(false); ok {
+			return chosen, hash, ""
+		}
+		return 0, 0, "no_backend"
+	}
 	if at < 0 {
 		at = m.room(bucket, modelHome(hash))
 	}

@@ -99,6 +99,7 @@ type modelPacket struct {
 	sport, dport uint16
 	bad          string // why it is malformed
 	fragment     *modelFragment
+	stamp        uint32     // of what an ICMP error quotes: its timestamp, 0 for none
 	errorTo      *MuxMember // of an ICMP error: addresses, protocol and ports are of the packet that the quoted one answers
 }
 
@@ -401,9 +402,14 @@ func (m *muxModel) choose(p modelPacket, e MuxEndpoint) (id uint16, hash uint64,
 	if e.QUIC != nil {
 		return m.chooseQUIC(p, e)
 	}
+	if e.Cookie != nil {
+		if id, hash, ok := m.byCookie(p, e); ok {
+			return id, hash, ""
+		}
+	}
 	identity := m.identity(p, e)
 	hash = identity.hash(m.ringKey(e))
-	if e.Affinity == AffinityFlow && !e.OnePacket {
+	if e.Affinity != AffinityHash && !e.OnePacket {
 		return m.remember(p, e, identity, hash)
 	}
 	id, ok := m.ring(e, hash)

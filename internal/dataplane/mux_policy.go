@@ -7,15 +7,19 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// policyWord is the policy word of an endpoint (bpf/abi.h); quic is the number of its quic_set.
-func (c *change) policyWord(w MuxEndpoint, quic uint32) uint64 {
+// keepsFlows says whether the mux remembers flows of the endpoint, if only those whose packets do not carry the member.
+func (e MuxEndpoint) keepsFlows() bool { return e.Affinity != AffinityHash && !e.OnePacket }
+
+// policyWord is the policy word of an endpoint (bpf/abi.h); set is the number of its cookie_set or quic_set, 0 for none.
+func (c *change) policyWord(w MuxEndpoint, set uint32) uint64 {
 	t := c.t
 	var flags muxEndpointFlag
 	for _, f := range []struct {
 		on   bool
 		flag muxEndpointFlag
 	}{
-		{w.Affinity != AffinityHash && !w.OnePacket, muxEndpointFlagENDPOINT_FLOW},
+		{w.keepsFlows(), muxEndpointFlagENDPOINT_FLOW},
+		{w.Cookie != nil, muxEndpointFlagENDPOINT_COOKIE},
 		{w.QUIC != nil, muxEndpointFlagENDPOINT_QUIC},
 		{w.sourceBits() != 0, muxEndpointFlagENDPOINT_SOURCE},
 		{w.OnePacket, muxEndpointFlagENDPOINT_ONE_PACKET},
@@ -31,7 +35,7 @@ func (c *change) policyWord(w MuxEndpoint, quic uint32) uint64 {
 	return uint64(t.ticks(w.Idle.Untrusted))<<muxPolicyShiftPOLICY_UNTRUSTED_SHIFT |
 		uint64(t.ticks(w.Idle.Trusted))<<muxPolicyShiftPOLICY_TRUSTED_SHIFT |
 		uint64(flags)<<muxPolicyShiftPOLICY_FLAGS_SHIFT |
-		uint64(quic)<<muxPolicyShiftPOLICY_COOKIE_SHIFT
+		uint64(set)<<muxPolicyShiftPOLICY_COOKIE_SHIFT
 }
 
 // maxIdleTicks is the longest idle time in ticks of flow stamps, which have 16 bits: the sweep has the rest, about two hours,
@@ -60,7 +64,7 @@ func (t *muxTables) idle(e *muxEntry, w flowWord) uint64 {
 }
 
 func (e *muxEntry) flags() muxEndpointFlag {
-	return muxEndpointFlag(e.policy >> muxPolicyShiftPOLICY_FLAGS_SHIFT)
+	return muxEndpointFlag(e.policy >> muxPolicyShiftPOLICY_FLAGS_SHIFT & 0xffff)
 }
 
 // endpointMoved is the flag in the policy word of endpoints whose record names their members' old place.
@@ -89,7 +93,11 @@ func (c *change) stagePolicy(e *muxEntry, w MuxEndpoint) error {
 	if err != nil {
 		return err
 	}
-	extra, word := c.extraOf(e, w), c.policyWord(w, quic)
+	cookies, err := c.stageCookies(e, w)
+	if err != nil {
+		return err
+	}
+	extra, word := c.extraOf(e, w), c.policyWord(w, quic|cookies)
 	if before := c.membersBefore(e, w.Members); before != 0 {
 		if extra == nil {
 			extra = &muxEndpointExtra{}

@@ -183,6 +183,9 @@ func TestEveryReasonIsTested(t *testing.T) {
 		// Counted beside, in TestQUICUnroutable, TestQUICServerIsGone and TestQUICOddDatagrams.
 		"quic_unroutable": true, "quic_invalid": true, "quic_malformed": true,
 
+		"cookie_absent":  true, // TestCookieAbsent
+		"cookie_invalid": true, // TestCookieInvalid
+
 		"flow_table_full": true, // TestSYNAndACKFlood
 		"flow_moved":      true, // TestDeadMemberLosesItsFlows
 

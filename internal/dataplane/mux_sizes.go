@@ -76,7 +76,9 @@ func muxSpec(l MuxLimits) (*ebpf.CollectionSpec, error) {
 		muxMapSourceLists: min(l.Endpoints/2, uint32(muxLimitLIMIT_SOURCE_LISTS)), muxMapSourceWords: l.Sources,
 		muxMapSnatBlocks: l.SNAT + 1,
 		// As many again for those that change.
-		muxMapQuicSets:   2 * l.QUIC,
+		muxMapQuicSets: 2 * l.QUIC,
+		// One for every VIP, and another while its keys change.
+		muxMapCookieSets: min(l.Endpoints, uint32(muxLimitLIMIT_COOKIE_SETS)),
 		muxMapDatagrams:  cpus * uint32(muxLimitLIMIT_DATAGRAM_REGION),
 		muxMapProbeRules: l.Probes, muxMapProbeResults: l.Probes, muxMapProbeTexts: probeTexts(l.Probes),
 	} {

@@ -22,6 +22,7 @@ type muxTables struct {
 	extras    *pool
 	ports     *buddy // blocks of port_ranges
 	guards    guardTable
+	cookies   cookieTable
 	snat      snatTable
 	quic      quicTable
 
@@ -49,6 +50,7 @@ type muxEntry struct {
 	policy      uint64
 	extra       uint32     // index of the endpoint_extra record + 1, 0 none
 	quic        uint32     // index of the quic_set + 1, 0 none
+	cookies     *cookieRef // nil: none
 	rings       [2]ringRef // without backups, with them
 	backup      bool       // the second is in use
 	keySlot     uint8
@@ -126,6 +128,7 @@ func newMuxTables(mem *muxMemory, tick time.Duration, hz uint64) *muxTables {
 		extras:    newPool(uint32(len(mem.extras))),
 		ports:     newBuddy(uint32(len(mem.portRanges)), portBlockMin),
 		guards:    newGuardTable(mem, hz),
+		cookies:   newCookieTable(mem),
 		snat:      newSNATTable(mem),
 		quic:      newQUICTable(mem),
 		entries:   make(map[lb.EndpointKey]*muxEntry),

@@ -38,6 +38,7 @@ type endpointView struct {
 	onePacket, threeTuple bool
 	flow                  bool // flows are remembered
 	schedule              scheduleView
+	cookies               cookieKeys
 }
 
 // guardView is what applies to a whole VIP.
@@ -97,7 +98,9 @@ func tracePacket(p Packet, view tableView) (Trace, error) {
 		return t, nil
 	}
 	hash := t.identify(p, e, found, ring.FlowHash)
-	if e.flow {
+	if by, ok := t.followCookie(p, e); ok {
+		hash = by
+	} else if e.flow {
 		ringHash := hash
 		hash = flowHash(p, e, found, view.flowKey(), false)
 		f, ok := view.remembered(found, hash)
@@ -216,7 +219,9 @@ func (v tablesView) endpoint(k lb.EndpointKey) (endpointView, bool) {
 	word, members := load(&record.Ring), load(&record.Members)
 	view := endpointView{count: int(members >> 32), members: map[uint16]memberView{}}
 	v.identity(&view, record)
-	view.flow = load(&record.Policy)>>muxPolicyShiftPOLICY_FLAGS_SHIFT&uint64(muxEndpointFlagENDPOINT_FLOW) != 0
+	policy := load(&record.Policy)
+	view.flow = policy>>muxPolicyShiftPOLICY_FLAGS_SHIFT&uint64(muxEndpointFlagENDPOINT_FLOW) != 0
+	view.cookies = v.cookiesAt(policy)
 	view.schedule = v.schedule(record, members)
 	if word != 0 {
 		first := uint32(word)

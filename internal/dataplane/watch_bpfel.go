@@ -32,7 +32,8 @@ type watchAside struct {
 		Tos      uint8
 		Ttl      uint8
 		Segment  uint8
-		Rsv      [7]uint8
+		Rsv      [3]uint8
+		Quote    uint32
 	}
 	Flow struct {
 		_        structs.HostLayout
@@ -49,7 +50,8 @@ type watchAside struct {
 		Tos      uint8
 		Ttl      uint8
 		Segment  uint8
-		Rsv      [7]uint8
+		Rsv      [3]uint8
+		Quote    uint32
 	}
 	Fragment watchFragmentKey
 	First    watchFragment
@@ -74,6 +76,17 @@ type watchBackend struct {
 	Overhead uint32
 	Rsv0     uint32
 	Rsv      [2]uint64
+}
+
+type watchCookieSet struct {
+	_    structs.HostLayout
+	Keys [2]struct {
+		_  structs.HostLayout
+		K0 uint64
+		K1 uint64
+	}
+	Live uint64
+	Rsv  [3]uint64
 }
 
 type watchCounter struct {
@@ -255,6 +268,7 @@ const (
 	watchMapAsides           = "asides"
 	watchMapBackends         = "backends"
 	watchMapConfigs          = "configs"
+	watchMapCookieSets       = "cookie_sets"
 	watchMapDatagrams        = "datagrams"
 	watchMapDevices          = "devices"
 	watchMapEndpointCounts   = "endpoint_counts"
@@ -367,6 +381,7 @@ type watchMapSpecs struct {
 	Asides          *ebpf.MapSpec `ebpf:"asides"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Configs         *ebpf.MapSpec `ebpf:"configs"`
+	CookieSets      *ebpf.MapSpec `ebpf:"cookie_sets"`
 	Datagrams       *ebpf.MapSpec `ebpf:"datagrams"`
 	Devices         *ebpf.MapSpec `ebpf:"devices"`
 	EndpointCounts  *ebpf.MapSpec `ebpf:"endpoint_counts"`
@@ -451,6 +466,7 @@ type watchMaps struct {
 	Asides          *ebpf.Map `ebpf:"asides"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Configs         *ebpf.Map `ebpf:"configs"`
+	CookieSets      *ebpf.Map `ebpf:"cookie_sets"`
 	Datagrams       *ebpf.Map `ebpf:"datagrams"`
 	Devices         *ebpf.Map `ebpf:"devices"`
 	EndpointCounts  *ebpf.Map `ebpf:"endpoint_counts"`
@@ -484,6 +500,7 @@ func (m *watchMaps) Close() error {
 		m.Asides,
 		m.Backends,
 		m.Configs,
+		m.CookieSets,
 		m.Datagrams,
 		m.Devices,
 		m.EndpointCounts,

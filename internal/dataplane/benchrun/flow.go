@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 
+	"github.com/shuntlb/shunt/internal/cookie"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/lb"
 )
@@ -67,6 +68,19 @@ func flowIDsOf(n, vips uint32) flowIDs {
 	}
 }
 
+// memberOf is flow_member_of of bpf/bench/flow.h.
+func memberOf(n, members uint32) uint16 {
+	return uint16(uint64(n*0x9e3779b1) * uint64(members) >> 32)
+}
+
+// echo is the timestamp that a client of flow number n echoes: its cookie under the traffic's key.
+func (t Traffic) echo(n uint32, p dataplane.Packet) uint32 {
+	prf := cookie.PRF(CookieKey, cookie.Flow{
+		Client: netip.AddrPortFrom(p.Client, p.ClientPort), VIP: netip.AddrPortFrom(p.VIP, p.Port), Protocol: uint8(p.Protocol),
+	})
+	return cookie.HostBits.Place(n, uint32(cookie.Encode(prf, 0, memberOf(n, t.CookieMembers))))
+}
+
 // packet returns flow number n of the traffic as the tables see it.
 func (t Traffic) packet(n uint32) dataplane.Packet {
 	ids := flowIDsOf(n, t.VIPs)
@@ -75,6 +89,9 @@ func (t Traffic) packet(n uint32) dataplane.Packet {
 		p.Client = add4(client4, ids.client)
 	} else {
 		p.Client = low6(client6, uint64(ids.spread)<<32|uint64(ids.client))
+	}
+	if t.CookieMembers > 0 {
+		p.Segment, p.Echo = dataplane.SegmentLater, t.echo(n, p)
 	}
 	return p
 }

@@ -12,8 +12,11 @@ const (
 	ip4Len    = 20
 	ip6Len    = 40
 	tcpLen    = 20
+	tcpFlags  = 13 // offset in the TCP header
 	frame4Len = 64
 	frame6Len = 80
+	// timestampsLen is the length of two NOPs and the timestamps option (RFC 7323 appendix A).
+	timestampsLen = 12
 
 	protoTCP  = 6
 	protoIPIP = 4
@@ -29,6 +32,21 @@ func template(f Family) []byte {
 		return template4()
 	}
 	return template6()
+}
+
+// withTimestamps makes room for the timestamps option behind two NOPs, and nothing behind it; the front program fills in the echo.
+func withTimestamps(frame []byte, f Family) []byte {
+	l4 := f.flagsAt() - tcpFlags
+	out := make([]byte, l4+tcpLen+timestampsLen)
+	copy(out, frame[:l4+tcpLen])
+	out[l4+12] = (tcpLen + timestampsLen) / 4 << 4
+	copy(out[l4+tcpLen:], []byte{1, 1, 8, 10})
+	if f == IPv4 {
+		binary.BigEndian.PutUint16(out[ethLen+2:], uint16(len(out)-ethLen))
+	} else {
+		binary.BigEndian.PutUint16(out[ethLen+4:], uint16(len(out)-ethLen-ip6Len))
+	}
+	return out
 }
 
 // frameTo is where frames are sent to.
@@ -75,11 +93,10 @@ func tcp(h []byte) {
 
 // flagsAt is where a frame has its TCP flags.
 func (f Family) flagsAt() int {
-	const inTCP = 13
 	if f == IPv4 {
-		return ethLen + ip4Len + inTCP
+		return ethLen + ip4Len + tcpFlags
 	}
-	return ethLen + ip6Len + inTCP
+	return ethLen + ip6Len + tcpFlags
 }
 
 // storedSum is the folded ones' complement sum of b as 16-bit words in the machine's (little-endian) order.

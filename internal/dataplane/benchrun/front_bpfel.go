@@ -29,6 +29,13 @@ type frontFrontConfig struct {
 	PortBe      uint16
 	Rsv         uint16
 	OutIfindex  uint32
+	CookieKey   struct {
+		_  structs.HostLayout
+		K0 uint64
+		K1 uint64
+	}
+	CookieMembers uint32
+	Rsv1          uint32
 }
 
 type frontFrontState struct {

@@ -41,7 +41,12 @@ type Traffic struct {
 	// New makes every packet the SYN of a flow that was not seen before: numbers count up from Flows and never come
 	// again.
 	New bool
+	// CookieMembers makes every packet carry the timestamp that a server echoed, with a cookie under CookieKey that names one of so many members.
+	CookieMembers uint32
 }
+
+// CookieKey is the key of the traffic's cookies: key 0, any will do.
+var CookieKey = [16]byte{0x63, 0x6f, 0x6f, 0x6b, 0x69, 0x65, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
 
 // Target is a program that can be measured.
 type Target struct {
@@ -64,6 +69,9 @@ type Harness struct {
 // Open loads the programs. Every target must have been loaded with the same setting of fragments (multi-buffer XDP).
 func Open(traffic Traffic, frags bool) (*Harness, error) {
 	h := &Harness{traffic: traffic, frame: template(traffic.Family), fresh: traffic.Flows}
+	if traffic.CookieMembers > 0 {
+		h.frame = withTimestamps(h.frame, traffic.Family)
+	}
 	if err := load(loadFront, &h.front, frags); err != nil {
 		return nil, fmt.Errorf("load front program: %w", err)
 	}
@@ -222,7 +230,10 @@ func (h *Harness) config(o order) frontFrontConfig {
 		RepeatShift: o.repeatShift,
 		StampShift:  stampShift,
 		PortBe:      bits.ReverseBytes16(Port),
+
+		CookieMembers: h.traffic.CookieMembers,
 	}
+	c.CookieKey.K0, c.CookieKey.K1 = binary.LittleEndian.Uint64(CookieKey[:8]), binary.LittleEndian.Uint64(CookieKey[8:])
 	if o.counted {
 		c.Ordered = 1
 	}

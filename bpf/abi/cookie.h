@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What cookies are read with in the mux (lib/cookie.h). */
+#ifndef SHUNT_ABI_COOKIE_H
+#define SHUNT_ABI_COOKIE_H
+
+#include "abi/config.h"
+#include "abi/limit.h"
+
+/* The keys of cookies, one cache line, which all endpoints with these keys share. Immutable while the policy word of an endpoint names it, and until
+ * nobody reads it any more: another key is another record. A key that does not count is zero. */
+struct cookie_set {
+	struct siphash_key keys[LIMIT_COOKIE_KEYS]; /* by the key id of cookies */
+	__u64 live;                                 /* bit k: keys[k] counts */
+	__u64 rsv[3];
+};
+SHUNT_ASSERT_SIZE(struct cookie_set, 64);
+
+#endif

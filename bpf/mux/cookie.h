@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The choice of a member by the cookie that a segment's timestamp carries (protocol sections 1.3 and 6.1): no ring, no flow table, nothing written. */
+#ifndef SHUNT_MUX_COOKIE_H
+#define SHUNT_MUX_COOKIE_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/tcp.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+#include "abi.h"
+#include "lib/cookie.h"
+#include "lib/options.h"
+#include "lib/parse.h"
+#include "lib/ring.h"
+#include "mux/flows.h"
+#include "mux/identity.h"
+#include "mux/tables.h"
+#include "mux/verdict.h"
+
+/* cookie_options finds the timestamps among the options of the TCP header at `at`, of which the frame has `limit` bytes in all: TSval:32 | TSecr:32 in host
+ * order, 0 when there are none. */
+__attribute__((noinline)) __u64 cookie_options(struct xdp_md *ctx, __u32 at, __u32 limit)
+{
+	struct tcp_options o = {};
+	__u32 len;
+	__u8 offset;
+
+	if (bpf_xdp_load_bytes(ctx, (at & 0x7fff) + 12, &offset, sizeof(offset)))
+		return 0;
+	len = (offset >> 4) * 4 - sizeof(struct tcphdr);
+	if (at + sizeof(struct tcphdr) + len > limit)
+		len = limit - at - sizeof(struct tcphdr);
+	if (!len || len > LIMIT_TCP_OPTIONS)
+		return 0;
+	if (bpf_xdp_load_bytes(ctx, (at & 0x7fff) + sizeof(struct tcphdr), o.bytes, len))
+		return 0;
+	o.len = len;
+	at = options_timestamps(&o);
+	return at ? (__u64)options_word(&o, at) << 32 | options_word(&o, at + 4) : 0;
+}
+
+/* cookie_echo is the echo of a timestamp that a segment carries, in host order: 0 when it carries none. Without ACK the field means nothing (RFC 7323
+ * section 3.2). */
+static __always_inline __u32 cookie_echo(struct xdp_md *ctx, const struct packet *p)
+{
+	const void *data = (const void *)(long)ctx->data, *end = (const void *)(long)ctx->data_end;
+	const struct tcphdr *tcp = data + (p->l4 & 0x7fff);
+	const __u32 *opt = (const __u32 *)(tcp + 1);
+
+	if (!(p->segment & SEGMENT_ACK))
+		return 0;
+	/* NOP NOP timestamps first: what nearly every segment of an established connection carries. */
+	if ((const void *)(opt + 3) <= end && ((const __u8 *)tcp)[12] >= (sizeof(*tcp) + OPTIONS_USUAL_LEN) / 4 << 4 && *opt == OPTIONS_USUAL)
+		return bpf_ntohl(opt[2]);
+	return cookie_options(ctx, p->l4, ETH_HLEN + p->l3_len);
+}
+
+/* cookie_member finds the member whose cookie a timestamp carries, among `range` of an endpoint with this policy word: FLOW_FOUND | the index of its word,
+ * which it gives, and the hash of the flow; else the reason that counts it. */
+static __always_inline __u64 cookie_member(const struct packet *p, __u64 policy, __u64 range, __u32 stamp, __u64 *word, __u64 *hash)
+{
+	__u32 index = (policy >> POLICY_COOKIE_SHIFT) - 1, cookie = cookie_of(stamp), kid = cookie_kid(cookie), id;
+	const struct cookie_set *s = bpf_map_lookup_elem(&cookie_sets, &index);
+	struct identity who = identity_of(p);
+
+	if (!s || !(s->live >> kid & 1))
+		return MUX_REASON_COOKIE_INVALID;
+	*hash = identity_ring(&s->keys[kid], p, &who);
+	id = cookie_decode(*hash, cookie);
+	if (id >= range >> 32)
+		return MUX_REASON_COOKIE_INVALID;
+	*word = member_word((__u32)range + id);
+	if (member_present(*word))
+		return FLOW_FOUND | ((__u32)range + id);
+	return *word >> MEMBER_PRESENT_SHIFT & 1 ? MUX_REASON_FLOW_MOVED : MUX_REASON_COOKIE_INVALID;
+}
+
+/* by_cookie is cookie_member of a segment to the endpoint, 0 of a SYN, which carries none. What is no cookie is counted. */
+static __always_inline __u64 by_cookie(struct xdp_md *ctx, const struct packet *p, __u64 policy, __u64 range, __u64 *word, __u64 *hash)
+{
+	__u64 answer = MUX_REASON_COOKIE_ABSENT;
+	__u32 echo;
+
+	if (p->segment & SEGMENT_SYN)
+		return 0;
+	echo = cookie_echo(ctx, p);
+	if (echo)
+		answer = cookie_member(p, policy, range, echo, word, hash);
+	if (!(answer & FLOW_FOUND))
+		note(answer);
+	return answer;
+}
+
+#endif

@@ -1,0 +1,67 @@
+package dataplane
+
+import (
+	"net/netip"
+
+	"github.com/shuntlb/shunt/internal/cookie"
+)
+
+// cookieKeys are the keys that an endpoint's cookies are read with, by key id; false: none that counts. A nil one: the endpoint has no cookies.
+type cookieKeys func(kid uint8) (key [16]byte, live bool)
+
+// followCookie goes where the cookie of a segment says, and gives the hash that the outer source then varies with; false when it carries none that leads
+// to a member.
+func (t *Trace) followCookie(p Packet, e endpointView) (hash uint64, ok bool) {
+	switch {
+	case e.cookies == nil:
+		return 0, false
+	case p.Segment == SegmentOpening:
+		t.step("a SYN carries no cookie")
+		return 0, false
+	case p.Echo == 0:
+		t.step("it echoes no timestamp, so that it carries no cookie")
+		return 0, false
+	}
+	carried := uint16(cookie.HostBits.Cookie(p.Echo))
+	key, live := e.cookies(cookie.KeyID(carried))
+	if !live {
+		t.step("the echoed timestamp %#08x carries no cookie: there is no key %d", p.Echo, cookie.KeyID(carried))
+		return 0, false
+	}
+	hash = cookie.PRF(key, cookie.Flow{
+		VNI: p.VNI, Client: netip.AddrPortFrom(p.Client, p.ClientPort), VIP: netip.AddrPortFrom(p.VIP, p.Port), Protocol: uint8(p.Protocol),
+	})
+	id, valid := cookie.Decode(hash, carried)
+	m, present := e.members[id]
+	switch {
+	case !valid:
+		t.step("the echoed timestamp %#08x carries no cookie of this flow", p.Echo)
+		return 0, false
+	case !present || int(id) >= e.count:
+		t.step("the echoed timestamp %#08x carries cookie %#04x of a member %d that there is not", p.Echo, carried, id)
+		return 0, false
+	case !m.alive:
+		t.step("by cookie %#04x it is member %d's, which is down: another is chosen", carried, id)
+		return 0, false
+	}
+	t.step("by cookie %#04x, key %d, it is member %d's", carried, cookie.KeyID(carried), id)
+	t.forward(id, m)
+	return hash, true
+}
+
+// cookiesAt reads the keys that a policy word names.
+func (v tablesView) cookiesAt(policy uint64) cookieKeys {
+	if policy>>muxPolicyShiftPOLICY_FLAGS_SHIFT&uint64(muxEndpointFlagENDPOINT_COOKIE) == 0 {
+		return nil
+	}
+	record := v.t.mem.cookieSets[policy>>muxPolicyShiftPOLICY_COOKIE_SHIFT-1]
+	return func(kid uint8) ([16]byte, bool) { return cookieKey(&record, kid) }
+}
+
+// cookieKeysOf are the keys of a wanted endpoint.
+func cookieKeysOf(e MuxEndpoint) cookieKeys {
+	if e.Cookie == nil {
+		return nil
+	}
+	return func(kid uint8) ([16]byte, bool) { return e.Cookie.Keys[kid], e.Cookie.Live[kid] }
+}
