@@ -6,12 +6,19 @@
 #include "abi/config.h"
 #include "abi/limit.h"
 
+/* Where a timestamp has its cookie. */
+enum cookie_form {
+	COOKIE_FORM_EVC = 0, /* between the time's bits (lib/cookie.h) */
+	COOKIE_FORM_CO = 1,  /* on top of the shared clock (lib/short_cookie.h) */
+};
+
 /* The keys of cookies, one cache line, which all endpoints with these keys share. Immutable while the policy word of an endpoint names it, and until
  * nobody reads it any more: another key is another record. A key that does not count is zero. */
 struct cookie_set {
 	struct siphash_key keys[LIMIT_COOKIE_KEYS]; /* by the key id of cookies */
 	__u64 live;                                 /* bit k: keys[k] counts */
-	__u64 rsv[3];
+	__u64 form;                                 /* enum cookie_form */
+	__u64 rsv[2];
 };
 SHUNT_ASSERT_SIZE(struct cookie_set, 64);
 

@@ -113,6 +113,28 @@ __noinline int co_write(struct __sk_buff *skb, struct co_scratch *c)
 	return c->segment.v.is6 ? co_turn6(skb) : co_turn4(skb);
 }
 
+/* Takes the timestamps out of a SYN that the kernel is to answer: what its clock says would be read as a cookie now and then. */
+static __always_inline int co_mute(struct __sk_buff *skb, struct co_scratch *c)
+{
+	__u32 at = options_timestamps(&c->segment.options), i;
+	__u8 nops[OPTIONS_TIMESTAMPS_LEN];
+	__u32 check_at = c->segment.t.offset + __builtin_offsetof(struct tcphdr, check);
+	__s64 diff;
+
+	if (at < 2 || at > LIMIT_TCP_OPTIONS - 8)
+		return 0;
+	__builtin_memset(nops, TCP_OPTION_NOP, sizeof(nops));
+	for (i = 0; i < LIMIT_TCP_OPTIONS; i++)
+		c->from.options[i] = c->segment.options.bytes[i];
+	for (i = 0; i < LIMIT_TCP_OPTIONS; i++)
+		if (i - (at - 2) < OPTIONS_TIMESTAMPS_LEN)
+			c->from.options[i] = TCP_OPTION_NOP;
+	diff = bpf_csum_diff((__be32 *)c->segment.options.bytes, LIMIT_TCP_OPTIONS, (__be32 *)c->from.options, LIMIT_TCP_OPTIONS, 0);
+	if (diff < 0 || bpf_skb_store_bytes(skb, c->segment.t.offset + sizeof(struct tcphdr) + at - 2, nops, sizeof(nops), 0))
+		return -1;
+	return bpf_l4_csum_replace(skb, check_at, 0, diff, 0);
+}
+
 /* Answers a SYN, or leaves it to the kernel. */
 static __always_inline int co_answer(struct __sk_buff *skb, struct co_scratch *c, const struct co_endpoint *e)
 {
@@ -133,6 +155,8 @@ static __always_inline int co_answer(struct __sk_buff *skb, struct co_scratch *c
 	if (!offer.stamped || class == CO_MSS_CLASSES)
 		return co_count(CO_REASON_PASS_NO_TIME, CO_NEXT);
 	reason = co_asks(skb, s);
+	if ((reason == CO_REASON_PASS_OLD || reason == CO_REASON_PASS_MPTCP) && co_mute(skb, c))
+		return co_count(CO_REASON_NO_ROOM, CO_DROP);
 	if (reason)
 		return co_count(reason, CO_NEXT);
 	if (!(setup->allow & CO_ALLOW_SACK))

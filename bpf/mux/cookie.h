@@ -14,6 +14,7 @@
 #include "lib/options.h"
 #include "lib/parse.h"
 #include "lib/ring.h"
+#include "lib/short_cookie.h"
 #include "mux/flows.h"
 #include "mux/identity.h"
 #include "mux/tables.h"
@@ -57,6 +58,29 @@ static __always_inline __u32 cookie_echo(struct xdp_md *ctx, const struct packet
 	return cookie_options(ctx, p->l4, ETH_HLEN + p->l3_len);
 }
 
+/* cookie_clock is the shared clock of form CO, in milliseconds. */
+static __always_inline __u32 cookie_clock(void)
+{
+	__u32 zero = 0;
+	const struct mux_config *c = bpf_map_lookup_elem(&configs, &zero);
+
+	return c ? (bpf_ktime_get_ns() + *(const volatile __u64 *)&c->ahead) / 1000000 : 0;
+}
+
+/* cookie_offset is the member id that a timestamp of form CO names, COOKIE_NONE when it names none; and the hash of the flow. A function of its own, for the
+ * usual form's sake. */
+__attribute__((noinline)) __u32 cookie_offset(const struct packet *p __arg_nonnull, __u32 index, __u32 stamp, __u64 *hash __arg_nonnull)
+{
+	const struct cookie_set *s = bpf_map_lookup_elem(&cookie_sets, &index);
+	__u32 cookie = co_cookie(stamp, cookie_clock()), kid = short_cookie_kid(cookie);
+	struct identity who = identity_of(p);
+
+	if (!s || !(s->live >> kid & 1))
+		return COOKIE_NONE;
+	*hash = identity_ring(&s->keys[kid], p, &who);
+	return short_cookie_decode(*hash, cookie);
+}
+
 /* cookie_member finds the member whose cookie a timestamp carries, among `range` of an endpoint with this policy word: FLOW_FOUND | the index of its word,
  * which it gives, and the hash of the flow; else the reason that counts it. */
 static __always_inline __u64 cookie_member(const struct packet *p, __u64 policy, __u64 range, __u32 stamp, __u64 *word, __u64 *hash)
@@ -65,10 +89,16 @@ static __always_inline __u64 cookie_member(const struct packet *p, __u64 policy,
 	const struct cookie_set *s = bpf_map_lookup_elem(&cookie_sets, &index);
 	struct identity who = identity_of(p);
 
-	if (!s || !(s->live >> kid & 1))
+	if (!s)
 		return MUX_REASON_COOKIE_INVALID;
-	*hash = identity_ring(&s->keys[kid], p, &who);
-	id = cookie_decode(*hash, cookie);
+	if (s->form == COOKIE_FORM_EVC) {
+		if (!(s->live >> kid & 1))
+			return MUX_REASON_COOKIE_INVALID;
+		*hash = identity_ring(&s->keys[kid], p, &who);
+		id = cookie_decode(*hash, cookie);
+	} else {
+		id = cookie_offset(p, index, stamp, hash);
+	}
 	if (id >= range >> 32)
 		return MUX_REASON_COOKIE_INVALID;
 	*word = member_word((__u32)range + id);

@@ -9,11 +9,9 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
 	"github.com/shuntlb/shunt/internal/cookie"
 	"github.com/shuntlb/shunt/internal/lb"
@@ -106,9 +104,7 @@ func (c *HostCO) begin(h *Host) error {
 	if err := entries.Err(); err != nil {
 		return fmt.Errorf("read handshake table: %w", err)
 	}
-	if err := c.Tune(); err != nil {
-		return err
-	}
+	c.Tune()
 	return c.attach(h)
 }
 
@@ -197,17 +193,9 @@ func (c *HostCO) Apply(setup COSetup, endpoints []COEndpoint) error {
 	return nil
 }
 
-// Tune implements HostCOTables. The shared clock is UTC: machines have to agree within a second.
-func (c *HostCO) Tune() error {
-	var wall, mono unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_REALTIME, &wall); err != nil {
-		return fmt.Errorf("read clock: %w", err)
-	}
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &mono); err != nil {
-		return fmt.Errorf("read clock: %w", err)
-	}
-	atomic.StoreUint64(&c.setup[0].Ahead, uint64(time.Duration(wall.Nano()-mono.Nano())))
-	return nil
+// Tune implements HostCOTables.
+func (c *HostCO) Tune() {
+	atomic.StoreUint64(&c.setup[0].Ahead, uint64(clockAhead()))
 }
 
 // Counters implements HostCOTables.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -66,9 +67,15 @@ func TestHandshakesThatTheKernelMakes(t *testing.T) {
 	e.serve(coVIP4, 80, true)
 	e.serve(coVIP4, 81, false)
 	before := e.counts(nil)
+	look := e.watch(80)
 	e.echo(e.dial(coVIP4, 80), 1000)
 	if c := e.counts(before); c["pass_mptcp"] != 1 || c["answered"] != 0 {
 		t.Errorf("of a server with MPTCP: counted %v", c)
+	}
+	for _, s := range look() {
+		if s.stamped || !s.sack && s.flags == 0x12 {
+			t.Errorf("what the kernel answers has timestamps, or lost other options: %+v", s)
+		}
 	}
 	before, _ = e.co.Counters()
 	var d net.Dialer
@@ -91,6 +98,27 @@ func TestHandshakesThatTheKernelMakes(t *testing.T) {
 		t.Errorf("of a client without timestamps: counted %v", c)
 	}
 	must(t, netdev.SetSysctls(e.client, []netdev.Sysctl{{Key: "net/ipv4/tcp_timestamps", Value: "1"}}))
+	// A client that comes back with the same port while the server's side is in TIME-WAIT.
+	must(t, e.co.Apply(COSetup{SACK: true, WindowScaling: true}, []COEndpoint{coEndpointOf(coVIP4, 83)}))
+	e.closer(coVIP4, 83)
+	for round, want := range []string{"answered", "pass_old", "pass_old"} {
+		before, _ := e.co.Counters()
+		look := e.watch(83)
+		conn := e.dialFrom(coVIP4, 83, 45678)
+		if b, err := io.ReadAll(conn); err != nil || string(b) != "bye" {
+			t.Fatalf("connection %d: %q, %v", round, b, err)
+		}
+		conn.Close()
+		if c := e.counts(before); c[want] != 1 {
+			t.Errorf("connection %d: counted %v, want %s", round, c, want)
+		}
+		for _, s := range look() {
+			if s.stamped != (round == 0) && s.flags&4 == 0 {
+				t.Errorf("connection %d: a segment has %+v", round, s)
+			}
+		}
+	}
+	must(t, e.co.Apply(COSetup{}, []COEndpoint{coEndpointOf(coVIP4, 81)}))
 	read := e.watch(81)
 	e.echo(e.dial(coVIP4, 81), 100000)
 	if f := read()[0]; f.sack || f.wscale != -1 {

@@ -114,11 +114,39 @@ func (e *coEnv) serve(vip string, port uint16, mptcp bool) {
 	}))
 }
 
+// closer says bye to whoever connects, and closes first.
+func (e *coEnv) closer(vip string, port uint16) {
+	e.t.Helper()
+	var c net.ListenConfig
+	c.SetMultipathTCP(false)
+	must(e.t, netdev.In(e.server, func() error {
+		l, err := c.Listen(context.Background(), "tcp", netip.AddrPortFrom(netip.MustParseAddr(vip), port).String())
+		if err != nil {
+			return err
+		}
+		e.t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				conn.Write([]byte("bye"))
+				conn.Close()
+			}
+		}()
+		return nil
+	}))
+}
+
 // dial connects from the client.
-func (e *coEnv) dial(vip string, port uint16) net.Conn {
+func (e *coEnv) dial(vip string, port uint16) net.Conn { return e.dialFrom(vip, port, 0) }
+
+// dialFrom is dial from a port.
+func (e *coEnv) dialFrom(vip string, port uint16, from int) net.Conn {
 	e.t.Helper()
 	var conn net.Conn
-	d := net.Dialer{FallbackDelay: -1, Timeout: 30 * time.Second}
+	d := net.Dialer{FallbackDelay: -1, Timeout: 30 * time.Second, LocalAddr: &net.TCPAddr{Port: from}}
 	d.SetMultipathTCP(false)
 	must(e.t, netdev.In(e.client, func() (err error) {
 		conn, err = d.Dial("tcp", netip.AddrPortFrom(netip.MustParseAddr(vip), port).String())

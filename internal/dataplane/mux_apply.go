@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 
 	"github.com/shuntlb/shunt/internal/lb"
 )
@@ -246,6 +247,7 @@ func (t *muxTables) configure(s MuxState) {
 	cfg := t.mem.config
 	t.whole, t.sources = true, s.TunnelSources
 	cfg.AbiVersion = uint32(muxLimitLIMIT_ABI_VERSION)
+	t.tune()
 	for slot, key := range s.RingKeys {
 		cfg.RingKeys[slot].K0 = binary.LittleEndian.Uint64(key[:8])
 		cfg.RingKeys[slot].K1 = binary.LittleEndian.Uint64(key[8:])
@@ -261,6 +263,9 @@ func (t *muxTables) configure(s MuxState) {
 		}
 	}
 }
+
+// tune sets the clock that cookies of form CO are read with by this machine's.
+func (t *muxTables) tune() { atomic.StoreUint64(&t.mem.config.Ahead, uint64(clockAhead())) }
 
 // be32 stores a number so that its bytes lie in network order.
 func be32(v uint32) uint32 {

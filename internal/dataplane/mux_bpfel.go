@@ -86,7 +86,8 @@ type muxCookieSet struct {
 		K1 uint64
 	}
 	Live uint64
-	Rsv  [3]uint64
+	Form uint64
+	Rsv  [2]uint64
 }
 
 type muxCounter struct {
@@ -293,8 +294,9 @@ type muxMuxConfig struct {
 		K0 uint64
 		K1 uint64
 	}
-	Idle uint64
-	Rsv  [5]uint64
+	Idle  uint64
+	Ahead uint64
+	Rsv   [4]uint64
 }
 
 type muxMuxReason uint32

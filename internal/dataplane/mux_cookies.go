@@ -14,6 +14,24 @@ type MuxCookie struct {
 	// Keys are the SipHash keys by the key id of cookies; Live says which of them count, at least one.
 	Keys [2][16]byte
 	Live [2]bool
+	Form CookieForm
+}
+
+// CookieForm is where a timestamp has its cookie.
+type CookieForm uint8
+
+// CookieEVC is stamped by hosts (protocol section 1.3). CookieCO is in the server's own clock (section 1.4): ids are at most cookie.MaxShortID.
+const (
+	CookieEVC CookieForm = iota
+	CookieCO
+)
+
+// maxID is the largest member id that a cookie of the form names.
+func (f CookieForm) maxID() uint16 {
+	if f == CookieCO {
+		return cookie.MaxShortID
+	}
+	return cookie.MaxID
 }
 
 // checkCookie refuses endpoints whose cookies could not be read, or would lead nowhere.
@@ -31,8 +49,8 @@ func checkCookie(e MuxEndpoint) error {
 		return errors.New("cookie keys: not with fragments by three values, or source affinity")
 	}
 	for _, m := range e.Members {
-		if m.ID > cookie.MaxID {
-			return fmt.Errorf("affinity cookie: member %d: ids must be at most %d", m.ID, cookie.MaxID)
+		if most := e.Cookie.Form.maxID(); m.ID > most {
+			return fmt.Errorf("affinity cookie: member %d: ids must be at most %d", m.ID, most)
 		}
 	}
 	return nil
@@ -40,6 +58,7 @@ func checkCookie(e MuxEndpoint) error {
 
 // record is what the tables hold of the keys: those that do not count are zero.
 func (k MuxCookie) record() (r muxCookieSet) {
+	r.Form = uint64(k.Form)
 	for kid, key := range k.Keys {
 		if !k.Live[kid] {
 			continue

@@ -29,13 +29,17 @@ func cookieHash(p modelPacket, key [16]byte) uint64 {
 
 // named is the member whose cookie a timestamp carries, and the hash of the flow; else why there is none.
 func (m *muxModel) named(p modelPacket, e MuxEndpoint, stamp uint32) (id uint16, hash uint64, reason string) {
-	carried := uint16(cookie.HostBits.Cookie(stamp))
+	carried, decode := uint16(cookie.HostBits.Cookie(stamp)), cookie.Decode
 	kid := cookie.KeyID(carried)
+	if e.Cookie.Form == CookieCO {
+		carried, decode = cookie.OffsetCookie(stamp, sharedClock()), cookie.DecodeShort
+		kid = cookie.ShortKeyID(carried)
+	}
 	if !e.Cookie.Live[kid] {
 		return 0, 0, "cookie_invalid"
 	}
 	hash = cookieHash(p, e.Cookie.Keys[kid])
-	id, ok := cookie.Decode(hash, carried)
+	id, ok := decode(hash, carried)
 	if _, present := memberWith(e, id); !ok || !present {
 		return 0, 0, "cookie_invalid"
 	}

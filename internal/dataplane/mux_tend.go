@@ -82,6 +82,7 @@ func (m *Mux) Tend(ifindex int, others ...int) (mended string, err error) {
 		return "", errors.New("tend: attached to no interface")
 	}
 	m.tables.hops.refreshDevices()
+	m.tables.tune()
 	pinned, err := m.tendPins()
 	if err != nil {
 		return "", err

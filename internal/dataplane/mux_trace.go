@@ -38,7 +38,7 @@ type endpointView struct {
 	onePacket, threeTuple bool
 	flow                  bool // flows are remembered
 	schedule              scheduleView
-	cookies               cookieKeys
+	cookies               *cookieKeys
 }
 
 // guardView is what applies to a whole VIP.

@@ -6,8 +6,32 @@ import (
 	"github.com/shuntlb/shunt/internal/cookie"
 )
 
-// cookieKeys are the keys that an endpoint's cookies are read with, by key id; false: none that counts. A nil one: the endpoint has no cookies.
-type cookieKeys func(kid uint8) (key [16]byte, live bool)
+// cookieKeys are what an endpoint's cookies are read with. A nil one: the endpoint has no cookies.
+type cookieKeys struct {
+	// at is a key by its id; false: none that counts.
+	at   func(kid uint8) (key [16]byte, live bool)
+	form CookieForm
+	// clock is the shared clock of CookieCO, in milliseconds.
+	clock uint32
+}
+
+// of is the cookie in a timestamp, and the id of its key.
+func (k *cookieKeys) of(stamp uint32) (carried uint16, kid uint8) {
+	if k.form == CookieCO {
+		carried = cookie.OffsetCookie(stamp, k.clock)
+		return carried, cookie.ShortKeyID(carried)
+	}
+	carried = uint16(cookie.HostBits.Cookie(stamp))
+	return carried, cookie.KeyID(carried)
+}
+
+// decode is the member that a cookie names.
+func (k *cookieKeys) decode(hash uint64, carried uint16) (id uint16, ok bool) {
+	if k.form == CookieCO {
+		return cookie.DecodeShort(hash, carried)
+	}
+	return cookie.Decode(hash, carried)
+}
 
 // followCookie goes where the cookie of a segment says, and gives the hash that the outer source then varies with; false when it carries none that leads
 // to a member.
@@ -22,16 +46,16 @@ func (t *Trace) followCookie(p Packet, e endpointView) (hash uint64, ok bool) {
 		t.step("it echoes no timestamp, so that it carries no cookie")
 		return 0, false
 	}
-	carried := uint16(cookie.HostBits.Cookie(p.Echo))
-	key, live := e.cookies(cookie.KeyID(carried))
+	carried, kid := e.cookies.of(p.Echo)
+	key, live := e.cookies.at(kid)
 	if !live {
-		t.step("the echoed timestamp %#08x carries no cookie: there is no key %d", p.Echo, cookie.KeyID(carried))
+		t.step("the echoed timestamp %#08x carries no cookie: there is no key %d", p.Echo, kid)
 		return 0, false
 	}
 	hash = cookie.PRF(key, cookie.Flow{
 		VNI: p.VNI, Client: netip.AddrPortFrom(p.Client, p.ClientPort), VIP: netip.AddrPortFrom(p.VIP, p.Port), Protocol: uint8(p.Protocol),
 	})
-	id, valid := cookie.Decode(hash, carried)
+	id, valid := e.cookies.decode(hash, carried)
 	m, present := e.members[id]
 	switch {
 	case !valid:
@@ -44,24 +68,26 @@ func (t *Trace) followCookie(p Packet, e endpointView) (hash uint64, ok bool) {
 		t.step("by cookie %#04x it is member %d's, which is down: another is chosen", carried, id)
 		return 0, false
 	}
-	t.step("by cookie %#04x, key %d, it is member %d's", carried, cookie.KeyID(carried), id)
+	t.step("by cookie %#04x, key %d, it is member %d's", carried, kid, id)
 	t.forward(id, m)
 	return hash, true
 }
 
 // cookiesAt reads the keys that a policy word names.
-func (v tablesView) cookiesAt(policy uint64) cookieKeys {
+func (v tablesView) cookiesAt(policy uint64) *cookieKeys {
 	if policy>>muxPolicyShiftPOLICY_FLAGS_SHIFT&uint64(muxEndpointFlagENDPOINT_COOKIE) == 0 {
 		return nil
 	}
 	record := v.t.mem.cookieSets[policy>>muxPolicyShiftPOLICY_COOKIE_SHIFT-1]
-	return func(kid uint8) ([16]byte, bool) { return cookieKey(&record, kid) }
+	return &cookieKeys{
+		at: func(kid uint8) ([16]byte, bool) { return cookieKey(&record, kid) }, form: CookieForm(record.Form), clock: sharedClock(),
+	}
 }
 
 // cookieKeysOf are the keys of a wanted endpoint.
-func cookieKeysOf(e MuxEndpoint) cookieKeys {
+func cookieKeysOf(e MuxEndpoint) *cookieKeys {
 	if e.Cookie == nil {
 		return nil
 	}
-	return func(kid uint8) ([16]byte, bool) { return e.Cookie.Keys[kid], e.Cookie.Live[kid] }
+	return &cookieKeys{at: func(kid uint8) ([16]byte, bool) { return e.Cookie.Keys[kid], e.Cookie.Live[kid] }, form: e.Cookie.Form, clock: sharedClock()}
 }

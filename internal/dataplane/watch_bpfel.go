@@ -86,7 +86,8 @@ type watchCookieSet struct {
 		K1 uint64
 	}
 	Live uint64
-	Rsv  [3]uint64
+	Form uint64
+	Rsv  [2]uint64
 }
 
 type watchCounter struct {
@@ -166,8 +167,9 @@ type watchMuxConfig struct {
 		K0 uint64
 		K1 uint64
 	}
-	Idle uint64
-	Rsv  [5]uint64
+	Idle  uint64
+	Ahead uint64
+	Rsv   [4]uint64
 }
 
 type watchProbeResult struct {

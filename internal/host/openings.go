@@ -120,9 +120,7 @@ func (h *openings) run(ctx context.Context) {
 		}
 		h.mu.Lock()
 		if h.tables != nil {
-			if err := h.tables.Tune(); err != nil {
-				h.log.Error("tune the clock of timestamps", "error", err)
-			}
+			h.tables.Tune()
 		}
 		h.mu.Unlock()
 	}
