@@ -352,6 +352,691 @@ func (x *Change) GetAfter() *Object {
 	return nil
 }
 
+type RotateKeysRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// VIPs, and names of services: of these the keys of all VIPs and of connection ids. Of a VIP those of the connection ids of its service, too.
+	Scopes []string `protobuf:"bytes,1,rep,name=scopes,proto3" json:"scopes,omitempty"`
+	// All there are, as far as they can be rotated now.
+	All bool `protobuf:"varint,2,opt,name=all,proto3" json:"all,omitempty"`
+	// "cookie" or "cid"; both when empty.
+	Purpose       string `protobuf:"bytes,3,opt,name=purpose,proto3" json:"purpose,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateKeysRequest) Reset() {
+	*x = RotateKeysRequest{}
+	mi := &file_v1_manager_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateKeysRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateKeysRequest) ProtoMessage() {}
+
+func (x *RotateKeysRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateKeysRequest.ProtoReflect.Descriptor instead.
+func (*RotateKeysRequest) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RotateKeysRequest) GetScopes() []string {
+	if x != nil {
+		return x.Scopes
+	}
+	return nil
+}
+
+func (x *RotateKeysRequest) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
+func (x *RotateKeysRequest) GetPurpose() string {
+	if x != nil {
+		return x.Purpose
+	}
+	return ""
+}
+
+type RotateKeysResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Revision int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Those whose rotation began.
+	Keys []*KeySet `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	// With all: those that must wait, and why.
+	Waiting       []*KeySet `protobuf:"bytes,3,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateKeysResponse) Reset() {
+	*x = RotateKeysResponse{}
+	mi := &file_v1_manager_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateKeysResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateKeysResponse) ProtoMessage() {}
+
+func (x *RotateKeysResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateKeysResponse.ProtoReflect.Descriptor instead.
+func (*RotateKeysResponse) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *RotateKeysResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *RotateKeysResponse) GetKeys() []*KeySet {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *RotateKeysResponse) GetWaiting() []*KeySet {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
+}
+
+type ListKeysRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in RotateKeysRequest; all when empty.
+	Scopes        []string `protobuf:"bytes,1,rep,name=scopes,proto3" json:"scopes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListKeysRequest) Reset() {
+	*x = ListKeysRequest{}
+	mi := &file_v1_manager_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListKeysRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListKeysRequest) ProtoMessage() {}
+
+func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
+func (*ListKeysRequest) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ListKeysRequest) GetScopes() []string {
+	if x != nil {
+		return x.Scopes
+	}
+	return nil
+}
+
+type ListKeysResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Keys          []*KeySet              `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListKeysResponse) Reset() {
+	*x = ListKeysResponse{}
+	mi := &file_v1_manager_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListKeysResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListKeysResponse) ProtoMessage() {}
+
+func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
+func (*ListKeysResponse) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ListKeysResponse) GetKeys() []*KeySet {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+// KeySet are the live keys of one purpose and scope, without the keys.
+type KeySet struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "cookie": of TCP timestamps, the scope is a VIP. "cid": of QUIC connection ids, the scope is a service.
+	Purpose string `protobuf:"bytes,1,opt,name=purpose,proto3" json:"purpose,omitempty"`
+	Scope   string `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"`
+	Service string `protobuf:"bytes,3,opt,name=service,proto3" json:"service,omitempty"`
+	// "spread": muxes get the new key; "switch": hosts get it and stamp with it; "rest": the former key is read only; "steady": there is one key.
+	Phase string                 `protobuf:"bytes,4,opt,name=phase,proto3" json:"phase,omitempty"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	// Ordered by epoch.
+	Epochs []*KeyEpoch `protobuf:"bytes,6,rep,name=epochs,proto3" json:"epochs,omitempty"`
+	// Nodes that must obey the phase until the next one begins, ordered; at most 100 are told.
+	WaitsFor []string `protobuf:"bytes,7,rep,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	// How many there are.
+	Waits uint32 `protobuf:"varint,8,opt,name=waits,proto3" json:"waits,omitempty"`
+	// When the former key goes, or, in phase steady, when the next rotation begins by age; absent when nodes decide, or nobody.
+	Due *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=due,proto3" json:"due,omitempty"`
+	// The service does not need the keys any more; they are on no node.
+	Idle bool `protobuf:"varint,10,opt,name=idle,proto3" json:"idle,omitempty"`
+	// Why it was not rotated: RotateKeysResponse.waiting.
+	Wrong         string `protobuf:"bytes,11,opt,name=wrong,proto3" json:"wrong,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeySet) Reset() {
+	*x = KeySet{}
+	mi := &file_v1_manager_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeySet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeySet) ProtoMessage() {}
+
+func (x *KeySet) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeySet.ProtoReflect.Descriptor instead.
+func (*KeySet) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *KeySet) GetPurpose() string {
+	if x != nil {
+		return x.Purpose
+	}
+	return ""
+}
+
+func (x *KeySet) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
+func (x *KeySet) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *KeySet) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *KeySet) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *KeySet) GetEpochs() []*KeyEpoch {
+	if x != nil {
+		return x.Epochs
+	}
+	return nil
+}
+
+func (x *KeySet) GetWaitsFor() []string {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return nil
+}
+
+func (x *KeySet) GetWaits() uint32 {
+	if x != nil {
+		return x.Waits
+	}
+	return 0
+}
+
+func (x *KeySet) GetDue() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Due
+	}
+	return nil
+}
+
+func (x *KeySet) GetIdle() bool {
+	if x != nil {
+		return x.Idle
+	}
+	return false
+}
+
+func (x *KeySet) GetWrong() string {
+	if x != nil {
+		return x.Wrong
+	}
+	return ""
+}
+
+// KeyEpoch is one key.
+type KeyEpoch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Epoch uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Made  *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=made,proto3" json:"made,omitempty"`
+	// What is new is made with it.
+	Mints         bool `protobuf:"varint,3,opt,name=mints,proto3" json:"mints,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyEpoch) Reset() {
+	*x = KeyEpoch{}
+	mi := &file_v1_manager_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyEpoch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyEpoch) ProtoMessage() {}
+
+func (x *KeyEpoch) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyEpoch.ProtoReflect.Descriptor instead.
+func (*KeyEpoch) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *KeyEpoch) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *KeyEpoch) GetMade() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Made
+	}
+	return nil
+}
+
+func (x *KeyEpoch) GetMints() bool {
+	if x != nil {
+		return x.Mints
+	}
+	return false
+}
+
+type QUICConfigRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	// Address of a backend; all when empty.
+	Backend       string `protobuf:"bytes,2,opt,name=backend,proto3" json:"backend,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QUICConfigRequest) Reset() {
+	*x = QUICConfigRequest{}
+	mi := &file_v1_manager_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QUICConfigRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QUICConfigRequest) ProtoMessage() {}
+
+func (x *QUICConfigRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QUICConfigRequest.ProtoReflect.Descriptor instead.
+func (*QUICConfigRequest) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *QUICConfigRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *QUICConfigRequest) GetBackend() string {
+	if x != nil {
+		return x.Backend
+	}
+	return ""
+}
+
+type QUICConfigResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ordered by VIP, port and backend.
+	Servers       []*QUICServer `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QUICConfigResponse) Reset() {
+	*x = QUICConfigResponse{}
+	mi := &file_v1_manager_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QUICConfigResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QUICConfigResponse) ProtoMessage() {}
+
+func (x *QUICConfigResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QUICConfigResponse.ProtoReflect.Descriptor instead.
+func (*QUICConfigResponse) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *QUICConfigResponse) GetServers() []*QUICServer {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
+}
+
+// QUICServer is a backend's place in one quic endpoint with affinity cookie.
+type QUICServer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Vip   string                 `protobuf:"bytes,1,opt,name=vip,proto3" json:"vip,omitempty"`
+	// As in Endpoint.
+	Port    string `protobuf:"bytes,2,opt,name=port,proto3" json:"port,omitempty"`
+	Dip     string `protobuf:"bytes,3,opt,name=dip,proto3" json:"dip,omitempty"`
+	DipPort uint32 `protobuf:"varint,4,opt,name=dip_port,json=dipPort,proto3" json:"dip_port,omitempty"`
+	// Bytes of a connection id; 0 when the format does not say.
+	CidLength uint32 `protobuf:"varint,5,opt,name=cid_length,json=cidLength,proto3" json:"cid_length,omitempty"`
+	// Oldest first. Format quiclb has one or two, the others one.
+	Configs       []*QUICServerConfig `protobuf:"bytes,6,rep,name=configs,proto3" json:"configs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QUICServer) Reset() {
+	*x = QUICServer{}
+	mi := &file_v1_manager_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QUICServer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QUICServer) ProtoMessage() {}
+
+func (x *QUICServer) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QUICServer.ProtoReflect.Descriptor instead.
+func (*QUICServer) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *QUICServer) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *QUICServer) GetPort() string {
+	if x != nil {
+		return x.Port
+	}
+	return ""
+}
+
+func (x *QUICServer) GetDip() string {
+	if x != nil {
+		return x.Dip
+	}
+	return ""
+}
+
+func (x *QUICServer) GetDipPort() uint32 {
+	if x != nil {
+		return x.DipPort
+	}
+	return 0
+}
+
+func (x *QUICServer) GetCidLength() uint32 {
+	if x != nil {
+		return x.CidLength
+	}
+	return 0
+}
+
+func (x *QUICServer) GetConfigs() []*QUICServerConfig {
+	if x != nil {
+		return x.Configs
+	}
+	return nil
+}
+
+// QUICServerConfig is what a server makes its connection ids with.
+type QUICServerConfig struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Configuration id, 0 to 6.
+	Id     uint32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Format string `protobuf:"bytes,2,opt,name=format,proto3" json:"format,omitempty"`
+	// 16 bytes with format quiclb, else empty.
+	Key []byte `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	// As it stands in a connection id before encryption; the member id is its first 12 bits, the others are the server's to use.
+	ServerId []byte `protobuf:"bytes,4,opt,name=server_id,json=serverId,proto3" json:"server_id,omitempty"`
+	// Bytes; 0 with formats of fixed length.
+	NonceLength uint32 `protobuf:"varint,5,opt,name=nonce_length,json=nonceLength,proto3" json:"nonce_length,omitempty"`
+	// New ids may be made under it.
+	Active        bool `protobuf:"varint,6,opt,name=active,proto3" json:"active,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QUICServerConfig) Reset() {
+	*x = QUICServerConfig{}
+	mi := &file_v1_manager_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QUICServerConfig) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QUICServerConfig) ProtoMessage() {}
+
+func (x *QUICServerConfig) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QUICServerConfig.ProtoReflect.Descriptor instead.
+func (*QUICServerConfig) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *QUICServerConfig) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *QUICServerConfig) GetFormat() string {
+	if x != nil {
+		return x.Format
+	}
+	return ""
+}
+
+func (x *QUICServerConfig) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *QUICServerConfig) GetServerId() []byte {
+	if x != nil {
+		return x.ServerId
+	}
+	return nil
+}
+
+func (x *QUICServerConfig) GetNonceLength() uint32 {
+	if x != nil {
+		return x.NonceLength
+	}
+	return 0
+}
+
+func (x *QUICServerConfig) GetActive() bool {
+	if x != nil {
+		return x.Active
+	}
+	return false
+}
+
 type ObjectRef struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // "Service", "Node", "Network", "Tenant", "Policy"
@@ -362,7 +1047,7 @@ type ObjectRef struct {
 
 func (x *ObjectRef) Reset() {
 	*x = ObjectRef{}
-	mi := &file_v1_manager_proto_msgTypes[4]
+	mi := &file_v1_manager_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -374,7 +1059,7 @@ func (x *ObjectRef) String() string {
 func (*ObjectRef) ProtoMessage() {}
 
 func (x *ObjectRef) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[4]
+	mi := &file_v1_manager_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -387,7 +1072,7 @@ func (x *ObjectRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectRef.ProtoReflect.Descriptor instead.
 func (*ObjectRef) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{4}
+	return file_v1_manager_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ObjectRef) GetKind() string {
@@ -414,7 +1099,7 @@ type DeleteRequest struct {
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_v1_manager_proto_msgTypes[5]
+	mi := &file_v1_manager_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -426,7 +1111,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[5]
+	mi := &file_v1_manager_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -439,7 +1124,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{5}
+	return file_v1_manager_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DeleteRequest) GetObjects() []*ObjectRef {
@@ -466,7 +1151,7 @@ type DeleteResponse struct {
 
 func (x *DeleteResponse) Reset() {
 	*x = DeleteResponse{}
-	mi := &file_v1_manager_proto_msgTypes[6]
+	mi := &file_v1_manager_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -478,7 +1163,7 @@ func (x *DeleteResponse) String() string {
 func (*DeleteResponse) ProtoMessage() {}
 
 func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[6]
+	mi := &file_v1_manager_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -491,7 +1176,7 @@ func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{6}
+	return file_v1_manager_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DeleteResponse) GetRevision() int64 {
@@ -519,7 +1204,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_v1_manager_proto_msgTypes[7]
+	mi := &file_v1_manager_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -531,7 +1216,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[7]
+	mi := &file_v1_manager_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -544,7 +1229,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{7}
+	return file_v1_manager_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetRequest) GetKind() string {
@@ -571,7 +1256,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_v1_manager_proto_msgTypes[8]
+	mi := &file_v1_manager_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -583,7 +1268,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[8]
+	mi := &file_v1_manager_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -596,7 +1281,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{8}
+	return file_v1_manager_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetResponse) GetRevision() int64 {
@@ -623,7 +1308,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_v1_manager_proto_msgTypes[9]
+	mi := &file_v1_manager_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -635,7 +1320,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[9]
+	mi := &file_v1_manager_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -648,7 +1333,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{9}
+	return file_v1_manager_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WatchRequest) GetKind() string {
@@ -678,7 +1363,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_v1_manager_proto_msgTypes[10]
+	mi := &file_v1_manager_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -690,7 +1375,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[10]
+	mi := &file_v1_manager_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -703,7 +1388,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{10}
+	return file_v1_manager_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchResponse) GetRevision() int64 {
@@ -752,7 +1437,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_v1_manager_proto_msgTypes[11]
+	mi := &file_v1_manager_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +1449,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[11]
+	mi := &file_v1_manager_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +1462,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{11}
+	return file_v1_manager_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StatusRequest) GetNode() string {
@@ -839,7 +1524,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_v1_manager_proto_msgTypes[12]
+	mi := &file_v1_manager_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -851,7 +1536,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[12]
+	mi := &file_v1_manager_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -864,7 +1549,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{12}
+	return file_v1_manager_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StatusResponse) GetRevision() int64 {
@@ -959,7 +1644,7 @@ type SnatVIPStatus struct {
 
 func (x *SnatVIPStatus) Reset() {
 	*x = SnatVIPStatus{}
-	mi := &file_v1_manager_proto_msgTypes[13]
+	mi := &file_v1_manager_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +1656,7 @@ func (x *SnatVIPStatus) String() string {
 func (*SnatVIPStatus) ProtoMessage() {}
 
 func (x *SnatVIPStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[13]
+	mi := &file_v1_manager_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -984,7 +1669,7 @@ func (x *SnatVIPStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatVIPStatus.ProtoReflect.Descriptor instead.
 func (*SnatVIPStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{13}
+	return file_v1_manager_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SnatVIPStatus) GetService() string {
@@ -1078,7 +1763,7 @@ type SnatCounts struct {
 
 func (x *SnatCounts) Reset() {
 	*x = SnatCounts{}
-	mi := &file_v1_manager_proto_msgTypes[14]
+	mi := &file_v1_manager_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1090,7 +1775,7 @@ func (x *SnatCounts) String() string {
 func (*SnatCounts) ProtoMessage() {}
 
 func (x *SnatCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[14]
+	mi := &file_v1_manager_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1103,7 +1788,7 @@ func (x *SnatCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatCounts.ProtoReflect.Descriptor instead.
 func (*SnatCounts) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{14}
+	return file_v1_manager_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SnatCounts) GetAsks() uint64 {
@@ -1180,7 +1865,7 @@ type SnatRefused struct {
 
 func (x *SnatRefused) Reset() {
 	*x = SnatRefused{}
-	mi := &file_v1_manager_proto_msgTypes[15]
+	mi := &file_v1_manager_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1192,7 +1877,7 @@ func (x *SnatRefused) String() string {
 func (*SnatRefused) ProtoMessage() {}
 
 func (x *SnatRefused) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[15]
+	mi := &file_v1_manager_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1205,7 +1890,7 @@ func (x *SnatRefused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatRefused.ProtoReflect.Descriptor instead.
 func (*SnatRefused) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{15}
+	return file_v1_manager_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SnatRefused) GetReason() string {
@@ -1243,7 +1928,7 @@ type LoadStatus struct {
 
 func (x *LoadStatus) Reset() {
 	*x = LoadStatus{}
-	mi := &file_v1_manager_proto_msgTypes[16]
+	mi := &file_v1_manager_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1255,7 +1940,7 @@ func (x *LoadStatus) String() string {
 func (*LoadStatus) ProtoMessage() {}
 
 func (x *LoadStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[16]
+	mi := &file_v1_manager_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1268,7 +1953,7 @@ func (x *LoadStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadStatus.ProtoReflect.Descriptor instead.
 func (*LoadStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{16}
+	return file_v1_manager_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *LoadStatus) GetService() string {
@@ -1358,7 +2043,7 @@ type MemberLoad struct {
 
 func (x *MemberLoad) Reset() {
 	*x = MemberLoad{}
-	mi := &file_v1_manager_proto_msgTypes[17]
+	mi := &file_v1_manager_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1370,7 +2055,7 @@ func (x *MemberLoad) String() string {
 func (*MemberLoad) ProtoMessage() {}
 
 func (x *MemberLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[17]
+	mi := &file_v1_manager_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1383,7 +2068,7 @@ func (x *MemberLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberLoad.ProtoReflect.Descriptor instead.
 func (*MemberLoad) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{17}
+	return file_v1_manager_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *MemberLoad) GetConnections() uint32 {
@@ -1432,7 +2117,7 @@ type SnatStatus struct {
 
 func (x *SnatStatus) Reset() {
 	*x = SnatStatus{}
-	mi := &file_v1_manager_proto_msgTypes[18]
+	mi := &file_v1_manager_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +2129,7 @@ func (x *SnatStatus) String() string {
 func (*SnatStatus) ProtoMessage() {}
 
 func (x *SnatStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[18]
+	mi := &file_v1_manager_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +2142,7 @@ func (x *SnatStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatStatus.ProtoReflect.Descriptor instead.
 func (*SnatStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{18}
+	return file_v1_manager_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SnatStatus) GetService() string {
@@ -1519,7 +2204,7 @@ type AuditSNATRequest struct {
 
 func (x *AuditSNATRequest) Reset() {
 	*x = AuditSNATRequest{}
-	mi := &file_v1_manager_proto_msgTypes[19]
+	mi := &file_v1_manager_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1531,7 +2216,7 @@ func (x *AuditSNATRequest) String() string {
 func (*AuditSNATRequest) ProtoMessage() {}
 
 func (x *AuditSNATRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[19]
+	mi := &file_v1_manager_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1544,7 +2229,7 @@ func (x *AuditSNATRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditSNATRequest.ProtoReflect.Descriptor instead.
 func (*AuditSNATRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{19}
+	return file_v1_manager_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AuditSNATRequest) GetService() string {
@@ -1564,7 +2249,7 @@ type AuditSNATResponse struct {
 
 func (x *AuditSNATResponse) Reset() {
 	*x = AuditSNATResponse{}
-	mi := &file_v1_manager_proto_msgTypes[20]
+	mi := &file_v1_manager_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1576,7 +2261,7 @@ func (x *AuditSNATResponse) String() string {
 func (*AuditSNATResponse) ProtoMessage() {}
 
 func (x *AuditSNATResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[20]
+	mi := &file_v1_manager_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1589,7 +2274,7 @@ func (x *AuditSNATResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditSNATResponse.ProtoReflect.Descriptor instead.
 func (*AuditSNATResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{20}
+	return file_v1_manager_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AuditSNATResponse) GetNodes() []*SnatNodeAudit {
@@ -1621,7 +2306,7 @@ type SnatNodeAudit struct {
 
 func (x *SnatNodeAudit) Reset() {
 	*x = SnatNodeAudit{}
-	mi := &file_v1_manager_proto_msgTypes[21]
+	mi := &file_v1_manager_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1633,7 +2318,7 @@ func (x *SnatNodeAudit) String() string {
 func (*SnatNodeAudit) ProtoMessage() {}
 
 func (x *SnatNodeAudit) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[21]
+	mi := &file_v1_manager_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1646,7 +2331,7 @@ func (x *SnatNodeAudit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatNodeAudit.ProtoReflect.Descriptor instead.
 func (*SnatNodeAudit) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{21}
+	return file_v1_manager_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SnatNodeAudit) GetNode() string {
@@ -1728,7 +2413,7 @@ type SnatDifference struct {
 
 func (x *SnatDifference) Reset() {
 	*x = SnatDifference{}
-	mi := &file_v1_manager_proto_msgTypes[22]
+	mi := &file_v1_manager_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1740,7 +2425,7 @@ func (x *SnatDifference) String() string {
 func (*SnatDifference) ProtoMessage() {}
 
 func (x *SnatDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[22]
+	mi := &file_v1_manager_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1753,7 +2438,7 @@ func (x *SnatDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatDifference.ProtoReflect.Descriptor instead.
 func (*SnatDifference) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{22}
+	return file_v1_manager_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SnatDifference) GetVni() uint32 {
@@ -1812,7 +2497,7 @@ type VIPPlacement struct {
 
 func (x *VIPPlacement) Reset() {
 	*x = VIPPlacement{}
-	mi := &file_v1_manager_proto_msgTypes[23]
+	mi := &file_v1_manager_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1824,7 +2509,7 @@ func (x *VIPPlacement) String() string {
 func (*VIPPlacement) ProtoMessage() {}
 
 func (x *VIPPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[23]
+	mi := &file_v1_manager_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1837,7 +2522,7 @@ func (x *VIPPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VIPPlacement.ProtoReflect.Descriptor instead.
 func (*VIPPlacement) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{23}
+	return file_v1_manager_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *VIPPlacement) GetService() string {
@@ -1927,7 +2612,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_v1_manager_proto_msgTypes[24]
+	mi := &file_v1_manager_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1939,7 +2624,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[24]
+	mi := &file_v1_manager_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1952,7 +2637,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{24}
+	return file_v1_manager_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -2114,7 +2799,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_v1_manager_proto_msgTypes[25]
+	mi := &file_v1_manager_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2126,7 +2811,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[25]
+	mi := &file_v1_manager_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2139,7 +2824,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{25}
+	return file_v1_manager_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ServerStatus) GetDip() string {
@@ -2202,7 +2887,7 @@ type TableStatus struct {
 
 func (x *TableStatus) Reset() {
 	*x = TableStatus{}
-	mi := &file_v1_manager_proto_msgTypes[26]
+	mi := &file_v1_manager_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2214,7 +2899,7 @@ func (x *TableStatus) String() string {
 func (*TableStatus) ProtoMessage() {}
 
 func (x *TableStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[26]
+	mi := &file_v1_manager_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2227,7 +2912,7 @@ func (x *TableStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableStatus.ProtoReflect.Descriptor instead.
 func (*TableStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{26}
+	return file_v1_manager_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *TableStatus) GetName() string {
@@ -2261,7 +2946,7 @@ type FlowClassStatus struct {
 
 func (x *FlowClassStatus) Reset() {
 	*x = FlowClassStatus{}
-	mi := &file_v1_manager_proto_msgTypes[27]
+	mi := &file_v1_manager_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2273,7 +2958,7 @@ func (x *FlowClassStatus) String() string {
 func (*FlowClassStatus) ProtoMessage() {}
 
 func (x *FlowClassStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[27]
+	mi := &file_v1_manager_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2286,7 +2971,7 @@ func (x *FlowClassStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowClassStatus.ProtoReflect.Descriptor instead.
 func (*FlowClassStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{27}
+	return file_v1_manager_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *FlowClassStatus) GetClass() string {
@@ -2342,7 +3027,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_v1_manager_proto_msgTypes[28]
+	mi := &file_v1_manager_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2354,7 +3039,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[28]
+	mi := &file_v1_manager_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2367,7 +3052,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{28}
+	return file_v1_manager_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *MemberStatus) GetVip() string {
@@ -2547,7 +3232,7 @@ type MemberDecision struct {
 
 func (x *MemberDecision) Reset() {
 	*x = MemberDecision{}
-	mi := &file_v1_manager_proto_msgTypes[29]
+	mi := &file_v1_manager_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2559,7 +3244,7 @@ func (x *MemberDecision) String() string {
 func (*MemberDecision) ProtoMessage() {}
 
 func (x *MemberDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[29]
+	mi := &file_v1_manager_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2572,7 +3257,7 @@ func (x *MemberDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberDecision.ProtoReflect.Descriptor instead.
 func (*MemberDecision) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{29}
+	return file_v1_manager_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *MemberDecision) GetService() string {
@@ -2690,7 +3375,7 @@ type ReasonCount struct {
 
 func (x *ReasonCount) Reset() {
 	*x = ReasonCount{}
-	mi := &file_v1_manager_proto_msgTypes[30]
+	mi := &file_v1_manager_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2702,7 +3387,7 @@ func (x *ReasonCount) String() string {
 func (*ReasonCount) ProtoMessage() {}
 
 func (x *ReasonCount) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[30]
+	mi := &file_v1_manager_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2715,7 +3400,7 @@ func (x *ReasonCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReasonCount.ProtoReflect.Descriptor instead.
 func (*ReasonCount) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{30}
+	return file_v1_manager_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ReasonCount) GetReason() string {
@@ -2743,7 +3428,7 @@ type RouteStatus struct {
 
 func (x *RouteStatus) Reset() {
 	*x = RouteStatus{}
-	mi := &file_v1_manager_proto_msgTypes[31]
+	mi := &file_v1_manager_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2755,7 +3440,7 @@ func (x *RouteStatus) String() string {
 func (*RouteStatus) ProtoMessage() {}
 
 func (x *RouteStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[31]
+	mi := &file_v1_manager_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2768,7 +3453,7 @@ func (x *RouteStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteStatus.ProtoReflect.Descriptor instead.
 func (*RouteStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{31}
+	return file_v1_manager_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RouteStatus) GetPrefix() string {
@@ -2798,7 +3483,7 @@ type PeerStatus struct {
 
 func (x *PeerStatus) Reset() {
 	*x = PeerStatus{}
-	mi := &file_v1_manager_proto_msgTypes[32]
+	mi := &file_v1_manager_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2810,7 +3495,7 @@ func (x *PeerStatus) String() string {
 func (*PeerStatus) ProtoMessage() {}
 
 func (x *PeerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[32]
+	mi := &file_v1_manager_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2823,7 +3508,7 @@ func (x *PeerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerStatus.ProtoReflect.Descriptor instead.
 func (*PeerStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{32}
+	return file_v1_manager_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PeerStatus) GetAddress() string {
@@ -2865,7 +3550,7 @@ type TraceRequest struct {
 
 func (x *TraceRequest) Reset() {
 	*x = TraceRequest{}
-	mi := &file_v1_manager_proto_msgTypes[33]
+	mi := &file_v1_manager_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2877,7 +3562,7 @@ func (x *TraceRequest) String() string {
 func (*TraceRequest) ProtoMessage() {}
 
 func (x *TraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[33]
+	mi := &file_v1_manager_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2890,7 +3575,7 @@ func (x *TraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceRequest.ProtoReflect.Descriptor instead.
 func (*TraceRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{33}
+	return file_v1_manager_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *TraceRequest) GetClient() string {
@@ -2958,7 +3643,7 @@ type TraceResponse struct {
 
 func (x *TraceResponse) Reset() {
 	*x = TraceResponse{}
-	mi := &file_v1_manager_proto_msgTypes[34]
+	mi := &file_v1_manager_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2970,7 +3655,7 @@ func (x *TraceResponse) String() string {
 func (*TraceResponse) ProtoMessage() {}
 
 func (x *TraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[34]
+	mi := &file_v1_manager_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2983,7 +3668,7 @@ func (x *TraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceResponse.ProtoReflect.Descriptor instead.
 func (*TraceResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{34}
+	return file_v1_manager_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *TraceResponse) GetResults() []*TraceResult {
@@ -3013,7 +3698,7 @@ type TraceResult struct {
 
 func (x *TraceResult) Reset() {
 	*x = TraceResult{}
-	mi := &file_v1_manager_proto_msgTypes[35]
+	mi := &file_v1_manager_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3025,7 +3710,7 @@ func (x *TraceResult) String() string {
 func (*TraceResult) ProtoMessage() {}
 
 func (x *TraceResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[35]
+	mi := &file_v1_manager_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3038,7 +3723,7 @@ func (x *TraceResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceResult.ProtoReflect.Descriptor instead.
 func (*TraceResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{35}
+	return file_v1_manager_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *TraceResult) GetNode() string {
@@ -3121,7 +3806,7 @@ type FlowsRequest struct {
 
 func (x *FlowsRequest) Reset() {
 	*x = FlowsRequest{}
-	mi := &file_v1_manager_proto_msgTypes[36]
+	mi := &file_v1_manager_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3133,7 +3818,7 @@ func (x *FlowsRequest) String() string {
 func (*FlowsRequest) ProtoMessage() {}
 
 func (x *FlowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[36]
+	mi := &file_v1_manager_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3146,7 +3831,7 @@ func (x *FlowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsRequest.ProtoReflect.Descriptor instead.
 func (*FlowsRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{36}
+	return file_v1_manager_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *FlowsRequest) GetVip() string {
@@ -3193,7 +3878,7 @@ type FlowsResponse struct {
 
 func (x *FlowsResponse) Reset() {
 	*x = FlowsResponse{}
-	mi := &file_v1_manager_proto_msgTypes[37]
+	mi := &file_v1_manager_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3205,7 +3890,7 @@ func (x *FlowsResponse) String() string {
 func (*FlowsResponse) ProtoMessage() {}
 
 func (x *FlowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[37]
+	mi := &file_v1_manager_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3218,7 +3903,7 @@ func (x *FlowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsResponse.ProtoReflect.Descriptor instead.
 func (*FlowsResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{37}
+	return file_v1_manager_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *FlowsResponse) GetResults() []*FlowsResult {
@@ -3242,7 +3927,7 @@ type FlowsResult struct {
 
 func (x *FlowsResult) Reset() {
 	*x = FlowsResult{}
-	mi := &file_v1_manager_proto_msgTypes[38]
+	mi := &file_v1_manager_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3254,7 +3939,7 @@ func (x *FlowsResult) String() string {
 func (*FlowsResult) ProtoMessage() {}
 
 func (x *FlowsResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[38]
+	mi := &file_v1_manager_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3267,7 +3952,7 @@ func (x *FlowsResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsResult.ProtoReflect.Descriptor instead.
 func (*FlowsResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{38}
+	return file_v1_manager_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *FlowsResult) GetNode() string {
@@ -3317,7 +4002,7 @@ type FlowStatus struct {
 
 func (x *FlowStatus) Reset() {
 	*x = FlowStatus{}
-	mi := &file_v1_manager_proto_msgTypes[39]
+	mi := &file_v1_manager_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3329,7 +4014,7 @@ func (x *FlowStatus) String() string {
 func (*FlowStatus) ProtoMessage() {}
 
 func (x *FlowStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[39]
+	mi := &file_v1_manager_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3342,7 +4027,7 @@ func (x *FlowStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowStatus.ProtoReflect.Descriptor instead.
 func (*FlowStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{39}
+	return file_v1_manager_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *FlowStatus) GetVip() string {
@@ -3422,7 +4107,7 @@ type HealthOfRequest struct {
 
 func (x *HealthOfRequest) Reset() {
 	*x = HealthOfRequest{}
-	mi := &file_v1_manager_proto_msgTypes[40]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3434,7 +4119,7 @@ func (x *HealthOfRequest) String() string {
 func (*HealthOfRequest) ProtoMessage() {}
 
 func (x *HealthOfRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[40]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3447,7 +4132,7 @@ func (x *HealthOfRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthOfRequest.ProtoReflect.Descriptor instead.
 func (*HealthOfRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{40}
+	return file_v1_manager_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *HealthOfRequest) GetDip() string {
@@ -3483,7 +4168,7 @@ type HealthOfResponse struct {
 
 func (x *HealthOfResponse) Reset() {
 	*x = HealthOfResponse{}
-	mi := &file_v1_manager_proto_msgTypes[41]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3495,7 +4180,7 @@ func (x *HealthOfResponse) String() string {
 func (*HealthOfResponse) ProtoMessage() {}
 
 func (x *HealthOfResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[41]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3508,7 +4193,7 @@ func (x *HealthOfResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthOfResponse.ProtoReflect.Descriptor instead.
 func (*HealthOfResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{41}
+	return file_v1_manager_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *HealthOfResponse) GetBackends() []*BackendHealth {
@@ -3547,7 +4232,7 @@ type BackendHealth struct {
 
 func (x *BackendHealth) Reset() {
 	*x = BackendHealth{}
-	mi := &file_v1_manager_proto_msgTypes[42]
+	mi := &file_v1_manager_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3559,7 +4244,7 @@ func (x *BackendHealth) String() string {
 func (*BackendHealth) ProtoMessage() {}
 
 func (x *BackendHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[42]
+	mi := &file_v1_manager_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3572,7 +4257,7 @@ func (x *BackendHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendHealth.ProtoReflect.Descriptor instead.
 func (*BackendHealth) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{42}
+	return file_v1_manager_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *BackendHealth) GetService() string {
@@ -3669,7 +4354,7 @@ type NodeHealth struct {
 
 func (x *NodeHealth) Reset() {
 	*x = NodeHealth{}
-	mi := &file_v1_manager_proto_msgTypes[43]
+	mi := &file_v1_manager_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3681,7 +4366,7 @@ func (x *NodeHealth) String() string {
 func (*NodeHealth) ProtoMessage() {}
 
 func (x *NodeHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[43]
+	mi := &file_v1_manager_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3694,7 +4379,7 @@ func (x *NodeHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeHealth.ProtoReflect.Descriptor instead.
 func (*NodeHealth) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{43}
+	return file_v1_manager_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *NodeHealth) GetNode() string {
@@ -3773,7 +4458,7 @@ type CheckHealth struct {
 
 func (x *CheckHealth) Reset() {
 	*x = CheckHealth{}
-	mi := &file_v1_manager_proto_msgTypes[44]
+	mi := &file_v1_manager_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3785,7 +4470,7 @@ func (x *CheckHealth) String() string {
 func (*CheckHealth) ProtoMessage() {}
 
 func (x *CheckHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[44]
+	mi := &file_v1_manager_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3798,7 +4483,7 @@ func (x *CheckHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckHealth.ProtoReflect.Descriptor instead.
 func (*CheckHealth) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{44}
+	return file_v1_manager_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *CheckHealth) GetCheck() string {
@@ -3867,7 +4552,7 @@ type ProbeResult struct {
 
 func (x *ProbeResult) Reset() {
 	*x = ProbeResult{}
-	mi := &file_v1_manager_proto_msgTypes[45]
+	mi := &file_v1_manager_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3879,7 +4564,7 @@ func (x *ProbeResult) String() string {
 func (*ProbeResult) ProtoMessage() {}
 
 func (x *ProbeResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[45]
+	mi := &file_v1_manager_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3892,7 +4577,7 @@ func (x *ProbeResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResult.ProtoReflect.Descriptor instead.
 func (*ProbeResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{45}
+	return file_v1_manager_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ProbeResult) GetTime() *timestamppb.Timestamp {
@@ -3947,7 +4632,7 @@ type HealthChange struct {
 
 func (x *HealthChange) Reset() {
 	*x = HealthChange{}
-	mi := &file_v1_manager_proto_msgTypes[46]
+	mi := &file_v1_manager_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3959,7 +4644,7 @@ func (x *HealthChange) String() string {
 func (*HealthChange) ProtoMessage() {}
 
 func (x *HealthChange) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[46]
+	mi := &file_v1_manager_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3972,7 +4657,7 @@ func (x *HealthChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthChange.ProtoReflect.Descriptor instead.
 func (*HealthChange) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{46}
+	return file_v1_manager_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *HealthChange) GetTime() *timestamppb.Timestamp {
@@ -4029,7 +4714,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_v1_manager_proto_msgTypes[47]
+	mi := &file_v1_manager_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4041,7 +4726,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[47]
+	mi := &file_v1_manager_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4054,7 +4739,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{47}
+	return file_v1_manager_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *CreateTokenRequest) GetNode() string {
@@ -4088,7 +4773,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_v1_manager_proto_msgTypes[48]
+	mi := &file_v1_manager_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4100,7 +4785,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[48]
+	mi := &file_v1_manager_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4113,7 +4798,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{48}
+	return file_v1_manager_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -4146,7 +4831,7 @@ type CreateAccessRequest struct {
 
 func (x *CreateAccessRequest) Reset() {
 	*x = CreateAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[49]
+	mi := &file_v1_manager_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4158,7 +4843,7 @@ func (x *CreateAccessRequest) String() string {
 func (*CreateAccessRequest) ProtoMessage() {}
 
 func (x *CreateAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[49]
+	mi := &file_v1_manager_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4171,7 +4856,7 @@ func (x *CreateAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAccessRequest.ProtoReflect.Descriptor instead.
 func (*CreateAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{49}
+	return file_v1_manager_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *CreateAccessRequest) GetName() string {
@@ -4212,7 +4897,7 @@ type CreateAccessResponse struct {
 
 func (x *CreateAccessResponse) Reset() {
 	*x = CreateAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[50]
+	mi := &file_v1_manager_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4224,7 +4909,7 @@ func (x *CreateAccessResponse) String() string {
 func (*CreateAccessResponse) ProtoMessage() {}
 
 func (x *CreateAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[50]
+	mi := &file_v1_manager_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4237,7 +4922,7 @@ func (x *CreateAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAccessResponse.ProtoReflect.Descriptor instead.
 func (*CreateAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{50}
+	return file_v1_manager_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *CreateAccessResponse) GetToken() string {
@@ -4272,7 +4957,7 @@ type CreateCertificateRequest struct {
 
 func (x *CreateCertificateRequest) Reset() {
 	*x = CreateCertificateRequest{}
-	mi := &file_v1_manager_proto_msgTypes[51]
+	mi := &file_v1_manager_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4284,7 +4969,7 @@ func (x *CreateCertificateRequest) String() string {
 func (*CreateCertificateRequest) ProtoMessage() {}
 
 func (x *CreateCertificateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[51]
+	mi := &file_v1_manager_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4297,7 +4982,7 @@ func (x *CreateCertificateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateCertificateRequest.ProtoReflect.Descriptor instead.
 func (*CreateCertificateRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{51}
+	return file_v1_manager_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *CreateCertificateRequest) GetName() string {
@@ -4346,7 +5031,7 @@ type CreateCertificateResponse struct {
 
 func (x *CreateCertificateResponse) Reset() {
 	*x = CreateCertificateResponse{}
-	mi := &file_v1_manager_proto_msgTypes[52]
+	mi := &file_v1_manager_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4358,7 +5043,7 @@ func (x *CreateCertificateResponse) String() string {
 func (*CreateCertificateResponse) ProtoMessage() {}
 
 func (x *CreateCertificateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[52]
+	mi := &file_v1_manager_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4371,7 +5056,7 @@ func (x *CreateCertificateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateCertificateResponse.ProtoReflect.Descriptor instead.
 func (*CreateCertificateResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{52}
+	return file_v1_manager_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *CreateCertificateResponse) GetCertificate() []byte {
@@ -4405,7 +5090,7 @@ type Access struct {
 
 func (x *Access) Reset() {
 	*x = Access{}
-	mi := &file_v1_manager_proto_msgTypes[53]
+	mi := &file_v1_manager_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4417,7 +5102,7 @@ func (x *Access) String() string {
 func (*Access) ProtoMessage() {}
 
 func (x *Access) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[53]
+	mi := &file_v1_manager_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4430,7 +5115,7 @@ func (x *Access) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Access.ProtoReflect.Descriptor instead.
 func (*Access) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{53}
+	return file_v1_manager_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Access) GetId() string {
@@ -4490,7 +5175,7 @@ type ListAccessRequest struct {
 
 func (x *ListAccessRequest) Reset() {
 	*x = ListAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[54]
+	mi := &file_v1_manager_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4502,7 +5187,7 @@ func (x *ListAccessRequest) String() string {
 func (*ListAccessRequest) ProtoMessage() {}
 
 func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[54]
+	mi := &file_v1_manager_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4515,7 +5200,7 @@ func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessRequest.ProtoReflect.Descriptor instead.
 func (*ListAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{54}
+	return file_v1_manager_proto_rawDescGZIP(), []int{64}
 }
 
 type ListAccessResponse struct {
@@ -4527,7 +5212,7 @@ type ListAccessResponse struct {
 
 func (x *ListAccessResponse) Reset() {
 	*x = ListAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[55]
+	mi := &file_v1_manager_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4539,7 +5224,7 @@ func (x *ListAccessResponse) String() string {
 func (*ListAccessResponse) ProtoMessage() {}
 
 func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[55]
+	mi := &file_v1_manager_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4552,7 +5237,7 @@ func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessResponse.ProtoReflect.Descriptor instead.
 func (*ListAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{55}
+	return file_v1_manager_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ListAccessResponse) GetAccess() []*Access {
@@ -4571,7 +5256,7 @@ type RevokeAccessRequest struct {
 
 func (x *RevokeAccessRequest) Reset() {
 	*x = RevokeAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[56]
+	mi := &file_v1_manager_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4583,7 +5268,7 @@ func (x *RevokeAccessRequest) String() string {
 func (*RevokeAccessRequest) ProtoMessage() {}
 
 func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[56]
+	mi := &file_v1_manager_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4596,7 +5281,7 @@ func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{56}
+	return file_v1_manager_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *RevokeAccessRequest) GetId() string {
@@ -4614,7 +5299,7 @@ type RevokeAccessResponse struct {
 
 func (x *RevokeAccessResponse) Reset() {
 	*x = RevokeAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[57]
+	mi := &file_v1_manager_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4626,7 +5311,7 @@ func (x *RevokeAccessResponse) String() string {
 func (*RevokeAccessResponse) ProtoMessage() {}
 
 func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[57]
+	mi := &file_v1_manager_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4639,7 +5324,7 @@ func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{57}
+	return file_v1_manager_proto_rawDescGZIP(), []int{67}
 }
 
 type EventsRequest struct {
@@ -4656,7 +5341,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_v1_manager_proto_msgTypes[58]
+	mi := &file_v1_manager_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4668,7 +5353,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[58]
+	mi := &file_v1_manager_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4681,7 +5366,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{58}
+	return file_v1_manager_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *EventsRequest) GetKind() string {
@@ -4721,7 +5406,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_v1_manager_proto_msgTypes[59]
+	mi := &file_v1_manager_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4733,7 +5418,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[59]
+	mi := &file_v1_manager_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4746,7 +5431,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{59}
+	return file_v1_manager_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *EventsResponse) GetEvents() []*Event {
@@ -4782,7 +5467,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_v1_manager_proto_msgTypes[60]
+	mi := &file_v1_manager_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4794,7 +5479,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[60]
+	mi := &file_v1_manager_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4807,7 +5492,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{60}
+	return file_v1_manager_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Event) GetTime() *timestamppb.Timestamp {
@@ -4893,7 +5578,7 @@ type AuditRequest struct {
 
 func (x *AuditRequest) Reset() {
 	*x = AuditRequest{}
-	mi := &file_v1_manager_proto_msgTypes[61]
+	mi := &file_v1_manager_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4905,7 +5590,7 @@ func (x *AuditRequest) String() string {
 func (*AuditRequest) ProtoMessage() {}
 
 func (x *AuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[61]
+	mi := &file_v1_manager_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4918,7 +5603,7 @@ func (x *AuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRequest.ProtoReflect.Descriptor instead.
 func (*AuditRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{61}
+	return file_v1_manager_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *AuditRequest) GetSince() *timestamppb.Timestamp {
@@ -4951,7 +5636,7 @@ type AuditResponse struct {
 
 func (x *AuditResponse) Reset() {
 	*x = AuditResponse{}
-	mi := &file_v1_manager_proto_msgTypes[62]
+	mi := &file_v1_manager_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4963,7 +5648,7 @@ func (x *AuditResponse) String() string {
 func (*AuditResponse) ProtoMessage() {}
 
 func (x *AuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[62]
+	mi := &file_v1_manager_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4976,7 +5661,7 @@ func (x *AuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditResponse.ProtoReflect.Descriptor instead.
 func (*AuditResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{62}
+	return file_v1_manager_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *AuditResponse) GetEntries() []*AuditEntry {
@@ -5011,7 +5696,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_v1_manager_proto_msgTypes[63]
+	mi := &file_v1_manager_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5023,7 +5708,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[63]
+	mi := &file_v1_manager_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5036,7 +5721,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{63}
+	return file_v1_manager_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *AuditEntry) GetTime() *timestamppb.Timestamp {
@@ -5110,7 +5795,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_v1_manager_proto_msgTypes[64]
+	mi := &file_v1_manager_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5122,7 +5807,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[64]
+	mi := &file_v1_manager_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5135,7 +5820,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{64}
+	return file_v1_manager_proto_rawDescGZIP(), []int{74}
 }
 
 type MembersResponse struct {
@@ -5149,7 +5834,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_v1_manager_proto_msgTypes[65]
+	mi := &file_v1_manager_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5161,7 +5846,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[65]
+	mi := &file_v1_manager_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5174,7 +5859,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{65}
+	return file_v1_manager_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *MembersResponse) GetMembers() []*Member {
@@ -5215,7 +5900,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_v1_manager_proto_msgTypes[66]
+	mi := &file_v1_manager_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5227,7 +5912,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[66]
+	mi := &file_v1_manager_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5240,7 +5925,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{66}
+	return file_v1_manager_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Member) GetName() string {
@@ -5315,7 +6000,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_v1_manager_proto_msgTypes[67]
+	mi := &file_v1_manager_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5327,7 +6012,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[67]
+	mi := &file_v1_manager_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5340,7 +6025,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{67}
+	return file_v1_manager_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *RemoveMemberRequest) GetName() string {
@@ -5358,7 +6043,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_v1_manager_proto_msgTypes[68]
+	mi := &file_v1_manager_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5370,7 +6055,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[68]
+	mi := &file_v1_manager_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5383,7 +6068,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{68}
+	return file_v1_manager_proto_rawDescGZIP(), []int{78}
 }
 
 type BackupRequest struct {
@@ -5394,7 +6079,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_v1_manager_proto_msgTypes[69]
+	mi := &file_v1_manager_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5406,7 +6091,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[69]
+	mi := &file_v1_manager_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5419,7 +6104,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{69}
+	return file_v1_manager_proto_rawDescGZIP(), []int{79}
 }
 
 type BackupResponse struct {
@@ -5431,7 +6116,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_v1_manager_proto_msgTypes[70]
+	mi := &file_v1_manager_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5443,7 +6128,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[70]
+	mi := &file_v1_manager_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5456,7 +6141,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{70}
+	return file_v1_manager_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *BackupResponse) GetChunk() []byte {
@@ -5474,7 +6159,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_v1_manager_proto_msgTypes[71]
+	mi := &file_v1_manager_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5486,7 +6171,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[71]
+	mi := &file_v1_manager_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5499,7 +6184,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{71}
+	return file_v1_manager_proto_rawDescGZIP(), []int{81}
 }
 
 type VersionResponse struct {
@@ -5512,7 +6197,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_v1_manager_proto_msgTypes[72]
+	mi := &file_v1_manager_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5524,7 +6209,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[72]
+	mi := &file_v1_manager_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5537,7 +6222,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{72}
+	return file_v1_manager_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -5583,7 +6268,57 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x10ACTION_UNCHANGED\x10\x01\x12\x12\n" +
 	"\x0eACTION_CREATED\x10\x02\x12\x12\n" +
 	"\x0eACTION_UPDATED\x10\x03\x12\x12\n" +
-	"\x0eACTION_DELETED\x10\x04\"3\n" +
+	"\x0eACTION_DELETED\x10\x04\"W\n" +
+	"\x11RotateKeysRequest\x12\x16\n" +
+	"\x06scopes\x18\x01 \x03(\tR\x06scopes\x12\x10\n" +
+	"\x03all\x18\x02 \x01(\bR\x03all\x12\x18\n" +
+	"\apurpose\x18\x03 \x01(\tR\apurpose\"\x82\x01\n" +
+	"\x12RotateKeysResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x12$\n" +
+	"\x04keys\x18\x02 \x03(\v2\x10.shunt.v1.KeySetR\x04keys\x12*\n" +
+	"\awaiting\x18\x03 \x03(\v2\x10.shunt.v1.KeySetR\awaiting\")\n" +
+	"\x0fListKeysRequest\x12\x16\n" +
+	"\x06scopes\x18\x01 \x03(\tR\x06scopes\"8\n" +
+	"\x10ListKeysResponse\x12$\n" +
+	"\x04keys\x18\x01 \x03(\v2\x10.shunt.v1.KeySetR\x04keys\"\xd1\x02\n" +
+	"\x06KeySet\x12\x18\n" +
+	"\apurpose\x18\x01 \x01(\tR\apurpose\x12\x14\n" +
+	"\x05scope\x18\x02 \x01(\tR\x05scope\x12\x18\n" +
+	"\aservice\x18\x03 \x01(\tR\aservice\x12\x14\n" +
+	"\x05phase\x18\x04 \x01(\tR\x05phase\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12*\n" +
+	"\x06epochs\x18\x06 \x03(\v2\x12.shunt.v1.KeyEpochR\x06epochs\x12\x1b\n" +
+	"\twaits_for\x18\a \x03(\tR\bwaitsFor\x12\x14\n" +
+	"\x05waits\x18\b \x01(\rR\x05waits\x12,\n" +
+	"\x03due\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x03due\x12\x12\n" +
+	"\x04idle\x18\n" +
+	" \x01(\bR\x04idle\x12\x14\n" +
+	"\x05wrong\x18\v \x01(\tR\x05wrong\"f\n" +
+	"\bKeyEpoch\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12.\n" +
+	"\x04made\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04made\x12\x14\n" +
+	"\x05mints\x18\x03 \x01(\bR\x05mints\"G\n" +
+	"\x11QUICConfigRequest\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
+	"\abackend\x18\x02 \x01(\tR\abackend\"D\n" +
+	"\x12QUICConfigResponse\x12.\n" +
+	"\aservers\x18\x01 \x03(\v2\x14.shunt.v1.QUICServerR\aservers\"\xb4\x01\n" +
+	"\n" +
+	"QUICServer\x12\x10\n" +
+	"\x03vip\x18\x01 \x01(\tR\x03vip\x12\x12\n" +
+	"\x04port\x18\x02 \x01(\tR\x04port\x12\x10\n" +
+	"\x03dip\x18\x03 \x01(\tR\x03dip\x12\x19\n" +
+	"\bdip_port\x18\x04 \x01(\rR\adipPort\x12\x1d\n" +
+	"\n" +
+	"cid_length\x18\x05 \x01(\rR\tcidLength\x124\n" +
+	"\aconfigs\x18\x06 \x03(\v2\x1a.shunt.v1.QUICServerConfigR\aconfigs\"\xa4\x01\n" +
+	"\x10QUICServerConfig\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
+	"\x06format\x18\x02 \x01(\tR\x06format\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\fR\x03key\x12\x1b\n" +
+	"\tserver_id\x18\x04 \x01(\fR\bserverId\x12!\n" +
+	"\fnonce_length\x18\x05 \x01(\rR\vnonceLength\x12\x16\n" +
+	"\x06active\x18\x06 \x01(\bR\x06active\"3\n" +
 	"\tObjectRef\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"W\n" +
@@ -6002,8 +6737,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x0eVersionRequest\"C\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
-	"\x06commit\x18\x02 \x01(\tR\x06commit2\xf9\n" +
-	"\n" +
+	"\x06commit\x18\x02 \x01(\tR\x06commit2\xd8\f\n" +
 	"\aManager\x128\n" +
 	"\x05Apply\x12\x16.shunt.v1.ApplyRequest\x1a\x17.shunt.v1.ApplyResponse\x12;\n" +
 	"\x06Delete\x12\x17.shunt.v1.DeleteRequest\x1a\x18.shunt.v1.DeleteResponse\x127\n" +
@@ -6013,7 +6747,12 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x05Trace\x12\x16.shunt.v1.TraceRequest\x1a\x17.shunt.v1.TraceResponse\"\x03\x90\x02\x01\x12=\n" +
 	"\x05Flows\x12\x16.shunt.v1.FlowsRequest\x1a\x17.shunt.v1.FlowsResponse\"\x03\x90\x02\x01\x12F\n" +
 	"\bHealthOf\x12\x19.shunt.v1.HealthOfRequest\x1a\x1a.shunt.v1.HealthOfResponse\"\x03\x90\x02\x01\x12I\n" +
-	"\tAuditSNAT\x12\x1a.shunt.v1.AuditSNATRequest\x1a\x1b.shunt.v1.AuditSNATResponse\"\x03\x90\x02\x01\x12J\n" +
+	"\tAuditSNAT\x12\x1a.shunt.v1.AuditSNATRequest\x1a\x1b.shunt.v1.AuditSNATResponse\"\x03\x90\x02\x01\x12G\n" +
+	"\n" +
+	"RotateKeys\x12\x1b.shunt.v1.RotateKeysRequest\x1a\x1c.shunt.v1.RotateKeysResponse\x12F\n" +
+	"\bListKeys\x12\x19.shunt.v1.ListKeysRequest\x1a\x1a.shunt.v1.ListKeysResponse\"\x03\x90\x02\x01\x12L\n" +
+	"\n" +
+	"QUICConfig\x12\x1b.shunt.v1.QUICConfigRequest\x1a\x1c.shunt.v1.QUICConfigResponse\"\x03\x90\x02\x01\x12J\n" +
 	"\vCreateToken\x12\x1c.shunt.v1.CreateTokenRequest\x1a\x1d.shunt.v1.CreateTokenResponse\x12M\n" +
 	"\fCreateAccess\x12\x1d.shunt.v1.CreateAccessRequest\x1a\x1e.shunt.v1.CreateAccessResponse\x12\\\n" +
 	"\x11CreateCertificate\x12\".shunt.v1.CreateCertificateRequest\x1a#.shunt.v1.CreateCertificateResponse\x12L\n" +
@@ -6040,198 +6779,223 @@ func file_v1_manager_proto_rawDescGZIP() []byte {
 }
 
 var file_v1_manager_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
+var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 83)
 var file_v1_manager_proto_goTypes = []any{
 	(Change_Action)(0),                // 0: shunt.v1.Change.Action
 	(*Violation)(nil),                 // 1: shunt.v1.Violation
 	(*ApplyRequest)(nil),              // 2: shunt.v1.ApplyRequest
 	(*ApplyResponse)(nil),             // 3: shunt.v1.ApplyResponse
 	(*Change)(nil),                    // 4: shunt.v1.Change
-	(*ObjectRef)(nil),                 // 5: shunt.v1.ObjectRef
-	(*DeleteRequest)(nil),             // 6: shunt.v1.DeleteRequest
-	(*DeleteResponse)(nil),            // 7: shunt.v1.DeleteResponse
-	(*GetRequest)(nil),                // 8: shunt.v1.GetRequest
-	(*GetResponse)(nil),               // 9: shunt.v1.GetResponse
-	(*WatchRequest)(nil),              // 10: shunt.v1.WatchRequest
-	(*WatchResponse)(nil),             // 11: shunt.v1.WatchResponse
-	(*StatusRequest)(nil),             // 12: shunt.v1.StatusRequest
-	(*StatusResponse)(nil),            // 13: shunt.v1.StatusResponse
-	(*SnatVIPStatus)(nil),             // 14: shunt.v1.SnatVIPStatus
-	(*SnatCounts)(nil),                // 15: shunt.v1.SnatCounts
-	(*SnatRefused)(nil),               // 16: shunt.v1.SnatRefused
-	(*LoadStatus)(nil),                // 17: shunt.v1.LoadStatus
-	(*MemberLoad)(nil),                // 18: shunt.v1.MemberLoad
-	(*SnatStatus)(nil),                // 19: shunt.v1.SnatStatus
-	(*AuditSNATRequest)(nil),          // 20: shunt.v1.AuditSNATRequest
-	(*AuditSNATResponse)(nil),         // 21: shunt.v1.AuditSNATResponse
-	(*SnatNodeAudit)(nil),             // 22: shunt.v1.SnatNodeAudit
-	(*SnatDifference)(nil),            // 23: shunt.v1.SnatDifference
-	(*VIPPlacement)(nil),              // 24: shunt.v1.VIPPlacement
-	(*NodeStatus)(nil),                // 25: shunt.v1.NodeStatus
-	(*ServerStatus)(nil),              // 26: shunt.v1.ServerStatus
-	(*TableStatus)(nil),               // 27: shunt.v1.TableStatus
-	(*FlowClassStatus)(nil),           // 28: shunt.v1.FlowClassStatus
-	(*MemberStatus)(nil),              // 29: shunt.v1.MemberStatus
-	(*MemberDecision)(nil),            // 30: shunt.v1.MemberDecision
-	(*ReasonCount)(nil),               // 31: shunt.v1.ReasonCount
-	(*RouteStatus)(nil),               // 32: shunt.v1.RouteStatus
-	(*PeerStatus)(nil),                // 33: shunt.v1.PeerStatus
-	(*TraceRequest)(nil),              // 34: shunt.v1.TraceRequest
-	(*TraceResponse)(nil),             // 35: shunt.v1.TraceResponse
-	(*TraceResult)(nil),               // 36: shunt.v1.TraceResult
-	(*FlowsRequest)(nil),              // 37: shunt.v1.FlowsRequest
-	(*FlowsResponse)(nil),             // 38: shunt.v1.FlowsResponse
-	(*FlowsResult)(nil),               // 39: shunt.v1.FlowsResult
-	(*FlowStatus)(nil),                // 40: shunt.v1.FlowStatus
-	(*HealthOfRequest)(nil),           // 41: shunt.v1.HealthOfRequest
-	(*HealthOfResponse)(nil),          // 42: shunt.v1.HealthOfResponse
-	(*BackendHealth)(nil),             // 43: shunt.v1.BackendHealth
-	(*NodeHealth)(nil),                // 44: shunt.v1.NodeHealth
-	(*CheckHealth)(nil),               // 45: shunt.v1.CheckHealth
-	(*ProbeResult)(nil),               // 46: shunt.v1.ProbeResult
-	(*HealthChange)(nil),              // 47: shunt.v1.HealthChange
-	(*CreateTokenRequest)(nil),        // 48: shunt.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),       // 49: shunt.v1.CreateTokenResponse
-	(*CreateAccessRequest)(nil),       // 50: shunt.v1.CreateAccessRequest
-	(*CreateAccessResponse)(nil),      // 51: shunt.v1.CreateAccessResponse
-	(*CreateCertificateRequest)(nil),  // 52: shunt.v1.CreateCertificateRequest
-	(*CreateCertificateResponse)(nil), // 53: shunt.v1.CreateCertificateResponse
-	(*Access)(nil),                    // 54: shunt.v1.Access
-	(*ListAccessRequest)(nil),         // 55: shunt.v1.ListAccessRequest
-	(*ListAccessResponse)(nil),        // 56: shunt.v1.ListAccessResponse
-	(*RevokeAccessRequest)(nil),       // 57: shunt.v1.RevokeAccessRequest
-	(*RevokeAccessResponse)(nil),      // 58: shunt.v1.RevokeAccessResponse
-	(*EventsRequest)(nil),             // 59: shunt.v1.EventsRequest
-	(*EventsResponse)(nil),            // 60: shunt.v1.EventsResponse
-	(*Event)(nil),                     // 61: shunt.v1.Event
-	(*AuditRequest)(nil),              // 62: shunt.v1.AuditRequest
-	(*AuditResponse)(nil),             // 63: shunt.v1.AuditResponse
-	(*AuditEntry)(nil),                // 64: shunt.v1.AuditEntry
-	(*MembersRequest)(nil),            // 65: shunt.v1.MembersRequest
-	(*MembersResponse)(nil),           // 66: shunt.v1.MembersResponse
-	(*Member)(nil),                    // 67: shunt.v1.Member
-	(*RemoveMemberRequest)(nil),       // 68: shunt.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),      // 69: shunt.v1.RemoveMemberResponse
-	(*BackupRequest)(nil),             // 70: shunt.v1.BackupRequest
-	(*BackupResponse)(nil),            // 71: shunt.v1.BackupResponse
-	(*VersionRequest)(nil),            // 72: shunt.v1.VersionRequest
-	(*VersionResponse)(nil),           // 73: shunt.v1.VersionResponse
-	(*Object)(nil),                    // 74: shunt.v1.Object
-	(*durationpb.Duration)(nil),       // 75: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),     // 76: google.protobuf.Timestamp
+	(*RotateKeysRequest)(nil),         // 5: shunt.v1.RotateKeysRequest
+	(*RotateKeysResponse)(nil),        // 6: shunt.v1.RotateKeysResponse
+	(*ListKeysRequest)(nil),           // 7: shunt.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),          // 8: shunt.v1.ListKeysResponse
+	(*KeySet)(nil),                    // 9: shunt.v1.KeySet
+	(*KeyEpoch)(nil),                  // 10: shunt.v1.KeyEpoch
+	(*QUICConfigRequest)(nil),         // 11: shunt.v1.QUICConfigRequest
+	(*QUICConfigResponse)(nil),        // 12: shunt.v1.QUICConfigResponse
+	(*QUICServer)(nil),                // 13: shunt.v1.QUICServer
+	(*QUICServerConfig)(nil),          // 14: shunt.v1.QUICServerConfig
+	(*ObjectRef)(nil),                 // 15: shunt.v1.ObjectRef
+	(*DeleteRequest)(nil),             // 16: shunt.v1.DeleteRequest
+	(*DeleteResponse)(nil),            // 17: shunt.v1.DeleteResponse
+	(*GetRequest)(nil),                // 18: shunt.v1.GetRequest
+	(*GetResponse)(nil),               // 19: shunt.v1.GetResponse
+	(*WatchRequest)(nil),              // 20: shunt.v1.WatchRequest
+	(*WatchResponse)(nil),             // 21: shunt.v1.WatchResponse
+	(*StatusRequest)(nil),             // 22: shunt.v1.StatusRequest
+	(*StatusResponse)(nil),            // 23: shunt.v1.StatusResponse
+	(*SnatVIPStatus)(nil),             // 24: shunt.v1.SnatVIPStatus
+	(*SnatCounts)(nil),                // 25: shunt.v1.SnatCounts
+	(*SnatRefused)(nil),               // 26: shunt.v1.SnatRefused
+	(*LoadStatus)(nil),                // 27: shunt.v1.LoadStatus
+	(*MemberLoad)(nil),                // 28: shunt.v1.MemberLoad
+	(*SnatStatus)(nil),                // 29: shunt.v1.SnatStatus
+	(*AuditSNATRequest)(nil),          // 30: shunt.v1.AuditSNATRequest
+	(*AuditSNATResponse)(nil),         // 31: shunt.v1.AuditSNATResponse
+	(*SnatNodeAudit)(nil),             // 32: shunt.v1.SnatNodeAudit
+	(*SnatDifference)(nil),            // 33: shunt.v1.SnatDifference
+	(*VIPPlacement)(nil),              // 34: shunt.v1.VIPPlacement
+	(*NodeStatus)(nil),                // 35: shunt.v1.NodeStatus
+	(*ServerStatus)(nil),              // 36: shunt.v1.ServerStatus
+	(*TableStatus)(nil),               // 37: shunt.v1.TableStatus
+	(*FlowClassStatus)(nil),           // 38: shunt.v1.FlowClassStatus
+	(*MemberStatus)(nil),              // 39: shunt.v1.MemberStatus
+	(*MemberDecision)(nil),            // 40: shunt.v1.MemberDecision
+	(*ReasonCount)(nil),               // 41: shunt.v1.ReasonCount
+	(*RouteStatus)(nil),               // 42: shunt.v1.RouteStatus
+	(*PeerStatus)(nil),                // 43: shunt.v1.PeerStatus
+	(*TraceRequest)(nil),              // 44: shunt.v1.TraceRequest
+	(*TraceResponse)(nil),             // 45: shunt.v1.TraceResponse
+	(*TraceResult)(nil),               // 46: shunt.v1.TraceResult
+	(*FlowsRequest)(nil),              // 47: shunt.v1.FlowsRequest
+	(*FlowsResponse)(nil),             // 48: shunt.v1.FlowsResponse
+	(*FlowsResult)(nil),               // 49: shunt.v1.FlowsResult
+	(*FlowStatus)(nil),                // 50: shunt.v1.FlowStatus
+	(*HealthOfRequest)(nil),           // 51: shunt.v1.HealthOfRequest
+	(*HealthOfResponse)(nil),          // 52: shunt.v1.HealthOfResponse
+	(*BackendHealth)(nil),             // 53: shunt.v1.BackendHealth
+	(*NodeHealth)(nil),                // 54: shunt.v1.NodeHealth
+	(*CheckHealth)(nil),               // 55: shunt.v1.CheckHealth
+	(*ProbeResult)(nil),               // 56: shunt.v1.ProbeResult
+	(*HealthChange)(nil),              // 57: shunt.v1.HealthChange
+	(*CreateTokenRequest)(nil),        // 58: shunt.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 59: shunt.v1.CreateTokenResponse
+	(*CreateAccessRequest)(nil),       // 60: shunt.v1.CreateAccessRequest
+	(*CreateAccessResponse)(nil),      // 61: shunt.v1.CreateAccessResponse
+	(*CreateCertificateRequest)(nil),  // 62: shunt.v1.CreateCertificateRequest
+	(*CreateCertificateResponse)(nil), // 63: shunt.v1.CreateCertificateResponse
+	(*Access)(nil),                    // 64: shunt.v1.Access
+	(*ListAccessRequest)(nil),         // 65: shunt.v1.ListAccessRequest
+	(*ListAccessResponse)(nil),        // 66: shunt.v1.ListAccessResponse
+	(*RevokeAccessRequest)(nil),       // 67: shunt.v1.RevokeAccessRequest
+	(*RevokeAccessResponse)(nil),      // 68: shunt.v1.RevokeAccessResponse
+	(*EventsRequest)(nil),             // 69: shunt.v1.EventsRequest
+	(*EventsResponse)(nil),            // 70: shunt.v1.EventsResponse
+	(*Event)(nil),                     // 71: shunt.v1.Event
+	(*AuditRequest)(nil),              // 72: shunt.v1.AuditRequest
+	(*AuditResponse)(nil),             // 73: shunt.v1.AuditResponse
+	(*AuditEntry)(nil),                // 74: shunt.v1.AuditEntry
+	(*MembersRequest)(nil),            // 75: shunt.v1.MembersRequest
+	(*MembersResponse)(nil),           // 76: shunt.v1.MembersResponse
+	(*Member)(nil),                    // 77: shunt.v1.Member
+	(*RemoveMemberRequest)(nil),       // 78: shunt.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),      // 79: shunt.v1.RemoveMemberResponse
+	(*BackupRequest)(nil),             // 80: shunt.v1.BackupRequest
+	(*BackupResponse)(nil),            // 81: shunt.v1.BackupResponse
+	(*VersionRequest)(nil),            // 82: shunt.v1.VersionRequest
+	(*VersionResponse)(nil),           // 83: shunt.v1.VersionResponse
+	(*Object)(nil),                    // 84: shunt.v1.Object
+	(*timestamppb.Timestamp)(nil),     // 85: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 86: google.protobuf.Duration
 }
 var file_v1_manager_proto_depIdxs = []int32{
-	74, // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
+	84, // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
 	4,  // 1: shunt.v1.ApplyResponse.changes:type_name -> shunt.v1.Change
 	0,  // 2: shunt.v1.Change.action:type_name -> shunt.v1.Change.Action
-	74, // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
-	74, // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
-	5,  // 5: shunt.v1.DeleteRequest.objects:type_name -> shunt.v1.ObjectRef
-	4,  // 6: shunt.v1.DeleteResponse.changes:type_name -> shunt.v1.Change
-	74, // 7: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
-	74, // 8: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
-	5,  // 9: shunt.v1.WatchResponse.deleted:type_name -> shunt.v1.ObjectRef
-	25, // 10: shunt.v1.StatusResponse.nodes:type_name -> shunt.v1.NodeStatus
-	30, // 11: shunt.v1.StatusResponse.decisions:type_name -> shunt.v1.MemberDecision
-	24, // 12: shunt.v1.StatusResponse.placements:type_name -> shunt.v1.VIPPlacement
-	19, // 13: shunt.v1.StatusResponse.snat:type_name -> shunt.v1.SnatStatus
-	17, // 14: shunt.v1.StatusResponse.load:type_name -> shunt.v1.LoadStatus
-	14, // 15: shunt.v1.StatusResponse.snat_vips:type_name -> shunt.v1.SnatVIPStatus
-	15, // 16: shunt.v1.StatusResponse.snat_counts:type_name -> shunt.v1.SnatCounts
-	16, // 17: shunt.v1.SnatCounts.refused:type_name -> shunt.v1.SnatRefused
-	18, // 18: shunt.v1.LoadStatus.load:type_name -> shunt.v1.MemberLoad
-	75, // 19: shunt.v1.MemberLoad.age:type_name -> google.protobuf.Duration
-	22, // 20: shunt.v1.AuditSNATResponse.nodes:type_name -> shunt.v1.SnatNodeAudit
-	23, // 21: shunt.v1.SnatNodeAudit.differences:type_name -> shunt.v1.SnatDifference
-	76, // 22: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
-	29, // 23: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
-	31, // 24: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
-	32, // 25: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
-	33, // 26: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
-	27, // 27: shunt.v1.NodeStatus.tables:type_name -> shunt.v1.TableStatus
-	28, // 28: shunt.v1.NodeStatus.flows:type_name -> shunt.v1.FlowClassStatus
-	26, // 29: shunt.v1.NodeStatus.servers:type_name -> shunt.v1.ServerStatus
-	76, // 30: shunt.v1.MemberStatus.since:type_name -> google.protobuf.Timestamp
-	76, // 31: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
-	76, // 32: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
-	76, // 33: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
-	76, // 34: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
-	36, // 35: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
-	39, // 36: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
-	40, // 37: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
-	75, // 38: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
-	43, // 39: shunt.v1.HealthOfResponse.backends:type_name -> shunt.v1.BackendHealth
-	44, // 40: shunt.v1.BackendHealth.nodes:type_name -> shunt.v1.NodeHealth
-	47, // 41: shunt.v1.BackendHealth.history:type_name -> shunt.v1.HealthChange
-	76, // 42: shunt.v1.NodeHealth.since:type_name -> google.protobuf.Timestamp
-	45, // 43: shunt.v1.NodeHealth.checks:type_name -> shunt.v1.CheckHealth
-	18, // 44: shunt.v1.NodeHealth.load:type_name -> shunt.v1.MemberLoad
-	46, // 45: shunt.v1.CheckHealth.results:type_name -> shunt.v1.ProbeResult
-	76, // 46: shunt.v1.ProbeResult.time:type_name -> google.protobuf.Timestamp
-	75, // 47: shunt.v1.ProbeResult.took:type_name -> google.protobuf.Duration
-	76, // 48: shunt.v1.HealthChange.time:type_name -> google.protobuf.Timestamp
-	75, // 49: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	76, // 50: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	75, // 51: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
-	54, // 52: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
-	75, // 53: shunt.v1.CreateCertificateRequest.ttl:type_name -> google.protobuf.Duration
-	54, // 54: shunt.v1.CreateCertificateResponse.access:type_name -> shunt.v1.Access
-	76, // 55: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
-	76, // 56: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
-	54, // 57: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
-	76, // 58: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	61, // 59: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
-	76, // 60: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
-	47, // 61: shunt.v1.Event.changes:type_name -> shunt.v1.HealthChange
-	76, // 62: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
-	64, // 63: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
-	76, // 64: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	67, // 65: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
-	2,  // 66: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
-	6,  // 67: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
-	8,  // 68: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
-	10, // 69: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
-	12, // 70: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
-	34, // 71: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
-	37, // 72: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
-	41, // 73: shunt.v1.Manager.HealthOf:input_type -> shunt.v1.HealthOfRequest
-	20, // 74: shunt.v1.Manager.AuditSNAT:input_type -> shunt.v1.AuditSNATRequest
-	48, // 75: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
-	50, // 76: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
-	52, // 77: shunt.v1.Manager.CreateCertificate:input_type -> shunt.v1.CreateCertificateRequest
-	55, // 78: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
-	57, // 79: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
-	59, // 80: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
-	62, // 81: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
-	65, // 82: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
-	68, // 83: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
-	70, // 84: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
-	72, // 85: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
-	3,  // 86: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
-	7,  // 87: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
-	9,  // 88: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
-	11, // 89: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
-	13, // 90: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
-	35, // 91: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
-	38, // 92: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
-	42, // 93: shunt.v1.Manager.HealthOf:output_type -> shunt.v1.HealthOfResponse
-	21, // 94: shunt.v1.Manager.AuditSNAT:output_type -> shunt.v1.AuditSNATResponse
-	49, // 95: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
-	51, // 96: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
-	53, // 97: shunt.v1.Manager.CreateCertificate:output_type -> shunt.v1.CreateCertificateResponse
-	56, // 98: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
-	58, // 99: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
-	60, // 100: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
-	63, // 101: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
-	66, // 102: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
-	69, // 103: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
-	71, // 104: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
-	73, // 105: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
-	86, // [86:106] is the sub-list for method output_type
-	66, // [66:86] is the sub-list for method input_type
-	66, // [66:66] is the sub-list for extension type_name
-	66, // [66:66] is the sub-list for extension extendee
-	0,  // [0:66] is the sub-list for field type_name
+	84, // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
+	84, // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
+	9,  // 5: shunt.v1.RotateKeysResponse.keys:type_name -> shunt.v1.KeySet
+	9,  // 6: shunt.v1.RotateKeysResponse.waiting:type_name -> shunt.v1.KeySet
+	9,  // 7: shunt.v1.ListKeysResponse.keys:type_name -> shunt.v1.KeySet
+	85, // 8: shunt.v1.KeySet.since:type_name -> google.protobuf.Timestamp
+	10, // 9: shunt.v1.KeySet.epochs:type_name -> shunt.v1.KeyEpoch
+	85, // 10: shunt.v1.KeySet.due:type_name -> google.protobuf.Timestamp
+	85, // 11: shunt.v1.KeyEpoch.made:type_name -> google.protobuf.Timestamp
+	13, // 12: shunt.v1.QUICConfigResponse.servers:type_name -> shunt.v1.QUICServer
+	14, // 13: shunt.v1.QUICServer.configs:type_name -> shunt.v1.QUICServerConfig
+	15, // 14: shunt.v1.DeleteRequest.objects:type_name -> shunt.v1.ObjectRef
+	4,  // 15: shunt.v1.DeleteResponse.changes:type_name -> shunt.v1.Change
+	84, // 16: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
+	84, // 17: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
+	15, // 18: shunt.v1.WatchResponse.deleted:type_name -> shunt.v1.ObjectRef
+	35, // 19: shunt.v1.StatusResponse.nodes:type_name -> shunt.v1.NodeStatus
+	40, // 20: shunt.v1.StatusResponse.decisions:type_name -> shunt.v1.MemberDecision
+	34, // 21: shunt.v1.StatusResponse.placements:type_name -> shunt.v1.VIPPlacement
+	29, // 22: shunt.v1.StatusResponse.snat:type_name -> shunt.v1.SnatStatus
+	27, // 23: shunt.v1.StatusResponse.load:type_name -> shunt.v1.LoadStatus
+	24, // 24: shunt.v1.StatusResponse.snat_vips:type_name -> shunt.v1.SnatVIPStatus
+	25, // 25: shunt.v1.StatusResponse.snat_counts:type_name -> shunt.v1.SnatCounts
+	26, // 26: shunt.v1.SnatCounts.refused:type_name -> shunt.v1.SnatRefused
+	28, // 27: shunt.v1.LoadStatus.load:type_name -> shunt.v1.MemberLoad
+	86, // 28: shunt.v1.MemberLoad.age:type_name -> google.protobuf.Duration
+	32, // 29: shunt.v1.AuditSNATResponse.nodes:type_name -> shunt.v1.SnatNodeAudit
+	33, // 30: shunt.v1.SnatNodeAudit.differences:type_name -> shunt.v1.SnatDifference
+	85, // 31: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
+	39, // 32: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
+	41, // 33: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
+	42, // 34: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
+	43, // 35: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
+	37, // 36: shunt.v1.NodeStatus.tables:type_name -> shunt.v1.TableStatus
+	38, // 37: shunt.v1.NodeStatus.flows:type_name -> shunt.v1.FlowClassStatus
+	36, // 38: shunt.v1.NodeStatus.servers:type_name -> shunt.v1.ServerStatus
+	85, // 39: shunt.v1.MemberStatus.since:type_name -> google.protobuf.Timestamp
+	85, // 40: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
+	85, // 41: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
+	85, // 42: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
+	85, // 43: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
+	46, // 44: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
+	49, // 45: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
+	50, // 46: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
+	86, // 47: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
+	53, // 48: shunt.v1.HealthOfResponse.backends:type_name -> shunt.v1.BackendHealth
+	54, // 49: shunt.v1.BackendHealth.nodes:type_name -> shunt.v1.NodeHealth
+	57, // 50: shunt.v1.BackendHealth.history:type_name -> shunt.v1.HealthChange
+	85, // 51: shunt.v1.NodeHealth.since:type_name -> google.protobuf.Timestamp
+	55, // 52: shunt.v1.NodeHealth.checks:type_name -> shunt.v1.CheckHealth
+	28, // 53: shunt.v1.NodeHealth.load:type_name -> shunt.v1.MemberLoad
+	56, // 54: shunt.v1.CheckHealth.results:type_name -> shunt.v1.ProbeResult
+	85, // 55: shunt.v1.ProbeResult.time:type_name -> google.protobuf.Timestamp
+	86, // 56: shunt.v1.ProbeResult.took:type_name -> google.protobuf.Duration
+	85, // 57: shunt.v1.HealthChange.time:type_name -> google.protobuf.Timestamp
+	86, // 58: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	85, // 59: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	86, // 60: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
+	64, // 61: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
+	86, // 62: shunt.v1.CreateCertificateRequest.ttl:type_name -> google.protobuf.Duration
+	64, // 63: shunt.v1.CreateCertificateResponse.access:type_name -> shunt.v1.Access
+	85, // 64: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
+	85, // 65: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
+	64, // 66: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
+	85, // 67: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	71, // 68: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
+	85, // 69: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
+	57, // 70: shunt.v1.Event.changes:type_name -> shunt.v1.HealthChange
+	85, // 71: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
+	74, // 72: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
+	85, // 73: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	77, // 74: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
+	2,  // 75: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
+	16, // 76: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
+	18, // 77: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
+	20, // 78: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
+	22, // 79: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
+	44, // 80: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
+	47, // 81: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
+	51, // 82: shunt.v1.Manager.HealthOf:input_type -> shunt.v1.HealthOfRequest
+	30, // 83: shunt.v1.Manager.AuditSNAT:input_type -> shunt.v1.AuditSNATRequest
+	5,  // 84: shunt.v1.Manager.RotateKeys:input_type -> shunt.v1.RotateKeysRequest
+	7,  // 85: shunt.v1.Manager.ListKeys:input_type -> shunt.v1.ListKeysRequest
+	11, // 86: shunt.v1.Manager.QUICConfig:input_type -> shunt.v1.QUICConfigRequest
+	58, // 87: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
+	60, // 88: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
+	62, // 89: shunt.v1.Manager.CreateCertificate:input_type -> shunt.v1.CreateCertificateRequest
+	65, // 90: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
+	67, // 91: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
+	69, // 92: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
+	72, // 93: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
+	75, // 94: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
+	78, // 95: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
+	80, // 96: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
+	82, // 97: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
+	3,  // 98: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
+	17, // 99: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
+	19, // 100: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
+	21, // 101: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
+	23, // 102: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
+	45, // 103: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
+	48, // 104: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
+	52, // 105: shunt.v1.Manager.HealthOf:output_type -> shunt.v1.HealthOfResponse
+	31, // 106: shunt.v1.Manager.AuditSNAT:output_type -> shunt.v1.AuditSNATResponse
+	6,  // 107: shunt.v1.Manager.RotateKeys:output_type -> shunt.v1.RotateKeysResponse
+	8,  // 108: shunt.v1.Manager.ListKeys:output_type -> shunt.v1.ListKeysResponse
+	12, // 109: shunt.v1.Manager.QUICConfig:output_type -> shunt.v1.QUICConfigResponse
+	59, // 110: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
+	61, // 111: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
+	63, // 112: shunt.v1.Manager.CreateCertificate:output_type -> shunt.v1.CreateCertificateResponse
+	66, // 113: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
+	68, // 114: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
+	70, // 115: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
+	73, // 116: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
+	76, // 117: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
+	79, // 118: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
+	81, // 119: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
+	83, // 120: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
+	98, // [98:121] is the sub-list for method output_type
+	75, // [75:98] is the sub-list for method input_type
+	75, // [75:75] is the sub-list for extension type_name
+	75, // [75:75] is the sub-list for extension extendee
+	0,  // [0:75] is the sub-list for field type_name
 }
 
 func init() { file_v1_manager_proto_init() }
@@ -6240,14 +7004,14 @@ func file_v1_manager_proto_init() {
 		return
 	}
 	file_v1_objects_proto_init()
-	file_v1_manager_proto_msgTypes[17].OneofWrappers = []any{}
+	file_v1_manager_proto_msgTypes[27].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_manager_proto_rawDesc), len(file_v1_manager_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   73,
+			NumMessages:   83,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

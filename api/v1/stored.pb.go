@@ -949,6 +949,145 @@ func (x *StoredKey) GetSealed() []byte {
 	return nil
 }
 
+// StoredKeySet are the live keys of a purpose and scope, which the store key names.
+type StoredKeySet struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One or two, ordered by epoch.
+	Keys          []*StoredSetKey        `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	Phase         string                 `protobuf:"bytes,2,opt,name=phase,proto3" json:"phase,omitempty"`
+	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	Service       string                 `protobuf:"bytes,4,opt,name=service,proto3" json:"service,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredKeySet) Reset() {
+	*x = StoredKeySet{}
+	mi := &file_v1_stored_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredKeySet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredKeySet) ProtoMessage() {}
+
+func (x *StoredKeySet) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_stored_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredKeySet.ProtoReflect.Descriptor instead.
+func (*StoredKeySet) Descriptor() ([]byte, []int) {
+	return file_v1_stored_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *StoredKeySet) GetKeys() []*StoredSetKey {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *StoredKeySet) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *StoredKeySet) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *StoredKeySet) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+// StoredSetKey is a key of a StoredKeySet, sealed like a StoredKey with the store key, "/" and the epoch as associated data.
+type StoredSetKey struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Nonce         []byte                 `protobuf:"bytes,2,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	Sealed        []byte                 `protobuf:"bytes,3,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	Made          *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=made,proto3" json:"made,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredSetKey) Reset() {
+	*x = StoredSetKey{}
+	mi := &file_v1_stored_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredSetKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredSetKey) ProtoMessage() {}
+
+func (x *StoredSetKey) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_stored_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredSetKey.ProtoReflect.Descriptor instead.
+func (*StoredSetKey) Descriptor() ([]byte, []int) {
+	return file_v1_stored_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *StoredSetKey) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *StoredSetKey) GetNonce() []byte {
+	if x != nil {
+		return x.Nonce
+	}
+	return nil
+}
+
+func (x *StoredSetKey) GetSealed() []byte {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
+func (x *StoredSetKey) GetMade() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Made
+	}
+	return nil
+}
+
 // StoredToken is a join token; of its secret only the SHA-256 is kept.
 type StoredToken struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -963,7 +1102,7 @@ type StoredToken struct {
 
 func (x *StoredToken) Reset() {
 	*x = StoredToken{}
-	mi := &file_v1_stored_proto_msgTypes[12]
+	mi := &file_v1_stored_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -975,7 +1114,7 @@ func (x *StoredToken) String() string {
 func (*StoredToken) ProtoMessage() {}
 
 func (x *StoredToken) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_stored_proto_msgTypes[12]
+	mi := &file_v1_stored_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -988,7 +1127,7 @@ func (x *StoredToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredToken.ProtoReflect.Descriptor instead.
 func (*StoredToken) Descriptor() ([]byte, []int) {
-	return file_v1_stored_proto_rawDescGZIP(), []int{12}
+	return file_v1_stored_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StoredToken) GetId() string {
@@ -1037,7 +1176,7 @@ type StoredRevocation struct {
 
 func (x *StoredRevocation) Reset() {
 	*x = StoredRevocation{}
-	mi := &file_v1_stored_proto_msgTypes[13]
+	mi := &file_v1_stored_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1049,7 +1188,7 @@ func (x *StoredRevocation) String() string {
 func (*StoredRevocation) ProtoMessage() {}
 
 func (x *StoredRevocation) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_stored_proto_msgTypes[13]
+	mi := &file_v1_stored_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1062,7 +1201,7 @@ func (x *StoredRevocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredRevocation.ProtoReflect.Descriptor instead.
 func (*StoredRevocation) Descriptor() ([]byte, []int) {
-	return file_v1_stored_proto_rawDescGZIP(), []int{13}
+	return file_v1_stored_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StoredRevocation) GetNode() string {
@@ -1161,7 +1300,17 @@ const file_v1_stored_proto_rawDesc = "" +
 	"\tStoredKey\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x14\n" +
 	"\x05nonce\x18\x02 \x01(\fR\x05nonce\x12\x16\n" +
-	"\x06sealed\x18\x03 \x01(\fR\x06sealed\"\xa0\x01\n" +
+	"\x06sealed\x18\x03 \x01(\fR\x06sealed\"\x9c\x01\n" +
+	"\fStoredKeySet\x12*\n" +
+	"\x04keys\x18\x01 \x03(\v2\x16.shunt.v1.StoredSetKeyR\x04keys\x12\x14\n" +
+	"\x05phase\x18\x02 \x01(\tR\x05phase\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
+	"\aservice\x18\x04 \x01(\tR\aservice\"\x82\x01\n" +
+	"\fStoredSetKey\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x14\n" +
+	"\x05nonce\x18\x02 \x01(\fR\x05nonce\x12\x16\n" +
+	"\x06sealed\x18\x03 \x01(\fR\x06sealed\x12.\n" +
+	"\x04made\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04made\"\xa0\x01\n" +
 	"\vStoredToken\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12#\n" +
 	"\rsecret_sha256\x18\x02 \x01(\fR\fsecretSha256\x12\x12\n" +
@@ -1184,7 +1333,7 @@ func file_v1_stored_proto_rawDescGZIP() []byte {
 	return file_v1_stored_proto_rawDescData
 }
 
-var file_v1_stored_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_v1_stored_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_v1_stored_proto_goTypes = []any{
 	(*StoredEndpoint)(nil),        // 0: shunt.v1.StoredEndpoint
 	(*StoredMember)(nil),          // 1: shunt.v1.StoredMember
@@ -1198,35 +1347,40 @@ var file_v1_stored_proto_goTypes = []any{
 	(*StoredPlacement)(nil),       // 9: shunt.v1.StoredPlacement
 	(*StoredPlace)(nil),           // 10: shunt.v1.StoredPlace
 	(*StoredKey)(nil),             // 11: shunt.v1.StoredKey
-	(*StoredToken)(nil),           // 12: shunt.v1.StoredToken
-	(*StoredRevocation)(nil),      // 13: shunt.v1.StoredRevocation
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
-	(*Event)(nil),                 // 15: shunt.v1.Event
-	(*AuditEntry)(nil),            // 16: shunt.v1.AuditEntry
+	(*StoredKeySet)(nil),          // 12: shunt.v1.StoredKeySet
+	(*StoredSetKey)(nil),          // 13: shunt.v1.StoredSetKey
+	(*StoredToken)(nil),           // 14: shunt.v1.StoredToken
+	(*StoredRevocation)(nil),      // 15: shunt.v1.StoredRevocation
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*Event)(nil),                 // 17: shunt.v1.Event
+	(*AuditEntry)(nil),            // 18: shunt.v1.AuditEntry
 }
 var file_v1_stored_proto_depIdxs = []int32{
 	1,  // 0: shunt.v1.StoredEndpoint.members:type_name -> shunt.v1.StoredMember
 	2,  // 1: shunt.v1.StoredEndpoint.quarantine:type_name -> shunt.v1.StoredQuarantine
 	3,  // 2: shunt.v1.StoredEndpoint.history:type_name -> shunt.v1.StoredMembership
-	14, // 3: shunt.v1.StoredMember.warming:type_name -> google.protobuf.Timestamp
-	14, // 4: shunt.v1.StoredMember.draining:type_name -> google.protobuf.Timestamp
-	14, // 5: shunt.v1.StoredMember.revived:type_name -> google.protobuf.Timestamp
-	14, // 6: shunt.v1.StoredQuarantine.until:type_name -> google.protobuf.Timestamp
+	16, // 3: shunt.v1.StoredMember.warming:type_name -> google.protobuf.Timestamp
+	16, // 4: shunt.v1.StoredMember.draining:type_name -> google.protobuf.Timestamp
+	16, // 5: shunt.v1.StoredMember.revived:type_name -> google.protobuf.Timestamp
+	16, // 6: shunt.v1.StoredQuarantine.until:type_name -> google.protobuf.Timestamp
 	1,  // 7: shunt.v1.StoredMembership.members:type_name -> shunt.v1.StoredMember
-	14, // 8: shunt.v1.StoredMembership.until:type_name -> google.protobuf.Timestamp
-	14, // 9: shunt.v1.StoredLeader.since:type_name -> google.protobuf.Timestamp
-	14, // 10: shunt.v1.StoredAccess.created:type_name -> google.protobuf.Timestamp
-	14, // 11: shunt.v1.StoredAccess.expires:type_name -> google.protobuf.Timestamp
-	15, // 12: shunt.v1.StoredEvents.events:type_name -> shunt.v1.Event
-	16, // 13: shunt.v1.StoredAudit.entries:type_name -> shunt.v1.AuditEntry
+	16, // 8: shunt.v1.StoredMembership.until:type_name -> google.protobuf.Timestamp
+	16, // 9: shunt.v1.StoredLeader.since:type_name -> google.protobuf.Timestamp
+	16, // 10: shunt.v1.StoredAccess.created:type_name -> google.protobuf.Timestamp
+	16, // 11: shunt.v1.StoredAccess.expires:type_name -> google.protobuf.Timestamp
+	17, // 12: shunt.v1.StoredEvents.events:type_name -> shunt.v1.Event
+	18, // 13: shunt.v1.StoredAudit.entries:type_name -> shunt.v1.AuditEntry
 	10, // 14: shunt.v1.StoredPlacement.places:type_name -> shunt.v1.StoredPlace
-	14, // 15: shunt.v1.StoredToken.expires:type_name -> google.protobuf.Timestamp
-	14, // 16: shunt.v1.StoredRevocation.before:type_name -> google.protobuf.Timestamp
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	13, // 15: shunt.v1.StoredKeySet.keys:type_name -> shunt.v1.StoredSetKey
+	16, // 16: shunt.v1.StoredKeySet.since:type_name -> google.protobuf.Timestamp
+	16, // 17: shunt.v1.StoredSetKey.made:type_name -> google.protobuf.Timestamp
+	16, // 18: shunt.v1.StoredToken.expires:type_name -> google.protobuf.Timestamp
+	16, // 19: shunt.v1.StoredRevocation.before:type_name -> google.protobuf.Timestamp
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_v1_stored_proto_init() }
@@ -1241,7 +1395,7 @@ func file_v1_stored_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_stored_proto_rawDesc), len(file_v1_stored_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -20,7 +20,11 @@ func randomItem(rt *rapid.T) *apiv1.PlanItem {
 	key := lb.EndpointKey{VIP: netip.AddrFrom4([4]byte{203, 0, 113, byte(rapid.IntRange(1, 4).Draw(rt, "vip"))}), Protocol: lb.TCP, Port: uint16(rapid.IntRange(80, 82).Draw(rt, "port"))}
 	other := netip.AddrFrom4([4]byte{10, 0, 0, byte(rapid.IntRange(1, 3).Draw(rt, "dip"))})
 	value := uint16(rapid.IntRange(0, 2).Draw(rt, "value"))
-	switch rapid.IntRange(0, 5).Draw(rt, "item") {
+	switch rapid.IntRange(0, 7).Draw(rt, "item") {
+	case 6:
+		return convert.CookiesItem(&plan.CookieKeys{VIP: key.VIP, Keys: []plan.CookieKey{{Epoch: 1 + uint32(value)}}, Mint: 1 + uint32(value)})
+	case 7:
+		return convert.CIDsItem(&plan.CIDKeys{VIP: key.VIP, Keys: []plan.CIDKey{{Epoch: 1 + uint32(value)}}, Mint: 1 + uint32(value)})
 	case 0:
 		return convert.KeyItem(plan.Key{ID: uint32(value), Key: [16]byte{byte(key.Port)}})
 	case 1:

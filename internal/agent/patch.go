@@ -26,7 +26,7 @@ func patch(p plan.Plan, up *apiv1.PlanUpdate) (plan.Plan, error) {
 	var endpoints []plan.Endpoint
 	var services []plan.Service
 	var sources []plan.Sources
-	bindings, repairs := 0, 0
+	bindings, repairs, keys := 0, 0, 0
 	for key := range gone {
 		if rest, ok := strings.CutPrefix(key, "endpoint/"); ok {
 			k, err := plan.ParseKey(rest)
@@ -38,6 +38,8 @@ func patch(p plan.Plan, up *apiv1.PlanUpdate) (plan.Plan, error) {
 			bindings++
 		} else if strings.HasPrefix(key, "repair/") {
 			repairs++
+		} else if strings.HasPrefix(key, "cookies/") || strings.HasPrefix(key, "cids/") {
+			keys++
 		} else if name, ok := strings.CutPrefix(key, plan.ServiceItem("")); ok {
 			services = append(services, plan.Service{Name: name})
 		} else if policy, ok := strings.CutPrefix(key, plan.SourcesItem("")); ok {
@@ -57,6 +59,10 @@ func patch(p plan.Plan, up *apiv1.PlanUpdate) (plan.Plan, error) {
 	}
 	if repairs > 0 {
 		p.Repairs = merge(p.Repairs, fresh.Repairs, func(r plan.Repair) bool { return gone[plan.RepairItem(r.Key)] }, plan.CompareRepairs)
+	}
+	if keys > 0 {
+		p.Cookies = merge(p.Cookies, fresh.Cookies, func(k plan.CookieKeys) bool { return gone[plan.CookiesItem(k.VNI, k.VIP)] }, plan.CompareCookies)
+		p.CIDs = merge(p.CIDs, fresh.CIDs, func(k plan.CIDKeys) bool { return gone[plan.CIDsItem(k.VNI, k.VIP)] }, plan.CompareCIDs)
 	}
 	return p, nil
 }

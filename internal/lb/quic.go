@@ -143,3 +143,18 @@ func (f *faults) quic(path string, e *Endpoint) {
 			MaxServerIDAndNonce-int(q.ServerIDLength), q.ServerIDLength, MaxServerIDAndNonce))
 	}
 }
+
+// ServerID is the server id of a member, as it stands in a connection id before encryption: the member id in the first 12 bits, and zeros,
+// which the server may use to tell its own processes apart. Of QUICMvfst it has the 3 bytes of version 2; q must not be of QUICNone.
+func (q *QUIC) ServerID(member uint16) []byte {
+	n := int(q.ServerIDLength)
+	switch q.Format {
+	case QUICMsquic:
+		n = 4
+	case QUICMvfst:
+		n = 3
+	}
+	id := make([]byte, n)
+	id[0], id[1] = byte(member>>4), byte(member<<4)
+	return id
+}

@@ -24,6 +24,7 @@ func (m *Manager) duties() []duty {
 		out = append(out, duty{"health events", func(ctx context.Context) error { m.healthEvents.run(ctx); return nil }})
 		out = append(out, duty{"pace events", func(ctx context.Context) error { newPaceEvents(m).run(ctx); return nil }})
 		out = append(out, duty{"manager events", func(ctx context.Context) error { m.tellManagers(ctx); return nil }})
+		out = append(out, duty{"keys", func(ctx context.Context) error { newKeyDuty(m).run(ctx); return nil }})
 		out = append(out, duty{"placement", func(ctx context.Context) error { newPlacement(m).run(ctx); return nil }})
 	}
 	return out

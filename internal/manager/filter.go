@@ -42,6 +42,10 @@ var filters = map[string]filter{
 	shuntv1connect.ManagerApplyProcedure:   {},
 	shuntv1connect.ManagerDeleteProcedure:  {},
 	shuntv1connect.ManagerVersionProcedure: {},
+	// These look at the caller themselves.
+	shuntv1connect.ManagerRotateKeysProcedure: {},
+	shuntv1connect.ManagerListKeysProcedure:   {},
+	shuntv1connect.ManagerQUICConfigProcedure: {},
 	shuntv1connect.ManagerGetProcedure: {gets: func(s *scope, req, res proto.Message) (bool, error) {
 		return s.objects(req.(*apiv1.GetRequest), res.(*apiv1.GetResponse))
 	}},

@@ -45,6 +45,8 @@ var leaders = map[string]bool{
 	shuntv1connect.ManagerRemoveMemberProcedure:      true,
 	shuntv1connect.NodeProtocolJoinProcedure:         true,
 	shuntv1connect.MemberProtocolAdmitProcedure:      true,
+	shuntv1connect.ManagerRotateKeysProcedure:        true,
+	shuntv1connect.ManagerListKeysProcedure:          false,
 	shuntv1connect.ManagerStatusProcedure:            false,
 	shuntv1connect.ManagerTraceProcedure:             false,
 	shuntv1connect.ManagerFlowsProcedure:             false,
@@ -58,6 +60,7 @@ var leaders = map[string]bool{
 // begins with no less than what its caller saw at another member.
 var fresh = map[string]bool{
 	shuntv1connect.ManagerGetProcedure:        true,
+	shuntv1connect.ManagerQUICConfigProcedure: true,
 	shuntv1connect.ManagerWatchProcedure:      true,
 	shuntv1connect.ManagerListAccessProcedure: true,
 }

@@ -44,10 +44,13 @@ type rig struct {
 	// cluster and peer are of a store with members.
 	cluster store.Cluster
 	peer    string
-	name    string
-	path    string
-	addr    string
-	m       *manager.Manager
+	// keyRest and keyLifetime are those of the manager; 0 is by default.
+	keyRest, keyLifetime time.Duration
+
+	name string
+	path string
+	addr string
+	m    *manager.Manager
 	// ended tells why the manager ended by itself.
 	ended chan error
 	stop  func()
@@ -101,7 +104,7 @@ func (r *rig) start() {
 	}
 	r.m, err = manager.Open(r.t.Context(), manager.Options{
 		Dir: dir, Store: r.store, Cluster: r.cluster, Peer: r.peer, Name: r.name, Listen: r.addr, Version: "test", Log: cmp.Or(r.log, logger(r.t)),
-		Clock: r.clock, OIDC: r.oidc,
+		Clock: r.clock, OIDC: r.oidc, KeyRest: r.keyRest, KeyLifetime: r.keyLifetime,
 	})
 	if err != nil {
 		r.t.Fatal(err)

@@ -28,6 +28,7 @@ type items struct {
 	// told is what the items of services were made of.
 	told      map[string]plan.Service
 	endpoints map[string]muxItem
+	keys      keyItems
 	// where are the muxes of VIPs that are not on every mux.
 	where map[place.Key][]string
 	// serves is how many of those a mux has.
@@ -51,7 +52,7 @@ func newItems() items {
 	return items{
 		ringKeys: map[string]*apiv1.PlanItem{}, services: map[string]*apiv1.PlanItem{}, told: map[string]plan.Service{}, endpoints: map[string]muxItem{},
 		sources: map[string]*apiv1.PlanItem{}, lists: map[string]plan.Sources{}, takers: map[string]map[string]bool{}, where: map[place.Key][]string{},
-		serves:   map[string]int{},
+		serves: map[string]int{}, keys: newKeyItems(),
 		bindings: map[string]hostItem{}, repairs: map[lb.EndpointKey]*apiv1.PlanItem{}, byHost: map[netip.Addr]map[string]*apiv1.PlanItem{}, byEndpoint: map[lb.EndpointKey][]string{},
 	}
 }
@@ -73,6 +74,14 @@ func (v *view) retouchLocked(touched touched, c *change) {
 		if reached[vip], moved = v.relocateLocked(vip); moved {
 			v.noteMoveLocked(vip, reached[vip], c)
 		}
+	}
+	for _, vip := range v.keyedVIPsLocked(touched.keys) {
+		if _, known := reached[vip]; !known {
+			reached[vip] = v.whereLocked(vip)
+		}
+	}
+	for vip, to := range reached {
+		v.rekeyLocked(vip, to, c)
 	}
 	lists := map[string]bool{} // policies
 	for name := range touched.services {
@@ -107,11 +116,16 @@ func (v *view) rebuildLocked(key lb.EndpointKey, reach reach, c *change) {
 	former := make(map[string]hostItem, len(v.items.byEndpoint[key]))
 	for _, k := range v.items.byEndpoint[key] {
 		former[k] = v.items.bindings[k]
+	}
+	hosts := hostsOf(former)
+	had := v.items.keys.stampersOf(plan.VIPOf(key), hosts)
+	for k := range former {
 		v.items.unbind(k)
 	}
 	delete(v.items.byEndpoint, key)
 	repair := v.items.unrepair(key, former)
 	defer func() {
+		v.noteStampersLocked(plan.VIPOf(key), hosts, had, c)
 		v.repairLocked(key, repair, c)
 		for k, was := range former {
 			c.bindingOf(was.host, name, k)
@@ -126,7 +140,13 @@ func (v *view) rebuildLocked(key lb.EndpointKey, reach reach, c *change) {
 	ep := plan.MakeEndpoint(own.svc, own.ep, &st, encap)
 	v.items.endpoints[name] = muxItem{vip: plan.VIPOf(key), item: convert.EndpointItem(&ep)}
 	switches := v.networks.Switches()
-	for _, hb := range plan.MakeBindings(own.svc, own.ep, &st, encap) {
+	made := plan.MakeBindings(own.svc, own.ep, &st, encap)
+	for _, hb := range made {
+		if !hosts[hb.Host] { // it had nothing of this endpoint, and may stamp for others of the VIP
+			hosts[hb.Host], had[hb.Host] = true, v.items.keys.stamps[hb.Host][plan.VIPOf(key)] > 0
+		}
+	}
+	for _, hb := range made {
 		hb.Binding.ShareWith(switches)
 		item := convert.BindingItem(&hb.Binding)
 		if was := former[item.Key]; was.host == hb.Host && proto.Equal(was.item, item) {
@@ -135,7 +155,7 @@ func (v *view) rebuildLocked(key lb.EndpointKey, reach reach, c *change) {
 		} else {
 			c.bindingOf(hb.Host, name, item.Key)
 		}
-		v.items.bind(hostItem{host: hb.Host, item: item})
+		v.items.bind(hostItem{host: hb.Host, item: item, stamps: hb.Binding.Cookie, vip: plan.VIPOf(key)})
 		v.items.byEndpoint[key] = append(v.items.byEndpoint[key], item.Key)
 	}
 }
@@ -146,10 +166,12 @@ func (i *items) bind(hi hostItem) {
 		i.byHost[hi.host] = map[string]*apiv1.PlanItem{}
 	}
 	i.byHost[hi.host][hi.item.Key] = hi.item
+	i.keys.stamp(hi, 1)
 }
 
 func (i *items) unbind(key string) {
 	host := i.bindings[key].host
+	i.keys.stamp(i.bindings[key], -1)
 	delete(i.bindings, key)
 	if delete(i.byHost[host], key); len(i.byHost[host]) == 0 {
 		delete(i.byHost, host)
@@ -161,6 +183,12 @@ func (v *view) itemLocked(node *lb.Node, key string) *apiv1.PlanItem {
 	switch node.Role {
 	case lb.RoleMux:
 		if mi := v.items.endpoints[key]; mi.item != nil {
+			if !v.servesLocked(node.Name, mi.vip) {
+				return nil
+			}
+			return mi.item
+		}
+		if mi := v.items.keys.muxes[key]; mi.item != nil {
 			if !v.servesLocked(node.Name, mi.vip) {
 				return nil
 			}
@@ -180,6 +208,9 @@ func (v *view) itemLocked(node *lb.Node, key string) *apiv1.PlanItem {
 		}
 		return v.items.ringKeys[key]
 	case lb.RoleHost:
+		if item := v.items.keys.ofHost(key, node.Addresses); item != nil {
+			return item
+		}
 		for _, a := range node.Addresses {
 			if item := v.items.byHost[a][key]; item != nil {
 				return item
@@ -199,6 +230,11 @@ func (v *view) allLocked(node *lb.Node) map[string]*apiv1.PlanItem {
 				out[key] = mi.item
 			}
 		}
+		for key, mi := range v.items.keys.muxes {
+			if v.servesLocked(node.Name, mi.vip) {
+				out[key] = mi.item
+			}
+		}
 		for key, item := range v.items.services {
 			if v.servesAnyLocked(node.Name, item.GetService().GetName()) {
 				out[key] = item
@@ -214,6 +250,7 @@ func (v *view) allLocked(node *lb.Node) map[string]*apiv1.PlanItem {
 		for _, a := range node.Addresses {
 			maps.Copy(out, v.items.byHost[a])
 		}
+		v.items.keys.addTo(out, node.Addresses)
 	}
 	p := plan.Plan{Node: *node}
 	v.state.Surround(&p)

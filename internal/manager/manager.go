@@ -66,6 +66,11 @@ type Options struct {
 	// ReplaceAfter is how long a mux must be away until others get its VIPs; 0 is DefaultReplaceAfter, less than that
 	// never.
 	ReplaceAfter time.Duration
+	// KeyLifetime and CIDKeyLifetime are after how long keys of cookies, and of QUIC connection ids, are rotated; 0 is
+	// DefaultKeyLifetime, and for connection ids never, as less than that is for both.
+	KeyLifetime, CIDKeyLifetime time.Duration
+	// KeyRest is how long the key before is read after a rotation; 0 is DefaultKeyRest.
+	KeyRest time.Duration
 	// SNATLeased, if not nil, is called with how long every lease of ranges took. It must not block.
 	SNATLeased func(SNATLease)
 	// Schema is the newest schema of the store that this manager works with; 0 is Schema. A later one, whose content is that of
@@ -195,6 +200,12 @@ func (o *Options) fill() {
 	}
 	if o.ReplaceAfter == 0 {
 		o.ReplaceAfter = DefaultReplaceAfter
+	}
+	if o.KeyLifetime == 0 {
+		o.KeyLifetime = DefaultKeyLifetime
+	}
+	if o.KeyRest == 0 {
+		o.KeyRest = DefaultKeyRest
 	}
 	if o.TraceTimeout == 0 {
 		o.TraceTimeout = DefaultTraceTimeout

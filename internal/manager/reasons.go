@@ -21,6 +21,9 @@ const (
 	reasonMoved              = "Moved"
 	reasonUnplaced           = "Unplaced"
 	reasonOverloaded         = "Overloaded"
+	reasonKeysRotating       = "KeysRotating"
+	reasonKeysRotated        = "KeysRotated"
+	reasonKeysWaiting        = "KeysWaiting"
 	reasonSNATExhausted      = "SNATExhausted"
 	reasonSNATLimited        = "SNATLimited"
 	reasonNodeJoined         = "NodeJoined"
@@ -88,6 +91,9 @@ var reasons = []reason{
 	{reasonMoved, severityInfo, "Service", "", false, "a VIP moves to other muxes"},
 	{reasonUnplaced, severityWarning, "Service", "", false, "a VIP has fewer muxes than it asks for; the message says why"},
 	{reasonOverloaded, severityWarning, "Node", "", false, "a mux gets more packets than its capacity, and no other has room"},
+	{reasonKeysRotating, severityInfo, "Service", "", false, "muxes get a new key of cookies or connection ids"},
+	{reasonKeysRotated, severityInfo, "Service", "", false, "what is new is made with the new key; the one before is still read for --key-rest"},
+	{reasonKeysWaiting, severityWarning, "Service", "", false, "a change of keys waits for nodes for a minute; the message names them"},
 	{reasonSNATExhausted, severityWarning, "Service", "", false, "a VIP has no ports left for outbound connections of its servers; told once a minute"},
 	{reasonSNATLimited, severityWarning, "Service", "", false, "a server, or the tenant, has as many ports for outbound connections as its limit allows; told once a minute"},
 	{reasonNodeJoined, severityInfo, "Node", "", false, "the node joined with a token"},

@@ -32,6 +32,8 @@ type heard struct {
 	status *apiv1.NodeStatus // never modified once stored
 	// at is status.LastSeen by a clock that does not jump.
 	at time.Time
+	// reported: the node said the status when it obeyed the revision that it obeys, and, if it left, had nothing more to obey.
+	reported bool
 }
 
 func newReports() *reports {
@@ -48,7 +50,7 @@ func (r *reports) connected(s *session, hello *apiv1.Hello, now time.Time) {
 	r.heard[s.name] = heard{s.number, &apiv1.NodeStatus{
 		Name: s.name, Role: string(s.role), Connected: true, Version: hello.GetVersion(),
 		LastSeen: timestamppb.New(now), SyncedRevision: hello.GetHaveRevision(), Manager: s.manager,
-	}, now}
+	}, now, false}
 	r.stir(s.role)
 }
 
@@ -70,7 +72,7 @@ func (r *reports) acked(s *session, revision int64, now time.Time) {
 	}
 	r.heard[s.name] = heard{s.number, edited(old, func(next *apiv1.NodeStatus) {
 		next.SyncedRevision, next.LastSeen = revision, timestamppb.New(now)
-	}), now}
+	}), now, r.heard[s.name].reported && old.GetSyncedRevision() == revision}
 }
 
 // report keeps the newest status; what the node says in it of name, role, connection and revision does not count.
@@ -84,10 +86,11 @@ func (r *reports) report(s *session, next *apiv1.NodeStatus, now time.Time) {
 	next.Name, next.Role, next.Version, next.Connected = old.GetName(), old.GetRole(), old.GetVersion(), true
 	next.SyncedRevision, next.Manager = old.GetSyncedRevision(), s.manager
 	next.LastSeen = timestamppb.New(now)
-	r.heard[s.name] = heard{s.number, next, now}
+	r.heard[s.name] = heard{s.number, next, now, true}
 }
 
 func (r *reports) disconnected(s *session, now time.Time) {
+	settled := s.settled()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.liveLocked(s)
@@ -96,7 +99,7 @@ func (r *reports) disconnected(s *session, now time.Time) {
 	}
 	next := proto.CloneOf(old)
 	next.Connected, next.LastSeen = false, timestamppb.New(now)
-	r.heard[s.name] = heard{s.number, next, now}
+	r.heard[s.name] = heard{s.number, next, now, r.heard[s.name].reported && settled}
 	r.stir(s.role)
 }
 

@@ -40,6 +40,29 @@ func newSince(fd protoreflect.FieldDescriptor) int64 {
 	return 0
 }
 
+// newValues are values of fields that came with a schema: a manager of the schema before knows the field, and not what they mean.
+var newValues = []struct {
+	schema int64
+	field  protoreflect.FullName
+	values []string
+}{
+	{schemaHealth, "shunt.v1.Endpoint.protocol", []string{"quic"}},
+	{schemaHealth, "shunt.v1.Endpoint.affinity", []string{lb.AffinityCookie}},
+	{schemaHealth, "shunt.v1.Endpoint.scheduler", []string{
+		lb.SchedulerRandom, lb.SchedulerRoundRobin, lb.SchedulerWeightedRoundRobin, lb.SchedulerAdaptive, lb.SchedulerLeastConnections, lb.SchedulerP2C,
+	}},
+}
+
+// valueSince is the schema that a value of a field came with; 0: all know it.
+func valueSince(fd protoreflect.FieldDescriptor, v protoreflect.Value) int64 {
+	for _, n := range newValues {
+		if n.field == fd.FullName() && slices.Contains(n.values, v.String()) {
+			return n.schema
+		}
+	}
+	return 0
+}
+
 // newerFields visits what the message says that came after the schema, with its path and the schema that it came with. What is
 // within such a field is not visited.
 func newerFields(m protoreflect.Message, path string, schema int64, visit func(path string, since int64)) {
@@ -47,6 +70,10 @@ func newerFields(m protoreflect.Message, path string, schema int64, visit func(p
 		at := path + fd.JSONName()
 		if since := newSince(fd); since > schema {
 			visit(at, since)
+			return true
+		}
+		if since := valueSince(fd, v); since > schema {
+			visit(at+": "+v.String(), since)
 			return true
 		}
 		switch {

@@ -229,8 +229,12 @@ func TestFieldsOfASchemaWaitForIt(t *testing.T) {
 	}
 	for field, f := range map[string]func(*apiv1.Endpoint){
 		"repairWindow": func(ep *apiv1.Endpoint) { ep.RepairWindow = durationpb.New(0) },
-		"load":         func(ep *apiv1.Endpoint) { ep.Load = &apiv1.Load{Http: &apiv1.LoadHTTP{}} },
-		"hostIdle":     func(ep *apiv1.Endpoint) { ep.HostIdle = &apiv1.HostIdle{Closing: durationpb.New(time.Minute)} },
+		// Values alone: the fields are old.
+		"affinity: cookie":       func(ep *apiv1.Endpoint) { ep.Affinity, ep.Cookie = "cookie", nil },
+		"scheduler: round-robin": func(ep *apiv1.Endpoint) { ep.Scheduler = "round-robin" },
+		"protocol: quic":         func(ep *apiv1.Endpoint) { ep.Protocol, ep.Affinity = "quic", "flow" },
+		"load":                   func(ep *apiv1.Endpoint) { ep.Load = &apiv1.Load{Http: &apiv1.LoadHTTP{}} },
+		"hostIdle":               func(ep *apiv1.Endpoint) { ep.HostIdle = &apiv1.HostIdle{Closing: durationpb.New(time.Minute)} },
 	} {
 		o := with(&apiv1.Health{Tcp: &apiv1.TCPCheck{}})
 		f(o.GetService().Endpoints[0])

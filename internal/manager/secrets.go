@@ -12,6 +12,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/backup"
 	"github.com/shuntlb/shunt/internal/pki"
@@ -141,4 +143,45 @@ func (s *secrets) openKey(storeKey string, value []byte) (plan.Key, error) {
 		return plan.Key{}, fmt.Errorf("read %s: it was sealed with another key than pki/store.key", storeKey)
 	}
 	return k, nil
+}
+
+// sealKeySet encrypts keys for the store, each bound to its store key and epoch.
+func (s *secrets) sealKeySet(storeKey string, set *plan.KeySet) ([]byte, error) {
+	out := &apiv1.StoredKeySet{Phase: string(set.Phase), Since: timestamppb.New(set.Since), Service: set.Service}
+	for _, k := range set.Keys {
+		nonce := make([]byte, s.sealer.NonceSize())
+		rand.Read(nonce)
+		out.Keys = append(out.Keys, &apiv1.StoredSetKey{
+			Epoch: k.Epoch, Nonce: nonce, Sealed: s.sealer.Seal(nil, nonce, k.Key[:], epochData(storeKey, k.Epoch)), Made: timestamppb.New(k.Made),
+		})
+	}
+	return proto.Marshal(out)
+}
+
+func epochData(storeKey string, epoch uint32) []byte {
+	return fmt.Appendf(nil, "%s/%d", storeKey, epoch)
+}
+
+// openKeySet decrypts what sealKeySet wrote.
+func (s *secrets) openKeySet(storeKey string, value []byte) (plan.KeySet, error) {
+	var stored apiv1.StoredKeySet
+	if err := proto.Unmarshal(value, &stored); err != nil {
+		return plan.KeySet{}, err
+	}
+	set := plan.KeySet{Phase: plan.KeyPhase(stored.GetPhase()), Since: stored.GetSince().AsTime(), Service: stored.GetService()}
+	if n := len(stored.GetKeys()); n < 1 || n > 2 {
+		return set, fmt.Errorf("%d keys: must be one or two", n)
+	}
+	for _, k := range stored.GetKeys() {
+		if len(k.GetNonce()) != s.sealer.NonceSize() {
+			return set, fmt.Errorf("nonce: %d bytes: must be %d", len(k.GetNonce()), s.sealer.NonceSize())
+		}
+		plain, err := s.sealer.Open(nil, k.GetNonce(), k.GetSealed(), epochData(storeKey, k.GetEpoch()))
+		key := plan.SetKey{Epoch: k.GetEpoch(), Made: k.GetMade().AsTime()}
+		if err != nil || copy(key.Key[:], plain) != len(key.Key) {
+			return set, errors.New("it was sealed with another key than pki/store.key")
+		}
+		set.Keys = append(set.Keys, key)
+	}
+	return set, nil
 }

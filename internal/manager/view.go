@@ -45,6 +45,9 @@ type owner struct {
 type hostItem struct {
 	host netip.Addr
 	item *apiv1.PlanItem
+	// stamps: the host stamps cookies of the VIP for it.
+	stamps bool
+	vip    place.Key
 }
 
 // view is the store's content in memory, with the plan items made of it. It follows the store's watch, ahead of which it has what
@@ -64,6 +67,7 @@ type view struct {
 	// wanted are the objects, indexed for validation.
 	wanted    *lb.State
 	stateMod  map[lb.EndpointKey]int64
+	keyMods   map[keySetID]int64
 	serialMod int64
 	leader    leaderKey
 	// epochMod and schemaMod are revisions of their keys; 0 while they are absent.
@@ -109,6 +113,8 @@ type change struct {
 	revoked []string
 	// surroundings: networks or managers changed, every node's own items must be computed afresh.
 	surroundings bool
+	// keys: some of cookies or connection ids changed.
+	keys bool
 	// snatLeases: there are new leases; snatConf: who may have some changed.
 	snatLeases, snatConf bool
 	// epoch: a new leadership term began.
@@ -122,10 +128,11 @@ func newView(s *secrets) *view {
 		state: plan.State{
 			Networks: map[string]*lb.Network{}, Nodes: map[string]*lb.Node{}, Services: map[string]*lb.Service{},
 			Tenants: map[string]*lb.Tenant{}, Policies: map[string]*lb.Policy{}, Endpoints: map[lb.EndpointKey]plan.EndpointState{},
-			Places: map[place.Key]plan.Place{},
+			Places: map[place.Key]plan.Place{}, Cookies: map[place.Key]plan.KeySet{}, CIDs: map[string]plan.KeySet{},
 		},
-		vips:   newVIPs(),
-		tokens: map[string]*apiv1.StoredToken{}, revoked: map[string]*apiv1.StoredRevocation{}, managers: map[string]*apiv1.StoredManager{},
+		keyMods: map[keySetID]int64{},
+		vips:    newVIPs(),
+		tokens:  map[string]*apiv1.StoredToken{}, revoked: map[string]*apiv1.StoredRevocation{}, managers: map[string]*apiv1.StoredManager{},
 		owners: map[lb.EndpointKey]owner{}, items: newItems(), snat: newSNATView(), mods: map[string]int64{},
 		accesses:    map[string]*apiv1.StoredAccess{},
 		subscribers: map[subscriber]bool{}, audience: newAudience(), advanced: make(chan struct{}),

@@ -69,7 +69,7 @@ func (v *view) foldStored(ops []store.Op, revision int64) error {
 // foldLocked takes in one revision, or what changed since the last one.
 func (v *view) foldLocked(b store.Batch) error {
 	var c change
-	touched := touched{endpoints: map[lb.EndpointKey]bool{}, services: map[string]bool{}, vips: map[place.Key]bool{}}
+	touched := touched{endpoints: map[lb.EndpointKey]bool{}, services: map[string]bool{}, vips: map[place.Key]bool{}, keys: map[keySetID]bool{}}
 	for _, ev := range b.Events {
 		if err := v.foldEventLocked(ev, &c, touched); err != nil {
 			return fmt.Errorf("revision %d: key %s: %w", b.Revision, ev.KV.Key, err)
@@ -136,7 +136,7 @@ func (v *view) editsLocked(changed []ref) []lb.Edit {
 // deletes such a key: members that load the state later come to the same revision.
 func planned(key string) bool {
 	return key == keySerial || strings.HasPrefix(key, dirObjects) || strings.HasPrefix(key, dirStates) || strings.HasPrefix(key, dirRingKeys) ||
-		strings.HasPrefix(key, dirPlacement)
+		strings.HasPrefix(key, dirPlacement) || isKeySet(key)
 }
 
 // touched is what a fold may have changed of what items are made of.
@@ -144,6 +144,7 @@ type touched struct {
 	endpoints map[lb.EndpointKey]bool
 	services  map[string]bool
 	vips      map[place.Key]bool
+	keys      map[keySetID]bool
 }
 
 func (v *view) foldEventLocked(ev store.Event, c *change, touched touched) error {
@@ -173,6 +174,8 @@ func (v *view) foldEventLocked(ev store.Event, c *change, touched touched) error
 		return v.events.fold(ev)
 	case strings.HasPrefix(key, dirAudit):
 		return v.audit.fold(ev)
+	case isKeySet(key):
+		return v.foldKeySetLocked(ev, c, touched)
 	case strings.HasPrefix(key, dirRingKeys):
 		return v.foldRingKeyLocked(ev, c)
 	case key == keyLeader:

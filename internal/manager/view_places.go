@@ -134,6 +134,8 @@ func (v *view) noteMoveLocked(vip place.Key, either reach, c *change) {
 		return
 	}
 	c.tellService(either, svc.Name, v.items.told[svc.Name].SourcesOf)
+	c.tellMuxes(either, plan.CookiesItem(vip.VNI, vip.VIP))
+	c.tellMuxes(either, plan.CIDsItem(vip.VNI, vip.VIP))
 	plan.EachEndpoint(svc, func(key lb.EndpointKey, _ *lb.Endpoint) {
 		if plan.VIPOf(key) == vip {
 			c.tellMuxes(either, plan.EndpointItem(key))

@@ -67,7 +67,7 @@ type world struct {
 
 func newWorld(rt *rapid.T) *world {
 	w := &world{
-		view: newView(nil), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+		view: newView(testSecrets(rt)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 		sessions: map[string]*session{}, got: map[string]map[string]*apiv1.PlanItem{}, revision: map[string]int64{},
 	}
 	w.view.state.RingKeys = []plan.Key{{ID: 1}}
@@ -107,7 +107,7 @@ func (w *world) step(rt *rapid.T) {
 	}
 	w.rev++
 	batch := store.Batch{Revision: w.rev}
-	ops := rapid.Permutation(append(wr.txn.Ops, randomPlacement(rt)...)).Draw(rt, "order")
+	ops := rapid.Permutation(slices.Concat(wr.txn.Ops, randomPlacement(rt), w.randomKeys(rt, wr.txn.Ops))).Draw(rt, "order")
 	for _, op := range ops {
 		batch.Events = append(batch.Events, store.Event{KV: store.KV{Key: op.Key, Value: op.Value, ModRevision: w.rev}, Deleted: op.Delete})
 	}
@@ -127,6 +127,38 @@ func (w *world) step(rt *rapid.T) {
 	if err := w.view.foldStored(ahead, w.rev+2); err != nil || w.view.rev != w.rev {
 		rt.Fatalf("the view is at revision %d (%v): it lacks %d", w.view.rev, err, w.rev+1)
 	}
+}
+
+// testSecrets have a key for the store, and no CA.
+func testSecrets(t interface{ Fatal(...any) }) *secrets {
+	s, err := newSecrets(nil, make([]byte, storeKeyBytes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// randomKeys takes random steps of keys that a write leaves alone.
+func (w *world) randomKeys(rt *rapid.T, written []store.Op) (ops []store.Op) {
+	var ids []keySetID
+	w.view.eachKeySetLocked(func(id keySetID, _ plan.KeySet, _ int64) { ids = append(ids, id) })
+	slices.SortFunc(ids, compareKeySets)
+	for _, id := range ids {
+		if slices.ContainsFunc(written, func(op store.Op) bool { return op.Key == id.key() }) || rapid.Bool().Draw(rt, "keys stay") {
+			continue
+		}
+		set, _ := w.view.keySetLocked(id)
+		next, over := set.Step(w.now, true, time.Hour)
+		if !over {
+			next, _ = set.Rotate([16]byte{byte(w.rev)}, w.now, time.Hour)
+		}
+		value, err := w.view.secrets.sealKeySet(id.key(), &next)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		ops = append(ops, store.Put(id.key(), value))
+	}
+	return ops
 }
 
 // objects are a few random objects with distinct names.
@@ -240,6 +272,12 @@ func randomService(rt *rapid.T, name string) *lb.Service {
 		ep := lb.Endpoint{
 			Protocol: lb.TCP, Port: uint16(port), Encap: rapid.SampledFrom([]string{"", lb.EncapGUE}).Draw(rt, "encap"),
 			SlowStart: time.Duration(rapid.IntRange(0, 1).Draw(rt, "slow start")) * time.Hour, DrainTimeout: time.Duration(rapid.IntRange(0, 1).Draw(rt, "drain timeout")) * time.Hour,
+		}
+		switch rapid.IntRange(0, 3).Draw(rt, "carries") {
+		case 0:
+			ep.Affinity = lb.AffinityCookie
+		case 1:
+			ep.Protocol, ep.QUIC = lb.UDP, &lb.QUIC{Format: rapid.SampledFrom([]string{lb.QUICLB, lb.QUICLBPlain}).Draw(rt, "format")}
 		}
 		if port == 82 {
 			ep.PortEnd, ep.Health.Checks = 90, []lb.Check{{Port: 8080}}

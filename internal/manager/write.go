@@ -238,6 +238,9 @@ func (w *write) finish(c conditions) error {
 	if err := w.place(); err != nil {
 		return err
 	}
+	if err := w.rekey(c.now); err != nil {
+		return err
+	}
 	owners := w.owners()
 	for _, key := range slices.SortedFunc(maps.Keys(w.keys), plan.CompareKeys) {
 		if err := w.advance(key, owners[key], c); err != nil {
@@ -271,6 +274,9 @@ func (w *write) owners() map[lb.EndpointKey]owner {
 func (w *write) advance(key lb.EndpointKey, own owner, c conditions) error {
 	prev, mod, known := w.base.endpoint(key)
 	prev.Key = key
+	if !known && own.ep != nil {
+		w.asSiblings(&prev, own)
+	}
 	next, err := plan.Advance(prev, c.input(key, own.ep, w.base.keyID))
 	if errors.Is(err, plan.ErrMemberIDs) {
 		return invalid{[]lb.Violation{{Field: lb.Ref(lb.KindService, own.svc.Name) + ": endpoints", Value: plan.FormatKey(key), Allowed: err.Error()}}}
@@ -296,6 +302,24 @@ func (w *write) advance(key lb.EndpointKey, own owner, c conditions) error {
 		w.steps = append(w.steps, step{own.svc, key, prev.Members, next.Members})
 	}
 	return nil
+}
+
+// asSiblings gives a new quic endpoint the member ids that it has under another VIP of the family: a server that makes connection ids cannot
+// tell by which VIP a connection came. From then on both change alike.
+func (w *write) asSiblings(st *plan.EndpointState, own owner) {
+	if own.ep.QUIC == nil || !own.ep.Cookies() {
+		return
+	}
+	for _, vip := range own.svc.VIPs {
+		key := st.Key
+		if key.VIP = vip; vip == st.Key.VIP || vip.Is4() != st.Key.VIP.Is4() {
+			continue
+		}
+		if sibling, _, known := w.base.endpoint(key); known && w.base.owner(key).svc != nil && w.base.owner(key).svc.Name == own.svc.Name {
+			st.Members, st.Quarantine = sibling.Members, sibling.Quarantine
+			return
+		}
+	}
 }
 
 // fenced is the transaction with the serial key, which makes any two writes conflict.

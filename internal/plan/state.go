@@ -26,6 +26,9 @@ type State struct {
 	RingKeys  []Key // ordered by ID
 	// Places are those of VIPs for which it was decided.
 	Places map[place.Key]Place
+	// Cookies are the keys of VIPs, CIDs those of services; also of such that need none now.
+	Cookies map[place.Key]KeySet
+	CIDs    map[string]KeySet
 }
 
 // HostBinding is a binding and the host address that decides which node gets it.
@@ -199,6 +202,19 @@ func ForNode(s *State, name string) Plan {
 				p.Sources = append(p.Sources, MakeSources(s.Policies[of]))
 			}
 		}
+		stamped := map[netip.Addr]bool{} // VIPs whose cookies the node stamps or reads
+		if KeysOfCookies.Needs(svc) && node.Role == lb.RoleMux {
+			for _, vip := range svc.VIPs {
+				stamped[vip] = served(vip)
+			}
+		}
+		if set, ok := s.CIDs[svc.Name]; ok && KeysOfCIDs.Needs(svc) && node.Role == lb.RoleMux {
+			for _, vip := range svc.VIPs {
+				if served(vip) {
+					p.CIDs = append(p.CIDs, set.CIDs(vip))
+				}
+			}
+		}
 		EachEndpoint(svc, func(key lb.EndpointKey, ep *lb.Endpoint) {
 			st, ok := s.Endpoints[key]
 			if !ok {
@@ -215,6 +231,7 @@ func ForNode(s *State, name string) Plan {
 					if slices.Contains(node.Addresses, hb.Host) {
 						hb.Binding.ShareWith(p.Switches)
 						p.Bindings = append(p.Bindings, hb.Binding)
+						stamped[key.VIP] = stamped[key.VIP] || hb.Binding.Cookie
 					}
 				}
 				if r, ok := MakeRepair(ep, &st, s.RingKeys, networks.Encap(key.VIP)); ok && len(p.Bindings) > bound {
@@ -222,11 +239,24 @@ func ForNode(s *State, name string) Plan {
 				}
 			}
 		})
+		for vip, ok := range stamped {
+			set, known := s.Cookies[VIPKey(vip)]
+			if !ok || !known {
+				continue
+			}
+			if node.Role == lb.RoleMux {
+				p.Cookies = append(p.Cookies, set.MuxCookies(vip))
+			} else if keys, some := set.HostCookies(vip); some {
+				p.Cookies = append(p.Cookies, keys)
+			}
+		}
 	}
 	slices.SortFunc(p.Endpoints, func(a, b Endpoint) int { return CompareKeys(a.Key, b.Key) })
 	slices.SortFunc(p.Services, CompareServices)
 	slices.SortFunc(p.Sources, CompareSources)
 	slices.SortFunc(p.Bindings, CompareBindings)
 	slices.SortFunc(p.Repairs, CompareRepairs)
+	slices.SortFunc(p.Cookies, CompareCookies)
+	slices.SortFunc(p.CIDs, CompareCIDs)
 	return p
 }

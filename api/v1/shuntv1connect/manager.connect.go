@@ -51,6 +51,12 @@ const (
 	ManagerHealthOfProcedure = "/shunt.v1.Manager/HealthOf"
 	// ManagerAuditSNATProcedure is the fully-qualified name of the Manager's AuditSNAT RPC.
 	ManagerAuditSNATProcedure = "/shunt.v1.Manager/AuditSNAT"
+	// ManagerRotateKeysProcedure is the fully-qualified name of the Manager's RotateKeys RPC.
+	ManagerRotateKeysProcedure = "/shunt.v1.Manager/RotateKeys"
+	// ManagerListKeysProcedure is the fully-qualified name of the Manager's ListKeys RPC.
+	ManagerListKeysProcedure = "/shunt.v1.Manager/ListKeys"
+	// ManagerQUICConfigProcedure is the fully-qualified name of the Manager's QUICConfig RPC.
+	ManagerQUICConfigProcedure = "/shunt.v1.Manager/QUICConfig"
 	// ManagerCreateTokenProcedure is the fully-qualified name of the Manager's CreateToken RPC.
 	ManagerCreateTokenProcedure = "/shunt.v1.Manager/CreateToken"
 	// ManagerCreateAccessProcedure is the fully-qualified name of the Manager's CreateAccess RPC.
@@ -98,6 +104,14 @@ type ManagerClient interface {
 	HealthOf(context.Context, *connect.Request[v1.HealthOfRequest]) (*connect.Response[v1.HealthOfResponse], error)
 	// AuditSNAT asks every mux and host for its table of who has which ports for outbound connections, and compares it with the store.
 	AuditSNAT(context.Context, *connect.Request[v1.AuditSNATRequest]) (*connect.Response[v1.AuditSNATResponse], error)
+	// RotateKeys begins to replace keys of cookies and connection ids, all that are asked for or none. FAILED_PRECONDITION when a rotation of one
+	// is under way, or its former key is still read; NOT_FOUND when there is none of a scope.
+	RotateKeys(context.Context, *connect.Request[v1.RotateKeysRequest]) (*connect.Response[v1.RotateKeysResponse], error)
+	// ListKeys tells which keys there are, and how far rotations are. It never tells a key.
+	ListKeys(context.Context, *connect.Request[v1.ListKeysRequest]) (*connect.Response[v1.ListKeysResponse], error)
+	// QUICConfig tells what the servers of a service make QUIC connection ids with, the keys included. NOT_FOUND when the service has no
+	// such endpoint or backend.
+	QUICConfig(context.Context, *connect.Request[v1.QUICConfigRequest]) (*connect.Response[v1.QUICConfigResponse], error)
 	// CreateToken makes a join token for one node.
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
 	// CreateAccess makes an access token for a person or a program; its secret is in the answer and nowhere else.
@@ -194,6 +208,26 @@ func NewManagerClient(httpClient connect.HTTPClient, baseURL string, opts ...con
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		rotateKeys: connect.NewClient[v1.RotateKeysRequest, v1.RotateKeysResponse](
+			httpClient,
+			baseURL+ManagerRotateKeysProcedure,
+			connect.WithSchema(managerMethods.ByName("RotateKeys")),
+			connect.WithClientOptions(opts...),
+		),
+		listKeys: connect.NewClient[v1.ListKeysRequest, v1.ListKeysResponse](
+			httpClient,
+			baseURL+ManagerListKeysProcedure,
+			connect.WithSchema(managerMethods.ByName("ListKeys")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		qUICConfig: connect.NewClient[v1.QUICConfigRequest, v1.QUICConfigResponse](
+			httpClient,
+			baseURL+ManagerQUICConfigProcedure,
+			connect.WithSchema(managerMethods.ByName("QUICConfig")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		createToken: connect.NewClient[v1.CreateTokenRequest, v1.CreateTokenResponse](
 			httpClient,
 			baseURL+ManagerCreateTokenProcedure,
@@ -279,6 +313,9 @@ type managerClient struct {
 	flows             *connect.Client[v1.FlowsRequest, v1.FlowsResponse]
 	healthOf          *connect.Client[v1.HealthOfRequest, v1.HealthOfResponse]
 	auditSNAT         *connect.Client[v1.AuditSNATRequest, v1.AuditSNATResponse]
+	rotateKeys        *connect.Client[v1.RotateKeysRequest, v1.RotateKeysResponse]
+	listKeys          *connect.Client[v1.ListKeysRequest, v1.ListKeysResponse]
+	qUICConfig        *connect.Client[v1.QUICConfigRequest, v1.QUICConfigResponse]
 	createToken       *connect.Client[v1.CreateTokenRequest, v1.CreateTokenResponse]
 	createAccess      *connect.Client[v1.CreateAccessRequest, v1.CreateAccessResponse]
 	createCertificate *connect.Client[v1.CreateCertificateRequest, v1.CreateCertificateResponse]
@@ -335,6 +372,21 @@ func (c *managerClient) HealthOf(ctx context.Context, req *connect.Request[v1.He
 // AuditSNAT calls shunt.v1.Manager.AuditSNAT.
 func (c *managerClient) AuditSNAT(ctx context.Context, req *connect.Request[v1.AuditSNATRequest]) (*connect.Response[v1.AuditSNATResponse], error) {
 	return c.auditSNAT.CallUnary(ctx, req)
+}
+
+// RotateKeys calls shunt.v1.Manager.RotateKeys.
+func (c *managerClient) RotateKeys(ctx context.Context, req *connect.Request[v1.RotateKeysRequest]) (*connect.Response[v1.RotateKeysResponse], error) {
+	return c.rotateKeys.CallUnary(ctx, req)
+}
+
+// ListKeys calls shunt.v1.Manager.ListKeys.
+func (c *managerClient) ListKeys(ctx context.Context, req *connect.Request[v1.ListKeysRequest]) (*connect.Response[v1.ListKeysResponse], error) {
+	return c.listKeys.CallUnary(ctx, req)
+}
+
+// QUICConfig calls shunt.v1.Manager.QUICConfig.
+func (c *managerClient) QUICConfig(ctx context.Context, req *connect.Request[v1.QUICConfigRequest]) (*connect.Response[v1.QUICConfigResponse], error) {
+	return c.qUICConfig.CallUnary(ctx, req)
 }
 
 // CreateToken calls shunt.v1.Manager.CreateToken.
@@ -414,6 +466,14 @@ type ManagerHandler interface {
 	HealthOf(context.Context, *connect.Request[v1.HealthOfRequest]) (*connect.Response[v1.HealthOfResponse], error)
 	// AuditSNAT asks every mux and host for its table of who has which ports for outbound connections, and compares it with the store.
 	AuditSNAT(context.Context, *connect.Request[v1.AuditSNATRequest]) (*connect.Response[v1.AuditSNATResponse], error)
+	// RotateKeys begins to replace keys of cookies and connection ids, all that are asked for or none. FAILED_PRECONDITION when a rotation of one
+	// is under way, or its former key is still read; NOT_FOUND when there is none of a scope.
+	RotateKeys(context.Context, *connect.Request[v1.RotateKeysRequest]) (*connect.Response[v1.RotateKeysResponse], error)
+	// ListKeys tells which keys there are, and how far rotations are. It never tells a key.
+	ListKeys(context.Context, *connect.Request[v1.ListKeysRequest]) (*connect.Response[v1.ListKeysResponse], error)
+	// QUICConfig tells what the servers of a service make QUIC connection ids with, the keys included. NOT_FOUND when the service has no
+	// such endpoint or backend.
+	QUICConfig(context.Context, *connect.Request[v1.QUICConfigRequest]) (*connect.Response[v1.QUICConfigResponse], error)
 	// CreateToken makes a join token for one node.
 	CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error)
 	// CreateAccess makes an access token for a person or a program; its secret is in the answer and nowhere else.
@@ -503,6 +563,26 @@ func NewManagerHandler(svc ManagerHandler, opts ...connect.HandlerOption) (strin
 		ManagerAuditSNATProcedure,
 		svc.AuditSNAT,
 		connect.WithSchema(managerMethods.ByName("AuditSNAT")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	managerRotateKeysHandler := connect.NewUnaryHandler(
+		ManagerRotateKeysProcedure,
+		svc.RotateKeys,
+		connect.WithSchema(managerMethods.ByName("RotateKeys")),
+		connect.WithHandlerOptions(opts...),
+	)
+	managerListKeysHandler := connect.NewUnaryHandler(
+		ManagerListKeysProcedure,
+		svc.ListKeys,
+		connect.WithSchema(managerMethods.ByName("ListKeys")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	managerQUICConfigHandler := connect.NewUnaryHandler(
+		ManagerQUICConfigProcedure,
+		svc.QUICConfig,
+		connect.WithSchema(managerMethods.ByName("QUICConfig")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
@@ -597,6 +677,12 @@ func NewManagerHandler(svc ManagerHandler, opts ...connect.HandlerOption) (strin
 			managerHealthOfHandler.ServeHTTP(w, r)
 		case ManagerAuditSNATProcedure:
 			managerAuditSNATHandler.ServeHTTP(w, r)
+		case ManagerRotateKeysProcedure:
+			managerRotateKeysHandler.ServeHTTP(w, r)
+		case ManagerListKeysProcedure:
+			managerListKeysHandler.ServeHTTP(w, r)
+		case ManagerQUICConfigProcedure:
+			managerQUICConfigHandler.ServeHTTP(w, r)
 		case ManagerCreateTokenProcedure:
 			managerCreateTokenHandler.ServeHTTP(w, r)
 		case ManagerCreateAccessProcedure:
@@ -662,6 +748,18 @@ func (UnimplementedManagerHandler) HealthOf(context.Context, *connect.Request[v1
 
 func (UnimplementedManagerHandler) AuditSNAT(context.Context, *connect.Request[v1.AuditSNATRequest]) (*connect.Response[v1.AuditSNATResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.AuditSNAT is not implemented"))
+}
+
+func (UnimplementedManagerHandler) RotateKeys(context.Context, *connect.Request[v1.RotateKeysRequest]) (*connect.Response[v1.RotateKeysResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.RotateKeys is not implemented"))
+}
+
+func (UnimplementedManagerHandler) ListKeys(context.Context, *connect.Request[v1.ListKeysRequest]) (*connect.Response[v1.ListKeysResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.ListKeys is not implemented"))
+}
+
+func (UnimplementedManagerHandler) QUICConfig(context.Context, *connect.Request[v1.QUICConfigRequest]) (*connect.Response[v1.QUICConfigResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.QUICConfig is not implemented"))
 }
 
 func (UnimplementedManagerHandler) CreateToken(context.Context, *connect.Request[v1.CreateTokenRequest]) (*connect.Response[v1.CreateTokenResponse], error) {

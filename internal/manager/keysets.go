@@ -1,0 +1,374 @@
+package manager
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/place"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// Defaults of Options.
+const (
+	// DefaultKeyLifetime is short beside what a captured key is worth, and long beside the rest of the one before.
+	DefaultKeyLifetime = 7 * 24 * time.Hour
+	// DefaultKeyRest is as long as a connection may be silent without being kept elsewhere (protocol section 1.6).
+	DefaultKeyRest = 24 * time.Hour
+)
+
+const (
+	// keysPace is the least time between two looks at keys.
+	keysPace = 100 * time.Millisecond
+	// keysLook is how often it is looked whether time has come for some.
+	keysLook = time.Minute
+	// keysPatience is how long a phase may wait for nodes until that is worth an event.
+	keysPatience = time.Minute
+)
+
+// errKeysConflict: somebody else wrote meanwhile; the steps are computed again.
+var errKeysConflict = errors.New("too many writes at once")
+
+// keyDuty takes the steps of keys that nodes have acknowledged or time asks for, and rotates those that are old.
+type keyDuty struct {
+	m *Manager
+	// waited are phases of which it was told that they wait, by the revision that they began with.
+	waited map[keySetID]int64
+	wake   chan struct{} // room for one
+}
+
+func newKeyDuty(m *Manager) *keyDuty {
+	return &keyDuty{m: m, waited: map[keySetID]int64{}, wake: make(chan struct{}, 1)}
+}
+
+// note implements subscriber.
+func (k *keyDuty) note(c change) {
+	if c.keys || len(c.objects) > 0 {
+		signal(k.wake)
+	}
+}
+
+// run works until ctx ends.
+func (k *keyDuty) run(ctx context.Context) {
+	k.m.view.subscribe(k)
+	defer k.m.view.unsubscribe(k)
+	for {
+		under, err := k.round(ctx)
+		if err != nil && ctx.Err() == nil && !errors.Is(err, errKeysConflict) {
+			k.m.o.Log.Warn("cannot take the steps of keys", "error", err)
+		}
+		select {
+		case <-k.m.o.Clock.After(keysPace):
+		case <-ctx.Done():
+			return
+		}
+		if under || err != nil {
+			continue
+		}
+		select {
+		case <-k.wake:
+		case <-k.m.o.Clock.After(keysLook):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// keyStep is a step that is to be stored.
+type keyStep struct {
+	id   keySetID
+	mod  int64
+	next plan.KeySet
+	// rotates: it begins a rotation.
+	rotates bool
+}
+
+// round takes every step that is due, and tells whether some wait for nodes.
+func (k *keyDuty) round(ctx context.Context) (under bool, err error) {
+	base, now := k.m.view.snapshot(), k.m.o.Clock.Now().Round(0).UTC()
+	steps, waiting := k.m.keySteps(now)
+	for id, w := range waiting {
+		k.tellWaiting(id, w, now)
+	}
+	for id := range k.waited {
+		if _, still := waiting[id]; !still {
+			delete(k.waited, id)
+		}
+	}
+	for len(steps) > 0 {
+		some := steps[:min(len(steps), keepOps)]
+		steps = steps[len(some):]
+		if err := k.m.storeKeySteps(ctx, base, some); err != nil {
+			return true, err
+		}
+		if len(steps) > 0 {
+			base = k.m.view.snapshot()
+		}
+	}
+	return len(waiting) > 0, nil
+}
+
+// waitingKeys is a phase that waits for nodes.
+type waitingKeys struct {
+	set   plan.KeySet
+	mod   int64
+	nodes []string
+}
+
+// keySteps are the steps that are due, ordered, and the phases that wait for nodes.
+func (m *Manager) keySteps(now time.Time) (steps []keyStep, waiting map[keySetID]waitingKeys) {
+	v := m.view
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	acks := m.newAcksLocked()
+	waiting = map[keySetID]waitingKeys{}
+	v.eachKeySetLocked(func(id keySetID, set plan.KeySet, mod int64) {
+		var nodes []string
+		switch {
+		case !v.neededLocked(id):
+			return // it goes on when it is needed again
+		case set.Phase == plan.KeysSteady && !set.Due(m.o.KeyRest, m.lifetime(id)).IsZero() && !now.Before(set.Due(m.o.KeyRest, m.lifetime(id))):
+			if next, wrong := set.Rotate(newKey(), now, m.o.KeyRest); wrong == "" {
+				steps = append(steps, keyStep{id, mod, next, true})
+			}
+			return
+		case set.Waits():
+			nodes = acks.missingLocked(id, &set, mod)
+		}
+		if next, over := set.Step(now, len(nodes) == 0, m.o.KeyRest); over {
+			steps = append(steps, keyStep{id: id, mod: mod, next: next})
+		} else if len(nodes) > 0 {
+			waiting[id] = waitingKeys{set, mod, nodes}
+		}
+	})
+	slices.SortFunc(steps, func(a, b keyStep) int { return compareKeySets(a.id, b.id) })
+	return steps, waiting
+}
+
+// lifetime is after how long keys are rotated by age; 0: never. Servers must fetch new keys of connection ids themselves, so that these
+// have a lifetime of their own.
+func (m *Manager) lifetime(id keySetID) time.Duration {
+	if id.purpose() == plan.KeysOfCIDs {
+		return max(0, m.o.CIDKeyLifetime)
+	}
+	return max(0, m.o.KeyLifetime)
+}
+
+// eachKeySetLocked calls f for all there are.
+func (v *view) eachKeySetLocked(f func(id keySetID, set plan.KeySet, mod int64)) {
+	for vip, set := range v.state.Cookies {
+		f(cookiesOf(vip), set, v.keyMods[cookiesOf(vip)])
+	}
+	for service, set := range v.state.CIDs {
+		f(cidsOf(service), set, v.keyMods[cidsOf(service)])
+	}
+}
+
+// serviceOfLocked has the keys; nil when nobody does.
+func (v *view) serviceOfLocked(id keySetID) *lb.Service {
+	if id.service != "" {
+		return v.state.Services[id.service]
+	}
+	return v.vips.claims[id.vip]
+}
+
+// neededLocked tells whether keys are on nodes.
+func (v *view) neededLocked(id keySetID) bool {
+	svc := v.serviceOfLocked(id)
+	return svc != nil && id.purpose().Needs(svc)
+}
+
+// nodesOfPhaseLocked are the nodes that must obey a phase until it is over.
+func (v *view) nodesOfPhaseLocked(id keySetID, phase plan.KeyPhase) []string {
+	if phase == plan.KeysSwitch {
+		if id.service != "" {
+			return nil // servers fetch it
+		}
+		return v.stampingNodesLocked(id.vip)
+	}
+	var out []string
+	for _, vip := range v.vipsOfKeysLocked(id) {
+		where := v.whereLocked(vip)
+		if where.every {
+			return v.muxNamesLocked()
+		}
+		out = append(out, where.names...)
+	}
+	slices.Sort(out)
+	return slices.DeleteFunc(slices.Compact(out), func(name string) bool { return v.state.Nodes[name] == nil })
+}
+
+// vipsOfKeysLocked are the VIPs that keys are for.
+func (v *view) vipsOfKeysLocked(id keySetID) []place.Key {
+	if id.service == "" {
+		return []place.Key{id.vip}
+	}
+	var out []place.Key
+	for _, vip := range v.vipsLocked(id.service) {
+		out = append(out, plan.VIPKey(vip))
+	}
+	return out
+}
+
+// muxNamesLocked are all muxes, ordered.
+func (v *view) muxNamesLocked() []string {
+	var out []string
+	for name, n := range v.state.Nodes {
+		if n.Role == lb.RoleMux {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// acks are the revisions that nodes obey, as far as the leader knows: a node that is away obeys what it did.
+type acks struct {
+	m     *Manager
+	known map[string]int64
+}
+
+// newAcksLocked asks while the view is locked: sessions were told of all that it has.
+func (m *Manager) newAcksLocked() acks { return acks{m, map[string]int64{}} }
+
+// of is the revision that a node obeys: the view's own when nothing since concerned it.
+func (a acks) of(name string) int64 {
+	if rev, ok := a.known[name]; ok {
+		return rev
+	}
+	rev := a.m.reports.newest([]string{name})[0].status.GetSyncedRevision()
+	if s := a.m.sessions.get(name); s != nil {
+		if s.via != nil {
+			rev = max(rev, s.via.settled(name))
+		} else if s.settled() {
+			rev = a.m.view.planRev
+		}
+	}
+	a.known[name] = rev
+	return rev
+}
+
+// missingLocked are the nodes that the present phase, of a revision, waits for, ordered: those that it is about and that do not obey it. Beside
+// the muxes that serve a VIP these are such that may still do so, by an older plan: they do not obey the present one, and did not say that
+// they do not have it. While there is one key and no host has it, muxes that are away do not count: a plan of theirs with cookies has it, too.
+func (a acks) missingLocked(id keySetID, set *plan.KeySet, revision int64) (out []string) {
+	v := a.m.view
+	about := v.nodesOfPhaseLocked(id, set.Phase)
+	first := len(set.OfHosts()) == 0 && len(set.Keys) == 1
+	for _, name := range about {
+		if a.of(name) < revision && !(first && a.m.sessions.get(name) == nil) {
+			out = append(out, name)
+		}
+	}
+	if first || set.Phase == plan.KeysSwitch {
+		return out
+	}
+	for _, name := range v.muxNamesLocked() {
+		if !slices.Contains(about, name) && a.of(name) < revision && a.mayServe(name, v.vipsOfKeysLocked(id)) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// mayServe tells whether a mux may have one of the VIPs by the plan that it obeys: unless it left, and its last words do not have it.
+func (a acks) mayServe(name string, vips []place.Key) bool {
+	said := a.m.reports.newest([]string{name})[0]
+	if !said.reported || said.status.GetConnected() {
+		return true
+	}
+	seen := seenMux{status: said.status}
+	return slices.ContainsFunc(vips, func(vip place.Key) bool {
+		text := vip.VIP.String()
+		return seen.advertises(vip.VIP) || slices.ContainsFunc(said.status.GetMembers(), func(m *apiv1.MemberStatus) bool { return m.GetVip() == text })
+	})
+}
+
+// storeKeySteps stores steps that were computed from a snapshot.
+func (m *Manager) storeKeySteps(ctx context.Context, base *snapshot, steps []keyStep) error {
+	t, err := m.lead(ctx)
+	if err != nil {
+		return err
+	}
+	t.writing.Lock()
+	defer t.writing.Unlock()
+	w := newWrite(base)
+	for _, s := range steps {
+		if err := w.putKeySet(s.id, s.mod, &s.next); err != nil {
+			return err
+		}
+	}
+	res, err := t.commit(ctx, w.fenced())
+	if err != nil {
+		return err
+	}
+	if err := t.wait(ctx, res.Revision); err != nil {
+		return err
+	}
+	if !res.Succeeded {
+		return errKeysConflict
+	}
+	m.o.Log.Debug("took steps of keys", "steps", len(steps), "revision", res.Revision)
+	for i := range steps {
+		m.tellKeyStep(&steps[i], res.Revision)
+	}
+	return nil
+}
+
+// tellKeyStep notes the events of a step that was stored.
+func (m *Manager) tellKeyStep(s *keyStep, revision int64) {
+	newest := s.next.Keys[len(s.next.Keys)-1].Epoch
+	switch {
+	case s.rotates:
+		m.keyEvent(s.id, reasonKeysRotating, revision, "%s: muxes get the key of epoch %d", s.id.words(), newest)
+	case s.next.Phase == plan.KeysRest:
+		m.keyEvent(s.id, reasonKeysRotated, revision, "%s: what is new is made with epoch %d; epoch %d is read until %s", s.id.words(), newest, s.next.Keys[0].Epoch,
+			s.next.Since.Add(m.o.KeyRest).UTC().Format(time.RFC3339))
+	}
+}
+
+// words are how messages call keys.
+func (id keySetID) words() string {
+	if id.purpose() == plan.KeysOfCIDs {
+		return "connection ids of " + id.service
+	}
+	return "cookies of " + id.scope()
+}
+
+// keyEvent notes an event of the service that has the keys.
+func (m *Manager) keyEvent(id keySetID, reason string, revision int64, format string, args ...any) {
+	m.view.mu.RLock()
+	svc := m.view.serviceOfLocked(id)
+	m.view.mu.RUnlock()
+	if svc == nil {
+		return
+	}
+	m.event(&apiv1.Event{
+		Kind: string(lb.KindService), Name: svc.Name, Tenant: svc.Tenant, Reason: reason, Count: 1, Revision: revision, Message: fmt.Sprintf(format, args...),
+	})
+}
+
+// tellWaiting notes once that a phase waits for nodes for long.
+func (k *keyDuty) tellWaiting(id keySetID, w waitingKeys, now time.Time) {
+	if k.waited[id] == w.mod || now.Sub(w.set.Since) < keysPatience {
+		return
+	}
+	k.waited[id] = w.mod
+	k.m.keyEvent(id, reasonKeysWaiting, w.mod, "%s: phase %s of epoch %d waits for %s", id.words(), w.set.Phase, w.set.Keys[len(w.set.Keys)-1].Epoch, fewNames(w.nodes))
+}
+
+// fewNames are the first of names in a sentence.
+func fewNames(names []string) string {
+	const few = 5
+	if more := len(names) - few; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), more)
+	}
+	return cmp.Or(strings.Join(names, ", "), "nobody")
+}
