@@ -52,6 +52,7 @@ func (l *lingering) extend(told, before plan.Plan, changes []plan.EndpointChange
 	p.Endpoints, p.Services, p.Sources = merged(told.Endpoints, stay), slices.Clone(told.Services), slices.Clone(told.Sources)
 	l.share(&p, before)
 	l.keep(&p, before)
+	l.keepCookies(&p, before)
 	return p, changes
 }
 

@@ -203,7 +203,7 @@ func (a *Agent) applyTables(s step) error {
 	mtus := a.pathMTUsLocked(s.after.MTU, endpoints)
 	now := present{
 		rings: &a.rings, sources: a.sources, bit: a.roster.bit, decision: a.roster.decision,
-		mtu: func(outer netip.Addr) uint32 { return mtus[outer] }, cids: s.after.CIDs,
+		mtu: func(outer netip.Addr) uint32 { return mtus[outer] }, cids: s.after.CIDs, cookies: s.after.Cookies,
 	}
 	apply := func() error { return nil }
 	if s.whole {

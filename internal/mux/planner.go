@@ -38,5 +38,6 @@ func (p *Planner) State(of plan.Plan) dataplane.MuxState {
 		decision: func(lb.EndpointKey) health.Decision { return health.Decision{} },
 		mtu:      func(netip.Addr) uint32 { return of.MTU },
 		cids:     of.CIDs,
+		cookies:  of.Cookies,
 	})
 }

@@ -31,6 +31,9 @@ func drawSteps(t *rapid.T, before plan.Plan) plan.Plan {
 				e.QUIC = &lb.QUIC{Format: rapid.SampledFrom([]string{lb.QUICLBPlain, lb.QUICMsquic, lb.QUICMvfst}).Draw(t, "in clear"), ServerIDLength: 2, NonceLength: 4}
 			}
 		}
+		if form := rapid.SampledFrom([]string{"", lb.CookieEVC, lb.CookieEVC, lb.CookieCO}).Draw(t, "form"); e.Key.Port == 80 && form != "" {
+			e.Affinity, e.Cookie = lb.AffinityCookie, form
+		}
 		same := func(o plan.Endpoint) bool { return o.Key == e.Key }
 		if at := slices.IndexFunc(before.Endpoints, same); at >= 0 && rapid.IntRange(0, 3).Draw(t, "changes") > 0 {
 			*e = before.Endpoints[at]
@@ -43,7 +46,7 @@ func drawSteps(t *rapid.T, before plan.Plan) plan.Plan {
 			e.Members[j].Down = rapid.IntRange(0, 5).Draw(t, "down") == 0
 		}
 	}
-	p.CIDs = drawCIDs(t, before.CIDs, p.Endpoints)
+	p.CIDs, p.Cookies = drawCIDs(t, before.CIDs, p.Endpoints), drawCookies(t, before.Cookies, p.Endpoints)
 	p.TunnelSources = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16")}
 	if p.Services, p.Sources = before.Services, before.Sources; rapid.IntRange(0, 2).Draw(t, "services") == 0 {
 		p.Services = nil
@@ -80,6 +83,24 @@ func drawCIDs(t *rapid.T, before []plan.CIDKeys, endpoints []plan.Endpoint) (out
 		}
 		out = append(out, plan.CIDKeys{VIP: key.VIP, Keys: keys, Mint: keys[0].Epoch})
 		slices.SortFunc(out, plan.CompareCIDs)
+	}
+	return out
+}
+
+// drawCookies draws the keys of the VIPs of TCP endpoints with cookies, likewise.
+func drawCookies(t *rapid.T, before []plan.CookieKeys, endpoints []plan.Endpoint) (out []plan.CookieKeys) {
+	for _, e := range endpoints {
+		key := vipOf(e.Key)
+		if e.Cookie == "" || plan.CookiesOf(out, key) != nil || rapid.IntRange(0, 8).Draw(t, "no cookie key yet") == 0 {
+			continue
+		}
+		keys := plan.CookiesOf(before, key)
+		if keys == nil || rapid.IntRange(0, 2).Draw(t, "rotation of cookies") == 0 {
+			epoch := rapid.Uint32Range(1, 20).Draw(t, "epoch of cookies")
+			keys = []plan.CookieKey{{Epoch: epoch, Key: [16]byte{byte(epoch), 3}}, {Epoch: epoch + 1, Key: [16]byte{byte(epoch), 4}}}[:rapid.IntRange(1, 2).Draw(t, "live cookie keys")]
+		}
+		out = append(out, plan.CookieKeys{VIP: key.VIP, Keys: keys, Mint: keys[0].Epoch})
+		slices.SortFunc(out, plan.CompareCookies)
 	}
 	return out
 }

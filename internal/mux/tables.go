@@ -22,6 +22,8 @@ type present struct {
 	mtu      func(outer netip.Addr) uint32
 	// cids are the live keys of all VIPs' connection ids, ordered by VIP.
 	cids []plan.CIDKeys
+	// cookies are those of all VIPs' cookies, likewise.
+	cookies []plan.CookieKeys
 }
 
 // wantedTables is the data plane's wanted state under a plan whose endpoints now.rings has prepared.
@@ -65,7 +67,8 @@ func wantedEndpoint(e plan.Endpoint, r nextRings, now present) dataplane.MuxEndp
 	if e.Affinity != lb.AffinityHash {
 		out.Affinity = dataplane.AffinityFlow
 	}
-	if out.QUIC = wantedQUIC(e, plan.CIDsOf(now.cids, e.Key)); out.QUIC != nil {
+	out.QUIC, out.Cookie = wantedQUIC(e, plan.CIDsOf(now.cids, e.Key)), wantedCookie(e, plan.CookiesOf(now.cookies, e.Key))
+	if out.QUIC != nil || out.Cookie != nil {
 		out.Affinity = dataplane.AffinityCookie
 	}
 	if e.Encap == lb.EncapGUE {

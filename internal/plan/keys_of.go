@@ -33,3 +33,30 @@ func OtherCIDs(before, after []CIDKeys) (out []netip.Addr) {
 	})
 	return out
 }
+
+// CookiesOf are the keys of the cookies of a key's VIP, nil where there are none; the list is ordered by VIP.
+func CookiesOf(list []CookieKeys, key lb.EndpointKey) []CookieKey {
+	at, found := slices.BinarySearchFunc(list, key, func(k CookieKeys, key lb.EndpointKey) int {
+		return CompareCookies(k, CookieKeys{VNI: key.VNI, VIP: key.VIP})
+	})
+	if !found {
+		return nil
+	}
+	return list[at].Keys
+}
+
+// OtherCookies are the VIPs whose live keys of cookies are not the same in two lists ordered by VIP; which of them hosts stamp with is no matter.
+func OtherCookies(before, after []CookieKeys) (out []netip.Addr) {
+	if SameSlice(before, after) {
+		return nil
+	}
+	compare := func(a, b *CookieKeys) int { return CompareCookies(*a, *b) }
+	equal := func(a, b *CookieKeys) bool { return slices.Equal(a.Keys, b.Keys) }
+	differ(before, after, compare, equal, func(b, a *CookieKeys) {
+		if a == nil {
+			a = b
+		}
+		out = append(out, a.VIP)
+	})
+	return out
+}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/shuntlb/shunt/internal/cookie"
 )
 
 // frameAddresses reads the addresses and ports of an unencapsulated frame.
@@ -49,6 +51,46 @@ func TestFrontWritesTheFlow(t *testing.T) {
 			if family == IPv4 && storedSum(run.Frame[ethLen:ethLen+ip4Len]) != 0xffff {
 				t.Errorf("flow %d: bad header checksum: % x", flow, run.Frame)
 			}
+		}
+	}
+}
+
+// The front program writes the cookie that echo describes, behind two NOPs, and the floor sends it on.
+func TestFrontWritesTheCookie(t *testing.T) {
+	for _, family := range []Family{IPv4, IPv6} {
+		h := open(t, Traffic{Family: family, Flows: 1 << 20, VIPs: 20000, CookieMembers: 100})
+		seen := map[uint16]bool{}
+		for _, flow := range []uint32{0, 1, 0x1ffff, 0x20000, 0xfffff, 1<<32 - 1} {
+			run, err := h.One(h.Null(), flow)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tcp := run.Frame[family.flagsAt()-tcpFlags:]
+			if len(tcp) != tcpLen+timestampsLen || tcp[12] != 8<<4 || !bytes.Equal(tcp[tcpLen:][:4], []byte{1, 1, 8, 10}) {
+				t.Fatalf("flow %d: segment % x", flow, tcp)
+			}
+			echo := binary.BigEndian.Uint32(tcp[tcpLen+8:])
+			if want := h.traffic.packet(flow); echo != want.Echo {
+				t.Errorf("flow %d: echo %#x, want %#x", flow, echo, want.Echo)
+			}
+			prf := cookie.PRF(CookieKey, cookie.Flow{
+				Client: netip.AddrPortFrom(run.Last.Client, run.Last.ClientPort), VIP: netip.AddrPortFrom(run.Last.VIP, Port), Protocol: protoTCP,
+			})
+			id, ok := cookie.Decode(prf, uint16(cookie.HostBits.Cookie(echo)))
+			if !ok || id >= 100 {
+				t.Errorf("flow %d: the echo names member %d, %v", flow, id, ok)
+			}
+			seen[id] = true
+			run, err = h.One(h.Floor(), flow)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := run.Outer(family); err != nil {
+				t.Error(err)
+			}
+		}
+		if len(seen) < 4 {
+			t.Errorf("six flows are of members %v", seen)
 		}
 	}
 }
