@@ -28,6 +28,7 @@
 #include "abi/host.h"
 #include "abi/binding.h"
 #include "abi/host_flow.h"
+#include "abi/host_cookie.h"
 #include "abi/host_snat.h"
 #include "abi/meter.h"
 #include "abi/repair.h"

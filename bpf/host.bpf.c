@@ -27,6 +27,9 @@
 #include "lib/tag.h"
 #include "lib/ring.h"
 #include "lib/vlan.h"
+#include "lib/timestamp.h"
+#include "lib/cookie.h"
+#include "lib/evc.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -53,6 +56,14 @@ const volatile enum host_snat_limit snat_limit_known = 0;
 const volatile enum meter_limit meter_limit_known = LIMIT_METERS;
 const volatile enum meter_direction meter_direction_known = METER_IN;
 
+const volatile enum host_cookie_limit cookie_limit_known = LIMIT_HOST_COOKIE_KEYS;
+const volatile enum host_cookie_use cookie_use_known = 0;
+const volatile enum binding_cookie binding_cookie_known = BINDING_COOKIE_MEMBER_BITS;
+const volatile enum evc_flag evc_flag_known = 0;
+
+/* Time bits of a stamp. Only tests make them fewer, so that clocks go round faster. */
+const volatile __u32 host_time_bits = COOKIE_TIME_BITS;
+
 /* Buckets of flow_tags less one, and the key of their hash. */
 const volatile __u32 flow_mask = 0;
 const volatile struct siphash_key flow_key = {};
@@ -68,6 +79,17 @@ volatile __u32 host_flows_beside = 0;
 volatile __u32 host_openings = 0;
 
 #include "host/name.h"
+
+/* What is to be written into the options of a segment. */
+struct stamp {
+	struct timestamp ts;  /* as it came */
+	__u32 at;             /* of a timestamp, from the beginning of the TCP header; 0: nothing is */
+	__be32 value;
+	__u32 sum;            /* the difference that all of it makes to the checksum */
+	__u32 mptcp;          /* of a byte; 0: none */
+	__u8 flags;           /* that byte */
+	__u8 rsv[7];
+};
 
 /* A packet that came through a tunnel. */
 struct arrival {
@@ -91,6 +113,9 @@ struct arrival {
 	struct flow_record want;
 	struct flow_found flow;
 	struct flow_spare spare;
+	struct stamp stamp; /* of a segment of a flow with a cookie */
+	struct evc clock;   /* of that flow before it, and after: too large for the stack */
+	struct evc after;
 };
 
 /* ---- maps */
@@ -161,6 +186,24 @@ struct {
 	__type(value, struct flow_record);
 	__uint(max_entries, LIMIT_HOST_FLOWS_MIN);
 } flow_records SEC(".maps");
+
+/* Beside flow_records. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct evc);
+	__uint(max_entries, LIMIT_HOST_FLOWS_MIN);
+} flow_cookies SEC(".maps");
+
+/* VIPs whose packets carry cookies. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct host_cookie_keys);
+	__uint(max_entries, LIMIT_HOST_COOKIE_KEYS);
+} cookie_keys SEC(".maps");
 
 /* Addresses that records name; one stays as long as a flow may name it. */
 struct {
@@ -357,6 +400,7 @@ struct {
 #include "host/track.h"
 #include "host/client.h"
 #include "host/handshake.h"
+#include "host/cookie.h"
 #include "host/deliver.h"
 #include "host/hairpin.h"
 #include "host/beside.h"
@@ -518,7 +562,7 @@ int host_out(struct __sk_buff *skb)
 	if (scratch && find_flow(&v, &t, &scratch->name, &scratch->flow)) {
 		if (scratch->flow.record.peer_port_be != scratch->flow.record.client_port_be)
 			client_keep(&scratch->flow, &scratch->spare);
-		return answer(skb, &v, &t, &scratch->flow, 0);
+		return answer(skb, &v, &t, scratch, 0);
 	}
 	return leave(skb, &v, &t);
 }

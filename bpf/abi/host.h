@@ -17,7 +17,7 @@ enum host_limit {
 	/* Prefixes of the plan's Networks, and senders behind devices: twice what there may be, old and new ones are there together. */
 	LIMIT_NETWORKS = 1 << 16,
 	LIMIT_SENDERS = 1 << 19,
-	/* Flows that the table may have room for: 72 bytes each. What it is made with is a power of two between them. */
+	/* Flows that the table may have room for: 104 bytes each. What it is made with is a power of two between them. */
 	LIMIT_HOST_FLOWS_MIN = 1 << 13,
 	LIMIT_HOST_FLOWS = 1 << 23,
 	/* Addresses of DIPs and VIPs that flows name, those of bindings that left included: 4 MiB. */
@@ -82,6 +82,11 @@ enum host_reason {
 	HOST_REASON_IN_SNAT_UNKNOWN = 45, /* to a VIP that servers here send from, and of no connection of theirs */
 	HOST_REASON_SPREAD = 46,          /* counted beside: from a switch; this host chose the member */
 	HOST_REASON_SPREAD_NOBODY = 47,   /* counted beside in_no_binding: from a switch, of a new flow, and no member here takes any */
+	HOST_REASON_COOKIE_BEGUN = 48,    /* counted beside: a client echoed the stamp of its server's SYN-ACK */
+	HOST_REASON_COOKIE_REBUILT = 49,  /* counted beside: the clock of a flow that was not known here, made of a client's echo */
+	HOST_REASON_COOKIE_REMINTED = 50, /* counted beside: a flow got the cookie of another key */
+	HOST_REASON_COOKIE_FOREIGN = 51,  /* counted beside: a client's echo without the cookie of its flow's member */
+	HOST_REASON_COOKIE_CONTENDED = 52, /* counted beside: another CPU changed the flow's clock at the same time */
 	HOST_REASON_MAX,
 };
 

@@ -55,7 +55,7 @@ enum flow_record_flag {
 };
 
 /* A flow of this host. Its key is as the server sees it: scope, client (of FLOW_HAIRPIN vip), dip, dip_port_be, peer_port_be and kind; that
- * and what answers become is written while its tag is busy, and does not change. Everything from mss on does, without order. */
+ * and what answers become is written while its tag is busy, and does not change. Everything from `stamped` on does, without order. */
 struct flow_record {
 	__u8 client[16];
 	__u32 dip; /* index in flow_addrs */
@@ -66,7 +66,7 @@ struct flow_record {
 	__u16 client_port_be; /* as the client knows it */
 	__u32 scope;          /* vni:24 | protocol:8, from the top bit down */
 	__u8 kind;            /* enum flow_kind */
-	__u8 rsv;
+	__u8 stamped;         /* 1: it has a struct evc; becomes so, and never again 0 */
 	__u16 mss;     /* as in struct binding */
 	__u16 binding; /* index of the counters of the binding that its last packet came by */
 	__u16 flags;   /* enum flow_record_flag */
@@ -95,7 +95,7 @@ struct binding_flow {
 	__u32 dip; /* index in flow_addrs */
 	__u32 vip;
 	__u32 idle[IDLE_CLASSES]; /* ticks, 1 to FLOW_TAG_IDLE_MAX / 2 */
-	__u32 rsv;
+	__u32 cookie; /* enum binding_cookie */
 };
 SHUNT_ASSERT_SIZE(struct binding_flow, 32);
 

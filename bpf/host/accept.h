@@ -33,7 +33,8 @@ __noinline int translate_in(struct __sk_buff *skb, const struct arrival *a, cons
 	view_copy16(n.addr, b->dip);
 	n.sport_be = a->name.peer_port_be;
 	n.dport_be = a->name.dip_port_be;
-	if (nat_apply(skb, &a->inner, t, &n, host_ipv6_csum_flag))
+	n.more = a->stamp.sum;
+	if (nat_apply(skb, &a->inner, t, &n, host_ipv6_csum_flag) || stamp_write(skb, t, &a->stamp))
 		return HOST_REASON_IN_ADJUST_FAILED;
 	if (a->want.kind != FLOW_HAIRPIN)
 		return 0;
@@ -88,8 +89,10 @@ static __always_inline int accept_packet(struct __sk_buff *skb, struct arrival *
 		reason = packet_begin(a);
 	if (reason)
 		return drop(reason);
-	if (b->rewrite)
+	if (b->rewrite) {
+		stamp_in(skb, a, b->index);
 		flow_came(&a->flow, &a->inner, t, b->index);
+	}
 	reason = bare(skb, a);
 	if (reason)
 		return drop(reason);

@@ -41,11 +41,12 @@ static __always_inline int note_out(const struct ip_view *v, const __u8 *vip, co
 	return datagram_note(v, 0, 1, &d);
 }
 
-/* Answers leave from the VIP, to the port that the client knows. Those to a client on this machine are turned back when they leave, or
+/* Answers of the flow a->flow leave from the VIP, to the port that the client knows. Those to a client on this machine are turned back when they leave, or
  * sent on to it when they come by the device of their server (serving). */
 static __always_inline int answer(struct __sk_buff *skb, const struct ip_view *v, const struct transport_view *t,
-				  const struct flow_found *f, int serving)
+				  struct arrival *a, int serving)
 {
+	const struct flow_found *f = &a->flow;
 	const __u8 *vip = bpf_map_lookup_elem(&flow_addrs, &f->record.vip);
 	struct nat n = {};
 
@@ -61,12 +62,14 @@ static __always_inline int answer(struct __sk_buff *skb, const struct ip_view *v
 	}
 	if (v->fragment && note_out(v, vip, &f->record, serving))
 		return drop(HOST_REASON_OUT_FRAGMENT);
+	stamp_out(skb, v, t, a);
 	flow_left(f, v, t);
 	meter_out(skb, v, t, f->record.dip);
 	view_copy16(n.addr, vip);
 	n.sport_be = f->record.vip_port_be;
 	n.dport_be = f->record.client_port_be;
-	if (nat_apply(skb, v, t, &n, host_ipv6_csum_flag))
+	n.more = a->stamp.sum;
+	if (nat_apply(skb, v, t, &n, host_ipv6_csum_flag) || stamp_write(skb, t, &a->stamp))
 		return drop(HOST_REASON_OUT_REWRITE_FAILED);
 	if (f->record.kind == FLOW_HAIRPIN && hairpin_to_client(skb, v, t, f->record.client))
 		return drop(HOST_REASON_OUT_REWRITE_FAILED);

@@ -39,22 +39,29 @@ static __always_inline __u32 repair_owner(__u32 turns, __u32 own)
 	return former == own ? current : former;
 }
 
+/* The member of this id, 0 when nothing is to be sent on to it. */
+static __always_inline const struct repair_target *repair_target_at(const struct repair *r, __u32 id)
+{
+	const struct repair_target *t;
+	__u32 index = r->targets + id;
+
+	if (id >= r->count)
+		return 0;
+	t = bpf_map_lookup_elem(&repair_targets, &index);
+	return t && t->use ? t : 0;
+}
+
 /* The target of a packet that came by binding `b`, or 0. */
 static __always_inline const struct repair_target *repair_target_of(const struct arrival *a, const struct binding *b,
 								    const struct repair *r, __u32 *id)
 {
-	const struct repair_target *t;
 	__u32 slot = repair_slot_of(a, r), index = slot >> 1;
 	const __u64 *word = bpf_map_lookup_elem(&repair_slots, &index);
 
 	if (!word)
 		return 0;
 	*id = repair_owner(*(const volatile __u64 *)word >> (slot & 1) * 32, b->member);
-	if (*id == REPAIR_NONE || *id >= r->count)
-		return 0;
-	index = r->targets + *id;
-	t = bpf_map_lookup_elem(&repair_targets, &index);
-	return t && t->use ? t : 0;
+	return repair_target_at(r, *id);
 }
 
 /* Does a socket of this machine have the packet's connection? For VIPs that servers here own. No socket at all: who listens is not
@@ -170,7 +177,7 @@ static __always_inline const struct repair_target *repair_find(struct __sk_buff 
 							       const struct repair **r, __u32 *member)
 {
 	const struct repair_target *t;
-	__u32 index = b->repair - 1;
+	__u32 index = b->repair - 1, named;
 
 	if (from_peer(&a->outer)) {
 		count(HOST_REASON_REPAIR_ARRIVED);
@@ -178,9 +185,18 @@ static __always_inline const struct repair_target *repair_find(struct __sk_buff 
 	}
 	if (b->rewrite ? packet_known(skb, a, b) : socket_known(skb, a))
 		return 0;
+	/* A cookie says more than the ring. */
+	named = b->rewrite ? cookie_named(skb, a, binding_cookie(b->index)) : COOKIE_NONE;
+	if (named == b->member)
+		return 0;
 	*r = bpf_map_lookup_elem(&repairs, &index);
 	if (!*r)
 		return 0;
+	t = repair_target_at(*r, named);
+	if (t) {
+		*member = named;
+		return t;
+	}
 	t = repair_target_of(a, b, *r, member);
 	if (!t)
 		count(HOST_REASON_REPAIR_NOBODY);

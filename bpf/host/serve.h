@@ -15,7 +15,7 @@ static __noinline int serve_answer(struct __sk_buff *skb, const struct ip_view *
 		return VERDICT_NEXT;
 	if (scratch->flow.record.peer_port_be != scratch->flow.record.client_port_be)
 		client_keep(&scratch->flow, &scratch->spare);
-	return answer(skb, v, &t, &scratch->flow, 1);
+	return answer(skb, v, &t, scratch, 1);
 }
 
 /* Sends an answer to a client on this machine, of a flow with FLOW_BESIDE, on to it from the VIP. Whatever else a server sends goes on as it is. */

@@ -16,6 +16,7 @@ struct nat {
 	__u16 dport_be;
 	__u8 dst;   /* 1: the destination address is replaced, 0: the source address */
 	__u8 rsv[3];
+	__u32 more; /* with ports: the one's complement difference that what else is rewritten under the checksum makes to it */
 };
 
 /* nat_diff16 is the one's complement difference that replacing one address by another makes to a checksum. */
@@ -29,6 +30,15 @@ static __always_inline __u32 nat_diff16(const __u8 *from, const __u8 *to)
 	sum = (sum & 0xffffffff) + (sum >> 32);
 	sum = (sum & 0xffffffff) + (sum >> 32);
 	return sum;
+}
+
+/* nat_sum is the one's complement difference that replacing one word by another makes, and `more` besides. */
+static __always_inline __u32 nat_sum(__u32 from, __u32 to, __u32 more)
+{
+	__u64 sum = (__u64)to + (__u32)~from + more;
+
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	return (__u32)sum + (sum >> 32);
 }
 
 /* nat_ip4 replaces an address in the IPv4 header at ETH_HLEN. Header and address together leave a device's sum over
@@ -64,8 +74,8 @@ static __always_inline int nat_apply(struct __sk_buff *skb, const struct ip_view
 
 	if (t->csum_offset && bpf_l4_csum_replace(skb, t->csum_offset, 0, nat_diff16(old, n->addr), pseudo))
 		return -1;
-	if (t->ports && from != to) {
-		if (bpf_l4_csum_replace(skb, t->csum_offset, from, to, flags | sizeof(to)))
+	if (t->ports && (from != to || n->more)) {
+		if (bpf_l4_csum_replace(skb, t->csum_offset, 0, nat_sum(from, to, n->more), flags))
 			return -1;
 		if (bpf_skb_store_bytes(skb, t->offset, &to, sizeof(to), 0))
 			return -1;

@@ -100,7 +100,7 @@ func newHost() *cobra.Command {
 	f.StringVar(&o.LoadSocket, "load-socket", "", "`path` of the socket by which applications of this machine say their load (default: load.sock in --run)")
 	f.StringVar(&listen, "metrics", "", metricsUsage)
 	f.Uint64Var(&probes, "max-probes", host.DefaultMaxProbes, maxProbesUsage)
-	f.Uint64Var(&flows, "flows", uint64(dataplane.DefaultHostFlows), "room for flows, 72 bytes each: a power of two from 8192 (8 Ki) to 8388608 (8 Mi). Another size than before takes over the flows there are")
+	f.Uint64Var(&flows, "flows", uint64(dataplane.DefaultHostFlows), "room for flows, 104 bytes each: a power of two from 8192 (8 Ki) to 8388608 (8 Mi). Another size than before takes over the flows there are")
 	f.StringVar(&guard, "guard", "networks", "`mode` of guarding against servers behind devices: networks (nothing from VIPs and addresses of the Networks that are not theirs, no tunnels to the underlay), strict (nor from any other address that is not reached by their device) or off")
 	f.StringVar(&place, "tcx", "first", "`place` of the programs among those of others that a device has when they come to it: first or last. They keep it until they are detached")
 	programs.register(f)

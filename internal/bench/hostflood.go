@@ -145,7 +145,7 @@ func (f *flood) measure(ctx context.Context) (Row, error) {
 	}
 	return Row{Case: f.c.name, Fields: []Field{
 		{"placed", round(100 * float64(placed) / float64(f.c.flows))}, {"lost", placed - min(left, placed)}, {"flows", int(f.c.flows)}, {"room", int(f.c.capacity)},
-		{"bytes_per_flow", round(float64(tables["flow_tags"]+tables["flow_records"]) / float64(f.c.capacity))},
+		{"bytes_per_flow", round(float64(tables["flow_tags"]+tables["flow_records"]+tables["flow_cookies"]) / float64(f.c.capacity))},
 		{"begin_p50_ns", round(Median(begun))}, {"begin_p999_ns", round(Percentile(begun, 0.999))}, {"begin_max_us", round(Percentile(begun, 1) / 1e3)},
 		{"known_p50_ns", round(Median(known))}, {"known_p999_ns", round(Percentile(known, 0.999))}, {"known_max_us", round(Percentile(known, 1) / 1e3)},
 		{"sweep_ms", round(sweep.total)}, {"step_max_us", round(sweep.longest)},

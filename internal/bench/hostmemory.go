@@ -33,7 +33,7 @@ func (c hostSize) run(o Options) (row Row, err error) {
 		for _, bytes := range tables {
 			sum += bytes
 		}
-		flows := tables["flow_tags"] + tables["flow_records"]
+		flows := tables["flow_tags"] + tables["flow_records"] + tables["flow_cookies"]
 		row = Row{Case: c.name, Fields: []Field{{"bytes", sum}, {"per_flow", round(float64(flows) / float64(c.flows))}}}
 		return errors.Join(err, host.Close())
 	})

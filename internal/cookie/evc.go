@@ -88,7 +88,7 @@ func (e *EVC) Stamp(n TimeBits, t uint32, want uint16) uint32 {
 	case EVCEmpty:
 		return t
 	case EVCOpening:
-		e.VLast = t
+		e.VLast = later(e.VLast, t)
 		return n.Place(t, uint32(e.Cookie))
 	case EVCLost:
 		e.settle(t)

@@ -56,6 +56,9 @@ func (h *Host) applyLocked(want hostTables) error {
 		return err
 	}
 	want.repair(h.repairs.follow(append(slices.Clip(want.repairs), h.spreadRecords(want.spreadOf)...)))
+	if err := h.flows.cookies.follow(want.cookies, h.repairs.grace); err != nil {
+		return err
+	}
 	if err := h.bindFlowsLocked(want); err != nil {
 		return err
 	}
@@ -75,6 +78,9 @@ func (h *Host) applyLocked(want hostTables) error {
 		return err
 	}
 	if err := h.repairs.release(); err != nil {
+		return err
+	}
+	if err := h.flows.cookies.release(want.cookies, h.flows.binding, h.repairs.grace); err != nil {
 		return err
 	}
 	h.keepAddrsLocked(want)

@@ -46,6 +46,8 @@ type HostState struct {
 	Switches []netip.Prefix
 	// Spreads are of endpoints of bindings, each once; those that do not fit are left out and counted as Repairs are.
 	Spreads []*HostSpread
+	// Cookies are the keys of VIPs of bindings with Cookie. Without them packets get no cookies; those of flows that have one keep it.
+	Cookies []plan.CookieKeys
 }
 
 // HostGuard says which packets of servers are dropped where they come in.

@@ -11,16 +11,16 @@ import (
 func (h *Host) bindFlowsLocked(want hostTables) error {
 	for i := range want.plans {
 		p := &want.plans[i]
-		if err := h.bindFlow(p.index, p.DIP.As16(), p.Key.VIP.As16(), p.Idle.Or(lb.DefaultHostIdle)); err != nil {
+		if err := h.bindFlow(p.index, p.DIP.As16(), p.Key.VIP.As16(), p.Idle.Or(lb.DefaultHostIdle), h.flows.cookies.of(&p.Binding)); err != nil {
 			return fmt.Errorf("binding %s: %w", bindingName(p.Binding), err)
 		}
 	}
 	return nil
 }
 
-// bindFlow writes what flows have from the binding of an index.
-func (h *Host) bindFlow(index uint32, dip, vip [16]byte, idle lb.HostIdle) error {
-	var b hostBindingFlow
+// bindFlow writes what flows have from the binding of an index; cookie is of enum binding_cookie.
+func (h *Host) bindFlow(index uint32, dip, vip [16]byte, idle lb.HostIdle, cookie uint32) error {
+	b := hostBindingFlow{Cookie: cookie}
 	var err error
 	if b.Dip, err = h.flows.addrs.number(dip); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (h *Host) adoptBindings() error {
 			}
 			return nil
 		}
-		return h.bindFlow(b.Index, b.Dip, key.Vip, lb.DefaultHostIdle)
+		return h.bindFlow(b.Index, b.Dip, key.Vip, lb.DefaultHostIdle, 0)
 	}
 	for key, b := range h.state.bindings {
 		if err := adopt(key, b); err != nil {

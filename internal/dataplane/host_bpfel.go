@@ -117,6 +117,24 @@ type hostArrival struct {
 		}
 		Rsv uint32
 	}
+	Stamp struct {
+		_  structs.HostLayout
+		Ts struct {
+			_     structs.HostLayout
+			At    uint32
+			Value uint32
+			Echo  uint32
+			Mptcp uint32
+		}
+		At    uint32
+		Value uint32
+		Sum   uint32
+		Mptcp uint32
+		Flags uint8
+		Rsv   [7]uint8
+	}
+	Clock hostEvc
+	After hostEvc
 }
 
 type hostBinding struct {
@@ -131,12 +149,18 @@ type hostBinding struct {
 	Repair  uint32
 }
 
+type hostBindingCookie uint32
+
+const (
+	hostBindingCookieBINDING_COOKIE_MEMBER_BITS hostBindingCookie = 12
+)
+
 type hostBindingFlow struct {
-	_    structs.HostLayout
-	Dip  uint32
-	Vip  uint32
-	Idle [5]uint32
-	Rsv  uint32
+	_      structs.HostLayout
+	Dip    uint32
+	Vip    uint32
+	Idle   [5]uint32
+	Cookie uint32
 }
 
 type hostBindingKey struct {
@@ -185,6 +209,35 @@ type hostDatagramKey struct {
 	Rsv      [6]uint8
 }
 
+type hostEvc struct {
+	_        structs.HostLayout
+	Off      uint32
+	OffPrev  uint32
+	V_sw     uint32
+	V_swPrev uint32
+	V_echo   uint32
+	V_last   uint32
+	Word     uint32
+	Lock     uint32
+}
+
+type hostEvcFlag uint32
+
+const (
+	hostEvcFlagEVC_EMPTY            hostEvcFlag = 0
+	hostEvcFlagEVC_OPENING          hostEvcFlag = 1
+	hostEvcFlagEVC_LOST             hostEvcFlag = 2
+	hostEvcFlagEVC_LIVE             hostEvcFlag = 3
+	hostEvcFlagEVC_KIND             hostEvcFlag = 3
+	hostEvcFlagEVC_MINTING          hostEvcFlag = 4
+	hostEvcFlagEVC_UNSURE           hostEvcFlag = 8
+	hostEvcFlagEVC_TWICE            hostEvcFlag = 16
+	hostEvcFlagEVC_TWICE_PREV       hostEvcFlag = 32
+	hostEvcFlagEVC_FLAGS            hostEvcFlag = 255
+	hostEvcFlagEVC_GENERATION_SHIFT hostEvcFlag = 8
+	hostEvcFlagEVC_COOKIE_SHIFT     hostEvcFlag = 16
+)
+
 type hostFlowCount struct {
 	_      structs.HostLayout
 	Opened uint64
@@ -212,7 +265,7 @@ type hostFlowRecord struct {
 	ClientPortBe uint16
 	Scope        uint32
 	Kind         uint8
-	Rsv          uint8
+	Stamped      uint8
 	Mss          uint16
 	Binding      uint16
 	Flags        uint16
@@ -279,6 +332,29 @@ type hostHostConfig struct {
 	Source6Be     [2]uint64
 	Source6MaskBe [2]uint64
 }
+
+type hostHostCookieKeys struct {
+	_    structs.HostLayout
+	Keys [2][2]uint64
+	Vip  [16]uint8
+	Vni  uint32
+	Use  uint32
+	Rsv  uint64
+}
+
+type hostHostCookieLimit uint32
+
+const (
+	hostHostCookieLimitLIMIT_HOST_COOKIE_KEYS hostHostCookieLimit = 16384
+)
+
+type hostHostCookieUse uint32
+
+const (
+	hostHostCookieUseHOST_COOKIE_LIVE0 hostHostCookieUse = 1
+	hostHostCookieUseHOST_COOKIE_LIVE1 hostHostCookieUse = 2
+	hostHostCookieUseHOST_COOKIE_MINT1 hostHostCookieUse = 4
+)
 
 type hostHostFlag uint32
 
@@ -359,7 +435,12 @@ const (
 	hostHostReasonHOST_REASON_IN_SNAT_UNKNOWN    hostHostReason = 45
 	hostHostReasonHOST_REASON_SPREAD             hostHostReason = 46
 	hostHostReasonHOST_REASON_SPREAD_NOBODY      hostHostReason = 47
-	hostHostReasonHOST_REASON_MAX                hostHostReason = 48
+	hostHostReasonHOST_REASON_COOKIE_BEGUN       hostHostReason = 48
+	hostHostReasonHOST_REASON_COOKIE_REBUILT     hostHostReason = 49
+	hostHostReasonHOST_REASON_COOKIE_REMINTED    hostHostReason = 50
+	hostHostReasonHOST_REASON_COOKIE_FOREIGN     hostHostReason = 51
+	hostHostReasonHOST_REASON_COOKIE_CONTENDED   hostHostReason = 52
+	hostHostReasonHOST_REASON_MAX                hostHostReason = 53
 )
 
 type hostHostSnatAddr uint32
@@ -575,8 +656,10 @@ const (
 	hostMapBindingFlows        = "binding_flows"
 	hostMapBoundMembers        = "bound_members"
 	hostMapBoundRanges         = "bound_ranges"
+	hostMapCookieKeys          = "cookie_keys"
 	hostMapDatagrams           = "datagrams"
 	hostMapFlowAddrs           = "flow_addrs"
+	hostMapFlowCookies         = "flow_cookies"
 	hostMapFlowCounts          = "flow_counts"
 	hostMapFlowRecords         = "flow_records"
 	hostMapFlowSetups          = "flow_setups"
@@ -602,6 +685,10 @@ const (
 	hostProgHostIn             = "host_in"
 	hostProgHostOut            = "host_out"
 	hostProgHostServe          = "host_serve"
+	hostVarBindingCookieKnown  = "binding_cookie_known"
+	hostVarCookieLimitKnown    = "cookie_limit_known"
+	hostVarCookieUseKnown      = "cookie_use_known"
+	hostVarEvcFlagKnown        = "evc_flag_known"
 	hostVarFlowFlagsKnown      = "flow_flags_known"
 	hostVarFlowKey             = "flow_key"
 	hostVarFlowKindKnown       = "flow_kind_known"
@@ -615,6 +702,7 @@ const (
 	hostVarHostSourceUsual     = "host_source_usual"
 	hostVarHostTestClock       = "host_test_clock"
 	hostVarHostTestNow         = "host_test_now"
+	hostVarHostTimeBits        = "host_time_bits"
 	hostVarIdleClassKnown      = "idle_class_known"
 	hostVarMeterDirectionKnown = "meter_direction_known"
 	hostVarMeterLimitKnown     = "meter_limit_known"
@@ -680,8 +768,10 @@ type hostMapSpecs struct {
 	BindingFlows  *ebpf.MapSpec `ebpf:"binding_flows"`
 	BoundMembers  *ebpf.MapSpec `ebpf:"bound_members"`
 	BoundRanges   *ebpf.MapSpec `ebpf:"bound_ranges"`
+	CookieKeys    *ebpf.MapSpec `ebpf:"cookie_keys"`
 	Datagrams     *ebpf.MapSpec `ebpf:"datagrams"`
 	FlowAddrs     *ebpf.MapSpec `ebpf:"flow_addrs"`
+	FlowCookies   *ebpf.MapSpec `ebpf:"flow_cookies"`
 	FlowCounts    *ebpf.MapSpec `ebpf:"flow_counts"`
 	FlowRecords   *ebpf.MapSpec `ebpf:"flow_records"`
 	FlowSetups    *ebpf.MapSpec `ebpf:"flow_setups"`
@@ -710,6 +800,10 @@ type hostMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type hostVariableSpecs struct {
+	BindingCookieKnown  *ebpf.VariableSpec `ebpf:"binding_cookie_known"`
+	CookieLimitKnown    *ebpf.VariableSpec `ebpf:"cookie_limit_known"`
+	CookieUseKnown      *ebpf.VariableSpec `ebpf:"cookie_use_known"`
+	EvcFlagKnown        *ebpf.VariableSpec `ebpf:"evc_flag_known"`
 	FlowFlagsKnown      *ebpf.VariableSpec `ebpf:"flow_flags_known"`
 	FlowKey             *ebpf.VariableSpec `ebpf:"flow_key"`
 	FlowKindKnown       *ebpf.VariableSpec `ebpf:"flow_kind_known"`
@@ -723,6 +817,7 @@ type hostVariableSpecs struct {
 	HostSourceUsual     *ebpf.VariableSpec `ebpf:"host_source_usual"`
 	HostTestClock       *ebpf.VariableSpec `ebpf:"host_test_clock"`
 	HostTestNow         *ebpf.VariableSpec `ebpf:"host_test_now"`
+	HostTimeBits        *ebpf.VariableSpec `ebpf:"host_time_bits"`
 	IdleClassKnown      *ebpf.VariableSpec `ebpf:"idle_class_known"`
 	MeterDirectionKnown *ebpf.VariableSpec `ebpf:"meter_direction_known"`
 	MeterLimitKnown     *ebpf.VariableSpec `ebpf:"meter_limit_known"`
@@ -757,8 +852,10 @@ type hostMaps struct {
 	BindingFlows  *ebpf.Map `ebpf:"binding_flows"`
 	BoundMembers  *ebpf.Map `ebpf:"bound_members"`
 	BoundRanges   *ebpf.Map `ebpf:"bound_ranges"`
+	CookieKeys    *ebpf.Map `ebpf:"cookie_keys"`
 	Datagrams     *ebpf.Map `ebpf:"datagrams"`
 	FlowAddrs     *ebpf.Map `ebpf:"flow_addrs"`
+	FlowCookies   *ebpf.Map `ebpf:"flow_cookies"`
 	FlowCounts    *ebpf.Map `ebpf:"flow_counts"`
 	FlowRecords   *ebpf.Map `ebpf:"flow_records"`
 	FlowSetups    *ebpf.Map `ebpf:"flow_setups"`
@@ -791,8 +888,10 @@ func (m *hostMaps) Close() error {
 		m.BindingFlows,
 		m.BoundMembers,
 		m.BoundRanges,
+		m.CookieKeys,
 		m.Datagrams,
 		m.FlowAddrs,
+		m.FlowCookies,
 		m.FlowCounts,
 		m.FlowRecords,
 		m.FlowSetups,
@@ -822,6 +921,10 @@ func (m *hostMaps) Close() error {
 //
 // It can be passed to loadHostObjects or ebpf.CollectionSpec.LoadAndAssign.
 type hostVariables struct {
+	BindingCookieKnown  *ebpf.Variable `ebpf:"binding_cookie_known"`
+	CookieLimitKnown    *ebpf.Variable `ebpf:"cookie_limit_known"`
+	CookieUseKnown      *ebpf.Variable `ebpf:"cookie_use_known"`
+	EvcFlagKnown        *ebpf.Variable `ebpf:"evc_flag_known"`
 	FlowFlagsKnown      *ebpf.Variable `ebpf:"flow_flags_known"`
 	FlowKey             *ebpf.Variable `ebpf:"flow_key"`
 	FlowKindKnown       *ebpf.Variable `ebpf:"flow_kind_known"`
@@ -835,6 +938,7 @@ type hostVariables struct {
 	HostSourceUsual     *ebpf.Variable `ebpf:"host_source_usual"`
 	HostTestClock       *ebpf.Variable `ebpf:"host_test_clock"`
 	HostTestNow         *ebpf.Variable `ebpf:"host_test_now"`
+	HostTimeBits        *ebpf.Variable `ebpf:"host_time_bits"`
 	IdleClassKnown      *ebpf.Variable `ebpf:"idle_class_known"`
 	MeterDirectionKnown *ebpf.Variable `ebpf:"meter_direction_known"`
 	MeterLimitKnown     *ebpf.Variable `ebpf:"meter_limit_known"`

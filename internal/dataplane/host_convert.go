@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/shuntlb/shunt/internal/cookie"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
 )
@@ -28,6 +29,7 @@ type hostTables struct {
 	inside   map[hostHostSnatPrefix]uint32 // what servers' connections go to without SNAT
 	spreads  []plannedBinding              // of packets from switches: without counters
 	spreadOf []*HostSpread
+	cookies  map[cookieVIP]hostHostCookieKeys
 	// plans are the bindings as the plan has them, with the keys they have above.
 	plans []plannedBinding
 }
@@ -58,7 +60,10 @@ func wantedTables(s HostState) (hostTables, error) {
 		owned:    map[hostOwnedKey]hostOwned{},
 		networks: map[hostNetworkPrefix]hostNetworkKind{},
 		peers:    map[[16]byte]hostRepairUse{}, repairs: s.Repairs, spreadOf: s.Spreads,
-		inside: map[hostHostSnatPrefix]uint32{},
+		inside: map[hostHostSnatPrefix]uint32{}, cookies: map[cookieVIP]hostHostCookieKeys{},
+	}
+	if err := t.addCookies(s.Cookies); err != nil {
+		return t, err
 	}
 	for _, p := range slices.Concat(snatNever, s.Inside) {
 		if p.Addr().Is4() {
@@ -254,6 +259,10 @@ func checkBinding(b plan.Binding) error {
 		return fmt.Errorf("dip port: %d: must be 0 where packets keep their port", b.DIPPort)
 	case b.Key.PortEnd != 0 && b.Key.PortEnd < b.Key.Port:
 		return fmt.Errorf("ports: %d-%d: the last must not be below the first", b.Key.Port, b.Key.PortEnd)
+	case b.Cookie && (b.Key.Protocol != lb.TCP || !b.Rewrite):
+		return fmt.Errorf("cookie: must be off but with tcp and a port that is translated")
+	case b.Cookie && b.Member > cookie.MaxID:
+		return fmt.Errorf("member: %d: must be at most %d with cookies", b.Member, cookie.MaxID)
 	case !wide && (b.Key.Port == 0 || b.Rewrite && b.DIPPort == 0):
 		return fmt.Errorf("port: 0: must be 1 to 65535")
 	}

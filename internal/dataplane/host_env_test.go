@@ -42,6 +42,7 @@ type hostEnv struct {
 	host      *Host
 	testClock bool
 	flows     uint32 // size of the flow table
+	timeBits  uint32 // of stamps, if not 0
 }
 
 func must(t testing.TB, err error) {
@@ -97,7 +98,7 @@ func (e *hostEnv) open() {
 	e.t.Helper()
 	var err error
 	must(e.t, netdev.In(e.namespace, func() error {
-		e.host, err = OpenHost(HostOptions{Ifindex: e.ifindex, Dir: e.dir, Flows: e.flows, testClock: e.testClock})
+		e.host, err = OpenHost(HostOptions{Ifindex: e.ifindex, Dir: e.dir, Flows: e.flows, testClock: e.testClock, testTimeBits: e.timeBits})
 		return err
 	}))
 	h := e.host

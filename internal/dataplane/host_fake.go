@@ -42,6 +42,7 @@ func (f *FakeHost) Apply(s HostState) error {
 	s.TunnelSources = slices.Clone(s.TunnelSources)
 	s.Repairs = slices.Clone(s.Repairs)
 	s.Spreads = slices.Clone(s.Spreads)
+	s.Cookies = slices.Clone(s.Cookies)
 	f.state = s
 	f.applied++
 	return nil

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -18,7 +19,9 @@ type flowTable struct {
 	memory  muxMemory
 	tags    []hostFlowTags
 	records []hostFlowRecord
+	clocks  []hostEvc // beside the records; none in a former table without
 	addrs   addrTable
+	cookies hostCookieTable
 	binding []hostBindingFlow
 	counts  []hostFlowCount
 	setup   *hostFlowSetup
@@ -77,10 +80,12 @@ func mapFlows(o *hostMaps) (*flowTable, error) {
 	t := &flowTable{}
 	var setups []hostFlowSetup
 	var addrs [][16]byte
+	var keys []hostHostCookieKeys
 	for _, err := range []error{
 		mapTable(&t.memory, o.FlowTags, &t.tags), mapTable(&t.memory, o.FlowRecords, &t.records),
 		mapTable(&t.memory, o.FlowAddrs, &addrs), mapTable(&t.memory, o.BindingFlows, &t.binding),
 		mapTable(&t.memory, o.FlowSetups, &setups), mapTable(&t.memory, o.FlowCounts, &t.counts),
+		mapTable(&t.memory, o.FlowCookies, &t.clocks), mapTable(&t.memory, o.CookieKeys, &keys),
 	} {
 		if err != nil {
 			t.close()
@@ -90,16 +95,21 @@ func mapFlows(o *hostMaps) (*flowTable, error) {
 	t.setup = &setups[0]
 	t.key = ring.Key{K0: t.setup.Key.K0, K1: t.setup.Key.K1}
 	t.addrs = readAddrs(addrs)
+	t.cookies = readCookies(keys)
 	return t, nil
 }
 
-// mapFormerFlows maps the tags and records of a table of another size.
-func (t *flowTable) mapFormer(tags, records *ebpf.Map) (*flowTable, error) {
+// mapFormer maps the tags, records and clocks of a table of another size; clocks may be nil.
+func (t *flowTable) mapFormer(tags, records, clocks *ebpf.Map) (*flowTable, error) {
 	old := &flowTable{key: t.key}
 	if err := mapTable(&old.memory, tags, &old.tags); err != nil {
 		return nil, err
 	}
-	if err := mapTable(&old.memory, records, &old.records); err != nil {
+	err := mapTable(&old.memory, records, &old.records)
+	if err == nil {
+		err = mapIfThere(&old.memory, clocks, &old.clocks)
+	}
+	if err != nil {
 		old.close()
 		return nil, err
 	}
@@ -153,8 +163,8 @@ func (t *flowTable) find(r *hostFlowRecord, tick uint64) (place int, tag flowTag
 	return 0, 0, false
 }
 
-// insert brings in a flow that another table had, unless one of its name is there. False: there is no room.
-func (t *flowTable) insert(r hostFlowRecord, class FlowClass, until, tick uint64) bool {
+// insert brings in a flow that another table had, and its clock, unless one of its name is there. False: there is no room.
+func (t *flowTable) insert(r hostFlowRecord, clock hostEvc, class FlowClass, until, tick uint64) bool {
 	if _, _, there := t.find(&r, tick); there {
 		return true
 	}
@@ -174,11 +184,22 @@ func (t *flowTable) insert(r hostFlowRecord, class FlowClass, until, tick uint64
 				continue
 			}
 			t.records[b*flowWays+way] = r
+			if r.Stamped != 0 {
+				t.clocks[b*flowWays+way] = clockOf(clock, generation)
+			}
 			store(word, uint64(newFlowTag(hash, generation, class, until)))
 			return true
 		}
 	}
 	return false
+}
+
+// clock is that of a record of the table; an empty one where there are none.
+func (t *flowTable) clock(r *hostFlowRecord) hostEvc {
+	if len(t.clocks) == 0 {
+		return hostEvc{}
+	}
+	return t.clocks[(uintptr(unsafe.Pointer(r))-uintptr(unsafe.Pointer(&t.records[0])))/unsafe.Sizeof(*r)]
 }
 
 // all calls f for every live flow.

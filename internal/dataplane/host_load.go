@@ -22,13 +22,15 @@ type HostOptions struct {
 	Ifindex int
 	// Dir is a directory on a bpf file system, used by nothing else. It is made when it is missing.
 	Dir string
-	// Flows is the size of the flow table, a power of two from MinHostFlows to MaxHostFlows: 72 bytes each. 0: what the pins have, else
+	// Flows is the size of the flow table, a power of two from MinHostFlows to MaxHostFlows: 104 bytes each. 0: what the pins have, else
 	// DefaultHostFlows.
 	Flows uint32
 	// Last puts programs behind those of others that a device has already, where they are not there yet: else they are the first.
 	Last bool
 	// testClock makes the programs' time the variable host_test_now.
 	testClock bool
+	// testTimeBits, if not 0, is how many bits of a stamp are time.
+	testTimeBits uint32
 }
 
 // Host is the data plane of one host: two tcx programs on the uplink, one on each device of servers, and their pinned maps.
@@ -88,6 +90,11 @@ func OpenHost(o HostOptions) (*Host, error) {
 	if o.testClock {
 		if err := spec.Variables[hostVarHostTestClock].Set(uint32(1)); err != nil {
 			return nil, fmt.Errorf("set %s: %w", hostVarHostTestClock, err)
+		}
+	}
+	if o.testTimeBits != 0 {
+		if err := spec.Variables[hostVarHostTimeBits].Set(o.testTimeBits); err != nil {
+			return nil, fmt.Errorf("set %s: %w", hostVarHostTimeBits, err)
 		}
 	}
 	if err := checkHostABI(o.Dir); err != nil {

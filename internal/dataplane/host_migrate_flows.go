@@ -21,9 +21,10 @@ const (
 	hostMapSubstitutesTwo = "substitutes"
 	hostPinFormerTags     = "flow_tags_was"
 	hostPinFormerRecords  = "flow_records_was"
+	hostPinFormerCookies  = "flow_cookies_was"
 )
 
-var formerFlowPins = []string{hostMapFlowsTwo, hostMapSubstitutesTwo, hostPinFormerTags, hostPinFormerRecords}
+var formerFlowPins = []string{hostMapFlowsTwo, hostMapSubstitutesTwo, hostPinFormerTags, hostPinFormerRecords, hostPinFormerCookies}
 
 // flowKeyTwo is the key of the map "flows" of version 2: a flow as the server sees it.
 type flowKeyTwo struct {
@@ -79,6 +80,7 @@ func sizeFlows(spec *ebpf.CollectionSpec, o HostOptions) (hostFlowSetup, error) 
 	}
 	spec.Maps[hostMapFlowTags].MaxEntries = want / uint32(flowWays)
 	spec.Maps[hostMapFlowRecords].MaxEntries = want
+	spec.Maps[hostMapFlowCookies].MaxEntries = want
 	if setup, err = pinnedSetup(o.Dir); err != nil {
 		return setup, err
 	}
@@ -126,22 +128,24 @@ func pinnedSetup(dir string) (hostFlowSetup, error) {
 // asideFlows puts a table away whose size is not wanted any more. One that no program uses yet, of a change that did not come to its
 // end, is given up: its flows are in the table that the program uses.
 func asideFlows(dir string) error {
-	tags, records := filepath.Join(dir, hostMapFlowTags), filepath.Join(dir, hostMapFlowRecords)
-	former, formerRecords := filepath.Join(dir, hostPinFormerTags), filepath.Join(dir, hostPinFormerRecords)
+	tags := filepath.Join(dir, hostMapFlowTags)
+	former := filepath.Join(dir, hostPinFormerTags)
 	used, err := mapInUse(tags, filepath.Join(dir, hostHooks[0].pin))
 	if err != nil {
 		return err
 	}
 	if _, err := os.Stat(former); err == nil {
 		if !used {
-			return removeAll(tags, records)
+			return removeAll(tags, filepath.Join(dir, hostMapFlowRecords), filepath.Join(dir, hostMapFlowCookies))
 		}
-		if err := removeAll(former, formerRecords); err != nil {
+		if err := removeAll(former, filepath.Join(dir, hostPinFormerRecords), filepath.Join(dir, hostPinFormerCookies)); err != nil {
 			return err
 		}
 	}
-	if err := os.Rename(records, formerRecords); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("put the flow table aside: %w", err)
+	for _, p := range besideTags {
+		if err := os.Rename(filepath.Join(dir, p.pin), filepath.Join(dir, p.was)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("put the flow table aside: %w", err)
+		}
 	}
 	if err := os.Rename(tags, former); err != nil {
 		return fmt.Errorf("put the flow table aside: %w", err)
@@ -149,17 +153,24 @@ func asideFlows(dir string) error {
 	return nil
 }
 
-// mendFlows undoes half of what asideFlows does: tags that are there have their records.
+// besideTags are the pins that go with those of tags, and what they are when they are put aside. Tables of former agents have no clocks.
+var besideTags = []struct{ pin, was string }{{hostMapFlowRecords, hostPinFormerRecords}, {hostMapFlowCookies, hostPinFormerCookies}}
+
+// mendFlows undoes half of what asideFlows does: tags that are there have what is beside them.
 func mendFlows(dir string) error {
-	tags, records := filepath.Join(dir, hostMapFlowTags), filepath.Join(dir, hostMapFlowRecords)
-	if _, err := os.Stat(tags); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, hostMapFlowTags)); err != nil {
 		return nil
 	}
-	if _, err := os.Stat(records); !errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err := os.Rename(filepath.Join(dir, hostPinFormerRecords), records); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("put the flow table back: %w", err)
+	for _, p := range besideTags {
+		if _, err := os.Stat(filepath.Join(dir, p.pin)); !errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(dir, hostPinFormerTags)); err == nil {
+			continue // what is aside is of other tags
+		}
+		if err := os.Rename(filepath.Join(dir, p.was), filepath.Join(dir, p.pin)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("put the flow table back: %w", err)
+		}
 	}
 	return nil
 }
@@ -222,13 +233,20 @@ func (h *Host) migrateFormer() error {
 		return fmt.Errorf("open the former flow table: %w", err)
 	}
 	defer records.Close()
-	old, err := h.flows.mapFormer(tags, records)
+	clocks, err := ebpf.LoadPinnedMap(filepath.Join(h.dir, hostPinFormerCookies), nil)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("open the former flow table: %w", err)
+	}
+	if clocks != nil {
+		defer clocks.Close()
+	}
+	old, err := h.flows.mapFormer(tags, records, clocks)
 	if err != nil {
 		return err
 	}
 	defer old.close()
 	tick := tagTick(h.now())
-	old.all(tick, func(tag flowTag, r *hostFlowRecord) { h.flows.insert(*r, tag.class(), uint64(tag), tick) })
+	old.all(tick, func(tag flowTag, r *hostFlowRecord) { h.flows.insert(*r, old.clock(r), tag.class(), uint64(tag), tick) })
 	return nil
 }
 
@@ -278,14 +296,14 @@ func (h *Host) insertTwo(k *flowKeyTwo, v *flowTwo, tick uint64) error {
 	default:
 		until = tick + uint64(idleTicks(idle.Other))
 	}
-	h.flows.insert(r, FlowTrusted, until, tick)
+	h.flows.insert(r, hostEvc{}, FlowTrusted, until, tick)
 	if r.PeerPortBe != r.ClientPortBe {
 		store(&h.flows.setup.Aliases, 1)
 		alias := r
 		alias.Kind = uint8(hostFlowKindFLOW_ALIAS)
 		alias.Dip, alias.DipPortBe, alias.PeerPortBe = r.Vip, r.VipPortBe, r.ClientPortBe
 		alias.Vip, alias.VipPortBe, alias.ClientPortBe = r.Dip, r.DipPortBe, r.PeerPortBe
-		h.flows.insert(alias, FlowTrusted, until, tick)
+		h.flows.insert(alias, hostEvc{}, FlowTrusted, until, tick)
 	}
 	return nil
 }

@@ -411,7 +411,7 @@ func TestHostNoPort(t *testing.T) {
 	for port := 1; port < 65536; port++ {
 		r := flowOf(e, client4, dip4, uint16(port))
 		r.Vip = taken
-		if !e.host.flows.insert(r, FlowTrusted, e.tick()+100, e.tick()) {
+		if !e.host.flows.insert(r, hostEvc{}, FlowTrusted, e.tick()+100, e.tick()) {
 			t.Fatalf("no room for port %d", port)
 		}
 	}

@@ -259,7 +259,7 @@ func TestHostFull(t *testing.T) {
 	for i := range uint32(10 * MinHostFlows) {
 		r := flowOf(e, client4, dip4, uint16(i))
 		r.Client[15], r.Client[14] = byte(i>>16), 9
-		e.host.flows.insert(r, FlowTrusted, e.tick()+1000, e.tick())
+		e.host.flows.insert(r, hostEvc{}, FlowTrusted, e.tick()+1000, e.tick())
 	}
 	if n := e.tags(); n != int(MinHostFlows) {
 		t.Fatalf("%d flows, want %d", n, MinHostFlows)

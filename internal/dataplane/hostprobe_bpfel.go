@@ -64,7 +64,12 @@ const (
 	hostProbeHostReasonHOST_REASON_IN_SNAT_UNKNOWN    hostProbeHostReason = 45
 	hostProbeHostReasonHOST_REASON_SPREAD             hostProbeHostReason = 46
 	hostProbeHostReasonHOST_REASON_SPREAD_NOBODY      hostProbeHostReason = 47
-	hostProbeHostReasonHOST_REASON_MAX                hostProbeHostReason = 48
+	hostProbeHostReasonHOST_REASON_COOKIE_BEGUN       hostProbeHostReason = 48
+	hostProbeHostReasonHOST_REASON_COOKIE_REBUILT     hostProbeHostReason = 49
+	hostProbeHostReasonHOST_REASON_COOKIE_REMINTED    hostProbeHostReason = 50
+	hostProbeHostReasonHOST_REASON_COOKIE_FOREIGN     hostProbeHostReason = 51
+	hostProbeHostReasonHOST_REASON_COOKIE_CONTENDED   hostProbeHostReason = 52
+	hostProbeHostReasonHOST_REASON_MAX                hostProbeHostReason = 53
 )
 
 type hostProbeProbeResult struct {

@@ -74,6 +74,7 @@ func New(tables dataplane.HostTables, machine Machine, prober Prober, c clock.Cl
 func (a *Agent) Apply(_ context.Context, p plan.Plan) error {
 	next := dataplane.HostState{
 		TunnelSources: p.TunnelSources, MTU: p.MTU, Bindings: p.Bindings, Inside: p.Inside, Repairs: a.repairs.follow(&p), Switches: p.Switches,
+		Cookies: p.Cookies,
 	}
 	if a.guard != dataplane.GuardOff {
 		next.Guard, next.VIPs, next.Underlay = a.guard, p.VIPs, underlay(&p)
