@@ -3543,7 +3543,9 @@ type TraceRequest struct {
 	Node string `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`
 	Vni  uint32 `protobuf:"varint,7,opt,name=vni,proto3" json:"vni,omitempty"`
 	// TCP segment that the packet is: "syn" (the default), "ack", "fin" or "rst".
-	Segment       string `protobuf:"bytes,8,opt,name=segment,proto3" json:"segment,omitempty"`
+	Segment string `protobuf:"bytes,8,opt,name=segment,proto3" json:"segment,omitempty"`
+	// Destination connection id of a QUIC packet, with protocol udp; empty: the first packet of a connection.
+	QuicCid       []byte `protobuf:"bytes,10,opt,name=quic_cid,json=quicCid,proto3" json:"quic_cid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3632,6 +3634,13 @@ func (x *TraceRequest) GetSegment() string {
 		return x.Segment
 	}
 	return ""
+}
+
+func (x *TraceRequest) GetQuicCid() []byte {
+	if x != nil {
+		return x.QuicCid
+	}
+	return nil
 }
 
 type TraceResponse struct {
@@ -6543,7 +6552,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"PeerStatus\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x10\n" +
-	"\x03bfd\x18\x03 \x01(\tR\x03bfd\"\xc9\x01\n" +
+	"\x03bfd\x18\x03 \x01(\tR\x03bfd\"\xe4\x01\n" +
 	"\fTraceRequest\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x1f\n" +
 	"\vclient_port\x18\x02 \x01(\rR\n" +
@@ -6553,7 +6562,9 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\bprotocol\x18\x05 \x01(\tR\bprotocol\x12\x12\n" +
 	"\x04node\x18\x06 \x01(\tR\x04node\x12\x10\n" +
 	"\x03vni\x18\a \x01(\rR\x03vni\x12\x18\n" +
-	"\asegment\x18\b \x01(\tR\asegment\"@\n" +
+	"\asegment\x18\b \x01(\tR\asegment\x12\x19\n" +
+	"\bquic_cid\x18\n" +
+	" \x01(\fR\aquicCid\"@\n" +
 	"\rTraceResponse\x12/\n" +
 	"\aresults\x18\x01 \x03(\v2\x15.shunt.v1.TraceResultR\aresults\"\xf3\x01\n" +
 	"\vTraceResult\x12\x12\n" +

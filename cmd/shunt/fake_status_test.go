@@ -72,6 +72,9 @@ func (f *fakeManager) Trace(_ context.Context, r *connect.Request[apiv1.TraceReq
 	for _, result := range f.traces {
 		if r.Msg.GetNode() == "" || r.Msg.GetNode() == result.GetNode() {
 			result := proto.Clone(result).(*apiv1.TraceResult)
+			if id := r.Msg.GetQuicCid(); len(id) > 0 {
+				result.Steps = append([]string{fmt.Sprintf("connection id %x", id)}, result.GetSteps()...)
+			}
 			result.Steps = append([]string{fmt.Sprintf("%s %s to %s", r.Msg.GetProtocol(), hostPort(r.Msg.GetClient(), r.Msg.GetClientPort()), hostPort(r.Msg.GetVip(), r.Msg.GetPort()))}, result.GetSteps()...)
 			response.Results = append(response.Results, result)
 		}

@@ -187,6 +187,8 @@ type Packet struct {
 	Port       uint16
 	Segment    Segment
 	Echo       uint32 // the timestamp that a segment echoes (TSecr, RFC 7323), 0: none
+	// CID is the destination's connection id of a QUIC packet; nil: the first packet of a connection.
+	CID []byte
 }
 
 // Segment is what a packet means to the flow that it is of.

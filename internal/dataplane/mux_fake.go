@@ -174,7 +174,7 @@ func (v fakeView) endpoint(k lb.EndpointKey) (endpointView, bool) {
 		view := endpointView{
 			code: e.RingCode, ring: e.Ring, members: map[uint16]memberView{},
 			source: e.sourceBits(), onePacket: e.OnePacket, threeTuple: e.Fragments3Tuple,
-			flow: e.keepsFlows(), cookies: cookieKeysOf(e),
+			flow: e.keepsFlows(), cookies: cookieKeysOf(e), quic: e.QUIC,
 		}
 		if e.UseBackup && len(e.BackupRing) > 0 {
 			view.code, view.ring = e.BackupCode, e.BackupRing

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -504,5 +505,45 @@ func TestQUICRefused(t *testing.T) {
 		if want := fmt.Sprintf("apply tables: endpoint %v: %s", e.Key, c.want); err == nil || err.Error() != want {
 			t.Errorf("%v, expected %s", err, want)
 		}
+	}
+}
+
+// TestQUICTrace: a trace tells the member, the outer header that the program writes, and why.
+func TestQUICTrace(t *testing.T) {
+	f := newQUICFixture(t, quicKeys)
+	id := f.id(1)
+	gone := f.id(9)
+	for _, c := range []struct {
+		name string
+		cid  []byte
+		want string
+	}{
+		{"named", id, fmt.Sprintf("connection id %x of configuration %d, read by %s, names member 1", id, id[0]>>5, map[byte]string{2: "one block", 5: "four passes"}[id[0]>>5])},
+		{"nobody", gone, "member 9 is gone: the flow table and the ring are asked"},
+		{"unroutable", []byte{0xe5, 1}, "connection id e501 names no member: its server had no configuration (0b111)"},
+		{"another configuration", []byte{0x05, 1}, "connection id 0501 names no member: its configuration is not live here"},
+		{"short", id[:9], fmt.Sprintf("connection id %x names no member: it is too short", id[:9])},
+		{"without octets", []byte{}, "connection id  names no member: it has no octets"},
+		{"first", nil, "without a connection id it is the first packet of a connection, whose id is the client's"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := Packet{Client: muxClient4, VIP: muxVIP4, Protocol: lb.UDP, ClientPort: 4242, Port: 443, Segment: SegmentLater, CID: c.cid}
+			got, err := f.mux.Trace(p)
+			must(t, err)
+			if !slices.Contains(got.Steps, c.want) {
+				t.Errorf("%q is not in %q", c.want, got.Steps)
+			}
+			datagram := append([]byte{0x40}, c.cid...)
+			if c.name == "named" {
+				datagram = shortHeader(c.cid)
+			}
+			if c.cid == nil {
+				datagram = longHeader(quicInitial, []byte{0xff}, nil)
+			}
+			_, out := f.run(quicPacket(muxClient4, 4242, datagram).Frame())
+			if src, dst := netip.AddrFrom4([4]byte(out[26:30])), netip.AddrFrom4([4]byte(out[30:34])); src != got.Source || dst != got.Outer {
+				t.Errorf("sent from %v to %v, the trace says %v to %v", src, dst, got.Source, got.Outer)
+			}
+		})
 	}
 }

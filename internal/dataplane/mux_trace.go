@@ -39,6 +39,7 @@ type endpointView struct {
 	flow                  bool // flows are remembered
 	schedule              scheduleView
 	cookies               *cookieKeys
+	quic                  *MuxQUIC
 }
 
 // guardView is what applies to a whole VIP.
@@ -99,6 +100,8 @@ func tracePacket(p Packet, view tableView) (Trace, error) {
 	}
 	hash := t.identify(p, e, found, ring.FlowHash)
 	if by, ok := t.followCookie(p, e); ok {
+		hash = by
+	} else if by, ok := t.followQUIC(p, e, view); ok {
 		hash = by
 	} else if e.flow {
 		ringHash := hash
@@ -221,7 +224,7 @@ func (v tablesView) endpoint(k lb.EndpointKey) (endpointView, bool) {
 	v.identity(&view, record)
 	policy := load(&record.Policy)
 	view.flow = policy>>muxPolicyShiftPOLICY_FLAGS_SHIFT&uint64(muxEndpointFlagENDPOINT_FLOW) != 0
-	view.cookies = v.cookiesAt(policy)
+	view.cookies, view.quic = v.cookiesAt(policy), v.quicAt(policy)
 	view.schedule = v.schedule(record, members)
 	if word != 0 {
 		first := uint32(word)

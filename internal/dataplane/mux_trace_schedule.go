@@ -25,6 +25,10 @@ func (t *Trace) schedule(e endpointView, p Packet, hash uint64) bool {
 		t.step("not the first segment: the ring is asked, as by muxes that did not see that")
 		return false
 	}
+	if e.quic != nil && p.CID != nil {
+		t.step("not the first packet of a connection: the ring is asked, and nothing remembered")
+		return false
+	}
 	n := len(e.schedule.sequence)
 	if n == 0 {
 		t.step("its scheduler has no sequence yet: the ring is asked")

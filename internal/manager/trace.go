@@ -2,12 +2,14 @@ package manager
 
 import (
 	"context"
+	"encoding/hex"
 	"slices"
 	"strconv"
 
 	"connectrpc.com/connect"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/cid"
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/lb"
 )
@@ -53,6 +55,9 @@ func traceFaults(req *apiv1.TraceRequest) []lb.Violation {
 	}
 	if !slices.Contains([]string{"", "syn", "ack", "fin", "rst"}, req.GetSegment()) {
 		faults = append(faults, lb.Violation{Field: "segment", Value: req.GetSegment(), Allowed: "must be syn, ack, fin or rst"})
+	}
+	if id := req.GetQuicCid(); len(id) > cid.MaxLength || len(id) > 0 && req.GetProtocol() != lb.UDP.String() {
+		faults = append(faults, lb.Violation{Field: "quic_cid", Value: hex.EncodeToString(id), Allowed: "must be at most 20 octets, and left out with protocol tcp"})
 	}
 	if req.GetVni() >= 1<<24 {
 		faults = append(faults, lb.Violation{Field: "vni", Value: strconv.Itoa(int(req.GetVni())), Allowed: "must be 0 to 16777215"})

@@ -218,6 +218,12 @@ func tracePacket(q *apiv1.TraceRequest) (dataplane.Packet, error) {
 	if p.Protocol == lb.UDP {
 		p.Segment = dataplane.SegmentLater
 	}
+	if len(q.QuicCid) > 0 {
+		if p.Protocol != lb.UDP {
+			return p, fmt.Errorf("trace: quic_cid: %x: must be left out with protocol tcp", q.QuicCid)
+		}
+		p.CID = q.QuicCid
+	}
 	if q.ClientPort > 65535 || q.Port > 65535 {
 		return p, fmt.Errorf("trace: port: %d: must be 0 to 65535", max(q.ClientPort, q.Port))
 	}

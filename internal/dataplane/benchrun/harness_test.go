@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
+	"reflect"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -135,7 +136,7 @@ func TestWarmThenNew(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := h.traffic.packet(first + uint32(run.Packets) - 1); first != 100 || run.Last != want {
+		if want := h.traffic.packet(first + uint32(run.Packets) - 1); first != 100 || !reflect.DeepEqual(run.Last, want) {
 			t.Errorf("IPv%d: began at flow %d, ended with %+v, want 100 and %+v", family, first, run.Last, want)
 		}
 		if flags := run.Frame[family.flagsAt()]; flags != tcpSYN {
