@@ -39,6 +39,10 @@ func newGet(g *globals) *cobra.Command {
 			"The kind health tells what the cluster makes of each backend: healthy, unhealthy, unknown, damped (it flapped), held (its\n" +
 			"muxes suspect themselves and keep an earlier verdict) or mixed (muxes differ), by which nodes, since when and why; NAME is\n" +
 			"a service. shunt describe backend has the results of its checks.\n\n" +
+			"The kind keys tells which keys of cookies (by VIP) and of QUIC connection ids (by service) there are, how old, and how far rotations\n" +
+			"are; with two epochs the one with * is in use. NAME is a VIP or a service. It never shows a key.\n\n" +
+			"The kind quic tells what the servers of a service make QUIC connection ids with; NAME is a service. With --backend and -o json\n" +
+			"it prints the file that package quiclb reads, with the key: only admins and the service's tenant may. docs/ops/keys.md tells more.\n\n" +
 			"The kind flows asks the muxes what they remember of an endpoint's flows: backend, class and age of each; NAME is\n" +
 			"then VIP or VIP:PORT. The flow table holds no client addresses; shunt trace tells where a client's packets go.\n\n" +
 			"The kind events tells what happened within the last week, oldest first; NAME is then KIND or KIND/NAME of objects,\n" +
@@ -51,21 +55,24 @@ func newGet(g *globals) *cobra.Command {
 			"  shunt get load web --watch\n" +
 			"  shunt get placements\n" +
 			"  shunt get snat --audit\n" +
+			"  shunt get keys\n" +
+			"  (umask 077; shunt get quic web --backend 10.20.1.11 -o json > /etc/quic/cid.json)\n" +
 			"  shunt get flows 203.0.113.10:80 --node mux1 --limit 20\n" +
 			"  shunt get events services/web --since 1h --watch",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 1 || len(args) > 2 {
-				return usagef("needs KIND and at most one NAME; KIND is %s, backend, endpoint, placement, snat, load, health, flows or events", kindWords)
+				return usagef("needs KIND and at most one NAME; KIND is %s, backend, endpoint, placement, snat, load, health, keys, quic, flows or events", kindWords)
 			}
 			return nil
 		},
-		ValidArgsFunction: g.completeNames("backends", "endpoints", "placements", "snat", "load", "health", "flows", "events"),
+		ValidArgsFunction: g.completeNames("backends", "endpoints", "placements", "snat", "load", "health", "keys", "quic", "flows", "events"),
 		RunE:              func(cmd *cobra.Command, args []string) error { return g.get(cmd, args, &f) },
 	}
 	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "go on with every change until interrupted, also when a manager is lost")
 	cmd.Flags().BoolVar(&f.audit, "audit", false, "of snat: compare the tables of all muxes and hosts with what is stored")
 	cmd.Flags().DurationVar(&f.since, "since", 0, "only events of this last time, such as 1h; 0: of a week")
 	f.flows.register(cmd.Flags())
+	f.quic.register(cmd.Flags())
 	return cmd
 }
 
@@ -75,11 +82,15 @@ type getFlags struct {
 	audit bool
 	since time.Duration
 	flows flowsFlags
+	quic  quicFlags
 }
 
 // get prints what the arguments name, or refuses flags that its kind does not take.
 func (g *globals) get(cmd *cobra.Command, args []string, f *getFlags) error {
 	word, name := strings.ToLower(args[0]), strings.Join(args[1:], "")
+	if f.quic.given() && word != "quic" {
+		return usagef("--backend, --vip and --port: must be used with quic")
+	}
 	if isEvents(args[0]) {
 		if f.audit {
 			return usagef("--audit: must be used with snat")
@@ -102,6 +113,19 @@ func (g *globals) get(cmd *cobra.Command, args []string, f *getFlags) error {
 		})
 	case !isFlows && f.flows.given():
 		return usagef("--node, --protocol and --limit: must be used with flows")
+	case (word == "keys" || word == "key" || word == "quic") && f.watch:
+		return usagef("--watch: must be used with %s, or with load, health or events", kindChoice)
+	case word == "keys", word == "key":
+		return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+			return c.getKeys(ctx, g, cmd.OutOrStdout(), name)
+		})
+	case word == "quic":
+		if err := f.quic.check(name); err != nil {
+			return err
+		}
+		return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
+			return c.getQUIC(ctx, g, cmd.OutOrStdout(), name, &f.quic)
+		})
 	case isHealth(word):
 		return g.getHealth(cmd.Context(), cmd.OutOrStdout(), name, f.watch)
 	case isLoad(word) && f.watch:
@@ -142,7 +166,7 @@ func (g *globals) getEvents(cmd *cobra.Command, name string, f *getFlags) error 
 func (g *globals) getObjects(cmd *cobra.Command, word, name string, watch bool) error {
 	kind, err := parseKind(word)
 	if err != nil {
-		return usagef("kind: %q: must be %s, backend, endpoint, placement, health, flows or events", word, kindWords)
+		return usagef("kind: %q: must be %s, backend, endpoint, placement, snat, load, health, keys, quic, flows or events", word, kindWords)
 	}
 	if watch {
 		return g.watch(cmd.Context(), cmd.OutOrStdout(), g.note, kind, name)
@@ -237,7 +261,7 @@ func objectRow(object lb.Object, status *apiv1.StatusResponse, healthy map[strin
 		var endpoints []string
 		members := 0
 		for _, e := range o.Endpoints {
-			endpoints = append(endpoints, fmt.Sprintf("%s/%s", e.Protocol, lb.PortsText(e.Port, e.PortEnd)))
+			endpoints = append(endpoints, fmt.Sprintf("%s/%s", e.ProtocolName(), lb.PortsText(e.Port, e.PortEnd)))
 			for _, vip := range o.VIPs {
 				for i := range e.Backends {
 					if _, ok := e.Backends[i].DIP(vip); ok {

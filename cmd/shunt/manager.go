@@ -25,6 +25,7 @@ type managerFlags struct {
 	metrics                       string
 	downAfter, auditKeep          time.Duration
 	nodeTimeout, replaceAfter     time.Duration
+	keys                          keyFlags
 	oidc                          oidcFlags
 	verbose                       bool
 	// single: part of `shunt run`, which needs no next steps.
@@ -63,6 +64,7 @@ func (f *managerFlags) register(fl *pflag.FlagSet) {
 	f.oidc.register(fl)
 	fl.DurationVar(&f.nodeTimeout, "node-timeout", manager.DefaultNodeTimeout, "how long a node may leave what it is sent unread until its stream is ended; 0: for ever")
 	fl.DurationVar(&f.replaceAfter, "replace-after", manager.DefaultReplaceAfter, "how long a mux must be away until others get its VIPs; 0: never")
+	f.keys.register(fl)
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
 	f.store.register(fl)
 }
@@ -90,6 +92,9 @@ func (f *managerFlags) check() error {
 	}
 	if f.replaceAfter < 0 {
 		return usagef("--replace-after: %s: must be 0 or longer", f.replaceAfter)
+	}
+	if err := f.keys.check(); err != nil {
+		return err
 	}
 	if err := checkDirectories([2]string{"--data", f.data}); err != nil {
 		return err
@@ -147,6 +152,7 @@ func runManager(ctx context.Context, f managerFlags, stderr io.Writer) error {
 		Listen: listener.Addr().String(), Advertise: cmp.Or(f.advertise, f.store.advertise(listener.Addr().String())), Peer: f.store.peer,
 		Version: version, Commit: commit(), Log: log, DownAfter: cmp.Or(f.downAfter, -1), ReplaceAfter: cmp.Or(f.replaceAfter, -1), AuditKeep: f.auditKeep,
 		NodeTimeout: cmp.Or(f.nodeTimeout, -1), Schema: storeSchema,
+		KeyLifetime: cmp.Or(f.keys.lifetime, -1), CIDKeyLifetime: f.keys.cidLifetime, KeyRest: f.keys.rest,
 		SNATLeased: func(l manager.SNATLease) { meter.SNATLeased(l.Queued, l.Storing, l.Telling) },
 	}
 	kv, err := f.store.open(ctx, o, log)

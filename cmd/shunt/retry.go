@@ -27,6 +27,8 @@ var reads = map[string]bool{
 	shuntv1connect.ManagerFlowsProcedure:      true,
 	shuntv1connect.ManagerAuditSNATProcedure:  true,
 	shuntv1connect.ManagerListAccessProcedure: true,
+	shuntv1connect.ManagerListKeysProcedure:   true,
+	shuntv1connect.ManagerQUICConfigProcedure: true,
 	shuntv1connect.ManagerEventsProcedure:     true,
 	shuntv1connect.ManagerAuditProcedure:      true,
 	shuntv1connect.ManagerMembersProcedure:    true,

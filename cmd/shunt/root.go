@@ -103,6 +103,7 @@ func newRootAt(now func() time.Time) *cobra.Command {
 	root.AddCommand(newTop(g))
 	root.AddCommand(newTrace(g))
 	root.AddCommand(newCapture(g))
+	root.AddCommand(newRotate(g))
 	root.AddCommand(newToken(g))
 	root.AddCommand(newAccess(g))
 	root.AddCommand(newMember(g))
