@@ -19,7 +19,7 @@ func newSim(g *globals) *cobra.Command {
 		Long: "Simulate what becomes of connections. A simulation needs neither root nor a network, and says the same again with the same seed.\n" +
 			"Where Shunt has code for what is simulated, that code runs.",
 	}
-	cmd.AddCommand(newSimBroken(g), newSimForged(g), newSimIdle(g))
+	cmd.AddCommand(newSimBroken(g), newSimForged(g), newSimIdle(g), newSimImbalance(g), newSimCompletion(g))
 	return cmd
 }
 

@@ -16,7 +16,7 @@ func TestSimRefuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"sim"}, "needs a subcommand: broken, forged, idle"},
+		{[]string{"sim"}, "needs a subcommand: broken, completion, forged, idle, imbalance"},
 		{[]string{"sim", "broken", "churn"}, `takes no arguments, not "churn"`},
 		{[]string{"sim", "broken", "--servers", "1"}, "--servers: 1: must be 2 to 4000"},
 		{[]string{"sim", "broken", "--changes", "501"}, "--changes: 501: must be 1 to 500"},
@@ -27,6 +27,16 @@ func TestSimRefuses(t *testing.T) {
 		{[]string{"sim", "forged", "--tries", "0"}, "--tries: 0: must be 1 to 100000000"},
 		{[]string{"sim", "idle", "--idle", "1s,0s"}, "--idle: 0s: must be 1ms to 240h"},
 		{[]string{"sim", "idle", "--pushes", "0"}, "--pushes: 0: must be 1 to 1000000"},
+		{[]string{"sim", "imbalance", "--servers", "1"}, "--servers: 1: must be 2 to 4000"},
+		{[]string{"sim", "imbalance", "--muxes", "65"}, "--muxes: 65: must be 1 to 64"},
+		{[]string{"sim", "imbalance", "--refresh", "10,0"}, "--refresh: 0: must be 1 to 1000"},
+		{[]string{"sim", "imbalance", "--active", "99"}, "--active: 99: must be 100 to 10000000"},
+		{[]string{"sim", "imbalance", "--life", "1h"}, "--life: 1h0m0s: must be 100ms to 10m"},
+		{[]string{"sim", "imbalance", "--delay", "11s"}, "--delay: 11s: must be 0 to 10s"},
+		{[]string{"sim", "completion", "--cpus", "0"}, "--cpus: 0: must be 1 to 256"},
+		{[]string{"sim", "completion", "--busy", "1"}, "--busy: 1: must be 0.01 to 0.99"},
+		{[]string{"sim", "completion", "--service", "1ms"}, "--service: 1ms: must be 10ms to 1m"},
+		{[]string{"sim", "completion", "--during", "100ms"}, "--during: 100ms: must be ten times --service, up to 1h"},
 	} {
 		var out, errs bytes.Buffer
 		if code := run(c.args, strings.NewReader(""), &out, &errs); code != exitUsage || !strings.Contains(errs.String(), c.want) {
@@ -44,6 +54,8 @@ func TestSimulations(t *testing.T) {
 		{[]string{"broken", "--servers", "20", "--changes", "5", "--connections", "200"}, 6 * (5 + 15)},
 		{[]string{"forged", "--servers", "10,50", "--tries", "500"}, 4 * 4 * 2},
 		{[]string{"idle", "--idle", "70s", "--pushes", "20"}, 3 * (200 + 1)},
+		{[]string{"imbalance", "--servers", "20", "--active", "200,400", "--life", "1s"}, 2 * (5 + 3*2)},
+		{[]string{"completion", "--servers", "10", "--busy", "0.5", "--during", "5s"}, 2 * (5 + 3*2)},
 	} {
 		t.Run(c.args[0], func(t *testing.T) { testSimulation(t, c.args, c.rows) })
 	}

@@ -84,7 +84,7 @@ func (s scheduleCase) open(c muxCase, kind dataplane.ScheduleKind) (*benchrun.Mu
 		schedule.Sequence = append(schedule.Sequence, uint16(place%benchBackends))
 	}
 	for id := range uint16(benchBackends) {
-		schedule.Loads = append(schedule.Loads, dataplane.MemberLoad{Member: id, Word: sched.Word(sched.Member{Weight: 1, Load: float64(id % 7)})})
+		schedule.Loads = append(schedule.Loads, dataplane.MemberLoad{Member: id, Word: sched.WordOf(sched.Member{Weight: 1, Load: float64(id % 7)})})
 	}
 	err = mux.SetNextHops(hops)
 	if err == nil {

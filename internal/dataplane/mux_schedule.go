@@ -36,7 +36,7 @@ type Schedule struct {
 	Loads []MemberLoad
 }
 
-// MemberLoad is a word of a member's load (enum member_load_shift, sched.Word).
+// MemberLoad is a word of a member's load (enum member_load_shift, sched.WordOf).
 type MemberLoad struct {
 	Member uint16
 	Word   uint64

@@ -3,6 +3,7 @@ package sched
 import (
 	"cmp"
 	"math"
+	"time"
 )
 
 // Member is a member that takes new connections.
@@ -12,9 +13,12 @@ type Member struct {
 	// Load is how busy it is, in any unit that all members share; Known false: nobody said lately.
 	Load  float64
 	Known bool
-	// Connections are its active ones, when HasConnections.
+	// Connections are its active ones, and Opened how many there were since some time, modulo 2^32, when HasConnections.
 	Connections    float64
+	Opened         uint32
 	HasConnections bool
+	// At is when the load was told; zero when it is not known.
+	At time.Time
 }
 
 // usual is the load that members have on average when all that is known of them is that they are loaded.

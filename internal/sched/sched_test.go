@@ -264,7 +264,7 @@ func TestWords(t *testing.T) {
 		var words [2]uint64
 		for i := range pair {
 			pair[i] = Member{Weight: uint16(rapid.IntRange(1, 1000).Draw(t, "weight")), Load: rapid.Float64Range(0, 1e6).Draw(t, "load")}
-			words[i] = Word(pair[i])
+			words[i] = WordOf(pair[i])
 			for range rapid.IntRange(0, 20).Draw(t, "given") {
 				words[i] = Given(words[i])
 				pair[i].Load++
@@ -278,10 +278,10 @@ func TestWords(t *testing.T) {
 			t.Fatalf("%+v: words %#x", pair, words)
 		}
 	})
-	if Word(Member{Load: 5}) != 0 || Lighter(0, Word(Member{Weight: 1})) || Lighter(Word(Member{Weight: 1, Load: 9}), 0) {
+	if WordOf(Member{Load: 5}) != 0 || Lighter(0, WordOf(Member{Weight: 1})) || Lighter(WordOf(Member{Weight: 1, Load: 9}), 0) {
 		t.Error("what is not known is a reason")
 	}
-	if w := Word(Member{Weight: 1, Load: math.Inf(1)}); w>>StepShift != unit || w&scoreMask != maxScore {
+	if w := WordOf(Member{Weight: 1, Load: math.Inf(1)}); w>>StepShift != unit || w&scoreMask != maxScore {
 		t.Errorf("a load beyond words: %#x", w)
 	}
 }

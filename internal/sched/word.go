@@ -12,8 +12,8 @@ const (
 	maxScore = 1 << (StepShift - 1)
 )
 
-// Word is the word of a member with a load in connections. A weight w counts as 65535/⌊65535/w⌋, within 0.8 % of it up to 1,000.
-func Word(m Member) uint64 {
+// WordOf is the word of a member with a load in connections. A weight w counts as 65535/⌊65535/w⌋, within 0.8 % of it up to 1,000.
+func WordOf(m Member) uint64 {
 	if m.Weight == 0 {
 		return 0
 	}

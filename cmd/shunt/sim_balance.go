@@ -1,0 +1,121 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/sim/balance"
+)
+
+// balanceFlags are what simulations of schedulers have in common.
+type balanceFlags struct {
+	simFlags
+	servers, muxes, cpus int
+	refresh              []float64
+	delay                time.Duration
+}
+
+// register adds them.
+func (f *balanceFlags) register(cmd *cobra.Command, servers int) {
+	f.simFlags.register(cmd)
+	flags := cmd.Flags()
+	flags.IntVar(&f.servers, "servers", servers, "servers: 2 to 4000")
+	flags.IntVar(&f.muxes, "muxes", 4, "muxes, each of which gets any connection with the same chance: 1 to 64")
+	flags.IntVar(&f.cpus, "cpus", 2, "CPUs of a mux: 1 to 256")
+	flags.Float64SliceVar(&f.refresh, "refresh", []float64{10, 100}, "how often a second hosts look at their servers, and muxes at what hosts told: 1 to 1000")
+	flags.DurationVar(&f.delay, "delay", 20*time.Millisecond, "how long what a host tells is on its way to muxes: 0 to 10s")
+}
+
+func (f *balanceFlags) check() error {
+	for _, c := range []struct {
+		flag               string
+		value, least, most int
+	}{{"servers", f.servers, 2, 4000}, {"muxes", f.muxes, 1, 64}, {"cpus", f.cpus, 1, 256}} {
+		if c.value < c.least || c.value > c.most {
+			return fmt.Errorf("--%s: %d: must be %d to %d", c.flag, c.value, c.least, c.most)
+		}
+	}
+	if f.delay < 0 || f.delay > 10*time.Second {
+		return fmt.Errorf("--delay: %s: must be 0 to 10s", f.delay)
+	}
+	return within("refresh", f.refresh, 1, 1000)
+}
+
+// within refuses an empty list, and values beyond bounds.
+func within(flag string, values []float64, least, most float64) error {
+	if len(values) == 0 {
+		return fmt.Errorf("--%s: must have a value", flag)
+	}
+	for _, v := range values {
+		if !(v >= least && v <= most) {
+			return fmt.Errorf("--%s: %s: must be %s to %s", flag, number(v), number(least), number(most))
+		}
+	}
+	return nil
+}
+
+// round is a scheduler at a rate; Refresh 0: it does not look at loads.
+type round struct {
+	scheduler string
+	refresh   float64
+}
+
+// rounds are all schedulers, those that look at loads once for each rate.
+func (f *balanceFlags) rounds() (out []round) {
+	for _, name := range balance.Schedulers {
+		if e := (lb.Endpoint{Scheduler: name}); !e.Loaded() {
+			out = append(out, round{name, 0})
+			continue
+		}
+		for _, rate := range f.refresh {
+			out = append(out, round{name, rate})
+		}
+	}
+	return out
+}
+
+// name is what a diagram calls it.
+func (r round) name() string {
+	if r.refresh == 0 {
+		return r.scheduler
+	}
+	return r.scheduler + " " + number(r.refresh) + " Hz"
+}
+
+// setup is what connections meet in a round.
+func (f *balanceFlags) setup(r round) balance.Setup {
+	rate := r.refresh
+	if rate == 0 {
+		rate = f.refresh[0]
+	}
+	return balance.Setup{Servers: f.servers, Muxes: f.muxes, CPUs: f.cpus, Refresh: rate, Delay: f.delay, Seed: f.seed}
+}
+
+// each does n things, as many at once as there are CPUs.
+func each(n int, do func(i int)) {
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range min(n, runtime.GOMAXPROCS(0)) {
+		all.Go(func() {
+			for i := next.Add(1) - 1; int(i) < n; i = next.Add(1) - 1 {
+				do(int(i))
+			}
+		})
+	}
+	all.Wait()
+}
+
+// rounded cuts a figure to so many decimals.
+func rounded(v float64, decimals int) float64 {
+	scale := 1.0
+	for range decimals {
+		scale *= 10
+	}
+	return float64(int64(v*scale+0.5)) / scale
+}

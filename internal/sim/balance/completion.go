@@ -1,0 +1,106 @@
+package balance
+
+import (
+	"container/heap"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// Work is how long requests keep a server busy that has nothing else to do.
+type Work func(r *rand.Rand) time.Duration
+
+// Uniform is the same for all.
+func Uniform(mean time.Duration) Work { return func(*rand.Rand) time.Duration { return mean } }
+
+// Bimodal is 0.53 of the mean for nine of ten, and ten times as much for the tenth.
+func Bimodal(mean time.Duration) Work {
+	short := mean * 10 / 19
+	return func(r *rand.Rand) time.Duration {
+		if r.IntN(10) == 0 {
+			return 10 * short
+		}
+		return short
+	}
+}
+
+// Completion runs a scheduler while requests keep servers busy for `busy` of their time, each of which is a connection of its own, and returns how long they took
+// from their beginning to their end, in order. A server works for all that it has at once, each with an equal part of its time.
+func Completion(scheduler string, s Setup, work Work, mean time.Duration, busy float64, during time.Duration) []time.Duration {
+	r := rand.New(rand.NewPCG(s.Seed, 2))
+	c := newCrowd(scheduler, s, r)
+	servers := make([]server, s.Servers)
+	perStep := busy * float64(s.Servers) / (float64(mean) / float64(step))
+	var took []time.Duration
+	warm := int(during/step) / 5
+	for c.now < warm+int(during/step) {
+		for i := range servers {
+			servers[i].work(c.now, func(q request) {
+				c.end(i, q.by)
+				if q.begun >= warm {
+					took = append(took, time.Duration(c.now+1-q.begun)*step)
+				}
+			})
+		}
+		c.pass()
+		for range poisson(r, perStep) {
+			i, by := c.give()
+			servers[i].begin(request{begun: c.now, by: by}, float64(work(r))/float64(step))
+		}
+	}
+	slices.Sort(took)
+	return took
+}
+
+// Percentile is the time that so much of all took at most.
+func Percentile(took []time.Duration, share float64) time.Duration {
+	if len(took) == 0 {
+		return 0
+	}
+	return took[min(int(share*float64(len(took))), len(took)-1)]
+}
+
+// server is one that shares its time among its requests.
+type server struct {
+	each float64 // how much each request ever got, in steps
+	open requests
+}
+
+// request is one that a server works for; it ends when each request ever got `until`.
+type request struct {
+	until     float64
+	begun, by int
+}
+
+func (s *server) begin(q request, work float64) {
+	q.until = s.each + work
+	heap.Push(&s.open, q)
+}
+
+// work is what a server does in a step.
+func (s *server) work(now int, done func(request)) {
+	for left := 1.0; len(s.open) > 0; {
+		n := float64(len(s.open))
+		need := (s.open[0].until - s.each) * n
+		if need > left {
+			s.each += left / n
+			return
+		}
+		left -= need
+		s.each = s.open[0].until
+		done(heap.Pop(&s.open).(request))
+	}
+}
+
+// requests is a heap, the one that ends first on top.
+type requests []request
+
+func (q requests) Len() int           { return len(q) }
+func (q requests) Less(i, j int) bool { return q[i].until < q[j].until }
+func (q requests) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+func (q *requests) Push(x any)        { *q = append(*q, x.(request)) }
+func (q *requests) Pop() any {
+	last := (*q)[len(*q)-1]
+	*q = (*q)[:len(*q)-1]
+	return last
+}

@@ -1,0 +1,116 @@
+package balance
+
+import (
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/load"
+)
+
+// Setup is what connections meet.
+type Setup struct {
+	Servers, Muxes int
+	CPUs           int // of each mux
+	// Refresh is how often a second hosts look at their servers, and muxes at what hosts told.
+	Refresh float64
+	// Delay is how long a host's word travels.
+	Delay time.Duration
+	Seed  uint64
+}
+
+// step is the time that passes at once.
+const step = time.Millisecond
+
+// crowd is servers, their hosts, and the muxes in front of them.
+type crowd struct {
+	s      Setup
+	r      *rand.Rand
+	now    int // in steps
+	every  int // steps between two looks
+	muxes  []*mux
+	open   []int    // connections by server
+	opened []uint32 // that ever began
+	said   []load.Load
+	words  []word // on their way, by time
+}
+
+// word is what a host told.
+type word struct {
+	at, server int
+	load       load.Load
+}
+
+func newCrowd(scheduler string, s Setup, r *rand.Rand) *crowd {
+	c := &crowd{
+		s: s, r: r, every: max(int(float64(time.Second/step)/s.Refresh), 1),
+		open: make([]int, s.Servers), opened: make([]uint32, s.Servers), said: make([]load.Load, s.Servers),
+	}
+	for range s.Muxes {
+		m := newMux(scheduler, s, r)
+		m.tick(c.time(), c.interval(), c.lag())
+		c.muxes = append(c.muxes, m)
+	}
+	return c
+}
+
+func (c *crowd) time() time.Time { return time.Unix(0, 0).Add(time.Duration(c.now) * step) }
+
+func (c *crowd) interval() time.Duration { return time.Duration(c.every) * step }
+
+// lag is how long ago hosts saw what is known, on average.
+func (c *crowd) lag() time.Duration { return c.interval()/2 + c.s.Delay }
+
+// pass lets hosts look, words arrive, and muxes act. Each host, and each mux, has its own moment within an interval.
+func (c *crowd) pass() {
+	for server := c.now % c.every; server < len(c.open); server += c.every {
+		l := load.Load{Connections: uint32(c.open[server]), Opened: c.opened[server], Has: load.HasConnections}
+		if l.Differs(c.said[server]) {
+			c.said[server] = l
+			c.words = append(c.words, word{c.now + int(c.s.Delay/step), server, l})
+		}
+	}
+	for len(c.words) > 0 && c.words[0].at <= c.now {
+		for _, m := range c.muxes {
+			m.hear(c.words[0].server, c.words[0].load, c.time())
+		}
+		c.words = c.words[1:]
+	}
+	for i, m := range c.muxes {
+		if c.now%c.every == i*c.every/len(c.muxes) {
+			m.tick(c.time(), c.interval(), c.lag())
+		}
+	}
+	c.now++
+}
+
+// give gives a connection that begins to a server, by one of the muxes.
+func (c *crowd) give() (server, by int) {
+	by = c.r.IntN(len(c.muxes))
+	m := c.muxes[by]
+	server = m.choose(c.r.Uint64(), c.r.IntN(len(m.phases)))
+	c.open[server]++
+	c.opened[server]++
+	return server, by
+}
+
+// end ends a connection.
+func (c *crowd) end(server, by int) {
+	c.open[server]--
+	c.muxes[by].closed(server)
+}
+
+// poisson is how many events happen where `mean` do on average.
+func poisson(r *rand.Rand, mean float64) (n int) {
+	for ; mean > 30; mean -= 30 {
+		n += poisson(r, 30)
+	}
+	for p := r.Float64(); p > math.Exp(-mean); p *= r.Float64() {
+		n++
+	}
+	return n
+}
+
+// address is that of a server.
+func address(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 20, byte(i >> 8), byte(i)}) }
