@@ -32,7 +32,7 @@ test: build
 
 ## lint: formatting, vet, API lint
 lint: setup
-	@test -z "$$(gofmt -l api bpf cmd internal test)" || { gofmt -l api bpf cmd internal test; exit 1; }
+	@test -z "$$(gofmt -l api bpf cmd internal pkg test)" || { gofmt -l api bpf cmd internal pkg test; exit 1; }
 	go vet ./...
 	go tool -modfile=tools/go.mod buf lint
 

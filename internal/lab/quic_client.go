@@ -23,9 +23,10 @@ const (
 	quicServerName = "lab"
 	// quicPatience is how long anything of a QUIC client may take before it has failed.
 	quicPatience = time.Minute
-	// quicBody is one download: with its pace it takes about a third of a second, so that one is nearly always under way.
-	quicBody  = 1 << 20
-	quicQuery = "/bytes/1048576?every=5ms"
+	// quicBody is one download: with its pace it takes about a third of a second, so that one is nearly always under way, and many clients fit on
+	// a machine.
+	quicBody  = 1 << 18
+	quicQuery = "/bytes/262144?every=20ms"
 )
 
 // QUICReport is one line that a QUIC client prints.

@@ -22,8 +22,8 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import ConnectionTerminated
 
-BODY = 1 << 20
-PATH = b"/bytes/1048576?every=5ms"
+BODY = 1 << 18
+PATH = b"/bytes/262144?every=20ms"
 PATIENCE = 60.0
 PATTERN = bytes(i % 251 for i in range(251)) * (BODY // 251 + 1)
 

@@ -69,6 +69,7 @@ type service struct {
 	name     string
 	number   int // of its VIPs
 	protocol string
+	as       string // the protocol as it is written, when that is another: quic
 	port     int
 	ports    string // as in YAML, when it is more than one port; then port is the first
 	dipPort  int
@@ -105,7 +106,7 @@ func (s service) yaml(t *testing.T) string {
 		vips = append(vips, fmt.Sprintf("%q", v6))
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "kind: Service\nname: %s\nvip: [%s]\nendpoints:\n- protocol: %s\n  port: %s\n", s.name, strings.Join(vips, ", "), s.protocol, cmp.Or(s.ports, fmt.Sprint(s.port)))
+	fmt.Fprintf(&b, "kind: Service\nname: %s\nvip: [%s]\nendpoints:\n- protocol: %s\n  port: %s\n", s.name, strings.Join(vips, ", "), cmp.Or(s.as, s.protocol), cmp.Or(s.ports, fmt.Sprint(s.port)))
 	if s.rewrite != "" {
 		fmt.Fprintf(&b, "  rewrite: %s\n", s.rewrite)
 	}
