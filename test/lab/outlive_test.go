@@ -1,0 +1,144 @@
+package lab_test
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/shuntlb/shunt/internal/lab"
+	"github.com/shuntlb/shunt/internal/netdev"
+)
+
+// outlived is a service whose connections everything happens to.
+type outlived struct {
+	service
+	how   string // lines of the endpoint
+	conns connections
+}
+
+// cookied is an echo service under an affinity.
+func cookied(name string, number int, how string) *outlived {
+	return &outlived{service: service{name: name, number: number, protocol: "tcp", port: 7, dipPort: 7, backends: everyVM[:4], more: how}, how: how}
+}
+
+// Connections with cookies live on while servers come and drain, weights and schedulers change, and muxes are lost and come back without any memory; no kernel finds their
+// timestamps odd. Without cookies the same breaks some.
+func TestCookiesOutliveEverything(t *testing.T) {
+	logsOnFailure(t, shared)
+	const connections = 80
+	all := []*outlived{
+		cookied("outlive-cookie", 171, "  affinity: cookie\n  scheduler: round-robin\n"),
+		cookied("outlive-flow", 172, "  affinity: flow\n"),
+	}
+	odd := oddTimestamps(t)
+	for _, s := range all {
+		s.apply(t)
+	}
+	var talks []*talk
+	for _, s := range all {
+		s.awaitHops(t, shared.Topology.Muxes)
+		s.awaitAlive(t, len(s.backends))
+		s.conns = dialMany(t, s.targets(), connections)
+		talks = append(talks, s.conns.talk())
+	}
+	change := func(what string, change func(s *outlived)) {
+		for _, s := range all {
+			change(s)
+			s.apply(t)
+		}
+		for _, s := range all {
+			s.awaitAlive(t, len(s.backends))
+		}
+		t.Logf("%s", what)
+	}
+	lose := func(mux string) {
+		if err := shared.LoseMux(t.Context(), mux); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range all {
+			s.awaitHops(t, shared.Topology.Muxes-1)
+		}
+		if err := shared.ReviveMux(mux); err != nil {
+			t.Fatal(err)
+		}
+		if err := shared.WaitReady(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range all {
+			s.awaitHops(t, shared.Topology.Muxes)
+			s.awaitAlive(t, len(s.backends))
+		}
+	}
+	change("a server comes", func(s *outlived) { s.backends = everyVM[:5] })
+	lose("mux1")
+	change("another comes", func(s *outlived) { s.backends = everyVM })
+	change("one drains", func(s *outlived) { s.entry = with(s.service, "host1-vm1", "drain: true") })
+	lose("mux2")
+	change("another drains in its place", func(s *outlived) { s.entry = with(s.service, "host2-vm1", "drain: true") })
+	change("the scheduler is another", func(s *outlived) { s.more = strings.ReplaceAll(s.how, "round-robin", "p2c") })
+	for _, host := range []string{"host1", "host2", "host3"} {
+		if err := shared.RestartAgent(t.Context(), host); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lose("mux1")
+	for i, s := range all {
+		broken := talks[i].end()
+		t.Logf("%s: %d of %d connections broke", s.name, len(broken), len(s.conns))
+		if i > 0 && len(broken) == 0 {
+			t.Errorf("%s: none broke: this test can say nothing of cookies", s.name)
+		}
+		for n, err := range broken {
+			if i == 0 {
+				t.Errorf("%s: connection %d from %s to %s broke: %v", s.name, n, s.conns[n].LocalAddr(), s.conns[n].RemoteAddr(), err)
+			}
+		}
+	}
+	for what, n := range oddTimestamps(t) {
+		if n != odd[what] {
+			t.Errorf("%s is %d, it was %d", what, n, odd[what])
+		}
+	}
+}
+
+// oddTimestamps are the kernels' counters of segments dropped because of their timestamps, by node and name.
+func oddTimestamps(t *testing.T) map[string]uint64 {
+	t.Helper()
+	out := map[string]uint64{}
+	for _, n := range shared.Topology.Nodes() {
+		if n.Kind != lab.KindClient && n.Kind != lab.KindVM {
+			continue
+		}
+		for _, name := range []string{"PAWSEstab", "PAWSActive", "TSEcrRejected"} {
+			out[n.Name+" "+name] = tcpCounter(t, n.Name, name)
+		}
+	}
+	return out
+}
+
+// tcpCounter reads a counter of a node's TCP, by its name in /proc/net/netstat; one that this kernel does not have is 0.
+func tcpCounter(t *testing.T, node, name string) (value uint64) {
+	t.Helper()
+	err := netdev.In(shared.Topology.Name+"-"+node, func() error {
+		text, err := os.ReadFile("/proc/thread-self/net/netstat")
+		if err != nil {
+			return err
+		}
+		lines := strings.Split(string(text), "\n")
+		for i := 0; i+1 < len(lines); i += 2 {
+			names, values := strings.Fields(lines[i]), strings.Fields(lines[i+1])
+			for j := range names {
+				if names[j] == name {
+					value, err = strconv.ParseUint(values[j], 10, 64)
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
