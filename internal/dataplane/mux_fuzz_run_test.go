@@ -44,6 +44,8 @@ type fuzz struct {
 	sr *rand.Rand
 	// cr is that of cookies, likewise.
 	cr *rand.Rand
+	// qr is that of connection ids, likewise.
+	qr *rand.Rand
 	sn fuzzSNAT
 
 	// Of all episodes.
@@ -109,6 +111,7 @@ func (f *fuzz) begin(seed uint64) {
 	m.config.FlowKey.K0, m.config.FlowKey.K1 = f.r.Uint64(), f.r.Uint64()
 	f.model = &muxModel{alive: map[MemberKey]bool{}, mac: testMAC, ingress: ingress, macs: [][6]byte{muxSelf, fuzzOtherSelf}, schedules: newModelSchedules()}
 	f.sr, f.cr = rand.New(rand.NewPCG(seed, 3)), rand.New(rand.NewPCG(seed, 4))
+	f.qr = rand.New(rand.NewPCG(seed, 5))
 	f.model.policy = modelPolicy{hz: f.hz, packets: map[netip.Addr]*bucketModel{}, flows: map[netip.Addr]*bucketModel{}}
 	f.model.flows = &modelFlows{
 		key: ring.Key{K0: m.config.FlowKey.K0, K1: m.config.FlowKey.K1}, buckets: make([][8]modelFlow, len(m.flows)),
@@ -140,6 +143,7 @@ func (f *fuzz) run(n int) {
 		f.packet(frame, linear)
 		f.probes()
 		f.outbound()
+		f.quic()
 		if f.step&1023 == 1023 {
 			f.checkAll()
 		}

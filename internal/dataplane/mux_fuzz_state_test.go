@@ -112,6 +112,7 @@ func (f *fuzz) newIdentity(e *MuxEndpoint) {
 		e.Scheduler = ScheduleKind(1 + f.sr.IntN(3))
 	}
 	f.newCookies(e)
+	f.newQUIC(e)
 	e.SourceFor = time.Duration(f.r.IntN(400)) * time.Second
 	e.Idle = lb.Idle{Untrusted: time.Duration(f.r.IntN(40)) * time.Second, Trusted: time.Duration(f.r.IntN(300)) * time.Second}
 }

@@ -35,7 +35,7 @@ func (m *muxModel) chooseQUIC(p modelPacket, e MuxEndpoint) (id uint16, hash uin
 	}
 	who := m.identity(p, e)
 	alone := who.entry(m.flows.key)
-	ringHash := who.hash(ring.KeyOf(m.state.RingKeys[e.KeySlot]))
+	ringHash := who.hash(m.ringKey(e))
 	switch {
 	case !ok:
 		m.noted = append(m.noted, "quic_malformed")
@@ -56,7 +56,7 @@ func (m *muxModel) chooseQUIC(p modelPacket, e MuxEndpoint) (id uint16, hash uin
 	return id, alone, reason
 }
 
-// rememberQUIC finds the member of a connection in the flow table, or by the ring; what opens one is entered.
+// rememberQUIC finds the member of a connection in the flow table, or has it chosen; what opens one is entered.
 func (m *muxModel) rememberQUIC(p modelPacket, e MuxEndpoint, hash, ringHash uint64, opens bool) (uint16, string) {
 	bucket, at, live := m.find(e, hash)
 	class := FlowUntrusted
@@ -73,15 +73,15 @@ func (m *muxModel) rememberQUIC(p modelPacket, e MuxEndpoint, hash, ringHash uin
 	} else if opens && !m.takeFlow(p) {
 		return 0, "new_flow_limited"
 	}
-	chosen, ok := m.ring(e, ringHash)
+	if at < 0 && opens {
+		at = m.room(bucket, modelHome(hash))
+	}
+	chosen, ok := m.pick(e, ringHash, opens && at >= 0)
 	if !ok {
 		return 0, "no_backend"
 	}
 	if !live && !opens {
 		return chosen, ""
-	}
-	if at < 0 {
-		at = m.room(bucket, modelHome(hash))
 	}
 	if at < 0 {
 		m.noted = append(m.noted, "flow_table_full")
