@@ -134,7 +134,7 @@ func TestBadInputIsRefused(t *testing.T) {
 		"track":            {other(func(s *apiv1.Service) { s.Endpoints[0].Affinity, s.Endpoints[0].Track = "cookie", true }), lb.NotSupported},
 		"form": {other(func(s *apiv1.Service) {
 			s.Endpoints[0].Affinity, s.Endpoints[0].Cookie = "cookie", &apiv1.Cookie{Form: "co"}
-		}), lb.NotSupported},
+		}), "must be none with cookie.form co"},
 		"scheduler":           {other(func(s *apiv1.Service) { s.Endpoints[0].Scheduler = "fastest" }), "scheduler"},
 		"scheduler and hash":  {other(func(s *apiv1.Service) { s.Endpoints[0].Affinity, s.Endpoints[0].Scheduler = "hash", "p2c" }), "must be maglev with affinity hash"},
 		"snat":                {other(func(s *apiv1.Service) { s.Snat = []string{"10.20.1.99"} }), "snat[0]: 10.20.1.99"},
