@@ -573,7 +573,7 @@ type KeySet struct {
 	Purpose string `protobuf:"bytes,1,opt,name=purpose,proto3" json:"purpose,omitempty"`
 	Scope   string `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"`
 	Service string `protobuf:"bytes,3,opt,name=service,proto3" json:"service,omitempty"`
-	// "spread": muxes get the new key; "switch": hosts get it and stamp with it; "rest": the former key is read only; "steady": there is one key.
+	// "spread": muxes get the new key; "return": they get keys that were not needed for some time; "switch": hosts get it and stamp with it; "rest": the former key is read only; "steady": there is one key.
 	Phase string                 `protobuf:"bytes,4,opt,name=phase,proto3" json:"phase,omitempty"`
 	Since *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
 	// Ordered by epoch.
