@@ -14,9 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"connectrpc.com/connect"
-
-	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lab"
 	"github.com/shuntlb/shunt/internal/netdev"
 	"github.com/shuntlb/shunt/pkg/quiclb"
@@ -56,19 +53,7 @@ func (s service) quicServers(t *testing.T, vm string) (servers []lab.QUICServer)
 		t.Fatal(err)
 	}
 	for network, dip := range map[string]netip.Addr{"udp4": node.Addresses().V4.Addr(), "udp6": node.Addresses().V6.Addr()} {
-		client, err := shared.Client()
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer, err := client.QUICConfig(t.Context(), connect.NewRequest(&apiv1.QUICConfigRequest{Service: s.name, Backend: dip.String()}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var parts []string
-		for _, c := range answer.Msg.GetServers()[0].GetConfigs() {
-			parts = append(parts, fmt.Sprintf(`{"id":%d,"format":%q,"key":"%x","serverId":"%x","nonceLength":%d,"active":%t}`, c.GetId(), c.GetFormat(), c.GetKey(), c.GetServerId(), c.GetNonceLength(), c.GetActive()))
-		}
-		text := `{"configs":[` + strings.Join(parts, ",") + `]}`
+		text := mustShunt(t, "get", "quic", s.name, "--backend", dip.String(), "-o", "json")
 		servers = append(servers, lab.QUICServer{VM: vm, Network: network, Config: []byte(text), Retry: true})
 	}
 	return servers
@@ -210,13 +195,7 @@ func startMovers(t *testing.T, s service, names ...string) (movers []*mover) {
 func (s service) rotateQUIC(t *testing.T, vms []string) {
 	t.Helper()
 	before := s.quicServers(t, vms[0])[0].Config
-	client, err := shared.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := client.RotateKeys(t.Context(), connect.NewRequest(&apiv1.RotateKeysRequest{Scopes: []string{s.name}, Purpose: "cid"})); err != nil {
-		t.Fatal(err)
-	}
+	mustShunt(t, "rotate", "keys", s.name, "--purpose", "cid")
 	await(t, "another key to make connection ids with", func(context.Context) error {
 		if newest(t, s.quicServers(t, vms[0])[0].Config) == newest(t, before) {
 			return errors.New("there is none")
