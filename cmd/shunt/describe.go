@@ -202,7 +202,11 @@ func (d *description) service(s *lb.Service) {
 func (d *description) endpoint(service string, e *lb.Endpoint, key lb.EndpointKey) {
 	name := endpointKey{service, key.VIP.String(), key.Protocol.String(), uint32(key.Port), uint32(key.PortEnd)}
 	d.printf("\nEndpoint %s\n", name)
-	d.printf("  path %s, affinity %s, scheduler %s, rewrite %s\n", e.Path, e.Affinity, e.Scheduler, e.Rewrite)
+	scheduler := e.Scheduler
+	if e.Schedule.By != "" {
+		scheduler += " by " + e.Schedule.By
+	}
+	d.printf("  path %s, affinity %s, scheduler %s, rewrite %s\n", e.Path, e.Affinity, scheduler, e.Rewrite)
 	d.options(e)
 	d.health(&e.Health)
 	rows := [][]string{{"MEMBER", "BACKEND", "HOST", "WEIGHT", "STATE", "FLOWS", "PACKETS", "HEALTH"}}

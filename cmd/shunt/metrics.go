@@ -33,5 +33,12 @@ func muxMetrics(f muxFlags, a *mux.Agent, tables dataplane.MuxTables, progress *
 	return metrics.NewMux(metrics.Mux{
 		Node:     metrics.Node{Name: f.name, Build: thisBuild(), Status: a.Status, Progress: progress, Probes: probes, Starts: starts},
 		Counters: tables.Counters, Flips: a.Flips, Captures: a.Captures, Overruled: a.Overruled, LoadOf: a.LoadOf,
+		Schedulers: func() []metrics.Scheduler {
+			var out []metrics.Scheduler
+			for _, s := range a.Schedulers() {
+				out = append(out, metrics.Scheduler{Endpoint: s.Endpoint, Name: s.Scheduler, Unknown: s.Unknown})
+			}
+			return out
+		},
 	})
 }

@@ -300,6 +300,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, on []int
 	err = together(cancel,
 		func() error { a.Run(ctx); return nil },
 		func() error { a.SweepFlows(ctx, f.sweep); return nil },
+		func() error { a.Schedule(ctx); return nil },
 		func() error { a.Linger(ctx); return nil },
 		func() error { a.FollowLeases(ctx); return nil },
 		func() error { return hops.Run(ctx, a.HopsChanged) },

@@ -68,6 +68,9 @@ func muxOf(s *apiv1.NodeStatus) Mux {
 		},
 		Captures:  func() int { return 1 },
 		Overruled: func() (int, int) { return 3, 4 },
+		Schedulers: func() []Scheduler {
+			return []Scheduler{{web, lb.SchedulerP2C, 2}, {lb.EndpointKey{}, lb.SchedulerP2C, 9}}
+		},
 		LoadOf: func(e lb.EndpointKey, member uint16) (load.Load, bool) {
 			if e != web || member != 1 {
 				return load.Load{}, false
@@ -150,6 +153,7 @@ func TestMux(t *testing.T) {
 		`shunt_mux_packets_total{reason="no_endpoint"} 0`,
 		`shunt_mux_endpoint_packets_total{port="80",protocol="tcp",service="web",vip="203.0.113.10"} 9`,
 		`shunt_mux_endpoint_members{port="80",protocol="tcp",service="web",state="dead",vip="203.0.113.10"} 1`,
+		`shunt_mux_scheduler_stale_members{port="80",protocol="tcp",scheduler="p2c",service="web",vip="203.0.113.10"} 2`,
 		`shunt_mux_endpoint_members{port="*",protocol="any",service="any",state="draining",vip="203.0.113.11"} 1`,
 		`shunt_mux_backend_bytes_total{backend="10.20.1.11:8080",port="80",protocol="tcp",service="web",vip="203.0.113.10"} 700`,
 		`shunt_mux_backend_alive{backend="10.20.1.11",port="8000-8100",protocol="tcp",service="ftp",vip="203.0.113.11"} 1`,

@@ -43,8 +43,18 @@ type Mux struct {
 	Captures func() int
 	// LoadOf is the load of a member as the mux knows it; nil: it knows none.
 	LoadOf func(e lb.EndpointKey, member uint16) (load.Load, bool)
+	// Schedulers tells of endpoints with a scheduler other than maglev; nil: there are none.
+	Schedulers func() []Scheduler
 	// Overruled counts endpoints whose backends all count as alive whatever checks say.
 	Overruled func() (panics, failOpen int)
+}
+
+// Scheduler is what an endpoint's scheduler knows.
+type Scheduler struct {
+	Endpoint lb.EndpointKey
+	Name     string
+	// Unknown is how many members have no load that counts.
+	Unknown int
 }
 
 // NodeFamilies are those of muxes and hosts alike.
@@ -67,6 +77,7 @@ var MuxFamilies = []*Family{
 	fam(Counter, "shunt_mux_endpoint_packets_total", perEndpoint, "Packets that found the endpoint, forwarded or not.", endpointLabels...),
 	fam(Counter, "shunt_mux_endpoint_bytes_total", perEndpoint, "Bytes of the IP packets that found the endpoint, forwarded or not.", endpointLabels...),
 	fam(Gauge, "shunt_mux_endpoint_members", perEndpoint+", three states", "Members of the endpoint by state: alive, dead, draining.", append(endpointLabels[:4:4], "state")...),
+	fam(Gauge, "shunt_mux_scheduler_stale_members", perEndpoint+" with a scheduler that looks at loads", "Members that take new flows whose load nobody told lately: what the others have on average counts for them, and with all of them stale their weights alone.", append(endpointLabels[:4:4], "scheduler")...),
 	fam(Counter, "shunt_mux_backend_packets_total", perBackend, "Packets sent to the backend.", backendLabels...),
 	fam(Counter, "shunt_mux_backend_bytes_total", perBackend, "Bytes of the IP packets sent to the backend, without outer headers.", backendLabels...),
 	fam(Gauge, "shunt_mux_backend_alive", perBackend, "1 while this mux finds the backend healthy.", backendLabels...),
@@ -206,6 +217,20 @@ func (m Mux) collectHealth(s sink, status *apiv1.NodeStatus) {
 	s.put("shunt_health_overruled", float64(failOpen), "fail-open")
 }
 
+// collectSchedulers tells of endpoints whose service is known by VIP, protocol and port.
+func (m Mux) collectSchedulers(s sink, services map[[3]string]string) {
+	if m.Schedulers == nil {
+		return
+	}
+	for _, of := range m.Schedulers() {
+		vip, protocol, port := of.Endpoint.VIP.String(), of.Endpoint.Protocol.String(), lb.PortsText(of.Endpoint.Port, of.Endpoint.PortEnd)
+		service, planned := services[[3]string{vip, protocol, port}]
+		if e := (lb.Endpoint{Scheduler: of.Name}); planned && e.Loaded() {
+			s.put("shunt_mux_scheduler_stale_members", float64(of.Unknown), service, vip, protocol, port, of.Name)
+		}
+	}
+}
+
 func (m Mux) collectEndpoints(s sink, status *apiv1.NodeStatus, flips map[dataplane.MemberKey]uint64) {
 	byLabels := map[[4]string]*members{}
 	for _, ms := range status.GetMembers() {
@@ -236,6 +261,7 @@ func (m Mux) collectEndpoints(s sink, status *apiv1.NodeStatus, flips map[datapl
 			s.put("shunt_mux_endpoint_members", float64(count), l[0], l[1], l[2], l[3], state)
 		}
 	}
+	m.collectSchedulers(s, services)
 	turned := map[lb.EndpointKey]uint64{}
 	for k, n := range flips {
 		turned[k.Endpoint] += n

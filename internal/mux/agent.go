@@ -107,7 +107,8 @@ type Agent struct {
 	// captureStall is the constant; tests have less patience.
 	captureStall time.Duration
 
-	loads loads
+	loads     loads
+	schedules schedules
 
 	// tending is held while the interface is looked after.
 	tending sync.Mutex
@@ -187,7 +188,7 @@ func New(o Options) (*Agent, error) {
 		inTables: map[netip.Addr]bool{},
 		rules:    vipRules{}, outers: newOuters(),
 		comeback:     comeback{offered: map[netip.Addr]bool{}, held: map[netip.Addr]time.Time{}},
-		captureStall: captureStall, loads: loads{table: load.NewTable()},
+		captureStall: captureStall, loads: loads{table: load.NewTable()}, schedules: newSchedules(),
 		changed: make(chan struct{}, 1), speak: make(chan struct{}, 1), sweep: make(chan struct{}, 1), lingers: make(chan struct{}, 1), paths: make(chan struct{}, 1), suspicions: make(chan struct{}, 1), obeys: make(chan struct{}),
 	}
 	a.roster.doubt.Grace = max(cmp.Or(o.Grace, health.DefaultGrace), 0)

@@ -90,13 +90,14 @@ func (a *Agent) takenLocked(s step) {
 
 // obeyed lets all others know of a step that the tables took.
 func (a *Agent) obeyed(s step) error {
+	a.schedules.follow(s.changes)
 	if a.o.Sources != nil && s.whole {
 		a.o.Sources(s.after.TunnelSources)
 	}
 	a.keepRules(s)
 	late := a.dropOuters(s.changes)
 	err := a.followTargets()
-	for _, c := range []chan struct{}{a.speak, a.changed, a.sweep, a.lingers, a.paths} {
+	for _, c := range []chan struct{}{a.speak, a.changed, a.sweep, a.lingers, a.paths, a.schedules.due} {
 		poke(c)
 	}
 	if a.o.Leases != nil {

@@ -164,7 +164,7 @@ func (a *Agent) traceLease(p dataplane.Packet, walk dataplane.Trace, out *apiv1.
 	}
 }
 
-// traceDecisionsLocked puts what the agent decided by health behind the step that found the endpoint.
+// traceDecisionsLocked puts what the agent decided by health, and which scheduler there is, behind the step that found the endpoint.
 func (a *Agent) traceDecisionsLocked(key lb.EndpointKey, steps []string) []string {
 	g := a.roster.groups[key]
 	if g == nil || len(steps) == 0 {
@@ -179,6 +179,13 @@ func (a *Agent) traceDecisionsLocked(key lb.EndpointKey, steps []string) []strin
 	}
 	if g.decision.Backup {
 		decided = append(decided, "too few of its members are healthy: its backups take part")
+	}
+	if scheduleKind(&g.Endpoint) != dataplane.ScheduleRing {
+		by := g.Scheduler
+		if g.ScheduleBy != "" {
+			by += ", by " + g.ScheduleBy
+		}
+		decided = append(decided, "new flows are given by "+by)
 	}
 	return slices.Insert(steps, 1, decided...)
 }

@@ -66,6 +66,7 @@ func (a *Agent) followLocked(c change, because string) {
 	a.logFlips(c, because)
 	poke(a.speak)
 	poke(a.changed)
+	poke(a.schedules.due)
 }
 
 // tellDoubtLocked says how far the mux trusts itself.

@@ -71,6 +71,7 @@ func wantedEndpoint(e plan.Endpoint, r nextRings, now present) dataplane.MuxEndp
 	if out.QUIC != nil || out.Cookie != nil {
 		out.Affinity = dataplane.AffinityCookie
 	}
+	out.Scheduler = scheduleKind(&e)
 	if e.Encap == lb.EncapGUE {
 		out.Encap = dataplane.EncapGUE
 	}

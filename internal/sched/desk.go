@@ -55,6 +55,7 @@ type News struct {
 	Now     time.Time
 	Every   time.Duration // until the next time
 	Lag     time.Duration // how long ago hosts saw what they told last, on average
+	All     bool          // words of all members are wanted
 }
 
 // Next makes the next orders.
@@ -70,7 +71,7 @@ func (d *Desk) Next(n News) Orders {
 	came := d.came(n)
 	shares := d.share(members, out.Unknown, came, n)
 	if d.Scheduler == lb.SchedulerP2C {
-		out.Loads = d.words(members)
+		out.Loads = d.words(members, n.All)
 	}
 	d.remember(n)
 	if out.Changed = !d.begun || !slices.Equal(shares, d.shares); out.Changed {
@@ -139,10 +140,10 @@ func (d *Desk) came(n News) arrivals {
 	return arrivals{last, int(next + 0.5)}
 }
 
-// words are those of members of which something new is known.
-func (d *Desk) words(members []Member) (out []Word) {
+// words are those of members of which something new is known, or of all.
+func (d *Desk) words(members []Member, all bool) (out []Word) {
 	for _, m := range members {
-		if t, before := d.told[m.ID]; !before || !t.at.Equal(m.At) || t.weight != m.Weight {
+		if t, before := d.told[m.ID]; all || !before || !t.at.Equal(m.At) || t.weight != m.Weight {
 			out = append(out, Word{m.ID, WordOf(m)})
 		}
 	}

@@ -82,6 +82,9 @@ func TestDeskWords(t *testing.T) {
 	if want := WordOf(Member{Weight: 2, Load: 30}); first.Loads[2].Word != want {
 		t.Errorf("the silent one has %#x, want %#x", first.Loads[2].Word, want)
 	}
+	if got := ids(d.Next(News{Members: members, Now: now, All: true})); !slices.Equal(got, []uint16{0, 1, 7}) {
+		t.Errorf("words of %v, want of all", got)
+	}
 	if got := ids(d.Next(News{Members: members, Now: now})); got != nil {
 		t.Errorf("words of %v again", got)
 	}

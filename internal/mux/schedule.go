@@ -1,0 +1,217 @@
+package mux
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/load"
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/sched"
+)
+
+const (
+	// scheduleEvery is how often schedulers look at loads: as often as hosts look at their servers.
+	scheduleEvery = load.SampleEvery
+	// scheduleLag is how long ago hosts saw what they told last, on average: half of the time between two looks, and the way.
+	scheduleLag = load.SampleEvery/2 + 20*time.Millisecond
+	// scheduleStale is how old a load may be that schedulers go by: it should have been told again long ago.
+	scheduleStale = load.RefreshEvery * 3 / 2
+)
+
+// schedules are the endpoints of the plan whose new flows are not the ring's to give.
+type schedules struct {
+	// due is poked when sequences are to be made anew at once: the plan or the health of members is another.
+	due chan struct{}
+
+	mu sync.Mutex
+	of map[lb.EndpointKey]*scheduled
+	// fault is why the tables did not take a sequence, as it was logged.
+	fault string
+}
+
+// scheduled is an endpoint with a scheduler.
+type scheduled struct {
+	kind    dataplane.ScheduleKind
+	by      string
+	desk    sched.Desk
+	unknown int // members whose load is not known, or stale
+	taken   uint32
+	// fresh: the tables may not have what they were given last.
+	fresh bool
+}
+
+func newSchedules() schedules {
+	return schedules{due: make(chan struct{}, 1), of: map[lb.EndpointKey]*scheduled{}}
+}
+
+// scheduleKind is how packets take members of an endpoint.
+func scheduleKind(e *plan.Endpoint) dataplane.ScheduleKind {
+	if e.Affinity == lb.AffinityHash || e.OnePacket {
+		return dataplane.ScheduleRing
+	}
+	switch e.Scheduler {
+	case "", lb.SchedulerMaglev:
+		return dataplane.ScheduleRing
+	case lb.SchedulerRandom:
+		return dataplane.ScheduleRandom
+	case lb.SchedulerP2C:
+		return dataplane.ScheduleLighter
+	}
+	return dataplane.ScheduleNext
+}
+
+// follow takes over what changed in the plan that is obeyed.
+func (s *schedules) follow(changes []plan.EndpointChange) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range changes {
+		e := c.After
+		if e == nil || scheduleKind(e) == dataplane.ScheduleRing {
+			delete(s.of, c.Key())
+			continue
+		}
+		had := s.of[e.Key]
+		if had == nil || had.desk.Scheduler != e.Scheduler || had.by != e.ScheduleBy {
+			units := e.ScheduleBy == lb.ByCPU || e.ScheduleBy == lb.ByLoad
+			s.of[e.Key] = &scheduled{kind: scheduleKind(e), by: e.ScheduleBy, desk: sched.Desk{Scheduler: e.Scheduler, Units: units}}
+		}
+		s.of[e.Key].fresh = true
+	}
+}
+
+// Schedule keeps the tables' sequences and loads up to what is known of members until ctx ends.
+func (a *Agent) Schedule(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.schedules.due:
+		case <-a.o.Clock.After(scheduleEvery):
+		}
+		a.scheduleOnce()
+	}
+}
+
+// scheduleOnce gives the tables what is new of sequences and loads.
+func (a *Agent) scheduleOnce() {
+	a.schedules.mu.Lock()
+	defer a.schedules.mu.Unlock()
+	keys := make([]lb.EndpointKey, 0, len(a.schedules.of))
+	for key := range a.schedules.of {
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 {
+		return
+	}
+	slices.SortFunc(keys, plan.CompareKeys)
+	counts, now := a.o.Tables.Scheduled(keys), a.o.Clock.Now()
+	members := a.scheduleMembers(keys, now)
+	var next []dataplane.Schedule
+	for i, key := range keys {
+		s := a.schedules.of[key]
+		orders := s.desk.Next(sched.News{Members: members[i], Taken: counts[i], Now: now, Every: scheduleEvery, Lag: scheduleLag, All: s.fresh})
+		s.unknown, s.taken = orders.Unknown, counts[i]
+		if !s.fresh && !orders.Changed && len(orders.Loads) == 0 {
+			continue
+		}
+		out := dataplane.Schedule{Endpoint: key, Kind: s.kind, Sequence: orders.Sequence}
+		for _, w := range orders.Loads {
+			out.Loads = append(out.Loads, dataplane.MemberLoad{Member: w.ID, Word: w.Word})
+		}
+		next, s.fresh = append(next, out), false
+	}
+	if len(next) > 0 {
+		a.tellSchedules(a.o.Tables.SetSchedules(next))
+	}
+}
+
+// tellSchedules logs what became of the last sequences, once.
+func (a *Agent) tellSchedules(err error) {
+	fault := ""
+	if err != nil {
+		fault = err.Error()
+	}
+	if fault != "" && fault != a.schedules.fault {
+		a.o.Log.Error("schedulers keep former sequences", "error", err)
+	}
+	a.schedules.fault = fault
+}
+
+// scheduleMembers are the members of endpoints that may get new flows, with what is known of their loads.
+func (a *Agent) scheduleMembers(keys []lb.EndpointKey, now time.Time) [][]sched.Member {
+	out := make([][]sched.Member, len(keys))
+	a.mu.Lock()
+	for i, key := range keys {
+		g := a.roster.groups[key]
+		if g == nil {
+			continue
+		}
+		out[i] = make([]sched.Member, 0, len(g.members))
+		for _, m := range g.members {
+			takes := m.Weight > 0 && (m.alive() || g.decision.Open()) && (!m.Backup || g.decision.Backup)
+			if takes {
+				out[i] = append(out[i], sched.Member{ID: m.ID, Weight: m.Weight})
+			}
+		}
+	}
+	a.mu.Unlock()
+	for i, key := range keys {
+		by := a.schedules.of[key].by
+		if by == "" {
+			continue
+		}
+		for j := range out[i] {
+			m := &out[i][j]
+			if l, age, known := a.loads.told(load.Key{Endpoint: key, Member: m.ID}, now); known && age < scheduleStale {
+				learn(m, by, l, now.Add(-age))
+			}
+		}
+	}
+	return out
+}
+
+// learn gives a member what was told of its load at a time.
+func learn(m *sched.Member, by string, l load.Load, at time.Time) {
+	if l.Has&load.HasConnections != 0 {
+		m.Connections, m.Opened, m.HasConnections = float64(l.Connections), l.Opened, true
+	}
+	switch {
+	case by == lb.ByConnections && m.HasConnections:
+		m.Load, m.Known = m.Connections, true
+	case by == lb.ByCPU && l.Has&load.HasCPU != 0:
+		m.Load, m.Known = float64(l.CPU), true
+	case by == lb.ByLoad && l.Has&load.HasGiven != 0:
+		m.Load, m.Known = float64(l.Given), true
+	}
+	if m.Known {
+		m.At = at
+	}
+}
+
+// SchedulerStats is what an endpoint's scheduler did and knows.
+type SchedulerStats struct {
+	Endpoint  lb.EndpointKey
+	Scheduler string
+	// Unknown is how many members that take new flows have no load that counts.
+	Unknown int
+	// Taken is how often packets took a member from its sequences since the program was loaded, modulo 2^32; of schedulers that draw it is 0.
+	Taken uint32
+	// Muxes is how many muxes there seem to be that give as many connections as this one; 1 when hosts do not tell.
+	Muxes float64
+}
+
+// Schedulers tells of all endpoints with a scheduler, in order.
+func (a *Agent) Schedulers() []SchedulerStats {
+	a.schedules.mu.Lock()
+	defer a.schedules.mu.Unlock()
+	out := make([]SchedulerStats, 0, len(a.schedules.of))
+	for key, s := range a.schedules.of {
+		out = append(out, SchedulerStats{key, s.desk.Scheduler, s.unknown, s.taken, s.desk.Muxes()})
+	}
+	slices.SortFunc(out, func(x, y SchedulerStats) int { return plan.CompareKeys(x.Endpoint, y.Endpoint) })
+	return out
+}
