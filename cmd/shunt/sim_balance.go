@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"sync"
@@ -80,12 +81,16 @@ func (f *balanceFlags) rounds() (out []round) {
 	return out
 }
 
+// short are names of schedulers in diagrams, where the usual ones have no room.
+var short = map[string]string{lb.SchedulerLeastConnections: "least", lb.SchedulerWeightedRoundRobin: "weighted"}
+
 // name is what a diagram calls it.
 func (r round) name() string {
+	name := cmp.Or(short[r.scheduler], r.scheduler)
 	if r.refresh == 0 {
-		return r.scheduler
+		return name
 	}
-	return r.scheduler + " " + number(r.refresh) + " Hz"
+	return name + ", " + number(r.refresh) + " Hz"
 }
 
 // setup is what connections meet in a round.
