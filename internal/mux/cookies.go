@@ -11,10 +11,13 @@ import (
 // wantedCookie is what the cookies of an endpoint are read with, under the live keys of its VIP; nil where there are none. Without keys, which come with
 // the plan or a moment later, connections are known by the flow table alone.
 func wantedCookie(e plan.Endpoint, keys []plan.CookieKey) *dataplane.MuxCookie {
-	if e.Affinity != lb.AffinityCookie || e.Cookie != lb.CookieEVC || len(keys) == 0 {
+	if e.Affinity != lb.AffinityCookie || e.Cookie != lb.CookieEVC && e.Cookie != lb.CookieCO || len(keys) == 0 {
 		return nil
 	}
 	out := &dataplane.MuxCookie{}
+	if e.Cookie == lb.CookieCO {
+		out.Form = dataplane.CookieCO
+	}
 	for _, k := range keys {
 		out.Keys[k.ID()], out.Live[k.ID()] = k.Key, true
 	}

@@ -22,7 +22,10 @@ func TestWantedCookie(t *testing.T) {
 	}{
 		{"of flows", plan.Endpoint{Affinity: lb.AffinityFlow}, keys, nil},
 		{"of QUIC", plan.Endpoint{Affinity: lb.AffinityCookie, QUIC: &lb.QUIC{Format: lb.QUICLB}}, keys, nil},
-		{"in the server's clock", plan.Endpoint{Affinity: lb.AffinityCookie, Cookie: lb.CookieCO}, keys, nil},
+		{"in the server's clock", plan.Endpoint{Affinity: lb.AffinityCookie, Cookie: lb.CookieCO}, keys[:1], &dataplane.MuxCookie{
+			Keys: [2][16]byte{{6}}, Live: [2]bool{true}, Form: dataplane.CookieCO,
+		}},
+		{"of the mux's", plan.Endpoint{Affinity: lb.AffinityCookie, Cookie: lb.CookieSplitZ}, keys, nil},
 		{"without keys yet", plan.Endpoint{Affinity: lb.AffinityCookie, Cookie: lb.CookieEVC}, nil, nil},
 		{"one key", plan.Endpoint{Affinity: lb.AffinityCookie, Cookie: lb.CookieEVC}, keys[1:], &dataplane.MuxCookie{
 			Keys: [2][16]byte{1: {7}}, Live: [2]bool{false, true},
