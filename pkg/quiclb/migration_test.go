@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/binary"
+	"errors"
 	"io"
 	"math/big"
 	"net"
@@ -44,6 +45,7 @@ func certificate(t *testing.T) tls.Certificate {
 type server struct {
 	member    uint16
 	generator *quiclb.Generator
+	transport *quic.Transport
 }
 
 func newServer(t *testing.T, r *router, cert tls.Certificate, c quiclb.Config) *server {
@@ -67,7 +69,7 @@ func newServer(t *testing.T, r *router, cert tls.Certificate, c quiclb.Config) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{member: quiclb.Member(c.ServerID), generator: generator}
+	s := &server{member: quiclb.Member(c.ServerID), generator: generator, transport: transport}
 	go s.run(listener)
 	t.Cleanup(func() {
 		transport.Close()
@@ -261,5 +263,30 @@ func testMigration(t *testing.T, scheme quiclb.Scheme) {
 	}
 	if several == 0 {
 		t.Error("no client needed two datagrams for its first flight")
+	}
+}
+
+// TestReset: a server that starts again with the same secret tells clients of the one before at once that their connections are gone.
+func TestReset(t *testing.T) {
+	scheme := quiclb.Scheme{ID: 3, Format: quiclb.QUICLB, Key: quiclb.Key{1}, ServerIDLength: 3, NonceLength: 13}
+	r := newRouter(t, scheme.Length())
+	r.know(t, scheme)
+	cert := certificate(t)
+	before := newServer(t, r, cert, config(scheme, 7))
+	r.choose(7)
+	c := connect(t, r.address())
+	before.transport.Close()
+	newServer(t, r, cert, config(scheme, 7))
+	r.rebind()
+	if err := c.stream.SetDeadline(time.Now().Add(within)); err != nil {
+		t.Fatal(err)
+	}
+	var member uint16
+	_, err := c.stream.Write([]byte{0})
+	if err == nil {
+		err = binary.Read(c.stream, binary.BigEndian, &member)
+	}
+	if reset := (*quic.StatelessResetError)(nil); !errors.As(err, &reset) {
+		t.Errorf("%v, want a stateless reset", err)
 	}
 }
