@@ -1517,7 +1517,9 @@ type StatusResponse struct {
 	// Of the same: one for each VIP.
 	SnatVips []*SnatVIPStatus `protobuf:"bytes,8,rep,name=snat_vips,json=snatVips,proto3" json:"snat_vips,omitempty"`
 	// What came of asks for ranges since this manager started, in the terms that it led.
-	SnatCounts    *SnatCounts `protobuf:"bytes,9,opt,name=snat_counts,json=snatCounts,proto3" json:"snat_counts,omitempty"`
+	SnatCounts *SnatCounts `protobuf:"bytes,9,opt,name=snat_counts,json=snatCounts,proto3" json:"snat_counts,omitempty"`
+	// Of the leading manager's own metrics alone: keys that are needed.
+	Keys          []*KeyCount `protobuf:"bytes,11,rep,name=keys,proto3" json:"keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1622,6 +1624,92 @@ func (x *StatusResponse) GetSnatCounts() *SnatCounts {
 	return nil
 }
 
+func (x *StatusResponse) GetKeys() []*KeyCount {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+// KeyCount sums keys of one purpose and phase.
+type KeyCount struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in KeySet.
+	Purpose string `protobuf:"bytes,1,opt,name=purpose,proto3" json:"purpose,omitempty"`
+	Phase   string `protobuf:"bytes,2,opt,name=phase,proto3" json:"phase,omitempty"`
+	Sets    uint32 `protobuf:"varint,3,opt,name=sets,proto3" json:"sets,omitempty"`
+	// Since when the phase that began first lasts, and when the oldest key that is in use was made.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	Made          *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=made,proto3" json:"made,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyCount) Reset() {
+	*x = KeyCount{}
+	mi := &file_v1_manager_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyCount) ProtoMessage() {}
+
+func (x *KeyCount) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyCount.ProtoReflect.Descriptor instead.
+func (*KeyCount) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *KeyCount) GetPurpose() string {
+	if x != nil {
+		return x.Purpose
+	}
+	return ""
+}
+
+func (x *KeyCount) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *KeyCount) GetSets() uint32 {
+	if x != nil {
+		return x.Sets
+	}
+	return 0
+}
+
+func (x *KeyCount) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *KeyCount) GetMade() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Made
+	}
+	return nil
+}
+
 // SnatVIPStatus is how full a VIP with SNAT is. All numbers are of ports.
 type SnatVIPStatus struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -1644,7 +1732,7 @@ type SnatVIPStatus struct {
 
 func (x *SnatVIPStatus) Reset() {
 	*x = SnatVIPStatus{}
-	mi := &file_v1_manager_proto_msgTypes[23]
+	mi := &file_v1_manager_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1656,7 +1744,7 @@ func (x *SnatVIPStatus) String() string {
 func (*SnatVIPStatus) ProtoMessage() {}
 
 func (x *SnatVIPStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[23]
+	mi := &file_v1_manager_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1669,7 +1757,7 @@ func (x *SnatVIPStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatVIPStatus.ProtoReflect.Descriptor instead.
 func (*SnatVIPStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{23}
+	return file_v1_manager_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SnatVIPStatus) GetService() string {
@@ -1763,7 +1851,7 @@ type SnatCounts struct {
 
 func (x *SnatCounts) Reset() {
 	*x = SnatCounts{}
-	mi := &file_v1_manager_proto_msgTypes[24]
+	mi := &file_v1_manager_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1775,7 +1863,7 @@ func (x *SnatCounts) String() string {
 func (*SnatCounts) ProtoMessage() {}
 
 func (x *SnatCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[24]
+	mi := &file_v1_manager_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1788,7 +1876,7 @@ func (x *SnatCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatCounts.ProtoReflect.Descriptor instead.
 func (*SnatCounts) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{24}
+	return file_v1_manager_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SnatCounts) GetAsks() uint64 {
@@ -1865,7 +1953,7 @@ type SnatRefused struct {
 
 func (x *SnatRefused) Reset() {
 	*x = SnatRefused{}
-	mi := &file_v1_manager_proto_msgTypes[25]
+	mi := &file_v1_manager_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1877,7 +1965,7 @@ func (x *SnatRefused) String() string {
 func (*SnatRefused) ProtoMessage() {}
 
 func (x *SnatRefused) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[25]
+	mi := &file_v1_manager_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1890,7 +1978,7 @@ func (x *SnatRefused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatRefused.ProtoReflect.Descriptor instead.
 func (*SnatRefused) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{25}
+	return file_v1_manager_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SnatRefused) GetReason() string {
@@ -1928,7 +2016,7 @@ type LoadStatus struct {
 
 func (x *LoadStatus) Reset() {
 	*x = LoadStatus{}
-	mi := &file_v1_manager_proto_msgTypes[26]
+	mi := &file_v1_manager_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1940,7 +2028,7 @@ func (x *LoadStatus) String() string {
 func (*LoadStatus) ProtoMessage() {}
 
 func (x *LoadStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[26]
+	mi := &file_v1_manager_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1953,7 +2041,7 @@ func (x *LoadStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadStatus.ProtoReflect.Descriptor instead.
 func (*LoadStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{26}
+	return file_v1_manager_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *LoadStatus) GetService() string {
@@ -2043,7 +2131,7 @@ type MemberLoad struct {
 
 func (x *MemberLoad) Reset() {
 	*x = MemberLoad{}
-	mi := &file_v1_manager_proto_msgTypes[27]
+	mi := &file_v1_manager_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2055,7 +2143,7 @@ func (x *MemberLoad) String() string {
 func (*MemberLoad) ProtoMessage() {}
 
 func (x *MemberLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[27]
+	mi := &file_v1_manager_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2068,7 +2156,7 @@ func (x *MemberLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberLoad.ProtoReflect.Descriptor instead.
 func (*MemberLoad) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{27}
+	return file_v1_manager_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *MemberLoad) GetConnections() uint32 {
@@ -2117,7 +2205,7 @@ type SnatStatus struct {
 
 func (x *SnatStatus) Reset() {
 	*x = SnatStatus{}
-	mi := &file_v1_manager_proto_msgTypes[28]
+	mi := &file_v1_manager_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2129,7 +2217,7 @@ func (x *SnatStatus) String() string {
 func (*SnatStatus) ProtoMessage() {}
 
 func (x *SnatStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[28]
+	mi := &file_v1_manager_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2142,7 +2230,7 @@ func (x *SnatStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatStatus.ProtoReflect.Descriptor instead.
 func (*SnatStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{28}
+	return file_v1_manager_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SnatStatus) GetService() string {
@@ -2204,7 +2292,7 @@ type AuditSNATRequest struct {
 
 func (x *AuditSNATRequest) Reset() {
 	*x = AuditSNATRequest{}
-	mi := &file_v1_manager_proto_msgTypes[29]
+	mi := &file_v1_manager_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2216,7 +2304,7 @@ func (x *AuditSNATRequest) String() string {
 func (*AuditSNATRequest) ProtoMessage() {}
 
 func (x *AuditSNATRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[29]
+	mi := &file_v1_manager_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2229,7 +2317,7 @@ func (x *AuditSNATRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditSNATRequest.ProtoReflect.Descriptor instead.
 func (*AuditSNATRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{29}
+	return file_v1_manager_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AuditSNATRequest) GetService() string {
@@ -2249,7 +2337,7 @@ type AuditSNATResponse struct {
 
 func (x *AuditSNATResponse) Reset() {
 	*x = AuditSNATResponse{}
-	mi := &file_v1_manager_proto_msgTypes[30]
+	mi := &file_v1_manager_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2261,7 +2349,7 @@ func (x *AuditSNATResponse) String() string {
 func (*AuditSNATResponse) ProtoMessage() {}
 
 func (x *AuditSNATResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[30]
+	mi := &file_v1_manager_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2274,7 +2362,7 @@ func (x *AuditSNATResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditSNATResponse.ProtoReflect.Descriptor instead.
 func (*AuditSNATResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{30}
+	return file_v1_manager_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AuditSNATResponse) GetNodes() []*SnatNodeAudit {
@@ -2306,7 +2394,7 @@ type SnatNodeAudit struct {
 
 func (x *SnatNodeAudit) Reset() {
 	*x = SnatNodeAudit{}
-	mi := &file_v1_manager_proto_msgTypes[31]
+	mi := &file_v1_manager_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2318,7 +2406,7 @@ func (x *SnatNodeAudit) String() string {
 func (*SnatNodeAudit) ProtoMessage() {}
 
 func (x *SnatNodeAudit) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[31]
+	mi := &file_v1_manager_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2331,7 +2419,7 @@ func (x *SnatNodeAudit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatNodeAudit.ProtoReflect.Descriptor instead.
 func (*SnatNodeAudit) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{31}
+	return file_v1_manager_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SnatNodeAudit) GetNode() string {
@@ -2413,7 +2501,7 @@ type SnatDifference struct {
 
 func (x *SnatDifference) Reset() {
 	*x = SnatDifference{}
-	mi := &file_v1_manager_proto_msgTypes[32]
+	mi := &file_v1_manager_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2425,7 +2513,7 @@ func (x *SnatDifference) String() string {
 func (*SnatDifference) ProtoMessage() {}
 
 func (x *SnatDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[32]
+	mi := &file_v1_manager_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2438,7 +2526,7 @@ func (x *SnatDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatDifference.ProtoReflect.Descriptor instead.
 func (*SnatDifference) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{32}
+	return file_v1_manager_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SnatDifference) GetVni() uint32 {
@@ -2497,7 +2585,7 @@ type VIPPlacement struct {
 
 func (x *VIPPlacement) Reset() {
 	*x = VIPPlacement{}
-	mi := &file_v1_manager_proto_msgTypes[33]
+	mi := &file_v1_manager_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2509,7 +2597,7 @@ func (x *VIPPlacement) String() string {
 func (*VIPPlacement) ProtoMessage() {}
 
 func (x *VIPPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[33]
+	mi := &file_v1_manager_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2522,7 +2610,7 @@ func (x *VIPPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VIPPlacement.ProtoReflect.Descriptor instead.
 func (*VIPPlacement) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{33}
+	return file_v1_manager_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *VIPPlacement) GetService() string {
@@ -2612,7 +2700,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_v1_manager_proto_msgTypes[34]
+	mi := &file_v1_manager_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2624,7 +2712,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[34]
+	mi := &file_v1_manager_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2637,7 +2725,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{34}
+	return file_v1_manager_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -2799,7 +2887,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_v1_manager_proto_msgTypes[35]
+	mi := &file_v1_manager_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2811,7 +2899,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[35]
+	mi := &file_v1_manager_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2824,7 +2912,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{35}
+	return file_v1_manager_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ServerStatus) GetDip() string {
@@ -2887,7 +2975,7 @@ type TableStatus struct {
 
 func (x *TableStatus) Reset() {
 	*x = TableStatus{}
-	mi := &file_v1_manager_proto_msgTypes[36]
+	mi := &file_v1_manager_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2899,7 +2987,7 @@ func (x *TableStatus) String() string {
 func (*TableStatus) ProtoMessage() {}
 
 func (x *TableStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[36]
+	mi := &file_v1_manager_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2912,7 +3000,7 @@ func (x *TableStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableStatus.ProtoReflect.Descriptor instead.
 func (*TableStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{36}
+	return file_v1_manager_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *TableStatus) GetName() string {
@@ -2946,7 +3034,7 @@ type FlowClassStatus struct {
 
 func (x *FlowClassStatus) Reset() {
 	*x = FlowClassStatus{}
-	mi := &file_v1_manager_proto_msgTypes[37]
+	mi := &file_v1_manager_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2958,7 +3046,7 @@ func (x *FlowClassStatus) String() string {
 func (*FlowClassStatus) ProtoMessage() {}
 
 func (x *FlowClassStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[37]
+	mi := &file_v1_manager_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2971,7 +3059,7 @@ func (x *FlowClassStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowClassStatus.ProtoReflect.Descriptor instead.
 func (*FlowClassStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{37}
+	return file_v1_manager_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *FlowClassStatus) GetClass() string {
@@ -3027,7 +3115,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_v1_manager_proto_msgTypes[38]
+	mi := &file_v1_manager_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3039,7 +3127,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[38]
+	mi := &file_v1_manager_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3052,7 +3140,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{38}
+	return file_v1_manager_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *MemberStatus) GetVip() string {
@@ -3232,7 +3320,7 @@ type MemberDecision struct {
 
 func (x *MemberDecision) Reset() {
 	*x = MemberDecision{}
-	mi := &file_v1_manager_proto_msgTypes[39]
+	mi := &file_v1_manager_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3244,7 +3332,7 @@ func (x *MemberDecision) String() string {
 func (*MemberDecision) ProtoMessage() {}
 
 func (x *MemberDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[39]
+	mi := &file_v1_manager_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3257,7 +3345,7 @@ func (x *MemberDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberDecision.ProtoReflect.Descriptor instead.
 func (*MemberDecision) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{39}
+	return file_v1_manager_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *MemberDecision) GetService() string {
@@ -3375,7 +3463,7 @@ type ReasonCount struct {
 
 func (x *ReasonCount) Reset() {
 	*x = ReasonCount{}
-	mi := &file_v1_manager_proto_msgTypes[40]
+	mi := &file_v1_manager_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3387,7 +3475,7 @@ func (x *ReasonCount) String() string {
 func (*ReasonCount) ProtoMessage() {}
 
 func (x *ReasonCount) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[40]
+	mi := &file_v1_manager_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3400,7 +3488,7 @@ func (x *ReasonCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReasonCount.ProtoReflect.Descriptor instead.
 func (*ReasonCount) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{40}
+	return file_v1_manager_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ReasonCount) GetReason() string {
@@ -3428,7 +3516,7 @@ type RouteStatus struct {
 
 func (x *RouteStatus) Reset() {
 	*x = RouteStatus{}
-	mi := &file_v1_manager_proto_msgTypes[41]
+	mi := &file_v1_manager_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3440,7 +3528,7 @@ func (x *RouteStatus) String() string {
 func (*RouteStatus) ProtoMessage() {}
 
 func (x *RouteStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[41]
+	mi := &file_v1_manager_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3453,7 +3541,7 @@ func (x *RouteStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteStatus.ProtoReflect.Descriptor instead.
 func (*RouteStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{41}
+	return file_v1_manager_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RouteStatus) GetPrefix() string {
@@ -3483,7 +3571,7 @@ type PeerStatus struct {
 
 func (x *PeerStatus) Reset() {
 	*x = PeerStatus{}
-	mi := &file_v1_manager_proto_msgTypes[42]
+	mi := &file_v1_manager_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3495,7 +3583,7 @@ func (x *PeerStatus) String() string {
 func (*PeerStatus) ProtoMessage() {}
 
 func (x *PeerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[42]
+	mi := &file_v1_manager_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3508,7 +3596,7 @@ func (x *PeerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerStatus.ProtoReflect.Descriptor instead.
 func (*PeerStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{42}
+	return file_v1_manager_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PeerStatus) GetAddress() string {
@@ -3552,7 +3640,7 @@ type TraceRequest struct {
 
 func (x *TraceRequest) Reset() {
 	*x = TraceRequest{}
-	mi := &file_v1_manager_proto_msgTypes[43]
+	mi := &file_v1_manager_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3564,7 +3652,7 @@ func (x *TraceRequest) String() string {
 func (*TraceRequest) ProtoMessage() {}
 
 func (x *TraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[43]
+	mi := &file_v1_manager_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3577,7 +3665,7 @@ func (x *TraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceRequest.ProtoReflect.Descriptor instead.
 func (*TraceRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{43}
+	return file_v1_manager_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *TraceRequest) GetClient() string {
@@ -3652,7 +3740,7 @@ type TraceResponse struct {
 
 func (x *TraceResponse) Reset() {
 	*x = TraceResponse{}
-	mi := &file_v1_manager_proto_msgTypes[44]
+	mi := &file_v1_manager_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3664,7 +3752,7 @@ func (x *TraceResponse) String() string {
 func (*TraceResponse) ProtoMessage() {}
 
 func (x *TraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[44]
+	mi := &file_v1_manager_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3677,7 +3765,7 @@ func (x *TraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceResponse.ProtoReflect.Descriptor instead.
 func (*TraceResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{44}
+	return file_v1_manager_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *TraceResponse) GetResults() []*TraceResult {
@@ -3707,7 +3795,7 @@ type TraceResult struct {
 
 func (x *TraceResult) Reset() {
 	*x = TraceResult{}
-	mi := &file_v1_manager_proto_msgTypes[45]
+	mi := &file_v1_manager_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3719,7 +3807,7 @@ func (x *TraceResult) String() string {
 func (*TraceResult) ProtoMessage() {}
 
 func (x *TraceResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[45]
+	mi := &file_v1_manager_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3732,7 +3820,7 @@ func (x *TraceResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceResult.ProtoReflect.Descriptor instead.
 func (*TraceResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{45}
+	return file_v1_manager_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *TraceResult) GetNode() string {
@@ -3815,7 +3903,7 @@ type FlowsRequest struct {
 
 func (x *FlowsRequest) Reset() {
 	*x = FlowsRequest{}
-	mi := &file_v1_manager_proto_msgTypes[46]
+	mi := &file_v1_manager_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3827,7 +3915,7 @@ func (x *FlowsRequest) String() string {
 func (*FlowsRequest) ProtoMessage() {}
 
 func (x *FlowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[46]
+	mi := &file_v1_manager_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3840,7 +3928,7 @@ func (x *FlowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsRequest.ProtoReflect.Descriptor instead.
 func (*FlowsRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{46}
+	return file_v1_manager_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *FlowsRequest) GetVip() string {
@@ -3887,7 +3975,7 @@ type FlowsResponse struct {
 
 func (x *FlowsResponse) Reset() {
 	*x = FlowsResponse{}
-	mi := &file_v1_manager_proto_msgTypes[47]
+	mi := &file_v1_manager_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3899,7 +3987,7 @@ func (x *FlowsResponse) String() string {
 func (*FlowsResponse) ProtoMessage() {}
 
 func (x *FlowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[47]
+	mi := &file_v1_manager_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3912,7 +4000,7 @@ func (x *FlowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsResponse.ProtoReflect.Descriptor instead.
 func (*FlowsResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{47}
+	return file_v1_manager_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *FlowsResponse) GetResults() []*FlowsResult {
@@ -3936,7 +4024,7 @@ type FlowsResult struct {
 
 func (x *FlowsResult) Reset() {
 	*x = FlowsResult{}
-	mi := &file_v1_manager_proto_msgTypes[48]
+	mi := &file_v1_manager_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3948,7 +4036,7 @@ func (x *FlowsResult) String() string {
 func (*FlowsResult) ProtoMessage() {}
 
 func (x *FlowsResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[48]
+	mi := &file_v1_manager_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3961,7 +4049,7 @@ func (x *FlowsResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsResult.ProtoReflect.Descriptor instead.
 func (*FlowsResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{48}
+	return file_v1_manager_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *FlowsResult) GetNode() string {
@@ -4011,7 +4099,7 @@ type FlowStatus struct {
 
 func (x *FlowStatus) Reset() {
 	*x = FlowStatus{}
-	mi := &file_v1_manager_proto_msgTypes[49]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4023,7 +4111,7 @@ func (x *FlowStatus) String() string {
 func (*FlowStatus) ProtoMessage() {}
 
 func (x *FlowStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[49]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4036,7 +4124,7 @@ func (x *FlowStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowStatus.ProtoReflect.Descriptor instead.
 func (*FlowStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{49}
+	return file_v1_manager_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *FlowStatus) GetVip() string {
@@ -4116,7 +4204,7 @@ type HealthOfRequest struct {
 
 func (x *HealthOfRequest) Reset() {
 	*x = HealthOfRequest{}
-	mi := &file_v1_manager_proto_msgTypes[50]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4128,7 +4216,7 @@ func (x *HealthOfRequest) String() string {
 func (*HealthOfRequest) ProtoMessage() {}
 
 func (x *HealthOfRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[50]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4141,7 +4229,7 @@ func (x *HealthOfRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthOfRequest.ProtoReflect.Descriptor instead.
 func (*HealthOfRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{50}
+	return file_v1_manager_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *HealthOfRequest) GetDip() string {
@@ -4177,7 +4265,7 @@ type HealthOfResponse struct {
 
 func (x *HealthOfResponse) Reset() {
 	*x = HealthOfResponse{}
-	mi := &file_v1_manager_proto_msgTypes[51]
+	mi := &file_v1_manager_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4189,7 +4277,7 @@ func (x *HealthOfResponse) String() string {
 func (*HealthOfResponse) ProtoMessage() {}
 
 func (x *HealthOfResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[51]
+	mi := &file_v1_manager_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4202,7 +4290,7 @@ func (x *HealthOfResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthOfResponse.ProtoReflect.Descriptor instead.
 func (*HealthOfResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{51}
+	return file_v1_manager_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *HealthOfResponse) GetBackends() []*BackendHealth {
@@ -4241,7 +4329,7 @@ type BackendHealth struct {
 
 func (x *BackendHealth) Reset() {
 	*x = BackendHealth{}
-	mi := &file_v1_manager_proto_msgTypes[52]
+	mi := &file_v1_manager_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4253,7 +4341,7 @@ func (x *BackendHealth) String() string {
 func (*BackendHealth) ProtoMessage() {}
 
 func (x *BackendHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[52]
+	mi := &file_v1_manager_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4266,7 +4354,7 @@ func (x *BackendHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendHealth.ProtoReflect.Descriptor instead.
 func (*BackendHealth) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{52}
+	return file_v1_manager_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *BackendHealth) GetService() string {
@@ -4363,7 +4451,7 @@ type NodeHealth struct {
 
 func (x *NodeHealth) Reset() {
 	*x = NodeHealth{}
-	mi := &file_v1_manager_proto_msgTypes[53]
+	mi := &file_v1_manager_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4375,7 +4463,7 @@ func (x *NodeHealth) String() string {
 func (*NodeHealth) ProtoMessage() {}
 
 func (x *NodeHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[53]
+	mi := &file_v1_manager_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4388,7 +4476,7 @@ func (x *NodeHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeHealth.ProtoReflect.Descriptor instead.
 func (*NodeHealth) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{53}
+	return file_v1_manager_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *NodeHealth) GetNode() string {
@@ -4467,7 +4555,7 @@ type CheckHealth struct {
 
 func (x *CheckHealth) Reset() {
 	*x = CheckHealth{}
-	mi := &file_v1_manager_proto_msgTypes[54]
+	mi := &file_v1_manager_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4479,7 +4567,7 @@ func (x *CheckHealth) String() string {
 func (*CheckHealth) ProtoMessage() {}
 
 func (x *CheckHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[54]
+	mi := &file_v1_manager_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4492,7 +4580,7 @@ func (x *CheckHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckHealth.ProtoReflect.Descriptor instead.
 func (*CheckHealth) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{54}
+	return file_v1_manager_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *CheckHealth) GetCheck() string {
@@ -4561,7 +4649,7 @@ type ProbeResult struct {
 
 func (x *ProbeResult) Reset() {
 	*x = ProbeResult{}
-	mi := &file_v1_manager_proto_msgTypes[55]
+	mi := &file_v1_manager_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4573,7 +4661,7 @@ func (x *ProbeResult) String() string {
 func (*ProbeResult) ProtoMessage() {}
 
 func (x *ProbeResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[55]
+	mi := &file_v1_manager_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4586,7 +4674,7 @@ func (x *ProbeResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResult.ProtoReflect.Descriptor instead.
 func (*ProbeResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{55}
+	return file_v1_manager_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ProbeResult) GetTime() *timestamppb.Timestamp {
@@ -4641,7 +4729,7 @@ type HealthChange struct {
 
 func (x *HealthChange) Reset() {
 	*x = HealthChange{}
-	mi := &file_v1_manager_proto_msgTypes[56]
+	mi := &file_v1_manager_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4653,7 +4741,7 @@ func (x *HealthChange) String() string {
 func (*HealthChange) ProtoMessage() {}
 
 func (x *HealthChange) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[56]
+	mi := &file_v1_manager_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4666,7 +4754,7 @@ func (x *HealthChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthChange.ProtoReflect.Descriptor instead.
 func (*HealthChange) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{56}
+	return file_v1_manager_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *HealthChange) GetTime() *timestamppb.Timestamp {
@@ -4723,7 +4811,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_v1_manager_proto_msgTypes[57]
+	mi := &file_v1_manager_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4735,7 +4823,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[57]
+	mi := &file_v1_manager_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4748,7 +4836,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{57}
+	return file_v1_manager_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *CreateTokenRequest) GetNode() string {
@@ -4782,7 +4870,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_v1_manager_proto_msgTypes[58]
+	mi := &file_v1_manager_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4794,7 +4882,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[58]
+	mi := &file_v1_manager_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4807,7 +4895,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{58}
+	return file_v1_manager_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -4840,7 +4928,7 @@ type CreateAccessRequest struct {
 
 func (x *CreateAccessRequest) Reset() {
 	*x = CreateAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[59]
+	mi := &file_v1_manager_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4852,7 +4940,7 @@ func (x *CreateAccessRequest) String() string {
 func (*CreateAccessRequest) ProtoMessage() {}
 
 func (x *CreateAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[59]
+	mi := &file_v1_manager_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4865,7 +4953,7 @@ func (x *CreateAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAccessRequest.ProtoReflect.Descriptor instead.
 func (*CreateAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{59}
+	return file_v1_manager_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *CreateAccessRequest) GetName() string {
@@ -4906,7 +4994,7 @@ type CreateAccessResponse struct {
 
 func (x *CreateAccessResponse) Reset() {
 	*x = CreateAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[60]
+	mi := &file_v1_manager_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4918,7 +5006,7 @@ func (x *CreateAccessResponse) String() string {
 func (*CreateAccessResponse) ProtoMessage() {}
 
 func (x *CreateAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[60]
+	mi := &file_v1_manager_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4931,7 +5019,7 @@ func (x *CreateAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAccessResponse.ProtoReflect.Descriptor instead.
 func (*CreateAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{60}
+	return file_v1_manager_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *CreateAccessResponse) GetToken() string {
@@ -4966,7 +5054,7 @@ type CreateCertificateRequest struct {
 
 func (x *CreateCertificateRequest) Reset() {
 	*x = CreateCertificateRequest{}
-	mi := &file_v1_manager_proto_msgTypes[61]
+	mi := &file_v1_manager_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4978,7 +5066,7 @@ func (x *CreateCertificateRequest) String() string {
 func (*CreateCertificateRequest) ProtoMessage() {}
 
 func (x *CreateCertificateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[61]
+	mi := &file_v1_manager_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4991,7 +5079,7 @@ func (x *CreateCertificateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateCertificateRequest.ProtoReflect.Descriptor instead.
 func (*CreateCertificateRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{61}
+	return file_v1_manager_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *CreateCertificateRequest) GetName() string {
@@ -5040,7 +5128,7 @@ type CreateCertificateResponse struct {
 
 func (x *CreateCertificateResponse) Reset() {
 	*x = CreateCertificateResponse{}
-	mi := &file_v1_manager_proto_msgTypes[62]
+	mi := &file_v1_manager_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5052,7 +5140,7 @@ func (x *CreateCertificateResponse) String() string {
 func (*CreateCertificateResponse) ProtoMessage() {}
 
 func (x *CreateCertificateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[62]
+	mi := &file_v1_manager_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5065,7 +5153,7 @@ func (x *CreateCertificateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateCertificateResponse.ProtoReflect.Descriptor instead.
 func (*CreateCertificateResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{62}
+	return file_v1_manager_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *CreateCertificateResponse) GetCertificate() []byte {
@@ -5099,7 +5187,7 @@ type Access struct {
 
 func (x *Access) Reset() {
 	*x = Access{}
-	mi := &file_v1_manager_proto_msgTypes[63]
+	mi := &file_v1_manager_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5111,7 +5199,7 @@ func (x *Access) String() string {
 func (*Access) ProtoMessage() {}
 
 func (x *Access) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[63]
+	mi := &file_v1_manager_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5124,7 +5212,7 @@ func (x *Access) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Access.ProtoReflect.Descriptor instead.
 func (*Access) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{63}
+	return file_v1_manager_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Access) GetId() string {
@@ -5184,7 +5272,7 @@ type ListAccessRequest struct {
 
 func (x *ListAccessRequest) Reset() {
 	*x = ListAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[64]
+	mi := &file_v1_manager_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5196,7 +5284,7 @@ func (x *ListAccessRequest) String() string {
 func (*ListAccessRequest) ProtoMessage() {}
 
 func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[64]
+	mi := &file_v1_manager_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5209,7 +5297,7 @@ func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessRequest.ProtoReflect.Descriptor instead.
 func (*ListAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{64}
+	return file_v1_manager_proto_rawDescGZIP(), []int{65}
 }
 
 type ListAccessResponse struct {
@@ -5221,7 +5309,7 @@ type ListAccessResponse struct {
 
 func (x *ListAccessResponse) Reset() {
 	*x = ListAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[65]
+	mi := &file_v1_manager_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5233,7 +5321,7 @@ func (x *ListAccessResponse) String() string {
 func (*ListAccessResponse) ProtoMessage() {}
 
 func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[65]
+	mi := &file_v1_manager_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5246,7 +5334,7 @@ func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessResponse.ProtoReflect.Descriptor instead.
 func (*ListAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{65}
+	return file_v1_manager_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ListAccessResponse) GetAccess() []*Access {
@@ -5265,7 +5353,7 @@ type RevokeAccessRequest struct {
 
 func (x *RevokeAccessRequest) Reset() {
 	*x = RevokeAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[66]
+	mi := &file_v1_manager_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5277,7 +5365,7 @@ func (x *RevokeAccessRequest) String() string {
 func (*RevokeAccessRequest) ProtoMessage() {}
 
 func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[66]
+	mi := &file_v1_manager_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5290,7 +5378,7 @@ func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{66}
+	return file_v1_manager_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *RevokeAccessRequest) GetId() string {
@@ -5308,7 +5396,7 @@ type RevokeAccessResponse struct {
 
 func (x *RevokeAccessResponse) Reset() {
 	*x = RevokeAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[67]
+	mi := &file_v1_manager_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5320,7 +5408,7 @@ func (x *RevokeAccessResponse) String() string {
 func (*RevokeAccessResponse) ProtoMessage() {}
 
 func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[67]
+	mi := &file_v1_manager_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5333,7 +5421,7 @@ func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{67}
+	return file_v1_manager_proto_rawDescGZIP(), []int{68}
 }
 
 type EventsRequest struct {
@@ -5350,7 +5438,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_v1_manager_proto_msgTypes[68]
+	mi := &file_v1_manager_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5362,7 +5450,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[68]
+	mi := &file_v1_manager_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5375,7 +5463,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{68}
+	return file_v1_manager_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *EventsRequest) GetKind() string {
@@ -5415,7 +5503,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_v1_manager_proto_msgTypes[69]
+	mi := &file_v1_manager_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5427,7 +5515,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[69]
+	mi := &file_v1_manager_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5440,7 +5528,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{69}
+	return file_v1_manager_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *EventsResponse) GetEvents() []*Event {
@@ -5476,7 +5564,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_v1_manager_proto_msgTypes[70]
+	mi := &file_v1_manager_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5488,7 +5576,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[70]
+	mi := &file_v1_manager_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5501,7 +5589,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{70}
+	return file_v1_manager_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Event) GetTime() *timestamppb.Timestamp {
@@ -5587,7 +5675,7 @@ type AuditRequest struct {
 
 func (x *AuditRequest) Reset() {
 	*x = AuditRequest{}
-	mi := &file_v1_manager_proto_msgTypes[71]
+	mi := &file_v1_manager_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5599,7 +5687,7 @@ func (x *AuditRequest) String() string {
 func (*AuditRequest) ProtoMessage() {}
 
 func (x *AuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[71]
+	mi := &file_v1_manager_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5612,7 +5700,7 @@ func (x *AuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRequest.ProtoReflect.Descriptor instead.
 func (*AuditRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{71}
+	return file_v1_manager_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *AuditRequest) GetSince() *timestamppb.Timestamp {
@@ -5645,7 +5733,7 @@ type AuditResponse struct {
 
 func (x *AuditResponse) Reset() {
 	*x = AuditResponse{}
-	mi := &file_v1_manager_proto_msgTypes[72]
+	mi := &file_v1_manager_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5657,7 +5745,7 @@ func (x *AuditResponse) String() string {
 func (*AuditResponse) ProtoMessage() {}
 
 func (x *AuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[72]
+	mi := &file_v1_manager_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5670,7 +5758,7 @@ func (x *AuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditResponse.ProtoReflect.Descriptor instead.
 func (*AuditResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{72}
+	return file_v1_manager_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *AuditResponse) GetEntries() []*AuditEntry {
@@ -5705,7 +5793,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_v1_manager_proto_msgTypes[73]
+	mi := &file_v1_manager_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5717,7 +5805,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[73]
+	mi := &file_v1_manager_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5730,7 +5818,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{73}
+	return file_v1_manager_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *AuditEntry) GetTime() *timestamppb.Timestamp {
@@ -5804,7 +5892,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_v1_manager_proto_msgTypes[74]
+	mi := &file_v1_manager_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5816,7 +5904,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[74]
+	mi := &file_v1_manager_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5829,7 +5917,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{74}
+	return file_v1_manager_proto_rawDescGZIP(), []int{75}
 }
 
 type MembersResponse struct {
@@ -5843,7 +5931,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_v1_manager_proto_msgTypes[75]
+	mi := &file_v1_manager_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5855,7 +5943,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[75]
+	mi := &file_v1_manager_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5868,7 +5956,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{75}
+	return file_v1_manager_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *MembersResponse) GetMembers() []*Member {
@@ -5909,7 +5997,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_v1_manager_proto_msgTypes[76]
+	mi := &file_v1_manager_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5921,7 +6009,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[76]
+	mi := &file_v1_manager_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5934,7 +6022,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{76}
+	return file_v1_manager_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *Member) GetName() string {
@@ -6009,7 +6097,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_v1_manager_proto_msgTypes[77]
+	mi := &file_v1_manager_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6021,7 +6109,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[77]
+	mi := &file_v1_manager_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6034,7 +6122,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{77}
+	return file_v1_manager_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *RemoveMemberRequest) GetName() string {
@@ -6052,7 +6140,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_v1_manager_proto_msgTypes[78]
+	mi := &file_v1_manager_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6064,7 +6152,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[78]
+	mi := &file_v1_manager_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6077,7 +6165,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{78}
+	return file_v1_manager_proto_rawDescGZIP(), []int{79}
 }
 
 type BackupRequest struct {
@@ -6088,7 +6176,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_v1_manager_proto_msgTypes[79]
+	mi := &file_v1_manager_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6100,7 +6188,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[79]
+	mi := &file_v1_manager_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6113,7 +6201,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{79}
+	return file_v1_manager_proto_rawDescGZIP(), []int{80}
 }
 
 type BackupResponse struct {
@@ -6125,7 +6213,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_v1_manager_proto_msgTypes[80]
+	mi := &file_v1_manager_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6137,7 +6225,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[80]
+	mi := &file_v1_manager_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6150,7 +6238,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{80}
+	return file_v1_manager_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *BackupResponse) GetChunk() []byte {
@@ -6168,7 +6256,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_v1_manager_proto_msgTypes[81]
+	mi := &file_v1_manager_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6180,7 +6268,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[81]
+	mi := &file_v1_manager_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6193,7 +6281,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{81}
+	return file_v1_manager_proto_rawDescGZIP(), []int{82}
 }
 
 type VersionResponse struct {
@@ -6206,7 +6294,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_v1_manager_proto_msgTypes[82]
+	mi := &file_v1_manager_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6218,7 +6306,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[82]
+	mi := &file_v1_manager_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6231,7 +6319,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{82}
+	return file_v1_manager_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -6358,7 +6446,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\n" +
 	"members_of\x18\x03 \x01(\tR\tmembersOf\x12\x17\n" +
 	"\asnat_of\x18\x04 \x01(\tR\x06snatOf\x12\x17\n" +
-	"\aload_of\x18\x05 \x01(\tR\x06loadOf\"\xb7\x03\n" +
+	"\aload_of\x18\x05 \x01(\tR\x06loadOf\"\xdf\x03\n" +
 	"\x0eStatusResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12*\n" +
@@ -6373,7 +6461,14 @@ const file_v1_manager_proto_rawDesc = "" +
 	" \x03(\v2\x14.shunt.v1.LoadStatusR\x04load\x124\n" +
 	"\tsnat_vips\x18\b \x03(\v2\x17.shunt.v1.SnatVIPStatusR\bsnatVips\x125\n" +
 	"\vsnat_counts\x18\t \x01(\v2\x14.shunt.v1.SnatCountsR\n" +
-	"snatCounts\"\x90\x02\n" +
+	"snatCounts\x12&\n" +
+	"\x04keys\x18\v \x03(\v2\x12.shunt.v1.KeyCountR\x04keys\"\xb0\x01\n" +
+	"\bKeyCount\x12\x18\n" +
+	"\apurpose\x18\x01 \x01(\tR\apurpose\x12\x14\n" +
+	"\x05phase\x18\x02 \x01(\tR\x05phase\x12\x12\n" +
+	"\x04sets\x18\x03 \x01(\rR\x04sets\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12.\n" +
+	"\x04made\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04made\"\x90\x02\n" +
 	"\rSnatVIPStatus\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x10\n" +
@@ -6790,7 +6885,7 @@ func file_v1_manager_proto_rawDescGZIP() []byte {
 }
 
 var file_v1_manager_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 83)
+var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 84)
 var file_v1_manager_proto_goTypes = []any{
 	(Change_Action)(0),                // 0: shunt.v1.Change.Action
 	(*Violation)(nil),                 // 1: shunt.v1.Violation
@@ -6816,197 +6911,201 @@ var file_v1_manager_proto_goTypes = []any{
 	(*WatchResponse)(nil),             // 21: shunt.v1.WatchResponse
 	(*StatusRequest)(nil),             // 22: shunt.v1.StatusRequest
 	(*StatusResponse)(nil),            // 23: shunt.v1.StatusResponse
-	(*SnatVIPStatus)(nil),             // 24: shunt.v1.SnatVIPStatus
-	(*SnatCounts)(nil),                // 25: shunt.v1.SnatCounts
-	(*SnatRefused)(nil),               // 26: shunt.v1.SnatRefused
-	(*LoadStatus)(nil),                // 27: shunt.v1.LoadStatus
-	(*MemberLoad)(nil),                // 28: shunt.v1.MemberLoad
-	(*SnatStatus)(nil),                // 29: shunt.v1.SnatStatus
-	(*AuditSNATRequest)(nil),          // 30: shunt.v1.AuditSNATRequest
-	(*AuditSNATResponse)(nil),         // 31: shunt.v1.AuditSNATResponse
-	(*SnatNodeAudit)(nil),             // 32: shunt.v1.SnatNodeAudit
-	(*SnatDifference)(nil),            // 33: shunt.v1.SnatDifference
-	(*VIPPlacement)(nil),              // 34: shunt.v1.VIPPlacement
-	(*NodeStatus)(nil),                // 35: shunt.v1.NodeStatus
-	(*ServerStatus)(nil),              // 36: shunt.v1.ServerStatus
-	(*TableStatus)(nil),               // 37: shunt.v1.TableStatus
-	(*FlowClassStatus)(nil),           // 38: shunt.v1.FlowClassStatus
-	(*MemberStatus)(nil),              // 39: shunt.v1.MemberStatus
-	(*MemberDecision)(nil),            // 40: shunt.v1.MemberDecision
-	(*ReasonCount)(nil),               // 41: shunt.v1.ReasonCount
-	(*RouteStatus)(nil),               // 42: shunt.v1.RouteStatus
-	(*PeerStatus)(nil),                // 43: shunt.v1.PeerStatus
-	(*TraceRequest)(nil),              // 44: shunt.v1.TraceRequest
-	(*TraceResponse)(nil),             // 45: shunt.v1.TraceResponse
-	(*TraceResult)(nil),               // 46: shunt.v1.TraceResult
-	(*FlowsRequest)(nil),              // 47: shunt.v1.FlowsRequest
-	(*FlowsResponse)(nil),             // 48: shunt.v1.FlowsResponse
-	(*FlowsResult)(nil),               // 49: shunt.v1.FlowsResult
-	(*FlowStatus)(nil),                // 50: shunt.v1.FlowStatus
-	(*HealthOfRequest)(nil),           // 51: shunt.v1.HealthOfRequest
-	(*HealthOfResponse)(nil),          // 52: shunt.v1.HealthOfResponse
-	(*BackendHealth)(nil),             // 53: shunt.v1.BackendHealth
-	(*NodeHealth)(nil),                // 54: shunt.v1.NodeHealth
-	(*CheckHealth)(nil),               // 55: shunt.v1.CheckHealth
-	(*ProbeResult)(nil),               // 56: shunt.v1.ProbeResult
-	(*HealthChange)(nil),              // 57: shunt.v1.HealthChange
-	(*CreateTokenRequest)(nil),        // 58: shunt.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),       // 59: shunt.v1.CreateTokenResponse
-	(*CreateAccessRequest)(nil),       // 60: shunt.v1.CreateAccessRequest
-	(*CreateAccessResponse)(nil),      // 61: shunt.v1.CreateAccessResponse
-	(*CreateCertificateRequest)(nil),  // 62: shunt.v1.CreateCertificateRequest
-	(*CreateCertificateResponse)(nil), // 63: shunt.v1.CreateCertificateResponse
-	(*Access)(nil),                    // 64: shunt.v1.Access
-	(*ListAccessRequest)(nil),         // 65: shunt.v1.ListAccessRequest
-	(*ListAccessResponse)(nil),        // 66: shunt.v1.ListAccessResponse
-	(*RevokeAccessRequest)(nil),       // 67: shunt.v1.RevokeAccessRequest
-	(*RevokeAccessResponse)(nil),      // 68: shunt.v1.RevokeAccessResponse
-	(*EventsRequest)(nil),             // 69: shunt.v1.EventsRequest
-	(*EventsResponse)(nil),            // 70: shunt.v1.EventsResponse
-	(*Event)(nil),                     // 71: shunt.v1.Event
-	(*AuditRequest)(nil),              // 72: shunt.v1.AuditRequest
-	(*AuditResponse)(nil),             // 73: shunt.v1.AuditResponse
-	(*AuditEntry)(nil),                // 74: shunt.v1.AuditEntry
-	(*MembersRequest)(nil),            // 75: shunt.v1.MembersRequest
-	(*MembersResponse)(nil),           // 76: shunt.v1.MembersResponse
-	(*Member)(nil),                    // 77: shunt.v1.Member
-	(*RemoveMemberRequest)(nil),       // 78: shunt.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),      // 79: shunt.v1.RemoveMemberResponse
-	(*BackupRequest)(nil),             // 80: shunt.v1.BackupRequest
-	(*BackupResponse)(nil),            // 81: shunt.v1.BackupResponse
-	(*VersionRequest)(nil),            // 82: shunt.v1.VersionRequest
-	(*VersionResponse)(nil),           // 83: shunt.v1.VersionResponse
-	(*Object)(nil),                    // 84: shunt.v1.Object
-	(*timestamppb.Timestamp)(nil),     // 85: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 86: google.protobuf.Duration
+	(*KeyCount)(nil),                  // 24: shunt.v1.KeyCount
+	(*SnatVIPStatus)(nil),             // 25: shunt.v1.SnatVIPStatus
+	(*SnatCounts)(nil),                // 26: shunt.v1.SnatCounts
+	(*SnatRefused)(nil),               // 27: shunt.v1.SnatRefused
+	(*LoadStatus)(nil),                // 28: shunt.v1.LoadStatus
+	(*MemberLoad)(nil),                // 29: shunt.v1.MemberLoad
+	(*SnatStatus)(nil),                // 30: shunt.v1.SnatStatus
+	(*AuditSNATRequest)(nil),          // 31: shunt.v1.AuditSNATRequest
+	(*AuditSNATResponse)(nil),         // 32: shunt.v1.AuditSNATResponse
+	(*SnatNodeAudit)(nil),             // 33: shunt.v1.SnatNodeAudit
+	(*SnatDifference)(nil),            // 34: shunt.v1.SnatDifference
+	(*VIPPlacement)(nil),              // 35: shunt.v1.VIPPlacement
+	(*NodeStatus)(nil),                // 36: shunt.v1.NodeStatus
+	(*ServerStatus)(nil),              // 37: shunt.v1.ServerStatus
+	(*TableStatus)(nil),               // 38: shunt.v1.TableStatus
+	(*FlowClassStatus)(nil),           // 39: shunt.v1.FlowClassStatus
+	(*MemberStatus)(nil),              // 40: shunt.v1.MemberStatus
+	(*MemberDecision)(nil),            // 41: shunt.v1.MemberDecision
+	(*ReasonCount)(nil),               // 42: shunt.v1.ReasonCount
+	(*RouteStatus)(nil),               // 43: shunt.v1.RouteStatus
+	(*PeerStatus)(nil),                // 44: shunt.v1.PeerStatus
+	(*TraceRequest)(nil),              // 45: shunt.v1.TraceRequest
+	(*TraceResponse)(nil),             // 46: shunt.v1.TraceResponse
+	(*TraceResult)(nil),               // 47: shunt.v1.TraceResult
+	(*FlowsRequest)(nil),              // 48: shunt.v1.FlowsRequest
+	(*FlowsResponse)(nil),             // 49: shunt.v1.FlowsResponse
+	(*FlowsResult)(nil),               // 50: shunt.v1.FlowsResult
+	(*FlowStatus)(nil),                // 51: shunt.v1.FlowStatus
+	(*HealthOfRequest)(nil),           // 52: shunt.v1.HealthOfRequest
+	(*HealthOfResponse)(nil),          // 53: shunt.v1.HealthOfResponse
+	(*BackendHealth)(nil),             // 54: shunt.v1.BackendHealth
+	(*NodeHealth)(nil),                // 55: shunt.v1.NodeHealth
+	(*CheckHealth)(nil),               // 56: shunt.v1.CheckHealth
+	(*ProbeResult)(nil),               // 57: shunt.v1.ProbeResult
+	(*HealthChange)(nil),              // 58: shunt.v1.HealthChange
+	(*CreateTokenRequest)(nil),        // 59: shunt.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 60: shunt.v1.CreateTokenResponse
+	(*CreateAccessRequest)(nil),       // 61: shunt.v1.CreateAccessRequest
+	(*CreateAccessResponse)(nil),      // 62: shunt.v1.CreateAccessResponse
+	(*CreateCertificateRequest)(nil),  // 63: shunt.v1.CreateCertificateRequest
+	(*CreateCertificateResponse)(nil), // 64: shunt.v1.CreateCertificateResponse
+	(*Access)(nil),                    // 65: shunt.v1.Access
+	(*ListAccessRequest)(nil),         // 66: shunt.v1.ListAccessRequest
+	(*ListAccessResponse)(nil),        // 67: shunt.v1.ListAccessResponse
+	(*RevokeAccessRequest)(nil),       // 68: shunt.v1.RevokeAccessRequest
+	(*RevokeAccessResponse)(nil),      // 69: shunt.v1.RevokeAccessResponse
+	(*EventsRequest)(nil),             // 70: shunt.v1.EventsRequest
+	(*EventsResponse)(nil),            // 71: shunt.v1.EventsResponse
+	(*Event)(nil),                     // 72: shunt.v1.Event
+	(*AuditRequest)(nil),              // 73: shunt.v1.AuditRequest
+	(*AuditResponse)(nil),             // 74: shunt.v1.AuditResponse
+	(*AuditEntry)(nil),                // 75: shunt.v1.AuditEntry
+	(*MembersRequest)(nil),            // 76: shunt.v1.MembersRequest
+	(*MembersResponse)(nil),           // 77: shunt.v1.MembersResponse
+	(*Member)(nil),                    // 78: shunt.v1.Member
+	(*RemoveMemberRequest)(nil),       // 79: shunt.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),      // 80: shunt.v1.RemoveMemberResponse
+	(*BackupRequest)(nil),             // 81: shunt.v1.BackupRequest
+	(*BackupResponse)(nil),            // 82: shunt.v1.BackupResponse
+	(*VersionRequest)(nil),            // 83: shunt.v1.VersionRequest
+	(*VersionResponse)(nil),           // 84: shunt.v1.VersionResponse
+	(*Object)(nil),                    // 85: shunt.v1.Object
+	(*timestamppb.Timestamp)(nil),     // 86: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 87: google.protobuf.Duration
 }
 var file_v1_manager_proto_depIdxs = []int32{
-	84, // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
-	4,  // 1: shunt.v1.ApplyResponse.changes:type_name -> shunt.v1.Change
-	0,  // 2: shunt.v1.Change.action:type_name -> shunt.v1.Change.Action
-	84, // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
-	84, // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
-	9,  // 5: shunt.v1.RotateKeysResponse.keys:type_name -> shunt.v1.KeySet
-	9,  // 6: shunt.v1.RotateKeysResponse.waiting:type_name -> shunt.v1.KeySet
-	9,  // 7: shunt.v1.ListKeysResponse.keys:type_name -> shunt.v1.KeySet
-	85, // 8: shunt.v1.KeySet.since:type_name -> google.protobuf.Timestamp
-	10, // 9: shunt.v1.KeySet.epochs:type_name -> shunt.v1.KeyEpoch
-	85, // 10: shunt.v1.KeySet.due:type_name -> google.protobuf.Timestamp
-	85, // 11: shunt.v1.KeyEpoch.made:type_name -> google.protobuf.Timestamp
-	13, // 12: shunt.v1.QUICConfigResponse.servers:type_name -> shunt.v1.QUICServer
-	14, // 13: shunt.v1.QUICServer.configs:type_name -> shunt.v1.QUICServerConfig
-	15, // 14: shunt.v1.DeleteRequest.objects:type_name -> shunt.v1.ObjectRef
-	4,  // 15: shunt.v1.DeleteResponse.changes:type_name -> shunt.v1.Change
-	84, // 16: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
-	84, // 17: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
-	15, // 18: shunt.v1.WatchResponse.deleted:type_name -> shunt.v1.ObjectRef
-	35, // 19: shunt.v1.StatusResponse.nodes:type_name -> shunt.v1.NodeStatus
-	40, // 20: shunt.v1.StatusResponse.decisions:type_name -> shunt.v1.MemberDecision
-	34, // 21: shunt.v1.StatusResponse.placements:type_name -> shunt.v1.VIPPlacement
-	29, // 22: shunt.v1.StatusResponse.snat:type_name -> shunt.v1.SnatStatus
-	27, // 23: shunt.v1.StatusResponse.load:type_name -> shunt.v1.LoadStatus
-	24, // 24: shunt.v1.StatusResponse.snat_vips:type_name -> shunt.v1.SnatVIPStatus
-	25, // 25: shunt.v1.StatusResponse.snat_counts:type_name -> shunt.v1.SnatCounts
-	26, // 26: shunt.v1.SnatCounts.refused:type_name -> shunt.v1.SnatRefused
-	28, // 27: shunt.v1.LoadStatus.load:type_name -> shunt.v1.MemberLoad
-	86, // 28: shunt.v1.MemberLoad.age:type_name -> google.protobuf.Duration
-	32, // 29: shunt.v1.AuditSNATResponse.nodes:type_name -> shunt.v1.SnatNodeAudit
-	33, // 30: shunt.v1.SnatNodeAudit.differences:type_name -> shunt.v1.SnatDifference
-	85, // 31: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
-	39, // 32: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
-	41, // 33: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
-	42, // 34: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
-	43, // 35: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
-	37, // 36: shunt.v1.NodeStatus.tables:type_name -> shunt.v1.TableStatus
-	38, // 37: shunt.v1.NodeStatus.flows:type_name -> shunt.v1.FlowClassStatus
-	36, // 38: shunt.v1.NodeStatus.servers:type_name -> shunt.v1.ServerStatus
-	85, // 39: shunt.v1.MemberStatus.since:type_name -> google.protobuf.Timestamp
-	85, // 40: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
-	85, // 41: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
-	85, // 42: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
-	85, // 43: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
-	46, // 44: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
-	49, // 45: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
-	50, // 46: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
-	86, // 47: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
-	53, // 48: shunt.v1.HealthOfResponse.backends:type_name -> shunt.v1.BackendHealth
-	54, // 49: shunt.v1.BackendHealth.nodes:type_name -> shunt.v1.NodeHealth
-	57, // 50: shunt.v1.BackendHealth.history:type_name -> shunt.v1.HealthChange
-	85, // 51: shunt.v1.NodeHealth.since:type_name -> google.protobuf.Timestamp
-	55, // 52: shunt.v1.NodeHealth.checks:type_name -> shunt.v1.CheckHealth
-	28, // 53: shunt.v1.NodeHealth.load:type_name -> shunt.v1.MemberLoad
-	56, // 54: shunt.v1.CheckHealth.results:type_name -> shunt.v1.ProbeResult
-	85, // 55: shunt.v1.ProbeResult.time:type_name -> google.protobuf.Timestamp
-	86, // 56: shunt.v1.ProbeResult.took:type_name -> google.protobuf.Duration
-	85, // 57: shunt.v1.HealthChange.time:type_name -> google.protobuf.Timestamp
-	86, // 58: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	85, // 59: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	86, // 60: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
-	64, // 61: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
-	86, // 62: shunt.v1.CreateCertificateRequest.ttl:type_name -> google.protobuf.Duration
-	64, // 63: shunt.v1.CreateCertificateResponse.access:type_name -> shunt.v1.Access
-	85, // 64: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
-	85, // 65: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
-	64, // 66: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
-	85, // 67: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	71, // 68: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
-	85, // 69: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
-	57, // 70: shunt.v1.Event.changes:type_name -> shunt.v1.HealthChange
-	85, // 71: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
-	74, // 72: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
-	85, // 73: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	77, // 74: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
-	2,  // 75: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
-	16, // 76: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
-	18, // 77: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
-	20, // 78: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
-	22, // 79: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
-	44, // 80: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
-	47, // 81: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
-	51, // 82: shunt.v1.Manager.HealthOf:input_type -> shunt.v1.HealthOfRequest
-	30, // 83: shunt.v1.Manager.AuditSNAT:input_type -> shunt.v1.AuditSNATRequest
-	5,  // 84: shunt.v1.Manager.RotateKeys:input_type -> shunt.v1.RotateKeysRequest
-	7,  // 85: shunt.v1.Manager.ListKeys:input_type -> shunt.v1.ListKeysRequest
-	11, // 86: shunt.v1.Manager.QUICConfig:input_type -> shunt.v1.QUICConfigRequest
-	58, // 87: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
-	60, // 88: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
-	62, // 89: shunt.v1.Manager.CreateCertificate:input_type -> shunt.v1.CreateCertificateRequest
-	65, // 90: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
-	67, // 91: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
-	69, // 92: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
-	72, // 93: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
-	75, // 94: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
-	78, // 95: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
-	80, // 96: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
-	82, // 97: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
-	3,  // 98: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
-	17, // 99: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
-	19, // 100: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
-	21, // 101: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
-	23, // 102: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
-	45, // 103: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
-	48, // 104: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
-	52, // 105: shunt.v1.Manager.HealthOf:output_type -> shunt.v1.HealthOfResponse
-	31, // 106: shunt.v1.Manager.AuditSNAT:output_type -> shunt.v1.AuditSNATResponse
-	6,  // 107: shunt.v1.Manager.RotateKeys:output_type -> shunt.v1.RotateKeysResponse
-	8,  // 108: shunt.v1.Manager.ListKeys:output_type -> shunt.v1.ListKeysResponse
-	12, // 109: shunt.v1.Manager.QUICConfig:output_type -> shunt.v1.QUICConfigResponse
-	59, // 110: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
-	61, // 111: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
-	63, // 112: shunt.v1.Manager.CreateCertificate:output_type -> shunt.v1.CreateCertificateResponse
-	66, // 113: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
-	68, // 114: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
-	70, // 115: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
-	73, // 116: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
-	76, // 117: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
-	79, // 118: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
-	81, // 119: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
-	83, // 120: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
-	98, // [98:121] is the sub-list for method output_type
-	75, // [75:98] is the sub-list for method input_type
-	75, // [75:75] is the sub-list for extension type_name
-	75, // [75:75] is the sub-list for extension extendee
-	0,  // [0:75] is the sub-list for field type_name
+	85,  // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
+	4,   // 1: shunt.v1.ApplyResponse.changes:type_name -> shunt.v1.Change
+	0,   // 2: shunt.v1.Change.action:type_name -> shunt.v1.Change.Action
+	85,  // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
+	85,  // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
+	9,   // 5: shunt.v1.RotateKeysResponse.keys:type_name -> shunt.v1.KeySet
+	9,   // 6: shunt.v1.RotateKeysResponse.waiting:type_name -> shunt.v1.KeySet
+	9,   // 7: shunt.v1.ListKeysResponse.keys:type_name -> shunt.v1.KeySet
+	86,  // 8: shunt.v1.KeySet.since:type_name -> google.protobuf.Timestamp
+	10,  // 9: shunt.v1.KeySet.epochs:type_name -> shunt.v1.KeyEpoch
+	86,  // 10: shunt.v1.KeySet.due:type_name -> google.protobuf.Timestamp
+	86,  // 11: shunt.v1.KeyEpoch.made:type_name -> google.protobuf.Timestamp
+	13,  // 12: shunt.v1.QUICConfigResponse.servers:type_name -> shunt.v1.QUICServer
+	14,  // 13: shunt.v1.QUICServer.configs:type_name -> shunt.v1.QUICServerConfig
+	15,  // 14: shunt.v1.DeleteRequest.objects:type_name -> shunt.v1.ObjectRef
+	4,   // 15: shunt.v1.DeleteResponse.changes:type_name -> shunt.v1.Change
+	85,  // 16: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
+	85,  // 17: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
+	15,  // 18: shunt.v1.WatchResponse.deleted:type_name -> shunt.v1.ObjectRef
+	36,  // 19: shunt.v1.StatusResponse.nodes:type_name -> shunt.v1.NodeStatus
+	41,  // 20: shunt.v1.StatusResponse.decisions:type_name -> shunt.v1.MemberDecision
+	35,  // 21: shunt.v1.StatusResponse.placements:type_name -> shunt.v1.VIPPlacement
+	30,  // 22: shunt.v1.StatusResponse.snat:type_name -> shunt.v1.SnatStatus
+	28,  // 23: shunt.v1.StatusResponse.load:type_name -> shunt.v1.LoadStatus
+	25,  // 24: shunt.v1.StatusResponse.snat_vips:type_name -> shunt.v1.SnatVIPStatus
+	26,  // 25: shunt.v1.StatusResponse.snat_counts:type_name -> shunt.v1.SnatCounts
+	24,  // 26: shunt.v1.StatusResponse.keys:type_name -> shunt.v1.KeyCount
+	86,  // 27: shunt.v1.KeyCount.since:type_name -> google.protobuf.Timestamp
+	86,  // 28: shunt.v1.KeyCount.made:type_name -> google.protobuf.Timestamp
+	27,  // 29: shunt.v1.SnatCounts.refused:type_name -> shunt.v1.SnatRefused
+	29,  // 30: shunt.v1.LoadStatus.load:type_name -> shunt.v1.MemberLoad
+	87,  // 31: shunt.v1.MemberLoad.age:type_name -> google.protobuf.Duration
+	33,  // 32: shunt.v1.AuditSNATResponse.nodes:type_name -> shunt.v1.SnatNodeAudit
+	34,  // 33: shunt.v1.SnatNodeAudit.differences:type_name -> shunt.v1.SnatDifference
+	86,  // 34: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
+	40,  // 35: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
+	42,  // 36: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
+	43,  // 37: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
+	44,  // 38: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
+	38,  // 39: shunt.v1.NodeStatus.tables:type_name -> shunt.v1.TableStatus
+	39,  // 40: shunt.v1.NodeStatus.flows:type_name -> shunt.v1.FlowClassStatus
+	37,  // 41: shunt.v1.NodeStatus.servers:type_name -> shunt.v1.ServerStatus
+	86,  // 42: shunt.v1.MemberStatus.since:type_name -> google.protobuf.Timestamp
+	86,  // 43: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
+	86,  // 44: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
+	86,  // 45: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
+	86,  // 46: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
+	47,  // 47: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
+	50,  // 48: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
+	51,  // 49: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
+	87,  // 50: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
+	54,  // 51: shunt.v1.HealthOfResponse.backends:type_name -> shunt.v1.BackendHealth
+	55,  // 52: shunt.v1.BackendHealth.nodes:type_name -> shunt.v1.NodeHealth
+	58,  // 53: shunt.v1.BackendHealth.history:type_name -> shunt.v1.HealthChange
+	86,  // 54: shunt.v1.NodeHealth.since:type_name -> google.protobuf.Timestamp
+	56,  // 55: shunt.v1.NodeHealth.checks:type_name -> shunt.v1.CheckHealth
+	29,  // 56: shunt.v1.NodeHealth.load:type_name -> shunt.v1.MemberLoad
+	57,  // 57: shunt.v1.CheckHealth.results:type_name -> shunt.v1.ProbeResult
+	86,  // 58: shunt.v1.ProbeResult.time:type_name -> google.protobuf.Timestamp
+	87,  // 59: shunt.v1.ProbeResult.took:type_name -> google.protobuf.Duration
+	86,  // 60: shunt.v1.HealthChange.time:type_name -> google.protobuf.Timestamp
+	87,  // 61: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	86,  // 62: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	87,  // 63: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
+	65,  // 64: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
+	87,  // 65: shunt.v1.CreateCertificateRequest.ttl:type_name -> google.protobuf.Duration
+	65,  // 66: shunt.v1.CreateCertificateResponse.access:type_name -> shunt.v1.Access
+	86,  // 67: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
+	86,  // 68: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
+	65,  // 69: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
+	86,  // 70: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	72,  // 71: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
+	86,  // 72: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
+	58,  // 73: shunt.v1.Event.changes:type_name -> shunt.v1.HealthChange
+	86,  // 74: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
+	75,  // 75: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
+	86,  // 76: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	78,  // 77: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
+	2,   // 78: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
+	16,  // 79: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
+	18,  // 80: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
+	20,  // 81: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
+	22,  // 82: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
+	45,  // 83: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
+	48,  // 84: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
+	52,  // 85: shunt.v1.Manager.HealthOf:input_type -> shunt.v1.HealthOfRequest
+	31,  // 86: shunt.v1.Manager.AuditSNAT:input_type -> shunt.v1.AuditSNATRequest
+	5,   // 87: shunt.v1.Manager.RotateKeys:input_type -> shunt.v1.RotateKeysRequest
+	7,   // 88: shunt.v1.Manager.ListKeys:input_type -> shunt.v1.ListKeysRequest
+	11,  // 89: shunt.v1.Manager.QUICConfig:input_type -> shunt.v1.QUICConfigRequest
+	59,  // 90: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
+	61,  // 91: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
+	63,  // 92: shunt.v1.Manager.CreateCertificate:input_type -> shunt.v1.CreateCertificateRequest
+	66,  // 93: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
+	68,  // 94: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
+	70,  // 95: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
+	73,  // 96: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
+	76,  // 97: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
+	79,  // 98: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
+	81,  // 99: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
+	83,  // 100: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
+	3,   // 101: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
+	17,  // 102: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
+	19,  // 103: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
+	21,  // 104: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
+	23,  // 105: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
+	46,  // 106: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
+	49,  // 107: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
+	53,  // 108: shunt.v1.Manager.HealthOf:output_type -> shunt.v1.HealthOfResponse
+	32,  // 109: shunt.v1.Manager.AuditSNAT:output_type -> shunt.v1.AuditSNATResponse
+	6,   // 110: shunt.v1.Manager.RotateKeys:output_type -> shunt.v1.RotateKeysResponse
+	8,   // 111: shunt.v1.Manager.ListKeys:output_type -> shunt.v1.ListKeysResponse
+	12,  // 112: shunt.v1.Manager.QUICConfig:output_type -> shunt.v1.QUICConfigResponse
+	60,  // 113: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
+	62,  // 114: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
+	64,  // 115: shunt.v1.Manager.CreateCertificate:output_type -> shunt.v1.CreateCertificateResponse
+	67,  // 116: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
+	69,  // 117: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
+	71,  // 118: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
+	74,  // 119: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
+	77,  // 120: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
+	80,  // 121: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
+	82,  // 122: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
+	84,  // 123: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
+	101, // [101:124] is the sub-list for method output_type
+	78,  // [78:101] is the sub-list for method input_type
+	78,  // [78:78] is the sub-list for extension type_name
+	78,  // [78:78] is the sub-list for extension extendee
+	0,   // [0:78] is the sub-list for field type_name
 }
 
 func init() { file_v1_manager_proto_init() }
@@ -7015,14 +7114,14 @@ func file_v1_manager_proto_init() {
 		return
 	}
 	file_v1_objects_proto_init()
-	file_v1_manager_proto_msgTypes[27].OneofWrappers = []any{}
+	file_v1_manager_proto_msgTypes[28].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_manager_proto_rawDesc), len(file_v1_manager_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   83,
+			NumMessages:   84,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

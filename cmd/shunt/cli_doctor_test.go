@@ -58,6 +58,8 @@ ok    bpf arrays       memory-mapped arrays can be made
 ok    tcx              tc programs load and attach by tcx
 ok    ip_forward       net.ipv4.ip_forward is 1
 ok    ipv6 forwarding  net.ipv6.conf.all.forwarding is 1
+ok    tcp timestamps   net.ipv4.tcp_timestamps is 1
+ok    syn cookies      net.ipv4.tcp_syncookies is 1
 ok    interface        eth0 is up, driver ixgbe
 warn  mtu              1500: inside the tunnel 1460 are left; TCP is clamped to that, larger datagrams are refused
                        cure: ip link set dev eth0 mtu 1540, on every device of the underlay
@@ -108,6 +110,16 @@ ok    rp_filter        0 on eth0
     "check": "ipv6 forwarding",
     "status": "ok",
     "found": "net.ipv6.conf.all.forwarding is 1"
+  },
+  {
+    "check": "tcp timestamps",
+    "status": "ok",
+    "found": "net.ipv4.tcp_timestamps is 1"
+  },
+  {
+    "check": "syn cookies",
+    "status": "ok",
+    "found": "net.ipv4.tcp_syncookies is 1"
   },
   {
     "check": "interface",

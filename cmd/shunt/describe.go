@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -71,7 +72,12 @@ func (c *client) describe(ctx context.Context, g *globals, w io.Writer, kind lb.
 	if err != nil {
 		return err
 	}
-	d := &description{w: w, stored: objects[0], status: status}
+	d := &description{w: w, stored: objects[0], status: status, now: g.now()}
+	if service, ok := object.(*lb.Service); ok {
+		if d.keys, err = c.keysOf(ctx, service); err != nil {
+			return err
+		}
+	}
 	if d.related, err = c.related(ctx, kind, objects); err != nil {
 		return err
 	}
@@ -141,6 +147,8 @@ type description struct {
 	stored  *apiv1.Object
 	status  *apiv1.StatusResponse
 	related related
+	keys    []*apiv1.KeySet
+	now     time.Time
 	err     error
 
 	// decided and members, by memberKey, are made of the status of a service.
@@ -202,11 +210,8 @@ func (d *description) service(s *lb.Service) {
 func (d *description) endpoint(service string, e *lb.Endpoint, key lb.EndpointKey) {
 	name := endpointKey{service, key.VIP.String(), key.Protocol.String(), uint32(key.Port), uint32(key.PortEnd)}
 	d.printf("\nEndpoint %s\n", name)
-	scheduler := e.Scheduler
-	if e.Schedule.By != "" {
-		scheduler += " by " + e.Schedule.By
-	}
-	d.printf("  path %s, affinity %s, scheduler %s, rewrite %s\n", e.Path, e.Affinity, scheduler, e.Rewrite)
+	d.printf("  path %s, affinity %s, scheduler %s, rewrite %s\n", e.Path, affinityText(e), schedulerText(e), e.Rewrite)
+	d.keysOf(service, e, key)
 	d.options(e)
 	d.health(&e.Health)
 	rows := [][]string{{"MEMBER", "BACKEND", "HOST", "WEIGHT", "STATE", "FLOWS", "PACKETS", "HEALTH"}}

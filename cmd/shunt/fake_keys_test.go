@@ -30,11 +30,11 @@ func keySets() []*apiv1.KeySet {
 func (f *fakeManager) ListKeys(_ context.Context, r *connect.Request[apiv1.ListKeysRequest]) (*connect.Response[apiv1.ListKeysResponse], error) {
 	all := keySets()
 	if len(r.Msg.GetScopes()) > 0 {
-		all = all[:1]
+		all = all[:3]
 	}
 	for _, k := range all {
 		for i, e := range k.GetEpochs() { // tables tell ages
-			e.Made = timestamppb.New(time.Now().Add(-time.Duration(200-199*i)*time.Hour - 30*time.Minute))
+			e.Made = timestamppb.New(time.Now().Add(-time.Duration(200-199*i)*time.Hour - 30*time.Minute - 30*time.Second))
 		}
 	}
 	return connect.NewResponse(&apiv1.ListKeysResponse{Keys: all}), f.called()

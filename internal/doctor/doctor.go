@@ -143,6 +143,9 @@ func Run(m Machine, o Options) []Result {
 	e.jit()
 	e.programs()
 	e.forwarding()
+	if o.Role == Host {
+		e.stamps()
+	}
 	e.link()
 	return e.results
 }

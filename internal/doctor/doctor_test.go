@@ -11,7 +11,7 @@ func options(role Role) Options { return Options{Role: role, Interface: "eth0", 
 func TestHealthy(t *testing.T) {
 	want := map[Role][]string{
 		Mux:  {"kernel", "capabilities", "btf", "bpffs", "jit", "bpf arrays", "xdp", "ip_forward", "ipv6 forwarding", "interface", "mtu", "rp_filter", "native xdp", "lro"},
-		Host: {"kernel", "capabilities", "btf", "bpffs", "jit", "bpf arrays", "tcx", "ip_forward", "ipv6 forwarding", "interface", "mtu", "rp_filter"},
+		Host: {"kernel", "capabilities", "btf", "bpffs", "jit", "bpf arrays", "tcx", "ip_forward", "ipv6 forwarding", "tcp timestamps", "syn cookies", "interface", "mtu", "rp_filter"},
 	}
 	for role, checks := range want {
 		results := Run(NewFake(), options(role))
@@ -58,6 +58,8 @@ func TestEachCheck(t *testing.T) {
 		{Host, func(f *Fake) { f.Sysctls["net/ipv4/ip_forward"] = "0" }, Result{"ip_forward", Fail, "net.ipv4.ip_forward is 0, must be 1", "sysctl -w net.ipv4.ip_forward=1"}},
 		{Mux, func(f *Fake) { f.Sysctls["net/ipv6/conf/all/forwarding"] = "0" }, Result{"ipv6 forwarding", Fail, "net.ipv6.conf.all.forwarding is 0, must be 1", "sysctl -w net.ipv6.conf.all.forwarding=1"}},
 		{Mux, func(f *Fake) { delete(f.Sysctls, "net/ipv6/conf/all/forwarding") }, Result{"ipv6 forwarding", Fail, "read net/ipv6/conf/all/forwarding: no such setting", "sysctl -w net.ipv6.conf.all.forwarding=1"}},
+		{Host, func(f *Fake) { f.Sysctls["net/ipv4/tcp_timestamps"] = "0" }, Result{"tcp timestamps", Warn, "net.ipv4.tcp_timestamps is 0: connections carry no cookie (affinity cookie), and are kept by flow tables", "sysctl -w net.ipv4.tcp_timestamps=1"}},
+		{Host, func(f *Fake) { f.Sysctls["net/ipv4/tcp_syncookies"] = "2" }, Result{"syn cookies", Warn, "net.ipv4.tcp_syncookies is 2: every connection is opened by one, and those whose clients send no timestamps lose window scaling and SACK", "sysctl -w net.ipv4.tcp_syncookies=1"}},
 		{Mux, func(f *Fake) { link(f, func(i *Interface) { i.Up = false }) }, Result{"interface", Fail, "eth0 is down", "ip link set dev eth0 up"}},
 		{Mux, func(f *Fake) { link(f, func(i *Interface) { i.MTU = 1300 }) }, Result{"mtu", Fail, "1300, must be at least 1320: an IPv6 packet of 1280 bytes and 40 of the tunnel", "ip link set dev eth0 mtu 1500"}},
 		{Host, func(f *Fake) { link(f, func(i *Interface) { i.MTU = 1400 }) }, Result{"mtu", Fail, "1400, must be at least the network's 1500", "ip link set dev eth0 mtu 1500"}},

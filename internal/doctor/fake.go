@@ -37,7 +37,7 @@ func NewFake() *Fake {
 	return &Fake{
 		Release: "6.12.1-amd64", Caps: 1<<41 - 1, HasBTF: true, Mounted: true,
 		Sysctls: map[string]string{
-			"net/core/bpf_jit_enable": "1", "net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1",
+			"net/core/bpf_jit_enable": "1", "net/ipv4/ip_forward": "1", "net/ipv4/tcp_timestamps": "1", "net/ipv4/tcp_syncookies": "1", "net/ipv6/conf/all/forwarding": "1",
 			"net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/eth0/rp_filter": "0",
 		},
 		Links:  map[string]Interface{"eth0": {Up: true, MTU: 1600, Driver: "mlx5_core", Index: 2}},

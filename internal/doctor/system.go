@@ -139,6 +139,31 @@ func (e *examination) forwarding() {
 	e.setting("ipv6 forwarding", "net/ipv6/conf/all/forwarding")
 }
 
+// stamps looks at what cookies in TCP timestamps need of servers that this machine runs in its own namespace: those of others have settings of
+// their own.
+func (e *examination) stamps() {
+	const check = "tcp timestamps"
+	value, err := e.m.Sysctl("net/ipv4/tcp_timestamps")
+	switch {
+	case err != nil:
+		e.warn(check, "", "%v", err)
+	case value == "0":
+		e.warn(check, "sysctl -w net.ipv4.tcp_timestamps=1", "net.ipv4.tcp_timestamps is 0: connections carry no cookie (affinity cookie), and are kept by flow tables")
+	default:
+		e.ok(check, "net.ipv4.tcp_timestamps is %s", value)
+	}
+	const cookies = "syn cookies"
+	switch value, err := e.m.Sysctl("net/ipv4/tcp_syncookies"); {
+	case err != nil: // a kernel without them
+		e.ok(cookies, "none")
+	case value == "2":
+		e.warn(cookies, "sysctl -w net.ipv4.tcp_syncookies=1",
+			"net.ipv4.tcp_syncookies is 2: every connection is opened by one, and those whose clients send no timestamps lose window scaling and SACK")
+	default:
+		e.ok(cookies, "net.ipv4.tcp_syncookies is %s", value)
+	}
+}
+
 // setting wants a setting to be 1.
 func (e *examination) setting(check, key string) {
 	dotted := strings.ReplaceAll(key, "/", ".")

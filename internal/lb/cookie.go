@@ -77,8 +77,8 @@ func (f *faults) carrying(path string, e *Endpoint) {
 	if e.Fragments == Fragments3Tuple {
 		f.add(path+".fragments", e.Fragments, "must be drop with affinity cookie: fragments but the first carry none")
 	}
-	if e.Rewrite == RewriteNone && e.Cookie.Form != CookieCO {
-		f.add(path+".rewrite", string(e.Rewrite), "must be host with affinity cookie, but for cookie.form co")
+	if e.Rewrite == RewriteNone && e.Protocol == TCP && e.Cookie.Form != CookieCO {
+		f.add(path+".rewrite", string(e.Rewrite), "must be host with affinity cookie in tcp, but for cookie.form co: hosts stamp what they rewrite")
 	}
 	if e.Track && !trackBuilt {
 		f.add(path+".track", "true", NotSupported+", must be false")

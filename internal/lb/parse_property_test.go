@@ -284,7 +284,7 @@ func carrying(t *rapid.T, e *lb.Endpoint) {
 	if e.Protocol == lb.UDP && e.QUIC == nil || !rapid.Bool().Draw(t, "cookie") {
 		return
 	}
-	if e.Rewrite == lb.RewriteNone && (e.Protocol != lb.TCP || e.PortEnd != 0) {
+	if e.Rewrite == lb.RewriteNone && e.QUIC == nil && (e.Protocol != lb.TCP || e.PortEnd != 0) {
 		return
 	}
 	e.Affinity = lb.AffinityCookie

@@ -219,6 +219,36 @@ func (a api) ListKeys(ctx context.Context, req *connect.Request[apiv1.ListKeysRe
 	return connect.NewResponse(out), nil
 }
 
+// keyCounts sums the keys that are needed, by purpose and phase; of phases that no keys are in there is an entry, too.
+func (m *Manager) keyCounts() []*apiv1.KeyCount {
+	m.view.mu.RLock()
+	defer m.view.mu.RUnlock()
+	var out []*apiv1.KeyCount
+	for _, p := range []plan.KeyPurpose{plan.KeysOfCookies, plan.KeysOfCIDs} {
+		for _, phase := range plan.KeyPhases {
+			out = append(out, &apiv1.KeyCount{Purpose: string(p), Phase: string(phase)})
+		}
+	}
+	m.view.eachKeySetLocked(func(id keySetID, set plan.KeySet, _ int64) {
+		if !m.view.neededLocked(id) {
+			return
+		}
+		c := out[slices.IndexFunc(out, func(c *apiv1.KeyCount) bool {
+			return c.GetPurpose() == string(id.purpose()) && c.GetPhase() == string(set.Phase)
+		})]
+		c.Sets++
+		if since := set.Since; c.GetSince() == nil || since.Before(c.GetSince().AsTime()) {
+			c.Since = timestamppb.New(since)
+		}
+		for _, k := range set.Keys {
+			if k.Epoch == set.Mint() && (c.GetMade() == nil || k.Made.Before(c.GetMade().AsTime())) {
+				c.Made = timestamppb.New(k.Made)
+			}
+		}
+	})
+	return out
+}
+
 // keysLocked is what is told of keys.
 func (m *Manager) keysLocked(id keySetID, acks acks) *apiv1.KeySet {
 	set, mod := m.view.keySetLocked(id)

@@ -136,6 +136,9 @@ func (m *Manager) Status() *apiv1.StatusResponse {
 	out.Nodes = m.reports.all("", objs)
 	m.synced(out.Nodes)
 	out.SnatVips, out.SnatCounts = m.snatVIPStatus(everyService), m.snatCounts()
+	if l.name == m.o.Name {
+		out.Keys = m.keyCounts()
+	}
 	return out
 }
 

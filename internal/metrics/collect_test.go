@@ -262,6 +262,9 @@ func TestManager(t *testing.T) {
 			{Role: "mux", LastSeen: timestamppb.Now()}, {Role: "host"},
 		}, SnatVips: []*apiv1.SnatVIPStatus{{Service: "web", Tenant: "shop", Vip: "203.0.113.10", Leased: 16, Free: 800, Resting: 8}}, SnatCounts: &apiv1.SnatCounts{
 			Asks: 9, RepeatedAsks: 2, Grants: 5, Granted: 10, Freed: 3, Silent: 4, Queued: 6, Telling: 1, Refused: []*apiv1.SnatRefused{{Reason: "exhausted", Count: 2}},
+		}, Keys: []*apiv1.KeyCount{
+			{Purpose: "cookie", Phase: "spread"}, {Purpose: "cookie", Phase: "rest", Sets: 3, Since: timestamppb.New(time.Now().Add(-time.Hour)), Made: timestamppb.Now()},
+			{Purpose: "cid", Phase: "spread"},
 		}}
 	})
 	if err != nil {
@@ -283,6 +286,8 @@ func TestManager(t *testing.T) {
 		`shunt_snat_asks_total{} 9`, `shunt_snat_repeated_asks_total{} 2`, `shunt_snat_grants_total{} 5`, `shunt_snat_ranges_granted_total{} 10`,
 		`shunt_snat_ranges_freed_total{} 3`, `shunt_snat_refused_total{reason="exhausted"} 2`, `shunt_snat_mux_silences_total{} 4`,
 		`shunt_snat_asks_waiting{for="turn"} 6`, `shunt_snat_asks_waiting{for="mux"} 1`, `shunt_snat_lease_seconds{part="store"} 0`,
+		`shunt_keys{phase="spread",purpose="cookie"} 0`, `shunt_keys{phase="rest",purpose="cookie"} 3`, `shunt_keys{phase="spread",purpose="cid"} 0`,
+		`shunt_keys_waiting_seconds{purpose="cookie"} 0`, `shunt_keys_waiting_seconds{purpose="cid"} 0`, `shunt_keys_age_seconds{purpose="cid"} 0`,
 		`shunt_manager_leader_epoch{} 2`, `shunt_manager_revision{} 5`,
 		`shunt_manager_nodes{role="mux",state="connected"} 2`, `shunt_manager_nodes{role="mux",state="away"} 1`,
 		`shunt_manager_nodes{role="host",state="never"} 1`,

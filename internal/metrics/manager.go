@@ -20,7 +20,7 @@ var ManagerFamilies = append([]*Family{
 	fam(Gauge, "shunt_manager_nodes", "6", "Nodes by role and state: connected, away (was heard of before), never (has not joined).", "role", "state"),
 	fam(Gauge, "shunt_manager_nodes_behind", "2", "Connected nodes that do not obey the newest revision yet.", "role"),
 	fam(Gauge, "shunt_manager_nodes_error", "2", "Connected nodes that report an error.", "role"),
-}, snatFamilies...)
+}, append(snatFamilies, keyFamilies...)...)
 
 // Histograms of a manager; the buckets are those of latencyBuckets.
 var (
@@ -157,4 +157,5 @@ func (c managerCollector) Collect(out chan<- prometheus.Metric) {
 		s.put("shunt_manager_nodes_error", float64(faulty), role)
 	}
 	s.snat(status.GetSnatVips(), status.GetSnatCounts())
+	s.keys(status.GetKeys(), time.Now())
 }

@@ -36,6 +36,9 @@ const (
 	KeysSteady KeyPhase = "steady"
 )
 
+// KeyPhases are all phases, in the order in which keys are in them.
+var KeyPhases = []KeyPhase{KeysSpread, KeysReturn, KeysSwitch, KeysRest, KeysSteady}
+
 // KeySet are the live keys of a purpose and scope.
 type KeySet struct {
 	// Keys are one or two, ordered by epoch, the second being the epoch after the first.
