@@ -12,6 +12,7 @@
 
 enum front_limit {
 	FRAME_MAX = 96,
+	CIDS = 1 << 12,
 	STAMPS = 8192,
 };
 
@@ -24,6 +25,8 @@ enum frame_offset {
 	IP4_FRAME = 64,
 	IP4_ECHO = 62,       /* of timestamps behind two NOPs */
 	IP4_ECHO_FRAME = 66,
+	IP4_CID = 43,        /* of a short header of QUIC */
+	IP4_CID_FRAME = 80,
 	IP6_SOURCE_LOW = 30,
 	IP6_DESTINATION_LOW = 46,
 	IP6_PORTS = 54,
@@ -50,7 +53,7 @@ struct front_config {
 	__u32 out_ifindex;  /* live frames: the device they leave by */
 	struct siphash_key cookie_key; /* echoes carry cookies of key 0, which is this one */
 	__u32 cookie_members; /* that cookies name; 0: there are no timestamps */
-	__u32 rsv1;
+	__u32 cids;         /* 1: packets are of QUIC, with the connection ids of `cids` */
 };
 
 /* Written here, read by the harness after a run. */
@@ -74,6 +77,23 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } targets SEC(".maps");
+
+/* A connection id, first octet lowest; what is behind its end is the packet's. */
+struct front_cid {
+	__u64 lo;
+	__u64 mid;
+	__u32 hi;
+	__u32 rsv;
+};
+
+/* Connection ids, by the lowest bits of the flow number: few enough to stay in the caches, for what the program under test does with one does not depend on the
+ * one before. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CIDS);
+	__type(key, __u32);
+	__type(value, struct front_cid);
+} cids SEC(".maps");
 
 /* next_flow returns the flow number of packet n: uniform below config.flows, or counted up. */
 static __always_inline __u32 next_flow(__u64 n)
@@ -156,6 +176,23 @@ static __always_inline int write_echo(void *data, void *end)
 	return 1;
 }
 
+/* write_cid writes the connection id of a flow. */
+static __always_inline int write_cid(void *data, void *end)
+{
+	__u32 index = state.flow & (CIDS - 1);
+	const struct front_cid *cid = bpf_map_lookup_elem(&cids, &index);
+
+	if (!cid || data + IP4_CID_FRAME > end)
+		return 0;
+	copy(__u64, IP4_CID + 20);
+	copy(__u64, IP4_CID + 28);
+	copy(__u8, IP4_CID + 36);
+	*(volatile __u64 *)(data + IP4_CID) = cid->lo;
+	*(volatile __u64 *)(data + IP4_CID + 8) = cid->mid;
+	*(volatile __u32 *)(data + IP4_CID + 16) = cid->hi;
+	return 1;
+}
+
 /* write_next writes the frame of packet n; false when it does not fit. */
 static __always_inline int write_next(struct xdp_md *ctx, __u64 n)
 {
@@ -173,6 +210,8 @@ static __always_inline int write_next(struct xdp_md *ctx, __u64 n)
 			return 0;
 		write6(data, &ids);
 	}
+	if (config.cids)
+		return write_cid(data, end);
 	return config.cookie_members ? write_echo(data, end) : 1;
 }
 

@@ -68,6 +68,13 @@ func (a muxAudit) end(mux *benchrun.Mux, packets uint64) (float64, error) {
 		}
 		return share, nil
 	}
+	if a.c.quic() {
+		share := 1 - float64(since("quic_unroutable")+since("quic_invalid")+since("quic_malformed")+since("flow_moved"))/float64(packets)
+		if share < 1 {
+			return share, fmt.Errorf("%g of the packets were sent by their connection ids: want all (reasons %v)", share, after.Reasons)
+		}
+		return share, nil
+	}
 	if a.c.table == 0 {
 		return 0, nil
 	}

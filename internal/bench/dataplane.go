@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shuntlb/shunt/internal/cid"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/dataplane/benchrun"
 )
@@ -21,7 +22,8 @@ var dataplaneSuite = Suite{
 		"endpoint; `flow/N` has N flows in a flow table of 4 Mi entries (16 Mi for `flow/4Mi`), all known and trusted, " +
 		"`hits` the percentage that was found there; `-20000ep` spreads them over 20,000 endpoints of 5 backends each; in " +
 		"`flow/new` every packet is the SYN of a new flow, the table is full and each evicts an untrusted flow, while no " +
-		"trusted one goes. `cookie/N` has N flows whose packets echo a timestamp with a cookie: `hits` is the percentage that was sent by it, without ring and table. " +
+		"trusted one goes. `cookie/N` has N flows whose packets echo a timestamp with a cookie: `hits` is the percentage that was sent by it, without ring and table. `quic-…/N` has packets of QUIC with short headers and connection ids of 17 octets, in clear " +
+		"(`quic-plain`) or encrypted: `quic-aes` by one block, `quic-aes4`, of 16 octets, by four passes. `hits` went where their id says. " +
 		"`snat/N` are answers to N connections of the servers' own: no endpoint takes them, and the port tells the server. In `sched/NAME` every packet begins a flow too, in a table that fits into caches, and is given to a member by that scheduler; `over_ring_ns` " +
 		"is what that takes beyond the ring's choice in the same run. `katran_ns` is what Katran takes over the floor in a harness of the same rules on this kind of " +
 		"machine, whose memory answered in about 60 ns. `line_ns` is what a random cache line of 64 MiB cost at the time: `-1Mi` cases are " +
@@ -43,6 +45,7 @@ var dataplaneSuite = Suite{
 		atMost("flow/1Mi", "over_floor_ns", 110), atMost("flow/1Mi-20000ep", "over_floor_ns", 130), atMost("flow/new", "over_floor_ns", 130),
 		atMost("flow6/1Mi", "over_floor_ns", 110),
 		atMost("cookie/1", "over_floor_ns", 50), atMost("cookie/1Mi", "over_floor_ns", 50), atMost("cookie6/1Mi", "over_floor_ns", 65),
+		atMost("quic-plain/1Mi", "over_floor_ns", 45), atMost("quic-aes/1Mi", "over_floor_ns", 140),
 	},
 	curve: &curve{
 		title: "Flow table: cost of a packet by the number of flows", x: "flows",
@@ -107,6 +110,9 @@ var muxCases = []muxCase{
 	{"cookie/64Ki", cookies(v4(64*ki, 1)), benchBackends, 0, ""},
 	{"cookie/1Mi", cookies(v4(mi, 1)), benchBackends, 0, "387–404"},
 	{"cookie6/1Mi", cookies(v6(mi, 1)), benchBackends, 0, "403–420"},
+	{"quic-plain/1Mi", quics(v4(mi, 1), cid.Plain, 13), benchBackends, 0, ""},
+	{"quic-aes/1Mi", quics(v4(mi, 1), cid.QUICLB, 13), benchBackends, 0, ""},
+	{"quic-aes4/1Mi", quics(v4(mi, 1), cid.QUICLB, 12), benchBackends, 0, ""},
 	{"snat/1", v4(1, 1), benchBackends, 0, ""},
 	{"snat/1Mi", v4(mi, 1), benchBackends, 0, ""},
 }
@@ -119,6 +125,15 @@ func cookies(t benchrun.Traffic) benchrun.Traffic {
 	t.CookieMembers = benchBackends
 	return t
 }
+
+// quics makes packets those of QUIC, with connection ids of one of the backends: server ids of three octets, and a nonce.
+func quics(t benchrun.Traffic, f cid.Format, nonce uint8) benchrun.Traffic {
+	t.QUIC, t.CIDs = benchBackends, cid.Set{Format: f, Configs: []cid.Config{{ID: 3, Key: ringKey, ServerID: 3, Nonce: nonce}}}
+	return t
+}
+
+// quic says that packets are of QUIC.
+func (c muxCase) quic() bool { return c.traffic.QUIC > 0 }
 
 // cookie says that packets carry cookies.
 func (c muxCase) cookie() bool { return c.traffic.CookieMembers > 0 }
@@ -275,7 +290,7 @@ func (c muxCase) run(ctx context.Context, o Options) (Row, error) {
 // row sums up what was measured of the mux.
 func (c muxCase) row(got benchrun.Comparison, hits float64) Row {
 	row := Row{Case: c.name, Fields: comparisonFields(got)}
-	if c.cookie() || c.table > 0 && !c.traffic.New {
+	if c.cookie() || c.quic() || c.table > 0 && !c.traffic.New {
 		row.Fields = append(row.Fields, Field{"hits", round(100 * hits)})
 	}
 	return row

@@ -64,6 +64,10 @@ func (c muxCase) tables() (dataplane.MuxState, map[netip.Addr]dataplane.NextHop)
 		affinity = dataplane.AffinityCookie
 		keys = &dataplane.MuxCookie{Keys: [2][16]byte{benchrun.CookieKey}, Live: [2]bool{true, false}}
 	}
+	protocol, ids := lb.TCP, (*dataplane.MuxQUIC)(nil)
+	if c.quic() {
+		affinity, protocol, ids = dataplane.AffinityCookie, lb.UDP, &c.traffic.CIDs
+	}
 	for i := range c.traffic.VIPs {
 		s := int(i) % sets
 		port := uint16(benchrun.Port)
@@ -71,9 +75,9 @@ func (c muxCase) tables() (dataplane.MuxState, map[netip.Addr]dataplane.NextHop)
 			port++
 		}
 		state.Endpoints = append(state.Endpoints, dataplane.MuxEndpoint{
-			Key:      lb.EndpointKey{VIP: c.traffic.Family.VIP(i), Protocol: lb.TCP, Port: port},
+			Key:      lb.EndpointKey{VIP: c.traffic.Family.VIP(i), Protocol: protocol, Port: port},
 			RingCode: code, Ring: rings[s], Members: members[s],
-			Affinity: affinity, Cookie: keys, Idle: lb.Idle{Untrusted: benchIdle, Trusted: benchIdle},
+			Affinity: affinity, Cookie: keys, QUIC: ids, Idle: lb.Idle{Untrusted: benchIdle, Trusted: benchIdle},
 		})
 	}
 	return state, hops

@@ -90,6 +90,9 @@ func (t Traffic) packet(n uint32) dataplane.Packet {
 	} else {
 		p.Client = low6(client6, uint64(ids.spread)<<32|uint64(ids.client))
 	}
+	if t.QUIC > 0 {
+		p.Protocol, p.Segment, p.CID = lb.UDP, dataplane.SegmentLater, t.cid(n&(cids-1))
+	}
 	if t.CookieMembers > 0 {
 		p.Segment, p.Echo = dataplane.SegmentLater, t.echo(n, p)
 	}

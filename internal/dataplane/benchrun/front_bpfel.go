@@ -13,6 +13,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type frontFrontCid struct {
+	_   structs.HostLayout
+	Lo  uint64
+	Mid uint64
+	Hi  uint32
+	Rsv uint32
+}
+
 type frontFrontConfig struct {
 	_           structs.HostLayout
 	Frame       [96]uint8
@@ -35,7 +43,7 @@ type frontFrontConfig struct {
 		K1 uint64
 	}
 	CookieMembers uint32
-	Rsv1          uint32
+	Cids          uint32
 }
 
 type frontFrontState struct {
@@ -53,6 +61,7 @@ type frontFrontState struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	frontMapCids      = "cids"
 	frontMapTargets   = "targets"
 	frontProgFront    = "front"
 	frontProgGenerate = "generate"
@@ -110,6 +119,7 @@ type frontProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type frontMapSpecs struct {
+	Cids    *ebpf.MapSpec `ebpf:"cids"`
 	Targets *ebpf.MapSpec `ebpf:"targets"`
 }
 
@@ -141,11 +151,13 @@ func (o *frontObjects) Close() error {
 //
 // It can be passed to loadFrontObjects or ebpf.CollectionSpec.LoadAndAssign.
 type frontMaps struct {
+	Cids    *ebpf.Map `ebpf:"cids"`
 	Targets *ebpf.Map `ebpf:"targets"`
 }
 
 func (m *frontMaps) Close() error {
 	return _FrontClose(
+		m.Cids,
 		m.Targets,
 	)
 }

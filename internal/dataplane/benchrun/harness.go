@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/shuntlb/shunt/internal/cid"
 	"github.com/shuntlb/shunt/internal/dataplane"
 )
 
@@ -43,6 +44,9 @@ type Traffic struct {
 	New bool
 	// CookieMembers makes every packet carry the timestamp that a server echoed, with a cookie under CookieKey that names one of so many members.
 	CookieMembers uint32
+	// QUIC makes every packet one of QUIC, with a short header and a connection id that names one of so many members, by the only configuration of CIDs.
+	QUIC uint32
+	CIDs cid.Set
 }
 
 // CookieKey is the key of the traffic's cookies: key 0, any will do.
@@ -72,12 +76,24 @@ func Open(traffic Traffic, frags bool) (*Harness, error) {
 	if traffic.CookieMembers > 0 {
 		h.frame = withTimestamps(h.frame, traffic.Family)
 	}
+	if traffic.QUIC > 0 && traffic.Family != IPv4 {
+		return nil, errors.New("packets of QUIC: must be IPv4")
+	}
+	if traffic.QUIC > 0 {
+		h.frame = templateQUIC()
+	}
 	if err := load(loadFront, &h.front, frags); err != nil {
 		return nil, fmt.Errorf("load front program: %w", err)
 	}
 	if err := load(loadFloor, &h.floor, frags); err != nil {
 		h.front.Close()
 		return nil, fmt.Errorf("load floor programs: %w", err)
+	}
+	if traffic.QUIC > 0 {
+		if err := h.writeCIDs(); err != nil {
+			h.Close()
+			return nil, err
+		}
 	}
 	return h, nil
 }
@@ -232,6 +248,9 @@ func (h *Harness) config(o order) frontFrontConfig {
 		PortBe:      bits.ReverseBytes16(Port),
 
 		CookieMembers: h.traffic.CookieMembers,
+	}
+	if h.traffic.QUIC > 0 {
+		c.Cids = 1
 	}
 	c.CookieKey.K0, c.CookieKey.K1 = binary.LittleEndian.Uint64(CookieKey[:8]), binary.LittleEndian.Uint64(CookieKey[8:])
 	if o.counted {
