@@ -28,7 +28,7 @@ var cheetahSuite = Suite{
 	Title: "In a real network",
 	About: "A laboratory with a client, a router, three muxes, four hosts with their agents, and 32 servers: each is a network namespace with a kernel's TCP and a process of its own behind a device " +
 		"of its host. **`scaling`**: four services over the same servers hold 2,000 connections each, over which messages are sent and echoed all the time, while seven servers come to the 24, " +
-		"a mux is lost, comes back, eight servers drain, another mux is lost and comes back, one step after the other; 50 connections more begin after each step. `shunt` has `affinity: " +
+		"a mux is lost, comes back, the key of cookies is replaced, eight servers drain, another mux is lost and comes back, one step after the other; 50 connections more begin after each step. `shunt` has `affinity: " +
 		"cookie` with `scheduler: round-robin`; `flow` has `affinity: flow` with Maglev; `hash` has `affinity: hash`, where hosts repair; `maglev` the same with `repairWindow: 0s`. " +
 		"`sim-modulo` is plain hashing, simulated with the addresses of the first connections of `maglev`. A connection is broken that was reset, or from which nothing was heard for 30 s. " +
 		"**`idle-1`**, **`idle-70`** (and `idle-700`, when it is named): a server answers, is silent for so many seconds and then sends a line, without keep-alives; `at_once` are the lines that " +
@@ -105,7 +105,7 @@ func seriesOf(rows []Row, of string, at func(Row) float64) (lines []figure.Line)
 
 // stepPanel draws the broken share of each engine over the steps.
 func stepPanel(rows []Row) figure.Panel {
-	p := figure.Panel{Title: "connections broken since the beginning", X: "servers that take connections; mux lost (−), back (+)", Y: "% of the connections"}
+	p := figure.Panel{Title: "connections broken since the beginning", X: "servers that take connections; mux lost (−), back (+); new key", Y: "% of the connections"}
 	p.Lines = seriesOf(rows, brokenPercent, func(r Row) float64 { return r.Get("number") })
 	for _, r := range rows {
 		if n := int(r.Get("number")); n == len(p.Ticks) {

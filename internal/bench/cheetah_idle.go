@@ -93,6 +93,9 @@ func (r *rig) pushEngines(ctx context.Context, o Options) (engines []pushEngine,
 	if err := r.waitRoutes(ctx, vip, r.lab.Topology.Muxes); err != nil {
 		return nil, nil, err
 	}
+	if err := r.waitKeys(ctx, vip, keysSteady); err != nil {
+		return nil, nil, err
+	}
 	shunt := pushEngine{name: cheetahShunt, client: "client1", target: netip.AddrPortFrom(vip, servicePort)}
 	for i := range backends {
 		shunt.servers = append(shunt.servers, lab.VMName(i+1, 1))

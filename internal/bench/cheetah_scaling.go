@@ -80,6 +80,9 @@ func (s *scaling) play(ctx context.Context, emit func(Row)) error {
 	if err := s.apply(ctx); err != nil {
 		return err
 	}
+	if err := s.waitKeys(ctx, s.engines[0].vip(), keysSteady); err != nil {
+		return err
+	}
 	for _, e := range s.engines {
 		if err := s.waitRoutes(ctx, e.vip(), s.muxes); err != nil {
 			return err
@@ -116,7 +119,7 @@ func (s *scaling) play(ctx context.Context, emit func(Row)) error {
 	return ctx.Err()
 }
 
-// steps is the story: servers come, one after the other, with the loss of a mux among them; then they go.
+// steps is the story: servers come, one after the other, with the loss of a mux among them; then the key of cookies is replaced, and servers go.
 func (s *scaling) steps() (out []step) {
 	come := func(ctx context.Context) error {
 		s.draining = append(s.draining, false)
@@ -131,7 +134,7 @@ func (s *scaling) steps() (out []step) {
 			out = append(out, step{mark("−"), func(ctx context.Context) error { return s.lose(ctx, "mux1") }})
 		}
 	}
-	out = append(out, step{mark("+"), func(ctx context.Context) error { return s.revive(ctx, "mux1") }})
+	out = append(out, step{mark("+"), func(ctx context.Context) error { return s.revive(ctx, "mux1") }}, step{"key", s.newKey})
 	for i := range s.sizes.leave {
 		servers--
 		// Every third is on another host than the one before.
@@ -193,6 +196,16 @@ func (s *scaling) revive(ctx context.Context, mux string) error {
 		return err
 	}
 	return s.routes(ctx)
+}
+
+// newKey gives the servers' cookies another key.
+func (s *scaling) newKey(ctx context.Context) error {
+	vip := s.engines[0].vip()
+	request := &apiv1.RotateKeysRequest{Scopes: []string{vip.String()}, Purpose: cookieKeys}
+	if _, err := s.manager.RotateKeys(ctx, connect.NewRequest(request)); err != nil {
+		return err
+	}
+	return s.waitKeys(ctx, vip, keysRest)
 }
 
 func (s *scaling) routes(ctx context.Context) error {

@@ -33,13 +33,13 @@ func TestScalingStory(t *testing.T) {
 			marks = append(marks, step.mark)
 		}
 		want := map[bool]string{
-			false: "25 26 27 28 28− 29 30 31 31+ 30 29 28 27 26 26− 25 24 23 23+",
-			true:  "5 6 6− 6+ 5 4 4− 4+",
+			false: "25 26 27 28 28− 29 30 31 31+ key 30 29 28 27 26 26− 25 24 23 23+",
+			true:  "5 6 6− 6+ key 5 4 4− 4+",
 		}[short]
 		if got := strings.Join(marks, " "); got != want {
 			t.Errorf("short %v: the story is %s, want %s", short, got, want)
 		}
-		if first, last := vipPorts.first, int(vipPorts.first)+4*enginePorts-1; last > int(vipPorts.last) || first < 1024 || enginePorts < sizes.first+(sizes.come+sizes.leave+4)*sizes.more {
+		if first, last := vipPorts.first, int(vipPorts.first)+4*enginePorts-1; last > int(vipPorts.last) || first < 1024 || enginePorts < sizes.first+(sizes.come+sizes.leave+5)*sizes.more {
 			t.Errorf("short %v: source ports end at %d, and there are %d for each engine", short, last, enginePorts)
 		}
 	}

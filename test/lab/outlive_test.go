@@ -1,11 +1,17 @@
 package lab_test
 
 import (
+	"context"
+	"fmt"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
 
+	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lab"
 	"github.com/shuntlb/shunt/internal/netdev"
 )
@@ -22,8 +28,8 @@ func cookied(name string, number int, how string) *outlived {
 	return &outlived{service: service{name: name, number: number, protocol: "tcp", port: 7, dipPort: 7, backends: everyVM[:4], more: how}, how: how}
 }
 
-// Connections with cookies live on while servers come and drain, weights and schedulers change, and muxes are lost and come back without any memory; no kernel finds their
-// timestamps odd. Without cookies the same breaks some.
+// Connections with cookies live on while servers come and drain, keys and schedulers change, agents of hosts are killed, and muxes are lost and come back without any
+// memory; no kernel finds their timestamps odd. Without cookies the same breaks some.
 func TestCookiesOutliveEverything(t *testing.T) {
 	logsOnFailure(t, shared)
 	const connections = 80
@@ -35,6 +41,7 @@ func TestCookiesOutliveEverything(t *testing.T) {
 	for _, s := range all {
 		s.apply(t)
 	}
+	awaitKeys(t, all[0].vips(), "steady")
 	var talks []*talk
 	for _, s := range all {
 		s.awaitHops(t, shared.Topology.Muxes)
@@ -75,6 +82,16 @@ func TestCookiesOutliveEverything(t *testing.T) {
 	change("another comes", func(s *outlived) { s.backends = everyVM })
 	change("one drains", func(s *outlived) { s.entry = with(s.service, "host1-vm1", "drain: true") })
 	lose("mux2")
+	client, err := shared.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, vip := range all[0].vips() {
+		if _, err := client.RotateKeys(t.Context(), connect.NewRequest(&apiv1.RotateKeysRequest{Scopes: []string{vip.String()}, Purpose: "cookie"})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitKeys(t, all[0].vips(), "rest")
 	change("another drains in its place", func(s *outlived) { s.entry = with(s.service, "host2-vm1", "drain: true") })
 	change("the scheduler is another", func(s *outlived) { s.more = strings.ReplaceAll(s.how, "round-robin", "p2c") })
 	for _, host := range []string{"host1", "host2", "host3"} {
@@ -100,6 +117,27 @@ func TestCookiesOutliveEverything(t *testing.T) {
 			t.Errorf("%s is %d, it was %d", what, n, odd[what])
 		}
 	}
+}
+
+// awaitKeys waits until the cookie keys of VIPs are in a phase: steady when all nodes have the one key, rest when all hosts stamp with a new one.
+func awaitKeys(t *testing.T, vips []netip.Addr, phase string) {
+	t.Helper()
+	client, err := shared.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "cookie keys in phase "+phase, func(ctx context.Context) error {
+		for _, vip := range vips {
+			answer, err := client.ListKeys(ctx, connect.NewRequest(&apiv1.ListKeysRequest{Scopes: []string{vip.String()}}))
+			if err != nil {
+				return err
+			}
+			if keys := answer.Msg.GetKeys(); len(keys) != 1 || keys[0].GetPhase() != phase {
+				return fmt.Errorf("of %s they are %v", vip, keys)
+			}
+		}
+		return nil
+	})
 }
 
 // oddTimestamps are the kernels' counters of segments dropped because of their timestamps, by node and name.
