@@ -32,8 +32,8 @@ var cheetahSuite = Suite{
 		"cookie` with `scheduler: round-robin`; `flow` has `affinity: flow` with Maglev; `hash` has `affinity: hash`, where hosts repair; `maglev` the same with `repairWindow: 0s`. " +
 		"`sim-modulo` is plain hashing, simulated with the addresses of the first connections of `maglev`. A connection is broken that was reset, or from which nothing was heard for 30 s. " +
 		"**`idle-1`**, **`idle-70`** (and `idle-700`, when it is named): a server answers, is silent for so many seconds and then sends a line, without keep-alives; `at_once` are the lines that " +
-		"were there within a second, `worst_s` is how late the latest was. `shunt` goes through muxes and hosts with cookies; `cheetah` goes to a server whose timestamps a program of its own at its device changes " +
-		"as the authors' kernel does, and so does no other machine anything; `none` goes to a server as it is. `paws` are the segments that the clients' kernels dropped as old (`PAWSEstab`), `tsecr` those that the " +
+		"were there within a second, `worst_s` is how late the latest was. `shunt` goes through muxes and hosts with cookies; `cheetah` goes straight to a server at whose device a program changes " +
+		"timestamps as the authors' kernel does (`bpf/proof`); `none` goes straight to one as it is. `paws` are the segments that the clients' kernels dropped as old (`PAWSEstab`), `tsecr` those that the " +
 		"servers' dropped because of their echo (`TSEcrRejected`).",
 	Plotted: []string{brokenPercent}, Unit: "% of the connections broken", Series: engineField,
 	Cases: []string{"scaling", "idle-1", "idle-70", "idle-700"},
