@@ -81,7 +81,7 @@ func TestMedian(t *testing.T) {
 
 func TestUnsupportedIsRefused(t *testing.T) {
 	for _, c := range []struct{ suite, name, want string }{
-		{"dataplane", "cookie/1Mi", "cookie/1Mi: not supported by this version"},
+		{"dataplane", "quic-plain/1Mi", "quic-plain/1Mi: not supported by this version"},
 		{"dataplane", "nonsense", `"nonsense": must be one of hash/1`},
 	} {
 		s, err := Find(c.suite)

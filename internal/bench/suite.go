@@ -132,7 +132,6 @@ func (o Options) wantsLong(name string) bool { return slices.Contains(o.Cases, n
 // later names the suites and cases of the bench contract that this version does not have yet.
 var later = map[string][]string{
 	"dataplane": {
-		"cookie/1Mi", "cookie6/1Mi",
 		"quic-plain/1Mi", "quic-aes/1Mi",
 	},
 	"rings": nil,
