@@ -65,8 +65,32 @@ func (s scheduleCase) run(ctx context.Context, o Options) (Row, error) {
 	for _, r := range got.Rounds {
 		over = append(over, r.Programs[0]-r.Programs[1])
 	}
-	row := Row{Case: s.name, Fields: append([]Field{{"over_ring_ns", round(Median(over))}}, comparisonFields(got)...)}
-	return row, nil
+	ring, alone, err := alone(muxes[0], c)
+	if err != nil {
+		return Row{}, err
+	}
+	fields := []Field{{"over_ring_ns", round(Median(over))}, {"choice_ns", round(alone)}, {"ring_choice_ns", round(ring)}}
+	return Row{Case: s.name, Fields: append(fields, comparisonFields(got)...)}, nil
+}
+
+// alone is what the ring's choice, and the scheduler's, cost by themselves.
+func alone(mux *benchrun.Mux, c muxCase) (ring, scheduler float64, err error) {
+	state, _ := c.tables()
+	choices, err := benchrun.OpenChoices(mux, state.Endpoints[0].Key)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer choices.Close()
+	const rounds = 31
+	var byRing, byScheduler []float64
+	for range rounds {
+		cost, err := choices.Round()
+		if err != nil {
+			return 0, 0, err
+		}
+		byRing, byScheduler = append(byRing, cost.Ring), append(byScheduler, cost.Scheduler)
+	}
+	return Median(byRing), Median(byScheduler), nil
 }
 
 // open makes a mux with this kind of scheduler.
