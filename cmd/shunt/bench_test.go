@@ -14,7 +14,7 @@ func TestBenchRefuses(t *testing.T) {
 	}{
 		{[]string{"bench"}, "accepts 1 arg(s), received 0"},
 		{[]string{"bench", "nonsense"}, `suite: "nonsense": must be one of dataplane, live, rings, memory, http, control, failover, nodes, place, health, snat, host, hostflows, repair, cheetah, all`},
-		{[]string{"bench", "dataplane", "--case", "quic-plain/1Mi"}, "case: quic-plain/1Mi: not supported by this version"},
+		{[]string{"bench", "dataplane", "--case", "quic/1Mi"}, `case: "quic/1Mi": must be one of hash/1`},
 		{[]string{"bench", "all", "--case", "hash/1"}, "--case: must come with one suite, not with all"},
 		{[]string{"bench", "all", "--short", "--write", "docs"}, "--write: must not come with --short"},
 		{[]string{"bench", "live", "--katran", "balancer.bpf.o"}, "--katran: must come with suite dataplane, not with live"},

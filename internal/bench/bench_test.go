@@ -81,7 +81,6 @@ func TestMedian(t *testing.T) {
 
 func TestUnsupportedIsRefused(t *testing.T) {
 	for _, c := range []struct{ suite, name, want string }{
-		{"dataplane", "quic-plain/1Mi", "quic-plain/1Mi: not supported by this version"},
 		{"dataplane", "nonsense", `"nonsense": must be one of hash/1`},
 	} {
 		s, err := Find(c.suite)
