@@ -1,11 +1,16 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"net"
 
 	"golang.org/x/sys/unix"
 )
+
+// datagramRoom is what datagrams that wait for a server may take, some 1,280 bytes each (those of net.core.rmem_default have room for 166): none is lost
+// where a busy machine lets the server stand for seconds.
+const datagramRoom = 16 << 20
 
 // listenUDP listens on every address of one family and asks for the destination address of each datagram.
 func listenUDP(network string, port int) (*net.UDPConn, error) {
@@ -23,12 +28,16 @@ func listenUDP(network string, port int) (*net.UDPConn, error) {
 		return nil, err
 	}
 	var fault error
-	if err := raw.Control(func(fd uintptr) { fault = unix.SetsockoptInt(int(fd), level, option, 1) }); err == nil {
-		err = fault
-	}
-	if fault != nil {
+	err = raw.Control(func(fd uintptr) {
+		if err := unix.SetsockoptInt(int(fd), level, option, 1); err != nil {
+			fault = fmt.Errorf("ask for packet information: %w", err)
+		} else if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, datagramRoom); err != nil {
+			fault = fmt.Errorf("make room for datagrams: %w", err)
+		}
+	})
+	if err = errors.Join(err, fault); err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("ask for packet information: %w", fault)
+		return nil, err
 	}
 	return conn, nil
 }

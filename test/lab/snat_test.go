@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -400,13 +402,18 @@ func TestSNATOutlives(t *testing.T) {
 	s.awaitHops(t, 2)
 }
 
-// TestSNATWaits: more connections at once than a server has ports: the first packets of some wait at the agent for ports, and all are opened.
+// TestSNATWaits: more connections at once than a server has ports, and a manager that leases none for a while: the first packets of some wait at the agent
+// for ports, and all are opened.
 func TestSNATWaits(t *testing.T) {
 	logsOnFailure(t, shared)
 	o := newOutside(t)
 	s := snatted("snat-waits", 143, "ipip", []string{"host2-vm1"})
 	s.up(t)
 	before := reasons(t.Context(), t, "host2")
+	if err := shared.FreezeManager("manager1", true); err != nil {
+		t.Fatal(err)
+	}
+	defer shared.FreezeManager("manager1", false) //nolint:errcheck // it goes on long before
 	const connections = 200
 	var wg sync.WaitGroup
 	errs := make([]error, connections)
@@ -421,6 +428,10 @@ func TestSNATWaits(t *testing.T) {
 			}
 			errs[i] = err
 		})
+	}
+	await(t, "a connection without a port", func(context.Context) error { return unheard("host2-vm1", o.tcp.Port()) })
+	if err := shared.FreezeManager("manager1", false); err != nil {
+		t.Fatal(err)
 	}
 	wg.Wait()
 	for i, err := range errs {
@@ -456,4 +467,19 @@ func TestSNATWaits(t *testing.T) {
 			now["out_snat_no_port"]-before["out_snat_no_port"], now["out_snat_expired"]-before["out_snat_expired"])
 		return nil
 	})
+}
+
+// unheard is nil when a server has sent a SYN to a port a second time: nothing came of the first one within a second (RFC 6298 section 2).
+func unheard(vm string, port uint16) error {
+	var table []byte
+	if err := netdev.In(onVM(vm), func() (err error) { table, err = os.ReadFile("/proc/thread-self/net/tcp"); return err }); err != nil {
+		return err
+	}
+	const remote, state, retransmitted, synSent = 2, 3, 6, "02" // proc_net_tcp.txt of the kernel
+	for line := range strings.Lines(string(table)) {
+		if f := strings.Fields(line); len(f) > retransmitted && f[state] == synSent && strings.HasSuffix(f[remote], fmt.Sprintf(":%04X", port)) && strings.Trim(f[retransmitted], "0") != "" {
+			return nil
+		}
+	}
+	return errors.New("there is none")
 }
