@@ -12,7 +12,6 @@ import (
 
 const (
 	xdpDrop     = 1
-	xdpPass     = 2
 	responderIs = 0x10000000 // SERVER_ISN
 )
 
