@@ -78,6 +78,9 @@ volatile __u32 host_flows_beside = 0;
 /* Not 0 while host_co is behind host_in (hostco.bpf.c): what is for an owned VIP goes on to it. */
 volatile __u32 host_openings = 0;
 
+/* Not 0 once flows have clocks. */
+volatile __u32 host_flows_stamped = 0;
+
 #include "host/name.h"
 
 /* What is to be written into the options of a segment. */

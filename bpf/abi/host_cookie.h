@@ -50,16 +50,18 @@ struct host_cookie_keys {
 };
 SHUNT_ASSERT_SIZE(struct host_cookie_keys, 64);
 
-/* Which of the keys are there, and which one stamps are made with; 0: none, and nothing begins to be stamped. */
+/* Which of the keys are there. */
 enum host_cookie_use {
 	HOST_COOKIE_LIVE0 = 1,
 	HOST_COOKIE_LIVE1 = 2,
-	HOST_COOKIE_MINT1 = 4, /* key id 1 stamps, else 0 */
 };
 
-/* What struct binding_flow says of cookies: number of the VIP's keys + 1 | member id:12. 0: its flows have none. */
+/* What struct binding_flow says of cookies, from the top bit down: id of the key that stamps:1 | number of the VIP's keys + 1:19 | member id:12. 0: its flows
+ * have none. */
 enum binding_cookie {
 	BINDING_COOKIE_MEMBER_BITS = 12,
+	BINDING_COOKIE_KEYS_BITS = 19,
+	BINDING_COOKIE_MINT_SHIFT = 31,
 };
 
 #endif

@@ -29,6 +29,8 @@ enum host_frame_offset {
 	OUT_PORTS = 34,
 	OUT_SEQ = 38,
 	OUT_FRAME = 64,
+	OUT_TIMES = 58,   /* with timestamps: TSval and TSecr, behind which nothing is */
+	OUT_STAMPED = 66,
 	IN_OUTER_CHECKSUM = 24,
 	IN_OUTER_SOURCE = 26,
 	IN_CHECKSUM = 44,
@@ -36,6 +38,8 @@ enum host_frame_offset {
 	IN_PORTS = 54,
 	IN_SEQ = 58,
 	IN_FRAME = 84,
+	IN_TIMES = 78,
+	IN_STAMPED = 86,
 };
 
 /* Written by the harness before a run. */
@@ -54,7 +58,9 @@ struct host_setting {
 	__u32 inner_sum;
 	__u32 seq;         /* sequence number of packet 0: it counts packets */
 	__u16 port_be;     /* the endpoint's on the way in, the DIP's on the way out */
-	__u16 rsv;
+	__u16 stamped;     /* 1: frames have timestamps */
+	__u32 time;        /* TSval of packet 0; it grows by one every 1 << time_shift packets */
+	__u32 time_shift;
 };
 
 /* Written here, read by the harness after a run. */
@@ -70,6 +76,15 @@ struct host_progress {
 
 struct host_setting setting;
 struct host_progress progress;
+
+/* What a flow's packets echo on the way in, host order. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64); /* elements of maps have whole words */
+} echoes SEC(".maps");
 
 /* The programs under test, one for each direction. */
 struct {
@@ -159,11 +174,19 @@ static __always_inline void write_in(void *data, const struct flow_ids *ids, __u
 	copy(__u16, 82);
 }
 
+/* write_times writes the timestamps. */
+static __always_inline void write_times(void *times, __u64 n, __u32 echo)
+{
+	*(volatile __u32 *)times = bpf_htonl(setting.time + (__u32)(n >> setting.time_shift));
+	*(volatile __u32 *)(times + 4) = bpf_htonl(echo);
+}
+
 /* prepare makes the frame of the next packet; false when it cannot. */
 static __always_inline int prepare(struct __sk_buff *skb, int in)
 {
 	__u64 n = progress.packets++;
 	__s32 missing = (__s32)setting.frame_len - (__s32)skb->len;
+	__u64 *echo = 0;
 	struct flow_ids ids;
 	void *data, *end;
 	__u32 dip;
@@ -178,16 +201,22 @@ static __always_inline int prepare(struct __sk_buff *skb, int in)
 	progress.flow = next_flow(n);
 	flow_ids_of(progress.flow, 1, &ids);
 	dip = bpf_htonl(setting.dip4 | (progress.flow & (setting.dips - 1)));
+	if (in && setting.stamped)
+		echo = bpf_map_lookup_elem(&echoes, &progress.flow);
 	data = (void *)(long)skb->data;
 	end = (void *)(long)skb->data_end;
 	if (in) {
 		if (data + IN_FRAME > end)
 			return 0;
 		write_in(data, &ids, dip, setting.seq + (__u32)n);
+		if (setting.stamped && data + IN_STAMPED <= end)
+			write_times(data + IN_TIMES, n, echo ? *echo : 0);
 	} else {
 		if (data + OUT_FRAME > end)
 			return 0;
 		write_out(data, &ids, dip, setting.seq + (__u32)n);
+		if (setting.stamped && data + OUT_STAMPED <= end)
+			write_times(data + OUT_TIMES, n, 0);
 	}
 	/* A locked instruction: the packet before is finished, and the frame is in the cache, as with one that a device
 	 * wrote. */

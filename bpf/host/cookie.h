@@ -33,17 +33,24 @@ static __always_inline __u32 binding_cookie(__u32 binding)
 	return b ? *(volatile __u32 *)&b->cookie : 0;
 }
 
-/* The keys of a binding that says this, 0: none. */
-static __always_inline const struct host_cookie_keys *keys_of(__u32 cookie)
+/* The keys of a binding that says this, if that of an id is live; 0: it is not. */
+static __always_inline const struct host_cookie_keys *keys_of(__u32 own, __u32 kid)
 {
-	__u32 index = (cookie >> BINDING_COOKIE_MEMBER_BITS) - 1;
+	__u32 index = (own >> BINDING_COOKIE_MEMBER_BITS & ((1 << BINDING_COOKIE_KEYS_BITS) - 1)) - 1;
+	const struct host_cookie_keys *k = own ? bpf_map_lookup_elem(&cookie_keys, &index) : 0;
 
-	return cookie ? bpf_map_lookup_elem(&cookie_keys, &index) : 0;
+	return k && *(volatile __u32 *)&k->use & (kid ? HOST_COOKIE_LIVE1 : HOST_COOKIE_LIVE0) ? k : 0;
 }
 
-static __always_inline __u32 keys_use(const struct host_cookie_keys *k)
+/* The id of the key that stamps. */
+static __always_inline __u32 cookie_mint(__u32 own)
 {
-	return *(volatile __u32 *)&k->use;
+	return own >> BINDING_COOKIE_MINT_SHIFT;
+}
+
+static __always_inline __u32 own_member(__u32 own)
+{
+	return own & ((1 << BINDING_COOKIE_MEMBER_BITS) - 1);
 }
 
 /* The hash of a flow that its cookies are made with: of the client and the VIP as `n` has it in the place of the DIP. Global, so that the verifier looks
@@ -66,26 +73,22 @@ __noinline __u64 cookie_hash(const struct flow_name *n, const struct host_cookie
 	return cookie_prf6(&key, flow_half(n->client), flow_half(n->client + 8), flow_half(n->dip), flow_half(n->dip + 8), word);
 }
 
-/* The cookie that a flow should have; `have` when it has it, or nobody says which. */
-static __always_inline __u32 cookie_wanted(const struct flow_name *n, __u32 own, __u32 have)
+/* The cookie that a flow of this name should have, COOKIE_NONE without a key. */
+static __always_inline __u32 cookie_make(const struct flow_name *n, __u32 own)
 {
-	const struct host_cookie_keys *k = keys_of(own);
-	__u32 use = k ? keys_use(k) : 0, kid = !!(use & HOST_COOKIE_MINT1);
+	__u32 kid = cookie_mint(own);
+	const struct host_cookie_keys *k = keys_of(own, kid);
 
-	if (!k || !use || cookie_kid(have) == kid)
-		return have;
-	return cookie_encode(cookie_hash(n, k, kid), kid, own & ((1 << BINDING_COOKIE_MEMBER_BITS) - 1));
+	return k ? cookie_encode(cookie_hash(n, k, kid), kid, own_member(own)) : COOKIE_NONE;
 }
 
 /* The member that a flow's cookie names, COOKIE_NONE when it is none by a key that is live. */
 static __always_inline __u32 cookie_member(const struct flow_name *n, __u32 own, __u32 cookie)
 {
-	const struct host_cookie_keys *k = keys_of(own);
 	__u32 kid = cookie_kid(cookie);
+	const struct host_cookie_keys *k = cookie >> 16 ? 0 : keys_of(own, kid);
 
-	if (!k || cookie >> 16 || !(keys_use(k) & (kid ? HOST_COOKIE_LIVE1 : HOST_COOKIE_LIVE0)))
-		return COOKIE_NONE;
-	return cookie_decode(cookie_hash(n, k, kid), cookie);
+	return k ? cookie_decode(cookie_hash(n, k, kid), cookie) : COOKIE_NONE;
 }
 
 /* ---- the clock */
@@ -179,6 +182,8 @@ static __always_inline void flow_stamped(__u32 place)
 
 	if (r)
 		r->stamped = 1;
+	if (!host_flows_stamped)
+		host_flows_stamped = 1;
 }
 
 /* Stamps a SYN-ACK, and forbids its client to open more connections of MPTCP to the VIP: they would come to other servers (protocol section 1.5).
@@ -186,28 +191,23 @@ static __always_inline void flow_stamped(__u32 place)
 __noinline int cookie_answer(struct __sk_buff *skb, const struct transport_view *t, struct arrival *a)
 {
 	const struct flow_record *r;
-	const struct host_cookie_keys *k;
-	__u32 own, use, kid, cookie, place, to;
+	__u32 own, cookie, place, to, generation;
 	struct evc e, *at;
 
 	if (!t || !a)
 		return 0;
 	r = &a->flow.record;
 	own = binding_cookie(r->binding);
-	k = keys_of(own);
-	if (!k)
+	if (!own || !timestamp_find(skb, t, &a->stamp.ts) || !cookie_name_of(&a->spare.name, r))
 		return 0;
-	use = keys_use(k);
-	if (!use || !timestamp_find(skb, t, &a->stamp.ts) || !cookie_name_of(&a->spare.name, r))
-		return 0;
-	kid = !!(use & HOST_COOKIE_MINT1);
-	cookie = cookie_encode(cookie_hash(&a->spare.name, k, kid), kid, own & ((1 << BINDING_COOKIE_MEMBER_BITS) - 1));
+	cookie = cookie_make(&a->spare.name, own);
 	place = a->flow.place;
 	at = bpf_map_lookup_elem(&flow_cookies, &place);
-	if (!at)
+	if (!at || cookie == COOKIE_NONE)
 		return 0;
-	clock_load(at, flow_generation(a->flow.tag), &e);
-	to = evc_answer(&e, host_time_bits, a->stamp.ts.value, cookie, flow_generation(a->flow.tag), r->flags & FLOW_SEQ_OUT && r->seq_out == t->seq + 1);
+	generation = flow_generation(a->flow.tag);
+	clock_load(at, generation, &e);
+	to = evc_answer(&e, host_time_bits, a->stamp.ts.value, cookie, generation, r->flags & FLOW_SEQ_OUT && r->seq_out == t->seq + 1);
 	clock_store(at, &e);
 	flow_stamped(place);
 	stamp_value(&a->stamp, a->stamp.ts.at, a->stamp.ts.value, to);
@@ -221,29 +221,30 @@ __noinline int cookie_answer(struct __sk_buff *skb, const struct transport_view 
 	return 0;
 }
 
-/* Stamps another segment of a server. Global, so that the verifier looks at it once. */
-__noinline int cookie_out(struct __sk_buff *skb, const struct transport_view *t, struct arrival *a)
+/* The stamp of a segment of a server whose clock, `at`, may not only go on. Global, so that the verifier looks at it once. */
+__noinline int cookie_turn(struct arrival *a, __u32 own)
 {
-	__u32 place, generation, want, to;
+	__u32 place, want, made, to;
 	struct evc *at, *was, *e;
 	int whole;
 
-	if (!t || !a || !timestamp_read(skb, t, &a->stamp.ts))
+	if (!a)
 		return 0;
 	place = a->flow.place;
-	generation = flow_generation(a->flow.tag);
 	at = bpf_map_lookup_elem(&flow_cookies, &place);
 	if (!at)
 		return 0;
 	was = &a->clock;
 	e = &a->after;
-	whole = clock_load(at, generation, was);
+	whole = clock_load(at, flow_generation(a->flow.tag), was);
 	if (evc_kind(was) == EVC_EMPTY)
 		return 0;
 	*e = *was;
 	want = evc_cookie(e);
-	if (cookie_name_of(&a->spare.name, &a->flow.record))
-		want = cookie_wanted(&a->spare.name, binding_cookie(a->flow.record.binding), want);
+	if (own && cookie_kid(want) != cookie_mint(own) && cookie_name_of(&a->spare.name, &a->flow.record)) {
+		made = cookie_make(&a->spare.name, own);
+		want = made == COOKIE_NONE ? want : made;
+	}
 	to = evc_stamp(e, host_time_bits, a->stamp.ts.value, want);
 	if (whole && clock_same(was, e)) {
 		clock_raise(at, e->v_last);
@@ -253,6 +254,34 @@ __noinline int cookie_out(struct __sk_buff *skb, const struct transport_view *t,
 	} else if (evc_cookie(was) != evc_cookie(e)) {
 		count(HOST_REASON_COOKIE_REMINTED);
 	}
+	stamp_value(&a->stamp, a->stamp.ts.at, a->stamp.ts.value, to);
+	return 0;
+}
+
+/* Stamps another segment of a server. Global, so that the verifier looks at it once. */
+__noinline int cookie_out(struct __sk_buff *skb, const struct transport_view *t, struct arrival *a)
+{
+	__u32 place, own, lock, word, to, v;
+	struct evc *at;
+
+	if (!t || !a || !timestamp_read(skb, t, &a->stamp.ts))
+		return 0;
+	place = a->flow.place;
+	own = binding_cookie(a->flow.record.binding);
+	at = bpf_map_lookup_elem(&flow_cookies, &place);
+	if (!at)
+		return 0;
+	lock = *(volatile __u32 *)&at->lock;
+	asm volatile("" ::: "memory");
+	word = at->word;
+	if (lock & 1 || !evc_steady(word, flow_generation(a->flow.tag), EVC_MINTING) ||
+	    (own && cookie_kid(word >> EVC_COOKIE_SHIFT) != cookie_mint(own)))
+		return cookie_turn(a, own);
+	to = evc_stamp_steady(at, word, host_time_bits, a->stamp.ts.value, &v);
+	asm volatile("" ::: "memory");
+	if (!to || *(volatile __u32 *)&at->lock != lock)
+		return cookie_turn(a, own);
+	clock_raise(at, v);
 	stamp_value(&a->stamp, a->stamp.ts.at, a->stamp.ts.value, to);
 	return 0;
 }
@@ -296,7 +325,7 @@ __noinline __u32 cookie_named(struct __sk_buff *skb, struct arrival *a, __u32 ow
 static __always_inline int cookie_rebuild(struct arrival *a, struct evc *at, struct evc *e, __u32 own, __u32 w)
 {
 	cookie_name_in(a);
-	if (cookie_member(&a->spare.name, own, evc_cookie_of(host_time_bits, w)) != (own & ((1 << BINDING_COOKIE_MEMBER_BITS) - 1)))
+	if (cookie_member(&a->spare.name, own, evc_cookie_of(host_time_bits, w)) != own_member(own))
 		return 0;
 	evc_rebuild(e, host_time_bits, w, flow_generation(a->flow.tag));
 	clock_store(at, e);
@@ -305,14 +334,14 @@ static __always_inline int cookie_rebuild(struct arrival *a, struct evc *at, str
 	return 1;
 }
 
-/* Takes the echo of a client's segment. Global, so that the verifier looks at it once. */
-__noinline int cookie_in(struct __sk_buff *skb, struct arrival *a, __u32 own)
+/* What the server reads of an echo that its clock may not only take note of. Global, so that the verifier looks at it once. */
+__noinline int cookie_taken(struct arrival *a, __u32 own)
 {
 	__u32 place, w, to = 0;
 	struct evc *at, *was, *e;
 	int ours = EVC_FOREIGN;
 
-	if (!a || !timestamp_read(skb, &a->t, &a->stamp.ts) || !a->stamp.ts.echo)
+	if (!a)
 		return 0;
 	w = a->stamp.ts.echo;
 	place = a->flow.place;
@@ -343,6 +372,35 @@ __noinline int cookie_in(struct __sk_buff *skb, struct arrival *a, __u32 own)
 			to = 0;
 		}
 	}
+	stamp_value(&a->stamp, a->stamp.ts.at + 4, w, to);
+	return 0;
+}
+
+/* Takes the echo of a client's segment. Global, so that the verifier looks at it once. */
+__noinline int cookie_in(struct __sk_buff *skb, struct arrival *a, __u32 own)
+{
+	__u32 place, lock, word, w, to, v;
+	struct evc *at;
+
+	if (!a || !timestamp_read(skb, &a->t, &a->stamp.ts) || !a->stamp.ts.echo)
+		return 0;
+	w = a->stamp.ts.echo;
+	place = a->flow.place;
+	at = bpf_map_lookup_elem(&flow_cookies, &place);
+	if (!at)
+		return 0;
+	lock = *(volatile __u32 *)&at->lock;
+	asm volatile("" ::: "memory");
+	word = at->word;
+	if (!a->flow.record.stamped || lock & 1 || !evc_steady(word, flow_generation(a->flow.tag), EVC_MINTING | EVC_UNSURE) ||
+	    evc_cookie_of(host_time_bits, w) != word >> EVC_COOKIE_SHIFT)
+		return cookie_taken(a, own);
+	to = evc_heard_steady(at, host_time_bits, w, &v);
+	asm volatile("" ::: "memory");
+	if (*(volatile __u32 *)&at->lock != lock)
+		return cookie_taken(a, own);
+	if (evc_after(v, *(volatile __u32 *)&at->v_echo))
+		*(volatile __u32 *)&at->v_echo = v;
 	stamp_value(&a->stamp, a->stamp.ts.at + 4, w, to);
 	return 0;
 }

@@ -298,4 +298,29 @@ static __always_inline int evc_echo(struct evc *e, __u32 n, __u32 w, __u32 *t)
 	return EVC_OURS;
 }
 
+/* evc_steady says whether a state is live, has a cookie that is not 0, and none of the flags `but`: whether the two functions below may take it as it lies, with
+ * its word read before. */
+static __always_inline int evc_steady(__u32 word, __u32 generation, __u32 but)
+{
+	return (word & (0xff << EVC_GENERATION_SHIFT | EVC_KIND | but)) == (generation << EVC_GENERATION_SHIFT | EVC_LIVE) && word >> EVC_COOKIE_SHIFT;
+}
+
+/* evc_stamp_steady is evc_stamp where nothing but v_last changes, which becomes *v if that is later: 0 when more would. The state is steady and not minting, and
+ * has the cookie that it should have. */
+static __always_inline __u32 evc_stamp_steady(const struct evc *e, __u32 word, __u32 n, __u32 t, __u32 *v)
+{
+	*v = t + e->off;
+	if (*v - e->v_sw >= EVC_EPOCH_MOST || evc_after(*v, *(const volatile __u32 *)&e->v_echo + evc_half(n) - 1))
+		return 0;
+	return evc_place(n, *v, word >> EVC_COOKIE_SHIFT);
+}
+
+/* evc_heard_steady is evc_heard where nothing but v_echo changes, which becomes *v if that is later. The state is steady, neither minting nor unsure, and has the
+ * cookie of the echo w. */
+static __always_inline __u32 evc_heard_steady(const struct evc *e, __u32 n, __u32 w, __u32 *v)
+{
+	*v = evc_unwrap(n, evc_part(n, w), *(const volatile __u32 *)&e->v_last);
+	return (__s32)(*(const volatile __u32 *)&e->v_echo - *v) >= (__s32)evc_half(n) ? 0 : evc_sent(e, *v);
+}
+
 #endif

@@ -106,7 +106,7 @@ type flood struct {
 }
 
 func (f *flood) measure(ctx context.Context) (Row, error) {
-	if err := f.host.Apply(hostState(benchHostIdle, false)); err != nil {
+	if err := f.host.Apply(hostState(benchHostIdle, false, false)); err != nil {
 		return Row{}, err
 	}
 	var err error
@@ -215,7 +215,7 @@ func (f *flood) trusted() (uint64, sweepTime, error) {
 func (f *flood) expire(ctx context.Context) (t sweepTime, gone uint64, err error) {
 	f.o.progressf("hostflows %s: all flows end", f.c.name)
 	short := lb.HostIdle{Established: overAfter, Opening: overAfter, Closing: overAfter, UDP: overAfter, Other: overAfter}
-	if err := f.host.Apply(hostState(short, false)); err != nil {
+	if err := f.host.Apply(hostState(short, false, false)); err != nil {
 		return t, 0, err
 	}
 	before, err := f.host.Counters()

@@ -32,6 +32,8 @@ const (
 	hostAnswers                  // a server's, translated
 	hostRepairs                  // of flows that are not known, which another host had before
 	hostBegins                   // SYNs of new flows
+	hostRestores                 // as hostDelivers, with the cookie that their server's stamp had
+	hostStamps                   // as hostAnswers, and they get a cookie
 )
 
 var hostCases = []hostCase{
@@ -41,7 +43,14 @@ var hostCases = []hostCase{
 	{"host/out-1", 1, hostAnswers, 4 * mi},
 	{"host/repair", mi, hostRepairs, 4 * mi},
 	{"host/new", mi, hostBegins, 4 * mi},
+	{"host/stamp-in", mi, hostRestores, 4 * mi},
+	{"host/stamp-in-1", 1, hostRestores, 4 * mi},
+	{"host/stamp-out", mi, hostStamps, 4 * mi},
+	{"host/stamp-out-1", 1, hostStamps, 4 * mi},
 }
+
+// stamped says that packets have timestamps, and what is measured is what cookies in them take.
+func (c hostCase) stamped() bool { return c.kind == hostRestores || c.kind == hostStamps }
 
 // hostPackets is what each target gets in a repetition: a packet costs more here than at the mux.
 const (
@@ -134,9 +143,9 @@ var forwarding = []netdev.Sysctl{
 	{Key: "net/ipv4/ip_forward", Value: "1"}, {Key: "net/ipv4/conf/all/rp_filter", Value: "0"}, {Key: "net/ipv4/conf/default/rp_filter", Value: "0"},
 }
 
-// hostState is what the host's agent would write: a service of all servers, and, when told so, the change that took every slot from
-// another host's member.
-func hostState(idle lb.HostIdle, displaced bool) dataplane.HostState {
+// hostState is what the host's agent would write: a service of all servers, with cookies when told so, one of other servers without, and, when told so,
+// the change that took every slot of the first from another host's member.
+func hostState(idle lb.HostIdle, displaced, cookies bool) dataplane.HostState {
 	state := dataplane.HostState{TunnelSources: benchrun.TunnelSources(), MTU: liveMTU}
 	key := lb.EndpointKey{VIP: benchrun.HostVIP(), Protocol: lb.TCP, Port: benchrun.Port}
 	targets := []dataplane.HostTarget{{ID: awayMember, Outer: hostAway}}
@@ -146,6 +155,15 @@ func hostState(idle lb.HostIdle, displaced bool) dataplane.HostState {
 			Key: key, Member: uint16(i), Outer: dip, DIP: dip, DIPPort: benchrun.HostDIPPort, Rewrite: true, Idle: idle,
 		})
 		targets = append(targets, dataplane.HostTarget{ID: uint16(i), Outer: dip, Here: true})
+	}
+	for i := range benchrun.HostDIPs {
+		b := state.Bindings[i]
+		b.Key.VIP, b.Outer, b.DIP = benchrun.PlainVIP(), benchrun.HostDIP(benchrun.HostDIPs+i), benchrun.HostDIP(benchrun.HostDIPs+i)
+		state.Bindings = append(state.Bindings, b)
+		state.Bindings[i].Cookie = cookies
+	}
+	if cookies {
+		state.Cookies = []plan.CookieKeys{{VIP: benchrun.HostVIP(), Keys: []plan.CookieKey{{Epoch: 1, Key: benchrun.HostCookieKey}}, Mint: 1}}
 	}
 	if displaced {
 		before, now := slices.Repeat([]uint16{awayMember}, 1<<ring.CodeMin), slices.Repeat([]uint16{0}, 1<<ring.CodeMin)
@@ -161,11 +179,11 @@ var benchHostIdle = lb.HostIdle{Established: benchIdle, Opening: benchIdle, Clos
 
 // measure measures the case on a host.
 func (c hostCase) measure(ctx context.Context, o Options, host *benchrun.Host) (Row, error) {
-	if err := host.Apply(hostState(benchHostIdle, false)); err != nil {
+	if err := host.Apply(hostState(benchHostIdle, false, c.stamped())); err != nil {
 		return Row{}, err
 	}
-	traffic := benchrun.HostTraffic{Flows: c.flows, New: c.kind == hostBegins}
-	if c.kind == hostAnswers {
+	traffic := benchrun.HostTraffic{Flows: c.flows, New: c.kind == hostBegins, Stamped: c.stamped()}
+	if c.kind == hostAnswers || c.kind == hostStamps {
 		traffic.Way = benchrun.HostOut
 	}
 	harness, err := benchrun.OpenHostHarness(host, traffic)
@@ -183,7 +201,7 @@ func (c hostCase) measure(ctx context.Context, o Options, host *benchrun.Host) (
 		return Row{}, err
 	}
 	if c.kind == hostRepairs {
-		if err := host.Apply(hostState(benchHostIdle, true)); err != nil {
+		if err := host.Apply(hostState(benchHostIdle, true, false)); err != nil {
 			return Row{}, err
 		}
 	}
@@ -193,6 +211,10 @@ func (c hostCase) measure(ctx context.Context, o Options, host *benchrun.Host) (
 		floor, program, helpers = harness.Null(), harness.Out(), harness.HelpersOut()
 	case hostRepairs:
 		floor, helpers = harness.FloorRepair(), harness.HelpersRepair()
+	case hostRestores:
+		floor, helpers = harness.Null(), harness.InPlain()
+	case hostStamps:
+		floor, program, helpers = harness.Null(), harness.Out(), harness.OutPlain()
 	}
 	if err := c.check(harness, program); err != nil {
 		return Row{}, err
@@ -211,9 +233,16 @@ func (c hostCase) measure(ctx context.Context, o Options, host *benchrun.Host) (
 	if err != nil {
 		return Row{}, err
 	}
-	share, err := audit.end(host, got.Packets[0])
+	packets := got.Packets[0]
+	if c.stamped() {
+		packets += got.Packets[1]
+	}
+	share, err := audit.end(host, packets)
 	if err != nil {
 		return Row{}, err
+	}
+	if c.stamped() {
+		return Row{Case: c.name, Fields: append(comparisonFields(beyondPlain(got)), Field{"hits", round(100 * share)})}, nil
 	}
 	var least []float64
 	for _, r := range got.Rounds {
@@ -221,6 +250,14 @@ func (c hostCase) measure(ctx context.Context, o Options, host *benchrun.Host) (
 	}
 	fields := append(comparisonFields(got), Field{"hits", round(100 * share)}, Field{"helpers_ns", round(Median(least))})
 	return Row{Case: c.name, Fields: fields}, nil
+}
+
+// beyondPlain makes the second program the floor.
+func beyondPlain(got benchrun.Comparison) benchrun.Comparison {
+	for i, r := range got.Rounds {
+		got.Rounds[i].Floor = r.Programs[1]
+	}
+	return got
 }
 
 // check sends single packets of flows spread over the traffic and looks at where they go.
@@ -238,7 +275,7 @@ func (c hostCase) check(harness *benchrun.HostHarness, program benchrun.Target) 
 		dip := netip.AddrPortFrom(p.DIP, benchrun.HostDIPPort)
 		var ok bool
 		switch c.kind {
-		case hostAnswers:
+		case hostAnswers, hostStamps:
 			ok = p.Passed() && p.Outer == none && p.Source == vip && p.Destination == p.Client
 		case hostRepairs:
 			ok = p.Redirected() && p.Outer == benchrun.Outer{Source: hostOwn, Destination: hostAway} && p.Source == p.Client && p.Destination == vip
@@ -286,7 +323,10 @@ func (a hostAudit) end(host *benchrun.Host, packets uint64) (float64, error) {
 		return 0, err
 	}
 	share, err := a.judge(counters, packets)
-	if err == nil && a.c.kind == hostDelivers {
+	if bad := counters.Reasons["cookie_foreign"] + counters.Reasons["cookie_rebuilt"] + counters.Reasons["cookie_contended"]; err == nil && bad > 0 {
+		err = fmt.Errorf("%d packets had no cookie of theirs: reasons %v", bad, counters.Reasons)
+	}
+	if err == nil && (a.c.kind == hostDelivers || a.c.kind == hostRestores) {
 		// A packet of a client whose flow was not found began one.
 		share = 1 - float64(flows.ByClass[dataplane.FlowUntrusted])/float64(packets)
 	}
@@ -298,11 +338,12 @@ func (a hostAudit) end(host *benchrun.Host, packets uint64) (float64, error) {
 
 // judge says what share of a run's packets the host treated as the case says, by its counters, and what is wrong with them.
 func (a hostAudit) judge(after dataplane.HostCounters, packets uint64) (float64, error) {
-	reason := map[hostKind]string{hostDelivers: "in_delivered", hostAnswers: "out_returned", hostRepairs: "repaired_away", hostBegins: "in_delivered"}[a.c.kind]
+	reason := map[hostKind]string{hostDelivers: "in_delivered", hostAnswers: "out_returned", hostRepairs: "repaired_away", hostBegins: "in_delivered",
+		hostRestores: "in_delivered", hostStamps: "out_returned"}[a.c.kind]
 	n := after.Reasons[reason] - a.before[reason]
 	share := float64(n) / float64(max(packets, 1))
 	// An answer whose flow is not known passes, uncounted among those returned.
-	if n != packets && a.c.kind != hostAnswers {
+	if n != packets && a.c.kind != hostAnswers && a.c.kind != hostStamps {
 		return share, fmt.Errorf("%s is %d of %d packets: want all (reasons %v)", reason, n, packets, after.Reasons)
 	}
 	if trusted := after.Flows.ByClass[dataplane.FlowTrusted]; trusted != a.trusted {

@@ -43,14 +43,14 @@ const (
 )
 
 type evcEvcUnit struct {
-	_     structs.HostLayout
-	Step  uint32
-	In    uint32
-	Want  uint32
-	Out   uint32
-	Ours  uint32
-	Rsv   uint32
-	After struct {
+	_      structs.HostLayout
+	Step   uint32
+	In     uint32
+	Want   uint32
+	Out    uint32
+	Ours   uint32
+	Steady uint32
+	After  struct {
 		_        structs.HostLayout
 		Off      uint32
 		OffPrev  uint32

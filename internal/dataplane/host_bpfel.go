@@ -153,6 +153,8 @@ type hostBindingCookie uint32
 
 const (
 	hostBindingCookieBINDING_COOKIE_MEMBER_BITS hostBindingCookie = 12
+	hostBindingCookieBINDING_COOKIE_KEYS_BITS   hostBindingCookie = 19
+	hostBindingCookieBINDING_COOKIE_MINT_SHIFT  hostBindingCookie = 31
 )
 
 type hostBindingFlow struct {
@@ -353,7 +355,6 @@ type hostHostCookieUse uint32
 const (
 	hostHostCookieUseHOST_COOKIE_LIVE0 hostHostCookieUse = 1
 	hostHostCookieUseHOST_COOKIE_LIVE1 hostHostCookieUse = 2
-	hostHostCookieUseHOST_COOKIE_MINT1 hostHostCookieUse = 4
 )
 
 type hostHostFlag uint32
@@ -697,6 +698,7 @@ const (
 	hostVarHostAbiVersion      = "host_abi_version"
 	hostVarHostFlagsKnown      = "host_flags_known"
 	hostVarHostFlowsBeside     = "host_flows_beside"
+	hostVarHostFlowsStamped    = "host_flows_stamped"
 	hostVarHostIpv6CsumFlag    = "host_ipv6_csum_flag"
 	hostVarHostOpenings        = "host_openings"
 	hostVarHostSourceUsual     = "host_source_usual"
@@ -812,6 +814,7 @@ type hostVariableSpecs struct {
 	HostAbiVersion      *ebpf.VariableSpec `ebpf:"host_abi_version"`
 	HostFlagsKnown      *ebpf.VariableSpec `ebpf:"host_flags_known"`
 	HostFlowsBeside     *ebpf.VariableSpec `ebpf:"host_flows_beside"`
+	HostFlowsStamped    *ebpf.VariableSpec `ebpf:"host_flows_stamped"`
 	HostIpv6CsumFlag    *ebpf.VariableSpec `ebpf:"host_ipv6_csum_flag"`
 	HostOpenings        *ebpf.VariableSpec `ebpf:"host_openings"`
 	HostSourceUsual     *ebpf.VariableSpec `ebpf:"host_source_usual"`
@@ -933,6 +936,7 @@ type hostVariables struct {
 	HostAbiVersion      *ebpf.Variable `ebpf:"host_abi_version"`
 	HostFlagsKnown      *ebpf.Variable `ebpf:"host_flags_known"`
 	HostFlowsBeside     *ebpf.Variable `ebpf:"host_flows_beside"`
+	HostFlowsStamped    *ebpf.Variable `ebpf:"host_flows_stamped"`
 	HostIpv6CsumFlag    *ebpf.Variable `ebpf:"host_ipv6_csum_flag"`
 	HostOpenings        *ebpf.Variable `ebpf:"host_openings"`
 	HostSourceUsual     *ebpf.Variable `ebpf:"host_source_usual"`

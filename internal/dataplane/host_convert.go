@@ -29,7 +29,7 @@ type hostTables struct {
 	inside   map[hostHostSnatPrefix]uint32 // what servers' connections go to without SNAT
 	spreads  []plannedBinding              // of packets from switches: without counters
 	spreadOf []*HostSpread
-	cookies  map[cookieVIP]hostHostCookieKeys
+	cookies  map[cookieVIP]bakedKeySet
 	// plans are the bindings as the plan has them, with the keys they have above.
 	plans []plannedBinding
 }
@@ -60,7 +60,7 @@ func wantedTables(s HostState) (hostTables, error) {
 		owned:    map[hostOwnedKey]hostOwned{},
 		networks: map[hostNetworkPrefix]hostNetworkKind{},
 		peers:    map[[16]byte]hostRepairUse{}, repairs: s.Repairs, spreadOf: s.Spreads,
-		inside: map[hostHostSnatPrefix]uint32{}, cookies: map[cookieVIP]hostHostCookieKeys{},
+		inside: map[hostHostSnatPrefix]uint32{}, cookies: map[cookieVIP]bakedKeySet{},
 	}
 	if err := t.addCookies(s.Cookies); err != nil {
 		return t, err

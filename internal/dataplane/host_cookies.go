@@ -24,6 +24,14 @@ type hostCookieTable struct {
 	cells   []hostHostCookieKeys
 	numbers map[cookieVIP]uint32
 	free    []uint32
+	mint    map[cookieVIP]uint8 // ids of the keys that stamp, of the last plan
+}
+
+// bakedKeySet are a VIP's keys as the plan has them.
+type bakedKeySet struct {
+	keys [2][2]uint64
+	use  uint32 // enum host_cookie_use
+	mint uint8  // id of the key that stamps
 }
 
 // readCookies learns what the cells hold.
@@ -49,22 +57,22 @@ func (t *hostTables) addCookies(all []plan.CookieKeys) error {
 		if _, twice := t.cookies[of]; twice {
 			return fmt.Errorf("keys of cookies of %s: there twice", k.VIP)
 		}
-		var w hostHostCookieKeys
-		w.Vip, w.Vni = of.vip, of.vni
+		var w bakedKeySet
+		stamps := false
 		for i := range k.Keys {
 			key := &k.Keys[i]
-			live := uint32(hostHostCookieUseHOST_COOKIE_LIVE0) << key.ID()
-			if w.Use&live != 0 {
+			live := cookieLive(int(key.ID()))
+			if w.use&live != 0 {
 				return fmt.Errorf("keys of cookies of %s: epochs %d and %d have one id", k.VIP, k.Keys[0].Epoch, key.Epoch)
 			}
 			sip := ring.KeyOf(key.Key)
-			w.Keys[key.ID()] = [2]uint64{sip.K0, sip.K1}
-			w.Use |= live
-			if key.Epoch == k.Mint && key.ID() == 1 {
-				w.Use |= uint32(hostHostCookieUseHOST_COOKIE_MINT1)
+			w.keys[key.ID()] = [2]uint64{sip.K0, sip.K1}
+			w.use |= live
+			if key.Epoch == k.Mint {
+				w.mint, stamps = key.ID(), true
 			}
 		}
-		if !w.minted() {
+		if !stamps {
 			return fmt.Errorf("keys of cookies of %s: none of epoch %d, which is to be stamped with", k.VIP, k.Mint)
 		}
 		t.cookies[of] = w
@@ -72,17 +80,12 @@ func (t *hostTables) addCookies(all []plan.CookieKeys) error {
 	return nil
 }
 
-// minted tells whether the key that stamps is live.
-func (w *hostHostCookieKeys) minted() bool {
-	live := hostHostCookieUseHOST_COOKIE_LIVE0
-	if w.Use&uint32(hostHostCookieUseHOST_COOKIE_MINT1) != 0 {
-		live = hostHostCookieUseHOST_COOKIE_LIVE1
-	}
-	return w.Use&uint32(live) != 0
-}
+// cookieLive says that the key of an id is live.
+func cookieLive(id int) uint32 { return uint32(hostHostCookieUseHOST_COOKIE_LIVE0) << id }
 
-// follow makes the cells of the wanted VIPs as wanted. A key that is live is never written: it is made dead first, and a grace period passes.
-func (t *hostCookieTable) follow(want map[cookieVIP]hostHostCookieKeys, g *grace) error {
+// follow makes the cells of the wanted VIPs as wanted. A key that is live is never written: it is made dead first, and a grace period passes; until the new
+// one is live, stamps are not made with it, though bindings name it.
+func (t *hostCookieTable) follow(want map[cookieVIP]bakedKeySet, g *grace) error {
 	waits := false
 	for of, w := range want {
 		n, known := t.numbers[of]
@@ -96,7 +99,13 @@ func (t *hostCookieTable) follow(want map[cookieVIP]hostHostCookieKeys, g *grace
 			t.cells[n] = hostHostCookieKeys{Vip: of.vip, Vni: of.vni}
 		}
 		cell := &t.cells[n]
-		if keep := cell.kept(&w); keep != cell.Use {
+		keep := cell.Use
+		for id := range w.keys {
+			if cell.Use&w.use&cookieLive(id) != 0 && cell.Keys[id] != w.keys[id] {
+				keep &^= cookieLive(id)
+			}
+		}
+		if keep != cell.Use {
 			atomic.StoreUint32(&cell.Use, keep)
 			waits = true
 		}
@@ -106,37 +115,24 @@ func (t *hostCookieTable) follow(want map[cookieVIP]hostHostCookieKeys, g *grace
 			return err
 		}
 	}
+	t.mint = make(map[cookieVIP]uint8, len(want))
 	for of, w := range want {
 		cell := &t.cells[t.numbers[of]]
-		for kid := range w.Keys {
-			if w.Use&(uint32(hostHostCookieUseHOST_COOKIE_LIVE0)<<kid) != 0 && cell.Keys[kid] != w.Keys[kid] {
-				cell.Keys[kid] = w.Keys[kid]
+		for id := range w.keys {
+			if w.use&cookieLive(id) != 0 && cell.Keys[id] != w.keys[id] {
+				cell.Keys[id] = w.keys[id]
 			}
 		}
-		if cell.Use != w.Use {
-			atomic.StoreUint32(&cell.Use, w.Use)
+		if cell.Use != w.use {
+			atomic.StoreUint32(&cell.Use, w.use)
 		}
+		t.mint[of] = w.mint
 	}
 	return nil
 }
 
-// kept is the use of the cell without the keys that are to become others: none without the one that stamps.
-func (w *hostHostCookieKeys) kept(next *hostHostCookieKeys) uint32 {
-	out := *w
-	for kid := range w.Keys {
-		live := uint32(hostHostCookieUseHOST_COOKIE_LIVE0) << kid
-		if w.Use&next.Use&live != 0 && w.Keys[kid] != next.Keys[kid] {
-			out.Use &^= live
-		}
-	}
-	if out.Use != w.Use && !out.minted() {
-		return 0
-	}
-	return out.Use
-}
-
 // release forgets VIPs that are not wanted any more. bindings are those of all indices: what names such a VIP does not any longer.
-func (t *hostCookieTable) release(want map[cookieVIP]hostHostCookieKeys, bindings []hostBindingFlow, g *grace) error {
+func (t *hostCookieTable) release(want map[cookieVIP]bakedKeySet, bindings []hostBindingFlow, g *grace) error {
 	gone := map[uint32]cookieVIP{}
 	for of, n := range t.numbers {
 		if _, wanted := want[of]; !wanted {
@@ -148,7 +144,7 @@ func (t *hostCookieTable) release(want map[cookieVIP]hostHostCookieKeys, binding
 	}
 	for i := range bindings {
 		if c := bindings[i].Cookie; c != 0 {
-			if _, leaves := gone[c>>hostBindingCookieBINDING_COOKIE_MEMBER_BITS-1]; leaves {
+			if _, leaves := gone[keysNumber(c)]; leaves {
 				atomic.StoreUint32(&bindings[i].Cookie, 0)
 			}
 		}
@@ -167,13 +163,19 @@ func (t *hostCookieTable) release(want map[cookieVIP]hostHostCookieKeys, binding
 	return nil
 }
 
+// keysNumber is the number of the keys that bindings name (enum binding_cookie).
+func keysNumber(word uint32) uint32 {
+	return word>>hostBindingCookieBINDING_COOKIE_MEMBER_BITS&(1<<hostBindingCookieBINDING_COOKIE_KEYS_BITS-1) - 1
+}
+
 // of is what a binding's flows have of cookies (enum binding_cookie): nothing as long as there are no keys.
 func (t *hostCookieTable) of(b *plan.Binding) uint32 {
-	n, ok := t.numbers[cookieVIP{b.Key.VNI, b.Key.VIP.As16()}]
+	of := cookieVIP{b.Key.VNI, b.Key.VIP.As16()}
+	n, ok := t.numbers[of]
 	if !b.Cookie || !ok {
 		return 0
 	}
-	return (n+1)<<hostBindingCookieBINDING_COOKIE_MEMBER_BITS | uint32(b.Member)
+	return uint32(t.mint[of])<<hostBindingCookieBINDING_COOKIE_MINT_SHIFT | (n+1)<<hostBindingCookieBINDING_COOKIE_MEMBER_BITS | uint32(b.Member)
 }
 
 // clockOf is a clock as a table that is filled from another one has it: where it stands is known too late, so that it begins anew from what its client

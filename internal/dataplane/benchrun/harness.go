@@ -56,6 +56,7 @@ var CookieKey = [16]byte{0x63, 0x6f, 0x6f, 0x6b, 0x69, 0x65, 1, 2, 3, 4, 5, 6, 7
 type Target struct {
 	name    string
 	program *ebpf.Program
+	plain   bool // of the host: packets of PlainVIP
 }
 
 // String returns the target's name.
@@ -116,14 +117,14 @@ func load(read func() (*ebpf.CollectionSpec, error), objects any, frags bool) er
 func (h *Harness) Close() error { return errors.Join(h.front.Close(), h.floor.Close()) }
 
 // Null is the empty target.
-func (h *Harness) Null() Target { return Target{"null", h.floor.FloorNull} }
+func (h *Harness) Null() Target { return Target{name: "null", program: h.floor.FloorNull} }
 
 // Floor is the target that only encapsulates, in the family of the traffic.
 func (h *Harness) Floor() Target {
 	if h.traffic.Family == IPv4 {
-		return Target{"floor", h.floor.FloorIp4}
+		return Target{name: "floor", program: h.floor.FloorIp4}
 	}
-	return Target{"floor", h.floor.FloorIp6}
+	return Target{name: "floor", program: h.floor.FloorIp6}
 }
 
 // Run is what one run of a target gave.

@@ -67,3 +67,6 @@ func HostDIP(i int) netip.Addr { return add4(hostDIP, uint32(i)) }
 
 // HostVIP is the VIP of host traffic.
 func HostVIP() netip.Addr { return IPv4.VIP(0) }
+
+// PlainVIP is the VIP of host traffic without cookies; its servers are those from HostDIP(HostDIPs) on.
+func PlainVIP() netip.Addr { return IPv4.VIP(1) }

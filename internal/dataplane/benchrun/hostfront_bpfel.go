@@ -40,13 +40,16 @@ type hostfrontHostSetting struct {
 	InnerSum   uint32
 	Seq        uint32
 	PortBe     uint16
-	Rsv        uint16
+	Stamped    uint16
+	Time       uint32
+	TimeShift  uint32
 }
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	hostfrontMapEchoes         = "echoes"
 	hostfrontMapTargetsIn      = "targets_in"
 	hostfrontMapTargetsOut     = "targets_out"
 	hostfrontProgFloorIn       = "floor_in"
@@ -119,6 +122,7 @@ type hostfrontProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type hostfrontMapSpecs struct {
+	Echoes     *ebpf.MapSpec `ebpf:"echoes"`
 	TargetsIn  *ebpf.MapSpec `ebpf:"targets_in"`
 	TargetsOut *ebpf.MapSpec `ebpf:"targets_out"`
 }
@@ -151,12 +155,14 @@ func (o *hostfrontObjects) Close() error {
 //
 // It can be passed to loadHostfrontObjects or ebpf.CollectionSpec.LoadAndAssign.
 type hostfrontMaps struct {
+	Echoes     *ebpf.Map `ebpf:"echoes"`
 	TargetsIn  *ebpf.Map `ebpf:"targets_in"`
 	TargetsOut *ebpf.Map `ebpf:"targets_out"`
 }
 
 func (m *hostfrontMaps) Close() error {
 	return _HostfrontClose(
+		m.Echoes,
 		m.TargetsIn,
 		m.TargetsOut,
 	)

@@ -6,8 +6,13 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"os"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/shuntlb/shunt/internal/cookie"
 )
 
 // HostWay is the direction of the packets that a program of the host is given.
@@ -33,7 +38,12 @@ type HostTraffic struct {
 	Flows uint32 // flow numbers are below this, each equally likely
 	// New makes every packet the SYN of a flow that was not seen before: numbers count up from Flows and never come again.
 	New bool
+	// Stamped gives packets timestamps, whose echoes carry the cookie of the server under HostCookieKey.
+	Stamped bool
 }
+
+// HostCookieKey is the key of epoch 1 of the cookies of HostVIP; the member id of server i is i.
+var HostCookieKey = [16]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
 
 // HostHarness holds the front programs of both ways and the floors.
 type HostHarness struct {
@@ -43,55 +53,117 @@ type HostHarness struct {
 	frames  [2][]byte // by HostWay
 	fresh   uint32    // the next number of a flow that was not seen before
 	sent    uint32    // packets, which sequence numbers count
+	stamped stamped
+}
+
+// stampedShift: servers' clocks go on every 1 << stampedShift packets, so that no flow's does so by half a turn in all runs together.
+const stampedShift = 12
+
+// stamped is the traffic with timestamps.
+type stamped struct {
+	mapped []byte
+	echoes []uint64 // by flow
+	time   uint32   // of servers, when the flows began
 }
 
 // OpenHostHarness loads the fronts. Runs must be made in the host's namespace.
 func OpenHostHarness(host *Host, traffic HostTraffic) (*HostHarness, error) {
-	h := &HostHarness{host: host, traffic: traffic, fresh: traffic.Flows, frames: [2][]byte{hostFrameIn(), hostFrameOut()}}
-	if err := load(loadHostfront, &h.objects, false); err != nil {
+	bare := template4()
+	if traffic.Stamped {
+		bare = withTimestamps(bare, IPv4)
+	}
+	h := &HostHarness{host: host, traffic: traffic, fresh: traffic.Flows, frames: [2][]byte{hostFrameIn(bare), bare}, stamped: stamped{time: 1 << 20}}
+	spec, err := loadHostfront()
+	if err != nil {
 		return nil, fmt.Errorf("load fronts of the host: %w", err)
+	}
+	spec.Maps[hostfrontMapEchoes].MaxEntries = max(traffic.Flows, 1)
+	if err := spec.LoadAndAssign(&h.objects, nil); err != nil {
+		return nil, fmt.Errorf("load fronts of the host: %w", err)
+	}
+	if err := h.mapEchoes(); err != nil {
+		h.Close()
+		return nil, err
 	}
 	return h, nil
 }
 
+// mapEchoes maps what packets of clients echo.
+func (h *HostHarness) mapEchoes() (err error) {
+	e := h.objects.Echoes
+	size := (int(e.MaxEntries()*e.ValueSize()) + os.Getpagesize() - 1) &^ (os.Getpagesize() - 1)
+	if h.stamped.mapped, err = unix.Mmap(e.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return fmt.Errorf("map the echoes: %w", err)
+	}
+	h.stamped.echoes = unsafe.Slice((*uint64)(unsafe.Pointer(&h.stamped.mapped[0])), e.MaxEntries())
+	return nil
+}
+
 // Close frees the programs.
-func (h *HostHarness) Close() error { return h.objects.Close() }
+func (h *HostHarness) Close() error {
+	if h.stamped.mapped != nil {
+		unix.Munmap(h.stamped.mapped) //nolint:errcheck // it is not used any more
+	}
+	return h.objects.Close()
+}
 
 // In is the program of packets that come, Out that of packets that leave.
 func (h *HostHarness) In() Target {
 	in, _ := h.host.Programs()
-	return Target{"host_in", in}
+	return Target{name: "host_in", program: in}
 }
 
 // Out is described at In.
 func (h *HostHarness) Out() Target {
 	_, out := h.host.Programs()
-	return Target{"host_out", out}
+	return Target{name: "host_out", program: out}
+}
+
+// InPlain and OutPlain are the targets that In and Out are, with packets of PlainVIP, whose flows have no cookies.
+func (h *HostHarness) InPlain() Target {
+	t := h.In()
+	t.plain = true
+	return t
+}
+
+// OutPlain is described at InPlain.
+func (h *HostHarness) OutPlain() Target {
+	t := h.Out()
+	t.plain = true
+	return t
 }
 
 // Null is the empty target.
 func (h *HostHarness) Null() Target {
 	if h.traffic.Way == HostOut {
-		return Target{"null", h.objects.NullOut}
+		return Target{name: "null", program: h.objects.NullOut}
 	}
-	return Target{"null", h.objects.NullIn}
+	return Target{name: "null", program: h.objects.NullIn}
 }
 
 // FloorIn is the target that takes the outer header off and sends the packet on by a device, FloorRepair the one that does the latter only.
-func (h *HostHarness) FloorIn() Target { return Target{"floor", h.objects.FloorIn} }
+func (h *HostHarness) FloorIn() Target { return Target{name: "floor", program: h.objects.FloorIn} }
 
 // FloorRepair is described at FloorIn.
-func (h *HostHarness) FloorRepair() Target { return Target{"floor", h.objects.FloorRepair} }
+func (h *HostHarness) FloorRepair() Target {
+	return Target{name: "floor", program: h.objects.FloorRepair}
+}
 
 // HelpersIn, HelpersOut and HelpersRepair are targets that ask of the kernel what the host's programs do for a packet of their kind, and do
 // nothing else.
-func (h *HostHarness) HelpersIn() Target { return Target{"helpers", h.objects.HelpersIn} }
+func (h *HostHarness) HelpersIn() Target {
+	return Target{name: "helpers", program: h.objects.HelpersIn}
+}
 
 // HelpersOut is described at HelpersIn.
-func (h *HostHarness) HelpersOut() Target { return Target{"helpers", h.objects.HelpersOut} }
+func (h *HostHarness) HelpersOut() Target {
+	return Target{name: "helpers", program: h.objects.HelpersOut}
+}
 
 // HelpersRepair is described at HelpersIn.
-func (h *HostHarness) HelpersRepair() Target { return Target{"helpers", h.objects.HelpersRepair} }
+func (h *HostHarness) HelpersRepair() Target {
+	return Target{name: "helpers", program: h.objects.HelpersRepair}
+}
 
 // Compare measures null, floor and programs of the traffic's way in turns, as Harness.Compare does.
 func (h *HostHarness) Compare(ctx context.Context, floor Target, programs []Target, e Effort, progress func(round int)) (Comparison, error) {
@@ -130,14 +202,42 @@ func (h *HostHarness) Warm(begin, flows uint32) error {
 	const chunk = 1 << 12
 	for at := uint32(0); at < flows; at += chunk {
 		n := min(flows-at, chunk)
-		for way, t := range []Target{h.In(), h.Out()} {
+		targets := []Target{h.In(), h.Out()}
+		if h.traffic.Stamped {
+			targets = append(targets, h.InPlain(), h.OutPlain())
+		}
+		for i, t := range targets {
 			o := hostOrder{flags: tcpACK, counted: true, begin: begin + at, stampShift: stampShift}
-			if _, _, err := h.run(t, HostWay(way), n, o, 1); err != nil {
+			if _, _, err := h.run(t, HostWay(i%2), n, o, 1); err != nil {
 				return err
 			}
 		}
+		if !h.traffic.Stamped {
+			continue
+		}
+		if err := h.shake(begin+at, n); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// shake gives flows their clocks: by the answer to a SYN at the server's time, and the echo of that, which is what clients' packets have from then on.
+func (h *HostHarness) shake(begin, flows uint32) error {
+	o := hostOrder{flags: tcpSYN | tcpACK, counted: true, begin: begin, stampShift: stampShift, standing: true}
+	if _, _, err := h.run(h.Out(), HostOut, flows, o, 1); err != nil {
+		return err
+	}
+	vip := netip.AddrPortFrom(HostVIP(), Port)
+	for i := range flows {
+		ids := flowIDsOf(begin+i, 1)
+		prf := cookie.PRF(HostCookieKey, cookie.Flow{Client: netip.AddrPortFrom(add4(client4, ids.client), ids.port), VIP: vip, Protocol: protoTCP})
+		c := cookie.Encode(prf, 1, uint16((begin+i)%HostDIPs))
+		h.stamped.echoes[begin+i] = uint64(cookie.HostBits.Place(h.stamped.time, uint32(c)))
+	}
+	o.flags = tcpACK
+	_, _, err := h.run(h.In(), HostIn, flows, o, 1)
+	return err
 }
 
 // MaxEach is the most packets of one call of Each.
@@ -214,6 +314,7 @@ type hostOrder struct {
 	counted    bool
 	begin      uint32
 	stampShift uint32
+	standing   bool // servers' clocks have not moved since the beginning
 }
 
 // hostContext is the beginning of struct __sk_buff (linux/bpf.h): the device that the packet came in or leaves by.
@@ -235,7 +336,7 @@ func (h *HostHarness) run(t Target, way HostWay, repeat uint32, o hostOrder, see
 	if err := targets.Put(uint32(0), t.program); err != nil {
 		return fail("set the tail call", err)
 	}
-	setting := h.setting(way, o)
+	setting := h.setting(way, o, t.plain)
 	if err := h.objects.Setting.Set(&setting); err != nil {
 		return fail("write the setting", err)
 	}
@@ -277,15 +378,18 @@ func (h *HostHarness) run(t Target, way HostWay, repeat uint32, o hostOrder, see
 // frame is the packet that a run begins with.
 func (h *HostHarness) frame(way HostWay, o hostOrder) []byte {
 	frame := append([]byte(nil), h.frames[way]...)
-	frame[len(frame)-hostPayload-tcpLen+13] = o.flags
+	frame[len(frame)-h.payload()-tcpLen+13] = o.flags
 	return frame
 }
 
 // setting describes the packets to the front.
-func (h *HostHarness) setting(way HostWay, o hostOrder) hostfrontHostSetting {
+func (h *HostHarness) setting(way HostWay, o hostOrder, plain bool) hostfrontHostSetting {
 	frame := h.frame(way, o)
 	client, dip := client4.As4(), hostDIP.As4()
 	source, vip := hostSource.As4(), HostVIP().As4()
+	if plain {
+		dip, vip = HostDIP(HostDIPs).As4(), PlainVIP().As4()
+	}
 	s := hostfrontHostSetting{
 		FrameLen: uint32(len(frame)), Flows: h.traffic.Flows, StampShift: o.stampShift, Seq: h.sent,
 		Client4: binary.BigEndian.Uint32(client[:]), Dip4: binary.BigEndian.Uint32(dip[:]), Dips: HostDIPs,
@@ -294,6 +398,13 @@ func (h *HostHarness) setting(way HostWay, o hostOrder) hostfrontHostSetting {
 	copy(s.Frame[:], frame)
 	if o.counted {
 		s.Ordered = 1
+	}
+	if h.traffic.Stamped {
+		s.Stamped, s.Time = 1, h.stamped.time
+		s.TimeShift = 31
+		if !o.standing {
+			s.TimeShift, s.Time = stampedShift, s.Time+1+h.sent>>stampedShift
+		}
 	}
 	first := storedSum(frame[ethLen : ethLen+ip4Len])
 	if way == HostIn {
@@ -306,15 +417,11 @@ func (h *HostHarness) setting(way HostWay, o hostOrder) hostfrontHostSetting {
 	return s
 }
 
-// hostPayload is the number of bytes after the TCP header.
-const hostPayload = frame4Len - ethLen - ip4Len - tcpLen
+// payload is the number of bytes after the TCP header without options.
+func (h *HostHarness) payload() int { return len(h.frames[HostOut]) - ethLen - ip4Len - tcpLen }
 
-// hostFrameOut is the frame whose addresses, ports, sequence number and header checksum the front fills in.
-func hostFrameOut() []byte { return template4() }
-
-// hostFrameIn is hostFrameOut in a tunnel.
-func hostFrameIn() []byte {
-	bare := template4()
+// hostFrameIn is a frame in a tunnel. The front fills in addresses, ports, sequence numbers, header checksums and timestamps.
+func hostFrameIn(bare []byte) []byte {
 	outer := make([]byte, ip4Len)
 	outer[0] = 0x45
 	binary.BigEndian.PutUint16(outer[2:], uint16(ip4Len+len(bare)-ethLen))

@@ -167,7 +167,9 @@ func (k *Katran) Close() error {
 }
 
 // Target is the program.
-func (k *Katran) Target() Target { return Target{"katran", k.collection.Programs[katranProgram]} }
+func (k *Katran) Target() Target {
+	return Target{name: "katran", program: k.collection.Programs[katranProgram]}
+}
 
 // realID is the number of a real in Katran's maps: 0 is none.
 func realID(index int) uint32 { return uint32(index) + 1 }

@@ -37,7 +37,7 @@ func (l *Live) Close() error {
 }
 
 // Floor is the target that only encapsulates and redirects. Traffic is IPv4.
-func (l *Live) Floor() Target { return Target{"floor", l.floor.FloorLive4} }
+func (l *Live) Floor() Target { return Target{name: "floor", program: l.floor.FloorLive4} }
 
 // AttachUnder puts the floor where programs are measured: it takes frames from device `in` and sends them by `out`.
 func (l *Live) AttachUnder(in, out int) (err error) {

@@ -28,4 +28,4 @@ func OpenLiveMux(limits dataplane.MuxLimits) (*Mux, error) {
 }
 
 // Target is the program.
-func (m *Mux) Target() Target { return Target{"mux", m.Program()} }
+func (m *Mux) Target() Target { return Target{name: "mux", program: m.Program()} }
