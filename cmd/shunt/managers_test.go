@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,13 +16,19 @@ import (
 func newPeer(t *testing.T, name string) *managerProcess {
 	t.Helper()
 	p := newManagerProcess(t)
-	l, err := net.Listen("tcp", strings.Split(p.addr, ":")[0]+":0")
-	if err != nil {
-		t.Fatal(err)
+	// Not one that the kernel gives to others: it is taken only when the manager starts, more than once.
+	for {
+		l, err := net.Listen("tcp", fmt.Sprintf("%s:%d", strings.Split(p.addr, ":")[0], 20000+rand.IntN(10000)))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		p.name, p.args = name, []string{"--peer", l.Addr().String()}
+		return p
 	}
-	defer l.Close()
-	p.name, p.args = name, []string{"--peer", l.Addr().String()}
-	return p
 }
 
 // join starts p as a further manager of the cluster of the others.
