@@ -69,7 +69,10 @@ struct endpoint_extra {
 	__u32 fragments_tcp;
 	__u32 fragments_udp;
 	__u64 schedule; /* atomic: enum schedule_shift, 0: none */
-	__u64 rsv[2];
+	/* Ticks that entries of untrusted flows are old when they are written: they live shorter by these than closing ones do. */
+	__u32 untrusted_age;
+	__u32 rsv0;
+	__u64 rsv;
 };
 SHUNT_ASSERT_SIZE(struct endpoint_extra, 64);
 

@@ -112,6 +112,18 @@ static __always_inline __u32 client_live(const struct flow_query *q, __u64 e, __
 	return flow_age(e, tick) <= client_idle(q->extra) ? here : 0xffffffff;
 }
 
+/* flow_stamp is the tick that an entry of this class is written with. */
+static __always_inline __u64 flow_stamp(const struct flow_query *q, __u32 class, __u64 tick)
+{
+	__u32 index = (__u32)q->extra - 1;
+	const struct endpoint_extra *x;
+
+	if (class != FLOW_CLASS_UNTRUSTED || !(q->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_SCHED))
+		return tick;
+	x = bpf_map_lookup_elem(&endpoint_extras, &index);
+	return x ? tick - x->untrusted_age : tick;
+}
+
 /* flow_hit is for a live entry `e` of member `member`: its answer, or 0 when a member must be chosen. */
 static __always_inline __u64 flow_hit(const struct flow_query *q, struct flow_bucket *b, __u64 e, __u32 member, __u64 tick)
 {
@@ -123,6 +135,7 @@ static __always_inline __u64 flow_hit(const struct flow_query *q, struct flow_bu
 	next = q->segment & SEGMENT_SYN ? FLOW_CLASS_UNTRUSTED : flow_next(class, q->segment);
 	if (q->peek || (next == class && member == flow_member(e) && flow_age(e, tick) < 2))
 		return FLOW_FOUND | member;
+	tick = flow_stamp(q, next, tick);
 	at = flow_place(b, e);
 	if (at < LIMIT_FLOW_BUCKET)
 		*(volatile __u64 *)&b->entries[at] = flow_entry(q->hash, member, next, tick);
@@ -243,6 +256,7 @@ __attribute__((noinline)) __u64 flow_settle(__u64 hash, __u64 ring_hash, __u32 i
 	if (!(answer & FLOW_FOUND) || q->peek)
 		return answer;
 	class = live && !(q->segment & SEGMENT_SYN) ? flow_next(class, q->segment) : flow_first(q->segment);
+	tick = flow_stamp(q, class, tick);
 	if (at < LIMIT_FLOW_BUCKET)
 		*(volatile __u64 *)&b->entries[at] = flow_entry(q->hash, answer, class, tick);
 	else

@@ -126,7 +126,9 @@ type muxEndpointExtra struct {
 	FragmentsTcp  uint32
 	FragmentsUdp  uint32
 	Schedule      uint64
-	Rsv           [2]uint64
+	UntrustedAge  uint32
+	Rsv0          uint32
+	Rsv           uint64
 }
 
 type muxEndpointFlag uint32

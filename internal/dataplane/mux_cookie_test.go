@@ -665,6 +665,9 @@ func randomCookieEndpoints(r *rand.Rand) (endpoints []MuxEndpoint) {
 		for _, vip := range []netip.Addr{muxVIP4, muxVIP6} {
 			e := cookieEndpoint(vip, port)
 			e.Cookie = randomCookieKeys(r)
+			if r.IntN(2) == 0 {
+				e.Scheduler = ScheduleKind(r.IntN(4)) // without a sequence: the ring is asked, and remembered
+			}
 			if r.IntN(5) == 0 {
 				e.Affinity, e.Cookie = AffinityFlow, nil
 			}

@@ -109,8 +109,12 @@ func (t *muxTables) flowsOf(e *muxEntry, from int, tick uint64, flows []Flow) []
 
 // flow is an entry of an endpoint's flow to member id, as Flows lists it.
 func (t *muxTables) flow(e *muxEntry, w flowWord, id uint32, tick uint64) Flow {
+	age := w.idleFor(tick)
+	if e.extra != 0 && w.class() == FlowUntrusted && !e.isClient(w) {
+		age -= min(age, uint64(t.mem.extras[e.extra-1].UntrustedAge))
+	}
 	return Flow{
-		Member: uint16(id), Class: w.class(), Age: time.Duration(w.idleFor(tick)) * t.tick,
+		Member: uint16(id), Class: w.class(), Age: time.Duration(age) * t.tick,
 		Source: e.isClient(w),
 	}
 }

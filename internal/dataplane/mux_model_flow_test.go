@@ -68,6 +68,17 @@ func (m *muxModel) age(f modelFlow) uint64 {
 	return age
 }
 
+// stamp is what an entry of a flow is written with: so that an untrusted one of a scheduled endpoint with cookies has ten seconds left at most.
+func (m *muxModel) stamp(e MuxEndpoint, class FlowClass) uint64 {
+	now := m.now()
+	if class == FlowUntrusted && e.Cookie != nil && e.Scheduler != ScheduleRing {
+		if limit, most := m.flows.ticks(e.Idle.Untrusted), m.flows.ticks(10*time.Second); limit > most {
+			now -= limit - most
+		}
+	}
+	return now & 0xffff
+}
+
 // segmentOf is the flags that the flow table looks at: a packet without TCP is like a segment with ACK.
 func segmentOf(p modelPacket) (syn, end, ack bool) {
 	if p.protocol != 6 {
@@ -128,7 +139,7 @@ func (m *muxModel) remember(p modelPacket, e MuxEndpoint, id modelIdentity, ring
 		if alive && (!syn || f.class == FlowUntrusted || member.Choosable) {
 			m.passed(e, f.member, f.class, class, syn)
 			if f.class != class || m.age(*f) >= 2 || f.moved {
-				f.class, f.stamp, f.moved = class, m.now()&0xffff, false
+				f.class, f.stamp, f.moved = class, m.stamp(e, class), false
 			}
 			return f.member.Member, hash, ""
 		}
@@ -157,7 +168,7 @@ func (m *muxModel) remember(p modelPacket, e MuxEndpoint, id modelIdentity, ring
 		m.noted = append(m.noted, "flow_table_full")
 		return chosen, hash, ""
 	}
-	bucket[at] = modelFlow{hash >> 39, class, m.now() & 0xffff, MemberKey{e.Key, chosen}, false, false}
+	bucket[at] = modelFlow{hash >> 39, class, m.stamp(e, class), MemberKey{e.Key, chosen}, false, false}
 	return chosen, hash, ""
 }
 

@@ -70,9 +70,17 @@ func (e *muxEntry) flags() muxEndpointFlag {
 // endpointMoved is the flag in the policy word of endpoints whose record names their members' old place.
 const endpointMoved = uint64(muxEndpointFlagENDPOINT_MOVED) << muxPolicyShiftPOLICY_FLAGS_SHIFT
 
+// untrustedAge is how old, in ticks, entries of untrusted flows of an endpoint are when they are written (endpoint_extra).
+func (t *muxTables) untrustedAge(w MuxEndpoint) uint32 {
+	if w.Cookie == nil || w.Scheduler == ScheduleRing {
+		return 0
+	}
+	return uint32(t.ticks(w.Idle.Untrusted) - min(t.ticks(w.Idle.Untrusted), t.ticks(lb.OpeningIdle)))
+}
+
 // extraOf is the cold record of an endpoint but for its members' old place; nil when it needs none.
 func (c *change) extraOf(e *muxEntry, w MuxEndpoint) *muxEndpointExtra {
-	x := muxEndpointExtra{Guard: c.guardOf[vipKey(w.Key)]}
+	x := muxEndpointExtra{Guard: c.guardOf[vipKey(w.Key)], UntrustedAge: c.t.untrustedAge(w)}
 	if e.sequence.kind == w.Scheduler {
 		x.Schedule = e.sequence.word()
 	}

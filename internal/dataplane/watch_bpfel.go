@@ -113,7 +113,9 @@ type watchEndpointExtra struct {
 	FragmentsTcp  uint32
 	FragmentsUdp  uint32
 	Schedule      uint64
-	Rsv           [2]uint64
+	UntrustedAge  uint32
+	Rsv0          uint32
+	Rsv           uint64
 }
 
 type watchEndpointSlot struct {

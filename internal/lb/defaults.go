@@ -143,6 +143,11 @@ func (e *Endpoint) setDerived() {
 	}
 }
 
+// OpeningIdle is how long at most muxes remember what the scheduler of a TCP endpoint with cookies chose for a SYN, while nothing else came of the flow
+// (Idle.Untrusted when that is less): as long as repeated SYNs have to find the same backend. What follows carries a cookie, and a flood of SYNs does not
+// fill the flow table for longer.
+const OpeningIdle = 10 * time.Second
+
 // KeepsFlows tells whether muxes remember the endpoint's flows: with affinity cookie those whose packets carry none.
 func (e *Endpoint) KeepsFlows() bool {
 	return (e.Affinity == AffinityFlow || e.Affinity == AffinityCookie) && !e.OnePacket

@@ -164,7 +164,7 @@ type SourceAffinity struct {
 }
 
 // Idle is how long flows without packets stay in the mux's flow table: before and after they are trusted. It is zero for
-// endpoints that remember no flow (KeepsFlows).
+// endpoints that remember no flow (KeepsFlows). OpeningIdle says what else bounds it.
 type Idle struct {
 	Untrusted, Trusted time.Duration
 }
