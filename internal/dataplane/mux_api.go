@@ -8,8 +8,8 @@ import (
 )
 
 // MuxTables is the mux's data plane as its agent sees it. *Mux is the real one, *FakeMux the in-memory twin.
-// It is not safe for concurrent use but for SetAlive, SetBackup, SetSchedules, Scheduled, SetNextHops, Sweep, Flows, Pressure, Trace, Counters and
-// Alive.
+// It is not safe for concurrent use but for SetAlive, SetBackup, SetSchedules, Scheduled, SetNextHops, Sweep, Flows, Pressure, Trace, Counters,
+// SetNATAddresses, NATUse and Alive.
 type MuxTables interface {
 	// Apply makes the tables equal to the full wanted state: adds, changes, then prunes. Alive bits of members that
 	// stay are kept; new members begin as MuxMember.Alive says. Nothing is published unless all of it fits.
@@ -44,6 +44,11 @@ type MuxTables interface {
 	Trace(Packet) (Trace, error)
 	// Counters sums over the CPUs.
 	Counters() (MuxCounters, error)
+	// SetNATAddresses replaces the addresses that packets of path nat leave from towards servers, at most MaxNATAddresses of each family. Sessions of
+	// addresses that are gone end, the others stay.
+	SetNATAddresses([]NATAddress) error
+	// NATUse is how many sessions of path nat there were at the last Sweep, and how many there is room for.
+	NATUse() (used, capacity uint64)
 	// Close lets go of the handles; the program keeps forwarding from its pins.
 	Close() error
 }
@@ -100,6 +105,9 @@ type MuxEndpoint struct {
 	Idle                         lb.Idle
 	Fragments3Tuple              bool
 	Encap                        Encap
+	// NAT: the mux rewrites packets both ways instead of encapsulating them, and remembers each flow (path nat). The members' outer destinations are the
+	// servers themselves. It needs one of tcp or udp, and room for sessions (MuxLimits.NAT).
+	NAT bool
 }
 
 // Affinity is what the mux remembers of a flow.
@@ -126,6 +134,7 @@ type MuxMember struct {
 	ID        uint16
 	Outer     netip.Addr
 	MTU       uint32 // of the path to Outer
+	Port      uint16 // of the server: with MuxEndpoint.NAT alone, else 0
 	Choosable bool   // weight above 0
 	Alive     bool   // initial state
 }

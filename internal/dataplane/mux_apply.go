@@ -184,6 +184,9 @@ func (c *change) add(k lb.EndpointKey, flags uint32) (*muxEntry, error) {
 
 // endpoint brings one endpoint to its wanted state.
 func (c *change) endpoint(w MuxEndpoint) error {
+	if w.NAT {
+		return errNoNAT
+	}
 	e, ok := c.t.entries[w.Key]
 	if !ok && w.KeepRings {
 		return errors.New("rings: to be kept, but none was applied")

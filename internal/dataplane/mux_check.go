@@ -135,6 +135,9 @@ func checkSources(endpoints []MuxEndpoint, sources []netip.Prefix) error {
 		has[p.Addr().Is4()] = true
 	}
 	for _, e := range endpoints {
+		if e.NAT {
+			continue // there is no tunnel
+		}
 		for _, m := range e.Members {
 			if !has[m.Outer.Is4()] {
 				return fmt.Errorf("endpoint %v: member %d: outer destination %s: no tunnel source of its family", e.Key, m.ID, m.Outer)
@@ -165,13 +168,16 @@ func checkEndpoint(e MuxEndpoint) error {
 			return fmt.Errorf("ring of %d slots with size code %d: must have 1<<code, code %d to %d", len(r), code, low, high)
 		}
 	}
-	for _, err := range []error{checkPorts(e.Key), checkIdentity(e), checkQUIC(e), checkCookie(e)} {
+	for _, err := range []error{checkPorts(e.Key), checkIdentity(e), checkQUIC(e), checkCookie(e), checkNAT(e)} {
 		if err != nil {
 			return err
 		}
 	}
 	if err := checkMembers(e); err != nil {
 		return err
+	}
+	if e.NAT {
+		return nil // members may share an address
 	}
 	return checkOuters(e)
 }

@@ -15,20 +15,28 @@ type MuxCookie struct {
 	Keys [2][16]byte
 	Live [2]bool
 	Form CookieForm
+	// Mint is the id of the key that cookies are made with: of forms that the mux itself stamps.
+	Mint uint8
 }
 
 // CookieForm is where a timestamp has its cookie.
 type CookieForm uint8
 
-// CookieEVC is stamped by hosts (protocol section 1.3). CookieCO is in the server's own clock (section 1.4): ids are at most cookie.MaxShortID.
+// CookieEVC is stamped by hosts (protocol section 1.3). CookieCO is in the server's own clock (section 1.4): ids are at most cookie.MaxShortID. CookieSplitR
+// and CookieSplitZ are stamped by the mux (section 1.4), which gives servers the echo of their own timestamps back, or none; ids as with CookieCO.
 const (
 	CookieEVC CookieForm = iota
 	CookieCO
+	CookieSplitR
+	CookieSplitZ
 )
+
+// Split says whether the mux stamps packets of the form on their way from the server.
+func (f CookieForm) Split() bool { return f == CookieSplitR || f == CookieSplitZ }
 
 // maxID is the largest member id that a cookie of the form names.
 func (f CookieForm) maxID() uint16 {
-	if f == CookieCO {
+	if f != CookieEVC {
 		return cookie.MaxShortID
 	}
 	return cookie.MaxID
@@ -41,6 +49,8 @@ func checkCookie(e MuxEndpoint) error {
 		return nil
 	case e.Cookie == nil || e.Cookie.Live == [2]bool{}:
 		return errors.New("affinity cookie: no key that counts")
+	case e.Cookie.Form > CookieSplitZ || e.Cookie.Mint > 1:
+		return fmt.Errorf("cookie keys: form %d, made with key %d: there is none", e.Cookie.Form, e.Cookie.Mint)
 	case e.Affinity != AffinityCookie:
 		return errors.New("cookie keys: must have affinity cookie")
 	case e.Key.Protocol != lb.TCP:

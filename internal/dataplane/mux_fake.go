@@ -3,6 +3,7 @@ package dataplane
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/shuntlb/shunt/internal/lb"
@@ -19,6 +20,8 @@ type FakeMux struct {
 	fail     error
 	counters MuxCounters
 	flows    FlowTotals
+
+	natAddresses []NATAddress
 
 	schedules map[lb.EndpointKey]Schedule
 	scheduled map[lb.EndpointKey]uint32
@@ -249,3 +252,24 @@ func (*FakeMux) Flows(lb.EndpointKey, int) ([]Flow, error) { return nil, nil }
 
 // Pressure implements MuxTables.
 func (*FakeMux) Pressure() []TablePressure { return nil }
+
+// SetNATAddresses implements MuxTables.
+func (f *FakeMux) SetNATAddresses(addresses []NATAddress) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := checkNATAddresses(addresses); err != nil {
+		return err
+	}
+	f.natAddresses = slices.Clone(addresses)
+	return nil
+}
+
+// NATAddresses returns what was set last.
+func (f *FakeMux) NATAddresses() []NATAddress {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.natAddresses)
+}
+
+// NATUse implements MuxTables: there are no sessions.
+func (*FakeMux) NATUse() (used, capacity uint64) { return 0, uint64(DefaultMuxLimits.NAT) }

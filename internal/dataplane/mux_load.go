@@ -57,11 +57,12 @@ type MuxLimits struct {
 	Sources   uint32 // words of source lists: 8 bytes, for at most two IPv4 turns or half an IPv6 one
 	SNAT      uint32 // VIPs whose ports are leased to servers: 16448 bytes each, and once more
 	QUIC      uint32 // endpoints whose QUIC connection ids are read: 2816 bytes each
+	NAT       uint32 // sessions of path nat: about 330 bytes each; 0: none
 	Probes    uint32 // rules of the packet prober, a multiple of 64: 152 bytes each with their texts
 }
 
 // DefaultMuxLimits holds 20,000 endpoints of 10 backends with rings of 1,024 slots: 200 MiB on a machine of two CPUs.
-var DefaultMuxLimits = MuxLimits{Endpoints: 1 << 16, Members: 1 << 19, Backends: 1 << 18, RingWords: 1 << 23, Flows: 1 << 22, Sources: 1 << 21, SNAT: 1 << 6, QUIC: 1 << 8, Probes: 1 << 16}
+var DefaultMuxLimits = MuxLimits{Endpoints: 1 << 16, Members: 1 << 19, Backends: 1 << 18, RingWords: 1 << 23, Flows: 1 << 22, Sources: 1 << 21, SNAT: 1 << 6, QUIC: 1 << 8, NAT: 1 << 16, Probes: 1 << 16}
 
 // MaxMuxLimits are the largest sizes of bpf/abi.h.
 var MaxMuxLimits = MuxLimits{

@@ -43,6 +43,7 @@ func (j *journal) take() []string {
 
 // tables is a data plane that remembers.
 type tables struct {
+	nat     []dataplane.NATAddress // guarded by mu
 	journal *journal
 	mu      sync.Mutex
 	state   dataplane.MuxState
@@ -173,6 +174,15 @@ func (f *tables) Rings(e lb.EndpointKey) (main, backup []uint16) {
 }
 
 func (f *tables) Close() error { return nil }
+
+func (f *tables) SetNATAddresses(a []dataplane.NATAddress) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nat = slices.Clone(a)
+	return nil
+}
+
+func (*tables) NATUse() (used, capacity uint64) { return 0, 0 }
 
 // speaker is a fake that writes what it says into the journal.
 type speaker struct {
