@@ -20,6 +20,8 @@ type balanceFlags struct {
 	servers, muxes, cpus int
 	refresh              []float64
 	delay                time.Duration
+	lost                 float64
+	affinity             string
 }
 
 // register adds them.
@@ -31,6 +33,8 @@ func (f *balanceFlags) register(cmd *cobra.Command, servers int) {
 	flags.IntVar(&f.cpus, "cpus", 2, "CPUs of a mux: 1 to 256")
 	flags.Float64SliceVar(&f.refresh, "refresh", []float64{10, 100}, "how often a second hosts look at their servers, and muxes at what hosts told: 1 to 1000")
 	flags.DurationVar(&f.delay, "delay", 20*time.Millisecond, "how long what a host tells is on its way to muxes: 0 to 10s")
+	flags.Float64Var(&f.lost, "lost", 0, "share of what hosts tell that does not arrive at a mux: 0 to 0.9")
+	flags.StringVar(&f.affinity, "affinity", lb.AffinityFlow, "flow: muxes see connections end; cookie: they do not")
 }
 
 func (f *balanceFlags) check() error {
@@ -44,6 +48,12 @@ func (f *balanceFlags) check() error {
 	}
 	if f.delay < 0 || f.delay > 10*time.Second {
 		return fmt.Errorf("--delay: %s: must be 0 to 10s", f.delay)
+	}
+	if !(f.lost >= 0 && f.lost <= 0.9) {
+		return fmt.Errorf("--lost: %s: must be 0 to 0.9", number(f.lost))
+	}
+	if f.affinity != lb.AffinityFlow && f.affinity != lb.AffinityCookie {
+		return fmt.Errorf("--affinity: %q: must be %s or %s", f.affinity, lb.AffinityFlow, lb.AffinityCookie)
 	}
 	return within("refresh", f.refresh, 1, 1000)
 }
@@ -99,7 +109,9 @@ func (f *balanceFlags) setup(r round) balance.Setup {
 	if rate == 0 {
 		rate = f.refresh[0]
 	}
-	return balance.Setup{Servers: f.servers, Muxes: f.muxes, CPUs: f.cpus, Refresh: rate, Delay: f.delay, Seed: f.seed}
+	return balance.Setup{
+		Servers: f.servers, Muxes: f.muxes, CPUs: f.cpus, Refresh: rate, Delay: f.delay, Lost: f.lost, Blind: f.affinity == lb.AffinityCookie, Seed: f.seed,
+	}
 }
 
 // each does n things, as many at once as there are CPUs.

@@ -28,9 +28,8 @@ type MuxTables interface {
 	// SetSchedules gives endpoints with a scheduler the sequences and loads by which new flows are given to members from then on. Unknown endpoints
 	// and members, and endpoints of another scheduler, are ignored. On error those that were no room for keep what they had.
 	SetSchedules([]Schedule) error
-	// Scheduled tells how often a member was taken from the sequences of endpoints whose scheduler is ScheduleNext since the program was loaded, modulo
-	// 2^32 for each CPU.
-	Scheduled([]lb.EndpointKey) []uint32
+	// Scheduled tells what packets made of what schedulers of endpoints go by.
+	Scheduled([]lb.EndpointKey) []Scheduled
 	// SetBackup lets the backups of endpoints take part or not: one atomic store each. Unknown endpoints are ignored.
 	SetBackup(map[lb.EndpointKey]bool)
 	// Sweep goes once through the flow table: forgets flows that are idle for too long, follows members whose words

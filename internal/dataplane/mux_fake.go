@@ -24,7 +24,7 @@ type FakeMux struct {
 	natAddresses []NATAddress
 
 	schedules map[lb.EndpointKey]Schedule
-	scheduled map[lb.EndpointKey]uint32
+	scheduled map[lb.EndpointKey]Scheduled
 	phases    map[lb.EndpointKey]uint32 // where cursors stand
 }
 

@@ -238,7 +238,7 @@ func TestRoundRobin(t *testing.T) {
 			t.Fatalf("the middle of a connection goes to member %d, the ring says %d", got.member.Member, want)
 		}
 	}
-	if got, want := f.mux.Scheduled([]lb.EndpointKey{f.model.state.Endpoints[0].Key})[0], uint32(12*(counterRegions())); got != want {
+	if got, want := f.mux.Scheduled([]lb.EndpointKey{f.model.state.Endpoints[0].Key})[0].Taken, uint32(12*(counterRegions())); got != want {
 		t.Errorf("%d choices counted, want %d for CPUs that all stand at 12", got, want)
 	}
 }
@@ -286,6 +286,12 @@ func TestPowerOfTwo(t *testing.T) {
 	}
 	if had[2] > 25 || had[0]+had[1] < 65 {
 		t.Errorf("members got %v connections, the third had 60 before", had)
+	}
+	e := f.model.state.Endpoints[0].Key
+	for id, word := range f.mux.Scheduled([]lb.EndpointKey{e})[0].Loads {
+		if want := f.model.schedules.loads[MemberKey{e, uint16(id)}]; word != want || had[uint16(id)] == 0 {
+			t.Errorf("member %d has word %#x, want %#x", id, word, want)
+		}
 	}
 	if what := f.wrongSchedules(); what != "" {
 		t.Fatal(what)

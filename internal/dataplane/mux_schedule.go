@@ -42,6 +42,14 @@ type MemberLoad struct {
 	Word   uint64
 }
 
+// Scheduled is what packets did by the scheduler of an endpoint.
+type Scheduled struct {
+	// Taken is how often a member was taken from sequences since the program was loaded, modulo 2^32 for each CPU; of ScheduleNext only.
+	Taken uint32
+	// Loads are the words of members by their ids, with what packets gave since they were told; of ScheduleLighter only.
+	Loads []uint64
+}
+
 // sequenceRef is where a sequence is; the zero value is none.
 type sequenceRef struct {
 	block
@@ -168,15 +176,23 @@ func (mem *muxMemory) scatterCursors() {
 }
 
 // Scheduled implements MuxTables.
-func (m *Mux) Scheduled(keys []lb.EndpointKey) []uint32 {
+func (m *Mux) Scheduled(keys []lb.EndpointKey) []Scheduled {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out := make([]uint32, len(keys))
+	out := make([]Scheduled, len(keys))
 	for i, key := range keys {
-		if e := m.tables.entries[key]; e != nil {
-			for cell := range m.memory.cursors.of(e.index) {
-				out[i] += uint32(load(cell) >> muxScheduleCursorShiftSCHEDULE_COUNT_SHIFT)
-			}
+		e := m.tables.entries[key]
+		if e == nil {
+			continue
+		}
+		for cell := range m.memory.cursors.of(e.index) {
+			out[i].Taken += uint32(load(cell) >> muxScheduleCursorShiftSCHEDULE_COUNT_SHIFT)
+		}
+		if e.scheduler != ScheduleLighter {
+			continue
+		}
+		for id := range uint32(e.count) {
+			out[i].Loads = append(out[i].Loads, load(&m.memory.memberLoads[e.block.first+id]))
 		}
 	}
 	return out
@@ -204,10 +220,10 @@ func (f *FakeMux) Schedule(e lb.EndpointKey) Schedule {
 }
 
 // Scheduled implements MuxTables.
-func (f *FakeMux) Scheduled(keys []lb.EndpointKey) []uint32 {
+func (f *FakeMux) Scheduled(keys []lb.EndpointKey) []Scheduled {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	out := make([]uint32, len(keys))
+	out := make([]Scheduled, len(keys))
 	for i, key := range keys {
 		out[i] = f.scheduled[key]
 	}
@@ -215,11 +231,11 @@ func (f *FakeMux) Scheduled(keys []lb.EndpointKey) []uint32 {
 }
 
 // SetScheduled decides what Scheduled returns.
-func (f *FakeMux) SetScheduled(e lb.EndpointKey, n uint32) {
+func (f *FakeMux) SetScheduled(e lb.EndpointKey, s Scheduled) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.scheduled == nil {
-		f.scheduled = map[lb.EndpointKey]uint32{}
+		f.scheduled = map[lb.EndpointKey]Scheduled{}
 	}
-	f.scheduled[e] = n
+	f.scheduled[e] = s
 }

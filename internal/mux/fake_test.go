@@ -59,7 +59,7 @@ type tables struct {
 	changes int
 	// What schedulers were given last, and how often packets took a member by it.
 	schedules map[lb.EndpointKey]dataplane.Schedule
-	scheduled map[lb.EndpointKey]uint32
+	scheduled map[lb.EndpointKey]dataplane.Scheduled
 	// during runs in the middle of Apply.
 	during func()
 }
@@ -126,18 +126,24 @@ func (f *tables) SetSchedules(schedules []dataplane.Schedule) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.schedules == nil {
-		f.schedules = map[lb.EndpointKey]dataplane.Schedule{}
+		f.schedules, f.scheduled = map[lb.EndpointKey]dataplane.Schedule{}, map[lb.EndpointKey]dataplane.Scheduled{}
 	}
 	for _, s := range schedules {
 		f.schedules[s.Endpoint] = s
+		had := f.scheduled[s.Endpoint]
+		for _, l := range s.Loads {
+			had.Loads = append(had.Loads, make([]uint64, max(int(l.Member)+1-len(had.Loads), 0))...)
+			had.Loads[l.Member] = l.Word
+		}
+		f.scheduled[s.Endpoint] = had
 	}
 	return nil
 }
 
-func (f *tables) Scheduled(keys []lb.EndpointKey) []uint32 {
+func (f *tables) Scheduled(keys []lb.EndpointKey) []dataplane.Scheduled {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	out := make([]uint32, len(keys))
+	out := make([]dataplane.Scheduled, len(keys))
 	for i, key := range keys {
 		out[i] = f.scheduled[key]
 	}

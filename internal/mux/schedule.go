@@ -108,13 +108,13 @@ func (a *Agent) scheduleOnce() {
 		return
 	}
 	slices.SortFunc(keys, plan.CompareKeys)
-	counts, now := a.o.Tables.Scheduled(keys), a.o.Clock.Now()
-	members := a.scheduleMembers(keys, now)
+	done, now := a.o.Tables.Scheduled(keys), a.o.Clock.Now()
+	members := a.scheduleMembers(keys, done, now)
 	var next []dataplane.Schedule
 	for i, key := range keys {
 		s := a.schedules.of[key]
-		orders := s.desk.Next(sched.News{Members: members[i], Taken: counts[i], Now: now, Every: scheduleEvery, Lag: scheduleLag, All: s.fresh})
-		s.unknown, s.taken = orders.Unknown, counts[i]
+		orders := s.desk.Next(sched.News{Members: members[i], Taken: done[i].Taken, Now: now, Every: scheduleEvery, Lag: scheduleLag})
+		s.unknown, s.taken = orders.Unknown, done[i].Taken
 		if !s.fresh && !orders.Changed && len(orders.Loads) == 0 {
 			continue
 		}
@@ -141,8 +141,8 @@ func (a *Agent) tellSchedules(err error) {
 	a.schedules.fault = fault
 }
 
-// scheduleMembers are the members of endpoints that may get new flows, with what is known of their loads.
-func (a *Agent) scheduleMembers(keys []lb.EndpointKey, now time.Time) [][]sched.Member {
+// scheduleMembers are the members of endpoints that may get new flows, with what is known of their loads, and what packets did with them.
+func (a *Agent) scheduleMembers(keys []lb.EndpointKey, done []dataplane.Scheduled, now time.Time) [][]sched.Member {
 	out := make([][]sched.Member, len(keys))
 	a.mu.Lock()
 	for i, key := range keys {
@@ -153,8 +153,12 @@ func (a *Agent) scheduleMembers(keys []lb.EndpointKey, now time.Time) [][]sched.
 		out[i] = make([]sched.Member, 0, len(g.members))
 		for _, m := range g.members {
 			takes := m.Weight > 0 && (m.alive() || g.decision.Open()) && (!m.Backup || g.decision.Backup)
-			if takes {
-				out[i] = append(out[i], sched.Member{ID: m.ID, Weight: m.Weight})
+			if !takes {
+				continue
+			}
+			out[i] = append(out[i], sched.Member{ID: m.ID, Weight: m.Weight})
+			if int(m.ID) < len(done[i].Loads) {
+				out[i][len(out[i])-1].Word = done[i].Loads[m.ID]
 			}
 		}
 	}
@@ -167,15 +171,15 @@ func (a *Agent) scheduleMembers(keys []lb.EndpointKey, now time.Time) [][]sched.
 		for j := range out[i] {
 			m := &out[i][j]
 			if l, age, known := a.loads.told(load.Key{Endpoint: key, Member: m.ID}, now); known && age < scheduleStale {
-				learn(m, by, l, now.Add(-age))
+				learn(m, by, l)
 			}
 		}
 	}
 	return out
 }
 
-// learn gives a member what was told of its load at a time.
-func learn(m *sched.Member, by string, l load.Load, at time.Time) {
+// learn gives a member what was told of its load.
+func learn(m *sched.Member, by string, l load.Load) {
 	if l.Has&load.HasConnections != 0 {
 		m.Connections, m.Opened, m.HasConnections = float64(l.Connections), l.Opened, true
 	}
@@ -186,9 +190,6 @@ func learn(m *sched.Member, by string, l load.Load, at time.Time) {
 		m.Load, m.Known = float64(l.CPU), true
 	case by == lb.ByLoad && l.Has&load.HasGiven != 0:
 		m.Load, m.Known = float64(l.Given), true
-	}
-	if m.Known {
-		m.At = at
 	}
 }
 

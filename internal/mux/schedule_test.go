@@ -13,6 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/load"
 	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/sched"
 )
 
 // scheduledPlan is a plan of one endpoint of affinity flow with a scheduler.
@@ -138,7 +139,7 @@ func TestSchedulersGoByLoads(t *testing.T) {
 	}
 }
 
-// TestPowerOfTwoWords: members get words when something is told of them, and all of them when the tables may have lost theirs.
+// TestPowerOfTwoWords: members get words when something is told of them, when packets were given to them, and when the tables lost theirs.
 func TestPowerOfTwoWords(t *testing.T) {
 	w := newWorld(t)
 	p := scheduledPlan(lb.SchedulerP2C, lb.ByConnections, "10.20.1.11", "10.20.2.11")
@@ -169,11 +170,24 @@ func TestPowerOfTwoWords(t *testing.T) {
 	if got := words(); !slices.Equal(got, []uint16{1}) {
 		t.Errorf("words of %v, want of the one that was told of", got)
 	}
-	p.Revision, p.Endpoints = 2, slices.Clone(p.Endpoints)
-	p.Endpoints[0].Generation++
-	w.apply(p)
+	// Five connections: most of them hosts may not have seen the next time, after that they have.
+	loads := w.tables.scheduled[key].Loads
+	told := loads[2]
+	for range 5 {
+		loads[2] = sched.Given(loads[2])
+	}
+	w.clock.Advance(scheduleEvery)
+	step := uint64(told >> sched.StepShift)
+	if got := words(); !slices.Equal(got, []uint16{2}) || loads[2] <= told+2*step || loads[2] >= told+5*step {
+		t.Errorf("words of %v, %#x after five connections more than %#x", got, loads[2], told)
+	}
+	w.clock.Advance(scheduleEvery)
+	if got := words(); !slices.Equal(got, []uint16{2}) || loads[2] != told {
+		t.Errorf("words of %v, %#x after nothing more was told than %#x", got, loads[2], told)
+	}
+	clear(loads)
 	if got := words(); !slices.Equal(got, []uint16{1, 2}) {
-		t.Errorf("words of %v after a plan, want of both", got)
+		t.Errorf("words of %v after the tables lost them, want of both", got)
 	}
 }
 

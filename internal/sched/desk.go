@@ -18,6 +18,7 @@ type Desk struct {
 	sequence []uint16
 	told     map[uint16]tale
 	basin    Basin
+	given    given
 	begun    bool
 	at       time.Time
 	taken    uint32
@@ -27,8 +28,6 @@ type Desk struct {
 
 // tale is what was known of a member last.
 type tale struct {
-	at     time.Time // when it was told
-	weight uint16
 	opened uint32
 	counts bool // opened was known
 }
@@ -37,7 +36,7 @@ type tale struct {
 type Orders struct {
 	Sequence []uint16
 	Changed  bool   // the sequence is another one than before
-	Loads    []Word // of members of which something new is known; lb.SchedulerP2C alone has any
+	Loads    []Word // of members that are to have another; lb.SchedulerP2C alone has any
 	// Unknown is how many members' loads are not known, with schedulers that look at loads: what the others have on average counts for them.
 	Unknown int
 }
@@ -55,7 +54,6 @@ type News struct {
 	Now     time.Time
 	Every   time.Duration // until the next time
 	Lag     time.Duration // how long ago hosts saw what they told last, on average
-	All     bool          // words of all members are wanted
 }
 
 // Next makes the next orders.
@@ -71,7 +69,7 @@ func (d *Desk) Next(n News) Orders {
 	came := d.came(n)
 	shares := d.share(members, out.Unknown, came, n)
 	if d.Scheduler == lb.SchedulerP2C {
-		out.Loads = d.words(members, n.All)
+		out.Loads = d.given.reckon(members, out.Unknown < len(members), n)
 	}
 	d.remember(n)
 	if out.Changed = !d.begun || !slices.Equal(shares, d.shares); out.Changed {
@@ -140,21 +138,11 @@ func (d *Desk) came(n News) arrivals {
 	return arrivals{last, int(next + 0.5)}
 }
 
-// words are those of members of which something new is known, or of all.
-func (d *Desk) words(members []Member, all bool) (out []Word) {
-	for _, m := range members {
-		if t, before := d.told[m.ID]; all || !before || !t.at.Equal(m.At) || t.weight != m.Weight {
-			out = append(out, Word{m.ID, WordOf(m)})
-		}
-	}
-	return out
-}
-
 // remember keeps what is known of the members that there are.
 func (d *Desk) remember(n News) {
 	next := make(map[uint16]tale, len(n.Members))
 	for _, m := range n.Members {
-		next[m.ID] = tale{m.At, m.Weight, m.Opened, m.HasConnections}
+		next[m.ID] = tale{m.Opened, m.HasConnections}
 	}
 	d.told = next
 }

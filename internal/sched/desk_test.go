@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -9,10 +10,10 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// told are members with these loads, told at a time.
-func told(at time.Time, loads ...float64) (out []Member) {
+// told are members with these loads.
+func told(loads ...float64) (out []Member) {
 	for i, l := range loads {
-		out = append(out, Member{ID: uint16(i), Weight: 1, Load: l, Known: true, Connections: l, Opened: uint32(l), HasConnections: true, At: at})
+		out = append(out, Member{ID: uint16(i), Weight: 1, Load: l, Known: true, Connections: l, Opened: uint32(l), HasConnections: true})
 	}
 	return out
 }
@@ -20,7 +21,7 @@ func told(at time.Time, loads ...float64) (out []Member) {
 // TestDeskSequences: what each scheduler makes of the same members.
 func TestDeskSequences(t *testing.T) {
 	now := time.Unix(1000, 0)
-	members := told(now, 4, 0, 2)
+	members := told(4, 0, 2)
 	members[0].Weight = 2
 	silent := slices.Clone(members)
 	for i := range silent {
@@ -47,13 +48,16 @@ func TestDeskSequences(t *testing.T) {
 		if want := map[bool]int{true: 3}[looks]; mute.Unknown != want || first.Unknown != 0 {
 			t.Errorf("%s: %d unknown, want %d", c.scheduler, mute.Unknown, want)
 		}
+		for _, w := range mute.Loads {
+			silent[w.ID].Word = w.Word
+		}
 		if again := d.Next(News{Members: silent, Now: now.Add(time.Second), Every: 100 * time.Millisecond}); again.Changed || len(again.Loads) > 0 {
 			t.Errorf("%s: nothing new, but %+v", c.scheduler, again)
 		}
 	}
 	d := Desk{Scheduler: lb.SchedulerAdaptive}
 	counts := map[uint16]int{}
-	for _, id := range d.Next(News{Members: told(now, 0, 80), Now: now}).Sequence {
+	for _, id := range d.Next(News{Members: told(0, 80), Now: now}).Sequence {
 		counts[id]++
 	}
 	if counts[0] != 20 || counts[1] != 7 {
@@ -64,53 +68,100 @@ func TestDeskSequences(t *testing.T) {
 	}
 }
 
-// TestDeskWords: words are for members of which something new was told, or whose weight is another; those of whom nothing is known have what the others have.
+// wordsOf are the ids of words.
+func wordsOf(o Orders) (out []uint16) {
+	for _, w := range o.Loads {
+		out = append(out, w.ID)
+	}
+	return out
+}
+
+// TestDeskWords: words are for members that are to have another one: of which something new was told, whose weight is another, or whose word is gone; those of whom
+// nothing is known have what the others have.
 func TestDeskWords(t *testing.T) {
 	d := Desk{Scheduler: lb.SchedulerP2C}
 	now := time.Unix(1000, 0)
-	members := append(told(now, 10, 20), Member{ID: 7, Weight: 2})
-	ids := func(o Orders) (out []uint16) {
-		for _, w := range o.Loads {
-			out = append(out, w.ID)
+	members := append(told(10, 20), Member{ID: 7, Weight: 2})
+	next := func() (ids []uint16) {
+		now = now.Add(100 * time.Millisecond)
+		out := d.Next(News{Members: members, Now: now, Lag: 70 * time.Millisecond})
+		for _, w := range out.Loads {
+			members[slices.IndexFunc(members, func(m Member) bool { return m.ID == w.ID })].Word = w.Word
 		}
-		return out
+		return wordsOf(out)
 	}
-	first := d.Next(News{Members: members, Now: now})
-	if got := ids(first); !slices.Equal(got, []uint16{0, 1, 7}) {
+	if got := next(); !slices.Equal(got, []uint16{0, 1, 7}) {
 		t.Fatalf("words of %v, want of all", got)
 	}
-	if want := WordOf(Member{Weight: 2, Load: 30}); first.Loads[2].Word != want {
-		t.Errorf("the silent one has %#x, want %#x", first.Loads[2].Word, want)
+	if want := WordOf(Member{Weight: 2, Load: 30}); members[2].Word != want {
+		t.Errorf("the silent one has %#x, want %#x", members[2].Word, want)
 	}
-	if got := ids(d.Next(News{Members: members, Now: now, All: true})); !slices.Equal(got, []uint16{0, 1, 7}) {
-		t.Errorf("words of %v, want of all", got)
-	}
-	if got := ids(d.Next(News{Members: members, Now: now})); got != nil {
+	if got := next(); got != nil {
 		t.Errorf("words of %v again", got)
 	}
-	members[1].At = now.Add(time.Second)
-	if got := ids(d.Next(News{Members: members, Now: now})); !slices.Equal(got, []uint16{1}) {
-		t.Errorf("words of %v, want of what was told", got)
+	members[1].Load = 26
+	if got := next(); !slices.Equal(got, []uint16{1, 7}) {
+		t.Errorf("words of %v, want of what was told, and of the silent one that has what is usual", got)
 	}
+	members[0].Word = 0
+	if got := next(); !slices.Equal(got, []uint16{0}) {
+		t.Errorf("words of %v, want of the one that the tables lost", got)
+	}
+	members = members[:2]
 	members[0].Weight = 3
-	if got := ids(d.Next(News{Members: members, Now: now})); !slices.Equal(got, []uint16{0}) {
+	if got := next(); !slices.Equal(got, []uint16{0}) {
 		t.Errorf("words of %v, want of the other weight", got)
 	}
-	members[0] = Member{ID: 0, Weight: 3} // nobody tells it any more
-	if got := ids(d.Next(News{Members: members, Now: now})); !slices.Equal(got, []uint16{0}) {
+	members[0].Known, members[0].Load = false, 0 // nobody tells it any more
+	if got := next(); !slices.Equal(got, []uint16{0}) {
 		t.Errorf("words of %v, want of the one that fell silent", got)
+	}
+}
+
+// TestDeskReckonsWithItsOwn: what this mux gave, without what it saw end, counts until hosts had time to see it; then what they told does, also when that is what they told
+// before. Where nobody tells anything all that it gave counts.
+func TestDeskReckonsWithItsOwn(t *testing.T) {
+	for _, c := range []struct {
+		known          bool
+		given          int
+		first, further float64
+	}{
+		{true, 10, 7, 0}, {true, -10, -7, 0}, {true, -20, -14, 0}, {false, 10, 10, 10},
+	} {
+		d := Desk{Scheduler: lb.SchedulerP2C}
+		now, members := time.Unix(1000, 0), told(20, 20)
+		for i := range members {
+			members[i].Known, members[i].Weight = c.known, uint16(1+i)
+		}
+		next := func() []Word {
+			now = now.Add(100 * time.Millisecond)
+			return d.Next(News{Members: members, Now: now, Lag: 70 * time.Millisecond}).Loads
+		}
+		for i, w := range next() {
+			members[i].Word = w.Word
+		}
+		was := [2]uint64{members[0].Word, members[1].Word}
+		of := func(i int) float64 { return float64(int64(members[i].Word-was[i])) / float64(was[i]>>StepShift) }
+		members[1].Word += uint64(c.given) * (was[1] >> StepShift)
+		for round, want := range []float64{c.first, c.further, c.further} {
+			for _, w := range next() {
+				members[w.ID].Word = w.Word
+			}
+			if got := of(1); math.Abs(got-want) > 1e-3 || of(0) != 0 {
+				t.Errorf("%+v: the word has %.3f connections more after %d rounds, want %v; the other %.3f", c, got, round+1, want, of(0))
+			}
+		}
 	}
 }
 
 // TestDeskCounts: how much is filled is what begins at all muxes, by hosts' counts, or what this mux gave when that is more.
 func TestDeskCounts(t *testing.T) {
 	d := Desk{Scheduler: lb.SchedulerLeastConnections}
-	now, members, taken := time.Unix(1000, 0), told(time.Unix(1000, 0), slices.Repeat([]float64{0}, 200)...), uint32(1<<32-50)
+	now, members, taken := time.Unix(1000, 0), told(slices.Repeat([]float64{0}, 200)...), uint32(1<<32-50)
 	next := func(opened uint32, own uint32) int {
 		now, taken = now.Add(100*time.Millisecond), taken+own
 		for i := range members {
 			members[i].Opened += opened
-			members[i].At = now
 		}
 		return len(d.Next(News{Members: members, Taken: taken, Now: now, Every: 100 * time.Millisecond}).Sequence)
 	}

@@ -3,7 +3,6 @@ package sched
 import (
 	"cmp"
 	"math"
-	"time"
 )
 
 // Member is a member that takes new connections.
@@ -17,8 +16,8 @@ type Member struct {
 	Connections    float64
 	Opened         uint32
 	HasConnections bool
-	// At is when the load was told; zero when it is not known.
-	At time.Time
+	// Word is that of its load as packets made it since it was told last (WordOf); 0: there is none.
+	Word uint64
 }
 
 // usual is the load that members have on average when all that is known of them is that they are loaded.

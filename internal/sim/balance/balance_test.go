@@ -49,6 +49,29 @@ func TestMuxesDoNotHerd(t *testing.T) {
 	}
 }
 
+// TestLateAndLostWords: with words that are long on their way, or that muxes miss, each mux others, schedulers level servers less, but far better than chance; nobody
+// herds, whether muxes see connections end or not.
+func TestLateAndLostWords(t *testing.T) {
+	const active, life = 6000.0, 10 * time.Second
+	hash := Imbalance(Hash, small(4, 10), active, life).Variance
+	for _, scheduler := range []string{lb.SchedulerP2C, lb.SchedulerLeastConnections} {
+		for _, c := range []struct {
+			delay  time.Duration
+			lost   float64
+			better float64 // than hashing
+		}{{20 * time.Millisecond, 0.3, 8}, {300 * time.Millisecond, 0, 6}, {300 * time.Millisecond, 0.3, 4}} {
+			for _, blind := range []bool{false, true} {
+				s := small(4, 10)
+				s.Delay, s.Lost, s.Blind = c.delay, c.lost, blind
+				got := Imbalance(scheduler, s, active, life).Variance
+				if got > hash/c.better {
+					t.Errorf("%s, %v late, %v lost, blind %v: variance %.2f, hashed %.2f", scheduler, c.delay, c.lost, blind, got, hash)
+				}
+			}
+		}
+	}
+}
+
 // oracle is the variance when each connection goes to the server that has the fewest at this moment.
 func oracle(active float64, life time.Duration) float64 {
 	r := rand.New(rand.NewPCG(1, 9))

@@ -15,8 +15,11 @@ type Setup struct {
 	CPUs           int // of each mux
 	// Refresh is how often a second hosts look at their servers, and muxes at what hosts told.
 	Refresh float64
-	// Delay is how long a host's word travels.
+	// Delay is how long a host's word travels, and Lost the share of words that never arrive at one of the muxes.
 	Delay time.Duration
+	Lost  float64
+	// Blind: muxes do not see connections end, as with affinity cookie.
+	Blind bool
 	Seed  uint64
 }
 
@@ -32,8 +35,14 @@ type crowd struct {
 	muxes  []*mux
 	open   []int    // connections by server
 	opened []uint32 // that ever began
-	said   []load.Load
+	said   []said
 	words  []word // on their way, by time
+}
+
+// said is what a host told last, and when.
+type said struct {
+	load.Load
+	at int
 }
 
 // word is what a host told.
@@ -45,7 +54,7 @@ type word struct {
 func newCrowd(scheduler string, s Setup, r *rand.Rand) *crowd {
 	c := &crowd{
 		s: s, r: r, every: max(int(float64(time.Second/step)/s.Refresh), 1),
-		open: make([]int, s.Servers), opened: make([]uint32, s.Servers), said: make([]load.Load, s.Servers),
+		open: make([]int, s.Servers), opened: make([]uint32, s.Servers), said: make([]said, s.Servers),
 	}
 	for range s.Muxes {
 		m := newMux(scheduler, s, r)
@@ -66,14 +75,16 @@ func (c *crowd) lag() time.Duration { return c.interval()/2 + c.s.Delay }
 func (c *crowd) pass() {
 	for server := c.now % c.every; server < len(c.open); server += c.every {
 		l := load.Load{Connections: uint32(c.open[server]), Opened: c.opened[server], Has: load.HasConnections}
-		if l.Differs(c.said[server]) {
-			c.said[server] = l
+		if was := c.said[server]; l.Differs(was.Load) || c.now-was.at >= int(load.RefreshEvery/step) {
+			c.said[server] = said{l, c.now}
 			c.words = append(c.words, word{c.now + int(c.s.Delay/step), server, l})
 		}
 	}
 	for len(c.words) > 0 && c.words[0].at <= c.now {
 		for _, m := range c.muxes {
-			m.hear(c.words[0].server, c.words[0].load, c.time())
+			if c.s.Lost == 0 || c.r.Float64() >= c.s.Lost {
+				m.hear(c.words[0].server, c.words[0].load)
+			}
 		}
 		c.words = c.words[1:]
 	}
@@ -98,7 +109,9 @@ func (c *crowd) give() (server, by int) {
 // end ends a connection.
 func (c *crowd) end(server, by int) {
 	c.open[server]--
-	c.muxes[by].closed(server)
+	if !c.s.Blind {
+		c.muxes[by].closed(server)
+	}
 }
 
 // poisson is how many events happen where `mean` do on average.

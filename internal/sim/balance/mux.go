@@ -68,6 +68,9 @@ func (m *mux) tick(now time.Time, every, lag time.Duration) {
 	if m.desk == nil {
 		return
 	}
+	for i, word := range m.words {
+		m.members[i].Word = word
+	}
 	orders := m.desk.Next(sched.News{Members: m.members, Taken: m.taken, Now: now, Every: every, Lag: lag})
 	m.sequence = orders.Sequence
 	for _, w := range orders.Loads {
@@ -76,9 +79,9 @@ func (m *mux) tick(now time.Time, every, lag time.Duration) {
 }
 
 // hear takes what a server's host told.
-func (m *mux) hear(server int, l load.Load, now time.Time) {
+func (m *mux) hear(server int, l load.Load) {
 	of := &m.members[server]
-	of.Load, of.Known, of.Connections, of.Opened, of.HasConnections, of.At = float64(l.Connections), true, float64(l.Connections), l.Opened, true, now
+	of.Load, of.Known, of.Connections, of.Opened, of.HasConnections = float64(l.Connections), true, float64(l.Connections), l.Opened, true
 }
 
 // choose gives a connection with this hash, which comes by a CPU, to a server.
