@@ -27,7 +27,7 @@ struct co_key {
 };
 SHUNT_ASSERT_SIZE(struct co_key, 20);
 
-/* What it needs. `off` is written by the program, the rest by the agent before the key is there; a change replaces the element. */
+/* What it needs. A change replaces the element. */
 struct co_endpoint {
 	struct siphash_key keys[2]; /* of cookies, by key id */
 	__u32 vni;
@@ -67,6 +67,7 @@ enum co_reason {
 	CO_REASON_MALFORMED = 8,       /* options that lie about their length: dropped */
 	CO_REASON_REFUSED = 9,         /* the kernel did not take the connection: dropped */
 	CO_REASON_NO_ROOM = 10,        /* no room for the answer: dropped */
+	CO_REASON_PASS_HEADERS = 11,   /* a SYN behind IP options or extension headers: the kernel's, without timestamps as above */
 	CO_REASON_MAX,
 };
 

@@ -77,7 +77,7 @@ static __always_inline int co_turn6(struct __sk_buff *skb)
 	return bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), 0);
 }
 
-/* Replaces the segment's TCP header and what is behind it. The checksum goes from one to the other by what differs, so that it is right where it is final and
+/* Replaces the TCP header of a segment behind nothing but an IP header, and what is behind it. The checksum goes from one to the other by what differs, so that it is right where it is final and
  * where the device still has to make it (CHECKSUM_PARTIAL). */
 __noinline int co_write(struct __sk_buff *skb, struct co_scratch *c)
 {
@@ -155,7 +155,7 @@ static __always_inline int co_answer(struct __sk_buff *skb, struct co_scratch *c
 	if (!offer.stamped || class == CO_MSS_CLASSES)
 		return co_count(CO_REASON_PASS_NO_TIME, CO_NEXT);
 	reason = co_asks(skb, s);
-	if ((reason == CO_REASON_PASS_OLD || reason == CO_REASON_PASS_MPTCP) && co_mute(skb, c))
+	if (reason && reason != CO_REASON_PASS_NO_LISTENER && co_mute(skb, c))
 		return co_count(CO_REASON_NO_ROOM, CO_DROP);
 	if (reason)
 		return co_count(reason, CO_NEXT);

@@ -130,6 +130,9 @@ static __always_inline enum co_reason co_asks(struct __sk_buff *skb, const struc
 
 	if (!sk)
 		return CO_REASON_PASS_NO_LISTENER;
+	/* The answer is turned around in its place, without what else there is before the segment. */
+	if (s->v.payload != ETH_HLEN + (s->v.is6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)))
+		reason = CO_REASON_PASS_HEADERS;
 	if (sk->state != CO_STATE_LISTEN) {
 		reason = CO_REASON_PASS_OLD;
 	} else {

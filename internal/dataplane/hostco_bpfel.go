@@ -66,7 +66,8 @@ const (
 	hostCOCoReasonCO_REASON_MALFORMED        hostCOCoReason = 8
 	hostCOCoReasonCO_REASON_REFUSED          hostCOCoReason = 9
 	hostCOCoReasonCO_REASON_NO_ROOM          hostCOCoReason = 10
-	hostCOCoReasonCO_REASON_MAX              hostCOCoReason = 11
+	hostCOCoReasonCO_REASON_PASS_HEADERS     hostCOCoReason = 11
+	hostCOCoReasonCO_REASON_MAX              hostCOCoReason = 12
 )
 
 type hostCOCoScratch struct {
