@@ -12,12 +12,12 @@ import (
 // `arriving` has to be what came since and what comes until the next ones, over all muxes.
 func Fill(members []Member, arriving int) []Share {
 	out := make([]Share, len(members))
-	weight, top := 0.0, 0.0
+	weight, top := 0.0, math.Inf(1)
 	for i, m := range members {
 		out[i].ID = m.ID
 		if m.Weight > 0 {
 			weight += float64(m.Weight)
-			top = max(top, (m.Load+float64(arriving)+1)/float64(m.Weight))
+			top = min(top, (m.Load+float64(arriving)+1)/float64(m.Weight)) // there one alone takes more than all
 		}
 	}
 	if weight == 0 || arriving <= 0 {
@@ -27,13 +27,13 @@ func Fill(members []Member, arriving int) []Share {
 	low, high := 0.0, top
 	for range 64 {
 		mid := low + (high-low)/2
-		if below(members, mid, nil) <= arriving {
+		if below(members, mid, arriving, nil) <= arriving {
 			low = mid
 		} else {
 			high = mid
 		}
 	}
-	left := arriving - below(members, low, out)
+	left := arriving - below(members, low, arriving, out)
 	// What is left are equals at the level, one each, but for rounding.
 	order := make([]int, 0, len(members))
 	for i, m := range members {
@@ -54,10 +54,11 @@ func Fill(members []Member, arriving int) []Share {
 // after is what a member's load is for each unit of its weight when it gets one connection more.
 func after(m Member, s Share) float64 { return (m.Load + float64(s.Share) + 1) / float64(m.Weight) }
 
-// below counts the connections that members take before any load is above a level, and notes each member's.
-func below(members []Member, level float64, shares []Share) (n int) {
+// below counts the connections that members take before any load is above a level, and notes each member's. One that takes more than `most` counts as one
+// more than that: between loads there may be more connections than numbers.
+func below(members []Member, level float64, most int, shares []Share) (n int) {
 	for i, m := range members {
-		takes := max(int(math.Floor(level*float64(m.Weight)-m.Load)), 0)
+		takes := int(max(min(math.Floor(level*float64(m.Weight)-m.Load), float64(most)+1), 0))
 		if shares != nil {
 			shares[i].Share = uint32(takes)
 		}

@@ -167,6 +167,18 @@ func anyMembers(t *rapid.T) []Member {
 	return out
 }
 
+// TestFillApart: however far apart loads are, what arrives is given, and to those who are free.
+func TestFillApart(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		busy := math.Pow(10, rapid.Float64Range(6, 60).Draw(t, "exponent of the load"))
+		arriving := rapid.IntRange(2, MaxLength).Draw(t, "arriving")
+		got := Fill([]Member{{ID: 1, Weight: 1}, {ID: 2, Weight: 1}, {ID: 3, Weight: 1, Load: busy}}, arriving)
+		if a, b := int(got[0].Share), int(got[1].Share); a+b != arriving || a-b > 1 || b-a > 1 || got[2].Share != 0 {
+			t.Fatalf("%d of which %v", arriving, got)
+		}
+	})
+}
+
 // TestFill compares the basin with one connection after the other.
 func TestFill(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
