@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -39,6 +40,8 @@ type App struct {
 	web      *caddyhttp.Server
 	server   *http3.Server
 	listener *share
+	// accepting ends when server takes no connections any more.
+	accepting sync.WaitGroup
 }
 
 // CaddyModule implements caddy.Module.
@@ -87,7 +90,7 @@ func (a *App) Start() error {
 	t.tls.Store(a.web.TLSConnPolicies.TLSConfig(a.ctx))
 	a.listener = t.share()
 	a.server = &http3.Server{Handler: a.web, MaxHeaderBytes: a.web.MaxHeaderBytes, IdleTimeout: time.Duration(a.web.IdleTimeout)}
-	go a.server.ServeListener(a.listener)
+	a.accepting.Go(func() { a.server.ServeListener(a.listener) })
 	a.log.Info("serving HTTP/3", zap.String("listen", a.Listen), zap.Stringer("connection_ids", t.minting()))
 	return nil
 }
@@ -97,7 +100,9 @@ func (a *App) Stop() error {
 	if a.server == nil {
 		return nil
 	}
+	// A server that shuts down leaves a connection that it is just taking without an answer.
 	a.listener.Close()
+	a.accepting.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(a.Grace))
 	defer cancel()
 	err := a.server.Shutdown(ctx)

@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -38,7 +39,7 @@ const within = time.Minute
 // setting is a Caddy on loopback ports.
 type setting struct {
 	config    string
-	port      int
+	addr      *net.UDPAddr
 	cert, key string         // PEM
 	fields    map[string]any // of the app, beside those that are always there
 }
@@ -60,11 +61,15 @@ func newSetting(t *testing.T) *setting {
 	if err != nil {
 		t.Fatal(err)
 	}
-	free := socket(t)
+	// An address of this process alone: clients leave from 127.0.0.1 and cannot take its ports.
+	free, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 79, byte(os.Getpid()>>8), byte(os.Getpid()))})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer free.Close()
 	s := &setting{
 		config: filepath.Join(t.TempDir(), "quic.json"),
-		port:   free.LocalAddr().(*net.UDPAddr).Port,
+		addr:   free.LocalAddr().(*net.UDPAddr),
 		cert:   string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})),
 		key:    string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})),
 	}
@@ -93,7 +98,7 @@ func scheme(id uint8, key byte) quiclb.Scheme {
 
 // load gives Caddy the configuration: what is answered is text, so that a reload shows.
 func (s *setting) load(upstream, text string) error {
-	app := map[string]any{"server": "web", "listen": fmt.Sprintf("127.0.0.1:%d", s.port), "config": s.config, "grace": "60s"}
+	app := map[string]any{"server": "web", "listen": s.addr.String(), "config": s.config, "grace": "60s"}
 	for name, value := range s.fields {
 		app[name] = value
 	}
@@ -160,7 +165,14 @@ type client struct {
 	id   []byte // of the server, the first
 }
 
-func connect(t *testing.T, port int) *client {
+func connect(t *testing.T, addr *net.UDPAddr) *client {
+	t.Helper()
+	conn, id := dial(t, addr)
+	return &client{conn: conn, http: (&http3.Transport{}).NewClientConn(conn), id: id}
+}
+
+// dial also returns the first connection id of the server.
+func dial(t *testing.T, addr *net.UDPAddr) (*quic.Conn, []byte) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
@@ -168,12 +180,12 @@ func connect(t *testing.T, port int) *client {
 	transport := &quic.Transport{Conn: struct{ net.PacketConn }{s}}
 	t.Cleanup(func() { transport.Close() })
 	config := &tls.Config{InsecureSkipVerify: true, ServerName: "shop.localhost", NextProtos: []string{"h3"}}
-	conn, err := transport.Dial(ctx, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}, config, &quic.Config{MaxIdleTimeout: within})
+	conn, err := transport.Dial(ctx, addr, config, &quic.Config{MaxIdleTimeout: within})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.CloseWithError(0, "") })
-	return &client{conn: conn, http: (&http3.Transport{}).NewClientConn(conn), id: <-s.ids}
+	return conn, <-s.ids
 }
 
 // get returns a body that is still to be read.
@@ -202,6 +214,32 @@ func (c *client) text(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// text is the answer to a request on a connection of its own. One that falls into a reload is repeated on another one: it was rejected, untouched, or this
+// client gave its connection up just then, as it was told to (RFC 9114 section 5.2).
+func (s *setting) text(t *testing.T) string {
+	t.Helper()
+	transport := &http3.Transport{Dial: func(context.Context, string, *tls.Config, *quic.Config) (*quic.Conn, error) {
+		conn, _ := dial(t, s.addr)
+		return conn, nil
+	}}
+	defer transport.Close()
+	for deadline := time.Now().Add(within); ; {
+		answer, err := (&http.Client{Transport: transport, Timeout: within}).Get("https://shop.localhost/")
+		var text []byte
+		if err == nil {
+			text, err = io.ReadAll(answer.Body)
+			answer.Body.Close()
+		}
+		var ended *http3.Error
+		switch {
+		case err == nil:
+			return string(text)
+		case !errors.As(err, &ended) || ended.ErrorCode != http3.ErrCodeRequestRejected && ended.ErrorCode != http3.ErrCodeNoError || time.Now().After(deadline):
+			t.Fatal(err)
+		}
+	}
 }
 
 // move goes on from another port.
@@ -265,7 +303,7 @@ func TestCaddy(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer caddy.Stop()
-	c := connect(t, s.port)
+	c := connect(t, s.addr)
 	c.names(t, scheme(1, 1))
 	if got := c.text(t, "/"); got != "first" {
 		t.Fatalf("answer %q", got)
@@ -279,7 +317,7 @@ func TestCaddy(t *testing.T) {
 			s.file(t, entry(1, 1), entry(2, 2))
 			deadline := time.Now().Add(within)
 			for {
-				if newer := connect(t, s.port); newer.id[0]>>5 == 2 {
+				if newer := connect(t, s.addr); newer.id[0]>>5 == 2 {
 					newer.names(t, scheme(2, 2))
 					break
 				}
@@ -292,7 +330,7 @@ func TestCaddy(t *testing.T) {
 			// Caddy comes back when the requests of the former configuration are answered.
 			go func() { reloaded <- s.load(ln.Addr().String(), "second") }()
 			deadline := time.Now().Add(within)
-			for connect(t, s.port).text(t, "/") != "second" {
+			for s.text(t) != "second" {
 				if time.Now().After(deadline) {
 					t.Fatal("the second configuration does not answer")
 				}
@@ -313,6 +351,28 @@ func TestCaddy(t *testing.T) {
 	c.conn.CloseWithError(0, "")
 	if err := <-reloaded; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestCaddyReloads: every client that comes while Caddy is reloaded, again and again, is answered.
+func TestCaddyReloads(t *testing.T) {
+	s := newSetting(t)
+	if err := s.load("127.0.0.1:1", "0"); err != nil {
+		t.Fatal(err)
+	}
+	defer caddy.Stop()
+	for i := range 100 {
+		text, reloaded := fmt.Sprint(i+1), make(chan error, 1)
+		go func() { reloaded <- s.load("127.0.0.1:1", text) }()
+		deadline := time.Now().Add(within)
+		for s.text(t) != text {
+			if time.Now().After(deadline) {
+				t.Fatalf("configuration %s does not answer", text)
+			}
+		}
+		if err := <-reloaded; err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -342,7 +402,7 @@ func TestCaddyRefuses(t *testing.T) {
 	if err := s.load("127.0.0.1:1", "second"); err == nil || !strings.Contains(err.Error(), "must stay") {
 		t.Errorf("another retry: %v", err)
 	}
-	if got := connect(t, s.port).text(t, "/"); got != "first" {
+	if got := connect(t, s.addr).text(t, "/"); got != "first" {
 		t.Errorf("answer %q after what was refused", got)
 	}
 }
