@@ -2844,7 +2844,9 @@ type PlanEndpoint struct {
 	// The protocol is QUIC; `protocol` says udp.
 	Quic *QUIC `protobuf:"bytes,23,opt,name=quic,proto3" json:"quic,omitempty"`
 	// Form of cookies in TCP timestamps; empty: there are none.
-	Cookie        string `protobuf:"bytes,24,opt,name=cookie,proto3" json:"cookie,omitempty"`
+	Cookie string `protobuf:"bytes,24,opt,name=cookie,proto3" json:"cookie,omitempty"`
+	// Path nat: the mux rewrites packets both ways. `outer` of members is their DIP.
+	Nat           bool `protobuf:"varint,25,opt,name=nat,proto3" json:"nat,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3045,6 +3047,13 @@ func (x *PlanEndpoint) GetCookie() string {
 		return x.Cookie
 	}
 	return ""
+}
+
+func (x *PlanEndpoint) GetNat() bool {
+	if x != nil {
+		return x.Nat
+	}
+	return false
 }
 
 // PlanService is what the endpoints of one service share, for muxes.
@@ -4116,7 +4125,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x04mint\x18\x04 \x01(\rR\x04mint\"6\n" +
 	"\fPlanEpochKey\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\fR\x03key\"\xdc\x05\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\"\xee\x05\n" +
 	"\fPlanEndpoint\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
 	"\x03vni\x18\x02 \x01(\rR\x03vni\x12\x10\n" +
@@ -4146,7 +4155,8 @@ const file_v1_node_proto_rawDesc = "" +
 	"scheduleBy\x12\x14\n" +
 	"\x05track\x18\x16 \x01(\bR\x05track\x12\"\n" +
 	"\x04quic\x18\x17 \x01(\v2\x0e.shunt.v1.QUICR\x04quic\x12\x16\n" +
-	"\x06cookie\x18\x18 \x01(\tR\x06cookie\"\xa6\x01\n" +
+	"\x06cookie\x18\x18 \x01(\tR\x06cookie\x12\x10\n" +
+	"\x03nat\x18\x19 \x01(\bR\x03nat\"\xa6\x01\n" +
 	"\vPlanService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03vip\x18\x02 \x03(\tR\x03vip\x12(\n" +

@@ -773,7 +773,8 @@ type Endpoint struct {
 	Protocol string `protobuf:"bytes,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	// "1" to "65535", a range "8000-8100", or "*" for all.
 	Port string `protobuf:"bytes,2,opt,name=port,proto3" json:"port,omitempty"`
-	// "dsr" (default).
+	// "dsr" (default): servers answer clients themselves, and hosts take packets out of tunnels. "nat": the mux rewrites packets both ways and
+	// remembers every connection; servers have nothing of Shunt. For tcp and udp with single ports and affinity flow or cookie.
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
 	// "flow" (default but for quic), "hash", or "cookie": the packets themselves carry where they belong, in TCP's timestamps or in QUIC's
 	// connection ids; for tcp and quic, whose default it is.
@@ -1070,8 +1071,8 @@ func (x *Schedule) GetBy() string {
 // Cookie says who writes the member into TCP timestamps, and how.
 type Cookie struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "evc" (default): the hosts, in a form that bears any silence. "split-r", "split-z" (muxes, with path nat) and "co" (the kernel's own
-	// clock) are not supported by this version.
+	// "evc" (default with path dsr): the hosts, in a form that bears any silence. "co": the server's kernel, by its own clock. With path nat
+	// the muxes: "split-r" (default) gives servers the echoes of their own timestamps back, "split-z" none.
 	Form          string `protobuf:"bytes,1,opt,name=form,proto3" json:"form,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1525,7 +1526,7 @@ type Backend struct {
 	Dip []string `protobuf:"bytes,1,rep,name=dip,proto3" json:"dip,omitempty"`
 	// Port at the DIP; 0 means the endpoint's port.
 	Port uint32 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
-	// Underlay address of the machine that runs it.
+	// Underlay address of the machine that runs it. With path nat it may be left out: nothing is sent to it.
 	Host string `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`
 	// 0 to 1000; unset means 1. 0 takes no new flow.
 	Weight *uint32 `protobuf:"varint,4,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
@@ -2855,8 +2856,10 @@ type Node struct {
 	Address []string `protobuf:"bytes,4,rep,name=address,proto3" json:"address,omitempty"`
 	Bgp     *BGP     `protobuf:"bytes,5,opt,name=bgp,proto3" json:"bgp,omitempty"`
 	// No traffic: a mux withdraws its routes, graceful shutdown first (RFC 8326).
-	Drain         bool      `protobuf:"varint,6,opt,name=drain,proto3" json:"drain,omitempty"`
-	Capacity      *Capacity `protobuf:"bytes,7,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	Drain    bool      `protobuf:"varint,6,opt,name=drain,proto3" json:"drain,omitempty"`
+	Capacity *Capacity `protobuf:"bytes,7,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	// Muxes only, for endpoints with path nat.
+	Nat           *NAT `protobuf:"bytes,8,opt,name=nat,proto3" json:"nat,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2940,6 +2943,68 @@ func (x *Node) GetCapacity() *Capacity {
 	return nil
 }
 
+func (x *Node) GetNat() *NAT {
+	if x != nil {
+		return x.Nat
+	}
+	return nil
+}
+
+// NAT is where a mux sends from to servers of endpoints with path nat.
+type NAT struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 16 of each family, which nobody else has. The mux announces them, so that servers' answers come back to it.
+	Addresses []string `protobuf:"bytes,1,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// Ports that connections leave from; default "1024-65535".
+	Ports         string `protobuf:"bytes,2,opt,name=ports,proto3" json:"ports,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NAT) Reset() {
+	*x = NAT{}
+	mi := &file_v1_objects_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NAT) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NAT) ProtoMessage() {}
+
+func (x *NAT) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NAT.ProtoReflect.Descriptor instead.
+func (*NAT) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *NAT) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *NAT) GetPorts() string {
+	if x != nil {
+		return x.Ports
+	}
+	return ""
+}
+
 // Capacity is what a mux can take; 0 is no limit. Placement never exceeds it.
 type Capacity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2952,7 +3017,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_v1_objects_proto_msgTypes[33]
+	mi := &file_v1_objects_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2964,7 +3029,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[33]
+	mi := &file_v1_objects_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2977,7 +3042,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{33}
+	return file_v1_objects_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Capacity) GetVips() uint32 {
@@ -3007,7 +3072,7 @@ type BGP struct {
 
 func (x *BGP) Reset() {
 	*x = BGP{}
-	mi := &file_v1_objects_proto_msgTypes[34]
+	mi := &file_v1_objects_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3019,7 +3084,7 @@ func (x *BGP) String() string {
 func (*BGP) ProtoMessage() {}
 
 func (x *BGP) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[34]
+	mi := &file_v1_objects_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3032,7 +3097,7 @@ func (x *BGP) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BGP.ProtoReflect.Descriptor instead.
 func (*BGP) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{34}
+	return file_v1_objects_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *BGP) GetAsn() uint32 {
@@ -3070,7 +3135,7 @@ type BGPPeer struct {
 
 func (x *BGPPeer) Reset() {
 	*x = BGPPeer{}
-	mi := &file_v1_objects_proto_msgTypes[35]
+	mi := &file_v1_objects_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3082,7 +3147,7 @@ func (x *BGPPeer) String() string {
 func (*BGPPeer) ProtoMessage() {}
 
 func (x *BGPPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[35]
+	mi := &file_v1_objects_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3095,7 +3160,7 @@ func (x *BGPPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BGPPeer.ProtoReflect.Descriptor instead.
 func (*BGPPeer) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{35}
+	return file_v1_objects_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *BGPPeer) GetAddress() string {
@@ -3138,7 +3203,7 @@ type BFD struct {
 
 func (x *BFD) Reset() {
 	*x = BFD{}
-	mi := &file_v1_objects_proto_msgTypes[36]
+	mi := &file_v1_objects_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3150,7 +3215,7 @@ func (x *BFD) String() string {
 func (*BFD) ProtoMessage() {}
 
 func (x *BFD) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[36]
+	mi := &file_v1_objects_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3163,7 +3228,7 @@ func (x *BFD) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BFD.ProtoReflect.Descriptor instead.
 func (*BFD) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{36}
+	return file_v1_objects_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *BFD) GetTransmit() *durationpb.Duration {
@@ -3211,7 +3276,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_v1_objects_proto_msgTypes[37]
+	mi := &file_v1_objects_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3223,7 +3288,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[37]
+	mi := &file_v1_objects_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3236,7 +3301,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{37}
+	return file_v1_objects_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Network) GetName() string {
@@ -3524,7 +3589,7 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\aPassive\x12\x1a\n" +
 	"\bfailures\x18\x01 \x01(\rR\bfailures\x121\n" +
 	"\x06within\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06within\x12-\n" +
-	"\x04hold\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04hold\"\xc3\x01\n" +
+	"\x04hold\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04hold\"\xe4\x01\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x12\n" +
@@ -3532,7 +3597,11 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\aaddress\x18\x04 \x03(\tR\aaddress\x12\x1f\n" +
 	"\x03bgp\x18\x05 \x01(\v2\r.shunt.v1.BGPR\x03bgp\x12\x14\n" +
 	"\x05drain\x18\x06 \x01(\bR\x05drain\x12.\n" +
-	"\bcapacity\x18\a \x01(\v2\x12.shunt.v1.CapacityR\bcapacity\"8\n" +
+	"\bcapacity\x18\a \x01(\v2\x12.shunt.v1.CapacityR\bcapacity\x12\x1f\n" +
+	"\x03nat\x18\b \x01(\v2\r.shunt.v1.NATR\x03nat\"9\n" +
+	"\x03NAT\x12\x1c\n" +
+	"\taddresses\x18\x01 \x03(\tR\taddresses\x12\x14\n" +
+	"\x05ports\x18\x02 \x01(\tR\x05ports\"8\n" +
 	"\bCapacity\x12\x12\n" +
 	"\x04vips\x18\x01 \x01(\rR\x04vips\x12\x18\n" +
 	"\apackets\x18\x02 \x01(\x04R\apackets\"]\n" +
@@ -3572,7 +3641,7 @@ func file_v1_objects_proto_rawDescGZIP() []byte {
 	return file_v1_objects_proto_rawDescData
 }
 
-var file_v1_objects_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_v1_objects_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_v1_objects_proto_goTypes = []any{
 	(*Object)(nil),              // 0: shunt.v1.Object
 	(*FieldOwner)(nil),          // 1: shunt.v1.FieldOwner
@@ -3607,17 +3676,18 @@ var file_v1_objects_proto_goTypes = []any{
 	(*Damping)(nil),             // 30: shunt.v1.Damping
 	(*Passive)(nil),             // 31: shunt.v1.Passive
 	(*Node)(nil),                // 32: shunt.v1.Node
-	(*Capacity)(nil),            // 33: shunt.v1.Capacity
-	(*BGP)(nil),                 // 34: shunt.v1.BGP
-	(*BGPPeer)(nil),             // 35: shunt.v1.BGPPeer
-	(*BFD)(nil),                 // 36: shunt.v1.BFD
-	(*Network)(nil),             // 37: shunt.v1.Network
-	(*durationpb.Duration)(nil), // 38: google.protobuf.Duration
+	(*NAT)(nil),                 // 33: shunt.v1.NAT
+	(*Capacity)(nil),            // 34: shunt.v1.Capacity
+	(*BGP)(nil),                 // 35: shunt.v1.BGP
+	(*BGPPeer)(nil),             // 36: shunt.v1.BGPPeer
+	(*BFD)(nil),                 // 37: shunt.v1.BFD
+	(*Network)(nil),             // 38: shunt.v1.Network
+	(*durationpb.Duration)(nil), // 39: google.protobuf.Duration
 }
 var file_v1_objects_proto_depIdxs = []int32{
 	6,  // 0: shunt.v1.Object.service:type_name -> shunt.v1.Service
 	32, // 1: shunt.v1.Object.node:type_name -> shunt.v1.Node
-	37, // 2: shunt.v1.Object.network:type_name -> shunt.v1.Network
+	38, // 2: shunt.v1.Object.network:type_name -> shunt.v1.Network
 	2,  // 3: shunt.v1.Object.tenant:type_name -> shunt.v1.Tenant
 	4,  // 4: shunt.v1.Object.policy:type_name -> shunt.v1.Policy
 	1,  // 5: shunt.v1.Object.owners:type_name -> shunt.v1.FieldOwner
@@ -3633,37 +3703,37 @@ var file_v1_objects_proto_depIdxs = []int32{
 	19, // 15: shunt.v1.Endpoint.health:type_name -> shunt.v1.Health
 	13, // 16: shunt.v1.Endpoint.source:type_name -> shunt.v1.SourceAffinity
 	14, // 17: shunt.v1.Endpoint.idle:type_name -> shunt.v1.Idle
-	38, // 18: shunt.v1.Endpoint.slow_start:type_name -> google.protobuf.Duration
-	38, // 19: shunt.v1.Endpoint.drain_timeout:type_name -> google.protobuf.Duration
-	38, // 20: shunt.v1.Endpoint.repair_window:type_name -> google.protobuf.Duration
+	39, // 18: shunt.v1.Endpoint.slow_start:type_name -> google.protobuf.Duration
+	39, // 19: shunt.v1.Endpoint.drain_timeout:type_name -> google.protobuf.Duration
+	39, // 20: shunt.v1.Endpoint.repair_window:type_name -> google.protobuf.Duration
 	15, // 21: shunt.v1.Endpoint.host_idle:type_name -> shunt.v1.HostIdle
 	16, // 22: shunt.v1.Endpoint.load:type_name -> shunt.v1.Load
 	10, // 23: shunt.v1.Endpoint.schedule:type_name -> shunt.v1.Schedule
 	11, // 24: shunt.v1.Endpoint.cookie:type_name -> shunt.v1.Cookie
 	12, // 25: shunt.v1.Endpoint.quic:type_name -> shunt.v1.QUIC
-	38, // 26: shunt.v1.SourceAffinity.for:type_name -> google.protobuf.Duration
-	38, // 27: shunt.v1.Idle.untrusted:type_name -> google.protobuf.Duration
-	38, // 28: shunt.v1.Idle.trusted:type_name -> google.protobuf.Duration
-	38, // 29: shunt.v1.HostIdle.established:type_name -> google.protobuf.Duration
-	38, // 30: shunt.v1.HostIdle.opening:type_name -> google.protobuf.Duration
-	38, // 31: shunt.v1.HostIdle.closing:type_name -> google.protobuf.Duration
-	38, // 32: shunt.v1.HostIdle.udp:type_name -> google.protobuf.Duration
-	38, // 33: shunt.v1.HostIdle.other:type_name -> google.protobuf.Duration
+	39, // 26: shunt.v1.SourceAffinity.for:type_name -> google.protobuf.Duration
+	39, // 27: shunt.v1.Idle.untrusted:type_name -> google.protobuf.Duration
+	39, // 28: shunt.v1.Idle.trusted:type_name -> google.protobuf.Duration
+	39, // 29: shunt.v1.HostIdle.established:type_name -> google.protobuf.Duration
+	39, // 30: shunt.v1.HostIdle.opening:type_name -> google.protobuf.Duration
+	39, // 31: shunt.v1.HostIdle.closing:type_name -> google.protobuf.Duration
+	39, // 32: shunt.v1.HostIdle.udp:type_name -> google.protobuf.Duration
+	39, // 33: shunt.v1.HostIdle.other:type_name -> google.protobuf.Duration
 	17, // 34: shunt.v1.Load.http:type_name -> shunt.v1.LoadHTTP
-	38, // 35: shunt.v1.Load.interval:type_name -> google.protobuf.Duration
-	38, // 36: shunt.v1.Load.timeout:type_name -> google.protobuf.Duration
-	38, // 37: shunt.v1.Load.stale:type_name -> google.protobuf.Duration
+	39, // 35: shunt.v1.Load.interval:type_name -> google.protobuf.Duration
+	39, // 36: shunt.v1.Load.timeout:type_name -> google.protobuf.Duration
+	39, // 37: shunt.v1.Load.stale:type_name -> google.protobuf.Duration
 	21, // 38: shunt.v1.Health.http:type_name -> shunt.v1.HTTPCheck
 	24, // 39: shunt.v1.Health.tcp:type_name -> shunt.v1.TCPCheck
-	38, // 40: shunt.v1.Health.interval:type_name -> google.protobuf.Duration
-	38, // 41: shunt.v1.Health.timeout:type_name -> google.protobuf.Duration
+	39, // 40: shunt.v1.Health.interval:type_name -> google.protobuf.Duration
+	39, // 41: shunt.v1.Health.timeout:type_name -> google.protobuf.Duration
 	22, // 42: shunt.v1.Health.https:type_name -> shunt.v1.HTTPSCheck
 	25, // 43: shunt.v1.Health.icmp:type_name -> shunt.v1.ICMPCheck
 	26, // 44: shunt.v1.Health.grpc:type_name -> shunt.v1.GRPCCheck
 	27, // 45: shunt.v1.Health.udp:type_name -> shunt.v1.UDPCheck
 	28, // 46: shunt.v1.Health.dns:type_name -> shunt.v1.DNSCheck
 	29, // 47: shunt.v1.Health.external:type_name -> shunt.v1.ExternalCheck
-	38, // 48: shunt.v1.Health.fast:type_name -> google.protobuf.Duration
+	39, // 48: shunt.v1.Health.fast:type_name -> google.protobuf.Duration
 	20, // 49: shunt.v1.Health.checks:type_name -> shunt.v1.Check
 	30, // 50: shunt.v1.Health.damping:type_name -> shunt.v1.Damping
 	31, // 51: shunt.v1.Health.passive:type_name -> shunt.v1.Passive
@@ -3675,25 +3745,26 @@ var file_v1_objects_proto_depIdxs = []int32{
 	27, // 57: shunt.v1.Check.udp:type_name -> shunt.v1.UDPCheck
 	28, // 58: shunt.v1.Check.dns:type_name -> shunt.v1.DNSCheck
 	29, // 59: shunt.v1.Check.external:type_name -> shunt.v1.ExternalCheck
-	38, // 60: shunt.v1.Check.interval:type_name -> google.protobuf.Duration
-	38, // 61: shunt.v1.Check.timeout:type_name -> google.protobuf.Duration
-	38, // 62: shunt.v1.Check.fast:type_name -> google.protobuf.Duration
+	39, // 60: shunt.v1.Check.interval:type_name -> google.protobuf.Duration
+	39, // 61: shunt.v1.Check.timeout:type_name -> google.protobuf.Duration
+	39, // 62: shunt.v1.Check.fast:type_name -> google.protobuf.Duration
 	23, // 63: shunt.v1.GRPCCheck.tls:type_name -> shunt.v1.CheckTLS
-	38, // 64: shunt.v1.Damping.within:type_name -> google.protobuf.Duration
-	38, // 65: shunt.v1.Damping.hold:type_name -> google.protobuf.Duration
-	38, // 66: shunt.v1.Passive.within:type_name -> google.protobuf.Duration
-	38, // 67: shunt.v1.Passive.hold:type_name -> google.protobuf.Duration
-	34, // 68: shunt.v1.Node.bgp:type_name -> shunt.v1.BGP
-	33, // 69: shunt.v1.Node.capacity:type_name -> shunt.v1.Capacity
-	35, // 70: shunt.v1.BGP.peers:type_name -> shunt.v1.BGPPeer
-	36, // 71: shunt.v1.BGPPeer.bfd:type_name -> shunt.v1.BFD
-	38, // 72: shunt.v1.BFD.transmit:type_name -> google.protobuf.Duration
-	38, // 73: shunt.v1.BFD.receive:type_name -> google.protobuf.Duration
-	74, // [74:74] is the sub-list for method output_type
-	74, // [74:74] is the sub-list for method input_type
-	74, // [74:74] is the sub-list for extension type_name
-	74, // [74:74] is the sub-list for extension extendee
-	0,  // [0:74] is the sub-list for field type_name
+	39, // 64: shunt.v1.Damping.within:type_name -> google.protobuf.Duration
+	39, // 65: shunt.v1.Damping.hold:type_name -> google.protobuf.Duration
+	39, // 66: shunt.v1.Passive.within:type_name -> google.protobuf.Duration
+	39, // 67: shunt.v1.Passive.hold:type_name -> google.protobuf.Duration
+	35, // 68: shunt.v1.Node.bgp:type_name -> shunt.v1.BGP
+	34, // 69: shunt.v1.Node.capacity:type_name -> shunt.v1.Capacity
+	33, // 70: shunt.v1.Node.nat:type_name -> shunt.v1.NAT
+	36, // 71: shunt.v1.BGP.peers:type_name -> shunt.v1.BGPPeer
+	37, // 72: shunt.v1.BGPPeer.bfd:type_name -> shunt.v1.BFD
+	39, // 73: shunt.v1.BFD.transmit:type_name -> google.protobuf.Duration
+	39, // 74: shunt.v1.BFD.receive:type_name -> google.protobuf.Duration
+	75, // [75:75] is the sub-list for method output_type
+	75, // [75:75] is the sub-list for method input_type
+	75, // [75:75] is the sub-list for extension type_name
+	75, // [75:75] is the sub-list for extension extendee
+	0,  // [0:75] is the sub-list for field type_name
 }
 
 func init() { file_v1_objects_proto_init() }
@@ -3717,7 +3788,7 @@ func file_v1_objects_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_objects_proto_rawDesc), len(file_v1_objects_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

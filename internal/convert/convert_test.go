@@ -71,6 +71,13 @@ func randomObject(rt *rapid.T) lb.Object {
 			Addresses: some(rt, "addresses", 1, 2, func(rt *rapid.T) netip.Addr { return addr(rt, "address") }), Drain: rapid.Bool().Draw(rt, "drain"),
 			Capacity: lb.Capacity{VIPs: rapid.Uint32().Draw(rt, "most vips"), Packets: rapid.Uint64().Draw(rt, "most packets")},
 		}
+		if rapid.Bool().Draw(rt, "nat") {
+			low := rapid.Uint16Range(1, 65534).Draw(rt, "low")
+			n.NAT = &lb.NAT{
+				Addresses: some(rt, "nat addresses", 1, 2, func(rt *rapid.T) netip.Addr { return addr(rt, "nat address") }),
+				Low:       low, High: rapid.Uint16Range(low+1, 65535).Draw(rt, "high"),
+			}
+		}
 		if rapid.Bool().Draw(rt, "bgp") {
 			n.BGP = &lb.BGP{ASN: rapid.Uint32().Draw(rt, "asn"), RouterID: netip.MustParseAddr("10.0.0.1"), Peers: some(rt, "peers", 0, 2, randomPeer)}
 		}
@@ -175,6 +182,9 @@ func randomEndpoint(rt *rapid.T) lb.Endpoint {
 	e.Schedule.By = rapid.SampledFrom([]string{"", lb.ByCPU}).Draw(rt, "by")
 	e.Cookie.Form = rapid.SampledFrom([]string{"", lb.CookieEVC, lb.CookieCO}).Draw(rt, "form")
 	e.Track = rapid.Bool().Draw(rt, "track")
+	if e.Path = rapid.SampledFrom([]string{lb.PathDSR, lb.PathNAT}).Draw(rt, "path"); e.Translated() {
+		e.Backends[0].Host = netip.Addr{}
+	}
 	if e.QUIC = randomQUIC(rt); e.QUIC != nil {
 		e.Protocol = lb.UDP
 	}
@@ -305,6 +315,7 @@ func TestPlansComeBack(t *testing.T) {
 			Affinity: ep.Affinity, Source: ep.Source, OnePacket: ep.OnePacket, Idle: ep.Idle, Fragments: ep.Fragments, Encap: ep.Encap,
 			BackupBelow: ep.BackupBelow, FailOpen: ep.FailOpen,
 			Scheduler: ep.Scheduler, ScheduleBy: ep.Schedule.By, Track: ep.Track, QUIC: ep.QUIC, Cookie: ep.Cookie.Form,
+			NAT: rapid.Bool().Draw(rt, "nat"),
 			Key: endpointKey(rt), Service: name(rt), Generation: rapid.Int64().Draw(rt, "generation"), RingCode: 7, KeyID: 1, Health: health(rt),
 			Members: []plan.Member{
 				{ID: 3, DIP: addr(rt, "dip"), Port: word(rt, "dip port"), Weight: word(rt, "weight"), Outer: addr(rt, "outer"), Backup: true},

@@ -175,8 +175,23 @@ func (r *reader) node(in *apiv1.Node) *lb.Node {
 	return &lb.Node{
 		Name: in.GetName(), Role: lb.Role(in.GetRole()), Zone: in.GetZone(), Drain: in.GetDrain(),
 		Addresses: r.addrs("address", in.GetAddress()), BGP: r.bgp(in.GetBgp()),
-		Capacity: lb.Capacity{VIPs: in.GetCapacity().GetVips(), Packets: in.GetCapacity().GetPackets()},
+		Capacity: lb.Capacity{VIPs: in.GetCapacity().GetVips(), Packets: in.GetCapacity().GetPackets()}, NAT: r.nat("nat", in.GetNat()),
 	}
+}
+
+// nat reads where a mux sends from; nil when nothing is said.
+func (r *reader) nat(path string, in *apiv1.NAT) *lb.NAT {
+	if in == nil {
+		return nil
+	}
+	out := &lb.NAT{Addresses: r.addrs(path+".addresses", in.GetAddresses())}
+	if in.GetPorts() != "" {
+		var allowed string
+		if out.Low, out.High, allowed = lb.ParseNATPorts(in.GetPorts()); allowed != "" {
+			r.fault(path+".ports", in.GetPorts(), allowed)
+		}
+	}
+	return out
 }
 
 func (r *reader) bgp(in *apiv1.BGP) *lb.BGP {

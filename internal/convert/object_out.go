@@ -118,6 +118,9 @@ func ToNode(n *lb.Node) *apiv1.Node {
 	if c := n.Capacity; c != (lb.Capacity{}) {
 		out.Capacity = &apiv1.Capacity{Vips: c.VIPs, Packets: c.Packets}
 	}
+	if n.NAT != nil {
+		out.Nat = &apiv1.NAT{Addresses: texts(n.NAT.Addresses), Ports: lb.PortsText(n.NAT.Low, n.NAT.High)}
+	}
 	if n.BGP == nil {
 		return out
 	}

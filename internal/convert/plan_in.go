@@ -115,7 +115,7 @@ func FromPlanEndpoint(in *apiv1.PlanEndpoint) (plan.Endpoint, error) {
 		Affinity: in.GetAffinity(), Source: r.source("source", in.GetSource()), OnePacket: in.GetOnePacket(), Idle: r.idle("idle", in.GetIdle()),
 		Fragments: in.GetFragments(), Encap: in.GetEncap(), BackupBelow: r.percent("backup_below", in.GetBackupBelow()), FailOpen: in.GetFailOpen(),
 		Scheduler: cmp.Or(in.GetScheduler(), lb.SchedulerMaglev), ScheduleBy: in.GetScheduleBy(), Track: in.GetTrack(),
-		QUIC: r.quic("quic", in.GetQuic()), Cookie: in.GetCookie(),
+		QUIC: r.quic("quic", in.GetQuic()), Cookie: in.GetCookie(), NAT: in.GetNat(),
 	}
 	for i, m := range in.GetMembers() {
 		path := fmt.Sprintf("members[%d]", i)

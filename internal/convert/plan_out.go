@@ -62,7 +62,7 @@ func EndpointItem(ep *plan.Endpoint) *apiv1.PlanItem {
 		PortEnd: uint32(ep.Key.PortEnd), Generation: ep.Generation, RingCode: uint32(ep.RingCode), KeyId: ep.KeyID,
 		Check: toPlanCheck(ep.Health), Affinity: ep.Affinity, Source: toSource(ep.Source), OnePacket: ep.OnePacket, Idle: toIdle(ep.Idle),
 		Fragments: ep.Fragments, Encap: ep.Encap, BackupBelow: uint32(ep.BackupBelow), FailOpen: ep.FailOpen,
-		Scheduler: ep.Scheduler, ScheduleBy: ep.ScheduleBy, Track: ep.Track, Quic: toQUIC(ep.QUIC), Cookie: ep.Cookie,
+		Scheduler: ep.Scheduler, ScheduleBy: ep.ScheduleBy, Track: ep.Track, Quic: toQUIC(ep.QUIC), Cookie: ep.Cookie, Nat: ep.NAT,
 	}
 	for _, m := range ep.Members {
 		out.Members = append(out.Members, &apiv1.PlanMember{

@@ -27,7 +27,7 @@ const (
 const (
 	MaxCookieMemberID = 1<<12 - 2
 	MaxCookieMembers  = MaxCookieMemberID + 1
-	// MaxShortCookieMembers is how many there are with forms that leave a cookie 12 bits: CO.
+	// MaxShortCookieMembers is how many there are with forms that leave a cookie 12 bits: all but EVC.
 	MaxShortCookieMembers = 1 << 8
 )
 
@@ -40,7 +40,7 @@ func (e *Endpoint) StampsTCP() bool { return e.Cookies() && e.Protocol == TCP }
 // MaxMembers is how many member ids the endpoint has.
 func (e *Endpoint) MaxMembers() int {
 	switch {
-	case e.Cookie.Form == CookieCO:
+	case e.StampsTCP() && e.Cookie.Form != CookieEVC:
 		return MaxShortCookieMembers
 	case e.Cookies():
 		return MaxCookieMembers
@@ -120,8 +120,8 @@ func (f *faults) form(path string, e *Endpoint) {
 func (f *faults) cookieMembers(path string, e *Endpoint) {
 	if n, most := len(e.Backends), e.MaxMembers(); e.Cookies() && n > most && n <= MaxBackends {
 		with := "affinity cookie"
-		if e.Cookie.Form == CookieCO {
-			with = "cookie.form co"
+		if most == MaxShortCookieMembers {
+			with = "cookie.form " + e.Cookie.Form
 		}
 		f.add(path+".backends", fmt.Sprintf("%d backends", n), fmt.Sprintf("must be at most %d with %s", most, with))
 	}

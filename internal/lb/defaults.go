@@ -53,6 +53,9 @@ func SetDefaults(o Object) {
 			o.Endpoints[i].setDefaults()
 		}
 	case *Node:
+		if o.NAT != nil {
+			o.NAT.setDefaults()
+		}
 		if o.BGP == nil {
 			return
 		}
@@ -103,6 +106,9 @@ func (e *Endpoint) setDerived() {
 		setDefault(&e.Affinity, AffinityCookie)
 	}
 	setDefault(&e.Affinity, AffinityFlow)
+	if e.StampsTCP() && e.Translated() {
+		setDefault(&e.Cookie.Form, CookieSplitR)
+	}
 	if e.StampsTCP() {
 		setDefault(&e.Cookie.Form, CookieEVC)
 	}
@@ -123,7 +129,7 @@ func (e *Endpoint) setDerived() {
 			}
 		}
 	}
-	if e.Protocol == TCP && e.RepairWindow == nil {
+	if e.Protocol == TCP && e.RepairWindow == nil && !e.Translated() {
 		e.RepairWindow = new(DefaultRepairWindow)
 	}
 	if e.KeepsFlows() {

@@ -187,7 +187,11 @@ func (b *Backend) flow() string {
 	if b.Backup {
 		more += ", backup: true"
 	}
-	return fmt.Sprintf("{dip: %s,%s host: %s, weight: %d%s}", flowList(b.DIPs), port, quote(addrText(b.Host)), b.Weight, more)
+	host := ""
+	if b.Host.IsValid() {
+		host = " host: " + quote(b.Host.String()) + ","
+	}
+	return fmt.Sprintf("{dip: %s,%s%s weight: %d%s}", flowList(b.DIPs), port, host, b.Weight, more)
 }
 
 func (w *writer) node(n *Node) {
@@ -201,6 +205,9 @@ func (w *writer) node(n *Node) {
 	}
 	if n.Capacity != (Capacity{}) {
 		w.line("capacity: %s", numbers{{"vips", uint64(n.Capacity.VIPs)}, {"packets", n.Capacity.Packets}}.flow())
+	}
+	if n.NAT != nil {
+		w.line("nat: %s", n.NAT.flow())
 	}
 	if n.BGP == nil {
 		return

@@ -206,6 +206,7 @@ func (d *decoder) node(n ast.Node) *Node {
 		field{"drain", func(p string, n ast.Node) { o.Drain = d.boolean(p, n) }},
 		field{"bgp", func(p string, n ast.Node) { o.BGP = d.bgp(p, n) }},
 		field{"capacity", func(p string, n ast.Node) { d.capacity(p, n, &o.Capacity) }},
+		field{"nat", func(p string, n ast.Node) { o.NAT = d.nat(p, n) }},
 	)
 	return o
 }

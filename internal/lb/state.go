@@ -18,6 +18,9 @@ type State struct {
 	snats claims
 	// naming are the services that name a Policy.
 	naming map[string]map[string]bool
+	// muxes are the Nodes of that role, translating the services with path nat.
+	muxes       map[string]*Node
+	translating map[string]bool
 	// used is what the services of a tenant take of its quotas.
 	used map[string]Usage
 	// wrong are the faults of what is in the state; the store may hold what a later version refuses.
@@ -75,7 +78,7 @@ func claimed(o Object) []netip.Addr {
 	case *Service:
 		return o.VIPs
 	case *Node:
-		return o.Addresses
+		return slices.Concat(o.Addresses, natOf(o))
 	}
 	return nil
 }
@@ -90,7 +93,10 @@ func snatOf(o Object) []netip.Addr {
 
 // NewState returns the state without objects.
 func NewState() *State {
-	return &State{objects: map[id]Object{}, vips: claims{}, addresses: claims{}, snats: claims{}, naming: map[string]map[string]bool{}, used: map[string]Usage{}, wrong: map[id][]Violation{}}
+	return &State{
+		objects: map[id]Object{}, vips: claims{}, addresses: claims{}, snats: claims{}, naming: map[string]map[string]bool{}, used: map[string]Usage{},
+		wrong: map[id][]Violation{}, muxes: map[string]*Node{}, translating: map[string]bool{},
+	}
 }
 
 // NodesAt are the names of the Nodes with the address: one, unless the state is at fault.
@@ -125,6 +131,7 @@ func (s *State) Apply(edits ...Edit) {
 			s.claims(i.kind).remove(claimed(old), i.name)
 			s.snats.remove(snatOf(old), i.name)
 			s.name(old, false)
+			s.translate(old, false)
 		}
 		delete(s.objects, i)
 		if o != nil {
@@ -132,6 +139,7 @@ func (s *State) Apply(edits ...Edit) {
 			s.claims(i.kind).add(claimed(o), i.name)
 			s.snats.add(snatOf(o), i.name)
 			s.name(o, true)
+			s.translate(o, true)
 		}
 	}
 	for tenant := range after.taken {
@@ -156,6 +164,21 @@ func (s *State) name(o Object, names bool) {
 		s.naming[svc.Policy] = map[string]bool{svc.Name: true}
 	default:
 		s.naming[svc.Policy][svc.Name] = true
+	}
+}
+
+// translate keeps muxes, and services with path nat.
+func (s *State) translate(o Object, there bool) {
+	name := o.ObjectName()
+	switch n := muxOf(o); {
+	case n != nil && there:
+		s.muxes[name] = n
+	case n != nil:
+		delete(s.muxes, name)
+	case translates(o) && there:
+		s.translating[name] = true
+	case translates(o):
+		delete(s.translating, name)
 	}
 }
 
@@ -186,6 +209,7 @@ type after struct {
 	taken map[string]Usage
 	// newVIPs, newAddresses and newSNATs are the claims of the edited objects.
 	newVIPs, newAddresses, newSNATs claims
+	natting                         *translators // see translators
 }
 
 func (s *State) after(edits []Edit) *after {
@@ -203,7 +227,7 @@ func (s *State) after(edits []Edit) *after {
 			a.newVIPs.add(o.VIPs, o.Name)
 			a.newSNATs.add(o.SNAT, o.Name)
 		case *Node:
-			a.newAddresses.add(o.Addresses, o.Name)
+			a.newAddresses.add(claimed(o), o.Name)
 		}
 		if i.kind != KindNetwork {
 			continue
@@ -282,7 +306,7 @@ func (a *after) owner(k Kind, had, have []string) string {
 }
 
 // affected are the objects whose validity may differ from before: the edited ones, those that claim an address which an
-// edited one has or had, those that name an edited Policy, tenants of edited services, and all when a Network changed.
+// edited one has or had, those that name an edited Policy, tenants of edited services, services that muxes rewrite packets for, and all when a Network changed.
 func (a *after) affected() map[id]bool {
 	out := make(map[id]bool, len(a.edits))
 	all := false
@@ -299,6 +323,7 @@ func (a *after) affected() map[id]bool {
 	for tenant := range a.taken {
 		out[id{KindTenant, tenant}] = true
 	}
+	a.retranslated(out)
 	for i, o := range a.edits {
 		if i.kind == KindPolicy {
 			a.Naming(i.name, func(service string) { out[id{KindService, service}] = true })

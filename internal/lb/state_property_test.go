@@ -75,10 +75,17 @@ func edit(t *rapid.T) lb.Edit {
 		s.Endpoints = s.Endpoints[:1]
 		s.Endpoints[0].Backends = s.Endpoints[0].Backends[:1]
 		backend(s).Host, backend(s).DIPs = few("10.20.1.%d")[0], few("10.20.%d.11")[:1]
+		if rapid.Bool().Draw(t, "translated") {
+			s.Endpoints[0].Path = lb.PathNAT
+		}
 		o = s
 	case lb.KindNode:
 		n := validNode()
 		n.Addresses = few("10.20.1.%d")
+		n.Role = rapid.SampledFrom([]lb.Role{lb.RoleMux, lb.RoleHost}).Draw(t, "role")
+		if n.Role == lb.RoleMux && rapid.Bool().Draw(t, "translates") {
+			n.NAT = &lb.NAT{Addresses: few(rapid.SampledFrom([]string{"10.20.%d.11", "10.20.1.%d", "203.0.113.%d"}).Draw(t, "nat"))}
+		}
 		o = n
 	case lb.KindNetwork:
 		n := validNetwork()

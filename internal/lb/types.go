@@ -108,7 +108,7 @@ type Endpoint struct {
 	Protocol Protocol
 	Port     uint16 // as in EndpointKey
 	PortEnd  uint16
-	Path     string // "dsr"
+	Path     string // PathDSR or PathNAT
 	Affinity string // AffinityHash, AffinityFlow or AffinityCookie
 	// QUIC, when not nil, says that the protocol is QUIC; Protocol is UDP, which is what is on the wire, and in keys and tables.
 	QUIC *QUIC
@@ -172,9 +172,9 @@ type Idle struct {
 // Backend is a server: one DIP, or one of each family.
 type Backend struct {
 	DIPs   []netip.Addr
-	Port   uint16 // 0 for ranges and all ports: packets keep theirs; else never 0 once defaults are filled in
-	Host   netip.Addr
-	Weight uint16 // 0 to 1000
+	Port   uint16     // 0 for ranges and all ports: packets keep theirs; else never 0 once defaults are filled in
+	Host   netip.Addr // zero only with path nat, where nothing is sent to it
+	Weight uint16     // 0 to 1000
 	Drain  bool
 	// Backup: takes part only when too few of the others are healthy (Endpoint.BackupBelow).
 	Backup bool
@@ -198,6 +198,8 @@ type Node struct {
 	BGP       *BGP
 	Drain     bool
 	Capacity  Capacity // muxes only
+	// NAT, of muxes only, is for endpoints with path nat; nil: the mux serves none.
+	NAT *NAT
 }
 
 // Capacity is what a mux can take; 0 is no limit.

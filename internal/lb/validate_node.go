@@ -37,6 +37,7 @@ func (f *faults) node(n *Node) {
 	case n.Capacity.Packets > MaxRate:
 		f.add("capacity.packets", fmt.Sprint(n.Capacity.Packets), allowedRate)
 	}
+	f.nat(n)
 	if n.BGP == nil {
 		return
 	}

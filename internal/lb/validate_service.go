@@ -25,6 +25,9 @@ var (
 // trackBuilt tells whether connections can have records (Endpoint.Track).
 const trackBuilt = false
 
+// natBuilt tells whether muxes can have addresses for path nat (Node.NAT).
+const natBuilt = false
+
 const allowedAffinity = "must be flow, hash or cookie"
 
 func (f *faults) service(s *Service) {
@@ -37,6 +40,9 @@ func (f *faults) service(s *Service) {
 	}
 	unique(f, "vip", s.VIPs)
 	f.snat(s)
+	if len(s.SNAT) > 0 && s.Translated() {
+		f.add("snat", "", "must be left out beside endpoints with path nat, whose servers have no host agent")
+	}
 	if len(s.Endpoints) == 0 {
 		f.add("endpoints", "", "is missing, must have at least one endpoint")
 	}
@@ -101,6 +107,7 @@ func (f *faults) endpoint(path string, e *Endpoint) {
 		f.backend(fmt.Sprintf("%s.backends[%d]", path, i), e, &e.Backends[i])
 	}
 	f.health(path+".health", e)
+	f.translated(path, e)
 }
 
 // choice checks a field with a few values.
@@ -122,7 +129,9 @@ func (f *faults) backend(path string, e *Endpoint, b *Backend) {
 	case e.PortEnd == 0 && b.Port == 0 && e.Port != 0:
 		f.add(path+".port", "0", allowedPort)
 	}
-	f.check(path+".host", addrText(b.Host), unicast(b.Host))
+	if b.Host.IsValid() || !e.Translated() {
+		f.check(path+".host", addrText(b.Host), unicast(b.Host))
+	}
 	if b.Weight > MaxWeight {
 		f.add(path+".weight", fmt.Sprint(b.Weight), allowedWeight)
 	}

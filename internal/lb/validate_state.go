@@ -1,7 +1,6 @@
 package lb
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -16,9 +15,15 @@ func ValidateState(all []Object) []Violation {
 	objects := slices.Clone(all)
 	slices.SortStableFunc(objects, func(a, b Object) int { return idOf(a).compare(idOf(b)) })
 	l := listed{vips: map[netip.Addr]string{}, snats: map[netip.Addr]string{}, nodes: map[netip.Addr]string{}, policies: map[string]*Policy{}, used: map[string]Usage{}}
+	var muxes []*Node
 	for _, o := range objects {
 		l.add(o)
+		if n := muxOf(o); n != nil {
+			muxes = append(muxes, n)
+		}
 	}
+	natting := translatorsOf(muxes)
+	l.natting = &natting
 	var out []Violation
 	for _, o := range objects {
 		out = append(out, rules{l}.check(o)...)
@@ -38,6 +43,8 @@ type surroundings interface {
 	policy(name string) *Policy
 	// usage is what the services of a tenant take of its quotas.
 	usage(tenant string) Usage
+	// translators are what the muxes can do for path nat.
+	translators() *translators
 }
 
 // listed are the surroundings that a list of objects makes.
@@ -48,6 +55,7 @@ type listed struct {
 	nodes    map[netip.Addr]string
 	policies map[string]*Policy
 	used     map[string]Usage
+	natting  *translators
 }
 
 // add takes in the next object by kind and name.
@@ -67,7 +75,7 @@ func (l *listed) add(o Object) {
 		u.Add(o.Usage())
 		l.used[o.Tenant] = u
 	case *Node:
-		claim(l.nodes, o.Addresses)
+		claim(l.nodes, claimed(o))
 	case *Network:
 		l.all = append(l.all, o)
 	case *Policy:
@@ -128,12 +136,13 @@ func (s rules) service(f *faults, o *Service) {
 	if o.Policy != "" {
 		f.check("policy", o.Policy, s.policyOf(o))
 	}
+	s.translated(f, o)
 	if len(networks) == 0 {
 		return
 	}
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
-		if e.Encap == "" && (ipip4 || ipip6) {
+		if e.Encap == "" && !e.Translated() && (ipip4 || ipip6) {
 			e.sharedOuters(func(s sharedOuter) {
 				if s.addr.Is4() && ipip4 || s.addr.Is6() && ipip6 {
 					f.add(fmt.Sprintf("endpoints[%d].backends[%d].dip[%d]", i, s.backend, s.dip), s.addr.String(), s.wrong())
@@ -147,11 +156,15 @@ func (s rules) service(f *faults, o *Service) {
 		}
 		for j := range e.Backends {
 			b := &e.Backends[j]
-			if wrong := networks.underlay(b.Host); wrong != "" {
+			if wrong := networks.underlay(b.Host); wrong != "" && b.Host.IsValid() {
 				f.add(fmt.Sprintf("endpoints[%d].backends[%d].host", i, j), b.Host.String(), wrong)
 			}
 			for k, dip := range b.DIPs {
-				if wrong := cmp.Or(networks.underlay(dip), networks.tunnel(Outer(dip, b.Host))); wrong != "" {
+				wrong := networks.underlay(dip)
+				if wrong == "" && !e.Translated() {
+					wrong = networks.tunnel(Outer(dip, b.Host))
+				}
+				if wrong != "" {
 					f.add(fmt.Sprintf("endpoints[%d].backends[%d].dip[%d]", i, j, k), dip.String(), wrong)
 				}
 			}
@@ -172,6 +185,7 @@ func (s rules) policyOf(o *Service) string {
 }
 
 func (s rules) node(f *faults, o *Node) {
+	s.nat(f, o)
 	networks := s.networks()
 	var home *Network
 	for i, a := range o.Addresses {

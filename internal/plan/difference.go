@@ -91,7 +91,7 @@ func (e *Endpoint) Equal(o *Endpoint) bool {
 		e.Key == o.Key && e.Service == o.Service && e.RingCode == o.RingCode && e.KeyID == o.KeyID && e.Health.Equal(o.Health) &&
 		e.Affinity == o.Affinity && e.OnePacket == o.OnePacket && e.Idle == o.Idle && e.Fragments == o.Fragments &&
 		e.Encap == o.Encap && e.BackupBelow == o.BackupBelow && e.FailOpen == o.FailOpen &&
-		e.Scheduler == o.Scheduler && e.ScheduleBy == o.ScheduleBy && e.Track == o.Track && e.Cookie == o.Cookie && e.QUIC.Equal(o.QUIC)
+		e.Scheduler == o.Scheduler && e.ScheduleBy == o.ScheduleBy && e.Track == o.Track && e.Cookie == o.Cookie && e.NAT == o.NAT && e.QUIC.Equal(o.QUIC)
 }
 
 // SameSlice tells whether both are one part of one array, or both empty: what is never changed in place is equal then.

@@ -74,15 +74,27 @@ func MakeEndpoint(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap strin
 		Affinity: ep.Affinity, Source: ep.Source, OnePacket: ep.OnePacket, Idle: ep.Idle, Fragments: ep.Fragments,
 		Encap: cmp.Or(ep.Encap, encap), BackupBelow: ep.BackupBelow, FailOpen: ep.FailOpen,
 		Scheduler: ep.Scheduler, ScheduleBy: ep.Schedule.By, Track: ep.Track, QUIC: ep.QUIC, Cookie: ep.Cookie.Form,
+		NAT: ep.Translated(),
+	}
+	if out.NAT {
+		out.Encap = lb.EncapIPIP // there is no tunnel
 	}
 	hosts := HostsOf(ep, st.Key.VIP)
 	for _, m := range st.Members {
 		out.Members = append(out.Members, Member{
 			ID: m.ID, DIP: m.Backend.DIP, Port: m.Backend.Port, Weight: m.Weight, Backup: m.Backup, Down: m.Down,
-			Outer: lb.Outer(m.Backend.DIP, hosts[m.Backend]),
+			Outer: outerOf(ep, m.Backend.DIP, hosts[m.Backend]),
 		})
 	}
 	return out
+}
+
+// outerOf is where packets to a member are sent: with path nat to itself.
+func outerOf(ep *lb.Endpoint, dip, host netip.Addr) netip.Addr {
+	if ep.Translated() {
+		return dip
+	}
+	return lb.Outer(dip, host)
 }
 
 // MakeService is what the service's endpoints share, as muxes need it.
@@ -100,8 +112,11 @@ func MakeSources(p *lb.Policy) Sources { return Sources{Policy: p.Name, Sources:
 
 // MakeBindings are the endpoint's members as their hosts need them, and those that were lately, where their flows are sent on to, but for
 // what the tunnel cannot tell from a later member: with IPIP, one that had another port of the same DIP. encap is that of the VIP's
-// Network.
+// Network. With path nat there are none: hosts have no part in it.
 func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap string) []HostBinding {
+	if ep.Translated() {
+		return nil
+	}
 	out := make([]HostBinding, 0, len(st.Members))
 	hosts := HostsOf(ep, st.Key.VIP)
 	bind := func(m *MemberState, host netip.Addr, health lb.Health) Binding {

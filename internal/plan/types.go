@@ -93,6 +93,8 @@ type Endpoint struct {
 	QUIC *lb.QUIC
 	// Cookie is lb.Cookie.Form: empty where TCP timestamps carry none.
 	Cookie string
+	// NAT: the mux rewrites packets both ways (path nat), and the outer destination of members is their DIP.
+	NAT bool
 }
 
 // Service is what the endpoints of one service share.
