@@ -99,6 +99,8 @@ type Agent struct {
 	// rules are what applies to the VIPs of the plan's services, outers where its members are tunnelled to.
 	rules  vipRules
 	outers outers
+	// translating are the addresses of path nat that the tables were given.
+	translating []dataplane.NATAddress
 	// unsure: the tables may not be as the plan says, and are to be given all of the next one.
 	unsure bool
 

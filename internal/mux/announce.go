@@ -25,8 +25,8 @@ type announcement struct {
 	phase phase
 }
 
-// state is the wanted state of the speaker. VIPs of a family without an own address cannot be announced and are named
-// in the error; the rest is.
+// state is the wanted state of the speaker: the VIPs, and the addresses that servers of path nat answer to. Those of a family without an own
+// address cannot be announced and are named in the error; the rest is.
 func (a announcement) state() (bgp.State, error) {
 	if a.node.BGP == nil {
 		return bgp.State{}, nil
@@ -41,7 +41,11 @@ func (a announcement) state() (bgp.State, error) {
 	hops := [...]netip.Addr{a.address(false), a.address(true)}
 	out.Routes = make([]bgp.Route, 0, len(a.vips))
 	var errs []error
-	for _, vip := range a.vips {
+	routes := a.vips
+	if a.node.NAT != nil {
+		routes = slices.Concat(routes, a.node.NAT.Addresses)
+	}
+	for _, vip := range routes {
 		hop := hops[0]
 		if vip.Is4() {
 			hop = hops[1]
@@ -53,6 +57,9 @@ func (a announcement) state() (bgp.State, error) {
 		out.Routes = append(out.Routes, bgp.Route{
 			Prefix: netip.PrefixFrom(vip, vip.BitLen()), NextHop: hop, Graceful: a.phase == leaving,
 		})
+	}
+	if len(routes) > len(a.vips) {
+		slices.SortFunc(out.Routes, func(x, y bgp.Route) int { return x.Prefix.Addr().Compare(y.Prefix.Addr()) })
 	}
 	slices.SortFunc(errs, func(x, y error) int { return strings.Compare(x.Error(), y.Error()) })
 	return out, errors.Join(errs...)

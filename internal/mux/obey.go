@@ -216,6 +216,9 @@ func (a *Agent) applyTables(s step) error {
 	}
 	a.markOpenLocked(keys)
 	a.mu.Unlock()
+	if err := a.translate(s); err != nil {
+		return err
+	}
 	err := apply()
 	a.keepRings(s, endpoints, err == nil)
 	if err != nil {

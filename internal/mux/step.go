@@ -29,7 +29,7 @@ func (a *Agent) stepTo(after plan.Plan, changes []plan.EndpointChange, whole boo
 	s.whole = whole || after.MTU != before.MTU || !slices.Equal(after.TunnelSources, before.TunnelSources) ||
 		!slices.Equal(after.RingKeys, before.RingKeys)
 	s.turned = a.rules.turned(a.sources, before, after)
-	s.also = append(plan.OtherCIDs(before.CIDs, after.CIDs), plan.OtherCookies(before.Cookies, after.Cookies)...)
+	s.also = append(plan.OtherCIDs(before.CIDs, after.CIDs), plan.OtherCookies(before.Cookies, after.Cookies, func(vip netip.Addr) bool { return stampsOf(after, vip) })...)
 	return s
 }
 

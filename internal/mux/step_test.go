@@ -91,10 +91,10 @@ func drawCIDs(t *rapid.T, before []plan.CIDKeys, endpoints []plan.Endpoint) (out
 func drawCookies(t *rapid.T, before []plan.CookieKeys, endpoints []plan.Endpoint) (out []plan.CookieKeys) {
 	for _, e := range endpoints {
 		key := vipOf(e.Key)
-		if e.Cookie == "" || plan.CookiesOf(out, key) != nil || rapid.IntRange(0, 8).Draw(t, "no cookie key yet") == 0 {
+		if e.Cookie == "" || plan.CookiesOf(out, key).Keys != nil || rapid.IntRange(0, 8).Draw(t, "no cookie key yet") == 0 {
 			continue
 		}
-		keys := plan.CookiesOf(before, key)
+		keys := plan.CookiesOf(before, key).Keys
 		if keys == nil || rapid.IntRange(0, 2).Draw(t, "rotation of cookies") == 0 {
 			epoch := rapid.Uint32Range(1, 20).Draw(t, "epoch of cookies")
 			keys = []plan.CookieKey{{Epoch: epoch, Key: [16]byte{byte(epoch), 3}}, {Epoch: epoch + 1, Key: [16]byte{byte(epoch), 4}}}[:rapid.IntRange(1, 2).Draw(t, "live cookie keys")]

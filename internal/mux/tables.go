@@ -71,6 +71,7 @@ func wantedEndpoint(e plan.Endpoint, r nextRings, now present) dataplane.MuxEndp
 	if out.QUIC != nil || out.Cookie != nil {
 		out.Affinity = dataplane.AffinityCookie
 	}
+	out.NAT = e.NAT
 	out.Scheduler = scheduleKind(&e)
 	if e.Encap == lb.EncapGUE {
 		out.Encap = dataplane.EncapGUE
@@ -80,9 +81,11 @@ func wantedEndpoint(e plan.Endpoint, r nextRings, now present) dataplane.MuxEndp
 	}
 	out.Members = make([]dataplane.MuxMember, 0, len(e.Members))
 	for _, m := range e.Members {
-		out.Members = append(out.Members, dataplane.MuxMember{
-			ID: m.ID, Outer: m.Outer, MTU: now.mtu(m.Outer), Choosable: m.Weight > 0, Alive: now.bit(e.Key, m),
-		})
+		w := dataplane.MuxMember{ID: m.ID, Outer: m.Outer, MTU: now.mtu(m.Outer), Choosable: m.Weight > 0, Alive: now.bit(e.Key, m)}
+		if e.NAT {
+			w.Port = m.Port
+		}
+		out.Members = append(out.Members, w)
 	}
 	return out
 }

@@ -34,24 +34,27 @@ func OtherCIDs(before, after []CIDKeys) (out []netip.Addr) {
 	return out
 }
 
-// CookiesOf are the keys of the cookies of a key's VIP, nil where there are none; the list is ordered by VIP.
-func CookiesOf(list []CookieKeys, key lb.EndpointKey) []CookieKey {
+// CookiesOf are the keys of the cookies of a key's VIP, zero where there are none; the list is ordered by VIP.
+func CookiesOf(list []CookieKeys, key lb.EndpointKey) CookieKeys {
 	at, found := slices.BinarySearchFunc(list, key, func(k CookieKeys, key lb.EndpointKey) int {
 		return CompareCookies(k, CookieKeys{VNI: key.VNI, VIP: key.VIP})
 	})
 	if !found {
-		return nil
+		return CookieKeys{}
 	}
-	return list[at].Keys
+	return list[at]
 }
 
-// OtherCookies are the VIPs whose live keys of cookies are not the same in two lists ordered by VIP; which of them hosts stamp with is no matter.
-func OtherCookies(before, after []CookieKeys) (out []netip.Addr) {
+// OtherCookies are the VIPs whose live keys of cookies are not the same in two lists ordered by VIP; which of them hosts stamp with is no matter, but
+// minted says of which VIPs muxes stamp with it.
+func OtherCookies(before, after []CookieKeys, minted func(vip netip.Addr) bool) (out []netip.Addr) {
 	if SameSlice(before, after) {
 		return nil
 	}
 	compare := func(a, b *CookieKeys) int { return CompareCookies(*a, *b) }
-	equal := func(a, b *CookieKeys) bool { return slices.Equal(a.Keys, b.Keys) }
+	equal := func(a, b *CookieKeys) bool {
+		return slices.Equal(a.Keys, b.Keys) && (a.Mint == b.Mint || !minted(a.VIP))
+	}
 	differ(before, after, compare, equal, func(b, a *CookieKeys) {
 		if a == nil {
 			a = b
