@@ -21,6 +21,7 @@
 #include "abi/backend.h"
 #include "abi/schedule.h"
 #include "abi/snat.h"
+#include "abi/nat.h"
 #include "abi/config.h"
 #include "abi/cookie.h"
 #include "abi/probe.h"

@@ -14,6 +14,7 @@
 #include "lib/parse.h"
 #include "mux/find.h"
 #include "mux/forward.h"
+#include "mux/nat.h"
 #include "mux/settle.h"
 #include "mux/tables.h"
 #include "mux/verdict.h"
@@ -68,14 +69,16 @@ static __noinline int usual(struct xdp_md *ctx)
 	return UNUSUAL;
 }
 
-/* mux is the packet walk: the usual way, or else the slow one. One after the other, not one within the other: their stacks
+/* mux is the packet walk: the usual way, or else the slow one; then what path nat does. One after the other, not one within the other: their stacks
  * together would be too large. */
 SEC("xdp.frags")
 int mux(struct xdp_md *ctx)
 {
 	int verdict = usual(ctx);
 
-	return verdict == UNUSUAL ? settle(ctx) : verdict;
+	if (verdict == UNUSUAL)
+		verdict = settle(ctx);
+	return verdict == NAT_DUE ? nat(ctx) : verdict;
 }
 
 /* read_clock tells the agent the time that the walk has, in jiffies. */

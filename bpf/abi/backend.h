@@ -22,13 +22,14 @@ struct backend {
 	__u32 sum4;      /* folded sum of the constant parts of the outer IPv4 header, host order of 16-bit words as stored */
 	__u32 outer_v6;  /* 1: the outer header is IPv6 */
 	__u32 overhead;  /* enum overhead: bytes of the outer headers, which tell the form of the tunnel too */
-	__u32 rsv0;
+	__u32 port;      /* of path nat: of the server, 0: the one that the packet came to */
 	__u64 rsv[2];
 };
 SHUNT_ASSERT_SIZE(struct backend, 64);
 
 /* Forms of tunnels, by the bytes in front of the inner packet. */
 enum overhead {
+	OVERHEAD_NAT = 0, /* path nat: none */
 	OVERHEAD_IP4 = 20,
 	OVERHEAD_IP6 = 40,
 	OVERHEAD_GUE4 = 44, /* UDP, GUE and its private data behind an IPv4 header (lib/gue_header.h) */

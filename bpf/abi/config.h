@@ -23,7 +23,8 @@ struct mux_config {
 	struct siphash_key flow_key; /* of the flow table: made with the tables, never changed */
 	__u64 idle;                  /* atomic: the longest idle ticks of all endpoints, as in their policy words */
 	__u64 ahead;                 /* atomic: nanoseconds that the shared clock of form CO is ahead of CLOCK_MONOTONIC */
-	__u64 rsv[4];
+	__u64 nat;                   /* atomic: enum nat_shift */
+	__u64 rsv[3];
 };
 SHUNT_ASSERT_SIZE(struct mux_config, 128);
 

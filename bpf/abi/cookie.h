@@ -10,6 +10,9 @@
 enum cookie_form {
 	COOKIE_FORM_EVC = 0, /* between the time's bits (lib/cookie.h) */
 	COOKIE_FORM_CO = 1,  /* on top of the shared clock (lib/short_cookie.h) */
+	/* As EVC, but with fewer bits of cookie (lib/split.h), put there by the mux. The server gets its own timestamps back, or none. */
+	COOKIE_FORM_SPLIT_R = 2,
+	COOKIE_FORM_SPLIT_Z = 3,
 };
 
 /* The keys of cookies, one cache line, which all endpoints with these keys share. Immutable while the policy word of an endpoint names it, and until
@@ -18,7 +21,8 @@ struct cookie_set {
 	struct siphash_key keys[LIMIT_COOKIE_KEYS]; /* by the key id of cookies */
 	__u64 live;                                 /* bit k: keys[k] counts */
 	__u64 form;                                 /* enum cookie_form */
-	__u64 rsv[2];
+	__u64 mint;                                 /* of forms SPLIT: id of the key that cookies are made with */
+	__u64 rsv;
 };
 SHUNT_ASSERT_SIZE(struct cookie_set, 64);
 

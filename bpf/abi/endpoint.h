@@ -54,8 +54,9 @@ enum endpoint_flag {
 	ENDPOINT_COOKIE = 256,          /* segments of TCP carry cookies: with ENDPOINT_FLOW, for those that carry none */
 	ENDPOINT_QUIC = 512,            /* connection ids name the member: with ENDPOINT_FLOW, for those that name none */
 	ENDPOINT_SCHED = 2048,          /* new flows go where a sequence says (abi/schedule.h), the ring is asked when it is silent */
+	ENDPOINT_NAT = 4096,            /* packets are rewritten both ways, and each flow has a session (abi/nat.h) */
 	/* Flags that the usual packet does not meet: one branch leads to all of them. */
-	ENDPOINT_UNUSUAL = 4 | 8 | 16 | 32 | 64 | 128,
+	ENDPOINT_UNUSUAL = 4 | 8 | 16 | 32 | 64 | 128 | 4096,
 };
 
 /* What few endpoints need. Immutable but for members_before and schedule. */

@@ -59,6 +59,12 @@ enum mux_reason {
 	MUX_REASON_QUIC_MALFORMED = 49, /* counted beside: no QUIC header that can be read: by flow table or ring */
 	MUX_REASON_COOKIE_ABSENT = 50,  /* counted beside: a segment without a timestamp that could carry a cookie: by flow table or ring */
 	MUX_REASON_COOKIE_INVALID = 51, /* counted beside: what the timestamp carries is no cookie of a member under a live key: by flow table or ring */
+	MUX_REASON_NAT_REPLIED = 52,    /* path nat: what a server sent, rewritten and sent to its client */
+	MUX_REASON_NAT_FULL = 53,       /* path nat: no port was found for a new session, or no room */
+	MUX_REASON_NAT_NO_ADDRESS = 54, /* path nat: the mux has no address of the family to send from */
+	MUX_REASON_NAT_FRAGMENT = 55,   /* path nat: a fragment, which has no ports to rewrite or a checksum over what is not there */
+	MUX_REASON_NAT_UNKNOWN = 56,    /* path nat: a RST of no session */
+	MUX_REASON_NAT_EXPIRED = 57,    /* not a packet: a session of path nat ended, idle for too long */
 	MUX_REASON_MAX,
 };
 

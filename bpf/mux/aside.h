@@ -29,6 +29,23 @@ struct turn {
 	__u32 len;    /* bytes of the request in it; 0: it is a RST */
 };
 
+enum nat_what {
+	NAT_FROM_CLIENT = 1,
+	NAT_FROM_SERVER = 2,
+	NAT_ERROR_IN = 3,  /* an ICMP error from the client's side */
+	NAT_ERROR_OUT = 4, /* from the server's */
+};
+
+/* What is to be done with a packet of path nat. */
+struct nat_work {
+	__u32 what; /* enum nat_what */
+	__u32 slot; /* index of the endpoint's, of what comes from the client's side */
+	struct nat_key key;  /* of the session */
+	struct nat_key port; /* of its port */
+	struct nat_key to;   /* what source and destination become */
+	struct nat_session session; /* that is being made */
+};
+
 struct aside {
 	__u64 tags; /* taken off the frame (lib/vlan.h): what goes back out of the same interface gets them again */
 	__u64 how;  /* enum aside_how */
@@ -38,6 +55,7 @@ struct aside {
 	struct fragment first; /* with ASIDE_KNOWN: which member, and its word */
 	__u64 word;
 	struct turn turn;
+	struct nat_work nat;
 };
 
 /* One for every CPU, which walks one packet at a time: on the stack it would not fit. */

@@ -17,6 +17,7 @@
 #include "mux/flows.h"
 #include "mux/fragments.h"
 #include "mux/identity.h"
+#include "mux/nat_find.h"
 #include "mux/quic.h"
 #include "mux/send.h"
 #include "mux/snat.h"
@@ -120,9 +121,9 @@ static __always_inline __u64 remembered(const struct mux_config *c, const struct
 	return answer & FLOW_FOUND && !member_present(*word) ? MUX_REASON_NO_BACKEND : answer;
 }
 
-/* forward sends a packet to a member of the endpoint of slot `index`. */
+/* forward sends a packet to a member of the endpoint of slot `index`: a verdict, or NAT_DUE. */
 static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, struct endpoint_slot *slot, __u32 index,
-				   const struct aside *aside)
+				   struct aside *aside)
 {
 	struct orders o = orders_of(p, slot);
 	__u32 zero = 0, id, flags = o.policy >> POLICY_FLAGS_SHIFT;
@@ -142,6 +143,8 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, s
 			reason = admit_flow(slot_extra(slot));
 		if (reason)
 			return refuse(slot_value(slot), p->l3_len, reason);
+		if (flags & ENDPOINT_NAT)
+			return nat_give(p, index, aside);
 		orders_narrow(&o, p, slot, flags);
 	}
 	if (aside_how(aside) & ASIDE_KNOWN) {
@@ -193,7 +196,7 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, s
 }
 
 /* forward_slot is forward for the slower ways: the endpoint by the index of its slot. */
-static __noinline int forward_slot(struct xdp_md *ctx, const struct packet *p, __u32 index, const struct aside *aside)
+static __noinline int forward_slot(struct xdp_md *ctx, const struct packet *p, __u32 index, struct aside *aside)
 {
 	struct endpoint_slot *slot = slot_at(index);
 

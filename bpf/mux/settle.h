@@ -16,6 +16,7 @@
 #include "mux/find.h"
 #include "mux/follow.h"
 #include "mux/forward.h"
+#include "mux/nat_find.h"
 #include "mux/outbound.h"
 #include "mux/ping.h"
 #include "mux/probe.h"
@@ -51,7 +52,7 @@ static __always_inline int forward_error(struct xdp_md *ctx, __u32 index, struct
 
 	if (!slot)
 		return drop(MUX_REASON_INTERNAL);
-	if (!(aside->how & ASIDE_SNAT)) {
+	if (!(aside->how & ASIDE_SNAT) && !(*(volatile __u64 *)&slot->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_NAT)) {
 		if (*(volatile __u64 *)&slot->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_COOKIE)
 			stamp = cookie_options(ctx, aside->flow.quote, ETH_HLEN + aside->packet.l3_len) >> 32;
 		found = find_member(&aside->flow, index, stamp);
@@ -103,7 +104,7 @@ static __noinline int untag(struct xdp_md *ctx, struct aside *aside)
 	} else {
 		return pass(vlan_is(type) ? MUX_REASON_PASS_NOT_OURS : MUX_REASON_PASS_NOT_IP);
 	}
-	if (!find_vip(hi, lo) && !probe_possible(protocol))
+	if (!find_vip(hi, lo) && !probe_possible(protocol) && !nat_own(hi, lo))
 		return pass(MUX_REASON_PASS_NOT_OURS);
 	return vlan_strip(ctx, aside->tags) ? 0 : drop(MUX_REASON_INTERNAL);
 }
@@ -153,11 +154,14 @@ static __always_inline int settle_ip(struct xdp_md *ctx, int reason, __u32 vip, 
 	return found >> 32 ? drop(found >> 32) : forward_slot(ctx, p, found - 1, aside);
 }
 
-/* unclaimed ends an IP packet for no VIP of ours; parsing ended with `reason`. */
+/* unclaimed ends an IP packet for no VIP of ours; parsing ended with `reason`. It may be a server's, for the client of a session. */
 static __noinline int unclaimed(struct xdp_md *ctx, int reason, struct aside *aside)
 {
-	int verdict = reason ? PROBE_NONE : probe(ctx, aside);
+	int verdict = nat_word() ? nat_returned(ctx, reason) : NAT_NONE;
 
+	if (verdict != NAT_NONE)
+		return verdict;
+	verdict = reason ? PROBE_NONE : probe(ctx, aside);
 	if (verdict != PROBE_NONE)
 		return verdict;
 	if (aside->tags && !vlan_push(ctx, aside->tags))

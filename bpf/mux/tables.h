@@ -240,6 +240,30 @@ struct {
 	__type(value, __u64);
 } member_loads SEC(".maps");
 
+/* Sessions of path nat: by the client's direction, and the keys of them by the server's. What is in the one and not in the other is being made, or ended. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, LIMIT_NAT_SESSIONS);
+	__type(key, struct nat_key);
+	__type(value, struct nat_session);
+} nat_sessions SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, LIMIT_NAT_SESSIONS);
+	__type(key, struct nat_key);
+	__type(value, struct nat_key);
+} nat_ports SEC(".maps");
+
+/* Addresses that the mux sends from to servers, in two halves (enum nat_shift). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 4 * LIMIT_NAT_ADDRESSES);
+	__type(key, __u32);
+	__type(value, struct nat_address);
+} nat_addresses SEC(".maps");
+
 /* Slots of endpoint_slots and buckets of flows, less one. */
 const volatile __u32 endpoint_mask = LIMIT_ENDPOINT_SLOTS - 1;
 const volatile __u32 flow_mask = LIMIT_FLOW_ENTRIES / LIMIT_FLOW_BUCKET - 1;
@@ -306,6 +330,9 @@ const struct {
 	enum span_shift span;
 	enum port_range_shift ports;
 	enum snat_shift snat;
+	enum nat_limit nat_limit;
+	enum nat_flag nat_flag;
+	enum nat_shift nat;
 	enum overhead overhead;
 	enum device_bit device;
 	enum encap encap;

@@ -12,7 +12,7 @@ import (
 const slotsPerRingWord = 4
 
 // muxSizes are the sizes of a mux's tables as flags give them; 0 is the default.
-type muxSizes struct{ flows, endpoints, members, backends, ringSlots, snatVIPs, quic, probes uint64 }
+type muxSizes struct{ flows, endpoints, members, backends, ringSlots, snatVIPs, quic, nat, probes uint64 }
 
 // flags defines them.
 func (s *muxSizes) flags(cmd *cobra.Command) {
@@ -25,6 +25,7 @@ func (s *muxSizes) flags(cmd *cobra.Command) {
 	fl.Uint64Var(&s.ringSlots, "ring-slots", uint64(d.RingWords)*slotsPerRingWord, "room for slots of rings, a power of two: 2 bytes each, about 100 for each backend of an endpoint")
 	fl.Uint64Var(&s.snatVIPs, "max-snat-vips", uint64(d.SNAT), "room for VIPs with snat, a power of two: 16 KiB each")
 	fl.Uint64Var(&s.quic, "max-quic-endpoints", uint64(d.QUIC), "room for quic endpoints with affinity cookie, a power of two: 2816 bytes each")
+	fl.Uint64Var(&s.nat, "nat-sessions", uint64(d.NAT), "room for flows of path nat, at most 4194304 (4 Mi): about 330 bytes each; 0: none, and services of path nat are refused")
 	fl.Uint64Var(&s.probes, "max-probes", uint64(d.Probes), maxProbesUsage)
 }
 
@@ -59,6 +60,9 @@ func (s *muxSizes) check() error {
 			return usagef("%s: %d: must be a power of two from %d to %d", c.flag, c.n, c.least, c.most)
 		}
 	}
+	if s.nat > uint64(most.NAT) {
+		return usagef("--nat-sessions: %d: must be at most %d", s.nat, most.NAT)
+	}
 	return checkMaxProbes(s.probes)
 }
 
@@ -66,6 +70,6 @@ func (s *muxSizes) check() error {
 func (s *muxSizes) limits() dataplane.MuxLimits {
 	return dataplane.MuxLimits{
 		Flows: uint32(s.flows), Endpoints: uint32(s.endpoints), Members: uint32(s.members), Backends: uint32(s.backends),
-		RingWords: uint32(s.ringSlots / slotsPerRingWord), SNAT: uint32(s.snatVIPs), QUIC: uint32(s.quic), Probes: uint32(s.probes),
+		RingWords: uint32(s.ringSlots / slotsPerRingWord), SNAT: uint32(s.snatVIPs), QUIC: uint32(s.quic), NAT: uint32(s.nat), Probes: uint32(s.probes),
 	}
 }

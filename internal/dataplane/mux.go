@@ -44,6 +44,7 @@ type Mux struct {
 	tables    *muxTables
 	readers   readers
 	flowsUsed uint64            // at the last sweep
+	natUsed   uint64            // likewise
 	others    map[int]link.Link // of further interfaces
 	link      link.Link         // nil when not attached
 	// former are tables whose program runs until an Apply has filled these; nil when these are the ones.

@@ -128,6 +128,17 @@ const (
 	EncapGUE
 )
 
+// encapNone is how packets of path nat go to their server: as they are.
+const encapNone Encap = 255
+
+// carrier is how packets of the endpoint go to their members.
+func (e MuxEndpoint) carrier() Encap {
+	if e.NAT {
+		return encapNone
+	}
+	return e.Encap
+}
+
 // MuxMember is a member of an endpoint.
 type MuxMember struct {
 	ID        uint16
@@ -167,7 +178,7 @@ type FlowTotals struct {
 
 // TablePressure is how full a table is, in its own unit.
 type TablePressure struct {
-	Name           string // "endpoints", "members", "backends", "rings", "flows", "sources", "devices", "snat_vips", "quic_endpoints", "cookie_sets"
+	Name           string // "endpoints", "members", "backends", "rings", "flows", "sources", "devices", "snat_vips", "quic_endpoints", "cookie_sets", "nat_sessions"
 	Used, Capacity uint64
 }
 

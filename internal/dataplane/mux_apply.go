@@ -184,8 +184,8 @@ func (c *change) add(k lb.EndpointKey, flags uint32) (*muxEntry, error) {
 
 // endpoint brings one endpoint to its wanted state.
 func (c *change) endpoint(w MuxEndpoint) error {
-	if w.NAT {
-		return errNoNAT
+	if w.NAT && c.t.mem.natRoom == 0 {
+		return errNoNATRoom
 	}
 	e, ok := c.t.entries[w.Key]
 	if !ok && w.KeepRings {
@@ -206,7 +206,7 @@ func (c *change) endpoint(w MuxEndpoint) error {
 		if err := checkKept(e, w); err != nil {
 			return err
 		}
-		if err := c.stageMembers(e, w.Members, w.Encap); err != nil {
+		if err := c.stageMembers(e, w.Members, w.carrier()); err != nil {
 			return err
 		}
 	}

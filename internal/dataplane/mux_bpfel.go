@@ -63,6 +63,15 @@ type muxAside struct {
 		AckBe  uint32
 		Len    uint32
 	}
+	Nat struct {
+		_       structs.HostLayout
+		What    uint32
+		Slot    uint32
+		Key     muxNatKey
+		Port    muxNatKey
+		To      muxNatKey
+		Session muxNatSession
+	}
 }
 
 type muxBackend struct {
@@ -74,7 +83,7 @@ type muxBackend struct {
 	Sum4     uint32
 	OuterV6  uint32
 	Overhead uint32
-	Rsv0     uint32
+	Port     uint32
 	Rsv      [2]uint64
 }
 
@@ -87,7 +96,8 @@ type muxCookieSet struct {
 	}
 	Live uint64
 	Form uint64
-	Rsv  [2]uint64
+	Mint uint64
+	Rsv  uint64
 }
 
 type muxCounter struct {
@@ -145,7 +155,8 @@ const (
 	muxEndpointFlagENDPOINT_COOKIE           muxEndpointFlag = 256
 	muxEndpointFlagENDPOINT_QUIC             muxEndpointFlag = 512
 	muxEndpointFlagENDPOINT_SCHED            muxEndpointFlag = 2048
-	muxEndpointFlagENDPOINT_UNUSUAL          muxEndpointFlag = 252
+	muxEndpointFlagENDPOINT_NAT              muxEndpointFlag = 4096
+	muxEndpointFlagENDPOINT_UNUSUAL          muxEndpointFlag = 4348
 )
 
 type muxEndpointSlot struct {
@@ -298,7 +309,8 @@ type muxMuxConfig struct {
 	}
 	Idle  uint64
 	Ahead uint64
-	Rsv   [4]uint64
+	Nat   uint64
+	Rsv   [3]uint64
 }
 
 type muxMuxReason uint32
@@ -356,7 +368,83 @@ const (
 	muxMuxReasonMUX_REASON_QUIC_MALFORMED       muxMuxReason = 49
 	muxMuxReasonMUX_REASON_COOKIE_ABSENT        muxMuxReason = 50
 	muxMuxReasonMUX_REASON_COOKIE_INVALID       muxMuxReason = 51
-	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 52
+	muxMuxReasonMUX_REASON_NAT_REPLIED          muxMuxReason = 52
+	muxMuxReasonMUX_REASON_NAT_FULL             muxMuxReason = 53
+	muxMuxReasonMUX_REASON_NAT_NO_ADDRESS       muxMuxReason = 54
+	muxMuxReasonMUX_REASON_NAT_FRAGMENT         muxMuxReason = 55
+	muxMuxReasonMUX_REASON_NAT_UNKNOWN          muxMuxReason = 56
+	muxMuxReasonMUX_REASON_NAT_EXPIRED          muxMuxReason = 57
+	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 58
+)
+
+type muxNatAddress struct {
+	_    structs.HostLayout
+	Hi   uint64
+	Lo   uint64
+	Low  uint16
+	High uint16
+	Rsv  uint32
+}
+
+type muxNatFlag uint32
+
+const (
+	muxNatFlagNAT_ANSWERED   muxNatFlag = 1
+	muxNatFlagNAT_TRUSTED    muxNatFlag = 2
+	muxNatFlagNAT_FIN_CLIENT muxNatFlag = 4
+	muxNatFlagNAT_FIN_SERVER muxNatFlag = 8
+	muxNatFlagNAT_RESET      muxNatFlag = 16
+	muxNatFlagNAT_STAMPS     muxNatFlag = 32
+	muxNatFlagNAT_RESTORES   muxNatFlag = 64
+	muxNatFlagNAT_CLOCK      muxNatFlag = 128
+)
+
+type muxNatKey struct {
+	_        structs.HostLayout
+	SrcHi    uint64
+	SrcLo    uint64
+	DstHi    uint64
+	DstLo    uint64
+	Sport    uint16
+	Dport    uint16
+	Protocol uint8
+	Rsv      [3]uint8
+}
+
+type muxNatLimit uint32
+
+const (
+	muxNatLimitLIMIT_NAT_SESSIONS  muxNatLimit = 4194304
+	muxNatLimitLIMIT_NAT_ADDRESSES muxNatLimit = 16
+	muxNatLimitLIMIT_NAT_PROBES    muxNatLimit = 32
+)
+
+type muxNatSession struct {
+	_       structs.HostLayout
+	LipHi   uint64
+	LipLo   uint64
+	DipHi   uint64
+	DipLo   uint64
+	Way     uint64
+	Mac     uint64
+	Tags    uint64
+	Ifindex uint32
+	Flags   uint32
+	Stamp   uint32
+	Newest  uint32
+	Slot    uint32
+	Member  uint16
+	Cookie  uint16
+	Lport   uint16
+	Dport   uint16
+	Rsv     uint32
+}
+
+type muxNatShift uint32
+
+const (
+	muxNatShiftNAT_COUNT6SHIFT muxNatShift = 8
+	muxNatShiftNAT_HALF_SHIFT  muxNatShift = 16
 )
 
 type muxNexthopBit uint32
@@ -369,6 +457,7 @@ const (
 type muxOverhead uint32
 
 const (
+	muxOverheadOVERHEAD_NAT  muxOverhead = 0
 	muxOverheadOVERHEAD_IP4  muxOverhead = 20
 	muxOverheadOVERHEAD_IP6  muxOverhead = 40
 	muxOverheadOVERHEAD_GUE4 muxOverhead = 44
@@ -591,6 +680,9 @@ const (
 	muxMapMemberCounts    = "member_counts"
 	muxMapMemberLoads     = "member_loads"
 	muxMapMembers         = "members"
+	muxMapNatAddresses    = "nat_addresses"
+	muxMapNatPorts        = "nat_ports"
+	muxMapNatSessions     = "nat_sessions"
 	muxMapPings           = "pings"
 	muxMapPortRanges      = "port_ranges"
 	muxMapProbeResults    = "probe_results"
@@ -691,6 +783,9 @@ type muxMapSpecs struct {
 	MemberCounts    *ebpf.MapSpec `ebpf:"member_counts"`
 	MemberLoads     *ebpf.MapSpec `ebpf:"member_loads"`
 	Members         *ebpf.MapSpec `ebpf:"members"`
+	NatAddresses    *ebpf.MapSpec `ebpf:"nat_addresses"`
+	NatPorts        *ebpf.MapSpec `ebpf:"nat_ports"`
+	NatSessions     *ebpf.MapSpec `ebpf:"nat_sessions"`
 	Pings           *ebpf.MapSpec `ebpf:"pings"`
 	PortRanges      *ebpf.MapSpec `ebpf:"port_ranges"`
 	ProbeResults    *ebpf.MapSpec `ebpf:"probe_results"`
@@ -765,6 +860,9 @@ type muxMaps struct {
 	MemberCounts    *ebpf.Map `ebpf:"member_counts"`
 	MemberLoads     *ebpf.Map `ebpf:"member_loads"`
 	Members         *ebpf.Map `ebpf:"members"`
+	NatAddresses    *ebpf.Map `ebpf:"nat_addresses"`
+	NatPorts        *ebpf.Map `ebpf:"nat_ports"`
+	NatSessions     *ebpf.Map `ebpf:"nat_sessions"`
 	Pings           *ebpf.Map `ebpf:"pings"`
 	PortRanges      *ebpf.Map `ebpf:"port_ranges"`
 	ProbeResults    *ebpf.Map `ebpf:"probe_results"`
@@ -796,6 +894,9 @@ func (m *muxMaps) Close() error {
 		m.MemberCounts,
 		m.MemberLoads,
 		m.Members,
+		m.NatAddresses,
+		m.NatPorts,
+		m.NatSessions,
 		m.Pings,
 		m.PortRanges,
 		m.ProbeResults,

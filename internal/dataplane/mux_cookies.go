@@ -69,6 +69,9 @@ func checkCookie(e MuxEndpoint) error {
 // record is what the tables hold of the keys: those that do not count are zero.
 func (k MuxCookie) record() (r muxCookieSet) {
 	r.Form = uint64(k.Form)
+	if k.Form.Split() {
+		r.Mint = uint64(k.Mint)
+	}
 	for kid, key := range k.Keys {
 		if !k.Live[kid] {
 			continue

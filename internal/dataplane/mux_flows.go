@@ -143,6 +143,7 @@ func (m *Mux) Pressure() []TablePressure {
 		{"devices", uint64(len(t.hops.devices)), uint64(len(t.mem.devices))},
 		{"cookie_sets", uint64(t.cookies.indices.n), uint64(len(t.mem.cookieSets))},
 		{"snat_vips", uint64(len(t.snat.byVIP)), uint64(t.snat.room())},
+		{"nat_sessions", m.natUsed, uint64(t.mem.natRoom)},
 		{"quic_endpoints", uint64(t.quic.endpoints), uint64(t.quic.room())},
 	}
 }

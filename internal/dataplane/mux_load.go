@@ -68,7 +68,7 @@ var DefaultMuxLimits = MuxLimits{Endpoints: 1 << 16, Members: 1 << 19, Backends:
 var MaxMuxLimits = MuxLimits{
 	Endpoints: uint32(muxLimitLIMIT_ENDPOINTS), Members: uint32(muxLimitLIMIT_MEMBERS), Backends: uint32(muxLimitLIMIT_BACKENDS),
 	RingWords: uint32(muxLimitLIMIT_RING_WORDS), Flows: uint32(muxLimitLIMIT_FLOW_ENTRIES),
-	SNAT: uint32(muxLimitLIMIT_SNAT_VIPS), QUIC: uint32(muxLimitLIMIT_QUIC_SETS) / 2, Probes: uint32(muxProbeLimitLIMIT_PROBE_RULES),
+	SNAT: uint32(muxLimitLIMIT_SNAT_VIPS), QUIC: uint32(muxLimitLIMIT_QUIC_SETS) / 2, NAT: uint32(muxNatLimitLIMIT_NAT_SESSIONS), Probes: uint32(muxProbeLimitLIMIT_PROBE_RULES),
 }
 
 // Names of pins under MuxOptions.BPFFS.
@@ -163,6 +163,7 @@ func (m *Mux) open(o MuxOptions) error {
 	if err != nil {
 		return err
 	}
+	m.memory.natRoom = o.Limits.NAT
 	m.tables = newMuxTables(m.memory, tick, hz)
 	m.memory.scatterCursors()
 	if m.tickShift, err = tickShift(); err != nil {
@@ -237,6 +238,9 @@ func (m *Mux) adopt() error {
 		return err
 	}
 	if err := m.tables.adopt(); err != nil {
+		return err
+	}
+	if err := m.sweepPorts(); err != nil {
 		return err
 	}
 	return m.coverVIPs()

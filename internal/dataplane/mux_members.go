@@ -162,7 +162,9 @@ func (t *muxTables) foldLeaving(e *muxEntry) {
 	e.leaving = nil
 }
 
-func (m MuxMember) backendKey(encap Encap) backendKey { return backendKey{m.Outer, m.MTU, encap} }
+func (m MuxMember) backendKey(encap Encap) backendKey {
+	return backendKey{m.Outer, m.MTU, encap, m.Port}
+}
 
 // backend finds or makes the record of a backend and takes a reference.
 func (c *change) backend(k backendKey) (*backendRef, error) {
@@ -202,6 +204,8 @@ func (t *muxTables) release(b *backendRef) {
 // overhead is the number of bytes in front of the inner packet (enum overhead).
 func (k backendKey) overhead() uint32 {
 	switch {
+	case k.encap == encapNone:
+		return uint32(muxOverheadOVERHEAD_NAT)
 	case k.encap == EncapGUE && k.outer.Is4():
 		return uint32(muxOverheadOVERHEAD_GUE4)
 	case k.encap == EncapGUE:
@@ -221,12 +225,15 @@ func backendKeyOf(r *muxBackend) backendKey {
 	if r.Overhead == uint32(muxOverheadOVERHEAD_GUE4) || r.Overhead == uint32(muxOverheadOVERHEAD_GUE6) {
 		k.encap = EncapGUE
 	}
+	if r.Overhead == uint32(muxOverheadOVERHEAD_NAT) {
+		k.encap, k.port = encapNone, uint16(r.Port)
+	}
 	return k
 }
 
 // backendRecord is the record of a backend, not resolved yet. An MTU of 0 is unknown and not enforced.
 func backendRecord(k backendKey) muxBackend {
-	r := muxBackend{OuterDst: k.outer.As16(), Mtu: k.mtu, Overhead: k.overhead()}
+	r := muxBackend{OuterDst: k.outer.As16(), Mtu: k.mtu, Overhead: k.overhead(), Port: uint32(k.port)}
 	if k.mtu == 0 {
 		r.Mtu = math.MaxUint32
 	}

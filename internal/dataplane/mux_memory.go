@@ -33,9 +33,11 @@ type muxMemory struct {
 	pings       []uint64
 	snatBlocks  []muxSnatBlock // none in former tables that know no SNAT
 	// Of this process's program; none in former tables.
-	cursors     regions[uint64]
-	memberLoads []uint64
-	quicSets    []muxQuicSet // none in former tables that know no QUIC
+	cursors      regions[uint64]
+	memberLoads  []uint64
+	quicSets     []muxQuicSet    // none in former tables that know no QUIC
+	natAddresses []muxNatAddress // none in former tables that know no path nat
+	natRoom      uint32          // sessions of path nat
 
 	mapped [][]byte
 }
@@ -67,6 +69,7 @@ func mapMux(m *muxMaps) (*muxMemory, error) {
 		mapIfThere(mem, m.MemberLoads, &mem.memberLoads),
 		mapIfThere(mem, m.QuicSets, &mem.quicSets),
 		mapIfThere(mem, m.CookieSets, &mem.cookieSets),
+		mapIfThere(mem, m.NatAddresses, &mem.natAddresses),
 	} {
 		if err != nil {
 			mem.close()

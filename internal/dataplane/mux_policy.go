@@ -26,6 +26,7 @@ func (c *change) policyWord(w MuxEndpoint, set uint32) uint64 {
 		{w.Fragments3Tuple, muxEndpointFlagENDPOINT_FRAGMENTS_3TUPLE},
 		{w.Key.Protocol == lb.AnyProtocol, muxEndpointFlagENDPOINT_ANY},
 		{w.Scheduler != ScheduleRing, muxEndpointFlagENDPOINT_SCHED},
+		{w.NAT, muxEndpointFlagENDPOINT_NAT},
 		{c.guardOf[vipKey(w.Key)] != 0, muxEndpointFlagENDPOINT_ADMIT},
 	} {
 		if f.on {

@@ -42,7 +42,7 @@ func (t *muxTables) holds(e *muxEntry, w MuxEndpoint) bool {
 	}
 	for _, m := range w.Members {
 		b := e.members.get(m.ID)
-		if b == nil || b.backendKey != m.backendKey(w.Encap) {
+		if b == nil || b.backendKey != m.backendKey(w.carrier()) {
 			return false
 		}
 		if choosable := load(t.word(e, m.ID))&memberChoosable != 0; choosable != m.Choosable {

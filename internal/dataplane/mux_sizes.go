@@ -16,7 +16,7 @@ func (l MuxLimits) withDefaults() MuxLimits {
 	return MuxLimits{
 		Endpoints: cmp.Or(l.Endpoints, d.Endpoints), Members: cmp.Or(l.Members, d.Members),
 		Backends: cmp.Or(l.Backends, d.Backends), RingWords: cmp.Or(l.RingWords, d.RingWords), Flows: cmp.Or(l.Flows, d.Flows),
-		Sources: cmp.Or(l.Sources, d.Sources), SNAT: cmp.Or(l.SNAT, d.SNAT), QUIC: cmp.Or(l.QUIC, d.QUIC), Probes: cmp.Or(l.Probes, d.Probes),
+		Sources: cmp.Or(l.Sources, d.Sources), SNAT: cmp.Or(l.SNAT, d.SNAT), QUIC: cmp.Or(l.QUIC, d.QUIC), NAT: l.NAT, Probes: cmp.Or(l.Probes, d.Probes),
 	}
 }
 
@@ -39,6 +39,9 @@ func (l MuxLimits) check() error {
 		if c.n&(c.n-1) != 0 || c.n < uint32(c.least) || c.n > uint32(c.limit) {
 			return fmt.Errorf("table size: %s: %d: must be a power of two from %d to %d", c.name, c.n, c.least, c.limit)
 		}
+	}
+	if most := uint32(muxNatLimitLIMIT_NAT_SESSIONS); l.NAT > most {
+		return fmt.Errorf("table size: sessions of path nat: %d: must be at most %d", l.NAT, most)
 	}
 	if most := uint32(muxProbeLimitLIMIT_PROBE_RULES); l.Probes == 0 || l.Probes%probesStep != 0 || l.Probes > most {
 		return fmt.Errorf("table size: probes: %d: must be a multiple of %d up to %d", l.Probes, probesStep, most)
@@ -79,6 +82,8 @@ func muxSpec(l MuxLimits) (*ebpf.CollectionSpec, error) {
 		muxMapQuicSets: 2 * l.QUIC,
 		// One for every VIP, and another while its keys change.
 		muxMapCookieSets: min(l.Endpoints, uint32(muxLimitLIMIT_COOKIE_SETS)),
+		// A table has one element at least.
+		muxMapNatSessions: max(l.NAT, 1), muxMapNatPorts: max(l.NAT, 1),
 		muxMapDatagrams:  cpus * uint32(muxLimitLIMIT_DATAGRAM_REGION),
 		muxMapProbeRules: l.Probes, muxMapProbeResults: l.Probes, muxMapProbeTexts: probeTexts(l.Probes),
 	} {

@@ -135,18 +135,28 @@ func (m *Mux) Sweep() (FlowTotals, error) {
 		s.chunk(from, tick, true)
 		m.mu.Unlock()
 	}
+	nat, err := m.sweepSessions()
+	if err != nil {
+		return FlowTotals{}, err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s.end()
-	s.totals.Members = make(map[MemberKey]uint64)
+	s.totals.Members = nat.members
 	m.flowsUsed = 0
 	for _, n := range s.totals.ByClass {
 		m.flowsUsed += n
 	}
+	m.natUsed = 0
+	for class, n := range nat.byClass {
+		m.natUsed += n
+		s.totals.ByClass[class] += n
+	}
+	s.totals.Expired += nat.expired
 	for key, e := range m.tables.entries {
 		for id := range e.members.all() {
 			if n := s.counts[e.block.first+uint32(id)]; n > 0 {
-				s.totals.Members[MemberKey{key, id}] = uint64(n)
+				s.totals.Members[MemberKey{key, id}] += uint64(n)
 			}
 		}
 	}

@@ -93,6 +93,7 @@ type backendKey struct {
 	outer netip.Addr
 	mtu   uint32
 	encap Encap
+	port  uint16 // of path nat: of the server, 0: the one that packets come to
 }
 
 // backendRef is a backend record; members of many endpoints may share it.

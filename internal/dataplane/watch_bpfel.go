@@ -63,6 +63,15 @@ type watchAside struct {
 		AckBe  uint32
 		Len    uint32
 	}
+	Nat struct {
+		_       structs.HostLayout
+		What    uint32
+		Slot    uint32
+		Key     watchNatKey
+		Port    watchNatKey
+		To      watchNatKey
+		Session watchNatSession
+	}
 }
 
 type watchBackend struct {
@@ -74,7 +83,7 @@ type watchBackend struct {
 	Sum4     uint32
 	OuterV6  uint32
 	Overhead uint32
-	Rsv0     uint32
+	Port     uint32
 	Rsv      [2]uint64
 }
 
@@ -87,7 +96,8 @@ type watchCookieSet struct {
 	}
 	Live uint64
 	Form uint64
-	Rsv  [2]uint64
+	Mint uint64
+	Rsv  uint64
 }
 
 type watchCounter struct {
@@ -171,7 +181,50 @@ type watchMuxConfig struct {
 	}
 	Idle  uint64
 	Ahead uint64
-	Rsv   [4]uint64
+	Nat   uint64
+	Rsv   [3]uint64
+}
+
+type watchNatAddress struct {
+	_    structs.HostLayout
+	Hi   uint64
+	Lo   uint64
+	Low  uint16
+	High uint16
+	Rsv  uint32
+}
+
+type watchNatKey struct {
+	_        structs.HostLayout
+	SrcHi    uint64
+	SrcLo    uint64
+	DstHi    uint64
+	DstLo    uint64
+	Sport    uint16
+	Dport    uint16
+	Protocol uint8
+	Rsv      [3]uint8
+}
+
+type watchNatSession struct {
+	_       structs.HostLayout
+	LipHi   uint64
+	LipLo   uint64
+	DipHi   uint64
+	DipLo   uint64
+	Way     uint64
+	Mac     uint64
+	Tags    uint64
+	Ifindex uint32
+	Flags   uint32
+	Stamp   uint32
+	Newest  uint32
+	Slot    uint32
+	Member  uint16
+	Cookie  uint16
+	Lport   uint16
+	Dport   uint16
+	Rsv     uint32
 }
 
 type watchProbeResult struct {
@@ -283,6 +336,9 @@ const (
 	watchMapMemberCounts     = "member_counts"
 	watchMapMemberLoads      = "member_loads"
 	watchMapMembers          = "members"
+	watchMapNatAddresses     = "nat_addresses"
+	watchMapNatPorts         = "nat_ports"
+	watchMapNatSessions      = "nat_sessions"
 	watchMapPings            = "pings"
 	watchMapPortRanges       = "port_ranges"
 	watchMapProbeResults     = "probe_results"
@@ -396,6 +452,9 @@ type watchMapSpecs struct {
 	MemberCounts    *ebpf.MapSpec `ebpf:"member_counts"`
 	MemberLoads     *ebpf.MapSpec `ebpf:"member_loads"`
 	Members         *ebpf.MapSpec `ebpf:"members"`
+	NatAddresses    *ebpf.MapSpec `ebpf:"nat_addresses"`
+	NatPorts        *ebpf.MapSpec `ebpf:"nat_ports"`
+	NatSessions     *ebpf.MapSpec `ebpf:"nat_sessions"`
 	Pings           *ebpf.MapSpec `ebpf:"pings"`
 	PortRanges      *ebpf.MapSpec `ebpf:"port_ranges"`
 	ProbeResults    *ebpf.MapSpec `ebpf:"probe_results"`
@@ -481,6 +540,9 @@ type watchMaps struct {
 	MemberCounts    *ebpf.Map `ebpf:"member_counts"`
 	MemberLoads     *ebpf.Map `ebpf:"member_loads"`
 	Members         *ebpf.Map `ebpf:"members"`
+	NatAddresses    *ebpf.Map `ebpf:"nat_addresses"`
+	NatPorts        *ebpf.Map `ebpf:"nat_ports"`
+	NatSessions     *ebpf.Map `ebpf:"nat_sessions"`
 	Pings           *ebpf.Map `ebpf:"pings"`
 	PortRanges      *ebpf.Map `ebpf:"port_ranges"`
 	ProbeResults    *ebpf.Map `ebpf:"probe_results"`
@@ -515,6 +577,9 @@ func (m *watchMaps) Close() error {
 		m.MemberCounts,
 		m.MemberLoads,
 		m.Members,
+		m.NatAddresses,
+		m.NatPorts,
+		m.NatSessions,
 		m.Pings,
 		m.PortRanges,
 		m.ProbeResults,

@@ -22,7 +22,7 @@ type scheduleBackend struct {
 	Sum4     uint32
 	OuterV6  uint32
 	Overhead uint32
-	Rsv0     uint32
+	Port     uint32
 	Rsv      [2]uint64
 }
 
@@ -41,7 +41,8 @@ type scheduleCookieSet struct {
 	}
 	Live uint64
 	Form uint64
-	Rsv  [2]uint64
+	Mint uint64
+	Rsv  uint64
 }
 
 type scheduleCounter struct {
@@ -125,7 +126,50 @@ type scheduleMuxConfig struct {
 	}
 	Idle  uint64
 	Ahead uint64
-	Rsv   [4]uint64
+	Nat   uint64
+	Rsv   [3]uint64
+}
+
+type scheduleNatAddress struct {
+	_    structs.HostLayout
+	Hi   uint64
+	Lo   uint64
+	Low  uint16
+	High uint16
+	Rsv  uint32
+}
+
+type scheduleNatKey struct {
+	_        structs.HostLayout
+	SrcHi    uint64
+	SrcLo    uint64
+	DstHi    uint64
+	DstLo    uint64
+	Sport    uint16
+	Dport    uint16
+	Protocol uint8
+	Rsv      [3]uint8
+}
+
+type scheduleNatSession struct {
+	_       structs.HostLayout
+	LipHi   uint64
+	LipLo   uint64
+	DipHi   uint64
+	DipLo   uint64
+	Way     uint64
+	Mac     uint64
+	Tags    uint64
+	Ifindex uint32
+	Flags   uint32
+	Stamp   uint32
+	Newest  uint32
+	Slot    uint32
+	Member  uint16
+	Cookie  uint16
+	Lport   uint16
+	Dport   uint16
+	Rsv     uint32
 }
 
 type scheduleProbeResult struct {
@@ -210,6 +254,9 @@ const (
 	scheduleMapMemberCounts       = "member_counts"
 	scheduleMapMemberLoads        = "member_loads"
 	scheduleMapMembers            = "members"
+	scheduleMapNatAddresses       = "nat_addresses"
+	scheduleMapNatPorts           = "nat_ports"
+	scheduleMapNatSessions        = "nat_sessions"
 	scheduleMapPings              = "pings"
 	scheduleMapPortRanges         = "port_ranges"
 	scheduleMapProbeResults       = "probe_results"
@@ -315,6 +362,9 @@ type scheduleMapSpecs struct {
 	MemberCounts    *ebpf.MapSpec `ebpf:"member_counts"`
 	MemberLoads     *ebpf.MapSpec `ebpf:"member_loads"`
 	Members         *ebpf.MapSpec `ebpf:"members"`
+	NatAddresses    *ebpf.MapSpec `ebpf:"nat_addresses"`
+	NatPorts        *ebpf.MapSpec `ebpf:"nat_ports"`
+	NatSessions     *ebpf.MapSpec `ebpf:"nat_sessions"`
 	Pings           *ebpf.MapSpec `ebpf:"pings"`
 	PortRanges      *ebpf.MapSpec `ebpf:"port_ranges"`
 	ProbeResults    *ebpf.MapSpec `ebpf:"probe_results"`
@@ -392,6 +442,9 @@ type scheduleMaps struct {
 	MemberCounts    *ebpf.Map `ebpf:"member_counts"`
 	MemberLoads     *ebpf.Map `ebpf:"member_loads"`
 	Members         *ebpf.Map `ebpf:"members"`
+	NatAddresses    *ebpf.Map `ebpf:"nat_addresses"`
+	NatPorts        *ebpf.Map `ebpf:"nat_ports"`
+	NatSessions     *ebpf.Map `ebpf:"nat_sessions"`
 	Pings           *ebpf.Map `ebpf:"pings"`
 	PortRanges      *ebpf.Map `ebpf:"port_ranges"`
 	ProbeResults    *ebpf.Map `ebpf:"probe_results"`
@@ -422,6 +475,9 @@ func (m *scheduleMaps) Close() error {
 		m.MemberCounts,
 		m.MemberLoads,
 		m.Members,
+		m.NatAddresses,
+		m.NatPorts,
+		m.NatSessions,
 		m.Pings,
 		m.PortRanges,
 		m.ProbeResults,

@@ -1,0 +1,288 @@
+package dataplane
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/wire"
+)
+
+// natIdle is how long sessions of tests may be idle.
+var natIdle = lb.Idle{Untrusted: 30 * time.Second, Trusted: 300 * time.Second}
+
+// natServers are endpoints of both families and protocols with three servers each.
+func natServers() (out []MuxEndpoint) {
+	for _, protocol := range []lb.Protocol{lb.TCP, lb.UDP} {
+		four := natEndpoint(muxVIP4, protocol, 80, "10.20.1.11", "10.20.2.11", "10.20.3.11")
+		six := natEndpoint(muxVIP6, protocol, 80, "2001:db8:20:1::11", "2001:db8:20:2::11", "2001:db8:20:3::11")
+		four.Idle, six.Idle = natIdle, natIdle
+		out = append(out, four, six)
+	}
+	return out
+}
+
+// natPacket is a client's packet to one of them.
+func natPacket(v6, udp bool, from uint16, flags uint8, options ...byte) wire.Packet {
+	p := tcp4(80)
+	if v6 {
+		p = tcp6(80)
+	}
+	if udp {
+		p.Payload = wire.UDP{SrcPort: from, DstPort: 80, Data: fmt.Appendf(nil, "query %d", from)}
+	} else {
+		p.Payload = wire.TCP{SrcPort: from, DstPort: 80, Seq: uint32(from), Flags: flags, Options: options, Data: []byte("data behind")}
+	}
+	return p
+}
+
+// eachKind runs a test for both families and protocols.
+func eachKind(t *testing.T, test func(t *testing.T, v6, udp bool)) {
+	for _, v6 := range []bool{false, true} {
+		for _, udp := range []bool{false, true} {
+			t.Run(fmt.Sprintf("v6 %v, udp %v", v6, udp), func(t *testing.T) { test(t, v6, udp) })
+		}
+	}
+}
+
+// TestNATBothWays: packets of many flows there and back, byte by byte, padded and not, with what is special about IPv6.
+func TestNATBothWays(t *testing.T) {
+	eachKind(t, func(t *testing.T, v6, udp bool) {
+		f := newNATFixture(t, natServers()...)
+		for from := uint16(1000); from < 1060; from++ {
+			opening := natPacket(v6, udp, from, wire.SYN)
+			later := natPacket(v6, udp, from, wire.ACK)
+			later.Padding, later.TTL, later.TOS = int(from%7), 2+uint8(from%200), uint8(from)
+			if v6 && from%3 == 0 {
+				later.Extensions = []wire.Extension{wire.Options(0, 1), wire.Options(60, 2)}
+			}
+			there := f.in(opening)
+			back := f.out(serverSays(*there.packet))
+			if src, dst, _, _ := endsOf(*back.packet); src.Addr() != opening.Dst || dst.Addr() != opening.Src || dst.Port() != from {
+				t.Fatalf("answered from %v to %v", src, dst)
+			}
+			again := f.in(later)
+			f.out(serverSays(*again.packet))
+		}
+		if len(f.sessions) != 60 {
+			t.Fatalf("%d sessions", len(f.sessions))
+		}
+		f.sweep()
+	})
+}
+
+// TestNATZeroChecksum: a datagram without a checksum (RFC 768) stays one.
+func TestNATZeroChecksum(t *testing.T) {
+	f := newNATFixture(t, natServers()...)
+	p := natPacket(false, true, 1000, 0)
+	there := f.toServer(p)
+	zero := func(p wire.Packet) wire.Packet {
+		b := p.Payload.Bytes(p.Src, p.Dst)
+		b[6], b[7] = 0, 0
+		p.Payload = wire.Raw{Number: wire.ProtoUDP, Data: b}
+		return p
+	}
+	bare := zero(*there.packet)
+	there.packet = &bare
+	f.checkNAT(zero(p).Frame(), there)
+}
+
+// TestNATWrongChecksum: what was wrong stays wrong.
+func TestNATWrongChecksum(t *testing.T) {
+	f := newNATFixture(t, natServers()...)
+	for _, udp := range []bool{false, true} {
+		p := natPacket(false, udp, 1000, wire.SYN)
+		frame := p.Frame()
+		frame[len(frame)-1] ^= 1
+		_, out := f.run(frame)
+		want := f.toServer(p)
+		sent := want.packet.Frame()
+		sent[len(sent)-1] ^= 1
+		if string(out) != string(sent) {
+			t.Errorf("got  %x\nwant %x", out, sent)
+		}
+	}
+}
+
+// TestNATRange: the servers of an endpoint of many ports have the port that the client chose.
+func TestNATRange(t *testing.T) {
+	e := natEndpoint(muxVIP4, lb.TCP, 70, "10.20.1.11", "10.20.2.11")
+	e.Key.PortEnd, e.Idle = 90, natIdle
+	for i := range e.Members {
+		e.Members[i].Port = 0
+	}
+	f := newNATFixture(t, e)
+	there := f.in(natPacket(false, false, 1000, wire.SYN))
+	if _, dst, _, _ := endsOf(*there.packet); dst.Port() != 80 {
+		t.Errorf("sent to %v", dst)
+	}
+	f.out(serverSays(*there.packet))
+}
+
+// TestNATRefused: what is not forwarded, and why.
+func TestNATRefused(t *testing.T) {
+	f := newNATFixture(t, natServers()...)
+	there := f.in(natPacket(false, false, 1000, wire.SYN))
+	dying := natPacket(false, false, 1000, wire.ACK)
+	dying.TTL = 1
+	f.in(dying)
+	old := serverSays(*there.packet)
+	old.TTL = 1
+	f.out(old)
+	f.in(natPacket(false, false, 1001, wire.RST))
+	f.in(natPacket(false, false, 1001, wire.RST|wire.ACK))
+
+	first := piece4(1, 0, true, 80)
+	f.checkNAT(longer(first.Frame(), 14+24), natWant{reason: "nat_fragment"})
+	piece := first
+	piece.Src, piece.Dst = there.packet.Dst, natLIP4
+	f.checkNAT(longer(piece.Frame(), 14+24), natWant{reason: "nat_fragment"})
+	other := piece
+	other.Dst = netip.MustParseAddr("10.10.0.212")
+	f.checkNAT(longer(other.Frame(), 14+24), natWant{reason: "pass_not_ours", pass: true})
+
+	stranger := serverSays(*there.packet)
+	stranger.Src = netip.MustParseAddr("10.20.1.99")
+	f.out(stranger)
+	wrong := serverSays(*there.packet)
+	l4 := wrong.Payload.(wire.TCP)
+	l4.SrcPort++
+	wrong.Payload = l4
+	f.out(wrong)
+	ping := wire.Packet{DstMAC: muxSelf, SrcMAC: muxRouter, Src: muxClient4, Dst: natLIP4, Payload: wire.Echo{ID: 1, Seq: 2}}
+	f.checkNAT(ping.Frame(), natWant{reason: "pass_not_ours", pass: true})
+
+	f.from(NATAddress{natLIP6, 1024, 65535})
+	f.in(natPacket(false, false, 1000, wire.ACK))
+	f.sweep()
+}
+
+// TestNATNoRoom: sessions are bounded by their number and by the ports towards one server.
+func TestNATNoRoom(t *testing.T) {
+	one := natEndpoint(muxVIP4, lb.TCP, 80, "10.20.1.11")
+	one.Idle = natIdle
+	f := newNATFixture(t, one)
+	f.from(NATAddress{natLIP4, 2000, 2003}, NATAddress{numbered(9), 3000, 3000})
+	full := 0
+	for from := uint16(1000); from < 1020; from++ {
+		if f.in(natPacket(false, false, from, wire.SYN)).reason == "nat_full" {
+			full++
+		}
+	}
+	if len(f.sessions) < 3 || full != 20-len(f.sessions) {
+		t.Errorf("%d sessions, %d refused", len(f.sessions), full)
+	}
+	f.sweep()
+	f.from(natPorts...)
+	for from := range uint16(testLimits.NAT) + 20 {
+		f.in(natPacket(false, false, 1000+from, wire.SYN))
+	}
+	if len(f.sessions) != int(testLimits.NAT) {
+		t.Errorf("%d sessions", len(f.sessions))
+	}
+	f.sweep()
+	if used, room := f.mux.NATUse(); used != uint64(testLimits.NAT) || room != used {
+		t.Errorf("%d used of %d", used, room)
+	}
+}
+
+// TestNATMemberLeaves: a flow of a member that is gone or dead is given another one, from another port; one that drains keeps its connections.
+func TestNATMemberLeaves(t *testing.T) {
+	eachKind(t, func(t *testing.T, v6, udp bool) {
+		servers := natServers()
+		f := newNATFixture(t, servers...)
+		there := f.in(natPacket(v6, udp, 1000, wire.SYN))
+		f.out(serverSays(*there.packet))
+		_, vip, protocol, _ := endsOf(natPacket(v6, udp, 1000, 0))
+		key := natFlow{netip.AddrPortFrom(natPacket(v6, udp, 1000, 0).Src, 1000), vip, protocol}
+		id := f.sessions[key].member
+		for i := range servers {
+			for j := range servers[i].Members {
+				servers[i].Members[j].Choosable = servers[i].Members[j].ID != id
+			}
+		}
+		f.serve(servers...)
+		f.in(natPacket(v6, udp, 1000, wire.ACK))
+		if f.sessions[key].member != id {
+			t.Fatal("a member that drains lost a flow")
+		}
+		if !udp {
+			f.in(natPacket(v6, udp, 1000, wire.SYN))
+			if f.sessions[key].member == id {
+				t.Fatal("a member that drains got a connection")
+			}
+			id = f.sessions[key].member
+		}
+		f.setAlive(MemberAlive{f.endpointFor(vip, protocol).Key, id, false})
+		f.in(natPacket(v6, udp, 1000, wire.ACK))
+		if f.sessions[key].member == id {
+			t.Fatal("a dead member kept a flow")
+		}
+		f.out(serverSays(*there.packet)) // nobody's any more
+		f.sweep()
+	})
+}
+
+// TestNATIdle: sessions end when they are idle, those that are over or were never answered sooner.
+func TestNATIdle(t *testing.T) {
+	f := newNATFixture(t, natServers()...)
+	states := map[string]func(wire.Packet){
+		"opened":   func(wire.Packet) {},
+		"answered": func(back wire.Packet) { f.out(back) },
+		"trusted":  func(back wire.Packet) { f.out(back); f.in(natPacket(false, false, 1002, wire.ACK)) },
+		"half closed": func(back wire.Packet) {
+			f.out(back)
+			f.in(natPacket(false, false, 1003, wire.FIN|wire.ACK))
+		},
+		"closed": func(back wire.Packet) {
+			f.out(back)
+			f.in(natPacket(false, false, 1004, wire.FIN|wire.ACK))
+			l4 := back.Payload.(wire.TCP)
+			l4.Flags = wire.FIN | wire.ACK
+			back.Payload = l4
+			f.out(back)
+		},
+		"reset": func(back wire.Packet) { f.out(back); f.in(natPacket(false, false, 1005, wire.RST)) },
+	}
+	for i, name := range []string{"opened", "answered", "trusted", "half closed", "closed", "reset"} {
+		there := f.in(natPacket(false, false, uint16(1000+i), wire.SYN))
+		states[name](serverSays(*there.packet))
+	}
+	f.sweep()
+	short, long := uint64(f.mux.tables.ticks(natIdle.Untrusted)), uint64(f.mux.tables.ticks(natIdle.Trusted))
+	start := f.tick
+	for _, c := range []struct {
+		after uint64
+		left  int
+	}{{short, 6}, {short + 1, 2}, {long, 2}, {long + 1, 0}} {
+		f.at(start + c.after)
+		f.sweep()
+		if len(f.sessions) != c.left {
+			t.Errorf("after %d ticks %d sessions are left, want %d", c.after, len(f.sessions), c.left)
+		}
+	}
+	if n := f.reasonsNow()["nat_expired"]; n != 6 {
+		t.Errorf("nat_expired: %d", n)
+	}
+	f.in(natPacket(false, false, 1000, wire.SYN))
+	f.serve(natServers()[1:]...)
+	f.sweep()
+}
+
+// TestNATWithoutRoom: with no sessions path nat is refused, by endpoint and by address.
+func TestNATWithoutRoom(t *testing.T) {
+	limits := testLimits
+	limits.NAT = 0
+	m, err := OpenMux(MuxOptions{Address: muxSelf, Limits: limits})
+	must(t, err)
+	defer m.Close()
+	if err := m.Apply(MuxState{RingKeys: testKeys, Endpoints: natServers()}); err == nil {
+		t.Error("endpoints were accepted")
+	}
+	if err := m.SetNATAddresses(natPorts); err == nil {
+		t.Error("addresses were accepted")
+	}
+	must(t, m.SetNATAddresses(nil))
+}
