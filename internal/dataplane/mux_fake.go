@@ -177,7 +177,7 @@ func (v fakeView) endpoint(k lb.EndpointKey) (endpointView, bool) {
 		view := endpointView{
 			code: e.RingCode, ring: e.Ring, members: map[uint16]memberView{},
 			source: e.sourceBits(), onePacket: e.OnePacket, threeTuple: e.Fragments3Tuple,
-			flow: e.keepsFlows(), cookies: cookieKeysOf(e), quic: e.QUIC,
+			flow: e.keepsFlows(), cookies: cookieKeysOf(e), quic: e.QUIC, nat: e.NAT,
 		}
 		if e.UseBackup && len(e.BackupRing) > 0 {
 			view.code, view.ring = e.BackupCode, e.BackupRing
@@ -187,7 +187,7 @@ func (v fakeView) endpoint(k lb.EndpointKey) (endpointView, bool) {
 		for _, m := range e.Members {
 			view.count = max(view.count, int(m.ID)+1)
 			view.members[m.ID] = memberView{
-				outer: m.Outer, mtu: m.MTU, choosable: m.Choosable, alive: v.f.alive[MemberKey{k, m.ID}],
+				outer: m.Outer, mtu: m.MTU, port: m.Port, choosable: m.Choosable, alive: v.f.alive[MemberKey{k, m.ID}],
 				resolved: v.f.nextHops[m.Outer] != NextHop{},
 			}
 		}

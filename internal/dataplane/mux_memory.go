@@ -37,6 +37,7 @@ type muxMemory struct {
 	memberLoads  []uint64
 	quicSets     []muxQuicSet    // none in former tables that know no QUIC
 	natAddresses []muxNatAddress // none in former tables that know no path nat
+	natSessions  *ebpf.Map       // likewise
 	natRoom      uint32          // sessions of path nat
 
 	mapped [][]byte
@@ -76,6 +77,7 @@ func mapMux(m *muxMaps) (*muxMemory, error) {
 			return nil, err
 		}
 	}
+	mem.natSessions = m.NatSessions
 	mem.config = &configs[0]
 	mem.reasons.size = uint32(muxLimitLIMIT_REASONS)
 	mem.endpointCounts.size = uint32(len(mem.endpointCounts.cells) / counterRegions())

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shuntlb/shunt/internal/cookie"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/wire"
 )
@@ -285,4 +286,127 @@ func TestNATWithoutRoom(t *testing.T) {
 		t.Error("addresses were accepted")
 	}
 	must(t, m.SetNATAddresses(nil))
+}
+
+// TestNATTrace: a trace says what becomes of a packet, before there is a session and when there is one.
+func TestNATTrace(t *testing.T) {
+	eachKind(t, func(t *testing.T, v6, udp bool) {
+		servers := natServers()
+		if !udp {
+			servers = append(splitServers(CookieSplitR), servers[2:]...)
+		}
+		f := newNATFixture(t, servers...)
+		ask := func(p wire.Packet, s Segment) Trace {
+			src, dst, protocol, _ := endsOf(p)
+			_, echo := stampOf(p, 1)
+			got, err := f.mux.Trace(Packet{
+				Client: src.Addr(), VIP: dst.Addr(), ClientPort: src.Port(), Port: dst.Port(), Protocol: lb.Protocol(protocol), Segment: s, Echo: echo,
+			})
+			must(t, err)
+			return got
+		}
+		for from := uint16(1000); from < 1030; from++ {
+			opening := natPacket(v6, udp, from, wire.SYN)
+			before := ask(opening, SegmentOpening)
+			there := f.in(opening)
+			if before.Verdict != "forwarded" || before.Outer != there.packet.Dst || before.Source.IsValid() {
+				t.Fatalf("before: %+v: it went to %v", before, there.packet.Dst)
+			}
+			f.out(serverSays(*there.packet))
+			later := natPacket(v6, udp, from, wire.ACK)
+			after := ask(later, SegmentLater)
+			if after.Verdict != "forwarded" || after.Outer != there.packet.Dst || after.Source != there.packet.Src || after.Member != before.Member {
+				t.Fatalf("after: %+v: it went from %v to %v", after, there.packet.Src, there.packet.Dst)
+			}
+		}
+		if !udp {
+			src, dst, _, _ := endsOf(natPacket(v6, udp, 2000, 0))
+			flow := natFlow{src, dst, 6}
+			w := cookie.SplitBits.Place(7, uint32(cookie.EncodeShort(f.prf(f.endpointFor(dst, 6), 0, flow), 0, 2)))
+			p := natPacket(v6, udp, 2000, wire.ACK, usualOptions(w)...)
+			if got := ask(p, SegmentLater); got.Member != 2 {
+				t.Errorf("a cookie of member 2: %+v", got)
+			}
+			if f.in(p); f.sessions[flow].member != 2 {
+				t.Errorf("it went to member %d", f.sessions[flow].member)
+			}
+		}
+		f.from()
+		if got := ask(natPacket(v6, udp, 1000, wire.SYN), SegmentOpening); got.Verdict != "nat_no_address" || got.Outer.IsValid() {
+			t.Errorf("without addresses: %+v", got)
+		}
+	})
+}
+
+// TestNATTooBig: what the server's link cannot take is answered from the VIP.
+func TestNATTooBig(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		servers := natServers()
+		for i := range servers {
+			for j := range servers[i].Members {
+				servers[i].Members[j].MTU = 1400
+			}
+		}
+		f := newNATFixture(t, servers...)
+		p := natPacket(v6, false, 1000, wire.SYN)
+		l4 := p.Payload.(wire.TCP)
+		l4.Data = make([]byte, 1400)
+		p.Payload = l4
+		before := f.reasonsNow()
+		verdict, out := f.run(p.Frame())
+		if got := f.countedSince(before); verdict != 3 || fmt.Sprint(got) != "[ptb_sent]" {
+			t.Fatalf("verdict %d, counted %v", verdict, got)
+		}
+		h, err := wire.ParseFrame(out)
+		must(t, err)
+		if h.Src != p.Dst || h.Dst != p.Src {
+			t.Errorf("from %v to %v", h.Src, h.Dst)
+		}
+	}
+}
+
+// TestNATAdmits: limits and source lists of the VIP count before anything is remembered.
+func TestNATAdmits(t *testing.T) {
+	f := newNATFixture(t, natServers()...)
+	s := MuxState{RingKeys: testKeys, Endpoints: natServers(), VIPs: []MuxVIP{
+		{VIP: muxVIP4, Limits: lb.Limits{Connections: 1}},
+		{VIP: muxVIP6, Sources: &SourceList{Digest: [32]byte{1}, Deny: []netip.Prefix{netip.PrefixFrom(muxClient6, 128)}}},
+	}}
+	f.apply(s)
+	f.setHops(hopsTo(s))
+	f.checkNAT(natPacket(true, false, 1000, wire.SYN).Frame(), natWant{reason: "source_denied"})
+	limited := 0
+	for from := range uint16(40) {
+		before := f.reasonsNow()
+		f.run(natPacket(false, from%2 == 0, 1000+from, wire.SYN).Frame())
+		if fmt.Sprint(f.countedSince(before)) == "[new_flow_limited]" {
+			limited++
+		}
+	}
+	if limited == 0 || limited == 40 {
+		t.Errorf("%d of 40 flows refused", limited)
+	}
+}
+
+// TestNATTagged: frames with VLAN tags are answered with these tags, and a server's may have some.
+func TestNATTagged(t *testing.T) {
+	f := newNATFixture(t, natServers()...)
+	tag := func(frame []byte) []byte {
+		return append(append(append([]byte{}, frame[:12]...), 0x81, 0, 0, 42), frame[12:]...)
+	}
+	p := natPacket(false, false, 1000, wire.SYN)
+	there := f.toServer(p)
+	f.checkNAT(tag(p.Frame()), there)
+	answer := serverSays(*there.packet)
+	back := f.toClient(answer)
+	for _, frame := range [][]byte{answer.Frame(), tag(answer.Frame())} {
+		before := f.reasonsNow()
+		_, out := f.run(frame)
+		if want := tag(back.packet.Frame()); string(out) != string(want) {
+			t.Fatalf("got  %x\nwant %x, counted %v", out, want, f.countedSince(before))
+		}
+	}
+	stranger := answer
+	stranger.Src = netip.MustParseAddr("10.20.1.99")
+	f.checkNAT(tag(stranger.Frame()), natWant{reason: "pass_not_ours", pass: true})
 }

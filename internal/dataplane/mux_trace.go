@@ -24,6 +24,8 @@ type tableView interface {
 	// remembered is the flow of an endpoint with this hash under flowKey; false when the table has none that counts.
 	remembered(k lb.EndpointKey, hash uint64) (Flow, bool)
 	flowKey() ring.Key
+	// nat is the session of path nat of a packet, and the addresses that the mux sends from to servers.
+	nat(Packet) (natView, bool, []NATAddress)
 }
 
 // endpointView is one endpoint as readers see it.
@@ -40,6 +42,7 @@ type endpointView struct {
 	schedule              scheduleView
 	cookies               *cookieKeys
 	quic                  *MuxQUIC
+	nat                   bool // packets are rewritten both ways
 }
 
 // guardView is what applies to a whole VIP.
@@ -51,6 +54,7 @@ type guardView struct {
 type memberView struct {
 	outer     netip.Addr
 	mtu       uint32
+	port      uint16 // of path nat: 0 for the one that the packet came to
 	choosable bool
 	alive     bool
 	resolved  bool
@@ -64,6 +68,7 @@ const (
 	traceNoBackend    = "no_backend"
 	traceSourceDenied = "source_denied"
 	traceSNATNobody   = "snat_nobody"
+	traceNATNoAddress = "nat_no_address"
 )
 
 // tracePacket walks a view as the program does, and says what it saw.
@@ -99,6 +104,10 @@ func tracePacket(p Packet, view tableView) (Trace, error) {
 		return t, nil
 	}
 	hash := t.identify(p, e, found, ring.FlowHash)
+	if e.nat {
+		t.followNAT(p, e, found, hash, view)
+		return t, nil
+	}
 	if by, ok := t.followCookie(p, e); ok {
 		hash = by
 	} else if by, ok := t.followQUIC(p, e, view); ok {
@@ -224,6 +233,7 @@ func (v tablesView) endpoint(k lb.EndpointKey) (endpointView, bool) {
 	v.identity(&view, record)
 	policy := load(&record.Policy)
 	view.flow = policy>>muxPolicyShiftPOLICY_FLAGS_SHIFT&uint64(muxEndpointFlagENDPOINT_FLOW) != 0
+	view.nat = policy>>muxPolicyShiftPOLICY_FLAGS_SHIFT&uint64(muxEndpointFlagENDPOINT_NAT) != 0
 	view.cookies, view.quic = v.cookiesAt(policy), v.quicAt(policy)
 	view.schedule = v.schedule(record, members)
 	if word != 0 {
@@ -240,7 +250,7 @@ func (v tablesView) endpoint(k lb.EndpointKey) (endpointView, bool) {
 		}
 		b := &mem.backends[uint32(w)]
 		view.members[uint16(id)] = memberView{
-			outer: netip.AddrFrom16(b.OuterDst).Unmap(), mtu: b.Mtu,
+			outer: netip.AddrFrom16(b.OuterDst).Unmap(), mtu: b.Mtu, port: uint16(b.Port),
 			choosable: w&memberChoosable != 0, alive: w&memberAlive != 0,
 			resolved: load(&b.Nexthop)>>muxNexthopBitNEXTHOP_VALID_SHIFT != 0,
 		}

@@ -21,13 +21,17 @@ func (k *cookieKeys) of(stamp uint32) (carried uint16, kid uint8) {
 		carried = cookie.OffsetCookie(stamp, k.clock)
 		return carried, cookie.ShortKeyID(carried)
 	}
+	if k.form.Split() {
+		carried = uint16(cookie.SplitBits.Cookie(stamp))
+		return carried, cookie.ShortKeyID(carried)
+	}
 	carried = uint16(cookie.HostBits.Cookie(stamp))
 	return carried, cookie.KeyID(carried)
 }
 
 // decode is the member that a cookie names.
 func (k *cookieKeys) decode(hash uint64, carried uint16) (id uint16, ok bool) {
-	if k.form == CookieCO {
+	if k.form != CookieEVC {
 		return cookie.DecodeShort(hash, carried)
 	}
 	return cookie.Decode(hash, carried)
