@@ -69,15 +69,16 @@ static __always_inline int accept_packet(struct __sk_buff *skb, struct arrival *
 	struct destination to = {};
 	__u32 shift = a->outer.payload - ETH_HLEN;
 	enum host_reason reason = 0;
-	int verdict = VERDICT_DROP, known;
+	int verdict = VERDICT_DROP, known = 0;
 
 	if (b->repair && !a->spread && a->inner.protocol == IPPROTO_TCP && !t->syn && !a->inner.fragment) {
-		b = repair(skb, a, b, &verdict);
+		b = repair(skb, a, b, &verdict, &known);
 		if (!b)
 			return verdict;
 	}
 	to.rewrite = b->rewrite;
-	known = packet_known(skb, a, b);
+	if (!known || !b->rewrite)
+		known = packet_known(skb, a, b);
 
 	view_copy16(to.dip, b->dip);
 	count_arrival(skb, a, b->index);

@@ -43,11 +43,13 @@ static __always_inline enum host_reason translate_error(struct __sk_buff *skb, s
 /* repair for an ICMP error: it goes the way of the packets that it is about, of the flow whose answer it quotes. */
 static __always_inline const struct binding *repair_error(struct __sk_buff *skb, struct arrival *a, const struct binding *b, int *verdict)
 {
+	int known = 0;
+
 	view_copy16(a->router, a->inner.src);
 	view_copy16(a->inner.src, a->q.dst);
 	a->t.sport_be = a->q.dport_be;
 	a->t.dport_be = a->q.sport_be;
-	b = repair(skb, a, b, verdict);
+	b = repair(skb, a, b, verdict, &known);
 	view_copy16(a->inner.src, a->router);
 	return b;
 }

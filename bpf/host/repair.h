@@ -171,10 +171,10 @@ static __noinline int send_on(struct __sk_buff *skb, const struct arrival *a, co
 	return bpf_redirect_neigh(skb->ifindex, 0, 0, 0);
 }
 
-/* What is to be done with a packet that came by binding `b` for which this host may not be the right one: sets *here when another
- * member of this host is, else returns a target on another host, or 0 for none. */
+/* What is to be done with a packet that came by binding `b` for which this host may not be the right one: a target, and its member id, or 0 for none. Sets *known
+ * when that is because the host knows the packet's flow. */
 static __always_inline const struct repair_target *repair_find(struct __sk_buff *skb, struct arrival *a, const struct binding *b,
-							       const struct repair **r, __u32 *member)
+							       const struct repair **r, __u32 *member, int *known)
 {
 	const struct repair_target *t;
 	__u32 index = b->repair - 1, named;
@@ -183,7 +183,8 @@ static __always_inline const struct repair_target *repair_find(struct __sk_buff 
 		count(HOST_REASON_REPAIR_ARRIVED);
 		return 0;
 	}
-	if (b->rewrite ? packet_known(skb, a, b) : socket_known(skb, a))
+	*known = b->rewrite ? packet_known(skb, a, b) : socket_known(skb, a);
+	if (*known)
 		return 0;
 	/* A cookie says more than the ring. */
 	named = b->rewrite ? cookie_named(skb, a, binding_cookie(b->index)) : COOKIE_NONE;
@@ -203,15 +204,15 @@ static __always_inline const struct repair_target *repair_find(struct __sk_buff 
 	return t;
 }
 
-/* The binding by which a packet is delivered: its own, or that of another member of this host. 0: *verdict is the packet's. */
-static __always_inline const struct binding *repair(struct __sk_buff *skb, struct arrival *a, const struct binding *b, int *verdict)
+/* The binding by which a packet is delivered: its own, or that of another member of this host. 0: *verdict is the packet's. *known, 0 before: the host knows its flow. */
+static __always_inline const struct binding *repair(struct __sk_buff *skb, struct arrival *a, const struct binding *b, int *verdict, int *known)
 {
 	const struct repair *r = 0;
 	const struct repair_target *t;
 	const struct binding *other;
 	__u32 member = 0;
 
-	t = repair_find(skb, a, b, &r, &member);
+	t = repair_find(skb, a, b, &r, &member, known);
 	if (!t || !r)
 		return b;
 	if (t->use == REPAIR_AWAY) {

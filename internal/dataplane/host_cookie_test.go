@@ -13,6 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/cookie"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/ring"
 )
 
 // bakedBoth runs a test on an IPv4 and on an IPv6 flow of one host.
@@ -524,11 +525,10 @@ func TestHostCookieRepairs(t *testing.T) {
 	b.Member = 0
 	flow := packet{protocol: lb.TCP, src: client4, dst: vip4, sport: 40001, dport: 80, ack: true, payload: "x"}
 	third := "10.20.9.12"
-	apply := func(current, former uint16) {
-		must(t, e.host.Apply(HostState{TunnelSources: tunnelSources, MTU: 1500, Bindings: []plan.Binding{b}, Cookies: []plan.CookieKeys{bakedKeys(vip4, 1)},
-			Repairs: []*HostRepair{displaced(b, flow, current, former, HostTarget{ID: 2, Outer: netip.MustParseAddr(third)})}}))
+	apply := func(r *HostRepair) {
+		must(t, e.host.Apply(HostState{TunnelSources: tunnelSources, MTU: 1500, Bindings: []plan.Binding{b}, Cookies: []plan.CookieKeys{bakedKeys(vip4, 1)}, Repairs: []*HostRepair{r}}))
 	}
-	apply(0, 1)
+	apply(displaced(b, flow, 0, 1, HostTarget{ID: 2, Outer: netip.MustParseAddr(third)}))
 	f := e.baked4(40001)
 	echo := func(id uint16) uint32 {
 		f.member = id
@@ -542,11 +542,21 @@ func TestHostCookieRepairs(t *testing.T) {
 	e.expect("another's", in(2), verdictRedirect, sentOn(in(2), host4, third, 2), "repaired_away")
 	e.expect("of nobody there is", in(9), verdictRedirect, sentOn(in(9), host4, away4, 1), "repaired_away")
 	e.expect("no cookie", tunnel(t, source4, dip4, flow.bytes(t)), verdictRedirect, sentOn(tunnel(t, source4, dip4, flow.bytes(t)), host4, away4, 1), "repaired_away")
+	// Nothing was displaced: cookies alone say whose a flow is.
+	still := displaced(b, flow, 0, 1, HostTarget{ID: 2, Outer: netip.MustParseAddr(third)})
+	still.Turns = ring.Fold()
+	apply(still)
+	e.expect("another's, of an endpoint at rest", in(2), verdictRedirect, sentOn(in(2), host4, third, 2), "repaired_away")
 	before := e.reasons(nil)
 	f.ack(echo(0), 0)
 	if got, want := e.reasons(before), one("in_delivered", "cookie_rebuilt"); !maps.Equal(got, want) {
 		t.Errorf("its own: reasons %v, want %v", got, want)
 	}
+	f = e.baked4(40002)
+	flow.sport = 40002
+	stranger := flow
+	stranger.dst, stranger.dport = dip4, 8080
+	e.expect("no cookie, of an endpoint at rest", tunnel(t, source4, dip4, flow.bytes(t)), verdictRedirect, frame(stranger.bytes(t)), "in_delivered", "repair_nobody")
 }
 
 // TestHostCookieMPTCP: the answer to a client of MPTCP says that it is to open no more connections to the VIP, which may come to other servers.

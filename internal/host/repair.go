@@ -24,10 +24,10 @@ type madeRepair struct {
 	out *dataplane.HostRepair
 }
 
-// follow folds what changed. An endpoint whose bindings here have no host address that anybody knows is left out.
+// follow folds what changed. Those that something was displaced of come first: where there is no room for all, the others are seldom needed. An endpoint whose bindings here have no host address that anybody knows is left out.
 func (r *repairs) follow(p *plan.Plan) []*dataplane.HostRepair {
 	made := make(map[lb.EndpointKey]madeRepair, len(p.Repairs))
-	var out []*dataplane.HostRepair
+	var out, cookies []*dataplane.HostRepair
 	for i := range p.Repairs {
 		want := &p.Repairs[i]
 		m, ok := r.made[want.Key]
@@ -35,12 +35,16 @@ func (r *repairs) follow(p *plan.Plan) []*dataplane.HostRepair {
 			m = madeRepair{of: *want, own: p.Node.Addresses, out: r.make(want, p.Node.Addresses)}
 		}
 		made[want.Key] = m
-		if m.out != nil {
+		switch {
+		case m.out == nil:
+		case len(want.Memberships) == 1:
+			cookies = append(cookies, m.out)
+		default:
 			out = append(out, m.out)
 		}
 	}
 	r.made = made
-	return out
+	return append(out, cookies...)
 }
 
 // make folds an endpoint's memberships; nil when no member is here. own are the addresses of this host.
@@ -68,6 +72,10 @@ func (r *repairs) make(in *plan.Repair, own []netip.Addr) *dataplane.HostRepair 
 	}
 	if !out.Source.IsValid() {
 		return nil
+	}
+	if len(in.Memberships) == 1 {
+		out.Turns = ring.Fold() // nothing was displaced: no slot had another owner
+		return out
 	}
 	rings := make([][]uint16, len(in.Memberships))
 	for i, m := range in.Memberships {

@@ -2,6 +2,7 @@ package host
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/shuntlb/shunt/internal/lb"
@@ -44,6 +45,14 @@ func TestRepairsAreFolded(t *testing.T) {
 	}
 	if again := r.follow(&p); again[0] != got[0] {
 		t.Error("what is the same was folded again")
+	}
+	moving := in
+	moving.Key.Port = 81
+	in.Memberships = []plan.Seats{seats(3)}
+	p.Repairs = []plan.Repair{in, moving}
+	rest := r.follow(&p)
+	if len(rest) != 2 || rest[0].Key.Port != 81 || len(rest[1].Targets) != 3 || slices.ContainsFunc(rest[1].Turns.Slots, func(t ring.Turns) bool { return t.Former() != ring.NoFormer }) {
+		t.Errorf("of what nothing was displaced of: %+v", rest)
 	}
 	in.Memberships = []plan.Seats{seats(3), seats(3)}
 	in.Memberships[1].Generation, in.Memberships[1].Seats[1].Down = 4, true

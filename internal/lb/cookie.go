@@ -37,6 +37,9 @@ func (e *Endpoint) Cookies() bool { return e.Affinity == AffinityCookie }
 // StampsTCP tells whether TCP timestamps carry the member.
 func (e *Endpoint) StampsTCP() bool { return e.Cookies() && e.Protocol == TCP }
 
+// Stamped tells whether hosts write the member into what servers send, and read it of what comes back.
+func (e *Endpoint) Stamped() bool { return e.StampsTCP() && e.Cookie.Form == CookieEVC }
+
 // MaxMembers is how many member ids the endpoint has.
 func (e *Endpoint) MaxMembers() int {
 	switch {

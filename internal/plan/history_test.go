@@ -171,6 +171,37 @@ func TestRepairIsOfWhatMoved(t *testing.T) {
 	}
 }
 
+// TestCookiesAreAlwaysRepaired: hosts know the way to all members of an endpoint whose packets name them, whether something was displaced or not.
+func TestCookiesAreAlwaysRepaired(t *testing.T) {
+	vip := netip.MustParseAddr("203.0.113.10")
+	for _, c := range []struct {
+		name   string
+		change func(ep *lb.Endpoint)
+		want   bool
+	}{
+		{"stamped", func(*lb.Endpoint) {}, true},
+		{"by flow table", func(ep *lb.Endpoint) { ep.Affinity, ep.Cookie = lb.AffinityFlow, lb.Cookie{} }, false},
+		{"in the server's clock", func(ep *lb.Endpoint) { ep.Cookie.Form = lb.CookieCO }, false},
+		{"repair is off", func(ep *lb.Endpoint) { ep.RepairWindow = new(time.Duration(0)) }, false},
+	} {
+		ep := &lb.Endpoint{Protocol: lb.TCP, Port: 80, Affinity: lb.AffinityCookie, Cookie: lb.Cookie{Form: lb.CookieEVC}, RepairWindow: new(time.Hour)}
+		for n := range 3 {
+			b := backendN(n)
+			ep.Backends = append(ep.Backends, lb.Backend{DIPs: []netip.Addr{b.DIP}, Port: b.Port, Host: netip.MustParseAddr("10.20.1.1").Next(), Weight: 1})
+		}
+		c.change(ep)
+		in := Input{KeyID: 1, Size: eightPerMember, Now: epoch, RepairWindow: ep.Repairs(), Wanted: WantedMembers(ep, vip), Hosts: HostsOf(ep, vip)}
+		st, err := Advance(EndpointState{Key: lb.EndpointKey{VIP: vip, Protocol: lb.TCP, Port: 80}}, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, ok := MakeRepair(ep, &st, []Key{{ID: 1}}, lb.EncapIPIP)
+		if ok != c.want || ok && (len(r.Memberships) != 1 || len(r.Targets) != 3) {
+			t.Errorf("%s: hosts hear %+v, %v", c.name, r, ok)
+		}
+	}
+}
+
 // TestBindingsAreToldApart: a backend that changes its port leaves no binding behind that has the same tunnel, which its host would refuse
 // with the rest of the plan; with GUE the tunnel names the member, and all are bound. However often it changes, the present one is.
 func TestBindingsAreToldApart(t *testing.T) {

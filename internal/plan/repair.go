@@ -19,7 +19,8 @@ type Repair struct {
 	Fragments string
 	Targets   []Target // ordered by ID
 	// Memberships have no times and neither backends nor hosts: Targets do. Oldest first; the last is the present one. Before it is once
-	// more the present one, with those down that are dead or were lately, if there are such.
+	// more the present one, with those down that are dead or were lately, if there are such. When it is the only one, nothing was displaced, and cookies alone
+	// say whose a flow is.
 	Memberships []Seats
 }
 
@@ -47,8 +48,8 @@ type Target struct {
 	Fallen bool
 }
 
-// MakeRepair is what the endpoint's hosts need for repair; false when nothing was displaced lately, or nothing is repaired. Memberships
-// under another hash key are left out: no flow has the slot that it had. keys are the live ones; encap is that of the VIP's Network.
+// MakeRepair is what the endpoint's hosts need for repair; false when nothing is repaired, or nothing was displaced lately and packets do not say themselves whose
+// they are. Memberships under another hash key are left out: no flow has the slot that it had. keys are the live ones; encap is that of the VIP's Network.
 func MakeRepair(ep *lb.Endpoint, st *EndpointState, keys []Key, encap string) (*Repair, bool) {
 	live := slices.IndexFunc(keys, func(k Key) bool { return k.ID == st.KeyID })
 	if ep.Repairs() == 0 || live < 0 {
@@ -63,7 +64,7 @@ func MakeRepair(ep *lb.Endpoint, st *EndpointState, keys []Key, encap string) (*
 	if slices.ContainsFunc(st.Members, MemberState.away) {
 		out.Memberships = append(out.Memberships, st.Membership.without())
 	}
-	if len(out.Memberships) == 0 {
+	if len(out.Memberships) == 0 && !ep.Stamped() {
 		return nil, false
 	}
 	out.Memberships = append(out.Memberships, st.Membership.seats())
