@@ -534,7 +534,9 @@ type EndpointLoad struct {
 	// What the application says, 0 to 1e9; below 0: nothing.
 	Given []float32 `protobuf:"fixed32,9,rep,packed,name=given,proto3" json:"given,omitempty"`
 	// How many flows of clients began since some time, modulo 2^32; of members whose connections are known.
-	Opened        []uint32 `protobuf:"varint,10,rep,packed,name=opened,proto3" json:"opened,omitempty"`
+	Opened []uint32 `protobuf:"varint,10,rep,packed,name=opened,proto3" json:"opened,omitempty"`
+	// How often their hosts look at them, 10ms to 10s; absent: 100ms.
+	Interval      *durationpb.Duration `protobuf:"bytes,11,opt,name=interval,proto3" json:"interval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -635,6 +637,13 @@ func (x *EndpointLoad) GetGiven() []float32 {
 func (x *EndpointLoad) GetOpened() []uint32 {
 	if x != nil {
 		return x.Opened
+	}
+	return nil
+}
+
+func (x *EndpointLoad) GetInterval() *durationpb.Duration {
+	if x != nil {
+		return x.Interval
 	}
 	return nil
 }
@@ -3949,7 +3958,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x05error\x18\x03 \x01(\tR\x05error\"B\n" +
 	"\n" +
 	"LoadReport\x124\n" +
-	"\tendpoints\x18\x01 \x03(\v2\x16.shunt.v1.EndpointLoadR\tendpoints\"\xf9\x01\n" +
+	"\tendpoints\x18\x01 \x03(\v2\x16.shunt.v1.EndpointLoadR\tendpoints\"\xb0\x02\n" +
 	"\fEndpointLoad\x12\x10\n" +
 	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
 	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +
@@ -3961,7 +3970,8 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x03cpu\x18\b \x03(\rR\x03cpu\x12\x14\n" +
 	"\x05given\x18\t \x03(\x02R\x05given\x12\x16\n" +
 	"\x06opened\x18\n" +
-	" \x03(\rR\x06opened\"s\n" +
+	" \x03(\rR\x06opened\x125\n" +
+	"\binterval\x18\v \x01(\v2\x19.google.protobuf.DurationR\binterval\"s\n" +
 	"\aSnatAsk\x12,\n" +
 	"\x06holder\x18\x01 \x01(\v2\x14.shunt.v1.SnatHolderR\x06holder\x12\x12\n" +
 	"\x04want\x18\x02 \x01(\rR\x04want\x12\x12\n" +
@@ -4306,17 +4316,17 @@ var file_v1_node_proto_goTypes = []any{
 	(*PlanTarget)(nil),          // 45: shunt.v1.PlanTarget
 	(*PlanMembership)(nil),      // 46: shunt.v1.PlanMembership
 	(*NodeStatus)(nil),          // 47: shunt.v1.NodeStatus
-	(*NodeHealth)(nil),          // 48: shunt.v1.NodeHealth
-	(*FlowsRequest)(nil),        // 49: shunt.v1.FlowsRequest
-	(*FlowsResult)(nil),         // 50: shunt.v1.FlowsResult
-	(*TraceRequest)(nil),        // 51: shunt.v1.TraceRequest
-	(*TraceResult)(nil),         // 52: shunt.v1.TraceResult
-	(*Node)(nil),                // 53: shunt.v1.Node
-	(*SourceAffinity)(nil),      // 54: shunt.v1.SourceAffinity
-	(*Idle)(nil),                // 55: shunt.v1.Idle
-	(*QUIC)(nil),                // 56: shunt.v1.QUIC
-	(*Limits)(nil),              // 57: shunt.v1.Limits
-	(*durationpb.Duration)(nil), // 58: google.protobuf.Duration
+	(*durationpb.Duration)(nil), // 48: google.protobuf.Duration
+	(*NodeHealth)(nil),          // 49: shunt.v1.NodeHealth
+	(*FlowsRequest)(nil),        // 50: shunt.v1.FlowsRequest
+	(*FlowsResult)(nil),         // 51: shunt.v1.FlowsResult
+	(*TraceRequest)(nil),        // 52: shunt.v1.TraceRequest
+	(*TraceResult)(nil),         // 53: shunt.v1.TraceResult
+	(*Node)(nil),                // 54: shunt.v1.Node
+	(*SourceAffinity)(nil),      // 55: shunt.v1.SourceAffinity
+	(*Idle)(nil),                // 56: shunt.v1.Idle
+	(*QUIC)(nil),                // 57: shunt.v1.QUIC
+	(*Limits)(nil),              // 58: shunt.v1.Limits
 	(*Health)(nil),              // 59: shunt.v1.Health
 	(*HostIdle)(nil),            // 60: shunt.v1.HostIdle
 	(*Load)(nil),                // 61: shunt.v1.Load
@@ -4336,73 +4346,74 @@ var file_v1_node_proto_depIdxs = []int32{
 	18, // 11: shunt.v1.SnatWordsQuestion.vips:type_name -> shunt.v1.SnatVIP
 	5,  // 12: shunt.v1.SnatWordsReply.result:type_name -> shunt.v1.SnatWords
 	7,  // 13: shunt.v1.LoadReport.endpoints:type_name -> shunt.v1.EndpointLoad
-	10, // 14: shunt.v1.SnatAsk.holder:type_name -> shunt.v1.SnatHolder
-	10, // 15: shunt.v1.SnatReturn.holder:type_name -> shunt.v1.SnatHolder
-	13, // 16: shunt.v1.HealthReport.endpoints:type_name -> shunt.v1.EndpointHealth
-	14, // 17: shunt.v1.EndpointHealth.words:type_name -> shunt.v1.HealthWords
-	33, // 18: shunt.v1.PlanUpdate.upsert:type_name -> shunt.v1.PlanItem
-	31, // 19: shunt.v1.PlanUpdate.trace:type_name -> shunt.v1.TraceQuestion
-	29, // 20: shunt.v1.PlanUpdate.flows:type_name -> shunt.v1.FlowsQuestion
-	12, // 21: shunt.v1.PlanUpdate.health:type_name -> shunt.v1.HealthReport
-	12, // 22: shunt.v1.PlanUpdate.others:type_name -> shunt.v1.HealthReport
-	25, // 23: shunt.v1.PlanUpdate.health_of:type_name -> shunt.v1.HealthQuestion
-	17, // 24: shunt.v1.PlanUpdate.snat_leases:type_name -> shunt.v1.SnatLeases
-	20, // 25: shunt.v1.PlanUpdate.snat_holders:type_name -> shunt.v1.SnatHolders
-	21, // 26: shunt.v1.PlanUpdate.snat_answers:type_name -> shunt.v1.SnatAnswers
-	3,  // 27: shunt.v1.PlanUpdate.snat_words:type_name -> shunt.v1.SnatWordsQuestion
-	6,  // 28: shunt.v1.PlanUpdate.load:type_name -> shunt.v1.LoadReport
-	18, // 29: shunt.v1.SnatLeases.vips:type_name -> shunt.v1.SnatVIP
-	19, // 30: shunt.v1.SnatVIP.dips:type_name -> shunt.v1.SnatDIP
-	10, // 31: shunt.v1.SnatHolders.holders:type_name -> shunt.v1.SnatHolder
-	22, // 32: shunt.v1.SnatAnswers.answers:type_name -> shunt.v1.SnatAnswer
-	23, // 33: shunt.v1.SnatAnswer.grant:type_name -> shunt.v1.SnatGrant
-	24, // 34: shunt.v1.SnatAnswer.revoke:type_name -> shunt.v1.SnatRevoke
-	10, // 35: shunt.v1.SnatGrant.holder:type_name -> shunt.v1.SnatHolder
-	10, // 36: shunt.v1.SnatRevoke.holder:type_name -> shunt.v1.SnatHolder
-	26, // 37: shunt.v1.HealthQuestion.members:type_name -> shunt.v1.EndpointMember
-	28, // 38: shunt.v1.HealthReply.result:type_name -> shunt.v1.HealthResult
-	48, // 39: shunt.v1.HealthResult.members:type_name -> shunt.v1.NodeHealth
-	49, // 40: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
-	50, // 41: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
-	51, // 42: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
-	52, // 43: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
-	38, // 44: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
-	43, // 45: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
-	35, // 46: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
-	34, // 47: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
-	39, // 48: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
-	40, // 49: shunt.v1.PlanItem.sources:type_name -> shunt.v1.PlanSources
-	44, // 50: shunt.v1.PlanItem.repair:type_name -> shunt.v1.PlanRepair
-	36, // 51: shunt.v1.PlanItem.cookies:type_name -> shunt.v1.PlanKeys
-	36, // 52: shunt.v1.PlanItem.cids:type_name -> shunt.v1.PlanKeys
-	53, // 53: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
-	37, // 54: shunt.v1.PlanKeys.keys:type_name -> shunt.v1.PlanEpochKey
-	41, // 55: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
-	42, // 56: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
-	54, // 57: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
-	55, // 58: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
-	56, // 59: shunt.v1.PlanEndpoint.quic:type_name -> shunt.v1.QUIC
-	57, // 60: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
-	58, // 61: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
-	58, // 62: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
-	59, // 63: shunt.v1.PlanCheck.health:type_name -> shunt.v1.Health
-	42, // 64: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
-	60, // 65: shunt.v1.PlanBinding.host_idle:type_name -> shunt.v1.HostIdle
-	61, // 66: shunt.v1.PlanBinding.load:type_name -> shunt.v1.Load
-	56, // 67: shunt.v1.PlanBinding.quic:type_name -> shunt.v1.QUIC
-	35, // 68: shunt.v1.PlanRepair.key:type_name -> shunt.v1.PlanKey
-	54, // 69: shunt.v1.PlanRepair.source:type_name -> shunt.v1.SourceAffinity
-	45, // 70: shunt.v1.PlanRepair.targets:type_name -> shunt.v1.PlanTarget
-	46, // 71: shunt.v1.PlanRepair.memberships:type_name -> shunt.v1.PlanMembership
-	0,  // 72: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
-	2,  // 73: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
-	1,  // 74: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
-	16, // 75: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
-	74, // [74:76] is the sub-list for method output_type
-	72, // [72:74] is the sub-list for method input_type
-	72, // [72:72] is the sub-list for extension type_name
-	72, // [72:72] is the sub-list for extension extendee
-	0,  // [0:72] is the sub-list for field type_name
+	48, // 14: shunt.v1.EndpointLoad.interval:type_name -> google.protobuf.Duration
+	10, // 15: shunt.v1.SnatAsk.holder:type_name -> shunt.v1.SnatHolder
+	10, // 16: shunt.v1.SnatReturn.holder:type_name -> shunt.v1.SnatHolder
+	13, // 17: shunt.v1.HealthReport.endpoints:type_name -> shunt.v1.EndpointHealth
+	14, // 18: shunt.v1.EndpointHealth.words:type_name -> shunt.v1.HealthWords
+	33, // 19: shunt.v1.PlanUpdate.upsert:type_name -> shunt.v1.PlanItem
+	31, // 20: shunt.v1.PlanUpdate.trace:type_name -> shunt.v1.TraceQuestion
+	29, // 21: shunt.v1.PlanUpdate.flows:type_name -> shunt.v1.FlowsQuestion
+	12, // 22: shunt.v1.PlanUpdate.health:type_name -> shunt.v1.HealthReport
+	12, // 23: shunt.v1.PlanUpdate.others:type_name -> shunt.v1.HealthReport
+	25, // 24: shunt.v1.PlanUpdate.health_of:type_name -> shunt.v1.HealthQuestion
+	17, // 25: shunt.v1.PlanUpdate.snat_leases:type_name -> shunt.v1.SnatLeases
+	20, // 26: shunt.v1.PlanUpdate.snat_holders:type_name -> shunt.v1.SnatHolders
+	21, // 27: shunt.v1.PlanUpdate.snat_answers:type_name -> shunt.v1.SnatAnswers
+	3,  // 28: shunt.v1.PlanUpdate.snat_words:type_name -> shunt.v1.SnatWordsQuestion
+	6,  // 29: shunt.v1.PlanUpdate.load:type_name -> shunt.v1.LoadReport
+	18, // 30: shunt.v1.SnatLeases.vips:type_name -> shunt.v1.SnatVIP
+	19, // 31: shunt.v1.SnatVIP.dips:type_name -> shunt.v1.SnatDIP
+	10, // 32: shunt.v1.SnatHolders.holders:type_name -> shunt.v1.SnatHolder
+	22, // 33: shunt.v1.SnatAnswers.answers:type_name -> shunt.v1.SnatAnswer
+	23, // 34: shunt.v1.SnatAnswer.grant:type_name -> shunt.v1.SnatGrant
+	24, // 35: shunt.v1.SnatAnswer.revoke:type_name -> shunt.v1.SnatRevoke
+	10, // 36: shunt.v1.SnatGrant.holder:type_name -> shunt.v1.SnatHolder
+	10, // 37: shunt.v1.SnatRevoke.holder:type_name -> shunt.v1.SnatHolder
+	26, // 38: shunt.v1.HealthQuestion.members:type_name -> shunt.v1.EndpointMember
+	28, // 39: shunt.v1.HealthReply.result:type_name -> shunt.v1.HealthResult
+	49, // 40: shunt.v1.HealthResult.members:type_name -> shunt.v1.NodeHealth
+	50, // 41: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
+	51, // 42: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
+	52, // 43: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
+	53, // 44: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
+	38, // 45: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
+	43, // 46: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
+	35, // 47: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
+	34, // 48: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
+	39, // 49: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
+	40, // 50: shunt.v1.PlanItem.sources:type_name -> shunt.v1.PlanSources
+	44, // 51: shunt.v1.PlanItem.repair:type_name -> shunt.v1.PlanRepair
+	36, // 52: shunt.v1.PlanItem.cookies:type_name -> shunt.v1.PlanKeys
+	36, // 53: shunt.v1.PlanItem.cids:type_name -> shunt.v1.PlanKeys
+	54, // 54: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
+	37, // 55: shunt.v1.PlanKeys.keys:type_name -> shunt.v1.PlanEpochKey
+	41, // 56: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
+	42, // 57: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
+	55, // 58: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
+	56, // 59: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
+	57, // 60: shunt.v1.PlanEndpoint.quic:type_name -> shunt.v1.QUIC
+	58, // 61: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
+	48, // 62: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
+	48, // 63: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
+	59, // 64: shunt.v1.PlanCheck.health:type_name -> shunt.v1.Health
+	42, // 65: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
+	60, // 66: shunt.v1.PlanBinding.host_idle:type_name -> shunt.v1.HostIdle
+	61, // 67: shunt.v1.PlanBinding.load:type_name -> shunt.v1.Load
+	57, // 68: shunt.v1.PlanBinding.quic:type_name -> shunt.v1.QUIC
+	35, // 69: shunt.v1.PlanRepair.key:type_name -> shunt.v1.PlanKey
+	55, // 70: shunt.v1.PlanRepair.source:type_name -> shunt.v1.SourceAffinity
+	45, // 71: shunt.v1.PlanRepair.targets:type_name -> shunt.v1.PlanTarget
+	46, // 72: shunt.v1.PlanRepair.memberships:type_name -> shunt.v1.PlanMembership
+	0,  // 73: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
+	2,  // 74: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
+	1,  // 75: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
+	16, // 76: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
+	75, // [75:77] is the sub-list for method output_type
+	73, // [73:75] is the sub-list for method input_type
+	73, // [73:73] is the sub-list for extension type_name
+	73, // [73:73] is the sub-list for extension extendee
+	0,  // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_v1_node_proto_init() }

@@ -1247,7 +1247,7 @@ func (x *SourceAffinity) GetFor() *durationpb.Duration {
 // Idle is how long flows without packets stay in the mux's flow table.
 type Idle struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Before they are trusted: default 60s for tcp, 30s for udp.
+	// Before they are trusted: default 60s for tcp, 30s for udp. What a scheduler of a tcp endpoint with affinity "cookie" chose for a SYN counts for 10s at most.
 	Untrusted *durationpb.Duration `protobuf:"bytes,1,opt,name=untrusted,proto3" json:"untrusted,omitempty"`
 	// Once they are: default 2h4m for tcp (RFC 5382), 120s for udp.
 	Trusted       *durationpb.Duration `protobuf:"bytes,2,opt,name=trusted,proto3" json:"trusted,omitempty"`

@@ -12,6 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/host"
+	"github.com/shuntlb/shunt/internal/load"
 	"github.com/shuntlb/shunt/internal/metrics"
 )
 
@@ -98,6 +99,7 @@ func newHost() *cobra.Command {
 	f.StringVar(&o.RunDir, "run", "/run/shunt/host", "directory of the lock that keeps a second agent out")
 	f.StringVar(&o.BPFFS, "bpffs", "/sys/fs/bpf/shunt/host", "directory for the pins of programs and maps, on a bpf file system")
 	f.StringVar(&o.LoadSocket, "load-socket", "", "`path` of the socket by which applications of this machine say their load (default: load.sock in --run)")
+	f.DurationVar(&o.LoadInterval, "load-interval", load.SampleEvery, "`time` between two looks at the load of servers, which muxes then choose by: 10ms to 10s")
 	f.StringVar(&listen, "metrics", "", metricsUsage)
 	f.Uint64Var(&probes, "max-probes", host.DefaultMaxProbes, maxProbesUsage)
 	f.Uint64Var(&flows, "flows", uint64(dataplane.DefaultHostFlows), "room for flows, 104 bytes each: a power of two from 8192 (8 Ki) to 8388608 (8 Mi). Another size than before takes over the flows there are")
@@ -127,6 +129,9 @@ func hostFlags(o *host.Options, metrics string, programs *programFlags, flows ui
 	}
 	if n := len(o.LoadSocket); n > host.MaxSocketPath {
 		return usagef("--load-socket: %d bytes: must be a path of at most %d", n, host.MaxSocketPath)
+	}
+	if o.LoadInterval < load.MinSample || o.LoadInterval > load.MaxSample {
+		return usagef("--load-interval: %s: must be %s to %s", o.LoadInterval, load.MinSample, load.MaxSample)
 	}
 	o.Flows = uint32(flows)
 	var err error

@@ -12,20 +12,27 @@ import (
 	"github.com/shuntlb/shunt/internal/load"
 )
 
-// ToLoadReport writes loads of members, those of one endpoint together; nil for none.
+// ToLoadReport writes loads of members, those of one endpoint and pace together; nil for none.
 func ToLoadReport(members []load.Member) *apiv1.LoadReport {
 	if len(members) == 0 {
 		return nil
 	}
 	out := &apiv1.LoadReport{}
-	byKey := map[lb.EndpointKey]*apiv1.EndpointLoad{}
+	type pace struct {
+		lb.EndpointKey
+		every time.Duration
+	}
+	byKey := map[pace]*apiv1.EndpointLoad{}
 	has := map[*apiv1.EndpointLoad]load.Part{}
 	for _, m := range members {
-		e := byKey[m.Endpoint]
+		e := byKey[pace{m.Endpoint, m.Every}]
 		if e == nil {
 			k := m.Endpoint
 			e = &apiv1.EndpointLoad{Vni: k.VNI, Vip: text(k.VIP), Protocol: k.Protocol.String(), Port: uint32(k.Port), PortEnd: uint32(k.PortEnd)}
-			byKey[k] = e
+			if m.Every != 0 {
+				e.Interval = durationpb.New(m.Every)
+			}
+			byKey[pace{k, m.Every}] = e
 			out.Endpoints = append(out.Endpoints, e)
 		}
 		connections, cpu, given := uint32(0), uint32(0), float32(-1)
@@ -72,8 +79,12 @@ func FromLoadReport(in *apiv1.LoadReport) ([]load.Member, error) {
 		if err := r.err(); err != nil {
 			return nil, fmt.Errorf("endpoints[%d]: %w", i, err)
 		}
+		every := r.duration("interval", e.GetInterval())
+		if !(load.Load{Every: every}).Valid() {
+			r.fault("interval", every.String(), fmt.Sprintf("must be %v to %v", load.MinSample, load.MaxSample))
+		}
 		for j, id := range e.GetMembers() {
-			m := load.Member{Key: load.Key{Endpoint: key, Member: r.word("members", id)}}
+			m := load.Member{Key: load.Key{Endpoint: key, Member: r.word("members", id)}, Load: load.Load{Every: every}}
 			if c := e.GetConnections(); len(c) > 0 && c[j] > 0 {
 				m.Connections, m.Has = c[j]-1, m.Has|load.HasConnections
 				if o := e.GetOpened(); len(o) > 0 {

@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
@@ -26,6 +28,7 @@ func TestLoadReportsComeBack(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		want := rapid.SliceOfNDistinct(rapid.Custom(func(rt *rapid.T) load.Member {
 			m := load.Member{Key: load.Key{Endpoint: endpointKey(rt), Member: rapid.Uint16().Draw(rt, "member")}, Load: load.Load{Has: load.Part(rapid.IntRange(0, 7).Draw(rt, "has"))}}
+			m.Every = rapid.SampledFrom([]time.Duration{0, 0, load.MinSample, load.MaxSample}).Draw(rt, "every")
 			if m.Has&load.HasConnections != 0 {
 				m.Connections = rapid.Uint32Range(0, math.MaxUint32-1).Draw(rt, "connections")
 				m.Opened = rapid.Uint32().Draw(rt, "opened")
@@ -83,6 +86,7 @@ func TestLoadReportRefusals(t *testing.T) {
 		e    *apiv1.EndpointLoad
 		want string
 	}{
+		"too often":        {&apiv1.EndpointLoad{Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Interval: durationpb.New(time.Millisecond)}, "interval: 1ms: must be 10ms to 10s"},
 		"no address":       {&apiv1.EndpointLoad{Vip: "x", Protocol: "tcp", Port: 80}, "vip"},
 		"too few values":   {&apiv1.EndpointLoad{Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Members: []uint32{1, 2}, Cpu: []uint32{1}}, "cpu"},
 		"a member too far": {&apiv1.EndpointLoad{Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Members: []uint32{1 << 16}}, "members"},

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/clock"
@@ -19,6 +20,8 @@ type loads struct {
 	tables dataplane.HostTables
 	clock  clock.Clock
 	log    *slog.Logger
+	// every is the time between two looks.
+	every time.Duration
 	// ticks are what the processors did.
 	ticks func() (load.Ticks, error)
 	given *given
@@ -44,9 +47,12 @@ var _ agent.Loads = (*loads)(nil)
 
 func newLoads(tables dataplane.HostTables, c clock.Clock, log *slog.Logger) *loads {
 	return &loads{
-		tables: tables, clock: c, log: log, ticks: machineTicks, given: newGiven(c), changed: make(chan struct{}, 1), pending: map[load.Key]load.Member{},
+		tables: tables, clock: c, log: log, every: load.SampleEvery, ticks: machineTicks, given: newGiven(c), changed: make(chan struct{}, 1), pending: map[load.Key]load.Member{},
 	}
 }
+
+// lookEvery makes it look so often; before it runs.
+func (l *loads) lookEvery(d time.Duration) { l.every, l.cpu.Every = d, d }
 
 // machineTicks reads what the processors of this machine did.
 func machineTicks() (load.Ticks, error) {
@@ -87,7 +93,7 @@ func (l *loads) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-l.clock.After(load.SampleEvery):
+		case <-l.clock.After(l.every):
 		}
 		l.sample()
 	}
@@ -114,6 +120,9 @@ func (l *loads) sample() {
 	all := make([]load.Member, 0, len(l.members))
 	for i := range l.members {
 		m := load.Member{Key: l.members[i].key}
+		if l.every != load.SampleEvery {
+			m.Every = l.every
+		}
 		if n, counted := connections[m.Key]; counted {
 			m.Connections, m.Opened, m.Has = uint32(min(n.established, 1<<32-2)), uint32(n.opened), m.Has|load.HasConnections
 		}

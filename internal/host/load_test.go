@@ -339,15 +339,57 @@ func TestLoadPagesAreShared(t *testing.T) {
 	}
 }
 
-// BenchmarkLoadSample is a look at 1,000 members that all change, and what it takes to tell of it.
+// TestLoadInterval: a host looks as often as it is told to, and tells so.
+func TestLoadInterval(t *testing.T) {
+	w := newLoadTest(t, member(1, binding("203.0.113.10", "10.20.1.11")))
+	w.loads.lookEvery(20 * time.Millisecond)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		w.loads.run(ctx)
+		close(done)
+	}()
+	waits := func() {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); w.fake.Waiting() == 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("it does not wait for its next look")
+			}
+		}
+	}
+	for range 3 {
+		waits()
+		w.ticks.All += 10
+		w.ticks.Busy = w.ticks.All / 2
+		w.fake.Advance(20 * time.Millisecond)
+	}
+	waits()
+	cancel()
+	<-done
+	got := w.loads.Take()
+	if len(got) != 1 || got[0].Every != 20*time.Millisecond || got[0].CPU != 500 {
+		t.Errorf("told %+v", got)
+	}
+	if w := newLoadTest(t); w.loads.every != load.SampleEvery {
+		t.Errorf("every %v where nothing is said", w.loads.every)
+	}
+}
+
+// BenchmarkLoadSample is a look at members that all change, and what it takes to tell of it.
 func BenchmarkLoadSample(b *testing.B) {
+	for _, n := range []int{20, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) { benchmarkLoadSample(b, n) })
+	}
+}
+
+func benchmarkLoadSample(b *testing.B, n int) {
 	fake := clock.NewFake(time.Unix(1000, 0))
 	tables := &dataplane.FakeHost{}
 	l := newLoads(tables, fake, nil)
 	of := map[uint16]uint64{}
 	var bindings []plan.Binding
-	for i := range uint16(1000) {
-		bindings = append(bindings, member(i, binding("203.0.113.10", fmt.Sprintf("10.20.%d.%d", 1+i/200, 11+i%200))))
+	for i := range n {
+		bindings = append(bindings, member(uint16(i), binding("203.0.113.10", fmt.Sprintf("10.20.%d.%d", 1+i/200, 11+i%200))))
 	}
 	tables.SetConnections(map[lb.EndpointKey]map[uint16]uint64{bindings[0].Key: of})
 	if err := tables.Apply(dataplane.HostState{MTU: 1500, Bindings: bindings}); err != nil {
@@ -356,7 +398,7 @@ func BenchmarkLoadSample(b *testing.B) {
 	l.follow(bindings)
 	size := 0
 	for b.Loop() {
-		for i := range uint16(1000) {
+		for i := range uint16(n) {
 			of[i] = (of[i] + 40) % 1000
 		}
 		fake.Advance(load.SampleEvery)

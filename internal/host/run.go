@@ -14,10 +14,12 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/load"
 	"github.com/shuntlb/shunt/internal/netdev"
 	"github.com/shuntlb/shunt/internal/probe"
 	"github.com/shuntlb/shunt/internal/probe/means"
@@ -45,6 +47,8 @@ type Options struct {
 	MaxProbes uint32
 	// LoadSocket is where applications say their load; empty: in RunDir.
 	LoadSocket string
+	// LoadInterval is the time between two looks at the load of servers, from load.MinSample to load.MaxSample; 0: load.SampleEvery.
+	LoadInterval time.Duration
 	// Programs is what external checks may do.
 	Programs means.Programs
 	// Beside, if not nil, runs beside the agent until ctx ends; its error ends the agent.
@@ -92,6 +96,7 @@ func Run(ctx context.Context, o Options) error {
 	defer prober.Close()
 	h = New(tables, thisMachine(o.Interface), prober, clock.System{}, o.Node.Log)
 	h.guard = o.Guard
+	h.loads.lookEvery(cmp.Or(o.LoadInterval, load.SampleEvery))
 	h.servers = newServers(tables, func() ([]int, error) { return uplinkDevices(o.Interface) }, clock.System{}, o.Node.Log)
 	o.Node.Verdicts, o.Node.Loads = h.checks, h.loads
 	h.outbound = newOutbound(tables, dev.Index, clock.System{}, o.Node.Log)

@@ -39,6 +39,7 @@ func TestLoadDiffers(t *testing.T) {
 		{"two hundredths", func(l *Load) { l.CPU -= 20 }, true},
 		{"a hundredth of what is given", func(l *Load) { l.Given = 1.01 }, false},
 		{"a twentieth", func(l *Load) { l.Given = 1.05 }, true},
+		{"another pace", func(l *Load) { l.Every = time.Second }, true},
 		{"a part more", func(l *Load) { l.Has &^= HasGiven }, true},
 	} {
 		o := all
@@ -99,6 +100,56 @@ func TestReporterIsQuiet(t *testing.T) {
 	}
 	if told != 10 {
 		t.Errorf("told %d times, want 10", told)
+	}
+}
+
+// TestReporterInTime: however far two looks are apart, a load that stays is told again before schedulers stop going by it, and before it is forgotten.
+func TestReporterInTime(t *testing.T) {
+	for _, every := range []time.Duration{MinSample, SampleEvery, 3 * time.Second, 4 * time.Second, 5 * time.Second, 7 * time.Second, MaxSample} {
+		var r Reporter
+		l, last := Load{Connections: 7, Has: HasConnections, Every: every}, time.Duration(0)
+		for at := time.Duration(0); at < 2*time.Minute; at += every {
+			if !l.Fresh(at-last) || at-last >= StaleAfter {
+				t.Fatalf("every %v: %v old and not told again", every, at-last)
+			}
+			if len(r.Report([]Member{{keyOf(0), l}}, epoch.Add(at))) > 0 {
+				last = at
+			}
+		}
+	}
+	if l := (Load{}); l.Fresh(RefreshEvery*3/2) || !l.Fresh(RefreshEvery) || l.Interval() != SampleEvery {
+		t.Error("of a usual host 7.5 seconds are stale, 5 are not")
+	}
+	for _, every := range []time.Duration{-1, 1, MinSample - 1, MaxSample + 1} {
+		if (Load{Every: every}).Valid() {
+			t.Errorf("%v between two looks is valid", every)
+		}
+	}
+}
+
+// TestPace: it is that of the fastest host, as long as that is heard; never slower than usual.
+func TestPace(t *testing.T) {
+	var p Pace
+	at := func(s int) time.Time { return epoch.Add(time.Duration(s) * time.Second) }
+	of := func(every ...time.Duration) (out []Member) {
+		for _, e := range every {
+			out = append(out, Member{Load: Load{Every: e}})
+		}
+		return out
+	}
+	for i, c := range []struct {
+		second int
+		heard  []Member
+		want   time.Duration
+	}{
+		{0, nil, SampleEvery}, {1, of(10 * time.Second), SampleEvery}, {2, of(0, 20*time.Millisecond, 50*time.Millisecond), 20 * time.Millisecond},
+		{10, of(50 * time.Millisecond), 20 * time.Millisecond}, {16, of(50 * time.Millisecond), 20 * time.Millisecond}, {17, nil, SampleEvery},
+		{18, of(50 * time.Millisecond), 50 * time.Millisecond},
+	} {
+		p.Heard(c.heard, at(c.second))
+		if got := p.Every(at(c.second)); got != c.want {
+			t.Errorf("%d: %v at second %d, want %v", i, got, c.second, c.want)
+		}
 	}
 }
 
@@ -270,6 +321,23 @@ func TestCPU(t *testing.T) {
 	}
 	if got[10] != 0 || got[20] != 750 || got[15] != 375 || got[25] != 375 || got[39] != 0 {
 		t.Errorf("shares %v", got)
+	}
+	// At any pace; of looks that are further apart what was between them.
+	for every, want := range map[time.Duration]uint16{10 * time.Millisecond: 100, 2 * time.Second: 1000} {
+		c := CPU{Every: every}
+		for range 200 {
+			now.All += 100
+			c.Sampled(now)
+		}
+		var share uint16
+		for range 10 {
+			now.All += 100
+			now.Busy += 100
+			share, _ = c.Sampled(now)
+		}
+		if share != want {
+			t.Errorf("samples every %v: %d, want %d", every, share, want)
+		}
 	}
 	if _, known := c.Sampled(Ticks{All: 1}); known {
 		t.Error("a share of a clock that went back")

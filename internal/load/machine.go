@@ -2,6 +2,7 @@ package load
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -38,18 +39,21 @@ func ParseTicks(r io.Reader) (Ticks, error) {
 	return out, nil
 }
 
-// cpuWindow is the time that a CPU's share is of: the kernel counts hundredths of seconds, too coarse for SampleEvery.
+// cpuWindow is the time that a CPU's share is of, or the time between two samples when that is longer: the kernel counts hundredths of seconds, too coarse for
+// SampleEvery.
 const cpuWindow = time.Second
 
 // CPU is the share of the processors that was busy within the last second.
 type CPU struct {
-	samples []Ticks // one a SampleEvery, the newest last
+	// Every is the time between two samples; 0 for SampleEvery.
+	Every   time.Duration
+	samples []Ticks // the newest last
 }
 
 // Sampled takes in a sample and tells the share in thousandths; false: there is none before it, or the clock stood still.
 func (c *CPU) Sampled(t Ticks) (uint16, bool) {
 	c.samples = append(c.samples, t)
-	if most := int(cpuWindow/SampleEvery) + 1; len(c.samples) > most {
+	if most := max(int(cpuWindow/cmp.Or(c.Every, SampleEvery)), 1) + 1; len(c.samples) > most {
 		c.samples = c.samples[len(c.samples)-most:]
 	}
 	first := c.samples[0]

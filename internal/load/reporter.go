@@ -2,8 +2,8 @@ package load
 
 import "time"
 
-// Reporter decides what of the loads of one host is told: what changed at once, everything else now and then. The zero Reporter has told
-// nothing.
+// Reporter decides what of the loads of one host is told: what changed at once, everything else within RefreshEvery, or each time when looks are
+// longer apart than that. The zero Reporter has told nothing.
 type Reporter struct {
 	told map[Key]told
 }
@@ -24,7 +24,7 @@ func (r *Reporter) Report(all []Member, now time.Time) []Member {
 	var out []Member
 	for _, m := range all {
 		last, known := r.told[m.Key]
-		if !known || m.Differs(last.Load) || now.Sub(last.at) >= RefreshEvery {
+		if !known || m.Differs(last.Load) || now.Sub(last.at)+m.Interval() > RefreshEvery {
 			out = append(out, m)
 			last = told{Load: m.Load, at: now}
 		}

@@ -18,6 +18,7 @@ import (
 type hostLoads struct {
 	mu    sync.Mutex
 	table *load.Table
+	pace  load.Pace
 	// stirred is closed and replaced when something comes.
 	stirred chan struct{}
 }
@@ -40,8 +41,16 @@ func (l *hostLoads) put(members []load.Member, origin string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.table.Put(members, origin, now)
+	l.pace.Heard(members, now)
 	close(l.stirred)
 	l.stirred = make(chan struct{})
+}
+
+// every is the time between two looks of the fastest host.
+func (l *hostLoads) every(now time.Time) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pace.Every(now)
 }
 
 // next is closed when something comes.

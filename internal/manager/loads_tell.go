@@ -8,8 +8,9 @@ import (
 	"github.com/shuntlb/shunt/internal/convert"
 )
 
-// loadPace is the least time between two messages of loads to one listener, so that many hosts come in one.
-const loadPace = 50 * time.Millisecond
+// loadPace is the share of the time between two looks of a host that passes at least between two messages of loads to one listener, so that many hosts come in
+// one: 50 ms where hosts look ten times a second, less where some look more often.
+const loadPace = 2
 
 // loadTeller tells one listener of loads. It belongs to the goroutine that sends; a nil one has nothing to tell.
 type loadTeller struct {
@@ -57,7 +58,8 @@ func (t *loadTeller) dues() <-chan time.Time {
 
 // come notes that something came.
 func (t *loadTeller) come() {
-	t.news, t.due = nil, t.clock.After(loadPace-t.clock.Now().Sub(t.last))
+	now := t.clock.Now()
+	t.news, t.due = nil, t.clock.After(t.loads.every(now)/loadPace-now.Sub(t.last))
 }
 
 // rise notes that it may be told.

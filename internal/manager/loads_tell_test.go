@@ -75,7 +75,7 @@ func TestLoadsArePaced(t *testing.T) {
 		t.Fatal("due before its time")
 	default:
 	}
-	fake.Advance(loadPace)
+	fake.Advance(load.SampleEvery / loadPace)
 	for _, r := range []*loadTeller{all, m2, late} {
 		<-r.dues()
 		r.rise()
@@ -93,6 +93,18 @@ func TestLoadsArePaced(t *testing.T) {
 	<-all.dues() // a pace has long passed
 	all.rise()
 	expect("after a pause", all, "2:22")
+	// A host that looks more often than others makes all hear more often.
+	fast := loadMember(3, 31)
+	fast.Every = load.MinSample
+	put(loadsOwn, fast)
+	<-all.stirs()
+	all.come()
+	if fake.Advance(load.MinSample / loadPace); len(all.due) == 0 {
+		t.Error("not due after half of what is between two looks of the fastest host")
+	}
+	<-all.dues()
+	all.rise()
+	expect("of a fast host", all, "3:31")
 	var nobody *loadTeller
 	if nobody.stirs() != nil || nobody.dues() != nil || nobody.take() != nil {
 		t.Error("who has nothing to tell tells something")

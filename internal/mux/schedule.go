@@ -14,13 +14,32 @@ import (
 )
 
 const (
-	// scheduleEvery is how often schedulers look at loads: as often as hosts look at their servers.
+	// scheduleEvery is how often schedulers look at loads where no host says how often it looks at its servers.
 	scheduleEvery = load.SampleEvery
-	// scheduleLag is how long ago hosts saw what they told last, on average: half of the time between two looks, and the way.
-	scheduleLag = load.SampleEvery/2 + 20*time.Millisecond
-	// scheduleStale is how old a load may be that schedulers go by: it should have been told again long ago.
-	scheduleStale = load.RefreshEvery * 3 / 2
+	// scheduleWay is how long what hosts tell is on its way, on average.
+	scheduleWay = 20 * time.Millisecond
 )
+
+// schedulePace is how often an endpoint's scheduler looks at loads, and how old these are then.
+type schedulePace struct {
+	every time.Duration // as often as the fastest of the hosts looks at its servers
+	lag   time.Duration // how long ago hosts saw what they told last, on average: half of the time between two looks, and the way
+}
+
+// paceOf is the pace of a scheduler by loads that hosts told.
+func paceOf(told []load.Load) schedulePace {
+	p := schedulePace{scheduleEvery, scheduleEvery/2 + scheduleWay}
+	if len(told) == 0 {
+		return p
+	}
+	p.every = load.MaxSample
+	sum := time.Duration(0)
+	for _, l := range told {
+		p.every, sum = min(p.every, l.Interval()), sum+l.Interval()
+	}
+	p.lag = sum/time.Duration(len(told))/2 + scheduleWay
+	return p
+}
 
 // schedules are the endpoints of the plan whose new flows are not the ring's to give.
 type schedules struct {
@@ -42,6 +61,8 @@ type scheduled struct {
 	taken   uint32
 	// fresh: the tables may not have what they were given last.
 	fresh bool
+	pace  schedulePace
+	at    time.Time // when it looked last
 }
 
 func newSchedules() schedules {
@@ -85,35 +106,52 @@ func (s *schedules) follow(changes []plan.EndpointChange) {
 
 // Schedule keeps the tables' sequences and loads up to what is known of members until ctx ends.
 func (a *Agent) Schedule(ctx context.Context) {
+	next := scheduleEvery
 	for {
+		all := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-a.schedules.due:
-		case <-a.o.Clock.After(scheduleEvery):
+			all = true
+		case <-a.o.Clock.After(next):
 		}
-		a.scheduleOnce()
+		next = a.schedule(all)
 	}
 }
 
-// scheduleOnce gives the tables what is new of sequences and loads.
-func (a *Agent) scheduleOnce() {
+// schedule gives the tables what is new of sequences and loads: of all endpoints, or of those whose time has come. It tells how long it is to the next one.
+func (a *Agent) schedule(all bool) time.Duration {
 	a.schedules.mu.Lock()
 	defer a.schedules.mu.Unlock()
-	keys := make([]lb.EndpointKey, 0, len(a.schedules.of))
-	for key := range a.schedules.of {
-		keys = append(keys, key)
+	var keys []lb.EndpointKey
+	now := a.o.Clock.Now()
+	for key, s := range a.schedules.of {
+		if all || now.Sub(s.at) >= s.pace.every {
+			keys = append(keys, key)
+		}
 	}
+	a.scheduleLocked(keys, now)
+	next := load.MaxSample
+	for _, s := range a.schedules.of {
+		next = min(next, s.pace.every-now.Sub(s.at))
+	}
+	return max(next, 0)
+}
+
+// scheduleLocked is schedule for some endpoints.
+func (a *Agent) scheduleLocked(keys []lb.EndpointKey, now time.Time) {
 	if len(keys) == 0 {
 		return
 	}
 	slices.SortFunc(keys, plan.CompareKeys)
-	done, now := a.o.Tables.Scheduled(keys), a.o.Clock.Now()
+	done := a.o.Tables.Scheduled(keys)
 	members := a.scheduleMembers(keys, done, now)
 	var next []dataplane.Schedule
 	for i, key := range keys {
 		s := a.schedules.of[key]
-		orders := s.desk.Next(sched.News{Members: members[i], Taken: done[i].Taken, Now: now, Every: scheduleEvery, Lag: scheduleLag})
+		orders := s.desk.Next(sched.News{Members: members[i], Taken: done[i].Taken, Now: now, Every: s.pace.every, Lag: s.pace.lag})
+		s.at = now
 		s.unknown, s.taken = orders.Unknown, done[i].Taken
 		if !s.fresh && !orders.Changed && len(orders.Loads) == 0 {
 			continue
@@ -141,7 +179,8 @@ func (a *Agent) tellSchedules(err error) {
 	a.schedules.fault = fault
 }
 
-// scheduleMembers are the members of endpoints that may get new flows, with what is known of their loads, and what packets did with them.
+// scheduleMembers are the members of endpoints that may get new flows, with what is known of their loads, and what packets did with them; the endpoints get
+// their paces.
 func (a *Agent) scheduleMembers(keys []lb.EndpointKey, done []dataplane.Scheduled, now time.Time) [][]sched.Member {
 	out := make([][]sched.Member, len(keys))
 	a.mu.Lock()
@@ -164,16 +203,19 @@ func (a *Agent) scheduleMembers(keys []lb.EndpointKey, done []dataplane.Schedule
 	}
 	a.mu.Unlock()
 	for i, key := range keys {
-		by := a.schedules.of[key].by
-		if by == "" {
-			continue
-		}
+		s := a.schedules.of[key]
+		var told []load.Load
 		for j := range out[i] {
+			if s.by == "" {
+				break
+			}
 			m := &out[i][j]
-			if l, age, known := a.loads.told(load.Key{Endpoint: key, Member: m.ID}, now); known && age < scheduleStale {
-				learn(m, by, l)
+			if l, age, known := a.loads.told(load.Key{Endpoint: key, Member: m.ID}, now); known && l.Fresh(age) {
+				learn(m, s.by, l)
+				told = append(told, l)
 			}
 		}
+		s.pace = paceOf(told)
 	}
 	return out
 }

@@ -39,7 +39,7 @@ func (w *world) connect(e lb.EndpointKey, connections ...uint32) {
 // schedules makes the next sequence and returns it as text.
 func (w *world) schedules(e lb.EndpointKey) string {
 	w.t.Helper()
-	w.agent.scheduleOnce()
+	w.agent.schedule(true)
 	return fmt.Sprint(w.tables.schedules[e].Sequence)
 }
 
@@ -129,12 +129,66 @@ func TestSchedulersGoByLoads(t *testing.T) {
 		if got, want := w.agent.Schedulers()[0].Unknown, map[string]int{lb.ByLoad: 2}[c.by]; got != want {
 			t.Errorf("by %s: %d members unknown, want %d", c.by, got, want)
 		}
-		w.clock.Advance(scheduleStale)
+		w.clock.Advance(load.RefreshEvery * 3 / 2)
 		if got := w.schedules(key); got != "[1 2]" {
 			t.Errorf("by %s, stale: %s", c.by, got)
 		}
 		if got := w.agent.Schedulers()[0]; got.Unknown != 2 || got.Scheduler != lb.SchedulerLeastConnections {
 			t.Errorf("by %s, stale: %+v", c.by, got)
+		}
+	}
+}
+
+// TestSchedulersFollowTheirHosts: sequences are made as often as the fastest host of an endpoint looks at its servers, of each endpoint by itself, and as usual where nobody says
+// how often; how old loads are is reckoned by all of them.
+func TestSchedulersFollowTheirHosts(t *testing.T) {
+	w := newWorld(t)
+	p := scheduledPlan(lb.SchedulerLeastConnections, lb.ByConnections, "10.20.1.11", "10.20.2.11")
+	other := p.Endpoints[0]
+	other.Key.Port = 81
+	p.Endpoints = append(p.Endpoints, other)
+	w.apply(p)
+	key := p.Endpoints[0].Key
+	tell := func(every ...time.Duration) {
+		var told []load.Member
+		for i, d := range every {
+			told = append(told, load.Member{Key: load.Key{Endpoint: key, Member: uint16(i + 1)}, Load: load.Load{Connections: 1, Has: load.HasConnections, Every: d}})
+		}
+		w.agent.HeardLoads(told)
+	}
+	w.probe("10.20.1.11", true, "connected")
+	w.probe("10.20.2.11", true, "connected")
+	looked := func(e lb.EndpointKey) time.Time { return w.agent.schedules.of[e].at }
+	for _, c := range []struct {
+		tell  []time.Duration
+		every time.Duration
+		lag   time.Duration
+	}{
+		{nil, 100 * time.Millisecond, 70 * time.Millisecond},
+		{[]time.Duration{0, 20 * time.Millisecond}, 20 * time.Millisecond, 50 * time.Millisecond},
+		{[]time.Duration{10 * time.Millisecond, 10 * time.Millisecond}, 10 * time.Millisecond, 25 * time.Millisecond},
+		{[]time.Duration{2 * time.Second, 4 * time.Second}, 2 * time.Second, 1520 * time.Millisecond},
+	} {
+		tell(c.tell...)
+		if next := w.agent.schedule(true); next != min(c.every, 100*time.Millisecond) {
+			t.Errorf("told %v: next in %v", c.tell, next)
+		}
+		if got := w.agent.schedules.of[key].pace; got != (schedulePace{c.every, c.lag}) {
+			t.Errorf("told %v: pace %+v", c.tell, got)
+		}
+		begun := w.clock.Now()
+		w.clock.Advance(c.every - time.Millisecond)
+		w.agent.schedule(false)
+		if !looked(key).Equal(begun) {
+			t.Errorf("told %v: it looked before its time", c.tell)
+		}
+		w.clock.Advance(time.Millisecond)
+		w.agent.schedule(false)
+		if !looked(key).Equal(w.clock.Now()) {
+			t.Errorf("told %v: it did not look in time", c.tell)
+		}
+		if looked(other.Key).After(begun) != (c.every >= 100*time.Millisecond) {
+			t.Errorf("told %v: the other endpoint looked %v after the beginning", c.tell, looked(other.Key).Sub(begun))
 		}
 	}
 }
@@ -150,7 +204,7 @@ func TestPowerOfTwoWords(t *testing.T) {
 	w.connect(key, 7, 9)
 	words := func() (ids []uint16) {
 		delete(w.tables.schedules, key)
-		w.agent.scheduleOnce()
+		w.agent.schedule(true)
 		for _, l := range w.tables.schedules[key].Loads {
 			ids = append(ids, l.Member)
 		}

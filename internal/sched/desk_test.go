@@ -184,3 +184,22 @@ func TestDeskCounts(t *testing.T) {
 		t.Errorf("%d expected after the program was loaded anew", got)
 	}
 }
+
+// BenchmarkNext is what a mux computes for an endpoint each time hosts look, while all loads change.
+func BenchmarkNext(b *testing.B) {
+	for _, scheduler := range []string{lb.SchedulerLeastConnections, lb.SchedulerP2C, lb.SchedulerAdaptive} {
+		for _, n := range []int{20, 1000} {
+			b.Run(fmt.Sprintf("%s/%d", scheduler, n), func(b *testing.B) {
+				d, now, members := Desk{Scheduler: scheduler}, time.Unix(1000, 0), told(make([]float64, n)...)
+				for i := 0; b.Loop(); i++ {
+					now = now.Add(100 * time.Millisecond)
+					for j := range members {
+						members[j].Load = float64(100 + (i*7+j*13)%31)
+						members[j].Connections, members[j].Opened = members[j].Load, members[j].Opened+10
+					}
+					d.Next(News{Members: members, Now: now, Every: 100 * time.Millisecond, Lag: 70 * time.Millisecond})
+				}
+			})
+		}
+	}
+}
