@@ -34,14 +34,17 @@ var cheetahSuite = Suite{
 		"**`idle-1`**, **`idle-70`** (and `idle-700`, when it is named): a server answers, is silent for so many seconds and then sends a line, without keep-alives; `at_once` are the lines that " +
 		"were there within a second, `worst_s` is how late the latest was. `shunt` goes through muxes and hosts with cookies; `cheetah` goes straight to a server at whose device a program changes " +
 		"timestamps as the authors' kernel does (`bpf/proof`); `none` goes straight to one as it is. `paws` are the segments that the clients' kernels dropped as old (`PAWSEstab`), `tsecr` those that the " +
-		"servers' dropped because of their echo (`TSEcrRejected`).",
+		"servers' dropped because of their echo (`TSEcrRejected`). **`completion`**: eight of the servers work on one request at a time, for 100 ms on average, and let others wait; requests, each a connection, " +
+		"come at random times for a minute, whatever became of those before: the same at the same moment to a service of each scheduler, whose queues are apart. `uniform`: all need the same; `bimodal`: every tenth needs " +
+		"ten times as much as the others. `hash` is `affinity: hash`, the others are `affinity: cookie`; times are from when a request is due to its answer, and the first fifth is left out.",
 	Plotted: []string{brokenPercent}, Unit: "% of the connections broken", Series: engineField,
-	Cases: []string{"scaling", "idle-1", "idle-70", "idle-700"},
-	Takes: 6 * time.Minute, TakesShort: time.Minute,
+	Cases: []string{"scaling", "idle-1", "idle-70", "idle-700", completionCase},
+	Takes: 11 * time.Minute, TakesShort: 2 * time.Minute,
 	Goals: []Goal{
 		none("scaling", brokenField).of(cheetahShunt),
 		none("idle-1", "late").of(cheetahShunt), none("idle-70", "late").of(cheetahShunt), none("idle-700", "late").of(cheetahShunt),
 		none("idle-70", "paws").of(cheetahShunt), none("idle-70", "tsecr").of(cheetahShunt),
+		atLeast(completionCase, betterField, 2).of("p2c"), atLeast(completionCase, betterField, 2).of("least-connections"),
 	},
 	results: &results{dir: "results/cheetah", detail: []string{cheetahStep}, files: cheetahFiles},
 	run:     runCheetah,
@@ -50,16 +53,18 @@ var cheetahSuite = Suite{
 // cheetahSizes are those of a run.
 type cheetahSizes struct {
 	hosts, vms, muxes    int
-	servers, come, leave int // of the story of scaling
-	first, more          int // connections of each engine: at first, and after each step
-	pushes               int // of each engine and silence
+	servers, come, leave int           // of the story of scaling
+	first, more          int           // connections of each engine: at first, and after each step
+	pushes               int           // of each engine and silence
+	workers              int           // servers of the case completion
+	requests             time.Duration // how long they come
 }
 
 func (o Options) cheetahSizes() cheetahSizes {
 	if o.Short {
-		return cheetahSizes{hosts: 2, vms: 3, muxes: 2, servers: 4, come: 2, leave: 2, first: 40, more: 5, pushes: 4}
+		return cheetahSizes{hosts: 2, vms: 3, muxes: 2, servers: 4, come: 2, leave: 2, first: 40, more: 5, pushes: 4, workers: 4, requests: time.Second}
 	}
-	return cheetahSizes{hosts: 4, vms: 8, muxes: 3, servers: 24, come: 7, leave: 8, first: 2000, more: 50, pushes: 24}
+	return cheetahSizes{hosts: 4, vms: 8, muxes: 3, servers: 24, come: 7, leave: 8, first: 2000, more: 50, pushes: 24, workers: 8, requests: 75 * time.Second}
 }
 
 func runCheetah(ctx context.Context, o Options, emit func(Row)) error {
@@ -72,11 +77,17 @@ func runCheetah(ctx context.Context, o Options, emit func(Row)) error {
 				return err
 			}
 		}
-		return r.pushes(ctx, o, sizes, emit)
+		if err := r.pushes(ctx, o, sizes, emit); err != nil {
+			return err
+		}
+		if o.wants(completionCase) {
+			return r.completion(ctx, o, sizes, emit)
+		}
+		return ctx.Err()
 	})
 }
 
-// cheetahFiles are the steps of the story of scaling, and what became of pushes.
+// cheetahFiles are the steps of the story of scaling, what became of pushes, and how long requests took.
 func cheetahFiles(rows []Row) (files []resultFile) {
 	of := func(cases ...string) []Row {
 		return slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { return !slices.Contains(cases, r.Case) })
@@ -86,6 +97,9 @@ func cheetahFiles(rows []Row) (files []resultFile) {
 	}
 	if pushes := of("idle-1", "idle-70", "idle-700"); len(pushes) > 0 {
 		files = append(files, resultFile{name: "lab-idle", title: "silence in the laboratory", rows: pushes, panels: []figure.Panel{pushPanel(pushes)}})
+	}
+	if took := of(completionCase); len(took) > 0 {
+		files = append(files, resultFile{name: "lab-completion", title: "completion of requests in the laboratory", rows: took, panels: completionPanels(took)})
 	}
 	return files
 }

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -258,54 +257,11 @@ func (s *scaling) apply(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.waitServers(ctx, answer.Msg.GetRevision())
-}
-
-// waitServers waits until all connected nodes obey a revision and every mux calls all servers alive.
-func (s *scaling) waitServers(ctx context.Context, revision int64) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*stepWithin)
-	defer cancel()
-	ticker := time.NewTicker(pollEvery)
-	defer ticker.Stop()
-	for {
-		missing := s.missingServers(ctx, revision)
-		if missing == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(missing, ctx.Err())
-		case <-ticker.C:
-		}
+	want := map[string]int{}
+	for _, e := range s.engines {
+		want[e.service()] = len(s.draining)
 	}
-}
-
-// missingServers says what waitServers waits for.
-func (s *scaling) missingServers(ctx context.Context, revision int64) error {
-	answer, err := s.manager.Status(ctx, connect.NewRequest(&apiv1.StatusRequest{}))
-	if err != nil {
-		return err
-	}
-	for _, n := range answer.Msg.GetNodes() {
-		if !n.GetConnected() {
-			continue
-		}
-		if n.GetSyncedRevision() < revision || n.GetError() != "" {
-			return fmt.Errorf("%s is at revision %d of %d: %s", n.GetName(), n.GetSyncedRevision(), revision, n.GetError())
-		}
-		alive := map[string]int{}
-		for _, m := range n.GetMembers() {
-			if m.GetAlive() && !m.GetUnknown() {
-				alive[m.GetService()]++
-			}
-		}
-		for _, e := range s.engines {
-			if n.GetRole() == "mux" && alive[e.service()] != len(s.draining) {
-				return fmt.Errorf("%s calls %d members of %s alive, not %d", n.GetName(), alive[e.service()], e.service(), len(s.draining))
-			}
-		}
-	}
-	return nil
+	return s.waitMembers(ctx, answer.Msg.GetRevision(), want)
 }
 
 // emit makes the rows of a step; broken nil: none are.

@@ -73,7 +73,7 @@ func Serve(ctx context.Context, name string) error {
 const slowChunk = 16 << 10
 
 // webHandler answers / with the server's name, /healthz, /load with what was put there last, at first 0, and /bytes/N with N bytes, or with slowChunk of them in
-// every so much time (?every=5ms) and the server's name as Server. /push is told there.
+// every so much time (?every=5ms) and the server's name as Server. /push and /work are told there.
 func webHandler(name string) http.Handler {
 	mux := http.NewServeMux()
 	var load atomic.Value
@@ -90,6 +90,7 @@ func webHandler(name string) http.Handler {
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, name+"\n") })
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /push", push)
+	mux.HandleFunc("GET /work", new(workQueues).work)
 	mux.HandleFunc("GET /bytes/{n}", func(w http.ResponseWriter, r *http.Request) {
 		n, err := strconv.ParseInt(r.PathValue("n"), 10, 64)
 		if err != nil || n < 0 || n > MaxBytes {

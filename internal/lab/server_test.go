@@ -1,9 +1,11 @@
 package lab
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -25,6 +27,8 @@ func TestWebServer(t *testing.T) {
 		"/bytes/5?every=1ns": {200, "\x00\x01\x02\x03\x04"},
 		"/bytes/5?every=-1s": {400, "every: \"-1s\": must be 0s to 1m\n"},
 		"/push?after=2h":     {400, "after: \"2h\": must be 0s to 1h0m0s\n"},
+		"/work?for=1ms":      {200, "done\n"},
+		"/work?for=2m":       {400, "for: \"2m\": must be 0s to 1m0s\n"},
 		"/nothing":           {404, "404 page not found\n"},
 	} {
 		response, err := http.Get(server.URL + path)
@@ -86,5 +90,63 @@ func TestPush(t *testing.T) {
 	ns, err := strconv.ParseInt(strings.TrimSuffix(at, "\n"), 10, 64)
 	if err != nil || word != PushWord || ns < begun.UnixNano() || ns > time.Now().UnixNano() {
 		t.Errorf("body is %q (%v)", body, err)
+	}
+}
+
+// A queue works on one request at a time, in their order; another one waits for nothing.
+func TestWorkQueues(t *testing.T) {
+	server := httptest.NewServer(webHandler("host1-vm1"))
+	defer server.Close()
+	const each = 50 * time.Millisecond
+	ask := func(queue string) error {
+		answer, err := http.Get(server.URL + "/work?queue=" + queue + "&for=" + each.String())
+		if err != nil {
+			return err
+		}
+		answer.Body.Close()
+		if !answer.Close {
+			t.Error("the connection stays open")
+		}
+		return nil
+	}
+	const queued = 5
+	ends, errs := make(chan time.Time, 2*queued), make(chan error, 2*queued)
+	began := time.Now()
+	for range queued {
+		go func() {
+			errs <- ask("one")
+			ends <- time.Now()
+		}()
+	}
+	var all []time.Time
+	for range queued {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, <-ends)
+	}
+	slices.SortFunc(all, time.Time.Compare)
+	for i, end := range all { // none can be sooner, however busy the machine is
+		if least := time.Duration(i+1) * each; end.Sub(began) < least {
+			t.Errorf("request %d of a queue took %s, want %s or more", i, end.Sub(began), least)
+		}
+	}
+	// While one is worked on here for long, another queue goes on.
+	held := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/work?queue=long&for=1m", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_, err := http.DefaultClient.Do(request)
+		held <- err
+	}()
+	if err := ask("other"); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-held; err == nil {
+		t.Error("a minute's work was done")
 	}
 }

@@ -1,0 +1,232 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/figure"
+	"github.com/shuntlb/shunt/internal/lab"
+	"github.com/shuntlb/shunt/internal/sim/balance"
+)
+
+const (
+	completionCase = "completion"
+	betterField    = "p99_better"
+	tookField      = "p99_ms"
+	workloadField  = "workload"
+	busyField      = "busy"
+
+	// completionVIP is the number of the first scheduler's VIP; the others follow.
+	completionVIP = 55
+	// completionMean is what a request needs of a server that has no other.
+	completionMean = 100 * time.Millisecond
+	// completionPatience is when a request counts as failed.
+	completionPatience = time.Minute
+	// completionHealth finds servers that are gone; none of them goes.
+	completionHealth = 10
+)
+
+// completionEngines are the schedulers that are compared, hashing first.
+var completionEngines = []struct{ name, affinity, scheduler string }{
+	{"hash", "hash", "maglev"}, {"round-robin", "cookie", "round-robin"}, {"p2c", "cookie", "p2c"}, {"least-connections", "cookie", "least-connections"},
+}
+
+// completionWorkloads are what requests need, and completionBusy which share of their time servers are busy.
+var (
+	completionWorkloads = []struct {
+		name string
+		work balance.Work
+	}{{"uniform", balance.Uniform(completionMean)}, {"bimodal", balance.Bimodal(completionMean)}}
+	completionBusy = []float64{0.7, 0.9}
+)
+
+// dueRequest is one that is sent at its time, whatever became of those before.
+type dueRequest struct{ at, work time.Duration }
+
+// dueRequests are those of a run: they come at random times, so many of them that servers are busy for that share of their time.
+func dueRequests(r *rand.Rand, work balance.Work, servers int, busy float64, during time.Duration) (out []dueRequest) {
+	every := float64(completionMean) / (busy * float64(servers))
+	for at := time.Duration(0); ; {
+		if at += time.Duration(r.ExpFloat64() * every); at >= during {
+			return out
+		}
+		out = append(out, dueRequest{at, work(r)})
+	}
+}
+
+// completion measures all workloads and loads, one after the other, all schedulers side by side.
+func (r *rig) completion(ctx context.Context, o Options, sizes cheetahSizes, emit func(Row)) error {
+	if err := r.completionServices(ctx, sizes); err != nil {
+		return err
+	}
+	for i, w := range completionWorkloads {
+		for j, busy := range completionBusy {
+			o.progressf("cheetah: requests, %s, servers busy %v", w.name, busy)
+			due := dueRequests(rand.New(rand.NewPCG(uint64(i), uint64(j))), w.work, sizes.workers, busy, sizes.requests)
+			if err := r.complete(ctx, w.name, busy, due, sizes.requests/5, emit); err != nil {
+				return fmt.Errorf("%s: %s, busy %v: %w", completionCase, w.name, busy, err)
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// completionServices makes a service of each scheduler over the same servers, two on each host.
+func (r *rig) completionServices(ctx context.Context, sizes cheetahSizes) error {
+	request, want := &apiv1.ApplyRequest{}, map[string]int{}
+	for i, e := range completionEngines {
+		endpoint := &apiv1.Endpoint{
+			Protocol: "tcp", Port: strconv.Itoa(servicePort), Affinity: e.affinity, Scheduler: e.scheduler,
+			Health: &apiv1.Health{Http: &apiv1.HTTPCheck{Path: "/healthz"}, Interval: durationpb.New(time.Second), Timeout: durationpb.New(time.Second), Rise: 1, Fall: completionHealth},
+		}
+		for n := range sizes.workers {
+			host, vm := 1+n%sizes.hosts, 1+n/sizes.hosts
+			endpoint.Backends = append(endpoint.Backends, &apiv1.Backend{
+				Dip: []string{lab.VMAddresses(host, vm).V4.Addr().String()}, Port: lab.ServerPort, Host: lab.HostAddresses(host).V4.Addr().String(),
+			})
+		}
+		vip, _ := lab.VIPAddresses(completionVIP + i)
+		service := &apiv1.Service{Name: "completion-" + e.name, Vip: []string{vip.String()}, Endpoints: []*apiv1.Endpoint{endpoint}}
+		request.Objects = append(request.Objects, &apiv1.Object{Kind: &apiv1.Object_Service{Service: service}})
+		want[service.Name] = sizes.workers
+	}
+	answer, err := r.manager.Apply(ctx, connect.NewRequest(request))
+	if err != nil {
+		return err
+	}
+	if err := r.waitMembers(ctx, answer.Msg.GetRevision(), want); err != nil {
+		return err
+	}
+	for i, e := range completionEngines {
+		vip, _ := lab.VIPAddresses(completionVIP + i)
+		if err := r.waitRoutes(ctx, vip, r.lab.Topology.Muxes); err != nil {
+			return err
+		}
+		if e.affinity == "cookie" {
+			if err := r.waitKeys(ctx, vip, keysSteady); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// complete sends the requests to every scheduler's service and tells how long those took that were due after warm-up.
+func (r *rig) complete(ctx context.Context, workload string, busy float64, due []dueRequest, warm time.Duration, emit func(Row)) error {
+	took := make([][]time.Duration, len(completionEngines))
+	errs := make([][]error, len(completionEngines))
+	start := time.Now()
+	var group sync.WaitGroup
+	for i, e := range completionEngines {
+		took[i], errs[i] = make([]time.Duration, len(due)), make([]error, len(due))
+		vip, _ := lab.VIPAddresses(completionVIP + i)
+		first := vipPorts.first + uint16(i*enginePorts) // a server meets no connection of another's with the same
+		dial, to := r.dialer(portRange{first, first + enginePorts - 1}), netip.AddrPortFrom(vip, servicePort).String()
+		group.Go(func() {
+			timer := time.NewTimer(0)
+			defer timer.Stop()
+			for n, d := range due {
+				timer.Reset(time.Until(start.Add(d.at)))
+				select {
+				case <-timer.C:
+				case <-ctx.Done():
+					return
+				}
+				group.Go(func() {
+					errs[i][n] = askWork(ctx, dial, to, e.name, d.work)
+					took[i][n] = time.Since(start.Add(d.at))
+				})
+			}
+		})
+	}
+	group.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var hash float64
+	for i, e := range completionEngines {
+		var ms []float64
+		failed := 0
+		for n, d := range due {
+			switch {
+			case d.at < warm:
+			case errs[i][n] != nil:
+				failed++
+			default:
+				ms = append(ms, float64(took[i][n])/float64(time.Millisecond))
+			}
+		}
+		if len(ms) == 0 {
+			return fmt.Errorf("%s: no request was answered: %w", e.name, errors.Join(errs[i]...))
+		}
+		p99 := Percentile(ms, 0.99)
+		if i == 0 {
+			hash = p99
+		}
+		emit(Row{completionCase, []Field{
+			{workloadField, workload}, {busyField, busy}, {engineField, e.name}, {"requests", len(ms) + failed}, {"failed", failed},
+			{"p50_ms", round(Percentile(ms, 0.5))}, {tookField, round(p99)}, {betterField, round(hash / p99)},
+		}})
+	}
+	return nil
+}
+
+// askWork makes one request over a connection of its own, which the server closes.
+func askWork(ctx context.Context, dial dialFunc, to, queue string, work time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, completionPatience)
+	defer cancel()
+	conn, err := dial(ctx, "tcp4", to)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	if _, err := fmt.Fprintf(conn, "GET /work?queue=%s&for=%s HTTP/1.1\r\nHost: work\r\n\r\n", queue, work); err != nil {
+		return err
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
+		return err
+	}
+	if answer.StatusCode != http.StatusOK {
+		return errors.New(answer.Status)
+	}
+	return nil
+}
+
+// completionPanels are a diagram of each workload.
+func completionPanels(rows []Row) (panels []figure.Panel) {
+	for _, w := range completionWorkloads {
+		p := figure.Panel{Title: w.name + ": the slowest of a hundred requests", X: "share of their time that servers are busy", Y: "ms (99th percentile)", LogY: true}
+		var of []Row
+		for _, r := range rows {
+			if r.text(workloadField) == w.name {
+				of = append(of, r)
+			}
+		}
+		p.Lines = seriesOf(of, tookField, func(r Row) float64 { return r.Get(busyField) })
+		for _, busy := range completionBusy {
+			p.Ticks = append(p.Ticks, figure.Tick{At: busy, Label: fmt.Sprintf("%.0f %%", 100*busy)})
+		}
+		panels = append(panels, p)
+	}
+	return panels
+}
