@@ -1,14 +1,10 @@
 package dataplane
 
 import (
-	"encoding/binary"
 	"fmt"
-	"net"
 	"net/netip"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/shuntlb/shunt/internal/netdev"
 )
@@ -295,8 +291,11 @@ func TestCookieLiveLoss(t *testing.T) {
 func TestCookieLiveMicroseconds(t *testing.T) {
 	t.Parallel()
 	n := newBakedNet(t, 0, "1")
-	must(t, netdev.In(n.server, func() error {
-		return routeMicroseconds(netip.MustParsePrefix(client4+"/32"), netip.MustParseAddr("10.20.1.254"), "v0")
+	server, err := netdev.OpenNamespace(n.server)
+	must(t, err)
+	defer server.Close()
+	must(t, server.AddRoute(netdev.Route{
+		Destination: netip.MustParsePrefix(client4 + "/32"), Via: netip.MustParseAddr("10.20.1.254"), Device: "v0", Features: netdev.FeatureMicroseconds,
 	}))
 	l := n.listen()
 	p := n.connect(l, vip4, 0)
@@ -315,45 +314,6 @@ func TestCookieLiveMicroseconds(t *testing.T) {
 	if got := n.counted(nil); got["cookie_begun"] != 1 {
 		t.Errorf("reasons %v", got)
 	}
-}
-
-// routeMicroseconds adds a route whose connections count microseconds (RTAX_FEATURE_TCP_USEC_TS, Linux 6.7), by netlink's own words: no tool knows it.
-func routeMicroseconds(to netip.Prefix, via netip.Addr, dev string) error {
-	i, err := net.InterfaceByName(dev)
-	if err != nil {
-		return err
-	}
-	attr := func(kind uint16, value []byte) []byte {
-		b := binary.NativeEndian.AppendUint16(binary.NativeEndian.AppendUint16(nil, uint16(4+len(value))), kind)
-		return append(b, value...)
-	}
-	word := func(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
-	const usecTS = 1 << 4
-	body := []byte{unix.AF_INET, byte(to.Bits()), 0, 0, unix.RT_TABLE_MAIN, unix.RTPROT_STATIC, unix.RT_SCOPE_UNIVERSE, unix.RTN_UNICAST, 0, 0, 0, 0}
-	body = append(body, attr(unix.RTA_DST, to.Addr().AsSlice())...)
-	body = append(body, attr(unix.RTA_GATEWAY, via.AsSlice())...)
-	body = append(body, attr(unix.RTA_OIF, word(uint32(i.Index)))...)
-	body = append(body, attr(unix.RTA_METRICS, attr(unix.RTAX_FEATURES, word(usecTS)))...)
-	m := binary.NativeEndian.AppendUint32(nil, uint32(16+len(body)))
-	m = binary.NativeEndian.AppendUint16(m, unix.RTM_NEWROUTE)
-	m = binary.NativeEndian.AppendUint16(m, unix.NLM_F_REQUEST|unix.NLM_F_ACK|unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
-	m = append(append(m, word(1)...), word(0)...)
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if err := unix.Sendto(fd, append(m, body...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return err
-	}
-	answer := make([]byte, 4096)
-	if _, _, err := unix.Recvfrom(fd, answer, 0); err != nil {
-		return err
-	}
-	if code := int32(binary.NativeEndian.Uint32(answer[16:])); code != 0 {
-		return fmt.Errorf("add a route with features: %w", unix.Errno(-code))
-	}
-	return nil
 }
 
 // TestCookieLiveLate: connections that are there when their endpoint gets cookies go on without, and those that have one when it gets none keep it.

@@ -121,7 +121,12 @@ type Route struct {
 	Destination netip.Prefix
 	Via         netip.Addr
 	Device      string
+	// Features are bits RTAX_FEATURE_* of the route's connections (linux/rtnetlink.h); 0: as ever.
+	Features uint32
 }
+
+// FeatureMicroseconds makes the kernel count microseconds in TCP timestamps (RTAX_FEATURE_TCP_USEC_TS, Linux 6.7).
+const FeatureMicroseconds = 1 << 4
 
 // AddRoute adds or replaces a route. Via need not be inside a prefix of the device.
 func (n *Namespace) AddRoute(r Route) error {
@@ -129,7 +134,7 @@ func (n *Namespace) AddRoute(r Route) error {
 	if err != nil {
 		return err
 	}
-	route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(r.Destination)}
+	route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(r.Destination), Features: int(r.Features)}
 	if r.Via.IsValid() {
 		route.Gw = r.Via.AsSlice()
 		route.SetFlag(netlink.FLAG_ONLINK)
