@@ -32,7 +32,7 @@ const (
 	// completionVIP is the number of the first scheduler's VIP; the others follow.
 	completionVIP = 55
 	// completionMean is what a request needs of a server that has no other.
-	completionMean = 100 * time.Millisecond
+	completionMean = 400 * time.Millisecond
 	// completionPatience is when a request counts as failed.
 	completionPatience = time.Minute
 	// completionHealth finds servers that are gone; none of them goes.
@@ -84,7 +84,7 @@ func (r *rig) completion(ctx context.Context, o Options, sizes cheetahSizes, emi
 	return ctx.Err()
 }
 
-// completionServices makes a service of each scheduler over the same servers, two on each host.
+// completionServices makes a service of each scheduler over the same servers, as many on each host.
 func (r *rig) completionServices(ctx context.Context, sizes cheetahSizes) error {
 	request, want := &apiv1.ApplyRequest{}, map[string]int{}
 	for i, e := range completionEngines {
