@@ -34,7 +34,7 @@ var cheetahSuite = Suite{
 		"**`idle-1`**, **`idle-70`** (and `idle-700`, when it is named): a server answers, is silent for so many seconds and then sends a line, without keep-alives; `at_once` are the lines that " +
 		"were there within a second, `worst_s` is how late the latest was. `shunt` goes through muxes and hosts with cookies; `cheetah` goes straight to a server at whose device a program changes " +
 		"timestamps as the authors' kernel does (`bpf/proof`); `none` goes straight to one as it is. `paws` are the segments that the clients' kernels dropped as old (`PAWSEstab`), `tsecr` those that the " +
-		"servers' dropped because of their echo (`TSEcrRejected`). **`completion`**: the 32 servers work on one request at a time, for 400 ms on average, and let others wait; requests, each a connection, " +
+		"servers' dropped because of their echo (`TSEcrRejected`). **`completion`**: 16 of the servers work on one request at a time, for 300 ms on average, and let others wait; requests, each a connection, " +
 		"come at random times for a minute, whatever became of those before: the same at the same moment to a service of each scheduler, whose queues are apart. `uniform`: all need the same; `bimodal`: every tenth needs " +
 		"ten times as much as the others. `hash` is `affinity: hash`, the others are `affinity: cookie`; times are from when a request is due to its answer, and the first fifth is left out.",
 	Plotted: []string{brokenPercent}, Unit: "% of the connections broken", Series: engineField,
@@ -64,7 +64,7 @@ func (o Options) cheetahSizes() cheetahSizes {
 	if o.Short {
 		return cheetahSizes{hosts: 2, vms: 3, muxes: 2, servers: 4, come: 2, leave: 2, first: 40, more: 5, pushes: 4, workers: 4, requests: time.Second}
 	}
-	return cheetahSizes{hosts: 4, vms: 8, muxes: 3, servers: 24, come: 7, leave: 8, first: 2000, more: 50, pushes: 24, workers: 32, requests: 75 * time.Second}
+	return cheetahSizes{hosts: 4, vms: 8, muxes: 3, servers: 24, come: 7, leave: 8, first: 2000, more: 50, pushes: 24, workers: 16, requests: 75 * time.Second}
 }
 
 func runCheetah(ctx context.Context, o Options, emit func(Row)) error {

@@ -32,11 +32,11 @@ const (
 	// completionVIP is the number of the first scheduler's VIP; the others follow.
 	completionVIP = 55
 	// completionMean is what a request needs of a server that has no other.
-	completionMean = 400 * time.Millisecond
+	completionMean = 300 * time.Millisecond
 	// completionPatience is when a request counts as failed.
 	completionPatience = time.Minute
-	// completionHealth finds servers that are gone; none of them goes.
-	completionHealth = 10
+	// completionHealth finds servers that are gone, which none is, without much work beside the requests.
+	completionHealth, completionHealthEvery = 10, 5 * time.Second
 )
 
 // completionEngines are the schedulers that are compared, hashing first.
@@ -90,7 +90,7 @@ func (r *rig) completionServices(ctx context.Context, sizes cheetahSizes) error 
 	for i, e := range completionEngines {
 		endpoint := &apiv1.Endpoint{
 			Protocol: "tcp", Port: strconv.Itoa(servicePort), Affinity: e.affinity, Scheduler: e.scheduler,
-			Health: &apiv1.Health{Http: &apiv1.HTTPCheck{Path: "/healthz"}, Interval: durationpb.New(time.Second), Timeout: durationpb.New(time.Second), Rise: 1, Fall: completionHealth},
+			Health: &apiv1.Health{Http: &apiv1.HTTPCheck{Path: "/healthz"}, Interval: durationpb.New(completionHealthEvery), Timeout: durationpb.New(time.Second), Rise: 1, Fall: completionHealth},
 		}
 		for n := range sizes.workers {
 			host, vm := 1+n%sizes.hosts, 1+n/sizes.hosts
