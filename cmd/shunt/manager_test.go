@@ -8,10 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/manager"
 )
 
 // commandVariable makes the test binary be shunt itself: its arguments, separated by newlines.
@@ -101,6 +105,20 @@ func (p *managerProcess) shunt(stdin string, args ...string) (string, int) {
 	var out, err bytes.Buffer
 	code := run(append([]string{"--config", filepath.Join(p.data, "admin.yaml")}, args...), strings.NewReader(stdin), &out, &err)
 	return out.String() + err.String(), code
+}
+
+// transient are words of answers that a busy machine may give to any call while managers come and go: who hears them asks again.
+var transient = []string{manager.NoLeader, "may have been made or not", "broke before it answered", "cannot be reached", "can be reached", "no answer within"}
+
+// patiently runs a command line, which may be done twice, until its answer is not transient. The last one is returned when that takes too long.
+func patiently(command func() (string, int)) (out string, code int) {
+	for deadline := time.Now().Add(time.Minute); ; {
+		out, code = command()
+		if code == exitOK || time.Now().After(deadline) || !slices.ContainsFunc(transient, func(words string) bool { return strings.Contains(out, words) }) {
+			return out, code
+		}
+		<-time.After(100 * time.Millisecond)
+	}
 }
 
 const testNetwork = `

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -34,10 +35,7 @@ func newPeer(t *testing.T, name string) *managerProcess {
 // join starts p as a further manager of the cluster of the others.
 func (p *managerProcess) join(of *managerProcess) {
 	p.t.Helper()
-	text, code := of.shunt("", "token", "create", "--node", p.name, "--role", "manager")
-	if code != exitOK {
-		p.t.Fatal(text)
-	}
+	text := of.must("", "token", "create", "--node", p.name, "--role", "manager")
 	file := filepath.Join(p.t.TempDir(), "token")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		p.t.Fatal(err)
@@ -48,10 +46,17 @@ func (p *managerProcess) join(of *managerProcess) {
 	p.args = args
 }
 
+// patiently runs a command line against the manager alone.
+func (p *managerProcess) patiently(stdin string, args ...string) (string, int) {
+	return patiently(func() (string, int) {
+		return p.shunt(stdin, append(slices.Clone(args), "--server", "https://"+p.addr)...)
+	})
+}
+
 // must runs a command line against the manager that is to succeed.
 func (p *managerProcess) must(stdin string, args ...string) string {
 	p.t.Helper()
-	out, code := p.shunt(stdin, append(args, "--server", "https://"+p.addr)...)
+	out, code := p.patiently(stdin, args...)
 	if code != exitOK {
 		p.t.Fatalf("%v: exit code %d: %s", args, code, out)
 	}
@@ -83,7 +88,7 @@ func TestManagersGrow(t *testing.T) {
 		}
 	}
 	m1.end(syscall.SIGKILL)
-	if out, code := m2.shunt("", "member", "remove", "m3", "--server", "https://"+m2.addr); code != exitFailed || !strings.Contains(out, "no majority") {
+	if out, code := m2.patiently("", "member", "remove", "m3"); code != exitFailed || !strings.Contains(out, "no majority") {
 		t.Errorf("removing one of two that are up: exit code %d: %s", code, out)
 	}
 	m2.must("", "member", "remove", "m1")

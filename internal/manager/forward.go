@@ -321,7 +321,8 @@ func (a attempt) RoundTrip(r *http.Request) (*http.Response, error) {
 			case sent && a.writes:
 				return nil, fmt.Errorf("manager %s, which led, did not answer: whether it was done is unknown: %w", l.name, err)
 			default:
-				failed = fmt.Errorf("manager %s, which leads, cannot be reached: %w", l.name, err)
+				// Nothing was done, or nothing that may not be done again: the caller may ask on.
+				failed = fmt.Errorf("%w: manager %s, which led, cannot be reached: %w", errNoLeader, l.name, err)
 			}
 		}
 		select {

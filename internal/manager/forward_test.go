@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
@@ -305,6 +306,30 @@ func TestNoLeader(t *testing.T) {
 	}
 	if res, err := r.admin.Get(t.Context(), connect.NewRequest(&apiv1.GetRequest{Kind: "Network"})); err != nil || len(res.Msg.Objects) != 1 {
 		t.Errorf("get without a leader: %v %v", res, err)
+	}
+}
+
+// TestLeaderOutOfReach: who leads by the store cannot be reached. A change is refused as while nobody leads, which tells clients that nothing was done of it.
+func TestLeaderOutOfReach(t *testing.T) {
+	ms := &members{t: t, store: store.NewMemory()}
+	first := newRig(t, ms.store)
+	first.apply(network())
+	path := t.TempDir()
+	copySecrets(t, first.path, path)
+	first.stop()
+	raw, err := proto.Marshal(&apiv1.StoredLeader{Epoch: 1, Name: "m1", Address: first.addr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ms.store.Txn(t.Context(), store.Txn{Ops: []store.Op{store.Put("/shunt/leader", raw)}}); err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, store: lazy{ms.store}, name: "m2", path: path}
+	r.start()
+	t.Cleanup(func() { r.stop() })
+	const why = manager.NoLeader + ": manager m1, which led, cannot be reached: "
+	if _, err := r.tryApply(hostNode(1)); connect.CodeOf(err) != connect.CodeUnavailable || !strings.Contains(err.Error(), why) {
+		t.Errorf("apply: %v, want %q", err, why)
 	}
 }
 
