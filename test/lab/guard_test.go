@@ -115,7 +115,7 @@ func TestServersCannotSendAsOthers(t *testing.T) {
 		return nil
 	})
 	for _, target := range web.targets() {
-		if counts := servers(t, target, 20); counts[vm] == 0 {
+		if counts := servers(t, target, 60); counts[vm] == 0 {
 			t.Errorf("%s: %s does not serve any more: %v", target, vm, counts)
 		}
 	}

@@ -55,7 +55,7 @@ func TestHostsCheckForMuxes(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{
 		name: "hostsays", number: 78, protocol: "tcp", port: 80, dipPort: 8080, backends: []string{"host1-vm1", "host2-vm1", "host3-vm1"},
-		health: "{from: host, http: {path: /healthz}, port: 8080, interval: 250ms, timeout: 250ms, rise: 2, fall: 2}",
+		health: "{from: host, http: {path: /healthz}, port: 8080, interval: 250ms, timeout: 250ms, rise: 2, fall: 4}",
 	}
 	forbidChecks(t, web.backends)
 	web.up(t)
