@@ -240,9 +240,10 @@ struct {
 	__type(value, __u64);
 } member_loads SEC(".maps");
 
-/* Sessions of path nat: by the client's direction, and the keys of them by the server's. What is in the one and not in the other is being made, or ended. */
+/* Sessions of path nat, whose memory is taken when there is one: by the client's direction, and the keys of them by the server's. What is in the one and not in the other is being made, or ended. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, LIMIT_NAT_SESSIONS);
 	__type(key, struct nat_key);
 	__type(value, struct nat_session);
@@ -250,6 +251,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, LIMIT_NAT_SESSIONS);
 	__type(key, struct nat_key);
 	__type(value, struct nat_key);

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -25,6 +26,10 @@ type formerTables struct {
 	members []MemberKey
 	// snat is who has which ports of VIPs.
 	snat map[lb.EndpointKey]formerSNAT
+	// sessions are those of path nat, of endpoints by slot, from these addresses; nil: there are none.
+	sessions     *ebpf.Map
+	slots        map[uint32]lb.EndpointKey
+	natAddresses []NATAddress
 	// count reads the counters; the program that counts in them may still run.
 	count func() (MuxCounters, error)
 	close func()
@@ -104,8 +109,13 @@ func formerOf(pinned map[string]*ebpf.Map, reasons []string, version uint32) (*f
 	f := &formerTables{alive: map[MemberKey]bool{}, hops: t.hops.wanted, flowKey: [2]uint64{mem.config.FlowKey.K0, mem.config.FlowKey.K1}}
 	f.close = func() { mem.close(); closeMaps(pinned) }
 	f.snat = t.snatOf()
+	f.sessions, f.slots = mem.natSessions, map[uint32]lb.EndpointKey{}
+	if mem.natAddresses != nil {
+		f.natAddresses = mem.addressesOfNAT()
+	}
 	f.flows, f.members = mem.flows, make([]MemberKey, len(mem.members))
 	for key, e := range t.entries {
+		f.slots[e.slot] = key
 		for id := range e.members.all() {
 			f.members[e.block.first+uint32(id)] = MemberKey{key, id}
 			f.alive[MemberKey{key, id}] = load(t.word(e, id))&memberAlive != 0
@@ -132,8 +142,11 @@ func noCounters() MuxCounters {
 	return MuxCounters{Reasons: map[string]uint64{}, Members: map[MemberKey]Counter{}, Endpoints: map[lb.EndpointKey]Counter{}}
 }
 
+// muxMapsSince came without another ABI version: where they are not, no endpoint has to do with them.
+var muxMapsSince = []string{muxMapQuicSets, muxMapCookieSets, muxMapNatSessions, muxMapNatPorts, muxMapNatAddresses}
+
 // fillMaps gives every field of m the pinned map of its name; all that outlive a process, and that this ABI version has, must be
-// there. The sets of cookie keys came without another version: where they are not, no endpoint has one.
+// there.
 func fillMaps(m *muxMaps, pinned map[string]*ebpf.Map, version uint32) error {
 	v := reflect.ValueOf(m).Elem()
 	for i := range v.NumField() {
@@ -142,7 +155,7 @@ func fillMaps(m *muxMaps, pinned map[string]*ebpf.Map, version uint32) error {
 		}
 	}
 	for name, found := range m.byName() {
-		later := name == muxMapQuicSets || name == muxMapCookieSets || name == muxMapSnatBlocks && version == abiWithoutSNAT
+		later := slices.Contains(muxMapsSince, name) || name == muxMapSnatBlocks && version == abiWithoutSNAT
 		if found == nil && !later {
 			return fmt.Errorf("table %s is not pinned", name)
 		}

@@ -224,6 +224,9 @@ func (m *Mux) prepare() error {
 	m.idle.Store(true)
 	m.tables.hops.wanted = m.former.hops
 	m.takeSNAT(m.former)
+	if m.memory.natRoom > 0 {
+		m.memory.publishNAT(m.former.natAddresses)
+	}
 	m.options.log().Info("the pinned tables cannot be adopted as they are: their program forwards until the first plan has filled new ones",
 		"pinned", m.former.words)
 	if m.options.Ifindex == 0 {
@@ -365,7 +368,7 @@ func (m *muxMaps) byName() map[string]*ebpf.Map {
 		muxMapConfigs: m.Configs, muxMapReasons: m.Reasons, muxMapEndpointCounts: m.EndpointCounts,
 		muxMapMemberCounts: m.MemberCounts, muxMapPortRanges: m.PortRanges, muxMapVipGuards: m.VipGuards,
 		muxMapSourceLists: m.SourceLists, muxMapSourceWords: m.SourceWords, muxMapDatagrams: m.Datagrams, muxMapSnatBlocks: m.SnatBlocks,
-		muxMapQuicSets: m.QuicSets, muxMapCookieSets: m.CookieSets,
+		muxMapQuicSets: m.QuicSets, muxMapCookieSets: m.CookieSets, muxMapNatSessions: m.NatSessions, muxMapNatPorts: m.NatPorts, muxMapNatAddresses: m.NatAddresses,
 	}
 }
 

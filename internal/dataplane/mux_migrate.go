@@ -137,6 +137,9 @@ func (m *Mux) migrateLocked() error {
 		return err
 	}
 	m.tables.carryFlows(m.former) // most of them; settle takes what comes until then
+	if _, err := m.carrySessions(m.former); err != nil {
+		return err
+	}
 	if err := m.attachFirst(m.options.Ifindex); err != nil {
 		return errors.Join(err, os.RemoveAll(filepath.Join(dir, muxPinNext)))
 	}
@@ -173,13 +176,17 @@ func (m *Mux) settleLocked() error {
 	if m.ending.flows != nil {
 		flows = m.tables.carryFlows(m.ending).String()
 	}
+	dropped, err := m.carrySessions(m.ending)
+	if err != nil {
+		return err
+	}
 	if err := m.reached("counted"); err != nil {
 		return err
 	}
 	if err := m.moveSets(); err != nil {
 		return err
 	}
-	m.options.log().Info("migrated the mux's tables", "from", m.ending.words, "counters", "carried over", "flows", flows)
+	m.options.log().Info("migrated the mux's tables", "from", m.ending.words, "counters", "carried over", "flows", flows, "sessions_lost", dropped)
 	m.ending.close()
 	m.ending = nil
 	return nil
