@@ -78,7 +78,10 @@ func (m *Mux) Flows(key lb.EndpointKey, most int) ([]Flow, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list flows: %w", err)
 	}
-	var flows []Flow
+	flows, err := m.sessionsOf(key, most, tick)
+	if err != nil {
+		return nil, fmt.Errorf("list flows: %w", err)
+	}
 	for from := 0; from < len(m.memory.flows) && len(flows) < most; from += sweepChunk {
 		m.mu.Lock()
 		e, ok := m.tables.entries[key]

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -182,4 +183,28 @@ func (m *Mux) portsAlone() (map[muxNatKey]muxNatKey, error) {
 			return alone, nil
 		}
 	}
+}
+
+// sessionsOf lists the sessions of an endpoint of path nat, at most `most`; none of another.
+func (m *Mux) sessionsOf(of lb.EndpointKey, most int, tick uint64) (flows []Flow, err error) {
+	m.mu.Lock()
+	e := m.tables.entries[of]
+	var slot uint32
+	nat := e != nil && e.flags()&muxEndpointFlagENDPOINT_NAT != 0
+	if nat {
+		slot = e.slot
+	}
+	m.mu.Unlock()
+	if !nat {
+		return nil, nil
+	}
+	m.sweeping.Lock()
+	defer m.sweeping.Unlock()
+	_, err = m.eachSession(func(key muxNatKey, s *muxNatSession) bool {
+		if s.Slot == slot && of.VIP == ofHalves(key.DstHi, key.DstLo) && len(flows) < most {
+			flows = append(flows, Flow{Member: s.Member, Class: s.class(), Age: time.Duration(s.idleFor(tick)) * m.tables.tick})
+		}
+		return true
+	})
+	return flows, err
 }

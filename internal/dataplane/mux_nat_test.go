@@ -338,6 +338,41 @@ func TestNATTrace(t *testing.T) {
 	})
 }
 
+// TestNATFlows: the sessions of an endpoint are its flows.
+func TestNATFlows(t *testing.T) {
+	f := newNATFixture(t, natServers()...)
+	for from := range uint16(30) {
+		there := f.in(natPacket(from%2 == 0, from%3 == 0, 1000+from, wire.SYN))
+		f.out(serverSays(*there.packet))
+		f.in(natPacket(from%2 == 0, from%3 == 0, 1000+from, wire.ACK))
+	}
+	f.at(f.tick + 5)
+	for _, e := range f.model.state.Endpoints {
+		want := map[uint16]int{}
+		for flow, s := range f.sessions {
+			if flow.vip.Addr() == e.Key.VIP && flow.protocol == uint8(e.Key.Protocol) {
+				want[s.member]++
+			}
+		}
+		got, err := f.mux.Flows(e.Key, 100)
+		must(t, err)
+		for _, flow := range got {
+			want[flow.Member]--
+			if flow.Class != FlowTrusted || flow.Age != 5*f.mux.tables.tick {
+				t.Errorf("%v: %+v", e.Key, flow)
+			}
+		}
+		for id, n := range want {
+			if n != 0 {
+				t.Errorf("%v: of member %d %d flows are missing", e.Key, id, n)
+			}
+		}
+		if few, err := f.mux.Flows(e.Key, 2); err != nil || len(few) != 2 {
+			t.Errorf("%v: %d of at most 2 flows, %v", e.Key, len(few), err)
+		}
+	}
+}
+
 // TestNATTooBig: what the server's link cannot take is answered from the VIP.
 func TestNATTooBig(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
