@@ -138,7 +138,7 @@ func (f *faults) quic(path string, e *Endpoint) {
 	switch sum := int(q.ServerIDLength) + int(q.NonceLength); {
 	case q.NonceLength < MinNonceLength || q.NonceLength > MaxNonceLength:
 		f.add(at+".nonceLength", fmt.Sprint(q.NonceLength), allowedNonceLength)
-	case sum > MaxServerIDAndNonce:
+	case sum > MaxServerIDAndNonce && !f.has(at+".serverIdLength"):
 		f.add(at+".nonceLength", fmt.Sprint(q.NonceLength), fmt.Sprintf("must be at most %d with serverIdLength %d: both have %d bytes",
 			MaxServerIDAndNonce-int(q.ServerIDLength), q.ServerIDLength, MaxServerIDAndNonce))
 	}
