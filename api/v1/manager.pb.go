@@ -1430,7 +1430,9 @@ type StatusRequest struct {
 	// Also tell who has which ports of this service's VIPs for outbound connections; those of all with "*".
 	SnatOf string `protobuf:"bytes,4,opt,name=snat_of,json=snatOf,proto3" json:"snat_of,omitempty"`
 	// Also tell how loaded the backends of this service are; those of all with "*".
-	LoadOf        string `protobuf:"bytes,5,opt,name=load_of,json=loadOf,proto3" json:"load_of,omitempty"`
+	LoadOf string `protobuf:"bytes,5,opt,name=load_of,json=loadOf,proto3" json:"load_of,omitempty"`
+	// With load_of the name of a service: also ask the muxes what shares of new connections they give its backends.
+	Shares        bool `protobuf:"varint,6,opt,name=shares,proto3" json:"shares,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1498,6 +1500,13 @@ func (x *StatusRequest) GetLoadOf() string {
 		return x.LoadOf
 	}
 	return ""
+}
+
+func (x *StatusRequest) GetShares() bool {
+	if x != nil {
+		return x.Shares
+	}
+	return false
 }
 
 type StatusResponse struct {
@@ -2009,7 +2018,11 @@ type LoadStatus struct {
 	DipPort uint32 `protobuf:"varint,8,opt,name=dip_port,json=dipPort,proto3" json:"dip_port,omitempty"`
 	Member  uint32 `protobuf:"varint,9,opt,name=member,proto3" json:"member,omitempty"`
 	// Absent when no host says anything.
-	Load          *MemberLoad `protobuf:"bytes,10,opt,name=load,proto3" json:"load,omitempty"`
+	Load *MemberLoad `protobuf:"bytes,10,opt,name=load,proto3" json:"load,omitempty"`
+	// How new connections of the endpoint are given.
+	Scheduler string `protobuf:"bytes,11,opt,name=scheduler,proto3" json:"scheduler,omitempty"`
+	// What share of them the backend gets now, 0 to 1: the mean of what the muxes say. Absent when it was not asked for, or none answered.
+	Share         *float64 `protobuf:"fixed64,12,opt,name=share,proto3,oneof" json:"share,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2112,6 +2125,20 @@ func (x *LoadStatus) GetLoad() *MemberLoad {
 		return x.Load
 	}
 	return nil
+}
+
+func (x *LoadStatus) GetScheduler() string {
+	if x != nil {
+		return x.Scheduler
+	}
+	return ""
+}
+
+func (x *LoadStatus) GetShare() float64 {
+	if x != nil && x.Share != nil {
+		return *x.Share
+	}
+	return 0
 }
 
 // MemberLoad is what is known of a member's load.
@@ -4444,7 +4471,9 @@ type NodeHealth struct {
 	// Why the node did not answer.
 	Error string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
 	// Of muxes: what they know of its load.
-	Load          *MemberLoad `protobuf:"bytes,8,opt,name=load,proto3" json:"load,omitempty"`
+	Load *MemberLoad `protobuf:"bytes,8,opt,name=load,proto3" json:"load,omitempty"`
+	// Of muxes: what share of the new connections of its endpoint they give it now, 0 to 1. Only in answers to HealthQuestion.shares.
+	Share         *float64 `protobuf:"fixed64,9,opt,name=share,proto3,oneof" json:"share,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4533,6 +4562,13 @@ func (x *NodeHealth) GetLoad() *MemberLoad {
 		return x.Load
 	}
 	return nil
+}
+
+func (x *NodeHealth) GetShare() float64 {
+	if x != nil && x.Share != nil {
+		return *x.Share
+	}
+	return 0
 }
 
 // CheckHealth is one of the checks of a backend.
@@ -6439,14 +6475,15 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12,\n" +
 	"\bupserted\x18\x02 \x03(\v2\x10.shunt.v1.ObjectR\bupserted\x12-\n" +
 	"\adeleted\x18\x03 \x03(\v2\x13.shunt.v1.ObjectRefR\adeleted\x12\x16\n" +
-	"\x06synced\x18\x04 \x01(\bR\x06synced\"\x8e\x01\n" +
+	"\x06synced\x18\x04 \x01(\bR\x06synced\"\xa6\x01\n" +
 	"\rStatusRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x1d\n" +
 	"\n" +
 	"members_of\x18\x03 \x01(\tR\tmembersOf\x12\x17\n" +
 	"\asnat_of\x18\x04 \x01(\tR\x06snatOf\x12\x17\n" +
-	"\aload_of\x18\x05 \x01(\tR\x06loadOf\"\xdf\x03\n" +
+	"\aload_of\x18\x05 \x01(\tR\x06loadOf\x12\x16\n" +
+	"\x06shares\x18\x06 \x01(\bR\x06shares\"\xdf\x03\n" +
 	"\x0eStatusResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12*\n" +
@@ -6494,7 +6531,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\atelling\x18\t \x01(\x04R\atelling\";\n" +
 	"\vSnatRefused\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"\x8a\x02\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\xcd\x02\n" +
 	"\n" +
 	"LoadStatus\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x16\n" +
@@ -6507,7 +6544,10 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\bdip_port\x18\b \x01(\rR\adipPort\x12\x16\n" +
 	"\x06member\x18\t \x01(\rR\x06member\x12(\n" +
 	"\x04load\x18\n" +
-	" \x01(\v2\x14.shunt.v1.MemberLoadR\x04load\"\xb4\x01\n" +
+	" \x01(\v2\x14.shunt.v1.MemberLoadR\x04load\x12\x1c\n" +
+	"\tscheduler\x18\v \x01(\tR\tscheduler\x12\x19\n" +
+	"\x05share\x18\f \x01(\x01H\x00R\x05share\x88\x01\x01B\b\n" +
+	"\x06_share\"\xb4\x01\n" +
 	"\n" +
 	"MemberLoad\x12%\n" +
 	"\vconnections\x18\x01 \x01(\rH\x00R\vconnections\x88\x01\x01\x12\x15\n" +
@@ -6714,7 +6754,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x06member\x18\b \x01(\rR\x06member\x12*\n" +
 	"\x05nodes\x18\t \x03(\v2\x14.shunt.v1.NodeHealthR\x05nodes\x120\n" +
 	"\ahistory\x18\n" +
-	" \x03(\v2\x16.shunt.v1.HealthChangeR\ahistory\"\x85\x02\n" +
+	" \x03(\v2\x16.shunt.v1.HealthChangeR\ahistory\"\xaa\x02\n" +
 	"\n" +
 	"NodeHealth\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
@@ -6724,7 +6764,9 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x05words\x18\x05 \x01(\tR\x05words\x12-\n" +
 	"\x06checks\x18\x06 \x03(\v2\x15.shunt.v1.CheckHealthR\x06checks\x12\x14\n" +
 	"\x05error\x18\a \x01(\tR\x05error\x12(\n" +
-	"\x04load\x18\b \x01(\v2\x14.shunt.v1.MemberLoadR\x04load\"\xb8\x01\n" +
+	"\x04load\x18\b \x01(\v2\x14.shunt.v1.MemberLoadR\x04load\x12\x19\n" +
+	"\x05share\x18\t \x01(\x01H\x00R\x05share\x88\x01\x01B\b\n" +
+	"\x06_share\"\xb8\x01\n" +
 	"\vCheckHealth\x12\x14\n" +
 	"\x05check\x18\x01 \x01(\tR\x05check\x12\x14\n" +
 	"\x05alive\x18\x02 \x01(\bR\x05alive\x12\x12\n" +
@@ -7114,7 +7156,9 @@ func file_v1_manager_proto_init() {
 		return
 	}
 	file_v1_objects_proto_init()
+	file_v1_manager_proto_msgTypes[27].OneofWrappers = []any{}
 	file_v1_manager_proto_msgTypes[28].OneofWrappers = []any{}
+	file_v1_manager_proto_msgTypes[54].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

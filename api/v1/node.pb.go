@@ -1890,9 +1890,11 @@ func (x *SnatRevoke) GetLeave() bool {
 
 // HealthQuestion asks how the checks of members went.
 type HealthQuestion struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Members       []*EndpointMember      `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Id      uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Members []*EndpointMember      `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`
+	// Of muxes: only NodeHealth.share is asked for.
+	Shares        bool `protobuf:"varint,3,opt,name=shares,proto3" json:"shares,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1939,6 +1941,13 @@ func (x *HealthQuestion) GetMembers() []*EndpointMember {
 		return x.Members
 	}
 	return nil
+}
+
+func (x *HealthQuestion) GetShares() bool {
+	if x != nil {
+		return x.Shares
+	}
+	return false
 }
 
 // EndpointMember is a member by the natural key of its endpoint and its id.
@@ -4073,10 +4082,11 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x06holder\x18\x01 \x01(\v2\x14.shunt.v1.SnatHolderR\x06holder\x12\x16\n" +
 	"\x06ranges\x18\x02 \x03(\rR\x06ranges\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x03R\brevision\x12\x14\n" +
-	"\x05leave\x18\x04 \x01(\bR\x05leave\"T\n" +
+	"\x05leave\x18\x04 \x01(\bR\x05leave\"l\n" +
 	"\x0eHealthQuestion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x122\n" +
-	"\amembers\x18\x02 \x03(\v2\x18.shunt.v1.EndpointMemberR\amembers\"\x97\x01\n" +
+	"\amembers\x18\x02 \x03(\v2\x18.shunt.v1.EndpointMemberR\amembers\x12\x16\n" +
+	"\x06shares\x18\x03 \x01(\bR\x06shares\"\x97\x01\n" +
 	"\x0eEndpointMember\x12\x10\n" +
 	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
 	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"time"
@@ -20,6 +21,9 @@ type loadRecord struct {
 	CPU *float64 `json:"cpu"`
 	// Load is what the application says.
 	Load *float32 `json:"load"`
+	// Scheduler is how new connections of the endpoint are given, Share what part of them the backend gets now, from 0 to 1.
+	Scheduler string   `json:"scheduler"`
+	Share     *float64 `json:"share"`
 	// Age is since when the host said it last, in seconds.
 	Age *float64 `json:"ageSeconds"`
 }
@@ -27,7 +31,7 @@ type loadRecord struct {
 // loadView has one row per member, of one service or of all, ordered by endpoint.
 func loadView(status *apiv1.StatusResponse, service string) view {
 	records := []loadRecord{}
-	rows := [][]string{{"SERVICE", "ENDPOINT", "BACKEND", "MEMBER", "CONNECTIONS", "CPU", "LOAD", "AGE"}}
+	rows := [][]string{{"SERVICE", "ENDPOINT", "BACKEND", "MEMBER", "CONNECTIONS", "CPU", "LOAD", "AGE", "SCHEDULER", "SHARE"}}
 	for _, s := range status.GetLoad() {
 		if service != "" && s.GetService() != service {
 			continue
@@ -44,7 +48,11 @@ func loadView(status *apiv1.StatusResponse, service string) view {
 		}
 		records = append(records, r)
 		row := []string{r.Service, r.endpointKey.String(), backendText(r.DIP, r.DIPPort), fmt.Sprint(r.Member)}
-		rows = append(rows, append(row, loadTexts(s.GetLoad())...))
+		share := "-"
+		if r.Scheduler, r.Share = s.GetScheduler(), s.Share; r.Share != nil {
+			share = fmt.Sprintf("%.1f%%", 100**r.Share)
+		}
+		rows = append(rows, append(append(row, loadTexts(s.GetLoad())...), cmp.Or(r.Scheduler, "-"), share))
 	}
 	return view{rows, records}
 }

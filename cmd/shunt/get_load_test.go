@@ -23,12 +23,13 @@ func TestLoadView(t *testing.T) {
 		of("web", 2, nil),
 		of("mail", 0, nil),
 	}}
+	status.Load[0].Scheduler, status.Load[0].Share = "p2c", new(1/3.0)
 	v := loadView(status, "web")
 	want := [][]string{
-		{"SERVICE", "ENDPOINT", "BACKEND", "MEMBER", "CONNECTIONS", "CPU", "LOAD", "AGE"},
-		{"web", "tcp/203.0.113.10:80", "10.20.1.11:8080", "0", "12", "34.5%", "0.75", "120ms"},
-		{"web", "tcp/203.0.113.10:80", "10.20.1.11:8080", "1", "0", "-", "-", "1s"},
-		{"web", "tcp/203.0.113.10:80", "10.20.1.11:8080", "2", "-", "-", "-", "-"},
+		{"SERVICE", "ENDPOINT", "BACKEND", "MEMBER", "CONNECTIONS", "CPU", "LOAD", "AGE", "SCHEDULER", "SHARE"},
+		{"web", "tcp/203.0.113.10:80", "10.20.1.11:8080", "0", "12", "34.5%", "0.75", "120ms", "p2c", "33.3%"},
+		{"web", "tcp/203.0.113.10:80", "10.20.1.11:8080", "1", "0", "-", "-", "1s", "-", "-"},
+		{"web", "tcp/203.0.113.10:80", "10.20.1.11:8080", "2", "-", "-", "-", "-", "-", "-"},
 	}
 	if !slices.EqualFunc(v.rows, want, slices.Equal) {
 		t.Errorf("rows %q, want %q", v.rows, want)
@@ -37,7 +38,7 @@ func TestLoadView(t *testing.T) {
 		t.Errorf("rows of all services: %q", rows)
 	}
 	text, err := json.Marshal(v.records.([]loadRecord)[1])
-	if want := `{"service":"web","vip":"203.0.113.10","protocol":"tcp","port":80,"dip":"10.20.1.11","dipPort":8080,"member":1,"connections":0,"cpu":null,"load":null,"ageSeconds":1}`; err != nil || string(text) != want {
+	if want := `{"service":"web","vip":"203.0.113.10","protocol":"tcp","port":80,"dip":"10.20.1.11","dipPort":8080,"member":1,"connections":0,"cpu":null,"load":null,"scheduler":"","share":null,"ageSeconds":1}`; err != nil || string(text) != want {
 		t.Errorf("%s, %v, want %s", text, err, want)
 	}
 }

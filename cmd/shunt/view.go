@@ -63,7 +63,7 @@ func (c *client) getView(ctx context.Context, g *globals, w io.Writer, kind view
 		request.SnatOf = cmp.Or(service, everyService)
 	}
 	if kind.load {
-		request.LoadOf = cmp.Or(service, everyService)
+		request.LoadOf, request.Shares = cmp.Or(service, everyService), true
 	}
 	status, err := c.ask(ctx, connect.NewRequest(request))
 	if err != nil {

@@ -39,7 +39,7 @@ func (g *globals) watchLoad(ctx context.Context, w io.Writer, service string) er
 			}
 		}
 		for first := true; ; first = false {
-			status, err := c.ask(ctx, connect.NewRequest(&apiv1.StatusRequest{LoadOf: cmp.Or(service, everyService), MembersOf: noService}))
+			status, err := c.ask(ctx, connect.NewRequest(&apiv1.StatusRequest{LoadOf: cmp.Or(service, everyService), MembersOf: noService, Shares: true}))
 			if err != nil {
 				return err
 			}
@@ -67,7 +67,7 @@ type loadPrinter struct {
 	told map[string]loadTold
 }
 
-// loadTold is a record as it was printed; text is its row without its age.
+// loadTold is a record as it was printed; text is its row without its age and its share.
 type loadTold struct {
 	record loadRecord
 	row    []string
@@ -130,6 +130,7 @@ func (p *loadPrinter) change(event string, r loadRecord, row []string) error {
 
 // row has fixed columns: rows that are still to come cannot widen those that were printed.
 func (p *loadPrinter) row(event string, cells []string) error {
-	_, err := fmt.Fprintf(p.w, "%-8s  %-16s  %-28s  %-22s  %-6s  %-11s  %-6s  %-10s  %s\n", event, cells[0], cells[1], cells[2], cells[3], cells[4], cells[5], cells[6], cells[7])
+	_, err := fmt.Fprintf(p.w, "%-8s  %-16s  %-28s  %-22s  %-6s  %-11s  %-6s  %-10s  %-6s  %-20s  %s\n",
+		event, cells[0], cells[1], cells[2], cells[3], cells[4], cells[5], cells[6], cells[7], cells[8], cells[9])
 	return err
 }

@@ -253,6 +253,9 @@ func (n *node) Health(q *apiv1.HealthQuestion) *apiv1.HealthResult {
 		if m.GetVip() != "203.0.113.11" {
 			h.Verdict, h.Words = "healthy", fmt.Sprintf("member %d of %s:%d", m.GetMember(), m.GetVip(), m.GetPort())
 		}
+		if q.GetShares() {
+			h = &apiv1.NodeHealth{Share: new(0.25 * float64(m.GetMember()))}
+		}
 		out.Members = append(out.Members, h)
 	}
 	return out

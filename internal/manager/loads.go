@@ -109,10 +109,10 @@ func (m *Manager) relayedLoad(in *apiv1.LoadReport, origin string) {
 	m.loads.put(members, origin, m.o.Clock.Now())
 }
 
-// loadStatus tells how loaded the members of a service are, or those of all.
-func (m *Manager) loadStatus(service string) []*apiv1.LoadStatus {
+// loadStatus tells how loaded the members of a service are, or those of all, and which members these are.
+func (m *Manager) loadStatus(service string) ([]*apiv1.LoadStatus, []load.Key) {
 	if service == "" {
-		return nil
+		return nil, nil
 	}
 	type member struct {
 		load.Key
@@ -129,7 +129,7 @@ func (m *Manager) loadStatus(service string) []*apiv1.LoadStatus {
 		for _, ms := range st.Members {
 			all = append(all, member{load.Key{Endpoint: key, Member: ms.ID}, &apiv1.LoadStatus{
 				Service: own.svc.Name, Tenant: own.svc.Tenant, Vip: key.VIP.String(), Protocol: key.Protocol.String(), Port: uint32(key.Port),
-				PortEnd: uint32(key.PortEnd), Dip: ms.Backend.DIP.String(), DipPort: uint32(ms.Backend.Port), Member: uint32(ms.ID),
+				PortEnd: uint32(key.PortEnd), Dip: ms.Backend.DIP.String(), DipPort: uint32(ms.Backend.Port), Member: uint32(ms.ID), Scheduler: own.ep.Scheduler,
 			}})
 		}
 	}
@@ -137,10 +137,10 @@ func (m *Manager) loadStatus(service string) []*apiv1.LoadStatus {
 	slices.SortFunc(all, func(a, b member) int {
 		return cmp.Or(cmp.Compare(a.status.Service, b.status.Service), plan.CompareKeys(a.Endpoint, b.Endpoint), cmp.Compare(a.Member, b.Member))
 	})
-	out, now := make([]*apiv1.LoadStatus, len(all)), m.o.Clock.Now()
+	out, keys, now := make([]*apiv1.LoadStatus, len(all)), make([]load.Key, len(all)), m.o.Clock.Now()
 	for i, x := range all {
 		x.status.Load = m.loads.told(x.Key, now)
-		out[i] = x.status
+		out[i], keys[i] = x.status, x.Key
 	}
-	return out
+	return out, keys
 }

@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/store"
 )
 
@@ -158,4 +159,26 @@ func TestLoadsReachMuxesOfAllMembers(t *testing.T) {
 	stop = repeat(moved, loadOf(30, 0, 1, 2))
 	heard(30)
 	stop()
+}
+
+// TestSharesOfNewConnections: the share of a backend is the mean of what the muxes that answer say; nothing where it is not asked for.
+func TestSharesOfNewConnections(t *testing.T) {
+	r := newRig(t, store.NewMemory())
+	r.apply(network(), muxNode(1), muxNode(2), muxNode(3), hostNode(1), hostNode(2))
+	muxes := []*node{r.join("mux1", "mux"), r.join("mux3", "mux")}
+	rev := r.apply(web(1, 2)).Revision
+	for _, mux := range muxes {
+		mux.until("the service", func(p plan.Plan) bool { return p.Revision == rev })
+	}
+	for _, shares := range []bool{true, false} {
+		res, err := r.admin.Status(t.Context(), connect.NewRequest(&apiv1.StatusRequest{LoadOf: "web", Shares: shares}))
+		if err != nil || len(res.Msg.GetLoad()) == 0 {
+			t.Fatal(res, err)
+		}
+		for _, l := range res.Msg.GetLoad() {
+			if l.GetScheduler() != "maglev" || (l.Share != nil) != shares || shares && l.GetShare() != 0.25*float64(l.GetMember()) {
+				t.Errorf("asked %v: %v", shares, l)
+			}
+		}
+	}
 }

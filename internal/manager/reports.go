@@ -13,6 +13,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/load"
 )
 
 // reports are what nodes said last, in memory only: a manager that starts learns it within a second.
@@ -143,7 +144,7 @@ func (m *Manager) Status() *apiv1.StatusResponse {
 }
 
 // Status implements the API. Nodes with a Node object that never connected are in it.
-func (a api) Status(_ context.Context, req *connect.Request[apiv1.StatusRequest]) (*connect.Response[apiv1.StatusResponse], error) {
+func (a api) Status(ctx context.Context, req *connect.Request[apiv1.StatusRequest]) (*connect.Response[apiv1.StatusResponse], error) {
 	l := a.m.view.leadership()
 	out := &apiv1.StatusResponse{Epoch: l.epoch, Leader: l.name}
 	var objs []*apiv1.Object
@@ -159,7 +160,11 @@ func (a api) Status(_ context.Context, req *connect.Request[apiv1.StatusRequest]
 	if of := req.Msg.GetSnatOf(); of != "" {
 		out.Snat, out.SnatVips, out.SnatCounts = a.m.view.snatStatus(of), a.m.snatVIPStatus(of), a.m.snatCounts()
 	}
-	out.Load = a.m.loadStatus(req.Msg.GetLoadOf())
+	var loaded []load.Key
+	out.Load, loaded = a.m.loadStatus(req.Msg.GetLoadOf())
+	if req.Msg.GetShares() {
+		a.m.askShares(ctx, loaded, out.Load)
+	}
 	if len(out.Nodes) == 0 && req.Msg.GetNode() != "" {
 		return nil, fault(notFound{ref{lb.KindNode, req.Msg.GetNode()}})
 	}

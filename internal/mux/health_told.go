@@ -12,7 +12,20 @@ import (
 
 // Health implements agent.Handler.
 func (a *Agent) Health(q *apiv1.HealthQuestion) *apiv1.HealthResult {
-	return agent.HealthTold(q, a.healthTold)
+	if !q.GetShares() {
+		return agent.HealthTold(q, a.healthTold)
+	}
+	known := map[lb.EndpointKey]map[uint16]float64{}
+	return agent.HealthTold(q, func(key lb.EndpointKey, id uint16) *apiv1.NodeHealth {
+		if known[key] == nil {
+			known[key] = a.Shares(key)
+		}
+		out := &apiv1.NodeHealth{}
+		if share, has := known[key][id]; has {
+			out.Share = &share
+		}
+		return out
+	})
 }
 
 // healthTold is what is known of a member, in the manager's words; empty for one that is in no plan.

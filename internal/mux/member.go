@@ -215,3 +215,8 @@ func (g *group) decide(before health.Decision) {
 		BackupBelow: g.BackupBelow, FailOpen: g.FailOpen, PanicBelow: g.Health.PanicBelow,
 	})
 }
+
+// takes tells whether a member gets new flows, by its weight, its health and what the endpoint decides.
+func (g *group) takes(m *member) bool {
+	return m.Weight > 0 && (m.alive() || g.decision.Open()) && (!m.Backup || g.decision.Backup)
+}

@@ -191,8 +191,7 @@ func (a *Agent) scheduleMembers(keys []lb.EndpointKey, done []dataplane.Schedule
 		}
 		out[i] = make([]sched.Member, 0, len(g.members))
 		for _, m := range g.members {
-			takes := m.Weight > 0 && (m.alive() || g.decision.Open()) && (!m.Backup || g.decision.Backup)
-			if !takes {
+			if !g.takes(m) {
 				continue
 			}
 			out[i] = append(out[i], sched.Member{ID: m.ID, Weight: m.Weight})
@@ -233,6 +232,37 @@ func learn(m *sched.Member, by string, l load.Load) {
 	case by == lb.ByLoad && l.Has&load.HasGiven != 0:
 		m.Load, m.Known = float64(l.Given), true
 	}
+}
+
+// Shares are what share of the new connections of an endpoint each of its members gets now, 0 to 1, by id: by its scheduler's last orders, or by weight when the ring says. They
+// are empty for an endpoint that is in no plan; all are 0 where no member takes any.
+func (a *Agent) Shares(e lb.EndpointKey) map[uint16]float64 {
+	out := map[uint16]float64{}
+	weight := 0.0
+	a.mu.Lock()
+	if g := a.roster.groups[e]; g != nil {
+		for _, m := range g.members {
+			if out[m.ID] = 0; g.takes(m) {
+				out[m.ID] = float64(m.Weight)
+				weight += float64(m.Weight)
+			}
+		}
+	}
+	a.mu.Unlock()
+	a.schedules.mu.Lock()
+	defer a.schedules.mu.Unlock()
+	var parts map[uint16]float64
+	if s := a.schedules.of[e]; s != nil {
+		parts = s.desk.Parts()
+	}
+	for id := range out {
+		if len(parts) > 0 {
+			out[id] = parts[id]
+		} else if weight > 0 {
+			out[id] /= weight
+		}
+	}
+	return out
 }
 
 // SchedulerStats is what an endpoint's scheduler did and knows.

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/load"
@@ -242,6 +244,42 @@ func TestPowerOfTwoWords(t *testing.T) {
 	clear(loads)
 	if got := words(); !slices.Equal(got, []uint16{1, 2}) {
 		t.Errorf("words of %v after the tables lost them, want of both", got)
+	}
+}
+
+// TestShares: what a manager is told of shares of new connections is what the scheduler's sequence has, or weights where the ring says, of members that take any.
+func TestShares(t *testing.T) {
+	for scheduler, want := range map[string]string{
+		lb.SchedulerMaglev: "1:0.25 2:0.75 3:0 9:-", lb.SchedulerRoundRobin: "1:0.5 2:0.5 3:0 9:-", lb.SchedulerLeastConnections: "1:0 2:1 3:0 9:-",
+	} {
+		w := newWorld(t)
+		p := scheduledPlan(scheduler, lb.ByConnections, "10.20.1.11", "10.20.2.11", "10.20.3.11")
+		key := p.Endpoints[0].Key
+		p.Endpoints[0].Members[1].Weight = 3
+		w.apply(p)
+		w.probe("10.20.1.11", true, "connected")
+		w.probe("10.20.2.11", true, "connected")
+		w.connect(key, 100, 10, 0)
+		w.agent.schedule(true)
+		q := &apiv1.HealthQuestion{Shares: true}
+		ids := []uint16{1, 2, 3, 9}
+		for _, id := range ids {
+			q.Members = append(q.Members, convert.ToEndpointMember(key, id))
+		}
+		var got []string
+		for i, m := range w.agent.Health(q).Members {
+			share := "-"
+			if m.Share != nil {
+				share = fmt.Sprint(m.GetShare())
+			}
+			if m.Verdict != "" {
+				t.Errorf("%s: more is told than was asked: %v", scheduler, m)
+			}
+			got = append(got, fmt.Sprintf("%d:%s", ids[i], share))
+		}
+		if text := strings.Join(got, " "); text != want {
+			t.Errorf("%s: shares %s, want %s", scheduler, text, want)
+		}
 	}
 }
 

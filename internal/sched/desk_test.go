@@ -3,6 +3,7 @@ package sched
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -182,6 +183,46 @@ func TestDeskCounts(t *testing.T) {
 	}
 	if got := d.came(News{Members: members, Taken: 3, Now: now.Add(200 * time.Millisecond), Every: 100 * time.Millisecond}).next; got > 5000 {
 		t.Errorf("%d expected after the program was loaded anew", got)
+	}
+}
+
+// TestParts: they are what many connections get.
+func TestParts(t *testing.T) {
+	for _, scheduler := range []string{lb.SchedulerWeightedRoundRobin, lb.SchedulerP2C, lb.SchedulerLeastConnections, lb.SchedulerAdaptive} {
+		d, members := Desk{Scheduler: scheduler}, told(5, 5, 40, 0, 12)
+		if len(d.Parts()) != 0 {
+			t.Errorf("%s: parts before there are orders", scheduler)
+		}
+		for i := range members {
+			members[i].Weight = []uint16{1, 1, 3, 2, 0}[i]
+		}
+		orders := d.Next(News{Members: members, Now: time.Unix(1000, 0), Every: 100 * time.Millisecond})
+		words := map[uint16]uint64{}
+		for _, w := range orders.Loads {
+			words[w.ID] = w.Word
+		}
+		const n = 400_000
+		got := map[uint16]float64{}
+		r := rand.New(rand.NewPCG(1, 2))
+		for i := range n {
+			id := orders.Sequence[i%len(orders.Sequence)]
+			if scheduler == lb.SchedulerP2C {
+				one, other := Draws(r.Uint64(), len(orders.Sequence))
+				if id = orders.Sequence[one]; Lighter(words[id], words[orders.Sequence[other]]) {
+					id = orders.Sequence[other]
+				}
+			}
+			got[id] += 1.0 / n
+		}
+		parts, sum := d.Parts(), 0.0
+		for id := range uint16(5) {
+			if sum += parts[id]; math.Abs(got[id]-parts[id]) > 0.005 {
+				t.Errorf("%s: member %d has part %.4f, and got %.4f", scheduler, id, parts[id], got[id])
+			}
+		}
+		if math.Abs(sum-1) > 1e-9 {
+			t.Errorf("%s: parts add up to %v", scheduler, sum)
+		}
 	}
 }
 

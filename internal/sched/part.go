@@ -1,0 +1,47 @@
+package sched
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// Parts are what share of new connections each member gets by the last orders, 0 to 1; empty before the first ones. Members without any are not in it.
+func (d *Desk) Parts() map[uint16]float64 {
+	out := map[uint16]float64{}
+	for _, id := range d.sequence {
+		out[id] += 1 / float64(len(d.sequence))
+	}
+	if d.Scheduler != lb.SchedulerP2C {
+		return out
+	}
+	return d.given.lighter(out)
+}
+
+// lighter are the odds of members to be taken of two that are drawn with these odds.
+func (g *given) lighter(drawn map[uint16]float64) map[uint16]float64 {
+	type member struct {
+		id   uint16
+		part float64
+		load uint64
+	}
+	var all []member
+	for id, part := range drawn {
+		all = append(all, member{id, part, Given(g.words[id]) & scoreMask})
+	}
+	slices.SortFunc(all, func(a, b member) int { return cmp.Or(cmp.Compare(a.load, b.load), cmp.Compare(a.id, b.id)) })
+	out, heavier := make(map[uint16]float64, len(all)), 1.0
+	for i := 0; i < len(all); {
+		j, equal := i, 0.0
+		for ; j < len(all) && all[j].load == all[i].load; j++ {
+			equal += all[j].part
+		}
+		heavier -= equal
+		for ; i < j; i++ {
+			// Drawn with a heavier one in either place; of equals the first is taken.
+			out[all[i].id] = all[i].part * (2*heavier + equal)
+		}
+	}
+	return out
+}
