@@ -5,7 +5,8 @@
 
 #include <linux/types.h>
 
-/* A pointer argument of a global function that the verifier may take for granted (Linux 6.8). */
+/* A pointer argument of a global function that the verifier may take for granted (Linux 6.8). Former ones want to see that it is not 0: a function looks, and the
+ * look is gone from the program where the verifier knows. */
 #ifndef __arg_nonnull
 #define __arg_nonnull __attribute__((btf_decl_tag("arg:nonnull")))
 #endif

@@ -60,6 +60,8 @@ __attribute__((noinline)) __u32 quic_single(const struct quic_config *c __arg_no
 {
 	struct aes_block b = { { lo, lo >> 32, hi, hi >> 32 } };
 
+	if (!c)
+		return 0;
 	return quic_top(aes_decrypt_first(&c->schedule, b));
 }
 
@@ -161,8 +163,11 @@ static __always_inline struct quic_half quic_mask(__u32 length)
  * encrypted. Global for the verifier's sake, as above. */
 __attribute__((noinline)) int quic_round(const struct quic_config *c __arg_nonnull, struct quic_half *half __arg_nonnull, __u32 octets, __u32 pass)
 {
-	struct aes_block b = { { half->lo, half->lo >> 32, half->hi, octets << 16 | pass << 24 } };
+	struct aes_block b;
 
+	if (!c || !half)
+		return -1;
+	b = (struct aes_block){ { half->lo, half->lo >> 32, half->hi, octets << 16 | pass << 24 } };
 	b = aes_encrypt(&c->schedule, b);
 	half->lo = (__u64)b.w[1] << 32 | b.w[0];
 	half->hi = (__u64)b.w[3] << 32 | b.w[2];

@@ -73,10 +73,11 @@ __attribute__((noinline)) __u32 cookie_offset(const struct packet *p __arg_nonnu
 {
 	const struct cookie_set *s = bpf_map_lookup_elem(&cookie_sets, &index);
 	__u32 cookie = co_cookie(stamp, cookie_clock()), kid = short_cookie_kid(cookie);
-	struct identity who = identity_of(p);
+	struct identity who;
 
-	if (!s || !(s->live >> kid & 1))
+	if (!p || !hash || !s || !(s->live >> kid & 1))
 		return COOKIE_NONE;
+	who = identity_of(p);
 	*hash = identity_ring(&s->keys[kid], p, &who);
 	return short_cookie_decode(*hash, cookie);
 }

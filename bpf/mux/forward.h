@@ -214,7 +214,7 @@ __attribute__((noinline)) __u64 find_member(const struct packet *p __arg_nonnull
 	__u64 ring, range, word, hash, answer;
 	struct orders o;
 
-	if (!slot || !c)
+	if (!p || !slot || !c)
 		return MUX_REASON_INTERNAL;
 	o = orders_of(p, slot);
 	flags = o.policy >> POLICY_FLAGS_SHIFT;
