@@ -2720,7 +2720,9 @@ type NodeStatus struct {
 	// The tables of checks by packets have no room for some: sockets make them, or nobody does.
 	Crowded bool `protobuf:"varint,19,opt,name=crowded,proto3" json:"crowded,omitempty"`
 	// Of hosts: what each of its servers got and sent.
-	Servers       []*ServerStatus `protobuf:"bytes,20,rep,name=servers,proto3" json:"servers,omitempty"`
+	Servers []*ServerStatus `protobuf:"bytes,20,rep,name=servers,proto3" json:"servers,omitempty"`
+	// Of hosts: why the machine cannot make TCP handshakes, which Cookie.form co needs; empty when it can, or has not said. Services that want it there are refused.
+	NoHandshakes  string `protobuf:"bytes,21,opt,name=no_handshakes,json=noHandshakes,proto3" json:"no_handshakes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2893,6 +2895,13 @@ func (x *NodeStatus) GetServers() []*ServerStatus {
 		return x.Servers
 	}
 	return nil
+}
+
+func (x *NodeStatus) GetNoHandshakes() string {
+	if x != nil {
+		return x.NoHandshakes
+	}
+	return ""
 }
 
 // ServerStatus is what a server, by its DIP, got from clients of VIPs and sent them: totals since its host knows the address. Packets and
@@ -6593,7 +6602,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x05every\x18\x04 \x01(\bR\x05every\x12\x14\n" +
 	"\x05muxes\x18\x05 \x03(\tR\x05muxes\x12\x18\n" +
 	"\aleaving\x18\x06 \x03(\tR\aleaving\x12\x18\n" +
-	"\amissing\x18\a \x01(\tR\amissing\"\xca\x05\n" +
+	"\amissing\x18\a \x01(\tR\amissing\"\xef\x05\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -6616,7 +6625,8 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\asuspect\x18\x11 \x01(\bR\asuspect\x12\x18\n" +
 	"\astarved\x18\x12 \x01(\bR\astarved\x12\x18\n" +
 	"\acrowded\x18\x13 \x01(\bR\acrowded\x120\n" +
-	"\aservers\x18\x14 \x03(\v2\x16.shunt.v1.ServerStatusR\aservers\"\xd0\x01\n" +
+	"\aservers\x18\x14 \x03(\v2\x16.shunt.v1.ServerStatusR\aservers\x12#\n" +
+	"\rno_handshakes\x18\x15 \x01(\tR\fnoHandshakes\"\xd0\x01\n" +
 	"\fServerStatus\x12\x10\n" +
 	"\x03dip\x18\x01 \x01(\tR\x03dip\x12\x1d\n" +
 	"\n" +

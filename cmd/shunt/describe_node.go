@@ -46,6 +46,9 @@ func (d *description) node(o *lb.Node) {
 	if n.GetError() != "" {
 		d.field("Error", n.GetError())
 	}
+	if n.GetNoHandshakes() != "" {
+		d.field("Handshakes", "it makes none, which cookie.form co needs: "+n.GetNoHandshakes())
+	}
 	d.peers(o, n)
 	routes := [][]string{{"PREFIX", "ADVERTISED"}}
 	for _, r := range n.GetRoutes() {

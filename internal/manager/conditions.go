@@ -14,11 +14,14 @@ type conditions struct {
 	downAfter time.Duration
 	// heard returns what muxes say of an endpoint's members; nil: nothing.
 	heard func(lb.EndpointKey) func(id uint16) plan.Heard
+	// noHandshakes tells why a node cannot make TCP handshakes, "" when it did not say so; nil: nobody did.
+	noHandshakes func(node string) string
 }
 
 func (m *Manager) conditions() conditions {
 	// The store keeps no monotonic time, and no zone.
-	return conditions{size: m.o.RingSize, now: m.o.Clock.Now().Round(0).UTC(), downAfter: m.downAfter(), heard: m.opinions.heard}
+	return conditions{size: m.o.RingSize, now: m.o.Clock.Now().Round(0).UTC(), downAfter: m.downAfter(), heard: m.opinions.heard,
+		noHandshakes: m.reports.noHandshakes}
 }
 
 func (m *Manager) downAfter() time.Duration { return max(0, m.o.DownAfter) }

@@ -125,6 +125,13 @@ func (r *reports) drop(s *session) {
 	}
 }
 
+// noHandshakes is why a node said last that it cannot make TCP handshakes; "" when it said nothing of it.
+func (r *reports) noHandshakes(node string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.heard[node].status.GetNoHandshakes()
+}
+
 // Status is what the manager knows of nodes: the leader of all, a follower of those whose streams end at it.
 func (m *Manager) Status() *apiv1.StatusResponse {
 	l := m.view.leadership()

@@ -235,6 +235,9 @@ func (w *write) finish(c conditions) error {
 	if faults := w.base.faults(w.edited); len(faults) > 0 {
 		return invalid{w.asSaid(faults)}
 	}
+	if faults := w.unable(c); len(faults) > 0 {
+		return invalid{w.asSaid(faults)}
+	}
 	if err := w.place(); err != nil {
 		return err
 	}
