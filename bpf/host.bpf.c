@@ -29,6 +29,7 @@
 #include "lib/vlan.h"
 #include "lib/timestamp.h"
 #include "lib/cookie.h"
+#include "lib/short_cookie.h"
 #include "lib/evc.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -77,6 +78,9 @@ volatile __u32 host_flows_beside = 0;
 
 /* Not 0 while host_co is behind host_in (hostco.bpf.c): what is for an owned VIP goes on to it. */
 volatile __u32 host_openings = 0;
+
+/* Nanoseconds that the clock that muxes and hosts share is ahead of CLOCK_MONOTONIC: what servers that own the VIP have of cookies is read with it. */
+volatile __u64 host_ahead = 0;
 
 /* Not 0 once flows have clocks. */
 volatile __u32 host_flows_stamped = 0;

@@ -54,20 +54,21 @@ struct co_setup {
 };
 SHUNT_ASSERT_SIZE(struct co_setup, 32);
 
-/* What became of a segment. Counted per CPU in the map `co_reasons`. */
+/* What became of a segment. Counted per CPU in the map `co_reasons`. A SYN that is the kernel's goes on without timestamps, so that no other clock is read as
+ * a cookie. */
 enum co_reason {
 	CO_REASON_PASS_OTHER = 0,      /* of no handshake that is made here: the kernel's */
 	CO_REASON_ANSWERED = 1,        /* a SYN, answered */
 	CO_REASON_ACCEPTED = 2,        /* the client's acknowledgement: the kernel has the connection */
 	CO_REASON_PASS_NO_TIME = 3,    /* a SYN without timestamps, or with a maximum segment size below the kernel's least: the kernel's, without a cookie */
-	CO_REASON_PASS_NO_LISTENER = 4,/* nobody listens */
-	CO_REASON_PASS_MPTCP = 5,      /* who listens takes MPTCP, whose connections the kernel alone can begin: without timestamps, so that no other clock is read as a cookie */
-	CO_REASON_PASS_OLD = 6,        /* a SYN of a connection that the kernel still knows: the kernel's, without timestamps as above */
+	CO_REASON_PASS_NO_LISTENER = 4,/* nobody listens here */
+	CO_REASON_PASS_MPTCP = 5,      /* who listens takes MPTCP, whose connections the kernel alone can begin */
+	CO_REASON_PASS_OLD = 6,        /* a SYN of a connection that the kernel still knows */
 	CO_REASON_BAD_ECHO = 7,        /* of what was sent here, but with another timestamp: dropped, for its packets would go elsewhere */
 	CO_REASON_MALFORMED = 8,       /* options that lie about their length: dropped */
 	CO_REASON_REFUSED = 9,         /* the kernel did not take the connection: dropped */
 	CO_REASON_NO_ROOM = 10,        /* no room for the answer: dropped */
-	CO_REASON_PASS_HEADERS = 11,   /* a SYN behind IP options or extension headers: the kernel's, without timestamps as above */
+	CO_REASON_PASS_HEADERS = 11,   /* a SYN behind IP options or extension headers */
 	CO_REASON_MAX,
 };
 

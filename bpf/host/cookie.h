@@ -91,6 +91,15 @@ static __always_inline __u32 cookie_member(const struct flow_name *n, __u32 own,
 	return k ? cookie_decode(cookie_hash(n, k, kid), cookie) : COOKIE_NONE;
 }
 
+/* The member that a timestamp from the clock of a server that owns the VIP names (form CO), COOKIE_NONE as above. */
+static __always_inline __u32 cookie_owned(const struct flow_name *n, __u32 own, __u32 stamp)
+{
+	__u32 cookie = co_cookie(stamp, (host_now() + host_ahead) / 1000000), kid = short_cookie_kid(cookie);
+	const struct host_cookie_keys *k = keys_of(own, kid);
+
+	return k ? short_cookie_decode(cookie_hash(n, k, kid), cookie) : COOKIE_NONE;
+}
+
 /* ---- the clock */
 
 static __always_inline __u32 flow_generation(__u64 tag)
@@ -312,12 +321,14 @@ static __always_inline void cookie_name_in(struct arrival *a)
 	n->scope = IPPROTO_TCP;
 }
 
-/* The member that a packet of an unknown flow echoes the cookie of, or COOKIE_NONE. Global, so that the verifier looks at it once. */
-__noinline __u32 cookie_named(struct __sk_buff *skb, struct arrival *a, __u32 own)
+/* The member that a packet of an unknown flow echoes the cookie of, or COOKIE_NONE. `rewrite` is the binding's. Global, so that the verifier looks at it once. */
+__noinline __u32 cookie_named(struct __sk_buff *skb, struct arrival *a, __u32 own, __u32 rewrite)
 {
 	if (!own || !a || !(a->t.bits & TCP_BIT_ACK) || !timestamp_read(skb, &a->t, &a->stamp.ts) || !a->stamp.ts.echo)
 		return COOKIE_NONE;
 	cookie_name_in(a);
+	if (!rewrite)
+		return cookie_owned(&a->spare.name, own, a->stamp.ts.echo);
 	return cookie_member(&a->spare.name, own, evc_cookie_of(host_time_bits, a->stamp.ts.echo));
 }
 

@@ -187,7 +187,7 @@ static __always_inline const struct repair_target *repair_find(struct __sk_buff 
 	if (*known)
 		return 0;
 	/* A cookie says more than the ring. */
-	named = b->rewrite ? cookie_named(skb, a, binding_cookie(b->index)) : COOKIE_NONE;
+	named = cookie_named(skb, a, binding_cookie(b->index), b->rewrite);
 	if (named == b->member)
 		return 0;
 	*r = bpf_map_lookup_elem(&repairs, &index);

@@ -152,10 +152,11 @@ static __always_inline int co_answer(struct __sk_buff *skb, struct co_scratch *c
 		return co_count(CO_REASON_MALFORMED, CO_DROP);
 	/* RFC 9293 section 3.7.1: what a SYN without the option means. */
 	class = offer_class(s->v.is6, offer.mss ? offer.mss : s->v.is6 ? 1220 : 536);
-	if (!offer.stamped || class == CO_MSS_CLASSES)
+	if (!offer.stamped)
 		return co_count(CO_REASON_PASS_NO_TIME, CO_NEXT);
-	reason = co_asks(skb, s);
-	if (reason && reason != CO_REASON_PASS_NO_LISTENER && co_mute(skb, c))
+	reason = class == CO_MSS_CLASSES ? CO_REASON_PASS_NO_TIME : co_asks(skb, s);
+	/* Whoever is to answer it, a machine behind this one too, has another clock. */
+	if (reason && co_mute(skb, c))
 		return co_count(CO_REASON_NO_ROOM, CO_DROP);
 	if (reason)
 		return co_count(reason, CO_NEXT);

@@ -696,6 +696,7 @@ const (
 	hostVarFlowMask            = "flow_mask"
 	hostVarFlowTagKnown        = "flow_tag_known"
 	hostVarHostAbiVersion      = "host_abi_version"
+	hostVarHostAhead           = "host_ahead"
 	hostVarHostFlagsKnown      = "host_flags_known"
 	hostVarHostFlowsBeside     = "host_flows_beside"
 	hostVarHostFlowsStamped    = "host_flows_stamped"
@@ -812,6 +813,7 @@ type hostVariableSpecs struct {
 	FlowMask            *ebpf.VariableSpec `ebpf:"flow_mask"`
 	FlowTagKnown        *ebpf.VariableSpec `ebpf:"flow_tag_known"`
 	HostAbiVersion      *ebpf.VariableSpec `ebpf:"host_abi_version"`
+	HostAhead           *ebpf.VariableSpec `ebpf:"host_ahead"`
 	HostFlagsKnown      *ebpf.VariableSpec `ebpf:"host_flags_known"`
 	HostFlowsBeside     *ebpf.VariableSpec `ebpf:"host_flows_beside"`
 	HostFlowsStamped    *ebpf.VariableSpec `ebpf:"host_flows_stamped"`
@@ -934,6 +936,7 @@ type hostVariables struct {
 	FlowMask            *ebpf.Variable `ebpf:"flow_mask"`
 	FlowTagKnown        *ebpf.Variable `ebpf:"flow_tag_known"`
 	HostAbiVersion      *ebpf.Variable `ebpf:"host_abi_version"`
+	HostAhead           *ebpf.Variable `ebpf:"host_ahead"`
 	HostFlagsKnown      *ebpf.Variable `ebpf:"host_flags_known"`
 	HostFlowsBeside     *ebpf.Variable `ebpf:"host_flows_beside"`
 	HostFlowsStamped    *ebpf.Variable `ebpf:"host_flows_stamped"`

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 
 	"github.com/shuntlb/shunt/internal/cookie"
@@ -25,6 +26,7 @@ const coWindowScale = 7
 
 // HostCO implements HostCOTables: a tcx program behind host_in. Program, link and tables are pinned beside the Host's.
 type HostCO struct {
+	host    *Host // has the shared clock too
 	objects hostCOObjects
 	memory  muxMemory
 	setup   []hostCOCoSetup // one
@@ -40,9 +42,9 @@ var _ HostCOTables = (*HostCO)(nil)
 // OpenCO loads the program that makes handshakes around its pinned tables, or around new ones, and puts it behind host_in; one that is there already is
 // replaced in one step. The error is ErrNoCO where the kernel cannot do it. Closing the Host does not close it.
 func (h *Host) OpenCO() (*HostCO, error) {
-	spec, err := loadHostCO()
+	spec, err := coSpec(h.testNoCO)
 	if err != nil {
-		return nil, fmt.Errorf("read handshake object: %w", err)
+		return nil, err
 	}
 	for _, m := range spec.Maps {
 		if m.Name[0] != '.' && m.Name != hostCOMapCoScratches {
@@ -54,15 +56,12 @@ func (h *Host) OpenCO() (*HostCO, error) {
 			return nil, fmt.Errorf("set %s: %w", hostCOVarCoTestClock, err)
 		}
 	}
-	c := &HostCO{state: map[hostCOCoKey]hostCOCoEndpoint{}}
+	c := &HostCO{host: h, state: map[hostCOCoKey]hostCOCoEndpoint{}}
 	if c.reasons, err = enumNames(spec, "co_reason", "CO_REASON_"); err != nil {
 		return nil, err
 	}
-	if err := spec.LoadAndAssign(&c.objects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: h.dir}}); err != nil {
-		if errors.Is(err, ebpf.ErrNotSupported) {
-			return nil, ErrNoCO
-		}
-		return nil, fmt.Errorf("load handshake program: %w", err)
+	if err := loadCO(spec, &c.objects, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: h.dir}}); err != nil {
+		return nil, err
 	}
 	if err := c.begin(h); err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -73,9 +72,59 @@ func (h *Host) OpenCO() (*HostCO, error) {
 	return c, nil
 }
 
+// coSpec is the embedded object. Without the function it is what it is to a kernel that has no coKfunc.
+func coSpec(without bool) (*ebpf.CollectionSpec, error) {
+	spec, err := loadHostCO()
+	if err != nil {
+		return nil, fmt.Errorf("read handshake object: %w", err)
+	}
+	if without {
+		var f *btf.Func
+		if err := spec.Types.TypeByName(coKfunc, &f); err != nil {
+			return nil, fmt.Errorf("find %s: %w", coKfunc, err)
+		}
+		f.Name = "bpf_not_in_any_kernel"
+	}
+	return spec, nil
+}
+
+// coKfunc came with Linux 6.9: all else that the program needs was there with tcx.
+const coKfunc = "bpf_sk_assign_tcp_reqsk"
+
+// loadCO loads the program. The error is ErrNoCO where the kernel lacks something.
+func loadCO(spec *ebpf.CollectionSpec, to *hostCOObjects, o ebpf.CollectionOptions) error {
+	err := spec.LoadAndAssign(to, &o)
+	switch {
+	case errors.Is(err, ebpf.ErrNotSupported):
+		return ErrNoCO
+	case err != nil:
+		return fmt.Errorf("load handshake program: %w", err)
+	}
+	return nil
+}
+
+// ProbeCO tells whether this kernel takes the program that makes handshakes: it is loaded, and goes again. The error is ErrNoCO where the kernel lacks something.
+func (h *Host) ProbeCO() error {
+	spec, err := coSpec(h.testNoCO)
+	if err != nil {
+		return err
+	}
+	var objects hostCOObjects
+	if err := loadCO(spec, &objects, ebpf.CollectionOptions{}); err != nil {
+		return err
+	}
+	return objects.Close()
+}
+
+// HasCO tells whether an agent before put the program there.
+func (h *Host) HasCO() bool {
+	_, err := os.Stat(filepath.Join(h.dir, coLinkPin))
+	return err == nil
+}
+
 // adoptCO lets host_in send on what the handshake program is for, if an agent before put it there.
 func (h *Host) adoptCO() error {
-	if _, err := os.Stat(filepath.Join(h.dir, coLinkPin)); errors.Is(err, os.ErrNotExist) {
+	if !h.HasCO() {
 		return nil
 	}
 	if err := h.objects.HostOpenings.Set(uint32(1)); err != nil {
@@ -104,7 +153,9 @@ func (c *HostCO) begin(h *Host) error {
 	if err := entries.Err(); err != nil {
 		return fmt.Errorf("read handshake table: %w", err)
 	}
-	c.Tune()
+	if err := c.Tune(); err != nil {
+		return err
+	}
 	return c.attach(h)
 }
 
@@ -194,8 +245,18 @@ func (c *HostCO) Apply(setup COSetup, endpoints []COEndpoint) error {
 }
 
 // Tune implements HostCOTables.
-func (c *HostCO) Tune() {
-	atomic.StoreUint64(&c.setup[0].Ahead, uint64(clockAhead()))
+func (c *HostCO) Tune() error {
+	ahead := uint64(clockAhead())
+	atomic.StoreUint64(&c.setup[0].Ahead, ahead)
+	return c.host.tune(ahead)
+}
+
+// tune sets the shared clock of the host's own programs.
+func (h *Host) tune(ahead uint64) error {
+	if err := h.objects.HostAhead.Set(ahead); err != nil {
+		return fmt.Errorf("set %s: %w", hostVarHostAhead, err)
+	}
+	return nil
 }
 
 // Counters implements HostCOTables.

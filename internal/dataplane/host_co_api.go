@@ -31,7 +31,7 @@ type HostCOTables interface {
 	// the kernel, which ends it.
 	Apply(COSetup, []COEndpoint) error
 	// Tune sets the shared clock by this machine's: to be called every second or so.
-	Tune()
+	Tune() error
 	// Counters are what became of segments, by reason, summed over the CPUs.
 	Counters() (map[string]uint64, error)
 	// Close lets go of the handles; the program goes on from its pins.

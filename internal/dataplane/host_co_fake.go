@@ -24,7 +24,7 @@ func (f *FakeHostCO) Apply(setup COSetup, endpoints []COEndpoint) error {
 }
 
 // Tune implements HostCOTables.
-func (f *FakeHostCO) Tune() { f.Tuned++ }
+func (f *FakeHostCO) Tune() error { f.Tuned++; return nil }
 
 // Counters implements HostCOTables: nothing is counted.
 func (f *FakeHostCO) Counters() (map[string]uint64, error) {

@@ -259,14 +259,22 @@ func checkBinding(b plan.Binding) error {
 		return fmt.Errorf("dip port: %d: must be 0 where packets keep their port", b.DIPPort)
 	case b.Key.PortEnd != 0 && b.Key.PortEnd < b.Key.Port:
 		return fmt.Errorf("ports: %d-%d: the last must not be below the first", b.Key.Port, b.Key.PortEnd)
-	case b.Cookie && (b.Key.Protocol != lb.TCP || !b.Rewrite):
-		return fmt.Errorf("cookie: must be off but with tcp and a port that is translated")
-	case b.Cookie && b.Member > cookie.MaxID:
-		return fmt.Errorf("member: %d: must be at most %d with cookies", b.Member, cookie.MaxID)
+	case b.Cookie && (b.Key.Protocol != lb.TCP || !b.Rewrite && wide):
+		return fmt.Errorf("cookie: must be off but with tcp and, where the server owns the VIP, a single port")
+	case b.Cookie && b.Member > maxMember(b):
+		return fmt.Errorf("member: %d: must be at most %d with cookies", b.Member, maxMember(b))
 	case !wide && (b.Key.Port == 0 || b.Rewrite && b.DIPPort == 0):
 		return fmt.Errorf("port: 0: must be 1 to 65535")
 	}
 	return nil
+}
+
+// maxMember is the largest member id that a cookie of the binding names: one that is stamped, or one in the clock of a server that owns the VIP (COEndpoint).
+func maxMember(b plan.Binding) uint16 {
+	if b.Rewrite {
+		return cookie.MaxID
+	}
+	return cookie.MaxShortID
 }
 
 func bindingName(b plan.Binding) string {

@@ -598,14 +598,17 @@ func TestHostCookieRefused(t *testing.T) {
 	none := bakedKeys(vip4, 1)
 	none.Mint = 2
 	large, udp, owned := good, baked(bind(lb.UDP, vip4, dip4, dip4, true)), baked(bind(lb.TCP, vip4, dip4, dip4, false))
-	large.Member = 4096
+	large.Member, owned.Member = 4096, 256
+	ports := owned
+	ports.Key.PortEnd, ports.DIPPort, ports.Member = 90, 0, 1
 	for _, c := range []struct {
 		state HostState
 		want  string
 	}{
 		{HostState{Bindings: []plan.Binding{large}}, "binding tcp 203.0.113.10:80 at 10.20.1.11: member: 4096: must be at most 4095 with cookies"},
-		{HostState{Bindings: []plan.Binding{udp}}, "binding udp 203.0.113.10:53 at 10.20.1.11: cookie: must be off but with tcp and a port that is translated"},
-		{HostState{Bindings: []plan.Binding{owned}}, "binding tcp 203.0.113.10:80 at 10.20.1.11: cookie: must be off but with tcp and a port that is translated"},
+		{HostState{Bindings: []plan.Binding{udp}}, "binding udp 203.0.113.10:53 at 10.20.1.11: cookie: must be off but with tcp and, where the server owns the VIP, a single port"},
+		{HostState{Bindings: []plan.Binding{owned}}, "binding tcp 203.0.113.10:80 at 10.20.1.11: member: 256: must be at most 255 with cookies"},
+		{HostState{Bindings: []plan.Binding{ports}}, "binding tcp 203.0.113.10:80-90 at 10.20.1.11: cookie: must be off but with tcp and, where the server owns the VIP, a single port"},
 		{HostState{Cookies: []plan.CookieKeys{bakedKeys(vip4, 1), bakedKeys(vip4, 2)}}, "keys of cookies of 203.0.113.10: there twice"},
 		{HostState{Cookies: []plan.CookieKeys{twice}}, "keys of cookies of 203.0.113.10: epochs 1 and 3 have one id"},
 		{HostState{Cookies: []plan.CookieKeys{none}}, "keys of cookies of 203.0.113.10: none of epoch 2, which is to be stamped with"},

@@ -168,7 +168,8 @@ func keysNumber(word uint32) uint32 {
 	return word>>hostBindingCookieBINDING_COOKIE_MEMBER_BITS&(1<<hostBindingCookieBINDING_COOKIE_KEYS_BITS-1) - 1
 }
 
-// of is what a binding's flows have of cookies (enum binding_cookie): nothing as long as there are no keys.
+// of is what a binding's flows have of cookies (enum binding_cookie): nothing as long as there are no keys. Where the server owns the VIP its clock carries
+// them, and only repair reads them.
 func (t *hostCookieTable) of(b *plan.Binding) uint32 {
 	of := cookieVIP{b.Key.VNI, b.Key.VIP.As16()}
 	n, ok := t.numbers[of]

@@ -41,7 +41,9 @@ type Host struct {
 	reasons []string // by enum host_reason
 	// testClock is HostOptions'.
 	testClock bool
-	flows     *flowTable
+	// testNoCO makes the kernel one without coKfunc.
+	testNoCO bool
+	flows    *flowTable
 	// connections is of mu, but for what it says itself.
 	connections connections
 	now         func() time.Duration // CLOCK_MONOTONIC
@@ -152,6 +154,9 @@ func (h *Host) begin(ifindex int, key hostFlowSetup) error {
 		return err
 	}
 	if err := h.adoptCO(); err != nil {
+		return err
+	}
+	if err := h.tune(uint64(clockAhead())); err != nil {
 		return err
 	}
 	for _, hook := range hostHooks {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/shuntlb/shunt/internal/cookie"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/ring"
@@ -171,6 +172,51 @@ func TestHostRepairsOwned(t *testing.T) {
 	e.expect("nobody listens", in, verdictPass, frame(flow.bytes(t)), "in_untouched")
 	e.listen(owned4 + ":80")
 	e.expect("unknown to the server", in, verdictRedirect, sentOn(in, host4, away4, 1), "repaired_away")
+}
+
+// TestHostRepairsOwnedByCookie: where the server's own clock carries the cookie, a packet whose connection no socket has goes to the member that the cookie names: it
+// stays where that is the one here, as what ends a handshake does that the host answered itself. Without a right cookie it goes as the ring says.
+func TestHostRepairsOwnedByCookie(t *testing.T) {
+	e := newHostEnv(t).quiet()
+	e.listen(owned4 + ":80")
+	b := bind(lb.TCP, owned4, host4, host4, false)
+	b.Cookie = true
+	keys := bakedKeys(owned4, 1)
+	for _, c := range []struct {
+		name    string
+		id      uint16
+		ago     uint32
+		wrong   uint16 // bits of the cookie that are changed
+		slot    bool   // the flow's slot was the other member's before
+		away    bool
+		reasons []string
+	}{
+		{"of the member here, from a slot that was another's", 0, 5, 0, true, false, []string{"in_untouched"}},
+		{"of the member here, ten minutes old", 0, 600_000, 0, true, false, []string{"in_untouched"}},
+		{"of the other member, from a slot that was always its own", 1, 5, 0, false, true, []string{"repaired_away"}},
+		{"of a member that is not known", 9, 5, 0, false, false, []string{"in_untouched", "repair_nobody"}},
+		{"none, from a slot that was another's", 0, 5, 1 << 11, true, true, []string{"repaired_away"}},
+		{"none, from a slot that was always its own", 1, 5, 1 << 11, false, false, []string{"in_untouched", "repair_nobody"}},
+		{"too old, from a slot that was another's", 0, 1_100_000, 0, true, true, []string{"repaired_away"}},
+	} {
+		flow := packet{protocol: lb.TCP, src: client4, dst: owned4, sport: 40001, dport: 80, ack: true, payload: "x"}
+		prf := cookie.PRF(bakedKey(1).Key, cookie.Flow{
+			Client: netip.AddrPortFrom(netip.MustParseAddr(client4), flow.sport), VIP: netip.AddrPortFrom(netip.MustParseAddr(owned4), 80), Protocol: 6,
+		})
+		flow.options = usual(1, cookie.PlaceOffset(sharedClock()-c.ago, cookie.EncodeShort(prf, 1, c.id)^c.wrong))
+		turned := flow
+		if !c.slot {
+			turned.sport++
+		}
+		r := displaced(b, turned, 0, 1)
+		must(t, e.host.Apply(HostState{TunnelSources: tunnelSources, MTU: 1500, Bindings: []plan.Binding{b}, Repairs: []*HostRepair{r}, Cookies: []plan.CookieKeys{keys}}))
+		in := tunnel(t, source4, host4, flow.bytes(t))
+		if c.away {
+			e.expect(c.name, in, verdictRedirect, sentOn(in, host4, away4, 1), c.reasons...)
+		} else {
+			e.expect(c.name, in, verdictPass, frame(flow.bytes(t)), c.reasons...)
+		}
+	}
 }
 
 // TestHostRepairPlaces: changes give back what they took, also across a restart, and what does not fit is counted.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -32,13 +33,44 @@ type openings struct {
 	clock  clock.Clock
 	log    *slog.Logger
 
-	mu     sync.Mutex
-	tables dataplane.HostCOTables // nil: nobody needed it yet, or it failed
-	faults []string
+	// cannot is why this machine's kernel makes no handshakes; empty when it does. Set before the first call.
+	cannot string
+	// own are the machine's addresses; nil: not known. Set before the first call.
+	own func() ([]netip.Addr, error)
+
+	mu       sync.Mutex
+	tables   dataplane.HostCOTables // nil: nobody needed it yet, or it failed
+	plan     *plan.Plan             // the last one
+	settings [len(openingSettings)]bool
+	wanted   bool // the plan has such endpoints
+	faults   []string
 }
+
+// openingSettings are those of the kernel's TCP that handshakes depend on.
+var openingSettings = [...]string{"tcp_timestamps", "tcp_sack", "tcp_window_scaling"}
 
 func newOpenings(open func() (dataplane.HostCOTables, error), sysctl func(string) (string, error), c clock.Clock, log *slog.Logger) *openings {
 	return &openings{open: open, sysctl: sysctl, clock: c, log: log}
+}
+
+// openOpenings makes those of a host, and asks its kernel whether it can.
+func openOpenings(tables *dataplane.Host, m Machine, log *slog.Logger) *openings {
+	h := newOpenings(func() (dataplane.HostCOTables, error) { return tables.OpenCO() }, m.Sysctl, clock.System{}, log)
+	h.own = m.Addresses
+	if err := tables.ProbeCO(); err != nil {
+		h.cannot = firstLine(err.Error())
+		log.Info("this machine makes no handshakes", "error", h.cannot)
+	}
+	if tables.HasCO() {
+		h.adopt()
+	}
+	return h
+}
+
+// firstLine is what is said before a verifier's log.
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return line
 }
 
 // coEndpoints are the endpoints of a plan that the host makes handshakes for, and what is wrong with those that it cannot.
@@ -72,23 +104,68 @@ func coEndpoints(p *plan.Plan) (out []dataplane.COEndpoint, faults []string) {
 	return out, faults
 }
 
-// follow makes the handshakes those of a plan. What cannot be done is told by trouble; the servers' kernels then make them, without cookies.
-func (h *openings) follow(p *plan.Plan) {
-	endpoints, faults := coEndpoints(p)
+// adopt goes on with what an agent before left, before there is a plan.
+func (h *openings) adopt() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.faults = faults
+	tables, err := h.open()
+	if err != nil {
+		h.log.Error("go on with handshakes", "error", err)
+		return
+	}
+	h.tables = tables
+}
+
+// follow makes the handshakes those of a plan. What cannot be done is told by trouble; the servers' kernels then make them, without cookies.
+func (h *openings) follow(p *plan.Plan) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.plan = p
+	h.followLocked()
+}
+
+func (h *openings) followLocked() {
+	endpoints, faults := coEndpoints(h.plan)
+	h.faults, h.settings, h.wanted = append(faults, h.strangers()...), h.read(), len(endpoints) > 0
 	if len(endpoints) == 0 && h.tables == nil {
 		return
 	}
 	if !h.on("tcp_timestamps") {
-		h.faults = append(h.faults, "net.ipv4.tcp_timestamps is 0: cookie.form co needs timestamps")
+		h.faults = append(h.faults, "net.ipv4.tcp_timestamps is 0: cookie.form co needs timestamps (sysctl -w net.ipv4.tcp_timestamps=1)")
 		endpoints = nil
 	}
 	if err := h.applyLocked(endpoints); err != nil {
-		h.faults = append(h.faults, "cookie.form co: "+err.Error())
+		h.faults = append(h.faults, "cookie.form co: "+firstLine(err.Error())+mute)
 		h.log.Error("make handshakes", "error", err)
 	}
+}
+
+// mute is what to do where handshakes are not made here: timestamps of the kernel's own would be read as cookies.
+const mute = " (sysctl -w net.ipv4.tcp_timestamps=0 keeps muxes from reading the kernel's own timestamps as cookies)"
+
+// strangers are servers of the plan that are not on this very machine: their connections have no cookies.
+func (h *openings) strangers() (faults []string) {
+	if h.own == nil {
+		return nil
+	}
+	own, err := h.own()
+	if err != nil {
+		return nil // the agent says so elsewhere
+	}
+	for i := range h.plan.Bindings {
+		if b := &h.plan.Bindings[i]; b.Cookie && !b.Rewrite && !slices.Contains(own, b.DIP) {
+			faults = append(faults, fmt.Sprintf("%s port %d: its server %s is not on this machine itself, as cookie.form co needs: its connections have no cookies", b.Key.VIP, b.Key.Port, b.DIP))
+		}
+	}
+	return faults
+}
+
+// read are the openingSettings.
+func (h *openings) read() (on [len(openingSettings)]bool) {
+	for i, name := range openingSettings {
+		on[i] = h.on(name)
+	}
+	return on
 }
 
 func (h *openings) applyLocked(endpoints []dataplane.COEndpoint) (err error) {
@@ -110,7 +187,7 @@ func (h *openings) on(name string) bool {
 	return err != nil || strings.TrimSpace(v) != "0"
 }
 
-// run keeps the clock until ctx ends.
+// run keeps the clock, and follows the kernel's settings, until ctx ends.
 func (h *openings) run(ctx context.Context) {
 	for {
 		select {
@@ -118,11 +195,22 @@ func (h *openings) run(ctx context.Context) {
 			return
 		case <-h.clock.After(tuneEvery):
 		}
-		h.mu.Lock()
-		if h.tables != nil {
-			h.tables.Tune()
+		h.tend()
+	}
+}
+
+// tend sets the clock, and makes of the plan what other settings make of it.
+func (h *openings) tend() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.tables != nil {
+		if err := h.tables.Tune(); err != nil {
+			h.log.Error("set the clock of handshakes", "error", err)
 		}
-		h.mu.Unlock()
+	}
+	if h.wanted && h.read() != h.settings {
+		h.log.Info("the kernel's settings of TCP changed: handshakes follow them")
+		h.followLocked()
 	}
 }
 
@@ -162,6 +250,7 @@ func (a *Agent) openingStatus(s *apiv1.NodeStatus) []string {
 	if a.openings == nil {
 		return nil
 	}
+	s.NoHandshakes = a.openings.cannot
 	counts, err := a.openings.counters()
 	for reason, n := range counts {
 		s.Reasons = append(s.Reasons, &apiv1.ReasonCount{Reason: reason, Packets: n})

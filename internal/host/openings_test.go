@@ -41,7 +41,7 @@ func TestHandshakesFollowThePlan(t *testing.T) {
 		t.Fatalf("without such endpoints the program is loaded %d times, trouble %v", opened, h.trouble())
 	}
 	h.follow(p)
-	if got := strings.Join(h.trouble(), "; "); opened != 1 || !strings.HasSuffix(got, "cookie.form co: no way") {
+	if got := strings.Join(h.trouble(), "; "); opened != 1 || !strings.Contains(got, "cookie.form co: no way (sysctl -w net.ipv4.tcp_timestamps=0") {
 		t.Fatalf("a program that cannot be loaded: opened %d times, trouble %q", opened, got)
 	}
 	fails = nil
@@ -67,7 +67,66 @@ func TestHandshakesFollowThePlan(t *testing.T) {
 	if got := strings.Join(h.trouble(), "; "); len(fake.Endpoints) != 0 || !strings.Contains(got, "net.ipv4.tcp_timestamps is 0") {
 		t.Errorf("without timestamps: %d endpoints, trouble %q", len(fake.Endpoints), got)
 	}
+	// Settings are followed without another plan.
+	settings["net/ipv4/tcp_timestamps"], settings["net/ipv4/tcp_sack"] = "1\n", "1\n"
+	h.tend()
+	if got := strings.Join(h.trouble(), "; "); len(fake.Endpoints) != 2 || !fake.Setup.SACK || fake.Tuned != 1 || strings.Contains(got, "tcp_timestamps") {
+		t.Errorf("after other settings: %d endpoints, setup %+v, tuned %d times, trouble %q", len(fake.Endpoints), fake.Setup, fake.Tuned, got)
+	}
+	// A server that is elsewhere has no clock that could be set.
+	h.own = func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("10.20.1.1")}, nil }
+	for i := range p.Bindings {
+		p.Bindings[i].DIP = netip.MustParseAddr("10.20.1.1")
+	}
+	p.Bindings[0].DIP = netip.MustParseAddr("10.20.1.11")
+	h.follow(p)
+	if got := strings.Join(h.trouble(), "; "); strings.Count(got, "is not on this machine itself") != 1 || !strings.Contains(got, "203.0.113.1 port 80: its server 10.20.1.11 is not") {
+		t.Errorf("with a server elsewhere: trouble %q", got)
+	}
 	if err := h.close(); err != nil || !fake.Closed {
 		t.Errorf("closed: %v, %v", fake.Closed, err)
+	}
+}
+
+// What an agent before left is gone on with at once, and taken out when the plan has nothing of it any more.
+func TestHandshakesThatAreThere(t *testing.T) {
+	fake, opened := &dataplane.FakeHostCO{Endpoints: make([]dataplane.COEndpoint, 1)}, 0
+	sysctl := func(string) (string, error) { return "1\n", nil }
+	h := newOpenings(func() (dataplane.HostCOTables, error) { opened++; return fake, nil }, sysctl, clock.System{}, slog.New(slog.DiscardHandler))
+	h.adopt()
+	h.tend()
+	if opened != 1 || fake.Tuned != 1 || len(fake.Endpoints) != 1 {
+		t.Errorf("before a plan: opened %d times, tuned %d times, %d endpoints", opened, fake.Tuned, len(fake.Endpoints))
+	}
+	h.follow(&plan.Plan{MTU: 1500})
+	if opened != 1 || len(fake.Endpoints) != 0 || len(h.trouble()) != 0 {
+		t.Errorf("of an empty plan: opened %d times, %d endpoints, trouble %v", opened, len(fake.Endpoints), h.trouble())
+	}
+}
+
+// A machine that cannot says so in its status, with or without a plan that needs it.
+func TestHandshakesThatCannotBe(t *testing.T) {
+	var tables dataplane.FakeHost
+	a := New(&tables, settings(forwarding), &prober{}, clock.System{}, nil)
+	a.openings = newOpenings(func() (dataplane.HostCOTables, error) { return nil, dataplane.ErrNoCO }, a.machine.Sysctl, clock.System{}, slog.New(slog.DiscardHandler))
+	if st := a.Status(); st.GetNoHandshakes() != "" || st.GetError() != "" {
+		t.Errorf("of one that can: %v", st)
+	}
+	a.openings.cannot = dataplane.ErrNoCO.Error()
+	if st := a.Status(); st.GetNoHandshakes() != dataplane.ErrNoCO.Error() || st.GetError() != "" {
+		t.Errorf("of one that cannot, and need not: %v", st)
+	}
+	vip := netip.MustParseAddr("203.0.113.1")
+	a.openings.follow(&plan.Plan{MTU: 1500,
+		Bindings: []plan.Binding{{Key: lb.EndpointKey{VIP: vip, Protocol: lb.TCP, Port: 80}, Cookie: true}},
+		Cookies:  []plan.CookieKeys{{VIP: vip, Keys: []plan.CookieKey{{Epoch: 1}}, Mint: 1}},
+	})
+	if st := a.Status(); !strings.Contains(st.GetError(), "tcp_timestamps is 0") {
+		t.Errorf("without timestamps: %v", st) // settings are all 0
+	}
+	a.openings.sysctl = func(string) (string, error) { return "1", nil }
+	a.openings.tend()
+	if st := a.Status(); !strings.Contains(st.GetError(), "cookie.form co: "+dataplane.ErrNoCO.Error()) {
+		t.Errorf("of one that should: %v", st)
 	}
 }

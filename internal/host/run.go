@@ -101,7 +101,7 @@ func Run(ctx context.Context, o Options) error {
 	o.Node.Verdicts, o.Node.Loads = h.checks, h.loads
 	h.outbound = newOutbound(tables, dev.Index, clock.System{}, o.Node.Log)
 	h.outbound.opens = h.servers.opens
-	h.openings = newOpenings(func() (dataplane.HostCOTables, error) { return tables.OpenCO() }, h.machine.Sysctl, clock.System{}, o.Node.Log)
+	h.openings = openOpenings(tables, h.machine, o.Node.Log)
 	leases := NewLeases(h.outbound, snat.DefaultStockRules, clock.System{}, o.Node.Log)
 	o.Node.Leases = leases
 	socket, err := openLoadSocket(cmp.Or(o.LoadSocket, filepath.Join(o.RunDir, loadSocketName)), h.loads.given)
