@@ -204,7 +204,7 @@ func (f *owners) upload(target, name string) error {
 		defer tick.Stop()
 		from := io.LimitReader(&patternReader{}, ownersFile)
 		for {
-			n, err := io.CopyN(io.MultiWriter(to, said), from, ownersPace/16)
+			n, err := io.CopyN(io.MultiWriter(said, to), from, ownersPace/16)
 			if err != nil || n == 0 {
 				to.Close()
 				return
@@ -432,4 +432,3 @@ func TestServersWithoutTimestamps(t *testing.T) {
 		return nil
 	})
 }
-
