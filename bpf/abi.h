@@ -24,6 +24,7 @@
 #include "abi/nat.h"
 #include "abi/config.h"
 #include "abi/cookie.h"
+#include "abi/connection.h"
 #include "abi/probe.h"
 #include "abi/burst.h"
 #include "abi/host.h"

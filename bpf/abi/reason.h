@@ -65,6 +65,7 @@ enum mux_reason {
 	MUX_REASON_NAT_FRAGMENT = 55,   /* path nat: a fragment, which has no ports to rewrite or a checksum over what is not there */
 	MUX_REASON_NAT_UNKNOWN = 56,    /* path nat: a RST of no session */
 	MUX_REASON_NAT_EXPIRED = 57,    /* not a packet: a session of path nat ended, idle for too long */
+	MUX_REASON_TRACK_FULL = 58,     /* counted beside: no record was free for a connection, or no place to find it by: forwarded as ever */
 	MUX_REASON_MAX,
 };
 

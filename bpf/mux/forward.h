@@ -22,6 +22,7 @@
 #include "mux/send.h"
 #include "mux/snat.h"
 #include "mux/tables.h"
+#include "mux/track.h"
 #include "mux/verdict.h"
 
 /* What an endpoint's slot says to a packet: its words, and what the packet is to the endpoint. */
@@ -175,6 +176,8 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, s
 	}
 	if (answer & FLOW_FOUND) {
 		/* The packet itself said where it goes. */
+		if (flags & ENDPOINT_TRACK)
+			track(p, index, (__u32)answer - (__u32)range);
 	} else if (flags & ENDPOINT_FLOW) {
 		range = slot_members(slot);
 		hash = identity_hash(&c->flow_key, p, &o.identity) & o.keep;

@@ -266,9 +266,64 @@ struct {
 	__type(value, struct nat_address);
 } nat_addresses SEC(".maps");
 
+/* Connections (mux/track.h): made anew with every program, for a record that is lost is opened anew. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_CONNECTIONS);
+	__type(key, __u32);
+	__type(value, struct track_record);
+} connections SEC(".maps");
+
+/* Where the records of flows are: places for twice as many as there are records, so that a bucket is hardly ever full before they are. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2 * LIMIT_CONNECTIONS / LIMIT_FLOW_BUCKET);
+	__type(key, __u32);
+	__type(value, struct flow_bucket);
+} track_buckets SEC(".maps");
+
+/* Indices of free records, a stack for every CPU in a region of `track_region`; and how many each has, in regions of one cache line. A CPU alone writes its own. Words of
+ * 64 bits: elements of arrays are no smaller. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_CONNECTION_REGION);
+	__type(key, __u32);
+	__type(value, __u64);
+} track_stacks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_DATAGRAM_REGION);
+	__type(key, __u32);
+	__type(value, __u64);
+} track_heads SEC(".maps");
+
+/* What CPUs give each other, and the agent gives them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, LIMIT_CONNECTIONS / LIMIT_CONNECTION_BATCH);
+	__type(value, struct connection_batch);
+} track_depot SEC(".maps");
+
+/* The batch that a CPU has in work: it is too large for the stack. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct connection_batch);
+} track_batches SEC(".maps");
+
 /* Slots of endpoint_slots and buckets of flows, less one. */
 const volatile __u32 endpoint_mask = LIMIT_ENDPOINT_SLOTS - 1;
 const volatile __u32 flow_mask = LIMIT_FLOW_ENTRIES / LIMIT_FLOW_BUCKET - 1;
+
+/* Buckets of track_buckets, less one; the room of a CPU's stack. */
+const volatile __u32 track_mask = 2 * LIMIT_CONNECTIONS / LIMIT_FLOW_BUCKET - 1;
+const volatile __u32 track_region = LIMIT_CONNECTION_REGION;
 
 /* Sizes of the regions of endpoint_counts and member_counts. */
 const volatile __u32 endpoint_region = LIMIT_ENDPOINTS;
@@ -326,6 +381,8 @@ const struct {
 	enum schedule_cursor_shift schedule_cursor;
 	enum schedule_limit schedule_limit;
 	enum member_load_shift member_load;
+	enum connection_shift connection_shift;
+	enum connection_limit connection_limit;
 	enum quic_head quic_head;
 	enum quic_kind quic_kind;
 	enum nexthop_bit nexthop;

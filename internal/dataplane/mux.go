@@ -47,6 +47,8 @@ type Mux struct {
 	natUsed   uint64            // likewise
 	others    map[int]link.Link // of further interfaces
 	link      link.Link         // nil when not attached
+	// connections are the records of connections.
+	connections *connectionTable
 	// former are tables whose program runs until an Apply has filled these; nil when these are the ones.
 	former *formerTables
 	// ending are tables that these took over from, until all of it is done.

@@ -33,9 +33,9 @@ type MuxTables interface {
 	// SetBackup lets the backups of endpoints take part or not: one atomic store each. Unknown endpoints are ignored.
 	SetBackup(map[lb.EndpointKey]bool)
 	// Sweep goes once through the flow table: forgets flows that are idle for too long, follows members whose words
-	// moved, counts the rest. Forwarding goes on meanwhile.
+	// moved, counts the rest. Then through the records of connections: it frees those that are idle or closed. Forwarding goes on meanwhile.
 	Sweep() (FlowTotals, error)
-	// Flows lists the flows of an endpoint, at most max. The table holds no addresses of clients.
+	// Flows lists the connections of an endpoint that have records, and its flows in the flow table, at most max. Neither holds addresses of clients.
 	Flows(e lb.EndpointKey, max int) ([]Flow, error)
 	// Pressure tells how full the tables are.
 	Pressure() []TablePressure
@@ -102,8 +102,10 @@ type MuxEndpoint struct {
 	SourceFor                    time.Duration
 	OnePacket                    bool
 	Idle                         lb.Idle
-	Fragments3Tuple              bool
-	Encap                        Encap
+	// Track: connections whose segments show a valid cookie have records. With Cookie only.
+	Track           bool
+	Fragments3Tuple bool
+	Encap           Encap
 	// NAT: the mux rewrites packets both ways instead of encapsulating them, and remembers each flow (path nat). The members' outer destinations are the
 	// servers themselves. It needs one of tcp or udp, and room for sessions (MuxLimits.NAT).
 	NAT bool
@@ -160,12 +162,16 @@ const (
 	FlowClosing   FlowClass = 3
 )
 
-// Flow is an entry of the flow table.
+// Flow is an entry of the flow table, or a record of a connection.
 type Flow struct {
 	Member uint16
 	Class  FlowClass
 	Age    time.Duration // since the last packet that refreshed it
 	Source bool          // remembers a client (MuxEndpoint.SourceFor), not a flow
+	// Tracked: a connection's record (MuxEndpoint.Track), not an entry of the flow table. It counts what was sent to the member since the first segment that showed
+	// a cookie to this program.
+	Tracked        bool
+	Packets, Bytes uint64 // of inner IP packets
 }
 
 // FlowTotals is what Sweep saw.
@@ -178,7 +184,7 @@ type FlowTotals struct {
 
 // TablePressure is how full a table is, in its own unit.
 type TablePressure struct {
-	Name           string // "endpoints", "members", "backends", "rings", "flows", "sources", "devices", "snat_vips", "quic_endpoints", "cookie_sets", "nat_sessions"
+	Name           string // "endpoints", "members", "backends", "rings", "flows", "sources", "devices", "snat_vips", "quic_endpoints", "cookie_sets", "nat_sessions", "connections"
 	Used, Capacity uint64
 }
 

@@ -228,6 +228,9 @@ func (c *change) remove(k lb.EndpointKey, e *muxEntry) {
 	})
 	c.released = append(c.released, func() {
 		t.slots.release(e.slot)
+		if e.flags()&muxEndpointFlagENDPOINT_TRACK != 0 {
+			t.connections.dropEndpoint(e.index)
+		}
 		t.endpoints.free(e.index)
 		t.rings.free(e.rings[0].block)
 		t.rings.free(e.rings[1].block)

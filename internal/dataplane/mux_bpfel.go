@@ -87,6 +87,29 @@ type muxBackend struct {
 	Rsv      [2]uint64
 }
 
+type muxConnectionBatch struct {
+	_       structs.HostLayout
+	Indices [63]uint32
+	Count   uint32
+}
+
+type muxConnectionLimit uint32
+
+const (
+	muxConnectionLimitLIMIT_CONNECTIONS        muxConnectionLimit = 2097152
+	muxConnectionLimitLIMIT_CONNECTIONS_MIN    muxConnectionLimit = 1024
+	muxConnectionLimitLIMIT_CONNECTION_BATCH   muxConnectionLimit = 63
+	muxConnectionLimitLIMIT_CONNECTION_REGION  muxConnectionLimit = 256
+	muxConnectionLimitLIMIT_CONNECTION_CLOSING muxConnectionLimit = 60
+)
+
+type muxConnectionShift uint32
+
+const (
+	muxConnectionShiftCONNECTION_ENDPOINT_SHIFT muxConnectionShift = 12
+	muxConnectionShiftCONNECTION_CLOSING_SHIFT  muxConnectionShift = 31
+)
+
 type muxCookieSet struct {
 	_    structs.HostLayout
 	Keys [2]struct {
@@ -154,6 +177,7 @@ const (
 	muxEndpointFlagENDPOINT_ANY              muxEndpointFlag = 128
 	muxEndpointFlagENDPOINT_COOKIE           muxEndpointFlag = 256
 	muxEndpointFlagENDPOINT_QUIC             muxEndpointFlag = 512
+	muxEndpointFlagENDPOINT_TRACK            muxEndpointFlag = 1024
 	muxEndpointFlagENDPOINT_SCHED            muxEndpointFlag = 2048
 	muxEndpointFlagENDPOINT_NAT              muxEndpointFlag = 4096
 	muxEndpointFlagENDPOINT_UNUSUAL          muxEndpointFlag = 4348
@@ -374,7 +398,8 @@ const (
 	muxMuxReasonMUX_REASON_NAT_FRAGMENT         muxMuxReason = 55
 	muxMuxReasonMUX_REASON_NAT_UNKNOWN          muxMuxReason = 56
 	muxMuxReasonMUX_REASON_NAT_EXPIRED          muxMuxReason = 57
-	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 58
+	muxMuxReasonMUX_REASON_TRACK_FULL           muxMuxReason = 58
+	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 59
 )
 
 type muxNatAddress struct {
@@ -651,6 +676,15 @@ const (
 	muxSpanShiftSPAN_COUNT_SHIFT muxSpanShift = 32
 )
 
+type muxTrackRecord struct {
+	_       structs.HostLayout
+	Hash    uint64
+	Whose   uint32
+	Last    uint32
+	Packets uint64
+	Bytes   uint64
+}
+
 type muxVipGuard struct {
 	_               structs.HostLayout
 	Sources         uint64
@@ -669,6 +703,7 @@ const (
 	muxMapAsides          = "asides"
 	muxMapBackends        = "backends"
 	muxMapConfigs         = "configs"
+	muxMapConnections     = "connections"
 	muxMapCookieSets      = "cookie_sets"
 	muxMapDatagrams       = "datagrams"
 	muxMapDevices         = "devices"
@@ -695,6 +730,11 @@ const (
 	muxMapSnatBlocks      = "snat_blocks"
 	muxMapSourceLists     = "source_lists"
 	muxMapSourceWords     = "source_words"
+	muxMapTrackBatches    = "track_batches"
+	muxMapTrackBuckets    = "track_buckets"
+	muxMapTrackDepot      = "track_depot"
+	muxMapTrackHeads      = "track_heads"
+	muxMapTrackStacks     = "track_stacks"
 	muxMapVipGuards       = "vip_guards"
 	muxProgMux            = "mux"
 	muxProgReadClock      = "read_clock"
@@ -717,6 +757,8 @@ const (
 	muxVarTestClock       = "test_clock"
 	muxVarTestJiffies     = "test_jiffies"
 	muxVarTickShift       = "tick_shift"
+	muxVarTrackMask       = "track_mask"
+	muxVarTrackRegion     = "track_region"
 )
 
 // loadMux returns the embedded CollectionSpec for mux.
@@ -772,6 +814,7 @@ type muxMapSpecs struct {
 	Asides          *ebpf.MapSpec `ebpf:"asides"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Configs         *ebpf.MapSpec `ebpf:"configs"`
+	Connections     *ebpf.MapSpec `ebpf:"connections"`
 	CookieSets      *ebpf.MapSpec `ebpf:"cookie_sets"`
 	Datagrams       *ebpf.MapSpec `ebpf:"datagrams"`
 	Devices         *ebpf.MapSpec `ebpf:"devices"`
@@ -798,6 +841,11 @@ type muxMapSpecs struct {
 	SnatBlocks      *ebpf.MapSpec `ebpf:"snat_blocks"`
 	SourceLists     *ebpf.MapSpec `ebpf:"source_lists"`
 	SourceWords     *ebpf.MapSpec `ebpf:"source_words"`
+	TrackBatches    *ebpf.MapSpec `ebpf:"track_batches"`
+	TrackBuckets    *ebpf.MapSpec `ebpf:"track_buckets"`
+	TrackDepot      *ebpf.MapSpec `ebpf:"track_depot"`
+	TrackHeads      *ebpf.MapSpec `ebpf:"track_heads"`
+	TrackStacks     *ebpf.MapSpec `ebpf:"track_stacks"`
 	VipGuards       *ebpf.MapSpec `ebpf:"vip_guards"`
 }
 
@@ -824,6 +872,8 @@ type muxVariableSpecs struct {
 	TestClock       *ebpf.VariableSpec `ebpf:"test_clock"`
 	TestJiffies     *ebpf.VariableSpec `ebpf:"test_jiffies"`
 	TickShift       *ebpf.VariableSpec `ebpf:"tick_shift"`
+	TrackMask       *ebpf.VariableSpec `ebpf:"track_mask"`
+	TrackRegion     *ebpf.VariableSpec `ebpf:"track_region"`
 }
 
 // muxObjects contains all objects after they have been loaded into the kernel.
@@ -849,6 +899,7 @@ type muxMaps struct {
 	Asides          *ebpf.Map `ebpf:"asides"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Configs         *ebpf.Map `ebpf:"configs"`
+	Connections     *ebpf.Map `ebpf:"connections"`
 	CookieSets      *ebpf.Map `ebpf:"cookie_sets"`
 	Datagrams       *ebpf.Map `ebpf:"datagrams"`
 	Devices         *ebpf.Map `ebpf:"devices"`
@@ -875,6 +926,11 @@ type muxMaps struct {
 	SnatBlocks      *ebpf.Map `ebpf:"snat_blocks"`
 	SourceLists     *ebpf.Map `ebpf:"source_lists"`
 	SourceWords     *ebpf.Map `ebpf:"source_words"`
+	TrackBatches    *ebpf.Map `ebpf:"track_batches"`
+	TrackBuckets    *ebpf.Map `ebpf:"track_buckets"`
+	TrackDepot      *ebpf.Map `ebpf:"track_depot"`
+	TrackHeads      *ebpf.Map `ebpf:"track_heads"`
+	TrackStacks     *ebpf.Map `ebpf:"track_stacks"`
 	VipGuards       *ebpf.Map `ebpf:"vip_guards"`
 }
 
@@ -883,6 +939,7 @@ func (m *muxMaps) Close() error {
 		m.Asides,
 		m.Backends,
 		m.Configs,
+		m.Connections,
 		m.CookieSets,
 		m.Datagrams,
 		m.Devices,
@@ -909,6 +966,11 @@ func (m *muxMaps) Close() error {
 		m.SnatBlocks,
 		m.SourceLists,
 		m.SourceWords,
+		m.TrackBatches,
+		m.TrackBuckets,
+		m.TrackDepot,
+		m.TrackHeads,
+		m.TrackStacks,
 		m.VipGuards,
 	)
 }
@@ -936,6 +998,8 @@ type muxVariables struct {
 	TestClock       *ebpf.Variable `ebpf:"test_clock"`
 	TestJiffies     *ebpf.Variable `ebpf:"test_jiffies"`
 	TickShift       *ebpf.Variable `ebpf:"tick_shift"`
+	TrackMask       *ebpf.Variable `ebpf:"track_mask"`
+	TrackRegion     *ebpf.Variable `ebpf:"track_region"`
 }
 
 // muxPrograms contains all programs after they have been loaded into the kernel.

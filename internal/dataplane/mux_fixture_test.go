@@ -15,7 +15,7 @@ import (
 
 // Small tables: they are made and emptied for every test.
 var testLimits = MuxLimits{
-	Endpoints: 128, RingWords: 4096, Members: 1024, Backends: 256, Flows: 512, Sources: 8192, SNAT: 4, QUIC: 8, NAT: 256, Probes: 256,
+	Endpoints: 128, RingWords: 4096, Members: 1024, Backends: 256, Flows: 512, Sources: 8192, SNAT: 4, QUIC: 8, NAT: 256, Connections: 1024, Probes: 256,
 }
 
 var (

@@ -82,6 +82,7 @@ func (m *Mux) Flows(key lb.EndpointKey, most int) ([]Flow, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list flows: %w", err)
 	}
+	flows = m.connectionsOf(key, most, tick, flows)
 	for from := 0; from < len(m.memory.flows) && len(flows) < most; from += sweepChunk {
 		m.mu.Lock()
 		e, ok := m.tables.entries[key]
@@ -145,6 +146,7 @@ func (m *Mux) Pressure() []TablePressure {
 		{"sources", t.guards.sources.used(), uint64(len(t.mem.sourceWords))},
 		{"devices", uint64(len(t.hops.devices)), uint64(len(t.mem.devices))},
 		{"cookie_sets", uint64(t.cookies.indices.n), uint64(len(t.mem.cookieSets))},
+		{"connections", m.connections.used, uint64(len(m.connections.records))},
 		{"snat_vips", uint64(len(t.snat.byVIP)), uint64(t.snat.room())},
 		{"nat_sessions", m.natUsed, uint64(t.mem.natRoom)},
 		{"quic_endpoints", uint64(t.quic.endpoints), uint64(t.quic.room())},

@@ -57,18 +57,21 @@ type MuxLimits struct {
 	Sources   uint32 // words of source lists: 8 bytes, for at most two IPv4 turns or half an IPv6 one
 	SNAT      uint32 // VIPs whose ports are leased to servers: 16448 bytes each, and once more
 	QUIC      uint32 // endpoints whose QUIC connection ids are read: 2816 bytes each
-	NAT       uint32 // sessions of path nat: about 330 bytes each; 0: none
-	Probes    uint32 // rules of the packet prober, a multiple of 64: 152 bytes each with their texts
+	// Connections with records (MuxEndpoint.Track): 57 bytes each, and 1 KiB or more per CPU; 0: none
+	Connections uint32
+	NAT         uint32 // sessions of path nat: about 330 bytes each; 0: none
+	Probes      uint32 // rules of the packet prober, a multiple of 64: 152 bytes each with their texts
 }
 
 // DefaultMuxLimits holds 20,000 endpoints of 10 backends with rings of 1,024 slots: 200 MiB on a machine of two CPUs.
-var DefaultMuxLimits = MuxLimits{Endpoints: 1 << 16, Members: 1 << 19, Backends: 1 << 18, RingWords: 1 << 23, Flows: 1 << 22, Sources: 1 << 21, SNAT: 1 << 6, QUIC: 1 << 8, NAT: 1 << 16, Probes: 1 << 16}
+var DefaultMuxLimits = MuxLimits{Endpoints: 1 << 16, Members: 1 << 19, Backends: 1 << 18, RingWords: 1 << 23, Flows: 1 << 22, Sources: 1 << 21, SNAT: 1 << 6, QUIC: 1 << 8, Connections: 1 << 16, NAT: 1 << 16, Probes: 1 << 16}
 
 // MaxMuxLimits are the largest sizes of bpf/abi.h.
 var MaxMuxLimits = MuxLimits{
 	Endpoints: uint32(muxLimitLIMIT_ENDPOINTS), Members: uint32(muxLimitLIMIT_MEMBERS), Backends: uint32(muxLimitLIMIT_BACKENDS),
 	RingWords: uint32(muxLimitLIMIT_RING_WORDS), Flows: uint32(muxLimitLIMIT_FLOW_ENTRIES),
-	SNAT: uint32(muxLimitLIMIT_SNAT_VIPS), QUIC: uint32(muxLimitLIMIT_QUIC_SETS) / 2, NAT: uint32(muxNatLimitLIMIT_NAT_SESSIONS), Probes: uint32(muxProbeLimitLIMIT_PROBE_RULES),
+	SNAT: uint32(muxLimitLIMIT_SNAT_VIPS), QUIC: uint32(muxLimitLIMIT_QUIC_SETS) / 2, NAT: uint32(muxNatLimitLIMIT_NAT_SESSIONS),
+	Connections: uint32(muxConnectionLimitLIMIT_CONNECTIONS), Probes: uint32(muxProbeLimitLIMIT_PROBE_RULES),
 }
 
 // Names of pins under MuxOptions.BPFFS.
@@ -166,6 +169,10 @@ func (m *Mux) open(o MuxOptions) error {
 	m.memory.natRoom = o.Limits.NAT
 	m.tables = newMuxTables(m.memory, tick, hz)
 	m.memory.scatterCursors()
+	if m.connections, err = openConnections(m.memory, m.objects.TrackDepot); err != nil {
+		return err
+	}
+	m.tables.connections = m.connections
 	if m.tickShift, err = tickShift(); err != nil {
 		return err
 	}
@@ -359,8 +366,8 @@ func abiError(have uint32) error {
 	return fmt.Errorf("they have ABI version %d, this binary has %d and reads 1 and 2 too", have, uint32(muxLimitLIMIT_ABI_VERSION))
 }
 
-// byName lists the maps that outlive a process: all the program's but its constants, its variables, the rules of probes and what
-// schedulers count.
+// byName lists the maps that outlive a process: all the program's but its constants, its variables, the rules of probes, what
+// schedulers count and the records of connections.
 func (m *muxMaps) byName() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		muxMapEndpointSlots: m.EndpointSlots, muxMapEndpointExtras: m.EndpointExtras, muxMapRings: m.Rings,

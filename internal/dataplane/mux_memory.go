@@ -39,6 +39,11 @@ type muxMemory struct {
 	natAddresses []muxNatAddress // none in former tables that know no path nat
 	natSessions  *ebpf.Map       // likewise
 	natRoom      uint32          // sessions of path nat
+	// Connections, of this process's program; none in former tables.
+	connections  []muxTrackRecord
+	trackBuckets []muxFlowBucket
+	trackStacks  []uint64
+	trackHeads   []uint64
 
 	mapped [][]byte
 }
@@ -69,6 +74,10 @@ func mapMux(m *muxMaps) (*muxMemory, error) {
 		mapIfThere(mem, m.ScheduleCursors, &mem.cursors.cells),
 		mapIfThere(mem, m.MemberLoads, &mem.memberLoads),
 		mapIfThere(mem, m.QuicSets, &mem.quicSets),
+		mapIfThere(mem, m.Connections, &mem.connections),
+		mapIfThere(mem, m.TrackBuckets, &mem.trackBuckets),
+		mapIfThere(mem, m.TrackStacks, &mem.trackStacks),
+		mapIfThere(mem, m.TrackHeads, &mem.trackHeads),
 		mapIfThere(mem, m.CookieSets, &mem.cookieSets),
 		mapIfThere(mem, m.NatAddresses, &mem.natAddresses),
 	} {

@@ -21,6 +21,7 @@ func (c *change) policyWord(w MuxEndpoint, set uint32) uint64 {
 		{w.keepsFlows(), muxEndpointFlagENDPOINT_FLOW},
 		{w.Cookie != nil, muxEndpointFlagENDPOINT_COOKIE},
 		{w.QUIC != nil, muxEndpointFlagENDPOINT_QUIC},
+		{w.Track, muxEndpointFlagENDPOINT_TRACK},
 		{w.sourceBits() != 0, muxEndpointFlagENDPOINT_SOURCE},
 		{w.OnePacket, muxEndpointFlagENDPOINT_ONE_PACKET},
 		{w.Fragments3Tuple, muxEndpointFlagENDPOINT_FRAGMENTS_3TUPLE},
@@ -98,6 +99,9 @@ func (c *change) extraOf(e *muxEntry, w MuxEndpoint) *muxEndpointExtra {
 // stagePolicy gives the endpoint another policy word and cold record when they differ.
 func (c *change) stagePolicy(e *muxEntry, w MuxEndpoint) error {
 	t := c.t
+	if err := c.checkTrack(w); err != nil {
+		return err
+	}
 	quic, err := c.stageQUIC(e, w)
 	if err != nil {
 		return err

@@ -114,11 +114,13 @@ func probeNumberKey() uint32 {
 	return binary.NativeEndian.Uint32(b[:]) & 0xfffff
 }
 
-// ownMaps are the maps that a program's probes and schedulers have: no older than the process.
+// ownMaps are the maps that a program's probes, schedulers and records of connections have: no older than the process.
 func (m *muxMaps) ownMaps() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		muxMapProbeRules: m.ProbeRules, muxMapProbeResults: m.ProbeResults, muxMapProbeTexts: m.ProbeTexts,
 		muxMapScheduleCursors: m.ScheduleCursors, muxMapMemberLoads: m.MemberLoads,
+		muxMapConnections: m.Connections, muxMapTrackBuckets: m.TrackBuckets, muxMapTrackStacks: m.TrackStacks,
+		muxMapTrackHeads: m.TrackHeads, muxMapTrackDepot: m.TrackDepot, muxMapTrackBatches: m.TrackBatches,
 	}
 }
 

@@ -16,7 +16,7 @@ func (l MuxLimits) withDefaults() MuxLimits {
 	return MuxLimits{
 		Endpoints: cmp.Or(l.Endpoints, d.Endpoints), Members: cmp.Or(l.Members, d.Members),
 		Backends: cmp.Or(l.Backends, d.Backends), RingWords: cmp.Or(l.RingWords, d.RingWords), Flows: cmp.Or(l.Flows, d.Flows),
-		Sources: cmp.Or(l.Sources, d.Sources), SNAT: cmp.Or(l.SNAT, d.SNAT), QUIC: cmp.Or(l.QUIC, d.QUIC), NAT: l.NAT, Probes: cmp.Or(l.Probes, d.Probes),
+		Sources: cmp.Or(l.Sources, d.Sources), SNAT: cmp.Or(l.SNAT, d.SNAT), QUIC: cmp.Or(l.QUIC, d.QUIC), NAT: l.NAT, Connections: l.Connections, Probes: cmp.Or(l.Probes, d.Probes),
 	}
 }
 
@@ -43,6 +43,10 @@ func (l MuxLimits) check() error {
 	if most := uint32(muxNatLimitLIMIT_NAT_SESSIONS); l.NAT > most {
 		return fmt.Errorf("table size: sessions of path nat: %d: must be at most %d", l.NAT, most)
 	}
+	if n, least, most := l.Connections, uint32(muxConnectionLimitLIMIT_CONNECTIONS_MIN), uint32(muxConnectionLimitLIMIT_CONNECTIONS); n != 0 &&
+		(n&(n-1) != 0 || n < least || n > most) {
+		return fmt.Errorf("table size: connections: %d: must be 0, or a power of two from %d to %d", n, least, most)
+	}
 	if most := uint32(muxProbeLimitLIMIT_PROBE_RULES); l.Probes == 0 || l.Probes%probesStep != 0 || l.Probes > most {
 		return fmt.Errorf("table size: probes: %d: must be a multiple of %d up to %d", l.Probes, probesStep, most)
 	}
@@ -68,6 +72,10 @@ func muxSpec(l MuxLimits) (*ebpf.CollectionSpec, error) {
 		return nil, err
 	}
 	cpus, buckets := uint32(counterRegions()), l.Flows/uint32(muxLimitLIMIT_FLOW_BUCKET)
+	tables, variables := connectionSizes(l.Connections, uint32(ebpf.MustPossibleCPU()))
+	for name, n := range tables {
+		spec.Maps[name].MaxEntries = n
+	}
 	for name, n := range map[string]uint32{
 		muxMapEndpointSlots: 2 * l.Endpoints, muxMapEndpointExtras: l.Endpoints, muxMapRings: l.RingWords,
 		muxMapMembers: l.Members, muxMapBackends: l.Backends, muxMapFlows: buckets,
@@ -88,6 +96,11 @@ func muxSpec(l MuxLimits) (*ebpf.CollectionSpec, error) {
 		muxMapProbeRules: l.Probes, muxMapProbeResults: l.Probes, muxMapProbeTexts: probeTexts(l.Probes),
 	} {
 		spec.Maps[name].MaxEntries = n
+	}
+	for name, v := range variables {
+		if err := spec.Variables[name].Set(v); err != nil {
+			return nil, fmt.Errorf("set %s: %w", name, err)
+		}
 	}
 	for name, v := range map[string]uint32{
 		muxVarEndpointMask: 2*l.Endpoints - 1, muxVarFlowMask: buckets - 1, muxVarEndpointRegion: l.Endpoints,

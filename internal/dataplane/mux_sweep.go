@@ -139,6 +139,7 @@ func (m *Mux) Sweep() (FlowTotals, error) {
 	if err != nil {
 		return FlowTotals{}, err
 	}
+	err = m.sweepConnections()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s.end()
@@ -160,5 +161,5 @@ func (m *Mux) Sweep() (FlowTotals, error) {
 			}
 		}
 	}
-	return s.totals, nil
+	return s.totals, err
 }

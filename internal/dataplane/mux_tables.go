@@ -23,8 +23,10 @@ type muxTables struct {
 	ports     *buddy // blocks of port_ranges
 	guards    guardTable
 	cookies   cookieTable
-	snat      snatTable
-	quic      quicTable
+	// connections are the records of connections; nil in tests without a program.
+	connections *connectionTable
+	snat        snatTable
+	quic        quicTable
 
 	entries map[lb.EndpointKey]*muxEntry
 	records backendSet

@@ -87,6 +87,12 @@ type watchBackend struct {
 	Rsv      [2]uint64
 }
 
+type watchConnectionBatch struct {
+	_       structs.HostLayout
+	Indices [63]uint32
+	Count   uint32
+}
+
 type watchCookieSet struct {
 	_    structs.HostLayout
 	Keys [2]struct {
@@ -281,6 +287,15 @@ type watchSourceList struct {
 	Rsv    [3]uint32
 }
 
+type watchTrackRecord struct {
+	_       structs.HostLayout
+	Hash    uint64
+	Whose   uint32
+	Last    uint32
+	Packets uint64
+	Bytes   uint64
+}
+
 type watchVipGuard struct {
 	_               structs.HostLayout
 	Sources         uint64
@@ -325,6 +340,7 @@ const (
 	watchMapAsides           = "asides"
 	watchMapBackends         = "backends"
 	watchMapConfigs          = "configs"
+	watchMapConnections      = "connections"
 	watchMapCookieSets       = "cookie_sets"
 	watchMapDatagrams        = "datagrams"
 	watchMapDevices          = "devices"
@@ -351,6 +367,11 @@ const (
 	watchMapSnatBlocks       = "snat_blocks"
 	watchMapSourceLists      = "source_lists"
 	watchMapSourceWords      = "source_words"
+	watchMapTrackBatches     = "track_batches"
+	watchMapTrackBuckets     = "track_buckets"
+	watchMapTrackDepot       = "track_depot"
+	watchMapTrackHeads       = "track_heads"
+	watchMapTrackStacks      = "track_stacks"
 	watchMapVipGuards        = "vip_guards"
 	watchMapWatchEvents      = "watch_events"
 	watchMapWatchLost        = "watch_lost"
@@ -377,6 +398,8 @@ const (
 	watchVarTestClock        = "test_clock"
 	watchVarTestJiffies      = "test_jiffies"
 	watchVarTickShift        = "tick_shift"
+	watchVarTrackMask        = "track_mask"
+	watchVarTrackRegion      = "track_region"
 	watchVarWatchEnums       = "watch_enums"
 	watchVarWatchPortFirst   = "watch_port_first"
 	watchVarWatchPortLast    = "watch_port_last"
@@ -441,6 +464,7 @@ type watchMapSpecs struct {
 	Asides          *ebpf.MapSpec `ebpf:"asides"`
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Configs         *ebpf.MapSpec `ebpf:"configs"`
+	Connections     *ebpf.MapSpec `ebpf:"connections"`
 	CookieSets      *ebpf.MapSpec `ebpf:"cookie_sets"`
 	Datagrams       *ebpf.MapSpec `ebpf:"datagrams"`
 	Devices         *ebpf.MapSpec `ebpf:"devices"`
@@ -467,6 +491,11 @@ type watchMapSpecs struct {
 	SnatBlocks      *ebpf.MapSpec `ebpf:"snat_blocks"`
 	SourceLists     *ebpf.MapSpec `ebpf:"source_lists"`
 	SourceWords     *ebpf.MapSpec `ebpf:"source_words"`
+	TrackBatches    *ebpf.MapSpec `ebpf:"track_batches"`
+	TrackBuckets    *ebpf.MapSpec `ebpf:"track_buckets"`
+	TrackDepot      *ebpf.MapSpec `ebpf:"track_depot"`
+	TrackHeads      *ebpf.MapSpec `ebpf:"track_heads"`
+	TrackStacks     *ebpf.MapSpec `ebpf:"track_stacks"`
 	VipGuards       *ebpf.MapSpec `ebpf:"vip_guards"`
 	WatchEvents     *ebpf.MapSpec `ebpf:"watch_events"`
 	WatchLost       *ebpf.MapSpec `ebpf:"watch_lost"`
@@ -496,6 +525,8 @@ type watchVariableSpecs struct {
 	TestClock        *ebpf.VariableSpec `ebpf:"test_clock"`
 	TestJiffies      *ebpf.VariableSpec `ebpf:"test_jiffies"`
 	TickShift        *ebpf.VariableSpec `ebpf:"tick_shift"`
+	TrackMask        *ebpf.VariableSpec `ebpf:"track_mask"`
+	TrackRegion      *ebpf.VariableSpec `ebpf:"track_region"`
 	WatchEnums       *ebpf.VariableSpec `ebpf:"watch_enums"`
 	WatchPortFirst   *ebpf.VariableSpec `ebpf:"watch_port_first"`
 	WatchPortLast    *ebpf.VariableSpec `ebpf:"watch_port_last"`
@@ -529,6 +560,7 @@ type watchMaps struct {
 	Asides          *ebpf.Map `ebpf:"asides"`
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Configs         *ebpf.Map `ebpf:"configs"`
+	Connections     *ebpf.Map `ebpf:"connections"`
 	CookieSets      *ebpf.Map `ebpf:"cookie_sets"`
 	Datagrams       *ebpf.Map `ebpf:"datagrams"`
 	Devices         *ebpf.Map `ebpf:"devices"`
@@ -555,6 +587,11 @@ type watchMaps struct {
 	SnatBlocks      *ebpf.Map `ebpf:"snat_blocks"`
 	SourceLists     *ebpf.Map `ebpf:"source_lists"`
 	SourceWords     *ebpf.Map `ebpf:"source_words"`
+	TrackBatches    *ebpf.Map `ebpf:"track_batches"`
+	TrackBuckets    *ebpf.Map `ebpf:"track_buckets"`
+	TrackDepot      *ebpf.Map `ebpf:"track_depot"`
+	TrackHeads      *ebpf.Map `ebpf:"track_heads"`
+	TrackStacks     *ebpf.Map `ebpf:"track_stacks"`
 	VipGuards       *ebpf.Map `ebpf:"vip_guards"`
 	WatchEvents     *ebpf.Map `ebpf:"watch_events"`
 	WatchLost       *ebpf.Map `ebpf:"watch_lost"`
@@ -566,6 +603,7 @@ func (m *watchMaps) Close() error {
 		m.Asides,
 		m.Backends,
 		m.Configs,
+		m.Connections,
 		m.CookieSets,
 		m.Datagrams,
 		m.Devices,
@@ -592,6 +630,11 @@ func (m *watchMaps) Close() error {
 		m.SnatBlocks,
 		m.SourceLists,
 		m.SourceWords,
+		m.TrackBatches,
+		m.TrackBuckets,
+		m.TrackDepot,
+		m.TrackHeads,
+		m.TrackStacks,
 		m.VipGuards,
 		m.WatchEvents,
 		m.WatchLost,
@@ -622,6 +665,8 @@ type watchVariables struct {
 	TestClock        *ebpf.Variable `ebpf:"test_clock"`
 	TestJiffies      *ebpf.Variable `ebpf:"test_jiffies"`
 	TickShift        *ebpf.Variable `ebpf:"tick_shift"`
+	TrackMask        *ebpf.Variable `ebpf:"track_mask"`
+	TrackRegion      *ebpf.Variable `ebpf:"track_region"`
 	WatchEnums       *ebpf.Variable `ebpf:"watch_enums"`
 	WatchPortFirst   *ebpf.Variable `ebpf:"watch_port_first"`
 	WatchPortLast    *ebpf.Variable `ebpf:"watch_port_last"`

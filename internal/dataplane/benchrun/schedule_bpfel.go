@@ -32,6 +32,12 @@ const (
 	scheduleChoicesCHOICES scheduleChoices = 256
 )
 
+type scheduleConnectionBatch struct {
+	_       structs.HostLayout
+	Indices [63]uint32
+	Count   uint32
+}
+
 type scheduleCookieSet struct {
 	_    structs.HostLayout
 	Keys [2]struct {
@@ -226,6 +232,15 @@ type scheduleSourceList struct {
 	Rsv    [3]uint32
 }
 
+type scheduleTrackRecord struct {
+	_       structs.HostLayout
+	Hash    uint64
+	Whose   uint32
+	Last    uint32
+	Packets uint64
+	Bytes   uint64
+}
+
 type scheduleVipGuard struct {
 	_               structs.HostLayout
 	Sources         uint64
@@ -243,6 +258,7 @@ type scheduleVipGuard struct {
 const (
 	scheduleMapBackends           = "backends"
 	scheduleMapConfigs            = "configs"
+	scheduleMapConnections        = "connections"
 	scheduleMapCookieSets         = "cookie_sets"
 	scheduleMapDatagrams          = "datagrams"
 	scheduleMapDevices            = "devices"
@@ -269,6 +285,11 @@ const (
 	scheduleMapSnatBlocks         = "snat_blocks"
 	scheduleMapSourceLists        = "source_lists"
 	scheduleMapSourceWords        = "source_words"
+	scheduleMapTrackBatches       = "track_batches"
+	scheduleMapTrackBuckets       = "track_buckets"
+	scheduleMapTrackDepot         = "track_depot"
+	scheduleMapTrackHeads         = "track_heads"
+	scheduleMapTrackStacks        = "track_stacks"
 	scheduleMapVipGuards          = "vip_guards"
 	scheduleProgChooseByRing      = "choose_by_ring"
 	scheduleProgChooseByScheduler = "choose_by_scheduler"
@@ -296,6 +317,8 @@ const (
 	scheduleVarTestClock          = "test_clock"
 	scheduleVarTestJiffies        = "test_jiffies"
 	scheduleVarTickShift          = "tick_shift"
+	scheduleVarTrackMask          = "track_mask"
+	scheduleVarTrackRegion        = "track_region"
 )
 
 // loadSchedule returns the embedded CollectionSpec for schedule.
@@ -351,6 +374,7 @@ type scheduleProgramSpecs struct {
 type scheduleMapSpecs struct {
 	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	Configs         *ebpf.MapSpec `ebpf:"configs"`
+	Connections     *ebpf.MapSpec `ebpf:"connections"`
 	CookieSets      *ebpf.MapSpec `ebpf:"cookie_sets"`
 	Datagrams       *ebpf.MapSpec `ebpf:"datagrams"`
 	Devices         *ebpf.MapSpec `ebpf:"devices"`
@@ -377,6 +401,11 @@ type scheduleMapSpecs struct {
 	SnatBlocks      *ebpf.MapSpec `ebpf:"snat_blocks"`
 	SourceLists     *ebpf.MapSpec `ebpf:"source_lists"`
 	SourceWords     *ebpf.MapSpec `ebpf:"source_words"`
+	TrackBatches    *ebpf.MapSpec `ebpf:"track_batches"`
+	TrackBuckets    *ebpf.MapSpec `ebpf:"track_buckets"`
+	TrackDepot      *ebpf.MapSpec `ebpf:"track_depot"`
+	TrackHeads      *ebpf.MapSpec `ebpf:"track_heads"`
+	TrackStacks     *ebpf.MapSpec `ebpf:"track_stacks"`
 	VipGuards       *ebpf.MapSpec `ebpf:"vip_guards"`
 }
 
@@ -407,6 +436,8 @@ type scheduleVariableSpecs struct {
 	TestClock       *ebpf.VariableSpec `ebpf:"test_clock"`
 	TestJiffies     *ebpf.VariableSpec `ebpf:"test_jiffies"`
 	TickShift       *ebpf.VariableSpec `ebpf:"tick_shift"`
+	TrackMask       *ebpf.VariableSpec `ebpf:"track_mask"`
+	TrackRegion     *ebpf.VariableSpec `ebpf:"track_region"`
 }
 
 // scheduleObjects contains all objects after they have been loaded into the kernel.
@@ -431,6 +462,7 @@ func (o *scheduleObjects) Close() error {
 type scheduleMaps struct {
 	Backends        *ebpf.Map `ebpf:"backends"`
 	Configs         *ebpf.Map `ebpf:"configs"`
+	Connections     *ebpf.Map `ebpf:"connections"`
 	CookieSets      *ebpf.Map `ebpf:"cookie_sets"`
 	Datagrams       *ebpf.Map `ebpf:"datagrams"`
 	Devices         *ebpf.Map `ebpf:"devices"`
@@ -457,6 +489,11 @@ type scheduleMaps struct {
 	SnatBlocks      *ebpf.Map `ebpf:"snat_blocks"`
 	SourceLists     *ebpf.Map `ebpf:"source_lists"`
 	SourceWords     *ebpf.Map `ebpf:"source_words"`
+	TrackBatches    *ebpf.Map `ebpf:"track_batches"`
+	TrackBuckets    *ebpf.Map `ebpf:"track_buckets"`
+	TrackDepot      *ebpf.Map `ebpf:"track_depot"`
+	TrackHeads      *ebpf.Map `ebpf:"track_heads"`
+	TrackStacks     *ebpf.Map `ebpf:"track_stacks"`
 	VipGuards       *ebpf.Map `ebpf:"vip_guards"`
 }
 
@@ -464,6 +501,7 @@ func (m *scheduleMaps) Close() error {
 	return _ScheduleClose(
 		m.Backends,
 		m.Configs,
+		m.Connections,
 		m.CookieSets,
 		m.Datagrams,
 		m.Devices,
@@ -490,6 +528,11 @@ func (m *scheduleMaps) Close() error {
 		m.SnatBlocks,
 		m.SourceLists,
 		m.SourceWords,
+		m.TrackBatches,
+		m.TrackBuckets,
+		m.TrackDepot,
+		m.TrackHeads,
+		m.TrackStacks,
 		m.VipGuards,
 	)
 }
@@ -521,6 +564,8 @@ type scheduleVariables struct {
 	TestClock       *ebpf.Variable `ebpf:"test_clock"`
 	TestJiffies     *ebpf.Variable `ebpf:"test_jiffies"`
 	TickShift       *ebpf.Variable `ebpf:"tick_shift"`
+	TrackMask       *ebpf.Variable `ebpf:"track_mask"`
+	TrackRegion     *ebpf.Variable `ebpf:"track_region"`
 }
 
 // schedulePrograms contains all programs after they have been loaded into the kernel.
