@@ -4116,7 +4116,7 @@ func (x *FlowsResult) GetError() string {
 	return ""
 }
 
-// FlowStatus is an entry of a mux's flow table, which holds no client addresses.
+// FlowStatus is an entry of a mux's flow table, or the record of a connection to an endpoint with track. Neither holds client addresses.
 type FlowStatus struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Vip      string                 `protobuf:"bytes,1,opt,name=vip,proto3" json:"vip,omitempty"`
@@ -4126,9 +4126,13 @@ type FlowStatus struct {
 	Dip      string                 `protobuf:"bytes,5,opt,name=dip,proto3" json:"dip,omitempty"`
 	DipPort  uint32                 `protobuf:"varint,6,opt,name=dip_port,json=dipPort,proto3" json:"dip_port,omitempty"`
 	Member   uint32                 `protobuf:"varint,7,opt,name=member,proto3" json:"member,omitempty"`
-	// "untrusted", "trusted", "closing", or "source" for a remembered client.
-	Class         string               `protobuf:"bytes,8,opt,name=class,proto3" json:"class,omitempty"`
-	Age           *durationpb.Duration `protobuf:"bytes,9,opt,name=age,proto3" json:"age,omitempty"`
+	// "untrusted", "trusted", "closing", or "source" for a remembered client; of a record "open", or "closed" after a FIN.
+	Class string `protobuf:"bytes,8,opt,name=class,proto3" json:"class,omitempty"`
+	// Since the last packet; of entries of the flow table, since one that refreshed it.
+	Age *durationpb.Duration `protobuf:"bytes,9,opt,name=age,proto3" json:"age,omitempty"`
+	// Of a record: what was sent to the backend since the first segment that showed this mux a cookie, and the bytes of its IP packets. 0 of entries.
+	Packets       uint64 `protobuf:"varint,10,opt,name=packets,proto3" json:"packets,omitempty"`
+	Bytes         uint64 `protobuf:"varint,11,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4224,6 +4228,20 @@ func (x *FlowStatus) GetAge() *durationpb.Duration {
 		return x.Age
 	}
 	return nil
+}
+
+func (x *FlowStatus) GetPackets() uint64 {
+	if x != nil {
+		return x.Packets
+	}
+	return 0
+}
+
+func (x *FlowStatus) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
 }
 
 type HealthOfRequest struct {
@@ -6734,7 +6752,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12*\n" +
 	"\x05flows\x18\x02 \x03(\v2\x14.shunt.v1.FlowStatusR\x05flows\x12\x1c\n" +
 	"\ttruncated\x18\x03 \x01(\bR\ttruncated\x12\x14\n" +
-	"\x05error\x18\x04 \x01(\tR\x05error\"\xf0\x01\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"\xa0\x02\n" +
 	"\n" +
 	"FlowStatus\x12\x10\n" +
 	"\x03vip\x18\x01 \x01(\tR\x03vip\x12\x1a\n" +
@@ -6745,7 +6763,10 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\bdip_port\x18\x06 \x01(\rR\adipPort\x12\x16\n" +
 	"\x06member\x18\a \x01(\rR\x06member\x12\x14\n" +
 	"\x05class\x18\b \x01(\tR\x05class\x12+\n" +
-	"\x03age\x18\t \x01(\v2\x19.google.protobuf.DurationR\x03age\"Q\n" +
+	"\x03age\x18\t \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x18\n" +
+	"\apackets\x18\n" +
+	" \x01(\x04R\apackets\x12\x14\n" +
+	"\x05bytes\x18\v \x01(\x04R\x05bytes\"Q\n" +
 	"\x0fHealthOfRequest\x12\x10\n" +
 	"\x03dip\x18\x01 \x01(\tR\x03dip\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x18\n" +

@@ -84,12 +84,13 @@ func (c *client) getFlows(ctx context.Context, g *globals, w io.Writer, request 
 		}
 		return flowsErrors(results)
 	}
-	rows := [][]string{{"NODE", "SERVICE", "ENDPOINT", "BACKEND", "MEMBER", "CLASS", "AGE"}}
+	rows := [][]string{{"NODE", "SERVICE", "ENDPOINT", "BACKEND", "MEMBER", "CLASS", "AGE", "PACKETS", "BYTES"}}
 	for _, r := range results {
 		for _, f := range r.GetFlows() {
 			rows = append(rows, []string{
 				r.GetNode(), f.GetService(), f.GetProtocol() + "/" + endpointText(f.GetVip(), f.GetPort()), backendText(f.GetDip(), f.GetDipPort()),
 				strconv.Itoa(int(f.GetMember())), f.GetClass(), f.GetAge().AsDuration().Round(time.Second).String(),
+				counted(f.GetPackets()), counted(f.GetBytes()),
 			})
 		}
 	}
@@ -102,6 +103,14 @@ func (c *client) getFlows(ctx context.Context, g *globals, w io.Writer, request 
 		}
 	}
 	return flowsErrors(results)
+}
+
+// counted is what was counted, "-" where nothing is: of entries of the flow table.
+func counted(n uint64) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.FormatUint(n, 10)
 }
 
 // flowsErrors is the first mux's failure to answer.

@@ -12,7 +12,7 @@ import (
 const slotsPerRingWord = 4
 
 // muxSizes are the sizes of a mux's tables as flags give them; 0 is the default.
-type muxSizes struct{ flows, endpoints, members, backends, ringSlots, snatVIPs, quic, nat, probes uint64 }
+type muxSizes struct{ flows, endpoints, members, backends, ringSlots, snatVIPs, quic, nat, connections, probes uint64 }
 
 // flags defines them.
 func (s *muxSizes) flags(cmd *cobra.Command) {
@@ -26,6 +26,7 @@ func (s *muxSizes) flags(cmd *cobra.Command) {
 	fl.Uint64Var(&s.snatVIPs, "max-snat-vips", uint64(d.SNAT), "room for VIPs with snat, a power of two: 16 KiB each")
 	fl.Uint64Var(&s.quic, "max-quic-endpoints", uint64(d.QUIC), "room for quic endpoints with affinity cookie, a power of two: 2816 bytes each")
 	fl.Uint64Var(&s.nat, "nat-sessions", uint64(d.NAT), "room for flows of path nat, at most 4194304 (4 Mi): about 330 bytes each; 0: none, and services of path nat are refused")
+	fl.Uint64Var(&s.connections, "connections", uint64(d.Connections), "connections with records (endpoints with track), 57 bytes each: 0 for none, or a power of two from 1024 to 2097152 (2 Mi)")
 	fl.Uint64Var(&s.probes, "max-probes", uint64(d.Probes), maxProbesUsage)
 }
 
@@ -63,6 +64,9 @@ func (s *muxSizes) check() error {
 	if s.nat > uint64(most.NAT) {
 		return usagef("--nat-sessions: %d: must be at most %d", s.nat, most.NAT)
 	}
+	if n, most := s.connections, uint64(most.Connections); n != 0 && (n&(n-1) != 0 || n < 1024 || n > most) {
+		return usagef("--connections: %d: must be 0, or a power of two from 1024 to %d", n, most)
+	}
 	return checkMaxProbes(s.probes)
 }
 
@@ -70,6 +74,7 @@ func (s *muxSizes) check() error {
 func (s *muxSizes) limits() dataplane.MuxLimits {
 	return dataplane.MuxLimits{
 		Flows: uint32(s.flows), Endpoints: uint32(s.endpoints), Members: uint32(s.members), Backends: uint32(s.backends),
-		RingWords: uint32(s.ringSlots / slotsPerRingWord), SNAT: uint32(s.snatVIPs), QUIC: uint32(s.quic), NAT: uint32(s.nat), Probes: uint32(s.probes),
+		RingWords: uint32(s.ringSlots / slotsPerRingWord), SNAT: uint32(s.snatVIPs), QUIC: uint32(s.quic), NAT: uint32(s.nat),
+		Connections: uint32(s.connections), Probes: uint32(s.probes),
 	}
 }

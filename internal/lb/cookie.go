@@ -83,8 +83,11 @@ func (f *faults) carrying(path string, e *Endpoint) {
 	if e.Rewrite == RewriteNone && e.Protocol == TCP && e.Cookie.Form != CookieCO {
 		f.add(path+".rewrite", string(e.Rewrite), "must be host with affinity cookie in tcp, but for cookie.form co: hosts stamp what they rewrite")
 	}
-	if e.Track && !trackBuilt {
-		f.add(path+".track", "true", NotSupported+", must be false")
+	switch {
+	case e.Track && e.Protocol != TCP:
+		f.add(path+".track", "true", NotSupported+" with protocol "+e.ProtocolName()+", must be false: only cookies of tcp are bound to a client's address")
+	case e.Track && e.Path == PathNAT:
+		f.add(path+".track", "true", "must be false with path nat, which has sessions of its own")
 	}
 	f.form(path, e)
 }

@@ -22,9 +22,6 @@ var (
 	builtForms, unbuiltForms           = []string{CookieEVC, CookieCO}, []string{CookieSplitR, CookieSplitZ}
 )
 
-// trackBuilt tells whether connections can have records (Endpoint.Track).
-const trackBuilt = false
-
 // natBuilt tells whether muxes can have addresses for path nat (Node.NAT).
 const natBuilt = false
 

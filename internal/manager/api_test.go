@@ -131,7 +131,10 @@ func TestBadInputIsRefused(t *testing.T) {
 		"unknown protocol": {other(func(s *apiv1.Service) { s.Endpoints[0].Protocol = "sctp" }), "must be tcp, udp, quic or any"},
 		"path":             {other(func(s *apiv1.Service) { s.Endpoints[0].Path = "nat" }), lb.NotSupported},
 		"affinity":         {other(func(s *apiv1.Service) { s.Endpoints[0].Affinity = "sticky" }), "must be flow, hash or cookie"},
-		"track":            {other(func(s *apiv1.Service) { s.Endpoints[0].Affinity, s.Endpoints[0].Track = "cookie", true }), lb.NotSupported},
+		"track":            {other(func(s *apiv1.Service) { s.Endpoints[0].Affinity, s.Endpoints[0].Track = "flow", true }), "only cookie endpoints"},
+		"track of QUIC": {other(func(s *apiv1.Service) {
+			s.Endpoints[0].Protocol, s.Endpoints[0].Affinity, s.Endpoints[0].Track = "quic", "cookie", true
+		}), lb.NotSupported},
 		"form": {other(func(s *apiv1.Service) {
 			s.Endpoints[0].Affinity, s.Endpoints[0].Cookie = "cookie", &apiv1.Cookie{Form: "co"}
 		}), "must be none with cookie.form co"},

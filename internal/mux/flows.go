@@ -76,6 +76,7 @@ func flowStatus(e plan.Endpoint, f dataplane.Flow) *apiv1.FlowStatus {
 	out := &apiv1.FlowStatus{
 		Vip: e.Key.VIP.String(), Protocol: e.Key.Protocol.String(), Port: lb.PortsText(e.Key.Port, e.Key.PortEnd), Service: e.Service,
 		Member: uint32(f.Member), Class: flowClass(f), Age: durationpb.New(f.Age),
+		Packets: f.Packets, Bytes: f.Bytes,
 	}
 	for _, m := range e.Members {
 		if m.ID == f.Member {
@@ -88,6 +89,10 @@ func flowStatus(e plan.Endpoint, f dataplane.Flow) *apiv1.FlowStatus {
 // flowClass is a flow's class in the API's words.
 func flowClass(f dataplane.Flow) string {
 	switch {
+	case f.Tracked && f.Class == dataplane.FlowClosing:
+		return "closed"
+	case f.Tracked:
+		return "open"
 	case f.Source:
 		return "source"
 	case f.Class == dataplane.FlowTrusted:

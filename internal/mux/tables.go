@@ -72,6 +72,8 @@ func wantedEndpoint(e plan.Endpoint, r nextRings, now present) dataplane.MuxEndp
 		out.Affinity = dataplane.AffinityCookie
 	}
 	out.NAT = e.NAT
+	// Without keys, which come with the plan or a moment later, nothing shows a cookie.
+	out.Track = e.Track && out.Cookie != nil
 	out.Scheduler = scheduleKind(&e)
 	if e.Encap == lb.EncapGUE {
 		out.Encap = dataplane.EncapGUE
