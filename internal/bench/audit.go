@@ -40,6 +40,18 @@ func (c muxCase) begin(harness *benchrun.Harness, mux *benchrun.Mux) (a muxAudit
 			return a, fmt.Errorf("%d of %d flows are known: want %g", a.trusted, c.traffic.Flows, wantKnown)
 		}
 	}
+	if c.tracked() {
+		if _, err := harness.Warm(mux.Target()); err != nil {
+			return a, err
+		}
+		used, err := tracked(mux)
+		if err != nil {
+			return a, err
+		}
+		if share := float64(used) / float64(c.traffic.Flows); share < wantKnown {
+			return a, fmt.Errorf("%d of %d connections have records: want %g", used, c.traffic.Flows, wantKnown)
+		}
+	}
 	for i := range uint64(floodRuns) {
 		if c.traffic.New {
 			if _, err := harness.Run(mux.Target(), benchrun.MaxPackets, i+1); err != nil {
@@ -60,6 +72,9 @@ func (a muxAudit) end(mux *benchrun.Mux, packets uint64) (float64, error) {
 	since := func(reason string) uint64 { return after.Reasons[reason] - a.before.Reasons[reason] }
 	if sent := since("forwarded"); sent != packets {
 		return 0, fmt.Errorf("%d of %d packets were forwarded: want all (reasons %v)", sent, packets, after.Reasons)
+	}
+	if full := since("track_full"); float64(full) > (1-wantKnown)*float64(packets) {
+		return 0, fmt.Errorf("%d of %d packets found no record of their connections", full, packets)
 	}
 	if a.c.cookie() {
 		share := 1 - float64(since("cookie_absent")+since("cookie_invalid")+since("flow_moved"))/float64(packets)
@@ -98,4 +113,17 @@ func (a muxAudit) end(mux *benchrun.Mux, packets uint64) (float64, error) {
 func trustedFlows(mux *benchrun.Mux) (uint64, error) {
 	totals, err := mux.Sweep()
 	return totals.ByClass[dataplane.FlowTrusted], err
+}
+
+// tracked counts the connections that have records.
+func tracked(mux *benchrun.Mux) (uint64, error) {
+	if _, err := mux.Sweep(); err != nil {
+		return 0, err
+	}
+	for _, t := range mux.Pressure() {
+		if t.Name == "connections" {
+			return t.Used, nil
+		}
+	}
+	return 0, nil
 }

@@ -22,7 +22,7 @@ var dataplaneSuite = Suite{
 		"endpoint; `flow/N` has N flows in a flow table of 4 Mi entries (16 Mi for `flow/4Mi`), all known and trusted, " +
 		"`hits` the percentage that was found there; `-20000ep` spreads them over 20,000 endpoints of 5 backends each; in " +
 		"`flow/new` every packet is the SYN of a new flow, the table is full and each evicts an untrusted flow, while no " +
-		"trusted one goes. `cookie/N` has N flows whose packets echo a timestamp with a cookie: `hits` is the percentage that was sent by it, without ring and table. `quic-…/N` has packets of QUIC with short headers and connection ids of 17 octets, in clear " +
+		"trusted one goes. `cookie/N` has N flows whose packets echo a timestamp with a cookie: `hits` is the percentage that was sent by it, without ring and table; in `cookie/track-N` each is a connection with a record, which every packet finds and counts in. `quic-…/N` has packets of QUIC with short headers and connection ids of 17 octets, in clear " +
 		"(`quic-plain`) or encrypted: `quic-aes` by one block, `quic-aes4`, of 16 octets, by four passes. `hits` went where their id says. " +
 		"`snat/N` are answers to N connections of the servers' own: no endpoint takes them, and the port tells the server. In `sched/NAME` every packet begins a flow too, in a table that fits into caches, and is given to a member by that scheduler; `over_ring_ns` " +
 		"is what that takes beyond the ring's choice in the same run, `choice_ns` what a choice takes by itself, in a loop with all it reads in the caches, and " +
@@ -113,6 +113,7 @@ var muxCases = []muxCase{
 	{"cookie/64Ki", cookies(v4(64*ki, 1)), benchBackends, 0, ""},
 	{"cookie/1Mi", cookies(v4(mi, 1)), benchBackends, 0, "387–404"},
 	{"cookie6/1Mi", cookies(v6(mi, 1)), benchBackends, 0, "403–420"},
+	{"cookie/track-1Mi", cookies(v4(mi, 1)), benchBackends, 0, ""},
 	{"quic-plain/1Mi", quics(v4(mi, 1), cid.Plain, 13), benchBackends, 0, ""},
 	{"quic-aes/1Mi", quics(v4(mi, 1), cid.QUICLB, 13), benchBackends, 0, ""},
 	{"quic-aes4/1Mi", quics(v4(mi, 1), cid.QUICLB, 12), benchBackends, 0, ""},
@@ -140,6 +141,18 @@ func (c muxCase) quic() bool { return c.traffic.QUIC > 0 }
 
 // cookie says that packets carry cookies.
 func (c muxCase) cookie() bool { return c.traffic.CookieMembers > 0 }
+
+// tracked says that all flows are connections with records.
+func (c muxCase) tracked() bool { return strings.HasPrefix(c.name, "cookie/track-") }
+
+// limits are the sizes of the mux's tables: of records twice as many as there are flows.
+func (c muxCase) limits() dataplane.MuxLimits {
+	limits := dataplane.MuxLimits{Flows: c.table}
+	if c.tracked() {
+		limits.Connections = 2 * c.traffic.Flows
+	}
+	return limits
+}
 
 func v4(flows, vips uint32) benchrun.Traffic {
 	return benchrun.Traffic{Family: benchrun.IPv4, Flows: flows, VIPs: vips}
@@ -231,7 +244,7 @@ func (c muxCase) effort(o Options) benchrun.Effort {
 
 // run measures one case.
 func (c muxCase) run(ctx context.Context, o Options) (Row, error) {
-	mux, err := benchrun.OpenMux(dataplane.MuxLimits{Flows: c.table})
+	mux, err := benchrun.OpenMux(c.limits())
 	if err != nil {
 		return Row{}, err
 	}

@@ -77,7 +77,7 @@ func (c muxCase) tables() (dataplane.MuxState, map[netip.Addr]dataplane.NextHop)
 		state.Endpoints = append(state.Endpoints, dataplane.MuxEndpoint{
 			Key:      lb.EndpointKey{VIP: c.traffic.Family.VIP(i), Protocol: protocol, Port: port},
 			RingCode: code, Ring: rings[s], Members: members[s],
-			Affinity: affinity, Cookie: keys, QUIC: ids, Idle: lb.Idle{Untrusted: benchIdle, Trusted: benchIdle},
+			Affinity: affinity, Cookie: keys, QUIC: ids, Track: c.tracked(), Idle: lb.Idle{Untrusted: benchIdle, Trusted: benchIdle},
 		})
 	}
 	return state, hops
