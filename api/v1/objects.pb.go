@@ -774,7 +774,7 @@ type Endpoint struct {
 	// "1" to "65535", a range "8000-8100", or "*" for all.
 	Port string `protobuf:"bytes,2,opt,name=port,proto3" json:"port,omitempty"`
 	// "dsr" (default): servers answer clients themselves, and hosts take packets out of tunnels. "nat": the mux rewrites packets both ways and
-	// remembers every connection; servers have nothing of Shunt. For tcp and udp with single ports and affinity flow or cookie.
+	// remembers every connection; servers have nothing of Shunt. For tcp and udp, and affinity flow or cookie.
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
 	// "flow" (default but for quic), "hash", or "cookie": the packets themselves carry where they belong, in TCP's timestamps or in QUIC's
 	// connection ids; for tcp and quic, whose default it is.

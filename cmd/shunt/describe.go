@@ -210,7 +210,7 @@ func (d *description) service(s *lb.Service) {
 func (d *description) endpoint(service string, e *lb.Endpoint, key lb.EndpointKey) {
 	name := endpointKey{service, key.VIP.String(), key.Protocol.String(), uint32(key.Port), uint32(key.PortEnd)}
 	d.printf("\nEndpoint %s\n", name)
-	d.printf("  path %s, affinity %s, scheduler %s, rewrite %s\n", e.Path, affinityText(e), schedulerText(e), e.Rewrite)
+	d.printf("  path %s, affinity %s, scheduler %s, rewrite %s\n", e.Path, affinityText(e), schedulerText(e), rewriteText(e))
 	d.keysOf(service, e, key)
 	d.options(e)
 	d.health(&e.Health)
@@ -223,6 +223,22 @@ func (d *description) endpoint(service string, e *lb.Endpoint, key lb.EndpointKe
 	}
 	d.table(rows)
 	d.printf("  route: %s\n", d.route(name.VIP))
+}
+
+// rewriteText says who turns VIP:port into DIP:port.
+func rewriteText(e *lb.Endpoint) string {
+	if e.Translated() {
+		return "mux"
+	}
+	return string(e.Rewrite)
+}
+
+// hostText is the backend's host; empty where nobody said it.
+func hostText(b *lb.Backend) string {
+	if !b.Host.IsValid() {
+		return ""
+	}
+	return b.Host.String()
 }
 
 // member is one backend's row: what it has, and who calls it up, who down and why.
@@ -256,7 +272,7 @@ func (d *description) member(name endpointKey, b *lb.Backend, key lb.BackendKey)
 		state = "backup"
 	}
 	return []string{
-		id, backendText(key.DIP.String(), uint32(key.Port)), b.Host.String(), weight, state, fmt.Sprint(flows), fmt.Sprint(packets),
+		id, backendText(key.DIP.String(), uint32(key.Port)), hostText(b), weight, state, fmt.Sprint(flows), fmt.Sprint(packets),
 		strings.Join(words, "; "),
 	}
 }

@@ -20,6 +20,9 @@ func (d *description) node(o *lb.Node) {
 		if o.Capacity.Packets > 0 {
 			d.field("Capacity", fmt.Sprintf("%d packets a second", o.Capacity.Packets))
 		}
+		if n := o.NAT; n != nil {
+			d.field("NAT", fmt.Sprintf("%s, ports %s", strings.ReplaceAll(commas(n.Addresses), ",", ", "), lb.PortsText(n.Low, n.High)))
+		}
 	}
 	d.stamp()
 	n := nodeStatus(d.status, o.Name)

@@ -15,6 +15,9 @@ var (
 	Muxes4    = netip.MustParsePrefix("10.10.0.0/24")
 	Muxes6    = netip.MustParsePrefix("2001:db8:10::/64")
 	Managers4 = netip.MustParsePrefix("10.99.0.0/24")
+	// NAT4 and NAT6 contain what muxes send from to servers of path nat.
+	NAT4 = netip.MustParsePrefix("10.40.0.0/24")
+	NAT6 = netip.MustParsePrefix("2001:db8:40::/64")
 	// Hosts4 and Hosts6 contain the subnets of all hosts.
 	Hosts4 = netip.MustParsePrefix("10.20.0.0/16")
 	Hosts6 = netip.MustParsePrefix("2001:db8:20::/48")
@@ -50,6 +53,11 @@ func ClientAddresses(i int) Pair {
 // MuxAddresses are those of mux i, from 1.
 func MuxAddresses(i int) Pair {
 	return Pair{pfx("10.10.0.%d/24", 10+i), pfx("2001:db8:10::%d/64", 10+i)}
+}
+
+// NATAddresses are what mux i, from 1, sends from to servers of path nat.
+func NATAddresses(i int) Pair {
+	return Pair{pfx("10.40.0.%d/32", 10+i), pfx("2001:db8:40::%d/128", 10+i)}
 }
 
 // HostAddresses are the underlay addresses of host i, from 1.

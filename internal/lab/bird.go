@@ -26,12 +26,12 @@ protocol kernel kernel6 { ipv6 { import none; export filter { if source = RTS_BG
 # GRACEFUL_SHUTDOWN (RFC 8326): prefer any other path.
 filter vips4 {
 	if (65535, 0) ~ bgp_community then bgp_local_pref = 0;
-	if net ~ [ {{.VIPs4}}{32,32} ] then accept;
+	if net ~ [ {{.VIPs4}}{32,32}, {{.NAT4}}{32,32} ] then accept;
 	reject;
 }
 filter vips6 {
 	if (65535, 0) ~ bgp_community then bgp_local_pref = 0;
-	if net ~ [ {{.VIPs6}}{128,128} ] then accept;
+	if net ~ [ {{.VIPs6}}{128,128}, {{.NAT6}}{128,128} ] then accept;
 	reject;
 }
 {{range .Muxes}}

@@ -84,6 +84,8 @@ func (l *Lab) objects() []*apiv1.Object {
 		}
 		if n.Kind == KindMux {
 			node.Bgp = l.bgp()
+			nat := NATAddresses(n.Index)
+			node.Nat = &apiv1.NAT{Addresses: []string{nat.V4.Addr().String(), nat.V6.Addr().String()}}
 		}
 		objects = append(objects, &apiv1.Object{Kind: &apiv1.Object_Node{Node: node}})
 	}

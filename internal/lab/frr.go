@@ -23,7 +23,9 @@ const frrBFD = `hostname {{.Name}}
 // GRACEFUL_SHUTDOWN (RFC 8326) is honoured by FRR without configuration: local preference 0.
 const frrBGP = `hostname {{.Name}}
 ip prefix-list VIPS4 seq 5 permit {{.VIPs4}} ge 32
+ip prefix-list VIPS4 seq 10 permit {{.NAT4}} ge 32
 ipv6 prefix-list VIPS6 seq 5 permit {{.VIPs6}} ge 128
+ipv6 prefix-list VIPS6 seq 10 permit {{.NAT6}} ge 128
 ip prefix-list NONE4 seq 5 deny any
 ipv6 prefix-list NONE6 seq 5 deny any
 router bgp {{.ASN}}

@@ -28,6 +28,8 @@ type routerConfig struct {
 	Password string
 	VIPs4    netip.Prefix
 	VIPs6    netip.Prefix
+	NAT4     netip.Prefix
+	NAT6     netip.Prefix
 	// Local addresses on the muxes' LAN.
 	Local4, Local6 netip.Addr
 	Muxes          []muxNeighbour
@@ -51,6 +53,8 @@ func newRouterConfig(t Topology, password string) routerConfig {
 		Password: password,
 		VIPs4:    VIPs4,
 		VIPs6:    VIPs6,
+		NAT4:     NAT4,
+		NAT6:     NAT6,
 		Local4:   local.V4.Addr(),
 		Local6:   local.V6.Addr(),
 		MaxPaths: MaxMuxes,

@@ -94,10 +94,6 @@ func (f *faults) nat(n *Node) {
 	if n.NAT == nil {
 		return
 	}
-	if !natBuilt {
-		f.add("nat", "", NotSupported+", must be left out")
-		return
-	}
 	if n.Role == RoleHost {
 		f.add("nat", "", "must not be given for a host: only muxes rewrite packets of path nat")
 		return
@@ -144,9 +140,6 @@ func (f *faults) translated(path string, e *Endpoint) {
 	if e.Protocol == AnyProtocol {
 		add(".protocol", e.ProtocolName(), "must be tcp or udp with path nat")
 	}
-	if e.PortEnd != 0 && e.Protocol != AnyProtocol {
-		add(".port", PortsText(e.Port, e.PortEnd), "must be a single port with path nat")
-	}
 	if e.QUIC != nil && e.Cookies() {
 		add(".affinity", e.Affinity, "must be flow with protocol quic and path nat: the mux remembers connections by addresses and ports")
 	}
@@ -158,6 +151,9 @@ func (f *faults) translated(path string, e *Endpoint) {
 	}
 	if e.Rewrite == RewriteNone {
 		add(".rewrite", string(e.Rewrite), "must be host or left out with path nat: servers have no VIP")
+	}
+	if e.Track {
+		add(".track", "true", NotSupported+" with path nat, must be false")
 	}
 	if e.Encap != "" {
 		add(".encap", e.Encap, "must be left out with path nat: packets are not tunnelled")

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -273,7 +274,25 @@ func endpoint(t *rapid.T, port uint16, both bool) lb.Endpoint {
 		e.Backends = append(e.Backends, b)
 	}
 	e.Health = health(t, &e)
+	translated(t, &e)
 	return e
+}
+
+// translated gives some endpoints that can have it path nat.
+func translated(t *rapid.T, e *lb.Endpoint) {
+	if e.Rewrite != lb.RewriteHost || e.OnePacket || e.Loaded() || e.Affinity == lb.AffinityHash || e.Health.ByHost() || e.QUIC != nil ||
+		slices.ContainsFunc(e.Health.Checks, func(c lb.Check) bool { return c.Through == lb.ThroughTunnel }) || !rapid.Bool().Draw(t, "path nat") {
+		return
+	}
+	e.Path, e.Encap, e.RepairWindow, e.HostIdle, e.Load = lb.PathNAT, "", nil, lb.HostIdle{}, lb.Load{}
+	if e.StampsTCP() {
+		e.Cookie.Form = rapid.SampledFrom([]string{lb.CookieSplitR, lb.CookieSplitZ}).Draw(t, "split")
+	}
+	if rapid.Bool().Draw(t, "without hosts") {
+		for i := range e.Backends {
+			e.Backends[i].Host = netip.Addr{}
+		}
+	}
 }
 
 // carrying makes the endpoint one whose packets carry their member, or one of QUIC, or neither.
@@ -309,6 +328,11 @@ func node() *rapid.Generator[lb.Object] {
 		}
 		if n.Role == lb.RoleMux {
 			n.Capacity = lb.Capacity{VIPs: rapid.Uint32().Draw(t, "most vips"), Packets: rapid.Uint64Range(0, lb.MaxRate).Draw(t, "most packets")}
+		}
+		if n.Role == lb.RoleMux && rapid.Bool().Draw(t, "translates") {
+			n.NAT = &lb.NAT{Addresses: rapid.SampledFrom([][]netip.Addr{{v4(6, 1)}, {v6(6, 1)}, {v6(6, 1), v4(6, 1), v4(6, 2)}}).Draw(t, "nat")}
+			n.NAT.Low = rapid.Uint16Range(1, 65534).Draw(t, "low")
+			n.NAT.High = rapid.Uint16Range(n.NAT.Low+1, 65535).Draw(t, "high")
 		}
 		if n.Role == lb.RoleHost || rapid.Bool().Draw(t, "without BGP") {
 			return n

@@ -16,14 +16,11 @@ const (
 
 // What the design has (design section 5): what this version has, and what it has not. Who builds something moves its name.
 var (
-	builtPaths, unbuiltPaths           = []string{PathDSR}, []string{PathNAT, "bypass"}
+	builtPaths, unbuiltPaths           = []string{PathDSR, PathNAT}, []string{"bypass"}
 	builtAffinities, unbuiltAffinities = []string{AffinityFlow, AffinityHash, AffinityCookie}, []string{}
 	builtSchedulers, unbuiltSchedulers = schedulers, []string{}
-	builtForms, unbuiltForms           = []string{CookieEVC, CookieCO}, []string{CookieSplitR, CookieSplitZ}
+	builtForms, unbuiltForms           = []string{CookieEVC, CookieCO, CookieSplitR, CookieSplitZ}, []string{}
 )
-
-// natBuilt tells whether muxes can have addresses for path nat (Node.NAT).
-const natBuilt = false
 
 const allowedAffinity = "must be flow, hash or cookie"
 

@@ -25,7 +25,7 @@ func (f *faults) snat(s *Service) {
 			b := &e.Backends[j]
 			for _, dip := range b.DIPs {
 				if old, ok := hosts[dip]; ok && old != b.Host && slices.Contains(s.SNAT, dip) {
-					f.add(fmt.Sprintf("endpoints[%d].backends[%d].host", i, j), b.Host.String(), fmt.Sprintf("must be %s as elsewhere in the service: %s is in snat", old, dip))
+					f.add(fmt.Sprintf("endpoints[%d].backends[%d].host", i, j), addrText(b.Host), fmt.Sprintf("must be %s as elsewhere in the service: %s is in snat", old, dip))
 				}
 				hosts[dip] = b.Host
 			}

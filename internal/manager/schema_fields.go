@@ -28,6 +28,7 @@ var newFields = []struct {
 	{schemaHealth, "shunt.v1.Service", 5, true},    // snat: refused before
 	{schemaHealth, "shunt.v1.Quotas", 5, false},    // snatPorts
 	{schemaHealth, "shunt.v1.Network", 7, false},   // switches
+	{schemaHealth, "shunt.v1.Node", 8, false},      // nat
 }
 
 // newSince is the schema that a field came with; 0: all know it.
@@ -48,6 +49,7 @@ var newValues = []struct {
 }{
 	{schemaHealth, "shunt.v1.Endpoint.protocol", []string{"quic"}},
 	{schemaHealth, "shunt.v1.Endpoint.affinity", []string{lb.AffinityCookie}},
+	{schemaHealth, "shunt.v1.Endpoint.path", []string{lb.PathNAT}},
 	{schemaHealth, "shunt.v1.Endpoint.scheduler", []string{
 		lb.SchedulerRandom, lb.SchedulerRoundRobin, lb.SchedulerWeightedRoundRobin, lb.SchedulerAdaptive, lb.SchedulerLeastConnections, lb.SchedulerP2C,
 	}},

@@ -227,10 +227,14 @@ func ownRoutes(mux string, now places) error {
 		}
 	}
 	for _, r := range told.Status.Routes {
-		vip, _, _ := strings.Cut(r.Prefix, "/")
-		if routes = append(routes, vip); !r.Advertised {
+		if !r.Advertised {
 			return fmt.Errorf("%s does not advertise %s", mux, r.Prefix)
 		}
+		vip, _, _ := strings.Cut(r.Prefix, "/")
+		if a, err := netip.ParseAddr(vip); err != nil || lab.NAT4.Contains(a) || lab.NAT6.Contains(a) {
+			continue // what it sends from with path nat
+		}
+		routes = append(routes, vip)
 	}
 	slices.Sort(want)
 	slices.Sort(routes)
