@@ -97,6 +97,15 @@ func newStranger(t *testing.T, number int, timestamps string) stranger {
 	}
 	s.start(t, program, "lab-server", "--name", s.name)
 	s.nginx(t)
+	// Muxes may still know an earlier machine with these addresses, and call this one alive at once.
+	for _, addr := range []netip.Addr{s.v4, s.v6} {
+		for _, port := range []uint16{webPort, lab.ServerPort} {
+			await(t, fmt.Sprintf("%s answers on %s port %d", s.name, addr, port), func(context.Context) error {
+				_, err := get(netip.AddrPortFrom(addr, port).String(), "/")
+				return err
+			})
+		}
+	}
 	return s
 }
 
