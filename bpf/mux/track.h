@@ -128,7 +128,7 @@ __attribute__((noinline)) int track_drop(struct flow_bucket *b __arg_nonnull, __
 	__u32 index = flow_member(e);
 	struct track_record *r = bpf_map_lookup_elem(&connections, &index);
 
-	if (at >= LIMIT_FLOW_BUCKET || __sync_val_compare_and_swap(&b->entries[at], e, 0) != e)
+	if (!b || at >= LIMIT_FLOW_BUCKET || __sync_val_compare_and_swap(&b->entries[at], e, 0) != e)
 		return 0;
 	if (r)
 		*(volatile __u64 *)&r->hash = 0;
@@ -174,10 +174,14 @@ struct track_packet {
 /* track_open gives a flow a record with its first packet: true when that is done, or never will be. */
 __attribute__((noinline)) int track_open(struct flow_bucket *b __arg_nonnull, const struct track_packet *t __arg_nonnull)
 {
-	__u32 at = track_place(b, t->hash), index = at < LIMIT_FLOW_BUCKET ? track_take() : 0;
 	struct track_record *r;
+	__u32 at, index;
 	__u64 e;
 
+	if (!b || !t)
+		return 1;
+	at = track_place(b, t->hash);
+	index = at < LIMIT_FLOW_BUCKET ? track_take() : 0;
 	if (!index) {
 		note(MUX_REASON_TRACK_FULL);
 		return 1;
@@ -229,14 +233,17 @@ static __always_inline void track_seen(struct flow_bucket *b, __u64 e, struct tr
 __attribute__((noinline)) int track(const struct packet *p __arg_nonnull, __u32 slot_index, __u32 id)
 {
 	const struct endpoint_slot *slot = slot_at(slot_index);
-	struct identity who = identity_of(p);
 	__u32 zero = 0, at;
 	const struct mux_config *c = bpf_map_lookup_elem(&configs, &zero);
-	struct track_packet t = { .bytes = p->l3_len, .segment = p->segment };
+	struct track_packet t = {};
 	struct flow_bucket *b;
+	struct identity who;
 
-	if (!slot || !c)
+	if (!p || !slot || !c)
 		return 0;
+	who = identity_of(p);
+	t.bytes = p->l3_len;
+	t.segment = p->segment;
 	/* A fingerprint of 0 would be that of empty places. */
 	t.hash = identity_hash(&c->flow_key, p, &who) | 1ULL << FLOW_FINGERPRINT_SHIFT;
 	t.now = mux_now();

@@ -39,7 +39,7 @@ var cheetahSuite = Suite{
 		"ten times as much as the others. `hash` is `affinity: hash`, the others are `affinity: cookie`; times are from when a request is due to its answer, and the first fifth is left out.",
 	Plotted: []string{brokenPercent}, Unit: "% of the connections broken", Series: engineField,
 	Cases: []string{"scaling", "idle-1", "idle-70", "idle-700", completionCase},
-	Takes: 11 * time.Minute, TakesShort: 2 * time.Minute,
+	Takes: 11 * time.Minute, TakesShort: time.Minute,
 	Goals: []Goal{
 		none("scaling", brokenField).of(cheetahShunt),
 		none("idle-1", "late").of(cheetahShunt), none("idle-70", "late").of(cheetahShunt), none("idle-700", "late").of(cheetahShunt),

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -190,10 +191,12 @@ func TestCookieLiveRemint(t *testing.T) {
 		pairs = append(pairs, n.connect(l, vip, 0), n.connect(l, vip, 0))
 	}
 	done := make(chan bool)
+	var changes atomic.Uint32
 	go func() {
 		defer close(done)
 		for i, p := range pairs {
-			for range 150 {
+			// However fast that is, three keys come meanwhile.
+			for n, until := 0, changes.Load()+3; n < 150 || changes.Load() < until; n++ {
 				p.pull(10)
 				p.push(2000)
 			}
@@ -215,6 +218,7 @@ func TestCookieLiveRemint(t *testing.T) {
 			return
 		case <-time.After(50 * time.Millisecond):
 			n.rotate(epoch-1, epoch)
+			changes.Add(1)
 		}
 	}
 }

@@ -160,6 +160,15 @@ func TestNATRefused(t *testing.T) {
 	f.sweep()
 }
 
+// TestNATNoAddress: a mux that has addresses of the other family alone drops what would need one, and forwards the rest.
+func TestNATNoAddress(t *testing.T) {
+	f := newNATFixture(t, natServers()...)
+	f.from(NATAddress{natLIP4, 2000, 3000})
+	f.checkNAT(natPacket(true, false, 1000, wire.SYN).Frame(), natWant{reason: "nat_no_address"})
+	f.in(natPacket(false, false, 1000, wire.SYN))
+	f.sweep()
+}
+
 // TestNATNoRoom: sessions are bounded by their number and by the ports towards one server.
 func TestNATNoRoom(t *testing.T) {
 	one := natEndpoint(muxVIP4, lb.TCP, 80, "10.20.1.11")

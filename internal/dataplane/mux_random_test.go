@@ -189,6 +189,15 @@ func TestEveryReasonIsTested(t *testing.T) {
 		"flow_table_full": true, // TestSYNAndACKFlood
 		"flow_moved":      true, // TestDeadMemberLosesItsFlows
 
+		"nat_replied":    true, // TestNATBothWays
+		"nat_fragment":   true, // TestNATRefused
+		"nat_full":       true, // TestNATNoRoom
+		"nat_no_address": true, // TestNATNoAddress
+		"nat_unknown":    true, // TestNATRefused
+		"nat_expired":    true, // counted by sweeps, in TestNATIdle
+
+		"track_full": true, // TestTrackFull
+
 		"rate_limited":     true, // TestPacketLimit
 		"new_flow_limited": true, // TestNewFlowLimit
 		"source_denied":    true, // TestSources

@@ -129,7 +129,7 @@ func TestBadInputIsRefused(t *testing.T) {
 			e.Protocol, e.Affinity, e.RepairWindow, e.Quic = "quic", "", nil, &apiv1.QUIC{ServerIdLength: 16}
 		}), "quic.serverIdLength: 16: must be 2 to 15"},
 		"unknown protocol": {other(func(s *apiv1.Service) { s.Endpoints[0].Protocol = "sctp" }), "must be tcp, udp, quic or any"},
-		"path":             {other(func(s *apiv1.Service) { s.Endpoints[0].Path = "nat" }), lb.NotSupported},
+		"path":             {other(func(s *apiv1.Service) { s.Endpoints[0].Path = "bypass" }), lb.NotSupported},
 		"affinity":         {other(func(s *apiv1.Service) { s.Endpoints[0].Affinity = "sticky" }), "must be flow, hash or cookie"},
 		"track":            {other(func(s *apiv1.Service) { s.Endpoints[0].Affinity, s.Endpoints[0].Track = "flow", true }), "only cookie endpoints"},
 		"track of QUIC": {other(func(s *apiv1.Service) {
