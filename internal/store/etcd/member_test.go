@@ -64,9 +64,15 @@ func TestGrowth(t *testing.T) {
 	if got := value(t, g.start(0), "/without the first"); got != "2" {
 		t.Errorf("the first is back: %q", got)
 	}
-	members, err := g.members[2].Members(t.Context())
-	if err != nil || members[0].Peer != g.options[0].Peer {
-		t.Errorf("the others know %+v, %v, want the first at %s", members, err, g.options[0].Peer)
+	// A member says what it has applied, which may be behind the others for a moment.
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		members, err := g.members[2].Members(t.Context())
+		if err == nil && members[0].Peer == g.options[0].Peer {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the others know %+v, %v, want the first at %s", members, err, g.options[0].Peer)
+		}
 	}
 }
 
