@@ -173,10 +173,20 @@ func TestRangesAreLeased(t *testing.T) {
 	if len(all.GetRanges()) != len(first.GetRanges()) || all.GetHolder().GetDip() != "10.20.1.11" {
 		t.Fatalf("under another leader the host has %v", all)
 	}
-	if err := host.Send(&apiv1.NodeReport{SnatReturns: []*apiv1.SnatReturn{{Holder: holders[0], Ranges: []uint32{snat.FirstRange}}}}); err != nil {
-		t.Fatal(err)
+	// So are returns, and what is idle is returned until it is taken.
+	var taken *apiv1.SnatRevoke
+	revoked := make(chan *apiv1.SnatAnswer, 1)
+	go func() { revoked <- answer(t, host, func(a *apiv1.SnatAnswer) bool { return a.GetRevoke() != nil }) }()
+	for taken == nil {
+		if err := host.Send(&apiv1.NodeReport{SnatReturns: []*apiv1.SnatReturn{{Holder: holders[0], Ranges: []uint32{snat.FirstRange}}}}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case a := <-revoked:
+			taken = a.GetRevoke()
+		case <-time.After(20 * time.Millisecond):
+		}
 	}
-	taken := answer(t, host, func(a *apiv1.SnatAnswer) bool { return a.GetRevoke() != nil }).GetRevoke()
 	if len(taken.GetRanges()) != 1 || taken.GetRanges()[0] != snat.FirstRange || taken.GetLeave() {
 		t.Fatalf("taken: %v", taken)
 	}
