@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -167,7 +168,12 @@ func TestLoadsReachMuxes(t *testing.T) {
 	}
 	awaitLoad(t, "loadsaid", "host3-vm1", connections, 2.5)
 	out, err := exec.Command(program, "get", "load", "loadsaid", "--lab", shared.Topology.Name).CombinedOutput()
-	if fields := strings.Fields(string(out)); err != nil || len(fields) < 16 || fields[8] != "loadsaid" || fields[12] != fmt.Sprint(connections) || fields[14] != "2.5" {
+	head, row, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	shows := func(column, value string) bool {
+		i, fields := slices.Index(strings.Fields(head), column), strings.Fields(row)
+		return i >= 0 && i < len(fields) && fields[i] == value
+	}
+	if err != nil || !shows("SERVICE", "loadsaid") || !shows("CONNECTIONS", fmt.Sprint(connections)) || !shows("LOAD", "2.5") || !shows("SHARE", "100.0%") {
 		t.Errorf("shunt get load: %v\n%s", err, out)
 	}
 	out, err = exec.Command(program, "describe", "backend", dip.String(), "loadsaid", "--lab", shared.Topology.Name).CombinedOutput()
