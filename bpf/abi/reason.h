@@ -63,7 +63,7 @@ enum mux_reason {
 	MUX_REASON_NAT_FULL = 53,       /* path nat: no port was found for a new session, or no room */
 	MUX_REASON_NAT_NO_ADDRESS = 54, /* path nat: the mux has no address of the family to send from */
 	MUX_REASON_NAT_FRAGMENT = 55,   /* path nat: a fragment, which has no ports to rewrite or a checksum over what is not there */
-	MUX_REASON_NAT_UNKNOWN = 56,    /* path nat: a RST of no session */
+	MUX_REASON_NAT_UNKNOWN = 56,    /* path nat: to an address of the mux, of no session; or a client's RST of none */
 	MUX_REASON_NAT_EXPIRED = 57,    /* not a packet: a session of path nat ended, idle for too long */
 	MUX_REASON_TRACK_FULL = 58,     /* counted beside: no record was free for a connection, or no place to find it by: forwarded as ever */
 	MUX_REASON_MAX,

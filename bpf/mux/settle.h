@@ -161,6 +161,9 @@ static __noinline int unclaimed(struct xdp_md *ctx, int reason, struct aside *as
 
 	if (verdict != NAT_NONE)
 		return verdict;
+	/* The address is on no interface: the kernel would send it back to the router, which sends it here. */
+	if (nat_own(aside->packet.dst_hi, aside->packet.dst_lo))
+		return drop(MUX_REASON_NAT_UNKNOWN);
 	verdict = reason ? PROBE_NONE : probe(ctx, aside);
 	if (verdict != PROBE_NONE)
 		return verdict;

@@ -162,7 +162,7 @@ func TestNATErrors(t *testing.T) {
 		unknown := *there.packet
 		unknown.Dst = sent.Src
 		frame, _ = natError(unknown, sent, kind, 4, 1000)
-		f.checkNAT(frame, natWant{reason: "pass_not_ours", pass: true})
+		f.checkNAT(frame, natWant{reason: "nat_unknown"})
 		f.sweep()
 	})
 }

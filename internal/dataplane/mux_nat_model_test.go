@@ -363,6 +363,9 @@ func (f *natFixture) clientSays(s *natSession, protocol, flags uint8) {
 func (f *natFixture) toClient(p wire.Packet) natWant {
 	src, dst, protocol, flags := endsOf(p)
 	flow, ok := f.ports[natPortOf{src, dst, protocol}]
+	if !ok && slices.ContainsFunc(f.addresses, func(a NATAddress) bool { return a.Addr == dst.Addr() }) {
+		return natWant{reason: "nat_unknown"}
+	}
 	if !ok {
 		return natWant{reason: "pass_not_ours", pass: true}
 	}

@@ -153,7 +153,7 @@ func TestNATRefused(t *testing.T) {
 	wrong.Payload = l4
 	f.out(wrong)
 	ping := wire.Packet{DstMAC: muxSelf, SrcMAC: muxRouter, Src: muxClient4, Dst: natLIP4, Payload: wire.Echo{ID: 1, Seq: 2}}
-	f.checkNAT(ping.Frame(), natWant{reason: "pass_not_ours", pass: true})
+	f.checkNAT(ping.Frame(), natWant{reason: "nat_unknown"})
 
 	f.from(NATAddress{natLIP6, 1024, 65535})
 	f.in(natPacket(false, false, 1000, wire.ACK))
@@ -451,6 +451,6 @@ func TestNATTagged(t *testing.T) {
 		}
 	}
 	stranger := answer
-	stranger.Src = netip.MustParseAddr("10.20.1.99")
+	stranger.Dst = netip.MustParseAddr("10.10.0.212")
 	f.checkNAT(tag(stranger.Frame()), natWant{reason: "pass_not_ours", pass: true})
 }
