@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Records of connections (abi/connection.h): what was sent by each to a member. They are opened by segments with a valid cookie alone, which shows that the client
- * got the server's SYN-ACK: a flood of forged packets opens none. Nothing depends on them: without a record a packet goes the same way.
+ * got the server's SYN-ACK: SYNs open none, and of forged cookies N in 32,768 do, of N servers. Nothing depends on them: without a record a packet goes the same way.
  *
  * A record is opened and freed in constant time, and without locks: free ones are on stacks, one for each CPU, and no program interrupts another on its CPU. A
  * CPU that has few asks the depot for a batch, one that has many gives it one. */
