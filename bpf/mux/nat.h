@@ -183,7 +183,7 @@ static __always_inline int nat_end(struct xdp_md *ctx, const struct packet *p)
 	return frame_room(data, end) == ETH_HLEN + p->l3_len || trim(ctx, p->l3_len);
 }
 
-/* nat_to_server sends a rewritten frame of p to the member with this word. */
+/* nat_to_server sends a rewritten frame of p to its server by a way. */
 static __always_inline int nat_to_server(struct xdp_md *ctx, const struct packet *p, const struct way *way)
 {
 	void *data, *end;

@@ -186,8 +186,7 @@ static __always_inline void nat_forget(struct aside *aside, const struct nat_ses
 	bpf_map_delete_elem(&nat_ports, port);
 }
 
-/* nat_backend is the record of the member with an index in the table, which is `id` in its endpoint, for packets to port `vport` of the VIP: its server's
- * address and port. */
+/* nat_backend is the record of the member with this word: its server's address and port. */
 static __always_inline const struct backend *nat_backend(__u64 word)
 {
 	__u32 index = word;

@@ -1,8 +1,6 @@
 package dataplane
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/shuntlb/shunt/internal/ring"
@@ -75,23 +73,9 @@ func TestCookiesMigrate(t *testing.T) {
 
 // TestMuxMigratesWithoutCookieSets: tables that know no cookies keep forwarding until a plan, and lose nothing.
 func TestMuxMigratesWithoutCookieSets(t *testing.T) {
-	e := newMuxEnv(t)
-	s, counted := e.traffic()
-	must(t, os.Remove(filepath.Join(e.dir, muxPinTables, muxMapCookieSets)))
-	m, err := e.open(XDPNative)
-	must(t, err)
-	defer m.Close()
-	if m.former == nil || m.former.flows == nil {
-		t.Fatalf("former tables %+v", m.former)
-	}
-	must(t, e.applyIn(m, s))
-	e.whole()
-	after, err := m.Counters()
-	must(t, err)
-	sameCounts(t, after, counted)
-	f := &muxFixture{t, m, &muxModel{alive: map[MemberKey]bool{}, mac: testMAC, ingress: ingress}}
+	e, f := newMuxEnvWithout(t, muxMapCookieSets)
 	next := MuxState{RingKeys: testKeys, TunnelSources: sources, Endpoints: cookieServers()}
-	f.applyBy(next, e.applyIn(m, next))
+	f.applyBy(next, e.applyIn(f.mux, next))
 	f.setHops(hopsTo(next))
 	f.checkCookies()
 }

@@ -2,8 +2,6 @@ package dataplane
 
 import (
 	"maps"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/shuntlb/shunt/internal/wire"
@@ -90,26 +88,8 @@ func TestNATMigrates(t *testing.T) {
 
 // TestMuxMigratesWithoutNAT: tables that know no path nat keep forwarding until a plan, and lose nothing.
 func TestMuxMigratesWithoutNAT(t *testing.T) {
-	e := newMuxEnv(t)
-	s, counted := e.traffic()
-	for _, name := range []string{muxMapNatSessions, muxMapNatPorts, muxMapNatAddresses} {
-		must(t, os.Remove(filepath.Join(e.dir, muxPinTables, name)))
-	}
-	m, err := e.open(XDPNative)
-	must(t, err)
-	defer m.Close()
-	if m.former == nil || m.former.flows == nil {
-		t.Fatalf("former tables %+v", m.former)
-	}
-	must(t, e.applyIn(m, s))
-	e.whole()
-	after, err := m.Counters()
-	must(t, err)
-	sameCounts(t, after, counted)
-	f := &natFixture{
-		muxFixture: &muxFixture{t, m, &muxModel{alive: map[MemberKey]bool{}, mac: testMAC, ingress: ingress}},
-		sessions:   map[natFlow]*natSession{}, ports: map[natPortOf]natFlow{},
-	}
+	_, bare := newMuxEnvWithout(t, muxMapNatSessions, muxMapNatPorts, muxMapNatAddresses)
+	f := &natFixture{muxFixture: bare, sessions: map[natFlow]*natSession{}, ports: map[natPortOf]natFlow{}}
 	f.serve(natServers()...)
 	f.from(natPorts...)
 	f.goOn()

@@ -2,8 +2,6 @@ package dataplane
 
 import (
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/shuntlb/shunt/internal/ring"
@@ -83,22 +81,8 @@ func TestQUICMigrates(t *testing.T) {
 
 // TestMuxMigratesWithoutQUICSets: tables that know no connection ids keep forwarding until a plan, and lose nothing.
 func TestMuxMigratesWithoutQUICSets(t *testing.T) {
-	e := newMuxEnv(t)
-	s, counted := e.traffic()
-	must(t, os.Remove(filepath.Join(e.dir, muxPinTables, muxMapQuicSets)))
-	m, err := e.open(XDPNative)
-	must(t, err)
-	defer m.Close()
-	if m.former == nil || m.former.flows == nil {
-		t.Fatalf("former tables %+v", m.former)
-	}
-	must(t, e.applyIn(m, s))
-	e.whole()
-	after, err := m.Counters()
-	must(t, err)
-	sameCounts(t, after, counted)
-	f := &muxFixture{t, m, &muxModel{alive: map[MemberKey]bool{}, mac: testMAC, ingress: ingress}}
-	f.applyBy(quicState(), e.applyIn(m, quicState()))
+	e, f := newMuxEnvWithout(t, muxMapQuicSets)
+	f.applyBy(quicState(), e.applyIn(f.mux, quicState()))
 	f.setHops(hopsTo(quicState()))
 	f.checkIDs()
 }
