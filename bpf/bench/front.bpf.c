@@ -156,21 +156,19 @@ static __always_inline void write6(void *data, const struct flow_ids *ids)
 /* write_echo writes the timestamp that a client echoes: the cookie of its flow. */
 static __always_inline int write_echo(void *data, void *end)
 {
-	__u64 hash = 0, word;
+	__u64 hash;
 	__u32 id = flow_member_of(state.flow, config.cookie_members);
 
 	if (config.family == 4) {
 		if (data + IP4_ECHO_FRAME > end)
 			return 0;
-		word = flow_word(0, bpf_ntohs(*(__u16 *)(data + IP4_PORTS)), bpf_ntohs(config.port_be), 6);
-		hash = cookie_prf4(&config.cookie_key, bpf_ntohl(*(__u32 *)(data + IP4_SOURCE)), bpf_ntohl(*(__u32 *)(data + IP4_DESTINATION)), word);
+		hash = cookie_prf4(&config.cookie_key, bpf_ntohl(*(__u32 *)(data + IP4_SOURCE)), bpf_ntohs(*(__u16 *)(data + IP4_PORTS)), bpf_ntohs(config.port_be));
 		*(volatile __u32 *)(data + IP4_ECHO) = bpf_htonl(cookie_place(state.flow, cookie_encode(hash, 0, id)));
 		return 1;
 	}
 	if (data + IP6_ECHO_FRAME > end)
 		return 0;
-	word = flow_word(0, bpf_ntohs(*(__u16 *)(data + IP6_PORTS)), bpf_ntohs(config.port_be), 6);
-	hash = cookie_prf6(&config.cookie_key, *(__u64 *)(data + 22), *(__u64 *)(data + 30), *(__u64 *)(data + 38), *(__u64 *)(data + 46), word);
+	hash = cookie_prf6(&config.cookie_key, *(__u64 *)(data + 22), *(__u64 *)(data + 30), bpf_ntohs(*(__u16 *)(data + IP6_PORTS)), bpf_ntohs(config.port_be));
 	copy(__u16, IP6_FRAME);
 	*(volatile __u32 *)(data + IP6_ECHO) = bpf_htonl(cookie_place(state.flow, cookie_encode(hash, 0, id)));
 	return 1;

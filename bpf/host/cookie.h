@@ -57,20 +57,17 @@ static __always_inline __u32 own_member(__u32 own)
  * at it once. */
 __noinline __u64 cookie_hash(const struct flow_name *n, const struct host_cookie_keys *k, __u32 kid)
 {
-	const __u32 *vip, *client;
+	const __u32 *vip;
 	struct siphash_key key;
-	__u64 word;
 
 	if (!n || !k)
 		return 0;
 	key.k0 = k->keys[kid & 1][0];
 	key.k1 = k->keys[kid & 1][1];
 	vip = (const __u32 *)n->dip;
-	client = (const __u32 *)n->client;
-	word = flow_word(k->vni, bpf_ntohs(n->peer_port_be), bpf_ntohs(n->dip_port_be), n->scope);
 	if (!vip[0] && !vip[1] && vip[2] == bpf_htonl(0xffff))
-		return cookie_prf4(&key, bpf_ntohl(client[3]), bpf_ntohl(vip[3]), word);
-	return cookie_prf6(&key, flow_half(n->client), flow_half(n->client + 8), flow_half(n->dip), flow_half(n->dip + 8), word);
+		return cookie_prf4(&key, bpf_ntohl(((const __u32 *)n->client)[3]), bpf_ntohs(n->peer_port_be), bpf_ntohs(n->dip_port_be));
+	return cookie_prf6(&key, flow_half(n->client), flow_half(n->client + 8), bpf_ntohs(n->peer_port_be), bpf_ntohs(n->dip_port_be));
 }
 
 /* The cookie that a flow of this name should have, COOKIE_NONE without a key. */

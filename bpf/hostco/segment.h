@@ -76,12 +76,11 @@ static __always_inline __u64 co_half(const __u8 *addr)
 static __always_inline __u64 co_prf(const struct co_segment *s, const struct co_endpoint *e, __u32 kid)
 {
 	const struct siphash_key key = { .k0 = e->keys[kid & 1].k0, .k1 = e->keys[kid & 1].k1 };
-	__u64 word = flow_word(e->vni, bpf_ntohs(s->t.sport_be), bpf_ntohs(s->t.dport_be), IPPROTO_TCP);
-	const __u32 *src = (const __u32 *)s->v.src, *dst = (const __u32 *)s->v.dst;
+	__u16 sport = bpf_ntohs(s->t.sport_be), dport = bpf_ntohs(s->t.dport_be);
 
 	if (!s->v.is6)
-		return cookie_prf4(&key, bpf_ntohl(src[3]), bpf_ntohl(dst[3]), word);
-	return cookie_prf6(&key, co_half(s->v.src), co_half(s->v.src + 8), co_half(s->v.dst), co_half(s->v.dst + 8), word);
+		return cookie_prf4(&key, bpf_ntohl(((const __u32 *)s->v.src)[3]), sport, dport);
+	return cookie_prf6(&key, co_half(s->v.src), co_half(s->v.src + 8), sport, dport);
 }
 
 /* What the answer to the segment's SYN is made of; `seq` is that of the SYN. */

@@ -2,8 +2,9 @@
 /* TCP timestamp cookies (protocol sections 1.2, 1.3 and 1.6): what a cookie says, and where it lies in a timestamp. internal/cookie holds the same
  * functions in Go; tests prove them equal.
  *
- * A cookie has 16 bits: key id:1 | P:15, where P is (member id:12 | zero:3) under a permutation of 15 bits that the hash of the flow chooses. Whoever does
- * not know the key cannot tell what a changed bit leads to; one of eight changed cookies reads as one, and then names a random id. */
+ * A cookie has 16 bits: key id:1 | P:15. Modulo a prime just below 1 << 15, P is x = y / a - b, where y is the member id, and the factor a and the offset b are
+ * of the hash of the flow. Whoever knows one cookie of a flow and its member, but not the key, finds every other member equally likely behind every other cookie:
+ * a and b are as good as random, and of all pairs of values one pair (a, b) leads to each (pairwise independence). docs/adr has why it is so. */
 #ifndef SHUNT_COOKIE_H
 #define SHUNT_COOKIE_H
 
@@ -16,7 +17,7 @@
 /* Bits of a cookie and of the time beside it in a timestamp: n and H of the protocol. */
 enum cookie_bit {
 	COOKIE_KID_SHIFT = 15,
-	COOKIE_CHECK_BITS = 3,
+	COOKIE_MAX_ID = (1 << 12) - 1,
 	COOKIE_TIME_BITS = 16,
 	COOKIE_HALF = 1 << (COOKIE_TIME_BITS - 1),
 	COOKIE_HALF_SHIFT = COOKIE_TIME_BITS - 1,
@@ -25,51 +26,86 @@ enum cookie_bit {
 /* What cookie_decode says of a cookie that reads as none. */
 #define COOKIE_NONE 0xffffffffU
 
-/* cookie_prf4 is the hash that an IPv4 flow's cookies are made with: addresses in host order, the client's first; `word` is flow_word of the VNI, the
- * client's port, the VIP's port and the protocol. */
-static __always_inline __u64 cookie_prf4(const struct siphash_key *key, __u32 client, __u32 vip, __u64 word)
+/* The largest prime below 1 << COOKIE_KID_SHIFT. */
+#define COOKIE_PRIME 32749
+
+/* cookie_prf4 is the hash that an IPv4 flow's cookies are made with: the client's address, host order, and both ports. The key is the VIP's own, so that neither
+ * the VIP nor its VNI need be hashed; and only TCP has cookies. */
+static __always_inline __u64 cookie_prf4(const struct siphash_key *key, __u32 client, __u16 sport, __u16 dport)
 {
-	return flow_hash4(key, client, vip, word);
+	__u64 words[1] = { (__u64)client << 32 | (__u32)sport << 16 | dport };
+
+	return siphash13(key, words, 1);
 }
 
-/* cookie_prf6 is cookie_prf4 of an IPv6 flow; addresses as their two halves as stored. */
-static __always_inline __u64 cookie_prf6(const struct siphash_key *key, __u64 client_hi, __u64 client_lo, __u64 vip_hi, __u64 vip_lo,
-					 __u64 word)
+/* cookie_prf6 is cookie_prf4 of an IPv6 flow; the address as its two halves as stored. */
+static __always_inline __u64 cookie_prf6(const struct siphash_key *key, __u64 client_hi, __u64 client_lo, __u16 sport, __u16 dport)
 {
-	return flow_hash6(key, client_hi, client_lo, vip_hi, vip_lo, word);
+	__u64 words[3] = { bpf_be64_to_cpu(client_hi), bpf_be64_to_cpu(client_lo), (__u32)sport << 16 | dport };
+
+	return siphash13(key, words, 3);
 }
 
-/* cookie_round is the round function F of the permutation: y has at most 8 bits, of the round key the lowest 16 count. Of the result the lowest 8 do. */
-static __always_inline __u32 cookie_round(__u32 y, __u32 key)
+/* cookie_rest is x modulo a prime, for x below 1 << 31 and primes below 1 << 15: by multiplication, which is exact in these bounds (a division takes longer than
+ * all else that a cookie needs). */
+static __always_inline __u32 cookie_rest(__u32 x, __u32 prime)
 {
-	__u32 t = (y ^ (key & 0xff)) * ((key >> 8 & 0xff) | 1);
-
-	return ((t ^ t >> 5) * 0x9d) >> 4;
+	return x - (__u32)((__u64)x * ((1ULL << 46) / prime + 1) >> 46) * prime;
 }
 
-/* cookie_encode is the cookie of a member id below 1 << 12 under key `kid`, 0 or 1, whose hash of the flow is `prf`: four Feistel rounds over L:8 | R:7. */
+/* cookie_factor is `a` of a flow for cookies of `bits` bits: 1 to prime - 1. The branch is hardly ever taken, so that nothing waits for it. */
+static __always_inline __u32 cookie_factor(__u64 prf, __u32 bits, __u32 prime)
+{
+	__u32 a = prf & ((1U << bits) - 1);
+
+	return a - 1 < prime - 1 ? a : 1 + (__u32)(prf >> bits & ((1U << (bits - 1)) - 1));
+}
+
+/* cookie_offset_of is `b` of a flow for cookies of `bits` bits. */
+static __always_inline __u32 cookie_offset_of(__u64 prf, __u32 bits)
+{
+	return prf >> (64 - bits);
+}
+
+/* cookie_inverse is 1 / a modulo a prime: the power prime - 2 of a (Fermat). */
+static __always_inline __u32 cookie_inverse(__u32 a, __u32 bits, __u32 prime)
+{
+	__u32 power = a;
+
+#pragma unroll
+	for (__u32 bit = 1; bit < bits; bit++) {
+		power = cookie_rest(power * power, prime);
+		if ((prime - 2) >> (bits - 1 - bit) & 1)
+			power = cookie_rest(power * a, prime);
+	}
+	return power;
+}
+
+/* cookie_write is x of member id y in `bits` bits, cookie_read the y of x: any number below the prime. x is below the prime, or is no cookie. */
+static __always_inline __u32 cookie_write(__u64 prf, __u32 y, __u32 bits, __u32 prime)
+{
+	__u32 x = cookie_rest(y * cookie_inverse(cookie_factor(prf, bits, prime), bits, prime), prime);
+
+	return cookie_rest(x + 2 * prime - cookie_offset_of(prf, bits), prime);
+}
+
+static __always_inline __u32 cookie_read(__u64 prf, __u32 x, __u32 bits, __u32 prime)
+{
+	return cookie_rest((x + cookie_offset_of(prf, bits)) * cookie_factor(prf, bits, prime), prime);
+}
+
+/* cookie_encode is the cookie of a member id, at most COOKIE_MAX_ID, under key `kid`, 0 or 1, whose hash of the flow is `prf`. */
 static __always_inline __u32 cookie_encode(__u64 prf, __u32 kid, __u32 id)
 {
-	__u32 l = id >> 4 & 0xff, r = id << COOKIE_CHECK_BITS & 0x7f;
-
-	r ^= cookie_round(l, prf) & 0x7f;
-	l ^= cookie_round(r, prf >> 16) & 0xff;
-	r ^= cookie_round(l, prf >> 32) & 0x7f;
-	l ^= cookie_round(r, prf >> 48) & 0xff;
-	return kid << COOKIE_KID_SHIFT | l << 7 | r;
+	return kid << COOKIE_KID_SHIFT | cookie_write(prf, id, COOKIE_KID_SHIFT, COOKIE_PRIME);
 }
 
-/* cookie_decode is the member id that a cookie names, whatever its key id; COOKIE_NONE when the check bits are wrong. */
+/* cookie_decode is the member id that a cookie names, whatever its key id; COOKIE_NONE when it names none. */
 static __always_inline __u32 cookie_decode(__u64 prf, __u32 cookie)
 {
-	__u32 l = cookie >> 7 & 0xff, r = cookie & 0x7f, plain;
+	__u32 x = cookie & ((1U << COOKIE_KID_SHIFT) - 1), y = cookie_read(prf, x, COOKIE_KID_SHIFT, COOKIE_PRIME);
 
-	l ^= cookie_round(r, prf >> 48) & 0xff;
-	r ^= cookie_round(l, prf >> 32) & 0x7f;
-	l ^= cookie_round(r, prf >> 16) & 0xff;
-	r ^= cookie_round(l, prf) & 0x7f;
-	plain = l << 7 | r;
-	return plain & ((1 << COOKIE_CHECK_BITS) - 1) ? COOKIE_NONE : plain >> COOKIE_CHECK_BITS;
+	return x < COOKIE_PRIME && y <= COOKIE_MAX_ID ? y : COOKIE_NONE;
 }
 
 /* cookie_kid is the key id of a cookie. */

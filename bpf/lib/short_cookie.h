@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Cookies of 12 bits: key id:1 | P:11, where P is (member id:8 | zero:3) under a permutation of 11 bits that the hash of the flow chooses (protocol
- * section 1.4: where 20 bits of a timestamp are time). internal/cookie holds the same functions in Go. */
+/* Cookies of 12 bits: key id:1 | P:11, made as longer ones are (cookie.h), modulo a prime of 11 bits (protocol section 1.4: where 20 bits of a timestamp are
+ * time). internal/cookie holds the same functions in Go. */
 #ifndef SHUNT_SHORT_COOKIE_H
 #define SHUNT_SHORT_COOKIE_H
 
@@ -12,30 +12,21 @@ enum short_cookie_bit {
 	SHORT_COOKIE_MAX_ID = 255,
 };
 
-/* short_cookie_encode is the cookie of a member id below 256 under key `kid`, whose hash of the flow is `prf` (cookie_prf4, cookie_prf6): four Feistel rounds
- * over L:6 | R:5. */
+/* The largest prime below 1 << SHORT_COOKIE_KID_SHIFT. */
+#define SHORT_COOKIE_PRIME 2039
+
+/* short_cookie_encode is the cookie of a member id, at most SHORT_COOKIE_MAX_ID, under key `kid`, whose hash of the flow is `prf` (cookie_prf4, cookie_prf6). */
 static __always_inline __u32 short_cookie_encode(__u64 prf, __u32 kid, __u32 id)
 {
-	__u32 l = id >> 2 & 0x3f, r = id << COOKIE_CHECK_BITS & 0x1f;
-
-	r ^= cookie_round(l, prf) & 0x1f;
-	l ^= cookie_round(r, prf >> 16) & 0x3f;
-	r ^= cookie_round(l, prf >> 32) & 0x1f;
-	l ^= cookie_round(r, prf >> 48) & 0x3f;
-	return kid << SHORT_COOKIE_KID_SHIFT | l << 5 | r;
+	return kid << SHORT_COOKIE_KID_SHIFT | cookie_write(prf, id, SHORT_COOKIE_KID_SHIFT, SHORT_COOKIE_PRIME);
 }
 
-/* short_cookie_decode is the member id that a cookie names, whatever its key id; COOKIE_NONE when the check bits are wrong. */
+/* short_cookie_decode is the member id that a cookie names, whatever its key id; COOKIE_NONE when it names none. */
 static __always_inline __u32 short_cookie_decode(__u64 prf, __u32 cookie)
 {
-	__u32 l = cookie >> 5 & 0x3f, r = cookie & 0x1f, plain;
+	__u32 x = cookie & ((1U << SHORT_COOKIE_KID_SHIFT) - 1), y = cookie_read(prf, x, SHORT_COOKIE_KID_SHIFT, SHORT_COOKIE_PRIME);
 
-	l ^= cookie_round(r, prf >> 48) & 0x3f;
-	r ^= cookie_round(l, prf >> 32) & 0x1f;
-	l ^= cookie_round(r, prf >> 16) & 0x3f;
-	r ^= cookie_round(l, prf) & 0x1f;
-	plain = l << 5 | r;
-	return plain & ((1 << COOKIE_CHECK_BITS) - 1) ? COOKIE_NONE : plain >> COOKIE_CHECK_BITS;
+	return x < SHORT_COOKIE_PRIME && y <= SHORT_COOKIE_MAX_ID ? y : COOKIE_NONE;
 }
 
 /* short_cookie_kid is the key id of a cookie. */

@@ -58,6 +58,14 @@ static __always_inline __u32 cookie_echo(struct xdp_md *ctx, const struct packet
 	return cookie_options(ctx, p->l4, ETH_HLEN + p->l3_len);
 }
 
+/* cookie_hash is the hash that cookies of a packet's flow are made with. */
+static __always_inline __u64 cookie_hash(const struct siphash_key *key, const struct packet *p)
+{
+	if (p->family == 4)
+		return cookie_prf4(key, bpf_ntohl(p->src_lo >> 32), p->sport, p->dport);
+	return cookie_prf6(key, p->src_hi, p->src_lo, p->sport, p->dport);
+}
+
 /* cookie_clock is the shared clock of form CO, in milliseconds. */
 static __always_inline __u32 cookie_clock(void)
 {
@@ -73,12 +81,10 @@ __attribute__((noinline)) __u32 cookie_offset(const struct packet *p __arg_nonnu
 {
 	const struct cookie_set *s = bpf_map_lookup_elem(&cookie_sets, &index);
 	__u32 cookie = co_cookie(stamp, cookie_clock()), kid = short_cookie_kid(cookie);
-	struct identity who;
 
 	if (!p || !hash || !s || !(s->live >> kid & 1))
 		return COOKIE_NONE;
-	who = identity_of(p);
-	*hash = identity_ring(&s->keys[kid], p, &who);
+	*hash = cookie_hash(&s->keys[kid], p);
 	return short_cookie_decode(*hash, cookie);
 }
 
@@ -88,17 +94,20 @@ static __always_inline __u64 cookie_member(const struct packet *p, __u64 policy,
 {
 	__u32 index = (policy >> POLICY_COOKIE_SHIFT) - 1, cookie = cookie_of(stamp), kid = cookie_kid(cookie), id;
 	const struct cookie_set *s = bpf_map_lookup_elem(&cookie_sets, &index);
-	struct identity who = identity_of(p);
 
 	if (!s)
 		return MUX_REASON_COOKIE_INVALID;
 	if (s->form == COOKIE_FORM_EVC) {
 		if (!(s->live >> kid & 1))
 			return MUX_REASON_COOKIE_INVALID;
-		*hash = identity_ring(&s->keys[kid], p, &who);
+		*hash = cookie_hash(&s->keys[kid], p);
 		id = cookie_decode(*hash, cookie);
 	} else {
-		id = cookie_offset(p, index, stamp, hash);
+		/* A variable of its own: the usual form's hash need not be in memory then. */
+		__u64 other = 0;
+
+		id = cookie_offset(p, index, stamp, &other);
+		*hash = other;
 	}
 	if (id >= range >> 32)
 		return MUX_REASON_COOKIE_INVALID;
@@ -111,14 +120,13 @@ static __always_inline __u64 cookie_member(const struct packet *p, __u64 policy,
 /* by_cookie is cookie_member of a segment to the endpoint, 0 of a SYN, which carries none. What is no cookie is counted. */
 static __always_inline __u64 by_cookie(struct xdp_md *ctx, const struct packet *p, __u64 policy, __u64 range, __u64 *word, __u64 *hash)
 {
-	__u64 answer = MUX_REASON_COOKIE_ABSENT;
+	__u64 answer;
 	__u32 echo;
 
 	if (p->segment & SEGMENT_SYN)
 		return 0;
 	echo = cookie_echo(ctx, p);
-	if (echo)
-		answer = cookie_member(p, policy, range, echo, word, hash);
+	answer = echo ? cookie_member(p, policy, range, echo, word, hash) : MUX_REASON_COOKIE_ABSENT;
 	if (!(answer & FLOW_FOUND))
 		note(answer);
 	return answer;

@@ -41,7 +41,6 @@ __attribute__((noinline)) __u64 nat_by_cookie(struct xdp_md *ctx, __u64 policy, 
 	__u32 zero = 0, echo, cookie, kid, id;
 	struct aside *aside = bpf_map_lookup_elem(&asides, &zero);
 	const struct cookie_set *s = nat_cookie_set(policy);
-	struct identity who;
 	__u64 word;
 
 	if (!aside || !s)
@@ -53,8 +52,7 @@ __attribute__((noinline)) __u64 nat_by_cookie(struct xdp_md *ctx, __u64 policy, 
 	kid = short_cookie_kid(cookie);
 	if (!(s->live >> kid & 1))
 		return MUX_REASON_COOKIE_INVALID;
-	who = identity_of(&aside->packet);
-	id = short_cookie_decode(identity_ring(&s->keys[kid & 1], &aside->packet, &who), cookie);
+	id = short_cookie_decode(cookie_hash(&s->keys[kid & 1], &aside->packet), cookie);
 	if (id >= range >> 32)
 		return MUX_REASON_COOKIE_INVALID;
 	word = member_word((__u32)range + id);
@@ -69,13 +67,11 @@ __attribute__((noinline)) __u32 nat_stamp_of(__u64 policy, __u32 id)
 	__u32 zero = 0, kid;
 	struct aside *aside = bpf_map_lookup_elem(&asides, &zero);
 	const struct cookie_set *s = nat_cookie_set(policy);
-	struct identity who;
 
 	if (!aside || !s)
 		return 0;
 	kid = s->mint & 1;
-	who = identity_of(&aside->packet);
-	return short_cookie_encode(identity_ring(&s->keys[kid], &aside->packet, &who), kid, id);
+	return short_cookie_encode(cookie_hash(&s->keys[kid], &aside->packet), kid, id);
 }
 
 /* nat_choose gives the packet of aside, of no session, a member of the endpoint of slot `index`: as flow_settle answers. */

@@ -48,11 +48,10 @@ SEC("xdp")
 int cookie(struct xdp_md *ctx)
 {
 	struct siphash_key key = in.key;
-	__u64 word = flow_word(in.vni, in.sport, in.dport, in.protocol);
 
 	(void)ctx;
-	out.prf4 = cookie_prf4(&key, bpf_ntohl(in.client_lo >> 32), bpf_ntohl(in.vip_lo >> 32), word);
-	out.prf6 = cookie_prf6(&key, in.client_hi, in.client_lo, in.vip_hi, in.vip_lo, word);
+	out.prf4 = cookie_prf4(&key, bpf_ntohl(in.client_lo >> 32), in.sport, in.dport);
+	out.prf6 = cookie_prf6(&key, in.client_hi, in.client_lo, in.sport, in.dport);
 	out.encoded = cookie_encode(out.prf6, in.kid, in.id);
 	out.decoded = cookie_decode(out.prf6, in.cookie);
 	out.kid = cookie_kid(in.cookie);

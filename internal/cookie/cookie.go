@@ -1,75 +1,90 @@
 // Package cookie makes and reads TCP timestamp cookies (protocol sections 1.2, 1.3 and 1.6): sixteen bits in which a flow's packets carry the id of the
-// member that has it. It is pure; the C twin is bpf/lib/cookie.h.
+// member that has it. It is pure; the C twin is bpf/lib/cookie.h. docs/adr/0006-cookies-modulo-a-prime.md says what differs from the protocol, and why.
 package cookie
 
 import (
+	"encoding/binary"
 	"net/netip"
 
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
 const (
-	// IDBits is the width of the member ids that fit into a cookie, MaxID the largest of them.
-	IDBits = 12
-	MaxID  = 1<<IDBits - 1
-	// CheckBits are zero in what a valid cookie decrypts to: a random one passes with 1/8. Ids and check bits share 15 bits, so that with m members a random
-	// cookie names one with m in 2^15, however they are divided.
-	CheckBits = 3
+	// MaxID is the largest member id that fits into a cookie.
+	MaxID = 1<<12 - 1
+	// Bits are those of a cookie without the id of its key. With m members a random cookie names one with m in 2^Bits: no scheme can do with less.
+	Bits = 15
+	// prime is the largest below 1 << Bits.
+	prime = 32749
 
-	kidShift  = IDBits + CheckBits
-	rightBits = 7
-	rightMask = 1<<rightBits - 1
-	checkMask = 1<<CheckBits - 1
+	kidShift = Bits
 )
 
-// Flow is what a cookie is bound to: one tuple's cookie says nothing to another's. The addresses are of one family; IPv4 may come mapped.
+// Flow is what a cookie is bound to: one tuple's cookie says nothing to another's. The addresses are of one family; IPv4 may come mapped. Of the VIP the family
+// and the port count: keys are those of one VIP, of one VNI, and only TCP has cookies.
 type Flow struct {
-	VNI      uint32
-	Client   netip.AddrPort
-	VIP      netip.AddrPort
-	Protocol uint8
+	Client netip.AddrPort
+	VIP    netip.AddrPort
 }
 
-// PRF is SipHash-1-3 of a flow under the key of its VIP (protocol section 1.6). Of the result each 16 bits, from bit 0 up, are the key of one round.
+// PRF is SipHash-1-3 of a flow's client and ports under the key of its VIP, without SipHash's word for the length: one word for IPv4, three for IPv6. Of the result
+// the lowest bits make the factor of the flow's cookies, the highest their offset.
 func PRF(key [16]byte, f Flow) uint64 {
-	return ring.FlowHash(ring.KeyOf(key), f.VNI, f.Client.Addr(), f.VIP.Addr(), f.Protocol, f.Client.Port(), f.VIP.Port())
+	last := uint64(f.Client.Port())<<16 | uint64(f.VIP.Port())
+	a := f.Client.Addr().As16()
+	be := binary.BigEndian
+	if f.VIP.Addr().Unmap().Is4() {
+		return ring.SipHashWords(ring.KeyOf(key), uint64(be.Uint32(a[12:]))<<32|last)
+	}
+	return ring.SipHashWords(ring.KeyOf(key), be.Uint64(a[:8]), be.Uint64(a[8:]), last)
 }
 
-// round is the round function F of protocol section 1.6: of y and of the result at most 8 bits count, of the key 16.
-func round(y uint32, key uint64) uint32 {
-	t := (y ^ uint32(key&0xff)) * (uint32(key>>8&0xff) | 1)
-	return ((t ^ t>>5) * 0x9d) >> 4 & 0xff
+// factor is a of a flow, 1 to prime - 1, offset its b: what its cookies of so many bits are made with.
+func factor(prf uint64, bits uint, prime uint32) uint32 {
+	if a := uint32(prf) & (1<<bits - 1); a != 0 && a < prime {
+		return a
+	}
+	return 1 + uint32(prf>>bits)&(1<<(bits-1)-1)
 }
 
-// permute is the permutation PRP15 of protocol section 1.6: four Feistel rounds over the upper 8 and the lower 7 bits of x.
-func permute(prf uint64, x uint32) uint32 {
-	l, r := x>>rightBits, x&rightMask
-	r ^= round(l, prf) & rightMask
-	l ^= round(r, prf>>16)
-	r ^= round(l, prf>>32) & rightMask
-	l ^= round(r, prf>>48)
-	return l<<rightBits | r
+func offset(prf uint64, bits uint) uint32 { return uint32(prf >> (64 - bits)) }
+
+// power is x to the n modulo a prime below 1 << 16.
+func power(x, n, prime uint32) uint32 {
+	result := uint32(1)
+	for ; n > 0; n >>= 1 {
+		if n&1 == 1 {
+			result = result * x % prime
+		}
+		x = x * x % prime
+	}
+	return result
 }
 
-// invert undoes permute.
-func invert(prf uint64, x uint32) uint32 {
-	l, r := x>>rightBits, x&rightMask
-	l ^= round(r, prf>>48)
-	r ^= round(l, prf>>32) & rightMask
-	l ^= round(r, prf>>16)
-	r ^= round(l, prf) & rightMask
-	return l<<rightBits | r
+// write is y / a - b modulo a prime, of which read makes y again. What is not below the prime is nobody's. Who knows a pair of them under a PRF that is
+// as good as random has for each other y all other values left, and each equally likely (pairwise independence).
+func write(prf uint64, y uint32, bits uint, prime uint32) uint32 {
+	x := y * power(factor(prf, bits, prime), prime-2, prime) % prime
+	return (x + 2*prime - offset(prf, bits)) % prime
 }
 
-// Encode is the cookie of member id, at most MaxID, under key kid, 0 or 1, for the flow with this PRF (protocol section 1.6).
+func read(prf uint64, x uint32, bits uint, prime uint32) uint32 {
+	return (x + offset(prf, bits)) * factor(prf, bits, prime) % prime
+}
+
+// Encode is the cookie of member id, at most MaxID, under key kid, 0 or 1, for the flow with this PRF (docs/adr: cookies modulo a prime).
 func Encode(prf uint64, kid uint8, id uint16) uint16 {
-	return uint16(kid&1)<<kidShift | uint16(permute(prf, uint32(id&MaxID)<<CheckBits))
+	return uint16(kid&1)<<kidShift | uint16(write(prf, uint32(id&MaxID), Bits, prime))
 }
 
-// Decode is the member id that a cookie names; false when its check bits are wrong. The PRF is that of the key which KeyID says.
+// Decode is the member id that a cookie names; false when it names none. The PRF is that of the key which KeyID says.
 func Decode(prf uint64, cookie uint16) (id uint16, ok bool) {
-	plain := invert(prf, uint32(cookie)&(1<<kidShift-1))
-	return uint16(plain >> CheckBits), plain&checkMask == 0
+	x := uint32(cookie) & (1<<kidShift - 1)
+	y := read(prf, x, Bits, prime)
+	if x >= prime || y > MaxID {
+		return 0, false
+	}
+	return uint16(y), true
 }
 
 // KeyID is the id of the key that a cookie was made with.

@@ -57,8 +57,7 @@ func TestCookieLibEqualsGo(t *testing.T) {
 		binary.LittleEndian.PutUint64(key[:], in.Key.K0)
 		binary.LittleEndian.PutUint64(key[8:], in.Key.K1)
 		prf := func(client, vip netip.Addr) uint64 {
-			return cookie.PRF(key, cookie.Flow{VNI: in.Vni, Client: netip.AddrPortFrom(client, in.Sport), VIP: netip.AddrPortFrom(vip, in.Dport),
-				Protocol: uint8(in.Protocol)})
+			return cookie.PRF(key, cookie.Flow{Client: netip.AddrPortFrom(client, in.Sport), VIP: netip.AddrPortFrom(vip, in.Dport)})
 		}
 		tail := func(a netip.Addr) netip.Addr {
 			b := a.As16()

@@ -269,7 +269,7 @@ func TestHandshakesPutTheCookieIntoTheServersClock(t *testing.T) {
 		conn := e.dial(v.vip, 80)
 		e.echo(conn, 1)
 		e.echo(conn, 4<<20)
-		flow := cookie.Flow{Client: conn.LocalAddr().(*net.TCPAddr).AddrPort(), VIP: netip.AddrPortFrom(ep.Key.VIP, 80), Protocol: 6}
+		flow := cookie.Flow{Client: conn.LocalAddr().(*net.TCPAddr).AddrPort(), VIP: netip.AddrPortFrom(ep.Key.VIP, 80)}
 		prf := cookie.PRF(ep.Keys[1], flow)
 		segments := read()
 		if len(segments) < 3 {

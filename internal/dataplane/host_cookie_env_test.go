@@ -74,7 +74,7 @@ func (e *hostEnv) baked6(port uint16) *bakedFlow {
 // cookie is that of the flow under the key of an epoch.
 func (f *bakedFlow) cookie(epoch uint32) uint16 {
 	key := bakedKey(epoch)
-	prf := cookie.PRF(key.Key, cookie.Flow{Client: netip.AddrPortFrom(netip.MustParseAddr(f.client), f.port), VIP: netip.AddrPortFrom(netip.MustParseAddr(f.vip), 80), Protocol: 6})
+	prf := cookie.PRF(key.Key, cookie.Flow{Client: netip.AddrPortFrom(netip.MustParseAddr(f.client), f.port), VIP: netip.AddrPortFrom(netip.MustParseAddr(f.vip), 80)})
 	return cookie.Encode(prf, key.ID(), f.member)
 }
 

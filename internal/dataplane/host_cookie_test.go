@@ -349,7 +349,7 @@ func TestHostCookieForged(t *testing.T) {
 	bakedBoth(t, e, 43000, func(t *testing.T, f *bakedFlow) {
 		key := bakedKey(1)
 		prf := func(port uint16) uint64 {
-			return cookie.PRF(key.Key, cookie.Flow{Client: netip.AddrPortFrom(netip.MustParseAddr(f.client), port), VIP: netip.AddrPortFrom(netip.MustParseAddr(f.vip), 80), Protocol: 6})
+			return cookie.PRF(key.Key, cookie.Flow{Client: netip.AddrPortFrom(netip.MustParseAddr(f.client), port), VIP: netip.AddrPortFrom(netip.MustParseAddr(f.vip), 80)})
 		}
 		given, kept := 0, 0
 		try := func(name string, c uint16) {
@@ -493,7 +493,7 @@ func TestHostCookieStays(t *testing.T) {
 func TestHostCookieSubstitute(t *testing.T) {
 	e := newHostEnv(t).quiet()
 	second := baked(bind(lb.TCP, "203.0.113.11", dip4, dip4, true))
-	e.applyCookies([]plan.CookieKeys{bakedKeys(vip4, 1), bakedKeys("203.0.113.11", 1)}, baked(bind(lb.TCP, vip4, dip4, dip4, true)), second)
+	e.applyCookies([]plan.CookieKeys{bakedKeys(vip4, 1), bakedKeys("203.0.113.11", 3)}, baked(bind(lb.TCP, vip4, dip4, dip4, true)), second)
 	first := newModelled(e.baked4(46000), rand.New(rand.NewPCG(1, 1)))
 	first.open()
 	f := e.baked4(46000)
@@ -505,6 +505,7 @@ func TestHostCookieSubstitute(t *testing.T) {
 		t.Fatal("no other port")
 	}
 	other := newModelled(f, rand.New(rand.NewPCG(2, 1)))
+	other.want = f.cookie(3)
 	if other.want == first.want {
 		t.Fatal("one cookie for two VIPs")
 	}

@@ -201,7 +201,7 @@ func TestHostRepairsOwnedByCookie(t *testing.T) {
 	} {
 		flow := packet{protocol: lb.TCP, src: client4, dst: owned4, sport: 40001, dport: 80, ack: true, payload: "x"}
 		prf := cookie.PRF(bakedKey(1).Key, cookie.Flow{
-			Client: netip.AddrPortFrom(netip.MustParseAddr(client4), flow.sport), VIP: netip.AddrPortFrom(netip.MustParseAddr(owned4), 80), Protocol: 6,
+			Client: netip.AddrPortFrom(netip.MustParseAddr(client4), flow.sport), VIP: netip.AddrPortFrom(netip.MustParseAddr(owned4), 80),
 		})
 		flow.options = usual(1, cookie.PlaceOffset(sharedClock()-c.ago, cookie.EncodeShort(prf, 1, c.id)^c.wrong))
 		turned := flow

@@ -15,7 +15,7 @@ import (
 func offsetStamp(p wire.Packet, keys MuxCookie, kid uint8, id uint16, ago uint32) uint32 {
 	l4 := p.Payload.(wire.TCP)
 	prf := cookie.PRF(keys.Keys[kid], cookie.Flow{
-		Client: netip.AddrPortFrom(p.Src, l4.SrcPort), VIP: netip.AddrPortFrom(p.Dst, l4.DstPort), Protocol: 6,
+		Client: netip.AddrPortFrom(p.Src, l4.SrcPort), VIP: netip.AddrPortFrom(p.Dst, l4.DstPort),
 	})
 	return cookie.PlaceOffset(sharedClock()-ago, cookie.EncodeShort(prf, kid, id))
 }

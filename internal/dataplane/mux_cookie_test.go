@@ -39,7 +39,7 @@ func cookieServers() []MuxEndpoint {
 func stampFor(p wire.Packet, keys MuxCookie, kid uint8, id uint16) uint32 {
 	l4 := p.Payload.(wire.TCP)
 	prf := cookie.PRF(keys.Keys[kid], cookie.Flow{
-		Client: netip.AddrPortFrom(p.Src, l4.SrcPort), VIP: netip.AddrPortFrom(p.Dst, l4.DstPort), Protocol: 6,
+		Client: netip.AddrPortFrom(p.Src, l4.SrcPort), VIP: netip.AddrPortFrom(p.Dst, l4.DstPort),
 	})
 	return cookie.HostBits.Place(0x12345678, uint32(cookie.Encode(prf, kid, id)))
 }

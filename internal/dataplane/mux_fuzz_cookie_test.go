@@ -35,7 +35,7 @@ func (g *fuzzFrames) cookied(w fuzzFlow, options []byte) []byte {
 		keys = *randomCookieKeys(r)
 	}
 	prf := cookie.PRF(keys.Keys[kid], cookie.Flow{
-		Client: netip.AddrPortFrom(w.client, w.from), VIP: netip.AddrPortFrom(w.vip, w.to), Protocol: w.protocol,
+		Client: netip.AddrPortFrom(w.client, w.from), VIP: netip.AddrPortFrom(w.vip, w.to),
 	})
 	stamp := cookie.HostBits.Place(r.Uint32(), uint32(cookie.Encode(prf, kid, uint16(r.IntN(len(e.Members)+3)))))
 	if r.IntN(6) == 0 {

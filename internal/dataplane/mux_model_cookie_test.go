@@ -23,7 +23,7 @@ func timestamps(l4 []byte) (value, echo uint32, ok bool) {
 // cookieHash is the hash that cookies of a packet's flow are made with.
 func cookieHash(p modelPacket, key [16]byte) uint64 {
 	return cookie.PRF(key, cookie.Flow{
-		Client: netip.AddrPortFrom(p.src, p.sport), VIP: netip.AddrPortFrom(p.dst, p.dport), Protocol: p.protocol,
+		Client: netip.AddrPortFrom(p.src, p.sport), VIP: netip.AddrPortFrom(p.dst, p.dport),
 	})
 }
 

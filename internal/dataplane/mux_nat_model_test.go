@@ -226,7 +226,7 @@ func (f *natFixture) byCookie(e *MuxEndpoint, p wire.Packet, flow natFlow) (id u
 }
 
 func (f *natFixture) prf(e *MuxEndpoint, kid uint8, flow natFlow) uint64 {
-	return cookie.PRF(e.Cookie.Keys[kid], cookie.Flow{Client: flow.client, VIP: flow.vip, Protocol: flow.protocol})
+	return cookie.PRF(e.Cookie.Keys[kid], cookie.Flow{Client: flow.client, VIP: flow.vip})
 }
 
 // open makes a session: a reason when it cannot.

@@ -57,7 +57,7 @@ func (t *Trace) followCookie(p Packet, e endpointView) (hash uint64, ok bool) {
 		return 0, false
 	}
 	hash = cookie.PRF(key, cookie.Flow{
-		VNI: p.VNI, Client: netip.AddrPortFrom(p.Client, p.ClientPort), VIP: netip.AddrPortFrom(p.VIP, p.Port), Protocol: uint8(p.Protocol),
+		Client: netip.AddrPortFrom(p.Client, p.ClientPort), VIP: netip.AddrPortFrom(p.VIP, p.Port),
 	})
 	id, valid := e.cookies.decode(hash, carried)
 	m, present := e.members[id]

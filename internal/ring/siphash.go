@@ -16,11 +16,11 @@ func KeyOf(b [16]byte) Key {
 
 // SipHash13 is SipHash-1-3 (Aumasson, Bernstein 2012) of the byte string whose little-endian 64-bit words are given.
 func SipHash13(key Key, words ...uint64) uint64 {
-	return sipHash(key, append(words, uint64(len(words))*8<<56))
+	return SipHashWords(key, append(words, uint64(len(words))*8<<56)...)
 }
 
-// sipHash is SipHash-1-3 of words of which the last is what SipHash appends.
-func sipHash(key Key, words []uint64) uint64 {
+// SipHashWords is SipHash-1-3 of words of which the last is what SipHash appends: SipHash13 without the length, where a key's texts are all of the same one.
+func SipHashWords(key Key, words ...uint64) uint64 {
 	s := sipState{
 		key.K0 ^ 0x736f6d6570736575, key.K1 ^ 0x646f72616e646f6d,
 		key.K0 ^ 0x6c7967656e657261, key.K1 ^ 0x7465646279746573,
@@ -76,7 +76,7 @@ func FlowHash(key Key, vni uint32, src, dst netip.Addr, proto uint8, sport, dpor
 // TableHash is the hash of a flow in a mux's flow table: FlowHash without SipHash's word for the length. Whole words, two
 // or five, need none to be told apart.
 func TableHash(key Key, vni uint32, src, dst netip.Addr, proto uint8, sport, dport uint16) uint64 {
-	return sipHash(key, flowWords(vni, src, dst, proto, sport, dport))
+	return SipHashWords(key, flowWords(vni, src, dst, proto, sport, dport)...)
 }
 
 // flowWords are the words of a flow that FlowHash hashes.

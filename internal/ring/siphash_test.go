@@ -128,10 +128,10 @@ func TestTableHashIsFlowHashWithoutLength(t *testing.T) {
 		sport, dport, proto := rapid.Uint16().Draw(t, "sport"), rapid.Uint16().Draw(t, "dport"), rapid.Uint8().Draw(t, "proto")
 		words := flowWords(0, src, dst, proto, sport, dport)
 		padded := append(slices.Clone(words), uint64(len(words))*8<<56)
-		if got, want := sipHash(key, padded), FlowHash(key, 0, src, dst, proto, sport, dport); got != want {
+		if got, want := SipHashWords(key, padded...), FlowHash(key, 0, src, dst, proto, sport, dport); got != want {
 			t.Fatalf("with the length %#x, FlowHash %#x", got, want)
 		}
-		if got, want := TableHash(key, 0, src, dst, proto, sport, dport), sipHash(key, words); got != want {
+		if got, want := TableHash(key, 0, src, dst, proto, sport, dport), SipHashWords(key, words...); got != want {
 			t.Fatalf("TableHash %#x, want %#x", got, want)
 		}
 	})

@@ -26,7 +26,7 @@ func (f *Flow) Hash() uint64 {
 
 // bound is what its cookies are bound to.
 func (f *Flow) bound() cookie.Flow {
-	return cookie.Flow{Client: f.Client, VIP: service, Protocol: protocolTCP}
+	return cookie.Flow{Client: f.Client, VIP: service}
 }
 
 const protocolTCP = 6

@@ -90,7 +90,7 @@ func TestEveryServerHasOneCookie(t *testing.T) {
 			t.Errorf("%s: %d servers have cookies", f.Client, len(led))
 		}
 	}
-	if cookie.IDBits+cookie.CheckBits != publishedBits {
-		t.Errorf("cookies of %d bits are compared with ones of %d", cookie.IDBits+cookie.CheckBits, publishedBits)
+	if cookie.Bits != publishedBits {
+		t.Errorf("cookies of %d bits are compared with ones of %d", cookie.Bits, publishedBits)
 	}
 }

@@ -78,7 +78,7 @@ func (cookieScheme) read(f *Flow, t *token) (uint16, bool) {
 }
 
 func (cookieScheme) move(t *token, difference uint16) {
-	*t = tokenOf(t.cookie() ^ difference<<cookie.CheckBits)
+	*t = tokenOf(t.cookie() ^ difference)
 }
 
 // publishedScheme is Cheetah's: the index is taken modulo the size of the table of servers, a power of two.

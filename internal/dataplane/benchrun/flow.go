@@ -76,7 +76,7 @@ func memberOf(n, members uint32) uint16 {
 // echo is the timestamp that a client of flow number n echoes: its cookie under the traffic's key.
 func (t Traffic) echo(n uint32, p dataplane.Packet) uint32 {
 	prf := cookie.PRF(CookieKey, cookie.Flow{
-		Client: netip.AddrPortFrom(p.Client, p.ClientPort), VIP: netip.AddrPortFrom(p.VIP, p.Port), Protocol: uint8(p.Protocol),
+		Client: netip.AddrPortFrom(p.Client, p.ClientPort), VIP: netip.AddrPortFrom(p.VIP, p.Port),
 	})
 	return cookie.HostBits.Place(n, uint32(cookie.Encode(prf, 0, memberOf(n, t.CookieMembers))))
 }

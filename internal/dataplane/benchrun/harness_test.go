@@ -75,7 +75,7 @@ func TestFrontWritesTheCookie(t *testing.T) {
 				t.Errorf("flow %d: echo %#x, want %#x", flow, echo, want.Echo)
 			}
 			prf := cookie.PRF(CookieKey, cookie.Flow{
-				Client: netip.AddrPortFrom(run.Last.Client, run.Last.ClientPort), VIP: netip.AddrPortFrom(run.Last.VIP, Port), Protocol: protoTCP,
+				Client: netip.AddrPortFrom(run.Last.Client, run.Last.ClientPort), VIP: netip.AddrPortFrom(run.Last.VIP, Port),
 			})
 			id, ok := cookie.Decode(prf, uint16(cookie.HostBits.Cookie(echo)))
 			if !ok || id >= 100 {
