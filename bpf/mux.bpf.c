@@ -30,10 +30,10 @@ static __always_inline int walk(struct xdp_md *ctx, const struct packet *p)
 	__u32 index = home_of(p->dst_hi, p->dst_lo, key), found;
 	struct endpoint_slot *slot = slot_at(index);
 
-	if (p->protocol == (p->family == 4 ? PROTOCOL_ICMP : PROTOCOL_ICMPV6))
-		return UNUSUAL;
 	/* Only keys with ports: protocol 0 and port 0 are the VIP itself. */
 	if (!slot || !has_ports(p) || !endpoint_is(slot, *(volatile __u64 *)&slot->value, p->dst_hi, p->dst_lo, key)) {
+		if (p->protocol == (p->family == 4 ? PROTOCOL_ICMP : PROTOCOL_ICMPV6))
+			return UNUSUAL;
 		found = has_ports(p) ? find_exact(p->dst_hi, p->dst_lo, key) : 0;
 		if (!found)
 			found = find_wildcard(p->dst_hi, p->dst_lo, p->protocol, p->dport);

@@ -29,10 +29,9 @@ static __always_inline int csum_ip4_ok(const void *ip)
 	const __u32 *w = ip;
 	__u64 sum = (__u64)w[0] + w[1] + w[2] + w[3] + w[4];
 
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	/* The sum is not 0, and folding it once more gives 0xffff just in these cases. */
-	return sum == 0xffff || sum == 0x1fffe;
+	sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+	/* Now below 3 << 16, and not 0. */
+	return (sum & 0xffff) + (sum >> 16) == 0xffff;
 }
 
 /* csum_replace updates a checksum for one 16-bit word that changed (RFC 1624, equation 3). Of the two zeros it gives

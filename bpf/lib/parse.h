@@ -49,7 +49,9 @@ struct packet {
 	__u8 ttl;     /* or hop limit */
 	__u8 segment; /* enum segment_flag; of other protocols than TCP SEGMENT_ACK */
 	__u8 rsv[3];
-	__u32 quote;  /* of what an ICMP error quotes: offset of the quoted transport header from the Ethernet header */
+	__u32 echo_be; /* what a segment echoes of our timestamps, where its options lie as usual (OPTIONS_USUAL) and are all; else 0 */
+	__u32 quote;   /* of what an ICMP error quotes: offset of the quoted transport header from the Ethernet header */
+	__u32 rsv0;
 };
 
 /* The TCP flags that the walk looks at (RFC 9293). */
@@ -134,14 +136,17 @@ static __always_inline int parse_tcp(struct xdp_md *ctx, const void *l4, __u32 l
 	p->sport = bpf_ntohs(tcp->source);
 	p->dport = bpf_ntohs(tcp->dest);
 	p->segment = ((const __u8 *)tcp)[13];
+	p->echo_be = 0;
 	header = tcp->doff * 4;
 	if (header < sizeof(*tcp) || header > len)
 		return MUX_REASON_TCP_BAD_OFFSET;
 	if (header == sizeof(*tcp))
 		return 0;
 	/* NOP NOP timestamps: what nearly every segment of an established connection carries. */
-	if (header == sizeof(*tcp) + OPTIONS_USUAL_LEN && (const void *)(opt + 1) <= end && *opt == OPTIONS_USUAL)
+	if (header == sizeof(*tcp) + OPTIONS_USUAL_LEN && (const void *)(opt + 3) <= end && *opt == OPTIONS_USUAL) {
+		p->echo_be = opt[2];
 		return 0;
+	}
 	return parse_tcp_options(ctx, p->l4 + sizeof(*tcp), header - sizeof(*tcp)) ? 0 : MUX_REASON_TCP_BAD_OPTION;
 }
 

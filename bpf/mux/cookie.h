@@ -46,16 +46,9 @@ __attribute__((noinline)) __u64 cookie_options(struct xdp_md *ctx, __u32 at, __u
  * section 3.2). */
 static __always_inline __u32 cookie_echo(struct xdp_md *ctx, const struct packet *p)
 {
-	const void *data = (const void *)(long)ctx->data, *end = (const void *)(long)ctx->data_end;
-	const struct tcphdr *tcp = data + (p->l4 & 0x7fff);
-	const __u32 *opt = (const __u32 *)(tcp + 1);
-
 	if (!(p->segment & SEGMENT_ACK))
 		return 0;
-	/* NOP NOP timestamps first: what nearly every segment of an established connection carries. */
-	if ((const void *)(opt + 3) <= end && ((const __u8 *)tcp)[12] >= (sizeof(*tcp) + OPTIONS_USUAL_LEN) / 4 << 4 && *opt == OPTIONS_USUAL)
-		return bpf_ntohl(opt[2]);
-	return cookie_options(ctx, p->l4, ETH_HLEN + p->l3_len);
+	return p->echo_be ? bpf_ntohl(p->echo_be) : cookie_options(ctx, p->l4, ETH_HLEN + p->l3_len);
 }
 
 /* cookie_hash is the hash that cookies of a packet's flow are made with. */
@@ -121,11 +114,13 @@ static __always_inline __u64 cookie_member(const struct packet *p, __u64 policy,
 static __always_inline __u64 by_cookie(struct xdp_md *ctx, const struct packet *p, __u64 policy, __u64 range, __u64 *word, __u64 *hash)
 {
 	__u64 answer;
-	__u32 echo;
+	__u32 echo = bpf_ntohl(p->echo_be);
 
-	if (p->segment & SEGMENT_SYN)
-		return 0;
-	echo = cookie_echo(ctx, p);
+	if (!echo || (p->segment & (SEGMENT_SYN | SEGMENT_ACK)) != SEGMENT_ACK) {
+		if (p->segment & SEGMENT_SYN)
+			return 0;
+		echo = cookie_echo(ctx, p);
+	}
 	answer = echo ? cookie_member(p, policy, range, echo, word, hash) : MUX_REASON_COOKIE_ABSENT;
 	if (!(answer & FLOW_FOUND))
 		note(answer);

@@ -34,19 +34,13 @@ struct orders {
 	__u32 rsv;
 };
 
-/* orders_of reads a slot. */
-static __always_inline struct orders orders_of(const struct packet *p, const struct endpoint_slot *slot)
+/* slot_policy, slot_extra, slot_ring and slot_members load words of a slot where they are needed. Ring goes before members: the agent
+ * publishes them the other way round. */
+static __always_inline __u64 slot_policy(const struct endpoint_slot *slot)
 {
-	struct orders o = { .policy = *(const volatile __u64 *)&slot->policy };
-
-	o.identity = identity_of(p);
-	o.keep = ~0ULL;
-	o.segment = p->segment;
-	return o;
+	return *(const volatile __u64 *)&slot->policy;
 }
 
-/* slot_extra, slot_ring and slot_members load words of a slot where they are needed. Ring goes before members: the agent
- * publishes them the other way round. */
 static __always_inline __u64 slot_extra(const struct endpoint_slot *slot)
 {
 	return *(const volatile __u64 *)&slot->extra;
@@ -87,13 +81,18 @@ static __always_inline __u64 settle_flow(const struct mux_config *c, const struc
 	return answer;
 }
 
-/* orders_narrow makes orders those of an endpoint with one of ENDPOINT_UNUSUAL in its flags. */
-static __always_inline void orders_narrow(struct orders *o, const struct packet *p, const struct endpoint_slot *slot,
-					  __u32 flags)
+/* orders_of is what the policy word of a slot says to a packet. */
+static __always_inline struct orders orders_of(const struct packet *p, const struct endpoint_slot *slot, __u64 policy)
 {
-	identity_narrow(&o->identity, p, slot, flags);
-	if (flags & ENDPOINT_SOURCE)
-		o->keep = ~FLOW_CLIENT;
+	struct orders o = { .policy = policy, .identity = identity_of(p), .keep = ~0ULL, .segment = p->segment };
+	__u32 flags = policy >> POLICY_FLAGS_SHIFT;
+
+	if (flags & ENDPOINT_UNUSUAL) {
+		identity_narrow(&o.identity, p, slot, flags);
+		if (flags & ENDPOINT_SOURCE)
+			o.keep = ~FLOW_CLIENT;
+	}
+	return o;
 }
 
 /* remembered finds the member of a flow in the flow table, or has it chosen and remembered: answers as flow_settle. The
@@ -126,10 +125,10 @@ static __always_inline __u64 remembered(const struct mux_config *c, const struct
 static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, struct endpoint_slot *slot, __u32 index,
 				   struct aside *aside)
 {
-	struct orders o = orders_of(p, slot);
-	__u32 zero = 0, id, flags = o.policy >> POLICY_FLAGS_SHIFT;
+	__u64 policy = slot_policy(slot), hash, word, answer = 0, ring, range;
+	__u32 zero = 0, id, flags = policy >> POLICY_FLAGS_SHIFT;
 	struct mux_config *c = bpf_map_lookup_elem(&configs, &zero);
-	__u64 hash = 0, word = 0, answer = 0, ring, range;
+	struct orders o;
 	int reason;
 
 	if (!c)
@@ -146,39 +145,44 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, s
 			return refuse(slot_value(slot), p->l3_len, reason);
 		if (flags & ENDPOINT_NAT)
 			return nat_give(p, index, aside);
-		orders_narrow(&o, p, slot, flags);
 	}
 	if (aside_how(aside) & ASIDE_KNOWN) {
 		if (aside->how & ASIDE_LATER)
 			note(MUX_REASON_FRAGMENT_FOLLOWED);
 		if (aside->how & ASIDE_SNAT)
 			note(MUX_REASON_SNAT_FORWARDED);
-		return send_member(ctx, p, slot, slot_members(slot), aside->first.member, aside->word, aside->first.hash,
+		return send_member(ctx, c, p, slot, slot_members(slot), aside->first.member, aside->word, aside->first.hash,
 				   aside);
 	}
+	/* First what the packet itself says. Nothing else is looked at then. */
 	if (flags & ENDPOINT_COOKIE) {
 		range = slot_members(slot);
-		answer = by_cookie(ctx, p, o.policy, range, &word, &hash);
-		/* A flow that the ring gave a member is remembered when it shows that it carries no cookie: until then the ring says the same. */
-		if (!answer && !(flags & ENDPOINT_SCHED))
-			o.segment |= FLOW_UNKNOWN;
+		answer = by_cookie(ctx, p, policy, range, &word, &hash);
+		if (answer & FLOW_FOUND) {
+			if (flags & ENDPOINT_TRACK)
+				track(p, index, (__u32)answer - (__u32)range);
+			goto send;
+		}
 	} else if (flags & ENDPOINT_QUIC) {
 		range = slot_members(slot);
-		answer = quic_find(ctx, o.policy, range, p->l4, ETH_HLEN + p->l3_len);
-		o.segment = answer & FLOW_UNKNOWN;
-		o.identity.word |= answer >> 40 << IDENTITY_VNI_SHIFT;
+		answer = quic_find(ctx, policy, range, p->l4, ETH_HLEN + p->l3_len);
 		if (answer & FLOW_FOUND) {
 			word = member_word(answer);
-			hash = spread_hash(&c->flow_key, p->src_hi, p->src_lo, p->sport);
 			if (!member_present(word))
 				return refuse(slot_value(slot), p->l3_len, MUX_REASON_NO_BACKEND);
+			hash = spread_hash(&c->flow_key, p->src_hi, p->src_lo, p->sport);
+			goto send;
 		}
 	}
-	if (answer & FLOW_FOUND) {
-		/* The packet itself said where it goes. */
-		if (flags & ENDPOINT_TRACK)
-			track(p, index, (__u32)answer - (__u32)range);
-	} else if (flags & ENDPOINT_FLOW) {
+	o = orders_of(p, slot, policy);
+	if (flags & ENDPOINT_FLOW) {
+		/* A flow that the ring gave a member is remembered when it shows that it carries no cookie: until then the ring says the same. */
+		if (flags & ENDPOINT_COOKIE && !answer && !(flags & ENDPOINT_SCHED))
+			o.segment |= FLOW_UNKNOWN;
+		if (flags & ENDPOINT_QUIC) {
+			o.segment = answer & FLOW_UNKNOWN;
+			o.identity.word |= answer >> 40 << IDENTITY_VNI_SHIFT;
+		}
 		range = slot_members(slot);
 		hash = identity_hash(&c->flow_key, p, &o.identity) & o.keep;
 		answer = remembered(c, p, &o, slot, index, hash, range, &word);
@@ -193,9 +197,10 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, s
 			return refuse(slot_value(slot), p->l3_len, MUX_REASON_NO_BACKEND);
 		answer = (__u32)range + id;
 	}
+send:
 	if (aside_how(aside) & ASIDE_FIRST)
 		fragment_remember(aside, index, answer, hash);
-	return send_member(ctx, p, slot, range, answer, word, hash, aside);
+	return send_member(ctx, c, p, slot, range, answer, word, hash, aside);
 }
 
 /* forward_slot is forward for the slower ways: the endpoint by the index of its slot. */
@@ -219,10 +224,8 @@ __attribute__((noinline)) __u64 find_member(const struct packet *p __arg_nonnull
 
 	if (!p || !slot || !c)
 		return MUX_REASON_INTERNAL;
-	o = orders_of(p, slot);
+	o = orders_of(p, slot, slot_policy(slot));
 	flags = o.policy >> POLICY_FLAGS_SHIFT;
-	if (flags & ENDPOINT_UNUSUAL)
-		orders_narrow(&o, p, slot, flags);
 	if (flags & ENDPOINT_COOKIE && stamp) {
 		answer = cookie_member(p, o.policy, slot_members(slot), stamp, &word, &hash);
 		if (answer & FLOW_FOUND)

@@ -153,16 +153,15 @@ static __always_inline __u16 member_id(const struct endpoint_slot *slot, __u64 r
 
 /* send_member encapsulates a packet towards the member with index `member` in the table, whose word is `word`, and
  * transmits it. It is one of `range` in the endpoint of `slot`. `hash` varies the outer source. */
-static __always_inline int send_member(struct xdp_md *ctx, const struct packet *p, const struct endpoint_slot *slot,
+static __always_inline int send_member(struct xdp_md *ctx, const struct mux_config *c, const struct packet *p, const struct endpoint_slot *slot,
 				       __u64 range, __u32 member, __u64 word, __u64 hash, const struct aside *aside)
 {
-	__u32 zero = 0, backend = word, outer, source4;
-	struct mux_config *c = bpf_map_lookup_elem(&configs, &zero);
+	__u32 backend = word, outer, source4;
 	struct backend *b = bpf_map_lookup_elem(&backends, &backend);
 	void *data, *end;
 	struct way way;
 
-	if (!b || !c)
+	if (!b)
 		return refuse(slot_value(slot), p->l3_len, MUX_REASON_INTERNAL);
 	outer = b->overhead;
 	if (p->l3_len + outer > b->mtu)

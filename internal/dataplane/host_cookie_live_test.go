@@ -21,6 +21,7 @@ var bakedVIPs = []string{vip4, vip6}
 // TestCookieLive is T10 and T12: real servers with timestamps off, on, and without an offset; small exchanges and bulk transfers both ways, as GSO packets
 // whose checksums are partial and as single segments whose are whole.
 func TestCookieLive(t *testing.T) {
+	onOneCPU(t)
 	for _, timestamps := range []string{"0", "1", "2"} {
 		for _, whole := range []bool{false, true} {
 			t.Run(fmt.Sprintf("tcp_timestamps=%s, whole %v", timestamps, whole), func(t *testing.T) {

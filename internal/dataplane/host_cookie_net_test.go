@@ -3,6 +3,7 @@ package dataplane
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -273,6 +274,28 @@ func (n *bakedNet) kernelCounters(namespace string) map[string]uint64 {
 		return nil
 	}))
 	return out
+}
+
+// onOneCPU keeps the threads of the process, and those that they start, on one CPU until the test ends: segments then keep their order. Where the hypervisor stops one of two CPUs
+// for a while, segments that wait there come milliseconds behind later ones, and a kernel calls them old, whoever made their timestamps.
+func onOneCPU(t testing.TB) {
+	t.Helper()
+	var before, one unix.CPUSet
+	must(t, unix.SchedGetaffinity(0, &before))
+	one.Set(0)
+	set := func(cpus *unix.CPUSet) {
+		threads, err := os.ReadDir("/proc/self/task")
+		must(t, err)
+		for _, thread := range threads {
+			id, err := strconv.Atoi(thread.Name())
+			must(t, err)
+			if err := unix.SchedSetaffinity(id, cpus); err != nil && !errors.Is(err, unix.ESRCH) {
+				t.Fatal(err)
+			}
+		}
+	}
+	set(&one)
+	t.Cleanup(func() { set(&before) })
 }
 
 // neverCounted are what kernels count of segments that they take for old, for answers to nothing of theirs, or for broken.

@@ -33,7 +33,9 @@ type muxAside struct {
 		Ttl      uint8
 		Segment  uint8
 		Rsv      [3]uint8
+		EchoBe   uint32
 		Quote    uint32
+		Rsv0     uint32
 	}
 	Flow struct {
 		_        structs.HostLayout
@@ -51,7 +53,9 @@ type muxAside struct {
 		Ttl      uint8
 		Segment  uint8
 		Rsv      [3]uint8
+		EchoBe   uint32
 		Quote    uint32
+		Rsv0     uint32
 	}
 	Fragment muxFragmentKey
 	First    muxFragment
