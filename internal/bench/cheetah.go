@@ -36,7 +36,8 @@ var cheetahSuite = Suite{
 		"timestamps as the authors' kernel does (`bpf/proof`); `none` goes straight to one as it is. `paws` are the segments that the clients' kernels dropped as old (`PAWSEstab`), `tsecr` those that the " +
 		"servers' dropped because of their echo (`TSEcrRejected`). **`completion`**: 16 of the servers work on one request at a time, for 300 ms on average, and let others wait; requests, each a connection, " +
 		"come at random times for a minute, whatever became of those before: the same at the same moment to a service of each scheduler, whose queues are apart. `uniform`: all need the same; `bimodal`: every tenth needs " +
-		"ten times as much as the others. `hash` is `affinity: hash`, the others are `affinity: cookie`; times are from when a request is due to its answer, and the first fifth is left out.",
+		"ten times as much as the others. `hash` is `affinity: hash`, the others are `affinity: cookie`; hosts look at their servers every 10 ms (`shunt host --load-interval`). `sim-ideal` is simulated with the very same requests: one balancer that sees each begin " +
+		"and end at once, and gives it to a server that has the fewest. Times are from when a request is due to its answer, and the first fifth is left out.",
 	Plotted: []string{brokenPercent}, Unit: "% of the connections broken", Series: engineField,
 	Cases: []string{"scaling", "idle-1", "idle-70", "idle-700", completionCase},
 	Takes: 11 * time.Minute, TakesShort: time.Minute,

@@ -29,12 +29,17 @@ const (
 	workloadField  = "workload"
 	busyField      = "busy"
 
+	// completionBound is what one balancer would come to that sees every request begin and end at once, by the same requests.
+	completionBound = "sim-ideal"
+
 	// completionVIP is the number of the first scheduler's VIP; the others follow.
 	completionVIP = 55
 	// completionMean is what a request needs of a server that has no other.
 	completionMean = 300 * time.Millisecond
 	// completionPatience is when a request counts as failed.
 	completionPatience = time.Minute
+	// completionLooks is how often hosts look at their servers: far more often than requests end.
+	completionLooks = 10 * time.Millisecond
 	// completionHealth finds servers that are gone, which none is, without much work beside the requests.
 	completionHealth, completionHealthEvery = 10, 5 * time.Second
 )
@@ -53,22 +58,24 @@ var (
 	completionBusy = []float64{0.7, 0.9}
 )
 
-// dueRequest is one that is sent at its time, whatever became of those before.
-type dueRequest struct{ at, work time.Duration }
-
 // dueRequests are those of a run: they come at random times, so many of them that servers are busy for that share of their time.
-func dueRequests(r *rand.Rand, work balance.Work, servers int, busy float64, during time.Duration) (out []dueRequest) {
+func dueRequests(r *rand.Rand, work balance.Work, servers int, busy float64, during time.Duration) (out []balance.Due) {
 	every := float64(completionMean) / (busy * float64(servers))
 	for at := time.Duration(0); ; {
 		if at += time.Duration(r.ExpFloat64() * every); at >= during {
 			return out
 		}
-		out = append(out, dueRequest{at, work(r)})
+		out = append(out, balance.Due{At: at, Work: work(r)})
 	}
 }
 
 // completion measures all workloads and loads, one after the other, all schedulers side by side.
 func (r *rig) completion(ctx context.Context, o Options, sizes cheetahSizes, emit func(Row)) error {
+	for n := range r.lab.Topology.Hosts.Count {
+		if err := r.lab.ReplaceAgent(ctx, fmt.Sprintf("host%d", 1+n), r.lab.Binary, "--load-interval", completionLooks.String()); err != nil {
+			return err
+		}
+	}
 	if err := r.completionServices(ctx, sizes); err != nil {
 		return err
 	}
@@ -76,7 +83,7 @@ func (r *rig) completion(ctx context.Context, o Options, sizes cheetahSizes, emi
 		for j, busy := range completionBusy {
 			o.progressf("cheetah: requests, %s, servers busy %v", w.name, busy)
 			due := dueRequests(rand.New(rand.NewPCG(uint64(i), uint64(j))), w.work, sizes.workers, busy, sizes.requests)
-			if err := r.complete(ctx, w.name, busy, due, sizes.requests/5, emit); err != nil {
+			if err := r.complete(ctx, w.name, busy, due, sizes.workers, sizes.requests/5, emit); err != nil {
 				return fmt.Errorf("%s: %s, busy %v: %w", completionCase, w.name, busy, err)
 			}
 		}
@@ -124,8 +131,8 @@ func (r *rig) completionServices(ctx context.Context, sizes cheetahSizes) error 
 	return nil
 }
 
-// complete sends the requests to every scheduler's service and tells how long those took that were due after warm-up.
-func (r *rig) complete(ctx context.Context, workload string, busy float64, due []dueRequest, warm time.Duration, emit func(Row)) error {
+// complete sends the requests to every scheduler's service and tells how long those took that were due after warm-up, and how long they had to.
+func (r *rig) complete(ctx context.Context, workload string, busy float64, due []balance.Due, servers int, warm time.Duration, emit func(Row)) error {
 	took := make([][]time.Duration, len(completionEngines))
 	errs := make([][]error, len(completionEngines))
 	start := time.Now()
@@ -139,15 +146,15 @@ func (r *rig) complete(ctx context.Context, workload string, busy float64, due [
 			timer := time.NewTimer(0)
 			defer timer.Stop()
 			for n, d := range due {
-				timer.Reset(time.Until(start.Add(d.at)))
+				timer.Reset(time.Until(start.Add(d.At)))
 				select {
 				case <-timer.C:
 				case <-ctx.Done():
 					return
 				}
 				group.Go(func() {
-					errs[i][n] = askWork(ctx, dial, to, e.name, d.work)
-					took[i][n] = time.Since(start.Add(d.at))
+					errs[i][n] = askWork(ctx, dial, to, e.name, d.Work)
+					took[i][n] = time.Since(start.Add(d.At))
 				})
 			}
 		})
@@ -162,7 +169,7 @@ func (r *rig) complete(ctx context.Context, workload string, busy float64, due [
 		failed := 0
 		for n, d := range due {
 			switch {
-			case d.at < warm:
+			case d.At < warm:
 			case errs[i][n] != nil:
 				failed++
 			default:
@@ -176,12 +183,25 @@ func (r *rig) complete(ctx context.Context, workload string, busy float64, due [
 		if i == 0 {
 			hash = p99
 		}
-		emit(Row{completionCase, []Field{
-			{workloadField, workload}, {busyField, busy}, {engineField, e.name}, {"requests", len(ms) + failed}, {"failed", failed},
-			{"p50_ms", round(Percentile(ms, 0.5))}, {tookField, round(p99)}, {betterField, round(hash / p99)},
-		}})
+		emit(completionRow(workload, busy, e.name, ms, failed, hash))
 	}
+	var ms []float64
+	for n, took := range balance.Serve(due, servers, balance.LeastOpen()) {
+		if due[n].At >= warm {
+			ms = append(ms, float64(took)/float64(time.Millisecond))
+		}
+	}
+	emit(completionRow(workload, busy, completionBound, ms, 0, hash))
 	return nil
+}
+
+// completionRow is what became of the requests of an engine; hash is the 99th percentile of hashing.
+func completionRow(workload string, busy float64, engine string, ms []float64, failed int, hash float64) Row {
+	p99 := Percentile(ms, 0.99)
+	return Row{completionCase, []Field{
+		{workloadField, workload}, {busyField, busy}, {engineField, engine}, {"requests", len(ms) + failed}, {"failed", failed},
+		{"p50_ms", round(Percentile(ms, 0.5))}, {tookField, round(p99)}, {betterField, round(hash / p99)},
+	}}
 }
 
 // askWork makes one request over a connection of its own, which the server closes.

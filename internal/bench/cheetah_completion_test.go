@@ -15,10 +15,10 @@ func TestDueRequests(t *testing.T) {
 			due := dueRequests(rand.New(rand.NewPCG(1, 2)), w.work, servers, busy, during)
 			var sum, last time.Duration
 			for i, d := range due {
-				if d.at < last || d.at >= during || d.work <= 0 {
+				if d.At < last || d.At >= during || d.Work <= 0 {
 					t.Fatalf("%s, %v: request %d is %+v, the one before was due at %s", w.name, busy, i, d, last)
 				}
-				last, sum = d.at, sum+d.work
+				last, sum = d.At, sum+d.Work
 			}
 			if got := float64(sum) / float64(servers*during); math.Abs(got-busy) > 0.02 {
 				t.Errorf("%s: servers are busy %v of their time, want %v", w.name, got, busy)

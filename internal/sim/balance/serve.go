@@ -1,0 +1,44 @@
+package balance
+
+import "time"
+
+// Due is a request that comes at a time, whatever became of those before.
+type Due struct{ At, Work time.Duration }
+
+// Serve tells how long requests take, in their order of coming, of servers that work on one at a time and let others wait in the order in which they came.
+// Each goes to the server that choose names, which sees how many each has that are not done.
+func Serve(due []Due, servers int, choose func(open []int) int) []time.Duration {
+	took := make([]time.Duration, len(due))
+	ends, open := make([][]time.Duration, servers), make([]int, servers)
+	for n, d := range due {
+		for i := range ends {
+			for len(ends[i]) > 0 && ends[i][0] <= d.At {
+				ends[i] = ends[i][1:]
+			}
+			open[i] = len(ends[i])
+		}
+		to := choose(open)
+		begins := d.At
+		if waiting := ends[to]; len(waiting) > 0 {
+			begins = waiting[len(waiting)-1]
+		}
+		ends[to] = append(ends[to], begins+d.Work)
+		took[n] = begins + d.Work - d.At
+	}
+	return took
+}
+
+// LeastOpen chooses as one balancer would that sees every request begin and end at once: a server with the fewest, of those in turn.
+func LeastOpen() func(open []int) int {
+	next := 0
+	return func(open []int) int {
+		best := next % len(open)
+		for i := range open {
+			if at := (next + i) % len(open); open[at] < open[best] {
+				best = at
+			}
+		}
+		next = best + 1
+		return best
+	}
+}
