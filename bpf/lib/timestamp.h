@@ -35,7 +35,7 @@ struct timestamp_walk {
 	__u32 broken; /* 1: an option lies, or the segment is signed */
 };
 
-/* timestamp_step looks at one option; 1 ends the walk. */
+/* timestamp_step looks at one option; 1 ends the walk. Timestamps of another length are a foreign option, as muxes and Linux have it. */
 static long timestamp_step(__u32 n, void *context)
 {
 	struct timestamp_walk *w = context;
@@ -55,11 +55,11 @@ static long timestamp_step(__u32 n, void *context)
 	if (i + 2 > o->len || i + 2 > LIMIT_TCP_OPTIONS)
 		return 1;
 	len = o->bytes[i + 1];
-	if (len < 2 || i + len > o->len || kind == TCP_OPTION_MD5 || kind == TCP_OPTION_AO || (kind == TCP_OPTION_TIMESTAMP && len != TIMESTAMP_LEN))
+	if (len < 2 || i + len > o->len || kind == TCP_OPTION_MD5 || kind == TCP_OPTION_AO)
 		return 1;
 	w->broken = 0;
 	w->at = i + len;
-	if (kind == TCP_OPTION_TIMESTAMP && !w->found)
+	if (kind == TCP_OPTION_TIMESTAMP && len == TIMESTAMP_LEN && !w->found)
 		w->found = i + 2;
 	if (kind == TCP_OPTION_MPTCP && len >= 4 && i + 4 <= LIMIT_TCP_OPTIONS && o->bytes[i + 2] >> 4 == MPTCP_CAPABLE)
 		w->mptcp = i + 3;

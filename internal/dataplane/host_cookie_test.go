@@ -264,6 +264,9 @@ func TestHostCookieOptions(t *testing.T) {
 		{"before SACK of three", func(v, r uint32) []byte { return join(nops(2), ts(v, r), nops(2), sack(3)) }, false},
 		{"after SACK of three, at the very end", func(v, r uint32) []byte { return join(sack(3), nops(4), ts(v, r)) }, false},
 		{"after an unknown one of odd length", func(v, r uint32) []byte { return join([]byte{253, 5, 1, 2, 3}, ts(v, r), nops(1)) }, false},
+		{"after others of its kind that are too short and too long", func(v, r uint32) []byte {
+			return join([]byte{8, 6, 1, 2, 3, 4}, append([]byte{8, 12}, bytes.Repeat([]byte{5}, 10)...), ts(v, r))
+		}, false},
 		{"after the end", func(v, r uint32) []byte { return join([]byte{0}, ts(v, r), nops(1)) }, true},
 		{"too short", func(v, r uint32) []byte { o := join(nops(2), ts(v, r)); o[3] = 9; return o }, true},
 		{"too long", func(v, r uint32) []byte { o := join(ts(v, r), nops(2)); o[1] = 12; return o }, true},
