@@ -41,13 +41,13 @@ func cookieWeb(name string, number int, backends ...string) service {
 //	T5   PAWSEstab and the others   here, TestCookiesOutliveEverything, all TestCookieLive…
 //	T6   round trips, loss          here: 1 % lost each way, against the same without cookies. TestCookieLiveLoss; TestCookieLive: round trips
 //	T7   TIME-WAIT on both sides    here: another server has a higher or lower cookie. TestCookieLiveTimeWait: another key has
-//	T8   a new cookie each 50 ms    TestCookieLiveRemint, TestEVCRemints. Not here: keys rest between two rotations
+//	T8   a new cookie each 50 ms    TestCookieLiveRemint, TestEVCRemints. As fast as managers let keys follow each other: TestCookieKeysFollow
 //	T9   state lost                 here: shunt host --stop. TestCookieLiveForgotten, TestEVCStateLost
 //	T10  GSO, GRO                   here: packets of several segments at the server, both ways. TestCookieLive
-//	T11  odd options                TestTimestampsAreFound, TestHostCookieOptions. Not here: kernels send none. Without timestamps: T12
+//	T11  odd options                here, by segments made by hand: orders, odd places, three SACK blocks, none, lying lengths. TestTimestampsAreFound, TestHostCookieOptions
 //	T12  tcp_timestamps 0, 1, 2     here, TestCookieLive
-//	T13  model and strict client    TestEVC. Not here: real clients forgive more
-//	T14  changed bits               TestChangedBits, TestCookieChangedBits, TestForgedCookieOdds. Not here: a matter of very many tries
+//	T13  model and strict client    TestEVC; here a strict client made by hand, through silences of up to 70 s
+//	T14  changed bits               here, on connections made by hand: each bit. TestChangedBits, TestCookieChangedBits, TestForgedCookieOdds: the odds
 //	T15  another key under load     here, TestCookieLiveRemint, TestCookiesOutliveEverything
 //
 // Besides: tcp_usec_ts by route, and the agent of a host killed under load.
@@ -80,12 +80,15 @@ func TestCookieStacks(t *testing.T) {
 		one.awaitAlive(t, len(one.backends))
 		awaitKeys(t, one.vips(), "steady")
 	}
+	knowHandmade(t)
+	t.Run("odd options", s.oddOptions)
+	t.Run("changed bits", s.changedBits)
 	t.Run("together", func(t *testing.T) {
 		for _, part := range []struct {
 			name string
 			test func(*testing.T)
 		}{
-			{"black hole", s.blackHole}, {"silence", s.silence}, {"TIME-WAIT", s.timeWait}, {"late SYN-ACK", s.lateAnswer}, {"timestamps", s.timestamps},
+			{"black hole", s.blackHole}, {"silence", s.silence}, {"strict client", s.strict}, {"TIME-WAIT", s.timeWait}, {"late SYN-ACK", s.lateAnswer}, {"timestamps", s.timestamps},
 			{"SYN cookies", s.synCookies}, {"microseconds", s.microseconds}, {"another key", s.anotherKey}, {"loss", s.loss},
 		} {
 			t.Run(part.name, func(t *testing.T) {
