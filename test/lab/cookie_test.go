@@ -41,7 +41,7 @@ func cookieWeb(name string, number int, backends ...string) service {
 //	T5   PAWSEstab and the others   here, TestCookiesOutliveEverything, all TestCookieLive…
 //	T6   round trips, loss          here: 1 % lost each way, against the same without cookies. TestCookieLiveLoss; TestCookieLive: round trips
 //	T7   TIME-WAIT on both sides    here: another server has a higher or lower cookie. TestCookieLiveTimeWait: another key has
-//	T8   a new cookie each 50 ms    TestCookieLiveRemint, TestEVCRemints. As fast as managers let keys follow each other: TestCookieKeysFollow
+//	T8   a new cookie each 50 ms    here, TestCookieKeysFollow: as fast as managers let keys follow each other. Each 50 ms: TestCookieLiveRemint, TestEVCRemints
 //	T9   state lost                 here: shunt host --stop. TestCookieLiveForgotten, TestEVCStateLost
 //	T10  GSO, GRO                   here: packets of several segments at the server, both ways. TestCookieLive
 //	T11  odd options                here, by segments made by hand: orders, odd places, three SACK blocks, none, lying lengths. TestTimestampsAreFound, TestHostCookieOptions
