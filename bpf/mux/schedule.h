@@ -88,15 +88,17 @@ static __always_inline __u32 schedule_lighter(__u32 first, __u32 second)
 	return first;
 }
 
-/* schedule_drawn takes a member at one of two places that a hash says. */
+/* schedule_drawn takes a member at one of two places that a hash says, which differ where there are two. */
 static __always_inline __u32 schedule_drawn(const struct schedule_query *q, __u64 ring_hash)
 {
 	__u64 hash = mix64(ring_hash), length = schedule_length(q->word);
-	__u32 first = schedule_usable(q, (hash >> 32) * length >> 32), second = 0xffffffff;
+	__u32 at = (hash >> 32) * length >> 32, first = schedule_usable(q, at), second = 0xffffffff;
 	int lighter = q->word >> SCHEDULE_KIND_SHIFT == SCHEDULE_LIGHTER;
 
-	if (lighter || first == 0xffffffff)
-		second = schedule_usable(q, (hash & 0xffffffff) * length >> 32);
+	if (lighter || first == 0xffffffff) {
+		at += 1 + ((hash & 0xffffffff) * (length - 1) >> 32);
+		second = schedule_usable(q, at < length ? at : at - length);
+	}
 	if (first == 0xffffffff)
 		first = second;
 	if (!lighter || first == 0xffffffff)

@@ -7,5 +7,5 @@
 //	weighted-round-robin  by weight                                       the next
 //	adaptive              by weight and load (Cheetah, section 3.3)       the next
 //	least-connections     those that the least loaded would be filled by  the next
-//	p2c                   by weight                                       of two by bits of their hash the less loaded
+//	p2c                   by weight                                       of two places by bits of their hash the less loaded
 package sched

@@ -16,11 +16,14 @@ func (d *Desk) Parts() map[uint16]float64 {
 	if d.Scheduler != lb.SchedulerP2C {
 		return out
 	}
-	return d.given.lighter(out)
+	return d.given.lighter(out, len(d.sequence))
 }
 
-// lighter are the odds of members to be taken of two that are drawn with these odds.
-func (g *given) lighter(drawn map[uint16]float64) map[uint16]float64 {
+// lighter are the odds of members to be taken of two places that are drawn of so many, of which they have these parts.
+func (g *given) lighter(drawn map[uint16]float64, places int) map[uint16]float64 {
+	if places < 2 {
+		return drawn
+	}
 	type member struct {
 		id   uint16
 		part float64
@@ -39,8 +42,8 @@ func (g *given) lighter(drawn map[uint16]float64) map[uint16]float64 {
 		}
 		heavier -= equal
 		for ; i < j; i++ {
-			// Drawn with a heavier one in either place; of equals the first is taken.
-			out[all[i].id] = all[i].part * (2*heavier + equal)
+			// Drawn with a heavier one in either place; of equals the first is taken. The other place is never the same.
+			out[all[i].id] = all[i].part * ((2*heavier+equal)*float64(places) - 1) / float64(places-1)
 		}
 	}
 	return out

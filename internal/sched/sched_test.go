@@ -298,13 +298,19 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestDraws: each place is drawn as often as any other.
+// TestDraws: each place is drawn as often as any other, and none twice at once.
 func TestDraws(t *testing.T) {
 	counts := map[int]int{}
 	for hash := range uint64(70_000) {
 		a, b := Draws(hash, 7)
+		if a == b {
+			t.Fatalf("hash %d draws place %d twice", hash, a)
+		}
 		counts[a]++
 		counts[10+b]++
+		if a, b := Draws(hash, 1); a != 0 || b != 0 {
+			t.Fatalf("of one place %d and %d are drawn", a, b)
+		}
 	}
 	for place, n := range counts {
 		if n < 9_600 || n > 10_400 || place%10 >= 7 {

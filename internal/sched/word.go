@@ -30,10 +30,11 @@ func Lighter(a, b uint64) bool {
 	return a != 0 && b != 0 && a&scoreMask+a>>StepShift > b&scoreMask+b>>StepShift
 }
 
-// Draws are the places that p2c compares in a sequence of n, by a flow's hash; random takes the first.
+// Draws are the places that p2c compares in a sequence of n, by a flow's hash: two, where there are two. Random takes the first.
 func Draws(hash uint64, n int) (first, second int) {
 	hash = mix64(hash)
-	return int(hash >> 32 * uint64(n) >> 32), int(hash & math.MaxUint32 * uint64(n) >> 32)
+	first = int(hash >> 32 * uint64(n) >> 32)
+	return first, (first + 1 + int(hash&math.MaxUint32*uint64(n-1)>>32)) % n
 }
 
 // mix64 is the finalizer of MurmurHash3, as in bpf/lib/hash.h.
