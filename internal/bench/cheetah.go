@@ -31,13 +31,14 @@ var cheetahSuite = Suite{
 		"a mux is lost, comes back, the key of cookies is replaced, eight servers drain, another mux is lost and comes back, one step after the other; 50 connections more begin after each step. `shunt` has `affinity: " +
 		"cookie` with `scheduler: round-robin`; `flow` has `affinity: flow` with Maglev; `hash` has `affinity: hash`, where hosts repair; `maglev` the same with `repairWindow: 0s`. " +
 		"`sim-modulo` is plain hashing, simulated with the addresses of the first connections of `maglev`. A connection is broken that was reset, or from which nothing was heard for 30 s. " +
-		"**`idle-1`**, **`idle-70`** (and `idle-700`, when it is named): a server answers, is silent for so many seconds and then sends a line, without keep-alives; `at_once` are the lines that " +
+		"**`idle-1`**, **`idle-70`** (and `idle-700`, when it is named, in a section of its own): a server answers, is silent for so many seconds and then sends a line, without keep-alives; `at_once` are the lines that " +
 		"were there within a second, `worst_s` is how late the latest was. `shunt` goes through muxes and hosts with cookies; `cheetah` goes straight to a server at whose device a program changes " +
 		"timestamps as the authors' kernel does (`bpf/proof`); `none` goes straight to one as it is. `paws` are the segments that the clients' kernels dropped as old (`PAWSEstab`), `tsecr` those that the " +
 		"servers' dropped because of their echo (`TSEcrRejected`). **`completion`**: 16 of the servers work on one request at a time, for 300 ms on average, and let others wait; requests, each a connection, " +
 		"come at random times for a minute, whatever became of those before: the same at the same moment to a service of each scheduler, whose queues are apart. `uniform`: all need the same; `bimodal`: every tenth needs " +
-		"ten times as much as the others. `hash` is `affinity: hash`, the others are `affinity: cookie`; hosts look at their servers every 10 ms (`shunt host --load-interval`). `sim-ideal` is simulated with the very same requests: one balancer that sees each begin " +
-		"and end at once, and gives it to a server that has the fewest. Times are from when a request is due to its answer, and the first fifth is left out.",
+		"ten times as much as the others. `hash` is `affinity: hash`, the others are `affinity: cookie`; hosts look at their servers every 10 ms (`shunt host --load-interval`). `sim-hash`, `sim-p2c` and `sim-least` are the bounds of that: simulated " +
+		"with the very same requests and one balancer that sees each begin and end at once, and gives it to any server, to the less busy of two, to one that has the fewest, the former two as the median of 101 " +
+		"runs; `p99_better` is against `hash` of the laboratory, and of `sim-…` against `sim-hash`. Times are from when a request is due to its answer, and the first fifth is left out.",
 	Plotted: []string{brokenPercent}, Unit: "% of the connections broken", Series: engineField,
 	Cases: []string{"scaling", "idle-1", "idle-70", "idle-700", completionCase},
 	Takes: 11 * time.Minute, TakesShort: time.Minute,
@@ -47,7 +48,7 @@ var cheetahSuite = Suite{
 		none("idle-70", "paws").of(cheetahShunt), none("idle-70", "tsecr").of(cheetahShunt),
 		atLeast(completionCase, betterField, 2).of("p2c"), atLeast(completionCase, betterField, 2).of("least-connections"),
 	},
-	results: &results{dir: "results/cheetah", detail: []string{cheetahStep}, files: cheetahFiles},
+	results: &results{dir: "results/cheetah", detail: []string{cheetahStep}, apart: []string{"idle-700"}, files: cheetahFiles},
 	run:     runCheetah,
 }
 
@@ -91,13 +92,16 @@ func runCheetah(ctx context.Context, o Options, emit func(Row)) error {
 // cheetahFiles are the steps of the story of scaling, what became of pushes, and how long requests took.
 func cheetahFiles(rows []Row) (files []resultFile) {
 	of := func(cases ...string) []Row {
-		return slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { return !slices.Contains(cases, r.Case) })
+		return without(rows, func(r Row) bool { return !slices.Contains(cases, r.Case) })
 	}
 	if steps := of(cheetahStep); len(steps) > 0 {
 		files = append(files, resultFile{name: "lab-broken", title: "broken connections in the laboratory", rows: steps, panels: []figure.Panel{stepPanel(steps)}})
 	}
-	if pushes := of("idle-1", "idle-70", "idle-700"); len(pushes) > 0 {
+	if pushes := of("idle-1", "idle-70"); len(pushes) > 0 {
 		files = append(files, resultFile{name: "lab-idle", title: "silence in the laboratory", rows: pushes, panels: []figure.Panel{pushPanel(pushes)}})
+	}
+	if long := of("idle-700"); len(long) > 0 {
+		files = append(files, resultFile{name: "lab-idle-700", rows: long})
 	}
 	if took := of(completionCase); len(took) > 0 {
 		files = append(files, resultFile{name: "lab-completion", title: "completion of requests in the laboratory", rows: took, panels: completionPanels(took)})
@@ -135,6 +139,9 @@ func pushPanel(rows []Row) figure.Panel {
 	p := figure.Panel{Title: "a server speaks after a silence: how late the latest is heard", X: "silence in seconds", Y: "seconds", LogX: true}
 	p.Lines = seriesOf(rows, pushDelayField, func(r Row) float64 { return r.Get("idle_s") })
 	for _, s := range silences {
+		if s.long {
+			continue
+		}
 		p.Ticks = append(p.Ticks, figure.Tick{At: s.after.Seconds(), Label: s.after.String()})
 	}
 	return p

@@ -29,9 +29,6 @@ const (
 	workloadField  = "workload"
 	busyField      = "busy"
 
-	// completionBound is what one balancer would come to that sees every request begin and end at once, by the same requests.
-	completionBound = "sim-ideal"
-
 	// completionVIP is the number of the first scheduler's VIP; the others follow.
 	completionVIP = 55
 	// completionMean is what a request needs of a server that has no other.
@@ -183,24 +180,52 @@ func (r *rig) complete(ctx context.Context, workload string, busy float64, due [
 		if i == 0 {
 			hash = p99
 		}
-		emit(completionRow(workload, busy, e.name, ms, failed, hash))
+		emit(completionRow(workload, busy, e.name, len(ms)+failed, failed, Percentile(ms, 0.5), p99, hash))
 	}
-	var ms []float64
-	for n, took := range balance.Serve(due, servers, balance.LeastOpen()) {
-		if due[n].At >= warm {
-			ms = append(ms, float64(took)/float64(time.Millisecond))
-		}
-	}
-	emit(completionRow(workload, busy, completionBound, ms, 0, hash))
+	emitBounds(workload, busy, due, servers, warm, emit)
 	return nil
 }
 
+// completionDraws are the simulated runs of which a bound that is drawn is the median.
+const completionDraws = 101
+
+// completionBounds are what the same requests would come to with one balancer that sees every one of them begin and end at once, hashing first.
+var completionBounds = []struct {
+	name   string
+	runs   int
+	choose func(*rand.Rand) func(open []int) int
+}{
+	{"sim-hash", completionDraws, balance.Any}, {"sim-p2c", completionDraws, balance.LesserOfTwo},
+	{"sim-least", 1, func(*rand.Rand) func([]int) int { return balance.LeastOpen() }},
+}
+
+// emitBounds simulates the requests.
+func emitBounds(workload string, busy float64, due []balance.Due, servers int, warm time.Duration, emit func(Row)) {
+	var hash float64
+	for i, b := range completionBounds {
+		var p50s, p99s []float64
+		counted := 0
+		for run := range b.runs {
+			var ms []float64
+			for n, took := range balance.Serve(due, servers, b.choose(rand.New(rand.NewPCG(1, uint64(run))))) {
+				if due[n].At >= warm {
+					ms = append(ms, float64(took)/float64(time.Millisecond))
+				}
+			}
+			p50s, p99s, counted = append(p50s, Percentile(ms, 0.5)), append(p99s, Percentile(ms, 0.99)), len(ms)
+		}
+		p50, p99 := Percentile(p50s, 0.5), Percentile(p99s, 0.5)
+		if i == 0 {
+			hash = p99
+		}
+		emit(completionRow(workload, busy, b.name, counted, 0, p50, p99, hash))
+	}
+}
+
 // completionRow is what became of the requests of an engine; hash is the 99th percentile of hashing.
-func completionRow(workload string, busy float64, engine string, ms []float64, failed int, hash float64) Row {
-	p99 := Percentile(ms, 0.99)
+func completionRow(workload string, busy float64, engine string, requests, failed int, p50, p99, hash float64) Row {
 	return Row{completionCase, []Field{
-		{workloadField, workload}, {busyField, busy}, {engineField, engine}, {"requests", len(ms) + failed}, {"failed", failed},
-		{"p50_ms", round(Percentile(ms, 0.5))}, {tookField, round(p99)}, {betterField, round(hash / p99)},
+		{workloadField, workload}, {busyField, busy}, {engineField, engine}, {"requests", requests}, {"failed", failed}, {"p50_ms", round(p50)}, {tookField, round(p99)}, {betterField, round(hash / p99)},
 	}}
 }
 

@@ -118,6 +118,27 @@ func TestResultsPage(t *testing.T) {
 			t.Errorf("%s is %q, %v; want %q", file, got, err, want)
 		}
 	}
+	long := []Row{{"idle-700", []Field{{engineField, "shunt"}, {"idle_s", 700.0}, {"late", 0}, {pushDelayField, 0.5}}}}
+	for range 2 {
+		if err := NewPage(dir).Write(cheetahSuite, long, taken); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(string(after), string(text)) {
+		t.Errorf("a case with a section of its own changed more than that:\n%s", after)
+	}
+	for _, want := range []string{"| `idle-700` | shunt | 700.0 | 0 | 0.50 |", "goal `idle-700` shunt late at most 0: met (0.00)", "`shunt bench cheetah --case idle-700`, 2026-01-02, v1"} {
+		if strings.Count(string(after[len(text):]), want) != 1 {
+			t.Errorf("its section has %q not once:\n%s", want, after[len(text):])
+		}
+	}
+	if got, err := os.ReadFile(filepath.Join(filepath.Dir(page), "lab-idle-700.csv")); err != nil || string(got) != "case,engine,idle_s,late,worst_s\nidle-700,shunt,700,0,0.5\n" {
+		t.Errorf("lab-idle-700.csv is %q, %v", got, err)
+	}
 	if _, err := os.Stat(filepath.Join(dir, pageName)); err == nil {
 		t.Error("it wrote into the page of the others, too")
 	}

@@ -116,13 +116,13 @@ func section(s Suite, rows []Row, taken Taken) string {
 	if s.timeline != nil {
 		fmt.Fprintf(&b, "![%s](%s/%s%s)\n\n", s.timeline.title, plotDir, s.Name, timelineSuffix)
 	}
-	b.WriteString(signature(s, taken))
+	b.WriteString(signature(s.Name, taken))
 	return b.String()
 }
 
 // signature says by what, when and on what figures were taken.
-func signature(s Suite, taken Taken) string {
-	text := fmt.Sprintf("`shunt bench %s`, %s, %s; %s.", s.Name, taken.At.UTC().Format(time.DateOnly), taken.Version, taken.Machine)
+func signature(command string, taken Taken) string {
+	text := fmt.Sprintf("`shunt bench %s`, %s, %s; %s.", command, taken.At.UTC().Format(time.DateOnly), taken.Version, taken.Machine)
 	if stolen := StolenText(taken.Stolen); stolen != "" {
 		text += fmt.Sprintf(" Mind that %s.", stolen)
 	}

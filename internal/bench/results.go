@@ -17,10 +17,12 @@ type results struct {
 	dir string
 	// detail are cases whose rows are in files and plots, and in no table.
 	detail []string
-	files  func(rows []Row) []resultFile
+	// apart are cases that run only when they are named: each has a section of its own, which a run without it leaves alone.
+	apart []string
+	files func(rows []Row) []resultFile
 }
 
-// resultFile is a table as CSV and a plot of it, under one name.
+// resultFile is a table as CSV and a plot of it, if there are any panels, under one name.
 type resultFile struct {
 	name, title string
 	rows        []Row
@@ -30,12 +32,39 @@ type resultFile struct {
 // resultsName is the page of a directory of results.
 const resultsName = "README.md"
 
-// write replaces the suite's section and its files.
+// write replaces the sections and files that there are rows for.
 func (r *results) write(dir string, s Suite, rows []Row, taken Taken) error {
 	dir = filepath.Join(dir, r.dir)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
+	if err := r.writeFiles(dir, rows); err != nil {
+		return err
+	}
+	page, head := filepath.Join(dir, resultsName), "# "+s.Title+"\n"
+	together := without(rows, func(row Row) bool { return slices.Contains(r.apart, row.Case) })
+	if len(together) > 0 {
+		if err := writeSection(page, head, s.Name, r.section(s, together, taken)); err != nil {
+			return err
+		}
+	}
+	for _, c := range r.apart {
+		if of := without(rows, func(row Row) bool { return row.Case != c }); len(of) > 0 {
+			if err := writeSection(page, head, s.Name+" "+c, apartSection(s, c, of, taken)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// without are the rows but for some.
+func without(rows []Row, which func(Row) bool) []Row {
+	return slices.DeleteFunc(slices.Clone(rows), which)
+}
+
+// writeFiles writes the tables and plots of rows.
+func (r *results) writeFiles(dir string, rows []Row) error {
 	for _, f := range r.files(rows) {
 		names := columns(f.rows)
 		var cells [][]string
@@ -45,20 +74,35 @@ func (r *results) write(dir string, s Suite, rows []Row, taken Taken) error {
 		if err := figure.WriteCSV(filepath.Join(dir, f.name+".csv"), append([]string{"case"}, names...), cells); err != nil {
 			return err
 		}
+		if len(f.panels) == 0 {
+			continue
+		}
 		if err := figure.WritePNG(filepath.Join(dir, f.name+".png"), f.panels...); err != nil {
 			return err
 		}
 	}
-	return writeSection(filepath.Join(dir, resultsName), "# "+s.Title+"\n", s.Name, r.section(s, rows, taken))
+	return nil
+}
+
+// apartSection is the generated text of a case that has one of its own.
+func apartSection(s Suite, name string, rows []Row, taken Taken) string {
+	var b strings.Builder
+	writeMarkdownTable(&b, rows)
+	b.WriteString("\n")
+	for _, line := range verdicts(s, rows) {
+		fmt.Fprintf(&b, "- %s\n", line)
+	}
+	b.WriteString("\n" + signature(s.Name+" --case "+name, taken))
+	return b.String()
 }
 
 // section is the generated text of the suite.
 func (r *results) section(s Suite, rows []Row, taken Taken) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "## %s\n\n%s\n\n", s.Title, s.About)
-	shown := slices.DeleteFunc(slices.Clone(rows), func(row Row) bool { return slices.Contains(r.detail, row.Case) })
+	shown := without(rows, func(row Row) bool { return slices.Contains(r.detail, row.Case) })
 	for _, c := range s.Cases { // cases have figures of their own
-		of := slices.DeleteFunc(slices.Clone(shown), func(row Row) bool { return row.Case != c })
+		of := without(shown, func(row Row) bool { return row.Case != c })
 		if len(of) > 0 {
 			writeMarkdownTable(&b, of)
 			b.WriteString("\n")
@@ -71,9 +115,11 @@ func (r *results) section(s Suite, rows []Row, taken Taken) string {
 		b.WriteString("\n")
 	}
 	for _, f := range r.files(rows) {
-		fmt.Fprintf(&b, "![%s](%s.png)\n\n", f.title, f.name)
+		if len(f.panels) > 0 {
+			fmt.Fprintf(&b, "![%s](%s.png)\n\n", f.title, f.name)
+		}
 	}
-	b.WriteString(signature(s, taken))
+	b.WriteString(signature(s.Name, taken))
 	return b.String()
 }
 

@@ -1,6 +1,11 @@
 package balance
 
-import "time"
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/sched"
+)
 
 // Due is a request that comes at a time, whatever became of those before.
 type Due struct{ At, Work time.Duration }
@@ -40,5 +45,21 @@ func LeastOpen() func(open []int) int {
 		}
 		next = best + 1
 		return best
+	}
+}
+
+// Any chooses as hashing does: without looking.
+func Any(r *rand.Rand) func(open []int) int {
+	return func(open []int) int { return r.IntN(len(open)) }
+}
+
+// LesserOfTwo chooses as p2c does that sees every request begin and end at once.
+func LesserOfTwo(r *rand.Rand) func(open []int) int {
+	return func(open []int) int {
+		first, second := sched.Draws(r.Uint64(), len(open))
+		if open[second] < open[first] {
+			return second
+		}
+		return first
 	}
 }

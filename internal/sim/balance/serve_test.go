@@ -1,6 +1,7 @@
 package balance
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -54,6 +55,26 @@ func TestServe(t *testing.T) {
 		} {
 			if got, want := Serve(due, servers, choose()), naiveServe(due, servers, choose()); !slices.Equal(got, want) {
 				t.Fatalf("%d servers: %v take %v, want %v", servers, due, got, want)
+			}
+		}
+	}
+}
+
+// Of two places the lesser is taken wherever it is drawn: the one with the most never, that with the least with every draw that has it, two of n. Any takes all alike.
+func TestChoices(t *testing.T) {
+	const n = 30_000
+	for name, c := range map[string]struct {
+		choose func(*rand.Rand) func([]int) int
+		want   [4]float64
+	}{"any": {Any, [4]float64{0.25, 0.25, 0.25, 0.25}}, "lesser of two": {LesserOfTwo, [4]float64{1. / 6, 1. / 2, 0, 1. / 3}}} {
+		var got [4]float64
+		choose := c.choose(rand.New(rand.NewPCG(1, 2)))
+		for range n {
+			got[choose([]int{2, 0, 3, 1})] += 1.0 / n
+		}
+		for i := range got {
+			if math.Abs(got[i]-c.want[i]) > 0.015 {
+				t.Errorf("%s: place %d is taken %v, want %v", name, i, got[i], c.want[i])
 			}
 		}
 	}
