@@ -103,6 +103,9 @@ func usualLayout(syn bool, now, echo uint32, blocks []byte) []byte {
 	return out
 }
 
+// errReset is what a RST says.
+var errReset = errors.New("the connection was reset")
+
 // handmadeMAC is the Ethernet address of all of them.
 var handmadeMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0xf0}
 
@@ -267,7 +270,7 @@ func (h *handmade) connect() error {
 // take is what it does with a segment: RFC 9293, RFC 7323 section 5.3 without exception for idle connections.
 func (h *handmade) take(s *segment) error {
 	if s.flags&wire.RST != 0 {
-		return errors.New("the connection was reset")
+		return errReset
 	}
 	if h.stamps && !s.stamped {
 		return errors.New("a segment came without timestamps")
