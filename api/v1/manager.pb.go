@@ -4126,7 +4126,7 @@ type FlowStatus struct {
 	Dip      string                 `protobuf:"bytes,5,opt,name=dip,proto3" json:"dip,omitempty"`
 	DipPort  uint32                 `protobuf:"varint,6,opt,name=dip_port,json=dipPort,proto3" json:"dip_port,omitempty"`
 	Member   uint32                 `protobuf:"varint,7,opt,name=member,proto3" json:"member,omitempty"`
-	// "untrusted", "trusted", "closing", or "source" for a remembered client; of a record "open", or "closed" after a FIN.
+	// "untrusted", "trusted", "closing", or "source" for a remembered client; of a record "new" on probation, then "open", or "closed" after a FIN.
 	Class string `protobuf:"bytes,8,opt,name=class,proto3" json:"class,omitempty"`
 	// Since the last packet; of entries of the flow table, since one that refreshed it.
 	Age *durationpb.Duration `protobuf:"bytes,9,opt,name=age,proto3" json:"age,omitempty"`

@@ -5,10 +5,10 @@
 
 #include "abi/limit.h"
 
-/* A record: what a connection that showed a valid cookie has sent since. Its index is in one place at any time: on the stack of a CPU, in a batch of the
+/* A record: what a connection that showed a valid cookie, or connection id of QUIC, has sent since. Its index is in one place at any time: on the stack of a CPU, in a batch of the
  * depot, in the agent's hand, or in an entry of `track_buckets`, which makes it a connection's. An entry is as those of the flow table are, with the
- * record's index in the place of the member, FLOW_CLASS_TRUSTED, and for a stamp the jiffies when it was opened. Who takes the entry away, by one compare and
- * swap, has the index. */
+ * record's index in the place of the member, and for a stamp the jiffies when it was opened: FLOW_CLASS_UNTRUSTED on probation, FLOW_CLASS_TRUSTED since. Who takes
+ * the entry away, by one compare and swap, has the index. */
 struct track_record {
 	__u64 hash;    /* the flow's, under the flow key; 0: nobody's */
 	__u32 whose;   /* enum connection_shift */
@@ -32,6 +32,10 @@ enum connection_limit {
 	LIMIT_CONNECTION_BATCH = 63,
 	/* The least room of a CPU's stack: a quarter holds a batch. */
 	LIMIT_CONNECTION_REGION = 1 << 8,
+	/* Entries of a bucket on probation: at most half of the records are, for there are places for twice as many. */
+	LIMIT_CONNECTION_NEW = LIMIT_FLOW_BUCKET / 4,
+	/* Seconds that a record stays on probation without a packet, at most. */
+	LIMIT_CONNECTION_PROBATION = 10,
 	/* Seconds that a record stays after the last packet behind a FIN. */
 	LIMIT_CONNECTION_CLOSING = 60,
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Records of connections (abi/connection.h): what was sent by each to a member. They are opened by segments with a valid cookie alone, which shows that the client
- * got the server's SYN-ACK: SYNs open none, and of forged cookies N in 32,768 do, of N servers. Nothing depends on them: without a record a packet goes the same way.
+ * got the server's SYN-ACK, or guessed: SYNs open none, and of forged cookies N in 32,768 do, of N servers. A new record is on probation until a packet that is no copy
+ * of the first names the same member. Nothing depends on records: without one a packet goes the same way.
  *
  * A record is opened and freed in constant time, and without locks: free ones are on stacks, one for each CPU, and no program interrupts another on its CPU. A
  * CPU that has few asks the depot for a batch, one that has many gives it one. */
@@ -136,6 +137,21 @@ __attribute__((noinline)) int track_drop(struct flow_bucket *b __arg_nonnull, __
 	return 1;
 }
 
+/* track_rid takes away the entry at a place if it is one of the flow whose entry is `e`. It may be proven meanwhile, once. */
+__attribute__((noinline)) int track_rid(struct flow_bucket *b __arg_nonnull, __u32 at, __u64 e)
+{
+	if (!b || at >= LIMIT_FLOW_BUCKET)
+		return 0;
+#pragma clang loop unroll(disable)
+	for (__u32 tries = 0; tries < 2; tries++) {
+		__u64 now = flow_load(b, at);
+
+		if (!flow_class(now) || (now ^ e) >> FLOW_FINGERPRINT_SHIFT || track_drop(b, at, now))
+			break;
+	}
+	return 0;
+}
+
 /* track_single leaves one of the entries that a flow has in its bucket, whose own at `at` is `e`: two CPUs may have opened it at once. The one in the lower place
  * stays, whoever looks. */
 static __always_inline void track_single(struct flow_bucket *b, __u32 at, __u64 e)
@@ -146,13 +162,28 @@ static __always_inline void track_single(struct flow_bucket *b, __u32 at, __u64 
 
 		if (i == at || !flow_class(other) || (other ^ e) >> FLOW_FINGERPRINT_SHIFT)
 			continue;
-		if (i > at) {
-			track_drop(b, i, other);
-		} else {
-			track_drop(b, at, e);
+		track_rid(b, i > at ? i : at, e);
+		if (i < at)
 			return;
-		}
 	}
+}
+
+/* track_oldest is the entry that is on probation for longest; 0: fewer than `least` are on it. */
+static __always_inline __u64 track_oldest(const struct flow_bucket *b, __u64 now, __u32 least)
+{
+	__u64 found = 0;
+	__u32 n = 0;
+
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < LIMIT_FLOW_BUCKET; i++) {
+		__u64 e = flow_load(b, i);
+
+		if (flow_class(e) != FLOW_CLASS_UNTRUSTED)
+			continue;
+		if (!n++ || flow_age(e, now) > flow_age(found, now))
+			found = e;
+	}
+	return n < least ? 0 : found;
 }
 
 /* track_place is the place that a new entry takes: its home, or the first one that is empty; LIMIT_FLOW_BUCKET: there is none. */
@@ -171,17 +202,42 @@ struct track_packet {
 	__u32 tick;
 };
 
+/* track_seat takes a free record for a newcomer, and a place, which it gives: the index + 1; 0: one of them is not there. */
+__attribute__((noinline)) __u32 track_seat(struct flow_bucket *b __arg_nonnull, __u64 hash, __u32 *at __arg_nonnull)
+{
+	if (!b || !at)
+		return 0;
+	*at = track_place(b, hash);
+	return *at < LIMIT_FLOW_BUCKET ? track_take() : 0;
+}
+
+/* track_admit is track_seat, but on probation are no more than may be: the oldest gives way, also when there is nothing free. Who is proven stays. */
+static __always_inline __u32 track_admit(struct flow_bucket *b, const struct track_packet *t, __u32 *at)
+{
+	__u64 oldest = track_oldest(b, t->now, LIMIT_CONNECTION_NEW);
+	__u32 index = oldest ? 0 : track_seat(b, t->hash, at);
+
+	if (index)
+		return index;
+	if (!oldest)
+		oldest = track_oldest(b, t->now, 1);
+	if (!oldest || !track_room())
+		return 0;
+	if (track_drop(b, flow_place(b, oldest), oldest))
+		note(MUX_REASON_TRACK_DISPLACED);
+	return track_seat(b, t->hash, at);
+}
+
 /* track_open gives a flow a record with its first packet: true when that is done, or never will be. */
 __attribute__((noinline)) int track_open(struct flow_bucket *b __arg_nonnull, const struct track_packet *t __arg_nonnull)
 {
 	struct track_record *r;
-	__u32 at, index;
+	__u32 at = LIMIT_FLOW_BUCKET, index;
 	__u64 e;
 
 	if (!b || !t)
 		return 1;
-	at = track_place(b, t->hash);
-	index = at < LIMIT_FLOW_BUCKET ? track_take() : 0;
+	index = track_admit(b, t, &at);
 	if (!index) {
 		note(MUX_REASON_TRACK_FULL);
 		return 1;
@@ -195,7 +251,7 @@ __attribute__((noinline)) int track_open(struct flow_bucket *b __arg_nonnull, co
 	r->packets = 1;
 	r->bytes = t->bytes;
 	*(volatile __u64 *)&r->hash = t->hash;
-	e = flow_entry(t->hash, index, FLOW_CLASS_TRUSTED, t->now);
+	e = flow_entry(t->hash, index, FLOW_CLASS_UNTRUSTED, t->now);
 	if (at < LIMIT_FLOW_BUCKET && !__sync_val_compare_and_swap(&b->entries[at], 0, e)) {
 		track_single(b, at, e);
 		return 1;
@@ -206,13 +262,36 @@ __attribute__((noinline)) int track_open(struct flow_bucket *b __arg_nonnull, co
 	return 0;
 }
 
+/* track_shows says whether a packet of a record on probation proves it: it is no copy of what came before, but of another tick, another length, or with FIN. */
+static __always_inline int track_shows(const struct track_record *r, const struct track_packet *t)
+{
+	return t->tick != *(const volatile __u32 *)&r->last || t->bytes * r->packets != r->bytes ||
+	       (t->segment & SEGMENT_FIN && !(r->whose >> CONNECTION_CLOSING_SHIFT));
+}
+
+/* track_proven is an entry off probation. */
+static __always_inline __u64 track_proven(__u64 e)
+{
+	return (e & ~(3ULL << FLOW_CLASS_SHIFT)) | FLOW_CLASS_TRUSTED << FLOW_CLASS_SHIFT;
+}
+
+/* track_prove takes entry `e` off probation, if it is still there. */
+static __always_inline void track_prove(struct flow_bucket *b, __u64 e)
+{
+	__u32 at = flow_place(b, e);
+
+	if (at < LIMIT_FLOW_BUCKET)
+		__sync_val_compare_and_swap(&b->entries[at], e, track_proven(e));
+}
+
 /* track_seen counts a packet of the flow with entry `e` and record `r`; RST ends it. */
 static __always_inline void track_seen(struct flow_bucket *b, __u64 e, struct track_record *r, const struct track_packet *t)
 {
 	__u32 closing = 1U << CONNECTION_CLOSING_SHIFT;
 
 	if (t->segment & SEGMENT_RST && track_room()) {
-		track_drop(b, flow_place(b, e), e);
+		if (!track_drop(b, flow_place(b, e), e))
+			track_drop(b, flow_place(b, track_proven(e)), track_proven(e));
 		return;
 	}
 	/* The same addresses and ports, and another member: another connection. */
@@ -220,6 +299,8 @@ static __always_inline void track_seen(struct flow_bucket *b, __u64 e, struct tr
 		r->packets = 0;
 		r->bytes = 0;
 		*(volatile __u32 *)&r->whose = t->whose;
+	} else if (flow_class(e) == FLOW_CLASS_UNTRUSTED && track_shows(r, t)) {
+		track_prove(b, e);
 	}
 	if (t->segment & (SEGMENT_FIN | SEGMENT_RST) && !(r->whose & closing))
 		*(volatile __u32 *)&r->whose = t->whose | closing;
@@ -229,7 +310,7 @@ static __always_inline void track_seen(struct flow_bucket *b, __u64 e, struct tr
 	__sync_fetch_and_add(&r->bytes, t->bytes);
 }
 
-/* track counts a packet whose cookie named member `id` of the endpoint of a slot. */
+/* track counts a packet whose cookie or connection id named member `id` of the endpoint of a slot. */
 __attribute__((noinline)) int track(const struct packet *p __arg_nonnull, __u32 slot_index, __u32 id)
 {
 	const struct endpoint_slot *slot = slot_at(slot_index);

@@ -41,7 +41,7 @@ func (c muxCase) begin(harness *benchrun.Harness, mux *benchrun.Mux) (a muxAudit
 		}
 	}
 	if c.tracked() {
-		if _, err := harness.Warm(mux.Target()); err != nil {
+		if err := harness.Introduce(mux.Target()); err != nil {
 			return a, err
 		}
 		used, err := tracked(mux)

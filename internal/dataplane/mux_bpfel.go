@@ -100,11 +100,13 @@ type muxConnectionBatch struct {
 type muxConnectionLimit uint32
 
 const (
-	muxConnectionLimitLIMIT_CONNECTIONS        muxConnectionLimit = 2097152
-	muxConnectionLimitLIMIT_CONNECTIONS_MIN    muxConnectionLimit = 1024
-	muxConnectionLimitLIMIT_CONNECTION_BATCH   muxConnectionLimit = 63
-	muxConnectionLimitLIMIT_CONNECTION_REGION  muxConnectionLimit = 256
-	muxConnectionLimitLIMIT_CONNECTION_CLOSING muxConnectionLimit = 60
+	muxConnectionLimitLIMIT_CONNECTIONS          muxConnectionLimit = 2097152
+	muxConnectionLimitLIMIT_CONNECTIONS_MIN      muxConnectionLimit = 1024
+	muxConnectionLimitLIMIT_CONNECTION_BATCH     muxConnectionLimit = 63
+	muxConnectionLimitLIMIT_CONNECTION_REGION    muxConnectionLimit = 256
+	muxConnectionLimitLIMIT_CONNECTION_NEW       muxConnectionLimit = 2
+	muxConnectionLimitLIMIT_CONNECTION_PROBATION muxConnectionLimit = 10
+	muxConnectionLimitLIMIT_CONNECTION_CLOSING   muxConnectionLimit = 60
 )
 
 type muxConnectionShift uint32
@@ -403,7 +405,8 @@ const (
 	muxMuxReasonMUX_REASON_NAT_UNKNOWN          muxMuxReason = 56
 	muxMuxReasonMUX_REASON_NAT_EXPIRED          muxMuxReason = 57
 	muxMuxReasonMUX_REASON_TRACK_FULL           muxMuxReason = 58
-	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 59
+	muxMuxReasonMUX_REASON_TRACK_DISPLACED      muxMuxReason = 59
+	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 60
 )
 
 type muxNatAddress struct {

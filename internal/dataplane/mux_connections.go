@@ -129,7 +129,7 @@ func (t *connectionTable) of(w flowWord) *muxTrackRecord {
 }
 
 // free takes records of a chunk of buckets away, those of which gone says so, and counts what stays.
-func (t *connectionTable) free(from int, gone func(*muxTrackRecord) bool) (stay uint64) {
+func (t *connectionTable) free(from int, gone func(FlowClass, *muxTrackRecord) bool) (stay uint64) {
 	for i := range t.buckets[from:min(from+sweepChunk, len(t.buckets))] {
 		for j := range t.buckets[from+i].Entries {
 			word := &t.buckets[from+i].Entries[j]
@@ -138,7 +138,7 @@ func (t *connectionTable) free(from int, gone func(*muxTrackRecord) bool) (stay 
 			if r == nil {
 				continue
 			}
-			if !gone(r) {
+			if !gone(w.class(), r) {
 				stay++
 				continue
 			}
@@ -155,13 +155,18 @@ func (t *connectionTable) free(from int, gone func(*muxTrackRecord) bool) (stay 
 // dropEndpoint frees the records of an endpoint that no packet meets any more.
 func (t *connectionTable) dropEndpoint(index uint32) {
 	for from := 0; from < len(t.buckets); from += sweepChunk {
-		t.free(from, func(r *muxTrackRecord) bool { i, _, _ := r.read(); return i == index })
+		t.free(from, func(_ FlowClass, r *muxTrackRecord) bool { i, _, _ := r.read(); return i == index })
 	}
 }
 
 // closingTicks is how long records stay behind a FIN.
 func (t *muxTables) closingTicks() uint64 {
 	return uint64(t.ticks(time.Duration(muxConnectionLimitLIMIT_CONNECTION_CLOSING) * time.Second))
+}
+
+// probationTicks is how long records stay on probation at most.
+func (t *muxTables) probationTicks() uint64 {
+	return uint64(t.ticks(time.Duration(muxConnectionLimitLIMIT_CONNECTION_PROBATION) * time.Second))
 }
 
 // tracked are the endpoints with Track, by the index of their counter.
@@ -175,16 +180,19 @@ func (t *muxTables) tracked() map[uint32]*muxEntry {
 	return out
 }
 
-// connectionGone says of a record whether it was idle for too long, or of no endpoint with Track.
-func (t *muxTables) connectionGone(tracked map[uint32]*muxEntry, tick uint64) func(*muxTrackRecord) bool {
-	closing := t.closingTicks()
-	return func(r *muxTrackRecord) bool {
+// connectionGone says of a record, given the class of its entry, whether it was idle for too long, or of no endpoint with Track.
+func (t *muxTables) connectionGone(tracked map[uint32]*muxEntry, tick uint64) func(FlowClass, *muxTrackRecord) bool {
+	closing, probation := t.closingTicks(), t.probationTicks()
+	return func(class FlowClass, r *muxTrackRecord) bool {
 		index, _, closes := r.read()
 		e := tracked[index]
 		if e == nil {
 			return true
 		}
 		limit := e.policy >> muxPolicyShiftPOLICY_TRUSTED_SHIFT & 0xffff
+		if class == FlowUntrusted {
+			limit = min(e.policy>>muxPolicyShiftPOLICY_UNTRUSTED_SHIFT&0xffff, probation)
+		}
 		if closes {
 			limit = min(limit, closing)
 		}
@@ -222,8 +230,9 @@ func (m *Mux) connectionsOf(key lb.EndpointKey, most int, tick uint64, flows []F
 		}
 		for i := range t.buckets[from:min(from+sweepChunk, len(t.buckets))] {
 			for j := range t.buckets[from+i].Entries {
-				if r := t.of(flowWord(load(&t.buckets[from+i].Entries[j]))); r != nil {
-					flows = m.tables.connection(e, r, tick, flows)
+				w := flowWord(load(&t.buckets[from+i].Entries[j]))
+				if r := t.of(w); r != nil {
+					flows = m.tables.connection(e, w.class(), r, tick, flows)
 				}
 			}
 		}
@@ -232,17 +241,17 @@ func (m *Mux) connectionsOf(key lb.EndpointKey, most int, tick uint64, flows []F
 	return flows
 }
 
-// connection appends a record if it is one of the endpoint's, and live.
-func (t *muxTables) connection(e *muxEntry, r *muxTrackRecord, tick uint64, flows []Flow) []Flow {
+// connection appends a record, given the class of its entry, if it is one of the endpoint's, and live.
+func (t *muxTables) connection(e *muxEntry, class FlowClass, r *muxTrackRecord, tick uint64, flows []Flow) []Flow {
 	index, member, closing := r.read()
-	if index != e.index || t.connectionGone(map[uint32]*muxEntry{index: e}, tick)(r) {
+	if index != e.index || t.connectionGone(map[uint32]*muxEntry{index: e}, tick)(class, r) {
 		return flows
 	}
 	f := Flow{
-		Member: member, Class: FlowTrusted, Age: time.Duration(r.age(tick)) * t.tick, Tracked: true,
+		Member: member, Class: class, Age: time.Duration(r.age(tick)) * t.tick, Tracked: true,
 		Packets: atomic.LoadUint64(&r.Packets), Bytes: atomic.LoadUint64(&r.Bytes),
 	}
-	if closing {
+	if closing && class == FlowTrusted {
 		f.Class = FlowClosing
 	}
 	return append(flows, f)
@@ -253,8 +262,8 @@ func (c *change) checkTrack(w MuxEndpoint) error {
 	switch {
 	case !w.Track:
 		return nil
-	case w.Cookie == nil:
-		return errors.New("track: must have cookie keys: only connections of tcp with affinity cookie have records")
+	case w.Cookie == nil && w.QUIC == nil:
+		return errors.New("track: must have cookie keys, or read connection ids: only packets that say their member have records")
 	case c.t.connections == nil || len(c.t.connections.records) == 0:
 		return errors.New("track: no room: this mux keeps no records of connections (--connections 0)")
 	}

@@ -196,7 +196,8 @@ func TestEveryReasonIsTested(t *testing.T) {
 		"nat_unknown":    true, // TestNATRefused
 		"nat_expired":    true, // counted by sweeps, in TestNATIdle
 
-		"track_full": true, // TestTrackFull
+		"track_full":      true, // TestTrackFull
+		"track_displaced": true, // TestTrackDisplaced
 
 		"rate_limited":     true, // TestPacketLimit
 		"new_flow_limited": true, // TestNewFlowLimit

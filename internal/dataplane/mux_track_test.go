@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -23,6 +24,14 @@ func trackedServers() []MuxEndpoint {
 		servers[i].Track = true
 	}
 	return servers
+}
+
+// withMore is a segment with more data: no copy of it.
+func withMore(p wire.Packet) wire.Packet {
+	tcp := p.Payload.(wire.TCP)
+	tcp.Data = []byte("more data behind")
+	p.Payload = tcp
+	return p
 }
 
 // connections lists the records of the endpoint of a packet's VIP.
@@ -123,7 +132,7 @@ func TestTrackCounts(t *testing.T) {
 			p := segment(9, wire.ACK, stamp...)
 			f.check(p.Frame())
 			bytes += uint64(len(p.Frame()) - 14)
-			if got := f.onlyConnection(p); got != (Flow{Member: 2, Class: FlowTrusted, Tracked: true, Packets: i + 1, Bytes: bytes}) {
+			if got := f.onlyConnection(p); got != (Flow{Member: 2, Class: FlowUntrusted, Tracked: true, Packets: i + 1, Bytes: bytes}) {
 				t.Fatalf("after %d segments of %d bytes: %+v", i+1, bytes, got)
 			}
 		}
@@ -155,6 +164,10 @@ func TestTrackEnds(t *testing.T) {
 	send := func(flags uint8) {
 		f.check(segment4(9, flags, usualOptions(stampFor(p, testCookies, 0, 1))...).Frame())
 	}
+	prove := func() {
+		send(wire.ACK)
+		f.check(withMore(segment4(9, wire.ACK, usualOptions(stampFor(p, testCookies, 0, 1))...)).Frame())
+	}
 	stays := func(want bool, after string) {
 		t.Helper()
 		f.sweep()
@@ -167,15 +180,15 @@ func TestTrackEnds(t *testing.T) {
 	if used := f.checkIndices(); used != 0 {
 		t.Errorf("RST left %d records", used)
 	}
-	send(wire.ACK)
+	prove()
 	f.pass(299 * time.Second)
 	stays(true, "299 s")
 	f.pass(10 * time.Second)
 	stays(false, "309 s")
-	send(wire.ACK)
+	prove()
 	f.pass(20 * time.Second)
 	send(wire.FIN | wire.ACK)
-	if got := f.onlyConnection(p); got.Class != FlowClosing || got.Packets != 2 {
+	if got := f.onlyConnection(p); got.Class != FlowClosing || got.Packets != 3 {
 		t.Errorf("after FIN: %+v", got)
 	}
 	f.pass(55 * time.Second)
@@ -217,24 +230,27 @@ func TestTrackEndpointGoes(t *testing.T) {
 // TestTrackFull: what finds no record is forwarded as ever, and counted.
 func TestTrackFull(t *testing.T) {
 	f := newFlowFixture(t, trackedServers()...)
-	frame := func(from uint16) []byte {
-		return segment4(from, wire.ACK, usualOptions(stampFor(segment4(from, 0), testCookies, 0, from%3))...).Frame()
-	}
 	for from := range uint16(2 * testLimits.Connections) {
-		if verdict, _ := f.run(frame(from)); verdict != xdpTX {
-			t.Fatalf("connection %d: verdict %d", from, verdict)
+		p := segment4(from, wire.ACK, usualOptions(stampFor(segment4(from, 0), testCookies, 0, from%3))...)
+		before := f.reasonsNow()["track_full"]
+		verdict, out := f.run(p.Frame())
+		if want := f.model.walk(p.Frame()); verdict != want.verdict || !bytes.Equal(out, want.frame) {
+			t.Fatalf("connection %d: verdict %d, %x", from, verdict, out)
+		}
+		if f.reasonsNow()["track_full"] == before {
+			f.run(withMore(p).Frame())
 		}
 	}
-	used, full := f.checkIndices(), f.reasonsNow()["track_full"]
-	if uint64(used)+full != 2*uint64(testLimits.Connections) || used < int(testLimits.Connections)/2 {
-		t.Errorf("%d connections have records, %d were counted, of %d", used, full, 2*testLimits.Connections)
+	used, reasons := f.checkIndices(), f.reasonsNow()
+	if uint64(used)+reasons["track_full"] != 2*uint64(testLimits.Connections) || used < int(testLimits.Connections)/2 || reasons["track_displaced"] > 0 {
+		t.Errorf("%d connections have records, %d were counted, of %d; %d were displaced", used, reasons["track_full"], 2*testLimits.Connections, reasons["track_displaced"])
 	}
 	f.pass(310 * time.Second)
 	f.sweep()
 	if used := f.checkIndices(); used != 0 {
 		t.Errorf("%d records are left", used)
 	}
-	f.run(frame(1))
+	f.run(segment4(1, wire.ACK, usualOptions(stampFor(segment4(1, 0), testCookies, 0, 1))...).Frame())
 	f.onlyConnection(segment4(1, 0))
 }
 
@@ -263,6 +279,7 @@ type trackModel struct {
 	packets uint64
 	bytes   uint64
 	closing bool
+	proven  bool
 	last    uint64 // tick
 }
 
@@ -282,14 +299,14 @@ func onCPU(t testing.TB, cpu int, f func()) {
 func TestTrackRandom(t *testing.T) {
 	f := newFlowFixture(t, trackedServers()...)
 	tick := func() uint64 { return f.model.policy.now >> f.mux.tickShift }
-	limit := uint64(f.mux.tables.ticks(300 * time.Second))
+	limit, probation := uint64(f.mux.tables.ticks(300*time.Second)), uint64(f.mux.tables.ticks(10*time.Second))
 	rapid.Check(t, func(rt *rapid.T) {
 		f.pass(400 * time.Second)
 		f.sweep()
 		oracle := map[uint16]*trackModel{}
 		expire := func() {
 			for from, c := range oracle {
-				if age := tick() - c.last; age > limit || c.closing && age > f.mux.tables.closingTicks() {
+				if age := tick() - c.last; age > limit || c.closing && age > f.mux.tables.closingTicks() || !c.proven && age > probation {
 					delete(oracle, from)
 				}
 			}
@@ -310,17 +327,22 @@ func TestTrackRandom(t *testing.T) {
 					member = (from + 1) % 3
 				}
 				p := segment4(from, flags, usualOptions(stampFor(segment4(from, 0), testCookies, uint8(from%2), member))...)
+				if rapid.IntRange(0, 3).Draw(rt, "longer") == 0 {
+					p = withMore(p)
+				}
 				onCPU(t, rapid.IntRange(0, runtime.NumCPU()-1).Draw(rt, "cpu"), func() { f.run(p.Frame()) })
-				c := oracle[from]
+				c, octets := oracle[from], uint64(len(p.Frame())-14)
 				if flags&wire.RST != 0 {
 					delete(oracle, from)
 					continue
 				}
 				if c == nil || c.member != member {
-					c = &trackModel{member: member}
+					c = &trackModel{member: member, proven: c != nil && c.proven}
 					oracle[from] = c
+				} else {
+					c.proven = c.proven || c.last != tick() || c.bytes != c.packets*octets || !c.closing && flags&wire.FIN != 0
 				}
-				c.packets, c.bytes, c.last = c.packets+1, c.bytes+uint64(len(p.Frame())-14), tick()
+				c.packets, c.bytes, c.last = c.packets+1, c.bytes+octets, tick()
 				c.closing = c.closing || flags&wire.FIN != 0
 			}
 		}
@@ -329,7 +351,9 @@ func TestTrackRandom(t *testing.T) {
 		var want, got []string
 		for _, c := range oracle {
 			class := FlowTrusted
-			if c.closing {
+			if !c.proven {
+				class = FlowUntrusted
+			} else if c.closing {
 				class = FlowClosing
 			}
 			want = append(want, fmt.Sprint(c.member, class, c.packets, c.bytes, tick()-c.last))
@@ -343,8 +367,8 @@ func TestTrackRandom(t *testing.T) {
 			rt.Fatalf("records %v\nwant    %v", got, want)
 		}
 	})
-	if n := f.reasonsNow()["track_full"]; n > 0 {
-		t.Errorf("track_full was counted %d times", n)
+	if reasons := f.reasonsNow(); reasons["track_full"]+reasons["track_displaced"] > 0 {
+		t.Errorf("track_full was counted %d times, track_displaced %d", reasons["track_full"], reasons["track_displaced"])
 	}
 }
 
@@ -363,7 +387,11 @@ func TestTrackTogether(t *testing.T) {
 					if r.IntN(2) == 0 {
 						flags |= wire.RST
 					}
-					f.run(segment4(from, flags, usualOptions(stampFor(segment4(from, 0), testCookies, 0, from%3))...).Frame())
+					p := segment4(from, flags, usualOptions(stampFor(segment4(from, 0), testCookies, 0, from%3))...)
+					if r.IntN(2) == 0 {
+						p = withMore(p)
+					}
+					f.run(p.Frame())
 				}
 			})
 		})

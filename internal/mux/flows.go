@@ -91,6 +91,8 @@ func flowClass(f dataplane.Flow) string {
 	switch {
 	case f.Tracked && f.Class == dataplane.FlowClosing:
 		return "closed"
+	case f.Tracked && f.Class == dataplane.FlowUntrusted:
+		return "new"
 	case f.Tracked:
 		return "open"
 	case f.Source:

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // Lengths and offsets of the frames, Ethernet header first.
@@ -41,12 +42,24 @@ func withTimestamps(frame []byte, f Family) []byte {
 	copy(out, frame[:l4+tcpLen])
 	out[l4+12] = (tcpLen + timestampsLen) / 4 << 4
 	copy(out[l4+tcpLen:], []byte{1, 1, 8, 10})
-	if f == IPv4 {
-		binary.BigEndian.PutUint16(out[ethLen+2:], uint16(len(out)-ethLen))
-	} else {
-		binary.BigEndian.PutUint16(out[ethLen+4:], uint16(len(out)-ethLen-ip6Len))
-	}
+	f.setLength(out)
 	return out
+}
+
+// withData is a frame with eight octets more.
+func withData(frame []byte, f Family) []byte {
+	out := append(slices.Clip(frame), make([]byte, 8)...)
+	f.setLength(out)
+	return out
+}
+
+// setLength writes into a frame how long its IP packet is.
+func (f Family) setLength(frame []byte) {
+	if f == IPv4 {
+		binary.BigEndian.PutUint16(frame[ethLen+2:], uint16(len(frame)-ethLen))
+	} else {
+		binary.BigEndian.PutUint16(frame[ethLen+4:], uint16(len(frame)-ethLen-ip6Len))
+	}
 }
 
 // frameTo is where frames are sent to.

@@ -183,6 +183,23 @@ func (h *Harness) Warm(t Target) (packets uint64, err error) {
 	return packets, nil
 }
 
+// introducedAtOnce is how many flows Introduce shows before it proves them: so few that hardly three are neighbours in a table.
+const introducedAtOnce = 1 << 12
+
+// Introduce is Warm for records that believe a second packet only if it is no copy of the first: it has data.
+func (h *Harness) Introduce(t Target) error {
+	first := h.frame
+	defer func() { h.frame = first }()
+	for begin := uint32(0); begin < h.traffic.Flows; begin += introducedAtOnce {
+		for _, h.frame = range [][]byte{first, withData(first, h.traffic.Family)} {
+			if _, _, err := h.run(t, min(h.traffic.Flows-begin, introducedAtOnce), order{tcpACK, true, begin, 0}, 1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // order says which packets a run has: TCP flags, and flows with random numbers or with those counted up from begin, each
 // 1<<repeatShift times.
 type order struct {
