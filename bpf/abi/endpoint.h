@@ -53,7 +53,7 @@ enum endpoint_flag {
 	ENDPOINT_ANY = 128,             /* takes packets of any protocol: 3-tuple for those without ports */
 	ENDPOINT_COOKIE = 256,          /* segments of TCP carry cookies: with ENDPOINT_FLOW, for those that carry none */
 	ENDPOINT_QUIC = 512,            /* connection ids name the member: with ENDPOINT_FLOW, for those that name none */
-	ENDPOINT_TRACK = 1024,          /* connections whose segments carry cookies have records (abi/connection.h): with ENDPOINT_COOKIE */
+	ENDPOINT_TRACK = 1024,          /* connections whose packets say their member have records (abi/connection.h): with ENDPOINT_COOKIE or ENDPOINT_QUIC */
 	ENDPOINT_SCHED = 2048,          /* new flows go where a sequence says (abi/schedule.h), the ring is asked when it is silent */
 	ENDPOINT_NAT = 4096,            /* packets are rewritten both ways, and each flow has a session (abi/nat.h) */
 	/* Flags that the usual packet does not meet: one branch leads to all of them. */

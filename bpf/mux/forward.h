@@ -171,6 +171,8 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, s
 			if (!member_present(word))
 				return refuse(slot_value(slot), p->l3_len, MUX_REASON_NO_BACKEND);
 			hash = spread_hash(&c->flow_key, p->src_hi, p->src_lo, p->sport);
+			if (flags & ENDPOINT_TRACK)
+				track(p, index, (__u32)answer - (__u32)range);
 			goto send;
 		}
 	}

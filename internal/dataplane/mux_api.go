@@ -102,7 +102,7 @@ type MuxEndpoint struct {
 	SourceFor                    time.Duration
 	OnePacket                    bool
 	Idle                         lb.Idle
-	// Track: connections whose segments show a valid cookie have records. With Cookie only.
+	// Track: connections whose packets show a valid cookie, or a connection id of a member, have records. With Cookie or QUIC.
 	Track           bool
 	Fragments3Tuple bool
 	Encap           Encap
@@ -168,8 +168,8 @@ type Flow struct {
 	Class  FlowClass
 	Age    time.Duration // since the last packet that refreshed it
 	Source bool          // remembers a client (MuxEndpoint.SourceFor), not a flow
-	// Tracked: a connection's record (MuxEndpoint.Track), not an entry of the flow table. It counts what was sent to the member since the first segment that showed
-	// a cookie to this program.
+	// Tracked: a connection's record (MuxEndpoint.Track), not an entry of the flow table. It counts what was sent to the member since the first packet that named
+	// it to this program. FlowUntrusted is on probation.
 	Tracked        bool
 	Packets, Bytes uint64 // of inner IP packets
 }

@@ -83,20 +83,40 @@ func TestTrackProbationEnds(t *testing.T) {
 	}
 }
 
+// bucketOf is the bucket of the connection from a port; there are no records.
+func (f *muxFixture) bucketOf(from uint16) int {
+	f.t.Helper()
+	f.run(shown(from, wire.ACK, 1).Frame())
+	bucket := slices.IndexFunc(f.mux.connections.buckets, func(b muxFlowBucket) bool {
+		return slices.ContainsFunc(b.Entries[:], func(w uint64) bool { return w != 0 })
+	})
+	f.run(shown(from, wire.RST|wire.ACK, 1).Frame())
+	return bucket
+}
+
 // neighbours are ports whose connections share a bucket.
 func (f *muxFixture) neighbours(n int) []uint16 {
 	f.t.Helper()
 	in := map[int][]uint16{}
 	for from := uint16(1); ; from++ {
-		f.run(shown(from, wire.ACK, 1).Frame())
-		bucket := slices.IndexFunc(f.mux.connections.buckets, func(b muxFlowBucket) bool {
-			return slices.ContainsFunc(b.Entries[:], func(w uint64) bool { return w != 0 })
-		})
-		f.run(shown(from, wire.RST|wire.ACK, 1).Frame())
+		bucket := f.bucketOf(from)
 		if in[bucket] = append(in[bucket], from); len(in[bucket]) == n {
 			return in[bucket]
 		}
 	}
+}
+
+// apart are ports of whose connections no more are in a bucket than may be on probation.
+func (f *muxFixture) apart(n int) (ports []uint16) {
+	f.t.Helper()
+	in := map[int]int{}
+	for from := uint16(1); len(ports) < n; from++ {
+		if bucket := f.bucketOf(from); in[bucket] < int(muxConnectionLimitLIMIT_CONNECTION_NEW) {
+			in[bucket]++
+			ports = append(ports, from)
+		}
+	}
+	return ports
 }
 
 // listed are the bytes and classes of the records.

@@ -83,10 +83,7 @@ func (f *faults) carrying(path string, e *Endpoint) {
 	if e.Rewrite == RewriteNone && e.Protocol == TCP && e.Cookie.Form != CookieCO {
 		f.add(path+".rewrite", string(e.Rewrite), "must be host with affinity cookie in tcp, but for cookie.form co: hosts stamp what they rewrite")
 	}
-	switch {
-	case e.Track && e.Protocol != TCP:
-		f.add(path+".track", "true", NotSupported+" with protocol "+e.ProtocolName()+", must be false: only cookies of tcp are bound to a client's address")
-	case e.Track && e.Path == PathNAT:
+	if e.Track && e.Path == PathNAT {
 		f.add(path+".track", "true", "must be false with path nat, which has sessions of its own")
 	}
 	f.form(path, e)

@@ -132,9 +132,6 @@ func TestBadInputIsRefused(t *testing.T) {
 		"path":             {other(func(s *apiv1.Service) { s.Endpoints[0].Path = "bypass" }), lb.NotSupported},
 		"affinity":         {other(func(s *apiv1.Service) { s.Endpoints[0].Affinity = "sticky" }), "must be flow, hash or cookie"},
 		"track":            {other(func(s *apiv1.Service) { s.Endpoints[0].Affinity, s.Endpoints[0].Track = "flow", true }), "only cookie endpoints"},
-		"track of QUIC": {other(func(s *apiv1.Service) {
-			s.Endpoints[0].Protocol, s.Endpoints[0].Affinity, s.Endpoints[0].Track = "quic", "cookie", true
-		}), lb.NotSupported},
 		"form": {other(func(s *apiv1.Service) {
 			s.Endpoints[0].Affinity, s.Endpoints[0].Cookie = "cookie", &apiv1.Cookie{Form: "co"}
 		}), "must be none with cookie.form co"},

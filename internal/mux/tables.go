@@ -73,7 +73,7 @@ func wantedEndpoint(e plan.Endpoint, r nextRings, now present) dataplane.MuxEndp
 	}
 	out.NAT = e.NAT
 	// Without keys, which come with the plan or a moment later, nothing shows a cookie.
-	out.Track = e.Track && out.Cookie != nil
+	out.Track = e.Track && (out.Cookie != nil || out.QUIC != nil)
 	out.Scheduler = scheduleKind(&e)
 	if e.Encap == lb.EncapGUE {
 		out.Encap = dataplane.EncapGUE
