@@ -36,6 +36,8 @@ enum schedule_limit {
 	LIMIT_SCHEDULE_LENGTH = 1 << 14,
 	/* Members that are looked at before the ring is asked. */
 	LIMIT_SCHEDULE_TRIES = 8,
+	/* Compare and swaps of a load that fail before a packet gives up. */
+	LIMIT_LOAD_TRIES = 8,
 };
 
 #endif

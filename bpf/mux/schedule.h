@@ -8,6 +8,7 @@
 
 #include "abi.h"
 #include "lib/hash.h"
+#include "lib/load.h"
 #include "lib/ring.h"
 #include "mux/choose.h"
 #include "mux/tables.h"
@@ -64,12 +65,6 @@ static __always_inline __u64 *schedule_load(__u32 member)
 	return bpf_map_lookup_elem(&member_loads, &member);
 }
 
-/* schedule_score is what a load would be with a connection more. */
-static __always_inline __u64 schedule_score(__u64 load)
-{
-	return (load & ((1ULL << MEMBER_LOAD_STEP_SHIFT) - 1)) + (load >> MEMBER_LOAD_STEP_SHIFT);
-}
-
 /* schedule_lighter takes of two members the less loaded for its weight, and counts the flow as its own. */
 static __always_inline __u32 schedule_lighter(__u32 first, __u32 second)
 {
@@ -78,13 +73,13 @@ static __always_inline __u32 schedule_lighter(__u32 first, __u32 second)
 	if (a && b) {
 		of_a = *(volatile __u64 *)a;
 		of_b = *(volatile __u64 *)b;
-		if (of_a && of_b && schedule_score(of_a) > schedule_score(of_b)) {
+		if (of_a && of_b && load_score(of_a) > load_score(of_b)) {
 			taken = b;
 			first = second;
 		}
 	}
 	if (taken)
-		__sync_fetch_and_add(taken, *(volatile __u64 *)taken >> MEMBER_LOAD_STEP_SHIFT);
+		load_add(taken);
 	return first;
 }
 
@@ -128,16 +123,14 @@ __attribute__((noinline)) int schedule_passed(__u64 extra, __u32 member, __u32 c
 {
 	__u32 index = (__u32)extra - 1;
 	const struct endpoint_extra *x = bpf_map_lookup_elem(&endpoint_extras, &index);
-	__u64 *load = schedule_load(member), was, one;
+	__u64 *load = schedule_load(member);
 
 	if (!x || !load || *(const volatile __u64 *)&x->schedule >> SCHEDULE_KIND_SHIFT != SCHEDULE_LIGHTER)
 		return 0;
-	was = *(volatile __u64 *)load;
-	one = was >> MEMBER_LOAD_STEP_SHIFT;
-	if (!closes)
-		__sync_fetch_and_add(load, one);
-	else if ((was & ((1ULL << MEMBER_LOAD_STEP_SHIFT) - 1)) >= one)
-		__sync_fetch_and_add(load, -one);
+	if (closes)
+		load_take(load);
+	else
+		load_add(load);
 	return 0;
 }
 

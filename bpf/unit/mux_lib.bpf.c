@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* Shows hash.h, endpoint.h and ring.h to prog-run tests: they set `in`, run the program, and read `out`. */
+/* Shows hash.h, endpoint.h, load.h and ring.h to prog-run tests: they set `in`, run the program, and read `out`. */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
 #include "abi.h"
 #include "lib/endpoint.h"
 #include "lib/hash.h"
+#include "lib/load.h"
 #include "lib/ring.h"
 
 /* What is to be computed. */
@@ -83,6 +84,22 @@ int unit(struct xdp_md *ctx)
 	out.table6 = table_hash6(&key, in.src_hi, in.src_lo, in.dst_hi, in.dst_lo, word);
 	out.endpoint = endpoint_hash(in.dst_hi, in.dst_lo, endpoint_key(in.vni, in.protocol, in.dport));
 	walk();
+	return XDP_PASS;
+}
+
+/* unit_load counts in the first word of unit_members a connection more, and two less. */
+SEC("xdp")
+int unit_load(struct xdp_md *ctx)
+{
+	__u32 zero = 0;
+	__u64 *load = bpf_map_lookup_elem(&unit_members, &zero);
+
+	(void)ctx;
+	if (!load)
+		return XDP_DROP;
+	load_add(load);
+	load_take(load);
+	load_take(load);
 	return XDP_PASS;
 }
 

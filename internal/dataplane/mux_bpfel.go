@@ -646,6 +646,7 @@ type muxScheduleLimit uint32
 const (
 	muxScheduleLimitLIMIT_SCHEDULE_LENGTH muxScheduleLimit = 16384
 	muxScheduleLimitLIMIT_SCHEDULE_TRIES  muxScheduleLimit = 8
+	muxScheduleLimitLIMIT_LOAD_TRIES      muxScheduleLimit = 8
 )
 
 type muxScheduleShift uint32

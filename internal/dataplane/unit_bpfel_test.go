@@ -52,6 +52,7 @@ const (
 	unitMapUnitMembers = "unit_members"
 	unitMapUnitRings   = "unit_rings"
 	unitProgUnit       = "unit"
+	unitProgUnitLoad   = "unit_load"
 	unitVarIn          = "in"
 	unitVarOut         = "out"
 )
@@ -98,7 +99,8 @@ type unitSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type unitProgramSpecs struct {
-	Unit *ebpf.ProgramSpec `ebpf:"unit"`
+	Unit     *ebpf.ProgramSpec `ebpf:"unit"`
+	UnitLoad *ebpf.ProgramSpec `ebpf:"unit_load"`
 }
 
 // unitMapSpecs contains maps before they are loaded into the kernel.
@@ -160,12 +162,14 @@ type unitVariables struct {
 //
 // It can be passed to loadUnitObjects or ebpf.CollectionSpec.LoadAndAssign.
 type unitPrograms struct {
-	Unit *ebpf.Program `ebpf:"unit"`
+	Unit     *ebpf.Program `ebpf:"unit"`
+	UnitLoad *ebpf.Program `ebpf:"unit_load"`
 }
 
 func (p *unitPrograms) Close() error {
 	return _UnitClose(
 		p.Unit,
+		p.UnitLoad,
 	)
 }
 
