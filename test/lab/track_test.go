@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -161,4 +163,43 @@ func TestTrackedConnections(t *testing.T) {
 	}
 	s.awaitHops(t, shared.Topology.Muxes)
 	rest.speak(t, "mux1 is back")
+}
+
+// Muxes count what a client of QUIC sent over each path whose datagrams named their server: a move opens another record, and the one before ends when it was idle,
+// while the download goes on.
+func TestTrackedQUIC(t *testing.T) {
+	logsOnFailure(t, shared)
+	s := quicService("tracked-quic", 174, "{format: quiclb}", "host1-vm1", "host2-vm1")
+	s.more += "  track: true\n  idle: {untrusted: 5s, trusted: 10s}\n"
+	s.up(t)
+	for _, vm := range s.backends {
+		s.serveQUIC(t, vm)
+	}
+	v4, v6 := moreAddresses(t)
+	var movers []*mover
+	for _, target := range s.targets() {
+		from := v4
+		if netip.MustParseAddrPort(target).Addr().Is6() {
+			from = v6
+		}
+		m := startMover(t, "quic-go to "+target, program, "lab-quic", target, "--from", strings.Join(from, ","), "--names", "0")
+		m.want(t, "connected")
+		movers = append(movers, m)
+	}
+	s.awaitRecords(t, "", len(movers), 0)
+	tell(t, movers, "moved", func(int) string { return "move" })
+	s.awaitRecords(t, "", 2*len(movers), 0)
+	s.awaitRecords(t, "", len(movers), 0)
+	_, _, before, _, err := s.records(t.Context(), t, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "records that go on counting", func(ctx context.Context) error {
+		open, _, packets, octets, err := s.records(ctx, t, "")
+		if err == nil && (open != len(movers) || packets <= before || octets < 28*packets) {
+			err = fmt.Errorf("%d open, %d packets (%d before), %d bytes", open, packets, before, octets)
+		}
+		return err
+	})
+	tell(t, movers, "ended", func(int) string { return "end" })
 }
