@@ -8,12 +8,16 @@ type FakeHostCO struct {
 	Endpoints []COEndpoint
 	Tuned     int
 	Closed    bool
+	Refuses   error // what Apply says, if anything
 }
 
 var _ HostCOTables = (*FakeHostCO)(nil)
 
 // Apply implements HostCOTables: it refuses what the real one refuses.
 func (f *FakeHostCO) Apply(setup COSetup, endpoints []COEndpoint) error {
+	if f.Refuses != nil {
+		return f.Refuses
+	}
 	for _, e := range endpoints {
 		if _, _, err := coRecord(e); err != nil {
 			return fmt.Errorf("handshakes of %s: %w", e.Key.VIP, err)

@@ -4,6 +4,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -70,7 +71,8 @@ func New(tables dataplane.HostTables, machine Machine, prober Prober, c clock.Cl
 	}
 }
 
-// Apply implements agent.Handler. Problems of the machine do not fail it: the tables are as wanted, and Status tells.
+// Apply implements agent.Handler. Problems of the machine do not fail it: the tables are as wanted, and Status tells. Handshakes that tables refuse fail it when all
+// else is done.
 func (a *Agent) Apply(_ context.Context, p plan.Plan) error {
 	next := dataplane.HostState{
 		TunnelSources: p.TunnelSources, MTU: p.MTU, Bindings: p.Bindings, Inside: p.Inside, Repairs: a.repairs.follow(&p), Switches: p.Switches,
@@ -85,14 +87,18 @@ func (a *Agent) Apply(_ context.Context, p plan.Plan) error {
 	a.mu.Lock()
 	a.bindings = slices.Clone(p.Bindings)
 	a.mu.Unlock()
-	a.log.Info("plan applied", "revision", p.Revision, "bindings", len(p.Bindings))
 	a.checkMachine()
 	a.loads.follow(p.Bindings)
+	var refused error
 	if a.openings != nil {
-		a.openings.follow(&p)
+		refused = a.openings.follow(&p)
 	}
 	defer a.poke()
-	return a.prober.Set(a.checks.follow(p.Bindings, a.clock.Now()))
+	if err := errors.Join(refused, a.prober.Set(a.checks.follow(p.Bindings, a.clock.Now()))); err != nil {
+		return err
+	}
+	a.log.Info("plan applied", "revision", p.Revision, "bindings", len(p.Bindings))
+	return nil
 }
 
 // follow gives the tables a state and, where they have room, the bindings that leave. own are the addresses of this host.

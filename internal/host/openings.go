@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -116,28 +117,36 @@ func (h *openings) adopt() {
 	h.tables = tables
 }
 
-// follow makes the handshakes those of a plan. What cannot be done is told by trouble; the servers' kernels then make them, without cookies.
-func (h *openings) follow(p *plan.Plan) {
+// follow makes the handshakes those of a plan. What the machine cannot do is told by trouble; the servers' kernels then make them, without cookies. The error is of a
+// program or a table that was refused: then others, or other keys, may be in it than the plan says.
+func (h *openings) follow(p *plan.Plan) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.plan = p
-	h.followLocked()
+	return h.followLocked()
 }
 
-func (h *openings) followLocked() {
+func (h *openings) followLocked() error {
 	endpoints, faults := coEndpoints(h.plan)
 	h.faults, h.settings, h.wanted = append(faults, h.strangers()...), h.read(), len(endpoints) > 0
 	if len(endpoints) == 0 && h.tables == nil {
-		return
+		return nil
 	}
 	if !h.on("tcp_timestamps") {
 		h.faults = append(h.faults, "net.ipv4.tcp_timestamps is 0: cookie.form co needs timestamps (sysctl -w net.ipv4.tcp_timestamps=1)")
 		endpoints = nil
 	}
-	if err := h.applyLocked(endpoints); err != nil {
-		h.faults = append(h.faults, "cookie.form co: "+firstLine(err.Error())+mute)
-		h.log.Error("make handshakes", "error", err)
+	err := h.applyLocked(endpoints)
+	if err == nil {
+		return nil
 	}
+	fault := "cookie.form co: " + firstLine(err.Error()) + mute
+	h.faults = append(h.faults, fault)
+	h.log.Error("make handshakes", "error", err)
+	if errors.Is(err, dataplane.ErrNoCO) {
+		return nil // as any other problem of the machine
+	}
+	return errors.New(fault)
 }
 
 // mute is what to do where handshakes are not made here: timestamps of the kernel's own would be read as cookies.
@@ -210,7 +219,7 @@ func (h *openings) tend() {
 	}
 	if h.wanted && h.read() != h.settings {
 		h.log.Info("the kernel's settings of TCP changed: handshakes follow them")
-		h.followLocked()
+		_ = h.followLocked() // told by trouble: the plan was obeyed before
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
@@ -36,16 +37,22 @@ func TestHandshakesFollowThePlan(t *testing.T) {
 	settings := map[string]string{"net/ipv4/tcp_sack": "0\n", "net/ipv4/tcp_window_scaling": "1\n", "net/ipv4/tcp_timestamps": "1\n"}
 	sysctl := func(key string) (string, error) { return settings[key], nil }
 	h := newOpenings(func() (dataplane.HostCOTables, error) { opened++; return fake, fails }, sysctl, clock.System{}, slog.New(slog.DiscardHandler))
-	h.follow(&plan.Plan{MTU: 1500})
+	obeys := func(p *plan.Plan) {
+		t.Helper()
+		if err := h.follow(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	obeys(&plan.Plan{MTU: 1500})
 	if opened != 0 || len(h.trouble()) != 0 {
 		t.Fatalf("without such endpoints the program is loaded %d times, trouble %v", opened, h.trouble())
 	}
-	h.follow(p)
-	if got := strings.Join(h.trouble(), "; "); opened != 1 || !strings.Contains(got, "cookie.form co: no way (sysctl -w net.ipv4.tcp_timestamps=0") {
-		t.Fatalf("a program that cannot be loaded: opened %d times, trouble %q", opened, got)
+	err := h.follow(p)
+	if got := strings.Join(h.trouble(), "; "); opened != 1 || !strings.Contains(got, "cookie.form co: no way (sysctl -w net.ipv4.tcp_timestamps=0") || err == nil || !strings.Contains(got, err.Error()) {
+		t.Fatalf("a program that cannot be loaded: opened %d times, trouble %q, %v", opened, got, err)
 	}
 	fails = nil
-	h.follow(p)
+	obeys(p)
 	if len(fake.Endpoints) != 2 || !fake.Setup.WindowScaling || fake.Setup.SACK {
 		t.Fatalf("%d endpoints, setup %+v", len(fake.Endpoints), fake.Setup)
 	}
@@ -63,7 +70,7 @@ func TestHandshakesFollowThePlan(t *testing.T) {
 		}
 	}
 	settings["net/ipv4/tcp_timestamps"] = "0\n"
-	h.follow(p)
+	obeys(p)
 	if got := strings.Join(h.trouble(), "; "); len(fake.Endpoints) != 0 || !strings.Contains(got, "net.ipv4.tcp_timestamps is 0") {
 		t.Errorf("without timestamps: %d endpoints, trouble %q", len(fake.Endpoints), got)
 	}
@@ -79,7 +86,7 @@ func TestHandshakesFollowThePlan(t *testing.T) {
 		p.Bindings[i].DIP = netip.MustParseAddr("10.20.1.1")
 	}
 	p.Bindings[0].DIP = netip.MustParseAddr("10.20.1.11")
-	h.follow(p)
+	obeys(p)
 	if got := strings.Join(h.trouble(), "; "); strings.Count(got, "is not on this machine itself") != 1 || !strings.Contains(got, "203.0.113.1 port 80: its server 10.20.1.11 is not") {
 		t.Errorf("with a server elsewhere: trouble %q", got)
 	}
@@ -98,9 +105,53 @@ func TestHandshakesThatAreThere(t *testing.T) {
 	if opened != 1 || fake.Tuned != 1 || len(fake.Endpoints) != 1 {
 		t.Errorf("before a plan: opened %d times, tuned %d times, %d endpoints", opened, fake.Tuned, len(fake.Endpoints))
 	}
-	h.follow(&plan.Plan{MTU: 1500})
+	if err := h.follow(&plan.Plan{MTU: 1500}); err != nil {
+		t.Fatal(err)
+	}
 	if opened != 1 || len(fake.Endpoints) != 0 || len(h.trouble()) != 0 {
 		t.Errorf("of an empty plan: opened %d times, %d endpoints, trouble %v", opened, len(fake.Endpoints), h.trouble())
+	}
+}
+
+// ownerPlan is a plan with a server that owns a VIP.
+func ownerPlan(vip netip.Addr) plan.Plan {
+	own := netip.MustParseAddr("10.20.1.1")
+	return plan.Plan{MTU: 1500,
+		Bindings: []plan.Binding{{Key: lb.EndpointKey{VIP: vip, Protocol: lb.TCP, Port: 80}, Outer: own, DIP: own, DIPPort: 80, Cookie: true}},
+		Cookies:  []plan.CookieKeys{{VIP: vip, Keys: []plan.CookieKey{{Epoch: 1}}, Mint: 1}},
+	}
+}
+
+// Tables that refuse handshakes keep the plan from being obeyed, though all else follows it: what they hold is not what the manager would think. A kernel that
+// cannot make them is the machine's problem, which its status tells.
+func TestHandshakesThatAreRefused(t *testing.T) {
+	var tables dataplane.FakeHost
+	var opens error
+	fake := &dataplane.FakeHostCO{}
+	a := New(&tables, settings(map[string]string{"net/ipv4/tcp_timestamps": "1"}), &prober{}, clock.NewFake(time.Now()), nil)
+	a.openings = newOpenings(func() (dataplane.HostCOTables, error) { return fake, opens }, a.machine.Sysctl, a.clock, slog.New(slog.DiscardHandler))
+	p := ownerPlan(netip.MustParseAddr("203.0.113.1"))
+	for _, c := range []struct {
+		opens, refuses error
+		want           string
+	}{
+		{opens: dataplane.ErrNoCO},
+		{opens: errors.New("load handshake program: permission denied\nlog"), want: "cookie.form co: load handshake program: permission denied (sysctl"},
+		{refuses: errors.New("handshakes: 5000 endpoints: must be at most 4096"), want: "cookie.form co: handshakes: 5000 endpoints: must be at most 4096 (sysctl"},
+		{},
+	} {
+		opens, fake.Refuses = c.opens, c.refuses
+		p.Revision++
+		err := a.Apply(t.Context(), p)
+		if state, _ := tables.State(); len(state.Bindings) != 1 {
+			t.Errorf("%v: the bindings do not follow: %+v", c, state)
+		}
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want) || !strings.Contains(a.Status().GetError(), err.Error())) {
+			t.Errorf("%v: %v, status %q, want %q", c, err, a.Status().GetError(), c.want)
+		}
+	}
+	if len(fake.Endpoints) != 1 || strings.Contains(a.Status().GetError(), "cookie.form co") {
+		t.Errorf("in the end: %+v, status %q", fake.Endpoints, a.Status().GetError())
 	}
 }
 
@@ -117,10 +168,10 @@ func TestHandshakesThatCannotBe(t *testing.T) {
 		t.Errorf("of one that cannot, and need not: %v", st)
 	}
 	vip := netip.MustParseAddr("203.0.113.1")
-	a.openings.follow(&plan.Plan{MTU: 1500,
-		Bindings: []plan.Binding{{Key: lb.EndpointKey{VIP: vip, Protocol: lb.TCP, Port: 80}, Cookie: true}},
-		Cookies:  []plan.CookieKeys{{VIP: vip, Keys: []plan.CookieKey{{Epoch: 1}}, Mint: 1}},
-	})
+	p := ownerPlan(vip)
+	if err := a.openings.follow(&p); err != nil {
+		t.Fatal(err)
+	}
 	if st := a.Status(); !strings.Contains(st.GetError(), "tcp_timestamps is 0") {
 		t.Errorf("without timestamps: %v", st) // settings are all 0
 	}
