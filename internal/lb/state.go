@@ -16,6 +16,8 @@ type State struct {
 	vips, addresses claims
 	// snats are the Services that a DIP's outbound connections leave by.
 	snats claims
+	// owning are the Services whose servers at a host address own VIPs.
+	owning claims
 	// naming are the services that name a Policy.
 	naming map[string]map[string]bool
 	// muxes are the Nodes of that role, translating the services with path nat.
@@ -94,7 +96,7 @@ func snatOf(o Object) []netip.Addr {
 // NewState returns the state without objects.
 func NewState() *State {
 	return &State{
-		objects: map[id]Object{}, vips: claims{}, addresses: claims{}, snats: claims{}, naming: map[string]map[string]bool{}, used: map[string]Usage{},
+		objects: map[id]Object{}, vips: claims{}, addresses: claims{}, snats: claims{}, owning: claims{}, naming: map[string]map[string]bool{}, used: map[string]Usage{},
 		wrong: map[id][]Violation{}, muxes: map[string]*Node{}, translating: map[string]bool{},
 	}
 }
@@ -130,6 +132,7 @@ func (s *State) Apply(edits ...Edit) {
 		if old := s.objects[i]; old != nil {
 			s.claims(i.kind).remove(claimed(old), i.name)
 			s.snats.remove(snatOf(old), i.name)
+			s.owning.remove(owningOf(old), i.name)
 			s.name(old, false)
 			s.translate(old, false)
 		}
@@ -138,6 +141,7 @@ func (s *State) Apply(edits ...Edit) {
 			s.objects[i] = o
 			s.claims(i.kind).add(claimed(o), i.name)
 			s.snats.add(snatOf(o), i.name)
+			s.owning.add(owningOf(o), i.name)
 			s.name(o, true)
 			s.translate(o, true)
 		}
@@ -306,7 +310,8 @@ func (a *after) owner(k Kind, had, have []string) string {
 }
 
 // affected are the objects whose validity may differ from before: the edited ones, those that claim an address which an
-// edited one has or had, those that name an edited Policy, tenants of edited services, services that muxes rewrite packets for, and all when a Network changed.
+// edited one has or had, those that name an edited Policy, tenants of edited services, services that muxes rewrite packets for, those whose servers own VIPs at an
+// edited Node, and all when a Network changed.
 func (a *after) affected() map[id]bool {
 	out := make(map[id]bool, len(a.edits))
 	all := false
@@ -335,6 +340,7 @@ func (a *after) affected() map[id]bool {
 				}
 			}
 		}
+		a.reowned(i, o, out)
 		of := a.claims(i.kind)
 		for _, addrs := range [2][]netip.Addr{claimed(a.objects[i]), claimed(o)} {
 			for _, addr := range addrs {

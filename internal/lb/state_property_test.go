@@ -77,6 +77,12 @@ func edit(t *rapid.T) lb.Edit {
 		backend(s).Host, backend(s).DIPs = few("10.20.1.%d")[0], few("10.20.%d.11")[:1]
 		if rapid.Bool().Draw(t, "translated") {
 			s.Endpoints[0].Path = lb.PathNAT
+		} else if rapid.Bool().Draw(t, "owns") {
+			e := &s.Endpoints[0]
+			e.Affinity, e.Cookie, e.Rewrite = lb.AffinityCookie, lb.Cookie{Form: lb.CookieCO}, lb.RewriteNone
+			for _, host := range few("10.20.1.%d") {
+				e.Backends = append(e.Backends, lb.Backend{DIPs: []netip.Addr{host}, Port: 80, Host: host})
+			}
 		}
 		o = s
 	case lb.KindNode:

@@ -100,6 +100,7 @@ func (f *faults) endpoint(path string, e *Endpoint) {
 	for i := range e.Backends {
 		f.backend(fmt.Sprintf("%s.backends[%d]", path, i), e, &e.Backends[i])
 	}
+	f.owners(path, e)
 	f.health(path+".health", e)
 	f.translated(path, e)
 }

@@ -137,6 +137,7 @@ func (s rules) service(f *faults, o *Service) {
 		f.check("policy", o.Policy, s.policyOf(o))
 	}
 	s.translated(f, o)
+	s.owners(f, o)
 	if len(networks) == 0 {
 		return
 	}
