@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
 )
@@ -31,6 +32,20 @@ func TestFlowsNameBackends(t *testing.T) {
 	} {
 		if got := w.agent.Flows(q); got.Error == "" {
 			t.Errorf("%s: %v, want an error", name, got)
+		}
+	}
+}
+
+// TestFlowClasses: a record and an entry of the flow table have words of their own.
+func TestFlowClasses(t *testing.T) {
+	for want, f := range map[string]dataplane.Flow{
+		"untrusted": {Class: dataplane.FlowUntrusted}, "trusted": {Class: dataplane.FlowTrusted}, "closing": {Class: dataplane.FlowClosing},
+		"source": {Class: dataplane.FlowTrusted, Source: true},
+		"new":    {Class: dataplane.FlowUntrusted, Tracked: true}, "open": {Class: dataplane.FlowTrusted, Tracked: true},
+		"closed": {Class: dataplane.FlowClosing, Tracked: true},
+	} {
+		if got := flowClass(f); got != want {
+			t.Errorf("%+v: %s, want %s", f, got, want)
 		}
 	}
 }
