@@ -90,4 +90,16 @@ int read_clock(void *ctx)
 	return 0;
 }
 
+/* nat_expire ends a session that the agent has found idle for too long: true if it still is. */
+SEC("syscall")
+int nat_expire(struct nat_expiry *asked)
+{
+	struct nat_key client = asked->client, port;
+	struct nat_session *s = bpf_map_lookup_elem(&nat_sessions, &client);
+
+	if (!s || nat_life(s) != asked->life || *(volatile __u32 *)&s->stamp != asked->stamp)
+		return 0;
+	return nat_forget(&client, s, asked->life, &port, 0);
+}
+
 char _license[] SEC("license") = "Dual BSD/GPL";

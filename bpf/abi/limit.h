@@ -15,7 +15,7 @@
 
 /* Limits. They are enumerators, not macros, so that they reach BTF and thereby Go. */
 enum limit {
-	LIMIT_ABI_VERSION = 3,
+	LIMIT_ABI_VERSION = 4,
 	/* The largest tables; what they are made with is the agent's choice, always a power of two. The endpoint table has
 	 * two slots for every endpoint that it may hold, VIPs included. */
 	LIMIT_ENDPOINTS = 1 << 17,

@@ -67,6 +67,7 @@ enum mux_reason {
 	MUX_REASON_NAT_EXPIRED = 57,    /* not a packet: a session of path nat ended, idle for too long */
 	MUX_REASON_TRACK_FULL = 58,     /* counted beside: no record was free for a connection, or no place to find it by: forwarded as ever */
 	MUX_REASON_TRACK_DISPLACED = 59, /* counted beside: a connection's record, or its place, was taken from one on probation */
+	MUX_REASON_NAT_DISPLACED = 60,  /* not a packet: a session of path nat that was not trusted yet gave its place to a newcomer */
 	MUX_REASON_MAX,
 };
 

@@ -44,6 +44,13 @@ struct nat_work {
 	struct nat_key port; /* of its port */
 	struct nat_key to;   /* what source and destination become */
 	struct nat_session session; /* that is being made */
+	struct nat_name name; /* of a session that begins */
+	struct nat_name old;  /* and of one that may end for it */
+	struct nat_key spare; /* whose port this is */
+	__u32 seq;  /* of TCP, in host order: number of the segment's first octet, SYN included */
+	__u32 last; /* and that behind its last one, FIN included */
+	__u32 ack;
+	__u32 rsv;
 };
 
 struct aside {

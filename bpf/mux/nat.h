@@ -16,43 +16,14 @@
 #include "lib/split.h"
 #include "mux/aside.h"
 #include "mux/nat_find.h"
+#include "mux/nat_life.h"
+#include "mux/nat_numbers.h"
 #include "mux/nat_open.h"
 #include "mux/nat_rewrite.h"
 #include "mux/schedule.h"
 #include "mux/send.h"
 #include "mux/too_big.h"
 #include "mux/verdict.h"
-
-/* nat_set sets flags of a session that it does not have; true when any was missing. */
-static __always_inline int nat_set(struct nat_session *s, __u32 flags)
-{
-	if ((*(volatile __u32 *)&s->flags & flags) == flags)
-		return 0;
-	__sync_fetch_and_or(&s->flags, flags);
-	return 1;
-}
-
-/* nat_over says whether a session's connection is over: both sides are done, or one has reset it. */
-static __always_inline int nat_over(__u32 flags)
-{
-	return flags & NAT_RESET || (flags & (NAT_FIN_CLIENT | NAT_FIN_SERVER)) == (NAT_FIN_CLIENT | NAT_FIN_SERVER);
-}
-
-/* nat_closing notes that a side is done, or resets; the member's load goes down when that was what was missing. */
-static __always_inline void nat_closing(struct nat_session *s, const struct packet *p, __u32 fin)
-{
-	__u32 was = *(volatile __u32 *)&s->flags, more;
-	const struct endpoint_slot *slot;
-
-	if (p->protocol != PROTOCOL_TCP || !(p->segment & (SEGMENT_FIN | SEGMENT_RST)))
-		return;
-	more = p->segment & SEGMENT_RST ? NAT_RESET : fin;
-	if (!nat_set(s, more) || nat_over(was) || !nat_over(was | more))
-		return;
-	slot = slot_at(s->slot);
-	if (slot && *(const volatile __u64 *)&slot->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_SCHED)
-		schedule_passed(*(const volatile __u64 *)&slot->extra, (__u32)*(const volatile __u64 *)&slot->members + s->member, 1);
-}
 
 /* nat_touch notes the time. */
 static __always_inline void nat_touch(struct nat_session *s)
@@ -63,11 +34,10 @@ static __always_inline void nat_touch(struct nat_session *s)
 		*(volatile __u32 *)&s->stamp = tick;
 }
 
-/* nat_heard notes a packet of the client: where it came from, and what it does to the connection. */
-static __always_inline void nat_heard(struct xdp_md *ctx, struct nat_session *s, const struct aside *aside)
+/* nat_came notes where a packet of the client came from, and which endpoint it found. */
+static __always_inline void nat_came(struct xdp_md *ctx, struct nat_session *s, const struct aside *aside)
 {
 	const void *data = (const void *)(long)ctx->data, *end = (const void *)(long)ctx->data_end;
-	const struct packet *p = &aside->packet;
 	__u64 way, mac;
 
 	if (data + ETH_HLEN > end)
@@ -80,16 +50,31 @@ static __always_inline void nat_heard(struct xdp_md *ctx, struct nat_session *s,
 		*(volatile __u64 *)&s->tags = aside->tags;
 		*(volatile __u32 *)&s->ifindex = ctx->ingress_ifindex;
 	}
+	if (s->slot != aside->nat.slot)
+		*(volatile __u32 *)&s->slot = aside->nat.slot;
+}
+
+/* nat_heard notes what a packet of the client does to the session, whose word is `life`. */
+static __always_inline void nat_heard(struct xdp_md *ctx, struct nat_session *s, struct aside *aside, __u64 life)
+{
+	const struct packet *p = &aside->packet;
+
+	nat_came(ctx, s, aside);
 	nat_touch(s);
-	if (p->protocol == PROTOCOL_TCP && p->segment & SEGMENT_SYN) {
-		/* Another connection of the same ports. */
-		if (*(volatile __u32 *)&s->flags & (NAT_ANSWERED | NAT_TRUSTED | NAT_RESET | NAT_FIN_CLIENT | NAT_FIN_SERVER))
-			__sync_fetch_and_and(&s->flags, NAT_STAMPS | NAT_RESTORES);
+	if (p->protocol != PROTOCOL_TCP) {
+		if (life & NAT_ANSWERED)
+			nat_set(s, life, NAT_TRUSTED);
 		return;
 	}
-	nat_closing(s, p, NAT_FIN_CLIENT);
-	if (*(volatile __u32 *)&s->flags & NAT_ANSWERED && !(p->segment & SEGMENT_RST))
-		nat_set(s, NAT_TRUSTED);
+	if (!(p->segment & SEGMENT_SYN)) {
+		nat_note(s, aside, life, nat_client_says(s, aside, life));
+		return;
+	}
+	/* What a SYN does to a connection that there is, its server says: by a SYN of its own, or not (RFC 9293 section 3.10.7.4). */
+	if (nat_over(life))
+		life = nat_anew(s, aside, life);
+	if (!(life & NAT_ANSWERED))
+		nat_opened(s, aside);
 }
 
 /* nat_stays says whether a session goes on with its member. */
@@ -107,8 +92,8 @@ static __always_inline int nat_stays(const struct nat_session *s, const struct p
 	if (!b || *(const __u64 *)b->outer_dst != s->dip_hi || *(const __u64 *)(b->outer_dst + 8) != s->dip_lo ||
 	    nat_dport(b, p->dport) != s->dport)
 		return 0;
-	/* A SYN that may begin another connection needs a member that takes new ones. */
-	return p->protocol != PROTOCOL_TCP || !(p->segment & SEGMENT_SYN) || !(s->flags & NAT_ANSWERED) || member_usable(word);
+	/* A SYN that begins another connection needs a member that takes new ones. */
+	return p->protocol != PROTOCOL_TCP || !(p->segment & SEGMENT_SYN) || !nat_over(nat_life(s)) || member_usable(word);
 }
 
 /* nat_session_of finds the session of the packet of aside, or makes one, whose key is aside->nat.key afterwards: 0, or the reason for refusal. */
@@ -117,7 +102,8 @@ __attribute__((noinline)) int nat_session_of(struct xdp_md *ctx)
 	__u32 zero = 0;
 	struct aside *aside = bpf_map_lookup_elem(&asides, &zero);
 	const struct endpoint_slot *slot;
-	const struct nat_session *s;
+	struct nat_session *s;
+	__u64 life;
 
 	if (!aside)
 		return MUX_REASON_INTERNAL;
@@ -131,7 +117,9 @@ __attribute__((noinline)) int nat_session_of(struct xdp_md *ctx)
 	if (s) {
 		if (!(aside->packet.segment & SEGMENT_SYN))
 			note(MUX_REASON_FLOW_MOVED);
-		nat_forget(aside, s);
+		/* The port of a connection that is over rests (LIMIT_NAT_REST). */
+		life = nat_life(s);
+		nat_forget(&aside->nat.key, s, life, &aside->nat.spare, nat_over(life));
 	}
 	return nat_open(ctx);
 }
@@ -140,7 +128,7 @@ __attribute__((noinline)) int nat_session_of(struct xdp_md *ctx)
 static __always_inline int nat_echo(struct xdp_md *ctx, const struct nat_session *s, const struct packet *p)
 {
 	__u32 at = nat_options(ctx, p->l4, ETH_HLEN + p->l3_len), echo, value = 0;
-	__u32 flags = *(const volatile __u32 *)&s->flags;
+	__u32 flags = nat_life(s);
 
 	if (!at)
 		return 1;
@@ -159,15 +147,16 @@ static __always_inline int nat_echo(struct xdp_md *ctx, const struct nat_session
 static __always_inline int nat_mint(struct xdp_md *ctx, struct nat_session *s, const struct packet *p)
 {
 	__u32 at = nat_options(ctx, p->l4, ETH_HLEN + p->l3_len), value;
+	__u64 life = nat_life(s);
 
 	if (!at)
 		return 1;
 	if (bpf_xdp_load_bytes(ctx, (p->l4 & 0x7fff) + at, &value, sizeof(value)))
 		return 0;
 	value = bpf_ntohl(value);
-	if (!(*(volatile __u32 *)&s->flags & NAT_CLOCK) || (__s32)(value - s->newest) > 0) {
+	if (!(life & NAT_CLOCK) || (__s32)(value - s->newest) > 0) {
 		*(volatile __u32 *)&s->newest = value;
-		nat_set(s, NAT_CLOCK);
+		nat_set(s, life, NAT_CLOCK);
 	}
 	return nat_time(ctx, at, value, split_place(value, s->cookie));
 }
@@ -218,7 +207,7 @@ static __always_inline int nat_to_client(struct xdp_md *ctx, const struct packet
 	return ifindex == ctx->ingress_ifindex ? bounce(ctx) : bpf_redirect(ifindex, 0);
 }
 
-/* nat_toward says how packets of a session become the server's, and back the client's. */
+/* nat_toward says how packets of a session become the server's, and nat_back how they become the client's. */
 static __always_inline void nat_toward(struct nat_key *to, const struct nat_session *s)
 {
 	to->src_hi = s->lip_hi;
@@ -249,6 +238,7 @@ __attribute__((noinline)) int nat_client(struct xdp_md *ctx)
 	struct nat_session *s;
 	const struct packet *p;
 	struct way way = {};
+	__u64 life;
 	int error;
 
 	if (!aside)
@@ -256,8 +246,12 @@ __attribute__((noinline)) int nat_client(struct xdp_md *ctx)
 	p = &aside->packet;
 	slot = slot_at(aside->nat.slot);
 	s = bpf_map_lookup_elem(&nat_sessions, &aside->nat.key);
-	if (!s || !slot)
+	if (!slot)
 		return drop(MUX_REASON_INTERNAL);
+	/* Another CPU has ended it. */
+	if (!s)
+		return refuse(slot_value(slot), p->l3_len, MUX_REASON_NAT_UNKNOWN);
+	life = nat_life(s);
 	error = aside->nat.what == NAT_ERROR_IN;
 	if (error && !nat_stays(s, &aside->flow, slot))
 		return refuse(slot_value(slot), p->l3_len, MUX_REASON_ICMP_ERROR_UNKNOWN);
@@ -270,9 +264,12 @@ __attribute__((noinline)) int nat_client(struct xdp_md *ctx)
 	if (!find_way(ctx, b, s->lip_lo >> 32, &way))
 		return refuse(slot_value(slot), p->l3_len, MUX_REASON_NO_NEXTHOP);
 	nat_toward(&aside->nat.to, s);
+	/* Its memory was another's meanwhile. */
+	if (!nat_still(s, life))
+		return refuse(slot_value(slot), p->l3_len, MUX_REASON_NAT_UNKNOWN);
 	if (!error) {
-		nat_heard(ctx, s, aside);
-		if (s->flags & NAT_STAMPS && p->protocol == PROTOCOL_TCP && !nat_echo(ctx, s, p))
+		nat_heard(ctx, s, aside, life);
+		if (life & NAT_STAMPS && p->protocol == PROTOCOL_TCP && !nat_echo(ctx, s, p))
 			return drop(MUX_REASON_INTERNAL);
 	}
 	count_packet_in(&member_counts, member_region, member, p->l3_len);
@@ -288,12 +285,16 @@ __attribute__((noinline)) int nat_server(struct xdp_md *ctx)
 	struct aside *aside = bpf_map_lookup_elem(&asides, &zero);
 	struct nat_session *s;
 	const struct packet *p;
+	__u64 life;
 
 	if (!aside)
 		return drop(MUX_REASON_INTERNAL);
 	p = &aside->packet;
 	s = bpf_map_lookup_elem(&nat_sessions, &aside->nat.key);
-	if (!s || !nat_is(s, &aside->nat.port))
+	if (!s)
+		return NAT_NONE;
+	life = nat_life(s);
+	if (!nat_is(s, &aside->nat.port) || !nat_still(s, life))
 		return NAT_NONE;
 	if (p->ttl <= 1)
 		return drop(MUX_REASON_TTL_EXPIRED);
@@ -303,11 +304,15 @@ __attribute__((noinline)) int nat_server(struct xdp_md *ctx)
 		return nat_message(ctx) ? nat_to_client(ctx, p, s) : drop(MUX_REASON_INTERNAL);
 	}
 	nat_touch(s);
-	nat_closing(s, p, NAT_FIN_SERVER);
-	if (!(p->segment & SEGMENT_RST) || p->protocol != PROTOCOL_TCP)
-		nat_set(s, p->protocol == PROTOCOL_TCP ? NAT_ANSWERED : NAT_ANSWERED | NAT_TRUSTED);
-	if (s->flags & NAT_STAMPS && p->protocol == PROTOCOL_TCP && !nat_mint(ctx, s, p))
-		return drop(MUX_REASON_INTERNAL);
+	if (p->protocol != PROTOCOL_TCP) {
+		nat_set(s, life, NAT_ANSWERED);
+	} else {
+		if (nat_begins(s, aside, life))
+			life = nat_anew(s, aside, life);
+		nat_note(s, aside, life, nat_server_says(s, aside, life));
+		if (life & NAT_STAMPS && !nat_mint(ctx, s, p))
+			return drop(MUX_REASON_INTERNAL);
+	}
 	return nat_packet(ctx) ? nat_to_client(ctx, p, s) : drop(MUX_REASON_INTERNAL);
 }
 
@@ -321,10 +326,14 @@ __attribute__((noinline)) int nat(struct xdp_md *ctx)
 
 	if (!aside)
 		return drop(MUX_REASON_INTERNAL);
+	nat_read(ctx);
 	if (aside->nat.what == NAT_FROM_SERVER || aside->nat.what == NAT_ERROR_OUT) {
 		verdict = nat_server(ctx);
 		if (verdict != NAT_NONE)
 			return verdict;
+		/* To a port that rests, or whose session has just ended. */
+		if (nat_own(aside->packet.dst_hi, aside->packet.dst_lo))
+			return drop(MUX_REASON_NAT_UNKNOWN);
 		if (aside->tags && !vlan_push(ctx, aside->tags))
 			return drop(MUX_REASON_NO_HEADROOM);
 		return pass(MUX_REASON_PASS_NOT_OURS);

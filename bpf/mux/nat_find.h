@@ -107,7 +107,7 @@ __attribute__((noinline)) int nat_returned(struct xdp_md *ctx, int reason)
 	__u32 zero = 0;
 	struct aside *aside = bpf_map_lookup_elem(&asides, &zero);
 	const struct packet *p;
-	const struct nat_key *k;
+	const struct nat_name *name;
 	const __u8 *type;
 
 	if (!aside)
@@ -129,10 +129,10 @@ __attribute__((noinline)) int nat_returned(struct xdp_md *ctx, int reason)
 		p = &aside->flow;
 	}
 	nat_key_of(&aside->nat.port, p);
-	k = bpf_map_lookup_elem(&nat_ports, &aside->nat.port);
-	if (!k)
+	name = bpf_map_lookup_elem(&nat_ports, &aside->nat.port);
+	if (!name)
 		return NAT_NONE;
-	aside->nat.key = *k;
+	aside->nat.key = name->client;
 	return NAT_DUE;
 }
 

@@ -17,6 +17,8 @@
 #include "mux/flows.h"
 #include "mux/identity.h"
 #include "mux/nat_find.h"
+#include "mux/nat_life.h"
+#include "mux/nat_numbers.h"
 #include "mux/schedule.h"
 #include "mux/tables.h"
 
@@ -110,13 +112,34 @@ __attribute__((noinline)) __u64 nat_choose(struct xdp_md *ctx, __u32 index)
 	return choose(ring, range, answer, &id) ? FLOW_FOUND | ((__u32)range + id) : MUX_REASON_NO_BACKEND;
 }
 
-/* Where a search for a free port stands. */
+/* Where a search for a port stands. */
 struct nat_search {
 	struct aside *aside;
 	__u64 word; /* of the addresses */
 	__u64 hash;
 	__s64 error; /* of the last update */
+	__u64 displaces; /* what is looked for is a port whose session may end for the newcomer */
 };
+
+/* nat_candidate ends the session that has the port which is being tried, if nobody trusts it: true. */
+static __always_inline int nat_candidate(struct aside *aside)
+{
+	const struct nat_name *name = bpf_map_lookup_elem(&nat_ports, &aside->nat.port);
+	const struct nat_session *s;
+	int ended;
+
+	if (!name)
+		return 0;
+	aside->nat.old.client = name->client;
+	s = bpf_map_lookup_elem(&nat_sessions, &aside->nat.old.client);
+	if (!s || !nat_is(s, &aside->nat.port) || nat_life(s) & NAT_RESTS)
+		return 0;
+	aside->nat.old.number = nat_life(s) >> NAT_NUMBER_SHIFT;
+	ended = nat_displace_old();
+	/* clang knows that this is 0 or 1, the verifier does not: "At callback return the register R0 has smin=0 smax=4294967295" (Linux 6.18). */
+	asm volatile("" : "+r"(ended));
+	return ended != 0;
+}
 
 /* nat_try tries port number n (bpf_loop): 1 ends the search. */
 static long nat_try(__u64 n, void *context)
@@ -124,7 +147,7 @@ static long nat_try(__u64 n, void *context)
 	struct nat_search *w = context;
 	struct nat_key *port = &w->aside->nat.port;
 	int is6 = w->aside->packet.family == 6;
-	__u32 count = nat_count(w->word, is6), size, at;
+	__u32 count = nat_count(w->word, is6), size, at, stride;
 	const struct nat_address *a;
 
 	if (!count)
@@ -136,50 +159,65 @@ static long nat_try(__u64 n, void *context)
 	size = (__u32)a->high - a->low + 1;
 	port->dst_hi = a->hi;
 	port->dst_lo = a->lo;
-	/* The first one varies with the flow, the others go on from there by a stride that does so too. */
-	port->dport = a->low + (((w->hash & 0xffffffff) * size >> 32) + n * ((w->hash >> 24 & 0xffff) | 1)) % size;
-	w->error = bpf_map_update_elem(&nat_ports, port, &w->aside->nat.key, BPF_NOEXIST);
+	/* The first one varies with the flow, and so does the stride by which the others go on, so small that all together go round once at most:
+	 * each is another port. */
+	stride = 1 + ((w->hash >> 24 & 0xffff) * (size / LIMIT_NAT_PROBES) >> 16);
+	port->dport = a->low + (((w->hash & 0xffffffff) * size >> 32) + n * stride) % size;
+	if (w->displaces)
+		return nat_candidate(w->aside);
+	w->error = bpf_map_update_elem(&nat_ports, port, &w->aside->nat.name, BPF_NOEXIST);
 	return w->error != NAT_EXISTS;
 }
 
-/* nat_port finds a free port to send the packet of aside from, whose server aside->nat.port says, and takes it. 0, or why there is none. */
-__attribute__((noinline)) int nat_port(void)
+/* nat_port finds a free port to send the packet of aside from, whose server aside->nat.port says, and takes it: 0. NAT_EXISTS: all that were tried
+ * are taken; with `displaces` one of them may be free afterwards. Another error of an update: there is no room. */
+__attribute__((noinline)) int nat_port(__u32 displaces)
 {
 	__u32 zero = 0;
 	struct mux_config *c = bpf_map_lookup_elem(&configs, &zero);
-	struct nat_search w = { .aside = bpf_map_lookup_elem(&asides, &zero), .word = nat_word(), .error = NAT_EXISTS };
+	struct nat_search w = {
+		.aside = bpf_map_lookup_elem(&asides, &zero), .word = nat_word(), .error = NAT_EXISTS, .displaces = displaces
+	};
 	const struct packet *p;
 	__u64 word;
 
 	if (!c || !w.aside)
-		return MUX_REASON_INTERNAL;
+		return NAT_EXISTS;
 	p = &w.aside->packet;
-	if (!nat_count(w.word, p->family == 6))
-		return MUX_REASON_NAT_NO_ADDRESS;
 	word = flow_word(0, p->sport, p->dport, p->protocol);
 	if (p->family == 4)
 		w.hash = table_hash4(&c->flow_key, bpf_ntohl(p->src_lo >> 32), bpf_ntohl(w.aside->nat.port.src_lo >> 32), word);
 	else
 		w.hash = table_hash6(&c->flow_key, p->src_hi, p->src_lo, w.aside->nat.port.src_hi, w.aside->nat.port.src_lo, word);
 	bpf_loop(LIMIT_NAT_PROBES, nat_try, &w, 0);
-	return w.error ? MUX_REASON_NAT_FULL : 0;
+	return w.error;
 }
 
-/* nat_forget ends a session. */
-static __always_inline void nat_forget(struct aside *aside, const struct nat_session *s)
+/* nat_take takes a port for the packet of aside: a free one, or that of a session which gives its place to it. 0, or why there is none. */
+static __always_inline int nat_take(const struct packet *p)
 {
-	struct nat_key *port = &aside->nat.port;
+	int error;
 
-	port->src_hi = s->dip_hi;
-	port->src_lo = s->dip_lo;
-	port->dst_hi = s->lip_hi;
-	port->dst_lo = s->lip_lo;
-	port->sport = s->dport;
-	port->dport = s->lport;
-	port->protocol = aside->nat.key.protocol;
-	port->rsv[0] = port->rsv[1] = port->rsv[2] = 0;
-	bpf_map_delete_elem(&nat_sessions, &aside->nat.key);
-	bpf_map_delete_elem(&nat_ports, port);
+	if (!nat_count(nat_word(), p->family == 6))
+		return MUX_REASON_NAT_NO_ADDRESS;
+	error = nat_port(0);
+	if (!error)
+		return 0;
+	if (error == NAT_EXISTS)
+		nat_port(1);
+	else if (!nat_make_room())
+		return MUX_REASON_NAT_FULL;
+	return nat_port(0) ? MUX_REASON_NAT_FULL : 0;
+}
+
+/* nat_insert puts the session of aside into the table, where another may have to end for it: 0, or the error of the update. */
+static __always_inline int nat_insert(struct aside *aside)
+{
+	int error = bpf_map_update_elem(&nat_sessions, &aside->nat.key, &aside->nat.session, BPF_NOEXIST);
+
+	if (!error || error == NAT_EXISTS || !nat_make_room())
+		return error;
+	return bpf_map_update_elem(&nat_sessions, &aside->nat.key, &aside->nat.session, BPF_NOEXIST);
 }
 
 /* nat_backend is the record of the member with this word: its server's address and port. */
@@ -236,7 +274,10 @@ __attribute__((noinline)) int nat_open(struct xdp_md *ctx)
 	aside->nat.port.sport = nat_dport(b, p->dport);
 	aside->nat.port.protocol = p->protocol;
 	aside->nat.port.rsv[0] = aside->nat.port.rsv[1] = aside->nat.port.rsv[2] = 0;
-	reason = nat_port();
+	aside->nat.name.client = aside->nat.key;
+	aside->nat.name.number = bpf_get_prandom_u32();
+	aside->nat.name.rsv = 0;
+	reason = nat_take(p);
 	if (reason)
 		return reason;
 	s = &aside->nat.session;
@@ -250,14 +291,19 @@ __attribute__((noinline)) int nat_open(struct xdp_md *ctx)
 	s->slot = aside->nat.slot;
 	s->member = (__u32)answer - (__u32)range;
 	s->stamp = mux_tick();
+	s->life = (__u64)aside->nat.name.number << NAT_NUMBER_SHIFT;
+	if (p->protocol == PROTOCOL_TCP)
+		nat_opened(s, aside);
 	set = nat_cookie_set(policy);
 	if (set) {
-		s->flags = NAT_STAMPS | (set->form == COOKIE_FORM_SPLIT_R ? NAT_RESTORES : 0);
+		s->life |= NAT_STAMPS | (set->form == COOKIE_FORM_SPLIT_R ? NAT_RESTORES : 0);
 		s->cookie = nat_stamp_of(policy, s->member);
 	}
-	reason = bpf_map_update_elem(&nat_sessions, &aside->nat.key, s, BPF_NOEXIST);
-	if (!reason)
+	reason = nat_insert(aside);
+	if (!reason) {
+		nat_wait();
 		return 0;
+	}
 	bpf_map_delete_elem(&nat_ports, &aside->nat.port);
 	/* Another CPU was quicker: its session is the one. */
 	return reason == NAT_EXISTS ? 0 : MUX_REASON_NAT_FULL;

@@ -240,7 +240,8 @@ struct {
 	__type(value, __u64);
 } member_loads SEC(".maps");
 
-/* Sessions of path nat, whose memory is taken when there is one: by the client's direction, and the keys of them by the server's. What is in the one and not in the other is being made, or ended. */
+/* Sessions of path nat, whose memory is taken when there is one: by the client's direction, and their names by the server's. What is in the one and
+ * not in the other is being made, or ended. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -254,8 +255,15 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, LIMIT_NAT_SESSIONS);
 	__type(key, struct nat_key);
-	__type(value, struct nat_key);
+	__type(value, struct nat_name);
 } nat_ports SEC(".maps");
+
+/* Sessions as they began, the oldest first, half as many as there may be in all: those that nobody trusts yet are among them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, LIMIT_NAT_SESSIONS / 2);
+	__type(value, struct nat_name);
+} nat_openings SEC(".maps");
 
 /* Addresses that the mux sends from to servers, in two halves (enum nat_shift). */
 struct {
@@ -392,6 +400,7 @@ const struct {
 	enum nat_limit nat_limit;
 	enum nat_flag nat_flag;
 	enum nat_shift nat;
+	enum nat_life_shift nat_life;
 	enum overhead overhead;
 	enum device_bit device;
 	enum encap encap;

@@ -25,7 +25,7 @@ func (s *muxSizes) flags(cmd *cobra.Command) {
 	fl.Uint64Var(&s.ringSlots, "ring-slots", uint64(d.RingWords)*slotsPerRingWord, "room for slots of rings, a power of two: 2 bytes each, about 100 for each backend of an endpoint")
 	fl.Uint64Var(&s.snatVIPs, "max-snat-vips", uint64(d.SNAT), "room for VIPs with snat, a power of two: 16 KiB each")
 	fl.Uint64Var(&s.quic, "max-quic-endpoints", uint64(d.QUIC), "room for quic endpoints with affinity cookie, a power of two: 2816 bytes each")
-	fl.Uint64Var(&s.nat, "nat-sessions", uint64(d.NAT), "room for flows of path nat, at most 4194304 (4 Mi): about 330 bytes each; 0: none, and services of path nat are refused")
+	fl.Uint64Var(&s.nat, "nat-sessions", uint64(d.NAT), "room for flows of path nat, at most 4194304 (4 Mi): about 500 bytes each; 0: none, and services of path nat are refused")
 	fl.Uint64Var(&s.connections, "connections", uint64(d.Connections), "connections with records (endpoints with track), 57 bytes each: 0 for none, or a power of two from 1024 to 2097152 (2 Mi)")
 	fl.Uint64Var(&s.probes, "max-probes", uint64(d.Probes), maxProbesUsage)
 }

@@ -43,10 +43,11 @@ type Mux struct {
 	mu        sync.Mutex
 	tables    *muxTables
 	readers   readers
-	flowsUsed uint64            // at the last sweep
-	natUsed   uint64            // likewise
-	others    map[int]link.Link // of further interfaces
-	link      link.Link         // nil when not attached
+	flowsUsed uint64                 // at the last sweep
+	natUsed   uint64                 // likewise
+	natAlone  map[muxNatKey]natAlone // with sweeping: ports that the last sweep found without a session
+	others    map[int]link.Link      // of further interfaces
+	link      link.Link              // nil when not attached
 	// connections are the records of connections.
 	connections *connectionTable
 	// former are tables whose program runs until an Apply has filled these; nil when these are the ones.

@@ -75,6 +75,13 @@ type muxAside struct {
 		Port    muxNatKey
 		To      muxNatKey
 		Session muxNatSession
+		Name    muxNatName
+		Old     muxNatName
+		Spare   muxNatKey
+		Seq     uint32
+		Last    uint32
+		Ack     uint32
+		Rsv     uint32
 	}
 }
 
@@ -268,7 +275,7 @@ const (
 type muxLimit uint32
 
 const (
-	muxLimitLIMIT_ABI_VERSION      muxLimit = 3
+	muxLimitLIMIT_ABI_VERSION      muxLimit = 4
 	muxLimitLIMIT_ENDPOINTS        muxLimit = 131072
 	muxLimitLIMIT_ENDPOINT_SLOTS   muxLimit = 262144
 	muxLimitLIMIT_ENDPOINT_PROBES  muxLimit = 32
@@ -406,7 +413,8 @@ const (
 	muxMuxReasonMUX_REASON_NAT_EXPIRED          muxMuxReason = 57
 	muxMuxReasonMUX_REASON_TRACK_FULL           muxMuxReason = 58
 	muxMuxReasonMUX_REASON_TRACK_DISPLACED      muxMuxReason = 59
-	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 60
+	muxMuxReasonMUX_REASON_NAT_DISPLACED        muxMuxReason = 60
+	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 61
 )
 
 type muxNatAddress struct {
@@ -418,17 +426,30 @@ type muxNatAddress struct {
 	Rsv  uint32
 }
 
+type muxNatExpiry struct {
+	_      structs.HostLayout
+	Client muxNatKey
+	Life   uint64
+	Stamp  uint32
+	Rsv    uint32
+}
+
 type muxNatFlag uint32
 
 const (
-	muxNatFlagNAT_ANSWERED   muxNatFlag = 1
-	muxNatFlagNAT_TRUSTED    muxNatFlag = 2
-	muxNatFlagNAT_FIN_CLIENT muxNatFlag = 4
-	muxNatFlagNAT_FIN_SERVER muxNatFlag = 8
-	muxNatFlagNAT_RESET      muxNatFlag = 16
-	muxNatFlagNAT_STAMPS     muxNatFlag = 32
-	muxNatFlagNAT_RESTORES   muxNatFlag = 64
-	muxNatFlagNAT_CLOCK      muxNatFlag = 128
+	muxNatFlagNAT_ANSWERED         muxNatFlag = 1
+	muxNatFlagNAT_TRUSTED          muxNatFlag = 2
+	muxNatFlagNAT_FIN_CLIENT       muxNatFlag = 4
+	muxNatFlagNAT_FIN_SERVER       muxNatFlag = 8
+	muxNatFlagNAT_RESET            muxNatFlag = 16
+	muxNatFlagNAT_STAMPS           muxNatFlag = 32
+	muxNatFlagNAT_RESTORES         muxNatFlag = 64
+	muxNatFlagNAT_CLOCK            muxNatFlag = 128
+	muxNatFlagNAT_NUMBERED         muxNatFlag = 256
+	muxNatFlagNAT_FINISHING_CLIENT muxNatFlag = 512
+	muxNatFlagNAT_FINISHING_SERVER muxNatFlag = 1024
+	muxNatFlagNAT_ENDING           muxNatFlag = 2048
+	muxNatFlagNAT_RESTS            muxNatFlag = 4096
 )
 
 type muxNatKey struct {
@@ -443,13 +464,29 @@ type muxNatKey struct {
 	Rsv      [3]uint8
 }
 
+type muxNatLifeShift uint32
+
+const (
+	muxNatLifeShiftNAT_NUMBER_SHIFT muxNatLifeShift = 32
+)
+
 type muxNatLimit uint32
 
 const (
 	muxNatLimitLIMIT_NAT_SESSIONS  muxNatLimit = 4194304
 	muxNatLimitLIMIT_NAT_ADDRESSES muxNatLimit = 16
 	muxNatLimitLIMIT_NAT_PROBES    muxNatLimit = 32
+	muxNatLimitLIMIT_NAT_WAITING   muxNatLimit = 32
+	muxNatLimitLIMIT_NAT_TRIES     muxNatLimit = 4
+	muxNatLimitLIMIT_NAT_REST      muxNatLimit = 60
 )
+
+type muxNatName struct {
+	_      structs.HostLayout
+	Client muxNatKey
+	Number uint32
+	Rsv    uint32
+}
 
 type muxNatSession struct {
 	_       structs.HostLayout
@@ -460,8 +497,8 @@ type muxNatSession struct {
 	Way     uint64
 	Mac     uint64
 	Tags    uint64
+	Life    uint64
 	Ifindex uint32
-	Flags   uint32
 	Stamp   uint32
 	Newest  uint32
 	Slot    uint32
@@ -469,7 +506,20 @@ type muxNatSession struct {
 	Cookie  uint16
 	Lport   uint16
 	Dport   uint16
-	Rsv     uint32
+	Client  struct {
+		_     structs.HostLayout
+		Acked uint32
+		End   uint32
+		Fin   uint32
+	}
+	Server struct {
+		_     structs.HostLayout
+		Acked uint32
+		End   uint32
+		Fin   uint32
+	}
+	Isn uint32
+	Rsv uint32
 }
 
 type muxNatShift uint32
@@ -724,6 +774,7 @@ const (
 	muxMapMemberLoads     = "member_loads"
 	muxMapMembers         = "members"
 	muxMapNatAddresses    = "nat_addresses"
+	muxMapNatOpenings     = "nat_openings"
 	muxMapNatPorts        = "nat_ports"
 	muxMapNatSessions     = "nat_sessions"
 	muxMapPings           = "pings"
@@ -745,6 +796,7 @@ const (
 	muxMapTrackStacks     = "track_stacks"
 	muxMapVipGuards       = "vip_guards"
 	muxProgMux            = "mux"
+	muxProgNatExpire      = "nat_expire"
 	muxProgReadClock      = "read_clock"
 	muxVarAbiEnums        = "abi_enums"
 	muxVarBounceRedirects = "bounce_redirects"
@@ -812,6 +864,7 @@ type muxSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type muxProgramSpecs struct {
 	Mux       *ebpf.ProgramSpec `ebpf:"mux"`
+	NatExpire *ebpf.ProgramSpec `ebpf:"nat_expire"`
 	ReadClock *ebpf.ProgramSpec `ebpf:"read_clock"`
 }
 
@@ -835,6 +888,7 @@ type muxMapSpecs struct {
 	MemberLoads     *ebpf.MapSpec `ebpf:"member_loads"`
 	Members         *ebpf.MapSpec `ebpf:"members"`
 	NatAddresses    *ebpf.MapSpec `ebpf:"nat_addresses"`
+	NatOpenings     *ebpf.MapSpec `ebpf:"nat_openings"`
 	NatPorts        *ebpf.MapSpec `ebpf:"nat_ports"`
 	NatSessions     *ebpf.MapSpec `ebpf:"nat_sessions"`
 	Pings           *ebpf.MapSpec `ebpf:"pings"`
@@ -920,6 +974,7 @@ type muxMaps struct {
 	MemberLoads     *ebpf.Map `ebpf:"member_loads"`
 	Members         *ebpf.Map `ebpf:"members"`
 	NatAddresses    *ebpf.Map `ebpf:"nat_addresses"`
+	NatOpenings     *ebpf.Map `ebpf:"nat_openings"`
 	NatPorts        *ebpf.Map `ebpf:"nat_ports"`
 	NatSessions     *ebpf.Map `ebpf:"nat_sessions"`
 	Pings           *ebpf.Map `ebpf:"pings"`
@@ -960,6 +1015,7 @@ func (m *muxMaps) Close() error {
 		m.MemberLoads,
 		m.Members,
 		m.NatAddresses,
+		m.NatOpenings,
 		m.NatPorts,
 		m.NatSessions,
 		m.Pings,
@@ -1015,12 +1071,14 @@ type muxVariables struct {
 // It can be passed to loadMuxObjects or ebpf.CollectionSpec.LoadAndAssign.
 type muxPrograms struct {
 	Mux       *ebpf.Program `ebpf:"mux"`
+	NatExpire *ebpf.Program `ebpf:"nat_expire"`
 	ReadClock *ebpf.Program `ebpf:"read_clock"`
 }
 
 func (p *muxPrograms) Close() error {
 	return _MuxClose(
 		p.Mux,
+		p.NatExpire,
 		p.ReadClock,
 	)
 }

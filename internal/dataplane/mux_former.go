@@ -26,9 +26,8 @@ type formerTables struct {
 	members []MemberKey
 	// snat is who has which ports of VIPs.
 	snat map[lb.EndpointKey]formerSNAT
-	// sessions are those of path nat, of endpoints by slot, from these addresses; nil: there are none.
+	// sessions are those of path nat, from these addresses; nil: there are none.
 	sessions     *ebpf.Map
-	slots        map[uint32]lb.EndpointKey
 	natAddresses []NATAddress
 	// count reads the counters; the program that counts in them may still run.
 	count func() (MuxCounters, error)
@@ -65,7 +64,7 @@ func readFormer(dir, set string, reasons []string) (*formerTables, error) {
 	var f *formerTables
 	switch {
 	case err != nil:
-	case version == uint32(muxLimitLIMIT_ABI_VERSION) || version == abiWithoutSNAT:
+	case version == uint32(muxLimitLIMIT_ABI_VERSION) || version == abiWithoutNumbers || version == abiWithoutSNAT:
 		f, err = formerOf(pinned, reasons, version)
 	case version == 1:
 		f, err = formerOfABI1(pinned, reasons)
@@ -80,13 +79,21 @@ func readFormer(dir, set string, reasons []string) (*formerTables, error) {
 	return f, nil
 }
 
-// abiWithoutSNAT is the ABI version before this one: it has no blocks of SNAT, and is the same else.
-const abiWithoutSNAT = 2
+// ABI versions that are the same as this one but for a table.
+const (
+	// abiWithoutNumbers has sessions of path nat without sequence numbers, or none.
+	abiWithoutNumbers = 3
+	// abiWithoutSNAT has no blocks of SNAT either.
+	abiWithoutSNAT = 2
+)
 
-// formerOf reads tables of this binary's own layout, whatever their sizes, or of the one before. It owns the maps when it succeeds.
+// formerOf reads tables of this binary's own layout, whatever their sizes, or of one that is nearly the same. It owns the maps when it succeeds.
 func formerOf(pinned map[string]*ebpf.Map, reasons []string, version uint32) (*formerTables, error) {
 	m := &muxMaps{}
 	if err := fillMaps(m, pinned, version); err != nil {
+		return nil, err
+	}
+	if err := checkFormerSessions(m.NatSessions); err != nil {
 		return nil, err
 	}
 	tick, err := flowTick()
@@ -109,13 +116,12 @@ func formerOf(pinned map[string]*ebpf.Map, reasons []string, version uint32) (*f
 	f := &formerTables{alive: map[MemberKey]bool{}, hops: t.hops.wanted, flowKey: [2]uint64{mem.config.FlowKey.K0, mem.config.FlowKey.K1}}
 	f.close = func() { mem.close(); closeMaps(pinned) }
 	f.snat = t.snatOf()
-	f.sessions, f.slots = mem.natSessions, map[uint32]lb.EndpointKey{}
+	f.sessions = mem.natSessions
 	if mem.natAddresses != nil {
 		f.natAddresses = mem.addressesOfNAT()
 	}
 	f.flows, f.members = mem.flows, make([]MemberKey, len(mem.members))
 	for key, e := range t.entries {
-		f.slots[e.slot] = key
 		for id := range e.members.all() {
 			f.members[e.block.first+uint32(id)] = MemberKey{key, id}
 			f.alive[MemberKey{key, id}] = load(t.word(e, id))&memberAlive != 0
@@ -143,7 +149,7 @@ func noCounters() MuxCounters {
 }
 
 // muxMapsSince came without another ABI version: where they are not, no endpoint has to do with them.
-var muxMapsSince = []string{muxMapQuicSets, muxMapCookieSets, muxMapNatSessions, muxMapNatPorts, muxMapNatAddresses}
+var muxMapsSince = []string{muxMapQuicSets, muxMapCookieSets, muxMapNatSessions, muxMapNatPorts, muxMapNatOpenings, muxMapNatAddresses}
 
 // fillMaps gives every field of m the pinned map of its name; all that outlive a process, and that this ABI version has, must be
 // there.

@@ -59,7 +59,7 @@ type MuxLimits struct {
 	QUIC      uint32 // endpoints whose QUIC connection ids are read: 2816 bytes each
 	// Connections with records (MuxEndpoint.Track): 57 bytes each, and 1 KiB or more per CPU; 0: none
 	Connections uint32
-	NAT         uint32 // sessions of path nat: about 330 bytes each; 0: none
+	NAT         uint32 // sessions of path nat: about 500 bytes each; 0: none
 	Probes      uint32 // rules of the packet prober, a multiple of 64: 152 bytes each with their texts
 }
 
@@ -103,7 +103,7 @@ func OpenMux(o MuxOptions) (*Mux, error) {
 	if err := checkOthers(o); err != nil {
 		return nil, err
 	}
-	m := &Mux{options: o}
+	m := &Mux{options: o, natAlone: map[muxNatKey]natAlone{}}
 	if o.BPFFS != "" {
 		var err error
 		if m.lock, err = lockPins(o.BPFFS); err != nil {
@@ -250,9 +250,6 @@ func (m *Mux) adopt() error {
 	if err := m.tables.adopt(); err != nil {
 		return err
 	}
-	if err := m.sweepPorts(); err != nil {
-		return err
-	}
 	return m.coverVIPs()
 }
 
@@ -363,7 +360,7 @@ func muxABI(configs *ebpf.Map) (uint32, error) {
 
 // abiError says that tables cannot be read.
 func abiError(have uint32) error {
-	return fmt.Errorf("they have ABI version %d, this binary has %d and reads 1 and 2 too", have, uint32(muxLimitLIMIT_ABI_VERSION))
+	return fmt.Errorf("they have ABI version %d, this binary has %d and reads 1 to 3 too", have, uint32(muxLimitLIMIT_ABI_VERSION))
 }
 
 // byName lists the maps that outlive a process: all the program's but its constants, its variables, the rules of probes, what
@@ -375,7 +372,7 @@ func (m *muxMaps) byName() map[string]*ebpf.Map {
 		muxMapConfigs: m.Configs, muxMapReasons: m.Reasons, muxMapEndpointCounts: m.EndpointCounts,
 		muxMapMemberCounts: m.MemberCounts, muxMapPortRanges: m.PortRanges, muxMapVipGuards: m.VipGuards,
 		muxMapSourceLists: m.SourceLists, muxMapSourceWords: m.SourceWords, muxMapDatagrams: m.Datagrams, muxMapSnatBlocks: m.SnatBlocks,
-		muxMapQuicSets: m.QuicSets, muxMapCookieSets: m.CookieSets, muxMapNatSessions: m.NatSessions, muxMapNatPorts: m.NatPorts, muxMapNatAddresses: m.NatAddresses,
+		muxMapQuicSets: m.QuicSets, muxMapCookieSets: m.CookieSets, muxMapNatSessions: m.NatSessions, muxMapNatPorts: m.NatPorts, muxMapNatOpenings: m.NatOpenings, muxMapNatAddresses: m.NatAddresses,
 	}
 }
 

@@ -10,30 +10,38 @@ import (
 // carrySessions gives the tables the sessions of path nat that former ones have: dropped are those whose endpoint is not one of path nat any more, and those
 // without room. It may be done again, for the sessions that came since.
 func (m *Mux) carrySessions(f *formerTables) (dropped int, err error) {
-	if f.sessions == nil || m.memory.natRoom == 0 {
+	switch {
+	case f.sessions == nil || m.memory.natRoom == 0:
 		return 0, nil
+	case f.sessions.ValueSize() == formerNATSize:
+		return carryFrom(m, f.sessions, func(s *formerNATSession) muxNatSession { return s.session() })
 	}
-	var (
-		key muxNatKey
-		s   muxNatSession
-	)
-	cursor, keys, values := new(ebpf.MapBatchCursor), make([]muxNatKey, natBatch), make([]muxNatSession, natBatch)
+	return carryFrom(m, f.sessions, func(s *muxNatSession) muxNatSession { return *s })
+}
+
+// carryFrom is carrySessions for a table whose sessions are read as T.
+func carryFrom[T any](m *Mux, from *ebpf.Map, as func(*T) muxNatSession) (dropped int, err error) {
+	endpoints := m.tables.natEndpoints()
+	cursor, keys, values := new(ebpf.MapBatchCursor), make([]muxNatKey, natBatch), make([]T, natBatch)
 	for {
-		n, err := f.sessions.BatchLookup(cursor, keys, values, nil)
+		n, err := from.BatchLookup(cursor, keys, values, nil)
 		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return dropped, fmt.Errorf("read former sessions of path nat: %w", err)
 		}
 		for i := range n {
-			key, s = keys[i], values[i]
-			e := m.tables.entries[f.slots[s.Slot]]
-			if e == nil || e.flags()&muxEndpointFlagENDPOINT_NAT == 0 {
+			s := as(&values[i])
+			if s.has(muxNatFlagNAT_ENDING) {
+				continue
+			}
+			e, ok := endpoints.of(keys[i])
+			if !ok {
 				dropped++
 				continue
 			}
 			s.Slot = e.slot
 			// The former program may have seen a newer one: the next packet of the server says.
-			s.Flags &^= uint32(muxNatFlagNAT_CLOCK)
-			if !m.adoptSession(key, &s) {
+			s.Life &^= uint64(muxNatFlagNAT_CLOCK)
+			if !m.adoptSession(keys[i], &s) {
 				dropped++
 			}
 		}
@@ -49,8 +57,12 @@ func (m *Mux) adoptSession(key muxNatKey, s *muxNatSession) bool {
 	if m.objects.NatSessions.Lookup(&key, &has) == nil {
 		return true
 	}
-	port := s.port(key.Protocol)
-	if m.objects.NatPorts.Update(&port, &key, ebpf.UpdateNoExist) != nil {
+	port, name := s.port(key.Protocol), muxNatName{Client: key, Number: uint32(s.Life >> muxNatLifeShiftNAT_NUMBER_SHIFT)}
+	if m.objects.NatPorts.Update(&port, &name, ebpf.UpdateNoExist) != nil {
+		return false
+	}
+	if !s.has(muxNatFlagNAT_TRUSTED) && m.objects.NatOpenings.Update(nil, &name, ebpf.UpdateAny) != nil {
+		m.objects.NatPorts.Delete(&port) //nolint:errcheck // it was just put there
 		return false
 	}
 	if err := m.objects.NatSessions.Update(&key, s, ebpf.UpdateNoExist); err != nil {

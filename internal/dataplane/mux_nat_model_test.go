@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/shuntlb/shunt/internal/cookie"
-	"github.com/shuntlb/shunt/internal/lb"
-	"github.com/shuntlb/shunt/internal/ring"
 	"github.com/shuntlb/shunt/internal/wire"
 )
 
@@ -32,30 +30,15 @@ type natPortOf struct {
 	protocol    uint8
 }
 
-// natSession is what the model remembers of a flow.
-type natSession struct {
-	endpoint                         lb.EndpointKey
-	member                           uint16
-	lip, server                      netip.AddrPort
-	answered, trusted                bool
-	clientDone, serverDone, wasReset bool
-	stamps, restores, clock          bool
-	newest                           uint32
-	cookie                           uint16
-	touched                          uint64 // tick
-}
-
 // natFixture is a mux of path nat and the naive model of it: maps, and packets that are made anew.
 type natFixture struct {
 	*muxFixture
 	addresses []NATAddress
-	sessions  map[natFlow]*natSession
-	ports     map[natPortOf]natFlow
-	tick      uint64
+	natModel
 }
 
 func newNATFixture(t testing.TB, endpoints ...MuxEndpoint) *natFixture {
-	f := &natFixture{muxFixture: newMuxFixture(t), sessions: map[natFlow]*natSession{}, ports: map[natPortOf]natFlow{}}
+	f := &natFixture{muxFixture: newMuxFixture(t), natModel: newNATModel()}
 	f.serve(endpoints...)
 	f.from(natPorts...)
 	f.at(1 << 20)
@@ -87,13 +70,6 @@ func (f *natFixture) from(addresses ...NATAddress) {
 			f.end(flow)
 		}
 	}
-}
-
-// end forgets a session.
-func (f *natFixture) end(flow natFlow) {
-	s := f.sessions[flow]
-	delete(f.sessions, flow)
-	delete(f.ports, natPortOf{s.server, s.lip, flow.protocol})
 }
 
 // natWant is what shall become of a packet: nil for a drop, or unchanged.
@@ -229,76 +205,10 @@ func (f *natFixture) prf(e *MuxEndpoint, kid uint8, flow natFlow) uint64 {
 	return cookie.PRF(e.Cookie.Keys[kid], cookie.Flow{Client: flow.client, VIP: flow.vip})
 }
 
-// open makes a session: a reason when it cannot.
-func (f *natFixture) open(e *MuxEndpoint, p wire.Packet, flow natFlow, flags uint8, noted *[]string) string {
-	if flow.protocol == 6 && flags&wire.RST != 0 {
-		return "nat_unknown"
-	}
-	first := flow.protocol != 6 || flags&wire.SYN != 0
-	id, counted := uint16(0), "no cookie"
-	if !first && e.Cookie != nil {
-		if id, counted = f.byCookie(e, p, flow); counted != "" {
-			*noted = append(*noted, counted)
-		}
-	}
-	if counted != "" {
-		hash := ring.FlowHash(ring.KeyOf(testKeys[e.KeySlot]), 0, flow.client.Addr(), flow.vip.Addr(), flow.protocol, flow.client.Port(), flow.vip.Port())
-		count := 0
-		for _, m := range e.Members {
-			count = max(count, int(m.ID)+1)
-		}
-		c, ok := ring.Choose(e.Ring, e.RingCode, count, hash, func(id uint16) bool { return f.alive(e, id) && natMember(e, id).Choosable })
-		if !ok {
-			return "no_backend"
-		}
-		id = c.Member
-	}
-	s := &natSession{endpoint: e.Key, member: id, server: serverOf(natMember(e, id), flow.vip.Port())}
-	if reason := f.port(s, flow); reason != "" {
-		return reason
-	}
-	if e.Cookie != nil {
-		s.stamps, s.restores = true, e.Cookie.Form == CookieSplitR
-		s.cookie = cookie.EncodeShort(f.prf(e, e.Cookie.Mint, flow), e.Cookie.Mint, id)
-	}
-	f.sessions[flow], f.ports[natPortOf{s.server, s.lip, flow.protocol}] = s, flow
-	return ""
-}
-
-// port finds a port as the program does: from a place that varies with the flow on.
-func (f *natFixture) port(s *natSession, flow natFlow) string {
-	var own []NATAddress
-	for _, a := range f.addresses {
-		if a.Addr.Is4() == flow.client.Addr().Is4() {
-			own = append(own, a)
-		}
-	}
-	if len(own) == 0 {
-		return "nat_no_address"
-	}
-	key := f.mux.memory.config.FlowKey
-	hash := ring.TableHash(ring.Key{K0: key.K0, K1: key.K1}, 0, flow.client.Addr(), s.server.Addr(), flow.protocol, flow.client.Port(), flow.vip.Port())
-	for n := range uint64(muxNatLimitLIMIT_NAT_PROBES) {
-		at := hash >> 32 * uint64(len(own)) >> 32
-		if n >= uint64(muxNatLimitLIMIT_NAT_PROBES)/2 {
-			at++
-		}
-		a := own[at%uint64(len(own))]
-		size := uint64(a.High) - uint64(a.Low) + 1
-		lip := netip.AddrPortFrom(a.Addr, a.Low+uint16((hash&0xffffffff*size>>32+n*(hash>>24&0xffff|1))%size))
-		if _, taken := f.ports[natPortOf{s.server, lip, flow.protocol}]; !taken {
-			if len(f.sessions) >= int(testLimits.NAT) {
-				return "nat_full"
-			}
-			s.lip = lip
-			return ""
-		}
-	}
-	return "nat_full"
-}
-
 // toServer says what becomes of a client's packet.
 func (f *natFixture) toServer(p wire.Packet) (w natWant) {
+	f.noted = nil
+	defer func() { w.noted = f.noted }()
 	src, dst, protocol, flags := endsOf(p)
 	e, flow := f.endpointFor(dst, protocol), natFlow{src, dst, protocol}
 	if p.TTL == 1 {
@@ -308,19 +218,19 @@ func (f *natFixture) toServer(p wire.Packet) (w natWant) {
 	if s != nil {
 		m, word := natMember(e, s.member), f.alive(e, s.member)
 		ok := word && serverOf(m, dst.Port()) == s.server
-		if ok && flags&wire.SYN != 0 && s.answered && !m.Choosable {
+		if ok && protocol == 6 && flags&wire.SYN != 0 && s.over() && !m.Choosable {
 			ok = false
 		}
 		if !ok {
 			if flags&wire.SYN == 0 {
-				w.noted = append(w.noted, "flow_moved")
+				f.note("flow_moved")
 			}
-			f.end(flow)
+			f.leave(flow)
 			s = nil
 		}
 	}
 	if s == nil {
-		if w.reason = f.open(e, p, flow, flags, &w.noted); w.reason != "" {
+		if w.reason = f.open(e, p, flow); w.reason != "" {
 			return w
 		}
 		s = f.sessions[flow]
@@ -328,7 +238,7 @@ func (f *natFixture) toServer(p wire.Packet) (w natWant) {
 	s.touched = f.tick
 	out := readdressed(p, s.lip, s.server)
 	out.DstMAC, out.SrcMAC = muxRouter, testMAC(ingress)
-	f.clientSays(s, protocol, flags)
+	f.clientSays(flow, s, p)
 	if at, echo := stampOf(p, 1); s.stamps && at >= 0 && echo != 0 {
 		value := uint32(0)
 		if s.restores && s.clock && flags&wire.ACK != 0 {
@@ -342,26 +252,11 @@ func (f *natFixture) toServer(p wire.Packet) (w natWant) {
 	return w
 }
 
-// clientSays follows what a client's packet does to a session.
-func (f *natFixture) clientSays(s *natSession, protocol, flags uint8) {
-	switch {
-	case protocol != 6:
-		s.trusted = s.trusted || s.answered
-	case flags&wire.SYN != 0:
-		if s.answered || s.trusted || s.wasReset || s.clientDone || s.serverDone {
-			s.answered, s.trusted, s.wasReset, s.clientDone, s.serverDone, s.clock = false, false, false, false, false, false
-		}
-	case flags&wire.RST != 0:
-		s.wasReset = true
-	default:
-		s.clientDone = s.clientDone || flags&wire.FIN != 0
-		s.trusted = s.trusted || s.answered
-	}
-}
-
 // toClient says what becomes of a server's packet.
-func (f *natFixture) toClient(p wire.Packet) natWant {
-	src, dst, protocol, flags := endsOf(p)
+func (f *natFixture) toClient(p wire.Packet) (w natWant) {
+	f.noted = nil
+	defer func() { w.noted = f.noted }()
+	src, dst, protocol, _ := endsOf(p)
 	flow, ok := f.ports[natPortOf{src, dst, protocol}]
 	if !ok && slices.ContainsFunc(f.addresses, func(a NATAddress) bool { return a.Addr == dst.Addr() }) {
 		return natWant{reason: "nat_unknown"}
@@ -374,15 +269,7 @@ func (f *natFixture) toClient(p wire.Packet) natWant {
 	}
 	s := f.sessions[flow]
 	s.touched = f.tick
-	switch {
-	case protocol != 6:
-		s.answered, s.trusted = true, true
-	case flags&wire.RST != 0:
-		s.wasReset = true
-	default:
-		s.answered = true
-		s.serverDone = s.serverDone || flags&wire.FIN != 0
-	}
+	f.serverSays(flow, s, p)
 	out := readdressed(p, flow.vip, flow.client)
 	out.DstMAC, out.SrcMAC = muxRouter, muxSelf
 	if at, value := stampOf(p, 0); s.stamps && at >= 0 {
@@ -402,7 +289,7 @@ func (f *natFixture) checkNAT(frame []byte, want natWant) []byte {
 	wantVerdict, wantOut := uint32(1), frame
 	switch {
 	case want.packet != nil:
-		wantVerdict, wantOut = 3, want.packet.Frame()
+		wantVerdict, wantOut = 3, frameOf(*want.packet)
 	case want.pass:
 		wantVerdict = 2
 	}
@@ -414,6 +301,32 @@ func (f *natFixture) checkNAT(frame []byte, want natWant) []byte {
 		f.t.Fatalf("frame %x: counted %v, want %v", frame, got, counted)
 	}
 	return out
+}
+
+// frameOf is the frame of a packet as the mux writes it: of the two zeros that are one sum, its checksums are 0xffff.
+func frameOf(p wire.Packet) []byte {
+	frame := p.Frame()
+	if l4, ok := p.Payload.(wire.TCP); ok {
+		at := len(frame) - p.Padding - len(l4.Bytes(p.Src, p.Dst)) + 16
+		if frame[at] == 0 && frame[at+1] == 0 {
+			frame[at], frame[at+1] = 0xff, 0xff
+		}
+	}
+	return frame
+}
+
+// keyOf is the key of a flow.
+func keyOf(flow natFlow) muxNatKey {
+	key := muxNatKey{Sport: flow.client.Port(), Dport: flow.vip.Port(), Protocol: flow.protocol}
+	key.SrcHi, key.SrcLo = storedHalves(flow.client.Addr())
+	key.DstHi, key.DstLo = storedHalves(flow.vip.Addr())
+	return key
+}
+
+// sessionOf is the session of a flow in the table.
+func (f *natFixture) sessionOf(flow natFlow) (s muxNatSession, ok bool) {
+	key := keyOf(flow)
+	return s, f.mux.objects.NatSessions.Lookup(&key, &s) == nil
 }
 
 // countedSince are the reasons that were counted, each as often.
@@ -443,22 +356,19 @@ func (f *natFixture) out(p wire.Packet) natWant {
 	return want
 }
 
-// serverSays is a server's packet back to where one came from.
+// natISN is the number of the SYN of servers.
+const natISN = 0xfffffff0
+
+// serverSays is a server's first packet back to where one came from.
 func serverSays(p wire.Packet) wire.Packet {
+	_, _, last := numbersOf(p)
 	p = answerTo(p)
+	if l4, ok := p.Payload.(wire.TCP); ok {
+		l4.Seq, l4.Ack = natISN, last
+		p.Payload = l4
+	}
 	p.DstMAC, p.SrcMAC, p.TTL = muxSelf, muxRouter, 0
 	return p
-}
-
-// class is what the mux should know of a session.
-func (s *natSession) class() FlowClass {
-	switch {
-	case s.wasReset || s.clientDone && s.serverDone:
-		return FlowClosing
-	case s.trusted:
-		return FlowTrusted
-	}
-	return FlowUntrusted
 }
 
 // sweep sweeps model and mux, and compares what is left.
@@ -468,19 +378,29 @@ func (f *natFixture) sweep() FlowTotals {
 	for flow, s := range f.sessions {
 		e := f.endpointFor(flow.vip, flow.protocol)
 		idle := time.Duration(0)
-		if e != nil && s.class() == FlowTrusted {
+		switch {
+		case s.over() && e != nil:
+			idle = max(e.Idle.Untrusted, natRest)
+		case s.over():
+			idle = natRest
+		case e != nil && s.trusted:
 			idle = e.Idle.Trusted
-		} else if e != nil {
+		case e != nil:
 			idle = e.Idle.Untrusted
 		}
-		if e == nil || f.tick-s.touched > uint64(f.mux.tables.ticks(idle)) {
+		if e == nil && !s.over() || f.tick-s.touched > uint64(f.mux.tables.ticks(idle)) {
 			want.Expired++
 			f.end(flow)
+			continue
+		}
+		if e == nil {
+			want.ByClass[s.class()]++
 			continue
 		}
 		want.ByClass[s.class()]++
 		want.Members[MemberKey{e.Key, s.member}]++
 	}
+	f.rest(uint64(f.mux.tables.ticks(natRest)))
 	got, err := f.mux.Sweep()
 	must(f.t, err)
 	if got.Expired != want.Expired || !mapsEqual(got.ByClass, want.ByClass) || !mapsEqual(got.Members, want.Members) {
@@ -527,15 +447,16 @@ func (f *natFixture) compareTables() {
 	if sessions != len(f.sessions) {
 		f.t.Fatalf("%d sessions, want %d", sessions, len(f.sessions))
 	}
-	var port, client muxNatKey
+	var port muxNatKey
+	var name muxNatName
 	n, it := 0, f.mux.objects.NatPorts.Iterate()
-	for it.Next(&port, &client) {
+	for it.Next(&port, &name) {
 		n++
 	}
 	must(f.t, it.Err())
 	alone, err := f.mux.portsAlone()
 	must(f.t, err)
-	if n != len(f.sessions) || len(f.ports) != n || len(alone) > 0 {
-		f.t.Fatalf("%d ports of %d sessions, %d alone", n, len(f.sessions), len(alone))
+	if n != len(f.sessions)+len(f.resting) || len(f.ports) != len(f.sessions) || len(alone) != len(f.resting) {
+		f.t.Fatalf("%d ports of %d sessions, %d alone, %d should rest", n, len(f.sessions), len(alone), len(f.resting))
 	}
 }

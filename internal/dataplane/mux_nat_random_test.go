@@ -12,7 +12,11 @@ import (
 
 // someFlow is one of few flows, so that the same ones are met again.
 func someFlow(r *rand.Rand, flags uint8) wire.Packet {
-	p := natPacket(r.IntN(2) == 0, r.IntN(3) == 0, 1000+uint16(r.IntN(12)), flags, optionsOf(r)...)
+	from := 1000 + uint16(r.IntN(12))
+	if r.IntN(12) == 0 {
+		from += uint16(r.IntN(5000))
+	}
+	p := natPacket(r.IntN(2) == 0, r.IntN(3) == 0, from, flags, optionsOf(r)...)
 	p.Padding = r.IntN(4)
 	if r.IntN(30) == 0 {
 		p.TTL = 1
@@ -49,13 +53,14 @@ func TestNATAgainstNaiveModel(t *testing.T) {
 				if at, _ := stampOf(p, 0); at >= 0 {
 					p = stamped(p, r.Uint32(), f.echoFor(p, r))
 				}
-				f.in(p)
+				src, dst, protocol, _ := endsOf(p)
+				f.in(f.likely(p, natFlow{src, dst, protocol}, false, r))
 			case n < 90:
 				if p, ok := f.someAnswer(r); ok {
 					if at, _ := stampOf(p, 0); at >= 0 {
 						p = stamped(p, clock-r.Uint32N(2000), r.Uint32())
 					}
-					f.out(p)
+					f.out(f.likely(p, f.ports[f.portOf(serverSays(p))], true, r))
 				}
 			case n < 93:
 				e := f.model.state.Endpoints[r.IntN(len(f.model.state.Endpoints))]
@@ -110,6 +115,37 @@ func (f *natFixture) echoFor(p wire.Packet, r *rand.Rand) uint32 {
 	}
 	own := s.newest - r.Uint32N(5000)
 	return (own&0x80000)<<12 | uint32(s.cookie)<<19 | own&0x7ffff
+}
+
+// likely gives a segment numbers that are often right, or nearly.
+func (f *natFixture) likely(p wire.Packet, flow natFlow, server bool, r *rand.Rand) wire.Packet {
+	l4, ok := p.Payload.(wire.TCP)
+	if !ok {
+		return p
+	}
+	l4.Data = l4.Data[:r.IntN(len(l4.Data)+1)]
+	l4.Seq, l4.Ack = r.Uint32(), r.Uint32()
+	if s := f.sessions[flow]; s != nil && r.IntN(10) > 0 {
+		us, them := s.fromClient, s.fromServer
+		if server {
+			us, them = them, us
+		}
+		near := func(n, other uint32) uint32 {
+			switch r.IntN(6) {
+			case 0:
+				return other
+			case 1:
+				return n + r.Uint32N(40) - 20
+			}
+			return n
+		}
+		l4.Seq, l4.Ack = near(us.end, us.acked), near(them.end, them.acked)
+		if server && l4.Flags&wire.SYN != 0 && r.IntN(3) > 0 {
+			l4.Seq = s.isn
+		}
+	}
+	p.Payload = l4
+	return p
 }
 
 // someAnswer is a packet of the server of a session that there is, or was nearly.

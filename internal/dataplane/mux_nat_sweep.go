@@ -20,13 +20,15 @@ type natTotals struct {
 	expired uint64
 }
 
+// has says whether a session has all of these flags.
+func (s *muxNatSession) has(flags muxNatFlag) bool { return s.Life&uint64(flags) == uint64(flags) }
+
 // class is how much the mux knows of a session.
 func (s *muxNatSession) class() FlowClass {
-	const fins = uint32(muxNatFlagNAT_FIN_CLIENT | muxNatFlagNAT_FIN_SERVER)
 	switch {
-	case s.Flags&uint32(muxNatFlagNAT_RESET) != 0 || s.Flags&fins == fins:
+	case s.has(muxNatFlagNAT_RESET) || s.has(muxNatFlagNAT_FIN_CLIENT|muxNatFlagNAT_FIN_SERVER):
 		return FlowClosing
-	case s.Flags&uint32(muxNatFlagNAT_TRUSTED) != 0:
+	case s.has(muxNatFlagNAT_TRUSTED):
 		return FlowTrusted
 	}
 	return FlowUntrusted
@@ -60,15 +62,13 @@ func (m *Mux) eachSession(keep func(muxNatKey, *muxNatSession) bool) (ended uint
 			if keep(keys[i], &values[i]) {
 				continue
 			}
-			// It may have gone on since it was read.
-			var now muxNatSession
-			if table.Lookup(&keys[i], &now) != nil || keep(keys[i], &now) {
-				continue
-			}
-			if err := m.endSession(keys[i], &now); err != nil {
+			gone, err := m.endSession(keys[i], keep)
+			if err != nil {
 				return ended, err
 			}
-			ended++
+			if gone {
+				ended++
+			}
 		}
 		if err != nil {
 			return ended, nil
@@ -76,15 +76,27 @@ func (m *Mux) eachSession(keep func(muxNatKey, *muxNatSession) bool) (ended uint
 	}
 }
 
-// endSession takes a session out of the tables: its port last, so that nobody else has it meanwhile.
-func (m *Mux) endSession(key muxNatKey, s *muxNatSession) error {
-	port := s.port(key.Protocol)
-	for _, err := range []error{m.objects.NatSessions.Delete(&key), m.objects.NatPorts.Delete(&port)} {
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("end a session of path nat: %w", err)
+// endSession takes a session out of the tables unless keep, asked again, says that it stays: false, or it is gone already. The program does it, by
+// the same rules as the walk.
+func (m *Mux) endSession(key muxNatKey, keep func(muxNatKey, *muxNatSession) bool) (bool, error) {
+	for {
+		var now muxNatSession
+		if err := m.objects.NatSessions.Lookup(&key, &now); errors.Is(err, ebpf.ErrKeyNotExist) {
+			return false, nil
+		} else if err != nil {
+			return false, fmt.Errorf("read a session of path nat: %w", err)
+		}
+		if now.has(muxNatFlagNAT_ENDING) || keep(key, &now) {
+			return false, nil
+		}
+		ended, err := m.objects.NatExpire.Run(&ebpf.RunOptions{Context: &muxNatExpiry{Client: key, Life: now.Life, Stamp: now.Stamp}})
+		if err != nil {
+			return false, fmt.Errorf("end a session of path nat: %w", err)
+		}
+		if ended != 0 {
+			return true, nil
 		}
 	}
-	return nil
 }
 
 // sweepSessions goes once through the sessions of path nat: ends those that are idle for too long, or whose endpoint is gone, and counts the rest.
@@ -97,103 +109,42 @@ func (m *Mux) sweepSessions() (natTotals, error) {
 	if err != nil {
 		return totals, err
 	}
-	type endpoint struct {
-		key                lb.EndpointKey
-		untrusted, trusted uint64
-	}
 	m.mu.Lock()
-	slots := map[uint32]endpoint{}
-	for key, e := range m.tables.entries {
-		if e.flags()&muxEndpointFlagENDPOINT_NAT != 0 {
-			slots[e.slot] = endpoint{key, e.policy >> muxPolicyShiftPOLICY_UNTRUSTED_SHIFT & 0xffff, e.policy >> muxPolicyShiftPOLICY_TRUSTED_SHIFT & 0xffff}
-		}
-	}
+	endpoints, rest := m.tables.natEndpoints(), uint64(m.tables.ticks(natRest))
 	m.mu.Unlock()
-	live := func(key muxNatKey, s *muxNatSession) bool {
-		e, ok := slots[s.Slot]
-		if !ok || e.key.VIP != ofHalves(key.DstHi, key.DstLo) {
-			return false
-		}
-		limit := e.untrusted
-		if s.class() == FlowTrusted {
-			limit = e.trusted
-		}
-		if s.idleFor(tick) > limit {
-			return false
-		}
-		return true
-	}
 	totals.expired, err = m.eachSession(func(key muxNatKey, s *muxNatSession) bool {
-		if !live(key, s) {
+		e, ok := endpoints.of(key)
+		class, limit := s.class(), e.untrusted
+		switch class {
+		case FlowTrusted:
+			limit = e.trusted
+		case FlowClosing:
+			limit = max(limit, rest)
+		}
+		// The port rests, whatever became of the endpoint.
+		if !ok && class != FlowClosing || s.idleFor(tick) > limit {
 			return false
 		}
-		totals.byClass[s.class()]++
-		totals.members[MemberKey{slots[s.Slot].key, s.Member}]++
+		totals.byClass[class]++
+		if ok {
+			totals.members[MemberKey{e.key, s.Member}]++
+		}
 		return true
 	})
 	own := m.memory.reasons.own(uint32(muxMuxReasonMUX_REASON_NAT_EXPIRED))
 	store(own, load(own)+totals.expired)
-	return totals, err
-}
-
-// sweepPorts frees ports that no session has: those of an agent that ended while it ended sessions.
-func (m *Mux) sweepPorts() error {
-	if m.memory.natRoom == 0 {
-		return nil
+	if err != nil {
+		return totals, err
 	}
-	orphans, err := m.portsAlone()
-	if err != nil || len(orphans) == 0 {
-		return err
-	}
-	// What was just being made is there after a grace period.
-	if err := m.grace.wait(); err != nil {
-		return err
-	}
-	for port, client := range orphans {
-		if m.portAlone(port, client) {
-			if err := m.objects.NatPorts.Delete(&port); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-				return fmt.Errorf("free a port of path nat: %w", err)
-			}
-		}
-	}
-	return nil
-}
-
-// portAlone says whether a port is of a session that there is not.
-func (m *Mux) portAlone(port, client muxNatKey) bool {
-	var s muxNatSession
-	return m.objects.NatSessions.Lookup(&client, &s) != nil || s.port(client.Protocol) != port
-}
-
-// portsAlone are the ports that no session has, with the sessions that they were of.
-func (m *Mux) portsAlone() (map[muxNatKey]muxNatKey, error) {
-	alone, cursor := map[muxNatKey]muxNatKey{}, new(ebpf.MapBatchCursor)
-	keys, values := make([]muxNatKey, natBatch), make([]muxNatKey, natBatch)
-	for {
-		n, err := m.objects.NatPorts.BatchLookup(cursor, keys, values, nil)
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return nil, fmt.Errorf("read ports of path nat: %w", err)
-		}
-		for i := range n {
-			if m.portAlone(keys[i], values[i]) {
-				alone[keys[i]] = values[i]
-			}
-		}
-		if err != nil {
-			return alone, nil
-		}
-	}
+	return totals, m.sweepPorts(tick)
 }
 
 // sessionsOf lists the sessions of an endpoint of path nat, at most `most`; none of another.
 func (m *Mux) sessionsOf(of lb.EndpointKey, most int, tick uint64) (flows []Flow, err error) {
 	m.mu.Lock()
 	e := m.tables.entries[of]
-	var slot uint32
 	nat := e != nil && e.flags()&muxEndpointFlagENDPOINT_NAT != 0
-	if nat {
-		slot = e.slot
-	}
+	endpoints := m.tables.natEndpoints()
 	m.mu.Unlock()
 	if !nat {
 		return nil, nil
@@ -201,7 +152,7 @@ func (m *Mux) sessionsOf(of lb.EndpointKey, most int, tick uint64) (flows []Flow
 	m.sweeping.Lock()
 	defer m.sweeping.Unlock()
 	_, err = m.eachSession(func(key muxNatKey, s *muxNatSession) bool {
-		if s.Slot == slot && of.VIP == ofHalves(key.DstHi, key.DstLo) && len(flows) < most {
+		if e, ok := endpoints.of(key); ok && e.key == of && len(flows) < most {
 			flows = append(flows, Flow{Member: s.Member, Class: s.class(), Age: time.Duration(s.idleFor(tick)) * m.tables.tick})
 		}
 		return true

@@ -34,7 +34,12 @@ func natPacket(v6, udp bool, from uint16, flags uint8, options ...byte) wire.Pac
 	if udp {
 		p.Payload = wire.UDP{SrcPort: from, DstPort: 80, Data: fmt.Appendf(nil, "query %d", from)}
 	} else {
-		p.Payload = wire.TCP{SrcPort: from, DstPort: 80, Seq: uint32(from), Flags: flags, Options: options, Data: []byte("data behind")}
+		l4 := wire.TCP{SrcPort: from, DstPort: 80, Seq: uint32(from), Flags: flags, Options: options, Data: []byte("data behind")}
+		if flags&wire.SYN == 0 {
+			// Behind what a SYN had, and it acknowledges the server's.
+			l4.Seq, l4.Ack = l4.Seq+1+uint32(len(l4.Data)), natISN+1
+		}
+		p.Payload = l4
 	}
 	return p
 }
@@ -175,19 +180,25 @@ func TestNATNoRoom(t *testing.T) {
 	one.Idle = natIdle
 	f := newNATFixture(t, one)
 	f.from(NATAddress{natLIP4, 2000, 2003}, NATAddress{numbered(9), 3000, 3000})
-	full := 0
-	for from := uint16(1000); from < 1020; from++ {
-		if f.in(natPacket(false, false, from, wire.SYN)).reason == "nat_full" {
-			full++
+	fill := func(n uint16) (full int) {
+		for from := range n {
+			c := f.talk(false, 1000+from)
+			if c.says(false, wire.SYN, 0, 0, 0).reason == "nat_full" {
+				full++
+				continue
+			}
+			c.says(true, wire.SYN|wire.ACK, 0, 1, 0)
+			c.says(false, wire.ACK, 1, 1, 0)
 		}
+		return full
 	}
-	if len(f.sessions) < 3 || full != 20-len(f.sessions) {
+	if full := fill(20); len(f.sessions) != 5 || full != 15 {
 		t.Errorf("%d sessions, %d refused", len(f.sessions), full)
 	}
 	f.sweep()
 	f.from(natPorts...)
-	for from := range uint16(testLimits.NAT) + 20 {
-		f.in(natPacket(false, false, 1000+from, wire.SYN))
+	if full := fill(uint16(testLimits.NAT) + 20); full != 20 {
+		t.Errorf("%d refused", full)
 	}
 	if len(f.sessions) != int(testLimits.NAT) {
 		t.Errorf("%d sessions", len(f.sessions))
@@ -220,6 +231,11 @@ func TestNATMemberLeaves(t *testing.T) {
 		}
 		if !udp {
 			f.in(natPacket(v6, udp, 1000, wire.SYN))
+			if f.sessions[key].member != id {
+				t.Fatal("a SYN ended a connection of a member that drains")
+			}
+			f.in(natPacket(v6, udp, 1000, wire.RST))
+			f.in(natPacket(v6, udp, 1000, wire.SYN))
 			if f.sessions[key].member == id {
 				t.Fatal("a member that drains got a connection")
 			}
@@ -250,9 +266,15 @@ func TestNATIdle(t *testing.T) {
 			f.out(back)
 			f.in(natPacket(false, false, 1004, wire.FIN|wire.ACK))
 			l4 := back.Payload.(wire.TCP)
-			l4.Flags = wire.FIN | wire.ACK
+			l4.Flags, l4.Seq, l4.Ack = wire.FIN|wire.ACK, l4.Seq+1+uint32(len(l4.Data)), l4.Ack+uint32(len(l4.Data))+1
 			back.Payload = l4
 			f.out(back)
+			last := natPacket(false, false, 1004, wire.ACK)
+			_, _, ack := numbersOf(back)
+			end := last.Payload.(wire.TCP)
+			end.Ack = ack
+			last.Payload = end
+			f.in(last)
 		},
 		"reset": func(back wire.Packet) { f.out(back); f.in(natPacket(false, false, 1005, wire.RST)) },
 	}
@@ -262,11 +284,11 @@ func TestNATIdle(t *testing.T) {
 	}
 	f.sweep()
 	short, long := uint64(f.mux.tables.ticks(natIdle.Untrusted)), uint64(f.mux.tables.ticks(natIdle.Trusted))
-	start := f.tick
+	start, rest := f.tick, uint64(f.mux.tables.ticks(natRest))
 	for _, c := range []struct {
 		after uint64
 		left  int
-	}{{short, 6}, {short + 1, 2}, {long, 2}, {long + 1, 0}} {
+	}{{short, 6}, {short + 1, 4}, {rest, 4}, {rest + 1, 2}, {long, 2}, {long + 1, 0}} {
 		f.at(start + c.after)
 		f.sweep()
 		if len(f.sessions) != c.left {

@@ -195,6 +195,7 @@ func TestEveryReasonIsTested(t *testing.T) {
 		"nat_no_address": true, // TestNATNoAddress
 		"nat_unknown":    true, // TestNATRefused
 		"nat_expired":    true, // counted by sweeps, in TestNATIdle
+		"nat_displaced":  true, // TestNATFlood
 
 		"track_full":      true, // TestTrackFull
 		"track_displaced": true, // TestTrackDisplaced

@@ -91,7 +91,7 @@ func muxSpec(l MuxLimits) (*ebpf.CollectionSpec, error) {
 		// One for every VIP, and another while its keys change.
 		muxMapCookieSets: min(l.Endpoints, uint32(muxLimitLIMIT_COOKIE_SETS)),
 		// A table has one element at least.
-		muxMapNatSessions: max(l.NAT, 1), muxMapNatPorts: max(l.NAT, 1),
+		muxMapNatSessions: max(l.NAT, 1), muxMapNatPorts: max(l.NAT, 1), muxMapNatOpenings: max(l.NAT/2, 1),
 		muxMapDatagrams:  cpus * uint32(muxLimitLIMIT_DATAGRAM_REGION),
 		muxMapProbeRules: l.Probes, muxMapProbeResults: l.Probes, muxMapProbeTexts: probeTexts(l.Probes),
 	} {

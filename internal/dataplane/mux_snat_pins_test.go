@@ -97,12 +97,18 @@ func TestSNATMigratesToOtherSizes(t *testing.T) {
 func (e *muxEnv) asABI2() {
 	e.t.Helper()
 	must(e.t, os.Remove(filepath.Join(e.dir, muxPinTables, muxMapSnatBlocks)))
+	e.asABI(abiWithoutSNAT)
+}
+
+// asABI gives pinned tables another ABI version.
+func (e *muxEnv) asABI(version uint32) {
+	e.t.Helper()
 	configs, err := ebpf.LoadPinnedMap(filepath.Join(e.dir, muxPinTables, muxMapConfigs), nil)
 	must(e.t, err)
 	defer configs.Close()
 	b, err := configs.LookupBytes(uint32(0))
 	must(e.t, err)
-	binary.NativeEndian.PutUint32(b, abiWithoutSNAT)
+	binary.NativeEndian.PutUint32(b, version)
 	must(e.t, configs.Put(uint32(0), b))
 }
 

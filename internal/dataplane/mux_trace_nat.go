@@ -36,7 +36,7 @@ func (t *Trace) followNAT(p Packet, e endpointView, key lb.EndpointKey, hash uin
 			t.step("member %d is %s: another is chosen, and gets a session of its own", s.member, unusable(m, present))
 		case m.server(p.Port) != s.server:
 			t.step("member %d is another server now, %v: it gets a session of its own", s.member, m.server(p.Port))
-		case p.Segment == SegmentOpening && s.class != FlowUntrusted && !m.choosable:
+		case p.Segment == SegmentOpening && s.class == FlowClosing && !m.choosable:
 			t.step("a SYN begins another connection, and member %d takes no new ones", s.member)
 		default:
 			t.Verdict, t.Member, t.Outer, t.Source = traceForwarded, s.member, m.outer, s.lip.Addr()

@@ -75,6 +75,13 @@ type watchAside struct {
 		Port    watchNatKey
 		To      watchNatKey
 		Session watchNatSession
+		Name    watchNatName
+		Old     watchNatName
+		Spare   watchNatKey
+		Seq     uint32
+		Last    uint32
+		Ack     uint32
+		Rsv     uint32
 	}
 }
 
@@ -216,6 +223,13 @@ type watchNatKey struct {
 	Rsv      [3]uint8
 }
 
+type watchNatName struct {
+	_      structs.HostLayout
+	Client watchNatKey
+	Number uint32
+	Rsv    uint32
+}
+
 type watchNatSession struct {
 	_       structs.HostLayout
 	LipHi   uint64
@@ -225,8 +239,8 @@ type watchNatSession struct {
 	Way     uint64
 	Mac     uint64
 	Tags    uint64
+	Life    uint64
 	Ifindex uint32
-	Flags   uint32
 	Stamp   uint32
 	Newest  uint32
 	Slot    uint32
@@ -234,7 +248,20 @@ type watchNatSession struct {
 	Cookie  uint16
 	Lport   uint16
 	Dport   uint16
-	Rsv     uint32
+	Client  struct {
+		_     structs.HostLayout
+		Acked uint32
+		End   uint32
+		Fin   uint32
+	}
+	Server struct {
+		_     structs.HostLayout
+		Acked uint32
+		End   uint32
+		Fin   uint32
+	}
+	Isn uint32
+	Rsv uint32
 }
 
 type watchProbeResult struct {
@@ -357,6 +384,7 @@ const (
 	watchMapMemberLoads      = "member_loads"
 	watchMapMembers          = "members"
 	watchMapNatAddresses     = "nat_addresses"
+	watchMapNatOpenings      = "nat_openings"
 	watchMapNatPorts         = "nat_ports"
 	watchMapNatSessions      = "nat_sessions"
 	watchMapPings            = "pings"
@@ -382,6 +410,7 @@ const (
 	watchMapWatchScratches   = "watch_scratches"
 	watchProgMux             = "mux"
 	watchProgMuxWatch        = "mux_watch"
+	watchProgNatExpire       = "nat_expire"
 	watchProgReadClock       = "read_clock"
 	watchVarAbiEnums         = "abi_enums"
 	watchVarBounceRedirects  = "bounce_redirects"
@@ -458,6 +487,7 @@ type watchSpecs struct {
 type watchProgramSpecs struct {
 	Mux       *ebpf.ProgramSpec `ebpf:"mux"`
 	MuxWatch  *ebpf.ProgramSpec `ebpf:"mux_watch"`
+	NatExpire *ebpf.ProgramSpec `ebpf:"nat_expire"`
 	ReadClock *ebpf.ProgramSpec `ebpf:"read_clock"`
 }
 
@@ -481,6 +511,7 @@ type watchMapSpecs struct {
 	MemberLoads     *ebpf.MapSpec `ebpf:"member_loads"`
 	Members         *ebpf.MapSpec `ebpf:"members"`
 	NatAddresses    *ebpf.MapSpec `ebpf:"nat_addresses"`
+	NatOpenings     *ebpf.MapSpec `ebpf:"nat_openings"`
 	NatPorts        *ebpf.MapSpec `ebpf:"nat_ports"`
 	NatSessions     *ebpf.MapSpec `ebpf:"nat_sessions"`
 	Pings           *ebpf.MapSpec `ebpf:"pings"`
@@ -577,6 +608,7 @@ type watchMaps struct {
 	MemberLoads     *ebpf.Map `ebpf:"member_loads"`
 	Members         *ebpf.Map `ebpf:"members"`
 	NatAddresses    *ebpf.Map `ebpf:"nat_addresses"`
+	NatOpenings     *ebpf.Map `ebpf:"nat_openings"`
 	NatPorts        *ebpf.Map `ebpf:"nat_ports"`
 	NatSessions     *ebpf.Map `ebpf:"nat_sessions"`
 	Pings           *ebpf.Map `ebpf:"pings"`
@@ -620,6 +652,7 @@ func (m *watchMaps) Close() error {
 		m.MemberLoads,
 		m.Members,
 		m.NatAddresses,
+		m.NatOpenings,
 		m.NatPorts,
 		m.NatSessions,
 		m.Pings,
@@ -687,6 +720,7 @@ type watchVariables struct {
 type watchPrograms struct {
 	Mux       *ebpf.Program `ebpf:"mux"`
 	MuxWatch  *ebpf.Program `ebpf:"mux_watch"`
+	NatExpire *ebpf.Program `ebpf:"nat_expire"`
 	ReadClock *ebpf.Program `ebpf:"read_clock"`
 }
 
@@ -694,6 +728,7 @@ func (p *watchPrograms) Close() error {
 	return _WatchClose(
 		p.Mux,
 		p.MuxWatch,
+		p.NatExpire,
 		p.ReadClock,
 	)
 }

@@ -244,7 +244,7 @@ func state(n *apiv1.NodeStatus) string {
 // Dropped tells whether a mux's reason means that the packet was dropped.
 func Dropped(reason string) bool {
 	switch reason {
-	case "forwarded", "nat_replied", "nat_expired", "echo_replied", "fib_fallback", "flow_table_full", "flow_moved", "icmp_error_forwarded", "fragment_followed", "snat_forwarded", "ptb_sent", "cookie_absent", "cookie_invalid", "track_full", "track_displaced", "quic_unroutable", "quic_invalid", "quic_malformed",
+	case "forwarded", "nat_replied", "nat_expired", "nat_displaced", "echo_replied", "fib_fallback", "flow_table_full", "flow_moved", "icmp_error_forwarded", "fragment_followed", "snat_forwarded", "ptb_sent", "cookie_absent", "cookie_invalid", "track_full", "track_displaced", "quic_unroutable", "quic_invalid", "quic_malformed",
 		"probe_asked", "probe_ended", "probe_reset", "probe_ignored", "probe_unreachable":
 		return false
 	}

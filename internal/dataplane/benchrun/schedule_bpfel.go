@@ -157,6 +157,13 @@ type scheduleNatKey struct {
 	Rsv      [3]uint8
 }
 
+type scheduleNatName struct {
+	_      structs.HostLayout
+	Client scheduleNatKey
+	Number uint32
+	Rsv    uint32
+}
+
 type scheduleNatSession struct {
 	_       structs.HostLayout
 	LipHi   uint64
@@ -166,8 +173,8 @@ type scheduleNatSession struct {
 	Way     uint64
 	Mac     uint64
 	Tags    uint64
+	Life    uint64
 	Ifindex uint32
-	Flags   uint32
 	Stamp   uint32
 	Newest  uint32
 	Slot    uint32
@@ -175,7 +182,20 @@ type scheduleNatSession struct {
 	Cookie  uint16
 	Lport   uint16
 	Dport   uint16
-	Rsv     uint32
+	Client  struct {
+		_     structs.HostLayout
+		Acked uint32
+		End   uint32
+		Fin   uint32
+	}
+	Server struct {
+		_     structs.HostLayout
+		Acked uint32
+		End   uint32
+		Fin   uint32
+	}
+	Isn uint32
+	Rsv uint32
 }
 
 type scheduleProbeResult struct {
@@ -271,6 +291,7 @@ const (
 	scheduleMapMemberLoads        = "member_loads"
 	scheduleMapMembers            = "members"
 	scheduleMapNatAddresses       = "nat_addresses"
+	scheduleMapNatOpenings        = "nat_openings"
 	scheduleMapNatPorts           = "nat_ports"
 	scheduleMapNatSessions        = "nat_sessions"
 	scheduleMapPings              = "pings"
@@ -387,6 +408,7 @@ type scheduleMapSpecs struct {
 	MemberLoads     *ebpf.MapSpec `ebpf:"member_loads"`
 	Members         *ebpf.MapSpec `ebpf:"members"`
 	NatAddresses    *ebpf.MapSpec `ebpf:"nat_addresses"`
+	NatOpenings     *ebpf.MapSpec `ebpf:"nat_openings"`
 	NatPorts        *ebpf.MapSpec `ebpf:"nat_ports"`
 	NatSessions     *ebpf.MapSpec `ebpf:"nat_sessions"`
 	Pings           *ebpf.MapSpec `ebpf:"pings"`
@@ -475,6 +497,7 @@ type scheduleMaps struct {
 	MemberLoads     *ebpf.Map `ebpf:"member_loads"`
 	Members         *ebpf.Map `ebpf:"members"`
 	NatAddresses    *ebpf.Map `ebpf:"nat_addresses"`
+	NatOpenings     *ebpf.Map `ebpf:"nat_openings"`
 	NatPorts        *ebpf.Map `ebpf:"nat_ports"`
 	NatSessions     *ebpf.Map `ebpf:"nat_sessions"`
 	Pings           *ebpf.Map `ebpf:"pings"`
@@ -514,6 +537,7 @@ func (m *scheduleMaps) Close() error {
 		m.MemberLoads,
 		m.Members,
 		m.NatAddresses,
+		m.NatOpenings,
 		m.NatPorts,
 		m.NatSessions,
 		m.Pings,

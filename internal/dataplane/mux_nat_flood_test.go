@@ -1,0 +1,155 @@
+package dataplane
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/wire"
+)
+
+// flooder sends what somebody sends who does not get the answers.
+type flooder struct {
+	f    *natFixture
+	next uint32
+}
+
+// one opens a session in another client's name each time, and claims to have heard the server's answer.
+func (l *flooder) one() {
+	l.next++
+	c := l.f.talk(false, uint16(l.next))
+	c.flow.client = netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(l.next >> 16)}), uint16(l.next))
+	send := func(flags uint8, seq, ack int) {
+		p := c.segment(false, flags, seq, ack, 0)
+		p.Src = c.flow.client.Addr()
+		if want := l.f.in(p); want.packet != nil {
+			c.lip, c.server, _, _ = endsOf(*want.packet)
+		}
+	}
+	send(wire.SYN, 0, 0)
+	if l.next%2 == 0 && c.lip.IsValid() {
+		c.says(true, wire.SYN|wire.ACK, 0, 1, 0)
+		send(wire.ACK, 1, 2+int(l.next)*1000)
+		send(wire.ACK|wire.PSH, 1, -int(l.next))
+	}
+}
+
+func (l *flooder) many(n int) {
+	for range n {
+		l.one()
+	}
+}
+
+// untrusted counts the sessions in the table that are not trusted.
+func (f *natFixture) untrusted() (n int) {
+	f.t.Helper()
+	_, err := f.mux.eachSession(func(_ muxNatKey, s *muxNatSession) bool {
+		if !s.has(muxNatFlagNAT_TRUSTED) {
+			n++
+		}
+		return true
+	})
+	must(f.t, err)
+	return n
+}
+
+// TestNATFlood: SYNs in the names of others, with wrong acknowledgements and without, take the places of each other: connections that there are stay,
+// and new ones are made, until those that are trusted are as many as there may be.
+func TestNATFlood(t *testing.T) {
+	const half = 128 // of testLimits.NAT
+	f := newNATFixture(t, natServers()...)
+	l := &flooder{f: f}
+	var talks []*natTalk
+	open := func(n int) {
+		for range n {
+			c := f.talk(false, uint16(40000+len(talks)))
+			talks = append(talks, c)
+			// As many newcomers as there is room for, which those that are trusted do not have.
+			several := min(half, int(testLimits.NAT)-len(talks)) / 3
+			c.says(false, wire.SYN, 0, 0, 0)
+			l.many(several)
+			c.says(true, wire.SYN|wire.ACK, 0, 1, 0)
+			l.many(several)
+			c.says(false, wire.ACK, 1, 1, 0)
+		}
+	}
+	open(20)
+	l.many(3 * half)
+	if n := f.untrusted(); n != half {
+		t.Errorf("%d sessions are not trusted", n)
+	}
+	open(int(testLimits.NAT) - 20)
+	for i, c := range talks {
+		if c.class() != "trusted" {
+			t.Fatalf("connection %d of %d is %q", i, len(talks), c.class())
+		}
+		c.play(`
+			> PA 1 1 100 trusted
+			< A 1 101 50 trusted`)
+	}
+	f.sweep()
+	if n := f.reasonsNow()["nat_displaced"]; n == 0 {
+		t.Error("nat_displaced was not counted")
+	}
+	if n := f.reasonsNow()["nat_full"]; n != 0 {
+		t.Errorf("%d newcomers were refused", n)
+	}
+	if c := f.talk(false, 60000); c.says(false, wire.SYN, 0, 0, 0).reason != "nat_full" {
+		t.Error("there is no room, and a newcomer got some")
+	}
+	f.sweep()
+}
+
+// TestNATFloodOfPorts: where ports run out before sessions do, a newcomer gets that of a session which is not trusted.
+func TestNATFloodOfPorts(t *testing.T) {
+	one := natEndpoint(muxVIP4, lb.TCP, 80, "10.20.1.11")
+	one.Idle = natIdle
+	f := newNATFixture(t, one)
+	f.from(NATAddress{natLIP4, 2000, 2015})
+	l := &flooder{f: f}
+	for from := range uint16(16) {
+		l.many(40)
+		c := f.talk(false, 1000+from)
+		c.shake()
+		if c.class() != "trusted" {
+			t.Fatalf("connection %d is %q", from, c.class())
+		}
+	}
+	before := f.reasonsNow()["nat_full"]
+	l.one()
+	if n := f.reasonsNow()["nat_full"]; n == before {
+		t.Error("all ports are in use, and a newcomer got one")
+	}
+	f.sweep()
+}
+
+// TestNATFloodOfDatagrams: the client of a flow of UDP is believed when it goes on after the server's answer.
+func TestNATFloodOfDatagrams(t *testing.T) {
+	f := newNATFixture(t, natServers()...)
+	there := f.in(natPacket(false, true, 1000, 0))
+	f.out(serverSays(*there.packet))
+	f.in(natPacket(false, true, 1000, 0))
+	for from := range uint16(400) {
+		there := f.in(natPacket(false, true, 2000+from, 0))
+		f.out(serverSays(*there.packet))
+	}
+	if n := f.untrusted(); n != int(testLimits.NAT)/2 || len(f.sessions) != n+1 {
+		t.Errorf("%d of %d sessions are not trusted", n, len(f.sessions))
+	}
+	f.sweep()
+}
+
+// TestNATBeginsAnewInLine: a connection that takes the place of one that is over waits for trust like any other, and the port rests when it loses the place.
+func TestNATBeginsAnewInLine(t *testing.T) {
+	f := newNATFixture(t, natServers()...)
+	c := f.talk(false, 1000)
+	c.shake()
+	c.play(`
+		> R 1 0 0 closing
+		> S 5000 0 0 untrusted`)
+	(&flooder{f: f}).many(int(testLimits.NAT) / 2)
+	if port := (natPortOf{c.server, c.lip, 6}); c.class() != "" || !f.portThere(port) {
+		t.Errorf("it is %q, its port is there: %v", c.class(), f.portThere(port))
+	}
+	f.sweep()
+}

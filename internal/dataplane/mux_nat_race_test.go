@@ -1,0 +1,153 @@
+package dataplane
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/shuntlb/shunt/internal/wire"
+)
+
+// TestNATRaces: whatever CPUs do at once to the same few flows while members die and sessions are swept, a session has its port, a port is of one
+// session, and the room is not exceeded.
+func TestNATRaces(t *testing.T) {
+	f := newNATFixture(t, natServers()...)
+	f.from(NATAddress{natLIP4, 2000, 2063}, NATAddress{natLIP6, 2000, 2063})
+	const walkers, rounds, repeat = 4, 400, 20
+	var walking sync.WaitGroup
+	r := seeded(t)
+	for range walkers {
+		own := rand.New(rand.NewPCG(r.Uint64(), 0))
+		walking.Add(1)
+		go func() {
+			defer walking.Done()
+			for range rounds {
+				p := natPacket(own.IntN(2) == 0, own.IntN(4) == 0, uint16(1000+own.IntN(3)), natFlags[own.IntN(len(natFlags))])
+				if l4, ok := p.Payload.(wire.TCP); ok {
+					l4.Seq = uint32(own.IntN(3))
+					p.Payload = l4
+				}
+				f.mux.Program().Run(&ebpf.RunOptions{Data: p.Frame(), Repeat: repeat}) //nolint:errcheck // what came of it is looked at below
+			}
+		}()
+	}
+	done := make(chan struct{})
+	go func() { walking.Wait(); close(done) }()
+	for sweeping := true; sweeping; {
+		select {
+		case <-done:
+			sweeping = false
+		default:
+			// Sessions of a member that is dead are begun anew.
+			for _, e := range f.model.state.Endpoints {
+				f.mux.SetAlive([]MemberAlive{{e.Key, uint16(r.IntN(3)), r.IntN(3) > 0}})
+			}
+			if r.IntN(50) == 0 {
+				_, err := f.mux.Sweep()
+				must(t, err)
+			}
+		}
+	}
+	f.whole()
+}
+
+// TestNATEndsOnce: what one CPU is ending no other one touches, and the agent ends what it has read, not what is there since.
+func TestNATEndsOnce(t *testing.T) {
+	f := newNATFixture(t, natServers()...)
+	var talks []*natTalk
+	for from := range uint16(4) {
+		talks = append(talks, f.talk(false, 1000+from))
+		talks[from].says(false, wire.SYN, 0, 0, 0)
+	}
+	change := func(c *natTalk, how func(*muxNatSession)) muxNatSession {
+		t.Helper()
+		key := keyOf(c.flow)
+		s, ok := f.sessionOf(c.flow)
+		if !ok {
+			t.Fatalf("%v has no session", c.flow)
+		}
+		was := s
+		how(&s)
+		must(t, f.mux.objects.NatSessions.Put(&key, &s))
+		return was
+	}
+	there := func(c *natTalk, want bool) {
+		t.Helper()
+		if _, ok := f.sessionOf(c.flow); ok != want || f.portThere(natPortOf{c.server, c.lip, 6}) != want {
+			t.Errorf("%v: session %v, port %v, expected %v", c.flow, ok, f.portThere(natPortOf{c.server, c.lip, 6}), want)
+		}
+	}
+	ask := func(c *natTalk, s muxNatSession, want uint32) {
+		t.Helper()
+		got, err := f.mux.objects.NatExpire.Run(&ebpf.RunOptions{Context: &muxNatExpiry{Client: keyOf(c.flow), Life: s.Life, Stamp: s.Stamp}})
+		must(t, err)
+		if got != want {
+			t.Errorf("%v: ended %d, expected %d", c.flow, got, want)
+		}
+		there(c, want == 0)
+	}
+	c := talks[0]
+	ask(c, change(c, func(s *muxNatSession) { s.Stamp++ }), 0)
+	ask(c, change(c, func(s *muxNatSession) { s.Life |= uint64(muxNatFlagNAT_TRUSTED) }), 0)
+	ask(c, change(c, func(s *muxNatSession) { s.Life += 1 << muxNatLifeShiftNAT_NUMBER_SHIFT }), 0)
+	ask(c, change(c, func(*muxNatSession) {}), 1)
+
+	ending := func(s *muxNatSession) { s.Life |= uint64(muxNatFlagNAT_ENDING) }
+	for _, c := range talks[1:] {
+		change(c, ending)
+	}
+	c = talks[1]
+	id := f.sessions[c.flow].member
+	f.setAlive(MemberAlive{f.sessions[c.flow].endpoint, id, false})
+	f.run(c.segment(false, wire.ACK, 1, 1, 0).Frame())
+	there(c, true)
+	f.setAlive(MemberAlive{f.sessions[c.flow].endpoint, id, true})
+	for from := range uint16(testLimits.NAT) {
+		f.run(natPacket(false, false, 5000+from, wire.SYN).Frame())
+	}
+	for _, c := range talks[1:] {
+		there(c, true)
+	}
+}
+
+// whole checks that sessions and ports are each other's.
+func (f *natFixture) whole() {
+	f.t.Helper()
+	sessions := map[muxNatKey]muxNatSession{}
+	_, err := f.mux.eachSession(func(k muxNatKey, s *muxNatSession) bool {
+		sessions[k] = *s
+		return true
+	})
+	must(f.t, err)
+	var (
+		port muxNatKey
+		name muxNatName
+	)
+	owned := map[muxNatKey]muxNatKey{}
+	it := f.mux.objects.NatPorts.Iterate()
+	for it.Next(&port, &name) {
+		owned[port] = name.Client
+	}
+	must(f.t, it.Err())
+	for client, s := range sessions {
+		if s.has(muxNatFlagNAT_ENDING) {
+			f.t.Errorf("session of %+v: is being ended, and nobody does", client)
+		}
+		if owned[s.port(client.Protocol)] != client {
+			f.t.Errorf("session of %+v: its port is of %+v", client, owned[s.port(client.Protocol)])
+		}
+	}
+	for port, client := range owned {
+		s, ok := sessions[client]
+		if !ok || s.port(client.Protocol) != port {
+			if !f.mux.portAlone(port, &muxNatName{Client: client}) {
+				f.t.Errorf("port %+v: is looked at as if it had a session", port)
+			}
+		}
+	}
+	if len(owned) > int(testLimits.NAT) || f.untrusted() > int(testLimits.NAT)/2 {
+		f.t.Errorf("%d ports, %d sessions that are not trusted", len(owned), f.untrusted())
+	}
+}
