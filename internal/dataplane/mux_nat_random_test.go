@@ -38,6 +38,7 @@ var natFlags = []uint8{wire.SYN, wire.ACK, wire.ACK, wire.ACK | wire.PSH, wire.A
 // TestNATAgainstNaiveModel: whatever clients, servers, members, addresses and time do, each packet becomes what the naive model says, byte by byte, and the
 // tables hold the model's sessions and ports: so that an address and a port of the mux and a server are one flow's (P7). SHUNT_SEED replays a run.
 func TestNATAgainstNaiveModel(t *testing.T) {
+	met := map[string]bool{"trusted": false, "reset": false, "both ended": false, "begun anew": false, "a port rests": false, "displaced": false}
 	for _, forms := range [][]MuxEndpoint{natServers(), splitServers(CookieSplitR), append(splitServers(CookieSplitZ), natServers()[2:]...)} {
 		r := seeded(t)
 		f := newNATFixture(t, forms...)
@@ -84,9 +85,22 @@ func TestNATAgainstNaiveModel(t *testing.T) {
 			if step%500 == 0 {
 				f.compareTables()
 			}
+			for _, s := range f.sessions {
+				met["trusted"] = met["trusted"] || s.class() == FlowTrusted
+				met["reset"] = met["reset"] || s.wasReset
+				met["both ended"] = met["both ended"] || s.fromClient.done && s.fromServer.done
+				met["begun anew"] = met["begun anew"] || s.rests
+			}
+			met["a port rests"] = met["a port rests"] || len(f.resting) > 0
 		}
 		f.from(natPorts...)
 		f.sweep()
+		met["displaced"] = met["displaced"] || f.reasonsNow()["nat_displaced"] > 0
+	}
+	for what, did := range met {
+		if !did {
+			t.Errorf("%s: never met, in 18,000 steps", what)
+		}
 	}
 }
 
