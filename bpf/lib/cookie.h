@@ -46,8 +46,8 @@ static __always_inline __u64 cookie_prf6(const struct siphash_key *key, __u64 cl
 	return siphash13(key, words, 3);
 }
 
-/* cookie_rest is x modulo a prime, for x below 1 << 31 and primes below 1 << 15: by multiplication, which is exact in these bounds (a division takes longer than
- * all else that a cookie needs). */
+/* cookie_rest is x modulo a prime between 1 << 10 and 1 << 15, for x below prime << 16: by multiplication, which is exact in these bounds (a division takes longer
+ * than all else that a cookie needs). */
 static __always_inline __u32 cookie_rest(__u32 x, __u32 prime)
 {
 	return x - (__u32)((__u64)x * ((1ULL << 46) / prime + 1) >> 46) * prime;
@@ -61,10 +61,12 @@ static __always_inline __u32 cookie_factor(__u64 prf, __u32 bits, __u32 prime)
 	return a - 1 < prime - 1 ? a : 1 + (__u32)(prf >> bits & ((1U << (bits - 1)) - 1));
 }
 
-/* cookie_offset_of is `b` of a flow for cookies of `bits` bits. */
-static __always_inline __u32 cookie_offset_of(__u64 prf, __u32 bits)
+/* cookie_offset_of is `b` of a flow for cookies of `bits` bits: 0 to prime - 1. The branch is as that of cookie_factor. */
+static __always_inline __u32 cookie_offset_of(__u64 prf, __u32 bits, __u32 prime)
 {
-	return prf >> (64 - bits);
+	__u32 b = prf >> (64 - bits);
+
+	return b < prime ? b : prf >> (65 - 2 * bits) & ((1U << (bits - 1)) - 1);
 }
 
 /* cookie_inverse is 1 / a modulo a prime: the power prime - 2 of a (Fermat). */
@@ -86,12 +88,12 @@ static __always_inline __u32 cookie_write(__u64 prf, __u32 y, __u32 bits, __u32 
 {
 	__u32 x = cookie_rest(y * cookie_inverse(cookie_factor(prf, bits, prime), bits, prime), prime);
 
-	return cookie_rest(x + 2 * prime - cookie_offset_of(prf, bits), prime);
+	return cookie_rest(x + prime - cookie_offset_of(prf, bits, prime), prime);
 }
 
 static __always_inline __u32 cookie_read(__u64 prf, __u32 x, __u32 bits, __u32 prime)
 {
-	return cookie_rest((x + cookie_offset_of(prf, bits)) * cookie_factor(prf, bits, prime), prime);
+	return cookie_rest((x + cookie_offset_of(prf, bits, prime)) * cookie_factor(prf, bits, prime), prime);
 }
 
 /* cookie_encode is the cookie of a member id, at most COOKIE_MAX_ID, under key `kid`, 0 or 1, whose hash of the flow is `prf`. */

@@ -43,7 +43,7 @@ struct cookie_out {
 struct cookie_in in;
 struct cookie_out out;
 
-/* cookie computes everything; the PRF of the permutation is that of IPv6. */
+/* cookie computes everything; cookies are those of the IPv6 flow. */
 SEC("xdp")
 int cookie(struct xdp_md *ctx)
 {

@@ -39,7 +39,7 @@ func PRF(key [16]byte, f Flow) uint64 {
 	return ring.SipHashWords(ring.KeyOf(key), be.Uint64(a[:8]), be.Uint64(a[8:]), last)
 }
 
-// factor is a of a flow, 1 to prime - 1, offset its b: what its cookies of so many bits are made with.
+// factor is a of a flow, 1 to prime - 1, offset its b, 0 to prime - 1: what its cookies of so many bits are made with.
 func factor(prf uint64, bits uint, prime uint32) uint32 {
 	if a := uint32(prf) & (1<<bits - 1); a != 0 && a < prime {
 		return a
@@ -47,7 +47,12 @@ func factor(prf uint64, bits uint, prime uint32) uint32 {
 	return 1 + uint32(prf>>bits)&(1<<(bits-1)-1)
 }
 
-func offset(prf uint64, bits uint) uint32 { return uint32(prf >> (64 - bits)) }
+func offset(prf uint64, bits uint, prime uint32) uint32 {
+	if b := uint32(prf >> (64 - bits)); b < prime {
+		return b
+	}
+	return uint32(prf>>(65-2*bits)) & (1<<(bits-1) - 1)
+}
 
 // power is x to the n modulo a prime below 1 << 16.
 func power(x, n, prime uint32) uint32 {
@@ -65,11 +70,11 @@ func power(x, n, prime uint32) uint32 {
 // as good as random has for each other y all other values left, and each equally likely (pairwise independence).
 func write(prf uint64, y uint32, bits uint, prime uint32) uint32 {
 	x := y * power(factor(prf, bits, prime), prime-2, prime) % prime
-	return (x + 2*prime - offset(prf, bits)) % prime
+	return (x + prime - offset(prf, bits, prime)) % prime
 }
 
 func read(prf uint64, x uint32, bits uint, prime uint32) uint32 {
-	return (x + offset(prf, bits)) * factor(prf, bits, prime) % prime
+	return (x + offset(prf, bits, prime)) * factor(prf, bits, prime) % prime
 }
 
 // Encode is the cookie of member id, at most MaxID, under key kid, 0 or 1, for the flow with this PRF (docs/adr: cookies modulo a prime).

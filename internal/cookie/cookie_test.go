@@ -20,11 +20,12 @@ var vectors = []struct {
 	{0, 2748, 0x0abc}, {0, 4095, 0x0fff}, {1, 0, 0x0000}, {1, 1, 0x0001},
 	{1, 5, 0x0005}, {1, 100, 0x0064}, {1, 2748, 0x0abc}, {1, 4095, 0x0fff},
 	{0x123456789abcdef, 0, 0x7f5c}, {0x123456789abcdef, 1, 0x75c6}, {0x123456789abcdef, 5, 0x4f6e}, {0x123456789abcdef, 100, 0x403f},
-	{0x123456789abcdef, 2748, 0x09fd}, {0x123456789abcdef, 4095, 0x123c}, {0xffffffffffffffff, 0, 0x7fdb}, {0xffffffffffffffff, 1, 0x1421},
-	{0xffffffffffffffff, 5, 0x64ed}, {0x8000000000000001, 0, 0x3fed}, {0x8000000000000001, 2748, 0x4aa9}, {0x8000000000000001, 4095, 0x4fec},
+	{0x123456789abcdef, 2748, 0x09fd}, {0x123456789abcdef, 4095, 0x123c}, {0xffffffffffffffff, 0, 0x3fee}, {0xffffffffffffffff, 1, 0x5421},
+	{0xffffffffffffffff, 5, 0x2500}, {0x8000000000000001, 0, 0x3fed}, {0x8000000000000001, 2748, 0x4aa9}, {0x8000000000000001, 4095, 0x4fec},
 	{0xdeadbeefcafef00d, 0, 0x1097}, {0xdeadbeefcafef00d, 1, 0x4017}, {0xdeadbeefcafef00d, 5, 0x7e2a}, {0xdeadbeefcafef00d, 100, 0x2156},
 	{0xdeadbeefcafef00d, 2748, 0x3e4b}, {0xdeadbeefcafef00d, 4095, 0x51e7}, {0x1234567800007fed, 0, 0x76d3}, {0x1234567800007fed, 7, 0x76da},
-	{0x1234567800007fed, 4095, 0x06e5},
+	{0x1234567800007fed, 4095, 0x06e5}, {0xffda123456789abc, 0, 0x7da7}, {0xffda123456789abc, 7, 0x5a9b}, {0xffda123456789abc, 4095, 0x5b5b},
+	{0xffdb123456789abc, 0, 0x5da7}, {0xffdb123456789abc, 7, 0x3a9b}, {0xffdb123456789abc, 4095, 0x3b5b},
 }
 
 func TestVectors(t *testing.T) {
@@ -100,24 +101,33 @@ func TestPairsAreIndependent(t *testing.T) {
 	}
 }
 
-// TestFactorsAreEven: no factor of a flow comes up much oftener than others, and none is a multiple of the prime.
-func TestFactorsAreEven(t *testing.T) {
-	r := rand.New(rand.NewPCG(2, 6))
+// TestFactorsAndOffsetsAreEven goes through all PRFs as far as they count: no factor and no offset of a flow comes up much oftener than another, so that
+// what TestPairsAreIndependent says holds but for that much; and no factor is a multiple of the prime.
+func TestFactorsAndOffsetsAreEven(t *testing.T) {
 	for _, of := range []struct {
 		bits  uint
 		prime uint32
-	}{{Bits, prime}, {shortKidShift, shortPrime}} {
-		seen := make([]int, of.prime)
-		for range 100 * of.prime {
-			a := factor(r.Uint64(), of.bits, of.prime)
-			if a == 0 || a >= of.prime {
-				t.Fatalf("factor %d of prime %d", a, of.prime)
+		most  float64 // of a number, by what all would have
+	}{{Bits, prime, 1.002}, {shortKidShift, shortPrime, 1.02}} {
+		factors, offsets := make([]int, of.prime), make([]int, of.prime)
+		for low := range uint64(1) << of.bits {
+			for more := range uint64(1) << (of.bits - 1) {
+				if low != 0 && low < uint64(of.prime) {
+					factors[low] += 1 << (of.bits - 1)
+					offsets[low] += 1 << (of.bits - 1)
+					break
+				}
+				factors[factor(low|more<<of.bits, of.bits, of.prime)]++
+				offsets[offset(low<<(64-of.bits)|more<<(65-2*of.bits), of.bits, of.prime)]++
 			}
-			seen[a]++
 		}
-		for a, n := range seen[1:] {
-			if n < 40 || n > 170 {
-				t.Errorf("of prime %d factor %d comes up %d times, others 100", of.prime, a+1, n)
+		if factors[0] != 0 {
+			t.Errorf("of prime %d a factor is 0", of.prime)
+		}
+		all := float64(uint64(1) << (2*of.bits - 1))
+		for n := range of.prime {
+			if share := float64(max(factors[n], offsets[n])) * float64(of.prime-1) / all; share > of.most {
+				t.Errorf("of prime %d number %d comes up %.4f times as often as it should", of.prime, n, share)
 			}
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/shuntlb/shunt/internal/cookie"
 )
 
-// What is counted of Shunt's cookies is what follows from the permutation: of all cookies of a connection as many lead to a server as there are servers, one to each.
+// What is counted of Shunt's cookies is what follows from the map modulo a prime: of all cookies of a connection as many lead to a server as there are servers, one to each.
 func TestForgedOdds(t *testing.T) {
 	const seed, tries = 3, 60_000
 	rows := PlayForged(seed, []int{10, 1000}, tries)
@@ -52,14 +52,6 @@ func TestForgedOdds(t *testing.T) {
 			// What a bit leads to is certain where it leads to a server at all.
 			if r.Chosen != r.Accepted || r.Accepted < tries/2 {
 				t.Errorf("%+v: a changed bit leads elsewhere", r)
-			}
-		case r.Scheme == Cookies && (r.Forgery == FlipOne || r.Forgery == FlipTo):
-			// A permutation never leaves a changed cookie where it was, and four rounds are not a random permutation (protocol section 1.6).
-			if odds := float64(r.Accepted) / tries; odds > 1.3*accepted+1e-4 {
-				t.Errorf("%+v: accepted are %g of them, ideal is %g", r, odds, accepted)
-			}
-			if odds := float64(r.Chosen) / tries; odds > 5e-4 {
-				t.Errorf("%+v: at the chosen server are %g of them", r, odds)
 			}
 		default:
 			within("accepted", r.Accepted, accepted)
