@@ -66,7 +66,7 @@ static __always_inline void nat_heard(struct xdp_md *ctx, struct nat_session *s,
 			nat_set(s, life, NAT_TRUSTED);
 		return;
 	}
-	if (!(p->segment & SEGMENT_SYN)) {
+	if (!(p->segment & SEGMENT_SYN) || p->segment & SEGMENT_RST) {
 		nat_note(s, aside, life, nat_client_says(s, aside, life));
 		return;
 	}
@@ -93,7 +93,7 @@ static __always_inline int nat_stays(const struct nat_session *s, const struct p
 	    nat_dport(b, p->dport) != s->dport)
 		return 0;
 	/* A SYN that begins another connection needs a member that takes new ones. */
-	return p->protocol != PROTOCOL_TCP || !(p->segment & SEGMENT_SYN) || !nat_over(nat_life(s)) || member_usable(word);
+	return p->protocol != PROTOCOL_TCP || (p->segment & (SEGMENT_SYN | SEGMENT_RST)) != SEGMENT_SYN || !nat_over(nat_life(s)) || member_usable(word);
 }
 
 /* nat_session_of finds the session of the packet of aside, or makes one, whose key is aside->nat.key afterwards: 0, or the reason for refusal. */

@@ -20,10 +20,10 @@ static __always_inline int nat_after(__u32 a, __u32 b)
 	return (__s32)(a - b) > 0;
 }
 
-/* nat_within says whether a sequence number is one from `from` to `to`. */
+/* nat_within says whether a sequence number is one from `from` to `to`: none is while another CPU has moved but one of them. */
 static __always_inline int nat_within(__u32 n, __u32 from, __u32 to)
 {
-	return n - from <= to - from;
+	return !nat_after(from, to) && n - from <= to - from;
 }
 
 /* nat_read reads the numbers of the segment of aside; of other protocols there are none. */
@@ -74,8 +74,9 @@ static __always_inline __u32 nat_client_says(struct nat_session *s, const struct
 	__u32 segment = aside->packet.segment, flags = 0;
 	int follows;
 
+	/* A kernel resets where its octets end, or where the segment that it answers says. What is between a server answers, and goes on (RFC 5961 section 3.2). */
 	if (segment & SEGMENT_RST)
-		return !nat_blind(life) && nat_within(w->seq, s->client.acked, s->client.end) ? NAT_RESET : 0;
+		return !nat_blind(life) && (w->seq == s->client.acked || w->seq == s->client.end) ? NAT_RESET : 0;
 	/* What begins where nothing was sent yet does not move the end: it may be forged, or in the wrong order. The server's acknowledgement will. */
 	follows = !nat_after(w->seq, s->client.end);
 	if (segment & SEGMENT_FIN && nat_after(w->last, s->client.acked) && (follows || !(life & NAT_FINISHING_CLIENT))) {
@@ -99,9 +100,10 @@ static __always_inline void nat_acked(struct nat_session *s, __u32 ack)
 {
 	if (!nat_after(ack, s->client.acked))
 		return;
-	*(volatile __u32 *)&s->client.acked = ack;
+	/* The end first: acknowledged is never more than was sent. */
 	if (nat_after(ack, s->client.end))
 		*(volatile __u32 *)&s->client.end = ack;
+	*(volatile __u32 *)&s->client.acked = ack;
 }
 
 /* nat_numbered begins the numbers of a session by the server's first segment: of the client's they are where it acknowledges. */
@@ -142,6 +144,11 @@ static __always_inline __u32 nat_server_says(struct nat_session *s, const struct
 	if (!(life & NAT_NUMBERED)) {
 		nat_numbered(s, aside);
 	} else {
+		/* The client took an answer that came before the last SYN-ACK, and nobody trusts the numbers of the latter yet: the server says where they are. */
+		if (segment & SEGMENT_ACK && !(life & NAT_TRUSTED) && !nat_within(w->seq, s->server.acked, s->server.end)) {
+			*(volatile __u32 *)&s->server.end = w->last;
+			*(volatile __u32 *)&s->server.acked = w->seq;
+		}
 		if (nat_after(w->last, s->server.end))
 			*(volatile __u32 *)&s->server.end = w->last;
 		if (segment & SEGMENT_ACK)

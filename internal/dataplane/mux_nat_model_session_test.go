@@ -270,7 +270,7 @@ func (f *natModel) anew(flow natFlow, s *natSession) {
 }
 
 // between says whether a number is one of those from `from` to `to`.
-func between(n, from, to uint32) bool { return n-from <= to-from }
+func between(n, from, to uint32) bool { return !behind(from, to) && n-from <= to-from }
 
 // behind says whether a number is behind another one.
 func behind(a, b uint32) bool { return int32(a-b) > 0 }
@@ -283,7 +283,7 @@ func (f *natModel) clientSays(flow natFlow, s *natSession, p wire.Packet) {
 	switch {
 	case protocol != 6:
 		s.trusted = s.trusted || s.answered
-	case flags&wire.SYN != 0:
+	case flags&(wire.SYN|wire.RST) == wire.SYN:
 		if s.over() {
 			f.anew(flow, s)
 		}
@@ -292,7 +292,7 @@ func (f *natModel) clientSays(flow natFlow, s *natSession, p wire.Packet) {
 		}
 	case flags&wire.RST != 0 && s.answered && !s.numbered:
 	case flags&wire.RST != 0:
-		s.wasReset = s.wasReset || between(seq, c.acked, c.end)
+		s.wasReset = s.wasReset || seq == c.acked || seq == c.end
 	default:
 		follows := !behind(seq, c.end)
 		wasFinishing := v.finishing
@@ -346,6 +346,9 @@ func (f *natModel) serverSays(flow natFlow, s *natSession, p wire.Packet) {
 			c.acked = ack
 		}
 	default:
+		if flags&wire.ACK != 0 && !s.trusted && !between(seq, v.acked, v.end) {
+			v.acked, v.end = seq, last
+		}
 		if behind(last, v.end) {
 			v.end = last
 		}

@@ -26,7 +26,31 @@ var natStories = map[string]string{
 		> A 1 1 500
 		> A 501 1 500
 		> R 1002 0 0 trusted
+		> R 2 0 0 trusted
+		> R 1000 0 0 trusted
 		> R 1001 0 0 closing`,
+	"a reset of what was not acknowledged": `
+		> S 0 0 0
+		< SA 0 1 0
+		> A 1 1 0
+		> A 1 1 500 trusted
+		> R 1 0 0 closing`,
+	"a SYN that resets is a reset": `
+		> S 0 0 0
+		< SA 0 1 0
+		> A 1 1 0
+		> SR 500 0 0 trusted
+		> SR 1 0 0 closing
+		> SR 1 0 0 closing`,
+	"two answers to a SYN, of which the client took the first": `
+		> S 0 0 0
+		< SA 0 1 0
+		> S 0 0 0
+		< SA 1000000 1 0 untrusted
+		> A 1 1 0 untrusted
+		< A 1 1 100 untrusted
+		> A 1 500 0 untrusted
+		> A 1 101 0 trusted`,
 	"a reset for what has arrived": `
 		> S 0 0 0
 		< SA 0 1 0

@@ -301,7 +301,14 @@ func (h *handmade) take(s *segment) error {
 // lose waits until there are so many bytes as losesAt says. Then all but four parts of them were never there, the first of which is where it belongs.
 func (h *handmade) lose(p part) bool {
 	if p.at != h.ack+uint32(len(h.held)) {
-		return false
+		if int32(p.at-h.ack) > 0 || len(h.held) == 0 {
+			return false
+		}
+		// The server repeats its first part: it has sent all that it may. What is held is said to have come, and the rest is waited for again.
+		held := h.held
+		h.held = nil
+		h.collect(part{h.ack, held})
+		return true
 	}
 	if h.held = append(h.held, p.data...); len(h.held) < h.losesAt {
 		return false
