@@ -123,6 +123,11 @@ func (f *flood) measure(ctx context.Context) (Row, error) {
 	if err != nil {
 		return Row{}, err
 	}
+	counters, err := f.host.Counters()
+	if err != nil {
+		return Row{}, err
+	}
+	evicted := counters.Reasons["flow_evicted"]
 	known, err := f.each(ctx, 0, min(knownProbes, f.c.flows), false, false)
 	if err != nil {
 		return Row{}, err
@@ -144,7 +149,7 @@ func (f *flood) measure(ctx context.Context) (Row, error) {
 		return Row{}, err
 	}
 	return Row{Case: f.c.name, Fields: []Field{
-		{"placed", round(100 * float64(placed) / float64(f.c.flows))}, {"lost", placed - min(left, placed)}, {"flows", int(f.c.flows)}, {"room", int(f.c.capacity)},
+		{"placed", round(100 * float64(placed) / float64(f.c.flows))}, {"evicted", evicted}, {"lost", placed - min(left, placed)}, {"flows", int(f.c.flows)}, {"room", int(f.c.capacity)},
 		{"bytes_per_flow", round(float64(tables["flow_tags"]+tables["flow_records"]+tables["flow_cookies"]) / float64(f.c.capacity))},
 		{"begin_p50_ns", round(Median(begun))}, {"begin_p999_ns", round(Percentile(begun, 0.999))}, {"begin_max_us", round(Percentile(begun, 1) / 1e3)},
 		{"known_p50_ns", round(Median(known))}, {"known_p999_ns", round(Percentile(known, 0.999))}, {"known_max_us", round(Percentile(known, 1) / 1e3)},

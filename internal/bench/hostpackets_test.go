@@ -51,14 +51,15 @@ func TestHostAuditFails(t *testing.T) {
 	}
 }
 
-// A table that is filled holds its flows, but for one of 65,536 now and then: which two buckets a flow may be in is chance, a flood of SYNs takes none of the established ones, and all go when their time is over.
+// A table that is filled holds its flows, but for those that gave way to others before their servers answered, which are counted: which two buckets a flow may be in is chance; a flood of SYNs takes none of the established ones, and all go when their time is over.
 func TestFloodCase(t *testing.T) {
 	c := floodCases[0]
 	row, err := c.run(t.Context(), testOptions(t, "flood"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if row.Get("placed") < 99.99 || row.Get("lost") != 0 || row.Get("expired") < shortFlood || math.Abs(row.Get("bytes_per_flow")-104) > 0.5 || !(row.Get("begin_p999_ns") > 0) {
+	placed := math.Round(row.Get("placed") / 100 * shortFlood)
+	if placed+row.Get("evicted") != shortFlood || row.Get("evicted") > 8 || row.Get("lost") != 0 || row.Get("expired") < shortFlood || math.Abs(row.Get("bytes_per_flow")-104) > 0.5 || !(row.Get("begin_p999_ns") > 0) {
 		t.Errorf("row %+v", row)
 	}
 }
