@@ -19,7 +19,7 @@ var hostFlowsSuite = Suite{
 	Name:  "hostflows",
 	Title: "The host's flow table, full of live connections",
 	About: "`flows-4Mi`: 4 Mi connections begin, each by a client's packet and the server's answer, in a table with room for 8 Mi; `-full` in one with " +
-		"room for 4 Mi. `placed` is the percentage of them that the table holds then. A million SYNs of other flows follow: `lost` are the " +
+		"room for 4 Mi. `placed` is the percentage of them that the table holds then, `evicted` are those that gave way to a newcomer before their servers answered. A million SYNs of other flows follow: `lost` are the " +
 		"established flows that are gone after that. `begin_…` is what single packets took that begin a flow, from one to the next, clock, front and " +
 		"whatever interrupted the CPU included (an interrupt takes several microseconds); `known_…` the same of a million packets whose flow is known. `sweep_ms` is " +
 		"the CPU time of a pass through the table by the agent, `step_max_us` of its longest step, between two of which it waits; `expire_…` those of a pass " +
