@@ -12,12 +12,8 @@ struct cookie_in {
 	struct siphash_key key;
 	__u64 client_hi; /* as stored */
 	__u64 client_lo;
-	__u64 vip_hi;
-	__u64 vip_lo;
-	__u32 vni;
 	__u16 sport;
 	__u16 dport;
-	__u32 protocol;
 	__u32 kid;
 	__u32 id;
 	__u32 cookie; /* to be decoded */

@@ -22,12 +22,8 @@ type cookieCookieIn struct {
 	}
 	ClientHi uint64
 	ClientLo uint64
-	VipHi    uint64
-	VipLo    uint64
-	Vni      uint32
 	Sport    uint16
 	Dport    uint16
-	Protocol uint32
 	Kid      uint32
 	Id       uint32
 	Cookie   uint32

@@ -44,7 +44,7 @@ func TestCookieLibEqualsGo(t *testing.T) {
 	for range 4000 {
 		client, vip := randomAddr(r), randomAddr(r)
 		in := cookieCookieIn{
-			Vni: r.Uint32N(1 << 24), Sport: uint16(r.Uint32()), Dport: uint16(r.Uint32()), Protocol: r.Uint32N(256),
+			Sport: uint16(r.Uint32()), Dport: uint16(r.Uint32()),
 			Kid: r.Uint32N(2), Id: r.Uint32N(cookie.MaxID + 1), Cookie: r.Uint32N(1 << 16), Time: r.Uint32(), Stamp: r.Uint32(),
 		}
 		if r.IntN(8) == 0 {
@@ -52,7 +52,6 @@ func TestCookieLibEqualsGo(t *testing.T) {
 		}
 		in.Key.K0, in.Key.K1 = r.Uint64(), r.Uint64()
 		in.ClientHi, in.ClientLo = halves(client)
-		in.VipHi, in.VipLo = halves(vip)
 		var key [16]byte
 		binary.LittleEndian.PutUint64(key[:], in.Key.K0)
 		binary.LittleEndian.PutUint64(key[8:], in.Key.K1)
@@ -83,7 +82,7 @@ func TestCookieRoundTrip(t *testing.T) {
 	c, r := newCookieRun(t), seeded(t)
 	for range 1000 {
 		in := cookieCookieIn{Kid: r.Uint32N(2), Id: r.Uint32N(cookie.MaxID + 1)}
-		in.Key.K0, in.VipLo = r.Uint64(), r.Uint64()
+		in.Key.K0, in.ClientLo = r.Uint64(), r.Uint64()
 		out := c.run(in)
 		in.Cookie = out.Encoded
 		if again := c.run(in); again.Decoded != in.Id || again.Kid != in.Kid {
