@@ -1,7 +1,7 @@
 # Shunt's commands. `make test` and `make demo` do all their own set-up.
 SHELL := /bin/bash
 .DEFAULT_GOAL := build
-.PHONY: setup generate build test lint lab demo bench chaos clean check-generated
+.PHONY: setup generate build test lint lab demo bench bench-compare way-back chaos clean check-generated
 
 # Go that scripts/setup.sh brings is put in front where the system has none that is new enough.
 export PATH := $(CURDIR)/.tools/go/bin:$(PATH)
@@ -53,7 +53,17 @@ bench: build
 	@scripts/setup.sh bench
 	bin/shunt bench all --write docs
 
-## chaos: ten minutes of kill -9, SIGSTOP, partitions and full disks; SHUNT_CHAOS_MINUTES and SHUNT_CHAOS_SEED choose
+## bench-compare: figures of commit BASE beside those of this tree, measured in turns; SUITES=control,rings for some, all by default
+bench-compare: build
+	@scripts/setup.sh bench
+	scripts/bench-compare.sh '$(BASE)' '$(SUITES)'
+
+## way-back: muxes, hosts and manager of a lab go back to the build of commit BASE and forward again, under traffic
+way-back: build
+	scripts/former-build.sh '$(BASE)' bin/shunt.former
+	SHUNT_FORMER=$(CURDIR)/bin/shunt.former go test -count=1 -timeout 20m -v -run 'TestWayBack$$' ./test/lab
+
+## chaos: ten minutes of faults in all parts of a lab; SHUNT_CHAOS_MINUTES, SHUNT_CHAOS_SEED and SHUNT_LAB_DAEMON choose
 chaos: build
 	SHUNT_CHAOS_MINUTES=$${SHUNT_CHAOS_MINUTES:-10} go test -count=1 -timeout 3h -v ./test/chaos
 

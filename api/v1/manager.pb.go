@@ -147,7 +147,8 @@ type ApplyRequest struct {
 	DryRun bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	// Source of the changes, which owns the fields that they set; "apply" when empty. 1 to 63 of a-z, 0-9 and -.
 	Source string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
-	// Take fields over that other sources own, instead of being refused with FAILED_PRECONDITION.
+	// Take fields over that other sources own, instead of being refused with FAILED_PRECONDITION. Also take Nodes of role host away from backends of
+	// rewrite host, as DeleteRequest.force does.
 	Force bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
 	// The request is everything that the source says: objects that it made, alone, and that are not in it are deleted, with
 	// what others say of them, and what it said of other objects that are not in it is taken back. Without objects, and with
@@ -223,9 +224,11 @@ func (x *ApplyRequest) GetPrune() bool {
 }
 
 type ApplyResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Revision      int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	Changes       []*Change              `protobuf:"bytes,2,rep,name=changes,proto3" json:"changes,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Revision int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Changes  []*Change              `protobuf:"bytes,2,rep,name=changes,proto3" json:"changes,omitempty"`
+	// What is valid but does not work yet, one sentence each: backends of rewrite host on machines without a host agent. Of the services in the request.
+	Warnings      []string `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -270,6 +273,13 @@ func (x *ApplyResponse) GetRevision() int64 {
 func (x *ApplyResponse) GetChanges() []*Change {
 	if x != nil {
 		return x.Changes
+	}
+	return nil
+}
+
+func (x *ApplyResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
 	}
 	return nil
 }
@@ -477,6 +487,408 @@ func (x *RotateKeysResponse) GetWaiting() []*KeySet {
 	return nil
 }
 
+type RotateRingRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// VIPs, and names of services: of these all VIPs.
+	Scopes []string `protobuf:"bytes,1,rep,name=scopes,proto3" json:"scopes,omitempty"`
+	// All VIPs.
+	All bool `protobuf:"varint,2,opt,name=all,proto3" json:"all,omitempty"`
+	// Also of endpoints with affinity hash whose connections go to other backends at once.
+	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateRingRequest) Reset() {
+	*x = RotateRingRequest{}
+	mi := &file_v1_manager_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateRingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateRingRequest) ProtoMessage() {}
+
+func (x *RotateRingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateRingRequest.ProtoReflect.Descriptor instead.
+func (*RotateRingRequest) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RotateRingRequest) GetScopes() []string {
+	if x != nil {
+		return x.Scopes
+	}
+	return nil
+}
+
+func (x *RotateRingRequest) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
+func (x *RotateRingRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type RotateRingResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Revision int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// How many endpoints have new keys.
+	Endpoints uint32 `protobuf:"varint,2,opt,name=endpoints,proto3" json:"endpoints,omitempty"`
+	// Those of them with affinity hash that hosts do not repair, as "web: 203.0.113.10 tcp 80".
+	Moved         []string `protobuf:"bytes,3,rep,name=moved,proto3" json:"moved,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateRingResponse) Reset() {
+	*x = RotateRingResponse{}
+	mi := &file_v1_manager_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateRingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateRingResponse) ProtoMessage() {}
+
+func (x *RotateRingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateRingResponse.ProtoReflect.Descriptor instead.
+func (*RotateRingResponse) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RotateRingResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *RotateRingResponse) GetEndpoints() uint32 {
+	if x != nil {
+		return x.Endpoints
+	}
+	return 0
+}
+
+func (x *RotateRingResponse) GetMoved() []string {
+	if x != nil {
+		return x.Moved
+	}
+	return nil
+}
+
+type RotateCARequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Begin a replacement unless one is under way; else report the one under way, or the last one.
+	Begin bool `protobuf:"varint,1,opt,name=begin,proto3" json:"begin,omitempty"`
+	// Nodes that are not waited for: they need new join tokens afterwards. Those of former requests for the same replacement stay.
+	Without []string `protobuf:"bytes,2,rep,name=without,proto3" json:"without,omitempty"`
+	// Last phase that may begin: "issue" when the caller has stored `ca`, "retire" when it has stored `certificate` too.
+	Through string `protobuf:"bytes,3,opt,name=through,proto3" json:"through,omitempty"`
+	// In phase "issue": request (PKCS #10, DER) of a certificate by the new CA in place of the one that the caller shows.
+	Csr []byte `protobuf:"bytes,4,opt,name=csr,proto3" json:"csr,omitempty"`
+	// Also end the access of people and programs, and the join tokens, that were made under the former CA. A replacement ends it always: begin is
+	// FAILED_PRECONDITION without this while there is some.
+	Force         bool `protobuf:"varint,5,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateCARequest) Reset() {
+	*x = RotateCARequest{}
+	mi := &file_v1_manager_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateCARequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateCARequest) ProtoMessage() {}
+
+func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateCARequest.ProtoReflect.Descriptor instead.
+func (*RotateCARequest) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *RotateCARequest) GetBegin() bool {
+	if x != nil {
+		return x.Begin
+	}
+	return false
+}
+
+func (x *RotateCARequest) GetWithout() []string {
+	if x != nil {
+		return x.Without
+	}
+	return nil
+}
+
+func (x *RotateCARequest) GetThrough() string {
+	if x != nil {
+		return x.Through
+	}
+	return ""
+}
+
+func (x *RotateCARequest) GetCsr() []byte {
+	if x != nil {
+		return x.Csr
+	}
+	return nil
+}
+
+func (x *RotateCARequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type RotateCAResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "trust", "issue", "retire", "done"; empty: the CA was never replaced.
+	Phase string                 `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
+	Began *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=began,proto3" json:"began,omitempty"`
+	// When the phase began.
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// Whom the phase waits for.
+	Waits []*CAWait `protobuf:"bytes,4,rep,name=waits,proto3" json:"waits,omitempty"`
+	// Nodes that are not waited for.
+	Without []string `protobuf:"bytes,5,rep,name=without,proto3" json:"without,omitempty"`
+	// CAs that the caller must accept, PEM.
+	Ca []byte `protobuf:"bytes,6,opt,name=ca,proto3" json:"ca,omitempty"`
+	// By RotateCARequest.csr: PEM.
+	Certificate []byte `protobuf:"bytes,7,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	// SHA-256 of the CAs' certificates, hexadecimal.
+	Former string `protobuf:"bytes,8,opt,name=former,proto3" json:"former,omitempty"`
+	Next   string `protobuf:"bytes,9,opt,name=next,proto3" json:"next,omitempty"`
+	// Last phase that may begin.
+	Through string `protobuf:"bytes,10,opt,name=through,proto3" json:"through,omitempty"`
+	// How many managers and nodes are waited for in all.
+	Waiting       uint32 `protobuf:"varint,11,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateCAResponse) Reset() {
+	*x = RotateCAResponse{}
+	mi := &file_v1_manager_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateCAResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateCAResponse) ProtoMessage() {}
+
+func (x *RotateCAResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateCAResponse.ProtoReflect.Descriptor instead.
+func (*RotateCAResponse) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RotateCAResponse) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *RotateCAResponse) GetBegan() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Began
+	}
+	return nil
+}
+
+func (x *RotateCAResponse) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *RotateCAResponse) GetWaits() []*CAWait {
+	if x != nil {
+		return x.Waits
+	}
+	return nil
+}
+
+func (x *RotateCAResponse) GetWithout() []string {
+	if x != nil {
+		return x.Without
+	}
+	return nil
+}
+
+func (x *RotateCAResponse) GetCa() []byte {
+	if x != nil {
+		return x.Ca
+	}
+	return nil
+}
+
+func (x *RotateCAResponse) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *RotateCAResponse) GetFormer() string {
+	if x != nil {
+		return x.Former
+	}
+	return ""
+}
+
+func (x *RotateCAResponse) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+func (x *RotateCAResponse) GetThrough() string {
+	if x != nil {
+		return x.Through
+	}
+	return ""
+}
+
+func (x *RotateCAResponse) GetWaiting() uint32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+// CAWait is a manager or node that a phase waits for.
+type CAWait struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "manager" or "node"; "store": keys are being sealed anew; "command": RotateCARequest.through.
+	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CAWait) Reset() {
+	*x = CAWait{}
+	mi := &file_v1_manager_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CAWait) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CAWait) ProtoMessage() {}
+
+func (x *CAWait) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CAWait.ProtoReflect.Descriptor instead.
+func (*CAWait) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *CAWait) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *CAWait) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CAWait) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type ListKeysRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in RotateKeysRequest; all when empty.
@@ -487,7 +899,7 @@ type ListKeysRequest struct {
 
 func (x *ListKeysRequest) Reset() {
 	*x = ListKeysRequest{}
-	mi := &file_v1_manager_proto_msgTypes[6]
+	mi := &file_v1_manager_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -499,7 +911,7 @@ func (x *ListKeysRequest) String() string {
 func (*ListKeysRequest) ProtoMessage() {}
 
 func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[6]
+	mi := &file_v1_manager_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -512,7 +924,7 @@ func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListKeysRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{6}
+	return file_v1_manager_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListKeysRequest) GetScopes() []string {
@@ -531,7 +943,7 @@ type ListKeysResponse struct {
 
 func (x *ListKeysResponse) Reset() {
 	*x = ListKeysResponse{}
-	mi := &file_v1_manager_proto_msgTypes[7]
+	mi := &file_v1_manager_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -543,7 +955,7 @@ func (x *ListKeysResponse) String() string {
 func (*ListKeysResponse) ProtoMessage() {}
 
 func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[7]
+	mi := &file_v1_manager_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -556,7 +968,7 @@ func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListKeysResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{7}
+	return file_v1_manager_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListKeysResponse) GetKeys() []*KeySet {
@@ -594,7 +1006,7 @@ type KeySet struct {
 
 func (x *KeySet) Reset() {
 	*x = KeySet{}
-	mi := &file_v1_manager_proto_msgTypes[8]
+	mi := &file_v1_manager_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -606,7 +1018,7 @@ func (x *KeySet) String() string {
 func (*KeySet) ProtoMessage() {}
 
 func (x *KeySet) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[8]
+	mi := &file_v1_manager_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -619,7 +1031,7 @@ func (x *KeySet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeySet.ProtoReflect.Descriptor instead.
 func (*KeySet) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{8}
+	return file_v1_manager_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *KeySet) GetPurpose() string {
@@ -712,7 +1124,7 @@ type KeyEpoch struct {
 
 func (x *KeyEpoch) Reset() {
 	*x = KeyEpoch{}
-	mi := &file_v1_manager_proto_msgTypes[9]
+	mi := &file_v1_manager_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -724,7 +1136,7 @@ func (x *KeyEpoch) String() string {
 func (*KeyEpoch) ProtoMessage() {}
 
 func (x *KeyEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[9]
+	mi := &file_v1_manager_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -737,7 +1149,7 @@ func (x *KeyEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyEpoch.ProtoReflect.Descriptor instead.
 func (*KeyEpoch) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{9}
+	return file_v1_manager_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *KeyEpoch) GetEpoch() uint32 {
@@ -772,7 +1184,7 @@ type QUICConfigRequest struct {
 
 func (x *QUICConfigRequest) Reset() {
 	*x = QUICConfigRequest{}
-	mi := &file_v1_manager_proto_msgTypes[10]
+	mi := &file_v1_manager_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -784,7 +1196,7 @@ func (x *QUICConfigRequest) String() string {
 func (*QUICConfigRequest) ProtoMessage() {}
 
 func (x *QUICConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[10]
+	mi := &file_v1_manager_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -797,7 +1209,7 @@ func (x *QUICConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QUICConfigRequest.ProtoReflect.Descriptor instead.
 func (*QUICConfigRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{10}
+	return file_v1_manager_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *QUICConfigRequest) GetService() string {
@@ -824,7 +1236,7 @@ type QUICConfigResponse struct {
 
 func (x *QUICConfigResponse) Reset() {
 	*x = QUICConfigResponse{}
-	mi := &file_v1_manager_proto_msgTypes[11]
+	mi := &file_v1_manager_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -836,7 +1248,7 @@ func (x *QUICConfigResponse) String() string {
 func (*QUICConfigResponse) ProtoMessage() {}
 
 func (x *QUICConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[11]
+	mi := &file_v1_manager_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -849,7 +1261,7 @@ func (x *QUICConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QUICConfigResponse.ProtoReflect.Descriptor instead.
 func (*QUICConfigResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{11}
+	return file_v1_manager_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *QUICConfigResponse) GetServers() []*QUICServer {
@@ -877,7 +1289,7 @@ type QUICServer struct {
 
 func (x *QUICServer) Reset() {
 	*x = QUICServer{}
-	mi := &file_v1_manager_proto_msgTypes[12]
+	mi := &file_v1_manager_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -889,7 +1301,7 @@ func (x *QUICServer) String() string {
 func (*QUICServer) ProtoMessage() {}
 
 func (x *QUICServer) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[12]
+	mi := &file_v1_manager_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -902,7 +1314,7 @@ func (x *QUICServer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QUICServer.ProtoReflect.Descriptor instead.
 func (*QUICServer) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{12}
+	return file_v1_manager_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *QUICServer) GetVip() string {
@@ -967,7 +1379,7 @@ type QUICServerConfig struct {
 
 func (x *QUICServerConfig) Reset() {
 	*x = QUICServerConfig{}
-	mi := &file_v1_manager_proto_msgTypes[13]
+	mi := &file_v1_manager_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -979,7 +1391,7 @@ func (x *QUICServerConfig) String() string {
 func (*QUICServerConfig) ProtoMessage() {}
 
 func (x *QUICServerConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[13]
+	mi := &file_v1_manager_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -992,7 +1404,7 @@ func (x *QUICServerConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QUICServerConfig.ProtoReflect.Descriptor instead.
 func (*QUICServerConfig) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{13}
+	return file_v1_manager_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *QUICServerConfig) GetId() uint32 {
@@ -1047,7 +1459,7 @@ type ObjectRef struct {
 
 func (x *ObjectRef) Reset() {
 	*x = ObjectRef{}
-	mi := &file_v1_manager_proto_msgTypes[14]
+	mi := &file_v1_manager_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1059,7 +1471,7 @@ func (x *ObjectRef) String() string {
 func (*ObjectRef) ProtoMessage() {}
 
 func (x *ObjectRef) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[14]
+	mi := &file_v1_manager_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1072,7 +1484,7 @@ func (x *ObjectRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectRef.ProtoReflect.Descriptor instead.
 func (*ObjectRef) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{14}
+	return file_v1_manager_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ObjectRef) GetKind() string {
@@ -1090,16 +1502,18 @@ func (x *ObjectRef) GetName() string {
 }
 
 type DeleteRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Objects       []*ObjectRef           `protobuf:"bytes,1,rep,name=objects,proto3" json:"objects,omitempty"`
-	DryRun        bool                   `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Objects []*ObjectRef           `protobuf:"bytes,1,rep,name=objects,proto3" json:"objects,omitempty"`
+	DryRun  bool                   `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Delete Nodes of role host although backends of rewrite host are on them, which then get packets that no agent takes.
+	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_v1_manager_proto_msgTypes[15]
+	mi := &file_v1_manager_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1111,7 +1525,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[15]
+	mi := &file_v1_manager_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1124,7 +1538,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{15}
+	return file_v1_manager_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeleteRequest) GetObjects() []*ObjectRef {
@@ -1141,6 +1555,13 @@ func (x *DeleteRequest) GetDryRun() bool {
 	return false
 }
 
+func (x *DeleteRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
 type DeleteResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Revision      int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -1151,7 +1572,7 @@ type DeleteResponse struct {
 
 func (x *DeleteResponse) Reset() {
 	*x = DeleteResponse{}
-	mi := &file_v1_manager_proto_msgTypes[16]
+	mi := &file_v1_manager_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1163,7 +1584,7 @@ func (x *DeleteResponse) String() string {
 func (*DeleteResponse) ProtoMessage() {}
 
 func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[16]
+	mi := &file_v1_manager_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1176,7 +1597,7 @@ func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{16}
+	return file_v1_manager_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeleteResponse) GetRevision() int64 {
@@ -1204,7 +1625,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_v1_manager_proto_msgTypes[17]
+	mi := &file_v1_manager_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1216,7 +1637,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[17]
+	mi := &file_v1_manager_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1229,7 +1650,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{17}
+	return file_v1_manager_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetRequest) GetKind() string {
@@ -1256,7 +1677,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_v1_manager_proto_msgTypes[18]
+	mi := &file_v1_manager_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1268,7 +1689,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[18]
+	mi := &file_v1_manager_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1281,7 +1702,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{18}
+	return file_v1_manager_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetResponse) GetRevision() int64 {
@@ -1308,7 +1729,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_v1_manager_proto_msgTypes[19]
+	mi := &file_v1_manager_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1320,7 +1741,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[19]
+	mi := &file_v1_manager_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1333,7 +1754,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{19}
+	return file_v1_manager_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WatchRequest) GetKind() string {
@@ -1363,7 +1784,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_v1_manager_proto_msgTypes[20]
+	mi := &file_v1_manager_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1796,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[20]
+	mi := &file_v1_manager_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1809,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{20}
+	return file_v1_manager_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WatchResponse) GetRevision() int64 {
@@ -1439,7 +1860,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_v1_manager_proto_msgTypes[21]
+	mi := &file_v1_manager_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1451,7 +1872,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[21]
+	mi := &file_v1_manager_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1464,7 +1885,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{21}
+	return file_v1_manager_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StatusRequest) GetNode() string {
@@ -1528,14 +1949,18 @@ type StatusResponse struct {
 	// What came of asks for ranges since this manager started, in the terms that it led.
 	SnatCounts *SnatCounts `protobuf:"bytes,9,opt,name=snat_counts,json=snatCounts,proto3" json:"snat_counts,omitempty"`
 	// Of the leading manager's own metrics alone: keys that are needed.
-	Keys          []*KeyCount `protobuf:"bytes,11,rep,name=keys,proto3" json:"keys,omitempty"`
+	Keys []*KeyCount `protobuf:"bytes,11,rep,name=keys,proto3" json:"keys,omitempty"`
+	// Of a manager's own metrics alone: it leads, and its lease has not run out.
+	Leads bool `protobuf:"varint,12,opt,name=leads,proto3" json:"leads,omitempty"`
+	// Of the service that was asked for by name: faults of its configuration that apply warns of and that lose packets.
+	Warnings      []string `protobuf:"bytes,13,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_v1_manager_proto_msgTypes[22]
+	mi := &file_v1_manager_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1547,7 +1972,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[22]
+	mi := &file_v1_manager_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1560,7 +1985,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{22}
+	return file_v1_manager_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StatusResponse) GetRevision() int64 {
@@ -1640,6 +2065,20 @@ func (x *StatusResponse) GetKeys() []*KeyCount {
 	return nil
 }
 
+func (x *StatusResponse) GetLeads() bool {
+	if x != nil {
+		return x.Leads
+	}
+	return false
+}
+
+func (x *StatusResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
 // KeyCount sums keys of one purpose and phase.
 type KeyCount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1656,7 +2095,7 @@ type KeyCount struct {
 
 func (x *KeyCount) Reset() {
 	*x = KeyCount{}
-	mi := &file_v1_manager_proto_msgTypes[23]
+	mi := &file_v1_manager_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +2107,7 @@ func (x *KeyCount) String() string {
 func (*KeyCount) ProtoMessage() {}
 
 func (x *KeyCount) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[23]
+	mi := &file_v1_manager_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1681,7 +2120,7 @@ func (x *KeyCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyCount.ProtoReflect.Descriptor instead.
 func (*KeyCount) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{23}
+	return file_v1_manager_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *KeyCount) GetPurpose() string {
@@ -1741,7 +2180,7 @@ type SnatVIPStatus struct {
 
 func (x *SnatVIPStatus) Reset() {
 	*x = SnatVIPStatus{}
-	mi := &file_v1_manager_proto_msgTypes[24]
+	mi := &file_v1_manager_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1753,7 +2192,7 @@ func (x *SnatVIPStatus) String() string {
 func (*SnatVIPStatus) ProtoMessage() {}
 
 func (x *SnatVIPStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[24]
+	mi := &file_v1_manager_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1766,7 +2205,7 @@ func (x *SnatVIPStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatVIPStatus.ProtoReflect.Descriptor instead.
 func (*SnatVIPStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{24}
+	return file_v1_manager_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SnatVIPStatus) GetService() string {
@@ -1860,7 +2299,7 @@ type SnatCounts struct {
 
 func (x *SnatCounts) Reset() {
 	*x = SnatCounts{}
-	mi := &file_v1_manager_proto_msgTypes[25]
+	mi := &file_v1_manager_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1872,7 +2311,7 @@ func (x *SnatCounts) String() string {
 func (*SnatCounts) ProtoMessage() {}
 
 func (x *SnatCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[25]
+	mi := &file_v1_manager_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1885,7 +2324,7 @@ func (x *SnatCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatCounts.ProtoReflect.Descriptor instead.
 func (*SnatCounts) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{25}
+	return file_v1_manager_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SnatCounts) GetAsks() uint64 {
@@ -1962,7 +2401,7 @@ type SnatRefused struct {
 
 func (x *SnatRefused) Reset() {
 	*x = SnatRefused{}
-	mi := &file_v1_manager_proto_msgTypes[26]
+	mi := &file_v1_manager_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1974,7 +2413,7 @@ func (x *SnatRefused) String() string {
 func (*SnatRefused) ProtoMessage() {}
 
 func (x *SnatRefused) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[26]
+	mi := &file_v1_manager_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1987,7 +2426,7 @@ func (x *SnatRefused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatRefused.ProtoReflect.Descriptor instead.
 func (*SnatRefused) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{26}
+	return file_v1_manager_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SnatRefused) GetReason() string {
@@ -2029,7 +2468,7 @@ type LoadStatus struct {
 
 func (x *LoadStatus) Reset() {
 	*x = LoadStatus{}
-	mi := &file_v1_manager_proto_msgTypes[27]
+	mi := &file_v1_manager_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2041,7 +2480,7 @@ func (x *LoadStatus) String() string {
 func (*LoadStatus) ProtoMessage() {}
 
 func (x *LoadStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[27]
+	mi := &file_v1_manager_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2054,7 +2493,7 @@ func (x *LoadStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadStatus.ProtoReflect.Descriptor instead.
 func (*LoadStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{27}
+	return file_v1_manager_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *LoadStatus) GetService() string {
@@ -2158,7 +2597,7 @@ type MemberLoad struct {
 
 func (x *MemberLoad) Reset() {
 	*x = MemberLoad{}
-	mi := &file_v1_manager_proto_msgTypes[28]
+	mi := &file_v1_manager_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2170,7 +2609,7 @@ func (x *MemberLoad) String() string {
 func (*MemberLoad) ProtoMessage() {}
 
 func (x *MemberLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[28]
+	mi := &file_v1_manager_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2183,7 +2622,7 @@ func (x *MemberLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberLoad.ProtoReflect.Descriptor instead.
 func (*MemberLoad) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{28}
+	return file_v1_manager_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *MemberLoad) GetConnections() uint32 {
@@ -2232,7 +2671,7 @@ type SnatStatus struct {
 
 func (x *SnatStatus) Reset() {
 	*x = SnatStatus{}
-	mi := &file_v1_manager_proto_msgTypes[29]
+	mi := &file_v1_manager_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2244,7 +2683,7 @@ func (x *SnatStatus) String() string {
 func (*SnatStatus) ProtoMessage() {}
 
 func (x *SnatStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[29]
+	mi := &file_v1_manager_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2257,7 +2696,7 @@ func (x *SnatStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatStatus.ProtoReflect.Descriptor instead.
 func (*SnatStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{29}
+	return file_v1_manager_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SnatStatus) GetService() string {
@@ -2319,7 +2758,7 @@ type AuditSNATRequest struct {
 
 func (x *AuditSNATRequest) Reset() {
 	*x = AuditSNATRequest{}
-	mi := &file_v1_manager_proto_msgTypes[30]
+	mi := &file_v1_manager_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2331,7 +2770,7 @@ func (x *AuditSNATRequest) String() string {
 func (*AuditSNATRequest) ProtoMessage() {}
 
 func (x *AuditSNATRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[30]
+	mi := &file_v1_manager_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2344,7 +2783,7 @@ func (x *AuditSNATRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditSNATRequest.ProtoReflect.Descriptor instead.
 func (*AuditSNATRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{30}
+	return file_v1_manager_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AuditSNATRequest) GetService() string {
@@ -2364,7 +2803,7 @@ type AuditSNATResponse struct {
 
 func (x *AuditSNATResponse) Reset() {
 	*x = AuditSNATResponse{}
-	mi := &file_v1_manager_proto_msgTypes[31]
+	mi := &file_v1_manager_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2376,7 +2815,7 @@ func (x *AuditSNATResponse) String() string {
 func (*AuditSNATResponse) ProtoMessage() {}
 
 func (x *AuditSNATResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[31]
+	mi := &file_v1_manager_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2389,7 +2828,7 @@ func (x *AuditSNATResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditSNATResponse.ProtoReflect.Descriptor instead.
 func (*AuditSNATResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{31}
+	return file_v1_manager_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *AuditSNATResponse) GetNodes() []*SnatNodeAudit {
@@ -2421,7 +2860,7 @@ type SnatNodeAudit struct {
 
 func (x *SnatNodeAudit) Reset() {
 	*x = SnatNodeAudit{}
-	mi := &file_v1_manager_proto_msgTypes[32]
+	mi := &file_v1_manager_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2433,7 +2872,7 @@ func (x *SnatNodeAudit) String() string {
 func (*SnatNodeAudit) ProtoMessage() {}
 
 func (x *SnatNodeAudit) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[32]
+	mi := &file_v1_manager_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2446,7 +2885,7 @@ func (x *SnatNodeAudit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatNodeAudit.ProtoReflect.Descriptor instead.
 func (*SnatNodeAudit) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{32}
+	return file_v1_manager_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SnatNodeAudit) GetNode() string {
@@ -2528,7 +2967,7 @@ type SnatDifference struct {
 
 func (x *SnatDifference) Reset() {
 	*x = SnatDifference{}
-	mi := &file_v1_manager_proto_msgTypes[33]
+	mi := &file_v1_manager_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2540,7 +2979,7 @@ func (x *SnatDifference) String() string {
 func (*SnatDifference) ProtoMessage() {}
 
 func (x *SnatDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[33]
+	mi := &file_v1_manager_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2553,7 +2992,7 @@ func (x *SnatDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnatDifference.ProtoReflect.Descriptor instead.
 func (*SnatDifference) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{33}
+	return file_v1_manager_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SnatDifference) GetVni() uint32 {
@@ -2612,7 +3051,7 @@ type VIPPlacement struct {
 
 func (x *VIPPlacement) Reset() {
 	*x = VIPPlacement{}
-	mi := &file_v1_manager_proto_msgTypes[34]
+	mi := &file_v1_manager_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2624,7 +3063,7 @@ func (x *VIPPlacement) String() string {
 func (*VIPPlacement) ProtoMessage() {}
 
 func (x *VIPPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[34]
+	mi := &file_v1_manager_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2637,7 +3076,7 @@ func (x *VIPPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VIPPlacement.ProtoReflect.Descriptor instead.
 func (*VIPPlacement) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{34}
+	return file_v1_manager_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *VIPPlacement) GetService() string {
@@ -2722,14 +3161,34 @@ type NodeStatus struct {
 	// Of hosts: what each of its servers got and sent.
 	Servers []*ServerStatus `protobuf:"bytes,20,rep,name=servers,proto3" json:"servers,omitempty"`
 	// Of hosts: why the machine cannot make TCP handshakes, which Cookie.form co needs; empty when it can, or has not said. Services that want it there are refused.
-	NoHandshakes  string `protobuf:"bytes,21,opt,name=no_handshakes,json=noHandshakes,proto3" json:"no_handshakes,omitempty"`
+	NoHandshakes string `protobuf:"bytes,21,opt,name=no_handshakes,json=noHandshakes,proto3" json:"no_handshakes,omitempty"`
+	// Of muxes, with health from host: hosts that answered this mux before and do not now. The mux checks their backends itself. At most 16.
+	UnreachedHosts []string `protobuf:"bytes,30,rep,name=unreached_hosts,json=unreachedHosts,proto3" json:"unreached_hosts,omitempty"`
+	// Of muxes, with health from host: hosts that never answered this mux, so that it cannot confirm that their backends are reachable. At most 16.
+	UnconfirmedHosts []string `protobuf:"bytes,31,rep,name=unconfirmed_hosts,json=unconfirmedHosts,proto3" json:"unconfirmed_hosts,omitempty"`
+	// Which uplinks are smaller than the MTU of the node's Network: "mtu 9000: eth0 has 1500"; empty when none is.
+	MtuFault string `protobuf:"bytes,32,opt,name=mtu_fault,json=mtuFault,proto3" json:"mtu_fault,omitempty"`
+	// Of muxes: what came back to connections that servers opened, by VIP with SNAT.
+	Answers []*AnswerStatus `protobuf:"bytes,45,rep,name=answers,proto3" json:"answers,omitempty"`
+	// Processes of the node and the build that each runs: the agent first. Empty until the first report, and of agents of former builds.
+	Processes []*ProcessBuild `protobuf:"bytes,46,rep,name=processes,proto3" json:"processes,omitempty"`
+	// Of hosts: servers that got SYNs whose answers did not leave by the uplink for 20 seconds, less than half of them:
+	// "203.0.113.10 TCP port 80 at 10.20.1.11", or, of UDP, which answered before and answered no new flow. A firewall of the host dropped the answers, they left by another device, or the server sent none.
+	// At most 16.
+	UnansweredServers []string `protobuf:"bytes,47,rep,name=unanswered_servers,json=unansweredServers,proto3" json:"unanswered_servers,omitempty"`
+	// Of muxes: the VIPs of the plan that its tables have no room for.
+	Withheld []*WithheldStatus `protobuf:"bytes,48,rep,name=withheld,proto3" json:"withheld,omitempty"`
+	// CAs of the node; absent of agents of builds that cannot follow when the CA is replaced.
+	Trust *TrustStatus `protobuf:"bytes,49,opt,name=trust,proto3" json:"trust,omitempty"`
+	// The agent's build takes ring keys of VIPs: muxes hash with them, hosts repair flows after their rotation (PlanRepair.rotated).
+	RotatesRings  bool `protobuf:"varint,50,opt,name=rotates_rings,json=rotatesRings,proto3" json:"rotates_rings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_v1_manager_proto_msgTypes[35]
+	mi := &file_v1_manager_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2741,7 +3200,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[35]
+	mi := &file_v1_manager_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2754,7 +3213,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{35}
+	return file_v1_manager_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *NodeStatus) GetName() string {
@@ -2904,6 +3363,366 @@ func (x *NodeStatus) GetNoHandshakes() string {
 	return ""
 }
 
+func (x *NodeStatus) GetUnreachedHosts() []string {
+	if x != nil {
+		return x.UnreachedHosts
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetUnconfirmedHosts() []string {
+	if x != nil {
+		return x.UnconfirmedHosts
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetMtuFault() string {
+	if x != nil {
+		return x.MtuFault
+	}
+	return ""
+}
+
+func (x *NodeStatus) GetAnswers() []*AnswerStatus {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetProcesses() []*ProcessBuild {
+	if x != nil {
+		return x.Processes
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetUnansweredServers() []string {
+	if x != nil {
+		return x.UnansweredServers
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetWithheld() []*WithheldStatus {
+	if x != nil {
+		return x.Withheld
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetTrust() *TrustStatus {
+	if x != nil {
+		return x.Trust
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetRotatesRings() bool {
+	if x != nil {
+		return x.RotatesRings
+	}
+	return false
+}
+
+// TrustStatus is which CAs a node accepts.
+type TrustStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// First eight bytes of the SHA-256 of each CA whose managers it accepts.
+	Trusts []uint64 `protobuf:"fixed64,1,rep,packed,name=trusts,proto3" json:"trusts,omitempty"`
+	// The same of the CA that signed its certificate.
+	Issuer uint64 `protobuf:"fixed64,2,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	// Why the node does not follow its plan in this; empty when it does.
+	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrustStatus) Reset() {
+	*x = TrustStatus{}
+	mi := &file_v1_manager_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrustStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrustStatus) ProtoMessage() {}
+
+func (x *TrustStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrustStatus.ProtoReflect.Descriptor instead.
+func (*TrustStatus) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *TrustStatus) GetTrusts() []uint64 {
+	if x != nil {
+		return x.Trusts
+	}
+	return nil
+}
+
+func (x *TrustStatus) GetIssuer() uint64 {
+	if x != nil {
+		return x.Issuer
+	}
+	return 0
+}
+
+func (x *TrustStatus) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// ProcessBuild is a process of a node with the build that it runs.
+type ProcessBuild struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "agent", or, of muxes, "speaker": the process that speaks BGP and BFD, and outlives agents.
+	Process string `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
+	// Version of the program, as `shunt --version` prints it.
+	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	// Commit that the program was built from; empty when the build does not have it, or is a former one, which does not report it.
+	Commit string `protobuf:"bytes,3,opt,name=commit,proto3" json:"commit,omitempty"`
+	// Number of the process on its machine; 0 when the process did not report it.
+	Pid uint32 `protobuf:"varint,4,opt,name=pid,proto3" json:"pid,omitempty"`
+	// Of a speaker of another build than the agent's: why it was not replaced yet; empty when nothing keeps it.
+	Kept          string `protobuf:"bytes,5,opt,name=kept,proto3" json:"kept,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProcessBuild) Reset() {
+	*x = ProcessBuild{}
+	mi := &file_v1_manager_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProcessBuild) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProcessBuild) ProtoMessage() {}
+
+func (x *ProcessBuild) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProcessBuild.ProtoReflect.Descriptor instead.
+func (*ProcessBuild) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *ProcessBuild) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
+}
+
+func (x *ProcessBuild) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *ProcessBuild) GetCommit() string {
+	if x != nil {
+		return x.Commit
+	}
+	return ""
+}
+
+func (x *ProcessBuild) GetPid() uint32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *ProcessBuild) GetKept() string {
+	if x != nil {
+		return x.Kept
+	}
+	return ""
+}
+
+// WithheldStatus is a VIP that a mux or host withholds because a table is full.
+type WithheldStatus struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Vip     string                 `protobuf:"bytes,1,opt,name=vip,proto3" json:"vip,omitempty"`
+	Service string                 `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
+	// Empty from managers of former builds.
+	Tenant string `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// The full table, as in TableStatus.
+	Table string `protobuf:"bytes,4,opt,name=table,proto3" json:"table,omitempty"`
+	// The VIP is served as it was before the change that does not fit; else not at all.
+	Held          bool `protobuf:"varint,5,opt,name=held,proto3" json:"held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WithheldStatus) Reset() {
+	*x = WithheldStatus{}
+	mi := &file_v1_manager_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WithheldStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WithheldStatus) ProtoMessage() {}
+
+func (x *WithheldStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WithheldStatus.ProtoReflect.Descriptor instead.
+func (*WithheldStatus) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *WithheldStatus) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *WithheldStatus) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *WithheldStatus) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *WithheldStatus) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *WithheldStatus) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
+}
+
+// AnswerStatus is what a mux got for connections that servers opened from a VIP (SNAT): totals, with what it refused of them.
+type AnswerStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Vip   string                 `protobuf:"bytes,1,opt,name=vip,proto3" json:"vip,omitempty"`
+	// The service of the VIP's leases; empty when the mux does not know it yet.
+	Service string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
+	Packets uint64 `protobuf:"varint,3,opt,name=packets,proto3" json:"packets,omitempty"`
+	// Of IP packets, without the tunnel.
+	Bytes         uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnswerStatus) Reset() {
+	*x = AnswerStatus{}
+	mi := &file_v1_manager_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnswerStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnswerStatus) ProtoMessage() {}
+
+func (x *AnswerStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnswerStatus.ProtoReflect.Descriptor instead.
+func (*AnswerStatus) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *AnswerStatus) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *AnswerStatus) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *AnswerStatus) GetPackets() uint64 {
+	if x != nil {
+		return x.Packets
+	}
+	return 0
+}
+
+func (x *AnswerStatus) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 // ServerStatus is what a server, by its DIP, got from clients of VIPs and sent them: totals since its host knows the address. Packets and
 // bytes are of IP between the two.
 type ServerStatus struct {
@@ -2923,7 +3742,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_v1_manager_proto_msgTypes[36]
+	mi := &file_v1_manager_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2935,7 +3754,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[36]
+	mi := &file_v1_manager_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2948,7 +3767,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{36}
+	return file_v1_manager_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ServerStatus) GetDip() string {
@@ -3011,7 +3830,7 @@ type TableStatus struct {
 
 func (x *TableStatus) Reset() {
 	*x = TableStatus{}
-	mi := &file_v1_manager_proto_msgTypes[37]
+	mi := &file_v1_manager_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3023,7 +3842,7 @@ func (x *TableStatus) String() string {
 func (*TableStatus) ProtoMessage() {}
 
 func (x *TableStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[37]
+	mi := &file_v1_manager_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3036,7 +3855,7 @@ func (x *TableStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableStatus.ProtoReflect.Descriptor instead.
 func (*TableStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{37}
+	return file_v1_manager_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *TableStatus) GetName() string {
@@ -3070,7 +3889,7 @@ type FlowClassStatus struct {
 
 func (x *FlowClassStatus) Reset() {
 	*x = FlowClassStatus{}
-	mi := &file_v1_manager_proto_msgTypes[38]
+	mi := &file_v1_manager_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3082,7 +3901,7 @@ func (x *FlowClassStatus) String() string {
 func (*FlowClassStatus) ProtoMessage() {}
 
 func (x *FlowClassStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[38]
+	mi := &file_v1_manager_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3095,7 +3914,7 @@ func (x *FlowClassStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowClassStatus.ProtoReflect.Descriptor instead.
 func (*FlowClassStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{38}
+	return file_v1_manager_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *FlowClassStatus) GetClass() string {
@@ -3151,7 +3970,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_v1_manager_proto_msgTypes[39]
+	mi := &file_v1_manager_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3163,7 +3982,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[39]
+	mi := &file_v1_manager_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3176,7 +3995,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{39}
+	return file_v1_manager_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *MemberStatus) GetVip() string {
@@ -3327,7 +4146,7 @@ func (x *MemberStatus) GetChecked() bool {
 }
 
 // MemberDecision is what the manager decided of a member that is not plainly in service: one that drains, grows, is
-// down or a backup.
+// down or a backup, or has no host agent.
 type MemberDecision struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Service  string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
@@ -3348,15 +4167,17 @@ type MemberDecision struct {
 	Warming *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=warming,proto3" json:"warming,omitempty"`
 	Warm    *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=warm,proto3" json:"warm,omitempty"`
 	// Since when it drains, and when its flows are given up; absent when they never are.
-	Draining      *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=draining,proto3" json:"draining,omitempty"`
-	Drained       *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=drained,proto3" json:"drained,omitempty"`
+	Draining *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=draining,proto3" json:"draining,omitempty"`
+	Drained  *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=drained,proto3" json:"drained,omitempty"`
+	// Why no host agent takes its packets, with rewrite host: "no agent at 10.20.1.1: no Node of role host has the address"; empty when one does.
+	NoAgent       string `protobuf:"bytes,16,opt,name=no_agent,json=noAgent,proto3" json:"no_agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemberDecision) Reset() {
 	*x = MemberDecision{}
-	mi := &file_v1_manager_proto_msgTypes[40]
+	mi := &file_v1_manager_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3368,7 +4189,7 @@ func (x *MemberDecision) String() string {
 func (*MemberDecision) ProtoMessage() {}
 
 func (x *MemberDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[40]
+	mi := &file_v1_manager_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3381,7 +4202,7 @@ func (x *MemberDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberDecision.ProtoReflect.Descriptor instead.
 func (*MemberDecision) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{40}
+	return file_v1_manager_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *MemberDecision) GetService() string {
@@ -3489,6 +4310,13 @@ func (x *MemberDecision) GetDrained() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *MemberDecision) GetNoAgent() string {
+	if x != nil {
+		return x.NoAgent
+	}
+	return ""
+}
+
 type ReasonCount struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -3499,7 +4327,7 @@ type ReasonCount struct {
 
 func (x *ReasonCount) Reset() {
 	*x = ReasonCount{}
-	mi := &file_v1_manager_proto_msgTypes[41]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3511,7 +4339,7 @@ func (x *ReasonCount) String() string {
 func (*ReasonCount) ProtoMessage() {}
 
 func (x *ReasonCount) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[41]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3524,7 +4352,7 @@ func (x *ReasonCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReasonCount.ProtoReflect.Descriptor instead.
 func (*ReasonCount) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{41}
+	return file_v1_manager_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ReasonCount) GetReason() string {
@@ -3552,7 +4380,7 @@ type RouteStatus struct {
 
 func (x *RouteStatus) Reset() {
 	*x = RouteStatus{}
-	mi := &file_v1_manager_proto_msgTypes[42]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3564,7 +4392,7 @@ func (x *RouteStatus) String() string {
 func (*RouteStatus) ProtoMessage() {}
 
 func (x *RouteStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[42]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3577,7 +4405,7 @@ func (x *RouteStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteStatus.ProtoReflect.Descriptor instead.
 func (*RouteStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{42}
+	return file_v1_manager_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *RouteStatus) GetPrefix() string {
@@ -3600,14 +4428,18 @@ type PeerStatus struct {
 	// "established", "idle", …
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	// "up", "down", or empty without BFD.
-	Bfd           string `protobuf:"bytes,3,opt,name=bfd,proto3" json:"bfd,omitempty"`
+	Bfd string `protobuf:"bytes,3,opt,name=bfd,proto3" json:"bfd,omitempty"`
+	// How often the session ended after it was established, since the speaker started.
+	Losses uint64 `protobuf:"varint,4,opt,name=losses,proto3" json:"losses,omitempty"`
+	// Why the session ended last, or why the last attempt failed; empty if neither happened.
+	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PeerStatus) Reset() {
 	*x = PeerStatus{}
-	mi := &file_v1_manager_proto_msgTypes[43]
+	mi := &file_v1_manager_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3619,7 +4451,7 @@ func (x *PeerStatus) String() string {
 func (*PeerStatus) ProtoMessage() {}
 
 func (x *PeerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[43]
+	mi := &file_v1_manager_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3632,7 +4464,7 @@ func (x *PeerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerStatus.ProtoReflect.Descriptor instead.
 func (*PeerStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{43}
+	return file_v1_manager_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *PeerStatus) GetAddress() string {
@@ -3652,6 +4484,20 @@ func (x *PeerStatus) GetState() string {
 func (x *PeerStatus) GetBfd() string {
 	if x != nil {
 		return x.Bfd
+	}
+	return ""
+}
+
+func (x *PeerStatus) GetLosses() uint64 {
+	if x != nil {
+		return x.Losses
+	}
+	return 0
+}
+
+func (x *PeerStatus) GetReason() string {
+	if x != nil {
+		return x.Reason
 	}
 	return ""
 }
@@ -3676,7 +4522,7 @@ type TraceRequest struct {
 
 func (x *TraceRequest) Reset() {
 	*x = TraceRequest{}
-	mi := &file_v1_manager_proto_msgTypes[44]
+	mi := &file_v1_manager_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3688,7 +4534,7 @@ func (x *TraceRequest) String() string {
 func (*TraceRequest) ProtoMessage() {}
 
 func (x *TraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[44]
+	mi := &file_v1_manager_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3701,7 +4547,7 @@ func (x *TraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceRequest.ProtoReflect.Descriptor instead.
 func (*TraceRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{44}
+	return file_v1_manager_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *TraceRequest) GetClient() string {
@@ -3776,7 +4622,7 @@ type TraceResponse struct {
 
 func (x *TraceResponse) Reset() {
 	*x = TraceResponse{}
-	mi := &file_v1_manager_proto_msgTypes[45]
+	mi := &file_v1_manager_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3788,7 +4634,7 @@ func (x *TraceResponse) String() string {
 func (*TraceResponse) ProtoMessage() {}
 
 func (x *TraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[45]
+	mi := &file_v1_manager_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3801,7 +4647,7 @@ func (x *TraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceResponse.ProtoReflect.Descriptor instead.
 func (*TraceResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{45}
+	return file_v1_manager_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *TraceResponse) GetResults() []*TraceResult {
@@ -3823,15 +4669,17 @@ type TraceResult struct {
 	Member           uint32 `protobuf:"varint,6,opt,name=member,proto3" json:"member,omitempty"`
 	OuterDestination string `protobuf:"bytes,7,opt,name=outer_destination,json=outerDestination,proto3" json:"outer_destination,omitempty"`
 	// The walk, one step a line, in order.
-	Steps         []string `protobuf:"bytes,8,rep,name=steps,proto3" json:"steps,omitempty"`
-	Error         string   `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`
+	Steps []string `protobuf:"bytes,8,rep,name=steps,proto3" json:"steps,omitempty"`
+	Error string   `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`
+	// Why no host agent takes the packet that was forwarded, as in MemberDecision; it also is the last step.
+	NoAgent       string `protobuf:"bytes,10,opt,name=no_agent,json=noAgent,proto3" json:"no_agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TraceResult) Reset() {
 	*x = TraceResult{}
-	mi := &file_v1_manager_proto_msgTypes[46]
+	mi := &file_v1_manager_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3843,7 +4691,7 @@ func (x *TraceResult) String() string {
 func (*TraceResult) ProtoMessage() {}
 
 func (x *TraceResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[46]
+	mi := &file_v1_manager_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3856,7 +4704,7 @@ func (x *TraceResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceResult.ProtoReflect.Descriptor instead.
 func (*TraceResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{46}
+	return file_v1_manager_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *TraceResult) GetNode() string {
@@ -3922,6 +4770,13 @@ func (x *TraceResult) GetError() string {
 	return ""
 }
 
+func (x *TraceResult) GetNoAgent() string {
+	if x != nil {
+		return x.NoAgent
+	}
+	return ""
+}
+
 type FlowsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Vip   string                 `protobuf:"bytes,1,opt,name=vip,proto3" json:"vip,omitempty"`
@@ -3939,7 +4794,7 @@ type FlowsRequest struct {
 
 func (x *FlowsRequest) Reset() {
 	*x = FlowsRequest{}
-	mi := &file_v1_manager_proto_msgTypes[47]
+	mi := &file_v1_manager_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3951,7 +4806,7 @@ func (x *FlowsRequest) String() string {
 func (*FlowsRequest) ProtoMessage() {}
 
 func (x *FlowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[47]
+	mi := &file_v1_manager_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3964,7 +4819,7 @@ func (x *FlowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsRequest.ProtoReflect.Descriptor instead.
 func (*FlowsRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{47}
+	return file_v1_manager_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *FlowsRequest) GetVip() string {
@@ -4011,7 +4866,7 @@ type FlowsResponse struct {
 
 func (x *FlowsResponse) Reset() {
 	*x = FlowsResponse{}
-	mi := &file_v1_manager_proto_msgTypes[48]
+	mi := &file_v1_manager_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4023,7 +4878,7 @@ func (x *FlowsResponse) String() string {
 func (*FlowsResponse) ProtoMessage() {}
 
 func (x *FlowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[48]
+	mi := &file_v1_manager_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4036,7 +4891,7 @@ func (x *FlowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsResponse.ProtoReflect.Descriptor instead.
 func (*FlowsResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{48}
+	return file_v1_manager_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *FlowsResponse) GetResults() []*FlowsResult {
@@ -4060,7 +4915,7 @@ type FlowsResult struct {
 
 func (x *FlowsResult) Reset() {
 	*x = FlowsResult{}
-	mi := &file_v1_manager_proto_msgTypes[49]
+	mi := &file_v1_manager_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4072,7 +4927,7 @@ func (x *FlowsResult) String() string {
 func (*FlowsResult) ProtoMessage() {}
 
 func (x *FlowsResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[49]
+	mi := &file_v1_manager_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4085,7 +4940,7 @@ func (x *FlowsResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsResult.ProtoReflect.Descriptor instead.
 func (*FlowsResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{49}
+	return file_v1_manager_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *FlowsResult) GetNode() string {
@@ -4139,7 +4994,7 @@ type FlowStatus struct {
 
 func (x *FlowStatus) Reset() {
 	*x = FlowStatus{}
-	mi := &file_v1_manager_proto_msgTypes[50]
+	mi := &file_v1_manager_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4151,7 +5006,7 @@ func (x *FlowStatus) String() string {
 func (*FlowStatus) ProtoMessage() {}
 
 func (x *FlowStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[50]
+	mi := &file_v1_manager_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4164,7 +5019,7 @@ func (x *FlowStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowStatus.ProtoReflect.Descriptor instead.
 func (*FlowStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{50}
+	return file_v1_manager_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *FlowStatus) GetVip() string {
@@ -4258,7 +5113,7 @@ type HealthOfRequest struct {
 
 func (x *HealthOfRequest) Reset() {
 	*x = HealthOfRequest{}
-	mi := &file_v1_manager_proto_msgTypes[51]
+	mi := &file_v1_manager_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4270,7 +5125,7 @@ func (x *HealthOfRequest) String() string {
 func (*HealthOfRequest) ProtoMessage() {}
 
 func (x *HealthOfRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[51]
+	mi := &file_v1_manager_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4283,7 +5138,7 @@ func (x *HealthOfRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthOfRequest.ProtoReflect.Descriptor instead.
 func (*HealthOfRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{51}
+	return file_v1_manager_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *HealthOfRequest) GetDip() string {
@@ -4319,7 +5174,7 @@ type HealthOfResponse struct {
 
 func (x *HealthOfResponse) Reset() {
 	*x = HealthOfResponse{}
-	mi := &file_v1_manager_proto_msgTypes[52]
+	mi := &file_v1_manager_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4331,7 +5186,7 @@ func (x *HealthOfResponse) String() string {
 func (*HealthOfResponse) ProtoMessage() {}
 
 func (x *HealthOfResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[52]
+	mi := &file_v1_manager_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4344,7 +5199,7 @@ func (x *HealthOfResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthOfResponse.ProtoReflect.Descriptor instead.
 func (*HealthOfResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{52}
+	return file_v1_manager_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *HealthOfResponse) GetBackends() []*BackendHealth {
@@ -4383,7 +5238,7 @@ type BackendHealth struct {
 
 func (x *BackendHealth) Reset() {
 	*x = BackendHealth{}
-	mi := &file_v1_manager_proto_msgTypes[53]
+	mi := &file_v1_manager_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4395,7 +5250,7 @@ func (x *BackendHealth) String() string {
 func (*BackendHealth) ProtoMessage() {}
 
 func (x *BackendHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[53]
+	mi := &file_v1_manager_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4408,7 +5263,7 @@ func (x *BackendHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendHealth.ProtoReflect.Descriptor instead.
 func (*BackendHealth) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{53}
+	return file_v1_manager_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *BackendHealth) GetService() string {
@@ -4507,7 +5362,7 @@ type NodeHealth struct {
 
 func (x *NodeHealth) Reset() {
 	*x = NodeHealth{}
-	mi := &file_v1_manager_proto_msgTypes[54]
+	mi := &file_v1_manager_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4519,7 +5374,7 @@ func (x *NodeHealth) String() string {
 func (*NodeHealth) ProtoMessage() {}
 
 func (x *NodeHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[54]
+	mi := &file_v1_manager_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4532,7 +5387,7 @@ func (x *NodeHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeHealth.ProtoReflect.Descriptor instead.
 func (*NodeHealth) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{54}
+	return file_v1_manager_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *NodeHealth) GetNode() string {
@@ -4618,7 +5473,7 @@ type CheckHealth struct {
 
 func (x *CheckHealth) Reset() {
 	*x = CheckHealth{}
-	mi := &file_v1_manager_proto_msgTypes[55]
+	mi := &file_v1_manager_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4630,7 +5485,7 @@ func (x *CheckHealth) String() string {
 func (*CheckHealth) ProtoMessage() {}
 
 func (x *CheckHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[55]
+	mi := &file_v1_manager_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4643,7 +5498,7 @@ func (x *CheckHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckHealth.ProtoReflect.Descriptor instead.
 func (*CheckHealth) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{55}
+	return file_v1_manager_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *CheckHealth) GetCheck() string {
@@ -4712,7 +5567,7 @@ type ProbeResult struct {
 
 func (x *ProbeResult) Reset() {
 	*x = ProbeResult{}
-	mi := &file_v1_manager_proto_msgTypes[56]
+	mi := &file_v1_manager_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4724,7 +5579,7 @@ func (x *ProbeResult) String() string {
 func (*ProbeResult) ProtoMessage() {}
 
 func (x *ProbeResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[56]
+	mi := &file_v1_manager_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4737,7 +5592,7 @@ func (x *ProbeResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResult.ProtoReflect.Descriptor instead.
 func (*ProbeResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{56}
+	return file_v1_manager_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ProbeResult) GetTime() *timestamppb.Timestamp {
@@ -4792,7 +5647,7 @@ type HealthChange struct {
 
 func (x *HealthChange) Reset() {
 	*x = HealthChange{}
-	mi := &file_v1_manager_proto_msgTypes[57]
+	mi := &file_v1_manager_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4804,7 +5659,7 @@ func (x *HealthChange) String() string {
 func (*HealthChange) ProtoMessage() {}
 
 func (x *HealthChange) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[57]
+	mi := &file_v1_manager_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4817,7 +5672,7 @@ func (x *HealthChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthChange.ProtoReflect.Descriptor instead.
 func (*HealthChange) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{57}
+	return file_v1_manager_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *HealthChange) GetTime() *timestamppb.Timestamp {
@@ -4866,15 +5721,18 @@ type CreateTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	// "mux", "host", or "manager" for a further member.
-	Role          string               `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
-	Ttl           *durationpb.Duration `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"` // default 1h
+	Role string               `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	Ttl  *durationpb.Duration `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"` // default 1h
+	// How many keys may join with the token, 1 to 100; 0: one. The key that used it may use it again, until it expires: the answer may have
+	// been lost.
+	Uses          uint32 `protobuf:"varint,4,opt,name=uses,proto3" json:"uses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_v1_manager_proto_msgTypes[58]
+	mi := &file_v1_manager_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4886,7 +5744,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[58]
+	mi := &file_v1_manager_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4899,7 +5757,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{58}
+	return file_v1_manager_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *CreateTokenRequest) GetNode() string {
@@ -4923,6 +5781,13 @@ func (x *CreateTokenRequest) GetTtl() *durationpb.Duration {
 	return nil
 }
 
+func (x *CreateTokenRequest) GetUses() uint32 {
+	if x != nil {
+		return x.Uses
+	}
+	return 0
+}
+
 type CreateTokenResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
@@ -4933,7 +5798,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_v1_manager_proto_msgTypes[59]
+	mi := &file_v1_manager_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4945,7 +5810,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[59]
+	mi := &file_v1_manager_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4958,7 +5823,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{59}
+	return file_v1_manager_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -4991,7 +5856,7 @@ type CreateAccessRequest struct {
 
 func (x *CreateAccessRequest) Reset() {
 	*x = CreateAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[60]
+	mi := &file_v1_manager_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5003,7 +5868,7 @@ func (x *CreateAccessRequest) String() string {
 func (*CreateAccessRequest) ProtoMessage() {}
 
 func (x *CreateAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[60]
+	mi := &file_v1_manager_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5016,7 +5881,7 @@ func (x *CreateAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAccessRequest.ProtoReflect.Descriptor instead.
 func (*CreateAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{60}
+	return file_v1_manager_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *CreateAccessRequest) GetName() string {
@@ -5057,7 +5922,7 @@ type CreateAccessResponse struct {
 
 func (x *CreateAccessResponse) Reset() {
 	*x = CreateAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[61]
+	mi := &file_v1_manager_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5069,7 +5934,7 @@ func (x *CreateAccessResponse) String() string {
 func (*CreateAccessResponse) ProtoMessage() {}
 
 func (x *CreateAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[61]
+	mi := &file_v1_manager_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5082,7 +5947,7 @@ func (x *CreateAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAccessResponse.ProtoReflect.Descriptor instead.
 func (*CreateAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{61}
+	return file_v1_manager_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *CreateAccessResponse) GetToken() string {
@@ -5117,7 +5982,7 @@ type CreateCertificateRequest struct {
 
 func (x *CreateCertificateRequest) Reset() {
 	*x = CreateCertificateRequest{}
-	mi := &file_v1_manager_proto_msgTypes[62]
+	mi := &file_v1_manager_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5129,7 +5994,7 @@ func (x *CreateCertificateRequest) String() string {
 func (*CreateCertificateRequest) ProtoMessage() {}
 
 func (x *CreateCertificateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[62]
+	mi := &file_v1_manager_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5142,7 +6007,7 @@ func (x *CreateCertificateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateCertificateRequest.ProtoReflect.Descriptor instead.
 func (*CreateCertificateRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{62}
+	return file_v1_manager_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *CreateCertificateRequest) GetName() string {
@@ -5191,7 +6056,7 @@ type CreateCertificateResponse struct {
 
 func (x *CreateCertificateResponse) Reset() {
 	*x = CreateCertificateResponse{}
-	mi := &file_v1_manager_proto_msgTypes[63]
+	mi := &file_v1_manager_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5203,7 +6068,7 @@ func (x *CreateCertificateResponse) String() string {
 func (*CreateCertificateResponse) ProtoMessage() {}
 
 func (x *CreateCertificateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[63]
+	mi := &file_v1_manager_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5216,7 +6081,7 @@ func (x *CreateCertificateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateCertificateResponse.ProtoReflect.Descriptor instead.
 func (*CreateCertificateResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{63}
+	return file_v1_manager_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *CreateCertificateResponse) GetCertificate() []byte {
@@ -5250,7 +6115,7 @@ type Access struct {
 
 func (x *Access) Reset() {
 	*x = Access{}
-	mi := &file_v1_manager_proto_msgTypes[64]
+	mi := &file_v1_manager_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5262,7 +6127,7 @@ func (x *Access) String() string {
 func (*Access) ProtoMessage() {}
 
 func (x *Access) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[64]
+	mi := &file_v1_manager_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5275,7 +6140,7 @@ func (x *Access) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Access.ProtoReflect.Descriptor instead.
 func (*Access) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{64}
+	return file_v1_manager_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Access) GetId() string {
@@ -5335,7 +6200,7 @@ type ListAccessRequest struct {
 
 func (x *ListAccessRequest) Reset() {
 	*x = ListAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[65]
+	mi := &file_v1_manager_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5347,7 +6212,7 @@ func (x *ListAccessRequest) String() string {
 func (*ListAccessRequest) ProtoMessage() {}
 
 func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[65]
+	mi := &file_v1_manager_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5360,7 +6225,7 @@ func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessRequest.ProtoReflect.Descriptor instead.
 func (*ListAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{65}
+	return file_v1_manager_proto_rawDescGZIP(), []int{74}
 }
 
 type ListAccessResponse struct {
@@ -5372,7 +6237,7 @@ type ListAccessResponse struct {
 
 func (x *ListAccessResponse) Reset() {
 	*x = ListAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[66]
+	mi := &file_v1_manager_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5384,7 +6249,7 @@ func (x *ListAccessResponse) String() string {
 func (*ListAccessResponse) ProtoMessage() {}
 
 func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[66]
+	mi := &file_v1_manager_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5397,7 +6262,7 @@ func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessResponse.ProtoReflect.Descriptor instead.
 func (*ListAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{66}
+	return file_v1_manager_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ListAccessResponse) GetAccess() []*Access {
@@ -5407,16 +6272,198 @@ func (x *ListAccessResponse) GetAccess() []*Access {
 	return nil
 }
 
+type ReleaseSNATRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Service with snat.
+	Service string `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	// One of its servers; empty: all.
+	Dip string `protobuf:"bytes,2,opt,name=dip,proto3" json:"dip,omitempty"`
+	// How many ports each server may keep, a multiple of 8: those that it used last.
+	Keep uint32 `protobuf:"varint,3,opt,name=keep,proto3" json:"keep,omitempty"`
+	// Take them at once, with the connections that have them. Otherwise ports without connections go back soon, others take no new
+	// connection and go back when the last one has ended.
+	Force         bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseSNATRequest) Reset() {
+	*x = ReleaseSNATRequest{}
+	mi := &file_v1_manager_proto_msgTypes[76]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseSNATRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseSNATRequest) ProtoMessage() {}
+
+func (x *ReleaseSNATRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[76]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseSNATRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseSNATRequest) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{76}
+}
+
+func (x *ReleaseSNATRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *ReleaseSNATRequest) GetDip() string {
+	if x != nil {
+		return x.Dip
+	}
+	return ""
+}
+
+func (x *ReleaseSNATRequest) GetKeep() uint32 {
+	if x != nil {
+		return x.Keep
+	}
+	return 0
+}
+
+func (x *ReleaseSNATRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type ReleaseSNATResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for each server that had more ports than it may keep, ordered by address.
+	Released      []*ReleasedSNAT `protobuf:"bytes,1,rep,name=released,proto3" json:"released,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseSNATResponse) Reset() {
+	*x = ReleaseSNATResponse{}
+	mi := &file_v1_manager_proto_msgTypes[77]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseSNATResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseSNATResponse) ProtoMessage() {}
+
+func (x *ReleaseSNATResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[77]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseSNATResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseSNATResponse) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{77}
+}
+
+func (x *ReleaseSNATResponse) GetReleased() []*ReleasedSNAT {
+	if x != nil {
+		return x.Released
+	}
+	return nil
+}
+
+type ReleasedSNAT struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Vip   string                 `protobuf:"bytes,1,opt,name=vip,proto3" json:"vip,omitempty"`
+	Dip   string                 `protobuf:"bytes,2,opt,name=dip,proto3" json:"dip,omitempty"`
+	// How many ports it gives back or was taken.
+	Ports         uint32 `protobuf:"varint,3,opt,name=ports,proto3" json:"ports,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleasedSNAT) Reset() {
+	*x = ReleasedSNAT{}
+	mi := &file_v1_manager_proto_msgTypes[78]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleasedSNAT) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleasedSNAT) ProtoMessage() {}
+
+func (x *ReleasedSNAT) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[78]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleasedSNAT.ProtoReflect.Descriptor instead.
+func (*ReleasedSNAT) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{78}
+}
+
+func (x *ReleasedSNAT) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *ReleasedSNAT) GetDip() string {
+	if x != nil {
+		return x.Dip
+	}
+	return ""
+}
+
+func (x *ReleasedSNAT) GetPorts() uint32 {
+	if x != nil {
+		return x.Ports
+	}
+	return 0
+}
+
 type RevokeAccessRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of an access token, a person's certificate or a join token its id, of a node or a manager its name.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// "node", "manager" or "token" (a join token); empty: an access token or a person's certificate.
+	Kind          string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RevokeAccessRequest) Reset() {
 	*x = RevokeAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[67]
+	mi := &file_v1_manager_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5428,7 +6475,7 @@ func (x *RevokeAccessRequest) String() string {
 func (*RevokeAccessRequest) ProtoMessage() {}
 
 func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[67]
+	mi := &file_v1_manager_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5441,12 +6488,19 @@ func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{67}
+	return file_v1_manager_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *RevokeAccessRequest) GetId() string {
 	if x != nil {
 		return x.Id
+	}
+	return ""
+}
+
+func (x *RevokeAccessRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
 	}
 	return ""
 }
@@ -5459,7 +6513,7 @@ type RevokeAccessResponse struct {
 
 func (x *RevokeAccessResponse) Reset() {
 	*x = RevokeAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[68]
+	mi := &file_v1_manager_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5471,7 +6525,7 @@ func (x *RevokeAccessResponse) String() string {
 func (*RevokeAccessResponse) ProtoMessage() {}
 
 func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[68]
+	mi := &file_v1_manager_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5484,7 +6538,7 @@ func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{68}
+	return file_v1_manager_proto_rawDescGZIP(), []int{80}
 }
 
 type EventsRequest struct {
@@ -5501,7 +6555,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_v1_manager_proto_msgTypes[69]
+	mi := &file_v1_manager_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5513,7 +6567,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[69]
+	mi := &file_v1_manager_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5526,7 +6580,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{69}
+	return file_v1_manager_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *EventsRequest) GetKind() string {
@@ -5566,7 +6620,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_v1_manager_proto_msgTypes[70]
+	mi := &file_v1_manager_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5578,7 +6632,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[70]
+	mi := &file_v1_manager_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5591,7 +6645,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{70}
+	return file_v1_manager_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *EventsResponse) GetEvents() []*Event {
@@ -5627,7 +6681,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_v1_manager_proto_msgTypes[71]
+	mi := &file_v1_manager_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5639,7 +6693,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[71]
+	mi := &file_v1_manager_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5652,7 +6706,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{71}
+	return file_v1_manager_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Event) GetTime() *timestamppb.Timestamp {
@@ -5738,7 +6792,7 @@ type AuditRequest struct {
 
 func (x *AuditRequest) Reset() {
 	*x = AuditRequest{}
-	mi := &file_v1_manager_proto_msgTypes[72]
+	mi := &file_v1_manager_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5750,7 +6804,7 @@ func (x *AuditRequest) String() string {
 func (*AuditRequest) ProtoMessage() {}
 
 func (x *AuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[72]
+	mi := &file_v1_manager_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5763,7 +6817,7 @@ func (x *AuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRequest.ProtoReflect.Descriptor instead.
 func (*AuditRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{72}
+	return file_v1_manager_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *AuditRequest) GetSince() *timestamppb.Timestamp {
@@ -5796,7 +6850,7 @@ type AuditResponse struct {
 
 func (x *AuditResponse) Reset() {
 	*x = AuditResponse{}
-	mi := &file_v1_manager_proto_msgTypes[73]
+	mi := &file_v1_manager_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5808,7 +6862,7 @@ func (x *AuditResponse) String() string {
 func (*AuditResponse) ProtoMessage() {}
 
 func (x *AuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[73]
+	mi := &file_v1_manager_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5821,7 +6875,7 @@ func (x *AuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditResponse.ProtoReflect.Descriptor instead.
 func (*AuditResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{73}
+	return file_v1_manager_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *AuditResponse) GetEntries() []*AuditEntry {
@@ -5856,7 +6910,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_v1_manager_proto_msgTypes[74]
+	mi := &file_v1_manager_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5868,7 +6922,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[74]
+	mi := &file_v1_manager_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5881,7 +6935,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{74}
+	return file_v1_manager_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *AuditEntry) GetTime() *timestamppb.Timestamp {
@@ -5955,7 +7009,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_v1_manager_proto_msgTypes[75]
+	mi := &file_v1_manager_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5967,7 +7021,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[75]
+	mi := &file_v1_manager_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5980,7 +7034,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{75}
+	return file_v1_manager_proto_rawDescGZIP(), []int{87}
 }
 
 type MembersResponse struct {
@@ -5994,7 +7048,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_v1_manager_proto_msgTypes[76]
+	mi := &file_v1_manager_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6006,7 +7060,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[76]
+	mi := &file_v1_manager_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6019,7 +7073,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{76}
+	return file_v1_manager_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *MembersResponse) GetMembers() []*Member {
@@ -6053,14 +7107,16 @@ type Member struct {
 	// Revision of the store that it has seen.
 	Revision int64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Nodes whose streams end at it.
-	Nodes         uint32 `protobuf:"varint,9,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	Nodes uint32 `protobuf:"varint,9,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// Commit that its program was built from; empty when the build does not have it, or is a former one, which does not report it.
+	Commit        string `protobuf:"bytes,10,opt,name=commit,proto3" json:"commit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_v1_manager_proto_msgTypes[77]
+	mi := &file_v1_manager_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6072,7 +7128,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[77]
+	mi := &file_v1_manager_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6085,7 +7141,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{77}
+	return file_v1_manager_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Member) GetName() string {
@@ -6151,6 +7207,13 @@ func (x *Member) GetNodes() uint32 {
 	return 0
 }
 
+func (x *Member) GetCommit() string {
+	if x != nil {
+		return x.Commit
+	}
+	return ""
+}
+
 type RemoveMemberRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -6160,7 +7223,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_v1_manager_proto_msgTypes[78]
+	mi := &file_v1_manager_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6172,7 +7235,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[78]
+	mi := &file_v1_manager_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6185,7 +7248,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{78}
+	return file_v1_manager_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *RemoveMemberRequest) GetName() string {
@@ -6203,7 +7266,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_v1_manager_proto_msgTypes[79]
+	mi := &file_v1_manager_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6215,7 +7278,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[79]
+	mi := &file_v1_manager_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6228,7 +7291,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{79}
+	return file_v1_manager_proto_rawDescGZIP(), []int{91}
 }
 
 type BackupRequest struct {
@@ -6239,7 +7302,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_v1_manager_proto_msgTypes[80]
+	mi := &file_v1_manager_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6251,7 +7314,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[80]
+	mi := &file_v1_manager_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6264,7 +7327,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{80}
+	return file_v1_manager_proto_rawDescGZIP(), []int{92}
 }
 
 type BackupResponse struct {
@@ -6276,7 +7339,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_v1_manager_proto_msgTypes[81]
+	mi := &file_v1_manager_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6288,7 +7351,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[81]
+	mi := &file_v1_manager_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6301,7 +7364,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{81}
+	return file_v1_manager_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *BackupResponse) GetChunk() []byte {
@@ -6319,7 +7382,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_v1_manager_proto_msgTypes[82]
+	mi := &file_v1_manager_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6331,7 +7394,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[82]
+	mi := &file_v1_manager_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6344,7 +7407,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{82}
+	return file_v1_manager_proto_rawDescGZIP(), []int{94}
 }
 
 type VersionResponse struct {
@@ -6357,7 +7420,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_v1_manager_proto_msgTypes[83]
+	mi := &file_v1_manager_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6369,7 +7432,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[83]
+	mi := &file_v1_manager_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6382,7 +7445,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{83}
+	return file_v1_manager_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -6413,10 +7476,11 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12\x16\n" +
 	"\x06source\x18\x03 \x01(\tR\x06source\x12\x14\n" +
 	"\x05force\x18\x04 \x01(\bR\x05force\x12\x14\n" +
-	"\x05prune\x18\x05 \x01(\bR\x05prune\"W\n" +
+	"\x05prune\x18\x05 \x01(\bR\x05prune\"s\n" +
 	"\rApplyResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12*\n" +
-	"\achanges\x18\x02 \x03(\v2\x10.shunt.v1.ChangeR\achanges\"\xa7\x02\n" +
+	"\achanges\x18\x02 \x03(\v2\x10.shunt.v1.ChangeR\achanges\x12\x1a\n" +
+	"\bwarnings\x18\x03 \x03(\tR\bwarnings\"\xa7\x02\n" +
 	"\x06Change\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12/\n" +
@@ -6436,7 +7500,38 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x12RotateKeysResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12$\n" +
 	"\x04keys\x18\x02 \x03(\v2\x10.shunt.v1.KeySetR\x04keys\x12*\n" +
-	"\awaiting\x18\x03 \x03(\v2\x10.shunt.v1.KeySetR\awaiting\")\n" +
+	"\awaiting\x18\x03 \x03(\v2\x10.shunt.v1.KeySetR\awaiting\"S\n" +
+	"\x11RotateRingRequest\x12\x16\n" +
+	"\x06scopes\x18\x01 \x03(\tR\x06scopes\x12\x10\n" +
+	"\x03all\x18\x02 \x01(\bR\x03all\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"d\n" +
+	"\x12RotateRingResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x1c\n" +
+	"\tendpoints\x18\x02 \x01(\rR\tendpoints\x12\x14\n" +
+	"\x05moved\x18\x03 \x03(\tR\x05moved\"\x83\x01\n" +
+	"\x0fRotateCARequest\x12\x14\n" +
+	"\x05begin\x18\x01 \x01(\bR\x05begin\x12\x18\n" +
+	"\awithout\x18\x02 \x03(\tR\awithout\x12\x18\n" +
+	"\athrough\x18\x03 \x01(\tR\athrough\x12\x10\n" +
+	"\x03csr\x18\x04 \x01(\fR\x03csr\x12\x14\n" +
+	"\x05force\x18\x05 \x01(\bR\x05force\"\xe0\x02\n" +
+	"\x10RotateCAResponse\x12\x14\n" +
+	"\x05phase\x18\x01 \x01(\tR\x05phase\x120\n" +
+	"\x05began\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05began\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12&\n" +
+	"\x05waits\x18\x04 \x03(\v2\x10.shunt.v1.CAWaitR\x05waits\x12\x18\n" +
+	"\awithout\x18\x05 \x03(\tR\awithout\x12\x0e\n" +
+	"\x02ca\x18\x06 \x01(\fR\x02ca\x12 \n" +
+	"\vcertificate\x18\a \x01(\fR\vcertificate\x12\x16\n" +
+	"\x06former\x18\b \x01(\tR\x06former\x12\x12\n" +
+	"\x04next\x18\t \x01(\tR\x04next\x12\x18\n" +
+	"\athrough\x18\n" +
+	" \x01(\tR\athrough\x12\x18\n" +
+	"\awaiting\x18\v \x01(\rR\awaiting\"H\n" +
+	"\x06CAWait\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\")\n" +
 	"\x0fListKeysRequest\x12\x16\n" +
 	"\x06scopes\x18\x01 \x03(\tR\x06scopes\"8\n" +
 	"\x10ListKeysResponse\x12$\n" +
@@ -6481,10 +7576,11 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x06active\x18\x06 \x01(\bR\x06active\"3\n" +
 	"\tObjectRef\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"W\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"m\n" +
 	"\rDeleteRequest\x12-\n" +
 	"\aobjects\x18\x01 \x03(\v2\x13.shunt.v1.ObjectRefR\aobjects\x12\x17\n" +
-	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"X\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"X\n" +
 	"\x0eDeleteResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12*\n" +
 	"\achanges\x18\x02 \x03(\v2\x10.shunt.v1.ChangeR\achanges\"4\n" +
@@ -6510,7 +7606,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"members_of\x18\x03 \x01(\tR\tmembersOf\x12\x17\n" +
 	"\asnat_of\x18\x04 \x01(\tR\x06snatOf\x12\x17\n" +
 	"\aload_of\x18\x05 \x01(\tR\x06loadOf\x12\x16\n" +
-	"\x06shares\x18\x06 \x01(\bR\x06shares\"\xdf\x03\n" +
+	"\x06shares\x18\x06 \x01(\bR\x06shares\"\x91\x04\n" +
 	"\x0eStatusResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12*\n" +
@@ -6526,7 +7622,9 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\tsnat_vips\x18\b \x03(\v2\x17.shunt.v1.SnatVIPStatusR\bsnatVips\x125\n" +
 	"\vsnat_counts\x18\t \x01(\v2\x14.shunt.v1.SnatCountsR\n" +
 	"snatCounts\x12&\n" +
-	"\x04keys\x18\v \x03(\v2\x12.shunt.v1.KeyCountR\x04keys\"\xb0\x01\n" +
+	"\x04keys\x18\v \x03(\v2\x12.shunt.v1.KeyCountR\x04keys\x12\x14\n" +
+	"\x05leads\x18\f \x01(\bR\x05leads\x12\x1a\n" +
+	"\bwarnings\x18\r \x03(\tR\bwarnings\"\xb0\x01\n" +
 	"\bKeyCount\x12\x18\n" +
 	"\apurpose\x18\x01 \x01(\tR\apurpose\x12\x14\n" +
 	"\x05phase\x18\x02 \x01(\tR\x05phase\x12\x12\n" +
@@ -6620,7 +7718,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x05every\x18\x04 \x01(\bR\x05every\x12\x14\n" +
 	"\x05muxes\x18\x05 \x03(\tR\x05muxes\x12\x18\n" +
 	"\aleaving\x18\x06 \x03(\tR\aleaving\x12\x18\n" +
-	"\amissing\x18\a \x01(\tR\amissing\"\xef\x05\n" +
+	"\amissing\x18\a \x01(\tR\amissing\"\x81\t\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -6644,7 +7742,37 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\astarved\x18\x12 \x01(\bR\astarved\x12\x18\n" +
 	"\acrowded\x18\x13 \x01(\bR\acrowded\x120\n" +
 	"\aservers\x18\x14 \x03(\v2\x16.shunt.v1.ServerStatusR\aservers\x12#\n" +
-	"\rno_handshakes\x18\x15 \x01(\tR\fnoHandshakes\"\xd0\x01\n" +
+	"\rno_handshakes\x18\x15 \x01(\tR\fnoHandshakes\x12'\n" +
+	"\x0funreached_hosts\x18\x1e \x03(\tR\x0eunreachedHosts\x12+\n" +
+	"\x11unconfirmed_hosts\x18\x1f \x03(\tR\x10unconfirmedHosts\x12\x1b\n" +
+	"\tmtu_fault\x18  \x01(\tR\bmtuFault\x120\n" +
+	"\aanswers\x18- \x03(\v2\x16.shunt.v1.AnswerStatusR\aanswers\x124\n" +
+	"\tprocesses\x18. \x03(\v2\x16.shunt.v1.ProcessBuildR\tprocesses\x12-\n" +
+	"\x12unanswered_servers\x18/ \x03(\tR\x11unansweredServers\x124\n" +
+	"\bwithheld\x180 \x03(\v2\x18.shunt.v1.WithheldStatusR\bwithheld\x12+\n" +
+	"\x05trust\x181 \x01(\v2\x15.shunt.v1.TrustStatusR\x05trust\x12#\n" +
+	"\rrotates_rings\x182 \x01(\bR\frotatesRings\"S\n" +
+	"\vTrustStatus\x12\x16\n" +
+	"\x06trusts\x18\x01 \x03(\x06R\x06trusts\x12\x16\n" +
+	"\x06issuer\x18\x02 \x01(\x06R\x06issuer\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"\x80\x01\n" +
+	"\fProcessBuild\x12\x18\n" +
+	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
+	"\x06commit\x18\x03 \x01(\tR\x06commit\x12\x10\n" +
+	"\x03pid\x18\x04 \x01(\rR\x03pid\x12\x12\n" +
+	"\x04kept\x18\x05 \x01(\tR\x04kept\"~\n" +
+	"\x0eWithheldStatus\x12\x10\n" +
+	"\x03vip\x18\x01 \x01(\tR\x03vip\x12\x18\n" +
+	"\aservice\x18\x02 \x01(\tR\aservice\x12\x16\n" +
+	"\x06tenant\x18\x03 \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05table\x18\x04 \x01(\tR\x05table\x12\x12\n" +
+	"\x04held\x18\x05 \x01(\bR\x04held\"j\n" +
+	"\fAnswerStatus\x12\x10\n" +
+	"\x03vip\x18\x01 \x01(\tR\x03vip\x12\x18\n" +
+	"\aservice\x18\x02 \x01(\tR\aservice\x12\x18\n" +
+	"\apackets\x18\x03 \x01(\x04R\apackets\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\"\xd0\x01\n" +
 	"\fServerStatus\x12\x10\n" +
 	"\x03dip\x18\x01 \x01(\tR\x03dip\x12\x1d\n" +
 	"\n" +
@@ -6685,7 +7813,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x05since\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
 	"\x06damped\x18\x13 \x01(\bR\x06damped\x12\x12\n" +
 	"\x04held\x18\x14 \x01(\bR\x04held\x12\x18\n" +
-	"\achecked\x18\x15 \x01(\bR\achecked\"\xe2\x03\n" +
+	"\achecked\x18\x15 \x01(\bR\achecked\"\xfd\x03\n" +
 	"\x0eMemberDecision\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
 	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +
@@ -6702,7 +7830,8 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\awarming\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\awarming\x12.\n" +
 	"\x04warm\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x04warm\x126\n" +
 	"\bdraining\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\bdraining\x124\n" +
-	"\adrained\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\adrained\"?\n" +
+	"\adrained\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\adrained\x12\x19\n" +
+	"\bno_agent\x18\x10 \x01(\tR\anoAgent\"?\n" +
 	"\vReasonCount\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
 	"\apackets\x18\x02 \x01(\x04R\apackets\"E\n" +
@@ -6710,12 +7839,14 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x1e\n" +
 	"\n" +
 	"advertised\x18\x02 \x01(\bR\n" +
-	"advertised\"N\n" +
+	"advertised\"~\n" +
 	"\n" +
 	"PeerStatus\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x10\n" +
-	"\x03bfd\x18\x03 \x01(\tR\x03bfd\"\xe4\x01\n" +
+	"\x03bfd\x18\x03 \x01(\tR\x03bfd\x12\x16\n" +
+	"\x06losses\x18\x04 \x01(\x04R\x06losses\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xe4\x01\n" +
 	"\fTraceRequest\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x1f\n" +
 	"\vclient_port\x18\x02 \x01(\rR\n" +
@@ -6729,7 +7860,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\bquic_cid\x18\n" +
 	" \x01(\fR\aquicCid\"@\n" +
 	"\rTraceResponse\x12/\n" +
-	"\aresults\x18\x01 \x03(\v2\x15.shunt.v1.TraceResultR\aresults\"\xf3\x01\n" +
+	"\aresults\x18\x01 \x03(\v2\x15.shunt.v1.TraceResultR\aresults\"\x8e\x02\n" +
 	"\vTraceResult\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\averdict\x18\x02 \x01(\tR\averdict\x12\x18\n" +
@@ -6739,7 +7870,9 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x06member\x18\x06 \x01(\rR\x06member\x12+\n" +
 	"\x11outer_destination\x18\a \x01(\tR\x10outerDestination\x12\x14\n" +
 	"\x05steps\x18\b \x03(\tR\x05steps\x12\x14\n" +
-	"\x05error\x18\t \x01(\tR\x05error\"z\n" +
+	"\x05error\x18\t \x01(\tR\x05error\x12\x19\n" +
+	"\bno_agent\x18\n" +
+	" \x01(\tR\anoAgent\"z\n" +
 	"\fFlowsRequest\x12\x10\n" +
 	"\x03vip\x18\x01 \x01(\tR\x03vip\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\tR\x04port\x12\x1a\n" +
@@ -6818,11 +7951,12 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\bdip_port\x18\x03 \x01(\rR\adipPort\x12\x18\n" +
 	"\averdict\x18\x04 \x01(\tR\averdict\x12\x12\n" +
 	"\x04node\x18\x05 \x01(\tR\x04node\x12\x14\n" +
-	"\x05words\x18\x06 \x01(\tR\x05words\"i\n" +
+	"\x05words\x18\x06 \x01(\tR\x05words\"}\n" +
 	"\x12CreateTokenRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12+\n" +
-	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"a\n" +
+	"\x03ttl\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x12\n" +
+	"\x04uses\x18\x04 \x01(\rR\x04uses\"a\n" +
 	"\x13CreateTokenResponse\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x124\n" +
 	"\aexpires\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\x82\x01\n" +
@@ -6853,9 +7987,21 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x03via\x18\a \x01(\tR\x03via\"\x13\n" +
 	"\x11ListAccessRequest\">\n" +
 	"\x12ListAccessResponse\x12(\n" +
-	"\x06access\x18\x01 \x03(\v2\x10.shunt.v1.AccessR\x06access\"%\n" +
+	"\x06access\x18\x01 \x03(\v2\x10.shunt.v1.AccessR\x06access\"j\n" +
+	"\x12ReleaseSNATRequest\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
+	"\x03dip\x18\x02 \x01(\tR\x03dip\x12\x12\n" +
+	"\x04keep\x18\x03 \x01(\rR\x04keep\x12\x14\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\"I\n" +
+	"\x13ReleaseSNATResponse\x122\n" +
+	"\breleased\x18\x01 \x03(\v2\x16.shunt.v1.ReleasedSNATR\breleased\"H\n" +
+	"\fReleasedSNAT\x12\x10\n" +
+	"\x03vip\x18\x01 \x01(\tR\x03vip\x12\x10\n" +
+	"\x03dip\x18\x02 \x01(\tR\x03dip\x12\x14\n" +
+	"\x05ports\x18\x03 \x01(\rR\x05ports\"9\n" +
 	"\x13RevokeAccessRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"\x16\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\"\x16\n" +
 	"\x14RevokeAccessResponse\"\x81\x01\n" +
 	"\rEventsRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
@@ -6896,7 +8042,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x0eMembersRequest\"W\n" +
 	"\x0fMembersResponse\x12*\n" +
 	"\amembers\x18\x01 \x03(\v2\x10.shunt.v1.MemberR\amembers\x12\x18\n" +
-	"\aoutside\x18\x02 \x01(\bR\aoutside\"\xde\x01\n" +
+	"\aoutside\x18\x02 \x01(\bR\aoutside\"\xf6\x01\n" +
 	"\x06Member\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
@@ -6906,7 +8052,9 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x05error\x18\x06 \x01(\tR\x05error\x12\x18\n" +
 	"\aversion\x18\a \x01(\tR\aversion\x12\x1a\n" +
 	"\brevision\x18\b \x01(\x03R\brevision\x12\x14\n" +
-	"\x05nodes\x18\t \x01(\rR\x05nodes\")\n" +
+	"\x05nodes\x18\t \x01(\rR\x05nodes\x12\x16\n" +
+	"\x06commit\x18\n" +
+	" \x01(\tR\x06commit\")\n" +
 	"\x13RemoveMemberRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x16\n" +
 	"\x14RemoveMemberResponse\"\x0f\n" +
@@ -6916,7 +8064,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x0eVersionRequest\"C\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
-	"\x06commit\x18\x02 \x01(\tR\x06commit2\xd8\f\n" +
+	"\x06commit\x18\x02 \x01(\tR\x06commit2\xb0\x0e\n" +
 	"\aManager\x128\n" +
 	"\x05Apply\x12\x16.shunt.v1.ApplyRequest\x1a\x17.shunt.v1.ApplyResponse\x12;\n" +
 	"\x06Delete\x12\x17.shunt.v1.DeleteRequest\x1a\x18.shunt.v1.DeleteResponse\x127\n" +
@@ -6926,9 +8074,13 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x05Trace\x12\x16.shunt.v1.TraceRequest\x1a\x17.shunt.v1.TraceResponse\"\x03\x90\x02\x01\x12=\n" +
 	"\x05Flows\x12\x16.shunt.v1.FlowsRequest\x1a\x17.shunt.v1.FlowsResponse\"\x03\x90\x02\x01\x12F\n" +
 	"\bHealthOf\x12\x19.shunt.v1.HealthOfRequest\x1a\x1a.shunt.v1.HealthOfResponse\"\x03\x90\x02\x01\x12I\n" +
-	"\tAuditSNAT\x12\x1a.shunt.v1.AuditSNATRequest\x1a\x1b.shunt.v1.AuditSNATResponse\"\x03\x90\x02\x01\x12G\n" +
+	"\tAuditSNAT\x12\x1a.shunt.v1.AuditSNATRequest\x1a\x1b.shunt.v1.AuditSNATResponse\"\x03\x90\x02\x01\x12J\n" +
+	"\vReleaseSNAT\x12\x1c.shunt.v1.ReleaseSNATRequest\x1a\x1d.shunt.v1.ReleaseSNATResponse\x12G\n" +
 	"\n" +
-	"RotateKeys\x12\x1b.shunt.v1.RotateKeysRequest\x1a\x1c.shunt.v1.RotateKeysResponse\x12F\n" +
+	"RotateKeys\x12\x1b.shunt.v1.RotateKeysRequest\x1a\x1c.shunt.v1.RotateKeysResponse\x12G\n" +
+	"\n" +
+	"RotateRing\x12\x1b.shunt.v1.RotateRingRequest\x1a\x1c.shunt.v1.RotateRingResponse\x12A\n" +
+	"\bRotateCA\x12\x19.shunt.v1.RotateCARequest\x1a\x1a.shunt.v1.RotateCAResponse\x12F\n" +
 	"\bListKeys\x12\x19.shunt.v1.ListKeysRequest\x1a\x1a.shunt.v1.ListKeysResponse\"\x03\x90\x02\x01\x12L\n" +
 	"\n" +
 	"QUICConfig\x12\x1b.shunt.v1.QUICConfigRequest\x1a\x1c.shunt.v1.QUICConfigResponse\"\x03\x90\x02\x01\x12J\n" +
@@ -6958,7 +8110,7 @@ func file_v1_manager_proto_rawDescGZIP() []byte {
 }
 
 var file_v1_manager_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 84)
+var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 96)
 var file_v1_manager_proto_goTypes = []any{
 	(Change_Action)(0),                // 0: shunt.v1.Change.Action
 	(*Violation)(nil),                 // 1: shunt.v1.Violation
@@ -6967,218 +8119,244 @@ var file_v1_manager_proto_goTypes = []any{
 	(*Change)(nil),                    // 4: shunt.v1.Change
 	(*RotateKeysRequest)(nil),         // 5: shunt.v1.RotateKeysRequest
 	(*RotateKeysResponse)(nil),        // 6: shunt.v1.RotateKeysResponse
-	(*ListKeysRequest)(nil),           // 7: shunt.v1.ListKeysRequest
-	(*ListKeysResponse)(nil),          // 8: shunt.v1.ListKeysResponse
-	(*KeySet)(nil),                    // 9: shunt.v1.KeySet
-	(*KeyEpoch)(nil),                  // 10: shunt.v1.KeyEpoch
-	(*QUICConfigRequest)(nil),         // 11: shunt.v1.QUICConfigRequest
-	(*QUICConfigResponse)(nil),        // 12: shunt.v1.QUICConfigResponse
-	(*QUICServer)(nil),                // 13: shunt.v1.QUICServer
-	(*QUICServerConfig)(nil),          // 14: shunt.v1.QUICServerConfig
-	(*ObjectRef)(nil),                 // 15: shunt.v1.ObjectRef
-	(*DeleteRequest)(nil),             // 16: shunt.v1.DeleteRequest
-	(*DeleteResponse)(nil),            // 17: shunt.v1.DeleteResponse
-	(*GetRequest)(nil),                // 18: shunt.v1.GetRequest
-	(*GetResponse)(nil),               // 19: shunt.v1.GetResponse
-	(*WatchRequest)(nil),              // 20: shunt.v1.WatchRequest
-	(*WatchResponse)(nil),             // 21: shunt.v1.WatchResponse
-	(*StatusRequest)(nil),             // 22: shunt.v1.StatusRequest
-	(*StatusResponse)(nil),            // 23: shunt.v1.StatusResponse
-	(*KeyCount)(nil),                  // 24: shunt.v1.KeyCount
-	(*SnatVIPStatus)(nil),             // 25: shunt.v1.SnatVIPStatus
-	(*SnatCounts)(nil),                // 26: shunt.v1.SnatCounts
-	(*SnatRefused)(nil),               // 27: shunt.v1.SnatRefused
-	(*LoadStatus)(nil),                // 28: shunt.v1.LoadStatus
-	(*MemberLoad)(nil),                // 29: shunt.v1.MemberLoad
-	(*SnatStatus)(nil),                // 30: shunt.v1.SnatStatus
-	(*AuditSNATRequest)(nil),          // 31: shunt.v1.AuditSNATRequest
-	(*AuditSNATResponse)(nil),         // 32: shunt.v1.AuditSNATResponse
-	(*SnatNodeAudit)(nil),             // 33: shunt.v1.SnatNodeAudit
-	(*SnatDifference)(nil),            // 34: shunt.v1.SnatDifference
-	(*VIPPlacement)(nil),              // 35: shunt.v1.VIPPlacement
-	(*NodeStatus)(nil),                // 36: shunt.v1.NodeStatus
-	(*ServerStatus)(nil),              // 37: shunt.v1.ServerStatus
-	(*TableStatus)(nil),               // 38: shunt.v1.TableStatus
-	(*FlowClassStatus)(nil),           // 39: shunt.v1.FlowClassStatus
-	(*MemberStatus)(nil),              // 40: shunt.v1.MemberStatus
-	(*MemberDecision)(nil),            // 41: shunt.v1.MemberDecision
-	(*ReasonCount)(nil),               // 42: shunt.v1.ReasonCount
-	(*RouteStatus)(nil),               // 43: shunt.v1.RouteStatus
-	(*PeerStatus)(nil),                // 44: shunt.v1.PeerStatus
-	(*TraceRequest)(nil),              // 45: shunt.v1.TraceRequest
-	(*TraceResponse)(nil),             // 46: shunt.v1.TraceResponse
-	(*TraceResult)(nil),               // 47: shunt.v1.TraceResult
-	(*FlowsRequest)(nil),              // 48: shunt.v1.FlowsRequest
-	(*FlowsResponse)(nil),             // 49: shunt.v1.FlowsResponse
-	(*FlowsResult)(nil),               // 50: shunt.v1.FlowsResult
-	(*FlowStatus)(nil),                // 51: shunt.v1.FlowStatus
-	(*HealthOfRequest)(nil),           // 52: shunt.v1.HealthOfRequest
-	(*HealthOfResponse)(nil),          // 53: shunt.v1.HealthOfResponse
-	(*BackendHealth)(nil),             // 54: shunt.v1.BackendHealth
-	(*NodeHealth)(nil),                // 55: shunt.v1.NodeHealth
-	(*CheckHealth)(nil),               // 56: shunt.v1.CheckHealth
-	(*ProbeResult)(nil),               // 57: shunt.v1.ProbeResult
-	(*HealthChange)(nil),              // 58: shunt.v1.HealthChange
-	(*CreateTokenRequest)(nil),        // 59: shunt.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),       // 60: shunt.v1.CreateTokenResponse
-	(*CreateAccessRequest)(nil),       // 61: shunt.v1.CreateAccessRequest
-	(*CreateAccessResponse)(nil),      // 62: shunt.v1.CreateAccessResponse
-	(*CreateCertificateRequest)(nil),  // 63: shunt.v1.CreateCertificateRequest
-	(*CreateCertificateResponse)(nil), // 64: shunt.v1.CreateCertificateResponse
-	(*Access)(nil),                    // 65: shunt.v1.Access
-	(*ListAccessRequest)(nil),         // 66: shunt.v1.ListAccessRequest
-	(*ListAccessResponse)(nil),        // 67: shunt.v1.ListAccessResponse
-	(*RevokeAccessRequest)(nil),       // 68: shunt.v1.RevokeAccessRequest
-	(*RevokeAccessResponse)(nil),      // 69: shunt.v1.RevokeAccessResponse
-	(*EventsRequest)(nil),             // 70: shunt.v1.EventsRequest
-	(*EventsResponse)(nil),            // 71: shunt.v1.EventsResponse
-	(*Event)(nil),                     // 72: shunt.v1.Event
-	(*AuditRequest)(nil),              // 73: shunt.v1.AuditRequest
-	(*AuditResponse)(nil),             // 74: shunt.v1.AuditResponse
-	(*AuditEntry)(nil),                // 75: shunt.v1.AuditEntry
-	(*MembersRequest)(nil),            // 76: shunt.v1.MembersRequest
-	(*MembersResponse)(nil),           // 77: shunt.v1.MembersResponse
-	(*Member)(nil),                    // 78: shunt.v1.Member
-	(*RemoveMemberRequest)(nil),       // 79: shunt.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),      // 80: shunt.v1.RemoveMemberResponse
-	(*BackupRequest)(nil),             // 81: shunt.v1.BackupRequest
-	(*BackupResponse)(nil),            // 82: shunt.v1.BackupResponse
-	(*VersionRequest)(nil),            // 83: shunt.v1.VersionRequest
-	(*VersionResponse)(nil),           // 84: shunt.v1.VersionResponse
-	(*Object)(nil),                    // 85: shunt.v1.Object
-	(*timestamppb.Timestamp)(nil),     // 86: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 87: google.protobuf.Duration
+	(*RotateRingRequest)(nil),         // 7: shunt.v1.RotateRingRequest
+	(*RotateRingResponse)(nil),        // 8: shunt.v1.RotateRingResponse
+	(*RotateCARequest)(nil),           // 9: shunt.v1.RotateCARequest
+	(*RotateCAResponse)(nil),          // 10: shunt.v1.RotateCAResponse
+	(*CAWait)(nil),                    // 11: shunt.v1.CAWait
+	(*ListKeysRequest)(nil),           // 12: shunt.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),          // 13: shunt.v1.ListKeysResponse
+	(*KeySet)(nil),                    // 14: shunt.v1.KeySet
+	(*KeyEpoch)(nil),                  // 15: shunt.v1.KeyEpoch
+	(*QUICConfigRequest)(nil),         // 16: shunt.v1.QUICConfigRequest
+	(*QUICConfigResponse)(nil),        // 17: shunt.v1.QUICConfigResponse
+	(*QUICServer)(nil),                // 18: shunt.v1.QUICServer
+	(*QUICServerConfig)(nil),          // 19: shunt.v1.QUICServerConfig
+	(*ObjectRef)(nil),                 // 20: shunt.v1.ObjectRef
+	(*DeleteRequest)(nil),             // 21: shunt.v1.DeleteRequest
+	(*DeleteResponse)(nil),            // 22: shunt.v1.DeleteResponse
+	(*GetRequest)(nil),                // 23: shunt.v1.GetRequest
+	(*GetResponse)(nil),               // 24: shunt.v1.GetResponse
+	(*WatchRequest)(nil),              // 25: shunt.v1.WatchRequest
+	(*WatchResponse)(nil),             // 26: shunt.v1.WatchResponse
+	(*StatusRequest)(nil),             // 27: shunt.v1.StatusRequest
+	(*StatusResponse)(nil),            // 28: shunt.v1.StatusResponse
+	(*KeyCount)(nil),                  // 29: shunt.v1.KeyCount
+	(*SnatVIPStatus)(nil),             // 30: shunt.v1.SnatVIPStatus
+	(*SnatCounts)(nil),                // 31: shunt.v1.SnatCounts
+	(*SnatRefused)(nil),               // 32: shunt.v1.SnatRefused
+	(*LoadStatus)(nil),                // 33: shunt.v1.LoadStatus
+	(*MemberLoad)(nil),                // 34: shunt.v1.MemberLoad
+	(*SnatStatus)(nil),                // 35: shunt.v1.SnatStatus
+	(*AuditSNATRequest)(nil),          // 36: shunt.v1.AuditSNATRequest
+	(*AuditSNATResponse)(nil),         // 37: shunt.v1.AuditSNATResponse
+	(*SnatNodeAudit)(nil),             // 38: shunt.v1.SnatNodeAudit
+	(*SnatDifference)(nil),            // 39: shunt.v1.SnatDifference
+	(*VIPPlacement)(nil),              // 40: shunt.v1.VIPPlacement
+	(*NodeStatus)(nil),                // 41: shunt.v1.NodeStatus
+	(*TrustStatus)(nil),               // 42: shunt.v1.TrustStatus
+	(*ProcessBuild)(nil),              // 43: shunt.v1.ProcessBuild
+	(*WithheldStatus)(nil),            // 44: shunt.v1.WithheldStatus
+	(*AnswerStatus)(nil),              // 45: shunt.v1.AnswerStatus
+	(*ServerStatus)(nil),              // 46: shunt.v1.ServerStatus
+	(*TableStatus)(nil),               // 47: shunt.v1.TableStatus
+	(*FlowClassStatus)(nil),           // 48: shunt.v1.FlowClassStatus
+	(*MemberStatus)(nil),              // 49: shunt.v1.MemberStatus
+	(*MemberDecision)(nil),            // 50: shunt.v1.MemberDecision
+	(*ReasonCount)(nil),               // 51: shunt.v1.ReasonCount
+	(*RouteStatus)(nil),               // 52: shunt.v1.RouteStatus
+	(*PeerStatus)(nil),                // 53: shunt.v1.PeerStatus
+	(*TraceRequest)(nil),              // 54: shunt.v1.TraceRequest
+	(*TraceResponse)(nil),             // 55: shunt.v1.TraceResponse
+	(*TraceResult)(nil),               // 56: shunt.v1.TraceResult
+	(*FlowsRequest)(nil),              // 57: shunt.v1.FlowsRequest
+	(*FlowsResponse)(nil),             // 58: shunt.v1.FlowsResponse
+	(*FlowsResult)(nil),               // 59: shunt.v1.FlowsResult
+	(*FlowStatus)(nil),                // 60: shunt.v1.FlowStatus
+	(*HealthOfRequest)(nil),           // 61: shunt.v1.HealthOfRequest
+	(*HealthOfResponse)(nil),          // 62: shunt.v1.HealthOfResponse
+	(*BackendHealth)(nil),             // 63: shunt.v1.BackendHealth
+	(*NodeHealth)(nil),                // 64: shunt.v1.NodeHealth
+	(*CheckHealth)(nil),               // 65: shunt.v1.CheckHealth
+	(*ProbeResult)(nil),               // 66: shunt.v1.ProbeResult
+	(*HealthChange)(nil),              // 67: shunt.v1.HealthChange
+	(*CreateTokenRequest)(nil),        // 68: shunt.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 69: shunt.v1.CreateTokenResponse
+	(*CreateAccessRequest)(nil),       // 70: shunt.v1.CreateAccessRequest
+	(*CreateAccessResponse)(nil),      // 71: shunt.v1.CreateAccessResponse
+	(*CreateCertificateRequest)(nil),  // 72: shunt.v1.CreateCertificateRequest
+	(*CreateCertificateResponse)(nil), // 73: shunt.v1.CreateCertificateResponse
+	(*Access)(nil),                    // 74: shunt.v1.Access
+	(*ListAccessRequest)(nil),         // 75: shunt.v1.ListAccessRequest
+	(*ListAccessResponse)(nil),        // 76: shunt.v1.ListAccessResponse
+	(*ReleaseSNATRequest)(nil),        // 77: shunt.v1.ReleaseSNATRequest
+	(*ReleaseSNATResponse)(nil),       // 78: shunt.v1.ReleaseSNATResponse
+	(*ReleasedSNAT)(nil),              // 79: shunt.v1.ReleasedSNAT
+	(*RevokeAccessRequest)(nil),       // 80: shunt.v1.RevokeAccessRequest
+	(*RevokeAccessResponse)(nil),      // 81: shunt.v1.RevokeAccessResponse
+	(*EventsRequest)(nil),             // 82: shunt.v1.EventsRequest
+	(*EventsResponse)(nil),            // 83: shunt.v1.EventsResponse
+	(*Event)(nil),                     // 84: shunt.v1.Event
+	(*AuditRequest)(nil),              // 85: shunt.v1.AuditRequest
+	(*AuditResponse)(nil),             // 86: shunt.v1.AuditResponse
+	(*AuditEntry)(nil),                // 87: shunt.v1.AuditEntry
+	(*MembersRequest)(nil),            // 88: shunt.v1.MembersRequest
+	(*MembersResponse)(nil),           // 89: shunt.v1.MembersResponse
+	(*Member)(nil),                    // 90: shunt.v1.Member
+	(*RemoveMemberRequest)(nil),       // 91: shunt.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),      // 92: shunt.v1.RemoveMemberResponse
+	(*BackupRequest)(nil),             // 93: shunt.v1.BackupRequest
+	(*BackupResponse)(nil),            // 94: shunt.v1.BackupResponse
+	(*VersionRequest)(nil),            // 95: shunt.v1.VersionRequest
+	(*VersionResponse)(nil),           // 96: shunt.v1.VersionResponse
+	(*Object)(nil),                    // 97: shunt.v1.Object
+	(*timestamppb.Timestamp)(nil),     // 98: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 99: google.protobuf.Duration
 }
 var file_v1_manager_proto_depIdxs = []int32{
-	85,  // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
+	97,  // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
 	4,   // 1: shunt.v1.ApplyResponse.changes:type_name -> shunt.v1.Change
 	0,   // 2: shunt.v1.Change.action:type_name -> shunt.v1.Change.Action
-	85,  // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
-	85,  // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
-	9,   // 5: shunt.v1.RotateKeysResponse.keys:type_name -> shunt.v1.KeySet
-	9,   // 6: shunt.v1.RotateKeysResponse.waiting:type_name -> shunt.v1.KeySet
-	9,   // 7: shunt.v1.ListKeysResponse.keys:type_name -> shunt.v1.KeySet
-	86,  // 8: shunt.v1.KeySet.since:type_name -> google.protobuf.Timestamp
-	10,  // 9: shunt.v1.KeySet.epochs:type_name -> shunt.v1.KeyEpoch
-	86,  // 10: shunt.v1.KeySet.due:type_name -> google.protobuf.Timestamp
-	86,  // 11: shunt.v1.KeyEpoch.made:type_name -> google.protobuf.Timestamp
-	13,  // 12: shunt.v1.QUICConfigResponse.servers:type_name -> shunt.v1.QUICServer
-	14,  // 13: shunt.v1.QUICServer.configs:type_name -> shunt.v1.QUICServerConfig
-	15,  // 14: shunt.v1.DeleteRequest.objects:type_name -> shunt.v1.ObjectRef
-	4,   // 15: shunt.v1.DeleteResponse.changes:type_name -> shunt.v1.Change
-	85,  // 16: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
-	85,  // 17: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
-	15,  // 18: shunt.v1.WatchResponse.deleted:type_name -> shunt.v1.ObjectRef
-	36,  // 19: shunt.v1.StatusResponse.nodes:type_name -> shunt.v1.NodeStatus
-	41,  // 20: shunt.v1.StatusResponse.decisions:type_name -> shunt.v1.MemberDecision
-	35,  // 21: shunt.v1.StatusResponse.placements:type_name -> shunt.v1.VIPPlacement
-	30,  // 22: shunt.v1.StatusResponse.snat:type_name -> shunt.v1.SnatStatus
-	28,  // 23: shunt.v1.StatusResponse.load:type_name -> shunt.v1.LoadStatus
-	25,  // 24: shunt.v1.StatusResponse.snat_vips:type_name -> shunt.v1.SnatVIPStatus
-	26,  // 25: shunt.v1.StatusResponse.snat_counts:type_name -> shunt.v1.SnatCounts
-	24,  // 26: shunt.v1.StatusResponse.keys:type_name -> shunt.v1.KeyCount
-	86,  // 27: shunt.v1.KeyCount.since:type_name -> google.protobuf.Timestamp
-	86,  // 28: shunt.v1.KeyCount.made:type_name -> google.protobuf.Timestamp
-	27,  // 29: shunt.v1.SnatCounts.refused:type_name -> shunt.v1.SnatRefused
-	29,  // 30: shunt.v1.LoadStatus.load:type_name -> shunt.v1.MemberLoad
-	87,  // 31: shunt.v1.MemberLoad.age:type_name -> google.protobuf.Duration
-	33,  // 32: shunt.v1.AuditSNATResponse.nodes:type_name -> shunt.v1.SnatNodeAudit
-	34,  // 33: shunt.v1.SnatNodeAudit.differences:type_name -> shunt.v1.SnatDifference
-	86,  // 34: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
-	40,  // 35: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
-	42,  // 36: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
-	43,  // 37: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
-	44,  // 38: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
-	38,  // 39: shunt.v1.NodeStatus.tables:type_name -> shunt.v1.TableStatus
-	39,  // 40: shunt.v1.NodeStatus.flows:type_name -> shunt.v1.FlowClassStatus
-	37,  // 41: shunt.v1.NodeStatus.servers:type_name -> shunt.v1.ServerStatus
-	86,  // 42: shunt.v1.MemberStatus.since:type_name -> google.protobuf.Timestamp
-	86,  // 43: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
-	86,  // 44: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
-	86,  // 45: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
-	86,  // 46: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
-	47,  // 47: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
-	50,  // 48: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
-	51,  // 49: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
-	87,  // 50: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
-	54,  // 51: shunt.v1.HealthOfResponse.backends:type_name -> shunt.v1.BackendHealth
-	55,  // 52: shunt.v1.BackendHealth.nodes:type_name -> shunt.v1.NodeHealth
-	58,  // 53: shunt.v1.BackendHealth.history:type_name -> shunt.v1.HealthChange
-	86,  // 54: shunt.v1.NodeHealth.since:type_name -> google.protobuf.Timestamp
-	56,  // 55: shunt.v1.NodeHealth.checks:type_name -> shunt.v1.CheckHealth
-	29,  // 56: shunt.v1.NodeHealth.load:type_name -> shunt.v1.MemberLoad
-	57,  // 57: shunt.v1.CheckHealth.results:type_name -> shunt.v1.ProbeResult
-	86,  // 58: shunt.v1.ProbeResult.time:type_name -> google.protobuf.Timestamp
-	87,  // 59: shunt.v1.ProbeResult.took:type_name -> google.protobuf.Duration
-	86,  // 60: shunt.v1.HealthChange.time:type_name -> google.protobuf.Timestamp
-	87,  // 61: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	86,  // 62: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	87,  // 63: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
-	65,  // 64: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
-	87,  // 65: shunt.v1.CreateCertificateRequest.ttl:type_name -> google.protobuf.Duration
-	65,  // 66: shunt.v1.CreateCertificateResponse.access:type_name -> shunt.v1.Access
-	86,  // 67: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
-	86,  // 68: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
-	65,  // 69: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
-	86,  // 70: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	72,  // 71: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
-	86,  // 72: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
-	58,  // 73: shunt.v1.Event.changes:type_name -> shunt.v1.HealthChange
-	86,  // 74: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
-	75,  // 75: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
-	86,  // 76: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	78,  // 77: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
-	2,   // 78: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
-	16,  // 79: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
-	18,  // 80: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
-	20,  // 81: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
-	22,  // 82: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
-	45,  // 83: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
-	48,  // 84: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
-	52,  // 85: shunt.v1.Manager.HealthOf:input_type -> shunt.v1.HealthOfRequest
-	31,  // 86: shunt.v1.Manager.AuditSNAT:input_type -> shunt.v1.AuditSNATRequest
-	5,   // 87: shunt.v1.Manager.RotateKeys:input_type -> shunt.v1.RotateKeysRequest
-	7,   // 88: shunt.v1.Manager.ListKeys:input_type -> shunt.v1.ListKeysRequest
-	11,  // 89: shunt.v1.Manager.QUICConfig:input_type -> shunt.v1.QUICConfigRequest
-	59,  // 90: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
-	61,  // 91: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
-	63,  // 92: shunt.v1.Manager.CreateCertificate:input_type -> shunt.v1.CreateCertificateRequest
-	66,  // 93: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
-	68,  // 94: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
-	70,  // 95: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
-	73,  // 96: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
-	76,  // 97: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
-	79,  // 98: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
-	81,  // 99: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
-	83,  // 100: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
-	3,   // 101: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
-	17,  // 102: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
-	19,  // 103: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
-	21,  // 104: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
-	23,  // 105: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
-	46,  // 106: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
-	49,  // 107: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
-	53,  // 108: shunt.v1.Manager.HealthOf:output_type -> shunt.v1.HealthOfResponse
-	32,  // 109: shunt.v1.Manager.AuditSNAT:output_type -> shunt.v1.AuditSNATResponse
-	6,   // 110: shunt.v1.Manager.RotateKeys:output_type -> shunt.v1.RotateKeysResponse
-	8,   // 111: shunt.v1.Manager.ListKeys:output_type -> shunt.v1.ListKeysResponse
-	12,  // 112: shunt.v1.Manager.QUICConfig:output_type -> shunt.v1.QUICConfigResponse
-	60,  // 113: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
-	62,  // 114: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
-	64,  // 115: shunt.v1.Manager.CreateCertificate:output_type -> shunt.v1.CreateCertificateResponse
-	67,  // 116: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
-	69,  // 117: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
-	71,  // 118: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
-	74,  // 119: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
-	77,  // 120: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
-	80,  // 121: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
-	82,  // 122: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
-	84,  // 123: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
-	101, // [101:124] is the sub-list for method output_type
-	78,  // [78:101] is the sub-list for method input_type
-	78,  // [78:78] is the sub-list for extension type_name
-	78,  // [78:78] is the sub-list for extension extendee
-	0,   // [0:78] is the sub-list for field type_name
+	97,  // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
+	97,  // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
+	14,  // 5: shunt.v1.RotateKeysResponse.keys:type_name -> shunt.v1.KeySet
+	14,  // 6: shunt.v1.RotateKeysResponse.waiting:type_name -> shunt.v1.KeySet
+	98,  // 7: shunt.v1.RotateCAResponse.began:type_name -> google.protobuf.Timestamp
+	98,  // 8: shunt.v1.RotateCAResponse.since:type_name -> google.protobuf.Timestamp
+	11,  // 9: shunt.v1.RotateCAResponse.waits:type_name -> shunt.v1.CAWait
+	14,  // 10: shunt.v1.ListKeysResponse.keys:type_name -> shunt.v1.KeySet
+	98,  // 11: shunt.v1.KeySet.since:type_name -> google.protobuf.Timestamp
+	15,  // 12: shunt.v1.KeySet.epochs:type_name -> shunt.v1.KeyEpoch
+	98,  // 13: shunt.v1.KeySet.due:type_name -> google.protobuf.Timestamp
+	98,  // 14: shunt.v1.KeyEpoch.made:type_name -> google.protobuf.Timestamp
+	18,  // 15: shunt.v1.QUICConfigResponse.servers:type_name -> shunt.v1.QUICServer
+	19,  // 16: shunt.v1.QUICServer.configs:type_name -> shunt.v1.QUICServerConfig
+	20,  // 17: shunt.v1.DeleteRequest.objects:type_name -> shunt.v1.ObjectRef
+	4,   // 18: shunt.v1.DeleteResponse.changes:type_name -> shunt.v1.Change
+	97,  // 19: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
+	97,  // 20: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
+	20,  // 21: shunt.v1.WatchResponse.deleted:type_name -> shunt.v1.ObjectRef
+	41,  // 22: shunt.v1.StatusResponse.nodes:type_name -> shunt.v1.NodeStatus
+	50,  // 23: shunt.v1.StatusResponse.decisions:type_name -> shunt.v1.MemberDecision
+	40,  // 24: shunt.v1.StatusResponse.placements:type_name -> shunt.v1.VIPPlacement
+	35,  // 25: shunt.v1.StatusResponse.snat:type_name -> shunt.v1.SnatStatus
+	33,  // 26: shunt.v1.StatusResponse.load:type_name -> shunt.v1.LoadStatus
+	30,  // 27: shunt.v1.StatusResponse.snat_vips:type_name -> shunt.v1.SnatVIPStatus
+	31,  // 28: shunt.v1.StatusResponse.snat_counts:type_name -> shunt.v1.SnatCounts
+	29,  // 29: shunt.v1.StatusResponse.keys:type_name -> shunt.v1.KeyCount
+	98,  // 30: shunt.v1.KeyCount.since:type_name -> google.protobuf.Timestamp
+	98,  // 31: shunt.v1.KeyCount.made:type_name -> google.protobuf.Timestamp
+	32,  // 32: shunt.v1.SnatCounts.refused:type_name -> shunt.v1.SnatRefused
+	34,  // 33: shunt.v1.LoadStatus.load:type_name -> shunt.v1.MemberLoad
+	99,  // 34: shunt.v1.MemberLoad.age:type_name -> google.protobuf.Duration
+	38,  // 35: shunt.v1.AuditSNATResponse.nodes:type_name -> shunt.v1.SnatNodeAudit
+	39,  // 36: shunt.v1.SnatNodeAudit.differences:type_name -> shunt.v1.SnatDifference
+	98,  // 37: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
+	49,  // 38: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
+	51,  // 39: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
+	52,  // 40: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
+	53,  // 41: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
+	47,  // 42: shunt.v1.NodeStatus.tables:type_name -> shunt.v1.TableStatus
+	48,  // 43: shunt.v1.NodeStatus.flows:type_name -> shunt.v1.FlowClassStatus
+	46,  // 44: shunt.v1.NodeStatus.servers:type_name -> shunt.v1.ServerStatus
+	45,  // 45: shunt.v1.NodeStatus.answers:type_name -> shunt.v1.AnswerStatus
+	43,  // 46: shunt.v1.NodeStatus.processes:type_name -> shunt.v1.ProcessBuild
+	44,  // 47: shunt.v1.NodeStatus.withheld:type_name -> shunt.v1.WithheldStatus
+	42,  // 48: shunt.v1.NodeStatus.trust:type_name -> shunt.v1.TrustStatus
+	98,  // 49: shunt.v1.MemberStatus.since:type_name -> google.protobuf.Timestamp
+	98,  // 50: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
+	98,  // 51: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
+	98,  // 52: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
+	98,  // 53: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
+	56,  // 54: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
+	59,  // 55: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
+	60,  // 56: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
+	99,  // 57: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
+	63,  // 58: shunt.v1.HealthOfResponse.backends:type_name -> shunt.v1.BackendHealth
+	64,  // 59: shunt.v1.BackendHealth.nodes:type_name -> shunt.v1.NodeHealth
+	67,  // 60: shunt.v1.BackendHealth.history:type_name -> shunt.v1.HealthChange
+	98,  // 61: shunt.v1.NodeHealth.since:type_name -> google.protobuf.Timestamp
+	65,  // 62: shunt.v1.NodeHealth.checks:type_name -> shunt.v1.CheckHealth
+	34,  // 63: shunt.v1.NodeHealth.load:type_name -> shunt.v1.MemberLoad
+	66,  // 64: shunt.v1.CheckHealth.results:type_name -> shunt.v1.ProbeResult
+	98,  // 65: shunt.v1.ProbeResult.time:type_name -> google.protobuf.Timestamp
+	99,  // 66: shunt.v1.ProbeResult.took:type_name -> google.protobuf.Duration
+	98,  // 67: shunt.v1.HealthChange.time:type_name -> google.protobuf.Timestamp
+	99,  // 68: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	98,  // 69: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	99,  // 70: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
+	74,  // 71: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
+	99,  // 72: shunt.v1.CreateCertificateRequest.ttl:type_name -> google.protobuf.Duration
+	74,  // 73: shunt.v1.CreateCertificateResponse.access:type_name -> shunt.v1.Access
+	98,  // 74: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
+	98,  // 75: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
+	74,  // 76: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
+	79,  // 77: shunt.v1.ReleaseSNATResponse.released:type_name -> shunt.v1.ReleasedSNAT
+	98,  // 78: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	84,  // 79: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
+	98,  // 80: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
+	67,  // 81: shunt.v1.Event.changes:type_name -> shunt.v1.HealthChange
+	98,  // 82: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
+	87,  // 83: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
+	98,  // 84: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	90,  // 85: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
+	2,   // 86: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
+	21,  // 87: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
+	23,  // 88: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
+	25,  // 89: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
+	27,  // 90: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
+	54,  // 91: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
+	57,  // 92: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
+	61,  // 93: shunt.v1.Manager.HealthOf:input_type -> shunt.v1.HealthOfRequest
+	36,  // 94: shunt.v1.Manager.AuditSNAT:input_type -> shunt.v1.AuditSNATRequest
+	77,  // 95: shunt.v1.Manager.ReleaseSNAT:input_type -> shunt.v1.ReleaseSNATRequest
+	5,   // 96: shunt.v1.Manager.RotateKeys:input_type -> shunt.v1.RotateKeysRequest
+	7,   // 97: shunt.v1.Manager.RotateRing:input_type -> shunt.v1.RotateRingRequest
+	9,   // 98: shunt.v1.Manager.RotateCA:input_type -> shunt.v1.RotateCARequest
+	12,  // 99: shunt.v1.Manager.ListKeys:input_type -> shunt.v1.ListKeysRequest
+	16,  // 100: shunt.v1.Manager.QUICConfig:input_type -> shunt.v1.QUICConfigRequest
+	68,  // 101: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
+	70,  // 102: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
+	72,  // 103: shunt.v1.Manager.CreateCertificate:input_type -> shunt.v1.CreateCertificateRequest
+	75,  // 104: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
+	80,  // 105: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
+	82,  // 106: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
+	85,  // 107: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
+	88,  // 108: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
+	91,  // 109: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
+	93,  // 110: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
+	95,  // 111: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
+	3,   // 112: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
+	22,  // 113: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
+	24,  // 114: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
+	26,  // 115: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
+	28,  // 116: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
+	55,  // 117: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
+	58,  // 118: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
+	62,  // 119: shunt.v1.Manager.HealthOf:output_type -> shunt.v1.HealthOfResponse
+	37,  // 120: shunt.v1.Manager.AuditSNAT:output_type -> shunt.v1.AuditSNATResponse
+	78,  // 121: shunt.v1.Manager.ReleaseSNAT:output_type -> shunt.v1.ReleaseSNATResponse
+	6,   // 122: shunt.v1.Manager.RotateKeys:output_type -> shunt.v1.RotateKeysResponse
+	8,   // 123: shunt.v1.Manager.RotateRing:output_type -> shunt.v1.RotateRingResponse
+	10,  // 124: shunt.v1.Manager.RotateCA:output_type -> shunt.v1.RotateCAResponse
+	13,  // 125: shunt.v1.Manager.ListKeys:output_type -> shunt.v1.ListKeysResponse
+	17,  // 126: shunt.v1.Manager.QUICConfig:output_type -> shunt.v1.QUICConfigResponse
+	69,  // 127: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
+	71,  // 128: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
+	73,  // 129: shunt.v1.Manager.CreateCertificate:output_type -> shunt.v1.CreateCertificateResponse
+	76,  // 130: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
+	81,  // 131: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
+	83,  // 132: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
+	86,  // 133: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
+	89,  // 134: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
+	92,  // 135: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
+	94,  // 136: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
+	96,  // 137: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
+	112, // [112:138] is the sub-list for method output_type
+	86,  // [86:112] is the sub-list for method input_type
+	86,  // [86:86] is the sub-list for extension type_name
+	86,  // [86:86] is the sub-list for extension extendee
+	0,   // [0:86] is the sub-list for field type_name
 }
 
 func init() { file_v1_manager_proto_init() }
@@ -7187,16 +8365,16 @@ func file_v1_manager_proto_init() {
 		return
 	}
 	file_v1_objects_proto_init()
-	file_v1_manager_proto_msgTypes[27].OneofWrappers = []any{}
-	file_v1_manager_proto_msgTypes[28].OneofWrappers = []any{}
-	file_v1_manager_proto_msgTypes[54].OneofWrappers = []any{}
+	file_v1_manager_proto_msgTypes[32].OneofWrappers = []any{}
+	file_v1_manager_proto_msgTypes[33].OneofWrappers = []any{}
+	file_v1_manager_proto_msgTypes[63].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_manager_proto_rawDesc), len(file_v1_manager_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   84,
+			NumMessages:   96,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

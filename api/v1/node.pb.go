@@ -93,9 +93,11 @@ func (x *JoinRequest) GetCsr() []byte {
 
 type JoinResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// PEM.
-	Certificate   []byte `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
-	Ca            []byte `protobuf:"bytes,2,opt,name=ca,proto3" json:"ca,omitempty"`
+	// PEM. The CA is the one that signed the certificate.
+	Certificate []byte `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	Ca          []byte `protobuf:"bytes,2,opt,name=ca,proto3" json:"ca,omitempty"`
+	// Further CAs whose certificates the node must accept, while the CA is replaced.
+	MoreCas       []byte `protobuf:"bytes,3,opt,name=more_cas,json=moreCas,proto3" json:"more_cas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -140,6 +142,13 @@ func (x *JoinResponse) GetCertificate() []byte {
 func (x *JoinResponse) GetCa() []byte {
 	if x != nil {
 		return x.Ca
+	}
+	return nil
+}
+
+func (x *JoinResponse) GetMoreCas() []byte {
+	if x != nil {
+		return x.MoreCas
 	}
 	return nil
 }
@@ -774,10 +783,12 @@ func (x *SnatReturn) GetRanges() []uint32 {
 
 // SnatHolder is a DIP whose connections leave with the VIP. A range is its ports divided by 8.
 type SnatHolder struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vni           uint32                 `protobuf:"varint,1,opt,name=vni,proto3" json:"vni,omitempty"`
-	Vip           string                 `protobuf:"bytes,2,opt,name=vip,proto3" json:"vip,omitempty"`
-	Dip           string                 `protobuf:"bytes,3,opt,name=dip,proto3" json:"dip,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Vni   uint32                 `protobuf:"varint,1,opt,name=vni,proto3" json:"vni,omitempty"`
+	Vip   string                 `protobuf:"bytes,2,opt,name=vip,proto3" json:"vip,omitempty"`
+	Dip   string                 `protobuf:"bytes,3,opt,name=dip,proto3" json:"dip,omitempty"`
+	// For hosts: after how long without use its ranges are given back; absent: 4m. Set in SnatHolders alone.
+	Idle          *durationpb.Duration `protobuf:"bytes,4,opt,name=idle,proto3" json:"idle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -831,6 +842,13 @@ func (x *SnatHolder) GetDip() string {
 		return x.Dip
 	}
 	return ""
+}
+
+func (x *SnatHolder) GetIdle() *durationpb.Duration {
+	if x != nil {
+		return x.Idle
+	}
+	return nil
 }
 
 type SnatAck struct {
@@ -1217,7 +1235,10 @@ type PlanUpdate struct {
 	SnatAnswers *SnatAnswers       `protobuf:"bytes,13,opt,name=snat_answers,json=snatAnswers,proto3" json:"snat_answers,omitempty"`
 	SnatWords   *SnatWordsQuestion `protobuf:"bytes,14,opt,name=snat_words,json=snatWords,proto3" json:"snat_words,omitempty"`
 	// For muxes: loads of members, as hosts know them. Independent of the plan's revision.
-	Load          *LoadReport `protobuf:"bytes,15,opt,name=load,proto3" json:"load,omitempty"`
+	Load *LoadReport `protobuf:"bytes,15,opt,name=load,proto3" json:"load,omitempty"`
+	// The manager's state went back to an older copy within the epoch: the node had applied a revision that this state never had. A node with a
+	// plan of the epoch refuses every plan of it, whatever its revision, until a later epoch begins.
+	Rewound       bool `protobuf:"varint,16,opt,name=rewound,proto3" json:"rewound,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1355,6 +1376,13 @@ func (x *PlanUpdate) GetLoad() *LoadReport {
 		return x.Load
 	}
 	return nil
+}
+
+func (x *PlanUpdate) GetRewound() bool {
+	if x != nil {
+		return x.Rewound
+	}
+	return false
 }
 
 // SnatLeases is a snapshot or a change of all leases. A mux advertises a VIP with SNAT only while it has them.
@@ -1825,7 +1853,12 @@ type SnatRevoke struct {
 	Ranges   []uint32               `protobuf:"varint,2,rep,packed,name=ranges,proto3" json:"ranges,omitempty"`
 	Revision int64                  `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Only new connections must not use them; they are to be given back when the last one is over.
-	Leave         bool `protobuf:"varint,4,opt,name=leave,proto3" json:"leave,omitempty"`
+	Leave bool `protobuf:"varint,4,opt,name=leave,proto3" json:"leave,omitempty"`
+	// The DIP may keep so many of its ranges, those that were used last. New connections must not use the others, which are to be given back as
+	// soon as they have no connection. ranges is empty then.
+	Keep *uint32 `protobuf:"varint,5,opt,name=keep,proto3,oneof" json:"keep,omitempty"`
+	// The VIP has no free range: ranges without a connection are to be given back now, but for two. ranges is empty then.
+	Reclaim       bool `protobuf:"varint,6,opt,name=reclaim,proto3" json:"reclaim,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1884,6 +1917,20 @@ func (x *SnatRevoke) GetRevision() int64 {
 func (x *SnatRevoke) GetLeave() bool {
 	if x != nil {
 		return x.Leave
+	}
+	return false
+}
+
+func (x *SnatRevoke) GetKeep() uint32 {
+	if x != nil && x.Keep != nil {
+		return *x.Keep
+	}
+	return 0
+}
+
+func (x *SnatRevoke) GetReclaim() bool {
+	if x != nil {
+		return x.Reclaim
 	}
 	return false
 }
@@ -2133,9 +2180,11 @@ func (x *HealthResult) GetMembers() []*NodeHealth {
 }
 
 type FlowsQuestion struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Request       *FlowsRequest          `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Id      uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Request *FlowsRequest          `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
+	// How long the manager waits for the answer. The node stops looking for flows then. Unset is ten seconds.
+	Timeout       *durationpb.Duration `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2180,6 +2229,13 @@ func (x *FlowsQuestion) GetId() uint64 {
 func (x *FlowsQuestion) GetRequest() *FlowsRequest {
 	if x != nil {
 		return x.Request
+	}
+	return nil
+}
+
+func (x *FlowsQuestion) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
 	}
 	return nil
 }
@@ -2559,7 +2615,10 @@ type PlanNode struct {
 	// Of a host: prefixes of destinations that connections of servers with SNAT go to as they are.
 	Inside []string `protobuf:"bytes,7,rep,name=inside,proto3" json:"inside,omitempty"`
 	// Of hosts: prefixes that switches of all Networks tunnel from.
-	Switches      []string `protobuf:"bytes,8,rep,name=switches,proto3" json:"switches,omitempty"`
+	Switches []string `protobuf:"bytes,8,rep,name=switches,proto3" json:"switches,omitempty"`
+	// CAs whose managers the node accepts, DER, and no others; the first is the one that its own certificate must be signed by. Empty in
+	// clusters whose CA was never replaced: as at the join.
+	Cas           [][]byte `protobuf:"bytes,9,rep,name=cas,proto3" json:"cas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2646,6 +2705,13 @@ func (x *PlanNode) GetInside() []string {
 func (x *PlanNode) GetSwitches() []string {
 	if x != nil {
 		return x.Switches
+	}
+	return nil
+}
+
+func (x *PlanNode) GetCas() [][]byte {
+	if x != nil {
+		return x.Cas
 	}
 	return nil
 }
@@ -2777,9 +2843,11 @@ func (x *PlanKeys) GetMint() uint32 {
 
 // PlanEpochKey is a key of an epoch, from 1. A cookie names it by the epoch modulo 2, a connection id by the epoch modulo 7.
 type PlanEpochKey struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Key           []byte                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"` // 16 bytes
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Epoch uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Key   []byte                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"` // 16 bytes
+	// Of cookies: they name members by shuffled ids under it.
+	Shuffled      bool `protobuf:"varint,3,opt,name=shuffled,proto3" json:"shuffled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2828,6 +2896,13 @@ func (x *PlanEpochKey) GetKey() []byte {
 	return nil
 }
 
+func (x *PlanEpochKey) GetShuffled() bool {
+	if x != nil {
+		return x.Shuffled
+	}
+	return false
+}
+
 // PlanEndpoint is an endpoint of one VIP, for muxes.
 type PlanEndpoint struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -2864,7 +2939,13 @@ type PlanEndpoint struct {
 	// Form of cookies in TCP timestamps; empty: there are none.
 	Cookie string `protobuf:"bytes,24,opt,name=cookie,proto3" json:"cookie,omitempty"`
 	// Path nat: the mux rewrites packets both ways. `outer` of members is their DIP.
-	Nat           bool `protobuf:"varint,25,opt,name=nat,proto3" json:"nat,omitempty"`
+	Nat bool `protobuf:"varint,25,opt,name=nat,proto3" json:"nat,omitempty"`
+	// The flow table goes before cookies and connection ids: flows from before the endpoint had these may be there.
+	FlowsFirst bool `protobuf:"varint,26,opt,name=flows_first,json=flowsFirst,proto3" json:"flows_first,omitempty"`
+	// Flows stay at members that are dead but in the plan.
+	KeepDead bool `protobuf:"varint,27,opt,name=keep_dead,json=keepDead,proto3" json:"keep_dead,omitempty"`
+	// XORed into the first eight bytes of the key (little endian): the VIP's own ring hash key. 0: the key itself.
+	RingTweak     uint64 `protobuf:"fixed64,28,opt,name=ring_tweak,json=ringTweak,proto3" json:"ring_tweak,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3074,6 +3155,27 @@ func (x *PlanEndpoint) GetNat() bool {
 	return false
 }
 
+func (x *PlanEndpoint) GetFlowsFirst() bool {
+	if x != nil {
+		return x.FlowsFirst
+	}
+	return false
+}
+
+func (x *PlanEndpoint) GetKeepDead() bool {
+	if x != nil {
+		return x.KeepDead
+	}
+	return false
+}
+
+func (x *PlanEndpoint) GetRingTweak() uint64 {
+	if x != nil {
+		return x.RingTweak
+	}
+	return 0
+}
+
 // PlanService is what the endpoints of one service share, for muxes.
 type PlanService struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -3084,7 +3186,13 @@ type PlanService struct {
 	Allow []byte `protobuf:"bytes,4,opt,name=allow,proto3" json:"allow,omitempty"`
 	Deny  []byte `protobuf:"bytes,5,opt,name=deny,proto3" json:"deny,omitempty"`
 	// Name of the Policy whose PlanSources count; allow and deny are empty then.
-	SourcesOf     string `protobuf:"bytes,6,opt,name=sources_of,json=sourcesOf,proto3" json:"sources_of,omitempty"`
+	SourcesOf string `protobuf:"bytes,6,opt,name=sources_of,json=sourcesOf,proto3" json:"sources_of,omitempty"`
+	// The service has no endpoint: the mux keeps its VIP for answers to connections that servers open (SNAT).
+	Outbound bool `protobuf:"varint,7,opt,name=outbound,proto3" json:"outbound,omitempty"`
+	// Tenant that owns the service. Empty from managers of former builds.
+	Tenant string `protobuf:"bytes,8,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Revision that created the service: where a mux lacks room, the VIPs of younger services wait. 0 from managers of former builds.
+	Created       int64 `protobuf:"varint,9,opt,name=created,proto3" json:"created,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3161,6 +3269,27 @@ func (x *PlanService) GetSourcesOf() string {
 	return ""
 }
 
+func (x *PlanService) GetOutbound() bool {
+	if x != nil {
+		return x.Outbound
+	}
+	return false
+}
+
+func (x *PlanService) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *PlanService) GetCreated() int64 {
+	if x != nil {
+		return x.Created
+	}
+	return 0
+}
+
 // PlanSources are the lists of a Policy, once for all services that take them from it, for muxes.
 type PlanSources struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -3235,7 +3364,9 @@ type PlanMember struct {
 	Outer  string `protobuf:"bytes,5,opt,name=outer,proto3" json:"outer,omitempty"`
 	Backup bool   `protobuf:"varint,6,opt,name=backup,proto3" json:"backup,omitempty"`
 	// Dead for so long that the ring is made without it.
-	Down          bool `protobuf:"varint,7,opt,name=down,proto3" json:"down,omitempty"`
+	Down bool `protobuf:"varint,7,opt,name=down,proto3" json:"down,omitempty"`
+	// With health from host: underlay address of its host, which the mux checks for being reachable. Empty from managers of former builds.
+	Host          string `protobuf:"bytes,12,opt,name=host,proto3" json:"host,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3319,6 +3450,13 @@ func (x *PlanMember) GetDown() bool {
 	return false
 }
 
+func (x *PlanMember) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
 // PlanCheck is Health with its defaults filled in. The fields before `health` are of its first check, and everything where
 // `health` is not there: as versions that know no more of checks write and read it.
 type PlanCheck struct {
@@ -3332,8 +3470,10 @@ type PlanCheck struct {
 	Fall     uint32                 `protobuf:"varint,7,opt,name=fall,proto3" json:"fall,omitempty"`
 	Port     uint32                 `protobuf:"varint,8,opt,name=port,proto3" json:"port,omitempty"`
 	From     string                 `protobuf:"bytes,9,opt,name=from,proto3" json:"from,omitempty"` // "mux", "host" or "both"
-	// All of it, where the fields above cannot say it.
-	Health        *Health `protobuf:"bytes,10,opt,name=health,proto3" json:"health,omitempty"`
+	// All of it, where the other fields cannot say it.
+	Health *Health `protobuf:"bytes,10,opt,name=health,proto3" json:"health,omitempty"`
+	// Way of the check, "direct" or "tunnel", as Check.through; empty: direct. Nodes that do not know the field check directly.
+	Through       string `protobuf:"bytes,11,opt,name=through,proto3" json:"through,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3438,6 +3578,13 @@ func (x *PlanCheck) GetHealth() *Health {
 	return nil
 }
 
+func (x *PlanCheck) GetThrough() string {
+	if x != nil {
+		return x.Through
+	}
+	return ""
+}
+
 // PlanBinding is a member of an endpoint as its host must know it.
 type PlanBinding struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -3465,7 +3612,10 @@ type PlanBinding struct {
 	// The host puts the member into TCP timestamps: it stamps them where it rewrites, else it makes the handshakes.
 	Cookie bool `protobuf:"varint,17,opt,name=cookie,proto3" json:"cookie,omitempty"`
 	// The protocol is QUIC; `protocol` says udp.
-	Quic          *QUIC `protobuf:"bytes,18,opt,name=quic,proto3" json:"quic,omitempty"`
+	Quic *QUIC `protobuf:"bytes,18,opt,name=quic,proto3" json:"quic,omitempty"`
+	// The tenant of the service, and the revision that created the service: the host needs them to decide which VIPs it withholds where a table is full.
+	Tenant        string `protobuf:"bytes,19,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Created       int64  `protobuf:"varint,20,opt,name=created,proto3" json:"created,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3626,6 +3776,20 @@ func (x *PlanBinding) GetQuic() *QUIC {
 	return nil
 }
 
+func (x *PlanBinding) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *PlanBinding) GetCreated() int64 {
+	if x != nil {
+		return x.Created
+	}
+	return 0
+}
+
 // PlanRepair is what hosts with members of an endpoint must know of the memberships that it had lately, to find the former owner of
 // a connection (design section 9.4). It is there only while there are such: what was displaced longer ago than the endpoint's repair
 // window is not in it.
@@ -3636,7 +3800,7 @@ type PlanRepair struct {
 	Protocol string                 `protobuf:"bytes,3,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	Port     uint32                 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
 	PortEnd  uint32                 `protobuf:"varint,5,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
-	// The ring hash key of all memberships.
+	// The ring hash key of all memberships: the present one, or with rotated the one before.
 	Key *PlanKey `protobuf:"bytes,6,opt,name=key,proto3" json:"key,omitempty"`
 	// As in PlanEndpoint.
 	Encap     string          `protobuf:"bytes,7,opt,name=encap,proto3" json:"encap,omitempty"`
@@ -3645,7 +3809,10 @@ type PlanRepair struct {
 	// Who is a member, or was one.
 	Targets []*PlanTarget `protobuf:"bytes,10,rep,name=targets,proto3" json:"targets,omitempty"`
 	// Oldest first; the last is the present one.
-	Memberships   []*PlanMembership `protobuf:"bytes,11,rep,name=memberships,proto3" json:"memberships,omitempty"`
+	Memberships []*PlanMembership `protobuf:"bytes,11,rep,name=memberships,proto3" json:"memberships,omitempty"`
+	// The last change gave the endpoint another ring hash key: the only membership is that of before, and a flow that is not known belongs to the owner
+	// of its slot there.
+	Rotated       bool `protobuf:"varint,12,opt,name=rotated,proto3" json:"rotated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3755,6 +3922,13 @@ func (x *PlanRepair) GetMemberships() []*PlanMembership {
 		return x.Memberships
 	}
 	return nil
+}
+
+func (x *PlanRepair) GetRotated() bool {
+	if x != nil {
+		return x.Rotated
+	}
+	return false
 }
 
 // PlanTarget is a member of one of the memberships, and the way to it.
@@ -3932,10 +4106,11 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
 	"\x04role\x18\x03 \x01(\tR\x04role\x12\x10\n" +
-	"\x03csr\x18\x04 \x01(\fR\x03csr\"@\n" +
+	"\x03csr\x18\x04 \x01(\fR\x03csr\"[\n" +
 	"\fJoinResponse\x12 \n" +
 	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12\x0e\n" +
-	"\x02ca\x18\x02 \x01(\fR\x02ca\"\xfb\x04\n" +
+	"\x02ca\x18\x02 \x01(\fR\x02ca\x12\x19\n" +
+	"\bmore_cas\x18\x03 \x01(\fR\amoreCas\"\xfb\x04\n" +
 	"\n" +
 	"NodeReport\x12%\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0f.shunt.v1.HelloR\x05hello\x12'\n" +
@@ -3989,12 +4164,13 @@ const file_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"SnatReturn\x12,\n" +
 	"\x06holder\x18\x01 \x01(\v2\x14.shunt.v1.SnatHolderR\x06holder\x12\x16\n" +
-	"\x06ranges\x18\x02 \x03(\rR\x06ranges\"B\n" +
+	"\x06ranges\x18\x02 \x03(\rR\x06ranges\"q\n" +
 	"\n" +
 	"SnatHolder\x12\x10\n" +
 	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
 	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x10\n" +
-	"\x03dip\x18\x03 \x01(\tR\x03dip\"%\n" +
+	"\x03dip\x18\x03 \x01(\tR\x03dip\x12-\n" +
+	"\x04idle\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04idle\"%\n" +
 	"\aSnatAck\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\"Z\n" +
 	"\fHealthReport\x12\x12\n" +
@@ -4021,7 +4197,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x05epoch\x18\x05 \x01(\x03R\x05epoch\x12\x16\n" +
 	"\x06opened\x18\x06 \x01(\x03R\x06opened\x12\x1d\n" +
 	"\n" +
-	"takes_load\x18\a \x01(\bR\ttakesLoad\"\xa4\x05\n" +
+	"takes_load\x18\a \x01(\bR\ttakesLoad\"\xbe\x05\n" +
 	"\n" +
 	"PlanUpdate\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x14\n" +
@@ -4041,7 +4217,8 @@ const file_v1_node_proto_rawDesc = "" +
 	"\fsnat_answers\x18\r \x01(\v2\x15.shunt.v1.SnatAnswersR\vsnatAnswers\x12:\n" +
 	"\n" +
 	"snat_words\x18\x0e \x01(\v2\x1b.shunt.v1.SnatWordsQuestionR\tsnatWords\x12(\n" +
-	"\x04load\x18\x0f \x01(\v2\x14.shunt.v1.LoadReportR\x04load\"\xd3\x01\n" +
+	"\x04load\x18\x0f \x01(\v2\x14.shunt.v1.LoadReportR\x04load\x12\x18\n" +
+	"\arewound\x18\x10 \x01(\bR\arewound\"\xd3\x01\n" +
 	"\n" +
 	"SnatLeases\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x03R\brevision\x12\x1a\n" +
@@ -4076,13 +4253,16 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x06ranges\x18\x02 \x03(\rR\x06ranges\x12\x10\n" +
 	"\x03all\x18\x03 \x01(\bR\x03all\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x03R\brevision\x12\x18\n" +
-	"\arefused\x18\x05 \x01(\tR\arefused\"\x84\x01\n" +
+	"\arefused\x18\x05 \x01(\tR\arefused\"\xc0\x01\n" +
 	"\n" +
 	"SnatRevoke\x12,\n" +
 	"\x06holder\x18\x01 \x01(\v2\x14.shunt.v1.SnatHolderR\x06holder\x12\x16\n" +
 	"\x06ranges\x18\x02 \x03(\rR\x06ranges\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x03R\brevision\x12\x14\n" +
-	"\x05leave\x18\x04 \x01(\bR\x05leave\"l\n" +
+	"\x05leave\x18\x04 \x01(\bR\x05leave\x12\x17\n" +
+	"\x04keep\x18\x05 \x01(\rH\x00R\x04keep\x88\x01\x01\x12\x18\n" +
+	"\areclaim\x18\x06 \x01(\bR\areclaimB\a\n" +
+	"\x05_keep\"l\n" +
 	"\x0eHealthQuestion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x122\n" +
 	"\amembers\x18\x02 \x03(\v2\x18.shunt.v1.EndpointMemberR\amembers\x12\x16\n" +
@@ -4098,10 +4278,11 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12.\n" +
 	"\x06result\x18\x02 \x01(\v2\x16.shunt.v1.HealthResultR\x06result\">\n" +
 	"\fHealthResult\x12.\n" +
-	"\amembers\x18\x01 \x03(\v2\x14.shunt.v1.NodeHealthR\amembers\"Q\n" +
+	"\amembers\x18\x01 \x03(\v2\x14.shunt.v1.NodeHealthR\amembers\"\x86\x01\n" +
 	"\rFlowsQuestion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x120\n" +
-	"\arequest\x18\x02 \x01(\v2\x16.shunt.v1.FlowsRequestR\arequest\"K\n" +
+	"\arequest\x18\x02 \x01(\v2\x16.shunt.v1.FlowsRequestR\arequest\x123\n" +
+	"\atimeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"K\n" +
 	"\n" +
 	"FlowsReply\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12-\n" +
@@ -4125,7 +4306,7 @@ const file_v1_node_proto_rawDesc = "" +
 	"\acookies\x18\t \x01(\v2\x12.shunt.v1.PlanKeysH\x00R\acookies\x12(\n" +
 	"\x04cids\x18\n" +
 	" \x01(\v2\x12.shunt.v1.PlanKeysH\x00R\x04cidsB\x06\n" +
-	"\x04item\"\xe7\x01\n" +
+	"\x04item\"\xf9\x01\n" +
 	"\bPlanNode\x12\"\n" +
 	"\x04node\x18\x01 \x01(\v2\x0e.shunt.v1.NodeR\x04node\x12\x10\n" +
 	"\x03mtu\x18\x02 \x01(\rR\x03mtu\x12%\n" +
@@ -4134,7 +4315,8 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x04vips\x18\x05 \x03(\tR\x04vips\x12\x1a\n" +
 	"\bunderlay\x18\x06 \x03(\tR\bunderlay\x12\x16\n" +
 	"\x06inside\x18\a \x03(\tR\x06inside\x12\x1a\n" +
-	"\bswitches\x18\b \x03(\tR\bswitches\"+\n" +
+	"\bswitches\x18\b \x03(\tR\bswitches\x12\x10\n" +
+	"\x03cas\x18\t \x03(\fR\x03cas\"+\n" +
 	"\aPlanKey\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\fR\x03key\"n\n" +
@@ -4142,10 +4324,11 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
 	"\x03vip\x18\x02 \x01(\tR\x03vip\x12*\n" +
 	"\x04keys\x18\x03 \x03(\v2\x16.shunt.v1.PlanEpochKeyR\x04keys\x12\x12\n" +
-	"\x04mint\x18\x04 \x01(\rR\x04mint\"6\n" +
+	"\x04mint\x18\x04 \x01(\rR\x04mint\"R\n" +
 	"\fPlanEpochKey\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\fR\x03key\"\xee\x05\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\x12\x1a\n" +
+	"\bshuffled\x18\x03 \x01(\bR\bshuffled\"\xcb\x06\n" +
 	"\fPlanEndpoint\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
 	"\x03vni\x18\x02 \x01(\rR\x03vni\x12\x10\n" +
@@ -4176,7 +4359,12 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x05track\x18\x16 \x01(\bR\x05track\x12\"\n" +
 	"\x04quic\x18\x17 \x01(\v2\x0e.shunt.v1.QUICR\x04quic\x12\x16\n" +
 	"\x06cookie\x18\x18 \x01(\tR\x06cookie\x12\x10\n" +
-	"\x03nat\x18\x19 \x01(\bR\x03nat\"\xa6\x01\n" +
+	"\x03nat\x18\x19 \x01(\bR\x03nat\x12\x1f\n" +
+	"\vflows_first\x18\x1a \x01(\bR\n" +
+	"flowsFirst\x12\x1b\n" +
+	"\tkeep_dead\x18\x1b \x01(\bR\bkeepDead\x12\x1d\n" +
+	"\n" +
+	"ring_tweak\x18\x1c \x01(\x06R\tringTweak\"\xf4\x01\n" +
 	"\vPlanService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03vip\x18\x02 \x03(\tR\x03vip\x12(\n" +
@@ -4184,11 +4372,14 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x05allow\x18\x04 \x01(\fR\x05allow\x12\x12\n" +
 	"\x04deny\x18\x05 \x01(\fR\x04deny\x12\x1d\n" +
 	"\n" +
-	"sources_of\x18\x06 \x01(\tR\tsourcesOf\"O\n" +
+	"sources_of\x18\x06 \x01(\tR\tsourcesOf\x12\x1a\n" +
+	"\boutbound\x18\a \x01(\bR\boutbound\x12\x16\n" +
+	"\x06tenant\x18\b \x01(\tR\x06tenant\x12\x18\n" +
+	"\acreated\x18\t \x01(\x03R\acreated\"O\n" +
 	"\vPlanSources\x12\x16\n" +
 	"\x06policy\x18\x01 \x01(\tR\x06policy\x12\x14\n" +
 	"\x05allow\x18\x02 \x01(\fR\x05allow\x12\x12\n" +
-	"\x04deny\x18\x03 \x01(\fR\x04deny\"\x9c\x01\n" +
+	"\x04deny\x18\x03 \x01(\fR\x04deny\"\xb0\x01\n" +
 	"\n" +
 	"PlanMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
@@ -4197,7 +4388,8 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x06weight\x18\x04 \x01(\rR\x06weight\x12\x14\n" +
 	"\x05outer\x18\x05 \x01(\tR\x05outer\x12\x16\n" +
 	"\x06backup\x18\x06 \x01(\bR\x06backup\x12\x12\n" +
-	"\x04down\x18\a \x01(\bR\x04down\"\xad\x02\n" +
+	"\x04down\x18\a \x01(\bR\x04down\x12\x12\n" +
+	"\x04host\x18\f \x01(\tR\x04host\"\xc7\x02\n" +
 	"\tPlanCheck\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
@@ -4209,7 +4401,8 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x04port\x18\b \x01(\rR\x04port\x12\x12\n" +
 	"\x04from\x18\t \x01(\tR\x04from\x12(\n" +
 	"\x06health\x18\n" +
-	" \x01(\v2\x10.shunt.v1.HealthR\x06health\"\xf3\x03\n" +
+	" \x01(\v2\x10.shunt.v1.HealthR\x06health\x12\x18\n" +
+	"\athrough\x18\v \x01(\tR\athrough\"\xa5\x04\n" +
 	"\vPlanBinding\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
 	"\x03vni\x18\x02 \x01(\rR\x03vni\x12\x10\n" +
@@ -4229,7 +4422,9 @@ const file_v1_node_proto_rawDesc = "" +
 	"\x05share\x18\x0f \x01(\rR\x05share\x12\"\n" +
 	"\x04load\x18\x10 \x01(\v2\x0e.shunt.v1.LoadR\x04load\x12\x16\n" +
 	"\x06cookie\x18\x11 \x01(\bR\x06cookie\x12\"\n" +
-	"\x04quic\x18\x12 \x01(\v2\x0e.shunt.v1.QUICR\x04quic\"\xf2\x02\n" +
+	"\x04quic\x18\x12 \x01(\v2\x0e.shunt.v1.QUICR\x04quic\x12\x16\n" +
+	"\x06tenant\x18\x13 \x01(\tR\x06tenant\x12\x18\n" +
+	"\acreated\x18\x14 \x01(\x03R\acreated\"\x8c\x03\n" +
 	"\n" +
 	"PlanRepair\x12\x10\n" +
 	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
@@ -4243,7 +4438,8 @@ const file_v1_node_proto_rawDesc = "" +
 	"\tfragments\x18\t \x01(\tR\tfragments\x12.\n" +
 	"\atargets\x18\n" +
 	" \x03(\v2\x14.shunt.v1.PlanTargetR\atargets\x12:\n" +
-	"\vmemberships\x18\v \x03(\v2\x18.shunt.v1.PlanMembershipR\vmemberships\"\x84\x01\n" +
+	"\vmemberships\x18\v \x03(\v2\x18.shunt.v1.PlanMembershipR\vmemberships\x12\x18\n" +
+	"\arotated\x18\f \x01(\bR\arotated\"\x84\x01\n" +
 	"\n" +
 	"PlanTarget\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
@@ -4359,71 +4555,73 @@ var file_v1_node_proto_depIdxs = []int32{
 	48, // 14: shunt.v1.EndpointLoad.interval:type_name -> google.protobuf.Duration
 	10, // 15: shunt.v1.SnatAsk.holder:type_name -> shunt.v1.SnatHolder
 	10, // 16: shunt.v1.SnatReturn.holder:type_name -> shunt.v1.SnatHolder
-	13, // 17: shunt.v1.HealthReport.endpoints:type_name -> shunt.v1.EndpointHealth
-	14, // 18: shunt.v1.EndpointHealth.words:type_name -> shunt.v1.HealthWords
-	33, // 19: shunt.v1.PlanUpdate.upsert:type_name -> shunt.v1.PlanItem
-	31, // 20: shunt.v1.PlanUpdate.trace:type_name -> shunt.v1.TraceQuestion
-	29, // 21: shunt.v1.PlanUpdate.flows:type_name -> shunt.v1.FlowsQuestion
-	12, // 22: shunt.v1.PlanUpdate.health:type_name -> shunt.v1.HealthReport
-	12, // 23: shunt.v1.PlanUpdate.others:type_name -> shunt.v1.HealthReport
-	25, // 24: shunt.v1.PlanUpdate.health_of:type_name -> shunt.v1.HealthQuestion
-	17, // 25: shunt.v1.PlanUpdate.snat_leases:type_name -> shunt.v1.SnatLeases
-	20, // 26: shunt.v1.PlanUpdate.snat_holders:type_name -> shunt.v1.SnatHolders
-	21, // 27: shunt.v1.PlanUpdate.snat_answers:type_name -> shunt.v1.SnatAnswers
-	3,  // 28: shunt.v1.PlanUpdate.snat_words:type_name -> shunt.v1.SnatWordsQuestion
-	6,  // 29: shunt.v1.PlanUpdate.load:type_name -> shunt.v1.LoadReport
-	18, // 30: shunt.v1.SnatLeases.vips:type_name -> shunt.v1.SnatVIP
-	19, // 31: shunt.v1.SnatVIP.dips:type_name -> shunt.v1.SnatDIP
-	10, // 32: shunt.v1.SnatHolders.holders:type_name -> shunt.v1.SnatHolder
-	22, // 33: shunt.v1.SnatAnswers.answers:type_name -> shunt.v1.SnatAnswer
-	23, // 34: shunt.v1.SnatAnswer.grant:type_name -> shunt.v1.SnatGrant
-	24, // 35: shunt.v1.SnatAnswer.revoke:type_name -> shunt.v1.SnatRevoke
-	10, // 36: shunt.v1.SnatGrant.holder:type_name -> shunt.v1.SnatHolder
-	10, // 37: shunt.v1.SnatRevoke.holder:type_name -> shunt.v1.SnatHolder
-	26, // 38: shunt.v1.HealthQuestion.members:type_name -> shunt.v1.EndpointMember
-	28, // 39: shunt.v1.HealthReply.result:type_name -> shunt.v1.HealthResult
-	49, // 40: shunt.v1.HealthResult.members:type_name -> shunt.v1.NodeHealth
-	50, // 41: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
-	51, // 42: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
-	52, // 43: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
-	53, // 44: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
-	38, // 45: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
-	43, // 46: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
-	35, // 47: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
-	34, // 48: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
-	39, // 49: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
-	40, // 50: shunt.v1.PlanItem.sources:type_name -> shunt.v1.PlanSources
-	44, // 51: shunt.v1.PlanItem.repair:type_name -> shunt.v1.PlanRepair
-	36, // 52: shunt.v1.PlanItem.cookies:type_name -> shunt.v1.PlanKeys
-	36, // 53: shunt.v1.PlanItem.cids:type_name -> shunt.v1.PlanKeys
-	54, // 54: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
-	37, // 55: shunt.v1.PlanKeys.keys:type_name -> shunt.v1.PlanEpochKey
-	41, // 56: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
-	42, // 57: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
-	55, // 58: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
-	56, // 59: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
-	57, // 60: shunt.v1.PlanEndpoint.quic:type_name -> shunt.v1.QUIC
-	58, // 61: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
-	48, // 62: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
-	48, // 63: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
-	59, // 64: shunt.v1.PlanCheck.health:type_name -> shunt.v1.Health
-	42, // 65: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
-	60, // 66: shunt.v1.PlanBinding.host_idle:type_name -> shunt.v1.HostIdle
-	61, // 67: shunt.v1.PlanBinding.load:type_name -> shunt.v1.Load
-	57, // 68: shunt.v1.PlanBinding.quic:type_name -> shunt.v1.QUIC
-	35, // 69: shunt.v1.PlanRepair.key:type_name -> shunt.v1.PlanKey
-	55, // 70: shunt.v1.PlanRepair.source:type_name -> shunt.v1.SourceAffinity
-	45, // 71: shunt.v1.PlanRepair.targets:type_name -> shunt.v1.PlanTarget
-	46, // 72: shunt.v1.PlanRepair.memberships:type_name -> shunt.v1.PlanMembership
-	0,  // 73: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
-	2,  // 74: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
-	1,  // 75: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
-	16, // 76: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
-	75, // [75:77] is the sub-list for method output_type
-	73, // [73:75] is the sub-list for method input_type
-	73, // [73:73] is the sub-list for extension type_name
-	73, // [73:73] is the sub-list for extension extendee
-	0,  // [0:73] is the sub-list for field type_name
+	48, // 17: shunt.v1.SnatHolder.idle:type_name -> google.protobuf.Duration
+	13, // 18: shunt.v1.HealthReport.endpoints:type_name -> shunt.v1.EndpointHealth
+	14, // 19: shunt.v1.EndpointHealth.words:type_name -> shunt.v1.HealthWords
+	33, // 20: shunt.v1.PlanUpdate.upsert:type_name -> shunt.v1.PlanItem
+	31, // 21: shunt.v1.PlanUpdate.trace:type_name -> shunt.v1.TraceQuestion
+	29, // 22: shunt.v1.PlanUpdate.flows:type_name -> shunt.v1.FlowsQuestion
+	12, // 23: shunt.v1.PlanUpdate.health:type_name -> shunt.v1.HealthReport
+	12, // 24: shunt.v1.PlanUpdate.others:type_name -> shunt.v1.HealthReport
+	25, // 25: shunt.v1.PlanUpdate.health_of:type_name -> shunt.v1.HealthQuestion
+	17, // 26: shunt.v1.PlanUpdate.snat_leases:type_name -> shunt.v1.SnatLeases
+	20, // 27: shunt.v1.PlanUpdate.snat_holders:type_name -> shunt.v1.SnatHolders
+	21, // 28: shunt.v1.PlanUpdate.snat_answers:type_name -> shunt.v1.SnatAnswers
+	3,  // 29: shunt.v1.PlanUpdate.snat_words:type_name -> shunt.v1.SnatWordsQuestion
+	6,  // 30: shunt.v1.PlanUpdate.load:type_name -> shunt.v1.LoadReport
+	18, // 31: shunt.v1.SnatLeases.vips:type_name -> shunt.v1.SnatVIP
+	19, // 32: shunt.v1.SnatVIP.dips:type_name -> shunt.v1.SnatDIP
+	10, // 33: shunt.v1.SnatHolders.holders:type_name -> shunt.v1.SnatHolder
+	22, // 34: shunt.v1.SnatAnswers.answers:type_name -> shunt.v1.SnatAnswer
+	23, // 35: shunt.v1.SnatAnswer.grant:type_name -> shunt.v1.SnatGrant
+	24, // 36: shunt.v1.SnatAnswer.revoke:type_name -> shunt.v1.SnatRevoke
+	10, // 37: shunt.v1.SnatGrant.holder:type_name -> shunt.v1.SnatHolder
+	10, // 38: shunt.v1.SnatRevoke.holder:type_name -> shunt.v1.SnatHolder
+	26, // 39: shunt.v1.HealthQuestion.members:type_name -> shunt.v1.EndpointMember
+	28, // 40: shunt.v1.HealthReply.result:type_name -> shunt.v1.HealthResult
+	49, // 41: shunt.v1.HealthResult.members:type_name -> shunt.v1.NodeHealth
+	50, // 42: shunt.v1.FlowsQuestion.request:type_name -> shunt.v1.FlowsRequest
+	48, // 43: shunt.v1.FlowsQuestion.timeout:type_name -> google.protobuf.Duration
+	51, // 44: shunt.v1.FlowsReply.result:type_name -> shunt.v1.FlowsResult
+	52, // 45: shunt.v1.TraceQuestion.request:type_name -> shunt.v1.TraceRequest
+	53, // 46: shunt.v1.TraceReply.result:type_name -> shunt.v1.TraceResult
+	38, // 47: shunt.v1.PlanItem.endpoint:type_name -> shunt.v1.PlanEndpoint
+	43, // 48: shunt.v1.PlanItem.binding:type_name -> shunt.v1.PlanBinding
+	35, // 49: shunt.v1.PlanItem.ring_key:type_name -> shunt.v1.PlanKey
+	34, // 50: shunt.v1.PlanItem.node:type_name -> shunt.v1.PlanNode
+	39, // 51: shunt.v1.PlanItem.service:type_name -> shunt.v1.PlanService
+	40, // 52: shunt.v1.PlanItem.sources:type_name -> shunt.v1.PlanSources
+	44, // 53: shunt.v1.PlanItem.repair:type_name -> shunt.v1.PlanRepair
+	36, // 54: shunt.v1.PlanItem.cookies:type_name -> shunt.v1.PlanKeys
+	36, // 55: shunt.v1.PlanItem.cids:type_name -> shunt.v1.PlanKeys
+	54, // 56: shunt.v1.PlanNode.node:type_name -> shunt.v1.Node
+	37, // 57: shunt.v1.PlanKeys.keys:type_name -> shunt.v1.PlanEpochKey
+	41, // 58: shunt.v1.PlanEndpoint.members:type_name -> shunt.v1.PlanMember
+	42, // 59: shunt.v1.PlanEndpoint.check:type_name -> shunt.v1.PlanCheck
+	55, // 60: shunt.v1.PlanEndpoint.source:type_name -> shunt.v1.SourceAffinity
+	56, // 61: shunt.v1.PlanEndpoint.idle:type_name -> shunt.v1.Idle
+	57, // 62: shunt.v1.PlanEndpoint.quic:type_name -> shunt.v1.QUIC
+	58, // 63: shunt.v1.PlanService.limits:type_name -> shunt.v1.Limits
+	48, // 64: shunt.v1.PlanCheck.interval:type_name -> google.protobuf.Duration
+	48, // 65: shunt.v1.PlanCheck.timeout:type_name -> google.protobuf.Duration
+	59, // 66: shunt.v1.PlanCheck.health:type_name -> shunt.v1.Health
+	42, // 67: shunt.v1.PlanBinding.check:type_name -> shunt.v1.PlanCheck
+	60, // 68: shunt.v1.PlanBinding.host_idle:type_name -> shunt.v1.HostIdle
+	61, // 69: shunt.v1.PlanBinding.load:type_name -> shunt.v1.Load
+	57, // 70: shunt.v1.PlanBinding.quic:type_name -> shunt.v1.QUIC
+	35, // 71: shunt.v1.PlanRepair.key:type_name -> shunt.v1.PlanKey
+	55, // 72: shunt.v1.PlanRepair.source:type_name -> shunt.v1.SourceAffinity
+	45, // 73: shunt.v1.PlanRepair.targets:type_name -> shunt.v1.PlanTarget
+	46, // 74: shunt.v1.PlanRepair.memberships:type_name -> shunt.v1.PlanMembership
+	0,  // 75: shunt.v1.NodeProtocol.Join:input_type -> shunt.v1.JoinRequest
+	2,  // 76: shunt.v1.NodeProtocol.Sync:input_type -> shunt.v1.NodeReport
+	1,  // 77: shunt.v1.NodeProtocol.Join:output_type -> shunt.v1.JoinResponse
+	16, // 78: shunt.v1.NodeProtocol.Sync:output_type -> shunt.v1.PlanUpdate
+	77, // [77:79] is the sub-list for method output_type
+	75, // [75:77] is the sub-list for method input_type
+	75, // [75:75] is the sub-list for extension type_name
+	75, // [75:75] is the sub-list for extension extendee
+	0,  // [0:75] is the sub-list for field type_name
 }
 
 func init() { file_v1_node_proto_init() }
@@ -4433,6 +4631,7 @@ func file_v1_node_proto_init() {
 	}
 	file_v1_manager_proto_init()
 	file_v1_objects_proto_init()
+	file_v1_node_proto_msgTypes[24].OneofWrappers = []any{}
 	file_v1_node_proto_msgTypes[33].OneofWrappers = []any{
 		(*PlanItem_Endpoint)(nil),
 		(*PlanItem_Binding)(nil),

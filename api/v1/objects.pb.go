@@ -241,15 +241,26 @@ func (x *FieldOwner) GetFields() []string {
 	return nil
 }
 
-// Tenant owns services. Quotas of 0 are no limit.
+// Tenant owns services.
 type Tenant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Share of what tenants compete for, 1 to 1000; default 1.
+	// Share of leases of SNAT ports while several tenants ask, 1 to 1000; default 1.
 	Weight uint32 `protobuf:"varint,2,opt,name=weight,proto3" json:"weight,omitempty"`
 	// Overlay id of its addresses, 24 bits. Other than 0: not supported by this version.
-	Vni           uint32  `protobuf:"varint,3,opt,name=vni,proto3" json:"vni,omitempty"`
-	Quotas        *Quotas `protobuf:"bytes,4,opt,name=quotas,proto3" json:"quotas,omitempty"`
+	Vni    uint32  `protobuf:"varint,3,opt,name=vni,proto3" json:"vni,omitempty"`
+	Quotas *Quotas `protobuf:"bytes,4,opt,name=quotas,proto3" json:"quotas,omitempty"`
+	// Prefixes of the addresses of its servers. Callers with role tenant name only these as DIP of a backend, check address and SNAT source;
+	// services of other tenants do not name them unless shared. No other Tenant's dips overlap them.
+	Dips []string `protobuf:"bytes,5,rep,name=dips,proto3" json:"dips,omitempty"`
+	// Prefixes of the machines that its servers are on. Callers with role tenant name only these as host of a backend, next to the backend's
+	// own DIP. Several Tenants may list the same machine.
+	Hosts []string `protobuf:"bytes,6,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	// Prefixes of its VIPs. Callers with role tenant name only these; services of other tenants do not name them. No other Tenant's vips
+	// overlap them.
+	Vips []string `protobuf:"bytes,7,rep,name=vips,proto3" json:"vips,omitempty"`
+	// DIPs and VIPs that services of other tenants may name too.
+	Shared        []*Share `protobuf:"bytes,8,rep,name=shared,proto3" json:"shared,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -312,7 +323,100 @@ func (x *Tenant) GetQuotas() *Quotas {
 	return nil
 }
 
-// Quotas bound what a tenant may have and do; 0 is no limit.
+func (x *Tenant) GetDips() []string {
+	if x != nil {
+		return x.Dips
+	}
+	return nil
+}
+
+func (x *Tenant) GetHosts() []string {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+func (x *Tenant) GetVips() []string {
+	if x != nil {
+		return x.Vips
+	}
+	return nil
+}
+
+func (x *Tenant) GetShared() []*Share {
+	if x != nil {
+		return x.Shared
+	}
+	return nil
+}
+
+// Share permits other tenants to name addresses of a Tenant. DIPs are shared as backends and check addresses, not as SNAT sources.
+type Share struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names of the tenants that may.
+	Tenants []string `protobuf:"bytes,1,rep,name=tenants,proto3" json:"tenants,omitempty"`
+	// Prefixes inside the Tenant's dips.
+	Dips []string `protobuf:"bytes,2,rep,name=dips,proto3" json:"dips,omitempty"`
+	// Prefixes inside the Tenant's vips.
+	Vips          []string `protobuf:"bytes,3,rep,name=vips,proto3" json:"vips,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Share) Reset() {
+	*x = Share{}
+	mi := &file_v1_objects_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Share) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Share) ProtoMessage() {}
+
+func (x *Share) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Share.ProtoReflect.Descriptor instead.
+func (*Share) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Share) GetTenants() []string {
+	if x != nil {
+		return x.Tenants
+	}
+	return nil
+}
+
+func (x *Share) GetDips() []string {
+	if x != nil {
+		return x.Dips
+	}
+	return nil
+}
+
+func (x *Share) GetVips() []string {
+	if x != nil {
+		return x.Vips
+	}
+	return nil
+}
+
+// Quotas bound what a tenant may have and do. For changes by callers of role tenant 0 is the default: 1024 services, 4096 endpoints, 16384
+// backends, 600 changes a minute; 4294967295 is no limit. For changes by others 0 is no limit.
 type Quotas struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Services uint32                 `protobuf:"varint,1,opt,name=services,proto3" json:"services,omitempty"`
@@ -322,17 +426,19 @@ type Quotas struct {
 	Backends uint32 `protobuf:"varint,3,opt,name=backends,proto3" json:"backends,omitempty"`
 	// Requests that change something, per minute.
 	Changes uint32 `protobuf:"varint,4,opt,name=changes,proto3" json:"changes,omitempty"`
-	// Ports that its DIPs have for outbound connections, of all VIPs. A multiple of 8. Not supported by this version.
+	// Ports that its DIPs may have for outbound connections (Service.snat), of all VIPs. A multiple of 8; 0 is no limit.
 	SnatPorts uint32 `protobuf:"varint,5,opt,name=snat_ports,json=snatPorts,proto3" json:"snat_ports,omitempty"`
-	// The same for one DIP and one VIP; 0 means 1024. Not supported by this version.
+	// The same for one DIP of one VIP: a multiple of 8, at most 64512; 0 means 1024.
 	SnatPortsPerDip uint32 `protobuf:"varint,6,opt,name=snat_ports_per_dip,json=snatPortsPerDip,proto3" json:"snat_ports_per_dip,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Probes a second that health checks of its services make, as one mux sends them; 0 means 20000.
+	Probes        uint32 `protobuf:"varint,7,opt,name=probes,proto3" json:"probes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Quotas) Reset() {
 	*x = Quotas{}
-	mi := &file_v1_objects_proto_msgTypes[3]
+	mi := &file_v1_objects_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -344,7 +450,7 @@ func (x *Quotas) String() string {
 func (*Quotas) ProtoMessage() {}
 
 func (x *Quotas) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[3]
+	mi := &file_v1_objects_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -357,7 +463,7 @@ func (x *Quotas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quotas.ProtoReflect.Descriptor instead.
 func (*Quotas) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{3}
+	return file_v1_objects_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Quotas) GetServices() uint32 {
@@ -402,6 +508,13 @@ func (x *Quotas) GetSnatPortsPerDip() uint32 {
 	return 0
 }
 
+func (x *Quotas) GetProbes() uint32 {
+	if x != nil {
+		return x.Probes
+	}
+	return 0
+}
+
 // Policy is what several services share: each of its fields counts for a service that names the policy and does not
 // say anything of that field itself.
 type Policy struct {
@@ -418,7 +531,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_v1_objects_proto_msgTypes[4]
+	mi := &file_v1_objects_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -430,7 +543,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[4]
+	mi := &file_v1_objects_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -443,7 +556,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{4}
+	return file_v1_objects_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Policy) GetName() string {
@@ -494,7 +607,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_v1_objects_proto_msgTypes[5]
+	mi := &file_v1_objects_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -506,7 +619,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[5]
+	mi := &file_v1_objects_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -519,7 +632,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{5}
+	return file_v1_objects_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Placement) GetReplicas() uint32 {
@@ -543,9 +656,11 @@ type Service struct {
 	// Tenant that owns the service; "default" when empty.
 	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// IP addresses, each inside a VIP prefix of a Network.
-	Vip       []string    `protobuf:"bytes,3,rep,name=vip,proto3" json:"vip,omitempty"`
+	Vip []string `protobuf:"bytes,3,rep,name=vip,proto3" json:"vip,omitempty"`
+	// At least one, unless snat names servers: then the service has one VIP, for the connections that they open.
 	Endpoints []*Endpoint `protobuf:"bytes,4,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
-	// DIPs whose outbound connections leave with the VIP. Not supported by this version.
+	// Servers whose outbound connections leave with the lowest IPv4 VIP: the DIP of a backend of this service, or DIP@HOST, which names the
+	// address of the host.
 	Snat    []string `protobuf:"bytes,5,rep,name=snat,proto3" json:"snat,omitempty"`
 	Limits  *Limits  `protobuf:"bytes,6,opt,name=limits,proto3" json:"limits,omitempty"`
 	Sources *Sources `protobuf:"bytes,7,opt,name=sources,proto3" json:"sources,omitempty"`
@@ -558,7 +673,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_v1_objects_proto_msgTypes[6]
+	mi := &file_v1_objects_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -570,7 +685,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[6]
+	mi := &file_v1_objects_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -583,7 +698,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{6}
+	return file_v1_objects_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Service) GetName() string {
@@ -663,7 +778,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_v1_objects_proto_msgTypes[7]
+	mi := &file_v1_objects_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -675,7 +790,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[7]
+	mi := &file_v1_objects_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -688,7 +803,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{7}
+	return file_v1_objects_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Limits) GetPackets() uint64 {
@@ -724,7 +839,7 @@ type Sources struct {
 
 func (x *Sources) Reset() {
 	*x = Sources{}
-	mi := &file_v1_objects_proto_msgTypes[8]
+	mi := &file_v1_objects_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -736,7 +851,7 @@ func (x *Sources) String() string {
 func (*Sources) ProtoMessage() {}
 
 func (x *Sources) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[8]
+	mi := &file_v1_objects_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -749,7 +864,7 @@ func (x *Sources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sources.ProtoReflect.Descriptor instead.
 func (*Sources) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{8}
+	return file_v1_objects_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Sources) GetAllow() []string {
@@ -818,14 +933,17 @@ type Endpoint struct {
 	// Affinity cookie only: connections have records, which count their packets and bytes.
 	Track bool `protobuf:"varint,23,opt,name=track,proto3" json:"track,omitempty"`
 	// Protocol quic only.
-	Quic          *QUIC `protobuf:"bytes,24,opt,name=quic,proto3" json:"quic,omitempty"`
+	Quic *QUIC `protobuf:"bytes,24,opt,name=quic,proto3" json:"quic,omitempty"`
+	// What becomes of the flows of a backend that is unhealthy but still configured: "keep" (default with affinity cookie), they stay with it, or "move"
+	// (default else), their packets go to other backends. New flows never go to it.
+	Unhealthy     string `protobuf:"bytes,25,opt,name=unhealthy,proto3" json:"unhealthy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_v1_objects_proto_msgTypes[9]
+	mi := &file_v1_objects_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -837,7 +955,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[9]
+	mi := &file_v1_objects_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -850,7 +968,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{9}
+	return file_v1_objects_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Endpoint) GetProtocol() string {
@@ -1021,6 +1139,13 @@ func (x *Endpoint) GetQuic() *QUIC {
 	return nil
 }
 
+func (x *Endpoint) GetUnhealthy() string {
+	if x != nil {
+		return x.Unhealthy
+	}
+	return ""
+}
+
 // Schedule is what a scheduler looks at.
 type Schedule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1033,7 +1158,7 @@ type Schedule struct {
 
 func (x *Schedule) Reset() {
 	*x = Schedule{}
-	mi := &file_v1_objects_proto_msgTypes[10]
+	mi := &file_v1_objects_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1045,7 +1170,7 @@ func (x *Schedule) String() string {
 func (*Schedule) ProtoMessage() {}
 
 func (x *Schedule) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[10]
+	mi := &file_v1_objects_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1058,7 +1183,7 @@ func (x *Schedule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Schedule.ProtoReflect.Descriptor instead.
 func (*Schedule) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{10}
+	return file_v1_objects_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Schedule) GetBy() string {
@@ -1080,7 +1205,7 @@ type Cookie struct {
 
 func (x *Cookie) Reset() {
 	*x = Cookie{}
-	mi := &file_v1_objects_proto_msgTypes[11]
+	mi := &file_v1_objects_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1092,7 +1217,7 @@ func (x *Cookie) String() string {
 func (*Cookie) ProtoMessage() {}
 
 func (x *Cookie) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[11]
+	mi := &file_v1_objects_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1105,7 +1230,7 @@ func (x *Cookie) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cookie.ProtoReflect.Descriptor instead.
 func (*Cookie) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{11}
+	return file_v1_objects_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Cookie) GetForm() string {
@@ -1131,7 +1256,7 @@ type QUIC struct {
 
 func (x *QUIC) Reset() {
 	*x = QUIC{}
-	mi := &file_v1_objects_proto_msgTypes[12]
+	mi := &file_v1_objects_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1143,7 +1268,7 @@ func (x *QUIC) String() string {
 func (*QUIC) ProtoMessage() {}
 
 func (x *QUIC) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[12]
+	mi := &file_v1_objects_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1156,7 +1281,7 @@ func (x *QUIC) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QUIC.ProtoReflect.Descriptor instead.
 func (*QUIC) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{12}
+	return file_v1_objects_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *QUIC) GetFormat() string {
@@ -1195,7 +1320,7 @@ type SourceAffinity struct {
 
 func (x *SourceAffinity) Reset() {
 	*x = SourceAffinity{}
-	mi := &file_v1_objects_proto_msgTypes[13]
+	mi := &file_v1_objects_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1207,7 +1332,7 @@ func (x *SourceAffinity) String() string {
 func (*SourceAffinity) ProtoMessage() {}
 
 func (x *SourceAffinity) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[13]
+	mi := &file_v1_objects_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1220,7 +1345,7 @@ func (x *SourceAffinity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceAffinity.ProtoReflect.Descriptor instead.
 func (*SourceAffinity) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{13}
+	return file_v1_objects_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SourceAffinity) GetPrefix4() uint32 {
@@ -1257,7 +1382,7 @@ type Idle struct {
 
 func (x *Idle) Reset() {
 	*x = Idle{}
-	mi := &file_v1_objects_proto_msgTypes[14]
+	mi := &file_v1_objects_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1269,7 +1394,7 @@ func (x *Idle) String() string {
 func (*Idle) ProtoMessage() {}
 
 func (x *Idle) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[14]
+	mi := &file_v1_objects_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1282,7 +1407,7 @@ func (x *Idle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Idle.ProtoReflect.Descriptor instead.
 func (*Idle) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{14}
+	return file_v1_objects_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Idle) GetUntrusted() *durationpb.Duration {
@@ -1319,7 +1444,7 @@ type HostIdle struct {
 
 func (x *HostIdle) Reset() {
 	*x = HostIdle{}
-	mi := &file_v1_objects_proto_msgTypes[15]
+	mi := &file_v1_objects_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1456,7 @@ func (x *HostIdle) String() string {
 func (*HostIdle) ProtoMessage() {}
 
 func (x *HostIdle) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[15]
+	mi := &file_v1_objects_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1469,7 @@ func (x *HostIdle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostIdle.ProtoReflect.Descriptor instead.
 func (*HostIdle) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{15}
+	return file_v1_objects_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *HostIdle) GetEstablished() *durationpb.Duration {
@@ -1399,7 +1524,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_v1_objects_proto_msgTypes[16]
+	mi := &file_v1_objects_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1411,7 +1536,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[16]
+	mi := &file_v1_objects_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1424,7 +1549,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{16}
+	return file_v1_objects_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Load) GetHttp() *LoadHTTP {
@@ -1470,7 +1595,7 @@ type LoadHTTP struct {
 
 func (x *LoadHTTP) Reset() {
 	*x = LoadHTTP{}
-	mi := &file_v1_objects_proto_msgTypes[17]
+	mi := &file_v1_objects_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1482,7 +1607,7 @@ func (x *LoadHTTP) String() string {
 func (*LoadHTTP) ProtoMessage() {}
 
 func (x *LoadHTTP) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[17]
+	mi := &file_v1_objects_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1495,7 +1620,7 @@ func (x *LoadHTTP) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadHTTP.ProtoReflect.Descriptor instead.
 func (*LoadHTTP) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{17}
+	return file_v1_objects_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LoadHTTP) GetPath() string {
@@ -1540,7 +1665,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_v1_objects_proto_msgTypes[18]
+	mi := &file_v1_objects_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1552,7 +1677,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[18]
+	mi := &file_v1_objects_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1565,7 +1690,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{18}
+	return file_v1_objects_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Backend) GetDip() []string {
@@ -1658,7 +1783,7 @@ type Health struct {
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_v1_objects_proto_msgTypes[19]
+	mi := &file_v1_objects_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1670,7 +1795,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[19]
+	mi := &file_v1_objects_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1683,7 +1808,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{19}
+	return file_v1_objects_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Health) GetHttp() *HTTPCheck {
@@ -1916,7 +2041,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_v1_objects_proto_msgTypes[20]
+	mi := &file_v1_objects_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1928,7 +2053,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[20]
+	mi := &file_v1_objects_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1941,7 +2066,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{20}
+	return file_v1_objects_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Check) GetTcp() *TCPCheck {
@@ -2100,7 +2225,7 @@ type HTTPCheck struct {
 
 func (x *HTTPCheck) Reset() {
 	*x = HTTPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[21]
+	mi := &file_v1_objects_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2112,7 +2237,7 @@ func (x *HTTPCheck) String() string {
 func (*HTTPCheck) ProtoMessage() {}
 
 func (x *HTTPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[21]
+	mi := &file_v1_objects_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2125,7 +2250,7 @@ func (x *HTTPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HTTPCheck.ProtoReflect.Descriptor instead.
 func (*HTTPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{21}
+	return file_v1_objects_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *HTTPCheck) GetPath() string {
@@ -2198,7 +2323,7 @@ type HTTPSCheck struct {
 
 func (x *HTTPSCheck) Reset() {
 	*x = HTTPSCheck{}
-	mi := &file_v1_objects_proto_msgTypes[22]
+	mi := &file_v1_objects_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2210,7 +2335,7 @@ func (x *HTTPSCheck) String() string {
 func (*HTTPSCheck) ProtoMessage() {}
 
 func (x *HTTPSCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[22]
+	mi := &file_v1_objects_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2223,7 +2348,7 @@ func (x *HTTPSCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HTTPSCheck.ProtoReflect.Descriptor instead.
 func (*HTTPSCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{22}
+	return file_v1_objects_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HTTPSCheck) GetPath() string {
@@ -2311,7 +2436,7 @@ type CheckTLS struct {
 
 func (x *CheckTLS) Reset() {
 	*x = CheckTLS{}
-	mi := &file_v1_objects_proto_msgTypes[23]
+	mi := &file_v1_objects_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2323,7 +2448,7 @@ func (x *CheckTLS) String() string {
 func (*CheckTLS) ProtoMessage() {}
 
 func (x *CheckTLS) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[23]
+	mi := &file_v1_objects_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2336,7 +2461,7 @@ func (x *CheckTLS) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckTLS.ProtoReflect.Descriptor instead.
 func (*CheckTLS) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{23}
+	return file_v1_objects_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CheckTLS) GetServerName() string {
@@ -2376,7 +2501,7 @@ type TCPCheck struct {
 
 func (x *TCPCheck) Reset() {
 	*x = TCPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[24]
+	mi := &file_v1_objects_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2388,7 +2513,7 @@ func (x *TCPCheck) String() string {
 func (*TCPCheck) ProtoMessage() {}
 
 func (x *TCPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[24]
+	mi := &file_v1_objects_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2401,7 +2526,7 @@ func (x *TCPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TCPCheck.ProtoReflect.Descriptor instead.
 func (*TCPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{24}
+	return file_v1_objects_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TCPCheck) GetSend() string {
@@ -2441,7 +2566,7 @@ type ICMPCheck struct {
 
 func (x *ICMPCheck) Reset() {
 	*x = ICMPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[25]
+	mi := &file_v1_objects_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2453,7 +2578,7 @@ func (x *ICMPCheck) String() string {
 func (*ICMPCheck) ProtoMessage() {}
 
 func (x *ICMPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[25]
+	mi := &file_v1_objects_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2466,7 +2591,7 @@ func (x *ICMPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ICMPCheck.ProtoReflect.Descriptor instead.
 func (*ICMPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{25}
+	return file_v1_objects_proto_rawDescGZIP(), []int{26}
 }
 
 // GRPCCheck calls grpc.health.v1.Health/Check and expects SERVING.
@@ -2482,7 +2607,7 @@ type GRPCCheck struct {
 
 func (x *GRPCCheck) Reset() {
 	*x = GRPCCheck{}
-	mi := &file_v1_objects_proto_msgTypes[26]
+	mi := &file_v1_objects_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2494,7 +2619,7 @@ func (x *GRPCCheck) String() string {
 func (*GRPCCheck) ProtoMessage() {}
 
 func (x *GRPCCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[26]
+	mi := &file_v1_objects_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2507,7 +2632,7 @@ func (x *GRPCCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GRPCCheck.ProtoReflect.Descriptor instead.
 func (*GRPCCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{26}
+	return file_v1_objects_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GRPCCheck) GetService() string {
@@ -2540,7 +2665,7 @@ type UDPCheck struct {
 
 func (x *UDPCheck) Reset() {
 	*x = UDPCheck{}
-	mi := &file_v1_objects_proto_msgTypes[27]
+	mi := &file_v1_objects_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2552,7 +2677,7 @@ func (x *UDPCheck) String() string {
 func (*UDPCheck) ProtoMessage() {}
 
 func (x *UDPCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[27]
+	mi := &file_v1_objects_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2565,7 +2690,7 @@ func (x *UDPCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UDPCheck.ProtoReflect.Descriptor instead.
 func (*UDPCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{27}
+	return file_v1_objects_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *UDPCheck) GetSend() string {
@@ -2611,7 +2736,7 @@ type DNSCheck struct {
 
 func (x *DNSCheck) Reset() {
 	*x = DNSCheck{}
-	mi := &file_v1_objects_proto_msgTypes[28]
+	mi := &file_v1_objects_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2623,7 +2748,7 @@ func (x *DNSCheck) String() string {
 func (*DNSCheck) ProtoMessage() {}
 
 func (x *DNSCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[28]
+	mi := &file_v1_objects_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2636,7 +2761,7 @@ func (x *DNSCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DNSCheck.ProtoReflect.Descriptor instead.
 func (*DNSCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{28}
+	return file_v1_objects_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DNSCheck) GetName() string {
@@ -2674,7 +2799,7 @@ type ExternalCheck struct {
 
 func (x *ExternalCheck) Reset() {
 	*x = ExternalCheck{}
-	mi := &file_v1_objects_proto_msgTypes[29]
+	mi := &file_v1_objects_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2686,7 +2811,7 @@ func (x *ExternalCheck) String() string {
 func (*ExternalCheck) ProtoMessage() {}
 
 func (x *ExternalCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[29]
+	mi := &file_v1_objects_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2699,7 +2824,7 @@ func (x *ExternalCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExternalCheck.ProtoReflect.Descriptor instead.
 func (*ExternalCheck) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{29}
+	return file_v1_objects_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ExternalCheck) GetProgram() string {
@@ -2731,7 +2856,7 @@ type Damping struct {
 
 func (x *Damping) Reset() {
 	*x = Damping{}
-	mi := &file_v1_objects_proto_msgTypes[30]
+	mi := &file_v1_objects_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2743,7 +2868,7 @@ func (x *Damping) String() string {
 func (*Damping) ProtoMessage() {}
 
 func (x *Damping) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[30]
+	mi := &file_v1_objects_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2756,7 +2881,7 @@ func (x *Damping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Damping.ProtoReflect.Descriptor instead.
 func (*Damping) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{30}
+	return file_v1_objects_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Damping) GetFlips() uint32 {
@@ -2796,7 +2921,7 @@ type Passive struct {
 
 func (x *Passive) Reset() {
 	*x = Passive{}
-	mi := &file_v1_objects_proto_msgTypes[31]
+	mi := &file_v1_objects_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2808,7 +2933,7 @@ func (x *Passive) String() string {
 func (*Passive) ProtoMessage() {}
 
 func (x *Passive) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[31]
+	mi := &file_v1_objects_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2821,7 +2946,7 @@ func (x *Passive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Passive.ProtoReflect.Descriptor instead.
 func (*Passive) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{31}
+	return file_v1_objects_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Passive) GetFailures() uint32 {
@@ -2866,7 +2991,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_v1_objects_proto_msgTypes[32]
+	mi := &file_v1_objects_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2878,7 +3003,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[32]
+	mi := &file_v1_objects_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2891,7 +3016,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{32}
+	return file_v1_objects_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Node) GetName() string {
@@ -2963,7 +3088,7 @@ type NAT struct {
 
 func (x *NAT) Reset() {
 	*x = NAT{}
-	mi := &file_v1_objects_proto_msgTypes[33]
+	mi := &file_v1_objects_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2975,7 +3100,7 @@ func (x *NAT) String() string {
 func (*NAT) ProtoMessage() {}
 
 func (x *NAT) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[33]
+	mi := &file_v1_objects_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2988,7 +3113,7 @@ func (x *NAT) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NAT.ProtoReflect.Descriptor instead.
 func (*NAT) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{33}
+	return file_v1_objects_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *NAT) GetAddresses() []string {
@@ -3017,7 +3142,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_v1_objects_proto_msgTypes[34]
+	mi := &file_v1_objects_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3029,7 +3154,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[34]
+	mi := &file_v1_objects_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3042,7 +3167,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{34}
+	return file_v1_objects_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Capacity) GetVips() uint32 {
@@ -3072,7 +3197,7 @@ type BGP struct {
 
 func (x *BGP) Reset() {
 	*x = BGP{}
-	mi := &file_v1_objects_proto_msgTypes[35]
+	mi := &file_v1_objects_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3084,7 +3209,7 @@ func (x *BGP) String() string {
 func (*BGP) ProtoMessage() {}
 
 func (x *BGP) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[35]
+	mi := &file_v1_objects_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3097,7 +3222,7 @@ func (x *BGP) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BGP.ProtoReflect.Descriptor instead.
 func (*BGP) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{35}
+	return file_v1_objects_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *BGP) GetAsn() uint32 {
@@ -3127,15 +3252,20 @@ type BGPPeer struct {
 	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	Asn     uint32                 `protobuf:"varint,2,opt,name=asn,proto3" json:"asn,omitempty"`
 	// File on the mux whose first line is the TCP MD5 password (RFC 2385); the secret itself is never in the API.
-	PasswordFile  string `protobuf:"bytes,3,opt,name=password_file,json=passwordFile,proto3" json:"password_file,omitempty"`
-	Bfd           *BFD   `protobuf:"bytes,4,opt,name=bfd,proto3" json:"bfd,omitempty"`
+	PasswordFile string `protobuf:"bytes,3,opt,name=password_file,json=passwordFile,proto3" json:"password_file,omitempty"`
+	Bfd          *BFD   `protobuf:"bytes,4,opt,name=bfd,proto3" json:"bfd,omitempty"`
+	// Generalized TTL security (RFC 5082): packets leave with TTL 255, and those from more than so many hops away are dropped; 1: the router is on the link.
+	// 1 to 254; 0: none. Configure the same at the router.
+	TtlSecurity uint32 `protobuf:"varint,5,opt,name=ttl_security,json=ttlSecurity,proto3" json:"ttl_security,omitempty"`
+	// An external router that is not on the link: the TTL that packets to it leave with, 2 to 255; 0: it is on the link.
+	Multihop      uint32 `protobuf:"varint,6,opt,name=multihop,proto3" json:"multihop,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BGPPeer) Reset() {
 	*x = BGPPeer{}
-	mi := &file_v1_objects_proto_msgTypes[36]
+	mi := &file_v1_objects_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3147,7 +3277,7 @@ func (x *BGPPeer) String() string {
 func (*BGPPeer) ProtoMessage() {}
 
 func (x *BGPPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[36]
+	mi := &file_v1_objects_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3160,7 +3290,7 @@ func (x *BGPPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BGPPeer.ProtoReflect.Descriptor instead.
 func (*BGPPeer) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{36}
+	return file_v1_objects_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *BGPPeer) GetAddress() string {
@@ -3191,6 +3321,20 @@ func (x *BGPPeer) GetBfd() *BFD {
 	return nil
 }
 
+func (x *BGPPeer) GetTtlSecurity() uint32 {
+	if x != nil {
+		return x.TtlSecurity
+	}
+	return 0
+}
+
+func (x *BGPPeer) GetMultihop() uint32 {
+	if x != nil {
+		return x.Multihop
+	}
+	return 0
+}
+
 // BFD is bidirectional forwarding detection with the router (RFC 5880, single hop RFC 5881).
 type BFD struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3203,7 +3347,7 @@ type BFD struct {
 
 func (x *BFD) Reset() {
 	*x = BFD{}
-	mi := &file_v1_objects_proto_msgTypes[37]
+	mi := &file_v1_objects_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3215,7 +3359,7 @@ func (x *BFD) String() string {
 func (*BFD) ProtoMessage() {}
 
 func (x *BFD) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[37]
+	mi := &file_v1_objects_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3228,7 +3372,7 @@ func (x *BFD) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BFD.ProtoReflect.Descriptor instead.
 func (*BFD) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{37}
+	return file_v1_objects_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *BFD) GetTransmit() *durationpb.Duration {
@@ -3269,14 +3413,16 @@ type Network struct {
 	Encap string `protobuf:"bytes,6,opt,name=encap,proto3" json:"encap,omitempty"`
 	// Prefixes of the addresses that switches tunnel from. They can name no more than the host: hosts spread what comes from there to their
 	// own address over the endpoint's members on them. Apart from all else of all Networks but underlays; at most 64 in all Networks.
-	Switches      []string `protobuf:"bytes,7,rep,name=switches,proto3" json:"switches,omitempty"`
+	Switches []string `protobuf:"bytes,7,rep,name=switches,proto3" json:"switches,omitempty"`
+	// How long ports of the VIPs stay with servers that do not use them, and rest.
+	Snat          *SnatTimes `protobuf:"bytes,8,opt,name=snat,proto3" json:"snat,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_v1_objects_proto_msgTypes[38]
+	mi := &file_v1_objects_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3288,7 +3434,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_objects_proto_msgTypes[38]
+	mi := &file_v1_objects_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3301,7 +3447,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_v1_objects_proto_rawDescGZIP(), []int{38}
+	return file_v1_objects_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Network) GetName() string {
@@ -3353,6 +3499,69 @@ func (x *Network) GetSwitches() []string {
 	return nil
 }
 
+func (x *Network) GetSnat() *SnatTimes {
+	if x != nil {
+		return x.Snat
+	}
+	return nil
+}
+
+// SnatTimes are the times of ports that are leased to servers for outbound connections (Service.snat).
+type SnatTimes struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Servers give ranges back that they did not use for so long, but for two: 30s to 24h, default 4m.
+	Idle *durationpb.Duration `protobuf:"bytes,1,opt,name=idle,proto3" json:"idle,omitempty"`
+	// Ranges that were given back are leased to others after so long: 30s to 10m, default 2m. After a change ranges that rest already rest as
+	// long as they were to.
+	Quarantine    *durationpb.Duration `protobuf:"bytes,2,opt,name=quarantine,proto3" json:"quarantine,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnatTimes) Reset() {
+	*x = SnatTimes{}
+	mi := &file_v1_objects_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnatTimes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnatTimes) ProtoMessage() {}
+
+func (x *SnatTimes) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_objects_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnatTimes.ProtoReflect.Descriptor instead.
+func (*SnatTimes) Descriptor() ([]byte, []int) {
+	return file_v1_objects_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *SnatTimes) GetIdle() *durationpb.Duration {
+	if x != nil {
+		return x.Idle
+	}
+	return nil
+}
+
+func (x *SnatTimes) GetQuarantine() *durationpb.Duration {
+	if x != nil {
+		return x.Quarantine
+	}
+	return nil
+}
+
 var File_v1_objects_proto protoreflect.FileDescriptor
 
 const file_v1_objects_proto_rawDesc = "" +
@@ -3373,12 +3582,20 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\n" +
 	"FieldOwner\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x16\n" +
-	"\x06fields\x18\x02 \x03(\tR\x06fields\"p\n" +
+	"\x06fields\x18\x02 \x03(\tR\x06fields\"\xd7\x01\n" +
 	"\x06Tenant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\rR\x06weight\x12\x10\n" +
 	"\x03vni\x18\x03 \x01(\rR\x03vni\x12(\n" +
-	"\x06quotas\x18\x04 \x01(\v2\x10.shunt.v1.QuotasR\x06quotas\"\xc4\x01\n" +
+	"\x06quotas\x18\x04 \x01(\v2\x10.shunt.v1.QuotasR\x06quotas\x12\x12\n" +
+	"\x04dips\x18\x05 \x03(\tR\x04dips\x12\x14\n" +
+	"\x05hosts\x18\x06 \x03(\tR\x05hosts\x12\x12\n" +
+	"\x04vips\x18\a \x03(\tR\x04vips\x12'\n" +
+	"\x06shared\x18\b \x03(\v2\x0f.shunt.v1.ShareR\x06shared\"I\n" +
+	"\x05Share\x12\x18\n" +
+	"\atenants\x18\x01 \x03(\tR\atenants\x12\x12\n" +
+	"\x04dips\x18\x02 \x03(\tR\x04dips\x12\x12\n" +
+	"\x04vips\x18\x03 \x03(\tR\x04vips\"\xdc\x01\n" +
 	"\x06Quotas\x12\x1a\n" +
 	"\bservices\x18\x01 \x01(\rR\bservices\x12\x1c\n" +
 	"\tendpoints\x18\x02 \x01(\rR\tendpoints\x12\x1a\n" +
@@ -3386,7 +3603,8 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\achanges\x18\x04 \x01(\rR\achanges\x12\x1d\n" +
 	"\n" +
 	"snat_ports\x18\x05 \x01(\rR\tsnatPorts\x12+\n" +
-	"\x12snat_ports_per_dip\x18\x06 \x01(\rR\x0fsnatPortsPerDip\"\xbe\x01\n" +
+	"\x12snat_ports_per_dip\x18\x06 \x01(\rR\x0fsnatPortsPerDip\x12\x16\n" +
+	"\x06probes\x18\a \x01(\rR\x06probes\"\xbe\x01\n" +
 	"\x06Policy\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12(\n" +
@@ -3412,7 +3630,7 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\x04ping\x18\x03 \x01(\x04R\x04ping\"3\n" +
 	"\aSources\x12\x14\n" +
 	"\x05allow\x18\x01 \x03(\tR\x05allow\x12\x12\n" +
-	"\x04deny\x18\x02 \x03(\tR\x04deny\"\x87\a\n" +
+	"\x04deny\x18\x02 \x03(\tR\x04deny\"\xa5\a\n" +
 	"\bEndpoint\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\tR\x04port\x12\x12\n" +
@@ -3440,7 +3658,8 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\bschedule\x18\x15 \x01(\v2\x12.shunt.v1.ScheduleR\bschedule\x12(\n" +
 	"\x06cookie\x18\x16 \x01(\v2\x10.shunt.v1.CookieR\x06cookie\x12\x14\n" +
 	"\x05track\x18\x17 \x01(\bR\x05track\x12\"\n" +
-	"\x04quic\x18\x18 \x01(\v2\x0e.shunt.v1.QUICR\x04quic\"\x1a\n" +
+	"\x04quic\x18\x18 \x01(\v2\x0e.shunt.v1.QUICR\x04quic\x12\x1c\n" +
+	"\tunhealthy\x18\x19 \x01(\tR\tunhealthy\"\x1a\n" +
 	"\bSchedule\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\"\x1c\n" +
 	"\x06Cookie\x12\x12\n" +
@@ -3608,18 +3827,20 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\x03BGP\x12\x10\n" +
 	"\x03asn\x18\x01 \x01(\rR\x03asn\x12\x1b\n" +
 	"\trouter_id\x18\x02 \x01(\tR\brouterId\x12'\n" +
-	"\x05peers\x18\x03 \x03(\v2\x11.shunt.v1.BGPPeerR\x05peers\"{\n" +
+	"\x05peers\x18\x03 \x03(\v2\x11.shunt.v1.BGPPeerR\x05peers\"\xba\x01\n" +
 	"\aBGPPeer\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x10\n" +
 	"\x03asn\x18\x02 \x01(\rR\x03asn\x12#\n" +
 	"\rpassword_file\x18\x03 \x01(\tR\fpasswordFile\x12\x1f\n" +
-	"\x03bfd\x18\x04 \x01(\v2\r.shunt.v1.BFDR\x03bfd\"\x91\x01\n" +
+	"\x03bfd\x18\x04 \x01(\v2\r.shunt.v1.BFDR\x03bfd\x12!\n" +
+	"\fttl_security\x18\x05 \x01(\rR\vttlSecurity\x12\x1a\n" +
+	"\bmultihop\x18\x06 \x01(\rR\bmultihop\"\x91\x01\n" +
 	"\x03BFD\x125\n" +
 	"\btransmit\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\btransmit\x123\n" +
 	"\areceive\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\areceive\x12\x1e\n" +
 	"\n" +
 	"multiplier\x18\x03 \x01(\rR\n" +
-	"multiplier\"\xb8\x01\n" +
+	"multiplier\"\xe1\x01\n" +
 	"\aNetwork\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04vips\x18\x02 \x03(\tR\x04vips\x12\x1a\n" +
@@ -3627,7 +3848,13 @@ const file_v1_objects_proto_rawDesc = "" +
 	"\x03mtu\x18\x04 \x01(\rR\x03mtu\x12%\n" +
 	"\x0etunnel_sources\x18\x05 \x03(\tR\rtunnelSources\x12\x14\n" +
 	"\x05encap\x18\x06 \x01(\tR\x05encap\x12\x1a\n" +
-	"\bswitches\x18\a \x03(\tR\bswitchesB)Z'github.com/shuntlb/shunt/api/v1;shuntv1b\x06proto3"
+	"\bswitches\x18\a \x03(\tR\bswitches\x12'\n" +
+	"\x04snat\x18\b \x01(\v2\x13.shunt.v1.SnatTimesR\x04snat\"u\n" +
+	"\tSnatTimes\x12-\n" +
+	"\x04idle\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x04idle\x129\n" +
+	"\n" +
+	"quarantine\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"quarantineB)Z'github.com/shuntlb/shunt/api/v1;shuntv1b\x06proto3"
 
 var (
 	file_v1_objects_proto_rawDescOnce sync.Once
@@ -3641,130 +3868,136 @@ func file_v1_objects_proto_rawDescGZIP() []byte {
 	return file_v1_objects_proto_rawDescData
 }
 
-var file_v1_objects_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_v1_objects_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_v1_objects_proto_goTypes = []any{
 	(*Object)(nil),              // 0: shunt.v1.Object
 	(*FieldOwner)(nil),          // 1: shunt.v1.FieldOwner
 	(*Tenant)(nil),              // 2: shunt.v1.Tenant
-	(*Quotas)(nil),              // 3: shunt.v1.Quotas
-	(*Policy)(nil),              // 4: shunt.v1.Policy
-	(*Placement)(nil),           // 5: shunt.v1.Placement
-	(*Service)(nil),             // 6: shunt.v1.Service
-	(*Limits)(nil),              // 7: shunt.v1.Limits
-	(*Sources)(nil),             // 8: shunt.v1.Sources
-	(*Endpoint)(nil),            // 9: shunt.v1.Endpoint
-	(*Schedule)(nil),            // 10: shunt.v1.Schedule
-	(*Cookie)(nil),              // 11: shunt.v1.Cookie
-	(*QUIC)(nil),                // 12: shunt.v1.QUIC
-	(*SourceAffinity)(nil),      // 13: shunt.v1.SourceAffinity
-	(*Idle)(nil),                // 14: shunt.v1.Idle
-	(*HostIdle)(nil),            // 15: shunt.v1.HostIdle
-	(*Load)(nil),                // 16: shunt.v1.Load
-	(*LoadHTTP)(nil),            // 17: shunt.v1.LoadHTTP
-	(*Backend)(nil),             // 18: shunt.v1.Backend
-	(*Health)(nil),              // 19: shunt.v1.Health
-	(*Check)(nil),               // 20: shunt.v1.Check
-	(*HTTPCheck)(nil),           // 21: shunt.v1.HTTPCheck
-	(*HTTPSCheck)(nil),          // 22: shunt.v1.HTTPSCheck
-	(*CheckTLS)(nil),            // 23: shunt.v1.CheckTLS
-	(*TCPCheck)(nil),            // 24: shunt.v1.TCPCheck
-	(*ICMPCheck)(nil),           // 25: shunt.v1.ICMPCheck
-	(*GRPCCheck)(nil),           // 26: shunt.v1.GRPCCheck
-	(*UDPCheck)(nil),            // 27: shunt.v1.UDPCheck
-	(*DNSCheck)(nil),            // 28: shunt.v1.DNSCheck
-	(*ExternalCheck)(nil),       // 29: shunt.v1.ExternalCheck
-	(*Damping)(nil),             // 30: shunt.v1.Damping
-	(*Passive)(nil),             // 31: shunt.v1.Passive
-	(*Node)(nil),                // 32: shunt.v1.Node
-	(*NAT)(nil),                 // 33: shunt.v1.NAT
-	(*Capacity)(nil),            // 34: shunt.v1.Capacity
-	(*BGP)(nil),                 // 35: shunt.v1.BGP
-	(*BGPPeer)(nil),             // 36: shunt.v1.BGPPeer
-	(*BFD)(nil),                 // 37: shunt.v1.BFD
-	(*Network)(nil),             // 38: shunt.v1.Network
-	(*durationpb.Duration)(nil), // 39: google.protobuf.Duration
+	(*Share)(nil),               // 3: shunt.v1.Share
+	(*Quotas)(nil),              // 4: shunt.v1.Quotas
+	(*Policy)(nil),              // 5: shunt.v1.Policy
+	(*Placement)(nil),           // 6: shunt.v1.Placement
+	(*Service)(nil),             // 7: shunt.v1.Service
+	(*Limits)(nil),              // 8: shunt.v1.Limits
+	(*Sources)(nil),             // 9: shunt.v1.Sources
+	(*Endpoint)(nil),            // 10: shunt.v1.Endpoint
+	(*Schedule)(nil),            // 11: shunt.v1.Schedule
+	(*Cookie)(nil),              // 12: shunt.v1.Cookie
+	(*QUIC)(nil),                // 13: shunt.v1.QUIC
+	(*SourceAffinity)(nil),      // 14: shunt.v1.SourceAffinity
+	(*Idle)(nil),                // 15: shunt.v1.Idle
+	(*HostIdle)(nil),            // 16: shunt.v1.HostIdle
+	(*Load)(nil),                // 17: shunt.v1.Load
+	(*LoadHTTP)(nil),            // 18: shunt.v1.LoadHTTP
+	(*Backend)(nil),             // 19: shunt.v1.Backend
+	(*Health)(nil),              // 20: shunt.v1.Health
+	(*Check)(nil),               // 21: shunt.v1.Check
+	(*HTTPCheck)(nil),           // 22: shunt.v1.HTTPCheck
+	(*HTTPSCheck)(nil),          // 23: shunt.v1.HTTPSCheck
+	(*CheckTLS)(nil),            // 24: shunt.v1.CheckTLS
+	(*TCPCheck)(nil),            // 25: shunt.v1.TCPCheck
+	(*ICMPCheck)(nil),           // 26: shunt.v1.ICMPCheck
+	(*GRPCCheck)(nil),           // 27: shunt.v1.GRPCCheck
+	(*UDPCheck)(nil),            // 28: shunt.v1.UDPCheck
+	(*DNSCheck)(nil),            // 29: shunt.v1.DNSCheck
+	(*ExternalCheck)(nil),       // 30: shunt.v1.ExternalCheck
+	(*Damping)(nil),             // 31: shunt.v1.Damping
+	(*Passive)(nil),             // 32: shunt.v1.Passive
+	(*Node)(nil),                // 33: shunt.v1.Node
+	(*NAT)(nil),                 // 34: shunt.v1.NAT
+	(*Capacity)(nil),            // 35: shunt.v1.Capacity
+	(*BGP)(nil),                 // 36: shunt.v1.BGP
+	(*BGPPeer)(nil),             // 37: shunt.v1.BGPPeer
+	(*BFD)(nil),                 // 38: shunt.v1.BFD
+	(*Network)(nil),             // 39: shunt.v1.Network
+	(*SnatTimes)(nil),           // 40: shunt.v1.SnatTimes
+	(*durationpb.Duration)(nil), // 41: google.protobuf.Duration
 }
 var file_v1_objects_proto_depIdxs = []int32{
-	6,  // 0: shunt.v1.Object.service:type_name -> shunt.v1.Service
-	32, // 1: shunt.v1.Object.node:type_name -> shunt.v1.Node
-	38, // 2: shunt.v1.Object.network:type_name -> shunt.v1.Network
+	7,  // 0: shunt.v1.Object.service:type_name -> shunt.v1.Service
+	33, // 1: shunt.v1.Object.node:type_name -> shunt.v1.Node
+	39, // 2: shunt.v1.Object.network:type_name -> shunt.v1.Network
 	2,  // 3: shunt.v1.Object.tenant:type_name -> shunt.v1.Tenant
-	4,  // 4: shunt.v1.Object.policy:type_name -> shunt.v1.Policy
+	5,  // 4: shunt.v1.Object.policy:type_name -> shunt.v1.Policy
 	1,  // 5: shunt.v1.Object.owners:type_name -> shunt.v1.FieldOwner
-	3,  // 6: shunt.v1.Tenant.quotas:type_name -> shunt.v1.Quotas
-	7,  // 7: shunt.v1.Policy.limits:type_name -> shunt.v1.Limits
-	8,  // 8: shunt.v1.Policy.sources:type_name -> shunt.v1.Sources
-	5,  // 9: shunt.v1.Policy.placement:type_name -> shunt.v1.Placement
-	9,  // 10: shunt.v1.Service.endpoints:type_name -> shunt.v1.Endpoint
-	7,  // 11: shunt.v1.Service.limits:type_name -> shunt.v1.Limits
-	8,  // 12: shunt.v1.Service.sources:type_name -> shunt.v1.Sources
-	5,  // 13: shunt.v1.Service.placement:type_name -> shunt.v1.Placement
-	18, // 14: shunt.v1.Endpoint.backends:type_name -> shunt.v1.Backend
-	19, // 15: shunt.v1.Endpoint.health:type_name -> shunt.v1.Health
-	13, // 16: shunt.v1.Endpoint.source:type_name -> shunt.v1.SourceAffinity
-	14, // 17: shunt.v1.Endpoint.idle:type_name -> shunt.v1.Idle
-	39, // 18: shunt.v1.Endpoint.slow_start:type_name -> google.protobuf.Duration
-	39, // 19: shunt.v1.Endpoint.drain_timeout:type_name -> google.protobuf.Duration
-	39, // 20: shunt.v1.Endpoint.repair_window:type_name -> google.protobuf.Duration
-	15, // 21: shunt.v1.Endpoint.host_idle:type_name -> shunt.v1.HostIdle
-	16, // 22: shunt.v1.Endpoint.load:type_name -> shunt.v1.Load
-	10, // 23: shunt.v1.Endpoint.schedule:type_name -> shunt.v1.Schedule
-	11, // 24: shunt.v1.Endpoint.cookie:type_name -> shunt.v1.Cookie
-	12, // 25: shunt.v1.Endpoint.quic:type_name -> shunt.v1.QUIC
-	39, // 26: shunt.v1.SourceAffinity.for:type_name -> google.protobuf.Duration
-	39, // 27: shunt.v1.Idle.untrusted:type_name -> google.protobuf.Duration
-	39, // 28: shunt.v1.Idle.trusted:type_name -> google.protobuf.Duration
-	39, // 29: shunt.v1.HostIdle.established:type_name -> google.protobuf.Duration
-	39, // 30: shunt.v1.HostIdle.opening:type_name -> google.protobuf.Duration
-	39, // 31: shunt.v1.HostIdle.closing:type_name -> google.protobuf.Duration
-	39, // 32: shunt.v1.HostIdle.udp:type_name -> google.protobuf.Duration
-	39, // 33: shunt.v1.HostIdle.other:type_name -> google.protobuf.Duration
-	17, // 34: shunt.v1.Load.http:type_name -> shunt.v1.LoadHTTP
-	39, // 35: shunt.v1.Load.interval:type_name -> google.protobuf.Duration
-	39, // 36: shunt.v1.Load.timeout:type_name -> google.protobuf.Duration
-	39, // 37: shunt.v1.Load.stale:type_name -> google.protobuf.Duration
-	21, // 38: shunt.v1.Health.http:type_name -> shunt.v1.HTTPCheck
-	24, // 39: shunt.v1.Health.tcp:type_name -> shunt.v1.TCPCheck
-	39, // 40: shunt.v1.Health.interval:type_name -> google.protobuf.Duration
-	39, // 41: shunt.v1.Health.timeout:type_name -> google.protobuf.Duration
-	22, // 42: shunt.v1.Health.https:type_name -> shunt.v1.HTTPSCheck
-	25, // 43: shunt.v1.Health.icmp:type_name -> shunt.v1.ICMPCheck
-	26, // 44: shunt.v1.Health.grpc:type_name -> shunt.v1.GRPCCheck
-	27, // 45: shunt.v1.Health.udp:type_name -> shunt.v1.UDPCheck
-	28, // 46: shunt.v1.Health.dns:type_name -> shunt.v1.DNSCheck
-	29, // 47: shunt.v1.Health.external:type_name -> shunt.v1.ExternalCheck
-	39, // 48: shunt.v1.Health.fast:type_name -> google.protobuf.Duration
-	20, // 49: shunt.v1.Health.checks:type_name -> shunt.v1.Check
-	30, // 50: shunt.v1.Health.damping:type_name -> shunt.v1.Damping
-	31, // 51: shunt.v1.Health.passive:type_name -> shunt.v1.Passive
-	24, // 52: shunt.v1.Check.tcp:type_name -> shunt.v1.TCPCheck
-	21, // 53: shunt.v1.Check.http:type_name -> shunt.v1.HTTPCheck
-	22, // 54: shunt.v1.Check.https:type_name -> shunt.v1.HTTPSCheck
-	25, // 55: shunt.v1.Check.icmp:type_name -> shunt.v1.ICMPCheck
-	26, // 56: shunt.v1.Check.grpc:type_name -> shunt.v1.GRPCCheck
-	27, // 57: shunt.v1.Check.udp:type_name -> shunt.v1.UDPCheck
-	28, // 58: shunt.v1.Check.dns:type_name -> shunt.v1.DNSCheck
-	29, // 59: shunt.v1.Check.external:type_name -> shunt.v1.ExternalCheck
-	39, // 60: shunt.v1.Check.interval:type_name -> google.protobuf.Duration
-	39, // 61: shunt.v1.Check.timeout:type_name -> google.protobuf.Duration
-	39, // 62: shunt.v1.Check.fast:type_name -> google.protobuf.Duration
-	23, // 63: shunt.v1.GRPCCheck.tls:type_name -> shunt.v1.CheckTLS
-	39, // 64: shunt.v1.Damping.within:type_name -> google.protobuf.Duration
-	39, // 65: shunt.v1.Damping.hold:type_name -> google.protobuf.Duration
-	39, // 66: shunt.v1.Passive.within:type_name -> google.protobuf.Duration
-	39, // 67: shunt.v1.Passive.hold:type_name -> google.protobuf.Duration
-	35, // 68: shunt.v1.Node.bgp:type_name -> shunt.v1.BGP
-	34, // 69: shunt.v1.Node.capacity:type_name -> shunt.v1.Capacity
-	33, // 70: shunt.v1.Node.nat:type_name -> shunt.v1.NAT
-	36, // 71: shunt.v1.BGP.peers:type_name -> shunt.v1.BGPPeer
-	37, // 72: shunt.v1.BGPPeer.bfd:type_name -> shunt.v1.BFD
-	39, // 73: shunt.v1.BFD.transmit:type_name -> google.protobuf.Duration
-	39, // 74: shunt.v1.BFD.receive:type_name -> google.protobuf.Duration
-	75, // [75:75] is the sub-list for method output_type
-	75, // [75:75] is the sub-list for method input_type
-	75, // [75:75] is the sub-list for extension type_name
-	75, // [75:75] is the sub-list for extension extendee
-	0,  // [0:75] is the sub-list for field type_name
+	4,  // 6: shunt.v1.Tenant.quotas:type_name -> shunt.v1.Quotas
+	3,  // 7: shunt.v1.Tenant.shared:type_name -> shunt.v1.Share
+	8,  // 8: shunt.v1.Policy.limits:type_name -> shunt.v1.Limits
+	9,  // 9: shunt.v1.Policy.sources:type_name -> shunt.v1.Sources
+	6,  // 10: shunt.v1.Policy.placement:type_name -> shunt.v1.Placement
+	10, // 11: shunt.v1.Service.endpoints:type_name -> shunt.v1.Endpoint
+	8,  // 12: shunt.v1.Service.limits:type_name -> shunt.v1.Limits
+	9,  // 13: shunt.v1.Service.sources:type_name -> shunt.v1.Sources
+	6,  // 14: shunt.v1.Service.placement:type_name -> shunt.v1.Placement
+	19, // 15: shunt.v1.Endpoint.backends:type_name -> shunt.v1.Backend
+	20, // 16: shunt.v1.Endpoint.health:type_name -> shunt.v1.Health
+	14, // 17: shunt.v1.Endpoint.source:type_name -> shunt.v1.SourceAffinity
+	15, // 18: shunt.v1.Endpoint.idle:type_name -> shunt.v1.Idle
+	41, // 19: shunt.v1.Endpoint.slow_start:type_name -> google.protobuf.Duration
+	41, // 20: shunt.v1.Endpoint.drain_timeout:type_name -> google.protobuf.Duration
+	41, // 21: shunt.v1.Endpoint.repair_window:type_name -> google.protobuf.Duration
+	16, // 22: shunt.v1.Endpoint.host_idle:type_name -> shunt.v1.HostIdle
+	17, // 23: shunt.v1.Endpoint.load:type_name -> shunt.v1.Load
+	11, // 24: shunt.v1.Endpoint.schedule:type_name -> shunt.v1.Schedule
+	12, // 25: shunt.v1.Endpoint.cookie:type_name -> shunt.v1.Cookie
+	13, // 26: shunt.v1.Endpoint.quic:type_name -> shunt.v1.QUIC
+	41, // 27: shunt.v1.SourceAffinity.for:type_name -> google.protobuf.Duration
+	41, // 28: shunt.v1.Idle.untrusted:type_name -> google.protobuf.Duration
+	41, // 29: shunt.v1.Idle.trusted:type_name -> google.protobuf.Duration
+	41, // 30: shunt.v1.HostIdle.established:type_name -> google.protobuf.Duration
+	41, // 31: shunt.v1.HostIdle.opening:type_name -> google.protobuf.Duration
+	41, // 32: shunt.v1.HostIdle.closing:type_name -> google.protobuf.Duration
+	41, // 33: shunt.v1.HostIdle.udp:type_name -> google.protobuf.Duration
+	41, // 34: shunt.v1.HostIdle.other:type_name -> google.protobuf.Duration
+	18, // 35: shunt.v1.Load.http:type_name -> shunt.v1.LoadHTTP
+	41, // 36: shunt.v1.Load.interval:type_name -> google.protobuf.Duration
+	41, // 37: shunt.v1.Load.timeout:type_name -> google.protobuf.Duration
+	41, // 38: shunt.v1.Load.stale:type_name -> google.protobuf.Duration
+	22, // 39: shunt.v1.Health.http:type_name -> shunt.v1.HTTPCheck
+	25, // 40: shunt.v1.Health.tcp:type_name -> shunt.v1.TCPCheck
+	41, // 41: shunt.v1.Health.interval:type_name -> google.protobuf.Duration
+	41, // 42: shunt.v1.Health.timeout:type_name -> google.protobuf.Duration
+	23, // 43: shunt.v1.Health.https:type_name -> shunt.v1.HTTPSCheck
+	26, // 44: shunt.v1.Health.icmp:type_name -> shunt.v1.ICMPCheck
+	27, // 45: shunt.v1.Health.grpc:type_name -> shunt.v1.GRPCCheck
+	28, // 46: shunt.v1.Health.udp:type_name -> shunt.v1.UDPCheck
+	29, // 47: shunt.v1.Health.dns:type_name -> shunt.v1.DNSCheck
+	30, // 48: shunt.v1.Health.external:type_name -> shunt.v1.ExternalCheck
+	41, // 49: shunt.v1.Health.fast:type_name -> google.protobuf.Duration
+	21, // 50: shunt.v1.Health.checks:type_name -> shunt.v1.Check
+	31, // 51: shunt.v1.Health.damping:type_name -> shunt.v1.Damping
+	32, // 52: shunt.v1.Health.passive:type_name -> shunt.v1.Passive
+	25, // 53: shunt.v1.Check.tcp:type_name -> shunt.v1.TCPCheck
+	22, // 54: shunt.v1.Check.http:type_name -> shunt.v1.HTTPCheck
+	23, // 55: shunt.v1.Check.https:type_name -> shunt.v1.HTTPSCheck
+	26, // 56: shunt.v1.Check.icmp:type_name -> shunt.v1.ICMPCheck
+	27, // 57: shunt.v1.Check.grpc:type_name -> shunt.v1.GRPCCheck
+	28, // 58: shunt.v1.Check.udp:type_name -> shunt.v1.UDPCheck
+	29, // 59: shunt.v1.Check.dns:type_name -> shunt.v1.DNSCheck
+	30, // 60: shunt.v1.Check.external:type_name -> shunt.v1.ExternalCheck
+	41, // 61: shunt.v1.Check.interval:type_name -> google.protobuf.Duration
+	41, // 62: shunt.v1.Check.timeout:type_name -> google.protobuf.Duration
+	41, // 63: shunt.v1.Check.fast:type_name -> google.protobuf.Duration
+	24, // 64: shunt.v1.GRPCCheck.tls:type_name -> shunt.v1.CheckTLS
+	41, // 65: shunt.v1.Damping.within:type_name -> google.protobuf.Duration
+	41, // 66: shunt.v1.Damping.hold:type_name -> google.protobuf.Duration
+	41, // 67: shunt.v1.Passive.within:type_name -> google.protobuf.Duration
+	41, // 68: shunt.v1.Passive.hold:type_name -> google.protobuf.Duration
+	36, // 69: shunt.v1.Node.bgp:type_name -> shunt.v1.BGP
+	35, // 70: shunt.v1.Node.capacity:type_name -> shunt.v1.Capacity
+	34, // 71: shunt.v1.Node.nat:type_name -> shunt.v1.NAT
+	37, // 72: shunt.v1.BGP.peers:type_name -> shunt.v1.BGPPeer
+	38, // 73: shunt.v1.BGPPeer.bfd:type_name -> shunt.v1.BFD
+	41, // 74: shunt.v1.BFD.transmit:type_name -> google.protobuf.Duration
+	41, // 75: shunt.v1.BFD.receive:type_name -> google.protobuf.Duration
+	40, // 76: shunt.v1.Network.snat:type_name -> shunt.v1.SnatTimes
+	41, // 77: shunt.v1.SnatTimes.idle:type_name -> google.protobuf.Duration
+	41, // 78: shunt.v1.SnatTimes.quarantine:type_name -> google.protobuf.Duration
+	79, // [79:79] is the sub-list for method output_type
+	79, // [79:79] is the sub-list for method input_type
+	79, // [79:79] is the sub-list for extension type_name
+	79, // [79:79] is the sub-list for extension extendee
+	0,  // [0:79] is the sub-list for field type_name
 }
 
 func init() { file_v1_objects_proto_init() }
@@ -3779,16 +4012,16 @@ func file_v1_objects_proto_init() {
 		(*Object_Tenant)(nil),
 		(*Object_Policy)(nil),
 	}
-	file_v1_objects_proto_msgTypes[18].OneofWrappers = []any{}
-	file_v1_objects_proto_msgTypes[22].OneofWrappers = []any{}
+	file_v1_objects_proto_msgTypes[19].OneofWrappers = []any{}
 	file_v1_objects_proto_msgTypes[23].OneofWrappers = []any{}
+	file_v1_objects_proto_msgTypes[24].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_objects_proto_rawDesc), len(file_v1_objects_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   39,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -39,7 +39,17 @@ type StoredEndpoint struct {
 	// Memberships before the present one, oldest first, at most 8 (design section 9.4).
 	History []*StoredMembership `protobuf:"bytes,10,rep,name=history,proto3" json:"history,omitempty"`
 	// Last port of a range; 0 for a single port.
-	PortEnd       uint32 `protobuf:"varint,11,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
+	PortEnd uint32 `protobuf:"varint,11,opt,name=port_end,json=portEnd,proto3" json:"port_end,omitempty"`
+	// The endpoint has affinity cookie; false in states of builds before this field.
+	Cookies bool `protobuf:"varint,12,opt,name=cookies,proto3" json:"cookies,omitempty"`
+	// Until when flows from before a change to affinity cookie may be there; absent when there are none.
+	Young *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=young,proto3" json:"young,omitempty"`
+	// Form of the cookies that hosts stamp, or stamped last; absent where they never did.
+	CookieForm string `protobuf:"bytes,14,opt,name=cookie_form,json=cookieForm,proto3" json:"cookie_form,omitempty"`
+	// Until when connections with such cookies may be there although the endpoint has cookies no more; absent when there are none.
+	Fading *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=fading,proto3" json:"fading,omitempty"`
+	// Format of the connection ids that servers make, or made last; absent where the endpoint never read any.
+	Quic          *QUIC `protobuf:"bytes,16,opt,name=quic,proto3" json:"quic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -149,6 +159,41 @@ func (x *StoredEndpoint) GetPortEnd() uint32 {
 		return x.PortEnd
 	}
 	return 0
+}
+
+func (x *StoredEndpoint) GetCookies() bool {
+	if x != nil {
+		return x.Cookies
+	}
+	return false
+}
+
+func (x *StoredEndpoint) GetYoung() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Young
+	}
+	return nil
+}
+
+func (x *StoredEndpoint) GetCookieForm() string {
+	if x != nil {
+		return x.CookieForm
+	}
+	return ""
+}
+
+func (x *StoredEndpoint) GetFading() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Fading
+	}
+	return nil
+}
+
+func (x *StoredEndpoint) GetQuic() *QUIC {
+	if x != nil {
+		return x.Quic
+	}
+	return nil
 }
 
 // StoredMember binds a member id to its backend.
@@ -509,7 +554,15 @@ type StoredManager struct {
 	Peer    string `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`
 	Version string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
 	// Newest schema that it can work with.
-	Schema        int64 `protobuf:"varint,5,opt,name=schema,proto3" json:"schema,omitempty"`
+	Schema int64 `protobuf:"varint,5,opt,name=schema,proto3" json:"schema,omitempty"`
+	// Commit that its program was built from; empty when it is not known.
+	Commit string `protobuf:"bytes,6,opt,name=commit,proto3" json:"commit,omitempty"`
+	// Public key (SubjectPublicKeyInfo, DER) that new secrets of the cluster are sealed for; empty of builds that cannot replace the CA.
+	PublicKey []byte `protobuf:"bytes,7,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	// First eight bytes of the SHA-256 of each CA whose certificates this process accepts.
+	Trusts []uint64 `protobuf:"fixed64,8,rep,packed,name=trusts,proto3" json:"trusts,omitempty"`
+	// The same of the CA that signed its certificate.
+	Issuer        uint64 `protobuf:"fixed64,9,opt,name=issuer,proto3" json:"issuer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -579,6 +632,322 @@ func (x *StoredManager) GetSchema() int64 {
 	return 0
 }
 
+func (x *StoredManager) GetCommit() string {
+	if x != nil {
+		return x.Commit
+	}
+	return ""
+}
+
+func (x *StoredManager) GetPublicKey() []byte {
+	if x != nil {
+		return x.PublicKey
+	}
+	return nil
+}
+
+func (x *StoredManager) GetTrusts() []uint64 {
+	if x != nil {
+		return x.Trusts
+	}
+	return nil
+}
+
+func (x *StoredManager) GetIssuer() uint64 {
+	if x != nil {
+		return x.Issuer
+	}
+	return 0
+}
+
+// StoredCAChange is the replacement of the CA that is under way, or the last one.
+type StoredCAChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "trust", "issue", "retire" or "done".
+	Phase string `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
+	// When the change and the phase began.
+	Began *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=began,proto3" json:"began,omitempty"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// Certificates, DER.
+	Former []byte `protobuf:"bytes,4,opt,name=former,proto3" json:"former,omitempty"`
+	Next   []byte `protobuf:"bytes,5,opt,name=next,proto3" json:"next,omitempty"`
+	// StoredCASecrets for each manager, by name, sealed for its public key; empty when it is done.
+	Sealed map[string][]byte `protobuf:"bytes,6,rep,name=sealed,proto3" json:"sealed,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Nodes that are not waited for.
+	Without []string `protobuf:"bytes,7,rep,name=without,proto3" json:"without,omitempty"`
+	// Manager that may start anew, with other CAs to trust; empty: none.
+	Turn string `protobuf:"bytes,8,opt,name=turn,proto3" json:"turn,omitempty"`
+	// Last phase that the change may enter: the command stored the CAs and the certificate which it needs in that phase.
+	Through string `protobuf:"bytes,9,opt,name=through,proto3" json:"through,omitempty"`
+	// When the phase "issue" began; zero before.
+	Issued        *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=issued,proto3" json:"issued,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredCAChange) Reset() {
+	*x = StoredCAChange{}
+	mi := &file_v1_stored_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredCAChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredCAChange) ProtoMessage() {}
+
+func (x *StoredCAChange) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_stored_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredCAChange.ProtoReflect.Descriptor instead.
+func (*StoredCAChange) Descriptor() ([]byte, []int) {
+	return file_v1_stored_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *StoredCAChange) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *StoredCAChange) GetBegan() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Began
+	}
+	return nil
+}
+
+func (x *StoredCAChange) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *StoredCAChange) GetFormer() []byte {
+	if x != nil {
+		return x.Former
+	}
+	return nil
+}
+
+func (x *StoredCAChange) GetNext() []byte {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+func (x *StoredCAChange) GetSealed() map[string][]byte {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
+func (x *StoredCAChange) GetWithout() []string {
+	if x != nil {
+		return x.Without
+	}
+	return nil
+}
+
+func (x *StoredCAChange) GetTurn() string {
+	if x != nil {
+		return x.Turn
+	}
+	return ""
+}
+
+func (x *StoredCAChange) GetThrough() string {
+	if x != nil {
+		return x.Through
+	}
+	return ""
+}
+
+func (x *StoredCAChange) GetIssued() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Issued
+	}
+	return nil
+}
+
+// StoredCASecrets are the secrets that come with a new CA.
+type StoredCASecrets struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Key of the CA, PEM.
+	CaKey []byte `protobuf:"bytes,1,opt,name=ca_key,json=caKey,proto3" json:"ca_key,omitempty"`
+	// Key that seals the store's secrets, 32 bytes.
+	StoreKey      []byte `protobuf:"bytes,2,opt,name=store_key,json=storeKey,proto3" json:"store_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredCASecrets) Reset() {
+	*x = StoredCASecrets{}
+	mi := &file_v1_stored_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredCASecrets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredCASecrets) ProtoMessage() {}
+
+func (x *StoredCASecrets) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_stored_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredCASecrets.ProtoReflect.Descriptor instead.
+func (*StoredCASecrets) Descriptor() ([]byte, []int) {
+	return file_v1_stored_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *StoredCASecrets) GetCaKey() []byte {
+	if x != nil {
+		return x.CaKey
+	}
+	return nil
+}
+
+func (x *StoredCASecrets) GetStoreKey() []byte {
+	if x != nil {
+		return x.StoreKey
+	}
+	return nil
+}
+
+// StoredSecrets are both generations of a manager's secrets while the CA is replaced, in its data directory.
+type StoredSecrets struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The generation that signs and seals comes first.
+	Generations   []*StoredGeneration `protobuf:"bytes,1,rep,name=generations,proto3" json:"generations,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredSecrets) Reset() {
+	*x = StoredSecrets{}
+	mi := &file_v1_stored_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredSecrets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredSecrets) ProtoMessage() {}
+
+func (x *StoredSecrets) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_stored_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredSecrets.ProtoReflect.Descriptor instead.
+func (*StoredSecrets) Descriptor() ([]byte, []int) {
+	return file_v1_stored_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *StoredSecrets) GetGenerations() []*StoredGeneration {
+	if x != nil {
+		return x.Generations
+	}
+	return nil
+}
+
+// StoredGeneration is one CA and the store key that came with it.
+type StoredGeneration struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// PEM.
+	Ca            []byte `protobuf:"bytes,1,opt,name=ca,proto3" json:"ca,omitempty"`
+	CaKey         []byte `protobuf:"bytes,2,opt,name=ca_key,json=caKey,proto3" json:"ca_key,omitempty"`
+	StoreKey      []byte `protobuf:"bytes,3,opt,name=store_key,json=storeKey,proto3" json:"store_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredGeneration) Reset() {
+	*x = StoredGeneration{}
+	mi := &file_v1_stored_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredGeneration) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredGeneration) ProtoMessage() {}
+
+func (x *StoredGeneration) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_stored_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredGeneration.ProtoReflect.Descriptor instead.
+func (*StoredGeneration) Descriptor() ([]byte, []int) {
+	return file_v1_stored_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *StoredGeneration) GetCa() []byte {
+	if x != nil {
+		return x.Ca
+	}
+	return nil
+}
+
+func (x *StoredGeneration) GetCaKey() []byte {
+	if x != nil {
+		return x.CaKey
+	}
+	return nil
+}
+
+func (x *StoredGeneration) GetStoreKey() []byte {
+	if x != nil {
+		return x.StoreKey
+	}
+	return nil
+}
+
 // StoredAccess is an access token or a person's certificate; of a secret only the SHA-256 is kept.
 type StoredAccess struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
@@ -597,7 +966,7 @@ type StoredAccess struct {
 
 func (x *StoredAccess) Reset() {
 	*x = StoredAccess{}
-	mi := &file_v1_stored_proto_msgTypes[6]
+	mi := &file_v1_stored_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -609,7 +978,7 @@ func (x *StoredAccess) String() string {
 func (*StoredAccess) ProtoMessage() {}
 
 func (x *StoredAccess) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_stored_proto_msgTypes[6]
+	mi := &file_v1_stored_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -622,7 +991,7 @@ func (x *StoredAccess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredAccess.ProtoReflect.Descriptor instead.
 func (*StoredAccess) Descriptor() ([]byte, []int) {
-	return file_v1_stored_proto_rawDescGZIP(), []int{6}
+	return file_v1_stored_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StoredAccess) GetId() string {
@@ -691,7 +1060,7 @@ type StoredEvents struct {
 
 func (x *StoredEvents) Reset() {
 	*x = StoredEvents{}
-	mi := &file_v1_stored_proto_msgTypes[7]
+	mi := &file_v1_stored_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -703,7 +1072,7 @@ func (x *StoredEvents) String() string {
 func (*StoredEvents) ProtoMessage() {}
 
 func (x *StoredEvents) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_stored_proto_msgTypes[7]
+	mi := &file_v1_stored_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -716,7 +1085,7 @@ func (x *StoredEvents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredEvents.ProtoReflect.Descriptor instead.
 func (*StoredEvents) Descriptor() ([]byte, []int) {
-	return file_v1_stored_proto_rawDescGZIP(), []int{7}
+	return file_v1_stored_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StoredEvents) GetEvents() []*Event {
@@ -737,7 +1106,7 @@ type StoredAudit struct {
 
 func (x *StoredAudit) Reset() {
 	*x = StoredAudit{}
-	mi := &file_v1_stored_proto_msgTypes[8]
+	mi := &file_v1_stored_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -749,7 +1118,7 @@ func (x *StoredAudit) String() string {
 func (*StoredAudit) ProtoMessage() {}
 
 func (x *StoredAudit) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_stored_proto_msgTypes[8]
+	mi := &file_v1_stored_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -762,7 +1131,7 @@ func (x *StoredAudit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredAudit.ProtoReflect.Descriptor instead.
 func (*StoredAudit) Descriptor() ([]byte, []int) {
-	return file_v1_stored_proto_rawDescGZIP(), []int{8}
+	return file_v1_stored_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StoredAudit) GetEntries() []*AuditEntry {
@@ -782,7 +1151,7 @@ type StoredPlacement struct {
 
 func (x *StoredPlacement) Reset() {
 	*x = StoredPlacement{}
-	mi := &file_v1_stored_proto_msgTypes[9]
+	mi := &file_v1_stored_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -794,7 +1163,7 @@ func (x *StoredPlacement) String() string {
 func (*StoredPlacement) ProtoMessage() {}
 
 func (x *StoredPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_stored_proto_msgTypes[9]
+	mi := &file_v1_stored_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -807,7 +1176,7 @@ func (x *StoredPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredPlacement.ProtoReflect.Descriptor instead.
 func (*StoredPlacement) Descriptor() ([]byte, []int) {
-	return file_v1_stored_proto_rawDescGZIP(), []int{9}
+	return file_v1_stored_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StoredPlacement) GetPlaces() []*StoredPlace {
@@ -832,7 +1201,7 @@ type StoredPlace struct {
 
 func (x *StoredPlace) Reset() {
 	*x = StoredPlace{}
-	mi := &file_v1_stored_proto_msgTypes[10]
+	mi := &file_v1_stored_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +1213,7 @@ func (x *StoredPlace) String() string {
 func (*StoredPlace) ProtoMessage() {}
 
 func (x *StoredPlace) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_stored_proto_msgTypes[10]
+	mi := &file_v1_stored_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +1226,7 @@ func (x *StoredPlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredPlace.ProtoReflect.Descriptor instead.
 func (*StoredPlace) Descriptor() ([]byte, []int) {
-	return file_v1_stored_proto_rawDescGZIP(), []int{10}
+	return file_v1_stored_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StoredPlace) GetVni() uint32 {
@@ -900,7 +1269,7 @@ type StoredKey struct {
 
 func (x *StoredKey) Reset() {
 	*x = StoredKey{}
-	mi := &file_v1_stored_proto_msgTypes[11]
+	mi := &file_v1_stored_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +1281,7 @@ func (x *StoredKey) String() string {
 func (*StoredKey) ProtoMessage() {}
 
 func (x *StoredKey) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_stored_proto_msgTypes[11]
+	mi := &file_v1_stored_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1294,7 @@ func (x *StoredKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredKey.ProtoReflect.Descriptor instead.
 func (*StoredKey) Descriptor() ([]byte, []int) {
-	return file_v1_stored_proto_rawDescGZIP(), []int{11}
+	return file_v1_stored_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StoredKey) GetId() uint32 {
@@ -963,7 +1332,7 @@ type StoredKeySet struct {
 
 func (x *StoredKeySet) Reset() {
 	*x = StoredKeySet{}
-	mi := &file_v1_stored_proto_msgTypes[12]
+	mi := &file_v1_stored_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -975,7 +1344,7 @@ func (x *StoredKeySet) String() string {
 func (*StoredKeySet) ProtoMessage() {}
 
 func (x *StoredKeySet) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_stored_proto_msgTypes[12]
+	mi := &file_v1_stored_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -988,7 +1357,7 @@ func (x *StoredKeySet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredKeySet.ProtoReflect.Descriptor instead.
 func (*StoredKeySet) Descriptor() ([]byte, []int) {
-	return file_v1_stored_proto_rawDescGZIP(), []int{12}
+	return file_v1_stored_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StoredKeySet) GetKeys() []*StoredSetKey {
@@ -1021,18 +1390,20 @@ func (x *StoredKeySet) GetService() string {
 
 // StoredSetKey is a key of a StoredKeySet, sealed like a StoredKey with the store key, "/" and the epoch as associated data.
 type StoredSetKey struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Nonce         []byte                 `protobuf:"bytes,2,opt,name=nonce,proto3" json:"nonce,omitempty"`
-	Sealed        []byte                 `protobuf:"bytes,3,opt,name=sealed,proto3" json:"sealed,omitempty"`
-	Made          *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=made,proto3" json:"made,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Epoch  uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Nonce  []byte                 `protobuf:"bytes,2,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	Sealed []byte                 `protobuf:"bytes,3,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	Made   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=made,proto3" json:"made,omitempty"`
+	// Cookies name members by shuffled ids under it.
+	Shuffled      bool `protobuf:"varint,5,opt,name=shuffled,proto3" json:"shuffled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredSetKey) Reset() {
 	*x = StoredSetKey{}
-	mi := &file_v1_stored_proto_msgTypes[13]
+	mi := &file_v1_stored_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +1415,7 @@ func (x *StoredSetKey) String() string {
 func (*StoredSetKey) ProtoMessage() {}
 
 func (x *StoredSetKey) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_stored_proto_msgTypes[13]
+	mi := &file_v1_stored_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1057,7 +1428,7 @@ func (x *StoredSetKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredSetKey.ProtoReflect.Descriptor instead.
 func (*StoredSetKey) Descriptor() ([]byte, []int) {
-	return file_v1_stored_proto_rawDescGZIP(), []int{13}
+	return file_v1_stored_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StoredSetKey) GetEpoch() uint32 {
@@ -1088,21 +1459,104 @@ func (x *StoredSetKey) GetMade() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *StoredSetKey) GetShuffled() bool {
+	if x != nil {
+		return x.Shuffled
+	}
+	return false
+}
+
+// StoredTunnels are a change of a Network's tunnelSources that is under way; the store key names the Network.
+type StoredTunnels struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Prefixes that muxes use.
+	Muxes []string `protobuf:"bytes,1,rep,name=muxes,proto3" json:"muxes,omitempty"`
+	// Others that hosts accept, because muxes with older plans may use them.
+	Former []string `protobuf:"bytes,2,rep,name=former,proto3" json:"former,omitempty"`
+	// "spread": hosts get the new ones. "switch": muxes get them. "rest": packets of before may be on their way.
+	Phase         string                 `protobuf:"bytes,3,opt,name=phase,proto3" json:"phase,omitempty"`
+	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredTunnels) Reset() {
+	*x = StoredTunnels{}
+	mi := &file_v1_stored_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredTunnels) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredTunnels) ProtoMessage() {}
+
+func (x *StoredTunnels) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_stored_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredTunnels.ProtoReflect.Descriptor instead.
+func (*StoredTunnels) Descriptor() ([]byte, []int) {
+	return file_v1_stored_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *StoredTunnels) GetMuxes() []string {
+	if x != nil {
+		return x.Muxes
+	}
+	return nil
+}
+
+func (x *StoredTunnels) GetFormer() []string {
+	if x != nil {
+		return x.Former
+	}
+	return nil
+}
+
+func (x *StoredTunnels) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *StoredTunnels) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // StoredToken is a join token; of its secret only the SHA-256 is kept.
 type StoredToken struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	SecretSha256  []byte                 `protobuf:"bytes,2,opt,name=secret_sha256,json=secretSha256,proto3" json:"secret_sha256,omitempty"`
-	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
-	Role          string                 `protobuf:"bytes,4,opt,name=role,proto3" json:"role,omitempty"`
-	Expires       *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expires,proto3" json:"expires,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Id           string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	SecretSha256 []byte                 `protobuf:"bytes,2,opt,name=secret_sha256,json=secretSha256,proto3" json:"secret_sha256,omitempty"`
+	Node         string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	Role         string                 `protobuf:"bytes,4,opt,name=role,proto3" json:"role,omitempty"`
+	Expires      *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expires,proto3" json:"expires,omitempty"`
+	// How many keys may join with it; 0: one.
+	Uses uint32 `protobuf:"varint,6,opt,name=uses,proto3" json:"uses,omitempty"`
+	// SHA-256 of the public keys (SubjectPublicKeyInfo) that joined with it.
+	UsedBy        [][]byte `protobuf:"bytes,7,rep,name=used_by,json=usedBy,proto3" json:"used_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredToken) Reset() {
 	*x = StoredToken{}
-	mi := &file_v1_stored_proto_msgTypes[14]
+	mi := &file_v1_stored_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +1568,7 @@ func (x *StoredToken) String() string {
 func (*StoredToken) ProtoMessage() {}
 
 func (x *StoredToken) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_stored_proto_msgTypes[14]
+	mi := &file_v1_stored_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +1581,7 @@ func (x *StoredToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredToken.ProtoReflect.Descriptor instead.
 func (*StoredToken) Descriptor() ([]byte, []int) {
-	return file_v1_stored_proto_rawDescGZIP(), []int{14}
+	return file_v1_stored_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StoredToken) GetId() string {
@@ -1165,18 +1619,35 @@ func (x *StoredToken) GetExpires() *timestamppb.Timestamp {
 	return nil
 }
 
-// StoredRevocation refuses the certificates of a node that were issued before `before`.
+func (x *StoredToken) GetUses() uint32 {
+	if x != nil {
+		return x.Uses
+	}
+	return 0
+}
+
+func (x *StoredToken) GetUsedBy() [][]byte {
+	if x != nil {
+		return x.UsedBy
+	}
+	return nil
+}
+
+// StoredRevocation refuses the certificates of a node that were issued before `before`, or those of a manager but for admitted keys.
 type StoredRevocation struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Before        *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node or manager.
+	Node   string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Before *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"`
+	// Of a manager: SHA-256 of the public keys that were admitted since.
+	Admitted      [][]byte `protobuf:"bytes,3,rep,name=admitted,proto3" json:"admitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StoredRevocation) Reset() {
 	*x = StoredRevocation{}
-	mi := &file_v1_stored_proto_msgTypes[15]
+	mi := &file_v1_stored_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1188,7 +1659,7 @@ func (x *StoredRevocation) String() string {
 func (*StoredRevocation) ProtoMessage() {}
 
 func (x *StoredRevocation) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_stored_proto_msgTypes[15]
+	mi := &file_v1_stored_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1201,7 +1672,7 @@ func (x *StoredRevocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredRevocation.ProtoReflect.Descriptor instead.
 func (*StoredRevocation) Descriptor() ([]byte, []int) {
-	return file_v1_stored_proto_rawDescGZIP(), []int{15}
+	return file_v1_stored_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StoredRevocation) GetNode() string {
@@ -1218,11 +1689,18 @@ func (x *StoredRevocation) GetBefore() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *StoredRevocation) GetAdmitted() [][]byte {
+	if x != nil {
+		return x.Admitted
+	}
+	return nil
+}
+
 var File_v1_stored_proto protoreflect.FileDescriptor
 
 const file_v1_stored_proto_rawDesc = "" +
 	"\n" +
-	"\x0fv1/stored.proto\x12\bshunt.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x10v1/manager.proto\"\xf7\x02\n" +
+	"\x0fv1/stored.proto\x12\bshunt.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x10v1/manager.proto\x1a\x10v1/objects.proto\"\xbc\x04\n" +
 	"\x0eStoredEndpoint\x12\x10\n" +
 	"\x03vni\x18\x01 \x01(\rR\x03vni\x12\x10\n" +
 	"\x03vip\x18\x02 \x01(\tR\x03vip\x12\x1a\n" +
@@ -1239,7 +1717,13 @@ const file_v1_stored_proto_rawDesc = "" +
 	"quarantine\x124\n" +
 	"\ahistory\x18\n" +
 	" \x03(\v2\x1a.shunt.v1.StoredMembershipR\ahistory\x12\x19\n" +
-	"\bport_end\x18\v \x01(\rR\aportEnd\"\xd8\x02\n" +
+	"\bport_end\x18\v \x01(\rR\aportEnd\x12\x18\n" +
+	"\acookies\x18\f \x01(\bR\acookies\x120\n" +
+	"\x05young\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x05young\x12\x1f\n" +
+	"\vcookie_form\x18\x0e \x01(\tR\n" +
+	"cookieForm\x122\n" +
+	"\x06fading\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\x06fading\x12\"\n" +
+	"\x04quic\x18\x10 \x01(\v2\x0e.shunt.v1.QUICR\x04quic\"\xd8\x02\n" +
 	"\fStoredMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x10\n" +
 	"\x03dip\x18\x02 \x01(\tR\x03dip\x12\x12\n" +
@@ -1270,13 +1754,42 @@ const file_v1_stored_proto_rawDesc = "" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x120\n" +
 	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
-	"\aaddress\x18\x04 \x01(\tR\aaddress\"\x83\x01\n" +
+	"\aaddress\x18\x04 \x01(\tR\aaddress\"\xea\x01\n" +
 	"\rStoredManager\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04peer\x18\x03 \x01(\tR\x04peer\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\tR\aversion\x12\x16\n" +
-	"\x06schema\x18\x05 \x01(\x03R\x06schema\"\x9e\x02\n" +
+	"\x06schema\x18\x05 \x01(\x03R\x06schema\x12\x16\n" +
+	"\x06commit\x18\x06 \x01(\tR\x06commit\x12\x1d\n" +
+	"\n" +
+	"public_key\x18\a \x01(\fR\tpublicKey\x12\x16\n" +
+	"\x06trusts\x18\b \x03(\x06R\x06trusts\x12\x16\n" +
+	"\x06issuer\x18\t \x01(\x06R\x06issuer\"\xab\x03\n" +
+	"\x0eStoredCAChange\x12\x14\n" +
+	"\x05phase\x18\x01 \x01(\tR\x05phase\x120\n" +
+	"\x05began\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05began\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
+	"\x06former\x18\x04 \x01(\fR\x06former\x12\x12\n" +
+	"\x04next\x18\x05 \x01(\fR\x04next\x12<\n" +
+	"\x06sealed\x18\x06 \x03(\v2$.shunt.v1.StoredCAChange.SealedEntryR\x06sealed\x12\x18\n" +
+	"\awithout\x18\a \x03(\tR\awithout\x12\x12\n" +
+	"\x04turn\x18\b \x01(\tR\x04turn\x12\x18\n" +
+	"\athrough\x18\t \x01(\tR\athrough\x122\n" +
+	"\x06issued\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x06issued\x1a9\n" +
+	"\vSealedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"E\n" +
+	"\x0fStoredCASecrets\x12\x15\n" +
+	"\x06ca_key\x18\x01 \x01(\fR\x05caKey\x12\x1b\n" +
+	"\tstore_key\x18\x02 \x01(\fR\bstoreKey\"M\n" +
+	"\rStoredSecrets\x12<\n" +
+	"\vgenerations\x18\x01 \x03(\v2\x1a.shunt.v1.StoredGenerationR\vgenerations\"V\n" +
+	"\x10StoredGeneration\x12\x0e\n" +
+	"\x02ca\x18\x01 \x01(\fR\x02ca\x12\x15\n" +
+	"\x06ca_key\x18\x02 \x01(\fR\x05caKey\x12\x1b\n" +
+	"\tstore_key\x18\x03 \x01(\fR\bstoreKey\"\x9e\x02\n" +
 	"\fStoredAccess\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12#\n" +
 	"\rsecret_sha256\x18\x02 \x01(\fR\fsecretSha256\x12\x12\n" +
@@ -1305,21 +1818,30 @@ const file_v1_stored_proto_rawDesc = "" +
 	"\x04keys\x18\x01 \x03(\v2\x16.shunt.v1.StoredSetKeyR\x04keys\x12\x14\n" +
 	"\x05phase\x18\x02 \x01(\tR\x05phase\x120\n" +
 	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
-	"\aservice\x18\x04 \x01(\tR\aservice\"\x82\x01\n" +
+	"\aservice\x18\x04 \x01(\tR\aservice\"\x9e\x01\n" +
 	"\fStoredSetKey\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x14\n" +
 	"\x05nonce\x18\x02 \x01(\fR\x05nonce\x12\x16\n" +
 	"\x06sealed\x18\x03 \x01(\fR\x06sealed\x12.\n" +
-	"\x04made\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04made\"\xa0\x01\n" +
+	"\x04made\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04made\x12\x1a\n" +
+	"\bshuffled\x18\x05 \x01(\bR\bshuffled\"\x85\x01\n" +
+	"\rStoredTunnels\x12\x14\n" +
+	"\x05muxes\x18\x01 \x03(\tR\x05muxes\x12\x16\n" +
+	"\x06former\x18\x02 \x03(\tR\x06former\x12\x14\n" +
+	"\x05phase\x18\x03 \x01(\tR\x05phase\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xcd\x01\n" +
 	"\vStoredToken\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12#\n" +
 	"\rsecret_sha256\x18\x02 \x01(\fR\fsecretSha256\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12\x12\n" +
 	"\x04role\x18\x04 \x01(\tR\x04role\x124\n" +
-	"\aexpires\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"Z\n" +
+	"\aexpires\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12\x12\n" +
+	"\x04uses\x18\x06 \x01(\rR\x04uses\x12\x17\n" +
+	"\aused_by\x18\a \x03(\fR\x06usedBy\"v\n" +
 	"\x10StoredRevocation\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x122\n" +
-	"\x06before\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06beforeB)Z'github.com/shuntlb/shunt/api/v1;shuntv1b\x06proto3"
+	"\x06before\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06before\x12\x1a\n" +
+	"\badmitted\x18\x03 \x03(\fR\badmittedB)Z'github.com/shuntlb/shunt/api/v1;shuntv1b\x06proto3"
 
 var (
 	file_v1_stored_proto_rawDescOnce sync.Once
@@ -1333,7 +1855,7 @@ func file_v1_stored_proto_rawDescGZIP() []byte {
 	return file_v1_stored_proto_rawDescData
 }
 
-var file_v1_stored_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_v1_stored_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_v1_stored_proto_goTypes = []any{
 	(*StoredEndpoint)(nil),        // 0: shunt.v1.StoredEndpoint
 	(*StoredMember)(nil),          // 1: shunt.v1.StoredMember
@@ -1341,46 +1863,62 @@ var file_v1_stored_proto_goTypes = []any{
 	(*StoredMembership)(nil),      // 3: shunt.v1.StoredMembership
 	(*StoredLeader)(nil),          // 4: shunt.v1.StoredLeader
 	(*StoredManager)(nil),         // 5: shunt.v1.StoredManager
-	(*StoredAccess)(nil),          // 6: shunt.v1.StoredAccess
-	(*StoredEvents)(nil),          // 7: shunt.v1.StoredEvents
-	(*StoredAudit)(nil),           // 8: shunt.v1.StoredAudit
-	(*StoredPlacement)(nil),       // 9: shunt.v1.StoredPlacement
-	(*StoredPlace)(nil),           // 10: shunt.v1.StoredPlace
-	(*StoredKey)(nil),             // 11: shunt.v1.StoredKey
-	(*StoredKeySet)(nil),          // 12: shunt.v1.StoredKeySet
-	(*StoredSetKey)(nil),          // 13: shunt.v1.StoredSetKey
-	(*StoredToken)(nil),           // 14: shunt.v1.StoredToken
-	(*StoredRevocation)(nil),      // 15: shunt.v1.StoredRevocation
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
-	(*Event)(nil),                 // 17: shunt.v1.Event
-	(*AuditEntry)(nil),            // 18: shunt.v1.AuditEntry
+	(*StoredCAChange)(nil),        // 6: shunt.v1.StoredCAChange
+	(*StoredCASecrets)(nil),       // 7: shunt.v1.StoredCASecrets
+	(*StoredSecrets)(nil),         // 8: shunt.v1.StoredSecrets
+	(*StoredGeneration)(nil),      // 9: shunt.v1.StoredGeneration
+	(*StoredAccess)(nil),          // 10: shunt.v1.StoredAccess
+	(*StoredEvents)(nil),          // 11: shunt.v1.StoredEvents
+	(*StoredAudit)(nil),           // 12: shunt.v1.StoredAudit
+	(*StoredPlacement)(nil),       // 13: shunt.v1.StoredPlacement
+	(*StoredPlace)(nil),           // 14: shunt.v1.StoredPlace
+	(*StoredKey)(nil),             // 15: shunt.v1.StoredKey
+	(*StoredKeySet)(nil),          // 16: shunt.v1.StoredKeySet
+	(*StoredSetKey)(nil),          // 17: shunt.v1.StoredSetKey
+	(*StoredTunnels)(nil),         // 18: shunt.v1.StoredTunnels
+	(*StoredToken)(nil),           // 19: shunt.v1.StoredToken
+	(*StoredRevocation)(nil),      // 20: shunt.v1.StoredRevocation
+	nil,                           // 21: shunt.v1.StoredCAChange.SealedEntry
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*QUIC)(nil),                  // 23: shunt.v1.QUIC
+	(*Event)(nil),                 // 24: shunt.v1.Event
+	(*AuditEntry)(nil),            // 25: shunt.v1.AuditEntry
 }
 var file_v1_stored_proto_depIdxs = []int32{
 	1,  // 0: shunt.v1.StoredEndpoint.members:type_name -> shunt.v1.StoredMember
 	2,  // 1: shunt.v1.StoredEndpoint.quarantine:type_name -> shunt.v1.StoredQuarantine
 	3,  // 2: shunt.v1.StoredEndpoint.history:type_name -> shunt.v1.StoredMembership
-	16, // 3: shunt.v1.StoredMember.warming:type_name -> google.protobuf.Timestamp
-	16, // 4: shunt.v1.StoredMember.draining:type_name -> google.protobuf.Timestamp
-	16, // 5: shunt.v1.StoredMember.revived:type_name -> google.protobuf.Timestamp
-	16, // 6: shunt.v1.StoredQuarantine.until:type_name -> google.protobuf.Timestamp
-	1,  // 7: shunt.v1.StoredMembership.members:type_name -> shunt.v1.StoredMember
-	16, // 8: shunt.v1.StoredMembership.until:type_name -> google.protobuf.Timestamp
-	16, // 9: shunt.v1.StoredLeader.since:type_name -> google.protobuf.Timestamp
-	16, // 10: shunt.v1.StoredAccess.created:type_name -> google.protobuf.Timestamp
-	16, // 11: shunt.v1.StoredAccess.expires:type_name -> google.protobuf.Timestamp
-	17, // 12: shunt.v1.StoredEvents.events:type_name -> shunt.v1.Event
-	18, // 13: shunt.v1.StoredAudit.entries:type_name -> shunt.v1.AuditEntry
-	10, // 14: shunt.v1.StoredPlacement.places:type_name -> shunt.v1.StoredPlace
-	13, // 15: shunt.v1.StoredKeySet.keys:type_name -> shunt.v1.StoredSetKey
-	16, // 16: shunt.v1.StoredKeySet.since:type_name -> google.protobuf.Timestamp
-	16, // 17: shunt.v1.StoredSetKey.made:type_name -> google.protobuf.Timestamp
-	16, // 18: shunt.v1.StoredToken.expires:type_name -> google.protobuf.Timestamp
-	16, // 19: shunt.v1.StoredRevocation.before:type_name -> google.protobuf.Timestamp
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	22, // 3: shunt.v1.StoredEndpoint.young:type_name -> google.protobuf.Timestamp
+	22, // 4: shunt.v1.StoredEndpoint.fading:type_name -> google.protobuf.Timestamp
+	23, // 5: shunt.v1.StoredEndpoint.quic:type_name -> shunt.v1.QUIC
+	22, // 6: shunt.v1.StoredMember.warming:type_name -> google.protobuf.Timestamp
+	22, // 7: shunt.v1.StoredMember.draining:type_name -> google.protobuf.Timestamp
+	22, // 8: shunt.v1.StoredMember.revived:type_name -> google.protobuf.Timestamp
+	22, // 9: shunt.v1.StoredQuarantine.until:type_name -> google.protobuf.Timestamp
+	1,  // 10: shunt.v1.StoredMembership.members:type_name -> shunt.v1.StoredMember
+	22, // 11: shunt.v1.StoredMembership.until:type_name -> google.protobuf.Timestamp
+	22, // 12: shunt.v1.StoredLeader.since:type_name -> google.protobuf.Timestamp
+	22, // 13: shunt.v1.StoredCAChange.began:type_name -> google.protobuf.Timestamp
+	22, // 14: shunt.v1.StoredCAChange.since:type_name -> google.protobuf.Timestamp
+	21, // 15: shunt.v1.StoredCAChange.sealed:type_name -> shunt.v1.StoredCAChange.SealedEntry
+	22, // 16: shunt.v1.StoredCAChange.issued:type_name -> google.protobuf.Timestamp
+	9,  // 17: shunt.v1.StoredSecrets.generations:type_name -> shunt.v1.StoredGeneration
+	22, // 18: shunt.v1.StoredAccess.created:type_name -> google.protobuf.Timestamp
+	22, // 19: shunt.v1.StoredAccess.expires:type_name -> google.protobuf.Timestamp
+	24, // 20: shunt.v1.StoredEvents.events:type_name -> shunt.v1.Event
+	25, // 21: shunt.v1.StoredAudit.entries:type_name -> shunt.v1.AuditEntry
+	14, // 22: shunt.v1.StoredPlacement.places:type_name -> shunt.v1.StoredPlace
+	17, // 23: shunt.v1.StoredKeySet.keys:type_name -> shunt.v1.StoredSetKey
+	22, // 24: shunt.v1.StoredKeySet.since:type_name -> google.protobuf.Timestamp
+	22, // 25: shunt.v1.StoredSetKey.made:type_name -> google.protobuf.Timestamp
+	22, // 26: shunt.v1.StoredTunnels.since:type_name -> google.protobuf.Timestamp
+	22, // 27: shunt.v1.StoredToken.expires:type_name -> google.protobuf.Timestamp
+	22, // 28: shunt.v1.StoredRevocation.before:type_name -> google.protobuf.Timestamp
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_v1_stored_proto_init() }
@@ -1389,13 +1927,14 @@ func file_v1_stored_proto_init() {
 		return
 	}
 	file_v1_manager_proto_init()
+	file_v1_objects_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_stored_proto_rawDesc), len(file_v1_stored_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

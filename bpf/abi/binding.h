@@ -74,7 +74,8 @@ struct owned {
 };
 SHUNT_ASSERT_SIZE(struct owned, 4);
 
-/* What the TCP connections that clients tried came to, of one binding that rewrites. */
+/* What the TCP connections that clients tried came to, of one binding that rewrites. Of a binding for UDP its new flows are asked, and the first answers to them
+ * accepted, as long as the host has no binding for all protocols. */
 struct handshakes {
 	__u64 asked;    /* SYNs delivered */
 	__u64 accepted; /* SYN-ACKs returned */

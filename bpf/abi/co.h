@@ -34,7 +34,7 @@ struct co_endpoint {
 	__u16 member;
 	__u16 mss;  /* to announce, for IPv4 or IPv6 as the VIP is */
 	__u32 mint; /* key id of new cookies */
-	__u32 live; /* bit k: keys[k] */
+	__u32 live; /* enum cookie_live */
 	__u64 rsv;
 };
 SHUNT_ASSERT_SIZE(struct co_endpoint, 56);

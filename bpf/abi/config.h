@@ -24,7 +24,8 @@ struct mux_config {
 	__u64 idle;                  /* atomic: the longest idle ticks of all endpoints, as in their policy words */
 	__u64 ahead;                 /* atomic: nanoseconds that the shared clock of form CO is ahead of CLOCK_MONOTONIC */
 	__u64 nat;                   /* atomic: enum nat_shift */
-	__u64 rsv[3];
+	struct siphash_key spread_key; /* of spread_hash, whose output is on the wire: no other hash shares the key. Made like flow_key */
+	__u64 rsv;
 };
 SHUNT_ASSERT_SIZE(struct mux_config, 128);
 

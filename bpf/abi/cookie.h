@@ -15,11 +15,16 @@ enum cookie_form {
 	COOKIE_FORM_SPLIT_Z = 3,
 };
 
+/* What counts of a set of keys: bit k, keys[k] is there; bit k + COOKIE_SHUFFLED_SHIFT, member ids under it are shuffled (lib/cookie.h). */
+enum cookie_live {
+	COOKIE_SHUFFLED_SHIFT = 2,
+};
+
 /* The keys of cookies, one cache line, which all endpoints with these keys share. Immutable while the policy word of an endpoint names it, and until
  * nobody reads it any more: another key is another record. A key that does not count is zero. */
 struct cookie_set {
 	struct siphash_key keys[LIMIT_COOKIE_KEYS]; /* by the key id of cookies */
-	__u64 live;                                 /* bit k: keys[k] counts */
+	__u64 live;                                 /* enum cookie_live */
 	__u64 form;                                 /* enum cookie_form */
 	__u64 mint;                                 /* of forms SPLIT: id of the key that cookies are made with */
 	__u64 rsv;

@@ -21,12 +21,18 @@ struct endpoint_slot {
 	__u8 vip[16];
 	__u64 key;
 	__u64 value;   /* atomic */
-	__u64 ring;    /* atomic: first ring word:32 | size code:8 | ring key:8 | zero:16, from bit 0 up. 0: no ring */
+	__u64 ring;    /* atomic: first ring word:32 | size code:8 | ring key:8 | keyed:1 | zero:15, from bit 0 up. 0: no ring */
 	__u64 members; /* atomic: first member word:32 | number of member words:32, from bit 0 up */
 	__u64 policy;  /* atomic: idle ticks of untrusted flows:16 | of trusted:16 | enum endpoint_flag:16 | index of its cookie_set or quic_set + 1, 0 none:16, from bit 0 up */
 	__u64 extra;   /* atomic: index of the endpoint_extra record + 1, 0: none */
 };
 SHUNT_ASSERT_SIZE(struct endpoint_slot, 64);
+
+/* Bits of a slot's ring word above the size code. */
+enum ring_word_bit {
+	RING_WORD_KEY_SHIFT = 40,
+	RING_WORD_KEYED_SHIFT = 48, /* the key's first word is XORed with extra.ring_tweak */
+};
 
 enum endpoint_slot_value {
 	ENDPOINT_SLOT_EMPTY = 0,
@@ -56,6 +62,8 @@ enum endpoint_flag {
 	ENDPOINT_TRACK = 1024,          /* connections whose packets say their member have records (abi/connection.h): with ENDPOINT_COOKIE or ENDPOINT_QUIC */
 	ENDPOINT_SCHED = 2048,          /* new flows go where a sequence says (abi/schedule.h), the ring is asked when it is silent */
 	ENDPOINT_NAT = 4096,            /* packets are rewritten both ways, and each flow has a session (abi/nat.h) */
+	ENDPOINT_FLOWS_FIRST = 8192,    /* flows in the flow table go before cookies and connection ids: with ENDPOINT_COOKIE or ENDPOINT_QUIC */
+	ENDPOINT_KEEP_DEAD = 16384,     /* flows stay at members that are present but dead */
 	/* Flags that the usual packet does not meet: one branch leads to all of them. */
 	ENDPOINT_UNUSUAL = 4 | 8 | 16 | 32 | 64 | 128 | 4096,
 };
@@ -74,7 +82,9 @@ struct endpoint_extra {
 	/* Ticks that entries of untrusted flows are old when they are written: they live shorter by these than closing ones do. */
 	__u32 untrusted_age;
 	__u32 rsv0;
-	__u64 rsv;
+	/* With RING_WORD_KEYED_SHIFT: what makes the VIP's own hash key of the cluster's. Hosts have the result alone, so that one of them
+	 * cannot compute where flows of other VIPs go. */
+	__u64 ring_tweak;
 };
 SHUNT_ASSERT_SIZE(struct endpoint_extra, 64);
 

@@ -22,6 +22,8 @@ enum host_limit {
 	LIMIT_HOST_FLOWS = 1 << 23,
 	/* Addresses of DIPs and VIPs that flows name, those of bindings that left included: 4 MiB. */
 	LIMIT_FLOW_ADDRS = 1 << 18,
+	/* Notes about flows: 384 KiB. */
+	LIMIT_FLOW_NOTES = 1 << 14,
 	/* Times that a packet tries to begin a flow that another CPU begins too. */
 	LIMIT_FLOW_CLAIMS = 4,
 	/* Client ports tried before a colliding flow is refused. */
@@ -37,7 +39,8 @@ enum host_reason {
 	HOST_REASON_IN_DELIVERED = 1,     /* decapsulated, translated, delivered */
 	HOST_REASON_IN_UNTOUCHED = 2,     /* decapsulated and delivered as it was (the server owns the VIP) */
 	HOST_REASON_OUT_RETURNED = 3,     /* an answer, translated back and sent to the client */
-	HOST_REASON_IN_BAD_SOURCE = 4,    /* tunnel packet whose outer source is no tunnel source of the plan */
+	HOST_REASON_IN_BAD_SOURCE = 4,    /* tunnel packet whose outer source is no tunnel source of the plan, or is another host's that
+					   * never sends such a packet on; or whose inner source is a tunnel source or an address that no host has */
 	HOST_REASON_IN_NO_BINDING = 5,    /* tunnel packet for VIP, port and DIP that the plan does not have here */
 	HOST_REASON_IN_MALFORMED = 6,     /* truncated or lying inner or outer header */
 	HOST_REASON_IN_FRAGMENT = 7,      /* an inner fragment whose first one was not seen, or a fragment of a tunnel packet */
@@ -47,7 +50,7 @@ enum host_reason {
 	HOST_REASON_IN_ADJUST_FAILED = 10,/* the kernel refused to shrink or to rewrite the packet */
 	HOST_REASON_OUT_REWRITE_FAILED = 11, /* the kernel refused to rewrite an answer */
 	HOST_REASON_MSS_CLAMPED = 12,     /* counted beside the verdict of the same packet */
-	HOST_REASON_CLIENT_PORT_MAPPED = 13, /* counted beside: a client port was substituted (design section 9.8) */
+	HOST_REASON_CLIENT_PORT_MAPPED = 13, /* counted beside: a client port was substituted, because two VIPs share the DIP:port */
 	HOST_REASON_IN_NO_ROUTE = 14,     /* no route to the DIP, or a VIP that its server does not own */
 	HOST_REASON_OUT_FRAGMENT = 15,    /* first fragment of an answer that the others could not follow: no room to note it */
 	HOST_REASON_IN_GUE_UNKNOWN = 16,  /* GUE control message, or a version, length, flags or fields that we do not know */
@@ -64,7 +67,7 @@ enum host_reason {
 	HOST_REASON_REPAIRED_AWAY = 27,   /* of a flow that is not known here: sent on to the host that had it before a change */
 	HOST_REASON_REPAIRED_HERE = 28,   /* counted beside: of such a flow, given to another member of this host */
 	HOST_REASON_REPAIR_ARRIVED = 29,  /* counted beside: sent on by another host, and taken whatever it is */
-	HOST_REASON_REPAIR_NOBODY = 30,   /* counted beside: of a flow that is not known here, and nobody had it before */
+	HOST_REASON_REPAIR_NOBODY = 30,   /* counted beside: of a flow that is not known here, and no host had it before */
 	HOST_REASON_REPAIR_FAILED = 31,   /* the kernel refused to readdress a packet, or it was sent on too often */
 	HOST_REASON_IN_ICMP_WINDOW = 32,  /* an ICMP error that quotes what its flow has not sent, or what its client has */
 	HOST_REASON_FLOW_EVICTED = 33,    /* counted beside: a new flow took the place of an untrusted or closing one */
@@ -87,6 +90,7 @@ enum host_reason {
 	HOST_REASON_COOKIE_REMINTED = 50, /* counted beside: a flow got the cookie of another key */
 	HOST_REASON_COOKIE_FOREIGN = 51,  /* counted beside: a client's echo without the cookie of its flow's member */
 	HOST_REASON_COOKIE_CONTENDED = 52, /* counted beside: another CPU changed the flow's clock at the same time */
+	HOST_REASON_FLOW_OVER_SHARE = 53, /* counted beside in_state_full or out_snat_full: the VIP's trusted flows are more than its share of the flow table */
 	HOST_REASON_MAX,
 };
 

@@ -54,13 +54,17 @@ SHUNT_ASSERT_SIZE(struct host_cookie_keys, 64);
 enum host_cookie_use {
 	HOST_COOKIE_LIVE0 = 1,
 	HOST_COOKIE_LIVE1 = 2,
+	HOST_COOKIE_SHUFFLED0 = 4, /* member ids under it are shuffled (lib/cookie.h) */
+	HOST_COOKIE_SHUFFLED1 = 8,
 };
 
-/* What struct binding_flow says of cookies, from the top bit down: id of the key that stamps:1 | number of the VIP's keys + 1:19 | member id:12. 0: its flows
- * have none. */
+/* What struct binding_flow says of cookies, from the top bit down: id of the key that stamps:1 | upper bits of the member id:3 | number of the VIP's keys + 1:16 |
+ * lower bits of the member id:12. 0: its flows have none. */
 enum binding_cookie {
-	BINDING_COOKIE_MEMBER_BITS = 12,
-	BINDING_COOKIE_KEYS_BITS = 19,
+	BINDING_COOKIE_MEMBER_BITS = 12, /* the lower ones */
+	BINDING_COOKIE_KEYS_BITS = 16,
+	BINDING_COOKIE_UPPER_SHIFT = 28,
+	BINDING_COOKIE_UPPER_BITS = 3,
 	BINDING_COOKIE_MINT_SHIFT = 31,
 };
 

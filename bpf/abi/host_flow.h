@@ -49,8 +49,9 @@ enum flow_record_flag {
 	FLOW_ACK_IN = 4,   /* ack_in is known */
 	FLOW_SEQ_IN = 8,   /* seq_in is known */
 	FLOW_ACK_OUT = 16, /* ack_out is known */
-	FLOW_FIN_IN = 32,  /* the client said that it sends no more */
+	FLOW_FIN_IN = 32,  /* the client sent a FIN that the server's kernel accepts */
 	FLOW_FIN_OUT = 64, /* the server did */
+	FLOW_FIN_LATE = 256, /* struct flow_note has the number behind a FIN that came before data in front of it */
 	FLOW_BESIDE = 128, /* its answers are host_serve's: the client is on this machine, behind another device */
 };
 
@@ -70,8 +71,8 @@ struct flow_record {
 	__u16 mss;     /* as in struct binding */
 	__u16 binding; /* index of the counters of the binding that its last packet came by */
 	__u16 flags;   /* enum flow_record_flag */
-	/* TCP: what the server sent last, what the client has of it, what the client sent last, what the server has of it: the
-	 * number of the byte after. */
+	/* TCP, each the number of the byte after: what the server sent, what the client acknowledged, what the client sent without a gap, what
+	 * the server acknowledged. */
 	__u32 seq_out;
 	__u32 ack_in;
 	__u32 seq_in;
@@ -79,6 +80,19 @@ struct flow_record {
 	__u32 seen; /* tick of the last packet, or of one up to a 64th of the idle time before */
 };
 SHUNT_ASSERT_SIZE(struct flow_record, 64);
+
+/* Rare facts about a flow, in element `place % LIMIT_FLOW_NOTES` of flow_notes. Flows share an element: a note is valid for the place that it names. */
+struct flow_note {
+	/* The last SYN to the server's own address and port that came without a tunnel: the numbers after the SYN and after its data. */
+	__u32 direct_place;
+	__u32 direct_first;
+	__u32 direct_last;
+	/* With FLOW_FIN_LATE: the number after the client's FIN. */
+	__u32 fin_place;
+	__u32 fin;
+	__u32 rsv;
+};
+SHUNT_ASSERT_SIZE(struct flow_note, 24);
 
 /* Classes of idle times. */
 enum idle_class {

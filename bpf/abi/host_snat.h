@@ -14,6 +14,10 @@ enum host_snat_limit {
 	LIMIT_HOST_SNAT_INSIDE = 1 << 10,
 	/* Ports that are tried for a connection: of a server that has no more, all. */
 	LIMIT_HOST_SNAT_PROBES = 64,
+	/* Of a server that has more, ports that are tried once that many were in use towards the same far end in the same tick. */
+	LIMIT_HOST_SNAT_AGAIN = 8,
+	/* Far ends that servers have no port left for, of the present tick: 32 KiB. */
+	LIMIT_HOST_SNAT_SPENT = 1 << 12,
 	/* Ports in use that are passed over before the agent is told that they get scarce: with half of the ports in use towards a far end
 	 * that happens once in eight connections. */
 	LIMIT_HOST_SNAT_SCARCE = 3,
@@ -41,7 +45,8 @@ struct host_snat_holder {
 	__u32 low;     /* 1: the agent was told that ports get scarce; it makes it 0 when it has heard */
 	__u16 mss;     /* as in struct binding */
 	__u16 rsv;
-	__u64 rsv1[3];
+	__u64 changes; /* how often the agent wrote `ranges`, which it does first; 0 with former agents */
+	__u64 rsv1[2];
 };
 SHUNT_ASSERT_SIZE(struct host_snat_holder, 64);
 

@@ -64,7 +64,9 @@ enum limit {
 	/* Packets whose first fragment is remembered, and for how many seconds. */
 	LIMIT_FRAGMENTS = 1 << 16,
 	LIMIT_FRAGMENT_SECONDS = 5,
-	/* Packet-too-big messages per second of a mux, echo replies per second of a VIP whose plan does not say. */
+	/* First fragments of a VIP that are remembered per second: for LIMIT_FRAGMENT_SECONDS they are 5/8 of LIMIT_FRAGMENTS. */
+	LIMIT_FRAGMENT_RATE = 1 << 13,
+	/* Packet-too-big messages per second of a VIP, echo replies per second of a VIP whose plan sets no limit. */
 	LIMIT_PTB_RATE = 1000,
 	LIMIT_PING_RATE = 1000,
 	/* Ring slots tried after a dead member before the members are scanned in id order. */

@@ -29,7 +29,7 @@ enum probe_kind {
 };
 
 /* A probe to be made, one cache line. Its number n is found again in what the server acknowledges: a round's initial sequence
- * number is (n ^ key) << 12 | random:11, bit 11 zero, and requests have less than 2048 bytes. The agent writes a record while its
+ * number is P(n) << 12 | random:11, bit 11 zero, where P permutes 20 bits under the key, and requests have less than 2048 bytes. The agent writes a record while its
  * round is 0. A reader that met it in between can only note a result of a round that nobody waits for. */
 struct probe_rule {
 	__u8 peer[16];  /* who answers: the server, through a tunnel the VIP */
@@ -57,7 +57,7 @@ enum probe_round_shift {
 	PROBE_ROUND_PORT_SHIFT = 32,
 	/* Of the rule's number in an initial sequence number. */
 	PROBE_NUMBER_SHIFT = 12,
-	/* Of the words of `probe_key`: key:20, and this bit when there are probes. */
+	/* Of the words of `probe_key`: key:63, and this bit when there are probes. */
 	PROBE_ON_SHIFT = 63,
 };
 

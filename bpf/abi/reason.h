@@ -31,10 +31,10 @@ enum mux_reason {
 	MUX_REASON_NO_HEADROOM = 21,    /* the driver left no room for the outer header */
 	MUX_REASON_INTERNAL = 22,       /* a table refers to a record that is not there: a bug */
 	MUX_REASON_BAD_CHECKSUM = 23,   /* IPv4 header checksum, or checksum of an ICMP echo to a VIP, is wrong */
-	MUX_REASON_FIB_FALLBACK = 24,   /* forwarded, but through the kernel's FIB because the next hop record was empty */
+	MUX_REASON_FIB_FALLBACK = 24,   /* counted beside: forwarded through the kernel's FIB, because the next hop record was empty */
 	MUX_REASON_BAD_VERSION = 25,    /* the IP version is not what the Ethernet type says */
 	MUX_REASON_PASS_OTHER_MAC = 26, /* sent to another Ethernet address (flooded, broadcast, multicast): to the kernel */
-	MUX_REASON_BAD_SOURCE = 27,     /* from a VIP of ours: its answers could go round for ever */
+	MUX_REASON_BAD_SOURCE = 27,     /* from a VIP of ours, whose answers could loop, or from an address that no host has (RFC 6890) */
 	MUX_REASON_FLOW_TABLE_FULL = 28, /* counted beside: forwarded by ring, but no room to remember the flow */
 	MUX_REASON_FLOW_MOVED = 29,     /* counted beside: a remembered member is gone or dead, another was chosen */
 	MUX_REASON_RATE_LIMITED = 30,   /* beyond the VIP's packets per second */
@@ -58,7 +58,7 @@ enum mux_reason {
 	MUX_REASON_QUIC_INVALID = 48,   /* counted beside: a connection id that names no member: by flow table or ring */
 	MUX_REASON_QUIC_MALFORMED = 49, /* counted beside: no QUIC header that can be read: by flow table or ring */
 	MUX_REASON_COOKIE_ABSENT = 50,  /* counted beside: a segment without a timestamp that could carry a cookie: by flow table or ring */
-	MUX_REASON_COOKIE_INVALID = 51, /* counted beside: what the timestamp carries is no cookie of a member under a live key: by flow table or ring */
+	MUX_REASON_COOKIE_INVALID = 51, /* counted beside: a timestamp that is no cookie of a member under a live key: by flow table or ring */
 	MUX_REASON_NAT_REPLIED = 52,    /* path nat: what a server sent, rewritten and sent to its client */
 	MUX_REASON_NAT_FULL = 53,       /* path nat: no port was found for a new session, or no room */
 	MUX_REASON_NAT_NO_ADDRESS = 54, /* path nat: the mux has no address of the family to send from */
@@ -68,6 +68,8 @@ enum mux_reason {
 	MUX_REASON_TRACK_FULL = 58,     /* counted beside: no record was free for a connection, or no place to find it by: forwarded as ever */
 	MUX_REASON_TRACK_DISPLACED = 59, /* counted beside: a connection's record, or its place, was taken from one on probation */
 	MUX_REASON_NAT_DISPLACED = 60,  /* not a packet: a session of path nat that was not trusted yet gave its place to a newcomer */
+	MUX_REASON_FLOW_DISPLACED = 61, /* counted in addition: a flow of a VIP over its share of the flow table gave its entry to a new flow of another VIP */
+	MUX_REASON_FRAGMENT_LIMITED = 62, /* counted in addition: a first fragment beyond the VIP's rate was forwarded; later fragments of its datagram do not follow it */
 	MUX_REASON_MAX,
 };
 

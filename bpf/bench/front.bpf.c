@@ -163,14 +163,14 @@ static __always_inline int write_echo(void *data, void *end)
 		if (data + IP4_ECHO_FRAME > end)
 			return 0;
 		hash = cookie_prf4(&config.cookie_key, bpf_ntohl(*(__u32 *)(data + IP4_SOURCE)), bpf_ntohs(*(__u16 *)(data + IP4_PORTS)), bpf_ntohs(config.port_be));
-		*(volatile __u32 *)(data + IP4_ECHO) = bpf_htonl(cookie_place(state.flow, cookie_encode(hash, 0, id)));
+		*(volatile __u32 *)(data + IP4_ECHO) = bpf_htonl(cookie_place(state.flow, cookie_encode(hash, 0, id, cookie_secret(&config.cookie_key))));
 		return 1;
 	}
 	if (data + IP6_ECHO_FRAME > end)
 		return 0;
 	hash = cookie_prf6(&config.cookie_key, *(__u64 *)(data + 22), *(__u64 *)(data + 30), bpf_ntohs(*(__u16 *)(data + IP6_PORTS)), bpf_ntohs(config.port_be));
 	copy(__u16, IP6_FRAME);
-	*(volatile __u32 *)(data + IP6_ECHO) = bpf_htonl(cookie_place(state.flow, cookie_encode(hash, 0, id)));
+	*(volatile __u32 *)(data + IP6_ECHO) = bpf_htonl(cookie_place(state.flow, cookie_encode(hash, 0, id, cookie_secret(&config.cookie_key))));
 	return 1;
 }
 

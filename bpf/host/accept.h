@@ -90,6 +90,8 @@ static __always_inline int accept_packet(struct __sk_buff *skb, struct arrival *
 		reason = packet_begin(a);
 	if (reason)
 		return drop(reason);
+	if (b->rewrite && !known && a->inner.protocol == IPPROTO_UDP && asks_datagrams())
+		count_asked(b->index);
 	if (b->rewrite) {
 		stamp_in(skb, a, b->index);
 		flow_came(&a->flow, &a->inner, t, b->index);

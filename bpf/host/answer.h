@@ -52,6 +52,8 @@ static __always_inline int answer(struct __sk_buff *skb, const struct ip_view *v
 
 	if (!vip)
 		return not_ours();
+	if (t->syn && v->protocol == IPPROTO_TCP && flow_replaced(f, t))
+		return serving ? VERDICT_NEXT : not_ours();
 	if (t->syn) {
 		int r = mss_clamp(skb, t, f->record.mss);
 
@@ -62,6 +64,8 @@ static __always_inline int answer(struct __sk_buff *skb, const struct ip_view *v
 	}
 	if (v->fragment && note_out(v, vip, &f->record, serving))
 		return drop(HOST_REASON_OUT_FRAGMENT);
+	if (v->protocol == IPPROTO_UDP)
+		count_echoed(f->record.binding, f->tag);
 	stamp_out(skb, v, t, a);
 	flow_left(f, v, t);
 	meter_out(skb, v, t, f->record.dip);

@@ -1,17 +1,26 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Part of host.bpf.c: from the frame of the uplink to what it is for. */
 
-/* A packet out of a tunnel finds its binding. */
-static __always_inline int arrive(struct __sk_buff *skb, struct arrival *a)
+/* Can a packet be one that another host sends on (host/repair.h)? Those are whole TCP segments that are no SYNs, and ICMP errors about TCP: a connection
+ * begins through a mux alone, whose source lists and limits apply. */
+static __always_inline int repairable(const struct arrival *a, __u8 protocol)
+{
+	return protocol == IPPROTO_TCP && !a->t.syn && !a->inner.fragment;
+}
+
+/* A packet out of a tunnel finds its binding. `peer`: its outer source is another host's, and no tunnel source. */
+static __always_inline int arrive(struct __sk_buff *skb, struct arrival *a, int peer)
 {
 	const struct binding *b;
 	int r = PARSE_OTHER;
 
 	if (a->inner.fragment == 2)
-		return follow(skb, a);
+		return peer ? refuse(a, HOST_REASON_IN_BAD_SOURCE) : follow(skb, a);
 	if (quote_possible(&a->inner))
 		r = quote_view(skb, &a->inner, &a->q);
 	if (r == PARSE_OK) {
+		if (peer && !repairable(a, a->q.protocol))
+			return refuse(a, HOST_REASON_IN_BAD_SOURCE);
 		if (a->by)
 			spread_quoted(skb, a);
 		return accept_error(skb, a);
@@ -20,6 +29,8 @@ static __always_inline int arrive(struct __sk_buff *skb, struct arrival *a)
 		r = transport_view(skb, &a->inner, &a->t);
 	if (r == PARSE_MALFORMED)
 		return refuse(a, HOST_REASON_IN_MALFORMED);
+	if (peer && !repairable(a, a->inner.protocol))
+		return refuse(a, HOST_REASON_IN_BAD_SOURCE);
 	if (a->by)
 		spread(skb, a, a->inner.protocol, a->t.dport_be);
 	b = find_binding(a, a->inner.protocol, a->t.dport_be);
@@ -47,12 +58,27 @@ static __always_inline enum host_reason arrive_gue(struct __sk_buff *skb, struct
 	return HOST_REASON_IN_MALFORMED;
 }
 
-/* A frame without a tunnel is not ours, but a SYN among them may end a flow. */
+/* A frame without a tunnel is not ours, but a SYN among them may open a connection in place of a flow. */
 static __always_inline int pass_by(struct __sk_buff *skb, struct arrival *a)
 {
-	if (a->outer.protocol == IPPROTO_TCP && !transport_view(skb, &a->outer, &a->t) && a->t.syn)
-		flow_forget(&a->outer, &a->t);
+	if (a->outer.protocol == IPPROTO_TCP && !transport_view(skb, &a->outer, &a->t) &&
+	    (a->t.bits & (TCP_BIT_SYN | TCP_BIT_ACK | TCP_BIT_RST)) == TCP_BIT_SYN)
+		flow_direct(&a->outer, &a->t);
 	return not_ours();
+}
+
+/* May a packet come from its source? Not if that is 0.0.0.0/8, 127.0.0.0/8, multicast, reserved or broadcast, ::, ::1, an IPv4-mapped IPv6 address (RFC 1122
+ * section 3.2.1.3, RFC 4291 section 2.5, RFC 6890), or a tunnel source of the plan. The kernel's own check is passed by (host/deliver.h). */
+static __always_inline int source_possible(const struct ip_view *v)
+{
+	const __u32 *src = (const __u32 *)v->src;
+	__u8 first = v->is6 ? v->src[0] : v->src[12];
+
+	if (!v->is6 && (first == 0 || first == 127 || first >= 224))
+		return 0;
+	if (v->is6 && (first == 0xff || (!src[0] && !src[1] && (src[2] == bpf_htonl(0xffff) || (!src[2] && bpf_ntohl(src[3]) < 2)))))
+		return 0;
+	return source_ok(v) != HOST_SOURCE_MUX;
 }
 
 /* A packet that may have come by a tunnel. */
@@ -87,5 +113,7 @@ static __always_inline int look(struct __sk_buff *skb, struct arrival *a)
 	r = tunnel_inner(skb, &a->outer, &a->inner);
 	if (r)
 		return refuse(a, parse_reason(r));
-	return arrive(skb, a);
+	if (!source_possible(&a->inner))
+		return refuse(a, HOST_REASON_IN_BAD_SOURCE);
+	return arrive(skb, a, !source);
 }

@@ -50,7 +50,16 @@ static __always_inline __u32 cookie_mint(__u32 own)
 
 static __always_inline __u32 own_member(__u32 own)
 {
-	return own & ((1 << BINDING_COOKIE_MEMBER_BITS) - 1);
+	return (own & ((1 << BINDING_COOKIE_MEMBER_BITS) - 1)) |
+	       (own >> BINDING_COOKIE_UPPER_SHIFT & ((1 << BINDING_COOKIE_UPPER_BITS) - 1)) << BINDING_COOKIE_MEMBER_BITS;
+}
+
+/* The cookie_secret of a key of a VIP, 0 where member ids are in order. */
+static __always_inline __u64 keys_secret(const struct host_cookie_keys *k, __u32 kid)
+{
+	struct siphash_key key = { k->keys[kid & 1][0], k->keys[kid & 1][1] };
+
+	return *(volatile __u32 *)&k->use & (kid ? HOST_COOKIE_SHUFFLED1 : HOST_COOKIE_SHUFFLED0) ? cookie_secret(&key) : 0;
 }
 
 /* The hash of a flow that its cookies are made with: of the client and the VIP as `n` has it in the place of the DIP. Global, so that the verifier looks
@@ -76,7 +85,7 @@ static __always_inline __u32 cookie_make(const struct flow_name *n, __u32 own)
 	__u32 kid = cookie_mint(own);
 	const struct host_cookie_keys *k = keys_of(own, kid);
 
-	return k ? cookie_encode(cookie_hash(n, k, kid), kid, own_member(own)) : COOKIE_NONE;
+	return k ? cookie_encode(cookie_hash(n, k, kid), kid, own_member(own), keys_secret(k, kid)) : COOKIE_NONE;
 }
 
 /* The member that a flow's cookie names, COOKIE_NONE when it is none by a key that is live. */
@@ -85,7 +94,7 @@ static __always_inline __u32 cookie_member(const struct flow_name *n, __u32 own,
 	__u32 kid = cookie_kid(cookie);
 	const struct host_cookie_keys *k = cookie >> 16 ? 0 : keys_of(own, kid);
 
-	return k ? cookie_decode(cookie_hash(n, k, kid), cookie) : COOKIE_NONE;
+	return k ? cookie_decode(cookie_hash(n, k, kid), cookie, keys_secret(k, kid)) : COOKIE_NONE;
 }
 
 /* The member that a timestamp from the clock of a server that owns the VIP names (form CO), COOKIE_NONE as above. */
@@ -94,7 +103,7 @@ static __always_inline __u32 cookie_owned(const struct flow_name *n, __u32 own, 
 	__u32 cookie = co_cookie(stamp, (host_now() + host_ahead) / 1000000), kid = short_cookie_kid(cookie);
 	const struct host_cookie_keys *k = keys_of(own, kid);
 
-	return k ? short_cookie_decode(cookie_hash(n, k, kid), cookie) : COOKIE_NONE;
+	return k ? short_cookie_decode(cookie_hash(n, k, kid), cookie, keys_secret(k, kid)) : COOKIE_NONE;
 }
 
 /* ---- the clock */

@@ -133,17 +133,28 @@ static __always_inline void flow_drop(__u32 place, __u64 tag)
 		flow_turned(r, tag_class(tag), FLOW_CLASS_EMPTY);
 }
 
-/* The place that a newcomer takes, all ones: none. */
-__noinline __u64 flow_room(__u64 hash, __u64 tick)
+/* What flow_room returns when there is no place. */
+enum flow_no_room {
+	FLOW_NO_ROOM = -1,
+	FLOW_OVER_SHARE = -2, /* for a VIP over its share */
+};
+
+/* The place that a newcomer of the VIP with number `vip` takes, or enum flow_no_room: a free one, which a VIP over its share is not given, else one of
+ * share_take. */
+__noinline __s64 flow_room(__u64 hash, __u64 tick, __u32 vip)
 {
-	__u32 first = tag_bucket(hash, 0, flow_mask), second = tag_bucket(hash, 1, flow_mask), way;
+	__u32 first = tag_bucket(hash, 0, flow_mask), second = tag_bucket(hash, 1, flow_mask), way = TAG_NO_ROOM;
 	const struct flow_tags *x = bpf_map_lookup_elem(&flow_tags, &first), *y = bpf_map_lookup_elem(&flow_tags, &second);
+	int over = over_share(vip);
 
 	if (!x || !y)
-		return ~0ULL;
-	way = tag_choose(tag_room(x, tag_home(hash), tick), tag_room(y, tag_home(hash), tick));
+		return FLOW_NO_ROOM;
+	if (!over)
+		way = tag_choose(tag_room(x, tag_home(hash), tick), tag_room(y, tag_home(hash), tick));
 	if (way == TAG_NO_ROOM)
-		return ~0ULL;
+		way = share_take(first, second, hash, tick, vip, over);
+	if (way == TAG_NO_ROOM)
+		return over ? FLOW_OVER_SHARE : FLOW_NO_ROOM;
 	return (__u64)(way & LIMIT_FLOW_BUCKET ? second : first) * LIMIT_FLOW_BUCKET + (way & (LIMIT_FLOW_BUCKET - 1));
 }
 
@@ -171,17 +182,20 @@ __noinline int flow_rival(__u64 hash, __u32 own, __u64 tick)
 /* One attempt to begin a flow: as flow_begin, or a negative number when another CPU was in the way. */
 __noinline int flow_try(const struct flow_name *n, const struct flow_record *fresh, __u32 idle, struct flow_found *f)
 {
-	__u64 hash, before, claim, room, tick = host_tick(), *at;
+	__u64 hash, before, claim, tick = host_tick(), *at;
 	struct flow_record *r;
 	__u32 place;
+	__s64 room;
 
 	if (!n || !fresh || !f)
 		return FLOW_FULL;
 	if (flow_find(n, f))
 		return FLOW_THERE;
 	hash = flow_hash(n);
-	room = flow_room(hash, tick);
-	if (room == ~0ULL)
+	room = flow_room(hash, tick, flow_vip(fresh));
+	if (room == FLOW_OVER_SHARE)
+		count(HOST_REASON_FLOW_OVER_SHARE);
+	if (room < 0)
 		return FLOW_FULL;
 	place = room;
 	at = flow_tag_at(place);
@@ -191,7 +205,8 @@ __noinline int flow_try(const struct flow_name *n, const struct flow_record *fre
 	before = *(volatile __u64 *)at;
 	/* Another CPU may have begun a flow here since the place was chosen: this one even, whose home it is. */
 	if (tag_live(before, tick) &&
-	    (tag_class(before) == FLOW_CLASS_TRUSTED || !((before ^ hash) >> FLOW_TAG_FINGERPRINT_SHIFT) || flow_room(hash, tick) != room))
+	    (tag_class(before) == FLOW_CLASS_TRUSTED || !((before ^ hash) >> FLOW_TAG_FINGERPRINT_SHIFT) ||
+	     flow_room(hash, tick, flow_vip(fresh)) != room))
 		return -1;
 	claim = tag_claim(hash, before, tick);
 	if (__sync_val_compare_and_swap(at, before, claim) != before)
@@ -262,12 +277,28 @@ static __always_inline int flow_touch(__u32 place, __u64 tag, struct flow_record
 	return 1;
 }
 
-/* A client that opens a connection to a DIP itself, past the VIP, gets its answers from the DIP: a flow of the same ports
- * that went by a VIP is over. */
-__noinline int flow_forget(const struct ip_view *v, const struct transport_view *t)
+/* The notes of the flow at a place. */
+static __always_inline struct flow_note *flow_note_at(__u32 place)
+{
+	__u32 index = place & (LIMIT_FLOW_NOTES - 1);
+
+	return bpf_map_lookup_elem(&flow_notes, &index);
+}
+
+/* The number of the byte after a segment. */
+static __always_inline __u32 track_end(const struct ip_view *v, const struct transport_view *t)
+{
+	return t->seq + (v->end - v->payload - t->header_len) + !!(t->bits & TCP_BIT_SYN) + !!(t->bits & TCP_BIT_FIN);
+}
+
+/* Notes a SYN that came for a server without a tunnel, if its tuple is that of a flow: its client opens a connection to the server's own address.
+ * The flow goes on until the server accepts that connection (flow_replaced): anybody can send such a SYN, and a server that has the
+ * flow's connection answers with a challenge ACK, which must reach the flow's client (RFC 5961 section 4). */
+__noinline int flow_direct(const struct ip_view *v, const struct transport_view *t)
 {
 	struct flow_found f;
 	struct flow_name n = {};
+	struct flow_note *note;
 
 	if (!v || !t)
 		return 0;
@@ -276,7 +307,28 @@ __noinline int flow_forget(const struct ip_view *v, const struct transport_view 
 	n.dip_port_be = t->dport_be;
 	n.peer_port_be = t->sport_be;
 	n.scope = flow_scope(0, v->protocol);
-	if (flow_find(&n, &f))
-		flow_drop(f.place, f.tag);
-	return 0;
+	if (!flow_find(&n, &f))
+		return 0;
+	note = flow_note_at(f.place);
+	if (!note)
+		return 0;
+	note->direct_first = t->seq + 1;
+	note->direct_last = track_end(v, t);
+	*(volatile __u32 *)&note->direct_place = f.place;
+	return 1;
+}
+
+/* Drops a flow whose server accepts, with the SYN-ACK `t`, a connection to its own address in place of the flow's: 1. Global, so that the verifier
+ * looks at it once. */
+__noinline int flow_replaced(const struct flow_found *f, const struct transport_view *t)
+{
+	const struct flow_note *note;
+
+	if (!f || !t)
+		return 0;
+	note = flow_note_at(f->place);
+	if (!note || *(const volatile __u32 *)&note->direct_place != f->place || (t->ack != note->direct_first && t->ack != note->direct_last))
+		return 0;
+	flow_drop(f->place, f->tag);
+	return 1;
 }

@@ -171,6 +171,15 @@ static __noinline int send_on(struct __sk_buff *skb, const struct arrival *a, co
 	return bpf_redirect_neigh(skb->ifindex, 0, 0, 0);
 }
 
+/* flow_doubtful returns 1 if a flow's record may be of a connection that its server gave up, whose client now uses its ports for a connection to another
+ * member: the flow is closing, or it has cookies and its client is not known to be there. */
+static __always_inline int flow_doubtful(const struct flow_found *f)
+{
+	__u32 class = tag_class(f->tag);
+
+	return class == FLOW_CLASS_CLOSING || (class == FLOW_CLASS_UNTRUSTED && f->record.stamped);
+}
+
 /* What is to be done with a packet that came by binding `b` for which this host may not be the right one: a target, and its member id, or 0 for none. Sets *known
  * when that is because the host knows the packet's flow. */
 static __always_inline const struct repair_target *repair_find(struct __sk_buff *skb, struct arrival *a, const struct binding *b,
@@ -184,9 +193,9 @@ static __always_inline const struct repair_target *repair_find(struct __sk_buff 
 		return 0;
 	}
 	*known = b->rewrite ? packet_known(skb, a, b) : socket_known(skb, a);
-	if (*known)
+	if (*known && !(b->rewrite && flow_doubtful(&a->flow)))
 		return 0;
-	/* A cookie says more than the ring. */
+	/* A cookie says more than the ring, and than a record that may be out of date. */
 	named = cookie_named(skb, a, binding_cookie(b->index), b->rewrite);
 	if (named == b->member)
 		return 0;
@@ -195,9 +204,12 @@ static __always_inline const struct repair_target *repair_find(struct __sk_buff 
 		return 0;
 	t = repair_target_at(*r, named);
 	if (t) {
+		*known = 0;
 		*member = named;
 		return t;
 	}
+	if (*known)
+		return 0;
 	t = repair_target_of(a, b, *r, member);
 	if (!t)
 		count(HOST_REASON_REPAIR_NOBODY);

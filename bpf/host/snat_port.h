@@ -130,9 +130,45 @@ static __always_inline __u32 snat_probe(__u32 hash, __u32 i, __u32 count)
 	return (__u64)(hash + i * 0x9e3779b1U) * count >> 32;
 }
 
-/* Finds a port for the connection a->want among the ranges that the DIP's record has: enum flow_begun, FLOW_THERE when none is free; SNAT_SCARCE
+/* snat_far returns a keyed hash, never 0, of a connection's DIP with its ranges, far end and protocol, and of the tick. `changes` is as in struct host_snat_holder. Flows end with ticks, so while it stays the
+ * same no port towards that far end becomes free but by chance: its flow lost its place to a newcomer. */
+__noinline __u64 snat_far(const struct flow_name *n, __u64 ranges, __u64 changes)
+{
+	const struct siphash_key key = { .k0 = flow_key.k0, .k1 = flow_key.k1 };
+	__u64 words[5] = {};
+
+	if (!n)
+		return 0;
+	words[0] = (__u64)((const __u32 *)n->client)[3] << 32 | ((const __u32 *)n->dip)[3];
+	words[1] = flow_word(0, bpf_ntohs(n->peer_port_be), 0, n->scope);
+	words[2] = ranges;
+	words[3] = host_tick();
+	words[4] = changes;
+	return siphash13(&key, words, 5) | 1;
+}
+
+/* The entry of snat_spent for a far end. */
+static __always_inline __u64 *snat_spent_at(__u64 far)
+{
+	__u32 index = far >> 1 & (LIMIT_HOST_SNAT_SPENT - 1);
+
+	return bpf_map_lookup_elem(&snat_spent, &index);
+}
+
+/* How many of the ports of these ranges are tried for a connection whose far end `spent` has, or has not: all or LIMIT_HOST_SNAT_PROBES; if it has, none of few
+ * and LIMIT_HOST_SNAT_AGAIN of many, which were not all tried. */
+static __always_inline __u32 snat_tries(__u64 ranges, int spent)
+{
+	__u32 count = ranges >> 32 << 3;
+
+	if (spent)
+		return count <= LIMIT_HOST_SNAT_PROBES ? 0 : LIMIT_HOST_SNAT_AGAIN;
+	return count;
+}
+
+/* Finds a port for the connection a->want among the ranges that the DIP's record has, in so many tries: enum flow_begun, FLOW_THERE when none is free; SNAT_SCARCE
  * beside it: ports get scarce. The walk begins at a port that its name decides, so that a connection that lost its place finds the port it had. */
-__noinline int snat_port(struct arrival *a, __u64 ranges)
+__noinline int snat_port(struct arrival *a, __u64 ranges, __u32 tries)
 {
 	__u32 first = (__u32)ranges * 8, count = ranges >> 32 << 3, hash, i;
 	int got = FLOW_THERE;
@@ -140,7 +176,7 @@ __noinline int snat_port(struct arrival *a, __u64 ranges)
 	if (!a)
 		return FLOW_FULL;
 	hash = flow_hash(&a->name) >> 32;
-	for (i = 0; i < LIMIT_HOST_SNAT_PROBES && i < count; i++) {
+	for (i = 0; i < LIMIT_HOST_SNAT_PROBES && i < tries; i++) {
 		got = snat_try(a, first + snat_probe(hash, i, count));
 		if (got == FLOW_BEGUN)
 			break;
@@ -154,6 +190,7 @@ __noinline int snat_begin(__u32 dip_be)
 	const struct host_snat_holder *h;
 	struct flow_record *want;
 	struct arrival *a;
+	__u64 ranges, far, *spent;
 	__u32 index = 0;
 	int got;
 
@@ -162,6 +199,10 @@ __noinline int snat_begin(__u32 dip_be)
 	h = bpf_map_lookup_elem(&snat_holders, &index);
 	if (!a || !h)
 		return FLOW_FULL;
+	if (over_share(h->vip)) {
+		count(HOST_REASON_FLOW_OVER_SHARE);
+		return FLOW_FULL;
+	}
 	want = &a->want;
 	__builtin_memset(want, 0, sizeof(*want));
 	view_copy16(want->client, a->name.client);
@@ -174,10 +215,17 @@ __noinline int snat_begin(__u32 dip_be)
 	want->kind = FLOW_SNAT;
 	want->mss = h->mss;
 	want->binding = HOST_SNAT_BINDING;
-	got = snat_port(a, *(volatile __u64 *)&h->ranges);
+	ranges = *(volatile __u64 *)&h->ranges;
+	far = snat_far(&a->name, ranges, *(volatile __u64 *)&h->changes);
+	spent = snat_spent_at(far);
+	if (!spent)
+		return FLOW_FULL;
+	got = snat_port(a, ranges, snat_tries(ranges, *(volatile __u64 *)spent == far));
 	if (got & SNAT_SCARCE)
 		snat_low(index);
 	got &= ~SNAT_SCARCE;
+	if (got == FLOW_THERE)
+		*(volatile __u64 *)spent = far;
 	if (got != FLOW_BEGUN)
 		return got;
 	got = flow_begin(&a->name, want, flow_idle(HOST_SNAT_BINDING, want->scope, FLOW_CLASS_UNTRUSTED), &a->flow);

@@ -3,34 +3,33 @@
  *
  * It is trusted once its far end answers: of TCP once that acknowledges what the server sent, which who spoofs an address can guess with a
  * chance of 2^-16. A RST, or a FIN each way, makes it a closing one. In a record seq_out and ack_out are of the server, seq_in and ack_in
- * of the far end, as in flows of clients. */
+ * of the far end, as in flows of clients, and segments of the far end change it under the same conditions (host/track.h). */
 
-/* Does a segment of the far end lie where the server expects the next one? Before the first one it has to answer what the server sent. */
-static __always_inline int snat_expected(const struct flow_record *r, const struct transport_view *t)
+/* Does a segment of the far end answer the server's SYN? */
+static __always_inline int snat_answers(const struct flow_record *r, const struct transport_view *t)
 {
-	if (r->flags & FLOW_ACK_OUT)
-		return t->seq - r->ack_out + TRACK_SLACK <= 2 * TRACK_SLACK;
-	return t->bits & TCP_BIT_ACK && t->ack == r->seq_out;
+	return t->bits & TCP_BIT_ACK && r->flags & FLOW_SEQ_OUT && r->seq_out - t->ack < TRACK_LAG;
 }
 
-/* The class of a TCP connection after a segment of its server that ends before `end`. */
-static __always_inline __u32 snat_track_out(struct flow_record *r, const struct transport_view *t, __u32 end, __u32 class)
+/* The class of the TCP connection at a place after a segment of its server that ends before `end`. */
+static __always_inline __u32 snat_track_out(struct flow_record *r, const struct transport_view *t, __u32 end, __u32 place, __u32 class)
 {
-	__u16 flags = r->flags;
+	__u16 flags;
 
 	if (t->bits & TCP_BIT_RST)
 		return FLOW_CLASS_CLOSING;
 	if (t->syn && !(t->bits & TCP_BIT_ACK)) {
-		/* A new connection when the old one is over; else the far end tells whose it is. */
-		if (class == FLOW_CLASS_TRUSTED)
+		/* The server's own word, whose kernel knows that the connection before is over. */
+		if (r->flags & FLOW_SEQ_OUT && (r->flags & FLOW_ACK_OUT ? r->seq_out - end < TRACK_LAG : r->seq_out == end) && class != FLOW_CLASS_CLOSING)
 			return class;
 		r->seq_out = end;
 		r->flags = FLOW_OPENED | FLOW_SEQ_OUT;
 		return FLOW_CLASS_UNTRUSTED;
 	}
-	flags |= seq_move(&r->seq_out, end, flags, FLOW_SEQ_OUT);
 	if (t->bits & TCP_BIT_ACK)
-		flags |= seq_move(&r->ack_out, t->ack, flags, FLOW_ACK_OUT);
+		class = track_acked(r, t->ack, place, class);
+	flags = r->flags;
+	flags |= seq_move(&r->seq_out, end, flags, FLOW_SEQ_OUT);
 	if (t->bits & TCP_BIT_FIN) {
 		flags |= FLOW_FIN_OUT;
 		class = track_fin(flags, class);
@@ -40,27 +39,20 @@ static __always_inline __u32 snat_track_out(struct flow_record *r, const struct 
 	return class;
 }
 
-/* The class of a TCP connection after a segment of its far end. */
-static __always_inline __u32 snat_track_in(struct flow_record *r, const struct transport_view *t, __u32 end, __u32 class)
+/* The class of the TCP connection at a place after a segment of its far end that ends before `end`. Before the server has acknowledged anything only
+ * an answer to its SYN counts (RFC 9293 section 3.10.7.3). */
+static __always_inline __u32 snat_track_in(struct flow_record *r, const struct transport_view *t, __u32 end, __u32 place, __u32 class)
 {
-	__u16 flags = r->flags;
-
-	if (t->bits & (TCP_BIT_FIN | TCP_BIT_RST) && snat_expected(r, t)) {
-		if (t->bits & TCP_BIT_RST)
-			return FLOW_CLASS_CLOSING;
-		flags |= FLOW_FIN_IN;
-		class = track_fin(flags, class);
-	}
-	if (!(t->bits & TCP_BIT_RST))
-		flags |= seq_move(&r->seq_in, end, flags, FLOW_SEQ_IN);
-	if (t->bits & TCP_BIT_ACK && flags & FLOW_SEQ_OUT && !seq_after(t->ack, r->seq_out)) {
-		if (class == FLOW_CLASS_UNTRUSTED && r->seq_out - t->ack < TRACK_LAG)
-			class = FLOW_CLASS_TRUSTED;
-		flags |= seq_move(&r->ack_in, t->ack, flags, FLOW_ACK_IN);
-	}
-	if (flags != r->flags)
-		r->flags = flags;
-	return class;
+	if (r->flags & FLOW_ACK_OUT)
+		return t->syn ? class : track_far(r, t, end, place, class);
+	if (t->bits & TCP_BIT_RST)
+		return t->bits & TCP_BIT_ACK && t->ack == r->seq_out ? FLOW_CLASS_CLOSING : class;
+	if (!t->syn || !snat_answers(r, t))
+		return class;
+	r->seq_in = end;
+	r->ack_in = t->ack;
+	r->flags |= FLOW_SEQ_IN | FLOW_ACK_IN;
+	return class == FLOW_CLASS_UNTRUSTED ? FLOW_CLASS_TRUSTED : class;
 }
 
 /* Keeps what leads back to a connection as long as the connection: a->flow had a packet that leaves it in a class. One that lost its place is
@@ -106,7 +98,7 @@ __noinline int snat_left(const struct ip_view *v, const struct transport_view *t
 	if (!r)
 		return 0;
 	if (v->protocol == IPPROTO_TCP)
-		class = snat_track_out(r, t, track_end(v, t), class);
+		class = snat_track_out(r, t, track_end(v, t), place, class);
 	if (flow_touch(place, a->flow.tag, r, class))
 		snat_keep(a, class);
 	return 0;
@@ -126,7 +118,7 @@ __noinline int snat_came(struct arrival *a)
 	if (!r)
 		return 0;
 	if (a->inner.protocol == IPPROTO_TCP)
-		class = snat_track_in(r, &a->t, track_end(&a->inner, &a->t), class);
+		class = snat_track_in(r, &a->t, track_end(&a->inner, &a->t), place, class);
 	else
 		class = FLOW_CLASS_TRUSTED;
 	flow_touch(place, a->flow.tag, r, class);

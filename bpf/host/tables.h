@@ -95,6 +95,15 @@ struct {
 	__uint(max_entries, LIMIT_FLOW_ADDRS);
 } flow_addrs SEC(".maps");
 
+/* A bit for each number in flow_addrs: 1 if it is that of a VIP whose trusted flows are more than its share of the flow table. Not pinned. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, LIMIT_FLOW_ADDRS / 64);
+} flow_shares SEC(".maps");
+
 /* By the index of a binding's counter; written before the binding. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -212,6 +221,22 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, LIMIT_HOST_SNAT_LOWS);
 } snat_lows SEC(".maps");
+
+/* Far ends that a server found no free port for: the hash of snat_far, by its lower bits. Not pinned. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, LIMIT_HOST_SNAT_SPENT);
+} snat_spent SEC(".maps");
+
+/* Notes about flows, by place: see struct flow_note. Not pinned: a lost note costs a flow its early end at most. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct flow_note);
+	__uint(max_entries, LIMIT_FLOW_NOTES);
+} flow_notes SEC(".maps");
 
 /* Datagrams in fragments. */
 struct {

@@ -2,21 +2,21 @@
 /* Part of host.bpf.c: what a flow's packets say of it.
  *
  * A flow is trusted once both ends are known to be there. TCP that began with a SYN: the client acknowledges what the server sent, which
- * who spoofs its address can guess with a chance of 2^-16; TCP that was met half way: the server answers with something other than a RST. All else:
- * the server answers. A RST, or a FIN each way, makes it a closing one. */
+ * who spoofs its address can guess with a chance of 2^-28. TCP that was met half way: the server answers with something other than a RST. All else:
+ * the server answers. A RST, or a FIN each way, makes it a closing one.
+ *
+ * Anybody can send segments in a client's name. They change a record only as far as the server's kernel would accept them (RFC 9293 section
+ * 3.10.7.4, RFC 5961 sections 3 to 5): a RST with exactly the next number, a FIN or an acknowledgement within the windows, and a SYN never, as the
+ * server's SYN-ACK shows whether it begins a connection. */
 
 enum track_limit {
 	/* Bytes that an acknowledgement may lag for its flow to become trusted. */
 	TRACK_LAG = 1 << 16,
-	/* Bytes around what the server expects in which a client's FIN and RST count. */
-	TRACK_SLACK = 1 << 20,
+	/* Bytes past what the receiver acknowledged that a segment may begin at, and that an acknowledgement may be old. */
+	TRACK_WINDOW = 1 << 20,
+	/* Bytes that may be under way in a connection that was met half way. */
+	TRACK_UNDER_WAY = 1 << 26,
 };
-
-/* Is a sequence number behind another (RFC 9293 section 3.4)? */
-static __always_inline int seq_after(__u32 a, __u32 b)
-{
-	return (__s32)(a - b) > 0;
-}
 
 /* Moves a number forward, or sets it when it was not known. Returns the flag. */
 static __always_inline __u16 seq_move(__u32 *known, __u32 now, __u16 flags, __u16 flag)
@@ -32,32 +32,81 @@ static __always_inline __u32 track_fin(__u16 flags, __u32 class)
 	return flags & FLOW_FIN_IN && flags & FLOW_FIN_OUT ? FLOW_CLASS_CLOSING : class;
 }
 
-/* The class of a TCP flow after a segment of its client that ends before `end`. */
-static __always_inline __u32 track_in(struct flow_record *r, const struct transport_view *t, __u32 end, __u32 class)
+/* Would the server's kernel accept a segment of the far end, one that is neither a SYN nor a RST and ends before `end`? As long as nothing is known of the
+ * server's numbers it may. */
+static __always_inline int track_accepts(const struct flow_record *r, const struct transport_view *t, __u32 end)
+{
+	__u16 flags = r->flags;
+	__u32 from;
+
+	if (!(t->bits & TCP_BIT_ACK))
+		return 0;
+	if (flags & FLOW_ACK_OUT && (seq_after(r->ack_out, end) || seq_after(t->seq, r->ack_out + TRACK_WINDOW)))
+		return 0;
+	if (!(flags & FLOW_SEQ_OUT))
+		return 1;
+	if (flags & FLOW_ACK_IN)
+		from = r->ack_in - TRACK_WINDOW;
+	else
+		from = r->seq_out - (flags & FLOW_OPENED ? TRACK_LAG : TRACK_UNDER_WAY);
+	return seq_within(t->ack, from, r->seq_out);
+}
+
+/* track_resets returns 1 if a RST of the far end has the sequence number that the server's kernel expects next (RFC 5961 section 3): the server's last
+ * acknowledgement, or the end of the data sent to it since. While the server has acknowledged nothing, it is the end of the far end's known data. */
+static __always_inline int track_resets(const struct flow_record *r, const struct transport_view *t)
+{
+	if (r->flags & FLOW_ACK_OUT && t->seq == r->ack_out)
+		return 1;
+	return r->flags & FLOW_SEQ_IN ? t->seq == r->seq_in : !(r->flags & FLOW_ACK_OUT);
+}
+
+/* Notes the number after a FIN that the server cannot take yet. Returns the flag. */
+static __always_inline __u16 track_late(__u32 place, __u32 end)
+{
+	struct flow_note *note = flow_note_at(place);
+
+	if (!note)
+		return 0;
+	note->fin = end;
+	*(volatile __u32 *)&note->fin_place = place;
+	return FLOW_FIN_LATE;
+}
+
+/* Did the server acknowledge the FIN of the flow at a place that was noted? */
+static __always_inline int track_late_acked(__u32 place, __u32 ack)
+{
+	const struct flow_note *note = flow_note_at(place);
+
+	return note && *(const volatile __u32 *)&note->fin_place == place && note->fin == ack;
+}
+
+/* The class of the TCP flow at a place after a segment of its far end that is not a SYN and ends before `end`. */
+static __always_inline __u32 track_far(struct flow_record *r, const struct transport_view *t, __u32 end, __u32 place, __u32 class)
 {
 	__u16 flags = r->flags;
 
-	if (t->syn) {
-		/* A new connection when the old one is over; else the server tells whose it is. */
-		if (class == FLOW_CLASS_CLOSING)
-			class = FLOW_CLASS_UNTRUSTED;
-		if (class == FLOW_CLASS_UNTRUSTED) {
-			flags = (flags & FLOW_BESIDE) | FLOW_OPENED | FLOW_SEQ_IN;
-			r->seq_in = end;
+	if (t->bits & TCP_BIT_RST) {
+		if (!track_resets(r, t))
+			return class;
+		if (!(flags & FLOW_SEQ_IN)) {
+			r->seq_in = t->seq;
+			r->flags = flags | FLOW_SEQ_IN;
 		}
-		r->flags = flags;
-		return class;
+		return FLOW_CLASS_CLOSING;
 	}
-	if (t->bits & (TCP_BIT_FIN | TCP_BIT_RST) &&
-	    (!(flags & FLOW_ACK_OUT) || t->seq - r->ack_out + TRACK_SLACK <= 2 * TRACK_SLACK)) {
-		if (t->bits & TCP_BIT_RST)
-			class = FLOW_CLASS_CLOSING;
-		flags |= FLOW_FIN_IN;
+	if (!track_accepts(r, t, end))
+		return class;
+	if (t->bits & TCP_BIT_FIN && (!(flags & FLOW_ACK_OUT) || seq_after(end, r->ack_out))) {
+		if (flags & FLOW_ACK_OUT && !seq_after(t->seq, r->seq_in))
+			flags |= FLOW_FIN_IN;
+		else
+			flags |= track_late(place, end);
 		class = track_fin(flags, class);
 	}
-	if (!(t->bits & TCP_BIT_RST))
+	if (!(flags & FLOW_SEQ_IN) || !seq_after(t->seq, r->seq_in))
 		flags |= seq_move(&r->seq_in, end, flags, FLOW_SEQ_IN);
-	if (t->bits & TCP_BIT_ACK && flags & FLOW_SEQ_OUT && !seq_after(t->ack, r->seq_out)) {
+	if (flags & FLOW_SEQ_OUT) {
 		if (class == FLOW_CLASS_UNTRUSTED && r->seq_out - t->ack < TRACK_LAG)
 			class = FLOW_CLASS_TRUSTED;
 		flags |= seq_move(&r->ack_in, t->ack, flags, FLOW_ACK_IN);
@@ -67,27 +116,43 @@ static __always_inline __u32 track_in(struct flow_record *r, const struct transp
 	return class;
 }
 
-/* The class of a TCP flow after a segment of its server. */
-static __always_inline __u32 track_out(struct flow_record *r, const struct transport_view *t, __u32 end, __u32 class)
+/* The class of the TCP flow at a place after a segment of its client that ends before `end`. */
+static __always_inline __u32 track_in(struct flow_record *r, const struct transport_view *t, __u32 end, __u32 place, __u32 class)
+{
+	if (!t->syn)
+		return track_far(r, t, end, place, class);
+	/* Once the server has answered, its SYN-ACK decides. */
+	if (!(r->flags & FLOW_SEQ_OUT) && !(t->bits & TCP_BIT_RST)) {
+		r->seq_in = end;
+		r->flags = (r->flags & FLOW_BESIDE) | FLOW_OPENED | FLOW_SEQ_IN;
+	}
+	return class;
+}
+
+/* Is a RST of the server one that ends the flow? In answer to a segment that has no connection here it takes its number from that segment, whoever sent it
+ * (RFC 9293 section 3.10.7): a number that its client expects shows that the flow's own connection is meant. */
+static __always_inline int track_server_resets(const struct flow_record *r, const struct transport_view *t)
+{
+	__u32 from = r->flags & FLOW_ACK_IN ? r->ack_in : r->flags & FLOW_OPENED ? r->seq_out : r->seq_out - TRACK_WINDOW;
+
+	return t->refusal || !(r->flags & FLOW_SEQ_OUT) || seq_within(t->seq, from, r->seq_out);
+}
+
+/* Notes what the server acknowledged, in a segment of the flow at a place. Returns the class. */
+static __always_inline __u32 track_acked(struct flow_record *r, __u32 ack, __u32 place, __u32 class)
 {
 	__u16 flags = r->flags;
 
-	if (t->bits & TCP_BIT_RST)
-		return FLOW_CLASS_CLOSING;
-	if (t->syn) {
-		/* What the server had to say before was of another connection. */
-		flags = (flags & ~(FLOW_ACK_IN | FLOW_FIN_IN | FLOW_FIN_OUT)) | FLOW_SEQ_OUT | FLOW_ACK_OUT | FLOW_SEQ_IN;
-		r->seq_out = end;
-		r->seq_in = t->ack;
-		r->ack_out = t->ack;
-	} else {
-		flags |= seq_move(&r->seq_out, end, flags, FLOW_SEQ_OUT);
-		flags |= seq_move(&r->ack_out, t->ack, flags, FLOW_ACK_OUT);
-		if (class == FLOW_CLASS_UNTRUSTED && !(flags & FLOW_OPENED))
-			class = FLOW_CLASS_TRUSTED;
-	}
-	if (t->bits & TCP_BIT_FIN) {
-		flags |= FLOW_FIN_OUT;
+	/* The RST that the flow began with was not one that this server accepted. */
+	if (class == FLOW_CLASS_CLOSING && (flags & (FLOW_ACK_OUT | FLOW_SEQ_IN)) == FLOW_SEQ_IN && ack != r->seq_in)
+		class = FLOW_CLASS_UNTRUSTED;
+	flags |= seq_move(&r->ack_out, ack, flags, FLOW_ACK_OUT);
+	/* Also when a gap was closed, and when what the client sent was never accepted. */
+	if (!(flags & FLOW_SEQ_IN) || r->seq_in - r->ack_out > TRACK_WINDOW)
+		r->seq_in = r->ack_out;
+	flags |= FLOW_SEQ_IN;
+	if (flags & FLOW_FIN_LATE && track_late_acked(place, ack)) {
+		flags = (flags & ~FLOW_FIN_LATE) | FLOW_FIN_IN;
 		class = track_fin(flags, class);
 	}
 	if (flags != r->flags)
@@ -95,10 +160,49 @@ static __always_inline __u32 track_out(struct flow_record *r, const struct trans
 	return class;
 }
 
-/* The number of the byte after a segment. */
-static __always_inline __u32 track_end(const struct ip_view *v, const struct transport_view *t)
+/* The class of a flow after a SYN of its server: a connection begins, unless it is sent again. */
+static __always_inline __u32 track_begins(struct flow_record *r, const struct transport_view *t, __u32 end, __u32 class)
 {
-	return t->seq + (v->end - v->payload - t->header_len) + !!(t->bits & TCP_BIT_SYN) + !!(t->bits & TCP_BIT_FIN);
+	__u16 known = FLOW_SEQ_OUT | FLOW_ACK_OUT;
+
+	if ((r->flags & known) == known && r->seq_out == end && r->ack_out == t->ack)
+		return class;
+	r->seq_out = end;
+	if (t->bits & TCP_BIT_ACK) {
+		r->seq_in = t->ack;
+		r->ack_out = t->ack;
+		r->flags = (r->flags & FLOW_BESIDE) | FLOW_OPENED | FLOW_SEQ_OUT | FLOW_ACK_OUT | FLOW_SEQ_IN;
+	} else {
+		r->flags = (r->flags & FLOW_BESIDE) | FLOW_OPENED | FLOW_SEQ_OUT;
+	}
+	return FLOW_CLASS_UNTRUSTED;
+}
+
+/* The class of the TCP flow at a place after a segment of its server that ends before `end`. */
+static __always_inline __u32 track_out(struct flow_record *r, const struct transport_view *t, __u32 end, __u32 place, __u32 class)
+{
+	__u16 flags;
+
+	if (t->bits & TCP_BIT_RST)
+		return track_server_resets(r, t) ? FLOW_CLASS_CLOSING : class;
+	if (t->syn)
+		return track_begins(r, t, end, class);
+	/* With SYN cookies the client may have accepted an earlier SYN-ACK than the last one: the server shows which. */
+	if (class == FLOW_CLASS_UNTRUSTED && r->flags & FLOW_SEQ_OUT && t->seq - r->seq_out + TRACK_WINDOW > 2 * TRACK_WINDOW)
+		r->flags &= ~(FLOW_SEQ_OUT | FLOW_ACK_OUT | FLOW_ACK_IN | FLOW_SEQ_IN);
+	if (t->bits & TCP_BIT_ACK)
+		class = track_acked(r, t->ack, place, class);
+	flags = r->flags;
+	flags |= seq_move(&r->seq_out, end, flags, FLOW_SEQ_OUT);
+	if (class == FLOW_CLASS_UNTRUSTED && !(flags & FLOW_OPENED))
+		class = FLOW_CLASS_TRUSTED;
+	if (t->bits & TCP_BIT_FIN) {
+		flags |= FLOW_FIN_OUT;
+		class = track_fin(flags, class);
+	}
+	if (flags != r->flags)
+		r->flags = flags;
+	return class;
 }
 
 /* A packet of a client came for the flow by this binding. */
@@ -120,7 +224,7 @@ __noinline int flow_came(const struct flow_found *f, const struct ip_view *v, co
 		flow_turned(r, FLOW_CLASS_EMPTY, class);
 	}
 	if (v->protocol == IPPROTO_TCP)
-		class = track_in(r, t, track_end(v, t), class);
+		class = track_in(r, t, track_end(v, t), place, class);
 	flow_touch(place, f->tag, r, class);
 	if (!f->alias_tag)
 		return 0;
@@ -145,7 +249,7 @@ __noinline int flow_left(const struct flow_found *f, const struct ip_view *v, co
 	if (!r)
 		return 0;
 	if (v->protocol == IPPROTO_TCP)
-		class = track_out(r, t, track_end(v, t), class);
+		class = track_out(r, t, track_end(v, t), place, class);
 	else
 		class = FLOW_CLASS_TRUSTED;
 	flow_touch(place, f->tag, r, class);
@@ -156,7 +260,7 @@ __noinline int flow_left(const struct flow_found *f, const struct ip_view *v, co
  * that it sent, which segments without data have. */
 static __always_inline int seq_under_way(const struct flow_record *r, __u32 seq)
 {
-	if (!(r->flags & FLOW_SEQ_OUT) || seq_after(seq, r->seq_out))
+	if (!(r->flags & FLOW_SEQ_OUT))
 		return 0;
-	return !(r->flags & FLOW_ACK_IN) || !seq_after(r->ack_in, seq);
+	return seq_within(seq, r->flags & FLOW_ACK_IN ? r->ack_in : r->seq_out - TRACK_WINDOW, r->seq_out);
 }

@@ -27,7 +27,7 @@ static __always_inline int co_echo_ok(const struct co_segment *s, const struct c
 {
 	__u32 cookie = co_cookie(echo, clock), kid = short_cookie_kid(cookie);
 
-	return (__s32)(co_clock_of(echo, clock) - clock) <= 0 && e->live >> kid & 1 && short_cookie_decode(co_prf(s, e, kid), cookie) == e->member;
+	return (__s32)(co_clock_of(echo, clock) - clock) <= 0 && e->live >> kid & 1 && short_cookie_decode(co_prf(s, e, kid), cookie, co_secret(e, kid)) == e->member;
 }
 
 /* Gives an acknowledgement to who listens, with the connection; tells what became of it. */

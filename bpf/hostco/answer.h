@@ -165,7 +165,7 @@ static __always_inline int co_answer(struct __sk_buff *skb, struct co_scratch *c
 	if (!(setup->allow & CO_ALLOW_WSCALE))
 		offer.wscale = OFFER_NO_WSCALE;
 	clock = co_clock(setup);
-	stamp = co_place(co_first_clock(clock, offer_bits(&offer)), short_cookie_encode(co_prf(s, e, e->mint), e->mint & 1, e->member));
+	stamp = co_place(co_first_clock(clock, offer_bits(&offer)), short_cookie_encode(co_prf(s, e, e->mint), e->mint & 1, e->member, co_secret(e, e->mint & 1)));
 	co_handshake(s, s->t.seq, &h);
 	h.age = co_age(clock);
 	h.class = class;

@@ -83,6 +83,12 @@ static __always_inline __u64 co_prf(const struct co_segment *s, const struct co_
 	return cookie_prf6(&key, co_half(s->v.src), co_half(s->v.src + 8), sport, dport);
 }
 
+/* The cookie_secret of an endpoint's key, 0 where member ids are in order. */
+static __always_inline __u64 co_secret(const struct co_endpoint *e, __u32 kid)
+{
+	return e->live >> ((kid & 1) + COOKIE_SHUFFLED_SHIFT) & 1 ? cookie_secret(&e->keys[kid & 1]) : 0;
+}
+
 /* What the answer to the segment's SYN is made of; `seq` is that of the SYN. */
 static __always_inline void co_handshake(const struct co_segment *s, __u32 seq, struct handshake *h)
 {

@@ -17,7 +17,7 @@
 /* Bits of a cookie and of the time beside it in a timestamp: n and H of the protocol. */
 enum cookie_bit {
 	COOKIE_KID_SHIFT = 15,
-	COOKIE_MAX_ID = (1 << 12) - 1,
+	COOKIE_MAX_ID = (1 << COOKIE_KID_SHIFT) - 20, /* COOKIE_PRIME - 1 */
 	COOKIE_TIME_BITS = 16,
 	COOKIE_HALF = 1 << (COOKIE_TIME_BITS - 1),
 	COOKIE_HALF_SHIFT = COOKIE_TIME_BITS - 1,
@@ -96,18 +96,92 @@ static __always_inline __u32 cookie_read(__u64 prf, __u32 x, __u32 bits, __u32 p
 	return cookie_rest((x + cookie_offset_of(prf, bits, prime)) * cookie_factor(prf, bits, prime), prime);
 }
 
-/* cookie_encode is the cookie of a member id, at most COOKIE_MAX_ID, under key `kid`, 0 or 1, whose hash of the flow is `prf`. */
-static __always_inline __u32 cookie_encode(__u64 prf, __u32 kid, __u32 id)
+/* How often cookie_shuffled and cookie_ordered go on beyond numbers that are not below the prime: one in 1,700 is not (of 11 bits, one in 227). */
+#define COOKIE_WALK 4
+
+/* cookie_secret is what member ids are shuffled with under a key: never 0, which stands for ids in order. Both words of the key enter, so that 60 bits of it are
+ * at most what somebody learns of the key who finds the order of ids. */
+static __always_inline __u64 cookie_secret(const struct siphash_key *key)
 {
-	return kid << COOKIE_KID_SHIFT | cookie_write(prf, id, COOKIE_KID_SHIFT, COOKIE_PRIME);
+	__u64 s = (key->k0 ^ (key->k1 << 32 | key->k1 >> 32)) * 0x9e3779b97f4a7c15ULL;
+
+	return (s ^ s >> 32) | 1ULL << 63;
+}
+
+/* cookie_reciprocal is 1 / m modulo 1 << 16, for odd m (Newton). */
+static __always_inline __u32 cookie_reciprocal(__u32 m)
+{
+	__u32 x = m;
+
+	x *= 2 - m * x;
+	x *= 2 - m * x;
+	return x * (2 - m * x);
+}
+
+/* cookie_order_once is a permutation of the numbers of `bits` bits, 11 or 15, that cookie_shuffle_once undoes: three products by secret odd numbers. */
+static __always_inline __u32 cookie_order_once(__u64 secret, __u32 y, __u32 bits)
+{
+	const __u32 mask = (1U << bits) - 1, half = (bits + 1) / 2;
+
+	y = (y + (__u32)secret) * ((__u32)(secret >> 15) | 1) & mask;
+	y ^= y >> half;
+	y = y * ((__u32)(secret >> 30) | 1) & mask;
+	y ^= y >> half;
+	return y * ((__u32)(secret >> 45) | 1) & mask;
+}
+
+static __always_inline __u32 cookie_shuffle_once(__u64 secret, __u32 y, __u32 bits)
+{
+	const __u32 mask = (1U << bits) - 1, half = (bits + 1) / 2;
+
+	y = y * cookie_reciprocal((__u32)(secret >> 45) | 1) & mask;
+	y ^= y >> half;
+	y = y * cookie_reciprocal((__u32)(secret >> 30) | 1) & mask;
+	y ^= y >> half;
+	return (y * cookie_reciprocal((__u32)(secret >> 15) | 1) - (__u32)secret) & mask;
+}
+
+/* cookie_shuffled is the number below the prime that stands for a member id in cookies, cookie_ordered the member id that a number stands for. Differences between
+ * numbers say nothing of ids, so that several cookies of one flow are no progression. With secret 0 it is the id itself. */
+static __always_inline __u32 cookie_shuffled(__u64 secret, __u32 id, __u32 bits, __u32 prime)
+{
+	if (!secret)
+		return id;
+	id = cookie_shuffle_once(secret, id, bits);
+#pragma unroll
+	for (int i = 1; i < COOKIE_WALK; i++)
+		if (id >= prime)
+			id = cookie_shuffle_once(secret, id, bits);
+	return id;
+}
+
+static __always_inline __u32 cookie_ordered(__u64 secret, __u32 y, __u32 bits, __u32 prime)
+{
+	if (!secret)
+		return y;
+	y = cookie_order_once(secret, y, bits);
+#pragma unroll
+	for (int i = 1; i < COOKIE_WALK; i++)
+		if (y >= prime)
+			y = cookie_order_once(secret, y, bits);
+	return y;
+}
+
+/* cookie_encode is the cookie of a member id, at most COOKIE_MAX_ID, under key `kid`, 0 or 1, whose hash of the flow is `prf` and whose cookie_secret is `secret`, 0
+ * where ids are in order. */
+static __always_inline __u32 cookie_encode(__u64 prf, __u32 kid, __u32 id, __u64 secret)
+{
+	__u32 y = cookie_rest(cookie_shuffled(secret, id, COOKIE_KID_SHIFT, COOKIE_PRIME), COOKIE_PRIME);
+
+	return kid << COOKIE_KID_SHIFT | cookie_write(prf, y, COOKIE_KID_SHIFT, COOKIE_PRIME);
 }
 
 /* cookie_decode is the member id that a cookie names, whatever its key id; COOKIE_NONE when it names none. */
-static __always_inline __u32 cookie_decode(__u64 prf, __u32 cookie)
+static __always_inline __u32 cookie_decode(__u64 prf, __u32 cookie, __u64 secret)
 {
 	__u32 x = cookie & ((1U << COOKIE_KID_SHIFT) - 1), y = cookie_read(prf, x, COOKIE_KID_SHIFT, COOKIE_PRIME);
 
-	return x < COOKIE_PRIME && y <= COOKIE_MAX_ID ? y : COOKIE_NONE;
+	return x < COOKIE_PRIME ? cookie_ordered(secret, y, COOKIE_KID_SHIFT, COOKIE_PRIME) : COOKIE_NONE;
 }
 
 /* cookie_kid is the key id of a cookie. */

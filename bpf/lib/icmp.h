@@ -56,16 +56,6 @@ __attribute__((noinline)) __u64 icmp_sum(struct xdp_md *ctx, __u32 at, __u32 len
 	return sum;
 }
 
-/* icmp_source_ok refuses sources that no reply may go to (RFC 1122 section 3.2.1.3, RFC 4291 section 2.7). */
-static __always_inline int icmp_source_ok(const struct packet *p)
-{
-	__u8 first = p->family == 4 ? p->src_lo >> 32 : p->src_hi;
-
-	if (p->family == 4)
-		return first != 0 && first != 127 && first < 224;
-	return first != 0xff && (p->src_hi || p->src_lo);
-}
-
 /* icmp_check says why an ICMP message to a VIP is not answered, 0 when it is. */
 static __always_inline int icmp_check(struct xdp_md *ctx, const void *data, const void *end, const struct packet *p)
 {
@@ -77,7 +67,7 @@ static __always_inline int icmp_check(struct xdp_md *ctx, const void *data, cons
 
 	if (len < ICMP_HEADER || icmp + ICMP_HEADER > (const __u8 *)end || data + ETH_HLEN + plain > end)
 		return MUX_REASON_TRUNCATED;
-	if (icmp[0] != request || icmp[1] != 0 || len > ICMP_MAX || p->l4 != ETH_HLEN + plain || !icmp_source_ok(p))
+	if (icmp[0] != request || icmp[1] != 0 || len > ICMP_MAX || p->l4 != ETH_HLEN + plain || !source_possible(p))
 		return MUX_REASON_ICMP_IGNORED;
 	if (p->family == 6)
 		sum = csum_pseudo6(data + ETH_HLEN + 8, bpf_htonl(len), bpf_htonl(PROTOCOL_ICMPV6));

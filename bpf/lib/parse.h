@@ -77,6 +77,20 @@ static __always_inline int is_mapped(__u64 hi, __u64 lo)
 	return !hi && (__u32)lo == V4_MAPPED;
 }
 
+/* source_possible says whether a packet may come from its source: not if that is 0.0.0.0/8, 127.0.0.0/8, multicast, reserved or broadcast, ::, ::1, or an
+ * IPv4-mapped IPv6 address (RFC 1122 section 3.2.1.3, RFC 4291 section 2.5, RFC 6890). */
+static __always_inline int source_possible(const struct packet *p)
+{
+	__u8 first = p->family == 4 ? p->src_lo >> 32 : p->src_hi;
+
+	if (p->family == 4)
+		return first != 0 && first != 127 && first < 224;
+	if (first == 0xff || is_mapped(p->src_hi, p->src_lo))
+		return 0;
+	/* The octets of ::1 as stored, in either order of bytes. */
+	return p->src_hi || (p->src_lo && p->src_lo != bpf_cpu_to_be64(1));
+}
+
 /* frame_room is the number of bytes from `from` to the frame's end. */
 static __always_inline __u32 frame_room(const void *from, const void *end)
 {

@@ -16,11 +16,33 @@
 #include "encap.h"
 #include "parse.h"
 
-/* probe_number is the number of the rule whose probe was sent with sequence number `seq`, or up to 2047 above its initial
- * one; it may be beyond the table. */
-static __always_inline __u32 probe_number(__u32 seq, __u64 key)
+/* probe_mix is the round function of the permutation of rule numbers: 10 bits of a keyed hash. */
+static __always_inline __u32 probe_mix(__u64 key, __u32 round, __u32 half)
 {
-	return seq >> PROBE_NUMBER_SHIFT ^ (key & 0xfffff);
+	__u64 v = (key ^ (__u64)half << 2 ^ round) * 0x9e3779b97f4a7c15ULL;
+
+	v ^= v >> 32;
+	v += key;
+	v *= 0xd6e8feb86659fd93ULL;
+	v ^= v >> 32;
+	v *= 0x9e3779b97f4a7c15ULL;
+	return v >> 54;
+}
+
+/* probe_number is the number of the rule whose probe was sent with sequence number `seq`, or up to 2047 above its initial
+ * one; it may be beyond the table. It inverts a Feistel network with four rounds, whose Go twin is dataplane.ProbeKey. */
+static __always_inline __u32 probe_number(__u32 seq, __u64 word)
+{
+	__u64 key = word & ~(1ULL << PROBE_ON_SHIFT);
+	__u32 left = seq >> (PROBE_NUMBER_SHIFT + 10), right = seq >> PROBE_NUMBER_SHIFT & 0x3ff, next;
+
+#pragma unroll
+	for (int round = 3; round >= 0; round--) {
+		next = right ^ probe_mix(key, round, left);
+		right = left;
+		left = next;
+	}
+	return left << 10 | right;
 }
 
 /* probe_fits says whether a packet from the server goes to a port of this round of a rule, at our address. */

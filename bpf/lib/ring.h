@@ -25,6 +25,15 @@ static __always_inline int member_present(__u64 word)
 	return (word & want) == want;
 }
 
+/* member_keeps says whether packets of a member's own flows may go to it, given the flags of its endpoint (enum endpoint_flag): with ENDPOINT_KEEP_DEAD
+ * also while it is dead. */
+static __always_inline int member_keeps(__u64 word, __u32 flags)
+{
+	const __u64 dead = flags & ENDPOINT_KEEP_DEAD ? 1ULL << MEMBER_ALIVE_SHIFT : 0;
+
+	return member_present(word | dead);
+}
+
 /* ring_slot is the slot of a flow hash in a ring of 1 << code slots, 0 < code < 64. */
 static __always_inline __u32 ring_slot(__u64 hash, __u32 code)
 {

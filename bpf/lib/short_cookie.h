@@ -9,24 +9,27 @@
 enum short_cookie_bit {
 	SHORT_COOKIE_KID_SHIFT = 11,
 	SHORT_COOKIE_BITS = 12,
-	SHORT_COOKIE_MAX_ID = 255,
+	SHORT_COOKIE_MAX_ID = 2038, /* SHORT_COOKIE_PRIME - 1 */
 };
 
 /* The largest prime below 1 << SHORT_COOKIE_KID_SHIFT. */
 #define SHORT_COOKIE_PRIME 2039
 
-/* short_cookie_encode is the cookie of a member id, at most SHORT_COOKIE_MAX_ID, under key `kid`, whose hash of the flow is `prf` (cookie_prf4, cookie_prf6). */
-static __always_inline __u32 short_cookie_encode(__u64 prf, __u32 kid, __u32 id)
+/* short_cookie_encode is the cookie of a member id, at most SHORT_COOKIE_MAX_ID, under key `kid`, whose hash of the flow is `prf` (cookie_prf4, cookie_prf6); `secret` as for
+ * cookie_encode. */
+static __always_inline __u32 short_cookie_encode(__u64 prf, __u32 kid, __u32 id, __u64 secret)
 {
-	return kid << SHORT_COOKIE_KID_SHIFT | cookie_write(prf, id, SHORT_COOKIE_KID_SHIFT, SHORT_COOKIE_PRIME);
+	__u32 y = cookie_rest(cookie_shuffled(secret, id, SHORT_COOKIE_KID_SHIFT, SHORT_COOKIE_PRIME), SHORT_COOKIE_PRIME);
+
+	return kid << SHORT_COOKIE_KID_SHIFT | cookie_write(prf, y, SHORT_COOKIE_KID_SHIFT, SHORT_COOKIE_PRIME);
 }
 
 /* short_cookie_decode is the member id that a cookie names, whatever its key id; COOKIE_NONE when it names none. */
-static __always_inline __u32 short_cookie_decode(__u64 prf, __u32 cookie)
+static __always_inline __u32 short_cookie_decode(__u64 prf, __u32 cookie, __u64 secret)
 {
 	__u32 x = cookie & ((1U << SHORT_COOKIE_KID_SHIFT) - 1), y = cookie_read(prf, x, SHORT_COOKIE_KID_SHIFT, SHORT_COOKIE_PRIME);
 
-	return x < SHORT_COOKIE_PRIME && y <= SHORT_COOKIE_MAX_ID ? y : COOKIE_NONE;
+	return x < SHORT_COOKIE_PRIME ? cookie_ordered(secret, y, SHORT_COOKIE_KID_SHIFT, SHORT_COOKIE_PRIME) : COOKIE_NONE;
 }
 
 /* short_cookie_kid is the key id of a cookie. */

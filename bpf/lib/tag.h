@@ -75,18 +75,16 @@ static __always_inline __u32 tag_bucket(__u64 hash, __u32 second, __u32 mask)
 }
 
 /* What tag_room says of a bucket, from bit 0 up: 8 - way of a place that is empty or whose time is over:4, 0 none, with 16 when it is the
- * home | their number:8 at 8 | live ones that are untrusted or closing:8 at 16 | of those the one that has least time left: 8 - way:4 at 32, 0
- * none, the ticks that it has not left at 36. */
+ * home | their number:8 at 8 | live ones that are untrusted or closing:8 at 16. */
 enum tag_room_shift {
 	TAG_ROOM_FREE_SHIFT = 8,
 	TAG_ROOM_UNTRUSTED_SHIFT = 16,
-	TAG_ROOM_OLDEST_SHIFT = 32,
 };
 
 /* tag_room looks for room in a bucket. Without branches, which the verifier would follow in every combination. */
 static __always_inline __u64 tag_room(const struct flow_tags *b, __u32 home, __u64 tick)
 {
-	__u64 free = 0, frees = 0, untrusted = 0, oldest = 0;
+	__u64 free = 0, frees = 0, untrusted = 0;
 
 #pragma clang loop unroll(disable)
 	for (__u32 i = 0; i < LIMIT_FLOW_BUCKET; i++) {
@@ -96,9 +94,8 @@ static __always_inline __u64 tag_room(const struct flow_tags *b, __u32 home, __u
 		frees += gone & 1;
 		free = flow_larger(free, gone & ((8 - i) | (flow_negative((__u64)(i ^ home) - 1) & 16)));
 		untrusted += class & ~gone & 1;
-		oldest = flow_larger(oldest, (((FLOW_TAG_IDLE_MAX - left) << 4) | (8 - i)) & ~gone & -(class & 1));
 	}
-	return free | frees << TAG_ROOM_FREE_SHIFT | untrusted << TAG_ROOM_UNTRUSTED_SHIFT | oldest << TAG_ROOM_OLDEST_SHIFT;
+	return free | frees << TAG_ROOM_FREE_SHIFT | untrusted << TAG_ROOM_UNTRUSTED_SHIFT;
 }
 
 /* Places in two buckets: way | 8 for the second, 16: none. */
@@ -110,13 +107,11 @@ static __always_inline __u32 tag_way(__u64 score, __u32 second)
 	return ((8 - (score & 15)) & 7) | second << 3;
 }
 
-/* tag_choose is the place that an untrusted newcomer takes, of what tag_room says of its two buckets: a free one of the emptier bucket,
- * the first one's unless that is more than half full, where fewer than LIMIT_FLOW_UNTRUSTED are untrusted; else that of the untrusted one that has
- * least time left. A live trusted one is never taken. */
+/* tag_choose is the free place that an untrusted newcomer takes, of what tag_room says of its two buckets: one of the emptier bucket, the first one's
+ * unless that is more than half full, where fewer than LIMIT_FLOW_UNTRUSTED are untrusted or closing; else TAG_NO_ROOM. */
 static __always_inline __u32 tag_choose(__u64 x, __u64 y)
 {
 	__u64 fx = x >> TAG_ROOM_FREE_SHIFT & 0xff, fy = y >> TAG_ROOM_FREE_SHIFT & 0xff;
-	__u64 ox = x >> TAG_ROOM_OLDEST_SHIFT, oy = y >> TAG_ROOM_OLDEST_SHIFT;
 
 	if ((x >> TAG_ROOM_UNTRUSTED_SHIFT & 0xff) >= LIMIT_FLOW_UNTRUSTED)
 		fx = 0;
@@ -124,11 +119,7 @@ static __always_inline __u32 tag_choose(__u64 x, __u64 y)
 		fy = 0;
 	if (fx && (fx >= LIMIT_FLOW_BUCKET / 2 || fx >= fy))
 		return tag_way(x, 0);
-	if (fy)
-		return tag_way(y, 1);
-	if (ox && ox >= oy)
-		return tag_way(ox, 0);
-	return oy ? tag_way(oy, 1) : TAG_NO_ROOM;
+	return fy ? tag_way(y, 1) : TAG_NO_ROOM;
 }
 
 #endif

@@ -59,4 +59,15 @@ __attribute__((noinline)) int admit_flow(__u64 extra)
 	return MUX_REASON_NEW_FLOW_LIMITED;
 }
 
+/* admit_answer says why an answer to a server's own connection is refused, 0 when it is not: it is beyond the packets per second of its VIP, to which it counts as packets of
+ * endpoints do. `extra` is the word of the VIP's slot. The source list is of endpoints: a server may open connections to any address. */
+__attribute__((noinline)) int admit_answer(__u64 extra)
+{
+	struct vip_guard *g = guard_of(extra);
+
+	if (!g || limit_take(&g->packets_spent, *(volatile __u64 *)&g->packets_interval, limit_window, mux_now()))
+		return 0;
+	return MUX_REASON_RATE_LIMITED;
+}
+
 #endif

@@ -38,18 +38,29 @@ static __always_inline __u64 choose(__u64 ring, __u64 range, __u64 hash, __u32 *
 	return found ? member_usable_word(&members, first, count, *id) : 0;
 }
 
-/* ring_hash is the hash of an identity under the ring's key. */
-static __always_inline __u64 ring_hash(const struct mux_config *c, __u64 ring, const struct packet *p,
+/* ring_tweak is the tweak of the extra record with this index + 1; 0 when there is none. Global, so that the verifier looks at it once. */
+__attribute__((noinline)) __u64 ring_tweak(__u64 extra)
+{
+	__u32 index = (__u32)extra - 1;
+	const struct endpoint_extra *e = bpf_map_lookup_elem(&endpoint_extras, &index);
+
+	return e ? e->ring_tweak : 0;
+}
+
+/* ring_hash is the hash of an identity under the key of the slot's ring, whose word is `ring`. */
+static __always_inline __u64 ring_hash(const struct mux_config *c, const struct endpoint_slot *slot, __u64 ring, const struct packet *p,
 				       const struct identity *id)
 {
 	struct siphash_key key;
 
 	_Static_assert(LIMIT_RING_KEYS == 2, "the branch below knows two keys");
 	/* A branch, not an index: the hash may then begin before the endpoint's slot has come. */
-	if (ring >> 40 & 1)
+	if (ring >> RING_WORD_KEY_SHIFT & 1)
 		key = c->ring_keys[1];
 	else
 		key = c->ring_keys[0];
+	if (ring >> RING_WORD_KEYED_SHIFT & 1)
+		key.k0 ^= ring_tweak(*(const volatile __u64 *)&slot->extra);
 	return identity_ring(&key, p, id);
 }
 

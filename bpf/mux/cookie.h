@@ -59,6 +59,12 @@ static __always_inline __u64 cookie_hash(const struct siphash_key *key, const st
 	return cookie_prf6(key, p->src_hi, p->src_lo, p->sport, p->dport);
 }
 
+/* set_secret is the cookie_secret of a set's key, 0 where member ids are in order. */
+static __always_inline __u64 set_secret(const struct cookie_set *s, __u32 kid)
+{
+	return s->live >> (kid + COOKIE_SHUFFLED_SHIFT) & 1 ? cookie_secret(&s->keys[kid]) : 0;
+}
+
 /* cookie_clock is the shared clock of form CO, in milliseconds. */
 static __always_inline __u32 cookie_clock(void)
 {
@@ -78,7 +84,7 @@ __attribute__((noinline)) __u32 cookie_offset(const struct packet *p __arg_nonnu
 	if (!p || !hash || !s || !(s->live >> kid & 1))
 		return COOKIE_NONE;
 	*hash = cookie_hash(&s->keys[kid], p);
-	return short_cookie_decode(*hash, cookie);
+	return short_cookie_decode(*hash, cookie, set_secret(s, kid));
 }
 
 /* cookie_member finds the member whose cookie a timestamp carries, among `range` of an endpoint with this policy word: FLOW_FOUND | the index of its word,
@@ -94,7 +100,7 @@ static __always_inline __u64 cookie_member(const struct packet *p, __u64 policy,
 		if (!(s->live >> kid & 1))
 			return MUX_REASON_COOKIE_INVALID;
 		*hash = cookie_hash(&s->keys[kid], p);
-		id = cookie_decode(*hash, cookie);
+		id = cookie_decode(*hash, cookie, set_secret(s, kid));
 	} else {
 		/* A variable of its own: the usual form's hash need not be in memory then. */
 		__u64 other = 0;
@@ -105,7 +111,7 @@ static __always_inline __u64 cookie_member(const struct packet *p, __u64 policy,
 	if (id >= range >> 32)
 		return MUX_REASON_COOKIE_INVALID;
 	*word = member_word((__u32)range + id);
-	if (member_present(*word))
+	if (member_keeps(*word, policy >> POLICY_FLAGS_SHIFT))
 		return FLOW_FOUND | ((__u32)range + id);
 	return *word >> MEMBER_PRESENT_SHIFT & 1 ? MUX_REASON_FLOW_MOVED : MUX_REASON_COOKIE_INVALID;
 }

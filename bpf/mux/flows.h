@@ -13,6 +13,7 @@
 #include "mux/admit.h"
 #include "mux/choose.h"
 #include "mux/schedule.h"
+#include "mux/shares.h"
 #include "mux/tables.h"
 #include "mux/verdict.h"
 
@@ -42,6 +43,9 @@ struct flow_query {
 /* In the segment that flow_settle is given: a flow that is not known stays so. */
 #define FLOW_UNKNOWN 0x400
 
+/* In the segment that flow_settle is given: the ring chooses, not the scheduler. */
+#define FLOW_BY_RING 0x800
+
 /* flow_bucket_of is the bucket of a flow. */
 static __always_inline struct flow_bucket *flow_bucket_of(__u64 hash)
 {
@@ -70,13 +74,31 @@ static __always_inline __u32 flow_here(const struct flow_query *q, __u64 e)
 	return member < before >> 32 && member < count ? (__u32)q->range + member : 0xffffffff;
 }
 
-/* flow_stays says whether a live flow with this class stays with the member whose word is `word`. */
-static __always_inline int flow_stays(__u64 word, __u32 class, __u32 segment)
+/* flow_stays says whether a live flow with this class stays with the member whose word is `word`. Only the server can tell whether a SYN with the tuple of an
+ * established connection begins a new one, and its answers do not pass here: anybody can send such a SYN. It goes to the flow's member, whose kernel answers with a
+ * challenge ACK if the connection exists (RFC 5961 section 4), and changes nothing. */
+static __always_inline int flow_stays(const struct flow_query *q, __u64 word, __u32 class)
 {
-	if (!member_present(word))
-		return 0;
-	/* A SYN is the same flow's as long as only SYNs were seen, else a new one's. */
-	return !(segment & SEGMENT_SYN) || class == FLOW_CLASS_UNTRUSTED || member_usable(word);
+	__u32 flags = q->policy >> POLICY_FLAGS_SHIFT;
+
+	if (!(q->segment & SEGMENT_SYN))
+		return member_keeps(word, flags);
+	switch (class) {
+	case FLOW_CLASS_TRUSTED:
+		return member_keeps(word, flags);
+	case FLOW_CLASS_CLOSING:
+		/* With cookies the entry is for RSTs of a connection that ended (flow_close): the next one of these ports is chosen for. */
+		return !(flags & ENDPOINT_COOKIE) && member_usable(word);
+	}
+	return member_present(word);
+}
+
+/* flow_after is the class of a flow of this class after a segment. */
+static __always_inline __u32 flow_after(__u32 class, __u32 segment)
+{
+	if (segment & SEGMENT_SYN)
+		return class == FLOW_CLASS_TRUSTED ? FLOW_CLASS_TRUSTED : FLOW_CLASS_UNTRUSTED;
+	return flow_next(class, segment);
 }
 
 /* flow_ask is the question that a packet of the endpoint of a slot puts. */
@@ -130,17 +152,18 @@ static __always_inline __u64 flow_hit(const struct flow_query *q, struct flow_bu
 	__u32 class = flow_class(e), at, next;
 	__u64 *word = bpf_map_lookup_elem(&members, &member);
 
-	if (!word || !flow_stays(*(volatile __u64 *)word, class, q->segment))
+	if (!word || !flow_stays(q, *(volatile __u64 *)word, class))
 		return 0;
-	next = q->segment & SEGMENT_SYN ? FLOW_CLASS_UNTRUSTED : flow_next(class, q->segment);
+	next = flow_after(class, q->segment);
 	if (q->peek || (next == class && member == flow_member(e) && flow_age(e, tick) < 2))
 		return FLOW_FOUND | member;
 	tick = flow_stamp(q, next, tick);
 	at = flow_place(b, e);
 	if (at < LIMIT_FLOW_BUCKET)
 		*(volatile __u64 *)&b->entries[at] = flow_entry(q->hash, member, next, tick);
+	/* A SYN adds a connection to the load only where a FIN or RST took one off: in place of a trusted flow it replaces a connection that is still counted. */
 	if (q->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_SCHED && next != class &&
-	    (next == FLOW_CLASS_CLOSING || q->segment & SEGMENT_SYN))
+	    (next == FLOW_CLASS_CLOSING || (q->segment & SEGMENT_SYN && class == FLOW_CLASS_CLOSING)))
 		schedule_passed(q->extra, member, next == FLOW_CLASS_CLOSING);
 	return FLOW_FOUND | member;
 }
@@ -161,15 +184,52 @@ static __always_inline __u64 flow_choose(const struct flow_query *q)
 	return FLOW_FOUND | ((__u32)q->range + id);
 }
 
-/* flow_newcomer is the entry that a new flow takes in the bucket of its hash: as flow_room. A function of its own for the
- * stack's sake. */
-__attribute__((noinline)) __u32 flow_newcomer(__u64 hash, __u64 tick)
+/* flow_newcomer returns the entry that a new flow of the endpoint with member word `member` takes in the bucket of its hash, LIMIT_FLOW_BUCKET
+ * if there is none. It is flow_room's as long as that is free. Else the flow takes the oldest entry of a VIP that is over its share;
+ * a flow of such a VIP itself takes no trusted entry and none of a VIP within its share. A function of its own because of the
+ * stack. */
+__attribute__((noinline)) __u32 flow_newcomer(__u64 hash, __u64 tick, __u32 member)
 {
 	struct flow_bucket *b = flow_bucket_of(hash);
-	__u32 zero = 0;
+	__u32 zero = 0, at, other;
 	struct mux_config *c = bpf_map_lookup_elem(&configs, &zero);
+	__u64 idle, over;
 
-	return b && c ? flow_room(b, flow_home(hash), *(volatile __u64 *)&c->idle, tick) : LIMIT_FLOW_BUCKET;
+	if (!b || !c)
+		return LIMIT_FLOW_BUCKET;
+	idle = *(volatile __u64 *)&c->idle;
+	at = flow_room(b, flow_home(hash), idle, tick);
+	if (at < LIMIT_FLOW_BUCKET && flow_free(flow_load(b, at), idle, tick))
+		return at;
+	over = over_share(member);
+	other = flow_over(b, over, tick);
+	if (over)
+		return other;
+	if (other == LIMIT_FLOW_BUCKET)
+		return at;
+	note(MUX_REASON_FLOW_DISPLACED);
+	return other;
+}
+
+/* flow_close makes the flow with a hash lead to member word `member` for the idle time of untrusted flows, as closing. The FIN of a connection with cookies
+ * calls it: the client's kernel may answer later data with RSTs without timestamps, which must find the server (RFC 7323 section 3.2). */
+__attribute__((noinline)) int flow_close(__u64 hash, __u32 member)
+{
+	struct flow_bucket *b = flow_bucket_of(hash);
+	__u64 tick = mux_tick(), e;
+	__u32 at;
+
+	if (!b)
+		return 0;
+	e = flow_match(b, hash);
+	if (flow_class(e) == FLOW_CLASS_CLOSING && flow_member(e) == member && flow_age(e, tick) < 2)
+		return 0;
+	at = e ? flow_place(b, e) : LIMIT_FLOW_BUCKET;
+	if (at == LIMIT_FLOW_BUCKET)
+		at = flow_newcomer(hash, tick, member);
+	if (at < LIMIT_FLOW_BUCKET)
+		*(volatile __u64 *)&b->entries[at] = flow_entry(hash, member, FLOW_CLASS_CLOSING, tick);
+	return 0;
 }
 
 /* flow_seat is the entry that will remember a flow, which has entry `e` or none: LIMIT_FLOW_BUCKET when there is no room. What is not
@@ -178,8 +238,9 @@ static __always_inline __u32 flow_seat(struct flow_query *q, struct flow_bucket 
 {
 	__u32 at = e ? flow_place(b, e) : LIMIT_FLOW_BUCKET;
 
-	if (at == LIMIT_FLOW_BUCKET)
-		at = flow_newcomer(q->hash, tick);
+	/* An endpoint without members evicts no entry: no member will be chosen, and its range names no VIP whose share could count. */
+	if (at == LIMIT_FLOW_BUCKET && q->range >> 32)
+		at = flow_newcomer(q->hash, tick, (__u32)q->range);
 	if (at == LIMIT_FLOW_BUCKET)
 		q->first = 0;
 	return at;

@@ -17,6 +17,7 @@
 #include "mux/flows.h"
 #include "mux/fragments.h"
 #include "mux/identity.h"
+#include "mux/martian.h"
 #include "mux/nat_find.h"
 #include "mux/quic.h"
 #include "mux/send.h"
@@ -63,14 +64,14 @@ static __always_inline __u64 settle_flow(const struct mux_config *c, const struc
 	struct identity who = o->identity;
 	__u64 ring, client, answer, choice = 0;
 
-	if (!(segment & (FLOW_PEEK | FLOW_UNKNOWN)) && (p->protocol != PROTOCOL_TCP || segment & SEGMENT_SYN))
+	if (!(segment & (FLOW_PEEK | FLOW_UNKNOWN | FLOW_BY_RING)) && (p->protocol != PROTOCOL_TCP || segment & SEGMENT_SYN))
 		segment |= FLOW_FIRST;
 	/* The ring is asked about addresses and ports: what comes later with these alone finds the same. */
 	if (o->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_QUIC)
 		who.word &= ~IDENTITY_VNI;
 	if (o->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_SOURCE)
 		identity_client(&who, slot);
-	ring = ring_hash(c, slot_ring(slot), p, &who);
+	ring = ring_hash(c, slot, slot_ring(slot), p, &who);
 	if (o->policy >> POLICY_FLAGS_SHIFT & ENDPOINT_SOURCE) {
 		client = identity_hash(&c->flow_key, p, &who) | FLOW_CLIENT;
 		choice = client_settle(client, ring, index, segment);
@@ -112,13 +113,43 @@ static __always_inline __u64 remembered(const struct mux_config *c, const struct
 	if (flow_class(e) == FLOW_CLASS_TRUSTED && ((mux_tick() - e + 1) & 0xffff) <= 2 &&
 	    member - (__u32)range < range >> 32 && flow_is_later(o->segment)) {
 		*word = member_word(member);
-		if (member_present(*word))
+		if (member_keeps(*word, o->policy >> POLICY_FLAGS_SHIFT))
 			return FLOW_FOUND | member;
 	}
+	if (!source_allowed(c, p))
+		return MUX_REASON_BAD_SOURCE;
 	answer = settle_flow(c, p, o, slot, index, hash, o->segment);
 	*word = answer & FLOW_FOUND ? member_word(answer) : 0;
 	/* A member that died in between drops this packet: it would have been sent to a dead server. */
-	return answer & FLOW_FOUND && !member_present(*word) ? MUX_REASON_NO_BACKEND : answer;
+	return answer & FLOW_FOUND && !member_keeps(*word, o->policy >> POLICY_FLAGS_SHIFT) ? MUX_REASON_NO_BACKEND : answer;
+}
+
+/* flow_known returns 1 if the flow table has a live entry for the packet's flow, else 0: on an endpoint with ENDPOINT_FLOWS_FIRST such an entry goes before
+ * the packet's cookie or connection id. The flow may be older than the endpoint's cookies: the server's own timestamp in its echo, or a connection id that
+ * the server chose freely, can read as another member's. QUIC's untrusted entries do not count: they are those of connections that begin, several of which
+ * may share a socket, and only affinity flow makes trusted ones. */
+__attribute__((noinline)) int flow_known(const struct packet *p __arg_nonnull, __u32 index)
+{
+	const struct endpoint_slot *slot = slot_at(index);
+	__u32 zero = 0, class;
+	const struct mux_config *c = bpf_map_lookup_elem(&configs, &zero);
+	const struct flow_bucket *b;
+	struct flow_query q;
+	struct orders o;
+	__u64 e;
+
+	if (!p || !slot || !c)
+		return 0;
+	o = orders_of(p, slot, slot_policy(slot));
+	q = flow_ask(slot, identity_hash(&c->flow_key, p, &o.identity) & o.keep, 0, 0);
+	b = flow_bucket_of(q.hash);
+	if (!b)
+		return 0;
+	e = flow_match(b, q.hash);
+	class = flow_class(e);
+	if (!class || (class == FLOW_CLASS_UNTRUSTED && q.policy >> POLICY_FLAGS_SHIFT & ENDPOINT_QUIC))
+		return 0;
+	return flow_here(&q, e) != 0xffffffff && flow_age(e, mux_tick()) <= flow_limit(q.policy, class);
 }
 
 /* forward sends a packet to a member of the endpoint of slot `index`: a verdict, or NAT_DUE. */
@@ -149,18 +180,32 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, s
 	if (aside_how(aside) & ASIDE_KNOWN) {
 		if (aside->how & ASIDE_LATER)
 			note(MUX_REASON_FRAGMENT_FOLLOWED);
-		if (aside->how & ASIDE_SNAT)
+		if (aside->how & ASIDE_SNAT) {
+			reason = admit_answer(slot_extra(slot));
+			if (reason)
+				return refuse(slot_value(slot), p->l3_len, reason);
 			note(MUX_REASON_SNAT_FORWARDED);
+		}
 		return send_member(ctx, c, p, slot, slot_members(slot), aside->first.member, aside->word, aside->first.hash,
 				   aside);
 	}
-	/* First what the packet itself says. Nothing else is looked at then. */
-	if (flags & ENDPOINT_COOKIE) {
+	/* First what the packet itself says, unless the flow table goes before it. Nothing else is looked at then. */
+	if (flags & ENDPOINT_FLOWS_FIRST && flow_known(p, index)) {
+		answer = 0;
+	} else if (flags & ENDPOINT_COOKIE) {
 		range = slot_members(slot);
 		answer = by_cookie(ctx, p, policy, range, &word, &hash);
 		if (answer & FLOW_FOUND) {
+			if (!source_allowed(c, p))
+				return refuse(slot_value(slot), p->l3_len, MUX_REASON_BAD_SOURCE);
 			if (flags & ENDPOINT_TRACK)
 				track(p, index, (__u32)answer - (__u32)range);
+			/* The outer source and flow label take the lowest bits, in clear. Bits 16 to 47 make no cookie, but for 1 flow in 800 (cookie_factor). */
+			hash >>= 16;
+			if (p->segment & SEGMENT_FIN) {
+				o = orders_of(p, slot, policy);
+				flow_close(identity_hash(&c->flow_key, p, &o.identity) & o.keep, answer);
+			}
 			goto send;
 		}
 	} else if (flags & ENDPOINT_QUIC) {
@@ -168,9 +213,11 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, s
 		answer = quic_find(ctx, policy, range, p->l4, ETH_HLEN + p->l3_len);
 		if (answer & FLOW_FOUND) {
 			word = member_word(answer);
-			if (!member_present(word))
+			if (!member_keeps(word, flags))
 				return refuse(slot_value(slot), p->l3_len, MUX_REASON_NO_BACKEND);
-			hash = spread_hash(&c->flow_key, p->src_hi, p->src_lo, p->sport);
+			if (!source_allowed(c, p))
+				return refuse(slot_value(slot), p->l3_len, MUX_REASON_BAD_SOURCE);
+			hash = spread_hash(&c->spread_key, p->src_hi, p->src_lo, p->sport);
 			if (flags & ENDPOINT_TRACK)
 				track(p, index, (__u32)answer - (__u32)range);
 			goto send;
@@ -179,8 +226,12 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, s
 	o = orders_of(p, slot, policy);
 	if (flags & ENDPOINT_FLOW) {
 		/* A flow that the ring gave a member is remembered when it shows that it carries no cookie: until then the ring says the same. */
-		if (flags & ENDPOINT_COOKIE && !answer && !(flags & ENDPOINT_SCHED))
+		if ((flags & (ENDPOINT_COOKIE | ENDPOINT_SCHED | ENDPOINT_FLOWS_FIRST)) == ENDPOINT_COOKIE && !answer)
 			o.segment |= FLOW_UNKNOWN;
+		/* A client without timestamps echoes no cookie. All muxes find its server if the ring chooses it. */
+		if ((flags & (ENDPOINT_COOKIE | ENDPOINT_SCHED)) == (ENDPOINT_COOKIE | ENDPOINT_SCHED) && p->segment & SEGMENT_SYN &&
+		    !cookie_options(ctx, p->l4, ETH_HLEN + p->l3_len))
+			o.segment |= FLOW_BY_RING;
 		if (flags & ENDPOINT_QUIC) {
 			o.segment = answer & FLOW_UNKNOWN;
 			o.identity.word |= answer >> 40 << IDENTITY_VNI_SHIFT;
@@ -191,9 +242,11 @@ static __always_inline int forward(struct xdp_md *ctx, const struct packet *p, s
 		if (!(answer & FLOW_FOUND))
 			return refuse(slot_value(slot), p->l3_len, answer);
 	} else {
+		if (!source_allowed(c, p))
+			return refuse(slot_value(slot), p->l3_len, MUX_REASON_BAD_SOURCE);
 		ring = slot_ring(slot);
 		range = slot_members(slot);
-		hash = ring_hash(c, ring, p, &o.identity);
+		hash = ring_hash(c, slot, ring, p, &o.identity);
 		word = choose(ring, range, hash, &id);
 		if (!word)
 			return refuse(slot_value(slot), p->l3_len, MUX_REASON_NO_BACKEND);
@@ -228,7 +281,7 @@ __attribute__((noinline)) __u64 find_member(const struct packet *p __arg_nonnull
 		return MUX_REASON_INTERNAL;
 	o = orders_of(p, slot, slot_policy(slot));
 	flags = o.policy >> POLICY_FLAGS_SHIFT;
-	if (flags & ENDPOINT_COOKIE && stamp) {
+	if (flags & ENDPOINT_COOKIE && stamp && !(flags & ENDPOINT_FLOWS_FIRST && flow_known(p, index))) {
 		answer = cookie_member(p, o.policy, slot_members(slot), stamp, &word, &hash);
 		if (answer & FLOW_FOUND)
 			return answer;
@@ -238,7 +291,7 @@ __attribute__((noinline)) __u64 find_member(const struct packet *p __arg_nonnull
 				   SEGMENT_ACK | FLOW_PEEK);
 	ring = slot_ring(slot);
 	range = slot_members(slot);
-	if (!choose(ring, range, ring_hash(c, ring, p, &o.identity), &id))
+	if (!choose(ring, range, ring_hash(c, slot, ring, p, &o.identity), &id))
 		return MUX_REASON_NO_BACKEND;
 	return FLOW_FOUND | ((__u32)range + id);
 }

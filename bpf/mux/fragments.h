@@ -13,6 +13,7 @@
 #include "mux/find.h"
 #include "mux/snat.h"
 #include "mux/tables.h"
+#include "mux/verdict.h"
 
 /* fragment_key_of is the key of the packet that a fragment is of. */
 static __always_inline void fragment_key_of(struct fragment_key *k, const struct packet *p, __u32 id)
@@ -72,7 +73,24 @@ static __always_inline int fragment_recall(const struct packet *p, const struct 
 	if (!w || member - (__u32)range >= (__u32)(range >> 32))
 		return 0;
 	*word = *(volatile __u64 *)w;
-	return member_present(*word);
+	return member_keeps(*word, *(const volatile __u64 *)&slot->policy >> POLICY_FLAGS_SHIFT);
+}
+
+/* fragment_allowed takes a token from the bucket of the VIP of a slot. Without a rate the first fragments of one VIP would evict those of all others from the table
+ * before their later fragments arrive. */
+static __always_inline int fragment_allowed(__u32 slot)
+{
+	const struct endpoint_slot *s = slot_at(slot);
+	const __u64 *vip = s ? (const __u64 *)s->vip : 0;
+	__u32 found = vip ? find_vip(vip[0], vip[1]) : 0, index;
+	__u64 *bucket;
+
+	s = found ? slot_at(found - 1) : 0;
+	if (!s)
+		return 0;
+	index = *(const volatile __u64 *)&s->value - ENDPOINT_SLOT_FIRST;
+	bucket = bpf_map_lookup_elem(&fragment_rates, &index);
+	return bucket && mux_take(bucket, LIMIT_FRAGMENT_RATE);
 }
 
 /* fragment_remember notes that the first fragment `aside` is about went to this member of the endpoint of a slot. */
@@ -80,6 +98,10 @@ static __noinline void fragment_remember(const struct aside *aside, __u32 slot, 
 {
 	struct fragment f = { .slot = slot, .member = member, .hash = hash, .time = mux_now() };
 
+	if (!fragment_allowed(slot)) {
+		note(MUX_REASON_FRAGMENT_LIMITED);
+		return;
+	}
 	bpf_map_update_elem(&fragments, &aside->fragment, &f, BPF_ANY);
 }
 

@@ -81,19 +81,20 @@ static __always_inline void nat_heard(struct xdp_md *ctx, struct nat_session *s,
 static __always_inline int nat_stays(const struct nat_session *s, const struct packet *p, const struct endpoint_slot *slot)
 {
 	__u64 range = *(const volatile __u64 *)&slot->members, word;
+	int opens = p->protocol == PROTOCOL_TCP && (p->segment & (SEGMENT_SYN | SEGMENT_RST)) == SEGMENT_SYN;
 	const struct backend *b;
 
 	if (s->member >= range >> 32)
 		return 0;
 	word = member_word((__u32)range + s->member);
-	if (!member_present(word))
+	if (!(opens ? member_present(word) : member_keeps(word, *(const volatile __u64 *)&slot->policy >> POLICY_FLAGS_SHIFT)))
 		return 0;
 	b = nat_backend(word);
 	if (!b || *(const __u64 *)b->outer_dst != s->dip_hi || *(const __u64 *)(b->outer_dst + 8) != s->dip_lo ||
 	    nat_dport(b, p->dport) != s->dport)
 		return 0;
 	/* A SYN that begins another connection needs a member that takes new ones. */
-	return p->protocol != PROTOCOL_TCP || (p->segment & (SEGMENT_SYN | SEGMENT_RST)) != SEGMENT_SYN || !nat_over(nat_life(s)) || member_usable(word);
+	return !opens || !nat_over(nat_life(s)) || member_usable(word);
 }
 
 /* nat_session_of finds the session of the packet of aside, or makes one, whose key is aside->nat.key afterwards: 0, or the reason for refusal. */

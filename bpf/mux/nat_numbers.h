@@ -12,19 +12,8 @@
 
 #include "abi.h"
 #include "lib/parse.h"
+#include "lib/seq.h"
 #include "mux/aside.h"
-
-/* nat_after says whether sequence number a is behind b. */
-static __always_inline int nat_after(__u32 a, __u32 b)
-{
-	return (__s32)(a - b) > 0;
-}
-
-/* nat_within says whether a sequence number is one from `from` to `to`: none is while another CPU has moved but one of them. */
-static __always_inline int nat_within(__u32 n, __u32 from, __u32 to)
-{
-	return !nat_after(from, to) && n - from <= to - from;
-}
 
 /* nat_read reads the numbers of the segment of aside; of other protocols there are none. */
 __attribute__((noinline)) int nat_read(struct xdp_md *ctx)
@@ -78,14 +67,14 @@ static __always_inline __u32 nat_client_says(struct nat_session *s, const struct
 	if (segment & SEGMENT_RST)
 		return !nat_blind(life) && (w->seq == s->client.acked || w->seq == s->client.end) ? NAT_RESET : 0;
 	/* What begins where nothing was sent yet does not move the end: it may be forged, or in the wrong order. The server's acknowledgement will. */
-	follows = !nat_after(w->seq, s->client.end);
-	if (segment & SEGMENT_FIN && nat_after(w->last, s->client.acked) && (follows || !(life & NAT_FINISHING_CLIENT))) {
+	follows = !seq_after(w->seq, s->client.end);
+	if (segment & SEGMENT_FIN && seq_after(w->last, s->client.acked) && (follows || !(life & NAT_FINISHING_CLIENT))) {
 		*(volatile __u32 *)&s->client.fin = w->last;
 		flags |= NAT_FINISHING_CLIENT;
 	}
-	if (follows && nat_after(w->last, s->client.end))
+	if (follows && seq_after(w->last, s->client.end))
 		*(volatile __u32 *)&s->client.end = w->last;
-	if (!(segment & SEGMENT_ACK) || !(life & NAT_NUMBERED) || !nat_within(w->ack, s->server.acked, s->server.end))
+	if (!(segment & SEGMENT_ACK) || !(life & NAT_NUMBERED) || !seq_within(w->ack, s->server.acked, s->server.end))
 		return flags;
 	if (s->server.acked != w->ack)
 		*(volatile __u32 *)&s->server.acked = w->ack;
@@ -98,10 +87,10 @@ static __always_inline __u32 nat_client_says(struct nat_session *s, const struct
 /* nat_acked notes what a server acknowledged. */
 static __always_inline void nat_acked(struct nat_session *s, __u32 ack)
 {
-	if (!nat_after(ack, s->client.acked))
+	if (!seq_after(ack, s->client.acked))
 		return;
 	/* The end first: acknowledged is never more than was sent. */
-	if (nat_after(ack, s->client.end))
+	if (seq_after(ack, s->client.end))
 		*(volatile __u32 *)&s->client.end = ack;
 	*(volatile __u32 *)&s->client.acked = ack;
 }
@@ -116,7 +105,7 @@ static __always_inline void nat_numbered(struct nat_session *s, const struct asi
 	s->server.end = w->last;
 	if (!(aside->packet.segment & SEGMENT_ACK))
 		return;
-	if (!nat_within(w->ack, s->client.acked, s->client.end))
+	if (!seq_within(w->ack, s->client.acked, s->client.end))
 		s->client.end = w->ack;
 	s->client.acked = w->ack;
 }
@@ -138,23 +127,23 @@ static __always_inline __u32 nat_server_says(struct nat_session *s, const struct
 			return 0;
 		/* Nobody listens: the number is none, and the acknowledgement is of what was sent (RFC 9293 section 3.10.7.3). */
 		if (!(life & NAT_NUMBERED) && segment & SEGMENT_ACK)
-			return nat_within(w->ack, s->client.acked, s->client.end) ? NAT_RESET : 0;
-		return nat_within(w->seq, s->server.acked, s->server.end) ? NAT_RESET : 0;
+			return seq_within(w->ack, s->client.acked, s->client.end) ? NAT_RESET : 0;
+		return seq_within(w->seq, s->server.acked, s->server.end) ? NAT_RESET : 0;
 	}
 	if (!(life & NAT_NUMBERED)) {
 		nat_numbered(s, aside);
 	} else {
 		/* The client took an answer that came before the last SYN-ACK, and nobody trusts the numbers of the latter yet: the server says where they are. */
-		if (segment & SEGMENT_ACK && !(life & NAT_TRUSTED) && !nat_within(w->seq, s->server.acked, s->server.end)) {
+		if (segment & SEGMENT_ACK && !(life & NAT_TRUSTED) && !seq_within(w->seq, s->server.acked, s->server.end)) {
 			*(volatile __u32 *)&s->server.end = w->last;
 			*(volatile __u32 *)&s->server.acked = w->seq;
 		}
-		if (nat_after(w->last, s->server.end))
+		if (seq_after(w->last, s->server.end))
 			*(volatile __u32 *)&s->server.end = w->last;
 		if (segment & SEGMENT_ACK)
 			nat_acked(s, w->ack);
 	}
-	if (segment & SEGMENT_FIN && nat_after(w->last, s->server.acked)) {
+	if (segment & SEGMENT_FIN && seq_after(w->last, s->server.acked)) {
 		*(volatile __u32 *)&s->server.fin = w->last;
 		flags |= NAT_FINISHING_SERVER;
 	}

@@ -16,10 +16,12 @@
 #include "mux/cookie.h"
 #include "mux/flows.h"
 #include "mux/identity.h"
+#include "mux/martian.h"
 #include "mux/nat_find.h"
 #include "mux/nat_life.h"
 #include "mux/nat_numbers.h"
 #include "mux/schedule.h"
+#include "mux/shares.h"
 #include "mux/tables.h"
 
 /* Errors of map updates. */
@@ -54,11 +56,11 @@ __attribute__((noinline)) __u64 nat_by_cookie(struct xdp_md *ctx, __u64 policy, 
 	kid = short_cookie_kid(cookie);
 	if (!(s->live >> kid & 1))
 		return MUX_REASON_COOKIE_INVALID;
-	id = short_cookie_decode(cookie_hash(&s->keys[kid & 1], &aside->packet), cookie);
+	id = short_cookie_decode(cookie_hash(&s->keys[kid & 1], &aside->packet), cookie, set_secret(s, kid & 1));
 	if (id >= range >> 32)
 		return MUX_REASON_COOKIE_INVALID;
 	word = member_word((__u32)range + id);
-	if (member_present(word))
+	if (member_keeps(word, policy >> POLICY_FLAGS_SHIFT))
 		return FLOW_FOUND | ((__u32)range + id);
 	return word >> MEMBER_PRESENT_SHIFT & 1 ? MUX_REASON_FLOW_MOVED : MUX_REASON_COOKIE_INVALID;
 }
@@ -73,7 +75,7 @@ __attribute__((noinline)) __u32 nat_stamp_of(__u64 policy, __u32 id)
 	if (!aside || !s)
 		return 0;
 	kid = s->mint & 1;
-	return short_cookie_encode(cookie_hash(&s->keys[kid], &aside->packet), kid, id);
+	return short_cookie_encode(cookie_hash(&s->keys[kid], &aside->packet), kid, id, set_secret(s, kid));
 }
 
 /* nat_choose gives the packet of aside, of no session, a member of the endpoint of slot `index`: as flow_settle answers. */
@@ -104,7 +106,7 @@ __attribute__((noinline)) __u64 nat_choose(struct xdp_md *ctx, __u32 index)
 	who = identity_of(p);
 	if (flags & ENDPOINT_SOURCE)
 		identity_client(&who, slot);
-	answer = ring_hash(c, ring, p, &who);
+	answer = ring_hash(c, slot, ring, p, &who);
 	if ((flags & (ENDPOINT_SOURCE | ENDPOINT_FLOW)) == (ENDPOINT_SOURCE | ENDPOINT_FLOW))
 		return client_settle(identity_hash(&c->flow_key, p, &who) | FLOW_CLIENT, answer, index, p->segment | (first ? FLOW_FIRST : 0));
 	if (first)
@@ -277,6 +279,10 @@ __attribute__((noinline)) int nat_open(struct xdp_md *ctx)
 	aside->nat.name.client = aside->nat.key;
 	aside->nat.name.number = bpf_get_prandom_u32();
 	aside->nat.name.rsv = 0;
+	if (is_martian(p))
+		return MUX_REASON_BAD_SOURCE;
+	if (over_share((__u32)range))
+		return MUX_REASON_NAT_FULL;
 	reason = nat_take(p);
 	if (reason)
 		return reason;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Answers to what servers send from ports of a VIP: they go to the server that has the port (protocol section 5.2). Endpoints
- * were asked first. Limits and source lists are of endpoints: whom a server speaks to is its own affair. */
+ * were asked first. Source lists are of endpoints: a server may open connections to any address. The VIP's limit of packets applies (admit_answer). */
 #ifndef SHUNT_MUX_OUTBOUND_H
 #define SHUNT_MUX_OUTBOUND_H
 
@@ -16,6 +16,7 @@
 #include "mux/aside.h"
 #include "mux/fragments.h"
 #include "mux/identity.h"
+#include "mux/martian.h"
 #include "mux/snat.h"
 #include "mux/tables.h"
 
@@ -30,6 +31,8 @@ static __noinline __u64 outbound(const struct packet *p, __u32 vip, __u32 port, 
 
 	if (!(found & SNAT_FOUND))
 		return found ? (__u64)MUX_REASON_SNAT_NOBODY << 32 : 0;
+	if (is_martian(p))
+		return (__u64)MUX_REASON_BAD_SOURCE << 32;
 	word = bpf_map_lookup_elem(&members, &member);
 	if (!c || !word)
 		return (__u64)MUX_REASON_INTERNAL << 32;

@@ -12,6 +12,7 @@
 #include "mux/admit.h"
 #include "mux/aside.h"
 #include "mux/find.h"
+#include "mux/martian.h"
 #include "mux/tables.h"
 #include "mux/verdict.h"
 
@@ -47,6 +48,8 @@ static __noinline int ping(struct xdp_md *ctx, const struct packet *p, __u32 vip
 
 	if (reason)
 		return drop(reason);
+	if (is_martian(p))
+		return drop(MUX_REASON_ICMP_IGNORED);
 	if (ping_denied(p, vip))
 		return drop(MUX_REASON_SOURCE_DENIED);
 	if (!ping_allowed(vip))

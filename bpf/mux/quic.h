@@ -115,7 +115,7 @@ __attribute__((noinline)) __u64 quic_find(struct xdp_md *ctx, __u64 policy, __u6
 
 	if (seen & QUIC_NAMED && (seen & 0xffff) < range >> 32) {
 		word = member_word((__u32)range + (seen & 0xffff));
-		if (member_present(word))
+		if (member_keeps(word, policy >> POLICY_FLAGS_SHIFT))
 			return FLOW_FOUND | ((__u32)range + (seen & 0xffff));
 	}
 	return quic_lost(ctx, seen, word, at, end);
@@ -133,7 +133,7 @@ __attribute__((noinline)) int quic_also(__u64 hash, __u32 member)
 	e = flow_match(b, hash);
 	at = e ? flow_place(b, e) : LIMIT_FLOW_BUCKET;
 	if (at == LIMIT_FLOW_BUCKET)
-		at = flow_newcomer(hash, tick);
+		at = flow_newcomer(hash, tick, member);
 	else if (flow_class(e) == FLOW_CLASS_UNTRUSTED && flow_member(e) == member && flow_age(e, tick) < 2)
 		return 0;
 	if (at < LIMIT_FLOW_BUCKET)

@@ -171,6 +171,9 @@ static __always_inline int send_member(struct xdp_md *ctx, const struct mux_conf
 	if (!find_way(ctx, b, source4, &way))
 		return refuse(slot_value(slot), p->l3_len, MUX_REASON_NO_NEXTHOP);
 	count_packet_in(&member_counts, member_region, member, p->l3_len);
+	/* Members of VIPs with SNAT come and go with leases; the VIP's counter stays. */
+	if (aside_how(aside) & ASIDE_SNAT)
+		count_packet_in(&endpoint_counts, endpoint_region, (__u32)slot_value(slot) - ENDPOINT_SLOT_FIRST, p->l3_len);
 	data = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
 	if (data + ETH_HLEN + sizeof(struct iphdr) > end)

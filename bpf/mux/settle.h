@@ -16,6 +16,7 @@
 #include "mux/find.h"
 #include "mux/follow.h"
 #include "mux/forward.h"
+#include "mux/martian.h"
 #include "mux/nat_find.h"
 #include "mux/outbound.h"
 #include "mux/ping.h"
@@ -30,7 +31,7 @@ static __noinline __u32 icmp_error(struct xdp_md *ctx, __u32 vip, struct aside *
 {
 	__u64 found;
 
-	if (!quoted_read(ctx, &aside->packet, &aside->flow))
+	if (!quoted_read(ctx, &aside->packet, &aside->flow) || is_martian(&aside->flow))
 		return 0;
 	found = find_taker(&aside->flow);
 	if (!found)
@@ -117,6 +118,8 @@ static __always_inline int settle_icmp(struct xdp_md *ctx, __u32 vip, struct asi
 	__u32 index;
 
 	if (icmp_is_error(ctx, p)) {
+		if (is_martian(p))
+			return drop(MUX_REASON_BAD_SOURCE);
 		index = icmp_error(ctx, vip, aside);
 		return index ? forward_error(ctx, index - 1, aside) : drop(MUX_REASON_ICMP_ERROR_UNKNOWN);
 	}

@@ -195,6 +195,24 @@ struct {
 	__type(value, __u64);
 } pings SEC(".maps");
 
+/* Buckets of packet-too-big messages, likewise. Made anew with every program: a bucket holds a tenth of a second's. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_ENDPOINTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} too_bigs SEC(".maps");
+
+/* Buckets of first fragments, likewise. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_ENDPOINTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} fragment_rates SEC(".maps");
+
 /* Probes (mux/probe.h): made anew with every program, for rules are no older than their agent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -220,6 +238,16 @@ struct {
 	__type(key, __u32);
 	__type(value, struct probe_text);
 } probe_texts SEC(".maps");
+
+/* Bits by member word, 64 to an element: 1 if the member's VIP holds more than its share of the flow table, or with path nat of the sessions. Made anew
+ * with every program; the agent's sweep writes it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LIMIT_MEMBERS / 64);
+	__type(key, __u32);
+	__type(value, __u64);
+} share_marks SEC(".maps");
 
 /* Schedulers (mux/schedule.h): made anew with every program, for what is lost is made good by the agent's next word. Cursors are by index of the
  * endpoint's counter, in regions. The agent begins them anywhere, so that no two CPUs, and no two muxes, go through a sequence side by side. */
@@ -346,9 +374,6 @@ const volatile __u64 limit_window = 25ULL << 24;
 /* Jiffies per second. */
 const volatile __u32 second = 250;
 
-/* The bucket of packet-too-big messages. */
-__u64 ptb_spent;
-
 /* 1: the time is test_jiffies. */
 const volatile __u32 test_clock = 0;
 volatile __u64 test_jiffies;
@@ -378,8 +403,10 @@ volatile __u64 probe_key;
 const struct {
 	enum limit limit;
 	enum mux_reason reason;
+	enum ring_word_bit ring_word;
 	enum endpoint_slot_value slot;
 	enum policy_shift policy;
+	enum cookie_live cookie_live;
 	enum endpoint_flag flag;
 	enum flow_bit flow;
 	enum flow_class class;

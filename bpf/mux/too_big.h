@@ -14,6 +14,8 @@
 #include "lib/parse.h"
 #include "lib/ptb.h"
 #include "mux/aside.h"
+#include "mux/find.h"
+#include "mux/tables.h"
 #include "mux/verdict.h"
 
 /* may_fragment says whether routers on the way might have made the packet smaller: IPv4 without DF. */
@@ -25,16 +27,31 @@ static __always_inline int may_fragment(struct xdp_md *ctx, const struct packet 
 	return p->family == 4 && ((const void *)(ip + 1) > end || !(ip->frag_off & bpf_htons(ENCAP_DF)));
 }
 
-/* too_big ends a packet of more than `mtu` bytes, the most that fits the tunnel: its sender is told, unless it may not or
- * too many were. `value` is the value word of its endpoint's slot. */
+/* too_big_allowed takes a token from the packet-too-big bucket of the packet's VIP. Each VIP has its own, because a client that
+ * ignores the answers to one VIP must not create a path MTU black hole for the clients of the others. */
+static __always_inline int too_big_allowed(const struct packet *p)
+{
+	__u32 vip = find_vip(p->dst_hi, p->dst_lo), index;
+	struct endpoint_slot *slot = vip ? slot_at(vip - 1) : 0;
+	__u64 *bucket;
+
+	if (!slot)
+		return 0;
+	index = *(volatile __u64 *)&slot->value - ENDPOINT_SLOT_FIRST;
+	bucket = bpf_map_lookup_elem(&too_bigs, &index);
+	return bucket && mux_take(bucket, LIMIT_PTB_RATE);
+}
+
+/* too_big ends a packet of more than `mtu` bytes, the most that fits the tunnel. It answers the sender with packet too big unless
+ * the packet must not be answered or the VIP's bucket is empty. `value` is the value word of its endpoint's slot. */
 static __noinline int too_big(struct xdp_md *ctx, const struct packet *p, __u64 value, __u32 mtu, const struct aside *aside)
 {
 	__u32 how = aside_how(aside);
 	int reason;
 
-	if (how & ASIDE_ERROR || may_fragment(ctx, p) || (how & ASIDE_LATER && p->family == 4) || !icmp_source_ok(p))
+	if (how & ASIDE_ERROR || may_fragment(ctx, p) || (how & ASIDE_LATER && p->family == 4) || !source_possible(p))
 		return refuse(value, p->l3_len, MUX_REASON_TOO_BIG);
-	if (!mux_take(&ptb_spent, LIMIT_PTB_RATE))
+	if (!too_big_allowed(p))
 		return refuse(value, p->l3_len, MUX_REASON_PTB_LIMITED);
 	count_refused(value, p->l3_len);
 	reason = ptb_make(ctx, p, mtu);

@@ -20,7 +20,7 @@ struct cookie_in {
 	__u32 time;
 	__u32 stamp;  /* to be taken apart */
 	struct tcp_options options;
-	__u32 rsv;
+	__u32 shuffled;
 };
 
 struct cookie_out {
@@ -48,8 +48,8 @@ int cookie(struct xdp_md *ctx)
 	(void)ctx;
 	out.prf4 = cookie_prf4(&key, bpf_ntohl(in.client_lo >> 32), in.sport, in.dport);
 	out.prf6 = cookie_prf6(&key, in.client_hi, in.client_lo, in.sport, in.dport);
-	out.encoded = cookie_encode(out.prf6, in.kid, in.id);
-	out.decoded = cookie_decode(out.prf6, in.cookie);
+	out.encoded = cookie_encode(out.prf6, in.kid, in.id, in.shuffled ? cookie_secret(&key) : 0);
+	out.decoded = cookie_decode(out.prf6, in.cookie, in.shuffled ? cookie_secret(&key) : 0);
 	out.kid = cookie_kid(in.cookie);
 	out.placed = cookie_place(in.time, in.cookie);
 	out.unplaced = cookie_unplace(in.stamp);

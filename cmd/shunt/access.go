@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -21,13 +22,16 @@ func newAccess(g *globals) *cobra.Command {
 }
 
 func newAccessCreate(g *globals) *cobra.Command {
-	var a accessFlags
+	var (
+		a    accessFlags
+		file string
+	)
 	cmd := &cobra.Command{
-		Use:   "create --name NAME --role admin|viewer|tenant",
+		Use:   "create --name NAME --role admin|viewer|tenant [-f FILE]",
 		Short: "Make an access token for a person or a program",
-		Long: "Create prints a token on standard output, and nothing else; nobody can read it again. A client configuration names\n" +
-			"its file as tokenFile, or $SHUNT_TOKEN_FILE does.",
-		Example: "  (umask 077; shunt access create --name ci --role tenant --tenant shop --ttl 24h > ci.token)\n" +
+		Long: "Create writes a token to a new file, which nobody else may read, or prints it on standard output, and nothing else;\n" +
+			"nobody can read it again. A client configuration names its file as tokenFile, or $SHUNT_TOKEN_FILE does.",
+		Example: "  shunt access create --name ci --role tenant --tenant shop --ttl 24h -f ci.token\n" +
 			"  SHUNT_TOKEN_FILE=ci.token shunt get services",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := a.check(); err != nil {
@@ -35,6 +39,15 @@ func newAccessCreate(g *globals) *cobra.Command {
 			}
 			return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
 				request := &apiv1.CreateAccessRequest{Name: a.name, Role: a.role, Tenant: a.tenant, Ttl: durationpb.New(a.ttl)}
+				if file != "" {
+					return intoNewFile(file, func() (string, error) {
+						response, err := c.CreateAccess(ctx, connect.NewRequest(request))
+						if err != nil {
+							return "", err
+						}
+						return response.Msg.GetToken(), nil
+					})
+				}
 				response, err := c.CreateAccess(ctx, connect.NewRequest(request))
 				if err != nil {
 					return err
@@ -50,6 +63,7 @@ func newAccessCreate(g *globals) *cobra.Command {
 		},
 	}
 	a.register(cmd.Flags(), "how long the token is good, at most 365 days", 24*time.Hour)
+	registerTokenFile(cmd.Flags(), &file)
 	return cmd
 }
 
@@ -62,7 +76,7 @@ type accessFlags struct {
 func (a *accessFlags) register(fl *pflag.FlagSet, ttl string, def time.Duration) {
 	fl.StringVar(&a.name, "name", "", "whom it is for, as the audit log will say")
 	fl.StringVar(&a.role, "role", "", "admin, viewer or tenant")
-	fl.StringVar(&a.tenant, "tenant", "", "tenant whose objects it is for, with --role tenant")
+	fl.StringVar(&a.tenant, "tenant", "", "tenant whose objects it is for, with --role tenant; its Tenant object must exist")
 	fl.DurationVar(&a.ttl, "ttl", def, ttl)
 }
 
@@ -106,20 +120,40 @@ func newAccessList(g *globals) *cobra.Command {
 
 func newAccessRevoke(g *globals) *cobra.Command {
 	return &cobra.Command{
-		Use:     "revoke ID",
-		Short:   "End an access token or a certificate at once, streams that were opened with it too",
-		Example: "  shunt access revoke 0f3a5b7c9d1e2f40",
-		Args:    needs("ID"),
+		Use:   "revoke ID|nodes/NAME|managers/NAME|tokens/ID",
+		Short: "Revoke an access token, a certificate, a join token, or all certificates of a node or manager",
+		Long: "Revoke ends an access token or a person's certificate (ID, as `shunt access list` shows it), a join token (tokens/ID; the audit\n" +
+			"log has the ids), or all certificates that a node or a manager has, at once, with the streams that were opened with them.\n" +
+			"A revoked node drops its plan; its object stays, and it joins again with a new token. A manager must not be a member any\n" +
+			"more: `shunt member remove` revokes its certificates too. The certificate of a manager whose machine was captured is not\n" +
+			"all that it had: see docs/ops/members.md.",
+		Example: "  shunt access revoke 0f3a5b7c9d1e2f40\n" +
+			"  shunt access revoke nodes/host1",
+		Args: needs("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
-				if _, err := c.RevokeAccess(ctx, connect.NewRequest(&apiv1.RevokeAccessRequest{Id: args[0]})); err != nil {
+				if _, err := c.RevokeAccess(ctx, connect.NewRequest(revocation(args[0]))); err != nil {
 					return err
 				}
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "access %s revoked\n", args[0])
+				what := args[0]
+				if !strings.Contains(what, "/") {
+					what = "access " + what
+				}
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s revoked\n", what)
 				return err
 			})
 		},
 	}
+}
+
+// revocation is the request to revoke what an argument names.
+func revocation(arg string) *apiv1.RevokeAccessRequest {
+	for prefix, kind := range map[string]string{"nodes/": "node", "managers/": "manager", "tokens/": "token"} {
+		if name, ok := strings.CutPrefix(arg, prefix); ok {
+			return &apiv1.RevokeAccessRequest{Id: name, Kind: kind}
+		}
+	}
+	return &apiv1.RevokeAccessRequest{Id: arg}
 }
 
 // accessFields are those of an access token or a certificate; a tenant that it has not is absent.

@@ -62,3 +62,43 @@ func TestCertificateOfAPerson(t *testing.T) {
 		t.Errorf("bob afterwards: exit code %d: %s", code, out)
 	}
 }
+
+// TestTokenIsWritten: to a new file that nobody else may read, and not at all when the manager refuses.
+func TestTokenIsWritten(t *testing.T) {
+	p := newManagerProcess(t)
+	p.start()
+	p.must(testNetwork, "apply", "-f", "-")
+	for name, args := range map[string][]string{
+		"access": {"access", "create", "--name", "ci", "--role", "tenant", "--tenant", "shop"},
+		"join":   {"token", "create", "--node", "mux1", "--role", "mux"},
+	} {
+		file := filepath.Join(t.TempDir(), name+".token")
+		if name == "access" {
+			if out, code := p.shunt("", append(args, "-f", file)...); code != exitFailed || !strings.Contains(out, "shop") {
+				t.Errorf("%s without its Tenant: exit code %d: %s", name, code, out)
+			}
+			if _, err := os.Stat(file); !os.IsNotExist(err) {
+				t.Errorf("%s: a refusal leaves a file: %v", name, err)
+			}
+			p.must("kind: Tenant\nname: shop\n", "apply", "-f", "-")
+		}
+		out, want := p.must("", append(args, "-f", file)...), ""
+		if name == "join" {
+			want = "shunt token create: there is no Node mux1: what joins with this token has nothing to do until one is applied\n"
+		}
+		if out != want {
+			t.Errorf("%s: it prints %q, want %q", name, out, want)
+		}
+		info, err := os.Stat(file)
+		if err != nil || info.Mode().Perm() != 0o600 {
+			t.Fatalf("%s: %v %v, want mode 0600", name, info, err)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil || len(strings.Fields(string(text))) != 1 || !strings.HasPrefix(string(text), "shunt") {
+			t.Errorf("%s: the file has %d bytes: %v", name, len(text), err)
+		}
+		if out, code := p.shunt("", append(args, "-f", file)...); code != exitFailed || !strings.Contains(out, "must be a new file") {
+			t.Errorf("%s again: exit code %d: %s", name, code, out)
+		}
+	}
+}

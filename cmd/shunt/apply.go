@@ -72,11 +72,12 @@ func newApply(g *globals) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return g.printChanges(cmd.OutOrStdout(), response.Msg.GetRevision(), response.Msg.GetChanges(), dryRun)
+				g.warn(cmd.ErrOrStderr(), response.Msg.GetWarnings())
+				return g.printApplied(cmd.OutOrStdout(), response.Msg, dryRun)
 			}))
 		},
 	}
-	a.register(cmd.Flags(), "take fields over that others wrote with another value")
+	a.register(cmd.Flags(), "take fields over that others wrote with another value, and take host Nodes away from backends that are on them")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only tell what would change")
 	cmd.Flags().BoolVar(&prune, "prune", false, "the files are everything that the source says: delete what it alone made and they do not have, and take back what it said of other objects")
 	return cmd
@@ -97,14 +98,31 @@ var actions = map[apiv1.Change_Action]string{
 	apiv1.Change_ACTION_DELETED:   "deleted",
 }
 
+// warn prints warnings of a table for people, one a line; JSON and YAML have them in the answer.
+func (g *globals) warn(w io.Writer, warnings []string) {
+	if g.format != formatTable {
+		return
+	}
+	for _, text := range warnings {
+		fmt.Fprintln(w, "warning: "+text)
+	}
+}
+
 // printChanges prints one line per object: "services/web created".
 func (g *globals) printChanges(w io.Writer, revision int64, changes []*apiv1.Change, dryRun bool) error {
+	return g.printApplied(w, &apiv1.ApplyResponse{Revision: revision, Changes: changes}, dryRun)
+}
+
+// printApplied is printChanges of an apply, which may have warnings.
+func (g *globals) printApplied(w io.Writer, response *apiv1.ApplyResponse, dryRun bool) error {
+	changes := response.GetChanges()
 	if g.format != formatTable {
 		out := struct {
 			Revision int64    `json:"revision"`
 			DryRun   bool     `json:"dryRun"`
 			Changes  []change `json:"changes"`
-		}{revision, dryRun, []change{}}
+			Warnings []string `json:"warnings,omitempty"`
+		}{response.GetRevision(), dryRun, []change{}, response.GetWarnings()}
 		for _, ch := range changes {
 			out.Changes = append(out.Changes, change{ch.GetKind(), ch.GetName(), actions[ch.GetAction()]})
 		}

@@ -194,6 +194,8 @@ type backupFile struct {
 	File      string `json:"file"`
 	Encrypted bool   `json:"encrypted"`
 	backup.Header
+	// Foreign are the faults of fields that name addresses of others, which an apply would refuse.
+	Foreign []string `json:"foreign,omitempty"`
 }
 
 func (g *globals) printBackup(w io.Writer, b backupFile) error {

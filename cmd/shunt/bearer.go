@@ -61,7 +61,7 @@ func tokenOf(text []byte, err error) (string, error) {
 	}
 	words := bytes.Fields(text)
 	if len(words) != 1 {
-		return "", errors.New("read token: must be one word")
+		return "", errors.New("read token: must be one word, as `shunt access create` prints it; an empty file is left by a command that failed")
 	}
 	return string(words[0]), nil
 }

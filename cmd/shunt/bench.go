@@ -49,6 +49,7 @@ func newBench(g *globals) *cobra.Command {
 	flags.StringVar(&f.lab, "name", "bench", "name of the lab that is made and removed")
 	flags.StringVar(&f.katran, "katran", "", "measure Katran's balancer, built from its sources into this `object`, in turns with the mux (suite dataplane)")
 	flags.StringVar(&f.rivals, "rivals", bench.DefaultRivals, "`directory` with the sources of the checkers that suite health measures beside Shunt's")
+	cmd.AddCommand(newBenchCompare(g))
 	flags.DurationVar(&f.soak, "soak", 30*time.Second, "how long each engine runs in case soak of suite health")
 	return cmd
 }

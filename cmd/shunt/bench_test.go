@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -24,6 +26,36 @@ func TestBenchRefuses(t *testing.T) {
 		var out, errs bytes.Buffer
 		if code := run(c.args, strings.NewReader(""), &out, &errs); code != exitUsage || !strings.Contains(errs.String(), c.want) {
 			t.Errorf("shunt %s: exit code %d, says %q; want %d and %q", strings.Join(c.args, " "), code, errs.String(), exitUsage, c.want)
+		}
+	}
+}
+
+// TestBenchCompareRefuses: wrong flags of the comparison are refused before anything is measured.
+func TestBenchCompareRefuses(t *testing.T) {
+	reasons := filepath.Join(t.TempDir(), "reasons.yaml")
+	if err := os.WriteFile(reasons, []byte("- suite: nonsense\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{nil, exitUsage, "--base: is missing"},
+		{[]string{"--base", "x", "more"}, exitUsage, "more"},
+		{[]string{"--base", "x", "--rounds", "0"}, exitUsage, "--rounds: 0: must be 1 to 100"},
+		{[]string{"--base", "x", "--limit", "0.5"}, exitUsage, "--limit: 0.5: must be at least 1"},
+		{[]string{"--base", "x", "--suites", "nonsense"}, exitUsage, `--suites: suite: "nonsense": must be one of`},
+		{[]string{"--base", "x", "--case", "nonsense"}, exitUsage, `--case: "nonsense": is in none of the suites`},
+		{[]string{"--base", "x", "--reasons", reasons + ".not"}, exitFailed, "--reasons: open"},
+		{[]string{"--base", "x", "--reasons", reasons}, exitFailed, `reasons[0].suite: "nonsense"`},
+		{[]string{"--base", "x", "--reasons", "", "-o", "yaml"}, exitUsage, "-o yaml: must be table or json"},
+		{[]string{"--base", "/nonexistent", "--reasons", "", "--suites", "rings", "--short"}, exitFailed, "suite rings case"},
+	} {
+		var out, errs bytes.Buffer
+		code := run(append([]string{"bench", "compare"}, c.args...), strings.NewReader(""), &out, &errs)
+		if code != c.code || !strings.Contains(errs.String(), c.want) || out.Len() != 0 {
+			t.Errorf("shunt bench compare %s: exit code %d, %q and %q; want %d and %q", strings.Join(c.args, " "), code, out.String(), errs.String(), c.code, c.want)
 		}
 	}
 }

@@ -61,9 +61,11 @@ ok    ipv6 forwarding  net.ipv6.conf.all.forwarding is 1
 ok    tcp timestamps   net.ipv4.tcp_timestamps is 1
 ok    syn cookies      net.ipv4.tcp_syncookies is 1
 ok    interface        eth0 is up, driver ixgbe
-warn  mtu              1500: inside the tunnel 1460 are left; TCP is clamped to that, larger datagrams are refused
+warn  mtu              1500: inside the tunnel 1460 are left; TCP is clamped to that, larger datagrams are refused, and IPv4 clients that fragment them are not told
                        cure: ip link set dev eth0 mtu 1540, on every device of the underlay
 ok    rp_filter        0 on eth0
+ok    answers          the IPv4 default route leaves by eth0
+ok    firewall         no rule for forwarded packets looks at the state of connections
 `, true},
 		{doctor.NewFake(), []string{"--role", "host", "--interface", "eth1", "-o", "json"}, `[
   {
@@ -126,6 +128,17 @@ ok    rp_filter        0 on eth0
     "status": "fail",
     "found": "interface eth1: there is none",
     "cure": "name one that there is: shunt doctor --interface NAME"
+  },
+  {
+    "check": "answers",
+    "status": "warn",
+    "found": "the IPv4 default route leaves by eth0, not by eth1: answers to clients without a route of their own keep the server's address",
+    "cure": "ip route replace default via ROUTER dev eth1, or bond the devices: shunt host --interface BOND"
+  },
+  {
+    "check": "firewall",
+    "status": "ok",
+    "found": "no rule for forwarded packets looks at the state of connections"
   }
 ]
 `, true},

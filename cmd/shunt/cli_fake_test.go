@@ -37,6 +37,9 @@ type fakeManager struct {
 	streams int
 	// applied counts the calls of Apply.
 	applied int
+	// ca is the certificate of the managers' CA, PEM; caBegun: its replacement began.
+	ca      []byte
+	caBegun bool
 	// before runs before every call; its error is the answer.
 	before func() error
 }
@@ -57,7 +60,7 @@ func startFakes(t *testing.T, n int) []*fakeManager {
 	for range n {
 		fake := &fakeManager{objects: map[string]*apiv1.Object{}, status: &apiv1.StatusResponse{}, members: &apiv1.MembersResponse{Members: []*apiv1.Member{
 			{Name: "m1", Address: "10.99.0.11:8443", Peer: "10.99.0.11:8444", Leader: true, Healthy: true, Version: "v1.2.3", Revision: 42, Nodes: 7},
-			{Name: "m2", Address: "10.99.0.12:8443", Peer: "10.99.0.12:8444", Healthy: true, Version: "v1.2.3", Revision: 41, Nodes: 3},
+			{Name: "m2", Address: "10.99.0.12:8443", Peer: "10.99.0.12:8444", Healthy: true, Version: "v1.2.3", Commit: "0123abcd4567ef890123abcd4567ef890123abcd", Revision: 41, Nodes: 3},
 		}}}
 		mux := http.NewServeMux()
 		mux.Handle(shuntv1connect.NewManagerHandler(fake))
@@ -66,7 +69,7 @@ func startFakes(t *testing.T, n int) []*fakeManager {
 		fake.server.TLS = ca.server(t)
 		fake.server.StartTLS()
 		t.Cleanup(fake.server.Close)
-		fake.url = fake.server.URL
+		fake.url, fake.ca = fake.server.URL, ca.CertPEM()
 		fmt.Fprintf(&text, "- %s\n", fake.url)
 		all = append(all, fake)
 	}

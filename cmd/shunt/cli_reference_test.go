@@ -41,11 +41,13 @@ func describeCommand(out *strings.Builder, cmd *cobra.Command) {
 	if !cmd.IsAvailableCommand() || cmd.Name() == "help" || cmd.Name() == "completion" {
 		return
 	}
-	if cmd.HasSubCommands() {
+	defer func() {
 		for _, child := range cmd.Commands() {
 			describeCommand(out, child)
 		}
-		return
+	}()
+	if cmd.HasSubCommands() && len(strings.Fields(cmd.Use)) == 1 {
+		return // it prints its help
 	}
 	fmt.Fprintf(out, "\n### %s\n\n`%s`: %s.\n", cmd.CommandPath(), strings.TrimSuffix(cmd.UseLine(), " [flags]"), strings.TrimSuffix(cmd.Short, "."))
 	if cmd.Long != "" {

@@ -27,6 +27,8 @@ type client struct {
 	shuntv1connect.ManagerClient
 	servers *servers
 	config  *clientConfig
+	// idle closes connections that are kept.
+	idle func()
 }
 
 // connect makes a client of the configured managers. It does not dial yet.
@@ -66,7 +68,7 @@ func (g *globals) connect() (*client, error) {
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	hc := &http.Client{Transport: bearerTransport{servers, bearer}, CheckRedirect: stay}
 	persist := connect.WithInterceptors(connect.UnaryInterceptorFunc(servers.unary))
-	return &client{shuntv1connect.NewManagerClient(hc, c.Server[0], persist), servers, c}, nil
+	return &client{shuntv1connect.NewManagerClient(hc, c.Server[0], persist), servers, c, transport.CloseIdleConnections}, nil
 }
 
 // call makes a client and bounds what is done with it.

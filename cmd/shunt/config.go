@@ -113,6 +113,11 @@ func readConfig(file string) (*clientConfig, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read client configuration: %w", err)
 	}
+	return parseConfig(file, text)
+}
+
+// parseConfig reads the text of a file, strictly.
+func parseConfig(file string, text []byte) (*clientConfig, error) {
 	c := clientConfig{file: file}
 	switch err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(&c); {
 	case errors.Is(err, io.EOF):

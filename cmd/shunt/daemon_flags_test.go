@@ -10,8 +10,8 @@ import (
 
 // anyText are flags of daemons that no text is wrong usage for: names of nodes, and files, which may be there or not.
 var anyText = map[string]string{
-	"mux":  "name token-file",
-	"host": "name token-file",
+	"mux":  "name token-file check-program",
+	"host": "name token-file check-program",
 	"run":  "name",
 }
 

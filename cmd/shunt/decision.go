@@ -33,6 +33,9 @@ func decisionsOf(status *apiv1.StatusResponse) decisions {
 
 func (d decisions) of(m *apiv1.MemberStatus) decision { return d.members[memberKey(m)] }
 
+// served reports whether an agent takes the member's packets.
+func (d decisions) served(m *apiv1.MemberStatus) bool { return d.of(m).GetNoAgent() == "" }
+
 // weight is the member's weight in effect.
 func (d decisions) weight(m *apiv1.MemberStatus) float64 {
 	if d.growing[keyOf(m)] {
@@ -44,6 +47,9 @@ func (d decisions) weight(m *apiv1.MemberStatus) float64 {
 // words tell the decision: "draining since 2026-01-02T03:04:05Z until 2026-01-02T03:14:05Z".
 func (d decision) words() string {
 	var out []string
+	if d.GetNoAgent() != "" {
+		out = append(out, d.GetNoAgent())
+	}
 	if d.GetBackup() {
 		out = append(out, "backup")
 	}

@@ -14,16 +14,18 @@ import (
 
 func newDelete(g *globals) *cobra.Command {
 	var (
-		files           []string
-		source          string
-		dryRun, missing bool
+		files                  []string
+		source                 string
+		dryRun, missing, force bool
 	)
 	cmd := &cobra.Command{
 		Use:   "delete KIND NAME... | delete -f FILE|DIR|- | delete --source NAME",
 		Short: "Delete objects, or all that a source says",
 		Long: "Delete removes the named objects, or those of the files by kind and name: all of them, or none when there is\nany fault, for instance one that does not exist.\n\n" +
 			"With --source it ends a source: objects that the source made, alone, are deleted, and what it said of others goes\n" +
-			"back to what others say, or to the default.",
+			"back to what others say, or to the default.\n\n" +
+			"A Node of role host is not deleted while backends that are not drained are on it, unless --force is given: nothing\n" +
+			"takes the packets for them any more.",
 		Example: "  shunt delete service web\n" +
 			"  shunt delete -f services/ --dry-run\n" +
 			"  shunt delete --source scaler --dry-run",
@@ -42,7 +44,7 @@ func newDelete(g *globals) *cobra.Command {
 		ValidArgsFunction: g.completeNames(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if source != "" {
-				return g.endSource(cmd, source, dryRun)
+				return g.endSource(cmd, source, dryRun, force)
 			}
 			refs, docs, err := deleteRefs(cmd, files, args)
 			if err != nil {
@@ -57,7 +59,7 @@ func newDelete(g *globals) *cobra.Command {
 						return g.printChanges(cmd.OutOrStdout(), 0, nil, dryRun)
 					}
 				}
-				response, err := c.Delete(ctx, connect.NewRequest(&apiv1.DeleteRequest{Objects: refs, DryRun: dryRun}))
+				response, err := c.Delete(ctx, connect.NewRequest(&apiv1.DeleteRequest{Objects: refs, DryRun: dryRun, Force: force}))
 				if err != nil {
 					return err
 				}
@@ -68,6 +70,7 @@ func newDelete(g *globals) *cobra.Command {
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "file, directory of .yaml files, or - for standard input (repeatable)")
 	cmd.Flags().StringVar(&source, "source", "", "source to end, such as that of a program that is no more")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only tell what would be done")
+	cmd.Flags().BoolVar(&force, "force", false, "delete Nodes of role host although backends are on them")
 	cmd.Flags().BoolVar(&missing, "ignore-not-found", false, "objects that do not exist are no fault")
 	return cmd
 }
@@ -84,9 +87,9 @@ func checkEnding(source string, others bool) error {
 }
 
 // endSource takes back all that a source said.
-func (g *globals) endSource(cmd *cobra.Command, source string, dryRun bool) error {
+func (g *globals) endSource(cmd *cobra.Command, source string, dryRun, force bool) error {
 	return g.call(cmd.Context(), func(ctx context.Context, c *client) error {
-		response, err := c.Apply(ctx, connect.NewRequest(&apiv1.ApplyRequest{Source: source, Prune: true, DryRun: dryRun}))
+		response, err := c.Apply(ctx, connect.NewRequest(&apiv1.ApplyRequest{Source: source, Prune: true, DryRun: dryRun, Force: force}))
 		if err != nil {
 			return err
 		}

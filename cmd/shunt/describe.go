@@ -121,7 +121,7 @@ func describeRecords(g *globals, w io.Writer, kind lb.Kind, o *apiv1.Object, sta
 			}
 			placements = append(placements, text)
 		}
-		out["placements"] = placements
+		out["placements"], out["warnings"] = placements, append([]string{}, status.GetWarnings()...)
 		vips := []any{}
 		for _, v := range status.GetSnatVips() {
 			text, err := rawJSON(v)
@@ -191,6 +191,9 @@ func (d *description) service(s *lb.Service) {
 	d.field("VIPs", strings.ReplaceAll(commas(s.VIPs), ",", ", "))
 	d.shared(s)
 	d.stamp()
+	for _, text := range d.status.GetWarnings() {
+		d.field("Warning", text)
+	}
 	d.placements()
 	d.decided, d.members = decisionsOf(d.status), map[string][]memberReport{}
 	for _, m := range reports(d.status, s.Name) {
@@ -203,7 +206,7 @@ func (d *description) service(s *lb.Service) {
 			d.endpoint(s.Name, e, lb.EndpointKey{VIP: vip, Protocol: e.Protocol, Port: e.Port, PortEnd: e.PortEnd})
 		}
 	}
-	d.snat(s.Name)
+	d.snat(s)
 }
 
 // endpoint writes the members of one endpoint as the muxes see them.
@@ -250,7 +253,7 @@ func (d *description) member(name endpointKey, b *lb.Backend, key lb.BackendKey)
 		id, state = fmt.Sprint(m.GetMember()), d.decided.of(m.MemberStatus).words()
 		packets += m.GetPackets()
 		flows += liveFlows(m)
-		word := healthWord(m) + " at " + m.node.GetName()
+		word := d.decided.health(m) + " at " + m.node.GetName()
 		if m.GetLastCheck() != "" && m.node.GetConnected() {
 			word += " (" + m.GetLastCheck() + ")"
 		}

@@ -55,6 +55,9 @@ func (d *description) options(e *lb.Endpoint) {
 	if e.FailOpen {
 		backends = append(backends, "all when none is healthy")
 	}
+	if e.KeepsDead() {
+		backends = append(backends, "keep their flows while unhealthy")
+	}
 	if e.SlowStart > 0 {
 		backends = append(backends, fmt.Sprintf("grow for %s", e.SlowStart))
 	}

@@ -35,7 +35,10 @@ func (d *description) node(o *lb.Node) {
 		d.field("Starved", "it has no descriptors, ports or memory left for checks, some of which wait or are left out")
 	}
 	if n.GetCrowded() {
-		d.field("Crowded", "its tables have no room for some checks by packets (--max-probes): sockets make them, and those through tunnels wait")
+		d.field("Crowded", "its tables have no room for some checks by packets (--max-probes): sockets make them, directly where they would go through a tunnel")
+	}
+	if n.GetMtuFault() != "" {
+		d.field("MTU", "its links are smaller than its Network says, packets of that size are lost: "+n.GetMtuFault())
 	}
 	if n.GetDrained() {
 		d.field("Drained", "on its own machine, until shunt mux --undrain there or its next boot")
@@ -52,6 +55,10 @@ func (d *description) node(o *lb.Node) {
 	if n.GetNoHandshakes() != "" {
 		d.field("Handshakes", "it makes none, which cookie.form co needs: "+n.GetNoHandshakes())
 	}
+	if u := n.GetUnansweredServers(); len(u) > 0 {
+		d.field("Answers lost", fmt.Sprintf("servers get SYNs, and most answers do not leave by the uplink: %s; run shunt doctor --role host there", strings.Join(u, ", ")))
+	}
+	d.processes(n)
 	d.peers(o, n)
 	routes := [][]string{{"PREFIX", "ADVERTISED"}}
 	for _, r := range n.GetRoutes() {
@@ -83,17 +90,31 @@ func (d *description) node(o *lb.Node) {
 	d.section("Reasons", reasons)
 }
 
+// processes writes which build each process of the node runs, and says which differ from the agent's.
+func (d *description) processes(n *apiv1.NodeStatus) {
+	rows := [][]string{{"PROCESS", "PID", "VERSION", "COMMIT", "REMARK"}}
+	agent := n.GetProcesses()
+	for _, p := range n.GetProcesses() {
+		remark := ""
+		if p.GetVersion() != agent[0].GetVersion() || p.GetCommit() != agent[0].GetCommit() {
+			remark = strings.TrimSuffix("another build than the agent's: "+p.GetKept(), ": ")
+		}
+		rows = append(rows, []string{p.GetProcess(), fmt.Sprint(p.GetPid()), p.GetVersion(), shortCommit(p.GetCommit()), remark})
+	}
+	d.section("Processes", rows)
+}
+
 // peers writes the BGP peers of a mux, wanted ones that were not reported too.
 func (d *description) peers(o *lb.Node, n *apiv1.NodeStatus) {
-	rows := [][]string{{"PEER", "ASN", "STATE", "BFD"}}
+	rows := [][]string{{"PEER", "ASN", "STATE", "BFD", "LOSSES", "LAST REASON"}}
 	if o.BGP == nil {
 		return
 	}
 	for _, p := range o.BGP.Peers {
-		row := []string{p.Address.String(), fmt.Sprint(p.ASN), "unknown", ""}
+		row := []string{p.Address.String(), fmt.Sprint(p.ASN), "unknown", "", "", ""}
 		for _, s := range n.GetPeers() {
 			if s.GetAddress() == p.Address.String() {
-				row[2], row[3] = s.GetState(), s.GetBfd()
+				row[2], row[3], row[4], row[5] = s.GetState(), s.GetBfd(), fmt.Sprint(s.GetLosses()), s.GetReason()
 			}
 		}
 		rows = append(rows, row)

@@ -3,16 +3,18 @@ package main
 import (
 	"fmt"
 	"strings"
+
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 // snat writes who has which ports of a service's VIPs for outbound connections; nothing of one without SNAT.
-func (d *description) snat(service string) {
+func (d *description) snat(s *lb.Service) {
 	for _, v := range d.status.GetSnatVips() {
-		if v.GetService() != service {
+		if v.GetService() != s.Name {
 			continue
 		}
 		rows := [][]string{{"DIP", "PORTS", "RANGES"}}
-		for _, r := range snatView(d.status, service).records.([]snatRecord) {
+		for _, r := range snatView(d.status, s.Name).records.([]snatRecord) {
 			if r.VIP != v.GetVip() {
 				continue
 			}
@@ -25,5 +27,8 @@ func (d *description) snat(service string) {
 		d.printf("\nOutbound connections by %s\n", v.GetVip())
 		d.printf("  %d ports leased, %d free, %d at rest; tenant %s has %s\n", v.GetLeased(), v.GetFree(), v.GetResting(), v.GetTenant(), ofQuota(int(v.GetTenantLeased()), v.GetTenantLimit()))
 		d.table(rows)
+		if s.Outbound() {
+			d.printf("  route: %s\n", d.route(v.GetVip()))
+		}
 	}
 }

@@ -38,7 +38,7 @@ func newDiff(g *globals) *cobra.Command {
 				return err
 			}
 			return docs.locate(g.call(cmd.Context(), func(ctx context.Context, c *client) error {
-				differs, err := c.diff(ctx, g, cmd.OutOrStdout(), request)
+				differs, err := c.diff(ctx, g, cmd.OutOrStdout(), cmd.ErrOrStderr(), request)
 				if err == nil && differs && exitCode {
 					return errSilent
 				}
@@ -70,12 +70,13 @@ type fieldDiff struct {
 	Taken []string `json:"taken,omitempty"`
 }
 
-// diff prints what the request would change and tells whether anything would.
-func (c *client) diff(ctx context.Context, g *globals, w io.Writer, request *apiv1.ApplyRequest) (bool, error) {
+// diff prints what the request would change and tells whether anything would. Warnings go to warnings.
+func (c *client) diff(ctx context.Context, g *globals, w, warnings io.Writer, request *apiv1.ApplyRequest) (bool, error) {
 	response, err := c.Apply(ctx, connect.NewRequest(request))
 	if err != nil {
 		return false, err
 	}
+	g.warn(warnings, response.Msg.GetWarnings())
 	diffs := []objectDiff{}
 	for _, ch := range response.Msg.GetChanges() {
 		if ch.GetAction() == apiv1.Change_ACTION_UNCHANGED {
@@ -91,7 +92,7 @@ func (c *client) diff(ctx context.Context, g *globals, w io.Writer, request *api
 		return len(diffs) > 0, g.format.encode(w, diffs)
 	}
 	for _, d := range diffs {
-		if _, err := fmt.Fprintf(w, "%s %s\n", lb.Ref(lb.Kind(d.Kind), d.Name), d.Action); err != nil {
+		if _, err := fmt.Fprintf(w, "%s would be %s\n", lb.Ref(lb.Kind(d.Kind), d.Name), d.Action); err != nil {
 			return false, err
 		}
 		for _, f := range d.Fields {

@@ -39,6 +39,9 @@ func newDoctorOf(g *globals, machine doctor.Machine) *cobra.Command {
 			if o.MTU < 1280 || o.MTU > 9216 {
 				return usagef("--mtu: %d: must be 1280 to 9216", o.MTU)
 			}
+			if o.State == "" {
+				o.State = map[doctor.Role]string{doctor.Mux: defaultMuxState, doctor.Host: defaultHostState}[o.Role]
+			}
 			results := doctor.Run(machine, o)
 			if err := g.printResults(cmd, results); err != nil {
 				return err
@@ -52,6 +55,7 @@ func newDoctorOf(g *globals, machine doctor.Machine) *cobra.Command {
 	cmd.Flags().StringVar(&role, "role", string(doctor.Mux), "what the machine shall be: mux, host or server")
 	cmd.Flags().StringVar(&o.Interface, "interface", "eth0", "interface of the underlay")
 	cmd.Flags().IntVar(&o.MTU, "mtu", 1500, "MTU of the underlay in bytes, as in the Network")
+	cmd.Flags().StringVar(&o.State, "state", "", "state `directory` of the agent (default: /var/lib/shunt/mux or /var/lib/shunt/host)")
 	cmd.Flags().StringSliceVar(&vips, "vip", nil, "of a server: the VIPs that it shall have (default: those on its loopback)")
 	cmd.Flags().StringSliceVar(&o.Tunnels, "tunnel", nil, "of a server: the devices that take packets out of tunnels (default: all of kind ipip, sit and ip6tnl)")
 	cmd.Flags().StringSliceVar(&sources, "tunnel-sources", []string{lb.DefaultTunnelSourcesV4, lb.DefaultTunnelSourcesV6}, "of a server: as in the Network")

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 // keySets are those of web: cookies that wait for muxes, and connection ids that rest.
@@ -49,6 +50,36 @@ func (f *fakeManager) RotateKeys(_ context.Context, r *connect.Request[apiv1.Rot
 		out.Waiting[0].Wrong = "must wait until 2026-01-03T02:04:05Z: until then epoch 1 is read beside epoch 2"
 	}
 	return connect.NewResponse(out), f.called()
+}
+
+// RotateRing implements the API.
+func (f *fakeManager) RotateRing(_ context.Context, r *connect.Request[apiv1.RotateRingRequest]) (*connect.Response[apiv1.RotateRingResponse], error) {
+	out := &apiv1.RotateRingResponse{Revision: 8, Endpoints: 3}
+	if r.Msg.GetForce() {
+		out.Moved = []string{"web: 203.0.113.10 tcp 80"}
+	}
+	return connect.NewResponse(out), f.called()
+}
+
+// RotateCA implements the API: a replacement that is asked to begin refuses a node that is away, unless it is left out, and then waits for a mux.
+func (f *fakeManager) RotateCA(_ context.Context, r *connect.Request[apiv1.RotateCARequest]) (*connect.Response[apiv1.RotateCAResponse], error) {
+	if err := f.called(); err != nil {
+		return nil, err
+	}
+	q := r.Msg
+	if q.GetBegin() && len(q.GetWithout()) == 0 {
+		return nil, refuse([]lb.Violation{{Field: "nodes/mux9", Allowed: "is away: bring it back, or leave it out (--without mux9): then it needs a new join token afterwards"}})
+	}
+	at := timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	out := &apiv1.RotateCAResponse{Ca: f.ca}
+	if q.GetBegin() {
+		f.caBegun = true
+	}
+	if f.caBegun {
+		out.Phase, out.Began, out.Since, out.Without, out.Through, out.Former, out.Next = "trust", at, at, []string{"mux9"}, "issue", "0123", "4567"
+		out.Waits, out.Waiting = []*apiv1.CAWait{{Kind: "node", Name: "mux2", Reason: "does not accept certificates of the new CA yet"}}, 120
+	}
+	return connect.NewResponse(out), nil
 }
 
 // QUICConfig implements the API.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"connectrpc.com/connect"
 
@@ -32,4 +33,18 @@ func (f *fakeManager) AuditSNAT(_ context.Context, r *connect.Request[apiv1.Audi
 		nodes = nodes[:2]
 	}
 	return connect.NewResponse(&apiv1.AuditSNATResponse{Nodes: nodes}), nil
+}
+
+// ReleaseSNAT knows one server of out, which has 64 ports.
+func (f *fakeManager) ReleaseSNAT(_ context.Context, r *connect.Request[apiv1.ReleaseSNATRequest]) (*connect.Response[apiv1.ReleaseSNATResponse], error) {
+	q := r.Msg
+	switch {
+	case q.GetService() != "out":
+		return nil, connect.NewError(connect.CodeNotFound, errors.New("services/"+q.GetService()+": not found"))
+	case q.GetForce():
+		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("10.20.1.11: its host is not connected"))
+	case q.GetKeep() >= 64:
+		return connect.NewResponse(&apiv1.ReleaseSNATResponse{}), nil
+	}
+	return connect.NewResponse(&apiv1.ReleaseSNATResponse{Released: []*apiv1.ReleasedSNAT{{Vip: "203.0.113.60", Dip: "10.20.1.11", Ports: 64 - q.GetKeep()}}}), nil
 }

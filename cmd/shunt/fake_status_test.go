@@ -21,6 +21,9 @@ func (f *fakeManager) Status(_ context.Context, r *connect.Request[apiv1.StatusR
 	out.Placements = slices.DeleteFunc(out.Placements, func(p *apiv1.VIPPlacement) bool {
 		return r.Msg.GetService() != everyService && p.GetService() != r.Msg.GetService()
 	})
+	if r.Msg.GetService() == "all" { // the one with datagrams
+		out.Warnings = []string{"services/all: endpoints[1]: IPv4 packets of more than 1480 bytes do not arrive"}
+	}
 	return connect.NewResponse(out), nil
 }
 
@@ -101,6 +104,10 @@ func (f *fakeManager) report() {
 	f.status = &apiv1.StatusResponse{Epoch: 3, Nodes: []*apiv1.NodeStatus{
 		{Name: "mux2", Role: "mux", Connected: true, LastSeen: seen, SyncedRevision: 1, Error: "rings: table is full", Members: members(false, "connection refused"), Routes: routes(false), Version: "v1.2.3"},
 		{Name: "mux1", Role: "mux", Connected: true, LastSeen: seen, SyncedRevision: 2, Members: members(true, "200 OK"), Routes: routes(true), Version: "v1.2.3",
+			Processes: []*apiv1.ProcessBuild{
+				{Process: "agent", Pid: 812, Version: "v1.2.3", Commit: "0123abcd4567ef890123abcd4567ef890123abcd"},
+				{Process: "speaker", Pid: 790, Version: "v1.2.2", Commit: "89ef01234567abcd89ef01234567abcd89ef0123", Kept: "sessions without graceful restart (RFC 4724), whose routers would lose the routes: 10.10.0.1; it is replaced once the mux is drained"},
+			},
 			Peers:   []*apiv1.PeerStatus{{Address: "10.10.0.1", State: "established", Bfd: "up"}},
 			Reasons: []*apiv1.ReasonCount{{Reason: "forwarded", Packets: 300}, {Reason: "malformed", Packets: 0}, {Reason: "no_backend", Packets: 2}}},
 		{Name: "mux3", Role: "mux", LastSeen: seen, SyncedRevision: 1, Members: members(true, "200 OK")[:1], Routes: routes(true)},

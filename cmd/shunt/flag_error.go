@@ -6,6 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 // allowedTexts say what flags of these types may be; those of our own say it themselves.
@@ -26,6 +28,15 @@ func flagError(cmd *cobra.Command, err error) error {
 	}
 	if !cmd.HasParent() && cmd.Flags().NArg() > 0 {
 		return subcommand(cmd, cmd.Flags().Args())
+	}
+	if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden {
+				names = append(names, "--"+f.Name)
+			}
+		})
+		return usagef("%w%s", err, lb.MeantFor(unknown.GetSpecifiedName(), names))
 	}
 	return usageError{err}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,7 +17,7 @@ import (
 
 // viewKinds are read-only: what the nodes reported, put together.
 var viewKinds = map[string]viewKind{
-	"backend": {rows: backendView}, "backends": {rows: backendView},
+	"backend": {rows: backendsView, byMux: backendView}, "backends": {rows: backendsView, byMux: backendView},
 	"endpoint": {rows: endpointView}, "endpoints": {rows: endpointView},
 	"placement": {rows: placeView, places: true}, "placements": {rows: placeView, places: true},
 	"snat": {rows: snatView, snat: true},
@@ -29,7 +31,8 @@ func newGet(g *globals) *cobra.Command {
 		Short: "List objects, what the nodes report of backends, endpoints and flows, or where VIPs are",
 		Long: "Get lists services, nodes, networks, tenants or policies. With -o yaml these can be applied again.\n\n" +
 			"The kinds backend and endpoint are views of what the muxes reported: health and packets of each; NAME is then\n" +
-			"a service.\n\n" +
+			"a service. Backends have a row each, with the muxes that differ; with --by mux they have one for each VIP and mux, which\n" +
+			"-o json and -o yaml always have.\n\n" +
 			"The kind placement tells which muxes each VIP is on, has yet to leave, and why there are fewer than it asks for; NAME is\n" +
 			"a service.\n\n" +
 			"The kind snat tells which ports of VIPs each server has for outbound connections; NAME is a service. With --audit every\n" +
@@ -51,6 +54,7 @@ func newGet(g *globals) *cobra.Command {
 			"  shunt get service web -o yaml\n" +
 			"  shunt get nodes --watch\n" +
 			"  shunt get backends web\n" +
+			"  shunt get backends web --by mux\n" +
 			"  shunt get health web --watch\n" +
 			"  shunt get load web --watch\n" +
 			"  shunt get placements\n" +
@@ -71,6 +75,7 @@ func newGet(g *globals) *cobra.Command {
 	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "go on with every change until interrupted, also when a manager is lost")
 	cmd.Flags().BoolVar(&f.audit, "audit", false, "of snat: compare the tables of all muxes and hosts with what is stored")
 	cmd.Flags().DurationVar(&f.since, "since", 0, "only events of this last time, such as 1h; 0: of a week")
+	cmd.Flags().StringVar(&f.by, "by", "", "of backends: mux, a row for each VIP and mux")
 	f.flows.register(cmd.Flags())
 	f.quic.register(cmd.Flags())
 	return cmd
@@ -80,6 +85,7 @@ func newGet(g *globals) *cobra.Command {
 type getFlags struct {
 	watch bool
 	audit bool
+	by    string
 	since time.Duration
 	flows flowsFlags
 	quic  quicFlags
@@ -92,6 +98,9 @@ func (g *globals) get(cmd *cobra.Command, args []string, f *getFlags) error {
 		return usagef("--backend, --vip and --port: must be used with quic")
 	}
 	if isEvents(args[0]) {
+		if f.by != "" {
+			return usagef("--by: must be used with backends")
+		}
 		if f.audit {
 			return usagef("--audit: must be used with snat")
 		}
@@ -101,6 +110,15 @@ func (g *globals) get(cmd *cobra.Command, args []string, f *getFlags) error {
 		return usagef("--since: must be used with events")
 	}
 	view, isView := viewKinds[word]
+	switch {
+	case f.by == "":
+	case view.byMux == nil:
+		return usagef("--by: must be used with backends")
+	case f.by != byMux:
+		return usagef("--by: %q: must be %s", f.by, byMux)
+	default:
+		view.rows = view.byMux
+	}
 	isFlows := word == "flows" || word == "flow"
 	switch {
 	case f.audit && !view.snat:
@@ -166,7 +184,9 @@ func (g *globals) getEvents(cmd *cobra.Command, name string, f *getFlags) error 
 func (g *globals) getObjects(cmd *cobra.Command, word, name string, watch bool) error {
 	kind, err := parseKind(word)
 	if err != nil {
-		return usagef("kind: %q: must be %s, backend, endpoint, placement, snat, load, health, keys, quic, flows or events", word, kindWords)
+		words := append(slices.Sorted(maps.Keys(objectKinds)), slices.Sorted(maps.Keys(viewKinds))...)
+		return usagef("kind: %q: must be %s, backend, endpoint, placement, snat, load, health, keys, quic, flows or events%s", word, kindWords,
+			lb.MeantFor(word, append(words, "health", "keys", "quic", "flows", "events")))
 	}
 	if watch {
 		return g.watch(cmd.Context(), cmd.OutOrStdout(), g.note, kind, name)
@@ -326,15 +346,16 @@ func nodeStatus(status *apiv1.StatusResponse, name string) *apiv1.NodeStatus {
 	return nil
 }
 
-// healthyMembers counts, by service, the members that every connected mux calls alive, and at least one.
+// healthyMembers counts, by service, the members that every connected mux calls alive, and at least one. Those without a host agent are not healthy.
 func healthyMembers(status *apiv1.StatusResponse) map[string]int {
 	up, down := map[string]string{}, map[string]bool{} // by memberKey; up has the service
+	decided := decisionsOf(status)
 	for _, n := range status.GetNodes() {
 		if n.GetRole() != string(lb.RoleMux) {
 			continue
 		}
 		for _, m := range n.GetMembers() {
-			switch healthWord(memberReport{n, m}) {
+			switch decided.health(memberReport{n, m}) {
 			case "up":
 				up[memberKey(m)] = m.GetService()
 			case "down":

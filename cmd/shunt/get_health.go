@@ -31,7 +31,8 @@ type healthRecord struct {
 	DIP     string `json:"dip"`
 	DIPPort uint32 `json:"dipPort"`
 	Member  uint32 `json:"member"`
-	// Verdict is what the cluster makes of it: healthy, unhealthy, unknown, damped, held, or mixed when muxes differ.
+	// Verdict is what the cluster makes of it: healthy, unhealthy, unknown, damped, held, mixed when muxes differ, or no-agent when
+	// it is healthy and no host agent takes its packets.
 	Verdict string `json:"verdict"`
 	// Since is when the last node came to it; empty: no node knows.
 	Since string `json:"since"`
@@ -55,20 +56,20 @@ type healthOpinion struct {
 // healthRecords are the backends of a service, or of all, as nodes that are connected see them.
 func healthRecords(status *apiv1.StatusResponse, checks map[string][]string) []healthRecord {
 	out := []healthRecord{}
-	all := membersOf(status.GetNodes(), "")
+	all, decided := membersOf(status.GetNodes(), ""), decisionsOf(status)
 	for len(all) > 0 {
 		end := slices.IndexFunc(all, func(m memberReport) bool { return memberKey(m.MemberStatus) != memberKey(all[0].MemberStatus) })
 		if end < 0 {
 			end = len(all)
 		}
-		out = append(out, healthOf(all[:end], checks))
+		out = append(out, healthOf(all[:end], checks, decided.of(all[0].MemberStatus)))
 		all = all[end:]
 	}
 	return out
 }
 
 // healthOf sums up what nodes report of one backend; there is at least one report.
-func healthOf(reports []memberReport, checks map[string][]string) healthRecord {
+func healthOf(reports []memberReport, checks map[string][]string, decided decision) healthRecord {
 	m := reports[0].MemberStatus
 	r := healthRecord{
 		endpointKey: keyOf(m), DIP: m.GetDip(), DIPPort: m.GetDipPort(), Member: m.GetMember(), Nodes: []healthOpinion{},
@@ -86,6 +87,9 @@ func healthOf(reports []memberReport, checks map[string][]string) healthRecord {
 	slices.SortStableFunc(r.Nodes, func(a, b healthOpinion) int { return -cmp.Compare(a.Role, b.Role) }) // muxes before hosts
 	r.Verdict = verdictOf(r.Nodes)
 	r.explain()
+	if decided.GetNoAgent() != "" && (r.Verdict == convert.Healthy || r.Verdict == convert.Mixed) {
+		r.Verdict, r.LastCheck = noAgentWord, decided.GetNoAgent()
+	}
 	return r
 }
 

@@ -16,6 +16,9 @@ import (
 	"github.com/shuntlb/shunt/internal/metrics"
 )
 
+// defaultHostState is the default of --state.
+const defaultHostState = "/var/lib/shunt/host"
+
 // managerUsage is the same for all nodes.
 const managerUsage = "`address:port` of the managers, separated by commas: some of them, in any order; the others the node learns"
 
@@ -32,7 +35,7 @@ func checkManagers(value string) error {
 func newHost() *cobra.Command {
 	var o host.Options
 	var stop bool
-	var listen, guard, place string
+	var listen, guard, place, checked string
 	var programs programFlags
 	var probes, flows uint64
 	cmd := &cobra.Command{
@@ -48,7 +51,11 @@ func newHost() *cobra.Command {
 			"  shunt host --stop      # detach the programs and forget all flows",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("check-program") {
+				return checkProgram(cmd.OutOrStdout(), checked, o.BPFFS, dataplane.CheckHostProgram)
+			}
 			if stop {
+				noteNoPins(cmd.ErrOrStderr(), o.BPFFS)
 				return host.Stop(o.BPFFS, o.RunDir)
 			}
 			if err := hostFlags(&o, listen, &programs, flows); err != nil {
@@ -66,7 +73,7 @@ func newHost() *cobra.Command {
 				return usagef("--tcx: %q: must be first or last", place)
 			}
 			o.Last = place == "last"
-			o.Node.Version = version
+			o.Node.Version, o.Node.Commit = version, commit()
 			o.Node.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 			scrapes, err := metrics.Listen(listen)
 			if err != nil {
@@ -77,11 +84,7 @@ func newHost() *cobra.Command {
 			}
 			o.Node.Progress = &agent.Progress{}
 			o.Beside = func(ctx context.Context, a *host.Agent) error {
-				starts, err := metrics.CountStart(o.RunDir)
-				if err != nil {
-					return err
-				}
-				registry, err := metrics.NewHost(metrics.Node{Name: o.Node.Name, Build: thisBuild(), Status: a.Status, Progress: o.Node.Progress, Probes: a.Probes, Starts: starts})
+				registry, err := metrics.NewHost(metrics.Node{Name: o.Node.Name, Build: thisBuild(), Status: a.Status, Progress: o.Node.Progress, Probes: a.Probes, Starts: countStart(o.RunDir, o.Node.Log)})
 				if err != nil {
 					return err
 				}
@@ -95,7 +98,7 @@ func newHost() *cobra.Command {
 	f.StringVar(&o.Node.Manager, "manager", "", managerUsage)
 	f.StringVar(&o.Node.TokenFile, "token-file", "", "file with the join token; needed until the node has joined")
 	f.StringVar(&o.Node.Name, "name", "", "name of this node (default: the host's name)")
-	f.StringVar(&o.Node.StateDir, "state", "/var/lib/shunt/host", "directory of key, certificate and last plan")
+	f.StringVar(&o.Node.StateDir, "state", defaultHostState, "directory of key, certificate and last plan")
 	f.StringVar(&o.RunDir, "run", "/run/shunt/host", "directory of the lock that keeps a second agent out")
 	f.StringVar(&o.BPFFS, "bpffs", "/sys/fs/bpf/shunt/host", "directory for the pins of programs and maps, on a bpf file system")
 	f.StringVar(&o.LoadSocket, "load-socket", "", "`path` of the socket by which applications of this machine say their load (default: load.sock in --run)")
@@ -107,6 +110,8 @@ func newHost() *cobra.Command {
 	f.StringVar(&place, "tcx", "first", "`place` of the programs among those of others that a device has when they come to it: first or last. They keep it until they are detached")
 	programs.register(f)
 	f.BoolVar(&stop, "stop", false, "detach the programs and forget all flows; the agent must have ended")
+	f.StringVar(&checked, "check-program", "", checkProgramUsage)
+	cmd.MarkFlagsMutuallyExclusive("stop", "check-program")
 	return cmd
 }
 

@@ -17,8 +17,19 @@ import (
 
 func newRotate(g *globals) *cobra.Command {
 	cmd := &cobra.Command{Use: "rotate", Short: "Replace secrets of the cluster"}
-	cmd.AddCommand(newRotateKeys(g))
+	cmd.AddCommand(newRotateCA(g), newRotateKeys(g), newRotateRing(g))
 	return cmd
+}
+
+// scopesOrAll refuses a command line with neither VIPs or services nor --all, or with both.
+func scopesOrAll(args []string, all bool) error {
+	switch {
+	case all && len(args) > 0:
+		return usagef("--all: must not come with %q", args[0])
+	case !all && len(args) == 0:
+		return usagef("needs VIPs or services, or --all")
+	}
+	return nil
 }
 
 func newRotateKeys(g *globals) *cobra.Command {
@@ -33,15 +44,10 @@ func newRotateKeys(g *globals) *cobra.Command {
 			"What is being rotated, or whose former key is still read, is refused; with --all it is left as it is.",
 		Example: "  shunt rotate keys 203.0.113.10\n  shunt rotate keys web --purpose cid\n  shunt rotate keys --all",
 		Args: func(_ *cobra.Command, args []string) error {
-			switch {
-			case all && len(args) > 0:
-				return usagef("--all: must not come with %q", args[0])
-			case !all && len(args) == 0:
-				return usagef("needs VIPs or services, or --all")
-			case purpose != "" && purpose != "cookie" && purpose != "cid":
+			if purpose != "" && purpose != "cookie" && purpose != "cid" {
 				return usagef("--purpose: %q: must be cookie or cid", purpose)
 			}
-			return nil
+			return scopesOrAll(args, all)
 		},
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return g.names(cmd.Context(), lb.KindService), cobra.ShellCompDirectiveNoFileComp

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
@@ -46,5 +48,5 @@ func parseKind(s string) (lb.Kind, error) {
 	if kind, ok := objectKinds[strings.ToLower(s)]; ok {
 		return kind, nil
 	}
-	return "", usagef("kind: %q: must be %s", s, kindChoice)
+	return "", usagef("kind: %q: must be %s%s", s, kindChoice, lb.MeantFor(s, slices.Sorted(maps.Keys(objectKinds))))
 }

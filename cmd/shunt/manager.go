@@ -121,6 +121,17 @@ func runManager(ctx context.Context, f managerFlags, stderr io.Writer) error {
 		level = slog.LevelDebug
 	}
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	for {
+		err := serveManager(ctx, f, log, stderr)
+		if !errors.Is(err, manager.ErrStartAnew) || ctx.Err() != nil {
+			return err
+		}
+		f.store.forceNew = false // once
+	}
+}
+
+// serveManager runs a manager from its start to its end.
+func serveManager(ctx context.Context, f managerFlags, log *slog.Logger, stderr io.Writer) error {
 	// The port is taken first: its error is the most common one, and costs nothing.
 	listener, err := net.Listen("tcp", f.listen)
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -198,7 +209,7 @@ This is the first start. The administrator's client configuration, good for ever
     %[1]s
 Next:
     shunt --config %[1]s apply -f FILE              # a Network, the Nodes, a Service
-    (umask 077; shunt --config %[1]s token create --node NAME --role mux > NAME.token)
+    shunt --config %[1]s token create --node NAME --role mux -f NAME.token
 and on the machine NAME:
     shunt mux --interface eth0 --manager ADDRESS:PORT --token-file NAME.token
 

@@ -53,11 +53,11 @@ func (g *globals) printManagers(w io.Writer, response *apiv1.MembersResponse) er
 		}
 		return g.format.encode(w, text)
 	}
-	rows := [][]string{{"NAME", "ADDRESS", "PEER", "STATE", "REVISION", "NODES", "VERSION", "ERROR"}}
+	rows := [][]string{{"NAME", "ADDRESS", "PEER", "STATE", "REVISION", "NODES", "VERSION", "COMMIT", "ERROR"}}
 	for _, m := range response.GetMembers() {
 		rows = append(rows, []string{
 			m.GetName(), m.GetAddress(), m.GetPeer(), managerState(m), strconv.FormatInt(m.GetRevision(), 10),
-			strconv.FormatUint(uint64(m.GetNodes()), 10), m.GetVersion(), m.GetError(),
+			strconv.FormatUint(uint64(m.GetNodes()), 10), m.GetVersion(), shortCommit(m.GetCommit()), m.GetError(),
 		})
 	}
 	return table(w, rows)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"net"
 
 	"github.com/shuntlb/shunt/internal/agent"
@@ -25,13 +26,19 @@ func serveMetrics(ctx context.Context, l net.Listener, r *metrics.Registry) erro
 
 func thisBuild() metrics.Build { return metrics.Build{Version: version, Commit: commit()} }
 
-func muxMetrics(f muxFlags, a *mux.Agent, tables dataplane.MuxTables, progress *agent.Progress, probes func() probe.Stats) (*metrics.Registry, error) {
-	starts, err := metrics.CountStart(f.run)
+// countStart returns how often agents of a run directory were started. One that cannot be written, for a full disk, keeps no agent from
+// its work.
+func countStart(runDir string, log *slog.Logger) uint64 {
+	starts, err := metrics.CountStart(runDir)
 	if err != nil {
-		return nil, err
+		log.Warn("cannot count the start", "error", err)
 	}
+	return starts
+}
+
+func muxMetrics(f muxFlags, a *mux.Agent, tables dataplane.MuxTables, progress *agent.Progress, probes func() probe.Stats, log *slog.Logger) (*metrics.Registry, error) {
 	return metrics.NewMux(metrics.Mux{
-		Node:     metrics.Node{Name: f.name, Build: thisBuild(), Status: a.Status, Progress: progress, Probes: probes, Starts: starts},
+		Node:     metrics.Node{Name: f.name, Build: thisBuild(), Status: a.Status, Progress: progress, Probes: probes, Starts: countStart(f.run, log)},
 		Counters: tables.Counters, Flips: a.Flips, Captures: a.Captures, Overruled: a.Overruled, LoadOf: a.LoadOf,
 		Schedulers: func() []metrics.Scheduler {
 			var out []metrics.Scheduler

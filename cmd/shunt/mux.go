@@ -17,10 +17,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shuntlb/shunt/internal/agent"
+	"github.com/shuntlb/shunt/internal/bgp"
 	"github.com/shuntlb/shunt/internal/bgp/remote"
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/health"
+	"github.com/shuntlb/shunt/internal/lock"
 	"github.com/shuntlb/shunt/internal/metrics"
 	"github.com/shuntlb/shunt/internal/mux"
 	"github.com/shuntlb/shunt/internal/netdev"
@@ -56,6 +58,8 @@ type muxFlags struct {
 	drain, undrain, stop, verbose bool
 	sizes                         muxSizes
 	programs                      programFlags
+	// locks are those of the network namespace and the run directory.
+	locks []*lock.File
 	// created, if not nil, gets the agent before it starts; nil: this process is a daemon of its own, which tells its service
 	// manager how it is.
 	created func(*mux.Agent)
@@ -64,6 +68,7 @@ type muxFlags struct {
 // newMux is the command `shunt mux`.
 func newMux() *cobra.Command {
 	var f muxFlags
+	var checked string
 	cmd := &cobra.Command{
 		Use:   "mux",
 		Short: "Run a mux: spread connections by XDP, check backends, speak BGP",
@@ -76,7 +81,8 @@ traffic: it fills new tables from its last plan while the old program forwards, 
 then replaces the program in one step. Tables that it cannot read it refuses, and the old program goes on. To take a mux out of service use --drain or --stop.`,
 		Example: `  shunt mux --interface eth0 --manager 10.99.0.11:8443 --token-file /etc/shunt/mux1.token
   shunt mux --drain      # withdraw the routes, gracefully, and wait
-  shunt mux --stop       # the same, then detach the program and end the agent`,
+  shunt mux --stop       # the same, then detach the program and end the agent
+  shunt mux --check-program /usr/local/bin/shunt.former    # before an upgrade or the way back: can that build take over?`,
 		Args: cobra.NoArgs,
 	}
 	fl := cmd.Flags()
@@ -87,15 +93,18 @@ then replaces the program in one step. Tables that it cannot read it refuses, an
 	fl.BoolVar(&f.undrain, "undrain", false, "ask the running agent to announce again")
 	fl.BoolVar(&f.stop, "stop", false, "ask the running agent to drain, detach the program, remove its pins and end")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
-	cmd.MarkFlagsMutuallyExclusive("drain", "undrain", "stop")
+	fl.StringVar(&checked, "check-program", "", checkProgramUsage)
+	cmd.MarkFlagsMutuallyExclusive("drain", "undrain", "stop", "check-program")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
+		case cmd.Flags().Changed("check-program"):
+			return checkProgram(cmd.OutOrStdout(), checked, f.bpffs, dataplane.CheckMuxProgram)
 		case f.drain:
 			return mux.Ask(cmd.Context(), f.run, "drain")
 		case f.undrain:
 			return mux.Ask(cmd.Context(), f.run, "undrain")
 		case f.stop:
-			return stopMux(cmd.Context(), f)
+			return stopMux(cmd.Context(), f, cmd.ErrOrStderr())
 		}
 		return runMux(cmd.Context(), f, cmd.ErrOrStderr())
 	}
@@ -115,7 +124,7 @@ func (f *muxFlags) register(cmd *cobra.Command) {
 	fl.DurationVar(&f.drainWait, "drain-wait", defaultDrainWait, "how long routers get to move the traffic away before routes are withdrawn")
 	fl.DurationVar(&f.linger, "linger", defaultLinger, "how long a VIP that moves away or is deleted is still forwarded after its routes were withdrawn; 0: not at all")
 	fl.StringVar(&f.metrics, "metrics", "", metricsUsage)
-	fl.DurationVar(&f.sweep, "sweep-interval", defaultSweep, "how often idle flows are forgotten and the others counted; while a draining backend has flows, every second")
+	fl.DurationVar(&f.sweep, "sweep-interval", defaultSweep, "how often idle flows are forgotten and the others counted; every second while a draining backend has flows or a shared table is a quarter full")
 	fl.DurationVar(&f.suspectGrace, "suspect-grace", health.DefaultGrace, "how long a mux that suspects itself keeps its last verdicts on servers that fell silent; 0: not at all")
 	f.programs.register(fl)
 	f.sizes.flags(cmd)
@@ -173,7 +182,7 @@ func (f *muxFlags) check() error {
 }
 
 // stopMux works without an agent too: what it left behind is taken down.
-func stopMux(ctx context.Context, f muxFlags) error {
+func stopMux(ctx context.Context, f muxFlags, stderr io.Writer) error {
 	err := mux.Ask(ctx, f.run, "stop")
 	if !errors.Is(err, mux.ErrNoAgent) {
 		return err
@@ -184,6 +193,7 @@ func stopMux(ctx context.Context, f muxFlags) error {
 			return err
 		}
 	}
+	noteNoPins(stderr, f.bpffs)
 	return dataplane.DetachMux(f.bpffs)
 }
 
@@ -200,16 +210,16 @@ func runMux(ctx context.Context, f muxFlags, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := mux.Lock(f.run)
+	own, err := mux.Lock(f.run)
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	release, err := mux.LockMachine()
+	defer own.Close()
+	namespace, err := lock.Namespace("mux")
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer namespace.Close()
 	scrapes, err := metrics.Listen(f.metrics)
 	if err != nil {
 		return err
@@ -232,6 +242,7 @@ func runMux(ctx context.Context, f muxFlags, stderr io.Writer) error {
 	if mode := netdev.XDPMode(device.Name); mode != "" && mode != f.xdpMode {
 		log.Warn("the program keeps the mode it was attached in; shunt mux --stop takes it off", "attached", mode, "--xdp-mode", f.xdpMode)
 	}
+	f.locks = []*lock.File{namespace, own}
 	served, err := serveMux(ctx, f, device, append(indices(arrivals), device.Index), tables, scrapes, log)
 	if err != nil && !served && !before {
 		// Nothing came of it: a token that is refused, for one.
@@ -272,9 +283,11 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, on []int
 	}
 	a, err = mux.New(mux.Options{
 		Tables: tables, Ring: mux.BuildRing, Prober: prober, Hops: hops, Speaker: client, Ensure: supervisor.Ensure,
-		Clock: clock.System{}, RunDir: f.run, DrainWait: f.drainWait, Linger: f.linger, Grace: f.grace(),
+		Clock: clock.System{}, RunDir: f.run, Locks: f.locks, DrainWait: f.drainWait, Linger: f.linger, Grace: f.grace(),
 		Watch:     func(f dataplane.WatchFilter) (mux.Watcher, error) { return tables.Watch(f) },
-		Addresses: device.Addresses, ReadFile: os.ReadFile, Sources: packets.asker.SetTunnelSources, Leases: leases, Log: log,
+		Links:     func() []agent.Link { return agent.LinksOf(f.ifaces...) },
+		Addresses: device.Addresses, ReadFile: (&secretFiles{log: log}).read, Sources: packets.asker.SetTunnelSources, Leases: leases, Log: log,
+		Build: bgp.Process{Version: version, Commit: commit()}, Replace: supervisor.Replace,
 	})
 	if err != nil {
 		return false, err
@@ -286,7 +299,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, on []int
 		tended = func() error { return tellMux(ctx, a, log) }
 	}
 	progress := &agent.Progress{}
-	registry, err := muxMetrics(f, a, tables, progress, prober.Stats)
+	registry, err := muxMetrics(f, a, tables, progress, prober.Stats, log)
 	if err != nil {
 		return false, err
 	}
@@ -313,7 +326,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, on []int
 		func() error {
 			return agent.Run(ctx, agent.Options{
 				Name: f.name, Role: "mux", Manager: f.manager, TokenFile: f.tokenFile, StateDir: f.state,
-				Version: version, Notify: a.Changed(), Heard: a.Heard, HeardLoads: a.HeardLoads, Suspicion: a, Leases: leases, Progress: progress, Log: log,
+				Version: version, Commit: commit(), Notify: a.Changed(), Heard: a.Heard, HeardLoads: a.HeardLoads, Suspicion: a, Leases: leases, Progress: progress, Log: log,
 			}, a)
 		},
 	)

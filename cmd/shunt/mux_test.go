@@ -11,8 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/health"
+	"github.com/shuntlb/shunt/internal/host"
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
@@ -36,7 +38,7 @@ func TestMuxRefusesWrongStarts(t *testing.T) {
 		{"run -f x --interface lo --suspect-grace -1s", exitUsage, `shunt run: --suspect-grace: -1s: must be 0 to 1h0m0s`},
 		{"mux --interface none0 --manager 10.0.0.1:1", exitFailed, `shunt mux: --interface: interface none0: there is none; this machine has `},
 		{"mux --drain --run " + run1, exitFailed, "shunt mux: no agent is running with run directory " + run1},
-		{"mux --drain --stop", exitUsage, "shunt mux: if any flags in the group [drain undrain stop] are set"},
+		{"mux --drain --stop", exitUsage, "shunt mux: if any flags in the group [drain undrain stop check-program] are set"},
 		{"mux-speaker --hold 0s", exitUsage, "shunt mux-speaker: --hold: 0s: must be above 0"},
 	}
 	for _, c := range cases {
@@ -101,5 +103,41 @@ func TestSuspectGrace(t *testing.T) {
 		if got := f.grace(); got != want {
 			t.Errorf("%q: %v, want %v", line, got, want)
 		}
+	}
+}
+
+// TestHostWithoutTokenLeavesNothing: a host that could not join takes its programs along.
+func TestHostWithoutTokenLeavesNothing(t *testing.T) {
+	name := fmt.Sprintf("cmdhost-%d", os.Getpid())
+	pins := filepath.Join("/sys/fs/bpf", name)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(netdev.CreateNamespace(name))
+	t.Cleanup(func() {
+		dataplane.DetachHost(pins)
+		netdev.DeleteNamespace(name)
+	})
+	n, err := netdev.OpenNamespace(name)
+	must(err)
+	defer n.Close()
+	must(netdev.AddVeth(netdev.VethEnd{Namespace: n, Name: "up0"}, netdev.VethEnd{Namespace: n, Name: "up1"}, 1500))
+	must(n.SetUp("up0", true))
+	dir := t.TempDir()
+	token := filepath.Join(dir, "none")
+	err = netdev.In(name, func() error {
+		return host.Run(t.Context(), host.Options{
+			Node:      agent.Options{Name: "host1", Manager: "127.0.0.1:1", TokenFile: token, StateDir: filepath.Join(dir, "state")},
+			Interface: "up0", BPFFS: pins, RunDir: filepath.Join(dir, "run"), Flows: dataplane.MinHostFlows,
+		})
+	})
+	if err == nil || !strings.Contains(err.Error(), token) {
+		t.Errorf("error %v: must name the token file", err)
+	}
+	if left, _ := os.ReadDir(pins); len(left) > 0 {
+		t.Errorf("pins left: %v", left)
 	}
 }

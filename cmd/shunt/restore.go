@@ -22,8 +22,10 @@ import (
 // restoreFlags are those of `shunt restore`.
 type restoreFlags struct {
 	data, name string
-	unlock     unlockFlags
-	store      storeFlags
+	// newCA: the data directory gets another CA than the backup's, and other secrets of managers.
+	newCA  bool
+	unlock unlockFlags
+	store  storeFlags
 }
 
 func newRestore(g *globals) *cobra.Command {
@@ -34,9 +36,13 @@ func newRestore(g *globals) *cobra.Command {
 		Long: "Restore makes a data directory from a backup, which must be empty or absent, and is there whole or not at all. `shunt manager`\n" +
 			"starts with it as the first manager of the cluster; the others join it, with empty data directories. Nodes follow it when they reach it at an\n" +
 			"address that they know. Nobody of the former cluster may run any more. With --etcd-endpoints the state goes into that etcd, where nothing may be\n" +
-			"below the prefix, and the secrets into the data directory. docs/ops/backup.md tells what to do before and after.",
+			"below the prefix, and the secrets into the data directory. docs/ops/backup.md tells what to do before and after.\n\n" +
+			"With --new-ca the state gets another CA and another store.key than the backup's: after somebody had a manager's data directory.\n" +
+			"Certificates, join tokens and access tokens of before open nothing then, and all nodes, managers and people need new ones\n" +
+			"(docs/ops/captured-manager.md).",
 		Example: "  shunt restore shunt.backup --data /var/lib/shunt/manager --name m1 --passphrase-file /etc/shunt/backup.passphrase\n" +
-			"  shunt manager --data /var/lib/shunt/manager --name m1 --peer 10.99.0.11:8444",
+			"  shunt manager --data /var/lib/shunt/manager --name m1 --peer 10.99.0.11:8444\n" +
+			"  shunt restore shunt.backup --data /var/lib/shunt/manager-new --name m1 --new-ca",
 		Args: needs("a file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.check(); err != nil {
@@ -46,10 +52,16 @@ func newRestore(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if f.newCA {
+				if a, err = manager.NewSecrets(a, f.name, time.Now()); err != nil {
+					return fmt.Errorf("restore %s: %w", args[0], err)
+				}
+			}
 			epoch, err := f.restore(cmd.Context(), a, args[0])
 			if err != nil {
 				return fmt.Errorf("restore %s: %w", args[0], err)
 			}
+			b.warn(cmd.ErrOrStderr())
 			if g.format != formatTable {
 				return g.format.encode(cmd.OutOrStdout(), restored{b, f.data, epoch})
 			}
@@ -59,6 +71,7 @@ func newRestore(g *globals) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&f.data, "data", "", "data directory to make, empty or absent")
 	cmd.Flags().StringVar(&f.name, "name", "", "name of the manager that will start with it (default: the host's name)")
+	cmd.Flags().BoolVar(&f.newCA, "new-ca", false, "make another CA and another store.key: all certificates and tokens end")
 	f.unlock.register(cmd.Flags())
 	f.store.registerOutside(cmd.Flags())
 	return cmd
@@ -126,8 +139,12 @@ func (f *restoreFlags) told(w io.Writer, h backup.Header, epoch int64) {
 	if len(f.store.outside.Endpoints) > 0 {
 		where = " with the same --etcd- flags"
 	}
+	since := "since that backup, made again valid: access tokens that were revoked and nodes that were deleted; revoke and delete them again"
+	if f.newCA {
+		since = "it has another CA: no certificate, join token or access token of before is good. Nodes forward with their last plans, and need new tokens to join"
+	}
 	fmt.Fprintf(w, `restored the state of %s, revision %d, epoch %d, to %s; it begins after epoch %d
 next: shunt manager --data %[4]s --name %[6]s%[7]s, at an address that the nodes know; then let the others join it
-since that backup, made again valid: access tokens that were revoked and nodes that were deleted; revoke and delete them again
-`, h.Time.UTC().Format(time.RFC3339), h.Revision, h.Epoch, f.data, epoch, f.name, where)
+%[8]s
+`, h.Time.UTC().Format(time.RFC3339), h.Revision, h.Epoch, f.data, epoch, f.name, where, since)
 }

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"io"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 // Exit codes of every subcommand.
@@ -76,6 +79,7 @@ func newRootAt(now func() time.Time) *cobra.Command {
 		Long: "Shunt is a layer-4 load balancer: a manager keeps the wanted state, muxes spread connections by XDP,\n" +
 			"hosts deliver them and answer directly. This one binary is all of them, and their command line.\n\n" +
 			"Exit codes: 0 done, 1 failed, 2 wrong usage.",
+		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		// Runs after the arguments were checked, before cobra checks flags with errors of its own kind.
@@ -91,10 +95,12 @@ func newRootAt(now func() time.Time) *cobra.Command {
 		},
 	}
 	root.SetFlagErrorFunc(flagError)
+	root.SetVersionTemplate(versionTemplate())
 	g.register(root.PersistentFlags())
 	// One line per subcommand, each made in its own file.
 	root.AddCommand(newApply(g))
 	root.AddCommand(newDiff(g))
+	root.AddCommand(newCheck(g))
 	root.AddCommand(newDelete(g))
 	root.AddCommand(newGet(g))
 	root.AddCommand(newDescribe(g))
@@ -104,6 +110,7 @@ func newRootAt(now func() time.Time) *cobra.Command {
 	root.AddCommand(newTrace(g))
 	root.AddCommand(newCapture(g))
 	root.AddCommand(newRotate(g))
+	root.AddCommand(newRelease(g))
 	root.AddCommand(newToken(g))
 	root.AddCommand(newAccess(g))
 	root.AddCommand(newMember(g))
@@ -168,9 +175,19 @@ func needs(names ...string) cobra.PositionalArgs {
 func helpTopic(cmd *cobra.Command, args []string) error {
 	_, rest, err := cmd.Root().Find(args)
 	if err != nil || len(rest) > 0 {
-		return usagef("%q: must be a command", strings.Join(args, " "))
+		return usagef("%q: must be a command%s", strings.Join(args, " "), lb.MeantFor(args[len(args)-1], commandNames(cmd.Root())))
 	}
 	return nil
+}
+
+// commandNames are those of the commands below cmd that help shows.
+func commandNames(cmd *cobra.Command) (names []string) {
+	for _, child := range cmd.Commands() {
+		if child.IsAvailableCommand() {
+			names = append(names, child.Name())
+		}
+	}
+	return names
 }
 
 // subcommand refuses a group of commands without a known one. The bare root prints its help.
@@ -178,17 +195,16 @@ func subcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 && !cmd.HasParent() {
 		return nil
 	}
-	var names []string
-	for _, child := range cmd.Commands() {
-		if child.IsAvailableCommand() {
-			names = append(names, child.Name())
-		}
-	}
+	names := commandNames(cmd)
 	if len(args) == 0 {
 		return usagef("needs a subcommand: %s", strings.Join(names, ", "))
 	}
 	cmd.SuggestionsMinimumDistance = 2
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+	near := cmd.SuggestionsFor(args[0])
+	if best := lb.Near(args[0], names); best != "" && !slices.Contains(near, best) {
+		near = append(near, best)
+	}
+	if len(near) > 0 {
 		return usagef("unknown command %q, did you mean %s?", args[0], strings.Join(near, " or "))
 	}
 	return usagef("unknown command %q, must be one of %s", args[0], strings.Join(names, ", "))

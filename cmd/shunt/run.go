@@ -20,6 +20,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
@@ -300,31 +301,33 @@ func (b *box) read(ctx context.Context) ([]*apiv1.Object, *documents, error) {
 		out = append(out, convert.Written(d))
 	}
 	if !own {
-		out = append(out, convert.ToObject(&lb.Node{Name: b.f.mux.name, Role: lb.RoleMux, Addresses: oneOfEach(b.addresses)}))
+		node, err := ownNode(b.f.mux.name, b.f.mux.ifaces[0], b.addresses, docs.all)
+		if err != nil {
+			return nil, nil, err
+		}
+		out = append(out, convert.ToObject(node))
 	}
 	return out, docs, nil
 }
 
-// oneOfEach are the first addresses of both families.
-func oneOfEach(all []netip.Addr) []netip.Addr {
-	var out []netip.Addr
-	for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
-		if i := slices.IndexFunc(all, is); i >= 0 {
-			out = append(out, all[i])
-		}
-	}
-	return out
-}
-
 // apply makes the manager's objects those of the file and waits until the mux obeys.
-func (b *box) apply(ctx context.Context) (string, error) {
+// Objects that the file does not hold any more are deleted when a allows it.
+func (b *box) apply(ctx context.Context, a single.Attempt) (string, error) {
 	objects, docs, err := b.read(ctx)
 	if err != nil {
 		return "", err
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	res, err := b.client.Apply(call, connect.NewRequest(&apiv1.ApplyRequest{Objects: objects, Source: fileSource, Prune: true}))
+	request := &apiv1.ApplyRequest{Objects: objects, Source: fileSource, Prune: true}
+	err = b.checkDeletions(call, a, request, docs)
+	if errors.As(err, new(single.Deletes)) || errors.As(err, new(single.Transient)) || errors.As(err, new(emptyFile)) {
+		return "", err
+	}
+	var res *connect.Response[apiv1.ApplyResponse]
+	if err == nil {
+		res, err = b.client.Apply(call, connect.NewRequest(request))
+	}
 	if err != nil {
 		switch said := docs.locate(b.client.explain(err)); connect.CodeOf(err) {
 		case connect.CodeInvalidArgument, connect.CodeFailedPrecondition, connect.CodePermissionDenied:
@@ -332,6 +335,9 @@ func (b *box) apply(ctx context.Context) (string, error) {
 		default:
 			return "", single.Transient{Err: said}
 		}
+	}
+	for _, text := range res.Msg.GetWarnings() {
+		b.log.Warn(text)
 	}
 	for _, ch := range res.Msg.GetChanges() {
 		if ch.GetAction() != apiv1.Change_ACTION_UNCHANGED {
@@ -345,6 +351,49 @@ func (b *box) apply(ctx context.Context) (string, error) {
 		}
 	}
 	return fmt.Sprintf("%d services, revision %d", services, res.Msg.GetRevision()), b.obeyed(ctx, res.Msg.GetRevision())
+}
+
+// emptyFile is the error of a file without objects whose former objects would be deleted.
+type emptyFile struct{ name string }
+
+// Error implements error.
+func (e emptyFile) Error() string {
+	return e.name + ": no objects: must hold at least one, or the file must be removed"
+}
+
+// checkDeletions finds out by a dry run what a request deletes, and returns why it may not.
+func (b *box) checkDeletions(ctx context.Context, a single.Attempt, request *apiv1.ApplyRequest, docs *documents) error {
+	dry := proto.CloneOf(request)
+	dry.DryRun = true
+	res, err := b.client.Apply(ctx, connect.NewRequest(dry))
+	if err != nil {
+		return err
+	}
+	var deleted []string
+	for _, ch := range res.Msg.GetChanges() {
+		if ch.GetAction() == apiv1.Change_ACTION_DELETED {
+			deleted = append(deleted, lb.Ref(lb.Kind(ch.GetKind()), ch.GetName()))
+		}
+	}
+	if len(deleted) == 0 {
+		return nil
+	}
+	if !a.Deletions {
+		return single.Deletes{Objects: deleted}
+	}
+	files, err := single.Files(b.f.file)
+	if err != nil {
+		return single.Transient{Err: err}
+	}
+	for _, file := range files {
+		if !slices.ContainsFunc(docs.all, func(d lb.Document) bool { return d.Filename == file }) {
+			return emptyFile{file}
+		}
+	}
+	if !a.Unchanged() {
+		return single.Transient{Err: fmt.Errorf("%s: changed while it was read", b.f.file)}
+	}
+	return nil
 }
 
 // obeyed waits until the mux obeys a revision, and says why it does not.

@@ -22,8 +22,9 @@ func newSimBroken(g *globals) *cobra.Command {
 			"Two stories: churn, a large pool with one change a minute, whose connections last from the first change to the last; and 24-31-23, in which seven servers\n" +
 			"come and eight go within a minute while connections come and go too.\n\n" +
 			"Rules: modulo (the hash modulo the number of servers), maglev (the ring's present owner), previous-ring (and the owner in the ring before: a daisy chain of\n" +
-			"one generation, as Beamer has), last-owner (and the last owner that was another one: Shunt's repair, for connections without cookies), cheetah (cookies as\n" +
-			"its authors' program makes them), shunt (Shunt's cookies, with one change of keys on the way).",
+			"one generation), last-owner (and the last owner that was another one: Shunt's repair, for connections without cookies), beamer (a table of buckets, each with\n" +
+			"its server and the one before, in which a server that comes takes the buckets that changed the longest time ago), cheetah (cookies as its authors' program\n" +
+			"makes them), shunt (Shunt's cookies, with one change of keys on the way).",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkBroken(o); err != nil {
 				return usageError{err}

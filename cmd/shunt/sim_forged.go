@@ -19,8 +19,8 @@ func newSimForged(g *globals) *cobra.Command {
 		Use:   "forged",
 		Short: "Forged cookies that are accepted, and that reach a chosen server",
 		Long: "How many forged cookies and connection ids are accepted, and how many lead to the server that the attacker wants.\n\n" +
-			"Schemes: cheetah (cookies as its authors' program makes them: the server's index XOR a hash of the connection, in a table of a power of two), shunt (Shunt's\n" +
-			"cookies), quiclb and quiclb-plain (connection ids of QUIC, under AES and in clear).\n\n" +
+			"Schemes: cheetah (cookies as its authors' FastClick element reads them: the server's index XOR a hash of the connection, 15 bits, modulo the size of its table,\n" +
+			"256 by default), cheetah-p4 (as their P4 programs do: 16 bits, which must be a server's index exactly), shunt (Shunt's cookies), quiclb and quiclb-plain (connection ids of QUIC, under AES and in clear).\n\n" +
 			"Forgeries: random; of an attacker who has one of its own and knows its server: flip-one (one bit changed, for the server to which that led most often when as many\n" +
 			"were tried before), flip-to (the difference between its server's id and the wanted one's), replay (the same on another connection, as QUIC's clients do when they\n" +
 			"move). The attacker knows which key is in use. No scheme of as many bits accepts less than ideal_pct of random ones.",
@@ -66,7 +66,7 @@ func forgedPanels(rows []sim.ForgedRow) (panels []figure.Panel) {
 	for _, what := range []struct {
 		name    string
 		schemes []sim.Rule
-	}{{"cookies", []sim.Rule{sim.Published, sim.Cookies}}, {"connection ids", []sim.Rule{sim.PlainCID, sim.QUICLB}}} {
+	}{{"cookies", []sim.Rule{sim.Published, sim.PublishedExact, sim.Cookies}}, {"connection ids", []sim.Rule{sim.PlainCID, sim.QUICLB}}} {
 		panel := func(title string, of func(sim.ForgedRow) float64) figure.Panel {
 			p := figure.Panel{Title: "forged " + what.name + " that " + title, X: "servers", Y: "% of them", LogX: true, LogY: true}
 			for _, scheme := range what.schemes {

@@ -51,8 +51,8 @@ func TestSimulations(t *testing.T) {
 		args []string
 		rows int
 	}{
-		{[]string{"broken", "--servers", "20", "--changes", "5", "--connections", "200"}, 6 * (5 + 15)},
-		{[]string{"forged", "--servers", "10,50", "--tries", "500"}, 4 * 4 * 2},
+		{[]string{"broken", "--servers", "20", "--changes", "5", "--connections", "200"}, 7 * (5 + 15)},
+		{[]string{"forged", "--servers", "10,50", "--tries", "500"}, 5 * 4 * 2},
 		{[]string{"idle", "--idle", "70s", "--pushes", "20"}, 3 * (200 + 1)},
 		{[]string{"imbalance", "--servers", "20", "--active", "200,400", "--life", "1s"}, 2 * (5 + 3*2)},
 		{[]string{"completion", "--servers", "10", "--busy", "0.5", "--during", "5s"}, 2 * (5 + 3*2)},

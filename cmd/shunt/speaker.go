@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -22,6 +23,7 @@ const bgpPort = 179
 func newMuxSpeaker() *cobra.Command {
 	var run, bpffs string
 	var hold time.Duration
+	var restarting bool
 	cmd := &cobra.Command{
 		Use:    "mux-speaker",
 		Short:  "Speak BGP and BFD for a mux agent",
@@ -33,6 +35,7 @@ func newMuxSpeaker() *cobra.Command {
 	fl.StringVar(&run, "run", defaultMuxRun, "run directory, shared with the agent")
 	fl.StringVar(&bpffs, "bpffs", defaultMuxPins, "directory of the data plane's pins")
 	fl.DurationVar(&hold, "hold", defaultSpeakerHold, "how long routes stay while no agent is there")
+	fl.BoolVar(&restarting, strings.TrimPrefix(remote.RestartingFlag, "--"), false, "a speaker before this one ended without closing its sessions: routers keep its routes")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if hold <= 0 {
 			return usagef("--hold: %v: must be above 0", hold)
@@ -40,9 +43,14 @@ func newMuxSpeaker() *cobra.Command {
 		// The agent's stderr may be a pipe that ends before the speaker does.
 		signal.Ignore(syscall.SIGPIPE, syscall.SIGHUP)
 		log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)).With("process", "speaker")
+		if how, err := remote.Schedule(); err != nil {
+			log.Warn("no real-time scheduling for BGP and BFD: sessions may be lost when all CPUs are busy", "scheduled", how, "error", err)
+		} else {
+			log.Info("real-time scheduling for BGP and BFD", "scheduled", how)
+		}
 		err := remote.Serve(cmd.Context(), remote.ServerOptions{
-			RunDir: run, Hold: hold, Clock: clock.System{}, Log: log, Version: version,
-			Speaker:  gobgp.New(gobgp.Options{ListenPort: bgpPort, Logger: log}),
+			RunDir: run, Hold: hold, Clock: clock.System{}, Log: log, Version: version, Commit: commit(),
+			Speaker:  gobgp.New(gobgp.Options{ListenPort: bgpPort, Restarting: restarting, Logger: log}),
 			Attached: func() (bool, error) { return dataplane.MuxAttached(bpffs) },
 		})
 		if err != nil {

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
@@ -83,6 +85,17 @@ func ofQuota(used int, quota uint32) string {
 	return fmt.Sprintf("%d/%d", used, quota)
 }
 
+// mostText is a quota in words: the default one where it is 0.
+func mostText(quota, byDefault uint32) string {
+	switch quota {
+	case 0:
+		return fmt.Sprintf("%d (default for role tenant)", byDefault)
+	case lb.Unlimited:
+		return "any number"
+	}
+	return fmt.Sprint(quota)
+}
+
 // tenantRow is a tenant's row.
 func tenantRow(t *lb.Tenant, r related) []string {
 	u, changes := r.usage(t.Name), ""
@@ -131,18 +144,23 @@ func (d *description) tenant(t *lb.Tenant) {
 	u := d.related.usage(t.Name)
 	d.field("Tenant", t.Name)
 	d.field("Weight", fmt.Sprint(t.Weight))
-	quota := func(name string, used int, quota uint32) {
-		text := fmt.Sprint(used)
-		if quota > 0 {
-			text += fmt.Sprintf(" of %d", quota)
-		}
-		d.field(name, text)
+	quota := func(name string, used int, quota, byDefault uint32) {
+		d.field(name, fmt.Sprintf("%d of %s", used, mostText(quota, byDefault)))
 	}
-	quota("Services", u.Services, t.Quotas.Services)
-	quota("Endpoints", u.Endpoints, t.Quotas.Endpoints)
-	quota("Backends", u.Backends, t.Quotas.Backends)
-	if t.Quotas.Changes > 0 {
-		d.field("Changes", fmt.Sprintf("at most %d a minute", t.Quotas.Changes))
+	quota("Services", u.Services, t.Quotas.Services, lb.DefaultQuotas.Services)
+	quota("Endpoints", u.Endpoints, t.Quotas.Endpoints, lb.DefaultQuotas.Endpoints)
+	quota("Backends", u.Backends, t.Quotas.Backends, lb.DefaultQuotas.Backends)
+	d.field("Changes", "at most "+mostText(t.Quotas.Changes, lb.DefaultQuotas.Changes)+" a minute")
+	for _, list := range []struct {
+		name     string
+		prefixes []netip.Prefix
+	}{{"DIPs", t.DIPs}, {"Hosts", t.Hosts}, {"VIPs", t.VIPs}} {
+		if len(list.prefixes) > 0 {
+			d.field(list.name, joined(list.prefixes))
+		}
+	}
+	for _, s := range t.Shared {
+		d.field("Shared", joined(slices.Concat(s.DIPs, s.VIPs))+" with "+strings.Join(s.Tenants, ", "))
 	}
 	d.stamp()
 	d.field("Owns", strings.Join(d.related.of(func(s *lb.Service) bool { return s.Tenant == t.Name }), ", "))
@@ -188,4 +206,13 @@ func (d *description) shared(s *lb.Service) {
 	if s.Placement != nil || p != nil && p.Placement != nil {
 		write("Placement", placementText(e.Placement), s.Placement != nil, true)
 	}
+}
+
+// joined lists prefixes on one line.
+func joined(prefixes []netip.Prefix) string {
+	texts := make([]string, len(prefixes))
+	for i, p := range prefixes {
+		texts[i] = p.String()
+	}
+	return strings.Join(texts, ", ")
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/top"
 )
 
@@ -47,7 +48,7 @@ func newTop(g *globals) *cobra.Command {
 			if len(args) > 0 {
 				var ok bool
 				if view, ok = top.ParseView(args[0]); !ok {
-					return usagef("VIEW: %q: must be one of %s", args[0], strings.Join(top.Views, ", "))
+					return usagef("VIEW: %q: must be one of %s%s", args[0], strings.Join(top.Views, ", "), lb.MeantFor(args[0], top.Views))
 				}
 			}
 			if f.interval < time.Second {

@@ -147,6 +147,9 @@ func (g *globals) printTrace(w io.Writer, results []*apiv1.TraceResult) error {
 		if r.GetError() != "" {
 			verdict = "error"
 		}
+		if r.GetNoAgent() != "" {
+			verdict += ", " + noAgentWord
+		}
 		rows = append(rows, []string{r.GetNode(), verdict, r.GetService(), backend, member, r.GetOuterDestination()})
 	}
 	if err := table(w, rows); err != nil {

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -45,6 +49,90 @@ func TestUnits(t *testing.T) {
 		}
 		if starts != 1 {
 			t.Errorf("%s: %d lines start Shunt", unit, starts)
+		}
+	}
+}
+
+// unitLines returns the values of a key of a unit, in order.
+func unitLines(t *testing.T, unit, key string) (values []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../packaging/systemd/" + unit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, found := strings.CutPrefix(strings.TrimSpace(line), key+"="); found {
+			values = append(values, value)
+		}
+	}
+	return values
+}
+
+// TestReloadChecksTheProgram: a reload of a mux or host runs the check of the running build against the file that the unit starts, before it ends the
+// agent, and systemd starts the agent again. The check is run as the unit does it, with a process in the place of the agent that records its arguments.
+func TestReloadChecksTheProgram(t *testing.T) {
+	for _, role := range []string{"mux", "host"} {
+		unit := "shunt-" + role + ".service"
+		reload, start := unitLines(t, unit, "ExecReload"), unitLines(t, unit, "ExecStart")
+		if len(reload) != 2 || reload[1] != "/bin/kill -TERM $MAINPID" || len(unitLines(t, unit, "ExecStartPre")) > 0 {
+			t.Fatalf("%s: reload %q", unit, reload)
+		}
+		if restart := unitLines(t, unit, "Restart"); !slices.Equal(restart, []string{"always"}) {
+			t.Errorf("%s: Restart=%s: the agent would not come back after a reload", unit, restart)
+		}
+		script, quoted := strings.CutPrefix(reload[0], "/bin/sh -c '")
+		script = strings.ReplaceAll(strings.TrimSuffix(script, "'"), "$$", "$") // as systemd does
+		program := strings.Fields(start[0])[0]
+		if !quoted || !strings.HasSuffix(script, " "+role+" --check-program "+program) {
+			t.Fatalf("%s: %s: expected a check of %s", unit, reload[0], program)
+		}
+		// This process's program is that of the test, which ends with the exit code of run.
+		check := exec.Command("/bin/sh", "-c", strings.ReplaceAll(script, program, "/bin/true"))
+		check.Env = append(os.Environ(), "MAINPID="+strconv.Itoa(os.Getpid()), unitCheckVariable+"=1")
+		out, err := check.CombinedOutput()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != exitFailed || !strings.Contains(string(out), "/bin/true: carries no BPF program") {
+			t.Errorf("%s: check of another program: %v, %s", unit, err, out)
+		}
+	}
+}
+
+// unitCheckVariable is set for processes of the test program that are to be shunt.
+const unitCheckVariable = "SHUNT_TEST_IS_SHUNT"
+
+// TestMain makes the test program shunt where unitCheckVariable is set.
+func TestMain(m *testing.M) {
+	if os.Getenv(unitCheckVariable) != "" {
+		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+// TestUnitsAreValid: systemd accepts the units.
+func TestUnitsAreValid(t *testing.T) {
+	verify, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Fatalf("systemd-analyze is missing, make setup installs it: %v", err)
+	}
+	units, err := filepath.Glob("../../packaging/systemd/*.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, unit := range units {
+		text, err := os.ReadFile(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Commands must be there.
+		text = []byte(strings.ReplaceAll(string(text), "=/usr/local/bin/shunt ", "=/bin/true "))
+		copied := filepath.Join(dir, filepath.Base(unit))
+		if err := os.WriteFile(copied, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command(verify, "verify", "--man=no", "--recursive-errors=no", copied).CombinedOutput()
+		if err != nil || strings.Contains(string(out), filepath.Base(unit)) {
+			t.Errorf("%s: %v: %s", unit, err, out)
 		}
 	}
 }

@@ -68,7 +68,21 @@ func (f *unlockFlags) read(path string) (*backup.Archive, backupFile, error) {
 		return nil, b, fmt.Errorf("%s: %w", path, err)
 	}
 	b.Header = a.Header
+	faults, err := manager.ForeignInBackup(a)
+	if err != nil {
+		return nil, b, fmt.Errorf("%s: %w", path, err)
+	}
+	for _, fault := range faults {
+		b.Foreign = append(b.Foreign, fault.String())
+	}
 	return a, b, nil
+}
+
+// warn writes a line for each field of the backup's objects that names an address of others.
+func (b backupFile) warn(w io.Writer) {
+	for _, fault := range b.Foreign {
+		fmt.Fprintf(w, "warning: %s\n", fault)
+	}
 }
 
 func newVerify(g *globals) *cobra.Command {
@@ -77,7 +91,8 @@ func newVerify(g *globals) *cobra.Command {
 		Use:   "verify FILE",
 		Short: "Check a backup and tell what is in it",
 		Long: "Verify reads a backup as restore does and writes nothing: its checksum, that its secrets belong together, and every key. The\n" +
-			"exit code is 1 when it could not be restored. It needs no manager.",
+			"exit code is 1 when it could not be restored. It needs no manager. It warns of fields that name addresses of another Tenant, or of the load\n" +
+			"balancer's machines, which an apply would refuse.",
 		Example: "  shunt verify shunt.backup --passphrase-file /etc/shunt/backup.passphrase",
 		Args:    needs("a file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -85,6 +100,7 @@ func newVerify(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			b.warn(cmd.ErrOrStderr())
 			return g.printBackup(cmd.OutOrStdout(), b)
 		},
 	}

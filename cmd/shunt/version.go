@@ -84,6 +84,15 @@ func (g *globals) printVersions(w io.Writer, v versions) error {
 	return nil
 }
 
+// versionTemplate returns the line that `shunt --version` prints: the version and, when the build has it, the commit of this
+// binary. It asks no manager.
+func versionTemplate() string {
+	if c := commit(); c != "" {
+		return "shunt " + version + " (" + c + ")\n"
+	}
+	return "shunt " + version + "\n"
+}
+
 // builtFrom is the commit as the build's flags say it; empty: the Go tool may have noted it.
 var builtFrom string
 
@@ -103,3 +112,6 @@ func commit() string {
 	}
 	return ""
 }
+
+// shortCommit returns the first twelve digits of a commit, which tables have room for.
+func shortCommit(commit string) string { return commit[:min(len(commit), 12)] }

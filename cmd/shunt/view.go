@@ -25,6 +25,8 @@ type view struct {
 type viewKind struct {
 	// rows lists what the nodes report of a service, or of all.
 	rows func(status *apiv1.StatusResponse, service string) view
+	// byMux is rows with --by mux; nil: the view has no such form.
+	byMux func(status *apiv1.StatusResponse, service string) view
 	// places: the status must have where the VIPs are.
 	places bool
 	// snat: the status must have who has which ports for outbound connections.
@@ -165,7 +167,7 @@ func backendView(status *apiv1.StatusResponse, service string) view {
 	for _, m := range reports(status, service) {
 		r := backendRecord{
 			endpointKey: keyOf(m.MemberStatus), DIP: m.GetDip(), DIPPort: m.GetDipPort(), Member: m.GetMember(), Mux: m.node.GetName(),
-			Health: healthWord(m), Weight: decided.weight(m.MemberStatus), State: decided.of(m.MemberStatus).words(), Flows: m.GetFlows(),
+			Health: decided.health(m), Weight: decided.weight(m.MemberStatus), State: decided.of(m.MemberStatus).words(), Flows: m.GetFlows(),
 			LastCheck: m.GetLastCheck(), Packets: m.GetPackets(), Bytes: m.GetBytes(),
 		}
 		records = append(records, r)
@@ -193,6 +195,18 @@ func healthWord(m memberReport) string {
 		return "up"
 	}
 	return "down"
+}
+
+// noAgentWord is the health of a backend that no host agent serves, whatever checks say.
+const noAgentWord = "no-agent"
+
+// health is healthWord, or noAgentWord instead of up for a member without a host agent.
+func (d decisions) health(m memberReport) string {
+	word := healthWord(m)
+	if word == "up" && !d.served(m.MemberStatus) {
+		return noAgentWord
+	}
+	return word
 }
 
 // liveFlows are the member's flows at a mux that is there.
@@ -225,13 +239,13 @@ type endpointRecord struct {
 func endpointView(status *apiv1.StatusResponse, service string) view {
 	records := []endpointRecord{}
 	rows := [][]string{{"SERVICE", "ENDPOINT", "MEMBERS", "HEALTHY", "ADVERTISED", "FLOWS", "PACKETS", "BYTES"}}
-	all := reports(status, service)
+	all, decided := reports(status, service), decisionsOf(status)
 	for len(all) > 0 {
 		end := slices.IndexFunc(all, func(m memberReport) bool { return keyOf(m.MemberStatus) != keyOf(all[0].MemberStatus) })
 		if end < 0 {
 			end = len(all)
 		}
-		r := summarize(all[:end])
+		r := summarize(all[:end], decided)
 		all = all[end:]
 		records = append(records, r)
 		rows = append(rows, []string{
@@ -243,7 +257,7 @@ func endpointView(status *apiv1.StatusResponse, service string) view {
 }
 
 // summarize adds up the members of one endpoint; there is at least one.
-func summarize(members []memberReport) endpointRecord {
+func summarize(members []memberReport, decided decisions) endpointRecord {
 	r := endpointRecord{endpointKey: keyOf(members[0].MemberStatus)}
 	muxes, ids, down, up := map[string]bool{}, map[uint32]bool{}, map[uint32]bool{}, map[uint32]bool{}
 	for _, m := range members {
@@ -257,7 +271,7 @@ func summarize(members []memberReport) endpointRecord {
 			}
 		}
 		ids[m.GetMember()] = true
-		switch healthWord(m) {
+		switch decided.health(m) {
 		case "up":
 			up[m.GetMember()] = true
 		case "down":

@@ -2,8 +2,7 @@ package agent
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
+	"crypto"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
@@ -14,6 +13,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -23,12 +24,20 @@ import (
 	"github.com/shuntlb/shunt/internal/token"
 )
 
-// credentials are the node's certificate with its key, and the manager's CA.
+// credentials are the node's certificate with its key, and the managers' CAs. Only unsaved changes.
 type credentials struct {
 	cert tls.Certificate
-	ca   *x509.Certificate
+	// cas are those whose managers are accepted: one, or two while the CA is replaced.
+	cas []*x509.Certificate
+	// issuer is the fingerprint of the one of them that signed the certificate; 0 for none of them.
+	issuer uint64
+	// former are CAs that were replaced: a token that names one is of this cluster, and of no use.
+	former []*x509.Certificate
 	// sessions are those that began with this certificate, good at any manager: another connection needs no signatures.
 	sessions tls.ClientSessionCache
+	// content is that of credentialsFile; unsaved: the file has an earlier certificate.
+	content []byte
+	unsaved atomic.Bool
 }
 
 // renewAt is when two thirds of the certificate's life have passed.
@@ -37,10 +46,18 @@ func (c *credentials) renewAt() time.Time {
 	return leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) * 2 / 3)
 }
 
-func (c *credentials) caHash() [sha256.Size]byte { return sha256.Sum256(c.ca.Raw) }
+// ofCluster reports whether a CA, by the SHA-256 of its certificate, is one that the node accepts or accepted.
+func (c *credentials) ofCluster(ca [sha256.Size]byte) bool {
+	is := func(cert *x509.Certificate) bool { return sha256.Sum256(cert.Raw) == ca }
+	return slices.ContainsFunc(c.cas, is) || slices.ContainsFunc(c.former, is)
+}
 
-// credentialsFile holds key, certificate and CA as PEM blocks in this order, so that they change together.
+// credentialsFile holds key, certificate, CAs and former CAs as PEM blocks in this order, so that they change together. Former builds read the
+// first three.
 const credentialsFile = "node.pem"
+
+// formerBlock is the type of the PEM block of a former CA.
+const formerBlock = "FORMER CERTIFICATE"
 
 // loadCredentials returns nil when there are none for this node.
 func loadCredentials(o *Options) (*credentials, error) {
@@ -64,19 +81,59 @@ func loadCredentials(o *Options) (*credentials, error) {
 func parseCredentials(content []byte) (*credentials, error) {
 	key, rest := pem.Decode(content)
 	cert, rest := pem.Decode(rest)
-	ca, _ := pem.Decode(rest)
-	if key == nil || cert == nil || ca == nil {
+	if key == nil || cert == nil {
 		return nil, errors.New("must hold key, certificate and CA")
 	}
 	pair, err := tls.X509KeyPair(pem.EncodeToMemory(cert), pem.EncodeToMemory(key))
 	if err != nil {
 		return nil, err
 	}
-	caCert, err := x509.ParseCertificate(ca.Bytes)
-	if err != nil {
-		return nil, err
+	c := &credentials{cert: pair, sessions: tls.NewLRUClientSessionCache(1), content: content}
+	for {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		ca, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		if block.Type == formerBlock {
+			c.former = append(c.former, ca)
+		} else {
+			c.cas = append(c.cas, ca)
+		}
 	}
-	return &credentials{cert: pair, ca: caCert, sessions: tls.NewLRUClientSessionCache(1)}, nil
+	if len(c.cas) == 0 {
+		return nil, errors.New("must hold key, certificate and CA")
+	}
+	for _, ca := range c.cas {
+		if pki.SignedBy(c.cert.Leaf, ca) {
+			c.issuer = pki.Fingerprint(ca)
+		}
+	}
+	return c, nil
+}
+
+// formerPEM writes former CAs.
+func formerPEM(former []*x509.Certificate) (out []byte) {
+	for _, ca := range former {
+		out = append(out, pem.EncodeToMemory(&pem.Block{Type: formerBlock, Bytes: ca.Raw})...)
+	}
+	return out
+}
+
+// with returns the credentials with other CAs to accept. Those that are not among them any more are former ones.
+func (c *credentials) with(cas []*x509.Certificate) (*credentials, error) {
+	key, rest := pem.Decode(c.content)
+	cert, _ := pem.Decode(rest)
+	var former []*x509.Certificate
+	for _, ca := range slices.Concat(c.former, c.cas) {
+		if !pki.Holds(cas, ca) && !pki.Holds(former, ca) {
+			former = append(former, ca)
+		}
+	}
+	return parseCredentials(slices.Concat(pem.EncodeToMemory(key), pem.EncodeToMemory(cert), pki.BundlePEM(cas), formerPEM(former)))
 }
 
 // readToken reads the token file.
@@ -100,10 +157,8 @@ func joinTLS(t token.Token) *tls.Config { return pki.JoinTLS(t.CA) }
 
 // clientTLS is mutual TLS with the manager. The name is always pki.ServerName, whatever address is dialled.
 func (c *credentials) clientTLS() *tls.Config {
-	pool := x509.NewCertPool()
-	pool.AddCert(c.ca)
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: pki.ServerName, Certificates: []tls.Certificate{c.cert},
+		MinVersion: tls.VersionTLS13, RootCAs: pki.Pool(c.cas), ServerName: pki.ServerName, Certificates: []tls.Certificate{c.cert},
 		ClientSessionCache: c.sessions,
 	}
 }
@@ -122,9 +177,10 @@ func (c *credentials) resuming(cfg *tls.Config) bool {
 // forget drops the session that is kept.
 func (c *credentials) forget(cfg *tls.Config) { c.sessions.Put(cfg.ServerName, nil) }
 
-// join gets a certificate for a token, or renews it when the token is empty and cfg carries the present one.
-func join(ctx context.Context, o *Options, address string, cfg *tls.Config, tok string) (*credentials, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// join gets a certificate for a token, or renews it when the token is empty and cfg carries the present one, that of had. A renewed one is good
+// without having been written. had is nil before the first join.
+func join(ctx context.Context, o *Options, address string, cfg *tls.Config, tok string, had *credentials) (*credentials, error) {
+	key, err := joinKey(o.StateDir, tok != "")
 	if err != nil {
 		return nil, fmt.Errorf("join: %w", err)
 	}
@@ -144,10 +200,57 @@ func join(ctx context.Context, o *Options, address string, cfg *tls.Config, tok 
 	if err != nil {
 		return nil, fmt.Errorf("join: %w", err)
 	}
-	content := append(append(keyPEM, res.Msg.GetCertificate()...), res.Msg.GetCa()...)
-	c, err := parseCredentials(content)
+	c, err := parseCredentials(slices.Concat(keyPEM, res.Msg.GetCertificate(), res.Msg.GetCa(), res.Msg.GetMoreCas()))
+	if err == nil && had != nil && had.ofCluster(sha256.Sum256(c.cas[0].Raw)) {
+		c.former = slices.Concat(had.former, had.cas)
+		c, err = c.with(c.cas)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("join %s: answer: %w", address, err)
 	}
-	return c, writeFile(filepath.Join(o.StateDir, credentialsFile), content)
+	err = writeFile(filepath.Join(o.StateDir, credentialsFile), c.content)
+	if tok == "" {
+		if err != nil {
+			// A full disk must not keep a node at a certificate that ends.
+			o.Log.Warn("cannot keep the renewed certificate, tries again", "error", err)
+			c.unsaved.Store(true)
+		}
+		return c, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(filepath.Join(o.StateDir, joinKeyFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("join: %w", err)
+	}
+	return c, nil
+}
+
+// joinKeyFile holds the key of a node that has not joined yet.
+const joinKeyFile = "join.key"
+
+// joinKey makes the key for a certificate. One that joins with a token is kept until the node has joined: the token is good for one key, and
+// the answer to an attempt may be lost.
+func joinKey(dir string, kept bool) (crypto.Signer, error) {
+	if !kept {
+		return pki.NewKey()
+	}
+	path := filepath.Join(dir, joinKeyFile)
+	content, err := os.ReadFile(path)
+	if err == nil {
+		if key, err := pki.ParseKey(content); err == nil {
+			return key, nil
+		}
+		// Nobody joined with a damaged key.
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("read key: %w", err)
+	}
+	key, err := pki.NewKey()
+	if err != nil {
+		return nil, err
+	}
+	if content, err = pki.KeyPEM(key); err != nil {
+		return nil, err
+	}
+	return key, writeFile(path, content)
 }

@@ -11,11 +11,14 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
 
-// planFile is the last good plan: a PlanUpdate that is a snapshot.
+// planFile is the last good plan that is surely on disk: a PlanUpdate that is a snapshot. recentFiles may have a newer one.
 const planFile = "plan.pb"
 
-// writeFile replaces the file atomically and durably, mode 0600.
+// writeFile replaces the file atomically and durably, mode 0600, and makes its directory where that is missing.
 func writeFile(path string, content []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
@@ -39,23 +42,28 @@ func writeFile(path string, content []byte) error {
 	return nil
 }
 
-// loadPlan returns nil when there is no plan.
+// loadPlan returns the newest plan that was kept; nil if there is none. Without planFile there is none, and recentFiles are removed: an operator who removes
+// planFile has the node start without a plan, and a recent plan of a former cluster may seem newer than all that come.
 func loadPlan(dir string) (*apiv1.PlanUpdate, error) {
 	content, err := os.ReadFile(filepath.Join(dir, planFile))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+		return nil, removeRecent(dir)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read last good plan: %w", err)
-	}
+	recent := loadRecent(dir)
 	up := &apiv1.PlanUpdate{}
-	if err := proto.Unmarshal(content, up); err != nil {
+	if err == nil {
+		err = proto.Unmarshal(content, up)
+	}
+	switch {
+	case recent != nil && (err != nil || newerPlan(recent, up)):
+		return recent, nil
+	case err != nil:
 		return nil, fmt.Errorf("read last good plan: %w", err)
 	}
 	return up, nil
 }
 
-// savePlan keeps the plan for the next start.
+// savePlan keeps the plan for the next start, also after a loss of power.
 func savePlan(dir string, up *apiv1.PlanUpdate) error {
 	content, err := proto.Marshal(up)
 	if err != nil {

@@ -27,7 +27,17 @@ func (e staleEpoch) Error() string {
 type staleRevision struct{ got, obeyed int64 }
 
 func (e staleRevision) Error() string {
-	return fmt.Sprintf("plan of revision %d: must be at least %d, which this node obeys", e.got, e.obeyed)
+	return fmt.Sprintf("plan of revision %d: must be at least %d, which this node obeys: the manager is behind, or its state is an older one; "+
+		"if it was put back to an older copy, restore a backup instead (shunt restore), which begins a later epoch", e.got, e.obeyed)
+}
+
+// rewoundState refuses an update of a state that was put back to an older copy within the epoch: it is another history than the node's, whatever its
+// revision is.
+type rewoundState struct{ got, obeyed, epoch int64 }
+
+func (e rewoundState) Error() string {
+	return fmt.Sprintf("plan of revision %d: this node obeys revision %d of the same epoch %d, which the manager's state never had: the state is an older copy; "+
+		"restart the leading manager, which begins a later epoch, to have nodes apply its state as it is now, or restore a backup (shunt restore)", e.got, e.obeyed, e.epoch)
 }
 
 // refuses tells why an update is older than what the node has; nil when it is not.
@@ -35,6 +45,8 @@ func (f *folded) refuses(up *apiv1.PlanUpdate) error {
 	switch {
 	case up.GetEpoch() < f.epoch:
 		return staleEpoch{up.GetEpoch(), f.epoch}
+	case up.GetEpoch() == f.epoch && up.GetRewound() && f.revision > 0:
+		return rewoundState{up.GetRevision(), f.revision, f.epoch}
 	case up.GetEpoch() == f.epoch && up.GetRevision() < f.revision:
 		return staleRevision{up.GetRevision(), f.revision}
 	}
@@ -43,7 +55,7 @@ func (f *folded) refuses(up *apiv1.PlanUpdate) error {
 
 // isStale tells whether an update was refused because the manager knows less than the node.
 func isStale(err error) bool {
-	return errors.As(err, new(staleEpoch)) || errors.As(err, new(staleRevision))
+	return errors.As(err, new(staleEpoch)) || errors.As(err, new(staleRevision)) || errors.As(err, new(rewoundState))
 }
 
 // with returns the plan after the update; f stays as it is. changed is false when only the revision moved.

@@ -142,6 +142,15 @@ func TestOlderPlansAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		epoch, revision int64
 		stale           bool
+	}{{3, 6, true}, {3, 7, true}, {3, 900, true}, {4, 1, false}} {
+		_, _, err := f.with(&apiv1.PlanUpdate{Epoch: c.epoch, Revision: c.revision, Rewound: true})
+		if isStale(err) != c.stale {
+			t.Errorf("of a state that went back: epoch %d, revision %d after 3 and 7: %v", c.epoch, c.revision, err)
+		}
+	}
+	for _, c := range []struct {
+		epoch, revision int64
+		stale           bool
 	}{{2, 9, true}, {3, 6, true}, {3, 7, false}, {3, 8, false}, {4, 1, false}} {
 		next, _, err := f.with(&apiv1.PlanUpdate{Epoch: c.epoch, Revision: c.revision})
 		if isStale(err) != c.stale || (next == nil) != c.stale {

@@ -37,8 +37,9 @@ type Handler interface {
 	Status() *apiv1.NodeStatus
 	// Trace answers a trace question; hosts answer with an error.
 	Trace(*apiv1.TraceRequest) *apiv1.TraceResult
-	// Flows answers a question for flows; hosts answer with an error.
-	Flows(*apiv1.FlowsRequest) *apiv1.FlowsResult
+	// Flows answers a question for flows, and stops with an error when ctx ends; hosts answer with an error. Apply, Status and Trace are
+	// called while it runs.
+	Flows(ctx context.Context, q *apiv1.FlowsRequest) *apiv1.FlowsResult
 	// Health answers how the checks of members went: one answer for each asked for, in their order, empty for those that the
 	// node does not check.
 	Health(*apiv1.HealthQuestion) *apiv1.HealthResult

@@ -29,6 +29,8 @@ type Options struct {
 	StateDir string
 	// Version is the program's version, reported to the manager.
 	Version string
+	// Commit is what the program was built from, reported to the manager; empty: not known.
+	Commit string
 	// Notify makes the loop report the status soon. Nil: only at every StatusInterval, and when another plan is obeyed.
 	Notify <-chan struct{}
 	// Heard, if not nil, takes what hosts say of the members that they check. Full verdicts come with each stream.

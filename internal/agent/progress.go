@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"sync"
 	"time"
 )
@@ -23,7 +24,7 @@ type State struct {
 	Connected bool
 	// Age is the time since the plan was last known to be the newest; 0 while it is.
 	Age time.Duration
-	// Fault is why the newest plan is not obeyed.
+	// Fault is why the newest plan is not applied, or why no manager takes the node.
 	Fault string
 }
 
@@ -57,7 +58,7 @@ func (l *loop) state() State {
 	l.noteCurrentLocked()
 	return State{
 		Applied: l.applied.revision, Wanted: l.wanted.revision, Epoch: l.wanted.epoch, Connected: l.connected,
-		Age: l.o.Clock.Now().Sub(l.current), Fault: l.fault,
+		Age: l.o.Clock.Now().Sub(l.current), Fault: cmp.Or(l.lockedOut, l.fault),
 	}
 }
 

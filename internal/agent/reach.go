@@ -86,9 +86,13 @@ func (l *loop) handshakeOnce(ctx context.Context, address string) (*tls.Conn, er
 	if err != nil {
 		return nil, err
 	}
-	cfg := l.creds.clientTLS()
+	// One that came too late for the last stream may still be at it while the next one changes them.
+	l.mu.Lock()
+	creds := l.creds
+	l.mu.Unlock()
+	cfg := creds.clientTLS()
 	cfg.NextProtos = []string{"h2"}
-	resumes := l.creds.resuming(cfg)
+	resumes := creds.resuming(cfg)
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	conn := tls.Client(raw, cfg)
@@ -97,7 +101,7 @@ func (l *loop) handshakeOnce(ctx context.Context, address string) (*tls.Conn, er
 		return nil, fmt.Errorf("TLS handshake: %w", err)
 	}
 	if resumes && !conn.ConnectionState().DidResume {
-		l.creds.forget(cfg)
+		creds.forget(cfg)
 		raw.Close()
 		return nil, errNotResumed
 	}

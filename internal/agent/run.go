@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,10 +22,15 @@ import (
 type loop struct {
 	o        Options
 	h        Handler
-	creds    *credentials
 	managers managers // of the connecting goroutine
 
 	mu sync.Mutex
+	// creds changes in the connecting goroutine, which reads it without mu, and while a stream is up in that of followCAs.
+	creds *credentials
+	// trustFault is why the node does not follow when the CA is replaced, lockedOut why no manager takes it; empty when that is not so.
+	trustFault, lockedOut string
+	// deadToken is the token that did not let the node in again.
+	deadToken string
 	// wanted is the newest plan received; applied the newest the data plane obeys.
 	wanted, applied *folded
 	// fault is why wanted is not applied, or why an update was refused.
@@ -35,9 +41,11 @@ type loop struct {
 	// work wakes the applying goroutine, keep the writing one, and these the reporting one: obeys when what the node obeys is
 	// news, report when its status may be. Each has room for one.
 	work, keep, obeys, report chan struct{}
+	// cas wakes the goroutine that follows the CAs of the plan; room for one.
+	cas chan struct{}
 
-	// kept is the plan on disk; it belongs to the writing goroutine.
-	kept *folded
+	// kept is the plan on disk, synced the last one that survives a loss of power; they belong to the writing goroutine.
+	kept, synced *folded
 }
 
 // Run keeps the node's handler at the newest plan until ctx ends, and then returns nil. It returns an error only when
@@ -60,11 +68,16 @@ func Run(ctx context.Context, o Options, h Handler) error {
 	if err != nil {
 		return err
 	}
-	l := &loop{o: o, h: h, creds: creds, managers: managers{name: o.Name, given: given}, wanted: &folded{}, applied: &folded{}, work: make(chan struct{}, 1), keep: make(chan struct{}, 1), obeys: make(chan struct{}, 1), report: make(chan struct{}, 1)}
+	l := &loop{o: o, h: h, creds: creds, managers: managers{name: o.Name, given: given}, wanted: &folded{}, applied: &folded{}, work: make(chan struct{}, 1), keep: make(chan struct{}, 1), obeys: make(chan struct{}, 1), report: make(chan struct{}, 1), cas: make(chan struct{}, 1)}
+	l.lockedOut = l.lastLockedOut()
 	l.setConnected(false)
 	o.Progress.follow(l)
 	l.restore(ctx)
-	l.kept = l.applied
+	if l.kept = l.applied; l.kept.revision == 0 {
+		l.synced = l.kept
+	} else {
+		signal(l.keep) // it may not be synced
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var workers, keeper sync.WaitGroup
 	kctx, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
@@ -129,6 +142,7 @@ func (l *loop) connectAll(ctx context.Context) error {
 		err := l.ensureCredentials(ctx)
 		if err == nil {
 			err = l.stream(ctx)
+			l.noteLockedOut(err)
 			l.joinAfresh(ctx, err)
 		} else if l.hopeless(err) {
 			return err
@@ -180,36 +194,43 @@ func (l *loop) ensureCredentials(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		creds, err := join(ctx, &l.o, l.managers.present, joinTLS(t), t.String())
+		creds, err := join(ctx, &l.o, l.managers.present, joinTLS(t), t.String(), l.creds)
 		if err != nil {
 			return err
 		}
-		if l.creds != nil && l.creds.caHash() != creds.caHash() {
+		if l.creds != nil && !l.creds.ofCluster(sha256.Sum256(creds.cas[0].Raw)) {
 			l.forgetEpoch()
 		}
-		l.creds = creds
+		l.use(creds)
 		l.o.Log.Info("joined", "manager", l.managers.present, "certificate_until", creds.cert.Leaf.NotAfter)
 		return nil
 	}
 	if l.o.Clock.Now().Before(l.creds.renewAt()) {
 		return nil
 	}
-	creds, err := join(ctx, &l.o, l.managers.present, l.creds.clientTLS(), "")
+	creds, err := join(ctx, &l.o, l.managers.present, l.creds.clientTLS(), "", l.creds)
 	if err != nil {
 		l.o.Log.Warn("cannot renew the certificate", "error", err)
 		return nil
 	}
-	l.creds = creds
+	l.use(creds)
 	return nil
 }
 
-// newCluster tells whether the token file names another CA than the stored one.
+// use makes these the credentials of the next connection.
+func (l *loop) use(creds *credentials) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.creds = creds
+}
+
+// newCluster reports whether the token file names a CA that the node neither accepts nor accepted before.
 func (l *loop) newCluster() bool {
 	if l.o.TokenFile == "" {
 		return false
 	}
 	t, err := readToken(l.o.TokenFile)
-	return err == nil && t.CA != l.creds.caHash()
+	return err == nil && !l.creds.ofCluster(t.CA)
 }
 
 // forgetEpoch makes the node obey the first epoch of another cluster.
@@ -307,6 +328,7 @@ func (l *loop) take(up *apiv1.PlanUpdate) error {
 	}
 	l.wanted = next
 	signal(l.work)
+	signal(l.cas)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/convert"
+	"github.com/shuntlb/shunt/internal/pki"
 )
 
 type syncStream = connect.BidiStreamForClient[apiv1.NodeReport, apiv1.PlanUpdate]
@@ -43,12 +45,15 @@ func (l *loop) stream(ctx context.Context) error {
 		}
 		return fmt.Errorf("open stream: %w", err)
 	}
-	questions := make(chan *apiv1.PlanUpdate, 64)
+	questions := make(chan question, questionQueue)
+	answers := make(chan *apiv1.NodeReport)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	wg.Go(func() { l.reportAll(sctx, s, questions) })
-	renewIn := l.creds.renewAt().Sub(l.o.Clock.Now())
+	wg.Go(func() { l.reportAll(sctx, s, answers) })
+	wg.Go(func() { l.answerAll(sctx, questions, answers) })
+	renewIn := l.creds.renewAt().Sub(l.o.Clock.Now()) // before followCAs may replace the credentials
+	wg.Go(func() { l.followCAs(sctx) })
 	wg.Go(func() { l.endAfter(sctx, renewIn, cancel) })
 	return l.listen(s, questions)
 }
@@ -56,19 +61,23 @@ func (l *loop) stream(ctx context.Context) error {
 // joinAfresh gets a new certificate when the manager refused the present one and the token file has a good token.
 func (l *loop) joinAfresh(ctx context.Context, refusal error) {
 	code := connect.CodeOf(refusal)
-	if code != connect.CodePermissionDenied && code != connect.CodeUnauthenticated {
+	byTLS := refusedByTLS(refusal)
+	if code != connect.CodePermissionDenied && code != connect.CodeUnauthenticated && !byTLS {
 		return
 	}
 	t, err := readToken(l.o.TokenFile)
-	if err != nil {
+	if err != nil || byTLS && t.String() == l.deadToken {
 		return
 	}
-	creds, err := join(ctx, &l.o, l.managers.present, joinTLS(t), t.String())
+	creds, err := join(ctx, &l.o, l.managers.present, joinTLS(t), t.String(), l.creds)
 	if err != nil {
+		if connect.CodeOf(err) == connect.CodePermissionDenied || errors.Is(err, pki.ErrOtherCA) {
+			l.deadToken = t.String()
+		}
 		l.o.Log.Warn("cannot join afresh", "error", err)
 		return
 	}
-	l.creds = creds
+	l.use(creds)
 }
 
 // endAfter ends the stream when the certificate is due for renewal; the next connection renews it.
@@ -96,7 +105,7 @@ func (l *loop) epoch() int64 {
 }
 
 // listen takes in updates and questions.
-func (l *loop) listen(s *syncStream, questions chan<- *apiv1.PlanUpdate) error {
+func (l *loop) listen(s *syncStream, questions chan<- question) error {
 	defer l.setConnected(false)
 	// behind: the manager knows less than this node. What it sends next is a change of what was refused.
 	behind := false
@@ -106,9 +115,10 @@ func (l *loop) listen(s *syncStream, questions chan<- *apiv1.PlanUpdate) error {
 			return fmt.Errorf("stream: %w", err)
 		}
 		l.setConnected(true)
+		l.noteLockedOut(nil)
 		if up.GetTrace() != nil || up.GetFlows() != nil || up.GetHealthOf() != nil || up.GetSnatWords() != nil {
 			select {
-			case questions <- up:
+			case questions <- question{up, l.o.Clock.Now()}:
 			default: // the manager's timeout answers
 			}
 			continue
@@ -155,6 +165,9 @@ func (l *loop) listen(s *syncStream, questions chan<- *apiv1.PlanUpdate) error {
 		}
 		if up.GetSnapshot() {
 			l.o.Log.Info("has a plan from the manager", "manager", l.managers.present, "revision", up.GetRevision(), "epoch", up.GetEpoch())
+			if len(up.GetUpsert()) == 0 {
+				l.o.Log.Warn("the plan is empty: there is no Node of this name and role; apply one", "node", l.o.Name, "role", l.o.Role)
+			}
 		}
 	}
 }
@@ -175,7 +188,7 @@ const askPace = 2 * time.Second
 
 // reportAll sends reports, answers and asks; it is the only sender while the stream is up. What the node obeys, what its checks
 // came to, answers and asks are sent at once; a status follows when something changed, and every StatusInterval.
-func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *apiv1.PlanUpdate) {
+func (l *loop) reportAll(ctx context.Context, s *syncStream, answers <-chan *apiv1.NodeReport) {
 	tick := l.o.Clock.After(l.o.StatusInterval)
 	var judged <-chan struct{}
 	if l.o.Verdicts != nil {
@@ -223,9 +236,8 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *a
 				continue
 			}
 			askAgain = l.o.Clock.After(askPace)
-		case q := <-questions:
-			r = l.ack()
-			l.answer(r, q)
+		case r = <-answers:
+			l.acknowledge(r)
 		case <-l.report:
 			if due == nil && last.report != nil {
 				due = l.o.Clock.After(statusPace)
@@ -256,9 +268,16 @@ func (l *loop) reportAll(ctx context.Context, s *syncStream, questions <-chan *a
 
 // ack is a report of what the node obeys.
 func (l *loop) ack() *apiv1.NodeReport {
+	r := &apiv1.NodeReport{}
+	l.acknowledge(r)
+	return r
+}
+
+// acknowledge sets the revision and the epoch of a report.
+func (l *loop) acknowledge(r *apiv1.NodeReport) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return &apiv1.NodeReport{SyncedRevision: l.syncedLocked(), Epoch: l.wanted.epoch}
+	r.SyncedRevision, r.Epoch = l.syncedLocked(), l.wanted.epoch
 }
 
 // syncedLocked is the revision that the node obeys.
@@ -325,26 +344,6 @@ func (s said) covers(r *apiv1.NodeReport, now time.Time) bool {
 	return s.report != nil && now.Sub(s.at) < QuietFor && proto.Equal(s.report, r)
 }
 
-// answer puts the answers to an update's questions into a report.
-func (l *loop) answer(r *apiv1.NodeReport, up *apiv1.PlanUpdate) {
-	if q := up.GetTrace(); q != nil {
-		r.Trace = &apiv1.TraceReply{Id: q.GetId(), Result: l.h.Trace(q.GetRequest())}
-	}
-	if q := up.GetFlows(); q != nil {
-		r.Flows = &apiv1.FlowsReply{Id: q.GetId(), Result: l.h.Flows(q.GetRequest())}
-	}
-	if q := up.GetHealthOf(); q != nil {
-		r.HealthReply = &apiv1.HealthReply{Id: q.GetId(), Result: l.h.Health(q)}
-	}
-	if q := up.GetSnatWords(); q != nil {
-		words := &apiv1.SnatWords{Error: noLeases}
-		if l.o.Leases != nil {
-			words = l.o.Leases.Words(q)
-		}
-		r.SnatWords = &apiv1.SnatWordsReply{Id: q.GetId(), Result: words}
-	}
-}
-
 // nodeReport is the newest report, with a status.
 func (l *loop) nodeReport() *apiv1.NodeReport {
 	st := l.h.Status()
@@ -355,8 +354,11 @@ func (l *loop) nodeReport() *apiv1.NodeReport {
 	defer l.mu.Unlock()
 	synced := l.syncedLocked()
 	st.Name, st.Role, st.Version, st.SyncedRevision = l.o.Name, l.o.Role, l.o.Version, synced
+	agent := &apiv1.ProcessBuild{Process: "agent", Version: l.o.Version, Commit: l.o.Commit, Pid: uint32(os.Getpid())}
+	st.Processes = append([]*apiv1.ProcessBuild{agent}, st.Processes...)
 	if l.fault != "" {
 		st.Error = l.fault
 	}
+	st.Trust, st.RotatesRings = l.trustLocked(), true
 	return &apiv1.NodeReport{SyncedRevision: synced, Epoch: l.wanted.epoch, Status: st}
 }

@@ -84,7 +84,7 @@ func TestWhatIsWaitedForGoesAhead(t *testing.T) {
 	up, down := verdictsOf(false, []uint16{1}, nil), verdictsOf(false, nil, []uint16{1})
 	all := verdictsOf(true, []uint16{1}, nil)
 	checks.all = all
-	m.run(Options{Clock: fake, StatusInterval: time.Hour, Verdicts: checks, Notify: notify}, obedient{})
+	m.run(Options{Commit: "0123abcd", Clock: fake, StatusInterval: time.Hour, Verdicts: checks, Notify: notify}, obedient{})
 
 	s := m.accept()
 	s.expectVerdicts(all)
@@ -113,6 +113,8 @@ func TestWhatIsWaitedForGoesAhead(t *testing.T) {
 	}
 	if r := s.until(fake, statusPace); r.GetStatus().GetSyncedRevision() != 6 || !r.GetStatus().GetDrained() {
 		t.Fatalf("report is %v, want a status at revision 6", r)
+	} else if p := r.GetStatus().GetProcesses(); len(p) != 1 || p[0].GetProcess() != "agent" || p[0].GetVersion() != "test" || p[0].GetCommit() != "0123abcd" || p[0].GetPid() == 0 {
+		t.Errorf("processes %v, want the agent of build test 0123abcd", p)
 	}
 
 	// Another stream begins with everything.

@@ -180,7 +180,9 @@ func (obedient) Status() *apiv1.NodeStatus              { return &apiv1.NodeStat
 func (obedient) Trace(*apiv1.TraceRequest) *apiv1.TraceResult {
 	return &apiv1.TraceResult{Verdict: "forwarded"}
 }
-func (obedient) Flows(*apiv1.FlowsRequest) *apiv1.FlowsResult { return &apiv1.FlowsResult{} }
+func (obedient) Flows(context.Context, *apiv1.FlowsRequest) *apiv1.FlowsResult {
+	return &apiv1.FlowsResult{}
+}
 
 func (obedient) Health(q *apiv1.HealthQuestion) *apiv1.HealthResult {
 	out := &apiv1.HealthResult{}

@@ -102,7 +102,7 @@ func (h *flipHost) Trace(*apiv1.TraceRequest) *apiv1.TraceResult {
 }
 
 // Flows implements agent.Handler.
-func (h *flipHost) Flows(*apiv1.FlowsRequest) *apiv1.FlowsResult {
+func (h *flipHost) Flows(context.Context, *apiv1.FlowsRequest) *apiv1.FlowsResult {
 	return &apiv1.FlowsResult{Error: "is simulated"}
 }
 

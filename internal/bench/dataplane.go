@@ -46,7 +46,7 @@ var dataplaneSuite = Suite{
 		atMost("hash/1", "over_floor_ns", 25), atMost("flow/1", "over_floor_ns", 25), atMost("flow/64Ki", "over_floor_ns", 50),
 		atMost("flow/1Mi", "over_floor_ns", 110), atMost("flow/1Mi-20000ep", "over_floor_ns", 130), atMost("flow/new", "over_floor_ns", 130),
 		atMost("flow6/1Mi", "over_floor_ns", 110),
-		atMost("cookie/1", "over_floor_ns", 50), atMost("cookie/1Mi", "over_floor_ns", 50), atMost("cookie6/1Mi", "over_floor_ns", 65),
+		atMost("cookie/1", "over_floor_ns", 50), atMost("cookie/1Mi", "over_floor_ns", 50), atMost("cookie6/1Mi", "over_floor_ns", 65), atMost("cookie/track-1Mi", "over_floor_ns", 400),
 		atMost("quic-plain/1Mi", "over_floor_ns", 45), atMost("quic-aes/1Mi", "over_floor_ns", 140),
 		atMost("host/stamp-in", "over_floor_ns", 60), atMost("host/stamp-out", "over_floor_ns", 60),
 	},

@@ -24,6 +24,7 @@ const (
 	simShunt      = "sim-shunt"    // Shunt's rule over the same connections' addresses
 	simNone       = "sim-none"     // the slot's present owner alone
 	simPrevious   = "sim-previous" // a daisy chain of one generation
+	simBeamer     = "sim-beamer"   // Beamer's, of each bucket
 	simModulo     = "sim-modulo"   // the hash modulo the number of backends
 	brokenPercent = "broken_pct"
 )
@@ -38,8 +39,8 @@ var repairSuite = Suite{
 		"has 2,048 slots throughout.) `broken` are the connections that were reset since they began. Engines: `shunt` is real; `none` is the same " +
 		"with `repairWindow: 0s`, real as well. The `sim-` ones are simulated with the addresses and ports of the very connections, with rings as " +
 		"plans make them, under a hash key of the simulation's own: `sim-shunt` and `sim-none` say the same of the first two, by which the simulation " +
-		"can be judged; `sim-previous` sends what a backend does not know to the owner in the ring before, as a daisy chain of one generation does (Beamer, NSDI " +
-		"2018, has such a chain; its controller, which assigns buckets by itself, was not rebuilt); `sim-modulo` is plain hashing.",
+		"can be judged; `sim-previous` sends what a backend does not know to the owner in the ring before, as a daisy chain of one generation does; `sim-beamer` is " +
+		"Beamer (NSDI 2018), whose buckets each have their own former server, on a table of its own that knows no weights; `sim-modulo` is plain hashing.",
 	Plotted: []string{brokenPercent}, Unit: "% of the connections broken", Series: engineField,
 	Cases: []string{"change-1", "change-2", "change-3", "remove-1", "doubles"},
 	Takes: time.Minute, TakesShort: 30 * time.Second,
@@ -126,7 +127,7 @@ func runRepair(ctx context.Context, o Options, emit func(Row)) error {
 var simRules = []struct {
 	engine string
 	rule   sim.Rule
-}{{simShunt, sim.LastOwner}, {simNone, sim.PresentOwner}, {simPrevious, sim.PreviousRing}, {simModulo, sim.Modulo}}
+}{{simShunt, sim.LastOwner}, {simNone, sim.PresentOwner}, {simPrevious, sim.PreviousRing}, {simBeamer, sim.Beamer}, {simModulo, sim.Modulo}}
 
 // emit makes the rows of a story under one way.
 func (s story) emit(o Options, way string, broken []int, of int, emit func(Row)) {

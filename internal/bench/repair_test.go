@@ -61,6 +61,11 @@ func TestStoriesSimulated(t *testing.T) {
 		if n := percent(sim.PreviousRing); n != 0 {
 			t.Errorf("%v: the ring before loses %g %% at one change", s.cases, n)
 		}
+		for change, n := range sim.Broken(sim.Beamer, s.simPools(), hashesOf(flows)) {
+			if n != 0 {
+				t.Errorf("%v: Beamer loses %d connections by change %d", s.cases, n, change+1)
+			}
+		}
 		if n := percent(sim.PresentOwner); s.equal != (n > 50) || n < 7 || !s.equal && n > 14 {
 			t.Errorf("%v: no repair loses %g %%", s.cases, n)
 		}

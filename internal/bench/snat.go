@@ -26,8 +26,8 @@ var snatSuite = Suite{
 	About: "Three managers, each a process with a store that syncs every write to its disk, on the CPUs of this machine with the simulated nodes: two muxes with the real agent's " +
 		"part, which fold every lease, and hosts that speak the node protocol. 2,000 VIPs, two servers each. `leases`: p50_ms and p99_ms are from an ask to " +
 		"the grant, at 1,000 asks a second, sent whether others were answered or not, while what was granted goes back in bunches every 50 ms; per_s is ranges a second, with all that were given back at rest for two minutes, while " +
-		"every server asks for 32 as soon as it has given back what it had. queue_ms, store_ms and muxes_ms are what of a lease's time, on average, passes at the leader until the ask has its turn, is stored, and every mux has it. local_share is the share of connections, of a workload with Zipf's far ends, that got a port without " +
-		"waiting, the lease taking 15 ms. `abuser`: the latency of a tenant that asks 200 times a second, in turns alone (alone_p99_ms) and beside a tenant whose " +
+		"every server asks for 32 as soon as it has given back what it had. queue_ms, store_ms and muxes_ms are what of a lease's time, on average, passes at the leader until the ask has its turn, is stored, and every mux has it. local_share is simulated: the share of connections of 200 servers, to far ends chosen by Zipf's law, that got a port without " +
+		"waiting where a lease takes 15 ms. `abuser`: the latency of a tenant that asks 200 times a second, in turns alone (alone_p99_ms) and beside a tenant whose " +
 		"3,000 servers ask without end, 20,000 times a second. The second plot redraws Ananta's Figure 13 (SIGCOMM 2013): the same two tenants second by second, the " +
 		"second one asking between the dashed lines; each ask of its servers waits for its share, 32,768 ranges a second as long as others ask. `memory`: allocating a range of a VIP (ns), freeing it (free_ns), and a connection's port (port_ns).",
 	Cases:     []string{snatLeases, snatAbuser, snatOver, snatMemory},

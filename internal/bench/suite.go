@@ -88,6 +88,11 @@ func (g Goal) verdict(got float64) string {
 	return fmt.Sprintf("goal %s %s at %s %s: %s (%s)", name, g.Field, bound, limit, verdict, Field{Value: got}.text())
 }
 
+// OnlyByName returns true if the case runs only when it is named, because it takes long.
+func (s Suite) OnlyByName(name string) bool {
+	return s.results != nil && slices.Contains(s.results.apart, name)
+}
+
 // Options say how a suite runs.
 type Options struct {
 	// Short runs a smoke test: every step once, figures without worth.

@@ -62,7 +62,7 @@ func (c muxCase) tables() (dataplane.MuxState, map[netip.Addr]dataplane.NextHop)
 	var keys *dataplane.MuxCookie
 	if c.cookie() {
 		affinity = dataplane.AffinityCookie
-		keys = &dataplane.MuxCookie{Keys: [2][16]byte{benchrun.CookieKey}, Live: [2]bool{true, false}}
+		keys = &dataplane.MuxCookie{Keys: [2][16]byte{benchrun.CookieKey}, Live: [2]bool{true, false}, Shuffled: [2]bool{true, false}}
 	}
 	protocol, ids := lb.TCP, (*dataplane.MuxQUIC)(nil)
 	if c.quic() {

@@ -13,6 +13,8 @@ type Fake struct {
 	history []State
 	err     error
 	closed  bool
+	process Process
+	keeps   bool
 }
 
 var _ Speaker = (*Fake)(nil)
@@ -36,15 +38,25 @@ func (f *Fake) Status(context.Context) (Status, error) {
 	if f.err != nil {
 		return Status{}, f.err
 	}
-	s := Status{Routes: slices.Clone(f.state.Routes)}
+	return Status{Routes: slices.Clone(f.state.Routes), Peers: f.peersLocked(), Process: f.process}, nil
+}
+
+// Peers implements Speaker.
+func (f *Fake) Peers(context.Context) ([]PeerStatus, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.peersLocked(), f.err
+}
+
+func (f *Fake) peersLocked() (out []PeerStatus) {
 	for _, p := range f.state.Peers {
-		ps := PeerStatus{Address: p.Address, State: "established"}
+		ps := PeerStatus{Address: p.Address, State: "established", GracefulRestart: f.keeps}
 		if p.BFD != nil {
 			ps.BFD = "up"
 		}
-		s.Peers = append(s.Peers, ps)
+		out = append(out, ps)
 	}
-	return s, nil
+	return out
 }
 
 // Close implements Speaker.
@@ -60,6 +72,20 @@ func (f *Fake) Fail(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.err = err
+}
+
+// RunAs makes the speaker report that it runs in a process.
+func (f *Fake) RunAs(p Process) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.process = p
+}
+
+// KeepRoutes makes all routers support graceful restart.
+func (f *Fake) KeepRoutes() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.keeps = true
 }
 
 // State returns what was set last.

@@ -13,6 +13,8 @@ type Speaker interface {
 	Set(ctx context.Context, want State) error
 	// Status reads what is announced and how the sessions are.
 	Status(ctx context.Context) (Status, error)
+	// Peers reads how the sessions are. Its cost does not depend on the number of routes.
+	Peers(ctx context.Context) ([]PeerStatus, error)
 	// Close ends all sessions.
 	Close() error
 }
@@ -31,6 +33,10 @@ type Peer struct {
 	ASN      uint32
 	Password string // TCP MD5 (RFC 2385); empty: none
 	BFD      *BFD
+	// TTLSecurity is how many hops away the router is at most, by the TTL of its packets (RFC 5082); 0: it is not looked at.
+	TTLSecurity uint8
+	// Multihop is the TTL of packets to an external router that is not on the link; 0: 1.
+	Multihop uint8
 }
 
 // BFD are the timers of a BFD session (RFC 5880).
@@ -46,7 +52,13 @@ type Route struct {
 	NextHop netip.Addr
 	// Graceful carries the GRACEFUL_SHUTDOWN community (RFC 8326): routers prefer others.
 	Graceful bool
+	// Rank orders the routes of several speakers to one prefix: routers send to the lowest rank that there is, and share the load
+	// between equal ones. At most MaxRank.
+	Rank uint8
 }
+
+// MaxRank is the highest Route.Rank.
+const MaxRank = 2
 
 // Status is what a speaker does at this moment.
 type Status struct {
@@ -54,6 +66,15 @@ type Status struct {
 	Peers  []PeerStatus
 	// Withheld says in words why routes that were asked for are not announced; empty when they are.
 	Withheld string
+	// Process is where the speaker runs; zero in the caller's own process.
+	Process Process `json:"-"`
+}
+
+// Process is the process of a speaker and the build that it runs.
+type Process struct {
+	PID int
+	// Version and Commit of its program; Commit is empty when the build does not have it, or does not report it.
+	Version, Commit string
 }
 
 // PeerStatus is the state of one session.
@@ -61,4 +82,10 @@ type PeerStatus struct {
 	Address netip.Addr
 	State   string // RFC 4271 section 8.2.2, lower case: "established"
 	BFD     string // "up", "down", "" without BFD
+	// Losses counts how often the session ended after it was established, in this process.
+	Losses uint64
+	// Reason says in words why the session ended last, or why the last attempt failed; empty if neither happened.
+	Reason string
+	// GracefulRestart: the established session's router keeps the routes while the speaker is replaced (RFC 4724 section 4.2).
+	GracefulRestart bool `json:",omitempty"`
 }

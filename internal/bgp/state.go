@@ -67,6 +67,8 @@ func (s State) Validate() error {
 			return fmt.Errorf("route prefix: %v: must be a prefix without host bits", r.Prefix)
 		case r.NextHop.Is4() != r.Prefix.Addr().Is4() || !r.NextHop.IsValid():
 			return fmt.Errorf("route %v: next hop: %v: must be an address of the same family", r.Prefix, r.NextHop)
+		case r.Rank > MaxRank:
+			return fmt.Errorf("route %v: rank: %d: must be 0 to %d", r.Prefix, r.Rank, MaxRank)
 		case routes[r.Prefix]:
 			return fmt.Errorf("route %v: given twice", r.Prefix)
 		}

@@ -182,6 +182,7 @@ func randomEndpoint(rt *rapid.T) lb.Endpoint {
 	e.Schedule.By = rapid.SampledFrom([]string{"", lb.ByCPU}).Draw(rt, "by")
 	e.Cookie.Form = rapid.SampledFrom([]string{"", lb.CookieEVC, lb.CookieCO}).Draw(rt, "form")
 	e.Track = rapid.Bool().Draw(rt, "track")
+	e.Unhealthy = rapid.SampledFrom([]string{"", lb.UnhealthyKeep, lb.UnhealthyMove}).Draw(rt, "unhealthy")
 	if e.Path = rapid.SampledFrom([]string{lb.PathDSR, lb.PathNAT}).Draw(rt, "path"); e.Translated() {
 		e.Backends[0].Host = netip.Addr{}
 	}
@@ -214,7 +215,7 @@ func simpleEndpoint(rt *rapid.T) lb.Endpoint {
 }
 
 func randomPeer(rt *rapid.T) lb.BGPPeer {
-	p := lb.BGPPeer{Address: addr(rt, "peer"), ASN: rapid.Uint32().Draw(rt, "peer asn"), PasswordFile: name(rt)}
+	p := lb.BGPPeer{Address: addr(rt, "peer"), ASN: rapid.Uint32().Draw(rt, "peer asn"), PasswordFile: name(rt), TTLSecurity: rapid.Uint32().Draw(rt, "ttl security"), Multihop: rapid.Uint32().Draw(rt, "multihop")}
 	if rapid.Bool().Draw(rt, "bfd") {
 		p.BFD = &lb.BFD{Transmit: randomDuration(rt, "transmit"), Receive: randomDuration(rt, "receive"), Multiplier: rapid.Uint32Range(1, 9).Draw(rt, "multiplier")}
 	}
@@ -315,8 +316,8 @@ func TestPlansComeBack(t *testing.T) {
 			Affinity: ep.Affinity, Source: ep.Source, OnePacket: ep.OnePacket, Idle: ep.Idle, Fragments: ep.Fragments, Encap: ep.Encap,
 			BackupBelow: ep.BackupBelow, FailOpen: ep.FailOpen,
 			Scheduler: ep.Scheduler, ScheduleBy: ep.Schedule.By, Track: ep.Track, QUIC: ep.QUIC, Cookie: ep.Cookie.Form,
-			NAT: rapid.Bool().Draw(rt, "nat"),
-			Key: endpointKey(rt), Service: name(rt), Generation: rapid.Int64().Draw(rt, "generation"), RingCode: 7, KeyID: 1, Health: health(rt),
+			NAT: rapid.Bool().Draw(rt, "nat"), FlowsFirst: rapid.Bool().Draw(rt, "flows first"), KeepDead: rapid.Bool().Draw(rt, "keep dead"),
+			Key: endpointKey(rt), Service: name(rt), Generation: rapid.Int64().Draw(rt, "generation"), RingCode: 7, KeyID: 1, RingTweak: rapid.Uint64().Draw(rt, "tweak"), Health: health(rt),
 			Members: []plan.Member{
 				{ID: 3, DIP: addr(rt, "dip"), Port: word(rt, "dip port"), Weight: word(rt, "weight"), Outer: addr(rt, "outer"), Backup: true},
 				{ID: 65534, Down: true, DIP: addr(rt, "dip"), Port: word(rt, "dip port"), Outer: addr(rt, "outer")},
@@ -380,6 +381,8 @@ func TestStatesComeBack(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		want := plan.EndpointState{
 			Key: endpointKey(rt), Membership: plan.Membership{Generation: 9, RingCode: 7, KeyID: 2, Members: members(rt)},
+			Cookies: rapid.Bool().Draw(rt, "cookies"),
+			Young:   rapid.SampledFrom([]time.Time{{}, time.Unix(1<<31, 0).UTC()}).Draw(rt, "young"),
 			Quarantine: some(rt, "quarantine", 0, 2, func(rt *rapid.T) plan.Quarantined {
 				return plan.Quarantined{ID: word(rt, "id"), Backend: lb.BackendKey{DIP: addr(rt, "dip"), Port: 1}, Until: time.Unix(rapid.Int64Range(0, 1<<32).Draw(rt, "until"), 5).UTC()}
 			}),

@@ -195,7 +195,7 @@ func TestSaidOfChecks(t *testing.T) {
 	}{
 		{&apiv1.Health{Checks: []*apiv1.Check{{Http: &apiv1.HTTPCheck{Path: "/a"}, Interval: second}}, Rise: 3}, []string{"http.path = /a", "interval = 1s", "rise = 3"}},
 		{&apiv1.Health{Interval: second, Combine: "any", Checks: []*apiv1.Check{{Tcp: &apiv1.TCPCheck{}}, {Icmp: &apiv1.ICMPCheck{}, Rise: 9}}}, []string{
-			"checks = {tcp: {}, interval: 1s, timeout: 500ms, rise: 2, fall: 3}, {icmp: {}, interval: 1s, timeout: 500ms, rise: 9, fall: 3}", "combine = any",
+			"checks = {tcp: {}, interval: 1s, timeout: 500ms, rise: 2, fall: 3, through: tunnel}, {icmp: {}, interval: 1s, timeout: 500ms, rise: 9, fall: 3, through: direct}", "combine = any",
 		}},
 	} {
 		content, got := saidOf(t, c.said)

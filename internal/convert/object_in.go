@@ -50,7 +50,7 @@ func FromObject(o *apiv1.Object, index int) (lb.Object, []lb.Violation) {
 	case *apiv1.Object_Tenant:
 		if kind.Tenant != nil {
 			r.prefix = lb.Ref(lb.KindTenant, kind.Tenant.GetName()) + ": "
-			out = tenant(kind.Tenant)
+			out = r.tenant(kind.Tenant)
 		}
 	case *apiv1.Object_Policy:
 		if kind.Policy != nil {
@@ -74,7 +74,13 @@ func (r *reader) service(in *apiv1.Service) *lb.Service {
 		Name: in.GetName(), Tenant: in.GetTenant(), VIPs: r.addrs("vip", in.GetVip()), Policy: in.GetPolicy(),
 		Limits: limits(in.GetLimits()), Sources: r.sources(in.GetSources()), Placement: placement(in.GetPlacement()),
 	}
-	s.SNAT = r.addrs("snat", in.GetSnat())
+	for i, text := range in.GetSnat() {
+		server, allowed := lb.ParseSNATServer(text)
+		if allowed != "" {
+			r.fault(fmt.Sprintf("snat[%d]", i), text, allowed)
+		}
+		s.SNAT = append(s.SNAT, server)
+	}
 	for i, ep := range in.GetEndpoints() {
 		s.Endpoints = append(s.Endpoints, r.endpoint(fmt.Sprintf("endpoints[%d]", i), ep))
 	}
@@ -90,7 +96,7 @@ func (r *reader) endpoint(path string, in *apiv1.Endpoint) lb.Endpoint {
 		SlowStart: r.time(path+".slowStart", in.GetSlowStart()), DrainTimeout: r.time(path+".drainTimeout", in.GetDrainTimeout()),
 		RepairWindow: r.timeOf(path+".repairWindow", in.GetRepairWindow()), HostIdle: r.hostIdle(path+".hostIdle", in.GetHostIdle()),
 		Load: r.load(path+".load", in.GetLoad()), Schedule: lb.Schedule{By: in.GetSchedule().GetBy()},
-		Cookie: lb.Cookie{Form: in.GetCookie().GetForm()}, Track: in.GetTrack(), QUIC: r.quic(path+".quic", in.GetQuic()),
+		Cookie: lb.Cookie{Form: in.GetCookie().GetForm()}, Track: in.GetTrack(), Unhealthy: in.GetUnhealthy(), QUIC: r.quic(path+".quic", in.GetQuic()),
 	}
 	transport, allowed := lb.ParseTransport(in.GetProtocol())
 	if allowed != "" {
@@ -202,7 +208,10 @@ func (r *reader) bgp(in *apiv1.BGP) *lb.BGP {
 	out.RouterID = r.optional("bgp.routerId", in.GetRouterId())
 	for i, p := range in.GetPeers() {
 		path := fmt.Sprintf("bgp.peers[%d]", i)
-		peer := lb.BGPPeer{Address: r.addr(path+".address", p.GetAddress()), ASN: p.GetAsn(), PasswordFile: p.GetPasswordFile()}
+		peer := lb.BGPPeer{
+			Address: r.addr(path+".address", p.GetAddress()), ASN: p.GetAsn(), PasswordFile: p.GetPasswordFile(),
+			TTLSecurity: p.GetTtlSecurity(), Multihop: p.GetMultihop(),
+		}
 		if bfd := p.GetBfd(); bfd != nil {
 			peer.BFD = &lb.BFD{
 				Transmit: r.duration(path+".bfd.transmit", bfd.GetTransmit()),
@@ -219,6 +228,7 @@ func (r *reader) network(in *apiv1.Network) *lb.Network {
 		Name: in.GetName(), MTU: in.GetMtu(), VIPs: r.prefixes("vips", in.GetVips()),
 		Underlay: r.prefixes("underlay", in.GetUnderlay()), TunnelSources: r.prefixes("tunnelSources", in.GetTunnelSources()),
 		Encap: in.GetEncap(), Switches: r.prefixes("switches", in.GetSwitches()),
+		SNAT: lb.SNATTimes{Idle: r.duration("snat.idle", in.GetSnat().GetIdle()), Quarantine: r.duration("snat.quarantine", in.GetSnat().GetQuarantine())},
 	}
 }
 

@@ -46,7 +46,7 @@ func toEndpoint(ep *lb.Endpoint) *apiv1.Endpoint {
 		Scheduler: ep.Scheduler, Rewrite: string(ep.Rewrite), Health: toHealth(ep.Health), Source: toSource(ep.Source),
 		OnePacket: ep.OnePacket, Idle: toIdle(ep.Idle), Fragments: ep.Fragments, Encap: ep.Encap, BackupBelow: uint32(ep.BackupBelow),
 		FailOpen: ep.FailOpen, SlowStart: duration(ep.SlowStart), DrainTimeout: duration(ep.DrainTimeout), HostIdle: toHostIdle(ep.HostIdle),
-		Load: toLoad(ep.Load), Track: ep.Track, Quic: toQUIC(ep.QUIC),
+		Load: toLoad(ep.Load), Track: ep.Track, Unhealthy: ep.Unhealthy, Quic: toQUIC(ep.QUIC),
 	}
 	if ep.Schedule != (lb.Schedule{}) {
 		out.Schedule = &apiv1.Schedule{By: ep.Schedule.By}
@@ -126,7 +126,7 @@ func ToNode(n *lb.Node) *apiv1.Node {
 	}
 	out.Bgp = &apiv1.BGP{Asn: n.BGP.ASN, RouterId: text(n.BGP.RouterID)}
 	for _, p := range n.BGP.Peers {
-		peer := &apiv1.BGPPeer{Address: text(p.Address), Asn: p.ASN, PasswordFile: p.PasswordFile}
+		peer := &apiv1.BGPPeer{Address: text(p.Address), Asn: p.ASN, PasswordFile: p.PasswordFile, TtlSecurity: p.TTLSecurity, Multihop: p.Multihop}
 		if p.BFD != nil {
 			peer.Bfd = &apiv1.BFD{Transmit: duration(p.BFD.Transmit), Receive: duration(p.BFD.Receive), Multiplier: p.BFD.Multiplier}
 		}
@@ -139,8 +139,15 @@ func ToNode(n *lb.Node) *apiv1.Node {
 func ToNetwork(n *lb.Network) *apiv1.Network {
 	return &apiv1.Network{
 		Name: n.Name, Mtu: n.MTU, Vips: texts(n.VIPs), Underlay: texts(n.Underlay), TunnelSources: texts(n.TunnelSources), Encap: n.Encap,
-		Switches: texts(n.Switches),
+		Switches: texts(n.Switches), Snat: toSNATTimes(n.SNAT),
 	}
+}
+
+func toSNATTimes(t lb.SNATTimes) *apiv1.SnatTimes {
+	if t == (lb.SNATTimes{}) {
+		return nil
+	}
+	return &apiv1.SnatTimes{Idle: duration(t.Idle), Quarantine: duration(t.Quarantine)}
 }
 
 // text writes an address; the zero address is empty.

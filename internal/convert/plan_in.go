@@ -111,18 +111,18 @@ func FromPlanEndpoint(in *apiv1.PlanEndpoint) (plan.Endpoint, error) {
 	ep := plan.Endpoint{
 		Key:     r.key(in.GetVni(), in.GetVip(), in.GetProtocol(), in.GetPort(), in.GetPortEnd()),
 		Service: in.GetService(), Generation: in.GetGeneration(), RingCode: uint8(r.upTo("ring_code", in.GetRingCode(), 32)),
-		KeyID: in.GetKeyId(), Health: r.planCheck(in.GetCheck()), Members: make([]plan.Member, 0, len(in.GetMembers())),
+		KeyID: in.GetKeyId(), RingTweak: in.GetRingTweak(), Health: r.planCheck(in.GetCheck()), Members: make([]plan.Member, 0, len(in.GetMembers())),
 		Affinity: in.GetAffinity(), Source: r.source("source", in.GetSource()), OnePacket: in.GetOnePacket(), Idle: r.idle("idle", in.GetIdle()),
 		Fragments: in.GetFragments(), Encap: in.GetEncap(), BackupBelow: r.percent("backup_below", in.GetBackupBelow()), FailOpen: in.GetFailOpen(),
 		Scheduler: cmp.Or(in.GetScheduler(), lb.SchedulerMaglev), ScheduleBy: in.GetScheduleBy(), Track: in.GetTrack(),
-		QUIC: r.quic("quic", in.GetQuic()), Cookie: in.GetCookie(), NAT: in.GetNat(),
+		QUIC: r.quic("quic", in.GetQuic()), Cookie: in.GetCookie(), NAT: in.GetNat(), FlowsFirst: in.GetFlowsFirst(), KeepDead: in.GetKeepDead(),
 	}
 	for i, m := range in.GetMembers() {
 		path := fmt.Sprintf("members[%d]", i)
 		ep.Members = append(ep.Members, plan.Member{
 			ID: r.word(path+".id", m.GetId()), DIP: r.addr(path+".dip", m.GetDip()), Port: r.word(path+".port", m.GetPort()),
 			Weight: r.word(path+".weight", m.GetWeight()), Outer: r.addr(path+".outer", m.GetOuter()),
-			Backup: m.GetBackup(), Down: m.GetDown(),
+			Backup: m.GetBackup(), Down: m.GetDown(), Host: r.optional(path+".host", m.GetHost()),
 		})
 	}
 	slices.SortFunc(ep.Members, func(a, b plan.Member) int { return cmp.Compare(a.ID, b.ID) })
@@ -135,7 +135,7 @@ func FromPlanService(in *apiv1.PlanService) (plan.Service, error) {
 	s := plan.Service{
 		Name: in.GetName(), VIPs: r.addrs("vip", in.GetVip()),
 		Sources:   lb.Sources{Allow: r.unpackPrefixes("allow", in.GetAllow()), Deny: r.unpackPrefixes("deny", in.GetDeny())},
-		SourcesOf: in.GetSourcesOf(),
+		SourcesOf: in.GetSourcesOf(), Outbound: in.GetOutbound(), Tenant: in.GetTenant(), Created: in.GetCreated(),
 	}
 	if l := limits(in.GetLimits()); l != nil {
 		s.Limits = *l
@@ -180,6 +180,7 @@ func FromPlanBinding(in *apiv1.PlanBinding) (plan.Binding, error) {
 		DIP: r.addr("dip", in.GetDip()), DIPPort: r.word("dip_port", in.GetDipPort()), Rewrite: in.GetRewrite(),
 		Encap: in.GetEncap(), Idle: r.hostIdle("host_idle", in.GetHostIdle()), Share: r.word("share", in.GetShare()),
 		Load: r.load("load", in.GetLoad()), Cookie: in.GetCookie(), QUIC: r.quic("quic", in.GetQuic()),
+		Tenant: in.GetTenant(), Created: in.GetCreated(),
 	}
 	if check := in.GetCheck(); check != nil {
 		b.Health = r.planCheck(check)
@@ -196,6 +197,7 @@ func (r *reader) planCheck(in *apiv1.PlanCheck) lb.Health {
 	c := lb.Check{
 		Kind: in.GetKind(), Path: in.GetPath(), Host: in.GetHost(), Interval: r.duration("check.interval", in.GetInterval()),
 		Timeout: r.duration("check.timeout", in.GetTimeout()), Rise: in.GetRise(), Fall: in.GetFall(), Port: r.word("check.port", in.GetPort()),
+		Through: in.GetThrough(),
 	}
 	c.SetDefaults()
 	// A plan that was kept may be of a version without from.

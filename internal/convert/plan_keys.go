@@ -13,7 +13,7 @@ import (
 func CookiesItem(k *plan.CookieKeys) *apiv1.PlanItem {
 	out := &apiv1.PlanKeys{Vni: k.VNI, Vip: text(k.VIP), Mint: k.Mint}
 	for _, e := range k.Keys {
-		out.Keys = append(out.Keys, &apiv1.PlanEpochKey{Epoch: e.Epoch, Key: slices.Clone(e.Key[:])})
+		out.Keys = append(out.Keys, &apiv1.PlanEpochKey{Epoch: e.Epoch, Key: slices.Clone(e.Key[:]), Shuffled: e.Shuffled})
 	}
 	return &apiv1.PlanItem{Key: plan.CookiesItem(k.VNI, k.VIP), Item: &apiv1.PlanItem_Cookies{Cookies: out}}
 }
@@ -29,22 +29,22 @@ func CIDsItem(k *plan.CIDKeys) *apiv1.PlanItem {
 
 // FromPlanCookies reads the keys of a VIP's cookies.
 func FromPlanCookies(in *apiv1.PlanKeys) (plan.CookieKeys, error) {
-	vip, keys, err := planKeys(in, func(a, b plan.CookieKey) bool { return a.ID() == b.ID() }, func(e uint32, k [16]byte) plan.CookieKey {
-		return plan.CookieKey{Epoch: e, Key: k}
+	vip, keys, err := planKeys(in, func(a, b plan.CookieKey) bool { return a.ID() == b.ID() }, func(e *apiv1.PlanEpochKey, k [16]byte) plan.CookieKey {
+		return plan.CookieKey{Epoch: e.GetEpoch(), Key: k, Shuffled: e.GetShuffled()}
 	})
 	return plan.CookieKeys{VNI: in.GetVni(), VIP: vip, Keys: keys, Mint: in.GetMint()}, err
 }
 
 // FromPlanCIDs reads the keys of a VIP's connection ids.
 func FromPlanCIDs(in *apiv1.PlanKeys) (plan.CIDKeys, error) {
-	vip, keys, err := planKeys(in, func(a, b plan.CIDKey) bool { return a.ConfigID() == b.ConfigID() }, func(e uint32, k [16]byte) plan.CIDKey {
-		return plan.CIDKey{Epoch: e, Key: k}
+	vip, keys, err := planKeys(in, func(a, b plan.CIDKey) bool { return a.ConfigID() == b.ConfigID() }, func(e *apiv1.PlanEpochKey, k [16]byte) plan.CIDKey {
+		return plan.CIDKey{Epoch: e.GetEpoch(), Key: k}
 	})
 	return plan.CIDKeys{VNI: in.GetVni(), VIP: vip, Keys: keys, Mint: in.GetMint()}, err
 }
 
 // planKeys reads what keys of all purposes have; meet tells whether two have one name in packets.
-func planKeys[T any](in *apiv1.PlanKeys, meet func(a, b T) bool, of func(epoch uint32, key [16]byte) T) (vip netip.Addr, out []T, err error) {
+func planKeys[T any](in *apiv1.PlanKeys, meet func(a, b T) bool, of func(in *apiv1.PlanEpochKey, key [16]byte) T) (vip netip.Addr, out []T, err error) {
 	r := &reader{}
 	r.upTo("vni", in.GetVni(), 1<<24-1)
 	vip = r.addr("vip", in.GetVip())
@@ -60,7 +60,7 @@ func planKeys[T any](in *apiv1.PlanKeys, meet func(a, b T) bool, of func(epoch u
 			r.fault(at+".key", fmt.Sprintf("%d bytes", len(k.GetKey())), "must be 16 bytes")
 			continue
 		}
-		out = append(out, of(last, [16]byte(k.GetKey())))
+		out = append(out, of(k, [16]byte(k.GetKey())))
 	}
 	switch n := len(in.GetKeys()); {
 	case n < 1 || n > 2:

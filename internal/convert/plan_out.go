@@ -59,15 +59,15 @@ func KeyItem(k plan.Key) *apiv1.PlanItem {
 func EndpointItem(ep *plan.Endpoint) *apiv1.PlanItem {
 	out := &apiv1.PlanEndpoint{
 		Service: ep.Service, Vni: ep.Key.VNI, Vip: text(ep.Key.VIP), Protocol: ep.Key.Protocol.String(), Port: uint32(ep.Key.Port),
-		PortEnd: uint32(ep.Key.PortEnd), Generation: ep.Generation, RingCode: uint32(ep.RingCode), KeyId: ep.KeyID,
+		PortEnd: uint32(ep.Key.PortEnd), Generation: ep.Generation, RingCode: uint32(ep.RingCode), KeyId: ep.KeyID, RingTweak: ep.RingTweak,
 		Check: toPlanCheck(ep.Health), Affinity: ep.Affinity, Source: toSource(ep.Source), OnePacket: ep.OnePacket, Idle: toIdle(ep.Idle),
 		Fragments: ep.Fragments, Encap: ep.Encap, BackupBelow: uint32(ep.BackupBelow), FailOpen: ep.FailOpen,
-		Scheduler: ep.Scheduler, ScheduleBy: ep.ScheduleBy, Track: ep.Track, Quic: toQUIC(ep.QUIC), Cookie: ep.Cookie, Nat: ep.NAT,
+		Scheduler: ep.Scheduler, ScheduleBy: ep.ScheduleBy, Track: ep.Track, Quic: toQUIC(ep.QUIC), Cookie: ep.Cookie, Nat: ep.NAT, FlowsFirst: ep.FlowsFirst, KeepDead: ep.KeepDead,
 	}
 	for _, m := range ep.Members {
 		out.Members = append(out.Members, &apiv1.PlanMember{
 			Id: uint32(m.ID), Dip: text(m.DIP), Port: uint32(m.Port), Weight: uint32(m.Weight), Outer: text(m.Outer),
-			Backup: m.Backup, Down: m.Down,
+			Backup: m.Backup, Down: m.Down, Host: text(m.Host),
 		})
 	}
 	return &apiv1.PlanItem{Key: plan.EndpointItem(ep.Key), Item: &apiv1.PlanItem_Endpoint{Endpoint: out}}
@@ -83,6 +83,9 @@ func toPlanCheck(h lb.Health) *apiv1.PlanCheck {
 		Kind: c.Kind, Path: c.Path, Host: c.Host, Interval: duration(c.Interval), Timeout: duration(c.Timeout),
 		Rise: c.Rise, Fall: c.Fall, Port: uint32(c.Port), From: h.From,
 	}
+	if c.Through != lb.ThroughDirect {
+		out.Through = c.Through
+	}
 	if r := (&reader{}); !h.Equal(r.planCheck(out)) {
 		out.Health = toHealth(h)
 	}
@@ -93,7 +96,7 @@ func toPlanCheck(h lb.Health) *apiv1.PlanCheck {
 func ServiceItem(s *plan.Service) *apiv1.PlanItem {
 	return &apiv1.PlanItem{Key: plan.ServiceItem(s.Name), Item: &apiv1.PlanItem_Service{Service: &apiv1.PlanService{
 		Name: s.Name, Vip: texts(s.VIPs), Limits: toLimits(&s.Limits), Allow: packPrefixes(s.Sources.Allow), Deny: packPrefixes(s.Sources.Deny),
-		SourcesOf: s.SourcesOf,
+		SourcesOf: s.SourcesOf, Outbound: s.Outbound, Tenant: s.Tenant, Created: s.Created,
 	}}}
 }
 
@@ -122,7 +125,7 @@ func BindingItem(b *plan.Binding) *apiv1.PlanItem {
 		Service: b.Service, Vni: b.Key.VNI, Vip: text(b.Key.VIP), Protocol: b.Key.Protocol.String(), Port: uint32(b.Key.Port),
 		Member: uint32(b.Member), Outer: text(b.Outer), Dip: text(b.DIP), DipPort: uint32(b.DIPPort), Rewrite: b.Rewrite,
 		PortEnd: uint32(b.Key.PortEnd), Encap: b.Encap, HostIdle: toHostIdle(b.Idle), Share: uint32(b.Share), Load: toLoad(b.Load),
-		Cookie: b.Cookie, Quic: toQUIC(b.QUIC),
+		Cookie: b.Cookie, Quic: toQUIC(b.QUIC), Tenant: b.Tenant, Created: b.Created,
 	}
 	if b.Health.ByHost() {
 		out.Check = toPlanCheck(b.Health)

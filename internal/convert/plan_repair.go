@@ -19,6 +19,7 @@ func RepairItem(r *plan.Repair) *apiv1.PlanItem {
 	out := &apiv1.PlanRepair{
 		Vni: r.Key.VNI, Vip: text(r.Key.VIP), Protocol: r.Key.Protocol.String(), Port: uint32(r.Key.Port), PortEnd: uint32(r.Key.PortEnd),
 		Key: &apiv1.PlanKey{Id: r.Hash.ID, Key: slices.Clone(r.Hash.Key[:])}, Encap: r.Encap, Source: toSource(r.Source), Fragments: r.Fragments,
+		Rotated: r.Rotated,
 	}
 	for _, t := range r.Targets {
 		out.Targets = append(out.Targets, &apiv1.PlanTarget{
@@ -51,7 +52,10 @@ func FromPlanRepair(in *apiv1.PlanRepair) (plan.Repair, error) {
 	}
 	out := plan.Repair{
 		Key:  r.key(in.GetVni(), in.GetVip(), in.GetProtocol(), in.GetPort(), in.GetPortEnd()),
-		Hash: hash, Encap: in.GetEncap(), Source: r.source("source", in.GetSource()), Fragments: in.GetFragments(),
+		Hash: hash, Encap: in.GetEncap(), Source: r.source("source", in.GetSource()), Fragments: in.GetFragments(), Rotated: in.GetRotated(),
+	}
+	if out.Rotated && len(in.GetMemberships()) != 1 {
+		r.fault("memberships", fmt.Sprint(len(in.GetMemberships())), "must be one with rotated")
 	}
 	known := map[uint16]bool{}
 	for i, t := range in.GetTargets() {

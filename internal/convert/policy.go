@@ -1,6 +1,8 @@
 package convert
 
 import (
+	"fmt"
+
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
 )
@@ -63,19 +65,34 @@ func ToPolicy(p *lb.Policy) *apiv1.Policy {
 	}
 }
 
-func tenant(in *apiv1.Tenant) *lb.Tenant {
+func (r *reader) tenant(in *apiv1.Tenant) *lb.Tenant {
 	q := in.GetQuotas()
-	return &lb.Tenant{
+	out := &lb.Tenant{
 		Name: in.GetName(), Weight: in.GetWeight(), VNI: in.GetVni(),
-		Quotas: lb.Quotas{Services: q.GetServices(), Endpoints: q.GetEndpoints(), Backends: q.GetBackends(), Changes: q.GetChanges(), SNATPorts: q.GetSnatPorts(), SNATPortsPerDIP: q.GetSnatPortsPerDip()},
+		Quotas: lb.Quotas{
+			Services: q.GetServices(), Endpoints: q.GetEndpoints(), Backends: q.GetBackends(), Changes: q.GetChanges(),
+			SNATPorts: q.GetSnatPorts(), SNATPortsPerDIP: q.GetSnatPortsPerDip(), Probes: q.GetProbes(),
+		},
+		DIPs: r.prefixes("dips", in.GetDips()), Hosts: r.prefixes("hosts", in.GetHosts()), VIPs: r.prefixes("vips", in.GetVips()),
 	}
+	for i, s := range in.GetShared() {
+		at := fmt.Sprintf("shared[%d]", i)
+		out.Shared = append(out.Shared, lb.Share{
+			Tenants: s.GetTenants(), DIPs: r.prefixes(at+".dips", s.GetDips()), VIPs: r.prefixes(at+".vips", s.GetVips()),
+		})
+	}
+	return out
 }
 
 // ToTenant writes a tenant.
 func ToTenant(t *lb.Tenant) *apiv1.Tenant {
 	out := &apiv1.Tenant{Name: t.Name, Weight: t.Weight, Vni: t.VNI}
 	if q := t.Quotas; q != (lb.Quotas{}) {
-		out.Quotas = &apiv1.Quotas{Services: q.Services, Endpoints: q.Endpoints, Backends: q.Backends, Changes: q.Changes, SnatPorts: q.SNATPorts, SnatPortsPerDip: q.SNATPortsPerDIP}
+		out.Quotas = &apiv1.Quotas{Services: q.Services, Endpoints: q.Endpoints, Backends: q.Backends, Changes: q.Changes, SnatPorts: q.SNATPorts, SnatPortsPerDip: q.SNATPortsPerDIP, Probes: q.Probes}
+	}
+	out.Dips, out.Hosts, out.Vips = texts(t.DIPs), texts(t.Hosts), texts(t.VIPs)
+	for _, s := range t.Shared {
+		out.Shared = append(out.Shared, &apiv1.Share{Tenants: s.Tenants, Dips: texts(s.DIPs), Vips: texts(s.VIPs)})
 	}
 	return out
 }

@@ -19,6 +19,7 @@ var Schema = fields.Schema{
 	"shunt.v1.Backend":  {Key: []protoreflect.Name{"dip", "port"}, Text: backendText, Needs: "host"},
 	"shunt.v1.BGPPeer":  {Key: []protoreflect.Name{"address"}, Text: peerText, Needs: "asn"},
 	"shunt.v1.Check":    {Text: checkText, Whole: true},
+	"shunt.v1.Share":    {Text: shareText, Whole: true},
 }
 
 func endpointText(m protoreflect.Message) string {
@@ -43,6 +44,13 @@ func backendText(m protoreflect.Message) string {
 // BackendPath is the path of a backend within its service.
 func BackendPath(ep *apiv1.Endpoint, b *apiv1.Backend) string {
 	return "endpoints[" + endpointText(ep.ProtoReflect()) + "].backends[" + backendText(b.ProtoReflect()) + "]"
+}
+
+// shareText is one item of a Tenant's shared, as files write it.
+func shareText(m protoreflect.Message) string {
+	s := m.Interface().(*apiv1.Share)
+	list := func(name string, items []string) string { return name + ": [" + strings.Join(items, ", ") + "]" }
+	return "{" + list("tenants", s.GetTenants()) + ", " + list("dips", s.GetDips()) + ", " + list("vips", s.GetVips()) + "}"
 }
 
 func peerText(m protoreflect.Message) string { return m.Interface().(*apiv1.BGPPeer).GetAddress() }

@@ -3,6 +3,7 @@ package convert
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/snat"
@@ -24,6 +25,27 @@ func FromSNATHolder(in *apiv1.SnatHolder) (snat.Holder, error) {
 // ToSNATHolder writes who may hold ranges.
 func ToSNATHolder(h snat.Holder) *apiv1.SnatHolder {
 	return &apiv1.SnatHolder{Vni: h.VIP.VNI, Vip: h.VIP.Addr.String(), Dip: h.DIP.String()}
+}
+
+// ToSNATHolding writes who may hold ranges, for its host, with the time after which unused ones are given back.
+func ToSNATHolding(h snat.Holder, idle time.Duration) *apiv1.SnatHolder {
+	out := ToSNATHolder(h)
+	out.Idle = duration(idle)
+	return out
+}
+
+// FromSNATHolding reads what ToSNATHolding writes. The time is 0 where none is said.
+func FromSNATHolding(in *apiv1.SnatHolder) (h snat.Holder, idle time.Duration, err error) {
+	if h, err = FromSNATHolder(in); err != nil {
+		return h, 0, err
+	}
+	if d := in.GetIdle(); d != nil {
+		if err := d.CheckValid(); err != nil || d.AsDuration() <= 0 {
+			return h, 0, fmt.Errorf("snat holder: idle: %v: must be a time above 0", d)
+		}
+		idle = d.AsDuration()
+	}
+	return h, idle, nil
 }
 
 // FromSNATRanges reads ranges; what is none is left out.
@@ -50,6 +72,11 @@ func ToSNATRanges(in []snat.Range) []uint32 {
 func ToSNATAnswer(a snat.Answer) *apiv1.SnatAnswer {
 	h := ToSNATHolder(a.Holder)
 	switch a.Kind {
+	case snat.Shrink:
+		keep := uint32(a.Keep)
+		return &apiv1.SnatAnswer{Revoke: &apiv1.SnatRevoke{Holder: h, Keep: &keep}}
+	case snat.Reclaim:
+		return &apiv1.SnatAnswer{Revoke: &apiv1.SnatRevoke{Holder: h, Reclaim: true}}
 	case snat.Taken, snat.Leave:
 		return &apiv1.SnatAnswer{Revoke: &apiv1.SnatRevoke{Holder: h, Ranges: ToSNATRanges(a.Ranges), Revision: a.Revision, Leave: a.Kind == snat.Leave}}
 	default:
@@ -61,7 +88,12 @@ func ToSNATAnswer(a snat.Answer) *apiv1.SnatAnswer {
 func FromSNATAnswer(in *apiv1.SnatAnswer) (a snat.Answer, err error) {
 	if r := in.GetRevoke(); r != nil {
 		a = snat.Answer{Kind: snat.Taken, Ranges: FromSNATRanges(r.GetRanges()), Revision: r.GetRevision()}
-		if r.GetLeave() {
+		switch {
+		case r.Keep != nil:
+			a.Kind, a.Keep = snat.Shrink, int(min(r.GetKeep(), snat.Ranges))
+		case r.GetReclaim():
+			a.Kind = snat.Reclaim
+		case r.GetLeave():
 			a.Kind = snat.Leave
 		}
 		a.Holder, err = FromSNATHolder(r.GetHolder())

@@ -15,6 +15,7 @@ func ToStoredEndpoint(s *plan.EndpointState) *apiv1.StoredEndpoint {
 	out := &apiv1.StoredEndpoint{
 		Vni: s.Key.VNI, Vip: text(s.Key.VIP), Protocol: s.Key.Protocol.String(), Port: uint32(s.Key.Port), PortEnd: uint32(s.Key.PortEnd),
 		Generation: s.Generation, RingCode: uint32(s.RingCode), KeyId: s.KeyID, Members: toStoredMembers(s.Members),
+		Cookies: s.Cookies, Young: timestamp(s.Young), CookieForm: s.Form, Fading: timestamp(s.Fading), Quic: toQUIC(s.QUIC),
 	}
 	for _, q := range s.Quarantine {
 		out.Quarantine = append(out.Quarantine, &apiv1.StoredQuarantine{
@@ -49,6 +50,8 @@ func FromStoredEndpoint(in *apiv1.StoredEndpoint) (plan.EndpointState, error) {
 		Generation: in.GetGeneration(), RingCode: uint8(r.upTo("ring_code", in.GetRingCode(), 32)), KeyID: in.GetKeyId(),
 		Members: r.storedMembers(in.GetMembers()),
 	}
+	s.Cookies, s.Young = in.GetCookies(), moment(in.GetYoung())
+	s.Form, s.Fading, s.QUIC = in.GetCookieForm(), moment(in.GetFading()), r.quic("quic", in.GetQuic())
 	for _, q := range in.GetQuarantine() {
 		s.Quarantine = append(s.Quarantine, plan.Quarantined{
 			ID: r.word("quarantine.id", q.GetId()), Backend: r.backendKey(q.GetDip(), q.GetPort()), Until: q.GetUntil().AsTime(),

@@ -11,7 +11,7 @@ import (
 
 const (
 	// MaxID is the largest member id that fits into a cookie.
-	MaxID = 1<<12 - 1
+	MaxID = prime - 1
 	// Bits are those of a cookie without the id of its key. With m members a random cookie names one with m in 2^Bits: no scheme can do with less.
 	Bits = 15
 	// prime is the largest below 1 << Bits.
@@ -77,19 +77,20 @@ func read(prf uint64, x uint32, bits uint, prime uint32) uint32 {
 	return (x + offset(prf, bits, prime)) * factor(prf, bits, prime) % prime
 }
 
-// Encode is the cookie of member id, at most MaxID, under key kid, 0 or 1, for the flow with this PRF (docs/adr: cookies modulo a prime).
-func Encode(prf uint64, kid uint8, id uint16) uint16 {
-	return uint16(kid&1)<<kidShift | uint16(write(prf, uint32(id&MaxID), Bits, prime))
+// Encode is the cookie of member id, at most MaxID, under key kid, 0 or 1, for the flow with this PRF (docs/adr: cookies modulo a prime). secret is that of the
+// key, or InOrder.
+func Encode(prf uint64, kid uint8, id uint16, secret Secret) uint16 {
+	y := secret.shuffled(uint32(id), Bits, prime) % prime
+	return uint16(kid&1)<<kidShift | uint16(write(prf, y, Bits, prime))
 }
 
-// Decode is the member id that a cookie names; false when it names none. The PRF is that of the key which KeyID says.
-func Decode(prf uint64, cookie uint16) (id uint16, ok bool) {
+// Decode is the member id that a cookie names; false when it names none. PRF and secret are those of the key which KeyID says.
+func Decode(prf uint64, cookie uint16, secret Secret) (id uint16, ok bool) {
 	x := uint32(cookie) & (1<<kidShift - 1)
-	y := read(prf, x, Bits, prime)
-	if x >= prime || y > MaxID {
+	if x >= prime {
 		return 0, false
 	}
-	return uint16(y), true
+	return uint16(secret.ordered(read(prf, x, Bits, prime), Bits, prime)), true
 }
 
 // KeyID is the id of the key that a cookie was made with.

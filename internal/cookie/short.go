@@ -2,7 +2,7 @@ package cookie
 
 const (
 	// MaxShortID is the largest member id that fits into a cookie of 12 bits.
-	MaxShortID = 1<<8 - 1
+	MaxShortID = shortPrime - 1
 	// ShortBits is the width of such a cookie.
 	ShortBits = 12
 	// shortPrime is the largest below 1 << shortKidShift.
@@ -13,18 +13,18 @@ const (
 
 // EncodeShort is the cookie of 12 bits, as forms with 20 bits of time have it (protocol section 1.4), of member id, at most MaxShortID, under key kid, 0 or 1: made
 // as Encode does, modulo another prime.
-func EncodeShort(prf uint64, kid uint8, id uint16) uint16 {
-	return uint16(kid&1)<<shortKidShift | uint16(write(prf, uint32(id&MaxShortID), shortKidShift, shortPrime))
+func EncodeShort(prf uint64, kid uint8, id uint16, secret Secret) uint16 {
+	y := secret.shuffled(uint32(id), shortKidShift, shortPrime) % shortPrime
+	return uint16(kid&1)<<shortKidShift | uint16(write(prf, y, shortKidShift, shortPrime))
 }
 
-// DecodeShort is the member id that a cookie of EncodeShort names; false when it names none. The PRF is that of the key which ShortKeyID says.
-func DecodeShort(prf uint64, cookie uint16) (id uint16, ok bool) {
+// DecodeShort is the member id that a cookie of EncodeShort names; false when it names none. PRF and secret are those of the key which ShortKeyID says.
+func DecodeShort(prf uint64, cookie uint16, secret Secret) (id uint16, ok bool) {
 	x := uint32(cookie) & (1<<shortKidShift - 1)
-	y := read(prf, x, shortKidShift, shortPrime)
-	if x >= shortPrime || y > MaxShortID {
+	if x >= shortPrime {
 		return 0, false
 	}
-	return uint16(y), true
+	return uint16(secret.ordered(read(prf, x, shortKidShift, shortPrime), shortKidShift, shortPrime)), true
 }
 
 // ShortKeyID is the id of the key that a cookie of EncodeShort was made with.

@@ -11,21 +11,25 @@ import (
 func TestShortCookiesNameTheirMember(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		prf, kid := rapid.Uint64().Draw(rt, "prf"), rapid.Uint8Range(0, 1).Draw(rt, "kid")
+		secret := cookie.InOrder
+		if rapid.Bool().Draw(rt, "shuffled") {
+			secret = cookie.SecretOf([16]byte{rapid.Byte().Draw(rt, "key"), 7})
+		}
 		seen := map[uint16]bool{}
 		for id := uint16(0); id <= cookie.MaxShortID; id++ {
-			c := cookie.EncodeShort(prf, kid, id)
+			c := cookie.EncodeShort(prf, kid, id, secret)
 			if c >= 1<<cookie.ShortBits || cookie.ShortKeyID(c) != kid || seen[c] {
 				rt.Fatalf("id %d: cookie %#x of key %d, seen before: %v", id, c, kid, seen[c])
 			}
 			seen[c] = true
-			if got, ok := cookie.DecodeShort(prf, c); !ok || got != id {
+			if got, ok := cookie.DecodeShort(prf, c, secret); !ok || got != id {
 				rt.Fatalf("id %d: cookie %#x names %d, %v", id, c, got, ok)
 			}
 		}
 		// Of all that there are just these read as cookies.
 		valid := 0
 		for c := uint16(0); c < 1<<(cookie.ShortBits-1); c++ {
-			if _, ok := cookie.DecodeShort(prf, c); ok {
+			if _, ok := cookie.DecodeShort(prf, c, secret); ok {
 				valid++
 			}
 		}

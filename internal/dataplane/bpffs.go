@@ -2,7 +2,6 @@ package dataplane
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,7 +56,7 @@ func mountBPFFS() error {
 // lockPins takes a pin directory for this process: a bpf file system is the same in all network namespaces, and interfaces of
 // two may have one number, so that a second mux would take the first one's program for its own. The kernel lets go of it when
 // the process ends.
-func lockPins(dir string) (io.Closer, error) {
+func lockPins(dir string) (*pinLock, error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("lock pin directory: %w", err)
@@ -66,7 +65,26 @@ func lockPins(dir string) (io.Closer, error) {
 		f.Close()
 		return nil, fmt.Errorf("lock pin directory %s: another mux works with it: %w", dir, err)
 	}
-	return f, nil
+	return &pinLock{f}, nil
+}
+
+// pinLock is the lock on a pin directory.
+type pinLock struct{ directory *os.File }
+
+// Close releases the lock.
+func (l *pinLock) Close() error { return l.directory.Close() }
+
+// holds reports whether the locked directory is the one at path.
+func (l *pinLock) holds(path string) (bool, error) {
+	locked, err := l.directory.Stat()
+	if err != nil {
+		return false, fmt.Errorf("look at the locked pin directory: %w", err)
+	}
+	found, err := os.Stat(path)
+	if err != nil {
+		return false, fmt.Errorf("look at the pin directory: %w", err)
+	}
+	return os.SameFile(locked, found), nil
 }
 
 func isBPFFS(dir string) (bool, error) {

@@ -34,7 +34,7 @@ type cookieCookieIn struct {
 		Bytes [40]uint8
 		Len   uint32
 	}
-	Rsv uint32
+	Shuffled uint32
 }
 
 type cookieCookieOut struct {

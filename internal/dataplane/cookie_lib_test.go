@@ -45,7 +45,7 @@ func TestCookieLibEqualsGo(t *testing.T) {
 		client, vip := randomAddr(r), randomAddr(r)
 		in := cookieCookieIn{
 			Sport: uint16(r.Uint32()), Dport: uint16(r.Uint32()),
-			Kid: r.Uint32N(2), Id: r.Uint32N(cookie.MaxID + 1), Cookie: r.Uint32N(1 << 16), Time: r.Uint32(), Stamp: r.Uint32(),
+			Kid: r.Uint32N(2), Id: r.Uint32N(cookie.MaxID + 1), Cookie: r.Uint32N(1 << 16), Time: r.Uint32(), Stamp: r.Uint32(), Shuffled: r.Uint32N(2),
 		}
 		if r.IntN(8) == 0 {
 			in.Time, in.Cookie = in.Time>>16<<16, 0
@@ -55,6 +55,10 @@ func TestCookieLibEqualsGo(t *testing.T) {
 		var key [16]byte
 		binary.LittleEndian.PutUint64(key[:], in.Key.K0)
 		binary.LittleEndian.PutUint64(key[8:], in.Key.K1)
+		secret := cookie.InOrder
+		if in.Shuffled == 1 {
+			secret = cookie.SecretOf(key)
+		}
 		prf := func(client, vip netip.Addr) uint64 {
 			return cookie.PRF(key, cookie.Flow{Client: netip.AddrPortFrom(client, in.Sport), VIP: netip.AddrPortFrom(vip, in.Dport)})
 		}
@@ -62,10 +66,10 @@ func TestCookieLibEqualsGo(t *testing.T) {
 			b := a.As16()
 			return netip.AddrFrom4([4]byte(b[12:]))
 		}
-		id, ok := cookie.Decode(prf(client, vip), uint16(in.Cookie))
+		id, ok := cookie.Decode(prf(client, vip), uint16(in.Cookie), secret)
 		want := cookieCookieOut{
 			Prf4: prf(tail(client), tail(vip)), Prf6: prf(client, vip),
-			Encoded: uint32(cookie.Encode(prf(client, vip), uint8(in.Kid), uint16(in.Id))), Decoded: uint32(id), Kid: uint32(cookie.KeyID(uint16(in.Cookie))),
+			Encoded: uint32(cookie.Encode(prf(client, vip), uint8(in.Kid), uint16(in.Id), secret)), Decoded: uint32(id), Kid: uint32(cookie.KeyID(uint16(in.Cookie))),
 			Placed: cookie.HostBits.Place(in.Time, in.Cookie), Unplaced: cookie.HostBits.Unplace(in.Stamp), Of: cookie.HostBits.Cookie(in.Stamp),
 		}
 		if !ok {
@@ -88,7 +92,7 @@ func TestCookieRoundTrip(t *testing.T) {
 		if again := c.run(in); again.Decoded != in.Id || again.Kid != in.Kid {
 			t.Fatalf("id %d, kid %d: cookie %#x reads as id %d, kid %d", in.Id, in.Kid, out.Encoded, again.Decoded, again.Kid)
 		}
-		if id, ok := cookie.Decode(out.Prf6, uint16(out.Encoded)); !ok || uint32(id) != in.Id {
+		if id, ok := cookie.Decode(out.Prf6, uint16(out.Encoded), cookie.InOrder); !ok || uint32(id) != in.Id {
 			t.Fatalf("Go reads cookie %#x of id %d as %d, %v", out.Encoded, in.Id, id, ok)
 		}
 	}

@@ -23,7 +23,7 @@ func (h *Host) Apply(s HostState) error {
 	if err := h.applyLocked(want); err != nil {
 		return fmt.Errorf("apply host state: %w", err)
 	}
-	h.state.plans, h.mtu = want.plans, s.MTU
+	h.state.plans, h.state.unrepaired, h.mtu = want.plans, want.unrepaired, s.MTU
 	h.clampHoldersLocked()
 	return nil
 }
@@ -44,7 +44,7 @@ func (h *Host) applyLocked(want hostTables) error {
 	if err := putAll(h.objects.SnatInsideOf, h.state.inside, want.inside); err != nil {
 		return err
 	}
-	if crowded(h.state.bindings, want.bindings, hostMaxBindings) || crowded(h.state.ranges, want.ranges, hostMaxPrefixes) {
+	if h.crowdedLocked(&want) {
 		if err := h.pruneLocked(want); err != nil {
 			return err
 		}
@@ -56,35 +56,31 @@ func (h *Host) applyLocked(want hostTables) error {
 		return err
 	}
 	want.repair(h.repairs.follow(append(slices.Clip(want.repairs), h.spreadRecords(want.spreadOf)...)))
-	if err := h.flows.cookies.follow(want.cookies, h.repairs.grace); err != nil {
+	if err := h.flows.cookies.follow(want.cookies, &h.deferred); err != nil {
 		return err
 	}
 	if err := h.bindFlowsLocked(want); err != nil {
 		return err
 	}
-	if err := putAll(h.objects.Outers, h.state.outers, want.outers); err != nil {
+	if err := putBindings(h.objects.Outers, TableBindings, h.state.outers, want.outers); err != nil {
 		return err
 	}
-	if err := putAll(h.objects.OwnedVips, h.state.owned, want.owned); err != nil {
+	if err := putBindings(h.objects.OwnedVips, TableBindings, h.state.owned, want.owned); err != nil {
 		return err
 	}
-	if err := putAll(h.objects.BoundMembers, h.state.bindings, want.bindings); err != nil {
+	if err := putBindings(h.objects.BoundMembers, TableBindings, h.state.bindings, want.bindings); err != nil {
 		return err
 	}
-	if err := putAll(h.objects.BoundRanges, h.state.ranges, want.ranges); err != nil {
+	if err := putBindings(h.objects.BoundRanges, TableBindingParts, h.state.ranges, want.ranges); err != nil {
 		return err
 	}
 	if err := h.pruneLocked(want); err != nil {
 		return err
 	}
-	if err := h.repairs.release(); err != nil {
-		return err
-	}
-	if err := h.flows.cookies.release(want.cookies, h.flows.binding, h.repairs.grace); err != nil {
-		return err
-	}
+	h.repairs.release()
+	h.flows.cookies.release(want.cookies, h.flows.binding, &h.deferred)
 	h.keepAddrsLocked(want)
-	return h.configureLocked(want.config)
+	return errors.Join(h.configureLocked(want.config), h.deferred.errLocked())
 }
 
 // configureLocked writes the configuration if it differs.
@@ -110,6 +106,33 @@ func (h *Host) pruneLocked(want hostTables) error {
 		prune(h.objects.Peers, h.state.peers, want.peers),
 		prune(h.objects.SnatInsideOf, h.state.inside, want.inside),
 		prune(h.objects.Outers, h.state.outers, want.outers))
+}
+
+// crowdedLocked reports whether what the tables hold and what is wanted do not fit beside each other.
+func (h *Host) crowdedLocked(want *hostTables) bool {
+	have := &h.state
+	if crowded(have.bindings, want.bindings, hostMaxBindings) || crowded(have.ranges, want.ranges, hostMaxPrefixes) ||
+		crowded(have.outers, want.outers, hostMaxBindings) || crowded(have.owned, want.owned, hostMaxBindings) || crowded(have.peers, want.peers, hostMaxPeers) {
+		return true
+	}
+	if len(have.bindings)+len(have.ranges)+len(want.plans) <= hostMaxBindings {
+		return false
+	}
+	// Ranges and single ports have counters of one table.
+	counters := map[uint32]bool{}
+	for _, b := range have.bindings {
+		counters[b.Index] = true
+	}
+	for _, b := range have.ranges {
+		counters[b.Index] = true
+	}
+	fresh := 0
+	for i := range want.plans {
+		if _, known := have.indexOf(&want.plans[i]); !known {
+			fresh++
+		}
+	}
+	return len(counters)+fresh > hostMaxBindings
 }
 
 // crowded tells whether old and new entries do not fit beside each other: then the old ones go first.
@@ -238,7 +261,7 @@ func (h *Host) Counters() (HostCounters, error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	out.Unrepaired = h.repairs.crowded
+	out.Unrepaired = h.repairs.crowded + h.state.unrepaired
 	if h.flows != nil {
 		out.Flows = h.flowTotalsLocked()
 	}

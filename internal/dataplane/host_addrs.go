@@ -1,7 +1,5 @@
 package dataplane
 
-import "fmt"
-
 // addrTable numbers the addresses that flows name: DIPs and VIPs of bindings. An address keeps its number as long as a binding has it, and
 // then until two whole sweeps found no flow that names it. Number 0 is nobody's.
 type addrTable struct {
@@ -35,7 +33,7 @@ func (t *addrTable) number(addr [16]byte) (uint32, error) {
 		return n, nil
 	}
 	if len(t.free) == 0 {
-		return 0, fmt.Errorf("no room for another address of a flow: %d are in use", len(t.numbers))
+		return 0, noRoom(TableFlowAddresses, "no room for another address of a flow: %d are in use", len(t.numbers))
 	}
 	n := t.free[len(t.free)-1]
 	t.free = t.free[:len(t.free)-1]

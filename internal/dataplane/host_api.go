@@ -24,6 +24,13 @@ type HostTables interface {
 	// SweepStep takes one of many steps through the flow table, which together take out flows whose time is over and count the rest. No
 	// step takes longer than a millisecond or so.
 	SweepStep() error
+	// Shares returns the VIPs that the last whole sweep found over their share of the flow table, ordered, and whether a quarter of the places that the
+	// last step looked at have trusted flows: then shares may be exceeded before long. It is cheap.
+	Shares() (over []Share, pressed bool)
+	// Capacity is how much the tables take that plans may be too large for, by name. An error of Apply that is a NoRoom names one of them.
+	Capacity() map[string]uint64
+	// Has reports whether the tables have a binding where packets to this one find it.
+	Has(b *plan.Binding) bool
 	// Close lets go of the handles; the programs keep running from their pins.
 	Close() error
 }

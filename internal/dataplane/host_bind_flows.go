@@ -12,7 +12,7 @@ func (h *Host) bindFlowsLocked(want hostTables) error {
 	for i := range want.plans {
 		p := &want.plans[i]
 		if err := h.bindFlow(p.index, p.DIP.As16(), p.Key.VIP.As16(), p.Idle.Or(lb.DefaultHostIdle), h.flows.cookies.of(&p.Binding)); err != nil {
-			return fmt.Errorf("binding %s: %w", bindingName(p.Binding), err)
+			return fmt.Errorf("binding %s: %w", bindingName(p.Binding), ofVIP(err, p.Key))
 		}
 	}
 	return nil

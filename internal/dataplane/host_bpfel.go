@@ -153,7 +153,9 @@ type hostBindingCookie uint32
 
 const (
 	hostBindingCookieBINDING_COOKIE_MEMBER_BITS hostBindingCookie = 12
-	hostBindingCookieBINDING_COOKIE_KEYS_BITS   hostBindingCookie = 19
+	hostBindingCookieBINDING_COOKIE_KEYS_BITS   hostBindingCookie = 16
+	hostBindingCookieBINDING_COOKIE_UPPER_SHIFT hostBindingCookie = 28
+	hostBindingCookieBINDING_COOKIE_UPPER_BITS  hostBindingCookie = 3
 	hostBindingCookieBINDING_COOKIE_MINT_SHIFT  hostBindingCookie = 31
 )
 
@@ -256,6 +258,16 @@ const (
 	hostFlowKindFLOW_HAIRPIN hostFlowKind = 4
 )
 
+type hostFlowNote struct {
+	_           structs.HostLayout
+	DirectPlace uint32
+	DirectFirst uint32
+	DirectLast  uint32
+	FinPlace    uint32
+	Fin         uint32
+	Rsv         uint32
+}
+
 type hostFlowRecord struct {
 	_            structs.HostLayout
 	Client       [16]uint8
@@ -281,14 +293,15 @@ type hostFlowRecord struct {
 type hostFlowRecordFlag uint32
 
 const (
-	hostFlowRecordFlagFLOW_OPENED  hostFlowRecordFlag = 1
-	hostFlowRecordFlagFLOW_SEQ_OUT hostFlowRecordFlag = 2
-	hostFlowRecordFlagFLOW_ACK_IN  hostFlowRecordFlag = 4
-	hostFlowRecordFlagFLOW_SEQ_IN  hostFlowRecordFlag = 8
-	hostFlowRecordFlagFLOW_ACK_OUT hostFlowRecordFlag = 16
-	hostFlowRecordFlagFLOW_FIN_IN  hostFlowRecordFlag = 32
-	hostFlowRecordFlagFLOW_FIN_OUT hostFlowRecordFlag = 64
-	hostFlowRecordFlagFLOW_BESIDE  hostFlowRecordFlag = 128
+	hostFlowRecordFlagFLOW_OPENED   hostFlowRecordFlag = 1
+	hostFlowRecordFlagFLOW_SEQ_OUT  hostFlowRecordFlag = 2
+	hostFlowRecordFlagFLOW_ACK_IN   hostFlowRecordFlag = 4
+	hostFlowRecordFlagFLOW_SEQ_IN   hostFlowRecordFlag = 8
+	hostFlowRecordFlagFLOW_ACK_OUT  hostFlowRecordFlag = 16
+	hostFlowRecordFlagFLOW_FIN_IN   hostFlowRecordFlag = 32
+	hostFlowRecordFlagFLOW_FIN_OUT  hostFlowRecordFlag = 64
+	hostFlowRecordFlagFLOW_FIN_LATE hostFlowRecordFlag = 256
+	hostFlowRecordFlagFLOW_BESIDE   hostFlowRecordFlag = 128
 )
 
 type hostFlowSetup struct {
@@ -353,8 +366,10 @@ const (
 type hostHostCookieUse uint32
 
 const (
-	hostHostCookieUseHOST_COOKIE_LIVE0 hostHostCookieUse = 1
-	hostHostCookieUseHOST_COOKIE_LIVE1 hostHostCookieUse = 2
+	hostHostCookieUseHOST_COOKIE_LIVE0     hostHostCookieUse = 1
+	hostHostCookieUseHOST_COOKIE_LIVE1     hostHostCookieUse = 2
+	hostHostCookieUseHOST_COOKIE_SHUFFLED0 hostHostCookieUse = 4
+	hostHostCookieUseHOST_COOKIE_SHUFFLED1 hostHostCookieUse = 8
 )
 
 type hostHostFlag uint32
@@ -379,6 +394,7 @@ const (
 	hostHostLimitLIMIT_HOST_FLOWS_MIN   hostHostLimit = 8192
 	hostHostLimitLIMIT_HOST_FLOWS       hostHostLimit = 8388608
 	hostHostLimitLIMIT_FLOW_ADDRS       hostHostLimit = 262144
+	hostHostLimitLIMIT_FLOW_NOTES       hostHostLimit = 16384
 	hostHostLimitLIMIT_FLOW_CLAIMS      hostHostLimit = 4
 	hostHostLimitLIMIT_PORT_PROBES      hostHostLimit = 16
 	hostHostLimitLIMIT_DATAGRAMS        hostHostLimit = 65536
@@ -441,7 +457,8 @@ const (
 	hostHostReasonHOST_REASON_COOKIE_REMINTED    hostHostReason = 50
 	hostHostReasonHOST_REASON_COOKIE_FOREIGN     hostHostReason = 51
 	hostHostReasonHOST_REASON_COOKIE_CONTENDED   hostHostReason = 52
-	hostHostReasonHOST_REASON_MAX                hostHostReason = 53
+	hostHostReasonHOST_REASON_FLOW_OVER_SHARE    hostHostReason = 53
+	hostHostReasonHOST_REASON_MAX                hostHostReason = 54
 )
 
 type hostHostSnatAddr uint32
@@ -452,16 +469,17 @@ const (
 )
 
 type hostHostSnatHolder struct {
-	_      structs.HostLayout
-	Ranges uint64
-	Handed uint64
-	Dealt  uint64
-	Dip    uint32
-	Vip    uint32
-	Low    uint32
-	Mss    uint16
-	Rsv    uint16
-	Rsv1   [3]uint64
+	_       structs.HostLayout
+	Ranges  uint64
+	Handed  uint64
+	Dealt   uint64
+	Dip     uint32
+	Vip     uint32
+	Low     uint32
+	Mss     uint16
+	Rsv     uint16
+	Changes uint64
+	Rsv1    [2]uint64
 }
 
 type hostHostSnatLimit uint32
@@ -471,6 +489,8 @@ const (
 	hostHostSnatLimitLIMIT_HOST_SNAT_RANGES  hostHostSnatLimit = 131072
 	hostHostSnatLimitLIMIT_HOST_SNAT_INSIDE  hostHostSnatLimit = 1024
 	hostHostSnatLimitLIMIT_HOST_SNAT_PROBES  hostHostSnatLimit = 64
+	hostHostSnatLimitLIMIT_HOST_SNAT_AGAIN   hostHostSnatLimit = 8
+	hostHostSnatLimitLIMIT_HOST_SNAT_SPENT   hostHostSnatLimit = 4096
 	hostHostSnatLimitLIMIT_HOST_SNAT_SCARCE  hostHostSnatLimit = 3
 	hostHostSnatLimitLIMIT_HOST_SNAT_WAITING hostHostSnatLimit = 64
 	hostHostSnatLimitLIMIT_HOST_SNAT_LOWS    hostHostSnatLimit = 65536
@@ -662,8 +682,10 @@ const (
 	hostMapFlowAddrs           = "flow_addrs"
 	hostMapFlowCookies         = "flow_cookies"
 	hostMapFlowCounts          = "flow_counts"
+	hostMapFlowNotes           = "flow_notes"
 	hostMapFlowRecords         = "flow_records"
 	hostMapFlowSetups          = "flow_setups"
+	hostMapFlowShares          = "flow_shares"
 	hostMapFlowTags            = "flow_tags"
 	hostMapHostConfigs         = "host_configs"
 	hostMapHostReasons         = "host_reasons"
@@ -682,6 +704,7 @@ const (
 	hostMapSnatLows            = "snat_lows"
 	hostMapSnatRanges          = "snat_ranges"
 	hostMapSnatSetups          = "snat_setups"
+	hostMapSnatSpent           = "snat_spent"
 	hostMapTunnelSources       = "tunnel_sources"
 	hostProgHostIn             = "host_in"
 	hostProgHostOut            = "host_out"
@@ -776,8 +799,10 @@ type hostMapSpecs struct {
 	FlowAddrs     *ebpf.MapSpec `ebpf:"flow_addrs"`
 	FlowCookies   *ebpf.MapSpec `ebpf:"flow_cookies"`
 	FlowCounts    *ebpf.MapSpec `ebpf:"flow_counts"`
+	FlowNotes     *ebpf.MapSpec `ebpf:"flow_notes"`
 	FlowRecords   *ebpf.MapSpec `ebpf:"flow_records"`
 	FlowSetups    *ebpf.MapSpec `ebpf:"flow_setups"`
+	FlowShares    *ebpf.MapSpec `ebpf:"flow_shares"`
 	FlowTags      *ebpf.MapSpec `ebpf:"flow_tags"`
 	HostConfigs   *ebpf.MapSpec `ebpf:"host_configs"`
 	HostReasons   *ebpf.MapSpec `ebpf:"host_reasons"`
@@ -796,6 +821,7 @@ type hostMapSpecs struct {
 	SnatLows      *ebpf.MapSpec `ebpf:"snat_lows"`
 	SnatRanges    *ebpf.MapSpec `ebpf:"snat_ranges"`
 	SnatSetups    *ebpf.MapSpec `ebpf:"snat_setups"`
+	SnatSpent     *ebpf.MapSpec `ebpf:"snat_spent"`
 	TunnelSources *ebpf.MapSpec `ebpf:"tunnel_sources"`
 }
 
@@ -862,8 +888,10 @@ type hostMaps struct {
 	FlowAddrs     *ebpf.Map `ebpf:"flow_addrs"`
 	FlowCookies   *ebpf.Map `ebpf:"flow_cookies"`
 	FlowCounts    *ebpf.Map `ebpf:"flow_counts"`
+	FlowNotes     *ebpf.Map `ebpf:"flow_notes"`
 	FlowRecords   *ebpf.Map `ebpf:"flow_records"`
 	FlowSetups    *ebpf.Map `ebpf:"flow_setups"`
+	FlowShares    *ebpf.Map `ebpf:"flow_shares"`
 	FlowTags      *ebpf.Map `ebpf:"flow_tags"`
 	HostConfigs   *ebpf.Map `ebpf:"host_configs"`
 	HostReasons   *ebpf.Map `ebpf:"host_reasons"`
@@ -882,6 +910,7 @@ type hostMaps struct {
 	SnatLows      *ebpf.Map `ebpf:"snat_lows"`
 	SnatRanges    *ebpf.Map `ebpf:"snat_ranges"`
 	SnatSetups    *ebpf.Map `ebpf:"snat_setups"`
+	SnatSpent     *ebpf.Map `ebpf:"snat_spent"`
 	TunnelSources *ebpf.Map `ebpf:"tunnel_sources"`
 }
 
@@ -898,8 +927,10 @@ func (m *hostMaps) Close() error {
 		m.FlowAddrs,
 		m.FlowCookies,
 		m.FlowCounts,
+		m.FlowNotes,
 		m.FlowRecords,
 		m.FlowSetups,
+		m.FlowShares,
 		m.FlowTags,
 		m.HostConfigs,
 		m.HostReasons,
@@ -918,6 +949,7 @@ func (m *hostMaps) Close() error {
 		m.SnatLows,
 		m.SnatRanges,
 		m.SnatSetups,
+		m.SnatSpent,
 		m.TunnelSources,
 	)
 }

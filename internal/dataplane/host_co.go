@@ -160,32 +160,43 @@ func (c *HostCO) begin(h *Host) error {
 }
 
 // attach puts the program behind host_in, on its device.
-func (c *HostCO) attach(h *Host) error {
+func (c *HostCO) attach(h *Host) (err error) {
+	h.tending.Lock()
+	defer h.tending.Unlock()
+	if c.link, err = c.attached(h); err == nil {
+		h.co = c
+	}
+	return err
+}
+
+// attached returns the link that holds the program to the device of host_in: the pinned one, or a new one. tending is held.
+func (c *HostCO) attached(h *Host) (link.Link, error) {
 	pin, ifindex := filepath.Join(h.dir, coLinkPin), linkIfindex(h.links[0])
-	old, err := link.LoadPinnedLink(pin, nil)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("open pinned link %s: %w", pin, err)
+	old, err := takeOwnLink(pin, hostCOProgHostCo)
+	if err != nil {
+		return nil, err
 	}
 	if old != nil && linkIfindex(old) == ifindex {
-		c.link = old
 		if err := old.Update(c.objects.HostCo); err != nil {
-			return fmt.Errorf("replace program of %s: %w", pin, err)
+			old.Close()
+			return nil, fmt.Errorf("replace program of %s: %w", pin, err)
 		}
-		return nil
+		return old, nil
 	}
 	if old != nil {
 		if err := releaseServe(old); err != nil {
-			return fmt.Errorf("release %s: %w", pin, err)
+			return nil, fmt.Errorf("release %s: %w", pin, err)
 		}
 	}
-	c.link, err = link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: c.objects.HostCo, Attach: ebpf.AttachTCXIngress, Anchor: link.AfterLink(h.links[0])})
+	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: c.objects.HostCo, Attach: ebpf.AttachTCXIngress, Anchor: link.AfterLink(h.links[0])})
 	if err != nil {
-		return fmt.Errorf("attach %s to interface %d: %w", ebpf.AttachTCXIngress, ifindex, err)
+		return nil, fmt.Errorf("attach %s to interface %d: %w", ebpf.AttachTCXIngress, ifindex, err)
 	}
-	if err := c.link.Pin(pin); err != nil {
-		return fmt.Errorf("pin link %s: %w", pin, err)
+	if err := l.Pin(pin); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("pin link %s: %w", pin, err)
 	}
-	return nil
+	return l, nil
 }
 
 // coRecord is an endpoint as the table has it.
@@ -206,6 +217,9 @@ func coRecord(e COEndpoint) (k hostCOCoKey, r hostCOCoEndpoint, err error) {
 		r.Keys[i].K0, r.Keys[i].K1 = binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:])
 		if e.Live[i] {
 			r.Live |= 1 << i
+			if e.Shuffled[i] {
+				r.Live |= 1 << (i + int(muxCookieLiveCOOKIE_SHUFFLED_SHIFT))
+			}
 		}
 	}
 	return k, r, nil
@@ -276,6 +290,11 @@ func (c *HostCO) Counters() (map[string]uint64, error) {
 
 // Close implements HostCOTables.
 func (c *HostCO) Close() error {
+	c.host.tending.Lock()
+	defer c.host.tending.Unlock()
+	if c.host.co == c {
+		c.host.co = nil
+	}
 	var err error
 	if c.link != nil {
 		err = c.link.Close()
@@ -286,11 +305,11 @@ func (c *HostCO) Close() error {
 
 // detachCO takes the program that is pinned in dir off its device and removes its pins.
 func detachCO(dir string) error {
-	l, err := link.LoadPinnedLink(filepath.Join(dir, coLinkPin), nil)
-	if err == nil {
+	l, err := takeOwnLink(filepath.Join(dir, coLinkPin), hostCOProgHostCo)
+	if l != nil {
 		err = releaseServe(l)
 	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err != nil {
 		return fmt.Errorf("detach %s: %w", coLinkPin, err)
 	}
 	for _, pin := range []string{hostCOMapCoEndpoints, hostCOMapCoReasons, hostCOMapCoSetups} {

@@ -16,8 +16,10 @@ type COEndpoint struct {
 	Member uint16         // at most cookie.MaxShortID
 	Keys   [2][16]byte    // by key id
 	Live   [2]bool
-	Mint   uint8  // key id of new cookies; it is live
-	MSS    uint16 // that the server announces
+	// Shuffled says under which of them member ids are shuffled (cookie.SecretOf).
+	Shuffled [2]bool
+	Mint     uint8  // key id of new cookies; it is live
+	MSS      uint16 // that the server announces
 }
 
 // COSetup is what a server's namespace lets handshakes offer (net.ipv4.tcp_sack, tcp_window_scaling).

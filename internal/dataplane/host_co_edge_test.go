@@ -268,9 +268,9 @@ func TestHandshakesOutliveTheAgent(t *testing.T) {
 		t.Errorf("of an endpoint that went: counted %v", c)
 	}
 	bad := ep
-	bad.Member = 256
-	if err := e.co.Apply(COSetup{}, []COEndpoint{bad}); err == nil || !strings.Contains(err.Error(), "member 256: must be at most 255") {
-		t.Errorf("member 256: %v", err)
+	bad.Member = 2039
+	if err := e.co.Apply(COSetup{}, []COEndpoint{bad}); err == nil || !strings.Contains(err.Error(), "member 2039: must be at most 2038") {
+		t.Errorf("member 2039: %v", err)
 	}
 }
 

@@ -83,7 +83,7 @@ func newCOEnv(t *testing.T) *coEnv {
 func coEndpointOf(vip string, port uint16) COEndpoint {
 	return COEndpoint{
 		Key: lb.EndpointKey{VIP: netip.MustParseAddr(vip), Protocol: lb.TCP, Port: port}, Member: 200,
-		Keys: [2][16]byte{{1, 2, 3}, {4, 5, 6}}, Live: [2]bool{true, true}, Mint: 1, MSS: 1400,
+		Keys: [2][16]byte{{1, 2, 3}, {4, 5, 6}}, Live: [2]bool{true, true}, Shuffled: [2]bool{false, true}, Mint: 1, MSS: 1400,
 	}
 }
 
@@ -280,7 +280,7 @@ func TestHandshakesPutTheCookieIntoTheServersClock(t *testing.T) {
 		}
 		for i, s := range segments {
 			c := cookie.OffsetCookie(s.tsval, nowMillis())
-			id, ok := cookie.DecodeShort(prf, c)
+			id, ok := cookie.DecodeShort(prf, c, cookie.SecretOf(ep.Keys[1]))
 			if !s.stamped || cookie.ShortKeyID(c) != 1 || !ok || id != ep.Member {
 				t.Fatalf("segment %d of %d: %+v carries cookie %#x: member %d, %v", i, len(segments), s, c, id, ok)
 			}

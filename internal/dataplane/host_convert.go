@@ -26,10 +26,12 @@ type hostTables struct {
 	networks map[hostNetworkPrefix]hostNetworkKind
 	peers    map[[16]byte]hostRepairUse // that are not tunnel sources, but send on what they do not know
 	repairs  []*HostRepair
-	inside   map[hostHostSnatPrefix]uint32 // what servers' connections go to without SNAT
-	spreads  []plannedBinding              // of packets from switches: without counters
-	spreadOf []*HostSpread
-	cookies  map[cookieVIP]bakedKeySet
+	// unrepaired is how many repairs were left out, because the hosts that they name do not fit.
+	unrepaired int
+	inside     map[hostHostSnatPrefix]uint32 // what servers' connections go to without SNAT
+	spreads    []plannedBinding              // of packets from switches: without counters
+	spreadOf   []*HostSpread
+	cookies    map[cookieVIP]bakedKeySet
 	// plans are the bindings as the plan has them, with the keys they have above.
 	plans []plannedBinding
 }
@@ -59,7 +61,7 @@ func wantedTables(s HostState) (hostTables, error) {
 		outers:   map[[16]byte]hostHostTunnel{},
 		owned:    map[hostOwnedKey]hostOwned{},
 		networks: map[hostNetworkPrefix]hostNetworkKind{},
-		peers:    map[[16]byte]hostRepairUse{}, repairs: s.Repairs, spreadOf: s.Spreads,
+		peers:    map[[16]byte]hostRepairUse{}, spreadOf: s.Spreads,
 		inside: map[hostHostSnatPrefix]uint32{}, cookies: map[cookieVIP]bakedKeySet{},
 	}
 	if err := t.addCookies(s.Cookies); err != nil {
@@ -80,16 +82,16 @@ func wantedTables(s HostState) (hostTables, error) {
 	if err := t.guard(s); err != nil {
 		return t, err
 	}
-	for _, r := range s.Repairs {
-		for _, a := range r.Peers {
-			t.peers[a.As16()] = hostRepairUseREPAIR_AWAY
-		}
+	t.accompany(s.Repairs)
+	places := len(s.Bindings)
+	for _, sp := range s.Spreads {
+		places += len(sp.Addresses)
 	}
-	if len(t.peers) > hostMaxPeers {
-		return t, fmt.Errorf("%d hosts with members of the same endpoints: at most %d fit", len(t.peers), hostMaxPeers)
+	if places > hostMaxBindings {
+		return t, noRoom(TableBindings, "%d bindings, those of packets from switches included: at most %d fit", places, hostMaxBindings)
 	}
-	if len(s.Bindings) > hostMaxBindings {
-		return t, fmt.Errorf("%d bindings: at most %d fit", len(s.Bindings), hostMaxBindings)
+	if err := handshakesFit(s.Bindings, int(hostCOCoLimitLIMIT_CO_ENDPOINTS)); err != nil {
+		return t, err
 	}
 	for _, b := range s.Bindings {
 		if err := t.add(b, s.MTU); err != nil {
@@ -99,13 +101,30 @@ func wantedTables(s HostState) (hostTables, error) {
 	for _, sp := range s.Spreads {
 		t.spread(sp)
 	}
-	if len(t.bindings) > hostMaxBindings {
-		return t, fmt.Errorf("%d bindings, those of packets from switches included: at most %d fit", len(t.bindings), hostMaxBindings)
-	}
 	if len(t.ranges) > hostMaxPrefixes {
-		return t, fmt.Errorf("%d parts of port ranges: at most %d fit", len(t.ranges), hostMaxPrefixes)
+		return t, noRoom(TableBindingParts, "%d parts of port ranges: at most %d fit", len(t.ranges), hostMaxPrefixes)
 	}
 	return t, nil
+}
+
+// accompany takes in repairs with the hosts that they name, but for those whose hosts do not fit.
+func (t *hostTables) accompany(repairs []*HostRepair) {
+	for _, r := range repairs {
+		more := 0
+		for _, a := range r.Peers {
+			if _, known := t.peers[a.As16()]; !known {
+				more++
+			}
+		}
+		if len(t.peers)+more > hostMaxPeers {
+			t.unrepaired++
+			continue
+		}
+		for _, a := range r.Peers {
+			t.peers[a.As16()] = hostRepairUseREPAIR_AWAY
+		}
+		t.repairs = append(t.repairs, r)
+	}
 }
 
 // snatNever is what nobody is reached by from elsewhere: this network, loopback, link-local, groups and the rest (RFC 6890, RFC 5771).
@@ -116,7 +135,8 @@ var snatNever = []netip.Prefix{
 
 // Limits of bpf/abi.h.
 const (
-	hostMaxBindings = int(hostHostLimitLIMIT_BINDINGS)
+	// The last index is that of flows with leased ports.
+	hostMaxBindings = int(snatBinding)
 	hostMaxPrefixes = int(hostHostLimitLIMIT_BINDING_PREFIXES)
 	hostMaxPeers    = int(hostRepairLimitLIMIT_PEERS)
 	hostMaxSources  = int(hostHostLimitLIMIT_TUNNEL_SOURCES) / 2
@@ -131,10 +151,7 @@ func (t *hostTables) add(b plan.Binding, mtu uint32) error {
 	if err := checkBinding(b); err != nil {
 		return fmt.Errorf("binding %s: %w", bindingName(b), err)
 	}
-	p := plannedBinding{Binding: b, key: hostBindingKey{
-		OuterDst: b.Outer.As16(), Vip: b.Key.VIP.As16(), Vni: b.Key.VNI, Member: b.TunnelMember(),
-		PortBe: be16(b.Key.Port), Protocol: uint8(b.Key.Protocol),
-	}}
+	p := plannedBinding{Binding: b, key: keyOfBinding(&b)}
 	value := hostBinding{Member: b.Member, Dip: b.DIP.As16(), PortBe: be16(b.DIPPort), Mss: clampMSS(mtu, b)}
 	if b.Rewrite {
 		value.Rewrite = 1
@@ -152,6 +169,14 @@ func (t *hostTables) add(b plan.Binding, mtu uint32) error {
 	}
 	t.plans = append(t.plans, p)
 	return nil
+}
+
+// keyOfBinding is what packets find a binding by, but for the ports of a range.
+func keyOfBinding(b *plan.Binding) hostBindingKey {
+	return hostBindingKey{
+		OuterDst: b.Outer.As16(), Vip: b.Key.VIP.As16(), Vni: b.Key.VNI, Member: b.TunnelMember(),
+		PortBe: be16(b.Key.Port), Protocol: uint8(b.Key.Protocol),
+	}
 }
 
 // place puts a binding where lookups find it; false: another has a place that it needs.

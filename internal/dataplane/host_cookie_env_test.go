@@ -18,7 +18,7 @@ const cookieMember = 0xabc
 
 // bakedKey is the key of an epoch.
 func bakedKey(epoch uint32) plan.CookieKey {
-	k := plan.CookieKey{Epoch: epoch}
+	k := plan.CookieKey{Epoch: epoch, Shuffled: epoch%2 == 1}
 	for i := range k.Key {
 		k.Key[i] = byte(epoch)*16 + byte(i)
 	}
@@ -71,11 +71,19 @@ func (e *hostEnv) baked6(port uint16) *bakedFlow {
 	return &bakedFlow{e: e, n: cookie.HostBits, client: client6, vip: vip6, dip: dip6, source: source6, port: port, server: port, member: cookieMember}
 }
 
+// secretUnder is what member ids are shuffled with under a key.
+func secretUnder(k plan.CookieKey) cookie.Secret {
+	if !k.Shuffled {
+		return cookie.InOrder
+	}
+	return cookie.SecretOf(k.Key)
+}
+
 // cookie is that of the flow under the key of an epoch.
 func (f *bakedFlow) cookie(epoch uint32) uint16 {
 	key := bakedKey(epoch)
 	prf := cookie.PRF(key.Key, cookie.Flow{Client: netip.AddrPortFrom(netip.MustParseAddr(f.client), f.port), VIP: netip.AddrPortFrom(netip.MustParseAddr(f.vip), 80)})
-	return cookie.Encode(prf, key.ID(), f.member)
+	return cookie.Encode(prf, key.ID(), f.member, secretUnder(key))
 }
 
 func nop() layers.TCPOption { return layers.TCPOption{OptionType: layers.TCPOptionKindNop} }

@@ -86,7 +86,7 @@ func TestHostCookieForged(t *testing.T) {
 		given, kept := 0, 0
 		try := func(name string, c uint16) {
 			t.Helper()
-			id, ok := cookie.Decode(prf(f.port), c)
+			id, ok := cookie.Decode(prf(f.port), c, secretUnder(key))
 			mine := ok && id == cookieMember && cookie.KeyID(c) == 1
 			w := f.n.Place(0x12345678, uint32(c))
 			echo := w
@@ -110,9 +110,9 @@ func TestHostCookieForged(t *testing.T) {
 			t.Errorf("%d of %d changed cookies were taken", kept, given)
 		}
 		for id := range uint16(50) {
-			try("another member", cookie.Encode(prf(f.port), 1, id))
+			try("another member", cookie.Encode(prf(f.port), 1, id, secretUnder(key)))
 		}
-		try("another flow", cookie.Encode(prf(f.port+1), 1, cookieMember))
+		try("another flow", cookie.Encode(prf(f.port+1), 1, cookieMember, secretUnder(key)))
 		try("a key that is not live", f.cookie(2))
 		r := rand.New(rand.NewPCG(5, 5))
 		for range 500 {
@@ -300,16 +300,16 @@ func TestHostCookieRefused(t *testing.T) {
 	none := bakedKeys(vip4, 1)
 	none.Mint = 2
 	large, udp, owned := good, baked(bind(lb.UDP, vip4, dip4, dip4, true)), baked(bind(lb.TCP, vip4, dip4, dip4, false))
-	large.Member, owned.Member = 4096, 256
+	large.Member, owned.Member = 32749, 2039
 	ports := owned
 	ports.Key.PortEnd, ports.DIPPort, ports.Member = 90, 0, 1
 	for _, c := range []struct {
 		state HostState
 		want  string
 	}{
-		{HostState{Bindings: []plan.Binding{large}}, "binding tcp 203.0.113.10:80 at 10.20.1.11: member: 4096: must be at most 4095 with cookies"},
+		{HostState{Bindings: []plan.Binding{large}}, "binding tcp 203.0.113.10:80 at 10.20.1.11: member: 32749: must be at most 32748 with cookies"},
 		{HostState{Bindings: []plan.Binding{udp}}, "binding udp 203.0.113.10:53 at 10.20.1.11: cookie: must be off but with tcp and, where the server owns the VIP, a single port"},
-		{HostState{Bindings: []plan.Binding{owned}}, "binding tcp 203.0.113.10:80 at 10.20.1.11: member: 256: must be at most 255 with cookies"},
+		{HostState{Bindings: []plan.Binding{owned}}, "binding tcp 203.0.113.10:80 at 10.20.1.11: member: 2039: must be at most 2038 with cookies"},
 		{HostState{Bindings: []plan.Binding{ports}}, "binding tcp 203.0.113.10:80-90 at 10.20.1.11: cookie: must be off but with tcp and, where the server owns the VIP, a single port"},
 		{HostState{Cookies: []plan.CookieKeys{bakedKeys(vip4, 1), bakedKeys(vip4, 2)}}, "keys of cookies of 203.0.113.10: there twice"},
 		{HostState{Cookies: []plan.CookieKeys{twice}}, "keys of cookies of 203.0.113.10: epochs 1 and 3 have one id"},

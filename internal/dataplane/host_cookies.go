@@ -34,15 +34,26 @@ type bakedKeySet struct {
 	mint uint8  // id of the key that stamps
 }
 
-// readCookies learns what the cells hold.
+// readCookies returns the table that the cells hold. Of two cells of one VIP the agent before was about to clear the one without live keys,
+// which no binding names.
 func readCookies(cells []hostHostCookieKeys) hostCookieTable {
 	t := hostCookieTable{cells: cells, numbers: map[cookieVIP]uint32{}}
-	for n := len(cells) - 1; n >= 0; n-- {
-		if cells[n].Vip == ([16]byte{}) {
-			t.free = append(t.free, uint32(n))
-			continue
+	for n := uint32(len(cells)); n > 0; {
+		n--
+		unused := n
+		if cells[n].Vip != ([16]byte{}) {
+			of := cookieVIP{cells[n].Vni, cells[n].Vip}
+			other, twice := t.numbers[of]
+			if !twice {
+				t.numbers[of] = n
+				continue
+			}
+			if atomic.LoadUint32(&cells[n].Use) != 0 {
+				t.numbers[of], unused = n, other
+			}
+			cells[unused] = hostHostCookieKeys{}
 		}
-		t.numbers[cookieVIP{cells[n].Vni, cells[n].Vip}] = uint32(n)
+		t.free = append(t.free, unused)
 	}
 	return t
 }
@@ -50,7 +61,7 @@ func readCookies(cells []hostHostCookieKeys) hostCookieTable {
 // addCookies takes in the keys of VIPs.
 func (t *hostTables) addCookies(all []plan.CookieKeys) error {
 	if len(all) > hostMaxCookies {
-		return fmt.Errorf("keys of %d VIPs with cookies: at most %d fit", len(all), hostMaxCookies)
+		return noRoom(TableCookieKeys, "keys of %d VIPs with cookies: at most %d fit", len(all), hostMaxCookies)
 	}
 	for _, k := range all {
 		of := cookieVIP{k.VNI, k.VIP.As16()}
@@ -68,6 +79,9 @@ func (t *hostTables) addCookies(all []plan.CookieKeys) error {
 			sip := ring.KeyOf(key.Key)
 			w.keys[key.ID()] = [2]uint64{sip.K0, sip.K1}
 			w.use |= live
+			if key.Shuffled {
+				w.use |= cookieShuffled(int(key.ID()))
+			}
 			if key.Epoch == k.Mint {
 				w.mint, stamps = key.ID(), true
 			}
@@ -83,15 +97,23 @@ func (t *hostTables) addCookies(all []plan.CookieKeys) error {
 // cookieLive says that the key of an id is live.
 func cookieLive(id int) uint32 { return uint32(hostHostCookieUseHOST_COOKIE_LIVE0) << id }
 
+// cookieShuffled says that member ids are shuffled under the key of an id.
+func cookieShuffled(id int) uint32 { return uint32(hostHostCookieUseHOST_COOKIE_SHUFFLED0) << id }
+
 // follow makes the cells of the wanted VIPs as wanted. A key that is live is never written: it is made dead first, and a grace period passes; until the new
 // one is live, stamps are not made with it, though bindings name it.
-func (t *hostCookieTable) follow(want map[cookieVIP]bakedKeySet, g *grace) error {
+func (t *hostCookieTable) follow(want map[cookieVIP]bakedKeySet, d *deferredFree) error {
 	waits := false
 	for of, w := range want {
 		n, known := t.numbers[of]
 		if !known {
 			if len(t.free) == 0 {
-				return fmt.Errorf("no room for the keys of another VIP's cookies: %d are in use", len(t.numbers))
+				if err := d.flushLocked(); err != nil {
+					return err
+				}
+			}
+			if len(t.free) == 0 {
+				return noRoom(TableCookieKeys, "no room for the keys of another VIP's cookies: %d are in use", len(t.numbers))
 			}
 			n = t.free[len(t.free)-1]
 			t.free = t.free[:len(t.free)-1]
@@ -111,7 +133,7 @@ func (t *hostCookieTable) follow(want map[cookieVIP]bakedKeySet, g *grace) error
 		}
 	}
 	if waits {
-		if err := g.wait(); err != nil {
+		if err := d.wait(); err != nil {
 			return err
 		}
 	}
@@ -131,36 +153,33 @@ func (t *hostCookieTable) follow(want map[cookieVIP]bakedKeySet, g *grace) error
 	return nil
 }
 
-// release forgets VIPs that are not wanted any more. bindings are those of all indices: what names such a VIP does not any longer.
-func (t *hostCookieTable) release(want map[cookieVIP]bakedKeySet, bindings []hostBindingFlow, g *grace) error {
-	gone := map[uint32]cookieVIP{}
+// release removes VIPs that are not wanted any more. bindings are those of all indices: those that name such a VIP name none from now on.
+// The cell is free once no program reads it.
+func (t *hostCookieTable) release(want map[cookieVIP]bakedKeySet, bindings []hostBindingFlow, d *deferredFree) {
+	gone := map[uint32]bool{}
 	for of, n := range t.numbers {
 		if _, wanted := want[of]; !wanted {
-			gone[n] = of
+			gone[n] = true
+			delete(t.numbers, of)
 		}
 	}
 	if len(gone) == 0 {
-		return nil
+		return
 	}
 	for i := range bindings {
-		if c := bindings[i].Cookie; c != 0 {
-			if _, leaves := gone[keysNumber(c)]; leaves {
-				atomic.StoreUint32(&bindings[i].Cookie, 0)
-			}
+		if c := bindings[i].Cookie; c != 0 && gone[keysNumber(c)] {
+			atomic.StoreUint32(&bindings[i].Cookie, 0)
 		}
 	}
 	for n := range gone {
 		atomic.StoreUint32(&t.cells[n].Use, 0)
 	}
-	if err := g.wait(); err != nil {
-		return err
-	}
-	for n, of := range gone {
-		t.cells[n] = hostHostCookieKeys{}
-		delete(t.numbers, of)
-		t.free = append(t.free, n)
-	}
-	return nil
+	d.deferLocked(func() {
+		for n := range gone {
+			t.cells[n] = hostHostCookieKeys{}
+			t.free = append(t.free, n)
+		}
+	})
 }
 
 // keysNumber is the number of the keys that bindings name (enum binding_cookie).
@@ -176,7 +195,9 @@ func (t *hostCookieTable) of(b *plan.Binding) uint32 {
 	if !b.Cookie || !ok {
 		return 0
 	}
-	return uint32(t.mint[of])<<hostBindingCookieBINDING_COOKIE_MINT_SHIFT | (n+1)<<hostBindingCookieBINDING_COOKIE_MEMBER_BITS | uint32(b.Member)
+	const low = uint32(hostBindingCookieBINDING_COOKIE_MEMBER_BITS)
+	return uint32(t.mint[of])<<hostBindingCookieBINDING_COOKIE_MINT_SHIFT | uint32(b.Member)>>low<<hostBindingCookieBINDING_COOKIE_UPPER_SHIFT | (n+1)<<low |
+		uint32(b.Member)&(1<<low-1)
 }
 
 // clockOf is a clock as a table that is filled from another one has it: where it stands is known too late, so that it begins anew from what its client

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/shuntlb/shunt/internal/fit"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
 )
@@ -24,6 +25,10 @@ type FakeHost struct {
 	broken  []int
 	open    map[lb.EndpointKey]map[uint16]uint64
 	closed  map[lb.EndpointKey]map[uint16]uint64
+	over    []Share
+	pressed bool
+	// capacity of the tables; nil: that of a host.
+	capacity map[string]uint64
 }
 
 var _ HostTables = (*FakeHost)(nil)
@@ -38,6 +43,9 @@ func (f *FakeHost) Apply(s HostState) error {
 	if f.err != nil {
 		return f.err
 	}
+	if err := f.fits(&s); err != nil {
+		return err
+	}
 	s.Bindings = slices.Clone(s.Bindings)
 	s.TunnelSources = slices.Clone(s.TunnelSources)
 	s.Repairs = slices.Clone(s.Repairs)
@@ -46,6 +54,62 @@ func (f *FakeHost) Apply(s HostState) error {
 	f.state = s
 	f.applied++
 	return nil
+}
+
+// fits reports a lack of room by the needs of all VIPs. mu is held.
+func (f *FakeHost) fits(s *HostState) error {
+	if f.capacity == nil {
+		return nil
+	}
+	byVIP, own := map[lb.EndpointKey][]plan.Binding{}, 0
+	for _, b := range s.Bindings {
+		byVIP[vipKey(b.Key)] = append(byVIP[vipKey(b.Key)], b)
+	}
+	for _, sp := range s.Spreads {
+		own = len(sp.Addresses)
+	}
+	used, seen := map[string]uint64{}, map[fit.Need]bool{}
+	for vip, bindings := range byVIP {
+		cookies := slices.ContainsFunc(s.Cookies, func(k plan.CookieKeys) bool { return k.VIP == vip.VIP })
+		for _, n := range HostNeeds(bindings, own, cookies) {
+			if n.Of == nil || !seen[n] {
+				seen[n] = n.Of != nil
+				used[n.Table] += n.Units
+			}
+		}
+	}
+	for table, most := range f.capacity {
+		if used[table] > most {
+			return noRoom(table, "%s: %d: at most %d fit", table, used[table], most)
+		}
+	}
+	return nil
+}
+
+// SetCapacity makes the tables as small as these; nil: as large as those of a host.
+func (f *FakeHost) SetCapacity(c map[string]uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.capacity = c
+}
+
+// Capacity implements HostTables.
+func (f *FakeHost) Capacity() map[string]uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.capacity == nil {
+		return hostCapacity()
+	}
+	return f.capacity
+}
+
+// Has implements HostTables.
+func (f *FakeHost) Has(b *plan.Binding) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.ContainsFunc(f.state.Bindings, func(have plan.Binding) bool {
+		return have.Key == b.Key && have.Outer == b.Outer && have.TunnelMember() == b.TunnelMember() && have.DIP == b.DIP
+	})
 }
 
 // State returns the last state applied, and how many were.
@@ -161,6 +225,20 @@ func (f *FakeHost) SweepStep() error {
 	defer f.mu.Unlock()
 	f.swept++
 	return f.err
+}
+
+// SetShares sets what Shares returns.
+func (f *FakeHost) SetShares(over []Share, pressed bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.over, f.pressed = over, pressed
+}
+
+// Shares implements HostTables.
+func (f *FakeHost) Shares() (over []Share, pressed bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.over, f.pressed
 }
 
 // Swept tells how many steps of sweeps were asked for.

@@ -24,6 +24,7 @@ type flowTable struct {
 	cookies hostCookieTable
 	binding []hostBindingFlow
 	counts  []hostFlowCount
+	shares  []uint64 // marks of VIPs over their share, by number; of the attached programs alone
 	setup   *hostFlowSetup
 	key     ring.Key
 }
@@ -86,6 +87,7 @@ func mapFlows(o *hostMaps) (*flowTable, error) {
 		mapTable(&t.memory, o.FlowAddrs, &addrs), mapTable(&t.memory, o.BindingFlows, &t.binding),
 		mapTable(&t.memory, o.FlowSetups, &setups), mapTable(&t.memory, o.FlowCounts, &t.counts),
 		mapTable(&t.memory, o.FlowCookies, &t.clocks), mapTable(&t.memory, o.CookieKeys, &keys),
+		mapTable(&t.memory, o.FlowShares, &t.shares),
 	} {
 		if err != nil {
 			t.close()

@@ -20,8 +20,8 @@ type packet struct {
 	syn, ack bool
 	fin      bool
 	acked    uint32 // acknowledgement number
-	rst      bool   // with seq, else 0x11223344
-	seq      uint32 // of a RST
+	rst      bool
+	seq      uint32 // 0: 0x11223344 unless it is a RST
 	options  []layers.TCPOption
 	payload  string
 	noSum    bool // UDP over IPv4 without checksum
@@ -58,8 +58,8 @@ func (p packet) bytes(t *testing.T) []byte {
 	if p.protocol == lb.TCP {
 		tcp := &layers.TCP{SrcPort: layers.TCPPort(p.sport), DstPort: layers.TCPPort(p.dport), Seq: 0x11223344,
 			SYN: p.syn, ACK: p.ack, FIN: p.fin, Ack: p.acked, Window: 0x7fff, Options: p.options}
-		if p.rst {
-			tcp.RST, tcp.Seq = true, p.seq
+		if p.rst || p.seq != 0 {
+			tcp.RST, tcp.Seq = p.rst, p.seq
 		}
 		must(t, tcp.SetNetworkLayerForChecksum(network))
 		return serialize(t, true, ip, tcp, gopacket.Payload(p.payload))

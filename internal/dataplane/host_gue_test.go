@@ -92,8 +92,8 @@ func TestHostGUERefuses(t *testing.T) {
 	e.expect("bad source", gueTunnel(t, client4, dip4, 1, good.bytes(t)), verdictDrop, nil, "in_bad_source")
 	e.expect("IPIP to a GUE member", tunnel(t, source4, dip4, good.bytes(t)), verdictNext, nil, "pass_not_ours")
 	e.expect("GUE to an IPIP member", gueTunnel(t, source4, host4, 1, good.bytes(t)), verdictNext, nil, "pass_not_ours")
-	e.expect("GUE in GUE", gueTunnel(t, source4, dip4, 1, gueTunnel(t, source4, dip4, 1, good.bytes(t))[14:]), verdictDrop, nil, "in_no_binding")
-	e.expect("IPIP in GUE", gueTunnel(t, source4, dip4, 1, tunnel(t, source4, dip4, good.bytes(t))[14:]), verdictDrop, nil, "in_no_binding")
+	e.expect("GUE in GUE", gueTunnel(t, source4, dip4, 1, gueTunnel(t, source4, dip4, 1, good.bytes(t))[14:]), verdictDrop, nil, "in_bad_source")
+	e.expect("IPIP in GUE", gueTunnel(t, source4, dip4, 1, tunnel(t, source4, dip4, good.bytes(t))[14:]), verdictDrop, nil, "in_bad_source")
 	e.expect("others' port 6080", gueTunnel(t, client4, "10.20.1.99", 1, good.bytes(t)), verdictNext, nil, "pass_not_ours")
 	plain := packet{protocol: lb.UDP, src: client4, dst: dip4, sport: 6080, dport: 6081, payload: "x"}
 	e.expect("another port", frame(plain.bytes(t)), verdictNext, nil, "pass_not_ours")

@@ -91,3 +91,43 @@ func TestHostHandshakesOfRewritten(t *testing.T) {
 		t.Errorf("got %+v, %v", all, err)
 	}
 }
+
+// TestHostAsksOfDatagrams: new flows of UDP are asks of their binding and the first answer to each is accepted, but while a binding for all protocols is there,
+// whose asks are those of TCP alone.
+func TestHostAsksOfDatagrams(t *testing.T) {
+	for _, family := range []struct{ client, vip, dip, source string }{{client4, vip4, dip4, source4}, {client6, vip6, dip6, source6}} {
+		e := newHostEnv(t)
+		b := bind(lb.UDP, family.vip, family.dip, family.dip, true)
+		e.apply(b)
+		ask := func(port uint16) {
+			p := packet{protocol: lb.UDP, src: family.client, dst: family.vip, sport: port, dport: 53, payload: "q"}
+			e.run(e.host.objects.HostIn, tunnel(t, family.source, family.dip, p.bytes(t)))
+		}
+		answer := func(port uint16) {
+			p := packet{protocol: lb.UDP, src: family.dip, dst: family.client, sport: 5353, dport: port, payload: "a"}
+			e.run(e.host.objects.HostOut, frame(p.bytes(t)))
+		}
+		expect := func(when string, asked, accepted uint64) {
+			t.Helper()
+			if got := e.handshakes(53); got.Asked != asked || got.Accepted != accepted || got.Refused != 0 {
+				t.Errorf("%s: %+v, want %d asked, %d accepted", when, got, asked, accepted)
+			}
+		}
+		ask(1)
+		ask(1)
+		ask(2)
+		expect("two flows", 2, 0)
+		answer(1)
+		answer(1)
+		ask(1)
+		expect("one is answered", 2, 1)
+		answer(9)
+		expect("of no flow", 2, 1)
+		every := gue(7, bind(lb.AnyProtocol, family.vip, family.dip, family.dip, true))
+		every.Key.Port, every.DIPPort = 0, 0
+		e.apply(b, every)
+		ask(3)
+		answer(3)
+		expect("with a binding for all protocols", 2, 1)
+	}
+}

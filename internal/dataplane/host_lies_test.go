@@ -14,7 +14,7 @@ import (
 )
 
 // beside are the reasons counted beside a verdict; all others are the one end of a packet.
-var beside = map[string]bool{"mss_clamped": true, "client_port_mapped": true, "fragment_followed": true, "flow_evicted": true, "flow_contended": true, "client_here": true,
+var beside = map[string]bool{"mss_clamped": true, "client_port_mapped": true, "fragment_followed": true, "flow_evicted": true, "flow_over_share": true, "flow_contended": true, "client_here": true,
 	"cookie_begun": true, "cookie_rebuilt": true, "cookie_reminted": true, "cookie_foreign": true, "cookie_contended": true}
 
 // TestHostLies gives every prefix of good frames, and frames with random bytes changed, to both programs: whatever they
@@ -110,14 +110,22 @@ func shortest(frame []byte) int {
 // TestHostSteps: loading must stay a matter of milliseconds, so what the verifier has to look at is bounded.
 func TestHostSteps(t *testing.T) {
 	e := newHostEnv(t)
-	const most = 59_000 // 54,876, 51,887 and 28,816 with Linux 6.18
-	for _, p := range []*ebpf.Program{e.host.objects.HostIn, e.host.objects.HostOut, e.host.objects.HostServe} {
-		info, err := p.Info()
+	for _, p := range []struct {
+		program  *ebpf.Program
+		recorded uint32 // with Linux 6.18
+	}{
+		// The choice by shares of the place that a new flow takes took 4,200 in host_in and in host_out.
+		{e.host.objects.HostIn, 60_166},
+		// Sequence checks of both directions, which keep a stranger's segments from changing flows, took 8,500 in host_out and 8,100 in host_serve.
+		{e.host.objects.HostOut, 64_784},
+		{e.host.objects.HostServe, 36_910},
+	} {
+		info, err := p.program.Info()
 		must(t, err)
 		n, ok := info.VerifiedInstructions()
 		t.Log(info.Name, n)
-		if ok && n > most {
-			t.Errorf("%s: %d verified instructions, at most %d", info.Name, n, most)
+		if most := p.recorded + p.recorded/10; ok && n > most {
+			t.Errorf("%s: %d verified instructions, at most %d, a tenth more than recorded", info.Name, n, most)
 		}
 	}
 }

@@ -3,6 +3,8 @@ package dataplane
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -27,17 +29,25 @@ type HostOptions struct {
 	Flows uint32
 	// Last puts programs behind those of others that a device has already, where they are not there yet: else they are the first.
 	Last bool
+	// Log receives warnings of repaired pins; nil: none.
+	Log *slog.Logger
 	// testClock makes the programs' time the variable host_test_now.
 	testClock bool
 	// testTimeBits, if not 0, is how many bits of a stamp are time.
 	testTimeBits uint32
 }
 
+func (o HostOptions) log() *slog.Logger {
+	if o.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return o.Log
+}
+
 // Host is the data plane of one host: two tcx programs on the uplink, one on each device of servers, and their pinned maps.
 type Host struct {
 	dir     string
 	objects hostObjects
-	links   []link.Link
 	reasons []string // by enum host_reason
 	// testClock is HostOptions'.
 	testClock bool
@@ -47,6 +57,13 @@ type Host struct {
 	// connections is of mu, but for what it says itself.
 	connections connections
 	now         func() time.Duration // CLOCK_MONOTONIC
+
+	// tending guards the links of the uplink. Taken before serving.
+	tending sync.Mutex
+	links   []link.Link // by hostHooks
+	co      *HostCO     // nil: not loaded
+	// pinsSeen are the files of pins that are good, by path.
+	pinsSeen map[string]fs.FileInfo
 
 	// serving guards what follows. Nothing else is taken under it.
 	serving sync.Mutex
@@ -63,20 +80,23 @@ type Host struct {
 	mtu     uint32     // of the last Apply
 	repairs *repairTables
 	snat    *snatTables // its own lock is taken after mu
+	// deferred frees records of repairs and cells of cookie keys.
+	deferred deferredFree
 }
 
 var _ HostTables = (*Host)(nil)
 
 // hostHook is one of the two attachment points, and the name of its link's pin.
 type hostHook struct {
-	pin    string
-	attach ebpf.AttachType
-	prog   func(*hostObjects) *ebpf.Program
+	pin     string
+	program string // its name
+	attach  ebpf.AttachType
+	prog    func(*hostObjects) *ebpf.Program
 }
 
 var hostHooks = []hostHook{
-	{"link_in", ebpf.AttachTCXIngress, func(o *hostObjects) *ebpf.Program { return o.HostIn }},
-	{"link_out", ebpf.AttachTCXEgress, func(o *hostObjects) *ebpf.Program { return o.HostOut }},
+	{"link_in", hostProgHostIn, ebpf.AttachTCXIngress, func(o *hostObjects) *ebpf.Program { return o.HostIn }},
+	{"link_out", hostProgHostOut, ebpf.AttachTCXEgress, func(o *hostObjects) *ebpf.Program { return o.HostOut }},
 }
 
 // OpenHost loads the programs around the pinned maps (flow state included), or around new ones, and attaches them.
@@ -99,6 +119,9 @@ func OpenHost(o HostOptions) (*Host, error) {
 			return nil, fmt.Errorf("set %s: %w", hostVarHostTimeBits, err)
 		}
 	}
+	if err := repairHostPins(o.Dir, spec, o.log()); err != nil {
+		return nil, err
+	}
 	if err := checkHostABI(o.Dir); err != nil {
 		return nil, err
 	}
@@ -106,7 +129,8 @@ func OpenHost(o HostOptions) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{dir: o.Dir, now: monotonic, testClock: o.testClock, serve: map[int]link.Link{}, last: o.Last}
+	h := &Host{dir: o.Dir, now: monotonic, testClock: o.testClock, serve: map[int]link.Link{}, last: o.Last, pinsSeen: map[string]fs.FileInfo{}}
+	h.deferred.mu = &h.mu
 	if h.reasons, err = enumNames(spec, "host_reason", "HOST_REASON_"); err != nil {
 		return nil, err
 	}
@@ -127,7 +151,7 @@ func OpenHost(o HostOptions) (*Host, error) {
 // begin reads what the maps hold and attaches the programs.
 func (h *Host) begin(ifindex int, key hostFlowSetup) error {
 	var err error
-	if h.repairs, err = openRepairs(&h.objects); err != nil {
+	if h.repairs, err = openRepairs(&h.objects, &h.deferred); err != nil {
 		return err
 	}
 	if h.flows, err = mapFlows(&h.objects.hostMaps); err != nil {
@@ -183,7 +207,7 @@ func hostSpec() (*ebpf.CollectionSpec, error) {
 		return nil, fmt.Errorf("read host object: %w", err)
 	}
 	for _, m := range spec.Maps {
-		if m.Name[0] != '.' && m.Name != hostMapArrivals && m.Name != hostMapSNATLows {
+		if hostPinned(m.Name) {
 			m.Pinning = ebpf.PinByName
 		}
 	}
@@ -234,9 +258,9 @@ func (h *Host) place() link.Anchor {
 // attaches it anew and takes the old link away afterwards.
 func attachHook(hook hostHook, h *Host, ifindex int) (link.Link, error) {
 	pin := filepath.Join(h.dir, hook.pin)
-	old, err := link.LoadPinnedLink(pin, nil)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("open pinned link %s: %w", pin, err)
+	old, err := takeOwnLink(pin, hook.program)
+	if err != nil {
+		return nil, err
 	}
 	if old != nil {
 		if linkIfindex(old) == ifindex {
@@ -287,12 +311,9 @@ func linkIfindex(l link.Link) int {
 // HostAttached tells whether programs pinned in dir are attached to a living interface, both of them.
 func HostAttached(dir string) (bool, error) {
 	for _, hook := range hostHooks {
-		l, err := link.LoadPinnedLink(filepath.Join(dir, hook.pin), nil)
-		if errors.Is(err, os.ErrNotExist) {
-			return false, nil
-		}
-		if err != nil {
-			return false, fmt.Errorf("open pinned link %s: %w", hook.pin, err)
+		l, _, err := openOwnLink(filepath.Join(dir, hook.pin), hook.program)
+		if err != nil || l == nil {
+			return false, err
 		}
 		ifindex := linkIfindex(l)
 		l.Close()
@@ -313,12 +334,12 @@ func DetachHost(dir string) error {
 		return err
 	}
 	for _, hook := range hostHooks {
-		l, err := link.LoadPinnedLink(filepath.Join(dir, hook.pin), nil)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
+		l, err := takeOwnLink(filepath.Join(dir, hook.pin), hook.program)
 		if err != nil {
-			return fmt.Errorf("open pinned link %s: %w", hook.pin, err)
+			return err
+		}
+		if l == nil {
+			continue
 		}
 		err = release(l)
 		l.Close()
@@ -337,7 +358,7 @@ func DetachHost(dir string) error {
 		}
 	}
 	for _, pin := range pins {
-		if err := os.Remove(filepath.Join(dir, pin)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := os.RemoveAll(filepath.Join(dir, pin)); err != nil {
 			return fmt.Errorf("remove pins: %w", err)
 		}
 	}
@@ -352,6 +373,7 @@ func DetachHost(dir string) error {
 func (h *Host) Close() error {
 	h.sweeping.Lock()
 	defer h.sweeping.Unlock()
+	h.deferred.close()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.snat != nil {
@@ -361,6 +383,8 @@ func (h *Host) Close() error {
 		h.flows.close()
 		h.flows = nil
 	}
+	h.tending.Lock()
+	defer h.tending.Unlock()
 	var errs []error
 	for _, l := range h.links {
 		errs = append(errs, l.Close())

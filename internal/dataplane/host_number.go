@@ -34,7 +34,7 @@ func (h *Host) numberLocked(want hostTables) error {
 			free++
 		}
 		if free == len(used) {
-			return fmt.Errorf("no free counter: old and new bindings together are more than %d", len(used))
+			return noRoom(TableBindings, "no free counter: old and new bindings together are more than %d", len(used))
 		}
 		used[free] = true
 		want.set(p, uint32(free))

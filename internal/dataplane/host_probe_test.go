@@ -84,7 +84,7 @@ func (e *hostEnv) device(name string) (ifindex int) {
 }
 
 func (r *hostProbeRig) begin(random uint32) {
-	r.isn = (r.number^r.probes.Key())<<12 | random
+	r.isn = r.probes.Key().ISN(r.number) | random
 	r.probes.Begin(r.number, r.isn, probePort)
 }
 

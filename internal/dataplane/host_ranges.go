@@ -3,6 +3,8 @@ package dataplane
 import (
 	"math/bits"
 	"unsafe"
+
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 // prefixBits is PREFIX_BITS of bpf/abi.h: the bits of a key before its port.
@@ -13,8 +15,7 @@ const prefixBits = 8 * uint32(unsafe.Offsetof(hostBindingKey{}.PortBe))
 func rangePrefixes(key hostBindingKey, first, last uint16) []hostBindingPrefix {
 	var out []hostBindingPrefix
 	for at, end := uint32(first), uint32(last)+1; at < end; {
-		// The largest block that starts here is limited by the alignment of its start and by what is left.
-		size := uint32(1) << min(bits.TrailingZeros32(at|1<<16), bits.Len32(end-at)-1)
+		size := lb.PortBlock(at, end)
 		key.PortBe = be16(uint16(at))
 		out = append(out, hostBindingPrefix{Bits: prefixBits + 16 - uint32(bits.TrailingZeros32(size)), Key: key})
 		at += size

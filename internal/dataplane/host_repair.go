@@ -45,13 +45,16 @@ type HostTarget struct {
 }
 
 // repairTables are the parts of the host's tables that say who had flows before. Endpoints are immutable records: a change fills free
-// ones, bindings name them, and what nobody names any more is free after a grace period.
+// ones and bindings name them. A record that no binding names any more is free after a grace period, for which no change waits unless
+// the tables have no room.
 type repairTables struct {
 	mem     muxMemory
 	records []hostRepair
 	slots   []uint32
 	targets []hostRepairTarget
 	grace   *grace
+	// deferred frees records. Its lock is that of the tables.
+	deferred *deferredFree
 
 	taken       []bool // records
 	slotSpace   *buddy
@@ -71,8 +74,8 @@ type placedRepair struct {
 }
 
 // openRepairs maps the tables and takes what the bindings name as used.
-func openRepairs(o *hostObjects) (*repairTables, error) {
-	t := &repairTables{placed: map[repairName]*placedRepair{}}
+func openRepairs(o *hostObjects, d *deferredFree) (*repairTables, error) {
+	t := &repairTables{placed: map[repairName]*placedRepair{}, deferred: d}
 	err := mapTable(&t.mem, o.Repairs, &t.records)
 	if err == nil {
 		var words []uint64
@@ -90,6 +93,7 @@ func openRepairs(o *hostObjects) (*repairTables, error) {
 		t.mem.close()
 		return nil, err
 	}
+	d.wait = t.grace.wait
 	t.taken = make([]bool, len(t.records))
 	t.slotSpace = newBuddy(uint32(len(t.slots)), 1<<ring.CodeMin)
 	t.targetSpace = newBuddy(uint32(len(t.targets)), 8)
@@ -119,8 +123,16 @@ func (t *repairTables) adopt(number uint32) error {
 	return nil
 }
 
-// place gives an endpoint a record, or says that there is no room.
+// place gives an endpoint a record. Without room it waits for the entries that are being freed; it returns false if these are too few.
 func (t *repairTables) place(r *HostRepair) (*placedRepair, bool) {
+	if p, ok := t.tryPlace(r); ok || t.deferred.flushLocked() != nil {
+		return p, ok
+	}
+	return t.tryPlace(r)
+}
+
+// tryPlace gives an endpoint a record, or returns false if there is no room.
+func (t *repairTables) tryPlace(r *HostRepair) (*placedRepair, bool) {
 	count := uint32(1)
 	for _, to := range r.Targets {
 		count = max(count, uint32(to.ID)+1)
@@ -206,19 +218,18 @@ func (t *repairTables) follow(want []*HostRepair) map[repairName]uint32 {
 	return numbers
 }
 
-// release frees what bindings do not name any more, once no packet is with it.
-func (t *repairTables) release() error {
+// release has the records freed that bindings do not name any more, once no program reads them.
+func (t *repairTables) release() {
 	if len(t.left) == 0 {
-		return nil
+		return
 	}
-	if err := t.grace.wait(); err != nil {
-		return err
-	}
-	for _, p := range t.left {
-		t.taken[p.index] = false
-		t.slotSpace.free(p.slots)
-		t.targetSpace.free(p.targets)
-	}
+	left := t.left
 	t.left = nil
-	return nil
+	t.deferred.deferLocked(func() {
+		for _, p := range left {
+			t.taken[p.index] = false
+			t.slotSpace.free(p.slots)
+			t.targetSpace.free(p.targets)
+		}
+	})
 }

@@ -2,8 +2,10 @@ package dataplane
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/shuntlb/shunt/internal/cookie"
@@ -130,6 +132,19 @@ func TestHostRepair(t *testing.T) {
 			e.applyRepair(displaced(c.binding, flow, 0, 1), c.binding)
 			in = c.wrap(c.peer, flow.bytes(t))
 			e.expect("from a peer", in, verdictRedirect, delivered(flow), "in_delivered", "repair_arrived")
+			// Hosts send on no SYNs, fragments and other protocols: nobody opens a connection in a host's name.
+			begins := flow
+			begins.sport, begins.syn, begins.ack, begins.payload = 40004, true, false, ""
+			e.expect("a SYN from a peer", c.wrap(c.peer, begins.bytes(t)), verdictDrop, nil, "in_bad_source")
+			begins.ack = true
+			e.expect("a SYN-ACK from a peer", c.wrap(c.peer, begins.bytes(t)), verdictDrop, nil, "in_bad_source")
+			begins.protocol = lb.UDP
+			e.expect("UDP from a peer", c.wrap(c.peer, begins.bytes(t)), verdictDrop, nil, "in_bad_source")
+			long := flow
+			long.payload = string(make([]byte, 64))
+			for i, part := range cut(long.bytes(t), 0x77, 32) {
+				e.expect(fmt.Sprintf("fragment %d from a peer", i), c.wrap(c.peer, part), verdictDrop, nil, "in_bad_source")
+			}
 			e.apply(c.binding)
 			e.expect("no peer any more", in, verdictDrop, nil, "in_bad_source")
 		})
@@ -203,7 +218,7 @@ func TestHostRepairsOwnedByCookie(t *testing.T) {
 		prf := cookie.PRF(bakedKey(1).Key, cookie.Flow{
 			Client: netip.AddrPortFrom(netip.MustParseAddr(client4), flow.sport), VIP: netip.AddrPortFrom(netip.MustParseAddr(owned4), 80),
 		})
-		flow.options = usual(1, cookie.PlaceOffset(sharedClock()-c.ago, cookie.EncodeShort(prf, 1, c.id)^c.wrong))
+		flow.options = usual(1, cookie.PlaceOffset(sharedClock()-c.ago, cookie.EncodeShort(prf, 1, c.id, secretUnder(bakedKey(1)))^c.wrong))
 		turned := flow
 		if !c.slot {
 			turned.sport++
@@ -229,6 +244,7 @@ func TestHostRepairPlaces(t *testing.T) {
 		e.applyRepair(displaced(b, flow, 0, 1), b)
 	}
 	tables := e.host.repairs
+	e.free()
 	if tables.slotSpace.used != 1<<9 || tables.targetSpace.used != 8 {
 		t.Errorf("%d slots and %d targets in use", tables.slotSpace.used, tables.targetSpace.used)
 	}
@@ -238,6 +254,7 @@ func TestHostRepairPlaces(t *testing.T) {
 	e.expect("after a restart", in, verdictRedirect, sentOn(in, host4, away4, 1), "repaired_away")
 	e.applyRepair(displaced(b, flow, 0, 1), b)
 	e.expect("after its plan", in, verdictRedirect, sentOn(in, host4, away4, 1), "repaired_away")
+	e.free()
 	if used := e.host.repairs.slotSpace.used; used != 1<<9 {
 		t.Errorf("%d slots in use after a restart", used)
 	}
@@ -248,7 +265,76 @@ func TestHostRepairPlaces(t *testing.T) {
 		t.Errorf("unrepaired %d %v, want 1", c.Unrepaired, err)
 	}
 	e.apply(b)
+	e.free()
 	if used := e.host.repairs.slotSpace.used; used != 0 {
 		t.Errorf("%d slots in use at the end", used)
+	}
+}
+
+// free returns when the tables have freed all entries of past changes.
+func (e *hostEnv) free() {
+	e.t.Helper()
+	e.host.mu.Lock()
+	defer e.host.mu.Unlock()
+	must(e.t, e.host.deferred.flushLocked())
+}
+
+// TestHostApplyDoesNotWait: a change of members, of cookie keys' VIPs and their removal return while a grace period lasts. A change that finds
+// no room waits for one.
+func TestHostApplyDoesNotWait(t *testing.T) {
+	e := newHostEnv(t).quiet()
+	wait, over, waits := e.host.deferred.wait, make(chan struct{}), atomic.Int32{}
+	e.host.deferred.wait = func() error {
+		waits.Add(1)
+		<-over
+		return wait()
+	}
+	b := bind(lb.TCP, vip4, dip4, dip4, true)
+	b.Cookie = true
+	flow := packet{protocol: lb.TCP, src: client4, dst: vip4, sport: 40001, dport: 80, ack: true, payload: "x"}
+	all := HostState{TunnelSources: tunnelSources, MTU: 1500, Bindings: []plan.Binding{b}, Cookies: []plan.CookieKeys{bakedKeys(vip4, 1)}}
+	wide := displaced(b, flow, 0, 1)
+	wide.Turns = ring.Folded{Code: 20, Slots: make([]ring.Turns, 1<<20)}
+	for _, r := range []*HostRepair{displaced(b, flow, 0, 1), displaced(b, flow, 1, 0), wide} {
+		all.Repairs = []*HostRepair{r}
+		must(t, e.host.Apply(all))
+	}
+	none := HostState{TunnelSources: tunnelSources, MTU: 1500}
+	must(t, e.host.Apply(none))
+	e.host.mu.Lock()
+	if used := e.host.repairs.slotSpace.used; used < 1<<20 {
+		t.Errorf("%d slots in use within the grace period, want those of all changes", used)
+	}
+	e.host.mu.Unlock()
+	if n := waits.Load(); n > 1 {
+		t.Errorf("%d grace periods began, want one at most", n)
+	}
+	close(over)
+	whole := displaced(b, flow, 0, 1)
+	whole.Turns = ring.Folded{Code: 21, Slots: make([]ring.Turns, len(e.host.repairs.slots))}
+	all.Repairs = []*HostRepair{whole}
+	must(t, e.host.Apply(all))
+	if c, err := e.host.Counters(); err != nil || c.Unrepaired != 0 {
+		t.Errorf("unrepaired %d %v, want a place for an endpoint that takes all slots", c.Unrepaired, err)
+	}
+	must(t, e.host.Apply(none))
+	e.free()
+	if used, cells := e.host.repairs.slotSpace.used, len(e.host.flows.cookies.free); used != 0 || cells != len(e.host.flows.cookies.cells) {
+		t.Errorf("%d slots in use and %d of %d cells free at the end", used, cells, len(e.host.flows.cookies.cells))
+	}
+}
+
+// TestReadCookiesTwice: an agent that was killed within the grace period left two cells of one VIP: the one with live keys counts.
+func TestReadCookiesTwice(t *testing.T) {
+	for _, live := range []uint32{1, 3} {
+		cells := make([]hostHostCookieKeys, 5)
+		cells[1].Vip, cells[3].Vip, cells[live].Use = [16]byte{7}, [16]byte{7}, cookieLive(0)
+		read := readCookies(cells)
+		if n := read.numbers[cookieVIP{0, [16]byte{7}}]; n != live || len(read.free) != 4 || slices.Contains(read.free, live) {
+			t.Errorf("cell %d is live: number %d, free %v", live, n, read.free)
+		}
+		if idle := 4 - live; cells[idle] != (hostHostCookieKeys{}) {
+			t.Errorf("cell %d is live: cell %d is not cleared", live, idle)
+		}
 	}
 }

@@ -112,6 +112,10 @@ func (h *Host) attachServe(ifindex int) (link.Link, error) {
 		return nil, fmt.Errorf("attach %s to interface %d: %w", ebpf.AttachTCXIngress, ifindex, err)
 	}
 	pin := filepath.Join(h.dir, serveLinkPin+strconv.Itoa(ifindex))
+	if _, err := takeOwnLink(pin); err != nil {
+		l.Close()
+		return nil, err
+	}
 	if err := l.Pin(pin); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("pin link %s: %w", pin, err)
@@ -144,9 +148,12 @@ func detachServe(dir string) error {
 		return err
 	}
 	for _, pin := range pins {
-		l, err := link.LoadPinnedLink(pin, nil)
+		l, err := takeOwnLink(pin, hostProgHostServe)
 		if err != nil {
-			return fmt.Errorf("open pinned link %s: %w", pin, err)
+			return err
+		}
+		if l == nil {
+			continue
 		}
 		if err := releaseServe(l); err != nil {
 			return fmt.Errorf("detach %s: %w", pin, err)

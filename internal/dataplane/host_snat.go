@@ -21,10 +21,15 @@ import (
 // hostMapSNATLows is the map that lives no longer than an agent.
 const hostMapSNATLows = "snat_lows"
 
+// hostMapSNATSpent is the map of far ends without free ports, which are those of a tick.
+const hostMapSNATSpent = "snat_spent"
+
 // Limits of bpf/abi/host_snat.h.
 const (
 	hostMaxHolders = int(hostHostSnatLimitLIMIT_HOST_SNAT_HOLDERS)
 	hostMaxInside  = int(hostHostSnatLimitLIMIT_HOST_SNAT_INSIDE)
+	// MaxSNATServers is how many servers may have ports of VIPs.
+	MaxSNATServers = hostMaxHolders
 	// MaxSNATWaiting is how many packets of a DIP the agent is given at once.
 	MaxSNATWaiting = int(hostHostSnatLimitLIMIT_HOST_SNAT_WAITING)
 	// snatBinding is what flows with leased ports have in the place of a binding.
@@ -66,6 +71,8 @@ type snatTables struct {
 	// swept: a whole sweep was made. It found so many flows with leased ports, and so many ports that they have.
 	swept        bool
 	flows, ports uint64
+	// short are DIPs whose last ranges did not all find room.
+	short map[snat.Holder]bool
 }
 
 // snatHolder is a DIP's place in the tables.
@@ -94,7 +101,7 @@ var _ HostSNAT = (*Host)(nil)
 func openSNAT(o *hostObjects, addrs *addrTable, g *grace, tick func() uint32) (*snatTables, error) {
 	s := &snatTables{
 		addrs: o.SnatAddrs, lows: o.SnatLows, grace: g, tick: tick, closed: make(chan struct{}), low: make(chan snat.Holder, 64),
-		placed: map[snat.Holder]*snatHolder{}, byNumber: map[[2]uint32]*snatHolder{}, byAddr: map[[4]byte]uint32{},
+		placed: map[snat.Holder]*snatHolder{}, byNumber: map[[2]uint32]*snatHolder{}, byAddr: map[[4]byte]uint32{}, short: map[snat.Holder]bool{},
 	}
 	var setups []hostHostSnatSetup
 	err := errors.Join(mapTable(&s.memory, o.SnatHolders, &s.holders), mapTable(&s.memory, o.SnatRanges, &s.ranges), mapTable(&s.memory, o.SnatSetups, &setups))
@@ -241,6 +248,7 @@ func (h *Host) setHoldersLocked(holders []snat.Holder) error {
 			store(&s.holders[p.index].Ranges, 0)
 			s.left = append(s.left, snatLeft{of: p, block: p.block, count: len(p.usable), gone: true})
 			delete(s.placed, name)
+			delete(s.short, name)
 			delete(s.byNumber, p.number)
 		}
 	}

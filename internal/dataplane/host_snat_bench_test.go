@@ -10,7 +10,7 @@ import (
 )
 
 // TestHostSNATCost logs what a packet costs in host_out, by the kernel's own account of single runs: one that nobody looks for, one of a
-// connection that is known, and the first one of a connection, with few and with half of the ports in use towards its far end. It asserts
+// connection that is known, and the first one of a connection, with few, with half and with all of the ports in use towards its far end. It asserts
 // what became of them, not how long that took.
 func TestHostSNATCost(t *testing.T) {
 	e := roomySNATEnv(t, leasedRanges(200, 16)...)
@@ -52,4 +52,8 @@ func TestHostSNATCost(t *testing.T) {
 		}
 	}
 	cost("first, half of the ports in use", 8*fars, "out_snat", func(i int) []byte { return of(dip4, 100+i%fars, 5000+i, 7) })
+	for s := range 20 * half {
+		e.run(e.host.objects.HostOut, of(dip4, 160, 10000+s, 7))
+	}
+	cost("first, no port free, again", 8*fars, "out_snat_no_port", func(i int) []byte { return of(dip4, 160, 5000+i, 7) })
 }

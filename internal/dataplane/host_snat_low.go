@@ -148,7 +148,7 @@ func (h *Host) Settle(waiting func(netip.Addr) (int, bool)) {
 func (s *snatTables) counts() HostSNATCounts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := HostSNATCounts{Used: s.ports, Servers: uint64(len(s.placed))}
+	out := HostSNATCounts{Used: s.ports, Servers: uint64(len(s.placed)), Short: uint64(len(s.short))}
 	if s.holders == nil {
 		return out
 	}

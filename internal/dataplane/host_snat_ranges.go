@@ -34,30 +34,48 @@ func (h *Host) SetRanges(name snat.Holder, usable, leaving []snat.Range) error {
 	if slices.Equal(p.usable, usable) {
 		return nil
 	}
-	return s.writeLocked(p, usable)
+	return s.writeLocked(name, p, usable)
 }
 
-// writeLocked names a new block of ranges.
-func (s *snatTables) writeLocked(p *snatHolder, usable []snat.Range) error {
+// modestRanges is how many ranges a DIP may use where a quarter of the table or less is free.
+const modestRanges = 512
+
+// allocLocked finds room for ranges. The last quarter of the table is for DIPs that have few, so that no tenant's servers keep all others from getting
+// ports on this host.
+func (s *snatTables) allocLocked(n int) (block, bool) {
+	if whole := uint64(len(s.ranges)); n > modestRanges && uint64(s.space.used)+blockUnits(uint64(n), 8) > whole-whole/4 {
+		return block{}, false
+	}
+	return s.space.alloc(uint32(n))
+}
+
+// writeLocked names a new block of ranges, of the first ones if not all find room.
+func (s *snatTables) writeLocked(name snat.Holder, p *snatHolder, usable []snat.Range) error {
 	var fresh block
-	word := uint64(0)
+	word, wanted := uint64(0), len(usable)
 	if len(usable) > 0 {
 		var ok bool
-		if fresh, ok = s.space.alloc(uint32(len(usable))); !ok {
+		if fresh, ok = s.allocLocked(len(usable)); !ok {
 			if err := s.releaseLocked(); err != nil {
 				return err
 			}
-			if fresh, ok = s.space.alloc(uint32(len(usable))); !ok {
-				return fmt.Errorf("no room for %d ranges: %d are there", len(usable), s.space.used)
+			for fresh, ok = s.allocLocked(len(usable)); !ok; fresh, ok = s.allocLocked(len(usable)) {
+				if usable = usable[:len(usable)/2]; len(usable) == 0 {
+					return fmt.Errorf("no room for %d ranges: %d are there", wanted, s.space.used)
+				}
 			}
 		}
 		word = uint64(len(usable))<<32 | uint64(fresh.first)
+	}
+	if delete(s.short, name); len(usable) < wanted {
+		s.short[name] = true
 	}
 	s.noteLocked(p, p.block, len(p.usable))
 	for i, r := range usable {
 		s.ranges[fresh.first+uint32(i)] = hostHostSnatRange{Range: uint32(r)}
 	}
 	store(&s.holders[p.index].Ranges, word)
+	store(&s.holders[p.index].Changes, load(&s.holders[p.index].Changes)+1)
 	if p.block.words > 0 {
 		s.left = append(s.left, snatLeft{of: p, block: p.block, count: len(p.usable)})
 	}

@@ -240,6 +240,11 @@ func TestHostSNATErrors(t *testing.T) {
 		back := packet{protocol: c.protocol, src: far4, dst: vip4, sport: c.dport, dport: left.sport, ack: true, acked: 0x11223345, payload: "x"}
 		got := back
 		got.dst, got.dport = dip4, c.sport
+		if c.protocol == lb.TCP {
+			opened := back
+			opened.syn, opened.payload = true, ""
+			e.returns("SYN-ACK", opened, c.sport, e.byIPIP)
+		}
 		e.returns("answer", back, c.sport, e.byIPIP)
 		for _, k := range errors4 {
 			in := icmp(t, dip4, far4, k.kind, k.code, k.word, got.bytes(t))
@@ -334,10 +339,29 @@ func TestHostSNATClasses(t *testing.T) {
 		{"refused by who knows nothing", func(s uint16) { in(out(s, packet{syn: true}), packet{rst: true, ack: true, acked: isn + 77}) }, FlowUntrusted},
 		{"a RST of the server", func(s uint16) { established(s); out(s, packet{rst: true, seq: isn + 1}) }, FlowClosing},
 		{"a RST of the far end", func(s uint16) { in(established(s), packet{rst: true, seq: isn + 1}) }, FlowClosing},
-		{"a RST from far away", func(s uint16) { in(established(s), packet{rst: true, seq: isn + 1<<21}) }, FlowTrusted},
-		{"a FIN one way", func(s uint16) { in(established(s), packet{ack: true, acked: isn + 1, fin: true}) }, FlowTrusted},
+		{"a RST one off", func(s uint16) { in(established(s), packet{rst: true, seq: isn + 2}) }, FlowTrusted},
+		{"a RST after data", func(s uint16) {
+			p := established(s)
+			in(p, packet{ack: true, seq: isn + 1, acked: isn + 1, payload: "data"})
+			in(p, packet{rst: true, seq: isn + 5})
+		}, FlowClosing},
+		{"a RST after data that nobody sent", func(s uint16) {
+			p := established(s)
+			in(p, packet{ack: true, seq: isn + 2, acked: isn + 1, payload: "data"})
+			in(p, packet{rst: true, seq: isn + 6})
+		}, FlowTrusted},
+		{"a SYN of the far end", func(s uint16) { in(established(s), packet{syn: true, seq: 77}) }, FlowTrusted},
+		{"a FIN each way, the far end's forged", func(s uint16) {
+			in(established(s), packet{ack: true, seq: isn + 1000, acked: isn + 1, fin: true})
+			in(established(s), packet{ack: true, seq: isn, acked: isn + 1, fin: true})
+			in(established(s), packet{ack: true, seq: isn + 1, acked: isn + 9, fin: true})
+			out(s, packet{ack: true, seq: isn + 1, acked: isn + 1, fin: true})
+		}, FlowTrusted},
+		{"an ACK before the SYN-ACK", func(s uint16) { in(out(s, packet{syn: true}), packet{ack: true, acked: isn + 1}) }, FlowUntrusted},
+		{"a new SYN of the server", func(s uint16) { established(s); out(s, packet{syn: true, seq: 99}) }, FlowUntrusted},
+		{"a FIN one way", func(s uint16) { in(established(s), packet{ack: true, seq: isn + 1, acked: isn + 1, fin: true}) }, FlowTrusted},
 		{"a FIN each way", func(s uint16) {
-			in(established(s), packet{ack: true, acked: isn + 1, fin: true})
+			in(established(s), packet{ack: true, seq: isn + 1, acked: isn + 1, fin: true})
 			out(s, packet{ack: true, acked: isn + 2, fin: true})
 		}, FlowClosing},
 		{"a SYN after the end", func(s uint16) {
@@ -470,8 +494,16 @@ func TestHostSNATPorts(t *testing.T) {
 		t.Errorf("ranges %v are used, want both", used)
 	}
 
-	// What a connection took just before its range went is known at once.
-	must(t, e.host.SetRanges(holder4, []snat.Range{201, 202}, []snat.Range{200}))
+	// A range that is another's: connections that have its ports are over.
+	must(t, e.host.SetRanges(holder4, []snat.Range{201}, nil))
+	e.sweepAll()
+	e.sweepAll()
+	if n := e.flowTotals().SNAT; n.Used != 8 {
+		t.Errorf("%d ports in use, want those of one range", n.Used)
+	}
+	// A port that a connection took just before its range went is known at once. An hour later flows are over, and newcomers may have their
+	// places: nothing counts flows of before any more.
+	must(t, e.host.SetRanges(holder4, []snat.Range{201, 202}, nil))
 	e.later(time.Hour)
 	last := packet{protocol: lb.UDP, src: dip4, dst: otherFar4, dport: 443}
 	for s := uint16(5000); ; s++ {
@@ -480,7 +512,7 @@ func TestHostSNATPorts(t *testing.T) {
 			break
 		}
 	}
-	must(t, e.host.SetRanges(holder4, []snat.Range{201}, []snat.Range{200, 202}))
+	must(t, e.host.SetRanges(holder4, []snat.Range{201}, []snat.Range{202}))
 	e.host.now = func() time.Duration { return time.Duration(e.tick() << hostFlowTagFLOW_TAG_TICK_SHIFT) }
 	uses, err = e.host.Uses()
 	must(t, err)
@@ -489,13 +521,6 @@ func TestHostSNATPorts(t *testing.T) {
 	}
 	e.later(-time.Hour)
 
-	// A range that is another's: connections that have its ports are over.
-	must(t, e.host.SetRanges(holder4, []snat.Range{201}, nil))
-	e.sweepAll()
-	e.sweepAll()
-	if n := e.flowTotals().SNAT; n.Used != 8 {
-		t.Errorf("%d ports in use, want those of one range", n.Used)
-	}
 	must(t, e.host.SetHolders(nil))
 	syn.sport = 3000
 	e.answered("without SNAT", frame(syn.bytes(t)), verdictNext, frame(syn.bytes(t)), "pass_not_ours")

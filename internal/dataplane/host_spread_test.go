@@ -217,6 +217,7 @@ func TestHostSpreadRules(t *testing.T) {
 	e.expect("dead: another one tells the client", tunnel(t, switch4, host4, p.bytes(t)), verdictRedirect, to(0), "in_delivered", "spread")
 	e.applySpread(nil, members...)
 	e.expect("no switches any more", tunnel(t, switch4, host4, p.bytes(t)), verdictNext, tunnel(t, switch4, host4, p.bytes(t)), "pass_not_ours")
+	e.free()
 	if used := e.host.repairs.slotSpace.used; used != 0 {
 		t.Errorf("%d slots in use at the end", used)
 	}

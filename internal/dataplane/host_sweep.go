@@ -14,8 +14,8 @@ type HostFlows struct {
 	Capacity uint64
 	ByClass  map[FlowClass]uint64
 	// Expired counts flows that were taken out since the agent started because their time was over. Others of that kind lose their
-	// place to a new flow.
-	Expired uint64
+	// place to a new flow. Abandoned counts those that were found to be given up by their servers.
+	Expired, Abandoned uint64
 	// Addresses of DIPs and VIPs that flows may name, and how many there is room for.
 	Addresses, AddressCapacity uint64
 	SNAT                       HostSNATCounts
@@ -27,19 +27,25 @@ type HostSNATCounts struct {
 	Servers, Ports, Used uint64
 	// Waiting is how many packets the agent was given because there was no port.
 	Waiting uint64
+	// Short is how many servers use part of their ranges, because the table has no room for all.
+	Short uint64
 }
 
 // hostSweep is a pass through the flow table, and what the one before found.
 type hostSweep struct {
 	at      int // next bucket
 	counts  [4]uint64
+	held    []uint32 // trusted flows by the number of their VIP
 	aliases uint64
 	snat    snatSweep
 	// Addresses that were leaving when the pass began, and those of them that flows name.
 	leaving, named map[uint32]bool
 
-	last    HostFlows
-	expired uint64
+	last               HostFlows
+	expired, abandoned uint64
+	// over are the VIPs that are marked, pressed is whether a quarter of the places that the last step saw had trusted flows; guarded by Host.mu.
+	over    []Share
+	pressed bool
 }
 
 // SweepStep implements HostTables.
@@ -60,7 +66,11 @@ func (h *Host) sweepStep(now time.Duration) {
 		h.beginSweep()
 	}
 	end := min(s.at+hostSweepStep, len(t.tags))
+	before, places := s.counts[FlowTrusted], uint64(end-s.at)*uint64(flowWays)
 	s.chunk(t, h.snat, &h.connections, s.at, end, tagTick(now))
+	h.mu.Lock()
+	s.pressed = s.counts[FlowTrusted]-before >= places/4
+	h.mu.Unlock()
 	if s.at = end; end < len(t.tags) {
 		return
 	}
@@ -70,6 +80,10 @@ func (h *Host) sweepStep(now time.Duration) {
 func (h *Host) beginSweep() {
 	s, t := &h.sweep, h.flows
 	s.counts, s.aliases = [4]uint64{}, 0
+	if s.held == nil {
+		s.held = make([]uint32, len(t.addrs.cells))
+	}
+	clear(s.held)
 	s.leaving, s.named, s.snat = map[uint32]bool{}, map[uint32]bool{}, h.snat.beginSweep()
 	h.mu.Lock()
 	h.connections.begin(h.state.plans)
@@ -81,7 +95,7 @@ func (h *Host) beginSweep() {
 	atomic.CompareAndSwapUint64(&t.setup.Aliases, 1, 2)
 }
 
-// chunk takes out what is over, and counts the rest. Records are looked at only when what they name matters, and for connections.
+// chunk takes out what is over, doubts flows that their servers gave up, and counts the rest. Records are looked at only when what they name matters, and for connections.
 func (s *hostSweep) chunk(t *flowTable, leases *snatTables, c *connections, from, to int, tick uint64) {
 	look := len(s.leaving) > 0 || load(&t.setup.Aliases) != 0 || s.snat.look
 	for b := from; b < to; b++ {
@@ -103,11 +117,19 @@ func (s *hostSweep) chunk(t *flowTable, leases *snatTables, c *connections, from
 				}
 				continue
 			}
+			if connection && t.abandoned(r, tick) {
+				binding := r.Binding
+				if next, done := t.doubt(word, tag); done {
+					s.abandoned++
+					c.gone(binding)
+					tag, connection = next, false
+				}
+			}
 			if connection {
 				c.met(r.Binding)
 			}
 			if !look {
-				s.counts[tag.class()]++
+				s.count(tag, r)
 				continue
 			}
 			switch r.Kind {
@@ -119,13 +141,21 @@ func (s *hostSweep) chunk(t *flowTable, leases *snatTables, c *connections, from
 					continue
 				}
 			}
-			s.counts[tag.class()]++
+			s.count(tag, r)
 			for _, n := range [2]uint32{r.Dip, r.Vip} {
 				if s.leaving[n] {
 					s.named[n] = true
 				}
 			}
 		}
+	}
+}
+
+// count counts a live flow.
+func (s *hostSweep) count(tag flowTag, r *hostFlowRecord) {
+	s.counts[tag.class()]++
+	if tag.class() == FlowTrusted && tag&tagBusy == 0 {
+		s.held[r.vip()]++
 	}
 }
 
@@ -138,10 +168,11 @@ func (h *Host) endSweep() {
 	h.snat.endSweep(&s.snat)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.shareLocked()
 	t.addrs.swept(s.leaving, s.named)
 	h.connections.end()
 	s.last.ByClass = map[FlowClass]uint64{FlowUntrusted: s.counts[FlowUntrusted], FlowTrusted: s.counts[FlowTrusted], FlowClosing: s.counts[FlowClosing]}
-	s.last.Expired = s.expired
+	s.last.Expired, s.last.Abandoned = s.expired, s.abandoned
 }
 
 // flowTotalsLocked is what the last whole sweep found.

@@ -58,6 +58,11 @@ func TestHostFlowClasses(t *testing.T) {
 	e := newClockEnv(t)
 	e.apply(bind(lb.TCP, vip4, dip4, dip4, true))
 	const isn = 0x11223344 // of every segment that says no other
+	opened := func(p uint16) {
+		e.in4(packet{sport: p, syn: true})
+		e.out4(packet{dport: p, syn: true, ack: true, acked: isn + 1})
+		e.in4(packet{sport: p, ack: true, seq: isn + 1, acked: isn + 1})
+	}
 	for i, c := range []struct {
 		name string
 		do   func(port uint16)
@@ -71,19 +76,37 @@ func TestHostFlowClasses(t *testing.T) {
 		}, FlowUntrusted},
 		{"SYN, SYN-ACK, an ACK that knows nothing", func(p uint16) {
 			e.in4(packet{sport: p, syn: true})
-			e.out4(packet{dport: p, syn: true, ack: true})
-			e.in4(packet{sport: p, ack: true, acked: isn + 2})
-			e.in4(packet{sport: p, ack: true, acked: isn + 1 - 1<<16})
+			e.out4(packet{dport: p, syn: true, ack: true, acked: isn + 1})
+			e.in4(packet{sport: p, ack: true, seq: isn + 1, acked: isn + 2})
+			e.in4(packet{sport: p, ack: true, seq: isn + 1, acked: isn + 1 - 1<<16})
+			e.in4(packet{sport: p, ack: true, seq: isn, acked: isn + 1})
+			e.in4(packet{sport: p, ack: true, seq: isn + 1<<21, acked: isn + 1})
 		}, FlowUntrusted},
 		{"a challenge of the server is not an answer", func(p uint16) {
 			e.in4(packet{sport: p, syn: true})
-			e.out4(packet{dport: p, syn: true, ack: true})
-			e.out4(packet{dport: p, ack: true})
+			e.out4(packet{dport: p, syn: true, ack: true, acked: isn + 1})
+			e.out4(packet{dport: p, ack: true, seq: isn + 1, acked: isn + 1})
 		}, FlowUntrusted},
-		{"SYN, SYN-ACK, ACK", func(p uint16) {
+		{"SYN, SYN-ACK, ACK", func(p uint16) { opened(p) }, FlowTrusted},
+		{"a SYN-ACK again", func(p uint16) {
+			opened(p)
+			e.out4(packet{dport: p, syn: true, ack: true, acked: isn + 1})
+		}, FlowTrusted},
+		{"a stranger's SYN between SYN-ACK and ACK", func(p uint16) {
 			e.in4(packet{sport: p, syn: true})
-			e.out4(packet{dport: p, syn: true, ack: true})
-			e.in4(packet{sport: p, ack: true, acked: isn + 1})
+			e.out4(packet{dport: p, syn: true, ack: true, acked: isn + 1})
+			e.in4(packet{sport: p, syn: true, seq: 77})
+			e.out4(packet{dport: p, ack: true, seq: isn + 1, acked: isn + 1})
+			e.in4(packet{sport: p, ack: true, seq: isn + 1, acked: isn + 1})
+		}, FlowTrusted},
+		{"SYN cookies: the server answers a stranger's SYN too", func(p uint16) {
+			e.in4(packet{sport: p, syn: true})
+			e.out4(packet{dport: p, syn: true, ack: true, acked: isn + 1})
+			e.in4(packet{sport: p, syn: true, seq: 77})
+			e.out4(packet{dport: p, syn: true, ack: true, seq: 0xf0000000, acked: 78})
+			e.in4(packet{sport: p, ack: true, seq: isn + 1, acked: isn + 1})
+			e.out4(packet{dport: p, ack: true, seq: isn + 1, acked: isn + 1, payload: "hello"})
+			e.in4(packet{sport: p, ack: true, seq: isn + 1, acked: isn + 6})
 		}, FlowTrusted},
 		{"met half way", func(p uint16) { e.in4(packet{sport: p, ack: true}) }, FlowUntrusted},
 		{"met half way, answered", func(p uint16) {
@@ -99,10 +122,63 @@ func TestHostFlowClasses(t *testing.T) {
 			e.out4(packet{dport: p, ack: true, acked: isn})
 			e.in4(packet{sport: p, rst: true, seq: isn})
 		}, FlowClosing},
-		{"a RST from far away", func(p uint16) {
-			e.in4(packet{sport: p, ack: true})
-			e.out4(packet{dport: p, ack: true, acked: isn})
-			e.in4(packet{sport: p, rst: true, seq: isn + 1<<21})
+		{"a RST one ahead", func(p uint16) { opened(p); e.in4(packet{sport: p, rst: true, seq: isn + 2}) }, FlowTrusted},
+		{"a RST one behind", func(p uint16) { opened(p); e.in4(packet{sport: p, rst: true, seq: isn}) }, FlowTrusted},
+		{"a RST behind data", func(p uint16) {
+			opened(p)
+			e.in4(packet{sport: p, ack: true, seq: isn + 1, acked: isn + 1, payload: "data"})
+			e.in4(packet{sport: p, rst: true, seq: isn + 5})
+		}, FlowClosing},
+		{"a RST behind data with a gap before it", func(p uint16) {
+			opened(p)
+			e.in4(packet{sport: p, ack: true, seq: isn + 11, acked: isn + 1, payload: "data"})
+			e.in4(packet{sport: p, rst: true, seq: isn + 15})
+		}, FlowTrusted},
+		{"a RST behind data that acknowledges too much", func(p uint16) {
+			opened(p)
+			e.in4(packet{sport: p, ack: true, seq: isn + 1, acked: isn + 2, payload: "data"})
+			e.in4(packet{sport: p, rst: true, seq: isn + 5})
+		}, FlowTrusted},
+		{"a RST where a gap was closed", func(p uint16) {
+			opened(p)
+			e.in4(packet{sport: p, ack: true, seq: isn + 11, acked: isn + 1, payload: "data"})
+			e.in4(packet{sport: p, ack: true, seq: isn + 1, acked: isn + 1, payload: "0123456789"})
+			e.out4(packet{dport: p, ack: true, seq: isn + 1, acked: isn + 15})
+			e.in4(packet{sport: p, rst: true, seq: isn + 15})
+		}, FlowClosing},
+		{"met with a RST", func(p uint16) { e.in4(packet{sport: p, rst: true, seq: isn}) }, FlowClosing},
+		{"met with a RST that the server does not accept", func(p uint16) {
+			e.in4(packet{sport: p, rst: true, seq: isn})
+			e.out4(packet{dport: p, ack: true, acked: isn + 9})
+		}, FlowTrusted},
+		{"met with a RST that it accepts, data crosses", func(p uint16) {
+			e.in4(packet{sport: p, rst: true, seq: isn})
+			e.out4(packet{dport: p, ack: true, acked: isn, payload: "data"})
+		}, FlowClosing},
+		{"a RST of the server to a stranger", func(p uint16) {
+			e.in4(packet{sport: p, syn: true})
+			e.out4(packet{dport: p, syn: true, ack: true, acked: isn + 1})
+			e.in4(packet{sport: p, ack: true, seq: isn + 1, acked: 77})
+			e.out4(packet{dport: p, rst: true, seq: 77})
+		}, FlowUntrusted},
+		{"a RST of the server", func(p uint16) { opened(p); e.out4(packet{dport: p, rst: true, seq: isn + 1}) }, FlowClosing},
+		{"the server refuses", func(p uint16) {
+			e.in4(packet{sport: p, syn: true})
+			e.out4(packet{dport: p, rst: true, ack: true, acked: isn + 1})
+		}, FlowClosing},
+		{"FINs, the client's before its data", func(p uint16) {
+			opened(p)
+			e.in4(packet{sport: p, ack: true, seq: isn + 5, acked: isn + 1, fin: true})
+			e.in4(packet{sport: p, ack: true, seq: isn + 1, acked: isn + 1, payload: "data"})
+			e.out4(packet{dport: p, ack: true, seq: isn + 1, acked: isn + 6, fin: true})
+		}, FlowClosing},
+		{"FINs, the client's forged", func(p uint16) {
+			opened(p)
+			e.in4(packet{sport: p, ack: true, seq: isn + 5, acked: isn + 1, fin: true})
+			e.in4(packet{sport: p, ack: true, seq: isn, acked: isn + 1, fin: true})
+			e.in4(packet{sport: p, ack: true, seq: isn + 1, acked: isn + 9, fin: true})
+			e.in4(packet{sport: p, seq: isn + 1, fin: true})
+			e.out4(packet{dport: p, ack: true, seq: isn + 1, acked: isn + 1, fin: true})
 		}, FlowTrusted},
 		{"a FIN one way", func(p uint16) {
 			e.in4(packet{sport: p, ack: true})
@@ -113,12 +189,23 @@ func TestHostFlowClasses(t *testing.T) {
 		{"a FIN each way", func(p uint16) {
 			e.in4(packet{sport: p, ack: true})
 			e.out4(packet{dport: p, ack: true, acked: isn, fin: true})
-			e.in4(packet{sport: p, ack: true, fin: true})
+			e.in4(packet{sport: p, ack: true, acked: isn + 1, fin: true})
 		}, FlowClosing},
 		{"a SYN after the end", func(p uint16) {
 			e.in4(packet{sport: p, ack: true})
 			e.out4(packet{dport: p, rst: true})
 			e.in4(packet{sport: p, syn: true})
+		}, FlowClosing},
+		{"a SYN after the end, answered", func(p uint16) {
+			e.in4(packet{sport: p, ack: true})
+			e.out4(packet{dport: p, rst: true})
+			e.in4(packet{sport: p, syn: true})
+			e.out4(packet{dport: p, syn: true, ack: true, acked: isn + 1})
+		}, FlowUntrusted},
+		{"a SYN into a flow that the server takes for over", func(p uint16) {
+			opened(p)
+			e.in4(packet{sport: p, syn: true, seq: 77})
+			e.out4(packet{dport: p, syn: true, ack: true, seq: 99, acked: 78})
 		}, FlowUntrusted},
 		{"a SYN into a flow that goes on", func(p uint16) {
 			e.in4(packet{sport: p, ack: true})

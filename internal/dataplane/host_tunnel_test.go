@@ -123,15 +123,25 @@ func TestHostOwnedLost(t *testing.T) {
 	}
 }
 
-// TestHostDirect: a client that goes past the VIP, from a port that it had used for the VIP, is answered by the DIP; its
-// other packets to the DIP, and SYNs from other ports, end no flow.
+// TestHostDirect: a client that goes past the VIP, from a port that it had used for the VIP, is answered by the DIP once the server accepts that
+// connection. SYNs that the server does not accept, other packets to the DIP, and SYNs from other ports end no flow.
 func TestHostDirect(t *testing.T) {
 	e := newHostEnv(t).quiet()
 	e.apply(bind(lb.TCP, vip4, dip4, dip4, true), bind(lb.TCP, vip6, dip6, dip6, true))
+	const isn, mine, theirs = 0x11223344, 0x50000000, 0x70000000
 	for _, way := range []struct{ client, vip, dip, source string }{{client4, vip4, dip4, source4}, {client6, vip6, dip6, source6}} {
 		open := packet{protocol: lb.TCP, src: way.client, dst: way.vip, sport: 4000, dport: 80, syn: true}.bytes(t)
-		answer := frame(packet{protocol: lb.TCP, src: way.dip, dst: way.client, sport: 8080, dport: 4000, syn: true, ack: true}.bytes(t))
-		direct := packet{protocol: lb.TCP, src: way.client, dst: way.dip, sport: 4000, dport: 8080, ack: true}
+		answer := func(p packet) []byte {
+			p.protocol, p.src, p.dst, p.sport, p.dport, p.ack = lb.TCP, way.dip, way.client, 8080, 4000, true
+			return frame(p.bytes(t))
+		}
+		direct := func(p packet) []byte {
+			p.protocol, p.src, p.dst, p.dport = lb.TCP, way.client, way.dip, 8080
+			if p.sport == 0 {
+				p.sport = 4000
+			}
+			return frame(p.bytes(t))
+		}
 		step := func(what string, p *ebpf.Program, in []byte, reason string) {
 			t.Helper()
 			before := e.reasons(nil)
@@ -142,15 +152,22 @@ func TestHostDirect(t *testing.T) {
 		}
 		in, out := e.host.objects.HostIn, e.host.objects.HostOut
 		step("opened by the VIP", in, tunnel(t, way.source, way.dip, open), "in_delivered")
-		step("direct, not opening", in, frame(direct.bytes(t)), "pass_not_ours")
-		direct.syn, direct.ack, direct.sport = true, false, 4001
-		step("direct, another port", in, frame(direct.bytes(t)), "pass_not_ours")
-		step("answer of the VIP", out, answer, "out_returned")
-		direct.sport = 4000
-		step("direct, the same port", in, frame(direct.bytes(t)), "pass_not_ours")
-		step("answer of the DIP", out, answer, "pass_not_ours")
+		step("direct, not opening", in, direct(packet{ack: true}), "pass_not_ours")
+		step("direct, another port", in, direct(packet{sport: 4001, syn: true, seq: mine}), "pass_not_ours")
+		step("answer of the VIP", out, answer(packet{syn: true, acked: isn + 1}), "out_returned")
+		step("direct, the same port", in, direct(packet{syn: true, seq: mine}), "pass_not_ours")
+		step("direct, a SYN-ACK", in, direct(packet{syn: true, ack: true, seq: mine}), "pass_not_ours")
+		step("challenge ACK of the VIP", out, answer(packet{acked: isn + 1}), "out_returned")
+		step("the VIP's SYN-ACK again", out, answer(packet{syn: true, acked: isn + 1}), "out_returned")
+		step("direct, the same port, other data", in, direct(packet{syn: true, seq: theirs, payload: "fast"}), "pass_not_ours")
+		step("a SYN-ACK for the SYN before that", out, answer(packet{syn: true, acked: mine + 1}), "out_returned")
+		step("a SYN-ACK for the SYN and half of its data", out, answer(packet{syn: true, acked: theirs + 3}), "out_returned")
+		step("answer of the DIP", out, answer(packet{syn: true, acked: theirs + 5, seq: 7}), "pass_not_ours")
+		step("the DIP goes on", out, answer(packet{acked: theirs + 5, seq: 8, payload: "x"}), "pass_not_ours")
 		step("opened by the VIP again", in, tunnel(t, way.source, way.dip, open), "in_delivered")
-		step("answer of the VIP again", out, answer, "out_returned")
+		step("answer of the VIP again", out, answer(packet{syn: true, acked: isn + 1}), "out_returned")
+		step("direct again", in, direct(packet{syn: true, seq: mine}), "pass_not_ours")
+		step("answer of the DIP again", out, answer(packet{syn: true, acked: mine + 1, seq: 7}), "pass_not_ours")
 	}
 }
 

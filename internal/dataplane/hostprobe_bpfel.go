@@ -69,7 +69,8 @@ const (
 	hostProbeHostReasonHOST_REASON_COOKIE_REMINTED    hostProbeHostReason = 50
 	hostProbeHostReasonHOST_REASON_COOKIE_FOREIGN     hostProbeHostReason = 51
 	hostProbeHostReasonHOST_REASON_COOKIE_CONTENDED   hostProbeHostReason = 52
-	hostProbeHostReasonHOST_REASON_MAX                hostProbeHostReason = 53
+	hostProbeHostReasonHOST_REASON_FLOW_OVER_SHARE    hostProbeHostReason = 53
+	hostProbeHostReasonHOST_REASON_MAX                hostProbeHostReason = 54
 )
 
 type hostProbeProbeResult struct {

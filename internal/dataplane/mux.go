@@ -3,7 +3,7 @@ package dataplane
 import (
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"maps"
 	"net/netip"
 	"sync"
@@ -27,7 +27,9 @@ type Mux struct {
 	probes  *Probes
 	grace   *grace
 	options MuxOptions
-	lock    io.Closer // of the pins; nil: there are none
+	lock    *pinLock // of the pins; nil: there are none
+	// pinsSeen are the files of pins that are good, by path.
+	pinsSeen map[string]fs.FileInfo
 
 	// applying is held for a whole Apply or Change.
 	applying sync.Mutex

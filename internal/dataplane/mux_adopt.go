@@ -72,7 +72,7 @@ func (t *muxTables) adoptEntry(key lb.EndpointKey, ref slotRef) error {
 		if !ok {
 			return fmt.Errorf("ring word %#x: words in use twice", record.Ring)
 		}
-		e.rings[0], e.keySlot, e.adopted = ringRef{b, code}, uint8(record.Ring>>40), true
+		e.rings[0], e.hashKey, e.adopted = ringRef{b, code}, uint16(record.Ring>>muxRingWordBitRING_WORD_KEY_SHIFT), true
 	}
 	e.count = int(record.Members >> 32)
 	if e.count == 0 {

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"context"
 	"net/netip"
 	"time"
 
@@ -35,8 +36,9 @@ type MuxTables interface {
 	// Sweep goes once through the flow table: forgets flows that are idle for too long, follows members whose words
 	// moved, counts the rest. Then through the records of connections: it frees those that are idle or closed. Forwarding goes on meanwhile.
 	Sweep() (FlowTotals, error)
-	// Flows lists the connections of an endpoint that have records, and its flows in the flow table, at most max. Neither holds addresses of clients.
-	Flows(e lb.EndpointKey, max int) ([]Flow, error)
+	// Flows lists for each endpoint its connections that have records and its flows in the flow table, at most max in all. Neither holds addresses
+	// of clients. It walks each table once, whatever the number of endpoints, and returns the error of ctx when that ends.
+	Flows(ctx context.Context, of []lb.EndpointKey, max int) ([][]Flow, error)
 	// Pressure tells how full the tables are.
 	Pressure() []TablePressure
 	// Trace walks the tables as the program does.
@@ -57,7 +59,9 @@ type MuxState struct {
 	RingKeys      map[uint8][16]byte // by slot (key id modulo 2)
 	TunnelSources []netip.Prefix     // at most one IPv4, one IPv6 (/64)
 	Endpoints     []MuxEndpoint
-	VIPs          []MuxVIP // what applies to a whole VIP; VIPs of endpoints that are not here have no limits
+	// VIPs is what applies to whole VIPs. Those that neither have endpoints nor are Outbound are passed over; VIPs of endpoints that are not
+	// here have no limits.
+	VIPs []MuxVIP
 }
 
 // MuxVIP is what applies to a whole VIP.
@@ -66,6 +70,8 @@ type MuxVIP struct {
 	VIP     netip.Addr
 	Limits  lb.Limits   // 0: none; Ping too
 	Sources *SourceList // nil: every source
+	// Outbound: the VIP is in the tables also without endpoints, for its ports that servers send from (MuxSNAT).
+	Outbound bool
 }
 
 // SourceList is a list of source prefixes (lb.Sources). Lists with equal digests are equal; it is never changed.
@@ -79,9 +85,11 @@ type MuxEndpoint struct {
 	Key        lb.EndpointKey
 	Generation int64
 	KeySlot    uint8
-	RingCode   uint8
-	Ring       []uint16 // 1<<RingCode member ids, or nil when no member has weight
-	Members    []MuxMember
+	// RingTweak makes the endpoint's own hash key of that of the slot (ring.Key.Tweaked). 0: it uses the slot's.
+	RingTweak uint64
+	RingCode  uint8
+	Ring      []uint16 // 1<<RingCode member ids, or nil when no member has weight
+	Members   []MuxMember
 	// BackupRing is the ring while backups take part: nil when there are none. UseBackup is the initial state.
 	BackupRing []uint16
 	BackupCode uint8
@@ -103,7 +111,12 @@ type MuxEndpoint struct {
 	OnePacket                    bool
 	Idle                         lb.Idle
 	// Track: connections whose packets show a valid cookie, or a connection id of a member, have records. With Cookie or QUIC.
-	Track           bool
+	Track bool
+	// FlowsFirst: live entries of the flow table go before cookies and connection ids. With Cookie or QUIC, for as long as connections from before the
+	// endpoint had cookies may be there.
+	FlowsFirst bool
+	// KeepDead: flows stay at members that are dead but still in Members. New flows do not go there.
+	KeepDead        bool
 	Fragments3Tuple bool
 	Encap           Encap
 	// NAT: the mux rewrites packets both ways instead of encapsulating them, and remembers each flow (path nat). The members' outer destinations are the
@@ -180,11 +193,21 @@ type FlowTotals struct {
 	ByClass  map[FlowClass]uint64
 	Members  map[MemberKey]uint64 // flows of members that have any
 	Expired  uint64
+	Over     []Share // VIPs that hold more than their share of a table
+	Pressed  bool    // a table that VIPs share is filled to a quarter at least: shares may be exceeded before long
+}
+
+// Share is a VIP that holds more than its share of a table.
+type Share struct {
+	VIP   lb.EndpointKey
+	Table string // of a mux as in TablePressure: "flows" or "nat_sessions"; of a host "flows"
+	Held  uint64
+	Share uint64 // the most that a VIP may hold while the table is under pressure
 }
 
 // TablePressure is how full a table is, in its own unit.
 type TablePressure struct {
-	Name           string // "endpoints", "members", "backends", "rings", "flows", "sources", "devices", "snat_vips", "quic_endpoints", "cookie_sets", "nat_sessions", "connections"
+	Name           string // "endpoints", "members", "backends", "rings", "flows", "sources", "source_lists", "port_ranges", "devices", "snat_vips", "quic_endpoints", "cookie_sets", "nat_sessions", "connections"
 	Used, Capacity uint64
 }
 
@@ -243,6 +266,8 @@ type MuxCounters struct {
 	Members map[MemberKey]Counter
 	// Endpoints count what found the endpoint, forwarded or not; they never go back while the endpoint stays.
 	Endpoints map[lb.EndpointKey]Counter
+	// Answers count what came back to connections that servers opened, by VIP with SNAT, forwarded or not. Key: the VIP without protocol and port.
+	Answers map[lb.EndpointKey]Counter
 }
 
 // MemberKey names a member of an endpoint.

@@ -67,7 +67,7 @@ func (t *muxTables) stage(s MuxState, crowded bool) (*change, error) {
 
 func (c *change) stage(s MuxState) error {
 	c.moves = true
-	wanted, err := wantedKeys(s.Endpoints)
+	wanted, err := wantedKeys(s.Endpoints, s.VIPs)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,15 @@ func (c *change) stageEndpoints(endpoints []MuxEndpoint, vips []MuxVIP) error {
 			err = c.endpoint(e)
 		}
 		if err != nil {
-			return fmt.Errorf("endpoint %v: %w", e.Key, err)
+			return fmt.Errorf("endpoint %v: %w", e.Key, ofVIP(err, e.Key))
+		}
+	}
+	for _, v := range vips {
+		if !v.Outbound {
+			continue
+		}
+		if err := c.vip(v.key()); err != nil {
+			return fmt.Errorf("VIP %v: %w", v.VIP, err)
 		}
 	}
 	if err := c.stageRanges(endpoints); err != nil {
@@ -122,9 +130,15 @@ func (c *change) stageEndpoints(endpoints []MuxEndpoint, vips []MuxVIP) error {
 	return nil
 }
 
-// wantedKeys are the keys of endpoints and of their VIPs. Endpoints of a VIP come one after the other as a rule.
-func wantedKeys(endpoints []MuxEndpoint) (map[lb.EndpointKey]bool, error) {
+// wantedKeys are the keys of endpoints, of their VIPs, and of those VIPs that are there without endpoints. Endpoints of a VIP come one after
+// the other as a rule.
+func wantedKeys(endpoints []MuxEndpoint, vips []MuxVIP) (map[lb.EndpointKey]bool, error) {
 	wanted := make(map[lb.EndpointKey]bool, 2*len(endpoints))
+	for _, v := range vips {
+		if v.Outbound {
+			wanted[v.key()] = true
+		}
+	}
 	for i, e := range endpoints {
 		if wanted[e.Key] {
 			return nil, fmt.Errorf("endpoint %v: given twice", e.Key)
@@ -164,7 +178,7 @@ func (c *change) add(k lb.EndpointKey, flags uint32) (*muxEntry, error) {
 	t := c.t
 	index, ok := t.endpoints.alloc()
 	if !ok {
-		return nil, fmt.Errorf("endpoints: no room: at most %d, VIPs included (--max-endpoints)", t.mem.endpointCounts.size)
+		return nil, noRoom(TableEndpoints, "endpoints: no room: at most %d, VIPs included (--max-endpoints)", t.mem.endpointCounts.size)
 	}
 	c.undos = append(c.undos, func() { t.endpoints.free(index) })
 	slot, err := t.slots.place(k)
@@ -173,7 +187,7 @@ func (c *change) add(k lb.EndpointKey, flags uint32) (*muxEntry, error) {
 	}
 	c.undos = append(c.undos, func() { t.slots.unplace(k, slot) })
 	t.mem.endpointCounts.clear(index)
-	t.mem.pings[index] = 0
+	t.mem.pings[index], t.mem.tooBigs[index], t.mem.fragmentRates[index] = 0, 0, 0
 	e := &muxEntry{slot: slot, index: index, policy: uint64(flags) << muxPolicyShiftPOLICY_FLAGS_SHIFT}
 	t.mem.slots[slot].Policy = e.policy
 	t.entries[k] = e
@@ -185,7 +199,7 @@ func (c *change) add(k lb.EndpointKey, flags uint32) (*muxEntry, error) {
 // endpoint brings one endpoint to its wanted state.
 func (c *change) endpoint(w MuxEndpoint) error {
 	if w.NAT && c.t.mem.natRoom == 0 {
-		return errNoNATRoom
+		return errNoNATRoom()
 	}
 	e, ok := c.t.entries[w.Key]
 	if !ok && w.KeepRings {

@@ -123,6 +123,12 @@ const (
 	muxConnectionShiftCONNECTION_CLOSING_SHIFT  muxConnectionShift = 31
 )
 
+type muxCookieLive uint32
+
+const (
+	muxCookieLiveCOOKIE_SHUFFLED_SHIFT muxCookieLive = 2
+)
+
 type muxCookieSet struct {
 	_    structs.HostLayout
 	Keys [2]struct {
@@ -174,7 +180,7 @@ type muxEndpointExtra struct {
 	Schedule      uint64
 	UntrustedAge  uint32
 	Rsv0          uint32
-	Rsv           uint64
+	RingTweak     uint64
 }
 
 type muxEndpointFlag uint32
@@ -193,6 +199,8 @@ const (
 	muxEndpointFlagENDPOINT_TRACK            muxEndpointFlag = 1024
 	muxEndpointFlagENDPOINT_SCHED            muxEndpointFlag = 2048
 	muxEndpointFlagENDPOINT_NAT              muxEndpointFlag = 4096
+	muxEndpointFlagENDPOINT_FLOWS_FIRST      muxEndpointFlag = 8192
+	muxEndpointFlagENDPOINT_KEEP_DEAD        muxEndpointFlag = 16384
 	muxEndpointFlagENDPOINT_UNUSUAL          muxEndpointFlag = 4348
 )
 
@@ -302,6 +310,7 @@ const (
 	muxLimitLIMIT_INTERFACES       muxLimit = 8
 	muxLimitLIMIT_FRAGMENTS        muxLimit = 65536
 	muxLimitLIMIT_FRAGMENT_SECONDS muxLimit = 5
+	muxLimitLIMIT_FRAGMENT_RATE    muxLimit = 8192
 	muxLimitLIMIT_PTB_RATE         muxLimit = 1000
 	muxLimitLIMIT_PING_RATE        muxLimit = 1000
 	muxLimitLIMIT_FALLBACK_PROBES  muxLimit = 8
@@ -344,10 +353,15 @@ type muxMuxConfig struct {
 		K0 uint64
 		K1 uint64
 	}
-	Idle  uint64
-	Ahead uint64
-	Nat   uint64
-	Rsv   [3]uint64
+	Idle      uint64
+	Ahead     uint64
+	Nat       uint64
+	SpreadKey struct {
+		_  structs.HostLayout
+		K0 uint64
+		K1 uint64
+	}
+	Rsv uint64
 }
 
 type muxMuxReason uint32
@@ -414,7 +428,9 @@ const (
 	muxMuxReasonMUX_REASON_TRACK_FULL           muxMuxReason = 58
 	muxMuxReasonMUX_REASON_TRACK_DISPLACED      muxMuxReason = 59
 	muxMuxReasonMUX_REASON_NAT_DISPLACED        muxMuxReason = 60
-	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 61
+	muxMuxReasonMUX_REASON_FLOW_DISPLACED       muxMuxReason = 61
+	muxMuxReasonMUX_REASON_FRAGMENT_LIMITED     muxMuxReason = 62
+	muxMuxReasonMUX_REASON_MAX                  muxMuxReason = 63
 )
 
 type muxNatAddress struct {
@@ -677,6 +693,13 @@ type muxQuicSet struct {
 	}
 }
 
+type muxRingWordBit uint32
+
+const (
+	muxRingWordBitRING_WORD_KEY_SHIFT   muxRingWordBit = 40
+	muxRingWordBitRING_WORD_KEYED_SHIFT muxRingWordBit = 48
+)
+
 type muxScheduleCursorShift uint32
 
 const (
@@ -769,6 +792,7 @@ const (
 	muxMapEndpointExtras  = "endpoint_extras"
 	muxMapEndpointSlots   = "endpoint_slots"
 	muxMapFlows           = "flows"
+	muxMapFragmentRates   = "fragment_rates"
 	muxMapFragments       = "fragments"
 	muxMapMemberCounts    = "member_counts"
 	muxMapMemberLoads     = "member_loads"
@@ -786,9 +810,11 @@ const (
 	muxMapReasons         = "reasons"
 	muxMapRings           = "rings"
 	muxMapScheduleCursors = "schedule_cursors"
+	muxMapShareMarks      = "share_marks"
 	muxMapSnatBlocks      = "snat_blocks"
 	muxMapSourceLists     = "source_lists"
 	muxMapSourceWords     = "source_words"
+	muxMapTooBigs         = "too_bigs"
 	muxMapTrackBatches    = "track_batches"
 	muxMapTrackBuckets    = "track_buckets"
 	muxMapTrackDepot      = "track_depot"
@@ -812,7 +838,6 @@ const (
 	muxVarOwnMac          = "own_mac"
 	muxVarOwnMacs         = "own_macs"
 	muxVarProbeKey        = "probe_key"
-	muxVarPtbSpent        = "ptb_spent"
 	muxVarSecond          = "second"
 	muxVarTestClock       = "test_clock"
 	muxVarTestJiffies     = "test_jiffies"
@@ -883,6 +908,7 @@ type muxMapSpecs struct {
 	EndpointExtras  *ebpf.MapSpec `ebpf:"endpoint_extras"`
 	EndpointSlots   *ebpf.MapSpec `ebpf:"endpoint_slots"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
+	FragmentRates   *ebpf.MapSpec `ebpf:"fragment_rates"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	MemberCounts    *ebpf.MapSpec `ebpf:"member_counts"`
 	MemberLoads     *ebpf.MapSpec `ebpf:"member_loads"`
@@ -900,9 +926,11 @@ type muxMapSpecs struct {
 	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	ScheduleCursors *ebpf.MapSpec `ebpf:"schedule_cursors"`
+	ShareMarks      *ebpf.MapSpec `ebpf:"share_marks"`
 	SnatBlocks      *ebpf.MapSpec `ebpf:"snat_blocks"`
 	SourceLists     *ebpf.MapSpec `ebpf:"source_lists"`
 	SourceWords     *ebpf.MapSpec `ebpf:"source_words"`
+	TooBigs         *ebpf.MapSpec `ebpf:"too_bigs"`
 	TrackBatches    *ebpf.MapSpec `ebpf:"track_batches"`
 	TrackBuckets    *ebpf.MapSpec `ebpf:"track_buckets"`
 	TrackDepot      *ebpf.MapSpec `ebpf:"track_depot"`
@@ -929,7 +957,6 @@ type muxVariableSpecs struct {
 	OwnMac          *ebpf.VariableSpec `ebpf:"own_mac"`
 	OwnMacs         *ebpf.VariableSpec `ebpf:"own_macs"`
 	ProbeKey        *ebpf.VariableSpec `ebpf:"probe_key"`
-	PtbSpent        *ebpf.VariableSpec `ebpf:"ptb_spent"`
 	Second          *ebpf.VariableSpec `ebpf:"second"`
 	TestClock       *ebpf.VariableSpec `ebpf:"test_clock"`
 	TestJiffies     *ebpf.VariableSpec `ebpf:"test_jiffies"`
@@ -969,6 +996,7 @@ type muxMaps struct {
 	EndpointExtras  *ebpf.Map `ebpf:"endpoint_extras"`
 	EndpointSlots   *ebpf.Map `ebpf:"endpoint_slots"`
 	Flows           *ebpf.Map `ebpf:"flows"`
+	FragmentRates   *ebpf.Map `ebpf:"fragment_rates"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	MemberCounts    *ebpf.Map `ebpf:"member_counts"`
 	MemberLoads     *ebpf.Map `ebpf:"member_loads"`
@@ -986,9 +1014,11 @@ type muxMaps struct {
 	Reasons         *ebpf.Map `ebpf:"reasons"`
 	Rings           *ebpf.Map `ebpf:"rings"`
 	ScheduleCursors *ebpf.Map `ebpf:"schedule_cursors"`
+	ShareMarks      *ebpf.Map `ebpf:"share_marks"`
 	SnatBlocks      *ebpf.Map `ebpf:"snat_blocks"`
 	SourceLists     *ebpf.Map `ebpf:"source_lists"`
 	SourceWords     *ebpf.Map `ebpf:"source_words"`
+	TooBigs         *ebpf.Map `ebpf:"too_bigs"`
 	TrackBatches    *ebpf.Map `ebpf:"track_batches"`
 	TrackBuckets    *ebpf.Map `ebpf:"track_buckets"`
 	TrackDepot      *ebpf.Map `ebpf:"track_depot"`
@@ -1010,6 +1040,7 @@ func (m *muxMaps) Close() error {
 		m.EndpointExtras,
 		m.EndpointSlots,
 		m.Flows,
+		m.FragmentRates,
 		m.Fragments,
 		m.MemberCounts,
 		m.MemberLoads,
@@ -1027,9 +1058,11 @@ func (m *muxMaps) Close() error {
 		m.Reasons,
 		m.Rings,
 		m.ScheduleCursors,
+		m.ShareMarks,
 		m.SnatBlocks,
 		m.SourceLists,
 		m.SourceWords,
+		m.TooBigs,
 		m.TrackBatches,
 		m.TrackBuckets,
 		m.TrackDepot,
@@ -1057,7 +1090,6 @@ type muxVariables struct {
 	OwnMac          *ebpf.Variable `ebpf:"own_mac"`
 	OwnMacs         *ebpf.Variable `ebpf:"own_macs"`
 	ProbeKey        *ebpf.Variable `ebpf:"probe_key"`
-	PtbSpent        *ebpf.Variable `ebpf:"ptb_spent"`
 	Second          *ebpf.Variable `ebpf:"second"`
 	TestClock       *ebpf.Variable `ebpf:"test_clock"`
 	TestJiffies     *ebpf.Variable `ebpf:"test_jiffies"`

@@ -10,7 +10,7 @@ import (
 
 // MuxChange is the wanted state of some VIPs.
 type MuxChange struct {
-	// VIPs are those that the change is about, each once, also those without limits; one that has no endpoints goes.
+	// VIPs are those that the change is about, each once, also those without limits; one that has no endpoints and is not Outbound goes.
 	VIPs []MuxVIP
 	// Endpoints are all of these VIPs, also those that stay as they are; others of the VIPs go.
 	Endpoints []MuxEndpoint
@@ -24,7 +24,7 @@ func (s MuxChange) check() (wanted map[lb.EndpointKey]bool, err error) {
 	if err := checkState(MuxState{Endpoints: s.Endpoints, VIPs: s.VIPs}); err != nil {
 		return nil, err
 	}
-	if wanted, err = wantedKeys(s.Endpoints); err != nil {
+	if wanted, err = wantedKeys(s.Endpoints, s.VIPs); err != nil {
 		return nil, err
 	}
 	about := s.about()
@@ -57,7 +57,7 @@ func (s MuxState) Changed(by MuxChange) MuxState {
 		served[vipKey(e.Key)] = true
 	}
 	for _, v := range by.VIPs {
-		if served[v.key()] {
+		if served[v.key()] || v.Outbound {
 			s.VIPs = append(s.VIPs, v)
 		}
 	}
@@ -140,8 +140,8 @@ func (c *change) listEndpoints(endpoints []MuxEndpoint) {
 		i += n
 	}
 	c.rings = append(c.rings, func() {
-		for vip, keys := range of {
-			c.t.entries[vip].of = keys
+		for _, vip := range c.vips {
+			c.t.entries[vip].of = of[vip]
 		}
 	})
 }

@@ -31,6 +31,9 @@ func changeBetween(from, to MuxState) (by MuxChange, some bool) {
 			out[k].endpoints = append(out[k].endpoints, e)
 		}
 		for _, v := range s.VIPs {
+			if out[v.key()] == nil && v.Outbound {
+				out[v.key()] = &vip{}
+			}
 			if out[v.key()] != nil {
 				out[v.key()].policy = v
 			}
@@ -58,6 +61,11 @@ func changeBetween(from, to MuxState) (by MuxChange, some bool) {
 			}
 		}
 		done = append(done, k)
+	}
+	for _, v := range to.VIPs {
+		if v.Outbound && !slices.Contains(done, v.key()) && !reflect.DeepEqual(after[v.key()], before[v.key()]) {
+			by.VIPs = append(by.VIPs, v)
+		}
 	}
 	return by, true
 }
@@ -125,6 +133,10 @@ func TestChangedEqualsApplied(t *testing.T) {
 	must(t, changed.Apply(state))
 	for range 100 {
 		next := randomState(r, 20)
+		if r.IntN(2) == 0 {
+			next.VIPs = []MuxVIP{{VIP: muxVIP4, Outbound: r.IntN(2) == 0}}
+			next.Endpoints = slices.DeleteFunc(next.Endpoints, func(e MuxEndpoint) bool { return e.Key.VIP == muxVIP4 })
+		}
 		by, some := changeBetween(state, next)
 		if !some {
 			t.Fatal("states with other keys")
@@ -136,7 +148,15 @@ func TestChangedEqualsApplied(t *testing.T) {
 		for _, s := range []*MuxState{&got, &want} {
 			s.Endpoints = slices.SortedFunc(slices.Values(s.Endpoints), func(a, b MuxEndpoint) int { return strings.Compare(fmt.Sprint(a.Key), fmt.Sprint(b.Key)) })
 		}
-		if !reflect.DeepEqual(got.Endpoints, want.Endpoints) || !maps.Equal(changed.alive, applied.alive) {
+		there := func(s MuxState) (out []MuxVIP) {
+			for _, v := range s.VIPs {
+				if v.Outbound {
+					out = append(out, v)
+				}
+			}
+			return out
+		}
+		if !reflect.DeepEqual(got.Endpoints, want.Endpoints) || !slices.Equal(there(got), there(want)) || !maps.Equal(changed.alive, applied.alive) {
 			t.Fatalf("changed to %+v, applied %+v", got, want)
 		}
 		state = next

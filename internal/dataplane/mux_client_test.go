@@ -71,7 +71,7 @@ func (f *clientFixture) weigh(ids ...uint16) {
 // entries counts the flows and the clients that Flows tells of.
 func (f *clientFixture) entries() string {
 	f.t.Helper()
-	all, err := f.mux.Flows(f.e.Key, 1000)
+	all, err := f.mux.listFlows(f.e.Key, 1000)
 	must(f.t, err)
 	flows, clients := 0, 0
 	for _, fl := range all {

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -8,8 +9,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
-
-	"github.com/shuntlb/shunt/internal/lb"
 )
 
 // connectionTable are the records of connections (bpf/abi/connection.h). The index of a free one is on the stack of a CPU, in the depot, or in hand.
@@ -218,35 +217,51 @@ func (m *Mux) sweepConnections() error {
 	return m.connections.stock()
 }
 
-// connectionsOf appends the connections of an endpoint, at most so many in all.
-func (m *Mux) connectionsOf(key lb.EndpointKey, most int, tick uint64, flows []Flow) []Flow {
-	t := m.connections
-	for from := 0; from < len(t.buckets) && len(flows) < most; from += sweepChunk {
-		m.mu.Lock()
-		e, ok := m.tables.entries[key]
-		if !ok || e.flags()&muxEndpointFlagENDPOINT_TRACK == 0 {
-			m.mu.Unlock()
-			return flows
+// connectionsOf lists the connections of endpoints. It holds m.mu for a chunk of buckets at a time.
+func (m *Mux) connectionsOf(ctx context.Context, l *flowList, tick uint64) error {
+	for from := 0; from < len(m.connections.buckets) && l.left > 0; from += sweepChunk {
+		if err := ctx.Err(); err != nil {
+			return err
 		}
-		for i := range t.buckets[from:min(from+sweepChunk, len(t.buckets))] {
-			for j := range t.buckets[from+i].Entries {
-				w := flowWord(load(&t.buckets[from+i].Entries[j]))
-				if r := t.of(w); r != nil {
-					flows = m.tables.connection(e, w.class(), r, tick, flows)
-				}
-			}
+		if !m.connectionChunk(l, from, tick) {
+			return nil
 		}
-		m.mu.Unlock()
 	}
-	return flows
+	return nil
 }
 
-// connection appends a record, given the class of its entry, if it is one of the endpoint's, and live.
-func (t *muxTables) connection(e *muxEntry, class FlowClass, r *muxTrackRecord, tick uint64, flows []Flow) []Flow {
-	index, member, closing := r.read()
-	if index != e.index || t.connectionGone(map[uint32]*muxEntry{index: e}, tick)(class, r) {
-		return flows
+// connectionChunk lists the connections in a chunk of buckets. It returns false if no listed endpoint has records.
+func (m *Mux) connectionChunk(l *flowList, from int, tick uint64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	entries, places := map[uint32]*muxEntry{}, map[uint32]int{}
+	for i, key := range l.of {
+		if e := m.tables.entries[key]; e != nil && e.flags()&muxEndpointFlagENDPOINT_TRACK != 0 {
+			entries[e.index], places[e.index] = e, i
+		}
 	}
+	if len(entries) == 0 {
+		return false
+	}
+	gone, t := m.tables.connectionGone(entries, tick), m.connections
+	for i := range t.buckets[from:min(from+sweepChunk, len(t.buckets))] {
+		for j := range t.buckets[from+i].Entries {
+			w := flowWord(load(&t.buckets[from+i].Entries[j]))
+			r := t.of(w)
+			if r == nil {
+				continue
+			}
+			if index, _, _ := r.read(); entries[index] != nil && !gone(w.class(), r) {
+				l.add(places[index], m.tables.connection(w.class(), r, tick))
+			}
+		}
+	}
+	return true
+}
+
+// connection is a record as Flows lists it, given the class of its entry.
+func (t *muxTables) connection(class FlowClass, r *muxTrackRecord, tick uint64) Flow {
+	_, member, closing := r.read()
 	f := Flow{
 		Member: member, Class: class, Age: time.Duration(r.age(tick)) * t.tick, Tracked: true,
 		Packets: atomic.LoadUint64(&r.Packets), Bytes: atomic.LoadUint64(&r.Bytes),
@@ -254,7 +269,7 @@ func (t *muxTables) connection(e *muxEntry, class FlowClass, r *muxTrackRecord, 
 	if closing && class == FlowTrusted {
 		f.Class = FlowClosing
 	}
-	return append(flows, f)
+	return f
 }
 
 // checkTrack refuses records of connections where none can be.
@@ -265,7 +280,7 @@ func (c *change) checkTrack(w MuxEndpoint) error {
 	case w.Cookie == nil && w.QUIC == nil:
 		return errors.New("track: must have cookie keys, or read connection ids: only packets that say their member have records")
 	case c.t.connections == nil || len(c.t.connections.records) == 0:
-		return errors.New("track: no room: this mux keeps no records of connections (--connections 0)")
+		return noRoom(TableConnections, "track: no room: this mux keeps no records of connections (--connections 0)")
 	}
 	return nil
 }

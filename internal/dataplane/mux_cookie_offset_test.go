@@ -17,7 +17,7 @@ func offsetStamp(p wire.Packet, keys MuxCookie, kid uint8, id uint16, ago uint32
 	prf := cookie.PRF(keys.Keys[kid], cookie.Flow{
 		Client: netip.AddrPortFrom(p.Src, l4.SrcPort), VIP: netip.AddrPortFrom(p.Dst, l4.DstPort),
 	})
-	return cookie.PlaceOffset(sharedClock()-ago, cookie.EncodeShort(prf, kid, id))
+	return cookie.PlaceOffset(sharedClock()-ago, cookie.EncodeShort(prf, kid, id, testCookies.secret(kid)))
 }
 
 // TestCookiesInServersClocks: muxes read the cookie whatever the echo's age, by their own clock; what is too old or another's is none.
@@ -64,8 +64,8 @@ func TestCookiesInServersClocks(t *testing.T) {
 		}
 	})
 	bad := cookieEndpoint(muxVIP4, 80, "10.20.1.11")
-	bad.Cookie.Form, bad.Members[0].ID, bad.Ring = CookieCO, 256, slices.Repeat([]uint16{256}, len(bad.Ring))
-	if err := checkCookie(bad); err == nil || !strings.Contains(err.Error(), "ids must be at most 255") {
-		t.Errorf("member 256: %v", err)
+	bad.Cookie.Form, bad.Members[0].ID, bad.Ring = CookieCO, 2039, slices.Repeat([]uint16{2039}, len(bad.Ring))
+	if err := checkCookie(bad); err == nil || !strings.Contains(err.Error(), "ids must be at most 2038") {
+		t.Errorf("member 2039: %v", err)
 	}
 }

@@ -3,7 +3,6 @@ package dataplane
 import (
 	"testing"
 
-	"github.com/shuntlb/shunt/internal/ring"
 	"github.com/shuntlb/shunt/internal/wire"
 )
 
@@ -24,8 +23,7 @@ func (e *muxEnv) cookieTraffic() *muxFixture {
 // checkCookies sends segments with each member's cookie under each key, and asks nothing of the flow table.
 func (f *muxFixture) checkCookies() {
 	f.t.Helper()
-	key := f.mux.memory.config.FlowKey
-	f.model.flows = &modelFlows{key: ring.Key{K0: key.K0, K1: key.K1}, buckets: make([][8]modelFlow, len(f.mux.memory.flows)), shift: f.mux.tickShift, tick: f.mux.tables.tick}
+	f.model.flows = modelFlowsOf(f.mux)
 	for id := range uint16(3) {
 		for kid := range uint8(2) {
 			for _, segment := range []func(uint16, uint8, ...byte) wire.Packet{segment4, segment6} {
@@ -78,4 +76,29 @@ func TestMuxMigratesWithoutCookieSets(t *testing.T) {
 	f.applyBy(next, e.applyIn(f.mux, next))
 	f.setHops(hopsTo(next))
 	f.checkCookies()
+}
+
+// TestSpreadKey: outer sources have a key of their own, also in tables of a build that had none.
+func TestSpreadKey(t *testing.T) {
+	e := newMuxEnv(t)
+	m, err := e.open(XDPNative)
+	must(t, err)
+	first := m.memory.config.SpreadKey
+	if first.K0|first.K1 == 0 || first.K0 == m.memory.config.FlowKey.K0 {
+		t.Errorf("fresh tables have key %#x", first)
+	}
+	must(t, m.Close())
+	m, err = e.open(XDPNative)
+	must(t, err)
+	if m.memory.config.SpreadKey.K0 != first.K0 {
+		t.Error("adopted tables have another key")
+	}
+	m.memory.config.SpreadKey.K0, m.memory.config.SpreadKey.K1 = 0, 0
+	must(t, m.Close())
+	m, err = e.open(XDPNative)
+	must(t, err)
+	defer m.Close()
+	if key := m.memory.config.SpreadKey; key.K0|key.K1 == 0 {
+		t.Error("tables of a former build have no key")
+	}
 }

@@ -23,9 +23,7 @@ func TestCookiesAgainstModel(t *testing.T) {
 		case n < 8:
 			f.pass(time.Duration(r.IntN(60)) * time.Second)
 		case n == 8:
-			f.model.sweep()
-			_, err := f.mux.Sweep()
-			must(t, err)
+			f.over()
 		}
 		f.check(randomCookiePacket(r, f.model.state.Endpoints).Frame())
 		if step%50 == 0 || t.Failed() {
@@ -47,6 +45,7 @@ func randomCookieEndpoints(r *rand.Rand) (endpoints []MuxEndpoint) {
 			if r.IntN(2) == 0 {
 				e.Scheduler = ScheduleKind(r.IntN(4)) // without a sequence: the ring is asked, and remembered
 			}
+			e.FlowsFirst, e.KeepDead = r.IntN(3) == 0, r.IntN(3) == 0
 			if r.IntN(5) == 0 {
 				e.Affinity, e.Cookie = AffinityFlow, nil
 			}
@@ -67,7 +66,7 @@ func randomCookieEndpoints(r *rand.Rand) (endpoints []MuxEndpoint) {
 // randomCookieKeys are of four keys, so that some are met again.
 func randomCookieKeys(r *rand.Rand) *MuxCookie {
 	k := MuxCookie{Live: [2]bool{r.IntN(3) != 0, r.IntN(3) != 0}}
-	k.Live[r.IntN(2)] = true
+	k.Live[r.IntN(2)], k.Shuffled = true, [2]bool{r.IntN(2) == 0, r.IntN(2) == 0}
 	k.Keys[0][0], k.Keys[1][0] = byte(r.IntN(2)), byte(2+r.IntN(2))
 	return &k
 }

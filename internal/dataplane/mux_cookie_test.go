@@ -14,7 +14,7 @@ import (
 )
 
 // testCookies are keys of both ids.
-var testCookies = MuxCookie{Keys: [2][16]byte{{1, 2, 3, 4}, {5, 6, 7, 8, 15: 9}}, Live: [2]bool{true, true}}
+var testCookies = MuxCookie{Keys: [2][16]byte{{1, 2, 3, 4}, {5, 6, 7, 8, 15: 9}}, Live: [2]bool{true, true}, Shuffled: [2]bool{false, true}}
 
 // cookieEndpoint is an endpoint of cookies.
 func cookieEndpoint(vip netip.Addr, port uint16, outers ...string) MuxEndpoint {
@@ -39,7 +39,7 @@ func stampFor(p wire.Packet, keys MuxCookie, kid uint8, id uint16) uint32 {
 	prf := cookie.PRF(keys.Keys[kid], cookie.Flow{
 		Client: netip.AddrPortFrom(p.Src, l4.SrcPort), VIP: netip.AddrPortFrom(p.Dst, l4.DstPort),
 	})
-	return cookie.HostBits.Place(0x12345678, uint32(cookie.Encode(prf, kid, id)))
+	return cookie.HostBits.Place(0x12345678, uint32(cookie.Encode(prf, kid, id, keys.secret(kid))))
 }
 
 // timestampsOption is the option alone.
@@ -92,7 +92,7 @@ func (f flowFixture) entries() (n int) {
 	return n
 }
 
-// TestCookieNamesTheMember: whatever flags and place of the option, the member is the cookie's, and nothing is remembered.
+// TestCookieNamesTheMember: whatever flags and place of the option, the member is the cookie's, and only a FIN is remembered, as the end of its flow.
 func TestCookieNamesTheMember(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, segment func(uint16, uint8, ...byte) wire.Packet) {
 		f := newFlowFixture(t, cookieServers()...)
@@ -122,9 +122,11 @@ func TestCookieNamesTheMember(t *testing.T) {
 				}
 			}
 		}
-		if n := f.entries(); n > 0 {
-			t.Errorf("%d flows are remembered", n)
-		}
+		f.model.eachFlow(func(e *modelFlow) {
+			if e.class != FlowClosing {
+				t.Errorf("remembered: %+v", *e)
+			}
+		})
 	})
 }
 
@@ -353,6 +355,10 @@ func TestCookieSYN(t *testing.T) {
 	}
 	// The next connection of the port: SYN and what follows meet the same entry.
 	f.to(without(servers[0], first), servers[1])
+	if got := f.send(4000, wire.SYN).member.Member; got != first || f.only().Class != FlowTrusted {
+		t.Errorf("a SYN of the established flow went to member %d, and made it %+v", got, f.only())
+	}
+	f.send(4000, wire.FIN|wire.ACK)
 	next := f.send(4000, wire.SYN).member.Member
 	if next == first || f.only().Class != FlowUntrusted {
 		t.Errorf("a new connection went to member %d, which drains, or is %+v", next, f.only())
@@ -437,7 +443,7 @@ func TestTraceOfCookies(t *testing.T) {
 	}{
 		{"cookie", SegmentLater, wire.ACK, stampFor(segment4(4000, 0), testCookies, 1, 2), "by cookie 0x"},
 		{"dead", SegmentLater, wire.ACK, stampFor(segment4(4000, 0), testCookies, 1, 1), "is member 1's, which is down"},
-		{"gone", SegmentLater, wire.ACK, stampFor(segment4(4000, 0), testCookies, 1, 9), "of a member 9 that there is not"},
+		{"gone", SegmentLater, wire.ACK, stampFor(segment4(4000, 0), testCookies, 1, 9), "that of member 9, which there is not"},
 		{"forged", SegmentLater, wire.ACK, stampFor(segment4(4001, 0), testCookies, 1, 2), "carries no cookie of this flow"},
 		{"none", SegmentLater, wire.ACK, 0, "it echoes no timestamp"},
 		{"SYN", SegmentOpening, wire.SYN, stampFor(segment4(4000, 0), testCookies, 1, 2), "a SYN carries no cookie"},

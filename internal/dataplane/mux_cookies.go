@@ -14,7 +14,9 @@ type MuxCookie struct {
 	// Keys are the SipHash keys by the key id of cookies; Live says which of them count, at least one.
 	Keys [2][16]byte
 	Live [2]bool
-	Form CookieForm
+	// Shuffled says under which of them member ids are shuffled (cookie.SecretOf).
+	Shuffled [2]bool
+	Form     CookieForm
 	// Mint is the id of the key that cookies are made with: of forms that the mux itself stamps.
 	Mint uint8
 }
@@ -79,8 +81,29 @@ func (k MuxCookie) record() (r muxCookieSet) {
 		r.Keys[kid].K0 = binary.LittleEndian.Uint64(key[:8])
 		r.Keys[kid].K1 = binary.LittleEndian.Uint64(key[8:])
 		r.Live |= 1 << kid
+		if k.Shuffled[kid] {
+			r.Live |= 1 << (kid + int(muxCookieLiveCOOKIE_SHUFFLED_SHIFT))
+		}
 	}
 	return r
+}
+
+// secret is what member ids are shuffled with under the key of an id.
+func (k MuxCookie) secret(kid uint8) cookie.Secret {
+	if !k.Shuffled[kid] {
+		return cookie.InOrder
+	}
+	return cookie.SecretOf(k.Keys[kid])
+}
+
+// cookieOf is what a record was made of.
+func cookieOf(r *muxCookieSet) (k MuxCookie) {
+	k.Form, k.Mint = CookieForm(r.Form), uint8(r.Mint)
+	for kid := range k.Keys {
+		k.Keys[kid], k.Live[kid] = cookieKey(r, uint8(kid))
+		k.Shuffled[kid] = r.Live>>(kid+int(muxCookieLiveCOOKIE_SHUFFLED_SHIFT))&1 != 0
+	}
+	return k
 }
 
 // cookieKey is the key of a record that cookies with a key id are read with.
@@ -120,7 +143,7 @@ func (t *cookieTable) acquire(r muxCookieSet) (*cookieRef, error) {
 	}
 	index, ok := t.indices.alloc()
 	if !ok {
-		return nil, fmt.Errorf("cookie keys: no room: at most %d sets (--max-endpoints)", len(t.records))
+		return nil, noRoom(TableCookies, "cookie keys: no room: at most %d sets (--max-endpoints)", len(t.records))
 	}
 	ref := &cookieRef{record: r, index: index, refs: 1}
 	t.records[index] = r

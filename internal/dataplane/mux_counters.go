@@ -90,6 +90,11 @@ func (m *Mux) countReasons() (c MuxCounters, keys []lb.EndpointKey, err error) {
 			c.Reasons[name] += load(cell)
 		}
 	}
+	for vip := range m.tables.snat.byVIP {
+		if e := m.tables.entries[vip]; e != nil {
+			c.Answers[vip] = sumOf(m.memory.endpointCounts, e.index)
+		}
+	}
 	keys = make([]lb.EndpointKey, 0, len(m.tables.entries))
 	for key := range m.tables.entries {
 		if key.Protocol != 0 {

@@ -245,11 +245,11 @@ func tooBigCases() []packetCase {
 		{"IPv4, padded", padded.Frame(), "ptb_sent"},
 		{"IPv4 of 1500 bytes", big(udp4(5001), 1500).Frame(), "ptb_sent"},
 		{"IPv4 without DF", soft.Frame(), "too_big"},
-		{"IPv4 from multicast", multicast.Frame(), "too_big"},
+		{"IPv4 from multicast", multicast.Frame(), "bad_source"},
 		{"IPv6 that just fits", big(udp6(5001), 1260).Frame(), "forwarded"},
 		{"IPv6, one byte more", big(udp6(5001), 1261).Frame(), "ptb_sent"},
 		{"IPv6 of 1500 bytes", big(udp6(5001), 1500).Frame(), "ptb_sent"},
-		{"IPv6 from multicast", multicast6.Frame(), "too_big"},
+		{"IPv6 from multicast", multicast6.Frame(), "bad_source"},
 		{"IPv4 first fragment", longer(first.Frame(), 14+24), "ptb_sent"},
 		{"IPv4 later fragment", later.Frame(), "too_big"},
 		{"IPv6 first fragment", longer(first6.Frame(), 14+40+8+4), "ptb_sent"},
@@ -328,7 +328,7 @@ func TestEdgePackets(t *testing.T) {
 	}
 }
 
-// TestLimitedAnswers: a VIP answers so many pings, a mux sends so many messages of packets too big; then more as time goes.
+// TestLimitedAnswers: a VIP answers a limited number of pings and of packets too big, then more as time passes.
 func TestLimitedAnswers(t *testing.T) {
 	f := edgeFixture(t)
 	ping4, ping6 := tcp4(0), tcp6(0)
@@ -357,6 +357,41 @@ func TestLimitedAnswers(t *testing.T) {
 		f.setJiffies(begin + f.model.policy.hz/25)
 		if got := count(c.frame, 60); got[c.answered] != c.later {
 			t.Errorf("40 ms later: %v, expected %d %s", got, c.later, c.answered)
+		}
+	}
+}
+
+// TestTooBigSharesOfVIPs: a VIP whose packet-too-big bucket is empty takes no answers from another VIP, of either family, by tunnel or tagged.
+func TestTooBigSharesOfVIPs(t *testing.T) {
+	f := edgeFixture(t)
+	s := f.model.state
+	s.Endpoints = slices.Clone(s.Endpoints)
+	other4, other6 := netip.MustParseAddr("203.0.113.77"), netip.MustParseAddr("2001:db8:77::1")
+	for vip, dips := range map[netip.Addr][]string{other4: {"10.20.1.11"}, other6: {"fd00:20::11"}} {
+		e := endpointOf(vip, lb.UDP, 5001, dips...)
+		s.Endpoints = append(s.Endpoints, e)
+	}
+	f.apply(s)
+	f.setHops(hopsTo(s))
+	to := func(p wire.Packet, vip netip.Addr) []byte {
+		p.Dst = vip
+		return p.Frame()
+	}
+	flood4, flood6 := big(udp4(5001), 1500), big(udp6(5001), 1500)
+	for _, c := range []struct {
+		name  string
+		flood wire.Packet
+		other []byte
+	}{
+		{"IPv4", flood4, to(flood4, other4)},
+		{"IPv6", flood6, to(flood6, other6)},
+		{"IPv4 tagged", flood4, tagged(to(flood4, other4), 0x8100_0007)},
+		{"IPv6 tagged", flood6, tagged(to(flood6, other6), 0x8100_0007)},
+	} {
+		for f.check(c.flood.Frame()).reason != "ptb_limited" {
+		}
+		if got := f.check(c.other); got.reason != "ptb_sent" {
+			t.Errorf("%s: the other VIP's client gets %s, expected ptb_sent", c.name, got.reason)
 		}
 	}
 }

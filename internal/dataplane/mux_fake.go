@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"context"
 	"maps"
 	"net/netip"
 	"slices"
@@ -40,7 +41,7 @@ func (f *FakeMux) Apply(s MuxState) error {
 	if err := checkState(s); err != nil {
 		return err
 	}
-	if _, err := wantedKeys(s.Endpoints); err != nil {
+	if _, err := wantedKeys(s.Endpoints, s.VIPs); err != nil {
 		return err
 	}
 	return f.obeyLocked(s)
@@ -166,7 +167,7 @@ func (v fakeView) vip(vni uint32, a netip.Addr) bool {
 			return true
 		}
 	}
-	return false
+	return slices.ContainsFunc(v.f.state.VIPs, func(w MuxVIP) bool { return w.Outbound && w.VNI == vni && w.VIP == a })
 }
 
 func (v fakeView) endpoint(k lb.EndpointKey) (endpointView, bool) {
@@ -177,13 +178,13 @@ func (v fakeView) endpoint(k lb.EndpointKey) (endpointView, bool) {
 		view := endpointView{
 			code: e.RingCode, ring: e.Ring, members: map[uint16]memberView{},
 			source: e.sourceBits(), onePacket: e.OnePacket, threeTuple: e.Fragments3Tuple,
-			flow: e.keepsFlows(), cookies: cookieKeysOf(e), quic: e.QUIC, nat: e.NAT,
+			flow: e.keepsFlows(), cookies: cookieKeysOf(e), quic: e.QUIC, nat: e.NAT, flowsFirst: e.FlowsFirst, keepDead: e.KeepDead,
 		}
 		if e.UseBackup && len(e.BackupRing) > 0 {
 			view.code, view.ring = e.BackupCode, e.BackupRing
 		}
 		view.schedule = v.f.scheduleView(e)
-		view.key = ring.KeyOf(v.f.state.RingKeys[e.KeySlot])
+		view.key = ring.KeyOf(v.f.state.RingKeys[e.KeySlot]).Tweaked(e.RingTweak)
 		for _, m := range e.Members {
 			view.count = max(view.count, int(m.ID)+1)
 			view.members[m.ID] = memberView{
@@ -248,7 +249,9 @@ func (f *FakeMux) SetFlows(t FlowTotals) {
 }
 
 // Flows implements MuxTables.
-func (*FakeMux) Flows(lb.EndpointKey, int) ([]Flow, error) { return nil, nil }
+func (*FakeMux) Flows(_ context.Context, of []lb.EndpointKey, _ int) ([][]Flow, error) {
+	return make([][]Flow, len(of)), nil
+}
 
 // Pressure implements MuxTables.
 func (*FakeMux) Pressure() []TablePressure { return nil }

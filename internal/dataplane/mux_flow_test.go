@@ -18,15 +18,11 @@ type flowFixture struct{ policyFixture }
 
 func newFlowFixture(t *testing.T, endpoints ...MuxEndpoint) flowFixture {
 	f := flowFixture{policyFixture{newMuxFixtureWith(t, MuxOptions{testClock: true})}}
-	key := f.mux.memory.config.FlowKey
-	f.model.flows = &modelFlows{
-		key: ring.Key{K0: key.K0, K1: key.K1}, buckets: make([][8]modelFlow, len(f.mux.memory.flows)),
-		shift: f.mux.tickShift, tick: f.mux.tables.tick,
-	}
+	f.model.flows = modelFlowsOf(f.mux)
 	f.model.policy = modelPolicy{
 		hz: f.mux.tables.guards.hz, packets: map[netip.Addr]*bucketModel{}, flows: map[netip.Addr]*bucketModel{},
 	}
-	f.setNow(1 << 40)
+	f.setNow(1 << 36)
 	f.to(endpoints...)
 	return f
 }
@@ -132,7 +128,7 @@ func (f flowFixture) modelFlow(w flowWord) modelFlow {
 // classOf is the class of the flow from a port, as Flows lists it: 0 when there is none.
 func (f flowFixture) only() Flow {
 	f.t.Helper()
-	flows, err := f.mux.Flows(f.model.state.Endpoints[0].Key, 10)
+	flows, err := f.mux.listFlows(f.model.state.Endpoints[0].Key, 10)
 	must(f.t, err)
 	if len(flows) != 1 {
 		f.t.Fatalf("flows are %+v", flows)
@@ -203,6 +199,55 @@ func TestSYNRetransmission(t *testing.T) {
 	}
 	if got := f.send(4000, wire.SYN).member.Member; got == first {
 		t.Errorf("a new connection went to member %d, which drains", got)
+	}
+}
+
+// TestStrangersSYN: SYNs with the tuples of established flows move none, whether their server takes new flows, drains or is dead and kept, and lose none its
+// trust. A connection that ended leaves its port to another server.
+func TestStrangersSYN(t *testing.T) {
+	six := flowServers()
+	six.Key.VIP = muxVIP6
+	source := flowServers()
+	source.SourcePrefix4, source.SourceFor = 24, 5*time.Minute
+	for name, e := range map[string]MuxEndpoint{"IPv4": flowServers(), "IPv6": six, "source": source} {
+		t.Run(name, func(t *testing.T) {
+			f := newFlowFixture(t, e)
+			send := func(port uint16, flags uint8) uint16 {
+				t.Helper()
+				p := wire.Packet{DstMAC: muxSelf, Src: muxClient4, Dst: e.Key.VIP, Payload: wire.TCP{SrcPort: port, DstPort: 80, Flags: flags}}
+				if e.Key.VIP.Is6() {
+					p.Src = muxClient6
+				}
+				return f.check(p.Frame()).member.Member
+			}
+			was := map[uint16]uint16{}
+			for port := range uint16(20) {
+				send(port, wire.SYN)
+				was[port] = send(port, wire.ACK)
+			}
+			draining := was[0]
+			f.to(without(e, draining))
+			for port, member := range was {
+				for _, flags := range []uint8{wire.SYN, wire.SYN | wire.ACK, wire.SYN, wire.ACK, wire.ACK | wire.PSH} {
+					if got := send(port, flags); got != member {
+						t.Fatalf("flags %#x: port %d went from member %d to %d", flags, port, member, got)
+					}
+				}
+			}
+			f.model.eachFlow(func(g *modelFlow) {
+				if g.class == FlowUntrusted && e.sourceBits() == 0 {
+					t.Error("a SYN took a flow's trust")
+				}
+			})
+			send(0, wire.FIN|wire.ACK)
+			if send(0, wire.SYN) == draining {
+				t.Error("a connection after one that ended went to a member that drains")
+			}
+			f.setAlive(MemberAlive{e.Key, was[1], false})
+			if send(1, wire.SYN) == was[1] {
+				t.Error("a SYN went to a dead member")
+			}
+		})
 	}
 }
 
@@ -494,9 +539,7 @@ func TestFlowsAgainstModel(t *testing.T) {
 		case n < 8:
 			f.pass(time.Duration(r.IntN(60)) * time.Second)
 		case n == 8:
-			f.model.sweep()
-			_, err := f.mux.Sweep()
-			must(t, err)
+			f.over()
 		}
 		frame := randomFlowPacket(r).Frame()
 		before := fmt.Sprintf("step %d", step)
@@ -584,6 +627,10 @@ func TestTraceOfFlows(t *testing.T) {
 	if got := trace(SegmentLater); got.Member != first || !outerIs(f.send(4000, wire.ACK).frame, got.Source, got.Outer) {
 		t.Errorf("of the flow: %+v", got)
 	}
+	if got := trace(SegmentOpening); got.Member != first || f.send(4000, wire.SYN).member.Member != first {
+		t.Errorf("a SYN of the established flow is traced to %+v", got)
+	}
+	f.send(4000, wire.FIN|wire.ACK)
 	opening := trace(SegmentOpening)
 	if want := f.send(4000, wire.SYN); opening.Member != want.member.Member || opening.Member == first {
 		t.Errorf("a new connection is sent to %+v, traced %+v", want.member, opening)

@@ -1,7 +1,10 @@
 package dataplane
 
 import (
+	"cmp"
+	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -68,47 +71,103 @@ func (m *Mux) SetBackup(use map[lb.EndpointKey]bool) {
 			continue
 		}
 		e.backup = on
-		store(&m.tables.mem.slots[e.slot].Ring, ringWord(e.active(), e.keySlot))
+		store(&m.tables.mem.slots[e.slot].Ring, ringWord(e.active(), e.hashKey))
+	}
+}
+
+// flowList collects the flows of endpoints, up to a number in all.
+type flowList struct {
+	of    []lb.EndpointKey
+	flows [][]Flow
+	left  int
+}
+
+// add appends a flow to those of the endpoint at index i, unless the list is full.
+func (l *flowList) add(i int, f Flow) {
+	if l.left > 0 {
+		l.flows[i] = append(l.flows[i], f)
+		l.left--
 	}
 }
 
 // Flows implements MuxTables.
-func (m *Mux) Flows(key lb.EndpointKey, most int) ([]Flow, error) {
+func (m *Mux) Flows(ctx context.Context, of []lb.EndpointKey, most int) ([][]Flow, error) {
 	tick, err := m.now()
 	if err != nil {
 		return nil, fmt.Errorf("list flows: %w", err)
 	}
-	flows, err := m.sessionsOf(key, most, tick)
-	if err != nil {
+	l := &flowList{of, make([][]Flow, len(of)), most}
+	if err := m.sessionsOf(ctx, l, tick); err != nil {
 		return nil, fmt.Errorf("list flows: %w", err)
 	}
-	flows = m.connectionsOf(key, most, tick, flows)
-	for from := 0; from < len(m.memory.flows) && len(flows) < most; from += sweepChunk {
-		m.mu.Lock()
-		e, ok := m.tables.entries[key]
-		if !ok {
-			m.mu.Unlock()
-			return nil, fmt.Errorf("list flows: endpoint %v: not found", key)
-		}
-		flows = m.tables.flowsOf(e, from, tick, flows)
-		m.mu.Unlock()
+	if err := m.connectionsOf(ctx, l, tick); err != nil {
+		return nil, fmt.Errorf("list flows: %w", err)
 	}
-	return flows[:min(len(flows), most)], nil
+	for from := 0; from < len(m.memory.flows) && l.left > 0; from += sweepChunk {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("list flows: %w", err)
+		}
+		if err := m.flowsOf(l, from, tick); err != nil {
+			return nil, fmt.Errorf("list flows: %w", err)
+		}
+	}
+	return l.flows, nil
 }
 
-// flowsOf appends the live flows of an endpoint in a chunk of buckets.
-func (t *muxTables) flowsOf(e *muxEntry, from int, tick uint64, flows []Flow) []Flow {
+// memberRange is a range of member words of one of the listed endpoints.
+type memberRange struct {
+	first, end uint32
+	entry      *muxEntry
+	i          int // in flowList.of
+}
+
+// rangesLocked are the member words of the listed endpoints, in ascending order.
+func (m *Mux) rangesLocked(l *flowList) ([]memberRange, error) {
+	var out []memberRange
+	for i, key := range l.of {
+		e := m.tables.entries[key]
+		if e == nil {
+			return nil, fmt.Errorf("endpoint %v: not found", key)
+		}
+		count := uint32(e.count)
+		out = append(out, memberRange{e.block.first, e.block.first + count, e, i})
+		if words := min(count, e.moved.words); words > 0 {
+			out = append(out, memberRange{e.moved.first, e.moved.first + words, e, i})
+		}
+	}
+	slices.SortFunc(out, func(a, b memberRange) int { return cmp.Compare(a.first, b.first) })
+	return out, nil
+}
+
+// flowsOf lists the live flows of endpoints in a chunk of buckets. It holds m.mu for the chunk only.
+func (m *Mux) flowsOf(l *flowList, from int, tick uint64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ranges, err := m.rangesLocked(l)
+	if err != nil {
+		return err
+	}
+	t := m.tables
 	for i := range t.mem.flows[from:min(from+sweepChunk, len(t.mem.flows))] {
 		for j := range t.mem.flows[from+i].Entries {
 			w := flowWord(load(&t.mem.flows[from+i].Entries[j]))
-			index, mine := t.memberOf(e, w.member())
-			if w.class() == 0 || !mine || w.idleFor(tick) > t.idle(e, w) {
+			if w.class() == 0 {
 				continue
 			}
-			flows = append(flows, t.flow(e, w, index, tick))
+			at, found := slices.BinarySearchFunc(ranges, w.member(), func(r memberRange, word uint32) int { return cmp.Compare(r.first, word) })
+			if !found {
+				at--
+			}
+			if at < 0 || w.member() >= ranges[at].end {
+				continue
+			}
+			if e := ranges[at].entry; w.idleFor(tick) <= t.idle(e, w) {
+				index, _ := t.memberOf(e, w.member())
+				l.add(ranges[at].i, t.flow(e, w, index, tick))
+			}
 		}
 	}
-	return flows
+	return nil
 }
 
 // flow is an entry of an endpoint's flow to member id, as Flows lists it.
@@ -138,17 +197,19 @@ func (m *Mux) Pressure() []TablePressure {
 	defer m.mu.Unlock()
 	t := m.tables
 	return []TablePressure{
-		{"endpoints", uint64(t.endpoints.n), uint64(len(t.endpoints.used))},
-		{"members", uint64(t.members.used), uint64(len(t.mem.members))},
-		{"backends", uint64(t.backends.n), uint64(len(t.mem.backends))},
-		{"rings", uint64(t.rings.used) * slotsPerWord, uint64(len(t.mem.rings)) * slotsPerWord},
+		{TableEndpoints, uint64(t.endpoints.n), uint64(len(t.endpoints.used))},
+		{TableMembers, uint64(t.members.used), uint64(len(t.mem.members))},
+		{TableBackends, uint64(t.backends.n), uint64(len(t.mem.backends))},
+		{TableRings, uint64(t.rings.used) * slotsPerWord, uint64(len(t.mem.rings)) * slotsPerWord},
 		{"flows", m.flowsUsed, uint64(len(t.mem.flows)) * uint64(muxLimitLIMIT_FLOW_BUCKET)},
-		{"sources", t.guards.sources.used(), uint64(len(t.mem.sourceWords))},
+		{TableSources, t.guards.sources.used(), uint64(len(t.mem.sourceWords))},
+		{TableSourceLists, uint64(t.guards.sources.indices.n), uint64(len(t.mem.sourceLists))},
+		{TableRanges, uint64(t.ports.used), uint64(len(t.mem.portRanges))},
 		{"devices", uint64(len(t.hops.devices)), uint64(len(t.mem.devices))},
-		{"cookie_sets", uint64(t.cookies.indices.n), uint64(len(t.mem.cookieSets))},
-		{"connections", m.connections.used, uint64(len(m.connections.records))},
-		{"snat_vips", uint64(len(t.snat.byVIP)), uint64(t.snat.room())},
-		{"nat_sessions", m.natUsed, uint64(t.mem.natRoom)},
-		{"quic_endpoints", uint64(t.quic.endpoints), uint64(t.quic.room())},
+		{TableCookies, uint64(t.cookies.indices.n), uint64(len(t.mem.cookieSets))},
+		{TableConnections, m.connections.used, uint64(len(m.connections.records))},
+		{TableSNAT, uint64(len(t.snat.byVIP)), uint64(t.snat.room())},
+		{TableNAT, m.natUsed, uint64(t.mem.natRoom)},
+		{TableQUIC, uint64(t.quic.endpoints), uint64(t.quic.room())},
 	}
 }

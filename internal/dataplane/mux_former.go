@@ -34,7 +34,7 @@ type formerTables struct {
 	close func()
 }
 
-// openSet opens all maps that are pinned in a directory; nil when there is no such directory.
+// openSet opens all maps that are pinned in a directory by their names; nil when there is no such directory. It leaves other objects out.
 func openSet(dir string) (map[string]*ebpf.Map, error) {
 	entries, err := os.ReadDir(dir)
 	if os.IsNotExist(err) {
@@ -43,11 +43,20 @@ func openSet(dir string) (map[string]*ebpf.Map, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read pin directory: %w", err)
 	}
-	var names []string
+	set := map[string]*ebpf.Map{}
 	for _, e := range entries {
-		names = append(names, e.Name())
+		p, err := openPin(filepath.Join(dir, e.Name()))
+		if err != nil {
+			closeMaps(set)
+			return nil, err
+		}
+		if m, ok := p.object.(*ebpf.Map); ok && hasName(m, e.Name()) {
+			set[e.Name()] = m
+			continue
+		}
+		p.close()
 	}
-	return openMaps(dir, names)
+	return set, nil
 }
 
 // readFormer reads a set of tables of any version that this binary knows.
@@ -145,7 +154,7 @@ func formerOf(pinned map[string]*ebpf.Map, reasons []string, version uint32) (*f
 }
 
 func noCounters() MuxCounters {
-	return MuxCounters{Reasons: map[string]uint64{}, Members: map[MemberKey]Counter{}, Endpoints: map[lb.EndpointKey]Counter{}}
+	return MuxCounters{Reasons: map[string]uint64{}, Members: map[MemberKey]Counter{}, Endpoints: map[lb.EndpointKey]Counter{}, Answers: map[lb.EndpointKey]Counter{}}
 }
 
 // muxMapsSince came without another ABI version: where they are not, no endpoint has to do with them.

@@ -12,6 +12,7 @@ import (
 // repin puts another map in the place of a pinned one.
 func (e *muxEnv) repin(name string, value uint32, fill func(from, to *ebpf.Map)) {
 	e.t.Helper()
+	e.attachForeign()
 	path := filepath.Join(e.dir, muxPinTables, name)
 	from, err := ebpf.LoadPinnedMap(path, nil)
 	must(e.t, err)

@@ -28,6 +28,7 @@ func newFuzzSeen(buckets int) fuzzSeen {
 type fuzzVIP struct {
 	guard  *muxVipGuard // nil: none
 	ping   *uint64
+	tooBig *uint64
 	policy *MuxVIP // nil: nothing is said
 }
 
@@ -203,6 +204,13 @@ func (f *fuzz) comparePing(vip netip.Addr) string {
 	return ""
 }
 
+func (f *fuzz) compareTooBig(vip netip.Addr) string {
+	if v := f.vips[vip]; v.tooBig != nil && !f.sameBucket(*v.tooBig, f.model.edge.ptb[vip]) {
+		return fmt.Sprintf("bucket of packet-too-big messages of %v: %#x, expected %+v", vip, *v.tooBig, f.model.edge.ptb[vip])
+	}
+	return ""
+}
+
 func (f *fuzz) compareGuard(vip netip.Addr) string {
 	v := f.vips[vip]
 	if v.guard == nil {
@@ -245,16 +253,11 @@ func (f *fuzz) compareAll() string {
 		}
 	}
 	for vip := range f.vips {
-		for _, what := range []string{f.comparePing(vip), f.compareGuard(vip)} {
+		for _, what := range []string{f.comparePing(vip), f.compareTooBig(vip), f.compareGuard(vip)} {
 			if what != "" {
 				return what
 			}
 		}
-	}
-	var spent uint64
-	must(f.t, f.mux.objects.PtbSpent.Get(&spent))
-	if !f.sameBucket(spent, f.model.edge.ptb) {
-		return fmt.Sprintf("bucket of packet-too-big messages: %#x, expected %+v", spent, f.model.edge.ptb)
 	}
 	for i := range f.wanted {
 		if n := *f.mux.memory.reasons.own(uint32(i)); n != 0 {
@@ -312,7 +315,7 @@ func (f *fuzz) keepGuards() {
 		if key.Protocol != 0 {
 			continue
 		}
-		v := fuzzVIP{ping: &t.mem.pings[e.index], policy: model.policyOf(key.VIP)}
+		v := fuzzVIP{ping: &t.mem.pings[e.index], tooBig: &t.mem.tooBigs[e.index], policy: model.policyOf(key.VIP)}
 		if g := t.guards.byVIP[key]; g != nil {
 			v.guard = &t.mem.guards[g.index]
 		}
@@ -322,6 +325,8 @@ func (f *fuzz) keepGuards() {
 		v, ok := f.vips[vip]
 		if !ok {
 			delete(model.edge.pings, vip)
+			delete(model.edge.ptb, vip)
+			delete(model.edge.firsts, vip)
 		}
 		if v.guard == nil {
 			delete(model.policy.packets, vip)

@@ -37,7 +37,7 @@ func (g *fuzzFrames) cookied(w fuzzFlow, options []byte) []byte {
 	prf := cookie.PRF(keys.Keys[kid], cookie.Flow{
 		Client: netip.AddrPortFrom(w.client, w.from), VIP: netip.AddrPortFrom(w.vip, w.to),
 	})
-	stamp := cookie.HostBits.Place(r.Uint32(), uint32(cookie.Encode(prf, kid, uint16(r.IntN(len(e.Members)+3)))))
+	stamp := cookie.HostBits.Place(r.Uint32(), uint32(cookie.Encode(prf, kid, uint16(r.IntN(len(e.Members)+3)), e.Cookie.secret(kid))))
 	if r.IntN(6) == 0 {
 		stamp ^= 1 << r.IntN(32)
 	}

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"flag"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -52,7 +53,12 @@ func TestFuzzerFindsFaults(t *testing.T) {
 		{"own addresses", func(f *fuzz) { f.model.macs = f.model.macs[:1] }},
 		{"address of a device", func(f *fuzz) { f.model.mac = func(i int) [6]byte { return testMAC(i + i/7) } }},
 		{"interface of arrival", func(f *fuzz) { f.model.ingress = 7 }},
-		{"tokens of packet-too-big", func(f *fuzz) { f.model.edge.ptb = &bucketModel{1 << 40, 1, 1 << 40, 0} }},
+		{"tokens of packet-too-big", func(f *fuzz) {
+			f.model.edge.ptb = map[netip.Addr]*bucketModel{}
+			for _, vip := range fuzzVIPs {
+				f.model.edge.ptb[vip] = &bucketModel{1 << 40, 1, 1 << 40, 0}
+			}
+		}},
 		{"key of probes", func(f *fuzz) { f.model.probes.key ^= 1 }},
 		{"ports of probes", func(f *fuzz) {
 			for _, r := range f.model.probes.rules {

@@ -17,7 +17,7 @@ const fuzzProbes = 64
 func (f *fuzz) beginProbes() {
 	p := f.mux.probes
 	f.pr = rand.New(rand.NewPCG(f.seed, 3))
-	p.key = uint32(f.pr.Uint64N(1 << 20))
+	p.key = ProbeKey(f.pr.Uint64N(1 << 63))
 	for number := range p.Size() {
 		p.Remove(number)
 		p.results[number] = muxProbeResult{}
@@ -100,7 +100,7 @@ func (f *fuzz) randomRound(number uint32) {
 		f.mux.probes.End(number)
 		return
 	}
-	isn := (number^f.model.probes.key)<<12 | uint32(f.r.IntN(1<<11))
+	isn := f.model.probes.key.ISN(number) | uint32(f.r.IntN(1<<11))
 	if isn == r.isn {
 		isn ^= 1
 	}
@@ -125,7 +125,7 @@ func (g *fuzzFrames) probe() (frame []byte, linear int) {
 	rule := g.f.model.probes.rules[number]
 	if rule == nil {
 		rule = &modelProbe{rule: ProbeRule{Peer: netip.AddrPortFrom(fuzzOuter(r.IntN(6), false), 80), Local: probeLocal4}}
-		rule.isn = (number ^ g.f.model.probes.key) << 12
+		rule.isn = g.f.model.probes.key.ISN(number)
 	}
 	w := fuzzFlow{client: rule.rule.Peer.Addr(), vip: rule.rule.Local, protocol: 6, from: rule.rule.Peer.Port(), to: rule.port + uint16(r.IntN(ProbeAttempts+1))}
 	if g.f.one(25) { // another one's answer

@@ -104,7 +104,6 @@ func (f *fuzz) begin(seed uint64) {
 	}
 	f.mux.tables, f.held = newMuxTables(m, f.mux.tables.tick, f.hz), held{}
 	f.mux.tables.hops.mac = func(i int) ([6]byte, error) { return testMAC(i), nil }
-	must(f.t, f.mux.objects.PtbSpent.Set(uint64(0)))
 	must(f.t, f.mux.objects.OwnMacs.Set([8]uint64{2: macWord(fuzzOtherSelf)}))
 	m.config.AbiVersion = uint32(muxLimitLIMIT_ABI_VERSION)
 	f.seed, f.step, f.r = seed, 0, rand.New(rand.NewPCG(seed, 1))
@@ -114,7 +113,7 @@ func (f *fuzz) begin(seed uint64) {
 	f.qr = rand.New(rand.NewPCG(seed, 5))
 	f.model.policy = modelPolicy{hz: f.hz, packets: map[netip.Addr]*bucketModel{}, flows: map[netip.Addr]*bucketModel{}}
 	f.model.flows = &modelFlows{
-		key: ring.Key{K0: m.config.FlowKey.K0, K1: m.config.FlowKey.K1}, buckets: make([][8]modelFlow, len(m.flows)),
+		key: ring.Key{K0: m.config.FlowKey.K0, K1: m.config.FlowKey.K1}, spread: ring.Key{K0: m.config.SpreadKey.K0, K1: m.config.SpreadKey.K1}, buckets: make([][8]modelFlow, len(m.flows)),
 		shift: f.mux.tickShift, tick: f.mux.tables.tick,
 	}
 	f.backups, f.counts = map[lb.EndpointKey]bool{}, map[lb.EndpointKey]*fuzzCount{}
@@ -414,6 +413,7 @@ func (f *fuzz) sweep() {
 	expired := f.model.sweep()
 	totals, err := f.mux.Sweep()
 	must(f.t, err)
+	f.model.setOver(totals.Over)
 	if totals.Expired != expired {
 		f.differ("a sweep found %d idle flows, the model %d", totals.Expired, expired)
 		return

@@ -88,7 +88,7 @@ func (f *fuzz) newVIP(vip netip.Addr) MuxVIP {
 }
 
 func (f *fuzz) newEndpoint(key lb.EndpointKey) MuxEndpoint {
-	e := MuxEndpoint{Key: key, Encap: Encap(f.r.IntN(2)), KeySlot: uint8(f.r.IntN(2))}
+	e := MuxEndpoint{Key: key, Encap: Encap(f.r.IntN(2)), KeySlot: uint8(f.r.IntN(2)), RingTweak: pick(f.r, 0, 0, 1, f.r.Uint64())}
 	f.newIdentity(&e)
 	f.newMembers(&e, pick(f.r, 0, 1, 2, 3, 3, 4, 5, 9))
 	f.newRings(&e)
@@ -113,6 +113,7 @@ func (f *fuzz) newIdentity(e *MuxEndpoint) {
 	}
 	f.newCookies(e)
 	f.newQUIC(e)
+	e.FlowsFirst, e.KeepDead = f.sr.IntN(3) == 0, f.sr.IntN(3) == 0
 	e.SourceFor = time.Duration(f.r.IntN(400)) * time.Second
 	e.Idle = lb.Idle{Untrusted: time.Duration(f.r.IntN(40)) * time.Second, Trusted: time.Duration(f.r.IntN(300)) * time.Second}
 }

@@ -85,7 +85,7 @@ func (f *fuzz) progress(line string) {
 // tests of their own.
 var fuzzUnmet = []string{
 	"no_headroom", "internal", "fib_fallback", "probe_no_room",
-	"nat_replied", "nat_full", "nat_no_address", "nat_fragment", "nat_unknown", "nat_expired", "nat_displaced", "track_full", "track_displaced",
+	"nat_replied", "nat_full", "nat_no_address", "nat_fragment", "nat_unknown", "nat_expired", "nat_displaced", "track_full", "track_displaced", "fragment_limited",
 }
 
 // report says how often each reason was met.

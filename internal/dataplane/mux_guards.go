@@ -71,6 +71,13 @@ func checkVIPs(vips []MuxVIP) error {
 			return fmt.Errorf("VIP %s: given twice", v.VIP)
 		}
 		seen[v.key()] = true
+		switch {
+		case !v.Outbound:
+		case !v.VIP.IsValid() || v.VIP.Is4In6():
+			return fmt.Errorf("VIP %v: must be an IPv4 or IPv6 address", v.VIP)
+		case v.VNI != 0:
+			return fmt.Errorf("VIP %s: VNI %d: not supported by this version", v.VIP, v.VNI)
+		}
 		if v.Sources == nil {
 			continue
 		}
@@ -96,7 +103,7 @@ func (c *change) stageGuards(vips []MuxVIP, served map[lb.EndpointKey]bool, scop
 		}
 		var err error
 		if c.guardOf[v.key()], err = c.stageGuard(v); err != nil {
-			return fmt.Errorf("VIP %s: %w", v.VIP, err)
+			return fmt.Errorf("VIP %s: %w", v.VIP, ofVIP(err, v.key()))
 		}
 	}
 	for key := range scope {
@@ -122,7 +129,7 @@ func (c *change) stageGuard(v MuxVIP) (uint32, error) {
 	if !ok {
 		index, free := t.indices.alloc()
 		if !free {
-			return 0, fmt.Errorf("limits and source lists: no room: at most %d VIPs may have them (--max-endpoints)", len(t.records))
+			return 0, noRoom(TableEndpoints, "limits and source lists: no room: at most %d VIPs may have them (--max-endpoints)", len(t.records))
 		}
 		c.undos = append(c.undos, func() { t.indices.free(index) })
 		g = &guardRef{index: index}

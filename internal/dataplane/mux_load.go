@@ -13,7 +13,6 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 )
 
@@ -64,7 +63,7 @@ type MuxLimits struct {
 }
 
 // DefaultMuxLimits holds 20,000 endpoints of 10 backends with rings of 1,024 slots: 200 MiB on a machine of two CPUs.
-var DefaultMuxLimits = MuxLimits{Endpoints: 1 << 16, Members: 1 << 19, Backends: 1 << 18, RingWords: 1 << 23, Flows: 1 << 22, Sources: 1 << 21, SNAT: 1 << 6, QUIC: 1 << 8, Connections: 1 << 16, NAT: 1 << 16, Probes: 1 << 16}
+var DefaultMuxLimits = MuxLimits{Endpoints: 1 << 16, Members: 1 << 19, Backends: 1 << 18, RingWords: 1 << 23, Flows: 1 << 22, Sources: 1 << 21, SNAT: 1 << 10, QUIC: 1 << 8, Connections: 1 << 16, NAT: 1 << 16, Probes: 1 << 16}
 
 // MaxMuxLimits are the largest sizes of bpf/abi.h.
 var MaxMuxLimits = MuxLimits{
@@ -79,6 +78,9 @@ const (
 	muxPinTables = "tables"
 	muxPinLink   = "link"
 )
+
+// muxLinkPrograms are the names of the programs behind a mux's links.
+var muxLinkPrograms = []string{muxProgMux, watchProgMuxWatch}
 
 func (o MuxOptions) log() *slog.Logger {
 	if o.Log == nil {
@@ -103,10 +105,14 @@ func OpenMux(o MuxOptions) (*Mux, error) {
 	if err := checkOthers(o); err != nil {
 		return nil, err
 	}
-	m := &Mux{options: o, natAlone: map[muxNatKey]natAlone{}}
+	m := &Mux{options: o, natAlone: map[muxNatKey]natAlone{}, pinsSeen: map[string]fs.FileInfo{}}
 	if o.BPFFS != "" {
 		var err error
-		if m.lock, err = lockPins(o.BPFFS); err != nil {
+		if m.lock, err = lockPins(o.BPFFS); err == nil {
+			err = repairMuxPins(o.BPFFS, slices.Collect(maps.Keys(m.objects.byName())), o.log())
+		}
+		if err != nil {
+			m.Close()
 			return nil, err
 		}
 	}
@@ -213,12 +219,24 @@ func (m *Mux) publishTables(dir string) error {
 	return pinMaps(dir, muxPinTables, m.objects.byName())
 }
 
-// begin writes what fresh tables start with.
-func (m *Mux) begin() {
+// newSipHashKey returns a random key.
+func newSipHashKey() (k0, k1 uint64) {
 	key := make([]byte, 16)
 	rand.Read(key)
-	m.memory.config.FlowKey.K0 = binary.LittleEndian.Uint64(key)
-	m.memory.config.FlowKey.K1 = binary.LittleEndian.Uint64(key[8:])
+	return binary.LittleEndian.Uint64(key), binary.LittleEndian.Uint64(key[8:])
+}
+
+// spread makes the key of outer sources, unless the tables have one: those of builds before it have zeros.
+func (m *Mux) spread() {
+	if key := &m.memory.config.SpreadKey; key.K0|key.K1 == 0 {
+		key.K0, key.K1 = newSipHashKey()
+	}
+}
+
+// begin writes what fresh tables start with.
+func (m *Mux) begin() {
+	m.memory.config.FlowKey.K0, m.memory.config.FlowKey.K1 = newSipHashKey()
+	m.spread()
 	m.memory.config.AbiVersion = uint32(muxLimitLIMIT_ABI_VERSION)
 }
 
@@ -247,6 +265,7 @@ func (m *Mux) adopt() error {
 	if err := m.grace.wait(); err != nil {
 		return err
 	}
+	m.spread()
 	if err := m.tables.adopt(); err != nil {
 		return err
 	}
@@ -378,12 +397,12 @@ func (m *muxMaps) byName() map[string]*ebpf.Map {
 
 // MuxAttached says whether the pinned links in dir still hold the program to an interface. Any process may ask.
 func MuxAttached(dir string) (bool, error) {
-	l, err := link.LoadPinnedLink(filepath.Join(dir, muxPinLink), nil)
-	if errors.Is(err, fs.ErrNotExist) {
-		return othersAttached(dir)
-	}
+	l, _, err := openOwnLink(filepath.Join(dir, muxPinLink), muxLinkPrograms...)
 	if err != nil {
-		return false, fmt.Errorf("open pinned XDP link: %w", err)
+		return false, err
+	}
+	if l == nil {
+		return othersAttached(dir)
 	}
 	defer l.Close()
 	if xdpIfindex(l) != 0 {
@@ -394,11 +413,11 @@ func MuxAttached(dir string) (bool, error) {
 
 // DetachMux takes the program off its interfaces and removes all pins. There need not be any.
 func DetachMux(dir string) error {
-	l, err := link.LoadPinnedLink(filepath.Join(dir, muxPinLink), nil)
-	if err == nil {
+	l, err := takeOwnLink(filepath.Join(dir, muxPinLink), muxLinkPrograms...)
+	if l != nil {
 		err = dropLink(l)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
 		return err
 	}
 	if err := dropOthers(dir, nil); err != nil {

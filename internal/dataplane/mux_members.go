@@ -73,7 +73,7 @@ func (c *change) moveMembers(e *muxEntry, count uint32) (block, error) {
 	t, old, oldCount := c.t, e.block, e.count
 	next, ok := c.allocMembers(count, e)
 	if !ok {
-		return block{}, fmt.Errorf("members: no room for %d more: %d in all (--max-members)", count, len(t.mem.members))
+		return block{}, noRoom(TableMembers, "members: no room for %d more: %d in all (--max-members)", count, len(t.mem.members))
 	}
 	c.undos = append(c.undos, func() {
 		t.own(next, nil)
@@ -173,7 +173,7 @@ func (c *change) backend(k backendKey) (*backendRef, error) {
 	if b == nil {
 		index, free := t.backends.alloc()
 		if !free {
-			return nil, fmt.Errorf("backends: no room: at most %d (--max-backends)", len(t.mem.backends))
+			return nil, noRoom(TableBackends, "backends: no room: at most %d (--max-backends)", len(t.mem.backends))
 		}
 		b = &backendRef{backendKey: k, index: index}
 		t.mem.backends[index] = backendRecord(k)

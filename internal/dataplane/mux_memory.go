@@ -33,12 +33,15 @@ type muxMemory struct {
 	pings       []uint64
 	snatBlocks  []muxSnatBlock // none in former tables that know no SNAT
 	// Of this process's program; none in former tables.
-	cursors      regions[uint64]
-	memberLoads  []uint64
-	quicSets     []muxQuicSet    // none in former tables that know no QUIC
-	natAddresses []muxNatAddress // none in former tables that know no path nat
-	natSessions  *ebpf.Map       // likewise
-	natRoom      uint32          // sessions of path nat
+	cursors       regions[uint64]
+	memberLoads   []uint64
+	tooBigs       []uint64
+	fragmentRates []uint64
+	shareMarks    []uint64
+	quicSets      []muxQuicSet    // none in former tables that know no QUIC
+	natAddresses  []muxNatAddress // none in former tables that know no path nat
+	natSessions   *ebpf.Map       // likewise
+	natRoom       uint32          // sessions of path nat
 	// Connections, of this process's program; none in former tables.
 	connections  []muxTrackRecord
 	trackBuckets []muxFlowBucket
@@ -73,6 +76,9 @@ func mapMux(m *muxMaps) (*muxMemory, error) {
 		mapIfThere(mem, m.SnatBlocks, &mem.snatBlocks),
 		mapIfThere(mem, m.ScheduleCursors, &mem.cursors.cells),
 		mapIfThere(mem, m.MemberLoads, &mem.memberLoads),
+		mapIfThere(mem, m.TooBigs, &mem.tooBigs),
+		mapIfThere(mem, m.FragmentRates, &mem.fragmentRates),
+		mapIfThere(mem, m.ShareMarks, &mem.shareMarks),
 		mapIfThere(mem, m.QuicSets, &mem.quicSets),
 		mapIfThere(mem, m.Connections, &mem.connections),
 		mapIfThere(mem, m.TrackBuckets, &mem.trackBuckets),

@@ -213,7 +213,7 @@ func pinABI1(e *muxEnv, key lb.EndpointKey) {
 		if kind == ebpf.Array {
 			flags = 1 << 10 // BPF_F_MMAPABLE
 		}
-		m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "abi1", Type: kind, KeySize: 4, ValueSize: size, MaxEntries: n, Flags: flags})
+		m, err := ebpf.NewMap(&ebpf.MapSpec{Name: kernelName(name), Type: kind, KeySize: 4, ValueSize: size, MaxEntries: n, Flags: flags})
 		must(e.t, err)
 		made[name] = m
 		return m
@@ -252,7 +252,7 @@ func pinABI1(e *muxEnv, key lb.EndpointKey) {
 	must(e.t, EnsureBPFFS(e.dir))
 	must(e.t, pinMaps(e.dir, muxPinTables, made))
 	closeMaps(made)
-	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, AttachType: ebpf.AttachXDP, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()}, License: "GPL"})
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: muxProgMux, Type: ebpf.XDP, AttachType: ebpf.AttachXDP, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()}, License: "GPL"})
 	must(e.t, err)
 	defer program.Close()
 	must(e.t, netdev.In(e.namespace, func() error {

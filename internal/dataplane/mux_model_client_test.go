@@ -21,7 +21,7 @@ func (m *muxModel) rememberClient(p modelPacket, e MuxEndpoint, client modelIden
 	later := ack && !syn && !end
 	bucket, at, live := m.find(e, flow)
 	if live && later && bucket[at].class == FlowTrusted && m.age(bucket[at]) < 2 && !bucket[at].moved {
-		if _, present := memberWith(e, bucket[at].member.Member); present && m.alive[bucket[at].member] {
+		if m.keeps(e, bucket[at].member.Member) {
 			return flow, nil // it stays where it is
 		}
 	}
@@ -46,8 +46,8 @@ func (m *muxModel) client(e MuxEndpoint, hash, ringHash uint64, later, first boo
 			return f.member.Member, true
 		}
 	}
-	if at < 0 {
-		at = m.room(bucket, modelHome(hash))
+	if at < 0 && len(e.Members) > 0 {
+		at = m.room(bucket, modelHome(hash), e.Key)
 	}
 	chosen, ok := m.pick(e, ringHash, first && at >= 0)
 	if !ok {

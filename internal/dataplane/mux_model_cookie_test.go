@@ -39,21 +39,22 @@ func (m *muxModel) named(p modelPacket, e MuxEndpoint, stamp uint32) (id uint16,
 		return 0, 0, "cookie_invalid"
 	}
 	hash = cookieHash(p, e.Cookie.Keys[kid])
-	id, ok := decode(hash, carried)
+	id, ok := decode(hash, carried, e.Cookie.secret(kid))
 	if _, present := memberWith(e, id); !ok || !present {
 		return 0, 0, "cookie_invalid"
 	}
-	if !m.alive[MemberKey{e.Key, id}] {
+	if !m.keeps(e, id) {
 		return 0, 0, "flow_moved"
 	}
 	return id, hash, ""
 }
 
 // byCookie is the member that a segment names; false when it must be found otherwise.
-func (m *muxModel) byCookie(p modelPacket, e MuxEndpoint) (id uint16, hash uint64, ok bool) {
+// refused is why its packet is dropped all the same.
+func (m *muxModel) byCookie(p modelPacket, e MuxEndpoint) (id uint16, hash uint64, refused string, ok bool) {
 	syn, _, ack := segmentOf(p)
 	if syn {
-		return 0, 0, false
+		return 0, 0, "", false
 	}
 	reason := "cookie_absent"
 	if _, echo, has := timestamps(p.l4); has && ack && echo != 0 {
@@ -62,5 +63,39 @@ func (m *muxModel) byCookie(p modelPacket, e MuxEndpoint) (id uint16, hash uint6
 	if reason != "" {
 		m.noted = append(m.noted, reason)
 	}
-	return id, hash, reason == ""
+	if reason == "" && !m.allowed(p.src) {
+		return 0, 0, "bad_source", true
+	}
+	if reason == "" && p.l4[13]&1 != 0 {
+		m.close(e, m.identity(p, e).entry(m.flows.key), id)
+	}
+	return id, hash >> 16, "", reason == ""
+}
+
+// keeps tells whether packets of a member's own flows go to it.
+func (m *muxModel) keeps(e MuxEndpoint, id uint16) bool {
+	return e.KeepDead || m.alive[MemberKey{e.Key, id}]
+}
+
+// close makes the flow table lead to a member whose connection ends.
+func (m *muxModel) close(e MuxEndpoint, hash uint64, id uint16) {
+	bucket, at, _ := m.find(e, hash)
+	to := MemberKey{e.Key, id}
+	if at >= 0 {
+		if f := bucket[at]; f.class == FlowClosing && f.member == to && !f.gone && !f.moved && m.age(f) < 2 {
+			return
+		}
+	} else if at = m.room(bucket, modelHome(hash), e.Key); at < 0 {
+		return
+	}
+	bucket[at] = modelFlow{hash >> 39, FlowClosing, m.now() & 0xffff, to, false, false}
+}
+
+// flowsFirst tells whether the flow table goes before what a packet says itself.
+func (m *muxModel) flowsFirst(p modelPacket, e MuxEndpoint) bool {
+	if !e.FlowsFirst || e.Cookie == nil && e.QUIC == nil {
+		return false
+	}
+	bucket, at, live := m.find(e, m.identity(p, e).entry(m.flows.key))
+	return live && (e.QUIC == nil || bucket[at].class != FlowUntrusted)
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"github.com/shuntlb/shunt/internal/ring"
 	"github.com/shuntlb/shunt/internal/wire"
 )
 
@@ -113,7 +112,10 @@ func (m *muxModel) walkError(frame []byte, p modelPacket) modelResult {
 	unknown := modelResult{verdict: xdpDrop, frame: frame, reason: "icmp_error_unknown"}
 	linear := p.l4[min(8, max(p.room, 0)):min(len(p.l4), max(p.room, 0))]
 	src, dst, protocol, l4, ok := quoted(linear, p.dst.Is6())
-	if !ok || src != p.dst {
+	if !m.allowed(p.src) {
+		return modelResult{verdict: xdpDrop, frame: frame, reason: "bad_source"}
+	}
+	if !ok || src != p.dst || !m.allowed(dst) {
 		return unknown
 	}
 	flow := p
@@ -143,7 +145,7 @@ func (m *muxModel) walkError(frame []byte, p modelPacket) modelResult {
 
 // peek is the member that a packet of a flow would go to; nothing is remembered or forgotten.
 func (m *muxModel) peek(p modelPacket, e MuxEndpoint) (MuxMember, bool) {
-	if e.Cookie != nil && p.stamp != 0 {
+	if e.Cookie != nil && p.stamp != 0 && !m.flowsFirst(p, e) {
 		if id, _, reason := m.named(p, e, p.stamp); reason == "" {
 			return memberWith(e, id)
 		}
@@ -156,7 +158,7 @@ func (m *muxModel) peek(p modelPacket, e MuxEndpoint) (MuxMember, bool) {
 		}
 		bucket, at, live := m.find(e, hash)
 		if live {
-			if member, ok := memberWith(e, bucket[at].member.Member); ok && m.alive[bucket[at].member] {
+			if member, ok := memberWith(e, bucket[at].member.Member); ok && m.keeps(e, bucket[at].member.Member) {
 				return member, true
 			}
 		}
@@ -169,7 +171,7 @@ func (m *muxModel) peek(p modelPacket, e MuxEndpoint) (MuxMember, bool) {
 			}
 		}
 	}
-	id, ok := m.ring(e, identity.hash(ring.KeyOf(m.state.RingKeys[e.KeySlot])))
+	id, ok := m.ring(e, identity.hash(m.ringKey(e)))
 	if !ok {
 		return MuxMember{}, false
 	}
@@ -209,13 +211,16 @@ func (m *muxModel) allowPing(vip netip.Addr) bool {
 // tooBig answers a packet that does not fit: IPv4 with DF by RFC 1191, IPv6 by RFC 4443.
 func (m *muxModel) tooBig(frame []byte, p modelPacket, mtu int) modelResult {
 	v4 := p.dst.Is4()
-	if p.errorTo != nil || v4 && (p.packet[6]&0x40 == 0 || p.fragment != nil && p.fragment.later) || !replyTo(p.src) {
+	if p.errorTo != nil || v4 && (p.packet[6]&0x40 == 0 || p.fragment != nil && p.fragment.later) || !possible(p.src) {
 		return modelResult{verdict: xdpDrop, frame: frame, reason: "too_big"}
 	}
 	if m.edge.ptb == nil {
-		m.edge.ptb = m.bucketFull(1000)
+		m.edge.ptb = map[netip.Addr]*bucketModel{}
 	}
-	if !m.edge.ptb.take(m.policy.now) {
+	if m.edge.ptb[p.dst] == nil {
+		m.edge.ptb[p.dst] = m.bucketFull(1000)
+	}
+	if !m.edge.ptb[p.dst].take(m.policy.now) {
 		return modelResult{verdict: xdpDrop, frame: frame, reason: "ptb_limited"}
 	}
 	be := binary.BigEndian

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -11,9 +12,20 @@ import (
 // modelFlows is the flow table written down naively.
 type modelFlows struct {
 	key     ring.Key
+	spread  ring.Key // of outer sources
 	buckets [][8]modelFlow
 	shift   uint32 // of jiffies to ticks
 	tick    time.Duration
+	over    map[lb.EndpointKey]bool // endpoints of VIPs over their share
+}
+
+// modelFlowsOf returns an empty table with the keys and the clock of a mux.
+func modelFlowsOf(m *Mux) *modelFlows {
+	c := m.memory.config
+	return &modelFlows{
+		key: ring.Key{K0: c.FlowKey.K0, K1: c.FlowKey.K1}, spread: ring.Key{K0: c.SpreadKey.K0, K1: c.SpreadKey.K1},
+		buckets: make([][8]modelFlow, len(m.memory.flows)), shift: m.tickShift, tick: m.tables.tick,
+	}
 }
 
 // modelFlow is an entry; class 0 is none. Its member is named, not numbered: gone when its endpoint was removed since.
@@ -110,8 +122,15 @@ func modelHome(hash uint64) int { return int(hash >> 36 & 7) }
 
 // remember finds the member of a flow in the table, or chooses one and enters it.
 func (m *muxModel) remember(p modelPacket, e MuxEndpoint, id modelIdentity, ringHash uint64) (uint16, uint64, string) {
+	if !m.allowed(p.src) {
+		return 0, 0, "bad_source"
+	}
 	syn, end, ack := segmentOf(p)
 	first := syn || p.protocol != 6
+	if syn && e.Cookie != nil && e.Scheduler != ScheduleRing {
+		value, echo, _ := timestamps(p.l4)
+		first = value|echo != 0
+	}
 	hash, choose := id.entry(m.flows.key), func(room bool) (uint16, bool) { return m.pick(e, ringHash, first && room) }
 	if e.sourceBits() != 0 {
 		hash, choose = m.rememberClient(p, e, id, ringHash)
@@ -124,7 +143,10 @@ func (m *muxModel) remember(p modelPacket, e MuxEndpoint, id modelIdentity, ring
 	if live {
 		f := &bucket[at]
 		member, present := memberWith(e, f.member.Member)
-		alive, first := present && m.alive[f.member], class
+		alive, first := present && (m.alive[f.member] || (!syn || f.class == FlowTrusted) && e.KeepDead), class
+		if syn && f.class == FlowClosing && e.Cookie != nil {
+			alive = false
+		}
 		if !syn {
 			class = f.class
 			switch {
@@ -133,10 +155,10 @@ func (m *muxModel) remember(p modelPacket, e MuxEndpoint, id modelIdentity, ring
 			case ack && class == FlowUntrusted:
 				class = FlowTrusted
 			}
-		} else {
-			class = FlowUntrusted
+		} else if class = FlowUntrusted; f.class == FlowTrusted {
+			class = FlowTrusted
 		}
-		if alive && (!syn || f.class == FlowUntrusted || member.Choosable) {
+		if alive && (!syn || f.class != FlowClosing || member.Choosable) {
 			m.passed(e, f.member, f.class, class, syn)
 			if f.class != class || m.age(*f) >= 2 || f.moved {
 				f.class, f.stamp, f.moved = class, m.stamp(e, class), false
@@ -151,14 +173,14 @@ func (m *muxModel) remember(p modelPacket, e MuxEndpoint, id modelIdentity, ring
 	} else if !syn && !m.takeFlow(p) {
 		return 0, 0, "new_flow_limited"
 	}
-	if passing := syn && e.Cookie != nil && e.Scheduler == ScheduleRing; passing && !live {
+	if passing := syn && e.Cookie != nil && e.Scheduler == ScheduleRing && !e.FlowsFirst; passing && !live {
 		if chosen, ok := choose(false); ok {
 			return chosen, hash, ""
 		}
 		return 0, 0, "no_backend"
 	}
-	if at < 0 {
-		at = m.room(bucket, modelHome(hash))
+	if at < 0 && len(e.Members) > 0 {
+		at = m.room(bucket, modelHome(hash), e.Key)
 	}
 	chosen, ok := choose(at >= 0)
 	if !ok {
@@ -180,8 +202,8 @@ func (m *muxModel) takeFlow(p modelPacket) bool {
 	return true
 }
 
-// room is the entry that a newcomer takes, or -1.
-func (m *muxModel) room(bucket *[8]modelFlow, home int) int {
+// room is the entry that a newcomer to an endpoint takes, or -1.
+func (m *muxModel) room(bucket *[8]modelFlow, home int, to lb.EndpointKey) int {
 	free, oldest, untrusted := -1, -1, 0
 	longest := m.index().longest
 	for i, f := range bucket {
@@ -200,11 +222,45 @@ func (m *muxModel) room(bucket *[8]modelFlow, home int) int {
 	if untrusted < 4 && free >= 0 {
 		return free
 	}
-	return oldest
+	return m.sharedRoom(bucket, oldest, to)
+}
+
+// setOver takes over which VIPs hold more than their share of the flow table.
+func (m *muxModel) setOver(shares []Share) {
+	m.flows.over = map[lb.EndpointKey]bool{}
+	for _, s := range shares {
+		for _, e := range m.state.Endpoints {
+			if s.Table == "flows" && e.Key.VIP == s.VIP.VIP {
+				m.flows.over[e.Key] = true
+			}
+		}
+	}
+}
+
+// sharedRoom is the entry that a newcomer to an endpoint takes in a bucket without free entries, or -1; own is the one without shares.
+func (m *muxModel) sharedRoom(bucket *[8]modelFlow, own int, to lb.EndpointKey) int {
+	given := -1
+	for i, f := range bucket {
+		if f.class == 0 || f.gone || !m.flows.over[f.member.Endpoint] || m.flows.over[to] && f.class == FlowTrusted {
+			continue
+		}
+		if given < 0 || m.age(f) > m.age(bucket[given]) {
+			given = i
+		}
+	}
+	switch {
+	case m.flows.over[to]:
+		return given
+	case given < 0:
+		return own
+	}
+	m.noted = append(m.noted, "flow_displaced")
+	return given
 }
 
 // leave marks the flows of endpoints that are not there any more.
 func (m *muxModel) leave(stays map[lb.EndpointKey]bool) {
+	maps.DeleteFunc(m.flows.over, func(k lb.EndpointKey, _ bool) bool { return !stays[k] })
 	m.eachFlow(func(f *modelFlow) {
 		if !stays[f.member.Endpoint] {
 			f.gone = true

@@ -9,7 +9,8 @@ import (
 type modelEdge struct {
 	fragments map[modelFragmentKey]modelFirst
 	pings     map[netip.Addr]*bucketModel
-	ptb       *bucketModel
+	ptb       map[netip.Addr]*bucketModel
+	firsts    map[netip.Addr]*bucketModel // of fragments that are remembered
 }
 
 // modelFragment is what a fragment says of itself, and where its first one went.
@@ -99,7 +100,7 @@ func (m *muxModel) walkFragment(frame []byte, p modelPacket) modelResult {
 			return r
 		}
 		for _, e := range m.state.Endpoints {
-			if e.Key == first.endpoint.Key && !first.gone && m.alive[MemberKey{e.Key, first.member}] {
+			if e.Key == first.endpoint.Key && !first.gone && m.keeps(e, first.member) {
 				p.fragment.followed = &first
 				return m.forward(frame, p, e)
 			}
@@ -129,6 +130,16 @@ func (m *muxModel) rememberFragment(p modelPacket, e MuxEndpoint, member uint16,
 	}
 	if m.edge.fragments == nil {
 		m.edge.fragments = map[modelFragmentKey]modelFirst{}
+	}
+	if m.edge.firsts == nil {
+		m.edge.firsts = map[netip.Addr]*bucketModel{}
+	}
+	if m.edge.firsts[p.dst] == nil {
+		m.edge.firsts[p.dst] = m.bucketFull(1 << 13)
+	}
+	if !m.edge.firsts[p.dst].take(m.policy.now) {
+		m.noted = append(m.noted, "fragment_limited")
+		return
 	}
 	m.edge.fragments[p.fragmentKey()] = modelFirst{
 		endpoint: e, member: member, hash: hash & 0xffffffff, time: m.policy.now, known: m.edge.fragments[p.fragmentKey()].known,

@@ -35,8 +35,12 @@ func (m *muxModel) index() *modelIndex {
 		v.endpoints = append(v.endpoints, i)
 	}
 	for i := range m.state.VIPs {
-		if v := x.vips[m.state.VIPs[i].VIP]; v != nil {
-			v.policy = &m.state.VIPs[i]
+		of := &m.state.VIPs[i]
+		if of.Outbound && x.vips[of.VIP] == nil {
+			x.vips[of.VIP] = &modelVIP{}
+		}
+		if v := x.vips[of.VIP]; v != nil {
+			v.policy = of
 		}
 	}
 	if m.flows != nil {

@@ -9,7 +9,7 @@ import (
 
 // modelProbes are the probes that the model knows; nil: the program takes no answers.
 type modelProbes struct {
-	key   uint32
+	key   ProbeKey
 	rules map[uint32]*modelProbe // by number
 	// touched is the rule whose round the last packet was of; nil: none.
 	touched *modelProbe
@@ -29,7 +29,7 @@ type modelProbe struct {
 func (m *muxModel) probePossible(protocol byte) bool { return m.probes != nil && protocol != 17 }
 
 // of is the rule whose probe was sent with a sequence number, or some behind it.
-func (q *modelProbes) of(seq uint32) *modelProbe { return q.rules[seq>>12^q.key] }
+func (q *modelProbes) of(seq uint32) *modelProbe { return q.rules[q.key.Number(seq)] }
 
 // fits says whether a packet from the server belongs to the round.
 func (r *modelProbe) fits(p modelPacket) bool {

@@ -26,12 +26,20 @@ func sourceBits(key ring.Key, id []byte) uint32 {
 }
 
 // chooseQUIC is choose for an endpoint of connection ids.
-func (m *muxModel) chooseQUIC(p modelPacket, e MuxEndpoint) (id uint16, hash uint64, reason string) {
+func (m *muxModel) chooseQUIC(p modelPacket, e MuxEndpoint, flowsFirst bool) (id uint16, hash uint64, reason string) {
+	if who := m.identity(p, e); flowsFirst {
+		alone := who.entry(m.flows.key)
+		id, reason = m.rememberQUIC(p, e, alone, who.hash(m.ringKey(e)), true)
+		return id, alone, reason
+	}
 	h, ok := cid.Parse(p.datagram())
 	named, does := e.QUIC.Member(h.DCID)
 	_, present := memberWith(e, named)
-	if does && present && m.alive[MemberKey{e.Key, named}] {
-		return named, ring.SpreadHash(m.flows.key, p.src, p.sport), ""
+	if does && present && m.keeps(e, named) {
+		if !m.allowed(p.src) {
+			return 0, 0, "bad_source"
+		}
+		return named, ring.SpreadHash(m.flows.spread, p.src, p.sport), ""
 	}
 	who := m.identity(p, e)
 	alone := who.entry(m.flows.key)
@@ -58,12 +66,15 @@ func (m *muxModel) chooseQUIC(p modelPacket, e MuxEndpoint) (id uint16, hash uin
 
 // rememberQUIC finds the member of a connection in the flow table, or has it chosen; what opens one is entered.
 func (m *muxModel) rememberQUIC(p modelPacket, e MuxEndpoint, hash, ringHash uint64, opens bool) (uint16, string) {
+	if !m.allowed(p.src) {
+		return 0, "bad_source"
+	}
 	bucket, at, live := m.find(e, hash)
 	class := FlowUntrusted
 	if live {
 		f := &bucket[at]
 		class = f.class
-		if _, present := memberWith(e, f.member.Member); present && m.alive[f.member] {
+		if _, present := memberWith(e, f.member.Member); present && m.keeps(e, f.member.Member) {
 			if m.age(*f) >= 2 || f.moved {
 				f.stamp, f.moved = m.now()&0xffff, false
 			}
@@ -73,8 +84,8 @@ func (m *muxModel) rememberQUIC(p modelPacket, e MuxEndpoint, hash, ringHash uin
 	} else if opens && !m.takeFlow(p) {
 		return 0, "new_flow_limited"
 	}
-	if at < 0 && opens {
-		at = m.room(bucket, modelHome(hash))
+	if at < 0 && opens && len(e.Members) > 0 {
+		at = m.room(bucket, modelHome(hash), e.Key)
 	}
 	chosen, ok := m.pick(e, ringHash, opens && at >= 0)
 	if !ok {
@@ -99,7 +110,7 @@ func (m *muxModel) alsoQUIC(e MuxEndpoint, hash uint64, id uint16) {
 		if f := bucket[at]; f.class == FlowUntrusted && f.member == to && !f.gone && !f.moved && m.age(f) < 2 {
 			return
 		}
-	} else if at = m.room(bucket, modelHome(hash)); at < 0 {
+	} else if at = m.room(bucket, modelHome(hash), e.Key); at < 0 {
 		return
 	}
 	bucket[at] = modelFlow{hash >> 39, FlowUntrusted, m.now() & 0xffff, to, false, false}

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/shuntlb/shunt/internal/lb"
-	"github.com/shuntlb/shunt/internal/ring"
 	"github.com/shuntlb/shunt/internal/sched"
 	"github.com/shuntlb/shunt/internal/wire"
 )
@@ -83,7 +82,7 @@ func (m *muxModel) passed(e MuxEndpoint, member MemberKey, from, to FlowClass, s
 	switch score := word & (1<<48 - 1); {
 	case to == FlowClosing && score >= word>>48:
 		m.schedules.loads[member] -= word >> 48
-	case syn && to != FlowClosing:
+	case syn && from == FlowClosing:
 		m.schedules.loads[member] = sched.Given(word)
 	}
 }
@@ -247,7 +246,7 @@ func TestRoundRobin(t *testing.T) {
 func (f flowFixture) ringHash(from uint16) uint64 {
 	frame := tcpSegment(80, from, wire.ACK).Frame()
 	p, e := readIP4(frame[14:], len(frame)-14), f.model.state.Endpoints[0]
-	return f.model.identity(p, e).hash(ring.KeyOf(f.model.state.RingKeys[e.KeySlot]))
+	return f.model.identity(p, e).hash(f.model.ringKey(e))
 }
 
 // TestSchedulerPassesOver: members that are dead or take no new flows get none, whatever the sequence says; when it has nobody the ring has.
@@ -310,9 +309,11 @@ func TestPowerOfTwoFollowsConnections(t *testing.T) {
 		}
 		return sum
 	}
-	for i, flags := range []uint8{wire.SYN, wire.SYN, wire.ACK, wire.ACK | wire.FIN, wire.ACK | wire.FIN, wire.ACK, wire.SYN, wire.SYN, wire.RST} {
+	for i, flags := range []uint8{wire.SYN, wire.SYN, wire.ACK, wire.ACK | wire.FIN, wire.ACK | wire.FIN, wire.ACK, wire.SYN, wire.SYN, wire.RST,
+		// Of one 5-tuple, without a FIN between: one connection at most.
+		wire.SYN, wire.ACK, wire.SYN, wire.ACK, wire.SYN, wire.ACK, wire.ACK | wire.FIN} {
 		f.send(1000, flags)
-		if got, want := load(), []uint64{100, 100, 100, 0, 0, 0, 100, 100, 0}[i]; got != want {
+		if got, want := load(), []uint64{100, 100, 100, 0, 0, 0, 100, 100, 0, 100, 100, 100, 100, 100, 100, 0}[i]; got != want {
 			t.Fatalf("after segment %d of flags %#x: %d, want %d", i, flags, got, want)
 		}
 		if what := f.wrongSchedules(); what != "" {

@@ -51,6 +51,9 @@ func (m *muxModel) outbound(frame []byte, p modelPacket, port uint16) (modelResu
 	if !ok {
 		return modelResult{verdict: xdpDrop, frame: frame, reason: "snat_nobody"}, true
 	}
+	if !m.allowed(p.src) {
+		return modelResult{verdict: xdpDrop, frame: frame, reason: "bad_source"}, true
+	}
 	hash := modelIdentity{0, p.src, p.dst, p.protocol, p.sport, port}.entry(m.snat.key)
 	m.rememberOutbound(p, i, hash)
 	return m.sendOutbound(frame, p, l, i, hash), true
@@ -63,6 +66,9 @@ func (m *muxModel) sendOutbound(frame []byte, p modelPacket, l *modelLeases, i i
 	}
 	if p.fragment != nil && p.fragment.followed != nil {
 		m.noted = append(m.noted, "fragment_followed")
+	}
+	if v := m.policyOf(p.dst); v != nil && !m.policy.take(m.policy.packets, v.VIP, v.Limits.Packets) {
+		return modelResult{verdict: xdpDrop, frame: frame, reason: "rate_limited"}
 	}
 	m.noted = append(m.noted, "snat_forwarded")
 	e := MuxEndpoint{Key: lb.EndpointKey{VIP: p.dst}}

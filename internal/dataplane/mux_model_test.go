@@ -283,11 +283,14 @@ func (m *muxModel) walkICMP(frame []byte, p modelPacket) modelResult {
 		request, reply, header = 128, 129, 40
 		pseudo = wire.PseudoHeader(p.src, p.dst, 58, len(p.l4))
 	}
-	if p.l4[0] != request || p.l4[1] != 0 || len(p.l4) > 8980 || !p.plain || !replyTo(p.src) {
+	if p.l4[0] != request || p.l4[1] != 0 || len(p.l4) > 8980 || !p.plain || !possible(p.src) {
 		return drop("icmp_ignored")
 	}
 	if wire.Checksum(pseudo, p.l4) != 0 {
 		return drop("bad_checksum")
+	}
+	if !m.allowed(p.src) {
+		return drop("icmp_ignored")
 	}
 	if m.deniedPing(p) {
 		return drop("source_denied")
@@ -320,14 +323,18 @@ func (m *muxModel) walkICMP(frame []byte, p modelPacket) modelResult {
 	return modelResult{verdict: xdpTX, frame: out, reason: "echo_replied"}
 }
 
-// replyTo says whether a reply may go to an address.
-func replyTo(a netip.Addr) bool {
+// allowed says whether what is forwarded may come from an address.
+func (m *muxModel) allowed(a netip.Addr) bool {
+	return possible(a) && !slices.ContainsFunc(m.state.TunnelSources, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// possible says whether a packet may come from an address.
+func possible(a netip.Addr) bool {
 	if a.Is4() {
 		b := a.As4()[0]
 		return b != 0 && b != 127 && b < 224
 	}
-	// Not IsMulticast: that takes a mapped address for the IPv4 address in it.
-	return a.As16()[0] != 0xff && !a.IsUnspecified()
+	return a.As16()[0] != 0xff && !a.IsUnspecified() && !a.Is4In6() && a != netip.IPv6Loopback()
 }
 
 func (m *muxModel) forward(frame []byte, p modelPacket, e MuxEndpoint) modelResult {
@@ -399,18 +406,22 @@ func (m *muxModel) send(frame []byte, p modelPacket, e MuxEndpoint, member MuxMe
 
 // choose says which member a packet goes to, and the hash that its outer source varies with.
 func (m *muxModel) choose(p modelPacket, e MuxEndpoint) (id uint16, hash uint64, reason string) {
+	first := m.flowsFirst(p, e)
 	if e.QUIC != nil {
-		return m.chooseQUIC(p, e)
+		return m.chooseQUIC(p, e, first)
 	}
-	if e.Cookie != nil {
-		if id, hash, ok := m.byCookie(p, e); ok {
-			return id, hash, ""
+	if e.Cookie != nil && !first {
+		if id, hash, reason, ok := m.byCookie(p, e); ok {
+			return id, hash, reason
 		}
 	}
 	identity := m.identity(p, e)
 	hash = identity.hash(m.ringKey(e))
 	if e.Affinity != AffinityHash && !e.OnePacket {
 		return m.remember(p, e, identity, hash)
+	}
+	if !m.allowed(p.src) {
+		return 0, 0, "bad_source"
 	}
 	id, ok := m.ring(e, hash)
 	if !ok {
@@ -424,7 +435,7 @@ func (m *muxModel) ringKey(e MuxEndpoint) ring.Key {
 	if slots, _ := e.activeRing(); len(slots) == 0 {
 		return ring.KeyOf(m.state.RingKeys[0])
 	}
-	return ring.KeyOf(m.state.RingKeys[e.KeySlot])
+	return ring.KeyOf(m.state.RingKeys[e.KeySlot]).Tweaked(e.RingTweak)
 }
 
 // activeRing is the ring in use.

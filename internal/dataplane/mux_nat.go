@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -88,7 +89,9 @@ func checkNAT(e MuxEndpoint) error {
 }
 
 // errNoNATRoom: there are no sessions of path nat.
-var errNoNATRoom = errors.New("path nat: this mux has no room for sessions (--nat-sessions 0)")
+func errNoNATRoom() error {
+	return noRoom(TableNAT, "path nat: this mux has no room for sessions (--nat-sessions 0)")
+}
 
 // storedHalves are an address as two halves as stored.
 func storedHalves(a netip.Addr) (hi, lo uint64) {
@@ -114,7 +117,7 @@ func (m *Mux) SetNATAddresses(addresses []NATAddress) error {
 	m.mu.Lock()
 	if len(addresses) > 0 && m.memory.natRoom == 0 {
 		m.mu.Unlock()
-		return errNoNATRoom
+		return errNoNATRoom()
 	}
 	had := m.memory.addressesOfNAT()
 	m.memory.publishNAT(addresses)
@@ -136,7 +139,7 @@ func (m *Mux) SetNATAddresses(addresses []NATAddress) error {
 	if !gone {
 		return nil
 	}
-	_, err := m.eachSession(func(_ muxNatKey, s *muxNatSession) bool {
+	_, err := m.eachSession(context.Background(), func(_ muxNatKey, s *muxNatSession) bool {
 		_, ok := stay[ofHalves(s.LipHi, s.LipLo)]
 		return ok
 	})

@@ -1,10 +1,12 @@
 package dataplane
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
 
+	"github.com/shuntlb/shunt/internal/cookie"
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
@@ -42,8 +44,8 @@ func TestNATEndpointsThatAreRefused(t *testing.T) {
 		{"must have path nat", func(e *MuxEndpoint) {
 			e.NAT, e.Affinity, e.Cookie = false, AffinityCookie, &MuxCookie{Live: [2]bool{true, true}, Form: CookieSplitZ}
 		}},
-		{"ids must be at most 255", func(e *MuxEndpoint) {
-			e.Members[1].ID, e.Ring = 256, nil
+		{fmt.Sprintf("ids must be at most %d", cookie.MaxShortID), func(e *MuxEndpoint) {
+			e.Members[1].ID, e.Ring = cookie.MaxShortID+1, nil
 			e.Affinity, e.Cookie = AffinityCookie, &MuxCookie{Live: [2]bool{true, true}, Form: CookieSplitZ}
 		}},
 	} {

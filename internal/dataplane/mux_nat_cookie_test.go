@@ -59,7 +59,7 @@ func TestNATStamps(t *testing.T) {
 						_, w := stampOf(*back.packet, 0)
 						flow := f.ports[f.portOf(*there.packet)]
 						e := f.endpointFor(flow.vip, 6)
-						id, ok := cookie.DecodeShort(f.prf(e, 1, flow), uint16(cookie.SplitBits.Cookie(w)))
+						id, ok := cookie.DecodeShort(f.prf(e, 1, flow), uint16(cookie.SplitBits.Cookie(w)), e.Cookie.secret(1))
 						if !ok || id != f.sessions[flow].member || cookie.ShortKeyID(uint16(cookie.SplitBits.Cookie(w))) != 1 {
 							t.Fatalf("%s: timestamp %#x names member %d, %v", name, w, id, ok)
 						}
@@ -96,7 +96,7 @@ func TestNATCookieNamesTheMember(t *testing.T) {
 			for kid := range uint8(2) {
 				src, dst, _, _ := endsOf(natPacket(v6, false, from*2+uint16(kid), 0))
 				flow, id := natFlow{src, dst, 6}, from%4 // of member 3 there is none
-				w := cookie.SplitBits.Place(0x1234567, uint32(cookie.EncodeShort(f.prf(e, kid, flow), kid, id)))
+				w := cookie.SplitBits.Place(0x1234567, uint32(cookie.EncodeShort(f.prf(e, kid, flow), kid, id, e.Cookie.secret(kid))))
 				got := f.in(natPacket(v6, false, src.Port(), wire.ACK, usualOptions(w)...))
 				if id < 3 && (len(got.noted) > 0 || f.sessions[flow].member != id) {
 					t.Fatalf("counted %v, %+v: want member %d", got.noted, f.sessions[flow], id)
@@ -105,13 +105,13 @@ func TestNATCookieNamesTheMember(t *testing.T) {
 		}
 		for bit := range 12 {
 			src, dst, _, _ := endsOf(natPacket(v6, false, uint16(5000+bit), 0))
-			carried := cookie.EncodeShort(f.prf(e, 0, natFlow{src, dst, 6}), 0, 1) ^ 1<<bit
+			carried := cookie.EncodeShort(f.prf(e, 0, natFlow{src, dst, 6}), 0, 1, e.Cookie.secret(0)) ^ 1<<bit
 			f.in(natPacket(v6, false, src.Port(), wire.ACK, usualOptions(cookie.SplitBits.Place(99, uint32(carried)))...))
 		}
 		f.in(natPacket(v6, false, 6000, wire.ACK))
 		f.setAlive(MemberAlive{e.Key, 1, false})
 		src, dst, _, _ := endsOf(natPacket(v6, false, 6001, 0))
-		w := cookie.SplitBits.Place(7, uint32(cookie.EncodeShort(f.prf(e, 0, natFlow{src, dst, 6}), 0, 1)))
+		w := cookie.SplitBits.Place(7, uint32(cookie.EncodeShort(f.prf(e, 0, natFlow{src, dst, 6}), 0, 1, e.Cookie.secret(0))))
 		f.in(natPacket(v6, false, 6001, wire.ACK, usualOptions(w)...))
 		f.sweep()
 	}

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"context"
 	"net/netip"
 	"testing"
 
@@ -43,7 +44,7 @@ func (l *flooder) many(n int) {
 // untrusted counts the sessions in the table that are not trusted.
 func (f *natFixture) untrusted() (n int) {
 	f.t.Helper()
-	_, err := f.mux.eachSession(func(_ muxNatKey, s *muxNatSession) bool {
+	_, err := f.mux.eachSession(context.Background(), func(_ muxNatKey, s *muxNatSession) bool {
 		if !s.has(muxNatFlagNAT_TRUSTED) {
 			n++
 		}

@@ -47,6 +47,7 @@ type natModel struct {
 	number   int
 	noted    []string // of the packet in work
 	tick     uint64
+	over     map[netip.Addr]bool // VIPs over their share: they get no new sessions
 }
 
 func newNATModel() natModel {
@@ -171,7 +172,7 @@ func (f *natFixture) open(e *MuxEndpoint, p wire.Packet, flow natFlow) string {
 	}
 	if e.Cookie != nil {
 		s.stamps, s.restores = true, e.Cookie.Form == CookieSplitR
-		s.cookie = cookie.EncodeShort(f.prf(e, e.Cookie.Mint, flow), e.Cookie.Mint, id)
+		s.cookie = cookie.EncodeShort(f.prf(e, e.Cookie.Mint, flow), e.Cookie.Mint, id, e.Cookie.secret(e.Cookie.Mint))
 	}
 	s.begin(p)
 	f.sessions[flow], f.ports[natPortOf{s.server, s.lip, flow.protocol}] = s, flow
@@ -220,6 +221,12 @@ func (f *natFixture) tries(server netip.AddrPort, flow natFlow) (out []netip.Add
 
 // take finds a port for a session of a flow: a free one, or that of a session that gives its place to it.
 func (f *natFixture) take(s *natSession, flow natFlow) string {
+	if !possible(flow.client.Addr()) {
+		return "bad_source"
+	}
+	if f.over[flow.vip.Addr()] {
+		return "nat_full"
+	}
 	tries := f.tries(s.server, flow)
 	if len(tries) == 0 {
 		return "nat_no_address"

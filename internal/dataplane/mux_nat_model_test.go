@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -191,11 +192,11 @@ func (f *natFixture) byCookie(e *MuxEndpoint, p wire.Packet, flow natFlow) (id u
 	}
 	carried := uint16(cookie.SplitBits.Cookie(echo))
 	kid := cookie.ShortKeyID(carried)
-	id, ok := cookie.DecodeShort(f.prf(e, kid, flow), carried)
+	id, ok := cookie.DecodeShort(f.prf(e, kid, flow), carried, e.Cookie.secret(kid))
 	switch {
 	case !ok || !e.Cookie.Live[kid] || natMember(e, id) == nil:
 		return 0, "cookie_invalid"
-	case !f.alive(e, id):
+	case !f.alive(e, id) && !e.KeepDead:
 		return 0, "flow_moved"
 	}
 	return id, ""
@@ -216,7 +217,7 @@ func (f *natFixture) toServer(p wire.Packet) (w natWant) {
 	}
 	s := f.sessions[flow]
 	if s != nil {
-		m, word := natMember(e, s.member), f.alive(e, s.member)
+		m, word := natMember(e, s.member), f.alive(e, s.member) || e.KeepDead && natMember(e, s.member) != nil && (protocol != 6 || flags&(wire.SYN|wire.RST) != wire.SYN)
 		ok := word && serverOf(m, dst.Port()) == s.server
 		if ok && protocol == 6 && flags&wire.SYN != 0 && s.over() && !m.Choosable {
 			ok = false
@@ -428,7 +429,7 @@ func mapsEqual[K comparable](a, b map[K]uint64) bool {
 func (f *natFixture) compareTables() {
 	f.t.Helper()
 	sessions := 0
-	_, err := f.mux.eachSession(func(k muxNatKey, got *muxNatSession) bool {
+	_, err := f.mux.eachSession(context.Background(), func(k muxNatKey, got *muxNatSession) bool {
 		sessions++
 		flow := natFlow{
 			netip.AddrPortFrom(ofHalves(k.SrcHi, k.SrcLo), k.Sport), netip.AddrPortFrom(ofHalves(k.DstHi, k.DstLo), k.Dport), k.Protocol,

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"context"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -116,7 +117,7 @@ func TestNATEndsOnce(t *testing.T) {
 func (f *natFixture) whole() {
 	f.t.Helper()
 	sessions := map[muxNatKey]muxNatSession{}
-	_, err := f.mux.eachSession(func(k muxNatKey, s *muxNatSession) bool {
+	_, err := f.mux.eachSession(context.Background(), func(k muxNatKey, s *muxNatSession) bool {
 		sessions[k] = *s
 		return true
 	})

@@ -75,6 +75,7 @@ func TestNATAgainstNaiveModel(t *testing.T) {
 						state[i].Members[r.IntN(3)].Port = 8080 + uint16(r.IntN(2))
 					}
 				}
+				state[r.IntN(len(state))].KeepDead = r.IntN(2) == 0
 				f.serve(state...)
 			case n < 96:
 				f.from(someAddresses(r)...)

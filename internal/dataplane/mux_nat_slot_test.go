@@ -62,7 +62,7 @@ func TestNATSlotOfAnother(t *testing.T) {
 		}
 		f.at(f.tick + uint64(f.mux.tables.ticks(natIdle.Untrusted)))
 		f.sweep()
-		flows, err := f.mux.Flows(f.endpointFor(vip, 6).Key, 10)
+		flows, err := f.mux.listFlows(f.endpointFor(vip, 6).Key, 10)
 		must(t, err)
 		if len(flows) != 3 {
 			t.Errorf("%d flows", len(flows))

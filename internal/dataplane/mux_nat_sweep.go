@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -18,6 +19,7 @@ type natTotals struct {
 	byClass map[FlowClass]uint64
 	members map[MemberKey]uint64
 	expired uint64
+	held    map[lb.EndpointKey]uint64 // sessions by VIP, without those that are not trusted
 }
 
 // has says whether a session has all of these flags.
@@ -47,13 +49,16 @@ func (s *muxNatSession) port(protocol uint8) muxNatKey {
 }
 
 // eachSession goes through the sessions, and ends those that keep says no to. Forwarding goes on meanwhile. sweeping is held.
-func (m *Mux) eachSession(keep func(muxNatKey, *muxNatSession) bool) (ended uint64, err error) {
+func (m *Mux) eachSession(ctx context.Context, keep func(muxNatKey, *muxNatSession) bool) (ended uint64, err error) {
 	if m.memory.natRoom == 0 {
 		return 0, nil
 	}
 	table, cursor := m.objects.NatSessions, new(ebpf.MapBatchCursor)
 	keys, values := make([]muxNatKey, natBatch), make([]muxNatSession, natBatch)
 	for {
+		if err := ctx.Err(); err != nil {
+			return ended, fmt.Errorf("read sessions of path nat: %w", err)
+		}
 		n, err := table.BatchLookup(cursor, keys, values, nil)
 		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return ended, fmt.Errorf("read sessions of path nat: %w", err)
@@ -101,7 +106,7 @@ func (m *Mux) endSession(key muxNatKey, keep func(muxNatKey, *muxNatSession) boo
 
 // sweepSessions goes once through the sessions of path nat: ends those that are idle for too long, or whose endpoint is gone, and counts the rest.
 func (m *Mux) sweepSessions() (natTotals, error) {
-	totals := natTotals{byClass: map[FlowClass]uint64{}, members: map[MemberKey]uint64{}}
+	totals := natTotals{byClass: map[FlowClass]uint64{}, members: map[MemberKey]uint64{}, held: map[lb.EndpointKey]uint64{}}
 	if m.memory.natRoom == 0 {
 		return totals, nil
 	}
@@ -112,7 +117,7 @@ func (m *Mux) sweepSessions() (natTotals, error) {
 	m.mu.Lock()
 	endpoints, rest := m.tables.natEndpoints(), uint64(m.tables.ticks(natRest))
 	m.mu.Unlock()
-	totals.expired, err = m.eachSession(func(key muxNatKey, s *muxNatSession) bool {
+	totals.expired, err = m.eachSession(context.Background(), func(key muxNatKey, s *muxNatSession) bool {
 		e, ok := endpoints.of(key)
 		class, limit := s.class(), e.untrusted
 		switch class {
@@ -128,6 +133,9 @@ func (m *Mux) sweepSessions() (natTotals, error) {
 		totals.byClass[class]++
 		if ok {
 			totals.members[MemberKey{e.key, s.Member}]++
+			if class != FlowUntrusted {
+				totals.held[vipKey(e.key)]++
+			}
 		}
 		return true
 	})
@@ -139,23 +147,29 @@ func (m *Mux) sweepSessions() (natTotals, error) {
 	return totals, m.sweepPorts(tick)
 }
 
-// sessionsOf lists the sessions of an endpoint of path nat, at most `most`; none of another.
-func (m *Mux) sessionsOf(of lb.EndpointKey, most int, tick uint64) (flows []Flow, err error) {
+// sessionsOf lists the sessions of endpoints with path nat.
+func (m *Mux) sessionsOf(ctx context.Context, l *flowList, tick uint64) error {
 	m.mu.Lock()
-	e := m.tables.entries[of]
-	nat := e != nil && e.flags()&muxEndpointFlagENDPOINT_NAT != 0
+	wanted := map[lb.EndpointKey]int{}
+	for i, key := range l.of {
+		if e := m.tables.entries[key]; e != nil && e.flags()&muxEndpointFlagENDPOINT_NAT != 0 {
+			wanted[key] = i
+		}
+	}
 	endpoints := m.tables.natEndpoints()
 	m.mu.Unlock()
-	if !nat {
-		return nil, nil
+	if len(wanted) == 0 {
+		return nil
 	}
 	m.sweeping.Lock()
 	defer m.sweeping.Unlock()
-	_, err = m.eachSession(func(key muxNatKey, s *muxNatSession) bool {
-		if e, ok := endpoints.of(key); ok && e.key == of && len(flows) < most {
-			flows = append(flows, Flow{Member: s.Member, Class: s.class(), Age: time.Duration(s.idleFor(tick)) * m.tables.tick})
+	_, err := m.eachSession(ctx, func(key muxNatKey, s *muxNatSession) bool {
+		if e, ok := endpoints.of(key); ok {
+			if i, listed := wanted[e.key]; listed {
+				l.add(i, Flow{Member: s.Member, Class: s.class(), Age: time.Duration(s.idleFor(tick)) * m.tables.tick})
+			}
 		}
 		return true
 	})
-	return flows, err
+	return err
 }

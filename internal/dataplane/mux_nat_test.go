@@ -209,6 +209,53 @@ func TestNATNoRoom(t *testing.T) {
 	}
 }
 
+// TestNATShares: a VIP that holds more than its share of the sessions gets no new ones, and keeps those it has; another VIP gets some.
+func TestNATShares(t *testing.T) {
+	four, six := natEndpoint(muxVIP4, lb.TCP, 80, "10.20.1.11"), natEndpoint(muxVIP6, lb.TCP, 80, "2001:db8:20:1::11")
+	four.Idle, six.Idle = natIdle, natIdle
+	f := newNATFixture(t, four, six)
+	shake := func(v6 bool, from uint16) string {
+		c := f.talk(v6, from)
+		if r := c.says(false, wire.SYN, 0, 0, 0); r.reason == "nat_full" {
+			return r.reason
+		}
+		c.says(true, wire.SYN|wire.ACK, 0, 1, 0)
+		c.says(false, wire.ACK, 1, 1, 0)
+		return c.class()
+	}
+	most := uint16(testLimits.NAT) * 3 / 4
+	for from := range most {
+		shake(false, 1000+from)
+	}
+	over := func() []Share {
+		totals := f.sweep()
+		f.over = map[netip.Addr]bool{}
+		for _, s := range totals.Over {
+			f.over[s.VIP.VIP] = true
+		}
+		return totals.Over
+	}
+	if got := over(); got != nil {
+		t.Fatalf("three quarters of the room: %v are over their share", got)
+	}
+	shake(false, 1000+most)
+	want := Share{lb.EndpointKey{VIP: muxVIP4}, "nat_sessions", uint64(most) + 1, uint64(most)}
+	if got := over(); len(got) != 1 || got[0] != want {
+		t.Fatalf("over their share: %v, expected %v", got, want)
+	}
+	if got := shake(false, 2000); got != "nat_full" {
+		t.Errorf("a newcomer of the VIP over its share is %q, expected nat_full", got)
+	}
+	for from := range uint16(20) {
+		if got := shake(true, 3000+from); got != "trusted" {
+			t.Errorf("a newcomer of the other VIP is %q, expected trusted", got)
+		}
+	}
+	if got := f.talk(false, 1000); got.class() != "trusted" {
+		t.Errorf("a session of the VIP over its share is %q", got.class())
+	}
+}
+
 // TestNATMemberLeaves: a flow of a member that is gone or dead is given another one, from another port; one that drains keeps its connections.
 func TestNATMemberLeaves(t *testing.T) {
 	eachKind(t, func(t *testing.T, v6, udp bool) {
@@ -353,7 +400,7 @@ func TestNATTrace(t *testing.T) {
 		if !udp {
 			src, dst, _, _ := endsOf(natPacket(v6, udp, 2000, 0))
 			flow := natFlow{src, dst, 6}
-			w := cookie.SplitBits.Place(7, uint32(cookie.EncodeShort(f.prf(f.endpointFor(dst, 6), 0, flow), 0, 2)))
+			w := cookie.SplitBits.Place(7, uint32(cookie.EncodeShort(f.prf(f.endpointFor(dst, 6), 0, flow), 0, 2, f.endpointFor(dst, 6).Cookie.secret(0))))
 			p := natPacket(v6, udp, 2000, wire.ACK, usualOptions(w)...)
 			if got := ask(p, SegmentLater); got.Member != 2 {
 				t.Errorf("a cookie of member 2: %+v", got)
@@ -385,7 +432,7 @@ func TestNATFlows(t *testing.T) {
 				want[s.member]++
 			}
 		}
-		got, err := f.mux.Flows(e.Key, 100)
+		got, err := f.mux.listFlows(e.Key, 100)
 		must(t, err)
 		for _, flow := range got {
 			want[flow.Member]--
@@ -398,7 +445,7 @@ func TestNATFlows(t *testing.T) {
 				t.Errorf("%v: of member %d %d flows are missing", e.Key, id, n)
 			}
 		}
-		if few, err := f.mux.Flows(e.Key, 2); err != nil || len(few) != 2 {
+		if few, err := f.mux.listFlows(e.Key, 2); err != nil || len(few) != 2 {
 			t.Errorf("%v: %d of at most 2 flows, %v", e.Key, len(few), err)
 		}
 	}

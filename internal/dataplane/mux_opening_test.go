@@ -20,6 +20,14 @@ func openingServers(t *testing.T, affinity Affinity, untrusted time.Duration) fl
 	return f
 }
 
+// open sends a SYN with timestamps: with cookies, only such a SYN is for the scheduler.
+func (f flowFixture) open(port uint16) uint16 {
+	f.t.Helper()
+	got := f.check(segment4(port, wire.SYN, usualOptions(0)...).Frame())
+	f.checkFlows()
+	return got.member.Member
+}
+
 // TestOpeningIsForgotten: what a scheduler chose for a SYN of an endpoint with cookies counts for ten seconds after the last SYN, or for idle.untrusted when that is
 // less. With affinity flow, where nothing else leads to the server, it counts for idle.untrusted.
 func TestOpeningIsForgotten(t *testing.T) {
@@ -37,13 +45,13 @@ func TestOpeningIsForgotten(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := openingServers(t, c.affinity, c.untrusted)
-			first := f.send(4000, wire.SYN).member.Member
+			first := f.open(4000)
 			for range 3 {
 				f.pass(c.stays)
 				if got := f.only(); got.Class != FlowUntrusted || got.Age < c.stays-2*time.Second || got.Age > c.stays+2*time.Second {
 					t.Errorf("%v after the SYN: %+v", c.stays, got)
 				}
-				if got := f.send(4000, wire.SYN).member.Member; got != first {
+				if got := f.open(4000); got != first {
 					t.Fatalf("a SYN repeated after %v goes to member %d, the first went to %d", c.stays, got, first)
 				}
 				if got := f.only(); got.Age != 0 {
@@ -51,12 +59,12 @@ func TestOpeningIsForgotten(t *testing.T) {
 				}
 			}
 			f.pass(c.ends)
-			flows, err := f.mux.Flows(f.model.state.Endpoints[0].Key, 10)
+			flows, err := f.mux.listFlows(f.model.state.Endpoints[0].Key, 10)
 			must(t, err)
 			if len(flows) > 0 {
 				t.Errorf("%v after the SYN: %+v", c.ends, flows)
 			}
-			if got := f.send(4000, wire.SYN).member.Member; got == first {
+			if got := f.open(4000); got == first {
 				t.Errorf("after %v a SYN still goes to member %d", c.ends, first)
 			}
 		})
@@ -67,7 +75,7 @@ func TestOpeningIsForgotten(t *testing.T) {
 // flows.
 func TestOpenedStays(t *testing.T) {
 	f := openingServers(t, AffinityCookie, time.Minute)
-	chosen := f.send(4000, wire.SYN).member.Member
+	chosen := f.open(4000)
 	cookied := segment4(4000, wire.ACK)
 	stamp := stampFor(cookied, testCookies, 0, chosen)
 	for _, pause := range []time.Duration{time.Second, 20 * time.Second, time.Hour} {
@@ -76,10 +84,10 @@ func TestOpenedStays(t *testing.T) {
 			t.Errorf("after %v more its cookie leads to member %d, the SYN went to %d", pause, got.member.Member, chosen)
 		}
 	}
-	// A client without timestamps, to a member that the ring does not say.
+	// A server without timestamps, other than the one of the ring: the segments after the SYN have none (RFC 7323 section 3.2).
 	port := uint16(5000)
 	for {
-		chosen = f.send(port, wire.SYN).member.Member
+		chosen = f.open(port)
 		if says, _ := f.model.ring(f.model.state.Endpoints[0], f.ringHash(port)); says != chosen {
 			break
 		}
@@ -107,7 +115,7 @@ func TestSYNFloodPasses(t *testing.T) {
 	f.to(f.model.state.Endpoints[0], other)
 	f.schedule([]uint16{0, 1, 2})
 	for port := range uint16(5000) {
-		f.check(tcpSegment(80, 1000+port, wire.SYN).Frame())
+		f.check(segment4(1000+port, wire.SYN, usualOptions(0)...).Frame())
 	}
 	f.checkFlows()
 	full := f.reasonsNow()["flow_table_full"]
@@ -119,7 +127,7 @@ func TestSYNFloodPasses(t *testing.T) {
 	if totals.Expired < 100 || len(totals.ByClass) > 0 {
 		t.Errorf("swept %+v", totals)
 	}
-	f.send(1000, wire.SYN)
+	f.open(1000)
 	if n := f.reasonsNow()["flow_table_full"]; n != full {
 		t.Errorf("no room for %d flows after the flood", n-full)
 	}

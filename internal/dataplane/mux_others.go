@@ -49,9 +49,12 @@ func dropOthers(dir string, stay []int) error {
 		if slices.Contains(stay, ifindex) {
 			continue
 		}
-		l, err := link.LoadPinnedLink(otherPin(dir, ifindex), nil)
+		l, err := takeOwnLink(otherPin(dir, ifindex), muxLinkPrograms...)
 		if err != nil {
-			return fmt.Errorf("open pinned XDP link: %w", err)
+			return err
+		}
+		if l == nil {
+			continue
 		}
 		if err := dropLink(l); err != nil {
 			return err
@@ -67,9 +70,12 @@ func othersAttached(dir string) (bool, error) {
 		return false, err
 	}
 	for _, ifindex := range pins {
-		l, err := link.LoadPinnedLink(otherPin(dir, ifindex), nil)
+		l, _, err := openOwnLink(otherPin(dir, ifindex), muxLinkPrograms...)
 		if err != nil {
-			return false, fmt.Errorf("open pinned XDP link: %w", err)
+			return false, err
+		}
+		if l == nil {
+			continue
 		}
 		attached := xdpIfindex(l) != 0
 		l.Close()
@@ -103,13 +109,19 @@ func (m *Mux) attachOthers() error {
 	}
 	for _, ifindex := range m.options.Others {
 		old, pin := m.others[ifindex], otherPin(dir, ifindex)
-		if _, err := os.Stat(pin); old != nil && errors.Is(err, fs.ErrNotExist) && xdpIfindex(old) == ifindex {
-			l, err := pinAgain(old, pin)
+		if old != nil && xdpIfindex(old) == ifindex {
+			bad, err := badLinkPin(pin, old)
 			if err != nil {
-				return fmt.Errorf("pin XDP link again: %w", err)
+				return err
 			}
-			m.others[ifindex] = l
-			continue
+			if bad != nil {
+				l, err := pinAgain(old, pin)
+				if err != nil {
+					return fmt.Errorf("pin XDP link again: %w", err)
+				}
+				m.others[ifindex] = l
+				continue
+			}
 		}
 		l, err := attachXDP(m.objects.Mux, ifindex, m.options.Mode, pin)
 		if err != nil {
@@ -141,7 +153,7 @@ func (m *Mux) tendOthers(others []int) (mended bool, err error) {
 			same = false
 			continue
 		}
-		if _, err := os.Stat(otherPin(m.options.BPFFS, ifindex)); err != nil {
+		if bad, err := badLinkPin(otherPin(m.options.BPFFS, ifindex), l); err != nil || bad != nil {
 			same = false
 		}
 	}

@@ -1,7 +1,6 @@
 package dataplane
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/shuntlb/shunt/internal/lb"
@@ -28,6 +27,8 @@ func (c *change) policyWord(w MuxEndpoint, set uint32) uint64 {
 		{w.Key.Protocol == lb.AnyProtocol, muxEndpointFlagENDPOINT_ANY},
 		{w.Scheduler != ScheduleRing, muxEndpointFlagENDPOINT_SCHED},
 		{w.NAT, muxEndpointFlagENDPOINT_NAT},
+		{w.FlowsFirst && (w.Cookie != nil || w.QUIC != nil), muxEndpointFlagENDPOINT_FLOWS_FIRST},
+		{w.KeepDead, muxEndpointFlagENDPOINT_KEEP_DEAD},
 		{c.guardOf[vipKey(w.Key)] != 0, muxEndpointFlagENDPOINT_ADMIT},
 	} {
 		if f.on {
@@ -82,7 +83,7 @@ func (t *muxTables) untrustedAge(w MuxEndpoint) uint32 {
 
 // extraOf is the cold record of an endpoint but for its members' old place; nil when it needs none.
 func (c *change) extraOf(e *muxEntry, w MuxEndpoint) *muxEndpointExtra {
-	x := muxEndpointExtra{Guard: c.guardOf[vipKey(w.Key)], UntrustedAge: c.t.untrustedAge(w)}
+	x := muxEndpointExtra{Guard: c.guardOf[vipKey(w.Key)], UntrustedAge: c.t.untrustedAge(w), RingTweak: w.RingTweak}
 	if e.sequence.kind == w.Scheduler {
 		x.Schedule = e.sequence.word()
 	}
@@ -163,7 +164,7 @@ func (c *change) stageExtra(e *muxEntry, want *muxEndpointExtra) error {
 	if want != nil {
 		index, ok := t.extras.alloc()
 		if !ok {
-			return fmt.Errorf("endpoint records: no room: at most %d (--max-endpoints)", len(t.mem.extras))
+			return noRoom(TableEndpoints, "endpoint records: no room: at most %d (--max-endpoints)", len(t.mem.extras))
 		}
 		c.undos = append(c.undos, func() { t.extras.free(index) })
 		t.mem.extras[index] = *want

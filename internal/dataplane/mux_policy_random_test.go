@@ -36,7 +36,10 @@ func randomPolicyState(r *rand.Rand, limits bool) MuxState {
 		if r.IntN(3) == 0 {
 			s.Endpoints = append(s.Endpoints, ranged(vip, lb.AnyProtocol, 0, maxPort, threeServers...))
 		}
-		v := MuxVIP{VIP: vip}
+		v := MuxVIP{VIP: vip, Outbound: r.IntN(3) == 0}
+		if r.IntN(3) == 0 { // it has no endpoint, and is there if it is Outbound
+			s.Endpoints = slices.DeleteFunc(s.Endpoints, func(e MuxEndpoint) bool { return e.Key.VIP == vip })
+		}
 		if r.IntN(2) == 0 {
 			lists := rand.New(rand.NewPCG(uint64(r.IntN(4)), 1)) // so that some are equal
 			v.Sources = randomList(lists, lists.IntN(30))
@@ -95,7 +98,7 @@ func (f policyFixture) forget() {
 	for _, vip := range policyVIPs {
 		guarded := slices.ContainsFunc(f.model.state.VIPs, func(v MuxVIP) bool {
 			served := slices.ContainsFunc(f.model.state.Endpoints, func(e MuxEndpoint) bool { return e.Key.VIP == vip })
-			return v.VIP == vip && v.guards() && served
+			return v.VIP == vip && v.guards() && (served || v.Outbound)
 		})
 		if !guarded {
 			delete(f.model.policy.packets, vip)
@@ -111,7 +114,11 @@ func TestRandomPolicies(t *testing.T) {
 	f.setHops(hopsTo(MuxState{Endpoints: []MuxEndpoint{endpointOf(muxVIP4, lb.TCP, 1, threeServers...)}}))
 	for range 60 {
 		s := randomPolicyState(r, true)
-		f.apply(s)
+		if r.IntN(2) == 0 {
+			f.change(s)
+		} else {
+			f.apply(s)
+		}
 		f.forget()
 		if r.IntN(4) == 0 {
 			f.readopt()

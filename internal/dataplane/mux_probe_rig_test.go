@@ -52,7 +52,7 @@ func newProbeRig(t *testing.T, f *muxFixture, r ProbeRule) *probeRig {
 
 // begin begins a round.
 func (r *probeRig) begin(random uint32) {
-	r.isn = (r.number^r.probes.Key())<<12 | random
+	r.isn = r.probes.Key().ISN(r.number) | random
 	r.probes.Begin(r.number, r.isn, probePort)
 }
 

@@ -76,7 +76,7 @@ type ProbeTables interface {
 	// Size is how many rules there may be.
 	Size() uint32
 	// Key is what numbers of rules are mixed with in initial sequence numbers: 20 bits.
-	Key() uint32
+	Key() ProbeKey
 	// Put makes a rule, or changes it; it has no round then. An error: there is none of this number.
 	Put(number uint32, r ProbeRule) error
 	// Remove ends a rule; there need not be one.
@@ -95,7 +95,7 @@ type Probes struct {
 	rules   []muxProbeRule
 	results []muxProbeResult
 	texts   *textStore
-	key     uint32
+	key     ProbeKey
 	// word is the word of a next hop.
 	word   func(NextHop) (uint64, error)
 	enable func() error
@@ -108,17 +108,17 @@ type Probes struct {
 var _ ProbeTables = (*Probes)(nil)
 
 // probeNumberKey is a fresh key of numbers.
-func probeNumberKey() uint32 {
-	var b [4]byte
+func probeNumberKey() ProbeKey {
+	var b [8]byte
 	rand.Read(b[:])
-	return binary.NativeEndian.Uint32(b[:]) & 0xfffff
+	return ProbeKey(binary.NativeEndian.Uint64(b[:]) &^ (1 << muxProbeRoundShiftPROBE_ON_SHIFT))
 }
 
-// ownMaps are the maps that a program's probes, schedulers and records of connections have: no older than the process.
+// ownMaps are the maps that are made anew with every program: probes, packet-too-big buckets, marks of shares, schedulers and connection records.
 func (m *muxMaps) ownMaps() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		muxMapProbeRules: m.ProbeRules, muxMapProbeResults: m.ProbeResults, muxMapProbeTexts: m.ProbeTexts,
-		muxMapScheduleCursors: m.ScheduleCursors, muxMapMemberLoads: m.MemberLoads,
+		muxMapTooBigs: m.TooBigs, muxMapFragmentRates: m.FragmentRates, muxMapShareMarks: m.ShareMarks, muxMapScheduleCursors: m.ScheduleCursors, muxMapMemberLoads: m.MemberLoads,
 		muxMapConnections: m.Connections, muxMapTrackBuckets: m.TrackBuckets, muxMapTrackStacks: m.TrackStacks,
 		muxMapTrackHeads: m.TrackHeads, muxMapTrackDepot: m.TrackDepot, muxMapTrackBatches: m.TrackBatches,
 	}
@@ -128,6 +128,11 @@ func (m *muxMaps) ownMaps() map[string]*ebpf.Map {
 // as its host, and some for what many rules share, a request's end and whole requests.
 func probeTexts(rules uint32) uint32 {
 	return min(rules+max(rules/8, probesStep), uint32(muxProbeLimitLIMIT_PROBE_TEXTS))
+}
+
+// tunnelledTexts is probeTexts of a mux, whose checks go through tunnels: a line of outer headers for each rule beside that of its request.
+func tunnelledTexts(rules uint32) uint32 {
+	return min(rules+probeTexts(rules), uint32(muxProbeLimitLIMIT_PROBE_TEXTS))
 }
 
 // openProbes maps the tables of probes.
@@ -180,7 +185,7 @@ func (p *Probes) close() {
 func (p *Probes) Size() uint32 { return uint32(len(p.rules)) }
 
 // Key implements ProbeTables.
-func (p *Probes) Key() uint32 { return p.key }
+func (p *Probes) Key() ProbeKey { return p.key }
 
 // Put implements ProbeTables.
 func (p *Probes) Put(number uint32, r ProbeRule) error {

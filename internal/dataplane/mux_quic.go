@@ -107,7 +107,7 @@ func (c *change) stageQUIC(e *muxEntry, w MuxEndpoint) (number uint32, err error
 		}
 		index, ok := t.indices.alloc()
 		if !ok {
-			return 0, fmt.Errorf("QUIC endpoints: no room: at most %d (--max-quic-endpoints)", t.room())
+			return 0, noRoom(TableQUIC, "QUIC endpoints: no room: at most %d (--max-quic-endpoints)", t.room())
 		}
 		c.undos = append(c.undos, func() { t.release(index + 1) })
 		t.records[index] = want
@@ -133,7 +133,7 @@ func known(number uint32) int {
 func (c *change) countQUIC() error {
 	t := &c.t.quic
 	if n := t.endpoints + c.quics; n > t.room() {
-		return fmt.Errorf("QUIC endpoints: %d: at most %d (--max-quic-endpoints)", n, t.room())
+		return noRoom(TableQUIC, "QUIC endpoints: %d: at most %d (--max-quic-endpoints)", n, t.room())
 	}
 	c.members = append(c.members, func() { t.endpoints += c.quics })
 	return nil

@@ -3,8 +3,6 @@ package dataplane
 import (
 	"math/rand/v2"
 	"testing"
-
-	"github.com/shuntlb/shunt/internal/ring"
 )
 
 // quicState is a state with an endpoint of connection ids.
@@ -28,8 +26,7 @@ func (e *muxEnv) quicPins() *muxFixture {
 // checkIDs sends packets with ids of each member by each configuration.
 func (f *muxFixture) checkIDs() {
 	f.t.Helper()
-	key := f.mux.memory.config.FlowKey
-	f.model.flows = &modelFlows{key: ring.Key{K0: key.K0, K1: key.K1}, buckets: make([][8]modelFlow, len(f.mux.memory.flows)), shift: f.mux.tickShift, tick: f.mux.tables.tick}
+	f.model.flows = modelFlowsOf(f.mux)
 	r, read := rand.New(rand.NewPCG(1, 1)), map[byte]bool{}
 	for i := range uint16(30) {
 		id := mint(&quicKeys, i%3, r)

@@ -112,7 +112,7 @@ func withRing(e MuxEndpoint, ids ...uint16) MuxEndpoint {
 // entries is the number of flows that Flows tells of.
 func (f *quicFixture) entries() int {
 	f.t.Helper()
-	flows, err := f.mux.Flows(f.e.Key, 1000)
+	flows, err := f.mux.listFlows(f.e.Key, 1000)
 	must(f.t, err)
 	for _, fl := range flows {
 		if fl.Class != FlowUntrusted {
@@ -403,7 +403,7 @@ func TestQUICFlood(t *testing.T) {
 			t.Errorf("bucket %d holds %d untrusted flows", i, untrusted)
 		}
 	}
-	flows, err := f.mux.Flows(tcp.Key, 1000)
+	flows, err := f.mux.listFlows(tcp.Key, 1000)
 	must(t, err)
 	if len(flows) != 40 {
 		t.Errorf("%d of 40 trusted flows are left", len(flows))

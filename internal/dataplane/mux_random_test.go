@@ -178,7 +178,8 @@ func TestEveryReasonIsTested(t *testing.T) {
 		"ptb_limited":  true, // the same
 		// Counted beside, in TestEdgePackets.
 		"icmp_error_forwarded": true, "fragment_followed": true,
-		"snat_forwarded": true, // counted beside, in TestSNATPackets
+		"fragment_limited": true, // TestFragmentShares
+		"snat_forwarded":   true, // counted beside, in TestSNATPackets
 
 		// Counted beside, in TestQUICUnroutable, TestQUICServerIsGone and TestQUICOddDatagrams.
 		"quic_unroutable": true, "quic_invalid": true, "quic_malformed": true,
@@ -187,6 +188,7 @@ func TestEveryReasonIsTested(t *testing.T) {
 		"cookie_invalid": true, // TestCookieInvalid
 
 		"flow_table_full": true, // TestSYNAndACKFlood
+		"flow_displaced":  true, // TestFlowTableShares
 		"flow_moved":      true, // TestDeadMemberLosesItsFlows
 
 		"nat_replied":    true, // TestNATBothWays

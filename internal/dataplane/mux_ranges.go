@@ -75,7 +75,7 @@ func (c *change) stageRanges(endpoints []MuxEndpoint) error {
 			c.stageAny(e, slot)
 		}
 		if err := c.stageIntervals(e, words); err != nil {
-			return fmt.Errorf("VIP %s: %w", vip.VIP, err)
+			return fmt.Errorf("VIP %s: %w", vip.VIP, ofVIP(err, vip))
 		}
 		if slot == 0 {
 			c.stageAny(e, slot)
@@ -94,7 +94,7 @@ func (c *change) stageIntervals(vip *muxEntry, words []uint64) error {
 	if len(words) > 0 {
 		var ok bool
 		if next, ok = t.ports.alloc(uint32(len(words))); !ok {
-			return fmt.Errorf("port ranges: no room for %d intervals: %d in all (--max-endpoints)", len(words), len(t.mem.portRanges))
+			return noRoom(TableRanges, "port ranges: no room for %d intervals: %d in all (--max-endpoints)", len(words), len(t.mem.portRanges))
 		}
 		c.undos = append(c.undos, func() { t.ports.free(next) })
 		copy(t.mem.portRanges[next.first:], words)

@@ -84,10 +84,10 @@ func (c *change) stageRings(e *muxEntry, w MuxEndpoint) error {
 			return err
 		}
 	}
-	if next != e.rings || backup != e.backup || w.KeySlot != e.keySlot {
+	if next != e.rings || backup != e.backup || w.hashKey() != e.hashKey {
 		c.rings = append(c.rings, func() {
-			e.rings, e.backup, e.keySlot = next, backup, w.KeySlot
-			store(&t.mem.slots[e.slot].Ring, ringWord(e.active(), e.keySlot))
+			e.rings, e.backup, e.hashKey = next, backup, w.hashKey()
+			store(&t.mem.slots[e.slot].Ring, ringWord(e.active(), e.hashKey))
 		})
 	}
 	return nil
@@ -123,7 +123,7 @@ func (c *change) stageRing(old ringRef, code uint8, ring []uint16) (ringRef, err
 		return ringRef{}, nil
 	}
 	if !ok {
-		return ringRef{}, fmt.Errorf("rings: no room for %d slots: %d slots in all (--ring-slots)", len(ring), len(t.mem.rings)*slotsPerWord)
+		return ringRef{}, noRoom(TableRings, "rings: no room for %d slots: %d slots in all (--ring-slots)", len(ring), len(t.mem.rings)*slotsPerWord)
 	}
 	c.undos = append(c.undos, func() { t.rings.free(next) })
 	copy(t.slots16(next), ring)

@@ -111,7 +111,7 @@ func (c *change) setSequence(e *muxEntry, s Schedule) error {
 	if next.length > 0 {
 		var ok bool
 		if next.block, ok = t.rings.alloc(uint32((next.length + slotsPerWord - 1) / slotsPerWord)); !ok {
-			return fmt.Errorf("rings: no room for a sequence of %d places (--ring-slots)", next.length)
+			return noRoom(TableRings, "rings: no room for a sequence of %d places (--ring-slots)", next.length)
 		}
 		copy(t.slots16(next.block), s.Sequence)
 	}

@@ -79,7 +79,7 @@ func muxSpec(l MuxLimits) (*ebpf.CollectionSpec, error) {
 	for name, n := range map[string]uint32{
 		muxMapEndpointSlots: 2 * l.Endpoints, muxMapEndpointExtras: l.Endpoints, muxMapRings: l.RingWords,
 		muxMapMembers: l.Members, muxMapBackends: l.Backends, muxMapFlows: buckets,
-		muxMapPings:   l.Endpoints,
+		muxMapPings: l.Endpoints, muxMapTooBigs: l.Endpoints, muxMapFragmentRates: l.Endpoints, muxMapShareMarks: max(l.Members/64, 1),
 		muxMapReasons: cpus * uint32(muxLimitLIMIT_REASONS), muxMapEndpointCounts: cpus * l.Endpoints,
 		muxMapMemberCounts: cpus * l.Members, muxMapScheduleCursors: cpus * l.Endpoints, muxMapMemberLoads: l.Members,
 		// A VIP with n ranges has at most 2n+1 intervals; one with limits or a list has an endpoint too.
@@ -93,7 +93,7 @@ func muxSpec(l MuxLimits) (*ebpf.CollectionSpec, error) {
 		// A table has one element at least.
 		muxMapNatSessions: max(l.NAT, 1), muxMapNatPorts: max(l.NAT, 1), muxMapNatOpenings: max(l.NAT/2, 1),
 		muxMapDatagrams:  cpus * uint32(muxLimitLIMIT_DATAGRAM_REGION),
-		muxMapProbeRules: l.Probes, muxMapProbeResults: l.Probes, muxMapProbeTexts: probeTexts(l.Probes),
+		muxMapProbeRules: l.Probes, muxMapProbeResults: l.Probes, muxMapProbeTexts: tunnelledTexts(l.Probes),
 	} {
 		spec.Maps[name].MaxEntries = n
 	}

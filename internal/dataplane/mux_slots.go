@@ -77,7 +77,7 @@ func (t *slotTable) place(k lb.EndpointKey) (uint32, error) {
 		t.mem[slot] = muxEndpointSlot{Vip: k.VIP.As16(), Key: endpointKeyWord(k), Value: value}
 		return slot, nil
 	}
-	return 0, fmt.Errorf("endpoint table: no slot left for %v: it has %d slots (--max-endpoints)", k, len(t.mem))
+	return 0, noRoom(TableEndpoints, "endpoint table: no slot left for %v: it has %d slots (--max-endpoints)", k, len(t.mem))
 }
 
 // take marks a key's slot and what lies before it.

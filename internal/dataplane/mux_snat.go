@@ -121,7 +121,7 @@ func (m *Mux) SetSNAT(vip snat.VIP, members []SNATMember, words *[snat.Ranges]ui
 		err = m.setSNAT(snatKey(vip), keys, words)
 	}
 	if err != nil {
-		return fmt.Errorf("set SNAT of %v: %w", vip.Addr, err)
+		return fmt.Errorf("set SNAT of %v: %w", vip.Addr, ofVIP(err, snatKey(vip)))
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package dataplane
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/shuntlb/shunt/internal/lb"
@@ -31,7 +30,7 @@ func (c *change) snat(vip lb.EndpointKey, keys []backendKey, words *[snat.Ranges
 		c.members = append(c.members, func() { t.blocks[old.index].fill(words) })
 		return nil
 	case old == nil && len(t.byVIP) >= t.room():
-		return fmt.Errorf("VIPs with SNAT: no room: at most %d (--max-snat-vips)", t.room())
+		return noRoom(TableSNAT, "VIPs with SNAT: no room: at most %d (--max-snat-vips)", t.room())
 	}
 	next, err := c.snatMembers(keys)
 	if err != nil {
@@ -39,7 +38,7 @@ func (c *change) snat(vip lb.EndpointKey, keys []backendKey, words *[snat.Ranges
 	}
 	var ok bool
 	if next.index, ok = t.indices.alloc(); !ok {
-		return fmt.Errorf("VIPs with SNAT: no room beside %d others (--max-snat-vips)", len(t.byVIP))
+		return noRoom(TableSNAT, "VIPs with SNAT: no room beside %d others (--max-snat-vips)", len(t.byVIP))
 	}
 	c.undos = append(c.undos, func() { t.indices.free(next.index) })
 	b := &t.blocks[next.index]
@@ -55,7 +54,7 @@ func (c *change) snatMembers(keys []backendKey) (*snatRef, error) {
 	r := &snatRef{backends: make([]*backendRef, len(keys))}
 	var ok bool
 	if r.members, ok = c.allocMembers(uint32(len(keys)), nil); !ok {
-		return nil, fmt.Errorf("members: no room for %d more: %d in all (--max-members)", len(keys), len(t.mem.members))
+		return nil, noRoom(TableMembers, "members: no room for %d more: %d in all (--max-members)", len(keys), len(t.mem.members))
 	}
 	c.undos = append(c.undos, func() { t.members.free(r.members) })
 	for i := range r.members.words {

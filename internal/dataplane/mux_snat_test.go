@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -233,6 +234,57 @@ func TestSNATPrecedence(t *testing.T) {
 	}
 }
 
+// TestSNATOutbound: a VIP whose last endpoint goes takes answers to its servers as before while it is Outbound, answers echo requests and
+// drops all else, also under another owner of the tables. It goes when it is not Outbound any more.
+func TestSNATOutbound(t *testing.T) {
+	for _, way := range []string{"apply", "change"} {
+		t.Run(way, func(t *testing.T) {
+			f := snatFixture(t)
+			to := f.apply
+			if way == "change" {
+				to = f.change
+			}
+			with := f.model.state
+			alone := with
+			alone.Endpoints = slices.DeleteFunc(slices.Clone(with.Endpoints), func(e MuxEndpoint) bool { return e.Key.VIP == muxVIP4 })
+			alone.VIPs = append(slices.DeleteFunc(slices.Clone(with.VIPs), func(v MuxVIP) bool { return v.VIP == muxVIP4 }),
+				MuxVIP{VIP: muxVIP4, Limits: lb.Limits{Ping: 1000}, Outbound: true})
+			for turn := range 2 {
+				to(alone)
+				for _, c := range []packetCase{
+					{"to a server", tcp4(1024).Frame(), "forwarded"},
+					{"to a server, UDP", udp4(1032).Frame(), "forwarded"},
+					{"echo reply", echo4(true, 1024).Frame(), "forwarded"},
+					{"error about a server's packet", errorAbout(answerTo(tcp4(1024)), 3, 1, 28).Frame(), "forwarded"},
+					{"nobody's port", tcp4(1080).Frame(), "snat_nobody"},
+					{"what was an endpoint's", tcp4(80).Frame(), "snat_nobody"},
+					{"echo request", echo4(false, 1024).Frame(), "echo_replied"},
+				} {
+					if got := f.check(c.frame); got.reason != c.reason {
+						t.Errorf("turn %d: %s: the model says %s, expected %s", turn, c.name, got.reason, c.reason)
+					}
+				}
+				to(with)
+				if got := f.check(tcp4(80).Frame()); got.member == nil {
+					t.Errorf("turn %d: the endpoint is back: %+v", turn, got)
+				}
+			}
+			to(alone)
+			f.setSNAT(muxVIP4, nil, nil)
+			if got := f.check(tcp4(1024).Frame()); got.reason != "no_endpoint" {
+				t.Errorf("without leases: %s", got.reason)
+			}
+			alone.VIPs = nil
+			to(alone)
+			if got := f.check(tcp4(1024).Frame()); got.verdict != xdpPass {
+				t.Errorf("the VIP is gone: verdict %d", got.verdict)
+			}
+			to(MuxState{RingKeys: testKeys, TunnelSources: sources})
+			f.checkEmpty()
+		})
+	}
+}
+
 // TestSNATChanges: words change one by one, and all of a VIP at once, with and without its members.
 func TestSNATChanges(t *testing.T) {
 	f := snatFixture(t)
@@ -291,6 +343,9 @@ func TestSNATRoom(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("at most %d (--max-snat-vips)", room)) {
 		t.Fatalf("got %v", err)
 	}
+	if full := (*NoRoom)(nil); !errors.As(err, &full) || full.Table != TableSNAT || full.VIP.VIP != numberedVIP(room) {
+		t.Errorf("the error names no table: %#v", err)
+	}
 	for _, p := range f.mux.Pressure() {
 		if p.Name == "snat_vips" && (p.Used != uint64(room) || p.Capacity != uint64(room)) {
 			t.Errorf("pressure %+v", p)
@@ -312,7 +367,8 @@ func TestSNATRoom(t *testing.T) {
 	for i := range many {
 		many[i] = snatServers[0]
 	}
-	if err := f.mux.SetSNAT(snat.VIP{Addr: muxVIP4}, many, snatWords0()); err == nil || !strings.Contains(err.Error(), "--max-members") {
+	err = f.mux.SetSNAT(snat.VIP{Addr: muxVIP4}, many, snatWords0())
+	if full := (*NoRoom)(nil); !errors.As(err, &full) || full.Table != TableMembers || !strings.Contains(err.Error(), "--max-members") {
 		t.Errorf("got %v", err)
 	}
 	for _, c := range snatCases()[:5] {
@@ -488,5 +544,42 @@ func TestSNATFragmentsAreForgotten(t *testing.T) {
 	f.check(later.Frame()) // to who takes fragments by their addresses
 	if slices.Contains(f.model.noted, "snat_forwarded") {
 		t.Error("the fragment followed")
+	}
+}
+
+// TestSNATAccounts: answers to servers' own connections are counted by their VIP, with what is refused of them, and the VIP's limit of packets applies to them together with
+// those of its endpoints. Sources that its endpoints deny may answer.
+func TestSNATAccounts(t *testing.T) {
+	f := snatFixture(t)
+	f.model.policy.packets, f.model.policy.flows = map[netip.Addr]*bucketModel{}, map[netip.Addr]*bucketModel{}
+	s := f.model.state
+	s.VIPs = append(slices.Clone(s.VIPs), MuxVIP{VIP: muxVIP4, Limits: lb.Limits{Packets: 160}})
+	f.apply(s)
+	answer := tcp4(snat.FirstRange * 8)
+	vip := lb.EndpointKey{VIP: muxVIP4}
+	for range 10 {
+		if got := f.check(answer.Frame()); got.reason != "forwarded" {
+			t.Fatalf("an answer: %s", got.reason)
+		}
+	}
+	for range 6 {
+		if got := f.check(tcp4(80).Frame()); got.reason != "forwarded" {
+			t.Fatalf("a packet to an endpoint: %s", got.reason)
+		}
+	}
+	for _, frame := range [][]byte{answer.Frame(), tcp4(80).Frame()} {
+		if got := f.check(frame); got.reason != "rate_limited" {
+			t.Errorf("the limit is spent: %s", got.reason)
+		}
+	}
+	c, err := f.mux.Counters()
+	must(t, err)
+	if want := (Counter{11, 11 * uint64(len(answer.IP()))}); c.Answers[vip] != want {
+		t.Errorf("answers %+v, expected %+v", c.Answers[vip], want)
+	}
+	// Members that change take nothing of the count away.
+	f.setSNAT(muxVIP4, snatServers[:1], &[snat.Ranges]uint16{snat.FirstRange: 1})
+	if c, err = f.mux.Counters(); err != nil || c.Answers[vip].Packets != 11 {
+		t.Errorf("after a change of members %+v, %v", c.Answers[vip], err)
 	}
 }

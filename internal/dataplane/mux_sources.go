@@ -36,35 +36,47 @@ func newSourceTable(mem *muxMemory) sourceTable {
 	}
 }
 
+// packedSources is a list as the tables hold it.
+type packedSources struct {
+	words          []uint64 // IPv4 turns, then IPv6 turns
+	turns4, turns6 int
+	denied         bool // sources that no prefix has
+}
+
+func (l *SourceList) packed() packedSources {
+	denied := l.sourcesDenied()
+	turns4 := sourceTurns(sourceRules(l, true), denied, 32)
+	turns6 := sourceTurns(sourceRules(l, false), denied, 128)
+	return packedSources{append(packTurns4(turns4), packTurns6(turns6)...), len(turns4), len(turns6), denied}
+}
+
 // acquire finds or writes a list and takes a reference. No reader sees a new one before its index is published.
 func (t *sourceTable) acquire(l *SourceList) (*sourceRef, error) {
 	if ref, ok := t.byDigest[l.Digest]; ok {
 		ref.refs++
 		return ref, nil
 	}
-	denied := l.sourcesDenied()
-	turns4 := sourceTurns(sourceRules(l, true), denied, 32)
-	turns6 := sourceTurns(sourceRules(l, false), denied, 128)
-	words := append(packTurns4(turns4), packTurns6(turns6)...)
+	packed := l.packed()
+	words := packed.words
 	index, ok := t.indices.alloc()
 	if !ok {
-		return nil, fmt.Errorf("source lists: no room: at most %d (--max-endpoints)", len(t.records))
+		return nil, noRoom(TableSourceLists, "source lists: no room: at most %d (--max-endpoints)", len(t.records))
 	}
 	ref := &sourceRef{digest: l.Digest, index: index, refs: 1}
 	if len(words) > 0 {
 		if ref.block, ok = t.blocks.alloc(uint32(len(words))); !ok {
 			t.indices.free(index)
-			return nil, fmt.Errorf("source lists: no room for %d words: %d in all", len(words), len(t.words))
+			return nil, noRoom(TableSources, "source lists: no room for %d words: %d in all", len(words), len(t.words))
 		}
 	}
 	first := ref.block.first
 	copy(t.words[first:], words)
 	record := muxSourceList{
 		Digest: l.Digest,
-		Turns4: spanWord(first, len(turns4)),
-		Turns6: spanWord(first+words4(len(turns4)), len(turns6)),
+		Turns4: spanWord(first, packed.turns4),
+		Turns6: spanWord(first+words4(packed.turns4), packed.turns6),
 	}
-	if denied {
+	if packed.denied {
 		record.Denies = 1
 	}
 	t.records[index] = record

@@ -13,6 +13,7 @@ type sweep struct {
 	t      *muxTables
 	totals FlowTotals
 	counts []uint32 // flows by member word
+	held   []uint64 // entries by index of the endpoint
 	// What was given up before the pass began, and is free after it.
 	limbo []block
 	moved []move
@@ -26,7 +27,7 @@ type move struct {
 
 // newSweep begins a pass. It does not end the moves of the endpoints in but.
 func (t *muxTables) newSweep(but map[*muxEntry]bool) *sweep {
-	s := &sweep{t: t, limbo: t.limbo, counts: make([]uint32, len(t.mem.members))}
+	s := &sweep{t: t, limbo: t.limbo, counts: make([]uint32, len(t.mem.members)), held: make([]uint64, t.mem.endpointCounts.size)}
 	t.limbo = nil
 	t.sweeps++
 	for _, e := range t.entries {
@@ -73,6 +74,7 @@ func (s *sweep) chunk(from int, tick uint64, clock bool) {
 				s.counts[e.block.first+id]++
 			}
 			classes[w.class()]++
+			s.held[e.index]++
 		}
 	}
 	for class, n := range classes {
@@ -143,6 +145,7 @@ func (m *Mux) Sweep() (FlowTotals, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s.end()
+	s.totals.Over = m.tables.share(s.held, nat.held, s.totals.Capacity)
 	s.totals.Members = nat.members
 	m.flowsUsed = 0
 	for _, n := range s.totals.ByClass {
@@ -161,5 +164,6 @@ func (m *Mux) Sweep() (FlowTotals, error) {
 			}
 		}
 	}
+	s.totals.Pressed = m.flowsUsed > s.totals.Capacity/4 || m.natUsed > uint64(m.memory.natRoom)/4
 	return s.totals, err
 }

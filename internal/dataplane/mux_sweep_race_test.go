@@ -40,7 +40,7 @@ func newSweepFixture(t *testing.T) *muxFixture {
 // live is the number of flows that the endpoint on port 80 has.
 func (f *muxFixture) live() int {
 	f.t.Helper()
-	flows, err := f.mux.Flows(flowEndpointOf(80, 1).Key, 1000)
+	flows, err := f.mux.listFlows(flowEndpointOf(80, 1).Key, 1000)
 	must(f.t, err)
 	return len(flows)
 }

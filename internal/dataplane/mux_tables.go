@@ -55,7 +55,7 @@ type muxEntry struct {
 	cookies     *cookieRef // nil: none
 	rings       [2]ringRef // without backups, with them
 	backup      bool       // the second is in use
-	keySlot     uint8
+	hashKey     uint16     // MuxEndpoint.hashKey
 	scheduler   ScheduleKind
 	sequence    sequenceRef // of kind scheduler, or none
 	adopted     bool        // and not applied since: which of the rings the one known is, is not known
@@ -64,8 +64,9 @@ type muxEntry struct {
 	// can make such a flow any more.
 	moved   block
 	ripe    bool
-	moves   int // how often the members moved
-	count   int // member words in use
+	moves   int  // how often the members moved
+	over    bool // its VIP held more than its share of the table at the last sweep
+	count   int  // member words in use
 	members memberRefs
 	idle    uint64           // the endpoint's word in muxTables.idles, 0: not counted
 	ranges  portSpan         // of a VIP as such
@@ -165,6 +166,7 @@ func (t *muxTables) own(b block, e *muxEntry) {
 	for i := b.first / memberBlockMin; i < (b.first+b.words)/memberBlockMin; i++ {
 		t.owners[i] = e
 	}
+	t.markShare(b, e != nil && e.over)
 }
 
 // allocMembers finds a block of member words for an endpoint, after a sweep if there is none before.
@@ -198,11 +200,19 @@ func packRing(words []uint64, ring []uint16) {
 }
 
 // ringWord and membersWord are the atomic words of an endpoint record.
-func ringWord(r ringRef, keySlot uint8) uint64 {
+func ringWord(r ringRef, hashKey uint16) uint64 {
 	if r.words == 0 {
 		return 0
 	}
-	return uint64(r.first) | uint64(r.code)<<32 | uint64(keySlot)<<40
+	return uint64(r.first) | uint64(r.code)<<32 | uint64(hashKey)<<muxRingWordBitRING_WORD_KEY_SHIFT
+}
+
+// hashKey names the key of the ring's hash as the ring word does: the slot, and whether the record has a tweak.
+func (w *MuxEndpoint) hashKey() uint16 {
+	if w.RingTweak == 0 {
+		return uint16(w.KeySlot)
+	}
+	return uint16(w.KeySlot) | 1<<(muxRingWordBitRING_WORD_KEYED_SHIFT-muxRingWordBitRING_WORD_KEY_SHIFT)
 }
 
 func membersWord(b block, count int) uint64 { return uint64(b.first) | uint64(count)<<32 }

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
 
 // attach attaches the program to an interface, whose address it follows from then on, and to the further ones.
@@ -96,24 +96,53 @@ func (m *Mux) Tend(ifindex int, others ...int) (mended string, err error) {
 	return cmp.Or(pinned, first, mended), errors.Join(err, othersErr)
 }
 
-// tendPins pins tables whose pins somebody removed: without them the next agent would begin with empty ones.
+// tendPins restores the pins of tables that were removed or replaced by other objects, because the next agent adopts the tables by them.
 func (m *Mux) tendPins() (mended string, err error) {
-	if m.ending != nil {
-		return "", nil // they are being moved
+	if m.ending != nil || m.options.BPFFS == "" {
+		return "", nil // they are being moved, or there are none
 	}
-	if _, err := os.Stat(filepath.Join(m.set(muxPinTables), muxMapConfigs)); !errors.Is(err, fs.ErrNotExist) {
+	tables, dir := m.objects.byName(), m.set(muxPinTables)
+	bad, err := badPins(dir, tables, m.pinsSeen)
+	if len(bad) == 0 {
 		return "", err
 	}
 	if err := EnsureBPFFS(m.options.BPFFS); err != nil {
 		return "", err
 	}
-	if err := os.RemoveAll(m.set(muxPinTables)); err != nil {
-		return "", fmt.Errorf("remove old pins: %w", err)
-	}
-	if err := pinMaps(m.options.BPFFS, muxPinTables, m.objects.byName()); err != nil {
+	if err := m.lockAgain(); err != nil {
 		return "", err
 	}
-	return "the pins of the tables were gone; they are there again", nil
+	if len(bad) < len(tables) {
+		if repairErr := repairPins(dir, tables, bad); repairErr != nil {
+			return "", errors.Join(err, repairErr)
+		}
+		return "restored pins of tables: " + pinWords(bad), err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return "", fmt.Errorf("remove old pins: %w", err)
+	}
+	if err := pinMaps(m.options.BPFFS, muxPinTables, tables); err != nil {
+		return "", err
+	}
+	return "the pins of the tables were removed; restored", nil
+}
+
+// lockAgain locks the pin directory if it is another one than this process locked: somebody removed it, or unmounted its file system.
+func (m *Mux) lockAgain() error {
+	if m.lock == nil {
+		return nil
+	}
+	same, err := m.lock.holds(m.options.BPFFS)
+	if err != nil || same {
+		return err
+	}
+	lock, err := lockPins(m.options.BPFFS)
+	if err != nil {
+		return err
+	}
+	m.lock.Close()
+	m.lock = lock
+	return nil
 }
 
 // tendFirst is Tend for the first interface.
@@ -127,13 +156,17 @@ func (m *Mux) tendFirst(ifindex int) (mended string, err error) {
 		}
 		return "the program was not attached; it is again", m.watchAgain()
 	}
-	if _, err := os.Stat(m.linkPin()); !errors.Is(err, fs.ErrNotExist) {
+	bad, err := badLinkPin(m.linkPin(), m.link)
+	if err != nil || bad == nil {
+		return "", err
+	}
+	if err := EnsureBPFFS(m.options.BPFFS); err != nil {
 		return "", err
 	}
 	if err := m.pinLinkAgain(); err != nil {
 		return "", fmt.Errorf("pin XDP link again: %w", err)
 	}
-	return "the pin of the program's link was gone; it is there again", nil
+	return "restored the pin of the program's link: " + pinWords([]badPin{*bad}), nil
 }
 
 // watchAgain puts the watching program, if there is one, behind links that were made again.
@@ -153,14 +186,23 @@ func (m *Mux) pinLinkAgain() error {
 	return err
 }
 
-// pinAgain pins a link that has lost its pin; the new handle replaces the old one, which it closes.
+// pinAgain pins a link that has lost its pin, in the place of another object; the new handle replaces the old one, which it closes.
 func pinAgain(old link.Link, pin string) (link.Link, error) {
-	info, err := old.Info()
+	fd, ok := old.(interface{ FD() int })
+	if !ok {
+		return nil, fmt.Errorf("pin %s: link of type %T has no descriptor", pin, old)
+	}
+	// Another handle of the link, which has no pin. Opening it by its id would need CAP_SYS_ADMIN.
+	other, err := unix.FcntlInt(uintptr(fd.FD()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("pin %s: %w", pin, err)
+	}
+	l, err := link.NewFromFD(other)
 	if err != nil {
 		return nil, err
 	}
-	l, err := link.NewFromID(info.ID)
-	if err != nil {
+	if err := os.RemoveAll(pin); err != nil {
+		l.Close()
 		return nil, err
 	}
 	if err := l.Pin(pin); err != nil {

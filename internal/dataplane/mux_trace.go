@@ -24,6 +24,8 @@ type tableView interface {
 	// remembered is the flow of an endpoint with this hash under flowKey; false when the table has none that counts.
 	remembered(k lb.EndpointKey, hash uint64) (Flow, bool)
 	flowKey() ring.Key
+	// spreadKey is that of outer sources of packets whose connection id names their member.
+	spreadKey() ring.Key
 	// nat is the session of path nat of a packet, and the addresses that the mux sends from to servers.
 	nat(Packet) (natView, bool, []NATAddress)
 }
@@ -43,7 +45,12 @@ type endpointView struct {
 	cookies               *cookieKeys
 	quic                  *MuxQUIC
 	nat                   bool // packets are rewritten both ways
+	flowsFirst            bool // the flow table goes before cookies and connection ids
+	keepDead              bool // flows stay at dead members
 }
+
+// keeps tells whether packets of a member's own flows go to it.
+func (e *endpointView) keeps(m memberView) bool { return m.alive || e.keepDead }
 
 // guardView is what applies to a whole VIP.
 type guardView struct {
@@ -68,8 +75,29 @@ const (
 	traceNoBackend    = "no_backend"
 	traceSourceDenied = "source_denied"
 	traceSNATNobody   = "snat_nobody"
+	traceBadSource    = "bad_source"
 	traceNATNoAddress = "nat_no_address"
 )
+
+// sourcePossible returns false for addresses that no host sends from (RFC 1122 section 3.2.1.3, RFC 4291 section 2.5); the C twin is
+// source_possible.
+func sourcePossible(a netip.Addr) bool {
+	if a.Is4() {
+		first := a.As4()[0]
+		return first != 0 && first != 127 && first < 224
+	}
+	return !a.IsMulticast() && !a.IsUnspecified() && !a.IsLoopback() && !a.Is4In6()
+}
+
+// impossible ends the trace of a packet from an address that no host has.
+func (t *Trace) impossible(p Packet) bool {
+	if sourcePossible(p.Client) {
+		return false
+	}
+	t.Verdict = traceBadSource
+	t.step("no host sends from %s", p.Client)
+	return true
+}
 
 // tracePacket walks a view as the program does, and says what it saw.
 func tracePacket(p Packet, view tableView) (Trace, error) {
@@ -92,6 +120,9 @@ func tracePacket(p Packet, view tableView) (Trace, error) {
 		return t, nil
 	case !ok:
 		if s, has := view.snat(vipKey(key), p.Port); has {
+			if t.impossible(p) {
+				return t, nil
+			}
 			t.outbound(p, s, view)
 			return t, nil
 		}
@@ -105,13 +136,21 @@ func tracePacket(p Packet, view tableView) (Trace, error) {
 	}
 	hash := t.identify(p, e, found, ring.FlowHash)
 	if e.nat {
+		if t.impossible(p) {
+			return t, nil
+		}
 		t.followNAT(p, e, found, hash, view)
 		return t, nil
+	}
+	if t.flowsFirst(p, e, found, view) {
+		e.cookies, e.quic = nil, nil
 	}
 	if by, ok := t.followCookie(p, e); ok {
 		hash = by
 	} else if by, ok := t.followQUIC(p, e, view); ok {
 		hash = by
+	} else if t.impossible(p) {
+		return t, nil
 	} else if e.flow {
 		ringHash := hash
 		hash = flowHash(p, e, found, view.flowKey(), false)
@@ -234,14 +273,19 @@ func (v tablesView) endpoint(k lb.EndpointKey) (endpointView, bool) {
 	policy := load(&record.Policy)
 	view.flow = policy>>muxPolicyShiftPOLICY_FLAGS_SHIFT&uint64(muxEndpointFlagENDPOINT_FLOW) != 0
 	view.nat = policy>>muxPolicyShiftPOLICY_FLAGS_SHIFT&uint64(muxEndpointFlagENDPOINT_NAT) != 0
+	view.flowsFirst = policy>>muxPolicyShiftPOLICY_FLAGS_SHIFT&uint64(muxEndpointFlagENDPOINT_FLOWS_FIRST) != 0
+	view.keepDead = policy>>muxPolicyShiftPOLICY_FLAGS_SHIFT&uint64(muxEndpointFlagENDPOINT_KEEP_DEAD) != 0
 	view.cookies, view.quic = v.cookiesAt(policy), v.quicAt(policy)
 	view.schedule = v.schedule(record, members)
 	if word != 0 {
 		first := uint32(word)
 		view.code = uint8(word >> 32)
 		view.ring = slices.Clone(slotsOf(mem.rings[first : first+1<<view.code/slotsPerWord]))
-		key := &mem.config.RingKeys[uint8(word>>40)&uint8(muxLimitLIMIT_RING_KEYS-1)]
+		key := &mem.config.RingKeys[uint8(word>>muxRingWordBitRING_WORD_KEY_SHIFT)&uint8(muxLimitLIMIT_RING_KEYS-1)]
 		view.key = ring.Key{K0: key.K0, K1: key.K1}
+		if extra := load(&record.Extra); extra != 0 && word>>muxRingWordBitRING_WORD_KEYED_SHIFT&1 != 0 {
+			view.key = view.key.Tweaked(mem.extras[extra-1].RingTweak)
+		}
 	}
 	for id := range view.count {
 		w := load(&mem.members[uint32(members)+uint32(id)])

@@ -8,20 +8,18 @@ import (
 
 // cookieKeys are what an endpoint's cookies are read with. A nil one: the endpoint has no cookies.
 type cookieKeys struct {
-	// at is a key by its id; false: none that counts.
-	at   func(kid uint8) (key [16]byte, live bool)
-	form CookieForm
+	MuxCookie
 	// clock is the shared clock of CookieCO, in milliseconds.
 	clock uint32
 }
 
 // of is the cookie in a timestamp, and the id of its key.
 func (k *cookieKeys) of(stamp uint32) (carried uint16, kid uint8) {
-	if k.form == CookieCO {
+	if k.Form == CookieCO {
 		carried = cookie.OffsetCookie(stamp, k.clock)
 		return carried, cookie.ShortKeyID(carried)
 	}
-	if k.form.Split() {
+	if k.Form.Split() {
 		carried = uint16(cookie.SplitBits.Cookie(stamp))
 		return carried, cookie.ShortKeyID(carried)
 	}
@@ -30,11 +28,11 @@ func (k *cookieKeys) of(stamp uint32) (carried uint16, kid uint8) {
 }
 
 // decode is the member that a cookie names.
-func (k *cookieKeys) decode(hash uint64, carried uint16) (id uint16, ok bool) {
-	if k.form != CookieEVC {
-		return cookie.DecodeShort(hash, carried)
+func (k *cookieKeys) decode(hash uint64, carried uint16, kid uint8) (id uint16, ok bool) {
+	if k.Form != CookieEVC {
+		return cookie.DecodeShort(hash, carried, k.secret(kid))
 	}
-	return cookie.Decode(hash, carried)
+	return cookie.Decode(hash, carried, k.secret(kid))
 }
 
 // followCookie goes where the cookie of a segment says, and gives the hash that the outer source then varies with; false when it carries none that leads
@@ -51,30 +49,29 @@ func (t *Trace) followCookie(p Packet, e endpointView) (hash uint64, ok bool) {
 		return 0, false
 	}
 	carried, kid := e.cookies.of(p.Echo)
-	key, live := e.cookies.at(kid)
-	if !live {
+	if !e.cookies.Live[kid] {
 		t.step("the echoed timestamp %#08x carries no cookie: there is no key %d", p.Echo, kid)
 		return 0, false
 	}
-	hash = cookie.PRF(key, cookie.Flow{
+	hash = cookie.PRF(e.cookies.Keys[kid], cookie.Flow{
 		Client: netip.AddrPortFrom(p.Client, p.ClientPort), VIP: netip.AddrPortFrom(p.VIP, p.Port),
 	})
-	id, valid := e.cookies.decode(hash, carried)
+	id, valid := e.cookies.decode(hash, carried, kid)
 	m, present := e.members[id]
 	switch {
 	case !valid:
 		t.step("the echoed timestamp %#08x carries no cookie of this flow", p.Echo)
 		return 0, false
 	case !present || int(id) >= e.count:
-		t.step("the echoed timestamp %#08x carries cookie %#04x of a member %d that there is not", p.Echo, carried, id)
+		t.step("the echoed timestamp %#08x carries no cookie of this flow: %#04x would be that of member %d, which there is not", p.Echo, carried, id)
 		return 0, false
-	case !m.alive:
+	case !e.keeps(m):
 		t.step("by cookie %#04x it is member %d's, which is down: another is chosen", carried, id)
 		return 0, false
 	}
 	t.step("by cookie %#04x, key %d, it is member %d's", carried, kid, id)
 	t.forward(id, m)
-	return hash, true
+	return hash >> 16, true // as bpf/mux/forward.h: the lowest bits are the cookie's factor
 }
 
 // cookiesAt reads the keys that a policy word names.
@@ -82,10 +79,7 @@ func (v tablesView) cookiesAt(policy uint64) *cookieKeys {
 	if policy>>muxPolicyShiftPOLICY_FLAGS_SHIFT&uint64(muxEndpointFlagENDPOINT_COOKIE) == 0 {
 		return nil
 	}
-	record := v.t.mem.cookieSets[policy>>muxPolicyShiftPOLICY_COOKIE_SHIFT-1]
-	return &cookieKeys{
-		at: func(kid uint8) ([16]byte, bool) { return cookieKey(&record, kid) }, form: CookieForm(record.Form), clock: sharedClock(),
-	}
+	return &cookieKeys{MuxCookie: cookieOf(&v.t.mem.cookieSets[policy>>muxPolicyShiftPOLICY_COOKIE_SHIFT-1]), clock: sharedClock()}
 }
 
 // cookieKeysOf are the keys of a wanted endpoint.
@@ -93,5 +87,5 @@ func cookieKeysOf(e MuxEndpoint) *cookieKeys {
 	if e.Cookie == nil {
 		return nil
 	}
-	return &cookieKeys{at: func(kid uint8) ([16]byte, bool) { return e.Cookie.Keys[kid], e.Cookie.Live[kid] }, form: e.Cookie.Form, clock: sharedClock()}
+	return &cookieKeys{MuxCookie: *e.Cookie, clock: sharedClock()}
 }

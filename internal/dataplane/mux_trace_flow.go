@@ -26,16 +26,35 @@ func (t *Trace) follow(e endpointView, s Segment, f Flow, known bool) bool {
 	}
 	t.step("the flow table knows it: member %d, %s, last refreshed %s ago", f.Member, f.Class, f.Age)
 	m, present := e.members[f.Member]
-	opening := s == SegmentOpening && f.Class != FlowUntrusted
+	ended := s == SegmentOpening && f.Class == FlowClosing
 	switch {
-	case !present || !m.alive:
+	case ended && e.cookies != nil:
+		t.step("the connection ended, and a SYN begins another one")
+		return false
+	case !present || s == SegmentOpening && f.Class != FlowTrusted && !m.alive || !e.keeps(m):
 		t.step("member %d is %s: another is chosen", f.Member, unusable(m, present))
 		return false
-	case opening && !m.choosable:
+	case ended && !m.choosable:
 		t.step("a SYN begins another flow, and member %d takes no new ones", f.Member)
 		return false
+	case s == SegmentOpening && f.Class == FlowTrusted:
+		t.step("the server of an established flow decides whether a SYN begins another one")
 	}
 	t.forward(f.Member, m)
+	return true
+}
+
+// flowsFirst tells whether the flow table knows the packet's flow on an endpoint where that goes before its cookie or connection id (flow_known of
+// bpf/mux/forward.h).
+func (t *Trace) flowsFirst(p Packet, e endpointView, k lb.EndpointKey, view tableView) bool {
+	if !e.flowsFirst {
+		return false
+	}
+	f, known := view.remembered(k, flowHash(p, e, k, view.flowKey(), false))
+	if !known || f.Class == FlowUntrusted && e.quic != nil {
+		return false
+	}
+	t.step("the endpoint has cookies only since lately: flows in the flow table go first")
 	return true
 }
 
@@ -82,6 +101,12 @@ func (v tablesView) flowKey() ring.Key {
 	return ring.Key{K0: key.K0, K1: key.K1}
 }
 
+// spreadKey implements tableView.
+func (v tablesView) spreadKey() ring.Key {
+	key := &v.t.mem.config.SpreadKey
+	return ring.Key{K0: key.K0, K1: key.K1}
+}
+
 // remembered implements tableView.
 func (v tablesView) remembered(k lb.EndpointKey, hash uint64) (Flow, bool) {
 	e, ok := v.t.entries[k]
@@ -105,6 +130,9 @@ func (v tablesView) remembered(k lb.EndpointKey, hash uint64) (Flow, bool) {
 
 // flowKey implements tableView.
 func (fakeView) flowKey() ring.Key { return ring.Key{} }
+
+// spreadKey implements tableView.
+func (fakeView) spreadKey() ring.Key { return ring.Key{} }
 
 // remembered implements tableView: the fake remembers nothing.
 func (fakeView) remembered(lb.EndpointKey, uint64) (Flow, bool) { return Flow{}, false }

@@ -32,12 +32,12 @@ func (t *Trace) followQUIC(p Packet, e endpointView, view tableView) (hash uint6
 		t.step("connection id %x, read %s, names member %d", p.CID, how, id)
 	}
 	m, present := e.members[id]
-	if !present || !m.alive {
+	if !present || !e.keeps(m) {
 		t.step("member %d is %s: the flow table and the ring are asked", id, unusable(m, present))
 		return 0, false
 	}
 	t.forward(id, m)
-	return ring.SpreadHash(view.flowKey(), p.Client, p.ClientPort), true
+	return ring.SpreadHash(view.spreadKey(), p.Client, p.ClientPort), true
 }
 
 // unreadable says why a connection id names no member.

@@ -16,7 +16,7 @@ func newTrackedQUIC(t *testing.T) *quicFixture {
 // records are those of the endpoint.
 func (f *quicFixture) records() (out []Flow) {
 	f.t.Helper()
-	flows, err := f.mux.Flows(f.e.Key, 1000)
+	flows, err := f.mux.listFlows(f.e.Key, 1000)
 	must(f.t, err)
 	for _, flow := range flows {
 		if flow.Tracked {

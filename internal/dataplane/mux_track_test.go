@@ -37,7 +37,7 @@ func withMore(p wire.Packet) wire.Packet {
 // connections lists the records of the endpoint of a packet's VIP.
 func (f *muxFixture) connections(p wire.Packet) (out []Flow) {
 	f.t.Helper()
-	flows, err := f.mux.Flows(lb.EndpointKey{VIP: p.Dst, Protocol: lb.TCP, Port: 80}, 1<<20)
+	flows, err := f.mux.listFlows(lb.EndpointKey{VIP: p.Dst, Protocol: lb.TCP, Port: 80}, 1<<20)
 	must(f.t, err)
 	for _, flow := range flows {
 		if flow.Tracked {

@@ -75,7 +75,7 @@ func TestPseudoConnectionsTrust(t *testing.T) {
 	f.datagram(2)
 	f.datagram(2)
 	classes := map[FlowClass]int{}
-	flows, err := f.mux.Flows(f.e.Key, 10)
+	flows, err := f.mux.listFlows(f.e.Key, 10)
 	must(t, err)
 	for _, fl := range flows {
 		classes[fl.Class]++

@@ -22,7 +22,7 @@ func pinMaps(dir, name string, maps map[string]*ebpf.Map) error {
 		return fmt.Errorf("make pin directory: %w", err)
 	}
 	for n, m := range maps {
-		if err := m.Pin(filepath.Join(temporary, n)); err != nil {
+		if err := pinMap(m, filepath.Join(temporary, n)); err != nil {
 			return fmt.Errorf("pin table %s: %w", n, err)
 		}
 	}
@@ -30,6 +30,17 @@ func pinMaps(dir, name string, maps map[string]*ebpf.Map) error {
 		return fmt.Errorf("pin tables: %w", err)
 	}
 	return nil
+}
+
+// pinMap pins a map at path, which must not exist. It pins a clone, because Map.Pin remembers the path of an earlier call: it does nothing
+// when the path is the same, and moves the earlier pin when it differs, whether or not the pin still exists there.
+func pinMap(m *ebpf.Map, path string) error {
+	clone, err := m.Clone()
+	if err != nil {
+		return err
+	}
+	defer clone.Close()
+	return clone.Pin(path)
 }
 
 // openMaps opens the pinned maps of these names; nil when there is no such directory.

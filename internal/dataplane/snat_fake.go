@@ -18,6 +18,8 @@ type FakeMuxSNAT struct {
 	words   map[snat.VIP]*[snat.Ranges]uint16
 	fails   map[snat.VIP]error
 	idle    bool
+	// Room is how many VIPs there may be; 0: any number. Set before the first call.
+	Room int
 }
 
 var (
@@ -39,6 +41,9 @@ func (f *FakeMuxSNAT) SetSNAT(vip snat.VIP, members []SNATMember, words *[snat.R
 		delete(f.members, vip)
 		delete(f.words, vip)
 		return nil
+	}
+	if f.words[vip] == nil && f.Room > 0 && len(f.words) >= f.Room {
+		return fmt.Errorf("set SNAT of %s: no room: at most %d", vip.Addr, f.Room)
 	}
 	copied := *words
 	f.members[vip], f.words[vip] = slices.Clone(members), &copied

@@ -142,7 +142,7 @@ type watchEndpointExtra struct {
 	Schedule      uint64
 	UntrustedAge  uint32
 	Rsv0          uint32
-	Rsv           uint64
+	RingTweak     uint64
 }
 
 type watchEndpointSlot struct {
@@ -196,10 +196,15 @@ type watchMuxConfig struct {
 		K0 uint64
 		K1 uint64
 	}
-	Idle  uint64
-	Ahead uint64
-	Nat   uint64
-	Rsv   [3]uint64
+	Idle      uint64
+	Ahead     uint64
+	Nat       uint64
+	SpreadKey struct {
+		_  structs.HostLayout
+		K0 uint64
+		K1 uint64
+	}
+	Rsv uint64
 }
 
 type watchNatAddress struct {
@@ -379,6 +384,7 @@ const (
 	watchMapEndpointExtras   = "endpoint_extras"
 	watchMapEndpointSlots    = "endpoint_slots"
 	watchMapFlows            = "flows"
+	watchMapFragmentRates    = "fragment_rates"
 	watchMapFragments        = "fragments"
 	watchMapMemberCounts     = "member_counts"
 	watchMapMemberLoads      = "member_loads"
@@ -396,9 +402,11 @@ const (
 	watchMapReasons          = "reasons"
 	watchMapRings            = "rings"
 	watchMapScheduleCursors  = "schedule_cursors"
+	watchMapShareMarks       = "share_marks"
 	watchMapSnatBlocks       = "snat_blocks"
 	watchMapSourceLists      = "source_lists"
 	watchMapSourceWords      = "source_words"
+	watchMapTooBigs          = "too_bigs"
 	watchMapTrackBatches     = "track_batches"
 	watchMapTrackBuckets     = "track_buckets"
 	watchMapTrackDepot       = "track_depot"
@@ -426,7 +434,6 @@ const (
 	watchVarOwnMac           = "own_mac"
 	watchVarOwnMacs          = "own_macs"
 	watchVarProbeKey         = "probe_key"
-	watchVarPtbSpent         = "ptb_spent"
 	watchVarSecond           = "second"
 	watchVarTestClock        = "test_clock"
 	watchVarTestJiffies      = "test_jiffies"
@@ -506,6 +513,7 @@ type watchMapSpecs struct {
 	EndpointExtras  *ebpf.MapSpec `ebpf:"endpoint_extras"`
 	EndpointSlots   *ebpf.MapSpec `ebpf:"endpoint_slots"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
+	FragmentRates   *ebpf.MapSpec `ebpf:"fragment_rates"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	MemberCounts    *ebpf.MapSpec `ebpf:"member_counts"`
 	MemberLoads     *ebpf.MapSpec `ebpf:"member_loads"`
@@ -523,9 +531,11 @@ type watchMapSpecs struct {
 	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	ScheduleCursors *ebpf.MapSpec `ebpf:"schedule_cursors"`
+	ShareMarks      *ebpf.MapSpec `ebpf:"share_marks"`
 	SnatBlocks      *ebpf.MapSpec `ebpf:"snat_blocks"`
 	SourceLists     *ebpf.MapSpec `ebpf:"source_lists"`
 	SourceWords     *ebpf.MapSpec `ebpf:"source_words"`
+	TooBigs         *ebpf.MapSpec `ebpf:"too_bigs"`
 	TrackBatches    *ebpf.MapSpec `ebpf:"track_batches"`
 	TrackBuckets    *ebpf.MapSpec `ebpf:"track_buckets"`
 	TrackDepot      *ebpf.MapSpec `ebpf:"track_depot"`
@@ -555,7 +565,6 @@ type watchVariableSpecs struct {
 	OwnMac           *ebpf.VariableSpec `ebpf:"own_mac"`
 	OwnMacs          *ebpf.VariableSpec `ebpf:"own_macs"`
 	ProbeKey         *ebpf.VariableSpec `ebpf:"probe_key"`
-	PtbSpent         *ebpf.VariableSpec `ebpf:"ptb_spent"`
 	Second           *ebpf.VariableSpec `ebpf:"second"`
 	TestClock        *ebpf.VariableSpec `ebpf:"test_clock"`
 	TestJiffies      *ebpf.VariableSpec `ebpf:"test_jiffies"`
@@ -603,6 +612,7 @@ type watchMaps struct {
 	EndpointExtras  *ebpf.Map `ebpf:"endpoint_extras"`
 	EndpointSlots   *ebpf.Map `ebpf:"endpoint_slots"`
 	Flows           *ebpf.Map `ebpf:"flows"`
+	FragmentRates   *ebpf.Map `ebpf:"fragment_rates"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	MemberCounts    *ebpf.Map `ebpf:"member_counts"`
 	MemberLoads     *ebpf.Map `ebpf:"member_loads"`
@@ -620,9 +630,11 @@ type watchMaps struct {
 	Reasons         *ebpf.Map `ebpf:"reasons"`
 	Rings           *ebpf.Map `ebpf:"rings"`
 	ScheduleCursors *ebpf.Map `ebpf:"schedule_cursors"`
+	ShareMarks      *ebpf.Map `ebpf:"share_marks"`
 	SnatBlocks      *ebpf.Map `ebpf:"snat_blocks"`
 	SourceLists     *ebpf.Map `ebpf:"source_lists"`
 	SourceWords     *ebpf.Map `ebpf:"source_words"`
+	TooBigs         *ebpf.Map `ebpf:"too_bigs"`
 	TrackBatches    *ebpf.Map `ebpf:"track_batches"`
 	TrackBuckets    *ebpf.Map `ebpf:"track_buckets"`
 	TrackDepot      *ebpf.Map `ebpf:"track_depot"`
@@ -647,6 +659,7 @@ func (m *watchMaps) Close() error {
 		m.EndpointExtras,
 		m.EndpointSlots,
 		m.Flows,
+		m.FragmentRates,
 		m.Fragments,
 		m.MemberCounts,
 		m.MemberLoads,
@@ -664,9 +677,11 @@ func (m *watchMaps) Close() error {
 		m.Reasons,
 		m.Rings,
 		m.ScheduleCursors,
+		m.ShareMarks,
 		m.SnatBlocks,
 		m.SourceLists,
 		m.SourceWords,
+		m.TooBigs,
 		m.TrackBatches,
 		m.TrackBuckets,
 		m.TrackDepot,
@@ -697,7 +712,6 @@ type watchVariables struct {
 	OwnMac           *ebpf.Variable `ebpf:"own_mac"`
 	OwnMacs          *ebpf.Variable `ebpf:"own_macs"`
 	ProbeKey         *ebpf.Variable `ebpf:"probe_key"`
-	PtbSpent         *ebpf.Variable `ebpf:"ptb_spent"`
 	Second           *ebpf.Variable `ebpf:"second"`
 	TestClock        *ebpf.Variable `ebpf:"test_clock"`
 	TestJiffies      *ebpf.Variable `ebpf:"test_jiffies"`

@@ -3,7 +3,6 @@ package dataplane
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 
 	"github.com/cilium/ebpf"
@@ -37,11 +36,11 @@ func attachXDP(prog *ebpf.Program, ifindex int, mode XDPMode, pin string) (link.
 	if err != nil {
 		return nil, err
 	}
-	old, err := link.LoadPinnedLink(pin, nil)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("open pinned link %s: %w", pin, err)
+	old, err := takeOwnLink(pin, muxLinkPrograms...)
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
+	if old != nil {
 		if xdpIfindex(old) == ifindex {
 			if err := old.Update(prog); err != nil {
 				old.Close()

@@ -30,6 +30,8 @@ type Options struct {
 	Interface string
 	// MTU of the underlay in bytes, IP header included.
 	MTU int
+	// State is the agent's state directory.
+	State string
 	// Of servers: VIPs are those that it shall have, none: those on its loopback. Tunnels are the devices that take packets out of
 	// their tunnels, none: those of the kernel's tunnel kinds. GUE: packets come in GUE. TunnelSources are as in the Network.
 	VIPs          []netip.Addr
@@ -125,6 +127,12 @@ type Machine interface {
 	Addresses() ([]Address, error)
 	// Way looks up the route to an address, from one of the machine's own unless that is invalid.
 	Way(from, to netip.Addr) (Way, error)
+	// RouteDevices names the devices of all next hops of the route to an address.
+	RouteDevices(to netip.Addr) ([]string, error)
+	// Firewall lists the rules of netfilter, as nft list ruleset and iptables-save print them; none where there is no such command.
+	Firewall() ([]string, error)
+	// LockedOut is why no manager takes the node with this state directory, as its agent wrote it; empty when one does, or there is no node.
+	LockedOut(state string) (string, error)
 	// TakesGUE tells whether the kernel takes packets out of GUE, over IPv6 or IPv4.
 	TakesGUE(is6 bool) (bool, error)
 }
@@ -147,6 +155,11 @@ func Run(m Machine, o Options) []Result {
 		e.stamps()
 	}
 	e.link()
+	e.managers()
+	if o.Role == Host {
+		e.answersLeave()
+		e.firewall()
+	}
 	return e.results
 }
 

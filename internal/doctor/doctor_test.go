@@ -11,7 +11,7 @@ func options(role Role) Options { return Options{Role: role, Interface: "eth0", 
 func TestHealthy(t *testing.T) {
 	want := map[Role][]string{
 		Mux:  {"kernel", "capabilities", "btf", "bpffs", "jit", "bpf arrays", "xdp", "ip_forward", "ipv6 forwarding", "interface", "mtu", "rp_filter", "native xdp", "lro"},
-		Host: {"kernel", "capabilities", "btf", "bpffs", "jit", "bpf arrays", "tcx", "ip_forward", "ipv6 forwarding", "tcp timestamps", "syn cookies", "interface", "mtu", "rp_filter"},
+		Host: {"kernel", "capabilities", "btf", "bpffs", "jit", "bpf arrays", "tcx", "ip_forward", "ipv6 forwarding", "tcp timestamps", "syn cookies", "interface", "mtu", "rp_filter", "answers", "firewall"},
 	}
 	for role, checks := range want {
 		results := Run(NewFake(), options(role))
@@ -49,6 +49,7 @@ func TestEachCheck(t *testing.T) {
 		{Mux, func(f *Fake) { f.Release = "6.1.0-13-amd64" }, Result{"kernel", Fail, "Linux 6.1.0-13-amd64, must be 6.6 or newer", "install Linux 6.6 or newer, for instance on Debian 12: apt install -t bookworm-backports linux-image-amd64"}},
 		{Mux, func(f *Fake) { f.Release = "5.15.0" }, Result{"kernel", Fail, "Linux 5.15.0, must be 6.6 or newer", "install Linux 6.6 or newer, for instance on Debian 12: apt install -t bookworm-backports linux-image-amd64"}},
 		{Host, func(f *Fake) { f.Caps &^= 1<<39 | 1<<12 }, Result{"capabilities", Fail, "without CAP_NET_ADMIN, CAP_BPF", "run it as root: sudo shunt doctor"}},
+		{Mux, func(f *Fake) { f.Locked = "the managers do not accept this node's certificate" }, Result{"managers", Fail, "the managers do not accept this node's certificate", "write a new token to the --token-file of the agent"}},
 		{Mux, func(f *Fake) { f.HasBTF = false }, Result{"btf", Fail, "no /sys/kernel/btf/vmlinux", "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y: the distributions' kernels are"}},
 		{Mux, func(f *Fake) { f.Mounted = false }, Result{"bpffs", Fail, "no bpf filesystem at /sys/fs/bpf", "mount -t bpf bpf /sys/fs/bpf"}},
 		{Mux, func(f *Fake) { f.Sysctls["net/core/bpf_jit_enable"] = "0" }, Result{"jit", Warn, "net.core.bpf_jit_enable is 0: programs are interpreted", "sysctl -w net.core.bpf_jit_enable=1"}},
@@ -63,7 +64,7 @@ func TestEachCheck(t *testing.T) {
 		{Mux, func(f *Fake) { link(f, func(i *Interface) { i.Up = false }) }, Result{"interface", Fail, "eth0 is down", "ip link set dev eth0 up"}},
 		{Mux, func(f *Fake) { link(f, func(i *Interface) { i.MTU = 1300 }) }, Result{"mtu", Fail, "1300, must be at least 1320: an IPv6 packet of 1280 bytes and 40 of the tunnel", "ip link set dev eth0 mtu 1500"}},
 		{Host, func(f *Fake) { link(f, func(i *Interface) { i.MTU = 1400 }) }, Result{"mtu", Fail, "1400, must be at least the network's 1500", "ip link set dev eth0 mtu 1500"}},
-		{Host, func(f *Fake) { link(f, func(i *Interface) { i.MTU = 1500 }) }, Result{"mtu", Warn, "1500: inside the tunnel 1460 are left; TCP is clamped to that, larger datagrams are refused", "ip link set dev eth0 mtu 1540, on every device of the underlay"}},
+		{Host, func(f *Fake) { link(f, func(i *Interface) { i.MTU = 1500 }) }, Result{"mtu", Warn, "1500: inside the tunnel 1460 are left; TCP is clamped to that, larger datagrams are refused, and IPv4 clients that fragment them are not told", "ip link set dev eth0 mtu 1540, on every device of the underlay"}},
 		{Host, func(f *Fake) { f.Sysctls["net/ipv4/conf/all/rp_filter"] = "1" }, Result{"rp_filter", Fail, "net.ipv4.conf.all.rp_filter is 1, must be 0: packets whose source is not reached by eth0 are dropped", "sysctl -w net.ipv4.conf.all.rp_filter=0"}},
 		{Mux, func(f *Fake) { f.Sysctls["net/ipv4/conf/eth0/rp_filter"] = "1" }, Result{"rp_filter", Fail, "net.ipv4.conf.eth0.rp_filter is 1, must be 0: packets whose source is not reached by eth0 are dropped", "sysctl -w net.ipv4.conf.eth0.rp_filter=0"}},
 		{Mux, func(f *Fake) {

@@ -22,11 +22,16 @@ type Fake struct {
 	XDPError error
 	TCXError error
 	MapError error
+	Locked   string
 	// Of servers; a way is found by its source, or by its destination without one.
-	Devices  []Tunnel
-	Own      []Address
-	Ways     map[netip.Addr]Way
-	GUE      map[bool]bool // by whether it is over IPv6
+	Devices []Tunnel
+	Own     []Address
+	Ways    map[netip.Addr]Way
+	GUE     map[bool]bool // by whether it is over IPv6
+	// Routes are the devices of the default routes, by whether it is IPv6's.
+	Routes   map[bool][]string
+	Rules    []string
+	NoRules  error
 	NoGUE    error
 	NoOwn    error
 	NoDevice error
@@ -41,8 +46,8 @@ func NewFake() *Fake {
 			"net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/eth0/rp_filter": "0",
 		},
 		Links:  map[string]Interface{"eth0": {Up: true, MTU: 1600, Driver: "mlx5_core", Index: 2}},
-		Native: XDP{Native: true},
-		Peer:   VethPeer{Command: "ip netns exec fabric ", Name: "veth1", GRO: true},
+		Native: XDP{Native: true}, Routes: map[bool][]string{false: {"eth0"}},
+		Peer: VethPeer{Command: "ip netns exec fabric ", Name: "veth1", GRO: true},
 	}
 }
 
@@ -132,6 +137,9 @@ func (f *Fake) ProbeTCX(int) error { return f.TCXError }
 // ProbeArray implements Machine.
 func (f *Fake) ProbeArray() error { return f.MapError }
 
+// LockedOut implements Machine.
+func (f *Fake) LockedOut(string) (string, error) { return f.Locked, nil }
+
 // Tunnels implements Machine.
 func (f *Fake) Tunnels() ([]Tunnel, error) { return f.Devices, f.NoDevice }
 
@@ -149,6 +157,18 @@ func (f *Fake) Way(from, to netip.Addr) (Way, error) {
 	}
 	return w, nil
 }
+
+// RouteDevices implements Machine.
+func (f *Fake) RouteDevices(to netip.Addr) ([]string, error) {
+	devices, ok := f.Routes[to.Is6()]
+	if !ok {
+		return nil, fmt.Errorf("look up the route to %s: network is unreachable", to)
+	}
+	return devices, nil
+}
+
+// Firewall implements Machine.
+func (f *Fake) Firewall() ([]string, error) { return f.Rules, f.NoRules }
 
 // TakesGUE implements Machine.
 func (f *Fake) TakesGUE(is6 bool) (bool, error) { return f.GUE[is6], f.NoGUE }

@@ -53,7 +53,7 @@ func (e *examination) mtu(i Interface) {
 	case i.MTU < e.o.MTU:
 		e.fail(check, raise(e.o.MTU), "%d, must be at least the network's %d", i.MTU, e.o.MTU)
 	case i.MTU < e.o.MTU+maxOuter:
-		e.warn(check, raise(e.o.MTU+maxOuter)+", on every device of the underlay", "%d: inside the tunnel %d are left; TCP is clamped to that, larger datagrams are refused", i.MTU, i.MTU-maxOuter)
+		e.warn(check, raise(e.o.MTU+maxOuter)+", on every device of the underlay", "%d: inside the tunnel %d are left; TCP is clamped to that, larger datagrams are refused, and IPv4 clients that fragment them are not told", i.MTU, i.MTU-maxOuter)
 	default:
 		e.ok(check, "%d, %d more than the network's", i.MTU, i.MTU-e.o.MTU)
 	}

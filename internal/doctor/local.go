@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -140,6 +142,34 @@ func (Local) Addresses() ([]Address, error) {
 func (Local) Way(from, to netip.Addr) (Way, error) {
 	w, err := netdev.FindWay(from, to)
 	return Way(w), err
+}
+
+// RouteDevices implements Machine.
+func (Local) RouteDevices(to netip.Addr) ([]string, error) { return netdev.RouteDevices(to) }
+
+// Firewall implements Machine.
+func (Local) Firewall() (rules []string, err error) {
+	for _, command := range [][]string{{"nft", "list", "ruleset"}, {"iptables-save"}, {"ip6tables-save"}} {
+		path, err := exec.LookPath(command[0])
+		if err != nil {
+			continue
+		}
+		out, err := exec.Command(path, command[1:]...).Output()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", strings.Join(command, " "), err)
+		}
+		rules = append(rules, string(out))
+	}
+	return rules, nil
+}
+
+// LockedOut implements Machine.
+func (Local) LockedOut(state string) (string, error) {
+	content, err := os.ReadFile(filepath.Join(state, "locked-out"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return strings.TrimSpace(string(content)), err
 }
 
 // TakesGUE implements Machine.

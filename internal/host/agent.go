@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/agent"
@@ -30,31 +32,50 @@ type Agent struct {
 	prober  Prober
 	checks  *checks
 	loads   *loads
+	answers *answers
 	// servers, if not nil, hears of the bindings that the tables have. Set by Run before anything else is called.
 	servers *servers
 	// guard says what servers may send. Set by Run as well.
 	guard dataplane.HostGuard
+	// served becomes true when a plan arrives; nil: not needed. Set by Run.
+	served *atomic.Bool
 	// outbound is nil where servers open no connections that leave with a VIP.
 	outbound *outbound
+	// leases, if not nil, are those of outbound. Set before anything else is called.
+	leases *Leases
 	// openings is nil where nobody makes them. Set by Run before anything else is called.
 	openings *openings
+
+	// planning is held while a plan is applied; it guards wanted. Taken before all others.
+	planning sync.Mutex
+	wanted   *plan.Plan // the manager's last one; nil before the first
 
 	// applying is held while the tables are made to follow; it guards what the tables were given. Taken before mu, and before those of
 	// servers.
 	applying sync.Mutex
 	state    dataplane.HostState // of the last plan
 	leavers  []leaver            // in the tables beside it
-	repairs  repairs             // used by Apply alone, which is never called twice at once
+	repairs  repairs
+	planned  *plan.Plan // the last one, without what is withheld; nil before the first
 	spreads  spreads
 	own      []netip.Addr // of this host, as the plan has them
 	// flipped is poked when members changed their health: new flows from switches go elsewhere then.
 	flipped chan struct{}
 
 	// mu guards what follows.
-	mu       sync.Mutex
-	hunger   probe.Hunger
-	bindings []plan.Binding // obeyed by the tables
-	problems []Problem      // logged already
+	mu          sync.Mutex
+	hunger      probe.Hunger
+	former      former
+	bindings    []plan.Binding      // in the tables
+	dips        map[netip.Addr]bool // of bindings
+	problems    []Problem           // logged already
+	uplinkFault string              // keeps the programs from the uplink; empty: none
+	mtu         uint32              // of the Network; 0 before the first plan
+	withheld    withholding
+	bound       *plan.Plan // that the tables have; nil before the first
+	// used is what the bindings of the plan usedOf take of the tables.
+	used   map[string]uint64
+	usedOf *plan.Plan
 }
 
 var _ agent.Handler = (*Agent)(nil)
@@ -66,46 +87,95 @@ func New(tables dataplane.HostTables, machine Machine, prober Prober, c clock.Cl
 		log = slog.New(slog.DiscardHandler)
 	}
 	return &Agent{
-		tables: tables, machine: machine, prober: prober, checks: newChecks(), loads: newLoads(tables, c, log), clock: c, log: log,
+		tables: tables, machine: machine, prober: prober, checks: newChecks(), loads: newLoads(tables, c, log), answers: &answers{log: log}, clock: c, log: log,
 		flipped: make(chan struct{}, 1),
 	}
 }
 
-// Apply implements agent.Handler. Problems of the machine do not fail it: the tables are as wanted, and Status tells. Handshakes that tables refuse fail it when all
-// else is done.
+// Apply implements agent.Handler. Problems of the machine do not fail it: the tables are as wanted, and Status tells. Nor does a lack of room: VIPs
+// of the tenant that takes most of a full table are withheld. Handshakes that tables refuse fail it when all else is done.
 func (a *Agent) Apply(_ context.Context, p plan.Plan) error {
-	next := dataplane.HostState{
-		TunnelSources: p.TunnelSources, MTU: p.MTU, Bindings: p.Bindings, Inside: p.Inside, Repairs: a.repairs.follow(&p), Switches: p.Switches,
-		Cookies: p.Cookies,
+	a.planning.Lock()
+	defer a.planning.Unlock()
+	if a.served != nil {
+		a.served.Store(true)
 	}
-	if a.guard != dataplane.GuardOff {
-		next.Guard, next.VIPs, next.Underlay = a.guard, p.VIPs, underlay(&p)
-	}
-	if err := a.follow(next, p.Node.Addresses); err != nil {
+	a.wanted = &p
+	return a.apply(&p)
+}
+
+// apply makes everything follow the manager's plan, but for the VIPs that the tables have no room for; planning is held.
+func (a *Agent) apply(wanted *plan.Plan) error {
+	a.mu.Lock()
+	machines := a.former.follow(wanted.Repairs, wanted.Node.Addresses)
+	a.mu.Unlock()
+	p, err := a.follow(wanted)
+	if err != nil {
 		return err
 	}
 	a.mu.Lock()
-	a.bindings = slices.Clone(p.Bindings)
+	dips := dipsOf(p.Bindings)
+	same := maps.Equal(a.dips, dips)
+	a.bindings, a.dips, a.mtu = slices.Clone(p.Bindings), dips, p.MTU
 	a.mu.Unlock()
-	a.checkMachine()
+	if !same {
+		a.checkMachine()
+	}
 	a.loads.follow(p.Bindings)
 	var refused error
 	if a.openings != nil {
-		refused = a.openings.follow(&p)
+		refused = a.openings.follow(p)
 	}
 	defer a.poke()
-	if err := errors.Join(refused, a.prober.Set(a.checks.follow(p.Bindings, a.clock.Now()))); err != nil {
+	if err := errors.Join(refused, a.prober.Set(append(a.checks.follow(p.Bindings, a.clock.Now()), machines...))); err != nil {
 		return err
 	}
 	a.log.Info("plan applied", "revision", p.Revision, "bindings", len(p.Bindings))
 	return nil
 }
 
-// follow gives the tables a state and, where they have room, the bindings that leave. own are the addresses of this host.
-func (a *Agent) follow(next dataplane.HostState, own []netip.Addr) error {
+// dipsOf returns the DIPs of bindings: the machine's settings suit them or not, whatever their ports.
+func dipsOf(bindings []plan.Binding) map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for i := range bindings {
+		out[bindings[i].DIP] = true
+	}
+	return out
+}
+
+// follow gives the tables as much of a plan as they have room for, and where they have more, the bindings that leave. It returns the plan that
+// the tables have.
+func (a *Agent) follow(wanted *plan.Plan) (*plan.Plan, error) {
 	a.applying.Lock()
 	defer a.applying.Unlock()
-	a.own = own
+	a.own = wanted.Node.Addresses
+	f := a.fittingTo(wanted)
+	p := f.plan()
+	err := a.followLocked(p)
+	for err != nil && a.refused(f, err) {
+		p = f.plan()
+		err = a.followLocked(p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	a.withhold(f, p)
+	return p, nil
+}
+
+// followLocked gives the tables the state of a plan. applying is held.
+func (a *Agent) followLocked(p *plan.Plan) error {
+	next := dataplane.HostState{
+		TunnelSources: p.TunnelSources, MTU: p.MTU, Bindings: p.Bindings, Inside: p.Inside, Switches: p.Switches,
+		Cookies: p.Cookies,
+	}
+	if a.guard != dataplane.GuardOff {
+		next.Guard, next.VIPs, next.Underlay = a.guard, p.VIPs, underlay(p)
+	}
+	a.mu.Lock()
+	lost := a.former.lost()
+	a.mu.Unlock()
+	next.Repairs = a.repairs.follow(p, lost)
 	leavers := leave(a.leavers, a.state.Bindings, next.Bindings, a.clock.Now())
 	a.spreadLocked(&next, leavers)
 	err := a.tables.Apply(withLeavers(next, leavers))
@@ -117,7 +187,7 @@ func (a *Agent) follow(next dataplane.HostState, own []netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	a.state, a.leavers = next, leavers
+	a.state, a.leavers, a.planned = next, leavers, p
 	a.tellServers()
 	return nil
 }
@@ -185,6 +255,17 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 			faults = append(faults, fmt.Sprintf("%s (%s)", p.Text, p.Cure))
 		}
 	}
+	a.mu.Lock()
+	if a.uplinkFault != "" {
+		faults = append(faults, a.uplinkFault)
+	}
+	mtu, withheld := a.mtu, a.withheld.vips
+	a.mu.Unlock()
+	faults = append(faults, agent.WithheldLines(withheld)...)
+	s.Withheld = agent.WithheldStatus(withheld)
+	if a.machine.Links != nil {
+		s.MtuFault = agent.MTUFault(mtu, a.machine.Links())
+	}
 	counters, err := a.tables.Counters()
 	if err != nil {
 		faults = append(faults, err.Error())
@@ -211,6 +292,8 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 	for _, m := range counters.Servers {
 		s.Servers = append(s.Servers, serverStatus(m))
 	}
+	s.UnansweredServers = a.answers.lost()
+	a.roomStatus(s)
 	flowStatus(s, counters.Flows)
 	a.outboundStatus(s, counters.Flows.SNAT)
 	slices.SortFunc(s.Reasons, func(a, b *apiv1.ReasonCount) int { return strings.Compare(a.Reason, b.Reason) })
@@ -251,6 +334,6 @@ func (a *Agent) Trace(*apiv1.TraceRequest) *apiv1.TraceResult {
 }
 
 // Flows implements agent.Handler: the flow table is the muxes'.
-func (a *Agent) Flows(*apiv1.FlowsRequest) *apiv1.FlowsResult {
+func (a *Agent) Flows(_ context.Context, _ *apiv1.FlowsRequest) *apiv1.FlowsResult {
 	return &apiv1.FlowsResult{Error: "hosts have no flow table of the balancer: ask a mux"}
 }

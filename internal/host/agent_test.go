@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/lb"
@@ -63,6 +64,9 @@ func TestApplyAndStatus(t *testing.T) {
 		Members: []*apiv1.MemberStatus{{Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Dip: "10.20.1.11", DipPort: 8080,
 			Member: 3, Alive: true, Packets: 5, Bytes: 700, Service: "web"}},
 		Reasons: []*apiv1.ReasonCount{{Reason: "in_bad_source", Packets: 1}, {Reason: "in_delivered", Packets: 5}},
+		Tables: []*apiv1.TableStatus{
+			{Name: "bindings", Used: 1, Capacity: 65535}, {Name: "binding_parts", Capacity: 131072}, {Name: "cookie_keys", Capacity: 8192}, {Name: "handshakes", Capacity: 4096},
+		},
 	}
 	if got := a.Status(); !proto.Equal(got, status) {
 		t.Errorf("status %v, want %v", got, status)
@@ -87,6 +91,27 @@ func TestStatusTellsForwarding(t *testing.T) {
 	sysctls["net/ipv4/conf/eth0/forwarding"] = "1"
 	if got := a.Status().Error; got != "" {
 		t.Errorf("error %q after the cure", got)
+	}
+}
+
+// TestStatusTellsASmallUplink: clients may be let segment to the MTU of the Network, which the uplink must carry.
+func TestStatusTellsASmallUplink(t *testing.T) {
+	machine, mtu := settings(forwarding), 1500
+	machine.Links = func() []agent.Link { return []agent.Link{{Name: "eth0", MTU: mtu}} }
+	a := New(&dataplane.FakeHost{}, machine, &prober{}, clock.NewFake(time.Now()), nil)
+	for _, c := range []struct {
+		planned uint32
+		uplink  int
+		want    string
+	}{{0, 1500, ""}, {1500, 1500, ""}, {9000, 1500, "mtu 9000: eth0 has 1500"}, {9000, 9000, ""}, {9000, 1499, "mtu 9000: eth0 has 1499"}, {1499, 1499, ""}} {
+		if mtu = c.uplink; c.planned != 0 {
+			if err := a.Apply(t.Context(), plan.Plan{MTU: c.planned}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if s := a.Status(); s.GetMtuFault() != c.want || s.GetError() != "" {
+			t.Errorf("%+v: mtu fault %q, error %q", c, s.GetMtuFault(), s.GetError())
+		}
 	}
 }
 
@@ -117,17 +142,17 @@ func TestProblems(t *testing.T) {
 
 func TestLock(t *testing.T) {
 	dir := t.TempDir()
-	unlock, err := lock(dir)
+	own, err := lockRunDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf("lock %s/agent.lock: a host agent runs with it (process %d): end it first: ", dir, os.Getpid())
+	want := fmt.Sprintf("a host agent runs with this run directory: end it first: lock %s/agent.lock: another process holds it (process %d)", dir, os.Getpid())
 	if err := Stop("/nowhere", dir); err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("error %v, want %s…", err, want)
 	}
-	unlock()
-	if unlock, err = lock(dir); err != nil {
-		t.Errorf("after unlocking: %v", err)
+	own.Close()
+	if own, err = lockRunDir(dir); err != nil {
+		t.Fatalf("after unlocking: %v", err)
 	}
-	unlock()
+	own.Close()
 }

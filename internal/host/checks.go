@@ -28,6 +28,8 @@ type checks struct {
 	passive map[memberRef]*checked
 	// held are members that are up and were held down by damping when they settled last.
 	held map[memberRef]bool
+	// withheld are members that have no binding because a table is full, which is named. They are dead.
+	withheld map[memberRef]string
 	// fresh are those whose verdict, or whose having one, was not taken yet; changed is poked when there are any.
 	fresh   map[memberRef]bool
 	changed chan struct{}
@@ -201,13 +203,18 @@ func (c *checks) Take(all bool) plan.Verdicts {
 	out := map[lb.EndpointKey]*plan.EndpointVerdicts{}
 	if all {
 		for ref, m := range c.members {
-			if m.said != unsaid {
+			if _, withheld := c.withheld[ref]; m.said != unsaid && !withheld {
 				m.addTo(out, ref)
 			}
 		}
+		for ref := range c.withheld {
+			c.denyLocked(out, ref)
+		}
 	} else {
 		for ref := range c.fresh {
-			c.members[ref].addTo(out, ref)
+			if !c.denyLocked(out, ref) {
+				c.members[ref].addTo(out, ref)
+			}
 		}
 	}
 	clear(c.fresh)
@@ -222,11 +229,47 @@ func (c *checks) Take(all bool) plan.Verdicts {
 	return v
 }
 
+// withhold makes these the members that have no binding, with the full table.
+func (c *checks) withhold(members map[memberRef]string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.withheld
+	c.withheld = members
+	for ref := range before {
+		if _, still := members[ref]; !still {
+			c.tellLocked(ref)
+		}
+	}
+	for ref, table := range members {
+		if was, already := before[ref]; !already || was != table {
+			c.tellLocked(ref)
+		}
+	}
+}
+
+// denyLocked adds the verdict on a member without a binding, and returns false for any other. A few have words.
+func (c *checks) denyLocked(out map[lb.EndpointKey]*plan.EndpointVerdicts, ref memberRef) bool {
+	table, withheld := c.withheld[ref]
+	if !withheld {
+		return false
+	}
+	e := out[ref.endpoint]
+	if e == nil {
+		e = &plan.EndpointVerdicts{Key: ref.endpoint}
+		out[ref.endpoint] = e
+	}
+	e.Dead = append(e.Dead, ref.member)
+	if len(c.withheld) <= reasonedMembers {
+		if e.Words == nil {
+			e.Words = map[uint16]string{}
+		}
+		e.Words[ref.member] = "its host has no room for it: table " + table + " is full"
+	}
+	return true
+}
+
 // Probes is what the prober did.
 func (a *Agent) Probes() probe.Stats { return a.prober.Stats() }
-
-// Probed takes results of probes.
-func (a *Agent) Probed(results []probe.Result) { a.logFlips(a.checks.observe(results, a.clock.Now())) }
 
 // maxFlipLines is how many flips of one batch are logged one by one.
 const maxFlipLines = 16

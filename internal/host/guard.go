@@ -40,6 +40,25 @@ func underlay(p *plan.Plan) []netip.Prefix {
 	return out
 }
 
+// senderClaim is what sendersOf reads of a binding: a server, and the endpoint that it owns, if it owns one.
+type senderClaim struct {
+	dip   netip.Addr
+	owned lb.EndpointKey
+}
+
+// claimsOf returns the claims of bindings.
+func claimsOf(bindings []plan.Binding) map[senderClaim]bool {
+	out := map[senderClaim]bool{}
+	for i := range bindings {
+		c := senderClaim{dip: bindings[i].DIP}
+		if !bindings[i].Rewrite {
+			c.owned = bindings[i].Key
+		}
+		out[c] = true
+	}
+	return out
+}
+
 // sendersOf are who may send from which address by these devices: servers from their DIPs, those with SNAT included, and from VIPs what
 // belongs to endpoints that they own.
 func sendersOf(bindings []plan.Binding, snat []netip.Addr, ways netdev.Ways, devices []int) (out []dataplane.HostSender) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -36,6 +37,9 @@ type Leases struct {
 	stocks map[snat.Holder]*snat.Stock
 	// resting are ranges that are to be given back: new connections do not take their ports.
 	resting map[snat.Holder]map[snat.Range]rest
+	// most is how many DIPs the tables have room for, fault what is reported of those that have no place.
+	most  int
+	fault string
 	// ready are those that may have something to say.
 	ready map[snat.Holder]bool
 }
@@ -50,8 +54,15 @@ type rest struct {
 func NewLeases(tables dataplane.HostSNAT, rules snat.StockRules, c clock.Clock, log *slog.Logger) *Leases {
 	return &Leases{
 		tables: tables, clock: c, log: log, rules: rules, says: make(chan struct{}, 1), stirred: make(chan struct{}, 1),
-		stocks: map[snat.Holder]*snat.Stock{}, resting: map[snat.Holder]map[snat.Range]rest{}, ready: map[snat.Holder]bool{},
+		stocks: map[snat.Holder]*snat.Stock{}, resting: map[snat.Holder]map[snat.Range]rest{}, ready: map[snat.Holder]bool{}, most: dataplane.MaxSNATServers,
 	}
+}
+
+// room is how many DIPs have a place in the tables, and what is reported of those that have none.
+func (l *Leases) room() (used int, fault string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.stocks), l.fault
 }
 
 // Begin implements agent.Leases: answers to what was said on the last stream may be lost.
@@ -210,21 +221,32 @@ func (l *Leases) Hear(up *apiv1.PlanUpdate) error {
 
 // holdersLocked makes these the DIPs that may have ranges. The table of one that is gone is emptied at once.
 func (l *Leases) holdersLocked(in *apiv1.SnatHolders) error {
-	wanted := make(map[snat.Holder]bool, len(in.GetHolders()))
+	idles := make(map[snat.Holder]time.Duration, len(in.GetHolders()))
 	for _, m := range in.GetHolders() {
-		h, err := convert.FromSNATHolder(m)
+		h, idle, err := convert.FromSNATHolding(m)
 		if err != nil {
 			return fmt.Errorf("DIPs with SNAT: %w", err)
 		}
+		idles[h] = idle
+	}
+	placed := make(map[snat.Holder]bool, len(l.stocks))
+	for h := range l.stocks {
+		placed[h] = true
+	}
+	holders, left := fitHolders(slices.Collect(maps.Keys(idles)), placed, l.most)
+	if fault := holderFault(left); fault != l.fault {
+		if l.fault = fault; fault != "" {
+			l.log.Warn("servers get no ports", "reason", fault)
+		}
+	}
+	wanted := make(map[snat.Holder]bool, len(holders))
+	for _, h := range holders {
 		wanted[h] = true
 		if l.stocks[h] == nil {
 			l.stocks[h] = snat.NewStock(l.rules)
-			l.ready[h] = true
 		}
-	}
-	holders := make([]snat.Holder, 0, len(wanted))
-	for h := range wanted {
-		holders = append(holders, h)
+		l.stocks[h].SetIdle(idles[h])
+		l.ready[h] = true
 	}
 	if err := l.tables.SetHolders(holders); err != nil {
 		l.log.Error("cannot tell the tables which servers have SNAT", "error", err)
@@ -359,20 +381,6 @@ func (l *Leases) due() <-chan time.Time {
 		return nil
 	}
 	return l.clock.After(max(due.Sub(now), dueFloor))
-}
-
-// Holding is how many ranges the host's servers may use, and how many of its DIPs wait for some.
-func (l *Leases) Holding() (ranges, waiting int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range l.stocks {
-		usable, leaving := s.Usable()
-		ranges += len(usable) + len(leaving)
-		if len(usable) == 0 {
-			waiting++
-		}
-	}
-	return ranges, waiting
 }
 
 // signal pokes a channel with room for one.

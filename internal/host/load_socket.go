@@ -6,17 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
+	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/load"
+	"github.com/shuntlb/shunt/internal/lock"
+	"github.com/shuntlb/shunt/internal/socket"
 )
 
-// MaxSocketPath is the longest path of a socket in bytes (unix(7)).
-const MaxSocketPath = 107
+// MaxSocketPath is the longest path of a socket in bytes.
+const MaxSocketPath = socket.MaxPath
 
 const (
 	// loadSocketName is that of the socket in the run directory, where none is named.
@@ -30,51 +32,38 @@ const (
 // loadSocket takes what applications of this machine say of their load: lines of a server and a number, each answered with "ok", or with
 // "error: " and why not (docs/ops/load.md).
 type loadSocket struct {
-	listener *net.UnixListener
+	listener *socket.Listener
 	given    *given
+	log      *slog.Logger
+	// locks are kept with the socket.
+	locks []*lock.File
 }
 
 // openLoadSocket listens at a path, in the place of a socket that was left there. Its directory is made when it is missing; group and
 // owner may write to it, the kernel lets nobody else.
-func openLoadSocket(path string, g *given) (*loadSocket, error) {
-	if len(path) > MaxSocketPath {
-		return nil, fmt.Errorf("load socket %s: its path must be at most %d bytes", path, MaxSocketPath)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
-		return nil, fmt.Errorf("make directory of the load socket: %w", err)
-	}
-	switch info, err := os.Lstat(path); {
-	case errors.Is(err, os.ErrNotExist):
-	case err != nil:
-		return nil, fmt.Errorf("load socket: %w", err)
-	case info.Mode().Type() != os.ModeSocket:
-		return nil, fmt.Errorf("load socket %s: there is something that is no socket", path)
-	default:
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("load socket: %w", err)
-		}
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+func openLoadSocket(path string, g *given, log *slog.Logger, locks []*lock.File) (*loadSocket, error) {
+	l, err := socket.Listen(socket.Options{Path: path, Mode: 0o660, Directory: 0o711})
 	if err != nil {
 		return nil, fmt.Errorf("load socket: %w", err)
 	}
-	if err := os.Chmod(path, 0o660); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("load socket: %w", err)
-	}
-	return &loadSocket{l, g}, nil
+	return &loadSocket{l, g, log, locks}, nil
 }
 
-// serve answers until ctx ends, and closes the socket.
+// serve answers until ctx ends, and closes the socket. It keeps the socket at its path.
 func (s *loadSocket) serve(ctx context.Context) error {
 	var speakers sync.WaitGroup
 	defer speakers.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(ctx, func() { s.listener.Close() })()
+	var keepers []func() (restored bool, err error)
+	for _, l := range s.locks {
+		keepers = append(keepers, l.Tend)
+	}
+	go s.listener.Keep(ctx, clock.System{}, s.log, keepers...)
 	room := make(chan struct{}, maxSpeakers)
 	for {
-		conn, err := s.listener.AcceptUnix()
+		conn, err := s.listener.Accept()
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil
@@ -96,7 +85,7 @@ func (s *loadSocket) serve(ctx context.Context) error {
 }
 
 // listen takes in lines until their end, or one that is too long.
-func (s *loadSocket) listen(ctx context.Context, conn *net.UnixConn) {
+func (s *loadSocket) listen(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	lines := bufio.NewReaderSize(conn, load.MaxWords)
@@ -121,7 +110,7 @@ func (s *loadSocket) listen(ctx context.Context, conn *net.UnixConn) {
 }
 
 // answer says what came of a line.
-func answer(conn *net.UnixConn, fault error) error {
+func answer(conn net.Conn, fault error) error {
 	text := "ok\n"
 	if fault != nil {
 		text = "error: " + fault.Error() + "\n"

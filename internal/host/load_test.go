@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -180,6 +182,24 @@ func (s speaker) answer() string {
 
 // TestLoadSocket: lines are answered one by one, bad ones with why; the socket takes the place of one that was left, and of nothing else; it ends
 // with the agent.
+// awaitSocket waits until something listens at path.
+func awaitSocket(t *testing.T, path string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		conn, err := net.Dial("unix", path)
+		if err == nil {
+			conn.Close()
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("nothing listens again: %v", err)
+		}
+		runtime.Gosched()
+	}
+}
+
 func TestLoadSocket(t *testing.T) {
 	dir, err := os.MkdirTemp("", "load") // paths of sockets are short
 	check(t, err)
@@ -188,7 +208,7 @@ func TestLoadSocket(t *testing.T) {
 	w := newLoadTest(t, member(1, binding("203.0.113.10", "10.20.1.11")))
 	serve := func() (stop func()) {
 		t.Helper()
-		s, err := openLoadSocket(path, w.loads.given)
+		s, err := openLoadSocket(path, w.loads.given, slog.New(slog.DiscardHandler), nil)
 		check(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -247,9 +267,13 @@ func TestLoadSocket(t *testing.T) {
 	left.Close()
 	stop = serve()
 	dial().says("10.20.1.11 1\n", "ok")
+	// Its directory is removed while the agent runs, as a cleaned-up /run is.
+	check(t, os.RemoveAll(filepath.Dir(path)))
+	awaitSocket(t, path)
+	dial().says("10.20.1.11 1\n", "ok")
 	stop()
 	check(t, os.WriteFile(path, []byte("precious"), 0o600))
-	if _, err := openLoadSocket(path, w.loads.given); err == nil || !strings.Contains(err.Error(), "no socket") {
+	if _, err := openLoadSocket(path, w.loads.given, slog.New(slog.DiscardHandler), nil); err == nil || !strings.Contains(err.Error(), "no socket") {
 		t.Errorf("a file in its place: %v", err)
 	}
 }

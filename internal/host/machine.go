@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -23,6 +24,10 @@ type Machine struct {
 	Sysctl func(key string) (string, error)
 	// Addresses are those of the machine itself.
 	Addresses func() ([]netip.Addr, error)
+	// Devices names the devices of all next hops of the route to an address; nil: routes are not looked at.
+	Devices func(to netip.Addr) ([]string, error)
+	// Links tells the uplink; nil: it is not known.
+	Links func() []agent.Link
 }
 
 // Problems are the settings that do not suit the bindings.
@@ -52,6 +57,9 @@ func (m Machine) Problems(bindings []plan.Binding) []Problem {
 			Text: fmt.Sprintf("rp_filter of %s is strict: packets of clients are dropped unless the route back to them leaves by %s", m.Interface, m.Interface),
 			Cure: fmt.Sprintf("sysctl -w net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.%s.rp_filter=2", m.Interface),
 		})
+	}
+	if len(bindings) > 0 {
+		found = append(found, m.otherWays()...)
 	}
 	return found
 }

@@ -1,11 +1,14 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -114,8 +117,25 @@ func check(t *testing.T, err error) {
 	}
 }
 
+// sweepNets removes the namespaces and pins of test processes that were killed.
+var sweepNets = sync.OnceFunc(func() {
+	left, _ := filepath.Glob("/run/netns/hostnet-*")
+	for _, path := range left {
+		name := filepath.Base(path)
+		pid, _, _ := strings.Cut(strings.TrimPrefix(name, "hostnet-"), "-")
+		if _, err := os.Stat("/proc/" + pid); !errors.Is(err, os.ErrNotExist) {
+			continue // it runs
+		}
+		if strings.HasSuffix(name, "-host") {
+			_ = dataplane.DetachHost("/sys/fs/bpf/test-" + name)
+		}
+		_ = netdev.DeleteNamespace(name)
+	}
+})
+
 func newTestNet(t *testing.T, mtu int) *testNet {
 	t.Helper()
+	sweepNets()
 	base := fmt.Sprintf("hostnet-%d-%d-", os.Getpid(), nets.Add(1))
 	n := &testNet{t: t, client: base + "client", host: base + "host", server: base + "server", dir: "/sys/fs/bpf/test-" + base + "host", mtu: mtu}
 	client, host, server := n.open(n.client), n.open(n.host), n.open(n.server)

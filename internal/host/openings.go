@@ -97,7 +97,7 @@ func coEndpoints(p *plan.Plan) (out []dataplane.COEndpoint, faults []string) {
 		keys := &p.Cookies[at]
 		for j := range keys.Keys {
 			id := keys.Keys[j].ID()
-			e.Keys[id], e.Live[id] = keys.Keys[j].Key, true
+			e.Keys[id], e.Live[id], e.Shuffled[id] = keys.Keys[j].Key, true, keys.Keys[j].Shuffled
 		}
 		e.Mint = uint8(keys.Mint & 1)
 		out = append(out, e)
@@ -128,10 +128,11 @@ func (h *openings) follow(p *plan.Plan) error {
 
 func (h *openings) followLocked() error {
 	endpoints, faults := coEndpoints(h.plan)
-	h.faults, h.settings, h.wanted = append(faults, h.strangers()...), h.read(), len(endpoints) > 0
+	h.faults, h.wanted = append(faults, h.strangers()...), len(endpoints) > 0
 	if len(endpoints) == 0 && h.tables == nil {
-		return nil
+		return nil // the usual host: nothing of the kernel is read
 	}
+	h.settings = h.read()
 	if !h.on("tcp_timestamps") {
 		h.faults = append(h.faults, "net.ipv4.tcp_timestamps is 0: cookie.form co needs timestamps (sysctl -w net.ipv4.tcp_timestamps=1)")
 		endpoints = nil
@@ -154,7 +155,8 @@ const mute = " (sysctl -w net.ipv4.tcp_timestamps=0 keeps muxes from reading the
 
 // strangers are servers of the plan that are not on this very machine: their connections have no cookies.
 func (h *openings) strangers() (faults []string) {
-	if h.own == nil {
+	needs := func(b plan.Binding) bool { return b.Cookie && !b.Rewrite }
+	if h.own == nil || !slices.ContainsFunc(h.plan.Bindings, needs) {
 		return nil
 	}
 	own, err := h.own()
@@ -162,7 +164,7 @@ func (h *openings) strangers() (faults []string) {
 		return nil // the agent says so elsewhere
 	}
 	for i := range h.plan.Bindings {
-		if b := &h.plan.Bindings[i]; b.Cookie && !b.Rewrite && !slices.Contains(own, b.DIP) {
+		if b := &h.plan.Bindings[i]; needs(*b) && !slices.Contains(own, b.DIP) {
 			faults = append(faults, fmt.Sprintf("%s port %d: its server %s is not on this machine itself, as cookie.form co needs: its connections have no cookies", b.Key.VIP, b.Key.Port, b.DIP))
 		}
 	}

@@ -181,3 +181,21 @@ func TestHandshakesThatCannotBe(t *testing.T) {
 		t.Errorf("of one that should: %v", st)
 	}
 }
+
+// TestOrdinaryPlansReadNothing: a host without endpoints of cookie.form co reads no setting and no address of its machine when a plan
+// changes, of which there may be hundreds a second.
+func TestOrdinaryPlansReadNothing(t *testing.T) {
+	reads := 0
+	h := newOpenings(func() (dataplane.HostCOTables, error) { return &dataplane.FakeHostCO{}, nil },
+		func(string) (string, error) { reads++; return "1", nil }, clock.System{}, slog.New(slog.DiscardHandler))
+	h.own = func() ([]netip.Addr, error) { reads++; return nil, nil }
+	p := ownerPlan(netip.MustParseAddr("203.0.113.1"))
+	p.Bindings[0].Cookie = false
+	if err := h.follow(&p); err != nil || reads != 0 {
+		t.Errorf("of an ordinary plan: %v, %d reads", err, reads)
+	}
+	p.Bindings[0].Cookie = true
+	if err := h.follow(&p); err != nil || reads == 0 {
+		t.Errorf("of one with handshakes: %v, %d reads", err, reads)
+	}
+}

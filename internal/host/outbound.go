@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -59,6 +61,7 @@ type outbound struct {
 	device  frameDevice
 	sender  frameSender
 	tried   time.Time // when the device was tried to be made last
+	uplink  int       // index of the device that frames leave by
 	expired uint64
 }
 
@@ -66,20 +69,34 @@ var _ dataplane.HostSNAT = (*outbound)(nil)
 
 // newOutbound makes one around the data plane, whose frames leave by the device of index uplink.
 func newOutbound(tables dataplane.HostSNAT, uplink int, c clock.Clock, log *slog.Logger) *outbound {
-	return &outbound{
-		HostSNAT: tables, clock: c, log: log, waiting: newWaiting(dataplane.MaxSNATWaiting),
-		make: func() (frameDevice, frameSender, error) {
-			d, err := netdev.OpenTap(outboundDevice)
-			if err != nil {
-				return nil, nil, err
-			}
-			s, err := netdev.NewFrameSender(uplink)
-			if err != nil {
-				return nil, nil, errors.Join(err, d.Close())
-			}
-			return d, s, nil
-		},
+	o := &outbound{HostSNAT: tables, clock: c, log: log, waiting: newWaiting(dataplane.MaxSNATWaiting), uplink: uplink}
+	o.make = func() (frameDevice, frameSender, error) {
+		d, err := netdev.OpenTap(outboundDevice)
+		if err != nil {
+			return nil, nil, err
+		}
+		s, err := netdev.NewFrameSender(o.uplink)
+		if err != nil {
+			return nil, nil, errors.Join(err, d.Close())
+		}
+		return d, s, nil
 	}
+	return o
+}
+
+// uplinkReplaced makes frames leave by the device of another index from now on: the uplink was removed and made again.
+func (o *outbound) uplinkReplaced(ifindex int) {
+	o.mu.Lock()
+	o.uplink = ifindex
+	device := o.device
+	o.mu.Unlock()
+	if device != nil {
+		o.lose(device)
+	}
+	o.mu.Lock()
+	o.tried = time.Time{}
+	o.openLocked()
+	o.mu.Unlock()
 }
 
 // SetHolders implements dataplane.HostSNAT. The first DIPs make the device.
@@ -256,4 +273,21 @@ func (a *Agent) outboundStatus(s *apiv1.NodeStatus, n dataplane.HostSNATCounts) 
 		&apiv1.TableStatus{Name: "snat_ports", Used: n.Used, Capacity: n.Ports},
 		&apiv1.TableStatus{Name: "snat_waiting", Used: n.Waiting, Capacity: n.Servers * uint64(dataplane.MaxSNATWaiting)})
 	s.Reasons = append(s.Reasons, &apiv1.ReasonCount{Reason: "out_snat_expired", Packets: a.outbound.lost()})
+	if a.leases == nil {
+		return
+	}
+	used, fault := a.leases.room()
+	s.Tables = append(s.Tables, &apiv1.TableStatus{Name: dataplane.TableSNATServers, Used: uint64(used), Capacity: uint64(dataplane.MaxSNATServers)})
+	if n.Short > 0 {
+		fault = strings.Join(append(nonEmpty(fault), fmt.Sprintf("table %s is full: %d servers use part of their ports", dataplane.TableSNATRanges, n.Short)), "; ")
+	}
+	s.Error = strings.Join(append(nonEmpty(s.Error), nonEmpty(fault)...), "; ")
+}
+
+// nonEmpty is a list of a text, none for an empty one.
+func nonEmpty(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return []string{text}
 }

@@ -74,7 +74,7 @@ func (w *wireServer) Send(frames []packet.Frame) (int, error) {
 		}
 		w.sent = append(w.sent, f.Ifindex)
 		isn := binary.BigEndian.Uint32(tcp[4:])
-		w.tables.Answer(isn>>12^w.tables.Key(), isn, dataplane.ProbeResult{State: dataplane.ProbeAnswered})
+		w.tables.Answer(w.tables.Key().Number(isn), isn, dataplane.ProbeResult{State: dataplane.ProbeAnswered})
 	}
 	return len(frames), nil
 }

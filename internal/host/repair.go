@@ -21,23 +21,26 @@ type repairs struct {
 type madeRepair struct {
 	of  plan.Repair
 	own []netip.Addr
-	out *dataplane.HostRepair
+	// lost are the machines that nothing is sent on to.
+	lost []netip.Addr
+	out  *dataplane.HostRepair
 }
 
-// follow folds what changed. Those that something was displaced of come first: where there is no room for all, the others are seldom needed. An endpoint whose bindings here have no host address that anybody knows is left out.
-func (r *repairs) follow(p *plan.Plan) []*dataplane.HostRepair {
+// follow folds what changed. Nothing is sent on to lost machines. Those that something was displaced of come first: where there is no room for all, the others are seldom needed. An endpoint whose bindings here have no host address that anybody knows is left out.
+func (r *repairs) follow(p *plan.Plan, lost []netip.Addr) []*dataplane.HostRepair {
 	made := make(map[lb.EndpointKey]madeRepair, len(p.Repairs))
 	var out, cookies []*dataplane.HostRepair
 	for i := range p.Repairs {
 		want := &p.Repairs[i]
 		m, ok := r.made[want.Key]
-		if !ok || !slices.Equal(m.own, p.Node.Addresses) || !reflect.DeepEqual(&m.of, want) {
-			m = madeRepair{of: *want, own: p.Node.Addresses, out: r.make(want, p.Node.Addresses)}
+		without := lostOf(want, lost)
+		if !ok || !slices.Equal(m.own, p.Node.Addresses) || !slices.Equal(m.lost, without) || !reflect.DeepEqual(&m.of, want) {
+			m = madeRepair{of: *want, own: p.Node.Addresses, lost: without, out: r.make(want, p.Node.Addresses, without)}
 		}
 		made[want.Key] = m
 		switch {
 		case m.out == nil:
-		case len(want.Memberships) == 1:
+		case len(want.Memberships) == 1 && !want.Rotated:
 			cookies = append(cookies, m.out)
 		default:
 			out = append(out, m.out)
@@ -47,8 +50,22 @@ func (r *repairs) follow(p *plan.Plan) []*dataplane.HostRepair {
 	return append(out, cookies...)
 }
 
-// make folds an endpoint's memberships; nil when no member is here. own are the addresses of this host.
-func (r *repairs) make(in *plan.Repair, own []netip.Addr) *dataplane.HostRepair {
+// lostOf are those of lost machines that an endpoint's former backends are on.
+func lostOf(in *plan.Repair, lost []netip.Addr) (out []netip.Addr) {
+	if len(lost) == 0 {
+		return nil
+	}
+	left := leftHosts(in)
+	for _, host := range lost {
+		if slices.Contains(left, host) {
+			out = append(out, host)
+		}
+	}
+	return out
+}
+
+// make folds an endpoint's memberships; nil when no member is here. own are the addresses of this host, lost the machines that nothing is sent on to.
+func (r *repairs) make(in *plan.Repair, own, lost []netip.Addr) *dataplane.HostRepair {
 	out := &dataplane.HostRepair{Key: in.Key, Hash: in.Hash.Key, Client: in.Source, ThreeTuple: in.Fragments == lb.Fragments3Tuple}
 	targets := make(map[uint16]*plan.Target, len(in.Targets))
 	for i := range in.Targets {
@@ -66,14 +83,14 @@ func (r *repairs) make(in *plan.Repair, own []netip.Addr) *dataplane.HostRepair 
 		if !here && !slices.Contains(out.Peers, t.Host) {
 			out.Peers = append(out.Peers, t.Host)
 		}
-		if !down[t.ID] && !t.Fallen {
+		if !down[t.ID] && !t.Fallen && !slices.Contains(lost, t.Host) {
 			out.Targets = append(out.Targets, dataplane.HostTarget{ID: t.ID, Outer: t.Outer, Here: here})
 		}
 	}
 	if !out.Source.IsValid() {
 		return nil
 	}
-	if len(in.Memberships) == 1 {
+	if len(in.Memberships) == 1 && !in.Rotated {
 		out.Turns = ring.Fold() // nothing was displaced: no slot had another owner
 		return out
 	}
@@ -89,6 +106,10 @@ func (r *repairs) make(in *plan.Repair, own []netip.Addr) *dataplane.HostRepair 
 			}
 		}
 		rings[i] = r.builder.Walked(m.RingCode, seats)
+	}
+	if in.Rotated {
+		out.Turns = ring.FoldRotated(rings[0])
+		return out
 	}
 	out.Turns = ring.Fold(rings...)
 	return out

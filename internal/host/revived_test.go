@@ -53,7 +53,7 @@ func TestRevivedMembersFindWhoHadTheirSlots(t *testing.T) {
 		whole := ring.Build(code, members)
 		for _, own := range hosts {
 			var r repairs
-			out := r.follow(&plan.Plan{Node: lb.Node{Addresses: []netip.Addr{own}}, Repairs: []plan.Repair{*made}})
+			out := r.follow(&plan.Plan{Node: lb.Node{Addresses: []netip.Addr{own}}, Repairs: []plan.Repair{*made}}, nil)
 			if len(out) != 1 {
 				rt.Fatalf("host %s made %d", own, len(out))
 			}

@@ -5,21 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
-	"syscall"
+	"sync/atomic"
 	"time"
 
 	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/load"
+	machine "github.com/shuntlb/shunt/internal/lock"
 	"github.com/shuntlb/shunt/internal/netdev"
 	"github.com/shuntlb/shunt/internal/probe"
 	"github.com/shuntlb/shunt/internal/probe/means"
@@ -59,13 +58,33 @@ type Options struct {
 const lockName = "agent.lock"
 
 // Run attaches the programs and keeps them at the plan until ctx ends. They stay attached, with their flow state: the
-// next Run takes them over without losing a packet.
+// next Run takes them over without losing a packet. An agent that fails before it has a plan, for want of a good token for one, detaches what it
+// attached itself.
 func Run(ctx context.Context, o Options) error {
-	unlock, err := lock(o.RunDir)
+	own, err := lockRunDir(o.RunDir)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer own.Close()
+	namespace, err := machine.Namespace("host")
+	if err != nil {
+		return err
+	}
+	defer namespace.Close()
+	pins, err := os.ReadDir(o.BPFFS)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("look for pins: %w", err)
+	}
+	var served atomic.Bool
+	err = run(ctx, o, []*machine.File{namespace, own}, &served)
+	if err != nil && !served.Load() && len(pins) == 0 {
+		err = errors.Join(err, dataplane.DetachHost(o.BPFFS))
+	}
+	return err
+}
+
+// run is Run with the locks held, which it keeps. served becomes true when a plan arrives.
+func run(ctx context.Context, o Options, locks []*machine.File, served *atomic.Bool) error {
 	dev, err := netdev.FindInterface(o.Interface)
 	if err != nil {
 		return err
@@ -73,7 +92,7 @@ func Run(ctx context.Context, o Options) error {
 	if dev.MAC == [6]byte{} {
 		return fmt.Errorf("interface %s: it has no Ethernet address: not supported by this version", o.Interface)
 	}
-	tables, err := dataplane.OpenHost(dataplane.HostOptions{Ifindex: dev.Index, Dir: o.BPFFS, Flows: o.Flows, Last: o.Last})
+	tables, err := dataplane.OpenHost(dataplane.HostOptions{Ifindex: dev.Index, Dir: o.BPFFS, Flows: o.Flows, Last: o.Last, Log: o.Node.Log})
 	if err != nil {
 		return err
 	}
@@ -95,7 +114,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer prober.Close()
 	h = New(tables, thisMachine(o.Interface), prober, clock.System{}, o.Node.Log)
-	h.guard = o.Guard
+	h.guard, h.served = o.Guard, served
 	h.loads.lookEvery(cmp.Or(o.LoadInterval, load.SampleEvery))
 	h.servers = newServers(tables, func() ([]int, error) { return uplinkDevices(o.Interface) }, clock.System{}, o.Node.Log)
 	o.Node.Verdicts, o.Node.Loads = h.checks, h.loads
@@ -103,8 +122,8 @@ func Run(ctx context.Context, o Options) error {
 	h.outbound.opens = h.servers.opens
 	h.openings = openOpenings(tables, h.machine, o.Node.Log)
 	leases := NewLeases(h.outbound, snat.DefaultStockRules, clock.System{}, o.Node.Log)
-	o.Node.Leases = leases
-	socket, err := openLoadSocket(cmp.Or(o.LoadSocket, filepath.Join(o.RunDir, loadSocketName)), h.loads.given)
+	o.Node.Leases, h.leases = leases, leases
+	socket, err := openLoadSocket(cmp.Or(o.LoadSocket, filepath.Join(o.RunDir, loadSocketName)), h.loads.given, o.Node.Log, locks)
 	if err != nil {
 		return errors.Join(err, tables.Close())
 	}
@@ -112,11 +131,17 @@ func Run(ctx context.Context, o Options) error {
 	var wg sync.WaitGroup
 	var besideErr, packetsErr, serversErr, socketErr error
 	wg.Go(func() { expire(ctx, h) })
+	tending := &tender{
+		uplink: func() (int, error) { return uplinkIndex(o.Interface) }, tend: tables.Tend, moved: h.outbound.uplinkReplaced, report: h.setUplinkFault,
+		clock: clock.System{}, log: o.Node.Log, ifindex: dev.Index,
+	}
+	wg.Go(func() { tending.run(ctx) })
 	wg.Go(func() { h.sweep(ctx) })
 	wg.Go(func() { h.openings.run(ctx) })
 	wg.Go(func() { leases.Run(ctx) })
 	wg.Go(func() { h.outbound.run(ctx) })
 	wg.Go(func() { watch(ctx, h) })
+	wg.Go(func() { watchAnswers(ctx, h) })
 	wg.Go(func() { h.loads.run(ctx) })
 	wg.Go(func() { newLoadAsker(h.loads.given, clock.System{}, o.Node.Log).run(ctx) })
 	wg.Go(func() {
@@ -160,16 +185,19 @@ func expire(ctx context.Context, h *Agent) {
 		if err := h.Expire(); err != nil {
 			h.log.Error("take out bindings", "error", err)
 		}
+		if err := h.Refit(); err != nil {
+			h.log.Error("look for room", "error", err)
+		}
 	}
 }
 
 // Stop detaches the programs and removes their pins, flow state included. The agent must not be running.
 func Stop(bpffs, runDir string) error {
-	unlock, err := lock(runDir)
+	own, err := lockRunDir(runDir)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer own.Close()
 	return dataplane.DetachHost(bpffs)
 }
 
@@ -179,6 +207,8 @@ func thisMachine(uplink string) Machine {
 		Interface: uplink,
 		Sysctl:    func(key string) (string, error) { return netdev.ReadSysctl("", key) },
 		Addresses: ownAddresses,
+		Devices:   netdev.RouteDevices,
+		Links:     func() []agent.Link { return agent.LinksOf(uplink) },
 	}
 }
 
@@ -196,29 +226,11 @@ func ownAddresses() ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// lock keeps a second agent out; the kernel lets go of it with the process.
-func lock(dir string) (unlock func(), err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make run directory: %w", err)
+// lockRunDir keeps a second agent out; the kernel releases the lock with the process.
+func lockRunDir(dir string) (*machine.File, error) {
+	own, err := machine.Take(filepath.Join(dir, lockName))
+	if errors.Is(err, machine.ErrTaken) {
+		return nil, fmt.Errorf("a host agent runs with this run directory: end it first: %w", err)
 	}
-	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open lock: %w", err)
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		defer f.Close()
-		pid, _ := io.ReadAll(f)
-		return nil, fmt.Errorf("lock %s: a host agent runs with it (process %s): end it first: %w", f.Name(), pid, err)
-	}
-	if err := errors.Join(f.Truncate(0), writePID(f)); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("write lock: %w", err)
-	}
-	return func() { f.Close() }, nil
-}
-
-// writePID leaves the process's id for those who find the lock taken.
-func writePID(f *os.File) error {
-	_, err := f.WriteString(strconv.Itoa(os.Getpid()))
-	return err
+	return own, err
 }

@@ -2,6 +2,7 @@ package host
 
 import (
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -22,8 +23,9 @@ type servers struct {
 	mu       sync.Mutex
 	planned  bool
 	bindings []plan.Binding
-	snat     []netip.Addr // DIPs with SNAT
-	dips     []netip.Addr // of both, in order, each once
+	snat     []netip.Addr         // DIPs with SNAT
+	dips     []netip.Addr         // of both, in order, each once
+	claims   map[senderClaim]bool // of bindings
 }
 
 func newServers(tables dataplane.HostTables, uplinks func() ([]int, error), c clock.Clock, log *slog.Logger) *servers {
@@ -35,13 +37,21 @@ func newServers(tables dataplane.HostTables, uplinks func() ([]int, error), c cl
 	return s
 }
 
-// bound takes the bindings that the tables have now, which nobody changes. Servers whose ways are known are looked at when it returns.
+// bound takes the bindings that the tables have now, which no caller changes afterwards. When it returns, the program is on the devices of
+// servers whose ways are known. Bindings with the same senders as before leave devices and senders alone: of a change of the plan they are
+// the usual case, and a look at the devices costs several system calls.
 func (s *servers) bound(bindings []plan.Binding) {
+	claims := claimsOf(bindings)
 	s.mu.Lock()
-	s.planned, s.bindings = true, bindings
-	s.countLocked()
+	same := s.planned && maps.Equal(s.claims, claims)
+	s.planned, s.bindings, s.claims = true, bindings, claims
+	if !same {
+		s.countLocked()
+	}
 	s.mu.Unlock()
-	s.again()
+	if !same {
+		s.again()
+	}
 }
 
 // opens takes the DIPs of servers whose connections leave with a VIP.

@@ -62,7 +62,7 @@ func TestServersAreLookedAtWhereTheyAre(t *testing.T) {
 	a.servers.changed(ways(7, 8))
 	expect("two servers", true, 7, 8)
 	apply(first)
-	expect("one left, and lingers", true, 7, 8)
+	expect("one left, and lingers", false, 7, 8)
 	c.Advance(2 * linger)
 	check(t, a.Expire())
 	expect("one left", true, 7)

@@ -40,7 +40,7 @@ protocol bgp {{.Name}}_v4 {
 	neighbor {{.V4}} as {{$.MuxASN}};
 	password "{{$.Password}}";
 	direct; bfd on; hold time 9; keepalive time 3; connect delay time 1; connect retry time 1; error wait time 1, 2;
-	graceful restart off;
+	graceful restart aware;
 	ipv4 { import filter vips4; export none; };
 }
 protocol bgp {{.Name}}_v6 {
@@ -48,7 +48,7 @@ protocol bgp {{.Name}}_v6 {
 	neighbor {{.V6}} as {{$.MuxASN}};
 	password "{{$.Password}}";
 	direct; bfd on; hold time 9; keepalive time 3; connect delay time 1; connect retry time 1; error wait time 1, 2;
-	graceful restart off;
+	graceful restart aware;
 	ipv6 { import filter vips6; export none; };
 }
 {{end}}`
@@ -95,6 +95,51 @@ func (r *birdRouter) sessions(ctx context.Context) (map[netip.Addr]string, error
 	}
 	return birdSessions(string(out)), nil
 }
+
+func (r *birdRouter) paths(ctx context.Context, prefix netip.Prefix) ([]string, error) {
+	out, err := exec.CommandContext(ctx, "birdc", "-s", r.socket(), "show", "route", "all", "for", prefix.String()).Output()
+	if err != nil {
+		return nil, fmt.Errorf("birdc show route: %w", err)
+	}
+	var paths []string
+	for line := range strings.Lines(string(out)) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "BGP.as_path:"); ok {
+			paths = append(paths, strings.TrimSpace(path))
+		}
+	}
+	return paths, nil
+}
+
+// keepRoutes has BIRD keep the routes of a mux whose BFD ends, for the restart time of the session, or withdraw them at once. BIRD 2.0 knows no third way: with
+// "bfd on" it withdraws routes that graceful restart would keep.
+func (r *birdRouter) keepRoutes(ctx context.Context, keep bool) error {
+	from, to := birdBFD, birdBFDGraceful
+	if !keep {
+		from, to = to, from
+	}
+	file := filepath.Join(r.dir, "bird.conf")
+	conf, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if err := writeFile(file, []byte(strings.ReplaceAll(string(conf), from, to)), 0o600); err != nil {
+		return err
+	}
+	out, err := exec.CommandContext(ctx, "birdc", "-s", r.socket(), "configure").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("birdc configure: %w: %s", err, out)
+	}
+	if !strings.Contains(string(out), "Reconfigured") {
+		return fmt.Errorf("birdc configure: %s", out)
+	}
+	return nil
+}
+
+// The option of BFD in birdConf, and the one that keeps routes.
+const (
+	birdBFD         = "bfd on;"
+	birdBFDGraceful = "bfd graceful;"
+)
 
 // birdSessions reads the states of BGP sessions from the text of `show protocols all`.
 func birdSessions(text string) map[netip.Addr]string {

@@ -157,14 +157,13 @@ func (l *Lab) RunDir(node string) string { return filepath.Join(l.nodeDir(node),
 func (l *Lab) Pins(node string) string { return filepath.Join(bpfRoot, l.Topology.Name, node) }
 
 func (l *Lab) agentArgs(n Node) []string {
-	dir := l.nodeDir(n.Name)
 	return []string{
 		string(n.Kind),
 		"--name", n.Name,
 		"--interface", Uplink,
 		"--manager", l.managerAddresses(),
 		"--token-file", l.tokenPath(n.Name),
-		"--state", filepath.Join(dir, "state"),
+		"--state", l.StateDir(n.Name),
 		"--run", l.RunDir(n.Name),
 		"--bpffs", l.Pins(n.Name),
 		"--metrics", metricsAddress(n),

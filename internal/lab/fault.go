@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/netdev"
@@ -61,6 +63,60 @@ func (l *Lab) KillAgent(ctx context.Context, name string) error {
 // FreezeAgent stops the agent of a mux or host without telling it (SIGSTOP), or lets it go on.
 func (l *Lab) FreezeAgent(name string, frozen bool) error {
 	return l.freeze(name, agentProcess, frozen)
+}
+
+// StartAgentFrom starts the agent of a mux or host from another program than the lab's; it does not wait.
+func (l *Lab) StartAgentFrom(name, program string) error { return l.startAgent(name, program) }
+
+// StateDir is the state directory of a node's agent.
+func (l *Lab) StateDir(node string) string { return filepath.Join(l.nodeDir(node), "state") }
+
+// KillSpeaker kills the speakers of a mux by SIGKILL and returns when they are gone; the agent is not touched.
+func (l *Lab) KillSpeaker(ctx context.Context, mux string) error {
+	return l.eachSpeaker(mux, func(p Process) error { return p.kill(ctx, unix.SIGKILL) })
+}
+
+// FreezeSpeaker stops the speakers of a mux without telling them (SIGSTOP), or lets them go on.
+func (l *Lab) FreezeSpeaker(mux string, frozen bool) error {
+	sig := unix.SIGCONT
+	if frozen {
+		sig = unix.SIGSTOP
+	}
+	return l.eachSpeaker(mux, func(p Process) error {
+		if err := unix.Kill(p.Pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("signal the speaker of %s: %w", mux, err)
+		}
+		return nil
+	})
+}
+
+// Speakers returns the living speakers of a mux.
+func (l *Lab) Speakers(mux string) (all []Process, err error) {
+	err = l.eachSpeaker(mux, func(p Process) error {
+		all = append(all, p)
+		return nil
+	})
+	return all, err
+}
+
+// speakerProgram is the subcommand that a mux's agent starts as its speaker.
+const speakerProgram = "mux-speaker"
+
+// eachSpeaker calls f with each living speaker of a mux: one, unless something is wrong.
+func (l *Lab) eachSpeaker(mux string, f func(Process) error) error {
+	n, err := l.mux(mux)
+	if err != nil {
+		return err
+	}
+	for _, p := range l.present([]Node{n}) {
+		if p.Name != speakerProgram {
+			continue
+		}
+		if err := f(p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ReplaceAgent is RestartAgent with another program, and with flags beside those that the lab gives.

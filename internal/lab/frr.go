@@ -32,7 +32,6 @@ router bgp {{.ASN}}
  bgp router-id {{.RouterID}}
  no bgp ebgp-requires-policy
  no bgp default ipv4-unicast
- bgp graceful-restart-disable
  timers bgp 3 9
 {{- range .Muxes}}
  neighbor {{.V4}} remote-as {{$.MuxASN}}
@@ -176,3 +175,30 @@ func (r *frrRouter) sessions(ctx context.Context) (map[netip.Addr]string, error)
 	}
 	return states, nil
 }
+
+func (r *frrRouter) paths(ctx context.Context, prefix netip.Prefix) ([]string, error) {
+	family := "ipv4"
+	if prefix.Addr().Is6() {
+		family = "ipv6"
+	}
+	out, err := r.vtysh(ctx, "bgpd", fmt.Sprintf("show bgp %s unicast %s json", family, prefix))
+	if err != nil {
+		return nil, err
+	}
+	var answer struct {
+		Paths []struct {
+			AsPath struct{ String string } `json:"aspath"`
+		} `json:"paths"`
+	}
+	if err := json.Unmarshal(out, &answer); err != nil {
+		return nil, fmt.Errorf("read FRR's routes to %s: %w", prefix, err)
+	}
+	var paths []string
+	for _, p := range answer.Paths {
+		paths = append(paths, p.AsPath.String)
+	}
+	return paths, nil
+}
+
+// keepRoutes does nothing: FRR ignores the end of BFD while a session restarts gracefully.
+func (r *frrRouter) keepRoutes(context.Context, bool) error { return nil }

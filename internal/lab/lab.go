@@ -40,8 +40,9 @@ type Options struct {
 	ManagerFlags []string
 }
 
-// readyWithin is how long any one part of a lab may take to get ready.
-const readyWithin = 30 * time.Second
+// readyWithin is how long any one part of a lab may take to get ready. On two cores with a load of 40, seven agents that load their
+// programs at the same time take more than 30 seconds.
+const readyWithin = 2 * time.Minute
 
 // Up brings a lab up and returns when all nodes are synced and all BGP sessions established. Of a lab that is up already
 // only what is missing is started again; one that is half made, or whose router is dead, is removed and built anew.

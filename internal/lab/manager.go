@@ -75,12 +75,15 @@ func (l *Lab) restartManagers(ctx context.Context, running map[string]bool) erro
 }
 
 // StartManager starts a manager that was there before; it does not wait for it.
-func (l *Lab) StartManager(name string) error {
+func (l *Lab) StartManager(name string) error { return l.StartManagerFrom(name, l.Binary) }
+
+// StartManagerFrom is StartManager with another program than the lab's.
+func (l *Lab) StartManagerFrom(name, program string) error {
 	n, err := l.manager(name)
 	if err != nil {
 		return err
 	}
-	_, err = l.start(command{node: n, name: managerProcess, path: l.Binary, args: l.managerArgs(n)})
+	_, err = l.start(command{node: n, name: managerProcess, path: program, args: l.managerArgs(n)})
 	return err
 }
 

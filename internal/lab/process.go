@@ -66,6 +66,8 @@ func (l *Lab) start(c command) (Process, error) {
 	begin := cmd.Start
 	if c.urgent {
 		begin = func() error { return startUrgent(cmd) }
+	} else if have := unitCapabilities[c.args[0]]; len(have) > 0 {
+		begin = func() error { return startBounded(cmd, have) }
 	}
 	if err := netdev.In(c.node.Namespace(l.Topology.Name), begin); err != nil {
 		return Process{}, fmt.Errorf("start %s on %s: %w", c.name, c.node.Name, err)

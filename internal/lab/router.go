@@ -17,6 +17,10 @@ type router interface {
 	ready(ctx context.Context) error
 	// sessions are the states of all BGP sessions, by neighbour: "established", or whatever else the daemon says.
 	sessions(ctx context.Context) (map[netip.Addr]string, error)
+	// paths are the AS_PATHs of all routes to a prefix, as the daemon writes them.
+	paths(ctx context.Context, prefix netip.Prefix) ([]string, error)
+	// keepRoutes prepares the router for BGP speakers that are replaced, or ends that. Nothing for daemons that always are.
+	keepRoutes(ctx context.Context, keep bool) error
 }
 
 // routerConfig is what a configuration is generated from.
@@ -85,4 +89,16 @@ func (c routerConfig) render(text string) (string, error) {
 		return "", err
 	}
 	return b.String(), nil
+}
+
+// KeepRoutes prepares the router for the replacement of BGP speakers of muxes, so that it keeps their routes meanwhile, or ends that: with BIRD a mux that is lost
+// meanwhile keeps its routes for 15 s.
+func (l *Lab) KeepRoutes(ctx context.Context, keep bool) error {
+	return l.router().keepRoutes(ctx, keep)
+}
+
+// PathsAtRouter are the AS_PATHs of all routes that the router has to a prefix: "65010", longer where a mux ranks itself behind
+// others.
+func (l *Lab) PathsAtRouter(ctx context.Context, prefix netip.Prefix) ([]string, error) {
+	return l.router().paths(ctx, prefix)
 }

@@ -50,7 +50,7 @@ func TestRouterConfigurations(t *testing.T) {
 		"frr": {frrBGP, []string{"neighbor ADDR remote-as 65010", "neighbor ADDR password secret", "neighbor ADDR bfd 3 100 100", "neighbor ADDR activate"},
 			[]string{"router bgp 65000", "maximum-paths 16", "permit 203.0.113.0/24 ge 32", "permit 2001:db8:f::/64 ge 128"}},
 		"bird": {birdConf, []string{"neighbor ADDR as 65010;"},
-			[]string{"as 65000;", `password "secret";`, "merge paths on limit 16", "203.0.113.0/24{32,32}", "2001:db8:f::/64{128,128}"}},
+			[]string{"graceful restart aware;", birdBFD, "as 65000;", `password "secret";`, "merge paths on limit 16", "203.0.113.0/24{32,32}", "2001:db8:f::/64{128,128}"}},
 	} {
 		conf, err := c.render(want.text)
 		if err != nil {

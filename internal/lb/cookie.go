@@ -22,13 +22,13 @@ const (
 	CookieCO     = "co"
 )
 
-// MaxCookieMemberID is the largest member id of an endpoint with affinity cookie, MaxCookieMembers how many ids it has, those that rest
-// included: a cookie and a connection id have 12 bits.
+// How many member ids an endpoint with affinity cookie has, those that rest included.
 const (
-	MaxCookieMemberID = 1<<12 - 2
-	MaxCookieMembers  = MaxCookieMemberID + 1
-	// MaxShortCookieMembers is how many there are with forms that leave a cookie 12 bits: all but EVC.
-	MaxShortCookieMembers = 1 << 8
+	// MaxCIDMembers is that with connection ids, which have 12 bits for the member.
+	MaxCIDMembers = 1<<12 - 1
+	// MaxCookieMembers is that with form EVC, MaxShortCookieMembers that with the others: one less than the primes that cookies are numbers modulo.
+	MaxCookieMembers      = 32748
+	MaxShortCookieMembers = 2038
 )
 
 // Cookies tells whether the endpoint's packets carry their member: in TCP's timestamps or in QUIC's connection ids.
@@ -45,8 +45,10 @@ func (e *Endpoint) MaxMembers() int {
 	switch {
 	case e.StampsTCP() && e.Cookie.Form != CookieEVC:
 		return MaxShortCookieMembers
-	case e.Cookies():
+	case e.StampsTCP():
 		return MaxCookieMembers
+	case e.Cookies():
+		return MaxCIDMembers
 	}
 	return MaxBackends
 }
@@ -87,6 +89,17 @@ func (f *faults) carrying(path string, e *Endpoint) {
 		f.add(path+".track", "true", "must be false with path nat, which has sessions of its own")
 	}
 	f.form(path, e)
+}
+
+// unhealthy checks what becomes of the flows of unhealthy backends: only flows that are known can stay.
+func (f *faults) unhealthy(path string, e *Endpoint) {
+	if e.Unhealthy == "" {
+		return
+	}
+	f.choice(path+".unhealthy", e.Unhealthy, nil, UnhealthyKeep, UnhealthyMove)
+	if e.Unhealthy == UnhealthyKeep && !e.KeepsFlows() {
+		f.add(path+".unhealthy", e.Unhealthy, "must be move or left out with affinity hash or onePacket: no flow is known to stay")
+	}
 }
 
 // form checks who writes the cookie, and where.

@@ -61,7 +61,7 @@ func (d *decoder) mapping(path string, n ast.Node, fields ...field) map[string]b
 			d.add(at, "", "must not be given twice")
 		case index < 0:
 			d.note(at, key)
-			d.add(at, "", "unknown field, "+anyOf(names(fields)...))
+			d.add(at, "", "unknown field, "+anyOf(names(fields)...)+MeantFor(key.Value, names(fields)))
 		case fields[index].set == nil:
 			d.note(at, key)
 			d.add(at, "", NotSupported)

@@ -2,6 +2,7 @@ package lb
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -94,7 +95,35 @@ func (e *Endpoint) setDefaults() {
 	setDefault(&e.Fragments, FragmentsDrop)
 	setDefault(&e.BackupBelow, DefaultBackupBelow)
 	e.setDerived()
-	e.Health.SetDefaults()
+	e.Health.setDefaults()
+	e.setWays()
+}
+
+// setWays fills in which way checks go. It needs the other fields of the endpoint and of the checks.
+func (e *Endpoint) setWays() {
+	for i := range e.Health.Checks {
+		way := ThroughDirect
+		if c := &e.Health.Checks[i]; e.canTunnel(c) {
+			way = ThroughTunnel
+		}
+		setDefault(&e.Health.Checks[i].Through, way)
+	}
+}
+
+// canTunnel tells whether a check can go the way of the packets of clients, and asks the same port of the backend there as it does directly.
+func (e *Endpoint) canTunnel(c *Check) bool {
+	switch {
+	case e.Translated(), e.Protocol == UDP, e.Health.From == FromHost, !c.Plain(), c.Engine == EngineSocket, c.Address.IsValid():
+		return false
+	case e.PortEnd != 0:
+		return c.Port != 0 && c.Port >= e.Port && c.Port <= e.PortEnd
+	}
+	return c.Port == 0 || e.allAt(c.Port)
+}
+
+// allAt tells whether all backends have a port, or there are none.
+func (e *Endpoint) allAt(port uint16) bool {
+	return !slices.ContainsFunc(e.Backends, func(b Backend) bool { return b.Port != port })
 }
 
 // setDerived fills in the defaults that depend on other fields.

@@ -21,17 +21,26 @@ type document struct {
 // splitDocuments cuts text at the lines that begin a document ("---") or end one ("...") (YAML 1.2.2 section 9.2).
 // What follows "---" on its line stays, at its column. goccy/go-yaml loses the documents after an empty one.
 func splitDocuments(text []byte) []document {
-	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
 	var (
 		docs    []document
 		current document
+		begun   bool // current has more than white space and comments
 	)
 	for line, number := range lines(text) {
+		if !begun {
+			// Each document of files that were put together may begin with a byte order mark (YAML 1.2 section 5.2).
+			line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
+			if bytes.HasPrefix(line, []byte("%YAML 1.")) {
+				line = append([]byte("#"), line[1:]...)
+			}
+		}
 		if !isMarker(line) {
 			current.text = append(current.text, line...)
+			begun = begun || !document{text: line}.blank()
 			continue
 		}
 		docs = append(docs, current)
+		begun = len(bytes.TrimSpace(line[3:])) > 0
 		current = document{lines: number, text: append([]byte("   "), line[3:]...)}
 	}
 	return append(docs, current)

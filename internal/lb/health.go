@@ -103,7 +103,7 @@ type Check struct {
 	// Initial is what a backend is before it was asked: InitialDown (the first good probe brings it up), InitialUp.
 	Initial string
 	// Through is the way of probes: ThroughDirect, to the backend's address, or ThroughTunnel, to the VIP in the tunnel that the
-	// packets of clients take.
+	// packets of clients take. A mux that cannot send a probe through the tunnel, or not tell what its answer means, makes it directly and says so.
 	Through string
 	// Engine is who asks: EnginePacket or EngineSocket; empty: what is safe for the kind.
 	Engine string
@@ -169,15 +169,23 @@ const (
 	DefaultPassiveHold     = 30 * time.Second
 )
 
-// SetDefaults fills in what is not given.
+// SetDefaults fills in what is not given. Checks go directly where nothing is given: only the endpoint knows another way.
 func (h *Health) SetDefaults() {
+	h.setDefaults()
+	for i := range h.Checks {
+		setDefault(&h.Checks[i].Through, ThroughDirect)
+	}
+}
+
+// setDefaults fills in what is not given but Check.Through, whose default depends on the endpoint.
+func (h *Health) setDefaults() {
 	if len(h.Checks) == 0 {
 		h.Checks = []Check{{}}
 	}
 	setDefault(&h.Combine, CombineAll)
 	setDefault(&h.From, FromMux)
 	for i := range h.Checks {
-		h.Checks[i].SetDefaults()
+		h.Checks[i].setDefaults()
 	}
 	if d := h.Damping; d != nil {
 		setDefault(&d.Flips, DefaultDampingFlips)
@@ -193,12 +201,18 @@ func (h *Health) SetDefaults() {
 
 // SetDefaults fills in what is not given. Check.Verify is left alone: false is a value.
 func (c *Check) SetDefaults() {
+	c.setDefaults()
+	setDefault(&c.Through, ThroughDirect)
+}
+
+// setDefaults fills in what is not given but Through.
+func (c *Check) setDefaults() {
 	setDefault(&c.Kind, CheckTCP)
 	c.setKindDefaults()
 	c.setTimingDefaults()
 }
 
-// setTimingDefaults fills in what is not given of the fields that checks of all kinds have.
+// setTimingDefaults fills in what is not given of the fields that checks of all kinds have, but Through.
 func (c *Check) setTimingDefaults() {
 	setDefault(&c.Interval, DefaultHealthInterval)
 	setDefault(&c.Timeout, min(DefaultHealthTimeout, c.Interval))
@@ -206,7 +220,6 @@ func (c *Check) setTimingDefaults() {
 	setDefault(&c.Rise, DefaultHealthRise)
 	setDefault(&c.Fall, DefaultHealthFall)
 	setDefault(&c.Initial, InitialDown)
-	setDefault(&c.Through, ThroughDirect)
 }
 
 // setKindDefaults fills in what is not given of the fields that only the kind has.
@@ -224,7 +237,7 @@ func (c *Check) setKindDefaults() {
 
 func defaultHealth() Health {
 	var h Health
-	h.SetDefaults()
+	h.setDefaults()
 	return h
 }
 

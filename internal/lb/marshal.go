@@ -49,12 +49,15 @@ func (w *writer) service(s *Service) {
 	w.line("tenant: %s", quote(s.Tenant))
 	w.line("vip: %s", flowList(s.VIPs))
 	if len(s.SNAT) > 0 {
-		w.line("snat: %s", flowList(s.SNAT))
+		w.line("snat: %s", snatFlow(s.SNAT))
 	}
 	if s.Policy != "" {
 		w.line("policy: %s", quote(s.Policy))
 	}
 	w.shared(s.Limits, s.Sources, s.Placement)
+	if len(s.Endpoints) == 0 {
+		return
+	}
 	w.line("endpoints:")
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
@@ -108,6 +111,9 @@ func (w *writer) options(e *Endpoint) {
 	w.line("  backupBelow: %d", e.BackupBelow)
 	if e.FailOpen {
 		w.line("  failOpen: true")
+	}
+	if e.Unhealthy != "" {
+		w.line("  unhealthy: %s", quote(e.Unhealthy))
 	}
 	if e.SlowStart != 0 {
 		w.line("  slowStart: %s", durationText(e.SlowStart))
@@ -167,6 +173,17 @@ func (s *SourceAffinity) flow() string {
 	return fmt.Sprintf("{prefix4: %d, prefix6: %d%s}", s.Prefix4, s.Prefix6, remembered)
 }
 
+// snatFlow writes the servers of snat on one line.
+func snatFlow(servers []SNATServer) string {
+	texts := make([]string, len(servers))
+	for i, s := range servers {
+		if texts[i] = quote(addrText(s.DIP)); s.Host.IsValid() {
+			texts[i] = fmt.Sprintf("{dip: %s, host: %s}", texts[i], quote(s.Host.String()))
+		}
+	}
+	return "[" + strings.Join(texts, ", ") + "]"
+}
+
 // portsFlow writes the ports of an endpoint; only a single one is a number.
 func portsFlow(e *Endpoint) string {
 	if e.PortEnd == 0 {
@@ -224,6 +241,12 @@ func (w *writer) node(n *Node) {
 		if p.PasswordFile != "" {
 			w.line("    passwordFile: %s", quote(p.PasswordFile))
 		}
+		if p.TTLSecurity != 0 {
+			w.line("    ttlSecurity: %d", p.TTLSecurity)
+		}
+		if p.Multihop != 0 {
+			w.line("    multihop: %d", p.Multihop)
+		}
 		if b := p.BFD; b != nil {
 			w.line("    bfd: {transmit: %s, receive: %s, multiplier: %d}", durationText(b.Transmit), durationText(b.Receive), b.Multiplier)
 		}
@@ -240,6 +263,15 @@ func (w *writer) network(n *Network) {
 	w.line("encap: %s", quote(n.Encap))
 	if len(n.Switches) > 0 {
 		w.line("switches: %s", flowList(n.Switches))
+	}
+	if n.SNAT != (SNATTimes{}) {
+		var times []string
+		for _, t := range n.SNAT.fields() {
+			if *t.time != 0 {
+				times = append(times, t.name+": "+durationText(*t.time))
+			}
+		}
+		w.line("snat: {%s}", strings.Join(times, ", "))
 	}
 }
 

@@ -83,7 +83,8 @@ func (c *Check) fields() pairs {
 	if c.Address.IsValid() {
 		p.add("address", quote(c.Address.String()))
 	}
-	p.text("through", c.Through, ThroughDirect)
+	// The default depends on the endpoint.
+	p.add("through", quote(c.Through))
 	p.text("engine", c.Engine, "")
 	return p
 }

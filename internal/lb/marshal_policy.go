@@ -15,7 +15,33 @@ func (w *writer) tenant(t *Tenant) {
 		w.line("quotas: %s", numbers{
 			{"services", uint64(q.Services)}, {"endpoints", uint64(q.Endpoints)}, {"backends", uint64(q.Backends)}, {"changes", uint64(q.Changes)},
 			{"snatPorts", uint64(q.SNATPorts)}, {"snatPortsPerDip", uint64(q.SNATPortsPerDIP)},
+			{"probes", uint64(q.Probes)},
 		}.flow())
+	}
+	for _, f := range []struct {
+		name     string
+		prefixes []netip.Prefix
+	}{{"dips", t.DIPs}, {"hosts", t.Hosts}, {"vips", t.VIPs}} {
+		if len(f.prefixes) > 0 {
+			w.line("%s: %s", f.name, flowList(f.prefixes))
+		}
+	}
+	if len(t.Shared) > 0 {
+		w.line("shared:")
+	}
+	for _, s := range t.Shared {
+		names := make([]string, len(s.Tenants))
+		for i, name := range s.Tenants {
+			names[i] = quote(name)
+		}
+		text := "tenants: [" + strings.Join(names, ", ") + "]"
+		if len(s.DIPs) > 0 {
+			text += ", dips: " + flowList(s.DIPs)
+		}
+		if len(s.VIPs) > 0 {
+			text += ", vips: " + flowList(s.VIPs)
+		}
+		w.line("- {%s}", text)
 	}
 }
 

@@ -339,7 +339,7 @@ func node() *rapid.Generator[lb.Object] {
 		}
 		n.BGP = &lb.BGP{ASN: rapid.Uint32Range(1, 20000).Draw(t, "asn"), RouterID: v4(4, rapid.IntRange(1, 9).Draw(t, "router id"))}
 		for i := range rapid.IntRange(1, 3).Draw(t, "peers") {
-			p := lb.BGPPeer{Address: v6(5, i), ASN: 4200000000, PasswordFile: rapid.StringMatching(`(/[!-~]{1,20})?`).Draw(t, "file")}
+			p := lb.BGPPeer{Address: v6(5, i), ASN: 4200000000, PasswordFile: rapid.StringMatching(`(/[!-~]{1,20})?`).Draw(t, "file"), TTLSecurity: rapid.Uint32Range(0, 254).Draw(t, "ttl security")}
 			if rapid.Bool().Draw(t, "bfd") {
 				p.BFD = &lb.BFD{
 					Transmit: duration(10*time.Millisecond, 10*time.Second).Draw(t, "transmit"),

@@ -2,6 +2,7 @@ package lb
 
 import (
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"regexp"
 	"strconv"
@@ -40,6 +41,20 @@ func ParsePorts(s string) (port, end uint16, allowed string) {
 		return 0, 0, allowedPorts
 	}
 	return port, end, ""
+}
+
+// PortBlock returns the size of the largest block of ports that starts at `at` and ends before end: it is limited by the alignment of its start
+// and by what is left.
+func PortBlock(at, end uint32) uint32 {
+	return uint32(1) << min(bits.TrailingZeros32(at|1<<16), bits.Len32(end-at)-1)
+}
+
+// PortBlocks returns into how many such blocks the ports first to last are cut.
+func PortBlocks(first, last uint16) (n int) {
+	for at, end := uint32(first), uint32(last)+1; at < end; n++ {
+		at += PortBlock(at, end)
+	}
+	return n
 }
 
 // PortsText writes what ParsePorts reads.
@@ -148,9 +163,10 @@ const (
 )
 
 // AllowedKind says which kinds there are.
-var AllowedKind = anyOf(kindNames()...)
+var AllowedKind = anyOf(KindNames()...)
 
-func kindNames() (out []string) {
+// KindNames returns the kinds as words.
+func KindNames() (out []string) {
 	for _, k := range Kinds {
 		out = append(out, string(k))
 	}

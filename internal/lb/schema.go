@@ -58,7 +58,7 @@ func (d *decoder) identity(n ast.Node) (kind Kind, name string) {
 	case s == nil:
 		d.add("kind", show(at), allowed)
 	case plurals[Kind(s.Value)] == "":
-		d.add("kind", s.Value, allowed)
+		d.add("kind", s.Value, allowed+MeantFor(s.Value, KindNames()))
 	default:
 		return Kind(s.Value), name
 	}
@@ -105,6 +105,7 @@ func (d *decoder) endpoint(path string, n ast.Node) Endpoint {
 		field{"cookie", func(p string, n ast.Node) { e.Cookie = d.cookie(p, n) }},
 		field{"quic", func(p string, n ast.Node) { e.QUIC = d.quic(p, n) }},
 		field{"track", func(p string, n ast.Node) { e.Track = d.boolean(p, n) }},
+		field{"unhealthy", func(p string, n ast.Node) { e.Unhealthy = d.given(p, n, anyOf(UnhealthyKeep, UnhealthyMove)) }},
 		field{"scheduler", func(p string, n ast.Node) { e.Scheduler = d.text(p, n) }},
 		field{"schedule", func(p string, n ast.Node) { e.Schedule = d.schedule(p, n) }},
 		field{"rewrite", func(p string, n ast.Node) { e.Rewrite = Rewrite(d.text(p, n)) }},
@@ -133,6 +134,7 @@ func (d *decoder) endpoint(path string, n ast.Node) Endpoint {
 		e.QUIC = nil
 	}
 	e.setDerived()
+	e.setWays()
 	return e
 }
 
@@ -230,6 +232,8 @@ func (d *decoder) peer(path string, n ast.Node) BGPPeer {
 		field{"asn", func(p string, n ast.Node) { b.ASN = uint32(d.number(p, n, 32, allowedASN)) }},
 		field{"passwordFile", func(p string, n ast.Node) { b.PasswordFile = d.text(p, n) }},
 		field{"bfd", func(p string, n ast.Node) { b.BFD = d.bfd(p, n) }},
+		field{"ttlSecurity", func(p string, n ast.Node) { b.TTLSecurity = uint32(d.number(p, n, 32, allowedTTLSecurity)) }},
+		field{"multihop", func(p string, n ast.Node) { b.Multihop = uint32(d.number(p, n, 32, allowedMultihop)) }},
 	)
 	return b
 }
@@ -255,6 +259,7 @@ func (d *decoder) network(n ast.Node) *Network {
 		field{"tunnelSources", d.prefixes(&o.TunnelSources)},
 		field{"encap", func(p string, n ast.Node) { o.Encap = d.text(p, n) }},
 		field{"switches", d.prefixes(&o.Switches)},
+		field{"snat", func(p string, n ast.Node) { d.snatTimes(p, n, &o.SNAT) }},
 	)
 	return o
 }

@@ -127,7 +127,7 @@ func (d *decoder) timing(c *Check) []field {
 		{"initial", func(p string, n ast.Node) { c.Initial = d.text(p, n) }},
 		{"port", func(p string, n ast.Node) { c.Port = d.port(p, n) }},
 		{"address", func(p string, n ast.Node) { c.Address = d.addr(p, n) }},
-		{"through", func(p string, n ast.Node) { c.Through = d.text(p, n) }},
+		{"through", func(p string, n ast.Node) { c.Through = d.given(p, n, anyOf(ThroughDirect, ThroughTunnel)) }},
 		{"engine", func(p string, n ast.Node) { c.Engine = d.given(p, n, anyOf(EnginePacket, EngineSocket)) }},
 	}
 }

@@ -29,21 +29,48 @@ func (d *decoder) tenant(n ast.Node) *Tenant {
 		field{"weight", func(p string, n ast.Node) { o.Weight = uint32(d.number(p, n, 32, allowedTenantWeight)) }},
 		field{"vni", func(p string, n ast.Node) { o.VNI = uint32(d.number(p, n, 32, allowedVNI)) }},
 		field{"quotas", func(p string, n ast.Node) { d.quotas(p, n, &o.Quotas) }},
+		field{"dips", d.prefixes(&o.DIPs)},
+		field{"hosts", d.prefixes(&o.Hosts)},
+		field{"vips", d.prefixes(&o.VIPs)},
+		field{"shared", func(p string, n ast.Node) {
+			d.list(p, n, func(p string, n ast.Node) { o.Shared = append(o.Shared, d.share(p, n)) })
+		}},
 	)
 	return o
+}
+
+func (d *decoder) share(path string, n ast.Node) (out Share) {
+	d.mapping(path, n,
+		field{"tenants", func(p string, n ast.Node) {
+			d.listOrOne(p, n, func(p string, n ast.Node) { out.Tenants = append(out.Tenants, d.text(p, n)) })
+		}},
+		field{"dips", d.prefixes(&out.DIPs)},
+		field{"vips", d.prefixes(&out.VIPs)},
+	)
+	return out
 }
 
 func (d *decoder) quotas(path string, n ast.Node, q *Quotas) {
 	quota := func(to *uint32) func(string, ast.Node) {
 		return func(p string, n ast.Node) { *to = uint32(d.number(p, n, 32, allowedQuota)) }
 	}
+	bounded := func(to *uint32) func(string, ast.Node) {
+		return func(p string, n ast.Node) {
+			if s, ok := n.(*ast.StringNode); ok && s.Value == "unlimited" {
+				*to = Unlimited
+				return
+			}
+			*to = uint32(d.number(p, n, 32, allowedDefaultedQuota))
+		}
+	}
 	d.mapping(path, n,
-		field{"services", quota(&q.Services)},
-		field{"endpoints", quota(&q.Endpoints)},
-		field{"backends", quota(&q.Backends)},
-		field{"changes", quota(&q.Changes)},
+		field{"services", bounded(&q.Services)},
+		field{"endpoints", bounded(&q.Endpoints)},
+		field{"backends", bounded(&q.Backends)},
+		field{"changes", bounded(&q.Changes)},
 		field{"snatPorts", quota(&q.SNATPorts)},
 		field{"snatPortsPerDip", quota(&q.SNATPortsPerDIP)},
+		field{"probes", quota(&q.Probes)},
 	)
 }
 

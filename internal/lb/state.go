@@ -16,6 +16,8 @@ type State struct {
 	vips, addresses claims
 	// snats are the Services that a DIP's outbound connections leave by.
 	snats claims
+	// routers are the Nodes with a BGP identifier, as routersOf writes it.
+	routers claims
 	// owning are the Services whose servers at a host address own VIPs.
 	owning claims
 	// naming are the services that name a Policy.
@@ -25,6 +27,9 @@ type State struct {
 	translating map[string]bool
 	// used is what the services of a tenant take of its quotas.
 	used map[string]Usage
+	// tenants are the Tenants that own addresses, dipsOf and vipsOf find them by address.
+	tenants        map[string]*Tenant
+	dipsOf, vipsOf owned
 	// wrong are the faults of what is in the state; the store may hold what a later version refuses.
 	wrong map[id][]Violation
 }
@@ -88,7 +93,7 @@ func claimed(o Object) []netip.Addr {
 // snatOf are the DIPs whose outbound connections leave by the object.
 func snatOf(o Object) []netip.Addr {
 	if svc, ok := o.(*Service); ok {
-		return svc.SNAT
+		return svc.snatDIPs()
 	}
 	return nil
 }
@@ -96,17 +101,21 @@ func snatOf(o Object) []netip.Addr {
 // NewState returns the state without objects.
 func NewState() *State {
 	return &State{
-		objects: map[id]Object{}, vips: claims{}, addresses: claims{}, snats: claims{}, owning: claims{}, naming: map[string]map[string]bool{}, used: map[string]Usage{},
+		objects: map[id]Object{}, vips: claims{}, addresses: claims{}, snats: claims{}, routers: claims{}, owning: claims{}, naming: map[string]map[string]bool{}, used: map[string]Usage{},
 		wrong: map[id][]Violation{}, muxes: map[string]*Node{}, translating: map[string]bool{},
+		tenants: map[string]*Tenant{}, dipsOf: newOwned(), vipsOf: newOwned(),
 	}
 }
 
 // NodesAt are the names of the Nodes with the address: one, unless the state is at fault.
 func (s *State) NodesAt(addr netip.Addr) []string { return s.addresses[addr] }
 
-// Check returns the faults that the state would have after the edits, of which the last one of each object counts.
+// Check returns the faults that the state would have after the edits, of which the last one of each object counts. Of objects that claim the
+// same address, one that held it before the edits is right: the fault is of the edit that came later. Of several such the first name is right.
 func (s *State) Check(edits ...Edit) []Violation {
-	found := s.after(edits).faults()
+	after := s.after(edits)
+	after.holdersFirst = true
+	found := after.faults()
 	for i, faults := range s.wrong {
 		if _, again := found[i]; !again {
 			found[i] = faults
@@ -132,18 +141,22 @@ func (s *State) Apply(edits ...Edit) {
 		if old := s.objects[i]; old != nil {
 			s.claims(i.kind).remove(claimed(old), i.name)
 			s.snats.remove(snatOf(old), i.name)
+			s.routers.remove(routersOf(old), i.name)
 			s.owning.remove(owningOf(old), i.name)
 			s.name(old, false)
 			s.translate(old, false)
+			s.own(old, false)
 		}
 		delete(s.objects, i)
 		if o != nil {
 			s.objects[i] = o
 			s.claims(i.kind).add(claimed(o), i.name)
 			s.snats.add(snatOf(o), i.name)
+			s.routers.add(routersOf(o), i.name)
 			s.owning.add(owningOf(o), i.name)
 			s.name(o, true)
 			s.translate(o, true)
+			s.own(o, true)
 		}
 	}
 	for tenant := range after.taken {
@@ -186,6 +199,22 @@ func (s *State) translate(o Object, there bool) {
 	}
 }
 
+// own keeps the Tenants that own addresses.
+func (s *State) own(o Object, there bool) {
+	t, ok := o.(*Tenant)
+	switch {
+	case !ok || len(t.DIPs)+len(t.VIPs) == 0:
+	case there:
+		s.tenants[t.Name] = t
+		s.dipsOf.add(t.DIPs, t)
+		s.vipsOf.add(t.VIPs, t)
+	default:
+		delete(s.tenants, t.Name)
+		s.dipsOf.remove(t.DIPs, t)
+		s.vipsOf.remove(t.VIPs, t)
+	}
+}
+
 // Naming calls f with the name of every service that names a Policy.
 func (s *State) Naming(policy string, f func(service string)) {
 	for name := range s.naming[policy] {
@@ -211,14 +240,17 @@ type after struct {
 	all   Networks
 	// taken is by how much what tenants have differs.
 	taken map[string]Usage
-	// newVIPs, newAddresses and newSNATs are the claims of the edited objects.
-	newVIPs, newAddresses, newSNATs claims
-	natting                         *translators // see translators
+	// newVIPs, newAddresses, newRouters and newSNATs are the claims of the edited objects.
+	newVIPs, newAddresses, newRouters, newSNATs claims
+	natting                                     *translators // see translators
+	// holdersFirst: of several claims of an address the one of an object that is not edited counts, else the one of an object that had
+	// it before, else the first by name; false: the first by name.
+	holdersFirst bool
 }
 
 func (s *State) after(edits []Edit) *after {
 	a := &after{
-		State: s, edits: make(map[id]Object, len(edits)), all: s.all, taken: map[string]Usage{}, newVIPs: claims{}, newAddresses: claims{}, newSNATs: claims{},
+		State: s, edits: make(map[id]Object, len(edits)), all: s.all, taken: map[string]Usage{}, newVIPs: claims{}, newAddresses: claims{}, newRouters: claims{}, newSNATs: claims{},
 	}
 	for _, e := range edits {
 		a.edits[id{e.Kind, e.Name}] = e.Object
@@ -229,9 +261,10 @@ func (s *State) after(edits []Edit) *after {
 		switch o := o.(type) {
 		case *Service:
 			a.newVIPs.add(o.VIPs, o.Name)
-			a.newSNATs.add(o.SNAT, o.Name)
+			a.newSNATs.add(o.snatDIPs(), o.Name)
 		case *Node:
 			a.newAddresses.add(claimed(o), o.Name)
+			a.newRouters.add(routersOf(o), o.Name)
 		}
 		if i.kind != KindNetwork {
 			continue
@@ -248,7 +281,7 @@ func (s *State) after(edits []Edit) *after {
 func (a *after) take(o Object, sign int) {
 	if svc, ok := o.(*Service); ok {
 		u := a.taken[svc.Tenant]
-		u.Add(svc.Usage().times(sign))
+		u.Add(svc.Usage().Times(sign))
 		a.taken[svc.Tenant] = u
 	}
 }
@@ -262,6 +295,9 @@ func (a *after) object(i id) Object {
 }
 
 // networks implements surroundings.
+// part implements surroundings: a state is everything that there is.
+func (a *after) part() bool { return false }
+
 func (a *after) networks() Networks { return a.all }
 
 // policy implements surroundings.
@@ -287,21 +323,35 @@ func (a *after) snatOwner(addr netip.Addr) string {
 	return a.owner(KindService, a.snats[addr], a.newSNATs[addr])
 }
 
+// routerOwner implements surroundings.
+func (a *after) routerOwner(id netip.Addr) string {
+	return a.owner(KindNode, a.routers[id], a.newRouters[id])
+}
+
 // addressOwner implements surroundings.
 func (a *after) addressOwner(addr netip.Addr) string {
 	return a.owner(KindNode, a.addresses[addr], a.newAddresses[addr])
 }
 
-// owner is the first of those who had a claim and were not edited, and of those who have one by an edit.
+// owner returns which object's claim of an address counts: had are the claimants before the edits, have the edited objects that claim it
+// after them, both ordered. See holdersFirst.
 func (a *after) owner(k Kind, had, have []string) string {
+	first := ""
 	for _, name := range had {
-		if _, edited := a.edits[id{k, name}]; edited {
-			continue
+		if _, edited := a.edits[id{k, name}]; !edited {
+			first = name
+			break
 		}
-		if len(have) > 0 && have[0] < name {
-			return have[0]
+	}
+	if first != "" && (a.holdersFirst || len(have) == 0 || first < have[0]) {
+		return first
+	}
+	if a.holdersFirst {
+		for _, name := range have {
+			if _, held := slices.BinarySearch(had, name); held {
+				return name
+			}
 		}
-		return name
 	}
 	if len(have) > 0 {
 		return have[0]
@@ -337,6 +387,13 @@ func (a *after) affected() map[id]bool {
 			for _, addr := range addrs {
 				for _, name := range a.snats[addr] {
 					out[id{KindService, name}] = true
+				}
+			}
+		}
+		for _, ids := range [2][]netip.Addr{routersOf(a.objects[i]), routersOf(o)} {
+			for _, router := range ids {
+				for _, name := range a.routers[router] {
+					out[id{KindNode, name}] = true
 				}
 			}
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// TestStateChecksAsValidateState makes random changes, valid and not, to a State. What it says of each before it is made,
-// and of the state afterwards, is what ValidateState says of all objects.
+// TestStateChecksAsValidateState makes random changes, valid and not, to a State. Its faults of each before it is made are those of
+// ValidateAfter, and those of the state afterwards are ValidateState's of all objects.
 func TestStateChecksAsValidateState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		state, all := lb.NewState(), map[string]lb.Object{}
@@ -24,15 +24,14 @@ func TestStateChecksAsValidateState(t *testing.T) {
 			return out
 		}
 		for range rapid.IntRange(1, 12).Draw(t, "changes") {
-			edits := rapid.SliceOfN(rapid.Custom(edit), 0, 4).Draw(t, "edits")
+			edits, before := rapid.SliceOfN(rapid.Custom(edit), 0, 4).Draw(t, "edits"), list()
 			for _, e := range edits {
 				at := string(e.Kind) + e.Name
 				if delete(all, at); e.Object != nil {
 					all[at] = e.Object
 				}
 			}
-			want := lb.ValidateState(list())
-			if got := state.Check(edits...); !reflect.DeepEqual(got, want) {
+			if got, want := state.Check(edits...), lb.ValidateAfter(before, list(), edits); !reflect.DeepEqual(got, want) {
 				t.Fatalf("before the change\n got: %v\nwant: %v", texts(got), texts(want))
 			}
 			if rapid.IntRange(0, 3).Draw(t, "one by one") == 0 {
@@ -42,6 +41,7 @@ func TestStateChecksAsValidateState(t *testing.T) {
 			} else {
 				state.Apply(edits...)
 			}
+			want := lb.ValidateState(list())
 			if got := state.Check(); !reflect.DeepEqual(got, want) {
 				t.Fatalf("after the change\n got: %v\nwant: %v", texts(got), texts(want))
 			}

@@ -80,7 +80,7 @@ func (s rules) translated(f *faults, o *Service) {
 		if e.Translated() {
 			for _, v4 := range [2]bool{true, false} {
 				at := fmt.Sprintf("endpoints[%d].path", i)
-				if wrong := muxes.wrong(v4); wrong != "" && containsFamily(o.VIPs, v4) && !f.has(at) {
+				if wrong := muxes.wrong(v4); wrong != "" && !s.part() && containsFamily(o.VIPs, v4) && !f.has(at) {
 					f.add(at, e.Path, wrong)
 				}
 			}
@@ -108,7 +108,7 @@ func (s rules) nat(f *faults, o *Node) {
 		at := fmt.Sprintf("nat.addresses[%d]", i)
 		f.check(at, a.String(), s.networks().apartFrom(a))
 		if owner := s.addressOwner(a); owner != o.Name && !f.has(at) {
-			f.add(at, a.String(), "must belong to one node, and "+Ref(KindNode, owner)+" claims it too")
+			f.add(at, a.String(), "must belong to one node, and "+Ref(KindNode, owner)+" has it")
 		}
 	}
 }

@@ -57,10 +57,10 @@ func TestTranslatorsOfState(t *testing.T) {
 			"nodes/mux1: nat.addresses[0]: 100.64.0.1: must not be inside the tunnelSources of networks/dc: 100.64.0.0/16",
 		}},
 		{"two have one", func(_, mux2, _ *lb.Node, _ *lb.Service) { mux2.NAT.Addresses[1] = addr("2001:db8:40::1") }, []string{
-			"nodes/mux2: nat.addresses[1]: 2001:db8:40::1: must belong to one node, and nodes/mux1 claims it too",
+			"nodes/mux2: nat.addresses[1]: 2001:db8:40::1: must belong to one node, and nodes/mux1 has it",
 		}},
 		{"a node's own", func(_, mux2, _ *lb.Node, _ *lb.Service) { mux2.NAT.Addresses[0] = addr("10.20.3.1") }, []string{
-			"nodes/mux2: nat.addresses[0]: 10.20.3.1: must belong to one node, and nodes/host1 claims it too",
+			"nodes/mux2: nat.addresses[0]: 10.20.3.1: must belong to one node, and nodes/host1 has it",
 		}},
 		{"a server's", func(_, mux2, _ *lb.Node, svc *lb.Service) {
 			mux2.NAT.Addresses[0], svc.Endpoints = addr("10.20.1.11"), svc.Endpoints[:1]

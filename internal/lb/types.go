@@ -58,12 +58,13 @@ type BackendKey struct {
 
 // Service is a named set of VIPs with their endpoints, owned by a tenant.
 type Service struct {
-	Name      string
-	Tenant    string
-	VIPs      []netip.Addr
+	Name   string
+	Tenant string
+	VIPs   []netip.Addr
+	// Endpoints may be empty where SNAT is not: see Outbound.
 	Endpoints []Endpoint
-	// SNAT: DIPs whose outbound connections leave with the VIP, IPv4 alone.
-	SNAT []netip.Addr
+	// SNAT: servers whose outbound connections leave with the VIP, IPv4 alone.
+	SNAT []SNATServer
 	// Limits, Sources and Placement that are nil are those of the Policy, else the defaults: see Effective.
 	Limits    *Limits
 	Sources   *Sources
@@ -134,6 +135,8 @@ type Endpoint struct {
 	BackupBelow uint8
 	// FailOpen: when all backends are unhealthy they are treated as healthy; otherwise the VIP is withdrawn.
 	FailOpen bool
+	// Unhealthy is UnhealthyKeep or UnhealthyMove; empty is as KeepsDead says.
+	Unhealthy string
 	// SlowStart is the time in which a new backend, or one that came back, grows to its weight; 0: at once.
 	SlowStart time.Duration
 	// DrainTimeout is how long a draining backend keeps its flows; 0: without end.
@@ -146,6 +149,17 @@ type Endpoint struct {
 	HostIdle HostIdle
 	// Load is how hosts learn what backends say of their own load; what is zero is as by default.
 	Load Load
+}
+
+// What becomes of the flows of a backend that is unhealthy but still configured: they stay with it, or other backends get their packets.
+const (
+	UnhealthyKeep = "keep"
+	UnhealthyMove = "move"
+)
+
+// KeepsDead tells whether an unhealthy backend keeps its flows: by default where their packets name it (affinity cookie).
+func (e *Endpoint) KeepsDead() bool {
+	return e.Unhealthy == UnhealthyKeep || e.Unhealthy == "" && e.Cookies()
 }
 
 // Repairs is the endpoint's RepairWindow, 0 where there is none.
@@ -221,6 +235,10 @@ type BGPPeer struct {
 	ASN          uint32
 	PasswordFile string
 	BFD          *BFD
+	// TTLSecurity is how many hops away the router is at most, by the TTL of its packets (RFC 5082); 0: it is not looked at.
+	TTLSecurity uint32
+	// Multihop is the TTL of packets to an external router that is not on the link; 0: it is.
+	Multihop uint32
 }
 
 // BFD are the timers of a BFD session (RFC 5880 section 6.8).
@@ -240,24 +258,45 @@ type Network struct {
 	Encap         string         // EncapIPIP or EncapGUE, for endpoints that say nothing
 	// Switches are where switches tunnel from: hosts choose the member of what comes from there to their own address.
 	Switches []netip.Prefix
+	// SNAT are the times of ports of its VIPs that are leased to servers.
+	SNAT SNATTimes
 }
 
-// Tenant owns services. One that services name need not exist: then it has no quotas.
+// Tenant owns services and addresses. One that services name need not exist: then it has the default quotas and owns no address.
 type Tenant struct {
 	Name   string
-	Weight uint32 // share of what tenants compete for
+	Weight uint32 // share of leases of SNAT ports while several tenants ask
 	VNI    uint32 // of its addresses; 0 is the underlay
 	Quotas Quotas
+	// DIPs are the prefixes of its servers' addresses, VIPs those of its VIPs. No two Tenants' overlap.
+	DIPs, VIPs []netip.Prefix
+	// Hosts are the prefixes of the machines that its servers are on. Several Tenants may list the same machine.
+	Hosts []netip.Prefix
+	// Shared are the DIPs and VIPs that services of other tenants may name too.
+	Shared []Share
 }
 
-// Quotas bound what a tenant may have and do; 0 is no limit.
+// Share permits other tenants to name addresses of a Tenant: DIPs as backends and check addresses, not as SNAT sources.
+type Share struct {
+	Tenants []string
+	// DIPs are each inside the Tenant's DIPs, VIPs inside its VIPs.
+	DIPs, VIPs []netip.Prefix
+}
+
+// Unlimited is the value of a quota that bounds nothing; YAML writes it "unlimited".
+const Unlimited = 1<<32 - 1
+
+// Quotas bound what a tenant may have and do. 0 of the first four is the value of DefaultQuotas
+// for changes by callers of role tenant, and no limit for changes by others.
 type Quotas struct {
 	Services  uint32
 	Endpoints uint32 // of all its services, each counted once for every VIP
-	Backends  uint32 // of all its endpoints
+	Backends  uint32 // of all its endpoints, and servers that SNAT names with their host
 	Changes   uint32 // requests that change something, per minute
 	// SNATPorts are leased to all its DIPs at most, SNATPortsPerDIP to one of them for each VIP; 0: 1,024.
 	SNATPorts, SNATPortsPerDIP uint32
+	// Probes are those that health checks make in a second, as one mux sends them; 0: DefaultProbes.
+	Probes uint32
 }
 
 // Policy is what several services share: each of its fields that is not nil counts for a service that names the policy

@@ -1,27 +1,114 @@
 package lb
 
-// Usage is what of a tenant's quotas is taken.
+import (
+	"net/netip"
+	"time"
+)
+
+// Usage is what a tenant's services take of its quotas and of the tables of muxes.
 type Usage struct {
 	Services  int
 	Endpoints int // each counted once for every VIP
-	Backends  int
+	// Backends are those of endpoints, and servers that SNAT names with their host.
+	Backends int
+	// Probes is an upper bound of what one mux sends in a second for its health checks, in millionths of a probe: equal checks of an address
+	// in several endpoints are sent once.
+	Probes int64
+	// Everywhere is what the services without a Placement take of each mux.
+	Everywhere Tables
 }
 
-// Usage is what the service takes of its tenant's quotas.
+// Tables are entries that services take in tables of every mux.
+type Tables struct {
+	Endpoints int // VIPs included
+	QUIC      int // endpoints that read connection ids
+	Members   int
+}
+
+// DefaultQuotas bound the changes of callers of role tenant whose Tenant leaves a quota at 0 or that have no Tenant. One tenant takes a
+// sixteenth of the default --max-endpoints at most.
+var DefaultQuotas = Quotas{Services: 1024, Endpoints: 4096, Backends: 16384, Changes: 600}
+
+// probeUnit is one probe a second in Usage.Probes.
+const probeUnit = 1_000_000
+
+// Usage is what the service takes.
 func (s *Service) Usage() Usage {
 	u := Usage{Services: 1, Endpoints: len(s.Endpoints) * len(s.VIPs)}
+	t := Tables{Endpoints: u.Endpoints + len(s.VIPs)}
+	for _, server := range s.SNAT {
+		if server.Host.IsValid() {
+			u.Backends++
+			t.Members++
+		}
+	}
 	for i := range s.Endpoints {
-		u.Backends += len(s.Endpoints[i].Backends)
+		e := &s.Endpoints[i]
+		u.Backends += len(e.Backends)
+		u.Probes += e.probes(s.VIPs)
+		t.Members += len(e.Backends) * len(s.VIPs)
+		if e.QUIC != nil {
+			t.QUIC += len(s.VIPs)
+		}
+	}
+	if s.Placement == nil && s.Policy == "" {
+		u.Everywhere = t
 	}
 	return u
 }
 
-// times is n times as much.
-func (u Usage) times(n int) Usage { return Usage{n * u.Services, n * u.Endpoints, n * u.Backends} }
+// Times is n times as much.
+func (u Usage) Times(n int) Usage {
+	t := u.Everywhere
+	return Usage{n * u.Services, n * u.Endpoints, n * u.Backends, int64(n) * u.Probes, Tables{n * t.Endpoints, n * t.QUIC, n * t.Members}}
+}
+
+// probes returns what the checks of an endpoint take of Usage.Probes. Checks through the tunnel are made for each VIP.
+func (e *Endpoint) probes(vips []netip.Addr) (out int64) {
+	var dips [2]int64
+	for i := range e.Backends {
+		for _, dip := range e.Backends[i].DIPs {
+			dips[familyOf(dip)]++
+		}
+	}
+	for i := range e.Health.Checks {
+		c := &e.Health.Checks[i]
+		interval := c.Interval
+		if c.Fast > 0 {
+			interval = min(interval, c.Fast)
+		}
+		asked := dips[0] + dips[1]
+		if c.Through == ThroughTunnel {
+			asked = 0
+			for _, vip := range vips {
+				asked += dips[familyOf(vip)]
+			}
+		}
+		if interval > 0 {
+			out += asked * int64(probeUnit*time.Second/interval)
+		}
+	}
+	return out
+}
 
 // Add adds what another takes.
 func (u *Usage) Add(o Usage) {
 	u.Services += o.Services
 	u.Endpoints += o.Endpoints
 	u.Backends += o.Backends
+	u.Probes += o.Probes
+	u.Everywhere.Endpoints += o.Everywhere.Endpoints
+	u.Everywhere.QUIC += o.Everywhere.QUIC
+	u.Everywhere.Members += o.Everywhere.Members
+}
+
+// Used is what the services of a tenant take.
+func (s *State) Used(tenant string) Usage { return s.used[tenant] }
+
+// UsedByAll is what the services of all tenants take. It costs the number of tenants.
+func (s *State) UsedByAll() (all Usage) {
+	for _, u := range s.used {
+		all.Add(u)
+	}
+	return all
 }

@@ -145,7 +145,7 @@ func (f *faults) tunnel(path string, c *Check, e *Endpoint) {
 		f.add(path+".address", c.Address.String(), "must be left out with through tunnel, which leads to the VIP")
 	case e.Protocol == UDP:
 		wrong("must be direct with protocol udp: hosts take no TCP from the tunnel for it")
-	case c.Port != 0 && (c.Port < e.Port || c.Port > max(e.Port, e.PortEnd)):
-		f.add(path+".port", fmt.Sprint(c.Port), "must be a port of the endpoint, or left out, with through tunnel: hosts take no other from the tunnel")
+	case c.Port != 0 && (c.Port < e.Port || c.Port > max(e.Port, e.PortEnd)) && !(e.PortEnd == 0 && e.allAt(c.Port)):
+		f.add(path+".port", fmt.Sprint(c.Port), "must be a port of the endpoint, or of all its backends, or left out, with through tunnel: hosts take no other from the tunnel")
 	}
 }

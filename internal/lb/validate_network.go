@@ -36,6 +36,11 @@ func (f *faults) network(n *Network) {
 		f.apart(at, p, "vips", "", n.VIPs)
 		f.apart(at, p, "underlay", "", n.Underlay)
 	}
+	for _, t := range n.SNAT.fields() {
+		if *t.time != 0 && (*t.time < t.least || *t.time > t.most) {
+			f.add("snat."+t.name, durationText(*t.time), t.allowed)
+		}
+	}
 	f.prefixes("switches", n.Switches)
 	for i, p := range n.Switches {
 		at := fmt.Sprintf("switches[%d]", i)

@@ -10,6 +10,15 @@ import (
 // MaxTunnelSources of all Networks together, those of switches included: what the data plane of a host takes.
 const MaxTunnelSources = 64
 
+// Limits of all Networks together: what the data plane of a host takes.
+const (
+	// MaxNetworkPrefixes are those of vips and underlay.
+	MaxNetworkPrefixes = 32768
+	// MaxInside are the IPv4 prefixes of vips, underlay and tunnelSources, which connections of servers with SNAT go to as they are. A host has room
+	// for 512 of both a former and a new plan, for managers outside of them and for four that no Network has.
+	MaxInside = 448
+)
+
 // network compares a Network with those before it: of two that exclude each other the later name is at fault.
 func (s rules) network(f *faults, n *Network) {
 	var before Networks
@@ -39,7 +48,14 @@ func (s rules) network(f *faults, n *Network) {
 			}
 		}
 	}
-	switches := len(append(before, n).Switches())
+	all := append(slices.Clip(before), n)
+	if count := len(all.Inside()); count > MaxInside {
+		f.add("underlay", fmt.Sprintf("%d prefixes", count), fmt.Sprintf("must be at most %d different IPv4 prefixes of vips, underlay and tunnelSources in all Networks", MaxInside))
+	}
+	if count := len(all.VIPs()) + len(all.Underlay()); count > MaxNetworkPrefixes {
+		f.add("underlay", fmt.Sprintf("%d prefixes", count), fmt.Sprintf("must be at most %d different prefixes of vips and underlay in all Networks", MaxNetworkPrefixes))
+	}
+	switches := len(all.Switches())
 	if count := len(before.TunnelSources(n)) + switches; count > MaxTunnelSources {
 		field, allowed := "tunnelSources", fmt.Sprintf("must be at most %d different ones in all Networks", MaxTunnelSources)
 		if switches > 0 {

@@ -2,6 +2,7 @@ package lb
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -11,10 +12,16 @@ const (
 	maxBFD        = 10 * time.Second
 	maxMultiplier = 255 // 8 bits, RFC 5880 section 4.1
 	maxFileName   = 4095
+	// maxTTLSecurity leaves the least TTL that is accepted at 2.
+	maxTTLSecurity = 254
+	maxTTL         = 255
 
 	allowedASN        = "must be 1 to 4294967294, but not 23456 or 65535"
 	allowedBFD        = "must be 10ms to 10s"
 	allowedMultiplier = "must be 1 to 255"
+
+	allowedTTLSecurity = "must be 1 to 254 hops, 0 for none"
+	allowedMultihop    = "must be 2 to 255, 0 for a router on the link"
 )
 
 func (f *faults) node(n *Node) {
@@ -65,6 +72,9 @@ func (f *faults) bgp(n *Node) {
 	for i, p := range b.Peers {
 		at := fmt.Sprintf("bgp.peers[%d]", i)
 		f.check(at+".address", addrText(p.Address), unicast(p.Address))
+		if slices.Contains(n.Addresses, p.Address) {
+			f.add(at+".address", p.Address.String(), "must not be an address of the node itself")
+		}
 		for j := range i {
 			if b.Peers[j].Address == p.Address && !f.has(at+".address") {
 				f.add(at+".address", p.Address.String(), fmt.Sprintf("must differ from peers[%d]", j))
@@ -75,6 +85,25 @@ func (f *faults) bgp(n *Node) {
 			f.add(at+".passwordFile", p.PasswordFile, "must be an absolute path of printable ASCII without spaces")
 		}
 		f.bfd(at+".bfd", p.BFD)
+		f.hops(at, b, p)
+	}
+}
+
+// hops checks how far away a router may be.
+func (f *faults) hops(at string, b *BGP, p BGPPeer) {
+	if p.TTLSecurity > maxTTLSecurity {
+		f.add(at+".ttlSecurity", fmt.Sprint(p.TTLSecurity), allowedTTLSecurity)
+	}
+	switch {
+	case p.Multihop == 0:
+	case p.Multihop == 1 || p.Multihop > maxTTL:
+		f.add(at+".multihop", fmt.Sprint(p.Multihop), allowedMultihop)
+	case p.TTLSecurity != 0:
+		f.add(at+".multihop", fmt.Sprint(p.Multihop), "must not come with ttlSecurity, which says how far away the router may be")
+	case p.ASN == b.ASN:
+		f.add(at+".multihop", fmt.Sprint(p.Multihop), "must be left out for a router of the same asn, which may be anywhere")
+	case p.BFD != nil:
+		f.add(at+".multihop", fmt.Sprint(p.Multihop), "must not come with bfd, which is of one hop (RFC 5881)")
 	}
 }
 

@@ -18,21 +18,12 @@ const (
 	allowedRate = "must be 0 to 1000000000 a second, 0 for no limit"
 	allowedPing = "must be 1 to 1000000000 a second"
 
-	allowedReplicas     = "must be 0 to 1000, 0 for every mux"
-	allowedTenantWeight = "must be 1 to 1000"
-	allowedQuota        = "must be 0 to 4294967295, 0 for no limit"
-	allowedVNI          = "must be 0: overlays are " + NotSupported
+	allowedReplicas       = "must be 0 to 1000, 0 for every mux"
+	allowedTenantWeight   = "must be 1 to 1000"
+	allowedQuota          = "must be 0 to 4294967295, 0 for no limit"
+	allowedDefaultedQuota = "must be 0 to 4294967295, 0 for the default, or unlimited"
+	allowedVNI            = "must be 0: overlays are " + NotSupported
 )
-
-func (f *faults) tenant(t *Tenant) {
-	if t.Weight < 1 || t.Weight > MaxTenantWeight {
-		f.add("weight", fmt.Sprint(t.Weight), allowedTenantWeight)
-	}
-	if t.VNI != 0 {
-		f.add("vni", fmt.Sprint(t.VNI), allowedVNI)
-	}
-	f.snatQuotas(&t.Quotas)
-}
 
 func (f *faults) policy(p *Policy) {
 	if p.Tenant != "" {

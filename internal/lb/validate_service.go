@@ -37,8 +37,12 @@ func (f *faults) service(s *Service) {
 	if len(s.SNAT) > 0 && s.Translated() {
 		f.add("snat", "", "must be left out beside endpoints with path nat, whose servers have no host agent")
 	}
-	if len(s.Endpoints) == 0 {
-		f.add("endpoints", "", "is missing, must have at least one endpoint")
+	switch {
+	case len(s.Endpoints) > 0:
+	case len(s.SNAT) == 0:
+		f.add("endpoints", "", "is missing, must have at least one endpoint, or servers in snat")
+	case len(s.VIPs) > 1:
+		f.add("vip[1]", addrText(s.VIPs[1]), "must be left out: a service without endpoints has one VIP, which its servers send from")
 	}
 	if s.Policy != "" {
 		f.check("policy", s.Policy, label(s.Policy))
@@ -83,6 +87,7 @@ func (f *faults) endpoint(path string, e *Endpoint) {
 	f.timing(path, e)
 	f.hostIdle(path+".hostIdle", e)
 	f.load(path+".load", e)
+	f.unhealthy(path, e)
 	f.choice(path+".fragments", e.Fragments, nil, FragmentsDrop, Fragments3Tuple)
 	if e.Encap != "" {
 		f.choice(path+".encap", e.Encap, nil, encaps...)

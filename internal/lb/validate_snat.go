@@ -6,8 +6,7 @@ import (
 	"slices"
 )
 
-// snat checks which DIPs' connections leave with the VIP. Each has to be a backend of the service: its endpoints say which host it is
-// on.
+// snat checks whose connections leave with the VIP. The host of each server is named, or is that of a backend of the service.
 func (f *faults) snat(s *Service) {
 	if len(s.SNAT) == 0 {
 		return
@@ -15,7 +14,38 @@ func (f *faults) snat(s *Service) {
 	if !slices.ContainsFunc(s.VIPs, netip.Addr.Is4) {
 		f.add("snat", "", "needs an IPv4 VIP: IPv6 servers need no translation")
 	}
-	hosts := map[netip.Addr]netip.Addr{}
+	if len(s.SNAT) > MaxBackends {
+		f.add("snat", fmt.Sprintf("%d servers", len(s.SNAT)), fmt.Sprintf("must be at most %d", MaxBackends))
+	}
+	f.snatEndpoints(s)
+	hosts, seen := s.backendHosts(), map[netip.Addr]bool{}
+	for i, server := range s.SNAT {
+		host, backend := hosts[server.DIP]
+		wrong := ""
+		switch {
+		case !server.DIP.Is4():
+			wrong = "must be an IPv4 address: IPv6 servers need no translation"
+		case !backend && unicast(server.DIP) != "":
+			wrong = unicast(server.DIP)
+		case slices.Contains(s.VIPs, server.DIP):
+			wrong = "must not be a VIP of the service"
+		case server.Host.IsValid() && unicast(server.Host) != "":
+			wrong = "its host " + unicast(server.Host)
+		case backend && server.Host.IsValid() && server.Host != host:
+			wrong = fmt.Sprintf("must have host %s, as the backend with this DIP has", addrText(host))
+		case !backend && !server.Host.IsValid():
+			wrong = fmt.Sprintf("must be the DIP of a backend of the service, or name its host: {dip: %s, host: ADDRESS}", server.DIP)
+		case seen[server.DIP]:
+			wrong = allowedOnce
+		}
+		f.check(fmt.Sprintf("snat[%d]", i), server.String(), wrong)
+		seen[server.DIP] = true
+	}
+}
+
+// snatEndpoints checks the endpoints of a service with snat: some ports are left, and backends with one DIP in snat have one host.
+func (f *faults) snatEndpoints(s *Service) {
+	hosts, servers := map[netip.Addr]netip.Addr{}, s.snatDIPs()
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		if e.PortEnd == AllPorts && e.Port <= 1024 {
@@ -24,24 +54,38 @@ func (f *faults) snat(s *Service) {
 		for j := range e.Backends {
 			b := &e.Backends[j]
 			for _, dip := range b.DIPs {
-				if old, ok := hosts[dip]; ok && old != b.Host && slices.Contains(s.SNAT, dip) {
+				if old, ok := hosts[dip]; ok && old != b.Host && slices.Contains(servers, dip) {
 					f.add(fmt.Sprintf("endpoints[%d].backends[%d].host", i, j), addrText(b.Host), fmt.Sprintf("must be %s as elsewhere in the service: %s is in snat", old, dip))
 				}
 				hosts[dip] = b.Host
 			}
 		}
 	}
-	for i, dip := range s.SNAT {
+}
+
+// snat checks the servers of snat against the Networks, the muxes and other services. What is known of backends is checked as theirs.
+func (s rules) snat(f *faults, o *Service) {
+	networks := s.networks()
+	for i, server := range o.SNAT {
 		at := fmt.Sprintf("snat[%d]", i)
-		_, backend := hosts[dip]
-		switch {
-		case !dip.Is4():
-			f.add(at, addrText(dip), "must be an IPv4 address: IPv6 servers need no translation")
-		case !backend:
-			f.add(at, dip.String(), "must be the DIP of a backend of the service")
+		if owner := s.snatOwner(server.DIP); owner != o.Name {
+			f.add(at, server.String(), "must be in one service, and "+Ref(KindService, owner)+" has it")
+		}
+		if !server.Host.IsValid() {
+			continue
+		}
+		for _, a := range [2]netip.Addr{server.DIP, server.Host} {
+			if mux := s.translators().owners[a]; mux != "" && !f.has(at) {
+				f.add(at, server.String(), fmt.Sprintf("%s must not be one of nat.addresses of %s", a, Ref(KindNode, mux)))
+			}
+			if wrong := networks.underlay(a); wrong != "" && len(networks) > 0 && !f.has(at) {
+				f.add(at, server.String(), a.String()+" "+wrong)
+			}
+		}
+		if wrong := networks.tunnel(Outer(server.DIP, server.Host)); wrong != "" && !f.has(at) {
+			f.add(at, server.String(), wrong)
 		}
 	}
-	unique(f, "snat", s.SNAT)
 }
 
 // MaxSNATPorts is how many ports of a VIP may be leased: those from 1024 on.

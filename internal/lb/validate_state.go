@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -12,9 +13,23 @@ import (
 //
 // A backend's host need not be a Node's address: servers that decapsulate by themselves have no agent.
 func ValidateState(all []Object) []Violation {
+	l, objects := listedOf(all)
+	return l.faults(objects)
+}
+
+// ValidatePart returns the faults between objects of which there may be more elsewhere: those of ValidateState, but for what is missing. Without a
+// Network no VIP needs one, no mux need have addresses for path nat, and a policy may be elsewhere.
+func ValidatePart(some []Object) []Violation {
+	l, objects := listedOf(some)
+	l.more = true
+	return l.faults(objects)
+}
+
+// listedOf returns the surroundings that objects make, and the objects in order.
+func listedOf(all []Object) (listed, []Object) {
 	objects := slices.Clone(all)
 	slices.SortStableFunc(objects, func(a, b Object) int { return idOf(a).compare(idOf(b)) })
-	l := listed{vips: map[netip.Addr]string{}, snats: map[netip.Addr]string{}, nodes: map[netip.Addr]string{}, policies: map[string]*Policy{}, used: map[string]Usage{}}
+	l := listed{vips: map[netip.Addr]string{}, snats: map[netip.Addr]string{}, nodes: map[netip.Addr]string{}, routers: map[netip.Addr]string{}, policies: map[string]*Policy{}, used: map[string]Usage{}}
 	var muxes []*Node
 	for _, o := range objects {
 		l.add(o)
@@ -24,7 +39,11 @@ func ValidateState(all []Object) []Violation {
 	}
 	natting := translatorsOf(muxes)
 	l.natting = &natting
-	var out []Violation
+	return l, objects
+}
+
+// faults returns those of objects in these surroundings.
+func (l listed) faults(objects []Object) (out []Violation) {
 	for _, o := range objects {
 		out = append(out, rules{l}.check(o)...)
 	}
@@ -37,6 +56,8 @@ type surroundings interface {
 	// vipOwner and addressOwner are the first Service and the first Node, by name, with the address.
 	vipOwner(netip.Addr) string
 	addressOwner(netip.Addr) string
+	// routerOwner is the first Node whose muxes' BGP identifier this is, as routersOf writes it.
+	routerOwner(netip.Addr) string
 	// snatOwner is the first Service that the DIP's outbound connections leave by.
 	snatOwner(netip.Addr) string
 	// policy is nil when there is none of that name.
@@ -45,6 +66,8 @@ type surroundings interface {
 	usage(tenant string) Usage
 	// translators are what the muxes can do for path nat.
 	translators() *translators
+	// part tells whether there may be more objects elsewhere, so that nothing is missing.
+	part() bool
 }
 
 // listed are the surroundings that a list of objects makes.
@@ -53,9 +76,11 @@ type listed struct {
 	vips     map[netip.Addr]string
 	snats    map[netip.Addr]string
 	nodes    map[netip.Addr]string
+	routers  map[netip.Addr]string
 	policies map[string]*Policy
 	used     map[string]Usage
 	natting  *translators
+	more     bool // part
 }
 
 // add takes in the next object by kind and name.
@@ -70,12 +95,13 @@ func (l *listed) add(o Object) {
 	switch o := o.(type) {
 	case *Service:
 		claim(l.vips, o.VIPs)
-		claim(l.snats, o.SNAT)
+		claim(l.snats, o.snatDIPs())
 		u := l.used[o.Tenant]
 		u.Add(o.Usage())
 		l.used[o.Tenant] = u
 	case *Node:
 		claim(l.nodes, claimed(o))
+		claim(l.routers, routersOf(o))
 	case *Network:
 		l.all = append(l.all, o)
 	case *Policy:
@@ -87,7 +113,9 @@ func (l listed) networks() Networks               { return l.all }
 func (l listed) vipOwner(a netip.Addr) string     { return l.vips[a] }
 func (l listed) snatOwner(a netip.Addr) string    { return l.snats[a] }
 func (l listed) addressOwner(a netip.Addr) string { return l.nodes[a] }
+func (l listed) routerOwner(a netip.Addr) string  { return l.routers[a] }
 func (l listed) policy(name string) *Policy       { return l.policies[name] }
+func (l listed) part() bool                       { return l.more }
 func (l listed) usage(tenant string) Usage        { return l.used[tenant] }
 
 // rules are those between objects. State must know which objects a change makes valid or invalid: see State.affected.
@@ -119,20 +147,18 @@ func (s rules) service(f *faults, o *Service) {
 	for i, vip := range o.VIPs {
 		at := func() string { return fmt.Sprintf("vip[%d]", i) }
 		n := networks.OfVIP(vip)
-		if n == nil {
+		switch {
+		case n == nil && len(networks) == 0 && s.part():
+		case n == nil:
 			f.add(at(), vip.String(), networks.allowedVIP())
-		} else if n.Encap == EncapIPIP {
+		case n.Encap == EncapIPIP:
 			ipip4, ipip6 = ipip4 || vip.Is4(), ipip6 || vip.Is6()
 		}
 		if owner := s.vipOwner(vip); owner != o.Name {
-			f.add(at(), vip.String(), "must belong to one service, and "+Ref(KindService, owner)+" claims it too")
+			f.add(at(), vip.String(), "must belong to one service, and "+Ref(KindService, owner)+" has it")
 		}
 	}
-	for i, dip := range o.SNAT {
-		if owner := s.snatOwner(dip); owner != o.Name {
-			f.add(fmt.Sprintf("snat[%d]", i), dip.String(), "must be in one service, and "+Ref(KindService, owner)+" has it too")
-		}
-	}
+	s.snat(f, o)
 	if o.Policy != "" {
 		f.check("policy", o.Policy, s.policyOf(o))
 	}
@@ -177,6 +203,8 @@ func (s rules) service(f *faults, o *Service) {
 func (s rules) policyOf(o *Service) string {
 	p := s.policy(o.Policy)
 	switch {
+	case p == nil && s.part():
+		return ""
 	case p == nil:
 		return "must be the name of a Policy, and there is none of this name"
 	case p.Tenant != "" && p.Tenant != o.Tenant:
@@ -200,9 +228,60 @@ func (s rules) node(f *faults, o *Node) {
 			f.add(at, a.String(), "must be inside the underlay of "+Ref(KindNetwork, home.Name)+", where the node has its other address")
 		}
 		if owner := s.addressOwner(a); owner != o.Name {
-			f.add(at, a.String(), "must belong to one node, and "+Ref(KindNode, owner)+" claims it too")
+			f.add(at, a.String(), "must belong to one node, and "+Ref(KindNode, owner)+" has it")
 		}
 	}
+	s.routing(f, o)
+}
+
+// routing refuses BGP sessions that cannot come up: with a VIP, and two speakers of one identifier in an autonomous system (RFC 6286 section 2.1).
+func (s rules) routing(f *faults, o *Node) {
+	if o.BGP == nil {
+		return
+	}
+	for i, p := range o.BGP.Peers {
+		for _, n := range s.networks() {
+			if at := holding(n.VIPs, p.Address); at >= 0 {
+				f.add(fmt.Sprintf("bgp.peers[%d].address", i), p.Address.String(), fmt.Sprintf("must not be inside vips[%d] of %s, %s: no router has a VIP", at, Ref(KindNetwork, n.Name), n.VIPs[at]))
+				break
+			}
+		}
+	}
+	for _, id := range routersOf(o) {
+		if owner := s.routerOwner(id); owner != o.Name && (o.BGP.RouterID.IsValid() || !f.hasUnder("address")) {
+			f.add("bgp.routerId", o.BGP.identifier(o).String(), fmt.Sprintf("must differ from that of %s, which is in AS %d too", Ref(KindNode, owner), o.BGP.ASN))
+		}
+	}
+}
+
+// identifier is the BGP identifier of a node: its routerId, else its IPv4 address; the zero address when it has neither.
+func (b *BGP) identifier(n *Node) netip.Addr {
+	if b.RouterID.IsValid() {
+		return b.RouterID
+	}
+	for _, a := range n.Addresses {
+		if a.Is4() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// routersOf is the BGP identifier of a mux with its autonomous system, as one address: 4 bytes of the AS first, 4 of the identifier last. Nothing for other objects.
+func routersOf(o Object) []netip.Addr {
+	n, ok := o.(*Node)
+	if !ok || n.BGP == nil || n.Role != RoleMux {
+		return nil
+	}
+	id := n.BGP.identifier(n)
+	if !id.Is4() {
+		return nil
+	}
+	var key [16]byte
+	binary.BigEndian.PutUint32(key[:], n.BGP.ASN)
+	last := id.As4()
+	copy(key[12:], last[:])
+	return []netip.Addr{netip.AddrFrom16(key)}
 }
 
 // tenant compares what a tenant has with its quotas.

@@ -23,6 +23,9 @@ func validService() *lb.Service {
 		}})
 	}
 	lb.SetDefaults(s)
+	for i := range s.Endpoints {
+		s.Endpoints[i].Health.Checks[0].Through = lb.ThroughDirect // tests change endpoints into such without tunnels
+	}
 	return s
 }
 
@@ -95,8 +98,8 @@ func TestServiceRefusals(t *testing.T) {
 		{func(s *lb.Service) { s.VIPs[1] = addr("fe80::1") }, "services/web: vip[1]: fe80::1: must not be a link-local address"},
 		{func(s *lb.Service) { s.VIPs[0] = addr("255.255.255.255") }, "services/web: vip[0]: 255.255.255.255: must be a unicast address"},
 		{func(s *lb.Service) { s.VIPs[0] = addr("0.1.2.3") }, "services/web: vip[0]: 0.1.2.3: must be a unicast address"},
-		{func(s *lb.Service) { s.SNAT = []netip.Addr{addr("10.20.9.11")} }, "services/web: snat[0]: 10.20.9.11: must be the DIP of a backend of the service"},
-		{func(s *lb.Service) { s.Endpoints = nil }, "services/web: endpoints: is missing, must have at least one endpoint"},
+		{func(s *lb.Service) { s.SNAT = []lb.SNATServer{{DIP: addr("10.20.9.11")}} }, "services/web: snat[0]: 10.20.9.11: must be the DIP of a backend of the service, or name its host: {dip: 10.20.9.11, host: ADDRESS}"},
+		{func(s *lb.Service) { s.Endpoints = nil }, "services/web: endpoints: is missing, must have at least one endpoint, or servers in snat"},
 		{func(s *lb.Service) { s.Endpoints[1].Port = 80 }, "services/web: endpoints[1]: tcp port 80: must differ from endpoints[0] in protocol or port"},
 
 		{func(s *lb.Service) { first(s).Protocol = 0 }, "services/web: endpoints[0].protocol: is missing, must be tcp, udp, quic or any"},
@@ -303,6 +306,7 @@ func TestNodeRefusals(t *testing.T) {
 		{func(n *lb.Node) { n.BGP.RouterID = addr("2001:db8::1") }, "nodes/mux1: bgp.routerId: 2001:db8::1: must be in the form of an IPv4 address, and not 0.0.0.0"},
 		{func(n *lb.Node) { n.Addresses = n.Addresses[1:] }, "nodes/mux1: bgp.routerId: is missing, must be in the form of an IPv4 address, because the node has none"},
 		{func(n *lb.Node) { n.BGP.Peers = nil }, "nodes/mux1: bgp.peers: is missing, must have at least one peer"},
+		{func(n *lb.Node) { n.BGP.Peers[0].Address = n.Addresses[0] }, "nodes/mux1: bgp.peers[0].address: 10.10.0.11: must not be an address of the node itself"},
 		{func(n *lb.Node) { n.BGP.Peers = append(n.BGP.Peers, n.BGP.Peers[0]) }, "nodes/mux1: bgp.peers[1].address: 10.10.0.1: must differ from peers[0]"},
 		{func(n *lb.Node) { n.BGP.Peers[0].Address = addr("224.0.0.1") }, "nodes/mux1: bgp.peers[0].address: 224.0.0.1: must not be a multicast address"},
 		{func(n *lb.Node) { n.BGP.Peers[0].ASN = 4294967295 }, "nodes/mux1: bgp.peers[0].asn: 4294967295: must be 1 to 4294967294, but not 23456 or 65535"},
@@ -310,6 +314,12 @@ func TestNodeRefusals(t *testing.T) {
 		{func(n *lb.Node) { n.BGP.Peers[0].BFD.Transmit = time.Millisecond }, "nodes/mux1: bgp.peers[0].bfd.transmit: 1ms: must be 10ms to 10s"},
 		{func(n *lb.Node) { n.BGP.Peers[0].BFD.Receive = time.Minute }, "nodes/mux1: bgp.peers[0].bfd.receive: 1m: must be 10ms to 10s"},
 		{func(n *lb.Node) { n.BGP.Peers[0].BFD.Multiplier = 256 }, "nodes/mux1: bgp.peers[0].bfd.multiplier: 256: must be 1 to 255"},
+		{func(n *lb.Node) { n.BGP.Peers[0].TTLSecurity = 255 }, "nodes/mux1: bgp.peers[0].ttlSecurity: 255: must be 1 to 254 hops, 0 for none"},
+		{func(n *lb.Node) { n.BGP.Peers[0].Multihop, n.BGP.Peers[0].BFD = 1, nil }, "nodes/mux1: bgp.peers[0].multihop: 1: must be 2 to 255, 0 for a router on the link"},
+		{func(n *lb.Node) { n.BGP.Peers[0].Multihop, n.BGP.Peers[0].BFD = 256, nil }, "nodes/mux1: bgp.peers[0].multihop: 256: must be 2 to 255, 0 for a router on the link"},
+		{func(n *lb.Node) { n.BGP.Peers[0].Multihop = 2 }, "nodes/mux1: bgp.peers[0].multihop: 2: must not come with bfd, which is of one hop (RFC 5881)"},
+		{func(n *lb.Node) { n.BGP.Peers[0].Multihop, n.BGP.Peers[0].TTLSecurity = 2, 2 }, "nodes/mux1: bgp.peers[0].multihop: 2: must not come with ttlSecurity, which says how far away the router may be"},
+		{func(n *lb.Node) { n.BGP.Peers[0].Multihop, n.BGP.Peers[0].ASN = 2, n.BGP.ASN }, "nodes/mux1: bgp.peers[0].multihop: 2: must be left out for a router of the same asn, which may be anywhere"},
 	}
 	for _, c := range cases {
 		n := validNode()
@@ -369,10 +379,10 @@ func TestStateRefusals(t *testing.T) {
 		}, "services/web: vip[0]: 192.0.2.1: must be inside the vips of networks/dc: 203.0.113.0/24, 2001:db8:f::/64"},
 		{func(s *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
 			return []lb.Object{s, n, &lb.Service{Name: "api", VIPs: s.VIPs[1:]}}
-		}, "services/web: vip[1]: 2001:db8:f::10: must belong to one service, and services/api claims it too"},
+		}, "services/web: vip[1]: 2001:db8:f::10: must belong to one service, and services/api has it"},
 		{func(_ *lb.Service, m *lb.Node, n *lb.Network) []lb.Object {
 			return []lb.Object{m, &lb.Node{Name: "mux2", Addresses: m.Addresses[:1]}, n}
-		}, "nodes/mux2: address[0]: 10.10.0.11: must belong to one node, and nodes/mux1 claims it too"},
+		}, "nodes/mux2: address[0]: 10.10.0.11: must belong to one node, and nodes/mux1 has it"},
 		{func(_ *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
 			return []lb.Object{n, &lb.Network{Name: "other", VIPs: []netip.Prefix{prefix("192.0.2.0/24"), prefix("203.0.0.0/16")}}}
 		}, "networks/other: vips[1]: 203.0.0.0/16: must not overlap vips[0] of networks/dc, 203.0.113.0/24"},
@@ -392,6 +402,13 @@ func TestStateRefusals(t *testing.T) {
 			}
 			return []lb.Object{n, o}
 		}, "networks/other: tunnelSources: 65 prefixes: must be at most 64 different ones in all Networks"},
+		{func(_ *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
+			o := &lb.Network{Name: "other"}
+			for i := range lb.MaxInside {
+				o.Underlay = append(o.Underlay, netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i / 16), byte(i % 16 * 16)}), 28))
+			}
+			return []lb.Object{n, o}
+		}, "networks/other: underlay: 451 prefixes: must be at most 448 different IPv4 prefixes of vips, underlay and tunnelSources in all Networks"},
 		{func(_ *lb.Service, _ *lb.Node, n *lb.Network) []lb.Object {
 			for i := range 63 {
 				n.Switches = append(n.Switches, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 30, byte(i)}), 24))

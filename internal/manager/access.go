@@ -90,6 +90,12 @@ func (a api) ListAccess(context.Context, *connect.Request[apiv1.ListAccessReques
 
 // RevokeAccess implements the API.
 func (a api) RevokeAccess(ctx context.Context, req *connect.Request[apiv1.RevokeAccessRequest]) (*connect.Response[apiv1.RevokeAccessResponse], error) {
+	if kind := req.Msg.GetKind(); kind != "" {
+		if err := a.m.revokeNamed(ctx, kind, req.Msg.GetId()); err != nil {
+			return nil, err
+		}
+		return connect.NewResponse(&apiv1.RevokeAccessResponse{}), nil
+	}
 	// Somebody may have given the whole token: it is not said again.
 	if !accessID.MatchString(req.Msg.GetId()) {
 		return nil, fault(invalid{[]lb.Violation{{Field: "id", Allowed: "must be 16 hexadecimal digits, as `shunt access list` shows them"}}})
@@ -165,7 +171,7 @@ func (m *Manager) storeAccess(ctx context.Context, create func(now time.Time) (*
 // accessRefusal is why a token or a certificate cannot be stored; nil when it can.
 func (m *Manager) accessRefusal(a *apiv1.StoredAccess, now time.Time) error {
 	if tenant := a.GetTenant(); tenant != "" && !m.view.hasTenant(tenant) {
-		return invalid{[]lb.Violation{{Field: "tenant", Value: tenant, Allowed: "must be the name of a Tenant, and there is none of this name"}}}
+		return invalid{[]lb.Violation{{Field: "tenant", Value: tenant, Allowed: "must be the name of a Tenant, and there is none of this name: a service that names it is not enough, apply the Tenant first"}}}
 	}
 	if n := len(m.view.accessAt(now)); n >= maxAccess {
 		return invalid{[]lb.Violation{{Field: "access tokens and certificates", Value: strconv.Itoa(n), Allowed: "must be at most " + strconv.Itoa(maxAccess) + ": revoke some"}}}

@@ -125,7 +125,7 @@ func TestAllAccessEndsWithItsTenant(t *testing.T) {
 		}
 	}
 	_, err := r.admin.CreateAccess(t.Context(), connect.NewRequest(&apiv1.CreateAccessRequest{Name: "ann", Role: "tenant", Tenant: "shop"}))
-	if v := violations(t, err); len(v) != 1 || v[0] != "tenant: shop: must be the name of a Tenant, and there is none of this name" {
+	if v := violations(t, err); len(v) != 1 || v[0] != "tenant: shop: must be the name of a Tenant, and there is none of this name: a service that names it is not enough, apply the Tenant first" {
 		t.Errorf("a token for a tenant without an object: %v", err)
 	}
 	r.apply(tenant("shop", 0))

@@ -23,19 +23,20 @@ func (m *Manager) writeAdminConfig(now time.Time) (first bool, err error) {
 		return false, fmt.Errorf("read admin configuration: %w", err)
 	}
 	first = old == nil
-	if old != nil && adminCertLasts(old, now) {
+	cas := m.secrets.cas()
+	if old != nil && adminCertLasts(old, cas, now) {
 		content := serverLine.ReplaceAllLiteral(old, []byte("server: "+serverURL(m.o)))
 		if bytes.Equal(content, old) {
 			return false, nil
 		}
 		return false, writeAdmin(path, content)
 	}
-	cert, key, err := m.secrets.ca.Client("admin", pki.RoleAdmin, pki.AdminLifetime, now)
+	cert, key, err := m.secrets.ca().Client("admin", pki.RoleAdmin, pki.AdminLifetime, now)
 	if err != nil {
 		return first, err
 	}
 	comment := "Client configuration of an administrator: whoever reads this file may do everything."
-	return first, writeAdmin(path, pki.ClientConfig(comment, []string{serverURL(m.o)}, m.secrets.ca.CertPEM(), cert, key))
+	return first, writeAdmin(path, pki.ClientConfig(comment, []string{serverURL(m.o)}, pki.BundlePEM(cas), cert, key))
 }
 
 // renewAdminEvery is how often the administrator's certificate is looked at; it is renewed when a third of its year is
@@ -66,15 +67,21 @@ func writeAdmin(path string, content []byte) error {
 	return nil
 }
 
-// adminCertLasts looks for the certificate after "cert:".
-func adminCertLasts(config []byte, now time.Time) bool {
+// adminCertLasts reports whether a configuration has a certificate by the CA that signs now, which lasts, and all CAs that are good.
+func adminCertLasts(config []byte, cas []*x509.Certificate, now time.Time) bool {
 	_, rest, _ := strings.Cut(string(config), "\ncert:")
 	block, _ := pem.Decode([]byte(strings.ReplaceAll(rest, "\n  ", "\n")))
 	if block == nil {
 		return false
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
-	return err == nil && cert.NotAfter.Sub(now) > pki.AdminLifetime/3
+	if err != nil || cert.NotAfter.Sub(now) <= pki.AdminLifetime/3 || !pki.SignedBy(cert, cas[0]) {
+		return false
+	}
+	before, _, _ := strings.Cut(string(config), "\ncert:")
+	_, text, _ := strings.Cut(before, "\nca:")
+	has, err := pki.ParseCerts([]byte(strings.ReplaceAll(text, "\n  ", "\n")))
+	return err == nil && pki.Same(has, cas)
 }
 
 // serverURL is how clients reach this manager.

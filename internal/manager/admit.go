@@ -11,7 +11,6 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/pki"
 	"github.com/shuntlb/shunt/internal/store"
-	"github.com/shuntlb/shunt/internal/token"
 )
 
 // memberAPI serves the MemberProtocol service.
@@ -24,23 +23,25 @@ func (a memberAPI) Admit(ctx context.Context, req *connect.Request[apiv1.AdmitRe
 	if faults := admitFaults(in, outside); len(faults) > 0 {
 		return nil, fault(invalid{faults})
 	}
-	t, err := token.Parse(in.GetToken())
-	if err == nil {
-		err = m.view.admit(t, in.GetName(), pki.RoleManager, m.o.Clock.Now())
+	if err := m.view.caQuiet("join a manager"); err != nil {
+		return nil, err
 	}
+	if err := m.useManagerToken(ctx, in); err != nil {
+		return nil, err
+	}
+	cert, err := m.secrets.ca().SignManager(in.GetCsr(), in.GetName(), m.o.Clock.Now())
 	if err != nil {
-		return nil, connect.NewError(connect.CodePermissionDenied, err)
+		return nil, fault(err)
 	}
-	cert, err := m.secrets.ca.SignManager(in.GetCsr(), in.GetName(), m.o.Clock.Now())
-	if err != nil {
-		return nil, fault(invalid{[]lb.Violation{{Field: "csr", Allowed: err.Error()}}})
-	}
-	out := &apiv1.AdmitResponse{Certificate: cert, Ca: m.secrets.ca.CertPEM(), StoreKey: m.secrets.storeKey, Outside: outside}
-	if out.CaKey, err = m.secrets.ca.KeyPEM(); err != nil {
+	out := &apiv1.AdmitResponse{Certificate: cert, Ca: m.secrets.ca().CertPEM(), StoreKey: m.secrets.storeKey(), Outside: outside}
+	if out.CaKey, err = m.secrets.ca().KeyPEM(); err != nil {
 		return nil, connect.NewError(connect.CodeInternal, err)
 	}
 	if !outside {
 		out.Cluster, err = m.o.Cluster.Add(ctx, in.GetName(), in.GetPeer())
+		if errors.Is(err, store.ErrJoining) {
+			return nil, connect.NewError(connect.CodeAborted, err)
+		}
 		if errors.Is(err, store.ErrMember) || errors.Is(err, store.ErrNoMajority) {
 			return nil, connect.NewError(connect.CodeFailedPrecondition, err)
 		}
@@ -54,6 +55,28 @@ func (a memberAPI) Admit(ctx context.Context, req *connect.Request[apiv1.AdmitRe
 	m.audited(e)
 	m.managerEvent(in.GetName(), reasonMemberJoined, "joined with a token from %s", host(e.GetFrom()))
 	return connect.NewResponse(out), nil
+}
+
+// useManagerToken admits the key of a request by its token, and takes it out of an earlier revocation of the manager's name.
+func (m *Manager) useManagerToken(ctx context.Context, in *apiv1.AdmitRequest) error {
+	key, err := pki.RequestKeyHash(in.GetCsr())
+	if err != nil {
+		return fault(invalid{[]lb.Violation{{Field: "csr", Allowed: err.Error()}}})
+	}
+	t, err := m.lead(ctx)
+	if err != nil {
+		return connect.NewError(connect.CodeUnavailable, err)
+	}
+	t.writing.Lock()
+	defer t.writing.Unlock()
+	if err := m.view.caQuiet("join a manager"); err != nil {
+		return err // a replacement of the CA began since the call was checked
+	}
+	ops, err := m.view.admitKey(in.GetName(), key)
+	if err != nil {
+		return err
+	}
+	return t.use(ctx, in.GetToken(), in.GetName(), pki.RoleManager, key, ops...)
 }
 
 func admitFaults(in *apiv1.AdmitRequest, outside bool) []lb.Violation {

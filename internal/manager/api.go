@@ -22,11 +22,11 @@ func (a api) Apply(ctx context.Context, req *connect.Request[apiv1.ApplyRequest]
 	if ends := req.Msg.GetPrune() && req.Msg.GetSource() != ""; len(req.Msg.GetObjects()) == 0 && !ends {
 		return nil, fault(invalid{[]lb.Violation{{Field: "objects", Allowed: "must not be empty, unless source and prune are set: that ends the source"}}})
 	}
-	rev, changes, err := a.m.apply(ctx, req.Msg)
+	res, err := a.m.applyAll(ctx, req.Msg)
 	if err != nil {
 		return nil, fault(err)
 	}
-	return connect.NewResponse(&apiv1.ApplyResponse{Revision: rev, Changes: changes}), nil
+	return connect.NewResponse(res), nil
 }
 
 // Delete implements the API.
@@ -42,7 +42,7 @@ func (a api) Delete(ctx context.Context, req *connect.Request[apiv1.DeleteReques
 		}
 		refs = append(refs, ref{kind, o.GetName()})
 	}
-	rev, changes, err := a.m.remove(ctx, refs, req.Msg.GetDryRun())
+	rev, changes, err := a.m.remove(ctx, refs, req.Msg.GetDryRun(), req.Msg.GetForce())
 	if err != nil {
 		return nil, fault(err)
 	}
@@ -97,7 +97,7 @@ func (v *view) recordsOf(kind lb.Kind, name string) (revision int64, out []*reco
 
 func parseKind(field, s string) (lb.Kind, error) {
 	if !slices.Contains(lb.Kinds, lb.Kind(s)) {
-		return "", invalid{[]lb.Violation{{Field: field, Value: s, Allowed: lb.AllowedKind}}}
+		return "", invalid{[]lb.Violation{{Field: field, Value: s, Allowed: lb.AllowedKind + lb.MeantFor(s, lb.KindNames())}}}
 	}
 	return lb.Kind(s), nil
 }

@@ -54,6 +54,12 @@ func (v *view) tellLocked(c change) {
 	if len(c.bindings) > 0 {
 		v.hostRev, hosts = revision, revision
 	}
+	for _, changed := range c.bindings {
+		if !repairKeys(changed.keys) {
+			v.bindingRev = revision
+			break
+		}
+	}
 	if c.surroundings || c.epoch {
 		for _, sessions := range v.audience.byNode {
 			for s := range sessions {

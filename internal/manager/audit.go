@@ -19,6 +19,8 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/pki"
+	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/store"
 )
 
@@ -101,6 +103,12 @@ func (m *Manager) badCertificate(from net.Addr, bad *tls.CertificateVerification
 	said := ""
 	if certs := bad.UnverifiedCertificates; len(certs) > 0 {
 		said = certs[0].Subject.CommonName
+	}
+	if c, _ := m.view.caState(); c != nil && !c.Phase.Before(plan.CARetire) && len(bad.UnverifiedCertificates) > 0 && pki.SignedBy(bad.UnverifiedCertificates[0], c.former) {
+		why = "it is of the CA that was replaced"
+		if _, role := pki.Identity(bad.UnverifiedCertificates[0]); isNodeRole(role) {
+			m.tokenNeeded(said)
+		}
 	}
 	m.audited(&apiv1.AuditEntry{Who: identity{}.who(), From: from.String(), Call: callHandshake, Refused: fmt.Sprintf("certificate of %q: %s", said, why)})
 }

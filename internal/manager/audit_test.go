@@ -35,13 +35,13 @@ func TestAuditIsPartOfTheWrite(t *testing.T) {
 	objs := crowd(2, 1, 1)
 	s.apply(objs...)
 	s.apply(objs...) // changes nothing
-	if _, _, err := s.m.remove(t.Context(), []ref{{"Service", "nope"}}, false); err == nil {
+	if _, _, err := s.m.remove(t.Context(), []ref{{"Service", "nope"}}, false, false); err == nil {
 		t.Fatal("a service that is not there was deleted")
 	}
-	if _, _, err := s.m.remove(t.Context(), []ref{{"Service", "s1"}}, true); err != nil { // dry run
+	if _, _, err := s.m.remove(t.Context(), []ref{{"Service", "s1"}}, true, false); err != nil { // dry run
 		t.Fatal(err)
 	}
-	if _, _, err := s.m.createToken(t.Context(), "mux1", "mux", time.Hour); err != nil {
+	if _, _, err := s.m.createToken(t.Context(), &apiv1.StoredToken{Node: "mux1", Role: "mux"}, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	got := s.readAudit(&apiv1.AuditRequest{})
@@ -63,7 +63,7 @@ func TestAuditIsPartOfTheWrite(t *testing.T) {
 // TestAuditHasNoSecrets looks for a token's secret wherever the log is.
 func TestAuditHasNoSecrets(t *testing.T) {
 	s := newScribe(t)
-	tok, _, err := s.m.createToken(t.Context(), "mux1", "mux", time.Hour)
+	tok, _, err := s.m.createToken(t.Context(), &apiv1.StoredToken{Node: "mux1", Role: "mux"}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,6 +138,49 @@ func TestRefusalsOfManyCallers(t *testing.T) {
 	}
 }
 
+// TestRefusalsHideNoOthers: somebody who is refused for ever new reasons, from as many addresses of a /48 as there are, hides none of another
+// source, and neither delays it.
+func TestRefusalsHideNoOthers(t *testing.T) {
+	for name, from := range map[string]func(i int) string{
+		"one address": func(int) string { return "192.0.2.7:1" },
+		"a /48":       func(i int) string { return fmt.Sprintf("[2001:db8:0:%x::1]:1", i&0xffff) },
+	} {
+		s := newScribe(t)
+		flood := func(second int) {
+			for i := range 3000 {
+				s.m.audited(refusal(fmt.Sprint("who", second*3000+i), from(second*3000+i), "no right"))
+			}
+		}
+		for second := range 100 {
+			flood(second)
+			s.writeAudit()
+			s.clock.Advance(time.Second)
+		}
+		for i := range 3 {
+			flood(100 + i)
+			s.m.audited(refusal(fmt.Sprint("mallory", i), fmt.Sprintf("198.51.100.%d:1", i), "no right"))
+			flood(103 + i)
+		}
+		for second := range 5 {
+			s.writeAudit()
+			flood(200 + second)
+			s.clock.Advance(time.Second)
+		}
+		found := 0
+		for _, e := range s.readAudit(&apiv1.AuditRequest{Refused: true}) {
+			if strings.HasPrefix(e.GetWho(), "mallory") && strings.HasPrefix(e.GetFrom(), "198.51.100.") {
+				found++
+			}
+		}
+		if found != 3 {
+			t.Errorf("%s: %d of 3 refusals of others are in the audit log after 5 s", name, found)
+		}
+		if waiting := len(s.m.auditLog.refusals.waiting); waiting > auditLimit+1 {
+			t.Errorf("%s: %d wait", name, waiting)
+		}
+	}
+}
+
 // TestRefusalsPushNothingOut: they have their own share of the log.
 func TestRefusalsPushNothingOut(t *testing.T) {
 	s := newScribe(t)
@@ -178,7 +221,7 @@ func TestAuditAnswersWithTheNewest(t *testing.T) {
 		s.clock.Advance(time.Second)
 		svc := crowd(1, 1, 1)[1:]
 		s.apply(svc...)
-		if _, _, err := s.m.createToken(t.Context(), fmt.Sprint("mux", i), "mux", time.Hour); err != nil {
+		if _, _, err := s.m.createToken(t.Context(), &apiv1.StoredToken{Node: fmt.Sprint("mux", i), Role: "mux"}, time.Hour); err != nil {
 			t.Fatal(err)
 		}
 	}

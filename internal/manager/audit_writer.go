@@ -23,6 +23,8 @@ const (
 	refusedBytes = 64 << 20
 	// auditLimit bounds the refusals that wait; further ones are put together.
 	auditLimit = 1024
+	// auditShare bounds those of one source (an IPv6 /48), so that it hides no other's.
+	auditShare = 64
 	// doneLimit bounds the calls that were done and wait: 5,000 nodes may join at once.
 	doneLimit = 1 << 14
 	// auditBurst entries of refusals are written at once, and then one in auditPace: a million refusals cost one entry a
@@ -59,6 +61,12 @@ func newAuditLog() *auditLog {
 		overflow: func(e *apiv1.AuditEntry) (string, *apiv1.AuditEntry) {
 			return othersRefused, &apiv1.AuditEntry{
 				Time: e.GetTime(), Who: othersRefused, Call: e.GetCall(), Refused: "refusals of many callers", Count: e.GetCount(),
+			}
+		},
+		group: func(e *apiv1.AuditEntry) string { return widest(e.GetFrom()).String() }, share: auditShare,
+		rest: func(group string, e *apiv1.AuditEntry) (string, *apiv1.AuditEntry) {
+			return othersRefused + group, &apiv1.AuditEntry{
+				Time: e.GetTime(), Who: othersRefused, From: e.GetFrom(), Call: e.GetCall(), Refused: "refusals of many callers", Count: e.GetCount(),
 			}
 		},
 		limit: auditLimit, batch: auditLimit, burst: equalRefusals, pace: equalRefusalsPace,

@@ -43,7 +43,7 @@ func (r *rig) ca() *pki.CA {
 // as is the TLS configuration of somebody with a certificate of ca; of nobody when the role is "none".
 func (r *rig) as(ca *pki.CA, name, role string) *tls.Config {
 	r.t.Helper()
-	cfg := &tls.Config{RootCAs: r.ca().Pool(), ServerName: pki.ServerName}
+	cfg := &tls.Config{RootCAs: r.adminTLS().RootCAs, ServerName: pki.ServerName}
 	if role == "none" {
 		return cfg
 	}
@@ -187,15 +187,15 @@ func TestTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts := strings.Split(good, ".")
+	parts, same := strings.Split(good, "."), csr(t)
 	forged := strings.Join(append(parts[:3:3], strings.Repeat("A", len(parts[3]))), ".")
 	for name, c := range map[string]struct {
 		token, node, role string
 		csr               []byte
 		want              connect.Code // 0: welcome
 	}{
-		"good":            {good, "mux1", "mux", csr(t), 0},
-		"good again":      {good, "mux1", "mux", csr(t), 0},
+		"good":            {good, "mux1", "mux", same, 0},
+		"good again":      {good, "mux1", "mux", same, 0},
 		"another node":    {good, "mux2", "mux", csr(t), connect.CodePermissionDenied},
 		"another role":    {good, "mux1", "host", csr(t), connect.CodePermissionDenied},
 		"role admin":      {good, "mux1", "admin", csr(t), connect.CodeInvalidArgument},

@@ -13,6 +13,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/backup"
 	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/store"
 )
 
@@ -95,21 +96,35 @@ func (m *Manager) archive(ctx context.Context) (*backup.Archive, error) {
 	if err := m.catchUp(ctx); err != nil {
 		return nil, err
 	}
+	if err := m.view.caQuiet("make a backup"); err != nil {
+		return nil, err
+	}
 	snap, err := m.o.Store.List(ctx, root)
 	if err != nil {
 		return nil, err
 	}
-	caKey, err := m.secrets.ca.KeyPEM()
+	for _, kv := range snap.KVs {
+		if kv.Key != keyCAChange {
+			continue
+		}
+		// One may have begun since the check above.
+		if c, err := parseCAChange(kv.Value); err != nil {
+			return nil, err
+		} else if c.underWay() {
+			return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("cannot make a backup while the CA is replaced (phase %s)", c.Phase))
+		}
+	}
+	caKey, err := m.secrets.ca().KeyPEM()
 	if err != nil {
 		return nil, err
 	}
-	hash := m.secrets.ca.Hash()
+	hash := m.secrets.ca().Hash()
 	a := &backup.Archive{
 		Header: backup.Header{
 			Time: m.o.Clock.Now().UTC(), Version: m.o.Version, Commit: m.o.Commit, Revision: snap.Revision,
-			Cluster: m.secrets.ca.Cert.Subject.CommonName, CA: hex.EncodeToString(hash[:]),
+			Cluster: m.secrets.ca().Cert.Subject.CommonName, CA: hex.EncodeToString(hash[:]),
 		},
-		Secrets: backup.Secrets{CA: m.secrets.ca.CertPEM(), CAKey: caKey, StoreKey: m.secrets.storeKey},
+		Secrets: backup.Secrets{CA: m.secrets.ca().CertPEM(), CAKey: caKey, StoreKey: m.secrets.storeKey()},
 	}
 	for _, kv := range snap.KVs {
 		if !transient(kv.Key) {
@@ -168,13 +183,28 @@ func CheckBackup(a *backup.Archive) error {
 	if err != nil {
 		return err
 	}
-	if hash := v.secrets.ca.Hash(); hex.EncodeToString(hash[:]) != a.Header.CA {
+	if hash := v.secrets.ca().Hash(); hex.EncodeToString(hash[:]) != a.Header.CA {
 		return fmt.Errorf("header: ca: %s: must be %x, that of the CA's certificate", a.Header.CA, hash)
 	}
 	if schemaText(v.schema) != a.Header.Schema || v.state.Epoch != a.Header.Epoch {
 		return fmt.Errorf("header: schema %q and epoch %d: must be %d and %d, as the keys say", a.Header.Schema, a.Header.Epoch, v.schema, v.state.Epoch)
 	}
 	return nil
+}
+
+// ForeignInBackup returns the faults that objects of an archive have by the rules of who owns which address, as an administrator's apply of all of
+// them would have. A restore takes them all the same: it brings back the state that was, and objects from before a Tenant listed its addresses keep
+// what they name.
+func ForeignInBackup(a *backup.Archive) ([]lb.Violation, error) {
+	v, err := readArchive(a, Schema)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]lb.Edit, 0, len(v.records))
+	for r, record := range v.records {
+		all = append(all, lb.Edit{Kind: r.kind, Name: r.name, Object: record.obj})
+	}
+	return lb.NewState().Foreign(lb.Claimant{}, all...), nil
 }
 
 // countKeys counts what the keys hold: objects by kind, all else by its directory.

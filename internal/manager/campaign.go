@@ -2,7 +2,6 @@ package manager
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"strconv"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
-	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/store"
 )
 
@@ -155,17 +153,18 @@ func (m *Manager) candidacy(leaderMod int64, lease store.LeaseID) (epoch int64, 
 		},
 	}
 	if v.schema <= schemaAlone {
-		txn.Ops = append(txn.Ops, store.Put(keySchema, []byte(schemaText(m.o.Schema))), store.Put(keyCA, m.secrets.ca.CertPEM()))
+		txn.Ops = append(txn.Ops, store.Put(keySchema, []byte(schemaText(m.o.Schema))), store.Put(keyCA, m.secrets.ca().CertPEM()))
 	}
 	if len(v.state.RingKeys) == 0 {
-		k := plan.Key{ID: 1}
-		rand.Read(k.Key[:])
-		sealed, err := m.secrets.sealKey(dirRingKeys+"1", k)
-		if err != nil {
-			return epoch, txn, fmt.Errorf("make ring key: %w", err)
+		// The second is the secret that VIPs have keys of their own by.
+		for _, id := range []uint32{clusterRingKey, clusterRingKey + 1} {
+			op, err := m.newRingKey(id)
+			if err != nil {
+				return epoch, txn, err
+			}
+			txn.Compares = append(txn.Compares, store.Compare{Key: op.Key})
+			txn.Ops = append(txn.Ops, op)
 		}
-		txn.Compares = append(txn.Compares, store.Compare{Key: dirRingKeys + "1"})
-		txn.Ops = append(txn.Ops, store.Put(dirRingKeys+"1", sealed))
 	}
 	return epoch, txn, nil
 }

@@ -48,7 +48,7 @@ func (m *Manager) createCertificate(ctx context.Context, req *apiv1.CreateCertif
 	rand.Read(random)
 	p := pki.Person{Name: req.GetName(), Role: req.GetRole(), Tenant: req.GetTenant(), ID: hex.EncodeToString(random)}
 	made, err = m.storeAccess(ctx, func(now time.Time) (*apiv1.StoredAccess, error) {
-		if cert, err = m.secrets.ca.SignPerson(req.GetCsr(), p, ttl, now); err != nil {
+		if cert, err = m.secrets.ca().SignPerson(req.GetCsr(), p, ttl, now); err != nil {
 			return nil, err
 		}
 		hash := sha256.Sum256(cert.Raw)

@@ -54,7 +54,10 @@ func (r *rig) person(name, role, tenant string, ttl time.Duration) *person {
 }
 
 // at is the person's client of a manager.
-func (p *person) at(r *rig) shuntv1connect.ManagerClient {
+func (p *person) at(r *rig) shuntv1connect.ManagerClient { return p.among(r, r.ca().Pool()) }
+
+// among is the person's client of a manager of one of several CAs.
+func (p *person) among(r *rig, roots *x509.CertPool) shuntv1connect.ManagerClient {
 	p.t.Helper()
 	key, err := pki.KeyPEM(p.key)
 	if err != nil {
@@ -64,8 +67,18 @@ func (p *person) at(r *rig) shuntv1connect.ManagerClient {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	cfg := &tls.Config{RootCAs: r.ca().Pool(), ServerName: pki.ServerName, Certificates: []tls.Certificate{pair}}
+	cfg := &tls.Config{RootCAs: roots, ServerName: pki.ServerName, Certificates: []tls.Certificate{pair}}
 	return shuntv1connect.NewManagerClient(r.httpClient(cfg), "https://"+r.addr)
+}
+
+// request is a certificate request for the person's key.
+func (p *person) request() []byte {
+	p.t.Helper()
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, p.key)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return csr
 }
 
 // TestCertificatesOfPeople: they let in with the rights that were asked for, and stand in the list and in the audit log.

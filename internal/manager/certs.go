@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,25 +18,28 @@ import (
 	"github.com/shuntlb/shunt/internal/pki"
 )
 
-// Files in pki/ that the store's peers know this manager by, with ca.crt.
+// Files in pki/ that the store's peers know this manager by, and know others by.
 const (
-	certFile = "manager.crt"
-	keyFile  = "manager.key"
+	certFile  = "manager.crt"
+	keyFile   = "manager.key"
+	peersFile = "peers.crt"
 )
 
 // renewEvery is how often a manager looks at the age of its certificate.
 const renewEvery = 12 * time.Hour
 
 // managerCert is this manager's certificate: the API's, and what other managers and the store's peers know it by. It is
-// made at every start and again long before it expires. Its key stays, so that the two files fit each other at any time.
+// made at every start, again long before it expires, and when the CA is replaced. Its key stays, so that the two files fit each other at any time.
 type managerCert struct {
-	ca    *pki.CA
-	dir   *DataDir
-	clock clock.Clock
-	name  string
-	key   crypto.Signer
-	names []string
-	addrs []net.IP
+	secrets *secrets
+	// trusts are the CAs whose certificates this process accepts, from its start to its end.
+	trusts []*x509.Certificate
+	dir    *DataDir
+	clock  clock.Clock
+	name   string
+	key    crypto.Signer
+	names  []string
+	addrs  []net.IP
 	// tickets are for who was here before; nil when this manager serves nobody.
 	tickets *tickets
 
@@ -45,8 +49,8 @@ type managerCert struct {
 
 // newManagerCert makes a certificate for every way to reach this manager: the advertised and listened addresses, the
 // host's name, and the addresses of its interfaces.
-func newManagerCert(ca *pki.CA, o Options) (*managerCert, error) {
-	c := &managerCert{ca: ca, dir: o.Dir, clock: o.Clock, name: o.Name, names: []string{"localhost"}, addrs: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}}
+func newManagerCert(s *secrets, o Options) (*managerCert, error) {
+	c := &managerCert{secrets: s, trusts: s.cas(), dir: o.Dir, clock: o.Clock, name: o.Name, names: []string{"localhost"}, addrs: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}}
 	if host, err := os.Hostname(); err == nil {
 		c.names = append(c.names, host)
 	}
@@ -65,6 +69,9 @@ func newManagerCert(ca *pki.CA, o Options) (*managerCert, error) {
 	var err error
 	if c.key, err = loadManagerKey(o.Dir); err != nil {
 		return nil, err
+	}
+	if err := writeFile(o.Dir.pki(peersFile), pki.BundlePEM(c.trusts)); err != nil {
+		return nil, fmt.Errorf("write the CAs of the store's peers: %w", err)
 	}
 	return c, c.makeLocked(o.Clock.Now())
 }
@@ -96,7 +103,7 @@ func loadManagerKey(dir *DataDir) (crypto.Signer, error) {
 }
 
 func (c *managerCert) makeLocked(now time.Time) error {
-	cert, err := c.ca.Manager(c.name, c.key, c.names, c.addrs, now)
+	cert, err := c.secrets.ca().Manager(c.name, c.key, c.names, c.addrs, now)
 	if err != nil {
 		return err
 	}
@@ -105,6 +112,20 @@ func (c *managerCert) makeLocked(now time.Time) error {
 	}
 	c.cert = cert
 	return nil
+}
+
+// remake makes the certificate anew, by the CA that signs now.
+func (c *managerCert) remake() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.makeLocked(c.clock.Now())
+}
+
+// issuer is the CA that signed the certificate.
+func (c *managerCert) issuer() (*x509.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return x509.ParseCertificate(c.cert.Certificate[1])
 }
 
 // current renews the certificate when it is old. One that cannot be renewed is used as long as it is good.
@@ -140,7 +161,7 @@ func (c *managerCert) server() *tls.Config {
 		MinVersion:     tls.VersionTLS13,
 		NextProtos:     []string{"h2", "http/1.1"},
 		ClientAuth:     tls.VerifyClientCertIfGiven,
-		ClientCAs:      c.ca.Pool(),
+		ClientCAs:      pki.Pool(c.trusts),
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.current() },
 	}
 	c.tickets.serve(cfg, c.clock.Now())
@@ -150,7 +171,7 @@ func (c *managerCert) server() *tls.Config {
 // client is this manager's side of TLS towards another one. The name is always pki.ServerName, whatever address is dialled.
 func (c *managerCert) client() *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, RootCAs: c.ca.Pool(), ServerName: pki.ServerName,
+		MinVersion: tls.VersionTLS13, RootCAs: pki.Pool(c.trusts), ServerName: pki.ServerName,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.current() },
 	}
 }
@@ -167,13 +188,13 @@ func Certify(o Options) error {
 	if err != nil {
 		return err
 	}
-	_, err = newManagerCert(s.ca, o)
+	_, err = newManagerCert(s, o)
 	return err
 }
 
-// PeerFiles are the files that Certify writes and every start renews, and the CA's certificate.
-func (d *DataDir) PeerFiles() (cert, key, ca string) {
-	return d.pki(certFile), d.pki(keyFile), d.pki("ca.crt")
+// PeerFiles are the files that Certify writes and every start renews: this manager's certificate and key, and the CAs whose certificates it accepts.
+func (d *DataDir) PeerFiles() (cert, key, cas string) {
+	return d.pki(certFile), d.pki(keyFile), d.pki(peersFile)
 }
 
 // interfaceAddrs are this machine's addresses but for loopback and link-local ones.

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/shuntlb/shunt/internal/lb"
@@ -16,12 +17,20 @@ type conditions struct {
 	heard func(lb.EndpointKey) func(id uint16) plan.Heard
 	// noHandshakes tells why a node cannot make TCP handshakes, "" when it did not say so; nil: nobody did.
 	noHandshakes func(node string) string
+	// room is the least capacity of each table of muxes.
+	room map[string]tableRoom
+	// muxes and hosts are the tables of connected nodes, as they reported them.
+	muxes, hosts map[string]map[string]tableUse
+	// snatRoom tells how many VIPs with SNAT muxes have room for; nil: none reported it.
+	snatRoom func() map[string]int
+	// managers returns the addresses of managers, with their names; nil: there are none.
+	managers func() map[netip.Addr]string
 }
 
 func (m *Manager) conditions() conditions {
 	// The store keeps no monotonic time, and no zone.
 	return conditions{size: m.o.RingSize, now: m.o.Clock.Now().Round(0).UTC(), downAfter: m.downAfter(), heard: m.opinions.heard,
-		noHandshakes: m.reports.noHandshakes}
+		noHandshakes: m.reports.noHandshakes, room: m.reports.room(), muxes: m.reports.tableUses(lb.RoleMux), hosts: m.reports.tableUses(lb.RoleHost), snatRoom: m.reports.snatRoom, managers: m.managerAddrs}
 }
 
 func (m *Manager) downAfter() time.Duration { return max(0, m.o.DownAfter) }
@@ -31,7 +40,10 @@ func (c conditions) input(key lb.EndpointKey, ep *lb.Endpoint, keyID uint32) pla
 	in := plan.Input{KeyID: keyID, Size: c.size, DownAfter: c.downAfter, Now: c.now}
 	if ep != nil {
 		in.Wanted, in.SlowStart, in.DrainTimeout = plan.WantedMembers(ep, key.VIP), ep.SlowStart, ep.DrainTimeout
-		in.MaxIDs = ep.MaxMembers()
+		in.MaxIDs, in.Cookies, in.Idle = ep.MaxMembers(), ep.Cookies(), ep.Idle.Trusted
+		if !ep.Translated() {
+			in.Form, in.QUIC = ep.Cookie.Form, ep.QUIC
+		}
 		if in.RepairWindow = ep.Repairs(); in.RepairWindow > 0 {
 			in.Hosts = plan.HostsOf(ep, key.VIP)
 			in.Revives = ep.Affinity == lb.AffinityHash

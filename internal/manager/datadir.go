@@ -59,7 +59,7 @@ var secretFiles = []string{"ca.crt", "ca.key", "store.key"}
 // forgetSecrets removes secrets that were made but never used.
 func (d *DataDir) forgetSecrets() error {
 	var errs []error
-	for _, file := range append([]string{certFile, keyFile}, secretFiles...) {
+	for _, file := range append([]string{certFile, keyFile, peersFile, generationsFile}, secretFiles...) {
 		errs = append(errs, os.RemoveAll(d.pki(file)))
 	}
 	return errors.Join(errs...)

@@ -11,13 +11,23 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// decisions are what was decided of members that are not plainly in service, ordered by endpoint and member.
-func (v *view) decisions() []*apiv1.MemberDecision {
+// decisions are what was decided of members that are not plainly in service or have no host agent, ordered by endpoint and member. connected reports
+// whether a node has been connected since this manager started.
+func (v *view) decisions(connected func(node string) bool, own owned) []*apiv1.MemberDecision {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
+	absent := v.absentLocked(connected)
 	var keys []lb.EndpointKey
+	without := map[lb.EndpointKey]unserved{}
 	for key, st := range v.state.Endpoints {
-		if slices.ContainsFunc(st.Members, plan.MemberState.Special) {
+		of := v.owners[key]
+		if of.ep == nil || !own.has(of.svc.Name) {
+			continue
+		}
+		if none := v.unservedLocked(key, of.ep, absent); none != nil {
+			without[key] = none
+		}
+		if without[key] != nil || slices.ContainsFunc(st.Members, plan.MemberState.Special) {
 			keys = append(keys, key)
 		}
 	}
@@ -34,8 +44,10 @@ func (v *view) decisions() []*apiv1.MemberDecision {
 		}
 		shares := st.Shares(wanted)
 		for i, m := range st.Members {
-			if m.Special() {
-				out = append(out, decision(key, own, m, shares[i]))
+			if why := without[key][m.Backend]; why != "" || m.Special() {
+				d := decision(key, own, m, shares[i])
+				d.NoAgent = why
+				out = append(out, d)
 			}
 		}
 	}

@@ -23,8 +23,11 @@ func (m *Manager) duties() []duty {
 		out = append(out, duty{"keeper", func(ctx context.Context) error { newKeeper(m).run(ctx); return nil }})
 		out = append(out, duty{"health events", func(ctx context.Context) error { m.healthEvents.run(ctx); return nil }})
 		out = append(out, duty{"pace events", func(ctx context.Context) error { newPaceEvents(m).run(ctx); return nil }})
+		out = append(out, duty{"agent events", func(ctx context.Context) error { newAgentEvents(m).run(ctx); return nil }})
 		out = append(out, duty{"manager events", func(ctx context.Context) error { m.tellManagers(ctx); return nil }})
 		out = append(out, duty{"keys", func(ctx context.Context) error { newKeyDuty(m).run(ctx); return nil }})
+		out = append(out, duty{"ca", func(ctx context.Context) error { newCADuty(m).run(ctx); return nil }})
+		out = append(out, duty{"tunnels", func(ctx context.Context) error { newTunnelDuty(m).run(ctx); return nil }})
 		out = append(out, duty{"placement", func(ctx context.Context) error { newPlacement(m).run(ctx); return nil }})
 	}
 	return out

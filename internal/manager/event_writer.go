@@ -105,6 +105,13 @@ func (l *eventLog) last(kind, name string, of latch, part string) tidings {
 	return l.told.of(kind, name, of, part)
 }
 
+// parts are the parts of objects of which a reason was told last; see told.parts.
+func (l *eventLog) parts(of latch, reason string) []objectPart {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.told.parts(of, reason)
+}
+
 // event notes that something happened to an object. It never blocks; a manager that does not lead drops it. The event
 // belongs to the callee: time, severity and count may be left out, and so may the tenant of an object that is stored.
 func (m *Manager) event(e *apiv1.Event) { m.events.note(e, m.o.Clock.Now()) }

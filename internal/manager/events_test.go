@@ -80,7 +80,7 @@ func TestEventsAreKeptAndFiltered(t *testing.T) {
 	s.expectEvents(eventFilter{}, "Network main Applied", "Service s0 Applied", "Node mux1 NodeConnected")
 	start := s.clock.Now()
 	s.clock.Advance(time.Hour)
-	if _, _, err := s.m.remove(t.Context(), []ref{{lb.KindService, "s0"}}, false); err != nil {
+	if _, _, err := s.m.remove(t.Context(), []ref{{lb.KindService, "s0"}}, false, false); err != nil {
 		t.Fatal(err)
 	}
 	s.write()

@@ -2,6 +2,7 @@ package manager_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/shuntlb/shunt/internal/store"
 )
@@ -20,5 +21,32 @@ func TestReplacedManagerWritesNothing(t *testing.T) {
 	snap, err := s.List(t.Context(), "/shunt/objects/")
 	if err != nil || len(snap.KVs) != 1 {
 		t.Errorf("objects %+v %v: must be the network alone", snap, err)
+	}
+}
+
+// TestOneManagerLeads: the metrics of the one that leads say so, also when another one does after it.
+func TestOneManagerLeads(t *testing.T) {
+	ms := newMembers(t, 3, nil)
+	for epoch := range int64(2) {
+		lead := ms.leader(epoch + 1)
+		for {
+			leads := map[string]bool{}
+			for _, r := range ms.rigs {
+				if r.m.Status().GetLeads() {
+					leads[r.name] = true
+				}
+			}
+			if len(leads) == 1 && leads[lead.name] {
+				break
+			}
+			select {
+			case <-time.After(10 * time.Millisecond):
+			case <-t.Context().Done():
+				t.Fatalf("%v say that they lead, %s does", leads, lead.name)
+			}
+		}
+		if epoch == 0 {
+			ms.lapse()
+		}
 	}
 }

@@ -46,10 +46,14 @@ var filters = map[string]filter{
 	shuntv1connect.ManagerRotateKeysProcedure: {},
 	shuntv1connect.ManagerListKeysProcedure:   {},
 	shuntv1connect.ManagerQUICConfigProcedure: {},
-	shuntv1connect.ManagerGetProcedure: {gets: func(s *scope, req, res proto.Message) (bool, error) {
+	shuntv1connect.ManagerGetProcedure: {asks: func(_ *scope, req proto.Message) error {
+		return readable(req.(*apiv1.GetRequest).GetKind())
+	}, gets: func(s *scope, req, res proto.Message) (bool, error) {
 		return s.objects(req.(*apiv1.GetRequest), res.(*apiv1.GetResponse))
 	}},
-	shuntv1connect.ManagerWatchProcedure: {gets: func(s *scope, _, res proto.Message) (bool, error) {
+	shuntv1connect.ManagerWatchProcedure: {asks: func(_ *scope, req proto.Message) error {
+		return readable(req.(*apiv1.WatchRequest).GetKind())
+	}, gets: func(s *scope, _, res proto.Message) (bool, error) {
 		return s.changes(res.(*apiv1.WatchResponse)), nil
 	}, names: func(req proto.Message) ref {
 		r := req.(*apiv1.WatchRequest)
@@ -60,7 +64,9 @@ var filters = map[string]filter{
 	}, names: func(req proto.Message) ref {
 		return ref{lb.KindService, req.(*apiv1.StatusRequest).GetService()}
 	}},
-	shuntv1connect.ManagerEventsProcedure: {gets: func(s *scope, _, res proto.Message) (bool, error) {
+	shuntv1connect.ManagerEventsProcedure: {asks: func(_ *scope, req proto.Message) error {
+		return readable(req.(*apiv1.EventsRequest).GetKind())
+	}, gets: func(s *scope, _, res proto.Message) (bool, error) {
 		return s.events(res.(*apiv1.EventsResponse)), nil
 	}, names: func(req proto.Message) ref {
 		r := req.(*apiv1.EventsRequest)
@@ -80,6 +86,17 @@ var filters = map[string]filter{
 			return s.health(res.(*apiv1.HealthOfResponse)), nil
 		},
 	},
+}
+
+// readable refuses kinds of which tenants see no object: an empty list would read as if there were none.
+func readable(kind string) error {
+	switch kind := lb.Kind(kind); kind {
+	case lb.KindNode, lb.KindNetwork:
+		return denied("role tenant may not read %s", kind.Plural())
+	case kindManager:
+		return denied("role tenant may not read events of managers")
+	}
+	return nil
 }
 
 // objects: what is not seen is not there.
@@ -136,25 +153,19 @@ func refOfObject(o *apiv1.Object) ref {
 	return ref{}
 }
 
-// status: nodes that have members of the tenant, with these alone.
+// status checks again what Status built for the tenant, and leaves out what only others ask for.
 func (s *scope) status(req *apiv1.StatusRequest, res *apiv1.StatusResponse) (bool, error) {
-	own := s.services()
-	nodes := res.GetNodes()
-	res.Nodes = nil
-	for _, n := range nodes {
-		members := only(n.GetMembers(), func(m *apiv1.MemberStatus) bool { return own[m.GetService()] })
-		if len(members) > 0 {
-			res.Nodes = append(res.Nodes, &apiv1.NodeStatus{
-				Name: n.GetName(), Role: n.GetRole(), Connected: n.GetConnected(), LastSeen: n.GetLastSeen(), SyncedRevision: n.GetSyncedRevision(), Members: members,
-			})
-		}
-	}
+	own := owned(s.services())
+	res.Nodes = own.nodes(res.GetNodes())
 	res.Decisions = only(res.GetDecisions(), func(d *apiv1.MemberDecision) bool { return own[d.GetService()] })
 	res.Placements = only(res.GetPlacements(), func(p *apiv1.VIPPlacement) bool { return own[p.GetService()] })
 	res.Snat = only(res.GetSnat(), func(p *apiv1.SnatStatus) bool { return own[p.GetService()] })
 	res.SnatVips = only(res.GetSnatVips(), func(p *apiv1.SnatVIPStatus) bool { return own[p.GetService()] })
 	res.Load = only(res.GetLoad(), func(p *apiv1.LoadStatus) bool { return own[p.GetService()] })
 	res.Leader, res.SnatCounts = "", nil
+	if !own[req.GetService()] {
+		res.Warnings = nil
+	}
 	if req.GetNode() != "" && len(res.Nodes) == 0 {
 		return false, s.missing(ref{lb.KindNode, req.GetNode()})
 	}

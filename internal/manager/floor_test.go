@@ -2,6 +2,7 @@ package manager_test
 
 import (
 	"testing"
+	"time"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/plan"
@@ -45,4 +46,38 @@ func TestRevisionsOfANodeNeverGoBack(t *testing.T) {
 	leader.apply(hostNode(2))
 	leader.delete("Service", "web")
 	mux.until("the next plan", func(p plan.Plan) bool { return len(p.Endpoints) == 0 && p.Revision > res.Revision })
+}
+
+// TestOlderCopyOfTheState: the state is put back to an older copy within an epoch. A node that had applied more keeps its plan, also when the state's
+// revisions have passed the node's, until a later epoch begins; a node without a plan is served.
+func TestOlderCopyOfTheState(t *testing.T) {
+	r := newRig(t, store.NewMemory())
+	r.apply(network(), hostNode(1), muxNode(1), muxNode(2), web(1))
+	epoch := r.m.Epoch()
+	hello := func(have int64) *apiv1.Hello {
+		return &apiv1.Hello{Name: "mux1", Role: "mux", Epoch: epoch, HaveRevision: have, Opened: time.Now().UnixNano()}
+	}
+	s := r.rawHello(hello(1 << 20))
+	if up := receive(t, s); !up.GetRewound() || up.GetEpoch() != epoch {
+		t.Fatalf("the node hears of revision %d, rewound %v", up.GetRevision(), up.GetRewound())
+	}
+	s.CloseRequest()
+	// The revisions have passed it: still the other history.
+	s = r.rawHello(hello(1))
+	if up := receive(t, s); !up.GetRewound() {
+		t.Error("the other history is sent as if it were the next change")
+	}
+	s.CloseRequest()
+	s = r.rawHello(hello(0))
+	if up := receive(t, s); up.GetRewound() {
+		t.Error("a node without a plan is refused")
+	}
+	s.CloseRequest()
+	r.stop()
+	r.start()
+	s = r.rawHello(hello(1 << 20))
+	if up := receive(t, s); up.GetRewound() || up.GetEpoch() <= epoch {
+		t.Errorf("after a restart: epoch %d, rewound %v", up.GetEpoch(), up.GetRewound())
+	}
+	s.CloseRequest()
 }

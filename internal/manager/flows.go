@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/convert"
@@ -31,7 +32,7 @@ func (a api) Flows(ctx context.Context, req *connect.Request[apiv1.FlowsRequest]
 		req.Msg.Limit = defaultFlows
 	}
 	ask := func(id uint64) *apiv1.PlanUpdate {
-		return &apiv1.PlanUpdate{Flows: &apiv1.FlowsQuestion{Id: id, Request: req.Msg}}
+		return &apiv1.PlanUpdate{Flows: &apiv1.FlowsQuestion{Id: id, Request: req.Msg, Timeout: durationpb.New(a.m.o.TraceTimeout)}}
 	}
 	out := &apiv1.FlowsResponse{Results: askAll(names, func(name string) *apiv1.FlowsResult {
 		reply, err := a.m.ask(ctx, name, ask)

@@ -94,13 +94,18 @@ func (f *follower) take() []*apiv1.RelayDown {
 // speak sends until the stream ends: what was stored, what hosts elsewhere have yet to obey, questions, and verdicts.
 func (f *follower) speak(stream *connect.BidiStream[apiv1.RelayUp, apiv1.RelayDown]) error {
 	sent := map[string]*apiv1.HostProgress{}
+	var news hostNews
 	renew := f.m.o.Clock.After(0)
 	// What came before may be older than what the follower has of its own hosts; it is told again soon.
 	loads := f.m.loads.teller(f.m.o.Clock, func(origin string) bool { return origin == f.name }).fresh()
 	for {
-		own, stirred, advanced := f.m.ownHosts()
+		account, stirred, advanced := f.m.ownHosts()
+		own := account.progress
 		others, moved := f.m.hosts.all()
-		all := append(f.take(), f.newHosts(sent, own, others)...)
+		if !news.worth(account, f.m.o.Clock) {
+			own = nil
+		}
+		all := withHosts(f.take(), f.newHosts(sent, own, others))
 		if report := loads.take(); report != nil {
 			all = append(all, &apiv1.RelayDown{Load: report})
 		}
@@ -113,6 +118,8 @@ func (f *follower) speak(stream *connect.BidiStream[apiv1.RelayUp, apiv1.RelayDo
 		case <-stirred:
 		case <-advanced:
 		case <-moved:
+		case <-news.due:
+			news.ripen()
 		case <-loads.stirs():
 			loads.come()
 		case <-loads.dues():
@@ -129,6 +136,15 @@ func (f *follower) speak(stream *connect.BidiStream[apiv1.RelayUp, apiv1.RelayDo
 			return connect.NewError(connect.CodeUnavailable, context.Cause(f.ctx))
 		}
 	}
+}
+
+// withHosts appends accounts of hosts to messages. The first goes into the last message if that is of a stored change: each message
+// costs both ends a system call and a switch of goroutines.
+func withHosts(down, hosts []*apiv1.RelayDown) []*apiv1.RelayDown {
+	if n := len(down); n > 0 && len(hosts) > 0 && down[n-1].GetStored() != nil {
+		down[n-1].Hosts, hosts = hosts[0].GetHosts(), hosts[1:]
+	}
+	return append(down, hosts...)
 }
 
 // newHosts is what the follower has not heard of hosts elsewhere; sent is what it has.

@@ -120,7 +120,7 @@ func TestFollowersForward(t *testing.T) {
 			}},
 			{"join with a wrong token", func() error {
 				_, err := n.Join(ctx, connect.NewRequest(&apiv1.JoinRequest{Token: token, Name: "mux3", Role: "mux", Csr: csr(t)}))
-				return want(err, connect.CodePermissionDenied, "unknown, expired or for another node")
+				return want(err, connect.CodePermissionDenied, "unknown, expired, used or for another node")
 			}},
 			{"access", func() error {
 				res, err := c.CreateAccess(ctx, connect.NewRequest(&apiv1.CreateAccessRequest{Name: "ci", Role: "viewer"}))

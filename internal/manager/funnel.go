@@ -1,6 +1,8 @@
 package manager
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"time"
 )
@@ -13,6 +15,10 @@ type funnel[T any] struct {
 	mu      sync.Mutex
 	waiting map[string]*waiter[T]
 	order   []*waiter[T] // by arrival
+	// groups are those that wait by their group, served is when one of a group was taken last, by takes.
+	groups  map[string]int
+	served  map[string]uint64
+	takes   uint64
 	credits map[string]credit
 	// wake says that something waits, crowd that batch of them do. Both have room for one.
 	wake, crowd chan struct{}
@@ -26,6 +32,12 @@ type funnelRules[T any] struct {
 	overflow func(T) (string, T)
 	limit    int
 	batch    int
+	// group, if not nil, names who a thing is of. At most share of a group wait, and further ones are put together by the name that rest gives
+	// them. At limit a group with fewer takes a place of the one with most; each group is taken from in turn. So what one group
+	// brings, however much, is no other's loss.
+	group func(T) string
+	share int
+	rest  func(group string, v T) (string, T)
 	// Equal things come through burst times, and then one each pace.
 	burst int
 	pace  time.Duration
@@ -34,6 +46,9 @@ type funnelRules[T any] struct {
 type waiter[T any] struct {
 	key   string
 	value T
+	group string
+	// rest: it is what is put together of its group.
+	rest bool
 }
 
 // credit is how often a thing may come through, as of a time.
@@ -44,7 +59,7 @@ type credit struct {
 
 func newFunnel[T any](r funnelRules[T]) *funnel[T] {
 	return &funnel[T]{
-		funnelRules: r, waiting: map[string]*waiter[T]{}, credits: map[string]credit{},
+		funnelRules: r, waiting: map[string]*waiter[T]{}, credits: map[string]credit{}, groups: map[string]int{}, served: map[string]uint64{},
 		wake: make(chan struct{}, 1), crowd: make(chan struct{}, 1),
 	}
 }
@@ -53,15 +68,23 @@ func newFunnel[T any](r funnelRules[T]) *funnel[T] {
 func (f *funnel[T]) put(key string, v T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if w := f.waiting[key]; w == nil && len(f.waiting) >= f.limit {
-		key, v = f.overflow(v)
+	w := &waiter[T]{key: key, value: v}
+	if f.group != nil {
+		w.group = f.group(v)
 	}
-	if w := f.waiting[key]; w != nil {
-		w.value = f.merge(w.value, v)
+	if f.waiting[w.key] == nil && f.group != nil && f.groups[w.group] >= f.share {
+		f.joinRest(w)
+	}
+	if f.waiting[w.key] == nil && len(f.waiting) >= f.limit && !f.makeRoom(w.group) {
+		w.key, w.value = f.overflow(w.value)
+		w.group, w.rest = "", true
+	}
+	if old := f.waiting[w.key]; old != nil {
+		old.value = f.merge(old.value, w.value)
 		return
 	}
-	w := &waiter[T]{key, v}
-	f.waiting[key] = w
+	f.waiting[w.key] = w
+	f.groups[w.group]++
 	f.order = append(f.order, w)
 	signal(f.wake)
 	if len(f.order) >= f.batch {
@@ -69,38 +92,95 @@ func (f *funnel[T]) put(key string, v T) {
 	}
 }
 
-// take returns at most most of the things that may come through now, in the order of their arrival. left tells how many
-// still wait, next when one of them may come through; it is zero when one may at once, or none waits.
+// joinRest renames a thing to what is put together of its group.
+func (f *funnel[T]) joinRest(w *waiter[T]) {
+	w.key, w.value = f.rest(w.group, w.value)
+	w.rest = true
+}
+
+// makeRoom puts things of the group with most together, until one more fits; false when no group has clearly more than this one.
+func (f *funnel[T]) makeRoom(group string) bool {
+	most := group
+	for g, n := range f.groups {
+		if g != "" && n > max(2, f.groups[most]+1) {
+			most = g
+		}
+	}
+	if most == group {
+		return false
+	}
+	for i := len(f.order) - 1; i >= 0 && len(f.waiting) >= f.limit; i-- {
+		w := f.order[i]
+		if w.group != most || w.rest {
+			continue
+		}
+		delete(f.waiting, w.key)
+		f.joinRest(w)
+		if old := f.waiting[w.key]; old != nil {
+			old.value = f.merge(old.value, w.value)
+			f.order = slices.Delete(f.order, i, i+1)
+			f.leaveGroup(most)
+		} else {
+			f.waiting[w.key] = w
+		}
+	}
+	return len(f.waiting) < f.limit
+}
+
+func (f *funnel[T]) leaveGroup(group string) {
+	if f.groups[group]--; f.groups[group] <= 0 {
+		delete(f.groups, group)
+		delete(f.served, group)
+	}
+}
+
+// take returns at most most of the things that may come through now: of each group in turn, and of a group in the order of their arrival. left
+// tells how many still wait, next when one of them may come through; it is zero when one may at once, or none waits.
 func (f *funnel[T]) take(now time.Time, most int) (out []T, left int, next time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	rest, ready := f.order[:0], false
+	var ready []*waiter[T]
 	for _, w := range f.order {
-		c := f.creditLocked(w.key, now)
-		switch {
-		case c.left < 1:
-			at := now.Add(time.Duration((1 - c.left) * float64(f.pace)))
-			if next.IsZero() || at.Before(next) {
-				next = at
-			}
-			rest = append(rest, w)
-		case len(out) >= most:
-			ready = true
-			rest = append(rest, w)
-		default:
-			c.left--
-			f.credits[w.key] = c
-			delete(f.waiting, w.key)
-			out = append(out, w.value)
+		if c := f.creditLocked(w.key, now); c.left >= 1 {
+			ready = append(ready, w)
+		} else if at := now.Add(time.Duration((1 - c.left) * float64(f.pace))); next.IsZero() || at.Before(next) {
+			next = at
 		}
 	}
-	clear(f.order[len(rest):])
-	f.order = rest
-	if ready {
+	taken := make(map[*waiter[T]]bool, min(most, len(ready)))
+	for _, w := range f.inTurn(ready)[:min(most, len(ready))] {
+		c := f.creditLocked(w.key, now)
+		c.left--
+		f.credits[w.key] = c
+		delete(f.waiting, w.key)
+		taken[w] = true
+		f.takes++
+		f.served[w.group] = f.takes
+		f.leaveGroup(w.group)
+		out = append(out, w.value)
+	}
+	f.order = slices.DeleteFunc(f.order, func(w *waiter[T]) bool { return taken[w] })
+	if len(taken) < len(ready) {
 		next = time.Time{}
 	}
 	f.forgetLocked(now)
-	return out, len(rest), next
+	return out, len(f.order), next
+}
+
+// inTurn orders things by how many of their group come before, then by when their group was served last, then by arrival.
+func (f *funnel[T]) inTurn(ready []*waiter[T]) []*waiter[T] {
+	if f.group == nil {
+		return ready
+	}
+	seen, rank := map[string]int{}, make(map[*waiter[T]]int, len(ready))
+	for _, w := range ready {
+		rank[w] = seen[w.group]
+		seen[w.group]++
+	}
+	slices.SortStableFunc(ready, func(a, b *waiter[T]) int {
+		return cmp.Or(cmp.Compare(rank[a], rank[b]), cmp.Compare(f.served[a.group], f.served[b.group]))
+	})
+	return ready
 }
 
 func (f *funnel[T]) creditLocked(key string, now time.Time) credit {
@@ -138,6 +218,7 @@ func (f *funnel[T]) drop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.waiting, f.order = map[string]*waiter[T]{}, nil
+	f.groups, f.served = map[string]int{}, map[string]uint64{}
 }
 
 // signal wakes whoever waits for the channel, which has room for one.

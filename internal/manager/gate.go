@@ -52,10 +52,11 @@ type door struct {
 	dryRuns  *rates
 	lanes    *lanes
 	streams  *streams
+	reads    *readTurns
 }
 
 func (m *Manager) newDoor() *door {
-	return &door{view: m.view, current: m.current, oidc: m.o.OIDC, clock: m.o.Clock, audited: m.audited, event: m.event, attempts: newAttempts(), rates: newRates(), dryRuns: newRates(), lanes: newLanes(), streams: newStreams()}
+	return &door{view: m.view, current: m.current, oidc: m.o.OIDC, clock: m.o.Clock, audited: m.audited, event: m.event, attempts: newAttempts(), rates: newRates(), dryRuns: newRates(), lanes: newLanes(), streams: newStreams(), reads: newReadTurns()}
 }
 
 // gate finds out who calls and checks rights before anything of a request's body is read.
@@ -143,7 +144,7 @@ func (g gate) admit(r *http.Request, procedure string) (identity, *connect.Error
 	// Sync answers a deleted node itself; Join judges the token, which may be a new one.
 	own := procedure == shuntv1connect.NodeProtocolSyncProcedure || procedure == shuntv1connect.NodeProtocolJoinProcedure
 	if err == nil && id.cert != nil && !own && g.view.revokedCert(id.cert) {
-		err = denied("node %s was deleted: it needs a new join token", id.name)
+		err = denied("node %s was deleted, or its certificates were revoked: it needs a new join token", id.name)
 	}
 	if err == nil {
 		err = g.tenancy(r.Context(), id)

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,6 +48,12 @@ func (g guard) unary(ctx context.Context, req connect.AnyRequest, next connect.U
 	if err != nil {
 		return nil, err
 	}
+	done, err := g.turn(ctx, id.tenant, ask)
+	if err != nil {
+		unused()
+		return nil, err
+	}
+	defer done()
 	res, err := next(ctx, req)
 	if err != nil {
 		unused()
@@ -73,10 +80,7 @@ func (g guard) spend(id identity, req proto.Message) (unused func(), err error) 
 	}
 	quota := g.view.changesPerMinute(id.tenant)
 	if w.GetDryRun() {
-		if quota > 0 {
-			quota = max(quota, dryRunsPerMinute)
-		}
-		return func() {}, g.take(g.dryRuns, id.tenant, "dry runs", quota)
+		return func() {}, g.take(g.dryRuns, id.tenant, "dry runs", max(quota, dryRunsPerMinute))
 	}
 	return func() { g.rates.giveBack(id.tenant) }, g.take(g.rates, id.tenant, "quotas.changes", quota)
 }
@@ -106,14 +110,14 @@ func changed(res proto.Message) bool {
 	return false
 }
 
-// changesPerMinute is a tenant's quota; 0 is no limit.
+// changesPerMinute is a tenant's quota, or the default.
 func (v *view) changesPerMinute(tenant string) uint32 {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	if r := v.records[ref{lb.KindTenant, tenant}]; r != nil {
-		return r.obj.(*lb.Tenant).Quotas.Changes
+		return cmp.Or(r.obj.(*lb.Tenant).Quotas.Changes, lb.DefaultQuotas.Changes)
 	}
-	return 0
+	return lb.DefaultQuotas.Changes
 }
 
 // WrapStreamingClient implements connect.Interceptor; a server has no use for it.
@@ -197,6 +201,9 @@ func (g guard) judged(id identity, procedure string, err error) error {
 	}
 	if !errors.As(err, &refusal) {
 		return err
+	}
+	if errors.Is(err, errSurplus) || errors.Is(err, errCrowded) {
+		return err // the node is sent to another manager, or waits for its turn: nothing was refused
 	}
 	switch refusal.Code() {
 	case connect.CodePermissionDenied, connect.CodeUnauthenticated, connect.CodeResourceExhausted:

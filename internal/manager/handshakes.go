@@ -33,13 +33,18 @@ type handshakes struct {
 	ready chan net.Conn
 	// refused is told of client certificates that are no good.
 	refused func(from net.Addr, err *tls.CertificateVerificationError)
+	// arriving are the connections whose handshake is not over, guests those without a certificate afterwards.
+	arriving, guests *lobby
+	// crowded is told of connections that had no place.
+	crowded func(from net.Addr)
 
 	ctx context.Context
 	end context.CancelCauseFunc
 }
 
-func newHandshakes(l net.Listener, cfg *tls.Config, refused func(net.Addr, *tls.CertificateVerificationError)) *handshakes {
+func newHandshakes(l net.Listener, cfg *tls.Config, refused func(net.Addr, *tls.CertificateVerificationError), crowded func(net.Addr)) *handshakes {
 	h := &handshakes{Listener: l, cfg: cfg, turns: newTurns(runtime.GOMAXPROCS(0)), ready: make(chan net.Conn), refused: refused}
+	h.arriving, h.guests, h.crowded = newLobby(maxArriving, 0), newLobby(maxGuests, maxGuestsOf), crowded
 	h.ctx, h.end = context.WithCancelCause(context.Background())
 	go h.acceptAll()
 	return h
@@ -63,12 +68,20 @@ func (h *handshakes) acceptAll() {
 			return
 		}
 		pause = 0
-		go h.shake(raw)
+		v := &visitor{Conn: raw}
+		seat := h.arriving.admit(v, raw.RemoteAddr().String())
+		if seat == nil {
+			raw.Close()
+			h.crowded(raw.RemoteAddr())
+			continue
+		}
+		v.moves(seat)
+		go h.shake(v)
 	}
 }
 
 // shake hands a connection on whether its handshake succeeded or not: the server says what is wrong to whom it concerns.
-func (h *handshakes) shake(raw net.Conn) {
+func (h *handshakes) shake(raw *visitor) {
 	turn := &turnConn{Conn: raw, turns: h.turns}
 	conn := tls.Server(turn, h.cfg)
 	err := conn.HandshakeContext(h.ctx)
@@ -76,11 +89,27 @@ func (h *handshakes) shake(raw net.Conn) {
 	if bad := new(tls.CertificateVerificationError); errors.As(err, &bad) {
 		h.refused(raw.RemoteAddr(), bad)
 	}
+	if err == nil && !h.seated(raw, conn) {
+		h.crowded(raw.RemoteAddr())
+		conn.Close()
+		return
+	}
 	select {
 	case h.ready <- conn:
 	case <-h.ctx.Done():
 		conn.Close()
 	}
+}
+
+// seated gives a connection whose handshake succeeded its place: among guests, or none when its peer has a certificate.
+func (h *handshakes) seated(raw *visitor, conn *tls.Conn) bool {
+	if len(conn.ConnectionState().PeerCertificates) > 0 {
+		raw.moves(nil)
+		return true
+	}
+	seat := h.guests.admit(raw, raw.RemoteAddr().String())
+	raw.moves(seat)
+	return seat != nil
 }
 
 // Accept implements net.Listener.

@@ -68,7 +68,7 @@ func TestSilentPeersTakeNoTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newHandshakes(raw, &tls.Config{Certificates: []tls.Certificate{*pair}}, nil)
+	l := newHandshakes(raw, &tls.Config{Certificates: []tls.Certificate{*pair}}, nil, nil)
 	defer l.Close()
 	free := l.turns.free
 	for i := range 3 * free {

@@ -103,7 +103,7 @@ func (r *rig) start() {
 		r.t.Fatal(err)
 	}
 	r.m, err = manager.Open(r.t.Context(), manager.Options{
-		Dir: dir, Store: r.store, Cluster: r.cluster, Peer: r.peer, Name: r.name, Listen: r.addr, Version: "test", Log: cmp.Or(r.log, logger(r.t)),
+		Dir: dir, Store: r.store, Cluster: r.cluster, Peer: r.peer, Name: r.name, Listen: r.addr, Version: "test", Commit: "0123abcd", Log: cmp.Or(r.log, logger(r.t)),
 		Clock: r.clock, OIDC: r.oidc, KeyRest: r.keyRest, KeyLifetime: r.keyLifetime,
 	})
 	if err != nil {
@@ -206,6 +206,8 @@ type node struct {
 	cancel context.CancelFunc
 	done   chan error
 	notify chan struct{}
+	// progress, if not nil, is that of the agent.
+	progress *agent.Progress
 	// refuse makes Apply fail.
 	mu     sync.Mutex
 	refuse error
@@ -242,7 +244,7 @@ func (n *node) Trace(req *apiv1.TraceRequest) *apiv1.TraceResult {
 	return &apiv1.TraceResult{Verdict: "forwarded", Dip: req.GetVip()}
 }
 
-func (n *node) Flows(req *apiv1.FlowsRequest) *apiv1.FlowsResult {
+func (n *node) Flows(_ context.Context, req *apiv1.FlowsRequest) *apiv1.FlowsResult {
 	return &apiv1.FlowsResult{Flows: []*apiv1.FlowStatus{{Vip: req.GetVip(), Port: req.GetPort(), Class: "trusted"}}, Truncated: req.GetLimit() == 1}
 }
 
@@ -286,7 +288,7 @@ func (n *node) run(addr, name, role string) {
 	go func() {
 		n.done <- agent.Run(ctx, agent.Options{
 			Name: name, Role: role, Manager: addr, TokenFile: filepath.Join(n.state, "token"), StateDir: n.state,
-			Version: "test", Notify: n.notify, Log: logger(n.t), Clock: n.clock,
+			Version: "test", Notify: n.notify, Log: logger(n.t), Clock: n.clock, Progress: n.progress,
 		}, n)
 	}()
 	n.t.Cleanup(n.stop)

@@ -292,6 +292,80 @@ func TestSuspicionIsTold(t *testing.T) {
 	s.expectEvents(nodes, "Node mux1 MuxSuspect", "Node mux1 MuxTrusted")
 }
 
+// TestWithheldEvents: VIPs that a mux withholds are an event of their service that names mux, table and VIPs, again when others are, and one more when none is;
+// a repeated report and a new leader are none.
+func TestWithheldEvents(t *testing.T) {
+	s := newScribe(t)
+	mux := &session{name: "mux1", role: lb.RoleMux, ctx: t.Context(), number: 1}
+	s.m.reports.connected(mux, &apiv1.Hello{}, s.clock.Now())
+	report := func(vips ...string) {
+		t.Helper()
+		st := &apiv1.NodeStatus{}
+		for _, v := range vips {
+			st.Withheld = append(st.Withheld, &apiv1.WithheldStatus{Vip: v, Service: "video", Tenant: "shop", Table: "quic_endpoints"})
+		}
+		s.m.takeStatus(mux, &apiv1.NodeReport{Status: st})
+		s.write()
+	}
+	services := eventFilter{kind: "Service"}
+	report()
+	s.expectEvents(services)
+	report("203.0.113.7")
+	report("203.0.113.7")
+	want := []string{"Service video VIPsWithheld"}
+	s.expectEvents(services, want...)
+	if got, message := s.m.events.last("Service", "video", latchWithheld, "nodes/mux1").message, "nodes/mux1: table quic_endpoints is full: VIPs 203.0.113.7 are not served"; got != message {
+		t.Errorf("message %q, want %q", got, message)
+	}
+	s.takeover()
+	s.m.reports.connected(mux, &apiv1.Hello{}, s.clock.Now())
+	report("203.0.113.7")
+	s.expectEvents(services, want...)
+	report("203.0.113.7", "203.0.113.8")
+	want = append(want, "Service video VIPsWithheld")
+	s.expectEvents(services, want...)
+	report()
+	report()
+	s.expectEvents(services, append(want, "Service video VIPsFit")...)
+}
+
+// TestBGPSessionEvents: a session that is lost, also one that is back before the mux reports again, is an event with its reason, once; another
+// session, a restarted speaker and a new leader are none.
+func TestBGPSessionEvents(t *testing.T) {
+	s := newScribe(t)
+	const one, two = "10.10.0.1", "10.10.0.2"
+	mux := &session{name: "mux1", role: lb.RoleMux, ctx: t.Context(), number: 1}
+	s.m.reports.connected(mux, &apiv1.Hello{}, s.clock.Now())
+	report := func(state string, losses uint64) {
+		t.Helper()
+		s.m.takeStatus(mux, &apiv1.NodeReport{Status: &apiv1.NodeStatus{Peers: []*apiv1.PeerStatus{
+			{Address: one, State: state, Losses: losses, Reason: fmt.Sprintf("loss %d", losses)}, {Address: two, State: "established"},
+		}}})
+		s.write()
+	}
+	nodes := eventFilter{kind: "Node"}
+	report("idle", 0)
+	report("established", 0)
+	s.expectEvents(nodes)
+	want := []string{"Node mux1 BGPSessionLost"}
+	report("active", 1)
+	report("openconfirm", 1)
+	s.expectEvents(nodes, want...)
+	s.takeover()
+	s.m.reports.connected(mux, &apiv1.Hello{}, s.clock.Now())
+	report("openconfirm", 1)
+	s.expectEvents(nodes, want...)
+	report("established", 1)
+	report("established", 1)
+	want = append(want, "Node mux1 BGPSessionEstablished")
+	s.expectEvents(nodes, want...)
+	report("established", 3) // lost and back between two reports
+	want = append(want, "Node mux1 BGPSessionLost", "Node mux1 BGPSessionEstablished")
+	s.expectEvents(nodes, want...)
+	report("established", 0) // another speaker
+	s.expectEvents(nodes, want...)
+}
+
 // TestHungerIsTold: a node that lacks what checks need is told of once, by all leaders, and so is the end of it.
 func TestHungerIsTold(t *testing.T) {
 	s := newScribe(t)
@@ -398,4 +472,25 @@ func TestManagersAreTold(t *testing.T) {
 	s.m.tellPresence()
 	s.write()
 	s.expectEvents(managers, "Manager m1 ManagerUp", "Manager m2 ManagerUp", "Manager m2 ManagerDown")
+}
+
+// TestManagersOfBeforeARestoreAreNotTold: managers of the cluster that a backup was made of do not go down in the cluster that it was restored to.
+func TestManagersOfBeforeARestoreAreNotTold(t *testing.T) {
+	s := newScribe(t)
+	managers := eventFilter{kind: kindManager}
+	if err := s.m.view.until(t.Context(), func() bool { return s.m.view.managers["m1"] != nil }); err != nil {
+		t.Fatal(err)
+	}
+	s.m.managerEvent("m2", reasonManagerUp, "is up")
+	s.m.managerEvent("m3", reasonManagerUp, "is up")
+	s.m.managerEvent("m1", reasonRestored, "the state was restored")
+	s.write()
+	s.takeover()
+	s.m.tellPresence()
+	s.m.managerEvent("m4", reasonManagerUp, "is up")
+	s.write()
+	s.takeover()
+	s.m.tellPresence()
+	s.write()
+	s.expectEvents(managers, "Manager m2 ManagerUp", "Manager m3 ManagerUp", "Manager m1 Restored", "Manager m1 ManagerUp", "Manager m4 ManagerUp", "Manager m4 ManagerDown")
 }

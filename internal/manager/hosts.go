@@ -117,9 +117,8 @@ func (h *hostProgress) giveUp(revision, present int64) {
 	}
 }
 
-// ownHosts is what the hosts here have yet to obey; nil when it is too much to tell. The channels close when it may have
-// changed.
-func (m *Manager) ownHosts() (p *apiv1.HostProgress, stirred, advanced <-chan struct{}) {
+// ownHosts returns the account of the hosts here. The channels close when it may have changed.
+func (m *Manager) ownHosts() (a hostAccount, stirred, advanced <-chan struct{}) {
 	m.view.mu.RLock()
 	defer m.view.mu.RUnlock()
 	ss := m.sessions
@@ -127,18 +126,22 @@ func (m *Manager) ownHosts() (p *apiv1.HostProgress, stirred, advanced <-chan st
 	defer ss.mu.Unlock()
 	stirred, advanced = ss.stirred, m.view.advanced
 	if len(ss.behind) > maxOwingHosts {
-		return nil, stirred, advanced
+		return hostAccount{}, stirred, advanced
 	}
 	owed := map[string]bool{}
 	for s := range ss.behind {
-		for _, key := range s.owes() {
+		owes, last := s.owes()
+		for _, key := range owes {
 			owed[key] = true
 		}
+		a.newest = max(a.newest, last)
 	}
 	if len(owed) > maxOwed {
-		return nil, stirred, advanced
+		return hostAccount{}, stirred, advanced
 	}
-	return &apiv1.HostProgress{Manager: m.o.Name, Revision: m.view.hostRev, Owed: slices.Sorted(maps.Keys(owed))}, stirred, advanced
+	a.progress = &apiv1.HostProgress{Manager: m.o.Name, Revision: m.view.hostRev, Owed: slices.Sorted(maps.Keys(owed))}
+	a.bindings = m.view.bindingRev
+	return a, stirred, advanced
 }
 
 // sameHosts tells whether two accounts say the same.

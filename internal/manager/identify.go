@@ -18,6 +18,9 @@ func (g gate) identify(r *http.Request, procedure string) (id identity, cause st
 	nobody := identity{from: r.RemoteAddr}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		id = certified(r.TLS.PeerCertificates[0], r.RemoteAddr)
+		if id.role == pki.RoleManager && g.view.revokedCert(id.cert) {
+			return id, "certificate of managers/" + id.name, errBadCertificate
+		}
 		if forwarded == "" || id.role != pki.RoleManager {
 			return id, "", nil
 		}

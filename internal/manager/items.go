@@ -73,6 +73,7 @@ func (v *view) retouchLocked(touched touched, c *change) {
 		var moved bool
 		if reached[vip], moved = v.relocateLocked(vip); moved {
 			v.noteMoveLocked(vip, reached[vip], c)
+			v.snatMovedLocked(vip, c)
 		}
 	}
 	for _, vip := range v.keyedVIPsLocked(touched.keys) {
@@ -137,7 +138,7 @@ func (v *view) rebuildLocked(key lb.EndpointKey, reach reach, c *change) {
 		return
 	}
 	encap := v.networks.Encap(key.VIP)
-	ep := plan.MakeEndpoint(own.svc, own.ep, &st, encap)
+	ep := plan.MakeEndpoint(own.svc, own.ep, &st, v.state.RingKeys, encap)
 	v.items.endpoints[name] = muxItem{vip: plan.VIPOf(key), item: convert.EndpointItem(&ep)}
 	switches := v.networks.Switches()
 	made := plan.MakeBindings(own.svc, own.ep, &st, encap)
@@ -148,6 +149,7 @@ func (v *view) rebuildLocked(key lb.EndpointKey, reach reach, c *change) {
 	}
 	for _, hb := range made {
 		hb.Binding.ShareWith(switches)
+		hb.Binding.Created = v.state.Created[own.svc.Name]
 		item := convert.BindingItem(&hb.Binding)
 		if was := former[item.Key]; was.host == hb.Host && proto.Equal(was.item, item) {
 			item = was.item // most changes of an endpoint are none for its hosts
@@ -262,6 +264,7 @@ func (v *view) allLocked(node *lb.Node) map[string]*apiv1.PlanItem {
 		item.GetNode().Inside = withManagers(item.GetNode().GetInside(), item.GetNode().GetManagers())
 	}
 	slices.Sort(item.GetNode().Managers)
+	item.GetNode().Cas = v.caChange.cas()
 	out[plan.NodeItem] = item
 	return out
 }

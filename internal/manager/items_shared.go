@@ -23,7 +23,7 @@ func (v *view) retellLocked(name string, lists map[string]bool) bool {
 		delete(v.items.services, key)
 		return told
 	}
-	now := plan.MakeService(svc, v.state.Policies)
+	now := plan.MakeService(svc, v.state.Policies, v.state.Created[name])
 	if of := now.SourcesOf; of != "" {
 		if v.items.takers[of] == nil {
 			v.items.takers[of] = map[string]bool{}
@@ -40,7 +40,8 @@ func (v *view) retellLocked(name string, lists map[string]bool) bool {
 
 // sameService tells whether two services share the same among their endpoints.
 func sameService(a, b *plan.Service) bool {
-	return slices.Equal(a.VIPs, b.VIPs) && a.Limits == b.Limits && a.SourcesOf == b.SourcesOf && sameSources(a.Sources, b.Sources)
+	return slices.Equal(a.VIPs, b.VIPs) && a.Limits == b.Limits && a.SourcesOf == b.SourcesOf && sameSources(a.Sources, b.Sources) &&
+		a.Tenant == b.Tenant && a.Created == b.Created && a.Outbound == b.Outbound
 }
 
 func sameSources(a, b lb.Sources) bool {

@@ -10,7 +10,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
-	"github.com/shuntlb/shunt/internal/token"
+	"github.com/shuntlb/shunt/internal/pki"
 )
 
 // nodeAPI serves the NodeProtocol service.
@@ -25,7 +25,7 @@ func (n nodeAPI) Join(ctx context.Context, req *connect.Request[apiv1.JoinReques
 	if !isNodeRole(role) {
 		return nil, fault(invalid{[]lb.Violation{{Field: "role", Value: role, Allowed: "must be mux or host"}}})
 	}
-	cert, err := n.issue(ctx, req.Msg)
+	cert, cas, err := n.issue(ctx, req.Msg)
 	switch connect.CodeOf(err) {
 	case connect.CodePermissionDenied, connect.CodeUnauthenticated, connect.CodeUnavailable:
 		return nil, err
@@ -35,25 +35,35 @@ func (n nodeAPI) Join(ctx context.Context, req *connect.Request[apiv1.JoinReques
 	}
 	n.m.joined(ctx, name, role, req.Msg.GetToken() != "")
 	n.m.o.Log.Info("node has a new certificate", "node", name, "role", role, "renewed", req.Msg.GetToken() == "")
-	return connect.NewResponse(&apiv1.JoinResponse{Certificate: cert, Ca: n.m.secrets.ca.CertPEM()}), nil
+	return connect.NewResponse(&apiv1.JoinResponse{Certificate: cert, Ca: cas[0], MoreCas: cas[1]}), nil
 }
 
-// issue admits and signs as one step: a node that is deleted meanwhile gets a certificate that is revoked, or none.
-func (n nodeAPI) issue(ctx context.Context, req *apiv1.JoinRequest) ([]byte, error) {
+// issue admits and signs as one step: a node that is deleted meanwhile gets a certificate that is revoked, or none. cas are the CA that signed, and
+// others that are good, PEM.
+func (n nodeAPI) issue(ctx context.Context, req *apiv1.JoinRequest) (cert []byte, cas [2][]byte, err error) {
 	m := n.m
 	t, err := m.lead(ctx)
 	if err != nil {
-		return nil, connect.NewError(connect.CodeUnavailable, err)
+		return nil, cas, connect.NewError(connect.CodeUnavailable, err)
 	}
 	t.writing.Lock()
 	defer t.writing.Unlock()
-	if err := n.admit(ctx, req); err != nil {
-		return nil, err
+	if err := n.admit(ctx, t, req); err != nil {
+		return nil, cas, err
 	}
 	now := m.o.Clock.Now()
 	issued := later(now, m.view.revokedBefore(req.GetName()).Add(1))
 	t.issued = later(t.issued, issued)
-	return m.secrets.ca.SignNode(req.GetCsr(), req.GetName(), req.GetRole(), now, issued)
+	generations := m.secrets.all()
+	ca := generations[0].ca
+	if cert, err = ca.SignNode(req.GetCsr(), req.GetName(), req.GetRole(), now, issued); err != nil {
+		return nil, cas, err
+	}
+	cas[0] = ca.CertPEM()
+	for _, g := range generations[1:] {
+		cas[1] = append(cas[1], g.ca.CertPEM()...)
+	}
+	return cert, cas, nil
 }
 
 func later(a, b time.Time) time.Time {
@@ -63,16 +73,14 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-func (n nodeAPI) admit(ctx context.Context, req *apiv1.JoinRequest) error {
+// admit refuses a request without a good token or certificate. t.writing is held.
+func (n nodeAPI) admit(ctx context.Context, t *term, req *apiv1.JoinRequest) error {
 	if req.GetToken() != "" {
-		t, err := token.Parse(req.GetToken())
-		if err == nil {
-			err = n.m.view.admit(t, req.GetName(), req.GetRole(), n.m.o.Clock.Now())
-		}
+		key, err := pki.RequestKeyHash(req.GetCsr())
 		if err != nil {
-			return connect.NewError(connect.CodePermissionDenied, err)
+			return err
 		}
-		return nil
+		return t.use(ctx, req.GetToken(), req.GetName(), req.GetRole(), key)
 	}
 	id := identityOf(ctx)
 	if id.cert == nil {

@@ -26,9 +26,9 @@ func TestNodeThatCannotJoinSaysWhy(t *testing.T) {
 	good := r.token("mux1", "mux")
 	for name, c := range map[string]struct{ token, want string }{
 		"not a token":       {"hello", "join token"},
-		"for another node":  {r.token("mux2", "mux"), "unknown, expired or for another node"},
-		"for another role":  {r.token("mux1", "host"), "unknown, expired or for another node"},
-		"of another secret": {good[:len(good)-8] + "AAAAAAAA", "unknown, expired or for another node"},
+		"for another node":  {r.token("mux2", "mux"), "unknown, expired, used or for another node"},
+		"for another role":  {r.token("mux1", "host"), "unknown, expired, used or for another node"},
+		"of another secret": {good[:len(good)-8] + "AAAAAAAA", "unknown, expired, used or for another node"},
 		"an empty file":     {"", "join token"},
 	} {
 		if err := r.runOnce(c.token, t.TempDir()); err == nil || !strings.Contains(err.Error(), c.want) {

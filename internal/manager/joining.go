@@ -23,6 +23,9 @@ import (
 // admitTimeout bounds one attempt to join: the store may have to agree on the new member first.
 const admitTimeout = 15 * time.Second
 
+// joinPause is between two attempts to join while another manager is joining.
+const joinPause = time.Second
+
 // Joined is what a manager that was admitted starts its store with.
 type Joined struct {
 	// Cluster are the members of the store, "name=https://host:port" each, this one included.
@@ -33,7 +36,7 @@ type Joined struct {
 
 // Join makes the data directory one of an existing cluster: it shows a token of role manager to a member at one of the
 // addresses (host:port) and writes the cluster's secrets and this manager's certificate. It is done before the store is
-// opened; until then it may be repeated. Of the options it needs Dir, Name, Peer and where this manager is reached.
+// opened; until then it may be repeated. While another manager joins it waits, until ctx ends or the token expires. Of the options it needs Dir, Name, Peer and where this manager is reached.
 func Join(ctx context.Context, o Options, t token.Token, addresses ...string) (*Joined, error) {
 	o.fill()
 	if err := joinable(o.Dir, t); err != nil {
@@ -47,15 +50,37 @@ func Join(ctx context.Context, o Options, t token.Token, addresses ...string) (*
 	if err != nil {
 		return nil, fmt.Errorf("join: %w", err)
 	}
+	for {
+		res, err := admission(ctx, o, t, csr, addresses)
+		if err == nil {
+			return adopt(o, t, res)
+		}
+		if connect.CodeOf(err) != connect.CodeAborted {
+			return nil, err
+		}
+		o.Log.Info("another manager is joining; waits for its end", "error", err)
+		select {
+		case <-o.Clock.After(joinPause):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// admission asks the members at the addresses in turn. A connect.Error of code Aborted, alone, says to ask again.
+func admission(ctx context.Context, o Options, t token.Token, csr []byte, addresses []string) (*apiv1.AdmitResponse, error) {
 	req := &apiv1.AdmitRequest{Token: t.String(), Name: o.Name, Address: apiAddress(o), Peer: o.Peer, Csr: csr}
 	var failed []error
 	for _, addr := range addresses {
 		res, err := askAdmission(ctx, t, addr, req)
 		if err == nil {
-			return adopt(o, t, res)
+			return res, nil
 		}
-		failed = append(failed, fmt.Errorf("join %s: %w", addr, err))
+		err = fmt.Errorf("join %s: %w", addr, err)
+		failed = append(failed, err)
 		switch connect.CodeOf(err) {
+		case connect.CodeAborted:
+			return nil, err
 		case connect.CodePermissionDenied, connect.CodeInvalidArgument, connect.CodeFailedPrecondition:
 			return nil, errors.Join(failed...) // the others would say the same
 		}
@@ -122,7 +147,11 @@ func adopt(o Options, t token.Token, res *apiv1.AdmitResponse) (*Joined, error) 
 		}
 	}
 	// The certificate of the answer names no addresses; this one does.
-	if _, err := newManagerCert(ca, o); err != nil {
+	s, err := newSecrets(ca, res.GetStoreKey())
+	if err != nil {
+		return nil, fmt.Errorf("join: answer: %w", err)
+	}
+	if _, err := newManagerCert(s, o); err != nil {
 		return nil, err
 	}
 	return &Joined{Cluster: res.GetCluster(), Outside: res.GetOutside()}, nil

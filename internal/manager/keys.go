@@ -10,12 +10,13 @@ import (
 // Keys of the store. Everything is under root.
 const (
 	root        = "/shunt/"
-	keySchema   = root + "schema"   // what foldSchemaLocked reads
-	keyLeader   = root + "leader"   // StoredLeader, on the lease of the one who leads
-	keyEpoch    = root + "epoch"    // the last epoch, for ever
-	keyCA       = root + "ca"       // the certificate of the CA that the store belongs to, PEM
-	keyRestored = root + "restored" // the epoch that the state was restored with; revisions of former epochs say nothing
-	keySerial   = root + "serial"   // put by every write, so that two writes never commit from one snapshot
+	keySchema   = root + "schema"    // what foldSchemaLocked reads
+	keyLeader   = root + "leader"    // StoredLeader, on the lease of the one who leads
+	keyEpoch    = root + "epoch"     // the last epoch, for ever
+	keyCA       = root + "ca"        // the certificate of the CA that the store belongs to, PEM
+	keyCAChange = root + "ca-change" // StoredCAChange, the replacement of the CA that is under way or was the last
+	keyRestored = root + "restored"  // the epoch that the state was restored with; revisions of former epochs say nothing
+	keySerial   = root + "serial"    // put by every write, so that two writes never commit from one snapshot
 	dirObjects  = root + "objects/"
 	dirStates   = root + "endpoints/"
 	dirRingKeys = root + "keys/ring/"

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -139,7 +140,7 @@ func (m *Manager) keySteps(now time.Time) (steps []keyStep, waiting map[keySetID
 		case !v.neededLocked(id):
 			return // it goes on when it is needed again
 		case set.Phase == plan.KeysSteady && !set.Due(m.o.KeyRest, m.lifetime(id)).IsZero() && !now.Before(set.Due(m.o.KeyRest, m.lifetime(id))):
-			if next, wrong := set.Rotate(newKey(), now, m.o.KeyRest); wrong == "" {
+			if next, wrong := set.Rotate(newKey(), id.shuffles(), now, m.o.KeyRest); wrong == "" {
 				steps = append(steps, keyStep{id, mod, next, true})
 			}
 			return
@@ -186,7 +187,13 @@ func (v *view) serviceOfLocked(id keySetID) *lb.Service {
 // neededLocked tells whether keys are on nodes.
 func (v *view) neededLocked(id keySetID) bool {
 	svc := v.serviceOfLocked(id)
-	return svc != nil && id.purpose().Needs(svc)
+	if svc == nil || id.purpose().Needs(svc) {
+		return svc != nil
+	}
+	if id.service == "" {
+		return plan.KeysOfCookies.Fade(svc, id.vip.VIP, v.state.Endpoints)
+	}
+	return slices.ContainsFunc(svc.VIPs, func(vip netip.Addr) bool { return plan.KeysOfCIDs.Fade(svc, vip, v.state.Endpoints) })
 }
 
 // nodesOfPhaseLocked are the nodes that must obey a phase until it is over.

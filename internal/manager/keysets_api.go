@@ -120,7 +120,7 @@ func (m *Manager) rotations(req *apiv1.RotateKeysRequest, by identity) (steps []
 	var faults []lb.Violation
 	for _, id := range ids {
 		set, mod := m.view.keySetLocked(id)
-		next, wrong := set.Rotate(newKey(), now, m.o.KeyRest)
+		next, wrong := set.Rotate(newKey(), id.shuffles(), now, m.o.KeyRest)
 		switch {
 		case wrong == "":
 			steps = append(steps, keyStep{id, mod, next, true})

@@ -187,16 +187,29 @@ func TestKeysFollowTheirService(t *testing.T) {
 	r.apply(network(), hostNode(1), muxNode(1), carrying(1))
 	mux, host := r.join("mux1", "mux"), r.join("host1", "host")
 	first := host.until("the first keys", has(1, 1)).Cookies[0].Keys[0]
+	udp := carrying(1)
+	udp.Endpoints[1].QUIC, udp.Endpoints[1].Affinity = nil, lb.AffinityFlow
+	r.apply(udp)
+	ids := mux.until("keys of connection ids that clients still send", func(p plan.Plan) bool {
+		return len(p.Endpoints) == 2 && slices.ContainsFunc(p.Endpoints, func(e plan.Endpoint) bool { return e.QUIC != nil && e.FlowsFirst })
+	})
+	if len(ids.CIDs) != 1 {
+		t.Errorf("connections with ids are left, and the mux has no keys of them: %v", ids.CIDs)
+	}
 	r.apply(web(1))
-	mux.until("no keys", func(p plan.Plan) bool { return len(p.Endpoints) == 1 && len(p.Cookies) == 0 && len(p.CIDs) == 0 })
 	host.until("no keys", func(p plan.Plan) bool { return len(p.Bindings) == 1 && len(p.Cookies) == 0 })
+	faded := mux.until("keys of cookies that clients still echo", func(p plan.Plan) bool { return len(p.Endpoints) == 1 && len(p.CIDs) == 0 })
+	if len(faded.Cookies) != 1 || !faded.Endpoints[0].FlowsFirst {
+		t.Errorf("connections with cookies are left, and the mux has %v, endpoint %+v", faded.Cookies, faded.Endpoints[0])
+	}
 	for _, k := range r.keys() {
-		if !k.GetIdle() || k.GetDue() != nil {
-			t.Errorf("%v: nobody needs it", k)
+		if cookies := k.GetPurpose() == "cookie"; k.GetIdle() == cookies {
+			t.Errorf("%v: idle %v, want %v", k, k.GetIdle(), !cookies)
 		}
 	}
-	if _, err := r.rotate(r.admin, "web"); connect.CodeOf(err) != connect.CodeInvalidArgument {
-		t.Errorf("keys that nobody needs: %v", err)
+	_, err := r.admin.RotateKeys(t.Context(), connect.NewRequest(&apiv1.RotateKeysRequest{Scopes: []string{"web"}, Purpose: "cid"}))
+	if connect.CodeOf(err) != connect.CodeInvalidArgument {
+		t.Errorf("keys that no node needs: %v", err)
 	}
 	r.apply(carrying(1))
 	if again := host.until("keys again", has(1, 1)).Cookies[0].Keys[0]; again != first {

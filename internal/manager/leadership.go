@@ -90,10 +90,15 @@ func (v *view) reachLocked(epoch int64, c *change) {
 // foldCALocked refuses a store that belongs to another CA.
 func (v *view) foldCALocked(ev store.Event) error {
 	block, _ := pem.Decode(ev.KV.Value)
-	if ev.Deleted || block == nil || !bytes.Equal(block.Bytes, v.secrets.ca.Cert.Raw) {
+	if ev.Deleted || block == nil {
 		return errForeignCA
 	}
-	return nil
+	for _, ca := range v.secrets.cas() {
+		if bytes.Equal(block.Bytes, ca.Raw) {
+			return nil
+		}
+	}
+	return errForeignCA
 }
 
 // until blocks until the condition holds, which is asked after every fold with the view locked.

@@ -35,7 +35,7 @@ func (d *door) leash(ctx context.Context, id identity) (context.Context, func())
 	ctx, cancel := context.WithCancelCause(ctx)
 	l := &leash{id, d.view, d.clock, cancel}
 	// Of the many streams of nodes no change has to be looked at.
-	if id.access != "" || id.role == pki.RoleTenant {
+	if id.access != "" || id.role == pki.RoleTenant || id.isManager() {
 		d.view.subscribe(l)
 	}
 	// What went before the subscription.
@@ -44,6 +44,9 @@ func (d *door) leash(ctx context.Context, id identity) (context.Context, func())
 	}
 	if id.role == pki.RoleTenant && !d.view.hasTenant(id.tenant) {
 		cancel(errNoTenant)
+	}
+	if id.isManager() && d.view.revokedCert(id.cert) {
+		cancel(errRevokedCertificate)
 	}
 	if !id.expires.IsZero() {
 		go func() {
@@ -65,6 +68,9 @@ func (l *leash) note(c change) {
 	if slices.Contains(c.revoked, l.access) {
 		l.gone()
 	}
+	if c.managersRevoked && l.isManager() && l.view.revokedLocked(l.cert) {
+		l.cancel(errRevokedCertificate)
+	}
 	// The view is locked, and its maps are as the change left them.
 	if l.role == pki.RoleTenant && slices.Contains(c.objects, ref{lb.KindTenant, l.tenant}) && l.view.state.Tenants[l.tenant] == nil {
 		l.cancel(errNoTenant)
@@ -81,6 +87,11 @@ func (l *leash) gone() {
 	default:
 		l.cancel(errRevoked)
 	}
+}
+
+// isManager reports whether a manager calls on its own account.
+func (id identity) isManager() bool {
+	return id.cert != nil && id.role == pki.RoleManager && !id.forwarded
 }
 
 func (l *leash) expired() error {

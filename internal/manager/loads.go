@@ -110,7 +110,7 @@ func (m *Manager) relayedLoad(in *apiv1.LoadReport, origin string) {
 }
 
 // loadStatus tells how loaded the members of a service are, or those of all, and which members these are.
-func (m *Manager) loadStatus(service string) ([]*apiv1.LoadStatus, []load.Key) {
+func (m *Manager) loadStatus(service string, visible owned) ([]*apiv1.LoadStatus, []load.Key) {
 	if service == "" {
 		return nil, nil
 	}
@@ -123,7 +123,7 @@ func (m *Manager) loadStatus(service string) ([]*apiv1.LoadStatus, []load.Key) {
 	v.mu.RLock()
 	for key, st := range v.state.Endpoints {
 		own := v.owners[key]
-		if own.ep == nil || service != everyService && own.svc.Name != service {
+		if own.ep == nil || service != everyService && own.svc.Name != service || !visible.has(own.svc.Name) {
 			continue
 		}
 		for _, ms := range st.Members {

@@ -95,12 +95,17 @@ type Manager struct {
 	// FirstStart tells whether this start made the administrator's configuration.
 	FirstStart bool
 
+	// crowdedAt is when crowdedOut logged last, nanoseconds since 1970.
+	crowdedAt atomic.Int64
+
 	reports  *reports
 	opinions *opinions
 	sessions *sessions
-	verdicts *verdicts
-	loads    *hostLoads
-	intake   *intake
+	// rewoundEpoch is the epoch within which the state went back, or 0: see rewound.
+	rewoundEpoch atomic.Int64
+	verdicts     *verdicts
+	loads        *hostLoads
+	intake       *intake
 	// budget bounds the snapshots that are being sent.
 	budget *budget
 	hosts  *hostProgress
@@ -126,8 +131,15 @@ type Manager struct {
 	snat atomic.Pointer[snatDuty]
 	// snatPast are the counts of terms that are over.
 	snatPast snatPast
+	// snatAcks are what muxes acknowledged of leases, for the desk of the next term.
+	snatAcks snatAcks
 	// snatKnown is what the leader said last of how far leases are.
 	snatKnown snatKnown
+
+	// lease is the one of this member's registration; 0 before the first.
+	lease atomic.Int64
+	// caMu makes steps of a replacement of the CA follow each other.
+	caMu sync.Mutex
 
 	mu sync.Mutex
 	// term is the present one; nil while this member does not lead.
@@ -142,8 +154,11 @@ type Manager struct {
 func Open(ctx context.Context, o Options) (*Manager, error) {
 	o.fill()
 	now := o.Clock.Now()
-	_, used, _, err := o.Store.Get(ctx, keySchema)
-	if err != nil {
+	var used bool
+	if err := o.answered(ctx, func() (err error) {
+		_, used, _, err = o.Store.Get(ctx, keySchema)
+		return err
+	}); err != nil {
 		return nil, fmt.Errorf("load state: %w", err)
 	}
 	secrets, err := loadSecrets(o.Dir, o.Name, used, now)
@@ -212,41 +227,72 @@ func (o *Options) fill() {
 	}
 }
 
+// answered calls f, a step of the start, again while it fails because the store does not answer, until ctx ends: the members of the store may be
+// choosing a leader.
+func (o *Options) answered(ctx context.Context, f func() error) error {
+	for {
+		err := f()
+		if !errors.Is(err, store.ErrUnanswered) {
+			return err
+		}
+		o.Log.Warn("the store does not answer, tries again to start", "error", err)
+		select {
+		case <-o.Clock.After(followRetry):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
 // begin makes the member work.
 func (m *Manager) begin(ctx context.Context, now time.Time) error {
-	watcher, err := m.load(ctx)
-	if err != nil {
+	starting, cancel := endWith(ctx, m.ctx)
+	defer cancel()
+	var watcher store.Watcher
+	if err := m.o.answered(starting, func() (err error) {
+		watcher, err = m.load(ctx)
+		return err
+	}); err != nil {
 		return err
 	}
 	m.workers.Go(func() { m.follow(watcher) })
 	m.workers.Go(m.endStuck)
+	m.workers.Go(m.tendMuted)
 	for range intakeWorkers {
 		m.workers.Go(m.intake.run)
 	}
 	context.AfterFunc(m.ctx, m.intake.close)
-	if m.cert, err = newManagerCert(m.secrets.ca, m.o); err != nil {
+	var err error
+	if m.cert, err = newManagerCert(m.secrets, m.o); err != nil {
 		return err
 	}
-	m.cert.tickets = &tickets{key: m.secrets.storeKey}
+	m.cert.tickets = &tickets{key: m.secrets.storeKey()}
 	m.workers.Go(func() { m.cert.keep(m.ctx) })
 	m.transport = m.newTransport()
 	// Before it campaigns: whoever leads under its name is taken for a former process of it.
-	if err := m.alone(ctx); err != nil {
+	if err := m.o.answered(starting, func() error { return m.alone(ctx) }); err != nil {
 		return err
 	}
-	t, err := m.firstCampaign(ctx)
-	if err != nil {
+	var t *term
+	if err := m.o.answered(starting, func() (err error) {
+		t, err = m.firstCampaign(ctx)
+		return err
+	}); err != nil {
 		return err
 	}
 	m.workers.Go(func() { m.leadAll(t) })
-	lease, err := m.appear(ctx)
-	if err != nil {
+	var lease store.LeaseID
+	if err := m.o.answered(starting, func() (err error) {
+		lease, err = m.appear(ctx)
+		return err
+	}); err != nil {
 		return err
 	}
 	m.workers.Go(func() { m.stayPresent(lease) })
 	m.workers.Go(func() { m.tendHosts(m.ctx) })
 	m.workers.Go(m.relayAll)
 	m.workers.Go(m.shareNodes)
+	m.workers.Go(m.followCA)
 	if m.FirstStart, err = m.writeAdminConfig(now); err != nil {
 		return err
 	}

@@ -45,7 +45,8 @@ func (a api) Members(ctx context.Context, _ *connect.Request[apiv1.MembersReques
 			member.Error = err.Error()
 			return member
 		}
-		member.Healthy, member.Revision, member.Nodes, member.Version = true, self.GetRevision(), self.GetNodes(), self.GetVersion()
+		member.Healthy, member.Revision, member.Nodes = true, self.GetRevision(), self.GetNodes()
+		member.Version, member.Commit = self.GetVersion(), self.GetCommit()
 		return member
 	})}
 	return connect.NewResponse(out), nil
@@ -54,7 +55,7 @@ func (a api) Members(ctx context.Context, _ *connect.Request[apiv1.MembersReques
 // self is what this member says of itself.
 func (m *Manager) self() *apiv1.Member {
 	return &apiv1.Member{
-		Name: m.o.Name, Address: apiAddress(m.o), Peer: m.o.Peer, Healthy: true, Version: m.o.Version,
+		Name: m.o.Name, Address: apiAddress(m.o), Peer: m.o.Peer, Healthy: true, Version: m.o.Version, Commit: m.o.Commit,
 		Revision: m.view.revision(), Nodes: m.sessions.number(),
 	}
 }
@@ -79,7 +80,9 @@ func (m *Manager) knownMembers(ctx context.Context) (map[string]*apiv1.Member, e
 		}
 	}
 	for _, up := range m.view.present() {
-		out[up.GetName()] = &apiv1.Member{Name: up.GetName(), Address: up.GetAddress(), Peer: up.GetPeer(), Version: up.GetVersion()}
+		out[up.GetName()] = &apiv1.Member{
+			Name: up.GetName(), Address: up.GetAddress(), Peer: up.GetPeer(), Version: up.GetVersion(), Commit: up.GetCommit(),
+		}
 	}
 	return out, nil
 }
@@ -158,11 +161,24 @@ func (a api) RemoveMember(ctx context.Context, req *connect.Request[apiv1.Remove
 	if !ok {
 		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("managers/%s: %w", name, store.ErrNoMember))
 	}
-	// Before it is gone: it may be this one. What is lost when it stays is a token and a moment among those that are up.
+	// Before it is gone: it may be this one. What is lost when it stays is a token.
 	if err := m.forgetMember(ctx, name); err != nil {
 		return nil, fault(err)
 	}
-	switch err := m.o.Cluster.Remove(ctx, c.Name); {
+	self := name == m.o.Name
+	if self {
+		if err := m.setManagerRevocation(ctx, name, true); err != nil {
+			return nil, fault(err)
+		}
+	}
+	err = m.o.Cluster.Remove(ctx, c.Name)
+	if self && err != nil {
+		err = errors.Join(err, m.setManagerRevocation(ctx, name, false))
+	}
+	if !self && err == nil {
+		err = m.setManagerRevocation(ctx, name, true)
+	}
+	switch {
 	case errors.Is(err, store.ErrNoMember):
 		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("managers/%s: %w", name, err))
 	case errors.Is(err, store.ErrNoMajority), errors.Is(err, store.ErrMember):

@@ -1,11 +1,13 @@
 package manager_test
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/manager"
 	"github.com/shuntlb/shunt/internal/store"
 	"github.com/shuntlb/shunt/internal/store/etcd"
@@ -107,7 +110,7 @@ func TestManagersJoin(t *testing.T) {
 			t.Fatalf("members by %s: %v %v", r.name, res, err)
 		}
 		for i, m := range res.Msg.Members {
-			if m.Name != rigs[i].name || m.Address != rigs[i].addr || m.Peer != rigs[i].peer || !m.Healthy || m.Leader != (i == 0) || m.Revision == 0 || m.Version != "test" {
+			if m.Name != rigs[i].name || m.Address != rigs[i].addr || m.Peer != rigs[i].peer || !m.Healthy || m.Leader != (i == 0) || m.Revision == 0 || m.Version != "test" || m.Commit != "0123abcd" {
 				t.Errorf("member %d by %s: %v", i, r.name, m)
 			}
 		}
@@ -155,8 +158,8 @@ func TestManagerThatMayNotJoinSaysWhy(t *testing.T) {
 		name  string
 		want  string
 	}{
-		"a node's token":         {r.token("m2", "mux"), "m2", "unknown, expired or for another node"},
-		"another manager's":      {r.token("m3", "manager"), "m2", "unknown, expired or for another node"},
+		"a node's token":         {r.token("m2", "mux"), "m2", "unknown, expired, used or for another node"},
+		"another manager's":      {r.token("m3", "manager"), "m2", "unknown, expired, used or for another node"},
 		"another cluster's":      {other.token("m2", "manager"), "m2", "CA is not the one that the token names"},
 		"a name that is no name": {r.token("m2", "manager"), "M_2", "must be a DNS label"},
 	} {
@@ -224,4 +227,52 @@ func TestMembersAreAskedThemselves(t *testing.T) {
 			t.Errorf("%s is healthy: %v, error %q", m.Name, m.Healthy, m.Error)
 		}
 	}
+}
+
+// busyCluster has another member that joins, for a number of questions.
+type busyCluster struct {
+	store.Cluster
+	busy  atomic.Int32
+	asked atomic.Int32
+}
+
+func (c *busyCluster) Add(context.Context, string, string) ([]string, error) {
+	c.asked.Add(1)
+	if c.busy.Add(-1) >= 0 {
+		return nil, fmt.Errorf("%w: m3 is joining: wait until it has caught up, or remove it", store.ErrJoining)
+	}
+	return []string{"m1=https://127.0.0.1:1"}, nil
+}
+
+// TestManagerWaitsForOneThatJoins: the second of two that join at once asks again until the first has joined.
+func TestManagerWaitsForOneThatJoins(t *testing.T) {
+	cluster := &busyCluster{}
+	cluster.busy.Store(3)
+	r := newRigOf(t, rig{cluster: cluster})
+	tok, err := token.Parse(r.token("m2", "manager"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := manager.OpenDataDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	waits := &instant{}
+	o := manager.Options{Dir: dir, Name: "m2", Listen: "127.0.0.1:1", Peer: "127.0.0.1:2", Log: logger(t), Clock: waits}
+	joined, err := manager.Join(t.Context(), o, tok, r.addr)
+	if err != nil || len(joined.Cluster) != 1 || cluster.asked.Load() != 4 || waits.n.Load() != 3 {
+		t.Errorf("after %d questions and %d waits: %v %v", cluster.asked.Load(), waits.n.Load(), joined, err)
+	}
+}
+
+// instant is a clock that waits for nothing, and counts.
+type instant struct {
+	clock.System
+	n atomic.Int32
+}
+
+func (c *instant) After(time.Duration) <-chan time.Time {
+	c.n.Add(1)
+	return c.System.After(0)
 }

@@ -146,7 +146,8 @@ func (ss *sessions) hostsBehind() (out map[*session]map[string]bool, stirred <-c
 	out = make(map[*session]map[string]bool, len(ss.behind))
 	for s := range ss.behind {
 		out[s] = map[string]bool{}
-		for _, key := range s.owes() {
+		owes, _ := s.owes()
+		for _, key := range owes {
 			out[s][key] = true
 		}
 	}

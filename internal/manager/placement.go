@@ -163,7 +163,7 @@ func (p *placement) round(ctx context.Context) (wait time.Duration, err error) {
 		return max(time.Millisecond, placePace-now.Sub(p.wrote)), nil
 	case len(p.moves) > 0:
 		return placeLookMoving, nil
-	case len(p.placed) > 0:
+	case len(p.placed) > 0 || p.weighs():
 		return placeLook, nil
 	}
 	return 0, nil

@@ -105,9 +105,6 @@ func (p *placement) weighs() bool {
 	if p.byLoad > 0 {
 		return true
 	}
-	if len(p.placed) == 0 {
-		return false
-	}
 	for _, x := range p.muxes {
 		if x.Packets > 0 {
 			return true
@@ -122,11 +119,14 @@ func differs(told, now uint64) bool {
 	return d >= loadFloor && d*100 > told*loadChange
 }
 
-// packetsOf are the packets that a mux counted, by VIP.
+// packetsOf are the packets that a mux counted, by VIP: of endpoints' members, and answers to connections that servers opened.
 func packetsOf(status *apiv1.NodeStatus) map[string]uint64 {
 	out := map[string]uint64{}
 	for _, m := range status.GetMembers() {
 		out[m.GetVip()] += m.GetPackets()
+	}
+	for _, a := range status.GetAnswers() {
+		out[a.GetVip()] += a.GetPackets()
 	}
 	return out
 }

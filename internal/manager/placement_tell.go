@@ -72,7 +72,7 @@ func (p *placement) event(key place.Key, reason string, revision int64, message 
 const everyService = "*"
 
 // placements are where the VIPs of a service are, or those of all, ordered by service.
-func (m *Manager) placements(service string) []*apiv1.VIPPlacement {
+func (m *Manager) placements(service string, own owned) []*apiv1.VIPPlacement {
 	var problems map[place.Key]place.Problem
 	if now := m.placing.Load(); now != nil {
 		problems = now.problems
@@ -87,7 +87,7 @@ func (m *Manager) placements(service string) []*apiv1.VIPPlacement {
 	var out []*apiv1.VIPPlacement
 	for _, name := range names {
 		svc := v.state.Services[name]
-		if svc == nil {
+		if svc == nil || !own.has(name) {
 			continue
 		}
 		wants := lb.Effective(svc, v.state.Policies).Placement.Replicas

@@ -95,10 +95,10 @@ func TestVIPStaysWhereNobodyTakesItOver(t *testing.T) {
 		r.later(movePatience)
 	}
 	r.want("no mux is left", 10, nil, comes)
-	if got := r.m.placements("web"); len(got) != 1 || got[0].Missing == "" {
+	if got := r.m.placements("web", nil); len(got) != 1 || got[0].Missing == "" {
 		t.Fatalf("placements %v: must say why", got)
 	}
-	if all, web := r.m.placements("*"), r.m.placements("web"); !slices.EqualFunc(all, web, func(a, b *apiv1.VIPPlacement) bool { return proto.Equal(a, b) }) {
+	if all, web := r.m.placements("*", nil), r.m.placements("web", nil); !slices.EqualFunc(all, web, func(a, b *apiv1.VIPPlacement) bool { return proto.Equal(a, b) }) {
 		t.Fatalf("placements of all services %v: must be those of the only one, %v", all, web)
 	}
 	r.node(comes, nil)
@@ -259,7 +259,7 @@ func TestPlacesOfDeletedServicesGo(t *testing.T) {
 	r.join("mux1")
 	r.service("web", 1, 10, 11)
 	r.round()
-	if _, _, err := r.m.remove(t.Context(), []ref{{lb.KindService, "web"}}, false); err != nil {
+	if _, _, err := r.m.remove(t.Context(), []ref{{lb.KindService, "web"}}, false, false); err != nil {
 		t.Fatal(err)
 	}
 	r.round()
@@ -278,7 +278,7 @@ func TestCapacityAndLoad(t *testing.T) {
 		t.Fatalf("%d VIPs are placed, must be 1", n)
 	}
 	missing := ""
-	for _, p := range r.m.placements("web") {
+	for _, p := range r.m.placements("web", nil) {
 		missing += p.Missing
 	}
 	if missing != "muxes that are up and do not drain: 1, none with room for it" {
@@ -315,5 +315,34 @@ func TestCapacityAndLoad(t *testing.T) {
 	}
 	if a, b := r.at(10).Muxes, r.at(11).Muxes; slices.Equal(a, b) {
 		t.Fatalf("both VIPs are on %v", a)
+	}
+}
+
+// TestCapacityWithoutPlacement: services without placement are on every mux whatever its capacity. Who gives it one is warned, and a mux that gets more packets is
+// reported.
+func TestCapacityWithoutPlacement(t *testing.T) {
+	r := newPlaced(t)
+	r.node("mux1", func(n *lb.Node) { n.Capacity.Packets = 200 })
+	r.connect("mux1")
+	r.service("web", 0, 10)
+	r.round()
+	count := func(packets uint64) {
+		r.m.reports.report(r.muxes["mux1"], &apiv1.NodeStatus{Members: []*apiv1.MemberStatus{
+			{Service: "web", Vip: vipOf(10).String(), Protocol: "tcp", Port: 80, Member: 1, Packets: packets},
+		}}, r.clock.Now())
+		r.round()
+	}
+	count(0)
+	r.later(loadSpan)
+	count(100 * 30)
+	if got := r.p.overloaded; len(got) != 0 {
+		t.Fatalf("half of the capacity: %v are overloaded", got)
+	}
+	r.later(loadSpan)
+	count(1000 * 30)
+	r.later(loadSpan)
+	count(2000 * 30)
+	if got := r.p.overloaded; !slices.Equal(got, []string{"mux1"}) {
+		t.Errorf("five times the capacity: %v are overloaded, want mux1", got)
 	}
 }

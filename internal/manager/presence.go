@@ -39,11 +39,11 @@ func (m *Manager) appear(ctx context.Context) (store.LeaseID, error) {
 }
 
 func (m *Manager) tryAppear(ctx context.Context) (store.LeaseID, error) {
-	value, err := proto.Marshal(&apiv1.StoredManager{Name: m.o.Name, Address: apiAddress(m.o), Peer: m.o.Peer, Version: m.o.Version, Schema: m.o.Schema})
-	if err != nil {
-		return 0, err
-	}
 	for {
+		value, err := m.registered()
+		if err != nil {
+			return 0, err
+		}
 		former, err := m.registration(ctx)
 		if err != nil {
 			return 0, err
@@ -56,10 +56,27 @@ func (m *Manager) tryAppear(ctx context.Context) (store.LeaseID, error) {
 			Compares: []store.Compare{{Key: dirManagers + m.o.Name, ModRevision: former}}, Ops: []store.Op{{Key: dirManagers + m.o.Name, Value: value, Lease: lease}},
 		})
 		if err != nil || res.Succeeded {
+			m.lease.Store(int64(lease))
 			return lease, err
 		}
 		_ = m.o.Store.Revoke(ctx, lease) // it lapses by itself
 	}
+}
+
+// registered is what this member registers.
+func (m *Manager) registered() ([]byte, error) {
+	public, err := pki.PublicKey(m.cert.key)
+	if err != nil {
+		return nil, err
+	}
+	issuer, err := m.cert.issuer()
+	if err != nil {
+		return nil, err
+	}
+	return proto.Marshal(&apiv1.StoredManager{
+		Name: m.o.Name, Address: apiAddress(m.o), Peer: m.o.Peer, Version: m.o.Version, Commit: m.o.Commit, Schema: m.o.Schema,
+		PublicKey: public, Trusts: pki.Fingerprints(m.cert.trusts), Issuer: pki.Fingerprint(issuer),
+	})
 }
 
 // alone returns when no other manager of this member's name is up.

@@ -1,84 +1,102 @@
 package manager
 
 import (
-	"hash/maphash"
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// Limits of callers who fail to prove who they are, for each source address (an IPv6 /64 is one).
+// Limits of callers who fail to prove who they are, for each source (levels).
 const (
-	// attemptsBurst: a mistaken program may fail for a minute, once a second, until anything is held against it.
+	// attemptsBurst: a mistaken program may fail for a minute, once a second, until anything is held against it. A /56 has four times
+	// this, a /48 sixteen times, and so with attemptsPerSecond.
 	attemptsBurst = 60
 	// attemptsPerSecond is how fast failures are forgotten.
 	attemptsPerSecond = 1
-	// attemptSlots × 16 bytes are 64 KiB, whatever comes. Sources that meet in a slot share it.
-	attemptSlots = 4096
+	// attemptSources bounds the prefixes that are remembered, about 1 MiB. When more fail at once some are forgotten: a source is never
+	// refused for the failures of another one.
+	attemptSources = 8192
+	// attemptSweep is the least time between two searches for prefixes whose failures are all forgotten.
+	attemptSweep = time.Second
 )
 
-// attempts counts failures by source address in memory of fixed size.
+// attempts counts failures by source, in bounded memory.
 type attempts struct {
-	seed maphash.Seed
-
-	mu    sync.Mutex
-	slots [attemptSlots]attemptSlot
+	mu      sync.Mutex
+	sources map[netip.Prefix]attemptCount
+	swept   time.Time
 }
 
-// attemptSlot is how many failures are not forgotten, as of a time.
-type attemptSlot struct {
+// attemptCount is how many failures are not forgotten, as of a time.
+type attemptCount struct {
 	failures float64
-	at       int64 // nanoseconds since 1970
+	at       time.Time
 }
 
-func newAttempts() *attempts { return &attempts{seed: maphash.MakeSeed()} }
+func newAttempts() *attempts { return &attempts{sources: map[netip.Prefix]attemptCount{}} }
 
 // wait is how long the source at the address and port must wait until it is looked at again; 0 is not at all.
 func (a *attempts) wait(from string, now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.slotLocked(from, now).wait()
+	return a.waitLocked(levels(from), now)
+}
+
+func (a *attempts) waitLocked(of []netip.Prefix, now time.Time) (wait time.Duration) {
+	for _, p := range of {
+		factor := float64(levelFactor(p))
+		if over := a.countLocked(p, now).failures - attemptsBurst*factor; over > 0 {
+			wait = max(wait, 1, time.Duration(over/(attemptsPerSecond*factor)*float64(time.Second)))
+		}
+	}
+	return wait
 }
 
 // fail counts a failure. first tells that it is the one by which the source has to wait.
 func (a *attempts) fail(from string, now time.Time) (wait time.Duration, first bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := a.slotLocked(from, now)
-	first = s.wait() == 0
-	s.failures = min(s.failures+1, attemptsBurst+1)
-	return s.wait(), first
+	of := levels(from)
+	first = a.waitLocked(of, now) == 0
+	for _, p := range of {
+		c := a.countLocked(p, now)
+		if _, known := a.sources[p]; !known && len(a.sources) >= attemptSources {
+			a.forgetLocked(now)
+		}
+		c.failures = min(c.failures+1, float64(attemptsBurst*levelFactor(p)+1))
+		a.sources[p] = c
+	}
+	return a.waitLocked(of, now), first
 }
 
-func (a *attempts) slotLocked(from string, now time.Time) *attemptSlot {
-	s := &a.slots[maphash.Comparable(a.seed, source(from))%attemptSlots]
-	if passed := now.UnixNano() - s.at; passed > 0 {
-		s.failures = max(0, s.failures-float64(passed)/float64(time.Second)*attemptsPerSecond)
+// countLocked is the count of a prefix now.
+func (a *attempts) countLocked(p netip.Prefix, now time.Time) attemptCount {
+	c := a.sources[p]
+	if passed := now.Sub(c.at); passed > 0 {
+		c.failures = max(0, c.failures-passed.Seconds()*attemptsPerSecond*float64(levelFactor(p)))
 	}
-	s.at = now.UnixNano()
-	return s
+	c.at = now
+	return c
 }
 
-func (s *attemptSlot) wait() time.Duration {
-	if s.failures <= attemptsBurst {
-		return 0
+// forgetLocked makes room for a prefix.
+func (a *attempts) forgetLocked(now time.Time) {
+	if now.Sub(a.swept) >= attemptSweep {
+		a.swept = now
+		for p := range a.sources {
+			if a.countLocked(p, now).failures == 0 {
+				delete(a.sources, p)
+			}
+		}
 	}
-	return max(1, time.Duration((s.failures-attemptsBurst)/attemptsPerSecond*float64(time.Second)))
-}
-
-// source is what shares a slot for sure: an IPv4 address, or the /64 of an IPv6 one.
-func source(from string) netip.Prefix {
-	ap, err := netip.ParseAddrPort(from)
-	if err != nil {
-		return netip.Prefix{}
+	for p := range a.sources {
+		if len(a.sources) < attemptSources {
+			return
+		}
+		delete(a.sources, p) // any
 	}
-	addr := ap.Addr().Unmap().WithZone("")
-	bits := 32
-	if addr.Is6() {
-		bits = 64
-	}
-	p, _ := addr.Prefix(bits)
-	return p
 }
 
 // dryRunsPerMinute is what a tenant with a quota of changes has of dry runs at least: each is computed as a change is, in the same queue, and
@@ -103,9 +121,9 @@ const manyBuckets = 1024
 
 func newRates() *rates { return &rates{tenants: map[string]*bucket{}} }
 
-// take uses up one of perMinute changes; 0 is no limit. When there is none left it returns how long until there is.
+// take uses up one of perMinute changes; lb.Unlimited is no limit. When there is none left it returns how long until there is.
 func (r *rates) take(tenant string, perMinute uint32, now time.Time) time.Duration {
-	if perMinute == 0 {
+	if perMinute == lb.Unlimited {
 		return 0
 	}
 	r.mu.Lock()

@@ -15,6 +15,7 @@ import (
 	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/convert"
+	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/store"
 )
 
@@ -63,12 +64,12 @@ func TestChangesOfATenantAreBounded(t *testing.T) {
 	}
 }
 
-// TestDryRunsOfATenantAreBounded by a rate of their own, whatever comes out of them; the refusal is audited. A tenant without a quota has
-// no limit.
+// TestDryRunsOfATenantAreBounded by a rate of their own, whatever comes out of them; the refusal is audited. A tenant with an
+// unlimited quota has no limit.
 func TestDryRunsOfATenantAreBounded(t *testing.T) {
 	at := clock.NewFake(time.Now())
 	r := newRigAt(t, store.NewMemory(), at)
-	r.apply(network(), hostNode(1), tenant("shop", 2), tenant("bank", 90), tenant("media", 0))
+	r.apply(network(), hostNode(1), tenant("shop", 2), tenant("bank", 90), tenant("media", lb.Unlimited))
 	dry := func(c shuntv1connect.ManagerClient, tenant string) error {
 		// The second one is of nothing, which is a fault.
 		_, err := c.Apply(t.Context(), connect.NewRequest(&apiv1.ApplyRequest{DryRun: true, Objects: []*apiv1.Object{convert.ToObject(ofTenant(tenant+"-web", tenant, 10))}}))
@@ -89,7 +90,7 @@ func TestDryRunsOfATenantAreBounded(t *testing.T) {
 		}
 		if err := dry(c, tenant); tenant == "media" {
 			if err != nil {
-				t.Errorf("a tenant without a quota: %v", err)
+				t.Errorf("a tenant with an unlimited quota: %v", err)
 			}
 		} else if want(err, connect.CodeResourceExhausted, fmt.Sprintf("tenants/%s: dry runs: %d a minute are used up: try again in 1s", tenant, most)) != nil {
 			t.Errorf("%s: one dry run more: %v", tenant, err)

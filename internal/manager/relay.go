@@ -143,6 +143,8 @@ func (m *Manager) relay(ctx context.Context, s *relayStream) error {
 			r.behind = true
 		case <-r.pause:
 			r.pause = nil
+		case <-r.news.due:
+			r.news.ripen()
 		case <-r.loads.stirs():
 			r.loads.come()
 		case <-r.loads.dues():
@@ -160,8 +162,9 @@ func (m *Manager) relay(ctx context.Context, s *relayStream) error {
 // relaying is what a relay has sent and has to send beside the outbox.
 type relaying struct {
 	m *Manager
-	// hosts is how far this member's are, sent what the leader knows of that.
-	hosts, sent *apiv1.HostProgress
+	// hosts is the present account of this member's hosts.
+	hosts hostAccount
+	news  hostNews
 	// behind: who is behind may have changed. pause is set until another account of it may be sent.
 	behind bool
 	pause  <-chan time.Time
@@ -180,11 +183,14 @@ func (r *relaying) look() (stirred, advanced <-chan struct{}) {
 // next is the next message; nil when there is none at present. Statuses come last: of many nodes, to a leader that is slow, there
 // is always one that waits.
 func (r *relaying) next() *apiv1.RelayUp {
-	if r.hosts != nil && !sameHosts(r.hosts, r.sent) {
-		r.sent = r.hosts
-		return &apiv1.RelayUp{Hosts: r.hosts}
+	up := r.m.outbox.next(weightHealth)
+	if r.news.worth(r.hosts, r.m.o.Clock) {
+		if up == nil {
+			up = &apiv1.RelayUp{}
+		}
+		up.Hosts = r.hosts.progress
 	}
-	if up := r.m.outbox.next(weightHealth); up != nil {
+	if up != nil {
 		return up
 	}
 	if report := r.loads.take(); report != nil {

@@ -21,7 +21,7 @@ func TestReportsOfTheLargestNodesFit(t *testing.T) {
 	verdict := &apiv1.HealthReport{Endpoints: []*apiv1.EndpointHealth{{
 		Vni: 1 << 23, Vip: "2001:0db8:ffff:ffff:ffff:ffff:ffff:ffff", Protocol: "quic", Port: 60_000, PortEnd: 65_000, Alive: []uint32{65_535},
 	}}}
-	if size := proto.Size(verdict); size > 72 || size*65_536 > maxHostReport {
-		t.Errorf("an endpoint has %d bytes in verdicts: 65,536 of them must fit into %d", size, maxHostReport)
+	if size := proto.Size(verdict); size > 72 || size*(65_536+131_072)+1024*600 > maxHostReport {
+		t.Errorf("an endpoint has %d bytes in verdicts: 65,536 of bindings and 131,072 of members without must fit into %d", size, maxHostReport)
 	}
 }

@@ -142,33 +142,43 @@ func (m *Manager) Status() *apiv1.StatusResponse {
 		objs = nil
 	}
 	out.Nodes = m.reports.all("", objs)
+	if t := m.present(); t != nil {
+		out.Leads = m.o.Clock.Now().Sub(t.lastRenewed()) <= leaseTTL
+	}
 	m.synced(out.Nodes)
-	out.SnatVips, out.SnatCounts = m.snatVIPStatus(everyService), m.snatCounts()
+	out.SnatVips, out.SnatCounts = m.snatVIPStatus(everyService, nil), m.snatCounts()
 	if l.name == m.o.Name {
 		out.Keys = m.keyCounts()
 	}
 	return out
 }
 
-// Status implements the API. Nodes with a Node object that never connected are in it.
+// Status implements the API. Nodes with a Node object that never connected are in it. Of a tenant only the status of its own services is built: with thousands of
+// services of others it would cost much for nothing.
 func (a api) Status(ctx context.Context, req *connect.Request[apiv1.StatusRequest]) (*connect.Response[apiv1.StatusResponse], error) {
-	l := a.m.view.leadership()
+	l, own := a.m.view.leadership(), a.m.view.ownOf(identityOf(ctx))
 	out := &apiv1.StatusResponse{Epoch: l.epoch, Leader: l.name}
 	var objs []*apiv1.Object
 	out.Revision, objs = a.m.view.objects(lb.KindNode, req.Msg.GetNode())
 	out.Nodes = a.m.reports.all(req.Msg.GetNode(), objs)
 	a.m.synced(out.Nodes)
-	a.m.withVIPs(out.Nodes)
+	switch {
+	case own == nil:
+		a.m.withVIPs(out.Nodes)
+	case req.Msg.GetNode() == "": // of one node the filter decides, which notes a tenant that asks for one that it may not see
+		out.Nodes = own.nodes(out.Nodes)
+	}
 	if of := req.Msg.GetMembersOf(); of != "" {
 		out.Nodes = membersOnly(out.Nodes, of)
 	}
-	out.Decisions = a.m.view.decisions()
-	out.Placements = a.m.placements(req.Msg.GetService())
+	out.Decisions = a.m.view.decisions(a.m.reports.seen, own)
+	out.Placements = a.m.placements(req.Msg.GetService(), own)
+	out.Warnings = a.m.view.serviceWarnings(req.Msg.GetService(), own)
 	if of := req.Msg.GetSnatOf(); of != "" {
-		out.Snat, out.SnatVips, out.SnatCounts = a.m.view.snatStatus(of), a.m.snatVIPStatus(of), a.m.snatCounts()
+		out.Snat, out.SnatVips, out.SnatCounts = a.m.view.snatStatus(of, own), a.m.snatVIPStatus(of, own), a.m.snatCounts()
 	}
 	var loaded []load.Key
-	out.Load, loaded = a.m.loadStatus(req.Msg.GetLoadOf())
+	out.Load, loaded = a.m.loadStatus(req.Msg.GetLoadOf(), own)
 	if req.Msg.GetShares() {
 		a.m.askShares(ctx, loaded, out.Load)
 	}

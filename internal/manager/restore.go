@@ -97,6 +97,14 @@ func restoredKeys(r Restoring, a *backup.Archive, epoch int64) (map[string][]byt
 	keys[keyRestored] = keys[keyEpoch]
 	h := a.Header
 	from := fmt.Sprintf("from the backup of %s, revision %d, epoch %d", h.Time.UTC().Format(time.RFC3339), h.Revision, h.Epoch)
+	faults, err := ForeignInBackup(a)
+	if err != nil {
+		return nil, err
+	}
+	message := fmt.Sprintf("the state was restored by %s %s", r.By, from)
+	if len(faults) > 0 {
+		message += fmt.Sprintf("; fields that name addresses of others: %d, the first is %s", len(faults), faults[0])
+	}
 	at := timestamppb.New(r.Now)
 	for key, m := range map[string]proto.Message{
 		pageKey(dirAudit, r.Now, epoch, 0): &apiv1.StoredAudit{Entries: []*apiv1.AuditEntry{{
@@ -104,7 +112,7 @@ func restoredKeys(r Restoring, a *backup.Archive, epoch int64) (map[string][]byt
 		}}},
 		pageKey(dirEvents, r.Now, epoch, 0): &apiv1.StoredEvents{Events: []*apiv1.Event{{
 			Time: at, Kind: kindManager, Name: r.Name, Reason: reasonRestored, Severity: severityWarning, Count: 1,
-			Message: fmt.Sprintf("the state was restored by %s %s", r.By, from),
+			Message: message,
 		}}},
 	} {
 		value, err := proto.Marshal(m)

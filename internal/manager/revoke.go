@@ -1,8 +1,11 @@
 package manager
 
 import (
+	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"crypto/x509"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -36,7 +39,7 @@ func (w *write) revoke(node string, now time.Time) error {
 	return nil
 }
 
-// revokedCert tells whether a node's certificate was issued before the node was deleted.
+// revokedCert reports whether a certificate of a node or a manager was revoked.
 func (v *view) revokedCert(cert *x509.Certificate) bool {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -53,9 +56,42 @@ func (v *view) revokedBefore(node string) time.Time {
 	return time.Time{}
 }
 
-// revokedLocked knows nodes only: people may be called as a node is.
+// managerRevocation is the name of a manager's revocation below dirRevoked; that of a node is its name, which has no slash.
+func managerRevocation(name string) string { return "managers/" + name }
+
+// admitKey returns the change that takes a key out of the revocation of a manager's name; none when the name was not revoked.
+func (v *view) admitKey(name string, key []byte) ([]store.Op, error) {
+	v.mu.RLock()
+	r := v.revoked[managerRevocation(name)]
+	v.mu.RUnlock()
+	if r == nil || containsKey(r.GetAdmitted(), key) {
+		return nil, nil
+	}
+	admitted := proto.CloneOf(r)
+	admitted.Admitted = append(admitted.Admitted, key)
+	value, err := proto.Marshal(admitted)
+	return []store.Op{store.Put(dirRevoked+managerRevocation(name), value)}, err
+}
+
+func containsKey(keys [][]byte, key []byte) bool {
+	return slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, key) })
+}
+
+// revokedManagerLocked reports whether a manager that is up was revoked, and has a key that was not admitted since: an outside store does not keep it from
+// registering.
+func (v *view) revokedManagerLocked(r *apiv1.StoredManager) bool {
+	revoked := v.revoked[managerRevocation(r.GetName())]
+	hash := sha256.Sum256(r.GetPublicKey())
+	return revoked != nil && !containsKey(revoked.GetAdmitted(), hash[:])
+}
+
+// revokedLocked knows nodes and managers only: people may be called as a node is, and their certificates are stored.
 func (v *view) revokedLocked(cert *x509.Certificate) bool {
 	name, role := pki.Identity(cert)
+	if role == pki.RoleManager {
+		r := v.revoked[managerRevocation(name)]
+		return r != nil && !containsKey(r.GetAdmitted(), pki.KeyHash(cert))
+	}
 	r := v.revoked[name]
 	return isNodeRole(role) && r != nil && !pki.IssuedAt(cert).After(r.GetBefore().AsTime())
 }

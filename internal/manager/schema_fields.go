@@ -29,6 +29,9 @@ var newFields = []struct {
 	{schemaHealth, "shunt.v1.Quotas", 5, false},    // snatPorts
 	{schemaHealth, "shunt.v1.Network", 7, false},   // switches
 	{schemaHealth, "shunt.v1.Node", 8, false},      // nat
+	{schemaHealth, "shunt.v1.BGPPeer", 5, false},   // ttl_security, multihop
+	{schemaHealth, "shunt.v1.Tenant", 5, false},    // dips, hosts, vips, shared
+	{schemaHealth, "shunt.v1.Share", 1, false},
 }
 
 // newSince is the schema that a field came with; 0: all know it.

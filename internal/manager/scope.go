@@ -78,7 +78,7 @@ func (id identity) mayDelete(old *record, r ref) error {
 	return nil
 }
 
-// overReach is a refusal that does not say it is one: of a call for what is another's.
+// overReach is a refusal that does not give its cause: of a call for the object of another tenant, or with a bad join token.
 type overReach struct {
 	says error
 	// cause is for the audit log only.

@@ -4,10 +4,12 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -22,13 +24,68 @@ import (
 
 // secrets are what the data directory holds beside the store.
 type secrets struct {
+	// old: an earlier start made them.
+	old bool
+
+	mu sync.RWMutex
+	// generations are the present one, which signs and seals, and while the CA is replaced the other one: former or next.
+	generations []*generation
+}
+
+// generation is a CA and the key that seals the store's secrets, which are replaced together.
+type generation struct {
 	ca     *pki.CA
 	sealer cipher.AEAD
 	// storeKey is what the sealer is made of.
 	storeKey []byte
-	// old: an earlier start made them.
-	old bool
 }
+
+// all returns the generations, the present one first.
+func (s *secrets) all() []*generation {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.generations
+}
+
+// present is the generation that signs and seals.
+func (s *secrets) present() *generation { return s.all()[0] }
+
+// ca is the CA that signs.
+func (s *secrets) ca() *pki.CA { return s.present().ca }
+
+// storeKey is the key that seals.
+func (s *secrets) storeKey() []byte { return s.present().storeKey }
+
+// cas are the certificates of the CAs whose certificates are good, the one that signs first.
+func (s *secrets) cas() (out []*x509.Certificate) {
+	for _, g := range s.all() {
+		out = append(out, g.ca.Cert)
+	}
+	return out
+}
+
+// set replaces the generations.
+func (s *secrets) set(generations []*generation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.generations = generations
+}
+
+// open decrypts what a generation sealed.
+func (s *secrets) open(nonce, sealed, bound []byte) (plain []byte, err error) {
+	for _, g := range s.all() {
+		if len(nonce) != g.sealer.NonceSize() {
+			return nil, fmt.Errorf("nonce: %d bytes: must be %d", len(nonce), g.sealer.NonceSize())
+		}
+		if plain, err = g.sealer.Open(nil, nonce, sealed, bound); err == nil {
+			return plain, nil
+		}
+	}
+	return nil, errOtherKey
+}
+
+// errOtherKey: a value of the store was sealed by another cluster, or is damaged.
+var errOtherKey = errors.New("it was sealed with another key than pki/store.key")
 
 // storeKeyBytes is the size of the key that seals the store's secrets (AES-256).
 const storeKeyBytes = 32
@@ -36,6 +93,9 @@ const storeKeyBytes = 32
 // loadSecrets reads the CA and the key that seals the store's secrets, and makes both at the first start. A store that
 // was used already belongs to them: without them it is of no use, and others would shut out every node.
 func loadSecrets(dir *DataDir, name string, used bool, now time.Time) (*secrets, error) {
+	if s, err := loadGenerations(dir); s != nil || err != nil {
+		return s, err
+	}
 	for _, file := range secretFiles {
 		if _, err := os.Stat(dir.pki(file)); used && errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("%s: is missing: restore it from a backup of the data directory", dir.pki(file))
@@ -67,6 +127,11 @@ func loadSecrets(dir *DataDir, name string, used bool, now time.Time) (*secrets,
 }
 
 func newSecrets(ca *pki.CA, storeKey []byte) (*secrets, error) {
+	g, err := newGeneration(ca, storeKey)
+	return &secrets{generations: []*generation{g}}, err
+}
+
+func newGeneration(ca *pki.CA, storeKey []byte) (*generation, error) {
 	if len(storeKey) != storeKeyBytes {
 		return nil, fmt.Errorf("%d bytes: must be %d bytes", len(storeKey), storeKeyBytes)
 	}
@@ -75,7 +140,7 @@ func newSecrets(ca *pki.CA, storeKey []byte) (*secrets, error) {
 		return nil, err
 	}
 	sealer, err := cipher.NewGCM(block)
-	return &secrets{ca: ca, sealer: sealer, storeKey: storeKey}, err
+	return &generation{ca: ca, sealer: sealer, storeKey: storeKey}, err
 }
 
 // archiveSecrets are those of an archive.
@@ -123,9 +188,10 @@ func loadCA(dir *DataDir, name string, now time.Time) (*pki.CA, error) {
 
 // sealKey encrypts a ring key for the store, bound to its store key.
 func (s *secrets) sealKey(storeKey string, k plan.Key) ([]byte, error) {
-	nonce := make([]byte, s.sealer.NonceSize())
+	sealer := s.present().sealer
+	nonce := make([]byte, sealer.NonceSize())
 	rand.Read(nonce)
-	return proto.Marshal(&apiv1.StoredKey{Id: k.ID, Nonce: nonce, Sealed: s.sealer.Seal(nil, nonce, k.Key[:], []byte(storeKey))})
+	return proto.Marshal(&apiv1.StoredKey{Id: k.ID, Nonce: nonce, Sealed: sealer.Seal(nil, nonce, k.Key[:], []byte(storeKey))})
 }
 
 // openKey decrypts what sealKey wrote.
@@ -134,25 +200,26 @@ func (s *secrets) openKey(storeKey string, value []byte) (plan.Key, error) {
 	if err := proto.Unmarshal(value, &stored); err != nil {
 		return plan.Key{}, fmt.Errorf("read %s: %w", storeKey, err)
 	}
-	if len(stored.GetNonce()) != s.sealer.NonceSize() {
-		return plan.Key{}, fmt.Errorf("read %s: nonce: %d bytes: must be %d", storeKey, len(stored.GetNonce()), s.sealer.NonceSize())
-	}
-	plain, err := s.sealer.Open(nil, stored.GetNonce(), stored.GetSealed(), []byte(storeKey))
+	plain, err := s.open(stored.GetNonce(), stored.GetSealed(), []byte(storeKey))
 	k := plan.Key{ID: stored.GetId()}
-	if err != nil || copy(k.Key[:], plain) != len(k.Key) {
-		return plan.Key{}, fmt.Errorf("read %s: it was sealed with another key than pki/store.key", storeKey)
+	if err == nil && copy(k.Key[:], plain) != len(k.Key) {
+		err = errOtherKey
+	}
+	if err != nil {
+		return plan.Key{}, fmt.Errorf("read %s: %w", storeKey, err)
 	}
 	return k, nil
 }
 
 // sealKeySet encrypts keys for the store, each bound to its store key and epoch.
 func (s *secrets) sealKeySet(storeKey string, set *plan.KeySet) ([]byte, error) {
+	sealer := s.present().sealer
 	out := &apiv1.StoredKeySet{Phase: string(set.Phase), Since: timestamppb.New(set.Since), Service: set.Service}
 	for _, k := range set.Keys {
-		nonce := make([]byte, s.sealer.NonceSize())
+		nonce := make([]byte, sealer.NonceSize())
 		rand.Read(nonce)
 		out.Keys = append(out.Keys, &apiv1.StoredSetKey{
-			Epoch: k.Epoch, Nonce: nonce, Sealed: s.sealer.Seal(nil, nonce, k.Key[:], epochData(storeKey, k.Epoch)), Made: timestamppb.New(k.Made),
+			Epoch: k.Epoch, Nonce: nonce, Sealed: sealer.Seal(nil, nonce, k.Key[:], epochData(storeKey, k.Epoch)), Made: timestamppb.New(k.Made), Shuffled: k.Shuffled,
 		})
 	}
 	return proto.Marshal(out)
@@ -173,13 +240,13 @@ func (s *secrets) openKeySet(storeKey string, value []byte) (plan.KeySet, error)
 		return set, fmt.Errorf("%d keys: must be one or two", n)
 	}
 	for _, k := range stored.GetKeys() {
-		if len(k.GetNonce()) != s.sealer.NonceSize() {
-			return set, fmt.Errorf("nonce: %d bytes: must be %d", len(k.GetNonce()), s.sealer.NonceSize())
+		plain, err := s.open(k.GetNonce(), k.GetSealed(), epochData(storeKey, k.GetEpoch()))
+		key := plan.SetKey{Epoch: k.GetEpoch(), Made: k.GetMade().AsTime(), Shuffled: k.GetShuffled()}
+		if err == nil && copy(key.Key[:], plain) != len(key.Key) {
+			err = errOtherKey
 		}
-		plain, err := s.sealer.Open(nil, k.GetNonce(), k.GetSealed(), epochData(storeKey, k.GetEpoch()))
-		key := plan.SetKey{Epoch: k.GetEpoch(), Made: k.GetMade().AsTime()}
-		if err != nil || copy(key.Key[:], plain) != len(key.Key) {
-			return set, errors.New("it was sealed with another key than pki/store.key")
+		if err != nil {
+			return set, err
 		}
 		set.Keys = append(set.Keys, key)
 	}

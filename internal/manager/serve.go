@@ -90,7 +90,7 @@ func (m *Manager) Serve(ctx context.Context, l net.Listener) error {
 		ErrorLog:          log.New(logWriter{m.o.Log}, "", 0),
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(newHandshakes(l, srv.TLSConfig, m.badCertificate)) }()
+	go func() { failed <- srv.Serve(newHandshakes(l, srv.TLSConfig, m.badCertificate, m.crowdedOut)) }()
 	var cause error
 	select {
 	case err := <-failed:
@@ -106,6 +106,17 @@ func (m *Manager) Serve(ctx context.Context, l net.Listener) error {
 		srv.Close()
 	}
 	return cause
+}
+
+// crowdedPace is the least time between two logs of refused connections.
+const crowdedPace = 10 * time.Second
+
+// crowdedOut logs a connection that had no place, at most once in crowdedPace.
+func (m *Manager) crowdedOut(from net.Addr) {
+	now := m.o.Clock.Now().UnixNano()
+	if last := m.crowdedAt.Load(); now-last >= int64(crowdedPace) && m.crowdedAt.CompareAndSwap(last, now) {
+		m.o.Log.Warn("refused connections without certificates: too many are open", "latest_from", from.String(), "most", maxGuests, "most_of_a_source", maxGuestsOf)
+	}
 }
 
 // logWriter passes the HTTP server's complaints on, one a line.

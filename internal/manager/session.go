@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -19,7 +20,7 @@ import (
 // Causes of the end of a node's stream.
 var (
 	errReplaced = errors.New("the node opened another stream")
-	errDeleted  = errors.New("the node was deleted: it needs a new join token")
+	errDeleted  = errors.New("the node was deleted, or its certificates were revoked: it needs a new join token")
 )
 
 // session is one node's stream. What the node must still hear is kept as a set of keys, so that a slow node holds up
@@ -41,6 +42,8 @@ type session struct {
 	end     context.CancelCauseFunc
 	// floor is the least revision that its updates have: see Manager.floor.
 	floor int64
+	// rewound is the epoch of the node's plan if the state went back within it (Manager.rewound), else 0.
+	rewound int64
 
 	mu sync.Mutex
 	// dirty are the items to look at; all means every item.
@@ -48,8 +51,8 @@ type session struct {
 	all   bool
 	// folds are, for a mux, the changes behind dirty and all.
 	folds []fold
-	// moved: there is a new revision.
-	moved bool
+	// moved: there is a new revision. urgent: it changed more than repair items.
+	moved, urgent bool
 	// telling: an update is being made; told is the revision of the last one, obeyed the one that the node reported.
 	telling      bool
 	told, obeyed int64
@@ -66,6 +69,9 @@ type session struct {
 	snatAnswers *apiv1.SnatAnswers
 	// wake has room for one.
 	wake chan struct{}
+
+	// heardAt is when the last report came, in nanoseconds of the manager's clock; 0 before the first.
+	heardAt atomic.Int64
 
 	// These belong to the receiving goroutine: the last term that was proven though the node obeys a later epoch, this one; the
 	// revision that it reported last.
@@ -92,7 +98,7 @@ type session struct {
 
 func newSession(ctx context.Context, id identity) *session {
 	s := &session{
-		name: id.name, role: lb.Role(id.role), cert: id.cert, dirty: map[string]bool{}, all: true, moved: true,
+		name: id.name, role: lb.Role(id.role), cert: id.cert, dirty: map[string]bool{}, all: true, moved: true, urgent: true,
 		owed: map[string]int64{}, wake: make(chan struct{}, 1), sent: map[string]*apiv1.PlanItem{}, acked: -1,
 	}
 	if s.role == lb.RoleMux {
@@ -108,7 +114,7 @@ func newSession(ctx context.Context, id identity) *session {
 // to hear of it before, else 0. It is called while the view is locked.
 func (s *session) tell(keys []string, all bool, revision, hosts int64) {
 	s.mu.Lock()
-	s.all, s.moved = s.all || all, true
+	s.all, s.moved, s.urgent = s.all || all, true, s.urgent || all || !repairKeys(keys)
 	for _, key := range keys {
 		s.dirty[key] = true
 	}
@@ -129,11 +135,14 @@ func (s *session) owe(endpoints []string, revision int64) {
 	}
 }
 
-// owes are the endpoints of which the host has not obeyed everything.
-func (s *session) owes() []string {
+// owes returns the endpoints of which the host has not applied everything, and the newest revision among them; 0 if there are none.
+func (s *session) owes() (endpoints []string, newest int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.owed))
+	for e, since := range s.owed {
+		endpoints, newest = append(endpoints, e), max(newest, since)
+	}
+	return endpoints, newest
 }
 
 // maxQuestions is how many questions wait for a node that does not read.
@@ -170,6 +179,7 @@ func (s *session) take(held []fold) (dirty map[string]bool, all, moved bool, que
 	defer s.mu.Unlock()
 	dirty, all, moved, questions = s.dirty, s.all, s.moved, s.questions
 	s.dirty, s.all, s.moved, s.questions = map[string]bool{}, false, len(held) > 0, nil
+	s.urgent = false
 	if s.folds = held; len(held) > 0 {
 		if held[0].wide {
 			s.dirty, s.all, dirty, all = dirty, all, s.dirty, s.all
@@ -216,6 +226,7 @@ func (s *session) updates(v *view, hold func() []fold) (out []*apiv1.PlanUpdate,
 		s.sending(up)
 		if up != nil {
 			s.epoch = up.Epoch
+			up.Rewound = s.rewound != 0 && s.rewound == up.Epoch
 			out = append(out, up)
 		}
 	}

@@ -13,7 +13,48 @@ const (
 	silentFor = 3 * time.Second
 	// silenceTick is how often it is looked who is silent.
 	silenceTick = 500 * time.Millisecond
+	// mutedAfter is how long a host with an open stream may send nothing until its verdicts are taken back; hosts report every second. With mutedTick
+	// it makes 2 s, from when muxes check the host's backends themselves. It needs no margin for reconnecting: the verdicts count again with
+	// the next report.
+	mutedAfter = 1750 * time.Millisecond
+	// mutedTick is the time between two looks at hosts with open streams.
+	mutedTick = 250 * time.Millisecond
 )
+
+// tendMuted takes the verdicts of hosts back whose streams end here and that send nothing, until the member stops.
+func (m *Manager) tendMuted() {
+	for last := m.o.Clock.Now(); ; {
+		select {
+		case <-m.o.Clock.After(mutedTick):
+		case <-m.ctx.Done():
+			return
+		}
+		now := m.o.Clock.Now()
+		// A manager that stood still itself has reports waiting.
+		if late := now.Sub(last); late < 2*mutedTick {
+			m.muteSilent(now)
+		}
+		last = now
+	}
+}
+
+// muteSilent mutes the hosts that sent nothing for mutedAfter, and ends that for the others.
+func (m *Manager) muteSilent(now time.Time) {
+	for _, s := range m.sessions.all() {
+		if s.role != lb.RoleHost || s.ctx.Err() != nil {
+			continue
+		}
+		silent := now.Sub(time.Unix(0, s.heardAt.Load())) >= mutedAfter
+		if !m.muteHealth(s, silent) {
+			continue
+		}
+		if silent {
+			m.o.Log.Warn("host silent: verdicts taken back", "host", s.name, "after", mutedAfter)
+		} else {
+			m.o.Log.Info("host reports again: verdicts count", "host", s.name)
+		}
+	}
+}
 
 // tendSilence takes back what hosts said that no member hears any more, until ctx ends: muxes then check their servers
 // themselves. It is the leader's duty: it knows the nodes of all members.

@@ -31,9 +31,9 @@ const (
 	// maxMuxReport: its status has each member of its tables, 524,288 by default (--max-members), at 110 bytes at most
 	// but for long names: 58 MB. One with larger tables that are full goes on, and its status is left out.
 	maxMuxReport = 64 << 20
-	// maxHostReport: its verdicts are of each of 65,536 bindings (LIMIT_BINDINGS), at most 72 bytes each: 5 MB; its status has reasons and
-	// tables alone, a few KiB.
-	maxHostReport = 8 << 20
+	// maxHostReport: its verdicts are of each of 65,536 bindings (LIMIT_BINDINGS) and of 131,072 members that it has no room for, at most 72 bytes
+	// each: 14 MB; its status has reasons and tables alone, a few KiB, and 1,024 withheld VIPs of 600 bytes at most.
+	maxHostReport = 16 << 20
 	// maxRelayBytes: a report that was taken in, the node's hello, and who says it.
 	maxRelayBytes = maxMuxReport + 64<<10
 )

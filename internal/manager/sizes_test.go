@@ -187,7 +187,7 @@ func TestTenantsCallsAreCounted(t *testing.T) {
 	}
 	bank := r.bearer(r.access("b", "tenant", "bank", 0).Token)
 	open := func(c shuntv1connect.ManagerClient) (*connect.ServerStreamForClient[apiv1.WatchResponse], error) {
-		s, err := c.Watch(t.Context(), connect.NewRequest(&apiv1.WatchRequest{Kind: "Network"}))
+		s, err := c.Watch(t.Context(), connect.NewRequest(&apiv1.WatchRequest{Kind: "Service"}))
 		if err == nil && !s.Receive() {
 			err = s.Err()
 		}
@@ -295,7 +295,7 @@ func TestStreamsOfACallerAreCounted(t *testing.T) {
 func TestReportThatIsTooLargeIsLeftOut(t *testing.T) {
 	r := newRigAt(t, store.NewMemory(), clock.System{})
 	r.apply(network(), muxNode(1), hostNode(1))
-	large := &apiv1.NodeStatus{Members: []*apiv1.MemberStatus{{LastCheck: strings.Repeat("x", 9<<20)}}}
+	large := &apiv1.NodeStatus{Members: []*apiv1.MemberStatus{{LastCheck: strings.Repeat("x", 17<<20)}}}
 	for name, want := range map[string]string{"mux1": "Node mux1 NodeConnected", "host1": "Node host1 NodeConnected, Node host1 ReportRefused"} {
 		s := r.raw(name, name[:len(name)-1])
 		receive(t, s)

@@ -3,6 +3,8 @@ package manager
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -97,17 +99,58 @@ func (m *Manager) openSNAT(t *term) *snatDuty {
 	d := &snatDuty{m: m, wake: make(chan struct{}, 1), known: map[snat.VIP]bool{}, conf: -1, epoch: t.epoch}
 	m.view.mu.RLock()
 	book, rev := m.view.snat.book.Clone(), m.view.snat.rev
-	var muxes []string
-	for name, n := range m.view.state.Nodes {
-		if n.Role == lb.RoleMux {
-			muxes = append(muxes, name)
-		}
-	}
 	m.view.mu.RUnlock()
-	d.desk = snat.Open(snat.DefaultRules, book, rev, muxes, m.o.Clock.Now())
+	muxes := slices.Collect(maps.Keys(m.view.muxNames()))
+	configs, _ := m.view.snatConfigs()
+	d.desk = snat.Open(snat.DefaultRules, book, rev, muxes, configs, m.o.Clock.Now())
 	d.configure()
 	m.snat.Store(d)
+	// Acknowledgements of before are not repeated: a mux whose stream stayed must not count as silent. Those that come from now on are
+	// the desk's.
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for mux, ack := range m.snatAcks.all() {
+		if m.sessions.get(mux) == ack.session {
+			d.desk.Ack(mux, ack.revision)
+		}
+	}
 	return d
+}
+
+// snatAcks are the revisions of leases that muxes acknowledged last, here or at a follower, also while no desk is open.
+type snatAcks struct {
+	mu  sync.Mutex
+	mux map[string]snatAck
+}
+
+// snatAck is what a mux acknowledged on a stream.
+type snatAck struct {
+	session  *session
+	revision int64
+}
+
+// hear takes in an acknowledgement.
+func (a *snatAcks) hear(s *session, revision int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.mux == nil {
+		a.mux = map[string]snatAck{}
+	}
+	a.mux[s.name] = snatAck{s, revision}
+}
+
+// all are the acknowledgements by mux.
+func (a *snatAcks) all() map[string]snatAck {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.mux)
+}
+
+// keep forgets muxes that are not among these.
+func (a *snatAcks) keep(muxes map[string]bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.mux, func(mux string, _ snatAck) bool { return !muxes[mux] })
 }
 
 // timer fires when muxes were silent for too long, or a batch is to be made; nil: nothing is waited for.
@@ -148,7 +191,11 @@ func (d *snatDuty) configure() {
 			delete(d.known, u.VIP)
 		}
 	}
+	d.desk.Shrink()
 	d.conf = conf
+	muxes := d.m.view.muxNames()
+	d.desk.Keep(muxes)
+	d.m.snatAcks.keep(muxes)
 	d.deliverLocked(now)
 }
 
@@ -235,8 +282,14 @@ func (d *snatDuty) deliverLocked(now time.Time) {
 // hearSNAT takes in what a node says of SNAT, here or at a follower: asks and returns of hosts, for their own DIPs, and what muxes
 // obey. Only the leader does anything with it. What a stream said that is not the node's newest does not count.
 func (m *Manager) hearSNAT(s *session, r *apiv1.NodeReport) {
+	if m.sessions.get(s.name) != s {
+		return
+	}
+	if ack := r.GetSnatAck(); ack != nil && s.role == lb.RoleMux {
+		m.snatAcks.hear(s, ack.GetRevision())
+	}
 	d := m.snat.Load()
-	if d == nil || m.sessions.get(s.name) != s {
+	if d == nil {
 		return
 	}
 	now := m.o.Clock.Now()

@@ -14,6 +14,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
@@ -37,7 +38,7 @@ func (a api) AuditSNAT(ctx context.Context, req *connect.Request[apiv1.AuditSNAT
 	}
 	var audits []*snatAudit
 	for _, mux := range m.reports.muxes() {
-		audits = append(audits, &snatAudit{m: m, node: mux, role: lb.RoleMux, vips: m.view.snatVIPs(service, "")})
+		audits = append(audits, &snatAudit{m: m, node: mux, role: lb.RoleMux, vips: m.view.snatVIPsOfMux(service, mux)})
 	}
 	m.view.mu.RLock()
 	for name, n := range m.view.state.Nodes {
@@ -71,6 +72,14 @@ func (v *view) snatVIPs(service, node string) (out []snat.VIP) {
 		}
 	}
 	return out
+}
+
+// snatVIPsOfMux are those that a mux serves.
+func (v *view) snatVIPsOfMux(service, mux string) []snat.VIP {
+	vips := v.snatVIPs(service, "")
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return slices.DeleteFunc(vips, func(name snat.VIP) bool { return !v.servesLocked(mux, plan.VIPKey(name.Addr)) })
 }
 
 // at tells whether a DIP is at one of the addresses.

@@ -15,6 +15,10 @@ import (
 // takes to give up it is far shorter than a range rests.
 const snatKnownFor = 3 * snatRenew
 
+// SNATConfirmedFor is how long at most managers confirm leases that are not the newest any more: a leader as long as its lease lasts, a follower
+// snatKnownFor beyond.
+const SNATConfirmedFor = leaseTTL + snatKnownFor
+
 // snatKnown is up to which revision there were leases when the leader said so last.
 type snatKnown struct {
 	mu       sync.Mutex

@@ -11,7 +11,7 @@ import (
 )
 
 // snatStatus tells who has which ports of the VIPs of a service, or of all.
-func (v *view) snatStatus(service string) (out []*apiv1.SnatStatus) {
+func (v *view) snatStatus(service string, own owned) (out []*apiv1.SnatStatus) {
 	if service == "" {
 		return nil
 	}
@@ -19,7 +19,7 @@ func (v *view) snatStatus(service string) (out []*apiv1.SnatStatus) {
 	defer v.mu.RUnlock()
 	for _, name := range slices.SortedFunc(maps.Keys(v.snat.vips), snat.VIP.Compare) {
 		conf := v.snat.vips[name]
-		if service != everyService && conf.service != service {
+		if service != everyService && conf.service != service || !own.has(conf.service) {
 			continue
 		}
 		ports := make(map[netip.Addr][]uint32, len(conf.dips))
@@ -40,7 +40,7 @@ func (v *view) snatStatus(service string) (out []*apiv1.SnatStatus) {
 }
 
 // snatVIPStatus tells how full the VIPs of a service are, or all with everyService.
-func (m *Manager) snatVIPStatus(service string) (out []*apiv1.SnatVIPStatus) {
+func (m *Manager) snatVIPStatus(service string, own owned) (out []*apiv1.SnatVIPStatus) {
 	d := m.snat.Load()
 	if d == nil || service == "" {
 		return nil
@@ -57,7 +57,7 @@ func (m *Manager) snatVIPStatus(service string) (out []*apiv1.SnatVIPStatus) {
 	defer m.view.mu.RUnlock()
 	for _, u := range usage {
 		conf := m.view.snat.vips[u.VIP]
-		if conf == nil || service != everyService && conf.service != service {
+		if conf == nil || service != everyService && conf.service != service || !own.has(conf.service) {
 			continue
 		}
 		st := &apiv1.SnatVIPStatus{

@@ -51,7 +51,7 @@ func (m *Manager) snatUpdates(s *session) []*apiv1.PlanUpdate {
 	defer v.mu.RUnlock()
 	switch s.role {
 	case lb.RoleMux:
-		return v.snatLeasesLocked(&s.snat, m.snatNewestLocked())
+		return v.snatLeasesLocked(s.name, &s.snat, m.snatNewestLocked())
 	case lb.RoleHost:
 		if s.snat.conf == v.snat.conf {
 			return nil
@@ -78,7 +78,7 @@ func (v *view) snatHoldersLocked(node string) *apiv1.SnatHolders {
 		s := v.snat.vips[name]
 		for _, dip := range slices.SortedFunc(maps.Keys(s.dips), netip.Addr.Compare) {
 			if slices.Contains(n.Addresses, s.dips[dip].host) {
-				out.Holders = append(out.Holders, convert.ToSNATHolder(snat.Holder{VIP: name, DIP: dip}))
+				out.Holders = append(out.Holders, convert.ToSNATHolding(snat.Holder{VIP: name, DIP: dip}, v.networks.SNATTimes(name.Addr).Idle))
 			}
 		}
 	}
@@ -87,7 +87,7 @@ func (v *view) snatHoldersLocked(node string) *apiv1.SnatHolders {
 
 // snatLeasesLocked is what a mux lacks: batches when the view has all of them, else everything. newest: the view has all that there
 // is.
-func (v *view) snatLeasesLocked(t *snatTold, newest bool) []*apiv1.PlanUpdate {
+func (v *view) snatLeasesLocked(mux string, t *snatTold, newest bool) []*apiv1.PlanUpdate {
 	s := &v.snat
 	if !t.leases && len(s.vips) == 0 && s.rev == 0 {
 		return nil // nobody uses it
@@ -102,7 +102,7 @@ func (v *view) snatLeasesLocked(t *snatTold, newest bool) []*apiv1.PlanUpdate {
 	}
 	var vips []*apiv1.SnatVIP
 	if !t.leases || t.conf != s.conf {
-		vips = v.snatMuxVIPsLocked()
+		vips = v.snatMuxVIPsLocked(mux)
 	}
 	first := sort.Search(len(s.recent), func(i int) bool { return s.recent[i].rev > t.rev })
 	// Without a gap: the batch that the mux has last is here too, or it has what the oldest one here follows.
@@ -119,7 +119,7 @@ func (v *view) snatLeasesLocked(t *snatTold, newest bool) []*apiv1.PlanUpdate {
 		return []*apiv1.PlanUpdate{{SnatLeases: up}}
 	}
 	if vips == nil {
-		vips = v.snatMuxVIPsLocked()
+		vips = v.snatMuxVIPsLocked(mux)
 	}
 	up := &apiv1.SnatLeases{Snapshot: true, Configured: true, Vips: vips}
 	out, size := []*apiv1.PlanUpdate{{SnatLeases: up}}, 0

@@ -94,6 +94,8 @@ type snatMux struct {
 	leases *muxagent.Leases
 	tables *dataplane.FakeMuxSNAT
 	file   string
+	// away: it reaches no member, however long.
+	away bool
 }
 
 type snatHost struct {
@@ -174,7 +176,7 @@ func (w *snatWorld) configure() {
 	for _, h := range w.hosts {
 		ep.Backends = append(ep.Backends, lb.Backend{DIPs: []netip.Addr{h.holder.DIP}, Host: h.addr, Weight: 1})
 		if w.wanted[h.holder.DIP] {
-			s.SNAT = append(s.SNAT, h.holder.DIP)
+			s.SNAT = append(s.SNAT, lb.SNATServer{DIP: h.holder.DIP})
 		}
 	}
 	s.Endpoints = []lb.Endpoint{ep}
@@ -487,6 +489,11 @@ func (w *snatWorld) step() {
 		w.member().cut = false
 	case n < 986:
 		w.elect(w.member()) // also while another one leads that does not renew its lease
+	case n < 989:
+		m := w.mux()
+		if m.away = !m.away; m.away {
+			w.disconnect(&m.link)
+		}
 	default:
 		w.change()
 	}
@@ -503,8 +510,9 @@ func (w *snatWorld) step() {
 
 func (w *snatWorld) reconnect() {
 	if w.rng.IntN(2) == 0 {
-		m := w.mux()
-		w.connect(&m.link, m.leases.Begin)
+		if m := w.mux(); !m.away {
+			w.connect(&m.link, m.leases.Begin)
+		}
 	} else {
 		h := w.host()
 		w.connect(&h.link, h.leases.Begin)
@@ -634,8 +642,8 @@ func (w *snatWorld) check() {
 		}
 		for _, m := range w.muxes {
 			got, ok := m.tables.DIP(worldVIP, r.Port())
-			if ok && got != h.holder.DIP && m.leases.Valid(worldVIP.Addr, muxagent.DefaultLeaseFor) {
-				w.fatalf("%s uses range %s, and %s, which advertises the VIP, sends it to %s", h.holder.DIP, r, m.link.name, got)
+			if ok && got != h.holder.DIP && m.leases.Newest(worldVIP.Addr, muxagent.DefaultWordsFor) {
+				w.fatalf("%s uses range %s, and %s, whose words are not old, sends it to %s", h.holder.DIP, r, m.link.name, got)
 			}
 			heard := m.link.ack.GetRevision() == m.leases.Revision() && len(m.link.up) == 0
 			waitedFor := heard && leader != nil && leader.duty.desk.Eligible(m.link.name) && m.leases.Revision() >= max(leader.opened, w.confRev)
@@ -661,6 +669,7 @@ func (w *snatWorld) settle() {
 	}
 	w.elect(w.members[0])
 	for _, m := range w.muxes {
+		m.away = false
 		w.connect(&m.link, m.leases.Begin)
 	}
 	for _, h := range w.hosts {
@@ -743,5 +752,45 @@ func TestNoPortIsHeldTwiceAnywhere(t *testing.T) {
 	}
 	if granted < seeds*25 {
 		t.Fatalf("%d ranges were granted in %d worlds: too few to prove anything", granted, seeds)
+	}
+}
+
+// TestNextTermKnowsWhatMuxesAcknowledged: a mux whose stream stays where the leader changes repeats no acknowledgement, and is not silent; one
+// that was deleted is not waited for.
+func TestNextTermKnowsWhatMuxesAcknowledged(t *testing.T) {
+	w := newSNATWorld(t, 1)
+	lead := w.members[0]
+	for _, m := range w.muxes {
+		w.disconnect(&m.link)
+		m.link.at, m.link.session = lead, newSession(t.Context(), identity{name: m.link.name, role: string(m.link.role)})
+		m.link.session.snapshot = true
+		lead.m.sessions.add(m.link.session)
+		m.leases.Begin()
+		w.tell(&m.link)
+		w.hearMux(m, all)
+		w.deliver(&m.link)
+	}
+	w.resign(lead)
+	w.elect(lead)
+	for _, m := range w.muxes {
+		m.link.up = nil // streams of the leader's own nodes do not know of terms
+	}
+	w.clock.Advance(2 * snat.DefaultRules.Opening)
+	w.tick(lead)
+	for _, m := range w.muxes {
+		if !lead.duty.desk.Eligible(m.link.name) {
+			t.Errorf("%s counts as silent in the next term", m.link.name)
+		}
+	}
+	if n := lead.duty.desk.Counts().Silent; n != 0 {
+		t.Errorf("%d silences, want none", n)
+	}
+	res, err := w.store.Memory.Txn(t.Context(), store.Txn{Ops: []store.Op{store.Delete(ref{lb.KindNode, w.muxes[0].link.name}.key())}})
+	w.must(err)
+	w.confRev = res.Revision
+	w.follow(lead, all)
+	lead.duty.configure()
+	if lead.duty.desk.Eligible(w.muxes[0].link.name) {
+		t.Error("grants wait for a mux that was deleted")
 	}
 }

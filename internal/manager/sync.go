@@ -40,12 +40,16 @@ func (n nodeAPI) Sync(ctx context.Context, stream *connect.BidiStream[apiv1.Node
 	if s.floor, err = m.floor(ctx, hello); err != nil {
 		return fault(err)
 	}
+	if m.rewound(hello) {
+		s.rewound = hello.GetEpoch()
+	}
 	s.manager, s.opened = m.o.Name, hello.GetOpened()
 	s.forwards = hello.GetHaveRevision() > 0
 	s.takesLoad = s.role == lb.RoleMux && hello.GetTakesLoad()
 	m.forgetFormer(first)
 	defer s.end(nil)
 	defer s.writing.close()
+	s.heardAt.Store(m.o.Clock.Now().UnixNano())
 	m.sessions.add(s)
 	m.view.join(s)
 	m.connected(s, hello)
@@ -73,6 +77,21 @@ func (m *Manager) floor(ctx context.Context, hello *apiv1.Hello) (int64, error) 
 		return 0, nil
 	}
 	return have, nil
+}
+
+// rewound tells whether a node has a plan of an epoch within which the state went back to an older copy: one node of the epoch had applied a
+// revision that this state, after it caught up, never had. From then on no node of the epoch is sent the other history as if it were the next
+// change, also when its revisions have passed the node's. A later epoch, which every start of the leader begins, ends that.
+func (m *Manager) rewound(hello *apiv1.Hello) bool {
+	epoch := m.Epoch()
+	if hello.GetHaveRevision() == 0 || hello.GetEpoch() != epoch || epoch == 0 {
+		return false
+	}
+	if have, is := hello.GetHaveRevision(), m.view.revision(); have > is && m.rewoundEpoch.Swap(epoch) != epoch {
+		m.o.Log.Error("the state is an older copy: nodes keep their plans until a later epoch", "node", hello.GetName(), "has_revision", have, "state_revision", is, "epoch", epoch,
+			"cure", "restart the leading manager to have nodes apply this state, or restore a backup (shunt restore)")
+	}
+	return m.rewoundEpoch.Load() == epoch
 }
 
 // forgetFormer takes out revisions that are not of this store: it was restored, and they begin anew.
@@ -153,6 +172,7 @@ func (n nodeAPI) listen(s *session, stream *connect.BidiStream[apiv1.NodeReport,
 			s.end(err)
 			return
 		}
+		s.heardAt.Store(n.m.o.Clock.Now().UnixNano())
 		n.m.forgetFormer(report)
 		n.m.hear(s, report)
 		n.m.outbox.hear(s, report)
@@ -177,8 +197,11 @@ func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, 
 	if s.takesLoad {
 		loads = n.m.loads.teller(n.m.o.Clock, nil)
 	}
+	pace := pacer{clock: n.m.o.Clock}
 	for {
 		select {
+		case <-pace.due:
+			pace.due = nil
 		case <-renew:
 			renew = n.m.snatRenewals(s)
 			s.snat.renew = true
@@ -201,7 +224,14 @@ func (n nodeAPI) speak(s *session, stream *connect.BidiStream[apiv1.NodeReport, 
 		case <-n.m.ctx.Done():
 			return connect.NewError(connect.CodeUnavailable, context.Cause(n.m.ctx))
 		}
-		ups, deleted := s.updates(n.m.view, hold)
+		var ups []*apiv1.PlanUpdate
+		var deleted bool
+		if pace.delays(s) {
+			ups = s.takeQuestions()
+		} else {
+			ups, deleted = s.updates(n.m.view, hold)
+			pace.sent(ups)
+		}
 		if len(ups) > 0 && ups[0].GetSnapshot() {
 			ups[0].Health = n.m.healthFor(s, true)
 		} else if s.snapshot {

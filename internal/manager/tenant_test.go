@@ -26,9 +26,21 @@ func ofTenant(name, tenant string, vip int) *lb.Service {
 }
 
 func tenant(name string, changes uint32) *lb.Tenant {
-	t := &lb.Tenant{Name: name, Quotas: lb.Quotas{Changes: changes}}
+	t := &lb.Tenant{Name: name, Quotas: lb.Quotas{Changes: changes}, Hosts: prefixes("10.20.0.0/16", "2001:db8:20::/48")}
+	if name == "shop" {
+		// The others have what shop shares with them.
+		t.DIPs, t.VIPs = t.Hosts, network().VIPs
+		t.Shared = []lb.Share{{Tenants: []string{"media", "bank", "other"}, DIPs: t.DIPs, VIPs: t.VIPs}}
+	}
 	lb.SetDefaults(t)
 	return t
+}
+
+func prefixes(texts ...string) (out []netip.Prefix) {
+	for _, text := range texts {
+		out = append(out, netip.MustParsePrefix(text))
+	}
+	return out
 }
 
 func policy(name, owner string) *lb.Policy {
@@ -64,7 +76,7 @@ func deleteAs(t *testing.T, c shuntv1connect.ManagerClient, kind, name string) e
 func TestTenantReadsItsOwn(t *testing.T) {
 	r, ann := shops(t)
 	for _, c := range []struct{ kind, want string }{
-		{"Service", "shop-web"}, {"Tenant", "shop"}, {"Policy", "house shop-limits"}, {"Node", ""}, {"Network", ""},
+		{"Service", "shop-web"}, {"Tenant", "shop"}, {"Policy", "house shop-limits"},
 	} {
 		res, err := ann.Get(t.Context(), connect.NewRequest(&apiv1.GetRequest{Kind: c.kind}))
 		if err != nil {
@@ -73,6 +85,30 @@ func TestTenantReadsItsOwn(t *testing.T) {
 		if got := names(res.Msg.Objects); got != c.want {
 			t.Errorf("%s: %q, want %q", c.kind, got, c.want)
 		}
+	}
+	for _, kind := range []string{"Node", "Network"} {
+		_, err := ann.Get(t.Context(), connect.NewRequest(&apiv1.GetRequest{Kind: kind}))
+		if connect.CodeOf(err) != connect.CodePermissionDenied || !strings.Contains(err.Error(), "role tenant may not read "+strings.ToLower(kind)+"s") {
+			t.Errorf("%ss: %v, want permission denied", kind, err)
+		}
+		changes, err := ann.Watch(t.Context(), connect.NewRequest(&apiv1.WatchRequest{Kind: kind}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if changes.Receive(); connect.CodeOf(changes.Err()) != connect.CodePermissionDenied {
+			t.Errorf("watching %ss: %v, want permission denied", kind, changes.Err())
+		}
+		changes.Close()
+	}
+	for _, kind := range []string{"Node", "Network", "Manager"} {
+		events, err := ann.Events(t.Context(), connect.NewRequest(&apiv1.EventsRequest{Kind: kind}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if events.Receive(); connect.CodeOf(events.Err()) != connect.CodePermissionDenied {
+			t.Errorf("events of %ss: %v, want permission denied", kind, events.Err())
+		}
+		events.Close()
 	}
 	// What is another's and what is nobody's read the same.
 	for _, c := range [][2]string{{"Service", "media-web"}, {"Policy", "media-limits"}, {"Tenant", "media"}, {"Node", "mux1"}} {
@@ -162,8 +198,8 @@ func TestTenantWritesItsOwn(t *testing.T) {
 		"a new tenant":               {tenant("new", 0), connect.CodePermissionDenied, "tenants/new"},
 		"a node":                     {node, connect.CodePermissionDenied, "nodes/mux2"},
 		"the network":                {network(), connect.CodePermissionDenied, "networks/main"},
-		"a VIP of a later name":      {ofTenant("a", "shop", 20), connect.CodeInvalidArgument, "is taken"},
-		"a VIP of an earlier name":   {ofTenant("z", "shop", 20), connect.CodeInvalidArgument, "another one claims it too"},
+		"a VIP of a later name":      {ofTenant("a", "shop", 20), connect.CodeInvalidArgument, "services/a: vip[0]: 203.0.113.20: must belong to one service, and another one has it"},
+		"a VIP of an earlier name":   {ofTenant("z", "shop", 20), connect.CodeInvalidArgument, "services/z: vip[0]: 203.0.113.20: must belong to one service, and another one has it"},
 	} {
 		err := applyAs(t, ann, c.o)
 		if connect.CodeOf(err) != c.code || !strings.Contains(fmt.Sprint(err), c.say) {

@@ -1,11 +1,13 @@
 package manager
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -23,6 +25,8 @@ import (
 const (
 	defaultTokenTTL = time.Hour
 	maxTokenTTL     = 30 * 24 * time.Hour
+	// maxTokenUses bounds the keys that a token remembers.
+	maxTokenUses = 100
 )
 
 // nodeName is what a Node may be called; it becomes part of store keys and certificates.
@@ -49,10 +53,13 @@ func (a api) CreateToken(ctx context.Context, req *connect.Request[apiv1.CreateT
 	if role, ok := a.m.view.roleOf(req.Msg.GetNode()); ok && isNodeRole(req.Msg.GetRole()) && string(role) != req.Msg.GetRole() {
 		faults = append(faults, lb.Violation{Field: "role", Value: req.Msg.GetRole(), Allowed: "must be " + string(role) + ", the role of " + lb.Ref(lb.KindNode, req.Msg.GetNode())})
 	}
+	if n := req.Msg.GetUses(); n > maxTokenUses {
+		faults = append(faults, lb.Violation{Field: "uses", Value: fmt.Sprint(n), Allowed: fmt.Sprintf("must be 1 to %d", maxTokenUses)})
+	}
 	if len(faults) > 0 {
 		return nil, fault(invalid{faults})
 	}
-	t, expires, err := a.m.createToken(ctx, req.Msg.GetNode(), req.Msg.GetRole(), ttl)
+	t, expires, err := a.m.createToken(ctx, &apiv1.StoredToken{Node: req.Msg.GetNode(), Role: req.Msg.GetRole(), Uses: req.Msg.GetUses()}, ttl)
 	if err != nil {
 		return nil, fault(err)
 	}
@@ -72,7 +79,8 @@ func (v *view) roleOf(node string) (lb.Role, bool) {
 
 func isNodeRole(s string) bool { return s == string(lb.RoleMux) || s == string(lb.RoleHost) }
 
-func (m *Manager) createToken(ctx context.Context, node, role string, ttl time.Duration) (token.Token, time.Time, error) {
+// createToken stores a token for the node, role and number of uses of made.
+func (m *Manager) createToken(ctx context.Context, made *apiv1.StoredToken, ttl time.Duration) (token.Token, time.Time, error) {
 	term, err := m.lead(ctx)
 	if err != nil {
 		return token.Token{}, time.Time{}, err
@@ -81,11 +89,12 @@ func (m *Manager) createToken(ctx context.Context, node, role string, ttl time.D
 	defer term.writing.Unlock()
 	random := make([]byte, token.RandomBytes)
 	rand.Read(random)
-	t := token.New(m.secrets.ca.Hash(), random)
+	t := token.New(m.secrets.ca().Hash(), random)
 	hash := t.SecretHash()
 	now := m.o.Clock.Now()
 	expires := now.Add(ttl)
-	value, err := proto.Marshal(&apiv1.StoredToken{Id: t.ID, SecretSha256: hash[:], Node: node, Role: role, Expires: timestamppb.New(expires)})
+	made.Id, made.SecretSha256, made.Expires = t.ID, hash[:], timestamppb.New(expires)
+	value, err := proto.Marshal(made)
 	if err != nil {
 		return t, expires, err
 	}
@@ -93,7 +102,7 @@ func (m *Manager) createToken(ctx context.Context, node, role string, ttl time.D
 	for _, id := range m.view.expiredTokens(now) {
 		txn.Ops = append(txn.Ops, store.Delete(dirTokens+id))
 	}
-	entry := m.auditEntry(ctx, fmt.Sprintf("tokens/%s for %s %s created", t.ID, role, node))
+	entry := m.auditEntry(ctx, fmt.Sprintf("tokens/%s for %s %s created", t.ID, made.GetRole(), made.GetNode()))
 	op, err := term.auditOp(entry)
 	if err != nil {
 		return t, expires, err
@@ -124,14 +133,60 @@ func (v *view) expiredTokens(now time.Time) []string {
 	return out
 }
 
-// admit checks a token for a node. Every refusal reads the same, so that nothing is learnt from it.
-func (v *view) admit(t token.Token, node, role string, now time.Time) error {
+// admit checks a token for a node with a public key, given by its hash. Every refusal reads the same, so that nothing is learnt from it;
+// cause is for the audit log.
+func (v *view) admit(t token.Token, node, role string, key []byte, now time.Time) (stored *apiv1.StoredToken, cause string, err error) {
 	v.mu.RLock()
-	stored := v.tokens[t.ID]
+	stored = v.tokens[t.ID]
 	v.mu.RUnlock()
-	ok := t.Matches(stored.GetSecretSha256())
-	if !ok || stored.GetNode() != node || stored.GetRole() != role || !stored.GetExpires().AsTime().After(now) {
-		return fmt.Errorf("join token for %s %s: it is unknown, expired or for another node", role, node)
+	switch ok := t.Matches(stored.GetSecretSha256()); {
+	case !ok:
+		cause = "unknown token"
+	case stored.GetNode() != node || stored.GetRole() != role:
+		cause = fmt.Sprintf("tokens/%s is for %s %s", t.ID, stored.GetRole(), stored.GetNode())
+	case !stored.GetExpires().AsTime().After(now):
+		cause = "tokens/" + t.ID + " has expired"
+	case !joinedWith(stored, key) && len(stored.GetUsedBy()) >= tokenUses(stored):
+		cause = "tokens/" + t.ID + " is used up"
+	default:
+		return stored, "", nil
 	}
-	return nil
+	return nil, cause, fmt.Errorf("join token for %s %s: it is unknown, expired, used or for another node", role, node)
+}
+
+// joinedWith reports whether a key has joined with the token already: the answer may have been lost.
+func joinedWith(t *apiv1.StoredToken, key []byte) bool {
+	return slices.ContainsFunc(t.GetUsedBy(), func(used []byte) bool { return bytes.Equal(used, key) })
+}
+
+// tokenUses is how many keys may join with a token.
+func tokenUses(t *apiv1.StoredToken) int { return max(int(t.GetUses()), 1) }
+
+// use admits a key by a token and stores that the key used it, and what else ops do. t.writing is held.
+func (t *term) use(ctx context.Context, tok, node, role string, key []byte, ops ...store.Op) error {
+	parsed, err := token.Parse(tok)
+	if err != nil {
+		return connect.NewError(connect.CodePermissionDenied, err)
+	}
+	stored, cause, err := t.m.view.admit(parsed, node, role, key, t.m.o.Clock.Now())
+	if err != nil {
+		return overReach{connect.NewError(connect.CodePermissionDenied, err), cause}
+	}
+	if !joinedWith(stored, key) {
+		used := proto.CloneOf(stored)
+		used.UsedBy = append(used.UsedBy, key)
+		value, err := proto.Marshal(used)
+		if err != nil {
+			return err
+		}
+		ops = append(ops, store.Put(dirTokens+parsed.ID, value))
+	}
+	if len(ops) == 0 {
+		return nil
+	}
+	res, err := t.commit(ctx, store.Txn{Ops: ops})
+	if err != nil {
+		return connect.NewError(connect.CodeUnavailable, err)
+	}
+	return t.wait(ctx, res.Revision)
 }

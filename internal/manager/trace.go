@@ -36,6 +36,7 @@ func (a api) Trace(ctx context.Context, req *connect.Request[apiv1.TraceRequest]
 			res = &apiv1.TraceResult{Error: err.Error()}
 		}
 		res.Node = name
+		a.m.withoutAgent(res)
 		return res
 	})}
 	return connect.NewResponse(out), nil

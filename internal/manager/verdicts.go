@@ -23,6 +23,8 @@ type verdicts struct {
 type verdict struct {
 	stream uint64              // session.number
 	said   *apiv1.HealthReport // full, never modified
+	// muted: the host sends nothing though its stream is open, and its verdicts are taken back until it does.
+	muted bool
 }
 
 func newVerdicts() *verdicts { return &verdicts{byHost: map[string]verdict{}, words: words{}} }
@@ -49,12 +51,32 @@ func (v *verdicts) report(s *session, h *apiv1.HealthReport) *heardHealth {
 		change = mergeHealth(unsaid(said), &apiv1.HealthReport{Endpoints: h.GetEndpoints()})
 	}
 	all := mergeHealth(said, h)
-	v.byHost[s.name] = verdict{s.number, all}
+	v.byHost[s.name] = verdict{stream: s.number, said: all}
+	if old.muted {
+		change = &apiv1.HealthReport{Endpoints: all.GetEndpoints()}
+	}
 	news, tell := v.foldLocked(s.name, change)
-	if h.GetFull() {
-		news = h
+	if h.GetFull() || old.muted {
+		news = all
 	}
 	return &heardHealth{news, tell, all}
+}
+
+// mute takes the verdicts of a stream back, or lets them count again, without forgetting them. nil: that changes nothing.
+func (v *verdicts) mute(s *session, on bool) *heardHealth {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	old, known := v.byHost[s.name]
+	if !known || old.stream != s.number || old.muted == on {
+		return nil
+	}
+	v.byHost[s.name] = verdict{stream: old.stream, said: old.said, muted: on}
+	if on {
+		news, tell := v.foldLocked(s.name, unsaid(old.said))
+		return &heardHealth{news, tell, &apiv1.HealthReport{Full: true}}
+	}
+	_, tell := v.foldLocked(s.name, &apiv1.HealthReport{Endpoints: old.said.GetEndpoints()})
+	return &heardHealth{old.said, tell, old.said}
 }
 
 // foldLocked takes in what a host says now. It returns that without what says nothing new, and what muxes must hear of it:
@@ -84,16 +106,24 @@ func (v *verdicts) of() map[string]*apiv1.HealthReport {
 	defer v.mu.Unlock()
 	out := make(map[string]*apiv1.HealthReport, len(v.byHost))
 	for host, verdict := range v.byHost {
-		out[host] = verdict.said
+		out[host] = verdict.counts()
 	}
 	return out
 }
 
-// said is all that a host said; nil for nothing.
+// said is all that a host said and that counts; nil for nothing.
 func (v *verdicts) said(host string) *apiv1.HealthReport {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.byHost[host].said
+	return v.byHost[host].counts()
+}
+
+// counts is what the host said, empty while it is muted.
+func (v verdict) counts() *apiv1.HealthReport {
+	if v.muted {
+		return &apiv1.HealthReport{Full: true}
+	}
+	return v.said
 }
 
 // forget takes back what a host said. It returns what members must hear of it and what muxes must.
@@ -136,6 +166,20 @@ func (m *Manager) hearHealth(s *session, h *apiv1.HealthReport) {
 	m.sessions.tellHealth(r.tell)
 	m.outbox.health(s, r.news, r.all)
 	m.followers.tellHealth(s, r.news)
+}
+
+// muteHealth takes the verdicts of a host back that is silent, or lets them count again, and reports whether that changed anything.
+func (m *Manager) muteHealth(s *session, on bool) bool {
+	m.verdicts.telling.Lock()
+	defer m.verdicts.telling.Unlock()
+	r := m.verdicts.mute(s, on)
+	if r == nil {
+		return false
+	}
+	m.sessions.tellHealth(r.tell)
+	m.outbox.health(s, r.news, r.all)
+	m.followers.tellHealth(s, r.news)
+	return true
 }
 
 // forgetHealth takes back what a host said on a stream and those before it, and tells whether it was anything.

@@ -17,6 +17,8 @@ type record struct {
 	// stored is what was said of it, with revision, generation and owners in their short form.
 	stored *apiv1.Object
 	mod    int64
+	// created is the revision of the object's first version.
+	created int64
 }
 
 // revision is the store's at the object's last change; 0 of an object that is not there.
@@ -60,16 +62,19 @@ type view struct {
 
 	mu sync.RWMutex
 	// rev is the newest revision folded; planRev the newest that changed an object, a state or a key; hostRev the newest by which
-	// bindings of hosts changed, as far as this member saw them change one by one.
-	rev, planRev, hostRev int64
-	records               map[ref]*record
-	state                 plan.State
+	// bindings or repair items of hosts changed, bindingRev the newest by which bindings did, as far as this member saw them change
+	// one by one.
+	rev, planRev, hostRev, bindingRev int64
+	records                           map[ref]*record
+	state                             plan.State
 	// wanted are the objects, indexed for validation.
-	wanted    *lb.State
-	stateMod  map[lb.EndpointKey]int64
-	keyMods   map[keySetID]int64
-	serialMod int64
-	leader    leaderKey
+	wanted   *lb.State
+	stateMod map[lb.EndpointKey]int64
+	keyMods  map[keySetID]int64
+	// tunnelMods are the revisions of the keys of changes of tunnelSources, by Network.
+	tunnelMods map[string]int64
+	serialMod  int64
+	leader     leaderKey
 	// epochMod and schemaMod are revisions of their keys; 0 while they are absent.
 	epochMod, schemaMod int64
 	// schema is the store's, 0 while it has none; newest is that of this program.
@@ -80,6 +85,9 @@ type view struct {
 	mods    map[string]int64
 	tokens  map[string]*apiv1.StoredToken
 	revoked map[string]*apiv1.StoredRevocation
+	// caChange is the last replacement of the CA; nil when there was none. caMod is the revision of its key.
+	caChange *caChange
+	caMod    int64
 	// managers are the members that are up.
 	managers map[string]*apiv1.StoredManager
 	owners   map[lb.EndpointKey]owner
@@ -111,10 +119,16 @@ type change struct {
 	endpoints []lb.EndpointKey
 	// revoked are the ids of access tokens that are gone.
 	revoked []string
+	// managersRevoked: certificates of managers were revoked, or admitted again.
+	managersRevoked bool
 	// surroundings: networks or managers changed, every node's own items must be computed afresh.
 	surroundings bool
+	// ca: the replacement of the CA began or took a step.
+	ca bool
 	// keys: some of cookies or connection ids changed.
 	keys bool
+	// tunnels: a change of tunnelSources began, took a step or ended.
+	tunnels bool
 	// snatLeases: there are new leases; snatConf: who may have some changed.
 	snatLeases, snatConf bool
 	// epoch: a new leadership term began.
@@ -127,12 +141,14 @@ func newView(s *secrets) *view {
 		newest: Schema, secrets: s, records: map[ref]*record{}, wanted: lb.NewState(), stateMod: map[lb.EndpointKey]int64{},
 		state: plan.State{
 			Networks: map[string]*lb.Network{}, Nodes: map[string]*lb.Node{}, Services: map[string]*lb.Service{},
-			Tenants: map[string]*lb.Tenant{}, Policies: map[string]*lb.Policy{}, Endpoints: map[lb.EndpointKey]plan.EndpointState{},
+			Tenants: map[string]*lb.Tenant{}, Created: map[string]int64{}, Policies: map[string]*lb.Policy{}, Endpoints: map[lb.EndpointKey]plan.EndpointState{},
 			Places: map[place.Key]plan.Place{}, Cookies: map[place.Key]plan.KeySet{}, CIDs: map[string]plan.KeySet{},
+			Tunnels: map[string]plan.TunnelChange{},
 		},
-		keyMods: map[keySetID]int64{},
-		vips:    newVIPs(),
-		tokens:  map[string]*apiv1.StoredToken{}, revoked: map[string]*apiv1.StoredRevocation{}, managers: map[string]*apiv1.StoredManager{},
+		tunnelMods: map[string]int64{},
+		keyMods:    map[keySetID]int64{},
+		vips:       newVIPs(),
+		tokens:     map[string]*apiv1.StoredToken{}, revoked: map[string]*apiv1.StoredRevocation{}, managers: map[string]*apiv1.StoredManager{},
 		owners: map[lb.EndpointKey]owner{}, items: newItems(), snat: newSNATView(), mods: map[string]int64{},
 		accesses:    map[string]*apiv1.StoredAccess{},
 		subscribers: map[subscriber]bool{}, audience: newAudience(), advanced: make(chan struct{}),

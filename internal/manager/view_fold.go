@@ -135,8 +135,8 @@ func (v *view) editsLocked(changed []ref) []lb.Edit {
 // planned tells whether a key's change is a new revision for nodes and watchers. The serial key is in every write that
 // deletes such a key: members that load the state later come to the same revision.
 func planned(key string) bool {
-	return key == keySerial || strings.HasPrefix(key, dirObjects) || strings.HasPrefix(key, dirStates) || strings.HasPrefix(key, dirRingKeys) ||
-		strings.HasPrefix(key, dirPlacement) || isKeySet(key)
+	return key == keySerial || key == keyCAChange || strings.HasPrefix(key, dirObjects) || strings.HasPrefix(key, dirStates) || strings.HasPrefix(key, dirRingKeys) ||
+		strings.HasPrefix(key, dirPlacement) || strings.HasPrefix(key, dirTunnels) || isKeySet(key)
 }
 
 // touched is what a fold may have changed of what items are made of.
@@ -153,9 +153,11 @@ func (v *view) foldEventLocked(ev store.Event, c *change, touched touched) error
 	case strings.HasPrefix(key, dirObjects):
 		return v.foldObjectLocked(ev, c, touched)
 	case strings.HasPrefix(key, dirStates):
-		return v.foldStateLocked(ev, touched.endpoints)
+		return v.foldStateLocked(ev, touched)
 	case strings.HasPrefix(key, dirPlacement):
 		return v.foldPlacementLocked(ev, touched)
+	case strings.HasPrefix(key, dirTunnels):
+		return v.foldTunnelsLocked(ev, c)
 	case strings.HasPrefix(key, dirSNAT):
 		return v.foldSNATLocked(ev, c)
 	case strings.HasPrefix(key, dirTokens):
@@ -166,6 +168,8 @@ func (v *view) foldEventLocked(ev store.Event, c *change, touched touched) error
 		}
 		return foldMessage(ev, dirAccess, v.accesses, &apiv1.StoredAccess{})
 	case strings.HasPrefix(key, dirRevoked):
+		// The stream of a node ends when its own items are computed.
+		c.surroundings, c.managersRevoked = true, true
 		return foldMessage(ev, dirRevoked, v.revoked, &apiv1.StoredRevocation{})
 	case strings.HasPrefix(key, dirManagers):
 		c.surroundings = true
@@ -188,6 +192,8 @@ func (v *view) foldEventLocked(ev store.Event, c *change, touched touched) error
 		return v.foldSchemaLocked(ev)
 	case key == keyCA:
 		return v.foldCALocked(ev)
+	case key == keyCAChange:
+		return v.foldCAChangeLocked(ev, c)
 	case key == keySerial:
 		v.serialMod = ev.KV.ModRevision
 	}

@@ -39,6 +39,9 @@ func (id keySetID) purpose() plan.KeyPurpose {
 	return plan.KeysOfCookies
 }
 
+// shuffles tells whether new keys shuffle member ids (plan.SetKey.Shuffled): cookies' do.
+func (id keySetID) shuffles() bool { return id.purpose() == plan.KeysOfCookies }
+
 // scope is what people call it.
 func (id keySetID) scope() string {
 	if id.service != "" {
@@ -192,14 +195,14 @@ func (v *view) rekeyLocked(vip place.Key, to reach, c *change) {
 	cookies, cids := plan.CookiesItem(vip.VNI, vip.VIP), plan.CIDsItem(vip.VNI, vip.VIP)
 	var muxes, hosts, ids *apiv1.PlanItem
 	if svc := v.vips.claims[vip]; svc != nil {
-		if set, mod := v.keySetLocked(cookiesOf(vip)); mod != 0 && plan.KeysOfCookies.Needs(svc) {
+		if set, mod := v.keySetLocked(cookiesOf(vip)); mod != 0 && (plan.KeysOfCookies.Needs(svc) || plan.KeysOfCookies.Fade(svc, vip.VIP, v.state.Endpoints)) {
 			all := set.MuxCookies(vip.VIP)
 			muxes = convert.CookiesItem(&all)
 			if some, ok := set.HostCookies(vip.VIP); ok {
 				hosts = convert.CookiesItem(&some)
 			}
 		}
-		if set, mod := v.keySetLocked(cidsOf(svc.Name)); mod != 0 && plan.KeysOfCIDs.Needs(svc) {
+		if set, mod := v.keySetLocked(cidsOf(svc.Name)); mod != 0 && (plan.KeysOfCIDs.Needs(svc) || plan.KeysOfCIDs.Fade(svc, vip.VIP, v.state.Endpoints)) {
 			all := set.CIDs(vip.VIP)
 			ids = convert.CIDsItem(&all)
 		}
@@ -257,10 +260,24 @@ func (v *view) noteStampersLocked(vip place.Key, hosts, had map[netip.Addr]bool,
 	}
 }
 
-// stampingNodesLocked are the names of the hosts that stamp for a VIP, ordered.
+// stampingNodesLocked returns the names of the hosts that may stamp for a VIP, ordered: those that do, and those of endpoints that fade, whose hosts stamp until
+// they apply bindings without cookies.
 func (v *view) stampingNodesLocked(vip place.Key) []string {
+	hosts := maps.Clone(v.items.keys.stampers[vip])
+	if svc := v.vips.claims[vip]; svc != nil {
+		plan.EachEndpoint(svc, func(key lb.EndpointKey, ep *lb.Endpoint) {
+			if st, known := v.state.Endpoints[key]; known && plan.VIPOf(key) == vip && st.QUIC == nil && st.Fades(ep) {
+				for _, hb := range plan.MakeBindings(svc, ep, &st, "") {
+					if hosts == nil {
+						hosts = map[netip.Addr]bool{}
+					}
+					hosts[hb.Host] = true
+				}
+			}
+		})
+	}
 	names := map[string]bool{}
-	for host := range v.items.keys.stampers[vip] {
+	for host := range hosts {
 		for _, name := range v.wanted.NodesAt(host) {
 			if n := v.state.Nodes[name]; n != nil && n.Role == lb.RoleHost {
 				names[name] = true

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -34,10 +35,17 @@ func (v *view) foldObjectLocked(ev store.Event, c *change, touched touched) erro
 	if err != nil {
 		return err
 	}
+	switch {
+	case rec.created != 0:
+	case old != nil:
+		rec.created = old.created
+	default:
+		rec.created = rec.mod
+	}
 	v.records[r] = rec
 	switch o := rec.obj.(type) {
 	case *lb.Service:
-		v.state.Services[o.Name] = o
+		v.state.Services[o.Name], v.state.Created[o.Name] = o, rec.created
 		touched.services[o.Name] = true
 		v.vips.claim(o)
 		plan.EachEndpoint(o, func(key lb.EndpointKey, ep *lb.Endpoint) {
@@ -63,6 +71,7 @@ func (v *view) forgetLocked(o lb.Object, touched touched) {
 	switch o := o.(type) {
 	case *lb.Service:
 		delete(v.state.Services, o.Name)
+		delete(v.state.Created, o.Name)
 		touched.services[o.Name] = true
 		v.vips.disclaim(o, touched)
 		plan.EachEndpoint(o, func(key lb.EndpointKey, _ *lb.Endpoint) {
@@ -92,18 +101,18 @@ func parseRecord(kv store.KV) (*record, error) {
 	if len(faults) > 0 {
 		return nil, fmt.Errorf("stored object: %s", faults[0])
 	}
-	return &record{obj: obj, stored: api, mod: kv.ModRevision}, nil
+	return &record{obj: obj, stored: api, mod: kv.ModRevision, created: kv.CreateRevision}, nil
 }
 
-func (v *view) foldStateLocked(ev store.Event, touched map[lb.EndpointKey]bool) error {
+func (v *view) foldStateLocked(ev store.Event, touched touched) error {
 	if ev.Deleted {
 		key, err := plan.ParseKey(strings.TrimPrefix(ev.KV.Key, dirStates))
 		if err != nil {
 			return err
 		}
+		touched.state(v.state.Endpoints[key], plan.EndpointState{Key: key})
 		delete(v.stateMod, key)
 		delete(v.state.Endpoints, key)
-		touched[key] = true
 		return nil
 	}
 	var stored apiv1.StoredEndpoint
@@ -114,14 +123,27 @@ func (v *view) foldStateLocked(ev store.Event, touched map[lb.EndpointKey]bool) 
 	if err != nil {
 		return err
 	}
+	touched.state(v.state.Endpoints[st.Key], st)
 	v.state.Endpoints[st.Key], v.stateMod[st.Key] = st, ev.KV.ModRevision
-	touched[st.Key] = true
 	return nil
+}
+
+// state notes an endpoint whose state changed, and the cookie keys of its VIP if it begins or ends to fade.
+func (t touched) state(old, next plan.EndpointState) {
+	t.endpoints[next.Key] = true
+	if old.Fading.IsZero() != next.Fading.IsZero() {
+		t.keys[cookiesOf(plan.VIPOf(next.Key))] = true
+	}
 }
 
 func (v *view) foldRingKeyLocked(ev store.Event, c *change) error {
 	if ev.Deleted {
-		return fmt.Errorf("ring key was deleted")
+		gone, err := strconv.ParseUint(strings.TrimPrefix(ev.KV.Key, dirRingKeys), 10, 32)
+		if err != nil || gone <= clusterRingKey {
+			return fmt.Errorf("ring key was deleted")
+		}
+		v.state.RingKeys = slices.DeleteFunc(slices.Clone(v.state.RingKeys), func(o plan.Key) bool { return uint64(o.ID) == gone })
+		return nil
 	}
 	k, err := v.secrets.openKey(ev.KV.Key, ev.KV.Value)
 	if err != nil {
@@ -130,6 +152,9 @@ func (v *view) foldRingKeyLocked(ev store.Event, c *change) error {
 	keys := slices.DeleteFunc(slices.Clone(v.state.RingKeys), func(o plan.Key) bool { return o.ID == k.ID })
 	v.state.RingKeys = append(keys, k)
 	slices.SortFunc(v.state.RingKeys, func(a, b plan.Key) int { return cmp.Compare(a.ID, b.ID) })
+	if k.ID != clusterRingKey {
+		return nil // no node gets it
+	}
 	v.items.ringKeys[plan.KeyItem(k.ID)] = convert.KeyItem(k)
 	c.items = append(c.items, plan.KeyItem(k.ID))
 	return nil

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -10,6 +11,8 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/place"
+	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/snat"
 	"github.com/shuntlb/shunt/internal/store"
 )
@@ -48,9 +51,8 @@ type snatView struct {
 	// vips are those with SNAT, of which objects say so; services lists those of each service.
 	vips     map[snat.VIP]*snatVIP
 	services map[string][]snat.VIP
-	// conf counts the changes of vips; muxVIPs is how muxes hear of them.
-	conf    int64
-	muxVIPs []*apiv1.SnatVIP
+	// conf counts the changes of vips, and of the muxes that serve them.
+	conf int64
 }
 
 type snatBatch struct {
@@ -61,8 +63,10 @@ type snatBatch struct {
 // snatVIP is what objects say of a VIP with SNAT. It is never modified.
 type snatVIP struct {
 	service, tenant string
-	dips            map[netip.Addr]snatDIP
-	closed          *snat.Bitmap
+	// since is the revision that created the service. Where muxes lack room, older ones come first.
+	since  int64
+	dips   map[netip.Addr]snatDIP
+	closed *snat.Bitmap
 }
 
 // snatDIP is where a DIP is.
@@ -127,7 +131,7 @@ func (v *view) foldSNATLocked(ev store.Event, c *change) error {
 func (v *view) reconfigureSNATLocked(changed []ref, c *change) {
 	s := &v.snat
 	for _, r := range changed {
-		if r.kind == lb.KindTenant || r.kind == lb.KindNode {
+		if r.kind == lb.KindTenant || r.kind == lb.KindNode || r.kind == lb.KindNetwork {
 			c.snatConf = c.snatConf || len(s.vips) > 0
 		}
 		if r.kind != lb.KindService {
@@ -148,39 +152,28 @@ func (v *view) reconfigureSNATLocked(changed []ref, c *change) {
 		}
 		c.snatConf = true
 		conf := snatOf(svc)
-		for _, vip := range svc.VIPs {
-			if vip.Is4() {
-				name := snat.VIP{Addr: vip}
-				s.vips[name] = conf
-				s.services[r.name] = append(s.services[r.name], name)
-			}
+		conf.since = rec.created
+		for _, vip := range snatVIPsOf(svc) {
+			name := snat.VIP{Addr: vip}
+			s.vips[name] = conf
+			s.services[r.name] = append(s.services[r.name], name)
 		}
 	}
 	if c.snatConf {
 		s.conf++
-		s.muxVIPs = nil
 	}
 }
 
 // snatOf is what a service says of each of its VIPs.
 func snatOf(svc *lb.Service) *snatVIP {
 	out := &snatVIP{service: svc.Name, tenant: svc.Tenant, dips: map[netip.Addr]snatDIP{}}
-	hosts := map[netip.Addr]netip.Addr{}
 	var ports [][2]uint16
 	for i := range svc.Endpoints {
 		e := &svc.Endpoints[i]
-		first, last := e.Port, max(e.Port, e.PortEnd)
-		ports = append(ports, [2]uint16{first, last})
-		for j := range e.Backends {
-			for _, dip := range e.Backends[j].DIPs {
-				hosts[dip] = e.Backends[j].Host
-			}
-		}
+		ports = append(ports, [2]uint16{e.Port, max(e.Port, e.PortEnd)})
 	}
-	for _, dip := range svc.SNAT {
-		if host, ok := hosts[dip]; ok {
-			out.dips[dip] = snatDIP{host: host, outer: lb.Outer(dip, host)}
-		}
+	for dip, host := range svc.SNATHosts() {
+		out.dips[dip] = snatDIP{host: host, outer: lb.Outer(dip, host)}
 	}
 	out.closed = snat.Closed(ports...)
 	return out
@@ -192,8 +185,9 @@ func (v *view) snatConfigs() (map[snat.VIP]*snat.Config, int64) {
 	defer v.mu.RUnlock()
 	out := make(map[snat.VIP]*snat.Config, len(v.snat.vips))
 	for name, s := range v.snat.vips {
-		c := &snat.Config{Tenant: s.tenant, Closed: *s.closed, DIPs: slices.SortedFunc(maps.Keys(s.dips), netip.Addr.Compare)}
+		c := &snat.Config{Tenant: s.tenant, Closed: *s.closed, DIPs: slices.SortedFunc(maps.Keys(s.dips), netip.Addr.Compare), Quarantine: v.networks.SNATTimes(name.Addr).Quarantine}
 		if t := v.state.Tenants[s.tenant]; t != nil {
+			c.Weight = t.Weight
 			c.PerDIP, c.PerTenant = snatLimit(t.Quotas.SNATPortsPerDIP), snatLimit(t.Quotas.SNATPorts)
 		}
 		out[name] = c
@@ -229,16 +223,47 @@ func (v *view) snatAt(h snat.Holder, node string) bool {
 	return s != nil && n != nil && s.dips[h.DIP].host.IsValid() && slices.Contains(n.Addresses, s.dips[h.DIP].host)
 }
 
-// snatMuxVIPsLocked is how muxes hear of the VIPs with SNAT.
-func (v *view) snatMuxVIPsLocked() []*apiv1.SnatVIP {
-	out := make([]*apiv1.SnatVIP, 0, len(v.snat.vips))
-	for _, name := range slices.SortedFunc(maps.Keys(v.snat.vips), snat.VIP.Compare) {
+// snatMuxVIPsLocked are the VIPs with SNAT that a mux serves, as it gets them: the oldest services first, the same order at every
+// manager and in every term.
+func (v *view) snatMuxVIPsLocked(mux string) []*apiv1.SnatVIP {
+	names := make([]snat.VIP, 0, len(v.snat.vips))
+	for name := range v.snat.vips {
+		if v.servesLocked(mux, plan.VIPKey(name.Addr)) {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b snat.VIP) int {
+		return cmp.Or(cmp.Compare(v.snat.vips[a].since, v.snat.vips[b].since), a.Compare(b))
+	})
+	out := make([]*apiv1.SnatVIP, 0, len(names))
+	for _, name := range names {
 		s := v.snat.vips[name]
 		m := &apiv1.SnatVIP{Vni: name.VNI, Vip: name.Addr.String(), Service: s.service}
 		for _, dip := range slices.SortedFunc(maps.Keys(s.dips), netip.Addr.Compare) {
 			m.Dips = append(m.Dips, &apiv1.SnatDIP{Dip: dip.String(), Outer: s.dips[dip].outer.String(), Encap: v.networks.Encap(name.Addr)})
 		}
 		out = append(out, m)
+	}
+	return out
+}
+
+// snatMovedLocked has muxes get their VIPs with SNAT anew when another set of muxes serves one.
+func (v *view) snatMovedLocked(vip place.Key, c *change) {
+	if v.snat.vips[snat.VIP{VNI: vip.VNI, Addr: vip.VIP}] != nil && !c.snatConf {
+		v.snat.conf++
+		c.snatConf = true
+	}
+}
+
+// muxNames are the names of all Nodes of role mux.
+func (v *view) muxNames() map[string]bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	out := map[string]bool{}
+	for name, n := range v.state.Nodes {
+		if n.Role == lb.RoleMux {
+			out[name] = true
+		}
 	}
 	return out
 }

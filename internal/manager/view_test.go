@@ -150,7 +150,7 @@ func (w *world) randomKeys(rt *rapid.T, written []store.Op) (ops []store.Op) {
 		set, _ := w.view.keySetLocked(id)
 		next, over := set.Step(w.now, true, time.Hour)
 		if !over {
-			next, _ = set.Rotate([16]byte{byte(w.rev)}, w.now, time.Hour)
+			next, _ = set.Rotate([16]byte{byte(w.rev)}, true, w.now, time.Hour)
 		}
 		value, err := w.view.secrets.sealKeySet(id.key(), &next)
 		if err != nil {

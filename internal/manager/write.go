@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"time"
@@ -64,6 +65,8 @@ type write struct {
 	steps []step
 	// by is who asked for the write; nobody for the manager itself.
 	by identity
+	// ringKey, when not 0, is the ring key that all endpoints of the write go to.
+	ringKey uint32
 }
 
 // snapshot is what a write is computed from: the view, read piece by piece, so that a write costs what it changes. A
@@ -122,41 +125,61 @@ func (s *snapshot) tokensOf(node string) []string {
 
 // faults are those that the state would have after the edits.
 func (s *snapshot) faults(edited map[ref]lb.Object) []lb.Violation {
-	edits := make([]lb.Edit, 0, len(edited))
-	for r, o := range edited {
-		edits = append(edits, lb.Edit{Kind: r.kind, Name: r.name, Object: o})
-	}
+	list := edits(edited)
 	s.v.mu.RLock()
 	defer s.v.mu.RUnlock()
-	if missed := s.v.wanted.Missed(edits...); len(missed) > 0 {
+	if missed := s.v.wanted.Missed(list...); len(missed) > 0 {
 		return missed
 	}
-	return s.v.wanted.Check(edits...)
+	return s.v.wanted.Check(list...)
 }
 
 // apply makes the objects of the request what its source says, all of them or none.
 func (m *Manager) apply(ctx context.Context, req *apiv1.ApplyRequest) (int64, []*apiv1.Change, error) {
-	opinions, faults := parseOpinions(req)
-	if len(faults) > 0 {
-		return 0, nil, invalid{faults}
-	}
-	return m.write(ctx, req.GetDryRun(), func(t *term, w *write) error {
-		if err := w.apply(opinions); err != nil || !req.GetPrune() {
-			return err
-		}
-		return w.prune(t, cmp.Or(req.GetSource(), defaultSource), opinions)
-	})
+	res, err := m.applyAll(ctx, req)
+	return res.GetRevision(), res.GetChanges(), err
 }
 
-// remove deletes the objects.
-func (m *Manager) remove(ctx context.Context, refs []ref, dryRun bool) (int64, []*apiv1.Change, error) {
+// applyAll is apply with its warnings.
+func (m *Manager) applyAll(ctx context.Context, req *apiv1.ApplyRequest) (*apiv1.ApplyResponse, error) {
+	opinions, faults := parseOpinions(req)
+	if len(faults) > 0 {
+		return nil, invalid{faults}
+	}
+	var warnings []string // of the last attempt
+	rev, changes, err := m.write(ctx, req.GetDryRun(), func(t *term, w *write) error {
+		if err := w.apply(opinions); err != nil {
+			return err
+		}
+		if req.GetPrune() {
+			if err := w.prune(t, cmp.Or(req.GetSource(), defaultSource), opinions); err != nil {
+				return err
+			}
+		}
+		warnings = w.warnings(opinions, m.reports.seen)
+		if req.GetForce() {
+			return nil
+		}
+		return w.keepsHosts()
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &apiv1.ApplyResponse{Revision: rev, Changes: changes, Warnings: warnings}, nil
+}
+
+// remove deletes the objects; Nodes of role host with backends that are not drained only with force.
+func (m *Manager) remove(ctx context.Context, refs []ref, dryRun, force bool) (int64, []*apiv1.Change, error) {
 	return m.write(ctx, dryRun, func(t *term, w *write) error {
 		for _, r := range refs {
 			if err := w.delete(r, t.revocation(r.name)); err != nil {
 				return err
 			}
 		}
-		return nil
+		if force {
+			return nil
+		}
+		return w.keepsHosts()
 	})
 }
 
@@ -169,13 +192,7 @@ func (m *Manager) write(ctx context.Context, dryRun bool, edit func(*term, *writ
 	}
 	r := &request{ctx: ctx, edit: edit, by: identityOf(ctx), dry: dryRun}
 	if dryRun {
-		t.writing.Lock()
-		defer t.writing.Unlock()
-		w, err := t.compute(r, m.view.snapshot())
-		if err == nil {
-			err = w.finish(m.conditions())
-		}
-		return t.unstored(r, w, err)
+		return t.dryRun(r)
 	}
 	t.requests.add(r)
 	t.writing.Lock()
@@ -235,13 +252,33 @@ func (w *write) finish(c conditions) error {
 	if faults := w.base.faults(w.edited); len(faults) > 0 {
 		return invalid{w.asSaid(faults)}
 	}
+	// A group of writes is of several callers: what each may name was checked when it was computed.
+	var managers map[netip.Addr]string
+	if c.managers != nil {
+		managers = c.managers()
+	}
+	if faults := w.base.foreign(identity{}, managers, w.edited); len(faults) > 0 {
+		return invalid{w.asSaid(faults)}
+	}
 	if faults := w.unable(c); len(faults) > 0 {
+		return invalid{w.asSaid(faults)}
+	}
+	if faults := w.crowded(c.room); len(faults) > 0 {
+		return invalid{faults}
+	}
+	if faults := append(w.crowdedTables(c), w.crowdedHosts(c)...); len(faults) > 0 {
+		return invalid{faults}
+	}
+	if faults := w.crowdedSNAT(c); len(faults) > 0 {
 		return invalid{w.asSaid(faults)}
 	}
 	if err := w.place(); err != nil {
 		return err
 	}
 	if err := w.rekey(c.now); err != nil {
+		return err
+	}
+	if err := w.retunnel(c.now); err != nil {
 		return err
 	}
 	owners := w.owners()
@@ -280,7 +317,7 @@ func (w *write) advance(key lb.EndpointKey, own owner, c conditions) error {
 	if !known && own.ep != nil {
 		w.asSiblings(&prev, own)
 	}
-	next, err := plan.Advance(prev, c.input(key, own.ep, w.base.keyID))
+	next, err := plan.Advance(prev, c.input(key, own.ep, w.ringKeyOf(key, &prev, known)))
 	if errors.Is(err, plan.ErrMemberIDs) {
 		return invalid{[]lb.Violation{{Field: lb.Ref(lb.KindService, own.svc.Name) + ": endpoints", Value: plan.FormatKey(key), Allowed: err.Error()}}}
 	}

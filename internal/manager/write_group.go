@@ -10,6 +10,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/pki"
 )
 
 // A transaction of the store takes as long as the disks of a majority of its members. Writes that come meanwhile are stored by one
@@ -111,7 +112,42 @@ func (t *term) serve(rs []*request) {
 func (t *term) compute(r *request, base *snapshot) (*write, error) {
 	w := newWrite(base)
 	w.by = r.by
-	return w, r.edit(t, w)
+	if err := r.edit(t, w); err != nil {
+		return w, err
+	}
+	if faults := w.overDefaults(t.m.reports.room()); len(faults) > 0 {
+		return w, invalid{faults}
+	}
+	if w.by.role != pki.RoleTenant {
+		return w, nil
+	}
+	if faults := w.overHostShares(t.m.reports.tableUses(lb.RoleHost)); len(faults) > 0 {
+		return w, invalid{faults}
+	}
+	if faults := base.foreign(w.by, t.m.managerAddrs(), w.edited); len(faults) > 0 {
+		return w, invalid{w.asSaid(faults)}
+	}
+	return w, nil
+}
+
+// dryRun answers a request that stores nothing. It does not lock writing: a large dry run must not delay the writes of others. It is computed
+// again if a write was stored meanwhile, up to maxAttempts times; the last answer may mix two revisions then.
+func (t *term) dryRun(r *request) (int64, []*apiv1.Change, error) {
+	// A term of its own: writing guards issued, and a revocation that is not stored may have any time.
+	apart := &term{m: t.m}
+	for attempt := 1; ; attempt++ {
+		base := t.m.view.snapshot()
+		w, err := apart.compute(r, base)
+		if err == nil && r.ctx.Err() == nil {
+			err = w.finish(t.m.conditions())
+		}
+		if r.ctx.Err() != nil {
+			return 0, nil, context.Cause(r.ctx)
+		}
+		if attempt == maxAttempts || t.m.view.snapshot().serialMod == base.serialMod {
+			return t.unstored(r, w, err)
+		}
+	}
 }
 
 // unstored is the answer to a request of which nothing is stored.

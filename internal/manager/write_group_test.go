@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -93,5 +94,27 @@ func TestWritesThatWaitAreStoredTogether(t *testing.T) {
 	}
 	if inv := (invalid{}); !errors.As(errs[2], &inv) {
 		t.Errorf("a VIP of another service: %v at revision %d, %v", changes[2], revisions[2], errs[2])
+	}
+}
+
+// TestDryRunsHoldNothingUp: a dry run is answered while writes are locked, and ends with its caller.
+func TestDryRunsHoldNothingUp(t *testing.T) {
+	k := newKept(t)
+	k.apply(crowd(2, 1, 1)...)
+	term, err := k.m.lead(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	term.writing.Lock()
+	defer term.writing.Unlock()
+	req := applying(crowd(3, 1, 1)...)
+	req.DryRun, req.Prune = true, true
+	if _, changes, err := k.m.apply(t.Context(), req); err != nil || len(changes) == 0 {
+		t.Errorf("a dry run while a write is computed: %v (%v)", changes, err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := k.m.apply(gone, req); err == nil {
+		t.Error("a dry run of a caller that has gone is answered")
 	}
 }

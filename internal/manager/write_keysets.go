@@ -36,9 +36,9 @@ func (w *write) rekey(now time.Time) error {
 			}
 			continue
 		case needed && mod == 0:
-			next = plan.NewKeySet(is.Name, plan.SetKey{Epoch: 1, Key: newKey(), Made: now})
+			next = plan.NewKeySet(is.Name, plan.SetKey{Epoch: 1, Key: newKey(), Made: now, Shuffled: id.shuffles()})
 		case needed && set.Service != is.Name:
-			next = plan.NewKeySet(is.Name, plan.SetKey{Epoch: set.Keys[len(set.Keys)-1].Epoch + 1, Key: newKey(), Made: now})
+			next = plan.NewKeySet(is.Name, plan.SetKey{Epoch: set.Keys[len(set.Keys)-1].Epoch + 1, Key: newKey(), Made: now, Shuffled: id.shuffles()})
 		case needed && was != nil && !id.purpose().Needs(was):
 			next = set.Again(now)
 		default:

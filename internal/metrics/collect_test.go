@@ -31,7 +31,7 @@ var web = lb.EndpointKey{VIP: netip.MustParseAddr("203.0.113.10"), Protocol: lb.
 // status is one of everything a node can report.
 func status() *apiv1.NodeStatus {
 	return &apiv1.NodeStatus{
-		Suspect: true,
+		Suspect: true, UnreachedHosts: []string{"10.20.1.1"}, UnconfirmedHosts: []string{"10.20.2.1", "10.20.3.1"},
 		Members: []*apiv1.MemberStatus{
 			{Service: "web", Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Dip: "10.20.1.11", DipPort: 8080, Member: 1, Alive: true, Packets: 7, Bytes: 700, Weight: 10, Flows: 3},
 			{Service: "web", Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Dip: "2001:db8:20:1::11", DipPort: 8080, Member: 2, Damped: true},
@@ -40,7 +40,7 @@ func status() *apiv1.NodeStatus {
 		},
 		Reasons: []*apiv1.ReasonCount{{Reason: "forwarded", Packets: 7}, {Reason: "no_endpoint"}},
 		Routes:  []*apiv1.RouteStatus{{Prefix: "203.0.113.10/32", Advertised: true}, {Prefix: "203.0.113.11/32"}},
-		Peers:   []*apiv1.PeerStatus{{Address: "10.10.0.1", State: "established", Bfd: "up"}, {Address: "10.10.0.2", State: "idle"}},
+		Peers:   []*apiv1.PeerStatus{{Address: "10.10.0.1", State: "established", Bfd: "up", Losses: 3}, {Address: "10.10.0.2", State: "idle"}},
 		Tables:  []*apiv1.TableStatus{{Name: "flows", Used: 3, Capacity: 100}},
 		Flows:   []*apiv1.FlowClassStatus{{Class: "trusted", Flows: 3}},
 	}
@@ -160,6 +160,7 @@ func TestMux(t *testing.T) {
 		`shunt_mux_health_flips_total{backend="[2001:db8:20:1::11]:8080",port="80",protocol="tcp",service="web",vip="203.0.113.10"} 5`,
 		`shunt_mux_vip_advertised{vip="203.0.113.10"} 1`,
 		`shunt_mux_bgp_session_up{peer="10.10.0.2"} 0`,
+		`shunt_mux_bgp_session_losses_total{peer="10.10.0.1"} 3`,
 		`shunt_mux_bfd_session_up{peer="10.10.0.1"} 1`,
 		`shunt_mux_table_used{table="flows"} 3`,
 		`shunt_mux_flows{class="trusted"} 3`, `shunt_mux_flows{class="closing"} 0`,
@@ -172,6 +173,7 @@ func TestMux(t *testing.T) {
 		`shunt_probe_connections_again_total{} 11`, `shunt_probe_unproven_total{} 12`, `shunt_probe_programs_stuck{} 13`,
 		`shunt_health_flips_total{port="80",protocol="tcp",service="web",vip="203.0.113.10"} 5`,
 		`shunt_health_suspect{} 1`, `shunt_health_held{} 1`, `shunt_health_damped{} 1`,
+		`shunt_health_hosts_unreached{} 1`, `shunt_health_hosts_unconfirmed{} 2`,
 		`shunt_health_overruled{cause="panic"} 3`, `shunt_health_overruled{cause="fail-open"} 4`,
 	)
 	all, err := r.Gather()
@@ -257,7 +259,7 @@ func TestHost(t *testing.T) {
 func TestManager(t *testing.T) {
 	m := NewManager("manager1", Build{"v1", "c"})
 	r, err := m.Registry(func() *apiv1.StatusResponse {
-		return &apiv1.StatusResponse{Revision: 5, Epoch: 2, Nodes: []*apiv1.NodeStatus{
+		return &apiv1.StatusResponse{Revision: 5, Epoch: 2, Leads: true, Nodes: []*apiv1.NodeStatus{
 			{Role: "mux", Connected: true, SyncedRevision: 5}, {Role: "mux", Connected: true, SyncedRevision: 4, Error: "full"},
 			{Role: "mux", LastSeen: timestamppb.Now()}, {Role: "host"},
 		}, SnatVips: []*apiv1.SnatVIPStatus{{Service: "web", Tenant: "shop", Vip: "203.0.113.10", Leased: 16, Free: 800, Resting: 8}}, SnatCounts: &apiv1.SnatCounts{
@@ -288,7 +290,7 @@ func TestManager(t *testing.T) {
 		`shunt_snat_asks_waiting{for="turn"} 6`, `shunt_snat_asks_waiting{for="mux"} 1`, `shunt_snat_lease_seconds{part="store"} 0`,
 		`shunt_keys{phase="spread",purpose="cookie"} 0`, `shunt_keys{phase="rest",purpose="cookie"} 3`, `shunt_keys{phase="spread",purpose="cid"} 0`,
 		`shunt_keys_waiting_seconds{purpose="cookie"} 0`, `shunt_keys_waiting_seconds{purpose="cid"} 0`, `shunt_keys_age_seconds{purpose="cid"} 0`,
-		`shunt_manager_leader_epoch{} 2`, `shunt_manager_revision{} 5`,
+		`shunt_manager_leader_epoch{} 2`, `shunt_manager_leads{} 1`, `shunt_manager_revision{} 5`,
 		`shunt_manager_nodes{role="mux",state="connected"} 2`, `shunt_manager_nodes{role="mux",state="away"} 1`,
 		`shunt_manager_nodes{role="host",state="never"} 1`,
 		`shunt_manager_nodes_behind{role="mux"} 1`, `shunt_manager_nodes_error{role="mux"} 1`,

@@ -48,7 +48,7 @@ const (
 // Words for Family.Series.
 const (
 	one         = "1"
-	perReason   = "one per reason, at most 64"
+	perReason   = "one per reason, at most 80"
 	perEndpoint = "one per endpoint and VIP; none at all beyond 20,000"
 	perBackend  = "one per backend, endpoint and VIP; none at all beyond 10,000"
 	perServer   = "two per server, at most 8,191 servers; none at all beyond 10,000 backends"

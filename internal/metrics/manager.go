@@ -16,6 +16,7 @@ import (
 var ManagerFamilies = append([]*Family{
 	fam(Gauge, "shunt_build_info", one, "1, with the version of the program in its labels.", "role", "version", "commit"),
 	fam(Gauge, "shunt_manager_leader_epoch", one, "Leadership term of this manager."),
+	fam(Gauge, "shunt_manager_leads", one, "1 while this manager leads and its lease has not run out; the sum over all managers is 1, and 0 while none leads."),
 	fam(Gauge, "shunt_manager_revision", one, "Newest store revision that changed a plan."),
 	fam(Gauge, "shunt_manager_nodes", "6", "Nodes by role and state: connected, away (was heard of before), never (has not joined).", "role", "state"),
 	fam(Gauge, "shunt_manager_nodes_behind", "2", "Connected nodes that do not obey the newest revision yet.", "role"),
@@ -128,6 +129,11 @@ func (c managerCollector) Collect(out chan<- prometheus.Metric) {
 	s, status := sink{c.families, out}, c.status()
 	s.put("shunt_build_info", 1, "manager", c.build.Version, c.build.Commit)
 	s.put("shunt_manager_leader_epoch", float64(status.GetEpoch()))
+	leads := 0.0
+	if status.GetLeads() {
+		leads = 1
+	}
+	s.put("shunt_manager_leads", leads)
 	s.put("shunt_manager_revision", float64(status.GetRevision()))
 	for _, role := range []string{"mux", "host"} {
 		count := map[string]int{"connected": 0, "away": 0, "never": 0}

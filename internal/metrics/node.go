@@ -62,6 +62,7 @@ var NodeFamilies = []*Family{
 	fam(Gauge, "shunt_build_info", one, "1, with the version of the program in its labels.", "role", "version", "commit"),
 	fam(Counter, "shunt_agent_starts_total", one, "Starts of the agent since the machine's; the data path does not notice them."),
 	fam(Gauge, "shunt_agent_error", one, "1 while the node reports an error to its manager; shunt describe node says which."),
+	fam(Gauge, "shunt_agent_mtu_fault", one, "1 while an interface of the node is smaller than the MTU of its Network; shunt describe node says which."),
 	fam(Gauge, "shunt_plan_revision", one, "Store revision of the plan that the data plane obeys; 0 without one."),
 	fam(Gauge, "shunt_plan_wanted_revision", one, "Store revision of the newest plan received."),
 	fam(Gauge, "shunt_plan_epoch", one, "Leadership term of the manager that the node obeys."),
@@ -73,7 +74,7 @@ var NodeFamilies = []*Family{
 
 // MuxFamilies are a mux's own.
 var MuxFamilies = []*Family{
-	fam(Counter, "shunt_mux_packets_total", perReason, "Packets by what became of them. forwarded is the sum over all backends; reasons beside it are drops, answers and packets left to the kernel; docs/reference.md explains each.", "reason"),
+	fam(Counter, "shunt_mux_packets_total", perReason, "Packets by what became of them. forwarded is the sum over all backends; reasons beside it are drops, answers and packets left to the kernel; docs/reference-reasons.md explains each.", "reason"),
 	fam(Counter, "shunt_mux_endpoint_packets_total", perEndpoint, "Packets that found the endpoint, forwarded or not.", endpointLabels...),
 	fam(Counter, "shunt_mux_endpoint_bytes_total", perEndpoint, "Bytes of the IP packets that found the endpoint, forwarded or not.", endpointLabels...),
 	fam(Gauge, "shunt_mux_endpoint_members", perEndpoint+", three states", "Members of the endpoint by state: alive, dead, draining.", append(endpointLabels[:4:4], "state")...),
@@ -90,6 +91,8 @@ var MuxFamilies = []*Family{
 	fam(Counter, "shunt_health_flips_total", perEndpoint, "Changes of the health of the endpoint's backends since the agent started: the sum of shunt_mux_health_flips_total, also of muxes with too many backends for that.", endpointLabels...),
 	fam(Gauge, "shunt_health_suspect", one, "1 while the mux suspects itself, because so much fails at once, and keeps earlier verdicts."),
 	fam(Gauge, "shunt_health_held", one, "Backends whose earlier verdict the mux keeps, because it suspects itself."),
+	fam(Gauge, "shunt_health_hosts_unreached", one, "Hosts with health from host that answered the mux before and do not now: it checks their backends itself. At most 16 are counted."),
+	fam(Gauge, "shunt_health_hosts_unconfirmed", one, "Hosts with health from host that never answered the mux. At most 16 are counted."),
 	fam(Gauge, "shunt_health_damped", one, "Backends that stay down for a time because they flapped."),
 	fam(Gauge, "shunt_health_overruled", "2", "Endpoints whose backends all count as alive whatever checks say, by cause: panic (too few are healthy), fail-open (none is).", "cause"),
 	fam(Gauge, "shunt_mux_flows", "one per class, at most 4", "Flows in the flow table at the last sweep by class: untrusted, trusted, closing.", "class"),
@@ -97,14 +100,17 @@ var MuxFamilies = []*Family{
 	fam(Gauge, "shunt_mux_table_capacity", perTable, "Map pressure: entries a table has room for.", "table"),
 	fam(Gauge, "shunt_mux_vip_advertised", perVIP, "1 while a router hears the VIP from this mux.", "vip"),
 	fam(Gauge, "shunt_mux_bgp_session_up", perPeer, "1 while the BGP session is established.", "peer"),
+	fam(Counter, "shunt_mux_bgp_session_losses_total", perPeer, "BGP sessions that ended after they were established, since the speaker started.", "peer"),
+	fam(Gauge, "shunt_mux_speaker_kept", one, "1 while the BGP speaker is of another build than the agent and is not replaced yet, because a router would lose the routes."),
 	fam(Gauge, "shunt_mux_bfd_session_up", perPeer+" with BFD", "1 while the BFD session is up.", "peer"),
 	fam(Gauge, "shunt_mux_captures_running", one, "Captures that run at present: while there is one, packets cost more."),
 }
 
 // HostFamilies are a host's own.
 var HostFamilies = []*Family{
-	fam(Counter, "shunt_host_packets_total", perReason, "Packets by what became of them. in_state_full are those of new flows that the flow table had no room for; beside packets flow_evicted counts flows that lost their place to a new one, and flow_expired those that a sweep took out; so do repaired_here, repair_arrived and repair_nobody of packets that hosts repair, and spread and spread_nobody of those from switches.", "reason"),
+	fam(Counter, "shunt_host_packets_total", perReason, "Packets by what became of them. in_state_full are those of new flows that the flow table had no room for; flow_over_share counts beside them, and beside out_snat_full, those of VIPs over their share of it; flow_evicted counts flows that lost their place to a new one, and flow_expired those that a sweep took out; so do repaired_here, repair_arrived and repair_nobody of packets that hosts repair, and spread and spread_nobody of those from switches. docs/reference-reasons.md explains each.", "reason"),
 	fam(Gauge, "shunt_host_bindings", one, "Backends of this machine that the programs know."),
+	fam(Gauge, "shunt_host_servers_unanswered", one, "Servers of endpoints that got SYNs whose answers did not leave by the uplink for 20 seconds, less than half of them, or flows of UDP that got no answer, though others did before. At most 16 are counted."),
 	fam(Gauge, "shunt_host_flows", "one per class, at most 3", "Flows in the flow table at the last sweep by class: untrusted, trusted, closing.", "class"),
 	fam(Gauge, "shunt_host_table_used", perTable, "Map pressure: entries in use of a table, flows at the last sweep.", "table"),
 	fam(Gauge, "shunt_host_table_capacity", perTable, "Map pressure: entries a table has room for.", "table"),
@@ -146,6 +152,7 @@ func (c nodeCollector) Collect(out chan<- prometheus.Metric) {
 	s.put("shunt_build_info", 1, c.role, c.Build.Version, c.Build.Commit)
 	s.put("shunt_agent_starts_total", float64(c.Starts))
 	s.flag("shunt_agent_error", status.GetError() != "" || plan.Fault != "")
+	s.flag("shunt_agent_mtu_fault", status.GetMtuFault() != "")
 	s.put("shunt_plan_revision", float64(plan.Applied))
 	s.put("shunt_plan_wanted_revision", float64(plan.Wanted))
 	s.put("shunt_plan_epoch", float64(plan.Epoch))
@@ -186,8 +193,10 @@ func (m Mux) collect(s sink, status *apiv1.NodeStatus) {
 			s.flag("shunt_mux_vip_advertised", r.GetAdvertised(), vip)
 		}
 	}
+	s.flag("shunt_mux_speaker_kept", slices.ContainsFunc(status.GetProcesses(), func(p *apiv1.ProcessBuild) bool { return p.GetKept() != "" }))
 	for _, p := range status.GetPeers() {
 		s.flag("shunt_mux_bgp_session_up", p.GetState() == "established", p.GetAddress())
+		s.put("shunt_mux_bgp_session_losses_total", float64(p.GetLosses()), p.GetAddress())
 		if p.GetBfd() != "" {
 			s.flag("shunt_mux_bfd_session_up", p.GetBfd() == "up", p.GetAddress())
 		}
@@ -212,6 +221,8 @@ func (m Mux) collectHealth(s sink, status *apiv1.NodeStatus) {
 	s.flag("shunt_health_suspect", status.GetSuspect())
 	s.put("shunt_health_held", float64(held))
 	s.put("shunt_health_damped", float64(damped))
+	s.put("shunt_health_hosts_unreached", float64(len(status.GetUnreachedHosts())))
+	s.put("shunt_health_hosts_unconfirmed", float64(len(status.GetUnconfirmedHosts())))
 	panics, failOpen := m.Overruled()
 	s.put("shunt_health_overruled", float64(panics), "panic")
 	s.put("shunt_health_overruled", float64(failOpen), "fail-open")
@@ -336,6 +347,7 @@ func collectHost(s sink, status *apiv1.NodeStatus) {
 	}
 	s.put("shunt_metrics_omitted", 0, "endpoints")
 	s.put("shunt_host_bindings", float64(len(status.GetMembers())))
+	s.put("shunt_host_servers_unanswered", float64(len(status.GetUnansweredServers())))
 	s.putFlows("shunt_host_flows", status)
 	for _, t := range status.GetTables() {
 		s.put("shunt_host_table_used", float64(t.GetUsed()), t.GetName())

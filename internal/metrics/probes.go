@@ -12,6 +12,7 @@ var ProbeFamilies = []*Family{
 	fam(Gauge, "shunt_probe_rules", perEngine, "Targets that are probed, each once however many backends it stands for, by the engine that asks them: packet, loop (sockets), worker (TLS, HTTP/2, gRPC, bodies), external.", "engine"),
 	fam(Gauge, "shunt_probe_unaskable", one, "Targets that nothing on this node can ask, and that are not asked."),
 	fam(Gauge, "shunt_probe_crowded", one, "Targets that the tables of probes by packets have no room for (--max-probes): sockets ask them, or nobody."),
+	fam(Gauge, "shunt_probe_direct", one, "Targets of checks through the tunnel that sockets ask directly, because packets cannot or have no room: that the tunnel leads there is not proven."),
 	fam(Counter, "shunt_probes_asked_total", perEngine, "Probes made, by engine; one that an engine is unsure of is asked again by another.", "engine"),
 	fam(Counter, "shunt_probes_total", "3 per kind that was asked, at most 27", "Results of probes by the kind of their check as it is written in services (tcp, http, https, icmp, grpc, udp, dns, external) and by verdict: good, bad, void (this machine could not ask, which says nothing of the server).", "kind", "verdict"),
 	fam(Counter, "shunt_probes_late_total", one, "Probes that began more than an interval late, or were left out for being so: the machine has too little CPU for its checks."),
@@ -37,6 +38,7 @@ func (c nodeCollector) collectProbes(s sink) {
 	}
 	s.put("shunt_probe_unaskable", float64(stats.Unaskable))
 	s.put("shunt_probe_crowded", float64(stats.Crowded))
+	s.put("shunt_probe_direct", float64(stats.Direct))
 	s.put("shunt_probes_starved_total", float64(stats.Starved))
 	s.put("shunt_probe_connections_again_total", float64(stats.Again))
 	s.put("shunt_probe_unproven_total", float64(stats.Unproven))

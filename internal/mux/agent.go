@@ -24,6 +24,7 @@ import (
 	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/load"
+	"github.com/shuntlb/shunt/internal/lock"
 	"github.com/shuntlb/shunt/internal/netdev"
 	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/probe"
@@ -56,9 +57,15 @@ type Options struct {
 	Speaker bgp.Speaker
 	// Ensure makes sure that a speaker is there to take a state; started tells that it is new and knows nothing.
 	Ensure func(context.Context) (started bool, err error)
-	Clock  clock.Clock
+	// Build is the version and commit of this program; a speaker of another one is replaced when that loses no route. Zero: never.
+	Build bgp.Process
+	// Replace ends the speaker and starts another one, which has no state yet. With keep routers that support graceful restart keep its routes.
+	Replace func(ctx context.Context, keep bool) error
+	Clock   clock.Clock
 	// RunDir keeps local decisions until the next boot.
 	RunDir string
+	// Locks are those that keep a second agent out, which Control keeps.
+	Locks []*lock.File
 	// DrainWait is how long routers get to move the traffic away.
 	DrainWait time.Duration
 	// Linger is how long the tables keep a VIP that left the plan after its routes were withdrawn; 0: they forget it at once.
@@ -69,6 +76,8 @@ type Options struct {
 	Watch func(dataplane.WatchFilter) (Watcher, error)
 	// Addresses of the interface, used as next hops for a family the Node object has no address of.
 	Addresses []netip.Addr
+	// Links tells the interfaces that packets come and go by; nil: none are known.
+	Links func() []agent.Link
 	// Leases are the ports that servers send from; nil: there are none. VIPs that these withhold are not announced.
 	Leases *Leases
 	// Sources is told the tunnel sources of the plan that is obeyed, when they are others; nil: nobody asks.
@@ -122,10 +131,17 @@ type Agent struct {
 	// speaking is held while the speaker is made to follow.
 	speaking sync.Mutex
 	said     said
+	// turnedOver: this agent replaced the speaker.
+	turnedOver bool
 
 	mu sync.Mutex
-	// told is the plan of the manager, plan the same with what lingers. Only who holds applying, too, changes them.
+	// told is the plan of the manager, plan the same with what lingers and without what is withheld. Only who holds applying, too, changes them.
 	told, plan plan.Plan
+	// withheld are the VIPs of told that the tables have no room for; retry is when to look for room again, zero when none is withheld, and
+	// retryAfter how long that is after the last look.
+	withheld   map[lb.EndpointKey]agent.WithheldVIP
+	retry      time.Time
+	retryAfter time.Duration
 	linger     lingering
 	roster     *roster
 	// dueTold is when Run will do what is due.
@@ -133,7 +149,10 @@ type Agent struct {
 	drain   drain
 	hunger  probe.Hunger
 	peers   []bgp.Peer
-	hops    map[netip.Addr]netdev.NextHop
+	// reread are the peers as their files had them at the last look, passwordFault is why a file could not be read then. Run alone uses both.
+	reread        []bgp.Peer
+	passwordFault string
+	hops          map[netip.Addr]netdev.NextHop
 	// hopsTold: the tables were given them.
 	hopsTold bool
 	// mtus are the path MTUs that the tables were given.
@@ -149,6 +168,9 @@ type Agent struct {
 	// announced are the VIPs that may be announced and are in the tables, in order, unless routesMoved.
 	announced   []netip.Addr
 	routesMoved bool
+	// outbound are the VIPs that servers hold ports of and whose leases the tables have, at leaseChanges of Leases.
+	outbound     map[netip.Addr]bool
+	leaseChanges uint64
 	// linkDown: the interface has no carrier; linkUp is when it came back.
 	linkDown bool
 	linkUp   time.Time
@@ -156,6 +178,8 @@ type Agent struct {
 	interfaceFault string
 	// status is the speaker's, read at the last word to it.
 	status bgp.Status
+	// kept is why a speaker of another build was not replaced; empty when nothing keeps it.
+	kept string
 	// speakerFault is why the last word did not reach it.
 	speakerFault error
 	// sweeps is what is known of the flow table.

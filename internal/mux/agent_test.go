@@ -10,6 +10,7 @@ import (
 	"time"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/bgp"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/netdev"
 )
@@ -310,6 +311,7 @@ func TestUnreadablePasswordKeepsTheSession(t *testing.T) {
 
 func TestStatusAndTrace(t *testing.T) {
 	w := newWorld(t)
+	w.speaker.RunAs(bgp.Process{PID: 790, Version: "v1.2.2", Commit: "89ef0123"})
 	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11"))
 	w.probe("10.20.1.11", true, "status 200")
 	w.clock.Advance(comebackWait)
@@ -324,6 +326,9 @@ func TestStatusAndTrace(t *testing.T) {
 	}
 	if len(s.Peers) != 1 || s.Peers[0].State != "established" || s.Peers[0].Bfd != "up" {
 		t.Errorf("peers %v", s.Peers)
+	}
+	if len(s.Processes) != 1 || s.Processes[0].Process != "speaker" || s.Processes[0].Pid != 790 || s.Processes[0].Version != "v1.2.2" || s.Processes[0].Commit != "89ef0123" {
+		t.Errorf("processes %v", s.Processes)
 	}
 	r := w.agent.Trace(&apiv1.TraceRequest{Client: "198.51.100.11", ClientPort: 4242, Vip: "203.0.113.10", Port: 80, Protocol: "tcp"})
 	if r.Verdict != "forwarded" || r.Dip != "10.20.1.11" || r.DipPort != 8080 || r.Service != "web" || r.OuterDestination != "10.20.1.11" {

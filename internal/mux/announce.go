@@ -20,8 +20,10 @@ type announcement struct {
 	// fallback are addresses of the interface, for a family the Node object has none of.
 	fallback []netip.Addr
 	peers    []bgp.Peer
-	// vips are those that the data plane knows and that have a member to send to, in order.
-	vips  []netip.Addr
+	// vips are those that the data plane knows and that have a member to send to, or servers that hold ports of them, in order.
+	vips []netip.Addr
+	// ranks are those of VIPs whose routes are to rank behind those of other muxes (bgp.Route.Rank).
+	ranks map[netip.Addr]uint8
 	phase phase
 }
 
@@ -55,7 +57,7 @@ func (a announcement) state() (bgp.State, error) {
 			continue
 		}
 		out.Routes = append(out.Routes, bgp.Route{
-			Prefix: netip.PrefixFrom(vip, vip.BitLen()), NextHop: hop, Graceful: a.phase == leaving,
+			Prefix: netip.PrefixFrom(vip, vip.BitLen()), NextHop: hop, Graceful: a.phase == leaving, Rank: a.ranks[vip],
 		})
 	}
 	if len(routes) > len(a.vips) {
@@ -98,7 +100,7 @@ func peersOf(b *lb.BGP, before []bgp.Peer, read func(file string) ([]byte, error
 	var out []bgp.Peer
 	var errs []error
 	for _, p := range b.Peers {
-		peer := bgp.Peer{Address: p.Address, ASN: p.ASN}
+		peer := bgp.Peer{Address: p.Address, ASN: p.ASN, TTLSecurity: uint8(p.TTLSecurity), Multihop: uint8(p.Multihop)}
 		if p.BFD != nil {
 			peer.BFD = &bgp.BFD{Transmit: p.BFD.Transmit, Receive: p.BFD.Receive, Multiplier: p.BFD.Multiplier}
 		}
@@ -142,7 +144,7 @@ func (a *Agent) withdrawFirst(ctx context.Context, p plan.Plan, peers []bgp.Peer
 		next = a.announcementLocked()
 	} else {
 		next = announcement{
-			node: p.Node, fallback: a.o.Addresses, peers: peers, vips: a.o.Leases.allowed(a.servedLocked()),
+			node: p.Node, fallback: a.o.Addresses, peers: peers, vips: a.servedLocked(), ranks: a.o.Leases.ranks(),
 			phase: a.drain.phase(a.o.Clock.Now(), a.o.DrainWait),
 		}
 	}
@@ -173,7 +175,7 @@ func (a *Agent) announcementLocked() announcement {
 		slices.SortFunc(a.announced, netip.Addr.Compare)
 	}
 	return announcement{
-		node: a.plan.Node, fallback: a.o.Addresses, peers: a.peers, vips: a.o.Leases.allowed(a.announced),
+		node: a.plan.Node, fallback: a.o.Addresses, peers: a.peers, vips: a.announced, ranks: a.o.Leases.ranks(),
 		phase: a.drain.phase(a.o.Clock.Now(), a.o.DrainWait),
 	}
 }
@@ -181,7 +183,9 @@ func (a *Agent) announcementLocked() announcement {
 // judgeLocked decides which VIPs may be announced, of those that something happened to or that wait.
 func (a *Agent) judgeLocked() {
 	now := a.o.Clock.Now()
+	a.followOutboundLocked()
 	judge := func(vip netip.Addr, v vipHealth) {
+		v.outbound = a.outbound[vip]
 		a.routesMoved = a.comeback.judge(now, vip, v) || a.routesMoved
 	}
 	a.roster.look(a.reachableLocked, judge)
@@ -196,6 +200,12 @@ func (a *Agent) servedLocked() []netip.Addr {
 	for key, g := range a.roster.groups {
 		if a.inTables[key.VIP] && !served[key.VIP] && a.roster.serves(g, a.reachableLocked) {
 			served[key.VIP] = true
+		}
+	}
+	a.followOutboundLocked()
+	for vip := range a.outbound {
+		if a.inTables[vip] {
+			served[vip] = true
 		}
 	}
 	return slices.SortedFunc(maps.Keys(served), netip.Addr.Compare)

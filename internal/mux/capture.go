@@ -235,7 +235,7 @@ func (a *Agent) endpointsOf(vip netip.Addr) []plan.Endpoint {
 }
 
 // beside are reasons that never end a packet.
-var beside = []string{"fib_fallback", "flow_table_full", "flow_moved", "icmp_error_forwarded", "fragment_followed", "snat_forwarded", "cookie_absent", "cookie_invalid", "track_full", "track_displaced", "quic_unroutable", "quic_invalid", "quic_malformed"}
+var beside = []string{"fib_fallback", "flow_table_full", "flow_moved", "flow_displaced", "icmp_error_forwarded", "fragment_followed", "fragment_limited", "snat_forwarded", "cookie_absent", "cookie_invalid", "track_full", "track_displaced", "quic_unroutable", "quic_invalid", "quic_malformed"}
 
 // packetOf is an event with names.
 func packetOf(e dataplane.WatchEvent, endpoints []plan.Endpoint) capture.Packet {

@@ -12,7 +12,9 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -199,5 +201,23 @@ func TestCaptureRefusals(t *testing.T) {
 	_, err := Capture(t.Context(), t.TempDir(), CaptureRequest{VIP: vip}, nil)
 	if !errors.Is(err, ErrNoAgent) {
 		t.Errorf("without an agent: %v", err)
+	}
+}
+
+// TestBesideReasons: the reasons that never end a packet are those that docs/reference-reasons.md calls counted in addition.
+func TestBesideReasons(t *testing.T) {
+	text, err := os.ReadFile("../../docs/reference-reasons.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, muxes, _ := strings.Cut(string(text), "\n## Muxes\n")
+	muxes, _, _ = strings.Cut(muxes, "\n## ")
+	var want []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\| in addition \\|").FindAllStringSubmatch(muxes, -1) {
+		want = append(want, m[1])
+	}
+	got := slices.Sorted(slices.Values(beside))
+	if slices.Sort(want); len(want) == 0 || !slices.Equal(got, want) {
+		t.Errorf("beside: %q, the page has %q", got, want)
 	}
 }

@@ -17,7 +17,8 @@ type comeback struct {
 	held    map[netip.Addr]time.Time
 }
 
-// judge decides whether a VIP may be announced, and tells whether that is news.
+// judge decides whether a VIP may be announced, and tells whether that is news. Servers that hold ports of it need it as well as
+// clients do; it waits for its members all the same, because routers send clients along.
 func (c *comeback) judge(now time.Time, vip netip.Addr, v vipHealth) (news bool) {
 	was := c.offered[vip]
 	since, waits := c.held[vip]
@@ -25,7 +26,7 @@ func (c *comeback) judge(now time.Time, vip netip.Addr, v vipHealth) (news bool)
 		since = now
 	}
 	switch {
-	case !v.served:
+	case !v.served && !v.outbound:
 		delete(c.held, vip)
 		delete(c.offered, vip)
 		return was

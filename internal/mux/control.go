@@ -12,6 +12,9 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/socket"
 )
 
 // controlSocket is the agent's socket in the run directory.
@@ -90,22 +93,16 @@ func (a *Agent) strayRoutes(ctx context.Context) error {
 	return fmt.Errorf("drain: the agent has no plan yet, and routes of the agent before it are announced, %d in all: they are withdrawn with its first plan, or now by --stop", len(status.Routes))
 }
 
-// Control serves the agent's socket until ctx ends or somebody asked to stop; the run directory must be locked. stop
+// Control serves the agent's socket, and keeps the run directory, until ctx ends or somebody asked to stop; the run directory must be locked. stop
 // takes everything down; it is called once routes are gone, and who asked has its answer when Control returns.
 func (a *Agent) Control(ctx context.Context, stop func() error) error {
-	path := filepath.Join(a.o.RunDir, controlSocket)
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove old socket: %w", err)
-	}
-	listener, err := net.Listen("unix", path)
+	listener, err := socket.Listen(socket.Options{Path: filepath.Join(a.o.RunDir, controlSocket), Mode: 0o600, Directory: 0o700})
 	if err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return fmt.Errorf("protect socket: %w", err)
+		return fmt.Errorf("control socket: %w", err)
 	}
 	ctx, stopped := context.WithCancel(ctx)
 	defer stopped()
+	go listener.Keep(ctx, clock.System{}, a.o.Log, a.runDirKeepers()...)
 	routes := http.NewServeMux()
 	reply := func(f func(*http.Request) error) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {

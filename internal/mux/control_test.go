@@ -3,11 +3,18 @@ package mux
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
+	"path/filepath"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shuntlb/shunt/internal/health"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/lock"
 )
 
 func TestControlSocket(t *testing.T) {
@@ -80,18 +87,92 @@ func TestControlSocket(t *testing.T) {
 
 func TestRunDirectoryIsForOneAgent(t *testing.T) {
 	dir := t.TempDir()
-	unlock, err := Lock(dir)
+	own, err := Lock(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Lock(dir); err == nil || !strings.Contains(err.Error(), "another mux agent runs with this run directory") {
 		t.Errorf("got %v", err)
 	}
-	unlock()
-	if unlock, err = Lock(dir); err != nil {
+	own.Close()
+	if own, err = Lock(dir); err != nil {
 		t.Fatal(err)
 	}
-	unlock()
+	own.Close()
+}
+
+// TestRunDirectoryIsKept: a running agent that lost its run directory can be asked, keeps a second one out, and leaves the next one its local
+// drain and its decisions.
+func TestRunDirectoryIsKept(t *testing.T) {
+	w := newWorld(t)
+	dir, err := os.MkdirTemp("", "mux")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	w.run = dir
+	own, err := Lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	w.restart()
+	w.agent.o.Locks = []*lock.File{own}
+	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11"))
+	key := lb.EndpointKey{VIP: netip.MustParseAddr("203.0.113.10"), Protocol: lb.TCP, Port: 80}
+	decided := mark{Decision: health.Decision{Backup: true}}
+	w.agent.mu.Lock()
+	w.agent.marks.put(key, decided)
+	err = w.agent.marks.flush()
+	w.agent.drain.local = true
+	w.agent.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error)
+	go func() { served <- w.agent.Control(ctx, func() error { return nil }) }()
+	defer func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	deadline, done := context.WithTimeout(t.Context(), time.Minute)
+	defer done()
+	answers := func() {
+		t.Helper()
+		for {
+			err := Ask(deadline, dir, "nothing")
+			if err != nil && !errors.Is(err, ErrNoAgent) {
+				return // it does not know that, but it answers
+			}
+			if deadline.Err() != nil {
+				t.Fatalf("the agent cannot be asked: %v", err)
+			}
+			runtime.Gosched()
+		}
+	}
+	answers()
+	for range 2 {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		answers()
+		if _, err := Lock(dir); err == nil || !strings.Contains(err.Error(), "another mux agent runs with this run directory") {
+			t.Errorf("a second agent: %v", err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, drainFile)); err != nil {
+			t.Errorf("the next agent would not be drained: %v", err)
+		}
+		left, err := openMarks(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := left.read(key); !reflect.DeepEqual(got, decided) {
+			t.Errorf("the next agent would have the decision %+v, want %+v", got, decided)
+		}
+	}
 }
 
 // TestDrainWithoutAPlan: an agent that has none cannot withdraw what the one before it announced, and says so.

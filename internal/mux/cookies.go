@@ -26,7 +26,7 @@ func wantedCookie(e plan.Endpoint, keys plan.CookieKeys) *dataplane.MuxCookie {
 		out.Mint = mint.ID()
 	}
 	for _, k := range keys.Keys {
-		out.Keys[k.ID()], out.Live[k.ID()] = k.Key, true
+		out.Keys[k.ID()], out.Live[k.ID()], out.Shuffled[k.ID()] = k.Key, true, k.Shuffled
 	}
 	return out
 }

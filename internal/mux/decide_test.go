@@ -218,5 +218,12 @@ func TestSweepsRest(t *testing.T) {
 		if n := during(10); n < 9 {
 			t.Errorf("%d sweeps in ten seconds of draining, expected one a second", n)
 		}
+		w.tables.mu.Lock()
+		w.tables.flows.Members, w.tables.flows.Pressed = nil, true
+		w.tables.mu.Unlock()
+		during(2)
+		if n := during(10); n < 9 {
+			t.Errorf("%d sweeps in ten seconds with a table under pressure, expected one a second", n)
+		}
 	})
 }

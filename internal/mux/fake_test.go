@@ -13,6 +13,7 @@ import (
 	"time"
 	"unique"
 
+	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/bgp"
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
@@ -271,6 +272,7 @@ func (w *world) restart() {
 		Tables: w.tables, Prober: w.prober, Hops: w.hops, Speaker: w.speaker, Clock: w.clock,
 		Ensure: func(context.Context) (bool, error) { return false, nil },
 		RunDir: w.run, DrainWait: 2 * time.Second, Grace: w.grace, Watch: w.watch, Leases: w.leases,
+		Links: func() []agent.Link { return []agent.Link{{Name: "eth0", MTU: 1500}, {Name: "eth1", MTU: 9000}} },
 		Ring: func(code uint8, members []plan.Member) []uint16 {
 			w.built = append(w.built, fmt.Sprintf("%d of %d", 1<<code, len(members)))
 			return make([]uint16, 1<<code)
@@ -383,11 +385,14 @@ func (f *tables) Sweep() (dataplane.FlowTotals, error) {
 }
 
 // Flows has one of every member of the first endpoint.
-func (t *tables) Flows(e lb.EndpointKey, most int) ([]dataplane.Flow, error) {
-	var out []dataplane.Flow
-	for _, m := range t.state.Endpoints[0].Members {
-		if len(out) < most {
-			out = append(out, dataplane.Flow{Member: m.ID, Class: dataplane.FlowTrusted})
+func (t *tables) Flows(_ context.Context, of []lb.EndpointKey, most int) ([][]dataplane.Flow, error) {
+	out := make([][]dataplane.Flow, len(of))
+	for i := range of {
+		for _, m := range t.state.Endpoints[0].Members {
+			if most > 0 {
+				out[i] = append(out[i], dataplane.Flow{Member: m.ID, Class: dataplane.FlowTrusted})
+				most--
+			}
 		}
 	}
 	return out, nil

@@ -2,6 +2,7 @@ package mux
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -16,7 +17,7 @@ import (
 )
 
 // Flows implements agent.Handler: the flows of a VIP's endpoints, of all when the question names no port.
-func (a *Agent) Flows(q *apiv1.FlowsRequest) *apiv1.FlowsResult {
+func (a *Agent) Flows(ctx context.Context, q *apiv1.FlowsRequest) *apiv1.FlowsResult {
 	vip, err := netip.ParseAddr(q.GetVip())
 	if err != nil {
 		return &apiv1.FlowsResult{Error: fmt.Sprintf("flows: vip: %q: must be an IP address", q.GetVip())}
@@ -26,21 +27,23 @@ func (a *Agent) Flows(q *apiv1.FlowsRequest) *apiv1.FlowsResult {
 		return &apiv1.FlowsResult{Error: fmt.Sprintf("flows: no endpoint of %v takes %s port %s",
 			vip, cmp.Or(q.GetProtocol(), "any protocol's"), cmp.Or(q.GetPort(), "*"))}
 	}
+	keys := make([]lb.EndpointKey, len(endpoints))
+	for i, e := range endpoints {
+		keys[i] = e.Key
+	}
+	most := int(q.GetLimit())
+	flows, err := a.o.Tables.Flows(ctx, keys, most+1)
+	if err != nil {
+		return &apiv1.FlowsResult{Error: err.Error()}
+	}
 	out := &apiv1.FlowsResult{}
-	for _, e := range endpoints {
-		room := int(q.GetLimit()) - len(out.Flows)
-		flows, err := a.o.Tables.Flows(e.Key, room+1)
-		if err != nil {
-			return &apiv1.FlowsResult{Error: err.Error()}
-		}
-		if len(flows) > room {
-			flows, out.Truncated = flows[:room], true
-		}
-		for _, f := range flows {
+	for i, e := range endpoints {
+		for _, f := range flows[i] {
+			if len(out.Flows) == most {
+				out.Truncated = true
+				return out
+			}
 			out.Flows = append(out.Flows, flowStatus(e, f))
-		}
-		if out.Truncated {
-			break
 		}
 	}
 	return out

@@ -15,14 +15,14 @@ func TestFlowsNameBackends(t *testing.T) {
 	w := newWorld(t)
 	w.apply(planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11"))
 	port := lb.PortsText(w.tables.state.Endpoints[0].Key.Port, 0)
-	got := w.agent.Flows(&apiv1.FlowsRequest{Vip: "203.0.113.10", Port: port, Limit: 1})
+	got := w.agent.Flows(t.Context(), &apiv1.FlowsRequest{Vip: "203.0.113.10", Port: port, Limit: 1})
 	if got.Error != "" || !got.Truncated || len(got.Flows) != 1 {
 		t.Fatalf("flows: %v", got)
 	}
 	if f := got.Flows[0]; f.Dip != "10.20.1.11" || f.Member != 1 || f.Class != "trusted" || f.Port != port {
 		t.Errorf("flow: %v", f)
 	}
-	if got := w.agent.Flows(&apiv1.FlowsRequest{Vip: "203.0.113.10", Limit: 9}); got.Error != "" || got.Truncated || len(got.Flows) != 2 {
+	if got := w.agent.Flows(t.Context(), &apiv1.FlowsRequest{Vip: "203.0.113.10", Limit: 9}); got.Error != "" || got.Truncated || len(got.Flows) != 2 {
 		t.Errorf("flows of the whole VIP: %v", got)
 	}
 	for name, q := range map[string]*apiv1.FlowsRequest{
@@ -30,7 +30,7 @@ func TestFlowsNameBackends(t *testing.T) {
 		"another port": {Vip: "203.0.113.10", Port: "*", Limit: 9},
 		"no address":   {Vip: "web", Limit: 9},
 	} {
-		if got := w.agent.Flows(q); got.Error == "" {
+		if got := w.agent.Flows(t.Context(), q); got.Error == "" {
 			t.Errorf("%s: %v, want an error", name, got)
 		}
 	}

@@ -3,19 +3,39 @@ package mux
 import (
 	"context"
 	"net/netip"
-	"slices"
 )
 
-// allowed are those of some VIPs that may be announced.
-func (l *Leases) allowed(vips []netip.Addr) []netip.Addr {
+// ranks are those of routes to VIPs that are not to be 0.
+func (l *Leases) ranks() map[netip.Addr]uint8 {
 	if l == nil {
-		return vips
+		return nil
 	}
-	withheld := l.Withheld(DefaultLeaseFor)
-	if len(withheld) == 0 {
-		return vips
+	return l.Ranks(DefaultLeaseFor)
+}
+
+// followOutboundLocked keeps which VIPs servers hold ports of, and has those judged again that changed.
+func (a *Agent) followOutboundLocked() {
+	if a.o.Leases == nil {
+		return
 	}
-	return slices.DeleteFunc(slices.Clone(vips), func(vip netip.Addr) bool { return withheld[vip] })
+	now := map[netip.Addr]bool{}
+	changes := a.o.Leases.outboundVIPs(a.leaseChanges, func(vip netip.Addr, outbound bool) {
+		if outbound {
+			now[vip] = true
+		}
+	})
+	if changes == a.leaseChanges {
+		return
+	}
+	a.leaseChanges = changes
+	for _, other := range [2]map[netip.Addr]bool{a.outbound, now} {
+		for vip := range other {
+			if a.outbound[vip] != now[vip] {
+				a.roster.vips.touch(vip)
+			}
+		}
+	}
+	a.outbound = now
 }
 
 // FollowLeases lets routers and leases know of each other's changes until ctx ends: which VIPs may be announced, and how large
@@ -33,8 +53,20 @@ func (a *Agent) FollowLeases(ctx context.Context) {
 		case <-moves:
 			poke(a.speak)
 			poke(a.changed)
+			a.applying.Lock()
+			a.wantLeased()
+			a.tellOuters()
+			a.applying.Unlock()
 		}
 		a.tellPaths()
+	}
+}
+
+// wantLeased makes the destinations of servers that hold ports of VIPs among those whose ways are followed, whether they are backends or not;
+// applying is held.
+func (a *Agent) wantLeased() {
+	if a.o.Leases != nil {
+		a.outers.lease(a.o.Leases.Outers())
 	}
 }
 
@@ -54,7 +86,7 @@ func (a *Agent) tellPaths() {
 	a.o.Leases.SetPaths(mtus, planned)
 }
 
-// leaseFault is why VIPs are withheld because of their leases.
+// leaseFault is why routes to VIPs with SNAT have a higher rank.
 func (a *Agent) leaseFault() string {
 	if a.o.Leases == nil {
 		return ""

@@ -10,11 +10,10 @@ import (
 // What becomes of a member that its host checks when its host falls silent. A verdict stays as long as nobody takes it back: a
 // mux without a manager goes on with those it has, for ever, because a manager that is away says nothing of servers, and
 // probes from here may be forbidden. A manager takes verdicts back whose host it does not hear any more; one that has just
-// started knows none yet. Then the last verdict counts for a moment, and then this mux checks the member itself, until the
-// host is back. With lb.FromBoth it checks all the time, and without a verdict its own check decides alone.
+// started knows none yet. Then this mux checks the member itself, until the host is back; the last verdict counts until these checks
+// come to another. With lb.FromBoth it checks all the time, and without a verdict its own check decides alone. So it is with lb.FromMux: hosts
+// report only that they have no room for a member.
 const (
-	// keepTaken is how long a verdict counts that was taken back: the manager has waited already.
-	keepTaken = 2 * time.Second
 	// keepMissing is how long one counts that the manager does not know (yet), and how long a new member waits for the first.
 	keepMissing = 10 * time.Second
 )
@@ -38,13 +37,15 @@ type hearsay struct {
 	until time.Time
 	// standIn: this mux checks because the host is silent.
 	standIn bool
+	// cut: with FromHost, this mux does not reach the host's machine, so that it checks the member itself, as with FromBoth.
+	cut bool
 }
 
-// denied: the host calls it dead, whatever the mux's own check says.
-func (h *hearsay) denied() bool { return h.from == lb.FromBoth && h.said == saidDead }
+// denied: the host calls it dead, whatever the mux's own check says. With lb.FromMux, hosts say so of members that they have no binding for.
+func (h *hearsay) denied() bool { return (h.from != lb.FromHost || h.cut) && h.said == saidDead }
 
 // probed tells whether the mux checks the member.
-func (h *hearsay) probed() bool { return h.from != lb.FromHost || h.standIn }
+func (h *hearsay) probed() bool { return h.from != lb.FromHost || h.standIn || h.cut }
 
 // saying is what a host says of a member, and why.
 type saying struct {
@@ -67,7 +68,13 @@ type heard struct {
 func (r *roster) follow(m *member, e *plan.Endpoint, now time.Time) {
 	from, last := e.Health.From, r.heard.said[e.Key][m.ID]
 	said := last.verdict
+	cut := from == lb.FromHost && r.machines.lost(m.Host)
 	switch {
+	case cut && said != unsaid:
+		m.hearsay = hearsay{from: from, said: said, because: last.because, cut: true}
+		if m.denied() {
+			m.asked = true
+		}
 	case from != lb.FromHost:
 		m.hearsay = hearsay{from: from, said: said, because: last.because}
 		if m.denied() {
@@ -79,8 +86,10 @@ func (r *roster) follow(m *member, e *plan.Endpoint, now time.Time) {
 		m.words, m.spoke, m.asked, m.once = wordsOf(said), 0, true, m.once || said == saidAlive
 		r.doubt.forget(m)
 	case m.from != lb.FromHost || m.said != unsaid:
-		m.hearsay = hearsay{from: from}
+		m.hearsay = hearsay{from: from, cut: cut}
 		r.await(m, now.Add(keepMissing))
+	default:
+		m.cut = cut
 	}
 }
 
@@ -135,7 +144,7 @@ func (r *roster) hear(v plan.Verdicts, now time.Time) change {
 				}
 				var m *member
 				if m, at = g.find(id, at); m != nil {
-					r.believe(&c, m, said, now.Add(keepTaken))
+					r.believe(&c, m, said, now)
 				}
 			}
 		}
@@ -196,11 +205,14 @@ func (r *roster) believe(c *change, m *member, last saying, until time.Time) {
 	was, said := m.said, last.verdict
 	m.because = last.because
 	switch {
-	case m.from == lb.FromBoth && (said == saidDead || was == saidDead):
+	case m.from != lb.FromHost && (said == saidDead || was == saidDead):
 		r.told(c, m, said != saidDead)
 		m.said = said
 	case m.from != lb.FromHost:
 		m.said = said
+	case m.cut && said != unsaid:
+		r.told(c, m, said == saidAlive)
+		m.said, m.until, m.standIn = said, time.Time{}, false
 	case said == unsaid:
 		if was != unsaid {
 			m.said, m.words, m.spoke = unsaid, wordsSilent, 0
@@ -255,8 +267,8 @@ func (a *Agent) Heard(v plan.Verdicts) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c := a.roster.hear(v, a.o.Clock.Now())
-	if a.roster.heard.retarget {
-		poke(a.speak)
+	if due := a.roster.heard.due; a.roster.heard.retarget || !due.IsZero() && !due.After(a.o.Clock.Now()) {
+		poke(a.speak) // Run tells the prober
 	}
 	a.followLocked(c, "hosts say so")
 }

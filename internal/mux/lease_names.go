@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -46,12 +47,19 @@ func openLeaseNames(path string) (*leaseNames, []netip.Addr, error) {
 // never is the time of a file whose agent did not hear anything.
 var never = time.Unix(0, 0)
 
-// hear keeps when it was heard that leases were the newest. A file that cannot be changed makes the next agent cautious.
+// hear keeps when it was heard that leases were the newest. A file that cannot be changed makes the next agent cautious; one that was
+// removed is written again.
 func (n *leaseNames) hear(now time.Time) {
 	if n == nil {
 		return
 	}
-	if n.heard = now; now.Sub(n.at) >= heardPace && os.Chtimes(n.path, now, now) == nil {
+	if n.heard = now; now.Sub(n.at) < heardPace {
+		return
+	}
+	err := os.Chtimes(n.path, now, now)
+	if errors.Is(err, fs.ErrNotExist) && n.said != "" {
+		n.write(n.said)
+	} else if err == nil {
 		n.at = now
 	}
 }
@@ -69,7 +77,15 @@ func (n *leaseNames) keep(vips map[netip.Addr]knownVIP) {
 	if text.String() == n.said {
 		return
 	}
-	err := os.WriteFile(n.path+".new", []byte(text.String()), 0o600)
+	n.write(text.String())
+}
+
+// write replaces the file.
+func (n *leaseNames) write(text string) {
+	err := os.MkdirAll(filepath.Dir(n.path), 0o700)
+	if err == nil {
+		err = os.WriteFile(n.path+".new", []byte(text), 0o600)
+	}
 	if err == nil {
 		err = os.Chtimes(n.path+".new", n.heard, n.heard)
 	}
@@ -77,6 +93,6 @@ func (n *leaseNames) keep(vips map[netip.Addr]knownVIP) {
 		err = os.Rename(n.path+".new", n.path)
 	}
 	if err == nil {
-		n.said, n.at = text.String(), n.heard
+		n.said, n.at = text, n.heard
 	}
 }

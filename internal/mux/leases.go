@@ -1,6 +1,8 @@
 package mux
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -9,14 +11,12 @@ import (
 	"time"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/snat"
 )
-
-// DefaultLeaseFor is how long a mux that hears nothing of leases goes on with those that it has: many times as long as managers take
-// to say that they are the newest, and far shorter than a range rests.
-const DefaultLeaseFor = 10 * time.Second
 
 // Leases keeps who has which ports of VIPs: it obeys what the manager says in its order, and acknowledges it. Lock order: hearing, mu.
 type Leases struct {
@@ -44,39 +44,51 @@ type Leases struct {
 	// said is the revision that was acknowledged on this stream, heard when it was heard last that these are the newest.
 	said  int64
 	heard time.Time
-	// known are the VIPs with SNAT.
-	known map[netip.Addr]knownVIP
-	outer []netip.Addr
-}
-
-// leasedVIP is a VIP with SNAT.
-type leasedVIP struct {
-	service string
-	members []dataplane.SNATMember
-	// index of each DIP in members; a DIP that goes leaves its place to another one.
-	index map[netip.Addr]uint16
-	// fault is why the tables do not have it.
-	fault error
+	// known are the VIPs with SNAT; changes counts how often it was replaced.
+	known   map[netip.Addr]knownVIP
+	changes uint64
+	outer   []netip.Addr
 }
 
 // knownVIP is what is known of a VIP with SNAT.
 type knownVIP struct {
 	// held: the tables have words of it, of this agent or of one before.
-	held  bool
-	fault error
+	held bool
+	// leased: servers hold ports of it, so that it must be announced for them whatever the health of endpoints is.
+	leased bool
+	fault  error
+	// service is that of the ports.
+	service string
 }
+
+// outbound tells whether the tables send answers to servers that hold ports of the VIP.
+func (k knownVIP) outbound() bool { return k.held && k.leased && k.fault == nil }
 
 // NewLeases makes leases of a data plane. VIPs of which it has words of an agent before are as they were, as long as that one's leases
 // would have lasted (Remember).
 func NewLeases(tables dataplane.MuxSNAT, c clock.Clock) *Leases {
 	l := &Leases{
 		tables: tables, clock: c, says: make(chan struct{}, 1), moves: make(chan struct{}, 1), book: snat.NewBook(), vips: map[snat.VIP]*leasedVIP{},
-		mtu: func(netip.Addr) uint32 { return 0 }, known: map[netip.Addr]knownVIP{},
+		mtu: func(netip.Addr) uint32 { return 0 }, known: map[netip.Addr]knownVIP{}, changes: 1,
 	}
 	for _, vip := range tables.HeldSNAT() {
-		l.known[vip.Addr] = knownVIP{held: true}
+		l.known[vip.Addr] = knownVIP{held: true, leased: true}
+		l.outer = append(l.outer, heldOuters(tables, vip)...)
 	}
 	return l
+}
+
+// heldOuters returns the outer destinations that tables have of a VIP's servers.
+func heldOuters(tables dataplane.MuxSNAT, vip snat.VIP) (out []netip.Addr) {
+	if t, ok := tables.(dataplane.SNATTeller); ok {
+		outers, _, _ := t.SNATWords(vip)
+		for _, outer := range outers {
+			if outer.IsValid() {
+				out = append(out, outer)
+			}
+		}
+	}
+	return out
 }
 
 // Remember keeps the names of the VIPs with SNAT in a file, and when it was heard that leases are the newest: an agent that starts
@@ -131,43 +143,6 @@ func (l *Leases) Say(r *apiv1.NodeReport) bool {
 	return true
 }
 
-// Withheld are the VIPs with SNAT that may not be advertised: the tables do not have their leases, or have not had the newest for
-// longer than a time; 0: however long.
-func (l *Leases) Withheld(lasts time.Duration) (out map[netip.Addr]bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	late := lasts > 0 && l.clock.Now().Sub(l.heard) > lasts
-	for vip, k := range l.known {
-		if !late && k.held && k.fault == nil {
-			continue
-		}
-		if out == nil {
-			out = map[netip.Addr]bool{}
-		}
-		out[vip] = true
-	}
-	return out
-}
-
-// Valid tells whether a VIP may be advertised: it has no SNAT, or the tables have its leases, and have had the newest for a time.
-func (l *Leases) Valid(vip netip.Addr, lasts time.Duration) bool { return !l.Withheld(lasts)[vip] }
-
-// Fault is why VIPs with SNAT are withheld; empty: none is.
-func (l *Leases) Fault(lasts time.Duration) string {
-	withheld := l.Withheld(lasts)
-	if len(withheld) == 0 {
-		return ""
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, vip := range slices.SortedFunc(maps.Keys(withheld), netip.Addr.Compare) {
-		if k := l.known[vip]; k.fault != nil {
-			return k.fault.Error()
-		}
-	}
-	return fmt.Sprintf("%d VIPs with SNAT are withheld: no manager told of leases within %v", len(withheld), lasts)
-}
-
 // Holder is the server that has a port of a VIP, and the VIP's service; false: none, or the VIP has no SNAT.
 func (l *Leases) Holder(vip netip.Addr, port uint16) (dip netip.Addr, service string, ok bool) {
 	l.hearing.Lock()
@@ -179,6 +154,29 @@ func (l *Leases) Holder(vip netip.Addr, port uint16) (dip netip.Addr, service st
 	}
 	dip, ok = p.DIP(snat.RangeOf(port))
 	return dip, v.service, ok
+}
+
+// Service is the service of a VIP with SNAT; empty: it has none, or its leases are not loaded.
+func (l *Leases) Service(vip netip.Addr) string {
+	l.hearing.Lock()
+	defer l.hearing.Unlock()
+	if v := l.vips[snat.VIP{Addr: vip}]; v != nil {
+		return v.service
+	}
+	return ""
+}
+
+// Withheld are the VIPs whose ports the tables have no room for.
+func (l *Leases) Withheld() map[lb.EndpointKey]agent.WithheldVIP {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := map[lb.EndpointKey]agent.WithheldVIP{}
+	for vip, k := range l.known {
+		if full := (*dataplane.NoRoom)(nil); errors.As(k.fault, &full) {
+			out[lb.EndpointKey{VIP: vip}] = agent.WithheldVIP{Service: k.service, Table: full.Table}
+		}
+	}
+	return out
 }
 
 // Revision is up to which the tables have all leases; 0: they have none.
@@ -258,11 +256,16 @@ func (l *Leases) fresh(revision int64, newest bool) {
 
 // retry gives the tables what they could not take.
 func (l *Leases) retry() {
-	for name, v := range l.vips {
-		if v.fault != nil {
+	for _, name := range l.ordered() {
+		if v := l.vips[name]; v.fault != nil {
 			l.set(name, v)
 		}
 	}
+}
+
+// ordered are the VIPs with SNAT in the order in which they get room, which does not depend on this agent's past.
+func (l *Leases) ordered() []snat.VIP {
+	return slices.SortedFunc(maps.Keys(l.vips), func(a, b snat.VIP) int { return cmp.Compare(l.vips[a].order, l.vips[b].order) })
 }
 
 // tell lets others know of the VIPs there are, when that is news.
@@ -273,7 +276,7 @@ func (l *Leases) tell() {
 	l.news, l.faulty = false, 0
 	known, outer := make(map[netip.Addr]knownVIP, len(l.vips)), map[netip.Addr]bool{}
 	for name, v := range l.vips {
-		known[name.Addr] = knownVIP{held: !l.loading, fault: v.fault}
+		known[name.Addr] = knownVIP{held: !l.loading, leased: v.leased, fault: v.fault, service: v.service}
 		if v.fault != nil {
 			l.faulty++
 		}
@@ -292,6 +295,7 @@ func (l *Leases) tell() {
 		}
 	}
 	l.known = known
+	l.changes++
 	if len(outer) != len(l.outer) || slices.ContainsFunc(l.outer, func(a netip.Addr) bool { return !outer[a] }) {
 		l.outer = slices.SortedFunc(maps.Keys(outer), netip.Addr.Compare)
 	}
@@ -325,25 +329,26 @@ func (l *Leases) obey(in *apiv1.SnatLeases) error {
 	}
 	if l.loading && in.GetRevision() != 0 {
 		l.loading, l.news = false, true
-		for name, v := range l.vips {
-			l.set(name, v)
-		}
 		for _, name := range l.tables.HeldSNAT() {
-			if l.vips[name] == nil { // of an agent before
+			if l.vips[name] == nil { // of an agent before: it makes room
 				if err := l.tables.SetSNAT(name, nil, nil); err != nil {
 					return err
 				}
 			}
 		}
+		for _, name := range l.ordered() {
+			l.set(name, l.vips[name])
+		}
 	}
 	return nil
 }
 
-// configure makes these the VIPs with SNAT.
+// configure makes these the VIPs with SNAT, in the order in which they get room.
 func (l *Leases) configure(vips []*apiv1.SnatVIP) error {
 	l.news = true
 	wanted := make(map[snat.VIP]bool, len(vips))
-	for _, in := range vips {
+	var changed []snat.VIP
+	for i, in := range vips {
 		addr, err := netip.ParseAddr(in.GetVip())
 		if err != nil {
 			return err
@@ -355,14 +360,13 @@ func (l *Leases) configure(vips []*apiv1.SnatVIP) error {
 			v = &leasedVIP{index: map[netip.Addr]uint16{}}
 			l.vips[name] = v
 		}
-		v.service = in.GetService()
-		changed, err := v.configure(in.GetDips())
+		v.service, v.order = in.GetService(), i
+		other, err := v.configure(in.GetDips())
 		if err != nil {
 			return err
 		}
-		changed = v.follow(l.mtu) || changed
-		if changed && !l.loading {
-			l.set(name, v)
+		if v.follow(l.mtu) || other {
+			changed = append(changed, name)
 		}
 	}
 	for name := range l.vips {
@@ -373,61 +377,12 @@ func (l *Leases) configure(vips []*apiv1.SnatVIP) error {
 			}
 		}
 	}
+	for _, name := range changed {
+		if !l.loading {
+			l.set(name, l.vips[name])
+		}
+	}
 	return nil
-}
-
-// configure makes these the DIPs; those that stay keep their places, others come in the order that they are given in.
-func (v *leasedVIP) configure(dips []*apiv1.SnatDIP) (changed bool, err error) {
-	wanted := make(map[netip.Addr]dataplane.SNATMember, len(dips))
-	order := make([]netip.Addr, 0, len(dips))
-	for _, d := range dips {
-		m := dataplane.SNATMember{Encap: d.GetEncap()}
-		if m.DIP, err = netip.ParseAddr(d.GetDip()); err != nil {
-			return false, err
-		}
-		if m.Outer, err = netip.ParseAddr(d.GetOuter()); err != nil {
-			return false, err
-		}
-		wanted[m.DIP] = m
-		order = append(order, m.DIP)
-	}
-	members := slices.Clone(v.members) // the tables may have these
-	for dip, i := range v.index {
-		if _, ok := wanted[dip]; !ok {
-			delete(v.index, dip)
-			members[i], changed = dataplane.SNATMember{}, true
-		}
-	}
-	for _, dip := range order {
-		m := wanted[dip]
-		i, ok := v.index[dip]
-		if !ok {
-			free := slices.Index(members, dataplane.SNATMember{})
-			if free < 0 {
-				free = len(members)
-				members = append(members, dataplane.SNATMember{})
-			}
-			i = uint16(free)
-			v.index[dip] = i
-		}
-		m.MTU = members[i].MTU
-		changed = changed || members[i] != m
-		members[i] = m
-	}
-	v.members = members
-	return changed, nil
-}
-
-// follow gives the members the MTUs of their paths.
-func (v *leasedVIP) follow(mtu func(outer netip.Addr) uint32) (changed bool) {
-	members := slices.Clone(v.members)
-	for i := range members {
-		if m := &members[i]; m.Outer.IsValid() && m.MTU != mtu(m.Outer) {
-			m.MTU, changed = mtu(m.Outer), true
-		}
-	}
-	v.members = members
-	return changed
 }
 
 // set gives the tables all of a VIP. What they cannot take is tried again with whatever is heard next; the VIP is withheld until then.
@@ -439,6 +394,15 @@ func (l *Leases) set(name snat.VIP, v *leasedVIP) {
 	was := v.fault
 	v.fault = l.tables.SetSNAT(name, v.members, &words)
 	l.news = l.news || (was == nil) != (v.fault == nil)
+	l.count(name, v)
+}
+
+// count finds out whether servers hold ports of a VIP.
+func (l *Leases) count(name snat.VIP, v *leasedVIP) {
+	p := l.book.Page(name)
+	leased := p != nil && p.Leased() > 0 && len(v.index) > 0
+	l.news = l.news || leased != v.leased
+	v.leased = leased
 }
 
 // change takes in a batch.
@@ -471,6 +435,7 @@ func (l *Leases) change(raw []byte) error {
 		}
 		v.fault = l.tables.ChangeSNAT(s.VIP, changes)
 		l.news = l.news || v.fault != nil
+		l.count(s.VIP, v)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package mux
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -92,71 +93,185 @@ func (w *leasedWorld) announces(when string, vips ...string) {
 	}
 }
 
-// TestVIPWithSNATIsAnnouncedWithItsLeases: not before the tables have them, and not when no manager says that they are the newest.
-func TestVIPWithSNATIsAnnouncedWithItsLeases(t *testing.T) {
+// ranked checks the rank of the route to the VIP with SNAT; routes to the other VIP have none.
+func (w *leasedWorld) ranked(when string, want uint8) {
+	w.t.Helper()
+	w.announces(when, snatVIP, plainVIP)
+	for _, r := range w.speaker.State().Routes {
+		wanted := want
+		if r.Prefix.Addr().String() != snatVIP {
+			wanted = rankNewest
+		}
+		if r.Rank != wanted {
+			w.t.Errorf("%s: the route to %v has rank %d, expected %d", when, r.Prefix, r.Rank, wanted)
+		}
+	}
+}
+
+// lease folds a lease of the DIP into the manager's book and returns the batch.
+func (w *leasedWorld) lease(r snat.Range) []byte {
+	w.t.Helper()
+	b := &snat.Batch{Number: w.book.Last() + 1, At: w.clock.Now(), Sections: []snat.Section{{
+		VIP: snat.VIP{Addr: netip.MustParseAddr(snatVIP)}, Leased: []snat.Lease{{DIP: netip.MustParseAddr(snatDIP), Range: r}},
+	}}}
+	raw := b.Pack(nil)
+	if err := w.book.Fold(b, len(raw)); err != nil {
+		w.t.Fatal(err)
+	}
+	return raw
+}
+
+// TestRoutesRankBehindNewerLeases: a mux that lacks leases, or cannot know whether they are the newest, announces the VIP behind those
+// that can, so that clients are served if no mux can.
+func TestRoutesRankBehindNewerLeases(t *testing.T) {
 	w := newLeasedWorld(t)
-	w.announces("before anybody spoke of SNAT", snatVIP, plainVIP)
+	w.ranked("before anybody spoke of SNAT", rankNewest)
 	w.leases.Begin()
 	w.hear(&apiv1.SnatLeases{Snapshot: true, Configured: true, Vips: w.vip(snatDIP)})
-	w.announces("half of the snapshot is there", plainVIP)
+	w.ranked("half of the snapshot is there", rankWithout)
+	if err := w.agent.Status().GetError(); !strings.Contains(err, "1 of 1 VIPs are not loaded") {
+		t.Errorf("status says %q", err)
+	}
 	w.hear(&apiv1.SnatLeases{Newest: true, Revision: 1})
-	w.announces("the leases are there", snatVIP, plainVIP)
+	w.ranked("the leases are there", rankNewest)
 
 	w.clock.Advance(DefaultLeaseFor)
 	w.agent.Speak(context.Background())
-	w.announces("as long as it may be silent", snatVIP, plainVIP)
+	w.ranked("as long as managers may be silent", rankNewest)
 	w.clock.Advance(time.Millisecond)
 	w.agent.Speak(context.Background())
-	w.announces("no manager was heard for too long", plainVIP)
-	if err := w.agent.Status().GetError(); !strings.Contains(err, "no manager told of leases") {
+	w.ranked("no manager confirmed for too long", rankUnconfirmed)
+	if err := w.agent.Status().GetError(); !strings.Contains(err, "no manager confirmed within 10s") {
 		t.Errorf("status says %q", err)
 	}
 	w.leases.Begin()
 	w.hear(&apiv1.SnatLeases{Snapshot: true, Configured: true, Vips: w.vip(snatDIP)})
-	w.announces("half of the next snapshot is there", plainVIP)
+	w.ranked("half of the next snapshot is there", rankUnconfirmed)
 	w.hear(&apiv1.SnatLeases{Newest: true, Revision: 2})
-	w.announces("a manager is back", snatVIP, plainVIP)
+	w.ranked("a manager is back", rankNewest)
 	w.hear(&apiv1.SnatLeases{Newest: true, Revision: 2, Configured: true})
-	w.announces("the service has no snat any more", snatVIP, plainVIP)
 	w.clock.Advance(time.Hour)
 	w.agent.Speak(context.Background())
-	w.announces("and nobody is needed for it", snatVIP, plainVIP)
+	w.ranked("the service has no snat any more", rankNewest)
 	if err := w.agent.Status().GetError(); err != "" {
 		t.Errorf("status says %q", err)
 	}
 }
 
-// TestAgentStartsWithWordsOfTheOneBefore: its VIPs stay announced as they would be had it not ended.
+// TestRemovedLeaseNamesAreRestored: the next agent knows the VIPs with SNAT, also when the state directory was removed meanwhile.
+func TestRemovedLeaseNamesAreRestored(t *testing.T) {
+	w := newLeasedWorld(t)
+	w.file = filepath.Join(t.TempDir(), "state", "snat")
+	if err := w.leases.Remember(w.file); err != nil {
+		t.Fatal(err)
+	}
+	w.leases.Begin()
+	w.hear(&apiv1.SnatLeases{Snapshot: true, Newest: true, Revision: 1, Configured: true, Vips: w.vip(snatDIP)})
+	w.agent.Speak(context.Background())
+	names := func(when, want string) {
+		t.Helper()
+		if text, err := os.ReadFile(w.file); err != nil || string(text) != want {
+			t.Errorf("%s: the file says %q, %v; want %q", when, text, err, want)
+		}
+	}
+	names("at first", snatVIP+"\n")
+	if err := os.RemoveAll(filepath.Dir(w.file)); err != nil {
+		t.Fatal(err)
+	}
+	w.clock.Advance(heardPace)
+	w.hear(&apiv1.SnatLeases{Newest: true, Revision: 1})
+	names("after its directory was removed", snatVIP+"\n")
+	if info, err := os.Stat(w.file); err != nil || !info.ModTime().Equal(w.clock.Now()) {
+		t.Errorf("its time is %v, %v; want %v", info.ModTime(), err, w.clock.Now())
+	}
+}
+
+// TestVIPIsAnnouncedForServersThatHoldItsPorts: whatever the health of its endpoints; without leases health decides.
+func TestVIPIsAnnouncedForServersThatHoldItsPorts(t *testing.T) {
+	w := newLeasedWorld(t)
+	unhealthy := func() {
+		for range 3 {
+			w.probe(snatDIP, false, "refused")
+		}
+		w.agent.Speak(context.Background())
+	}
+	healthy := func() {
+		for range 3 {
+			w.probe(snatDIP, true, "")
+		}
+		w.agent.Speak(context.Background())
+	}
+	w.snapshot()
+	unhealthy()
+	w.announces("no server holds ports", []string{}...)
+	w.rev++
+	w.hear(&apiv1.SnatLeases{Newest: true, Revision: w.rev, Batches: [][]byte{w.lease(200)}})
+	w.announces("a server got ports", snatVIP)
+	healthy()
+	w.announces("all are healthy", snatVIP, plainVIP)
+	unhealthy()
+	w.announces("none is healthy", snatVIP)
+	w.begin() // the words are there, and no manager has sent anything
+	unhealthy()
+	w.announces("after a restart of the agent", snatVIP)
+
+	w.data.Fail(snat.VIP{Addr: netip.MustParseAddr(snatVIP)}, errors.New("no room"))
+	w.snapshot()
+	w.announces("the tables have no room for the leases", []string{}...)
+	w.data.Fail(snat.VIP{Addr: netip.MustParseAddr(snatVIP)}, nil)
+	w.hear(&apiv1.SnatLeases{Newest: true, Revision: w.rev})
+	w.announces("they have room", snatVIP)
+	w.hear(&apiv1.SnatLeases{Newest: true, Revision: w.rev, Configured: true, Vips: w.vip()})
+	w.announces("the server left snat", []string{}...)
+}
+
+// TestVIPWaitsForMembersDespiteLeases: a mux that starts must not take clients' packets before its members were asked, though
+// servers hold ports.
+func TestVIPWaitsForMembersDespiteLeases(t *testing.T) {
+	w := &leasedWorld{world: newWorld(t), data: &dataplane.FakeMuxSNAT{}, book: snat.NewBook(), rev: 2, file: filepath.Join(t.TempDir(), "snat-vips")}
+	w.leases = NewLeases(w.data, w.clock)
+	w.restart()
+	const other = "10.20.2.11"
+	w.apply(planOf([]string{snatVIP}, snatDIP, other))
+	w.lease(200)
+	w.snapshot()
+	w.announces("no member was asked", []string{}...)
+	w.clock.Advance(comebackWait)
+	w.agent.Speak(context.Background())
+	w.announces("no member answered for as long as a VIP waits", snatVIP)
+}
+
+// TestAgentStartsWithWordsOfTheOneBefore: its VIPs rank as they would had it not ended.
 func TestAgentStartsWithWordsOfTheOneBefore(t *testing.T) {
 	w := newLeasedWorld(t)
 	w.snapshot()
 	w.begin()
-	w.announces("with words of the agent before", snatVIP, plainVIP)
+	w.ranked("with words of the agent before", rankNewest)
 	w.leases.Begin()
 	w.hear(&apiv1.SnatLeases{Snapshot: true, Configured: true, Vips: w.vip(snatDIP)})
-	w.announces("while a snapshot comes", snatVIP, plainVIP)
+	w.ranked("while a snapshot comes", rankNewest)
 	w.clock.Advance(DefaultLeaseFor + 1)
 	w.agent.Speak(context.Background())
-	w.announces("when it does not end", plainVIP)
+	w.ranked("when it does not end", rankUnconfirmed)
 	w.hear(&apiv1.SnatLeases{Newest: true, Revision: 1})
-	w.announces("when it is there", snatVIP, plainVIP)
+	w.ranked("when it is there", rankNewest)
 
 	// One that was away for long has words that may be others' by now.
 	w.clock.Advance(DefaultLeaseFor + 1)
 	w.begin()
-	w.announces("with words that were the newest too long ago", plainVIP)
+	w.ranked("with words that were confirmed too long ago", rankUnconfirmed)
 
-	// What the agent before had and no manager speaks of any more is forgotten.
+	// VIPs that the manager does not name any more are forgotten.
 	w.leases.Begin()
 	w.hear(&apiv1.SnatLeases{Snapshot: true, Configured: true, Revision: 2})
-	w.announces("the service has no snat any more", snatVIP, plainVIP)
+	w.ranked("the service has no snat any more", rankNewest)
 	if held := w.data.HeldSNAT(); len(held) != 0 {
 		t.Errorf("the tables have %v", held)
 	}
 }
 
-// TestAgentStartsWithoutWords: on a machine that was down nothing is known but the names of VIPs with SNAT; without a manager those
-// are not announced.
+// TestAgentStartsWithoutWords: after a reboot only the names of VIPs with SNAT are known; without a manager those rank behind
+// all other muxes.
 func TestAgentStartsWithoutWords(t *testing.T) {
 	w := newLeasedWorld(t)
 	file := w.file
@@ -174,9 +289,9 @@ func TestAgentStartsWithoutWords(t *testing.T) {
 	for range 2 {
 		w.probe(snatDIP, true, "")
 	}
-	w.announces("without words", plainVIP)
+	w.ranked("without words", rankWithout)
 	w.snapshot()
-	w.announces("with the leases", snatVIP, plainVIP)
+	w.ranked("with the leases", rankNewest)
 	w.hear(&apiv1.SnatLeases{Newest: true, Revision: 2, Configured: true})
 	if text, err := os.ReadFile(file); err != nil || len(text) != 0 {
 		t.Errorf("the file says %q, %v", text, err)
@@ -186,15 +301,19 @@ func TestAgentStartsWithoutWords(t *testing.T) {
 	}
 }
 
-// TestTablesWithoutRoom: a VIP whose leases the tables cannot take is withheld, and told; all else goes on, and it comes when there is
-// room.
+// TestTablesWithoutRoom: a VIP whose leases the tables cannot take ranks behind muxes that have room, and is reported; all else goes on,
+// and its rank is restored when there is room.
 func TestTablesWithoutRoom(t *testing.T) {
 	w := newLeasedWorld(t)
-	w.data.Fail(snat.VIP{Addr: netip.MustParseAddr(snatVIP)}, errors.New("set SNAT of 203.0.113.10: no room"))
+	w.data.Fail(snat.VIP{Addr: netip.MustParseAddr(snatVIP)}, fmt.Errorf("set SNAT of 203.0.113.10: %w", &dataplane.NoRoom{Table: dataplane.TableSNAT}))
 	w.snapshot()
-	w.announces("there is no room", plainVIP)
-	if err := w.agent.Status().GetError(); !strings.Contains(err, "no room") {
-		t.Errorf("status says %q", err)
+	w.ranked("there is no room", rankWithout)
+	st := w.agent.Status()
+	if !strings.Contains(st.GetError(), "table snat_vips is full: VIPs "+snatVIP) {
+		t.Errorf("status says %q", st.GetError())
+	}
+	if got := st.GetWithheld(); len(got) != 1 || got[0].GetVip() != snatVIP || got[0].GetTable() != dataplane.TableSNAT || got[0].GetService() == "" {
+		t.Errorf("withheld %v", got)
 	}
 	var rep apiv1.NodeReport
 	if !w.leases.Say(&rep) || rep.GetSnatAck().GetRevision() != w.rev {
@@ -202,7 +321,10 @@ func TestTablesWithoutRoom(t *testing.T) {
 	}
 	w.data.Fail(snat.VIP{Addr: netip.MustParseAddr(snatVIP)}, nil)
 	w.hear(&apiv1.SnatLeases{Newest: true, Revision: w.rev})
-	w.announces("there is room", snatVIP, plainVIP)
+	w.ranked("there is room", rankNewest)
+	if got := w.agent.Status().GetWithheld(); len(got) != 0 {
+		t.Errorf("there is room, and %v is withheld", got)
+	}
 	if _, ok := w.data.DIP(snat.VIP{Addr: netip.MustParseAddr(snatVIP)}, 1024); ok {
 		t.Error("a port is somebody's")
 	}

@@ -3,6 +3,7 @@ package mux
 import (
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -46,8 +47,8 @@ func TestLeasesReachTheTables(t *testing.T) {
 				}
 			}
 		}
-		if !l.Valid(vip.Addr, time.Second) {
-			t.Fatal("a VIP of which nobody said that it has SNAT must not be advertised")
+		if !l.Newest(vip.Addr, time.Second) {
+			t.Fatal("a VIP without SNAT has a rank")
 		}
 		snapshot()
 		for step := range 300 {
@@ -108,12 +109,60 @@ func TestLeasesReachTheTables(t *testing.T) {
 			}
 		}
 		<-now.After(0)
-		if !l.Valid(vip.Addr, time.Minute) || l.Revision() != revision {
-			t.Fatal("a VIP whose leases are there must be advertised")
+		if !l.Newest(vip.Addr, time.Minute) || l.Revision() != revision {
+			t.Fatal("leases that were confirmed do not count as the newest")
 		}
 		now.Advance(time.Minute + 1)
-		if l.Valid(vip.Addr, time.Minute) || !l.Valid(vip.Addr, 0) || !l.Valid(netip.MustParseAddr("203.0.113.11"), time.Minute) {
-			t.Fatal("a VIP is advertised whose leases may be old, or another one is not")
+		if l.Ranks(time.Minute)[vip.Addr] != rankUnconfirmed || !l.Newest(netip.MustParseAddr("203.0.113.11"), time.Minute) {
+			t.Fatal("leases that may be old count as the newest, or a VIP without SNAT has a rank")
+		}
+	}
+}
+
+// TestOldestVIPsGetTheRoom: in the order that managers send, whatever the agent had before; another one gets room as soon as there is some.
+func TestOldestVIPsGetTheRoom(t *testing.T) {
+	vips := []string{"203.0.113.19", "203.0.113.12", "203.0.113.15", "203.0.113.11"} // the oldest first
+	configured := func(vips ...string) (out []*apiv1.SnatVIP) {
+		for _, vip := range vips {
+			out = append(out, &apiv1.SnatVIP{Vip: vip, Service: vip, Dips: []*apiv1.SnatDIP{{Dip: "10.20.1.11", Outer: "10.20.1.11", Encap: "ipip"}}})
+		}
+		return out
+	}
+	held := func(l *Leases) (out []string) {
+		for _, vip := range vips {
+			if l.Newest(netip.MustParseAddr(vip), time.Minute) {
+				out = append(out, vip)
+			}
+		}
+		return out
+	}
+	hear := func(l *Leases, in *apiv1.SnatLeases) {
+		t.Helper()
+		if err := l.Hear(&apiv1.PlanUpdate{SnatLeases: in}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now := clock.NewFake(time.Unix(1_700_000_000, 0))
+	for range 10 { // maps have no order
+		tables := &dataplane.FakeMuxSNAT{Room: 2}
+		for start := range 3 {
+			l := NewLeases(tables, now)
+			if start == 2 { // the machine was down
+				tables = &dataplane.FakeMuxSNAT{Room: 2}
+				l = NewLeases(tables, now)
+			}
+			l.Begin()
+			hear(l, &apiv1.SnatLeases{Snapshot: true, Configured: true, Vips: configured(vips...), Revision: 5, Newest: true})
+			if got := held(l); !slices.Equal(got, vips[:2]) {
+				t.Fatalf("start %d: %v have room, want %v", start, got, vips[:2])
+			}
+			if start == 2 {
+				hear(l, &apiv1.SnatLeases{Configured: true, Vips: configured(vips[1:]...), Revision: 5, Newest: true})
+				hear(l, &apiv1.SnatLeases{Revision: 5, Newest: true})
+				if got := held(l); !slices.Equal(got[len(got)-2:], vips[1:3]) {
+					t.Fatalf("when the oldest one is gone %v have room, want %v", got, vips[1:3])
+				}
+			}
 		}
 	}
 }

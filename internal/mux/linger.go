@@ -23,11 +23,7 @@ type lingering struct {
 // have been extended; and the changes from that one on, which are those to the plan as told without what lingers.
 func (l *lingering) extend(told, before plan.Plan, changes []plan.EndpointChange, now time.Time, linger time.Duration) (plan.Plan, []plan.EndpointChange) {
 	until := map[netip.Addr]time.Time{}
-	for _, c := range changes {
-		if c.After != nil || len(plan.OfVIP(told.Endpoints, c.Before.Key)) > 0 {
-			continue
-		}
-		vip := c.Before.Key.VIP
+	for _, vip := range leftVIPs(told, before, changes) {
 		end, lingers := l.until[vip]
 		if !lingers {
 			end = now.Add(linger)
@@ -54,6 +50,22 @@ func (l *lingering) extend(told, before plan.Plan, changes []plan.EndpointChange
 	l.keep(&p, before)
 	l.keepCookies(&p, before)
 	return p, changes
+}
+
+// leftVIPs returns the VIPs of the plan before, and of changes from it, that the plan as told does not have. Some may be there twice.
+func leftVIPs(told, before plan.Plan, changes []plan.EndpointChange) (out []netip.Addr) {
+	outbound := told.OutboundVIPs()
+	for _, c := range changes {
+		if c.After == nil && !plan.HasVIP(told.Endpoints, outbound, c.Before.Key.VIP) {
+			out = append(out, c.Before.Key.VIP)
+		}
+	}
+	for vip := range before.OutboundVIPs() {
+		if !plan.HasVIP(told.Endpoints, outbound, vip) {
+			out = append(out, vip)
+		}
+	}
+	return out
 }
 
 // merged joins two ordered lists of endpoints.
@@ -107,11 +119,14 @@ func (l *lingering) next() (next time.Time) {
 	return next
 }
 
-// Linger makes the tables forget VIPs whose routes were withdrawn long enough ago, until ctx ends.
+// Linger makes the tables forget VIPs whose routes were withdrawn long enough ago, and looks for room for those that are withheld, until ctx ends.
 func (a *Agent) Linger(ctx context.Context) {
 	for {
 		a.mu.Lock()
 		next := a.linger.next()
+		if !a.retry.IsZero() && (next.IsZero() || a.retry.Before(next)) {
+			next = a.retry
+		}
 		a.mu.Unlock()
 		var over <-chan time.Time
 		lingers := a.lingers

@@ -14,13 +14,23 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// obey makes everything follow the manager's plan, and keeps what lingers; applying is held. It looks at what differs from the
-// plan that is obeyed, since one change among 20,000 endpoints must not cost what all of them do.
+// obey makes everything follow the manager's plan, but for the VIPs that the tables have no room for; applying is held.
 func (a *Agent) obey(ctx context.Context, told plan.Plan) error {
 	var err error
 	if told.Endpoints, err = plan.Order(told.Endpoints); err != nil {
 		return err
 	}
+	f := a.fittingTo(told)
+	for err = a.follow(ctx, f); err != nil && a.refused(f, err); {
+		err = a.follow(ctx, f)
+	}
+	return err
+}
+
+// follow makes everything follow a fitting plan, and keeps what lingers. It looks at what differs from the plan that is obeyed, since one
+// change among 20,000 endpoints must not cost what all of them do. An error that is a dataplane.NoRoom has changed nothing.
+func (a *Agent) follow(ctx context.Context, f *fitting) error {
+	told := f.plan()
 	first := a.adoptRoutes(ctx)
 	peers, peersErr := peersOf(told.Node.BGP, a.peers, a.o.ReadFile)
 
@@ -36,9 +46,10 @@ func (a *Agent) obey(ctx context.Context, told plan.Plan) error {
 	if len(withdrawn) > 0 {
 		a.withdrawFirst(ctx, told, peers)
 	}
+	a.wantLeased()
 	a.wantOuters(s.changes)
 
-	err = a.applyTables(s)
+	err := a.applyTables(s)
 	if err != nil && len(linger.until) > 0 {
 		// There may be no room for what lingers beside what comes.
 		a.takeBack(s, decisions)
@@ -63,8 +74,9 @@ func (a *Agent) obey(ctx context.Context, told plan.Plan) error {
 	}
 
 	a.mu.Lock()
-	a.told, a.peers = told, peers
-	a.knowRoutesLocked(changes, lingered)
+	a.told, a.peers = f.told, peers
+	a.withheldLocked(f)
+	a.knowRoutesLocked(told, changes, lingered)
 	a.takenLocked(s)
 	stateErr := a.announcementFaultLocked()
 	a.mu.Unlock()
@@ -127,22 +139,22 @@ func (a *Agent) takeBack(s step, decisions map[lb.EndpointKey]health.Decision) {
 
 // forgetRoutesLocked takes VIPs that the manager's plan has no more out of those that may be announced, and returns them.
 func (a *Agent) forgetRoutesLocked(told plan.Plan, changes []plan.EndpointChange) (withdrawn []netip.Addr) {
-	forget := func(vip netip.Addr) {
-		if a.inTables[vip] && len(plan.OfVIP(told.Endpoints, lb.EndpointKey{VIP: vip})) == 0 {
-			delete(a.inTables, vip)
-			withdrawn = append(withdrawn, vip)
-		}
-	}
+	var left []netip.Addr
 	if a.ready {
-		for _, c := range changes {
-			if c.After == nil {
-				forget(c.Before.Key.VIP)
-			}
-		}
+		left = leftVIPs(told, a.plan, changes)
 	} else {
 		// Those of an agent before this one.
-		for vip := range maps.Clone(a.inTables) {
-			forget(vip)
+		outbound := told.OutboundVIPs()
+		for vip := range a.inTables {
+			if !plan.HasVIP(told.Endpoints, outbound, vip) {
+				left = append(left, vip)
+			}
+		}
+	}
+	for _, vip := range left {
+		if a.inTables[vip] {
+			delete(a.inTables, vip)
+			withdrawn = append(withdrawn, vip)
 		}
 	}
 	a.routesMoved = a.routesMoved || len(withdrawn) > 0
@@ -151,7 +163,7 @@ func (a *Agent) forgetRoutesLocked(told plan.Plan, changes []plan.EndpointChange
 
 // knowRoutesLocked lets VIPs of the manager's plan be announced that the tables know now: those that came, also those that had
 // lingered.
-func (a *Agent) knowRoutesLocked(changes []plan.EndpointChange, lingered lingering) {
+func (a *Agent) knowRoutesLocked(told plan.Plan, changes []plan.EndpointChange, lingered lingering) {
 	know := func(vip netip.Addr) {
 		if !a.inTables[vip] {
 			a.inTables[vip], a.routesMoved = true, true
@@ -162,8 +174,12 @@ func (a *Agent) knowRoutesLocked(changes []plan.EndpointChange, lingered lingeri
 			know(c.After.Key.VIP)
 		}
 	}
+	outbound := a.told.OutboundVIPs()
+	for vip := range outbound {
+		know(vip)
+	}
 	for vip := range lingered.until {
-		if len(plan.OfVIP(a.told.Endpoints, lb.EndpointKey{VIP: vip})) > 0 {
+		if plan.HasVIP(told.Endpoints, outbound, vip) {
 			know(vip)
 		}
 	}

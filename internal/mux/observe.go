@@ -21,6 +21,8 @@ type change struct {
 	asked bool
 	// doubts: the mux suspects itself more or less than before.
 	doubts bool
+	// paths are the machines that were lost or found.
+	paths []*machine
 	// groups have members that turn in this pass.
 	groups []*group
 }
@@ -47,6 +49,9 @@ func (r *roster) observe(results []probe.Result, now time.Time, evidence func(pr
 			continue
 		}
 		r.results++
+		if m := r.machines.byTarget[result.Target]; m != nil && m.path.Observe(result.Reached()) {
+			r.reach(&c, m, now)
+		}
 		for _, k := range r.byTarget[result.Target] {
 			if k.of.probed() { // else its host has spoken since
 				r.fold(&c, k, result, now)
@@ -90,14 +95,15 @@ func (r *roster) fold(c *change, k *check, result *probe.Result, now time.Time) 
 	k.remember(result, false)
 	k.unaskable = false
 	k.had, k.good, k.silent, k.words = true, result.Good, result.Silent && !result.Good, result.Words
-	switch {
-	case k.held && k.good:
+	if k.held && (k.good || r.doubt.Phase() == health.Trusting) {
+		// The failures before are no evidence: this mux was cut off. A probe of that time may still end in silence after the suspicion.
 		k.state = health.Adopt(true)
-	case k.state.Observe(k.good, k.rise, k.fall):
+	}
+	if k.state.Observe(k.good, k.rise, k.fall) {
 		k.fell = k.silent && !k.state.Alive()
 	}
 	k.fell = k.fell && k.silent
-	// What was held in a suspicion that is over is so until its next result.
+	// A check held in a suspicion that is over is held until its next result, which is the first that counts.
 	k.held = k.held && k.silent && r.doubt.Phase() != health.Trusting
 	up, known := m.combine(m.group.needed)
 	m.up, m.asked = up, m.asked || known

@@ -8,9 +8,12 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// outers are the tunnel destinations of plans, counted by the members that have them. They have no lock.
+// outers are the tunnel destinations of plans, counted by the members that have them, and those of servers that hold ports of VIPs. They
+// have no lock.
 type outers struct {
 	members map[netip.Addr]int
+	// leased are those of servers, each counted once in members.
+	leased map[netip.Addr]bool
 	// moved are those that came or went since list, which was ordered.
 	moved   map[netip.Addr]bool
 	ordered []netip.Addr
@@ -21,23 +24,50 @@ func newOuters() outers { return outers{members: map[netip.Addr]int{}, moved: ma
 // add counts the destinations of an endpoint's members; nil has none.
 func (o *outers) add(e *plan.Endpoint) {
 	for _, m := range membersOf(e) {
-		n := o.members[m.Outer]
-		if o.members[m.Outer] = n + 1; n == 0 {
-			o.moved[m.Outer] = true
-		}
+		o.addOne(m.Outer)
+	}
+}
+
+func (o *outers) addOne(to netip.Addr) {
+	n := o.members[to]
+	if o.members[to] = n + 1; n == 0 {
+		o.moved[to] = true
 	}
 }
 
 // remove is the inverse of add.
 func (o *outers) remove(e *plan.Endpoint) {
 	for _, m := range membersOf(e) {
-		if n := o.members[m.Outer]; n > 1 {
-			o.members[m.Outer] = n - 1
-		} else {
-			delete(o.members, m.Outer)
-			o.moved[m.Outer] = true
+		o.removeOne(m.Outer)
+	}
+}
+
+func (o *outers) removeOne(to netip.Addr) {
+	if n := o.members[to]; n > 1 {
+		o.members[to] = n - 1
+	} else {
+		delete(o.members, to)
+		o.moved[to] = true
+	}
+}
+
+// lease makes these the destinations of servers that hold ports.
+func (o *outers) lease(all []netip.Addr) {
+	next := make(map[netip.Addr]bool, len(all))
+	for _, to := range all {
+		if next[to] {
+			continue
+		}
+		if next[to] = true; !o.leased[to] {
+			o.addOne(to)
 		}
 	}
+	for to := range o.leased {
+		if !next[to] {
+			o.removeOne(to)
+		}
+	}
+	o.leased = next
 }
 
 func membersOf(e *plan.Endpoint) []plan.Member {

@@ -66,6 +66,13 @@ func (a *Agent) setHopsLocked(p plan.Plan) error {
 			}
 		}
 	}
+	if a.o.Leases != nil {
+		for _, outer := range a.o.Leases.Outers() {
+			if _, answered := a.hops[outer]; !answered {
+				return nil
+			}
+		}
+	}
 	if err := a.o.Tables.SetNextHops(nextHops(a.hops)); err != nil {
 		return fmt.Errorf("set next hops: %w", err)
 	}

@@ -24,6 +24,8 @@ type roster struct {
 	groups map[lb.EndpointKey]*group
 	heard  heard
 	doubt  doubt
+	// machines are the hosts whose verdicts count here.
+	machines machines
 	// flips and bitsRoom are the lists of the last pass, whose room the next one takes.
 	flips    []flip
 	bitsRoom []dataplane.MemberAlive
@@ -49,7 +51,7 @@ type roster struct {
 func newRoster(adopted func(lb.EndpointKey, uint16) (alive, known bool), decided func(lb.EndpointKey) mark) *roster {
 	return &roster{
 		members: map[backend]*member{}, byTarget: map[probe.Target][]*check{}, groups: map[lb.EndpointKey]*group{},
-		known: map[probe.Target]bool{}, damped: map[*member]bool{}, doubt: newDoubt(),
+		known: map[probe.Target]bool{}, damped: map[*member]bool{}, doubt: newDoubt(), machines: newMachines(),
 		heard: heard{said: map[lb.EndpointKey]map[uint16]saying{}}, moved: true, turned: map[probe.Target]bool{}, vips: newVIPIndex(),
 		adopted: adopted, decided: decided,
 	}
@@ -105,6 +107,9 @@ func (r *roster) follows(changes []plan.EndpointChange, decisions map[lb.Endpoin
 			r.group(c.After, decisions, now)
 		}
 		if old != nil {
+			for _, pm := range old.Members {
+				r.moved = r.machines.leave(pm.Host) || r.moved
+			}
 			r.leave(old)
 			r.doubt.leave(old.Service)
 		}
@@ -150,6 +155,7 @@ func (r *roster) group(e *plan.Endpoint, decisions map[lb.EndpointKey]health.Dec
 			r.doubt.forget(m)
 		}
 		m.Member, m.service, m.group = pm, e.Service, g
+		r.moved = r.machines.enter(pm.Host) || r.moved
 		up, known := m.combine(g.needed)
 		m.up, m.asked = up, m.asked || known
 		if e.Health.Damping == nil {

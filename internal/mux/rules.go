@@ -120,6 +120,6 @@ func (l sourceLists) rule(s *plan.Service, policies map[string]*dataplane.Source
 		limits.Ping = lb.DefaultPing
 	}
 	for _, vip := range s.VIPs {
-		f(dataplane.MuxVIP{VIP: vip, Limits: limits, Sources: sources})
+		f(dataplane.MuxVIP{VIP: vip, Limits: limits, Sources: sources, Outbound: s.Outbound})
 	}
 }

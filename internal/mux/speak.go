@@ -2,9 +2,12 @@ package mux
 
 import (
 	"context"
+	"reflect"
+	"slices"
 	"time"
 
 	"github.com/shuntlb/shunt/internal/bgp"
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 // signOfLife is how often the speaker hears the wanted state again: it counts the hold time from the last word, and one that
@@ -40,10 +43,41 @@ func (a *Agent) Run(ctx context.Context) {
 			return
 		case <-a.speak:
 		case <-life:
+			a.rereadPasswords()
 			a.forgetSaid()
 			life = a.o.Clock.After(signOfLife)
 		}
 	}
+}
+
+// rereadPasswords makes the speaker use passwords whose files changed. A change counts when two reads in a row return the same, because a file
+// may be written in several steps. While a plan is being applied nothing is read: the plan reads the files itself.
+func (a *Agent) rereadPasswords() {
+	if !a.applying.TryLock() {
+		return
+	}
+	defer a.applying.Unlock()
+	if b := a.told.Node.BGP; b == nil || !slices.ContainsFunc(b.Peers, func(p lb.BGPPeer) bool { return p.PasswordFile != "" }) {
+		return
+	}
+	peers, err := peersOf(a.told.Node.BGP, a.peers, a.o.ReadFile)
+	if err != nil {
+		if text := err.Error(); text != a.passwordFault {
+			a.passwordFault = text
+			a.o.Log.Warn("read BGP passwords", "error", err)
+		}
+		return
+	}
+	a.passwordFault = ""
+	settled := reflect.DeepEqual(peers, a.reread)
+	a.reread = peers
+	if !settled || reflect.DeepEqual(peers, a.peers) {
+		return
+	}
+	a.mu.Lock()
+	a.peers = peers
+	a.mu.Unlock()
+	a.o.Log.Info("BGP passwords changed")
 }
 
 // forgetSaid makes the next word one that the speaker hears, though it heard the same just before.
@@ -81,6 +115,10 @@ func (a *Agent) Speak(ctx context.Context) {
 	if err == nil {
 		err = statusErr
 	}
+	kept := ""
+	if err == nil {
+		status, kept, err = a.turnOver(ctx, want, status)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err != nil && ctx.Err() == nil && (a.speakerFault == nil || a.speakerFault.Error() != err.Error()) {
@@ -91,8 +129,8 @@ func (a *Agent) Speak(ctx context.Context) {
 	if err == nil {
 		a.said = said{want, began}
 	}
-	if !sameStatus(a.status, status) {
+	if !sameStatus(a.status, status) || a.kept != kept {
 		poke(a.changed)
 	}
-	a.status = status
+	a.status, a.kept = status, kept
 }

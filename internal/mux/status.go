@@ -7,15 +7,22 @@ import (
 	"strings"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/bgp"
 	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
 // sameStatus tells whether two states of the speaker read the same.
 func sameStatus(a, b bgp.Status) bool {
-	return a.Withheld == b.Withheld && slices.Equal(a.Routes, b.Routes) && slices.Equal(a.Peers, b.Peers)
+	return a.Withheld == b.Withheld && a.Process == b.Process && sameRoutes(a.Routes, b.Routes) && slices.Equal(a.Peers, b.Peers)
+}
+
+// sameRoutes returns true if both are equal, without a look at them where they are the same array.
+func sameRoutes(a, b []bgp.Route) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
 }
 
 // Status implements agent.Handler.
@@ -26,19 +33,36 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 	}
 	tables := tableStatus(a.o.Tables.Pressure())
 	leaseFault := a.leaseFault()
+	var withoutPorts map[lb.EndpointKey]agent.WithheldVIP
+	if a.o.Leases != nil {
+		withoutPorts = a.o.Leases.Withheld()
+	}
+	var links []agent.Link
+	if a.o.Links != nil {
+		links = a.o.Links()
+	}
 	members, suspect, probes := a.memberStatus(counters), !a.Suspect().IsZero(), a.o.Prober.Stats()
+	answers := a.answerStatus(counters)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	withheld := a.allWithheldLocked(withoutPorts)
 	out := &apiv1.NodeStatus{
+		Answers: answers,
 		Members: members, Routes: a.routeStatusLocked(), Tables: tables, Flows: a.flowStatusLocked(),
 		Drained: a.drain.local || a.drain.last, Suspect: suspect, Starved: a.hunger.Felt(probes.Starved, a.o.Clock.Now()), Crowded: probes.Crowded > 0,
+		MtuFault:       agent.MTUFault(a.plan.MTU, links),
+		Withheld:       agent.WithheldStatus(withheld),
+		UnreachedHosts: a.roster.machines.named((*health.Path).Lost), UnconfirmedHosts: a.roster.machines.named((*health.Path).Unconfirmed),
 	}
 	for name, n := range counters.Reasons {
 		out.Reasons = append(out.Reasons, &apiv1.ReasonCount{Reason: name, Packets: n})
 	}
 	slices.SortFunc(out.Reasons, func(x, y *apiv1.ReasonCount) int { return strings.Compare(x.Reason, y.Reason) })
 	for _, p := range a.status.Peers {
-		out.Peers = append(out.Peers, &apiv1.PeerStatus{Address: p.Address.String(), State: p.State, Bfd: p.BFD})
+		out.Peers = append(out.Peers, &apiv1.PeerStatus{Address: p.Address.String(), State: p.State, Bfd: p.BFD, Losses: p.Losses, Reason: p.Reason})
+	}
+	if s := a.status.Process; s.PID != 0 {
+		out.Processes = append(out.Processes, &apiv1.ProcessBuild{Process: "speaker", Version: s.Version, Commit: s.Commit, Pid: uint32(s.PID), Kept: a.kept})
 	}
 	switch {
 	case a.interfaceFault != "":
@@ -47,6 +71,8 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 		out.Error = fmt.Sprintf("bgp speaker: %v", a.speakerFault)
 	case a.ready && a.status.Withheld != "":
 		out.Error = "routes are withheld: " + a.status.Withheld
+	case len(withheld) > 0:
+		out.Error = strings.Join(agent.WithheldLines(withheld), "; ")
 	case a.ready && leaseFault != "":
 		out.Error = leaseFault
 	}
@@ -55,6 +81,21 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 
 // statusBatch is the number of endpoints whose members' status is made at a time: probes' results must not wait for all.
 const statusBatch = 256
+
+// answerStatus is what came back to connections that servers opened, ordered by VIP.
+func (a *Agent) answerStatus(counters dataplane.MuxCounters) []*apiv1.AnswerStatus {
+	if a.o.Leases == nil {
+		return nil
+	}
+	var out []*apiv1.AnswerStatus
+	for key, n := range counters.Answers {
+		out = append(out, &apiv1.AnswerStatus{
+			Vip: key.VIP.String(), Service: a.o.Leases.Service(key.VIP), Packets: n.Packets, Bytes: n.Bytes,
+		})
+	}
+	slices.SortFunc(out, func(x, y *apiv1.AnswerStatus) int { return strings.Compare(x.Vip, y.Vip) })
+	return out
+}
 
 func (a *Agent) memberStatus(counters dataplane.MuxCounters) []*apiv1.MemberStatus {
 	a.mu.Lock()

@@ -40,7 +40,8 @@ func (s *step) touched() (vips []dataplane.MuxVIP, endpoints []plan.Endpoint) {
 		keys[vipOf(c.Key())] = true
 	}
 	for _, vip := range slices.AppendSeq(slices.Clone(s.also), maps.Keys(s.turned)) {
-		if key := (lb.EndpointKey{VIP: vip}); len(plan.OfVIP(s.after.Endpoints, key)) > 0 {
+		outbound := s.rules[vip].Outbound || s.turned[vip].Outbound
+		if key := (lb.EndpointKey{VIP: vip}); outbound || len(plan.OfVIP(s.after.Endpoints, key)) > 0 {
 			keys[key] = true
 		}
 	}

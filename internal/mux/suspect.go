@@ -55,6 +55,9 @@ func (a *Agent) followLocked(c change, because string) {
 	if c.doubts {
 		a.tellDoubtLocked()
 	}
+	if len(c.paths) > 0 {
+		a.logPathsLocked(c.paths)
+	}
 	if c.asked || !a.roster.due().Equal(a.dueTold) {
 		// A VIP may wait for just this one, and Run is to know what is due.
 		poke(a.speak)

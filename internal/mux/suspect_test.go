@@ -96,7 +96,8 @@ func TestCutOffMuxKeepsItsVerdicts(t *testing.T) {
 	}
 }
 
-// TestCutOffMuxComesBack: what was held stays when it answers, and falls when it does not.
+// TestCutOffMuxComesBack: a held member stays when it answers, and falls when as many results as its check says are bad after the suspicion: a probe that
+// was under way when the mux was cut off may end in silence after that.
 func TestCutOffMuxComesBack(t *testing.T) {
 	w := doubtWorld(t, nil)
 	for range 3 {
@@ -112,11 +113,16 @@ func TestCutOffMuxComesBack(t *testing.T) {
 	w.expect("one was not asked again")
 	w.probe("10.20.3.1", true, "connected")
 	w.expect("one of its members answers")
-	for _, target := range w.prober.targets {
-		if target.Address.Addr() == netip.MustParseAddr("10.20.3.2") {
-			w.agent.Probed([]probe.Result{{Target: target, Silent: true, Words: "no answer"}})
+	silent := func() {
+		for _, target := range w.prober.targets {
+			if target.Address.Addr() == netip.MustParseAddr("10.20.3.2") {
+				w.agent.Probed([]probe.Result{{Target: target, Silent: true, Words: "no answer"}})
+			}
 		}
 	}
+	silent()
+	w.expect("a probe of before ends")
+	silent()
 	w.expect("the other one is silent still", "alive 203.0.113.13/2 false")
 }
 

@@ -27,7 +27,7 @@ type sweeps struct {
 }
 
 // SweepFlows goes through the flow table until ctx ends: every interval, soon after the tables changed, and every second
-// while a draining member has flows.
+// while a draining member has flows or a table that VIPs share is under pressure.
 func (a *Agent) SweepFlows(ctx context.Context, interval time.Duration) {
 	for {
 		began := a.o.Clock.Now()
@@ -38,7 +38,7 @@ func (a *Agent) SweepFlows(ctx context.Context, interval time.Duration) {
 			return
 		case <-a.o.Clock.After(rest):
 		}
-		if a.flowsDrain() {
+		if a.flowsDrain() || a.tablesPressed() {
 			continue
 		}
 		select {
@@ -56,6 +56,7 @@ func (a *Agent) sweepOnce() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	before := a.sweeps.fault
+	a.logSharesLocked(totals.Over)
 	a.sweeps = sweeps{totals: totals}
 	if err != nil {
 		a.sweeps.fault = err.Error()
@@ -63,6 +64,23 @@ func (a *Agent) sweepOnce() {
 			a.o.Log.Error("sweep the flow table", "error", err)
 		}
 	}
+}
+
+// logSharesLocked logs the VIPs that came over their share of a table since the last sweep.
+func (a *Agent) logSharesLocked(over []dataplane.Share) {
+	for _, s := range over {
+		before := func(b dataplane.Share) bool { return b.VIP == s.VIP && b.Table == s.Table }
+		if !slices.ContainsFunc(a.sweeps.totals.Over, before) {
+			a.o.Log.Warn("VIP over its share of a table", "vip", s.VIP.VIP, "table", s.Table, "held", s.Held, "share", s.Share)
+		}
+	}
+}
+
+// tablesPressed says whether the last sweep found a table under pressure.
+func (a *Agent) tablesPressed() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.sweeps.totals.Pressed
 }
 
 // flowsDrain says whether a member that takes no new flows had some at the last sweep.

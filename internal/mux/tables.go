@@ -57,7 +57,7 @@ func wantedChange(vips []dataplane.MuxVIP, endpoints []plan.Endpoint, now presen
 // wantedEndpoint is the data plane's form of one endpoint.
 func wantedEndpoint(e plan.Endpoint, r nextRings, now present) dataplane.MuxEndpoint {
 	out := dataplane.MuxEndpoint{
-		Key: e.Key, Generation: e.Generation, KeySlot: uint8(e.KeyID % keySlots), RingCode: e.RingCode,
+		Key: e.Key, Generation: e.Generation, KeySlot: uint8(e.KeyID % keySlots), RingTweak: e.RingTweak, RingCode: e.RingCode,
 		OnePacket: e.OnePacket, Idle: e.Idle, Fragments3Tuple: e.Fragments == lb.Fragments3Tuple,
 	}
 	out.Ring, out.BackupRing, out.KeepRings = r.main, r.backup, r.kept
@@ -71,7 +71,7 @@ func wantedEndpoint(e plan.Endpoint, r nextRings, now present) dataplane.MuxEndp
 	if out.QUIC != nil || out.Cookie != nil {
 		out.Affinity = dataplane.AffinityCookie
 	}
-	out.NAT = e.NAT
+	out.NAT, out.FlowsFirst, out.KeepDead = e.NAT, e.FlowsFirst, e.KeepDead
 	// Without keys, which come with the plan or a moment later, nothing shows a cookie.
 	out.Track = e.Track && (out.Cookie != nil || out.QUIC != nil)
 	out.Scheduler = scheduleKind(&e)
@@ -113,9 +113,12 @@ func nextHops(hops map[netip.Addr]netdev.NextHop) map[netip.Addr]dataplane.NextH
 	return out
 }
 
-// vips are the addresses of a plan's endpoints.
+// vips returns the VIPs that a mux serves under a plan, those without endpoints included.
 func vips(p plan.Plan) map[netip.Addr]bool {
-	out := map[netip.Addr]bool{}
+	out := p.OutboundVIPs()
+	if out == nil {
+		out = map[netip.Addr]bool{}
+	}
 	for _, e := range p.Endpoints {
 		out[e.Key.VIP] = true
 	}

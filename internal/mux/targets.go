@@ -82,9 +82,9 @@ func (r *roster) probedFor(changes []plan.EndpointChange) map[probe.Target]bool 
 	return out
 }
 
-// isProbed tells whether a member wants a target to be probed.
+// isProbed tells whether a member or a machine wants a target to be probed.
 func (r *roster) isProbed(t probe.Target) bool {
-	return slices.ContainsFunc(r.byTarget[t], func(c *check) bool { return c.of.probed() })
+	return r.machines.byTarget[t] != nil || slices.ContainsFunc(r.byTarget[t], func(c *check) bool { return c.of.probed() })
 }
 
 // targets is everything that has to be probed.
@@ -94,6 +94,11 @@ func (r *roster) targets() []probe.Target {
 	out := make([]probe.Target, 0, len(r.byTarget))
 	for t := range r.byTarget {
 		if r.isProbed(t) {
+			out = append(out, t)
+		}
+	}
+	for t := range r.machines.byTarget {
+		if r.byTarget[t] == nil {
 			out = append(out, t)
 		}
 	}

@@ -3,12 +3,16 @@ package mux
 import (
 	"context"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unique"
 
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
@@ -260,6 +264,19 @@ func TestHealthOf(t *testing.T) {
 	}
 }
 
+// TestStatusTellsASmallInterface: the plan's MTU must fit each interface that packets come by.
+func TestStatusTellsASmallInterface(t *testing.T) {
+	w := newWorld(t)
+	for mtu, want := range map[uint32]string{1400: "", 1500: "", 9000: "mtu 9000: eth0 has 1500", 9001: "mtu 9001: eth0 has 1500, eth1 has 9000"} {
+		p := planOf([]string{"203.0.113.10"}, "10.20.1.11")
+		p.MTU = mtu
+		w.apply(p)
+		if got := w.agent.Status().GetMtuFault(); got != want {
+			t.Errorf("mtu %d: %q, want %q", mtu, got, want)
+		}
+	}
+}
+
 // TestDeadFromTheFirst: since when is told of members that never were alive too.
 func TestDeadFromTheFirst(t *testing.T) {
 	w := newWorld(t)
@@ -299,6 +316,46 @@ func TestThroughTheTunnel(t *testing.T) {
 		}
 	}
 	w.expect("one way works", "tables [203.0.113.10 203.0.113.11]", "alive 203.0.113.11/1 true")
+}
+
+// TestAnotherWayKeepsTheVerdict: where checks begin to go through the tunnel, as after an upgrade, and back, backends are as they were until
+// enough results contradict that, and a restart of the agent at the same time changes nothing.
+func TestAnotherWayKeepsTheVerdict(t *testing.T) {
+	through := func(way string) plan.Plan {
+		p := planOf([]string{"203.0.113.10"}, "10.20.1.11", "10.20.2.11")
+		p.Endpoints[0].Encap, p.Endpoints[0].Health.Checks[0].Through = lb.EncapIPIP, way
+		return p
+	}
+	for _, restart := range []bool{false, true} {
+		w := newWorld(t)
+		w.apply(through(lb.ThroughDirect))
+		w.probe("10.20.1.11", true, "connected")
+		w.probe("10.20.2.11", false, "connection refused")
+		w.take()
+		for _, way := range []string{lb.ThroughTunnel, lb.ThroughDirect, lb.ThroughTunnel} {
+			if restart {
+				w.restart()
+			}
+			w.apply(through(way))
+			if got := w.take(); slices.ContainsFunc(got, func(line string) bool {
+				return strings.HasPrefix(line, "alive") || strings.HasPrefix(line, "routes") && !restart
+			}) {
+				t.Errorf("restart %v, %s: %q", restart, way, got)
+			}
+			for _, x := range w.prober.targets {
+				if (x.Tunnel != unique.Handle[probe.Tunnel]{}) != (way == lb.ThroughTunnel) {
+					t.Errorf("%s: probes %+v", way, x)
+				}
+			}
+			if s := w.agent.Status().Members; !s[0].Alive || s[1].Alive || !restart && (s[0].Unknown || s[1].Unknown) {
+				t.Errorf("restart %v, %s: members %v", restart, way, s)
+			}
+		}
+		w.probe("10.20.1.11", false, "no answer to three SYNs within 500 ms")
+		w.expect("one result is not enough")
+		w.probe("10.20.1.11", false, "no answer to three SYNs within 500 ms")
+		w.expect("the tunnel does not lead there", "alive 203.0.113.10/1 false", "routes []")
+	}
 }
 
 // TestRestartIsNoStorm: members that the tables have alive are asked in their time, others at once.

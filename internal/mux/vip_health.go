@@ -26,6 +26,8 @@ type vipHealth struct {
 	// unsettled: it has a member that was never asked, or a dead one that was alive once and may be alive again: its last probe
 	// was good, or it was not asked since the VIP's other members came back. Members that are damped are not waited for.
 	unsettled bool
+	// outbound: servers hold ports of it (SNAT), and the tables send them the answers.
+	outbound bool
 }
 
 func newVIPIndex() vipIndex {

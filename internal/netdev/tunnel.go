@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -122,6 +123,34 @@ func FindWay(from, to netip.Addr) (Way, error) {
 		w.MTU = mtu
 	}
 	return w, nil
+}
+
+// RouteDevices names the devices of all next hops of the route that packets to an address take, each once; the error says why there is none.
+func RouteDevices(to netip.Addr) ([]string, error) {
+	routes, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+	if err != nil {
+		return nil, fmt.Errorf("look up the route to %s: %w", to, err)
+	}
+	var out []string
+	for _, r := range routes {
+		hops := []int{r.LinkIndex}
+		if len(r.MultiPath) > 0 {
+			hops = nil
+			for _, h := range r.MultiPath {
+				hops = append(hops, h.LinkIndex)
+			}
+		}
+		for _, index := range hops {
+			link, err := netlink.LinkByIndex(index)
+			if err != nil {
+				return nil, fmt.Errorf("read a device of the route to %s: %w", to, err)
+			}
+			if name := link.Attrs().Name; !slices.Contains(out, name) {
+				out = append(out, name)
+			}
+		}
+	}
+	return out, nil
 }
 
 // fouGUE is FOU_ENCAP_GUE (linux/fou.h).

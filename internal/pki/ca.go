@@ -199,6 +199,25 @@ func CheckRequest(csr []byte) error {
 	return err
 }
 
+// RequestKeyHash is the SHA-256 of the public key (SubjectPublicKeyInfo) of a certificate request.
+func RequestKeyHash(csr []byte) ([]byte, error) {
+	if _, err := requestKey(csr); err != nil {
+		return nil, err
+	}
+	req, err := x509.ParseCertificateRequest(csr)
+	if err != nil {
+		return nil, fmt.Errorf("certificate request: %w", err)
+	}
+	hash := sha256.Sum256(req.RawSubjectPublicKeyInfo)
+	return hash[:], nil
+}
+
+// KeyHash is the same of a certificate.
+func KeyHash(cert *x509.Certificate) []byte {
+	hash := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
+	return hash[:]
+}
+
 // requestKey is the key of a certificate request, which its owner has.
 func requestKey(csr []byte) (crypto.PublicKey, error) {
 	req, err := x509.ParseCertificateRequest(csr)

@@ -7,6 +7,9 @@ import (
 	"errors"
 )
 
+// ErrOtherCA: a manager is of another CA than a join token.
+var ErrOtherCA = errors.New("the manager's CA is not the one that the token names")
+
 // JoinTLS is the client's side of TLS for whoever knows the CA by the hash in a join token alone.
 func JoinTLS(ca [sha256.Size]byte) *tls.Config {
 	return &tls.Config{
@@ -19,7 +22,7 @@ func JoinTLS(ca [sha256.Size]byte) *tls.Config {
 					return verifyServer(cs.PeerCertificates[0], cert)
 				}
 			}
-			return errors.New("the manager's CA is not the one that the token names")
+			return ErrOtherCA
 		},
 	}
 }

@@ -21,7 +21,7 @@ type Wanted struct {
 type Input struct {
 	// Wanted are the configured backends, distinct, in any order.
 	Wanted []Wanted
-	// KeyID is the newest ring hash key.
+	// KeyID is the ring hash key that the endpoint is to have.
 	KeyID uint32
 	Size  SizeCode
 	// MaxIDs is how many member ids there are, from 0 on; 0: all up to MaxMemberID.
@@ -36,6 +36,13 @@ type Input struct {
 	DownAfter time.Duration
 	// Revives: it is noted which members died and came back, because muxes do not remember whose connections are whose.
 	Revives bool
+	// Cookies: the endpoint has affinity cookie. Idle is how long muxes remember its trusted flows.
+	Cookies bool
+	Idle    time.Duration
+	// Form is the form of the cookies that hosts stamp; empty: they stamp none.
+	Form string
+	// QUIC is the format of the connection ids that servers make; nil: the protocol is not QUIC.
+	QUIC *lb.QUIC
 	// Heard is what muxes say of a member; nil: nothing.
 	Heard func(id uint16) Heard
 	Now   time.Time
@@ -48,6 +55,7 @@ type Input struct {
 func Advance(prev EndpointState, in Input) (EndpointState, error) {
 	next := prev
 	next.Quarantine = slices.DeleteFunc(slices.Clone(prev.Quarantine), func(q Quarantined) bool { return !q.Until.After(in.Now) })
+	next.age(in)
 	members, err := next.place(in.staying(prev), in.maxIDs(), in.Now)
 	if err != nil {
 		return prev, fmt.Errorf("endpoint %s: %w", FormatKey(prev.Key), err)
@@ -69,11 +77,56 @@ func Advance(prev EndpointState, in Input) (EndpointState, error) {
 		return next, nil
 	}
 	if prev.Generation > 0 {
-		next.History = in.recent(remember(next.History, prev.past(in.Now)))
+		next.History = in.recent(remember(next.History, in.displaced(prev.Membership, members)))
 	}
 	ring.Generation++
 	next.Membership = ring
 	return next, nil
+}
+
+// age notes whether the endpoint has cookies. When it gets them, flows that it has already go on without: it is young from then on. So is one whose state a build
+// that did not note that wrote. When it loses cookies that its hosts stamped, or connection ids that its servers made, its connections keep them: it fades from then on.
+func (s *EndpointState) age(in Input) {
+	switch {
+	case in.Cookies || len(in.Wanted) == 0:
+		s.Fading = time.Time{}
+	case s.Generation > 0 && s.Cookies && (hostForm(s.Form) || s.QUIC != nil):
+		s.Fading = in.Now.Add(max(in.Idle, MinYoung))
+	case !s.Fading.After(in.Now):
+		s.Fading = time.Time{}
+	}
+	if in.Cookies {
+		s.Form, s.QUIC = in.Form, in.QUIC
+	} else if s.Fading.IsZero() {
+		s.Form, s.QUIC = "", nil
+	}
+	switch {
+	case !in.Cookies:
+		s.Young = time.Time{}
+	case s.Generation > 0 && !s.Cookies:
+		s.Young = in.Now.Add(max(in.Idle, MinYoung))
+	case !s.Young.After(in.Now):
+		s.Young = time.Time{}
+	}
+	s.Cookies = in.Cookies
+}
+
+// hostForm reports whether hosts stamp cookies of the form, which those that they stamped outlive.
+func hostForm(form string) bool { return form == lb.CookieEVC || form == lb.CookieCO }
+
+// displaced is the membership as the history keeps it when next takes its place. Members that leave while they are dead stay Fallen, because nobody checks
+// them from here on: hosts must not send packets on to them.
+func (in *Input) displaced(m Membership, next []MemberState) Membership {
+	stays := make(map[uint16]bool, len(next))
+	for i := range next {
+		stays[next[i].ID] = true
+	}
+	out := m.past(in.Now)
+	for i := range out.Members {
+		old := &m.Members[i]
+		out.Members[i].Fallen = !stays[old.ID] && (old.Fallen || old.Down || in.heard(old.ID).Health == HeardDead)
+	}
+	return out
 }
 
 // maxIDs is how many member ids there are.

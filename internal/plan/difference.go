@@ -78,7 +78,8 @@ func differ[T any](before, after []T, compare func(a, b *T) int, equal func(a, b
 // Equal tells whether both say the same.
 func (s *Service) Equal(o *Service) bool {
 	return s.Name == o.Name && sameList(s.VIPs, o.VIPs) && s.Limits == o.Limits && sameList(s.Sources.Allow, o.Sources.Allow) &&
-		sameList(s.Sources.Deny, o.Sources.Deny) && s.SourcesOf == o.SourcesOf
+		sameList(s.Sources.Deny, o.Sources.Deny) && s.SourcesOf == o.SourcesOf && s.Outbound == o.Outbound &&
+		s.Tenant == o.Tenant && s.Created == o.Created
 }
 
 // sameList compares lists that are never changed in place.
@@ -88,10 +89,11 @@ func sameList[T comparable](a, b []T) bool { return SameSlice(a, b) || slices.Eq
 func (e *Endpoint) Equal(o *Endpoint) bool {
 	return e.Generation == o.Generation && sameList(e.Members, o.Members) &&
 		(e.Source == o.Source || e.Source != nil && o.Source != nil && *e.Source == *o.Source) &&
-		e.Key == o.Key && e.Service == o.Service && e.RingCode == o.RingCode && e.KeyID == o.KeyID && e.Health.Equal(o.Health) &&
+		e.Key == o.Key && e.Service == o.Service && e.RingCode == o.RingCode && e.KeyID == o.KeyID && e.RingTweak == o.RingTweak && e.Health.Equal(o.Health) &&
 		e.Affinity == o.Affinity && e.OnePacket == o.OnePacket && e.Idle == o.Idle && e.Fragments == o.Fragments &&
 		e.Encap == o.Encap && e.BackupBelow == o.BackupBelow && e.FailOpen == o.FailOpen &&
-		e.Scheduler == o.Scheduler && e.ScheduleBy == o.ScheduleBy && e.Track == o.Track && e.Cookie == o.Cookie && e.NAT == o.NAT && e.QUIC.Equal(o.QUIC)
+		e.Scheduler == o.Scheduler && e.ScheduleBy == o.ScheduleBy && e.Track == o.Track && e.Cookie == o.Cookie && e.NAT == o.NAT &&
+		e.FlowsFirst == o.FlowsFirst && e.KeepDead == o.KeepDead && e.QUIC.Equal(o.QUIC)
 }
 
 // SameSlice tells whether both are one part of one array, or both empty: what is never changed in place is equal then.

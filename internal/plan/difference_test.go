@@ -113,7 +113,8 @@ func TestServiceDifferences(t *testing.T) {
 	plain := Service{Name: "b"}
 	for i, other := range []Service{
 		{Name: "b", VIPs: vip}, {Name: "b", Limits: lb.Limits{Ping: 1}}, {Name: "b", Sources: lb.Sources{Allow: any4}},
-		{Name: "b", Sources: lb.Sources{Deny: any4}}, {Name: "b", SourcesOf: "x"},
+		{Name: "b", Sources: lb.Sources{Deny: any4}}, {Name: "b", SourcesOf: "x"}, {Name: "b", Outbound: true},
+		{Name: "b", Tenant: "x"}, {Name: "b", Created: 1},
 	} {
 		before, after := []Service{{Name: "a"}, plain, {Name: "c", VIPs: vip}}, []Service{other, {Name: "c", VIPs: slices.Clone(vip)}, {Name: "d"}}
 		got := ServiceDifferences(before, after)
@@ -122,7 +123,7 @@ func TestServiceDifferences(t *testing.T) {
 			t.Errorf("%d: %+v, not %+v", i, got, want)
 		}
 	}
-	if n := reflect.TypeFor[Service]().NumField(); n != 5 {
+	if n := reflect.TypeFor[Service]().NumField(); n != 8 {
 		t.Errorf("a service has %d fields: are all compared?", n)
 	}
 }

@@ -129,8 +129,8 @@ func TestHistoryIsForgottenInTime(t *testing.T) {
 	})
 }
 
-// TestRepairIsOfWhatMoved: hosts are told of an endpoint only while something was displaced, with everybody who may have had it; memberships
-// under another key say nothing of slots under this one.
+// TestRepairIsOfWhatMoved: hosts get an endpoint only while something was displaced, with all who may have had it; memberships under another
+// key say nothing of slots under this one, but when the key was the last change.
 func TestRepairIsOfWhatMoved(t *testing.T) {
 	ep := &lb.Endpoint{Protocol: lb.TCP, Port: 80, RepairWindow: new(time.Hour)}
 	for n := range 3 {
@@ -161,8 +161,16 @@ func TestRepairIsOfWhatMoved(t *testing.T) {
 		t.Errorf("%d bindings, want those of the two members and of the one that left", len(b))
 	}
 	in.KeyID = 2
-	if r, ok := step(); ok {
-		t.Errorf("all slots are others, but hosts hear %+v", r)
+	former, _ := hostRingKey([]Key{{ID: 1}, {ID: 2}}, 1, st.Key)
+	if r, ok := step(); !ok || !r.Rotated || r.Hash != former || len(r.Memberships) != 1 || len(r.Memberships[0].Seats) != 2 || len(r.Targets) != 3 {
+		t.Errorf("after a rotation of the ring key hosts get %+v %v, want the former key with the membership of then", r, ok)
+	}
+	if _, ok := MakeRepair(ep, &st, []Key{{ID: 2}}, lb.EncapIPIP); ok {
+		t.Error("without the former key there is nothing to find former owners by")
+	}
+	ep.Backends = ep.Backends[:1]
+	if r, ok := step(); !ok || r.Rotated || r.Hash.ID != 2 || len(r.Memberships) != 2 {
+		t.Errorf("after another change hosts get %+v %v, want the present key with the two memberships under it", r, ok)
 	}
 	ep.RepairWindow = new(time.Duration(0))
 	in.RepairWindow = 0
@@ -225,6 +233,52 @@ func TestBindingsAreToldApart(t *testing.T) {
 		}
 		if !slices.Equal(ports, want) {
 			t.Errorf("%s: ports %v are bound, want %v", encap, ports, want)
+		}
+	}
+}
+
+// TestTheDeadLeaveAsDead: a backend that muxes call dead, or that is down, is taken out. Hosts send nothing on to it; to one that left alive they do.
+func TestTheDeadLeaveAsDead(t *testing.T) {
+	host := netip.MustParseAddr("10.20.1.1")
+	for name, c := range map[string]struct {
+		said   Hearsay
+		down   bool
+		fallen bool
+	}{
+		"alive": {HeardAlive, false, false}, "dead": {HeardDead, false, true}, "not spoken of": {HeardNothing, false, false},
+		"down, and not spoken of since": {HeardNothing, true, true},
+	} {
+		window := time.Hour
+		ep := &lb.Endpoint{RepairWindow: &window}
+		in := Input{KeyID: 1, Size: eightPerMember, Now: epoch, RepairWindow: window, Hosts: map[lb.BackendKey]netip.Addr{}}
+		for n := range 3 {
+			in.Wanted = append(in.Wanted, Wanted{Backend: backendN(n), Weight: 1})
+			in.Hosts[backendN(n)] = host
+			ep.Backends = append(ep.Backends, lb.Backend{DIPs: []netip.Addr{backendN(n).DIP}, Port: backendN(n).Port, Host: host})
+		}
+		st, err := Advance(EndpointState{Key: lb.EndpointKey{VIP: netip.MustParseAddr("203.0.113.10"), Protocol: lb.TCP, Port: 80}}, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st.Members[2].Down = c.down
+		in.Heard = func(id uint16) Heard {
+			if id == 2 {
+				return Heard{Health: c.said}
+			}
+			return Heard{Health: HeardAlive}
+		}
+		in.Wanted, ep.Backends = in.Wanted[:2], ep.Backends[:2]
+		if st, err = Advance(st, in); err != nil {
+			t.Fatal(err)
+		}
+		// What comes later takes nothing of that back.
+		in.Wanted[0].Weight = 2
+		if st, err = Advance(st, in); err != nil {
+			t.Fatal(err)
+		}
+		r, ok := MakeRepair(ep, &st, []Key{{ID: 1}}, lb.EncapIPIP)
+		if !ok || len(r.Targets) != 3 || r.Targets[2].Fallen != c.fallen || r.Targets[0].Fallen || r.Targets[1].Fallen {
+			t.Errorf("%s: targets %+v", name, r.Targets)
 		}
 	}
 }

@@ -59,8 +59,11 @@ type tunnelName struct {
 
 func (b *Binding) tunnelName() tunnelName { return tunnelName{b.Outer, b.TunnelMember()} }
 
+// RepairPrefix begins the keys of repair items.
+const RepairPrefix = "repair/"
+
 // RepairItem is the item key "repair/vni/vip/protocol/ports".
-func RepairItem(k lb.EndpointKey) string { return "repair/" + FormatKey(k) }
+func RepairItem(k lb.EndpointKey) string { return RepairPrefix + FormatKey(k) }
 
 // CookiesItem is the item key "cookies/vni/vip".
 func CookiesItem(vni uint32, vip netip.Addr) string { return fmt.Sprintf("cookies/%d/%s", vni, vip) }

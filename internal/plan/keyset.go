@@ -55,6 +55,8 @@ type SetKey struct {
 	Epoch uint32 // from 1
 	Key   [16]byte
 	Made  time.Time
+	// Shuffled: cookies name members by shuffled ids under it (cookie.SecretOf). False of connection ids, and of keys that builds before this field made.
+	Shuffled bool
 }
 
 // NewKeySet has its first key on the way to muxes.
@@ -92,8 +94,9 @@ func (k *KeySet) OfHosts() []SetKey {
 // Waits tells whether the phase waits for nodes.
 func (k *KeySet) Waits() bool { return k.Phase != KeysRest && k.Phase != KeysSteady }
 
-// Rotate begins to replace the key. It says why not when it must not begin: rest is how long a key is read after hosts ceased to use it.
-func (k *KeySet) Rotate(key [16]byte, now time.Time, rest time.Duration) (next KeySet, wrong string) {
+// Rotate begins to replace the key. It says why not when it must not begin: rest is how long a key is read after hosts ceased to use it;
+// shuffled is SetKey.Shuffled of the new one.
+func (k *KeySet) Rotate(key [16]byte, shuffled bool, now time.Time, rest time.Duration) (next KeySet, wrong string) {
 	switch next = *k; {
 	case k.Phase == KeysRest && now.Sub(k.Since) >= rest:
 		next, _ = k.Step(now, true, rest)
@@ -104,7 +107,7 @@ func (k *KeySet) Rotate(key [16]byte, now time.Time, rest time.Duration) (next K
 	case k.Phase != KeysSteady:
 		return *k, fmt.Sprintf("must wait until the rotation to epoch %d is over", k.newest().Epoch)
 	}
-	next.Keys = []SetKey{next.Keys[0], {Epoch: next.Keys[0].Epoch + 1, Key: key, Made: now}}
+	next.Keys = []SetKey{next.Keys[0], {Epoch: next.Keys[0].Epoch + 1, Key: key, Made: now, Shuffled: shuffled}}
 	next.Phase, next.Since = KeysSpread, now
 	return next, ""
 }
@@ -156,6 +159,26 @@ func (p KeyPurpose) needs(e *lb.Endpoint) bool {
 	return e.StampsTCP()
 }
 
+// Fade reports whether a VIP of a service has endpoints that have keys of the purpose no more, whose connections still carry what was made with them.
+func (p KeyPurpose) Fade(s *lb.Service, vip netip.Addr, states map[lb.EndpointKey]EndpointState) (fade bool) {
+	EachEndpoint(s, func(key lb.EndpointKey, ep *lb.Endpoint) {
+		if st, known := states[key]; known && key.VIP == vip {
+			fade = fade || p.fades(ep, &st)
+		}
+	})
+	return fade
+}
+
+func (p KeyPurpose) fades(ep *lb.Endpoint, st *EndpointState) bool {
+	if !st.Fades(ep) {
+		return false
+	}
+	if p == KeysOfCIDs {
+		return st.QUIC != nil && st.QUIC.Keyed()
+	}
+	return st.QUIC == nil
+}
+
 // CookieKeys are the keys of the cookies of a VIP's endpoints: all that are live, so that what was stamped with any of them can be read.
 type CookieKeys struct {
 	VNI  uint32
@@ -165,10 +188,11 @@ type CookieKeys struct {
 	Mint uint32
 }
 
-// CookieKey is a key of SipHash-1-3 (protocol section 1.6).
+// CookieKey is a key of SipHash-1-3 (protocol section 1.6). Shuffled is as in SetKey.
 type CookieKey struct {
-	Epoch uint32 // from 1
-	Key   [16]byte
+	Epoch    uint32 // from 1
+	Key      [16]byte
+	Shuffled bool
 }
 
 // ID is the bit of a cookie that names its key.
@@ -207,7 +231,7 @@ func (k *KeySet) HostCookies(vip netip.Addr) (CookieKeys, bool) {
 func cookieKeys(vip netip.Addr, keys []SetKey, mint uint32) CookieKeys {
 	out := CookieKeys{VIP: vip, Mint: mint}
 	for _, s := range keys {
-		out.Keys = append(out.Keys, CookieKey{Epoch: s.Epoch, Key: s.Key})
+		out.Keys = append(out.Keys, CookieKey{Epoch: s.Epoch, Key: s.Key, Shuffled: s.Shuffled})
 	}
 	return out
 }

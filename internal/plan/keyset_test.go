@@ -54,7 +54,7 @@ func TestKeySetKeepsItsPromise(t *testing.T) {
 				set, _ = set.Step(now, true, keyRest)
 			case 4:
 				key := [16]byte{byte(rapid.IntRange(2, 255).Draw(rt, "key"))}
-				next, wrong := set.Rotate(key, now, keyRest)
+				next, wrong := set.Rotate(key, true, now, keyRest)
 				if want := set.Phase == KeysSteady || set.Phase == KeysRest && now.Sub(set.Since) >= keyRest; want != (wrong == "") {
 					rt.Fatalf("rotation in phase %s, %s old: %q", set.Phase, now.Sub(set.Since), wrong)
 				}
@@ -125,7 +125,7 @@ func TestKeyPhases(t *testing.T) {
 	}
 	refused := func(want string) {
 		t.Helper()
-		if _, wrong := set.Rotate([16]byte{9}, at, keyRest); !strings.Contains(wrong, want) || wrong == "" {
+		if _, wrong := set.Rotate([16]byte{9}, true, at, keyRest); !strings.Contains(wrong, want) || wrong == "" {
 			t.Errorf("rotation: %q, want %q", wrong, want)
 		}
 	}
@@ -142,7 +142,7 @@ func TestKeyPhases(t *testing.T) {
 		t.Errorf("steady: due %s", due)
 	}
 	at = at.Add(time.Hour)
-	set, _ = set.Rotate([16]byte{2}, at, keyRest)
+	set, _ = set.Rotate([16]byte{2}, true, at, keyRest)
 	expect(KeysSpread, 2, 1, 1)
 	refused("must wait until the rotation to epoch 2 is over")
 	step(true)
@@ -158,7 +158,7 @@ func TestKeyPhases(t *testing.T) {
 		t.Errorf("needed again: %+v", back)
 	}
 	at = at.Add(keyRest)
-	if next, wrong := set.Rotate([16]byte{3}, at, keyRest); wrong != "" || next.Keys[0].Epoch != 2 || next.Keys[1].Epoch != 3 {
+	if next, wrong := set.Rotate([16]byte{3}, true, at, keyRest); wrong != "" || next.Keys[0].Epoch != 2 || next.Keys[1].Epoch != 3 {
 		t.Errorf("rotated after the rest: %+v, %s", next, wrong)
 	}
 	step(false)

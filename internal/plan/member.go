@@ -15,6 +15,9 @@ const (
 	// MemberQuarantine is how long the id of a removed member stays unused by others: the longest idle time a flow
 	// entry or a cookie can survive (protocol section 1.6: 24 h), so that no old flow meets a stranger's id.
 	MemberQuarantine = 24 * time.Hour
+	// MinYoung is how long at least an endpoint that became one of cookies is young (EndpointState.Young), whatever its idle time: a connection from before is
+	// known by the flow table alone as long as it lives.
+	MinYoung = 24 * time.Hour
 	// MaxMemberID is the largest member id: 16 bits but for NoMember.
 	MaxMemberID = 1<<16 - 2
 	// NoMember stands in a tunnel's metadata for "the outer destination says it all".
@@ -75,8 +78,31 @@ type EndpointState struct {
 	Membership
 	Quarantine []Quarantined // ordered by ID
 	// History are the memberships before the present one that ceased to be it within Input.RepairWindow, oldest first, at most
-	// MaxHistory. Members in it keep Warming and Host only.
+	// MaxHistory. Members in it keep Warming and Host only, and Fallen when they left with that membership.
 	History []Membership
+	// Cookies: the endpoint has affinity cookie. Young is until when flows may be there from before that, whose packets carry no cookie; zero when there are
+	// none.
+	Cookies bool
+	Young   time.Time
+	// Form is the form of cookies that the endpoint's hosts stamp, or stamped last; empty where they never did. QUIC is the format of the connection ids that its
+	// servers make, or made last; nil where it never read any. Fading is until when connections with such cookies or ids may be there although the endpoint has
+	// affinity cookie no more; zero when there are none.
+	Form   string
+	QUIC   *lb.QUIC
+	Fading time.Time
+}
+
+// Fades reports whether muxes still read the cookies, or connection ids, of an endpoint that has affinity cookie no more: connections that a scheduler placed are
+// in no flow table. With path nat nothing fades: muxes stamped the cookies, and have a session for each connection. Nor with what affinity cookie cannot have.
+func (s *EndpointState) Fades(ep *lb.Endpoint) bool {
+	if s.Fading.IsZero() || ep.Cookies() || ep.Translated() || (s.QUIC == nil && s.Form == "") {
+		return false
+	}
+	if ep.Source != nil || ep.OnePacket || ep.Fragments == lb.Fragments3Tuple { // a flow is something else there than what carries the cookie
+		return false
+	}
+	was := lb.Endpoint{Affinity: lb.AffinityCookie, Protocol: ep.Protocol, QUIC: s.QUIC, Cookie: lb.Cookie{Form: s.Form}}
+	return len(s.Members) == 0 || int(s.Members[len(s.Members)-1].ID) < was.MaxMembers()
 }
 
 // Idle tells whether nothing of the endpoint needs to be remembered any more.
@@ -98,7 +124,7 @@ func (m MemberState) timeless() MemberState {
 	return m
 }
 
-// past is the membership as the history keeps it.
+// past is the membership as the history keeps it, without members that left dead.
 func (m Membership) past(until time.Time) Membership {
 	m.Members, m.Until = slices.Clone(m.Members), until
 	for i := range m.Members {
@@ -109,7 +135,7 @@ func (m Membership) past(until time.Time) Membership {
 
 // Equal tells whether both states remember the same. A membership of the history is known by its generation.
 func (s *EndpointState) Equal(o *EndpointState) bool {
-	return s.Key == o.Key && s.Generation == o.Generation && s.Membership.same(o.Membership) &&
+	return s.Key == o.Key && s.Generation == o.Generation && s.Cookies == o.Cookies && s.Young.Equal(o.Young) && s.Form == o.Form && s.QUIC.Equal(o.QUIC) && s.Fading.Equal(o.Fading) && s.Membership.same(o.Membership) &&
 		slices.EqualFunc(s.Members, o.Members, func(a, b MemberState) bool {
 			return a.Warming.Equal(b.Warming) && a.Draining.Equal(b.Draining) && a.Host == b.Host && a.Fallen == b.Fallen && a.Revived.Equal(b.Revived)
 		}) &&

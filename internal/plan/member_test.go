@@ -135,11 +135,11 @@ func TestAdvanceWithFewIDs(t *testing.T) {
 	}
 	in := Input{Wanted: all[:lb.MaxCookieMembers], MaxIDs: lb.MaxCookieMembers, KeyID: 1, Size: eightPerMember, Now: epoch}
 	st, err := Advance(EndpointState{}, in)
-	if err != nil || st.Members[lb.MaxCookieMemberID].ID != lb.MaxCookieMemberID {
+	if err != nil || st.Members[lb.MaxCookieMembers-1].ID != lb.MaxCookieMembers-1 {
 		t.Fatalf("every id: %v", err)
 	}
 	in.Wanted = all[1:]
-	if _, err := Advance(st, in); !errors.Is(err, ErrMemberIDs) || !strings.Contains(err.Error(), "of 4095, 4095 in use, 0 in quarantine") {
+	if _, err := Advance(st, in); !errors.Is(err, ErrMemberIDs) || !strings.Contains(err.Error(), "of 32748, 32748 in use, 0 in quarantine") {
 		t.Fatalf("one more: %v", err)
 	}
 	in.Wanted, in.MaxIDs = all, 0
@@ -150,7 +150,7 @@ func TestAdvanceWithFewIDs(t *testing.T) {
 	in.MaxIDs = lb.MaxCookieMembers
 	for _, wanted := range [][]Wanted{all, all[lb.MaxCookieMembers:]} {
 		in.Wanted = wanted
-		if _, err := Advance(many, in); !errors.Is(err, ErrMemberIDs) || !strings.Contains(err.Error(), "has 4095, and with affinity cookie the largest is 4094") {
+		if _, err := Advance(many, in); !errors.Is(err, ErrMemberIDs) || !strings.Contains(err.Error(), "has 32748, and with affinity cookie the largest is 32747") {
 			t.Fatalf("with a larger id: %v", err)
 		}
 	}

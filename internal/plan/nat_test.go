@@ -20,7 +20,7 @@ func TestTranslatedEndpoints(t *testing.T) {
 	st.Members = []MemberState{
 		{ID: 1, Backend: lb.BackendKey{DIP: dip, Port: 80}, Weight: 1}, {ID: 2, Backend: lb.BackendKey{DIP: other, Port: 80}, Weight: 1},
 	}
-	got := MakeEndpoint(svc, ep, &st, lb.EncapGUE)
+	got := MakeEndpoint(svc, ep, &st, nil, lb.EncapGUE)
 	if !got.NAT || got.Encap != lb.EncapIPIP || got.Members[0].Outer != dip || got.Members[1].Outer != other {
 		t.Errorf("path nat: %+v", got)
 	}
@@ -31,7 +31,7 @@ func TestTranslatedEndpoints(t *testing.T) {
 		t.Error("path nat: hosts are told what to repair")
 	}
 	ep.Path = lb.PathDSR
-	same := MakeEndpoint(svc, ep, &st, lb.EncapGUE)
+	same := MakeEndpoint(svc, ep, &st, nil, lb.EncapGUE)
 	if same.NAT || same.Encap != lb.EncapGUE || same.Members[0].Outer != host || got.Equal(&same) {
 		t.Errorf("path dsr: %+v", same)
 	}

@@ -227,6 +227,8 @@ func Due(st *EndpointState, in Input) time.Time {
 			due = t
 		}
 	}
+	at(st.Young)
+	at(st.Fading)
 	if len(st.History) > 0 {
 		at(in.forgets(&st.History[0]))
 	}

@@ -11,8 +11,10 @@ import (
 // Repair is what hosts with members of an endpoint must know to find former owners of flows.
 type Repair struct {
 	Key lb.EndpointKey
-	// Hash is the ring hash key of all memberships.
+	// Hash is the ring hash key of all memberships: the present one, or with Rotated the one before.
 	Hash Key
+	// Rotated: the last change gave the endpoint another ring hash key. The only membership is that of before.
+	Rotated bool
 	// Encap, Source and Fragments are as in Endpoint.
 	Encap     string
 	Source    *lb.SourceAffinity
@@ -49,13 +51,17 @@ type Target struct {
 }
 
 // MakeRepair is what the endpoint's hosts need for repair; false when nothing is repaired, or nothing was displaced lately and packets do not say themselves whose
-// they are. Memberships under another hash key are left out: no flow has the slot that it had. keys are the live ones; encap is that of the VIP's Network.
+// they are. Memberships under another hash key are left out: no flow has the slot that it had. When the last change was that of the
+// key, flows of before are found by the key and membership of then, and those that changes before displaced are not. keys are the live ones; encap is that of the VIP's Network.
 func MakeRepair(ep *lb.Endpoint, st *EndpointState, keys []Key, encap string) (*Repair, bool) {
-	live := slices.IndexFunc(keys, func(k Key) bool { return k.ID == st.KeyID })
-	if ep.Repairs() == 0 || live < 0 {
+	hash, live := hostRingKey(keys, st.KeyID, st.Key)
+	if ep.Repairs() == 0 || !live {
 		return nil, false
 	}
-	out := &Repair{Key: st.Key, Hash: keys[live], Encap: cmp.Or(ep.Encap, encap), Source: ep.Source, Fragments: ep.Fragments}
+	if out, ok := rotatedRepair(ep, st, keys, encap); ok {
+		return out, true
+	}
+	out := &Repair{Key: st.Key, Hash: hash, Encap: cmp.Or(ep.Encap, encap), Source: ep.Source, Fragments: ep.Fragments}
 	for i := range st.History {
 		if m := &st.History[i]; m.KeyID == st.KeyID {
 			out.Memberships = append(out.Memberships, m.seats())
@@ -68,15 +74,38 @@ func MakeRepair(ep *lb.Endpoint, st *EndpointState, keys []Key, encap string) (*
 		return nil, false
 	}
 	out.Memberships = append(out.Memberships, st.Membership.seats())
+	out.aimAll(ep, st)
+	return out, true
+}
+
+// rotatedRepair is what hosts need after the ring key was replaced; false when that was not the last change, or the former key is gone.
+func rotatedRepair(ep *lb.Endpoint, st *EndpointState, keys []Key, encap string) (*Repair, bool) {
+	n := len(st.History)
+	if n == 0 || st.History[n-1].KeyID == st.KeyID {
+		return nil, false
+	}
+	before := &st.History[n-1]
+	hash, live := hostRingKey(keys, before.KeyID, st.Key)
+	if !live {
+		return nil, false
+	}
+	out := &Repair{
+		Key: st.Key, Hash: hash, Encap: cmp.Or(ep.Encap, encap), Source: ep.Source, Fragments: ep.Fragments, Rotated: true, Memberships: []Seats{before.seats()},
+	}
+	out.aimAll(ep, st)
+	return out, true
+}
+
+// aimAll adds the members, and those that the history has.
+func (r *Repair) aimAll(ep *lb.Endpoint, st *EndpointState) {
 	hosts := HostsOf(ep, st.Key.VIP)
 	for _, m := range st.Members {
-		out.aim(&m, hosts[m.Backend])
+		r.aim(&m, hosts[m.Backend])
 	}
 	for _, m := range st.Former() {
-		out.aim(&m, m.Host)
+		r.aim(&m, m.Host)
 	}
-	slices.SortFunc(out.Targets, func(a, b Target) int { return cmp.Compare(a.ID, b.ID) })
-	return out, true
+	slices.SortFunc(r.Targets, func(a, b Target) int { return cmp.Compare(a.ID, b.ID) })
 }
 
 // aim adds a target.

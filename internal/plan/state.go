@@ -15,20 +15,24 @@ const DefaultMTU = 1500
 
 // State is everything plans are made of, as of one revision. Objects in it have their defaults filled in.
 type State struct {
-	Revision  int64
-	Epoch     int64
-	Networks  map[string]*lb.Network
-	Nodes     map[string]*lb.Node
-	Services  map[string]*lb.Service
+	Revision int64
+	Epoch    int64
+	Networks map[string]*lb.Network
+	Nodes    map[string]*lb.Node
+	Services map[string]*lb.Service
+	// Created are the revisions that created services, by name.
+	Created   map[string]int64
 	Tenants   map[string]*lb.Tenant
 	Policies  map[string]*lb.Policy
 	Endpoints map[lb.EndpointKey]EndpointState
-	RingKeys  []Key // ordered by ID
+	RingKeys  []Key // ordered by ID: of the cluster, then secrets that muxes and hosts do not get (RingKeyOf)
 	// Places are those of VIPs for which it was decided.
 	Places map[place.Key]Place
 	// Cookies are the keys of VIPs, CIDs those of services; also of such that need none now.
 	Cookies map[place.Key]KeySet
 	CIDs    map[string]KeySet
+	// Tunnels are the changes of tunnelSources that are under way, by Network.
+	Tunnels map[string]TunnelChange
 }
 
 // HostBinding is a binding and the host address that decides which node gets it.
@@ -66,18 +70,25 @@ func effectiveWeight(b *lb.Backend) uint16 {
 	return b.Weight
 }
 
-// MakeEndpoint is the endpoint as muxes need it; encap is that of the VIP's Network.
-func MakeEndpoint(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap string) Endpoint {
+// MakeEndpoint is the endpoint as muxes need it; keys are the live ring keys, encap is that of the VIP's Network.
+func MakeEndpoint(s *lb.Service, ep *lb.Endpoint, st *EndpointState, keys []Key, encap string) Endpoint {
+	base, tweak, _ := RingKeyOf(keys, st.KeyID, st.Key)
 	out := Endpoint{
-		Key: st.Key, Service: s.Name, Generation: st.Generation, RingCode: st.RingCode, KeyID: st.KeyID,
+		Key: st.Key, Service: s.Name, Generation: st.Generation, RingCode: st.RingCode, KeyID: base.ID, RingTweak: tweak,
 		Health: ep.Health, Members: make([]Member, 0, len(st.Members)),
 		Affinity: ep.Affinity, Source: ep.Source, OnePacket: ep.OnePacket, Idle: ep.Idle, Fragments: ep.Fragments,
 		Encap: cmp.Or(ep.Encap, encap), BackupBelow: ep.BackupBelow, FailOpen: ep.FailOpen,
 		Scheduler: ep.Scheduler, ScheduleBy: ep.Schedule.By, Track: ep.Track, QUIC: ep.QUIC, Cookie: ep.Cookie.Form,
-		NAT: ep.Translated(),
+		NAT: ep.Translated(), FlowsFirst: ep.Cookies() && !st.Young.IsZero(), KeepDead: ep.KeepsDead(),
 	}
 	if out.NAT {
 		out.Encap = lb.EncapIPIP // there is no tunnel
+	}
+	if st.Fades(ep) { // SYNs go into the flow table, which goes first; what it does not have may carry a cookie
+		out.Affinity, out.Cookie, out.QUIC, out.FlowsFirst = lb.AffinityCookie, st.Form, st.QUIC, true
+		if st.QUIC != nil { // muxes trust no flow of QUIC: one that carries no id lives as long as it would without ids
+			out.Idle.Untrusted = out.Idle.Trusted
+		}
 	}
 	hosts := HostsOf(ep, st.Key.VIP)
 	for _, m := range st.Members {
@@ -85,6 +96,9 @@ func MakeEndpoint(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap strin
 			ID: m.ID, DIP: m.Backend.DIP, Port: m.Backend.Port, Weight: m.Weight, Backup: m.Backup, Down: m.Down,
 			Outer: outerOf(ep, m.Backend.DIP, hosts[m.Backend]),
 		})
+		if ep.Health.From == lb.FromHost {
+			out.Members[len(out.Members)-1].Host = hosts[m.Backend]
+		}
 	}
 	return out
 }
@@ -97,10 +111,10 @@ func outerOf(ep *lb.Endpoint, dip, host netip.Addr) netip.Addr {
 	return lb.Outer(dip, host)
 }
 
-// MakeService is what the service's endpoints share, as muxes need it.
-func MakeService(s *lb.Service, policies map[string]*lb.Policy) Service {
+// MakeService is what the service's endpoints share, as muxes need it; created is the revision that created it.
+func MakeService(s *lb.Service, policies map[string]*lb.Policy, created int64) Service {
 	e := lb.Effective(s, policies)
-	out := Service{Name: s.Name, VIPs: s.VIPs, Limits: e.Limits, SourcesOf: e.SourcesOf}
+	out := Service{Name: s.Name, VIPs: s.VIPs, Limits: e.Limits, SourcesOf: e.SourcesOf, Outbound: s.Outbound(), Tenant: s.Tenant, Created: created}
 	if out.SourcesOf == "" {
 		out.Sources = *e.Sources
 	}
@@ -124,6 +138,7 @@ func MakeBindings(s *lb.Service, ep *lb.Endpoint, st *EndpointState, encap strin
 			Key: st.Key, Service: s.Name, Member: m.ID, Outer: lb.Outer(m.Backend.DIP, host),
 			DIP: m.Backend.DIP, DIPPort: m.Backend.Port, Rewrite: ep.Rewrite != lb.RewriteNone, Encap: cmp.Or(ep.Encap, encap),
 			Idle: ep.HostIdle, Health: health, Load: ep.Load, Cookie: ep.Cookie.Form == lb.CookieEVC || ep.Cookie.Form == lb.CookieCO, QUIC: ep.QUIC,
+			Tenant: s.Tenant,
 		}
 	}
 	var health lb.Health
@@ -182,7 +197,7 @@ func (s *State) AllNetworks() lb.Networks {
 // Surround fills in what a plan says of the surroundings of its node: MTU and prefixes. A mux has the outer sources of the Network where it
 // stands; a host has this one's first, and those of all others: muxes of every Network tunnel to it.
 func (s *State) Surround(p *Plan) {
-	networks := s.AllNetworks()
+	networks := s.networksFor(p.Node.Role)
 	home := networks.Home(p.Node.Addresses)
 	if home == nil {
 		p.MTU = DefaultMTU
@@ -205,13 +220,13 @@ func ForNode(s *State, name string) Plan {
 	p.Node = *node
 	s.Surround(&p)
 	if node.Role == lb.RoleMux {
-		p.RingKeys = slices.Clone(s.RingKeys)
+		p.RingKeys = slices.Clone(s.RingKeys[:min(1, len(s.RingKeys))])
 	}
 	networks := s.AllNetworks()
 	for _, svc := range s.Services {
 		served := func(vip netip.Addr) bool { return s.serves(name, svc, vip) }
 		if node.Role == lb.RoleMux && slices.ContainsFunc(svc.VIPs, served) {
-			shared := MakeService(svc, s.Policies)
+			shared := MakeService(svc, s.Policies, s.Created[svc.Name])
 			p.Services = append(p.Services, shared)
 			if of := shared.SourcesOf; of != "" && !slices.ContainsFunc(p.Sources, func(l Sources) bool { return l.Policy == of }) {
 				p.Sources = append(p.Sources, MakeSources(s.Policies[of]))
@@ -223,9 +238,9 @@ func ForNode(s *State, name string) Plan {
 				stamped[vip] = served(vip)
 			}
 		}
-		if set, ok := s.CIDs[svc.Name]; ok && KeysOfCIDs.Needs(svc) && node.Role == lb.RoleMux {
+		if set, ok := s.CIDs[svc.Name]; ok && node.Role == lb.RoleMux {
 			for _, vip := range svc.VIPs {
-				if served(vip) {
+				if served(vip) && (KeysOfCIDs.Needs(svc) || KeysOfCIDs.Fade(svc, vip, s.Endpoints)) {
 					p.CIDs = append(p.CIDs, set.CIDs(vip))
 				}
 			}
@@ -238,13 +253,15 @@ func ForNode(s *State, name string) Plan {
 			switch node.Role {
 			case lb.RoleMux:
 				if served(key.VIP) {
-					p.Endpoints = append(p.Endpoints, MakeEndpoint(svc, ep, &st, networks.Encap(key.VIP)))
+					stamped[key.VIP] = stamped[key.VIP] || KeysOfCookies.fades(ep, &st)
+					p.Endpoints = append(p.Endpoints, MakeEndpoint(svc, ep, &st, s.RingKeys, networks.Encap(key.VIP)))
 				}
 			case lb.RoleHost:
 				bound := len(p.Bindings)
 				for _, hb := range MakeBindings(svc, ep, &st, networks.Encap(key.VIP)) {
 					if slices.Contains(node.Addresses, hb.Host) {
 						hb.Binding.ShareWith(p.Switches)
+						hb.Binding.Created = s.Created[svc.Name]
 						p.Bindings = append(p.Bindings, hb.Binding)
 						stamped[key.VIP] = stamped[key.VIP] || hb.Binding.Cookie
 					}

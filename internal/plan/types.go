@@ -26,7 +26,7 @@ type Plan struct {
 	Inside []netip.Prefix
 	// Switches: for hosts, the prefixes that switches of all Networks tunnel from.
 	Switches []netip.Prefix
-	// RingKeys are the live ring hash keys, ordered by id.
+	// RingKeys are the ring hash keys that endpoints name, ordered by id.
 	RingKeys []Key
 	// Endpoints: for muxes, ordered by key.
 	Endpoints []Endpoint
@@ -59,7 +59,7 @@ func (p *Plan) Whole() error {
 	return nil
 }
 
-// Key is a live secret; its slot in the data plane is ID modulo 2.
+// Key is a live secret; the slot in the data plane of one that muxes get is ID modulo 2.
 type Key struct {
 	ID  uint32
 	Key [16]byte
@@ -73,9 +73,11 @@ type Endpoint struct {
 	// RingCode is the binary logarithm of the ring's size.
 	RingCode uint8
 	// KeyID names the ring hash key.
-	KeyID   uint32
-	Members []Member // ordered by ID
-	Health  lb.Health
+	KeyID uint32
+	// RingTweak makes the VIP's own hash key of that one (ring.Key.Tweaked); 0: it has none.
+	RingTweak uint64
+	Members   []Member // ordered by ID
+	Health    lb.Health
 	// The rest is as in lb.Endpoint, defaults filled in; Encap is never empty.
 	Affinity    string
 	Source      *lb.SourceAffinity
@@ -95,6 +97,10 @@ type Endpoint struct {
 	Cookie string
 	// NAT: the mux rewrites packets both ways (path nat), and the outer destination of members is their DIP.
 	NAT bool
+	// FlowsFirst: the flow table goes before cookies and connection ids, because flows from before the endpoint had these may be there (EndpointState.Young).
+	FlowsFirst bool
+	// KeepDead: flows stay at members that are dead but in Members.
+	KeepDead bool
 }
 
 // Service is what the endpoints of one service share.
@@ -105,6 +111,11 @@ type Service struct {
 	Sources lb.Sources
 	// SourcesOf names the policy whose list in Plan.Sources counts; Sources is empty then.
 	SourcesOf string
+	// Outbound: the service has no endpoint. Its VIP, the only one, is in the tables for answers to connections that servers open.
+	Outbound bool
+	// Tenant owns the service, Created is the revision that created it; empty and 0 from managers of former builds.
+	Tenant  string
+	Created int64
 }
 
 // Sources is the list of a policy, for all services that take it from there.
@@ -126,6 +137,8 @@ type Member struct {
 	Down bool
 	// Outer is the tunnel's destination, unique per member of an endpoint (design section 9.2).
 	Outer netip.Addr
+	// Host is the underlay address of its host, with health from host alone; else zero.
+	Host netip.Addr
 }
 
 // Binding is a member of an endpoint as its host needs it.
@@ -152,4 +165,7 @@ type Binding struct {
 	Cookie bool
 	// QUIC, when not nil, says that the protocol is QUIC.
 	QUIC *lb.QUIC
+	// Tenant owns the service, Created is the revision that created it; empty and 0 from managers of former builds.
+	Tenant  string
+	Created int64
 }

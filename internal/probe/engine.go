@@ -184,7 +184,7 @@ func (e *Engine) stop(targets []Target) {
 		}
 		by := e.table.rules[id].means
 		if gone, means = append(gone, id), append(means, by); by != nobody {
-			e.stats.Means[by].Targets--
+			e.countLocked(id, int(by), -1)
 		} else {
 			e.stats.Unaskable--
 		}
@@ -232,7 +232,8 @@ func (e *Engine) start(targets []Target, known bool) error {
 	return nil
 }
 
-// find gives a target to the first means that takes it; full is what one before it said that has no room. asking is held.
+// find gives a target to the first means that takes it; full is what one before it said that has no room. A target with a tunnel that no means takes
+// is given to sockets without it: a backend that is checked on its own address is better than one of which nothing is known. asking is held.
 func (e *Engine) find(id uint32, t Target, packetsFailed bool) (means int, full, why error) {
 	if err := t.validate(); err != nil {
 		return 0, nil, err
@@ -248,13 +249,28 @@ func (e *Engine) find(id uint32, t Target, packetsFailed bool) (means int, full,
 		}
 		// The one that could, but for this, knows best.
 		if why == nil || packets || errors.Is(why, errors.ErrUnsupported) {
-			why, packets = err, e.options.Means[i].Packets && t.Tunnel == (unique.Handle[Tunnel]{})
+			why, packets = err, e.options.Means[i].Packets && !t.tunnelled()
+		}
+	}
+	if t.tunnelled() {
+		for i, m := range e.options.Means {
+			if !m.Packets && e.askers[i].Add(id, t.Direct()) == nil {
+				return i, full, nil
+			}
 		}
 	}
 	if why == nil {
 		why = fmt.Errorf("kind: %q: %w", t.Check.Value().Kind, errors.ErrUnsupported)
 	}
 	return 0, full, why
+}
+
+// countLocked counts a rule that a means asks from now on (n 1), or no more (-1). mu is held.
+func (e *Engine) countLocked(id uint32, means, n int) {
+	e.stats.Means[means].Targets += n
+	if !e.options.Means[means].Packets && e.table.rules[id].odd && e.table.odd[id].tunnelled() {
+		e.stats.Direct += n
+	}
 }
 
 // Stats is what the engine has done.

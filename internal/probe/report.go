@@ -2,6 +2,9 @@ package probe
 
 import "time"
 
+// AskedDirectly ends the words of a result of a check through the tunnel that a socket got at the backend's own address.
+const AskedDirectly = ", asked directly"
+
 // answered takes answers of a means in.
 func (e *Engine) answered(means int, answers []Answer) {
 	e.mu.Lock()
@@ -72,9 +75,12 @@ func (e *Engine) answerLocked(means int, a *Answer, now time.Duration) {
 	case Void:
 		kind.Void++
 	}
-	good, void := verdict == Good, verdict == Void
+	good, void, target := verdict == Good, verdict == Void, e.table.target(a.ID)
+	if target.tunnelled() && !e.options.Means[means].Packets {
+		words += AskedDirectly
+	}
 	e.resultLocked(Result{
-		Target: e.table.target(a.ID), Good: good, Void: void, Silent: a.Silent && verdict == Bad, Words: words, At: e.begin.Add(began), Took: a.Took,
+		Target: target, Good: good, Void: void, Silent: a.Silent && verdict == Bad, Words: words, At: e.begin.Add(began), Took: a.Took,
 	})
 	if !void {
 		r.run.settle(p, good)

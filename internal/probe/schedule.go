@@ -137,6 +137,9 @@ func (e *Engine) move(id uint32, now time.Duration) {
 	if err != nil {
 		// What took it once may do so again.
 		means = old
+		if target.tunnelled() && !e.options.Means[old].Packets {
+			target = target.Direct()
+		}
 		if err := e.askers[old].Add(id, target); err != nil {
 			panic("probe: a means does not take back what it had: " + err.Error())
 		}
@@ -144,13 +147,17 @@ func (e *Engine) move(id uint32, now time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r = &e.table.rules[id]
-	e.stats.Means[old].Targets--
-	e.stats.Means[means].Targets++
+	e.countLocked(id, old, -1)
+	e.countLocked(id, means, 1)
 	switch r.means = int8(means); {
 	case failed && err != nil:
 		e.voidLocked(id, now)
 	case failed:
 		r.sockets = afterRest(now)
+		if target.tunnelled() && !e.table.crowd.has(id) {
+			// Sockets ask only what the answer meant. The next probe asks again whether the tunnel leads there.
+			r.sockets = 1
+		}
 		e.handLocked(id, now)
 	default:
 		e.crowdedLocked(id, full, now)

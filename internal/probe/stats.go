@@ -57,6 +57,8 @@ type Stats struct {
 	Why       string
 	// Crowded are those that packets had no room for (ErrCrowded): sockets ask them, or nobody.
 	Crowded int
+	// Direct are those with a tunnel that sockets ask without it.
+	Direct int
 	// Met is what the means met.
 	Met
 	// Good, Bad and Void are results. Unsure are answers of a means after which another was asked.

@@ -31,6 +31,16 @@ type Tunnel struct {
 	Member uint16
 }
 
+// Direct is the same check without the tunnel, for a socket: at the backend's address.
+func (t Target) Direct() Target {
+	c := t.Check.Value()
+	c.Through, c.Engine = lb.ThroughDirect, ""
+	return Target{Check: unique.Make(c), Address: t.Address}
+}
+
+// tunnelled tells whether it is probed through a tunnel.
+func (t Target) tunnelled() bool { return t.Tunnel != unique.Handle[Tunnel]{} }
+
 // Result is what one probe found.
 type Result struct {
 	Target Target

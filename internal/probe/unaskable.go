@@ -42,7 +42,7 @@ func (e *Engine) takeLocked(id uint32, means int, now time.Duration, known bool)
 	}
 	r.means = int8(means)
 	e.stats.Unaskable--
-	e.stats.Means[means].Targets++
+	e.countLocked(id, means, 1)
 	switch r.plan = now; {
 	case r.state == queued: // among those that are due
 	case known:

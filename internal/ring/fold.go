@@ -49,6 +49,27 @@ func Fold(rings ...[]uint16) Folded {
 	return f
 }
 
+// FoldRotated makes the table of a ring that flows were hashed for with another key than now. Its slots have former owners alone: where a flow goes now
+// is not known from them.
+func FoldRotated(r []uint16) Folded {
+	f := Folded{Code: CodeMin}
+	for len(r) > 1<<f.Code {
+		f.Code++
+	}
+	f.Slots = make([]Turns, 1<<f.Code)
+	for i := range f.Slots {
+		f.Slots[i] = NoFormer<<16 | NoFormer
+	}
+	if len(r) == 0 {
+		return f
+	}
+	each := len(f.Slots) / len(r)
+	for i := range f.Slots {
+		f.Slots[i] = Turns(r[i/each])<<16 | NoFormer
+	}
+	return f
+}
+
 // add takes in the next ring, which has as many slots.
 func (f *Folded) add(r []uint16) {
 	slots := f.Slots[:len(r)]

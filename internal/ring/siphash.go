@@ -14,6 +14,10 @@ func KeyOf(b [16]byte) Key {
 	return Key{binary.LittleEndian.Uint64(b[:8]), binary.LittleEndian.Uint64(b[8:])}
 }
 
+// Tweaked returns the key with a tweak in its first word: a VIP's own key made of the cluster's. Whoever has the result, which hosts
+// do, can compute neither the cluster's key nor the result of another tweak. Tweak 0 returns the key itself.
+func (k Key) Tweaked(tweak uint64) Key { return Key{k.K0 ^ tweak, k.K1} }
+
 // SipHash13 is SipHash-1-3 (Aumasson, Bernstein 2012) of the byte string whose little-endian 64-bit words are given.
 func SipHash13(key Key, words ...uint64) uint64 {
 	return SipHashWords(key, append(words, uint64(len(words))*8<<56)...)

@@ -5,7 +5,7 @@
 //	random                by weight                                       any of it, by bits of their hash
 //	round-robin           each member once                                the next
 //	weighted-round-robin  by weight                                       the next
-//	adaptive              by weight and load (Cheetah, section 3.3)       the next
+//	adaptive              by weight and load (Cheetah, section IV-B)      the next
 //	least-connections     those that the least loaded would be filled by  the next
 //	p2c                   by weight                                       of two places by bits of their hash the less loaded
 package sched

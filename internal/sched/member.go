@@ -92,14 +92,14 @@ func ByWeight(members []Member) []Share {
 
 // The weights of Adaptive.
 const (
-	adaptiveUsual = 10                // of a member with the average load
-	adaptiveLeast = 2                 // of one that is overloaded
-	adaptiveMost  = 3 * adaptiveUsual // of one that is idle
-	adaptiveAlpha = 0.5               // how slowly they follow loads
+	adaptiveUsual = 10  // of a member with the average load; one that is idle has twice that, by the formula
+	adaptiveLeast = 2   // of one that is overloaded
+	adaptiveAlpha = 0.5 // how slowly they follow loads
 )
 
-// Adaptive gives members shares by their load: AWRR of Cheetah (Barbette et al., NSDI 2020, section 3.3). The factor of a member with load L for each unit of
-// its weight, where members have avg on average, is N = round(10·avg / ((1−α)·L + α·avg)) with α = 0.5, kept within 2 and 30.
+// Adaptive gives members shares by their load: AWRR of Cheetah (Barbette et al., IEEE/ACM Transactions on Networking 2022, section IV-B). The factor of a member with load L for each unit of
+// its weight, where members have avg on average, is N = round(10·avg / ((1−α)·L + α·avg)) with α = 0.5, at least 2: at most 20, for a member
+// without load.
 func Adaptive(members []Member) []Share {
 	load, weight := 0.0, 0.0
 	for _, m := range members {
@@ -114,8 +114,7 @@ func Adaptive(members []Member) []Share {
 		if each := m.Load / max(float64(m.Weight), 1); avg > 0 {
 			n = math.Round(adaptiveUsual * avg / ((1-adaptiveAlpha)*each + adaptiveAlpha*avg))
 		}
-		n = min(max(n, adaptiveLeast), adaptiveMost)
-		out[i] = Share{m.ID, uint32(m.Weight) * uint32(n)}
+		out[i] = Share{m.ID, uint32(m.Weight) * uint32(max(n, adaptiveLeast))}
 	}
 	return out
 }

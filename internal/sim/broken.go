@@ -89,7 +89,7 @@ type BrokenRow struct {
 }
 
 // BrokenRules are what is compared, the best last.
-var BrokenRules = []Rule{Modulo, PresentOwner, PreviousRing, LastOwner, Published, Cookies}
+var BrokenRules = []Rule{Modulo, PresentOwner, PreviousRing, LastOwner, Beamer, Published, Cookies}
 
 // PlayBroken plays two stories under every rule: Churn, whose connections last from its beginning to its end, and Scaling, whose connections come and go. The
 // options say everything: equal ones give equal rows.

@@ -18,6 +18,8 @@ import (
 type oracle struct {
 	up      []bool // by number of the server
 	members []oracleRing
+	buckets []bucket // of Beamer, after the first dealt memberships
+	dealt   int
 }
 
 // oracleRing is a membership as it was until some time.
@@ -67,6 +69,61 @@ func (o *oracle) owner(back int, hash uint64) int {
 	return int(m.slots[hash>>(64-m.code)])
 }
 
+// bucket is one of Beamer's table, written down naively.
+type bucket struct{ now, before, changed int }
+
+// beamer is Beamer's table after all memberships until now: each bucket of a server that left goes to the server with fewest, and a server
+// that came takes its share, each time the bucket that changed the longest time ago of those with more than three quarters of theirs, of equals that of the server with most.
+func (o *oracle) beamer() []bucket {
+	for ; o.dealt < len(o.members); o.dealt++ {
+		m := o.members[o.dealt]
+		if o.buckets == nil {
+			for i := range len(m.slots) {
+				of := m.up[i%len(m.up)]
+				o.buckets = append(o.buckets, bucket{of, of, 0})
+			}
+			continue
+		}
+		if slices.Equal(m.up, o.members[o.dealt-1].up) {
+			continue
+		}
+		counts := func() map[int]int {
+			n := map[int]int{}
+			for _, b := range o.buckets {
+				n[b.now]++
+			}
+			return n
+		}
+		for i, b := range o.buckets {
+			if !slices.Contains(m.up, b.now) {
+				n := counts()
+				o.buckets[i] = bucket{slices.MinFunc(m.up, func(x, y int) int { return n[x] - n[y] }), b.now, o.dealt}
+			}
+		}
+		share := len(o.buckets) / len(m.up)
+		for _, to := range m.up {
+			for !slices.Contains(o.members[o.dealt-1].up, to) && counts()[to] < share {
+				n, oldest := counts(), -1
+				for i, b := range o.buckets {
+					if n[b.now] <= share-share/4 {
+						continue
+					}
+					if oldest < 0 {
+						oldest = i
+						continue
+					}
+					was := o.buckets[oldest]
+					if b.changed < was.changed || b.changed == was.changed && (n[b.now] > n[was.now] || n[b.now] == n[was.now] && slices.Index(m.up, b.now) < slices.Index(m.up, was.now)) {
+						oldest = i
+					}
+				}
+				o.buckets[oldest] = bucket{to, o.buckets[oldest].now, o.dealt}
+			}
+		}
+	}
+	return o.buckets
+}
+
 // reached is who gets to see a packet of a flow at some time.
 func (o *oracle) reached(rule Rule, at time.Duration, hash uint64, table int) []int {
 	last := len(o.members) - 1
@@ -77,6 +134,9 @@ func (o *oracle) reached(rule Rule, at time.Duration, hash uint64, table int) []
 		return []int{o.owner(0, hash)}
 	case PreviousRing:
 		return []int{o.owner(0, hash), o.owner(min(1, last), hash)}
+	case Beamer:
+		b := o.beamer()[hash%uint64(len(o.beamer()))]
+		return []int{b.now, b.before}
 	case LastOwner:
 		reached := []int{o.owner(0, hash)}
 		for back := 1; back <= min(8, last); back++ {
@@ -198,6 +258,9 @@ func TestPlayBroken(t *testing.T) {
 		lost := func(r Rule) float64 { return last[story+string(r)] }
 		if lost(Cookies) != 0 || lost(Published) != 0 || lost(LastOwner) == 0 {
 			t.Errorf("%s: %v", story, last)
+		}
+		if lost(Beamer) == 0 || lost(Beamer) > lost(LastOwner) {
+			t.Errorf("%s: Beamer loses %g %%: %v", story, lost(Beamer), last)
 		}
 		if !slices.IsSorted([]float64{lost(LastOwner), lost(PreviousRing), lost(PresentOwner), lost(Modulo)}) {
 			t.Errorf("%s: a worse rule loses less: %v", story, last)

@@ -3,6 +3,7 @@ package sim
 
 import (
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"github.com/shuntlb/shunt/internal/ring"
@@ -17,8 +18,10 @@ const (
 	PresentOwner Rule = "maglev"
 	// Modulo: the hash modulo the number of backends, in the order of the pool. Plain hashing.
 	Modulo Rule = "modulo"
-	// PreviousRing: a backend hands what it does not know to the owner of the slot in the ring before. A daisy chain of one generation, as Beamer has.
+	// PreviousRing: a backend hands packets of unknown connections to the owner of the slot in the whole ring before. A daisy chain of one generation.
 	PreviousRing Rule = "previous-ring"
+	// Beamer: as PreviousRing, but each bucket has its own former owner, on Beamer's table instead of a ring.
+	Beamer Rule = "beamer"
 	// LastOwner: a backend hands what it does not know to the last owner of the slot that was another one. Shunt's repair.
 	LastOwner Rule = "last-owner"
 	// Published: Cheetah's cookies as its program has them (publishedCookie). Of stories only.
@@ -40,6 +43,7 @@ func Broken(rule Rule, pools []Pool, hashes []uint64) []int {
 		panic(fmt.Sprintf("sim: rule %s needs a story", rule))
 	}
 	rings := ringsOf(pools)
+	first := beamerOf(pools[:1], rings)
 	lost := make([]bool, len(hashes))
 	var out []int
 	for now := 1; now < len(pools); now++ {
@@ -48,8 +52,11 @@ func Broken(rule Rule, pools []Pool, hashes []uint64) []int {
 		for i, hash := range hashes {
 			if !lost[i] {
 				home := owner(rings[0], hash)
-				if rule == Modulo {
+				switch rule {
+				case Modulo:
 					home = pools[0][hash%uint64(len(pools[0]))].ID
+				case Beamer:
+					home, _ = first.owners(hash)
 				}
 				lost[i] = !slices.Contains(reach(hash), home)
 			}
@@ -71,6 +78,12 @@ func reach(rule Rule, pools []Pool, rings [][]uint16) func(hash uint64) []uint16
 		return func(hash uint64) []uint16 { return []uint16{pool[hash%uint64(len(pool))].ID} }
 	case PreviousRing:
 		return func(hash uint64) []uint16 { return []uint16{owner(rings[last], hash), owner(rings[last-1], hash)} }
+	case Beamer:
+		table := beamerOf(pools, rings)
+		return func(hash uint64) []uint16 {
+			now, before := table.owners(hash)
+			return []uint16{now, before}
+		}
 	case LastOwner:
 		turns := ring.Fold(rings...)
 		return func(hash uint64) []uint16 {
@@ -79,6 +92,23 @@ func reach(rule Rule, pools []Pool, rings [][]uint16) func(hash uint64) []uint16
 		}
 	}
 	return func(hash uint64) []uint16 { return []uint16{owner(rings[last], hash)} }
+}
+
+// beamerOf is Beamer's table after pools that followed one another, with as many buckets as the first one's ring has slots.
+func beamerOf(pools []Pool, rings [][]uint16) (table *beamer) {
+	code := uint8(bits.Len(uint(len(rings[0]))) - 1)
+	for _, p := range pools {
+		servers := make([]uint16, len(p))
+		for i := range p {
+			servers[i] = p[i].ID
+		}
+		if table == nil {
+			table = newBeamer(code, servers)
+		} else {
+			table = table.next(servers)
+		}
+	}
+	return table
 }
 
 // ringsOf makes the rings of pools that follow one another, of the sizes that plans give them.

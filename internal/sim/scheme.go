@@ -14,10 +14,16 @@ const (
 	// QUICLB are connection ids of 17 octets under AES, PlainCID the same in clear.
 	QUICLB   Rule = "quiclb"
 	PlainCID Rule = "quiclb-plain"
+	// PublishedExact are Cheetah's cookies as its P4 programs read them (section IV-C): all 16 bits are the index, which must match a server's exactly. Published
+	// is its FastClick element, which takes the index modulo the size of its table.
+	PublishedExact Rule = "cheetah-p4"
 )
 
+// publishedBuckets is how many buckets the FastClick element has by default (BUCKETS).
+const publishedBuckets = 256
+
 // ForgedSchemes are those that are forged.
-var ForgedSchemes = []Rule{Published, Cookies, PlainCID, QUICLB}
+var ForgedSchemes = []Rule{Published, PublishedExact, Cookies, PlainCID, QUICLB}
 
 // token is a cookie in its first two octets, or a connection id.
 type token [1 + 16]byte
@@ -49,7 +55,9 @@ func schemeOf(rule Rule, servers int) scheme {
 	case Cookies:
 		return cookieScheme{}
 	case Published:
-		return publishedScheme{table: 1 << bits.Len(uint(servers-1))}
+		return publishedScheme{table: uint16(max(publishedBuckets, 1<<bits.Len(uint(servers-1))))}
+	case PublishedExact:
+		return exactScheme{}
 	}
 	set := cid.Set{Format: cid.Plain, Configs: []cid.Config{{ID: 2, Key: cookieKeys[0], ServerID: 3, Nonce: 13}}}
 	if rule == QUICLB {
@@ -70,18 +78,18 @@ func (fifteen) flip(t *token, bit int) { *t = tokenOf(t.cookie() ^ 1<<bit) }
 type cookieScheme struct{ fifteen }
 
 func (cookieScheme) mint(f *Flow, id uint16, _ *rand.Rand) token {
-	return tokenOf(cookie.Encode(cookie.PRF(cookieKeys[0], f.bound()), 0, id))
+	return tokenOf(cookie.Encode(cookie.PRF(cookieKeys[0], f.bound()), 0, id, cookie.InOrder))
 }
 
 func (cookieScheme) read(f *Flow, t *token) (uint16, bool) {
-	return cookie.Decode(cookie.PRF(cookieKeys[cookie.KeyID(t.cookie())], f.bound()), t.cookie())
+	return cookie.Decode(cookie.PRF(cookieKeys[cookie.KeyID(t.cookie())], f.bound()), t.cookie(), cookie.InOrder)
 }
 
 func (cookieScheme) move(t *token, difference uint16) {
 	*t = tokenOf(t.cookie() ^ difference)
 }
 
-// publishedScheme is Cheetah's: the index is taken modulo the size of the table of servers, a power of two.
+// publishedScheme is that of Cheetah's FastClick element: the index is taken modulo the size of the table of servers, a power of two that holds them.
 type publishedScheme struct {
 	fifteen
 	table uint16
@@ -96,6 +104,22 @@ func (s publishedScheme) read(f *Flow, t *token) (uint16, bool) {
 }
 
 func (publishedScheme) move(t *token, difference uint16) { *t = tokenOf(t.cookie() ^ difference) }
+
+// exactScheme is that of Cheetah's P4 programs: sixteen bits are the index XOR a hash.
+type exactScheme struct{}
+
+func (exactScheme) bits() int  { return 16 }
+func (exactScheme) names() int { return 16 }
+
+func (exactScheme) mint(f *Flow, id uint16, _ *rand.Rand) token {
+	return tokenOf(id ^ uint16(f.Hash()))
+}
+
+func (exactScheme) read(f *Flow, t *token) (uint16, bool) { return t.cookie() ^ uint16(f.Hash()), true }
+
+func (exactScheme) flip(t *token, bit int) { *t = tokenOf(t.cookie() ^ 1<<bit) }
+
+func (exactScheme) move(t *token, difference uint16) { *t = tokenOf(t.cookie() ^ difference) }
 
 // cidScheme is connection ids, as muxes read them.
 type cidScheme struct{ set cid.Set }

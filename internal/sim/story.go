@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/shuntlb/shunt/internal/lb"
@@ -45,6 +46,8 @@ type era struct {
 	// before is the ring of the generation before, and its size code; nil in the first.
 	before     []uint16
 	beforeCode uint8
+	// beamer is Beamer's table, of as many buckets as the first ring has slots.
+	beamer *beamer
 	// turns are the slots' owners as hosts fold them from the memberships that their plan remembers; zero when it remembers none.
 	turns ring.Folded
 }
@@ -137,8 +140,13 @@ func (p *player) advance(at time.Duration) (err error) {
 		seats = append(seats, ring.Seat{Member: ring.Member{ID: m.ID, DIP: m.Backend.DIP, Port: m.Backend.Port, Weight: m.Weight}})
 	}
 	e.ring = p.builder.Walked(e.code, seats)
-	if n := len(p.eras); n > 0 {
+	if n := len(p.eras); n == 0 {
+		e.beamer = newBeamer(e.code, e.taking)
+	} else {
 		last := &p.eras[n-1]
+		if e.beamer = last.beamer; !slices.Equal(e.taking, last.taking) {
+			e.beamer = e.beamer.next(e.taking)
+		}
 		e.change = last.change
 		if e.before, e.beforeCode = last.ring, last.code; p.state.Generation == generation {
 			e.before, e.beforeCode = last.before, last.beforeCode

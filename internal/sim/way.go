@@ -25,9 +25,12 @@ func wayOf(rule Rule, eras int) way {
 type ringWay struct{ rule Rule }
 
 func (w ringWay) settle(_ int, e *era, _ int, c *connection) {
-	if w.rule == Modulo {
+	switch w.rule {
+	case Modulo:
 		c.home = e.modulo(c.hash)
-	} else {
+	case Beamer:
+		c.home, _ = e.beamer.owners(c.hash)
+	default:
 		c.home = e.owner(c.hash)
 	}
 }
@@ -38,6 +41,9 @@ func (w ringWay) reaches(_ int, e *era, c *connection) bool {
 		return e.modulo(c.hash) == c.home
 	case PreviousRing:
 		return e.owner(c.hash) == c.home || e.ownerBefore(c.hash) == c.home
+	case Beamer:
+		now, before := e.beamer.owners(c.hash)
+		return now == c.home || before == c.home
 	case LastOwner:
 		return e.owner(c.hash) == c.home || e.former(c.hash) == c.home
 	}
@@ -78,7 +84,7 @@ func (w cookieWay) stamp(at int, c *connection) {
 	if at >= w.newKey {
 		kid = 1
 	}
-	c.cookie = cookie.Encode(cookie.PRF(cookieKeys[kid], c.bound()), kid, c.home)
+	c.cookie = cookie.Encode(cookie.PRF(cookieKeys[kid], c.bound()), kid, c.home, cookie.InOrder)
 }
 
 func (w cookieWay) settle(at int, e *era, n int, c *connection) {
@@ -87,7 +93,7 @@ func (w cookieWay) settle(at int, e *era, n int, c *connection) {
 }
 
 func (w cookieWay) reaches(at int, e *era, c *connection) bool {
-	id, ok := cookie.Decode(cookie.PRF(cookieKeys[cookie.KeyID(c.cookie)], c.bound()), c.cookie)
+	id, ok := cookie.Decode(cookie.PRF(cookieKeys[cookie.KeyID(c.cookie)], c.bound()), c.cookie, cookie.InOrder)
 	w.stamp(at, c)
 	return ok && e.has(id) && id == c.home
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/shuntlb/shunt/internal/clock"
@@ -22,7 +23,25 @@ const (
 	patience = 10 * settle
 	// retry is the pause before what failed for a passing reason is tried again.
 	retry = time.Second
+	// confirm is how long content that deletes objects must stay unchanged before it is applied: a file that is missing, empty or
+	// cut short may not be complete yet.
+	confirm = 3 * time.Second
 )
+
+// Deletes is the error of Options.Apply for content that deletes objects and is not settled yet. The same content is applied again, once
+// it is.
+type Deletes struct{ Objects []string }
+
+// Error implements error.
+func (e Deletes) Error() string { return "no longer holds " + strings.Join(e.Objects, ", ") }
+
+// Attempt is what Options.Apply may do.
+type Attempt struct {
+	// Deletions reports whether objects that the path no longer holds may be deleted.
+	Deletions bool
+	// Unchanged reports whether the path holds the same content as when the attempt began.
+	Unchanged func() bool
+}
 
 // Transient wraps an error of Options.Apply that may pass by itself: the same content is applied again.
 type Transient struct{ Err error }
@@ -39,7 +58,7 @@ type Options struct {
 	Path string
 	// Apply brings the manager to what the path holds, wholly or, with an error, not at all. It returns a summary for
 	// people.
-	Apply func(ctx context.Context) (string, error)
+	Apply func(ctx context.Context, a Attempt) (string, error)
 	// Reload asks for the path to be read at once, whether it changed or not.
 	Reload <-chan os.Signal
 	// Told gets the outcome of every attempt: err is nil, or why the last good state is kept.
@@ -109,22 +128,47 @@ type follower struct {
 	// tried is the content of the last attempt, failed whether it is worth another one.
 	tried  [sha256.Size]byte
 	failed bool
+	// waits: the content of the last attempt deletes objects, and is unchanged since then.
+	waits bool
+	since time.Time
 }
 
 // attempt applies what differs from the last attempt, or everything when forced. It returns when to look again, nil for
 // when something changes.
 func (f *follower) attempt(ctx context.Context, forced bool) <-chan time.Time {
 	sum, err := digest(f.o.Path)
-	if err == nil && sum == f.tried && !forced && !f.failed {
+	now := f.o.Clock.Now()
+	same := err == nil && sum == f.tried
+	if same && f.waits && !forced && now.Sub(f.since) < confirm {
+		return f.o.Clock.After(confirm - now.Sub(f.since))
+	}
+	if same && !forced && !f.failed && !f.waits {
 		return nil
 	}
-	f.tried, f.failed = sum, false
+	a := Attempt{Deletions: same && f.waits && now.Sub(f.since) >= confirm, Unchanged: func() bool {
+		found, err := digest(f.o.Path)
+		return err == nil && found == sum
+	}}
+	if name := f.written(a.Deletions); name != "" {
+		f.o.Log.Info("file is being written, its objects are not deleted yet", "file", name)
+		return f.o.Clock.After(retry)
+	}
+	waited := same && f.waits
+	f.tried, f.failed, f.waits = sum, false, false
 	var summary string
 	if err == nil {
-		summary, err = f.o.Apply(ctx)
+		summary, err = f.o.Apply(ctx, a)
 	}
 	if ctx.Err() != nil {
 		return nil
+	}
+	if deletes := (Deletes{}); errors.As(err, &deletes) {
+		f.waits = true
+		if !waited {
+			f.since = now
+			f.o.Log.Info("objects are deleted once the content is unchanged for a while", "path", f.o.Path, "objects", strings.Join(deletes.Objects, ", "), "wait", confirm)
+		}
+		return f.o.Clock.After(max(confirm-now.Sub(f.since), settle))
 	}
 	f.o.Told(summary, err)
 	if errors.As(err, new(Transient)) {
@@ -132,6 +176,23 @@ func (f *follower) attempt(ctx context.Context, forced bool) <-chan time.Time {
 		return f.o.Clock.After(retry)
 	}
 	return nil
+}
+
+// written returns a file of the path that another process has open for writing, if that matters; empty when there is none.
+func (f *follower) written(matters bool) string {
+	if !matters {
+		return ""
+	}
+	files, err := Files(f.o.Path)
+	if err != nil {
+		return ""
+	}
+	for _, file := range files {
+		if hasWriter(file) {
+			return file
+		}
+	}
+	return ""
 }
 
 // digest is over the content of a file, or of the YAML files in a directory with their names.

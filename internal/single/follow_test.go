@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shuntlb/shunt/internal/clock"
 )
 
 // bench follows a file and tells every attempt.
@@ -20,7 +22,10 @@ type bench struct {
 	attempts chan string
 	// answer is what the manager says of a content.
 	answer func(content string) error
-	done   chan error
+	// deletes, if not nil, tells which content deletes objects.
+	deletes func(content string) bool
+	clock   clock.Clock
+	done    chan error
 }
 
 func follow(t *testing.T, name string, answer func(string) error) *bench {
@@ -33,8 +38,8 @@ func (b *bench) start() {
 	ctx, cancel := context.WithCancel(b.t.Context())
 	go func() {
 		b.done <- Follow(ctx, Options{
-			Path: b.path, Reload: b.reload,
-			Apply: func(context.Context) (string, error) {
+			Path: b.path, Reload: b.reload, Clock: b.clock,
+			Apply: func(_ context.Context, a Attempt) (string, error) {
 				files, err := Files(b.path)
 				if err != nil {
 					return "", err
@@ -46,6 +51,9 @@ func (b *bench) start() {
 						return "", err
 					}
 					content += string(part)
+				}
+				if b.deletes != nil && b.deletes(content) && !a.Deletions {
+					return "", Deletes{[]string{"services/web"}}
 				}
 				return content, b.answer(content)
 			},
@@ -305,7 +313,7 @@ func TestFollowDirectory(t *testing.T) {
 
 // TestFollowNowhere: a directory that is not there cannot be watched.
 func TestFollowNowhere(t *testing.T) {
-	err := Follow(t.Context(), Options{Path: filepath.Join(t.TempDir(), "no", "shunt.yaml"), Apply: func(context.Context) (string, error) { return "", nil }})
+	err := Follow(t.Context(), Options{Path: filepath.Join(t.TempDir(), "no", "shunt.yaml"), Apply: func(context.Context, Attempt) (string, error) { return "", nil }})
 	if err == nil {
 		t.Fatal("followed what is not there")
 	}
@@ -319,7 +327,7 @@ func TestFollowStops(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err := Follow(ctx, Options{Path: path, Apply: func(context.Context) (string, error) { cancel(); return "", Transient{errors.New("x")} }})
+	err := Follow(ctx, Options{Path: path, Apply: func(context.Context, Attempt) (string, error) { cancel(); return "", Transient{errors.New("x")} }})
 	if err != nil || !errors.Is(ctx.Err(), context.Canceled) {
 		t.Fatalf("ended with %v, context %v", err, ctx.Err())
 	}

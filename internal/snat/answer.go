@@ -16,6 +16,11 @@ const (
 	Leave
 	// Refused: there is nothing to grant at present.
 	Refused
+	// Shrink: the DIP may keep Keep of its ranges, those that were used last. No new connection may take a port of the others; they are to be
+	// given back as soon as they are unused.
+	Shrink
+	// Reclaim: ranges that are unused now are to be given back at once, though not all: others need them.
+	Reclaim
 )
 
 // Reason is why an ask was refused.
@@ -51,6 +56,8 @@ type Answer struct {
 	Holder Holder
 	Kind   Kind
 	Ranges []Range
+	// Keep is of Shrink: how many ranges the DIP may keep.
+	Keep int
 	// Revision orders grants and what was taken: of Granted and All that of the commit that muxes acknowledged, of Taken that of
 	// the commit that took.
 	Revision int64

@@ -94,7 +94,7 @@ func (b *Block) Hold(r Range, o Owner) bool {
 	return true
 }
 
-// Give ends a lease: the range rests until the given time, which is never earlier than that of the one before.
+// Give ends a lease: the range rests until the given time.
 func (b *Block) Give(r Range, until time.Time) {
 	if b.owners[r] == 0 {
 		panic(fmt.Sprintf("snat: range %s is given back, but nobody has it", r))
@@ -104,7 +104,8 @@ func (b *Block) Give(r Range, until time.Time) {
 	b.Rest(r, until)
 }
 
-// Rest keeps a range that nobody has from being leased until the given time.
+// Rest keeps a range that nobody has from being leased until the given time, or as long as the one that began to rest before it if that is
+// later: the quarantine may have been shortened.
 func (b *Block) Rest(r Range, until time.Time) {
 	if b.free.Has(r) {
 		b.free.Clear(r)
@@ -114,7 +115,11 @@ func (b *Block) Rest(r Range, until time.Time) {
 		b.queue = b.queue[:copy(b.queue, b.queue[b.first:])]
 		b.first = 0
 	}
-	b.queue = append(b.queue, rest{r, until.UnixNano()})
+	at := until.UnixNano()
+	if b.first < len(b.queue) {
+		at = max(at, b.queue[len(b.queue)-1].until)
+	}
+	b.queue = append(b.queue, rest{r, at})
 }
 
 // Tick ends the rest of ranges whose time is over.

@@ -158,7 +158,7 @@ func TestDemandDoubles(t *testing.T) {
 // TestAbuserWaitsBehindItself: a tenant of which 10,000 DIPs ask delays another tenant's ask by one turn.
 func TestAbuserWaitsBehindItself(t *testing.T) {
 	now := time.Unix(0, 0)
-	d := Open(DefaultRules, NewBook(), 1, nil, now)
+	d := Open(DefaultRules, NewBook(), 1, nil, nil, now)
 	closed := Closed()
 	for i := range 40 {
 		c := &Config{Tenant: "abuser", Closed: *closed}
@@ -191,7 +191,7 @@ func TestAbuserWaitsBehindItself(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	now := time.Unix(0, 0)
-	d := Open(DefaultRules, NewBook(), 1, nil, now)
+	d := Open(DefaultRules, NewBook(), 1, nil, nil, now)
 	name := VIP{Addr: netip.MustParseAddr("203.0.113.10")}
 	c := &Config{Tenant: "shop", Closed: *Closed(), PerDIP: 3, PerTenant: 5, DIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")}}
 	d.Configure(name, c, now)
@@ -217,7 +217,7 @@ func TestLimits(t *testing.T) {
 
 func TestSilentMuxHoldsUpGrantsForTwentyMilliseconds(t *testing.T) {
 	now := time.Unix(0, 0)
-	d := Open(DefaultRules, NewBook(), 1, []string{"a", "b"}, now)
+	d := Open(DefaultRules, NewBook(), 1, []string{"a", "b"}, nil, now)
 	d.Ack("a", 1)
 	d.Ack("b", 1)
 	name := VIP{Addr: netip.MustParseAddr("203.0.113.10")}
@@ -251,6 +251,34 @@ func TestSilentMuxHoldsUpGrantsForTwentyMilliseconds(t *testing.T) {
 	d.Ack("b", 1)
 	if d.Eligible("b") {
 		t.Fatal("a mux is eligible that went back to a revision before")
+	}
+}
+
+// TestOpenDeskWaitsForMuxesThatItHasNotHeard: their acknowledgements are on their way; one that was heard has 20 ms as ever.
+func TestOpenDeskWaitsForMuxesThatItHasNotHeard(t *testing.T) {
+	now := time.Unix(0, 0)
+	name := VIP{Addr: netip.MustParseAddr("203.0.113.10")}
+	h := Holder{name, netip.MustParseAddr("10.0.0.1")}
+	d := Open(DefaultRules, NewBook(), 1, []string{"heard", "late", "away"}, nil, now)
+	d.Ack("heard", 1)
+	d.Configure(name, &Config{Tenant: "shop", Closed: *Closed(), DIPs: []netip.Addr{h.DIP}}, now)
+	d.Ask(h, 1, now)
+	_, tally := d.Batch(now, 100)
+	d.Committed(tally, 2, now)
+	d.Ack("heard", 2)
+	now = now.Add(DefaultRules.Opening - 1)
+	d.Tick(now)
+	if d.Due(now).Sub(now) != 1 || len(d.Answers(now)) != 0 || !d.Eligible("late") || !d.Eligible("away") {
+		t.Fatal("granted before muxes could be heard")
+	}
+	d.Ack("late", 2)
+	now = now.Add(1)
+	d.Tick(now)
+	if got := d.Answers(now); len(got) != 1 || got[0].Kind != Granted || d.Eligible("away") || !d.Eligible("late") {
+		t.Fatalf("answers %v after the time in which muxes could be heard", got)
+	}
+	if n := d.Counts().Silent; n != 0 {
+		t.Errorf("%d silences: a mux that was away is not one that was silent", n)
 	}
 }
 
@@ -365,5 +393,89 @@ func BenchmarkTake(b *testing.B) {
 			b.StartTimer()
 		}
 		_ = r
+	}
+}
+
+// TestQuarantineOfAVIP: a freed range is not leased before its VIP's quarantine is over, and then it is; a leader that begins keeps it for as
+// long again, unless it was freed so long ago that no clock can be that wrong.
+func TestQuarantineOfAVIP(t *testing.T) {
+	name, dip := VIP{Addr: netip.MustParseAddr("203.0.113.10")}, netip.MustParseAddr("10.20.1.11")
+	for _, quarantine := range []time.Duration{0, 30 * time.Second, MaxQuarantine} {
+		now, rests := time.Unix(1_700_000_000, 0), quarantine
+		if rests == 0 {
+			rests = Quarantine
+		}
+		book, revision := NewBook(), int64(1)
+		// One range alone may be leased.
+		conf := &Config{Tenant: "shop", DIPs: []netip.Addr{dip}, Closed: *Closed([2]uint16{1032, 65535}), Quarantine: quarantine}
+		configs := map[VIP]*Config{name: conf}
+		var d *Desk
+		open := func() {
+			d = Open(DefaultRules, book, revision, nil, configs, now)
+			d.Configure(name, conf, now)
+		}
+		commit := func() (granted int) {
+			t.Helper()
+			b, tally := d.Batch(now, 100)
+			if b != nil {
+				if err := book.Fold(b, len(b.Pack(nil))); err != nil {
+					t.Fatal(err)
+				}
+				revision++
+				d.Committed(tally, revision, now)
+			}
+			for _, a := range d.Answers(now) {
+				if a.Kind == Granted {
+					granted += len(a.Ranges)
+				}
+			}
+			return granted
+		}
+		ask := func() int {
+			t.Helper()
+			d.Ask(Holder{name, dip}, 1, now)
+			return commit()
+		}
+		open()
+		if ask() != 1 {
+			t.Fatal("the range is not granted")
+		}
+		d.Give(Holder{name, dip}, []Range{FirstRange}, now)
+		commit()
+		freed := now
+		now = freed.Add(rests - 1)
+		if n := ask(); n != 0 {
+			t.Errorf("quarantine %v: granted before it is over", quarantine)
+		}
+		open() // another leader
+		now = now.Add(rests - 1)
+		if n := ask(); n != 0 {
+			t.Errorf("quarantine %v: granted by another leader before it is over", quarantine)
+		}
+		now = now.Add(1)
+		if n := ask(); n != 1 {
+			t.Errorf("quarantine %v: not granted when it is over", quarantine)
+		}
+		d.Give(Holder{name, dip}, []Range{FirstRange}, now)
+		commit()
+		now = now.Add(restMargin*rests + time.Second)
+		if open(); ask() != 1 {
+			t.Errorf("quarantine %v: a leader that begins after %d times as long does not grant it", quarantine, restMargin)
+		}
+	}
+}
+
+// TestShorterQuarantine: after a change ranges that rest go on resting, and those that come after them are no earlier.
+func TestShorterQuarantine(t *testing.T) {
+	b, now := NewBlock(Closed([2]uint16{1040, 65535})), time.Unix(0, 0)
+	first, _ := b.Take(1)
+	second, _ := b.Take(1)
+	b.Give(first, now.Add(time.Hour))
+	b.Give(second, now.Add(time.Minute))
+	if b.Tick(now.Add(59 * time.Minute)); b.Free() != 0 {
+		t.Errorf("%d ranges are free before an hour has passed", b.Free())
+	}
+	if b.Tick(now.Add(time.Hour)); b.Free() != 2 {
+		t.Errorf("%d ranges are free after an hour, want 2", b.Free())
 	}
 }

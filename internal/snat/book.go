@@ -26,8 +26,12 @@ type logged struct {
 // NewBook makes an empty book.
 func NewBook() *Book { return &Book{pages: map[VIP]*Page{}} }
 
-// RestKept is how long a page remembers that a range was freed: what a leader that begins must know, whatever its clock says.
-const RestKept = 3 * Quarantine
+// RestKept is how long a page remembers that a range was freed: what a leader that begins must know, whatever its clock says, with the
+// longest quarantine that a VIP may have.
+const RestKept = restMargin * MaxQuarantine
+
+// restMargin is for how many times its quarantine a range may not be leased by a leader that begins: clocks of leaders differ.
+const restMargin = 3
 
 // Last is the number of the last batch; 0: there was none.
 func (b *Book) Last() uint64 { return b.last }
@@ -174,6 +178,9 @@ func (b *Book) Clone() *Book {
 	return out
 }
 
-// Quarantine is how long a range rests that was freed: longer than a packet lives, and than TIME-WAIT lasts (RFC 9293 section 3.4.1
-// with the 30 s that stacks take for a segment's life).
-const Quarantine = 2 * time.Minute
+// Quarantine is how long a range rests that was freed unless the VIP's Network says another time: longer than a packet lives, and than TIME-WAIT
+// lasts (RFC 9293 section 3.4.1 with the 30 s that stacks take for a segment's life). MaxQuarantine is the longest that it may say.
+const (
+	Quarantine    = 2 * time.Minute
+	MaxQuarantine = 10 * time.Minute
+)

@@ -40,6 +40,7 @@ func (d *Desk) Pending() (queued, telling int) {
 			queued += len(t.asks)
 		}
 	}
+	queued += len(d.parked)
 	for _, q := range d.telling.queue {
 		telling += len(q.answers)
 	}

@@ -10,20 +10,26 @@ import (
 type Rules struct {
 	// Quarantine is how long a range rests that was freed, Silence how long an eligible mux may leave a revision unacknowledged.
 	Quarantine, Silence time.Duration
+	// Opening is how long a desk that was just opened waits for muxes that it has not heard yet, in the place of Silence: their
+	// acknowledgements come by way of managers whose relays are being set up.
+	Opening time.Duration
 	// First is what the first ask of a DIP gets, MaxGrant what one ask gets at most, PerDIP what a DIP has at most unless its
 	// tenant's limits say less.
 	First, MaxGrant, PerDIP int
 	// Linger is how long ranges that are given back wait for a batch with asks: nobody waits for them.
 	Linger time.Duration
-	// Rate is how many ranges a second a tenant is leased while others ask too, Burst how many at once (Ananta section 3.6.1 limits
-	// the rate of each VM). A tenant alone has no limit.
+	// Rate is how many ranges a second a tenant of weight 1 is leased while others ask too, Burst how many at once. A tenant alone has no limit.
 	Rate, Burst int
+	// DIPRate and DIPBurst are the same for each DIP, in company or alone (Ananta section 3.6.1 limits the rate of each VM): no server takes
+	// more than a small part of its tenant's rate. 0: no limit.
+	DIPRate, DIPBurst int
 }
 
 // DefaultRules are what managers go by: 1,024 ports to a DIP, as many again for each destination. A share of 32,768 ranges is 1,024 of
-// the largest grants a second, and a fifth of what managers can do.
+// the largest grants a second, and a fifth of what managers can do. A DIP's is a 32nd of that; what it may have at most by default comes at once.
 var DefaultRules = Rules{
-	Quarantine: Quarantine, Silence: 20 * time.Millisecond, First: 2, MaxGrant: 32, PerDIP: 128, Linger: 10 * time.Millisecond, Rate: 32768, Burst: 16384,
+	Quarantine: Quarantine, Silence: 20 * time.Millisecond, Opening: 500 * time.Millisecond, First: 2, MaxGrant: 32, PerDIP: 128, Linger: 10 * time.Millisecond, Rate: 32768, Burst: 16384,
+	DIPRate: 1024, DIPBurst: 256,
 }
 
 // Config is what the objects say of a VIP.
@@ -33,6 +39,10 @@ type Config struct {
 	Closed Bitmap
 	// PerDIP and PerTenant are limits in ranges; 0: Rules.PerDIP, and none.
 	PerDIP, PerTenant int
+	// Quarantine is how long freed ranges rest, at most MaxQuarantine; 0: Rules.Quarantine.
+	Quarantine time.Duration
+	// Weight of the tenant among those that ask (lb.Tenant.Weight), the same of all its VIPs; 0 is 1.
+	Weight uint32
 }
 
 // Desk serves asks for one term of the leader. What it decides it counts as done; when a commit fails, or nobody knows whether it
@@ -47,12 +57,14 @@ type Desk struct {
 }
 
 type vip struct {
-	name   VIP
-	block  *Block
-	tenant *tenant
-	conf   Config
-	dips   []*dip // by Owner-1; nil: none
-	byDIP  map[netip.Addr]*dip
+	name VIP
+	// reclaimed is when its DIPs were asked last to give back unused ranges.
+	reclaimed time.Time
+	block     *Block
+	tenant    *tenant
+	conf      Config
+	dips      []*dip // by Owner-1; nil: none
+	byDIP     map[netip.Addr]*dip
 }
 
 // dip is what the desk knows of a holder.
@@ -66,6 +78,12 @@ type dip struct {
 	ranges    []Range
 	usable    Bitmap
 	ask, give *request
+	// left is what it may still be leased, in ranges, at a time; below 0 it has had some of what comes.
+	left float64
+	at   time.Time
+	// shrinks: it has more ranges than it may, and gives back all but keep.
+	shrinks bool
+	keep    int
 }
 
 // request waits for its turn, and then for its commit.
@@ -76,18 +94,23 @@ type request struct {
 	want   int
 	adopt  []Range
 	ranges []Range
+	// until is when an ask of a DIP that has had its share goes on.
+	until time.Time
 	// all: everything that the DIP has is to be given.
 	all bool
 }
 
-// Open makes a desk of a book that is at a revision of the store. Ranges that were freed rest anew: clocks of leaders differ. All
-// muxes named count as eligible until they were silent.
-func Open(rules Rules, book *Book, revision int64, muxes []string, now time.Time) *Desk {
+// Open makes a desk of a book that is at a revision of the store. Ranges that were freed rest anew, as long as the configs say with which the desk
+// is going to be configured: clocks of leaders differ. All muxes named count as eligible until they were silent.
+func Open(rules Rules, book *Book, revision int64, muxes []string, configs map[VIP]*Config, now time.Time) *Desk {
 	d := &Desk{rules: rules, vips: map[VIP]*vip{}, number: book.Last()}
 	d.turns = turns{rules: &d.rules, tenants: map[string]*tenant{}}
-	d.telling.open(rules.Silence, revision, muxes, now)
+	d.telling.open(rules, revision, muxes, now)
 	for _, name := range book.VIPs() {
 		v, p := d.vipOf(name), book.Page(name)
+		if c := configs[name]; c != nil {
+			v.conf.Quarantine = c.Quarantine
+		}
 		p.EachLease(func(l Lease) {
 			h := d.dipOf(v, l.DIP)
 			v.block.Hold(l.Range, h.owner)
@@ -96,12 +119,20 @@ func Open(rules Rules, book *Book, revision int64, muxes []string, now time.Time
 			v.tenant.held++
 		})
 		for _, r := range p.Rests() {
-			if v.block.Owner(r.Range) == 0 && r.At.Add(RestKept).After(now) {
-				v.block.Rest(r.Range, now.Add(rules.Quarantine))
+			if rests := d.quarantine(v); v.block.Owner(r.Range) == 0 && r.At.Add(restMargin*rests).After(now) {
+				v.block.Rest(r.Range, now.Add(rests))
 			}
 		}
 	}
 	return d
+}
+
+// quarantine is how long freed ranges of a VIP rest.
+func (d *Desk) quarantine(v *vip) time.Duration {
+	if v.conf.Quarantine > 0 {
+		return min(v.conf.Quarantine, MaxQuarantine)
+	}
+	return d.rules.Quarantine
 }
 
 // vipOf makes what the desk knows of a VIP; one that is not configured has no DIPs.
@@ -123,7 +154,7 @@ func (d *Desk) dipOf(v *vip, addr netip.Addr) *dip {
 			i = len(v.dips)
 			v.dips = append(v.dips, nil)
 		}
-		h = &dip{holder: Holder{v.name, addr}, vip: v, owner: Owner(i + 1), removed: true}
+		h = &dip{holder: Holder{v.name, addr}, vip: v, owner: Owner(i + 1), removed: true, left: float64(d.rules.DIPBurst)}
 		v.dips[i], v.byDIP[addr] = h, h
 	}
 	return h
@@ -133,14 +164,18 @@ func (d *Desk) dipOf(v *vip, addr netip.Addr) *dip {
 // hold ranges in which an endpoint listens now are asked to leave them.
 func (d *Desk) Configure(name VIP, c *Config, now time.Time) {
 	v := d.vipOf(name)
-	if c == nil {
-		c = &Config{Closed: *Closed(), Tenant: v.tenant.name}
+	configured := c != nil
+	if !configured {
+		c = &Config{Closed: *Closed(), Tenant: v.tenant.name, Quarantine: v.conf.Quarantine}
 	}
 	if t := d.tenantOf(c.Tenant); t != v.tenant {
 		n := v.block.Leased()
 		v.tenant.held -= n
 		t.held += n
 		v.tenant = t
+	}
+	if configured {
+		d.weigh(v.tenant, c.Weight)
 	}
 	was := v.conf.Closed
 	v.conf = *c
@@ -280,7 +315,7 @@ func (d *Desk) Batch(now time.Time, most int) (*Batch, *Tally) {
 		}
 		took := d.serve(b, t, r, now)
 		if !r.give {
-			d.charge(r.dip.vip.tenant, took)
+			d.charge(r.dip, took)
 		}
 		if n += 1 + took; n >= most/sharedPart && d.shared(now) {
 			break
@@ -335,7 +370,7 @@ func (d *Desk) serveGive(b *Batch, t *Tally, r *request, now time.Time) int {
 		if k.vip.block.Owner(x) != k.owner {
 			continue
 		}
-		k.vip.block.Give(x, now.Add(d.rules.Quarantine))
+		k.vip.block.Give(x, now.Add(d.quarantine(k.vip)))
 		k.ranges = slices.DeleteFunc(k.ranges, func(have Range) bool { return have == x })
 		k.usable.Clear(x)
 		k.vip.tenant.held--
@@ -344,6 +379,7 @@ func (d *Desk) serveGive(b *Batch, t *Tally, r *request, now time.Time) int {
 		n++
 	}
 	d.counts.Freed += uint64(n)
+	k.shrinks = k.shrinks && len(k.ranges) > k.keep
 	switch a := (Answer{Holder: k.holder, Kind: Taken, Ranges: ranges, Revision: d.revision}); {
 	case n > 0:
 		t.said = append(t.said, a)
@@ -390,10 +426,7 @@ func (d *Desk) serveAsk(b *Batch, t *Tally, r *request, now time.Time) int {
 	}
 	v := k.vip
 	v.block.Tick(now)
-	limit := d.rules.PerDIP
-	if n := v.conf.PerDIP; n > 0 {
-		limit = n
-	}
+	limit := d.limit(v)
 	size := max(r.want, k.demand.Ask(now, max(r.want, d.rules.First), d.rules.MaxGrant))
 	size = min(size, d.rules.MaxGrant, limit-len(k.ranges))
 	reason := ReasonDIPLimit
@@ -405,6 +438,7 @@ func (d *Desk) serveAsk(b *Batch, t *Tally, r *request, now time.Time) int {
 		x, ok := v.block.Take(k.owner)
 		if !ok {
 			reason = ReasonExhausted
+			d.reclaim(k, now)
 			break
 		}
 		d.hold(b, t, k, x)
@@ -416,6 +450,7 @@ func (d *Desk) serveAsk(b *Batch, t *Tally, r *request, now time.Time) int {
 		d.say(Answer{Holder: k.holder, Kind: Refused, Reason: reason})
 		return 0
 	}
+	k.shrinks = false // what it gets from now on is not asked back
 	d.counts.Grants++
 	d.counts.Granted += uint64(len(a.Ranges))
 	t.answers = append(t.answers, a)
@@ -470,6 +505,9 @@ func (d *Desk) Answers(now time.Time) []Answer {
 			d.say(a)
 			if len(leave) > 0 {
 				d.say(Answer{Holder: a.Holder, Kind: Leave, Ranges: leave})
+			}
+			if k.shrinks {
+				d.say(Answer{Holder: a.Holder, Kind: Shrink, Keep: k.keep})
 			}
 			continue
 		}

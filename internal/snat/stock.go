@@ -7,27 +7,34 @@ import (
 
 // StockRules are what a host goes by.
 type StockRules struct {
-	// Idle is how long a range must be unused until it is given back; Keep is how many are kept all the same.
-	Idle time.Duration
-	Keep int
-	// Patience is how long an answer may take until everything is asked for afresh, Again how long after a refusal the next ask
-	// comes.
-	Patience, Again time.Duration
+	// Idle is how long a range must be unused until it is given back; Keep is how many are kept all the same. Soon takes the place of Idle for
+	// ranges that the manager needs: at least twice the time between two looks at which ranges were used.
+	Idle, Soon time.Duration
+	Keep       int
+	// Patience is how long an answer may take until everything is asked for afresh. Again is the least time from a refusal to the
+	// next ask, which comes only if ports get scarce again. A DIP without any range asks by itself: after Again, then after twice as
+	// long each time, up to AgainMost.
+	Patience, Again, AgainMost time.Duration
 }
 
 // DefaultStockRules: idle ranges go back after 4 minutes (design section 9.9).
-var DefaultStockRules = StockRules{Idle: 4 * time.Minute, Keep: 2, Patience: time.Second, Again: time.Second}
+var DefaultStockRules = StockRules{Idle: 4 * time.Minute, Soon: 20 * time.Second, Keep: 2, Patience: time.Second, Again: time.Second, AgainMost: 32 * time.Second}
 
 // Stock is the ranges of one DIP at its host, and what is to be said to the manager of them.
 type Stock struct {
-	rules  StockRules
-	ranges map[Range]*held
+	rules StockRules
+	// idleFor replaces rules.Idle when it is not 0.
+	idleFor time.Duration
+	ranges  map[Range]*held
 	// known: the manager has said what the DIP holds since the host began to ask.
 	known bool
 	// low: more is needed; sync: everything is to be asked for afresh.
 	low, sync bool
 	// asked is when the ask that is not answered was sent; zero: there is none. notBefore is when the next one may be.
 	asked, notBefore time.Time
+	// again is the time from the last refusal to the next ask without need; 0: the last ask was not refused. refused is when it was.
+	again   time.Duration
+	refused time.Time
 	// epoch and floor are the newest of what was taken, or of all that there is: an older grant is void.
 	epoch, floor int64
 	changed      bool
@@ -37,6 +44,8 @@ type Stock struct {
 type held struct {
 	used    time.Time
 	leaving bool
+	// soon: the manager needs it, and it goes back after Soon without use.
+	soon bool
 	// returned is when it was said to the manager that it is given back; zero: it was not.
 	returned time.Time
 }
@@ -44,6 +53,41 @@ type held struct {
 // NewStock makes the stock of a DIP of which it is not known what it holds.
 func NewStock(rules StockRules) *Stock {
 	return &Stock{rules: rules, ranges: map[Range]*held{}, sync: true}
+}
+
+// SetIdle changes how long a range must be unused until it is given back; 0: as long as the rules say.
+func (s *Stock) SetIdle(idle time.Duration) {
+	if s.idleFor != idle {
+		s.idleFor, s.changed = idle, true
+	}
+}
+
+// idleTime is how long a range must be unused until it is given back.
+func (s *Stock) idleTime(h *held) time.Duration {
+	idle := s.rules.Idle
+	if s.idleFor > 0 {
+		idle = s.idleFor
+	}
+	if h.soon {
+		return min(idle, s.rules.Soon)
+	}
+	return idle
+}
+
+// shrink has all but the ranges that were used last leave.
+func (s *Stock) shrink(keep int) {
+	usable, _ := s.Usable()
+	slices.SortStableFunc(usable, func(a, b Range) int { return s.ranges[b].used.Compare(s.ranges[a].used) })
+	for _, r := range usable[min(keep, len(usable)):] {
+		s.ranges[r].leaving, s.ranges[r].soon = true, true
+	}
+}
+
+// reclaim has ranges that are unused go back soon.
+func (s *Stock) reclaim(now time.Time) {
+	for _, h := range s.ranges {
+		h.soon = h.soon || now.Sub(h.used) >= s.rules.Soon
+	}
 }
 
 // Said is what a host says to the manager of one DIP. At most one of Ask and Sync is set.
@@ -85,13 +129,18 @@ func (s *Stock) Known() bool { return s.known }
 // Refusal is why the last ask was refused; 0: it was not.
 func (s *Stock) Refusal() Reason { return s.refusal }
 
-// Low says that more ranges are needed soon.
-func (s *Stock) Low() { s.low = true }
+// Low reports that ports got scarce: more ranges are needed soon.
+func (s *Stock) Low() {
+	s.low = true
+	if at := s.refused.Add(s.rules.Again); s.again > 0 && at.Before(s.notBefore) {
+		s.notBefore = at
+	}
+}
 
 // Used says when a range was used last; busy: it still is.
 func (s *Stock) Used(r Range, at time.Time) {
 	if h := s.ranges[r]; h != nil && at.After(h.used) {
-		h.used = at
+		h.used, h.soon = at, h.soon && h.leaving
 	}
 }
 
@@ -122,7 +171,7 @@ func (s *Stock) Hear(a Answer, epoch int64, now time.Time) {
 			s.sync = true
 			return
 		}
-		s.low, s.refusal = false, 0
+		s.low, s.refusal, s.again = false, 0, 0
 		s.take(a.Ranges, now)
 	case All:
 		s.asked = time.Time{}
@@ -148,9 +197,15 @@ func (s *Stock) Hear(a Answer, epoch int64, now time.Time) {
 				h.leaving = true
 			}
 		}
+	case Shrink:
+		s.shrink(a.Keep)
+	case Reclaim:
+		s.reclaim(now)
 	case Refused:
-		s.asked, s.refusal = time.Time{}, a.Reason
-		s.notBefore = now.Add(s.rules.Again)
+		// What needs ports reports it again: a DIP whose connections have ended asks no more.
+		s.asked, s.refusal, s.low = time.Time{}, a.Reason, false
+		s.again = min(max(2*s.again, s.rules.Again), max(s.rules.AgainMost, s.rules.Again))
+		s.refused, s.notBefore = now, now.Add(s.again)
 	}
 	s.changed = true
 }
@@ -205,7 +260,7 @@ func (s *Stock) idle(now time.Time) (out []Range) {
 			if now.Sub(h.returned) < s.rules.Patience {
 				continue
 			}
-		case now.Sub(h.used) < s.rules.Idle:
+		case now.Sub(h.used) < s.idleTime(h):
 			continue
 		case h.leaving:
 		case kept <= s.rules.Keep:
@@ -242,7 +297,7 @@ func (s *Stock) Due(now time.Time) (due time.Time) {
 	for _, h := range s.ranges {
 		if h.returned.IsZero() {
 			if len(s.ranges) > s.rules.Keep || h.leaving {
-				earliest(h.used.Add(s.rules.Idle))
+				earliest(h.used.Add(s.idleTime(h)))
 			}
 		} else {
 			earliest(h.returned.Add(s.rules.Patience))

@@ -1,11 +1,16 @@
 package snat
 
-import "time"
+import (
+	"maps"
+	"time"
+)
 
 // telling holds grants back until every eligible mux has acknowledged the revision of their commit. A mux that leaves a revision
 // unacknowledged for too long is no longer eligible, until it has acknowledged everything.
 type telling struct {
 	silence time.Duration
+	// opening is until when muxes that were not heard may be silent.
+	opening time.Time
 	// revision is that of the last commit.
 	revision int64
 	muxes    map[string]*muxState
@@ -20,6 +25,8 @@ type telling struct {
 type muxState struct {
 	acked    int64
 	eligible bool
+	// heard: it acknowledged something since the desk was opened.
+	heard bool
 }
 
 type told struct {
@@ -28,8 +35,8 @@ type told struct {
 	answers  []Answer
 }
 
-func (t *telling) open(silence time.Duration, revision int64, muxes []string, now time.Time) {
-	t.silence, t.revision, t.muxes = silence, revision, make(map[string]*muxState, len(muxes))
+func (t *telling) open(rules Rules, revision int64, muxes []string, now time.Time) {
+	t.silence, t.opening, t.revision, t.muxes = rules.Silence, now.Add(max(rules.Opening, rules.Silence)), revision, make(map[string]*muxState, len(muxes))
 	for _, m := range muxes {
 		t.muxes[m] = &muxState{eligible: true}
 	}
@@ -55,11 +62,13 @@ func (t *telling) Ack(mux string, revision int64) {
 	}
 	// It goes back when the mux starts afresh, or comes to a manager that is a little behind: what was granted it may lack.
 	m.eligible = revision >= t.revision || m.eligible && revision >= m.acked
-	m.acked = revision
+	m.acked, m.heard = revision, true
 }
 
-// Forget takes off a mux that is no more.
-func (t *telling) Forget(mux string) { delete(t.muxes, mux) }
+// Keep forgets muxes that are not among these: grants do not wait for one that was deleted.
+func (t *telling) Keep(muxes map[string]bool) {
+	maps.DeleteFunc(t.muxes, func(name string, _ *muxState) bool { return !muxes[name] })
+}
 
 // Eligible tells whether grants wait for the mux.
 func (t *telling) Eligible(mux string) bool { return t.muxes[mux] != nil && t.muxes[mux].eligible }
@@ -71,10 +80,14 @@ func (t *telling) Tick(now time.Time) {
 			return
 		}
 		for name, m := range t.muxes {
-			if m.eligible && m.acked < q.revision {
+			switch {
+			case !m.eligible || m.acked >= q.revision:
+			case m.heard:
 				m.eligible = false
 				t.lost = append(t.lost, name)
 				t.silences++
+			case !now.Before(t.opening): // it was away when the term began
+				m.eligible = false
 			}
 		}
 	}
@@ -88,11 +101,26 @@ func (t *telling) Lost() []string {
 }
 
 // due is when Tick has something to do unless muxes acknowledge; zero: nothing waits for them.
-func (t *telling) due() time.Time {
-	if len(t.queue) == 0 {
-		return time.Time{}
+func (t *telling) due() (due time.Time) {
+	for _, q := range t.queue {
+		at := q.at.Add(t.silence)
+		for _, m := range t.muxes {
+			switch {
+			case !m.eligible || m.acked >= q.revision:
+			case m.heard:
+				return at
+			case due.IsZero():
+				due = at
+				if at.Before(t.opening) {
+					due = t.opening
+				}
+			}
+		}
+		if !due.IsZero() && at.After(due) {
+			break
+		}
 	}
-	return t.queue[0].at.Add(t.silence)
+	return due
 }
 
 // release takes the answers that every eligible mux has acknowledged.

@@ -1,9 +1,13 @@
 package snat
 
 import (
+	"fmt"
+	"math"
 	"net/netip"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 // crowd is a desk at which tenants ask, each with VIPs and DIPs of its own.
@@ -20,7 +24,7 @@ type crowd struct {
 
 func newCrowd(t *testing.T, tenants map[string]int) *crowd {
 	c := &crowd{t: t, now: time.Unix(1_700_000_000, 0), revision: 1, holders: map[string][]Holder{}, got: map[string]int{}, waited: map[string]time.Duration{}}
-	c.d = Open(DefaultRules, NewBook(), 1, nil, c.now)
+	c.d = Open(DefaultRules, NewBook(), 1, nil, nil, c.now)
 	vips := 0
 	for name, dips := range tenants {
 		for len(c.holders[name]) < dips {
@@ -156,4 +160,77 @@ func TestGivesLinger(t *testing.T) {
 		t.Fatalf("what is given back waits for longer than %v", DefaultRules.Linger)
 	}
 	grant()
+}
+
+// TestTurnsAreByWeight serves tenants of random weights that always ask, some of which pause: while the same tenants ask, each has its part of the turns by weight,
+// to within one turn for each tenant.
+func TestTurnsAreByWeight(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rules := DefaultRules
+		rules.Rate, rules.Burst, rules.DIPRate = math.MaxInt32, math.MaxInt32, 0
+		q := turns{rules: &rules, tenants: map[string]*tenant{}}
+		now := time.Unix(1, 0)
+		ask := func(of *tenant) { q.enqueue(&request{dip: &dip{vip: &vip{tenant: of}}}) }
+		var all []*tenant
+		for i := range rapid.IntRange(1, 6).Draw(t, "tenants") {
+			of := q.tenantOf(fmt.Sprint(i))
+			q.weigh(of, rapid.Uint32Range(0, 20).Draw(t, "weight"))
+			all = append(all, of)
+		}
+		for range rapid.IntRange(1, 4).Draw(t, "phases") {
+			var asks []*tenant
+			sum := 0.0
+			for _, of := range all {
+				if rapid.Bool().Draw(t, "asks") {
+					asks, sum = append(asks, of), sum+of.weight
+				}
+			}
+			if len(asks) == 0 {
+				continue
+			}
+			for _, of := range asks {
+				ask(of)
+			}
+			served, n := map[*tenant]int{}, rapid.IntRange(1, 300).Draw(t, "turns")
+			for i := range n {
+				of := q.nextAsk(now).dip.vip.tenant
+				served[of]++
+				ask(of)
+				for _, other := range asks {
+					want := float64(i+1) * other.weight / sum
+					if got := float64(served[other]); math.Abs(got-want) > float64(len(asks)) {
+						t.Fatalf("tenant %s of weight %v had %v of %d turns, want %v", other.name, other.weight, got, i+1, want)
+					}
+				}
+			}
+			for q.nextAsk(now) != nil {
+			}
+		}
+	})
+}
+
+// TestRateIsByWeight: of two tenants that ask without end, the one of weight 3 is leased about three times as much: a tenant that waits for its next
+// portion loses a part of one.
+func TestRateIsByWeight(t *testing.T) {
+	c := newCrowd(t, map[string]int{"heavy": 3000, "light": 3000})
+	for _, v := range c.d.vips {
+		if v.tenant.name == "heavy" {
+			conf := v.conf
+			conf.Weight = 3
+			c.d.Configure(v.name, &conf, c.now)
+		}
+	}
+	step := 0
+	both := func() {
+		if step++; step%10 == 0 {
+			c.ask("heavy", 1)
+			c.ask("light", 1)
+		}
+	}
+	c.work(time.Second, both)
+	clear(c.got)
+	c.work(4*time.Second, both)
+	if ratio := float64(c.got["heavy"]) / float64(c.got["light"]); ratio < 2.5 || ratio > 3.6 {
+		t.Errorf("heavy was leased %d ranges, light %d: %.2f times as much, want 3", c.got["heavy"], c.got["light"], ratio)
+	}
 }

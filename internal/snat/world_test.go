@@ -29,9 +29,11 @@ type world struct {
 	vip      VIP
 	wanted   map[netip.Addr]bool
 	closed   *Bitmap
-	hosts    map[netip.Addr]*worldHost
-	muxes    map[string]*worldMux
-	granted  int
+	// perDIP and perTenant are limits, which change.
+	perDIP, perTenant int
+	hosts             map[netip.Addr]*worldHost
+	muxes             map[string]*worldMux
+	granted           int
 }
 
 type worldHost struct {
@@ -59,6 +61,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	}
 	// Few ranges, so that they are used again and again.
 	w.closed = Closed([2]uint16{1024 + 40*8, 65535})
+	w.perDIP = 20
 	for i := range 4 {
 		dip := netip.AddrFrom4([4]byte{10, 20, 1, byte(11 + i)})
 		w.hosts[dip] = &worldHost{stock: w.newStock()}
@@ -111,7 +114,7 @@ func (w *world) elect() {
 	for name := range w.muxes {
 		names = append(names, name)
 	}
-	w.desk = Open(DefaultRules, w.book, w.revision, names, w.now)
+	w.desk = Open(DefaultRules, w.book, w.revision, names, nil, w.now)
 	w.openedAt = w.revision
 	w.configure()
 	for _, h := range w.hosts {
@@ -120,11 +123,12 @@ func (w *world) elect() {
 }
 
 func (w *world) configure() {
-	c := &Config{Tenant: "shop", Closed: *w.closed, PerDIP: 20}
+	c := &Config{Tenant: "shop", Closed: *w.closed, PerDIP: w.perDIP, PerTenant: w.perTenant}
 	for dip := range w.wanted {
 		c.DIPs = append(c.DIPs, dip)
 	}
 	w.desk.Configure(w.vip, c, w.now)
+	w.desk.Shrink()
 }
 
 func (w *world) host() (netip.Addr, *worldHost) {
@@ -285,9 +289,11 @@ func (w *world) deliverDown(h *worldHost) {
 	h.stock.Hear(d.answer, d.epoch, w.now)
 }
 
-// change adds or removes a DIP, or an endpoint.
+// change adds or removes a DIP, or an endpoint, or changes limits.
 func (w *world) change() {
 	if w.rng.IntN(3) == 0 {
+		w.perDIP, w.perTenant = []int{20, 20, 6, 2}[w.rng.IntN(4)], []int{0, 0, 12, 3}[w.rng.IntN(4)]
+	} else if w.rng.IntN(3) == 0 {
 		w.closed = Closed([2]uint16{1024 + 40*8, 65535}, [2]uint16{uint16(1024 + w.rng.IntN(320)), 1400})
 		if w.rng.IntN(2) == 0 {
 			w.closed = Closed([2]uint16{1024 + 40*8, 65535})
@@ -393,6 +399,7 @@ func TestNoPortIsHeldTwice(t *testing.T) {
 
 // settle lets everything work again: then every DIP gets ranges, unless others hold them all.
 func (w *world) settle() {
+	w.perDIP, w.perTenant = 20, 0
 	w.closed = Closed([2]uint16{1024 + 80*8, 65535})
 	for _, m := range w.muxes {
 		m.away = false

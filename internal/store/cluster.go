@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 )
 
 // Errors of Cluster that callers may test for.
@@ -11,6 +12,8 @@ var (
 	ErrNoMember = errors.New("no such member")
 	// ErrMember: the change does not fit the members that there are; it names them.
 	ErrMember = errors.New("members of the store")
+	// ErrJoining: another member is joining, and one joins at a time. It is an ErrMember.
+	ErrJoining = fmt.Errorf("%w: one joins at a time", ErrMember)
 	// ErrNoMajority: the change is refused because too few of the other members answer.
 	ErrNoMajority = errors.New("too few members of the store answer")
 	// ErrRemoved: this member was removed from the cluster. It has to join afresh, with an empty directory.

@@ -15,6 +15,8 @@ var (
 	ErrClosed = errors.New("store is closed")
 	// ErrLeaseLost: the lease ran out or was revoked; its keys are gone.
 	ErrLeaseLost = errors.New("lease is lost")
+	// ErrUnanswered: the store has no leader or did not answer in its own time. The call can be repeated; whether a write was done is unknown.
+	ErrUnanswered = errors.New("store does not answer")
 )
 
 // LeaseID names a lease; 0 is none.

@@ -178,6 +178,24 @@ func (s *sums) node(before, now *apiv1.NodeStatus, seconds float64) Node {
 			s.member(now, m, at(m).member, pps, bps)
 		}
 	}
+	answered := map[string]*apiv1.AnswerStatus{}
+	for _, a := range before.GetAnswers() {
+		answered[a.GetVip()] = a
+	}
+	for _, a := range now.GetAnswers() {
+		was := answered[a.GetVip()]
+		if was == nil {
+			continue
+		}
+		pps, bps := rate(was.GetPackets(), a.GetPackets(), seconds), 8*rate(was.GetBytes(), a.GetBytes(), seconds)
+		out.PPS += pps
+		out.BPS += bps
+		if a.GetService() != "" {
+			svc := entry(s.services, a.GetService(), Service{Service: a.GetService()})
+			svc.PPS += pps
+			svc.BPS += bps
+		}
+	}
 	return out
 }
 
@@ -244,7 +262,7 @@ func state(n *apiv1.NodeStatus) string {
 // Dropped tells whether a mux's reason means that the packet was dropped.
 func Dropped(reason string) bool {
 	switch reason {
-	case "forwarded", "nat_replied", "nat_expired", "nat_displaced", "echo_replied", "fib_fallback", "flow_table_full", "flow_moved", "icmp_error_forwarded", "fragment_followed", "snat_forwarded", "ptb_sent", "cookie_absent", "cookie_invalid", "track_full", "track_displaced", "quic_unroutable", "quic_invalid", "quic_malformed",
+	case "forwarded", "nat_replied", "nat_expired", "nat_displaced", "echo_replied", "fib_fallback", "flow_table_full", "flow_displaced", "flow_moved", "icmp_error_forwarded", "fragment_followed", "fragment_limited", "snat_forwarded", "ptb_sent", "cookie_absent", "cookie_invalid", "track_full", "track_displaced", "quic_unroutable", "quic_invalid", "quic_malformed",
 		"probe_asked", "probe_ended", "probe_reset", "probe_ignored", "probe_unreachable":
 		return false
 	}

@@ -133,3 +133,19 @@ func TestScreen(t *testing.T) {
 		t.Error("q does not quit")
 	}
 }
+
+// TestRatesOfAnswers: answers to servers' own connections count for the node and for the VIP's service.
+func TestRatesOfAnswers(t *testing.T) {
+	with := func(second int64, packets uint64) *apiv1.NodeStatus {
+		n := report("mux1", second, 1000, true)
+		n.Answers = []*apiv1.AnswerStatus{{Vip: "203.0.113.20", Service: "crawler", Packets: packets, Bytes: 10 * packets}, {Vip: "203.0.113.21", Packets: packets}}
+		return n
+	}
+	got := Between(answerOf(with(10, 100)), answerOf(with(12, 500)))
+	if s := got.Services[0]; s != (Service{Service: "crawler", PPS: 200, BPS: 16000}) {
+		t.Errorf("service: %+v", s)
+	}
+	if n := got.Nodes[0]; n.PPS != 400 || n.BPS != 16000 {
+		t.Errorf("node: %+v", n)
+	}
+}

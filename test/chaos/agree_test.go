@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -43,6 +47,9 @@ func agree(ctx context.Context) error {
 		}
 	}
 	if err := muxesAgree(ctx, services); err != nil {
+		return err
+	}
+	if err := routerAgrees(); err != nil {
 		return err
 	}
 	return hostsAgree(ctx, services, status.Msg.GetEpoch())
@@ -94,39 +101,103 @@ func muxesAgree(ctx context.Context, services []*apiv1.Object) error {
 	for _, o := range services {
 		stored[o.GetService().GetName()] = o.GetService()
 	}
+	var checks []func() error
 	for _, s := range stored {
 		port, err := strconv.ParseUint(s.GetEndpoints()[0].GetPort(), 10, 16)
 		if err != nil {
 			return err
 		}
-		if err := traced(ctx, s.GetVip()[0], uint32(port), dips(s)); err != nil {
-			return fmt.Errorf("%s: %w", s.GetName(), err)
+		for family, vip := range s.GetVip() {
+			checks = append(checks, func() error {
+				if err := traced(ctx, vip, uint32(port), dips(s, family)); err != nil {
+					return fmt.Errorf("%s: %w", s.GetName(), err)
+				}
+				return nil
+			})
 		}
 	}
 	for key := range maxKeys {
-		vip, _ := lab.VIPAddresses(registerVIPs + key)
 		if stored[registerName(key)] != nil {
 			continue
 		}
-		if err := traced(ctx, vip.String(), 80, nil); err != nil {
-			return fmt.Errorf("%s, which is not there: %w", registerName(key), err)
+		checks = append(checks, func() error {
+			if err := traced(ctx, registerVIPsOf(key)[key%families].String(), 80, nil); err != nil {
+				return fmt.Errorf("%s, which is not there: %w", registerName(key), err)
+			}
+			return nil
+		})
+	}
+	return firstError(checks)
+}
+
+// tracers is how many traces are made at the same time.
+const tracers = 8
+
+// firstError calls all functions, tracers at the same time, and returns the error of the first in order that has one.
+func firstError(checks []func() error) error {
+	errs := make([]error, len(checks))
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range tracers {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(checks)); i = next.Add(1) - 1 {
+				errs[i] = checks[i]()
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// dips are those of a service's backends.
-func dips(s *apiv1.Service) []string {
+// routerAgrees: every mux has one speaker, and the router has a route to each VIP of the long connections through it.
+func routerAgrees() error {
+	for _, mux := range named(lab.KindMux, cluster.Topology.Muxes) {
+		n, err := cluster.Speakers(mux)
+		if err != nil {
+			return err
+		}
+		if len(n) != 1 {
+			return fmt.Errorf("%s has the speakers %v", mux, n)
+		}
+	}
+	for i := range echoes {
+		for _, vip := range echoVIPs(i) {
+			hops, err := cluster.RoutesAtRouter(netip.PrefixFrom(vip, vip.BitLen()))
+			if err != nil {
+				return err
+			}
+			if len(hops) != cluster.Topology.Muxes {
+				return fmt.Errorf("the router has %s through %v", vip, hops)
+			}
+		}
+	}
+	return nil
+}
+
+// dips are those of a service's backends that belong to its VIP of this number.
+func dips(s *apiv1.Service, family int) []string {
 	var out []string
 	for _, b := range s.GetEndpoints()[0].GetBackends() {
-		out = append(out, b.GetDip()[0])
+		out = append(out, b.GetDip()[family])
 	}
 	return out
 }
 
+// strangers are clients that no node has heard of.
+var strangers = lab.ClientAddresses(89)
+
 // traced: every mux sends a flow to the same of the DIPs, or refuses it when there are none.
 func traced(ctx context.Context, vip string, port uint32, dips []string) error {
-	trace, err := anyone.Trace(ctx, connect.NewRequest(&apiv1.TraceRequest{Client: "198.51.100.99", ClientPort: 20000, Vip: vip, Port: port, Protocol: "tcp"}))
+	to, err := netip.ParseAddr(vip)
+	if err != nil {
+		return err
+	}
+	trace, err := anyone.Trace(ctx, connect.NewRequest(&apiv1.TraceRequest{Client: ofFamily(strangers, to).String(), ClientPort: 20000, Vip: vip, Port: port, Protocol: "tcp"}))
 	if err != nil {
 		return err
 	}
@@ -153,7 +224,10 @@ func hostsAgree(ctx context.Context, services []*apiv1.Object, epoch int64) erro
 	for _, o := range services {
 		s := o.GetService()
 		for _, b := range s.GetEndpoints()[0].GetBackends() {
-			wanted[b.GetHost()] = append(wanted[b.GetHost()], fmt.Sprintf("%s to %s:%d", s.GetVip()[0], b.GetDip()[0], b.GetPort()))
+			for family, vip := range s.GetVip() {
+				backend := net.JoinHostPort(b.GetDip()[family], strconv.Itoa(int(b.GetPort())))
+				wanted[b.GetHost()] = append(wanted[b.GetHost()], fmt.Sprintf("%s to %s", vip, backend))
+			}
 		}
 	}
 	for _, n := range cluster.Topology.Nodes() {
@@ -184,6 +258,8 @@ func hostsAgree(ctx context.Context, services []*apiv1.Object, epoch int64) erro
 // nodeMetrics are what a node tells of itself.
 type nodeMetrics struct {
 	epoch string
+	// version of the program.
+	version string
 	// bindings of a host's data plane: VIP to DIP:port.
 	bindings map[string]bool
 	// alive are the backends of the services of the long connections that a mux finds healthy, each once for each.
@@ -191,8 +267,9 @@ type nodeMetrics struct {
 }
 
 var (
+	versionLine = regexp.MustCompile(`^shunt_build_info\{.*version="([^"]*)"`)
 	epochLine   = regexp.MustCompile(`^shunt_plan_epoch\{.*\} (\d+)$`)
-	aliveLine   = regexp.MustCompile(`^shunt_mux_backend_alive\{backend="([^"]*)",.*service="(?:web|hosted)",.*\} 1$`)
+	aliveLine   = regexp.MustCompile(`^shunt_mux_backend_alive\{backend="([^"]*)",.*service="(?:` + strings.Join(echoNames(), "|") + `)",.*\} 1$`)
 	bindingLine = regexp.MustCompile(`^shunt_host_backend_packets_total\{backend="([^"]*)",.*,vip="([^"]*)"\}`)
 )
 
@@ -218,6 +295,9 @@ func readMetrics(r io.Reader) (nodeMetrics, error) {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
 		line := lines.Text()
+		if found := versionLine.FindStringSubmatch(line); found != nil {
+			m.version = found[1]
+		}
 		if found := epochLine.FindStringSubmatch(line); found != nil {
 			m.epoch = found[1]
 		}

@@ -17,22 +17,43 @@ import (
 // workers call the API.
 const workers = 4
 
-// echoes are the services that the long connections use, on every host's server: name and who checks.
-var echoes = []struct{ name, from string }{{"web", "mux"}, {"hosted", "host"}}
+// echoes are the services that the long connections use, on every host's server and with a VIP of each family: name, who checks, and how flows are kept.
+var echoes = []struct{ name, from, affinity string }{
+	{"web", "mux", "flow"}, {"hosted", "host", "flow"}, {"cookied", "mux", "cookie"},
+}
 
-// echoVIP is the VIP of one of them.
-func echoVIP(i int) netip.Addr {
-	vip, _ := lab.VIPAddresses(1 + i)
-	return vip
+func echoNames() (names []string) {
+	for _, e := range echoes {
+		names = append(names, e.name)
+	}
+	return names
+}
+
+// families is how many addresses each VIP and each DIP has.
+const families = 2
+
+// echoVIPs are the VIPs of one of them, of each family.
+func echoVIPs(i int) [families]netip.Addr {
+	v4, v6 := lab.VIPAddresses(1 + i)
+	return [families]netip.Addr{v4, v6}
+}
+
+// both are the addresses of a pair.
+func both(p lab.Pair) [families]netip.Addr { return [families]netip.Addr{p.V4.Addr(), p.V6.Addr()} }
+
+// listed writes addresses as YAML.
+func listed(addresses [families]netip.Addr) string {
+	return fmt.Sprintf("[%q, %q]", addresses[0], addresses[1])
 }
 
 // echoYAML says all of them.
 func echoYAML() string {
 	var b strings.Builder
 	for i, e := range echoes {
-		fmt.Fprintf(&b, "---\nkind: Service\nname: %s\nvip: %s\nendpoints:\n- protocol: tcp\n  port: %d\n  health: {tcp: {}, interval: 200ms, timeout: 200ms, fall: 8, from: %s}\n  backends:\n", e.name, echoVIP(i), lab.EchoPort, e.from)
+		fmt.Fprintf(&b, "---\nkind: Service\nname: %s\nvip: %s\nendpoints:\n- protocol: tcp\n  port: %d\n  affinity: %s\n  health: {tcp: {}, interval: 200ms, timeout: 200ms, fall: 8, from: %s}\n  backends:\n",
+			e.name, listed(echoVIPs(i)), lab.EchoPort, e.affinity, e.from)
 		for j := 1; j <= cluster.Topology.Hosts.Count; j++ {
-			fmt.Fprintf(&b, "  - {dip: %s, port: %d, host: %s}\n", lab.VMAddresses(j, 1).V4.Addr(), lab.EchoPort, lab.HostAddresses(j).V4.Addr())
+			fmt.Fprintf(&b, "  - {dip: %s, port: %d, host: %s}\n", listed(both(lab.VMAddresses(j, 1))), lab.EchoPort, lab.HostAddresses(j).V4.Addr())
 		}
 	}
 	return b.String()
@@ -58,14 +79,16 @@ func TestChaos(t *testing.T) {
 	await(t, "all to agree before anything happens", agree)
 	var talks []*talks
 	for i, e := range echoes {
-		if err := pin(echoVIP(i).String()); err != nil {
-			t.Fatal(err)
+		for _, vip := range echoVIPs(i) {
+			if err := pin(vip); err != nil {
+				t.Fatal(err)
+			}
+			target := netip.AddrPortFrom(vip, lab.EchoPort).String()
+			kept := fmt.Sprintf(" to %s, affinity %s, checked by each %s", target, e.affinity, e.from)
+			talks = append(talks,
+				startTalks(t, "through "+untouched+kept, oneMuxClient, target, nil),
+				startTalks(t, "through any mux"+kept, anyMuxClient, target, &muxesAndHosts))
 		}
-		target := fmt.Sprintf("%s:%d", echoVIP(i), lab.EchoPort)
-		checked := ", checked by each " + e.from
-		talks = append(talks,
-			startTalks(t, "through "+untouched+checked, oneMuxClient, target, nil),
-			startTalks(t, "through any mux"+checked, anyMuxClient, target, &muxesAndHosts))
 	}
 
 	ctx, cancel := context.WithTimeout(t.Context(), duration)
@@ -81,7 +104,7 @@ func TestChaos(t *testing.T) {
 	}
 	var leaderless gap
 	work.Go(func() { leaderless = watchLeader(working) })
-	counts := make([]map[kind]int, len(lanes))
+	counts := make([]tallies, len(lanes))
 	for lane := range lanes {
 		breaking.Go(func() {
 			var err error
@@ -94,15 +117,19 @@ func TestChaos(t *testing.T) {
 	breaking.Wait()
 	rest()
 	work.Wait()
-	faults := map[kind]int{}
+	faults := tallies{}
 	total := 0
 	for _, c := range counts {
 		maps.Copy(faults, c)
 		for _, n := range c {
-			total += n
+			total += n.times
 		}
 	}
-	t.Logf("%d faults in %s: %v", total, time.Since(begin).Round(time.Second), faults)
+	t.Logf("%d faults in %s:", total, time.Since(begin).Round(time.Second))
+	faults.report(t)
+	if idle := faults.idle(); len(idle) > 0 {
+		t.Errorf("faults without effect: %q", idle)
+	}
 	t.Logf("the longest time without an answer that only a leader gives was %v", leaderless)
 
 	await(t, "all to agree with the store", agree)

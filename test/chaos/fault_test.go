@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"time"
 
 	"connectrpc.com/connect"
-	"golang.org/x/sys/unix"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lab"
@@ -32,7 +29,31 @@ func inflict(ctx context.Context, s step) (mending, error) {
 	case unplugManager:
 		return func(context.Context) error { return cluster.SetLink(a, true) }, cluster.SetLink(a, false)
 	case fillManager:
-		return fillDisk(ctx, a)
+		return fillDisk(ctx, managerDisk(a))
+	case fillMux, fillHost:
+		return fillDisk(ctx, agentDisk(a))
+	case swapManager:
+		return func(ctx context.Context) error {
+			return errors.Join(cluster.KillManager(ctx, a), cluster.StartManager(a))
+		}, errors.Join(cluster.StopManager(ctx, a), cluster.StartManagerFrom(a, otherBuild))
+	case swapMuxAgent, swapHostAgent:
+		return func(ctx context.Context) error {
+			return errors.Join(cluster.KillAgent(ctx, a), cluster.StartAgent(a))
+		}, errors.Join(cluster.KillAgent(ctx, a), cluster.StartAgentFrom(a, otherBuild))
+	case removeMuxPins, removeHostPins:
+		return removeFiles(ctx, a, cluster.Pins(a))
+	case removeMuxRun, removeHostRun:
+		return removeFiles(ctx, a, cluster.RunDir(a))
+	case killSpeaker:
+		return func(context.Context) error { return nil }, cluster.KillSpeaker(ctx, a)
+	case freezeSpeaker:
+		return func(context.Context) error { return cluster.FreezeSpeaker(a, false) }, cluster.FreezeSpeaker(a, true)
+	case moveGateway:
+		return changeGateway(a)
+	case loseFrames:
+		return dropFrames(a, s.to, "numgen random mod 100 < 10 counter drop")
+	case muteMux:
+		return dropFrames(a, s.to, "counter drop")
 	case partNodes:
 		muxesAndHosts.begin()
 		return func(ctx context.Context) error {
@@ -55,7 +76,7 @@ func inflict(ctx context.Context, s step) (mending, error) {
 	return nil, fmt.Errorf("fault: %q: it is none", s.kind)
 }
 
-// part takes the routes of two nodes to each other, or gives them back.
+// part takes the routes of two nodes to each other, of each family that both have, or gives them back.
 func part(a, b string, parted bool) error {
 	verb := "del"
 	if parted {
@@ -63,11 +84,20 @@ func part(a, b string, parted bool) error {
 	}
 	var errs []error
 	for _, pair := range [][2]string{{a, b}, {b, a}} {
+		from, err := cluster.Topology.Find(pair[0])
+		if err != nil {
+			return err
+		}
 		to, err := cluster.Topology.Find(pair[1])
 		if err != nil {
 			return err
 		}
-		errs = append(errs, ip(pair[0], "route", verb, "blackhole", to.Addresses().V4.Addr().String()+"/32"))
+		own := both(from.Addresses())
+		for i, address := range both(to.Addresses()) {
+			if own[i].IsValid() && address.IsValid() {
+				errs = append(errs, ip(pair[0], familyOption(address), "route", verb, "blackhole", address.String()))
+			}
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -82,7 +112,7 @@ func findsAllAlive(ctx context.Context, mux string) error {
 		return err
 	}
 	m, err := metricsOf(ctx, n)
-	if err == nil && len(m.alive) != cluster.Topology.Hosts.Count*len(echoes) {
+	if err == nil && len(m.alive) != cluster.Topology.Hosts.Count*len(echoes)*families {
 		err = fmt.Errorf("%s finds %v alive", mux, m.alive)
 	}
 	return err
@@ -90,74 +120,22 @@ func findsAllAlive(ctx context.Context, mux string) error {
 
 // ip runs ip(8) on a node.
 func ip(node string, args ...string) error {
-	args = append([]string{"-n", lab.Node{Name: node}.Namespace(cluster.Topology.Name)}, args...)
-	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("ip %v: %w: %s", args, err, out)
-	}
-	return nil
+	_, err := ipOutput(node, args...)
+	return err
 }
 
-// diskBytes is the disk that a manager's data moves to before it is filled: etcd has 64 MiB of its log and as much of the
-// next one.
-const diskBytes = 384 << 20
-
-// fillDisk moves a manager's data to a small disk and, when it answers from there, fills it. The mend makes room and, where
-// the manager ended meanwhile, starts it again; then the data goes back to where it was.
-func fillDisk(ctx context.Context, manager string) (mend mending, err error) {
-	data := filepath.Join(lab.Dir(cluster.Topology.Name), manager, "data")
-	aside := data + ".aside"
-	if err := cluster.KillManager(ctx, manager); err != nil {
-		return nil, err
+// ipOutput runs ip(8) on a node and returns its output.
+func ipOutput(node string, args ...string) (string, error) {
+	args = append([]string{"-n", lab.Node{Name: node}.Namespace(cluster.Topology.Name)}, args...)
+	out, err := exec.Command("ip", args...).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("ip %v: %w: %s", args, err, out)
 	}
-	for _, step := range []func() error{
-		func() error { return os.Rename(data, aside) },
-		func() error { return os.Mkdir(data, 0o700) },
-		func() error {
-			return unix.Mount("tmpfs", data, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0700", diskBytes))
-		},
-		func() error { return copyDir(aside, data) },
-		func() error { return cluster.StartManager(manager) },
-		func() error { return poll(ctx, func(ctx context.Context) error { return answers(ctx, manager) }) },
-	} {
-		if err := step(); err != nil {
-			return nil, err
-		}
-	}
-	filler := filepath.Join(data, "filler")
-	if out, err := exec.Command("dd", "if=/dev/zero", "of="+filler, "bs=1M").CombinedOutput(); err == nil {
-		return nil, fmt.Errorf("the disk is not full: %s", out)
-	}
-	return func(ctx context.Context) error {
-		for _, step := range []func() error{
-			func() error { return os.Remove(filler) },
-			func() error { return cluster.KillManager(ctx, manager) },
-			func() error { return os.RemoveAll(aside) },
-			func() error { return os.Mkdir(aside, 0o700) },
-			func() error { return copyDir(data, aside) },
-			func() error { return unix.Unmount(data, 0) },
-			func() error { return os.Remove(data) },
-			func() error { return os.Rename(aside, data) },
-			func() error { return cluster.StartManager(manager) },
-		} {
-			if err := step(); err != nil {
-				return err
-			}
-		}
-		return nil
-	}, nil
+	return string(out), err
 }
 
 // answers tells whether a manager serves reads.
 func answers(ctx context.Context, manager string) error {
 	_, err := managers[manager].Get(ctx, connect.NewRequest(&apiv1.GetRequest{Kind: "Network"}))
 	return err
-}
-
-// copyDir copies a directory's content with its modes.
-func copyDir(from, to string) error {
-	out, err := exec.Command("cp", "-a", from+"/.", to).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("copy %s: %w: %s", from, err, out)
-	}
-	return nil
 }

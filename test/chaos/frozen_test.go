@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -147,7 +148,7 @@ func heardOf(ctx context.Context, alive bool) error {
 	told := 0
 	for _, n := range res.Msg.GetNodes() {
 		for _, m := range n.GetMembers() {
-			if n.GetRole() != string(lab.KindMux) || m.GetDip() != lab.VMAddresses(1, 1).V4.Addr().String() || m.GetPort() != lab.EchoPort {
+			if n.GetRole() != string(lab.KindMux) || !slices.Contains(texts(both(lab.VMAddresses(1, 1))), m.GetDip()) || m.GetPort() != lab.EchoPort {
 				continue
 			}
 			if m.GetAlive() != alive {
@@ -156,7 +157,7 @@ func heardOf(ctx context.Context, alive bool) error {
 			told++
 		}
 	}
-	if told != cluster.Topology.Muxes*len(echoes) {
+	if told != cluster.Topology.Muxes*len(echoes)*families {
 		return fmt.Errorf("%d verdicts of muxes", told)
 	}
 	return nil

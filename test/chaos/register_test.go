@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/anishathalye/porcupine"
@@ -16,19 +17,29 @@ import (
 
 // registerService is the object.
 func registerService(key int, value uint64, revision int64) *apiv1.Object {
-	vip, _ := lab.VIPAddresses(registerVIPs + key)
 	host := 1 + int(value%uint64(cluster.Topology.Hosts.Count))
 	return &apiv1.Object{Revision: revision, Kind: &apiv1.Object_Service{Service: &apiv1.Service{
-		Name: registerName(key), Vip: []string{vip.String()}, Limits: &apiv1.Limits{Packets: value},
+		Name: registerName(key), Vip: texts(registerVIPsOf(key)), Limits: &apiv1.Limits{Packets: value},
 		// Without a window a host lets go of a backend as soon as the store has.
 		Endpoints: []*apiv1.Endpoint{{Protocol: "tcp", Port: "80", RepairWindow: durationpb.New(0), Backends: []*apiv1.Backend{
-			{Dip: []string{lab.VMAddresses(host, 1).V4.Addr().String()}, Port: lab.ServerPort, Host: lab.HostAddresses(host).V4.Addr().String()},
+			{Dip: texts(both(lab.VMAddresses(host, 1))), Port: lab.ServerPort, Host: lab.HostAddresses(host).V4.Addr().String()},
 		}}},
 	}}}
 }
 
 // registerVIPs is the number before that of the first register's VIP.
 const registerVIPs = 50
+
+// registerVIPsOf are the VIPs of a register.
+func registerVIPsOf(key int) [families]netip.Addr {
+	v4, v6 := lab.VIPAddresses(registerVIPs + key)
+	return [families]netip.Addr{v4, v6}
+}
+
+// texts are addresses as an object has them.
+func texts(addresses [families]netip.Addr) []string {
+	return []string{addresses[0].String(), addresses[1].String()}
+}
 
 func registerName(key int) string { return fmt.Sprintf("register%d", key) }
 

@@ -21,24 +21,48 @@ const (
 	freezeManager  kind = "freeze"
 	unplugManager  kind = "unplug"
 	fillManager    kind = "fill the disk of"
+	swapManager    kind = "swap the build of"
 	partManagers   kind = "part"
 	partFromNode   kind = "part from a node:"
 )
 
-// What happens to nodes, and to the ways between them.
+// What happens to muxes, and to their ways to hosts.
 const (
-	killMuxAgent    kind = "kill -9 the agent of the mux"
+	killMuxAgent   kind = "kill -9 the agent of the mux"
+	freezeMuxAgent kind = "freeze the agent of the mux"
+	swapMuxAgent   kind = "swap the build of the agent of the mux"
+	fillMux        kind = "fill the disk of the mux"
+	removeMuxPins  kind = "remove the pins of the mux"
+	removeMuxRun   kind = "remove the run directory of the mux"
+	killSpeaker    kind = "kill -9 the speaker of the mux"
+	freezeSpeaker  kind = "freeze the speaker of the mux"
+	loseMux        kind = "lose the mux"
+	partNodes      kind = "part from a host:"
+)
+
+// What happens to hosts.
+const (
 	killHostAgent   kind = "kill -9 the agent of the host"
-	freezeMuxAgent  kind = "freeze the agent of the mux"
 	freezeHostAgent kind = "freeze the agent of the host"
-	loseMux         kind = "lose the mux"
-	partNodes       kind = "part from a host:"
+	swapHostAgent   kind = "swap the build of the agent of the host"
+	fillHost        kind = "fill the disk of the host"
+	removeHostPins  kind = "remove the pins of the host"
+	removeHostRun   kind = "remove the run directory of the host"
+)
+
+// What happens to the links of muxes and hosts.
+const (
+	moveGateway kind = "give another Ethernet address to the gateway of"
+	loseFrames  kind = "lose one of ten frames"
+	muteMux     kind = "lose all frames"
 )
 
 // lanes are what happens at the same time: at most one thing of each.
 var lanes = [][]kind{
-	{killManager, restartManager, freezeManager, unplugManager, fillManager, partManagers, partFromNode},
-	{killMuxAgent, killHostAgent, freezeMuxAgent, freezeHostAgent, loseMux, partNodes},
+	{killManager, restartManager, freezeManager, unplugManager, fillManager, swapManager, partManagers, partFromNode},
+	{killMuxAgent, freezeMuxAgent, swapMuxAgent, fillMux, removeMuxPins, removeMuxRun, killSpeaker, freezeSpeaker, loseMux, partNodes},
+	{killHostAgent, freezeHostAgent, swapHostAgent, fillHost, removeHostPins, removeHostRun},
+	{moveGateway, loseFrames, muteMux},
 }
 
 // Of the muxes the first is left alone.
@@ -46,8 +70,10 @@ const untouched = "mux1"
 
 // step is one fault: what happens, to whom, for how long, and the pause after it.
 type step struct {
-	kind        kind
-	a, b        string
+	kind kind
+	a, b string
+	// to: frames to a are lost, not those from it.
+	to          bool
 	hold, pause time.Duration
 }
 
@@ -56,6 +82,13 @@ func (s step) String() string {
 	text := string(s.kind) + " " + s.a
 	if s.b != "" {
 		text += " and " + s.b
+	}
+	switch {
+	case s.kind != loseFrames && s.kind != muteMux:
+	case s.to:
+		text = string(s.kind) + " to " + s.a
+	default:
+		text = string(s.kind) + " from " + s.a
 	}
 	return fmt.Sprintf("%s for %s", text, s.hold)
 }
@@ -88,6 +121,7 @@ func (d *drawer) next() step {
 	mux := d.one(slices.DeleteFunc(named(lab.KindMux, d.topology.Muxes), func(name string) bool { return name == untouched }))
 	host := d.one(named(lab.KindHost, d.topology.Hosts.Count))
 	either := d.one([]string{mux, host})
+	s.to = d.random.IntN(2) == 0
 	switch s.kind {
 	case partManagers:
 		s.a, s.b = members[0], members[1]
@@ -95,10 +129,12 @@ func (d *drawer) next() step {
 		s.a, s.b = members[0], either
 	case partNodes:
 		s.a, s.b = mux, host
-	case killMuxAgent, freezeMuxAgent, loseMux:
+	case killMuxAgent, freezeMuxAgent, swapMuxAgent, fillMux, removeMuxPins, removeMuxRun, killSpeaker, freezeSpeaker, loseMux, muteMux:
 		s.a = mux
-	case killHostAgent, freezeHostAgent:
+	case killHostAgent, freezeHostAgent, swapHostAgent, fillHost, removeHostPins, removeHostRun:
 		s.a = host
+	case moveGateway, loseFrames:
+		s.a = either
 	default:
 		s.a = members[0]
 	}
@@ -136,10 +172,8 @@ func TestSchedule(t *testing.T) {
 		if touched[untouched] || !differ {
 			t.Errorf("lane %d: touches %v; another seed differs: %v", lane, touched, differ)
 		}
-		nodes := append(named(lab.KindManager, 3), "mux2", "mux3", "host1", "host4")
-		if lane == 1 {
-			nodes = nodes[3:]
-		}
+		managers, muxes, hosts := named(lab.KindManager, 3), []string{"mux2", "mux3"}, []string{"host1", "host4"}
+		nodes := [][]string{slices.Concat(managers, muxes, hosts), slices.Concat(muxes, hosts), hosts, slices.Concat(muxes, hosts)}[lane]
 		for _, name := range nodes {
 			if !touched[name] {
 				t.Errorf("lane %d: nothing ever happens to %s", lane, name)
@@ -148,26 +182,40 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// run breaks and mends by the lane's steps until ctx ends and each kind happened once. It returns how often each did. What is
-// broken at the end is mended.
-func run(ctx context.Context, t *testing.T, lane int, seed uint64) (counts map[kind]int, err error) {
+// run breaks and mends by the lane's steps until ctx ends and each kind happened once. It returns how often each did and the effects that were seen. A
+// fault lasts until it has had an effect. A fault that is there at the end is mended.
+func run(ctx context.Context, t *testing.T, lane int, seed uint64) (tallies, error) {
 	d := newDrawer(seed, lane, cluster.Topology)
-	counts = map[kind]int{}
-	for ctx.Err() == nil || len(counts) < len(d.kinds) {
+	done := tallies{}
+	for ctx.Err() == nil || len(done) < len(d.kinds) {
 		s := d.next()
 		t.Logf("%s: lane %d: %v", time.Now().Format("15:04:05.000"), lane, s)
+		var seen effect
+		if err := poll(t.Context(), func(context.Context) (err error) {
+			seen, err = watchEffect(s)
+			return err
+		}); err != nil {
+			return done, fmt.Errorf("%v: nothing to break: %w", s, err)
+		}
 		mend, err := inflict(t.Context(), s)
 		if err != nil {
-			return counts, fmt.Errorf("%v: %w", s, err)
+			return done, fmt.Errorf("%v: %w", s, err)
 		}
-		counts[s.kind]++
 		sleep(t.Context(), s.hold)
+		effects := 0
+		if err := poll(t.Context(), func(ctx context.Context) (err error) {
+			effects, err = seen(ctx)
+			return err
+		}); err != nil {
+			t.Errorf("%v: no effect within %s: %v", s, eventually, err)
+		}
+		done.add(s.kind, effects)
 		if err := mend(t.Context()); err != nil {
-			return counts, fmt.Errorf("mend %v: %w", s, err)
+			return done, fmt.Errorf("mend %v: %w", s, err)
 		}
 		sleep(ctx, s.pause)
 	}
-	return counts, nil
+	return done, nil
 }
 
 func sleep(ctx context.Context, d time.Duration) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -70,7 +71,8 @@ func (p *parted) count() int {
 }
 
 const (
-	talkers   = 12
+	// talkers is how many connections each group has: of every service and family through each client.
+	talkers   = 6
 	talkEvery = 250 * time.Millisecond
 	// silence is how long TCP may need to get a message through after a loss of several seconds.
 	silence = 90 * time.Second
@@ -83,7 +85,7 @@ const (
 )
 
 // pin makes the router send what the second client says to a VIP through the mux that is left alone.
-func pin(vip string) error {
+func pin(vip netip.Addr) error {
 	client, err := cluster.Topology.Find(oneMuxClient)
 	if err != nil {
 		return err
@@ -92,11 +94,28 @@ func pin(vip string) error {
 	if err != nil {
 		return err
 	}
+	from, via := ofFamily(client.Addresses(), vip), ofFamily(mux.Addresses(), vip)
 	const router, table = "router1", "100"
-	if err := ip(router, "rule", "add", "from", client.Addresses().V4.Addr().String(), "to", vip, "lookup", table); err != nil {
+	if err := ip(router, familyOption(vip), "rule", "add", "from", from.String(), "to", vip.String(), "lookup", table); err != nil {
 		return err
 	}
-	return ip(router, "route", "add", vip+"/32", "via", mux.Addresses().V4.Addr().String(), "table", table)
+	return ip(router, familyOption(vip), "route", "add", vip.String(), "via", via.String(), "table", table)
+}
+
+// ofFamily is the address of a pair that is of the family of another address.
+func ofFamily(p lab.Pair, like netip.Addr) netip.Addr {
+	if like.Is6() {
+		return p.V6.Addr()
+	}
+	return p.V4.Addr()
+}
+
+// familyOption is the option of ip(8) for the family of an address.
+func familyOption(a netip.Addr) string {
+	if a.Is6() {
+		return "-6"
+	}
+	return "-4"
 }
 
 // startTalks opens connections from a client.

@@ -54,7 +54,11 @@ func listen(t *testing.T, node, device string) *frames {
 	if err != nil {
 		t.Fatalf("copy frames of %s: %v", node, err)
 	}
-	f.done.Go(f.read)
+	f.done.Go(func() {
+		if err := f.read(); err != nil {
+			t.Errorf("copy frames of %s by %s: %v", node, device, err)
+		}
+	})
 	t.Cleanup(func() {
 		close(f.stop)
 		f.done.Wait()
@@ -63,12 +67,13 @@ func listen(t *testing.T, node, device string) *frames {
 	return f
 }
 
-func (f *frames) read() {
+// read copies frames until stop is closed.
+func (f *frames) read() error {
 	buf := make([]byte, frameBytes)
 	for {
 		select {
 		case <-f.stop:
-			return
+			return nil
 		default:
 		}
 		n, from, err := unix.Recvfrom(f.fd, buf, unix.MSG_TRUNC)
@@ -76,7 +81,7 @@ func (f *frames) read() {
 			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
 				continue
 			}
-			return
+			return err
 		}
 		one := frame{data: append([]byte(nil), buf[:min(n, len(buf))]...), length: n}
 		if l, ok := from.(*unix.SockaddrLinklayer); ok {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/shuntlb/shunt/internal/lab"
+	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
@@ -107,4 +108,43 @@ func TestHostsCheckForMuxes(t *testing.T) {
 	if err := shared.WaitReady(context.Background()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A host whose agent says that its server serves, while no mux reaches the machine: muxes notice by themselves, though no manager hears of anything bad.
+func TestMuxesNoticeACutPath(t *testing.T) {
+	logsOnFailure(t, shared)
+	web := service{
+		name: "cutpath", number: 79, protocol: "tcp", port: 80, dipPort: 8080, backends: []string{"host1-vm1", "host2-vm1", "host3-vm1"},
+		health: "{from: host, http: {path: /healthz}, port: 8080, interval: 250ms, timeout: 250ms, rise: 2, fall: 4}",
+	}
+	web.up(t)
+	var ends []func()
+	for _, to := range []string{"host2", "host2-vm1"} {
+		n, err := shared.Topology.Find(to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources4, sources6 := []string{lb.DefaultTunnelSourcesV4}, []string{lb.DefaultTunnelSourcesV6}
+		for _, mux := range shared.Topology.Nodes() {
+			if mux.Kind == lab.KindMux {
+				sources4, sources6 = append(sources4, mux.Addresses().V4.Addr().String()), append(sources6, mux.Addresses().V6.Addr().String())
+			}
+		}
+		for _, from := range sources4 {
+			ends = append(ends, rule(t, "router1", "-4", "from", from, "to", n.Addresses().V4.Addr().String(), "blackhole"))
+		}
+		for _, from := range sources6 {
+			ends = append(ends, rule(t, "router1", "-6", "from", from, "to", n.Addresses().V6.Addr().String(), "blackhole"))
+		}
+	}
+	web.awaitAlive(t, 2)
+	for _, target := range web.targets() {
+		if counts := servers(t, target, 60); len(counts) != 2 || counts["host2-vm1"] > 0 {
+			t.Errorf("%s: answers came from %v", target, counts)
+		}
+	}
+	for _, end := range ends {
+		end()
+	}
+	web.awaitAlive(t, 3)
 }

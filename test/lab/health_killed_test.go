@@ -125,7 +125,7 @@ func TestKilledAgentAsksWithoutAStorm(t *testing.T) {
 	logsOnFailure(t, shared)
 	f := newFarm(t)
 	// One bad answer would be a verdict. A busy machine has all the interval to answer.
-	const health = "{http: {path: /}, interval: 20s, timeout: 10s, rise: 1, fall: 1}"
+	const health = "{http: {path: /}, through: direct, interval: 20s, timeout: 10s, rise: 1, fall: 1}"
 	const dead, alive = farmSize / farmSick, farmSize - farmSize/farmSick
 	web := service{
 		name: "killed", number: 110, protocol: "tcp", port: 80, backends: []string{"host1-vm1"}, only4: true, health: health,

@@ -50,7 +50,10 @@ func TestChecksThroughTheTunnel(t *testing.T) {
 		name: "through", number: 90, protocol: "tcp", port: 80, dipPort: 8080, backends: []string{"host1-vm1", "host2-vm1", "host3-vm1"},
 		health: "{http: {path: /healthz}, through: tunnel, interval: 200ms, timeout: 200ms, rise: 2, fall: 4}",
 	}
-	direct := service{name: "directly", number: 91, protocol: "tcp", port: 80, dipPort: 8080, backends: web.backends}
+	direct := service{
+		name: "directly", number: 91, protocol: "tcp", port: 80, dipPort: 8080, backends: web.backends,
+		health: "{http: {path: /healthz}, through: direct, interval: 200ms, timeout: 200ms, rise: 2, fall: 4}",
+	}
 	web.up(t)
 	direct.up(t)
 	for _, encap := range []string{"ipip", "gue"} {

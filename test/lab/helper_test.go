@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,12 +26,20 @@ import (
 // client1 is the namespace that tests ask from.
 func client1() string { return shared.Topology.Name + "-client1" }
 
-// logsOnFailure prints the end of every node's log when the test fails. Call it first in every test.
+// logsOnFailure prints the packets that agents counted during the test, by node and reason, and the end of every node's log when the test fails. Call it first in
+// every test.
 func logsOnFailure(t *testing.T, l *lab.Lab) {
 	t.Helper()
+	before := packetsByReason(l)
 	t.Cleanup(func() {
 		if !t.Failed() {
 			return
+		}
+		after := packetsByReason(l)
+		for _, key := range slices.Sorted(maps.Keys(after)) {
+			if n := after[key] - before[key]; n > 0 {
+				t.Logf("%s: %d packets", key, n)
+			}
 		}
 		for _, n := range l.Topology.Nodes() {
 			if tail := l.Tail(n.Name, 1<<10); tail != "" {
@@ -39,8 +49,29 @@ func logsOnFailure(t *testing.T, l *lab.Lab) {
 	})
 }
 
-// await looks at a condition until it is met, and fails the test when it is not in time, with what the last look found that was not
-// broken off.
+// packetsByReason returns the packets of each node by "NODE REASON", as the manager of l last received them; empty when it does not answer.
+func packetsByReason(l *lab.Lab) map[string]uint64 {
+	counts := map[string]uint64{}
+	client, err := l.Client()
+	if err != nil {
+		return counts
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	answer, err := client.Status(ctx, connect.NewRequest(&apiv1.StatusRequest{}))
+	if err != nil {
+		return counts
+	}
+	for _, n := range answer.Msg.GetNodes() {
+		for _, r := range n.GetReasons() {
+			counts[n.GetName()+" "+r.GetReason()] = r.GetPackets()
+		}
+	}
+	return counts
+}
+
+// await looks at a condition until it is met, and fails the test when it is not in time, with the result of the last look that was not broken off. A look
+// that was broken off meets nothing, whatever it returns.
 func await(t *testing.T, what string, condition func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), eventually)
@@ -50,7 +81,7 @@ func await(t *testing.T, what string, condition func(context.Context) error) {
 	var missing error
 	for {
 		err := condition(ctx)
-		if err == nil {
+		if err == nil && ctx.Err() == nil {
 			return
 		}
 		if missing == nil || ctx.Err() == nil {
@@ -254,18 +285,24 @@ func (s service) awaitAlive(t *testing.T, members int) {
 	})
 }
 
-// status asks the manager.
+// status asks the manager until it answers. The answer is empty only where ctx ended first.
 func status(ctx context.Context, t *testing.T) *apiv1.StatusResponse {
 	t.Helper()
 	client, err := shared.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := client.Status(ctx, connect.NewRequest(&apiv1.StatusRequest{}))
-	if err != nil {
-		return &apiv1.StatusResponse{}
+	for {
+		answer, err := client.Status(ctx, connect.NewRequest(&apiv1.StatusRequest{}))
+		if err == nil {
+			return answer.Msg
+		}
+		select {
+		case <-ctx.Done():
+			return &apiv1.StatusResponse{}
+		case <-time.After(20 * time.Millisecond):
+		}
 	}
-	return answer.Msg
 }
 
 // dial opens a connection from client1.

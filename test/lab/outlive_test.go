@@ -140,7 +140,9 @@ func awaitKeys(t *testing.T, vips []netip.Addr, phase string) {
 	})
 }
 
-// oddTimestamps are the kernels' counters of segments dropped because of their timestamps, by node and name.
+// oddTimestamps are the kernels' counters of segments dropped because of their timestamps, by node and name. Of servers PAWSEstab is no
+// evidence: it is about the timestamps that clients send, which Shunt leaves as they are, and counts a segment that a later one has overtaken
+// by a millisecond. Two namespaces with a router between them, without Shunt, count two in 170,000 requests on busy CPUs.
 func oddTimestamps(t *testing.T) map[string]uint64 {
 	t.Helper()
 	out := map[string]uint64{}
@@ -148,7 +150,11 @@ func oddTimestamps(t *testing.T) map[string]uint64 {
 		if n.Kind != lab.KindClient && n.Kind != lab.KindVM {
 			continue
 		}
-		for _, name := range []string{"PAWSEstab", "PAWSActive", "TSEcrRejected"} {
+		names := []string{"PAWSActive", "TSEcrRejected"}
+		if n.Kind == lab.KindClient {
+			names = append(names, "PAWSEstab")
+		}
+		for _, name := range names {
 			out[n.Name+" "+name] = tcpCounter(t, n.Name, name)
 		}
 	}

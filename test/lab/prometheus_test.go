@@ -31,6 +31,7 @@ const (
 func TestPrometheus(t *testing.T) {
 	logsOnFailure(t, shared)
 	web := service{name: "metrics", number: 60, protocol: "tcp", port: 80, dipPort: 8080, backends: []string{"host1-vm1", "host2-vm1", "host3-vm1"}}
+	web.rest = fmt.Sprintf("snat: [%q]\n", lab.VMAddresses(1, 1).V4.Addr())
 	web.up(t)
 	p := startPrometheus(t)
 	expressions := append(dashboardExpressions(t), alertExpressions(t)...)

@@ -63,12 +63,15 @@ func (b *singleBox) kill() {
 // shunt runs a command line of the box's operator, on the box.
 func (b *singleBox) shunt(args ...string) (string, error) {
 	cmd := b.l.Command(append([]string{program, "--config", filepath.Join(b.dir, "manager", "admin.yaml")}, args...)...)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
+	var out, warnings bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &warnings
 	if err := b.l.StartOn("mux1", cmd); err != nil {
 		return "", err
 	}
 	err := cmd.Wait()
+	if err != nil {
+		out.Write(warnings.Bytes())
+	}
 	return strings.TrimSpace(out.String()), err
 }
 

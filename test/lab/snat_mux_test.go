@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -25,8 +26,30 @@ func awaitRoutes(t *testing.T, to netip.Addr, hops int) {
 	})
 }
 
-// TestSNATWithoutManagers: muxes that hear of leases no more withdraw the VIP that has SNAT, and only that; when a manager is back they
-// announce it, and connections go on. Every mux knows whose a port is.
+// awaitLonger waits until the router has so many paths to an address, of which so many are longer than those of muxes with the newest leases.
+func awaitLonger(t *testing.T, to netip.Addr, paths, longer int) {
+	t.Helper()
+	prefix := netip.PrefixFrom(to, to.BitLen())
+	await(t, fmt.Sprintf("%d longer paths of %d to %s", longer, paths, prefix), func(ctx context.Context) error {
+		all, err := shared.PathsAtRouter(ctx, prefix)
+		if err != nil {
+			return err
+		}
+		n := 0
+		for _, path := range all {
+			if len(strings.Fields(path)) > 1 {
+				n++
+			}
+		}
+		if len(all) != paths || n != longer {
+			err = fmt.Errorf("paths are %q", all)
+		}
+		return err
+	})
+}
+
+// TestSNATWithoutManagers: without managers clients of a service with SNAT are served, and its servers' connections go on, by all muxes,
+// which rank their routes behind those of a mux that has newer leases, of which there is none. Every mux knows whose a port is.
 func TestSNATWithoutManagers(t *testing.T) {
 	logsOnFailure(t, shared)
 	o := newOutside(t)
@@ -51,14 +74,53 @@ func TestSNATWithoutManagers(t *testing.T) {
 	if err := shared.KillManager(t.Context(), "manager1"); err != nil {
 		t.Fatal(err)
 	}
-	awaitRoutes(t, s.vips()[0], 0)
-	awaitRoutes(t, s.vips()[1], muxes) // over IPv6 there is no SNAT
+	awaitLonger(t, s.vips()[0], muxes, muxes)
+	awaitLonger(t, s.vips()[1], muxes, 0) // over IPv6 there is no SNAT
+	awaitRoutes(t, s.vips()[0], muxes)
+	conns.speak(t, "without managers")
+	for _, target := range s.targets() {
+		if err := shared.FirstAnswer(t.Context(), "client1", target); err != nil {
+			t.Errorf("without managers: %v", err)
+		}
+	}
+	// An agent that starts without a manager goes on with the words in the tables.
+	if err := shared.KillAgent(t.Context(), "mux1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := shared.StartAgent("mux1"); err != nil {
+		t.Fatal(err)
+	}
+	awaitLonger(t, s.vips()[0], muxes, muxes)
+	conns.speak(t, "without managers, after a restart of the agent of mux1")
 	if err := shared.StartManager("manager1"); err != nil {
 		t.Fatal(err)
 	}
+	awaitLonger(t, s.vips()[0], muxes, 0)
 	awaitRoutes(t, s.vips()[0], muxes)
 	conns.speak(t, "after a manager came back")
 	o.dialOut(t, vms, 4).speak(t, "begun after it")
+}
+
+// TestSNATWithoutHealth: connections of servers go on, and begin, while no backend of their service is healthy.
+func TestSNATWithoutHealth(t *testing.T) {
+	logsOnFailure(t, shared)
+	o := newOutside(t)
+	vms := []string{"host1-vm1", "host2-vm1"}
+	s := snatted("snat-unwell", 144, "ipip", vms)
+	s.up(t)
+	conns := o.dialOut(t, vms, 10)
+	s.health = "{http: {path: /nope}, port: 8080, interval: 200ms, timeout: 200ms, rise: 2, fall: 2}"
+	s.apply(t)
+	s.awaitAlive(t, 0)
+	awaitRoutes(t, s.vips()[1], 0) // over IPv6 health alone decides
+	awaitRoutes(t, s.vips()[0], shared.Topology.Muxes)
+	conns.speak(t, "while no backend is healthy")
+	o.dialOut(t, vms, 10).speak(t, "begun while no backend is healthy")
+	s.health = ""
+	s.apply(t)
+	s.awaitAlive(t, len(vms))
+	awaitRoutes(t, s.vips()[1], shared.Topology.Muxes)
+	conns.speak(t, "when they are healthy again")
 }
 
 // knowsWhosePort checks that every mux would send an answer to a port to the server that has it.

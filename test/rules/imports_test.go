@@ -85,7 +85,7 @@ func TestOnlyImporter(t *testing.T) {
 // TestPurePackages keeps decisions free of clocks, sockets, global randomness and logs, so that simulation and
 // property tests drive them.
 func TestPurePackages(t *testing.T) {
-	pure := []string{"internal/lb", "internal/ring", "internal/plan", "internal/wire", "internal/health", "internal/cookie", "internal/cid", "internal/snat", "internal/load", "internal/place", "internal/fields", "internal/sim", "internal/sched"}
+	pure := []string{"internal/lb", "internal/ring", "internal/plan", "internal/wire", "internal/health", "internal/cookie", "internal/cid", "internal/snat", "internal/load", "internal/place", "internal/fields", "internal/sim", "internal/sched", "internal/fit"}
 	forbidden := []string{"net", "net/http", "os", "os/exec", "log", "log/slog", "math/rand", "crypto/rand", "sync", "context", "syscall", "golang.org/x/sys/unix"}
 	for _, p := range packages(t) {
 		if !slices.ContainsFunc(pure, func(room string) bool { return within(p.ImportPath, module+room) }) {

@@ -51,8 +51,14 @@ const (
 	ManagerHealthOfProcedure = "/shunt.v1.Manager/HealthOf"
 	// ManagerAuditSNATProcedure is the fully-qualified name of the Manager's AuditSNAT RPC.
 	ManagerAuditSNATProcedure = "/shunt.v1.Manager/AuditSNAT"
+	// ManagerReleaseSNATProcedure is the fully-qualified name of the Manager's ReleaseSNAT RPC.
+	ManagerReleaseSNATProcedure = "/shunt.v1.Manager/ReleaseSNAT"
 	// ManagerRotateKeysProcedure is the fully-qualified name of the Manager's RotateKeys RPC.
 	ManagerRotateKeysProcedure = "/shunt.v1.Manager/RotateKeys"
+	// ManagerRotateRingProcedure is the fully-qualified name of the Manager's RotateRing RPC.
+	ManagerRotateRingProcedure = "/shunt.v1.Manager/RotateRing"
+	// ManagerRotateCAProcedure is the fully-qualified name of the Manager's RotateCA RPC.
+	ManagerRotateCAProcedure = "/shunt.v1.Manager/RotateCA"
 	// ManagerListKeysProcedure is the fully-qualified name of the Manager's ListKeys RPC.
 	ManagerListKeysProcedure = "/shunt.v1.Manager/ListKeys"
 	// ManagerQUICConfigProcedure is the fully-qualified name of the Manager's QUICConfig RPC.
@@ -104,9 +110,19 @@ type ManagerClient interface {
 	HealthOf(context.Context, *connect.Request[v1.HealthOfRequest]) (*connect.Response[v1.HealthOfResponse], error)
 	// AuditSNAT asks every mux and host for its table of who has which ports for outbound connections, and compares it with the store.
 	AuditSNAT(context.Context, *connect.Request[v1.AuditSNATRequest]) (*connect.Response[v1.AuditSNATResponse], error)
+	// ReleaseSNAT takes ports for outbound connections back from servers of a service. NOT_FOUND for a service or server that is not there;
+	// FAILED_PRECONDITION with force while a host is not connected, because it would go on with ports that others get.
+	ReleaseSNAT(context.Context, *connect.Request[v1.ReleaseSNATRequest]) (*connect.Response[v1.ReleaseSNATResponse], error)
 	// RotateKeys begins to replace keys of cookies and connection ids, all that are asked for or none. FAILED_PRECONDITION when a rotation of one
 	// is under way, or its former key is still read; NOT_FOUND when there is none of a scope.
 	RotateKeys(context.Context, *connect.Request[v1.RotateKeysRequest]) (*connect.Response[v1.RotateKeysResponse], error)
+	// RotateRing replaces the ring hash keys of VIPs. Hosts repair connections that no flow table, cookie or connection id remembers, for the repair window:
+	// while there are endpoints with affinity hash that are not repaired it is FAILED_PRECONDITION without force, and with it while a connected node runs a
+	// build that does not follow. NOT_FOUND when no service has a scope.
+	RotateRing(context.Context, *connect.Request[v1.RotateRingRequest]) (*connect.Response[v1.RotateRingResponse], error)
+	// RotateCA replaces the CA while managers and nodes are up: begins it, allows its next phase, or reports how far it is. FAILED_PRECONDITION
+	// when a manager or node is away or of a build that cannot follow, unless the node is left out.
+	RotateCA(context.Context, *connect.Request[v1.RotateCARequest]) (*connect.Response[v1.RotateCAResponse], error)
 	// ListKeys tells which keys there are, and how far rotations are. It never tells a key.
 	ListKeys(context.Context, *connect.Request[v1.ListKeysRequest]) (*connect.Response[v1.ListKeysResponse], error)
 	// QUICConfig tells what the servers of a service make QUIC connection ids with, the keys included. NOT_FOUND when the service has no
@@ -120,7 +136,9 @@ type ManagerClient interface {
 	CreateCertificate(context.Context, *connect.Request[v1.CreateCertificateRequest]) (*connect.Response[v1.CreateCertificateResponse], error)
 	// ListAccess lists the access tokens and certificates of people that have not expired, without secrets.
 	ListAccess(context.Context, *connect.Request[v1.ListAccessRequest]) (*connect.Response[v1.ListAccessResponse], error)
-	// RevokeAccess ends an access token or a person's certificate at once. NOT_FOUND when there is none of that id.
+	// RevokeAccess ends an access token, a person's certificate, a join token, or all certificates that a node or a manager has, at once, with
+	// the streams that were opened with them. NOT_FOUND when there is none of that id or name; FAILED_PRECONDITION for a manager that is a
+	// member.
 	RevokeAccess(context.Context, *connect.Request[v1.RevokeAccessRequest]) (*connect.Response[v1.RevokeAccessResponse], error)
 	// Events tells what happened to objects, oldest first, kept for a week.
 	Events(context.Context, *connect.Request[v1.EventsRequest]) (*connect.ServerStreamForClient[v1.EventsResponse], error)
@@ -208,10 +226,28 @@ func NewManagerClient(httpClient connect.HTTPClient, baseURL string, opts ...con
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		releaseSNAT: connect.NewClient[v1.ReleaseSNATRequest, v1.ReleaseSNATResponse](
+			httpClient,
+			baseURL+ManagerReleaseSNATProcedure,
+			connect.WithSchema(managerMethods.ByName("ReleaseSNAT")),
+			connect.WithClientOptions(opts...),
+		),
 		rotateKeys: connect.NewClient[v1.RotateKeysRequest, v1.RotateKeysResponse](
 			httpClient,
 			baseURL+ManagerRotateKeysProcedure,
 			connect.WithSchema(managerMethods.ByName("RotateKeys")),
+			connect.WithClientOptions(opts...),
+		),
+		rotateRing: connect.NewClient[v1.RotateRingRequest, v1.RotateRingResponse](
+			httpClient,
+			baseURL+ManagerRotateRingProcedure,
+			connect.WithSchema(managerMethods.ByName("RotateRing")),
+			connect.WithClientOptions(opts...),
+		),
+		rotateCA: connect.NewClient[v1.RotateCARequest, v1.RotateCAResponse](
+			httpClient,
+			baseURL+ManagerRotateCAProcedure,
+			connect.WithSchema(managerMethods.ByName("RotateCA")),
 			connect.WithClientOptions(opts...),
 		),
 		listKeys: connect.NewClient[v1.ListKeysRequest, v1.ListKeysResponse](
@@ -313,7 +349,10 @@ type managerClient struct {
 	flows             *connect.Client[v1.FlowsRequest, v1.FlowsResponse]
 	healthOf          *connect.Client[v1.HealthOfRequest, v1.HealthOfResponse]
 	auditSNAT         *connect.Client[v1.AuditSNATRequest, v1.AuditSNATResponse]
+	releaseSNAT       *connect.Client[v1.ReleaseSNATRequest, v1.ReleaseSNATResponse]
 	rotateKeys        *connect.Client[v1.RotateKeysRequest, v1.RotateKeysResponse]
+	rotateRing        *connect.Client[v1.RotateRingRequest, v1.RotateRingResponse]
+	rotateCA          *connect.Client[v1.RotateCARequest, v1.RotateCAResponse]
 	listKeys          *connect.Client[v1.ListKeysRequest, v1.ListKeysResponse]
 	qUICConfig        *connect.Client[v1.QUICConfigRequest, v1.QUICConfigResponse]
 	createToken       *connect.Client[v1.CreateTokenRequest, v1.CreateTokenResponse]
@@ -374,9 +413,24 @@ func (c *managerClient) AuditSNAT(ctx context.Context, req *connect.Request[v1.A
 	return c.auditSNAT.CallUnary(ctx, req)
 }
 
+// ReleaseSNAT calls shunt.v1.Manager.ReleaseSNAT.
+func (c *managerClient) ReleaseSNAT(ctx context.Context, req *connect.Request[v1.ReleaseSNATRequest]) (*connect.Response[v1.ReleaseSNATResponse], error) {
+	return c.releaseSNAT.CallUnary(ctx, req)
+}
+
 // RotateKeys calls shunt.v1.Manager.RotateKeys.
 func (c *managerClient) RotateKeys(ctx context.Context, req *connect.Request[v1.RotateKeysRequest]) (*connect.Response[v1.RotateKeysResponse], error) {
 	return c.rotateKeys.CallUnary(ctx, req)
+}
+
+// RotateRing calls shunt.v1.Manager.RotateRing.
+func (c *managerClient) RotateRing(ctx context.Context, req *connect.Request[v1.RotateRingRequest]) (*connect.Response[v1.RotateRingResponse], error) {
+	return c.rotateRing.CallUnary(ctx, req)
+}
+
+// RotateCA calls shunt.v1.Manager.RotateCA.
+func (c *managerClient) RotateCA(ctx context.Context, req *connect.Request[v1.RotateCARequest]) (*connect.Response[v1.RotateCAResponse], error) {
+	return c.rotateCA.CallUnary(ctx, req)
 }
 
 // ListKeys calls shunt.v1.Manager.ListKeys.
@@ -466,9 +520,19 @@ type ManagerHandler interface {
 	HealthOf(context.Context, *connect.Request[v1.HealthOfRequest]) (*connect.Response[v1.HealthOfResponse], error)
 	// AuditSNAT asks every mux and host for its table of who has which ports for outbound connections, and compares it with the store.
 	AuditSNAT(context.Context, *connect.Request[v1.AuditSNATRequest]) (*connect.Response[v1.AuditSNATResponse], error)
+	// ReleaseSNAT takes ports for outbound connections back from servers of a service. NOT_FOUND for a service or server that is not there;
+	// FAILED_PRECONDITION with force while a host is not connected, because it would go on with ports that others get.
+	ReleaseSNAT(context.Context, *connect.Request[v1.ReleaseSNATRequest]) (*connect.Response[v1.ReleaseSNATResponse], error)
 	// RotateKeys begins to replace keys of cookies and connection ids, all that are asked for or none. FAILED_PRECONDITION when a rotation of one
 	// is under way, or its former key is still read; NOT_FOUND when there is none of a scope.
 	RotateKeys(context.Context, *connect.Request[v1.RotateKeysRequest]) (*connect.Response[v1.RotateKeysResponse], error)
+	// RotateRing replaces the ring hash keys of VIPs. Hosts repair connections that no flow table, cookie or connection id remembers, for the repair window:
+	// while there are endpoints with affinity hash that are not repaired it is FAILED_PRECONDITION without force, and with it while a connected node runs a
+	// build that does not follow. NOT_FOUND when no service has a scope.
+	RotateRing(context.Context, *connect.Request[v1.RotateRingRequest]) (*connect.Response[v1.RotateRingResponse], error)
+	// RotateCA replaces the CA while managers and nodes are up: begins it, allows its next phase, or reports how far it is. FAILED_PRECONDITION
+	// when a manager or node is away or of a build that cannot follow, unless the node is left out.
+	RotateCA(context.Context, *connect.Request[v1.RotateCARequest]) (*connect.Response[v1.RotateCAResponse], error)
 	// ListKeys tells which keys there are, and how far rotations are. It never tells a key.
 	ListKeys(context.Context, *connect.Request[v1.ListKeysRequest]) (*connect.Response[v1.ListKeysResponse], error)
 	// QUICConfig tells what the servers of a service make QUIC connection ids with, the keys included. NOT_FOUND when the service has no
@@ -482,7 +546,9 @@ type ManagerHandler interface {
 	CreateCertificate(context.Context, *connect.Request[v1.CreateCertificateRequest]) (*connect.Response[v1.CreateCertificateResponse], error)
 	// ListAccess lists the access tokens and certificates of people that have not expired, without secrets.
 	ListAccess(context.Context, *connect.Request[v1.ListAccessRequest]) (*connect.Response[v1.ListAccessResponse], error)
-	// RevokeAccess ends an access token or a person's certificate at once. NOT_FOUND when there is none of that id.
+	// RevokeAccess ends an access token, a person's certificate, a join token, or all certificates that a node or a manager has, at once, with
+	// the streams that were opened with them. NOT_FOUND when there is none of that id or name; FAILED_PRECONDITION for a manager that is a
+	// member.
 	RevokeAccess(context.Context, *connect.Request[v1.RevokeAccessRequest]) (*connect.Response[v1.RevokeAccessResponse], error)
 	// Events tells what happened to objects, oldest first, kept for a week.
 	Events(context.Context, *connect.Request[v1.EventsRequest], *connect.ServerStream[v1.EventsResponse]) error
@@ -566,10 +632,28 @@ func NewManagerHandler(svc ManagerHandler, opts ...connect.HandlerOption) (strin
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	managerReleaseSNATHandler := connect.NewUnaryHandler(
+		ManagerReleaseSNATProcedure,
+		svc.ReleaseSNAT,
+		connect.WithSchema(managerMethods.ByName("ReleaseSNAT")),
+		connect.WithHandlerOptions(opts...),
+	)
 	managerRotateKeysHandler := connect.NewUnaryHandler(
 		ManagerRotateKeysProcedure,
 		svc.RotateKeys,
 		connect.WithSchema(managerMethods.ByName("RotateKeys")),
+		connect.WithHandlerOptions(opts...),
+	)
+	managerRotateRingHandler := connect.NewUnaryHandler(
+		ManagerRotateRingProcedure,
+		svc.RotateRing,
+		connect.WithSchema(managerMethods.ByName("RotateRing")),
+		connect.WithHandlerOptions(opts...),
+	)
+	managerRotateCAHandler := connect.NewUnaryHandler(
+		ManagerRotateCAProcedure,
+		svc.RotateCA,
+		connect.WithSchema(managerMethods.ByName("RotateCA")),
 		connect.WithHandlerOptions(opts...),
 	)
 	managerListKeysHandler := connect.NewUnaryHandler(
@@ -677,8 +761,14 @@ func NewManagerHandler(svc ManagerHandler, opts ...connect.HandlerOption) (strin
 			managerHealthOfHandler.ServeHTTP(w, r)
 		case ManagerAuditSNATProcedure:
 			managerAuditSNATHandler.ServeHTTP(w, r)
+		case ManagerReleaseSNATProcedure:
+			managerReleaseSNATHandler.ServeHTTP(w, r)
 		case ManagerRotateKeysProcedure:
 			managerRotateKeysHandler.ServeHTTP(w, r)
+		case ManagerRotateRingProcedure:
+			managerRotateRingHandler.ServeHTTP(w, r)
+		case ManagerRotateCAProcedure:
+			managerRotateCAHandler.ServeHTTP(w, r)
 		case ManagerListKeysProcedure:
 			managerListKeysHandler.ServeHTTP(w, r)
 		case ManagerQUICConfigProcedure:
@@ -750,8 +840,20 @@ func (UnimplementedManagerHandler) AuditSNAT(context.Context, *connect.Request[v
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.AuditSNAT is not implemented"))
 }
 
+func (UnimplementedManagerHandler) ReleaseSNAT(context.Context, *connect.Request[v1.ReleaseSNATRequest]) (*connect.Response[v1.ReleaseSNATResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.ReleaseSNAT is not implemented"))
+}
+
 func (UnimplementedManagerHandler) RotateKeys(context.Context, *connect.Request[v1.RotateKeysRequest]) (*connect.Response[v1.RotateKeysResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.RotateKeys is not implemented"))
+}
+
+func (UnimplementedManagerHandler) RotateRing(context.Context, *connect.Request[v1.RotateRingRequest]) (*connect.Response[v1.RotateRingResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.RotateRing is not implemented"))
+}
+
+func (UnimplementedManagerHandler) RotateCA(context.Context, *connect.Request[v1.RotateCARequest]) (*connect.Response[v1.RotateCAResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("shunt.v1.Manager.RotateCA is not implemented"))
 }
 
 func (UnimplementedManagerHandler) ListKeys(context.Context, *connect.Request[v1.ListKeysRequest]) (*connect.Response[v1.ListKeysResponse], error) {

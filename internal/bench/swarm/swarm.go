@@ -86,7 +86,7 @@ func (n *node) Trace(*apiv1.TraceRequest) *apiv1.TraceResult {
 }
 
 // Flows implements agent.Handler.
-func (n *node) Flows(*apiv1.FlowsRequest) *apiv1.FlowsResult {
+func (n *node) Flows(context.Context, *apiv1.FlowsRequest) *apiv1.FlowsResult {
 	return &apiv1.FlowsResult{Error: "is simulated"}
 }
 

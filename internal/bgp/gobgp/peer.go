@@ -2,6 +2,7 @@ package gobgp
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,8 +27,19 @@ const (
 	bfdMultiplier = 3
 )
 
-// apiPeer is GoBGP's form of a peer: both unicast families over one session.
-func apiPeer(p bgp.Peer) *api.Peer {
+// Graceful restart (RFC 4724): a router that supports it keeps the routes when the speaker's process ends without closing the session, because the
+// data plane forwards on. It is so for a speaker that another build takes the place of, and for one that crashes.
+const (
+	// restartTime is how long routers wait for the next session. A speaker that crashed is started again within two seconds.
+	restartTime = 15 // seconds
+	// deferralTime is how long a restarted speaker waits for the routes of routers that it does not reach, before it sends its own to the others.
+	// GoBGP does so; routers keep the former routes meanwhile.
+	deferralTime = 3 // seconds
+)
+
+// apiPeer returns GoBGP's form of a peer: both unicast families over one session, with or without its BFD. restarting: this is the first session
+// of a speaker that took another one's place.
+func apiPeer(p bgp.Peer, withBFD, restarting bool) *api.Peer {
 	out := &api.Peer{
 		Conf: &api.PeerConf{
 			NeighborAddress: p.Address.String(),
@@ -38,21 +50,33 @@ func apiPeer(p bgp.Peer) *api.Peer {
 			HoldTime: holdTime, KeepaliveInterval: keepalive,
 			ConnectRetry: connectRetry, IdleHoldTimeAfterReset: idleAfterReset,
 		}},
+		GracefulRestart: &api.GracefulRestart{
+			Enabled: true, RestartTime: restartTime, DeferralTime: deferralTime, LocalRestarting: restarting,
+		},
 		AfiSafis: []*api.AfiSafi{
 			unicast(api.Family_AFI_IP),
 			unicast(api.Family_AFI_IP6),
 		},
 	}
-	if p.BFD != nil {
+	if p.TTLSecurity != 0 {
+		out.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: 256 - uint32(p.TTLSecurity)}
+	}
+	if p.Multihop != 0 {
+		out.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: uint32(p.Multihop)}
+	}
+	if p.BFD != nil && withBFD {
 		out.Bfd = bfdConfig(*p.BFD)
 	}
 	return out
 }
 
 func unicast(afi api.Family_Afi) *api.AfiSafi {
-	return &api.AfiSafi{Config: &api.AfiSafiConfig{
-		Family: &api.Family{Afi: afi, Safi: api.Family_SAFI_UNICAST}, Enabled: true,
-	}}
+	return &api.AfiSafi{
+		Config: &api.AfiSafiConfig{
+			Family: &api.Family{Afi: afi, Safi: api.Family_SAFI_UNICAST}, Enabled: true,
+		},
+		MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: true}},
+	}
 }
 
 func bfdConfig(b bgp.BFD) *api.BfdPeerConfig {
@@ -83,11 +107,11 @@ func peerStatus(p *api.Peer) (bgp.PeerStatus, bool) {
 		Address: a,
 		State:   enumWord(p.GetState().GetSessionState().String(), "SESSION_STATE_"),
 	}
-	if p.GetBfd().GetEnabled() {
-		st.BFD = "down"
-		if p.GetState().GetBfdState().GetSessionState() == api.BfdSessionState_BFD_SESSION_STATE_UP {
-			st.BFD = "up"
-		}
+	if p.GetBfd().GetEnabled() && p.GetState().GetBfdState().GetSessionState() == api.BfdSessionState_BFD_SESSION_STATE_UP {
+		st.BFD = "up"
+	}
+	if p.GetState().GetSessionState() == api.PeerState_SESSION_STATE_ESTABLISHED {
+		st.GracefulRestart = slices.ContainsFunc(p.GetState().GetRemoteCap(), func(c *api.Capability) bool { return c.GetGracefulRestart() != nil })
 	}
 	return st, true
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
@@ -13,6 +14,9 @@ import (
 
 // originIGP is ORIGIN IGP (RFC 4271 section 5.1.1).
 const originIGP = 0
+
+// defaultLocalPref is the LOCAL_PREF of routes of rank 0, the usual default of routers.
+const defaultLocalPref = 100
 
 // syncRoutesLocked withdraws what is not wanted, then announces what is new or has other attributes; a changed
 // attribute is an update of the same prefix, never a withdrawal.
@@ -26,7 +30,7 @@ func (s *Speaker) syncRoutesLocked(want []bgp.Route) error {
 		if wanted[prefix] {
 			continue
 		}
-		path, err := apiPath(r)
+		path, err := s.pathLocked(r)
 		if err == nil {
 			err = s.server.DeletePath(apiutil.DeletePathRequest{Paths: []*apiutil.Path{path}})
 		}
@@ -40,7 +44,7 @@ func (s *Speaker) syncRoutesLocked(want []bgp.Route) error {
 		if s.routes[r.Prefix] == r {
 			continue
 		}
-		path, err := apiPath(r)
+		path, err := s.pathLocked(r)
 		if err == nil {
 			_, err = s.server.AddPath(apiutil.AddPathRequest{Paths: []*apiutil.Path{path}})
 		}
@@ -53,8 +57,8 @@ func (s *Speaker) syncRoutesLocked(want []bgp.Route) error {
 	return errors.Join(errs...)
 }
 
-// apiPath is GoBGP's form of a route.
-func apiPath(r bgp.Route) (*apiutil.Path, error) {
+// pathLocked is GoBGP's form of a route.
+func (s *Speaker) pathLocked(r bgp.Route) (*apiutil.Path, error) {
 	nlri, err := packet.NewIPAddrPrefix(r.Prefix)
 	if err != nil {
 		return nil, err
@@ -78,5 +82,29 @@ func apiPath(r bgp.Route) (*apiutil.Path, error) {
 	if r.Graceful {
 		attrs = append(attrs, packet.NewPathAttributeCommunities([]uint32{bgp.GracefulShutdown}))
 	}
+	attrs = append(attrs, rankAttributes(r.Rank, s.have.ASN, s.internal)...)
 	return &apiutil.Path{Family: family, Nlri: nlri, Attrs: attrs}, nil
+}
+
+// rankAttributes make routers prefer routes of lower rank, without configuration: external peers by a longer AS_PATH, which
+// they compare before MED and whatever the AS of the other speakers is (RFC 4271 section 9.1.2.2), internal ones by LOCAL_PREF,
+// which is not sent to external ones (section 5.1.5). A path of internal peers must not hold their own AS (section 9.1.2): where
+// there is one, external peers get MED alone.
+func rankAttributes(rank uint8, asn uint32, internal bool) []packet.PathAttributeInterface {
+	if rank == 0 {
+		return nil
+	}
+	attrs := []packet.PathAttributeInterface{
+		packet.NewPathAttributeMultiExitDisc(uint32(rank)), packet.NewPathAttributeLocalPref(defaultLocalPref - uint32(rank)),
+	}
+	if internal {
+		return attrs
+	}
+	path := packet.NewAs4PathParam(packet.BGP_ASPATH_ATTR_TYPE_SEQ, slices.Repeat([]uint32{asn}, int(rank)))
+	return append(attrs, packet.NewPathAttributeAsPath([]packet.AsPathParamInterface{path}))
+}
+
+// hasInternal tells whether a peer is in the speaker's own AS.
+func hasInternal(want bgp.State) bool {
+	return slices.ContainsFunc(want.Peers, func(p bgp.Peer) bool { return p.ASN == want.ASN })
 }

@@ -4,6 +4,7 @@
 package gobgp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/server"
@@ -24,6 +26,9 @@ type Options struct {
 	// ListenPort is the TCP port for sessions that routers open; -1: only open sessions ourselves. When the port is
 	// taken the speaker goes on without listening.
 	ListenPort int
+	// Restarting: the speaker takes the place of one that ended without closing its sessions, while the data plane forwarded on. Routers that support
+	// graceful restart (RFC 4724) are asked to keep its routes until this one has sent all of the first State.
+	Restarting bool
 	// Logger gets GoBGP's own words.
 	Logger *slog.Logger
 }
@@ -41,7 +46,11 @@ type Speaker struct {
 	have   bgp.State
 	routes map[netip.Prefix]bgp.Route
 	peers  map[netip.Addr]bgp.Peer
-	closed bool
+	// internal: a peer is in the speaker's own AS, which decides the attributes of routes with a rank.
+	internal bool
+	// sessions are those of peers.
+	sessions map[netip.Addr]*session
+	closed   bool
 }
 
 var _ bgp.Speaker = (*Speaker)(nil)
@@ -76,6 +85,14 @@ func (s *Speaker) Set(ctx context.Context, want bgp.State) error {
 			return err
 		}
 	}
+	if internal := hasInternal(want); internal != s.internal {
+		s.internal = internal
+		for prefix, r := range s.routes {
+			if r.Rank > 0 { // announce it again, with the other attributes
+				s.routes[prefix] = bgp.Route{Prefix: prefix}
+			}
+		}
+	}
 	return errors.Join(s.syncRoutesLocked(want.Routes), s.syncPeersLocked(ctx, want.Peers))
 }
 
@@ -108,7 +125,7 @@ func (s *Speaker) startLocked(ctx context.Context, want bgp.State) error {
 	}
 	s.server, s.unwatch = srv, unwatch
 	s.have = bgp.State{ASN: want.ASN, RouterID: want.RouterID}
-	s.routes, s.peers = map[netip.Prefix]bgp.Route{}, map[netip.Addr]bgp.Peer{}
+	s.routes, s.peers, s.sessions = map[netip.Prefix]bgp.Route{}, map[netip.Addr]bgp.Peer{}, map[netip.Addr]*session{}
 	return nil
 }
 
@@ -149,7 +166,7 @@ func (s *Speaker) stopLocked() {
 		s.unwatch()
 		s.server.Stop()
 	}
-	s.server, s.have, s.routes, s.peers = nil, bgp.State{}, nil, nil
+	s.server, s.have, s.routes, s.peers, s.sessions = nil, bgp.State{}, nil, nil, nil
 }
 
 func (s *Speaker) syncPeersLocked(ctx context.Context, want []bgp.Peer) error {
@@ -167,16 +184,23 @@ func (s *Speaker) syncPeersLocked(ctx context.Context, want []bgp.Peer) error {
 			continue
 		}
 		delete(s.peers, a)
+		if _, stays := wanted[a]; !stays {
+			delete(s.sessions, a)
+		}
 	}
 	for _, p := range want {
 		if _, have := s.peers[p.Address]; have {
 			continue
 		}
-		if err := s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: apiPeer(p)}); err != nil {
+		of := cmp.Or(s.sessions[p.Address], &session{restarting: s.options.Restarting})
+		if err := s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: apiPeer(p, false, of.restarting)}); err != nil {
 			errs = append(errs, fmt.Errorf("add peer %v: %w", p.Address, err))
 			continue
 		}
-		s.peers[p.Address] = p
+		s.peers[p.Address], s.sessions[p.Address] = p, of
+	}
+	if len(want) > 0 {
+		s.options.Restarting = false // of peers that are added later, no router has routes
 	}
 	return errors.Join(errs...)
 }
@@ -193,14 +217,39 @@ func (s *Speaker) Status(ctx context.Context) (bgp.Status, error) {
 		out.Routes = append(out.Routes, r)
 	}
 	slices.SortFunc(out.Routes, func(a, b bgp.Route) int { return a.Prefix.Compare(b.Prefix) })
-	err := s.server.ListPeer(ctx, &api.ListPeerRequest{}, func(p *api.Peer) {
-		if st, ok := peerStatus(p); ok {
-			out.Peers = append(out.Peers, st)
+	var err error
+	out.Peers, err = s.peersLocked(ctx)
+	return out, err
+}
+
+// Peers implements bgp.Speaker.
+func (s *Speaker) Peers(ctx context.Context) ([]bgp.PeerStatus, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server == nil {
+		return nil, nil
+	}
+	return s.peersLocked(ctx)
+}
+
+// peersLocked returns the sessions in the order of their addresses.
+func (s *Speaker) peersLocked(ctx context.Context) (out []bgp.PeerStatus, err error) {
+	err = s.server.ListPeer(ctx, &api.ListPeerRequest{}, func(p *api.Peer) {
+		st, ok := peerStatus(p)
+		if !ok {
+			return
 		}
+		if st.BFD == "" && s.peers[st.Address].BFD != nil {
+			st.BFD = "down"
+		}
+		if of := s.sessions[st.Address]; of != nil {
+			st.Losses, st.Reason = of.losses, of.reason(time.Now())
+		}
+		out = append(out, st)
 	})
 	if err != nil {
 		return out, fmt.Errorf("list bgp peers: %w", err)
 	}
-	slices.SortFunc(out.Peers, func(a, b bgp.PeerStatus) int { return a.Address.Compare(b.Address) })
+	slices.SortFunc(out, func(a, b bgp.PeerStatus) int { return a.Address.Compare(b.Address) })
 	return out, nil
 }

@@ -9,8 +9,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/shuntlb/shunt/internal/bgp"
@@ -22,6 +25,16 @@ const callTimeout = 5 * time.Second
 // Client is a bgp.Speaker in another process. It is safe for concurrent use.
 type Client struct {
 	http http.Client
+
+	// setting is held during Set: the state that the speaker has is that of the last one.
+	setting sync.Mutex
+
+	// mu guards the latest answer, and the state that the speaker has; generation is 0 where that is unknown.
+	mu         sync.Mutex
+	want       bgp.State
+	generation uint64
+	routes     uint64
+	announced  []bgp.Route
 }
 
 var _ bgp.Speaker = (*Client)(nil)
@@ -40,16 +53,39 @@ func NewClient(runDir string) *Client {
 	}}
 }
 
-// Set implements bgp.Speaker. The speaker may withhold the routes while the data plane is not attached.
+// Set implements bgp.Speaker. The speaker may withhold the routes while the data plane is not attached. A state that the speaker has already
+// is not sent again: a sign of life takes its place, so that an idle mux costs the same whatever it announces.
 func (c *Client) Set(ctx context.Context, want bgp.State) error {
+	c.setting.Lock()
+	defer c.setting.Unlock()
+	c.mu.Lock()
+	generation := c.generation
+	same := generation != 0 && c.want.Equal(want)
+	c.mu.Unlock()
+	if same {
+		a, err := c.call(ctx, http.MethodPost, "/v1/alive", url.Values{generationField: {strconv.FormatUint(generation, 10)}}, nil)
+		if err == nil && a.Error != "" {
+			return errors.New(a.Error)
+		}
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, errOtherState) {
+			return fmt.Errorf("set bgp state: %w", err)
+		}
+	}
 	body, err := json.Marshal(want)
 	if err != nil {
 		return fmt.Errorf("encode bgp state: %w", err)
 	}
-	a, err := c.call(ctx, http.MethodPost, "/v1/set", body)
+	c.forget()
+	a, err := c.call(ctx, http.MethodPost, "/v1/set", nil, body)
 	if err != nil {
 		return fmt.Errorf("set bgp state: %w", err)
 	}
+	c.mu.Lock()
+	c.want, c.generation = want.Clone(), a.Generation
+	c.mu.Unlock()
 	if a.Error != "" {
 		return errors.New(a.Error)
 	}
@@ -58,20 +94,33 @@ func (c *Client) Set(ctx context.Context, want bgp.State) error {
 
 // Status implements bgp.Speaker.
 func (c *Client) Status(ctx context.Context) (bgp.Status, error) {
-	a, err := c.call(ctx, http.MethodGet, "/v1/status", nil)
+	a, err := c.call(ctx, http.MethodGet, "/v1/status", nil, nil)
 	if err != nil {
 		return bgp.Status{}, fmt.Errorf("read bgp status: %w", err)
 	}
 	return a.Status, nil
 }
 
+// Peers implements bgp.Speaker.
+func (c *Client) Peers(ctx context.Context) ([]bgp.PeerStatus, error) {
+	s, err := c.Status(ctx)
+	return s.Peers, err
+}
+
+// forget makes the next Set send the whole state.
+func (c *Client) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.generation = 0
+}
+
 // Stop ends the speaker's process and with it all routes. It returns when the process has let go of its socket.
 func (c *Client) Stop(ctx context.Context) error {
-	if _, err := c.call(ctx, http.MethodPost, "/v1/stop", nil); err != nil {
+	if _, err := c.call(ctx, http.MethodPost, "/v1/stop", nil, nil); err != nil {
 		return fmt.Errorf("stop speaker: %w", err)
 	}
 	for {
-		if _, err := c.call(ctx, http.MethodGet, "/v1/status", nil); err != nil {
+		if _, err := c.call(ctx, http.MethodGet, "/v1/status", nil, nil); err != nil {
 			return nil
 		}
 		select {
@@ -88,8 +137,21 @@ func (c *Client) Close() error {
 	return nil
 }
 
-func (c *Client) call(ctx context.Context, method, path string, body []byte) (answer, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://speaker"+path, bytes.NewReader(body))
+// errOtherState is returned for a sign of life of a state that the speaker does not have, or that it does not understand.
+var errOtherState = errors.New("the speaker has another state")
+
+// call sends a request and returns the answer, with the announced routes in its status: those of the answer before where they are the same.
+func (c *Client) call(ctx context.Context, method, path string, query url.Values, body []byte) (answer, error) {
+	if query == nil {
+		query = url.Values{}
+	}
+	c.mu.Lock()
+	routes, announced := c.routes, c.announced
+	c.mu.Unlock()
+	if routes != 0 {
+		query.Set(routesField, strconv.FormatUint(routes, 10))
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://speaker"+path+"?"+query.Encode(), bytes.NewReader(body))
 	if err != nil {
 		return answer{}, err
 	}
@@ -102,6 +164,9 @@ func (c *Client) call(ctx context.Context, method, path string, body []byte) (an
 	if err != nil {
 		return answer{}, err
 	}
+	if path == "/v1/alive" && (resp.StatusCode == http.StatusConflict || resp.StatusCode == http.StatusNotFound) {
+		return answer{}, errOtherState
+	}
 	if resp.StatusCode != http.StatusOK {
 		return answer{}, errors.New(strings.TrimSpace(string(data)))
 	}
@@ -112,5 +177,13 @@ func (c *Client) call(ctx context.Context, method, path string, body []byte) (an
 	if err := json.Unmarshal(data, &a); err != nil {
 		return answer{}, fmt.Errorf("read answer: %w", err)
 	}
+	a.Status.Process = bgp.Process{PID: a.PID, Version: a.Version, Commit: a.Commit}
+	if a.SameRoutes {
+		a.Status.Routes = announced
+		return a, nil
+	}
+	c.mu.Lock()
+	c.routes, c.announced = a.Routes, a.Status.Routes
+	c.mu.Unlock()
 	return a, nil
 }

@@ -17,8 +17,10 @@ type Keeper struct {
 	// hold is how long routes outlive the agent's last word.
 	hold time.Duration
 
-	want  bgp.State
-	heard time.Time
+	// want is shared with its readers: nothing changes it in place. generation counts its changes.
+	want       bgp.State
+	generation uint64
+	heard      time.Time
 	// spoken: want is what an agent asked for.
 	spoken bool
 	// beating is the last heartbeat.
@@ -30,9 +32,28 @@ type Keeper struct {
 // NewKeeper makes a keeper that announces nothing.
 func NewKeeper(hold time.Duration) *Keeper { return &Keeper{hold: hold} }
 
-// Set takes an agent's full wanted state. Agents repeat it: it is their sign of life as well.
+// Set takes an agent's full wanted state, which the caller does not change afterwards. It is a sign of life as well.
 func (k *Keeper) Set(now time.Time, want bgp.State) {
-	k.want, k.heard, k.spoken = want.Clone(), now, true
+	if !k.spoken || !k.want.Equal(want) {
+		k.want = want
+		k.generation++
+	}
+	k.spoken = true
+	k.aliveAt(now)
+}
+
+// Alive takes an agent's sign of life: its wanted state is that of a generation, still. It returns false, and changes nothing, if the keeper
+// has another one: the agent must send its state.
+func (k *Keeper) Alive(now time.Time, generation uint64) bool {
+	if !k.spoken || generation != k.generation {
+		return false
+	}
+	k.aliveAt(now)
+	return true
+}
+
+func (k *Keeper) aliveAt(now time.Time) {
+	k.heard = now
 	k.confirmed = k.beating
 }
 
@@ -44,16 +65,22 @@ func (k *Keeper) Heartbeat(beating bool) {
 	}
 }
 
-// Announce is what the speaker must say at the moment.
-func (k *Keeper) Announce(now time.Time) bgp.State {
-	out := k.want.Clone()
+// announcement names what Announce returns: equal ones name equal states.
+type announcement struct {
+	generation uint64
+	withheld   bool
+}
+
+// Announce returns the state that the speaker must announce at the moment, which nobody changes, and its name.
+func (k *Keeper) Announce(now time.Time) (bgp.State, announcement) {
+	out, name := k.want, announcement{generation: k.generation}
 	if k.spoken && now.Sub(k.heard) > k.hold {
 		k.confirmed = false
 	}
 	if !k.spoken || !k.beating || !k.confirmed {
-		out.Routes = nil
+		out.Routes, name.withheld = nil, true
 	}
-	return out
+	return out, name
 }
 
 // Why says in words why no routes are announced; empty when they are.

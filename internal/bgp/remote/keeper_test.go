@@ -28,7 +28,7 @@ func TestKeeper(t *testing.T) {
 	k := NewKeeper(hold)
 	expect := func(what string, routes int, why string) {
 		t.Helper()
-		got := k.Announce(now)
+		got, _ := k.Announce(now)
 		if len(got.Routes) != routes || k.Why(now) != why {
 			t.Fatalf("%s: %d routes (%s), want %d (%s)", what, len(got.Routes), k.Why(now), routes, why)
 		}
@@ -71,7 +71,17 @@ func TestNothingIsAnnouncedWithoutAgentAndDataPlane(t *testing.T) {
 		beating, set := false, false
 		for range rapid.IntRange(1, 50).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.Int64Range(1, int64(8*time.Second)).Draw(t, "later")))
-			switch rapid.IntRange(0, 2).Draw(t, "event") {
+			switch rapid.IntRange(0, 3).Draw(t, "event") {
+			case 3:
+				if took := k.Alive(now, k.generation); took != set {
+					t.Fatalf("at %v: a sign of life was taken: %v, want %v", now, took, set)
+				}
+				if k.Alive(now, k.generation+1) {
+					t.Fatal("a sign of life of another state was taken")
+				}
+				if set {
+					lastSet = now
+				}
 			case 0:
 				k.Set(now, state("203.0.113.10"))
 				lastSet, set = now, true
@@ -86,7 +96,8 @@ func TestNothingIsAnnouncedWithoutAgentAndDataPlane(t *testing.T) {
 				lastBad = now
 			}
 			want := set && beating && lastSet.After(lastBad) && now.Sub(lastSet) <= hold
-			if got := len(k.Announce(now).Routes) == 1; got != want {
+			announced, _ := k.Announce(now)
+			if got := len(announced.Routes) == 1; got != want {
 				t.Fatalf("at %v: announced %v, want %v (%s)", now, got, want, k.Why(now))
 			}
 		}

@@ -6,23 +6,31 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/shuntlb/shunt/internal/bgp"
 	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/lock"
+	"github.com/shuntlb/shunt/internal/socket"
 )
 
 // Names in the run directory.
 const (
 	socketName = "speaker.sock"
 	lockName   = "speaker.lock"
+)
+
+// Fields of requests, in their URLs: numbers that an answer had.
+const (
+	generationField = "generation"
+	routesField     = "routes"
 )
 
 // A single look at the data plane may fail for reasons of its own: the pin is being replaced, memory or file
@@ -50,14 +58,16 @@ type ServerOptions struct {
 	Speaker  bgp.Speaker
 	Clock    clock.Clock
 	Log      *slog.Logger
-	// Version is told to agents.
-	Version string
+	// Version and Commit of the program are reported to agents.
+	Version, Commit string
 }
 
 // server is a running speaker process.
 type server struct {
 	ServerOptions
 	stop context.CancelFunc
+	// nonce makes numbers of this process its own.
+	nonce uint64
 	// fault of the last look at the data plane, so that it is told once.
 	fault atomic.Pointer[string]
 
@@ -65,17 +75,26 @@ type server struct {
 	keeper *Keeper
 	// missed are the failed looks at the data plane since the last good one.
 	missed int
-	// said is what the speaker was last made to say, if that worked.
-	said   bgp.State
+	// said names the state that the speaker was last given; saidOK: it took it. says counts the states that it was given: routes with an equal
+	// count are equal.
+	said   announcement
 	saidOK bool
+	says   uint64
 	why    string
 }
 
 // answer is what an agent gets back.
 type answer struct {
 	Version string     `json:"version"`
+	Commit  string     `json:"commit,omitempty"`
 	PID     int        `json:"pid"`
 	Status  bgp.Status `json:"status"`
+	// Generation names the wanted state of agents (Keeper.Alive), Routes the announced routes: both are of this process alone. A process of a
+	// former build has neither.
+	Generation uint64 `json:"generation,omitempty"`
+	Routes     uint64 `json:"routes,omitempty"`
+	// SameRoutes: the routes are those that the caller named. Status has none then.
+	SameRoutes bool `json:"sameRoutes,omitempty"`
 	// Error of the speaker, in words.
 	Error string `json:"error,omitempty"`
 }
@@ -86,24 +105,34 @@ func Serve(ctx context.Context, o ServerOptions) error {
 	if err := os.MkdirAll(o.RunDir, 0o700); err != nil {
 		return fmt.Errorf("make run directory: %w", err)
 	}
-	unlock, err := lock(filepath.Join(o.RunDir, lockName))
+	own, err := lock.Take(filepath.Join(o.RunDir, lockName))
 	if err != nil {
-		return err
+		return fmt.Errorf("another speaker runs here: %w", err)
 	}
-	defer unlock()
-	listener, err := listen(filepath.Join(o.RunDir, socketName))
+	defer own.Close()
+	listener, err := socket.Listen(socket.Options{Path: filepath.Join(o.RunDir, socketName), Mode: 0o600, Directory: 0o700})
 	if err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	s := &server{ServerOptions: o, stop: stop, keeper: NewKeeper(o.Hold)}
+	s := &server{ServerOptions: o, stop: stop, nonce: rand.Uint64(), keeper: NewKeeper(o.Hold)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/set", s.set)
+	mux.HandleFunc("POST /v1/alive", s.alive)
 	mux.HandleFunc("GET /v1/status", s.status)
 	mux.HandleFunc("POST /v1/stop", func(http.ResponseWriter, *http.Request) { stop() })
 	h := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	go func() { _ = h.Serve(listener) }()
+	// An agent that starts finds its speaker by the run directory, whatever became of it meanwhile.
+	go listener.Keep(ctx, clock.System{}, o.Log, func() (bool, error) {
+		restored, err := own.Tend()
+		if errors.Is(err, lock.ErrTaken) {
+			o.Log.Warn("another speaker has taken the run directory, this one ends", "error", err)
+			stop()
+		}
+		return restored, err
+	})
 	s.beat(ctx)
 	err = o.Speaker.Close()
 	shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -156,16 +185,17 @@ func (s *server) attached() bool {
 // sayLocked makes the speaker say what the keeper decided; a failed try is repeated at the next beat.
 func (s *server) sayLocked(ctx context.Context) error {
 	now := s.Clock.Now()
-	want := s.keeper.Announce(now)
+	want, name := s.keeper.Announce(now)
 	if why := s.keeper.Why(now); why != s.why {
 		s.Log.Info("bgp routes", "announced", len(want.Routes), "withheld because", why)
 		s.why = why
 	}
-	if s.saidOK && want.Equal(s.said) {
+	if s.saidOK && name == s.said {
 		return nil
 	}
 	err := s.Speaker.Set(ctx, want)
-	s.said, s.saidOK = want, err == nil
+	s.said, s.saidOK = name, err == nil
+	s.says++
 	return err
 }
 
@@ -179,6 +209,24 @@ func (s *server) set(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	s.take(w, r, func(now time.Time) bool {
+		s.keeper.Set(now, want)
+		return true
+	})
+}
+
+// alive takes a sign of life. Its answer is 409 if the agent must send its state.
+func (s *server) alive(w http.ResponseWriter, r *http.Request) {
+	generation, err := numberOf(r, generationField)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	s.take(w, r, func(now time.Time) bool { return s.keeper.Alive(now, s.own(generation)) })
+}
+
+// take gives the keeper an agent's request, and announces its decision.
+func (s *server) take(w http.ResponseWriter, r *http.Request, give func(now time.Time) bool) {
 	// An agent that has just attached the program must not wait for the next beat.
 	attached := s.attached()
 	s.mu.Lock()
@@ -186,9 +234,28 @@ func (s *server) set(w http.ResponseWriter, r *http.Request) {
 	if attached {
 		s.lookedLocked(true)
 	}
-	s.keeper.Set(s.Clock.Now(), want)
+	if !give(s.Clock.Now()) {
+		http.Error(w, "the speaker has another state", http.StatusConflict)
+		return
+	}
 	// The routes must not depend on the agent's patience.
 	s.replyLocked(w, r, s.sayLocked(context.WithoutCancel(r.Context())))
+}
+
+// own turns a count of this process into the number that agents receive, and back: numbers of two processes differ but for one in 2^64.
+func (s *server) own(n uint64) uint64 { return n ^ s.nonce }
+
+// numberOf reads a number of a request; 0 if there is none.
+func numberOf(r *http.Request, field string) (uint64, error) {
+	text := r.URL.Query().Get(field)
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %q: must be a number", field, text)
+	}
+	return n, nil
 }
 
 func (s *server) status(w http.ResponseWriter, r *http.Request) {
@@ -198,42 +265,18 @@ func (s *server) status(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *server) replyLocked(w http.ResponseWriter, r *http.Request, failure error) {
-	a := answer{Version: s.Version, PID: os.Getpid()}
-	status, err := s.Speaker.Status(r.Context())
-	a.Status = status
+	a := answer{Version: s.Version, Commit: s.Commit, PID: os.Getpid(), Generation: s.own(s.keeper.generation), Routes: s.own(s.says)}
+	have, err := numberOf(r, routesField)
+	if err == nil && have != 0 && have == a.Routes {
+		a.SameRoutes = true
+		a.Status.Peers, err = s.Speaker.Peers(r.Context())
+	} else if err == nil {
+		a.Status, err = s.Speaker.Status(r.Context())
+	}
 	a.Status.Withheld = s.keeper.Why(s.Clock.Now())
 	if err := errors.Join(failure, err); err != nil {
 		a.Error = err.Error()
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(a)
-}
-
-// lock takes the lock file; it is released by the kernel when the process ends.
-func lock(path string) (func(), error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open lock: %w", err)
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("lock %s: another speaker runs here: %w", path, err)
-	}
-	return func() { f.Close() }, nil
-}
-
-// listen opens the socket; the lock is held, so that a socket which is there is a dead one.
-func listen(path string) (net.Listener, error) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("remove old socket: %w", err)
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("protect socket: %w", err)
-	}
-	return l, nil
 }

@@ -2,19 +2,31 @@ package remote
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
 	"github.com/shuntlb/shunt/internal/bgp"
 	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/lock"
 )
 
 // runDir is short: a unix socket's path has at most 107 bytes.
@@ -58,7 +70,7 @@ func startProcess(t *testing.T) *process {
 func (p *process) options() ServerOptions {
 	return ServerOptions{
 		RunDir: p.dir, Hold: 30 * time.Second, Speaker: p.speaker, Clock: p.clock, Log: slog.New(slog.DiscardHandler),
-		Attached: func() (bool, error) { return p.attached.Load(), nil }, Version: "test",
+		Attached: func() (bool, error) { return p.attached.Load(), nil }, Version: "test", Commit: "0123abcd",
 	}
 }
 
@@ -90,7 +102,8 @@ func TestServerHoldsAndWithdraws(t *testing.T) {
 	if err := p.client.Set(ctx, state("203.0.113.10")); err != nil {
 		t.Fatal(err)
 	}
-	if st, err := p.client.Status(ctx); err != nil || len(st.Routes) != 1 || len(st.Peers) != 1 {
+	build := bgp.Process{PID: os.Getpid(), Version: "test", Commit: "0123abcd"}
+	if st, err := p.client.Status(ctx); err != nil || len(st.Routes) != 1 || len(st.Peers) != 1 || st.Process != build {
 		t.Fatalf("status %+v, %v", st, err)
 	}
 	for range 2 { // a good look in between starts the count anew
@@ -165,6 +178,75 @@ func TestServerRefusesNonsenseAndStrangers(t *testing.T) {
 	}
 }
 
+// TestServerKeepsItsRunDirectory: an agent that starts finds the speaker that runs, whatever others did to the run directory. A second
+// speaker would take the sessions with routers from the first one, or end at once, and the routes would be withdrawn with the hold time.
+func TestServerKeepsItsRunDirectory(t *testing.T) {
+	p := startProcess(t)
+	if err := p.client.Set(t.Context(), state("203.0.113.10")); err != nil {
+		t.Fatal(err)
+	}
+	for name, harm := range map[string]func() error{
+		"socket removed":    func() error { return os.Remove(filepath.Join(p.dir, socketName)) },
+		"directory removed": func() error { return os.RemoveAll(p.dir) },
+		"socket stolen": func() error {
+			path := filepath.Join(p.dir, socketName)
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+			_, err := net.Listen("unix", path)
+			return err
+		},
+	} {
+		if err := harm(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		// Connections that are there go on: the next agent has none.
+		p.until(name+": a new client reaches the speaker", func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			defer cancel()
+			next := NewClient(p.dir)
+			defer next.Close()
+			st, err := next.Status(ctx)
+			return err == nil && len(st.Routes) == 1
+		})
+		if err := Serve(context.Background(), p.options()); err == nil || !strings.Contains(err.Error(), "another speaker runs here") {
+			t.Errorf("%s: a second server: %v", name, err)
+		}
+	}
+	if _, err := p.client.Status(t.Context()); err != nil || p.routes() != 1 {
+		t.Errorf("the agent that was there: %v, %d routes", err, p.routes())
+	}
+}
+
+// TestSecondSpeakerReplacesFirst: of two speakers, as one runs for an agent that started between a removal and its repair, the first ends.
+func TestSecondSpeakerReplacesFirst(t *testing.T) {
+	p := startProcess(t)
+	if err := os.RemoveAll(p.dir); err != nil {
+		t.Fatal(err)
+	}
+	own, err := lock.Take(filepath.Join(p.dir, lockName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	// It ends at its next beat.
+	ended := errors.New("still runs")
+	p.until("the first ends", func() bool {
+		select {
+		case ended = <-p.ended:
+			return true
+		default:
+			if p.clock.Waiting() > 0 {
+				p.clock.Advance(time.Millisecond)
+			}
+			return false
+		}
+	})
+	if ended != nil {
+		t.Error(ended)
+	}
+}
+
 func TestStopEndsTheSessions(t *testing.T) {
 	p := startProcess(t)
 	if err := p.client.Set(context.Background(), state("203.0.113.10")); err != nil {
@@ -183,9 +265,13 @@ const speakerEnv = "SHUNT_TEST_SPEAKER"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(speakerEnv); dir != "" {
+		if _, err := Schedule(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 		err := Serve(context.Background(), ServerOptions{
 			RunDir: dir, Hold: time.Minute, Speaker: &bgp.Fake{}, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler),
-			Attached: func() (bool, error) { return true, nil },
+			Attached: func() (bool, error) { return true, nil }, Version: fmt.Sprint("restarting ", slices.Contains(os.Args, RestartingFlag)),
 		})
 		if err != nil {
 			os.Exit(1)
@@ -202,7 +288,7 @@ func TestSupervisorStartsAdoptsAndReplaces(t *testing.T) {
 	client := NewClient(dir)
 	pid := func() int {
 		t.Helper()
-		a, err := client.call(ctx, "GET", "/v1/status", nil)
+		a, err := client.call(ctx, "GET", "/v1/status", nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -234,6 +320,19 @@ func TestSupervisorStartsAdoptsAndReplaces(t *testing.T) {
 	if sid, err := unixGetsid(first); err != nil || sid != first {
 		t.Errorf("session %d of process %d, %v: must be its own", sid, first, err)
 	}
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", first))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		id, err := strconv.Atoi(thread.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if attr, err := unix.SchedGetAttr(id, 0); err != nil || attr.Policy != unix.SCHED_RR || attr.Priority != realTimePriority {
+			t.Errorf("thread %d of %d: %+v, %v; want SCHED_RR", id, first, attr, err)
+		}
+	}
 	two := supervisor() // an agent that restarted
 	two.Command[2] = self
 	ensure(two, false)
@@ -252,6 +351,36 @@ func TestSupervisorStartsAdoptsAndReplaces(t *testing.T) {
 	if pid() == first {
 		t.Error("the old process answers")
 	}
+	build := func() string {
+		t.Helper()
+		st, err := client.Status(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Process.Version
+	}
+	if got := build(); got != "restarting true" {
+		t.Errorf("one that takes a killed one's place is started as %s", got)
+	}
+	// Replaced: killed, for routers that keep the routes, or stopped.
+	for _, keep := range []bool{true, false} {
+		if err := client.Set(ctx, state("203.0.113.10")); err != nil {
+			t.Fatal(err)
+		}
+		former := pid()
+		if err := two.Replace(ctx, keep); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := build(), fmt.Sprint("restarting ", keep); pid() == former || got != want {
+			t.Errorf("process %d, before %d, was started as %s, want %s", pid(), former, got, want)
+		}
+		if st, err := client.Status(ctx); err != nil || len(st.Routes) != 0 || st.Withheld != "no agent has spoken yet" {
+			t.Errorf("a new speaker has status %+v, %v", st, err)
+		}
+		if err := client.Set(ctx, state("203.0.113.10")); err != nil {
+			t.Errorf("a new speaker takes no state: %v", err)
+		}
+	}
 	if err := client.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -268,4 +397,192 @@ func unixGetsid(pid int) (int, error) {
 		return 0, errno
 	}
 	return int(sid), nil
+}
+
+// TestSignOfLife: a state that the speaker has is not sent again, nor are the routes that the agent has; both come anew from a speaker that was
+// replaced, and are right after each change.
+func TestSignOfLife(t *testing.T) {
+	p := startProcess(t)
+	ctx := context.Background()
+	var sent atomic.Int64
+	transport := p.client.http.Transport
+	p.client.http.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+		sent.Add(r.ContentLength)
+		resp, err := transport.RoundTrip(r)
+		if err == nil {
+			resp.Body = &counted{resp.Body, &sent}
+		}
+		return resp, err
+	})
+	rapid.Check(t, func(rt *rapid.T) {
+		vips := rapid.SliceOfNDistinct(rapid.IntRange(1, 250), 1, 40, rapid.ID).Draw(rt, "vips")
+		var names []string
+		for _, v := range vips {
+			names = append(names, fmt.Sprintf("203.0.113.%d", v))
+		}
+		want := state(names...)
+		for range 2 {
+			if err := p.client.Set(ctx, want); err != nil {
+				rt.Fatal(err)
+			}
+			st, err := p.client.Status(ctx)
+			if err != nil || !slices.Equal(st.Routes, want.Routes) || !p.speaker.State().Equal(want) {
+				rt.Fatalf("%d routes wanted, %d announced, %d reported: %v", len(want.Routes), p.routes(), len(st.Routes), err)
+			}
+		}
+		sent.Store(0)
+		if err := p.client.Set(ctx, want); err != nil {
+			rt.Fatal(err)
+		}
+		if _, err := p.client.Status(ctx); err != nil {
+			rt.Fatal(err)
+		}
+		if n := sent.Load(); n > 1000 {
+			rt.Fatalf("%d bytes for a sign of life with %d routes", n, len(want.Routes))
+		}
+	})
+	// An agent without a word for the hold time: the sign of life brings the routes back.
+	p.beats(31 * time.Second)
+	if p.routes() != 0 {
+		t.Fatal("after the hold time")
+	}
+	want := state("203.0.113.7")
+	for range 2 {
+		if err := p.client.Set(ctx, want); err != nil || p.routes() != 1 {
+			t.Fatalf("%d routes, %v", p.routes(), err)
+		}
+		p.beats(31 * time.Second)
+		p.beats(0)
+	}
+	if st, err := p.client.Status(ctx); err != nil || len(st.Routes) != 0 || st.Withheld != "the agent is away" {
+		t.Fatalf("status %+v, %v", st, err)
+	}
+	// Another process does not know the state.
+	p.stop()
+	if err := <-p.ended; err != nil {
+		t.Fatal(err)
+	}
+	next, stop := context.WithCancel(ctx)
+	defer stop()
+	p.speaker = &bgp.Fake{}
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(next, p.options()) }()
+	p.until("the next process answers", func() bool { _, err := p.client.Status(ctx); return err == nil })
+	if err := p.client.Set(ctx, want); err != nil || p.routes() != 1 {
+		t.Fatalf("the next process: %d routes, %v", p.routes(), err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSignOfLifeOfFormerSpeaker: a speaker of a build that knows no sign of life receives the whole state each time.
+func TestSignOfLifeOfFormerSpeaker(t *testing.T) {
+	dir := runDir(t)
+	listener, err := net.Listen("unix", filepath.Join(dir, socketName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sets atomic.Int32
+	h := http.NewServeMux()
+	h.HandleFunc("POST /v1/set", func(w http.ResponseWriter, r *http.Request) {
+		var got bgp.State
+		if err := json.NewDecoder(r.Body).Decode(&got); err != nil || len(got.Routes) != 1 {
+			t.Errorf("state %v, %v", got, err)
+		}
+		sets.Add(1)
+		fmt.Fprint(w, `{"version":"former","pid":1,"status":{"Routes":null,"Peers":null,"Withheld":""}}`)
+	})
+	server := &http.Server{Handler: h}
+	go func() { _ = server.Serve(listener) }()
+	defer server.Close()
+	c := NewClient(dir)
+	for range 3 {
+		if err := c.Set(context.Background(), state("203.0.113.10")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := sets.Load(); n != 3 {
+		t.Errorf("%d states arrived, want 3", n)
+	}
+}
+
+// roundTrip is an http.RoundTripper.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// counted counts the bytes that are read.
+type counted struct {
+	io.ReadCloser
+	n *atomic.Int64
+}
+
+func (c *counted) Read(b []byte) (int, error) {
+	n, err := c.ReadCloser.Read(b)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// BenchmarkSignOfLife measures what an idle mux does twice a second, at both ends: a look whether the speaker is there, its wanted state, the
+// status, and ten beats of the speaker.
+func BenchmarkSignOfLife(b *testing.B) {
+	for _, routes := range []int{1000, 20_000, 60_000} {
+		b.Run(strconv.Itoa(routes), func(b *testing.B) {
+			dir, err := os.MkdirTemp("", "spk")
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer os.RemoveAll(dir)
+			ctx, stop := context.WithCancel(context.Background())
+			s := &server{
+				ServerOptions: ServerOptions{
+					RunDir: dir, Hold: time.Hour, Speaker: &bgp.Fake{}, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler),
+					Attached: func() (bool, error) { return true, nil },
+				}, keeper: NewKeeper(time.Hour), nonce: 7,
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- Serve(ctx, s.ServerOptions) }()
+			c := NewClient(dir)
+			for {
+				if _, err := c.Status(ctx); err == nil {
+					break
+				}
+				runtime.Gosched()
+			}
+			want := state()
+			for i := range routes {
+				a := netip.AddrFrom4([4]byte{203, byte(i >> 16), byte(i >> 8), byte(i)})
+				want.Routes = append(want.Routes, bgp.Route{Prefix: netip.PrefixFrom(a, 32), NextHop: netip.MustParseAddr("10.10.0.11")})
+			}
+			if err := c.Set(ctx, want); err != nil {
+				b.Fatal(err)
+			}
+			s.keeper.Set(time.Now(), want)
+			for b.Loop() {
+				if _, err := c.Status(ctx); err != nil {
+					b.Fatal(err)
+				}
+				if err := c.Set(ctx, want); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := c.Status(ctx); err != nil {
+					b.Fatal(err)
+				}
+				s.mu.Lock()
+				for range 10 {
+					s.lookedLocked(true)
+					if err := s.sayLocked(ctx); err != nil {
+						b.Fatal(err)
+					}
+				}
+				s.mu.Unlock()
+			}
+			stop()
+			if err := <-ended; err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
 }

@@ -2,12 +2,16 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Timing of supervision.
@@ -29,11 +33,18 @@ type Supervisor struct {
 	Log     *slog.Logger
 	// last is when a process was started.
 	last time.Time
+	// answered: a process answered that did not end by Stop since then. The next one takes its place.
+	answered bool
 }
+
+// RestartingFlag is the argument of a speaker that takes the place of one that ended without closing its sessions: routers that support
+// graceful restart (RFC 4724) keep the routes for it.
+const RestartingFlag = "--restarting"
 
 // Ensure returns when a speaker answers. started tells that it is a new one, which knows nothing yet.
 func (s *Supervisor) Ensure(ctx context.Context) (started bool, err error) {
 	if _, err := s.Client.Status(ctx); err == nil {
+		s.answered = true
 		return false, nil
 	}
 	if ctx.Err() != nil {
@@ -55,6 +66,7 @@ func (s *Supervisor) Ensure(ctx context.Context) (started bool, err error) {
 	defer cancel()
 	for {
 		if _, err := s.Client.Status(ctx); err == nil {
+			s.answered = true
 			return true, nil
 		}
 		select {
@@ -67,9 +79,66 @@ func (s *Supervisor) Ensure(ctx context.Context) (started bool, err error) {
 	}
 }
 
+// Replace ends the speaker that answers and returns when another one does, which has no state yet. With keep it is killed, so that routers that
+// support graceful restart keep its routes for the next one; else it closes its sessions, which withdraws the routes.
+func (s *Supervisor) Replace(ctx context.Context, keep bool) error {
+	if !keep {
+		if err := s.Client.Stop(ctx); err != nil {
+			return err
+		}
+		s.answered = false
+	} else if err := s.kill(ctx); err != nil {
+		return fmt.Errorf("replace speaker: %w", err)
+	}
+	_, err := s.Ensure(ctx)
+	return err
+}
+
+// kill ends the process that answers, without a word to routers, and returns when it has ended.
+func (s *Supervisor) kill(ctx context.Context) error {
+	status, err := s.Client.Status(ctx)
+	if err != nil {
+		return err
+	}
+	pid := status.Process.PID
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return fmt.Errorf("open process %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	// The number may have passed to another process before it was opened, not since.
+	if again, err := s.Client.Status(ctx); err != nil {
+		return err
+	} else if again.Process.PID != pid {
+		return fmt.Errorf("process %d answers now, not %d", again.Process.PID, pid)
+	}
+	s.answered = true
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
+		return fmt.Errorf("kill process %d: %w", pid, err)
+	}
+	// A pidfd is readable when the process has ended.
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(startPatience.Milliseconds()))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("wait for process %d: %w", pid, err)
+		}
+		if n == 0 {
+			return fmt.Errorf("process %d has not ended within %v", pid, startPatience)
+		}
+		return s.Client.Close() // its connection
+	}
+}
+
 // start runs the process in a session of its own, so that no signal to the agent's group reaches it.
 func (s *Supervisor) start() (<-chan error, error) {
-	cmd := exec.Command(s.Command[0], s.Command[1:]...)
+	args := s.Command[1:]
+	if s.answered {
+		args = append(slices.Clone(args), RestartingFlag)
+	}
+	cmd := exec.Command(s.Command[0], args...)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {

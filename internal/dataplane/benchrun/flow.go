@@ -78,7 +78,7 @@ func (t Traffic) echo(n uint32, p dataplane.Packet) uint32 {
 	prf := cookie.PRF(CookieKey, cookie.Flow{
 		Client: netip.AddrPortFrom(p.Client, p.ClientPort), VIP: netip.AddrPortFrom(p.VIP, p.Port),
 	})
-	return cookie.HostBits.Place(n, uint32(cookie.Encode(prf, 0, memberOf(n, t.CookieMembers))))
+	return cookie.HostBits.Place(n, uint32(cookie.Encode(prf, 0, memberOf(n, t.CookieMembers), cookie.SecretOf(CookieKey))))
 }
 
 // packet returns flow number n of the traffic as the tables see it.

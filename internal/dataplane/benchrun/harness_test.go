@@ -77,7 +77,7 @@ func TestFrontWritesTheCookie(t *testing.T) {
 			prf := cookie.PRF(CookieKey, cookie.Flow{
 				Client: netip.AddrPortFrom(run.Last.Client, run.Last.ClientPort), VIP: netip.AddrPortFrom(run.Last.VIP, Port),
 			})
-			id, ok := cookie.Decode(prf, uint16(cookie.HostBits.Cookie(echo)))
+			id, ok := cookie.Decode(prf, uint16(cookie.HostBits.Cookie(echo)), cookie.SecretOf(CookieKey))
 			if !ok || id >= 100 {
 				t.Errorf("flow %d: the echo names member %d, %v", flow, id, ok)
 			}

@@ -232,7 +232,7 @@ func (h *HostHarness) shake(begin, flows uint32) error {
 	for i := range flows {
 		ids := flowIDsOf(begin+i, 1)
 		prf := cookie.PRF(HostCookieKey, cookie.Flow{Client: netip.AddrPortFrom(add4(client4, ids.client), ids.port), VIP: vip})
-		c := cookie.Encode(prf, 1, uint16((begin+i)%HostDIPs))
+		c := cookie.Encode(prf, 1, uint16((begin+i)%HostDIPs), cookie.SecretOf(HostCookieKey))
 		h.stamped.echoes[begin+i] = uint64(cookie.HostBits.Place(h.stamped.time, uint32(c)))
 	}
 	o.flags = tcpACK

@@ -76,7 +76,7 @@ type scheduleEndpointExtra struct {
 	Schedule      uint64
 	UntrustedAge  uint32
 	Rsv0          uint32
-	Rsv           uint64
+	RingTweak     uint64
 }
 
 type scheduleEndpointSlot struct {
@@ -130,10 +130,15 @@ type scheduleMuxConfig struct {
 		K0 uint64
 		K1 uint64
 	}
-	Idle  uint64
-	Ahead uint64
-	Nat   uint64
-	Rsv   [3]uint64
+	Idle      uint64
+	Ahead     uint64
+	Nat       uint64
+	SpreadKey struct {
+		_  structs.HostLayout
+		K0 uint64
+		K1 uint64
+	}
+	Rsv uint64
 }
 
 type scheduleNatAddress struct {
@@ -286,6 +291,7 @@ const (
 	scheduleMapEndpointExtras     = "endpoint_extras"
 	scheduleMapEndpointSlots      = "endpoint_slots"
 	scheduleMapFlows              = "flows"
+	scheduleMapFragmentRates      = "fragment_rates"
 	scheduleMapFragments          = "fragments"
 	scheduleMapMemberCounts       = "member_counts"
 	scheduleMapMemberLoads        = "member_loads"
@@ -303,9 +309,11 @@ const (
 	scheduleMapReasons            = "reasons"
 	scheduleMapRings              = "rings"
 	scheduleMapScheduleCursors    = "schedule_cursors"
+	scheduleMapShareMarks         = "share_marks"
 	scheduleMapSnatBlocks         = "snat_blocks"
 	scheduleMapSourceLists        = "source_lists"
 	scheduleMapSourceWords        = "source_words"
+	scheduleMapTooBigs            = "too_bigs"
 	scheduleMapTrackBatches       = "track_batches"
 	scheduleMapTrackBuckets       = "track_buckets"
 	scheduleMapTrackDepot         = "track_depot"
@@ -333,7 +341,6 @@ const (
 	scheduleVarOwnMac             = "own_mac"
 	scheduleVarOwnMacs            = "own_macs"
 	scheduleVarProbeKey           = "probe_key"
-	scheduleVarPtbSpent           = "ptb_spent"
 	scheduleVarSecond             = "second"
 	scheduleVarTestClock          = "test_clock"
 	scheduleVarTestJiffies        = "test_jiffies"
@@ -403,6 +410,7 @@ type scheduleMapSpecs struct {
 	EndpointExtras  *ebpf.MapSpec `ebpf:"endpoint_extras"`
 	EndpointSlots   *ebpf.MapSpec `ebpf:"endpoint_slots"`
 	Flows           *ebpf.MapSpec `ebpf:"flows"`
+	FragmentRates   *ebpf.MapSpec `ebpf:"fragment_rates"`
 	Fragments       *ebpf.MapSpec `ebpf:"fragments"`
 	MemberCounts    *ebpf.MapSpec `ebpf:"member_counts"`
 	MemberLoads     *ebpf.MapSpec `ebpf:"member_loads"`
@@ -420,9 +428,11 @@ type scheduleMapSpecs struct {
 	Reasons         *ebpf.MapSpec `ebpf:"reasons"`
 	Rings           *ebpf.MapSpec `ebpf:"rings"`
 	ScheduleCursors *ebpf.MapSpec `ebpf:"schedule_cursors"`
+	ShareMarks      *ebpf.MapSpec `ebpf:"share_marks"`
 	SnatBlocks      *ebpf.MapSpec `ebpf:"snat_blocks"`
 	SourceLists     *ebpf.MapSpec `ebpf:"source_lists"`
 	SourceWords     *ebpf.MapSpec `ebpf:"source_words"`
+	TooBigs         *ebpf.MapSpec `ebpf:"too_bigs"`
 	TrackBatches    *ebpf.MapSpec `ebpf:"track_batches"`
 	TrackBuckets    *ebpf.MapSpec `ebpf:"track_buckets"`
 	TrackDepot      *ebpf.MapSpec `ebpf:"track_depot"`
@@ -453,7 +463,6 @@ type scheduleVariableSpecs struct {
 	OwnMac          *ebpf.VariableSpec `ebpf:"own_mac"`
 	OwnMacs         *ebpf.VariableSpec `ebpf:"own_macs"`
 	ProbeKey        *ebpf.VariableSpec `ebpf:"probe_key"`
-	PtbSpent        *ebpf.VariableSpec `ebpf:"ptb_spent"`
 	Second          *ebpf.VariableSpec `ebpf:"second"`
 	TestClock       *ebpf.VariableSpec `ebpf:"test_clock"`
 	TestJiffies     *ebpf.VariableSpec `ebpf:"test_jiffies"`
@@ -492,6 +501,7 @@ type scheduleMaps struct {
 	EndpointExtras  *ebpf.Map `ebpf:"endpoint_extras"`
 	EndpointSlots   *ebpf.Map `ebpf:"endpoint_slots"`
 	Flows           *ebpf.Map `ebpf:"flows"`
+	FragmentRates   *ebpf.Map `ebpf:"fragment_rates"`
 	Fragments       *ebpf.Map `ebpf:"fragments"`
 	MemberCounts    *ebpf.Map `ebpf:"member_counts"`
 	MemberLoads     *ebpf.Map `ebpf:"member_loads"`
@@ -509,9 +519,11 @@ type scheduleMaps struct {
 	Reasons         *ebpf.Map `ebpf:"reasons"`
 	Rings           *ebpf.Map `ebpf:"rings"`
 	ScheduleCursors *ebpf.Map `ebpf:"schedule_cursors"`
+	ShareMarks      *ebpf.Map `ebpf:"share_marks"`
 	SnatBlocks      *ebpf.Map `ebpf:"snat_blocks"`
 	SourceLists     *ebpf.Map `ebpf:"source_lists"`
 	SourceWords     *ebpf.Map `ebpf:"source_words"`
+	TooBigs         *ebpf.Map `ebpf:"too_bigs"`
 	TrackBatches    *ebpf.Map `ebpf:"track_batches"`
 	TrackBuckets    *ebpf.Map `ebpf:"track_buckets"`
 	TrackDepot      *ebpf.Map `ebpf:"track_depot"`
@@ -532,6 +544,7 @@ func (m *scheduleMaps) Close() error {
 		m.EndpointExtras,
 		m.EndpointSlots,
 		m.Flows,
+		m.FragmentRates,
 		m.Fragments,
 		m.MemberCounts,
 		m.MemberLoads,
@@ -549,9 +562,11 @@ func (m *scheduleMaps) Close() error {
 		m.Reasons,
 		m.Rings,
 		m.ScheduleCursors,
+		m.ShareMarks,
 		m.SnatBlocks,
 		m.SourceLists,
 		m.SourceWords,
+		m.TooBigs,
 		m.TrackBatches,
 		m.TrackBuckets,
 		m.TrackDepot,
@@ -583,7 +598,6 @@ type scheduleVariables struct {
 	OwnMac          *ebpf.Variable `ebpf:"own_mac"`
 	OwnMacs         *ebpf.Variable `ebpf:"own_macs"`
 	ProbeKey        *ebpf.Variable `ebpf:"probe_key"`
-	PtbSpent        *ebpf.Variable `ebpf:"ptb_spent"`
 	Second          *ebpf.Variable `ebpf:"second"`
 	TestClock       *ebpf.Variable `ebpf:"test_clock"`
 	TestJiffies     *ebpf.Variable `ebpf:"test_jiffies"`

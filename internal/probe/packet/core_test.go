@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unique"
 
 	"pgregory.net/rapid"
 
@@ -32,6 +33,7 @@ type sim struct {
 	syns   map[uint32]int
 	most   int // probes in the window at once
 	busy   int // calls of Send that find no room
+	tunnel bool
 }
 
 // silentAttempts are the SYNs to a server that takes no connection for long.
@@ -216,7 +218,12 @@ func TestCoreWithoutAWay(t *testing.T) {
 		ask := func(s *sim, ways map[netip.Addr]netdev.NextHop, v probe.Verdict, words string) {
 			t.Helper()
 			s.script[0] = make([]reply, silentAttempts)
-			if err := s.core.add(0, target(at, within(time.Second, tcp))); err != nil {
+			x := target(at, within(time.Second, tcp))
+			if s.tunnel {
+				x = target(at, within(time.Second, func(c *lb.Check) { tcp(c); c.Through = lb.ThroughTunnel }))
+				x.Tunnel = unique.Make(probe.Tunnel{VIP: netip.MustParseAddrPort("203.0.113.10:80"), Outer: at.Addr(), Encap: lb.EncapIPIP})
+			}
+			if err := s.core.add(0, x); err != nil {
 				t.Fatal(err)
 			}
 			if ways != nil {
@@ -242,6 +249,26 @@ func TestCoreWithoutAWay(t *testing.T) {
 		gone.core.hops(netdev.WaysOf(to(netdev.NextHop{Ifindex: 3})), gone.now)
 		gone.now += int64(resolving)
 		ask(gone, to(netdev.NextHop{Ifindex: 3}), probe.Unsure, "the next hop does not answer")
+		for _, way := range []netdev.NextHop{{}, {Ifindex: 3}} {
+			words := map[int]string{0: "no route to 10.9.9.9", 3: "the next hop does not answer"}[way.Ifindex]
+			tunnelled := newSim(t, 8)
+			tunnelled.tunnel = true
+			ask(tunnelled, to(way), probe.Void, words)
+			// Packets of clients have no other way.
+			lost := newSim(t, 8)
+			lost.tunnel = true
+			lost.core.hops(netdev.WaysOf(to(way)), lost.now)
+			lost.now += int64(resolving)
+			ask(lost, to(way), probe.Bad, words)
+		}
+		noSource := newSim(t, 8)
+		noSource.tunnel = true
+		ask(noSource, to(simWay), probe.Void, "tunnel to 10.9.9.9: no tunnel source of its family")
+		noAddress := newSim(t, 8)
+		noAddress.tunnel, noAddress.core.sources = true, []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16")}
+		v6 := simWay
+		v6.Source = netip.MustParseAddr("2001:db8::1")
+		ask(noAddress, to(v6), probe.Unsure, "no address of this machine for servers like 203.0.113.10")
 		elsewhere := newSim(t, 8)
 		elsewhere.core.devices = []int{4}
 		ask(elsewhere, to(simWay), probe.Unsure, "the way to 10.9.9.9 does not lead out of an interface of the mux")

@@ -63,31 +63,43 @@ func (c *core) replace(id uint32, now int64) {
 // resolving is how long a next hop may take to answer before others are asked: the kernel gives up in about three seconds.
 const resolving = 3 * time.Second
 
-// noWay answers for a rule that there is no way to. While it may come that says nothing; else somebody else may find one.
+// noWay answers for a rule that there is no way to. While it may come that says nothing; else somebody else may find one. Through a tunnel the
+// way is that of the packets of clients: where these cannot go, the server does not serve.
 func (c *core) noWay(id uint32, now int64) {
-	r := &c.rules[id]
-	v, words := probe.Void, "no way to the server is known yet"
+	r, fault := &c.rules[id], c.faults[id]
+	v, words, late := probe.Void, "no way to the server is known yet", false
+	if c.places.list[r.place].way != 0 {
+		late = now-c.way(r).since >= int64(resolving)
+	}
 	switch {
+	case r.faulty && r.tunnel && errors.Is(fault, errNoRoute):
+		if words = fault.Error(); late {
+			v = probe.Bad
+		}
 	case r.faulty:
-		if words = c.faults[id].Error(); !r.tunnel {
+		if words = fault.Error(); !errors.As(fault, new(noTunnel)) {
 			v = probe.Unsure
 		}
 	case c.places.list[r.place].way != 0:
 		words = errUnresolved.Error()
-		if !r.tunnel && now-c.way(r).since >= int64(resolving) && c.unreached.one(now, now+int64(c.timeout(r))) {
+		switch {
+		case late && r.tunnel:
+			v = probe.Bad
+		case late && c.unreached.one(now, now+int64(c.timeout(r))):
 			v = probe.Unsure
 		}
 	}
-	crowded := r.faulty && errors.Is(c.faults[id], dataplane.ErrProbeRoom)
+	crowded := r.faulty && errors.Is(fault, dataplane.ErrProbeRoom)
 	c.finish(id, now, v, words)
-	c.answers[len(c.answers)-1].Crowded = crowded
+	answer := &c.answers[len(c.answers)-1]
+	answer.Crowded, answer.Silent = crowded, v == probe.Bad
 }
 
 // hops takes the ways to destinations, as netdev.NextHops tells them.
 func (c *core) hops(told netdev.Ways, now int64) {
 	since := map[netdev.NextHop]int64{}
 	for _, w := range c.ways {
-		if !w.Resolved && w.Ifindex != 0 {
+		if !w.Resolved {
 			since[w.NextHop] = w.since
 		}
 	}

@@ -6,8 +6,8 @@
 // HTTP, that a process answers with the status. Connections are ended by RST.
 //
 // What it takes to forge an answer without seeing the probes: besides the addresses, the sequence number (20 bits of a number under a
-// key of this process and 11 of the round) and the port (10 bits) have to be right, all at once, while the round lasts: one packet in
-// 2^41 is. Who sees probes of his own server and knows the number of the other's rule has one in 2^21.
+// keyed permutation and 11 random ones of the round) and the port (10 bits) have to be right, all at once, while the round lasts: one packet in
+// 2^41 is. Probes of one server say nothing of the numbers of others.
 package packet
 
 import (

@@ -77,7 +77,7 @@ func TestFramesAreWires(t *testing.T) {
 // TestRoundsComeBack: what a server acknowledges, from the SYN up to the end of the longest request, names the rule.
 func TestRoundsComeBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		number, key := rapid.Uint32Max(1<<18-1).Draw(t, "number"), rapid.Uint32Max(1<<20-1).Draw(t, "key")
+		number, key := rapid.Uint32Max(1<<18-1).Draw(t, "number"), dataplane.ProbeKey(rapid.Uint64Max(1<<63-1).Draw(t, "key"))
 		before := newRound(number, key, rapid.Uint64().Draw(t, "before"), round{})
 		random := rapid.SampledFrom([]uint64{0, 1<<64 - 1, rapid.Uint64().Draw(t, "random")}).Draw(t, "which")
 		r := newRound(number, key, random, before)
@@ -88,7 +88,7 @@ func TestRoundsComeBack(t *testing.T) {
 			t.Fatalf("port %d", r.port)
 		}
 		sent := rapid.Uint32Max(uint32(dataplane.ProbeRequestMax)).Draw(t, "sent")
-		if got := (r.isn+sent)>>12 ^ key; got != number {
+		if got := key.Number(r.isn + sent); got != number {
 			t.Fatalf("number %d comes back as %d", number, got)
 		}
 	})

@@ -2,11 +2,8 @@ package packet
 
 import "github.com/shuntlb/shunt/internal/dataplane"
 
-// Parts of an initial sequence number (bpf/abi.h, struct probe_rule).
-const (
-	randomBits  = 11
-	numberShift = randomBits + 1
-)
+// randomBits are the random bits of an initial sequence number (bpf/abi.h, struct probe_rule).
+const randomBits = 11
 
 // round is one probe of a rule: initial sequence number, and source port of the first attempt.
 type round struct {
@@ -15,10 +12,10 @@ type round struct {
 }
 
 // newRound makes the round after `before` of a rule from random bits: its sequence number is another one.
-func newRound(number, key uint32, random uint64, before round) round {
+func newRound(number uint32, key dataplane.ProbeKey, random uint64, before round) round {
 	const ports = 1<<16 - uint32(dataplane.ProbePortFirst) - uint32(dataplane.ProbeAttempts) + 1
 	r := round{
-		isn:  (number^key)<<numberShift | uint32(random)&(1<<randomBits-1),
+		isn:  key.ISN(number) | uint32(random)&(1<<randomBits-1),
 		port: dataplane.ProbePortFirst + uint16(uint64(uint32(random>>32))*uint64(ports)>>32),
 	}
 	if r.isn == before.isn {

@@ -56,13 +56,10 @@ func destination(t probe.Target) netip.Addr {
 
 func tunnelled(t probe.Target) bool { return t.Tunnel != unique.Handle[probe.Tunnel]{} }
 
-// requestOf is a target's request, nothing for TCP.
+// requestOf is a target's request, nothing for TCP. It is the same through a tunnel: a server must not answer otherwise because of the way.
 func requestOf(t probe.Target) ([]byte, error) {
-	c, address := t.Check.Value(), t.Address
-	if tunnelled(t) {
-		address = t.Tunnel.Value().VIP
-	}
-	return request(&c, address)
+	c := t.Check.Value()
+	return request(&c, t.Address)
 }
 
 // check refuses targets that nobody can ask by packets.
@@ -106,8 +103,16 @@ type surroundings struct {
 	local   func(is4 bool) netip.Addr
 }
 
-// errUnresolved tells that the kernel asks for the next hop's Ethernet address still.
-var errUnresolved = errors.New("the next hop does not answer")
+// Why there is no record of a target.
+var (
+	// errUnresolved: the kernel asks for the next hop's Ethernet address still.
+	errUnresolved = errors.New("the next hop does not answer")
+	// errNoRoute: the kernel has no route.
+	errNoRoute = errors.New("no route")
+)
+
+// noTunnel tells that the plan has no outer addresses for a tunnel to the host.
+type noTunnel struct{ error }
 
 // record makes the record of a target, and through tunnels the template of its SYN.
 func record(t probe.Target, s surroundings) (dataplane.ProbeRule, []byte, error) {
@@ -115,7 +120,7 @@ func record(t probe.Target, s surroundings) (dataplane.ProbeRule, []byte, error)
 	r := dataplane.ProbeRule{Peer: t.Address, Local: s.way.Source, Hop: hop}
 	switch {
 	case s.way.Ifindex == 0:
-		return r, nil, fmt.Errorf("no route to %s", destination(t))
+		return r, nil, fmt.Errorf("%w to %s", errNoRoute, destination(t))
 	case !s.way.Resolved:
 		return r, nil, errUnresolved
 	case s.devices != nil && !slices.Contains(s.devices, s.way.Ifindex):
@@ -136,7 +141,7 @@ func record(t probe.Target, s surroundings) (dataplane.ProbeRule, []byte, error)
 			}
 		}
 		if err := wrap(&r, u, s.sources); err != nil {
-			return r, nil, err
+			return r, nil, noTunnel{err}
 		}
 	}
 	if !r.Local.IsValid() || r.Local.Is4() != r.Peer.Addr().Is4() {

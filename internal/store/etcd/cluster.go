@@ -90,7 +90,7 @@ func room(members []*membership.Member, name, peer string) (added bool, err erro
 		case other.Peer == peer:
 			return false, fmt.Errorf("%w: %s has the address %s", store.ErrMember, other.Name, peer)
 		case other.Learner:
-			return false, fmt.Errorf("%w: %s is joining: wait until it has caught up, or remove it", store.ErrMember, other.Name)
+			return false, fmt.Errorf("%w: %s is joining: wait until it has caught up, or remove it", store.ErrJoining, other.Name)
 		}
 	}
 	if len(members) >= maxMembers {
@@ -156,7 +156,7 @@ func (m *Member) clusterFault(op string, err error) error {
 	case errors.Is(err, etcderrors.ErrUnhealthy), errors.Is(err, etcderrors.ErrNotEnoughStartedMembers):
 		return fmt.Errorf("%s: %w: the others would be no majority", op, store.ErrNoMajority)
 	case errors.Is(err, membership.ErrTooManyLearners):
-		return fmt.Errorf("%s: %w: another one is joining: wait until it has caught up, or remove it", op, store.ErrMember)
+		return fmt.Errorf("%s: %w: another one is joining: wait until it has caught up, or remove it", op, store.ErrJoining)
 	case errors.Is(err, membership.ErrPeerURLexists):
 		return fmt.Errorf("%s: %w: another one has the address", op, store.ErrMember)
 	}

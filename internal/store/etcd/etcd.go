@@ -101,8 +101,27 @@ func (s *Store) fault(op string, err error) error {
 	case tooLarge(err):
 		return fmt.Errorf("store: %s: %w (etcd needs %s)", op, err, neededFlags)
 	}
+	for _, passing := range unanswered {
+		if errors.Is(err, passing) {
+			err = unansweredError{err}
+		}
+	}
 	return fmt.Errorf("store: %s: %w", op, err)
 }
+
+// unanswered are etcd's errors of a cluster that has no leader for the moment.
+var unanswered = []error{
+	rpctypes.ErrNoLeader, rpctypes.ErrLeaderChanged, rpctypes.ErrTimeout, rpctypes.ErrTimeoutDueToLeaderFail, rpctypes.ErrTimeoutDueToConnectionLost,
+}
+
+// unansweredError is one of them, with etcd's message; it is store.ErrUnanswered.
+type unansweredError struct{ error }
+
+// Is reports that the error is store.ErrUnanswered.
+func (unansweredError) Is(target error) bool { return target == store.ErrUnanswered }
+
+// Unwrap returns etcd's error.
+func (e unansweredError) Unwrap() error { return e.error }
 
 // Get implements store.Store.
 func (s *Store) Get(ctx context.Context, key string) (store.KV, bool, int64, error) {

@@ -1,0 +1,15 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+)
+
+// noteNoPins reports on w that --stop finds nothing to detach in the pin directory: done and nothing there must not look alike. A directory that cannot be
+// read is left to the caller's own errors.
+func noteNoPins(w io.Writer, dir string) {
+	if entries, err := os.ReadDir(dir); os.IsNotExist(err) || err == nil && len(entries) == 0 {
+		fmt.Fprintf(w, "nothing to detach: no pins in %s (--bpffs; is a BPF file system mounted there in this namespace?)\n", dir)
+	}
+}

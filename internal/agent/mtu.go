@@ -1,0 +1,39 @@
+package agent
+
+import (
+	"fmt"
+	"net"
+	"strings"
+)
+
+// Link is a device that packets of the underlay leave by.
+type Link struct {
+	Name string
+	// MTU in bytes, IP header included.
+	MTU int
+}
+
+// LinksOf returns those of the named interfaces that are there.
+func LinksOf(names ...string) (out []Link) {
+	for _, name := range names {
+		if i, err := net.InterfaceByName(name); err == nil {
+			out = append(out, Link{Name: name, MTU: i.MTU})
+		}
+	}
+	return out
+}
+
+// MTUFault returns which links are smaller than the MTU of the node's Network, as NodeStatus.mtu_fault has it: "mtu 9000: eth0 has 1500". It is empty when
+// none is. Packets of that size, to which hosts let clients segment, do not get through such a link.
+func MTUFault(planned uint32, links []Link) string {
+	var small []string
+	for _, l := range links {
+		if l.MTU > 0 && uint32(l.MTU) < planned {
+			small = append(small, fmt.Sprintf("%s has %d", l.Name, l.MTU))
+		}
+	}
+	if len(small) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("mtu %d: %s", planned, strings.Join(small, ", "))
+}

@@ -1,0 +1,85 @@
+package dataplane
+
+import (
+	"math"
+	"slices"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// shareOf returns the most elements that each holder may have so that all together have at most room (max-min fairness): who has
+// fewer keeps them, the others have equally many. MaxUint64: together they have no more than room.
+func shareOf(held []uint64, room uint64) uint64 {
+	held = slices.Sorted(slices.Values(held))
+	for i, n := range held {
+		each := room / uint64(len(held)-i)
+		if n > each {
+			return max(each, 1)
+		}
+		room -= n
+	}
+	return math.MaxUint64
+}
+
+// overShare returns the VIPs that hold more than their share of a table while all together hold more than room. A VIP that shares the table
+// with no other is never over its share.
+func overShare(table string, held map[lb.EndpointKey]uint64, room uint64) (over []Share) {
+	if len(held) < 2 {
+		return nil
+	}
+	counts := make([]uint64, 0, len(held))
+	for _, n := range held {
+		counts = append(counts, n)
+	}
+	share := shareOf(counts, room)
+	for vip, n := range held {
+		if n > share {
+			over = append(over, Share{vip, table, n, share})
+		}
+	}
+	slices.SortFunc(over, func(a, b Share) int { return a.VIP.VIP.Compare(b.VIP.VIP) })
+	return over
+}
+
+// share marks the members of VIPs that hold more than their share: of the flow table, whose entries are counted by index of the endpoint,
+// from half of its capacity on, and of sessions of path nat, counted by VIP, from three quarters on.
+func (t *muxTables) share(flows []uint64, sessions map[lb.EndpointKey]uint64, capacity uint64) []Share {
+	held, translated := map[lb.EndpointKey]uint64{}, map[lb.EndpointKey]uint64{}
+	for key, e := range t.entries {
+		switch {
+		case e.flags()&muxEndpointFlagENDPOINT_NAT != 0:
+			translated[vipKey(key)] = sessions[vipKey(key)]
+		case e.flags()&muxEndpointFlagENDPOINT_FLOW != 0:
+			held[vipKey(key)] += flows[e.index]
+		}
+	}
+	over := append(overShare("flows", held, capacity/2), overShare("nat_sessions", translated, uint64(t.mem.natRoom)*3/4)...)
+	marked := map[Share]bool{}
+	for _, s := range over {
+		marked[Share{VIP: s.VIP, Table: s.Table}] = true
+	}
+	for key, e := range t.entries {
+		table := "flows"
+		if e.flags()&muxEndpointFlagENDPOINT_NAT != 0 {
+			table = "nat_sessions"
+		}
+		is := marked[Share{VIP: vipKey(key), Table: table}]
+		e.over = is
+		t.markShare(e.block, is)
+		t.markShare(e.moved, is)
+	}
+	return over
+}
+
+// markShare writes the marks of a block of member words. Former tables have none.
+func (t *muxTables) markShare(b block, over bool) {
+	if len(t.mem.shareMarks) == 0 {
+		return
+	}
+	for i := b.first; i < b.first+b.words; i++ {
+		word, bit := &t.mem.shareMarks[i/64], uint64(1)<<(i%64)
+		if now := load(word); over != (now&bit != 0) {
+			store(word, now^bit)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+// Package lock lets one agent of a role run in a network namespace.
+package lock
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Directory is where the lock files are: one for each role and network namespace. It belongs to the user of the agents, root, and only this
+// user may enter it: no other user can hold a lock.
+const Directory = "/run/shunt/locks"
+
+// maxPID bounds what is read of a lock file, in bytes.
+const maxPID = 32
+
+// Namespace locks the network namespace of the calling thread for an agent of a role: "mux" or "host". The error of a second agent names
+// the process that holds the lock. The kernel releases the lock when the process ends.
+func Namespace(role string) (*File, error) { return namespace(Directory, role) }
+
+func namespace(dir, role string) (*File, error) {
+	if err := protect(dir); err != nil {
+		return nil, fmt.Errorf("lock the network namespace: %w", err)
+	}
+	var ns unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &ns); err != nil {
+		return nil, fmt.Errorf("lock the network namespace: look at /proc/thread-self/ns/net: %w", err)
+	}
+	l := &File{path: filepath.Join(dir, fmt.Sprintf("%s-%d", role, ns.Ino)), prepare: func() error { return protect(dir) }, temporary: true}
+	err := l.lock()
+	if errors.Is(err, ErrTaken) {
+		return nil, fmt.Errorf("another %s agent%s runs in this network namespace, with another run directory: end it first (lock %s)", role, holder(l.path), l.path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock the network namespace: %w", err)
+	}
+	return l, nil
+}
+
+// protect makes the directory, and refuses one that others than its owner may use, or that belongs to another user.
+func protect(dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	var info unix.Stat_t
+	if err := unix.Lstat(dir, &info); err != nil {
+		return fmt.Errorf("look at %s: %w", dir, err)
+	}
+	switch {
+	case info.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return fmt.Errorf("%s: must be a directory", dir)
+	case int(info.Uid) != os.Geteuid():
+		return fmt.Errorf("%s: owner is user %d: must be user %d, as whom the agent runs", dir, info.Uid, os.Geteuid())
+	case info.Mode&0o077 != 0:
+		return fmt.Errorf("%s: mode is %#o: must be 0700", dir, info.Mode&0o777)
+	}
+	return nil
+}
+
+// take locks the file at path and writes the process's id into it. It returns nil when the locked file is not the one at path any more.
+func take(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, err
+	}
+	locked, err := f.Stat()
+	if err == nil {
+		var found os.FileInfo
+		if found, err = os.Stat(path); errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(locked, found) {
+			f.Close()
+			return nil, nil
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	// A full disk keeps the process's id out of the file, and no agent from its work.
+	if err := f.Truncate(0); err == nil {
+		f.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0) //nolint:errcheck // see above
+	}
+	return f, nil
+}
+
+// holder names the process that a lock file names, if it names one.
+func holder(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	text, _ := io.ReadAll(io.LimitReader(f, maxPID))
+	if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
+		return fmt.Sprintf(" (process %d)", pid)
+	}
+	return ""
+}

@@ -1,0 +1,166 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/pki"
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/store"
+)
+
+// ErrStartAnew is why a member ends that must start anew, in the same process, on the same data directory: it has to accept certificates of other CAs,
+// which a store's member reads when it starts.
+var ErrStartAnew = errors.New("the manager starts anew with other CAs")
+
+// followCA has this member follow replacements of the CA until it stops.
+func (m *Manager) followCA() {
+	done := int64(-1)
+	for {
+		var c *caChange
+		var mod int64
+		if m.view.until(m.ctx, func() bool {
+			c, mod = m.view.caChange, m.view.caMod
+			return mod != done || c.underWay() && m.misregisteredLocked()
+		}) != nil {
+			return
+		}
+		err := m.takeCA(m.ctx, c)
+		if err == nil {
+			done = mod
+			continue
+		}
+		if m.ctx.Err() != nil {
+			return
+		}
+		m.o.Log.Error("cannot follow the replacement of the CA", "phase", c.Phase, "error", err)
+		select {
+		case <-m.o.Clock.After(followRetry):
+		case <-m.ctx.Done():
+			return
+		}
+	}
+}
+
+// takeCA brings this member to a step of a replacement of the CA. It may be repeated.
+func (m *Manager) takeCA(ctx context.Context, c *caChange) error {
+	if c == nil {
+		return nil
+	}
+	m.caMu.Lock()
+	defer m.caMu.Unlock()
+	if err := m.adoptCA(c); err != nil {
+		return err
+	}
+	if c.Phase != plan.CATrust {
+		if err := m.issueByNextCA(c); err != nil {
+			return err
+		}
+	}
+	if err := m.register(ctx); err != nil {
+		return err
+	}
+	// A member that was away when the replacement ended has the former secrets still.
+	late := c.Phase == plan.CADone && pki.Holds(m.cert.trusts, c.former)
+	if c.Turn != m.o.Name && !late {
+		return nil
+	}
+	switch {
+	case c.Phase == plan.CATrust && !pki.Holds(m.cert.trusts, c.next):
+	case late, c.Phase == plan.CARetire && pki.Holds(m.cert.trusts, c.former):
+		if err := m.secrets.settle(m.o.Dir); err != nil {
+			return err
+		}
+	default:
+		return nil
+	}
+	m.o.Log.Info("manager starts anew with other CAs", "phase", c.Phase)
+	m.stop(ErrStartAnew)
+	return nil
+}
+
+// adoptCA takes the next secrets out of the change, unless this member has them.
+func (m *Manager) adoptCA(c *caChange) error {
+	if !c.underWay() || m.secrets.generationOf(c.next.Raw) != nil {
+		return nil
+	}
+	sealed, ok := c.sealed[m.o.Name]
+	if !ok {
+		return errors.New("the new secrets are not sealed for this manager: it joined after the replacement began")
+	}
+	plain, err := pki.Open(m.cert.key, sealed, c.next.Raw)
+	if err != nil {
+		return err
+	}
+	var s apiv1.StoredCASecrets
+	if err := proto.Unmarshal(plain, &s); err != nil {
+		return err
+	}
+	ca, err := pki.ParseCA(pki.PEM(c.next), s.GetCaKey())
+	if err != nil {
+		return fmt.Errorf("new CA: %w", err)
+	}
+	next, err := newGeneration(ca, s.GetStoreKey())
+	if err != nil {
+		return fmt.Errorf("new store key: %w", err)
+	}
+	return m.secrets.keep(m.o.Dir, m.secrets.present(), next)
+}
+
+// issueByNextCA makes the next generation of secrets the one that signs and seals, and replaces this member's certificate and the administrator's.
+func (m *Manager) issueByNextCA(c *caChange) error {
+	next := m.secrets.generationOf(c.next.Raw)
+	if next == nil {
+		return errors.New("this manager does not have the new CA")
+	}
+	if m.secrets.present() != next {
+		if err := m.secrets.keep(m.o.Dir, next, m.secrets.present()); err != nil {
+			return err
+		}
+	}
+	issuer, err := m.cert.issuer()
+	if err != nil {
+		return err
+	}
+	if pki.Fingerprint(issuer) != pki.Fingerprint(c.next) {
+		if err := m.cert.remake(); err != nil {
+			return err
+		}
+		// Connections that are kept show the former certificate, which others may refuse before this member starts anew.
+		m.transport.CloseIdleConnections()
+	}
+	_, err = m.writeAdminConfig(m.o.Clock.Now())
+	return err
+}
+
+// misregisteredLocked reports whether this member registered with another certificate than it has: both may change at the same moment.
+func (m *Manager) misregisteredLocked() bool {
+	registered := m.view.managers[m.o.Name]
+	issuer, err := m.cert.issuer()
+	return err == nil && registered != nil && registered.GetIssuer() != pki.Fingerprint(issuer)
+}
+
+// register renews what this member registered, unless it says so already.
+func (m *Manager) register(ctx context.Context) error {
+	m.view.mu.RLock()
+	present := m.view.managers[m.o.Name]
+	m.view.mu.RUnlock()
+	value, err := m.registered()
+	if err != nil {
+		return err
+	}
+	want := &apiv1.StoredManager{}
+	if err := proto.Unmarshal(value, want); err != nil || proto.Equal(present, want) {
+		return err
+	}
+	lease := store.LeaseID(m.lease.Load())
+	if lease == 0 {
+		return nil // appear says it
+	}
+	_, err = m.o.Store.Txn(ctx, store.Txn{Ops: []store.Op{{Key: dirManagers + m.o.Name, Value: value, Lease: lease}}})
+	return err
+}

@@ -1,0 +1,71 @@
+package manager
+
+import (
+	"strings"
+	"time"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
+)
+
+// repairPace is the least time between an update of a host's plan and a later one that has repair items alone. Every change of a
+// weight changes a repair item, and every update costs the host, its manager and the other members messages. It is well below
+// hostsFirst, because muxes wait for hosts with these changes too.
+const repairPace = 20 * time.Millisecond
+
+// pacer delays updates of one host that have repair items alone. It belongs to the goroutine that sends.
+type pacer struct {
+	clock clock.Clock
+	// last is when the host got an update of its plan.
+	last time.Time
+	// due fires when the delayed update may be sent; nil: none is delayed.
+	due <-chan time.Time
+}
+
+// delays reports whether the session's update must wait for due.
+func (p *pacer) delays(s *session) bool {
+	left := repairPace - p.clock.Now().Sub(p.last)
+	if left <= 0 || !s.repairsAlone() {
+		p.due = nil
+		return false
+	}
+	if p.due == nil {
+		p.due = p.clock.After(left)
+	}
+	return true
+}
+
+// sent notes updates that are about to be sent.
+func (p *pacer) sent(ups []*apiv1.PlanUpdate) {
+	if len(ups) > 0 && ups[0].GetRevision() > 0 { // those without a revision change no plan
+		p.last = p.clock.Now()
+	}
+}
+
+// repairsAlone reports whether repair items are all that waits of the node's plan.
+func (s *session) repairsAlone() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.role == lb.RoleHost && s.moved && !s.urgent
+}
+
+// takeQuestions takes the questions that wait and leaves the plan's changes.
+func (s *session) takeQuestions() []*apiv1.PlanUpdate {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	questions := s.questions
+	s.questions = nil
+	return questions
+}
+
+// repairKeys reports whether keys of changed items, at least one, are those of repair items alone.
+func repairKeys(keys []string) bool {
+	for _, key := range keys {
+		if !strings.HasPrefix(key, plan.RepairPrefix) {
+			return false
+		}
+	}
+	return len(keys) > 0
+}

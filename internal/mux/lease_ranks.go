@@ -1,0 +1,96 @@
+package mux
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/shuntlb/shunt/internal/snat"
+)
+
+// DefaultLeaseFor is how long a mux takes its leases for the newest after a manager last confirmed it: many times the interval of
+// the confirmations, and far shorter than the quarantine of a freed range.
+const DefaultLeaseFor = 10 * time.Second
+
+// DefaultWordsFor is how long after the last confirmation no port can have another holder than the tables say: the quarantine of a
+// freed range, less the time for which managers may confirm leases that are not the newest any more (a leader leaseTTL, its
+// followers 3 s, and drift of clocks).
+const DefaultWordsFor = snat.Quarantine - 10*time.Second
+
+// Ranks of the routes to VIPs with SNAT (bgp.Route.Rank): answers to servers reach a mux only if no mux of a lower rank announces
+// the VIP. docs/adr/0007 has the safety argument.
+const (
+	// rankNewest: the tables have the leases, and a manager confirmed within DefaultLeaseFor that they are the newest.
+	rankNewest uint8 = iota
+	// rankUnconfirmed: the tables have leases; there may be newer ones, which other muxes have if any has.
+	rankUnconfirmed
+	// rankWithout: the tables do not have the leases.
+	rankWithout
+)
+
+// Ranks are the ranks of VIPs with SNAT that are not rankNewest, when leases count as the newest for lasts after the last
+// confirmation.
+func (l *Leases) Ranks(lasts time.Duration) (out map[netip.Addr]uint8) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	late := l.clock.Now().Sub(l.heard) > lasts
+	for vip, k := range l.known {
+		rank := rankNewest
+		switch {
+		case !k.held || k.fault != nil:
+			rank = rankWithout
+		case late:
+			rank = rankUnconfirmed
+		default:
+			continue
+		}
+		if out == nil {
+			out = map[netip.Addr]uint8{}
+		}
+		out[vip] = rank
+	}
+	return out
+}
+
+// Newest tells whether the tables have the leases of a VIP, if it has SNAT, and a manager confirmed within lasts that they are the
+// newest.
+func (l *Leases) Newest(vip netip.Addr, lasts time.Duration) bool {
+	return l.Ranks(lasts)[vip] == rankNewest
+}
+
+// outboundVIPs calls each for every VIP with SNAT if known was replaced after the given count of changes, and returns the present count.
+func (l *Leases) outboundVIPs(since uint64, each func(vip netip.Addr, outbound bool)) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.changes != since {
+		for vip, k := range l.known {
+			each(vip, k.outbound())
+		}
+	}
+	return l.changes
+}
+
+// Fault is why routes to VIPs with SNAT have a higher rank; empty: none has.
+func (l *Leases) Fault(lasts time.Duration) string {
+	ranks := l.Ranks(lasts)
+	if len(ranks) == 0 {
+		return ""
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	without := 0
+	for _, vip := range slices.SortedFunc(maps.Keys(ranks), netip.Addr.Compare) {
+		if k := l.known[vip]; k.fault != nil {
+			return k.fault.Error()
+		}
+		if ranks[vip] == rankWithout {
+			without++
+		}
+	}
+	if without > 0 {
+		return fmt.Sprintf("leases of SNAT ports: %d of %d VIPs are not loaded: no manager sent them", without, len(l.known))
+	}
+	return fmt.Sprintf("leases of SNAT ports: no manager confirmed within %v that they are the newest: routers prefer other muxes for %d VIPs", lasts, len(ranks))
+}

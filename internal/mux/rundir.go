@@ -1,0 +1,54 @@
+package mux
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// runDirKeepers are what Control has its socket's keeper look after first: the locks, and what the agent keeps in the directory.
+func (a *Agent) runDirKeepers() []func() (restored bool, err error) {
+	var keepers []func() (bool, error)
+	for _, l := range a.o.Locks {
+		keepers = append(keepers, l.Tend)
+	}
+	return append(keepers, a.tendRunDir)
+}
+
+// tendRunDir writes again what others removed from the run directory: the mark of a local drain, and the decisions of endpoints. Without them
+// the next agent would announce the routes of a drained mux, and would take dead members for alive ones.
+func (a *Agent) tendRunDir() (restored bool, err error) {
+	if err := os.MkdirAll(a.o.RunDir, 0o700); err != nil {
+		return false, fmt.Errorf("make run directory: %w", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	restored, err = a.marks.tend()
+	if !a.drain.local {
+		return restored, err
+	}
+	path := filepath.Join(a.o.RunDir, drainFile)
+	if _, missing := os.Lstat(path); !errors.Is(missing, os.ErrNotExist) {
+		return restored, err
+	}
+	if fault := os.WriteFile(path, nil, 0o600); fault != nil {
+		return restored, errors.Join(err, fmt.Errorf("remember drain: %w", fault))
+	}
+	return true, err
+}
+
+// tend writes the file anew if another one, or none, is at its path.
+func (m *marks) tend() (restored bool, err error) {
+	if m.file == nil {
+		return false, nil // nothing was written yet, or it was tried in vain and is tried again with the next decision
+	}
+	own, err := m.file.Stat()
+	if err != nil {
+		return false, fmt.Errorf("look at decisions: %w", err)
+	}
+	if found, err := os.Lstat(filepath.Join(m.dir, marksFile)); err == nil && os.SameFile(own, found) {
+		return false, nil
+	}
+	return true, m.rewrite()
+}

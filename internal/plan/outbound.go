@@ -1,0 +1,30 @@
+package plan
+
+import (
+	"net/netip"
+
+	"github.com/shuntlb/shunt/internal/lb"
+)
+
+// OutboundVIPs returns the VIPs of services without endpoints.
+func (p *Plan) OutboundVIPs() map[netip.Addr]bool {
+	var out map[netip.Addr]bool
+	for i := range p.Services {
+		s := &p.Services[i]
+		if !s.Outbound {
+			continue
+		}
+		for _, vip := range s.VIPs {
+			if out == nil {
+				out = map[netip.Addr]bool{}
+			}
+			out[vip] = true
+		}
+	}
+	return out
+}
+
+// HasVIP tells whether a plan has a VIP: by an endpoint, or as one of outbound, its OutboundVIPs. Endpoints are ordered.
+func HasVIP(endpoints []Endpoint, outbound map[netip.Addr]bool, vip netip.Addr) bool {
+	return outbound[vip] || len(OfVIP(endpoints, lb.EndpointKey{VIP: vip})) > 0
+}
