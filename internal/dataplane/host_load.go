@@ -102,6 +102,9 @@ var hostHooks = []hostHook{
 // OpenHost loads the programs around the pinned maps (flow state included), or around new ones, and attaches them.
 // Programs that are attached already are replaced in one step: no packet is lost.
 func OpenHost(o HostOptions) (*Host, error) {
+	if err := checkFlows(o.Flows); err != nil {
+		return nil, err
+	}
 	if err := EnsureBPFFS(o.Dir); err != nil {
 		return nil, err
 	}
@@ -123,6 +126,9 @@ func OpenHost(o HostOptions) (*Host, error) {
 		return nil, err
 	}
 	if err := checkHostABI(o.Dir); err != nil {
+		return nil, err
+	}
+	if err := finishResize(o); err != nil {
 		return nil, err
 	}
 	key, err := sizeFlows(spec, o)

@@ -10,7 +10,6 @@ import (
 	"structs"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 
 	"github.com/shuntlb/shunt/internal/lb"
 )
@@ -52,9 +51,6 @@ type flowTwo struct {
 // attached program goes on with it.
 func sizeFlows(spec *ebpf.CollectionSpec, o HostOptions) (hostFlowSetup, error) {
 	var setup hostFlowSetup
-	if err := mendFlows(o.Dir); err != nil {
-		return setup, err
-	}
 	size, err := pinnedFlows(filepath.Join(o.Dir, hostMapFlowTags))
 	if err != nil {
 		return setup, err
@@ -65,8 +61,6 @@ func sizeFlows(spec *ebpf.CollectionSpec, o HostOptions) (hostFlowSetup, error) 
 		want = size
 	case want == 0:
 		want = DefaultHostFlows
-	case want < MinHostFlows || want > MaxHostFlows || want&(want-1) != 0:
-		return setup, fmt.Errorf("flows: %d: must be a power of two from %d to %d", want, MinHostFlows, MaxHostFlows)
 	}
 	if size != 0 {
 		if err := spec.Variables[hostVarHostFlowsBeside].Set(uint32(1)); err != nil {
@@ -125,29 +119,46 @@ func pinnedSetup(dir string) (hostFlowSetup, error) {
 	return s, nil
 }
 
-// asideFlows puts a table away whose size is not wanted any more. One that no program uses yet, of a change that did not come to its
-// end, is given up: its flows are in the table that the program uses.
-func asideFlows(dir string) error {
-	tags := filepath.Join(dir, hostMapFlowTags)
-	former := filepath.Join(dir, hostPinFormerTags)
-	used, err := mapInUse(tags, filepath.Join(dir, hostHooks[0].pin))
-	if err != nil {
+// checkFlows refuses sizes that no flow table has; 0 stands for that of the pins.
+func checkFlows(n uint32) error {
+	if n != 0 && (n < MinHostFlows || n > MaxHostFlows || n&(n-1) != 0) {
+		return fmt.Errorf("flows: %d: must be a power of two from %d to %d", n, MinHostFlows, MaxHostFlows)
+	}
+	return nil
+}
+
+// finishResize ends a change of the flow table's size that was interrupted, where another size is wanted now: flows may be in both tables, and
+// only one can be put aside.
+func finishResize(o HostOptions) error {
+	if err := mendFlows(o.Dir); err != nil {
 		return err
 	}
-	if _, err := os.Stat(former); err == nil {
-		if !used {
-			return removeAll(tags, filepath.Join(dir, hostMapFlowRecords), filepath.Join(dir, hostMapFlowCookies))
-		}
-		if err := removeAll(former, filepath.Join(dir, hostPinFormerRecords), filepath.Join(dir, hostPinFormerCookies)); err != nil {
-			return err
-		}
+	size, err := pinnedFlows(filepath.Join(o.Dir, hostMapFlowTags))
+	if err != nil || size == 0 || o.Flows == 0 || o.Flows == size {
+		return err
 	}
+	if _, err := os.Stat(filepath.Join(o.Dir, hostPinFormerTags)); err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return fmt.Errorf("look for a former flow table: %w", err)
+	}
+	o.Flows = size
+	h, err := OpenHost(o)
+	if err != nil {
+		return fmt.Errorf("end an interrupted change of the flow table's size: %w", err)
+	}
+	return h.Close()
+}
+
+// asideFlows puts a table away whose size is not wanted any more. No other is aside: finishResize came before.
+func asideFlows(dir string) error {
 	for _, p := range besideTags {
 		if err := os.Rename(filepath.Join(dir, p.pin), filepath.Join(dir, p.was)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("put the flow table aside: %w", err)
 		}
 	}
-	if err := os.Rename(tags, former); err != nil {
+	if err := os.Rename(filepath.Join(dir, hostMapFlowTags), filepath.Join(dir, hostPinFormerTags)); err != nil {
 		return fmt.Errorf("put the flow table aside: %w", err)
 	}
 	return nil
@@ -173,37 +184,6 @@ func mendFlows(dir string) error {
 		}
 	}
 	return nil
-}
-
-func removeAll(paths ...string) error {
-	for _, p := range paths {
-		if err := os.Remove(p); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("remove pins: %w", err)
-		}
-	}
-	return nil
-}
-
-// mapInUse tells whether the program of a pinned link uses a pinned map.
-func mapInUse(pin, linkPin string) (bool, error) {
-	m, err := ebpf.LoadPinnedMap(pin, nil)
-	if err != nil {
-		return false, fmt.Errorf("open pinned map: %w", err)
-	}
-	defer m.Close()
-	l, err := link.LoadPinnedLink(linkPin, nil)
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("open pinned link %s: %w", linkPin, err)
-	}
-	defer l.Close()
-	used, err := linkUses(l, m)
-	if err != nil {
-		return false, fmt.Errorf("look for the maps of %s: %w", linkPin, err)
-	}
-	return used, nil
 }
 
 // migrateFlows brings in the flows of tables that were put aside and those of version 2, so that flows survive. Done before the

@@ -21,6 +21,7 @@ import (
 // Lock order: applying or sweeping, then mu.
 type Mux struct {
 	objects muxObjects
+	bss     *ebpf.Map            // the program's variables
 	reasons []string             // by number
 	spec    *ebpf.CollectionSpec // the objects were loaded from it
 	memory  *muxMemory
@@ -240,7 +241,7 @@ func (m *Mux) Close() error {
 	if m.grace != nil {
 		m.grace.close()
 	}
-	err := m.objects.Close()
+	err := errors.Join(m.objects.Close(), m.bss.Close())
 	if m.lock != nil {
 		m.lock.Close()
 	}

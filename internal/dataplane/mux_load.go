@@ -292,7 +292,7 @@ func (m *Mux) endMigration(found sets) error {
 func (m *Mux) load(spec *ebpf.CollectionSpec, set string) (bool, error) {
 	dir := m.options.BPFFS
 	if set == "" {
-		return false, loadMuxProgram(spec, &m.objects, nil)
+		return false, m.loadProgram(spec, nil)
 	}
 	pinned, err := openSet(filepath.Join(dir, set))
 	if err != nil {
@@ -300,7 +300,7 @@ func (m *Mux) load(spec *ebpf.CollectionSpec, set string) (bool, error) {
 	}
 	defer closeMaps(pinned)
 	if muxAdoptable(spec, pinned, slices.Collect(maps.Keys(m.objects.byName()))) {
-		err := loadMuxProgram(spec, &m.objects, pinned)
+		err := m.loadProgram(spec, pinned)
 		if errors.Is(err, ebpf.ErrMapIncompatible) {
 			return false, pinsError(dir, err)
 		}
@@ -318,7 +318,7 @@ func (m *Mux) load(spec *ebpf.CollectionSpec, set string) (bool, error) {
 			return false, err
 		}
 	}
-	return false, loadMuxProgram(spec, &m.objects, nil)
+	return false, m.loadProgram(spec, nil)
 }
 
 // renameSet makes a set the one that counts.
@@ -351,12 +351,17 @@ func muxAdoptable(spec *ebpf.CollectionSpec, pinned map[string]*ebpf.Map, names 
 	return true
 }
 
-// loadMuxProgram loads the program around the maps that are given, and makes the others.
-func loadMuxProgram(spec *ebpf.CollectionSpec, objects *muxObjects, given map[string]*ebpf.Map) error {
-	if err := spec.LoadAndAssign(objects, &ebpf.CollectionOptions{MapReplacements: given}); err != nil {
+// loadProgram loads the program around the maps that are given, and makes the others.
+func (m *Mux) loadProgram(spec *ebpf.CollectionSpec, given map[string]*ebpf.Map) error {
+	loaded := struct {
+		*muxObjects
+		BSS *ebpf.Map `ebpf:".bss"`
+	}{muxObjects: &m.objects}
+	if err := spec.LoadAndAssign(&loaded, &ebpf.CollectionOptions{MapReplacements: given}); err != nil {
 		// The error's own text is the verifier's last lines; %+v prints all of them.
 		return fmt.Errorf("load mux program: %w", err)
 	}
+	m.bss = loaded.BSS
 	return nil
 }
 

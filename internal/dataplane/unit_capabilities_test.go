@@ -1,13 +1,16 @@
 package dataplane
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
@@ -55,6 +58,13 @@ func TestMuxStartsAgainWithoutSysAdmin(t *testing.T) {
 	if m.memory.config.FlowKey != key {
 		t.Error("the second start has other tables")
 	}
+	withoutSysAdmin(t, e.namespace, func() error {
+		w, err := m.Watch(WatchFilter{VIP: netip.MustParseAddr(vip4), Protocol: 6, First: 1, Last: 1, Snaplen: 64, SentSnaplen: 64})
+		if err != nil {
+			return err
+		}
+		return w.Close()
+	})
 	for _, pin := range []string{muxPinLink, filepath.Join(muxPinTables, muxMapFlows)} {
 		must(t, os.Remove(filepath.Join(e.dir, pin)))
 		withoutSysAdmin(t, e.namespace, func() error {
@@ -121,4 +131,47 @@ func TestHostStartsAgainWithoutSysAdmin(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// TestHostResizesWithoutSysAdmin: the flow table gets another size with all of its flows, also where an agent was killed while it filled the table of a
+// size before.
+func TestHostResizesWithoutSysAdmin(t *testing.T) {
+	e := newHostEnv(t)
+	e.apply(bind(lb.TCP, vip4, dip4, dip4, true))
+	const flows = 100
+	for i := range uint16(flows) {
+		e.in4(packet{sport: 1 + i, ack: true})
+	}
+	start := func(size uint32) {
+		t.Helper()
+		must(t, e.host.Close())
+		e.flows = size
+		withoutSysAdmin(t, e.namespace, func() (err error) {
+			e.host, err = OpenHost(HostOptions{Ifindex: e.ifindex, Dir: e.dir, Flows: size})
+			return err
+		})
+		h := e.host
+		t.Cleanup(func() { h.Close() })
+		n := 0
+		h.flows.all(e.tick(), func(flowTag, *hostFlowRecord) { n++ })
+		if got := len(h.flows.records); n != flows || got != int(size) {
+			t.Errorf("%d flows in a table of %d, want %d in %d", n, got, flows, size)
+		}
+		if left, err := filepath.Glob(filepath.Join(e.dir, "*_was")); err != nil || len(left) != 0 {
+			t.Errorf("%v is left", left)
+		}
+	}
+	start(MinHostFlows * 2)
+	for _, size := range []uint32{MinHostFlows * 4, MinHostFlows, MinHostFlows * 8} {
+		must(t, asideFlows(e.dir))
+		spec, err := hostSpec()
+		must(t, err)
+		for name, entries := range map[string]uint32{hostMapFlowTags: MinHostFlows * 4 / uint32(flowWays), hostMapFlowRecords: MinHostFlows * 4, hostMapFlowCookies: MinHostFlows * 4} {
+			spec.Maps[name].MaxEntries = entries
+			m, err := ebpf.NewMapWithOptions(spec.Maps[name], ebpf.MapOptions{PinPath: e.dir})
+			must(t, err)
+			must(t, m.Close())
+		}
+		start(size)
+	}
 }

@@ -134,14 +134,9 @@ func (w *Watch) load(f WatchFilter) error {
 			return fmt.Errorf("set %s: %w", name, err)
 		}
 	}
-	bss, err := mapOf(w.mux.objects.Mux, watchBSS)
-	if err != nil {
-		return err
-	}
-	defer bss.Close()
 	tables := w.mux.objects.byName()
 	maps.Copy(tables, w.mux.objects.ownMaps())
-	tables[watchBSS] = bss
+	tables[watchBSS] = w.mux.bss
 	for name, m := range tables {
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 	}
@@ -182,26 +177,6 @@ func shareVariables(to, from *ebpf.CollectionSpec) error {
 		}
 	}
 	return nil
-}
-
-// mapOf finds a map of a program by its name.
-func mapOf(p *ebpf.Program, name string) (*ebpf.Map, error) {
-	info, err := p.Info()
-	if err != nil {
-		return nil, fmt.Errorf("read program's maps: %w", err)
-	}
-	ids, _ := info.MapIDs()
-	for _, id := range ids {
-		m, err := ebpf.NewMapFromID(id)
-		if err != nil {
-			return nil, fmt.Errorf("open map %d: %w", id, err)
-		}
-		if mi, err := m.Info(); err == nil && mi.Name == name {
-			return m, nil
-		}
-		m.Close()
-	}
-	return nil, fmt.Errorf("the program has no map %s", name)
 }
 
 // Program is the watching program, for runs without an interface.
