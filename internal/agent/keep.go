@@ -14,6 +14,12 @@ import (
 // packets.
 const keepPace = 20 * time.Millisecond
 
+// keepShare bounds the part of the time that goes into writing plans that are not synced: a plan of 60,000 VIPs takes longer than keepPace.
+const keepShare = 10
+
+// paceAfter returns the time from a write that took so long to the next one.
+func paceAfter(took time.Duration) time.Duration { return max(keepPace, (keepShare-1)*took) }
+
 // syncPace is the least time between two writes of plans of one epoch that wait for the disk, which a store may share. After a loss
 // of power the next agent may have a plan that is older by it. Tables do not outlive that.
 const syncPace = time.Second
@@ -22,7 +28,7 @@ const syncPace = time.Second
 const keepRetry = time.Second
 
 // keepAll writes the newest applied plan to disk, off the way of the next one: that of a new epoch at once and synced, so that no
-// older one is obeyed after a restart; others every keepPace, and every syncPace synced. At the end it writes a last time. It restores
+// older one is obeyed after a restart; others every keepPace or, if they are large, at a keepShare of the time, and every syncPace synced. At the end it writes a last time. It restores
 // what others removed from the state directory.
 func (l *loop) keepAll(ctx context.Context) {
 	var pause, settle <-chan time.Time // nil: the next plan is written, or synced, when it comes
@@ -55,12 +61,17 @@ func (l *loop) keepAll(ctx context.Context) {
 		if !sync && f == l.kept {
 			continue
 		}
+		began := l.o.Clock.Now()
 		err := l.write(f, sync, &recent)
 		if keeping.log(l.o.Log, "cannot keep the plan, tries again", err); err != nil {
 			pause = l.o.Clock.After(keepRetry)
 			continue
 		}
-		pause, l.kept = l.o.Clock.After(keepPace), f
+		took := l.o.Clock.Now().Sub(began)
+		if sync {
+			took = 0 // most of it is the disk's time, and syncPace bounds it
+		}
+		pause, l.kept = l.o.Clock.After(paceAfter(took)), f
 		if sync {
 			settle, l.synced = l.o.Clock.After(syncPace), f
 		}

@@ -223,3 +223,14 @@ func TestRemovedStateIsRestored(t *testing.T) {
 		}
 	})
 }
+
+// TestLargePlansAreKeptLessOften: writing plans takes at most a tenth of the time, whatever their size.
+func TestLargePlansAreKeptLessOften(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		0: keepPace, keepPace / 10: keepPace, keepPace: 9 * keepPace, 200 * time.Millisecond: 1800 * time.Millisecond,
+	} {
+		if got := paceAfter(took); got != want {
+			t.Errorf("after a write of %v: the next one comes %v later, want %v", took, got, want)
+		}
+	}
+}
