@@ -71,7 +71,7 @@ func (g guard) unary(ctx context.Context, req connect.AnyRequest, next connect.U
 	return res, nil
 }
 
-// spend takes one of the tenant's changes for a request that wants to change something; unused gives it back. A dry run takes one of its
+// spend takes one of the tenant's changes for a request that wants to change something; unused gives it back for one of its dry runs. A dry run takes one of its
 // own, which it has used up whatever comes out.
 func (g guard) spend(id identity, req proto.Message) (unused func(), err error) {
 	w, ok := req.(interface{ GetDryRun() bool })
@@ -82,7 +82,13 @@ func (g guard) spend(id identity, req proto.Message) (unused func(), err error) 
 	if w.GetDryRun() {
 		return func() {}, g.take(g.dryRuns, id.tenant, "dry runs", max(quota, dryRunsPerMinute))
 	}
-	return func() { g.rates.giveBack(id.tenant) }, g.take(g.rates, id.tenant, "quotas.changes", quota)
+	unused = func() {
+		// What is refused or changes nothing is computed as a dry run is, and counts as one; where these are used up, as a change.
+		if g.dryRuns.take(id.tenant, max(quota, dryRunsPerMinute), g.clock.Now()) == 0 {
+			g.rates.giveBack(id.tenant)
+		}
+	}
+	return unused, g.take(g.rates, id.tenant, "quotas.changes", quota)
 }
 
 // take takes one of so many a minute, or refuses; what says which.

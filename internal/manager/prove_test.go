@@ -101,14 +101,14 @@ func TestAnswerWithoutACommitIsProven(t *testing.T) {
 		"a refusal, dry run": {true, refusal},
 	} {
 		m, clock := newNumb(t)
-		_, _, err := m.write(t.Context(), c.dryRun, func(*term, *write) error {
+		_, _, err := m.write(t.Context(), c.dryRun, 1, func(*term, *write) error {
 			clock.Advance(leaseTTL + time.Millisecond)
 			return c.answer
 		})
 		if !errors.Is(err, ErrFenced) {
 			t.Errorf("%s: answered with %v by one that leads no more, must be fenced", name, err)
 		}
-		if _, _, err := m.write(t.Context(), c.dryRun, func(*term, *write) error { return c.answer }); err == nil || errors.Is(err, refusal) {
+		if _, _, err := m.write(t.Context(), c.dryRun, 1, func(*term, *write) error { return c.answer }); err == nil || errors.Is(err, refusal) {
 			t.Errorf("%s: the term goes on: %v", name, err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -61,6 +62,28 @@ func TestChangesOfATenantAreBounded(t *testing.T) {
 	}
 	if err := deleteAs(t, ann, "Service", "shop-web"); connect.CodeOf(err) != connect.CodeResourceExhausted {
 		t.Errorf("a delete beyond the quota: %v", err)
+	}
+}
+
+// TestRefusedChangesOfATenantAreBounded: changes that are refused count as dry runs, and as changes where these are used up.
+func TestRefusedChangesOfATenantAreBounded(t *testing.T) {
+	r := newRigAt(t, store.NewMemory(), clock.NewFake(time.Now()))
+	r.apply(network(), hostNode(1), tenant("shop", 2))
+	ann := r.bearer(r.access("ann", "tenant", "shop", 0).Token)
+	outside := ofTenant("shop-web", "shop", 10)
+	outside.VIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")} // in no Network
+	refused := 0
+	for {
+		err := applyAs(t, ann, outside)
+		if connect.CodeOf(err) == connect.CodeResourceExhausted {
+			break
+		}
+		if refused++; connect.CodeOf(err) != connect.CodeInvalidArgument || refused > 100 {
+			t.Fatalf("refusal %d: %v", refused, err)
+		}
+	}
+	if want := 60 + 2; refused != want {
+		t.Errorf("%d changes are refused for what they are before the quota refuses them, want %d", refused, want)
 	}
 }
 

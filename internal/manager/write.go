@@ -24,6 +24,10 @@ import (
 // joins and tokens do not queue.
 const maxAttempts = 16
 
+// largeWrite is the number of objects from which on a request is first computed without term.writing: one that is refused, or changes nothing,
+// delays the writes of nobody.
+const largeWrite = 32
+
 // invalid is a request with faults.
 type invalid struct{ faults []lb.Violation }
 
@@ -147,7 +151,11 @@ func (m *Manager) applyAll(ctx context.Context, req *apiv1.ApplyRequest) (*apiv1
 		return nil, invalid{faults}
 	}
 	var warnings []string // of the last attempt
-	rev, changes, err := m.write(ctx, req.GetDryRun(), func(t *term, w *write) error {
+	size := len(req.GetObjects())
+	if req.GetPrune() {
+		size = max(size, largeWrite) // it goes through all objects of the source
+	}
+	rev, changes, err := m.write(ctx, req.GetDryRun(), size, func(t *term, w *write) error {
 		if err := w.apply(opinions); err != nil {
 			return err
 		}
@@ -170,7 +178,7 @@ func (m *Manager) applyAll(ctx context.Context, req *apiv1.ApplyRequest) (*apiv1
 
 // remove deletes the objects; Nodes of role host with backends that are not drained only with force.
 func (m *Manager) remove(ctx context.Context, refs []ref, dryRun, force bool) (int64, []*apiv1.Change, error) {
-	return m.write(ctx, dryRun, func(t *term, w *write) error {
+	return m.write(ctx, dryRun, len(refs), func(t *term, w *write) error {
 		for _, r := range refs {
 			if err := w.delete(r, t.revocation(r.name)); err != nil {
 				return err
@@ -184,15 +192,20 @@ func (m *Manager) remove(ctx context.Context, refs []ref, dryRun, force bool) (i
 }
 
 // write computes and commits a change. What it returns is in the view already. An answer that needs no commit, a refusal too, is
-// of a time when this member led: it may have stood still since it was asked.
-func (m *Manager) write(ctx context.Context, dryRun bool, edit func(*term, *write) error) (int64, []*apiv1.Change, error) {
+// of a time when this member led: it may have stood still since it was asked. size is how many objects the request names.
+func (m *Manager) write(ctx context.Context, dryRun bool, size int, edit func(*term, *write) error) (int64, []*apiv1.Change, error) {
 	t, err := m.lead(ctx)
 	if err != nil {
 		return 0, nil, err
 	}
 	r := &request{ctx: ctx, edit: edit, by: identityOf(ctx), dry: dryRun}
 	if dryRun {
-		return t.dryRun(r)
+		return t.unstored(t.try(r))
+	}
+	if size >= largeWrite {
+		if _, w, err := t.try(r); err != nil || len(w.txn.Ops) == 0 {
+			return t.unstored(r, w, err)
+		}
 	}
 	t.requests.add(r)
 	t.writing.Lock()

@@ -130,9 +130,9 @@ func (t *term) compute(r *request, base *snapshot) (*write, error) {
 	return w, nil
 }
 
-// dryRun answers a request that stores nothing. It does not lock writing: a large dry run must not delay the writes of others. It is computed
+// try computes a request that is not stored, or not yet. It does not lock writing: a large one must not delay the writes of others. It is computed
 // again if a write was stored meanwhile, up to maxAttempts times; the last answer may mix two revisions then.
-func (t *term) dryRun(r *request) (int64, []*apiv1.Change, error) {
+func (t *term) try(r *request) (*request, *write, error) {
 	// A term of its own: writing guards issued, and a revocation that is not stored may have any time.
 	apart := &term{m: t.m}
 	for attempt := 1; ; attempt++ {
@@ -142,10 +142,10 @@ func (t *term) dryRun(r *request) (int64, []*apiv1.Change, error) {
 			err = w.finish(t.m.conditions())
 		}
 		if r.ctx.Err() != nil {
-			return 0, nil, context.Cause(r.ctx)
+			return r, w, context.Cause(r.ctx)
 		}
 		if attempt == maxAttempts || t.m.view.snapshot().serialMod == base.serialMod {
-			return t.unstored(r, w, err)
+			return r, w, err
 		}
 	}
 }

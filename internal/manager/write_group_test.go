@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 
@@ -97,7 +98,7 @@ func TestWritesThatWaitAreStoredTogether(t *testing.T) {
 	}
 }
 
-// TestDryRunsHoldNothingUp: a dry run is answered while writes are locked, and ends with its caller.
+// TestDryRunsHoldNothingUp: a dry run is answered while writes are locked, and ends with its caller. So is a large write that stores nothing.
 func TestDryRunsHoldNothingUp(t *testing.T) {
 	k := newKept(t)
 	k.apply(crowd(2, 1, 1)...)
@@ -116,5 +117,23 @@ func TestDryRunsHoldNothingUp(t *testing.T) {
 	cancel()
 	if _, _, err := k.m.apply(gone, req); err == nil {
 		t.Error("a dry run of a caller that has gone is answered")
+	}
+	// So are large writes that are refused, or change nothing.
+	same := crowd(largeWrite, 1, 1)
+	for _, o := range same {
+		lb.SetDefaults(o)
+	}
+	refused := slices.Clone(same)
+	twin := *same[1].(*lb.Service)
+	twin.Name = "twin"
+	refused = append(refused, &twin)
+	term.writing.Unlock()
+	k.apply(same...)
+	term.writing.Lock()
+	if _, changes, err := k.m.apply(t.Context(), applying(same...)); err != nil || len(changes) != len(same) {
+		t.Errorf("a large write that changes nothing: %v (%v)", changes, err)
+	}
+	if _, _, err := k.m.apply(t.Context(), applying(refused...)); !errors.As(err, &invalid{}) {
+		t.Errorf("a large write that is refused: %v", err)
 	}
 }
