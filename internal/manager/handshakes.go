@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/shuntlb/shunt/internal/pki"
 )
 
 const (
@@ -33,7 +35,7 @@ type handshakes struct {
 	ready chan net.Conn
 	// refused is told of client certificates that are no good.
 	refused func(from net.Addr, err *tls.CertificateVerificationError)
-	// arriving are the connections whose handshake is not over, guests those without a certificate afterwards.
+	// arriving are the connections whose handshake is not over, guests those of people without a certificate of an administrator afterwards.
 	arriving, guests *lobby
 	// crowded is told of connections that had no place.
 	crowded func(from net.Addr)
@@ -101,11 +103,14 @@ func (h *handshakes) shake(raw *visitor) {
 	}
 }
 
-// seated gives a connection whose handshake succeeded its place: among guests, or none when its peer has a certificate.
+// seated gives a connection whose handshake succeeded its place: none when its peer has a certificate of a node, a manager or an administrator, else
+// among guests.
 func (h *handshakes) seated(raw *visitor, conn *tls.Conn) bool {
-	if len(conn.ConnectionState().PeerCertificates) > 0 {
-		raw.moves(nil)
-		return true
+	if certs := conn.ConnectionState().PeerCertificates; len(certs) > 0 {
+		if _, role := pki.Identity(certs[0]); role != pki.RoleTenant && role != pki.RoleViewer {
+			raw.moves(nil)
+			return true
+		}
 	}
 	seat := h.guests.admit(raw, raw.RemoteAddr().String())
 	raw.moves(seat)

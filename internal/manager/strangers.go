@@ -6,12 +6,12 @@ import (
 	"sync"
 )
 
-// Bounds of connections whose peers have not shown a certificate of the cluster: everybody may open these.
+// Bounds of connections whose peers have not shown a certificate of a node, a manager or an administrator.
 const (
 	// maxArriving are those whose TLS handshake is not over, which a mute peer keeps for handshakeTimeout: more than the nodes of a
 	// large cluster, which come back at once when a manager starts.
 	maxArriving = 16384
-	// maxGuests are those with TLS and without a certificate: people and programs with tokens, nodes that join. 38 KiB each.
+	// maxGuests are those with TLS and without a certificate, or with one of role tenant or viewer: people and programs, nodes that join. 38 KiB each.
 	maxGuests = 4096
 	// maxGuestsOf is how many of these a source has (levels), times levelFactor: more than the streams of one caller.
 	maxGuestsOf = 512

@@ -1,7 +1,9 @@
 package manager
 
 import (
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net"
@@ -58,7 +60,7 @@ func TestStrangersAreBounded(t *testing.T) {
 	}
 }
 
-// TestGuestsOfAListener: connections without a certificate beyond their bound are closed, before and after TLS, and those with one are not counted.
+// TestGuestsOfAListener: connections without a certificate or with one of a tenant, beyond their bound are closed, before and after TLS, and those with a manager's are not counted.
 func TestGuestsOfAListener(t *testing.T) {
 	ca, err := pki.NewCA("test", time.Now())
 	if err != nil {
@@ -102,9 +104,18 @@ func TestGuestsOfAListener(t *testing.T) {
 		_, err = io.ReadFull(c, make([]byte, 1))
 		return err == nil
 	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := ca.SignPerson(csr, pki.Person{Name: "ann", Role: pki.RoleTenant, Tenant: "shop", ID: "1"}, time.Hour, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ann := tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
 	guests := 0
-	for range 10 {
-		if serves() {
+	for i := range 10 {
+		if i%2 == 0 && serves() || i%2 == 1 && serves(ann) {
 			guests++
 		}
 	}
