@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
@@ -361,7 +362,7 @@ func (e emptyFile) Error() string {
 	return e.name + ": no objects: must hold at least one, or the file must be removed"
 }
 
-// checkDeletions finds out by a dry run what a request deletes, and returns why it may not.
+// checkDeletions finds out by a dry run what a request deletes, parts of objects too, and returns why it may not.
 func (b *box) checkDeletions(ctx context.Context, a single.Attempt, request *apiv1.ApplyRequest, docs *documents) error {
 	dry := proto.CloneOf(request)
 	dry.DryRun = true
@@ -369,24 +370,27 @@ func (b *box) checkDeletions(ctx context.Context, a single.Attempt, request *api
 	if err != nil {
 		return err
 	}
-	var deleted []string
+	var deleted, parts []string
 	for _, ch := range res.Msg.GetChanges() {
-		if ch.GetAction() == apiv1.Change_ACTION_DELETED {
-			deleted = append(deleted, lb.Ref(lb.Kind(ch.GetKind()), ch.GetName()))
+		switch ref := lb.Ref(lb.Kind(ch.GetKind()), ch.GetName()); {
+		case ch.GetAction() == apiv1.Change_ACTION_DELETED:
+			deleted = append(deleted, ref)
+		case ch.GetAction() == apiv1.Change_ACTION_UPDATED && loses(ch.GetBefore().ProtoReflect(), ch.GetAfter().ProtoReflect()):
+			parts = append(parts, "part of "+ref)
 		}
 	}
-	if len(deleted) == 0 {
+	if len(deleted)+len(parts) == 0 {
 		return nil
 	}
 	if !a.Deletions {
-		return single.Deletes{Objects: deleted}
+		return single.Deletes{Objects: append(deleted, parts...)}
 	}
 	files, err := single.Files(b.f.file)
 	if err != nil {
 		return single.Transient{Err: err}
 	}
 	for _, file := range files {
-		if !slices.ContainsFunc(docs.all, func(d lb.Document) bool { return d.Filename == file }) {
+		if len(deleted) > 0 && !slices.ContainsFunc(docs.all, func(d lb.Document) bool { return d.Filename == file }) {
 			return emptyFile{file}
 		}
 	}
@@ -394,6 +398,29 @@ func (b *box) checkDeletions(ctx context.Context, a single.Attempt, request *api
 		return single.Transient{Err: fmt.Errorf("%s: changed while it was read", b.f.file)}
 	}
 	return nil
+}
+
+// loses reports whether a message lacks something of a former version of it: a field, or items of a list. A file that is cut short does so.
+func loses(before, after protoreflect.Message) bool {
+	lost := false
+	before.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch now := after.Get(f); {
+		case f.Name() == "revision":
+		case !after.Has(f):
+			lost = true
+		case f.IsMap():
+			lost = now.Map().Len() < v.Map().Len()
+		case f.IsList():
+			lost = now.List().Len() < v.List().Len()
+			for i := 0; !lost && f.Message() != nil && i < v.List().Len(); i++ {
+				lost = loses(v.List().Get(i).Message(), now.List().Get(i).Message())
+			}
+		case f.Message() != nil:
+			lost = loses(v.Message(), now.Message())
+		}
+		return !lost
+	})
+	return lost
 }
 
 // obeyed waits until the mux obeys a revision, and says why it does not.

@@ -138,3 +138,30 @@ func TestSlowWriter(t *testing.T) {
 		t.Errorf("holds %q while the file went on changing", o.have)
 	}
 }
+
+// TestWriterIsWaitedFor: content of a file that a process has open for writing is not applied for a while, since it may be a part, and then it is: a
+// process may have it open for ever.
+func TestWriterIsWaitedFor(t *testing.T) {
+	o := newObjects(t)
+	f, err := os.OpenFile(filepath.Join(o.dir, "a.yaml"), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("new\n"); err != nil {
+		t.Fatal(err)
+	}
+	o.look()
+	o.clock.Advance(confirm - time.Millisecond)
+	o.look()
+	o.holds("web shop mail")
+	o.clock.Advance(time.Millisecond)
+	o.look()
+	o.holds("web shop new mail")
+	if _, err := f.WriteString("more\n"); err != nil {
+		t.Fatal(err)
+	}
+	o.look()
+	f.Close()
+	o.look()
+	o.holds("web shop new more mail")
+}

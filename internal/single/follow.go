@@ -23,12 +23,12 @@ const (
 	patience = 10 * settle
 	// retry is the pause before what failed for a passing reason is tried again.
 	retry = time.Second
-	// confirm is how long content that deletes objects must stay unchanged before it is applied: a file that is missing, empty or
-	// cut short may not be complete yet.
+	// confirm is how long content that deletes objects, or parts of them, must stay unchanged before it is applied: a file that is missing,
+	// empty or cut short may not be complete yet. So long a file that a process has open for writing is left alone, too.
 	confirm = 3 * time.Second
 )
 
-// Deletes is the error of Options.Apply for content that deletes objects and is not settled yet. The same content is applied again, once
+// Deletes is the error of Options.Apply for content that deletes objects, or parts of them, and is not settled yet. The same content is applied again, once
 // it is.
 type Deletes struct{ Objects []string }
 
@@ -37,7 +37,7 @@ func (e Deletes) Error() string { return "no longer holds " + strings.Join(e.Obj
 
 // Attempt is what Options.Apply may do.
 type Attempt struct {
-	// Deletions reports whether objects that the path no longer holds may be deleted.
+	// Deletions reports whether objects, and parts of them, that the path no longer holds may be deleted.
 	Deletions bool
 	// Unchanged reports whether the path holds the same content as when the attempt began.
 	Unchanged func() bool
@@ -131,6 +131,8 @@ type follower struct {
 	// waits: the content of the last attempt deletes objects, and is unchanged since then.
 	waits bool
 	since time.Time
+	// opened is when a file was first seen open for writing; zero when none was.
+	opened time.Time
 }
 
 // attempt applies what differs from the last attempt, or everything when forced. It returns when to look again, nil for
@@ -149,8 +151,8 @@ func (f *follower) attempt(ctx context.Context, forced bool) <-chan time.Time {
 		found, err := digest(f.o.Path)
 		return err == nil && found == sum
 	}}
-	if name := f.written(a.Deletions); name != "" {
-		f.o.Log.Info("file is being written, its objects are not deleted yet", "file", name)
+	if name := f.written(now, forced, a.Deletions); name != "" {
+		f.o.Log.Info("file is being written, it is applied later", "file", name)
 		return f.o.Clock.After(retry)
 	}
 	waited := same && f.waits
@@ -178,9 +180,10 @@ func (f *follower) attempt(ctx context.Context, forced bool) <-chan time.Time {
 	return nil
 }
 
-// written returns a file of the path that another process has open for writing, if that matters; empty when there is none.
-func (f *follower) written(matters bool) string {
-	if !matters {
+// written returns a file of the path that another process has open for writing, and which has to be waited for; empty when there is none. What
+// deletes nothing waits no longer than confirm, and not at all when it is forced.
+func (f *follower) written(now time.Time, forced, deletes bool) string {
+	if !deletes && (forced || !f.opened.IsZero() && now.Sub(f.opened) >= confirm) {
 		return ""
 	}
 	files, err := Files(f.o.Path)
@@ -189,9 +192,13 @@ func (f *follower) written(matters bool) string {
 	}
 	for _, file := range files {
 		if hasWriter(file) {
+			if f.opened.IsZero() {
+				f.opened = now
+			}
 			return file
 		}
 	}
+	f.opened = time.Time{}
 	return ""
 }
 
