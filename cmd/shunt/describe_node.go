@@ -46,6 +46,10 @@ func (d *description) node(o *lb.Node) {
 	if state == neverSeen {
 		return
 	}
+	if seenBefore(n) {
+		d.field("Last seen", n.GetLastSeen().AsTime().Format(time.RFC3339)+", before this manager led")
+		return
+	}
 	d.field("Synced", fmt.Sprintf("revision %d of %d", n.GetSyncedRevision(), d.status.GetRevision()))
 	d.field("Last report", n.GetLastSeen().AsTime().Format(time.RFC3339))
 	d.field("Version", n.GetVersion())

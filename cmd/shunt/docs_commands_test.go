@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -54,17 +55,28 @@ func words(line string) (out []string) {
 	return out
 }
 
+// bracketed is an IPv6 address in the brackets that a port needs.
+var bracketed = regexp.MustCompile(`^\[[0-9a-f:]+\](:\d+)?$`)
+
+// concrete replaces what only a page can write: the first of alternatives, "a|b", optional parts without brackets, and nothing from "…" on.
+func concrete(args []string, whole bool) ([]string, bool) {
+	for i, a := range args {
+		if a == "…" || a == "..." {
+			return args[:i], false
+		}
+		first, _, _ := strings.Cut(a, "|")
+		if !bracketed.MatchString(first) {
+			first = strings.Trim(first, "[]")
+		}
+		args[i] = first
+	}
+	return args, whole
+}
+
 // tryCommand parses a command line as the program does, and runs nothing. Of alternatives, "a|b", the first counts; whole also checks the
 // number of arguments.
 func tryCommand(args []string, whole bool) error {
-	for i, a := range args {
-		first, _, _ := strings.Cut(a, "|")
-		args[i] = strings.Trim(first, "[]")
-		if a == "…" || a == "..." {
-			args, whole = args[:i], false
-			break
-		}
-	}
+	args, whole = concrete(args, whole)
 	root := newRoot()
 	root.SetOut(io.Discard)
 	root.SetErr(io.Discard)
@@ -144,6 +156,69 @@ func TestDocsNameCommandsThatExist(t *testing.T) {
 	}
 	if found < 300 {
 		t.Errorf("%d command lines found: the pages have more", found)
+	}
+}
+
+// managerCommands are the commands that do nothing without an answer of a manager or a file, and so are safe to run here.
+var managerCommands = []string{
+	"access", "apply", "audit", "backup", "check", "delete", "describe", "diff", "drain", "get", "member", "release", "restore", "rotate", "token",
+	"top", "trace", "undrain", "verify",
+}
+
+// runCommand runs a command line of a page where there is no manager and no file, and returns its exit code and message. Commands of other
+// kinds, and those of labs, are not run.
+func runCommand(line string) (code int, message string, ran bool) {
+	args, whole := concrete(words(line), true)
+	if !whole || slices.Contains(args, "--lab") {
+		return 0, "", false
+	}
+	if cmd, _, err := newRoot().Find(args); err != nil || !slices.Contains(managerCommands, strings.Fields(cmd.CommandPath() + " -")[1]) {
+		return 0, "", false
+	}
+	var stderr strings.Builder
+	code = run(args, strings.NewReader(""), io.Discard, &stderr)
+	return code, stderr.String(), true
+}
+
+// TestDocsNameCommandsThatCanRun runs the command lines of the pages' blocks that ask managers. Without a manager they fail, but none as
+// wrong usage: commands check more than their flags' names, such as that one of several flags is there.
+func TestDocsNameCommandsThatCanRun(t *testing.T) {
+	lines := map[string]string{}
+	for _, page := range docPages(t) {
+		content, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range codeBlock.FindAllStringSubmatch(string(content), -1) {
+			joined := regexp.MustCompile(`\\\n\s*`).ReplaceAllString(block[1], "")
+			for _, m := range commandStart.FindAllStringSubmatch(joined, -1) {
+				if !printed.MatchString(m[1]) {
+					lines[m[1]] = page
+				}
+			}
+		}
+	}
+	t.Chdir(t.TempDir())
+	t.Setenv(configVariable, filepath.Join(t.TempDir(), "none"))
+	count := 0
+	for line, page := range lines {
+		code, message, ran := runCommand(line)
+		if ran {
+			count++
+		}
+		if code == exitUsage {
+			t.Errorf("%s: shunt %s: %s", page, line, message)
+		}
+	}
+	if count < 80 {
+		t.Errorf("%d command lines ran: the pages have more", count)
+	}
+	for line, want := range map[string]int{
+		"backup -f before.backup": exitUsage, "token create": exitUsage, "backup -f before.backup --plain": exitFailed, "get services": exitFailed,
+	} {
+		if code, message, ran := runCommand(line); !ran || code != want {
+			t.Errorf("shunt %s: exit code %d (%s), expected %d", line, code, message, want)
+		}
 	}
 }
 

@@ -305,14 +305,21 @@ func objectRow(object lb.Object, status *apiv1.StatusResponse, healthy map[strin
 	return nil
 }
 
-// neverSeen is the state of a node that has not joined yet.
+// neverSeen is the state of a node that has not joined yet, or that no manager has seen for a week.
 const neverSeen = "never seen"
+
+// seenBefore tells whether a node has been away since before the manager led, which knows nothing else of it.
+func seenBefore(n *apiv1.NodeStatus) bool {
+	return !n.GetConnected() && n.GetLastSeen() != nil && n.GetVersion() == "" && n.GetSyncedRevision() == 0
+}
 
 // nodeState is a node's state in one word, and the revision it obeys.
 func nodeState(o *lb.Node, status *apiv1.NodeStatus) (state, synced string) {
 	switch {
 	case status.GetLastSeen() == nil && !status.GetConnected():
 		return neverSeen, ""
+	case seenBefore(status):
+		return "away", ""
 	case !status.GetConnected():
 		state = "away"
 	case status.GetError() != "":

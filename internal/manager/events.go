@@ -54,6 +54,13 @@ func (j *eventJournal) lastTold() told {
 	return j.last.clone()
 }
 
+// lastStream is when the newest stream of a node began or ended, as far back as the journal goes; zero when it has no such event.
+func (j *eventJournal) lastStream(node string) time.Time {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.last.of(string(lb.KindNode), node, latchStream, "").at
+}
+
 // objectHash stands for an object, or for a whole kind, in the index of a page.
 func objectHash(kind, name string) uint32 {
 	h := fnv.New32a()

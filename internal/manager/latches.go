@@ -3,6 +3,7 @@ package manager
 import (
 	"maps"
 	"strings"
+	"time"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 )
@@ -48,8 +49,11 @@ type slotKey struct {
 	part  string
 }
 
-// tidings are what an event said.
-type tidings struct{ reason, message string }
+// tidings are what an event said, and when.
+type tidings struct {
+	reason, message string
+	at              time.Time
+}
 
 // objectKey names what events are about: an object, or a manager.
 type objectKey struct{ kind, name string }
@@ -78,7 +82,7 @@ func (t told) note(e *apiv1.Event) {
 	if t[key] == nil {
 		t[key] = map[slotKey]tidings{}
 	}
-	said := tidings{reason: r.name}
+	said := tidings{reason: r.name, at: e.GetTime().AsTime()}
 	part := partOf(r.latch, e.GetMessage())
 	if part != "" {
 		said.message = e.GetMessage()

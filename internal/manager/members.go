@@ -176,7 +176,8 @@ func (a api) RemoveMember(ctx context.Context, req *connect.Request[apiv1.Remove
 		err = errors.Join(err, m.setManagerRevocation(ctx, name, false))
 	}
 	if !self && err == nil {
-		err = m.setManagerRevocation(ctx, name, true)
+		// Its registration would stand until its lease lapses: a member that is gone on purpose is not away.
+		err = m.setManagerRevocation(ctx, name, true, store.Delete(dirManagers+name))
 	}
 	switch {
 	case errors.Is(err, store.ErrNoMember):

@@ -142,6 +142,23 @@ func TestManagersJoin(t *testing.T) {
 	}
 }
 
+// TestRemovedMemberIsListedNoMore: one that ran when it was removed cannot take its registration back, which would list it as away until its lease
+// has lapsed.
+func TestRemovedMemberIsListedNoMore(t *testing.T) {
+	rigs := []*etcdRig{newEtcdRig(t, "m1", t.TempDir(), freePeer(t), nil)}
+	for i := 2; i <= 3; i++ {
+		name := fmt.Sprintf("m%d", i)
+		rigs = append(rigs, newEtcdRig(t, name, t.TempDir(), freePeer(t), joining(t, rigs[0].rig, name)))
+	}
+	if _, err := rigs[0].admin.RemoveMember(t.Context(), connect.NewRequest(&apiv1.RemoveMemberRequest{Name: "m3"})); err != nil {
+		t.Fatal(err)
+	}
+	res, err := rigs[0].admin.Members(t.Context(), connect.NewRequest(&apiv1.MembersRequest{}))
+	if err != nil || len(res.Msg.Members) != 2 {
+		t.Errorf("members after the removal of one: %v %v", res, err)
+	}
+}
+
 // TestManagerThatMayNotJoinSaysWhy and leaves the directory as it was.
 func TestManagerThatMayNotJoinSaysWhy(t *testing.T) {
 	r := newRig(t, store.NewMemory())

@@ -83,6 +83,34 @@ func TestStatusAndTrace(t *testing.T) {
 	}
 }
 
+// TestNodeThatWasSeenBeforeIsAway: a manager that starts, or leads after another one, has no report of a node that is away, but the journal has
+// its last stream. A node that never had one is not away.
+func TestNodeThatWasSeenBeforeIsAway(t *testing.T) {
+	r := newRig(t, store.NewMemory())
+	r.apply(network(), muxNode(1), hostNode(1))
+	mux := r.join("mux1", "mux")
+	r.status("mux1", func(st *apiv1.NodeStatus) bool { return st.GetConnected() })
+	r.eventUntil("NodeConnected", "mux1")
+	mux.stop()
+	r.eventUntil("NodeDisconnected", "mux1")
+	r.stop()
+	r.start()
+	if st := r.status("mux1", func(*apiv1.NodeStatus) bool { return true }); st.GetConnected() || st.GetLastSeen() == nil {
+		t.Errorf("the mux that was there before: %v", st)
+	}
+	if st := r.status("host1", func(*apiv1.NodeStatus) bool { return true }); st.GetConnected() || st.GetLastSeen() != nil {
+		t.Errorf("the host that never was: %v", st)
+	}
+	for _, n := range r.m.Status().GetNodes() {
+		if seen := n.GetLastSeen() != nil; seen != (n.GetName() == "mux1") {
+			t.Errorf("of %s the metrics have: seen %v", n.GetName(), seen)
+		}
+	}
+	r.delete("Node", "mux1")
+	r.apply(muxNode(1))
+	r.status("mux1", func(st *apiv1.NodeStatus) bool { return st.GetLastSeen() == nil })
+}
+
 // status asks until the node's status fits.
 func (r *rig) status(node string, fits func(*apiv1.NodeStatus) bool) *apiv1.NodeStatus {
 	r.t.Helper()

@@ -142,6 +142,7 @@ func (m *Manager) Status() *apiv1.StatusResponse {
 		objs = nil
 	}
 	out.Nodes = m.reports.all("", objs)
+	m.seenBefore(out.Nodes)
 	if t := m.present(); t != nil {
 		out.Leads = m.o.Clock.Now().Sub(t.lastRenewed()) <= leaseTTL
 	}
@@ -161,6 +162,7 @@ func (a api) Status(ctx context.Context, req *connect.Request[apiv1.StatusReques
 	var objs []*apiv1.Object
 	out.Revision, objs = a.m.view.objects(lb.KindNode, req.Msg.GetNode())
 	out.Nodes = a.m.reports.all(req.Msg.GetNode(), objs)
+	a.m.seenBefore(out.Nodes)
 	a.m.synced(out.Nodes)
 	switch {
 	case own == nil:
@@ -186,6 +188,19 @@ func (a api) Status(ctx context.Context, req *connect.Request[apiv1.StatusReques
 		return nil, fault(notFound{ref{lb.KindNode, req.Msg.GetNode()}})
 	}
 	return connect.NewResponse(out), nil
+}
+
+// seenBefore dates nodes that this member has no report of by the journal: they are away since before it led, or since it started. Their statuses are
+// nobody else's.
+func (m *Manager) seenBefore(nodes []*apiv1.NodeStatus) {
+	for _, n := range nodes {
+		if n.GetLastSeen() != nil {
+			continue
+		}
+		if at := m.view.events.lastStream(n.GetName()); !at.IsZero() {
+			n.LastSeen = timestamppb.New(at)
+		}
+	}
 }
 
 // membersOnly are nodes with nothing but their members of a service, or of all with "*".

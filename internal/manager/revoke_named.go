@@ -97,7 +97,7 @@ func (m *Manager) revokeManager(ctx context.Context, name string) error {
 }
 
 // setManagerRevocation revokes the certificates of a manager, or takes that back.
-func (m *Manager) setManagerRevocation(ctx context.Context, name string, revoked bool) error {
+func (m *Manager) setManagerRevocation(ctx context.Context, name string, revoked bool, with ...store.Op) error {
 	t, err := m.lead(ctx)
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func (m *Manager) setManagerRevocation(ctx context.Context, name string, revoked
 		return err
 	}
 	m.o.Log.Info("certificates of manager revoked", "manager", name, "by", identityOf(ctx).who(), "role", pki.RoleManager)
-	return t.audited(ctx, "certificates of managers/"+name+" revoked", store.Put(dirRevoked+managerRevocation(name), value))
+	return t.audited(ctx, "certificates of managers/"+name+" revoked", append(with, store.Put(dirRevoked+managerRevocation(name), value))...)
 }
 
 // audited commits a change with its entry of the audit log, and returns when this member's view has it. t.writing is held.

@@ -18,7 +18,7 @@ var ManagerFamilies = append([]*Family{
 	fam(Gauge, "shunt_manager_leader_epoch", one, "Leadership term of this manager."),
 	fam(Gauge, "shunt_manager_leads", one, "1 while this manager leads and its lease has not run out; the sum over all managers is 1, and 0 while none leads."),
 	fam(Gauge, "shunt_manager_revision", one, "Newest store revision that changed a plan."),
-	fam(Gauge, "shunt_manager_nodes", "6", "Nodes by role and state: connected, away (was heard of before), never (has not joined).", "role", "state"),
+	fam(Gauge, "shunt_manager_nodes", "6", "Nodes by role and state: connected, away (was heard of before), never (has not joined, or was not heard of for a week).", "role", "state"),
 	fam(Gauge, "shunt_manager_nodes_behind", "2", "Connected nodes that do not obey the newest revision yet.", "role"),
 	fam(Gauge, "shunt_manager_nodes_error", "2", "Connected nodes that report an error.", "role"),
 }, append(snatFamilies, keyFamilies...)...)
