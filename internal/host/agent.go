@@ -143,18 +143,17 @@ func dipsOf(bindings []plan.Binding) map[netip.Addr]bool {
 	return out
 }
 
-// follow gives the tables as much of a plan as they have room for, and where they have more, the bindings that leave. It returns the plan that
-// the tables have.
+// follow gives the tables as much of a plan and of the bindings that leave as they have room for. It returns the plan that the tables have.
 func (a *Agent) follow(wanted *plan.Plan) (*plan.Plan, error) {
 	a.applying.Lock()
 	defer a.applying.Unlock()
 	a.own = wanted.Node.Addresses
 	f := a.fittingTo(wanted)
 	p := f.plan()
-	err := a.followLocked(p)
+	err := a.followLocked(f, p)
 	for err != nil && a.refused(f, err) {
 		p = f.plan()
-		err = a.followLocked(p)
+		err = a.followLocked(f, p)
 	}
 	if err != nil {
 		return nil, err
@@ -163,8 +162,8 @@ func (a *Agent) follow(wanted *plan.Plan) (*plan.Plan, error) {
 	return p, nil
 }
 
-// followLocked gives the tables the state of a plan. applying is held.
-func (a *Agent) followLocked(p *plan.Plan) error {
+// followLocked gives the tables the state of a fitted plan and the bindings that leave. applying is held.
+func (a *Agent) followLocked(f *fitting, p *plan.Plan) error {
 	next := dataplane.HostState{
 		TunnelSources: p.TunnelSources, MTU: p.MTU, Bindings: p.Bindings, Inside: p.Inside, Switches: p.Switches,
 		Cookies: p.Cookies,
@@ -176,10 +175,10 @@ func (a *Agent) followLocked(p *plan.Plan) error {
 	lost := a.former.lost()
 	a.mu.Unlock()
 	next.Repairs = a.repairs.follow(p, lost)
-	leavers := leave(a.leavers, a.state.Bindings, next.Bindings, a.clock.Now())
+	leavers := f.staying(leave(a.leavers, a.state.Bindings, next.Bindings, a.clock.Now()))
 	a.spreadLocked(&next, leavers)
 	err := a.tables.Apply(withLeavers(next, leavers))
-	if err != nil && len(leavers) > 0 {
+	if full := (*dataplane.NoRoom)(nil); err != nil && len(leavers) > 0 && !errors.As(err, &full) {
 		leavers = nil
 		a.spreadLocked(&next, leavers)
 		err = a.tables.Apply(next)
@@ -223,6 +222,9 @@ func (a *Agent) Expire() error {
 	}
 	a.state, a.leavers = next, rest
 	a.tellServers()
+	a.mu.Lock()
+	a.withheld.hurry(a.clock.Now())
+	a.mu.Unlock()
 	return nil
 }
 

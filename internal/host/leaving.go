@@ -2,6 +2,7 @@ package host
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/shuntlb/shunt/internal/lb"
@@ -21,22 +22,38 @@ type bindingKey struct {
 
 func keyOf(b plan.Binding) bindingKey { return bindingKey{b.Key, b.Outer, b.TunnelMember()} }
 
+// portless returns the key without its ports.
+func portless(k bindingKey) bindingKey {
+	k.endpoint.Port, k.endpoint.PortEnd = 0, 0
+	return k
+}
+
 // leaver is a binding that no plan has any more.
 type leaver struct {
 	plan.Binding
 	until time.Time
 }
 
-// leave returns the leavers after a change of plan at `now`: those before and the bindings that went, without what came
-// back and what is due.
+// leave returns the leavers after a change of plan at `now`: those before and the bindings that went, without those that came
+// back, those that are due, and port ranges that overlap one that is present now, because the tables have one binding for a port.
 func leave(leavers []leaver, before, after []plan.Binding, now time.Time) []leaver {
 	present := make(map[bindingKey]bool, len(after))
+	ranges := map[bindingKey][]lb.EndpointKey{}
 	for _, b := range after {
 		present[keyOf(b)] = true
+		if b.Key.PortEnd != 0 {
+			of := portless(keyOf(b))
+			ranges[of] = append(ranges[of], b.Key)
+		}
+	}
+	overlaps := func(b *plan.Binding) bool {
+		return b.Key.PortEnd != 0 && slices.ContainsFunc(ranges[portless(keyOf(*b))], func(k lb.EndpointKey) bool {
+			return k.Port <= b.Key.PortEnd && b.Key.Port <= k.PortEnd
+		})
 	}
 	var out []leaver
 	keep := func(l leaver) {
-		if !present[keyOf(l.Binding)] && l.until.After(now) {
+		if !present[keyOf(l.Binding)] && l.until.After(now) && !overlaps(&l.Binding) {
 			present[keyOf(l.Binding)] = true
 			out = append(out, l)
 		}

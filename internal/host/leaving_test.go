@@ -3,12 +3,15 @@ package host
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -61,4 +64,142 @@ func TestBindingsOutliveTheirPlan(t *testing.T) {
 	}
 	tables.FailApply(nil)
 	expect("what was refused left no trace", "10.20.1.12 10.20.1.11")
+}
+
+// TestLeaversOfOthersKeepTheirTime: bindings of a tenant leave while another one's plan is too large. They stay for their time, the other's VIP waits
+// for it and is bound when it is over.
+func TestLeaversOfOthersKeepTheirTime(t *testing.T) {
+	for table, c := range map[string]struct {
+		most uint64
+		evil tenantVIP
+	}{
+		dataplane.TableBindings:      {20, tenantVIP{ports: 15}},
+		dataplane.TableBindingParts:  {uint64(lb.PortBlocks(1000, 2001)+lb.PortBlocks(1000, 8190)) - 1, tenantVIP{rangeOf: 8190}},
+		dataplane.TableHandshakes:    {20, tenantVIP{ports: 15, cookie: true, owned: true}},
+		dataplane.TableFlowAddresses: {3, tenantVIP{ports: 1, secondDIP: true}},
+	} {
+		for _, withheld := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, something is withheld before: %v", table, withheld), func(t *testing.T) {
+				w := newRoomWorld(t, map[string]uint64{table: c.most})
+				good := tenantVIP{tenant: "good", created: 1, number: 1, ports: 6, cookie: c.evil.cookie, owned: c.evil.owned}
+				if c.evil.rangeOf != 0 {
+					good = tenantVIP{tenant: "good", created: 1, number: 1, rangeOf: 2001}
+				}
+				evil, other := c.evil, tenantVIP{tenant: "good", created: 2, number: 2, ports: 1}
+				evil.tenant, evil.created, evil.number = "evil", 3, 3
+				huge := tenantVIP{tenant: "evil", created: 4, number: 4, ports: 40, rangeOf: evil.rangeOf, cookie: evil.cookie, owned: evil.owned}
+				if huge.rangeOf != 0 {
+					huge.rangeOf = 65534
+				}
+				first, next := []tenantVIP{good, other}, []tenantVIP{other, evil}
+				if table == dataplane.TableFlowAddresses {
+					first, next = first[:1], next[1:]
+				} else if withheld {
+					first, next = append(first, huge), append(next, huge)
+				}
+				w.apply(tenantPlan(first...))
+				had := w.bound()[1]
+				if had == 0 {
+					t.Fatal("the tenant has no bindings at first")
+				}
+				if err := w.agent.Apply(context.Background(), tenantPlan(next...)); err != nil {
+					t.Fatal(err)
+				}
+				if got := w.bound(); got[1] != had || got[3] != 0 {
+					t.Errorf("at once: bindings of VIPs %v, want the %d of 1 that leave, and none of 3", got, had)
+				}
+				if got := w.agent.Status().GetWithheld(); len(got) == 0 || got[0].GetTenant() != "evil" {
+					t.Errorf("at once: withheld %v", got)
+				}
+				w.clock.Advance(withheldPace)
+				if err := errors.Join(w.agent.Expire(), w.agent.Refit()); err != nil {
+					t.Fatal(err)
+				}
+				if got := w.bound(); got[1] != had || got[3] != 0 {
+					t.Errorf("before their time: bindings of VIPs %v, want the %d of 1 that leave, and none of 3", got, had)
+				}
+				w.clock.Advance(linger - withheldPace)
+				if err := errors.Join(w.agent.Expire(), w.agent.Refit()); err != nil {
+					t.Fatal(err)
+				}
+				if got, want := w.bound()[3], len(evil.bindings()); got != want || w.bound()[1] != 0 {
+					t.Errorf("after their time: bindings of VIPs %v, want %d of 3 and none of 1", w.bound(), want)
+				}
+			})
+		}
+	}
+}
+
+// TestLeaversOfTheFullTenantGiveWay: a tenant that replaces its own bindings where both do not fit has the new ones at once.
+func TestLeaversOfTheFullTenantGiveWay(t *testing.T) {
+	w := newRoomWorld(t, map[string]uint64{dataplane.TableBindings: 20})
+	good, gone := tenantVIP{tenant: "good", created: 1, number: 1, ports: 2}, tenantVIP{tenant: "good", created: 2, number: 2, ports: 1}
+	evil, next := tenantVIP{tenant: "evil", created: 3, number: 3, ports: 15}, tenantVIP{tenant: "evil", created: 4, number: 4, ports: 15}
+	w.apply(tenantPlan(good, gone, evil))
+	if err := w.agent.Apply(context.Background(), tenantPlan(good, next)); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := w.bound(), map[byte]int{1: 2, 2: 1, 4: 15}; !maps.Equal(got, want) {
+		t.Errorf("bindings of VIPs %v, want %v: the other tenant's stay for their time", got, want)
+	}
+	if got := w.agent.Status().GetWithheld(); len(got) != 0 {
+		t.Errorf("withheld %v", got)
+	}
+}
+
+// TestRangeThatChangesEndsNoTimeOfOthers: a port range replaces one that it overlaps, which two bindings cannot have at once. Other bindings
+// stay for their time.
+func TestRangeThatChangesEndsNoTimeOfOthers(t *testing.T) {
+	w := newRoomWorld(t, nil)
+	good, wide := tenantVIP{tenant: "good", created: 1, number: 1, ports: 2}, tenantVIP{tenant: "evil", created: 2, number: 2, rangeOf: 2001}
+	w.apply(tenantPlan(good, wide))
+	wide.rangeOf = 3001
+	if err := w.agent.Apply(context.Background(), tenantPlan(wide)); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := w.bound(), map[byte]int{1: 2, 2: 1}; !maps.Equal(got, want) {
+		t.Errorf("bindings of VIPs %v, want %v", got, want)
+	}
+}
+
+// TestLeaversOfOthersInRealTables: one tenant fills a table of a host, that of handshakes, and wants more, while bindings of another one leave.
+func TestLeaversOfOthersInRealTables(t *testing.T) {
+	tables := newTestNet(t, 1500).attach()
+	c := clock.NewFake(time.Unix(1000, 0))
+	a := New(tables, settings(forwarding), &prober{}, c, nil)
+	const leaving, more = 100, 200
+	most := int(tables.Capacity()[dataplane.TableHandshakes])
+	good, added := tenantVIP{tenant: "good", created: 1, number: 1, ports: leaving}, tenantVIP{tenant: "evil", created: 4, number: 4, ports: more}
+	rest := tenantVIP{tenant: "evil", created: 3, number: 3, ports: most - 2*leaving}
+	follow := func(vips ...tenantVIP) {
+		t.Helper()
+		for i := range vips {
+			vips[i].cookie, vips[i].owned = true, true
+		}
+		if err := a.Apply(context.Background(), tenantPlan(vips...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(when string, v tenantVIP, want bool) {
+		t.Helper()
+		for _, b := range v.bindings() {
+			if tables.Has(&b) != want {
+				t.Fatalf("%s: VIP %d port %d: has a binding: %v, want %v", when, v.number, b.Key.Port, !want, want)
+			}
+		}
+	}
+	follow(good, rest)
+	expect("at first", good, true)
+	follow(rest, added)
+	expect("at once", good, true)
+	expect("at once", added, false)
+	c.Advance(linger)
+	if err := errors.Join(a.Expire(), a.Refit()); err != nil {
+		t.Fatal(err)
+	}
+	expect("after their time", good, false)
+	expect("after their time", added, true)
+	if got := a.Status().GetWithheld(); len(got) != 0 {
+		t.Errorf("withheld %v", got)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"time"
@@ -47,13 +48,20 @@ func (w *withholding) set(vips map[lb.EndpointKey]agent.WithheldVIP, now time.Ti
 	return changed
 }
 
+// hurry makes the next try due, because the tables have more room.
+func (w *withholding) hurry(now time.Time) {
+	if !w.retry.IsZero() {
+		w.retry = now
+	}
+}
+
 // fitting leads from the manager's plan to one that the tables take: the bindings of some VIPs are withheld.
 type fitting struct {
 	*fit.Fitting
 	wanted *plan.Plan
 	before *plan.Plan // the last one that was applied; nil: none was
-	// vips are those of the claims, in their order; none before claims are needed.
-	vips []lb.EndpointKey
+	// vips are those of the first claims, in their order, left those of the rest, whose bindings leave; none before claims are needed.
+	vips, left []lb.EndpointKey
 }
 
 // fittingTo begins with the VIPs that must be withheld if some are at present; applying is held.
@@ -87,6 +95,43 @@ func (a *Agent) claim(f *fitting) {
 		}
 		f.vips, f.Claims = append(f.vips, vip), append(f.Claims, c)
 	})
+	a.claimLeavers(f)
+}
+
+// claimLeavers computes what the bindings that leave take of the tables, by VIP. Of a tenant they give way before its VIPs do, as its
+// youngest; those of others keep their time, because the tenant that takes most gives way first.
+func (a *Agent) claimLeavers(f *fitting) {
+	var leaving []plan.Binding
+	for _, l := range leave(a.leavers, a.state.Bindings, f.wanted.Bindings, a.clock.Now()) {
+		leaving = append(leaving, l.Binding)
+	}
+	slices.SortFunc(leaving, plan.CompareBindings)
+	eachVIP(leaving, func(vip lb.EndpointKey, bindings []plan.Binding) {
+		bindings = slices.Clone(bindings)
+		stay := bindingsOf(f.wanted.Bindings, vip)
+		for i := range bindings {
+			b := &bindings[i]
+			// The handshakes of an endpoint that stays are in the claim of its VIP.
+			b.Cookie = b.Cookie && !slices.ContainsFunc(stay, func(s plan.Binding) bool { return s.Key == b.Key && s.Cookie })
+		}
+		f.left = append(f.left, vip)
+		f.Claims = append(f.Claims, fit.Claim{
+			Name:   fmt.Sprintf("left %d/%s", vip.VNI, vip.VIP.StringExpanded()),
+			Tenant: bindings[0].Tenant, Created: math.MaxInt64,
+			Need: dataplane.HostNeeds(bindings, 0, false),
+		})
+	})
+}
+
+// staying returns the leavers that the tables have room for.
+func (f *fitting) staying(leavers []leaver) []leaver {
+	gone := map[lb.EndpointKey]bool{}
+	for i := range f.Withheld() {
+		if i >= len(f.vips) {
+			gone[f.left[i-len(f.vips)]] = true
+		}
+	}
+	return slices.DeleteFunc(leavers, func(l leaver) bool { return gone[vipOf(l.Key)] })
 }
 
 // refused chooses again after the tables refused a plan. False: it was not for lack of room, or there is nothing more to withhold.
@@ -95,13 +140,21 @@ func (a *Agent) refused(f *fitting, err error) bool {
 	if !errors.As(err, &full) {
 		return false
 	}
-	return f.Refused(full.Table, func() { a.claim(f) }, func() int { return slices.Index(f.vips, full.VIP) })
+	return f.Refused(full.Table, func() { a.claim(f) }, func() int {
+		if i := slices.Index(f.left, full.VIP); i >= 0 && !slices.Contains(f.vips, full.VIP) {
+			return len(f.vips) + i
+		}
+		return slices.Index(f.vips, full.VIP)
+	})
 }
 
 // withheld are the VIPs that are withheld.
 func (f *fitting) withheld() map[lb.EndpointKey]agent.WithheldVIP {
 	out := map[lb.EndpointKey]agent.WithheldVIP{}
 	for i, w := range f.Withheld() {
+		if i >= len(f.vips) {
+			continue
+		}
 		first := bindingsOf(f.wanted.Bindings, f.vips[i])[0]
 		out[f.vips[i]] = agent.WithheldVIP{Service: first.Service, Tenant: first.Tenant, Table: w.Table, Held: w.Held}
 	}

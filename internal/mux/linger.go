@@ -20,20 +20,12 @@ type lingering struct {
 }
 
 // extend returns the plan with what it says no more of VIPs that linger, which is as the plan before had it, and that one may
-// have been extended; and the changes from that one on, which are those to the plan as told without what lingers.
-func (l *lingering) extend(told, before plan.Plan, changes []plan.EndpointChange, now time.Time, linger time.Duration) (plan.Plan, []plan.EndpointChange) {
-	until := map[netip.Addr]time.Time{}
-	for _, vip := range leftVIPs(told, before, changes) {
-		end, lingers := l.until[vip]
-		if !lingers {
-			end = now.Add(linger)
-		}
-		if now.Before(end) {
-			until[vip] = end
-		}
-	}
-	l.until = until
-	if len(until) == 0 {
+// have been extended; and the changes from that one on, which are those to the plan as told without what lingers. VIPs that are forgotten do not
+// linger.
+func (l *lingering) extend(told, before plan.Plan, changes []plan.EndpointChange, forgotten map[netip.Addr]bool, now time.Time, linger time.Duration) (plan.Plan, []plan.EndpointChange) {
+	left := leftVIPs(told, before, changes)
+	l.follow(slices.DeleteFunc(left, func(vip netip.Addr) bool { return forgotten[vip] }), now, linger)
+	if len(l.until) == 0 {
 		return told, changes
 	}
 	var stay []plan.Endpoint
@@ -50,6 +42,21 @@ func (l *lingering) extend(told, before plan.Plan, changes []plan.EndpointChange
 	l.keep(&p, before)
 	l.keepCookies(&p, before)
 	return p, changes
+}
+
+// follow makes VIPs that left linger, from now on or as long as before, and none else.
+func (l *lingering) follow(left []netip.Addr, now time.Time, linger time.Duration) {
+	until := map[netip.Addr]time.Time{}
+	for _, vip := range left {
+		end, lingers := l.until[vip]
+		if !lingers {
+			end = now.Add(linger)
+		}
+		if now.Before(end) {
+			until[vip] = end
+		}
+	}
+	l.until = until
 }
 
 // leftVIPs returns the VIPs of the plan before, and of changes from it, that the plan as told does not have. Some may be there twice.

@@ -36,7 +36,7 @@ func (a *Agent) follow(ctx context.Context, f *fitting) error {
 
 	changes, now := plan.Differences(a.plan.Endpoints, told.Endpoints), a.o.Clock.Now()
 	lingered, linger := a.linger, a.linger
-	p, rest := linger.extend(told, a.plan, changes, now, a.o.Linger)
+	p, rest := linger.extend(told, a.plan, changes, f.forgotten(), now, a.o.Linger)
 	s := a.stepTo(p, rest, first || a.unsure)
 	a.mu.Lock()
 	a.linger = linger
@@ -50,8 +50,7 @@ func (a *Agent) follow(ctx context.Context, f *fitting) error {
 	a.wantOuters(s.changes)
 
 	err := a.applyTables(s)
-	if err != nil && len(linger.until) > 0 {
-		// There may be no room for what lingers beside what comes.
+	if full := (*dataplane.NoRoom)(nil); err != nil && len(linger.until) > 0 && !errors.As(err, &full) {
 		a.takeBack(s, decisions)
 		s = a.stepTo(told, changes, true)
 		a.mu.Lock()

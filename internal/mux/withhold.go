@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -28,8 +29,8 @@ const (
 type fitting struct {
 	*fit.Fitting
 	told, before plan.Plan
-	// vips are those of the claims, in their order; none before claims are needed.
-	vips []lb.EndpointKey
+	// vips are those of the first claims, in their order, left those of the rest, which linger; none before claims are needed.
+	vips, left []lb.EndpointKey
 }
 
 // fittingTo begins with the VIPs that must be withheld if some are at present; applying is held.
@@ -98,6 +99,45 @@ func (a *Agent) claim(f *fitting) {
 		}
 		f.vips, f.Claims = append(f.vips, vip), append(f.Claims, c)
 	})
+	a.claimLingering(f, func(endpoints []plan.Endpoint) []fit.Need {
+		return need(&f.before, endpoints, a.rules[endpoints[0].Key.VIP].Sources)
+	})
+}
+
+// claimLingering computes what VIPs that linger take of the tables. Of a tenant they give way before its other VIPs do, as its youngest; those
+// of others keep their time, because the tenant that takes most gives way first.
+func (a *Agent) claimLingering(f *fitting, need func([]plan.Endpoint) []fit.Need) {
+	services := map[string]*plan.Service{}
+	for i := range f.before.Services {
+		services[f.before.Services[i].Name] = &f.before.Services[i]
+	}
+	l := lingering{until: a.linger.until}
+	l.follow(leftVIPs(f.told, f.before, plan.Differences(f.before.Endpoints, f.told.Endpoints)), a.o.Clock.Now(), a.o.Linger)
+	for _, addr := range slices.SortedFunc(maps.Keys(l.until), netip.Addr.Compare) {
+		vip := lb.EndpointKey{VIP: addr}
+		endpoints := plan.OfVIP(f.before.Endpoints, vip)
+		if len(endpoints) == 0 {
+			continue
+		}
+		c := fit.Claim{Name: "left " + addr.StringExpanded(), Created: math.MaxInt64, Need: need(endpoints)}
+		if s := services[endpoints[0].Service]; s != nil {
+			c.Tenant = s.Tenant
+		}
+		f.left, f.Claims = append(f.left, vip), append(f.Claims, c)
+	}
+}
+
+// forgotten are the VIPs that do not linger, because the tables have no room for them.
+func (f *fitting) forgotten() map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for i := range f.Withheld() {
+		if i < len(f.vips) {
+			out[f.vips[i].VIP] = true
+		} else {
+			out[f.left[i-len(f.vips)].VIP] = true
+		}
+	}
+	return out
 }
 
 // eachVIP calls f with the endpoints of each VIP of an ordered list.
@@ -116,6 +156,9 @@ func eachVIP(endpoints []plan.Endpoint, f func(vip lb.EndpointKey, endpoints []p
 func (f *fitting) withheld() map[lb.EndpointKey]agent.WithheldVIP {
 	out := map[lb.EndpointKey]agent.WithheldVIP{}
 	for i, w := range f.Withheld() {
+		if i >= len(f.vips) {
+			continue
+		}
 		vip := f.vips[i]
 		out[vip] = agent.WithheldVIP{
 			Service: plan.OfVIP(f.told.Endpoints, vip)[0].Service, Tenant: f.Claims[i].Tenant, Table: w.Table, Held: w.Held,
@@ -150,7 +193,12 @@ func (a *Agent) refused(f *fitting, err error) bool {
 	if !errors.As(err, &full) {
 		return false
 	}
-	return f.Refused(full.Table, func() { a.claim(f) }, func() int { return slices.Index(f.vips, full.VIP) })
+	return f.Refused(full.Table, func() { a.claim(f) }, func() int {
+		if i := slices.Index(f.left, full.VIP); i >= 0 {
+			return len(f.vips) + i
+		}
+		return slices.Index(f.vips, full.VIP)
+	})
 }
 
 // withheldLocked takes over what is withheld of the plan that is obeyed now, and when to try again.

@@ -493,3 +493,81 @@ func TestPlansOfAnySizeAreApplied(t *testing.T) {
 		t.Error("nothing was ever withheld")
 	}
 }
+
+// TestLingeringVIPsOfOthersKeepTheirTime: a VIP of a tenant lingers while another one's plan is too large. The tables keep it for its time, the other's VIP
+// waits for it and is served when it is over.
+func TestLingeringVIPsOfOthersKeepTheirTime(t *testing.T) {
+	for table, c := range map[string]struct {
+		shrink     func(*dataplane.MuxLimits)
+		good, evil []plan.Endpoint
+	}{
+		dataplane.TableQUIC: {
+			func(l *dataplane.MuxLimits) { l.QUIC = 4 },
+			many(2, func(port uint16) plan.Endpoint { return quicOn(port, 1) }), many(2, func(port uint16) plan.Endpoint { return quicOn(port, 1) }),
+		},
+		dataplane.TableEndpoints: {
+			func(l *dataplane.MuxLimits) { l.Endpoints = 32 },
+			many(10, func(port uint16) plan.Endpoint { return simple(port, 1) }), many(20, func(port uint16) plan.Endpoint { return simple(port, 1) }),
+		},
+		dataplane.TableMembers: {
+			func(l *dataplane.MuxLimits) { l.Members = 64 }, []plan.Endpoint{simple(1000, 1, 20)}, []plan.Endpoint{simple(1000, 1, 20)},
+		},
+	} {
+		for _, own := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, the tenant's own: %v", table, own), func(t *testing.T) {
+				limits := dataplane.MuxLimits{
+					Endpoints: 128, RingWords: 4096, Members: 1024, Backends: 256, Flows: 512, Sources: 8192, SNAT: 4, QUIC: 16, NAT: 256, Connections: 1024, Probes: 256,
+				}
+				c.shrink(&limits)
+				w := newFullWorld(t, limits)
+				w.agent.o.Linger = 5 * time.Second
+				good := tenantVIP{"good", 1, "203.0.113.1", c.good}
+				if own {
+					good.tenant = "evil"
+				}
+				evil := tenantVIP{"evil", 2, "203.0.113.2", []plan.Endpoint{simple(80, 1)}}
+				if table == dataplane.TableQUIC {
+					evil.endpoints = append(evil.endpoints, quicOn(443, 1))
+				}
+				flood := tenantVIP{"evil", 3, "203.0.113.3", c.evil}
+				key := c.good[0].Key
+				serves := func(vip string) bool {
+					key.VIP = netip.MustParseAddr(vip)
+					_, known := w.tables.Alive(key, 1)
+					return known
+				}
+				w.apply(tenantPlan(good, evil))
+				if !serves(good.vip) {
+					t.Fatal("the tenant's VIP is not served at first")
+				}
+				w.apply(tenantPlan(evil, flood))
+				for own && len(w.withheld(table)) > 0 { // what it had is not free at once
+					w.clock.Advance(withheldPace)
+					w.agent.forgetLingering(context.Background())
+				}
+				if serves(good.vip) == own || serves(flood.vip) != own {
+					t.Errorf("at once: the tables have the VIP that lingers: %v, and the one that came: %v; want %v and %v", serves(good.vip), serves(flood.vip), !own, own)
+				}
+				if got := w.withheld(table); len(got) == 1 == own {
+					t.Errorf("at once: withheld %v", got)
+				}
+				if got := w.routes(); slices.Contains(got, good.vip) {
+					t.Errorf("announced %v, with the VIP that lingers", got)
+				}
+				w.clock.Advance(withheldPace)
+				w.agent.forgetLingering(context.Background())
+				if serves(good.vip) == own || serves(flood.vip) != own {
+					t.Errorf("before its time: the tables have the VIP that lingers: %v, and the one that came: %v; want %v and %v", serves(good.vip), serves(flood.vip), !own, own)
+				}
+				w.clock.Advance(5*time.Second - withheldPace)
+				for range 3 { // what it had may not be free yet
+					w.agent.forgetLingering(context.Background())
+				}
+				w.settle()
+				if serves(good.vip) || !serves(flood.vip) || len(w.withheld(table)) > 0 {
+					t.Errorf("after its time: the tables have the VIP that lingered: %v, and the one that came: %v", serves(good.vip), serves(flood.vip))
+				}
+			})
+		}
+	}
+}
