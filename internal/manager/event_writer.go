@@ -22,6 +22,8 @@ const (
 	eventBatch = 256
 	// eventLimit: one Apply may create 20,000 services; 500 bytes each are 16 MB.
 	eventLimit = 1 << 15
+	// eventShare is how many of a group wait, so that there is always room for the event that counts the others.
+	eventShare = eventLimit - eventBatch
 	// Equal events of one object are told five times, and then once a minute with their number.
 	equalEvents     = 5
 	equalEventsPace = time.Minute
@@ -40,16 +42,36 @@ type eventLog struct {
 }
 
 func newEventLog(name string) *eventLog {
+	lost := func(e *apiv1.Event) *apiv1.Event {
+		return &apiv1.Event{
+			Time: e.GetTime(), Kind: kindManager, Name: name, Reason: reasonEventsLost, Severity: severityWarning, Count: e.GetCount(),
+			Message: fmt.Sprintf("events were lost: more than %d waited to be written", eventLimit),
+		}
+	}
 	return &eventLog{funnel: newFunnel(funnelRules[*apiv1.Event]{
-		merge: mergeEvents,
-		overflow: func(e *apiv1.Event) (string, *apiv1.Event) {
-			return reasonEventsLost, &apiv1.Event{
-				Time: e.GetTime(), Kind: kindManager, Name: name, Reason: reasonEventsLost, Severity: severityWarning, Count: e.GetCount(),
-				Message: fmt.Sprintf("events were lost: more than %d waited to be written", eventLimit),
+		merge:    mergeEvents,
+		overflow: func(e *apiv1.Event) (string, *apiv1.Event) { return reasonEventsLost, lost(e) },
+		group:    eventGroup, share: eventShare,
+		rest: func(group string, e *apiv1.Event) (string, *apiv1.Event) {
+			out := lost(e)
+			if tenant := e.GetTenant(); tenant != "" {
+				out.Kind, out.Name, out.Tenant = string(lb.KindTenant), tenant, tenant
 			}
+			return reasonEventsLost + "\x00" + group, out
 		},
 		limit: eventLimit, batch: eventBatch, burst: equalEvents, pace: equalEventsPace,
 	})}
+}
+
+// eventGroup returns whom an event is of: its tenant, or the operators' services and policies, or all that is no tenant's, as nodes are.
+func eventGroup(e *apiv1.Event) string {
+	switch {
+	case e.GetTenant() != "":
+		return "tenant " + e.GetTenant()
+	case e.GetKind() == string(lb.KindService) || e.GetKind() == string(lb.KindPolicy):
+		return "services"
+	}
+	return "machines"
 }
 
 // begin opens the log for a term.
@@ -112,9 +134,12 @@ func (l *eventLog) parts(of latch, reason string) []objectPart {
 	return l.told.parts(of, reason)
 }
 
-// event notes that something happened to an object. It never blocks; a manager that does not lead drops it. The event
+// event notes that something happened to an object. It must not be called with view.mu held; a manager that does not lead drops it. The event
 // belongs to the callee: time, severity and count may be left out, and so may the tenant of an object that is stored.
-func (m *Manager) event(e *apiv1.Event) { m.events.note(e, m.o.Clock.Now()) }
+func (m *Manager) event(e *apiv1.Event) {
+	m.complete(e)
+	m.events.note(e, m.o.Clock.Now())
+}
 
 // objectEvent notes something of an object.
 func (m *Manager) objectEvent(kind lb.Kind, name, reason, format string, args ...any) {
@@ -152,7 +177,6 @@ func (w *eventWriter) write(ctx context.Context, now time.Time) (next time.Time,
 		return next, w.pages.sweep(ctx, now)
 	}
 	for _, e := range events {
-		m.complete(e)
 		m.o.Log.Info(e.GetMessage(), "event", e.GetReason(), "object", lb.Ref(lb.Kind(e.GetKind()), e.GetName()), "count", e.GetCount())
 	}
 	for _, page := range eventPages(events) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -164,8 +165,8 @@ func TestEventFlood(t *testing.T) {
 	}
 	s.write()
 	got := s.read(eventFilter{})
-	if last := got[len(got)-1]; last != "Manager m1 EventsLost x500" {
-		t.Errorf("the last event: %s", last)
+	if last, want := got[len(got)-1], fmt.Sprintf("Manager m1 EventsLost x%d", eventLimit+500-eventShare); last != want {
+		t.Errorf("the last event: %s, want %s", last, want)
 	}
 	snap, err := s.store.List(t.Context(), dirEvents)
 	bytes := 0
@@ -174,6 +175,62 @@ func TestEventFlood(t *testing.T) {
 	}
 	if err != nil || bytes > 100_000 || bytes < 50_000 || int64(bytes) != s.m.view.events.bytes {
 		t.Errorf("%d bytes are stored, counted as %d: %v", bytes, s.m.view.events.bytes, err)
+	}
+}
+
+// TestEventFloodOfATenant: more events of one tenant than may wait push out none of others and delay none.
+func TestEventFloodOfATenant(t *testing.T) {
+	s := newScribe(t)
+	note := func(tenant, name string) {
+		s.m.event(&apiv1.Event{Kind: "Service", Name: name, Tenant: tenant, Reason: reasonApplied, Message: "created by " + tenant})
+	}
+	for i := range eventLimit + 500 {
+		note("evil", fmt.Sprint("s", i))
+	}
+	var want []string
+	for i := range 20 {
+		name := fmt.Sprint("good", i)
+		note("good", name)
+		want = append(want, "Service "+name+" Applied")
+	}
+	s.m.objectEvent(lb.KindNode, "mux1", reasonNodeConnected, "is connected")
+	// One batch is written.
+	if _, err := s.events.write(t.Context(), s.clock.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.read(eventFilter{kind: "Node"}); !slices.Equal(got, []string{"Node mux1 NodeConnected"}) {
+		t.Errorf("events of nodes in the first batch: %v", got)
+	}
+	var got []string
+	for _, line := range s.read(eventFilter{kind: "Service"}) {
+		if strings.Contains(line, "good") {
+			got = append(got, line)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("events of the other tenant in the first batch: %v", got)
+	}
+	for i := range 1000 {
+		note("third", fmt.Sprint("third", i))
+	}
+	s.write()
+	kept := map[string]int{}
+	for _, line := range s.read(eventFilter{kind: "Service"}) {
+		switch {
+		case strings.Contains(line, "third"):
+			kept["third"]++
+		case !strings.Contains(line, "good"):
+			kept["evil"]++
+		}
+	}
+	if kept["third"] != 1000 {
+		t.Errorf("%d events of the third tenant", kept["third"])
+	}
+	if got, want := s.read(eventFilter{kind: "Tenant"}), fmt.Sprintf("Tenant evil EventsLost x%d", eventLimit+500-kept["evil"]); !slices.Equal(got, []string{want}) {
+		t.Errorf("events of tenants: %v, want %v", got, want)
+	}
+	if got := s.read(eventFilter{kind: kindManager}); len(got) != 0 {
+		t.Errorf("events of the manager: %v", got)
 	}
 }
 

@@ -161,7 +161,7 @@ var reasons = []reason{
 	{reasonRestored, severityWarning, "Manager", "", false, "the state was restored from a backup; revisions begin anew"},
 	{reasonManagerUp, severityInfo, "Manager", latchPresence, false, "the manager is up"},
 	{reasonManagerDown, severityWarning, "Manager", latchPresence, false, "the manager has not been up for 10 seconds, or was stopped"},
-	{reasonEventsLost, severityWarning, "Manager", "", false, "more happened at once than could be noted; the count says how much"},
+	{reasonEventsLost, severityWarning, "Manager, Tenant", "", false, "more happened at once than could be noted; the count says how much"},
 }
 
 // reasonsByName finds a reason.
