@@ -6,7 +6,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
+
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/plan"
 )
 
 // keepPace is the least time between two writes of plans of one epoch. It is short, because tables outlive an agent that is
@@ -21,14 +25,14 @@ const keepShare = 10
 func paceAfter(took time.Duration) time.Duration { return max(keepPace, (keepShare-1)*took) }
 
 // syncPace is the least time between two writes of plans of one epoch that wait for the disk, which a store may share. After a loss
-// of power the next agent may have a plan that is older by it. Tables do not outlive that.
+// of power the next agent may have a plan that is older by it, but with the present tunnel sources and keys. Tables do not outlive that.
 const syncPace = time.Second
 
 // keepRetry is the time between two attempts to write what could not be written, and between two looks at what was.
 const keepRetry = time.Second
 
 // keepAll writes the newest applied plan to disk, off the way of the next one: that of a new epoch at once and synced, so that no
-// older one is obeyed after a restart; others every keepPace or, if they are large, at a keepShare of the time, and every syncPace synced. At the end it writes a last time. It restores
+// older one is obeyed after a restart, as well as one with other tunnel sources or keys; others every keepPace or, if they are large, at a keepShare of the time, and every syncPace synced. At the end it writes a last time. It restores
 // what others removed from the state directory.
 func (l *loop) keepAll(ctx context.Context) {
 	var pause, settle <-chan time.Time // nil: the next plan is written, or synced, when it comes
@@ -53,7 +57,7 @@ func (l *loop) keepAll(ctx context.Context) {
 		l.mu.Lock()
 		f := l.applied
 		l.mu.Unlock()
-		other := f.epoch != l.kept.epoch || l.kept.newerThan(f)
+		other := f.epoch != l.kept.epoch || l.kept.newerThan(f) || otherKeys(&l.synced.plan, &f.plan)
 		if f == l.synced || pause != nil && !last && !other {
 			continue
 		}
@@ -76,6 +80,33 @@ func (l *loop) keepAll(ctx context.Context) {
 			settle, l.synced = l.o.Clock.After(syncPace), f
 		}
 	}
+}
+
+// otherKeys reports whether tunnel sources or keys of what is in both plans are not the same. The steps of such a change wait until all nodes
+// applied the one before, so that packets are lost if a node falls back behind it.
+func otherKeys(before, after *plan.Plan) bool {
+	if !slices.Equal(before.TunnelSources, after.TunnelSources) || !slices.Equal(before.Switches, after.Switches) || !slices.Equal(before.RingKeys, after.RingKeys) {
+		return true
+	}
+	if !plan.SameSlice(before.Cookies, after.Cookies) {
+		for i := range after.Cookies {
+			k := &after.Cookies[i]
+			had := plan.CookiesOf(before.Cookies, lb.EndpointKey{VNI: k.VNI, VIP: k.VIP}).Keys
+			if len(had) > 0 && !slices.Equal(had, k.Keys) {
+				return true
+			}
+		}
+	}
+	if !plan.SameSlice(before.CIDs, after.CIDs) {
+		for i := range after.CIDs {
+			k := &after.CIDs[i]
+			had := plan.CIDsOf(before.CIDs, lb.EndpointKey{VNI: k.VNI, VIP: k.VIP})
+			if len(had) > 0 && !slices.Equal(had, k.Keys) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // newerThan reports whether a plan is of a later epoch than another one, or of a later revision of the same.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/plan"
 )
 
 // TestPlansAreKeptAtAPace: the first plan is on disk when it is obeyed, those that follow are keepPace later, that of a new epoch
@@ -76,10 +78,25 @@ func TestPlansAreKeptAtAPace(t *testing.T) {
 		expect(9, 9)
 		wait(keepPace)
 		expect(10, 9)
-		obey(11, 2)
+		// Other keys and tunnel sources do not wait.
+		for i, p := range []plan.Plan{
+			{TunnelSources: []netip.Prefix{netip.MustParsePrefix("100.64.0.0/16")}},
+			{RingKeys: []plan.Key{{ID: 1}}},
+			{Cookies: []plan.CookieKeys{{VIP: netip.MustParseAddr("203.0.113.10"), Keys: []plan.CookieKey{{Epoch: 1}}}}},
+			{Cookies: []plan.CookieKeys{{VIP: netip.MustParseAddr("203.0.113.10"), Keys: []plan.CookieKey{{Epoch: 1}, {Epoch: 2}}}}},
+		} {
+			revision := int64(11 + i)
+			l.mu.Lock()
+			l.applied = &folded{revision: revision, epoch: 2, plan: p}
+			l.mu.Unlock()
+			signal(l.keep)
+			synctest.Wait()
+			expect(revision, revision)
+		}
+		obey(15, 2)
 		end()
 		<-done
-		expect(11, 11)
+		expect(15, 15)
 	})
 }
 
