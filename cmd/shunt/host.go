@@ -56,7 +56,11 @@ func newHost() *cobra.Command {
 			}
 			if stop {
 				noteNoPins(cmd.ErrOrStderr(), o.BPFFS)
-				return host.Stop(o.BPFFS, o.RunDir)
+				if err := host.Stop(o.BPFFS, o.RunDir); err != nil {
+					return err
+				}
+				noteLeft(cmd.ErrOrStderr(), o.BPFFS)
+				return nil
 			}
 			if err := hostFlags(&o, listen, &programs, flows); err != nil {
 				return err

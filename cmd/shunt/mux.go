@@ -185,6 +185,9 @@ func (f *muxFlags) check() error {
 func stopMux(ctx context.Context, f muxFlags, stderr io.Writer) error {
 	err := mux.Ask(ctx, f.run, "stop")
 	if !errors.Is(err, mux.ErrNoAgent) {
+		if err == nil {
+			noteLeft(stderr, f.bpffs)
+		}
 		return err
 	}
 	client := remote.NewClient(f.run)
@@ -194,7 +197,11 @@ func stopMux(ctx context.Context, f muxFlags, stderr io.Writer) error {
 		}
 	}
 	noteNoPins(stderr, f.bpffs)
-	return dataplane.DetachMux(f.bpffs)
+	if err := dataplane.DetachMux(f.bpffs); err != nil {
+		return err
+	}
+	noteLeft(stderr, f.bpffs)
+	return nil
 }
 
 func runMux(ctx context.Context, f muxFlags, stderr io.Writer) error {

@@ -29,4 +29,11 @@ func TestStopWithoutPins(t *testing.T) {
 	if noteNoPins(&said, dir); said.Len() != 0 {
 		t.Errorf("with pins: %q", said.String())
 	}
+	if noteLeft(&said, dir); !strings.Contains(said.String(), "left in "+dir) || !strings.Contains(said.String(), ": link;") {
+		t.Errorf("with an object that stays: %q", said.String())
+	}
+	said.Reset()
+	if noteLeft(&said, t.TempDir()); said.Len() != 0 {
+		t.Errorf("with nothing that stays: %q", said.String())
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -132,13 +133,13 @@ func isMap(object pin.Pinner, m *ebpf.Map) bool {
 	return ok && idA == idB
 }
 
-// repairPins pins the maps of bad pins in dir, in the place of the objects that are there.
-func repairPins(dir string, maps map[string]*ebpf.Map, bad []badPin) error {
+// repairPins pins the maps of bad pins in dir. The objects that are there are put aside in root.
+func repairPins(root, dir string, maps map[string]*ebpf.Map, bad []badPin, log *slog.Logger) error {
 	for _, b := range bad {
 		path := filepath.Join(dir, b.name)
 		if b.found != "" {
-			if err := os.RemoveAll(path); err != nil {
-				return fmt.Errorf("remove %s from the path of pin %s: %w", b.found, b.name, err)
+			if err := putAside(root, path, b.found, log); err != nil {
+				return err
 			}
 		}
 		if err := pinMap(maps[b.name], path); err != nil {
@@ -167,7 +168,7 @@ func badLinkPin(path string, l link.Link) (*badPin, error) {
 
 // openOwnLink opens the pinned link of one of these programs. It returns nil where there is no pin, and where another object has its path: then
 // foreign describes that. Without CAP_SYS_ADMIN, which the service units do not have, the kernel shows no link's program: then each link of their
-// type counts as one of them.
+// type counts as one of them, unless the kernel's symbols show the program's name.
 func openOwnLink(path string, programs ...string) (l link.Link, foreign string, err error) {
 	p, err := openPin(path)
 	if err != nil {
@@ -204,16 +205,13 @@ func openOwnLink(path string, programs ...string) (l link.Link, foreign string, 
 	return l, "", nil
 }
 
-// takeOwnLink is openOwnLink that removes another object from the path, so that a link can be pinned there.
-func takeOwnLink(path string, programs ...string) (link.Link, error) {
+// takeOwnLink is openOwnLink that puts another object aside, so that a link can be pinned there.
+func takeOwnLink(path string, log *slog.Logger, programs ...string) (link.Link, error) {
 	l, foreign, err := openOwnLink(path, programs...)
 	if err != nil || foreign == "" {
 		return l, err
 	}
-	if err := os.RemoveAll(path); err != nil {
-		return nil, fmt.Errorf("remove %s from the path of pin %s: %w", foreign, filepath.Base(path), err)
-	}
-	return nil, nil
+	return nil, putAside(filepath.Dir(path), path, foreign, log)
 }
 
 // hasLinkType reports whether a link is of the type that links of our program have: XDP for a mux's, tcx for a host's.
@@ -226,7 +224,8 @@ func hasLinkType(l link.Link, program string) bool {
 	return err == nil && info.Type == want
 }
 
-// linkProgram returns the name of an XDP or tcx link's program; fs.ErrNotExist for other links, fs.ErrPermission without CAP_SYS_ADMIN.
+// linkProgram returns the name of an XDP or tcx link's program; fs.ErrNotExist for other links, fs.ErrPermission without CAP_SYS_ADMIN
+// where the kernel's symbols do not show it either.
 func linkProgram(l link.Link) (string, error) {
 	info, err := l.Info()
 	if err != nil {
@@ -236,6 +235,11 @@ func linkProgram(l link.Link) (string, error) {
 		return "", fs.ErrNotExist
 	}
 	p, err := ebpf.NewProgramFromID(info.Program)
+	if errors.Is(err, fs.ErrPermission) {
+		if name := linkSymbol(l); name != "" {
+			return name, nil
+		}
+	}
 	if err != nil {
 		return "", err
 	}

@@ -38,11 +38,15 @@ func pinTestMap(t *testing.T, path, name string) {
 	must(t, m.Pin(path))
 }
 
+func newTestInstructions() asm.Instructions {
+	return asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}
+}
+
 // newTestProgram returns an XDP program that passes all packets.
 func newTestProgram(t *testing.T) *ebpf.Program {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "shunt_test", Type: ebpf.XDP, License: "GPL",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
+		Instructions: newTestInstructions()})
 	must(t, err)
 	t.Cleanup(func() { p.Close() })
 	return p

@@ -172,7 +172,7 @@ func (c *HostCO) attach(h *Host) (err error) {
 // attached returns the link that holds the program to the device of host_in: the pinned one, or a new one. tending is held.
 func (c *HostCO) attached(h *Host) (link.Link, error) {
 	pin, ifindex := filepath.Join(h.dir, coLinkPin), linkIfindex(h.links[0])
-	old, err := takeOwnLink(pin, hostCOProgHostCo)
+	old, err := takeOwnLink(pin, h.log, hostCOProgHostCo)
 	if err != nil {
 		return nil, err
 	}
@@ -305,7 +305,7 @@ func (c *HostCO) Close() error {
 
 // detachCO takes the program that is pinned in dir off its device and removes its pins.
 func detachCO(dir string) error {
-	l, err := takeOwnLink(filepath.Join(dir, coLinkPin), hostCOProgHostCo)
+	l, _, err := openOwnLink(filepath.Join(dir, coLinkPin), hostCOProgHostCo)
 	if l != nil {
 		err = releaseServe(l)
 	}
@@ -313,8 +313,8 @@ func detachCO(dir string) error {
 		return fmt.Errorf("detach %s: %w", coLinkPin, err)
 	}
 	for _, pin := range []string{hostCOMapCoEndpoints, hostCOMapCoReasons, hostCOMapCoSetups} {
-		if err := os.Remove(filepath.Join(dir, pin)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("remove pins: %w", err)
+		if err := removeOwnMap(filepath.Join(dir, pin), pin); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -88,7 +88,10 @@ func newHostEnv(t *testing.T) *hostEnv {
 		return err
 	}))
 	e.dir = filepath.Join(bpffsRoot, "test-"+e.namespace)
-	t.Cleanup(func() { must(t, DetachHost(e.dir)) })
+	t.Cleanup(func() {
+		must(t, DetachHost(e.dir))
+		must(t, os.RemoveAll(e.dir)) // objects of others
+	})
 	e.open()
 	return e
 }

@@ -47,6 +47,7 @@ func (o HostOptions) log() *slog.Logger {
 // Host is the data plane of one host: two tcx programs on the uplink, one on each device of servers, and their pinned maps.
 type Host struct {
 	dir     string
+	log     *slog.Logger
 	objects hostObjects
 	reasons []string // by enum host_reason
 	// testClock is HostOptions'.
@@ -135,7 +136,7 @@ func OpenHost(o HostOptions) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{dir: o.Dir, now: monotonic, testClock: o.testClock, serve: map[int]link.Link{}, last: o.Last, pinsSeen: map[string]fs.FileInfo{}}
+	h := &Host{dir: o.Dir, log: o.log(), now: monotonic, testClock: o.testClock, serve: map[int]link.Link{}, last: o.Last, pinsSeen: map[string]fs.FileInfo{}}
 	h.deferred.mu = &h.mu
 	if h.reasons, err = enumNames(spec, "host_reason", "HOST_REASON_"); err != nil {
 		return nil, err
@@ -264,7 +265,7 @@ func (h *Host) place() link.Anchor {
 // attaches it anew and takes the old link away afterwards.
 func attachHook(hook hostHook, h *Host, ifindex int) (link.Link, error) {
 	pin := filepath.Join(h.dir, hook.pin)
-	old, err := takeOwnLink(pin, hook.program)
+	old, err := takeOwnLink(pin, h.log, hook.program)
 	if err != nil {
 		return nil, err
 	}
@@ -331,7 +332,7 @@ func HostAttached(dir string) (bool, error) {
 }
 
 // DetachHost detaches the programs pinned in dir and removes the pins, flow state included, and dir if nothing else is
-// in it. Nothing pinned is no error.
+// in it. Objects of others stay, also those at the paths of pins. Nothing pinned is no error.
 func DetachHost(dir string) error {
 	if err := detachCO(dir); err != nil {
 		return err
@@ -340,7 +341,7 @@ func DetachHost(dir string) error {
 		return err
 	}
 	for _, hook := range hostHooks {
-		l, err := takeOwnLink(filepath.Join(dir, hook.pin), hook.program)
+		l, _, err := openOwnLink(filepath.Join(dir, hook.pin), hook.program)
 		if err != nil {
 			return err
 		}
@@ -364,8 +365,8 @@ func DetachHost(dir string) error {
 		}
 	}
 	for _, pin := range pins {
-		if err := os.RemoveAll(filepath.Join(dir, pin)); err != nil {
-			return fmt.Errorf("remove pins: %w", err)
+		if err := removeOwnMap(filepath.Join(dir, pin), formerTable(pin)); err != nil {
+			return err
 		}
 	}
 	err = os.Remove(dir)

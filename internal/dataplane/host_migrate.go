@@ -68,7 +68,7 @@ func (h *Host) finishMigration() error {
 		return err
 	}
 	for _, pin := range append([]string{hostMapBindingsOne}, formerFlowPins...) {
-		if err := os.Remove(filepath.Join(h.dir, pin)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := removeOwnMap(filepath.Join(h.dir, pin), formerTable(pin)); err != nil {
 			return fmt.Errorf("remove tables of before: %w", err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"structs"
 
 	"github.com/cilium/ebpf"
@@ -24,6 +25,9 @@ const (
 )
 
 var formerFlowPins = []string{hostMapFlowsTwo, hostMapSubstitutesTwo, hostPinFormerTags, hostPinFormerRecords, hostPinFormerCookies}
+
+// formerTable is the name of the table that is pinned by a name: a table that was put aside keeps its own.
+func formerTable(pin string) string { return strings.TrimSuffix(pin, "_was") }
 
 // flowKeyTwo is the key of the map "flows" of version 2: a flow as the server sees it.
 type flowKeyTwo struct {

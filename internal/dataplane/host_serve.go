@@ -24,12 +24,17 @@ type HostServers struct {
 }
 
 // servePins are the pins of links on servers' devices.
-func servePins(dir string) ([]string, error) {
-	pins, err := filepath.Glob(filepath.Join(dir, serveLinkPin+"*"))
-	if err != nil {
-		return nil, fmt.Errorf("list pins: %w", err)
+func servePins(dir string) (pins []string, err error) {
+	devices, err := numberedPins(dir, serveLinkPin)
+	for _, ifindex := range devices {
+		pins = append(pins, servePin(dir, ifindex))
 	}
-	return pins, nil
+	return pins, err
+}
+
+// servePin is the pin of the link on a device.
+func servePin(dir string, ifindex int) string {
+	return filepath.Join(dir, serveLinkPin+strconv.Itoa(ifindex))
 }
 
 // adoptServe takes over the programs on servers' devices: each is replaced in one step. Pins of devices that went are removed.
@@ -41,9 +46,12 @@ func (h *Host) adoptServe() error {
 		return err
 	}
 	for _, pin := range pins {
-		l, err := link.LoadPinnedLink(pin, nil)
+		l, err := takeOwnLink(pin, h.log, hostProgHostServe)
 		if err != nil {
-			return fmt.Errorf("open pinned link %s: %w", pin, err)
+			return err
+		}
+		if l == nil {
+			continue
 		}
 		ifindex := linkIfindex(l)
 		if ifindex == 0 {
@@ -85,7 +93,7 @@ func (h *Host) followLocked(devices []int) error {
 		if slices.Contains(devices, ifindex) && linkIfindex(l) == ifindex {
 			continue
 		}
-		if err := releaseServe(l); err != nil {
+		if err := h.dropServe(ifindex, l); err != nil {
 			errs = append(errs, fmt.Errorf("take the program off interface %d: %w", ifindex, err))
 			continue
 		}
@@ -111,8 +119,12 @@ func (h *Host) attachServe(ifindex int) (link.Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("attach %s to interface %d: %w", ebpf.AttachTCXIngress, ifindex, err)
 	}
-	pin := filepath.Join(h.dir, serveLinkPin+strconv.Itoa(ifindex))
-	if _, err := takeOwnLink(pin); err != nil {
+	pin := servePin(h.dir, ifindex)
+	old, err := takeOwnLink(pin, h.log, hostProgHostServe)
+	if old != nil {
+		err = releaseServe(old)
+	}
+	if err != nil {
 		l.Close()
 		return nil, err
 	}
@@ -121,6 +133,23 @@ func (h *Host) attachServe(ifindex int) (link.Link, error) {
 		return nil, fmt.Errorf("pin link %s: %w", pin, err)
 	}
 	return l, nil
+}
+
+// dropServe takes the program off a device. An object of others at the path of its pin stays there.
+func (h *Host) dropServe(ifindex int, l link.Link) error {
+	bad, err := badLinkPin(servePin(h.dir, ifindex), l)
+	if err != nil {
+		return err
+	}
+	if bad == nil {
+		return releaseServe(l)
+	}
+	if linkIfindex(l) != 0 {
+		if err := l.Detach(); err != nil {
+			return err
+		}
+	}
+	return l.Close()
 }
 
 // releaseServe detaches a link, removes its pin and lets go of it.
@@ -148,7 +177,7 @@ func detachServe(dir string) error {
 		return err
 	}
 	for _, pin := range pins {
-		l, err := takeOwnLink(pin, hostProgHostServe)
+		l, _, err := openOwnLink(pin, hostProgHostServe)
 		if err != nil {
 			return err
 		}

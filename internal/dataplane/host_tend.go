@@ -56,7 +56,7 @@ func (h *Host) tendPins() (restored []string, err error) {
 	if err := EnsureBPFFS(h.dir); err != nil {
 		return nil, err
 	}
-	if repairErr := repairPins(h.dir, maps, bad); repairErr != nil {
+	if repairErr := repairPins(h.dir, h.dir, maps, bad, h.log); repairErr != nil {
 		return nil, errors.Join(err, repairErr)
 	}
 	if len(bad) == len(maps) {
@@ -99,7 +99,7 @@ func (h *Host) tendServe() (restored []string, err error) {
 	defer h.serving.Unlock()
 	var errs []error
 	for ifindex, old := range h.serve {
-		pin := filepath.Join(h.dir, fmt.Sprint(serveLinkPin, ifindex))
+		pin := servePin(h.dir, ifindex)
 		if linkIfindex(old) == 0 && !deviceExists(ifindex) {
 			continue
 		}
@@ -142,20 +142,27 @@ func (h *Host) tendLink(old link.Link, pin string, ifindex int, attach func() (l
 	if err := EnsureBPFFS(h.dir); err != nil {
 		return nil, "", err
 	}
-	if l, err = pinAgain(old, pin); err != nil {
+	if l, err = pinAgain(old, pin, bad, h.log); err != nil {
 		return nil, "", fmt.Errorf("pin link %s again: %w", pin, err)
 	}
 	return l, "pin of " + pinWords([]badPin{*bad}), nil
 }
 
-// removePin detaches a link that is on another interface than wanted, and removes its pin.
+// removePin detaches a link that is on another interface than wanted, and removes its pin. Another object at the path stays there.
 func removePin(pin string, l link.Link) error {
+	bad, err := badLinkPin(pin, l)
+	if err != nil {
+		return err
+	}
 	if linkIfindex(l) != 0 {
 		if err := l.Detach(); err != nil {
 			return fmt.Errorf("detach %s: %w", pin, err)
 		}
 	}
-	if err := os.RemoveAll(pin); err != nil {
+	if bad != nil {
+		return nil
+	}
+	if err := os.Remove(pin); err != nil {
 		return fmt.Errorf("remove pin: %w", err)
 	}
 	return nil

@@ -44,7 +44,7 @@ func newMuxEnv(t *testing.T) *muxEnv {
 	}))
 	t.Cleanup(func() {
 		DetachMux(e.dir)
-		os.Remove(e.dir)
+		os.RemoveAll(e.dir)
 	})
 	return e
 }

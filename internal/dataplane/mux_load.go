@@ -150,7 +150,7 @@ func (m *Mux) open(o MuxOptions) error {
 	}
 	var found sets
 	if o.BPFFS != "" {
-		if found, err = findSets(o.BPFFS); err != nil {
+		if found, err = findSets(o.BPFFS, o.log()); err != nil {
 			return err
 		}
 	}
@@ -216,7 +216,7 @@ func (m *Mux) publishTables(dir string) error {
 	if dir == "" {
 		return nil
 	}
-	return pinMaps(dir, muxPinTables, m.objects.byName())
+	return pinMaps(dir, muxPinTables, m.objects.byName(), m.options.log())
 }
 
 // newSipHashKey returns a random key.
@@ -325,8 +325,8 @@ func (m *Mux) load(spec *ebpf.CollectionSpec, set string) (bool, error) {
 func (m *Mux) renameSet(set string) error {
 	dir := m.options.BPFFS
 	for _, name := range []string{muxPinTables, muxPinOld} {
-		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
-			return fmt.Errorf("remove old pins: %w", err)
+		if err := removeSet(dir, name, m.options.log()); err != nil {
+			return err
 		}
 	}
 	if err := os.Rename(filepath.Join(dir, set), filepath.Join(dir, muxPinTables)); err != nil {
@@ -416,9 +416,9 @@ func MuxAttached(dir string) (bool, error) {
 	return othersAttached(dir)
 }
 
-// DetachMux takes the program off its interfaces and removes all pins. There need not be any.
+// DetachMux takes the program off its interfaces and removes all its pins. There need not be any. Objects of others stay, also those at the paths of pins.
 func DetachMux(dir string) error {
-	l, err := takeOwnLink(filepath.Join(dir, muxPinLink), muxLinkPrograms...)
+	l, _, err := openOwnLink(filepath.Join(dir, muxPinLink), muxLinkPrograms...)
 	if l != nil {
 		err = dropLink(l)
 	}
@@ -429,8 +429,8 @@ func DetachMux(dir string) error {
 		return err
 	}
 	for _, name := range muxSets {
-		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
-			return fmt.Errorf("remove pins: %w", err)
+		if err := dropSet(dir, name); err != nil {
+			return err
 		}
 	}
 	return nil

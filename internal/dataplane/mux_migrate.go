@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -34,7 +35,7 @@ type sets struct {
 }
 
 // findSets finds out which set counts, and removes what nobody needs any more.
-func findSets(dir string) (sets, error) {
+func findSets(dir string, log *slog.Logger) (sets, error) {
 	has := map[string]bool{}
 	for _, name := range muxSets {
 		_, err := os.Stat(filepath.Join(dir, name))
@@ -59,8 +60,8 @@ func findSets(dir string) (sets, error) {
 	}
 	for name, there := range has {
 		if there && name != found.current && name != found.former {
-			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
-				return sets{}, fmt.Errorf("remove old pins: %w", err)
+			if err := removeSet(dir, name, log); err != nil {
+				return sets{}, err
 			}
 		}
 	}
@@ -69,14 +70,15 @@ func findSets(dir string) (sets, error) {
 
 // programUses says whether the program behind the pinned link works with a set.
 func programUses(dir, set string) (bool, error) {
-	config, err := ebpf.LoadPinnedMap(filepath.Join(dir, set, muxMapConfigs), nil)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
+	p, err := openPin(filepath.Join(dir, set, muxMapConfigs))
 	if err != nil {
 		return false, fmt.Errorf("open pinned table %s: %w", muxMapConfigs, err)
 	}
-	defer config.Close()
+	defer p.close()
+	config, ok := p.object.(*ebpf.Map)
+	if !ok || !hasName(config, muxMapConfigs) {
+		return false, nil
+	}
 	l, err := link.LoadPinnedLink(filepath.Join(dir, muxPinLink), nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -132,10 +134,10 @@ func (m *Mux) migrateLocked() error {
 	if err := m.reached("filled"); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(filepath.Join(dir, muxPinNext)); err != nil {
-		return fmt.Errorf("remove old pins: %w", err)
+	if err := removeSet(dir, muxPinNext, m.options.log()); err != nil {
+		return err
 	}
-	if err := pinMaps(dir, muxPinNext, m.objects.byName()); err != nil {
+	if err := pinMaps(dir, muxPinNext, m.objects.byName(), m.options.log()); err != nil {
 		return err
 	}
 	if err := m.reached("pinned"); err != nil {
@@ -146,7 +148,7 @@ func (m *Mux) migrateLocked() error {
 		return err
 	}
 	if err := m.attachFirst(m.options.Ifindex); err != nil {
-		return errors.Join(err, os.RemoveAll(filepath.Join(dir, muxPinNext)))
+		return errors.Join(err, removeSet(dir, muxPinNext, m.options.log()))
 	}
 	m.former, m.ending = nil, m.former
 	if err := m.reached("first"); err != nil {
@@ -202,8 +204,8 @@ func (m *Mux) moveSets() error {
 	tables, next, old := m.set(muxPinTables), m.set(muxPinNext), m.set(muxPinOld)
 	if _, err := os.Stat(next); err == nil {
 		if _, err := os.Stat(tables); err == nil {
-			if err := os.RemoveAll(old); err != nil {
-				return fmt.Errorf("remove old pins: %w", err)
+			if err := removeSet(m.options.BPFFS, muxPinOld, m.options.log()); err != nil {
+				return err
 			}
 			if err := os.Rename(tables, old); err != nil {
 				return fmt.Errorf("put old pins aside: %w", err)
@@ -219,10 +221,7 @@ func (m *Mux) moveSets() error {
 	if err := m.reached("moved"); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(old); err != nil {
-		return fmt.Errorf("remove old pins: %w", err)
-	}
-	return nil
+	return removeSet(m.options.BPFFS, muxPinOld, m.options.log())
 }
 
 // set is the directory of a set.

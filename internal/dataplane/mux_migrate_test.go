@@ -3,6 +3,7 @@ package dataplane
 import (
 	"encoding/binary"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -250,13 +251,13 @@ func pinABI1(e *muxEnv, key lb.EndpointKey) {
 	reasons[0] = 7
 	must(e.t, table(muxMapReasons, ebpf.PerCPUArray, 8, 64).Put(uint32(0), reasons))
 	must(e.t, EnsureBPFFS(e.dir))
-	must(e.t, pinMaps(e.dir, muxPinTables, made))
+	must(e.t, pinMaps(e.dir, muxPinTables, made, slog.New(slog.DiscardHandler)))
 	closeMaps(made)
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: muxProgMux, Type: ebpf.XDP, AttachType: ebpf.AttachXDP, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()}, License: "GPL"})
 	must(e.t, err)
 	defer program.Close()
 	must(e.t, netdev.In(e.namespace, func() error {
-		l, err := attachXDP(program, e.ifindex, XDPNative, filepath.Join(e.dir, muxPinLink))
+		l, err := attachXDP(program, e.ifindex, XDPNative, filepath.Join(e.dir, muxPinLink), slog.New(slog.DiscardHandler))
 		if err == nil {
 			l.Close()
 		}

@@ -1,14 +1,10 @@
 package dataplane
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/cilium/ebpf/link"
 )
@@ -22,24 +18,10 @@ func otherPin(dir string, ifindex int) string {
 
 // otherPins lists the numbers of the further interfaces that have pins.
 func otherPins(dir string) ([]int, error) {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list pins: %w", err)
-	}
-	var out []int
-	for _, e := range entries {
-		rest, ok := strings.CutPrefix(e.Name(), muxPinOther)
-		if n, err := strconv.Atoi(rest); ok && err == nil {
-			out = append(out, n)
-		}
-	}
-	return out, nil
+	return numberedPins(dir, muxPinOther)
 }
 
-// dropOthers takes the program off further interfaces but those that stay, and removes their pins.
+// dropOthers takes the program off further interfaces but those that stay, and removes their pins. Objects of others at the paths stay.
 func dropOthers(dir string, stay []int) error {
 	pins, err := otherPins(dir)
 	if err != nil {
@@ -49,7 +31,7 @@ func dropOthers(dir string, stay []int) error {
 		if slices.Contains(stay, ifindex) {
 			continue
 		}
-		l, err := takeOwnLink(otherPin(dir, ifindex), muxLinkPrograms...)
+		l, _, err := openOwnLink(otherPin(dir, ifindex), muxLinkPrograms...)
 		if err != nil {
 			return err
 		}
@@ -115,7 +97,7 @@ func (m *Mux) attachOthers() error {
 				return err
 			}
 			if bad != nil {
-				l, err := pinAgain(old, pin)
+				l, err := pinAgain(old, pin, bad, m.options.log())
 				if err != nil {
 					return fmt.Errorf("pin XDP link again: %w", err)
 				}
@@ -123,7 +105,7 @@ func (m *Mux) attachOthers() error {
 				continue
 			}
 		}
-		l, err := attachXDP(m.objects.Mux, ifindex, m.options.Mode, pin)
+		l, err := attachXDP(m.objects.Mux, ifindex, m.options.Mode, pin, m.options.log())
 		if err != nil {
 			return err
 		}

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
+	"log/slog"
 	"path/filepath"
 
 	"github.com/cilium/ebpf/link"
@@ -27,7 +27,7 @@ func (m *Mux) attachFirst(ifindex int) error {
 	if err := dropOthers(m.options.BPFFS, m.options.Others); err != nil {
 		return err
 	}
-	l, err := attachXDP(m.objects.Mux, ifindex, m.options.Mode, m.linkPin())
+	l, err := attachXDP(m.objects.Mux, ifindex, m.options.Mode, m.linkPin(), m.options.log())
 	if err != nil {
 		return err
 	}
@@ -113,15 +113,15 @@ func (m *Mux) tendPins() (mended string, err error) {
 		return "", err
 	}
 	if len(bad) < len(tables) {
-		if repairErr := repairPins(dir, tables, bad); repairErr != nil {
+		if repairErr := repairPins(m.options.BPFFS, dir, tables, bad, m.options.log()); repairErr != nil {
 			return "", errors.Join(err, repairErr)
 		}
 		return "restored pins of tables: " + pinWords(bad), err
 	}
-	if err := os.RemoveAll(dir); err != nil {
-		return "", fmt.Errorf("remove old pins: %w", err)
+	if err := removeSet(m.options.BPFFS, muxPinTables, m.options.log()); err != nil {
+		return "", err
 	}
-	if err := pinMaps(m.options.BPFFS, muxPinTables, tables); err != nil {
+	if err := pinMaps(m.options.BPFFS, muxPinTables, tables, m.options.log()); err != nil {
 		return "", err
 	}
 	return "the pins of the tables were removed; restored", nil
@@ -163,7 +163,7 @@ func (m *Mux) tendFirst(ifindex int) (mended string, err error) {
 	if err := EnsureBPFFS(m.options.BPFFS); err != nil {
 		return "", err
 	}
-	if err := m.pinLinkAgain(); err != nil {
+	if err := m.pinLinkAgain(bad); err != nil {
 		return "", fmt.Errorf("pin XDP link again: %w", err)
 	}
 	return "restored the pin of the program's link: " + pinWords([]badPin{*bad}), nil
@@ -178,16 +178,16 @@ func (m *Mux) watchAgain() error {
 }
 
 // pinLinkAgain pins a link whose pin somebody removed.
-func (m *Mux) pinLinkAgain() error {
-	l, err := pinAgain(m.link, m.linkPin())
+func (m *Mux) pinLinkAgain(bad *badPin) error {
+	l, err := pinAgain(m.link, m.linkPin(), bad, m.options.log())
 	if err == nil {
 		m.link = l
 	}
 	return err
 }
 
-// pinAgain pins a link that has lost its pin, in the place of another object; the new handle replaces the old one, which it closes.
-func pinAgain(old link.Link, pin string) (link.Link, error) {
+// pinAgain pins a link that has lost its pin, and puts another object aside that is there; the new handle replaces the old one, which it closes.
+func pinAgain(old link.Link, pin string, bad *badPin, log *slog.Logger) (link.Link, error) {
 	fd, ok := old.(interface{ FD() int })
 	if !ok {
 		return nil, fmt.Errorf("pin %s: link of type %T has no descriptor", pin, old)
@@ -201,9 +201,11 @@ func pinAgain(old link.Link, pin string) (link.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.RemoveAll(pin); err != nil {
-		l.Close()
-		return nil, err
+	if bad.found != "" {
+		if err := putAside(filepath.Dir(pin), pin, bad.found, log); err != nil {
+			l.Close()
+			return nil, err
+		}
 	}
 	if err := l.Pin(pin); err != nil {
 		l.Close()

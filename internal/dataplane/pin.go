@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -13,10 +14,10 @@ import (
 
 // pinMaps pins maps under dir/name all at once: into a temporary directory that is then renamed. What a process that
 // died in between left behind is removed. Names on a bpf file system have no dots.
-func pinMaps(dir, name string, maps map[string]*ebpf.Map) error {
+func pinMaps(dir, name string, maps map[string]*ebpf.Map, log *slog.Logger) error {
 	temporary, final := filepath.Join(dir, name+"_new"), filepath.Join(dir, name)
-	if err := os.RemoveAll(temporary); err != nil {
-		return fmt.Errorf("remove old pins: %w", err)
+	if err := removeSet(dir, name+"_new", log); err != nil {
+		return err
 	}
 	if err := os.Mkdir(temporary, 0o700); err != nil {
 		return fmt.Errorf("make pin directory: %w", err)

@@ -64,7 +64,7 @@ func linkMaps(l link.Link, names []string) (map[string]*ebpf.Map, error) {
 	return found, nil
 }
 
-// repairMuxPins repairs the pins in a mux's directory. names are those of the tables. Objects of others are removed from the paths of pins; tables
+// repairMuxPins repairs the pins in a mux's directory. names are those of the tables. Objects of others are put aside from the paths of pins; tables
 // are pinned again where the attached program has them. If no program is attached, tables are removed of which a part is lost, because
 // nothing works with them: the mux begins with empty ones.
 func repairMuxPins(dir string, names []string, log *slog.Logger) error {
@@ -79,7 +79,7 @@ func repairMuxPins(dir string, names []string, log *slog.Logger) error {
 		}
 		p.close()
 		if p.words != "" && !p.isDirectory() {
-			if err := removeForeign(dir, set, p.words, log); err != nil {
+			if err := putAside(dir, filepath.Join(dir, set), p.words, log); err != nil {
 				return err
 			}
 		}
@@ -97,14 +97,14 @@ func repairMuxPins(dir string, names []string, log *slog.Logger) error {
 			continue
 		}
 		log.Error("tables are lost: other objects were at the paths of pins, and no program is attached", "tables", filepath.Join(dir, set), "pins", pinWords(foreign))
-		if err := os.RemoveAll(filepath.Join(dir, set)); err != nil {
-			return fmt.Errorf("remove old pins: %w", err)
+		if err := removeSet(dir, set, log); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// repairMuxLinks removes objects of others from the paths of links' pins, and returns a pinned link of a mux's program; nil: there is none.
+// repairMuxLinks puts objects of others aside from the paths of links' pins, and returns a pinned link of a mux's program; nil: there is none.
 func repairMuxLinks(dir string, log *slog.Logger) (attached link.Link, err error) {
 	others, err := otherPins(dir)
 	if err != nil {
@@ -117,7 +117,7 @@ func repairMuxLinks(dir string, log *slog.Logger) (attached link.Link, err error
 	for _, pin := range pins {
 		l, foreign, err := openOwnLink(filepath.Join(dir, pin), muxLinkPrograms...)
 		if err == nil && foreign != "" {
-			err = removeForeign(dir, pin, foreign, log)
+			err = putAside(dir, filepath.Join(dir, pin), foreign, log)
 		}
 		if err != nil {
 			return nil, err
@@ -162,7 +162,7 @@ func restoreMuxTables(dir string, attached link.Link, names []string, log *slog.
 	if err := os.MkdirAll(filepath.Join(dir, set), 0o700); err != nil {
 		return fmt.Errorf("make pin directory: %w", err)
 	}
-	if err := repairPins(filepath.Join(dir, set), tables, bad); err != nil {
+	if err := repairPins(dir, filepath.Join(dir, set), tables, bad, log); err != nil {
 		return err
 	}
 	log.Warn("restored pins from the attached program", "pins", pinWords(bad))
@@ -183,15 +183,6 @@ func foreignTables(dir string, names []string) (foreign []badPin, err error) {
 	}
 	slices.SortFunc(foreign, func(a, b badPin) int { return strings.Compare(a.name, b.name) })
 	return foreign, nil
-}
-
-// removeForeign removes another object from the path of a pin.
-func removeForeign(dir, name, words string, log *slog.Logger) error {
-	log.Warn("removed another object from the path of a pin", "pin", filepath.Join(dir, name), "object", words)
-	if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
-		return fmt.Errorf("remove %s from the path of pin %s: %w", words, name, err)
-	}
-	return nil
 }
 
 // repairHostPins repairs the pins in a host's directory like repairMuxPins. A table that no attached program has is made anew, as one whose pin is
@@ -220,8 +211,8 @@ func repairHostPins(dir string, spec *ebpf.CollectionSpec, log *slog.Logger) err
 		if err != nil {
 			return err
 		}
-		if _, ok := p.object.(*ebpf.Map); p.words != "" && !ok {
-			err = removeForeign(dir, former, p.words, log)
+		if m, ok := p.object.(*ebpf.Map); p.words != "" && (!ok || !hasName(m, formerTable(former))) {
+			err = putAside(dir, filepath.Join(dir, former), p.words, log)
 		}
 		p.close()
 		if err != nil {
@@ -241,7 +232,7 @@ func repairHostPins(dir string, spec *ebpf.CollectionSpec, log *slog.Logger) err
 		m := held[name]
 		switch {
 		case m == nil && len(foreign) > 0:
-			err = removeForeign(dir, name, foreign[0].found, log)
+			err = putAside(dir, filepath.Join(dir, name), foreign[0].found, log)
 		case m != nil && len(foreign) > 0:
 			bad = append(bad, foreign...)
 		case m != nil:
@@ -259,7 +250,7 @@ func repairHostPins(dir string, spec *ebpf.CollectionSpec, log *slog.Logger) err
 	if len(bad) == 0 {
 		return nil
 	}
-	if err := repairPins(dir, held, bad); err != nil {
+	if err := repairPins(dir, dir, held, bad, log); err != nil {
 		return err
 	}
 	slices.SortFunc(bad, func(a, b badPin) int { return strings.Compare(a.name, b.name) })
@@ -267,7 +258,7 @@ func repairHostPins(dir string, spec *ebpf.CollectionSpec, log *slog.Logger) err
 	return nil
 }
 
-// repairHostLinks removes objects of others from the paths of links' pins. It returns the tables that the attached programs work with, but for
+// repairHostLinks puts objects of others aside from the paths of links' pins. It returns the tables that the attached programs work with, but for
 // those of which two are in use: a flow table of another size is being filled, or its agent ended meanwhile.
 func repairHostLinks(dir string, tables map[string]*ebpf.MapSpec, log *slog.Logger) (held map[string]*ebpf.Map, err error) {
 	held = map[string]*ebpf.Map{}
@@ -295,7 +286,7 @@ func repairHostLinks(dir string, tables map[string]*ebpf.MapSpec, log *slog.Logg
 	for pin, program := range programs {
 		l, foreign, err := openOwnLink(filepath.Join(dir, pin), program)
 		if err == nil && foreign != "" {
-			err = removeForeign(dir, pin, foreign, log)
+			err = putAside(dir, filepath.Join(dir, pin), foreign, log)
 		}
 		if err != nil {
 			return held, err

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 
 	"github.com/cilium/ebpf"
@@ -31,12 +32,12 @@ func (m XDPMode) flags() (link.XDPAttachFlags, error) {
 
 // attachXDP makes prog the program of the interface: by replacing the one behind the pinned link, in one step and
 // without a lost packet, else by a new link that it pins.
-func attachXDP(prog *ebpf.Program, ifindex int, mode XDPMode, pin string) (link.Link, error) {
+func attachXDP(prog *ebpf.Program, ifindex int, mode XDPMode, pin string, log *slog.Logger) (link.Link, error) {
 	flags, err := mode.flags()
 	if err != nil {
 		return nil, err
 	}
-	old, err := takeOwnLink(pin, muxLinkPrograms...)
+	old, err := takeOwnLink(pin, log, muxLinkPrograms...)
 	if err != nil {
 		return nil, err
 	}

@@ -107,6 +107,8 @@ type Machine interface {
 	BTF() (bool, error)
 	// BPFFS tells whether a bpf filesystem is mounted at the path.
 	BPFFS(path string) (bool, error)
+	// ForeignPins lists the objects of others that agents put aside below the path.
+	ForeignPins(path string) ([]string, error)
 	// Sysctl reads a setting, its key with slashes.
 	Sysctl(key string) (string, error)
 	// Interface finds an interface by name; the error says which there are.

@@ -23,6 +23,7 @@ type Fake struct {
 	TCXError error
 	MapError error
 	Locked   string
+	Foreign  []string // pins
 	// Of servers; a way is found by its source, or by its destination without one.
 	Devices []Tunnel
 	Own     []Address
@@ -97,6 +98,9 @@ func (f *Fake) Capabilities() (uint64, error) { return f.Caps, nil }
 
 // BTF implements Machine.
 func (f *Fake) BTF() (bool, error) { return f.HasBTF, nil }
+
+// ForeignPins implements Machine.
+func (f *Fake) ForeignPins(string) ([]string, error) { return f.Foreign, nil }
 
 // BPFFS implements Machine.
 func (f *Fake) BPFFS(string) (bool, error) { return f.Mounted, nil }

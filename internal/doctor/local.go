@@ -52,6 +52,20 @@ func (Local) BTF() (bool, error) {
 	return err == nil, err
 }
 
+// ForeignPins implements Machine.
+func (Local) ForeignPins(path string) (found []string, err error) {
+	all, err := filepath.Glob(filepath.Join(path, "shunt", "*", "*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range all {
+		if dataplane.IsForeignPin(filepath.Base(file)) {
+			found = append(found, file)
+		}
+	}
+	return found, nil
+}
+
 // BPFFS implements Machine.
 func (Local) BPFFS(path string) (bool, error) {
 	var s unix.Statfs_t

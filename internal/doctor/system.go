@@ -92,6 +92,11 @@ func (e *examination) bpffs() {
 	case !mounted:
 		e.fail(check, cure, "no bpf filesystem at %s", bpfDir)
 	default:
+		if foreign, err := e.m.ForeignPins(bpfDir); err != nil || len(foreign) > 0 {
+			e.warn(check, "find out which program pins them at paths of Shunt, then move or remove them: the last pin of a link holds its program attached",
+				"objects of other programs were put aside: %s", strings.Join(foreign, ", "))
+			return
+		}
 		e.ok(check, "mounted at %s", bpfDir)
 	}
 }

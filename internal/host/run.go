@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,6 +73,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer namespace.Close()
 	pins, err := os.ReadDir(o.BPFFS)
+	pins = slices.DeleteFunc(pins, func(e os.DirEntry) bool { return dataplane.IsForeignPin(e.Name()) })
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("look for pins: %w", err)
 	}
