@@ -81,13 +81,13 @@ func (s *session) settledLocked() bool { return !s.moved && !s.telling && s.obey
 // waiting is what ends the waiting of a mux; its channels are nil while nothing is held.
 type waiting struct {
 	stirred, moved <-chan struct{}
-	// due fires at until, when the oldest fold has waited for hostsFirst.
+	// due fires at until, when the first fold has waited for hostsFirst.
 	due   <-chan time.Time
 	until time.Time
 }
 
 // hold tells which changes a mux must not hear of yet: those of which connected hosts, here or at other members, do not obey
-// everything, for at most hostsFirst. Other changes do not wait for them, nor for hosts that they do not concern. The view is
+// everything, for at most hostsFirst after their updates were due. Other changes do not wait for them, nor for hosts that they do not concern. The view is
 // locked: all sessions were told of the newest change.
 func (m *Manager) hold(mux *session, w *waiting) []fold {
 	mux.mu.Lock()
@@ -101,6 +101,18 @@ func (m *Manager) hold(mux *session, w *waiting) []fold {
 	behind, stirred := m.sessions.hostsBehind()
 	others, moved := m.hosts.waitedFor()
 	blocked, overdue := make([]bool, len(folds)), make([]bool, len(folds))
+	var until time.Time
+	wait := func(i int, from time.Time) (over bool) {
+		blocked[i] = true
+		if end := from.Add(hostsFirst); end.After(now) {
+			if until.IsZero() || end.Before(until) {
+				until = end
+			}
+			return false
+		}
+		overdue[i] = true
+		return true
+	}
 	for i := range folds {
 		f := &folds[i]
 		if f.at.IsZero() {
@@ -108,18 +120,14 @@ func (m *Manager) hold(mux *session, w *waiting) []fold {
 		}
 		for s, owes := range behind {
 			if f.about(owes) {
-				blocked[i] = true
-				if now.Sub(f.at) >= hostsFirst {
-					overdue[i] = true
+				if wait(i, s.waitsFrom(f.at)) {
 					m.sessions.leave(s)
 				}
 			}
 		}
 		for _, o := range others {
 			if o.blocks(f) {
-				blocked[i] = true
-				if now.Sub(f.at) >= hostsFirst {
-					overdue[i] = true
+				if wait(i, f.at) {
 					m.hosts.giveUp(f.hosts, m.view.hostRev)
 				}
 			}
@@ -130,7 +138,9 @@ func (m *Manager) hold(mux *session, w *waiting) []fold {
 		*w = waiting{}
 		return nil
 	}
-	until := held[0].at.Add(hostsFirst)
+	if until.IsZero() {
+		until = held[0].at.Add(hostsFirst)
+	}
 	if w.due == nil || !w.until.Equal(until) {
 		w.due, w.until = m.o.Clock.After(until.Sub(now)), until
 	}

@@ -11,8 +11,8 @@ import (
 )
 
 // repairPace is the least time between an update of a host's plan and a later one that has repair items alone. Every change of a
-// weight changes a repair item, and every update costs the host, its manager and the other members messages. It is well below
-// hostsFirst, because muxes wait for hosts with these changes too.
+// weight changes a repair item, and every update costs the host, its manager and the other members messages. Muxes wait for hosts with
+// these changes too: hostsFirst begins when the update is sent.
 const repairPace = 20 * time.Millisecond
 
 // pacer delays updates of one host that have repair items alone. It belongs to the goroutine that sends.
@@ -28,13 +28,40 @@ type pacer struct {
 func (p *pacer) delays(s *session) bool {
 	left := repairPace - p.clock.Now().Sub(p.last)
 	if left <= 0 || !s.repairsAlone() {
+		if p.due != nil {
+			s.pacedUntil(p.clock.Now()) // something more came: the delay ends before its time
+		}
 		p.due = nil
 		return false
 	}
 	if p.due == nil {
 		p.due = p.clock.After(left)
+		s.pacedUntil(p.clock.Now().Add(left))
 	}
 	return true
+}
+
+// pacedUntil notes that the node gets its update at this time. If it obeys all before, it is behind from then on.
+func (s *session) pacedUntil(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.telling || s.obeyed < s.told {
+		return
+	}
+	s.paced = at
+	if !s.behind.IsZero() {
+		s.behind = at
+	}
+}
+
+// waitsFrom is when the time begins that a mux waits for the node with a change that is held since at.
+func (s *session) waitsFrom(at time.Time) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.paced.After(at) {
+		return at.Add(min(s.paced.Sub(at), repairPace))
+	}
+	return at
 }
 
 // sent notes updates that are about to be sent.

@@ -73,3 +73,64 @@ func TestRepairPace(t *testing.T) {
 		}
 	})
 }
+
+// TestPacedHostIsNotLate: the delay of an update by the manager does not count as the host's. It is late, and muxes wait no longer for it, hostsFirst
+// after the update was due.
+func TestPacedHostIsNotLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const repair = "repair/0/203.0.113.1/tcp/80"
+		ss := newSessions(clock.System{})
+		m := &Manager{sessions: ss, hosts: newHostProgress(), o: Options{Clock: clock.System{}}}
+		s := newSession(t.Context(), identity{name: "host1", role: string(lb.RoleHost)})
+		mux := newSession(t.Context(), identity{name: "mux1", role: string(lb.RoleMux)})
+		ss.add(s)
+		ss.add(mux)
+		p := &pacer{clock: clock.System{}}
+		send := func(revision int64) {
+			p.sent([]*apiv1.PlanUpdate{{Revision: revision}})
+			s.take(nil)
+			s.sending(&apiv1.PlanUpdate{Revision: revision})
+		}
+		late := func(c string, want bool) {
+			t.Helper()
+			m.leaveBehind()
+			if s.late != want {
+				t.Errorf("%s: late: %v, want %v", c, s.late, want)
+			}
+		}
+		send(1)
+		ss.obeyed(s, 1)
+		s.tell([]string{repair}, false, 2, 2)
+		s.mu.Lock()
+		s.owed[repair] = 2
+		s.mu.Unlock()
+		if !p.delays(s) {
+			t.Fatal("the update of a repair item alone is not delayed")
+		}
+		mux.take(nil)
+		mux.folds = []fold{{keys: []string{repair}}}
+		var w waiting
+		held := func(c string, want int) {
+			t.Helper()
+			if got := m.hold(mux, &w); len(got) != want {
+				t.Errorf("%s: %d changes are held, want %d", c, len(got), want)
+			}
+		}
+		held("at once", 1)
+		<-p.due
+		p.due = nil
+		send(2)
+		time.Sleep(hostsFirst - repairPace/2)
+		held("in the host's time", 1)
+		late("in its time", false)
+		if got := time.Until(w.until); got != repairPace/2 {
+			t.Errorf("the mux waits for %v more, want %v", got, repairPace/2)
+		}
+		// Repair items that come meanwhile are delayed, but do not make its time longer.
+		s.tell([]string{repair}, false, 3, 3)
+		p.delays(s)
+		time.Sleep(repairPace / 2)
+		held("after its time", 0)
+		late("after its time", true)
+	})
+}

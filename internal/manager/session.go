@@ -60,8 +60,10 @@ type session struct {
 	owed map[string]int64
 	// behind is since when the node does not obey all that there is for it; late: it did not do so in time. Nobody waits
 	// for it until it was fast enough once.
-	behind    time.Time
-	late      bool
+	behind time.Time
+	late   bool
+	// paced is when the last delay ends that the manager itself puts before an update (pacer); nobody counts it as the node's.
+	paced     time.Time
 	questions []*apiv1.PlanUpdate
 	// health is what hosts said that the node has not heard.
 	health *apiv1.HealthReport
