@@ -16,8 +16,9 @@ static __always_inline __u32 snat_track_out(struct flow_record *r, const struct 
 {
 	__u16 flags;
 
+	/* In SYN-SENT the server answers a forged acknowledgement with a RST of its number, and goes on (RFC 9293 section 3.10.7.3). */
 	if (t->bits & TCP_BIT_RST)
-		return FLOW_CLASS_CLOSING;
+		return t->bits & TCP_BIT_ACK || r->flags & FLOW_ACK_OUT || r->seq_out == end ? FLOW_CLASS_CLOSING : class;
 	if (t->syn && !(t->bits & TCP_BIT_ACK)) {
 		/* The server's own word, whose kernel knows that the connection before is over. */
 		if (r->flags & FLOW_SEQ_OUT && (r->flags & FLOW_ACK_OUT ? r->seq_out - end < TRACK_LAG : r->seq_out == end) && class != FLOW_CLASS_CLOSING)

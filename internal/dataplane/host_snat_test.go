@@ -338,6 +338,13 @@ func TestHostSNATClasses(t *testing.T) {
 		{"refused", func(s uint16) { in(out(s, packet{syn: true}), packet{rst: true, ack: true, acked: isn + 1}) }, FlowClosing},
 		{"refused by who knows nothing", func(s uint16) { in(out(s, packet{syn: true}), packet{rst: true, ack: true, acked: isn + 77}) }, FlowUntrusted},
 		{"a RST of the server", func(s uint16) { established(s); out(s, packet{rst: true, seq: isn + 1}) }, FlowClosing},
+		{"a RST of the server that gives up", func(s uint16) { out(s, packet{syn: true}); out(s, packet{rst: true, seq: isn + 1}) }, FlowClosing},
+		{"a RST of the server to a forged acknowledgement", func(s uint16) {
+			port := out(s, packet{syn: true})
+			out(s, packet{rst: true, seq: isn + 77})
+			in(port, packet{syn: true, ack: true, acked: isn + 1})
+			out(s, packet{ack: true, seq: isn + 1, acked: 1})
+		}, FlowTrusted},
 		{"a RST of the far end", func(s uint16) { in(established(s), packet{rst: true, seq: isn + 1}) }, FlowClosing},
 		{"a RST one off", func(s uint16) { in(established(s), packet{rst: true, seq: isn + 2}) }, FlowTrusted},
 		{"a RST after data", func(s uint16) {

@@ -1,10 +1,15 @@
 package manager_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/store"
 )
@@ -73,8 +78,21 @@ func TestOlderCopyOfTheState(t *testing.T) {
 		t.Error("a node without a plan is refused")
 	}
 	s.CloseRequest()
+	warned := func() bool {
+		res, err := r.admin.Apply(t.Context(), connect.NewRequest(&apiv1.ApplyRequest{Objects: []*apiv1.Object{convert.ToObject(web(1))}}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(res.Msg.GetWarnings(), func(text string) bool { return strings.HasPrefix(text, "the state is an older copy") })
+	}
+	if !warned() {
+		t.Error("apply does not warn that no node applies it")
+	}
 	r.stop()
 	r.start()
+	if warned() {
+		t.Error("apply warns after a restart")
+	}
 	s = r.rawHello(hello(1 << 20))
 	if up := receive(t, s); up.GetRewound() || up.GetEpoch() <= epoch {
 		t.Errorf("after a restart: epoch %d, rewound %v", up.GetEpoch(), up.GetRewound())

@@ -94,6 +94,14 @@ func (m *Manager) rewound(hello *apiv1.Hello) bool {
 	return m.rewoundEpoch.Load() == epoch
 }
 
+// olderCopy is a warning for changes of a state that nodes do not apply, see rewound; empty while there is none.
+func (m *Manager) olderCopy() []string {
+	if epoch := m.rewoundEpoch.Load(); epoch == 0 || epoch != m.Epoch() {
+		return nil
+	}
+	return []string{"the state is an older copy than nodes have applied: they keep their plans until the leading manager is restarted, or a backup is restored (shunt restore)"}
+}
+
 // forgetFormer takes out revisions that are not of this store: it was restored, and they begin anew.
 func (m *Manager) forgetFormer(report *apiv1.NodeReport) {
 	restored := m.view.restoredEpoch()

@@ -164,7 +164,7 @@ func (m *Manager) applyAll(ctx context.Context, req *apiv1.ApplyRequest) (*apiv1
 				return err
 			}
 		}
-		warnings = w.warnings(opinions, m.reports.seen)
+		warnings = append(m.olderCopy(), w.warnings(opinions, m.reports.seen)...)
 		if req.GetForce() {
 			return nil
 		}
