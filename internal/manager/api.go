@@ -50,12 +50,14 @@ func (a api) Delete(ctx context.Context, req *connect.Request[apiv1.DeleteReques
 }
 
 // Get implements the API.
-func (a api) Get(_ context.Context, req *connect.Request[apiv1.GetRequest]) (*connect.Response[apiv1.GetResponse], error) {
+func (a api) Get(ctx context.Context, req *connect.Request[apiv1.GetRequest]) (*connect.Response[apiv1.GetResponse], error) {
 	kind, err := parseKind("kind", req.Msg.GetKind())
 	if err != nil {
 		return nil, fault(err)
 	}
-	rev, objs := a.m.view.objects(kind, req.Msg.GetName())
+	// Of one object the door tells whether it may be told.
+	sees := func(r *record) bool { return req.Msg.GetName() != "" || identityOf(ctx).seesRecord(r) }
+	rev, objs := a.m.view.objectsThat(sees, kind, req.Msg.GetName())
 	if len(objs) == 0 && req.Msg.GetName() != "" {
 		return nil, fault(notFound{ref{kind, req.Msg.GetName()}})
 	}
@@ -69,7 +71,13 @@ func (a api) Version(context.Context, *connect.Request[apiv1.VersionRequest]) (*
 
 // objects reads the objects of a kind, ordered by name; all of them when the name is empty.
 func (v *view) objects(kind lb.Kind, name string) (revision int64, out []*apiv1.Object) {
+	return v.objectsThat(func(*record) bool { return true }, kind, name)
+}
+
+// objectsThat reads those of them that fit.
+func (v *view) objectsThat(fits func(*record) bool, kind lb.Kind, name string) (revision int64, out []*apiv1.Object) {
 	revision, found := v.recordsOf(kind, name)
+	found = only(found, fits)
 	slices.SortFunc(found, func(a, b *record) int { return compareRefs(refOf(a.obj), refOf(b.obj)) })
 	for _, r := range found {
 		out = append(out, r.shown())

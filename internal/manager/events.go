@@ -68,14 +68,17 @@ func objectHash(kind, name string) uint32 {
 	return h.Sum32()
 }
 
-// eventFilter is what one call of Events wants to see. What a tenant may see is the door's to say.
+// eventFilter is what one call of Events wants to see. What a tenant may see is the door's to say: here others' events are left out so that
+// they cost nothing.
 type eventFilter struct {
 	kind, name string
-	since      time.Time
+	// tenant: nothing but events of it; empty for callers of other roles.
+	tenant string
+	since  time.Time
 }
 
 func (f *eventFilter) wants(e *apiv1.Event) bool {
-	return (f.kind == "" || e.GetKind() == f.kind) && (f.name == "" || e.GetName() == f.name) &&
+	return (f.tenant == "" || e.GetTenant() == f.tenant) && (f.kind == "" || e.GetKind() == f.kind) && (f.name == "" || e.GetName() == f.name) &&
 		!e.GetTime().AsTime().Before(f.since)
 }
 
@@ -102,7 +105,7 @@ func (f *eventFilter) read(pages []*page) ([]*apiv1.Event, error) {
 
 // Events implements the API. A stream that follows begins with a response, which is empty when nothing happened yet.
 func (a api) Events(ctx context.Context, req *connect.Request[apiv1.EventsRequest], stream *connect.ServerStream[apiv1.EventsResponse]) error {
-	f := eventFilter{kind: req.Msg.GetKind(), name: req.Msg.GetName()}
+	f := eventFilter{kind: req.Msg.GetKind(), name: req.Msg.GetName(), tenant: identityOf(ctx).tenant}
 	if faults := eventFaults(req.Msg); len(faults) > 0 {
 		return fault(invalid{faults})
 	}
@@ -112,7 +115,12 @@ func (a api) Events(ctx context.Context, req *connect.Request[apiv1.EventsReques
 	for number, begins := uint64(0), true; ; {
 		pages, next, grown := a.m.view.events.since(number, f.since)
 		number = next
+		done, err := takeTurn(ctx)
+		if err != nil {
+			return fault(err)
+		}
 		events, err := f.read(pages)
+		done()
 		if err != nil {
 			return fault(err)
 		}

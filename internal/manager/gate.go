@@ -53,10 +53,12 @@ type door struct {
 	lanes    *lanes
 	streams  *streams
 	reads    *readTurns
+	// streamReads are for what streams send: as many wait as there may be streams.
+	streamReads *readTurns
 }
 
 func (m *Manager) newDoor() *door {
-	return &door{view: m.view, current: m.current, oidc: m.o.OIDC, clock: m.o.Clock, audited: m.audited, event: m.event, attempts: newAttempts(), rates: newRates(), dryRuns: newRates(), lanes: newLanes(), streams: newStreams(), reads: newReadTurns()}
+	return &door{view: m.view, current: m.current, oidc: m.o.OIDC, clock: m.o.Clock, audited: m.audited, event: m.event, attempts: newAttempts(), rates: newRates(), dryRuns: newRates(), lanes: newLanes(), streams: newStreams(), reads: newReadTurns(tenantReadsWaiting), streamReads: newReadTurns(tenantCalls)}
 }
 
 // gate finds out who calls and checks rights before anything of a request's body is read.

@@ -140,6 +140,7 @@ func (g guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.S
 			if !known {
 				return g.judged(id, procedure, denied("role tenant may not call %s", path.Base(procedure)))
 			}
+			ctx = g.withTurns(ctx, id.tenant)
 			conn = &scopedConn{StreamingHandlerConn: conn, guard: g, filter: f, scope: g.scope(id)}
 		}
 		err := next(ctx, conn)

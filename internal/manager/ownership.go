@@ -13,6 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/fields"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/pki"
 	"github.com/shuntlb/shunt/internal/store"
 )
 
@@ -145,7 +146,9 @@ func (w *write) put(op opinion) ([]lb.Violation, []fields.Conflict, error) {
 	if len(conflicts) > 0 {
 		return nil, conflicts, nil
 	}
-	if old != nil && slices.EqualFunc(owned, owners, fields.Owner.Equal) && proto.Equal(content, present) {
+	// A Tenant is the operator's: role tenant may say what it is, and owns nothing of it.
+	said := w.by.role != pki.RoleTenant || r.kind != lb.KindTenant
+	if old != nil && (!said || slices.EqualFunc(owned, owners, fields.Owner.Equal)) && proto.Equal(content, present) {
 		ch.Action, ch.After = apiv1.Change_ACTION_UNCHANGED, ch.Before
 		w.changes = append(w.changes, ch)
 		return nil, nil, nil
@@ -206,6 +209,7 @@ func (w *write) store(r ref, old, next *record) error {
 		w.touch(old.obj)
 	}
 	w.edited[r] = next.obj
+	w.hold(old, next.obj, len(value))
 	w.touch(next.obj)
 	w.expect(r.key(), old)
 	w.txn.Ops = append(w.txn.Ops, store.Put(r.key(), value))

@@ -42,6 +42,22 @@ func (id identity) sees(o *apiv1.Object) bool {
 	return shared || id.owns(o)
 }
 
+// seesRecord tells whether the identity, of any role, may read a stored object.
+func (id identity) seesRecord(rec *record) bool {
+	if id.role != pki.RoleTenant {
+		return true
+	}
+	switch o := rec.obj.(type) {
+	case *lb.Service:
+		return o.Tenant == id.tenant
+	case *lb.Policy:
+		return o.Tenant == id.tenant || o.Tenant == ""
+	case *lb.Tenant:
+		return o.Name == id.tenant
+	}
+	return false
+}
+
 // mayPut refuses a tenant what is not its own. old is the stored object of the name, nil when there is none. A name is
 // one for all tenants: that it is taken cannot be kept from who wants it, whose it is can.
 func (id identity) mayPut(old *record, o lb.Object) error {

@@ -8,9 +8,60 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/api/v1/shuntv1connect"
+	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/store"
 )
+
+// TestTenantOwnsNothingOfItsTenant: a tenant may apply its Tenant as it is, by any source, and that keeps the operator from nothing: neither from
+// changing it nor from taking it away.
+func TestTenantOwnsNothingOfItsTenant(t *testing.T) {
+	r, ann := shops(t)
+	for source, o := range map[string]*apiv1.Object{
+		"": convert.ToObject(tenant("shop", 0)), "mine": convert.ToObject(tenant("shop", 0)), "name": convert.ToObject(&lb.Tenant{Name: "shop"}),
+	} {
+		for _, force := range []bool{false, true} {
+			res, err := ann.Apply(t.Context(), connect.NewRequest(&apiv1.ApplyRequest{Source: source, Force: force, Objects: []*apiv1.Object{o}}))
+			if source == "name" && err != nil {
+				continue // what it leaves out has another value by default
+			}
+			if err != nil || res.Msg.GetChanges()[0].GetAction() != apiv1.Change_ACTION_UNCHANGED {
+				t.Errorf("source %q: %v, %v, want it unchanged", source, res, err)
+			}
+		}
+	}
+	if got := r.get("Tenant", "shop")[0].GetOwners(); len(got) != 1 || got[0].GetSource() != "apply" {
+		t.Errorf("owners %v, want the operator's source alone", got)
+	}
+	less := tenant("shop", 0)
+	less.VIPs = less.VIPs[:1]
+	less.Shared[0].VIPs = less.VIPs
+	r.apply(less)
+}
+
+// TestPoliciesOfATenantAreBounded: a tenant may have as many policies as services.
+func TestPoliciesOfATenantAreBounded(t *testing.T) {
+	r, ann := shops(t)
+	few := tenant("shop", 0)
+	few.Quotas.Services = 2
+	r.apply(few)
+	if err := applyAs(t, ann, policy("shop-two", "shop")); err != nil {
+		t.Fatal(err)
+	}
+	want := "objects: 3 policies: must be at most 2: tenants/shop may have as many policies as services (quotas.services)"
+	if got := violations(t, applyAs(t, ann, policy("shop-three", "shop"))); len(got) != 1 || got[0] != want {
+		t.Errorf("a third one: %q, want %q", got, want)
+	}
+	if err := applyAs(t, ann, policy("shop-two", "shop")); err != nil {
+		t.Errorf("one that is there: %v", err)
+	}
+	if err := deleteAs(t, ann, "Policy", "shop-two"); err != nil {
+		t.Error(err)
+	}
+	if err := applyAs(t, ann, policy("shop-three", "shop")); err != nil {
+		t.Errorf("one in the place of another: %v", err)
+	}
+}
 
 // TestTenantReachesNothingOfOthers: a caller of role tenant is refused every call that names an object, VIP, server or node of another tenant or of the operator, and
 // what it reads has none of it. The state is as before.

@@ -19,6 +19,7 @@ const (
 
 // readTurns bound the reads of each tenant.
 type readTurns struct {
+	waiting int
 	mu      sync.Mutex
 	tenants map[string]*readTurn
 }
@@ -29,7 +30,10 @@ type readTurn struct {
 	calls   int           // running and waiting; readTurns.mu guards it; never 0
 }
 
-func newReadTurns() *readTurns { return &readTurns{tenants: map[string]*readTurn{}} }
+// newReadTurns are turns for which so many of a tenant wait at most.
+func newReadTurns(waiting int) *readTurns {
+	return &readTurns{waiting: waiting, tenants: map[string]*readTurn{}}
+}
 
 // begin waits for the tenant's turn. The returned function ends the read.
 func (r *readTurns) begin(ctx context.Context, tenant string) (end func(), err error) {
@@ -39,9 +43,9 @@ func (r *readTurns) begin(ctx context.Context, tenant string) (end func(), err e
 		t = &readTurn{running: make(chan struct{}, tenantReads)}
 		r.tenants[tenant] = t
 	}
-	if t.calls >= tenantReads+tenantReadsWaiting {
+	if t.calls >= tenantReads+r.waiting {
 		r.mu.Unlock()
-		return nil, tooMany(fmt.Sprintf("tenants/%s: %d reads wait, at most %d may", tenant, tenantReadsWaiting, tenantReadsWaiting), time.Second)
+		return nil, tooMany(fmt.Sprintf("tenants/%s: %d reads wait, at most %d may", tenant, r.waiting, r.waiting), time.Second)
 	}
 	t.calls++
 	r.mu.Unlock()
@@ -67,4 +71,20 @@ func (g guard) turn(ctx context.Context, tenant string, req proto.Message) (end 
 		return func() {}, nil
 	}
 	return g.reads.begin(ctx, tenant)
+}
+
+type turnsKey struct{}
+
+// withTurns lets the handler of a tenant's stream take turns for what it computes.
+func (g guard) withTurns(ctx context.Context, tenant string) context.Context {
+	return context.WithValue(ctx, turnsKey{}, func(ctx context.Context) (func(), error) { return g.streamReads.begin(ctx, tenant) })
+}
+
+// takeTurn waits until the handler of a stream may compute what it sends next. The returned function ends the turn; a stream that does not read
+// what it is sent must not keep one.
+func takeTurn(ctx context.Context) (end func(), err error) {
+	if begin, ok := ctx.Value(turnsKey{}).(func(context.Context) (func(), error)); ok {
+		return begin(ctx)
+	}
+	return func() {}, nil
 }

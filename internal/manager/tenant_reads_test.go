@@ -5,11 +5,16 @@ import (
 	"testing"
 
 	"connectrpc.com/connect"
+
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
+	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/pki"
 )
 
 // TestReadsOfATenantTakeTurns: one tenant's reads wait for each other, up to a number, and another tenant's do not wait.
 func TestReadsOfATenantTakeTurns(t *testing.T) {
-	turns := newReadTurns()
+	turns := newReadTurns(tenantReadsWaiting)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var ends []func()
@@ -62,4 +67,44 @@ func TestReadsOfATenantTakeTurns(t *testing.T) {
 	if len(turns.tenants) > 1 {
 		t.Errorf("%d tenants are remembered", len(turns.tenants))
 	}
+}
+
+// TestStreamsOfATenantTakeTurns: what a tenant's streams send is computed for a few of them at once; others' do not wait.
+func TestStreamsOfATenantTakeTurns(t *testing.T) {
+	g := guard{&door{streamReads: newReadTurns(tenantCalls)}}
+	shop := g.withTurns(t.Context(), "shop")
+	for range tenantReads {
+		if _, err := takeTurn(shop); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone, leave := context.WithCancel(shop)
+	leave()
+	if _, err := takeTurn(gone); err == nil {
+		t.Error("a stream beyond the bound does not wait")
+	}
+	for who, ctx := range map[string]context.Context{"another tenant": g.withTurns(t.Context(), "media"), "another role": t.Context()} {
+		end, err := takeTurn(ctx)
+		if err != nil {
+			t.Fatalf("%s: %v", who, err)
+		}
+		end()
+	}
+}
+
+// TestOthersObjectsCostATenantsStreamNothing: a tenant's Watch and Events make nothing of what the tenant does not see.
+func TestOthersObjectsCostATenantsStreamNothing(t *testing.T) {
+	s := newScribe(t)
+	mine, theirs := ref{lb.KindPolicy, "mine"}, ref{lb.KindPolicy, "theirs"}
+	for r, tenant := range map[ref]string{mine: "shop", theirs: "media"} {
+		s.m.view.records[r] = &record{obj: &lb.Policy{Name: r.name, Tenant: tenant}, stored: convert.ToObject(&lb.Policy{Name: r.name, Tenant: tenant})}
+		s.m.event(&apiv1.Event{Kind: string(r.kind), Name: r.name, Tenant: tenant, Reason: reasonApplied, Message: "created"})
+	}
+	s.write()
+	o := &observer{by: identity{role: pki.RoleTenant, tenant: "shop"}, dirty: map[ref]bool{mine: true, theirs: true}}
+	res := o.response(s.m.view)
+	if len(res.GetUpserted()) != 1 || refOfObject(res.GetUpserted()[0]) != mine || len(res.GetDeleted()) != 1 {
+		t.Errorf("Watch makes %v", res)
+	}
+	s.expectEvents(eventFilter{tenant: "shop"}, "Policy mine Applied")
 }

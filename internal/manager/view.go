@@ -19,6 +19,8 @@ type record struct {
 	mod    int64
 	// created is the revision of the object's first version.
 	created int64
+	// size is that of the stored value.
+	size int
 }
 
 // revision is the store's at the object's last change; 0 of an object that is not there.
@@ -66,7 +68,9 @@ type view struct {
 	// one by one.
 	rev, planRev, hostRev, bindingRev int64
 	records                           map[ref]*record
-	state                             plan.State
+	// holdings are what the records of each tenant take.
+	holdings map[string]holding
+	state    plan.State
 	// wanted are the objects, indexed for validation.
 	wanted   *lb.State
 	stateMod map[lb.EndpointKey]int64
@@ -138,7 +142,7 @@ type change struct {
 func newView(s *secrets) *view {
 	return &view{
 		events: newEventJournal(), audit: newAuditJournal(),
-		newest: Schema, secrets: s, records: map[ref]*record{}, wanted: lb.NewState(), stateMod: map[lb.EndpointKey]int64{},
+		newest: Schema, secrets: s, records: map[ref]*record{}, holdings: map[string]holding{}, wanted: lb.NewState(), stateMod: map[lb.EndpointKey]int64{},
 		state: plan.State{
 			Networks: map[string]*lb.Network{}, Nodes: map[string]*lb.Node{}, Services: map[string]*lb.Service{},
 			Tenants: map[string]*lb.Tenant{}, Created: map[string]int64{}, Policies: map[string]*lb.Policy{}, Endpoints: map[lb.EndpointKey]plan.EndpointState{},

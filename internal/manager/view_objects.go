@@ -25,6 +25,7 @@ func (v *view) foldObjectLocked(ev store.Event, c *change, touched touched) erro
 	old := v.records[r]
 	if old != nil {
 		v.forgetLocked(old.obj, touched)
+		v.holdLocked(old, -1)
 	}
 	if ev.Deleted {
 		delete(v.records, r)
@@ -43,6 +44,7 @@ func (v *view) foldObjectLocked(ev store.Event, c *change, touched touched) erro
 		rec.created = rec.mod
 	}
 	v.records[r] = rec
+	v.holdLocked(rec, 1)
 	switch o := rec.obj.(type) {
 	case *lb.Service:
 		v.state.Services[o.Name], v.state.Created[o.Name] = o, rec.created
@@ -101,7 +103,7 @@ func parseRecord(kv store.KV) (*record, error) {
 	if len(faults) > 0 {
 		return nil, fmt.Errorf("stored object: %s", faults[0])
 	}
-	return &record{obj: obj, stored: api, mod: kv.ModRevision, created: kv.CreateRevision}, nil
+	return &record{obj: obj, stored: api, mod: kv.ModRevision, created: kv.CreateRevision, size: len(kv.Value)}, nil
 }
 
 func (v *view) foldStateLocked(ev store.Event, touched touched) error {

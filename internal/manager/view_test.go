@@ -43,8 +43,15 @@ func TestStreamsEqualPlans(t *testing.T) {
 			w.check(rt, name)
 		}
 		var all []lb.Object
+		holdings := map[string]holding{}
 		for _, rec := range w.view.records {
 			all = append(all, rec.obj)
+			if tenant, h := holdingOf(rec.obj, rec.size); tenant != "" {
+				holdings[tenant] = holdings[tenant].plus(h, 1)
+			}
+		}
+		if !maps.Equal(holdings, w.view.holdings) {
+			rt.Fatalf("tenants hold %v, the records %v", w.view.holdings, holdings)
 		}
 		// A Network that goes is a fault of all that stays.
 		edit := lb.Edit{Kind: lb.KindNetwork, Name: "main"}

@@ -15,6 +15,8 @@ import (
 // observer is one Watch call: the objects it must still hear of.
 type observer struct {
 	wants func(ref) bool
+	// by is who calls: what a tenant does not see is told as deleted, and costs no more than that. The door leaves out what it was never told of.
+	by    identity
 	mu    sync.Mutex
 	dirty map[ref]bool
 	wake  chan struct{} // room for one
@@ -42,7 +44,7 @@ func (o *observer) response(v *view) *apiv1.WatchResponse {
 	revision, dirty := o.take(v)
 	out := &apiv1.WatchResponse{Revision: revision, Synced: true}
 	for _, r := range slices.SortedFunc(maps.Keys(dirty), compareRefs) {
-		if rec := dirty[r]; rec != nil {
+		if rec := dirty[r]; rec != nil && o.by.seesRecord(rec) {
 			out.Upserted = append(out.Upserted, rec.shown())
 		} else {
 			out.Deleted = append(out.Deleted, &apiv1.ObjectRef{Kind: string(r.kind), Name: r.name})
@@ -73,13 +75,19 @@ func (a api) Watch(ctx context.Context, req *connect.Request[apiv1.WatchRequest]
 			return fault(err)
 		}
 	}
-	o := &observer{dirty: map[ref]bool{}, wake: make(chan struct{}, 1), wants: func(r ref) bool {
+	o := &observer{dirty: map[ref]bool{}, wake: make(chan struct{}, 1), by: identityOf(ctx), wants: func(r ref) bool {
 		return (kind == "" || r.kind == kind) && (name == "" || r.name == name)
 	}}
 	a.m.view.subscribeAll(o)
 	defer a.m.view.unsubscribe(o)
 	for {
-		if err := stream.Send(o.response(a.m.view)); err != nil {
+		done, err := takeTurn(ctx)
+		if err != nil {
+			return fault(err)
+		}
+		res := o.response(a.m.view)
+		done()
+		if err := stream.Send(res); err != nil {
 			return err
 		}
 		select {

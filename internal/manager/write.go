@@ -59,7 +59,9 @@ type write struct {
 	// edited are the objects that differ from the base; nil are gone.
 	edited map[ref]lb.Object
 	// merged are those that others had a say in, by lb.Ref.
-	merged  map[string]merged
+	merged map[string]merged
+	// held is by how much what is stored of each tenant's objects changes.
+	held    map[string]holding
 	changes []*apiv1.Change
 	txn     store.Txn
 	keys    map[lb.EndpointKey]bool // endpoints whose owner or members may change
@@ -217,7 +219,7 @@ func (m *Manager) write(ctx context.Context, dryRun bool, size int, edit func(*t
 }
 
 func newWrite(base *snapshot) *write {
-	return &write{base: base, edited: map[ref]lb.Object{}, merged: map[string]merged{}, keys: map[lb.EndpointKey]bool{}}
+	return &write{base: base, edited: map[ref]lb.Object{}, merged: map[string]merged{}, held: map[string]holding{}, keys: map[lb.EndpointKey]bool{}}
 }
 
 // delete takes an object out. A node also loses its certificates and its tokens, a tenant its access tokens.
@@ -231,6 +233,7 @@ func (w *write) delete(r ref, revoked time.Time) error {
 	}
 	w.changes = append(w.changes, &apiv1.Change{Kind: string(r.kind), Name: r.name, Action: apiv1.Change_ACTION_DELETED, Before: old.shown()})
 	w.edited[r] = nil
+	w.hold(old, nil, 0)
 	w.touch(old.obj)
 	w.expect(r.key(), old)
 	w.txn.Ops = append(w.txn.Ops, store.Delete(r.key()))

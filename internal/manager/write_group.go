@@ -121,6 +121,9 @@ func (t *term) compute(r *request, base *snapshot) (*write, error) {
 	if w.by.role != pki.RoleTenant {
 		return w, nil
 	}
+	if faults := w.overHolding(); len(faults) > 0 {
+		return w, invalid{faults}
+	}
 	if faults := w.overHostShares(t.m.reports.tableUses(lb.RoleHost)); len(faults) > 0 {
 		return w, invalid{faults}
 	}
