@@ -11,6 +11,7 @@
 #include "mux/find.h"
 #include "mux/nat_find.h"
 #include "mux/schedule.h"
+#include "mux/shares.h"
 #include "mux/tables.h"
 #include "mux/verdict.h"
 
@@ -85,70 +86,6 @@ static __always_inline int nat_forget(const struct nat_key *client, struct nat_s
 	return 1;
 }
 
-/* nat_displace_old ends the session that aside->nat.old names if nobody trusts it: true. */
-__attribute__((noinline)) int nat_displace_old(void)
-{
-	__u32 zero = 0;
-	struct aside *aside = bpf_map_lookup_elem(&asides, &zero);
-	struct nat_session *s;
-	__u64 life;
-
-	if (!aside)
-		return 0;
-	s = bpf_map_lookup_elem(&nat_sessions, &aside->nat.old.client);
-	if (!s)
-		return 0;
-	life = nat_life(s);
-	if (life >> NAT_NUMBER_SHIFT != aside->nat.old.number || life & NAT_TRUSTED)
-		return 0;
-	if (!nat_forget(&aside->nat.old.client, s, life, &aside->nat.spare, 0))
-		return 0;
-	note(MUX_REASON_NAT_DISPLACED);
-	return 1;
-}
-
-/* nat_displace takes the oldest session out of those that wait for trust, and ends it if it has none yet: 1; 0: that need not be; -1: there are no more. */
-__attribute__((noinline)) int nat_displace(void)
-{
-	__u32 zero = 0;
-	struct aside *aside = bpf_map_lookup_elem(&asides, &zero);
-
-	if (!aside || bpf_map_pop_elem(&nat_openings, &aside->nat.old))
-		return -1;
-	return nat_displace_old();
-}
-
-/* nat_make_room ends the oldest session that nobody trusts: true. Those that are trusted by now are in nobody's way afterwards. */
-__attribute__((noinline)) int nat_make_room(void)
-{
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < LIMIT_NAT_WAITING; i++) {
-		int found = nat_displace();
-
-		if (found)
-			return found > 0;
-	}
-	return 0;
-}
-
-/* nat_wait puts the session that aside->nat.name names behind those that wait for trust; the oldest makes room for it. */
-__attribute__((noinline)) int nat_wait(void)
-{
-	__u32 zero = 0;
-	struct aside *aside = bpf_map_lookup_elem(&asides, &zero);
-
-	if (!aside)
-		return 0;
-	/* Again: another CPU may have taken the place. */
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < LIMIT_NAT_TRIES; i++) {
-		if (!bpf_map_push_elem(&nat_openings, &aside->nat.name, BPF_ANY))
-			return 1;
-		nat_displace();
-	}
-	return 0;
-}
-
 /* nat_slot is the slot of the endpoint of a client's session; nothing when the slot is another one's by now: the client's next packet says where its
  * own is. */
 static __always_inline const struct endpoint_slot *nat_slot(const struct nat_session *s, const struct nat_key *client)
@@ -165,6 +102,101 @@ static __always_inline const struct endpoint_slot *nat_slot(const struct nat_ses
 	if (vip[0] != client->dst_hi || vip[1] != client->dst_lo || (slot->key >> 32 & 0xff) != client->protocol)
 		return 0;
 	return client->dport == low || (client->dport > low && client->dport <= high) ? slot : 0;
+}
+
+/* nat_floods returns 1 if the VIP of an endpoint has more than its share of the sessions that wait for trust, else 0. */
+static __always_inline __u64 nat_floods(const struct endpoint_slot *slot)
+{
+	return over_share((__u32)*(const volatile __u64 *)&slot->members + SHARE_WAITING);
+}
+
+/* nat_spares returns 1 if session `s` of the client of aside->nat.old does not end for the newcomer of aside: the VIP of that one has more than its
+ * share of the sessions that wait for trust, and this one's has not. */
+static __always_inline int nat_spares(const struct aside *aside, const struct nat_session *s)
+{
+	const struct endpoint_slot *newcomer = slot_at(aside->nat.slot), *old;
+
+	if (!newcomer || !nat_floods(newcomer))
+		return 0;
+	old = nat_slot(s, &aside->nat.old.client);
+	return old && !nat_floods(old);
+}
+
+enum nat_displaced {
+	NAT_STAYS = 0,  /* it is trusted by now, or over */
+	NAT_ENDED = 1,
+	NAT_SPARED = 2, /* it waits on */
+};
+
+/* nat_displace_old ends the session that aside->nat.old names if nobody trusts it: enum nat_displaced. */
+__attribute__((noinline)) int nat_displace_old(void)
+{
+	__u32 zero = 0;
+	struct aside *aside = bpf_map_lookup_elem(&asides, &zero);
+	struct nat_session *s;
+	__u64 life;
+
+	if (!aside)
+		return 0;
+	s = bpf_map_lookup_elem(&nat_sessions, &aside->nat.old.client);
+	if (!s)
+		return 0;
+	life = nat_life(s);
+	if (life >> NAT_NUMBER_SHIFT != aside->nat.old.number || life & NAT_TRUSTED)
+		return NAT_STAYS;
+	if (nat_spares(aside, s))
+		return NAT_SPARED;
+	if (!nat_forget(&aside->nat.old.client, s, life, &aside->nat.spare, 0))
+		return NAT_STAYS;
+	note(MUX_REASON_NAT_DISPLACED);
+	return NAT_ENDED;
+}
+
+/* nat_displace takes the oldest session out of those that wait for trust, and ends it if it has none yet: 1; 0: that need not be, or it was put behind
+ * the others; -1: there are no more. */
+__attribute__((noinline)) int nat_displace(void)
+{
+	__u32 zero = 0;
+	struct aside *aside = bpf_map_lookup_elem(&asides, &zero);
+	int what;
+
+	if (!aside || bpf_map_pop_elem(&nat_openings, &aside->nat.old))
+		return -1;
+	what = nat_displace_old();
+	if (what == NAT_SPARED)
+		bpf_map_push_elem(&nat_openings, &aside->nat.old, BPF_ANY);
+	return what == NAT_ENDED;
+}
+
+/* nat_make_room ends the oldest session that nobody trusts: true. Those that are trusted by now are in nobody's way afterwards. */
+__attribute__((noinline)) int nat_make_room(void)
+{
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < LIMIT_NAT_WAITING; i++) {
+		int found = nat_displace();
+
+		if (found)
+			return found > 0;
+	}
+	return 0;
+}
+
+/* nat_wait puts the session that aside->nat.name names behind those that wait for trust; the oldest makes room for it: true. False: there is no place. */
+__attribute__((noinline)) int nat_wait(void)
+{
+	__u32 zero = 0;
+	struct aside *aside = bpf_map_lookup_elem(&asides, &zero);
+
+	if (!aside)
+		return 0;
+	/* Again: another CPU may have taken the place. */
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < LIMIT_NAT_TRIES; i++) {
+		if (!bpf_map_push_elem(&nat_openings, &aside->nat.name, BPF_ANY))
+			return 1;
+		nat_displace();
+	}
+	return 0;
 }
 
 /* nat_load keeps up the load of a session's member when a connection of it is over, or begins. */

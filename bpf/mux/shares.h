@@ -12,6 +12,12 @@
 #include "lib/mask.h"
 #include "mux/tables.h"
 
+enum share_mark {
+	/* With path nat the mark of this member of a block is of the VIP's sessions that wait for trust, all others of those that are trusted. Every
+	 * block has as many words. */
+	SHARE_WAITING = 1,
+};
+
 /* over_share returns 1 if the VIP of a member word holds more than its share of the table that the endpoint uses, else 0. */
 static __always_inline __u64 over_share(__u32 member)
 {

@@ -200,7 +200,7 @@ type FlowTotals struct {
 // Share is a VIP that holds more than its share of a table.
 type Share struct {
 	VIP   lb.EndpointKey
-	Table string // of a mux as in TablePressure: "flows" or "nat_sessions"; of a host "flows"
+	Table string // of a mux as in TablePressure: "flows" or "nat_sessions", or "nat_untrusted" of the latter; of a host "flows"
 	Held  uint64
 	Share uint64 // the most that a VIP may hold while the table is under pressure
 }

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/shuntlb/shunt/internal/lb"
@@ -99,6 +100,43 @@ func TestNATFlood(t *testing.T) {
 		t.Error("there is no room, and a newcomer got some")
 	}
 	f.sweep()
+}
+
+// TestNATFloodSparesOthers: a flood at one VIP ends no connections of another one that wait for trust, however long their handshakes take, once a sweep has
+// found out. The VIP of the flood still gets new connections.
+func TestNATFloodSparesOthers(t *testing.T) {
+	const half = 128 // of testLimits.NAT
+	f := newNATFixture(t, natServers()...)
+	l := &flooder{f: f}
+	l.many(half)
+	want := []Share{{lb.EndpointKey{VIP: muxVIP4}, "nat_untrusted", half, half * 3 / 4}}
+	if got := f.sweep().Over; !slices.Equal(got, want) {
+		t.Fatalf("over their share: %v, want %v", got, want)
+	}
+	shake := func(v6 bool, from uint16, between int) string {
+		c := f.talk(v6, from)
+		c.says(false, wire.SYN, 0, 0, 0)
+		l.many(between)
+		c.says(true, wire.SYN|wire.ACK, 0, 1, 0)
+		l.many(between)
+		c.says(false, wire.ACK, 1, 1, 0)
+		return c.class()
+	}
+	for from := range uint16(10) {
+		if got := shake(true, 1000+from, 3*half); got != "trusted" {
+			t.Errorf("connection %d of the other VIP is %q", from, got)
+		}
+		if got := shake(false, 50000+from, half/3); got != "trusted" {
+			t.Errorf("connection %d of the VIP of the flood is %q", from, got)
+		}
+	}
+	f.sweep()
+	// When the flood is over so is the mark.
+	f.at(f.tick + uint64(f.mux.tables.ticks(natIdle.Untrusted)) + 1)
+	f.sweep()
+	if got := f.sweep().Over; len(got) != 0 {
+		t.Errorf("after the flood: over their share: %v", got)
+	}
 }
 
 // TestNATFloodOfPorts: where ports run out before sessions do, a newcomer gets that of a session which is not trusted.

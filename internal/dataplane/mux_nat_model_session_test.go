@@ -48,6 +48,7 @@ type natModel struct {
 	noted    []string // of the packet in work
 	tick     uint64
 	over     map[netip.Addr]bool // VIPs over their share: they get no new sessions
+	floods   map[netip.Addr]bool // and over that of sessions that wait for trust
 }
 
 func newNATModel() natModel {
@@ -101,14 +102,18 @@ func (f *natModel) rest(ticks uint64) {
 	}
 }
 
-// displace ends the oldest session that began if it is not trusted; more is false when there is none.
-func (f *natModel) displace() (ended, more bool) {
+// displace ends the oldest session that began if it is not trusted, for one of a VIP; more is false when there is none.
+func (f *natModel) displace(newcomer netip.Addr) (ended, more bool) {
 	if len(f.waiting) == 0 {
 		return false, false
 	}
 	oldest := f.waiting[0]
 	f.waiting = f.waiting[1:]
 	if s := f.sessions[oldest.flow]; s != nil && s.number == oldest.number && !s.trusted {
+		if f.spares(newcomer, oldest.flow) {
+			f.waiting = append(f.waiting, oldest)
+			return false, true
+		}
 		f.end(oldest.flow)
 		f.note("nat_displaced")
 		return true, true
@@ -116,14 +121,23 @@ func (f *natModel) displace() (ended, more bool) {
 	return false, true
 }
 
-// wait numbers a session, and puts it behind those that began.
-func (f *natModel) wait(flow natFlow, s *natSession) {
+// spares says whether a newcomer of a VIP must not end the session of a flow.
+func (f *natModel) spares(newcomer netip.Addr, of natFlow) bool {
+	return f.floods[newcomer] && !f.floods[of.vip.Addr()]
+}
+
+// wait numbers a session, and puts it behind those that began; false: there is no place.
+func (f *natModel) wait(flow natFlow, s *natSession) bool {
 	f.number++
 	s.number = f.number
-	if len(f.waiting) >= int(testLimits.NAT)/2 {
-		f.displace()
+	for range int(muxNatLimitLIMIT_NAT_TRIES) {
+		if len(f.waiting) < int(testLimits.NAT)/2 {
+			f.waiting = append(f.waiting, natWaiting{flow, s.number})
+			return true
+		}
+		f.displace(flow.vip.Addr())
 	}
-	f.waiting = append(f.waiting, natWaiting{flow, s.number})
+	return false
 }
 
 // numbersOf are the numbers of a segment: of its first octet, what it acknowledges, and behind its last octet.
@@ -176,7 +190,11 @@ func (f *natFixture) open(e *MuxEndpoint, p wire.Packet, flow natFlow) string {
 	}
 	s.begin(p)
 	f.sessions[flow], f.ports[natPortOf{s.server, s.lip, flow.protocol}] = s, flow
-	f.wait(flow, s)
+	if !f.wait(flow, s) && f.floods[flow.vip.Addr()] {
+		f.end(flow)
+		f.note("nat_displaced")
+		return "nat_full"
+	}
 	return ""
 }
 
@@ -245,14 +263,14 @@ func (f *natFixture) take(s *natSession, flow natFlow) string {
 	switch {
 	case !room:
 		for range int(muxNatLimitLIMIT_NAT_WAITING) {
-			if ended, more := f.displace(); ended || !more {
+			if ended, more := f.displace(flow.vip.Addr()); ended || !more {
 				break
 			}
 		}
 	case !lip.IsValid():
 		for _, lip := range tries {
 			other, taken := f.ports[natPortOf{s.server, lip, flow.protocol}]
-			if taken && !f.sessions[other].trusted && !f.sessions[other].rests {
+			if taken && !f.sessions[other].trusted && !f.sessions[other].rests && !f.spares(flow.vip.Addr(), other) {
 				f.end(other)
 				f.note("nat_displaced")
 				break

@@ -407,6 +407,12 @@ func (f *natFixture) sweep() FlowTotals {
 	if got.Expired != want.Expired || !mapsEqual(got.ByClass, want.ByClass) || !mapsEqual(got.Members, want.Members) {
 		f.t.Fatalf("sweep: %+v, want %+v", got, want)
 	}
+	f.floods = map[netip.Addr]bool{}
+	for _, s := range got.Over {
+		if s.Table == "nat_untrusted" {
+			f.floods[s.VIP.VIP] = true
+		}
+	}
 	f.compareTables()
 	return got
 }

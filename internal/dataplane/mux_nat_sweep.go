@@ -20,6 +20,7 @@ type natTotals struct {
 	members map[MemberKey]uint64
 	expired uint64
 	held    map[lb.EndpointKey]uint64 // sessions by VIP, without those that are not trusted
+	waiting map[lb.EndpointKey]uint64 // and those
 }
 
 // has says whether a session has all of these flags.
@@ -106,7 +107,7 @@ func (m *Mux) endSession(key muxNatKey, keep func(muxNatKey, *muxNatSession) boo
 
 // sweepSessions goes once through the sessions of path nat: ends those that are idle for too long, or whose endpoint is gone, and counts the rest.
 func (m *Mux) sweepSessions() (natTotals, error) {
-	totals := natTotals{byClass: map[FlowClass]uint64{}, members: map[MemberKey]uint64{}, held: map[lb.EndpointKey]uint64{}}
+	totals := natTotals{byClass: map[FlowClass]uint64{}, members: map[MemberKey]uint64{}, held: map[lb.EndpointKey]uint64{}, waiting: map[lb.EndpointKey]uint64{}}
 	if m.memory.natRoom == 0 {
 		return totals, nil
 	}
@@ -135,6 +136,8 @@ func (m *Mux) sweepSessions() (natTotals, error) {
 			totals.members[MemberKey{e.key, s.Member}]++
 			if class != FlowUntrusted {
 				totals.held[vipKey(e.key)]++
+			} else {
+				totals.waiting[vipKey(e.key)]++
 			}
 		}
 		return true

@@ -7,6 +7,9 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
+// shareWaiting is the member word whose mark is of sessions that wait for trust (enum share_mark).
+const shareWaiting = 1
+
 // shareOf returns the most elements that each holder may have so that all together have at most room (max-min fairness): who has
 // fewer keeps them, the others have equally many. MaxUint64: together they have no more than room.
 func shareOf(held []uint64, room uint64) uint64 {
@@ -42,18 +45,20 @@ func overShare(table string, held map[lb.EndpointKey]uint64, room uint64) (over 
 }
 
 // share marks the members of VIPs that hold more than their share: of the flow table, whose entries are counted by index of the endpoint,
-// from half of its capacity on, and of sessions of path nat, counted by VIP, from three quarters on.
-func (t *muxTables) share(flows []uint64, sessions map[lb.EndpointKey]uint64, capacity uint64) []Share {
-	held, translated := map[lb.EndpointKey]uint64{}, map[lb.EndpointKey]uint64{}
+// from half of its capacity on, and of sessions of path nat, counted by VIP, from three quarters on: of those that are trusted, and of those that wait
+// for trust, which have half of the room.
+func (t *muxTables) share(flows []uint64, sessions, waiting map[lb.EndpointKey]uint64, capacity uint64) []Share {
+	held, translated, waits := map[lb.EndpointKey]uint64{}, map[lb.EndpointKey]uint64{}, map[lb.EndpointKey]uint64{}
 	for key, e := range t.entries {
 		switch {
 		case e.flags()&muxEndpointFlagENDPOINT_NAT != 0:
-			translated[vipKey(key)] = sessions[vipKey(key)]
+			translated[vipKey(key)], waits[vipKey(key)] = sessions[vipKey(key)], waiting[vipKey(key)]
 		case e.flags()&muxEndpointFlagENDPOINT_FLOW != 0:
 			held[vipKey(key)] += flows[e.index]
 		}
 	}
-	over := append(overShare("flows", held, capacity/2), overShare("nat_sessions", translated, uint64(t.mem.natRoom)*3/4)...)
+	room := uint64(t.mem.natRoom) * 3 / 4
+	over := slices.Concat(overShare("flows", held, capacity/2), overShare("nat_sessions", translated, room), overShare("nat_untrusted", waits, room/2))
 	marked := map[Share]bool{}
 	for _, s := range over {
 		marked[Share{VIP: s.VIP, Table: s.Table}] = true
@@ -64,20 +69,24 @@ func (t *muxTables) share(flows []uint64, sessions map[lb.EndpointKey]uint64, ca
 			table = "nat_sessions"
 		}
 		is := marked[Share{VIP: vipKey(key), Table: table}]
-		e.over = is
-		t.markShare(e.block, is)
-		t.markShare(e.moved, is)
+		e.over, e.floods = is, marked[Share{VIP: vipKey(key), Table: "nat_untrusted"}]
+		t.markShare(e.block, e)
+		t.markShare(e.moved, e)
 	}
 	return over
 }
 
-// markShare writes the marks of a block of member words. Former tables have none.
-func (t *muxTables) markShare(b block, over bool) {
+// markShare writes the marks of a block of member words of an endpoint, or of none. Former tables have no marks.
+func (t *muxTables) markShare(b block, e *muxEntry) {
 	if len(t.mem.shareMarks) == 0 {
 		return
 	}
 	for i := b.first; i < b.first+b.words; i++ {
 		word, bit := &t.mem.shareMarks[i/64], uint64(1)<<(i%64)
+		over := e != nil && e.over
+		if i == b.first+shareWaiting && e != nil && e.flags()&muxEndpointFlagENDPOINT_NAT != 0 {
+			over = e.floods
+		}
 		if now := load(word); over != (now&bit != 0) {
 			store(word, now^bit)
 		}

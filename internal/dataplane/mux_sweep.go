@@ -145,7 +145,7 @@ func (m *Mux) Sweep() (FlowTotals, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s.end()
-	s.totals.Over = m.tables.share(s.held, nat.held, s.totals.Capacity)
+	s.totals.Over = m.tables.share(s.held, nat.held, nat.waiting, s.totals.Capacity)
 	s.totals.Members = nat.members
 	m.flowsUsed = 0
 	for _, n := range s.totals.ByClass {

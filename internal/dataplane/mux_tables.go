@@ -66,6 +66,7 @@ type muxEntry struct {
 	ripe    bool
 	moves   int  // how often the members moved
 	over    bool // its VIP held more than its share of the table at the last sweep
+	floods  bool // and, with path nat, of the sessions that wait for trust
 	count   int  // member words in use
 	members memberRefs
 	idle    uint64           // the endpoint's word in muxTables.idles, 0: not counted
@@ -166,7 +167,7 @@ func (t *muxTables) own(b block, e *muxEntry) {
 	for i := b.first / memberBlockMin; i < (b.first+b.words)/memberBlockMin; i++ {
 		t.owners[i] = e
 	}
-	t.markShare(b, e != nil && e.over)
+	t.markShare(b, e)
 }
 
 // allocMembers finds a block of member words for an endpoint, after a sweep if there is none before.
