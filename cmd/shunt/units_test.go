@@ -68,6 +68,16 @@ func unitLines(t *testing.T, unit, key string) (values []string) {
 	return values
 }
 
+// TestUnitsAllowTap: units that start a host agent allow the device that SNAT makes taps with. ProtectClock= adds a list of allowed devices, and
+// systemd forbids all that are not on it.
+func TestUnitsAllowTap(t *testing.T) {
+	for _, unit := range []string{"shunt-host.service", "shunt-run.service"} {
+		if allowed := unitLines(t, unit, "DeviceAllow"); !slices.Equal(allowed, []string{"/dev/net/tun rw"}) {
+			t.Errorf("%s: DeviceAllow=%q", unit, allowed)
+		}
+	}
+}
+
 // TestReloadChecksTheProgram: a reload of a mux or host runs the check of the running build against the file that the unit starts, before it ends the
 // agent, and systemd starts the agent again. The check is run as the unit does it, with a process in the place of the agent that records its arguments.
 func TestReloadChecksTheProgram(t *testing.T) {

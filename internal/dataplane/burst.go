@@ -130,7 +130,7 @@ func (p *Probes) OpenBurst(quick bool) (Burst, error) {
 		b.done = make(chan struct{})
 	}
 	entered := make(chan error)
-	b.ended.Go(func() { b.run(p.namespace, entered) })
+	b.ended.Go(func() { b.run(p, entered) })
 	if err := <-entered; err != nil {
 		return nil, errors.Join(fmt.Errorf("open bursts of probes: %w", err), b.Close())
 	}
@@ -161,10 +161,14 @@ func ownNamespace() (*os.File, error) {
 	return f, nil
 }
 
-// run sends bursts from a thread of its own, which ends with it: it stands in a namespace.
-func (b *LiveBurst) run(namespace *os.File, entered chan<- error) {
+// run sends bursts from a thread of its own, which ends with it: it stands in a namespace. A thread that is there already does not enter it, because
+// that needs CAP_SYS_ADMIN, which the service units do not have.
+func (b *LiveBurst) run(p *Probes, entered chan<- error) {
 	runtime.LockOSThread()
-	err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET)
+	var err error
+	if !p.here() {
+		err = unix.Setns(int(p.namespace.Fd()), unix.CLONE_NEWNET)
+	}
 	entered <- err
 	if err != nil {
 		return

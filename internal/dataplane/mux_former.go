@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -32,6 +33,17 @@ type formerTables struct {
 	// count reads the counters; the program that counts in them may still run.
 	count func() (MuxCounters, error)
 	close func()
+}
+
+// errNotPinned is that a table has lost its pin, and that the kernel did not show it by the attached program (linkMaps).
+var errNotPinned = errors.New("is not pinned")
+
+// lostTables are tables of which a part is lost: nothing is taken over from them. The attached program works with them until new ones are filled.
+func lostTables(cause error) *formerTables {
+	return &formerTables{
+		words: "lost: " + cause.Error(), alive: map[MemberKey]bool{}, hops: map[netip.Addr]NextHop{},
+		count: func() (MuxCounters, error) { return noCounters(), nil }, close: func() {},
+	}
 }
 
 // openSet opens all maps that are pinned in a directory by their names; nil when there is no such directory. It leaves other objects out.
@@ -67,7 +79,7 @@ func readFormer(dir, set string, reasons []string) (*formerTables, error) {
 	}
 	if pinned[muxMapConfigs] == nil {
 		closeMaps(pinned)
-		return nil, fmt.Errorf("table %s is not pinned", muxMapConfigs)
+		return nil, fmt.Errorf("table %s %w", muxMapConfigs, errNotPinned)
 	}
 	version, err := muxABI(pinned[muxMapConfigs])
 	var f *formerTables
@@ -172,7 +184,7 @@ func fillMaps(m *muxMaps, pinned map[string]*ebpf.Map, version uint32) error {
 	for name, found := range m.byName() {
 		later := slices.Contains(muxMapsSince, name) || name == muxMapSnatBlocks && version == abiWithoutSNAT
 		if found == nil && !later {
-			return fmt.Errorf("table %s is not pinned", name)
+			return fmt.Errorf("table %s %w", name, errNotPinned)
 		}
 	}
 	return nil

@@ -309,7 +309,12 @@ func (m *Mux) load(spec *ebpf.CollectionSpec, set string) (bool, error) {
 	if err := m.grace.wait(); err != nil {
 		return false, err
 	}
-	if m.former, err = readFormer(dir, set, m.reasons); err != nil {
+	m.former, err = readFormer(dir, set, m.reasons)
+	if errors.Is(err, errNotPinned) {
+		m.options.log().Error("tables are lost: a pin was removed, and the kernel does not show the tables of the attached program", "tables", filepath.Join(dir, set), "error", err)
+		m.former, err = lostTables(err), nil
+	}
+	if err != nil {
 		return false, pinsError(dir, err)
 	}
 	if set != muxPinTables {

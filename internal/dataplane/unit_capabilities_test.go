@@ -1,11 +1,18 @@
 package dataplane
 
 import (
+	"bytes"
+	"errors"
+	"io/fs"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -14,8 +21,14 @@ import (
 	"github.com/shuntlb/shunt/internal/netdev"
 )
 
-// withoutSysAdmin calls f in a namespace on a thread that has not CAP_SYS_ADMIN, as the service units start agents. Without it the kernel opens
-// no program, map or link by its id.
+// unitCapabilities are those that the service units leave to muxes and hosts.
+var unitCapabilities = []int{
+	unix.CAP_BPF, unix.CAP_PERFMON, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE, unix.CAP_SYS_RESOURCE, unix.CAP_SETUID, unix.CAP_SETGID,
+	unix.CAP_KILL,
+}
+
+// withoutSysAdmin calls f in a namespace on a thread that has only unitCapabilities. Without CAP_SYS_ADMIN the kernel opens no program, map or link by
+// its id.
 func withoutSysAdmin(t *testing.T, namespace string, f func() error) {
 	t.Helper()
 	must(t, netdev.In(namespace, func() (err error) {
@@ -25,7 +38,10 @@ func withoutSysAdmin(t *testing.T, namespace string, f func() error) {
 			return err
 		}
 		less := had
-		less[0].Effective &^= 1 << unix.CAP_SYS_ADMIN
+		less[0].Effective, less[1].Effective = 0, 0
+		for _, c := range unitCapabilities {
+			less[c/32].Effective |= had[c/32].Effective & (1 << (c % 32))
+		}
 		if err := unix.Capset(&header, &less[0]); err != nil {
 			return err
 		}
@@ -88,6 +104,84 @@ func TestMuxStartsAgainWithoutSysAdmin(t *testing.T) {
 	if m = open(); m.memory.config.FlowKey != key {
 		t.Error("after a killed migration: other tables")
 	}
+	// Pins that were removed while no agent ran: the kernel does not show the tables, but the mux starts, and the first plan fills new ones.
+	for _, table := range []string{muxMapFlows, muxMapConfigs} {
+		must(t, m.Close())
+		must(t, os.Remove(filepath.Join(e.dir, muxPinTables, table)))
+		m = open()
+		withoutSysAdmin(t, e.namespace, func() error {
+			(&muxFixture{t, m, &muxModel{alive: map[MemberKey]bool{}, mac: testMAC, ingress: ingress}}).apply(basicState())
+			return nil
+		})
+		bad, err := badPins(filepath.Join(e.dir, muxPinTables), m.objects.byName(), nil)
+		must(t, err)
+		if len(bad) > 0 || m.former != nil || xdpIfindex(m.link) != e.ifindex {
+			t.Errorf("without %s: bad pins %s", table, pinWords(bad))
+		}
+	}
+}
+
+// unitChild is set for a process that TestBurstsInUnits starts: the directory of its pins.
+const unitChild = "SHUNT_TEST_UNIT_PINS"
+
+// TestBurstsInUnits: a process with the capabilities of the service units sends long bursts of checks, and makes the device of SNAT. Quick bursts
+// need a namespace, which takes CAP_SYS_ADMIN.
+func TestBurstsInUnits(t *testing.T) {
+	if dir := os.Getenv(unitChild); dir != "" {
+		burstsInUnit(t, dir)
+		return
+	}
+	e := newMuxEnv(t)
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestBurstsInUnits$", "-test.v")
+	cmd.Env = append(os.Environ(), unitChild+"="+e.dir)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine: nothing gives it its capabilities back
+		started <- netdev.In(e.namespace, func() error {
+			for c := range unix.CAP_LAST_CAP + 1 {
+				if slices.Contains(unitCapabilities, c) {
+					continue
+				}
+				if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil && err != unix.EINVAL {
+					return err
+				}
+			}
+			return cmd.Start()
+		})
+	}()
+	must(t, <-started)
+	if err := cmd.Wait(); err != nil || !bytes.Contains(out.Bytes(), []byte("PASS: TestBurstsInUnits")) {
+		t.Fatalf("%v: %s", err, out.String())
+	}
+}
+
+// burstsInUnit is what the process does.
+func burstsInUnit(t *testing.T, dir string) {
+	up, err := netdev.FindInterface("up0")
+	must(t, err)
+	m, err := OpenMux(MuxOptions{Ifindex: up.Index, BPFFS: dir, Limits: testLimits, Address: muxSelf, DeviceMAC: func(i int) ([6]byte, error) { return testMAC(i), nil }})
+	must(t, err)
+	defer m.Close()
+	probes, err := m.Probes()
+	must(t, err)
+	if quick, err := probes.OpenBurst(true); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("quick bursts: %v, %v: the documentation says that they need CAP_SYS_ADMIN", quick, err)
+	}
+	burst, err := probes.OpenBurst(false)
+	must(t, err)
+	defer burst.Close()
+	must(t, burst.Put(0, BurstFrame{Number: 1, Ifindex: int32(up.Index), Data: make([]byte, 60)}))
+	burst.Start(1, 1, time.Millisecond)
+	for ended := false; !ended; runtime.Gosched() {
+		_, ended = burst.Sent()
+		_, err := burst.Idle()
+		must(t, err)
+	}
+	tap, err := netdev.OpenTap("unit%d")
+	must(t, err)
+	must(t, tap.Close())
 }
 
 // TestHostStartsAgainWithoutSysAdmin is TestMuxStartsAgainWithoutSysAdmin for a host.

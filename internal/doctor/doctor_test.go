@@ -8,6 +8,19 @@ import (
 
 func options(role Role) Options { return Options{Role: role, Interface: "eth0", MTU: 1500} }
 
+// TestCapabilitiesOfUnits: the capabilities that the service units leave are enough.
+func TestCapabilitiesOfUnits(t *testing.T) {
+	m := NewFake()
+	m.Caps = 1<<5 | 1<<6 | 1<<7 | 1<<10 | 1<<12 | 1<<13 | 1<<24 | 1<<38 | 1<<39
+	for _, role := range []Role{Mux, Host} {
+		for _, r := range Run(m, options(role)) {
+			if r.Check == "capabilities" && r.Status != OK {
+				t.Errorf("%s: %+v", role, r)
+			}
+		}
+	}
+}
+
 func TestHealthy(t *testing.T) {
 	want := map[Role][]string{
 		Mux:  {"kernel", "capabilities", "btf", "bpffs", "jit", "bpf arrays", "xdp", "ip_forward", "ipv6 forwarding", "interface", "mtu", "rp_filter", "native xdp", "lro"},

@@ -16,12 +16,12 @@ const (
 // bpfDir is where the pins of the data planes live.
 const bpfDir = "/sys/fs/bpf"
 
-// Capabilities that the agents need, by their bits (linux/capability.h).
+// Capabilities that the agents need, by their bits (linux/capability.h): some of those that the service units leave.
 var needed = []struct {
 	name string
 	bit  uint
 }{
-	{"CAP_NET_ADMIN", 12}, {"CAP_NET_RAW", 13}, {"CAP_SYS_ADMIN", 21}, {"CAP_PERFMON", 38}, {"CAP_BPF", 39},
+	{"CAP_NET_ADMIN", 12}, {"CAP_NET_RAW", 13}, {"CAP_PERFMON", 38}, {"CAP_BPF", 39},
 }
 
 const rootCure = "run it as root: sudo shunt doctor"
