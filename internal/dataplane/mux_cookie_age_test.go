@@ -49,6 +49,12 @@ func TestFlowsBeforeCookies(t *testing.T) {
 			if got, counted := f.noted(segment(2001, wire.ACK, other(2001)...)); got.member.Member != 1 || len(counted) > 0 {
 				t.Errorf("a connection with a cookie: %+v, counted %v", got, counted)
 			}
+			// One of affinity hash has no entry before. The first echo that is no cookie makes it one.
+			first = f.check(segment(2002, wire.ACK, usualOptions(stampFor(segment(2002, 0), testCookies, 0, 1000))...).Frame()).member.Member
+			home[2002] = first
+			if got, counted := f.noted(segment(2002, wire.ACK, other(2002)...)); got.member.Member != first || len(counted) > 0 {
+				t.Errorf("a connection of affinity hash: %+v, counted %v, its first packet went to %d", got, counted, first)
+			}
 			for i := range servers {
 				servers[i].FlowsFirst = false
 			}
