@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shuntlb/shunt/internal/figure"
+	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/sim"
 )
 
@@ -35,7 +36,7 @@ func newSimForged(g *globals) *cobra.Command {
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().IntSliceVar(&servers, "servers", []int{10, 100, 1000}, "sizes of the pool: 2 to 4095")
+	cmd.Flags().IntSliceVar(&servers, "servers", []int{10, 100, 1000}, fmt.Sprintf("sizes of the pool: 2 to %d; connection ids up to %d", lb.MaxCookieMembers, lb.MaxCIDMembers))
 	cmd.Flags().IntVar(&tries, "tries", 1_000_000, "cookies of each kind: 1 to 100000000")
 	return cmd
 }
@@ -46,8 +47,8 @@ func checkForged(servers []int, tries int) error {
 		return fmt.Errorf("--servers: must be one size at least")
 	}
 	for _, n := range servers {
-		if n < 2 || n > 4095 {
-			return fmt.Errorf("--servers: %d: must be 2 to 4095", n)
+		if n < 2 || n > lb.MaxCookieMembers {
+			return fmt.Errorf("--servers: %d: must be 2 to %d", n, lb.MaxCookieMembers)
 		}
 	}
 	if tries < 1 || tries > 100_000_000 {

@@ -23,7 +23,7 @@ func TestSimRefuses(t *testing.T) {
 		{[]string{"sim", "broken", "--servers", "10", "--changes", "9"}, "--changes: 9: must leave a server of 10"},
 		{[]string{"sim", "broken", "--connections", "0"}, "--connections: 0: must be 1 to 1000000"},
 		{[]string{"sim", "broken", "--lasting", "2h"}, "--lasting: 2h0m0s: must be 1ms to 1h"},
-		{[]string{"sim", "forged", "--servers", "10,4096"}, "--servers: 4096: must be 2 to 4095"},
+		{[]string{"sim", "forged", "--servers", "10,32749"}, "--servers: 32749: must be 2 to 32748"},
 		{[]string{"sim", "forged", "--tries", "0"}, "--tries: 0: must be 1 to 100000000"},
 		{[]string{"sim", "idle", "--idle", "1s,0s"}, "--idle: 0s: must be 1ms to 240h"},
 		{[]string{"sim", "idle", "--pushes", "0"}, "--pushes: 0: must be 1 to 1000000"},

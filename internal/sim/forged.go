@@ -38,10 +38,13 @@ type ForgedRow struct {
 	IdealPct float64 `json:"ideal_pct"`
 }
 
-// PlayForged forges so many cookies in each way under every scheme, for pools of these sizes.
+// PlayForged forges so many cookies in each way under every scheme, for pools of these sizes. Schemes whose numbers do not suffice for a pool are left out.
 func PlayForged(seed uint64, servers []int, tries int) (rows []ForgedRow) {
 	for _, n := range servers {
 		for _, scheme := range ForgedSchemes {
+			if n >= 1<<schemeOf(scheme, n).names() {
+				continue
+			}
 			for i, forgery := range Forgeries {
 				f := forger{random: rand.New(rand.NewPCG(seed, uint64(streamForged+i))), servers: n, scheme: schemeOf(scheme, n)}
 				row := ForgedRow{Scheme: scheme, Forgery: forgery, Servers: n, Tries: tries}

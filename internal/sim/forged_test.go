@@ -8,6 +8,7 @@ import (
 
 	"github.com/shuntlb/shunt/internal/cid"
 	"github.com/shuntlb/shunt/internal/cookie"
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 // What is counted of Shunt's cookies is what follows from the map modulo a prime: of all cookies of a connection as many lead to a server as there are servers, one to each.
@@ -87,5 +88,44 @@ func TestEveryServerHasOneCookie(t *testing.T) {
 	}
 	if cookie.Bits != publishedBits {
 		t.Errorf("cookies of %d bits are compared with ones of %d", cookie.Bits, publishedBits)
+	}
+}
+
+// TestForgedLargestPools: cookies name as many servers as an endpoint may have, connection ids 12 bits of them.
+func TestForgedLargestPools(t *testing.T) {
+	const tries = 2000
+	rows := map[Rule]int{}
+	for _, r := range PlayForged(1, []int{lb.MaxCIDMembers, lb.MaxCIDMembers + 1, lb.MaxCookieMembers}, tries) {
+		rows[r.Scheme]++
+		// Nearly every cookie is one of the largest pool's.
+		if r.Scheme == Cookies && r.Servers == lb.MaxCookieMembers && r.Accepted < tries*99/100 {
+			t.Errorf("%+v", r)
+		}
+	}
+	for _, s := range ForgedSchemes {
+		want := 3 * len(Forgeries)
+		if s == QUICLB || s == PlainCID {
+			want = len(Forgeries)
+		}
+		if rows[s] != want {
+			t.Errorf("%s has %d rows, want %d", s, rows[s], want)
+		}
+	}
+}
+
+// TestCookiesAreShuffled: the simulated cookies of one connection are no progression, as those of the product are none.
+func TestCookiesAreShuffled(t *testing.T) {
+	const prime = cookie.MaxID + 1
+	r, s := rand.New(rand.NewPCG(2, 2)), schemeOf(Cookies, 100)
+	for range 20 {
+		f := Flow{Client: randomClient(r)}
+		steps := map[int]bool{}
+		for id := range uint16(6) {
+			one, next := s.mint(&f, id, r), s.mint(&f, id+1, r)
+			steps[(int(next.cookie())-int(one.cookie())+prime)%prime] = true
+		}
+		if len(steps) == 1 {
+			t.Fatalf("%s: seven cookies have one step between them", f.Client)
+		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 
 	"github.com/shuntlb/shunt/internal/cid"
-	"github.com/shuntlb/shunt/internal/cookie"
 )
 
 // Schemes of forgeries, beside Cookies and Published.
@@ -78,11 +77,11 @@ func (fifteen) flip(t *token, bit int) { *t = tokenOf(t.cookie() ^ 1<<bit) }
 type cookieScheme struct{ fifteen }
 
 func (cookieScheme) mint(f *Flow, id uint16, _ *rand.Rand) token {
-	return tokenOf(cookie.Encode(cookie.PRF(cookieKeys[0], f.bound()), 0, id, cookie.InOrder))
+	return tokenOf(encodeCookie(f.bound(), 0, id))
 }
 
 func (cookieScheme) read(f *Flow, t *token) (uint16, bool) {
-	return cookie.Decode(cookie.PRF(cookieKeys[cookie.KeyID(t.cookie())], f.bound()), t.cookie(), cookie.InOrder)
+	return decodeCookie(f.bound(), t.cookie())
 }
 
 func (cookieScheme) move(t *token, difference uint16) {

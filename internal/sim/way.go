@@ -78,13 +78,26 @@ type cookieWay struct{ newKey int }
 // cookieKeys are the two keys of the VIP, by key id.
 var cookieKeys = [2][16]byte{{1, 2, 3, 4}, {5, 6, 7, 8}}
 
+// cookieSecrets are the orders that the keys shuffle member ids by, as those of all keys that managers make do.
+var cookieSecrets = [2]cookie.Secret{cookie.SecretOf(cookieKeys[0]), cookie.SecretOf(cookieKeys[1])}
+
+// encodeCookie returns Shunt's cookie of a member under the key of an id, decodeCookie the member that a cookie names.
+func encodeCookie(f cookie.Flow, kid uint8, id uint16) uint16 {
+	return cookie.Encode(cookie.PRF(cookieKeys[kid], f), kid, id, cookieSecrets[kid])
+}
+
+func decodeCookie(f cookie.Flow, c uint16) (id uint16, ok bool) {
+	kid := cookie.KeyID(c)
+	return cookie.Decode(cookie.PRF(cookieKeys[kid], f), c, cookieSecrets[kid])
+}
+
 // stamp makes the cookie that servers stamp with in an era.
 func (w cookieWay) stamp(at int, c *connection) {
 	kid := uint8(0)
 	if at >= w.newKey {
 		kid = 1
 	}
-	c.cookie = cookie.Encode(cookie.PRF(cookieKeys[kid], c.bound()), kid, c.home, cookie.InOrder)
+	c.cookie = encodeCookie(c.bound(), kid, c.home)
 }
 
 func (w cookieWay) settle(at int, e *era, n int, c *connection) {
@@ -93,7 +106,7 @@ func (w cookieWay) settle(at int, e *era, n int, c *connection) {
 }
 
 func (w cookieWay) reaches(at int, e *era, c *connection) bool {
-	id, ok := cookie.Decode(cookie.PRF(cookieKeys[cookie.KeyID(c.cookie)], c.bound()), c.cookie, cookie.InOrder)
+	id, ok := decodeCookie(c.bound(), c.cookie)
 	w.stamp(at, c)
 	return ok && e.has(id) && id == c.home
 }
