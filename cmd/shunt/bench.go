@@ -45,7 +45,7 @@ func newBench(g *globals) *cobra.Command {
 	flags := cmd.Flags()
 	flags.BoolVar(&f.short, "short", false, "every step once, as a smoke test: the figures are worth nothing")
 	flags.StringSliceVar(&f.cases, "case", nil, "only these cases of the suite")
-	flags.StringVar(&f.write, "write", "", "also write the suite's section of benchmarks.md and its plot into this `directory`")
+	flags.StringVar(&f.write, "write", "", "also write the suite's section of benchmarks.md and its plot into this `directory`; with --case only the rows of these cases")
 	flags.StringVar(&f.lab, "name", "bench", "name of the lab that is made and removed")
 	flags.StringVar(&f.katran, "katran", "", "measure Katran's balancer, built from its sources into this `object`, in turns with the mux (suite dataplane)")
 	flags.StringVar(&f.rivals, "rivals", bench.DefaultRivals, "`directory` with the sources of the checkers that suite health measures beside Shunt's")
@@ -81,6 +81,13 @@ func runBench(cmd *cobra.Command, g *globals, f benchFlags, name string) error {
 	if f.short && f.write != "" {
 		return usagef("--write: must not come with --short: its figures are worth nothing")
 	}
+	if f.write != "" {
+		for _, s := range suites {
+			if err := s.CheckWrite(f.cases); err != nil {
+				return usageError{err}
+			}
+		}
+	}
 	if f.katran != "" && name != benchKatran {
 		return usagef("--katran: must come with suite %s, not with %s", benchKatran, name)
 	}
@@ -101,6 +108,10 @@ func runBench(cmd *cobra.Command, g *globals, f benchFlags, name string) error {
 		Progress: benchProgress(cmd.ErrOrStderr()),
 		Note:     func(line string) { fmt.Fprintln(cmd.ErrOrStderr(), "shunt bench: "+line) },
 	}
+	load := bench.ReadLoad() // before the run adds its own
+	if text := bench.LoadText(load); text != "" {
+		options.Note(text)
+	}
 	for _, s := range suites {
 		takes := s.Takes
 		if f.short {
@@ -116,7 +127,7 @@ func runBench(cmd *cobra.Command, g *globals, f benchFlags, name string) error {
 		if text := bench.StolenText(stolen); text != "" {
 			fmt.Fprintf(cmd.ErrOrStderr(), "shunt bench: suite %s: %s: compare within this run only\n", s.Name, text)
 		}
-		if err := benchWrite(f, s, rows, stolen); err != nil {
+		if err := benchWrite(f, s, rows, stolen, load); err != nil {
 			return err
 		}
 	}
@@ -158,7 +169,7 @@ func benchSuite(cmd *cobra.Command, g *globals, s bench.Suite, o bench.Options) 
 }
 
 // benchWrite publishes a suite's rows when a directory was given.
-func benchWrite(f benchFlags, s bench.Suite, rows []bench.Row, stolen float64) error {
+func benchWrite(f benchFlags, s bench.Suite, rows []bench.Row, stolen, load float64) error {
 	if f.write == "" {
 		return nil
 	}
@@ -166,7 +177,7 @@ func benchWrite(f benchFlags, s bench.Suite, rows []bench.Row, stolen float64) e
 	if err != nil {
 		return err
 	}
-	return bench.NewPage(f.write).Write(s, rows, bench.Taken{At: time.Now(), Machine: machine, Version: version, Stolen: stolen})
+	return bench.NewPage(f.write).Write(s, rows, bench.Taken{At: time.Now(), Machine: machine, Version: version, Stolen: stolen, Cases: f.cases, Load: load})
 }
 
 // benchProgress tells each step on a terminal; a log that nobody watches is spared.

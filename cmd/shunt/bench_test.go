@@ -20,6 +20,7 @@ func TestBenchRefuses(t *testing.T) {
 		{[]string{"bench", "all", "--case", "hash/1"}, "--case: must come with one suite, not with all"},
 		{[]string{"bench", "all", "--short", "--write", "docs"}, "--write: must not come with --short"},
 		{[]string{"bench", "live", "--katran", "balancer.bpf.o"}, "--katran: must come with suite dataplane, not with live"},
+		{[]string{"bench", "cheetah", "--case", "idle-700,completion", "--write", "docs"}, "--write: must not come with --case, but for idle-700: the page of cheetah has the figures of one run"},
 		{[]string{"bench", "dataplane", "--katran", "balancer.bpf.o", "--write", "docs"}, "--katran: must not come with --write"},
 		{[]string{"bench", "dataplane", "-o", "yaml"}, "-o yaml: must be table or json"},
 	} {

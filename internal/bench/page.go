@@ -31,9 +31,21 @@ type Taken struct {
 	Version string
 	// Stolen is the share of the CPU time that the hypervisor gave to others.
 	Stolen float64
+	// Cases are those that were asked for; empty: all of the suite.
+	Cases []string
+	// Load is the load average that the machine had before anything was measured, by other work.
+	Load float64
 }
 
-// Write replaces the suite's section and its plot.
+// command is what the figures were taken by.
+func (t Taken) command(suite string) string {
+	if len(t.Cases) > 0 {
+		suite += " --case " + strings.Join(t.Cases, ",")
+	}
+	return suite
+}
+
+// Write replaces the suite's section and its plot. Of a run of some cases it replaces the rows of these: the others stay, with what they were taken by.
 func (p Page) Write(s Suite, rows []Row, taken Taken) error {
 	if len(rows) == 0 {
 		return fmt.Errorf("write section %s: no rows", s.Name)
@@ -42,6 +54,13 @@ func (p Page) Write(s Suite, rows []Row, taken Taken) error {
 		return s.results.write(p.dir, s, rows, taken)
 	}
 	rows, drawn := s.timeline.split(rows)
+	var signatures []string
+	if len(taken.Cases) > 0 {
+		var err error
+		if rows, signatures, err = p.merge(s, rows, taken); err != nil {
+			return err
+		}
+	}
 	plots := filepath.Join(p.dir, plotDir)
 	if err := os.MkdirAll(plots, 0o755); err != nil {
 		return fmt.Errorf("write plots: %w", err)
@@ -57,7 +76,7 @@ func (p Page) Write(s Suite, rows []Row, taken Taken) error {
 	if err := s.timeline.write(drawn, filepath.Join(plots, s.Name+timelineSuffix)); err != nil {
 		return fmt.Errorf("write timeline of %s: %w", s.Name, err)
 	}
-	return writeSection(filepath.Join(p.dir, pageName), pageHead, s.Name, section(s, rows, taken))
+	return writeSection(filepath.Join(p.dir, pageName), pageHead, s.Name, section(s, rows, taken, signatures))
 }
 
 // writeSection replaces the section of a suite on a page, which begins with head when it is new.
@@ -98,8 +117,8 @@ func replaceSection(page, name, body string) (string, error) {
 	return page[:from] + whole + page[to+len(end):], nil
 }
 
-// section is the generated text of a suite.
-func section(s Suite, rows []Row, taken Taken) string {
+// section is the generated text of a suite. earlier are the signatures of rows that are of earlier runs.
+func section(s Suite, rows []Row, taken Taken, earlier []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "## %s\n\n%s\n\n", s.Title, s.About)
 	writeMarkdownTable(&b, rows)
@@ -116,7 +135,10 @@ func section(s Suite, rows []Row, taken Taken) string {
 	if s.timeline != nil {
 		fmt.Fprintf(&b, "![%s](%s/%s%s)\n\n", s.timeline.title, plotDir, s.Name, timelineSuffix)
 	}
-	b.WriteString(signature(s.Name, taken))
+	for _, line := range earlier {
+		b.WriteString(line + "\n\n")
+	}
+	b.WriteString(signature(taken.command(s.Name), taken))
 	return b.String()
 }
 
@@ -125,6 +147,9 @@ func signature(command string, taken Taken) string {
 	text := fmt.Sprintf("`shunt bench %s`, %s, %s; %s.", command, taken.At.UTC().Format(time.DateOnly), taken.Version, taken.Machine)
 	if stolen := StolenText(taken.Stolen); stolen != "" {
 		text += fmt.Sprintf(" Mind that %s.", stolen)
+	}
+	if other := LoadText(taken.Load); other != "" {
+		text += fmt.Sprintf(" Mind that %s.", other)
 	}
 	return text + "\n"
 }

@@ -32,6 +32,14 @@ type resultFile struct {
 // resultsName is the page of a directory of results.
 const resultsName = "README.md"
 
+// CheckWrite says why a run of these cases cannot be published, if it cannot: a page of the suite's own has the figures of one whole run.
+func (s Suite) CheckWrite(cases []string) error {
+	if s.results == nil || len(cases) == 0 || !slices.ContainsFunc(cases, func(c string) bool { return !s.OnlyByName(c) }) {
+		return nil
+	}
+	return fmt.Errorf("--write: must not come with --case, but for %s: the page of %s has the figures of one run", strings.Join(s.results.apart, ", "), s.Name)
+}
+
 // write replaces the sections and files that there are rows for.
 func (r *results) write(dir string, s Suite, rows []Row, taken Taken) error {
 	dir = filepath.Join(dir, r.dir)

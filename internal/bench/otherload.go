@@ -1,0 +1,38 @@
+package bench
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// loadWorthTelling is the load average from which on figures say something of other work too.
+const loadWorthTelling = 1
+
+// ReadLoad returns the load average of the last minute, or 0 where there is none.
+func ReadLoad() float64 {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0
+	}
+	return parseLoad(string(text))
+}
+
+// parseLoad reads the first figure of /proc/loadavg (proc(5)).
+func parseLoad(text string) float64 {
+	first, _, _ := strings.Cut(text, " ")
+	load, err := strconv.ParseFloat(first, 64)
+	if err != nil {
+		return 0
+	}
+	return load
+}
+
+// LoadText is a remark on figures that were taken while other work put a load on the machine; empty when it does not matter.
+func LoadText(load float64) string {
+	if load < loadWorthTelling {
+		return ""
+	}
+	return fmt.Sprintf("other work had put a load of %.1f on the machine when the run began", load)
+}
