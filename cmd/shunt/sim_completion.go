@@ -35,7 +35,7 @@ func newSimCompletion(g *globals) *cobra.Command {
 		Short: "How long requests take under schedulers",
 		Long: "How long requests take from their beginning to their end, each a connection of its own, while several muxes choose servers and hosts tell them loads now and\n" +
 			"then. A server works for all that it has at once, each with an equal part of its time. Workload uniform: all requests need the same; bimodal: every tenth\n" +
-			"needs ten times as much as the others. Schedulers that look at no loads have refresh 0.",
+			"needs ten times as much as the others; skewed: a thousand times. Schedulers that look at no loads have refresh 0.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, err := range []error{f.check(), within("busy", busy, 0.01, 0.99)} {
 				if err != nil {
@@ -66,9 +66,9 @@ func newSimCompletion(g *globals) *cobra.Command {
 var workloads = []struct {
 	name string
 	work func(mean time.Duration) balance.Work
-}{{"uniform", balance.Uniform}, {"bimodal", balance.Bimodal}}
+}{{"uniform", balance.Uniform}, {"bimodal", balance.Bimodal}, {"skewed", balance.Skewed}}
 
-// completion simulates all rounds with both workloads and all loads.
+// completion simulates all rounds with all workloads and all loads.
 func completion(f balanceFlags, busy []float64, service, during time.Duration) []completionRow {
 	rounds := f.rounds()
 	rows := make([]completionRow, len(workloads)*len(busy)*len(rounds))

@@ -55,7 +55,7 @@ func TestSimulations(t *testing.T) {
 		{[]string{"forged", "--servers", "10,50", "--tries", "500"}, 5 * 4 * 2},
 		{[]string{"idle", "--idle", "70s", "--pushes", "20"}, 3 * (200 + 1)},
 		{[]string{"imbalance", "--servers", "20", "--active", "200,400", "--life", "1s"}, 2 * (5 + 3*2)},
-		{[]string{"completion", "--servers", "10", "--busy", "0.5", "--during", "5s"}, 2 * (5 + 3*2)},
+		{[]string{"completion", "--servers", "10", "--busy", "0.5", "--during", "5s"}, 3 * (5 + 3*2)},
 	} {
 		t.Run(c.args[0], func(t *testing.T) { testSimulation(t, c.args, c.rows) })
 	}

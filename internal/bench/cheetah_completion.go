@@ -31,6 +31,8 @@ const (
 
 	// completionVIP is the number of the first scheduler's VIP; the others follow.
 	completionVIP = 55
+	// completionPorts are the source ports of each scheduler's requests: more than there are within a minute.
+	completionPorts = 5_500
 	// completionMean is what a request needs of a server that has no other.
 	completionMean = 300 * time.Millisecond
 	// completionPatience is when a request counts as failed.
@@ -44,6 +46,7 @@ const (
 // completionEngines are the schedulers that are compared, hashing first.
 var completionEngines = []struct{ name, affinity, scheduler string }{
 	{"hash", "hash", "maglev"}, {"round-robin", "cookie", "round-robin"}, {"p2c", "cookie", "p2c"}, {"least-connections", "cookie", "least-connections"},
+	{"adaptive", "cookie", "adaptive"},
 }
 
 // completionWorkloads are what requests need, and completionBusy which share of their time servers are busy.
@@ -51,7 +54,7 @@ var (
 	completionWorkloads = []struct {
 		name string
 		work balance.Work
-	}{{"uniform", balance.Uniform(completionMean)}, {"bimodal", balance.Bimodal(completionMean)}}
+	}{{"uniform", balance.Uniform(completionMean)}, {"bimodal", balance.Bimodal(completionMean)}, {"skewed", balance.Skewed(completionMean)}}
 	completionBusy = []float64{0.7, 0.9}
 )
 
@@ -137,8 +140,8 @@ func (r *rig) complete(ctx context.Context, workload string, busy float64, due [
 	for i, e := range completionEngines {
 		took[i], errs[i] = make([]time.Duration, len(due)), make([]error, len(due))
 		vip, _ := lab.VIPAddresses(completionVIP + i)
-		first := vipPorts.first + uint16(i*enginePorts) // a server meets no connection of another's with the same
-		dial, to := r.dialer(portRange{first, first + enginePorts - 1}), netip.AddrPortFrom(vip, servicePort).String()
+		first := vipPorts.first + uint16(i*completionPorts) // a server meets no connection of another's with the same
+		dial, to := r.dialer(portRange{first, first + completionPorts - 1}), netip.AddrPortFrom(vip, servicePort).String()
 		group.Go(func() {
 			timer := time.NewTimer(0)
 			defer timer.Stop()

@@ -3,8 +3,11 @@ package bench
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/shuntlb/shunt/internal/lb"
 )
 
 // Requests come in their order, as many and with as much work as keep servers busy for that share of their time.
@@ -24,6 +27,22 @@ func TestDueRequests(t *testing.T) {
 				t.Errorf("%s: servers are busy %v of their time, want %v", w.name, got, busy)
 			}
 		}
+	}
+}
+
+// Every scheduler has source ports of its own, more than there are requests in a minute of the busiest run, and AWRR is one of them.
+func TestCompletionEngines(t *testing.T) {
+	if last := int(vipPorts.first) + len(completionEngines)*completionPorts - 1; last > int(vipPorts.last) {
+		t.Errorf("source ports end at %d", last)
+	}
+	sizes := Options{}.cheetahSizes()
+	for _, w := range completionWorkloads {
+		if n := len(dueRequests(rand.New(rand.NewPCG(1, 2)), w.work, sizes.workers, 0.9, time.Minute)); n > completionPorts {
+			t.Errorf("%s: %d requests in a minute, and %d ports", w.name, n, completionPorts)
+		}
+	}
+	if !slices.ContainsFunc(completionEngines, func(e struct{ name, affinity, scheduler string }) bool { return e.scheduler == lb.SchedulerAdaptive }) {
+		t.Error("adaptive is not compared")
 	}
 }
 

@@ -176,6 +176,35 @@ func TestServerSharesItsTime(t *testing.T) {
 	}
 }
 
+// TestWorks: a tenth of the requests needs 1, 10 or 1,000 times as much as the others, and all of them the same on average.
+func TestWorks(t *testing.T) {
+	const n, mean = 200_000, 300 * time.Millisecond
+	for name, c := range map[string]struct {
+		work  Work
+		ratio float64
+	}{"uniform": {Uniform(mean), 1}, "bimodal": {Bimodal(mean), 10}, "skewed": {Skewed(mean), 1000}} {
+		r := rand.New(rand.NewPCG(3, 4))
+		sum, long := time.Duration(0), 0
+		least, most := c.work(r), time.Duration(0)
+		for range n {
+			took := c.work(r)
+			least, most, sum = min(least, took), max(most, took), sum+took
+			if took > mean {
+				long++
+			}
+		}
+		if got := float64(most) / float64(least); math.Abs(got-c.ratio) > c.ratio/1000 {
+			t.Errorf("%s: from %v to %v", name, least, most)
+		}
+		if got := float64(sum) / n / float64(mean); math.Abs(got-1) > 0.03 {
+			t.Errorf("%s: %v of the mean", name, got)
+		}
+		if got := float64(long) / n; c.ratio > 1 && math.Abs(got-0.1) > 0.005 {
+			t.Errorf("%s: %v of the requests are long", name, got)
+		}
+	}
+}
+
 // TestCompletion: what schedulers gain where servers are busy, and nobody loses a request.
 func TestCompletion(t *testing.T) {
 	const mean = 100 * time.Millisecond

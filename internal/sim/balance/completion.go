@@ -24,6 +24,18 @@ func Bimodal(mean time.Duration) Work {
 	}
 }
 
+// Skewed is 0.0099 of the mean for nine of ten, and a thousand times as much for the tenth: the workload of Cheetah's Figure 8 (NSDI 2020), where a tenth of the requests
+// takes 500 ms and the others take some hundred microseconds.
+func Skewed(mean time.Duration) Work {
+	short := mean * 10 / 1009
+	return func(r *rand.Rand) time.Duration {
+		if r.IntN(10) == 0 {
+			return 1000 * short
+		}
+		return short
+	}
+}
+
 // Completion runs a scheduler while requests keep servers busy for `busy` of their time, each of which is a connection of its own, and returns how long they took
 // from their beginning to their end, in order. A server works for all that it has at once, each with an equal part of its time.
 func Completion(scheduler string, s Setup, work Work, mean time.Duration, busy float64, during time.Duration) []time.Duration {
