@@ -134,6 +134,9 @@ func (r *rig) outbound(ctx context.Context, o Options, sizes outboundSizes) ([]F
 	if err := far.await(ctx, vips, len(leased.ms)); err != nil {
 		return nil, err
 	}
+	if leased.failed+direct.failed > 0 {
+		o.notef("snat: %d connects of servers failed, and %d of servers without a VIP; the last: %v", leased.failed, direct.failed, errors.Join(leased.last, direct.last))
+	}
 	return outboundFields(&leased, &direct, after-before), nil
 }
 
