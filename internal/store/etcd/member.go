@@ -55,6 +55,8 @@ type Member struct {
 	limits tendLimits
 	fatal  *fatal
 	once   sync.Once
+	// used is the least room that the database took since its history was compacted, in bytes; tend alone uses it.
+	used int64
 }
 
 var _ store.Cluster = (*Member)(nil)

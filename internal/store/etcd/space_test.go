@@ -219,6 +219,28 @@ func TestQuota(t *testing.T) {
 	}
 }
 
+// TestLargeHistoryIsCompacted: values that are written again and again do not fill the database, whatever auto compaction keeps.
+func TestLargeHistoryIsCompacted(t *testing.T) {
+	t.Parallel()
+	g := newGroupWith(t, 3, func(o *Options) {
+		o.quota = 12 << 20
+		o.tend = tendLimits{every: time.Hour, defragmentFrom: 1 << 40}
+	})
+	for i := range 2400 {
+		_, err := g.members[0].Txn(t.Context(), store.Txn{Ops: []store.Op{store.Put("/large", []byte(strings.Repeat(fmt.Sprint(i%10), 10_000)))}})
+		if err != nil {
+			t.Fatalf("write %d: %v", i, err)
+		}
+		if i%100 == 0 {
+			for _, m := range g.members {
+				if err := m.tendHistory(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
 // TestDefragment: a database of which more than half is free shrinks, on one member after the other.
 func TestDefragment(t *testing.T) {
 	t.Parallel()

@@ -54,11 +54,37 @@ func (m *Member) tend() {
 }
 
 func (m *Member) tendOnce(ctx context.Context) error {
+	if err := m.tendHistory(ctx); err != nil {
+		return err
+	}
 	full, err := m.tendSpace(ctx)
 	if err != nil || full || !m.wasteful() {
 		return err
 	}
 	return m.takeTurn(ctx, m.defragment)
+}
+
+// keepLarge is the history that is kept, in revisions, where it takes much room.
+const keepLarge = 100
+
+// tendHistory compacts history that grew by a quarter of the quota: auto compaction counts revisions, and a few thousand large ones would fill the
+// database. Members do it independently of each other.
+func (m *Member) tendHistory(ctx context.Context) error {
+	used := m.etcd.Server.Backend().SizeInUse()
+	m.used = min(m.used, used)
+	if used-m.used < m.etcd.Server.Cfg.QuotaBackendBytes/4 {
+		return nil
+	}
+	m.used = used
+	revision, err := m.Barrier(ctx)
+	if err != nil || revision <= keepLarge {
+		return err
+	}
+	_, err = m.client.Compact(ctx, revision-keepLarge, clientv3.WithCompactPhysical())
+	if errors.Is(err, rpctypes.ErrCompacted) {
+		return nil
+	}
+	return m.fault("compact", err)
 }
 
 // firstTend ends an alarm of an earlier start. A member that is alone gets until the next look to take up its work, which
