@@ -57,7 +57,7 @@ func (l *loop) keepAll(ctx context.Context) {
 		l.mu.Lock()
 		f := l.applied
 		l.mu.Unlock()
-		other := f.epoch != l.kept.epoch || l.kept.newerThan(f) || otherKeys(&l.synced.plan, &f.plan)
+		other := f.epoch != l.kept.epoch || l.kept.newerThan(f) || l.synced != nil && otherKeys(&l.synced.plan, &f.plan)
 		if f == l.synced || pause != nil && !last && !other {
 			continue
 		}

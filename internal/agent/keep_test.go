@@ -148,6 +148,28 @@ func TestPlanOfAnotherCluster(t *testing.T) {
 	}
 }
 
+// TestPlanThatMayNotBeSyncedIsSynced: an agent that starts with a plan on disk syncs it, or the newer one that it applied meanwhile.
+func TestPlanThatMayNotBeSyncedIsSynced(t *testing.T) {
+	for _, applied := range []int64{5, 6} {
+		dir := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			kept := &folded{revision: 5, epoch: 1}
+			l := &loop{o: Options{Clock: clock.System{}, StateDir: dir, Log: slog.New(slog.DiscardHandler)}, keep: make(chan struct{}, 1), applied: kept, kept: kept}
+			if applied != kept.revision {
+				l.applied = &folded{revision: applied, epoch: 1}
+			}
+			ctx, end := context.WithCancel(t.Context())
+			defer end()
+			go l.keepAll(ctx)
+			signal(l.keep)
+			synctest.Wait()
+			if up := syncedPlan(t, dir); up.GetRevision() != applied {
+				t.Errorf("revision %d is synced, want %d", up.GetRevision(), applied)
+			}
+		})
+	}
+}
+
 // lines counts the lines of a log.
 type lines struct{ n atomic.Int64 }
 
