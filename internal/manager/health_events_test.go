@@ -478,18 +478,24 @@ func TestManagersAreTold(t *testing.T) {
 func TestManagersOfBeforeARestoreAreNotTold(t *testing.T) {
 	s := newScribe(t)
 	managers := eventFilter{kind: kindManager}
-	if err := s.m.view.until(t.Context(), func() bool { return s.m.view.managers["m1"] != nil }); err != nil {
-		t.Fatal(err)
+	registered := func() {
+		t.Helper()
+		if err := s.m.view.until(t.Context(), func() bool { return s.m.view.managers["m1"] != nil }); err != nil {
+			t.Fatal(err)
+		}
 	}
+	registered()
 	s.m.managerEvent("m2", reasonManagerUp, "is up")
 	s.m.managerEvent("m3", reasonManagerUp, "is up")
 	s.m.managerEvent("m1", reasonRestored, "the state was restored")
 	s.write()
 	s.takeover()
+	registered()
 	s.m.tellPresence()
 	s.m.managerEvent("m4", reasonManagerUp, "is up")
 	s.write()
 	s.takeover()
+	registered()
 	s.m.tellPresence()
 	s.write()
 	s.expectEvents(managers, "Manager m2 ManagerUp", "Manager m3 ManagerUp", "Manager m1 Restored", "Manager m1 ManagerUp", "Manager m4 ManagerUp", "Manager m4 ManagerDown")

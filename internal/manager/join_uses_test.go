@@ -34,13 +34,16 @@ func requestOf(t *testing.T) []byte {
 }
 
 // joinWith asks for a certificate of mux1 by a token.
-func (r *rig) joinWith(tok string, request []byte) error {
+func (r *rig) joinWith(tok string, request []byte) error { return r.joinAs("mux1", tok, request) }
+
+// joinAs asks for a certificate of a mux by a token.
+func (r *rig) joinAs(name, tok string, request []byte) error {
 	parsed, err := token.Parse(tok)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	c := shuntv1connect.NewNodeProtocolClient(r.httpClient(pki.JoinTLS(parsed.CA)), "https://"+r.addr)
-	_, err = c.Join(r.t.Context(), connect.NewRequest(&apiv1.JoinRequest{Token: tok, Name: "mux1", Role: "mux", Csr: request}))
+	_, err = c.Join(r.t.Context(), connect.NewRequest(&apiv1.JoinRequest{Token: tok, Name: name, Role: "mux", Csr: request}))
 	return err
 }
 
@@ -189,6 +192,18 @@ func TestRevokedNode(t *testing.T) {
 	n := r.join("mux1", "mux")
 	n.until("a plan", func(p plan.Plan) bool { return p.Node.Name == "mux1" })
 	n.stop()
+	// One that joined before its Node was there.
+	early := r.token("mux2", "mux")
+	if err := r.joinAs("mux2", early, requestOf(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.revokeNamed("node", "mux2"); err != nil {
+		t.Errorf("revoke a node without an object: %v", err)
+	}
+	r.apply(muxNode(2))
+	if err := r.joinAs("mux2", early, requestOf(t)); connect.CodeOf(err) != connect.CodePermissionDenied {
+		t.Errorf("its token afterwards: %v", err)
+	}
 	for kind, want := range map[string]connect.Code{"node": connect.CodeNotFound, "token": connect.CodeNotFound, "star": connect.CodeInvalidArgument} {
 		if err := r.revokeNamed(kind, "nobody"); connect.CodeOf(err) != want {
 			t.Errorf("revoke %s nobody: %v, want %v", kind, err, want)

@@ -53,8 +53,9 @@ func (m *Manager) revokeToken(ctx context.Context, id string) error {
 
 // revokeNode refuses all certificates that a node has and deletes its join tokens. Its object stays.
 func (m *Manager) revokeNode(ctx context.Context, name string) error {
-	if _, ok := m.view.roleOf(name); !ok {
-		return connect.NewError(connect.CodeNotFound, fmt.Errorf("nodes/%s: not found", name))
+	// A node may join before its object is there.
+	if _, ok := m.view.roleOf(name); !ok && !m.reports.seen(name) && len(m.view.snapshot().tokensOf(name)) == 0 {
+		return connect.NewError(connect.CodeNotFound, fmt.Errorf("nodes/%s: not found: there is neither a Node, nor a join token, nor a connection of that name", name))
 	}
 	t, err := m.lead(ctx)
 	if err != nil {
