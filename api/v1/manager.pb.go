@@ -3181,7 +3181,9 @@ type NodeStatus struct {
 	// CAs of the node; absent of agents of builds that cannot follow when the CA is replaced.
 	Trust *TrustStatus `protobuf:"bytes,49,opt,name=trust,proto3" json:"trust,omitempty"`
 	// The agent's build takes ring keys of VIPs: muxes hash with them, hosts repair flows after their rotation (PlanRepair.rotated).
-	RotatesRings  bool `protobuf:"varint,50,opt,name=rotates_rings,json=rotatesRings,proto3" json:"rotates_rings,omitempty"`
+	RotatesRings bool `protobuf:"varint,50,opt,name=rotates_rings,json=rotatesRings,proto3" json:"rotates_rings,omitempty"`
+	// Of muxes: packets for endpoints that went to no backend, by VIP. VIPs without any are left out.
+	Refused       []*RefusedStatus `protobuf:"bytes,51,rep,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3424,6 +3426,13 @@ func (x *NodeStatus) GetRotatesRings() bool {
 		return x.RotatesRings
 	}
 	return false
+}
+
+func (x *NodeStatus) GetRefused() []*RefusedStatus {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
 }
 
 // TrustStatus is which CAs a node accepts.
@@ -3723,6 +3732,77 @@ func (x *AnswerStatus) GetBytes() uint64 {
 	return 0
 }
 
+// RefusedStatus is what a mux got for the endpoints of a VIP and sent to no backend: beyond limits, of denied sources, without a backend that is alive, too big. Totals
+// since the tables were made.
+type RefusedStatus struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Vip     string                 `protobuf:"bytes,1,opt,name=vip,proto3" json:"vip,omitempty"`
+	Service string                 `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
+	Packets uint64                 `protobuf:"varint,3,opt,name=packets,proto3" json:"packets,omitempty"`
+	// Of IP packets.
+	Bytes         uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefusedStatus) Reset() {
+	*x = RefusedStatus{}
+	mi := &file_v1_manager_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefusedStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefusedStatus) ProtoMessage() {}
+
+func (x *RefusedStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_v1_manager_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefusedStatus.ProtoReflect.Descriptor instead.
+func (*RefusedStatus) Descriptor() ([]byte, []int) {
+	return file_v1_manager_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *RefusedStatus) GetVip() string {
+	if x != nil {
+		return x.Vip
+	}
+	return ""
+}
+
+func (x *RefusedStatus) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *RefusedStatus) GetPackets() uint64 {
+	if x != nil {
+		return x.Packets
+	}
+	return 0
+}
+
+func (x *RefusedStatus) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 // ServerStatus is what a server, by its DIP, got from clients of VIPs and sent them: totals since its host knows the address. Packets and
 // bytes are of IP between the two.
 type ServerStatus struct {
@@ -3742,7 +3822,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_v1_manager_proto_msgTypes[45]
+	mi := &file_v1_manager_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3754,7 +3834,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[45]
+	mi := &file_v1_manager_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3767,7 +3847,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{45}
+	return file_v1_manager_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ServerStatus) GetDip() string {
@@ -3830,7 +3910,7 @@ type TableStatus struct {
 
 func (x *TableStatus) Reset() {
 	*x = TableStatus{}
-	mi := &file_v1_manager_proto_msgTypes[46]
+	mi := &file_v1_manager_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3842,7 +3922,7 @@ func (x *TableStatus) String() string {
 func (*TableStatus) ProtoMessage() {}
 
 func (x *TableStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[46]
+	mi := &file_v1_manager_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3855,7 +3935,7 @@ func (x *TableStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableStatus.ProtoReflect.Descriptor instead.
 func (*TableStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{46}
+	return file_v1_manager_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *TableStatus) GetName() string {
@@ -3889,7 +3969,7 @@ type FlowClassStatus struct {
 
 func (x *FlowClassStatus) Reset() {
 	*x = FlowClassStatus{}
-	mi := &file_v1_manager_proto_msgTypes[47]
+	mi := &file_v1_manager_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3901,7 +3981,7 @@ func (x *FlowClassStatus) String() string {
 func (*FlowClassStatus) ProtoMessage() {}
 
 func (x *FlowClassStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[47]
+	mi := &file_v1_manager_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3914,7 +3994,7 @@ func (x *FlowClassStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowClassStatus.ProtoReflect.Descriptor instead.
 func (*FlowClassStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{47}
+	return file_v1_manager_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *FlowClassStatus) GetClass() string {
@@ -3970,7 +4050,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_v1_manager_proto_msgTypes[48]
+	mi := &file_v1_manager_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3982,7 +4062,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[48]
+	mi := &file_v1_manager_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3995,7 +4075,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{48}
+	return file_v1_manager_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *MemberStatus) GetVip() string {
@@ -4177,7 +4257,7 @@ type MemberDecision struct {
 
 func (x *MemberDecision) Reset() {
 	*x = MemberDecision{}
-	mi := &file_v1_manager_proto_msgTypes[49]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4189,7 +4269,7 @@ func (x *MemberDecision) String() string {
 func (*MemberDecision) ProtoMessage() {}
 
 func (x *MemberDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[49]
+	mi := &file_v1_manager_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4202,7 +4282,7 @@ func (x *MemberDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberDecision.ProtoReflect.Descriptor instead.
 func (*MemberDecision) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{49}
+	return file_v1_manager_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *MemberDecision) GetService() string {
@@ -4327,7 +4407,7 @@ type ReasonCount struct {
 
 func (x *ReasonCount) Reset() {
 	*x = ReasonCount{}
-	mi := &file_v1_manager_proto_msgTypes[50]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4339,7 +4419,7 @@ func (x *ReasonCount) String() string {
 func (*ReasonCount) ProtoMessage() {}
 
 func (x *ReasonCount) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[50]
+	mi := &file_v1_manager_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4352,7 +4432,7 @@ func (x *ReasonCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReasonCount.ProtoReflect.Descriptor instead.
 func (*ReasonCount) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{50}
+	return file_v1_manager_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ReasonCount) GetReason() string {
@@ -4380,7 +4460,7 @@ type RouteStatus struct {
 
 func (x *RouteStatus) Reset() {
 	*x = RouteStatus{}
-	mi := &file_v1_manager_proto_msgTypes[51]
+	mi := &file_v1_manager_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4392,7 +4472,7 @@ func (x *RouteStatus) String() string {
 func (*RouteStatus) ProtoMessage() {}
 
 func (x *RouteStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[51]
+	mi := &file_v1_manager_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4405,7 +4485,7 @@ func (x *RouteStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteStatus.ProtoReflect.Descriptor instead.
 func (*RouteStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{51}
+	return file_v1_manager_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *RouteStatus) GetPrefix() string {
@@ -4439,7 +4519,7 @@ type PeerStatus struct {
 
 func (x *PeerStatus) Reset() {
 	*x = PeerStatus{}
-	mi := &file_v1_manager_proto_msgTypes[52]
+	mi := &file_v1_manager_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4451,7 +4531,7 @@ func (x *PeerStatus) String() string {
 func (*PeerStatus) ProtoMessage() {}
 
 func (x *PeerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[52]
+	mi := &file_v1_manager_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4464,7 +4544,7 @@ func (x *PeerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerStatus.ProtoReflect.Descriptor instead.
 func (*PeerStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{52}
+	return file_v1_manager_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *PeerStatus) GetAddress() string {
@@ -4522,7 +4602,7 @@ type TraceRequest struct {
 
 func (x *TraceRequest) Reset() {
 	*x = TraceRequest{}
-	mi := &file_v1_manager_proto_msgTypes[53]
+	mi := &file_v1_manager_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4534,7 +4614,7 @@ func (x *TraceRequest) String() string {
 func (*TraceRequest) ProtoMessage() {}
 
 func (x *TraceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[53]
+	mi := &file_v1_manager_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4547,7 +4627,7 @@ func (x *TraceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceRequest.ProtoReflect.Descriptor instead.
 func (*TraceRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{53}
+	return file_v1_manager_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *TraceRequest) GetClient() string {
@@ -4622,7 +4702,7 @@ type TraceResponse struct {
 
 func (x *TraceResponse) Reset() {
 	*x = TraceResponse{}
-	mi := &file_v1_manager_proto_msgTypes[54]
+	mi := &file_v1_manager_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4634,7 +4714,7 @@ func (x *TraceResponse) String() string {
 func (*TraceResponse) ProtoMessage() {}
 
 func (x *TraceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[54]
+	mi := &file_v1_manager_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4647,7 +4727,7 @@ func (x *TraceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceResponse.ProtoReflect.Descriptor instead.
 func (*TraceResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{54}
+	return file_v1_manager_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *TraceResponse) GetResults() []*TraceResult {
@@ -4679,7 +4759,7 @@ type TraceResult struct {
 
 func (x *TraceResult) Reset() {
 	*x = TraceResult{}
-	mi := &file_v1_manager_proto_msgTypes[55]
+	mi := &file_v1_manager_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4691,7 +4771,7 @@ func (x *TraceResult) String() string {
 func (*TraceResult) ProtoMessage() {}
 
 func (x *TraceResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[55]
+	mi := &file_v1_manager_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4704,7 +4784,7 @@ func (x *TraceResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceResult.ProtoReflect.Descriptor instead.
 func (*TraceResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{55}
+	return file_v1_manager_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *TraceResult) GetNode() string {
@@ -4794,7 +4874,7 @@ type FlowsRequest struct {
 
 func (x *FlowsRequest) Reset() {
 	*x = FlowsRequest{}
-	mi := &file_v1_manager_proto_msgTypes[56]
+	mi := &file_v1_manager_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4806,7 +4886,7 @@ func (x *FlowsRequest) String() string {
 func (*FlowsRequest) ProtoMessage() {}
 
 func (x *FlowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[56]
+	mi := &file_v1_manager_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4819,7 +4899,7 @@ func (x *FlowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsRequest.ProtoReflect.Descriptor instead.
 func (*FlowsRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{56}
+	return file_v1_manager_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *FlowsRequest) GetVip() string {
@@ -4866,7 +4946,7 @@ type FlowsResponse struct {
 
 func (x *FlowsResponse) Reset() {
 	*x = FlowsResponse{}
-	mi := &file_v1_manager_proto_msgTypes[57]
+	mi := &file_v1_manager_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4878,7 +4958,7 @@ func (x *FlowsResponse) String() string {
 func (*FlowsResponse) ProtoMessage() {}
 
 func (x *FlowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[57]
+	mi := &file_v1_manager_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4891,7 +4971,7 @@ func (x *FlowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsResponse.ProtoReflect.Descriptor instead.
 func (*FlowsResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{57}
+	return file_v1_manager_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *FlowsResponse) GetResults() []*FlowsResult {
@@ -4915,7 +4995,7 @@ type FlowsResult struct {
 
 func (x *FlowsResult) Reset() {
 	*x = FlowsResult{}
-	mi := &file_v1_manager_proto_msgTypes[58]
+	mi := &file_v1_manager_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4927,7 +5007,7 @@ func (x *FlowsResult) String() string {
 func (*FlowsResult) ProtoMessage() {}
 
 func (x *FlowsResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[58]
+	mi := &file_v1_manager_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4940,7 +5020,7 @@ func (x *FlowsResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowsResult.ProtoReflect.Descriptor instead.
 func (*FlowsResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{58}
+	return file_v1_manager_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *FlowsResult) GetNode() string {
@@ -4994,7 +5074,7 @@ type FlowStatus struct {
 
 func (x *FlowStatus) Reset() {
 	*x = FlowStatus{}
-	mi := &file_v1_manager_proto_msgTypes[59]
+	mi := &file_v1_manager_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5006,7 +5086,7 @@ func (x *FlowStatus) String() string {
 func (*FlowStatus) ProtoMessage() {}
 
 func (x *FlowStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[59]
+	mi := &file_v1_manager_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5019,7 +5099,7 @@ func (x *FlowStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowStatus.ProtoReflect.Descriptor instead.
 func (*FlowStatus) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{59}
+	return file_v1_manager_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *FlowStatus) GetVip() string {
@@ -5113,7 +5193,7 @@ type HealthOfRequest struct {
 
 func (x *HealthOfRequest) Reset() {
 	*x = HealthOfRequest{}
-	mi := &file_v1_manager_proto_msgTypes[60]
+	mi := &file_v1_manager_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5125,7 +5205,7 @@ func (x *HealthOfRequest) String() string {
 func (*HealthOfRequest) ProtoMessage() {}
 
 func (x *HealthOfRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[60]
+	mi := &file_v1_manager_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5138,7 +5218,7 @@ func (x *HealthOfRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthOfRequest.ProtoReflect.Descriptor instead.
 func (*HealthOfRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{60}
+	return file_v1_manager_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *HealthOfRequest) GetDip() string {
@@ -5174,7 +5254,7 @@ type HealthOfResponse struct {
 
 func (x *HealthOfResponse) Reset() {
 	*x = HealthOfResponse{}
-	mi := &file_v1_manager_proto_msgTypes[61]
+	mi := &file_v1_manager_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5186,7 +5266,7 @@ func (x *HealthOfResponse) String() string {
 func (*HealthOfResponse) ProtoMessage() {}
 
 func (x *HealthOfResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[61]
+	mi := &file_v1_manager_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5199,7 +5279,7 @@ func (x *HealthOfResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthOfResponse.ProtoReflect.Descriptor instead.
 func (*HealthOfResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{61}
+	return file_v1_manager_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *HealthOfResponse) GetBackends() []*BackendHealth {
@@ -5238,7 +5318,7 @@ type BackendHealth struct {
 
 func (x *BackendHealth) Reset() {
 	*x = BackendHealth{}
-	mi := &file_v1_manager_proto_msgTypes[62]
+	mi := &file_v1_manager_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5250,7 +5330,7 @@ func (x *BackendHealth) String() string {
 func (*BackendHealth) ProtoMessage() {}
 
 func (x *BackendHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[62]
+	mi := &file_v1_manager_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5263,7 +5343,7 @@ func (x *BackendHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendHealth.ProtoReflect.Descriptor instead.
 func (*BackendHealth) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{62}
+	return file_v1_manager_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *BackendHealth) GetService() string {
@@ -5362,7 +5442,7 @@ type NodeHealth struct {
 
 func (x *NodeHealth) Reset() {
 	*x = NodeHealth{}
-	mi := &file_v1_manager_proto_msgTypes[63]
+	mi := &file_v1_manager_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5374,7 +5454,7 @@ func (x *NodeHealth) String() string {
 func (*NodeHealth) ProtoMessage() {}
 
 func (x *NodeHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[63]
+	mi := &file_v1_manager_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5387,7 +5467,7 @@ func (x *NodeHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeHealth.ProtoReflect.Descriptor instead.
 func (*NodeHealth) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{63}
+	return file_v1_manager_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *NodeHealth) GetNode() string {
@@ -5473,7 +5553,7 @@ type CheckHealth struct {
 
 func (x *CheckHealth) Reset() {
 	*x = CheckHealth{}
-	mi := &file_v1_manager_proto_msgTypes[64]
+	mi := &file_v1_manager_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5485,7 +5565,7 @@ func (x *CheckHealth) String() string {
 func (*CheckHealth) ProtoMessage() {}
 
 func (x *CheckHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[64]
+	mi := &file_v1_manager_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5498,7 +5578,7 @@ func (x *CheckHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckHealth.ProtoReflect.Descriptor instead.
 func (*CheckHealth) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{64}
+	return file_v1_manager_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *CheckHealth) GetCheck() string {
@@ -5567,7 +5647,7 @@ type ProbeResult struct {
 
 func (x *ProbeResult) Reset() {
 	*x = ProbeResult{}
-	mi := &file_v1_manager_proto_msgTypes[65]
+	mi := &file_v1_manager_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5579,7 +5659,7 @@ func (x *ProbeResult) String() string {
 func (*ProbeResult) ProtoMessage() {}
 
 func (x *ProbeResult) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[65]
+	mi := &file_v1_manager_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5592,7 +5672,7 @@ func (x *ProbeResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResult.ProtoReflect.Descriptor instead.
 func (*ProbeResult) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{65}
+	return file_v1_manager_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ProbeResult) GetTime() *timestamppb.Timestamp {
@@ -5647,7 +5727,7 @@ type HealthChange struct {
 
 func (x *HealthChange) Reset() {
 	*x = HealthChange{}
-	mi := &file_v1_manager_proto_msgTypes[66]
+	mi := &file_v1_manager_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5659,7 +5739,7 @@ func (x *HealthChange) String() string {
 func (*HealthChange) ProtoMessage() {}
 
 func (x *HealthChange) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[66]
+	mi := &file_v1_manager_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5672,7 +5752,7 @@ func (x *HealthChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthChange.ProtoReflect.Descriptor instead.
 func (*HealthChange) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{66}
+	return file_v1_manager_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *HealthChange) GetTime() *timestamppb.Timestamp {
@@ -5732,7 +5812,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_v1_manager_proto_msgTypes[67]
+	mi := &file_v1_manager_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5744,7 +5824,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[67]
+	mi := &file_v1_manager_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5757,7 +5837,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{67}
+	return file_v1_manager_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *CreateTokenRequest) GetNode() string {
@@ -5798,7 +5878,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_v1_manager_proto_msgTypes[68]
+	mi := &file_v1_manager_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5810,7 +5890,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[68]
+	mi := &file_v1_manager_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5823,7 +5903,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{68}
+	return file_v1_manager_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -5856,7 +5936,7 @@ type CreateAccessRequest struct {
 
 func (x *CreateAccessRequest) Reset() {
 	*x = CreateAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[69]
+	mi := &file_v1_manager_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5868,7 +5948,7 @@ func (x *CreateAccessRequest) String() string {
 func (*CreateAccessRequest) ProtoMessage() {}
 
 func (x *CreateAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[69]
+	mi := &file_v1_manager_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5881,7 +5961,7 @@ func (x *CreateAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAccessRequest.ProtoReflect.Descriptor instead.
 func (*CreateAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{69}
+	return file_v1_manager_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *CreateAccessRequest) GetName() string {
@@ -5922,7 +6002,7 @@ type CreateAccessResponse struct {
 
 func (x *CreateAccessResponse) Reset() {
 	*x = CreateAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[70]
+	mi := &file_v1_manager_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5934,7 +6014,7 @@ func (x *CreateAccessResponse) String() string {
 func (*CreateAccessResponse) ProtoMessage() {}
 
 func (x *CreateAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[70]
+	mi := &file_v1_manager_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5947,7 +6027,7 @@ func (x *CreateAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAccessResponse.ProtoReflect.Descriptor instead.
 func (*CreateAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{70}
+	return file_v1_manager_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *CreateAccessResponse) GetToken() string {
@@ -5982,7 +6062,7 @@ type CreateCertificateRequest struct {
 
 func (x *CreateCertificateRequest) Reset() {
 	*x = CreateCertificateRequest{}
-	mi := &file_v1_manager_proto_msgTypes[71]
+	mi := &file_v1_manager_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5994,7 +6074,7 @@ func (x *CreateCertificateRequest) String() string {
 func (*CreateCertificateRequest) ProtoMessage() {}
 
 func (x *CreateCertificateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[71]
+	mi := &file_v1_manager_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6007,7 +6087,7 @@ func (x *CreateCertificateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateCertificateRequest.ProtoReflect.Descriptor instead.
 func (*CreateCertificateRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{71}
+	return file_v1_manager_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *CreateCertificateRequest) GetName() string {
@@ -6056,7 +6136,7 @@ type CreateCertificateResponse struct {
 
 func (x *CreateCertificateResponse) Reset() {
 	*x = CreateCertificateResponse{}
-	mi := &file_v1_manager_proto_msgTypes[72]
+	mi := &file_v1_manager_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6068,7 +6148,7 @@ func (x *CreateCertificateResponse) String() string {
 func (*CreateCertificateResponse) ProtoMessage() {}
 
 func (x *CreateCertificateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[72]
+	mi := &file_v1_manager_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6081,7 +6161,7 @@ func (x *CreateCertificateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateCertificateResponse.ProtoReflect.Descriptor instead.
 func (*CreateCertificateResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{72}
+	return file_v1_manager_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *CreateCertificateResponse) GetCertificate() []byte {
@@ -6115,7 +6195,7 @@ type Access struct {
 
 func (x *Access) Reset() {
 	*x = Access{}
-	mi := &file_v1_manager_proto_msgTypes[73]
+	mi := &file_v1_manager_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6127,7 +6207,7 @@ func (x *Access) String() string {
 func (*Access) ProtoMessage() {}
 
 func (x *Access) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[73]
+	mi := &file_v1_manager_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6140,7 +6220,7 @@ func (x *Access) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Access.ProtoReflect.Descriptor instead.
 func (*Access) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{73}
+	return file_v1_manager_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Access) GetId() string {
@@ -6200,7 +6280,7 @@ type ListAccessRequest struct {
 
 func (x *ListAccessRequest) Reset() {
 	*x = ListAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[74]
+	mi := &file_v1_manager_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6212,7 +6292,7 @@ func (x *ListAccessRequest) String() string {
 func (*ListAccessRequest) ProtoMessage() {}
 
 func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[74]
+	mi := &file_v1_manager_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6225,7 +6305,7 @@ func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessRequest.ProtoReflect.Descriptor instead.
 func (*ListAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{74}
+	return file_v1_manager_proto_rawDescGZIP(), []int{75}
 }
 
 type ListAccessResponse struct {
@@ -6237,7 +6317,7 @@ type ListAccessResponse struct {
 
 func (x *ListAccessResponse) Reset() {
 	*x = ListAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[75]
+	mi := &file_v1_manager_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6249,7 +6329,7 @@ func (x *ListAccessResponse) String() string {
 func (*ListAccessResponse) ProtoMessage() {}
 
 func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[75]
+	mi := &file_v1_manager_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6262,7 +6342,7 @@ func (x *ListAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAccessResponse.ProtoReflect.Descriptor instead.
 func (*ListAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{75}
+	return file_v1_manager_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ListAccessResponse) GetAccess() []*Access {
@@ -6289,7 +6369,7 @@ type ReleaseSNATRequest struct {
 
 func (x *ReleaseSNATRequest) Reset() {
 	*x = ReleaseSNATRequest{}
-	mi := &file_v1_manager_proto_msgTypes[76]
+	mi := &file_v1_manager_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6301,7 +6381,7 @@ func (x *ReleaseSNATRequest) String() string {
 func (*ReleaseSNATRequest) ProtoMessage() {}
 
 func (x *ReleaseSNATRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[76]
+	mi := &file_v1_manager_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6314,7 +6394,7 @@ func (x *ReleaseSNATRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseSNATRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseSNATRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{76}
+	return file_v1_manager_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ReleaseSNATRequest) GetService() string {
@@ -6355,7 +6435,7 @@ type ReleaseSNATResponse struct {
 
 func (x *ReleaseSNATResponse) Reset() {
 	*x = ReleaseSNATResponse{}
-	mi := &file_v1_manager_proto_msgTypes[77]
+	mi := &file_v1_manager_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6367,7 +6447,7 @@ func (x *ReleaseSNATResponse) String() string {
 func (*ReleaseSNATResponse) ProtoMessage() {}
 
 func (x *ReleaseSNATResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[77]
+	mi := &file_v1_manager_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6380,7 +6460,7 @@ func (x *ReleaseSNATResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseSNATResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseSNATResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{77}
+	return file_v1_manager_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ReleaseSNATResponse) GetReleased() []*ReleasedSNAT {
@@ -6402,7 +6482,7 @@ type ReleasedSNAT struct {
 
 func (x *ReleasedSNAT) Reset() {
 	*x = ReleasedSNAT{}
-	mi := &file_v1_manager_proto_msgTypes[78]
+	mi := &file_v1_manager_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6414,7 +6494,7 @@ func (x *ReleasedSNAT) String() string {
 func (*ReleasedSNAT) ProtoMessage() {}
 
 func (x *ReleasedSNAT) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[78]
+	mi := &file_v1_manager_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6427,7 +6507,7 @@ func (x *ReleasedSNAT) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleasedSNAT.ProtoReflect.Descriptor instead.
 func (*ReleasedSNAT) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{78}
+	return file_v1_manager_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ReleasedSNAT) GetVip() string {
@@ -6463,7 +6543,7 @@ type RevokeAccessRequest struct {
 
 func (x *RevokeAccessRequest) Reset() {
 	*x = RevokeAccessRequest{}
-	mi := &file_v1_manager_proto_msgTypes[79]
+	mi := &file_v1_manager_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6475,7 +6555,7 @@ func (x *RevokeAccessRequest) String() string {
 func (*RevokeAccessRequest) ProtoMessage() {}
 
 func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[79]
+	mi := &file_v1_manager_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6488,7 +6568,7 @@ func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{79}
+	return file_v1_manager_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *RevokeAccessRequest) GetId() string {
@@ -6513,7 +6593,7 @@ type RevokeAccessResponse struct {
 
 func (x *RevokeAccessResponse) Reset() {
 	*x = RevokeAccessResponse{}
-	mi := &file_v1_manager_proto_msgTypes[80]
+	mi := &file_v1_manager_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6525,7 +6605,7 @@ func (x *RevokeAccessResponse) String() string {
 func (*RevokeAccessResponse) ProtoMessage() {}
 
 func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[80]
+	mi := &file_v1_manager_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6538,7 +6618,7 @@ func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{80}
+	return file_v1_manager_proto_rawDescGZIP(), []int{81}
 }
 
 type EventsRequest struct {
@@ -6555,7 +6635,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_v1_manager_proto_msgTypes[81]
+	mi := &file_v1_manager_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6567,7 +6647,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[81]
+	mi := &file_v1_manager_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6580,7 +6660,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{81}
+	return file_v1_manager_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *EventsRequest) GetKind() string {
@@ -6620,7 +6700,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_v1_manager_proto_msgTypes[82]
+	mi := &file_v1_manager_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6632,7 +6712,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[82]
+	mi := &file_v1_manager_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6645,7 +6725,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{82}
+	return file_v1_manager_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *EventsResponse) GetEvents() []*Event {
@@ -6681,7 +6761,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_v1_manager_proto_msgTypes[83]
+	mi := &file_v1_manager_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6693,7 +6773,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[83]
+	mi := &file_v1_manager_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6706,7 +6786,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{83}
+	return file_v1_manager_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Event) GetTime() *timestamppb.Timestamp {
@@ -6792,7 +6872,7 @@ type AuditRequest struct {
 
 func (x *AuditRequest) Reset() {
 	*x = AuditRequest{}
-	mi := &file_v1_manager_proto_msgTypes[84]
+	mi := &file_v1_manager_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6804,7 +6884,7 @@ func (x *AuditRequest) String() string {
 func (*AuditRequest) ProtoMessage() {}
 
 func (x *AuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[84]
+	mi := &file_v1_manager_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6817,7 +6897,7 @@ func (x *AuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRequest.ProtoReflect.Descriptor instead.
 func (*AuditRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{84}
+	return file_v1_manager_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *AuditRequest) GetSince() *timestamppb.Timestamp {
@@ -6850,7 +6930,7 @@ type AuditResponse struct {
 
 func (x *AuditResponse) Reset() {
 	*x = AuditResponse{}
-	mi := &file_v1_manager_proto_msgTypes[85]
+	mi := &file_v1_manager_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6862,7 +6942,7 @@ func (x *AuditResponse) String() string {
 func (*AuditResponse) ProtoMessage() {}
 
 func (x *AuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[85]
+	mi := &file_v1_manager_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6875,7 +6955,7 @@ func (x *AuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditResponse.ProtoReflect.Descriptor instead.
 func (*AuditResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{85}
+	return file_v1_manager_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *AuditResponse) GetEntries() []*AuditEntry {
@@ -6910,7 +6990,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_v1_manager_proto_msgTypes[86]
+	mi := &file_v1_manager_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6922,7 +7002,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[86]
+	mi := &file_v1_manager_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6935,7 +7015,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{86}
+	return file_v1_manager_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *AuditEntry) GetTime() *timestamppb.Timestamp {
@@ -7009,7 +7089,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_v1_manager_proto_msgTypes[87]
+	mi := &file_v1_manager_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7021,7 +7101,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[87]
+	mi := &file_v1_manager_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7034,7 +7114,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{87}
+	return file_v1_manager_proto_rawDescGZIP(), []int{88}
 }
 
 type MembersResponse struct {
@@ -7048,7 +7128,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_v1_manager_proto_msgTypes[88]
+	mi := &file_v1_manager_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7060,7 +7140,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[88]
+	mi := &file_v1_manager_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7073,7 +7153,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{88}
+	return file_v1_manager_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *MembersResponse) GetMembers() []*Member {
@@ -7116,7 +7196,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_v1_manager_proto_msgTypes[89]
+	mi := &file_v1_manager_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7128,7 +7208,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[89]
+	mi := &file_v1_manager_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7141,7 +7221,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{89}
+	return file_v1_manager_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *Member) GetName() string {
@@ -7223,7 +7303,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_v1_manager_proto_msgTypes[90]
+	mi := &file_v1_manager_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7235,7 +7315,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[90]
+	mi := &file_v1_manager_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7248,7 +7328,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{90}
+	return file_v1_manager_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *RemoveMemberRequest) GetName() string {
@@ -7266,7 +7346,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_v1_manager_proto_msgTypes[91]
+	mi := &file_v1_manager_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7278,7 +7358,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[91]
+	mi := &file_v1_manager_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7291,7 +7371,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{91}
+	return file_v1_manager_proto_rawDescGZIP(), []int{92}
 }
 
 type BackupRequest struct {
@@ -7302,7 +7382,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_v1_manager_proto_msgTypes[92]
+	mi := &file_v1_manager_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7314,7 +7394,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[92]
+	mi := &file_v1_manager_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7327,7 +7407,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{92}
+	return file_v1_manager_proto_rawDescGZIP(), []int{93}
 }
 
 type BackupResponse struct {
@@ -7339,7 +7419,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_v1_manager_proto_msgTypes[93]
+	mi := &file_v1_manager_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7351,7 +7431,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[93]
+	mi := &file_v1_manager_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7364,7 +7444,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{93}
+	return file_v1_manager_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *BackupResponse) GetChunk() []byte {
@@ -7382,7 +7462,7 @@ type VersionRequest struct {
 
 func (x *VersionRequest) Reset() {
 	*x = VersionRequest{}
-	mi := &file_v1_manager_proto_msgTypes[94]
+	mi := &file_v1_manager_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7394,7 +7474,7 @@ func (x *VersionRequest) String() string {
 func (*VersionRequest) ProtoMessage() {}
 
 func (x *VersionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[94]
+	mi := &file_v1_manager_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7407,7 +7487,7 @@ func (x *VersionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionRequest.ProtoReflect.Descriptor instead.
 func (*VersionRequest) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{94}
+	return file_v1_manager_proto_rawDescGZIP(), []int{95}
 }
 
 type VersionResponse struct {
@@ -7420,7 +7500,7 @@ type VersionResponse struct {
 
 func (x *VersionResponse) Reset() {
 	*x = VersionResponse{}
-	mi := &file_v1_manager_proto_msgTypes[95]
+	mi := &file_v1_manager_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7432,7 +7512,7 @@ func (x *VersionResponse) String() string {
 func (*VersionResponse) ProtoMessage() {}
 
 func (x *VersionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_v1_manager_proto_msgTypes[95]
+	mi := &file_v1_manager_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7445,7 +7525,7 @@ func (x *VersionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VersionResponse.ProtoReflect.Descriptor instead.
 func (*VersionResponse) Descriptor() ([]byte, []int) {
-	return file_v1_manager_proto_rawDescGZIP(), []int{95}
+	return file_v1_manager_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *VersionResponse) GetVersion() string {
@@ -7718,7 +7798,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x05every\x18\x04 \x01(\bR\x05every\x12\x14\n" +
 	"\x05muxes\x18\x05 \x03(\tR\x05muxes\x12\x18\n" +
 	"\aleaving\x18\x06 \x03(\tR\aleaving\x12\x18\n" +
-	"\amissing\x18\a \x01(\tR\amissing\"\x81\t\n" +
+	"\amissing\x18\a \x01(\tR\amissing\"\xb4\t\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -7751,7 +7831,8 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x12unanswered_servers\x18/ \x03(\tR\x11unansweredServers\x124\n" +
 	"\bwithheld\x180 \x03(\v2\x18.shunt.v1.WithheldStatusR\bwithheld\x12+\n" +
 	"\x05trust\x181 \x01(\v2\x15.shunt.v1.TrustStatusR\x05trust\x12#\n" +
-	"\rrotates_rings\x182 \x01(\bR\frotatesRings\"S\n" +
+	"\rrotates_rings\x182 \x01(\bR\frotatesRings\x121\n" +
+	"\arefused\x183 \x03(\v2\x17.shunt.v1.RefusedStatusR\arefused\"S\n" +
 	"\vTrustStatus\x12\x16\n" +
 	"\x06trusts\x18\x01 \x03(\x06R\x06trusts\x12\x16\n" +
 	"\x06issuer\x18\x02 \x01(\x06R\x06issuer\x12\x14\n" +
@@ -7769,6 +7850,11 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x05table\x18\x04 \x01(\tR\x05table\x12\x12\n" +
 	"\x04held\x18\x05 \x01(\bR\x04held\"j\n" +
 	"\fAnswerStatus\x12\x10\n" +
+	"\x03vip\x18\x01 \x01(\tR\x03vip\x12\x18\n" +
+	"\aservice\x18\x02 \x01(\tR\aservice\x12\x18\n" +
+	"\apackets\x18\x03 \x01(\x04R\apackets\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\"k\n" +
+	"\rRefusedStatus\x12\x10\n" +
 	"\x03vip\x18\x01 \x01(\tR\x03vip\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x18\n" +
 	"\apackets\x18\x03 \x01(\x04R\apackets\x12\x14\n" +
@@ -8110,7 +8196,7 @@ func file_v1_manager_proto_rawDescGZIP() []byte {
 }
 
 var file_v1_manager_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 96)
+var file_v1_manager_proto_msgTypes = make([]protoimpl.MessageInfo, 97)
 var file_v1_manager_proto_goTypes = []any{
 	(Change_Action)(0),                // 0: shunt.v1.Change.Action
 	(*Violation)(nil),                 // 1: shunt.v1.Violation
@@ -8158,205 +8244,207 @@ var file_v1_manager_proto_goTypes = []any{
 	(*ProcessBuild)(nil),              // 43: shunt.v1.ProcessBuild
 	(*WithheldStatus)(nil),            // 44: shunt.v1.WithheldStatus
 	(*AnswerStatus)(nil),              // 45: shunt.v1.AnswerStatus
-	(*ServerStatus)(nil),              // 46: shunt.v1.ServerStatus
-	(*TableStatus)(nil),               // 47: shunt.v1.TableStatus
-	(*FlowClassStatus)(nil),           // 48: shunt.v1.FlowClassStatus
-	(*MemberStatus)(nil),              // 49: shunt.v1.MemberStatus
-	(*MemberDecision)(nil),            // 50: shunt.v1.MemberDecision
-	(*ReasonCount)(nil),               // 51: shunt.v1.ReasonCount
-	(*RouteStatus)(nil),               // 52: shunt.v1.RouteStatus
-	(*PeerStatus)(nil),                // 53: shunt.v1.PeerStatus
-	(*TraceRequest)(nil),              // 54: shunt.v1.TraceRequest
-	(*TraceResponse)(nil),             // 55: shunt.v1.TraceResponse
-	(*TraceResult)(nil),               // 56: shunt.v1.TraceResult
-	(*FlowsRequest)(nil),              // 57: shunt.v1.FlowsRequest
-	(*FlowsResponse)(nil),             // 58: shunt.v1.FlowsResponse
-	(*FlowsResult)(nil),               // 59: shunt.v1.FlowsResult
-	(*FlowStatus)(nil),                // 60: shunt.v1.FlowStatus
-	(*HealthOfRequest)(nil),           // 61: shunt.v1.HealthOfRequest
-	(*HealthOfResponse)(nil),          // 62: shunt.v1.HealthOfResponse
-	(*BackendHealth)(nil),             // 63: shunt.v1.BackendHealth
-	(*NodeHealth)(nil),                // 64: shunt.v1.NodeHealth
-	(*CheckHealth)(nil),               // 65: shunt.v1.CheckHealth
-	(*ProbeResult)(nil),               // 66: shunt.v1.ProbeResult
-	(*HealthChange)(nil),              // 67: shunt.v1.HealthChange
-	(*CreateTokenRequest)(nil),        // 68: shunt.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),       // 69: shunt.v1.CreateTokenResponse
-	(*CreateAccessRequest)(nil),       // 70: shunt.v1.CreateAccessRequest
-	(*CreateAccessResponse)(nil),      // 71: shunt.v1.CreateAccessResponse
-	(*CreateCertificateRequest)(nil),  // 72: shunt.v1.CreateCertificateRequest
-	(*CreateCertificateResponse)(nil), // 73: shunt.v1.CreateCertificateResponse
-	(*Access)(nil),                    // 74: shunt.v1.Access
-	(*ListAccessRequest)(nil),         // 75: shunt.v1.ListAccessRequest
-	(*ListAccessResponse)(nil),        // 76: shunt.v1.ListAccessResponse
-	(*ReleaseSNATRequest)(nil),        // 77: shunt.v1.ReleaseSNATRequest
-	(*ReleaseSNATResponse)(nil),       // 78: shunt.v1.ReleaseSNATResponse
-	(*ReleasedSNAT)(nil),              // 79: shunt.v1.ReleasedSNAT
-	(*RevokeAccessRequest)(nil),       // 80: shunt.v1.RevokeAccessRequest
-	(*RevokeAccessResponse)(nil),      // 81: shunt.v1.RevokeAccessResponse
-	(*EventsRequest)(nil),             // 82: shunt.v1.EventsRequest
-	(*EventsResponse)(nil),            // 83: shunt.v1.EventsResponse
-	(*Event)(nil),                     // 84: shunt.v1.Event
-	(*AuditRequest)(nil),              // 85: shunt.v1.AuditRequest
-	(*AuditResponse)(nil),             // 86: shunt.v1.AuditResponse
-	(*AuditEntry)(nil),                // 87: shunt.v1.AuditEntry
-	(*MembersRequest)(nil),            // 88: shunt.v1.MembersRequest
-	(*MembersResponse)(nil),           // 89: shunt.v1.MembersResponse
-	(*Member)(nil),                    // 90: shunt.v1.Member
-	(*RemoveMemberRequest)(nil),       // 91: shunt.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),      // 92: shunt.v1.RemoveMemberResponse
-	(*BackupRequest)(nil),             // 93: shunt.v1.BackupRequest
-	(*BackupResponse)(nil),            // 94: shunt.v1.BackupResponse
-	(*VersionRequest)(nil),            // 95: shunt.v1.VersionRequest
-	(*VersionResponse)(nil),           // 96: shunt.v1.VersionResponse
-	(*Object)(nil),                    // 97: shunt.v1.Object
-	(*timestamppb.Timestamp)(nil),     // 98: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 99: google.protobuf.Duration
+	(*RefusedStatus)(nil),             // 46: shunt.v1.RefusedStatus
+	(*ServerStatus)(nil),              // 47: shunt.v1.ServerStatus
+	(*TableStatus)(nil),               // 48: shunt.v1.TableStatus
+	(*FlowClassStatus)(nil),           // 49: shunt.v1.FlowClassStatus
+	(*MemberStatus)(nil),              // 50: shunt.v1.MemberStatus
+	(*MemberDecision)(nil),            // 51: shunt.v1.MemberDecision
+	(*ReasonCount)(nil),               // 52: shunt.v1.ReasonCount
+	(*RouteStatus)(nil),               // 53: shunt.v1.RouteStatus
+	(*PeerStatus)(nil),                // 54: shunt.v1.PeerStatus
+	(*TraceRequest)(nil),              // 55: shunt.v1.TraceRequest
+	(*TraceResponse)(nil),             // 56: shunt.v1.TraceResponse
+	(*TraceResult)(nil),               // 57: shunt.v1.TraceResult
+	(*FlowsRequest)(nil),              // 58: shunt.v1.FlowsRequest
+	(*FlowsResponse)(nil),             // 59: shunt.v1.FlowsResponse
+	(*FlowsResult)(nil),               // 60: shunt.v1.FlowsResult
+	(*FlowStatus)(nil),                // 61: shunt.v1.FlowStatus
+	(*HealthOfRequest)(nil),           // 62: shunt.v1.HealthOfRequest
+	(*HealthOfResponse)(nil),          // 63: shunt.v1.HealthOfResponse
+	(*BackendHealth)(nil),             // 64: shunt.v1.BackendHealth
+	(*NodeHealth)(nil),                // 65: shunt.v1.NodeHealth
+	(*CheckHealth)(nil),               // 66: shunt.v1.CheckHealth
+	(*ProbeResult)(nil),               // 67: shunt.v1.ProbeResult
+	(*HealthChange)(nil),              // 68: shunt.v1.HealthChange
+	(*CreateTokenRequest)(nil),        // 69: shunt.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 70: shunt.v1.CreateTokenResponse
+	(*CreateAccessRequest)(nil),       // 71: shunt.v1.CreateAccessRequest
+	(*CreateAccessResponse)(nil),      // 72: shunt.v1.CreateAccessResponse
+	(*CreateCertificateRequest)(nil),  // 73: shunt.v1.CreateCertificateRequest
+	(*CreateCertificateResponse)(nil), // 74: shunt.v1.CreateCertificateResponse
+	(*Access)(nil),                    // 75: shunt.v1.Access
+	(*ListAccessRequest)(nil),         // 76: shunt.v1.ListAccessRequest
+	(*ListAccessResponse)(nil),        // 77: shunt.v1.ListAccessResponse
+	(*ReleaseSNATRequest)(nil),        // 78: shunt.v1.ReleaseSNATRequest
+	(*ReleaseSNATResponse)(nil),       // 79: shunt.v1.ReleaseSNATResponse
+	(*ReleasedSNAT)(nil),              // 80: shunt.v1.ReleasedSNAT
+	(*RevokeAccessRequest)(nil),       // 81: shunt.v1.RevokeAccessRequest
+	(*RevokeAccessResponse)(nil),      // 82: shunt.v1.RevokeAccessResponse
+	(*EventsRequest)(nil),             // 83: shunt.v1.EventsRequest
+	(*EventsResponse)(nil),            // 84: shunt.v1.EventsResponse
+	(*Event)(nil),                     // 85: shunt.v1.Event
+	(*AuditRequest)(nil),              // 86: shunt.v1.AuditRequest
+	(*AuditResponse)(nil),             // 87: shunt.v1.AuditResponse
+	(*AuditEntry)(nil),                // 88: shunt.v1.AuditEntry
+	(*MembersRequest)(nil),            // 89: shunt.v1.MembersRequest
+	(*MembersResponse)(nil),           // 90: shunt.v1.MembersResponse
+	(*Member)(nil),                    // 91: shunt.v1.Member
+	(*RemoveMemberRequest)(nil),       // 92: shunt.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),      // 93: shunt.v1.RemoveMemberResponse
+	(*BackupRequest)(nil),             // 94: shunt.v1.BackupRequest
+	(*BackupResponse)(nil),            // 95: shunt.v1.BackupResponse
+	(*VersionRequest)(nil),            // 96: shunt.v1.VersionRequest
+	(*VersionResponse)(nil),           // 97: shunt.v1.VersionResponse
+	(*Object)(nil),                    // 98: shunt.v1.Object
+	(*timestamppb.Timestamp)(nil),     // 99: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 100: google.protobuf.Duration
 }
 var file_v1_manager_proto_depIdxs = []int32{
-	97,  // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
+	98,  // 0: shunt.v1.ApplyRequest.objects:type_name -> shunt.v1.Object
 	4,   // 1: shunt.v1.ApplyResponse.changes:type_name -> shunt.v1.Change
 	0,   // 2: shunt.v1.Change.action:type_name -> shunt.v1.Change.Action
-	97,  // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
-	97,  // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
+	98,  // 3: shunt.v1.Change.before:type_name -> shunt.v1.Object
+	98,  // 4: shunt.v1.Change.after:type_name -> shunt.v1.Object
 	14,  // 5: shunt.v1.RotateKeysResponse.keys:type_name -> shunt.v1.KeySet
 	14,  // 6: shunt.v1.RotateKeysResponse.waiting:type_name -> shunt.v1.KeySet
-	98,  // 7: shunt.v1.RotateCAResponse.began:type_name -> google.protobuf.Timestamp
-	98,  // 8: shunt.v1.RotateCAResponse.since:type_name -> google.protobuf.Timestamp
+	99,  // 7: shunt.v1.RotateCAResponse.began:type_name -> google.protobuf.Timestamp
+	99,  // 8: shunt.v1.RotateCAResponse.since:type_name -> google.protobuf.Timestamp
 	11,  // 9: shunt.v1.RotateCAResponse.waits:type_name -> shunt.v1.CAWait
 	14,  // 10: shunt.v1.ListKeysResponse.keys:type_name -> shunt.v1.KeySet
-	98,  // 11: shunt.v1.KeySet.since:type_name -> google.protobuf.Timestamp
+	99,  // 11: shunt.v1.KeySet.since:type_name -> google.protobuf.Timestamp
 	15,  // 12: shunt.v1.KeySet.epochs:type_name -> shunt.v1.KeyEpoch
-	98,  // 13: shunt.v1.KeySet.due:type_name -> google.protobuf.Timestamp
-	98,  // 14: shunt.v1.KeyEpoch.made:type_name -> google.protobuf.Timestamp
+	99,  // 13: shunt.v1.KeySet.due:type_name -> google.protobuf.Timestamp
+	99,  // 14: shunt.v1.KeyEpoch.made:type_name -> google.protobuf.Timestamp
 	18,  // 15: shunt.v1.QUICConfigResponse.servers:type_name -> shunt.v1.QUICServer
 	19,  // 16: shunt.v1.QUICServer.configs:type_name -> shunt.v1.QUICServerConfig
 	20,  // 17: shunt.v1.DeleteRequest.objects:type_name -> shunt.v1.ObjectRef
 	4,   // 18: shunt.v1.DeleteResponse.changes:type_name -> shunt.v1.Change
-	97,  // 19: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
-	97,  // 20: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
+	98,  // 19: shunt.v1.GetResponse.objects:type_name -> shunt.v1.Object
+	98,  // 20: shunt.v1.WatchResponse.upserted:type_name -> shunt.v1.Object
 	20,  // 21: shunt.v1.WatchResponse.deleted:type_name -> shunt.v1.ObjectRef
 	41,  // 22: shunt.v1.StatusResponse.nodes:type_name -> shunt.v1.NodeStatus
-	50,  // 23: shunt.v1.StatusResponse.decisions:type_name -> shunt.v1.MemberDecision
+	51,  // 23: shunt.v1.StatusResponse.decisions:type_name -> shunt.v1.MemberDecision
 	40,  // 24: shunt.v1.StatusResponse.placements:type_name -> shunt.v1.VIPPlacement
 	35,  // 25: shunt.v1.StatusResponse.snat:type_name -> shunt.v1.SnatStatus
 	33,  // 26: shunt.v1.StatusResponse.load:type_name -> shunt.v1.LoadStatus
 	30,  // 27: shunt.v1.StatusResponse.snat_vips:type_name -> shunt.v1.SnatVIPStatus
 	31,  // 28: shunt.v1.StatusResponse.snat_counts:type_name -> shunt.v1.SnatCounts
 	29,  // 29: shunt.v1.StatusResponse.keys:type_name -> shunt.v1.KeyCount
-	98,  // 30: shunt.v1.KeyCount.since:type_name -> google.protobuf.Timestamp
-	98,  // 31: shunt.v1.KeyCount.made:type_name -> google.protobuf.Timestamp
+	99,  // 30: shunt.v1.KeyCount.since:type_name -> google.protobuf.Timestamp
+	99,  // 31: shunt.v1.KeyCount.made:type_name -> google.protobuf.Timestamp
 	32,  // 32: shunt.v1.SnatCounts.refused:type_name -> shunt.v1.SnatRefused
 	34,  // 33: shunt.v1.LoadStatus.load:type_name -> shunt.v1.MemberLoad
-	99,  // 34: shunt.v1.MemberLoad.age:type_name -> google.protobuf.Duration
+	100, // 34: shunt.v1.MemberLoad.age:type_name -> google.protobuf.Duration
 	38,  // 35: shunt.v1.AuditSNATResponse.nodes:type_name -> shunt.v1.SnatNodeAudit
 	39,  // 36: shunt.v1.SnatNodeAudit.differences:type_name -> shunt.v1.SnatDifference
-	98,  // 37: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
-	49,  // 38: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
-	51,  // 39: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
-	52,  // 40: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
-	53,  // 41: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
-	47,  // 42: shunt.v1.NodeStatus.tables:type_name -> shunt.v1.TableStatus
-	48,  // 43: shunt.v1.NodeStatus.flows:type_name -> shunt.v1.FlowClassStatus
-	46,  // 44: shunt.v1.NodeStatus.servers:type_name -> shunt.v1.ServerStatus
+	99,  // 37: shunt.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
+	50,  // 38: shunt.v1.NodeStatus.members:type_name -> shunt.v1.MemberStatus
+	52,  // 39: shunt.v1.NodeStatus.reasons:type_name -> shunt.v1.ReasonCount
+	53,  // 40: shunt.v1.NodeStatus.routes:type_name -> shunt.v1.RouteStatus
+	54,  // 41: shunt.v1.NodeStatus.peers:type_name -> shunt.v1.PeerStatus
+	48,  // 42: shunt.v1.NodeStatus.tables:type_name -> shunt.v1.TableStatus
+	49,  // 43: shunt.v1.NodeStatus.flows:type_name -> shunt.v1.FlowClassStatus
+	47,  // 44: shunt.v1.NodeStatus.servers:type_name -> shunt.v1.ServerStatus
 	45,  // 45: shunt.v1.NodeStatus.answers:type_name -> shunt.v1.AnswerStatus
 	43,  // 46: shunt.v1.NodeStatus.processes:type_name -> shunt.v1.ProcessBuild
 	44,  // 47: shunt.v1.NodeStatus.withheld:type_name -> shunt.v1.WithheldStatus
 	42,  // 48: shunt.v1.NodeStatus.trust:type_name -> shunt.v1.TrustStatus
-	98,  // 49: shunt.v1.MemberStatus.since:type_name -> google.protobuf.Timestamp
-	98,  // 50: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
-	98,  // 51: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
-	98,  // 52: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
-	98,  // 53: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
-	56,  // 54: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
-	59,  // 55: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
-	60,  // 56: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
-	99,  // 57: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
-	63,  // 58: shunt.v1.HealthOfResponse.backends:type_name -> shunt.v1.BackendHealth
-	64,  // 59: shunt.v1.BackendHealth.nodes:type_name -> shunt.v1.NodeHealth
-	67,  // 60: shunt.v1.BackendHealth.history:type_name -> shunt.v1.HealthChange
-	98,  // 61: shunt.v1.NodeHealth.since:type_name -> google.protobuf.Timestamp
-	65,  // 62: shunt.v1.NodeHealth.checks:type_name -> shunt.v1.CheckHealth
-	34,  // 63: shunt.v1.NodeHealth.load:type_name -> shunt.v1.MemberLoad
-	66,  // 64: shunt.v1.CheckHealth.results:type_name -> shunt.v1.ProbeResult
-	98,  // 65: shunt.v1.ProbeResult.time:type_name -> google.protobuf.Timestamp
-	99,  // 66: shunt.v1.ProbeResult.took:type_name -> google.protobuf.Duration
-	98,  // 67: shunt.v1.HealthChange.time:type_name -> google.protobuf.Timestamp
-	99,  // 68: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	98,  // 69: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	99,  // 70: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
-	74,  // 71: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
-	99,  // 72: shunt.v1.CreateCertificateRequest.ttl:type_name -> google.protobuf.Duration
-	74,  // 73: shunt.v1.CreateCertificateResponse.access:type_name -> shunt.v1.Access
-	98,  // 74: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
-	98,  // 75: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
-	74,  // 76: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
-	79,  // 77: shunt.v1.ReleaseSNATResponse.released:type_name -> shunt.v1.ReleasedSNAT
-	98,  // 78: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	84,  // 79: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
-	98,  // 80: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
-	67,  // 81: shunt.v1.Event.changes:type_name -> shunt.v1.HealthChange
-	98,  // 82: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
-	87,  // 83: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
-	98,  // 84: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	90,  // 85: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
-	2,   // 86: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
-	21,  // 87: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
-	23,  // 88: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
-	25,  // 89: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
-	27,  // 90: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
-	54,  // 91: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
-	57,  // 92: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
-	61,  // 93: shunt.v1.Manager.HealthOf:input_type -> shunt.v1.HealthOfRequest
-	36,  // 94: shunt.v1.Manager.AuditSNAT:input_type -> shunt.v1.AuditSNATRequest
-	77,  // 95: shunt.v1.Manager.ReleaseSNAT:input_type -> shunt.v1.ReleaseSNATRequest
-	5,   // 96: shunt.v1.Manager.RotateKeys:input_type -> shunt.v1.RotateKeysRequest
-	7,   // 97: shunt.v1.Manager.RotateRing:input_type -> shunt.v1.RotateRingRequest
-	9,   // 98: shunt.v1.Manager.RotateCA:input_type -> shunt.v1.RotateCARequest
-	12,  // 99: shunt.v1.Manager.ListKeys:input_type -> shunt.v1.ListKeysRequest
-	16,  // 100: shunt.v1.Manager.QUICConfig:input_type -> shunt.v1.QUICConfigRequest
-	68,  // 101: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
-	70,  // 102: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
-	72,  // 103: shunt.v1.Manager.CreateCertificate:input_type -> shunt.v1.CreateCertificateRequest
-	75,  // 104: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
-	80,  // 105: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
-	82,  // 106: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
-	85,  // 107: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
-	88,  // 108: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
-	91,  // 109: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
-	93,  // 110: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
-	95,  // 111: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
-	3,   // 112: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
-	22,  // 113: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
-	24,  // 114: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
-	26,  // 115: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
-	28,  // 116: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
-	55,  // 117: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
-	58,  // 118: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
-	62,  // 119: shunt.v1.Manager.HealthOf:output_type -> shunt.v1.HealthOfResponse
-	37,  // 120: shunt.v1.Manager.AuditSNAT:output_type -> shunt.v1.AuditSNATResponse
-	78,  // 121: shunt.v1.Manager.ReleaseSNAT:output_type -> shunt.v1.ReleaseSNATResponse
-	6,   // 122: shunt.v1.Manager.RotateKeys:output_type -> shunt.v1.RotateKeysResponse
-	8,   // 123: shunt.v1.Manager.RotateRing:output_type -> shunt.v1.RotateRingResponse
-	10,  // 124: shunt.v1.Manager.RotateCA:output_type -> shunt.v1.RotateCAResponse
-	13,  // 125: shunt.v1.Manager.ListKeys:output_type -> shunt.v1.ListKeysResponse
-	17,  // 126: shunt.v1.Manager.QUICConfig:output_type -> shunt.v1.QUICConfigResponse
-	69,  // 127: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
-	71,  // 128: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
-	73,  // 129: shunt.v1.Manager.CreateCertificate:output_type -> shunt.v1.CreateCertificateResponse
-	76,  // 130: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
-	81,  // 131: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
-	83,  // 132: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
-	86,  // 133: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
-	89,  // 134: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
-	92,  // 135: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
-	94,  // 136: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
-	96,  // 137: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
-	112, // [112:138] is the sub-list for method output_type
-	86,  // [86:112] is the sub-list for method input_type
-	86,  // [86:86] is the sub-list for extension type_name
-	86,  // [86:86] is the sub-list for extension extendee
-	0,   // [0:86] is the sub-list for field type_name
+	46,  // 49: shunt.v1.NodeStatus.refused:type_name -> shunt.v1.RefusedStatus
+	99,  // 50: shunt.v1.MemberStatus.since:type_name -> google.protobuf.Timestamp
+	99,  // 51: shunt.v1.MemberDecision.warming:type_name -> google.protobuf.Timestamp
+	99,  // 52: shunt.v1.MemberDecision.warm:type_name -> google.protobuf.Timestamp
+	99,  // 53: shunt.v1.MemberDecision.draining:type_name -> google.protobuf.Timestamp
+	99,  // 54: shunt.v1.MemberDecision.drained:type_name -> google.protobuf.Timestamp
+	57,  // 55: shunt.v1.TraceResponse.results:type_name -> shunt.v1.TraceResult
+	60,  // 56: shunt.v1.FlowsResponse.results:type_name -> shunt.v1.FlowsResult
+	61,  // 57: shunt.v1.FlowsResult.flows:type_name -> shunt.v1.FlowStatus
+	100, // 58: shunt.v1.FlowStatus.age:type_name -> google.protobuf.Duration
+	64,  // 59: shunt.v1.HealthOfResponse.backends:type_name -> shunt.v1.BackendHealth
+	65,  // 60: shunt.v1.BackendHealth.nodes:type_name -> shunt.v1.NodeHealth
+	68,  // 61: shunt.v1.BackendHealth.history:type_name -> shunt.v1.HealthChange
+	99,  // 62: shunt.v1.NodeHealth.since:type_name -> google.protobuf.Timestamp
+	66,  // 63: shunt.v1.NodeHealth.checks:type_name -> shunt.v1.CheckHealth
+	34,  // 64: shunt.v1.NodeHealth.load:type_name -> shunt.v1.MemberLoad
+	67,  // 65: shunt.v1.CheckHealth.results:type_name -> shunt.v1.ProbeResult
+	99,  // 66: shunt.v1.ProbeResult.time:type_name -> google.protobuf.Timestamp
+	100, // 67: shunt.v1.ProbeResult.took:type_name -> google.protobuf.Duration
+	99,  // 68: shunt.v1.HealthChange.time:type_name -> google.protobuf.Timestamp
+	100, // 69: shunt.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	99,  // 70: shunt.v1.CreateTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	100, // 71: shunt.v1.CreateAccessRequest.ttl:type_name -> google.protobuf.Duration
+	75,  // 72: shunt.v1.CreateAccessResponse.access:type_name -> shunt.v1.Access
+	100, // 73: shunt.v1.CreateCertificateRequest.ttl:type_name -> google.protobuf.Duration
+	75,  // 74: shunt.v1.CreateCertificateResponse.access:type_name -> shunt.v1.Access
+	99,  // 75: shunt.v1.Access.created:type_name -> google.protobuf.Timestamp
+	99,  // 76: shunt.v1.Access.expires:type_name -> google.protobuf.Timestamp
+	75,  // 77: shunt.v1.ListAccessResponse.access:type_name -> shunt.v1.Access
+	80,  // 78: shunt.v1.ReleaseSNATResponse.released:type_name -> shunt.v1.ReleasedSNAT
+	99,  // 79: shunt.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	85,  // 80: shunt.v1.EventsResponse.events:type_name -> shunt.v1.Event
+	99,  // 81: shunt.v1.Event.time:type_name -> google.protobuf.Timestamp
+	68,  // 82: shunt.v1.Event.changes:type_name -> shunt.v1.HealthChange
+	99,  // 83: shunt.v1.AuditRequest.since:type_name -> google.protobuf.Timestamp
+	88,  // 84: shunt.v1.AuditResponse.entries:type_name -> shunt.v1.AuditEntry
+	99,  // 85: shunt.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	91,  // 86: shunt.v1.MembersResponse.members:type_name -> shunt.v1.Member
+	2,   // 87: shunt.v1.Manager.Apply:input_type -> shunt.v1.ApplyRequest
+	21,  // 88: shunt.v1.Manager.Delete:input_type -> shunt.v1.DeleteRequest
+	23,  // 89: shunt.v1.Manager.Get:input_type -> shunt.v1.GetRequest
+	25,  // 90: shunt.v1.Manager.Watch:input_type -> shunt.v1.WatchRequest
+	27,  // 91: shunt.v1.Manager.Status:input_type -> shunt.v1.StatusRequest
+	55,  // 92: shunt.v1.Manager.Trace:input_type -> shunt.v1.TraceRequest
+	58,  // 93: shunt.v1.Manager.Flows:input_type -> shunt.v1.FlowsRequest
+	62,  // 94: shunt.v1.Manager.HealthOf:input_type -> shunt.v1.HealthOfRequest
+	36,  // 95: shunt.v1.Manager.AuditSNAT:input_type -> shunt.v1.AuditSNATRequest
+	78,  // 96: shunt.v1.Manager.ReleaseSNAT:input_type -> shunt.v1.ReleaseSNATRequest
+	5,   // 97: shunt.v1.Manager.RotateKeys:input_type -> shunt.v1.RotateKeysRequest
+	7,   // 98: shunt.v1.Manager.RotateRing:input_type -> shunt.v1.RotateRingRequest
+	9,   // 99: shunt.v1.Manager.RotateCA:input_type -> shunt.v1.RotateCARequest
+	12,  // 100: shunt.v1.Manager.ListKeys:input_type -> shunt.v1.ListKeysRequest
+	16,  // 101: shunt.v1.Manager.QUICConfig:input_type -> shunt.v1.QUICConfigRequest
+	69,  // 102: shunt.v1.Manager.CreateToken:input_type -> shunt.v1.CreateTokenRequest
+	71,  // 103: shunt.v1.Manager.CreateAccess:input_type -> shunt.v1.CreateAccessRequest
+	73,  // 104: shunt.v1.Manager.CreateCertificate:input_type -> shunt.v1.CreateCertificateRequest
+	76,  // 105: shunt.v1.Manager.ListAccess:input_type -> shunt.v1.ListAccessRequest
+	81,  // 106: shunt.v1.Manager.RevokeAccess:input_type -> shunt.v1.RevokeAccessRequest
+	83,  // 107: shunt.v1.Manager.Events:input_type -> shunt.v1.EventsRequest
+	86,  // 108: shunt.v1.Manager.Audit:input_type -> shunt.v1.AuditRequest
+	89,  // 109: shunt.v1.Manager.Members:input_type -> shunt.v1.MembersRequest
+	92,  // 110: shunt.v1.Manager.RemoveMember:input_type -> shunt.v1.RemoveMemberRequest
+	94,  // 111: shunt.v1.Manager.Backup:input_type -> shunt.v1.BackupRequest
+	96,  // 112: shunt.v1.Manager.Version:input_type -> shunt.v1.VersionRequest
+	3,   // 113: shunt.v1.Manager.Apply:output_type -> shunt.v1.ApplyResponse
+	22,  // 114: shunt.v1.Manager.Delete:output_type -> shunt.v1.DeleteResponse
+	24,  // 115: shunt.v1.Manager.Get:output_type -> shunt.v1.GetResponse
+	26,  // 116: shunt.v1.Manager.Watch:output_type -> shunt.v1.WatchResponse
+	28,  // 117: shunt.v1.Manager.Status:output_type -> shunt.v1.StatusResponse
+	56,  // 118: shunt.v1.Manager.Trace:output_type -> shunt.v1.TraceResponse
+	59,  // 119: shunt.v1.Manager.Flows:output_type -> shunt.v1.FlowsResponse
+	63,  // 120: shunt.v1.Manager.HealthOf:output_type -> shunt.v1.HealthOfResponse
+	37,  // 121: shunt.v1.Manager.AuditSNAT:output_type -> shunt.v1.AuditSNATResponse
+	79,  // 122: shunt.v1.Manager.ReleaseSNAT:output_type -> shunt.v1.ReleaseSNATResponse
+	6,   // 123: shunt.v1.Manager.RotateKeys:output_type -> shunt.v1.RotateKeysResponse
+	8,   // 124: shunt.v1.Manager.RotateRing:output_type -> shunt.v1.RotateRingResponse
+	10,  // 125: shunt.v1.Manager.RotateCA:output_type -> shunt.v1.RotateCAResponse
+	13,  // 126: shunt.v1.Manager.ListKeys:output_type -> shunt.v1.ListKeysResponse
+	17,  // 127: shunt.v1.Manager.QUICConfig:output_type -> shunt.v1.QUICConfigResponse
+	70,  // 128: shunt.v1.Manager.CreateToken:output_type -> shunt.v1.CreateTokenResponse
+	72,  // 129: shunt.v1.Manager.CreateAccess:output_type -> shunt.v1.CreateAccessResponse
+	74,  // 130: shunt.v1.Manager.CreateCertificate:output_type -> shunt.v1.CreateCertificateResponse
+	77,  // 131: shunt.v1.Manager.ListAccess:output_type -> shunt.v1.ListAccessResponse
+	82,  // 132: shunt.v1.Manager.RevokeAccess:output_type -> shunt.v1.RevokeAccessResponse
+	84,  // 133: shunt.v1.Manager.Events:output_type -> shunt.v1.EventsResponse
+	87,  // 134: shunt.v1.Manager.Audit:output_type -> shunt.v1.AuditResponse
+	90,  // 135: shunt.v1.Manager.Members:output_type -> shunt.v1.MembersResponse
+	93,  // 136: shunt.v1.Manager.RemoveMember:output_type -> shunt.v1.RemoveMemberResponse
+	95,  // 137: shunt.v1.Manager.Backup:output_type -> shunt.v1.BackupResponse
+	97,  // 138: shunt.v1.Manager.Version:output_type -> shunt.v1.VersionResponse
+	113, // [113:139] is the sub-list for method output_type
+	87,  // [87:113] is the sub-list for method input_type
+	87,  // [87:87] is the sub-list for extension type_name
+	87,  // [87:87] is the sub-list for extension extendee
+	0,   // [0:87] is the sub-list for field type_name
 }
 
 func init() { file_v1_manager_proto_init() }
@@ -8367,14 +8455,14 @@ func file_v1_manager_proto_init() {
 	file_v1_objects_proto_init()
 	file_v1_manager_proto_msgTypes[32].OneofWrappers = []any{}
 	file_v1_manager_proto_msgTypes[33].OneofWrappers = []any{}
-	file_v1_manager_proto_msgTypes[63].OneofWrappers = []any{}
+	file_v1_manager_proto_msgTypes[64].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_v1_manager_proto_rawDesc), len(file_v1_manager_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   96,
+			NumMessages:   97,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -266,6 +266,9 @@ type MuxCounters struct {
 	Members map[MemberKey]Counter
 	// Endpoints count what found the endpoint, forwarded or not; they never go back while the endpoint stays.
 	Endpoints map[lb.EndpointKey]Counter
+	// Refused count the part of Endpoints that went to no member since the tables were made, by endpoint; endpoints without any are left out. Tables of another size
+	// count from 0.
+	Refused map[lb.EndpointKey]Counter
 	// Answers count what came back to connections that servers opened, by VIP with SNAT, forwarded or not. Key: the VIP without protocol and port.
 	Answers map[lb.EndpointKey]Counter
 }

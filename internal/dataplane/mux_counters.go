@@ -49,6 +49,12 @@ func sumOf(r regions[muxCounter], i uint32) (sum Counter) {
 	return sum
 }
 
+// countedOf is sumOf without the agent's own region: what programs counted, without what the agent folded or took over.
+func countedOf(r regions[muxCounter], i uint32) Counter {
+	sum, own := sumOf(r, i), r.own(i)
+	return Counter{Packets: sum.Packets - load(&own.Packets), Bytes: sum.Bytes - load(&own.Bytes)}
+}
+
 // fold adds what element `from` counted to the agent's part of `to`, and clears it. No program may be counting in `from`.
 func fold(from regions[muxCounter], i uint32, to regions[muxCounter], j uint32) {
 	sum, own := sumOf(from, i), to.own(j)
@@ -129,4 +135,7 @@ func (t *muxTables) count(key lb.EndpointKey, e *muxEntry, c MuxCounters) {
 		}
 	}
 	c.Endpoints[key] = total
+	if refused := countedOf(t.mem.endpointCounts, e.index); refused.Packets > 0 {
+		c.Refused[key] = refused
+	}
 }

@@ -166,7 +166,7 @@ func formerOf(pinned map[string]*ebpf.Map, reasons []string, version uint32) (*f
 }
 
 func noCounters() MuxCounters {
-	return MuxCounters{Reasons: map[string]uint64{}, Members: map[MemberKey]Counter{}, Endpoints: map[lb.EndpointKey]Counter{}, Answers: map[lb.EndpointKey]Counter{}}
+	return MuxCounters{Reasons: map[string]uint64{}, Members: map[MemberKey]Counter{}, Endpoints: map[lb.EndpointKey]Counter{}, Answers: map[lb.EndpointKey]Counter{}, Refused: map[lb.EndpointKey]Counter{}}
 }
 
 // muxMapsSince came without another ABI version: where they are not, no endpoint has to do with them.

@@ -211,6 +211,16 @@ func TestPacketLimit(t *testing.T) {
 		f.expect(udp4(53), "forwarded")
 	}
 	f.expect(tcp4(80), "rate_limited")
+	// What members that left had counted is no refusal.
+	s.Endpoints[0] = endpointOf(muxVIP4, lb.TCP, 80, threeServers[:1]...)
+	f.apply(f.with(s))
+	c, err := f.mux.Counters()
+	must(t, err)
+	for key, want := range map[lb.EndpointKey]uint64{s.Endpoints[0].Key: 3, s.Endpoints[1].Key: 1} {
+		if got := c.Refused[key].Packets; got != want {
+			t.Errorf("%v: %d packets refused, want %d of %d", key, got, want, c.Endpoints[key].Packets)
+		}
+	}
 	s.VIPs = nil
 	f.apply(f.with(s))
 	f.expect(tcp4(80), "forwarded")

@@ -19,16 +19,17 @@ func (v *view) ownOf(id identity) owned {
 	return owned((&scope{identity: id, view: v}).services())
 }
 
-// nodes are those that have members, answers or withheld VIPs of the tenant, with these alone.
+// nodes are those that have members, answers, refused packets or withheld VIPs of the tenant, with these alone.
 func (o owned) nodes(nodes []*apiv1.NodeStatus) (out []*apiv1.NodeStatus) {
 	for _, n := range nodes {
 		members := only(n.GetMembers(), func(m *apiv1.MemberStatus) bool { return o[m.GetService()] })
 		answers := only(n.GetAnswers(), func(a *apiv1.AnswerStatus) bool { return o[a.GetService()] })
+		refused := only(n.GetRefused(), func(r *apiv1.RefusedStatus) bool { return o[r.GetService()] })
 		withheld := only(n.GetWithheld(), func(w *apiv1.WithheldStatus) bool { return o[w.GetService()] })
-		if len(members)+len(answers)+len(withheld) > 0 {
+		if len(members)+len(answers)+len(refused)+len(withheld) > 0 {
 			out = append(out, &apiv1.NodeStatus{
 				Name: n.GetName(), Role: n.GetRole(), Connected: n.GetConnected(), LastSeen: n.GetLastSeen(), SyncedRevision: n.GetSyncedRevision(), Members: members, Answers: answers,
-				Withheld: withheld,
+				Withheld: withheld, Refused: refused,
 			})
 		}
 	}

@@ -2,6 +2,7 @@ package mux
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -44,10 +45,14 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 	members, suspect, probes := a.memberStatus(counters), !a.Suspect().IsZero(), a.o.Prober.Stats()
 	answers := a.answerStatus(counters)
 	a.mu.Lock()
+	endpoints := a.plan.Endpoints // never changed in place
+	a.mu.Unlock()
+	refused := refusedStatus(endpoints, counters)
+	a.mu.Lock()
 	defer a.mu.Unlock()
 	withheld := a.allWithheldLocked(withoutPorts)
 	out := &apiv1.NodeStatus{
-		Answers: answers,
+		Answers: answers, Refused: refused,
 		Members: members, Routes: a.routeStatusLocked(), Tables: tables, Flows: a.flowStatusLocked(),
 		Drained: a.drain.local || a.drain.last, Suspect: suspect, Starved: a.hunger.Felt(probes.Starved, a.o.Clock.Now()), Crowded: probes.Crowded > 0,
 		MtuFault:       agent.MTUFault(a.plan.MTU, links),
@@ -95,6 +100,26 @@ func (a *Agent) answerStatus(counters dataplane.MuxCounters) []*apiv1.AnswerStat
 	}
 	slices.SortFunc(out, func(x, y *apiv1.AnswerStatus) int { return strings.Compare(x.Vip, y.Vip) })
 	return out
+}
+
+// refusedStatus returns the packets for endpoints that went to no member, ordered by VIP.
+func refusedStatus(endpoints []plan.Endpoint, counters dataplane.MuxCounters) []*apiv1.RefusedStatus {
+	byVIP := map[netip.Addr]*apiv1.RefusedStatus{}
+	for i := range endpoints {
+		e := &endpoints[i]
+		n, refused := counters.Refused[e.Key]
+		if !refused {
+			continue
+		}
+		sum := byVIP[e.Key.VIP]
+		if sum == nil {
+			sum = &apiv1.RefusedStatus{Vip: e.Key.VIP.String(), Service: e.Service}
+			byVIP[e.Key.VIP] = sum
+		}
+		sum.Packets += n.Packets
+		sum.Bytes += n.Bytes
+	}
+	return slices.SortedFunc(maps.Values(byVIP), func(x, y *apiv1.RefusedStatus) int { return strings.Compare(x.Vip, y.Vip) })
 }
 
 func (a *Agent) memberStatus(counters dataplane.MuxCounters) []*apiv1.MemberStatus {

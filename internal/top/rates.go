@@ -16,6 +16,8 @@ type Service struct {
 	Service string  `json:"service"`
 	PPS     float64 `json:"packetsPerSecond"`
 	BPS     float64 `json:"bitsPerSecond"`
+	// Refused are packets per second that found an endpoint and went to no backend: beyond limits, of denied sources. PPS does not count them.
+	Refused float64 `json:"refusedPerSecond"`
 	Flows   uint64  `json:"flows"`
 	// Backends are its members over all endpoints and VIPs; Alive are those that every mux finds alive.
 	Backends int `json:"backends"`
@@ -56,7 +58,7 @@ type Node struct {
 	Revision int64 `json:"revision"`
 }
 
-// Rates are everything at one moment. Lists are ordered by packets per second, the busiest first.
+// Rates are everything at one moment. Lists are ordered by packets per second, the busiest first; of services those that were refused count too.
 type Rates struct {
 	Services []Service `json:"services"`
 	Backends []Backend `json:"backends"`
@@ -92,7 +94,7 @@ func Between(before, now *apiv1.StatusResponse) Rates {
 		}
 	}
 	slices.SortFunc(out.Services, func(a, b Service) int {
-		return cmp.Or(cmp.Compare(b.PPS, a.PPS), cmp.Compare(a.Service, b.Service))
+		return cmp.Or(cmp.Compare(b.PPS+b.Refused, a.PPS+a.Refused), cmp.Compare(a.Service, b.Service))
 	})
 	slices.SortFunc(out.Backends, func(a, b Backend) int {
 		return cmp.Or(cmp.Compare(b.PPS, a.PPS), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Backend, b.Backend))
@@ -195,6 +197,14 @@ func (s *sums) node(before, now *apiv1.NodeStatus, seconds float64) Node {
 			svc.PPS += pps
 			svc.BPS += bps
 		}
+	}
+	refused := map[string]uint64{}
+	for _, r := range before.GetRefused() {
+		refused[r.GetVip()] = r.GetPackets()
+	}
+	for _, r := range now.GetRefused() {
+		// A VIP without a refused packet is in no report: one that is new began at 0.
+		entry(s.services, r.GetService(), Service{Service: r.GetService()}).Refused += rate(refused[r.GetVip()], r.GetPackets(), seconds)
 	}
 	return out
 }

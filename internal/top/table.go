@@ -32,9 +32,9 @@ func (r Rates) Table(v View, sort string) [][]string {
 	var cells [][]cell
 	switch v {
 	case Services:
-		cells = [][]cell{heads("SERVICE", "PACKETS/S", "BITS/S", "FLOWS", "ALIVE")}
+		cells = [][]cell{heads("SERVICE", "PACKETS/S", "BITS/S", "REFUSED/S", "FLOWS", "ALIVE")}
 		for _, s := range r.Services {
-			cells = append(cells, []cell{text(s.Service), number(s.PPS), number(s.BPS), count(s.Flows), {fmt.Sprintf("%d/%d", s.Alive, s.Backends), float64(s.Alive), true}})
+			cells = append(cells, []cell{text(s.Service), number(s.PPS), number(s.BPS), number(s.Refused), count(s.Flows), {fmt.Sprintf("%d/%d", s.Alive, s.Backends), float64(s.Alive), true}})
 		}
 	case Backends:
 		cells = [][]cell{heads("SERVICE", "BACKEND", "PACKETS/S", "BITS/S", "FLOWS", "WEIGHT", "HEALTH")}

@@ -149,3 +149,23 @@ func TestRatesOfAnswers(t *testing.T) {
 		t.Errorf("node: %+v", n)
 	}
 }
+
+// TestRatesOfRefused: a VIP whose packets are all beyond its limits, or of denied sources, is not idle. VIPs without a refused packet are in no report, and the
+// counters of new tables begin again.
+func TestRatesOfRefused(t *testing.T) {
+	with := func(node string, second int64, refused uint64) *apiv1.NodeStatus {
+		n := report(node, second, 1000, true)
+		n.Members = append(n.Members, &apiv1.MemberStatus{Service: "attacked", Vip: "203.0.113.20", Protocol: "tcp", Port: 80, Dip: "10.20.1.12", Alive: true})
+		if refused > 0 {
+			n.Refused = []*apiv1.RefusedStatus{{Vip: "203.0.113.20", Service: "attacked", Packets: refused, Bytes: 10 * refused}}
+		}
+		return n
+	}
+	got := Between(answerOf(with("mux1", 10, 0), with("mux2", 10, 900), with("mux3", 10, 900)), answerOf(with("mux1", 12, 4000), with("mux2", 12, 1000), with("mux3", 12, 200), with("mux4", 12, 5000)))
+	if s := got.Services[0]; s != (Service{Service: "attacked", Refused: 2000 + 50 + 100, Backends: 1, Alive: 1}) {
+		t.Errorf("the busiest service: %+v", s)
+	}
+	if rows := got.Table(Services, ""); strings.Join(rows[1], " ") != "attacked 0 0 2.15k 0 1/1" {
+		t.Errorf("%q", rows)
+	}
+}
