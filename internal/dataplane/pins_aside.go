@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -210,6 +211,22 @@ func numberedPins(dir, prefix string) ([]int, error) {
 	return out, nil
 }
 
+// kernelSymbols lists the kernel's symbols; tests choose another file.
+var kernelSymbols = "/proc/kallsyms"
+
+// programMark is what fdinfo shows of a link's program. The kernel gives no number of a program to another one soon.
+type programMark struct{ number, tag string }
+
+// symbolNames are the names of programs that were looked for, empty where the kernel shows none: its symbols are a hundred thousand lines, and the BGP
+// speaker looks at its mux's link many times a second.
+var symbolNames struct {
+	mu    sync.Mutex
+	names map[programMark]string
+}
+
+// maxSymbolNames bounds symbolNames.
+const maxSymbolNames = 256
+
 // linkSymbol returns the name of a link's program by the kernel's symbols, which need no capability; empty: they do not show it, for instance where
 // net.core.bpf_jit_harden is set.
 func linkSymbol(l link.Link) string {
@@ -221,23 +238,40 @@ func linkSymbol(l link.Link) string {
 	if err != nil {
 		return ""
 	}
-	tag := ""
+	var id programMark
 	for line := range strings.Lines(string(info)) {
 		if value, ok := strings.CutPrefix(line, "prog_tag:"); ok {
-			tag = strings.TrimSpace(value)
+			id.tag = strings.TrimSpace(value)
+		}
+		if value, ok := strings.CutPrefix(line, "prog_id:"); ok {
+			id.number = strings.TrimSpace(value)
 		}
 	}
-	if tag == "" {
+	if id.tag == "" || id.number == "" {
 		return ""
 	}
-	symbols, err := os.Open("/proc/kallsyms")
+	symbolNames.mu.Lock()
+	defer symbolNames.mu.Unlock()
+	name, known := symbolNames.names[id]
+	if !known {
+		name = findSymbol(" bpf_prog_" + id.tag + "_")
+		if symbolNames.names == nil || len(symbolNames.names) >= maxSymbolNames {
+			symbolNames.names = map[programMark]string{}
+		}
+		symbolNames.names[id] = name
+	}
+	return name
+}
+
+// findSymbol returns what follows a text in the kernel's symbols; empty if it is not there.
+func findSymbol(text string) string {
+	symbols, err := os.Open(kernelSymbols)
 	if err != nil {
 		return ""
 	}
 	defer symbols.Close()
-	symbol := " bpf_prog_" + tag + "_"
 	for lines := bufio.NewScanner(symbols); lines.Scan(); {
-		if _, name, ok := strings.Cut(lines.Text(), symbol); ok {
+		if _, name, ok := strings.Cut(lines.Text(), text); ok {
 			name, _, _ = strings.Cut(name, "\t")
 			return kernelName(name)
 		}

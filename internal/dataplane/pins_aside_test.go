@@ -216,3 +216,25 @@ func TestNumberedPins(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 }
+
+// TestSymbolsAreReadOnce: who looks at a link again and again, as the BGP speaker does, reads the kernel's symbols once.
+func TestSymbolsAreReadOnce(t *testing.T) {
+	e := newMuxEnv(t)
+	must(t, netdev.In(e.namespace, func() error {
+		m, err := OpenMux(MuxOptions{Ifindex: e.ifindex, BPFFS: e.dir, Limits: testLimits, Address: muxSelf, DeviceMAC: func(i int) ([6]byte, error) { return testMAC(i), nil }})
+		if err == nil {
+			t.Cleanup(func() { m.Close() })
+		}
+		return err
+	}))
+	l, err := link.LoadPinnedLink(filepath.Join(e.dir, muxPinLink), nil)
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	had := kernelSymbols
+	t.Cleanup(func() { kernelSymbols = had })
+	for _, kernelSymbols = range []string{had, filepath.Join(t.TempDir(), "none")} {
+		if name := linkSymbol(l); name != muxProgMux {
+			t.Errorf("with symbols in %s: program %q, want %q", kernelSymbols, name, muxProgMux)
+		}
+	}
+}
