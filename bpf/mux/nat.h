@@ -73,8 +73,11 @@ static __always_inline void nat_heard(struct xdp_md *ctx, struct nat_session *s,
 	/* What a SYN does to a connection that there is, its server says: by a SYN of its own, or not (RFC 9293 section 3.10.7.4). */
 	if (nat_over(life))
 		life = nat_anew(s, aside, life);
-	if (!(life & NAT_ANSWERED))
-		nat_opened(s, aside);
+	if (life & NAT_ANSWERED)
+		return;
+	/* A FIN before this SYN is of another connection. */
+	nat_clear(s, life, NAT_FINISHING_CLIENT);
+	nat_opened(s, aside);
 }
 
 /* nat_stays says whether a session goes on with its member. */

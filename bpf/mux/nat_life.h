@@ -199,6 +199,25 @@ __attribute__((noinline)) int nat_wait(void)
 	return 0;
 }
 
+/* nat_clear takes flags from a session whose word was `life`: the new word. */
+static __always_inline __u64 nat_clear(struct nat_session *s, __u64 life, __u32 flags)
+{
+#pragma unroll
+	for (int i = 0; i < LIMIT_NAT_TRIES; i++) {
+		__u64 seen;
+
+		if (!(life & flags))
+			break;
+		seen = __sync_val_compare_and_swap(&s->life, life, life & ~(__u64)flags);
+		if (seen == life)
+			return life & ~(__u64)flags;
+		if (!nat_same(seen, life))
+			break;
+		life = seen;
+	}
+	return life;
+}
+
 /* nat_load keeps up the load of a session's member when a connection of it is over, or begins. */
 static __always_inline void nat_load(const struct nat_session *s, const struct nat_key *client, __u32 closes)
 {

@@ -78,6 +78,15 @@ var natStories = map[string]string{
 		< R 200 0 0 trusted
 		< R 402 0 0 trusted
 		< RA 401 1 0 closing`,
+	"a FIN that opened the session is not of the connection that a SYN begins": `
+		> FA 1000 5 0 untrusted
+		> S 1000 0 0 untrusted
+		< SA 0 1001 0 untrusted
+		> A 1001 1 0 trusted
+		< FA 1 1001 0 trusted
+		> A 1001 2 0 trusted
+		> FA 1001 2 0 trusted
+		< A 2 1002 0 closing`,
 	"nobody listens": `
 		> S 0 0 0 untrusted
 		< RA 0 2 0 untrusted
