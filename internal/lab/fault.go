@@ -108,7 +108,8 @@ func (l *Lab) eachSpeaker(mux string, f func(Process) error) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range l.present([]Node{n}) {
+	alive, _ := l.present([]Node{n})
+	for _, p := range alive {
 		if p.Name != speakerProgram {
 			continue
 		}

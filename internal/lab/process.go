@@ -158,9 +158,12 @@ func (p Process) kill(ctx context.Context, signal unix.Signal) error {
 // mark, until none is left. Nothing of a lab needs a clean end: its data go with it.
 func (l *Lab) killAll(ctx context.Context, nodes []Node) error {
 	for {
-		left := l.present(nodes)
-		if len(left) == 0 {
+		left, unsure := l.present(nodes)
+		if len(left) == 0 && !unsure {
 			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("kill all processes of lab %s: %w", l.Topology.Name, err)
 		}
 		errs := make(chan error, len(left))
 		for _, p := range left {
@@ -174,8 +177,9 @@ func (l *Lab) killAll(ctx context.Context, nodes []Node) error {
 	}
 }
 
-// present finds the living processes of the nodes, never this one or its ancestors.
-func (l *Lab) present(nodes []Node) []Process {
+// present finds the living processes of the nodes, never this one or its ancestors. It returns unsure if a process in one of their
+// namespaces is about to execute its program: whose it is can be read afterwards.
+func (l *Lab) present(nodes []Node) (alive []Process, unsure bool) {
 	spare := ancestors()
 	byID := map[netdev.NamespaceID]string{}
 	wanted := map[string]bool{}
@@ -188,7 +192,11 @@ func (l *Lab) present(nodes []Node) []Process {
 	found := map[int]Process{}
 	for _, pid := range pids() {
 		id, err := netdev.IDOfProcess(pid)
-		if err != nil || byID[id] == "" || !marked(pid, l.Topology.Name) {
+		if err != nil || byID[id] == "" {
+			continue
+		}
+		if !marked(pid, l.Topology.Name) {
+			unsure = unsure || executing(pid)
 			continue
 		}
 		if start, _, err := procStat(pid); err == nil {
@@ -201,14 +209,13 @@ func (l *Lab) present(nodes []Node) []Process {
 			found[p.Pid] = p
 		}
 	}
-	var alive []Process
 	for pid, p := range found {
 		if !spare[pid] && p.Alive() {
 			alive = append(alive, p)
 		}
 	}
 	sort.Slice(alive, func(i, j int) bool { return alive[i].Pid < alive[j].Pid })
-	return alive
+	return alive, unsure
 }
 
 // unrecorded finds the living processes of the lab that no record was written of: those that recorded ones started.
@@ -217,7 +224,8 @@ func (l *Lab) unrecorded(recorded []Process) []Process {
 	for _, p := range recorded {
 		known[p.Pid] = true
 	}
-	return slices.DeleteFunc(l.present(l.Topology.Nodes()), func(p Process) bool { return known[p.Pid] })
+	alive, _ := l.present(l.Topology.Nodes())
+	return slices.DeleteFunc(alive, func(p Process) bool { return known[p.Pid] })
 }
 
 // programName is the program a process runs; of shunt itself the subcommand.
@@ -242,6 +250,18 @@ func marked(pid int, lab string) bool {
 		}
 	}
 	return false
+}
+
+// executing reports whether a process is between the end of its former program and the begin of the next one in execve(2): its arguments
+// and its environment are both empty then.
+func executing(pid int) bool {
+	for _, file := range []string{"environ", "cmdline"} {
+		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file)); err != nil || len(b) > 0 {
+			return false
+		}
+	}
+	_, status, err := procStat(pid)
+	return err == nil && status != 'Z' && status != 'X'
 }
 
 func pids() []int {
