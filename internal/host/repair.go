@@ -13,8 +13,8 @@ import (
 
 // repairs are the endpoints' former owners as the tables have them: they are folded again only when their memberships changed.
 type repairs struct {
-	builder ring.Builder
-	made    map[lb.EndpointKey]madeRepair
+	rings ringCache
+	made  map[lb.EndpointKey]madeRepair
 }
 
 // madeRepair is what the tables have of an endpoint, and what that was made of.
@@ -95,17 +95,12 @@ func (r *repairs) make(in *plan.Repair, own, lost []netip.Addr) *dataplane.HostR
 		return out
 	}
 	rings := make([][]uint16, len(in.Memberships))
-	for i, m := range in.Memberships {
+	for i := range in.Memberships {
+		m := &in.Memberships[i]
 		if m.RingCode < ring.CodeMin || m.RingCode > ring.CodeMax {
 			return nil
 		}
-		seats := make([]ring.Seat, 0, len(m.Seats))
-		for _, s := range m.Seats {
-			if t := targets[s.ID]; t != nil {
-				seats = append(seats, ring.Seat{Member: ring.Member{ID: s.ID, DIP: t.DIP, Port: t.Port, Weight: s.Weight}, Backup: s.Backup, Down: s.Down})
-			}
-		}
-		rings[i] = r.builder.Walked(m.RingCode, seats)
+		rings[i] = r.rings.walked(m, targets)
 	}
 	if in.Rotated {
 		out.Turns = ring.FoldRotated(rings[0])

@@ -13,7 +13,7 @@ import (
 // repairPace is the least time between an update of a host's plan and a later one that has repair items alone. Every change of a
 // weight changes a repair item, and every update costs the host, its manager and the other members messages. Muxes wait for hosts with
 // these changes too: hostsFirst begins when the update is sent.
-const repairPace = 20 * time.Millisecond
+const repairPace = 40 * time.Millisecond
 
 // pacer delays updates of one host that have repair items alone. It belongs to the goroutine that sends.
 type pacer struct {

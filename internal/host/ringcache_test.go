@@ -1,0 +1,52 @@
+package host
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/shuntlb/shunt/internal/plan"
+	"github.com/shuntlb/shunt/internal/ring"
+)
+
+// TestRingCache: whatever was asked before, the ring is the one that is built anew, a ring that was just used is not built again, and the
+// cache holds no more slots than it may.
+func TestRingCache(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	const most = 1 << 10
+	c := ringCache{most: most}
+	for range 3000 {
+		m := plan.Seats{RingCode: uint8(ring.CodeMin + r.IntN(3)), Generation: r.Int64()}
+		targets := map[uint16]*plan.Target{}
+		var seats []ring.Seat
+		for id := range uint16(1 + r.IntN(3)) {
+			s := plan.Seat{ID: id, Weight: uint16(r.IntN(3)), Backup: r.IntN(5) == 0, Down: r.IntN(5) == 0}
+			m.Seats = append(m.Seats, s)
+			if r.IntN(10) == 0 {
+				continue
+			}
+			at := plan.Target{ID: id, DIP: netip.AddrFrom4([4]byte{10, 0, byte(r.IntN(2)), byte(id)}), Port: 80 + uint16(r.IntN(2))}
+			targets[id] = &at
+			seats = append(seats, ring.Seat{Member: ring.Member{ID: id, DIP: at.DIP, Port: at.Port, Weight: s.Weight}, Backup: s.Backup, Down: s.Down})
+		}
+		got := c.walked(&m, targets)
+		if want := new(ring.Builder).Walked(m.RingCode, seats); !slices.Equal(got, want) {
+			t.Fatalf("of %+v: %v, want %v", seats, got, want)
+		}
+		if again := c.walked(&m, targets); len(got) > 0 && &again[0] != &got[0] {
+			t.Fatalf("%+v: built again", seats)
+		}
+		for _, g := range []map[string][]uint16{c.young, c.old} {
+			slots := 0
+			for _, kept := range g {
+				slots += len(kept)
+			}
+			if slots > most {
+				t.Fatalf("%d slots are kept, at most %d may be", slots, most)
+			}
+		}
+	}
+}
