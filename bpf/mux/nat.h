@@ -75,9 +75,9 @@ static __always_inline void nat_heard(struct xdp_md *ctx, struct nat_session *s,
 		life = nat_anew(s, aside, life);
 	if (life & NAT_ANSWERED)
 		return;
-	/* A FIN before this SYN is of another connection. */
-	nat_clear(s, life, NAT_FINISHING_CLIENT);
-	nat_opened(s, aside);
+	/* A FIN before this SYN is of another connection. The server may have answered on another CPU meanwhile: the numbers are its own then. */
+	if (!(nat_clear(s, life, NAT_FINISHING_CLIENT) & NAT_ANSWERED))
+		nat_opened(s, aside);
 }
 
 /* nat_stays says whether a session goes on with its member. */

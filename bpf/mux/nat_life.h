@@ -107,7 +107,7 @@ static __always_inline const struct endpoint_slot *nat_slot(const struct nat_ses
 /* nat_floods returns 1 if the VIP of an endpoint has more than its share of the sessions that wait for trust, else 0. */
 static __always_inline __u64 nat_floods(const struct endpoint_slot *slot)
 {
-	return over_share((__u32)*(const volatile __u64 *)&slot->members + SHARE_WAITING);
+	return share_mark((__u32)*(const volatile __u64 *)&slot->members, SHARE_WAITING);
 }
 
 /* nat_spares returns 1 if session `s` of the client of aside->nat.old does not end for the newcomer of aside: the VIP of that one has more than its
@@ -128,8 +128,8 @@ enum nat_displaced {
 	NAT_SPARED = 2, /* it waits on */
 };
 
-/* nat_displace_old ends the session that aside->nat.old names if nobody trusts it: enum nat_displaced. */
-__attribute__((noinline)) int nat_displace_old(void)
+/* nat_displace_old ends the session that aside->nat.old names if nobody trusts it: enum nat_displaced. Only with `spares` 1 one may be spared. */
+__attribute__((noinline)) int nat_displace_old(__u32 spares)
 {
 	__u32 zero = 0;
 	struct aside *aside = bpf_map_lookup_elem(&asides, &zero);
@@ -144,7 +144,7 @@ __attribute__((noinline)) int nat_displace_old(void)
 	life = nat_life(s);
 	if (life >> NAT_NUMBER_SHIFT != aside->nat.old.number || life & NAT_TRUSTED)
 		return NAT_STAYS;
-	if (nat_spares(aside, s))
+	if (spares && nat_spares(aside, s))
 		return NAT_SPARED;
 	if (!nat_forget(&aside->nat.old.client, s, life, &aside->nat.spare, 0))
 		return NAT_STAYS;
@@ -162,9 +162,10 @@ __attribute__((noinline)) int nat_displace(void)
 
 	if (!aside || bpf_map_pop_elem(&nat_openings, &aside->nat.old))
 		return -1;
-	what = nat_displace_old();
-	if (what == NAT_SPARED)
-		bpf_map_push_elem(&nat_openings, &aside->nat.old, BPF_ANY);
+	what = nat_displace_old(1);
+	/* If another CPU has taken the place, the session ends: outside of the queue nobody could displace it. */
+	if (what == NAT_SPARED && bpf_map_push_elem(&nat_openings, &aside->nat.old, BPF_ANY))
+		what = nat_displace_old(0);
 	return what == NAT_ENDED;
 }
 
@@ -196,26 +197,26 @@ __attribute__((noinline)) int nat_wait(void)
 			return 1;
 		nat_displace();
 	}
-	return 0;
+	/* The last one that was displaced may have left a place. */
+	return !bpf_map_push_elem(&nat_openings, &aside->nat.name, BPF_ANY);
 }
 
-/* nat_clear takes flags from a session whose word was `life`: the new word. */
+/* nat_clear takes flags from a session whose word was `life`, unless its server has answered: the new word. Of a session that has gone meanwhile, or that
+ * others keep changing, it is as if the server had answered. */
 static __always_inline __u64 nat_clear(struct nat_session *s, __u64 life, __u32 flags)
 {
 #pragma unroll
 	for (int i = 0; i < LIMIT_NAT_TRIES; i++) {
-		__u64 seen;
+		__u64 seen = nat_life(s), next = seen & ~(__u64)flags;
 
-		if (!(life & flags))
-			break;
-		seen = __sync_val_compare_and_swap(&s->life, life, life & ~(__u64)flags);
-		if (seen == life)
-			return life & ~(__u64)flags;
 		if (!nat_same(seen, life))
 			break;
-		life = seen;
+		if (seen & NAT_ANSWERED || seen == next)
+			return seen;
+		if (__sync_val_compare_and_swap(&s->life, seen, next) == seen)
+			return next;
 	}
-	return life;
+	return life | NAT_ANSWERED;
 }
 
 /* nat_load keeps up the load of a session's member when a connection of it is over, or begins. */

@@ -137,7 +137,7 @@ static __always_inline int nat_candidate(struct aside *aside)
 	if (!s || !nat_is(s, &aside->nat.port) || nat_life(s) & NAT_RESTS)
 		return 0;
 	aside->nat.old.number = nat_life(s) >> NAT_NUMBER_SHIFT;
-	ended = nat_displace_old() == NAT_ENDED;
+	ended = nat_displace_old(1) == NAT_ENDED;
 	/* clang knows that this is 0 or 1, the verifier does not: "At callback return the register R0 has smin=0 smax=4294967295" (Linux 6.18). */
 	asm volatile("" : "+r"(ended));
 	return ended != 0;
@@ -310,9 +310,11 @@ __attribute__((noinline)) int nat_open(struct xdp_md *ctx)
 		if (nat_wait() || !nat_floods(slot))
 			return 0;
 		/* Those that it could take the place of are of VIPs within their share. */
-		aside->nat.old = aside->nat.name;
-		nat_displace_old();
-		return MUX_REASON_NAT_FULL;
+		s = bpf_map_lookup_elem(&nat_sessions, &aside->nat.key);
+		if (s && nat_forget(&aside->nat.key, s, aside->nat.session.life, &aside->nat.spare, 0))
+			return MUX_REASON_NAT_FULL;
+		/* Another packet of it was here meanwhile. */
+		return 0;
 	}
 	bpf_map_delete_elem(&nat_ports, &aside->nat.port);
 	/* Another CPU was quicker: its session is the one. */

@@ -13,18 +13,24 @@
 #include "mux/tables.h"
 
 enum share_mark {
-	/* With path nat the mark of this member of a block is of the VIP's sessions that wait for trust, all others of those that are trusted. Every
-	 * block has as many words. */
-	SHARE_WAITING = 1,
+	/* Four member words that begin at a multiple of four are of one endpoint. So one of their four bits says the first of these: the others are free. */
+	SHARE_OVER = 0,    /* of the table that the endpoint uses; with path nat: of the sessions that are trusted */
+	SHARE_WAITING = 1, /* with path nat, in the first four of a block: of the sessions that wait for trust */
 };
 
-/* over_share returns 1 if the VIP of a member word holds more than its share of the table that the endpoint uses, else 0. */
-static __always_inline __u64 over_share(__u32 member)
+/* share_mark returns 1 if the four words of a member word have this mark, else 0. */
+static __always_inline __u64 share_mark(__u32 member, enum share_mark mark)
 {
 	__u32 index = member / 64;
 	__u64 *marks = bpf_map_lookup_elem(&share_marks, &index);
 
-	return marks ? *(volatile __u64 *)marks >> (member & 63) & 1 : 0;
+	return marks ? *(volatile __u64 *)marks >> ((member & 60) + mark) & 1 : 0;
+}
+
+/* over_share returns 1 if the VIP of a member word holds more than its share of the table that the endpoint uses, else 0. */
+static __always_inline __u64 over_share(__u32 member)
+{
+	return share_mark(member, SHARE_OVER);
 }
 
 /* flow_over returns the oldest entry of a bucket whose VIP is over its share, LIMIT_FLOW_BUCKET if there is none. With `spare` 1

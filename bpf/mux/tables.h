@@ -239,8 +239,8 @@ struct {
 	__type(value, struct probe_text);
 } probe_texts SEC(".maps");
 
-/* Bits by member word, 64 to an element: 1 if the member's VIP holds more than its share of the flow table, or with path nat of the sessions. Made anew
- * with every program; the agent's sweep writes it. */
+/* Bits by member word, 64 to an element (enum share_mark): 1 if the member's VIP holds more than its share of the flow table, or with path nat of the
+ * sessions. Made anew with every program; the agent's sweep writes it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

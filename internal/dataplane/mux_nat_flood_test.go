@@ -5,6 +5,11 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
 
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/wire"
@@ -136,6 +141,124 @@ func TestNATFloodSparesOthers(t *testing.T) {
 	f.sweep()
 	if got := f.sweep().Over; len(got) != 0 {
 		t.Errorf("after the flood: over their share: %v", got)
+	}
+}
+
+// newSparingFixture is one whose first VIP floods, and is marked. Of those that wait for trust, `spared` sessions of the other VIP are the oldest, and all
+// others are of the flood.
+func newSparingFixture(t *testing.T, o MuxOptions, spared int) (*natFixture, []*natTalk) {
+	t.Helper()
+	const half = 128 // of testLimits.NAT
+	f := newNATFixtureWith(t, o, natServers()...)
+	l := &flooder{f: f}
+	l.many(half)
+	if over := f.sweep().Over; len(over) != 1 {
+		t.Fatalf("over their share: %v", over)
+	}
+	var talks []*natTalk
+	for from := range uint16(spared) {
+		c := f.talk(true, 1000+from)
+		c.says(false, wire.SYN, 0, 0, 0)
+		talks = append(talks, c)
+	}
+	l.many(half - spared)
+	return f, talks
+}
+
+// TestNATFloodTries: a newcomer of a VIP that floods gets the place that its last try has made. If that made none, the newcomer is refused, which counts
+// as nat_full alone.
+func TestNATFloodTries(t *testing.T) {
+	tries := int(muxNatLimitLIMIT_NAT_TRIES)
+	for spared, want := range map[int]string{0: "forwarded", tries - 1: "forwarded", tries: "nat_full"} {
+		f, talks := newSparingFixture(t, MuxOptions{}, spared)
+		before := f.reasonsNow()
+		c := f.talk(false, 60000)
+		if got := c.says(false, wire.SYN, 0, 0, 0).reason; got != want {
+			t.Errorf("behind %d sessions that are spared: a newcomer is %q, expected %q", spared, got, want)
+		}
+		after := f.reasonsNow()
+		displaced, full := uint64(1), uint64(0)
+		if want == "nat_full" {
+			displaced, full = 0, 1
+		}
+		if n, m := after["nat_displaced"]-before["nat_displaced"], after["nat_full"]-before["nat_full"]; n != displaced || m != full {
+			t.Errorf("behind %d sessions that are spared: nat_displaced %d, nat_full %d, expected %d and %d", spared, n, m, displaced, full)
+		}
+		for i, c := range talks {
+			if c.class() != "untrusted" {
+				t.Errorf("of %d sessions that are spared number %d is %q", spared, i, c.class())
+			}
+		}
+		f.sweep()
+	}
+}
+
+// TestNATSparedHasAPlace: a session that is spared ends when another CPU has taken its place among those that wait for trust.
+func TestNATSparedHasAPlace(t *testing.T) {
+	patched := 0
+	// The program that is loaded is told that there is no place.
+	full := func(spec *ebpf.CollectionSpec) {
+		for _, p := range spec.Programs {
+			within := false
+			for i, in := range p.Instructions {
+				if symbol := in.Symbol(); symbol != "" {
+					within = symbol == "nat_displace"
+				}
+				if within && in.IsBuiltinCall() && in.Constant == int64(asm.FnMapPushElem) {
+					p.Instructions[i] = asm.Mov.Imm(asm.R0, -int32(unix.E2BIG)).WithMetadata(in.Metadata)
+					patched++
+				}
+			}
+		}
+	}
+	f, talks := newSparingFixture(t, MuxOptions{testSpec: full}, 1)
+	if patched == 0 {
+		t.Fatal("the program puts nothing back")
+	}
+	before := f.reasonsNow()["nat_displaced"]
+	c := f.talk(false, 60000)
+	f.run(c.segment(false, wire.SYN, 0, 0, 0).Frame())
+	if got := c.class(); got != "untrusted" {
+		t.Errorf("the newcomer is %q", got)
+	}
+	if got := talks[0].class(); got != "" {
+		t.Errorf("the session that has lost its place is %q", got)
+	}
+	if n := f.reasonsNow()["nat_displaced"] - before; n != 1 {
+		t.Errorf("nat_displaced was counted %d times", n)
+	}
+	f.whole()
+}
+
+// TestNATFloodKeepsClients: that sessions of a VIP wait for trust is nothing to the flow table, which remembers the clients of the VIP. They do not give
+// way to others because of a flood.
+func TestNATFloodKeepsClients(t *testing.T) {
+	endpoints := natServers()
+	for i := range endpoints {
+		endpoints[i].SourcePrefix4, endpoints[i].SourcePrefix6, endpoints[i].SourceFor = 32, 128, time.Minute
+	}
+	f := newNATFixture(t, endpoints...)
+	next := 0
+	clients := func(v6 bool, n int) {
+		for range n {
+			next++
+			p := natPacket(v6, false, 1000, wire.SYN)
+			client := p.Src.AsSlice()
+			client[len(client)-2], client[len(client)-1] = byte(next>>8), byte(next)
+			p.Src, _ = netip.AddrFromSlice(client)
+			f.run(p.Frame())
+		}
+	}
+	clients(false, 6*int(testLimits.Flows))
+	totals, err := f.mux.Sweep()
+	must(t, err)
+	if len(totals.Over) != 1 || totals.Over[0].Table != "nat_untrusted" {
+		t.Fatalf("over their share: %v", totals.Over)
+	}
+	clients(true, 100)
+	clients(false, 100)
+	if n := f.reasonsNow()["flow_displaced"]; n != 0 {
+		t.Errorf("%d clients gave way", n)
 	}
 }
 

@@ -137,7 +137,11 @@ func (f *natModel) wait(flow natFlow, s *natSession) bool {
 		}
 		f.displace(flow.vip.Addr())
 	}
-	return false
+	if len(f.waiting) == int(testLimits.NAT)/2 {
+		return false
+	}
+	f.waiting = append(f.waiting, natWaiting{flow, s.number})
+	return true
 }
 
 // numbersOf are the numbers of a segment: of its first octet, what it acknowledges, and behind its last octet.
@@ -192,7 +196,6 @@ func (f *natFixture) open(e *MuxEndpoint, p wire.Packet, flow natFlow) string {
 	f.sessions[flow], f.ports[natPortOf{s.server, s.lip, flow.protocol}] = s, flow
 	if !f.wait(flow, s) && f.floods[flow.vip.Addr()] {
 		f.end(flow)
-		f.note("nat_displaced")
 		return "nat_full"
 	}
 	return ""

@@ -39,7 +39,12 @@ type natFixture struct {
 }
 
 func newNATFixture(t testing.TB, endpoints ...MuxEndpoint) *natFixture {
-	f := &natFixture{muxFixture: newMuxFixture(t), natModel: newNATModel()}
+	return newNATFixtureWith(t, MuxOptions{}, endpoints...)
+}
+
+// newNATFixtureWith loads with these options.
+func newNATFixtureWith(t testing.TB, o MuxOptions, endpoints ...MuxEndpoint) *natFixture {
+	f := &natFixture{muxFixture: newMuxFixtureWith(t, o), natModel: newNATModel()}
 	f.serve(endpoints...)
 	f.from(natPorts...)
 	f.at(1 << 20)

@@ -7,7 +7,8 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// shareWaiting is the member word whose mark is of sessions that wait for trust (enum share_mark).
+// shareWaiting is the member word of a block whose mark is of sessions that wait for trust (enum share_mark). The program asks the first of four words
+// for the other mark.
 const shareWaiting = 1
 
 // shareOf returns the most elements that each holder may have so that all together have at most room (max-min fairness): who has

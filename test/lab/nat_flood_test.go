@@ -138,8 +138,9 @@ func TestTranslatedFlood(t *testing.T) {
 			if displaced < rounds*each {
 				return fmt.Errorf("%d of %d forged connections", displaced, 2*rounds*each)
 			}
-			// A newcomer of a VIP over its share is refused where its block has no session of such a VIP.
-			if n := now["nat_full"] - before[i]["nat_full"]; n > displaced/100 {
+			// A VIP that floods is spared until the next sweep marks it. Newcomers of the VIPs that are marked already are refused meanwhile when they
+			// find only its sessions. How many these are depends on when the sweep falls: some percent at worst.
+			if n := now["nat_full"] - before[i]["nat_full"]; n > displaced/10 {
 				t.Fatalf("%s: nat_full was counted %d times, and %d sessions gave way", mux, n, displaced)
 			}
 			return nil
