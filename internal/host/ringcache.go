@@ -7,8 +7,11 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// ringCacheSlots is how many slots of rings a generation of the cache holds: 4 MiB.
-const ringCacheSlots = 1 << 21
+// ringCacheBytes is how many bytes of rings and their names a generation of the cache holds.
+const ringCacheBytes = 4 << 20
+
+// ringCacheEntry is about how many bytes a ring needs beside its slots and its name.
+const ringCacheEntry = 128
 
 // ringCache builds the rings of memberships and keeps those that were used last. An endpoint that changes has the same former memberships
 // as before, and one whose backend goes up and down has the same two again and again. The zero value is empty.
@@ -16,9 +19,9 @@ type ringCache struct {
 	builder ring.Builder
 	// young are the rings that were used since old was young.
 	young, old map[string][]uint16
-	// slots are those of young's rings.
-	slots int
-	// most is used instead of ringCacheSlots if it is not 0.
+	// bytes are those of young.
+	bytes int
+	// most is used instead of ringCacheBytes if it is not 0.
 	most int
 }
 
@@ -52,17 +55,21 @@ func (c *ringCache) walked(m *plan.Seats, targets map[uint16]*plan.Target) []uin
 	return r
 }
 
-// keep puts a ring among the young ones. If they are too many then, they become the old ones.
+// keep puts a ring among the young ones. If they are too large then, they become the old ones. A ring that is too large alone is not kept.
 func (c *ringCache) keep(name string, r []uint16) {
-	most := ringCacheSlots
+	most := ringCacheBytes
 	if c.most != 0 {
 		most = c.most
 	}
-	if c.young == nil || c.slots+len(r) > most {
-		c.young, c.old, c.slots = map[string][]uint16{}, c.young, 0
+	need := 2*len(r) + len(name) + ringCacheEntry
+	if need > most {
+		return
+	}
+	if c.young == nil || c.bytes+need > most {
+		c.young, c.old, c.bytes = map[string][]uint16{}, c.young, 0
 	}
 	c.young[name] = r
-	c.slots += len(r)
+	c.bytes += need
 }
 
 // flagByte returns 1 for true and 0 for false.

@@ -11,18 +11,18 @@ import (
 )
 
 // TestRingCache: whatever was asked before, the ring is the one that is built anew, a ring that was just used is not built again, and the
-// cache holds no more slots than it may.
+// cache holds no more than it may, of rings, of their names and of those that are empty.
 func TestRingCache(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	const most = 1 << 10
+	const most = 1 << 12
 	c := ringCache{most: most}
 	for range 3000 {
 		m := plan.Seats{RingCode: uint8(ring.CodeMin + r.IntN(3)), Generation: r.Int64()}
 		targets := map[uint16]*plan.Target{}
 		var seats []ring.Seat
-		for id := range uint16(1 + r.IntN(3)) {
+		for id := range uint16([]int{1, 2, 3, 300}[r.IntN(4)]) { // the names of the last are too large
 			s := plan.Seat{ID: id, Weight: uint16(r.IntN(3)), Backup: r.IntN(5) == 0, Down: r.IntN(5) == 0}
 			m.Seats = append(m.Seats, s)
 			if r.IntN(10) == 0 {
@@ -36,16 +36,16 @@ func TestRingCache(t *testing.T) {
 		if want := new(ring.Builder).Walked(m.RingCode, seats); !slices.Equal(got, want) {
 			t.Fatalf("of %+v: %v, want %v", seats, got, want)
 		}
-		if again := c.walked(&m, targets); len(got) > 0 && &again[0] != &got[0] {
+		if again := c.walked(&m, targets); len(got) > 0 && len(m.Seats) < 300 && &again[0] != &got[0] {
 			t.Fatalf("%+v: built again", seats)
 		}
 		for _, g := range []map[string][]uint16{c.young, c.old} {
-			slots := 0
-			for _, kept := range g {
-				slots += len(kept)
+			bytes := 0
+			for name, kept := range g {
+				bytes += 2*len(kept) + len(name)
 			}
-			if slots > most {
-				t.Fatalf("%d slots are kept, at most %d may be", slots, most)
+			if bytes > most || len(g) > most/ringCacheEntry {
+				t.Fatalf("%d rings of %d bytes are kept, at most %d may be", len(g), bytes, most)
 			}
 		}
 	}
