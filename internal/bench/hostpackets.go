@@ -325,13 +325,13 @@ func (a hostAudit) end(host *benchrun.Host, packets uint64) (float64, error) {
 		return 0, err
 	}
 	share, err := a.judge(counters, packets)
-	// Of the run alone: a flow that lost its place while Warm began it got its clock by an echo.
-	bad := uint64(0)
-	for _, reason := range []string{"cookie_foreign", "cookie_rebuilt", "cookie_contended"} {
-		bad += counters.Reasons[reason] - a.before[reason]
-	}
-	if err == nil && bad > 0 {
+	since := func(reason string) uint64 { return counters.Reasons[reason] - a.before[reason] }
+	if bad := since("cookie_foreign") + since("cookie_contended"); err == nil && bad > 0 {
 		err = fmt.Errorf("%d packets had no cookie of theirs: reasons %v", bad, counters.Reasons)
+	}
+	// A flow that lost its place in a full bucket gets its clock by an echo again.
+	if rebuilt := since("cookie_rebuilt"); err == nil && float64(rebuilt) > (1-wantKnown)*float64(packets) {
+		err = fmt.Errorf("the clocks of %d of %d packets were lost: reasons %v", rebuilt, packets, counters.Reasons)
 	}
 	if err == nil && (a.c.kind == hostDelivers || a.c.kind == hostRestores) {
 		// A packet of a client whose flow was not found began one.
