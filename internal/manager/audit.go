@@ -40,13 +40,33 @@ func newAuditJournal() *journal {
 		if err := proto.Unmarshal(value, &stored); err != nil {
 			return err
 		}
-		p.refused = onlyRefusals(&stored)
+		p.class = auditClass(stored.GetEntries())
 		return nil
 	})
 }
 
-func onlyRefusals(s *apiv1.StoredAudit) bool {
-	return !slices.ContainsFunc(s.GetEntries(), func(e *apiv1.AuditEntry) bool { return e.GetRefused() == "" })
+// auditClass is the class of a page with these entries.
+func auditClass(entries []*apiv1.AuditEntry) pageClass {
+	class := pageClasses
+	for _, e := range entries {
+		if c := entryClass(e); class == pageClasses {
+			class = c
+		} else if c != class {
+			return pageUsual
+		}
+	}
+	return class % pageClasses
+}
+
+// entryClass is the class of an entry.
+func entryClass(e *apiv1.AuditEntry) pageClass {
+	switch {
+	case e.GetRefused() != "":
+		return pageRefused
+	case e.GetRole() == pki.RoleTenant:
+		return pageTenants
+	}
+	return pageUsual
 }
 
 // auditEntry is the entry of the call that ctx belongs to; what is a line for each object, as in "services/web updated".
@@ -167,7 +187,7 @@ func (m *Manager) readAudit(ctx context.Context, req *apiv1.AuditRequest) ([]*ap
 	if !req.GetRefused() {
 		return m.newest(ctx, all, limit, func(*apiv1.AuditEntry) bool { return true })
 	}
-	all = slices.DeleteFunc(all, func(p *page) bool { return !p.refused })
+	all = slices.DeleteFunc(all, func(p *page) bool { return p.class != pageRefused })
 	return m.newest(ctx, all, limit, func(e *apiv1.AuditEntry) bool { return e.GetRefused() != "" })
 }
 

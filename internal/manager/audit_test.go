@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/pki"
 	"github.com/shuntlb/shunt/internal/store"
 )
 
@@ -181,10 +182,10 @@ func TestRefusalsHideNoOthers(t *testing.T) {
 	}
 }
 
-// TestRefusalsPushNothingOut: they have their own share of the log.
-func TestRefusalsPushNothingOut(t *testing.T) {
+// TestOthersPushNothingOut: refusals and what tenants did have shares of their own in the log.
+func TestOthersPushNothingOut(t *testing.T) {
 	s := newScribe(t)
-	s.audit.pages.bounds = bounds{bytes: 20_000, refused: 5_000, age: time.Hour}
+	s.audit.pages.bounds = bounds{bytes: 20_000, of: classBytes{pageRefused: 5_000, pageTenants: 4_000}, age: time.Hour}
 	s.apply(crowd(1, 1, 1)...)
 	for i := range 1000 {
 		s.m.audited(refusal(fmt.Sprint("who", i), "192.0.2.7:1", strings.Repeat("no right ", 100)))
@@ -192,11 +193,12 @@ func TestRefusalsPushNothingOut(t *testing.T) {
 		if i > 10 {
 			s.m.auditLog.takeDone()
 		}
+		s.m.audited(&apiv1.AuditEntry{Who: "token shop", Role: pki.RoleTenant, Call: "QUICConfig", What: []string{strings.Repeat("connection ids ", 20)}})
 		s.writeAudit()
 		s.clock.Advance(time.Second)
 	}
-	if b := s.m.view.audit; b.refusedBytes > 5_000 || b.refusedBytes < 2_000 {
-		t.Errorf("%d bytes of refusals", b.refusedBytes)
+	if b := s.m.view.audit.bytesOf; b[pageRefused] > 5_000 || b[pageRefused] < 2_000 || b[pageTenants] > 4_000 || b[pageTenants] < 2_000 {
+		t.Errorf("%d bytes of refusals, %d of tenants", b[pageRefused], b[pageTenants])
 	}
 	got := s.readAudit(&apiv1.AuditRequest{})
 	if got[0].GetWhat()[0] != "networks/main created" {

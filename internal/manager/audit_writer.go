@@ -21,6 +21,8 @@ const (
 	auditBytes       = 256 << 20
 	// refusedBytes bound the refusals: whoever makes many of them cannot push out who changed what.
 	refusedBytes = 64 << 20
+	// tenantsBytes bound what tenants did. auditBytes less both is kept for operators, managers and nodes.
+	tenantsBytes = 96 << 20
 	// auditLimit bounds the refusals that wait; further ones are put together.
 	auditLimit = 1024
 	// auditShare bounds those of one source (an IPv6 /48), so that it hides no other's.
@@ -141,7 +143,7 @@ type auditWriter struct {
 }
 
 func newAuditWriter(m *Manager) *auditWriter {
-	b := bounds{bytes: auditBytes, refused: refusedBytes, age: m.o.AuditKeep}
+	b := bounds{bytes: auditBytes, of: classBytes{pageTenants: tenantsBytes, pageRefused: refusedBytes}, age: m.o.AuditKeep}
 	return &auditWriter{pages: pages{m: m, journal: m.view.audit, bounds: b}, left: auditBurst}
 }
 
@@ -166,12 +168,16 @@ func (w *auditWriter) write(ctx context.Context, now time.Time) (time.Time, erro
 	for _, e := range slices.Concat(done, refused) {
 		m.logAudit(e)
 	}
-	// Refusals have pages of their own: they are bounded by themselves.
-	var values []proto.Message
-	for _, entries := range [][]*apiv1.AuditEntry{done, refused} {
-		if len(entries) > 0 {
-			values = append(values, &apiv1.StoredAudit{Entries: entries})
+	return next, w.pages.add(ctx, now, auditPages(slices.Concat(done, refused))...)
+}
+
+// auditPages are entries in their order, as pages that have one class each: a class is bounded by itself.
+func auditPages(entries []*apiv1.AuditEntry) (out []proto.Message) {
+	for from, at := 0, 1; at <= len(entries); at++ {
+		if at == len(entries) || entryClass(entries[at]) != entryClass(entries[from]) {
+			out = append(out, &apiv1.StoredAudit{Entries: entries[from:at]})
+			from = at
 		}
 	}
-	return next, w.pages.add(ctx, now, values...)
+	return out
 }

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
@@ -25,10 +27,12 @@ const eventsPerResponse = 500
 type eventJournal struct {
 	*journal
 	last told // journal.mu guards it
+	// ended is when a Tenant of this name was last deleted, as far back as the journal goes. journal.mu guards it.
+	ended map[string]time.Time
 }
 
 func newEventJournal() *eventJournal {
-	j := &eventJournal{last: told{}}
+	j := &eventJournal{last: told{}, ended: map[string]time.Time{}}
 	j.journal = newJournal(dirEvents, j.read)
 	return j
 }
@@ -43,8 +47,30 @@ func (j *eventJournal) read(p *page, value []byte) error {
 		p.objects[objectHash(e.GetKind(), "")] = true
 		p.objects[objectHash(e.GetKind(), e.GetName())] = true
 		j.last.note(e)
+		if e.GetKind() == string(lb.KindTenant) && e.GetReason() == reasonDeleted {
+			j.endLocked(e.GetName(), e.GetTime().AsTime())
+		}
 	}
 	return nil
+}
+
+// endLocked notes the end of a Tenant and forgets those whose events are not kept any more.
+func (j *eventJournal) endLocked(tenant string, at time.Time) {
+	if j.ended[tenant].Before(at) {
+		j.ended[tenant] = at
+	}
+	maps.DeleteFunc(j.ended, func(_ string, ended time.Time) bool { return at.Sub(ended) > eventBounds.age })
+}
+
+// since returns pages as journal.since does, but none that was written before f.created, and sets in the filter after which time events are its
+// tenant's: one of the same name that was deleted before is another. Either alone would not do: the event of an end may be lost, and events may be written
+// late.
+func (j *eventJournal) since(number uint64, f *eventFilter) (out []*page, next uint64, grown <-chan struct{}) {
+	out, next, grown = j.journal.since(number, f.since)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	f.after = j.ended[f.tenant]
+	return slices.DeleteFunc(out, func(p *page) bool { return p.rev < f.created }), next, grown
 }
 
 // lastTold copies the latches.
@@ -75,11 +101,15 @@ type eventFilter struct {
 	// tenant: nothing but events of it; empty for callers of other roles.
 	tenant string
 	since  time.Time
+	// created is the revision that created the tenant, or the object of name; 0 for no such bound.
+	created int64
+	// after: nothing that is not later; zero for no such bound.
+	after time.Time
 }
 
 func (f *eventFilter) wants(e *apiv1.Event) bool {
 	return (f.tenant == "" || e.GetTenant() == f.tenant) && (f.kind == "" || e.GetKind() == f.kind) && (f.name == "" || e.GetName() == f.name) &&
-		!e.GetTime().AsTime().Before(f.since)
+		!e.GetTime().AsTime().Before(f.since) && (f.after.IsZero() || e.GetTime().AsTime().After(f.after))
 }
 
 // read returns the events of pages, oldest first.
@@ -109,11 +139,14 @@ func (a api) Events(ctx context.Context, req *connect.Request[apiv1.EventsReques
 	if faults := eventFaults(req.Msg); len(faults) > 0 {
 		return fault(invalid{faults})
 	}
+	if f.tenant != "" {
+		f.created = a.m.view.createdAt(ref{lb.KindTenant, f.tenant})
+	}
 	if req.Msg.GetSince() != nil {
 		f.since = req.Msg.GetSince().AsTime()
 	}
 	for number, begins := uint64(0), true; ; {
-		pages, next, grown := a.m.view.events.since(number, f.since)
+		pages, next, grown := a.m.view.events.since(number, &f)
 		number = next
 		done, err := takeTurn(ctx)
 		if err != nil {
@@ -203,8 +236,9 @@ func newestChanges(all []*apiv1.HealthChange) []*apiv1.HealthChange {
 
 // wrote notes the events of what somebody changed.
 func (m *Manager) wrote(entry *apiv1.AuditEntry, changes []*apiv1.Change) {
+	at := timestamppb.New(m.o.Clock.Now()) // of all: what ends with its Tenant ends no later
 	for _, ch := range changes {
-		e := &apiv1.Event{Kind: ch.GetKind(), Name: ch.GetName(), Reason: reasonApplied, Revision: entry.GetRevision()}
+		e := &apiv1.Event{Kind: ch.GetKind(), Name: ch.GetName(), Reason: reasonApplied, Revision: entry.GetRevision(), Time: proto.CloneOf(at)}
 		e.Tenant, _ = tenantOf(ch.GetAfter())
 		switch ch.GetAction() {
 		case apiv1.Change_ACTION_UNCHANGED:

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
@@ -50,7 +51,7 @@ func (s *scribe) write() {
 // read is the journal in words: "Service web BackendDown x3".
 func (s *scribe) read(f eventFilter) []string {
 	s.t.Helper()
-	pages, _, _ := s.m.view.events.since(0, f.since)
+	pages, _, _ := s.m.view.events.since(0, &f)
 	events, err := f.read(pages)
 	if err != nil {
 		s.t.Fatal(err)
@@ -101,6 +102,63 @@ func TestEventsAreKeptAndFiltered(t *testing.T) {
 	snap, err := s.store.List(t.Context(), dirEvents)
 	if err != nil || len(snap.KVs) != 0 {
 		t.Errorf("after a week: %d keys, %v", len(snap.KVs), err)
+	}
+}
+
+// TestEventsOfAFormerTenant: a tenant that is made again reads no event of the one that had its name before. Others read all.
+func TestEventsOfAFormerTenant(t *testing.T) {
+	s := newScribe(t)
+	event := func(kind lb.Kind, name, reason string) {
+		s.clock.Advance(time.Second)
+		s.m.event(&apiv1.Event{Kind: string(kind), Name: name, Reason: reason, Tenant: "shop", Message: name + " " + reason})
+		s.write()
+	}
+	event(lb.KindTenant, "shop", reasonApplied)
+	event(lb.KindService, "secret", reasonApplied)
+	event(lb.KindService, "secret", reasonDeleted)
+	event(lb.KindTenant, "shop", reasonDeleted)
+	event(lb.KindTenant, "shop", reasonApplied)
+	event(lb.KindService, "web", reasonApplied)
+	for range 2 {
+		s.expectEvents(eventFilter{tenant: "shop"}, "Tenant shop Applied", "Service web Applied")
+		if all := s.read(eventFilter{kind: "Service", name: "secret"}); len(all) != 2 {
+			t.Errorf("an admin reads %q of the former tenant", all)
+		}
+		s.stop()
+		s.start()
+		s.begin()
+	}
+}
+
+// TestEventsOfATenantWhoseEndWasLost: the same holds if the leader that deleted the former tenant could not write that, and if the deletion names the
+// tenant before its services.
+func TestEventsOfATenantWhoseEndWasLost(t *testing.T) {
+	s := newScribe(t)
+	shop := &lb.Tenant{Name: "shop"}
+	filter := func() eventFilter {
+		return eventFilter{tenant: "shop", created: s.m.view.createdAt(ref{lb.KindTenant, "shop"})}
+	}
+	s.apply(shop)
+	s.m.event(&apiv1.Event{Kind: string(lb.KindService), Name: "secret", Reason: reasonApplied, Tenant: "shop", Message: "created"})
+	s.write()
+	s.expectEvents(filter(), "Tenant shop Applied", "Service secret Applied")
+	if _, _, err := s.m.remove(t.Context(), []ref{{lb.KindTenant, "shop"}}, false, false); err != nil {
+		t.Fatal(err)
+	}
+	s.begin() // another term: what waited is lost
+	s.apply(shop)
+	s.write()
+	s.expectEvents(filter(), "Tenant shop Applied")
+
+	now := s.clock.Now()
+	s.m.wrote(&apiv1.AuditEntry{Who: "admin"}, []*apiv1.Change{
+		{Kind: string(lb.KindTenant), Name: "shop", Action: apiv1.Change_ACTION_DELETED, Before: convert.ToObject(shop)},
+		{Kind: string(lb.KindService), Name: "secret", Action: apiv1.Change_ACTION_DELETED, Before: convert.ToObject(&lb.Service{Name: "secret", Tenant: "shop"})},
+	})
+	for _, e := range s.m.events.funnel.waiting {
+		if got := e.value.GetTime().AsTime(); !got.Equal(now) {
+			t.Errorf("%s %s: at %v, want %v as all of the write", e.value.GetKind(), e.value.GetName(), got, now)
+		}
 	}
 }
 

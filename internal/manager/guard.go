@@ -50,18 +50,18 @@ func (g guard) unary(ctx context.Context, req connect.AnyRequest, next connect.U
 	}
 	done, err := g.turn(ctx, id.tenant, ask)
 	if err != nil {
-		unused()
+		unused(false)
 		return nil, err
 	}
 	defer done()
 	res, err := next(ctx, req)
 	if err != nil {
-		unused()
+		unused(connect.CodeOf(err) != connect.CodeUnavailable)
 		return nil, s.discreet(ask, err)
 	}
 	answer, _ := res.Any().(proto.Message)
 	if !changed(answer) {
-		unused()
+		unused(true)
 	}
 	if f.gets != nil {
 		if _, err := f.gets(s, ask, answer); err != nil {
@@ -71,20 +71,20 @@ func (g guard) unary(ctx context.Context, req connect.AnyRequest, next connect.U
 	return res, nil
 }
 
-// spend takes one of the tenant's changes for a request that wants to change something; unused gives it back for one of its dry runs. A dry run takes one of its
-// own, which it has used up whatever comes out.
-func (g guard) spend(id identity, req proto.Message) (unused func(), err error) {
+// spend takes one of the tenant's changes for a request that wants to change something; unused gives it back, for one of its dry runs if the
+// request was computed. A dry run takes one of its own, which it has used up whatever comes out.
+func (g guard) spend(id identity, req proto.Message) (unused func(computed bool), err error) {
 	w, ok := req.(interface{ GetDryRun() bool })
 	if !ok {
-		return func() {}, nil
+		return func(bool) {}, nil
 	}
 	quota := g.view.changesPerMinute(id.tenant)
 	if w.GetDryRun() {
-		return func() {}, g.take(g.dryRuns, id.tenant, "dry runs", max(quota, dryRunsPerMinute))
+		return func(bool) {}, g.take(g.dryRuns, id.tenant, "dry runs", max(quota, dryRunsPerMinute))
 	}
-	unused = func() {
+	unused = func(computed bool) {
 		// What is refused or changes nothing is computed as a dry run is, and counts as one; where these are used up, as a change.
-		if g.dryRuns.take(id.tenant, max(quota, dryRunsPerMinute), g.clock.Now()) == 0 {
+		if !computed || g.dryRuns.take(id.tenant, max(quota, dryRunsPerMinute), g.clock.Now()) == 0 {
 			g.rates.giveBack(id.tenant)
 		}
 	}

@@ -23,7 +23,7 @@ func (s *scribe) tell() {
 // said are the messages of events of one reason, oldest first.
 func (s *scribe) said(reason string) []string {
 	s.t.Helper()
-	pages, _, _ := s.m.view.events.since(0, time.Time{})
+	pages, _, _ := s.m.view.events.journal.since(0, time.Time{})
 	events, err := (&eventFilter{}).read(pages)
 	if err != nil {
 		s.t.Fatal(err)
@@ -140,7 +140,7 @@ func TestHealthFloodIsBounded(t *testing.T) {
 		s.clock.Advance(equalEventsPace)
 		s.write()
 		events, backends := 0, 0
-		pages, _, _ := s.m.view.events.since(0, time.Time{})
+		pages, _, _ := s.m.view.events.journal.since(0, time.Time{})
 		all, err := (&eventFilter{}).read(pages)
 		if err != nil {
 			t.Fatal(err)
@@ -213,7 +213,7 @@ func TestStepsAreTold(t *testing.T) {
 }
 
 // TestHistoryTellsWhoSawIt: a backend's history has each change with the mux that made it so and its words, whoever leads, and of many
-// that are told together its last.
+// that are told together its last. What a deleted service of the same name had is no part of it.
 func TestHistoryTellsWhoSawIt(t *testing.T) {
 	s := newScribe(t)
 	s.apply(crowd(1, 2, 3)...)
@@ -268,6 +268,16 @@ func TestHistoryTellsWhoSawIt(t *testing.T) {
 	}
 	if got := history(81); got != history(80) {
 		t.Errorf("of another endpoint: %s", got)
+	}
+	// Another service has the name, the VIP and the backend, maybe another tenant's.
+	if _, _, err := s.m.remove(t.Context(), []ref{{lb.KindService, "s0"}}, false, false); err != nil {
+		t.Fatal(err)
+	}
+	s.write()
+	s.apply(crowd(1, 2, 3)...)
+	s.write()
+	if got := history(80); got != "" {
+		t.Errorf("of the service before: %s", got)
 	}
 }
 

@@ -1,8 +1,8 @@
 package manager
 
 import (
+	"slices"
 	"strings"
-	"time"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
@@ -14,21 +14,33 @@ const maxHistory = 50
 // withHistory adds what became of backends before. It is read out of the events, which are the one account of it: they are
 // kept for a week, and every leader has them.
 func (m *Manager) withHistory(seats []seat, of []*apiv1.BackendHealth) error {
-	pages, _, _ := m.view.events.since(0, time.Time{})
 	byService := map[string][]*apiv1.Event{}
 	for i, p := range seats {
 		events, read := byService[p.service]
 		if !read {
 			var err error
-			f := eventFilter{kind: string(lb.KindService), name: p.service}
+			f := eventFilter{kind: string(lb.KindService), name: p.service, created: m.view.createdAt(ref{lb.KindService, p.service})}
+			pages, _, _ := m.view.events.since(0, &f)
 			if events, err = f.read(pages); err != nil {
 				return err
 			}
+			events = events[1+lastDeleted(events):]
 			byService[p.service] = events
 		}
 		of[i].History = p.history(events)
 	}
 	return nil
+}
+
+// lastDeleted is the index of the last event that says that its object was deleted, -1 if there is none: what was before is of another object, maybe
+// of another tenant.
+func lastDeleted(events []*apiv1.Event) int {
+	for i, e := range slices.Backward(events) {
+		if e.GetReason() == reasonDeleted {
+			return i
+		}
+	}
+	return -1
 }
 
 // history are the changes of a backend that events tell, oldest first.

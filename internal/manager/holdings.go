@@ -33,6 +33,9 @@ func holdingOf(o lb.Object, bytes int) (tenant string, h holding) {
 	return "", holding{}
 }
 
+// grows reports whether a write with this difference stores more.
+func (h holding) grows() bool { return h.bytes > 0 || h.policies > 0 }
+
 // holdLocked adds a record to what its tenant holds, or takes it away.
 func (v *view) holdLocked(r *record, sign int) {
 	tenant, h := holdingOf(r.obj, r.size)

@@ -3,7 +3,10 @@ package manager
 import (
 	"strings"
 	"testing"
+	"time"
 
+	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/pki"
 )
@@ -51,5 +54,44 @@ func TestWhatATenantStoresIsBounded(t *testing.T) {
 	v.holdLocked(large, -1)
 	if len(v.holdings) != 0 {
 		t.Errorf("without objects a tenant holds %v", v.holdings)
+	}
+}
+
+// TestGrowingWritesOfATenantAreStoredApart: two writes by which a tenant stores more do not go together, because each was judged alone.
+func TestGrowingWritesOfATenantAreStoredApart(t *testing.T) {
+	v := newView(testSecrets(t))
+	write := func(name, tenant string) *write {
+		w := newWrite(v.snapshot())
+		o := &lb.Policy{Name: name, Tenant: tenant}
+		w.hold(nil, o, 10)
+		w.edited[refOf(o)] = o
+		return w
+	}
+	group := newWrite(v.snapshot())
+	group.include(write("a", "shop"))
+	for _, c := range []struct {
+		tenant string
+		want   bool
+	}{{"shop", false}, {"bank", true}, {"", true}} {
+		if got := group.goesWith(write("b", c.tenant)); got != c.want {
+			t.Errorf("another write of tenant %q goes with one of shop: %v, want %v", c.tenant, got, c.want)
+		}
+	}
+	group.include(write("c", ""))
+	if !group.goesWith(write("d", "")) {
+		t.Error("two writes of operators do not go together")
+	}
+}
+
+// TestUncomputedChangesOfATenantAreFree: a change that no manager computed costs the tenant nothing, however often it is tried.
+func TestUncomputedChangesOfATenantAreFree(t *testing.T) {
+	g := guard{&door{view: newView(testSecrets(t)), clock: clock.NewFake(time.Now()), rates: newRates(), dryRuns: newRates(), event: func(*apiv1.Event) {}}}
+	id := identity{role: pki.RoleTenant, tenant: "shop"}
+	for n := range 10 * lb.DefaultQuotas.Changes {
+		unused, err := g.spend(id, &apiv1.ApplyRequest{})
+		if err != nil {
+			t.Fatalf("try %d: %v", n, err)
+		}
+		unused(false)
 	}
 }

@@ -1,7 +1,9 @@
 package manager
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,12 +20,34 @@ type page struct {
 	size int64
 	// number orders pages by when they were folded.
 	number uint64
+	// rev is the revision of the store that wrote it.
+	rev int64
 	// value is kept of events only.
 	value []byte
 	// objects are the hashes of what its events are about.
 	objects map[uint32]bool
-	// refused: it holds nothing but refusals.
-	refused bool
+	class   pageClass
+}
+
+// pageClass is what a page holds, for bounds of classes. A page that is of several is usual.
+type pageClass uint8
+
+const (
+	pageUsual pageClass = iota
+	// pageTenants has nothing but what callers of role tenant did.
+	pageTenants
+	// pageRefused has nothing but refusals.
+	pageRefused
+	pageClasses
+)
+
+// classBytes is a number of bytes by class.
+type classBytes [pageClasses]int64
+
+// numbered is a page's place in the order of a journal.
+type numbered struct {
+	number uint64
+	page   *page // nil: it was removed
 }
 
 // journal is what the store holds under one directory of entries that only time removes: events, or the audit log. It
@@ -34,12 +58,12 @@ type journal struct {
 	read func(p *page, value []byte) error
 
 	mu    sync.Mutex
-	pages []*page // by number; those that were removed are nil
+	pages []numbered // by number; at most one more than there are left is gone
 	byKey map[string]*page
-	first uint64 // number of pages[0]
+	next  uint64 // number of the next page
 	bytes int64
-	// refusedBytes are those of pages with nothing but refusals.
-	refusedBytes int64
+	// bytesOf are those of each class.
+	bytesOf classBytes
 	// grown is closed and replaced when there is a new page.
 	grown chan struct{}
 }
@@ -75,16 +99,15 @@ func (j *journal) fold(ev store.Event) error {
 	if err != nil {
 		return err
 	}
-	p := &page{key: ev.KV.Key, at: at, size: int64(len(ev.KV.Key) + len(ev.KV.Value)), number: j.first + uint64(len(j.pages))}
+	p := &page{key: ev.KV.Key, at: at, size: int64(len(ev.KV.Key) + len(ev.KV.Value)), number: j.next, rev: ev.KV.ModRevision}
 	if err := j.read(p, ev.KV.Value); err != nil {
 		return err
 	}
-	j.pages = append(j.pages, p)
+	j.pages = append(j.pages, numbered{p.number, p})
+	j.next++
 	j.byKey[p.key] = p
 	j.bytes += p.size
-	if p.refused {
-		j.refusedBytes += p.size
-	}
+	j.bytesOf[p.class] += p.size
 	close(j.grown)
 	j.grown = make(chan struct{})
 	return nil
@@ -96,14 +119,18 @@ func (j *journal) removeLocked(key string) {
 		return
 	}
 	delete(j.byKey, key)
-	j.pages[p.number-j.first] = nil
+	at, _ := j.placeLocked(p.number)
+	j.pages[at].page = nil
 	j.bytes -= p.size
-	if p.refused {
-		j.refusedBytes -= p.size
+	j.bytesOf[p.class] -= p.size
+	if len(j.pages) > 2*len(j.byKey)+1 {
+		j.pages = slices.DeleteFunc(j.pages, func(p numbered) bool { return p.page == nil })
 	}
-	for len(j.pages) > 0 && j.pages[0] == nil {
-		j.pages, j.first = j.pages[1:], j.first+1
-	}
+}
+
+// placeLocked returns where the page with this number is, or the first one after it.
+func (j *journal) placeLocked(number uint64) (int, bool) {
+	return slices.BinarySearchFunc(j.pages, number, func(p numbered, number uint64) int { return cmp.Compare(p.number, number) })
 }
 
 // since returns the pages from a number on that are not older than a time, the number after the last one, and the
@@ -111,42 +138,57 @@ func (j *journal) removeLocked(key string) {
 func (j *journal) since(number uint64, at time.Time) (out []*page, next uint64, grown <-chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	from := max(number, j.first) - j.first
-	for _, p := range j.pages[min(from, uint64(len(j.pages))):] {
-		if p != nil && !p.at.Before(at) {
-			out = append(out, p)
+	from, _ := j.placeLocked(number)
+	for _, p := range j.pages[from:] {
+		if p.page != nil && !p.page.at.Before(at) {
+			out = append(out, p.page)
 		}
 	}
-	return out, j.first + uint64(len(j.pages)), j.grown
+	return out, j.next, j.grown
 }
 
 // bounds are how much of a journal is kept.
 type bounds struct {
 	bytes int64
 	age   time.Duration
-	// refused bounds pages of refusals; 0: they count as others do.
-	refused int64
+	// of bounds the pages of each class beside that; 0: no bound.
+	of classBytes
 }
 
-// excess are the oldest pages that must go so that there is room for more bytes, moreRefused of them of refusals; at most
-// most of them.
-func (j *journal) excess(b bounds, more, moreRefused int64, now time.Time, most int) (keys []string) {
+// over reports whether pages of a class have more bytes than they may.
+func (b *bounds) over(c pageClass, have *classBytes) bool { return b.of[c] != 0 && have[c] > b.of[c] }
+
+// overAny reports that of any class.
+func (b *bounds) overAny(have *classBytes) bool {
+	for c := range pageClasses {
+		if b.over(c, have) {
+			return true
+		}
+	}
+	return false
+}
+
+// excess are the oldest pages that must go so that there is room for more bytes, by class; at most most of them.
+func (j *journal) excess(b bounds, more classBytes, now time.Time, most int) (keys []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	bytes, refused := j.bytes+more, j.refusedBytes+moreRefused
+	bytes, have := j.bytes, j.bytesOf
+	for c, n := range more {
+		bytes += n
+		have[c] += n
+	}
 	oldest := now.Add(-b.age)
-	for _, p := range j.pages {
-		if len(keys) >= most || p != nil && bytes <= b.bytes && (b.refused == 0 || refused <= b.refused) && !p.at.Before(oldest) {
+	for _, n := range j.pages {
+		p := n.page
+		if len(keys) >= most || p != nil && bytes <= b.bytes && !b.overAny(&have) && !p.at.Before(oldest) {
 			break
 		}
-		if p == nil || bytes <= b.bytes && !p.at.Before(oldest) && !p.refused {
+		if p == nil || bytes <= b.bytes && !p.at.Before(oldest) && !b.over(p.class, &have) {
 			continue
 		}
 		keys = append(keys, p.key)
 		bytes -= p.size
-		if p.refused {
-			refused -= p.size
-		}
+		have[p.class] -= p.size
 	}
 	return keys
 }

@@ -127,7 +127,8 @@ func (m *Manager) hold(mux *session, w *waiting) []fold {
 		}
 		for _, o := range others {
 			if o.blocks(f) {
-				if wait(i, f.at) {
+				// Their managers delay updates too, and report later.
+				if wait(i, f.at.Add(repairPace)) {
 					m.hosts.giveUp(f.hosts, m.view.hostRev)
 				}
 			}

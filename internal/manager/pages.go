@@ -68,8 +68,8 @@ type pages struct {
 	bounds  bounds
 	// unsaved are pages whose transaction failed: nobody knows whether it was done. Doing it again changes nothing.
 	unsaved []store.Op
-	// refused is how many bytes of them are refusals.
-	refused int64
+	// more is how many bytes they have, by class.
+	more classBytes
 }
 
 // add writes pages and deletes what they are too much for.
@@ -80,9 +80,11 @@ func (p *pages) add(ctx context.Context, now time.Time, values ...proto.Message)
 			return err
 		}
 		op := store.Put(pageKey(p.journal.dir, now, p.m.Epoch(), p.m.pageNumber.Add(1)), value)
-		if a, ok := v.(*apiv1.StoredAudit); ok && onlyRefusals(a) {
-			p.refused += int64(len(op.Key) + len(op.Value))
+		class := pageUsual
+		if a, ok := v.(*apiv1.StoredAudit); ok {
+			class = auditClass(a.GetEntries())
 		}
+		p.more[class] += int64(len(op.Key) + len(op.Value))
 		p.unsaved = append(p.unsaved, op)
 	}
 	return p.flush(ctx, now)
@@ -93,25 +95,21 @@ func (p *pages) flush(ctx context.Context, now time.Time) error {
 	if len(p.unsaved) == 0 {
 		return nil
 	}
-	more := int64(0)
-	for _, op := range p.unsaved {
-		more += int64(len(op.Key) + len(op.Value))
-	}
-	err := p.commit(ctx, store.Txn{Ops: slices.Clone(p.unsaved)}, more, p.refused, now)
+	err := p.commit(ctx, store.Txn{Ops: slices.Clone(p.unsaved)}, p.more, now)
 	if err == nil {
-		p.unsaved, p.refused = nil, 0
+		p.unsaved, p.more = nil, classBytes{}
 	}
 	return err
 }
 
 // sweep deletes what is too much or too old.
 func (p *pages) sweep(ctx context.Context, now time.Time) error {
-	return p.commit(ctx, store.Txn{}, 0, 0, now)
+	return p.commit(ctx, store.Txn{}, classBytes{}, now)
 }
 
 // commit adds the deletes that make room for more bytes.
-func (p *pages) commit(ctx context.Context, t store.Txn, more, refused int64, now time.Time) error {
-	for _, key := range p.journal.excess(p.bounds, more, refused, now, maxSwept) {
+func (p *pages) commit(ctx context.Context, t store.Txn, more classBytes, now time.Time) error {
+	for _, key := range p.journal.excess(p.bounds, more, now, maxSwept) {
 		t.Ops = append(t.Ops, store.Delete(key))
 	}
 	if len(t.Ops) == 0 {

@@ -16,6 +16,16 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
+// createdAt is the revision that created an object; 0 if there is none.
+func (v *view) createdAt(r ref) int64 {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if rec := v.records[r]; rec != nil {
+		return rec.created
+	}
+	return 0
+}
+
 func (v *view) foldObjectLocked(ev store.Event, c *change, touched touched) error {
 	r, ok := parseObjectKey(ev.KV.Key)
 	if !ok {

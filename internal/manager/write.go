@@ -205,7 +205,8 @@ func (m *Manager) write(ctx context.Context, dryRun bool, size int, edit func(*t
 		return t.unstored(t.try(r))
 	}
 	if size >= largeWrite {
-		if _, w, err := t.try(r); err != nil || len(w.txn.Ops) == 0 {
+		// Once: it is computed again in its turn. What changes nothing, or is refused, does not wait for that.
+		if w, whole, err := t.tryOnce(r); whole && (err != nil || len(w.txn.Ops) == 0) {
 			return t.unstored(r, w, err)
 		}
 	}

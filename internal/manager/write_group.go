@@ -133,24 +133,28 @@ func (t *term) compute(r *request, base *snapshot) (*write, error) {
 	return w, nil
 }
 
-// try computes a request that is not stored, or not yet. It does not lock writing: a large one must not delay the writes of others. It is computed
-// again if a write was stored meanwhile, up to maxAttempts times; the last answer may mix two revisions then.
+// try computes a request that is not stored. It does not lock writing: a large one must not delay the writes of others. It is computed again if a
+// write was stored meanwhile, up to maxAttempts times; the last answer may mix two revisions then.
 func (t *term) try(r *request) (*request, *write, error) {
-	// A term of its own: writing guards issued, and a revocation that is not stored may have any time.
-	apart := &term{m: t.m}
 	for attempt := 1; ; attempt++ {
-		base := t.m.view.snapshot()
-		w, err := apart.compute(r, base)
-		if err == nil && r.ctx.Err() == nil {
-			err = w.finish(t.m.conditions())
-		}
-		if r.ctx.Err() != nil {
-			return r, w, context.Cause(r.ctx)
-		}
-		if attempt == maxAttempts || t.m.view.snapshot().serialMod == base.serialMod {
+		if w, whole, err := t.tryOnce(r); whole || attempt == maxAttempts {
 			return r, w, err
 		}
 	}
+}
+
+// tryOnce computes a request once. It reports whether no write was stored meanwhile, or nobody waits for the answer: another one would be the same.
+func (t *term) tryOnce(r *request) (w *write, whole bool, err error) {
+	base := t.m.view.snapshot()
+	// A term of its own: writing guards issued, and a revocation that is not stored may have any time.
+	w, err = (&term{m: t.m}).compute(r, base)
+	if err == nil && r.ctx.Err() == nil {
+		err = w.finish(t.m.conditions())
+	}
+	if r.ctx.Err() != nil {
+		return w, true, context.Cause(r.ctx)
+	}
+	return w, t.m.view.snapshot().serialMod == base.serialMod, err
 }
 
 // unstored is the answer to a request of which nothing is stored.
@@ -256,6 +260,12 @@ func (w *write) goesWith(o *write) bool {
 			return false
 		}
 	}
+	// Each was judged as if the other were not there.
+	for tenant, more := range o.held {
+		if tenant != "" && more.grows() && w.held[tenant].grows() {
+			return false
+		}
+	}
 	// A tenant's end takes more with it than it names.
 	return !w.ends(lb.KindTenant) && !o.ends(lb.KindTenant)
 }
@@ -275,6 +285,9 @@ func (w *write) include(o *write) {
 	maps.Copy(w.edited, o.edited)
 	maps.Copy(w.merged, o.merged)
 	maps.Copy(w.keys, o.keys)
+	for tenant, more := range o.held {
+		w.held[tenant] = w.held[tenant].plus(more, 1)
+	}
 	w.txn.Compares = append(w.txn.Compares, o.txn.Compares...)
 	w.txn.Ops = append(w.txn.Ops, o.txn.Ops...)
 }
