@@ -126,9 +126,13 @@ func (a *Agent) claimLeavers(f *fitting) {
 // staying returns the leavers that the tables have room for.
 func (f *fitting) staying(leavers []leaver) []leaver {
 	gone := map[lb.EndpointKey]bool{}
-	for i := range f.Withheld() {
-		if i >= len(f.vips) {
+	for i, w := range f.Withheld() {
+		switch {
+		case i >= len(f.vips):
 			gone[f.left[i-len(f.vips)]] = true
+		case !w.Held:
+			// What it had of the tables is given up too: it is no leaver.
+			gone[f.vips[i]] = true
 		}
 	}
 	return slices.DeleteFunc(leavers, func(l leaver) bool { return gone[vipOf(l.Key)] })

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/fit"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
 )
@@ -306,4 +307,35 @@ func TestHostPlansOfAnySizeAreApplied(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestBindingsOfAVIPThatIsGivenUpDoNotStay: a VIP that lost what it had, because the tables refused, leaves nothing behind in them. One that is held, and
+// what left another VIP, stays.
+func TestBindingsOfAVIPThatIsGivenUpDoNotStay(t *testing.T) {
+	const table = dataplane.TableBindings
+	full := fit.NewFitting()
+	full.Capacity = map[string]uint64{table: 6}
+	f := fitting{Fitting: full}
+	var leavers []leaver
+	for n, c := range []fit.Claim{
+		{Name: "given up", Tenant: "a", Created: 3, Need: []fit.Need{{Table: table, Units: 9}}},
+		{Name: "held", Tenant: "b", Created: 2, Had: []fit.Need{{Table: table, Units: 3}}, Need: []fit.Need{{Table: table, Units: 9}}, Served: true},
+		{Name: "served", Tenant: "c", Created: 1, Need: []fit.Need{{Table: table, Units: 1}}},
+	} {
+		v := tenantVIP{tenant: c.Tenant, number: byte(n + 1), ports: 1}
+		b := v.bindings()[0]
+		f.vips, full.Claims = append(f.vips, vipOf(b.Key)), append(full.Claims, c)
+		leavers = append(leavers, leaver{Binding: b})
+	}
+	full.Choose()
+	if w := full.Withheld(); len(w) != 2 || w[0].Held || !w[1].Held {
+		t.Fatalf("withheld %v", w)
+	}
+	var stay []byte
+	for _, l := range f.staying(leavers) {
+		stay = append(stay, l.Key.VIP.As4()[3])
+	}
+	if !slices.Equal(stay, []byte{2, 3}) {
+		t.Errorf("bindings of VIPs %v stay, want those of 2 and 3", stay)
+	}
 }

@@ -29,6 +29,8 @@ type eventJournal struct {
 	last told // journal.mu guards it
 	// ended is when a Tenant of this name was last deleted, as far back as the journal goes. journal.mu guards it.
 	ended map[string]time.Time
+	// led is when the newest leader began. journal.mu guards it.
+	led time.Time
 }
 
 func newEventJournal() *eventJournal {
@@ -47,6 +49,9 @@ func (j *eventJournal) read(p *page, value []byte) error {
 		p.objects[objectHash(e.GetKind(), "")] = true
 		p.objects[objectHash(e.GetKind(), e.GetName())] = true
 		j.last.note(e)
+		if at := e.GetTime().AsTime(); e.GetReason() == reasonLeaderChanged && at.After(j.led) {
+			j.led = at
+		}
 		if e.GetKind() == string(lb.KindTenant) && e.GetReason() == reasonDeleted {
 			j.endLocked(e.GetName(), e.GetTime().AsTime())
 		}
@@ -80,11 +85,16 @@ func (j *eventJournal) lastTold() told {
 	return j.last.clone()
 }
 
-// lastStream is when the newest stream of a node began or ended, as far back as the journal goes; zero when it has no such event.
-func (j *eventJournal) lastStream(node string) time.Time {
+// lastSeen is when a node was seen last, as far back as the journal goes; zero when it has no event of a stream of the node. A node whose stream had not
+// ended was seen until the newest leader began: the one before wrote no end of it.
+func (j *eventJournal) lastSeen(node string) time.Time {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.last.of(string(lb.KindNode), node, latchStream, "").at
+	last := j.last.of(string(lb.KindNode), node, latchStream, "")
+	if last.reason == reasonNodeConnected && j.led.After(last.at) {
+		return j.led
+	}
+	return last.at
 }
 
 // objectHash stands for an object, or for a whole kind, in the index of a page.

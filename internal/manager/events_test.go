@@ -162,6 +162,31 @@ func TestEventsOfATenantWhoseEndWasLost(t *testing.T) {
 	}
 }
 
+// TestNodeOfADeadLeaderWasSeenUntilTheNextOne: whose stream ended with its manager was seen until the next one led, not only when the stream began.
+func TestNodeOfADeadLeaderWasSeenUntilTheNextOne(t *testing.T) {
+	s := newScribe(t)
+	event := func(kind, name, reason string) time.Time {
+		s.clock.Advance(24 * time.Hour)
+		s.m.event(&apiv1.Event{Kind: kind, Name: name, Reason: reason, Message: reason})
+		s.write()
+		return s.clock.Now()
+	}
+	expect := func(want time.Time) {
+		t.Helper()
+		if got := s.m.view.events.lastSeen("mux1"); !got.Equal(want) {
+			t.Errorf("seen at %v, want %v", got, want)
+		}
+	}
+	expect(time.Time{})
+	event(kindManager, "m1", reasonLeaderChanged)
+	expect(event(string(lb.KindNode), "mux1", reasonNodeConnected))
+	led := event(kindManager, "m2", reasonLeaderChanged)
+	expect(led)
+	expect(event(string(lb.KindNode), "mux1", reasonNodeDisconnected))
+	event(kindManager, "m3", reasonLeaderChanged)
+	expect(led.Add(24 * time.Hour))
+}
+
 func TestEqualEventsArePutTogether(t *testing.T) {
 	s := newScribe(t)
 	tell := func(n int) {

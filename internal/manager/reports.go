@@ -197,7 +197,7 @@ func (m *Manager) seenBefore(nodes []*apiv1.NodeStatus) {
 		if n.GetLastSeen() != nil {
 			continue
 		}
-		if at := m.view.events.lastStream(n.GetName()); !at.IsZero() {
+		if at := m.view.events.lastSeen(n.GetName()); !at.IsZero() {
 			n.LastSeen = timestamppb.New(at)
 		}
 	}

@@ -164,4 +164,24 @@ func TestWriterIsWaitedFor(t *testing.T) {
 	f.Close()
 	o.look()
 	o.holds("web shop new more mail")
+
+	// Hours later another one writes in two steps.
+	o.clock.Advance(time.Hour)
+	f, err = os.OpenFile(filepath.Join(o.dir, "a.yaml"), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.look() // opened, and nothing written yet
+	o.clock.Advance(confirm)
+	if _, err := f.WriteString("ha"); err != nil {
+		t.Fatal(err)
+	}
+	o.look()
+	o.holds("web shop new more mail")
+	if _, err := f.WriteString("lf\n"); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	o.look()
+	o.holds("web shop new more half mail")
 }

@@ -131,7 +131,7 @@ type follower struct {
 	// waits: the content of the last attempt deletes objects, and is unchanged since then.
 	waits bool
 	since time.Time
-	// opened is when a file was first seen open for writing; zero when none was.
+	// opened is when a file was first seen open for writing since the last attempt; zero when none was.
 	opened time.Time
 }
 
@@ -145,6 +145,7 @@ func (f *follower) attempt(ctx context.Context, forced bool) <-chan time.Time {
 		return f.o.Clock.After(confirm - now.Sub(f.since))
 	}
 	if same && !forced && !f.failed && !f.waits {
+		f.opened = time.Time{}
 		return nil
 	}
 	a := Attempt{Deletions: same && f.waits && now.Sub(f.since) >= confirm, Unchanged: func() bool {
@@ -155,6 +156,7 @@ func (f *follower) attempt(ctx context.Context, forced bool) <-chan time.Time {
 		f.o.Log.Info("file is being written, it is applied later", "file", name)
 		return f.o.Clock.After(retry)
 	}
+	f.opened = time.Time{} // the next change waits for its writer anew
 	waited := same && f.waits
 	f.tried, f.failed, f.waits = sum, false, false
 	var summary string
@@ -198,7 +200,6 @@ func (f *follower) written(now time.Time, forced, deletes bool) string {
 			return file
 		}
 	}
-	f.opened = time.Time{}
 	return ""
 }
 
