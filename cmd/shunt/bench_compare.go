@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shuntlb/shunt/internal/bench"
 	"github.com/shuntlb/shunt/internal/bench/compare"
 )
 
@@ -31,7 +33,7 @@ func newBenchCompare(g *globals) *cobra.Command {
 		Long: "Compare the figures of another build with this one's. Root only.\n\n" +
 			"Runs each case with both builds in turns and prints, for every figure, the medians and the median ratio: 1.20 is 20 % worse. " +
 			"A case with a figure above the limit runs as often again. Exits with 1 if a figure is above the limit and the file of reasons " +
-			"does not explain it. A case that the other build does not have is listed, not compared. " +
+			"does not explain it, or a case fails; the others go on. A case that the other build does not have is listed, not compared. " +
 			"`make bench-compare BASE=COMMIT` builds the other program.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runBenchCompare(cmd, g, f) },
@@ -101,13 +103,21 @@ func runBenchCompare(cmd *cobra.Command, g *globals, f compareFlags) error {
 	}
 	o.Progress = benchProgress(cmd.ErrOrStderr())
 	programs := compare.Programs{Paths: [2]string{f.base, self}, LabName: f.lab, Short: f.short}
-	results, missing, err := compare.Run(cmd.Context(), o, programs.Measure)
-	if len(results)+len(missing) > 0 {
-		if printed := writeCompared(cmd.OutOrStdout(), g.format, results, missing); err == nil {
-			err = printed
+	var results []compare.Result
+	var errs []error
+	for _, suite := range o.Suites { // what one suite has come to is printed before the next one begins
+		one := o
+		one.Suites = []bench.Suite{suite}
+		some, missing, err := compare.Run(cmd.Context(), one, programs.Measure)
+		results, errs = append(results, some...), append(errs, err)
+		if len(some)+len(missing) > 0 {
+			errs = append(errs, writeCompared(cmd.OutOrStdout(), g.format, some, missing))
+		}
+		if cmd.Context().Err() != nil {
+			break
 		}
 	}
-	if err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	failed := 0

@@ -68,8 +68,10 @@ type Missing struct {
 	Why         string
 }
 
-// Run measures the cases of all suites with both builds in turns. Results are in the order of suites and cases.
+// Run measures the cases of all suites with both builds in turns. Results are in the order of suites and cases. A case that fails is missing, and the
+// others go on; the error is that of all cases that failed. The end of ctx ends the run.
 func Run(ctx context.Context, o Options, m Measure) (results []Result, missing []Missing, err error) {
+	var failed []error
 	for _, s := range o.Suites {
 		for _, name := range s.Cases {
 			if len(o.Cases) > 0 && !slices.Contains(o.Cases, name) || len(o.Cases) == 0 && s.OnlyByName(name) {
@@ -80,8 +82,13 @@ func Run(ctx context.Context, o Options, m Measure) (results []Result, missing [
 				missing = append(missing, Missing{s.Name, name, err.Error()})
 				continue
 			}
+			if ctx.Err() != nil {
+				return results, missing, errors.Join(append(failed, err)...)
+			}
 			if err != nil {
-				return results, missing, err
+				failed = append(failed, err)
+				missing = append(missing, Missing{s.Name, name, "it failed"})
+				continue
 			}
 			if len(of) == 0 {
 				missing = append(missing, Missing{s.Name, name, "it has no figure that is compared"})
@@ -89,7 +96,7 @@ func Run(ctx context.Context, o Options, m Measure) (results []Result, missing [
 			results = append(results, of...)
 		}
 	}
-	return results, missing, nil
+	return results, missing, errors.Join(failed...)
 }
 
 // runCase measures one case: o.Rounds rounds, and as many again if a figure is worse after them.

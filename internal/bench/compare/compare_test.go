@@ -117,7 +117,7 @@ func TestRatioIsPairwise(t *testing.T) {
 	})
 }
 
-// TestRunMissing: a case that the base does not have is listed; another failure ends the run.
+// TestRunMissing: a case that the base does not have is listed. One that fails is listed too and makes the run fail, and the others go on.
 func TestRunMissing(t *testing.T) {
 	o := Options{Suites: []bench.Suite{suite(t, "rings")}, Rounds: 1, Limit: 1.1, Progress: func(string) {}}
 	measure := func(_ context.Context, b Build, s bench.Suite, name string) (map[Figure]float64, error) {
@@ -131,9 +131,19 @@ func TestRunMissing(t *testing.T) {
 		t.Errorf("results %v, missing %v, error %v", results, missing, err)
 	}
 	broken := errors.New("no room")
-	_, _, err = Run(context.Background(), o, func(context.Context, Build, bench.Suite, string) (map[Figure]float64, error) { return nil, broken })
-	if !errors.Is(err, broken) {
-		t.Errorf("error %v, want %v", err, broken)
+	results, missing, err = Run(context.Background(), o, func(ctx context.Context, b Build, s bench.Suite, name string) (map[Figure]float64, error) {
+		if name == "down" && b == Present {
+			return nil, broken
+		}
+		return measure(ctx, b, s, name)
+	})
+	if !errors.Is(err, broken) || len(missing) != 2 || missing[1].Case != "down" || len(results) != len(o.Suites[0].Cases)-2 {
+		t.Errorf("results %v, missing %v, error %v; want all others and %v", results, missing, err, broken)
+	}
+	ended, end := context.WithCancel(context.Background())
+	end()
+	if results, _, err := Run(ended, o, func(context.Context, Build, bench.Suite, string) (map[Figure]float64, error) { return nil, ended.Err() }); !errors.Is(err, context.Canceled) || len(results) > 0 {
+		t.Errorf("after the end: results %v, error %v", results, err)
 	}
 }
 
