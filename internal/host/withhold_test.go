@@ -339,3 +339,38 @@ func TestBindingsOfAVIPThatIsGivenUpDoNotStay(t *testing.T) {
 		t.Errorf("bindings of VIPs %v stay, want those of 2 and 3", stay)
 	}
 }
+
+// untidyTables say that they have more room than they take.
+type untidyTables struct {
+	dataplane.FakeHost
+	says map[string]uint64
+}
+
+func (u *untidyTables) Capacity() map[string]uint64 { return u.says }
+
+// TestHostGivesUpVIPsThatTheTablesHaveNoRoomForAnyMore: tables that refuse even what they had get a plan in the end. Nothing of the VIPs that are given up stays
+// in them as leavers.
+func TestHostGivesUpVIPsThatTheTablesHaveNoRoomForAnyMore(t *testing.T) {
+	tables := untidyTables{says: map[string]uint64{dataplane.TableBindings: 100}}
+	a := New(&tables, settings(forwarding), &prober{}, clock.NewFake(time.Unix(1000, 0)), nil)
+	p := tenantPlan(tenantVIP{tenant: "good", created: 1, number: 1, ports: 2}, tenantVIP{tenant: "evil", created: 2, number: 2, ports: 4})
+	if err := a.Apply(context.Background(), p); err != nil {
+		t.Fatal(err)
+	}
+	tables.SetCapacity(map[string]uint64{dataplane.TableBindings: 3})
+	if err := a.Apply(context.Background(), p); err != nil {
+		t.Fatal(err)
+	}
+	state, _ := tables.State()
+	for _, b := range state.Bindings {
+		if b.Key.VIP.As4()[3] != 1 {
+			t.Errorf("the tables have %v port %d", b.Key.VIP, b.Key.Port)
+		}
+	}
+	if len(state.Bindings) != 2 {
+		t.Errorf("%d bindings, want the two of the other tenant", len(state.Bindings))
+	}
+	if st := a.Status().GetWithheld(); len(st) != 1 || st[0].GetVip() != "203.0.113.2" || st[0].GetHeld() {
+		t.Errorf("withheld %v, want 203.0.113.2, not held", st)
+	}
+}

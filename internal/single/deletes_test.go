@@ -161,6 +161,7 @@ func TestWriterIsWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.look()
+	o.holds("web shop new mail")
 	f.Close()
 	o.look()
 	o.holds("web shop new more mail")
@@ -184,4 +185,55 @@ func TestWriterIsWaitedFor(t *testing.T) {
 	f.Close()
 	o.look()
 	o.holds("web shop new more half mail")
+}
+
+// TestWriterThatChangesNothing: after a writer that took back what it wrote, the next one is waited for as long as the first.
+func TestWriterThatChangesNothing(t *testing.T) {
+	o := newObjects(t)
+	path := filepath.Join(o.dir, "a.yaml")
+	for _, write := range []struct{ part, rest, want string }{{"", "", "web shop mail"}, {"ha", "lf\n", "web shop half mail"}} {
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteString(write.part + "x"); err != nil {
+			t.Fatal(err)
+		}
+		o.look()
+		o.holds("web shop mail")
+		if err := f.Truncate(int64(len("web\nshop\n" + write.part))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteString(write.rest); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		o.look()
+		o.holds(write.want)
+		o.clock.Advance(time.Hour)
+	}
+}
+
+// TestWriterThatBeginsWithDeletions: the wait for a writer whose content deletes objects is none of what it writes next.
+func TestWriterThatBeginsWithDeletions(t *testing.T) {
+	o := newObjects(t)
+	f, err := os.OpenFile(filepath.Join(o.dir, "a.yaml"), os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		o.look()
+		o.clock.Advance(confirm)
+	}
+	if _, err := f.WriteString("web\nshop\nha"); err != nil {
+		t.Fatal(err)
+	}
+	o.look()
+	o.holds("web shop mail")
+	if _, err := f.WriteString("lf\n"); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	o.look()
+	o.holds("web shop half mail")
 }

@@ -131,7 +131,7 @@ type follower struct {
 	// waits: the content of the last attempt deletes objects, and is unchanged since then.
 	waits bool
 	since time.Time
-	// opened is when a file was first seen open for writing since the last attempt; zero when none was.
+	// opened is when a file was first seen open for writing since the last attempt, but for looks that wait to delete; zero when none was.
 	opened time.Time
 }
 
@@ -194,7 +194,7 @@ func (f *follower) written(now time.Time, forced, deletes bool) string {
 	}
 	for _, file := range files {
 		if hasWriter(file) {
-			if f.opened.IsZero() {
+			if f.opened.IsZero() && !deletes {
 				f.opened = now
 			}
 			return file
