@@ -25,7 +25,7 @@ struct mux_config {
 	__u64 ahead;                 /* atomic: nanoseconds that the shared clock of form CO is ahead of CLOCK_MONOTONIC */
 	__u64 nat;                   /* atomic: enum nat_shift */
 	struct siphash_key spread_key; /* of spread_hash, whose output is on the wire: no other hash shares the key. Made like flow_key */
-	__u64 rsv;
+	__u64 over;                  /* atomic: 1 while share_marks may have a mark, else 0 */
 };
 SHUNT_ASSERT_SIZE(struct mux_config, 128);
 

@@ -185,7 +185,7 @@ static __always_inline __u64 flow_choose(const struct flow_query *q)
 }
 
 /* flow_newcomer returns the entry that a new flow of the endpoint with member word `member` takes in the bucket of its hash, LIMIT_FLOW_BUCKET
- * if there is none. It is flow_room's as long as that is free. Else the flow takes the oldest entry of a VIP that is over its share;
+ * if there is none. It is flow_room's as long as that is free, or no VIP is over its share. Else the flow takes the oldest entry of a VIP that is over its share;
  * a flow of such a VIP itself takes no trusted entry and none of a VIP within its share. A function of its own because of the
  * stack. */
 __attribute__((noinline)) __u32 flow_newcomer(__u64 hash, __u64 tick, __u32 member)
@@ -199,7 +199,7 @@ __attribute__((noinline)) __u32 flow_newcomer(__u64 hash, __u64 tick, __u32 memb
 		return LIMIT_FLOW_BUCKET;
 	idle = *(volatile __u64 *)&c->idle;
 	at = flow_room(b, flow_home(hash), idle, tick);
-	if (at < LIMIT_FLOW_BUCKET && flow_free(flow_load(b, at), idle, tick))
+	if (!*(volatile __u64 *)&c->over || (at < LIMIT_FLOW_BUCKET && flow_free(flow_load(b, at), idle, tick)))
 		return at;
 	over = over_share(member);
 	other = flow_over(b, over, tick);

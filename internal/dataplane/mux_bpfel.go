@@ -361,7 +361,7 @@ type muxMuxConfig struct {
 		K0 uint64
 		K1 uint64
 	}
-	Rsv uint64
+	Over uint64
 }
 
 type muxMuxReason uint32

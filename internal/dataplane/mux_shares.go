@@ -64,6 +64,9 @@ func (t *muxTables) share(flows []uint64, sessions, waiting map[lb.EndpointKey]u
 	for _, s := range over {
 		marked[Share{VIP: s.VIP, Table: s.Table}] = true
 	}
+	if len(over) > 0 {
+		store(&t.mem.config.Over, 1)
+	}
 	for key, e := range t.entries {
 		table := "flows"
 		if e.flags()&muxEndpointFlagENDPOINT_NAT != 0 {
@@ -73,6 +76,9 @@ func (t *muxTables) share(flows []uint64, sessions, waiting map[lb.EndpointKey]u
 		e.over, e.floods = is, marked[Share{VIP: vipKey(key), Table: "nat_untrusted"}]
 		t.markShare(e.block, e)
 		t.markShare(e.moved, e)
+	}
+	if len(over) == 0 {
+		store(&t.mem.config.Over, 0)
 	}
 	return over
 }

@@ -204,7 +204,7 @@ type watchMuxConfig struct {
 		K0 uint64
 		K1 uint64
 	}
-	Rsv uint64
+	Over uint64
 }
 
 type watchNatAddress struct {

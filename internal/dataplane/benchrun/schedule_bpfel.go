@@ -138,7 +138,7 @@ type scheduleMuxConfig struct {
 		K0 uint64
 		K1 uint64
 	}
-	Rsv uint64
+	Over uint64
 }
 
 type scheduleNatAddress struct {
