@@ -20,6 +20,9 @@ import (
 // eventBounds: 64 MiB are 300,000 events, in the store and in the memory of every member.
 var eventBounds = bounds{bytes: 64 << 20, age: 7 * 24 * time.Hour}
 
+// maxEnds bounds the ends of leaders that are kept.
+const maxEnds = 1000
+
 // eventsPerResponse bounds one response of Events.
 const eventsPerResponse = 500
 
@@ -29,8 +32,10 @@ type eventJournal struct {
 	last told // journal.mu guards it
 	// ended is when a Tenant of this name was last deleted, as far back as the journal goes. journal.mu guards it.
 	ended map[string]time.Time
-	// led is when the newest leader began. journal.mu guards it.
-	led time.Time
+	// wrote is when the newest page was written. ends has for each leader when the last page before it was written, oldest first, of the newest
+	// maxEnds. journal.mu guards both.
+	wrote time.Time
+	ends  []time.Time
 }
 
 func newEventJournal() *eventJournal {
@@ -49,12 +54,15 @@ func (j *eventJournal) read(p *page, value []byte) error {
 		p.objects[objectHash(e.GetKind(), "")] = true
 		p.objects[objectHash(e.GetKind(), e.GetName())] = true
 		j.last.note(e)
-		if at := e.GetTime().AsTime(); e.GetReason() == reasonLeaderChanged && at.After(j.led) {
-			j.led = at
+		if e.GetReason() == reasonLeaderChanged {
+			j.ends = append(j.ends[max(0, len(j.ends)+1-maxEnds):], j.wrote)
 		}
 		if e.GetKind() == string(lb.KindTenant) && e.GetReason() == reasonDeleted {
 			j.endLocked(e.GetName(), e.GetTime().AsTime())
 		}
+	}
+	if p.at.After(j.wrote) {
+		j.wrote = p.at
 	}
 	return nil
 }
@@ -85,14 +93,19 @@ func (j *eventJournal) lastTold() told {
 	return j.last.clone()
 }
 
-// lastSeen is when a node was seen last, as far back as the journal goes; zero when it has no event of a stream of the node. A node whose stream had not
-// ended was seen until the newest leader began: the one before wrote no end of it.
+// lastSeen is when a node was seen last, as far back as the journal goes; zero when it has no event of a stream of the node. A node whose stream has no end
+// was seen until its leader wrote the last page: the next one has no report of it.
 func (j *eventJournal) lastSeen(node string) time.Time {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	last := j.last.of(string(lb.KindNode), node, latchStream, "")
-	if last.reason == reasonNodeConnected && j.led.After(last.at) {
-		return j.led
+	if last.reason != reasonNodeConnected {
+		return last.at
+	}
+	for _, end := range j.ends {
+		if end.After(last.at) {
+			return end
+		}
 	}
 	return last.at
 }

@@ -162,11 +162,12 @@ func TestEventsOfATenantWhoseEndWasLost(t *testing.T) {
 	}
 }
 
-// TestNodeOfADeadLeaderWasSeenUntilTheNextOne: whose stream ended with its manager was seen until the next one led, not only when the stream began.
-func TestNodeOfADeadLeaderWasSeenUntilTheNextOne(t *testing.T) {
+// TestNodeOfADeadLeaderWasSeenUntilItsLastPage: whose stream ended with its manager was seen until that wrote the last event, not only when the stream
+// began, and however many leaders come later.
+func TestNodeOfADeadLeaderWasSeenUntilItsLastPage(t *testing.T) {
 	s := newScribe(t)
 	event := func(kind, name, reason string) time.Time {
-		s.clock.Advance(24 * time.Hour)
+		s.clock.Advance(12 * time.Hour)
 		s.m.event(&apiv1.Event{Kind: kind, Name: name, Reason: reason, Message: reason})
 		s.write()
 		return s.clock.Now()
@@ -180,11 +181,14 @@ func TestNodeOfADeadLeaderWasSeenUntilTheNextOne(t *testing.T) {
 	expect(time.Time{})
 	event(kindManager, "m1", reasonLeaderChanged)
 	expect(event(string(lb.KindNode), "mux1", reasonNodeConnected))
-	led := event(kindManager, "m2", reasonLeaderChanged)
-	expect(led)
-	expect(event(string(lb.KindNode), "mux1", reasonNodeDisconnected))
+	last := event(string(lb.KindNode), "mux2", reasonNodeConnected)
+	event(kindManager, "m2", reasonLeaderChanged)
+	expect(last)
 	event(kindManager, "m3", reasonLeaderChanged)
-	expect(led.Add(24 * time.Hour))
+	expect(last)
+	expect(event(string(lb.KindNode), "mux1", reasonNodeDisconnected))
+	event(kindManager, "m1", reasonLeaderChanged)
+	expect(last.Add(36 * time.Hour))
 }
 
 func TestEqualEventsArePutTogether(t *testing.T) {
