@@ -35,7 +35,7 @@ func TestHostsHearOfFormerOwners(t *testing.T) {
 	receive(t, mux)
 
 	last := repaired(1)
-	c.Advance(20 * time.Millisecond) // shorter than muxes wait for hosts
+	c.Advance(40 * time.Millisecond) // the pause; shorter than muxes wait for hosts
 	for i, s := range hosts {
 		up := receive(t, s)
 		if len(up.Upsert) != 1 || len(up.Delete) != 0 || up.Revision != last {
