@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"os/exec"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -96,6 +97,9 @@ func runBenchCompare(cmd *cobra.Command, g *globals, f compareFlags) error {
 	}
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("loading programs and making namespaces needs root: run it as root")
+	}
+	if _, err := exec.LookPath(f.base); err != nil {
+		return fmt.Errorf("--base: %s: cannot be run: %w", f.base, err)
 	}
 	self, err := os.Executable()
 	if err != nil {

@@ -51,7 +51,7 @@ func TestBenchCompareRefuses(t *testing.T) {
 		{[]string{"--base", "x", "--reasons", reasons + ".not"}, exitFailed, "--reasons: open"},
 		{[]string{"--base", "x", "--reasons", reasons}, exitFailed, `reasons[0].suite: "nonsense"`},
 		{[]string{"--base", "x", "--reasons", "", "-o", "yaml"}, exitUsage, "-o yaml: must be table or json"},
-		{[]string{"--base", "/nonexistent", "--reasons", "", "--suites", "rings", "--short"}, exitFailed, "suite rings case"},
+		{[]string{"--base", "/nonexistent", "--reasons", "", "--suites", "rings", "--short"}, exitFailed, "--base: /nonexistent: cannot be run"},
 	} {
 		var out, errs bytes.Buffer
 		code := run(append([]string{"bench", "compare"}, c.args...), strings.NewReader(""), &out, &errs)
