@@ -196,8 +196,8 @@ func TestCookieLiveRemint(t *testing.T) {
 	go func() {
 		defer close(done)
 		for i, p := range pairs {
-			// However fast that is, three keys come meanwhile.
-			for n, until := 0, changes.Load()+3; n < 150 || changes.Load() < until; n++ {
+			// However fast that is, three keys come meanwhile, and a cookie of one of them.
+			for k, until := 0, changes.Load()+3; k < 150 || changes.Load() < until || k < 20_000 && n.counted(nil)["cookie_reminted"] <= uint64(i); k++ {
 				p.pull(10)
 				p.push(2000)
 			}
