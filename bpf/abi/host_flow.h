@@ -81,14 +81,15 @@ struct flow_record {
 };
 SHUNT_ASSERT_SIZE(struct flow_record, 64);
 
-/* Rare facts about a flow, in element `place % LIMIT_FLOW_NOTES` of flow_notes. Flows share an element: a note is valid for the place that it names. */
+/* Rare facts about a flow, in element `place % LIMIT_FLOW_NOTES` of flow_notes. Flows share an element: a fact is valid for the flow at `…_of` - 1, and for
+ * none if that is 0, the initial value. */
 struct flow_note {
 	/* The last SYN to the server's own address and port that came without a tunnel: the numbers after the SYN and after its data. */
-	__u32 direct_place;
+	__u32 direct_of;
 	__u32 direct_first;
 	__u32 direct_last;
 	/* With FLOW_FIN_LATE: the number after the client's FIN. */
-	__u32 fin_place;
+	__u32 fin_of;
 	__u32 fin;
 	__u32 rsv;
 };

@@ -314,7 +314,7 @@ __noinline int flow_direct(const struct ip_view *v, const struct transport_view 
 		return 0;
 	note->direct_first = t->seq + 1;
 	note->direct_last = track_end(v, t);
-	*(volatile __u32 *)&note->direct_place = f.place;
+	*(volatile __u32 *)&note->direct_of = f.place + 1;
 	return 1;
 }
 
@@ -327,7 +327,7 @@ __noinline int flow_replaced(const struct flow_found *f, const struct transport_
 	if (!f || !t)
 		return 0;
 	note = flow_note_at(f->place);
-	if (!note || *(const volatile __u32 *)&note->direct_place != f->place || (t->ack != note->direct_first && t->ack != note->direct_last))
+	if (!note || *(const volatile __u32 *)&note->direct_of != f->place + 1 || (t->ack != note->direct_first && t->ack != note->direct_last))
 		return 0;
 	flow_drop(f->place, f->tag);
 	return 1;

@@ -69,7 +69,7 @@ static __always_inline __u16 track_late(__u32 place, __u32 end)
 	if (!note)
 		return 0;
 	note->fin = end;
-	*(volatile __u32 *)&note->fin_place = place;
+	*(volatile __u32 *)&note->fin_of = place + 1;
 	return FLOW_FIN_LATE;
 }
 
@@ -78,7 +78,7 @@ static __always_inline int track_late_acked(__u32 place, __u32 ack)
 {
 	const struct flow_note *note = flow_note_at(place);
 
-	return note && *(const volatile __u32 *)&note->fin_place == place && note->fin == ack;
+	return note && *(const volatile __u32 *)&note->fin_of == place + 1 && note->fin == ack;
 }
 
 /* The class of the TCP flow at a place after a segment of its far end that is not a SYN and ends before `end`. */

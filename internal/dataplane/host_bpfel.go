@@ -260,10 +260,10 @@ const (
 
 type hostFlowNote struct {
 	_           structs.HostLayout
-	DirectPlace uint32
+	DirectOf    uint32
 	DirectFirst uint32
 	DirectLast  uint32
-	FinPlace    uint32
+	FinOf       uint32
 	Fin         uint32
 	Rsv         uint32
 }

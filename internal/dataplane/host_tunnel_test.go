@@ -3,6 +3,7 @@ package dataplane
 import (
 	"fmt"
 	"maps"
+	"math/bits"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -168,6 +169,35 @@ func TestHostDirect(t *testing.T) {
 		step("answer of the VIP again", out, answer(packet{syn: true, acked: isn + 1}), "out_returned")
 		step("direct again", in, direct(packet{syn: true, seq: mine}), "pass_not_ours")
 		step("answer of the DIP again", out, answer(packet{syn: true, acked: mine + 1, seq: 7}), "pass_not_ours")
+	}
+}
+
+// TestHostNoDirectYet: no flow is replaced by a connection to its server's own address before a client opened one, in particular not the flow in the
+// first place of the table, whose number is that of no place in a new note, when the client's initial sequence number is 2^32 - 1.
+func TestHostNoDirectYet(t *testing.T) {
+	e := newHostEnv(t).quiet()
+	e.apply(bind(lb.TCP, vip4, dip4, dip4, true))
+	table := e.host.flows
+	var r hostFlowRecord
+	for port := uint16(1024); ; port++ {
+		r = flowOf(e, client4, dip4, port)
+		if hash := table.hash(&r); table.bucket(hash, false) == 0 || table.bucket(hash, true) == 0 {
+			break
+		}
+		if port == 65535 {
+			t.Fatal("no port has the first bucket")
+		}
+	}
+	r.Vip, r.VipPortBe, r.ClientPortBe = e.number(vip4), be16(80), r.PeerPortBe
+	table.records[0] = r
+	table.tags[0].Tags[0] = uint64(newFlowTag(table.hash(&r), 1, FlowTrusted, e.tick()+1000))
+	for _, p := range []packet{{syn: true, ack: true}, {ack: true, seq: 1}} {
+		p.protocol, p.src, p.dst, p.sport, p.dport = lb.TCP, dip4, client4, 8080, bits.ReverseBytes16(r.PeerPortBe)
+		before := e.reasons(nil)
+		e.run(e.host.objects.HostOut, frame(p.bytes(t)))
+		if got := e.reasons(before); !maps.Equal(got, one("out_returned")) {
+			t.Errorf("a segment of the server: reasons %v, want out_returned", got)
+		}
 	}
 }
 
