@@ -314,7 +314,7 @@ type hostOrder struct {
 	counted    bool
 	begin      uint32
 	stampShift uint32
-	standing   bool // servers' clocks have not moved since the beginning
+	standing   bool // of a handshake: the server's clock has not moved yet, and sequence numbers count from 0, so that the ACK is acceptable
 }
 
 // hostContext is the beginning of struct __sk_buff (linux/bpf.h): the device that the packet came in or leaves by.
@@ -398,6 +398,9 @@ func (h *HostHarness) setting(way HostWay, o hostOrder, plain bool) hostfrontHos
 	copy(s.Frame[:], frame)
 	if o.counted {
 		s.Ordered = 1
+	}
+	if o.standing {
+		s.Seq = 0
 	}
 	if h.traffic.Stamped {
 		s.Stamped, s.Time = 1, h.stamped.time
