@@ -134,3 +134,27 @@ func TestPacedHostIsNotLate(t *testing.T) {
 		late("after its time", true)
 	})
 }
+
+// TestHostOfAnotherManagerHasItsPace: a mux waits hostsFirst for a host of another manager after repairPace, because that manager delays repair items too.
+func TestHostOfAnotherManagerHasItsPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const endpoint = "endpoint/0/203.0.113.1/tcp/80"
+		ss := newSessions(clock.System{})
+		m := &Manager{sessions: ss, hosts: newHostProgress(), view: newView(nil), o: Options{Clock: clock.System{}}}
+		mux := newSession(t.Context(), identity{name: "mux1", role: string(lb.RoleMux)})
+		ss.add(mux)
+		m.hosts.hear(&apiv1.HostProgress{Manager: "m2", Revision: 1})
+		mux.take(nil)
+		mux.folds = []fold{{keys: []string{endpoint}, hosts: 2}}
+		var w waiting
+		for _, c := range []struct {
+			after time.Duration
+			held  int
+		}{{0, 1}, {hostsFirst + repairPace - time.Millisecond, 1}, {time.Millisecond, 0}} {
+			time.Sleep(c.after)
+			if got := len(m.hold(mux, &w)); got != c.held {
+				t.Errorf("after %v more: %d changes are held, want %d", c.after, got, c.held)
+			}
+		}
+	})
+}

@@ -46,20 +46,3 @@ func TestOnlyTheAskedNodeAnswers(t *testing.T) {
 		t.Errorf("%v: must be mux1's answer", got)
 	}
 }
-
-func TestLastSeenWhileNobodyLed(t *testing.T) {
-	s := newScribe(t)
-	event := func(after time.Duration, kind, name, reason string) time.Time {
-		s.clock.Advance(after)
-		s.m.event(&apiv1.Event{Kind: kind, Name: name, Reason: reason, Message: reason})
-		s.write()
-		return s.clock.Now()
-	}
-	event(0, kindManager, "m1", reasonLeaderChanged)
-	event(time.Hour, string(lb.KindNode), "mux1", reasonNodeConnected)
-	wrote := event(time.Hour, string(lb.KindNode), "mux2", reasonNodeConnected)
-	event(72*time.Hour, kindManager, "m1", reasonLeaderChanged)
-	if got := s.m.view.events.lastSeen("mux1"); !got.Equal(wrote) {
-		t.Errorf("seen at %v, want %v, when the manager wrote last before it was down for three days", got, wrote)
-	}
-}
