@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -165,6 +166,9 @@ func (l *Lab) killAll(ctx context.Context, nodes []Node) error {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("kill all processes of lab %s: %w", l.Topology.Name, err)
 		}
+		if len(left) == 0 {
+			time.Sleep(time.Millisecond) // execve(2) takes less
+		}
 		errs := make(chan error, len(left))
 		for _, p := range left {
 			go func() { errs <- p.kill(ctx, unix.SIGKILL) }()
@@ -178,7 +182,7 @@ func (l *Lab) killAll(ctx context.Context, nodes []Node) error {
 }
 
 // present finds the living processes of the nodes, never this one or its ancestors. It returns unsure if a process in one of their
-// namespaces is about to execute its program: whose it is can be read afterwards.
+// namespaces is in execve(2): its environment can be read only afterwards.
 func (l *Lab) present(nodes []Node) (alive []Process, unsure bool) {
 	spare := ancestors()
 	byID := map[netdev.NamespaceID]string{}
