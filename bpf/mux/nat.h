@@ -75,7 +75,7 @@ static __always_inline void nat_heard(struct xdp_md *ctx, struct nat_session *s,
 		life = nat_anew(s, aside, life);
 	if (life & NAT_ANSWERED)
 		return;
-	/* A FIN before this SYN is of another connection. The server may have answered on another CPU meanwhile: the numbers are its own then. */
+	/* A FIN before this SYN is of another connection. Keep the numbers if another CPU handled the server's answer concurrently. */
 	if (!(nat_clear(s, life, NAT_FINISHING_CLIENT) & NAT_ANSWERED))
 		nat_opened(s, aside);
 }

@@ -128,7 +128,7 @@ enum nat_displaced {
 	NAT_SPARED = 2, /* it waits on */
 };
 
-/* nat_displace_old ends the session that aside->nat.old names if nobody trusts it: enum nat_displaced. Only with `spares` 1 one may be spared. */
+/* nat_displace_old ends the session of aside->nat.old if it is untrusted, and returns enum nat_displaced. With `spares` 0 it spares no VIP's session. */
 __attribute__((noinline)) int nat_displace_old(__u32 spares)
 {
 	__u32 zero = 0;
@@ -163,7 +163,7 @@ __attribute__((noinline)) int nat_displace(void)
 	if (!aside || bpf_map_pop_elem(&nat_openings, &aside->nat.old))
 		return -1;
 	what = nat_displace_old(1);
-	/* If another CPU has taken the place, the session ends: outside of the queue nobody could displace it. */
+	/* End the session if the queue is full again, because a session outside of the queue is never displaced. */
 	if (what == NAT_SPARED && bpf_map_push_elem(&nat_openings, &aside->nat.old, BPF_ANY))
 		what = nat_displace_old(0);
 	return what == NAT_ENDED;
@@ -197,12 +197,12 @@ __attribute__((noinline)) int nat_wait(void)
 			return 1;
 		nat_displace();
 	}
-	/* The last one that was displaced may have left a place. */
+	/* The last displacement may have freed a place. */
 	return !bpf_map_push_elem(&nat_openings, &aside->nat.name, BPF_ANY);
 }
 
-/* nat_clear takes flags from a session whose word was `life`, unless its server has answered: the new word. Of a session that has gone meanwhile, or that
- * others keep changing, it is as if the server had answered. */
+/* nat_clear clears flags of a session whose word was `life`, unless NAT_ANSWERED is set, and returns the new word. It returns NAT_ANSWERED if the session
+ * has gone or other CPUs changed the word LIMIT_NAT_TRIES times. */
 static __always_inline __u64 nat_clear(struct nat_session *s, __u64 life, __u32 flags)
 {
 #pragma unroll

@@ -313,7 +313,7 @@ __attribute__((noinline)) int nat_open(struct xdp_md *ctx)
 		s = bpf_map_lookup_elem(&nat_sessions, &aside->nat.key);
 		if (s && nat_forget(&aside->nat.key, s, aside->nat.session.life, &aside->nat.spare, 0))
 			return MUX_REASON_NAT_FULL;
-		/* Another packet of it was here meanwhile. */
+		/* Another CPU changed the session concurrently: it stays. */
 		return 0;
 	}
 	bpf_map_delete_elem(&nat_ports, &aside->nat.port);

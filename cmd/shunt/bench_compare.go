@@ -109,7 +109,7 @@ func runBenchCompare(cmd *cobra.Command, g *globals, f compareFlags) error {
 	programs := compare.Programs{Paths: [2]string{f.base, self}, LabName: f.lab, Short: f.short}
 	var results []compare.Result
 	var errs []error
-	for _, suite := range o.Suites { // what one suite has come to is printed before the next one begins
+	for _, suite := range o.Suites { // one by one, to print the results of each when it ends
 		one := o
 		one.Suites = []bench.Suite{suite}
 		some, missing, err := compare.Run(cmd.Context(), one, programs.Measure)

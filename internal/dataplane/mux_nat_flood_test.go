@@ -196,7 +196,7 @@ func TestNATFloodTries(t *testing.T) {
 // TestNATSparedHasAPlace: a session that is spared ends when another CPU has taken its place among those that wait for trust.
 func TestNATSparedHasAPlace(t *testing.T) {
 	patched := 0
-	// The program that is loaded is told that there is no place.
+	// In the loaded program, the push returns that the queue is full.
 	full := func(spec *ebpf.CollectionSpec) {
 		for _, p := range spec.Programs {
 			within := false

@@ -7,14 +7,14 @@ import (
 	"github.com/shuntlb/shunt/internal/ring"
 )
 
-// ringCacheBytes is how many bytes of rings and their names a generation of the cache holds.
+// ringCacheBytes bounds the rings and keys of one generation of the cache, in bytes.
 const ringCacheBytes = 4 << 20
 
-// ringCacheEntry is about how many bytes a ring needs beside its slots and its name.
+// ringCacheEntry is the approximate overhead of an entry in addition to its ring and key, in bytes.
 const ringCacheEntry = 128
 
-// ringCache builds the rings of memberships and keeps those that were used last. An endpoint that changes has the same former memberships
-// as before, and one whose backend goes up and down has the same two again and again. The zero value is empty.
+// ringCache builds the rings of memberships and caches the recently used ones, because an endpoint that changes keeps its previous memberships, and
+// a backend that flaps alternates between two. Its bound is in bytes and covers the keys, because a tenant chooses their length. The zero value is empty.
 type ringCache struct {
 	builder ring.Builder
 	// young are the rings that were used since old was young.
@@ -25,8 +25,7 @@ type ringCache struct {
 	most int
 }
 
-// walked returns the ring that muxes walk by a membership, as ring.Builder.Walked does. Targets without which the membership has a
-// member are left out. The caller must not write to the ring.
+// walked returns the ring of a membership as ring.Builder.Walked does, without members that have no target. The caller must not write to the ring.
 func (c *ringCache) walked(m *plan.Seats, targets map[uint16]*plan.Target) []uint16 {
 	seats := make([]ring.Seat, 0, len(m.Seats))
 	key := append(make([]byte, 0, 1+32*len(m.Seats)), m.RingCode)
@@ -55,7 +54,7 @@ func (c *ringCache) walked(m *plan.Seats, targets map[uint16]*plan.Target) []uin
 	return r
 }
 
-// keep puts a ring among the young ones. If they are too large then, they become the old ones. A ring that is too large alone is not kept.
+// keep adds a ring to the young generation, which becomes the old one if it would exceed its bound. It does not cache a ring that exceeds the bound alone.
 func (c *ringCache) keep(name string, r []uint16) {
 	most := ringCacheBytes
 	if c.most != 0 {

@@ -131,7 +131,7 @@ func (f *fitting) staying(leavers []leaver) []leaver {
 		case i >= len(f.vips):
 			gone[f.left[i-len(f.vips)]] = true
 		case !w.Held:
-			// What it had of the tables is given up too: it is no leaver.
+			// A VIP that is not held leaves the tables immediately.
 			gone[f.vips[i]] = true
 		}
 	}

@@ -45,20 +45,19 @@ func newAuditJournal() *journal {
 	})
 }
 
-// auditClass is the class of a page with these entries.
+// auditClass returns the class of a page with these entries: theirs if they have the same one.
 func auditClass(entries []*apiv1.AuditEntry) pageClass {
-	class := pageClasses
-	for _, e := range entries {
-		if c := entryClass(e); class == pageClasses {
-			class = c
-		} else if c != class {
-			return pageUsual
-		}
+	if len(entries) == 0 {
+		return pageUsual
 	}
-	return class % pageClasses
+	class := entryClass(entries[0])
+	if slices.ContainsFunc(entries, func(e *apiv1.AuditEntry) bool { return entryClass(e) != class }) {
+		return pageUsual
+	}
+	return class
 }
 
-// entryClass is the class of an entry.
+// entryClass returns the class of an entry.
 func entryClass(e *apiv1.AuditEntry) pageClass {
 	switch {
 	case e.GetRefused() != "":

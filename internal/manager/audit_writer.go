@@ -21,7 +21,7 @@ const (
 	auditBytes       = 256 << 20
 	// refusedBytes bound the refusals: whoever makes many of them cannot push out who changed what.
 	refusedBytes = 64 << 20
-	// tenantsBytes bound what tenants did. auditBytes less both is kept for operators, managers and nodes.
+	// tenantsBytes bounds entries of role tenant. The rest of auditBytes is reserved for operators, managers and nodes.
 	tenantsBytes = 96 << 20
 	// auditLimit bounds the refusals that wait; further ones are put together.
 	auditLimit = 1024
@@ -171,7 +171,7 @@ func (w *auditWriter) write(ctx context.Context, now time.Time) (time.Time, erro
 	return next, w.pages.add(ctx, now, auditPages(slices.Concat(done, refused))...)
 }
 
-// auditPages are entries in their order, as pages that have one class each: a class is bounded by itself.
+// auditPages splits entries, in their order, into pages of one class each, because each class has its own bound.
 func auditPages(entries []*apiv1.AuditEntry) (out []proto.Message) {
 	for from, at := 0, 1; at <= len(entries); at++ {
 		if at == len(entries) || entryClass(entries[at]) != entryClass(entries[from]) {

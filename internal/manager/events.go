@@ -30,7 +30,7 @@ const eventsPerResponse = 500
 type eventJournal struct {
 	*journal
 	last told // journal.mu guards it
-	// ended is when a Tenant of this name was last deleted, as far back as the journal goes. journal.mu guards it.
+	// ended is when a Tenant of this name was last deleted, if the journal has that event. journal.mu guards it.
 	ended map[string]time.Time
 	// wrote is when the newest page was written. ends has for each leader when the last page before it was written, oldest first, of the newest
 	// maxEnds. journal.mu guards both.
@@ -75,9 +75,9 @@ func (j *eventJournal) endLocked(tenant string, at time.Time) {
 	maps.DeleteFunc(j.ended, func(_ string, ended time.Time) bool { return at.Sub(ended) > eventBounds.age })
 }
 
-// since returns pages as journal.since does, but none that was written before f.created, and sets in the filter after which time events are its
-// tenant's: one of the same name that was deleted before is another. Either alone would not do: the event of an end may be lost, and events may be written
-// late.
+// since returns the pages of journal.since that were written at revision f.created or later, and sets f.after to the time when a Tenant with the name
+// f.tenant was last deleted. Both bounds are necessary, because the event of a deletion may be lost, and events of the deleted Tenant may be written after
+// the next one was created.
 func (j *eventJournal) since(number uint64, f *eventFilter) (out []*page, next uint64, grown <-chan struct{}) {
 	out, next, grown = j.journal.since(number, f.since)
 	j.mu.Lock()
@@ -93,8 +93,8 @@ func (j *eventJournal) lastTold() told {
 	return j.last.clone()
 }
 
-// lastSeen is when a node was seen last, as far back as the journal goes; zero when it has no event of a stream of the node. A node whose stream has no end
-// was seen until its leader wrote the last page: the next one has no report of it.
+// lastSeen returns when a node was last seen, or zero if the journal has no stream event of it. A node that was connected when its leader ended was seen until
+// that leader wrote its last page.
 func (j *eventJournal) lastSeen(node string) time.Time {
 	j.mu.Lock()
 	defer j.mu.Unlock()

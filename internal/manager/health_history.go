@@ -32,8 +32,7 @@ func (m *Manager) withHistory(seats []seat, of []*apiv1.BackendHealth) error {
 	return nil
 }
 
-// lastDeleted is the index of the last event that says that its object was deleted, -1 if there is none: what was before is of another object, maybe
-// of another tenant.
+// lastDeleted returns the index of the last deletion, or -1. Earlier events are of another object with the same name, maybe another tenant's.
 func lastDeleted(events []*apiv1.Event) int {
 	for i, e := range slices.Backward(events) {
 		if e.GetReason() == reasonDeleted {

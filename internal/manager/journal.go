@@ -29,14 +29,14 @@ type page struct {
 	class   pageClass
 }
 
-// pageClass is what a page holds, for bounds of classes. A page that is of several is usual.
+// pageClass is a class of pages that has a bound of its own. A page with entries of several classes is pageUsual.
 type pageClass uint8
 
 const (
 	pageUsual pageClass = iota
-	// pageTenants has nothing but what callers of role tenant did.
+	// pageTenants: all entries are calls of role tenant.
 	pageTenants
-	// pageRefused has nothing but refusals.
+	// pageRefused: all entries are refusals.
 	pageRefused
 	pageClasses
 )
@@ -58,7 +58,7 @@ type journal struct {
 	read func(p *page, value []byte) error
 
 	mu    sync.Mutex
-	pages []numbered // by number; at most one more than there are left is gone
+	pages []numbered // by number; removed ones stay as nil pages until they outnumber the others
 	byKey map[string]*page
 	next  uint64 // number of the next page
 	bytes int64

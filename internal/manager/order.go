@@ -127,7 +127,7 @@ func (m *Manager) hold(mux *session, w *waiting) []fold {
 		}
 		for _, o := range others {
 			if o.blocks(f) {
-				// Their managers delay updates too, and report later.
+				// The other manager delays repair items too, and its report arrives later.
 				if wait(i, f.at.Add(repairPace)) {
 					m.hosts.giveUp(f.hosts, m.view.hostRev)
 				}

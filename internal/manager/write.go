@@ -205,7 +205,7 @@ func (m *Manager) write(ctx context.Context, dryRun bool, size int, edit func(*t
 		return t.unstored(t.try(r))
 	}
 	if size >= largeWrite {
-		// Once: it is computed again in its turn. What changes nothing, or is refused, does not wait for that.
+		// Only once, because serve computes it again. A request that is refused or changes nothing does not wait for its turn.
 		if w, whole, err := t.tryOnce(r); whole && (err != nil || len(w.txn.Ops) == 0) {
 			return t.unstored(r, w, err)
 		}

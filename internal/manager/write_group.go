@@ -143,7 +143,7 @@ func (t *term) try(r *request) (*request, *write, error) {
 	}
 }
 
-// tryOnce computes a request once. It reports whether no write was stored meanwhile, or nobody waits for the answer: another one would be the same.
+// tryOnce computes a request once. whole is true if no write was stored meanwhile or the caller has gone: a repetition would return the same.
 func (t *term) tryOnce(r *request) (w *write, whole bool, err error) {
 	base := t.m.view.snapshot()
 	// A term of its own: writing guards issued, and a revocation that is not stored may have any time.
@@ -260,7 +260,7 @@ func (w *write) goesWith(o *write) bool {
 			return false
 		}
 	}
-	// Each was judged as if the other were not there.
+	// Both may fit the tenant's quota alone and exceed it together.
 	for tenant, more := range o.held {
 		if tenant != "" && more.grows() && w.held[tenant].grows() {
 			return false
