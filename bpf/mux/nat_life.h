@@ -86,6 +86,30 @@ static __always_inline int nat_forget(const struct nat_key *client, struct nat_s
 	return 1;
 }
 
+/* nat_untrusted returns 1 if a session has this number, is untrusted, and no CPU ends it, else 0. */
+static __always_inline int nat_untrusted(const struct nat_session *s, __u32 number)
+{
+	__u64 life = nat_life(s);
+
+	return life >> NAT_NUMBER_SHIFT == number && !(life & (NAT_TRUSTED | NAT_ENDING));
+}
+
+/* nat_end_untrusted ends the session of a client with this number if it is untrusted, although other CPUs change its word: 1, else 0. `port` is room for a key. After
+ * LIMIT_NAT_TRIES changes it returns 0. */
+static __always_inline int nat_end_untrusted(const struct nat_key *client, struct nat_session *s, __u32 number, struct nat_key *port)
+{
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < LIMIT_NAT_TRIES; i++) {
+		__u64 life = nat_life(s);
+
+		if (life >> NAT_NUMBER_SHIFT != number || life & (NAT_TRUSTED | NAT_ENDING))
+			return 0;
+		if (nat_forget(client, s, life, port, 0))
+			return 1;
+	}
+	return 0;
+}
+
 /* nat_slot is the slot of the endpoint of a client's session; nothing when the slot is another one's by now: the client's next packet says where its
  * own is. */
 static __always_inline const struct endpoint_slot *nat_slot(const struct nat_session *s, const struct nat_key *client)
@@ -123,9 +147,9 @@ static __always_inline int nat_spares(const struct aside *aside, const struct na
 }
 
 enum nat_displaced {
-	NAT_STAYS = 0,  /* it is trusted by now, or over */
+	NAT_STAYS = 0,  /* it is trusted by now, or has gone */
 	NAT_ENDED = 1,
-	NAT_SPARED = 2, /* it waits on */
+	NAT_SPARED = 2, /* it must wait again */
 };
 
 /* nat_displace_old ends the session of aside->nat.old if it is untrusted, and returns enum nat_displaced. With `spares` 0 it spares no VIP's session. */
@@ -134,22 +158,19 @@ __attribute__((noinline)) int nat_displace_old(__u32 spares)
 	__u32 zero = 0;
 	struct aside *aside = bpf_map_lookup_elem(&asides, &zero);
 	struct nat_session *s;
-	__u64 life;
 
 	if (!aside)
-		return 0;
+		return NAT_STAYS;
 	s = bpf_map_lookup_elem(&nat_sessions, &aside->nat.old.client);
 	if (!s)
-		return 0;
-	life = nat_life(s);
-	if (life >> NAT_NUMBER_SHIFT != aside->nat.old.number || life & NAT_TRUSTED)
 		return NAT_STAYS;
 	if (spares && nat_spares(aside, s))
-		return NAT_SPARED;
-	if (!nat_forget(&aside->nat.old.client, s, life, &aside->nat.spare, 0))
-		return NAT_STAYS;
-	note(MUX_REASON_NAT_DISPLACED);
-	return NAT_ENDED;
+		return nat_untrusted(s, aside->nat.old.number) ? NAT_SPARED : NAT_STAYS;
+	if (nat_end_untrusted(&aside->nat.old.client, s, aside->nat.old.number, &aside->nat.spare)) {
+		note(MUX_REASON_NAT_DISPLACED);
+		return NAT_ENDED;
+	}
+	return nat_untrusted(s, aside->nat.old.number) ? NAT_SPARED : NAT_STAYS;
 }
 
 /* nat_displace takes the oldest session out of those that wait for trust, and ends it if it has none yet: 1; 0: that need not be, or it was put behind

@@ -281,7 +281,7 @@ __attribute__((noinline)) int nat_open(struct xdp_md *ctx)
 	aside->nat.name.rsv = 0;
 	if (is_martian(p))
 		return MUX_REASON_BAD_SOURCE;
-	if (over_share((__u32)range))
+	if (share_mark((__u32)range, SHARE_SESSIONS))
 		return MUX_REASON_NAT_FULL;
 	reason = nat_take(p);
 	if (reason)
@@ -307,13 +307,13 @@ __attribute__((noinline)) int nat_open(struct xdp_md *ctx)
 	}
 	reason = nat_insert(aside);
 	if (!reason) {
-		if (nat_wait() || !nat_floods(slot))
+		if (nat_wait())
 			return 0;
-		/* Those that it could take the place of are of VIPs within their share. */
+		/* The sessions that wait are of VIPs within their share, or other CPUs took each place that was made. */
 		s = bpf_map_lookup_elem(&nat_sessions, &aside->nat.key);
-		if (s && nat_forget(&aside->nat.key, s, aside->nat.session.life, &aside->nat.spare, 0))
+		if (s && nat_end_untrusted(&aside->nat.key, s, aside->nat.name.number, &aside->nat.spare))
 			return MUX_REASON_NAT_FULL;
-		/* Another CPU changed the session concurrently: it stays. */
+		/* The session is trusted by now, or another CPU ends it. */
 		return 0;
 	}
 	bpf_map_delete_elem(&nat_ports, &aside->nat.port);

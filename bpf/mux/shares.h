@@ -14,8 +14,9 @@
 
 enum share_mark {
 	/* Four member words that begin at a multiple of four are of one endpoint. So one of their four bits says the first of these: the others are free. */
-	SHARE_OVER = 0,    /* of the table that the endpoint uses; with path nat: of the sessions that are trusted */
-	SHARE_WAITING = 1, /* with path nat, in the first four of a block: of the sessions that wait for trust */
+	SHARE_FLOWS = 0,    /* of the flow table */
+	SHARE_WAITING = 1,  /* with path nat, in the first four of a block: of the sessions that wait for trust */
+	SHARE_SESSIONS = 2, /* with path nat, in the first four of a block: of the sessions that are trusted */
 };
 
 /* share_mark returns 1 if the four words of a member word have this mark, else 0. */
@@ -27,10 +28,10 @@ static __always_inline __u64 share_mark(__u32 member, enum share_mark mark)
 	return marks ? *(volatile __u64 *)marks >> ((member & 60) + mark) & 1 : 0;
 }
 
-/* over_share returns 1 if the VIP of a member word holds more than its share of the table that the endpoint uses, else 0. */
+/* over_share returns 1 if the VIP of a member word holds more than its share of the flow table, else 0. */
 static __always_inline __u64 over_share(__u32 member)
 {
-	return share_mark(member, SHARE_OVER);
+	return share_mark(member, SHARE_FLOWS);
 }
 
 /* flow_over returns the oldest entry of a bucket whose VIP is over its share, LIMIT_FLOW_BUCKET if there is none. With `spare` 1

@@ -233,22 +233,7 @@ func TestNATSparedHasAPlace(t *testing.T) {
 // TestNATFloodKeepsClients: that sessions of a VIP wait for trust is nothing to the flow table, which remembers the clients of the VIP. They do not give
 // way to others because of a flood.
 func TestNATFloodKeepsClients(t *testing.T) {
-	endpoints := natServers()
-	for i := range endpoints {
-		endpoints[i].SourcePrefix4, endpoints[i].SourcePrefix6, endpoints[i].SourceFor = 32, 128, time.Minute
-	}
-	f := newNATFixture(t, endpoints...)
-	next := 0
-	clients := func(v6 bool, n int) {
-		for range n {
-			next++
-			p := natPacket(v6, false, 1000, wire.SYN)
-			client := p.Src.AsSlice()
-			client[len(client)-2], client[len(client)-1] = byte(next>>8), byte(next)
-			p.Src, _ = netip.AddrFromSlice(client)
-			f.run(p.Frame())
-		}
-	}
+	f, clients := newClientsFixture(t)
 	clients(false, 6*int(testLimits.Flows))
 	totals, err := f.mux.Sweep()
 	must(t, err)
@@ -259,6 +244,48 @@ func TestNATFloodKeepsClients(t *testing.T) {
 	clients(false, 100)
 	if n := f.reasonsNow()["flow_displaced"]; n != 0 {
 		t.Errorf("%d clients gave way", n)
+	}
+}
+
+// newClientsFixture returns a mux with path nat that remembers clients, and a function that sends SYNs of so many other clients.
+func newClientsFixture(t *testing.T) (f *natFixture, clients func(v6 bool, n int)) {
+	endpoints := natServers()
+	for i := range endpoints {
+		endpoints[i].SourcePrefix4, endpoints[i].SourcePrefix6, endpoints[i].SourceFor = 32, 128, time.Minute
+	}
+	f = newNATFixture(t, endpoints...)
+	next := 0
+	return f, func(v6 bool, n int) {
+		for range n {
+			next++
+			p := natPacket(v6, false, 1000, wire.SYN)
+			client := p.Src.AsSlice()
+			client[len(client)-2], client[len(client)-1] = byte(next>>8), byte(next)
+			p.Src, _ = netip.AddrFromSlice(client)
+			f.run(p.Frame())
+		}
+	}
+}
+
+// TestNATClientsShare: clients that a VIP with path nat remembers count in the flow table, where the marks of its sessions do not.
+func TestNATClientsShare(t *testing.T) {
+	f, _ := newClientsFixture(t)
+	tables := f.mux.tables
+	four, six := tables.entries[lb.EndpointKey{VIP: muxVIP4, Protocol: lb.TCP, Port: 80}], tables.entries[lb.EndpointKey{VIP: muxVIP6, Protocol: lb.TCP, Port: 80}]
+	flows := make([]uint64, f.mux.memory.endpointCounts.size)
+	flows[four.index], flows[six.index] = 400, 40
+	over := tables.share(flows, nil, nil, 512)
+	if want := (Share{lb.EndpointKey{VIP: muxVIP4}, "flows", 400, 216}); len(over) != 1 || over[0] != want {
+		t.Errorf("over their share: %v, want %v", over, want)
+	}
+	for i := range four.block.words {
+		at := four.block.first + i
+		if marked := f.mux.memory.shareMarks[at/64]>>(at%64)&1 == 1; marked != (i != shareWaiting && i != shareSessions) {
+			t.Errorf("member word %d of the VIP over its share of the flow table has a mark: %v", i, marked)
+		}
+	}
+	if four.overSessions || six.over {
+		t.Errorf("sessions of the VIP are over their share: %v; flows of the other VIP: %v", four.overSessions, six.over)
 	}
 }
 

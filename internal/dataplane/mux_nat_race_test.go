@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 
 	"github.com/shuntlb/shunt/internal/wire"
 )
@@ -52,6 +53,87 @@ func TestNATRaces(t *testing.T) {
 		}
 	}
 	f.whole()
+}
+
+// TestNATUntrustedWait: whatever CPUs do at the same time to more sessions than there are places, each untrusted session is among those that wait for trust,
+// so that another one can displace it.
+func TestNATUntrustedWait(t *testing.T) {
+	f := newNATFixture(t, natServers()...)
+	const walkers, rounds = 4, 6000
+	var walking sync.WaitGroup
+	r := seeded(t)
+	for range walkers {
+		own := rand.New(rand.NewPCG(r.Uint64(), 0))
+		walking.Go(func() {
+			for range rounds {
+				p := natPacket(false, false, uint16(1000+own.IntN(2*int(testLimits.NAT))), natFlags[own.IntN(len(natFlags))])
+				f.mux.Program().Run(&ebpf.RunOptions{Data: p.Frame()}) //nolint:errcheck // the tables show the result
+			}
+		})
+	}
+	walking.Wait()
+	if n := f.reasonsNow()["nat_displaced"]; n < rounds/10 {
+		t.Errorf("%d sessions were displaced", n)
+	}
+	f.whole()
+	f.eachWaits()
+}
+
+// TestNATContendedWaits: a session whose word other CPUs change whenever one tries to end it waits for trust again, and the newcomer is refused.
+func TestNATContendedWaits(t *testing.T) {
+	patched := 0
+	// In the loaded program, each attempt to end the oldest session finds another word.
+	contended := func(spec *ebpf.CollectionSpec) {
+		for _, p := range spec.Programs {
+			within := false
+			for i, in := range p.Instructions {
+				if symbol := in.Symbol(); symbol != "" {
+					within = symbol == "nat_displace_old"
+				}
+				if within && in.OpCode.AtomicOp() == asm.CmpXchg {
+					p.Instructions[i] = asm.Mov.Imm(asm.R0, -1).WithMetadata(in.Metadata)
+					patched++
+				}
+			}
+		}
+	}
+	f := newNATFixtureWith(t, MuxOptions{testSpec: contended}, natServers()...)
+	if patched == 0 {
+		t.Fatal("the program ends no session")
+	}
+	places := uint16(testLimits.NAT) / 2
+	for from := range places {
+		f.run(natPacket(false, false, 1000+from, wire.SYN).Frame())
+	}
+	before := f.reasonsNow()
+	f.run(natPacket(false, false, 9000, wire.SYN).Frame())
+	after := f.reasonsNow()
+	if after["nat_displaced"] != before["nat_displaced"] || after["nat_full"] != before["nat_full"]+1 || f.untrusted() != int(places) {
+		t.Errorf("%d sessions are untrusted, nat_displaced %d after %d, nat_full %d after %d", f.untrusted(), after["nat_displaced"], before["nat_displaced"],
+			after["nat_full"], before["nat_full"])
+	}
+	f.eachWaits()
+}
+
+// eachWaits checks that each untrusted session is among those that wait for trust, and empties these.
+func (f *natFixture) eachWaits() {
+	f.t.Helper()
+	waiting := map[muxNatName]bool{}
+	for {
+		var name muxNatName
+		if err := f.mux.objects.NatOpenings.LookupAndDelete(nil, &name); err != nil {
+			break
+		}
+		waiting[name] = true
+	}
+	_, err := f.mux.eachSession(context.Background(), func(k muxNatKey, s *muxNatSession) bool {
+		number := uint32(s.Life >> muxNatLifeShiftNAT_NUMBER_SHIFT)
+		if !s.has(muxNatFlagNAT_TRUSTED) && !waiting[muxNatName{Client: k, Number: number}] {
+			f.t.Errorf("session of %+v: it is untrusted and does not wait for trust (life %#x)", k, s.Life)
+		}
+		return true
+	})
+	must(f.t, err)
 }
 
 // TestNATEndsOnce: what one CPU is ending no other one touches, and the agent ends what it has read, not what is there since.

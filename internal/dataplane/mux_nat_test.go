@@ -243,6 +243,14 @@ func TestNATShares(t *testing.T) {
 	if got := over(); len(got) != 1 || got[0] != want {
 		t.Fatalf("over their share: %v, expected %v", got, want)
 	}
+	// Its sessions do not count in the flow table, which has clients that it remembers.
+	block := f.mux.tables.entries[lb.EndpointKey{VIP: muxVIP4, Protocol: lb.TCP, Port: 80}].block
+	for i := range block.words {
+		at := block.first + i
+		if marked := f.mux.memory.shareMarks[at/64]>>(at%64)&1 == 1; marked != (i == shareSessions) {
+			t.Errorf("member word %d of the VIP over its share of sessions has a mark: %v", i, marked)
+		}
+	}
 	if got := shake(false, 2000); got != "nat_full" {
 		t.Errorf("a newcomer of the VIP over its share is %q, expected nat_full", got)
 	}

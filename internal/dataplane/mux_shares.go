@@ -7,9 +7,12 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// shareWaiting is the member word of a block whose mark is of sessions that wait for trust (enum share_mark). The program asks the first of four words
-// for the other mark.
-const shareWaiting = 1
+// Member words of a block whose marks are of sessions that wait for trust, and of those that are trusted (enum share_mark). The program reads the first of
+// each four words for the flow table.
+const (
+	shareWaiting  = 1
+	shareSessions = 2
+)
 
 // shareOf returns the most elements that each holder may have so that all together have at most room (max-min fairness): who has
 // fewer keeps them, the others have equally many. MaxUint64: together they have no more than room.
@@ -51,10 +54,12 @@ func overShare(table string, held map[lb.EndpointKey]uint64, room uint64) (over 
 func (t *muxTables) share(flows []uint64, sessions, waiting map[lb.EndpointKey]uint64, capacity uint64) []Share {
 	held, translated, waits := map[lb.EndpointKey]uint64{}, map[lb.EndpointKey]uint64{}, map[lb.EndpointKey]uint64{}
 	for key, e := range t.entries {
-		switch {
-		case e.flags()&muxEndpointFlagENDPOINT_NAT != 0:
+		nat := e.flags()&muxEndpointFlagENDPOINT_NAT != 0
+		if nat {
 			translated[vipKey(key)], waits[vipKey(key)] = sessions[vipKey(key)], waiting[vipKey(key)]
-		case e.flags()&muxEndpointFlagENDPOINT_FLOW != 0:
+		}
+		// Endpoints with path nat have entries in the flow table only while they remember clients.
+		if flows[e.index] > 0 || !nat && e.flags()&muxEndpointFlagENDPOINT_FLOW != 0 {
 			held[vipKey(key)] += flows[e.index]
 		}
 	}
@@ -68,12 +73,8 @@ func (t *muxTables) share(flows []uint64, sessions, waiting map[lb.EndpointKey]u
 		store(&t.mem.config.Over, 1)
 	}
 	for key, e := range t.entries {
-		table := "flows"
-		if e.flags()&muxEndpointFlagENDPOINT_NAT != 0 {
-			table = "nat_sessions"
-		}
-		is := marked[Share{VIP: vipKey(key), Table: table}]
-		e.over, e.floods = is, marked[Share{VIP: vipKey(key), Table: "nat_untrusted"}]
+		is := func(table string) bool { return marked[Share{VIP: vipKey(key), Table: table}] }
+		e.over, e.overWaiting, e.overSessions = is("flows"), is("nat_untrusted"), is("nat_sessions")
 		t.markShare(e.block, e)
 		t.markShare(e.moved, e)
 	}
@@ -91,8 +92,13 @@ func (t *muxTables) markShare(b block, e *muxEntry) {
 	for i := b.first; i < b.first+b.words; i++ {
 		word, bit := &t.mem.shareMarks[i/64], uint64(1)<<(i%64)
 		over := e != nil && e.over
-		if i == b.first+shareWaiting && e != nil && e.flags()&muxEndpointFlagENDPOINT_NAT != 0 {
-			over = e.floods
+		if e != nil && e.flags()&muxEndpointFlagENDPOINT_NAT != 0 {
+			switch i - b.first {
+			case shareWaiting:
+				over = e.overWaiting
+			case shareSessions:
+				over = e.overSessions
+			}
 		}
 		if now := load(word); over != (now&bit != 0) {
 			store(word, now^bit)

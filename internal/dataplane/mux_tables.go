@@ -62,12 +62,13 @@ type muxEntry struct {
 	block       block       // of member words
 	// moved was block before it had to grow: flows may name its words until a sweep has gone through all. ripe: no reader
 	// can make such a flow any more.
-	moved   block
-	ripe    bool
-	moves   int  // how often the members moved
-	over    bool // its VIP held more than its share of the table at the last sweep
-	floods  bool // and, with path nat, of the sessions that wait for trust
-	count   int  // member words in use
+	moved block
+	ripe  bool
+	moves int // how often the members moved
+	// At the last sweep its VIP held more than its share of the flow table; with path nat, of the sessions that wait for trust, and of those that are trusted.
+	over, overWaiting, overSessions bool
+
+	count   int // member words in use
 	members memberRefs
 	idle    uint64           // the endpoint's word in muxTables.idles, 0: not counted
 	ranges  portSpan         // of a VIP as such
