@@ -6983,7 +6983,9 @@ type AuditEntry struct {
 	// Why it was refused; empty when it was not.
 	Refused string `protobuf:"bytes,8,opt,name=refused,proto3" json:"refused,omitempty"`
 	// How often within the time that equal refusals are put together; at least 1.
-	Count         uint32 `protobuf:"varint,9,opt,name=count,proto3" json:"count,omitempty"`
+	Count uint32 `protobuf:"varint,9,opt,name=count,proto3" json:"count,omitempty"`
+	// The tenant that a caller of role tenant acts for.
+	Tenant        string `protobuf:"bytes,10,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7079,6 +7081,13 @@ func (x *AuditEntry) GetCount() uint32 {
 		return x.Count
 	}
 	return 0
+}
+
+func (x *AuditEntry) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
 }
 
 type MembersRequest struct {
@@ -8113,7 +8122,7 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\arefused\x18\x02 \x01(\bR\arefused\x12\x14\n" +
 	"\x05limit\x18\x03 \x01(\rR\x05limit\"?\n" +
 	"\rAuditResponse\x12.\n" +
-	"\aentries\x18\x01 \x03(\v2\x14.shunt.v1.AuditEntryR\aentries\"\xea\x01\n" +
+	"\aentries\x18\x01 \x03(\v2\x14.shunt.v1.AuditEntryR\aentries\"\x82\x02\n" +
 	"\n" +
 	"AuditEntry\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x10\n" +
@@ -8124,7 +8133,9 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x04what\x18\x06 \x03(\tR\x04what\x12\x1a\n" +
 	"\brevision\x18\a \x01(\x03R\brevision\x12\x18\n" +
 	"\arefused\x18\b \x01(\tR\arefused\x12\x14\n" +
-	"\x05count\x18\t \x01(\rR\x05count\"\x10\n" +
+	"\x05count\x18\t \x01(\rR\x05count\x12\x16\n" +
+	"\x06tenant\x18\n" +
+	" \x01(\tR\x06tenant\"\x10\n" +
 	"\x0eMembersRequest\"W\n" +
 	"\x0fMembersResponse\x12*\n" +
 	"\amembers\x18\x01 \x03(\v2\x10.shunt.v1.MemberR\amembers\x12\x18\n" +

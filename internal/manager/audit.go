@@ -40,38 +40,15 @@ func newAuditJournal() *journal {
 		if err := proto.Unmarshal(value, &stored); err != nil {
 			return err
 		}
-		p.class = auditClass(stored.GetEntries())
+		shareOut(p, stored.GetEntries(), auditShareOf)
 		return nil
 	})
-}
-
-// auditClass returns the class of a page with these entries: theirs if they have the same one.
-func auditClass(entries []*apiv1.AuditEntry) pageClass {
-	if len(entries) == 0 {
-		return pageUsual
-	}
-	class := entryClass(entries[0])
-	if slices.ContainsFunc(entries, func(e *apiv1.AuditEntry) bool { return entryClass(e) != class }) {
-		return pageUsual
-	}
-	return class
-}
-
-// entryClass returns the class of an entry.
-func entryClass(e *apiv1.AuditEntry) pageClass {
-	switch {
-	case e.GetRefused() != "":
-		return pageRefused
-	case e.GetRole() == pki.RoleTenant:
-		return pageTenants
-	}
-	return pageUsual
 }
 
 // auditEntry is the entry of the call that ctx belongs to; what is a line for each object, as in "services/web updated".
 func (m *Manager) auditEntry(ctx context.Context, what ...string) *apiv1.AuditEntry {
 	id := identityOf(ctx)
-	e := &apiv1.AuditEntry{Time: timestamppb.New(m.o.Clock.Now()), Who: id.who(), Role: id.role, From: id.from, What: what, Count: 1}
+	e := &apiv1.AuditEntry{Time: timestamppb.New(m.o.Clock.Now()), Who: id.who(), Role: id.role, Tenant: id.tenant, From: id.from, What: what, Count: 1}
 	if call, ok := connect.CallInfoForHandlerContext(ctx); ok {
 		e.Call = path.Base(call.Spec().Procedure)
 	}

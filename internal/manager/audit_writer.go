@@ -21,7 +21,8 @@ const (
 	auditBytes       = 256 << 20
 	// refusedBytes bound the refusals: whoever makes many of them cannot push out who changed what.
 	refusedBytes = 64 << 20
-	// tenantsBytes bounds entries of role tenant. The rest of auditBytes is reserved for operators, managers and nodes.
+	// tenantsBytes bounds entries of role tenant. The rest of auditBytes is reserved for operators,
+	// managers and nodes.
 	tenantsBytes = 96 << 20
 	// auditLimit bounds the refusals that wait; further ones are put together.
 	auditLimit = 1024
@@ -168,16 +169,13 @@ func (w *auditWriter) write(ctx context.Context, now time.Time) (time.Time, erro
 	for _, e := range slices.Concat(done, refused) {
 		m.logAudit(e)
 	}
-	return next, w.pages.add(ctx, now, auditPages(slices.Concat(done, refused))...)
+	return next, w.pages.add(ctx, now, w.auditPages(slices.Concat(done, refused))...)
 }
 
-// auditPages splits entries, in their order, into pages of one class each, because each class has its own bound.
-func auditPages(entries []*apiv1.AuditEntry) (out []proto.Message) {
-	for from, at := 0, 1; at <= len(entries); at++ {
-		if at == len(entries) || entryClass(entries[at]) != entryClass(entries[from]) {
-			out = append(out, &apiv1.StoredAudit{Entries: entries[from:at]})
-			from = at
-		}
+// auditPages splits entries into pages of one class each.
+func (w *auditWriter) auditPages(entries []*apiv1.AuditEntry) (out []proto.Message) {
+	for _, group := range byShare(entries, auditShareOf, w.pages.bounds.of, w.pages.journal.heldBy) {
+		out = append(out, &apiv1.StoredAudit{Entries: group})
 	}
 	return out
 }

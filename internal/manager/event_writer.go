@@ -179,7 +179,7 @@ func (w *eventWriter) write(ctx context.Context, now time.Time) (next time.Time,
 	for _, e := range events {
 		m.o.Log.Info(e.GetMessage(), "event", e.GetReason(), "object", lb.Ref(lb.Kind(e.GetKind()), e.GetName()), "count", e.GetCount())
 	}
-	for _, page := range eventPages(events) {
+	for _, page := range w.eventPages(events) {
 		// One that fails waits with those behind it.
 		err = errors.Join(err, w.pages.add(ctx, now, &apiv1.StoredEvents{Events: page}))
 	}
@@ -189,16 +189,18 @@ func (w *eventWriter) write(ctx context.Context, now time.Time) (next time.Time,
 // maxPageBytes is how large a page of events is, but for the last of them: an event of all backends of a large endpoint has 300 KB.
 const maxPageBytes = 1 << 20
 
-// eventPages parts events into pages.
-func eventPages(events []*apiv1.Event) (out [][]*apiv1.Event) {
-	begin, bytes := 0, 0
-	for i, e := range events {
-		if bytes += proto.Size(e); bytes >= maxPageBytes {
-			out, begin, bytes = append(out, events[begin:i+1]), i+1, 0
+// eventPages splits events into pages of one class each, with at most one event beyond maxPageBytes.
+func (w *eventWriter) eventPages(events []*apiv1.Event) (out [][]*apiv1.Event) {
+	for _, group := range byShare(events, eventShareOf, w.pages.bounds.of, w.pages.journal.heldBy) {
+		begin, bytes := 0, 0
+		for i, e := range group {
+			if bytes += proto.Size(e); bytes >= maxPageBytes {
+				out, begin, bytes = append(out, group[begin:i+1]), i+1, 0
+			}
 		}
-	}
-	if begin < len(events) {
-		out = append(out, events[begin:])
+		if begin < len(group) {
+			out = append(out, group[begin:])
+		}
 	}
 	return out
 }

@@ -17,8 +17,9 @@ import (
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
-// eventBounds: 64 MiB are 300,000 events, in the store and in the memory of every member.
-var eventBounds = bounds{bytes: 64 << 20, age: 7 * 24 * time.Hour}
+// eventBounds: 64 MiB are 300,000 events, in the store and in the memory of every member. Half of
+// them are reserved for events of nodes, managers and services without a tenant.
+var eventBounds = bounds{bytes: 64 << 20, of: classBytes{pageTenants: 32 << 20}, age: 7 * 24 * time.Hour}
 
 // maxEnds bounds the ends of leaders that are kept.
 const maxEnds = 1000
@@ -49,6 +50,7 @@ func (j *eventJournal) read(p *page, value []byte) error {
 	if err := proto.Unmarshal(value, &stored); err != nil {
 		return err
 	}
+	shareOut(p, stored.GetEvents(), eventShareOf)
 	p.value, p.objects = value, map[uint32]bool{}
 	for _, e := range stored.GetEvents() {
 		p.objects[objectHash(e.GetKind(), "")] = true

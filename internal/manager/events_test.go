@@ -77,6 +77,7 @@ func (s *scribe) expectEvents(f eventFilter, want ...string) {
 func TestEventsAreKeptAndFiltered(t *testing.T) {
 	s := newScribe(t)
 	s.apply(crowd(1, 1, 2)...)
+	s.clock.Advance(time.Millisecond) // events of the same time are ordered by page
 	s.m.objectEvent(lb.KindNode, "mux1", reasonNodeConnected, "is connected")
 	s.write()
 	s.expectEvents(eventFilter{}, "Network main Applied", "Service s0 Applied", "Node mux1 NodeConnected")

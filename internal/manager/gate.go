@@ -205,7 +205,7 @@ func (d *door) refused(id identity, procedure, cause string, err *connect.Error)
 	} else if err.Code() == connect.CodeResourceExhausted && id.via == "" {
 		return said
 	}
-	e := &apiv1.AuditEntry{Who: id.who(), Role: id.role, From: id.from, Call: path.Base(procedure), Refused: said.Message()}
+	e := &apiv1.AuditEntry{Who: id.who(), Role: id.role, Tenant: id.tenant, From: id.from, Call: path.Base(procedure), Refused: said.Message()}
 	if cause != "" {
 		e.Refused += " (" + cause + ")"
 	}

@@ -3,6 +3,7 @@ package manager
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +28,8 @@ type page struct {
 	// objects are the hashes of what its events are about.
 	objects map[uint32]bool
 	class   pageClass
+	// parts are those of the owners of its entries; they are size bytes together.
+	parts []pagePart
 }
 
 // pageClass is a class of pages that has a bound of its own. A page with entries of several classes is pageUsual.
@@ -34,7 +37,7 @@ type pageClass uint8
 
 const (
 	pageUsual pageClass = iota
-	// pageTenants: all entries are calls of role tenant.
+	// pageTenants: all entries are events of tenants, or calls of role tenant.
 	pageTenants
 	// pageRefused: all entries are refusals.
 	pageRefused
@@ -43,6 +46,14 @@ const (
 
 // classBytes is a number of bytes by class.
 type classBytes [pageClasses]int64
+
+// sum returns the bytes of all classes.
+func (c *classBytes) sum() (bytes int64) {
+	for _, n := range c {
+		bytes += n
+	}
+	return bytes
+}
 
 // numbered is a page's place in the order of a journal.
 type numbered struct {
@@ -64,12 +75,14 @@ type journal struct {
 	bytes int64
 	// bytesOf are those of each class.
 	bytesOf classBytes
+	// held are the bytes of each owner, in classes other than pageUsual.
+	held map[pageShare]int64
 	// grown is closed and replaced when there is a new page.
 	grown chan struct{}
 }
 
 func newJournal(dir string, read func(*page, []byte) error) *journal {
-	return &journal{dir: dir, read: read, byKey: map[string]*page{}, grown: make(chan struct{})}
+	return &journal{dir: dir, read: read, byKey: map[string]*page{}, held: map[pageShare]int64{}, grown: make(chan struct{})}
 }
 
 // pageKey names a page: keys are ordered by time, and no two terms make the same.
@@ -103,14 +116,46 @@ func (j *journal) fold(ev store.Event) error {
 	if err := j.read(p, ev.KV.Value); err != nil {
 		return err
 	}
+	p.spread()
 	j.pages = append(j.pages, numbered{p.number, p})
 	j.next++
 	j.byKey[p.key] = p
-	j.bytes += p.size
-	j.bytesOf[p.class] += p.size
+	j.countLocked(p, 1)
 	close(j.grown)
 	j.grown = make(chan struct{})
 	return nil
+}
+
+// spread adds to the parts of a page its bytes that are of no entry.
+func (p *page) spread() {
+	rest := p.size
+	for _, part := range p.parts {
+		rest -= part.bytes
+	}
+	for i := range p.parts {
+		n := rest / int64(len(p.parts)-i)
+		p.parts[i].bytes += n
+		rest -= n
+	}
+}
+
+// countLocked counts a page that is added (sign 1) or removed (sign -1).
+func (j *journal) countLocked(p *page, sign int64) {
+	j.bytes += sign * p.size
+	j.bytesOf[p.class] += sign * p.size
+	for _, part := range p.parts {
+		s := pageShare{p.class, part.owner}
+		if j.held[s] += sign * part.bytes; j.held[s] == 0 {
+			delete(j.held, s)
+		}
+	}
+}
+
+// heldBy returns the bytes of an owner in a class.
+func (j *journal) heldBy(s pageShare) int64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.held[s]
 }
 
 func (j *journal) removeLocked(key string) {
@@ -121,8 +166,7 @@ func (j *journal) removeLocked(key string) {
 	delete(j.byKey, key)
 	at, _ := j.placeLocked(p.number)
 	j.pages[at].page = nil
-	j.bytes -= p.size
-	j.bytesOf[p.class] -= p.size
+	j.countLocked(p, -1)
 	if len(j.pages) > 2*len(j.byKey)+1 {
 		j.pages = slices.DeleteFunc(j.pages, func(p numbered) bool { return p.page == nil })
 	}
@@ -151,44 +195,110 @@ func (j *journal) since(number uint64, at time.Time) (out []*page, next uint64, 
 type bounds struct {
 	bytes int64
 	age   time.Duration
-	// of bounds the pages of each class beside that; 0: no bound.
+	// of bounds the pages of each class in addition; 0: no bound.
 	of classBytes
 }
 
-// over reports whether pages of a class have more bytes than they may.
-func (b *bounds) over(c pageClass, have *classBytes) bool { return b.of[c] != 0 && have[c] > b.of[c] }
-
-// overAny reports that of any class.
-func (b *bounds) overAny(have *classBytes) bool {
-	for c := range pageClasses {
-		if b.over(c, have) {
-			return true
-		}
-	}
-	return false
-}
-
-// excess are the oldest pages that must go so that there is room for more bytes, by class; at most most of them.
-func (j *journal) excess(b bounds, more classBytes, now time.Time, most int) (keys []string) {
+// excess returns the keys of the pages to remove, at most most of them, so that the bounds hold
+// once there are more bytes, by class. It removes the pages that are too old. Then it brings each
+// class within its bound; see removal.shrink. If all pages together still have too many bytes, the
+// oldest of pageUsual follow. Hence neither a class with a bound of its own nor one owner in it
+// takes the room of another: pageUsual has at least the bytes that the bounds of the other classes
+// leave. A class is bounded before the total, because a class may exceed its bound by far: entries
+// of changes are written by the changes, which remove nothing.
+func (j *journal) excess(b bounds, more classBytes, now time.Time, most int) []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	bytes, have := j.bytes, j.bytesOf
+	r := removal{most: most, have: j.bytesOf, held: maps.Clone(j.held), gone: map[*page]bool{}}
 	for c, n := range more {
-		bytes += n
-		have[c] += n
+		r.have[c] += n
 	}
 	oldest := now.Add(-b.age)
 	for _, n := range j.pages {
-		p := n.page
-		if len(keys) >= most || p != nil && bytes <= b.bytes && !b.overAny(&have) && !p.at.Before(oldest) {
+		if n.page != nil && !n.page.at.Before(oldest) || r.full() {
 			break
 		}
-		if p == nil || bytes <= b.bytes && !p.at.Before(oldest) && !b.over(p.class, &have) {
-			continue
-		}
-		keys = append(keys, p.key)
-		bytes -= p.size
-		have[p.class] -= p.size
+		r.remove(n.page)
 	}
-	return keys
+	for c := range pageClasses {
+		if b.of[c] != 0 && r.have[c] > b.of[c] {
+			r.shrink(j.pages, c, b.of[c])
+		}
+	}
+	for _, all := range []bool{false, true} { // all: bounds of classes may be larger than that of the journal
+		for _, n := range j.pages {
+			if r.have.sum() <= b.bytes || r.full() {
+				break
+			}
+			if n.page != nil && (all || n.page.class == pageUsual) {
+				r.remove(n.page)
+			}
+		}
+	}
+	return r.keys
+}
+
+// removal collects the pages that excess removes.
+type removal struct {
+	most int
+	keys []string
+	gone map[*page]bool
+	// have and held are bytesOf and held of the journal without the pages that are gone.
+	have classBytes
+	held map[pageShare]int64
+}
+
+func (r *removal) full() bool { return len(r.keys) >= r.most }
+
+// remove adds a page, if there is one and it is not gone.
+func (r *removal) remove(p *page) {
+	if p == nil || r.gone[p] {
+		return
+	}
+	r.gone[p] = true
+	r.keys = append(r.keys, p.key)
+	r.have[p.class] -= p.size
+	for _, part := range p.parts {
+		r.held[pageShare{p.class, part.owner}] -= part.bytes
+	}
+}
+
+// shrink removes pages of a class until it has at most bound bytes. Each time that is the oldest
+// page with entries of the largest owner only. If no owner with such a page has more than one of
+// ownerShares, it is the oldest page of the class. Pages of several owners hold at most one share
+// of each, so that an owner takes at most that much room from others.
+func (r *removal) shrink(pages []numbered, c pageClass, bound int64) {
+	var all []*page
+	own := map[string][]*page{}
+	for _, n := range pages {
+		if p := n.page; p != nil && p.class == c && !r.gone[p] {
+			all = append(all, p)
+			if len(p.parts) == 1 {
+				own[p.parts[0].owner] = append(own[p.parts[0].owner], p)
+			}
+		}
+	}
+	for r.have[c] > bound && !r.full() {
+		for len(all) > 0 && r.gone[all[0]] {
+			all = all[1:]
+		}
+		if len(all) == 0 {
+			return
+		}
+		oldest, largest, bytes := all[0], "", bound/ownerShares
+		for owner, of := range own {
+			for len(of) > 0 && r.gone[of[0]] {
+				of = of[1:]
+			}
+			if own[owner] = of; len(of) == 0 {
+				delete(own, owner)
+				continue
+			}
+			n := r.held[pageShare{c, owner}]
+			if n > bytes || n == bytes && bytes > bound/ownerShares && owner < largest {
+				oldest, largest, bytes = of[0], owner, n
+			}
+		}
+		r.remove(oldest)
+	}
 }

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -10,94 +11,149 @@ import (
 	"github.com/shuntlb/shunt/internal/store"
 )
 
-// TestJournalBounds: what excess names makes the journal keep its bounds, is the oldest there is, and no more than has
-// to go; those of a class beyond its bound push out no others.
+// TestJournalBounds compares excess with a model that looks for one page after the other. Without
+// the pages of excess the journal keeps its bounds.
 func TestJournalBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		j := newJournal("/a/", func(p *page, value []byte) error {
-			p.class = pageClass(value[0])
+			if p.class = pageClass(value[0]); p.class != pageUsual {
+				for _, owner := range value[2 : 2+value[1]] {
+					p.parts = append(p.parts, pagePart{string(owner), 1})
+				}
+			}
 			return nil
 		})
-		type entry struct {
-			key   string
-			at    time.Time
-			size  int64
-			class pageClass
-		}
-		var model []entry
-		start := time.Unix(1_700_000_000, 0)
-		now := start
+		now := time.Unix(1_700_000_000, 0)
 		for i := range rapid.IntRange(0, 30).Draw(t, "pages") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 100).Draw(t, "later")) * time.Second)
-			class := pageClass(rapid.IntRange(0, int(pageClasses)-1).Draw(t, "class"))
-			value := make([]byte, rapid.IntRange(1, 50).Draw(t, "size"))
-			value[0] = byte(class)
+			owners := rapid.SliceOfNDistinct(rapid.SampledFrom([]byte("abcd")), 1, 3, rapid.ID).Draw(t, "owners")
+			value := append([]byte{byte(rapid.IntRange(0, int(pageClasses)-1).Draw(t, "class")), byte(len(owners))}, owners...)
+			value = append(value, make([]byte, rapid.IntRange(0, 50).Draw(t, "size"))...)
 			key := pageKey("/a/", now, 3, uint64(i))
 			if err := j.fold(store.Event{KV: store.KV{Key: key, Value: value}}); err != nil {
 				t.Fatal(err)
 			}
-			model = append(model, entry{key, now, int64(len(key) + len(value)), class})
-		}
-		for _, i := range rapid.SliceOfDistinct(rapid.IntRange(0, 29), rapid.ID).Draw(t, "gone") {
-			if i < len(model) && model[i].key != "" {
-				if err := j.fold(store.Event{KV: store.KV{Key: model[i].key}, Deleted: true}); err != nil {
+			if i > 0 && rapid.IntRange(0, 5).Draw(t, "gone") == 0 {
+				if err := j.fold(store.Event{KV: store.KV{Key: key}, Deleted: true}); err != nil {
 					t.Fatal(err)
 				}
-				model[i].key = ""
 			}
 		}
-		model = slices.DeleteFunc(model, func(e entry) bool { return e.key == "" })
 		b := bounds{
-			bytes: int64(rapid.IntRange(0, 2000).Draw(t, "bytes")),
-			of:    classBytes{pageTenants: int64(rapid.IntRange(1, 1000).Draw(t, "tenants' bytes")), pageRefused: int64(rapid.IntRange(1, 1000).Draw(t, "refused bytes"))},
-			age:   time.Duration(rapid.IntRange(0, 2000).Draw(t, "age")) * time.Second,
+			bytes: int64(rapid.IntRange(0, 4000).Draw(t, "bytes")),
+			of: classBytes{
+				pageTenants: int64(rapid.IntRange(1, 8000).Draw(t, "tenants' bytes")),
+				pageRefused: int64(rapid.IntRange(1, 8000).Draw(t, "refused bytes")),
+			},
+			age: time.Duration(rapid.IntRange(0, 4000).Draw(t, "age")) * time.Second,
 		}
 		var more classBytes
-		bytes := int64(0)
 		for c := range more {
-			more[c] = int64(rapid.IntRange(0, 100).Draw(t, "more"))
-			bytes += more[c]
+			more[c] = int64(rapid.IntRange(0, 8000).Draw(t, "more"))
 		}
-		own, have := bytes, more
 
-		// The model: by age first, then those of a class beyond its bound, then the oldest until the rest fits; in the order of one pass.
-		for _, e := range model {
-			bytes += e.size
-			have[e.class] += e.size
-		}
-		over := func(c pageClass) bool { return c != pageUsual && have[c] > b.of[c] }
+		left, _, _ := j.since(0, time.Time{})
+		checkHeld(t, j, left)
 		var want []string
-		for _, e := range model {
-			if bytes > b.bytes || e.at.Before(now.Add(-b.age)) || over(e.class) {
-				want = append(want, e.key)
-				bytes -= e.size
-				have[e.class] -= e.size
+		remove := func(p *page) {
+			want = append(want, p.key)
+			left = slices.DeleteFunc(slices.Clone(left), func(o *page) bool { return o == p })
+		}
+		size := func(of func(pageClass) bool) (n int64) {
+			for _, p := range left {
+				if of(p.class) {
+					n += p.size
+				}
+			}
+			for c, m := range more {
+				if of(pageClass(c)) {
+					n += m
+				}
+			}
+			return n
+		}
+		first := func(of func(*page) bool) *page {
+			if i := slices.IndexFunc(left, of); i >= 0 {
+				return left[i]
+			}
+			return nil
+		}
+		for p := first(func(p *page) bool { return p.at.Before(now.Add(-b.age)) }); p != nil; p = first(func(p *page) bool { return p.at.Before(now.Add(-b.age)) }) {
+			remove(p)
+		}
+		for c := pageTenants; c < pageClasses; c++ {
+			for size(func(o pageClass) bool { return o == c }) > b.of[c] {
+				p, largest := first(func(p *page) bool { return p.class == c }), b.of[c]/ownerShares
+				for _, owner := range []string{"a", "b", "c", "d"} {
+					held := int64(0)
+					for _, p := range left {
+						for _, part := range p.parts {
+							if p.class == c && part.owner == owner {
+								held += part.bytes
+							}
+						}
+					}
+					own := first(func(p *page) bool { return p.class == c && len(p.parts) == 1 && p.parts[0].owner == owner })
+					if own != nil && held > largest {
+						p, largest = own, held
+					}
+				}
+				if p == nil {
+					break
+				}
+				remove(p)
 			}
 		}
-		if got := j.excess(b, more, now, 1000); !slices.Equal(got, want) {
+		for size(func(pageClass) bool { return true }) > b.bytes && len(left) > 0 {
+			p := first(func(p *page) bool { return p.class == pageUsual })
+			if p == nil {
+				p = left[0]
+			}
+			remove(p)
+		}
+		got := j.excess(b, more, now, 1000)
+		if !slices.Equal(got, want) {
 			t.Fatalf("got %q, want %q", got, want)
+		}
+		if n := len(want) / 2; !slices.Equal(j.excess(b, more, now, n), want[:n]) {
+			t.Fatalf("at most %d: got %q, want %q", n, j.excess(b, more, now, n), want[:n])
 		}
 		for _, key := range want {
 			if err := j.fold(store.Event{KV: store.KV{Key: key}, Deleted: true}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if j.bytes > max(0, b.bytes-own) || j.bytes != bytes-own || len(j.excess(b, more, now, 1000)) != 0 {
-			t.Fatalf("after it: %d bytes; bounds %+v", j.bytes, b)
-		}
-		for c, n := range j.bytesOf {
-			if n != have[c]-more[c] || over(pageClass(c)) && n > 0 {
-				t.Fatalf("after it: %d bytes of class %d, want %d; bounds %+v", n, c, have[c]-more[c], b)
-			}
+		checkHeld(t, j, left)
+		if again := j.excess(b, more, now, 1000); len(again) != 0 {
+			t.Fatalf("after it: %q", again)
 		}
 		pages, next, _ := j.since(0, time.Time{})
-		if len(pages)+len(want) != len(model) {
-			t.Fatalf("%d pages are left of %d", len(pages), len(model))
+		if !slices.Equal(pages, left) {
+			t.Fatalf("%d pages are left, want %d", len(pages), len(left))
 		}
 		if again, _, _ := j.since(next, time.Time{}); len(again) != 0 {
 			t.Fatalf("after the last one: %v", again)
 		}
 	})
+}
+
+// checkHeld compares the bytes that a journal counts with those of its pages.
+func checkHeld(t *rapid.T, j *journal, pages []*page) {
+	held, bytesOf := map[pageShare]int64{}, classBytes{}
+	for _, p := range pages {
+		bytesOf[p.class] += p.size
+		bytes := int64(0)
+		for _, part := range p.parts {
+			held[pageShare{p.class, part.owner}] += part.bytes
+			bytes += part.bytes
+		}
+		if len(p.parts) > 0 && bytes != p.size {
+			t.Fatalf("the parts of a page of %d bytes have %d", p.size, bytes)
+		}
+	}
+	if !maps.Equal(held, j.held) || bytesOf != j.bytesOf || j.bytes != bytesOf.sum() {
+		t.Fatalf("held %v, %v, %d, want %v, %v", j.held, j.bytesOf, j.bytes, held, bytesOf)
+	}
 }
 
 // TestJournalForgetsTheMiddle: one old page that stays keeps no room for those behind it that went.

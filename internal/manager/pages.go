@@ -80,11 +80,14 @@ func (p *pages) add(ctx context.Context, now time.Time, values ...proto.Message)
 			return err
 		}
 		op := store.Put(pageKey(p.journal.dir, now, p.m.Epoch(), p.m.pageNumber.Add(1)), value)
-		class := pageUsual
-		if a, ok := v.(*apiv1.StoredAudit); ok {
-			class = auditClass(a.GetEntries())
+		var share page
+		switch v := v.(type) {
+		case *apiv1.StoredAudit:
+			shareOut(&share, v.GetEntries(), auditShareOf)
+		case *apiv1.StoredEvents:
+			shareOut(&share, v.GetEvents(), eventShareOf)
 		}
-		p.more[class] += int64(len(op.Key) + len(op.Value))
+		p.more[share.class] += int64(len(op.Key) + len(op.Value))
 		p.unsaved = append(p.unsaved, op)
 	}
 	return p.flush(ctx, now)
