@@ -34,7 +34,8 @@ struct nat_key {
 };
 SHUNT_ASSERT_SIZE(struct nat_key, 40);
 
-/* Names a session: by its client's direction, and by the number in its word `life`, which tells it from those that had or will have this direction. */
+/* Names a session: by its client's direction, and by the number in its word `life`, which distinguishes it from those that had or will have this direction. A session
+ * that waits for trust keeps its number, also when another connection begins in it, so that it has one place among those that wait. */
 struct nat_name {
 	struct nat_key client;
 	__u32 number;
@@ -52,7 +53,8 @@ SHUNT_ASSERT_SIZE(struct nat_side, 12);
 
 /* A session, found by the client's direction: client, VIP. The map `nat_ports` names it by the server's direction: server, address of the mux.
  * Packets of both directions write to it at once: `life` only by compare and swap, the rest by stores of whole words. Who takes it out of the map has
- * set NAT_ENDING before: its memory may be another session's at once, and a number in `life` that is not the one that was read tells. */
+ * set NAT_ENDING before: its memory may be another session's at once, and has another number in `life` then. Another connection in the same session
+ * has another count there. */
 struct nat_session {
 	__u64 lip_hi; /* address of the mux */
 	__u64 lip_lo;
@@ -61,7 +63,7 @@ struct nat_session {
 	__u64 way;    /* MAC address that the client's last packet came from, as in struct device: answers go there */
 	__u64 mac;    /* and to which of ours */
 	__u64 tags;   /* with these tags (lib/vlan.h) */
-	__u64 life;   /* atomic: enum nat_flag:32 | number:32, from bit 0 up */
+	__u64 life;   /* atomic: enum nat_flag:16 | count of connections:16 | number:32, from bit 0 up */
 	__u32 ifindex; /* by this interface */
 	__u32 stamp;  /* tick of the last packet */
 	__u32 newest; /* with NAT_CLOCK: newest TSval of the server */
@@ -94,6 +96,7 @@ enum nat_flag {
 };
 
 enum nat_life_shift {
+	NAT_CONNECTION_SHIFT = 16,
 	NAT_NUMBER_SHIFT = 32,
 };
 

@@ -54,30 +54,37 @@ static __always_inline void nat_came(struct xdp_md *ctx, struct nat_session *s, 
 		*(volatile __u32 *)&s->slot = aside->nat.slot;
 }
 
-/* nat_heard notes what a packet of the client does to the session, whose word is `life`. */
-static __always_inline void nat_heard(struct xdp_md *ctx, struct nat_session *s, struct aside *aside, __u64 life)
+/* nat_heard notes what a packet of the client does to the session, whose word is `life`: 0, or the reason for refusal. */
+static __always_inline int nat_heard(struct xdp_md *ctx, struct nat_session *s, struct aside *aside, __u64 life)
 {
 	const struct packet *p = &aside->packet;
+	int reason;
 
 	nat_came(ctx, s, aside);
 	nat_touch(s);
 	if (p->protocol != PROTOCOL_TCP) {
 		if (life & NAT_ANSWERED)
 			nat_set(s, life, NAT_TRUSTED);
-		return;
+		return 0;
 	}
 	if (!(p->segment & SEGMENT_SYN) || p->segment & SEGMENT_RST) {
 		nat_note(s, aside, life, nat_client_says(s, aside, life));
-		return;
+		return 0;
 	}
 	/* What a SYN does to a connection that there is, its server says: by a SYN of its own, or not (RFC 9293 section 3.10.7.4). */
-	if (nat_over(life))
-		life = nat_anew(s, aside, life);
+	if (nat_over(life)) {
+		reason = nat_anew(s, aside, &life);
+		if (reason)
+			return reason;
+	}
 	if (life & NAT_ANSWERED)
-		return;
+		return 0;
 	/* A FIN before this SYN is of another connection. Keep the numbers if another CPU handled the server's answer concurrently. */
-	if (!(nat_clear(s, life, NAT_FINISHING_CLIENT) & NAT_ANSWERED))
-		nat_opened(s, aside);
+	if (nat_clear(s, life, NAT_FINISHING_CLIENT) & NAT_ANSWERED || nat_opened_so(s, aside))
+		return 0;
+	nat_opened(s, aside);
+	nat_answered_meanwhile(s, life);
+	return 0;
 }
 
 /* nat_stays says whether a session goes on with its member. */
@@ -272,7 +279,9 @@ __attribute__((noinline)) int nat_client(struct xdp_md *ctx)
 	if (!nat_still(s, life))
 		return refuse(slot_value(slot), p->l3_len, MUX_REASON_NAT_UNKNOWN);
 	if (!error) {
-		nat_heard(ctx, s, aside, life);
+		error = nat_heard(ctx, s, aside, life);
+		if (error)
+			return refuse(slot_value(slot), p->l3_len, error);
 		if (life & NAT_STAMPS && p->protocol == PROTOCOL_TCP && !nat_echo(ctx, s, p))
 			return drop(MUX_REASON_INTERNAL);
 	}
@@ -311,9 +320,14 @@ __attribute__((noinline)) int nat_server(struct xdp_md *ctx)
 	if (p->protocol != PROTOCOL_TCP) {
 		nat_set(s, life, NAT_ANSWERED);
 	} else {
-		if (nat_begins(s, aside, life))
-			life = nat_anew(s, aside, life);
+		/* The slot of aside is that of an earlier packet: the session's says whose share counts. */
+		aside->nat.slot = *(const volatile __u32 *)&s->slot;
+		if (nat_begins(s, aside, life) && nat_anew(s, aside, &life))
+			return drop(MUX_REASON_NAT_FULL);
 		nat_note(s, aside, life, nat_server_says(s, aside, life));
+		/* Again: a SYN on another CPU that saw no answer yet may have stored its numbers. */
+		if (!(life & NAT_NUMBERED) && (p->segment & (SEGMENT_ACK | SEGMENT_RST)) == SEGMENT_ACK)
+			nat_numbered_client(s, aside);
 		if (life & NAT_STAMPS && !nat_mint(ctx, s, p))
 			return drop(MUX_REASON_INTERNAL);
 	}

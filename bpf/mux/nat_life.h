@@ -15,16 +15,16 @@
 #include "mux/tables.h"
 #include "mux/verdict.h"
 
-/* nat_life is the word of a session's flags and number. */
+/* nat_life is the word of a session's flags, count of connections, and number. */
 static __always_inline __u64 nat_life(const struct nat_session *s)
 {
 	return *(const volatile __u64 *)&s->life;
 }
 
-/* nat_same says whether two such words are of one session. */
+/* nat_same returns 1 if two such words are of one connection of one session, else 0. */
 static __always_inline int nat_same(__u64 a, __u64 b)
 {
-	return a >> NAT_NUMBER_SHIFT == b >> NAT_NUMBER_SHIFT;
+	return a >> NAT_CONNECTION_SHIFT == b >> NAT_CONNECTION_SHIFT;
 }
 
 /* nat_still says whether what was read of a session since its word was `life` is its own. */
@@ -222,6 +222,22 @@ __attribute__((noinline)) int nat_wait(void)
 	return !bpf_map_push_elem(&nat_openings, &aside->nat.name, BPF_ANY);
 }
 
+/* nat_waits puts the session that aside->nat.name names behind those that wait for trust, as nat_wait does. Without a place it ends the session, because others
+ * could not displace it, and returns 0. It returns 1 also if the session is trusted by now, or another CPU ends it. */
+__attribute__((noinline)) int nat_waits(void)
+{
+	__u32 zero = 0;
+	struct aside *aside = bpf_map_lookup_elem(&asides, &zero);
+	struct nat_session *s;
+
+	if (!aside)
+		return 0;
+	if (nat_wait())
+		return 1;
+	s = bpf_map_lookup_elem(&nat_sessions, &aside->nat.name.client);
+	return !s || !nat_end_untrusted(&aside->nat.name.client, s, aside->nat.name.number, &aside->nat.spare);
+}
+
 /* nat_clear clears flags of a session whose word was `life`, unless NAT_ANSWERED is set, and returns the new word. It returns NAT_ANSWERED if the session
  * has gone or other CPUs changed the word LIMIT_NAT_TRIES times. */
 static __always_inline __u64 nat_clear(struct nat_session *s, __u64 life, __u32 flags)
@@ -262,22 +278,45 @@ static __always_inline void nat_note(struct nat_session *s, const struct aside *
 		nat_load(s, &aside->nat.key, 1);
 }
 
-/* nat_anew begins another connection in the session of aside, whose word was `life`: the new word. It has another number, and waits for trust again. */
-static __always_inline __u64 nat_anew(struct nat_session *s, struct aside *aside, __u64 life)
+/* nat_anew begins another connection in the session of aside, whose word was *life, and writes the new word there. The new connection waits for trust. It
+ * waits at the place of the connection before it if that was untrusted: else one client could fill the queue with names of one session. 0; MUX_REASON_NAT_FULL
+ * if there is no place: it has ended the session. */
+static __always_inline int nat_anew(struct nat_session *s, struct aside *aside, __u64 *life)
 {
-	__u64 next = (__u64)bpf_get_prandom_u32() << NAT_NUMBER_SHIFT | (life & (NAT_STAMPS | NAT_RESTORES | NAT_RESTS));
+	__u64 was = *life, next = ((was >> NAT_CONNECTION_SHIFT) + 1) << NAT_CONNECTION_SHIFT & ((1ULL << NAT_NUMBER_SHIFT) - 1);
 
-	if (nat_over(life))
+	next |= was & (NAT_STAMPS | NAT_RESTORES | NAT_RESTS);
+	if (nat_over(was))
 		next |= NAT_RESTS;
-	if (life & NAT_ENDING || __sync_val_compare_and_swap(&s->life, life, next) != life)
-		return life;
-	if (nat_over(life))
+	next |= was & NAT_TRUSTED ? (__u64)bpf_get_prandom_u32() << NAT_NUMBER_SHIFT : was >> NAT_NUMBER_SHIFT << NAT_NUMBER_SHIFT;
+	if (was & NAT_ENDING || __sync_val_compare_and_swap(&s->life, was, next) != was)
+		return 0;
+	*life = next;
+	if (was & NAT_TRUSTED) {
+		aside->nat.name.client = aside->nat.key;
+		aside->nat.name.number = next >> NAT_NUMBER_SHIFT;
+		aside->nat.name.rsv = 0;
+		if (!nat_waits())
+			return MUX_REASON_NAT_FULL;
+	}
+	if (nat_over(was))
 		nat_load(s, &aside->nat.key, 0);
-	aside->nat.name.client = aside->nat.key;
-	aside->nat.name.number = next >> NAT_NUMBER_SHIFT;
-	aside->nat.name.rsv = 0;
-	nat_wait();
-	return next;
+	return 0;
+}
+
+/* nat_answered_meanwhile clears NAT_NUMBERED of a session whose word was `life` if the server answered while the numbers of a SYN were stored, because these may
+ * have replaced those of the answer. The server's next segment begins the numbers again. */
+static __always_inline void nat_answered_meanwhile(struct nat_session *s, __u64 life)
+{
+#pragma unroll
+	for (int i = 0; i < LIMIT_NAT_TRIES; i++) {
+		/* An atomic operation is a full barrier: the numbers are stored before the word is read. */
+		__u64 seen = __sync_fetch_and_or(&s->life, 0);
+
+		if (!nat_same(seen, life) || !(seen & NAT_NUMBERED) ||
+		    __sync_val_compare_and_swap(&s->life, seen, seen & ~(__u64)NAT_NUMBERED) == seen)
+			return;
+	}
 }
 
 #endif

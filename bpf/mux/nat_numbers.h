@@ -50,6 +50,12 @@ static __always_inline void nat_opened(struct nat_session *s, const struct aside
 	s->server.end = aside->nat.ack;
 }
 
+/* nat_opened_so returns 1 if the numbers of a session are as nat_opened begins them by the client's SYN, else 0. */
+static __always_inline int nat_opened_so(const struct nat_session *s, const struct aside *aside)
+{
+	return *(const volatile __u32 *)&s->client.acked == aside->nat.seq + 1 && *(const volatile __u32 *)&s->client.end == aside->nat.last;
+}
+
 /* nat_blind says whether nothing is known of the numbers of an answered session whose word is `life`: it is of a form that had none. */
 static __always_inline int nat_blind(__u64 life)
 {
@@ -95,6 +101,17 @@ static __always_inline void nat_acked(struct nat_session *s, __u32 ack)
 	*(volatile __u32 *)&s->client.acked = ack;
 }
 
+/* nat_numbered_client begins the client's numbers where a segment of the server acknowledges. A SYN-ACK does not keep the end, which may be that of a SYN that
+ * another CPU handles concurrently: octets with the SYN that it does not acknowledge are sent again. */
+static __always_inline void nat_numbered_client(struct nat_session *s, const struct aside *aside)
+{
+	__u32 ack = aside->nat.ack;
+
+	if (aside->packet.segment & SEGMENT_SYN || !seq_within(ack, *(const volatile __u32 *)&s->client.acked, *(const volatile __u32 *)&s->client.end))
+		*(volatile __u32 *)&s->client.end = ack;
+	*(volatile __u32 *)&s->client.acked = ack;
+}
+
 /* nat_numbered begins the numbers of a session by the server's first segment: of the client's they are where it acknowledges. */
 static __always_inline void nat_numbered(struct nat_session *s, const struct aside *aside)
 {
@@ -103,11 +120,8 @@ static __always_inline void nat_numbered(struct nat_session *s, const struct asi
 	s->isn = w->seq;
 	s->server.acked = w->seq + !!(aside->packet.segment & SEGMENT_SYN);
 	s->server.end = w->last;
-	if (!(aside->packet.segment & SEGMENT_ACK))
-		return;
-	if (!seq_within(w->ack, s->client.acked, s->client.end))
-		s->client.end = w->ack;
-	s->client.acked = w->ack;
+	if (aside->packet.segment & SEGMENT_ACK)
+		nat_numbered_client(s, aside);
 }
 
 /* nat_begins says whether a server's segment begins another connection than the one of the session whose word is `life`. */

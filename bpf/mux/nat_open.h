@@ -306,16 +306,9 @@ __attribute__((noinline)) int nat_open(struct xdp_md *ctx)
 		s->cookie = nat_stamp_of(policy, s->member);
 	}
 	reason = nat_insert(aside);
-	if (!reason) {
-		if (nat_wait())
-			return 0;
-		/* The sessions that wait are of VIPs within their share, or other CPUs took each place that was made. */
-		s = bpf_map_lookup_elem(&nat_sessions, &aside->nat.key);
-		if (s && nat_end_untrusted(&aside->nat.key, s, aside->nat.name.number, &aside->nat.spare))
-			return MUX_REASON_NAT_FULL;
-		/* The session is trusted by now, or another CPU ends it. */
-		return 0;
-	}
+	/* Without a place the sessions that wait are of VIPs within their share, or other CPUs took each place that was made. */
+	if (!reason)
+		return nat_waits() ? 0 : MUX_REASON_NAT_FULL;
 	bpf_map_delete_elem(&nat_ports, &aside->nat.port);
 	/* Another CPU was quicker: its session is the one. */
 	return reason == NAT_EXISTS ? 0 : MUX_REASON_NAT_FULL;

@@ -483,7 +483,8 @@ type muxNatKey struct {
 type muxNatLifeShift uint32
 
 const (
-	muxNatLifeShiftNAT_NUMBER_SHIFT muxNatLifeShift = 32
+	muxNatLifeShiftNAT_CONNECTION_SHIFT muxNatLifeShift = 16
+	muxNatLifeShiftNAT_NUMBER_SHIFT     muxNatLifeShift = 32
 )
 
 type muxNatLimit uint32

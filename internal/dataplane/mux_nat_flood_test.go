@@ -342,3 +342,53 @@ func TestNATBeginsAnewInLine(t *testing.T) {
 	}
 	f.sweep()
 }
+
+// TestNATFloodOfOneSession: a client that resets its connection and begins another one in the same session, again and again, displaces no other session.
+func TestNATFloodOfOneSession(t *testing.T) {
+	f := newNATFixture(t, natServers()...)
+	other, own := f.talk(true, 1000), f.talk(false, 1001)
+	other.says(false, wire.SYN, 0, 0, 0)
+	for range testLimits.NAT {
+		own.play(`
+			> S 0 0 0 untrusted
+			> R 1 0 0 closing`)
+	}
+	if got := other.class(); got != "untrusted" {
+		t.Errorf("the session of another client is %q", got)
+	}
+	f.sweep()
+}
+
+// TestNATBeginsAnewWithoutPlace: a connection that takes the place of a trusted one that is over is refused if it has no place among those that wait for trust,
+// because others could not displace it. So is the answer of a server that began anew.
+func TestNATBeginsAnewWithoutPlace(t *testing.T) {
+	for _, server := range []bool{false, true} {
+		f, _ := newSparingFixture(t, MuxOptions{}, 0)
+		c := f.talk(false, 60000)
+		c.shake()
+		var talks []*natTalk
+		for from := range uint16(128) { // of testLimits.NAT
+			o := f.talk(true, 2000+from)
+			o.says(false, wire.SYN, 0, 0, 0)
+			talks = append(talks, o)
+		}
+		var got string
+		if server {
+			got = c.says(true, wire.SYN|wire.ACK, 70000, 1, 0).reason
+		} else {
+			c.says(false, wire.RST, 1, 0, 0)
+			got = c.says(false, wire.SYN, 90000, 0, 0).reason
+		}
+		if got != "nat_full" || c.class() != "" {
+			t.Errorf("server %v: a connection without a place is %q, its session %q", server, got, c.class())
+		}
+		for i, o := range talks {
+			if o.class() != "untrusted" {
+				t.Errorf("server %v: of sessions that are spared number %d is %q", server, i, o.class())
+			}
+		}
+		if n := f.untrusted(); n > 128 {
+			t.Errorf("server %v: %d sessions are untrusted", server, n)
+		}
+	}
+}

@@ -126,7 +126,7 @@ func (f *natModel) spares(newcomer netip.Addr, of natFlow) bool {
 	return f.floods[newcomer] && !f.floods[of.vip.Addr()]
 }
 
-// wait numbers a session, and puts it behind those that began; false: there is no place.
+// wait numbers a session, and puts it behind those that began. Without a place it ends the session, and returns false.
 func (f *natModel) wait(flow natFlow, s *natSession) bool {
 	f.number++
 	s.number = f.number
@@ -138,6 +138,7 @@ func (f *natModel) wait(flow natFlow, s *natSession) bool {
 		f.displace(flow.vip.Addr())
 	}
 	if len(f.waiting) == int(testLimits.NAT)/2 {
+		f.end(flow)
 		return false
 	}
 	f.waiting = append(f.waiting, natWaiting{flow, s.number})
@@ -194,8 +195,7 @@ func (f *natFixture) open(e *MuxEndpoint, p wire.Packet, flow natFlow) string {
 	}
 	s.begin(p)
 	f.sessions[flow], f.ports[natPortOf{s.server, s.lip, flow.protocol}] = s, flow
-	if !f.wait(flow, s) && f.floods[flow.vip.Addr()] {
-		f.end(flow)
+	if !f.wait(flow, s) {
 		return "nat_full"
 	}
 	return ""
@@ -287,14 +287,15 @@ func (f *natFixture) take(s *natSession, flow natFlow) string {
 	return ""
 }
 
-// anew begins another connection in a session.
-func (f *natModel) anew(flow natFlow, s *natSession) {
+// anew begins another connection in a session. The session keeps its place if it waits for trust; false: there is none, and it has ended.
+func (f *natModel) anew(flow natFlow, s *natSession) bool {
 	s.rests = s.rests || s.over()
+	waits := !s.trusted
 	s.answered, s.trusted, s.wasReset, s.numbered, s.clock = false, false, false, false, false
 	for _, side := range []*natModelSide{&s.fromClient, &s.fromServer} {
 		side.finishing, side.done = false, false
 	}
-	f.wait(flow, s)
+	return waits || f.wait(flow, s)
 }
 
 // between says whether a number is one of those from `from` to `to`.
@@ -303,8 +304,8 @@ func between(n, from, to uint32) bool { return !behind(from, to) && n-from <= to
 // behind says whether a number is behind another one.
 func behind(a, b uint32) bool { return int32(a-b) > 0 }
 
-// clientSays follows what a client's packet does to a session.
-func (f *natModel) clientSays(flow natFlow, s *natSession, p wire.Packet) {
+// clientSays follows what a client's packet does to a session; false: the session has ended, and the packet is refused.
+func (f *natModel) clientSays(flow natFlow, s *natSession, p wire.Packet) bool {
 	_, _, protocol, flags := endsOf(p)
 	seq, ack, last := numbersOf(p)
 	c, v := &s.fromClient, &s.fromServer
@@ -312,8 +313,8 @@ func (f *natModel) clientSays(flow natFlow, s *natSession, p wire.Packet) {
 	case protocol != 6:
 		s.trusted = s.trusted || s.answered
 	case flags&(wire.SYN|wire.RST) == wire.SYN:
-		if s.over() {
-			f.anew(flow, s)
+		if s.over() && !f.anew(flow, s) {
+			return false
 		}
 		if !s.answered {
 			s.begin(p)
@@ -335,19 +336,20 @@ func (f *natModel) clientSays(flow natFlow, s *natSession, p wire.Packet) {
 			v.done = v.done || wasFinishing && ack == v.fin
 		}
 	}
+	return true
 }
 
-// serverSays follows what a server's packet does to a session.
-func (f *natModel) serverSays(flow natFlow, s *natSession, p wire.Packet) {
+// serverSays follows what a server's packet does to a session, as clientSays does.
+func (f *natModel) serverSays(flow natFlow, s *natSession, p wire.Packet) bool {
 	_, _, protocol, flags := endsOf(p)
 	seq, ack, last := numbersOf(p)
 	c, v := &s.fromClient, &s.fromServer
 	if protocol != 6 {
 		s.answered = true
-		return
+		return true
 	}
 	if flags&wire.RST != 0 && s.answered && !s.numbered {
-		return
+		return true
 	}
 	if flags&wire.RST != 0 {
 		if flags&wire.ACK != 0 && !s.numbered {
@@ -355,10 +357,10 @@ func (f *natModel) serverSays(flow natFlow, s *natSession, p wire.Packet) {
 		} else {
 			s.wasReset = s.wasReset || between(seq, v.acked, v.end)
 		}
-		return
+		return true
 	}
-	if flags&wire.SYN != 0 && s.numbered && seq != s.isn {
-		f.anew(flow, s)
+	if flags&wire.SYN != 0 && s.numbered && seq != s.isn && !f.anew(flow, s) {
+		return false
 	}
 	wasFinishing := c.finishing
 	switch {
@@ -368,7 +370,7 @@ func (f *natModel) serverSays(flow natFlow, s *natSession, p wire.Packet) {
 			v.acked++
 		}
 		if flags&wire.ACK != 0 {
-			if !between(ack, c.acked, c.end) {
+			if flags&wire.SYN != 0 || !between(ack, c.acked, c.end) {
 				c.end = ack
 			}
 			c.acked = ack
@@ -392,4 +394,5 @@ func (f *natModel) serverSays(flow natFlow, s *natSession, p wire.Packet) {
 		v.fin, v.finishing = last, true
 	}
 	c.done = c.done || flags&wire.ACK != 0 && wasFinishing && ack == c.fin
+	return true
 }

@@ -244,7 +244,9 @@ func (f *natFixture) toServer(p wire.Packet) (w natWant) {
 	s.touched = f.tick
 	out := readdressed(p, s.lip, s.server)
 	out.DstMAC, out.SrcMAC = muxRouter, testMAC(ingress)
-	f.clientSays(flow, s, p)
+	if !f.clientSays(flow, s, p) {
+		return natWant{reason: "nat_full"}
+	}
 	if at, echo := stampOf(p, 1); s.stamps && at >= 0 && echo != 0 {
 		value := uint32(0)
 		if s.restores && s.clock && flags&wire.ACK != 0 {
@@ -275,7 +277,9 @@ func (f *natFixture) toClient(p wire.Packet) (w natWant) {
 	}
 	s := f.sessions[flow]
 	s.touched = f.tick
-	f.serverSays(flow, s, p)
+	if !f.serverSays(flow, s, p) {
+		return natWant{reason: "nat_full"}
+	}
 	out := readdressed(p, flow.vip, flow.client)
 	out.DstMAC, out.SrcMAC = muxRouter, muxSelf
 	if at, value := stampOf(p, 0); s.stamps && at >= 0 {

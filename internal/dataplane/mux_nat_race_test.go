@@ -3,7 +3,9 @@ package dataplane
 import (
 	"context"
 	"math/rand/v2"
+	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -232,5 +234,62 @@ func (f *natFixture) whole() {
 	}
 	if len(owned) > int(testLimits.NAT) || f.untrusted() > int(testLimits.NAT)/2 {
 		f.t.Errorf("%d ports, %d sessions that are not trusted", len(owned), f.untrusted())
+	}
+}
+
+// TestNATNumbersOfAnswerStay: a forged SYN that another CPU handles at the same time as the server's answer does not replace the numbers of the connection: no
+// reset by the number of the forged SYN ends it.
+func TestNATNumbersOfAnswerStay(t *testing.T) {
+	f := newNATFixture(t, natServers()...)
+	rounds, wrong := 20000, 0
+	for round := range rounds {
+		c := f.talk(false, 1000)
+		key := keyOf(c.flow)
+		run := func(p wire.Packet) { f.mux.Program().Run(&ebpf.RunOptions{Data: p.Frame()}) } //nolint:errcheck // the tables show the result
+		run(c.segment(false, wire.SYN, 0, 0, 0))
+		var s muxNatSession
+		must(t, f.mux.objects.NatSessions.Lookup(&key, &s))
+		c.lip, c.server = netip.AddrPortFrom(ofHalves(s.LipHi, s.LipLo), s.Lport), netip.AddrPortFrom(ofHalves(s.DipHi, s.DipLo), s.Dport)
+		answer := &ebpf.RunOptions{Data: c.segment(true, wire.SYN|wire.ACK, 0, 1, 0).Frame()}
+		var forged [4]*ebpf.RunOptions
+		for i := range forged {
+			// Not twice the same number, which changes nothing.
+			forged[i] = &ebpf.RunOptions{Data: c.segment(false, wire.SYN, 5000+i, 0, 0).Frame()}
+		}
+		var both sync.WaitGroup
+		var ready atomic.Int32
+		start := func(f func()) {
+			both.Go(func() {
+				for ready.Add(1); ready.Load() < 2; {
+					continue
+				}
+				f()
+			})
+		}
+		start(func() {
+			for _, o := range forged {
+				f.mux.Program().Run(o) //nolint:errcheck // the tables show the result
+			}
+		})
+		start(func() {
+			for range round % 8 {
+				ready.Load()
+			}
+			f.mux.Program().Run(answer) //nolint:errcheck // the tables show the result
+		})
+		both.Wait()
+		for i := range forged {
+			run(c.segment(false, wire.RST, 5001+i, 0, 0))
+		}
+		must(t, f.mux.objects.NatSessions.Lookup(&key, &s))
+		if s.class() != FlowUntrusted {
+			wrong++
+		}
+		must(t, f.mux.objects.NatSessions.Delete(&key))
+		port := s.port(key.Protocol)
+		must(t, f.mux.objects.NatPorts.Delete(&port))
+	}
+	if wrong > 0 {
+		t.Errorf("in %d of %d rounds a forged reset ended the connection", wrong, rounds)
 	}
 }
