@@ -17,10 +17,11 @@ type conditions struct {
 	heard func(lb.EndpointKey) func(id uint16) plan.Heard
 	// noHandshakes tells why a node cannot make TCP handshakes, "" when it did not say so; nil: nobody did.
 	noHandshakes func(node string) string
-	// room is the least capacity of each table of muxes.
-	room map[string]tableRoom
-	// muxes and hosts are the tables of connected nodes, as they reported them.
-	muxes, hosts map[string]map[string]tableUse
+	// room returns the least capacity of each table of muxes; nil: none reported it.
+	room func() map[string]tableRoom
+	// muxes returns the tables of connected muxes, hosts those of a connected host, as they reported them; nil: none did.
+	muxes func() map[string]map[string]tableUse
+	hosts func(node string) map[string]tableUse
 	// snatRoom tells how many VIPs with SNAT muxes have room for; nil: none reported it.
 	snatRoom func() map[string]int
 	// managers returns the addresses of managers, with their names; nil: there are none.
@@ -30,7 +31,8 @@ type conditions struct {
 func (m *Manager) conditions() conditions {
 	// The store keeps no monotonic time, and no zone.
 	return conditions{size: m.o.RingSize, now: m.o.Clock.Now().Round(0).UTC(), downAfter: m.downAfter(), heard: m.opinions.heard,
-		noHandshakes: m.reports.noHandshakes, room: m.reports.room(), muxes: m.reports.tableUses(lb.RoleMux), hosts: m.reports.tableUses(lb.RoleHost), snatRoom: m.reports.snatRoom, managers: m.managerAddrs}
+		noHandshakes: m.reports.noHandshakes, room: m.reports.room, muxes: m.reports.muxTables, hosts: m.reports.hostTables, snatRoom: m.reports.snatRoom,
+		managers: m.managerAddrs}
 }
 
 func (m *Manager) downAfter() time.Duration { return max(0, m.o.DownAfter) }

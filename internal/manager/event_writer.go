@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -39,6 +40,8 @@ type eventLog struct {
 	// open: this manager leads.
 	open bool
 	told told
+	// withheld are the parts of which reasonVIPsWithheld was last: each status of a node asks for them.
+	withheld map[objectPart]bool
 }
 
 func newEventLog(name string) *eventLog {
@@ -79,13 +82,16 @@ func (l *eventLog) begin(t told) {
 	l.funnel.drop()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.open, l.told = true, t
+	l.open, l.told, l.withheld = true, t, map[objectPart]bool{}
+	for _, p := range t.parts(latchWithheld, reasonVIPsWithheld) {
+		l.withheld[p] = true
+	}
 }
 
 func (l *eventLog) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.open, l.told = false, nil
+	l.open, l.told, l.withheld = false, nil, nil
 }
 
 // note takes in an event; it never blocks.
@@ -100,6 +106,7 @@ func (l *eventLog) note(e *apiv1.Event, now time.Time) {
 		return
 	}
 	l.told.note(e)
+	l.noteWithheld(e)
 	if e.GetTime() == nil {
 		e.Time = timestamppb.New(now)
 	}
@@ -125,6 +132,31 @@ func (l *eventLog) last(kind, name string, of latch, part string) tidings {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.told.of(kind, name, of, part)
+}
+
+// noteWithheld keeps withheld equal to told.parts.
+func (l *eventLog) noteWithheld(e *apiv1.Event) {
+	object := objectKey{e.GetKind(), e.GetName()}
+	switch e.GetReason() {
+	case reasonDeleted:
+		maps.DeleteFunc(l.withheld, func(p objectPart, _ bool) bool { return p.objectKey == object })
+	case reasonVIPsWithheld:
+		l.withheld[objectPart{object, partOf(latchWithheld, e.GetMessage())}] = true
+	case reasonVIPsFit:
+		delete(l.withheld, objectPart{object, partOf(latchWithheld, e.GetMessage())})
+	}
+}
+
+// withheldAt returns the objects with a part of which reasonVIPsWithheld was last.
+func (l *eventLog) withheldAt(part string) (out []objectKey) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for p := range l.withheld {
+		if p.part == part {
+			out = append(out, p.objectKey)
+		}
+	}
+	return out
 }
 
 // parts are the parts of objects of which a reason was told last; see told.parts.

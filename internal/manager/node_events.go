@@ -117,8 +117,8 @@ func (m *Manager) withheldEvents(node string, st *apiv1.NodeStatus) {
 			m.objectEvent(lb.KindService, service, reasonVIPsWithheld, "%s", message)
 		}
 	}
-	for _, o := range m.events.parts(latchWithheld, reasonVIPsWithheld) {
-		if o.part == part && of[o.name] == nil {
+	for _, o := range m.events.withheldAt(part) {
+		if of[o.name] == nil {
 			m.objectEvent(lb.KindService, o.name, reasonVIPsFit, "%s: has room for all VIPs of the service", part)
 		}
 	}

@@ -20,6 +20,8 @@ import (
 type reports struct {
 	mu    sync.Mutex
 	heard map[string]heard
+	// muxNames are the nodes in heard that were connected as muxes. There are few of them among the hosts.
+	muxNames map[string]bool
 	// waiting are the questions without an answer, by id.
 	waiting map[uint64]question
 	asked   uint64
@@ -38,7 +40,7 @@ type heard struct {
 }
 
 func newReports() *reports {
-	return &reports{heard: map[string]heard{}, waiting: map[uint64]question{}, stirred: make(chan struct{}, 1)}
+	return &reports{heard: map[string]heard{}, muxNames: map[string]bool{}, waiting: map[uint64]question{}, stirred: make(chan struct{}, 1)}
 }
 
 // connected makes the stream the one that counts, unless the node has a newer one already.
@@ -52,7 +54,21 @@ func (r *reports) connected(s *session, hello *apiv1.Hello, now time.Time) {
 		Name: s.name, Role: string(s.role), Connected: true, Version: hello.GetVersion(),
 		LastSeen: timestamppb.New(now), SyncedRevision: hello.GetHaveRevision(), Manager: s.manager,
 	}, now, false}
+	if s.role == lb.RoleMux {
+		r.muxNames[s.name] = true
+	} else {
+		delete(r.muxNames, s.name)
+	}
 	r.stir(s.role)
+}
+
+// eachMuxLocked calls f for each connected mux with its status.
+func (r *reports) eachMuxLocked(f func(name string, st *apiv1.NodeStatus)) {
+	for name := range r.muxNames {
+		if st := r.heard[name].status; st.GetConnected() {
+			f(name, st)
+		}
+	}
 }
 
 // liveLocked is the status that the stream may change; nil when it ended or was replaced.
@@ -121,6 +137,7 @@ func (r *reports) drop(s *session) {
 	defer r.mu.Unlock()
 	if r.heard[s.name].stream == s.number {
 		delete(r.heard, s.name)
+		delete(r.muxNames, s.name)
 		r.stir(s.role)
 	}
 }

@@ -41,11 +41,7 @@ func (r *reports) room() map[string]tableRoom {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := map[string]tableRoom{}
-	for node, h := range r.heard {
-		if st := h.status; st.GetConnected() && st.GetRole() == string(lb.RoleMux) {
-			leastRoom(out, node, st.GetTables())
-		}
-	}
+	r.eachMuxLocked(func(name string, st *apiv1.NodeStatus) { leastRoom(out, name, st.GetTables()) })
 	return out
 }
 
@@ -98,7 +94,11 @@ func (w *write) servicesWith(tenant, field string) string {
 
 // crowded are the tables of muxes that the write would fill beyond their capacity. A write that needs no more of a table than before passes,
 // whatever the table holds.
-func (w *write) crowded(room map[string]tableRoom) (faults []lb.Violation) {
+func (w *write) crowded(c conditions) (faults []lb.Violation) {
+	if c.room == nil {
+		return nil
+	}
+	room := c.room()
 	if len(room) == 0 {
 		return nil
 	}
@@ -121,7 +121,7 @@ func (w *write) crowded(room map[string]tableRoom) (faults []lb.Violation) {
 }
 
 // overDefaults are the default quotas and shares of tables that a write of role tenant would exceed.
-func (w *write) overDefaults(room map[string]tableRoom) (faults []lb.Violation) {
+func (w *write) overDefaults(room func() map[string]tableRoom) (faults []lb.Violation) {
 	if w.by.role != pki.RoleTenant {
 		return nil
 	}
@@ -145,8 +145,9 @@ func (w *write) overDefaults(room map[string]tableRoom) (faults []lb.Violation) 
 	if given.Endpoints != 0 {
 		return faults
 	}
+	rooms := room()
 	for _, t := range muxTables {
-		if least, known := room[t.name]; known {
+		if least, known := rooms[t.name]; known {
 			over(t.unit, t.used(used.Everywhere), t.used(grown.Everywhere), least.capacity/tenantShare,
 				fmt.Sprintf("a tenant's share of table %s of muxes, unless its Tenant has quotas.endpoints", t.name))
 		}

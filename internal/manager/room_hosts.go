@@ -77,6 +77,19 @@ func (u hostUse) of(addresses []netip.Addr, table string) (n int) {
 	return n
 }
 
+// nodesLocked returns the Nodes that have the addresses of the hosts, by name.
+func (u hostUse) nodesLocked(v *view) []string {
+	names := map[string]bool{}
+	for addr := range u {
+		for _, name := range v.wanted.NodesAt(addr) {
+			if v.state.Nodes[name] != nil {
+				names[name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
 // hostGrowth is by how much the write changes what services take of hosts.
 func (w *write) hostGrowth() hostUse {
 	grown := hostUse{}
@@ -95,7 +108,7 @@ func (w *write) hostGrowth() hostUse {
 
 // crowdedHosts are the tables of hosts that have no room for what the write adds.
 func (w *write) crowdedHosts(c conditions) (faults []lb.Violation) {
-	if len(c.hosts) == 0 {
+	if c.hosts == nil {
 		return nil
 	}
 	grown := w.hostGrowth()
@@ -105,13 +118,10 @@ func (w *write) crowdedHosts(c conditions) (faults []lb.Violation) {
 	v := w.base.v
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	for _, name := range slices.Sorted(maps.Keys(c.hosts)) {
-		node := v.state.Nodes[name]
-		if node == nil {
-			continue
-		}
+	for _, name := range grown.nodesLocked(v) {
+		node, tables := v.state.Nodes[name], c.hosts(name)
 		for _, t := range hostTables {
-			use, reported := c.hosts[name][t.name]
+			use, reported := tables[t.name]
 			more, used := grown.of(node.Addresses, t.name), int(use.used)
 			if t.name == "bindings" { // exactly, also what the host has not applied yet
 				used = 0
@@ -132,8 +142,8 @@ func (w *write) crowdedHosts(c conditions) (faults []lb.Violation) {
 
 // overHostShares are the tables of hosts of which a write of role tenant would fill more than a tenant's share. As with tables of muxes, a Tenant with
 // quotas.endpoints has no share.
-func (w *write) overHostShares(hosts map[string]map[string]tableUse) (faults []lb.Violation) {
-	if w.by.role != pki.RoleTenant || len(hosts) == 0 || w.base.quotas(w.by.tenant).Endpoints != 0 {
+func (w *write) overHostShares(hosts func(node string) map[string]tableUse) (faults []lb.Violation) {
+	if w.by.role != pki.RoleTenant || w.base.quotas(w.by.tenant).Endpoints != 0 {
 		return nil
 	}
 	grown := w.hostGrowth()
@@ -149,13 +159,10 @@ func (w *write) overHostShares(hosts map[string]map[string]tableUse) (faults []l
 			used.addService(svc, 1)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(hosts)) {
-		node := v.state.Nodes[name]
-		if node == nil {
-			continue
-		}
+	for _, name := range grown.nodesLocked(v) {
+		node, tables := v.state.Nodes[name], hosts(name)
 		for _, t := range hostTables {
-			use, reported := hosts[name][t.name]
+			use, reported := tables[t.name]
 			more, most := grown.of(node.Addresses, t.name), int(use.capacity)/tenantShare
 			if now := used.of(node.Addresses, t.name) + more; reported && more > 0 && now > most {
 				faults = append(faults, lb.Violation{

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/snat"
@@ -20,16 +21,13 @@ func (r *reports) snatRoom() map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := map[string]int{}
-	for name, h := range r.heard {
-		if !h.status.GetConnected() || h.status.GetRole() != string(lb.RoleMux) {
-			continue
-		}
-		for _, t := range h.status.GetTables() {
+	r.eachMuxLocked(func(name string, st *apiv1.NodeStatus) {
+		for _, t := range st.GetTables() {
 			if t.GetName() == snatTable && t.GetCapacity() > 0 {
 				out[name] = int(t.GetCapacity())
 			}
 		}
-	}
+	})
 	return out
 }
 

@@ -16,17 +16,28 @@ import (
 // tableUse is how full a table of a node was at its last report.
 type tableUse struct{ used, capacity uint64 }
 
-// tableUses are the tables of each connected node of a role.
-func (r *reports) tableUses(role lb.Role) map[string]map[string]tableUse {
+// muxTables returns the tables of each connected mux.
+func (r *reports) muxTables() map[string]map[string]tableUse {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := map[string]map[string]tableUse{}
-	for node, h := range r.heard {
-		if st := h.status; st.GetConnected() && st.GetRole() == string(role) && len(st.GetTables()) > 0 {
-			out[node] = usesOf(st.GetTables())
+	r.eachMuxLocked(func(name string, st *apiv1.NodeStatus) {
+		if len(st.GetTables()) > 0 {
+			out[name] = usesOf(st.GetTables())
 		}
-	}
+	})
 	return out
+}
+
+// hostTables returns the tables of a connected host, or nil.
+func (r *reports) hostTables(node string) map[string]tableUse {
+	r.mu.Lock()
+	st := r.heard[node].status
+	r.mu.Unlock()
+	if !st.GetConnected() || st.GetRole() != string(lb.RoleHost) {
+		return nil
+	}
+	return usesOf(st.GetTables())
 }
 
 func usesOf(tables []*apiv1.TableStatus) map[string]tableUse {
@@ -211,7 +222,11 @@ func (g *growing) more(table string, known map[fit.Need]bool) uint64 {
 // crowdedTables are the tables of muxes that have no room for what the write adds, by what they reported last. A service with placement fits if as many muxes
 // as it asks for have room.
 func (w *write) crowdedTables(c conditions) (faults []lb.Violation) {
-	if len(c.muxes) == 0 {
+	if c.muxes == nil {
+		return nil
+	}
+	muxes := c.muxes()
+	if len(muxes) == 0 {
 		return nil
 	}
 	v := w.base.v
@@ -221,16 +236,16 @@ func (w *write) crowdedTables(c conditions) (faults []lb.Violation) {
 	if len(all) == 0 {
 		return nil
 	}
-	nodes := slices.Sorted(maps.Keys(c.muxes))
+	nodes := slices.Sorted(maps.Keys(muxes))
 	var known map[fit.Need]bool
 	for _, table := range reportedTables {
-		fault := w.crowdedTable(table, nodes, c.muxes, all, nil)
+		fault := w.crowdedTable(table, nodes, muxes, all, nil)
 		if fault != nil && !table.switched && !table.placed {
 			// Others may have it already; that costs a look at all services.
 			if known == nil {
 				known = w.sharedLocked(t)
 			}
-			fault = w.crowdedTable(table, nodes, c.muxes, all, known)
+			fault = w.crowdedTable(table, nodes, muxes, all, known)
 		}
 		if fault != nil {
 			faults = append(faults, *fault)

@@ -280,7 +280,7 @@ func (w *write) finish(c conditions) error {
 	if faults := w.unable(c); len(faults) > 0 {
 		return invalid{w.asSaid(faults)}
 	}
-	if faults := w.crowded(c.room); len(faults) > 0 {
+	if faults := w.crowded(c); len(faults) > 0 {
 		return invalid{faults}
 	}
 	if faults := append(w.crowdedTables(c), w.crowdedHosts(c)...); len(faults) > 0 {

@@ -115,7 +115,7 @@ func (t *term) compute(r *request, base *snapshot) (*write, error) {
 	if err := r.edit(t, w); err != nil {
 		return w, err
 	}
-	if faults := w.overDefaults(t.m.reports.room()); len(faults) > 0 {
+	if faults := w.overDefaults(t.m.reports.room); len(faults) > 0 {
 		return w, invalid{faults}
 	}
 	if w.by.role != pki.RoleTenant {
@@ -124,7 +124,7 @@ func (t *term) compute(r *request, base *snapshot) (*write, error) {
 	if faults := w.overHolding(); len(faults) > 0 {
 		return w, invalid{faults}
 	}
-	if faults := w.overHostShares(t.m.reports.tableUses(lb.RoleHost)); len(faults) > 0 {
+	if faults := w.overHostShares(t.m.reports.hostTables); len(faults) > 0 {
 		return w, invalid{faults}
 	}
 	if faults := base.foreign(w.by, t.m.managerAddrs(), w.edited); len(faults) > 0 {
