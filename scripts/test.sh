@@ -22,7 +22,7 @@ run() {
 }
 failed=0
 mapfile -t fast < <(go list ./... | grep -v -e /test/lab -e /test/chaos)
-run unit -timeout 20m "${fast[@]}"
+run unit -timeout 30m "${fast[@]}"
 run lab -timeout 40m -p 1 ./test/lab/...
 run chaos -timeout 15m -p 1 ./test/chaos/...
 if [ $failed != 0 ]; then echo "FAILED"; exit 1; fi
