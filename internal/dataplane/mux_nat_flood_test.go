@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
@@ -195,24 +194,12 @@ func TestNATFloodTries(t *testing.T) {
 
 // TestNATSparedHasAPlace: a session that is spared ends when another CPU has taken its place among those that wait for trust.
 func TestNATSparedHasAPlace(t *testing.T) {
-	patched := 0
 	// In the loaded program, the push returns that the queue is full.
-	full := func(spec *ebpf.CollectionSpec) {
-		for _, p := range spec.Programs {
-			within := false
-			for i, in := range p.Instructions {
-				if symbol := in.Symbol(); symbol != "" {
-					within = symbol == "nat_displace"
-				}
-				if within && in.IsBuiltinCall() && in.Constant == int64(asm.FnMapPushElem) {
-					p.Instructions[i] = asm.Mov.Imm(asm.R0, -int32(unix.E2BIG)).WithMetadata(in.Metadata)
-					patched++
-				}
-			}
-		}
-	}
-	f, talks := newSparingFixture(t, MuxOptions{testSpec: full}, 1)
-	if patched == 0 {
+	var full programPatch
+	f, talks := newSparingFixture(t, MuxOptions{testSpec: full.returns("nat_displace", -int32(unix.E2BIG), func(in asm.Instruction) bool {
+		return in.IsBuiltinCall() && in.Constant == int64(asm.FnMapPushElem)
+	})}, 1)
+	if full.patched == 0 {
 		t.Fatal("the program puts nothing back")
 	}
 	before := f.reasonsNow()["nat_displaced"]

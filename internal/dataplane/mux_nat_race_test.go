@@ -83,24 +83,11 @@ func TestNATUntrustedWait(t *testing.T) {
 
 // TestNATContendedWaits: a session whose word other CPUs change whenever one tries to end it waits for trust again, and the newcomer is refused.
 func TestNATContendedWaits(t *testing.T) {
-	patched := 0
 	// In the loaded program, each attempt to end the oldest session finds another word.
-	contended := func(spec *ebpf.CollectionSpec) {
-		for _, p := range spec.Programs {
-			within := false
-			for i, in := range p.Instructions {
-				if symbol := in.Symbol(); symbol != "" {
-					within = symbol == "nat_displace_old"
-				}
-				if within && in.OpCode.AtomicOp() == asm.CmpXchg {
-					p.Instructions[i] = asm.Mov.Imm(asm.R0, -1).WithMetadata(in.Metadata)
-					patched++
-				}
-			}
-		}
-	}
-	f := newNATFixtureWith(t, MuxOptions{testSpec: contended}, natServers()...)
-	if patched == 0 {
+	var contended programPatch
+	f := newNATFixtureWith(t, MuxOptions{testSpec: contended.returns("nat_displace_old", -1, func(in asm.Instruction) bool { return in.OpCode.AtomicOp() == asm.CmpXchg })},
+		natServers()...)
+	if contended.patched == 0 {
 		t.Fatal("the program ends no session")
 	}
 	places := uint16(testLimits.NAT) / 2
@@ -115,6 +102,27 @@ func TestNATContendedWaits(t *testing.T) {
 			after["nat_full"], before["nat_full"])
 	}
 	f.eachWaits()
+}
+
+// programPatch replaces instructions of a program before it is loaded.
+type programPatch struct{ patched int }
+
+// returns makes the instructions of a function that match put a value into R0 instead.
+func (c *programPatch) returns(function string, value int32, match func(asm.Instruction) bool) func(*ebpf.CollectionSpec) {
+	return func(spec *ebpf.CollectionSpec) {
+		for _, p := range spec.Programs {
+			within := false
+			for i, in := range p.Instructions {
+				if symbol := in.Symbol(); symbol != "" {
+					within = symbol == function
+				}
+				if within && match(in) {
+					p.Instructions[i] = asm.Mov.Imm(asm.R0, value).WithMetadata(in.Metadata)
+					c.patched++
+				}
+			}
+		}
+	}
 }
 
 // eachWaits checks that each untrusted session is among those that wait for trust, and empties these.
