@@ -72,7 +72,6 @@ type journal struct {
 	pages []numbered // by number; removed ones stay as nil pages until they outnumber the others
 	byKey map[string]*page
 	next  uint64 // number of the next page
-	bytes int64
 	// bytesOf are those of each class.
 	bytesOf classBytes
 	// held are the bytes of each owner, in classes other than pageUsual.
@@ -141,7 +140,6 @@ func (p *page) spread() {
 
 // countLocked counts a page that is added (sign 1) or removed (sign -1).
 func (j *journal) countLocked(p *page, sign int64) {
-	j.bytes += sign * p.size
 	j.bytesOf[p.class] += sign * p.size
 	for _, part := range p.parts {
 		s := pageShare{p.class, part.owner}

@@ -20,7 +20,7 @@ import (
 type reports struct {
 	mu    sync.Mutex
 	heard map[string]heard
-	// muxNames are the nodes in heard that were connected as muxes. There are few of them among the hosts.
+	// muxNames has the names in heard of nodes that connected as muxes, so that a look at the muxes skips the hosts.
 	muxNames map[string]bool
 	// waiting are the questions without an answer, by id.
 	waiting map[uint64]question
