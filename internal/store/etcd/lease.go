@@ -58,19 +58,20 @@ func (s *Store) KeepAlive(ctx context.Context, id store.LeaseID) error {
 	if granted, ok := s.leases.Load(id); ok {
 		ttl = granted.(time.Duration)
 	}
-	var failed error // of the last renewal, and when it failed
-	var failedAt time.Time
+	var failed error       // of the last renewal
+	var failedBy time.Time // when it had failed at the latest, if the process did not stand still
 	for {
 		// The lease lasts from when a renewal was sent, not from when its answer came.
 		sent := s.now()
 		left := ttl - sent.Sub(renewed)
-		if left <= 0 && failed != nil && sent.Sub(failedAt) < ttl/2 {
+		if left <= 0 && failed != nil && sent.Sub(failedBy) < ttl/2 {
 			return fmt.Errorf("lease was not renewed for %v and lasts %v: %w", sent.Sub(renewed).Round(time.Millisecond), ttl, failed)
 		}
 		if left <= 0 {
 			return fmt.Errorf("%w: it was not renewed for %v and lasts %v: the process stood still", store.ErrLeaseLost, sent.Sub(renewed).Round(time.Millisecond), ttl)
 		}
-		got, err := s.renew(ctx, id, max(left/2, retryAfter))
+		timeout := max(left/2, retryAfter)
+		got, err := s.renew(ctx, id, timeout)
 		wait := retryAfter
 		switch {
 		case err == nil:
@@ -83,7 +84,7 @@ func (s *Store) KeepAlive(ctx context.Context, id store.LeaseID) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		default:
-			failed, failedAt = err, s.now()
+			failed, failedBy = err, sent.Add(timeout)
 		}
 		select {
 		case <-time.After(wait):

@@ -62,6 +62,32 @@ func TestStoodStill(t *testing.T) {
 	}
 }
 
+// TestStoodStillInARenewal: a process that stood still while a renewal was under way has lost its lease, though that renewal
+// failed only now.
+func TestStoodStillInARenewal(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 3)
+	s := newStore(v3client.New(g.members[0].etcd.Server), nil)
+	defer s.Close()
+	id, err := s.Grant(t.Context(), 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.members[1].Close()
+	g.members[2].Close()
+	var looks atomic.Int64
+	s.now = func() time.Time {
+		now := time.Now()
+		if looks.Add(1) > 2 { // after the start and the first renewal
+			now = now.Add(6 * time.Second)
+		}
+		return now
+	}
+	if err := s.KeepAlive(t.Context(), id); !errors.Is(err, store.ErrLeaseLost) || !strings.Contains(err.Error(), "stood still") {
+		t.Errorf("keep alive: %v", err)
+	}
+}
+
 // TestUnknown: when nobody answers, KeepAlive ends with the store's error, which is not that the lease is lost.
 func TestUnknown(t *testing.T) {
 	t.Parallel()
