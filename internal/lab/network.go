@@ -10,6 +10,12 @@ import (
 // Uplink is the name of the one device that every node but the router has towards the fabric.
 const Uplink = "eth0"
 
+// FirstNamedPort to LastNamedPort are ports that clients give to no connection by themselves: tests bind them by number.
+const (
+	FirstNamedPort = 20_000
+	LastNamedPort  = 29_999
+)
+
 // Bridges of the router.
 const (
 	bridgeClients  = "clients"
@@ -243,6 +249,7 @@ func sysctls(kind Kind) []netdev.Sysctl {
 		// Room for a load generator that opens a connection per request.
 		settings = append(settings,
 			netdev.Sysctl{Key: "net/ipv4/ip_local_port_range", Value: "10000 65000"},
+			netdev.Sysctl{Key: "net/ipv4/ip_local_reserved_ports", Value: fmt.Sprintf("%d-%d", FirstNamedPort, LastNamedPort)},
 			netdev.Sysctl{Key: "net/ipv4/tcp_tw_reuse", Value: "1"})
 	}
 	return settings

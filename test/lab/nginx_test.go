@@ -108,7 +108,6 @@ func startNginx(t *testing.T, vms ...string) (dir string) {
 var visitPort atomic.Int32
 
 const (
-	firstVisitPort = 20_000
 	// visitPatience is how long a visitor waits for anything: as long as what is lost may be sent again.
 	visitPatience = 2 * time.Minute
 )
@@ -120,8 +119,36 @@ type visit struct {
 	port    int
 }
 
-// freshPort is one that no other visit has.
-func freshPort() int { return firstVisitPort + int(visitPort.Add(1)) }
+// freshPort is one that no other visit and no other connection of client1 has.
+func freshPort() int {
+	port := lab.FirstNamedPort + int(visitPort.Add(1))
+	if port > lab.LastNamedPort {
+		panic(fmt.Sprintf("port %d of a visit is not reserved", port))
+	}
+	return port
+}
+
+// TestNamedPorts: client1's kernel gives no connection a port that visits name, so that a visit can always bind its own.
+func TestNamedPorts(t *testing.T) {
+	dial := func(first, last uint32) error {
+		d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+			control := raw.Control(func(fd uintptr) {
+				err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_LOCAL_PORT_RANGE, int(last<<16|first))
+			})
+			return errors.Join(control, err)
+		}}
+		return netdev.In(client1(), func() error {
+			_, err := d.Dial("tcp", "127.0.0.1:1")
+			return err
+		})
+	}
+	if err := dial(lab.FirstNamedPort, lab.LastNamedPort); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("from a port that visits name: %v, want %v", err, syscall.EADDRNOTAVAIL)
+	}
+	if err := dial(lab.LastNamedPort+1, lab.LastNamedPort+100); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("from another port: %v, want %v", err, syscall.ECONNREFUSED)
+	}
+}
 
 // openVisit connects to a target from a port, 0: a fresh one.
 func openVisit(target string, port int) (*visit, error) {
