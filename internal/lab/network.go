@@ -13,7 +13,7 @@ const Uplink = "eth0"
 // FirstNamedPort to LastNamedPort are ports that clients give to no connection by themselves: tests bind them by number.
 const (
 	FirstNamedPort = 20_000
-	LastNamedPort  = 29_999
+	LastNamedPort  = 23_999
 )
 
 // Bridges of the router.

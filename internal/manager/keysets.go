@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -230,14 +231,7 @@ func (v *view) vipsOfKeysLocked(id keySetID) []place.Key {
 
 // muxNamesLocked are all muxes, ordered.
 func (v *view) muxNamesLocked() []string {
-	var out []string
-	for name, n := range v.state.Nodes {
-		if n.Role == lb.RoleMux {
-			out = append(out, name)
-		}
-	}
-	slices.Sort(out)
-	return out
+	return slices.Sorted(maps.Keys(v.muxes))
 }
 
 // acks are the revisions that nodes obey, as far as the leader knows: a node that is away obeys what it did.

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -77,4 +78,47 @@ func TestWithheldAt(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestMuxesOfView: the index of muxes has the Nodes that a pass over all finds.
+func TestMuxesOfView(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		for range rapid.IntRange(1, 6).Draw(t, "writes") {
+			w.step(t)
+			want := maps.Clone(w.view.state.Nodes)
+			maps.DeleteFunc(want, func(_ string, n *lb.Node) bool { return n.Role != lb.RoleMux })
+			if !maps.Equal(w.view.muxes, want) {
+				t.Fatalf("the index has %v, want %v", slices.Sorted(maps.Keys(w.view.muxes)), slices.Sorted(maps.Keys(want)))
+			}
+		}
+	})
+}
+
+// TestLooksAtPaceCopyNoStatus: the round over connected nodes that looks for late ones copies none of their statuses.
+func TestLooksAtPaceCopyNoStatus(t *testing.T) {
+	s := newKept(t)
+	connect := func(i int) {
+		ses := newSession(t.Context(), identity{name: fmt.Sprint("host", i), role: string(lb.RoleHost)})
+		ses.number = uint64(i)
+		ses.moved = false
+		s.m.sessions.add(ses)
+		s.m.reports.connected(ses, &apiv1.Hello{HaveRevision: 1}, s.clock.Now())
+		s.m.reports.report(ses, &apiv1.NodeStatus{Tables: []*apiv1.TableStatus{{Name: "bindings", Used: 1, Capacity: 10}}}, s.clock.Now())
+	}
+	for i := range 1001 {
+		connect(1 + i)
+	}
+	// They obey all there is for them, and report an older revision.
+	s.m.view.mu.Lock()
+	s.m.view.planRev = 5
+	s.m.view.mu.Unlock()
+	p := newPaceEvents(s.m)
+	p.round()
+	if len(p.late) > 0 {
+		t.Errorf("%d hosts are late, want none", len(p.late))
+	}
+	if many := testing.AllocsPerRun(10, p.round); many > 200 {
+		t.Errorf("%v allocations with 1,001 hosts, want at most 200", many)
+	}
 }

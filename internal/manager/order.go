@@ -179,20 +179,36 @@ func (m *Manager) synced(nodes []*apiv1.NodeStatus) {
 	m.view.mu.RLock()
 	defer m.view.mu.RUnlock()
 	for i, st := range nodes {
-		s := m.sessions.get(st.GetName())
-		if s == nil || !st.GetConnected() {
-			continue
-		}
-		settled := st.GetSyncedRevision()
-		if s.via != nil {
-			settled = max(settled, s.via.settled(s.name)) // which tells of it a little later
-		} else if s.settled() {
-			settled = m.view.planRev
-		}
-		if st.GetSyncedRevision() != settled {
+		if settled := m.reachedLocked(st); st.GetSyncedRevision() != settled {
 			nodes[i] = edited(st, func(out *apiv1.NodeStatus) { out.SyncedRevision = settled })
 		}
 	}
+}
+
+// reachedLocked is the revision that a node keeps up with: the present one if it obeys all that there is for it, else the
+// one that it reports.
+func (m *Manager) reachedLocked(st *apiv1.NodeStatus) int64 {
+	s := m.sessions.get(st.GetName())
+	switch {
+	case s == nil || !st.GetConnected():
+	case s.via != nil:
+		return max(st.GetSyncedRevision(), s.via.settled(s.name)) // which tells of it a little later
+	case s.settled():
+		return m.view.planRev
+	}
+	return st.GetSyncedRevision()
+}
+
+// reachedRevisions returns the revisions that the connected nodes keep up with, and the newest there is.
+func (m *Manager) reachedRevisions() (of map[string]int64, newest int64) {
+	nodes := m.reports.connectedNodes()
+	m.view.mu.RLock()
+	defer m.view.mu.RUnlock()
+	of = make(map[string]int64, len(nodes))
+	for _, st := range nodes {
+		of[st.GetName()] = m.reachedLocked(st)
+	}
+	return of, m.view.planRev
 }
 
 func (s *session) settled() bool {

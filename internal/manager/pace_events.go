@@ -40,18 +40,16 @@ func (p *paceEvents) run(ctx context.Context) {
 
 func (p *paceEvents) round() {
 	m, now := p.m, p.m.o.Clock.Now()
-	revision := m.view.planRevision()
-	nodes := m.reports.all("", nil)
-	m.synced(nodes)
+	nodes, revision := m.reachedRevisions()
 	late := map[string]lateness{}
-	for _, st := range nodes {
-		name, was := st.GetName(), p.late[st.GetName()]
+	for name, reached := range nodes {
+		was := p.late[name]
 		switch {
-		case st.GetSyncedRevision() >= revision || was.revision > 0 && st.GetSyncedRevision() >= was.revision:
+		case reached >= revision || was.revision > 0 && reached >= was.revision:
 			if m.events.last(string(lb.KindNode), name, latchPace, "").reason == reasonPlanStale {
 				m.objectEvent(lb.KindNode, name, reasonPlanCurrent, "keeps up with its plan again")
 			}
-			if st.GetSyncedRevision() < revision {
+			if reached < revision {
 				late[name] = lateness{revision, now}
 			}
 		case was.revision == 0:
@@ -59,7 +57,7 @@ func (p *paceEvents) round() {
 		default:
 			late[name] = was
 			if now.Sub(was.since) >= staleAfter {
-				m.objectEvent(lb.KindNode, name, reasonPlanStale, "has not obeyed revision %d for %s: it obeys %d", was.revision, staleAfter, st.GetSyncedRevision())
+				m.objectEvent(lb.KindNode, name, reasonPlanStale, "has not obeyed revision %d for %s: it obeys %d", was.revision, staleAfter, reached)
 			}
 		}
 	}

@@ -1,7 +1,9 @@
 package manager
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
@@ -46,13 +48,7 @@ func (r *reports) newest(names []string) []heard {
 func (v *view) muxNodes() []*lb.Node {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	var out []*lb.Node
-	for _, n := range v.state.Nodes {
-		if n.Role == lb.RoleMux {
-			out = append(out, n)
-		}
-	}
-	return out
+	return slices.Collect(maps.Values(v.muxes))
 }
 
 // sameList tells whether two lists, which are never modified, are one.

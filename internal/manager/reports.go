@@ -236,6 +236,18 @@ func membersOnly(nodes []*apiv1.NodeStatus, service string) []*apiv1.NodeStatus 
 	return out
 }
 
+// connectedNodes are the newest statuses of the nodes that are connected, in no order.
+func (r *reports) connectedNodes() (out []*apiv1.NodeStatus) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, h := range r.heard {
+		if h.status.GetConnected() {
+			out = append(out, h.status)
+		}
+	}
+	return out
+}
+
 // all returns the statuses ordered by name, for one node or all. A node that was deleted and is gone has none.
 func (r *reports) all(name string, objs []*apiv1.Object) []*apiv1.NodeStatus {
 	r.mu.Lock()

@@ -71,6 +71,8 @@ type view struct {
 	// holdings are what the records of each tenant take.
 	holdings map[string]holding
 	state    plan.State
+	// muxes are the Nodes of state whose role is mux, by name: a look at the muxes skips the hosts.
+	muxes map[string]*lb.Node
 	// wanted are the objects, indexed for validation.
 	wanted   *lb.State
 	stateMod map[lb.EndpointKey]int64
@@ -149,6 +151,7 @@ func newView(s *secrets) *view {
 			Places: map[place.Key]plan.Place{}, Cookies: map[place.Key]plan.KeySet{}, CIDs: map[string]plan.KeySet{},
 			Tunnels: map[string]plan.TunnelChange{},
 		},
+		muxes:      map[string]*lb.Node{},
 		tunnelMods: map[string]int64{},
 		keyMods:    map[keySetID]int64{},
 		vips:       newVIPs(),

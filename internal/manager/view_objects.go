@@ -66,6 +66,9 @@ func (v *view) foldObjectLocked(ev store.Event, c *change, touched touched) erro
 		})
 	case *lb.Node:
 		v.state.Nodes[o.Name] = o
+		if o.Role == lb.RoleMux {
+			v.muxes[o.Name] = o
+		}
 	case *lb.Network:
 		v.state.Networks[o.Name] = o
 		c.surroundings = true
@@ -94,6 +97,7 @@ func (v *view) forgetLocked(o lb.Object, touched touched) {
 		})
 	case *lb.Node:
 		delete(v.state.Nodes, o.Name)
+		delete(v.muxes, o.Name)
 	case *lb.Network:
 		delete(v.state.Networks, o.Name)
 	case *lb.Tenant:

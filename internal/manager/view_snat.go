@@ -260,10 +260,8 @@ func (v *view) muxNames() map[string]bool {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	out := map[string]bool{}
-	for name, n := range v.state.Nodes {
-		if n.Role == lb.RoleMux {
-			out[name] = true
-		}
+	for name := range v.muxes {
+		out[name] = true
 	}
 	return out
 }

@@ -93,8 +93,8 @@ func (w *write) replacements() map[place.Key]*plan.Place {
 // muxesLocked are the names of the muxes there will be, ordered.
 func (w *write) muxesLocked() []string {
 	var out []string
-	for name, n := range w.base.v.state.Nodes {
-		if _, edited := w.edited[ref{lb.KindNode, name}]; !edited && n.Role == lb.RoleMux {
+	for name := range w.base.v.muxes {
+		if _, edited := w.edited[ref{lb.KindNode, name}]; !edited {
 			out = append(out, name)
 		}
 	}
