@@ -54,6 +54,7 @@ const volatile enum flow_tag flow_tag_known = 0;
 const volatile enum flow_kind flow_kind_known = 0;
 const volatile enum flow_record_flag flow_flags_known = 0;
 const volatile enum idle_class idle_class_known = 0;
+const volatile enum host_reason_class host_reason_class_known = 0;
 const volatile enum host_snat_limit snat_limit_known = 0;
 const volatile enum meter_limit meter_limit_known = LIMIT_METERS;
 const volatile enum meter_direction meter_direction_known = METER_IN;

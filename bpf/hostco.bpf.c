@@ -29,6 +29,7 @@ volatile __u64 co_test_now = 0;
 /* Of no use but that these enums reach BTF. */
 const volatile enum co_limit co_limit_known = LIMIT_CO_ENDPOINTS;
 const volatile enum co_allow co_allow_known = CO_ALLOW_SACK;
+const volatile enum co_reason_class co_reason_class_known = 0;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

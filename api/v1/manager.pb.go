@@ -4397,10 +4397,17 @@ func (x *MemberDecision) GetNoAgent() string {
 	return ""
 }
 
+// ReasonCount is a counter of the programs of a mux or host, or of its agent.
 type ReasonCount struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	Packets       uint64                 `protobuf:"varint,2,opt,name=packets,proto3" json:"packets,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, such as "no_endpoint"; docs/reference/reasons.md lists all.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// How many packets it counted since the node's tables were made.
+	Packets uint64 `protobuf:"varint,2,opt,name=packets,proto3" json:"packets,omitempty"`
+	// The end of these packets: "drop", "pass" (left to the kernel), "tx" (forwarded, delivered or answered), "consumed" (kept by
+	// the program or given to its agent), "info" (counted in addition to another reason, or without a packet). Empty from a build
+	// that sends no classes.
+	Class         string `protobuf:"bytes,3,opt,name=class,proto3" json:"class,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4447,6 +4454,13 @@ func (x *ReasonCount) GetPackets() uint64 {
 		return x.Packets
 	}
 	return 0
+}
+
+func (x *ReasonCount) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
 }
 
 // RouteStatus is a VIP prefix as the mux's speaker has it.
@@ -7926,10 +7940,11 @@ const file_v1_manager_proto_rawDesc = "" +
 	"\x04warm\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x04warm\x126\n" +
 	"\bdraining\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\bdraining\x124\n" +
 	"\adrained\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\adrained\x12\x19\n" +
-	"\bno_agent\x18\x10 \x01(\tR\anoAgent\"?\n" +
+	"\bno_agent\x18\x10 \x01(\tR\anoAgent\"U\n" +
 	"\vReasonCount\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
-	"\apackets\x18\x02 \x01(\x04R\apackets\"E\n" +
+	"\apackets\x18\x02 \x01(\x04R\apackets\x12\x14\n" +
+	"\x05class\x18\x03 \x01(\tR\x05class\"E\n" +
 	"\vRouteStatus\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x1e\n" +
 	"\n" +

@@ -5,6 +5,7 @@
 
 #include "abi/config.h"
 #include "abi/limit.h"
+#include "abi/reason_class.h"
 
 /* A timestamp of form CO is the shared clock in milliseconds plus cookie << CO_TIME_BITS: a clock like any other to whoever does not know the key. */
 enum co_limit {
@@ -54,22 +55,44 @@ struct co_setup {
 };
 SHUNT_ASSERT_SIZE(struct co_setup, 32);
 
-/* What became of a segment. Counted per CPU in the map `co_reasons`. A SYN that is the kernel's goes on without timestamps, so that no other clock is read as
- * a cookie. */
+/* The reasons of the program that makes handshakes. A segment counts exactly one, per CPU in the map `co_reasons`. A SYN
+ * that is left to the kernel goes on without timestamps, so that no other clock is read as a cookie. */
+#define CO_REASONS(R) \
+	/* of no handshake that is made here: the kernel's */ \
+	R(CO_REASON_PASS_OTHER, 0, PASS) \
+	/* a SYN, answered */ \
+	R(CO_REASON_ANSWERED, 1, TX) \
+	/* the client's acknowledgement: the kernel has the connection */ \
+	R(CO_REASON_ACCEPTED, 2, CONSUMED) \
+	/* a SYN without timestamps, or with a maximum segment size below the kernel's least: \
+	 * the kernel's, without a cookie */ \
+	R(CO_REASON_PASS_NO_TIME, 3, PASS) \
+	/* nobody listens here */ \
+	R(CO_REASON_PASS_NO_LISTENER, 4, PASS) \
+	/* who listens takes MPTCP, whose connections the kernel alone can begin */ \
+	R(CO_REASON_PASS_MPTCP, 5, PASS) \
+	/* a SYN of a connection that the kernel still knows */ \
+	R(CO_REASON_PASS_OLD, 6, PASS) \
+	/* of what was sent here, but with another timestamp: for its packets would go elsewhere \
+	 * */ \
+	R(CO_REASON_BAD_ECHO, 7, DROP) \
+	/* options that lie about their length */ \
+	R(CO_REASON_MALFORMED, 8, DROP) \
+	/* the kernel did not take the connection */ \
+	R(CO_REASON_REFUSED, 9, DROP) \
+	/* no room for the answer */ \
+	R(CO_REASON_NO_ROOM, 10, DROP) \
+	/* a SYN behind IP options or extension headers */ \
+	R(CO_REASON_PASS_HEADERS, 11, PASS)
+
 enum co_reason {
-	CO_REASON_PASS_OTHER = 0,      /* of no handshake that is made here: the kernel's */
-	CO_REASON_ANSWERED = 1,        /* a SYN, answered */
-	CO_REASON_ACCEPTED = 2,        /* the client's acknowledgement: the kernel has the connection */
-	CO_REASON_PASS_NO_TIME = 3,    /* a SYN without timestamps, or with a maximum segment size below the kernel's least: the kernel's, without a cookie */
-	CO_REASON_PASS_NO_LISTENER = 4,/* nobody listens here */
-	CO_REASON_PASS_MPTCP = 5,      /* who listens takes MPTCP, whose connections the kernel alone can begin */
-	CO_REASON_PASS_OLD = 6,        /* a SYN of a connection that the kernel still knows */
-	CO_REASON_BAD_ECHO = 7,        /* of what was sent here, but with another timestamp: dropped, for its packets would go elsewhere */
-	CO_REASON_MALFORMED = 8,       /* options that lie about their length: dropped */
-	CO_REASON_REFUSED = 9,         /* the kernel did not take the connection: dropped */
-	CO_REASON_NO_ROOM = 10,        /* no room for the answer: dropped */
-	CO_REASON_PASS_HEADERS = 11,   /* a SYN behind IP options or extension headers */
+	CO_REASONS(REASON_VALUE)
 	CO_REASON_MAX,
+};
+
+/* The class of each. */
+enum co_reason_class {
+	CO_REASONS(REASON_CLASS_VALUE)
 };
 
 #endif

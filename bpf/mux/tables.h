@@ -403,6 +403,7 @@ volatile __u64 probe_key;
 const struct {
 	enum limit limit;
 	enum mux_reason reason;
+	enum mux_reason_class reason_class;
 	enum ring_word_bit ring_word;
 	enum endpoint_slot_value slot;
 	enum policy_shift policy;

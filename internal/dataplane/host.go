@@ -250,13 +250,13 @@ func readAll[K comparable, V any](m *ebpf.Map) (map[K]V, error) {
 // Counters implements HostTables. Bindings are those of the last Apply, ordered by key.
 func (h *Host) Counters() (HostCounters, error) {
 	out := HostCounters{Reasons: map[string]uint64{}}
-	for i, name := range h.reasons {
+	for i, r := range HostReasons().All {
 		var perCPU []uint64
 		if err := h.objects.HostReasons.Lookup(uint32(i), &perCPU); err != nil {
-			return out, fmt.Errorf("read reason %s: %w", name, err)
+			return out, fmt.Errorf("read reason %s: %w", r.Name, err)
 		}
 		for _, n := range perCPU {
-			out.Reasons[name] += n
+			out.Reasons[r.Name] += n
 		}
 	}
 	h.mu.Lock()

@@ -461,6 +461,65 @@ const (
 	hostHostReasonHOST_REASON_MAX                hostHostReason = 54
 )
 
+type hostHostReasonClass uint32
+
+const (
+	hostHostReasonClassCLASS_OF_HOST_REASON_PASS_NOT_OURS      hostHostReasonClass = 1
+	hostHostReasonClassCLASS_OF_HOST_REASON_IN_DELIVERED       hostHostReasonClass = 2
+	hostHostReasonClassCLASS_OF_HOST_REASON_IN_UNTOUCHED       hostHostReasonClass = 2
+	hostHostReasonClassCLASS_OF_HOST_REASON_OUT_RETURNED       hostHostReasonClass = 2
+	hostHostReasonClassCLASS_OF_HOST_REASON_IN_BAD_SOURCE      hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_IN_NO_BINDING      hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_IN_MALFORMED       hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_IN_FRAGMENT        hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_IN_NO_PORT         hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_IN_STATE_FULL      hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_IN_ADJUST_FAILED   hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_OUT_REWRITE_FAILED hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_MSS_CLAMPED        hostHostReasonClass = 4
+	hostHostReasonClassCLASS_OF_HOST_REASON_CLIENT_PORT_MAPPED hostHostReasonClass = 4
+	hostHostReasonClassCLASS_OF_HOST_REASON_IN_NO_ROUTE        hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_OUT_FRAGMENT       hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_IN_GUE_UNKNOWN     hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_IN_ICMP_DELIVERED  hostHostReasonClass = 2
+	hostHostReasonClassCLASS_OF_HOST_REASON_IN_ICMP_UNKNOWN    hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_OUT_ICMP_RETURNED  hostHostReasonClass = 2
+	hostHostReasonClassCLASS_OF_HOST_REASON_FRAGMENT_FOLLOWED  hostHostReasonClass = 4
+	hostHostReasonClassCLASS_OF_HOST_REASON_PROBE_ASKED        hostHostReasonClass = 3
+	hostHostReasonClassCLASS_OF_HOST_REASON_PROBE_ENDED        hostHostReasonClass = 3
+	hostHostReasonClassCLASS_OF_HOST_REASON_PROBE_RESET        hostHostReasonClass = 3
+	hostHostReasonClassCLASS_OF_HOST_REASON_PROBE_UNREACHABLE  hostHostReasonClass = 3
+	hostHostReasonClassCLASS_OF_HOST_REASON_PROBE_IGNORED      hostHostReasonClass = 3
+	hostHostReasonClassCLASS_OF_HOST_REASON_PROBE_NO_ROOM      hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_REPAIRED_AWAY      hostHostReasonClass = 2
+	hostHostReasonClassCLASS_OF_HOST_REASON_REPAIRED_HERE      hostHostReasonClass = 4
+	hostHostReasonClassCLASS_OF_HOST_REASON_REPAIR_ARRIVED     hostHostReasonClass = 4
+	hostHostReasonClassCLASS_OF_HOST_REASON_REPAIR_NOBODY      hostHostReasonClass = 4
+	hostHostReasonClassCLASS_OF_HOST_REASON_REPAIR_FAILED      hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_IN_ICMP_WINDOW     hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_FLOW_EVICTED       hostHostReasonClass = 4
+	hostHostReasonClassCLASS_OF_HOST_REASON_FLOW_CONTENDED     hostHostReasonClass = 4
+	hostHostReasonClassCLASS_OF_HOST_REASON_SENT_MALFORMED     hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_CLIENT_HERE        hostHostReasonClass = 4
+	hostHostReasonClassCLASS_OF_HOST_REASON_SENT_BAD_SOURCE    hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_SENT_VIP_SOURCE    hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_SENT_TUNNEL        hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_OUT_SNAT           hostHostReasonClass = 2
+	hostHostReasonClassCLASS_OF_HOST_REASON_IN_SNAT            hostHostReasonClass = 2
+	hostHostReasonClassCLASS_OF_HOST_REASON_OUT_SNAT_WAITS     hostHostReasonClass = 3
+	hostHostReasonClassCLASS_OF_HOST_REASON_OUT_SNAT_NO_PORT   hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_OUT_SNAT_FULL      hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_IN_SNAT_UNKNOWN    hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_SPREAD             hostHostReasonClass = 4
+	hostHostReasonClassCLASS_OF_HOST_REASON_SPREAD_NOBODY      hostHostReasonClass = 4
+	hostHostReasonClassCLASS_OF_HOST_REASON_COOKIE_BEGUN       hostHostReasonClass = 4
+	hostHostReasonClassCLASS_OF_HOST_REASON_COOKIE_REBUILT     hostHostReasonClass = 4
+	hostHostReasonClassCLASS_OF_HOST_REASON_COOKIE_REMINTED    hostHostReasonClass = 4
+	hostHostReasonClassCLASS_OF_HOST_REASON_COOKIE_FOREIGN     hostHostReasonClass = 4
+	hostHostReasonClassCLASS_OF_HOST_REASON_COOKIE_CONTENDED   hostHostReasonClass = 4
+	hostHostReasonClassCLASS_OF_HOST_REASON_FLOW_OVER_SHARE    hostHostReasonClass = 4
+)
+
 type hostHostSnatAddr uint32
 
 const (
@@ -671,70 +730,71 @@ type hostTunnelSource struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	hostMapArrivals            = "arrivals"
-	hostMapBindingAsks         = "binding_asks"
-	hostMapBindingCounts       = "binding_counts"
-	hostMapBindingFlows        = "binding_flows"
-	hostMapBoundMembers        = "bound_members"
-	hostMapBoundRanges         = "bound_ranges"
-	hostMapCookieKeys          = "cookie_keys"
-	hostMapDatagrams           = "datagrams"
-	hostMapFlowAddrs           = "flow_addrs"
-	hostMapFlowCookies         = "flow_cookies"
-	hostMapFlowCounts          = "flow_counts"
-	hostMapFlowNotes           = "flow_notes"
-	hostMapFlowRecords         = "flow_records"
-	hostMapFlowSetups          = "flow_setups"
-	hostMapFlowShares          = "flow_shares"
-	hostMapFlowTags            = "flow_tags"
-	hostMapHostConfigs         = "host_configs"
-	hostMapHostReasons         = "host_reasons"
-	hostMapNetworks            = "networks"
-	hostMapOuters              = "outers"
-	hostMapOwnedVips           = "owned_vips"
-	hostMapPeers               = "peers"
-	hostMapRepairSlots         = "repair_slots"
-	hostMapRepairTargets       = "repair_targets"
-	hostMapRepairs             = "repairs"
-	hostMapSenders             = "senders"
-	hostMapServerMeters        = "server_meters"
-	hostMapSnatAddrs           = "snat_addrs"
-	hostMapSnatHolders         = "snat_holders"
-	hostMapSnatInsideOf        = "snat_inside_of"
-	hostMapSnatLows            = "snat_lows"
-	hostMapSnatRanges          = "snat_ranges"
-	hostMapSnatSetups          = "snat_setups"
-	hostMapSnatSpent           = "snat_spent"
-	hostMapTunnelSources       = "tunnel_sources"
-	hostProgHostIn             = "host_in"
-	hostProgHostOut            = "host_out"
-	hostProgHostServe          = "host_serve"
-	hostVarBindingCookieKnown  = "binding_cookie_known"
-	hostVarCookieLimitKnown    = "cookie_limit_known"
-	hostVarCookieUseKnown      = "cookie_use_known"
-	hostVarEvcFlagKnown        = "evc_flag_known"
-	hostVarFlowFlagsKnown      = "flow_flags_known"
-	hostVarFlowKey             = "flow_key"
-	hostVarFlowKindKnown       = "flow_kind_known"
-	hostVarFlowMask            = "flow_mask"
-	hostVarFlowTagKnown        = "flow_tag_known"
-	hostVarHostAbiVersion      = "host_abi_version"
-	hostVarHostAhead           = "host_ahead"
-	hostVarHostFlagsKnown      = "host_flags_known"
-	hostVarHostFlowsBeside     = "host_flows_beside"
-	hostVarHostFlowsStamped    = "host_flows_stamped"
-	hostVarHostIpv6CsumFlag    = "host_ipv6_csum_flag"
-	hostVarHostOpenings        = "host_openings"
-	hostVarHostSourceUsual     = "host_source_usual"
-	hostVarHostTestClock       = "host_test_clock"
-	hostVarHostTestNow         = "host_test_now"
-	hostVarHostTimeBits        = "host_time_bits"
-	hostVarIdleClassKnown      = "idle_class_known"
-	hostVarMeterDirectionKnown = "meter_direction_known"
-	hostVarMeterLimitKnown     = "meter_limit_known"
-	hostVarRepairFlowUsual     = "repair_flow_usual"
-	hostVarRepairLimitPeers    = "repair_limit_peers"
-	hostVarSnatLimitKnown      = "snat_limit_known"
+	hostMapArrivals             = "arrivals"
+	hostMapBindingAsks          = "binding_asks"
+	hostMapBindingCounts        = "binding_counts"
+	hostMapBindingFlows         = "binding_flows"
+	hostMapBoundMembers         = "bound_members"
+	hostMapBoundRanges          = "bound_ranges"
+	hostMapCookieKeys           = "cookie_keys"
+	hostMapDatagrams            = "datagrams"
+	hostMapFlowAddrs            = "flow_addrs"
+	hostMapFlowCookies          = "flow_cookies"
+	hostMapFlowCounts           = "flow_counts"
+	hostMapFlowNotes            = "flow_notes"
+	hostMapFlowRecords          = "flow_records"
+	hostMapFlowSetups           = "flow_setups"
+	hostMapFlowShares           = "flow_shares"
+	hostMapFlowTags             = "flow_tags"
+	hostMapHostConfigs          = "host_configs"
+	hostMapHostReasons          = "host_reasons"
+	hostMapNetworks             = "networks"
+	hostMapOuters               = "outers"
+	hostMapOwnedVips            = "owned_vips"
+	hostMapPeers                = "peers"
+	hostMapRepairSlots          = "repair_slots"
+	hostMapRepairTargets        = "repair_targets"
+	hostMapRepairs              = "repairs"
+	hostMapSenders              = "senders"
+	hostMapServerMeters         = "server_meters"
+	hostMapSnatAddrs            = "snat_addrs"
+	hostMapSnatHolders          = "snat_holders"
+	hostMapSnatInsideOf         = "snat_inside_of"
+	hostMapSnatLows             = "snat_lows"
+	hostMapSnatRanges           = "snat_ranges"
+	hostMapSnatSetups           = "snat_setups"
+	hostMapSnatSpent            = "snat_spent"
+	hostMapTunnelSources        = "tunnel_sources"
+	hostProgHostIn              = "host_in"
+	hostProgHostOut             = "host_out"
+	hostProgHostServe           = "host_serve"
+	hostVarBindingCookieKnown   = "binding_cookie_known"
+	hostVarCookieLimitKnown     = "cookie_limit_known"
+	hostVarCookieUseKnown       = "cookie_use_known"
+	hostVarEvcFlagKnown         = "evc_flag_known"
+	hostVarFlowFlagsKnown       = "flow_flags_known"
+	hostVarFlowKey              = "flow_key"
+	hostVarFlowKindKnown        = "flow_kind_known"
+	hostVarFlowMask             = "flow_mask"
+	hostVarFlowTagKnown         = "flow_tag_known"
+	hostVarHostAbiVersion       = "host_abi_version"
+	hostVarHostAhead            = "host_ahead"
+	hostVarHostFlagsKnown       = "host_flags_known"
+	hostVarHostFlowsBeside      = "host_flows_beside"
+	hostVarHostFlowsStamped     = "host_flows_stamped"
+	hostVarHostIpv6CsumFlag     = "host_ipv6_csum_flag"
+	hostVarHostOpenings         = "host_openings"
+	hostVarHostReasonClassKnown = "host_reason_class_known"
+	hostVarHostSourceUsual      = "host_source_usual"
+	hostVarHostTestClock        = "host_test_clock"
+	hostVarHostTestNow          = "host_test_now"
+	hostVarHostTimeBits         = "host_time_bits"
+	hostVarIdleClassKnown       = "idle_class_known"
+	hostVarMeterDirectionKnown  = "meter_direction_known"
+	hostVarMeterLimitKnown      = "meter_limit_known"
+	hostVarRepairFlowUsual      = "repair_flow_usual"
+	hostVarRepairLimitPeers     = "repair_limit_peers"
+	hostVarSnatLimitKnown       = "snat_limit_known"
 )
 
 // loadHost returns the embedded CollectionSpec for host.
@@ -829,32 +889,33 @@ type hostMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type hostVariableSpecs struct {
-	BindingCookieKnown  *ebpf.VariableSpec `ebpf:"binding_cookie_known"`
-	CookieLimitKnown    *ebpf.VariableSpec `ebpf:"cookie_limit_known"`
-	CookieUseKnown      *ebpf.VariableSpec `ebpf:"cookie_use_known"`
-	EvcFlagKnown        *ebpf.VariableSpec `ebpf:"evc_flag_known"`
-	FlowFlagsKnown      *ebpf.VariableSpec `ebpf:"flow_flags_known"`
-	FlowKey             *ebpf.VariableSpec `ebpf:"flow_key"`
-	FlowKindKnown       *ebpf.VariableSpec `ebpf:"flow_kind_known"`
-	FlowMask            *ebpf.VariableSpec `ebpf:"flow_mask"`
-	FlowTagKnown        *ebpf.VariableSpec `ebpf:"flow_tag_known"`
-	HostAbiVersion      *ebpf.VariableSpec `ebpf:"host_abi_version"`
-	HostAhead           *ebpf.VariableSpec `ebpf:"host_ahead"`
-	HostFlagsKnown      *ebpf.VariableSpec `ebpf:"host_flags_known"`
-	HostFlowsBeside     *ebpf.VariableSpec `ebpf:"host_flows_beside"`
-	HostFlowsStamped    *ebpf.VariableSpec `ebpf:"host_flows_stamped"`
-	HostIpv6CsumFlag    *ebpf.VariableSpec `ebpf:"host_ipv6_csum_flag"`
-	HostOpenings        *ebpf.VariableSpec `ebpf:"host_openings"`
-	HostSourceUsual     *ebpf.VariableSpec `ebpf:"host_source_usual"`
-	HostTestClock       *ebpf.VariableSpec `ebpf:"host_test_clock"`
-	HostTestNow         *ebpf.VariableSpec `ebpf:"host_test_now"`
-	HostTimeBits        *ebpf.VariableSpec `ebpf:"host_time_bits"`
-	IdleClassKnown      *ebpf.VariableSpec `ebpf:"idle_class_known"`
-	MeterDirectionKnown *ebpf.VariableSpec `ebpf:"meter_direction_known"`
-	MeterLimitKnown     *ebpf.VariableSpec `ebpf:"meter_limit_known"`
-	RepairFlowUsual     *ebpf.VariableSpec `ebpf:"repair_flow_usual"`
-	RepairLimitPeers    *ebpf.VariableSpec `ebpf:"repair_limit_peers"`
-	SnatLimitKnown      *ebpf.VariableSpec `ebpf:"snat_limit_known"`
+	BindingCookieKnown   *ebpf.VariableSpec `ebpf:"binding_cookie_known"`
+	CookieLimitKnown     *ebpf.VariableSpec `ebpf:"cookie_limit_known"`
+	CookieUseKnown       *ebpf.VariableSpec `ebpf:"cookie_use_known"`
+	EvcFlagKnown         *ebpf.VariableSpec `ebpf:"evc_flag_known"`
+	FlowFlagsKnown       *ebpf.VariableSpec `ebpf:"flow_flags_known"`
+	FlowKey              *ebpf.VariableSpec `ebpf:"flow_key"`
+	FlowKindKnown        *ebpf.VariableSpec `ebpf:"flow_kind_known"`
+	FlowMask             *ebpf.VariableSpec `ebpf:"flow_mask"`
+	FlowTagKnown         *ebpf.VariableSpec `ebpf:"flow_tag_known"`
+	HostAbiVersion       *ebpf.VariableSpec `ebpf:"host_abi_version"`
+	HostAhead            *ebpf.VariableSpec `ebpf:"host_ahead"`
+	HostFlagsKnown       *ebpf.VariableSpec `ebpf:"host_flags_known"`
+	HostFlowsBeside      *ebpf.VariableSpec `ebpf:"host_flows_beside"`
+	HostFlowsStamped     *ebpf.VariableSpec `ebpf:"host_flows_stamped"`
+	HostIpv6CsumFlag     *ebpf.VariableSpec `ebpf:"host_ipv6_csum_flag"`
+	HostOpenings         *ebpf.VariableSpec `ebpf:"host_openings"`
+	HostReasonClassKnown *ebpf.VariableSpec `ebpf:"host_reason_class_known"`
+	HostSourceUsual      *ebpf.VariableSpec `ebpf:"host_source_usual"`
+	HostTestClock        *ebpf.VariableSpec `ebpf:"host_test_clock"`
+	HostTestNow          *ebpf.VariableSpec `ebpf:"host_test_now"`
+	HostTimeBits         *ebpf.VariableSpec `ebpf:"host_time_bits"`
+	IdleClassKnown       *ebpf.VariableSpec `ebpf:"idle_class_known"`
+	MeterDirectionKnown  *ebpf.VariableSpec `ebpf:"meter_direction_known"`
+	MeterLimitKnown      *ebpf.VariableSpec `ebpf:"meter_limit_known"`
+	RepairFlowUsual      *ebpf.VariableSpec `ebpf:"repair_flow_usual"`
+	RepairLimitPeers     *ebpf.VariableSpec `ebpf:"repair_limit_peers"`
+	SnatLimitKnown       *ebpf.VariableSpec `ebpf:"snat_limit_known"`
 }
 
 // hostObjects contains all objects after they have been loaded into the kernel.
@@ -958,32 +1019,33 @@ func (m *hostMaps) Close() error {
 //
 // It can be passed to loadHostObjects or ebpf.CollectionSpec.LoadAndAssign.
 type hostVariables struct {
-	BindingCookieKnown  *ebpf.Variable `ebpf:"binding_cookie_known"`
-	CookieLimitKnown    *ebpf.Variable `ebpf:"cookie_limit_known"`
-	CookieUseKnown      *ebpf.Variable `ebpf:"cookie_use_known"`
-	EvcFlagKnown        *ebpf.Variable `ebpf:"evc_flag_known"`
-	FlowFlagsKnown      *ebpf.Variable `ebpf:"flow_flags_known"`
-	FlowKey             *ebpf.Variable `ebpf:"flow_key"`
-	FlowKindKnown       *ebpf.Variable `ebpf:"flow_kind_known"`
-	FlowMask            *ebpf.Variable `ebpf:"flow_mask"`
-	FlowTagKnown        *ebpf.Variable `ebpf:"flow_tag_known"`
-	HostAbiVersion      *ebpf.Variable `ebpf:"host_abi_version"`
-	HostAhead           *ebpf.Variable `ebpf:"host_ahead"`
-	HostFlagsKnown      *ebpf.Variable `ebpf:"host_flags_known"`
-	HostFlowsBeside     *ebpf.Variable `ebpf:"host_flows_beside"`
-	HostFlowsStamped    *ebpf.Variable `ebpf:"host_flows_stamped"`
-	HostIpv6CsumFlag    *ebpf.Variable `ebpf:"host_ipv6_csum_flag"`
-	HostOpenings        *ebpf.Variable `ebpf:"host_openings"`
-	HostSourceUsual     *ebpf.Variable `ebpf:"host_source_usual"`
-	HostTestClock       *ebpf.Variable `ebpf:"host_test_clock"`
-	HostTestNow         *ebpf.Variable `ebpf:"host_test_now"`
-	HostTimeBits        *ebpf.Variable `ebpf:"host_time_bits"`
-	IdleClassKnown      *ebpf.Variable `ebpf:"idle_class_known"`
-	MeterDirectionKnown *ebpf.Variable `ebpf:"meter_direction_known"`
-	MeterLimitKnown     *ebpf.Variable `ebpf:"meter_limit_known"`
-	RepairFlowUsual     *ebpf.Variable `ebpf:"repair_flow_usual"`
-	RepairLimitPeers    *ebpf.Variable `ebpf:"repair_limit_peers"`
-	SnatLimitKnown      *ebpf.Variable `ebpf:"snat_limit_known"`
+	BindingCookieKnown   *ebpf.Variable `ebpf:"binding_cookie_known"`
+	CookieLimitKnown     *ebpf.Variable `ebpf:"cookie_limit_known"`
+	CookieUseKnown       *ebpf.Variable `ebpf:"cookie_use_known"`
+	EvcFlagKnown         *ebpf.Variable `ebpf:"evc_flag_known"`
+	FlowFlagsKnown       *ebpf.Variable `ebpf:"flow_flags_known"`
+	FlowKey              *ebpf.Variable `ebpf:"flow_key"`
+	FlowKindKnown        *ebpf.Variable `ebpf:"flow_kind_known"`
+	FlowMask             *ebpf.Variable `ebpf:"flow_mask"`
+	FlowTagKnown         *ebpf.Variable `ebpf:"flow_tag_known"`
+	HostAbiVersion       *ebpf.Variable `ebpf:"host_abi_version"`
+	HostAhead            *ebpf.Variable `ebpf:"host_ahead"`
+	HostFlagsKnown       *ebpf.Variable `ebpf:"host_flags_known"`
+	HostFlowsBeside      *ebpf.Variable `ebpf:"host_flows_beside"`
+	HostFlowsStamped     *ebpf.Variable `ebpf:"host_flows_stamped"`
+	HostIpv6CsumFlag     *ebpf.Variable `ebpf:"host_ipv6_csum_flag"`
+	HostOpenings         *ebpf.Variable `ebpf:"host_openings"`
+	HostReasonClassKnown *ebpf.Variable `ebpf:"host_reason_class_known"`
+	HostSourceUsual      *ebpf.Variable `ebpf:"host_source_usual"`
+	HostTestClock        *ebpf.Variable `ebpf:"host_test_clock"`
+	HostTestNow          *ebpf.Variable `ebpf:"host_test_now"`
+	HostTimeBits         *ebpf.Variable `ebpf:"host_time_bits"`
+	IdleClassKnown       *ebpf.Variable `ebpf:"idle_class_known"`
+	MeterDirectionKnown  *ebpf.Variable `ebpf:"meter_direction_known"`
+	MeterLimitKnown      *ebpf.Variable `ebpf:"meter_limit_known"`
+	RepairFlowUsual      *ebpf.Variable `ebpf:"repair_flow_usual"`
+	RepairLimitPeers     *ebpf.Variable `ebpf:"repair_limit_peers"`
+	SnatLimitKnown       *ebpf.Variable `ebpf:"snat_limit_known"`
 }
 
 // hostPrograms contains all programs after they have been loaded into the kernel.

@@ -31,7 +31,6 @@ type HostCO struct {
 	memory  muxMemory
 	setup   []hostCOCoSetup // one
 	link    link.Link
-	reasons []string // by enum co_reason
 
 	mu    sync.Mutex
 	state map[hostCOCoKey]hostCOCoEndpoint // what the map holds
@@ -57,9 +56,6 @@ func (h *Host) OpenCO() (*HostCO, error) {
 		}
 	}
 	c := &HostCO{host: h, state: map[hostCOCoKey]hostCOCoEndpoint{}}
-	if c.reasons, err = enumNames(spec, "co_reason", "CO_REASON_"); err != nil {
-		return nil, err
-	}
 	if err := loadCO(spec, &c.objects, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: h.dir}}); err != nil {
 		return nil, err
 	}
@@ -275,14 +271,14 @@ func (h *Host) tune(ahead uint64) error {
 
 // Counters implements HostCOTables.
 func (c *HostCO) Counters() (map[string]uint64, error) {
-	out := make(map[string]uint64, len(c.reasons))
-	for i, name := range c.reasons {
+	out := make(map[string]uint64, len(COReasons().All))
+	for i, r := range COReasons().All {
 		var perCPU []uint64
 		if err := c.objects.CoReasons.Lookup(uint32(i), &perCPU); err != nil {
-			return nil, fmt.Errorf("read reason %s: %w", name, err)
+			return nil, fmt.Errorf("read reason %s: %w", r.Name, err)
 		}
 		for _, n := range perCPU {
-			out[name] += n
+			out[r.Name] += n
 		}
 	}
 	return out, nil

@@ -5,10 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
-
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 
 	"github.com/shuntlb/shunt/internal/cookie"
 	"github.com/shuntlb/shunt/internal/lb"
@@ -377,19 +373,4 @@ func prefixMask(p netip.Prefix) []byte {
 // be16 stores a port so that its bytes lie in network order.
 func be16(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
-}
-
-// enumNames lists the values of an enum in BTF from 0 up: without prefix, in lower case; …_MAX is left out.
-func enumNames(spec *ebpf.CollectionSpec, enum, prefix string) ([]string, error) {
-	var e *btf.Enum
-	if err := spec.Types.TypeByName(enum, &e); err != nil {
-		return nil, fmt.Errorf("find enum %s in BTF: %w", enum, err)
-	}
-	names := make([]string, len(e.Values)-1)
-	for _, v := range e.Values {
-		if int(v.Value) < len(names) {
-			names[v.Value] = strings.ToLower(strings.TrimPrefix(v.Name, prefix))
-		}
-	}
-	return names, nil
 }

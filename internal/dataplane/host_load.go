@@ -49,7 +49,6 @@ type Host struct {
 	dir     string
 	log     *slog.Logger
 	objects hostObjects
-	reasons []string // by enum host_reason
 	// testClock is HostOptions'.
 	testClock bool
 	// testNoCO makes the kernel one without coKfunc.
@@ -138,9 +137,6 @@ func OpenHost(o HostOptions) (*Host, error) {
 	}
 	h := &Host{dir: o.Dir, log: o.log(), now: monotonic, testClock: o.testClock, serve: map[int]link.Link{}, last: o.Last, pinsSeen: map[string]fs.FileInfo{}}
 	h.deferred.mu = &h.mu
-	if h.reasons, err = enumNames(spec, "host_reason", "HOST_REASON_"); err != nil {
-		return nil, err
-	}
 	opts := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: o.Dir}}
 	if err := spec.LoadAndAssign(&h.objects, opts); err != nil {
 		if errors.Is(err, ebpf.ErrMapIncompatible) {

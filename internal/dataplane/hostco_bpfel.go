@@ -70,6 +70,23 @@ const (
 	hostCOCoReasonCO_REASON_MAX              hostCOCoReason = 12
 )
 
+type hostCOCoReasonClass uint32
+
+const (
+	hostCOCoReasonClassCLASS_OF_CO_REASON_PASS_OTHER       hostCOCoReasonClass = 1
+	hostCOCoReasonClassCLASS_OF_CO_REASON_ANSWERED         hostCOCoReasonClass = 2
+	hostCOCoReasonClassCLASS_OF_CO_REASON_ACCEPTED         hostCOCoReasonClass = 3
+	hostCOCoReasonClassCLASS_OF_CO_REASON_PASS_NO_TIME     hostCOCoReasonClass = 1
+	hostCOCoReasonClassCLASS_OF_CO_REASON_PASS_NO_LISTENER hostCOCoReasonClass = 1
+	hostCOCoReasonClassCLASS_OF_CO_REASON_PASS_MPTCP       hostCOCoReasonClass = 1
+	hostCOCoReasonClassCLASS_OF_CO_REASON_PASS_OLD         hostCOCoReasonClass = 1
+	hostCOCoReasonClassCLASS_OF_CO_REASON_BAD_ECHO         hostCOCoReasonClass = 0
+	hostCOCoReasonClassCLASS_OF_CO_REASON_MALFORMED        hostCOCoReasonClass = 0
+	hostCOCoReasonClassCLASS_OF_CO_REASON_REFUSED          hostCOCoReasonClass = 0
+	hostCOCoReasonClassCLASS_OF_CO_REASON_NO_ROOM          hostCOCoReasonClass = 0
+	hostCOCoReasonClassCLASS_OF_CO_REASON_PASS_HEADERS     hostCOCoReasonClass = 1
+)
+
 type hostCOCoScratch struct {
 	_       structs.HostLayout
 	Segment struct {
@@ -158,15 +175,16 @@ type hostCOCoSetup struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	hostCOMapCoEndpoints  = "co_endpoints"
-	hostCOMapCoReasons    = "co_reasons"
-	hostCOMapCoScratches  = "co_scratches"
-	hostCOMapCoSetups     = "co_setups"
-	hostCOProgHostCo      = "host_co"
-	hostCOVarCoAllowKnown = "co_allow_known"
-	hostCOVarCoLimitKnown = "co_limit_known"
-	hostCOVarCoTestClock  = "co_test_clock"
-	hostCOVarCoTestNow    = "co_test_now"
+	hostCOMapCoEndpoints        = "co_endpoints"
+	hostCOMapCoReasons          = "co_reasons"
+	hostCOMapCoScratches        = "co_scratches"
+	hostCOMapCoSetups           = "co_setups"
+	hostCOProgHostCo            = "host_co"
+	hostCOVarCoAllowKnown       = "co_allow_known"
+	hostCOVarCoLimitKnown       = "co_limit_known"
+	hostCOVarCoReasonClassKnown = "co_reason_class_known"
+	hostCOVarCoTestClock        = "co_test_clock"
+	hostCOVarCoTestNow          = "co_test_now"
 )
 
 // loadHostCO returns the embedded CollectionSpec for hostCO.
@@ -228,10 +246,11 @@ type hostCOMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type hostCOVariableSpecs struct {
-	CoAllowKnown *ebpf.VariableSpec `ebpf:"co_allow_known"`
-	CoLimitKnown *ebpf.VariableSpec `ebpf:"co_limit_known"`
-	CoTestClock  *ebpf.VariableSpec `ebpf:"co_test_clock"`
-	CoTestNow    *ebpf.VariableSpec `ebpf:"co_test_now"`
+	CoAllowKnown       *ebpf.VariableSpec `ebpf:"co_allow_known"`
+	CoLimitKnown       *ebpf.VariableSpec `ebpf:"co_limit_known"`
+	CoReasonClassKnown *ebpf.VariableSpec `ebpf:"co_reason_class_known"`
+	CoTestClock        *ebpf.VariableSpec `ebpf:"co_test_clock"`
+	CoTestNow          *ebpf.VariableSpec `ebpf:"co_test_now"`
 }
 
 // hostCOObjects contains all objects after they have been loaded into the kernel.
@@ -273,10 +292,11 @@ func (m *hostCOMaps) Close() error {
 //
 // It can be passed to loadHostCOObjects or ebpf.CollectionSpec.LoadAndAssign.
 type hostCOVariables struct {
-	CoAllowKnown *ebpf.Variable `ebpf:"co_allow_known"`
-	CoLimitKnown *ebpf.Variable `ebpf:"co_limit_known"`
-	CoTestClock  *ebpf.Variable `ebpf:"co_test_clock"`
-	CoTestNow    *ebpf.Variable `ebpf:"co_test_now"`
+	CoAllowKnown       *ebpf.Variable `ebpf:"co_allow_known"`
+	CoLimitKnown       *ebpf.Variable `ebpf:"co_limit_known"`
+	CoReasonClassKnown *ebpf.Variable `ebpf:"co_reason_class_known"`
+	CoTestClock        *ebpf.Variable `ebpf:"co_test_clock"`
+	CoTestNow          *ebpf.Variable `ebpf:"co_test_now"`
 }
 
 // hostCOPrograms contains all programs after they have been loaded into the kernel.

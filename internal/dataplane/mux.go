@@ -22,7 +22,6 @@ import (
 type Mux struct {
 	objects muxObjects
 	bss     *ebpf.Map            // the program's variables
-	reasons []string             // by number
 	spec    *ebpf.CollectionSpec // the objects were loaded from it
 	memory  *muxMemory
 	probes  *Probes

@@ -91,9 +91,9 @@ func (m *Mux) countReasons() (c MuxCounters, keys []lb.EndpointKey, err error) {
 		return c, nil, err
 	}
 	c = noCounters()
-	for i, name := range m.reasons {
+	for i, r := range MuxReasons().All {
 		for cell := range m.memory.reasons.of(uint32(i)) {
-			c.Reasons[name] += load(cell)
+			c.Reasons[r.Name] += load(cell)
 		}
 	}
 	for vip := range m.tables.snat.byVIP {

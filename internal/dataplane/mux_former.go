@@ -72,7 +72,7 @@ func openSet(dir string) (map[string]*ebpf.Map, error) {
 }
 
 // readFormer reads a set of tables of any version that this binary knows.
-func readFormer(dir, set string, reasons []string) (*formerTables, error) {
+func readFormer(dir, set string) (*formerTables, error) {
 	pinned, err := openSet(filepath.Join(dir, set))
 	if err != nil {
 		return nil, err
@@ -86,9 +86,9 @@ func readFormer(dir, set string, reasons []string) (*formerTables, error) {
 	switch {
 	case err != nil:
 	case version == uint32(muxLimitLIMIT_ABI_VERSION) || version == abiWithoutNumbers || version == abiWithoutSNAT:
-		f, err = formerOf(pinned, reasons, version)
+		f, err = formerOf(pinned, version)
 	case version == 1:
-		f, err = formerOfABI1(pinned, reasons)
+		f, err = formerOfABI1(pinned)
 	default:
 		err = abiError(version)
 	}
@@ -109,7 +109,7 @@ const (
 )
 
 // formerOf reads tables of this binary's own layout, whatever their sizes, or of one that is nearly the same. It owns the maps when it succeeds.
-func formerOf(pinned map[string]*ebpf.Map, reasons []string, version uint32) (*formerTables, error) {
+func formerOf(pinned map[string]*ebpf.Map, version uint32) (*formerTables, error) {
 	m := &muxMaps{}
 	if err := fillMaps(m, pinned, version); err != nil {
 		return nil, err
@@ -150,9 +150,9 @@ func formerOf(pinned map[string]*ebpf.Map, reasons []string, version uint32) (*f
 	}
 	f.count = func() (MuxCounters, error) {
 		c := noCounters()
-		for i, name := range reasons {
+		for i, r := range MuxReasons().All {
 			for cell := range mem.reasons.of(uint32(i)) {
-				c.Reasons[name] += load(cell)
+				c.Reasons[r.Name] += load(cell)
 			}
 		}
 		for key, e := range t.entries {
@@ -192,9 +192,9 @@ func fillMaps(m *muxMaps, pinned map[string]*ebpf.Map, version uint32) error {
 
 // carry gives the tables, as the agent's part of their counters, what the former ones counted. Doing it again changes
 // nothing: no other counts were folded into that part since they were made.
-func (t *muxTables) carry(c MuxCounters, reasons []string) {
-	for i, name := range reasons {
-		*t.mem.reasons.own(uint32(i)) = c.Reasons[name]
+func (t *muxTables) carry(c MuxCounters) {
+	for i, r := range MuxReasons().All {
+		*t.mem.reasons.own(uint32(i)) = c.Reasons[r.Name]
 	}
 	for key, e := range t.entries {
 		if key.Protocol == 0 {

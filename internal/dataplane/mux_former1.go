@@ -21,7 +21,7 @@ const (
 )
 
 // formerOfABI1 reads tables of ABI version 1. It owns the maps when it succeeds.
-func formerOfABI1(pinned map[string]*ebpf.Map, reasons []string) (*formerTables, error) {
+func formerOfABI1(pinned map[string]*ebpf.Map) (*formerTables, error) {
 	tables := map[string][]byte{}
 	for name, size := range map[string]uint32{
 		muxMapEndpointSlots: abi1SlotSize, abi1Endpoints: abi1EndpointSize, muxMapMembers: 8,
@@ -38,7 +38,7 @@ func formerOfABI1(pinned map[string]*ebpf.Map, reasons []string) (*formerTables,
 			return nil, fmt.Errorf("table %s of ABI version 1 is not there", name)
 		}
 	}
-	r := &abi1Reader{tables: tables, pinned: pinned, reasons: reasons}
+	r := &abi1Reader{tables: tables, pinned: pinned}
 	f := &formerTables{alive: map[MemberKey]bool{}, hops: map[netip.Addr]NextHop{}, count: r.count}
 	f.close = func() { closeMaps(pinned) }
 	if err := r.read(f); err != nil {
@@ -65,7 +65,6 @@ func readTable(m *ebpf.Map, name string, size uint32) ([]byte, error) {
 type abi1Reader struct {
 	tables    map[string][]byte
 	pinned    map[string]*ebpf.Map
-	reasons   []string
 	endpoints map[lb.EndpointKey]uint32
 	members   map[MemberKey]uint32
 }
@@ -133,16 +132,16 @@ func (r *abi1Reader) member(f *formerTables, key lb.EndpointKey, id, index uint3
 
 func (r *abi1Reader) count() (MuxCounters, error) {
 	c := noCounters()
-	for i, name := range r.reasons {
+	for i, reason := range MuxReasons().All {
 		var perCPU []uint64
 		if uint32(i) >= r.pinned[muxMapReasons].MaxEntries() {
 			break
 		}
 		if err := r.pinned[muxMapReasons].Lookup(uint32(i), &perCPU); err != nil {
-			return c, fmt.Errorf("read reason %s: %w", name, err)
+			return c, fmt.Errorf("read reason %s: %w", reason.Name, err)
 		}
 		for _, n := range perCPU {
-			c.Reasons[name] += n
+			c.Reasons[reason.Name] += n
 		}
 	}
 	for key, index := range r.endpoints {

@@ -40,7 +40,7 @@ func (f *fuzz) compare() string {
 			got += f.mux.memory.reasons.cells[at]
 		}
 		if got != want {
-			return fmt.Sprintf("reason %s: counted %d times, expected %d", f.mux.reasons[i], got, want)
+			return fmt.Sprintf("reason %s: counted %d times, expected %d", MuxReasons().All[i].Name, got, want)
 		}
 	}
 	if what := f.compareProbe(f.model.probes.touched); what != "" {
@@ -261,7 +261,7 @@ func (f *fuzz) compareAll() string {
 	}
 	for i := range f.wanted {
 		if n := *f.mux.memory.reasons.own(uint32(i)); n != 0 {
-			return fmt.Sprintf("reason %s: counted %d times in the agent's region", f.mux.reasons[i], n)
+			return fmt.Sprintf("reason %s: counted %d times in the agent's region", MuxReasons().All[i].Name, n)
 		}
 	}
 	return f.compareCounts()

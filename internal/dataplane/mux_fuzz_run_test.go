@@ -75,10 +75,10 @@ func openFuzz(t testing.TB, change func(*ebpf.CollectionSpec)) (*fuzz, error) {
 	}
 	t.Cleanup(func() { m.Close() })
 	f := &fuzz{muxFixture: &muxFixture{t: t, mux: m}, out: make([]byte, 16<<10), number: map[string]int{}}
-	for i, name := range m.reasons {
-		f.number[name] = i
+	for i, r := range MuxReasons().All {
+		f.number[r.Name] = i
 	}
-	f.met = make([]uint64, len(m.reasons))
+	f.met = make([]uint64, len(MuxReasons().All))
 	f.gen = newFuzzFrames(f)
 	f.hz = m.tables.guards.hz
 	f.failed = func(difference string) {
@@ -117,7 +117,7 @@ func (f *fuzz) begin(seed uint64) {
 		shift: f.mux.tickShift, tick: f.mux.tables.tick,
 	}
 	f.backups, f.counts = map[lb.EndpointKey]bool{}, map[lb.EndpointKey]*fuzzCount{}
-	f.wanted = make([]uint64, len(f.mux.reasons))
+	f.wanted = make([]uint64, len(MuxReasons().All))
 	f.seen = newFuzzSeen(len(m.flows))
 	f.setJiffies(1<<32 + f.r.Uint64N(1<<34))
 	f.gen.begin()
@@ -249,6 +249,9 @@ func (f *fuzz) packet(frame []byte, linear int) {
 		return
 	}
 	f.wanted[f.number[want.reason]]++
+	if what := wrongClass(want.reason, verdict, m.noted); what != "" {
+		f.differ("frame %x: %s", frame, what)
+	}
 	for _, name := range m.noted {
 		f.wanted[f.number[name]]++
 	}
@@ -284,13 +287,13 @@ func (f *fuzz) explain() string {
 
 // counted is how the program's counters of reasons differ from what is expected of them.
 func (f *fuzz) counted() (names []string) {
-	for i, name := range f.mux.reasons {
+	for i, r := range MuxReasons().All {
 		var n uint64
 		for cell := range f.mux.memory.reasons.of(uint32(i)) {
 			n += *cell
 		}
 		if n != f.wanted[i] {
-			names = append(names, fmt.Sprintf("%s %+d", name, int(n-f.wanted[i])))
+			names = append(names, fmt.Sprintf("%s %+d", r.Name, int(n-f.wanted[i])))
 		}
 	}
 	return names
@@ -469,4 +472,22 @@ func (f *fuzz) plant() {
 	bucket[at] = flow
 	entry := f.mux.tables.entries[e.Key]
 	f.mux.memory.flows[number].Entries[at] = flow.fingerprint<<39 | uint64(entry.block.first+uint32(id))<<18 | uint64(flow.class)<<16 | flow.stamp
+}
+
+// wrongClass compares the class of the reason that ended a packet with its verdict, and those of the reasons that were counted in addition with
+// ClassInfo. It returns "" if they agree.
+func wrongClass(reason string, verdict uint32, also []string) string {
+	allowed := map[Class][]uint32{
+		ClassDrop: {xdpDrop}, ClassPass: {xdpPass}, ClassTX: {xdpTX, xdpRedirect, xdpPass}, ClassConsumed: {xdpDrop, xdpTX, xdpRedirect},
+	}
+	class := MuxReasons().Class(reason)
+	if !slices.Contains(allowed[class], verdict) {
+		return fmt.Sprintf("reason %s of class %q has the verdict %d", reason, class, verdict)
+	}
+	for _, name := range also {
+		if class := MuxReasons().Class(name); class != ClassInfo {
+			return fmt.Sprintf("reason %s of class %q was counted in addition to %s", name, class, reason)
+		}
+	}
+	return ""
 }

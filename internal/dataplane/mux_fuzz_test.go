@@ -92,18 +92,18 @@ var fuzzUnmet = []string{
 func (f *fuzz) report() {
 	f.t.Helper()
 	var never []string
-	for i, name := range f.mux.reasons {
+	for i, r := range MuxReasons().All {
 		if f.met[i] == 0 {
-			never = append(never, name)
-			if f.packets >= 150_000 && !slices.Contains(fuzzUnmet, name) {
-				f.t.Errorf("the fuzzer did not meet reason %s: change the kept seeds", name)
+			never = append(never, r.Name)
+			if f.packets >= 150_000 && !slices.Contains(fuzzUnmet, r.Name) {
+				f.t.Errorf("the fuzzer did not meet reason %s: change the kept seeds", r.Name)
 			}
 		}
 	}
 	f.t.Logf("%d packets, %d states, %d sweeps; never: %v", f.packets, f.states, f.sweeps, never)
 	if testing.Verbose() {
-		for i, name := range f.mux.reasons {
-			f.t.Logf("%12d %s", f.met[i], name)
+		for i, r := range MuxReasons().All {
+			f.t.Logf("%12d %s", f.met[i], r.Name)
 		}
 	}
 }

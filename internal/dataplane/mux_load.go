@@ -142,9 +142,6 @@ func (m *Mux) open(o MuxOptions) error {
 		o.testSpec(spec)
 	}
 	m.spec = spec
-	if m.reasons, err = enumNames(spec, "mux_reason", "MUX_REASON_"); err != nil {
-		return err
-	}
 	if m.grace, err = newGrace(); err != nil {
 		return err
 	}
@@ -279,7 +276,7 @@ func (m *Mux) endMigration(found sets) error {
 	}
 	err := errors.New("their pins are gone")
 	if found.former != "" {
-		m.ending, err = readFormer(m.options.BPFFS, found.former, m.reasons)
+		m.ending, err = readFormer(m.options.BPFFS, found.former)
 	}
 	if err != nil {
 		m.options.log().Error("the counters of tables that were migrated are lost", "error", err)
@@ -309,7 +306,7 @@ func (m *Mux) load(spec *ebpf.CollectionSpec, set string) (bool, error) {
 	if err := m.grace.wait(); err != nil {
 		return false, err
 	}
-	m.former, err = readFormer(dir, set, m.reasons)
+	m.former, err = readFormer(dir, set)
 	if errors.Is(err, errNotPinned) {
 		m.options.log().Error("tables are lost: a pin was removed, and the kernel does not show the tables of the attached program", "tables", filepath.Join(dir, set), "error", err)
 		m.former, err = lostTables(err), nil

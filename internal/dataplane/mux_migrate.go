@@ -178,7 +178,7 @@ func (m *Mux) settleLocked() error {
 	if err != nil {
 		return err
 	}
-	m.tables.carry(c, m.reasons)
+	m.tables.carry(c)
 	flows := "not carried over: those whose backend is not the ring's choice may move"
 	if m.ending.flows != nil {
 		flows = m.tables.carryFlows(m.ending).String()

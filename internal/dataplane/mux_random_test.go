@@ -212,9 +212,9 @@ func TestEveryReasonIsTested(t *testing.T) {
 	for _, c := range slices.Concat(forwardCases(), echoCases(), malformedCases(), edgeCases(), snatCases()) {
 		tested[c.reason] = true
 	}
-	for _, name := range newMuxFixture(t).mux.reasons {
-		if !tested[name] {
-			t.Errorf("no packet test expects reason %s", name)
+	for _, r := range MuxReasons().All {
+		if !tested[r.Name] {
+			t.Errorf("no packet test expects reason %s", r.Name)
 		}
 	}
 }

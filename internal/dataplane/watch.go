@@ -42,9 +42,9 @@ type WatchEvent struct {
 	Time time.Time
 	// Action is the program's verdict: "drop", "pass", "tx", "redirect", "aborted".
 	Action string
-	// Reasons are all that were counted, by name, in the order of bpf/abi.h: what ended the packet, and what happened
-	// beside.
-	Reasons []string
+	// Reasons are all that were counted, in the order of bpf/abi/reason.h: the one that ended the packet, and those of
+	// class info.
+	Reasons []Reason
 	// Length is that of the frame as it came, Data its first bytes.
 	Length int
 	Data   []byte
@@ -218,9 +218,9 @@ func (w *Watch) event(raw []byte) (WatchEvent, error) {
 	if int(e.Verdict) < len(actions) {
 		out.Action = actions[e.Verdict]
 	}
-	for i, name := range w.mux.reasons {
+	for i, r := range MuxReasons().All {
 		if e.Reasons>>i&1 != 0 {
-			out.Reasons = append(out.Reasons, name)
+			out.Reasons = append(out.Reasons, r)
 		}
 	}
 	return out, nil

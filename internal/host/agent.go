@@ -289,7 +289,7 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 		s.Members = append(s.Members, memberStatus(b, a.checks.health(memberRef{b.Binding.Key, b.Binding.Member})))
 	}
 	for reason, n := range counters.Reasons {
-		s.Reasons = append(s.Reasons, &apiv1.ReasonCount{Reason: reason, Packets: n})
+		s.Reasons = append(s.Reasons, &apiv1.ReasonCount{Reason: reason, Packets: n, Class: string(dataplane.HostReasons().Class(reason))})
 	}
 	for _, m := range counters.Servers {
 		s.Servers = append(s.Servers, serverStatus(m))

@@ -63,7 +63,7 @@ func TestApplyAndStatus(t *testing.T) {
 	status := &apiv1.NodeStatus{
 		Members: []*apiv1.MemberStatus{{Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Dip: "10.20.1.11", DipPort: 8080,
 			Member: 3, Alive: true, Packets: 5, Bytes: 700, Service: "web"}},
-		Reasons: []*apiv1.ReasonCount{{Reason: "in_bad_source", Packets: 1}, {Reason: "in_delivered", Packets: 5}},
+		Reasons: []*apiv1.ReasonCount{{Reason: "in_bad_source", Packets: 1, Class: "drop"}, {Reason: "in_delivered", Packets: 5, Class: "tx"}},
 		Tables: []*apiv1.TableStatus{
 			{Name: "bindings", Used: 1, Capacity: 65535}, {Name: "binding_parts", Capacity: 131072}, {Name: "cookie_keys", Capacity: 8192}, {Name: "handshakes", Capacity: 4096},
 		},

@@ -264,7 +264,7 @@ func (a *Agent) openingStatus(s *apiv1.NodeStatus) []string {
 	s.NoHandshakes = a.openings.cannot
 	counts, err := a.openings.counters()
 	for reason, n := range counts {
-		s.Reasons = append(s.Reasons, &apiv1.ReasonCount{Reason: reason, Packets: n})
+		s.Reasons = append(s.Reasons, &apiv1.ReasonCount{Reason: reason, Packets: n, Class: string(dataplane.COReasons().Class(strings.TrimPrefix(reason, "co_")))})
 	}
 	faults := a.openings.trouble()
 	if err != nil {

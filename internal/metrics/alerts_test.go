@@ -1,16 +1,19 @@
 package metrics
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
 )
 
-// TestAlertNoLeader: promtool plays series of managers against the alert rules. An election is no alert, a time without a leader is, and which manager
-// leads does not matter.
-func TestAlertNoLeader(t *testing.T) {
+// playAlerts runs promtool's unit tests of the alert rules: series and expectations are lists in its YAML, 15 seconds apart.
+func playAlerts(t *testing.T, series, expectations string) {
+	t.Helper()
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
 		t.Fatalf("%v: make setup installs it", err)
@@ -19,32 +22,80 @@ func TestAlertNoLeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fires := `[{exp_labels: {severity: critical, job: shunt}, exp_annotations: {summary: "No manager leads: changes are refused, and servers get no ports for outbound connections", ` +
-		`description: "A majority of the managers must run and reach each other; shunt member list says who does. Forwarding goes on by the last plan."}}]`
-	test := `
-rule_files: [` + rules + `]
-evaluation_interval: 15s
-tests:
-- interval: 15s
-  input_series:
-  - {series: 'shunt_manager_leads{job="shunt",node="m1"}', values: '1 1 0 0 0 0 0 0 0 0 0'}
-  - {series: 'shunt_manager_leads{job="shunt",node="m2"}', values: '0 0 0 1 1 1 0 0 0 0 0'}
-  - {series: 'shunt_manager_leads{job="shunt",node="m3"}', values: '0 0 0 0 0 0 0 0 0 0 1'}
-  alert_rule_test:
-  - {alertname: ShuntNoLeader, eval_time: 15s, exp_alerts: []}
-  - {alertname: ShuntNoLeader, eval_time: 30s, exp_alerts: []}
-  - {alertname: ShuntNoLeader, eval_time: 60s, exp_alerts: []}
-  - {alertname: ShuntNoLeader, eval_time: 105s, exp_alerts: []}
-  - {alertname: ShuntNoLeader, eval_time: 120s, exp_alerts: ` + fires + `}
-  - {alertname: ShuntNoLeader, eval_time: 135s, exp_alerts: ` + fires + `}
-  - {alertname: ShuntNoLeader, eval_time: 150s, exp_alerts: []}
-`
+	test := "rule_files: [" + rules + "]\nevaluation_interval: 15s\ntests:\n- interval: 15s\n" +
+		"  input_series:\n" + series + "  alert_rule_test:\n" + expectations
 	file := filepath.Join(t.TempDir(), "test.yml")
 	if err := os.WriteFile(file, []byte(test), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	out, err := exec.Command(promtool, "test", "rules", file).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "SUCCESS") {
-		t.Errorf("promtool test rules: %v\n%s", err, out)
+		t.Errorf("promtool test rules: %v\n%s\n%s", err, out, test)
+	}
+}
+
+// TestAlertNoLeader: an election is no alert, a time without a leader is, and which manager leads does not matter.
+func TestAlertNoLeader(t *testing.T) {
+	fires := `[{exp_labels: {severity: critical, job: shunt}, exp_annotations: {summary: "No manager leads: changes are refused, and servers get no ports for outbound connections", ` +
+		`description: "A majority of the managers must run and reach each other; shunt member list says who does. Forwarding goes on by the last plan."}}]`
+	playAlerts(t, `
+  - {series: 'shunt_manager_leads{job="shunt",node="m1"}', values: '1 1 0 0 0 0 0 0 0 0 0'}
+  - {series: 'shunt_manager_leads{job="shunt",node="m2"}', values: '0 0 0 1 1 1 0 0 0 0 0'}
+  - {series: 'shunt_manager_leads{job="shunt",node="m3"}', values: '0 0 0 0 0 0 0 0 0 0 1'}
+`, `
+  - {alertname: ShuntNoLeader, eval_time: 15s, exp_alerts: []}
+  - {alertname: ShuntNoLeader, eval_time: 30s, exp_alerts: []}
+  - {alertname: ShuntNoLeader, eval_time: 60s, exp_alerts: []}
+  - {alertname: ShuntNoLeader, eval_time: 105s, exp_alerts: []}
+  - {alertname: ShuntNoLeader, eval_time: 120s, exp_alerts: `+fires+`}
+  - {alertname: ShuntNoLeader, eval_time: 135s, exp_alerts: `+fires+`}
+  - {alertname: ShuntNoLeader, eval_time: 150s, exp_alerts: []}
+`)
+}
+
+// TestAlertDrops: drops of 2 % raise an alert, whatever the reason; no other class of packets does, even if it is all that a node handles.
+func TestAlertDrops(t *testing.T) {
+	for _, role := range []struct {
+		name, alert, traffic, rest string
+		reasons                    []dataplane.Reason
+	}{
+		{"mux", "ShuntDrops", "forwarded", "of the packets to VIPs", dataplane.MuxReasons().All},
+		{"host", "ShuntHostDrops", "in_delivered", "of the packets of its servers", dataplane.HostReasons().All},
+	} {
+		var series, expectations strings.Builder
+		add := func(node, reason string, class dataplane.Class, perStep int) {
+			fmt.Fprintf(&series, "  - {series: 'shunt_%s_packets_total{node=\"%s\",reason=\"%s\",class=\"%s\"}', values: '0+%dx60'}\n", role.name, node, reason, class, perStep)
+		}
+		drops := 0
+		for _, r := range role.reasons {
+			// A node of its own for each reason: packets of it and nothing else, or 2 % of it if it is a drop.
+			switch node := "node-" + r.Name; r.Class {
+			case dataplane.ClassDrop:
+				add(node, role.traffic, dataplane.ClassTX, 147_000)
+				add(node, r.Name, r.Class, 3_000)
+				drops++
+			case dataplane.ClassInfo: // what was counted in addition was sent
+				add(node, role.traffic, dataplane.ClassTX, 150_000)
+				add(node, r.Name, r.Class, 150_000)
+			default:
+				add(node, r.Name, r.Class, 150_000)
+			}
+		}
+		if drops < 10 || drops == len(role.reasons) {
+			t.Fatalf("%s: %d of %d reasons are drops", role.name, drops, len(role.reasons))
+		}
+		fmt.Fprintf(&expectations, "  - alertname: %s\n    eval_time: 14m\n    exp_alerts:\n", role.alert)
+		for _, r := range role.reasons {
+			if r.Class != dataplane.ClassDrop {
+				continue
+			}
+			description := "shunt top reasons shows the reasons."
+			if role.name == "mux" {
+				description = "shunt top reasons shows the reasons; shunt capture shows the packets."
+			}
+			fmt.Fprintf(&expectations, "    - {exp_labels: {severity: warning, node: node-%s}, exp_annotations: {summary: \"node-%[1]s drops 2%% %s\", description: \"%s\"}}\n",
+				r.Name, role.rest, description)
+		}
+		playAlerts(t, series.String(), expectations.String())
 	}
 }

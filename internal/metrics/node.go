@@ -74,7 +74,7 @@ var NodeFamilies = []*Family{
 
 // MuxFamilies are a mux's own.
 var MuxFamilies = []*Family{
-	fam(Counter, "shunt_mux_packets_total", perReason, "Packets by what became of them. forwarded is the sum over all backends; reasons beside it are drops, answers and packets left to the kernel; docs/reference-reasons.md explains each.", "reason"),
+	fam(Counter, "shunt_mux_packets_total", perReason, "Packets by reason and its class: drop, pass (left to the kernel), tx (forwarded or answered), consumed (kept by the program), info (counted in addition to another reason, or without a packet). docs/reference/reasons.md explains each reason.", "reason", "class"),
 	fam(Counter, "shunt_mux_endpoint_packets_total", perEndpoint, "Packets that found the endpoint, forwarded or not.", endpointLabels...),
 	fam(Counter, "shunt_mux_endpoint_bytes_total", perEndpoint, "Bytes of the IP packets that found the endpoint, forwarded or not.", endpointLabels...),
 	fam(Gauge, "shunt_mux_endpoint_members", perEndpoint+", three states", "Members of the endpoint by state: alive, dead, draining.", append(endpointLabels[:4:4], "state")...),
@@ -108,7 +108,7 @@ var MuxFamilies = []*Family{
 
 // HostFamilies are a host's own.
 var HostFamilies = []*Family{
-	fam(Counter, "shunt_host_packets_total", perReason, "Packets by what became of them. in_state_full are those of new flows that the flow table had no room for; flow_over_share counts beside them, and beside out_snat_full, those of VIPs over their share of it; flow_evicted counts flows that lost their place to a new one, and flow_expired those that a sweep took out; so do repaired_here, repair_arrived and repair_nobody of packets that hosts repair, and spread and spread_nobody of those from switches. docs/reference-reasons.md explains each.", "reason"),
+	fam(Counter, "shunt_host_packets_total", perReason, "Packets by reason and its class: drop, pass (left to the kernel), tx (delivered or sent), consumed (kept by a program or given to the agent), info (counted in addition to another reason, or without a packet). docs/reference/reasons.md explains each reason.", "reason", "class"),
 	fam(Gauge, "shunt_host_bindings", one, "Backends of this machine that the programs know."),
 	fam(Gauge, "shunt_host_servers_unanswered", one, "Servers of endpoints that got SYNs whose answers did not leave by the uplink for 20 seconds, less than half of them, or flows of UDP that got no answer, though others did before. At most 16 are counted."),
 	fam(Gauge, "shunt_host_flows", "one per class, at most 3", "Flows in the flow table at the last sweep by class: untrusted, trusted, closing.", "class"),
@@ -176,7 +176,7 @@ func (s sink) putFlows(family string, status *apiv1.NodeStatus) {
 
 func (m Mux) collect(s sink, status *apiv1.NodeStatus) {
 	for _, r := range status.GetReasons() {
-		s.put("shunt_mux_packets_total", float64(r.GetPackets()), r.GetReason())
+		s.put("shunt_mux_packets_total", float64(r.GetPackets()), r.GetReason(), r.GetClass())
 	}
 	flips := m.Flips()
 	m.collectEndpoints(s, status, flips)
@@ -343,7 +343,7 @@ func (m Mux) putLoad(s sink, ms *apiv1.MemberStatus, l []string) {
 
 func collectHost(s sink, status *apiv1.NodeStatus) {
 	for _, r := range status.GetReasons() {
-		s.put("shunt_host_packets_total", float64(r.GetPackets()), r.GetReason())
+		s.put("shunt_host_packets_total", float64(r.GetPackets()), r.GetReason(), r.GetClass())
 	}
 	s.put("shunt_metrics_omitted", 0, "endpoints")
 	s.put("shunt_host_bindings", float64(len(status.GetMembers())))

@@ -234,17 +234,14 @@ func (a *Agent) endpointsOf(vip netip.Addr) []plan.Endpoint {
 	return out
 }
 
-// beside are reasons that never end a packet.
-var beside = []string{"fib_fallback", "flow_table_full", "flow_moved", "flow_displaced", "icmp_error_forwarded", "fragment_followed", "fragment_limited", "snat_forwarded", "cookie_absent", "cookie_invalid", "track_full", "track_displaced", "quic_unroutable", "quic_invalid", "quic_malformed"}
-
 // packetOf is an event with names.
 func packetOf(e dataplane.WatchEvent, endpoints []plan.Endpoint) capture.Packet {
 	v := capture.Verdict{Action: e.Action}
 	for _, r := range e.Reasons {
-		if v.Verdict == "" && !slices.Contains(beside, r) {
-			v.Verdict = r
+		if v.Verdict == "" && r.Class != dataplane.ClassInfo {
+			v.Verdict = r.Name
 		} else {
-			v.Beside = append(v.Beside, r)
+			v.Beside = append(v.Beside, r.Name)
 		}
 	}
 	to := capture.Peek(e.Data)

@@ -12,9 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,7 +71,7 @@ func forwardedEvent(w *world) dataplane.WatchEvent {
 	in := wire.Packet{Src: client, Dst: key.VIP, Payload: wire.TCP{SrcPort: 40000, DstPort: key.Port}}
 	out := wire.Packet{Src: client, Dst: netip.MustParseAddr("10.20.2.11"), Payload: wire.Raw{Number: 4, Data: in.IP()}}
 	return dataplane.WatchEvent{
-		Time: time.Unix(1, 0), Action: "tx", Reasons: []string{"forwarded", "fib_fallback"}, Length: len(in.Frame()), Data: in.Frame(),
+		Time: time.Unix(1, 0), Action: "tx", Reasons: reasons("forwarded", "fib_fallback"), Length: len(in.Frame()), Data: in.Frame(),
 		SentLength: len(out.Frame()), Sent: out.Frame(),
 	}
 }
@@ -130,7 +128,7 @@ func TestCaptureNamesFragments(t *testing.T) {
 	} {
 		test.want.Verdict, test.want.Action, test.want.Beside = "forwarded", "tx", []string{"fragment_followed"}
 		test.want.Outer = "10.20.1.11"
-		event := dataplane.WatchEvent{Action: "tx", Reasons: []string{"fragment_followed", "forwarded"}, Data: later, Sent: sent}
+		event := dataplane.WatchEvent{Action: "tx", Reasons: reasons("fragment_followed", "forwarded"), Data: later, Sent: sent}
 		if got := packetOf(event, test.endpoints).Verdict; !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: %+v, want %+v", name, got, test.want)
 		}
@@ -204,20 +202,10 @@ func TestCaptureRefusals(t *testing.T) {
 	}
 }
 
-// TestBesideReasons: the reasons that never end a packet are those that docs/reference-reasons.md calls counted in addition.
-func TestBesideReasons(t *testing.T) {
-	text, err := os.ReadFile("../../docs/reference-reasons.md")
-	if err != nil {
-		t.Fatal(err)
+// reasons are those of the mux program with these names.
+func reasons(names ...string) (out []dataplane.Reason) {
+	for _, name := range names {
+		out = append(out, dataplane.Reason{Name: name, Class: dataplane.MuxReasons().Class(name)})
 	}
-	_, muxes, _ := strings.Cut(string(text), "\n## Muxes\n")
-	muxes, _, _ = strings.Cut(muxes, "\n## ")
-	var want []string
-	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\| in addition \\|").FindAllStringSubmatch(muxes, -1) {
-		want = append(want, m[1])
-	}
-	got := slices.Sorted(slices.Values(beside))
-	if slices.Sort(want); len(want) == 0 || !slices.Equal(got, want) {
-		t.Errorf("beside: %q, the page has %q", got, want)
-	}
+	return out
 }

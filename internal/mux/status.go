@@ -60,7 +60,7 @@ func (a *Agent) Status() *apiv1.NodeStatus {
 		UnreachedHosts: a.roster.machines.named((*health.Path).Lost), UnconfirmedHosts: a.roster.machines.named((*health.Path).Unconfirmed),
 	}
 	for name, n := range counters.Reasons {
-		out.Reasons = append(out.Reasons, &apiv1.ReasonCount{Reason: name, Packets: n})
+		out.Reasons = append(out.Reasons, &apiv1.ReasonCount{Reason: name, Packets: n, Class: string(dataplane.MuxReasons().Class(name))})
 	}
 	slices.SortFunc(out.Reasons, func(x, y *apiv1.ReasonCount) int { return strings.Compare(x.Reason, y.Reason) })
 	for _, p := range a.status.Peers {

@@ -36,12 +36,17 @@ type Backend struct {
 	Health string `json:"health"`
 }
 
+// classDrop is the class of reasons of packets that were dropped.
+const classDrop = "drop"
+
 // Reason is a reason over all nodes of a role.
 type Reason struct {
-	Role   string  `json:"role"`
-	Reason string  `json:"reason"`
-	PPS    float64 `json:"packetsPerSecond"`
-	Total  uint64  `json:"total"`
+	Role   string `json:"role"`
+	Reason string `json:"reason"`
+	// Class is the end of its packets: "drop", "pass", "tx", "consumed", "info".
+	Class string  `json:"class"`
+	PPS   float64 `json:"packetsPerSecond"`
+	Total uint64  `json:"total"`
 }
 
 // Node is a mux or host.
@@ -149,10 +154,10 @@ func (s *sums) node(before, now *apiv1.NodeStatus, seconds float64) Node {
 	}
 	for _, r := range now.GetReasons() {
 		pps := rate(oldReasons[r.GetReason()], r.GetPackets(), seconds)
-		sum := entry(s.reasons, [2]string{now.GetRole(), r.GetReason()}, Reason{Role: now.GetRole(), Reason: r.GetReason()})
+		sum := entry(s.reasons, [2]string{now.GetRole(), r.GetReason()}, Reason{Role: now.GetRole(), Reason: r.GetReason(), Class: r.GetClass()})
 		sum.PPS += pps
 		sum.Total += r.GetPackets()
-		if now.GetRole() == "mux" && Dropped(r.GetReason()) {
+		if r.GetClass() == classDrop {
 			out.Drops += pps
 		}
 	}
@@ -267,14 +272,4 @@ func state(n *apiv1.NodeStatus) string {
 		return "error"
 	}
 	return "ready"
-}
-
-// Dropped tells whether a mux's reason means that the packet was dropped.
-func Dropped(reason string) bool {
-	switch reason {
-	case "forwarded", "nat_replied", "nat_expired", "nat_displaced", "echo_replied", "fib_fallback", "flow_table_full", "flow_displaced", "flow_moved", "icmp_error_forwarded", "fragment_followed", "fragment_limited", "snat_forwarded", "ptb_sent", "cookie_absent", "cookie_invalid", "track_full", "track_displaced", "quic_unroutable", "quic_invalid", "quic_malformed",
-		"probe_asked", "probe_ended", "probe_reset", "probe_ignored", "probe_unreachable":
-		return false
-	}
-	return len(reason) < 5 || reason[:5] != "pass_"
 }

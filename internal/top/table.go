@@ -42,10 +42,10 @@ func (r Rates) Table(v View, sort string) [][]string {
 			cells = append(cells, []cell{text(b.Service), text(b.Backend), number(b.PPS), number(b.BPS), count(b.Flows), count(uint64(b.Weight)), text(b.Health)})
 		}
 	case Reasons:
-		cells = [][]cell{heads("ROLE", "REASON", "PACKETS/S", "TOTAL")}
+		cells = [][]cell{heads("ROLE", "REASON", "CLASS", "PACKETS/S", "TOTAL")}
 		for _, x := range r.Reasons {
 			if x.Total > 0 {
-				cells = append(cells, []cell{text(x.Role), text(x.Reason), number(x.PPS), count(x.Total)})
+				cells = append(cells, []cell{text(x.Role), text(x.Reason), text(x.Class), number(x.PPS), count(x.Total)})
 			}
 		}
 	case Nodes:

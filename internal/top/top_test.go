@@ -18,7 +18,7 @@ func report(node string, second int64, packets uint64, alive bool) *apiv1.NodeSt
 	return &apiv1.NodeStatus{
 		Name: node, Role: "mux", Connected: true, LastSeen: timestamppb.New(time.Unix(second, 0)), SyncedRevision: 9,
 		Members: []*apiv1.MemberStatus{{Service: "web", Vip: "203.0.113.10", Protocol: "tcp", Port: 80, Dip: "10.20.1.11", DipPort: 8080, Alive: alive, Packets: packets, Bytes: 10 * packets, Flows: 5, Weight: 2}},
-		Reasons: []*apiv1.ReasonCount{{Reason: "forwarded", Packets: packets}, {Reason: "no_backend", Packets: packets / 10}},
+		Reasons: []*apiv1.ReasonCount{{Reason: "forwarded", Packets: packets, Class: "tx"}, {Reason: "no_backend", Packets: packets / 10, Class: "drop"}},
 	}
 }
 
@@ -111,7 +111,7 @@ func TestScreen(t *testing.T) {
 	s = m.(Screen)
 	shows(s, "web      1.00k", "revision 9")
 	s, _ = press(t, s, "3")
-	shows(s, "3 [reasons]", "mux   forwarded   1.00k      3000")
+	shows(s, "3 [reasons]", "mux   forwarded   tx     1.00k      3000")
 	m, _ = s.Update(tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune("4s")})
 	s = m.(Screen)
 	shows(s, "4 [nodes]", "by node", "mux1  mux   ready")
