@@ -8,13 +8,13 @@ import (
 	"strings"
 
 	"connectrpc.com/connect"
+	"github.com/aymanbagabas/go-udiff"
 	"github.com/spf13/cobra"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/fields"
 	"github.com/shuntlb/shunt/internal/lb"
-	"github.com/shuntlb/shunt/internal/textdiff"
 )
 
 func newDiff(g *globals) *cobra.Command {
@@ -233,5 +233,5 @@ func changeDiff(ch *apiv1.Change) (string, error) {
 	if after == "" {
 		to = "/dev/null"
 	}
-	return textdiff.Unified(from, to, before, after), nil
+	return udiff.Unified(from, to, before, after), nil
 }

@@ -16,6 +16,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -39,7 +40,7 @@ func TestPlansAreKeptAtAPace(t *testing.T) {
 			l.mu.Lock()
 			l.applied = &folded{revision: revision, epoch: epoch}
 			l.mu.Unlock()
-			signal(l.keep)
+			notify.Send(l.keep)
 			synctest.Wait()
 		}
 		expect := func(revision, synced int64) {
@@ -89,7 +90,7 @@ func TestPlansAreKeptAtAPace(t *testing.T) {
 			l.mu.Lock()
 			l.applied = &folded{revision: revision, epoch: 2, plan: p}
 			l.mu.Unlock()
-			signal(l.keep)
+			notify.Send(l.keep)
 			synctest.Wait()
 			expect(revision, revision)
 		}
@@ -161,7 +162,7 @@ func TestPlanThatMayNotBeSyncedIsSynced(t *testing.T) {
 			ctx, end := context.WithCancel(t.Context())
 			defer end()
 			go l.keepAll(ctx)
-			signal(l.keep)
+			notify.Send(l.keep)
 			synctest.Wait()
 			if up := syncedPlan(t, dir); up.GetRevision() != applied {
 				t.Errorf("revision %d is synced, want %d", up.GetRevision(), applied)
@@ -193,7 +194,7 @@ func TestPlanIsKeptWhenThereIsRoomAgain(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		defer end()
 		go l.keepAll(ctx)
-		signal(l.keep)
+		notify.Send(l.keep)
 		synctest.Wait()
 		time.Sleep(100 * keepRetry)
 		synctest.Wait()
@@ -224,7 +225,7 @@ func TestRemovedStateIsRestored(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		defer end()
 		go l.keepAll(ctx)
-		signal(l.keep)
+		notify.Send(l.keep)
 		synctest.Wait()
 		for name, remove := range map[string]func() error{
 			"the directory":   func() error { return os.RemoveAll(dir) },

@@ -12,6 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/load"
+	"github.com/shuntlb/shunt/internal/notify"
 )
 
 // loadsTwin are loads that a test decides.
@@ -29,14 +30,14 @@ func (l *loadsTwin) Begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.begun++
-	signal(l.changed)
+	notify.Send(l.changed)
 }
 
 func (l *loadsTwin) set(news ...load.Member) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.news = news
-	signal(l.changed)
+	notify.Send(l.changed)
 }
 
 func (l *loadsTwin) Take() []load.Member {

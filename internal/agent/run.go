@@ -15,6 +15,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/clock"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -76,7 +77,7 @@ func Run(ctx context.Context, o Options, h Handler) error {
 	if l.kept = l.applied; l.kept.revision == 0 {
 		l.synced = l.kept
 	} else {
-		signal(l.keep) // it may not be synced
+		notify.Send(l.keep) // it may not be synced
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var workers, keeper sync.WaitGroup
@@ -284,13 +285,13 @@ func (l *loop) applyWanted(ctx context.Context) error {
 	if same {
 		return err // it was said already
 	}
-	signal(l.obeys)
-	signal(l.report)
+	notify.Send(l.obeys)
+	notify.Send(l.report)
 	if err != nil {
 		l.o.Log.Error("cannot apply the plan", "revision", f.revision, "error", err)
 		return err
 	}
-	signal(l.keep)
+	notify.Send(l.keep)
 	return nil
 }
 
@@ -302,7 +303,7 @@ func (l *loop) forwardNotify(ctx context.Context) {
 			if !ok {
 				return
 			}
-			signal(l.report)
+			notify.Send(l.report)
 		case <-ctx.Done():
 			return
 		}
@@ -317,24 +318,17 @@ func (l *loop) take(up *apiv1.PlanUpdate) error {
 	next, changed, err := l.wanted.with(up)
 	if err != nil {
 		l.fault = err.Error()
-		signal(l.obeys)
-		signal(l.report)
+		notify.Send(l.obeys)
+		notify.Send(l.report)
 		return err
 	}
 	if caughtUp := l.applied == l.wanted; !changed && caughtUp && l.wanted.epoch == next.epoch {
 		l.wanted, l.applied = next, next
-		signal(l.obeys)
+		notify.Send(l.obeys)
 		return nil
 	}
 	l.wanted = next
-	signal(l.work)
-	signal(l.cas)
+	notify.Send(l.work)
+	notify.Send(l.cas)
 	return nil
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -33,7 +34,7 @@ func (c *checksTwin) set(all, news plan.Verdicts) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.all, c.news = all, news
-	signal(c.changed)
+	notify.Send(c.changed)
 }
 
 func (c *checksTwin) Changed() <-chan struct{} { return c.changed }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/pki"
 	"github.com/shuntlb/shunt/internal/plan"
 )
@@ -31,7 +32,7 @@ func (l *loop) followCAs(ctx context.Context) {
 		changed := was != l.trustFault
 		l.mu.Unlock()
 		if changed {
-			signal(l.report)
+			notify.Send(l.report)
 		}
 		if err == nil {
 			retries.reset()
@@ -77,7 +78,7 @@ func (l *loop) takeCAs(ctx context.Context) error {
 		}
 		l.use(next)
 		l.o.Log.Info("accepts managers of other CAs", "cas", len(cas))
-		signal(l.report)
+		notify.Send(l.report)
 		creds = next
 	}
 	if pki.SignedBy(creds.cert.Leaf, cas[0]) {
@@ -92,7 +93,7 @@ func (l *loop) takeCAs(ctx context.Context) error {
 	}
 	l.use(next)
 	l.o.Log.Info("has a certificate of another CA", "certificate_until", next.cert.Leaf.NotAfter)
-	signal(l.report)
+	notify.Send(l.report)
 	return nil
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/shuntlb/shunt/internal/lab"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -53,10 +54,7 @@ func (h *flipHost) Apply(_ context.Context, p plan.Plan) error {
 
 func (h *flipHost) tellLocked() {
 	h.whole = true
-	select {
-	case h.changed <- struct{}{}:
-	default:
-	}
+	notify.Send(h.changed)
 }
 
 // flip changes the health of all backends but steady ones.

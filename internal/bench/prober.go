@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/notify"
 )
 
 // firstLanePort is the first source port of lanes: below the range that the system hands out in a lab's client (10000 up).
@@ -160,10 +161,7 @@ func (p *prober) book(lane int, now time.Time) {
 	p.lanes.answer(lane, now)
 	p.mu.Unlock()
 	if first {
-		select {
-		case p.changed <- struct{}{}:
-		default:
-		}
+		notify.Send(p.changed)
 	}
 }
 

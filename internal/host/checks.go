@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/probe"
 )
@@ -187,10 +188,7 @@ func (c *checks) watches() bool {
 
 func (c *checks) tellLocked(ref memberRef) {
 	c.fresh[ref] = true
-	select {
-	case c.changed <- struct{}{}:
-	default:
-	}
+	notify.Send(c.changed)
 }
 
 // Changed implements agent.Verdicts.

@@ -13,6 +13,7 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/dataplane"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
@@ -105,7 +106,7 @@ func (l *Leases) Say(r *apiv1.NodeReport) bool {
 			r.SnatReturns = append(r.SnatReturns, &apiv1.SnatReturn{Holder: m, Ranges: convert.ToSNATRanges(said.Return)})
 		}
 	}
-	signal(l.stirred)
+	notify.Send(l.stirred)
 	return any
 }
 
@@ -284,8 +285,8 @@ func (l *Leases) tableLocked(h snat.Holder, s *snat.Stock) {
 }
 
 func (l *Leases) stirLocked() {
-	signal(l.says)
-	signal(l.stirred)
+	notify.Send(l.says)
+	notify.Send(l.stirred)
 }
 
 // Run asks in time until ctx ends.
@@ -331,7 +332,7 @@ func (l *Leases) low(h snat.Holder) {
 	if s := l.stocks[h]; s != nil {
 		s.Low()
 		l.ready[h] = true
-		signal(l.says)
+		notify.Send(l.says)
 	}
 }
 
@@ -342,7 +343,7 @@ func (l *Leases) askAll() {
 	for h := range l.stocks {
 		l.ready[h] = true
 	}
-	signal(l.says)
+	notify.Send(l.says)
 }
 
 // look notes which ranges were used, before any of them is given back.
@@ -381,12 +382,4 @@ func (l *Leases) due() <-chan time.Time {
 		return nil
 	}
 	return l.clock.After(max(due.Sub(now), dueFloor))
-}
-
-// signal pokes a channel with room for one.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

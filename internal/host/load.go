@@ -12,6 +12,7 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/load"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -140,10 +141,7 @@ func (l *loads) sample() {
 		l.pending[m.Key] = m
 	}
 	if len(l.pending) > 0 {
-		select {
-		case l.changed <- struct{}{}:
-		default:
-		}
+		notify.Send(l.changed)
 	}
 }
 

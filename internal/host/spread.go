@@ -8,6 +8,7 @@ import (
 
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/ring"
 )
@@ -117,10 +118,7 @@ func (c *checks) dead(ref memberRef) bool {
 
 // poke says that members changed their health.
 func (a *Agent) poke() {
-	select {
-	case a.flipped <- struct{}{}:
-	default:
-	}
+	notify.Send(a.flipped)
 }
 
 // Respread makes the tables send new flows from switches to members that are not dead now.

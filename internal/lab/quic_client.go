@@ -17,6 +17,8 @@ import (
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
+
+	"github.com/shuntlb/shunt/internal/notify"
 )
 
 const (
@@ -190,10 +192,7 @@ func (c *quicClient) download(ctx context.Context) error {
 		c.mu.Lock()
 		c.downloads++
 		c.mu.Unlock()
-		select {
-		case c.progress <- struct{}{}:
-		default:
-		}
+		notify.Send(c.progress)
 	}
 }
 

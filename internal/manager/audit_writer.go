@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/notify"
 )
 
 // Bounds and pace of the audit log.
@@ -87,7 +88,7 @@ func (l *auditLog) addDone(e *apiv1.AuditEntry) {
 		return
 	}
 	l.done = append(l.done, e)
-	signal(l.refusals.wake)
+	notify.Send(l.refusals.wake)
 }
 
 func (l *auditLog) takeDone() []*apiv1.AuditEntry {

@@ -25,6 +25,7 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/manager"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/pki"
 	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/store"
@@ -148,10 +149,7 @@ func TestBackupRoundTrip(t *testing.T) {
 			if _, err := r.tryApply(web(hosts...), other); err != nil {
 				t.Error(err)
 			}
-			select {
-			case begun <- struct{}{}:
-			default:
-			}
+			notify.Send(begun)
 		}
 	})
 	for range 3 {

@@ -14,6 +14,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/pki"
 	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/store"
@@ -44,7 +45,7 @@ func newCADuty(m *Manager) *caDuty { return &caDuty{m: m, wake: make(chan struct
 // note implements subscriber.
 func (d *caDuty) note(c change) {
 	if c.ca || c.surroundings {
-		signal(d.wake)
+		notify.Send(d.wake)
 	}
 }
 

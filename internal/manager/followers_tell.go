@@ -9,6 +9,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 )
 
 // ask queues a question to a node; false: too many wait.
@@ -19,7 +20,7 @@ func (f *follower) ask(node string, q *apiv1.PlanUpdate) bool {
 		return false
 	}
 	f.questions = append(f.questions, &apiv1.RelayDown{Node: node, Update: q})
-	signal(f.wake)
+	notify.Send(f.wake)
 	return true
 }
 
@@ -33,7 +34,7 @@ func (f *follower) tellHealth(host string, opened int64, h *apiv1.HealthReport) 
 	f.verdicts[host] = &apiv1.NodeSaid{
 		Node: host, Role: string(lb.RoleHost), Report: &apiv1.NodeReport{Hello: &apiv1.Hello{Name: host, Opened: opened}, Health: h},
 	}
-	signal(f.wake)
+	notify.Send(f.wake)
 }
 
 // tellAll queues all that hosts said. It is called once, before anything is sent.
@@ -46,7 +47,7 @@ func (f *follower) tellAll() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.told = true
-	signal(f.wake)
+	notify.Send(f.wake)
 }
 
 // retell queues what a host said that has left the follower for another member: while its stream stood there, the follower may

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/shuntlb/shunt/internal/notify"
 )
 
 // funnel is where things wait until they are written. Equal ones that wait are put together; what keeps coming is
@@ -86,9 +88,9 @@ func (f *funnel[T]) put(key string, v T) {
 	f.waiting[w.key] = w
 	f.groups[w.group]++
 	f.order = append(f.order, w)
-	signal(f.wake)
+	notify.Send(f.wake)
 	if len(f.order) >= f.batch {
-		signal(f.crowd)
+		notify.Send(f.crowd)
 	}
 }
 
@@ -219,12 +221,4 @@ func (f *funnel[T]) drop() {
 	defer f.mu.Unlock()
 	f.waiting, f.order = map[string]*waiter[T]{}, nil
 	f.groups, f.served = map[string]int{}, map[string]uint64{}
-}
-
-// signal wakes whoever waits for the channel, which has room for one.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -65,7 +66,7 @@ func (h *healthEvents) stir(keys map[lb.EndpointKey]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	maps.Copy(h.stirred, keys)
-	signal(h.wake)
+	notify.Send(h.wake)
 }
 
 func (h *healthEvents) take() []lb.EndpointKey {

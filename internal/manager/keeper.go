@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -48,10 +49,7 @@ func (k *keeper) note(c change) {
 	for _, key := range c.endpoints {
 		k.moved[key] = true
 	}
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
+	notify.Send(k.wake)
 }
 
 // run works until ctx ends.

@@ -13,6 +13,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/place"
 	"github.com/shuntlb/shunt/internal/plan"
 )
@@ -56,7 +57,7 @@ func newKeyDuty(m *Manager) *keyDuty {
 // note implements subscriber.
 func (k *keyDuty) note(c change) {
 	if c.keys || len(c.objects) > 0 {
-		signal(k.wake)
+		notify.Send(k.wake)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -150,10 +151,7 @@ func (o *opinions) settleLocked(v *vote, ref memberRef, now time.Time) {
 		v.heard.Since = now.Round(0).UTC()
 	}
 	o.dirty[ref.endpoint] = true
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
+	notify.Send(o.wake)
 }
 
 // heard returns what is known of an endpoint's members.

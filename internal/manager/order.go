@@ -8,6 +8,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 )
 
 // hostsFirst is how long muxes wait for hosts to obey a change. A mux that is ahead of a host sends it packets that it
@@ -35,7 +36,7 @@ func (ss *sessions) review(s *session) { ss.reviewAfter(s, false) }
 
 // reviewAfter is review; obeyed: the node told what it obeys.
 func (ss *sessions) reviewAfter(s *session, obeyed bool) {
-	signal(ss.news)
+	notify.Send(ss.news)
 	if s.role != lb.RoleHost {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/notify"
 )
 
 // outbox is what this member's nodes said last, and what of it the leader has not heard. A later report takes an earlier
@@ -137,7 +138,7 @@ func (o *outbox) left(s *session) {
 	delete(o.nodes, s.name)
 	if o.linked {
 		o.gone = append(o.gone, &apiv1.NodeLeft{Node: s.name, Stream: s.number})
-		signal(o.wake)
+		notify.Send(o.wake)
 	}
 }
 
@@ -147,7 +148,7 @@ func (o *outbox) queueLocked(n *lastWords, w weight) {
 	}
 	n.queued[w] = true
 	o.queues[w] = append(o.queues[w], n.session.name)
-	signal(o.wake)
+	notify.Send(o.wake)
 }
 
 // link makes everything that is known wait for a leader that listens from now on.
@@ -170,7 +171,7 @@ func (o *outbox) link() {
 			o.queueLocked(n, weightStatus)
 		}
 	}
-	signal(o.wake)
+	notify.Send(o.wake)
 }
 
 // unlink ends what link began.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/place"
 	"github.com/shuntlb/shunt/internal/plan"
 )
@@ -88,10 +89,7 @@ func (p *placement) note(c change) {
 }
 
 func (p *placement) poke() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	notify.Send(p.wake)
 }
 
 // run works until ctx ends.

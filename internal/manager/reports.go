@@ -14,6 +14,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/load"
+	"github.com/shuntlb/shunt/internal/notify"
 )
 
 // reports are what nodes said last, in memory only: a manager that starts learns it within a second.
@@ -125,10 +126,7 @@ func (r *reports) stir(role lb.Role) {
 	if role != lb.RoleMux {
 		return
 	}
-	select {
-	case r.stirred <- struct{}{}:
-	default:
-	}
+	notify.Send(r.stirred)
 }
 
 // drop forgets a node whose stream this member had by hearsay, and hears of no more.

@@ -15,6 +15,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 )
 
 // Causes of the end of a node's stream.
@@ -169,10 +170,7 @@ func (s *session) ask(q *apiv1.PlanUpdate) bool {
 }
 
 func (s *session) signal() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	notify.Send(s.wake)
 }
 
 // take empties the mailbox but for what is held.
@@ -328,7 +326,7 @@ func (ss *sessions) add(s *session) {
 	ss.replaceLocked(s)
 	ss.byNode[s.name], ss.open[s] = s, true
 	ss.reviewLocked(s, false)
-	signal(ss.joined)
+	notify.Send(ss.joined)
 }
 
 // stamp numbers a stream of another member that is none of the node's sessions here; false: the node opened the one that
@@ -376,7 +374,7 @@ func (ss *sessions) remove(s *session) bool {
 		delete(ss.byNode, s.name)
 		delete(ss.behind, s)
 		ss.stirLocked()
-		signal(ss.news)
+		notify.Send(ss.news)
 	}
 	if ss.newest[s.name] != s {
 		return false

@@ -11,6 +11,7 @@ import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/convert"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/snat"
 	"github.com/shuntlb/shunt/internal/store"
 )
@@ -319,7 +320,7 @@ func (m *Manager) hearSNAT(s *session, r *apiv1.NodeReport) {
 	d.deliverLocked(now)
 	if due := d.desk.Due(now); !due.IsZero() && (d.due.IsZero() || due.Before(d.due)) {
 		d.due = due
-		signal(d.wake)
+		notify.Send(d.wake)
 	}
 }
 

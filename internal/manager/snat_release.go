@@ -12,6 +12,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
@@ -53,7 +54,7 @@ func (a api) ReleaseSNAT(ctx context.Context, req *connect.Request[apiv1.Release
 	d.deliverLocked(now)
 	if due := d.desk.Due(now); !due.IsZero() && (d.due.IsZero() || due.Before(d.due)) {
 		d.due = due
-		signal(d.wake)
+		notify.Send(d.wake)
 	}
 	if len(done) > 0 {
 		m.audited(m.auditEntry(ctx, done...))

@@ -2,6 +2,7 @@ package manager
 
 import (
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/store"
 )
 
@@ -42,7 +43,7 @@ func (f *follower) tellStored(c *apiv1.StoredChange) {
 	if f.stored = append(f.stored, c); len(f.stored) > maxStored {
 		f.stored = nil
 	}
-	signal(f.wake)
+	notify.Send(f.wake)
 }
 
 // hearStored takes in what the leader has stored.

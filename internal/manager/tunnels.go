@@ -16,6 +16,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/plan"
 	"github.com/shuntlb/shunt/internal/store"
 )
@@ -173,7 +174,7 @@ func newTunnelDuty(m *Manager) *tunnelDuty {
 // note implements subscriber.
 func (d *tunnelDuty) note(c change) {
 	if c.tunnels {
-		signal(d.wake)
+		notify.Send(d.wake)
 	}
 }
 

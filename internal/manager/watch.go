@@ -10,6 +10,7 @@ import (
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 )
 
 // observer is one Watch call: the objects it must still hear of.
@@ -32,10 +33,7 @@ func (o *observer) note(c change) {
 		}
 	}
 	if len(o.dirty) > 0 {
-		select {
-		case o.wake <- struct{}{}:
-		default:
-		}
+		notify.Send(o.wake)
 	}
 }
 

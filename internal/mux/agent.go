@@ -238,13 +238,6 @@ func (a *Agent) Served() bool {
 	return a.ready
 }
 
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // Apply implements agent.Handler.
 func (a *Agent) Apply(ctx context.Context, p plan.Plan) error {
 	a.applying.Lock()

@@ -3,6 +3,8 @@ package mux
 import (
 	"context"
 	"net/netip"
+
+	"github.com/shuntlb/shunt/internal/notify"
 )
 
 // ranks are those of routes to VIPs that are not to be 0.
@@ -51,8 +53,8 @@ func (a *Agent) FollowLeases(ctx context.Context) {
 			return
 		case <-a.paths:
 		case <-moves:
-			poke(a.speak)
-			poke(a.changed)
+			notify.Send(a.speak)
+			notify.Send(a.changed)
 			a.applying.Lock()
 			a.wantLeased()
 			a.tellOuters()

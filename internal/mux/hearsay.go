@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -268,7 +269,7 @@ func (a *Agent) Heard(v plan.Verdicts) {
 	defer a.mu.Unlock()
 	c := a.roster.hear(v, a.o.Clock.Now())
 	if due := a.roster.heard.due; a.roster.heard.retarget || !due.IsZero() && !due.After(a.o.Clock.Now()) {
-		poke(a.speak) // Run tells the prober
+		notify.Send(a.speak) // Run tells the prober
 	}
 	a.followLocked(c, "hosts say so")
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
@@ -126,7 +127,7 @@ func (l *Leases) Says() <-chan struct{} { return l.says }
 func (l *Leases) Moves() <-chan struct{} { return l.moves }
 
 // Obeyed says that the tables obey a plan: what they have of leases is acknowledged only then.
-func (l *Leases) Obeyed() { signal(l.says) }
+func (l *Leases) Obeyed() { notify.Send(l.says) }
 
 // Say implements agent.Leases: it acknowledges what the tables have, once packets meet them.
 func (l *Leases) Say(r *apiv1.NodeReport) bool {
@@ -241,17 +242,17 @@ func (l *Leases) fresh(revision int64, newest bool) {
 	defer l.mu.Unlock()
 	if !newest && revision < l.revision {
 		l.heard = never // these are older than what was the newest
-		signal(l.moves)
+		notify.Send(l.moves)
 	}
 	if newest {
 		if l.clock.Now().Sub(l.heard) > DefaultLeaseFor {
-			signal(l.moves)
+			notify.Send(l.moves)
 		}
 		l.heard = l.clock.Now()
 		l.names.hear(l.heard)
 	}
 	l.ready, l.revision = true, revision
-	signal(l.says)
+	notify.Send(l.says)
 }
 
 // retry gives the tables what they could not take.
@@ -300,7 +301,7 @@ func (l *Leases) tell() {
 		l.outer = slices.SortedFunc(maps.Keys(outer), netip.Addr.Compare)
 	}
 	l.names.keep(known)
-	signal(l.moves)
+	notify.Send(l.moves)
 }
 
 func (l *Leases) obey(in *apiv1.SnatLeases) error {
@@ -438,12 +439,4 @@ func (l *Leases) change(raw []byte) error {
 		l.count(s.VIP, v)
 	}
 	return nil
-}
-
-// signal pokes a channel with room for one.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

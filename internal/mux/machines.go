@@ -7,6 +7,7 @@ import (
 
 	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
@@ -119,6 +120,6 @@ func (a *Agent) logPathsLocked(of []*machine) {
 			a.o.Log.Info("host reachable", "host", m.host, "backends", m.members)
 		}
 	}
-	poke(a.speak)
-	poke(a.changed)
+	notify.Send(a.speak)
+	notify.Send(a.changed)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/health"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -68,7 +69,7 @@ func (a *Agent) follow(ctx context.Context, f *fitting) error {
 		}
 		a.linger = lingered
 		a.mu.Unlock()
-		poke(a.speak)
+		notify.Send(a.speak)
 		return err
 	}
 
@@ -109,7 +110,7 @@ func (a *Agent) obeyed(s step) error {
 	late := a.dropOuters(s.changes)
 	err := a.followTargets()
 	for _, c := range []chan struct{}{a.speak, a.changed, a.sweep, a.lingers, a.paths, a.schedules.due} {
-		poke(c)
+		notify.Send(c)
 	}
 	if a.o.Leases != nil {
 		a.o.Leases.Obeyed()

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -95,8 +96,8 @@ func (a *Agent) HopsChanged(hops map[netip.Addr]netdev.NextHop) {
 	}
 	stale := len(a.stalePathsLocked()) > 0
 	a.mu.Unlock()
-	poke(a.speak)
-	poke(a.paths)
+	notify.Send(a.speak)
+	notify.Send(a.paths)
 	if err != nil {
 		a.o.Log.Error("follow next hops", "error", err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shuntlb/shunt/internal/bgp"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 )
 
 // signOfLife is how often the speaker hears the wanted state again: it counts the hold time from the last word, and one that
@@ -130,7 +131,7 @@ func (a *Agent) Speak(ctx context.Context) {
 		a.said = said{want, began}
 	}
 	if !sameStatus(a.status, status) || a.kept != kept {
-		poke(a.changed)
+		notify.Send(a.changed)
 	}
 	a.status, a.kept = status, kept
 }

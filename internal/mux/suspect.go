@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/shuntlb/shunt/internal/health"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
@@ -60,22 +61,22 @@ func (a *Agent) followLocked(c change, because string) {
 	}
 	if c.asked || !a.roster.due().Equal(a.dueTold) {
 		// A VIP may wait for just this one, and Run is to know what is due.
-		poke(a.speak)
+		notify.Send(a.speak)
 	}
 	if c.empty() {
 		return
 	}
 	a.obeyLocked(c)
 	a.logFlips(c, because)
-	poke(a.speak)
-	poke(a.changed)
-	poke(a.schedules.due)
+	notify.Send(a.speak)
+	notify.Send(a.changed)
+	notify.Send(a.schedules.due)
 }
 
 // tellDoubtLocked says how far the mux trusts itself.
 func (a *Agent) tellDoubtLocked() {
-	poke(a.changed)
-	poke(a.suspicions)
+	notify.Send(a.changed)
+	notify.Send(a.suspicions)
 	switch a.roster.doubt.Phase() {
 	case health.Trusting:
 		a.o.Log.Warn("health", "suspicion", "over: members of many services answer, or are dead")

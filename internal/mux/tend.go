@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
@@ -34,10 +35,10 @@ func (a *Agent) Tend(ctx context.Context, tend func() (mended string, err error)
 			a.o.Log.Warn("interface", "mended", mended)
 			// The speaker takes routes up again only when it is told, though it was just told the same.
 			a.forgetSaid()
-			poke(a.speak)
+			notify.Send(a.speak)
 		}
 		if fault != before {
-			poke(a.changed)
+			notify.Send(a.changed)
 			if fault != "" {
 				a.o.Log.Error("interface", "error", fault)
 			}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/shuntlb/shunt/internal/notify"
 )
 
 // NextHop is how the kernel would send to a destination.
@@ -64,10 +66,7 @@ func (n *NextHops) Want(destinations []netip.Addr) {
 	if same {
 		return
 	}
-	select {
-	case n.poke <- struct{}{}:
-	default:
-	}
+	notify.Send(n.poke)
 }
 
 // inOrder are addresses in order, each once.

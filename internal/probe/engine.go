@@ -11,6 +11,7 @@ import (
 
 	"github.com/shuntlb/shunt/internal/clock"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 )
 
 // PacketsRest is how long packets are not tried on a target that they could not decide, or had no room for.
@@ -228,7 +229,7 @@ func (e *Engine) start(targets []Target, known bool) error {
 		e.mu.Unlock()
 		e.offer(id, t, now, known, true)
 	}
-	wake(e.poke)
+	notify.Send(e.poke)
 	return nil
 }
 
@@ -316,12 +317,4 @@ func (e *Engine) closeAskers() error {
 		errs = append(errs, a.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// wake pokes who waits.
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

@@ -1,6 +1,10 @@
 package probe
 
-import "time"
+import (
+	"time"
+
+	"github.com/shuntlb/shunt/internal/notify"
+)
 
 // AskedDirectly ends the words of a result of a check through the tunnel that a socket got at the backend's own address.
 const AskedDirectly = ", asked directly"
@@ -17,10 +21,10 @@ func (e *Engine) answered(means int, answers []Answer) {
 		e.answerLocked(means, &answers[i], now)
 	}
 	if len(e.odd) > 0 {
-		wake(e.poke)
+		notify.Send(e.poke)
 	}
 	if len(e.pending) > 0 && e.outLocked() == 0 {
-		wake(e.quiet)
+		notify.Send(e.quiet)
 	}
 }
 
@@ -103,14 +107,14 @@ func (e *Engine) againLocked(id uint32, now time.Duration, void bool) {
 		e.table.wait(id)
 	}
 	if e.wakes == 0 || max(plan, now)+tick < e.wakes {
-		wake(e.poke)
+		notify.Send(e.poke)
 	}
 }
 
 // resultLocked queues a result for the report.
 func (e *Engine) resultLocked(r Result) {
 	if e.pending = append(e.pending, r); len(e.pending) == 1 {
-		wake(e.some)
+		notify.Send(e.some)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/lb"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
@@ -66,10 +67,7 @@ func (w *lossWatch) SetAlive(list []dataplane.MemberAlive) {
 			w.count.Add(-1)
 		}
 	}
-	select {
-	case w.turned <- struct{}{}:
-	default:
-	}
+	notify.Send(w.turned)
 }
 
 func (w *lossWatch) dead() int { return int(w.count.Load()) }

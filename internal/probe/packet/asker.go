@@ -14,6 +14,7 @@ import (
 
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/netdev"
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/probe"
 )
 
@@ -155,10 +156,7 @@ func (a *Asker) Close() error {
 }
 
 func (a *Asker) poke() {
-	select {
-	case a.wake <- struct{}{}:
-	default:
-	}
+	notify.Send(a.wake)
 }
 
 // run works until the asker is closed.

@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/shuntlb/shunt/internal/notify"
 	"github.com/shuntlb/shunt/internal/store"
 )
 
@@ -146,10 +147,7 @@ func (p *progress) want(revision int64) {
 		return
 	}
 	p.wanted = revision
-	select {
-	case p.asked <- struct{}{}:
-	default:
-	}
+	notify.Send(p.asked)
 }
 
 func (p *progress) behind() bool {
