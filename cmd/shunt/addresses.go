@@ -49,14 +49,6 @@ func checkListen(flag, value string) error {
 	return nil
 }
 
-// checkMetrics refuses a --metrics that nothing can listen on; none is none.
-func checkMetrics(value string) error {
-	if value == "" {
-		return nil
-	}
-	return checkListen("--metrics", value)
-}
-
 // canDial tells whether something may be reached there.
 func canDial(value string) bool {
 	host, port, ok := splitAddress(value)

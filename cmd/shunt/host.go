@@ -35,7 +35,8 @@ func checkManagers(value string) error {
 func newHost() *cobra.Command {
 	var o host.Options
 	var stop bool
-	var listen, guard, place, checked string
+	var guard, place, checked string
+	var served metricsFlags
 	var programs programFlags
 	var probes, flows uint64
 	cmd := &cobra.Command{
@@ -62,7 +63,7 @@ func newHost() *cobra.Command {
 				noteLeft(cmd.ErrOrStderr(), o.BPFFS)
 				return nil
 			}
-			if err := hostFlags(&o, listen, &programs, flows); err != nil {
+			if err := hostFlags(&o, &served, &programs, flows); err != nil {
 				return err
 			}
 			if err := checkMaxProbes(probes); err != nil {
@@ -79,7 +80,7 @@ func newHost() *cobra.Command {
 			o.Last = place == "last"
 			o.Node.Version, o.Node.Commit = version, commit()
 			o.Node.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-			scrapes, err := metrics.Listen(listen)
+			scrapes, err := metrics.Listen(served.address)
 			if err != nil {
 				return err
 			}
@@ -92,7 +93,7 @@ func newHost() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return serveMetrics(ctx, scrapes, registry)
+				return served.serve(ctx, scrapes, registry)
 			}
 			return host.Run(cmd.Context(), o)
 		},
@@ -107,7 +108,7 @@ func newHost() *cobra.Command {
 	f.StringVar(&o.BPFFS, "bpffs", "/sys/fs/bpf/shunt/host", "directory for the pins of programs and maps, on a bpf file system")
 	f.StringVar(&o.LoadSocket, "load-socket", "", "`path` of the socket by which applications of this machine say their load (default: load.sock in --run)")
 	f.DurationVar(&o.LoadInterval, "load-interval", load.SampleEvery, "`time` between two looks at the load of servers, which muxes then choose by: 10ms to 10s")
-	f.StringVar(&listen, "metrics", "", metricsUsage)
+	served.add(f)
 	f.Uint64Var(&probes, "max-probes", host.DefaultMaxProbes, maxProbesUsage)
 	f.Uint64Var(&flows, "flows", uint64(dataplane.DefaultHostFlows), "room for flows, 104 bytes each: a power of two from 8192 (8 Ki) to 8388608 (8 Mi). Another size than before takes over the flows there are")
 	f.StringVar(&guard, "guard", "networks", "`mode` of guarding against servers behind devices: networks (nothing from VIPs and addresses of the Networks that are not theirs, no tunnels to the underlay), strict (nor from any other address that is not reached by their device) or off")
@@ -120,14 +121,14 @@ func newHost() *cobra.Command {
 }
 
 // hostFlags checks what is needed to run, and fills in the name.
-func hostFlags(o *host.Options, metrics string, programs *programFlags, flows uint64) error {
+func hostFlags(o *host.Options, served *metricsFlags, programs *programFlags, flows uint64) error {
 	if o.Interface == "" {
 		return usagef(`--interface: "": must be a device of this machine`)
 	}
 	if err := checkManagers(o.Node.Manager); err != nil {
 		return err
 	}
-	if err := checkMetrics(metrics); err != nil {
+	if err := served.check(); err != nil {
 		return err
 	}
 	if err := checkDirectories([2]string{"--state", o.Node.StateDir}, [2]string{"--run", o.RunDir}, [2]string{"--bpffs", o.BPFFS}); err != nil {

@@ -22,7 +22,7 @@ import (
 
 type managerFlags struct {
 	data, listen, advertise, name string
-	metrics                       string
+	metrics                       metricsFlags
 	downAfter, auditKeep          time.Duration
 	nodeTimeout, replaceAfter     time.Duration
 	keys                          keyFlags
@@ -58,7 +58,7 @@ func (f *managerFlags) register(fl *pflag.FlagSet) {
 	fl.StringVar(&f.listen, "listen", ":8443", "`address:port` of the API")
 	fl.StringVar(&f.advertise, "advertise", "", "`address:port` that nodes and clients use, when it differs from --listen")
 	fl.StringVar(&f.name, "name", "", "name of this manager (default: the host's name)")
-	fl.StringVar(&f.metrics, "metrics", "", metricsUsage)
+	f.metrics.add(fl)
 	fl.DurationVar(&f.downAfter, "down-after", manager.DefaultDownAfter, "how long every mux must call a backend dead until rings are made without it; 0: never")
 	fl.DurationVar(&f.auditKeep, "audit-keep", manager.DefaultAuditKeep, "how long the audit log is kept, as long as it has no more than 256 MiB")
 	f.oidc.register(fl)
@@ -78,7 +78,7 @@ func (f *managerFlags) check() error {
 			return err
 		}
 	}
-	if err := checkMetrics(f.metrics); err != nil {
+	if err := f.metrics.check(); err != nil {
 		return err
 	}
 	if f.downAfter < 0 {
@@ -141,7 +141,7 @@ func serveManager(ctx context.Context, f managerFlags, log *slog.Logger, stderr 
 		return fmt.Errorf("--listen: %w", err)
 	}
 	defer listener.Close()
-	scrapes, err := metrics.Listen(f.metrics)
+	scrapes, err := metrics.Listen(f.metrics.address)
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func serveManager(ctx context.Context, f managerFlags, log *slog.Logger, stderr 
 	defer cancel()
 	err = together(cancel,
 		func() error { return m.Serve(ctx, listener) },
-		func() error { return serveMetrics(ctx, scrapes, registry) },
+		func() error { return f.metrics.serve(ctx, scrapes, registry) },
 		func() error {
 			if verifier != nil {
 				verifier.Run(ctx)

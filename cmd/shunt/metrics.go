@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net"
 
+	"github.com/spf13/pflag"
+
 	"github.com/shuntlb/shunt/internal/agent"
 	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/metrics"
@@ -15,13 +17,37 @@ import (
 // metricsUsage describes the flag --metrics of the daemons.
 const metricsUsage = "`address:port` to serve Prometheus metrics on, at /metrics, without TLS or authentication: an address of the management network (default: none)"
 
-// serveMetrics answers scrapes until ctx ends; without a listener there is nothing to do until then.
-func serveMetrics(ctx context.Context, l net.Listener, r *metrics.Registry) error {
+// metricsFlags say where and what a daemon serves of itself.
+type metricsFlags struct {
+	address string // "": nowhere
+	pprof   bool
+}
+
+func (f *metricsFlags) add(fl *pflag.FlagSet) {
+	fl.StringVar(&f.address, "metrics", "", metricsUsage)
+	fl.BoolVar(&f.pprof, "pprof", false, "serve profiles of this process at /debug/pprof/ of the address of --metrics (go tool pprof)")
+}
+
+// check refuses an address that nothing can listen on, and profiles without one.
+func (f *metricsFlags) check() error {
+	if f.address != "" {
+		if err := checkListen("--metrics", f.address); err != nil {
+			return err
+		}
+	}
+	if f.pprof && f.address == "" {
+		return usagef("--pprof: needs --metrics: profiles are served on its address")
+	}
+	return nil
+}
+
+// serve answers scrapes until ctx ends; without a listener there is nothing to do until then.
+func (f *metricsFlags) serve(ctx context.Context, l net.Listener, r *metrics.Registry) error {
 	if l == nil {
 		<-ctx.Done()
 		return nil
 	}
-	return metrics.Serve(ctx, l, r)
+	return metrics.Serve(ctx, l, r, f.pprof)
 }
 
 func thisBuild() metrics.Build { return metrics.Build{Version: version, Commit: commit()} }

@@ -52,7 +52,7 @@ type muxFlags struct {
 	ifaces                        []string
 	manager, tokenFile, name      string
 	state, run, bpffs, xdpMode    string
-	metrics                       string
+	metrics                       metricsFlags
 	hold, drainWait, linger       time.Duration
 	sweep, suspectGrace           time.Duration
 	drain, undrain, stop, verbose bool
@@ -123,7 +123,7 @@ func (f *muxFlags) register(cmd *cobra.Command) {
 	fl.DurationVar(&f.hold, "speaker-hold", defaultSpeakerHold, "how long routes stay while the agent is away")
 	fl.DurationVar(&f.drainWait, "drain-wait", defaultDrainWait, "how long routers get to move the traffic away before routes are withdrawn")
 	fl.DurationVar(&f.linger, "linger", defaultLinger, "how long a VIP that moves away or is deleted is still forwarded after its routes were withdrawn; 0: not at all")
-	fl.StringVar(&f.metrics, "metrics", "", metricsUsage)
+	f.metrics.add(fl)
 	fl.DurationVar(&f.sweep, "sweep-interval", defaultSweep, "how often idle flows are forgotten and the others counted; every second while a draining backend has flows or a shared table is a quarter full")
 	fl.DurationVar(&f.suspectGrace, "suspect-grace", health.DefaultGrace, "how long a mux that suspects itself keeps its last verdicts on servers that fell silent; 0: not at all")
 	f.programs.register(fl)
@@ -140,7 +140,7 @@ func (f *muxFlags) check() error {
 	if err := checkManagers(f.manager); err != nil {
 		return err
 	}
-	if err := checkMetrics(f.metrics); err != nil {
+	if err := f.metrics.check(); err != nil {
 		return err
 	}
 	if err := checkDirectories([2]string{"--state", f.state}, [2]string{"--run", f.run}, [2]string{"--bpffs", f.bpffs}); err != nil {
@@ -227,7 +227,7 @@ func runMux(ctx context.Context, f muxFlags, stderr io.Writer) error {
 		return err
 	}
 	defer namespace.Close()
-	scrapes, err := metrics.Listen(f.metrics)
+	scrapes, err := metrics.Listen(f.metrics.address)
 	if err != nil {
 		return err
 	}
@@ -328,7 +328,7 @@ func serveMux(ctx context.Context, f muxFlags, device netdev.Interface, on []int
 		func() error { return watchCarriers(ctx, cancel, f.ifaces, a.LinkChanged) },
 		func() error { a.Tend(ctx, func() (string, error) { return tend(f.ifaces, tables) }); return nil },
 		func() error { return a.Control(ctx, stop) },
-		func() error { return serveMetrics(ctx, scrapes, registry) },
+		func() error { return f.metrics.serve(ctx, scrapes, registry) },
 		tended,
 		func() error {
 			return agent.Run(ctx, agent.Options{

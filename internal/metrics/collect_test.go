@@ -313,7 +313,7 @@ func TestServe(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func(l net.Listener) { ended <- Serve(ctx, l, r) }(l)
+	go func(l net.Listener) { ended <- Serve(ctx, l, r, false) }(l)
 	res, err := http.Get("http://" + l.Addr().String() + "/metrics")
 	if err != nil {
 		t.Fatal(err)
@@ -323,6 +323,9 @@ func TestServe(t *testing.T) {
 		t.Errorf("scrape: %v\n%s", err, text)
 	}
 	res.Body.Close()
+	if res, err := http.Get("http://" + l.Addr().String() + "/debug/pprof/heap"); err != nil || res.StatusCode != http.StatusNotFound {
+		t.Errorf("a profile that was not asked for: %v, %v", res, err)
+	}
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -335,5 +338,35 @@ func TestStartsAreCounted(t *testing.T) {
 		if got, err := CountStart(dir); err != nil || got != want {
 			t.Errorf("start %d: %d, %v", want, got, err)
 		}
+	}
+}
+
+// TestServeProfiles: with profiles the listener also serves those of net/http/pprof.
+func TestServeProfiles(t *testing.T) {
+	r, err := NewMux(muxOf(status()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- Serve(ctx, l, r, true) }()
+	for path, want := range map[string]string{"": "goroutine", "goroutine?debug=1": "goroutine profile: total", "symbol": "num_symbols: 1"} {
+		res, err := http.Get("http://" + l.Addr().String() + "/debug/pprof/" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || res.StatusCode != http.StatusOK || !strings.Contains(string(text), want) {
+			t.Errorf("/debug/pprof/%s: %s, %v, without %q", path, res.Status, err, want)
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

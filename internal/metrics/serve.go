@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -51,13 +52,20 @@ func Listen(address string) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve answers GET /metrics until ctx ends. Without a listener it returns at once.
-func Serve(ctx context.Context, l net.Listener, r *Registry) error {
+// Serve answers GET /metrics until ctx ends, and with profiles also /debug/pprof/ (net/http/pprof). Without a listener it returns at once.
+func Serve(ctx context.Context, l net.Listener, r *Registry, profiles bool) error {
 	if l == nil {
 		return nil
 	}
 	routes := http.NewServeMux()
 	routes.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: scrapesAtOnce}))
+	if profiles {
+		// Index serves the named profiles, such as heap and goroutine, too.
+		routes.HandleFunc("GET /debug/pprof/", pprof.Index)
+		routes.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		routes.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		routes.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
 	server := &http.Server{
 		Handler: routes, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10,
