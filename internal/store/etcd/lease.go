@@ -85,6 +85,9 @@ func (s *Store) KeepAlive(ctx context.Context, id store.LeaseID) error {
 			return ctx.Err()
 		default:
 			failed, failedBy = err, sent.Add(timeout)
+			if now := s.now(); now.Before(failedBy) {
+				failedBy = now
+			}
 		}
 		select {
 		case <-time.After(wait):
