@@ -2,6 +2,8 @@ package manager
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/shuntlb/shunt/internal/lb"
@@ -42,8 +44,8 @@ func (p *paceEvents) round() {
 	m, now := p.m, p.m.o.Clock.Now()
 	nodes, revision := m.reachedRevisions()
 	late := map[string]lateness{}
-	for name, reached := range nodes {
-		was := p.late[name]
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		reached, was := nodes[name], p.late[name]
 		switch {
 		case reached >= revision || was.revision > 0 && reached >= was.revision:
 			if m.events.last(string(lb.KindNode), name, latchPace, "").reason == reasonPlanStale {
