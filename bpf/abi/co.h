@@ -55,7 +55,7 @@ struct co_setup {
 };
 SHUNT_ASSERT_SIZE(struct co_setup, 32);
 
-/* The reasons of the program that makes handshakes. A segment counts exactly one, per CPU in the map `co_reasons`. A SYN
+/* The reasons of the program that makes handshakes. A segment counts at most one, per CPU in the map `co_reasons`. A SYN
  * that is left to the kernel goes on without timestamps, so that no other clock is read as a cookie. */
 #define CO_REASONS(R) \
 	/* of no handshake that is made here: the kernel's */ \
@@ -63,7 +63,7 @@ SHUNT_ASSERT_SIZE(struct co_setup, 32);
 	/* a SYN, answered */ \
 	R(CO_REASON_ANSWERED, 1, TX) \
 	/* the client's acknowledgement: the kernel has the connection */ \
-	R(CO_REASON_ACCEPTED, 2, CONSUMED) \
+	R(CO_REASON_ACCEPTED, 2, PASS) \
 	/* a SYN without timestamps, or with a maximum segment size below the kernel's least: \
 	 * the kernel's, without a cookie */ \
 	R(CO_REASON_PASS_NO_TIME, 3, PASS) \

@@ -34,8 +34,9 @@ enum host_limit {
 	LIMIT_DATAGRAM_SECONDS = 5,
 };
 
-/* The reasons of the host programs. A packet counts exactly one whose class is not INFO, per CPU in the map
- * `host_reasons`. */
+/* The reasons of the host programs. A packet counts exactly one whose class is not INFO each time that a program
+ * handles it, per CPU in the map `host_reasons`: a packet that waited for a port, or that the program which makes handshakes
+ * handles after it was delivered, counts again. */
 #define HOST_REASONS(R) \
 	/* neither a tunnel packet for a DIP here nor an answer of one */ \
 	R(HOST_REASON_PASS_NOT_OURS, 0, PASS) \
@@ -93,7 +94,7 @@ enum host_limit {
 	/* a segment of a probe's connection that says nothing */ \
 	R(HOST_REASON_PROBE_IGNORED, 25, CONSUMED) \
 	/* the kernel had no room for a probe's request: the connection was reset */ \
-	R(HOST_REASON_PROBE_NO_ROOM, 26, DROP) \
+	R(HOST_REASON_PROBE_NO_ROOM, 26, CONSUMED) \
 	/* of a flow that is not known here: sent on to the host that had it before a change */ \
 	R(HOST_REASON_REPAIRED_AWAY, 27, TX) \
 	/* of such a flow, given to another member of this host */ \

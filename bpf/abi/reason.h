@@ -75,7 +75,7 @@
 	R(MUX_REASON_NEW_FLOW_LIMITED, 31, DROP) \
 	/* the service does not take this source */ \
 	R(MUX_REASON_SOURCE_DENIED, 32, DROP) \
-	/* an ICMP error went to the backend whose packet it quotes */ \
+	/* an ICMP error that quotes a packet of an endpoint of ours: for its backend */ \
 	R(MUX_REASON_ICMP_ERROR_FORWARDED, 33, INFO) \
 	/* an ICMP error that quotes no packet of an endpoint of ours */ \
 	R(MUX_REASON_ICMP_ERROR_UNKNOWN, 34, DROP) \
@@ -98,7 +98,7 @@
 	/* a segment of a probe's connection that says nothing */ \
 	R(MUX_REASON_PROBE_IGNORED, 43, CONSUMED) \
 	/* the driver left no room for a probe's request: the connection was reset */ \
-	R(MUX_REASON_PROBE_NO_ROOM, 44, DROP) \
+	R(MUX_REASON_PROBE_NO_ROOM, 44, CONSUMED) \
 	/* went to the server that has the port of the VIP */ \
 	R(MUX_REASON_SNAT_FORWARDED, 45, INFO) \
 	/* a VIP with SNAT: no endpoint takes the packet, and no server has the port */ \

@@ -85,10 +85,11 @@ func (d *description) node(o *lb.Node) {
 		})
 	}
 	d.section("Servers", servers)
-	reasons := [][]string{{"REASON", "PACKETS"}}
+	classify(n)
+	reasons := [][]string{{"REASON", "CLASS", "PACKETS"}}
 	for _, r := range n.GetReasons() {
 		if r.GetPackets() > 0 {
-			reasons = append(reasons, []string{r.GetReason(), fmt.Sprint(r.GetPackets())})
+			reasons = append(reasons, []string{r.GetReason(), r.GetClass(), fmt.Sprint(r.GetPackets())})
 		}
 	}
 	d.section("Reasons", reasons)

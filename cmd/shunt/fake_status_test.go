@@ -109,7 +109,7 @@ func (f *fakeManager) report() {
 				{Process: "speaker", Pid: 790, Version: "v1.2.2", Commit: "89ef01234567abcd89ef01234567abcd89ef0123", Kept: "sessions without graceful restart (RFC 4724), whose routers would lose the routes: 10.10.0.1; it is replaced once the mux is drained"},
 			},
 			Peers:   []*apiv1.PeerStatus{{Address: "10.10.0.1", State: "established", Bfd: "up"}},
-			Reasons: []*apiv1.ReasonCount{{Reason: "forwarded", Packets: 300, Class: "tx"}, {Reason: "malformed", Packets: 0, Class: "drop"}, {Reason: "no_backend", Packets: 2, Class: "drop"}}},
+			Reasons: []*apiv1.ReasonCount{{Reason: "forwarded", Packets: 300, Class: "tx"}, {Reason: "malformed", Packets: 0, Class: "drop"}, {Reason: "no_backend", Packets: 2}}},
 		{Name: "mux3", Role: "mux", LastSeen: seen, SyncedRevision: 1, Members: members(true, "200 OK")[:1], Routes: routes(true)},
 		{Name: "host1", Role: "host", Connected: true, LastSeen: seen, SyncedRevision: 2, Members: []*apiv1.MemberStatus{member("203.0.113.10", "10.20.1.11", 1, true, "")}},
 		{Name: "host2", Role: "host"},

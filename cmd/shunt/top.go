@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	apiv1 "github.com/shuntlb/shunt/api/v1"
+	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/lb"
 	"github.com/shuntlb/shunt/internal/top"
 )
@@ -82,7 +83,19 @@ func (f *topFlags) ask(c *client) top.Ask {
 		if err != nil {
 			return nil, c.explain(err)
 		}
+		for _, n := range response.Msg.GetNodes() {
+			classify(n)
+		}
 		return response.Msg, nil
+	}
+}
+
+// classify fills in the classes of reasons that a node of an older build does not send.
+func classify(n *apiv1.NodeStatus) {
+	for _, r := range n.GetReasons() {
+		if r.Class == "" {
+			r.Class = string(dataplane.ClassOf(n.GetRole(), r.GetReason()))
+		}
 	}
 }
 

@@ -490,7 +490,7 @@ const (
 	hostHostReasonClassCLASS_OF_HOST_REASON_PROBE_RESET        hostHostReasonClass = 3
 	hostHostReasonClassCLASS_OF_HOST_REASON_PROBE_UNREACHABLE  hostHostReasonClass = 3
 	hostHostReasonClassCLASS_OF_HOST_REASON_PROBE_IGNORED      hostHostReasonClass = 3
-	hostHostReasonClassCLASS_OF_HOST_REASON_PROBE_NO_ROOM      hostHostReasonClass = 0
+	hostHostReasonClassCLASS_OF_HOST_REASON_PROBE_NO_ROOM      hostHostReasonClass = 3
 	hostHostReasonClassCLASS_OF_HOST_REASON_REPAIRED_AWAY      hostHostReasonClass = 2
 	hostHostReasonClassCLASS_OF_HOST_REASON_REPAIRED_HERE      hostHostReasonClass = 4
 	hostHostReasonClassCLASS_OF_HOST_REASON_REPAIR_ARRIVED     hostHostReasonClass = 4

@@ -114,9 +114,11 @@ func (e *hostEnv) expect(name string, in []byte, verdict int32, out []byte, reas
 	e.t.Helper()
 	before := e.reasons(nil)
 	v, got := e.run(e.host.objects.HostIn, in)
-	if r := e.reasons(before); v != verdict || !maps.Equal(r, one(reasons...)) {
+	r := e.reasons(before)
+	if v != verdict || !maps.Equal(r, one(reasons...)) {
 		e.t.Errorf("%s: verdict %d, reasons %v, want %d, %v", name, v, r, verdict, reasons)
 	}
+	checkClasses(e.t, name, v, r)
 	if verdict == verdictNext {
 		out = in
 	}
@@ -130,10 +132,22 @@ func (e *hostEnv) answered(name string, in []byte, verdict int32, out []byte, re
 	e.t.Helper()
 	before := e.reasons(nil)
 	v, got := e.run(e.host.objects.HostOut, in)
-	if r := e.reasons(before); v != verdict || !maps.Equal(r, one(reasons...)) {
+	r := e.reasons(before)
+	if v != verdict || !maps.Equal(r, one(reasons...)) {
 		e.t.Errorf("%s: verdict %d, reasons %v, want %d, %v", name, v, r, verdict, reasons)
 	}
+	checkClasses(e.t, name, v, r)
 	if out != nil && !bytes.Equal(got, out) {
 		e.t.Errorf("%s: frame\n% x, want\n% x", name, got, out)
+	}
+}
+
+// checkClasses compares the classes of the reasons that a program of the host counted for one packet with its verdict.
+func checkClasses(t testing.TB, name string, verdict int32, counted map[string]uint64) {
+	t.Helper()
+	for reason := range counted {
+		if class := HostReasons().Class(reason); class == ClassDrop && verdict != verdictDrop || class == ClassTX && verdict == verdictDrop {
+			t.Errorf("%s: reason %s of class %s with the verdict %d", name, reason, class, verdict)
+		}
 	}
 }

@@ -13,10 +13,6 @@ import (
 	"github.com/shuntlb/shunt/internal/plan"
 )
 
-// beside are the reasons counted beside a verdict; all others are the one end of a packet.
-var beside = map[string]bool{"mss_clamped": true, "client_port_mapped": true, "fragment_followed": true, "flow_evicted": true, "flow_over_share": true, "flow_contended": true, "client_here": true,
-	"cookie_begun": true, "cookie_rebuilt": true, "cookie_reminted": true, "cookie_foreign": true, "cookie_contended": true}
-
 // TestHostLies gives every prefix of good frames, and frames with random bytes changed, to both programs: whatever they
 // say, a packet ends in one way that is counted, and one that is cut short is never delivered.
 func TestHostLies(t *testing.T) {
@@ -67,7 +63,7 @@ func TestHostLies(t *testing.T) {
 	}))
 	ends := uint64(0)
 	for reason, n := range e.reasons(before) {
-		if !beside[reason] {
+		if HostReasons().Class(reason) != ClassInfo {
 			ends += n
 		}
 	}

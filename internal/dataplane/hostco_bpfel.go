@@ -75,7 +75,7 @@ type hostCOCoReasonClass uint32
 const (
 	hostCOCoReasonClassCLASS_OF_CO_REASON_PASS_OTHER       hostCOCoReasonClass = 1
 	hostCOCoReasonClassCLASS_OF_CO_REASON_ANSWERED         hostCOCoReasonClass = 2
-	hostCOCoReasonClassCLASS_OF_CO_REASON_ACCEPTED         hostCOCoReasonClass = 3
+	hostCOCoReasonClassCLASS_OF_CO_REASON_ACCEPTED         hostCOCoReasonClass = 1
 	hostCOCoReasonClassCLASS_OF_CO_REASON_PASS_NO_TIME     hostCOCoReasonClass = 1
 	hostCOCoReasonClassCLASS_OF_CO_REASON_PASS_NO_LISTENER hostCOCoReasonClass = 1
 	hostCOCoReasonClassCLASS_OF_CO_REASON_PASS_MPTCP       hostCOCoReasonClass = 1

@@ -478,7 +478,7 @@ func (f *fuzz) plant() {
 // ClassInfo. It returns "" if they agree.
 func wrongClass(reason string, verdict uint32, also []string) string {
 	allowed := map[Class][]uint32{
-		ClassDrop: {xdpDrop}, ClassPass: {xdpPass}, ClassTX: {xdpTX, xdpRedirect, xdpPass}, ClassConsumed: {xdpDrop, xdpTX, xdpRedirect},
+		ClassDrop: {xdpDrop}, ClassPass: {xdpPass}, ClassTX: {xdpTX, xdpRedirect}, ClassConsumed: {xdpDrop, xdpTX, xdpRedirect},
 	}
 	class := MuxReasons().Class(reason)
 	if !slices.Contains(allowed[class], verdict) {

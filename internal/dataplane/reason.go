@@ -54,6 +54,26 @@ var COReasons = sync.OnceValue(func() Reasons { return mustReasons(_HostCOBytes,
 // Class returns the class of a reason by its name; "" when there is no such reason.
 func (r Reasons) Class(name string) Class { return r.class[name] }
 
+// agentReasons are reasons of hosts that the agent counts itself.
+var agentReasons = map[string]Class{"flow_abandoned": ClassInfo, "flow_expired": ClassInfo, "out_snat_expired": ClassDrop}
+
+// COPrefix begins the names of COReasons in a host's status.
+const COPrefix = "co_"
+
+// ClassOf returns the class of a reason in the status of a node of role "mux" or "host"; "" for an unknown one.
+func ClassOf(role, reason string) Class {
+	if role == "mux" {
+		return MuxReasons().Class(reason)
+	}
+	if name, ok := strings.CutPrefix(reason, COPrefix); ok {
+		return COReasons().Class(name)
+	}
+	if c, ok := agentReasons[reason]; ok {
+		return c
+	}
+	return HostReasons().Class(reason)
+}
+
 // mustReasons panics if the object, which is part of the program, lacks the enumerations.
 func mustReasons(object []byte, enum, prefix string) Reasons {
 	spec, err := btf.LoadSpecFromReader(bytes.NewReader(object))

@@ -235,7 +235,7 @@ func (h *openings) counters() (map[string]uint64, error) {
 	counts, err := h.tables.Counters()
 	out := make(map[string]uint64, len(counts))
 	for name, n := range counts {
-		out["co_"+name] = n
+		out[dataplane.COPrefix+name] = n
 	}
 	return out, err
 }
@@ -264,7 +264,7 @@ func (a *Agent) openingStatus(s *apiv1.NodeStatus) []string {
 	s.NoHandshakes = a.openings.cannot
 	counts, err := a.openings.counters()
 	for reason, n := range counts {
-		s.Reasons = append(s.Reasons, &apiv1.ReasonCount{Reason: reason, Packets: n, Class: string(dataplane.COReasons().Class(strings.TrimPrefix(reason, "co_")))})
+		s.Reasons = append(s.Reasons, &apiv1.ReasonCount{Reason: reason, Packets: n, Class: string(dataplane.ClassOf("host", reason))})
 	}
 	faults := a.openings.trouble()
 	if err != nil {

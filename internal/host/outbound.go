@@ -272,7 +272,7 @@ func (a *Agent) outboundStatus(s *apiv1.NodeStatus, n dataplane.HostSNATCounts) 
 	s.Tables = append(s.Tables,
 		&apiv1.TableStatus{Name: "snat_ports", Used: n.Used, Capacity: n.Ports},
 		&apiv1.TableStatus{Name: "snat_waiting", Used: n.Waiting, Capacity: n.Servers * uint64(dataplane.MaxSNATWaiting)})
-	s.Reasons = append(s.Reasons, &apiv1.ReasonCount{Reason: "out_snat_expired", Packets: a.outbound.lost(), Class: string(dataplane.ClassDrop)})
+	s.Reasons = append(s.Reasons, &apiv1.ReasonCount{Reason: "out_snat_expired", Packets: a.outbound.lost(), Class: string(dataplane.ClassOf("host", "out_snat_expired"))})
 	if a.leases == nil {
 		return
 	}

@@ -65,6 +65,6 @@ func flowStatus(s *apiv1.NodeStatus, f dataplane.HostFlows) {
 	s.Tables = append(s.Tables,
 		&apiv1.TableStatus{Name: "flows", Used: used, Capacity: f.Capacity},
 		&apiv1.TableStatus{Name: "flow_addresses", Used: f.Addresses, Capacity: f.AddressCapacity})
-	s.Reasons = append(s.Reasons, &apiv1.ReasonCount{Reason: "flow_expired", Packets: f.Expired, Class: string(dataplane.ClassInfo)},
-		&apiv1.ReasonCount{Reason: "flow_abandoned", Packets: f.Abandoned, Class: string(dataplane.ClassInfo)})
+	s.Reasons = append(s.Reasons, &apiv1.ReasonCount{Reason: "flow_expired", Packets: f.Expired, Class: string(dataplane.ClassOf("host", "flow_expired"))},
+		&apiv1.ReasonCount{Reason: "flow_abandoned", Packets: f.Abandoned, Class: string(dataplane.ClassOf("host", "flow_abandoned"))})
 }
