@@ -34,7 +34,7 @@ func checkManagers(value string) error {
 // newHost is `shunt host`: the agent of a server.
 func newHost() *cobra.Command {
 	var o host.Options
-	var stop bool
+	var stop, verbose bool
 	var guard, place, checked string
 	var served metricsFlags
 	var programs programFlags
@@ -79,7 +79,11 @@ func newHost() *cobra.Command {
 			}
 			o.Last = place == "last"
 			o.Node.Version, o.Node.Commit = version, commit()
-			o.Node.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			level := slog.LevelInfo
+			if verbose {
+				level = slog.LevelDebug
+			}
+			o.Node.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
 			scrapes, err := metrics.Listen(served.address)
 			if err != nil {
 				return err
@@ -109,6 +113,7 @@ func newHost() *cobra.Command {
 	f.StringVar(&o.LoadSocket, "load-socket", "", "`path` of the socket by which applications of this machine say their load (default: load.sock in --run)")
 	f.DurationVar(&o.LoadInterval, "load-interval", load.SampleEvery, "`time` between two looks at the load of servers, which muxes then choose by: 10ms to 10s")
 	served.add(f)
+	f.BoolVarP(&verbose, "verbose", "v", false, verboseUsage)
 	f.Uint64Var(&probes, "max-probes", host.DefaultMaxProbes, maxProbesUsage)
 	f.Uint64Var(&flows, "flows", uint64(dataplane.DefaultHostFlows), "room for flows, 104 bytes each: a power of two from 8192 (8 Ki) to 8388608 (8 Mi). Another size than before takes over the flows there are")
 	f.StringVar(&guard, "guard", "networks", "`mode` of guarding against servers behind devices: networks (nothing from VIPs and addresses of the Networks that are not theirs, no tunnels to the underlay), strict (nor from any other address that is not reached by their device) or off")

@@ -92,7 +92,7 @@ then replaces the program in one step. Tables that it cannot read it refuses, an
 	fl.BoolVar(&f.drain, "drain", false, "ask the running agent to withdraw its routes, gracefully, and wait; it stays so until --undrain or the next boot")
 	fl.BoolVar(&f.undrain, "undrain", false, "ask the running agent to announce again")
 	fl.BoolVar(&f.stop, "stop", false, "ask the running agent to drain, detach the program, remove its pins and end")
-	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, verboseUsage)
 	fl.StringVar(&checked, "check-program", "", checkProgramUsage)
 	cmd.MarkFlagsMutuallyExclusive("drain", "undrain", "stop", "check-program")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shuntlb/shunt/internal/dataplane"
 	"github.com/shuntlb/shunt/internal/lb"
 )
 
@@ -31,6 +32,9 @@ func (e usageError) Unwrap() error { return e.err }
 
 // usagef makes a usageError.
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// verboseUsage describes the flag --verbose of commands that load programs.
+const verboseUsage = "log more, and the whole log of the kernel's verifier when it refuses a program"
 
 // errSilent is a failure that has been told already: exit code 1 and no message.
 var errSilent = errors.New("failed")
@@ -58,6 +62,9 @@ func runAt(now func() time.Time, args []string, stdin io.Reader, stdout, stderr 
 	if !errors.Is(err, errSilent) {
 		for line := range strings.Lines(err.Error()) {
 			fmt.Fprintf(stderr, "%s: %s\n", cmd.CommandPath(), strings.TrimSuffix(line, "\n"))
+		}
+		if verbose, err2 := cmd.Flags().GetBool("verbose"); err2 == nil && verbose {
+			fmt.Fprint(stderr, dataplane.VerifierLog(err))
 		}
 	}
 	var usage usageError

@@ -80,7 +80,7 @@ one can become the other.`,
 	fl.StringVar(&f.manager.data, "data", "/var/lib/shunt/manager", "data directory of the manager")
 	fl.StringVar(&f.manager.listen, "listen", "127.0.0.1:8443", "`address:port` of the API")
 	fl.DurationVar(&f.manager.downAfter, "down-after", manager.DefaultDownAfter, "how long a backend must be dead until rings are made without it; 0: never")
-	fl.BoolVarP(&f.mux.verbose, "verbose", "v", false, "log more")
+	fl.BoolVarP(&f.mux.verbose, "verbose", "v", false, verboseUsage)
 	return cmd
 }
 
