@@ -1,7 +1,7 @@
 # Shunt's commands. `make test` and `make demo` do all their own set-up.
 SHELL := /bin/bash
 .DEFAULT_GOAL := build
-.PHONY: setup generate build test lint bpf-stat lab demo bench bench-compare way-back chaos clean check-generated
+.PHONY: setup generate build test lint bpf-stat race lab demo bench bench-compare way-back chaos clean check-generated
 
 # Go that scripts/setup.sh brings is put in front where the system has none that is new enough.
 export PATH := $(CURDIR)/.tools/go/bin:$(PATH)
@@ -39,6 +39,10 @@ lint: setup
 ## check-generated: generated code is what the sources say
 check-generated: generate
 	@git diff --exit-code --stat -- '*.pb.go' '*.connect.go' '*_bpfel.go' '*_bpfel_test.go' || { echo 'generated code differs: run make generate and commit' >&2; exit 1; }
+
+## race: tests of the packages that start goroutines, with the race detector (root); PACKAGES=./internal/mux for some
+race: build
+	@scripts/race.sh
 
 ## bpf-stat: instructions of each BPF function, and how many the verifier processed of each program (root)
 bpf-stat: build

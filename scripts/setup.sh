@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 go_version=$(sed -n 's/^toolchain go//p' go.mod)
 [ -n "$go_version" ] || go_version=$(sed -n 's/^go //p' go.mod)
-need=(clang-19 llvm-19 libbpf-dev linux-libc-dev make git ca-certificates iproute2 ethtool procps curl tcpdump iputils-ping nftables frr bird2 wrk prometheus nginx python3-venv systemd)
+need=(clang-19 llvm-19 gcc libc6-dev libbpf-dev linux-libc-dev make git ca-certificates iproute2 ethtool procps curl tcpdump iputils-ping nftables frr bird2 wrk prometheus nginx python3-venv systemd)
 if [ "${1:-}" = bench ]; then need+=(haproxy); fi
 
 missing=()
