@@ -124,10 +124,13 @@ static __always_inline void nat_numbered(struct nat_session *s, const struct asi
 		nat_numbered_client(s, aside);
 }
 
-/* nat_begins says whether a server's segment begins another connection than the one of the session whose word is `life`. */
+/* nat_begins returns 1 if a server's segment begins another connection than the one of the session whose word is `life`, else 0. A SYN-ACK
+ * after a reset that came before any answer does: SYN and RST may have been forged, and the SYN-ACK answers the client. */
 static __always_inline int nat_begins(const struct nat_session *s, const struct aside *aside, __u64 life)
 {
-	return (aside->packet.segment & (SEGMENT_SYN | SEGMENT_RST)) == SEGMENT_SYN && life & NAT_NUMBERED && aside->nat.seq != s->isn;
+	if ((aside->packet.segment & (SEGMENT_SYN | SEGMENT_RST)) != SEGMENT_SYN)
+		return 0;
+	return life & NAT_NUMBERED ? aside->nat.seq != s->isn : !!(life & NAT_RESET);
 }
 
 /* nat_server_says follows a segment of the server, as nat_client_says does. */

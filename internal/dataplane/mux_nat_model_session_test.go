@@ -359,7 +359,7 @@ func (f *natModel) serverSays(flow natFlow, s *natSession, p wire.Packet) bool {
 		}
 		return true
 	}
-	if flags&wire.SYN != 0 && s.numbered && seq != s.isn && !f.anew(flow, s) {
+	if flags&wire.SYN != 0 && (s.numbered && seq != s.isn || !s.numbered && s.wasReset) && !f.anew(flow, s) {
 		return false
 	}
 	wasFinishing := c.finishing

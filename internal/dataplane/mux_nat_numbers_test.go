@@ -92,6 +92,19 @@ var natStories = map[string]string{
 		< RA 0 2 0 untrusted
 		< RA 0 0 0 untrusted
 		< RA 0 1 0 closing`,
+	"a reset before the answer, of a forged SYN": `
+		> S 0 0 0
+		> S 1000 0 0
+		> R 1001 0 0 closing
+		< SA 0 1 0 untrusted
+		> A 1 1 0 trusted`,
+	"a reset before the answer": `
+		> S 0 0 0
+		> R 1 0 0 closing
+		< SA 0 1 0 untrusted
+		> A 1 1 0 trusted
+		> R 2 1 0 trusted
+		> R 1 1 0 closing`,
 	"a SYN that was not answered is reset": `
 		> S 0 0 0
 		> R 0 0 0 untrusted
