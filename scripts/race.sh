@@ -4,6 +4,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # The laboratory and benchmarks run whole systems: their packages are exercised without the detector.
 mapfile -t found < <(grep -rlE '^\s*go (func|[A-Za-z.]+\()|\.Go\(' --include='*.go' --exclude='*_test.go' cmd internal pkg |
-	xargs -n1 dirname | sort -u | grep -v -e '^internal/bench' -e '^internal/lab$' -e '^internal/dataplane/benchrun$')
+	xargs -n1 dirname | sort -u | cat - <(echo pkg/quiclb) | grep -v -e '^internal/bench' -e '^internal/lab$' -e '^internal/dataplane/benchrun$')
 # shellcheck disable=SC2086 # several packages
 CGO_ENABLED=1 go test -race -count=1 -timeout 60m ${PACKAGES:-$(printf './%s ' "${found[@]}")}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -87,11 +88,11 @@ func TestWatchdog(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	faults := make(chan error, 100)
-	turn := 0
+	var turn atomic.Int32 // Watchdog goes on after a call that hangs
 	done := make(chan error, 1)
 	go func() {
 		done <- Watchdog(ctx, func(ctx context.Context) error {
-			switch turn++; turn {
+			switch turn.Add(1) {
 			case 1:
 				return nil
 			case 2:

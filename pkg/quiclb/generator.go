@@ -59,7 +59,9 @@ func (g *Generator) Set(configs Configs) error {
 	if g.length != 0 && g.length != scheme.Length() {
 		return fmt.Errorf("configs: connection ids of %d bytes: must be %d, as they were when the server started", scheme.Length(), g.length)
 	}
-	g.length = scheme.Length()
+	if g.length == 0 { // NewGenerator, before anybody has g: Length and Next read it without the lock
+		g.length = scheme.Length()
+	}
 	space := keyspace{scheme.Format, scheme.Key, scheme.NonceLength}
 	if g.counts[space] == nil {
 		g.counts[space] = newNonces(scheme)

@@ -87,6 +87,10 @@ func TestGeneratorIsConcurrent(t *testing.T) {
 		making.Go(func() {
 			for range each {
 				made[i] = append(made[i], string(g.Next()[1:]))
+				if n := len(made[i][0]) + 1; g.Length() != n { // read without a lock: the race detector compares it with Set
+					t.Errorf("Length is %d, ids have %d bytes", g.Length(), n)
+					return
+				}
 			}
 		})
 	}
