@@ -64,6 +64,8 @@ func TestReadsOfATenantTakeTurns(t *testing.T) {
 			t.Errorf("a read that waited: %v", err)
 		}
 	}
+	turns.mu.Lock() // the last reads may just be ending
+	defer turns.mu.Unlock()
 	if len(turns.tenants) > 1 {
 		t.Errorf("%d tenants are remembered", len(turns.tenants))
 	}
