@@ -67,14 +67,14 @@ SHUNT_ASSERT_SIZE(struct co_setup, 32);
 	/* a SYN without timestamps, or with a maximum segment size below the kernel's least: \
 	 * the kernel's, without a cookie */ \
 	R(CO_REASON_PASS_NO_TIME, 3, PASS) \
-	/* nobody listens here */ \
+	/* no socket listens on the port */ \
 	R(CO_REASON_PASS_NO_LISTENER, 4, PASS) \
 	/* who listens takes MPTCP, whose connections the kernel alone can begin */ \
 	R(CO_REASON_PASS_MPTCP, 5, PASS) \
 	/* a SYN of a connection that the kernel still knows */ \
 	R(CO_REASON_PASS_OLD, 6, PASS) \
-	/* of what was sent here, but with another timestamp: for its packets would go elsewhere \
-	 * */ \
+	/* acknowledges a SYN-ACK of this program with another timestamp: its connection would \
+	 * be sent to another member */ \
 	R(CO_REASON_BAD_ECHO, 7, DROP) \
 	/* options that lie about their length */ \
 	R(CO_REASON_MALFORMED, 8, DROP) \

@@ -120,8 +120,8 @@
 	R(MUX_REASON_NAT_FULL, 53, DROP) \
 	/* path nat: the mux has no address of the family to send from */ \
 	R(MUX_REASON_NAT_NO_ADDRESS, 54, DROP) \
-	/* path nat: a fragment, which has no ports to rewrite or a checksum over what is not \
-	 * there */ \
+	/* path nat: a fragment, which has no ports to rewrite, or a checksum that covers other \
+	 * fragments */ \
 	R(MUX_REASON_NAT_FRAGMENT, 55, DROP) \
 	/* path nat: to an address of the mux, of no session; or a client's RST of none */ \
 	R(MUX_REASON_NAT_UNKNOWN, 56, DROP) \

@@ -134,7 +134,7 @@ func (l *eventLog) last(kind, name string, of latch, part string) tidings {
 	return l.told.of(kind, name, of, part)
 }
 
-// noteWithheld updates withheld, which has the parts that told.parts would find in all objects.
+// noteWithheld keeps withheld equal to told.parts of withheld VIPs over all objects.
 func (l *eventLog) noteWithheld(e *apiv1.Event) {
 	object := objectKey{e.GetKind(), e.GetName()}
 	switch e.GetReason() {

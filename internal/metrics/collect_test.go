@@ -299,7 +299,9 @@ func TestManager(t *testing.T) {
 	)
 }
 
-func TestServe(t *testing.T) {
+// serving serves the metrics of a mux until the test ends, and returns the listener.
+func serving(t *testing.T, profiles bool) net.Listener {
+	t.Helper()
 	r, err := NewMux(muxOf(status()))
 	if err != nil {
 		t.Fatal(err)
@@ -308,27 +310,53 @@ func TestServe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(l.Addr().String()); err == nil || !strings.Contains(err.Error(), "another process listens there") {
-		t.Errorf("taken port: %v", err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
-	go func(l net.Listener) { ended <- Serve(ctx, l, r, false) }(l)
-	res, err := http.Get("http://" + l.Addr().String() + "/metrics")
+	go func() { ended <- Serve(ctx, l, r, profiles) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// page reads a page of a listener.
+func page(t *testing.T, l net.Listener, path string) (status int, text string) {
+	t.Helper()
+	res, err := http.Get("http://" + l.Addr().String() + path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := io.ReadAll(res.Body)
-	if err != nil || !strings.Contains(string(text), `shunt_agent_starts_total{node="mux1"} 2`) {
-		t.Errorf("scrape: %v\n%s", err, text)
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
 	}
-	res.Body.Close()
-	if res, err := http.Get("http://" + l.Addr().String() + "/debug/pprof/heap"); err != nil || res.StatusCode != http.StatusNotFound {
-		t.Errorf("a profile that was not asked for: %v, %v", res, err)
+	return res.StatusCode, string(body)
+}
+
+func TestServe(t *testing.T) {
+	l := serving(t, false)
+	if _, err := Listen(l.Addr().String()); err == nil || !strings.Contains(err.Error(), "another process listens there") {
+		t.Errorf("taken port: %v", err)
 	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
+	if code, text := page(t, l, "/metrics"); code != http.StatusOK || !strings.Contains(text, `shunt_agent_starts_total{node="mux1"} 2`) {
+		t.Errorf("scrape: status %d\n%s", code, text)
+	}
+	if code, _ := page(t, l, "/debug/pprof/heap"); code != http.StatusNotFound {
+		t.Errorf("a profile without --pprof: status %d", code)
+	}
+}
+
+// TestServeProfiles: with profiles the listener also serves those of net/http/pprof.
+func TestServeProfiles(t *testing.T) {
+	l := serving(t, true)
+	for path, want := range map[string]string{"": "goroutine", "goroutine?debug=1": "goroutine profile: total", "symbol": "num_symbols: 1"} {
+		if code, text := page(t, l, "/debug/pprof/"+path); code != http.StatusOK || !strings.Contains(text, want) {
+			t.Errorf("/debug/pprof/%s: status %d, without %q", path, code, want)
+		}
 	}
 }
 
@@ -338,35 +366,5 @@ func TestStartsAreCounted(t *testing.T) {
 		if got, err := CountStart(dir); err != nil || got != want {
 			t.Errorf("start %d: %d, %v", want, got, err)
 		}
-	}
-}
-
-// TestServeProfiles: with profiles the listener also serves those of net/http/pprof.
-func TestServeProfiles(t *testing.T) {
-	r, err := NewMux(muxOf(status()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := Listen("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- Serve(ctx, l, r, true) }()
-	for path, want := range map[string]string{"": "goroutine", "goroutine?debug=1": "goroutine profile: total", "symbol": "num_symbols: 1"} {
-		res, err := http.Get("http://" + l.Addr().String() + "/debug/pprof/" + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(res.Body)
-		res.Body.Close()
-		if err != nil || res.StatusCode != http.StatusOK || !strings.Contains(string(text), want) {
-			t.Errorf("/debug/pprof/%s: %s, %v, without %q", path, res.Status, err, want)
-		}
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/shuntlb/shunt/internal/dataplane"
 )
 
 var update = flag.Bool("update", false, "write the generated columns of docs/reference/reasons.md anew")
@@ -24,9 +26,9 @@ var reasonParts = []struct {
 }{
 	{title: "Muxes", file: "../../bpf/abi/reason.h", prefix: "MUX_REASON_"},
 	{title: "Hosts", file: "../../bpf/abi/host.h", prefix: "HOST_REASON_", agents: []reasonRow{
-		{reason: "flow_abandoned", class: "info", meaning: "not a packet: a sweep found a flow that its server gave up: five minutes of silence after unacknowledged data or a FIN"},
-		{reason: "flow_expired", class: "info", meaning: "not a packet: a sweep took a flow out, idle for too long"},
-		{reason: "out_snat_expired", class: "drop", meaning: "of a connection that a server opened: it waited 3 seconds with the agent, and no port was leased"},
+		{reason: "flow_abandoned", class: string(dataplane.ClassOf("host", "flow_abandoned")), meaning: "not a packet: a sweep found a flow that its server gave up: five minutes of silence after unacknowledged data or a FIN"},
+		{reason: "flow_expired", class: string(dataplane.ClassOf("host", "flow_expired")), meaning: "not a packet: a sweep took a flow out, idle for too long"},
+		{reason: "out_snat_expired", class: string(dataplane.ClassOf("host", "out_snat_expired")), meaning: "of a connection that a server opened: it waited 3 seconds with the agent, and no port was leased"},
 	}},
 	{title: "Hosts: handshakes of cookie form co", file: "../../bpf/abi/co.h", prefix: "CO_REASON_", lead: "co_"},
 }
