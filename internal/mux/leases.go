@@ -19,7 +19,8 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// Leases keeps who has which ports of VIPs: it obeys what the manager says in its order, and acknowledges it. Lock order: hearing, mu.
+// Leases is the lease store of a mux: it applies the manager's changes in order and acknowledges
+// them. Lock order: hearing, mu.
 type Leases struct {
 	tables dataplane.MuxSNAT
 	clock  clock.Clock
@@ -27,46 +28,50 @@ type Leases struct {
 	moves  chan struct{}
 	names  *leaseNames
 
-	// hearing is held while something is obeyed; the tables may wait meanwhile.
+	// hearing is held while an update is applied, which may wait for the tables.
 	hearing sync.Mutex
 	book    *snat.Book
 	vips    map[snat.VIP]*leasedVIP
-	// loading: pages of a snapshot are still to come.
+	// loading: pages of a snapshot are outstanding.
 	loading bool
 	mtu     func(outer netip.Addr) uint32
-	// news: what tell tells is not so any more. faulty is how many VIPs the tables could not take.
-	news   bool
-	faulty int
+	// news: known and outer are outdated. leasedNews are VIPs of which only knownVIP.leased is
+	// outdated. faulty is the number of VIPs that did not fit into the tables.
+	news       bool
+	leasedNews []snat.VIP
+	faulty     int
 
 	mu sync.Mutex
 	// ready: the tables have all leases up to revision.
 	ready    bool
 	revision int64
-	// said is the revision that was acknowledged on this stream, heard when it was heard last that these are the newest.
+	// said is the revision acknowledged on this stream. heard is when a manager last confirmed the
+	// leases as the newest.
 	said  int64
 	heard time.Time
-	// known are the VIPs with SNAT; changes counts how often it was replaced.
+	// known are the VIPs with SNAT; changes counts its replacements.
 	known   map[netip.Addr]knownVIP
 	changes uint64
 	outer   []netip.Addr
 }
 
-// knownVIP is what is known of a VIP with SNAT.
+// knownVIP is the state of a VIP with SNAT.
 type knownVIP struct {
-	// held: the tables have words of it, of this agent or of one before.
+	// held: the tables have its leases, loaded by this agent or a previous one.
 	held bool
-	// leased: servers hold ports of it, so that it must be announced for them whatever the health of endpoints is.
+	// leased: servers hold ports of it, so that it must be announced for them whatever the health
+	// of its endpoints.
 	leased bool
 	fault  error
-	// service is that of the ports.
+	// service is the service that the ports belong to.
 	service string
 }
 
-// outbound tells whether the tables send answers to servers that hold ports of the VIP.
+// outbound reports whether the tables forward replies to servers that hold ports of the VIP.
 func (k knownVIP) outbound() bool { return k.held && k.leased && k.fault == nil }
 
-// NewLeases makes leases of a data plane. VIPs of which it has words of an agent before are as they were, as long as that one's leases
-// would have lasted (Remember).
+// NewLeases returns the lease store of a data plane. VIPs whose leases a previous agent loaded stay
+// valid for as long as that agent's leases would have been (Remember).
 func NewLeases(tables dataplane.MuxSNAT, c clock.Clock) *Leases {
 	l := &Leases{
 		tables: tables, clock: c, says: make(chan struct{}, 1), moves: make(chan struct{}, 1), book: snat.NewBook(), vips: map[snat.VIP]*leasedVIP{},
@@ -79,7 +84,7 @@ func NewLeases(tables dataplane.MuxSNAT, c clock.Clock) *Leases {
 	return l
 }
 
-// heldOuters returns the outer destinations that tables have of a VIP's servers.
+// heldOuters returns the tunnel destinations that tables have for a VIP's servers.
 func heldOuters(tables dataplane.MuxSNAT, vip snat.VIP) (out []netip.Addr) {
 	if t, ok := tables.(dataplane.SNATTeller); ok {
 		outers, _, _ := t.SNATWords(vip)
@@ -92,8 +97,9 @@ func heldOuters(tables dataplane.MuxSNAT, vip snat.VIP) (out []netip.Addr) {
 	return out
 }
 
-// Remember keeps the names of the VIPs with SNAT in a file, and when it was heard that leases are the newest: an agent that starts
-// without a manager may advertise VIPs only if it has their words, and those were the newest not long ago.
+// Remember keeps the names of the VIPs with SNAT, and the time of the last confirmation, in a file.
+// An agent that starts without a manager may announce a VIP as the newest only if the tables have
+// its leases and they were confirmed recently.
 func (l *Leases) Remember(file string) error {
 	names, had, err := openLeaseNames(file)
 	if err != nil {
@@ -113,7 +119,8 @@ func (l *Leases) Remember(file string) error {
 	return nil
 }
 
-// Begin implements agent.Leases: the stream begins with a snapshot, and the tables stay as they are until it is there.
+// Begin implements agent.Leases. A stream begins with a snapshot; the tables stay as they are until
+// it is complete.
 func (l *Leases) Begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,13 +130,13 @@ func (l *Leases) Begin() {
 // Says implements agent.Leases.
 func (l *Leases) Says() <-chan struct{} { return l.says }
 
-// Moves is poked when other VIPs may be advertised.
+// Moves is notified when the set of VIPs to announce may have changed.
 func (l *Leases) Moves() <-chan struct{} { return l.moves }
 
-// Obeyed says that the tables obey a plan: what they have of leases is acknowledged only then.
+// Obeyed reports that a plan was applied. Leases are acknowledged only after that.
 func (l *Leases) Obeyed() { notify.Send(l.says) }
 
-// Say implements agent.Leases: it acknowledges what the tables have, once packets meet them.
+// Say implements agent.Leases. It acknowledges the leases in the tables once packets use them.
 func (l *Leases) Say(r *apiv1.NodeReport) bool {
 	if !l.tables.ServesSNAT() {
 		return false
@@ -144,7 +151,8 @@ func (l *Leases) Say(r *apiv1.NodeReport) bool {
 	return true
 }
 
-// Holder is the server that has a port of a VIP, and the VIP's service; false: none, or the VIP has no SNAT.
+// Holder returns the server that holds a port of a VIP, and the VIP's service. False: no server
+// holds it, or the VIP has no SNAT.
 func (l *Leases) Holder(vip netip.Addr, port uint16) (dip netip.Addr, service string, ok bool) {
 	l.hearing.Lock()
 	defer l.hearing.Unlock()
@@ -157,7 +165,8 @@ func (l *Leases) Holder(vip netip.Addr, port uint16) (dip netip.Addr, service st
 	return dip, v.service, ok
 }
 
-// Service is the service of a VIP with SNAT; empty: it has none, or its leases are not loaded.
+// Service returns the service of a VIP with SNAT; empty: the VIP has no SNAT, or its leases are not
+// loaded.
 func (l *Leases) Service(vip netip.Addr) string {
 	l.hearing.Lock()
 	defer l.hearing.Unlock()
@@ -167,7 +176,7 @@ func (l *Leases) Service(vip netip.Addr) string {
 	return ""
 }
 
-// Withheld are the VIPs whose ports the tables have no room for.
+// Withheld returns the VIPs for whose ports the tables have no room.
 func (l *Leases) Withheld() map[lb.EndpointKey]agent.WithheldVIP {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -180,7 +189,7 @@ func (l *Leases) Withheld() map[lb.EndpointKey]agent.WithheldVIP {
 	return out
 }
 
-// Revision is up to which the tables have all leases; 0: they have none.
+// Revision returns the revision up to which the tables have all leases; 0: none.
 func (l *Leases) Revision() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -190,14 +199,15 @@ func (l *Leases) Revision() int64 {
 	return l.revision
 }
 
-// Outers are the outer destinations of all servers, each once. Nobody changes them in place.
+// Outers returns the tunnel destinations of all servers, each once. The slice is never changed in
+// place.
 func (l *Leases) Outers() []netip.Addr {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.outer
 }
 
-// SetPaths takes the MTUs of the paths to all of Outers, and of those to others; 0: not known.
+// SetPaths sets the path MTUs of all Outers, and the MTU of all other destinations; 0: not known.
 func (l *Leases) SetPaths(mtus map[netip.Addr]uint32, others uint32) {
 	l.hearing.Lock()
 	defer l.hearing.Unlock()
@@ -236,12 +246,13 @@ func (l *Leases) Hear(up *apiv1.PlanUpdate) error {
 	return nil
 }
 
-// fresh says that the tables have all leases up to a revision, and that it was the newest just now.
+// fresh records that the tables have all leases up to revision. newest: a manager just confirmed
+// that it is the newest.
 func (l *Leases) fresh(revision int64, newest bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !newest && revision < l.revision {
-		l.heard = never // these are older than what was the newest
+		l.heard = never // these leases are older than ones that were the newest
 		notify.Send(l.moves)
 	}
 	if newest {
@@ -255,7 +266,7 @@ func (l *Leases) fresh(revision int64, newest bool) {
 	notify.Send(l.says)
 }
 
-// retry gives the tables what they could not take.
+// retry gives the tables the VIPs that did not fit.
 func (l *Leases) retry() {
 	for _, name := range l.ordered() {
 		if v := l.vips[name]; v.fault != nil {
@@ -264,17 +275,21 @@ func (l *Leases) retry() {
 	}
 }
 
-// ordered are the VIPs with SNAT in the order in which they get room, which does not depend on this agent's past.
+// ordered returns the VIPs with SNAT in the order in which they get table space. It does not depend
+// on this agent's history.
 func (l *Leases) ordered() []snat.VIP {
 	return slices.SortedFunc(maps.Keys(l.vips), func(a, b snat.VIP) int { return cmp.Compare(l.vips[a].order, l.vips[b].order) })
 }
 
-// tell lets others know of the VIPs there are, when that is news.
+// tell publishes the VIPs with SNAT and their tunnel destinations if they changed. A change of
+// leases alone takes time for its own VIPs only, because thousands of VIPs may get their first
+// lease, or return their last one, many times a second.
 func (l *Leases) tell() {
 	if !l.news {
+		l.tellLeased()
 		return
 	}
-	l.news, l.faulty = false, 0
+	l.news, l.leasedNews, l.faulty = false, nil, 0
 	known, outer := make(map[netip.Addr]knownVIP, len(l.vips)), map[netip.Addr]bool{}
 	for name, v := range l.vips {
 		known[name.Addr] = knownVIP{held: !l.loading, leased: v.leased, fault: v.fault, service: v.service}
@@ -290,7 +305,7 @@ func (l *Leases) tell() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.loading {
-		// The tables have what they had.
+		// The tables keep their contents while a snapshot is loaded.
 		for vip, k := range l.known {
 			known[vip] = k
 		}
@@ -301,6 +316,23 @@ func (l *Leases) tell() {
 		l.outer = slices.SortedFunc(maps.Keys(outer), netip.Addr.Compare)
 	}
 	l.names.keep(known)
+	notify.Send(l.moves)
+}
+
+// tellLeased publishes the VIPs of which servers hold ports for the first time, or no longer.
+func (l *Leases) tellLeased() {
+	if len(l.leasedNews) == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, name := range l.leasedNews {
+		k := l.known[name.Addr]
+		k.leased = l.vips[name].leased
+		l.known[name.Addr] = k
+	}
+	l.leasedNews = nil
+	l.changes++
 	notify.Send(l.moves)
 }
 
@@ -331,7 +363,7 @@ func (l *Leases) obey(in *apiv1.SnatLeases) error {
 	if l.loading && in.GetRevision() != 0 {
 		l.loading, l.news = false, true
 		for _, name := range l.tables.HeldSNAT() {
-			if l.vips[name] == nil { // of an agent before: it makes room
+			if l.vips[name] == nil { // a VIP of a previous agent: this frees its space
 				if err := l.tables.SetSNAT(name, nil, nil); err != nil {
 					return err
 				}
@@ -344,7 +376,7 @@ func (l *Leases) obey(in *apiv1.SnatLeases) error {
 	return nil
 }
 
-// configure makes these the VIPs with SNAT, in the order in which they get room.
+// configure replaces the VIPs with SNAT, in the order in which they get table space.
 func (l *Leases) configure(vips []*apiv1.SnatVIP) error {
 	l.news = true
 	wanted := make(map[snat.VIP]bool, len(vips))
@@ -386,7 +418,8 @@ func (l *Leases) configure(vips []*apiv1.SnatVIP) error {
 	return nil
 }
 
-// set gives the tables all of a VIP. What they cannot take is tried again with whatever is heard next; the VIP is withheld until then.
+// set loads all leases of a VIP into the tables. If they do not fit, the VIP is withheld until a
+// later update, which retries.
 func (l *Leases) set(name snat.VIP, v *leasedVIP) {
 	var words [snat.Ranges]uint16
 	if p := l.book.Page(name); p != nil {
@@ -398,15 +431,17 @@ func (l *Leases) set(name snat.VIP, v *leasedVIP) {
 	l.count(name, v)
 }
 
-// count finds out whether servers hold ports of a VIP.
+// count updates whether servers hold ports of a VIP.
 func (l *Leases) count(name snat.VIP, v *leasedVIP) {
 	p := l.book.Page(name)
 	leased := p != nil && p.Leased() > 0 && len(v.index) > 0
-	l.news = l.news || leased != v.leased
-	v.leased = leased
+	if leased != v.leased {
+		v.leased = leased
+		l.leasedNews = append(l.leasedNews, name)
+	}
 }
 
-// change takes in a batch.
+// change applies a batch.
 func (l *Leases) change(raw []byte) error {
 	var b snat.Batch
 	if err := b.Unpack(raw); err != nil {
@@ -415,7 +450,7 @@ func (l *Leases) change(raw []byte) error {
 	if err := l.book.Fold(&b, len(raw)); err != nil {
 		return err
 	}
-	l.book.DropBatch(b.Number) // a mux stores nothing
+	l.book.DropBatch(b.Number) // a mux stores no batches
 	if l.loading {
 		return nil
 	}

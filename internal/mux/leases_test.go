@@ -13,8 +13,8 @@ import (
 	"github.com/shuntlb/shunt/internal/snat"
 )
 
-// TestLeasesReachTheTables: whatever comes in whatever order of snapshots, changes and DIPs, the tables say of every range who the
-// book says has it.
+// TestLeasesReachTheTables: after any order of snapshots, changes and DIPs, the tables have the
+// same holder of every range as the manager's lease store.
 func TestLeasesReachTheTables(t *testing.T) {
 	vip := snat.VIP{Addr: netip.MustParseAddr("203.0.113.10")}
 	dip := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 20, 1, byte(11 + i)}) }
@@ -97,11 +97,15 @@ func TestLeasesReachTheTables(t *testing.T) {
 					want, ok = p.DIP(r)
 				}
 				if ok && !has[want.As4()[3]-11] {
-					want, ok = netip.Addr{}, false // leased to a DIP that is gone
+					want, ok = netip.Addr{}, false // leased to a DIP that was removed
 				}
 				if got, gotOK := tables.DIP(vip, r.Port()+3); got != want || gotOK != ok {
 					t.Fatalf("seed %d, step %d: range %s is of %v, want %v", seed, step, r, got, want)
 				}
+			}
+			p := book.Page(vip)
+			if got, want := l.known[vip.Addr].leased, p != nil && p.Leased() > 0; got != want {
+				t.Fatalf("seed %d, step %d: leased: %v, want %v", seed, step, got, want)
 			}
 			var rep apiv1.NodeReport
 			if l.Say(&rep) && rep.GetSnatAck().GetRevision() != revision {
@@ -119,9 +123,11 @@ func TestLeasesReachTheTables(t *testing.T) {
 	}
 }
 
-// TestOldestVIPsGetTheRoom: in the order that managers send, whatever the agent had before; another one gets room as soon as there is some.
+// TestOldestVIPsGetTheRoom: VIPs get table space in the manager's order, whatever the agent had
+// before. Another one gets space as soon as it is free.
 func TestOldestVIPsGetTheRoom(t *testing.T) {
-	vips := []string{"203.0.113.19", "203.0.113.12", "203.0.113.15", "203.0.113.11"} // the oldest first
+	// the oldest first
+	vips := []string{"203.0.113.19", "203.0.113.12", "203.0.113.15", "203.0.113.11"}
 	configured := func(vips ...string) (out []*apiv1.SnatVIP) {
 		for _, vip := range vips {
 			out = append(out, &apiv1.SnatVIP{Vip: vip, Service: vip, Dips: []*apiv1.SnatDIP{{Dip: "10.20.1.11", Outer: "10.20.1.11", Encap: "ipip"}}})
@@ -143,7 +149,7 @@ func TestOldestVIPsGetTheRoom(t *testing.T) {
 		}
 	}
 	now := clock.NewFake(time.Unix(1_700_000_000, 0))
-	for range 10 { // maps have no order
+	for range 10 { // map order is random
 		tables := &dataplane.FakeMuxSNAT{Room: 2}
 		for start := range 3 {
 			l := NewLeases(tables, now)
@@ -163,6 +169,55 @@ func TestOldestVIPsGetTheRoom(t *testing.T) {
 					t.Fatalf("when the oldest one is gone %v have room, want %v", got, vips[1:3])
 				}
 			}
+		}
+	}
+}
+
+// TestLeaseChangesTouchTheirVIP: the first and the last lease of a VIP are published without
+// rebuilding the state of other VIPs, of which a mux may have thousands.
+func TestLeaseChangesTouchTheirVIP(t *testing.T) {
+	first, second := netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("203.0.113.11")
+	l := NewLeases(&dataplane.FakeMuxSNAT{}, clock.NewFake(time.Unix(1_700_000_000, 0)))
+	dip := netip.MustParseAddr("10.20.1.11")
+	var vips []*apiv1.SnatVIP
+	for _, vip := range []netip.Addr{first, second} {
+		vips = append(vips, &apiv1.SnatVIP{Vip: vip.String(), Dips: []*apiv1.SnatDIP{{Dip: dip.String(), Outer: dip.String(), Encap: "ipip"}}})
+	}
+	hear := func(in *apiv1.SnatLeases) {
+		t.Helper()
+		if err := l.Hear(&apiv1.PlanUpdate{SnatLeases: in}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hear(&apiv1.SnatLeases{Snapshot: true, Configured: true, Vips: vips})
+	hear(&apiv1.SnatLeases{Revision: 1, Newest: true})
+	<-l.moves
+	// A rebuild would remove this VIP, which no server has.
+	mark := netip.MustParseAddr("203.0.113.99")
+	l.known[mark] = knownVIP{}
+	for step, change := range []snat.Section{
+		{VIP: snat.VIP{Addr: first}, Leased: []snat.Lease{{DIP: dip, Range: snat.FirstRange}}},
+		{VIP: snat.VIP{Addr: first}, Freed: []snat.Range{snat.FirstRange}},
+	} {
+		was := l.changes
+		b := &snat.Batch{Number: uint64(step + 1), At: l.clock.Now(), Sections: []snat.Section{change}}
+		hear(&apiv1.SnatLeases{Revision: int64(step + 2), Batches: [][]byte{b.Pack(nil)}})
+		if got, want := l.known[first].leased, len(change.Leased) > 0; got != want {
+			t.Errorf("step %d: leased: %v, want %v", step, got, want)
+		}
+		if l.known[second].leased {
+			t.Errorf("step %d: the other VIP is leased", step)
+		}
+		if _, ok := l.known[mark]; !ok {
+			t.Errorf("step %d: the state of all VIPs was rebuilt", step)
+		}
+		select {
+		case <-l.moves:
+		default:
+			t.Errorf("step %d: no notification", step)
+		}
+		if l.changes != was+1 {
+			t.Errorf("step %d: %d changes counted, want 1", step, l.changes-was)
 		}
 	}
 }
