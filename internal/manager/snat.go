@@ -17,20 +17,21 @@ import (
 )
 
 const (
-	// snatBatchRanges is about how many ranges change hands in one transaction: so much that a tenant that asks without end does not
-	// hold up others for longer than one of them takes.
+	// snatBatchRanges is the approximate number of ranges that one transaction reassigns. It bounds
+	// how long a tenant that sends requests without end delays others to the duration of one
+	// transaction.
 	snatBatchRanges = 4096
-	// snatTick is the least time that the duty sleeps.
+	// snatTick is the minimum time that the controller sleeps.
 	snatTick = 200 * time.Microsecond
-	// snatPause is how long a full store is left alone.
+	// snatPause is how long the controller waits when the store is full.
 	snatPause = time.Second
 )
 
-// SNATLease is how long the parts of a lease took at the leader: until the ask had its turn, until it was stored, and until every mux
-// had it.
+// SNATLease holds the durations of the phases of a lease at the leader: until the request was
+// scheduled, until it was stored, and until every mux had it.
 type SNATLease struct{ Queued, Storing, Telling time.Duration }
 
-// snatDuty leases ranges: allocate, commit, wait for muxes, grant.
+// snatDuty is the controller that leases ranges: allocate, commit, wait for muxes, grant.
 type snatDuty struct {
 	m    *Manager
 	wake chan struct{} // room for one
@@ -38,16 +39,16 @@ type snatDuty struct {
 	mu   sync.Mutex
 	desk *snat.Desk
 	conf int64
-	// known are the VIPs that the desk was told of.
+	// known holds the VIPs that the allocator is configured with.
 	known map[snat.VIP]bool
 	// epoch of the term.
 	epoch int64
-	// due is when the duty looks again by itself; zero: never.
+	// due is the time of the next scheduled run. Zero: none.
 	due  time.Time
 	full snatFull
 }
 
-// leaseSNAT is the duty of the leader that serves asks for ranges.
+// leaseSNAT serves requests for ranges. It runs as a controller of the leader.
 func (m *Manager) leaseSNAT(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := m.leaseSNATOnce(ctx)
@@ -63,7 +64,7 @@ func (m *Manager) leaseSNAT(ctx context.Context) error {
 	return nil
 }
 
-// leaseSNATOnce works with one desk until the term ends or a commit fails.
+// leaseSNATOnce serves requests with one allocator until the term ends or a commit fails.
 func (m *Manager) leaseSNATOnce(ctx context.Context) error {
 	t, err := m.lead(ctx)
 	if err != nil {
@@ -95,7 +96,8 @@ func (m *Manager) leaseSNATOnce(ctx context.Context) error {
 	}
 }
 
-// openSNAT opens a desk of what the view has, which is everything that was stored before the term.
+// openSNAT opens an allocator on the leases of the view, which has everything that was stored
+// before the term.
 func (m *Manager) openSNAT(t *term) *snatDuty {
 	d := &snatDuty{m: m, wake: make(chan struct{}, 1), known: map[snat.VIP]bool{}, conf: -1, epoch: t.epoch}
 	m.view.mu.RLock()
@@ -106,8 +108,8 @@ func (m *Manager) openSNAT(t *term) *snatDuty {
 	d.desk = snat.Open(snat.DefaultRules, book, rev, muxes, configs, m.o.Clock.Now())
 	d.configure()
 	m.snat.Store(d)
-	// Acknowledgements of before are not repeated: a mux whose stream stayed must not count as silent. Those that come from now on are
-	// the desk's.
+	// Earlier acknowledgements are not repeated, and a mux whose stream stayed open must not count
+	// as silent. Acknowledgements from now on go to the allocator.
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for mux, ack := range m.snatAcks.all() {
@@ -118,19 +120,20 @@ func (m *Manager) openSNAT(t *term) *snatDuty {
 	return d
 }
 
-// snatAcks are the revisions of leases that muxes acknowledged last, here or at a follower, also while no desk is open.
+// snatAcks holds the lease revisions that muxes acknowledged last, here or at a follower, also
+// while no allocator is open.
 type snatAcks struct {
 	mu  sync.Mutex
 	mux map[string]snatAck
 }
 
-// snatAck is what a mux acknowledged on a stream.
+// snatAck is the revision that a mux acknowledged on a stream.
 type snatAck struct {
 	session  *session
 	revision int64
 }
 
-// hear takes in an acknowledgement.
+// hear records an acknowledgement.
 func (a *snatAcks) hear(s *session, revision int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -140,21 +143,22 @@ func (a *snatAcks) hear(s *session, revision int64) {
 	a.mux[s.name] = snatAck{s, revision}
 }
 
-// all are the acknowledgements by mux.
+// all returns the acknowledgements by mux.
 func (a *snatAcks) all() map[string]snatAck {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return maps.Clone(a.mux)
 }
 
-// keep forgets muxes that are not among these.
+// keep removes muxes that are not in the set.
 func (a *snatAcks) keep(muxes map[string]bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	maps.DeleteFunc(a.mux, func(mux string, _ snatAck) bool { return !muxes[mux] })
 }
 
-// timer fires when muxes were silent for too long, or a batch is to be made; nil: nothing is waited for.
+// timer returns a channel that fires when muxes were silent for too long, or a batch is due. It
+// returns nil if nothing is pending.
 func (d *snatDuty) timer() <-chan time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -167,7 +171,7 @@ func (d *snatDuty) timer() <-chan time.Time {
 	return nil
 }
 
-// configure tells the desk what objects say, when that has changed.
+// configure updates the allocator with the configuration in the objects, if it changed.
 func (d *snatDuty) configure() {
 	d.m.view.mu.RLock()
 	conf := d.m.view.snat.conf
@@ -200,7 +204,7 @@ func (d *snatDuty) configure() {
 	d.deliverLocked(now)
 }
 
-// commit stores what waits as one transaction; false: nothing does.
+// commit stores the pending batch in one transaction. It returns false if there is none.
 func (d *snatDuty) commit(ctx context.Context, t *term) (bool, error) {
 	d.mu.Lock()
 	now := d.m.o.Clock.Now()
@@ -243,7 +247,7 @@ func (d *snatDuty) commit(ctx context.Context, t *term) (bool, error) {
 	return true, nil
 }
 
-// deliverLocked tells hosts what came of their asks.
+// deliverLocked sends the answers to hosts' requests.
 func (d *snatDuty) deliverLocked(now time.Time) {
 	for _, mux := range d.desk.Lost() {
 		d.m.o.Log.Warn("a mux did not acknowledge leases in time: grants no longer wait for it", "mux", mux)
@@ -280,8 +284,9 @@ func (d *snatDuty) deliverLocked(now time.Time) {
 	}
 }
 
-// hearSNAT takes in what a node says of SNAT, here or at a follower: asks and returns of hosts, for their own DIPs, and what muxes
-// obey. Only the leader does anything with it. What a stream said that is not the node's newest does not count.
+// hearSNAT processes the SNAT part of a node's report, received here or at a follower: requests and
+// returns of hosts, for their own DIPs, and acknowledgements of muxes. Only the leader acts on it.
+// Reports from a stream that is not the node's newest are ignored.
 func (m *Manager) hearSNAT(s *session, r *apiv1.NodeReport) {
 	if m.sessions.get(s.name) != s {
 		return
@@ -300,7 +305,7 @@ func (m *Manager) hearSNAT(s *session, r *apiv1.NodeReport) {
 		d.desk.Ack(s.name, ack.GetRevision())
 	}
 	if s.role == lb.RoleHost {
-		// Returns first: what is asked for is known then.
+		// Process returns first, so that requests are judged by the remaining leases.
 		for _, ret := range r.GetSnatReturns() {
 			if h, err := convert.FromSNATHolder(ret.GetHolder()); err == nil && m.view.snatAt(h, s.name) {
 				d.desk.Give(h, convert.FromSNATRanges(ret.GetRanges()), now)
@@ -324,10 +329,12 @@ func (m *Manager) hearSNAT(s *session, r *apiv1.NodeReport) {
 	}
 }
 
-// saysSNAT tells whether a report says something of SNAT; alone: and nothing else.
+// saysSNAT reports whether a report contains SNAT fields, and whether it contains nothing else
+// (alone), apart from the revision and the epoch, which every report has.
 func saysSNAT(r *apiv1.NodeReport) (says, alone bool) {
 	says = r.GetSnatAck() != nil || len(r.GetSnatAsks()) > 0 || len(r.GetSnatReturns()) > 0
-	alone = says && r.GetStatus() == nil && r.GetHealth() == nil && r.GetTrace() == nil && r.GetFlows() == nil && r.GetHealthReply() == nil && r.GetSnatWords() == nil && !r.GetAskHealth() && r.GetHello() == nil
+	alone = says && r.GetStatus() == nil && r.GetHealth() == nil && r.GetTrace() == nil && r.GetFlows() == nil && r.GetHealthReply() == nil && r.GetSnatWords() == nil &&
+		r.GetLoad() == nil && !r.GetAskHealth() && r.GetHello() == nil
 	return says, alone
 }
 
