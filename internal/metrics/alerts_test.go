@@ -18,11 +18,11 @@ func playAlerts(t *testing.T, series, expectations string) {
 	if err != nil {
 		t.Fatalf("%v: make setup installs it", err)
 	}
-	rules, err := filepath.Abs("../../docs/ops/prometheus-alerts.yml")
+	rules, err := filepath.Abs("../../docs/ops")
 	if err != nil {
 		t.Fatal(err)
 	}
-	test := "rule_files: [" + rules + "]\nevaluation_interval: 15s\ntests:\n- interval: 15s\n" +
+	test := "rule_files: [" + rules + "/prometheus-alerts.yml, " + rules + "/prometheus-slo.yml]\nevaluation_interval: 15s\ntests:\n- interval: 15s\n" +
 		"  input_series:\n" + series + "  alert_rule_test:\n" + expectations
 	file := filepath.Join(t.TempDir(), "test.yml")
 	if err := os.WriteFile(file, []byte(test), 0o600); err != nil {
@@ -107,4 +107,77 @@ func TestAlertDrops(t *testing.T) {
 		}
 		playAlerts(t, series.String(), expectations.String())
 	}
+}
+
+// TestAlertUneven: a mux with most of a VIP's packets raises an alert. Muxes that share evenly do not, nor does a mux that does not advertise the VIP, a mux
+// that alone has a VIP, or a VIP with few packets.
+func TestAlertUneven(t *testing.T) {
+	var series strings.Builder
+	add := func(vip, node string, advertised, perStep int) {
+		fmt.Fprintf(&series, "  - {series: 'shunt_mux_vip_advertised{vip=\"%s\",node=\"%s\"}', values: '%dx160'}\n", vip, node, advertised)
+		for port := range 2 { // two endpoints
+			fmt.Fprintf(&series, "  - {series: 'shunt_mux_endpoint_packets_total{vip=\"%s\",node=\"%s\",port=\"%d\"}', values: '0+%dx160'}\n", vip, node, port, perStep)
+		}
+	}
+	for _, node := range []string{"m1", "m2", "m3", "m4"} {
+		heavy := 1_000_000
+		if node != "m1" {
+			heavy = 100_000
+		}
+		add("uneven", node, 1, heavy)
+		add("even", node, 1, 1_000_000)
+		add("few", node, 1, heavy/10_000)
+		// m4 is drained: the others share evenly, though m4 lowers the mean of all.
+		drained := 1
+		if node != "m1" {
+			drained = 0
+		}
+		add("drained", node, drained, heavy*drained)
+	}
+	add("alone", "m1", 1, 1_000_000)
+	playAlerts(t, series.String(), `
+  - {alertname: ShuntMuxesUneven, eval_time: 14m, exp_alerts: []}
+  - alertname: ShuntMuxesUneven
+    eval_time: 20m
+    exp_alerts:
+    - exp_labels: {severity: warning, vip: uneven}
+      exp_annotations:
+        summary: "One mux gets 3.008 times the mean of the packets to uneven"
+        description: "The router does not spread connections evenly: it must hash addresses and ports (docs/ops/bgp.md, load of the muxes). shunt top nodes shows the packets of each mux."
+`)
+}
+
+// TestAvailabilityRules: a VIP that no place reaches raises an alert, and a place that alone does not reach it another one. A single failed probe of one
+// place raises neither.
+func TestAvailabilityRules(t *testing.T) {
+	playAlerts(t, `
+  - {series: 'probe_success{job="shunt-vips",vip="good",instance="p1"}', values: '1x80'}
+  - {series: 'probe_success{job="shunt-vips",vip="good",instance="p2"}', values: '1x20 0 1x59'}
+  - {series: 'probe_success{job="shunt-vips",vip="gone",instance="p1"}', values: '1x20 0x60'}
+  - {series: 'probe_success{job="shunt-vips",vip="gone",instance="p2"}', values: '1x20 0x60'}
+  - {series: 'probe_success{job="shunt-vips",vip="cut",instance="p1"}', values: '1x20 0x60'}
+  - {series: 'probe_success{job="shunt-vips",vip="cut",instance="p2"}', values: '1x80'}
+`, `
+  - {alertname: ShuntVIPUnavailable, eval_time: 5m, exp_alerts: []}
+  - {alertname: ShuntVIPPlaceCutOff, eval_time: 5m, exp_alerts: []}
+  - alertname: ShuntVIPUnavailable
+    eval_time: 12m
+    exp_alerts:
+    - exp_labels: {severity: critical, vip: gone}
+      exp_annotations:
+        summary: "Clients reach gone in 0% of attempts, from every place"
+        description: "shunt trace --from PROBE:50000 --to VIP:PORT shows where its packets go; shunt get events lists changes of that time."
+  - alertname: ShuntVIPPlaceCutOff
+    eval_time: 12m
+    exp_alerts:
+    - exp_labels: {severity: warning, vip: cut, instance: p1}
+      exp_annotations:
+        summary: "p1 reaches cut in 0% of attempts, other places do"
+        description: "Look at the network between that place and the routers of the VIP."
+  - alertname: ShuntVIPObjectiveMissed
+    eval_time: 12m
+    exp_alerts:
+    - exp_labels: {severity: warning, vip: gone}
+      exp_annotations: {summary: "gone was available in 66.67% of the intervals of 30 days; the objective is 99.95 %"}
+`)
 }
